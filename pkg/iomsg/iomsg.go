@@ -1,0 +1,142 @@
+// Package iomsg is the 64-byte IO message that travels from the initiator
+// through the relay to the target and back.
+//
+// The layout is that of the DOCA storage applications since 3.2, big-endian,
+// one cache line; the native protocol adds fields in bytes that those
+// applications leave unused. See docs/protocol.md.
+package iomsg
+
+import (
+	"encoding/binary"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Size is the length of every IO message in bytes.
+const Size = 64
+
+// Byte offsets of the fields. Bytes 4-7 are unused, bytes 52-63 are zero.
+const (
+	offsetType            = 0
+	offsetUserData        = 8
+	offsetResult          = 16
+	offsetIOSize          = 20
+	offsetRequesterOffset = 24
+	offsetStorageOffset   = 32
+	offsetSlot            = 40
+	offsetGeneration      = 44
+	offsetFlags           = 48
+	offsetReserved        = 52
+)
+
+// Type tells what an IO message asks for, or that it is an answer.
+type Type uint32
+
+// Types 0 to 3 are those of the DOCA storage applications; the others are
+// native. Hello is the first message on every RDMA connection.
+const (
+	Result      Type = 0
+	Read        Type = 1
+	Write       Type = 2
+	Stop        Type = 3
+	Hello       Type = 4
+	Flush       Type = 16
+	Trim        Type = 17
+	WriteZeroes Type = 18
+)
+
+// String returns the lower-case name used in metrics and messages.
+func (t Type) String() string {
+	switch t {
+	case Result:
+		return "result"
+	case Read:
+		return "read"
+	case Write:
+		return "write"
+	case Stop:
+		return "stop"
+	case Hello:
+		return "hello"
+	case Flush:
+		return "flush"
+	case Trim:
+		return "trim"
+	case WriteZeroes:
+		return "write_zeroes"
+	}
+	return "unknown"
+}
+
+// MovesData reports whether an IO of this type transfers IOSize bytes between
+// the requester's memory and the volume.
+func (t Type) MovesData() bool { return t == Read || t == Write }
+
+// HasRange reports whether an IO of this type names a range of the volume.
+func (t Type) HasRange() bool { return t == Read || t == Write || t == Trim || t == WriteZeroes }
+
+// IsRequest reports whether t is an IO that a client may ask for.
+func (t Type) IsRequest() bool { return t.HasRange() || t == Flush }
+
+// Flags modify a request.
+type Flags uint32
+
+// FUA (force unit access) makes a write durable before it is answered.
+const FUA Flags = 1 << 0
+
+// KnownFlags are the flags that a request may carry.
+const KnownFlags = FUA
+
+// Message is a decoded IO message.
+type Message struct {
+	Type Type
+	// Reserved is bytes 4-7, echoed but never interpreted: the transaction
+	// index of DOCA 3.0 and 3.1.
+	Reserved uint32
+	// UserData is the client's own; it comes back in the answer.
+	UserData uint64
+	// Result is the outcome in an answer, 0 in a request.
+	Result status.Code
+	// IOSize is the length of the IO in bytes.
+	IOSize uint32
+	// RequesterOffset is where the data lies in the client's exported region.
+	RequesterOffset uint64
+	// StorageOffset is where the data lies in the volume.
+	StorageOffset uint64
+	// Slot and Generation are the relay's tag; 0 from the client.
+	Slot       uint32
+	Generation uint32
+	Flags      Flags
+}
+
+// Encode writes m into the first Size bytes of buf, all of them.
+func Encode(buf []byte, m *Message) {
+	_ = buf[Size-1]
+	binary.BigEndian.PutUint32(buf[offsetType:], uint32(m.Type))
+	binary.BigEndian.PutUint32(buf[offsetType+4:], m.Reserved)
+	binary.BigEndian.PutUint64(buf[offsetUserData:], m.UserData)
+	binary.BigEndian.PutUint32(buf[offsetResult:], uint32(m.Result))
+	binary.BigEndian.PutUint32(buf[offsetIOSize:], m.IOSize)
+	binary.BigEndian.PutUint64(buf[offsetRequesterOffset:], m.RequesterOffset)
+	binary.BigEndian.PutUint64(buf[offsetStorageOffset:], m.StorageOffset)
+	binary.BigEndian.PutUint32(buf[offsetSlot:], m.Slot)
+	binary.BigEndian.PutUint32(buf[offsetGeneration:], m.Generation)
+	binary.BigEndian.PutUint32(buf[offsetFlags:], uint32(m.Flags))
+	clear(buf[offsetReserved:Size])
+}
+
+// Decode reads the first Size bytes of buf. Every bit pattern decodes: what
+// the fields may hold is for the receiver to judge.
+func Decode(buf []byte, m *Message) {
+	_ = buf[Size-1]
+	m.Type = Type(binary.BigEndian.Uint32(buf[offsetType:]))
+	m.Reserved = binary.BigEndian.Uint32(buf[offsetType+4:])
+	m.UserData = binary.BigEndian.Uint64(buf[offsetUserData:])
+	m.Result = status.Code(binary.BigEndian.Uint32(buf[offsetResult:]))
+	m.IOSize = binary.BigEndian.Uint32(buf[offsetIOSize:])
+	m.RequesterOffset = binary.BigEndian.Uint64(buf[offsetRequesterOffset:])
+	m.StorageOffset = binary.BigEndian.Uint64(buf[offsetStorageOffset:])
+	m.Slot = binary.BigEndian.Uint32(buf[offsetSlot:])
+	m.Generation = binary.BigEndian.Uint32(buf[offsetGeneration:])
+	m.Flags = Flags(binary.BigEndian.Uint32(buf[offsetFlags:]))
+}

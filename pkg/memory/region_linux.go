@@ -1,0 +1,108 @@
+package memory
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// requiredSeals keep a peer from shrinking a shared file below a mapping of
+// it, which would make every access fault, and from lifting that seal.
+const requiredSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
+
+// Alloc makes a zeroed region of length bytes that can be shared with another
+// process through its descriptor. name appears in /proc/PID/maps.
+//
+// The file is sealed against being resized by anyone. Pages are allocated on
+// first touch unless Prefault is called.
+func Alloc(name string, length uint64) (*Region, error) {
+	if length == 0 || length > math.MaxInt {
+		return nil, status.Errorf(status.InvalidValue, "allocate memory region %q: invalid length %d", name, length)
+	}
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, status.Errorf(status.NoMemory, "create shared memory %q: %w", name, err)
+	}
+	r, err := initialize(fd, length)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("allocate memory region %q of %d bytes: %w", name, length, err), unix.Close(fd))
+	}
+	return r, nil
+}
+
+func initialize(fd int, length uint64) (*Region, error) {
+	if err := unix.Ftruncate(fd, int64(length)); err != nil {
+		return nil, status.Errorf(status.NoMemory, "set size: %w", err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, requiredSeals|unix.F_SEAL_GROW); err != nil {
+		return nil, status.Errorf(status.OperatingSystem, "seal: %w", err)
+	}
+	return mapDescriptor(fd, length, unix.PROT_READ|unix.PROT_WRITE, false)
+}
+
+// Import maps a file that a peer sent. On success the region owns fd; on
+// failure the caller still does. access limits what the mapping allows;
+// without PCIWrite it is read-only.
+//
+// The file must be sealed against shrinking, hold at least length bytes, and
+// be no larger than limit. Hole punching cannot be sealed away together with
+// writes kept possible, so the region is Untrusted.
+func Import(fd int, length, limit uint64, access Access) (*Region, error) {
+	if length == 0 || length > limit || length > math.MaxInt {
+		return nil, status.Errorf(status.TooBig, "import memory: %d bytes are not within 1 and %d", length, limit)
+	}
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return nil, status.Errorf(status.InvalidValue, "import memory: descriptor has no seals (is it a memfd?): %w", err)
+	}
+	if seals&requiredSeals != requiredSeals {
+		return nil, status.Errorf(status.InvalidValue, "import memory: seals %#x lack F_SEAL_SHRINK and F_SEAL_SEAL", seals)
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return nil, status.Errorf(status.OperatingSystem, "import memory: stat: %w", err)
+	}
+	if stat.Size < 0 || uint64(stat.Size) < length {
+		return nil, status.Errorf(status.InvalidValue, "import memory: file has %d bytes, %d were announced", stat.Size, length)
+	}
+	if uint64(stat.Size) > limit {
+		return nil, status.Errorf(status.TooBig, "import memory: file has %d bytes, limit is %d", stat.Size, limit)
+	}
+	protection := unix.PROT_READ
+	if access.Has(PCIWrite) {
+		protection |= unix.PROT_WRITE
+	}
+	r, err := mapDescriptor(fd, length, protection, true)
+	if err != nil {
+		return nil, fmt.Errorf("import memory of %d bytes: %w", length, err)
+	}
+	return r, nil
+}
+
+func mapDescriptor(fd int, length uint64, protection int, untrusted bool) (*Region, error) {
+	b, err := unix.Mmap(fd, 0, int(length), protection, unix.MAP_SHARED)
+	if err != nil {
+		return nil, status.Errorf(status.NoMemory, "map: %w", err)
+	}
+	release := func() error { return errors.Join(unix.Munmap(b), unix.Close(fd)) }
+	return &Region{bytes: b, length: length, descriptor: fd, untrusted: untrusted, release: release}, nil
+}
+
+// Prefault allocates all pages of a region that came from Alloc, so that
+// neither running out of memory nor page faults surprise the data path later.
+func (r *Region) Prefault() error {
+	if r.descriptor < 0 || r.untrusted {
+		return nil
+	}
+	if err := unix.Fallocate(r.descriptor, 0, 0, int64(r.length)); err != nil {
+		return status.Errorf(status.NoMemory, "allocate %d bytes of shared memory: %w", r.length, err)
+	}
+	if err := unix.Madvise(r.bytes, unix.MADV_POPULATE_WRITE); err != nil && !errors.Is(err, unix.EINVAL) {
+		return status.Errorf(status.NoMemory, "populate %d bytes of shared memory: %w", r.length, err)
+	}
+	return nil
+}

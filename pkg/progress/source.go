@@ -1,0 +1,35 @@
+package progress
+
+// Source is something an Engine polls, normally a context or a group of them.
+// All methods are called by the engine's thread only.
+type Source interface {
+	// Poll makes progress without blocking and returns how much was done: 0
+	// means there was nothing to do. It bounds its work per call, so that
+	// other sources get their turn.
+	Poll() int
+}
+
+// Waiter is what a context offers so that a thread can sleep on it instead
+// of polling it. A Source that also is a Waiter lets its engine sleep.
+//
+// The protocol that loses no wake-up: Arm announces to the peer that this
+// side is about to sleep and then checks once more for work. If Arm returns
+// true there was none, and from then on any new work makes Descriptor
+// readable, until Disarm. Both the announcement here and the check for it on
+// the waking side are sequentially consistent.
+type Waiter interface {
+	// Descriptor is a file descriptor that epoll can wait for, readable when
+	// armed and there is work. It does not change, and is -1 if the context
+	// cannot be waited for (Comch on hardware): its engine then polls with
+	// growing pauses.
+	Descriptor() int
+	// Arm prepares for sleep. It returns false if there is work already; the
+	// context is then not armed.
+	Arm() bool
+	// Disarm ends what Arm began. It is called after every Arm that
+	// returned true.
+	Disarm()
+	// Drain consumes what made Descriptor readable. It is called when the
+	// engine saw it readable.
+	Drain()
+}

@@ -1,0 +1,76 @@
+package status_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestEveryKnownCodeHasItsOwnName(t *testing.T) {
+	seen := map[string]bool{}
+	for c := status.Success; int(c) < status.CodeCount; c++ {
+		name := c.String()
+		if name == "" || strings.HasPrefix(name, "CODE_") || seen[name] {
+			t.Errorf("code %d has name %q", uint32(c), name)
+		}
+		seen[name] = true
+	}
+	if got := status.Code(99).String(); got != "CODE_99" {
+		t.Errorf("an unknown code prints as %q", got)
+	}
+}
+
+func TestNumbersAreThoseOfDOCA(t *testing.T) {
+	for code, want := range map[status.Code]uint32{
+		status.Success: 0, status.Again: 5, status.InvalidValue: 6, status.TimeOut: 9,
+		status.ConnectionReset: 11, status.IOFailed: 17, status.Unexpected: 22,
+		status.TooBig: 27, status.Skipped: 30,
+	} {
+		if uint32(code) != want {
+			t.Errorf("%v is %d, want %d", code, uint32(code), want)
+		}
+	}
+}
+
+func TestErrorsMatchByCodeAndByCause(t *testing.T) {
+	cause := syscall.EIO
+	err := fmt.Errorf("flush: %w", status.Errorf(status.IOFailed, "fdatasync %q: %w", "/v", cause))
+	if !errors.Is(err, status.IOFailed) || errors.Is(err, status.Again) {
+		t.Errorf("%v does not match by its code alone", err)
+	}
+	if !errors.Is(err, cause) {
+		t.Errorf("%v lost its cause", err)
+	}
+	if want := `flush: fdatasync "/v": input/output error [IO_FAILED]`; err.Error() != want {
+		t.Errorf("text is %q, want %q", err, want)
+	}
+}
+
+func TestCodeOfFindsTheClosestCode(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want status.Code
+	}{
+		{nil, status.Success},
+		{status.Again, status.Again},
+		{fmt.Errorf("x: %w", status.TooBig), status.TooBig},
+		{context.DeadlineExceeded, status.TimeOut},
+		{context.Canceled, status.Shutdown},
+		{&fs.PathError{Op: "open", Path: "/v", Err: syscall.ENOENT}, status.NotFound},
+		{&fs.PathError{Op: "open", Path: "/v", Err: syscall.EACCES}, status.NotPermitted},
+		{syscall.ENOSPC, status.IOFailed},
+		{syscall.ECONNRESET, status.ConnectionReset},
+		{syscall.EMFILE, status.OperatingSystem},
+		{errors.New("odd"), status.Unknown},
+	} {
+		if got := status.CodeOf(c.err); got != c.want {
+			t.Errorf("CodeOf(%v) = %v, want %v", c.err, got, c.want)
+		}
+	}
+}

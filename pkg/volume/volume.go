@@ -1,0 +1,167 @@
+// Package volume is what a target stores on.
+//
+// A volume is shared by all sessions of a target. Its data-path side never
+// blocks a worker: a Lane takes requests and answers them later, when polled
+// by the one thread that owns it.
+package volume
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// UUID identifies a volume for as long as its content lives. A memory volume
+// gets a new one at every start of the target.
+type UUID [16]byte
+
+// String returns the canonical form, 8-4-4-4-12 hexadecimal digits.
+func (u UUID) String() string {
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:16])
+}
+
+// Info describes a volume.
+type Info struct {
+	Name      string
+	UUID      UUID
+	Size      uint64 // bytes, a multiple of BlockSize
+	BlockSize uint32 // bytes, a power of two: offsets and lengths are multiples
+	ReadOnly  bool
+	// Capabilities are the operations beyond Read and Write that it offers.
+	Capabilities Capability
+}
+
+// Capability is a set of optional operations.
+type Capability uint32
+
+// The optional operations. Flush is offered by every volume.
+const (
+	CanTrim Capability = 1 << iota
+	CanWriteZeroes
+	CanFUA
+)
+
+// Has reports whether c includes all of want.
+func (c Capability) Has(want Capability) bool { return c&want == want }
+
+// Volume is an opened volume. Its methods may be called concurrently.
+type Volume interface {
+	Info() Info
+	// Memory is the volume's content if it lies in memory, nil otherwise. It
+	// may be read from directly, but only be written by a Lane.
+	Memory() *memory.Region
+	// NewLane makes the data-path side for one thread, for at most depth
+	// requests at a time.
+	NewLane(depth int) (Lane, error)
+	// Close waits for running requests until ctx ends, makes everything
+	// durable and releases the volume. All lanes must be closed before.
+	Close(ctx context.Context) error
+}
+
+// Operation is what a request does.
+type Operation uint8
+
+// The operations. A Flush covers all requests that were completed, on any
+// lane, before it was submitted.
+const (
+	Read Operation = iota + 1
+	Write
+	Flush
+	Trim
+	WriteZeroes
+)
+
+// String returns the lower-case name of the operation.
+func (o Operation) String() string {
+	switch o {
+	case Read:
+		return "read"
+	case Write:
+		return "write"
+	case Flush:
+		return "flush"
+	case Trim:
+		return "trim"
+	case WriteZeroes:
+		return "write_zeroes"
+	}
+	return "invalid"
+}
+
+// Request is one operation on a volume. The caller allocates it once and uses
+// it again and again; between Submit and its completion it belongs to the
+// lane.
+type Request struct {
+	Operation Operation
+	// ForceUnitAccess makes a Write, Trim or WriteZeroes durable before it
+	// completes.
+	ForceUnitAccess bool
+	// Offset and Length name the range in the volume in bytes; both are
+	// multiples of the block size. Unused by Flush.
+	Offset uint64
+	Length uint64
+	// Buffer holds Length bytes to write, or receives them. Unused by the
+	// operations that move no data.
+	Buffer []byte
+	// UserData is the caller's own.
+	UserData uint64
+	// Err is the outcome, nil for success. It is valid after completion.
+	Err error
+
+	next *Request // the lane's own
+}
+
+// Lane submits requests on behalf of one thread.
+type Lane interface {
+	// Waiter lets the thread sleep until a request completes.
+	progress.Waiter
+	// Submit starts a request. Requests run in any order. A Submit that
+	// fails has not taken the request: status.Full if depth requests are
+	// running, status.InvalidValue for a range outside the volume.
+	Submit(request *Request) error
+	// Poll fills completed with requests that are done and returns their
+	// number. Requests of a volume in memory are done when Submit returns.
+	Poll(completed []*Request) int
+	// Close fails with status.InUse while requests are running.
+	Close() error
+}
+
+// Check returns an error unless the request fits the volume described by
+// info: InvalidValue for a range outside it or one that is not a multiple of
+// blocks, NotSupported for an operation that it does not offer, NotPermitted
+// for a change of a read-only volume.
+func (i *Info) Check(request *Request) error {
+	if request.Operation == Flush {
+		return nil
+	}
+	if i.ReadOnly && request.Operation != Read {
+		return status.NotPermitted
+	}
+	block := uint64(i.BlockSize) - 1
+	if request.Offset&block != 0 || request.Length&block != 0 {
+		return status.InvalidValue
+	}
+	if request.Length > i.Size || request.Offset > i.Size-request.Length {
+		return status.InvalidValue
+	}
+	switch request.Operation {
+	case Read, Write:
+		if uint64(len(request.Buffer)) != request.Length {
+			return status.InvalidValue
+		}
+	case Trim:
+		if !i.Capabilities.Has(CanTrim) {
+			return status.NotSupported
+		}
+	case WriteZeroes:
+		if !i.Capabilities.Has(CanWriteZeroes) {
+			return status.NotSupported
+		}
+	default:
+		return status.InvalidValue
+	}
+	return nil
+}
