@@ -1,0 +1,186 @@
+package controlmsg
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// frameHeaderSize is the length of the length that precedes every message:
+// 32 bits, big-endian, without itself.
+const frameHeaderSize = 4
+
+// TCPConfig bounds a TCP transport. Zero values mean the defaults.
+type TCPConfig struct {
+	// MaxMessageSize is the largest message in bytes, sent or received;
+	// DefaultMaxMessageSize.
+	MaxMessageSize int
+	// MessageTimeout is how long the rest of a message may take once its
+	// first byte has come; 10 s.
+	MessageTimeout time.Duration
+	// UserTimeout is how long sent bytes may stay unacknowledged before the
+	// kernel takes the connection for lost (TCP_USER_TIMEOUT, RFC 5482); 5 s.
+	UserTimeout time.Duration
+	// CloseTimeout is how long Close waits for the peer to close; 1 s.
+	CloseTimeout time.Duration
+}
+
+func (c TCPConfig) withDefaults() TCPConfig {
+	if c.MaxMessageSize == 0 {
+		c.MaxMessageSize = DefaultMaxMessageSize
+	}
+	if c.MessageTimeout == 0 {
+		c.MessageTimeout = 10 * time.Second
+	}
+	if c.UserTimeout == 0 {
+		c.UserTimeout = 5 * time.Second
+	}
+	if c.CloseTimeout == 0 {
+		c.CloseTimeout = time.Second
+	}
+	return c
+}
+
+// tcpTransport frames messages on a TCP connection.
+type tcpTransport struct {
+	conn   *net.TCPConn
+	config TCPConfig
+	frame  []byte // being sent
+	reset  bool   // Read has seen the connection reset
+}
+
+// NewTCPTransport returns a transport over conn, which it owns from now on.
+func NewTCPTransport(conn *net.TCPConn, config TCPConfig) Transport {
+	t := &tcpTransport{conn: conn, config: config.withDefaults()}
+	t.setOptions()
+	return t
+}
+
+// setOptions makes the kernel send at once and notice a lost network. Where
+// it refuses, the endpoint's own deadlines and keep-alives still hold, only
+// later; a connection that is broken already says so on first use.
+func (t *tcpTransport) setOptions() {
+	timeout := t.config.UserTimeout
+	_ = t.conn.SetNoDelay(true)
+	_ = setUserTimeout(t.conn, timeout)
+	_ = t.conn.SetKeepAliveConfig(net.KeepAliveConfig{
+		Enable: true, Idle: max(timeout, time.Second), Interval: max(timeout/4, time.Second), Count: 4,
+	})
+}
+
+func (t *tcpTransport) MaxMessageSize() int { return t.config.MaxMessageSize }
+
+func (t *tcpTransport) RemoteName() string { return t.conn.RemoteAddr().String() }
+
+func (t *tcpTransport) Send(ctx context.Context, message []byte) error {
+	if len(message) == 0 || len(message) > t.config.MaxMessageSize {
+		return status.Errorf(status.TooBig, "send message of %d bytes to %s: it must have 1 to %d",
+			len(message), t.RemoteName(), t.config.MaxMessageSize)
+	}
+	t.frame = binary.BigEndian.AppendUint32(t.frame[:0], uint32(len(message)))
+	t.frame = append(t.frame, message...)
+	deadline := newDeadline(ctx, t.conn.SetWriteDeadline)
+	defer deadline.stop()
+	if _, err := t.conn.Write(t.frame); err != nil {
+		return t.failure(ctx, "send message to", err)
+	}
+	return nil
+}
+
+func (t *tcpTransport) Receive(ctx context.Context) ([]byte, error) {
+	deadline := newDeadline(ctx, t.conn.SetReadDeadline)
+	defer deadline.stop()
+	var header [frameHeaderSize]byte
+	if _, err := io.ReadFull(t, header[:1]); err != nil {
+		return nil, t.failure(ctx, "receive message from", err)
+	}
+	deadline.shorten(t.config.MessageTimeout)
+	if _, err := io.ReadFull(t, header[1:]); err != nil {
+		return nil, t.failure(ctx, "receive message from", incomplete(err))
+	}
+	length := binary.BigEndian.Uint32(header[:])
+	if length == 0 || int64(length) > int64(t.config.MaxMessageSize) {
+		return nil, status.Errorf(status.TooBig,
+			"receive message from %s: its length is given as %d bytes, it must be 1 to %d (is this a client of another protocol?)",
+			t.RemoteName(), length, t.config.MaxMessageSize)
+	}
+	message := make([]byte, length)
+	if _, err := io.ReadFull(t, message); err != nil {
+		return nil, t.failure(ctx, "receive message from", incomplete(err))
+	}
+	return message, nil
+}
+
+// Read reads on once after a reset: what the peer said before it closed may
+// still be there, and tells why.
+func (t *tcpTransport) Read(b []byte) (int, error) {
+	n, err := t.conn.Read(b)
+	if n > 0 || t.reset || !isReset(err) {
+		return n, err
+	}
+	t.reset = true
+	if n, readOnErr := t.conn.Read(b); n > 0 {
+		return n, readOnErr
+	}
+	return 0, err
+}
+
+// incomplete turns the end of the stream inside a message into an error of
+// its own.
+func incomplete(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// failure gives an error of the connection its operation, peer and code.
+func (t *tcpTransport) failure(ctx context.Context, operation string, err error) error {
+	text := fmt.Sprintf("%s %s", operation, t.RemoteName())
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", text, context.Cause(ctx))
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return status.Errorf(status.ConnectionReset, "%s: the peer closed the connection inside a message", text)
+	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
+		return status.Errorf(status.NotConnected, "%s: the connection is closed", text)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return status.Errorf(status.TimeOut, "%s: it takes too long: %w", text, err)
+	}
+	return status.Errorf(status.ConnectionReset, "%s: %w", text, err)
+}
+
+// Close shuts down the connection for writing and waits for the peer to do
+// the same, so that the last message is not lost: closing a socket with
+// unread data makes the kernel discard what the peer has not read yet.
+func (t *tcpTransport) Close() error {
+	if err := t.conn.CloseWrite(); err == nil {
+		t.discard()
+	}
+	if err := t.conn.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("close connection to %s: %w", t.RemoteName(), err)
+	}
+	return nil
+}
+
+// discard reads until the peer closes, within bounds. Whatever ends it, the
+// connection is closed next.
+func (t *tcpTransport) discard() {
+	if t.conn.SetReadDeadline(time.Now().Add(t.config.CloseTimeout)) != nil {
+		return
+	}
+	_, _ = io.CopyN(io.Discard, t.conn, 2*int64(t.config.MaxMessageSize))
+}
+
+// Abort makes the kernel drop what is queued and reset the connection.
+func (t *tcpTransport) Abort() {
+	_ = t.conn.SetLinger(0)
+	_ = t.conn.Close()
+}
