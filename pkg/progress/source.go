@@ -24,7 +24,7 @@ type Waiter interface {
 	// growing pauses.
 	Descriptor() int
 	// Arm prepares for sleep. It returns false if there is work already; the
-	// context is then not armed.
+	// context is then not armed. On an armed context it only checks again.
 	Arm() bool
 	// Disarm ends what Arm began. It is called after every Arm that
 	// returned true.

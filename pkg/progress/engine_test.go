@@ -1,0 +1,311 @@
+package progress_test
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/progress"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// mailbox is a Source and Waiter with the sleep protocol that the package
+// prescribes: work is published, then the sleeper's announcement is looked
+// at.
+type mailbox struct {
+	work       atomic.Int64
+	sleeping   atomic.Bool
+	descriptor int
+	taken      int64
+	rings      atomic.Int64
+}
+
+func newMailbox(t testing.TB) *mailbox {
+	t.Helper()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return &mailbox{descriptor: fd}
+}
+
+func (m *mailbox) post() {
+	m.work.Add(1)
+	if m.sleeping.Load() {
+		m.rings.Add(1)
+		_, _ = unix.Write(m.descriptor, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	}
+}
+
+func (m *mailbox) Poll() int {
+	n := m.work.Swap(0)
+	m.taken += n
+	return int(n)
+}
+
+func (m *mailbox) Descriptor() int { return m.descriptor }
+
+func (m *mailbox) Arm() bool {
+	m.sleeping.Store(true)
+	if m.work.Load() > 0 {
+		m.sleeping.Store(false)
+		return false
+	}
+	return true
+}
+
+func (m *mailbox) Disarm() { m.sleeping.Store(false) }
+
+func (m *mailbox) Drain() {
+	var count [8]byte
+	_, _ = unix.Read(m.descriptor, count[:])
+}
+
+// runEngine runs an engine on a thread of its own until stop is called.
+func runEngine(t testing.TB, policy progress.Policy, boxes ...*mailbox) (e *progress.Engine, stop func()) {
+	t.Helper()
+	e, err := progress.NewEngine(policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, box := range boxes {
+		e.Add(box)
+		if err := e.AddWaiter(box); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var stopping atomic.Bool
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		runtime.LockOSThread()
+		for !stopping.Load() {
+			e.Idle(e.Progress())
+		}
+	})
+	return e, func() {
+		stopping.Store(true)
+		e.Wake()
+		ended.Wait()
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestNoWakeUpIsLostWhateverTheMode(t *testing.T) {
+	for _, mode := range []progress.Mode{progress.Adaptive, progress.Busy, progress.Event} {
+		t.Run(mode.String(), func(t *testing.T) {
+			first, second := newMailbox(t), newMailbox(t)
+			policy := progress.Policy{Mode: mode, SpinTime: 10 * time.Microsecond}
+			engine, stop := runEngine(t, policy, first, second)
+			const posts = 3000
+			random := rand.New(rand.NewPCG(1, 2))
+			for i := range posts {
+				box := first
+				if i%2 == 1 {
+					box = second
+				}
+				box.post()
+				spin(time.Duration(random.IntN(30)) * time.Microsecond)
+			}
+			taken := make(chan int64)
+			engine.Do(func() {
+				// Commands run before the sources are polled.
+				first.Poll()
+				second.Poll()
+				taken <- first.taken + second.taken
+			})
+			if got := <-taken; got != posts {
+				t.Errorf("%d of %d posts were taken", got, posts)
+			}
+			stop()
+			stats := engine.Stats()
+			if stats.LateWakeups != 0 {
+				t.Errorf("%d wake-ups were found late", stats.LateWakeups)
+			}
+			if mode == progress.Event && first.rings.Load()+second.rings.Load() == 0 {
+				t.Error("an engine that sleeps at once was never rung")
+			}
+			if mode == progress.Busy && stats.Sleeps != 0 {
+				t.Errorf("a busy engine slept %d times", stats.Sleeps)
+			}
+		})
+	}
+}
+
+// spin waits without giving the core away to anybody but other threads.
+func spin(d time.Duration) {
+	for start := time.Now(); time.Since(start) < d; {
+		runtime.Gosched()
+	}
+}
+
+func TestALostWakeUpIsCounted(t *testing.T) {
+	box := newMailbox(t)
+	engine, stop := runEngine(t, progress.Policy{Mode: progress.Event}, box)
+	defer stop()
+	deadline := time.Now().Add(20 * time.Second)
+	for engine.Stats().Sleeps == 0 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	box.work.Add(1) // without looking whether the other side sleeps
+	for engine.Stats().LateWakeups == 0 {
+		if time.Now().After(deadline) {
+			t.Fatal("work that nobody announced was not counted as a lost wake-up")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func TestCommandsRunOnTheEnginesThreadAndNoneIsLost(t *testing.T) {
+	for _, mode := range []progress.Mode{progress.Adaptive, progress.Event} {
+		t.Run(mode.String(), func(t *testing.T) {
+			engine, stop := runEngine(t, progress.Policy{Mode: mode, SpinTime: time.Microsecond})
+			var ran int // the engine's thread alone touches it, as -race verifies
+			const senders, commands = 4, 500
+			var sending sync.WaitGroup
+			for range senders {
+				sending.Go(func() {
+					for range commands {
+						engine.Do(func() { ran++ })
+					}
+				})
+			}
+			sending.Wait()
+			stop()
+			if ran != senders*commands {
+				t.Errorf("%d of %d commands ran", ran, senders*commands)
+			}
+		})
+	}
+}
+
+func TestCloseRunsWhatWasAcceptedAndRefusesTheRest(t *testing.T) {
+	engine, err := progress.NewEngine(progress.Policy{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := false
+	if !engine.Do(func() { ran = true }) {
+		t.Fatal("an open engine refused a command")
+	}
+	if err := engine.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !ran {
+		t.Error("Close lost a command")
+	}
+	if engine.Do(func() {}) {
+		t.Error("a closed engine accepted a command")
+	}
+	if err := engine.Close(); err != nil {
+		t.Errorf("second Close: %v", err)
+	}
+}
+
+func TestRemovedSourcesAndWaitersAreLeftAlone(t *testing.T) {
+	box := newMailbox(t)
+	engine, err := progress.NewEngine(progress.Policy{Mode: progress.Event})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	engine.Add(box)
+	if err := engine.AddWaiter(box); err != nil {
+		t.Fatal(err)
+	}
+	box.post()
+	if n := engine.Progress(); n != 1 {
+		t.Fatalf("progress is %d, want 1", n)
+	}
+	engine.Remove(box)
+	engine.RemoveWaiter(box)
+	box.post()
+	if n := engine.Progress(); n != 0 {
+		t.Errorf("a removed source was polled: %d", n)
+	}
+}
+
+// unwaitable is a waiter without a descriptor, like Comch on hardware.
+type unwaitable struct{ mailbox }
+
+func (*unwaitable) Descriptor() int { return -1 }
+
+func TestAContextWithoutDescriptorIsPolledWithPauses(t *testing.T) {
+	engine, err := progress.NewEngine(progress.Policy{Mode: progress.Event})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	box := &unwaitable{}
+	engine.Add(box)
+	if err := engine.AddWaiter(box); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		engine.Idle(engine.Progress())
+	}
+	box.work.Add(1)
+	if n := engine.Progress(); n != 1 {
+		t.Errorf("progress is %d, want 1", n)
+	}
+	if got := engine.Stats().Sleeps; got != 3 {
+		t.Errorf("slept %d times, want 3 pauses", got)
+	}
+}
+
+func TestInvalidPoliciesAreRefused(t *testing.T) {
+	for _, policy := range []progress.Policy{{Mode: 9}, {SpinTime: -1}} {
+		if _, err := progress.NewEngine(policy); err == nil {
+			t.Errorf("policy %+v was accepted", policy)
+		}
+	}
+	for _, name := range []string{"adaptive", "busy", "event"} {
+		if mode, err := progress.ParseMode(name); err != nil || mode.String() != name {
+			t.Errorf("ParseMode(%q) = %v, %v", name, mode, err)
+		}
+	}
+	if _, err := progress.ParseMode("lazy"); err == nil {
+		t.Error("an unknown mode was accepted")
+	}
+}
+
+func TestTurnsDoNotAllocate(t *testing.T) {
+	box := newMailbox(t)
+	engine, err := progress.NewEngine(progress.Policy{Mode: progress.Busy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	engine.Add(box)
+	allocations := testing.AllocsPerRun(1000, func() {
+		box.post()
+		engine.Idle(engine.Progress())
+		engine.Idle(engine.Progress())
+	})
+	if allocations != 0 {
+		t.Errorf("%v allocations per two turns", allocations)
+	}
+}
+
+func BenchmarkEmptyTurn(b *testing.B) {
+	engine, err := progress.NewEngine(progress.Policy{Mode: progress.Busy})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer engine.Close()
+	box := newMailbox(b)
+	engine.Add(box)
+	b.ReportAllocs()
+	for b.Loop() {
+		engine.Idle(engine.Progress())
+	}
+}
