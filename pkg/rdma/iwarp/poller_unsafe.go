@@ -1,0 +1,104 @@
+package iwarp
+
+import (
+	"encoding/binary"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// maxEvents bounds the sockets that one look at the kernel's ready list
+// returns. Those beyond it come first next time: the list rotates.
+const maxEvents = 64
+
+// wakeSlot is the pseudo slot of the wake-up descriptor.
+const wakeSlot = -1
+
+// poller tells which sockets of a completion queue have something to do. It
+// is level-triggered, so its descriptor is readable exactly as long as a
+// socket is, and can be waited for by another epoll.
+type poller struct {
+	descriptor int
+	wake       int // eventfd, written by other threads
+	events     [maxEvents]unix.EpollEvent
+}
+
+func newPoller() (*poller, error) {
+	descriptor, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, status.Errorf(status.OperatingSystem, "create epoll descriptor: %w", err)
+	}
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		_ = unix.Close(descriptor)
+		return nil, status.Errorf(status.OperatingSystem, "create event descriptor: %w", err)
+	}
+	p := &poller{descriptor: descriptor, wake: wake}
+	if err := p.control(unix.EPOLL_CTL_ADD, wake, wakeSlot, unix.EPOLLIN); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *poller) close() {
+	_ = unix.Close(p.wake)
+	_ = unix.Close(p.descriptor)
+}
+
+func (p *poller) add(s socket, slot int32) error {
+	return p.control(unix.EPOLL_CTL_ADD, s.descriptor, slot, unix.EPOLLIN)
+}
+
+// watchWritable also reports when the socket takes more data, or no longer.
+func (p *poller) watchWritable(s socket, slot int32, on bool) error {
+	events := uint32(unix.EPOLLIN)
+	if on {
+		events |= unix.EPOLLOUT
+	}
+	return p.control(unix.EPOLL_CTL_MOD, s.descriptor, slot, events)
+}
+
+func (p *poller) remove(s socket) {
+	_ = unix.EpollCtl(p.descriptor, unix.EPOLL_CTL_DEL, s.descriptor, nil)
+}
+
+func (p *poller) control(operation, descriptor int, slot int32, events uint32) error {
+	event := unix.EpollEvent{Events: events, Fd: slot}
+	if err := unix.EpollCtl(p.descriptor, operation, descriptor, &event); err != nil {
+		return status.Errorf(status.OperatingSystem, "watch socket: %w", err)
+	}
+	return nil
+}
+
+// ready looks, without waiting, for at most limit sockets with something to
+// do. Raw: it cannot block.
+func (p *poller) ready(limit int) []unix.EpollEvent {
+	n, _, err := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.descriptor),
+		uintptr(unsafe.Pointer(&p.events[0])), uintptr(min(limit, maxEvents)), 0, 0, 0)
+	if err != 0 {
+		return nil
+	}
+	return p.events[:n]
+}
+
+// readable and writable tell what an event is about. Errors and hang-ups are
+// found out by reading.
+func readable(e *unix.EpollEvent) bool { return e.Events&^unix.EPOLLOUT != 0 }
+func writable(e *unix.EpollEvent) bool { return e.Events&unix.EPOLLOUT != 0 }
+
+// ring makes the descriptor readable. Any goroutine may call it.
+func (p *poller) ring() {
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	// EAGAIN would mean that the counter is at its maximum: readable already.
+	_, _ = unix.Write(p.wake, one[:])
+}
+
+// silence takes back what ring has done.
+func (p *poller) silence() {
+	var count [8]byte
+	_, _, _ = unix.RawSyscall(unix.SYS_READ, uintptr(p.wake), uintptr(unsafe.Pointer(&count[0])), uintptr(len(count)))
+}

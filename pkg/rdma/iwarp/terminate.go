@@ -1,0 +1,139 @@
+package iwarp
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// TerminateError says that a stream was ended by a Terminate message, with
+// the fields of RFC 5040 section 4.8.
+type TerminateError struct {
+	Remote bool  // the peer sent the message, this side broke its rules
+	Layer  uint8 // 0 RDMAP, 1 DDP, 2 MPA
+	Type   uint8 // error type, 4 bits
+	Code   uint8
+}
+
+// Error names layer, type and code in words and as numbers.
+func (e *TerminateError) Error() string {
+	sender := "sent"
+	if e.Remote {
+		sender = "received"
+	}
+	return fmt.Sprintf("%s Terminate %s: %s (%d/%d/%d)",
+		sender, layerName(e.Layer), terminateText(e.Layer, e.Type, e.Code), e.Layer, e.Type, e.Code)
+}
+
+// Is matches the status code under which the error is reported: NotPermitted
+// for refused memory accesses, ConnectionReset for everything else.
+func (e *TerminateError) Is(target error) bool {
+	code, ok := target.(status.Code)
+	return ok && code == e.status()
+}
+
+func (e *TerminateError) status() status.Code {
+	if e.isProtection() {
+		return status.NotPermitted
+	}
+	return status.ConnectionReset
+}
+
+func (e *TerminateError) isProtection() bool {
+	switch e.Layer {
+	case layerRDMAP:
+		return e.Type == kindRemoteProtection
+	case layerDDP:
+		return e.Type == kindTaggedBuffer && e.Code <= violationWriteWrap.code
+	}
+	return false
+}
+
+// readStatus is the outcome of the oldest outstanding Read when the peer
+// sends this Terminate. RDMAP errors about remote memory can only concern a
+// Read: those of Writes belong to DDP.
+func (e *TerminateError) readStatus() rdma.CompletionStatus {
+	if e.Layer != layerRDMAP {
+		return rdma.StatusFlushed
+	}
+	switch e.Type {
+	case kindRemoteProtection:
+		return rdma.StatusRemoteAccess
+	case kindRemoteOperation:
+		return rdma.StatusRemoteOperation
+	}
+	return rdma.StatusFlushed
+}
+
+var layerNames = [...]string{"RDMAP", "DDP", "MPA"}
+
+func layerName(layer uint8) string {
+	if int(layer) < len(layerNames) {
+		return layerNames[layer]
+	}
+	return "layer"
+}
+
+// terminateText finds the words for what a peer sent.
+func terminateText(layer, kind, code uint8) string {
+	for _, v := range allViolations {
+		if v.layer == layer && v.kind == kind && v.code == code {
+			return v.text
+		}
+	}
+	return "unknown reason"
+}
+
+var allViolations = []*violation{
+	violationCRC, violationLength, violationReply, violationReadDepth, violationReadyToReceive,
+	violationTaggedVersion, violationUntaggedVersion, violationRDMAPVersion, violationOpcode,
+	violationLocal, violationWriteSTag, violationWriteBounds, violationWriteStream, violationWriteWrap,
+	violationWriteRights, violationNoReadPending, violationQueue, violationNoReceive,
+	violationSequence, violationOffset, violationTooLong, violationInvalidate, violationInvalidSTag,
+	violationReadSTag, violationReadBounds, violationReadStream, violationReadWrap, violationReadCount,
+}
+
+func (v *violation) err() error {
+	e := &TerminateError{Layer: v.layer, Type: v.kind, Code: v.code}
+	return status.Errorf(e.status(), "%w: %s", e, v.text)
+}
+
+// maxTerminateBytes is a Terminate FPDU with every header it can return.
+const maxTerminateBytes = terminateBytes + 2 + readRequestBytes - lengthBytes + crcBytes
+
+// appendTerminate writes a whole Terminate FPDU. offender is the offending
+// segment from its ULPDU_Length on, at least as much of it as v returns.
+func appendTerminate(b []byte, v *violation, offender []byte, useCRC bool) []byte {
+	headers := v.returned(offender)
+	h := untaggedHeader{op: opTerminate, last: true, queue: queueTerminate, sequence: 1}
+	start := len(b)
+	b = h.append(b, terminateBytes-untaggedBytes+len(headers))
+	b = append(b, v.layer<<4|v.kind, v.code, v.headers, 0)
+	b = append(b, headers...)
+	return append(b[:start], appendTrailer(b[start:], useCRC)...)
+}
+
+// returned is the part of the offending segment that the Terminate carries:
+// its length, which precedes it in the stream as well, and its header.
+func (v *violation) returned(offender []byte) []byte {
+	switch {
+	case v.headers == noHeaders:
+		return nil
+	case v.headers&headerRDMAP != 0:
+		return offender[:readRequestBytes]
+	case offender[2]&ddpTagged != 0:
+		return offender[:taggedBytes]
+	}
+	return offender[:untaggedBytes]
+}
+
+// parseTerminate reads the fields behind a Terminate's untagged header. Linux
+// siw on little-endian hosts exchanges layer and type, so they are a hint.
+func parseTerminate(b []byte) TerminateError {
+	control := binary.BigEndian.Uint32(b[untaggedBytes:])
+	return TerminateError{
+		Remote: true, Layer: uint8(control >> 28), Type: uint8(control>>24) & 0x0f, Code: uint8(control >> 16),
+	}
+}

@@ -1,0 +1,265 @@
+package iwarp
+
+import (
+	"encoding/binary"
+	"syscall"
+
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+const (
+	// transmitBudget is how many bytes one turn of a connection sends before
+	// others get theirs.
+	transmitBudget = 1 << 20
+	// measureBatches is after how many batches TCP's segment size is read
+	// again: it can shrink when the path changes.
+	measureBatches = 256
+)
+
+// Why a message cannot go on.
+var (
+	errSourceRevoked = status.Errorf(status.ConnectionAborted, "memory was deregistered while a message still needed it")
+	errMemoryGone    = status.Errorf(status.IOFailed, "registered memory was taken away by its owner")
+)
+
+// transmitter is the sending half of a connection.
+type transmitter struct {
+	message  outgoing
+	maxULPDU int
+	batches  int // until the segment size is measured again
+
+	sendSequence uint32 // MSN of the next Send
+	readSequence uint32 // MSN of the next Read Request
+
+	inChain      bool // the next request belongs to the one before
+	responseTurn bool // a waiting Read Response comes before the next chain
+	fromQueue    bool // message is a posted request
+	// held: a responder must not send before the initiator's first frame
+	// (RFC 5044 section 7.1.2).
+	held    bool
+	blocked bool // the socket takes no more for now
+
+	batch batch
+}
+
+func newTransmitter(e established) transmitter {
+	t := transmitter{sendSequence: 1, readSequence: 1, held: !e.initiator && e.rtr == rtrNone}
+	if e.probed {
+		t.readSequence++
+	}
+	return t
+}
+
+func (t *transmitter) measure(s socket) {
+	t.batches = measureBatches
+	if n := s.segmentBytes(); n > 0 {
+		t.maxULPDU = maxULPDUFor(n)
+	} else if t.maxULPDU == 0 {
+		t.maxULPDU = minULPDU
+	}
+}
+
+// transmit sends what is waiting, until there is no more, the socket is full,
+// or the turn is over.
+func (c *connection) transmit() {
+	t := &c.transmitter
+	if t.held || t.blocked {
+		return
+	}
+	for sent := 0; sent < transmitBudget; {
+		if t.batch.empty() {
+			if err := c.compose(); err != nil {
+				c.fail(violationLocal, err)
+				return
+			}
+			if t.batch.empty() {
+				return
+			}
+		}
+		n := c.sendBatch()
+		if n == 0 {
+			return
+		}
+		sent += n
+	}
+	c.queue.list(c)
+}
+
+// compose fills the empty batch with FPDUs.
+func (c *connection) compose() error {
+	t := &c.transmitter
+	if t.batches--; t.batches <= 0 {
+		t.measure(c.socket)
+	}
+	b, m := &t.batch, &t.message
+	b.workEnd = c.sends.next
+	for b.hasRoom() {
+		if !m.open && !c.nextMessage() {
+			return nil
+		}
+		if m.op == opReadRequest {
+			c.addReadRequest()
+		} else if added, err := c.addSegment(); err != nil {
+			return err
+		} else if !added {
+			return nil
+		}
+		if !m.open && t.fromQueue {
+			c.sends.next++
+			b.workEnd = c.sends.next
+		}
+	}
+	return nil
+}
+
+func (c *connection) addReadRequest() {
+	t := &c.transmitter
+	w := c.sends.at(c.sends.next)
+	request := readRequest{
+		sinkSTag: c.reads.begin(c.sends.next), length: w.length, sourceSTag: w.stag, sourceOffset: w.remote,
+	}
+	frame := request.append(t.batch.frame(), t.readSequence)
+	t.readSequence++
+	t.batch.addFrame(appendTrailer(frame, c.useCRC))
+	t.message.open = false
+}
+
+// addSegment adds the next FPDU of the message. False means that the batch
+// has no room for it.
+func (c *connection) addSegment() (bool, error) {
+	t := &c.transmitter
+	b, m := &t.batch, &t.message
+	// Payloads are cut to multiples of four, so that only the last FPDU of a
+	// message is padded.
+	limit := (t.maxULPDU + lengthBytes - int(headerBytes[m.op])) &^ 3
+	payload := min(int(m.left), limit)
+	if payload <= inlineBytes {
+		return true, c.addInline(payload)
+	}
+	copied := c.useCRC && (m.region.untrusted || !c.stableSource)
+	if copied {
+		if b.copied+payload > len(b.stable) {
+			return false, nil
+		}
+	} else if !b.addRegion(m.region) {
+		return false, nil
+	}
+	if !m.region.uses.acquire() {
+		return false, errSourceRevoked
+	}
+	defer m.region.uses.release()
+	source := m.region.bytes[m.source : m.source+uint64(payload)]
+	if copied {
+		stable := b.stable[b.copied : b.copied+payload]
+		if !m.region.copyOut(stable, m.source) {
+			return false, errMemoryGone
+		}
+		source = stable
+		b.copied += payload
+	}
+	c.addFPDU(payload, source)
+	return true, nil
+}
+
+// addInline adds an FPDU whose payload is copied into the scratch.
+func (c *connection) addInline(payload int) error {
+	b, m := &c.transmitter.batch, &c.transmitter.message
+	region, source := m.region, m.source
+	frame := m.appendHeader(b.frame(), payload)
+	if payload > 0 {
+		if !region.uses.acquire() {
+			return errSourceRevoked
+		}
+		at := len(frame)
+		frame = frame[:at+payload]
+		ok := region.copyOut(frame[at:], source)
+		region.uses.release()
+		if !ok {
+			return errMemoryGone
+		}
+	}
+	b.addFrame(appendTrailer(frame, c.useCRC))
+	return nil
+}
+
+// addFPDU adds an FPDU whose payload is sent from where it is.
+func (c *connection) addFPDU(payload int, source []byte) {
+	b, m := &c.transmitter.batch, &c.transmitter.message
+	header := m.appendHeader(b.frame(), payload)
+	b.addFrame(header)
+	b.addPayload(source)
+	pad := padLength(len(header) - lengthBytes + payload)
+	trailer := append(b.frame(), zeroTrailer[:pad]...)
+	var crc uint32
+	if c.useCRC {
+		crc = updateCRC(updateCRC(updateCRC(0, header), source), trailer)
+	}
+	b.addFrame(binary.LittleEndian.AppendUint32(trailer, crc))
+}
+
+// sendBatch gives the batch to the socket and returns how many bytes were
+// taken, 0 if sending is over for now.
+func (c *connection) sendBatch() int {
+	t := &c.transmitter
+	b := &t.batch
+	if !b.acquireRegions() {
+		c.fail(violationLocal, errSourceRevoked)
+		return 0
+	}
+	n, err := c.socket.send(&b.gather)
+	b.releaseRegions(b.count)
+	if err != 0 && err != syscall.EAGAIN {
+		c.sendFailed(err)
+		return 0
+	}
+	b.gather.advance(n)
+	if !b.empty() {
+		b.torn = b.torn || n > 0
+		c.queue.block(c)
+		return 0
+	}
+	b.reset()
+	c.sends.sent = b.workEnd
+	c.retire()
+	return n
+}
+
+func (c *connection) sendFailed(err errno) {
+	switch err {
+	case syscall.EINTR, syscall.ENOBUFS, syscall.ENOMEM:
+		c.queue.list(c) // another turn
+	case syscall.EFAULT:
+		c.fail(violationLocal, errMemoryGone)
+	default:
+		c.lose(err)
+	}
+}
+
+// retire completes the requests at the head of the send queue that are done:
+// sends and writes when TCP has taken them, reads when the data is here.
+func (c *connection) retire() {
+	q := &c.sends
+	for q.head != q.sent {
+		w := q.at(q.head)
+		if w.opcode == rdma.OpRead && !w.done {
+			return
+		}
+		c.completeSend(w, rdma.StatusSuccess)
+	}
+}
+
+// completeSend takes the request at the head off the send queue.
+func (c *connection) completeSend(w *sendWork, outcome rdma.CompletionStatus) {
+	c.sends.head++
+	c.freeing++
+	w.region = nil
+	if w.silent && outcome == rdma.StatusSuccess {
+		return
+	}
+	c.queue.completions.push(completionEntry{
+		completion: rdma.Completion{ID: w.id, Context: c.context, Opcode: w.opcode, Status: outcome},
+		connection: c, slots: c.freeing,
+	})
+	c.freeing = 0
+}
