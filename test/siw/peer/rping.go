@@ -1,0 +1,137 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+)
+
+// infoBytes is the size of rping's message: address, key and size of a
+// buffer, big-endian. The server's messages have the same size and no meaning.
+const infoBytes = 16
+
+// ping is the client's part: it announces, the server moves the data.
+func (p *peer) ping(ctx context.Context, address netip.AddrPort, rounds int) error {
+	conn, err := p.device.Connect(ctx, address, p.config())
+	if err != nil {
+		return err
+	}
+	p.conn = conn
+	for round := range rounds {
+		p.fill(round)
+		if err := p.announce(p.start); err != nil {
+			return err
+		}
+		if err := p.await(ctx, rdma.OpReceive); err != nil {
+			return fmt.Errorf("round %d, after the server's Read: %w", round, err)
+		}
+		if err := p.announce(p.sink); err != nil {
+			return err
+		}
+		if err := p.await(ctx, rdma.OpReceive); err != nil {
+			return fmt.Errorf("round %d, after the server's Write: %w", round, err)
+		}
+		if !bytes.Equal(p.start.bytes, p.sink.bytes) {
+			return fmt.Errorf("round %d: the server wrote back something else", round)
+		}
+	}
+	conn.Close()
+	return p.await(ctx, rdma.OpDisconnected)
+}
+
+// serve is the server's part: it Reads and Writes the client's memory.
+func (p *peer) serve(ctx context.Context, address netip.AddrPort, rounds int) error {
+	listener, err := p.device.Listen(ctx, address)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	fmt.Println("listening")
+	request, err := listener.Accept(ctx)
+	if err != nil {
+		return err
+	}
+	if p.conn, err = request.Accept(ctx, p.config()); err != nil {
+		return err
+	}
+	for round := range rounds {
+		if err := p.serveRound(ctx); err != nil {
+			return fmt.Errorf("round %d: %w", round, err)
+		}
+	}
+	return p.await(ctx, rdma.OpDisconnected)
+}
+
+func (p *peer) serveRound(ctx context.Context) error {
+	source, err := p.announced(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.transfer(ctx, rdma.OpRead, source); err != nil {
+		return err
+	}
+	// rping fills its buffer with a text that begins like this.
+	if want := []byte("rdma-ping-"); !bytes.HasPrefix(p.start.bytes, want) {
+		return fmt.Errorf("the Read brought %q…, not %q…", p.start.bytes[:len(want)], want)
+	}
+	if err := p.post(p.send()); err != nil {
+		return err
+	}
+	sink, err := p.announced(ctx)
+	if err != nil {
+		return err
+	}
+	// The Write and the message that tells of it, as one chain.
+	return p.post(p.remote(rdma.OpWrite, sink), p.send())
+}
+
+// transfer carries out one Read and waits for it.
+func (p *peer) transfer(ctx context.Context, opcode rdma.Opcode, info remoteBuffer) error {
+	if err := p.post(p.remote(opcode, info)); err != nil {
+		return err
+	}
+	return p.await(ctx, opcode)
+}
+
+// remoteBuffer is what the client has announced.
+type remoteBuffer struct {
+	address uint64
+	key     uint32
+	size    uint32
+}
+
+func (p *peer) announced(ctx context.Context) (remoteBuffer, error) {
+	if err := p.await(ctx, rdma.OpReceive); err != nil {
+		return remoteBuffer{}, err
+	}
+	b := p.messages.bytes[infoBytes:]
+	info := remoteBuffer{
+		address: binary.BigEndian.Uint64(b), key: binary.BigEndian.Uint32(b[8:]), size: binary.BigEndian.Uint32(b[12:]),
+	}
+	if int(info.size) != p.size {
+		return info, fmt.Errorf("the client announced %d bytes, not %d", info.size, p.size)
+	}
+	return info, nil
+}
+
+func (p *peer) announce(b buffer) error {
+	binary.BigEndian.PutUint64(p.messages.bytes, b.Base())
+	binary.BigEndian.PutUint32(p.messages.bytes[8:], b.RemoteKey())
+	binary.BigEndian.PutUint32(p.messages.bytes[12:], uint32(b.Len()))
+	return p.post(p.send())
+}
+
+// fill makes a text of the start buffer's size: the server writes back as
+// much as strlen tells it.
+func (p *peer) fill(round int) {
+	last := len(p.start.bytes) - 1
+	for i := range last {
+		p.start.bytes[i] = byte(1 + (i+i/251+round)%255)
+	}
+	p.start.bytes[last] = 0
+	clear(p.sink.bytes)
+}
