@@ -1,0 +1,76 @@
+package affinity
+
+import (
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// The set is read before any thread can have been pinned: afterwards the
+// answer would depend on which thread asks.
+var allowedAtStart, errAllowed = readAllowed()
+
+func readAllowed() ([]int, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil, fmt.Errorf("get the CPUs this process may run on: %w", err)
+	}
+	var cpus []int
+	for cpu := range maxCPU + 1 {
+		if set.IsSet(cpu) {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpus, nil
+}
+
+// Allowed returns the CPUs that the process might run on when it started, in
+// ascending order (sched_getaffinity: what taskset, cpusets and systemd's
+// CPUAffinity have left of the machine).
+func Allowed() ([]int, error) {
+	return slices.Clone(allowedAtStart), errAllowed
+}
+
+// Check returns an InvalidValue error that names the first of cpus on which
+// the process must not run.
+func Check(cpus []int) error {
+	allowed, err := Allowed()
+	if err != nil {
+		return err
+	}
+	for _, cpu := range cpus {
+		if !slices.Contains(allowed, cpu) {
+			return status.Errorf(status.InvalidValue, "CPU %d is not in the allowed set %s", cpu, FormatList(allowed))
+		}
+	}
+	return nil
+}
+
+// Pin ties the calling thread to one CPU. The goroutine must have called
+// runtime.LockOSThread, and should end without unlocking: the thread keeps
+// its affinity.
+func Pin(cpu int) error {
+	if err := Check([]int{cpu}); err != nil {
+		return fmt.Errorf("pin thread: %w", err)
+	}
+	var set unix.CPUSet
+	set.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		return fmt.Errorf("pin thread to CPU %d: %w", cpu, err)
+	}
+	return nil
+}
+
+// Describe says in a few words where the threads of cpus run, for logs. An
+// empty list, or negative numbers in it, stand for threads that are not
+// pinned.
+func Describe(cpus []int) string {
+	pinned := slices.DeleteFunc(slices.Clone(cpus), func(cpu int) bool { return cpu < 0 })
+	if len(pinned) == 0 {
+		return "not pinned, allowed on CPUs " + FormatList(allowedAtStart)
+	}
+	return "pinned to CPUs " + FormatList(pinned)
+}
