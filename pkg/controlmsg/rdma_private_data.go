@@ -20,7 +20,7 @@ const RDMAPrivateDataSize = len(rdmaPrivateDataMagic) + 16
 const rdmaPrivateDataMagic = "zcr1"
 
 // Append appends the encoded private data to dst.
-func (d *RDMAPrivateData) Append(dst []byte) []byte {
+func (d RDMAPrivateData) Append(dst []byte) []byte {
 	dst = append(dst, rdmaPrivateDataMagic...)
 	return append(dst, d.Token[:]...)
 }

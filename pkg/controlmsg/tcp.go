@@ -2,7 +2,6 @@ package controlmsg
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -12,10 +11,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-// frameHeaderSize is the length of the length that precedes every message:
-// 32 bits, big-endian, without itself.
-const frameHeaderSize = 4
 
 // TCPConfig bounds a TCP transport. Zero values mean the defaults.
 type TCPConfig struct {
@@ -84,8 +79,7 @@ func (t *tcpTransport) Send(ctx context.Context, message []byte) error {
 		return status.Errorf(status.TooBig, "send message of %d bytes to %s: it must have 1 to %d",
 			len(message), t.RemoteName(), t.config.MaxMessageSize)
 	}
-	t.frame = binary.BigEndian.AppendUint32(t.frame[:0], uint32(len(message)))
-	t.frame = append(t.frame, message...)
+	t.frame = appendFrame(t.frame[:0], message)
 	deadline := newDeadline(ctx, t.conn.SetWriteDeadline)
 	defer deadline.stop()
 	if _, err := t.conn.Write(t.frame); err != nil {
@@ -97,23 +91,9 @@ func (t *tcpTransport) Send(ctx context.Context, message []byte) error {
 func (t *tcpTransport) Receive(ctx context.Context) ([]byte, error) {
 	deadline := newDeadline(ctx, t.conn.SetReadDeadline)
 	defer deadline.stop()
-	var header [frameHeaderSize]byte
-	if _, err := io.ReadFull(t, header[:1]); err != nil {
+	message, err := readFrame(t, t.config.MaxMessageSize, func() { deadline.shorten(t.config.MessageTimeout) })
+	if err != nil {
 		return nil, t.failure(ctx, "receive message from", err)
-	}
-	deadline.shorten(t.config.MessageTimeout)
-	if _, err := io.ReadFull(t, header[1:]); err != nil {
-		return nil, t.failure(ctx, "receive message from", incomplete(err))
-	}
-	length := binary.BigEndian.Uint32(header[:])
-	if length == 0 || int64(length) > int64(t.config.MaxMessageSize) {
-		return nil, status.Errorf(status.TooBig,
-			"receive message from %s: its length is given as %d bytes, it must be 1 to %d (is this a client of another protocol?)",
-			t.RemoteName(), length, t.config.MaxMessageSize)
-	}
-	message := make([]byte, length)
-	if _, err := io.ReadFull(t, message); err != nil {
-		return nil, t.failure(ctx, "receive message from", incomplete(err))
 	}
 	return message, nil
 }
@@ -132,24 +112,20 @@ func (t *tcpTransport) Read(b []byte) (int, error) {
 	return 0, err
 }
 
-// incomplete turns the end of the stream inside a message into an error of
-// its own.
-func incomplete(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
-}
-
 // failure gives an error of the connection its operation, peer and code.
 func (t *tcpTransport) failure(ctx context.Context, operation string, err error) error {
 	text := fmt.Sprintf("%s %s", operation, t.RemoteName())
+	if _, coded := errors.AsType[*status.Error](err); coded {
+		return fmt.Errorf("%s: %w", text, err)
+	}
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", text, context.Cause(ctx))
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return status.Errorf(status.ConnectionReset, "%s: the peer closed the connection inside a message", text)
-	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
+	case errors.Is(err, io.EOF):
+		return status.Errorf(status.NotConnected, "%s: the peer has closed the connection", text)
+	case errors.Is(err, net.ErrClosed):
 		return status.Errorf(status.NotConnected, "%s: the connection is closed", text)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return status.Errorf(status.TimeOut, "%s: it takes too long: %w", text, err)
