@@ -1,0 +1,110 @@
+// Package size reads and prints byte sizes, throughputs and durations the way
+// people write them.
+//
+// Units are those of IEC 80000-13 and SI: KiB, MiB, GiB, TiB count by 1024;
+// kB, MB, GB, TB by 1000. A bare k, M, G or T, as in "4k", counts by 1024,
+// which is what fio does.
+package size
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Bytes is a number of bytes. It is a pflag.Value, an
+// encoding.TextUnmarshaler and an encoding.TextMarshaler.
+type Bytes uint64
+
+// The binary multiples.
+const (
+	KiB Bytes = 1 << 10
+	MiB Bytes = 1 << 20
+	GiB Bytes = 1 << 30
+	TiB Bytes = 1 << 40
+)
+
+const prefixes = "kMGT"
+
+// Parse reads a size: a whole number and a unit, which may be missing or B
+// for bytes.
+func Parse(text string) (Bytes, error) {
+	digits := strings.TrimRight(text, "kKmMgGtTiB")
+	number, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil {
+		return 0, parseError(text, digits, err)
+	}
+	multiple, err := parseUnit(text[len(digits):])
+	if err != nil {
+		return 0, fmt.Errorf("size %q: %w", text, err)
+	}
+	if number > math.MaxUint64/multiple {
+		return 0, fmt.Errorf("size %q exceeds the largest possible size of %d bytes", text, uint64(math.MaxUint64))
+	}
+	return Bytes(number * multiple), nil
+}
+
+func parseError(text, digits string, err error) error {
+	switch {
+	case text == "":
+		return fmt.Errorf("size is empty: write a number with a unit, for instance 4KiB")
+	case strings.HasPrefix(text, "-"):
+		return fmt.Errorf("size %q is negative", text)
+	case strings.Contains(digits, "."):
+		return fmt.Errorf("size %q is not a whole number: use a smaller unit, for instance 1536KiB for 1.5MiB", text)
+	case err.(*strconv.NumError).Err == strconv.ErrRange:
+		return fmt.Errorf("size %q exceeds the largest possible size of %d bytes", text, uint64(math.MaxUint64))
+	}
+	return fmt.Errorf("size %q is not a number with a unit, for instance 4096, 4k, 4KiB, 1MiB or 1MB", text)
+}
+
+// parseUnit returns how many bytes a unit stands for.
+func parseUnit(unit string) (uint64, error) {
+	if unit == "" || unit == "B" {
+		return 1, nil
+	}
+	power := 1 + strings.IndexByte(strings.ToLower(prefixes), unit[0]|0x20)
+	if power > 0 {
+		switch unit[1:] {
+		case "", "iB":
+			return 1 << (10 * power), nil
+		case "B":
+			return uint64(math.Pow10(3 * power)), nil
+		}
+	}
+	return 0, fmt.Errorf("unknown unit %q: use k, M, G, T or KiB, MiB, GiB, TiB (powers of 1024), or kB, MB, GB, TB (powers of 1000)", unit)
+}
+
+// String returns the size in the largest binary unit that expresses it
+// exactly, for instance "4KiB". Parse reads it back as the same size.
+func (b Bytes) String() string {
+	power := len(prefixes)
+	for ; power > 0; power-- {
+		unit := Bytes(1) << (10 * power)
+		if b >= unit && b%unit == 0 {
+			return strconv.FormatUint(uint64(b/unit), 10) + strings.ToUpper(prefixes[power-1:power]) + "iB"
+		}
+	}
+	return strconv.FormatUint(uint64(b), 10)
+}
+
+// Set implements pflag.Value.
+func (b *Bytes) Set(text string) error {
+	parsed, err := Parse(text)
+	if err != nil {
+		return err
+	}
+	*b = parsed
+	return nil
+}
+
+// Type implements pflag.Value: the word that stands for the value in help
+// texts.
+func (b *Bytes) Type() string { return "size" }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (b *Bytes) UnmarshalText(text []byte) error { return b.Set(string(text)) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
