@@ -36,7 +36,7 @@ var greeted = built | phases(PhaseHello, PhaseOpenVolume, PhaseStopping, PhaseFa
 var initiatorToRelay = conversation{
 	requester: RoleInitiator, responder: RoleRelay, countsConsumers: true,
 	steps: []step{
-		{request: KindHello, from: phases(PhaseConnect), during: PhaseHello, after: PhaseHello},
+		{request: KindHello, from: phases(PhaseConnect), during: PhaseHello, after: PhaseHello, retriable: true},
 		{request: KindOpenVolume, from: phases(PhaseHello, PhaseOpenVolume), during: PhaseOpenVolume, after: PhaseOpenVolume, retriable: true},
 		{request: KindConfigureDataPath, from: phases(PhaseOpenVolume), during: PhaseConfigureDataPath, after: PhaseConfigureDataPath, retriable: true},
 		{request: KindStartDataPathConnections, from: phases(PhaseConfigureDataPath), during: PhaseStartConnections, after: PhaseStartConnections},
@@ -51,7 +51,7 @@ var initiatorToRelay = conversation{
 var relayToTarget = conversation{
 	requester: RoleRelay, responder: RoleTarget, countsConnections: true,
 	steps: []step{
-		{request: KindHello, from: phases(PhaseConnect), during: PhaseHello, after: PhaseHello},
+		{request: KindHello, from: phases(PhaseConnect), during: PhaseHello, after: PhaseHello, retriable: true},
 		{request: KindOpenVolume, from: phases(PhaseHello, PhaseOpenVolume), during: PhaseOpenVolume, after: PhaseOpenVolume, retriable: true},
 		{request: KindConfigureDataPath, from: phases(PhaseOpenVolume), during: PhaseConfigureDataPath, after: PhaseConfigureDataPath, retriable: true},
 		{request: KindCreateRDMAConnection, from: phases(PhaseConfigureDataPath, PhaseCreateConnections), during: PhaseCreateConnections, after: PhaseCreateConnections},

@@ -2,7 +2,6 @@ package controlmsg
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"time"
 
@@ -60,7 +59,7 @@ func (l *link) transmit(ctx context.Context, b []byte) error {
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
-		return fmt.Errorf("send message to %s: %w", l.transport.RemoteName(), context.Cause(ctx))
+		return waitError(ctx, "send message to "+l.transport.RemoteName())
 	}
 	defer func() { <-l.turn }()
 	if l.broken {

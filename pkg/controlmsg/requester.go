@@ -96,7 +96,7 @@ func (r *Requester) call(ctx context.Context, request Message) (Message, error) 
 	select {
 	case r.turn <- struct{}{}:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("wait for the previous request: %w", context.Cause(ctx))
+		return nil, waitError(ctx, "wait for the previous request")
 	}
 	defer func() { <-r.turn }()
 
@@ -139,7 +139,7 @@ func (r *Requester) wait(ctx context.Context) (Message, error) {
 		return reply, nil
 	case <-r.link.done:
 	case <-ctx.Done():
-		r.link.end(fmt.Errorf("no answer from %s: %w", r.link.transport.RemoteName(), context.Cause(ctx)))
+		r.link.end(waitError(ctx, "no answer from "+r.link.transport.RemoteName()))
 	}
 	select {
 	case reply := <-r.replies: // the peer answered before it went

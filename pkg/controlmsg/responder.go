@@ -78,7 +78,7 @@ func (s *Responder) wait(ctx context.Context) (Request, error) {
 	case <-s.link.done:
 		return Request{}, s.Err()
 	case <-ctx.Done():
-		return Request{}, fmt.Errorf("wait for a request: %w", context.Cause(ctx))
+		return Request{}, waitError(ctx, "wait for a request")
 	case <-late:
 		s.link.end(status.Errorf(status.TimeOut, "no request within %v in phase %v", s.link.config.Timeout, s.Phase()))
 		return Request{}, s.Err()

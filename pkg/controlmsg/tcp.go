@@ -120,7 +120,7 @@ func (t *tcpTransport) failure(ctx context.Context, operation string, err error)
 	}
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("%s: %w", text, context.Cause(ctx))
+		return waitError(ctx, text)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return status.Errorf(status.ConnectionReset, "%s: the peer closed the connection inside a message", text)
 	case errors.Is(err, io.EOF):

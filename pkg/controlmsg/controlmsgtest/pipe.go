@@ -4,7 +4,6 @@ package controlmsgtest
 
 import (
 	"context"
-	"fmt"
 	"sync"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
@@ -50,7 +49,7 @@ func (p *pipe) Send(ctx context.Context, message []byte) error {
 	case <-p.peer.closed:
 		return status.Errorf(status.ConnectionReset, "send message: the peer has closed the pipe")
 	case <-ctx.Done():
-		return fmt.Errorf("send message: %w", context.Cause(ctx))
+		return waitError(ctx, "send message")
 	case p.peer.incoming <- append([]byte(nil), message...):
 		return nil
 	}
@@ -70,7 +69,7 @@ func (p *pipe) Receive(ctx context.Context) ([]byte, error) {
 	case <-p.peer.closed:
 		return p.lastMessage()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("receive message: %w", context.Cause(ctx))
+		return nil, waitError(ctx, "receive message")
 	}
 }
 
@@ -82,6 +81,11 @@ func (p *pipe) lastMessage() ([]byte, error) {
 	default:
 		return nil, status.Errorf(status.NotConnected, "receive message: the peer has closed the pipe")
 	}
+}
+
+func waitError(ctx context.Context, what string) error {
+	cause := context.Cause(ctx)
+	return status.Errorf(status.CodeOf(cause), "%s: %w", what, cause)
 }
 
 func (p *pipe) MaxMessageSize() int { return p.limit }

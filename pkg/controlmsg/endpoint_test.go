@@ -1,0 +1,88 @@
+package controlmsg_test
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/controlmsgtest"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+var (
+	asRelay     = controlmsg.EndpointConfig{Role: controlmsg.RoleRelay}
+	asTarget    = controlmsg.EndpointConfig{Role: controlmsg.RoleTarget}
+	asInitiator = controlmsg.EndpointConfig{Role: controlmsg.RoleInitiator}
+
+	relaySource   = netip.MustParseAddr("192.0.2.1")
+	targetAddress = netip.MustParseAddrPort("192.0.2.2:20049")
+)
+
+func acceptAll() controlmsgtest.Handler {
+	return controlmsgtest.Accept(controlmsgtest.Volume(), targetAddress)
+}
+
+func configuration(queues uint32) *controlmsg.ConfigureDataPath {
+	return &controlmsg.ConfigureDataPath{
+		QueueCount: queues, Depth: 8, BufferSize: 4096,
+		Export: controlmsg.Export{Access: memory.PCIRead, Length: 4096, Descriptor: []byte("memory")},
+	}
+}
+
+// newRequester returns a requester that has been greeted by its peer.
+func newRequester(t *testing.T, config controlmsg.EndpointConfig, transport controlmsg.Transport) *controlmsg.Requester {
+	t.Helper()
+	r := controlmsg.NewRequester(transport, config)
+	t.Cleanup(func() { r.Close(nil) })
+	if _, err := r.Greet(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func mustCall(t *testing.T, r *controlmsg.Requester, requests ...controlmsg.Message) {
+	t.Helper()
+	for _, request := range requests {
+		if _, err := r.Call(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// session is all that a relay asks of a target, but the greeting.
+func session(queues uint32) []controlmsg.Message {
+	requests := []controlmsg.Message{&controlmsg.OpenVolume{Volume: "test"}, configuration(queues)}
+	for queue := range queues {
+		for _, role := range []controlmsg.ConnectionRole{controlmsg.ControlConnection, controlmsg.DataConnection} {
+			requests = append(requests, &controlmsg.CreateRDMAConnection{Queue: queue, Role: role, Source: relaySource})
+		}
+	}
+	return append(requests, &controlmsg.StartDataPathConnections{}, &controlmsg.StartStorage{},
+		&controlmsg.Stop{}, &controlmsg.DestroyObjects{})
+}
+
+func checkError(t *testing.T, what string, err error, code status.Code, text string) {
+	t.Helper()
+	if err == nil || !errors.Is(err, code) || status.CodeOf(err) != code || !strings.Contains(err.Error(), text) {
+		t.Errorf("%s: %v; want %q and the code %v", what, err, text, code)
+	}
+}
+
+// checkFarewell reads until the peer ends with an Error of the given code.
+func checkFarewell(t *testing.T, raw *controlmsgtest.Raw, code status.Code, text string) {
+	t.Helper()
+	for {
+		e := raw.Receive()
+		farewell, ok := e.Message.(*controlmsg.Error)
+		if !ok {
+			continue
+		}
+		if e.Correlation != 0 || farewell.Code != code || !strings.Contains(farewell.Text, text) {
+			t.Errorf("the peer is told %v (correlation %d), want %q and the code %v", farewell, e.Correlation, text, code)
+		}
+		return
+	}
+}

@@ -1,0 +1,107 @@
+package controlmsg_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/controlmsgtest"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func watching(role controlmsg.Role) controlmsg.EndpointConfig {
+	return controlmsg.EndpointConfig{Role: role, KeepAlive: controlmsg.DefaultKeepAlive()}
+}
+
+func TestKeepAlivesKeepAnIdleConversationAlive(t *testing.T) {
+	cases := []struct {
+		name          string
+		relay, target controlmsg.EndpointConfig
+	}{
+		{"both watch", watching(controlmsg.RoleRelay), watching(controlmsg.RoleTarget)},
+		{"only the relay watches", watching(controlmsg.RoleRelay), asTarget},
+		{"only the target watches", asRelay, watching(controlmsg.RoleTarget)},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRequester(t, c.relay, controlmsgtest.Serve(t, c.target, acceptAll()))
+				mustCall(t, r, &controlmsg.OpenVolume{})
+				time.Sleep(time.Hour)
+				mustCall(t, r, &controlmsg.OpenVolume{})
+			})
+		})
+	}
+}
+
+func TestASilentPeerIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		raw, transport := controlmsgtest.NewRaw(t)
+		raw.Send(1, &controlmsg.HelloReply{Version: 1, MaxMessageSize: controlmsg.MinMessageSize})
+		r := newRequester(t, watching(controlmsg.RoleRelay), transport)
+		start := time.Now()
+		<-r.Done()
+		if silent := time.Since(start); silent < 5*time.Second || silent > 6*time.Second {
+			t.Errorf("given up after %v", silent)
+		}
+		checkError(t, "Err", r.Err(), status.TimeOut, "has been silent for")
+		checkFarewell(t, raw, status.TimeOut, "has been silent for")
+	})
+}
+
+func TestASilentPeerFailsTheCallThatWaitsForIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		raw, transport := controlmsgtest.NewRaw(t)
+		raw.Send(1, &controlmsg.HelloReply{Version: 1, MaxMessageSize: controlmsg.MinMessageSize})
+		r := newRequester(t, watching(controlmsg.RoleRelay), transport)
+		_, err := r.Call(t.Context(), &controlmsg.OpenVolume{})
+		checkError(t, "Call", err, status.TimeOut, "has been silent for")
+	})
+}
+
+func TestKeepAlivesAreSentOnlyWhenNothingElseIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		raw, transport := controlmsgtest.NewRaw(t)
+		s := controlmsg.NewResponder(transport, watching(controlmsg.RoleTarget))
+		defer s.Close(nil)
+		hello := relayHello()
+		hello.SilenceLimitMs = 60_000
+		raw.Send(1, hello)
+		go func() {
+			for {
+				request, err := s.Next(t.Context())
+				if err != nil {
+					return
+				}
+				volume := controlmsgtest.Volume()
+				_ = s.Reply(t.Context(), request.Correlation, &volume)
+			}
+		}()
+		raw.Receive() // hello_reply
+		for correlation := uint64(2); correlation < 20; correlation++ {
+			raw.Send(correlation, &controlmsg.OpenVolume{})
+			if e := raw.Receive(); e.Correlation != correlation {
+				t.Fatalf("%v came although answers keep the conversation alive", e.Message.Kind())
+			}
+			time.Sleep(500 * time.Millisecond)
+		}
+		if e := raw.Receive(); e.Message.Kind() != controlmsg.KindKeepAlive {
+			t.Errorf("%v came, expected a keep-alive", e.Message.Kind())
+		}
+	})
+}
+
+func TestAPeerThatTakesNothingEndsTheConversation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		raw, transport := controlmsgtest.NewRaw(t)
+		raw.Send(1, &controlmsg.HelloReply{Version: 1, MaxMessageSize: controlmsg.MinMessageSize, SilenceLimitMs: 400})
+		r := newRequester(t, asRelay, transport)
+		start := time.Now()
+		<-r.Done() // keep-alives have filled the pipe
+		checkError(t, "Err", r.Err(), status.TimeOut, "send message")
+		if waited := time.Since(start); waited > 20*time.Second {
+			t.Errorf("it took %v", waited)
+		}
+	})
+}

@@ -1,0 +1,284 @@
+package controlmsg_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/controlmsgtest"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestACompleteSessionPassesAllPhases(t *testing.T) {
+	requests := session(2)
+	kinds := make([]controlmsg.Kind, len(requests))
+	for i := range requests {
+		kinds[i] = requests[i].Kind()
+	}
+	transport := controlmsgtest.Serve(t, asTarget, controlmsgtest.Expect(t, kinds, acceptAll()))
+	r := newRequester(t, asRelay, transport)
+	mustCall(t, r, requests...)
+	if r.Phase() != controlmsg.PhaseDestroying || r.Err() != nil {
+		t.Errorf("phase %v, error %v", r.Phase(), r.Err())
+	}
+	r.Close(nil)
+	checkError(t, "after Close", r.Err(), status.Shutdown, "closed by this side")
+	_, err := r.Call(t.Context(), &controlmsg.OpenVolume{})
+	checkError(t, "Call after Close", err, status.Shutdown, "closed by this side")
+}
+
+func TestGreetAgreesOnTheSmallerMessageSize(t *testing.T) {
+	near, far := controlmsgtest.NewPipe(controlmsg.MinMessageSize)
+	controlmsgtest.ServeOn(t, far, asTarget, acceptAll())
+	r := controlmsg.NewRequester(near, asRelay)
+	defer r.Close(nil)
+	reply, err := r.Greet(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reply.Version != controlmsg.ProtocolVersion || reply.MaxMessageSize != controlmsg.MinMessageSize {
+		t.Errorf("agreed on version %d and %d bytes", reply.Version, reply.MaxMessageSize)
+	}
+}
+
+func TestAMessageBeyondWhatThePeerTakesIsNotSent(t *testing.T) {
+	raw, transport := controlmsgtest.NewRaw(t)
+	raw.Send(1, &controlmsg.HelloReply{Version: 1, MaxMessageSize: controlmsg.MinMessageSize})
+	r := newRequester(t, asInitiator, transport)
+	for i, reply := range []controlmsg.Message{
+		&controlmsg.OpenVolumeReply{Size: 512, BlockSize: 512, MaxQueues: 1024, MaxDepth: 1, MaxBufferSize: 512},
+		&controlmsg.ConfigureDataPathReply{},
+	} {
+		raw.Send(uint64(2+i), reply)
+		mustCall(t, r, []controlmsg.Message{&controlmsg.OpenVolume{}, configuration(1024)}[i])
+	}
+	ids := make([]uint32, controlmsg.MaxQueues)
+	for i := range ids {
+		ids[i] = uint32(1<<31 + i)
+	}
+	_, err := r.Call(t.Context(), &controlmsg.StartDataPathConnections{ConsumerIDs: ids})
+	checkError(t, "Call", err, status.TooBig, "takes at most 2048")
+	if r.Err() != nil {
+		t.Errorf("the requester has ended: %v", r.Err())
+	}
+}
+
+func TestARequestOutOfOrderOrNotValidIsNotSent(t *testing.T) {
+	transport := controlmsgtest.Serve(t, asTarget, controlmsgtest.Expect(t, []controlmsg.Kind{controlmsg.KindOpenVolume}, acceptAll()))
+	r := newRequester(t, asRelay, transport)
+	_, err := r.Call(t.Context(), &controlmsg.StartStorage{})
+	checkError(t, "start_storage", err, status.BadState, "start_storage is out of order in phase hello")
+	_, err = r.Call(t.Context(), &controlmsg.KeepAlive{})
+	checkError(t, "keep_alive", err, status.Unexpected, "no request")
+	_, err = r.Call(t.Context(), &controlmsg.OpenVolume{Volume: "\n"})
+	checkError(t, "open_volume", err, status.InvalidValue, "cannot be printed")
+	mustCall(t, r, &controlmsg.OpenVolume{})
+}
+
+func TestARefusedVolumeMayBeCorrected(t *testing.T) {
+	handler := func(request controlmsg.Message) (controlmsg.Message, error) {
+		if open, ok := request.(*controlmsg.OpenVolume); ok && open.Volume == "misspelt" {
+			return nil, status.Errorf(status.NotFound, "there is no volume %q", open.Volume)
+		}
+		return acceptAll()(request)
+	}
+	r := newRequester(t, asInitiator, controlmsgtest.Serve(t, asRelay, handler))
+	_, err := r.Call(t.Context(), &controlmsg.OpenVolume{Volume: "misspelt"})
+	checkError(t, "open_volume", err, status.NotFound, `there is no volume "misspelt" [NOT_FOUND]`)
+	refusal, ok := errors.AsType[*controlmsg.Error](err)
+	if !ok || refusal.Phase != controlmsg.PhaseOpenVolume || refusal.Text != `there is no volume "misspelt"` {
+		t.Errorf("the refusal is %+v", refusal)
+	}
+	mustCall(t, r, &controlmsg.OpenVolume{Volume: "test"})
+}
+
+func TestAfterARefusalForGoodOnlyDestroyingIsLeft(t *testing.T) {
+	refuse := controlmsgtest.FailOn(controlmsg.KindStartStorage, status.NoMemory, acceptAll())
+	r := newRequester(t, asRelay, controlmsgtest.Serve(t, asTarget, refuse))
+	requests := session(1)
+	mustCall(t, r, requests[:5]...)
+	_, err := r.Call(t.Context(), &controlmsg.StartStorage{})
+	checkError(t, "start_storage", err, status.NoMemory, "phase start_storage")
+	_, err = r.Call(t.Context(), &controlmsg.Stop{})
+	checkError(t, "stop", err, status.BadState, "phase failed")
+	mustCall(t, r, &controlmsg.DestroyObjects{})
+}
+
+func TestARequestWithoutAnswerEndsTheRequesterInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		raw, transport := controlmsgtest.NewRaw(t)
+		r := controlmsg.NewRequester(transport, controlmsg.EndpointConfig{Role: controlmsg.RoleRelay, Timeout: 3 * time.Second})
+		defer r.Close(nil)
+		start := time.Now()
+		_, err := r.Greet(t.Context())
+		checkError(t, "Greet", err, status.TimeOut, "hello: no answer from far end")
+		if waited := time.Since(start); waited != 3*time.Second {
+			t.Errorf("it took %v", waited)
+		}
+		<-r.Done()
+		checkFarewell(t, raw, status.TimeOut, "no answer")
+	})
+}
+
+func TestACancelledCallEndsTheRequester(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, transport := controlmsgtest.NewRaw(t)
+		r := controlmsg.NewRequester(transport, asRelay)
+		defer r.Close(nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := r.Greet(ctx)
+		checkError(t, "Greet", err, status.TimeOut, "deadline exceeded")
+		<-r.Done()
+	})
+}
+
+func TestAPeerThatGoesDuringACallFailsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		raw, transport := controlmsgtest.NewRaw(t)
+		r := controlmsg.NewRequester(transport, asRelay)
+		defer r.Close(nil)
+		go func() {
+			raw.Receive()
+			raw.Close()
+		}()
+		start := time.Now()
+		_, err := r.Greet(t.Context())
+		checkError(t, "Greet", err, status.ConnectionReset, "the peer far end is gone")
+		if waited := time.Since(start); waited != 0 {
+			t.Errorf("it took %v", waited)
+		}
+	})
+}
+
+func TestAnAnswerIsTakenEvenIfThePeerGoesNext(t *testing.T) {
+	for range 50 { // the order in which a requester sees both is not fixed
+		synctest.Test(t, func(t *testing.T) {
+			raw, transport := controlmsgtest.NewRaw(t)
+			r := controlmsg.NewRequester(transport, asRelay)
+			defer r.Close(nil)
+			go func() {
+				e := raw.Receive()
+				raw.Send(e.Correlation, &controlmsg.Error{Code: status.Full, Text: "too many sessions"})
+				raw.Close()
+			}()
+			_, err := r.Greet(t.Context())
+			checkError(t, "Greet", err, status.Full, "too many sessions")
+		})
+	}
+}
+
+func TestASpontaneousErrorEndsTheRequester(t *testing.T) {
+	raw, transport := controlmsgtest.NewRaw(t)
+	raw.Send(1, &controlmsg.HelloReply{Version: 1, MaxMessageSize: controlmsg.MinMessageSize})
+	r := newRequester(t, asRelay, transport)
+	raw.Send(0, &controlmsg.Error{Code: status.Shutdown, Phase: controlmsg.PhaseRunning, Text: "maintenance"})
+	<-r.Done()
+	checkError(t, "Err", r.Err(), status.Shutdown, "peer reports in phase running: maintenance [SHUTDOWN]")
+	_, err := r.Call(t.Context(), &controlmsg.OpenVolume{})
+	checkError(t, "Call", err, status.Shutdown, "open_volume: peer reports")
+}
+
+func TestAnswersThatNobodyAskedForAreAViolation(t *testing.T) {
+	ready := &controlmsg.HelloReply{Version: 1, MaxMessageSize: controlmsg.MinMessageSize}
+	cases := []struct {
+		name        string
+		correlation uint64
+		answer      controlmsg.Message
+		code        status.Code
+		text        string
+	}{
+		{"before any request", 1, ready, status.Unexpected, "answers no request"},
+		{"error for an unknown request", 9, &controlmsg.Error{Code: status.Full}, status.Unexpected, "answers no request"},
+		{"request", 1, &controlmsg.OpenVolume{}, status.Unexpected, "answers no request"},
+		{"keep-alive before the greeting", 0, &controlmsg.KeepAlive{}, status.BadState, "before the greeting"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			raw, transport := controlmsgtest.NewRaw(t)
+			r := controlmsg.NewRequester(transport, asRelay)
+			defer r.Close(nil)
+			raw.Send(c.correlation, c.answer)
+			<-r.Done()
+			checkError(t, "Err", r.Err(), c.code, c.text)
+			checkFarewell(t, raw, c.code, c.text)
+		})
+	}
+}
+
+func TestWrongAnswersToHelloAreAViolation(t *testing.T) {
+	cases := []struct {
+		name   string
+		answer controlmsg.Message
+		code   status.Code
+		text   string
+	}{
+		{"other reply", &controlmsg.StopReply{}, status.Unexpected, "stop_reply answers hello"},
+		{"version that was not offered", &controlmsg.HelloReply{Version: 2, MaxMessageSize: controlmsg.MinMessageSize},
+			status.UnsupportedVersion, "picked protocol version 2, offered were 1 to 1"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			raw, transport := controlmsgtest.NewRaw(t)
+			r := controlmsg.NewRequester(transport, asRelay)
+			defer r.Close(nil)
+			go func() { raw.Send(raw.Receive().Correlation, c.answer) }()
+			_, err := r.Greet(t.Context())
+			checkError(t, "Greet", err, c.code, c.text)
+			checkFarewell(t, raw, c.code, c.text)
+		})
+	}
+}
+
+func TestCloseTellsThePeerTheReason(t *testing.T) {
+	near, far := controlmsgtest.NewPipe(controlmsg.DefaultMaxMessageSize)
+	s := controlmsgtest.ServeOn(t, far, asTarget, acceptAll())
+	r := newRequester(t, asRelay, near)
+	reason := status.Errorf(status.ConnectionAborted, "first line\nsecond line")
+	r.Close(reason)
+	if !errors.Is(r.Err(), reason) {
+		t.Errorf("Err is %v", r.Err())
+	}
+	<-s.Done()
+	checkError(t, "the peer's Err", s.Err(), status.ConnectionAborted, "phase hello: first line second line")
+	r.Close(nil)
+}
+
+func TestConcurrentCallsTakeTurns(t *testing.T) {
+	r := newRequester(t, asRelay, controlmsgtest.Serve(t, asTarget, acceptAll()))
+	failed := make(chan error)
+	for range 8 {
+		go func() {
+			_, err := r.Call(t.Context(), &controlmsg.OpenVolume{})
+			failed <- err
+		}()
+	}
+	for range 8 {
+		if err := <-failed; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestCallRefusesAReplyOfAnotherTypeThanTheCallerExpects(t *testing.T) {
+	r := newRequester(t, asRelay, controlmsgtest.Serve(t, asTarget, acceptAll()))
+	_, err := controlmsg.Call[*controlmsg.StopReply](t.Context(), r, &controlmsg.OpenVolume{})
+	checkError(t, "Call", err, status.InvalidValue, "open_volume is answered by open_volume_reply")
+	volume, err := controlmsg.Call[*controlmsg.OpenVolumeReply](t.Context(), r, &controlmsg.OpenVolume{})
+	if err != nil || volume.Volume != "test" {
+		t.Errorf("Call = %v, %v", volume, err)
+	}
+}
+
+func TestARoleThatDoesNotAskMakesNoRequester(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("a target became a requester")
+		}
+	}()
+	near, _ := controlmsgtest.NewPipe(controlmsg.MinMessageSize)
+	controlmsg.NewRequester(near, asTarget)
+}

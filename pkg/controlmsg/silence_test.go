@@ -1,0 +1,67 @@
+package controlmsg
+
+import (
+	"testing"
+	"time"
+)
+
+func TestSilence(t *testing.T) {
+	type observation struct {
+		at    time.Duration
+		heard bool
+		dead  bool
+	}
+	const second = time.Second
+	cases := []struct {
+		name         string
+		limit        time.Duration
+		observations []observation
+	}{
+		{"shorter than the limit is tolerated", 3 * second,
+			[]observation{{1 * second, false, false}, {2 * second, false, false}, {3 * second, true, false}, {5 * second, false, false}}},
+		{"as long as the limit is the end", 3 * second,
+			[]observation{{1 * second, false, false}, {2 * second, false, false}, {3 * second, false, true}}},
+		{"without limit is tolerated", 0,
+			[]observation{{1 * second, false, false}, {2 * second, false, false}, {3 * second, false, false}, {4 * second, false, false}}},
+		{"during a pause of our own does not count", 3 * second,
+			[]observation{{1 * second, false, false}, {60 * second, false, false}, {61 * second, false, false}, {62 * second, true, false}}},
+		{"after a pause of our own counts from its end", 3 * second,
+			[]observation{{60 * second, false, false}, {61 * second, false, false}, {62 * second, false, false}, {63 * second, false, true}}},
+		{"observed a little late counts", 3 * second,
+			[]observation{{1900 * time.Millisecond, false, false}, {3500 * time.Millisecond, false, true}}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			start := time.Unix(1000, 0)
+			s := newSilence(c.limit, second, start)
+			for _, o := range c.observations {
+				if dead := s.observe(start.Add(o.at), o.heard); dead != o.dead {
+					t.Errorf("after %v: dead = %t, want %t", o.at, dead, o.dead)
+				}
+			}
+		})
+	}
+}
+
+func TestKeepAlivesComplyWithBothSides(t *testing.T) {
+	on := KeepAliveConfig{Interval: time.Second, DeadAfter: 5 * time.Second}
+	cases := []struct {
+		name   string
+		config KeepAliveConfig
+		peerMs uint32
+		want   time.Duration
+	}{
+		{"neither side asks", KeepAliveConfig{}, 0, 0},
+		{"only this side watches", on, 0, time.Second},
+		{"only the peer watches", KeepAliveConfig{}, 2000, 500 * time.Millisecond},
+		{"the peer is less patient", on, 400, 100 * time.Millisecond},
+		{"the peer is more patient", on, 60000, time.Second},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			if got := c.config.interval(c.peerMs); got != c.want {
+				t.Errorf("interval %v, want %v", got, c.want)
+			}
+		})
+	}
+}
