@@ -1,0 +1,65 @@
+package controlmsg
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestFrameLengthsAreCheckedBeforeAnythingIsAllocated(t *testing.T) {
+	cases := []struct {
+		name  string
+		bytes []byte
+		want  error
+	}{
+		{"nothing", nil, io.EOF},
+		{"part of a length", []byte{0, 0}, io.ErrUnexpectedEOF},
+		{"no message", []byte{0, 0, 0, 1}, io.ErrUnexpectedEOF},
+		{"part of a message", []byte{0, 0, 0, 2, 'a'}, io.ErrUnexpectedEOF},
+		{"empty message", []byte{0, 0, 0, 0}, status.InvalidValue},
+		{"one more than the limit", []byte{0, 0, 0, 9}, status.TooBig},
+		{"text", []byte("GET / HTTP/1.1\r\n\r\n"), status.TooBig},
+		{"greatest length", []byte{0xff, 0xff, 0xff, 0xff}, status.TooBig},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			message, err := readFrame(bytes.NewReader(c.bytes), 8, func() {})
+			if message != nil || !errors.Is(err, c.want) {
+				t.Errorf("readFrame = %q, %v, want %v", message, err, c.want)
+			}
+		})
+	}
+}
+
+func FuzzTCPFrames(f *testing.F) {
+	f.Add([]byte{})
+	f.Add(appendFrame(appendFrame(nil, []byte("first")), []byte("second")))
+	f.Add([]byte{0, 0, 0, 0})
+	f.Add([]byte{0, 0, 1, 1, 'a'})
+	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
+	const limit = 256
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		reader := bytes.NewReader(stream)
+		var again []byte
+		for {
+			begun := false
+			message, err := readFrame(reader, limit, func() { begun = true })
+			if err != nil {
+				if begun == errors.Is(err, io.EOF) {
+					t.Fatalf("a message has begun: %t, and fails with %v", begun, err)
+				}
+				break
+			}
+			if len(message) == 0 || len(message) > limit {
+				t.Fatalf("message of %d bytes", len(message))
+			}
+			again = appendFrame(again, message)
+		}
+		if !bytes.HasPrefix(stream, again) {
+			t.Fatalf("%x was read as messages that are framed as %x", stream, again)
+		}
+	})
+}

@@ -1,0 +1,239 @@
+package controlmsg_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/controlmsgtest"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// connect returns both ends of a TCP connection, which the test closes.
+func connect(t *testing.T) (near, far *net.TCPConn) {
+	t.Helper()
+	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	near, err = net.DialTCP("tcp", nil, listener.Addr().(*net.TCPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { near.Close() })
+	far, err = listener.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { far.Close() })
+	return near, far
+}
+
+// generous bounds what must not hang.
+func generous(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestASessionRunsOverTCP(t *testing.T) {
+	near, far := connect(t)
+	controlmsgtest.ServeOn(t, controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{}), watching(controlmsg.RoleTarget), acceptAll())
+	r := newRequester(t, watching(controlmsg.RoleRelay), controlmsg.NewTCPTransport(near, controlmsg.TCPConfig{}))
+	mustCall(t, r, session(4)...)
+}
+
+func TestMessagesOfAnySizeCrossTCPWhole(t *testing.T) {
+	near, far := connect(t)
+	config := controlmsg.TCPConfig{MaxMessageSize: 100_000}
+	a, b := controlmsg.NewTCPTransport(near, config), controlmsg.NewTCPTransport(far, config)
+	sizes := []int{1, 3, 4, 5, 1500, 65535, 100_000}
+	sent := make(chan error)
+	go func() {
+		for i, size := range sizes {
+			if err := a.Send(generous(t), bytes.Repeat([]byte{byte(i)}, size)); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	for i, size := range sizes {
+		message, err := b.Receive(generous(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(message, bytes.Repeat([]byte{byte(i)}, size)) {
+			t.Errorf("message %d of %d bytes arrived differently, with %d bytes", i, size, len(message))
+		}
+	}
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+	err := a.Send(generous(t), make([]byte, 100_001))
+	checkError(t, "Send", err, status.TooBig, "100001 bytes")
+	if a.MaxMessageSize() != 100_000 || a.RemoteName() != near.RemoteAddr().String() {
+		t.Errorf("limit %d, peer %s", a.MaxMessageSize(), a.RemoteName())
+	}
+}
+
+func TestAClientOfAnotherProtocolIsToldAndCutOff(t *testing.T) {
+	near, far := connect(t)
+	s := controlmsg.NewResponder(controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{}), asTarget)
+	defer s.Close(nil)
+	if _, err := near.Write([]byte("GET / HTTP/1.1\r\nHost: target\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Next(generous(t))
+	checkError(t, "Next", err, status.TooBig, "client of another protocol")
+	answer, err := io.ReadAll(near)
+	if err != nil || !bytes.Contains(answer, []byte("client of another protocol")) {
+		t.Errorf("the client gets %q, %v", answer, err)
+	}
+}
+
+func TestAMessageThatStallsIsNotWaitedForLong(t *testing.T) {
+	near, far := connect(t)
+	b := controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{MessageTimeout: 50 * time.Millisecond})
+	if _, err := near.Write([]byte{0, 0, 0, 10, 1, 2, 3}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.Receive(generous(t))
+	checkError(t, "Receive", err, status.TimeOut, "it takes too long")
+}
+
+func TestTheEndOfATCPConnectionTellsWhereItCame(t *testing.T) {
+	cases := []struct {
+		name string
+		end  func(*net.TCPConn) error
+		code status.Code
+		text string
+	}{
+		{"between messages", func(c *net.TCPConn) error { return c.CloseWrite() }, status.NotConnected, "closed the connection"},
+		{"inside a message", func(c *net.TCPConn) error {
+			_, err := c.Write([]byte{0, 0})
+			return errors.Join(err, c.CloseWrite())
+		}, status.ConnectionReset, "inside a message"},
+		{"by reset", func(c *net.TCPConn) error { return errors.Join(c.SetLinger(0), c.Close()) }, status.ConnectionReset, "reset by peer"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			near, far := connect(t)
+			if err := c.end(near); err != nil {
+				t.Fatal(err)
+			}
+			_, err := controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{}).Receive(generous(t))
+			checkError(t, "Receive", err, c.code, c.text)
+		})
+	}
+}
+
+func TestLastWordsAreHeardAlthoughTheConnectionIsReset(t *testing.T) {
+	near, far := connect(t)
+	b, err := controlmsg.NewProtobufCodec().Append(nil, &controlmsg.Envelope{
+		Message: &controlmsg.Error{Code: status.Full, Text: "last words"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := near.Write([]byte("unread")); err != nil {
+		t.Fatal(err)
+	}
+	if err := controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{}).Send(generous(t), b); err != nil {
+		t.Fatal(err)
+	}
+	// Closing with unread data makes the kernel send a reset.
+	if err := far.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := controlmsg.NewRequester(controlmsg.NewTCPTransport(near, controlmsg.TCPConfig{}), asRelay)
+	defer r.Close(nil)
+	_, err = r.Greet(generous(t))
+	checkError(t, "Greet", err, status.Full, "last words")
+}
+
+func TestTheReasonOfCloseArrivesAlthoughThePeerHasSentMore(t *testing.T) {
+	near, far := connect(t)
+	a := controlmsg.NewTCPTransport(near, controlmsg.TCPConfig{})
+	b := controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{})
+	for range 100 {
+		if err := a.Send(generous(t), []byte("not read by the peer")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closed := make(chan error)
+	go func() {
+		err := b.Send(generous(t), []byte("reason"))
+		closed <- errors.Join(err, b.Close())
+	}()
+	message, err := a.Receive(generous(t))
+	if err != nil || string(message) != "reason" {
+		t.Errorf("Receive = %q, %v", message, err)
+	}
+	_, err = a.Receive(generous(t))
+	checkError(t, "Receive", err, status.NotConnected, "closed")
+	if err := errors.Join(a.Close(), <-closed); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCloseDoesNotWaitForEverForAPeerThatStays(t *testing.T) {
+	near, _ := connect(t)
+	a := controlmsg.NewTCPTransport(near, controlmsg.TCPConfig{CloseTimeout: 20 * time.Millisecond})
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	err := a.Send(generous(t), []byte("late"))
+	checkError(t, "Send", err, status.NotConnected, "the connection is closed")
+}
+
+func TestContextsEndWaitsOnTCP(t *testing.T) {
+	near, far := connect(t)
+	a := controlmsg.NewTCPTransport(near, controlmsg.TCPConfig{})
+	ctx, cancel := context.WithCancel(t.Context())
+	received := make(chan error)
+	go func() {
+		_, err := a.Receive(ctx)
+		received <- err
+	}()
+	cancel()
+	checkError(t, "cancelled Receive", <-received, status.Shutdown, "context canceled")
+
+	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err := a.Receive(ctx)
+	checkError(t, "late Receive", err, status.TimeOut, "receive message from")
+
+	if err := far.SetReadBuffer(4096); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	for err = nil; err == nil; {
+		err = a.Send(ctx, make([]byte, controlmsg.DefaultMaxMessageSize))
+	}
+	checkError(t, "Send to a peer that does not read", err, status.TimeOut, "send message to")
+}
+
+func TestAnEarlierContextDoesNotReachIntoTheNextWait(t *testing.T) {
+	near, far := connect(t)
+	a, b := controlmsg.NewTCPTransport(near, controlmsg.TCPConfig{}), controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{})
+	for range 200 {
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := a.Send(ctx, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		_, err := b.Receive(ctx)
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
