@@ -1,0 +1,34 @@
+package main
+
+import (
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/internal/providers"
+)
+
+func newProvidersCommand() *cobra.Command {
+	output := program.Text
+	cmd := &cobra.Command{
+		Use:   "providers",
+		Short: "List the providers of Comch and RDMA, and what they can do",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all := providers.All()
+			if output == program.JSON {
+				return program.WriteJSON(cmd.OutOrStdout(), map[string]any{"providers": all})
+			}
+			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(table, "SEAM\tPROVIDER\tSTATE\tDETAIL")
+			for _, d := range all {
+				fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", d.Seam, d.Name, d.State, d.Detail)
+			}
+			return table.Flush()
+		},
+	}
+	cmd.Flags().Var(&output, "output", "output format: text or json")
+	return cmd
+}

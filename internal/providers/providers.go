@@ -1,0 +1,112 @@
+// Package providers knows every provider by name.
+package providers
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/doca"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
+	"github.com/zc-relay/zc-relay/pkg/rdma/verbs"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Names of the providers that are there on any machine.
+const (
+	DefaultComch = "emulated"
+	DefaultRDMA  = "iwarp"
+)
+
+// Comch returns the Comch provider with the given name. directory is where
+// the emulated one has its sockets; "" means its default.
+func Comch(name, directory string, logger *zap.Logger) (comch.Provider, error) {
+	switch name {
+	case "emulated":
+		return emulated.New(emulated.Options{Directory: directory, Logger: logger}), nil
+	case "doca":
+		return nil, doca.ErrAbsent
+	}
+	return nil, status.Errorf(status.InvalidValue, "comch provider %q is none of emulated, doca", name)
+}
+
+// RDMAOptions are what a program lets its user choose of an RDMA provider.
+type RDMAOptions struct {
+	// CRC asks iWARP for checksums.
+	CRC    bool
+	Logger *zap.Logger
+}
+
+// RDMA returns the RDMA provider with the given name.
+func RDMA(name string, options RDMAOptions) (rdma.Provider, error) {
+	switch name {
+	case "iwarp":
+		return iwarp.New(iwarp.Options{CRC: options.CRC, Logger: options.Logger}), nil
+	case "verbs":
+		return nil, verbs.ErrAbsent
+	}
+	return nil, status.Errorf(status.InvalidValue, "rdma provider %q is none of iwarp, verbs", name)
+}
+
+// Description is what can be told of a provider without using it.
+type Description struct {
+	Seam  string `json:"seam"` // "comch" or "rdma"
+	Name  string `json:"name"`
+	State string `json:"state"` // "built in" or "absent"
+	// Detail is what it can do, or why it is absent.
+	Detail string `json:"detail"`
+}
+
+// All describes every provider.
+func All() []Description {
+	return []Description{
+		describeComch(emulated.New(emulated.Options{})), describeComch(doca.New()),
+		describeRDMA(iwarp.New(iwarp.Options{})), describeRDMA(verbs.New()),
+	}
+}
+
+func describeComch(p comch.Provider) Description {
+	d := Description{Seam: "comch", Name: p.Name(), State: "built in"}
+	c, err := p.Capabilities(emulated.DefaultDevice)
+	if err != nil {
+		d.State, d.Detail = "absent", bare(err)
+		return d
+	}
+	d.Detail = fmt.Sprintf("control messages up to %d bytes, %d clients per server, %d consumers per side, %d receives each, waits: %s",
+		c.MaxMessageSize, c.MaxClients, c.MaxConsumers, c.MaxReceives, yesOrNo(c.CanWait))
+	return d
+}
+
+func describeRDMA(p rdma.Provider) Description {
+	d := Description{Seam: "rdma", Name: p.Name(), State: "built in"}
+	device, err := p.Open(netip.IPv4Unspecified())
+	if err != nil {
+		d.State, d.Detail = "absent", bare(err)
+		return d
+	}
+	c := device.Capabilities()
+	d.Detail = fmt.Sprintf("transport %s, %d inbound and %d outbound reads, messages up to %d bytes",
+		c.Transport, c.MaxInboundReads, c.MaxOutboundReads, c.MaxMessageSize)
+	if err := device.Close(); err != nil {
+		d.Detail += fmt.Sprintf(" (closing it failed: %v)", err)
+	}
+	return d
+}
+
+// bare is an error's text without its code.
+func bare(err error) string {
+	text, _, _ := strings.Cut(err.Error(), " [")
+	return text
+}
+
+func yesOrNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}

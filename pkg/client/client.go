@@ -1,0 +1,118 @@
+// Package client reads and writes a remote volume through a relay: it is what
+// an application on the host uses, and the initiator is its first user.
+//
+// Open connects to the relay's channel. The Volume it returns can be used in
+// two ways: ReadAt, WriteAt, Flush, Trim and WriteZeroes wait for their
+// outcome and may be called by any number of goroutines; a Queue submits
+// requests and polls for results, without copying, for one thread.
+package client
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+)
+
+// DefaultChannelName is the name of the relay's Comch service unless told
+// otherwise; it is that of the DOCA storage zero copy application.
+const DefaultChannelName = "storage_zero_copy_comch"
+
+// Defaults of Config.
+const (
+	DefaultDepth          = 64
+	DefaultBufferSize     = 1 << 20
+	DefaultSyncDepth      = 16
+	DefaultControlTimeout = 10 * time.Second
+	DefaultIOTimeout      = 60 * time.Second
+)
+
+// Config says how to open a volume. Only Provider and Device are required.
+type Config struct {
+	// Provider is the Comch implementation, Device the host's device.
+	Provider comch.Provider
+	Device   string
+	// ChannelName is the relay's service; "" means DefaultChannelName.
+	ChannelName string
+	// Queues is how many queues the application will use; may be 0.
+	Queues int
+	// Depth is how many requests each of them can have outstanding; 0 means
+	// DefaultDepth.
+	Depth int
+	// BufferSize is the largest data transfer of one request in bytes; 0
+	// means DefaultBufferSize.
+	BufferSize uint32
+	// MemorySize is the number of bytes of data memory for the queues; 0
+	// means one buffer for each request that can be outstanding.
+	MemorySize uint64
+	// SyncDepth is how many requests ReadAt, WriteAt and the others have
+	// outstanding at most, all callers together. 0 means DefaultSyncDepth;
+	// negative means that these methods are not needed.
+	SyncDepth int
+	// Policy is how the thread behind ReadAt and the others polls.
+	Policy progress.Policy
+	// ControlTimeout bounds Open, and each step of Close; IOTimeout how long
+	// an outstanding request may take before the volume is given up. 0 means
+	// the defaults; negative IOTimeout means no limit.
+	ControlTimeout time.Duration
+	IOTimeout      time.Duration
+	// Software names the program to the relay.
+	Software string
+	// Logger may be nil.
+	Logger *zap.Logger
+}
+
+// Info describes an opened volume.
+type Info struct {
+	Name      string
+	UUID      [16]byte
+	Size      uint64 // bytes
+	BlockSize uint32 // bytes; offsets and lengths of queue requests are multiples
+	ReadOnly  bool
+	// CanTrim and CanWriteZeroes tell which optional operations are offered.
+	CanTrim        bool
+	CanWriteZeroes bool
+	// WriteVerifier changes whenever the target restarts, that is whenever
+	// writes that were not flushed may have been lost.
+	WriteVerifier uint64
+	// Transport is the RDMA transport between relay and target.
+	Transport string
+	// Queues, Depth and BufferSize are what was agreed.
+	Queues     int
+	Depth      int
+	BufferSize uint32
+	// Relay is the relay's software and version.
+	Relay string
+}
+
+func (c *Config) setDefaults() {
+	if c.ChannelName == "" {
+		c.ChannelName = DefaultChannelName
+	}
+	if c.Depth == 0 {
+		c.Depth = DefaultDepth
+	}
+	if c.BufferSize == 0 {
+		c.BufferSize = DefaultBufferSize
+	}
+	if c.SyncDepth == 0 {
+		c.SyncDepth = DefaultSyncDepth
+	}
+	if c.MemorySize == 0 {
+		c.MemorySize = uint64(c.Queues) * uint64(c.Depth) * uint64(c.BufferSize)
+	}
+	if c.ControlTimeout == 0 {
+		c.ControlTimeout = DefaultControlTimeout
+	}
+	if c.IOTimeout == 0 {
+		c.IOTimeout = DefaultIOTimeout
+	}
+	if c.Software == "" {
+		c.Software = "zc-relay client"
+	}
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+}

@@ -1,0 +1,278 @@
+package datapath
+
+import (
+	"context"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// testTimeout bounds every wait; it is only reached by a test that fails.
+const testTimeout = 20 * time.Second
+
+var loopback = netip.MustParseAddr("127.0.0.1")
+
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func openDevice(t testing.TB) rdma.Device {
+	t.Helper()
+	device, err := iwarp.New(iwarp.Options{}).Open(loopback)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := device.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return device
+}
+
+func startWorker(t testing.TB, device rdma.Device) *Worker {
+	t.Helper()
+	worker, err := StartWorker(WorkerConfig{CPU: NoCPU, Policy: progress.Policy{Mode: progress.Adaptive}, Device: device})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := worker.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return worker
+}
+
+// rdmaPeer is the other end of a lane's connections, driven by the test.
+type rdmaPeer struct {
+	t        testing.TB
+	domain   rdma.ProtectionDomain
+	queue    rdma.CompletionQueue
+	engine   *progress.Engine
+	messages *messageMemory
+	stopping atomic.Bool
+	ended    sync.WaitGroup
+
+	connections [roleCount]rdma.Connection
+	received    [roleCount]chan message
+	completions chan rdma.Completion // of everything but receives
+	gone        [roleCount]chan struct{}
+	nextSend    uint32
+}
+
+const (
+	peerReceives = 64 // per role
+	peerSends    = 64
+)
+
+func newRDMAPeer(t testing.TB, device rdma.Device) *rdmaPeer {
+	t.Helper()
+	p := &rdmaPeer{t: t, completions: make(chan rdma.Completion, 4096)}
+	var err error
+	if p.domain, err = device.NewProtectionDomain(); err != nil {
+		t.Fatal(err)
+	}
+	if p.queue, err = device.NewCompletionQueue(4096); err != nil {
+		t.Fatal(err)
+	}
+	if p.engine, err = progress.NewEngine(progress.Policy{}); err != nil {
+		t.Fatal(err)
+	}
+	if p.messages, err = newMessageMemory(p.domain, peerSends+2*peerReceives); err != nil {
+		t.Fatal(err)
+	}
+	for role := range roleCount {
+		p.received[role] = make(chan message, 4096)
+		p.gone[role] = make(chan struct{})
+	}
+	p.engine.Add(p)
+	if err := p.engine.AddWaiter(p.queue); err != nil {
+		t.Fatal(err)
+	}
+	p.ended.Go(func() {
+		runtime.LockOSThread()
+		for !p.stopping.Load() {
+			p.engine.Idle(p.engine.Progress())
+		}
+	})
+	t.Cleanup(p.close)
+	return p
+}
+
+// config is how the peer's side of a connection is made.
+func (p *rdmaPeer) config(role connectionRole, privateData []byte) rdma.ConnectionConfig {
+	receives := make([]rdma.ReceiveRequest, peerReceives)
+	for i := range receives {
+		index := peerSends + uint32(role)*peerReceives + uint32(i)
+		receives[i] = rdma.ReceiveRequest{ID: uint64(index), Local: p.messages.segment(index)}
+	}
+	return rdma.ConnectionConfig{
+		Domain: p.domain, Queue: p.queue, Context: uint64(role), PrivateData: privateData,
+		SendRequests: 256, ReceiveRequests: peerReceives, InboundReads: 16, OutboundReads: 16, Receives: receives,
+	}
+}
+
+// Poll implements progress.Source.
+func (p *rdmaPeer) Poll() int {
+	var completions [32]rdma.Completion
+	n := p.queue.Poll(completions[:])
+	for _, c := range completions[:n] {
+		role := connectionRole(c.Context)
+		switch {
+		case c.Opcode == rdma.OpDisconnected:
+			close(p.gone[role])
+		case c.Opcode != rdma.OpReceive:
+			p.completions <- c
+		case c.Status == rdma.StatusSuccess:
+			p.received[role] <- *p.messages.at(uint32(c.ID))
+			if p.connections[role] != nil {
+				_ = p.connections[role].PostReceive([]rdma.ReceiveRequest{{ID: c.ID, Local: p.messages.segment(uint32(c.ID))}})
+			}
+		}
+	}
+	for _, c := range p.connections {
+		if c != nil && n > 0 {
+			c.Flush()
+		}
+	}
+	return n
+}
+
+// do runs f on the peer's thread.
+func (p *rdmaPeer) do(f func()) {
+	done := make(chan struct{})
+	p.engine.Do(func() { f(); close(done) })
+	<-done
+}
+
+// attach tells the peer's thread of a connection.
+func (p *rdmaPeer) attach(role connectionRole, c rdma.Connection) {
+	p.do(func() { p.connections[role] = c })
+}
+
+// send sends one IO message.
+func (p *rdmaPeer) send(role connectionRole, m *iomsg.Message) {
+	var buf message
+	iomsg.Encode(buf[:], m)
+	p.sendBytes(role, buf[:])
+}
+
+func (p *rdmaPeer) sendBytes(role connectionRole, b []byte) {
+	p.t.Helper()
+	p.do(func() {
+		index := p.nextSend % peerSends
+		p.nextSend++
+		copy(p.messages.at(index)[:], b)
+		segment := p.messages.segment(index)
+		segment.Length = uint32(len(b))
+		err := p.connections[role].PostSend([]rdma.SendRequest{{Opcode: rdma.OpSend, Local: segment}})
+		if err != nil {
+			p.t.Errorf("peer: %v", err)
+		}
+		p.connections[role].Flush()
+	})
+}
+
+// receive waits for the next message on a connection.
+func (p *rdmaPeer) receive(role connectionRole) iomsg.Message {
+	p.t.Helper()
+	select {
+	case b := <-p.received[role]:
+		var m iomsg.Message
+		iomsg.Decode(b[:], &m)
+		return m
+	case <-time.After(testTimeout):
+		p.t.Fatalf("no message on the %v connection", role)
+	}
+	panic("unreachable")
+}
+
+// transfer carries out an RDMA Write or Read and returns its outcome.
+func (p *rdmaPeer) transfer(role connectionRole, request rdma.SendRequest) rdma.CompletionStatus {
+	p.t.Helper()
+	const id = 1 << 40
+	request.ID = id
+	var refused error
+	p.do(func() {
+		refused = p.connections[role].PostSend([]rdma.SendRequest{request})
+		p.connections[role].Flush()
+	})
+	if refused != nil {
+		return rdma.StatusFlushed // the connection has ended
+	}
+	for {
+		select {
+		case c := <-p.completions:
+			if c.ID == id {
+				return c.Status
+			}
+		case <-time.After(testTimeout):
+			p.t.Fatal("the transfer does not complete")
+		}
+	}
+}
+
+// register makes memory for transfers.
+func (p *rdmaPeer) register(length uint64, access memory.Access) (rdma.MemoryRegion, []byte) {
+	p.t.Helper()
+	region, err := memory.Alloc("test", length)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	registered, err := p.domain.Register(region, access)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() {
+		_ = registered.Deregister()
+		_ = region.Close()
+	})
+	return registered, region.Bytes()
+}
+
+// disconnect closes the peer's connections.
+func (p *rdmaPeer) disconnect() {
+	p.do(func() {
+		for _, c := range p.connections {
+			if c != nil {
+				c.Close()
+			}
+		}
+	})
+}
+
+func (p *rdmaPeer) close() {
+	p.disconnect()
+	for role := range roleCount {
+		if p.connections[role] != nil {
+			<-p.gone[role]
+		}
+	}
+	p.stopping.Store(true)
+	p.engine.Wake()
+	p.ended.Wait()
+	for _, err := range []error{p.messages.close(), p.queue.Close(), p.engine.Close()} {
+		if err != nil {
+			p.t.Errorf("close peer: %v", err)
+		}
+	}
+	if err := p.domain.Close(); err != nil {
+		p.t.Errorf("close peer's domain: %v", err)
+	}
+}

@@ -1,0 +1,159 @@
+package datapath
+
+import (
+	"errors"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+type comchReceived = comch.Received
+
+// complete implements connectionUser.
+func (l *RelayLane) complete(role connectionRole, c *rdma.Completion) {
+	e := &l.endpoints[role]
+	if c.Opcode == rdma.OpDisconnected {
+		l.disconnected(e, c)
+		return
+	}
+	if c.Status != rdma.StatusSuccess {
+		l.fail(e.failure(c))
+		return
+	}
+	if c.Opcode == rdma.OpReceive {
+		l.takeAnswer(e, c)
+	}
+}
+
+// takeAnswer deals with one message of the target.
+func (l *RelayLane) takeAnswer(e *endpoint, c *rdma.Completion) {
+	if l.state == relayFailed || l.state == relayRefused || l.state == relayClosed {
+		return
+	}
+	if err := checkMessage(e.role, c); err != nil {
+		l.fail(err)
+		return
+	}
+	_, index := splitWorkID(c.ID)
+	var answer message
+	if err := e.take(index, &answer); err != nil {
+		l.fail(err)
+		return
+	}
+	var m iomsg.Message
+	iomsg.Decode(answer[:], &m)
+	switch {
+	case !e.ready:
+		l.takeHello(e, &m)
+	case m.Type == iomsg.Result:
+		l.settle(&m)
+	case m.Type == iomsg.Stop && l.stop.requested && !l.stop.answered:
+		l.stop.answered = true
+		l.stop.message = answer
+	default:
+		l.fail(status.Errorf(status.Unexpected, "target sent a message of type %d on the %v connection", uint32(m.Type), e.role))
+	}
+}
+
+func (l *RelayLane) takeHello(e *endpoint, m *iomsg.Message) {
+	if m.Type != iomsg.Hello {
+		l.fail(status.Errorf(status.Unexpected, "target answered the hello on the %v connection with type %d", e.role, uint32(m.Type)))
+		return
+	}
+	e.ready = true
+	l.tellReady(e.role, nil)
+}
+
+// settle answers the transaction that the target has answered. The client
+// gets its own request back, so the target can change nothing but the result.
+func (l *RelayLane) settle(m *iomsg.Message) {
+	slot := l.slots.find(m.Slot, m.Generation)
+	if slot == nil {
+		l.fail(status.Errorf(status.Unexpected, "target answered slot %d generation %d, which is not in flight", m.Slot, m.Generation))
+		return
+	}
+	if l.nowNs == 0 {
+		l.nowNs = nanotime()
+	}
+	l.worker.counters.record(slot.ioType, m.Result, slot.ioSize, l.nowNs-slot.startNs)
+	iomsg.TurnIntoResult(slot.request[:], m.Result)
+	l.answer(&slot.request)
+	l.slots.release(m.Slot)
+}
+
+// endBatch implements connectionUser.
+func (l *RelayLane) endBatch() {
+	for role := range roleCount {
+		e := &l.endpoints[role]
+		if err := e.postReceives(); err != nil {
+			l.fail(err)
+		}
+		e.flush()
+	}
+	l.nowNs = 0
+	l.inFlight.Store(int64(l.slots.inFlight()))
+	l.finishStop()
+	l.flushAnswers()
+}
+
+// finishStop passes the target's answer to stop on when everything before it
+// has been answered: answers on the data connection may come after it.
+func (l *RelayLane) finishStop() {
+	if !l.stop.answered || l.stop.delivered || l.slots.inFlight() > 0 {
+		return
+	}
+	l.stop.delivered = true
+	l.answer(&l.stop.message)
+	close(l.stopped)
+}
+
+// answer sends a message to the client, or keeps it until the client has
+// posted a receive.
+func (l *RelayLane) answer(m *message) {
+	if l.outbox.empty() {
+		err := l.config.Producer.Send(m[:], nil)
+		if err == nil {
+			l.unflushed = true
+			return
+		}
+		if !errors.Is(err, status.Again) {
+			l.clientIsGone(err)
+			return
+		}
+	}
+	if !l.outbox.push(m) {
+		l.clientIsGone(status.Errorf(status.Full, "client takes no answers"))
+	}
+}
+
+// clientIsGone drops an answer: nobody is there to take it. The control plane
+// learns of it from the Comch connection as well.
+func (l *RelayLane) clientIsGone(err error) { l.fail(err) }
+
+// drainOutbox sends what was kept and returns how much it was.
+func (l *RelayLane) drainOutbox() int {
+	sent := 0
+	for !l.outbox.empty() {
+		err := l.config.Producer.Send(l.outbox.first()[:], nil)
+		if errors.Is(err, status.Again) {
+			break
+		}
+		l.outbox.pop()
+		if err != nil {
+			l.clientIsGone(err)
+			break
+		}
+		l.unflushed = true
+		sent++
+	}
+	return sent
+}
+
+func (l *RelayLane) flushAnswers() {
+	if l.unflushed {
+		l.unflushed = false
+		l.config.Producer.Flush()
+	}
+}

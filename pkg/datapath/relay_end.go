@@ -1,0 +1,152 @@
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Start begins to forward requests. Both connections must be ready.
+func (l *RelayLane) Start(ctx context.Context) error {
+	var failed error
+	err := l.worker.do(ctx, func() {
+		if l.state != relayWaiting || !l.endpoints[controlRole].ready || !l.endpoints[dataRole].ready {
+			failed = status.Errorf(status.BadState, "start relay lane: its connections are not ready")
+			return
+		}
+		l.state = relayRunning
+	})
+	return errors.Join(err, failed)
+}
+
+// Stopped is closed when the client's stop has passed through the whole chain
+// and everything before it has been answered.
+func (l *RelayLane) Stopped() <-chan struct{} { return l.stopped }
+
+// InFlight is how many requests await the target's answer, for observers.
+func (l *RelayLane) InFlight() int { return int(l.inFlight.Load()) }
+
+// Drain takes no more requests from the client, so that those in flight can
+// run out.
+func (l *RelayLane) Drain(ctx context.Context) error {
+	return l.worker.do(ctx, func() { l.draining = true })
+}
+
+// CheckDeadline fails the lane if a request has waited longer than timeout
+// for its answer.
+func (l *RelayLane) CheckDeadline(timeout time.Duration) {
+	l.worker.engine.Do(func() {
+		oldestNs, waiting := l.slots.oldestNs()
+		if waiting && nanotime()-oldestNs > int64(timeout) {
+			l.fail(status.Errorf(status.TimeOut, "target did not answer an IO within %v", timeout))
+		}
+	})
+}
+
+// fail ends forwarding. Requests in flight are not answered before Refuse:
+// until the session has been revoked, the target can still reach the
+// client's memory.
+func (l *RelayLane) fail(err error) {
+	if l.state != relayWaiting && l.state != relayRunning {
+		return
+	}
+	l.state = relayFailed
+	for role := range roleCount {
+		l.tellReady(role, err)
+	}
+	l.config.OnFailure(err)
+}
+
+// Revoke closes both connections. When it returns, nothing is placed into or
+// read from the client's memory on behalf of the target any more, over this
+// lane.
+func (l *RelayLane) Revoke(ctx context.Context) error {
+	return l.worker.do(ctx, func() {
+		if l.state == relayWaiting || l.state == relayRunning {
+			l.state = relayFailed
+		}
+		for role := range roleCount {
+			l.tellReady(role, status.Errorf(status.ConnectionReset, "the session has ended"))
+			l.endpoints[role].close()
+		}
+		l.checkGone()
+	})
+}
+
+// Refuse answers every request in flight, and every further one, with code.
+// The session must have been revoked.
+func (l *RelayLane) Refuse(ctx context.Context, code status.Code) error {
+	return l.worker.do(ctx, func() {
+		if l.state == relayClosed {
+			return
+		}
+		l.state = relayRefused
+		l.failCode = code
+		nowNs := nanotime()
+		for i := range l.slots.slots {
+			slot := &l.slots.slots[i]
+			if !slot.inFlight {
+				continue
+			}
+			l.worker.counters.record(slot.ioType, code, 0, nowNs-slot.startNs)
+			iomsg.TurnIntoResult(slot.request[:], code)
+			l.answer(&slot.request)
+			l.slots.release(uint32(i))
+		}
+		l.inFlight.Store(0)
+		l.flushAnswers()
+	})
+}
+
+func (l *RelayLane) disconnected(e *endpoint, c *rdma.Completion) {
+	e.disconnected = true
+	if !e.closed {
+		l.fail(e.failure(c))
+	}
+	l.checkGone()
+}
+
+func (l *RelayLane) checkGone() {
+	for role := range roleCount {
+		if !l.endpoints[role].gone() {
+			return
+		}
+	}
+	select {
+	case <-l.gone:
+	default:
+		close(l.gone)
+	}
+}
+
+// Close revokes the lane, waits for its last completions and releases it with
+// its consumer and producer. If ctx ends before, the lane's memory is leaked
+// rather than freed under a device that may still use it.
+func (l *RelayLane) Close(ctx context.Context) error {
+	if err := l.Revoke(ctx); err != nil {
+		return fmt.Errorf("close relay lane: %w", err)
+	}
+	select {
+	case <-l.gone:
+	case <-ctx.Done():
+		return fmt.Errorf("close relay lane: wait for its connections: %w", ctx.Err())
+	}
+	if err := l.worker.do(ctx, l.detach); err != nil {
+		return fmt.Errorf("close relay lane: %w", err)
+	}
+	return errors.Join(l.config.Consumer.Close(), l.config.Producer.Close(), l.messages.close())
+}
+
+func (l *RelayLane) detach() {
+	l.state = relayClosed
+	l.worker.engine.Remove(l)
+	l.worker.engine.RemoveWaiter(l.consumerWaiter())
+	l.worker.engine.RemoveWaiter(l.producerWaiter())
+	l.worker.dispatch.unregister(l.place)
+	l.worker.lanes.Add(-1)
+}

@@ -1,0 +1,145 @@
+package datapath
+
+import (
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Poll implements progress.Source: it forwards what the client has sent.
+func (l *RelayLane) Poll() int {
+	if l.state != relayRunning && l.state != relayRefused {
+		return 0
+	}
+	work := 0
+	if !l.outbox.empty() {
+		// The client owes receives: nothing more is taken from it until it
+		// has posted them, so what it can make us keep is bounded.
+		if work = l.drainOutbox(); !l.outbox.empty() {
+			l.flushAnswers()
+			return work
+		}
+	}
+	n := 0
+	if !l.draining {
+		n = l.config.Consumer.Poll(l.received[:])
+	}
+	if n > 0 {
+		l.nowNs = nanotime()
+		for i := range l.received[:n] {
+			l.takeRequest(&l.received[i])
+		}
+		l.config.Consumer.Flush()
+		l.sendRequests()
+		l.nowNs = 0
+	}
+	l.flushAnswers()
+	return work + n
+}
+
+// takeRequest copies one request out of the client's reach, hands its receive
+// back and deals with it.
+func (l *RelayLane) takeRequest(r *comchReceived) {
+	var request message
+	if r.Length != iomsg.Size || r.Offset > uint32(len(l.config.Consumer.Memory()))-iomsg.Size {
+		l.fail(status.Errorf(status.InvalidValue, "client sent a message of %d bytes instead of %d", r.Length, iomsg.Size))
+		return
+	}
+	request = *(*message)(l.config.Consumer.Memory()[r.Offset:][:iomsg.Size])
+	if err := l.config.Consumer.PostReceive(r.Offset, iomsg.Size, r.UserData); err != nil {
+		l.fail(err)
+		return
+	}
+	var m iomsg.Message
+	iomsg.Decode(request[:], &m)
+	if m.Type == iomsg.Stop {
+		l.takeStop(&request)
+		return
+	}
+	if code := l.judge(&m); code != status.Success {
+		l.worker.counters.record(m.Type, code, 0, 0)
+		iomsg.TurnIntoResult(request[:], code)
+		l.answer(&request)
+		return
+	}
+	l.forward(&request, &m)
+}
+
+// judge says whether a request may be forwarded.
+func (l *RelayLane) judge(m *iomsg.Message) status.Code {
+	switch {
+	case l.state == relayRefused:
+		return l.failCode
+	case l.state != relayRunning:
+		return status.ConnectionReset
+	case l.stop.requested:
+		return status.BadState
+	case !m.Type.IsRequest(), m.Flags&^iomsg.KnownFlags != 0:
+		return status.InvalidValue
+	case !m.Type.MovesData():
+		return status.Success
+	case m.IOSize > l.config.BufferSize:
+		return status.TooBig
+	case m.IOSize == 0, m.RequesterOffset > l.config.ExportLength,
+		uint64(m.IOSize) > l.config.ExportLength-m.RequesterOffset:
+		return status.InvalidValue
+	case m.Type == iomsg.Read && !l.config.ExportAccess.Has(memory.RemoteWrite),
+		m.Type == iomsg.Write && !l.config.ExportAccess.Has(memory.RemoteRead):
+		return status.NotPermitted
+	}
+	return status.Success
+}
+
+// forward gives a request a slot and adds it to the batch for the target.
+func (l *RelayLane) forward(request *message, m *iomsg.Message) {
+	index, ok := l.slots.claim(request, m, l.nowNs)
+	if !ok {
+		// More than the agreed depth.
+		l.worker.counters.record(m.Type, status.Full, 0, 0)
+		iomsg.TurnIntoResult(request[:], status.Full)
+		l.answer(request)
+		return
+	}
+	iomsg.StampTag(request[:], index, l.slots.slots[index].generation)
+	l.addRequest(index, request)
+}
+
+func (l *RelayLane) takeStop(request *message) {
+	if l.state != relayRunning || l.stop.requested {
+		l.fail(status.Errorf(status.BadState, "client sent stop twice or outside the data path"))
+		return
+	}
+	l.stop.requested = true
+	l.addRequest(l.stopMessage(), request)
+}
+
+func (l *RelayLane) addRequest(index uint32, request *message) {
+	*l.messages.at(index) = *request
+	l.requests[l.requestCount] = rdma.SendRequest{
+		ID: workID(messageWork, index), Opcode: rdma.OpSend, Silent: true, Local: l.messages.segment(index),
+	}
+	l.requestCount++
+}
+
+// sendRequests sends the batch to the target. A slot's message is used again
+// only after the target has answered it, so its Send needs no completion of
+// its own: the last one of the batch stands for all.
+func (l *RelayLane) sendRequests() {
+	n := l.requestCount
+	if n == 0 {
+		return
+	}
+	l.requestCount = 0
+	l.inFlight.Store(int64(l.slots.inFlight()))
+	if l.state != relayRunning {
+		return // the batch ended the lane; the slots are answered later
+	}
+	l.requests[n-1].Silent = false
+	control := &l.endpoints[controlRole]
+	if err := control.post(l.requests[:n]); err != nil {
+		l.fail(err)
+		return
+	}
+	control.flush()
+}

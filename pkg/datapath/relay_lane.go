@@ -1,0 +1,242 @@
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// comchBatch is how many requests of a client are forwarded together.
+const comchBatch = 32
+
+// spareMessages is the room, beyond the depth, for the messages that are not
+// IOs: hello, stop, and their answers.
+const spareMessages = 4
+
+// RelayLaneConfig says what a RelayLane serves.
+type RelayLaneConfig struct {
+	Worker *Worker
+	// Domain is the session's; Export is the client's region in it.
+	Domain rdma.ProtectionDomain
+	// ExportLength and ExportAccess bound what requests may name.
+	ExportLength uint64
+	ExportAccess memory.Access
+	Consumer     comch.Consumer
+	Producer     comch.Producer
+	// Depth is how many requests the client may have outstanding.
+	Depth int
+	// BufferSize is the largest data transfer of one request in bytes.
+	BufferSize uint32
+	// OnFailure is told once, on the worker's thread, why the lane cannot go
+	// on; it must not block.
+	OnFailure func(error)
+}
+
+// RelayConsumerConfig is the Comch consumer that a relay lane, or the
+// client's side of it, needs for a depth.
+func RelayConsumerConfig(depth int) comch.ConsumerConfig {
+	receives := depth + spareMessages
+	return comch.ConsumerConfig{Receives: receives, MemorySize: receives * iomsg.Size}
+}
+
+// RelayLane is the relay's side of a queue: it forwards a client's requests
+// from Comch to the target's control connection, and the target's answers,
+// from either connection, back. Its methods are for the control plane and may
+// be called by any goroutine, one at a time.
+type RelayLane struct {
+	worker *Worker
+	config RelayLaneConfig
+	place  uint32
+
+	slots     relaySlots
+	endpoints [roleCount]endpoint
+	messages  *messageMemory
+	outbox    outbox
+	state     relayState
+	stop      stopBarrier
+	failCode  status.Code
+	draining  bool // nothing more is taken from the client
+
+	requests      [comchBatch]rdma.SendRequest
+	requestCount  int
+	received      [comchBatch]comch.Received
+	unflushed     bool // answers were sent to the client since the last flush
+	consumerArmed bool
+	producerArmed bool
+	nowNs         int64
+
+	inFlight atomic.Int64 // for observers
+	ready    [roleCount]chan error
+	stopped  chan struct{}
+	gone     chan struct{} // both connections have seen their last completion
+}
+
+// relayState is where a lane is in its life.
+type relayState uint8
+
+const (
+	relayWaiting relayState = iota // connections are being made
+	relayRunning                   // requests are forwarded
+	relayFailed                    // nothing is forwarded, nothing is answered yet
+	relayRefused                   // everything is answered with failCode
+	relayClosed
+)
+
+// stopBarrier follows the stop message of a queue.
+type stopBarrier struct {
+	requested bool // by the client; later requests are refused
+	answered  bool // by the target
+	delivered bool
+	message   message
+}
+
+// NewRelayLane makes a lane on its worker and posts the receives for the
+// client's requests. Close releases it, the consumer and the producer.
+func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, error) {
+	depth := uint32(config.Depth)
+	l := &RelayLane{
+		worker: config.Worker, config: config, slots: newRelaySlots(config.Depth),
+		outbox:  newOutbox(config.Depth + comchBatch + spareMessages),
+		ready:   [roleCount]chan error{make(chan error, 1), make(chan error, 1)},
+		stopped: make(chan struct{}), gone: make(chan struct{}),
+	}
+	// Outgoing: one message per slot, then stop and the two hellos. Incoming:
+	// up to depth answers and two more on either connection.
+	outgoing, incoming := depth+spareMessages, depth+spareMessages
+	messages, err := newMessageMemory(config.Domain, int(outgoing+2*incoming))
+	if err != nil {
+		return nil, fmt.Errorf("create relay lane: %w", err)
+	}
+	l.messages = messages
+	for role := range roleCount {
+		l.endpoints[role] = endpoint{
+			role: role, messages: messages, receives: incoming,
+			firstReceive: outgoing + uint32(role)*incoming,
+		}
+	}
+	if err := l.postConsumerReceives(); err != nil {
+		return nil, errors.Join(fmt.Errorf("create relay lane: %w", err), messages.close())
+	}
+	if err := l.attach(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("create relay lane: %w", err), messages.close())
+	}
+	return l, nil
+}
+
+func (l *RelayLane) postConsumerReceives() error {
+	for i := range uint64(l.config.Depth + spareMessages) {
+		if err := l.config.Consumer.PostReceive(uint32(i)*iomsg.Size, iomsg.Size, i); err != nil {
+			return fmt.Errorf("post receive %d on the Comch consumer: %w", i, err)
+		}
+	}
+	l.config.Consumer.Flush()
+	return nil
+}
+
+func (l *RelayLane) attach(ctx context.Context) error {
+	var failed error
+	err := l.worker.do(ctx, func() {
+		engine := l.worker.engine
+		failed = errors.Join(engine.AddWaiter(l.consumerWaiter()), engine.AddWaiter(l.producerWaiter()))
+		if failed != nil {
+			engine.RemoveWaiter(l.consumerWaiter())
+			engine.RemoveWaiter(l.producerWaiter())
+			return
+		}
+		l.place = l.worker.dispatch.register(l)
+		l.worker.lanes.Add(1)
+		engine.Add(l)
+	})
+	return errors.Join(err, failed)
+}
+
+// stopMessage and helloMessage are the places of messages that have no slot.
+func (l *RelayLane) stopMessage() uint32 { return uint32(l.config.Depth) }
+
+func (l *RelayLane) helloMessage(role connectionRole) uint32 {
+	return uint32(l.config.Depth) + 1 + uint32(role)
+}
+
+// LaneConnection says how to make one of a lane's connections.
+type LaneConnection struct {
+	Device rdma.Device
+	Remote netip.AddrPort
+	// PrivateData carries the target's token back to it.
+	PrivateData []byte
+	// Source is the local address to connect from, if valid.
+	Source netip.Addr
+	// InboundReads is how many reads of the target to offer at a time.
+	InboundReads int
+	// Data makes the data connection instead of the control connection.
+	Data bool
+}
+
+// Connect makes one of the lane's two connections, exchanges the hello and
+// returns when it is ready.
+func (l *RelayLane) Connect(ctx context.Context, config LaneConnection) error {
+	role := controlRole
+	if config.Data {
+		role = dataRole
+	}
+	e := &l.endpoints[role]
+	connection, err := config.Device.Connect(ctx, config.Remote, rdma.ConnectionConfig{
+		Domain: l.config.Domain, Queue: l.worker.queue, Context: contextOf(l.place, role),
+		PrivateData: config.PrivateData, Source: config.Source,
+		SendRequests: 2*l.config.Depth + spareMessages, ReceiveRequests: int(e.receives),
+		InboundReads: config.InboundReads, Receives: e.initialReceives(),
+	})
+	if err != nil {
+		return fmt.Errorf("connect %v connection to %v: %w", role, config.Remote, err)
+	}
+	if err := l.worker.do(ctx, func() { l.greet(role, connection) }); err != nil {
+		connection.Abort()
+		return err
+	}
+	select {
+	case err = <-l.ready[role]:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("exchange hello on the %v connection with %v: %w", role, config.Remote, err)
+	}
+	return nil
+}
+
+// greet sends the hello: the connecting side speaks first.
+func (l *RelayLane) greet(role connectionRole, connection rdma.Connection) {
+	e := &l.endpoints[role]
+	e.connection = connection
+	if l.state != relayWaiting || e.disconnected {
+		if !e.disconnected {
+			connection.Close()
+		}
+		l.tellReady(role, status.Errorf(status.ConnectionReset, "the session has ended"))
+		return
+	}
+	index := l.helloMessage(role)
+	iomsg.Encode(l.messages.at(index)[:], &iomsg.Message{Type: iomsg.Hello})
+	err := e.post([]rdma.SendRequest{{
+		ID: workID(helloWork, index), Opcode: rdma.OpSend, Local: l.messages.segment(index),
+	}})
+	if err != nil {
+		l.fail(err)
+		return
+	}
+	e.flush()
+}
+
+func (l *RelayLane) tellReady(role connectionRole, err error) {
+	select {
+	case l.ready[role] <- err:
+	default: // told before
+	}
+}

@@ -1,0 +1,468 @@
+package datapath
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+const (
+	testDepth      = 8
+	testBufferSize = 64 << 10
+	testExport     = 1 << 20
+)
+
+// relayRig is a relay lane between a fake client and an RDMA peer that plays
+// the target.
+type relayRig struct {
+	t        *testing.T
+	client   *fakeClient
+	target   *rdmaPeer
+	lane     *RelayLane
+	region   *memory.Region
+	exported rdma.MemoryRegion
+	domain   rdma.ProtectionDomain
+	failure  chan error
+}
+
+func newRelayRig(t *testing.T) *relayRig {
+	t.Helper()
+	ctx := testContext(t)
+	device := openDevice(t)
+	r := &relayRig{t: t, client: newFakeClient(t, testDepth), failure: make(chan error, 16)}
+	worker := startWorker(t, device)
+	var err error
+	if r.domain, err = device.NewProtectionDomain(); err != nil {
+		t.Fatal(err)
+	}
+	if r.region, err = memory.Alloc("client", testExport); err != nil {
+		t.Fatal(err)
+	}
+	if r.exported, err = r.domain.Register(r.region, memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite); err != nil {
+		t.Fatal(err)
+	}
+	r.lane, err = NewRelayLane(ctx, RelayLaneConfig{
+		Worker: worker, Domain: r.domain, ExportLength: testExport, ExportAccess: memory.RemoteRead | memory.RemoteWrite,
+		Consumer: r.client.consumer, Producer: r.client.producer, Depth: testDepth, BufferSize: testBufferSize,
+		OnFailure: func(err error) { r.failure <- err },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.close)
+	r.target = newRDMAPeer(t, device)
+	r.connect(ctx, device)
+	return r
+}
+
+// connect makes both connections, with the peer as the accepting side.
+func (r *relayRig) connect(ctx context.Context, device rdma.Device) {
+	r.t.Helper()
+	listener, err := device.Listen(ctx, netip.AddrPortFrom(loopback, 0))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer listener.Close()
+	for role := range roleCount {
+		accepted := make(chan struct{})
+		go func() {
+			defer close(accepted)
+			request, err := listener.Accept(ctx)
+			if err != nil {
+				r.t.Errorf("accept: %v", err)
+				return
+			}
+			connection, err := request.Accept(ctx, r.target.config(role, nil))
+			if err != nil {
+				r.t.Errorf("accept: %v", err)
+				return
+			}
+			r.target.attach(role, connection)
+			if m := r.target.receive(role); m.Type != iomsg.Hello {
+				r.t.Errorf("the first message on the %v connection is of type %v", role, m.Type)
+			}
+			r.target.send(role, &iomsg.Message{Type: iomsg.Hello})
+		}()
+		err := r.lane.Connect(ctx, LaneConnection{Device: device, Remote: listener.Address(), InboundReads: 8, Data: role == dataRole})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		<-accepted
+	}
+}
+
+func (r *relayRig) close() {
+	ctx := testContext(r.t)
+	if err := r.lane.Close(ctx); err != nil {
+		r.t.Error(err)
+	}
+	for _, err := range []error{r.exported.Deregister(), r.domain.Close(), r.region.Close()} {
+		if err != nil {
+			r.t.Error(err)
+		}
+	}
+}
+
+func (r *relayRig) start() {
+	r.t.Helper()
+	if err := r.lane.Start(testContext(r.t)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// answer waits for what the client is told next.
+func (r *relayRig) answer() iomsg.Message {
+	r.t.Helper()
+	select {
+	case b := <-r.client.producer.answers:
+		var m iomsg.Message
+		iomsg.Decode(b[:], &m)
+		return m
+	case <-time.After(testTimeout):
+		r.t.Fatal("the client got no answer")
+	}
+	panic("unreachable")
+}
+
+// expectFailure waits until the lane has failed and checks its code.
+func (r *relayRig) expectFailure(code status.Code) {
+	r.t.Helper()
+	select {
+	case err := <-r.failure:
+		if !errors.Is(err, code) {
+			r.t.Errorf("the lane failed with %v, want %v", err, code)
+		}
+	case <-time.After(testTimeout):
+		r.t.Fatal("the lane did not fail")
+	}
+}
+
+func readRequest(userData uint64) *iomsg.Message {
+	return &iomsg.Message{Type: iomsg.Read, UserData: userData, IOSize: 4096, RequesterOffset: 8192, StorageOffset: 1 << 20, Reserved: 77}
+}
+
+func TestARequestReachesTheTargetUnchangedButForTheTag(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	r.client.send(readRequest(42))
+	got := r.target.receive(controlRole)
+	want := *readRequest(42)
+	want.Slot, want.Generation = got.Slot, got.Generation
+	if got != want {
+		t.Errorf("target received %+v, want %+v", got, want)
+	}
+}
+
+func TestAnAnswerOnEitherConnectionReachesTheClientWithItsResult(t *testing.T) {
+	for role := range roleCount {
+		t.Run(role.String(), func(t *testing.T) {
+			r := newRelayRig(t)
+			r.start()
+			r.client.send(readRequest(42))
+			m := r.target.receive(controlRole)
+			m.Type, m.Result = iomsg.Result, status.IOFailed
+			m.UserData, m.IOSize = 1, 1 // a target can change nothing but the result
+			r.target.send(role, &m)
+			got := r.answer()
+			want := *readRequest(42)
+			want.Type, want.Result = iomsg.Result, status.IOFailed
+			if got != want {
+				t.Errorf("client received %+v, want %+v", got, want)
+			}
+			if n := r.lane.worker.Counters().IO(ReadOperation, status.IOFailed); n != 1 {
+				t.Errorf("%d failed reads were counted", n)
+			}
+		})
+	}
+}
+
+func TestABadRequestIsAnsweredAtOnceAndTheLaneLives(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	for _, c := range []struct {
+		name   string
+		change func(*iomsg.Message)
+		want   status.Code
+	}{
+		{"unknown type", func(m *iomsg.Message) { m.Type = 99 }, status.InvalidValue},
+		{"a result", func(m *iomsg.Message) { m.Type = iomsg.Result }, status.InvalidValue},
+		{"a hello", func(m *iomsg.Message) { m.Type = iomsg.Hello }, status.InvalidValue},
+		{"unknown flags", func(m *iomsg.Message) { m.Flags = 1 << 9 }, status.InvalidValue},
+		{"no data", func(m *iomsg.Message) { m.IOSize = 0 }, status.InvalidValue},
+		{"larger than the buffer size", func(m *iomsg.Message) { m.IOSize = testBufferSize + 1 }, status.TooBig},
+		{"beyond the export", func(m *iomsg.Message) { m.RequesterOffset = testExport - 1 }, status.InvalidValue},
+		{"an offset that wraps", func(m *iomsg.Message) { m.RequesterOffset = ^uint64(0) - 100 }, status.InvalidValue},
+	} {
+		request := readRequest(7)
+		c.change(request)
+		r.client.send(request)
+		if got := r.answer(); got.Result != c.want || got.UserData != 7 || got.Type != iomsg.Result {
+			t.Errorf("%s: answered with %+v, want %v", c.name, got, c.want)
+		}
+	}
+	r.client.send(readRequest(8))
+	if m := r.target.receive(controlRole); m.UserData != 8 {
+		t.Errorf("target received %+v", m)
+	}
+}
+
+func TestARequestBeyondTheDepthIsRefusedAsFull(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	for i := range uint64(testDepth) {
+		r.client.send(readRequest(i))
+		r.target.receive(controlRole)
+	}
+	r.client.send(readRequest(100))
+	if got := r.answer(); got.Result != status.Full || got.UserData != 100 {
+		t.Errorf("answered with %+v", got)
+	}
+}
+
+func TestAnAnswerToNothingInFlightEndsTheLane(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*iomsg.Message)
+	}{
+		{"a slot out of range", func(m *iomsg.Message) { m.Slot = 1 << 30 }},
+		{"a free slot", func(m *iomsg.Message) { m.Slot++ }},
+		{"an older generation", func(m *iomsg.Message) { m.Generation-- }},
+		{"a request", func(m *iomsg.Message) { m.Type = iomsg.Read }},
+		{"a stop that nobody asked for", func(m *iomsg.Message) { m.Type = iomsg.Stop }},
+		{"a second hello", func(m *iomsg.Message) { m.Type = iomsg.Hello }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRelayRig(t)
+			r.start()
+			r.client.send(readRequest(1))
+			m := r.target.receive(controlRole)
+			m.Type = iomsg.Result
+			c.change(&m)
+			r.target.send(controlRole, &m)
+			r.expectFailure(status.Unexpected)
+		})
+	}
+}
+
+func TestAnAnswerIsTakenOnce(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	r.client.send(readRequest(1))
+	m := r.target.receive(controlRole)
+	m.Type = iomsg.Result
+	r.target.send(dataRole, &m)
+	r.answer()
+	r.target.send(dataRole, &m)
+	r.expectFailure(status.Unexpected)
+}
+
+func TestAMessageOfAnotherSizeEndsTheLane(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	r.target.sendBytes(controlRole, make([]byte, 10))
+	r.expectFailure(status.InvalidValue)
+}
+
+func TestAClientThatSendsAnotherSizeEndsItsLane(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	r.client.sendBytes(make([]byte, 10))
+	r.expectFailure(status.InvalidValue)
+}
+
+func TestStopPassesThroughBehindAllAnswers(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	r.client.send(readRequest(1))
+	m := r.target.receive(controlRole)
+	r.client.send(&iomsg.Message{Type: iomsg.Stop, UserData: 99})
+	stop := r.target.receive(controlRole)
+	if stop.Type != iomsg.Stop || stop.UserData != 99 {
+		t.Fatalf("target received %+v instead of stop", stop)
+	}
+	// The answer to stop overtakes the answer to the read, which comes on
+	// the other connection.
+	r.target.send(controlRole, &stop)
+	select {
+	case b := <-r.client.producer.answers:
+		t.Fatalf("the client got %x before the read was answered", b[:4])
+	case <-r.lane.Stopped():
+		t.Fatal("the lane has stopped with a read in flight")
+	case <-time.After(50 * time.Millisecond):
+	}
+	m.Type = iomsg.Result
+	r.target.send(dataRole, &m)
+	if got := r.answer(); got.Type != iomsg.Result {
+		t.Errorf("first answer is %+v", got)
+	}
+	if got := r.answer(); got != stop {
+		t.Errorf("second answer is %+v, want the stop unchanged", got)
+	}
+	<-r.lane.Stopped()
+	r.client.send(readRequest(2))
+	if got := r.answer(); got.Result != status.BadState {
+		t.Errorf("a request after stop is answered with %v", got.Result)
+	}
+}
+
+func TestNothingIsAnsweredBeforeTheTargetsAccessIsRevoked(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	ctx := testContext(t)
+	r.client.send(readRequest(5))
+	r.target.receive(controlRole)
+	r.lane.CheckDeadline(0)
+	r.expectFailure(status.TimeOut)
+	// The target is late, but not gone: it can still write.
+	segment, content := r.target.register(4096, 0)
+	content[0] = 0xAB
+	write := rdma.SendRequest{
+		Opcode: rdma.OpWrite, Local: rdma.Segment{Key: segment.LocalKey(), Address: segment.Base(), Length: 4096},
+		RemoteKey: r.exported.RemoteKey(), RemoteAddress: r.exported.Base() + 8192,
+	}
+	if got := r.target.transfer(dataRole, write); got != rdma.StatusSuccess {
+		t.Fatalf("write before the revocation: %v", got)
+	}
+	select {
+	case <-r.client.producer.answers:
+		t.Fatal("the client was answered while the target could write")
+	case <-time.After(50 * time.Millisecond):
+	}
+	if err := r.lane.Revoke(ctx); err != nil {
+		t.Fatal(err)
+	}
+	r.region.Bytes()[8192] = 0
+	r.target.transfer(dataRole, write) // flushed, or lost on the way
+	if err := r.lane.Refuse(ctx, status.TimeOut); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.answer(); got.Result != status.TimeOut || got.UserData != 5 {
+		t.Errorf("answered with %+v", got)
+	}
+	if r.region.Bytes()[8192] != 0 {
+		t.Error("the target has written after the revocation")
+	}
+	r.client.send(readRequest(6))
+	if got := r.answer(); got.Result != status.TimeOut || got.UserData != 6 {
+		t.Errorf("a request after the end is answered with %+v", got)
+	}
+}
+
+func TestALostTargetFailsTheLaneAndEveryRequestIsAnsweredOnce(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	ctx := testContext(t)
+	for i := range uint64(testDepth) {
+		r.client.send(readRequest(i))
+	}
+	r.target.receive(controlRole)
+	r.target.disconnect()
+	r.expectFailure(status.ConnectionReset)
+	if err := r.lane.Revoke(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.lane.Refuse(ctx, status.ConnectionReset); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[uint64]int{}
+	for range testDepth {
+		m := r.answer()
+		seen[m.UserData]++
+		if m.Result != status.ConnectionReset {
+			t.Errorf("request %d is answered with %v", m.UserData, m.Result)
+		}
+	}
+	for i := range uint64(testDepth) {
+		if seen[i] != 1 {
+			t.Errorf("request %d was answered %d times", i, seen[i])
+		}
+	}
+	if n := len(r.client.producer.answers); n != 0 {
+		t.Errorf("%d answers too many", n)
+	}
+}
+
+func TestAnswersWaitForAClientThatPostsNoReceives(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	r.client.producer.setCredits(1)
+	requests := make([]iomsg.Message, testDepth)
+	for i := range requests {
+		r.client.send(readRequest(uint64(i)))
+		requests[i] = r.target.receive(controlRole)
+	}
+	for _, m := range requests {
+		m.Type = iomsg.Result
+		r.target.send(controlRole, &m)
+	}
+	r.answer()
+	select {
+	case <-r.client.producer.answers:
+		t.Fatal("an answer came without a receive")
+	case <-time.After(20 * time.Millisecond):
+	}
+	r.client.producer.setCredits(testDepth)
+	for i := uint64(1); i < testDepth; i++ {
+		if m := r.answer(); m.UserData != i {
+			t.Errorf("answer %d is for request %d", i, m.UserData)
+		}
+	}
+}
+
+func TestADrainedLaneTakesNothingMore(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	r.client.send(readRequest(1))
+	m := r.target.receive(controlRole)
+	if err := r.lane.Drain(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	r.client.send(readRequest(2))
+	m.Type = iomsg.Result
+	r.target.send(controlRole, &m)
+	if got := r.answer(); got.UserData != 1 {
+		t.Errorf("answered with %+v", got)
+	}
+	select {
+	case <-r.target.received[controlRole]:
+		t.Error("a draining lane forwarded a request")
+	case <-time.After(30 * time.Millisecond):
+	}
+}
+
+func TestStartNeedsReadyConnections(t *testing.T) {
+	device := openDevice(t)
+	worker := startWorker(t, device)
+	domain, err := device.NewProtectionDomain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := newFakeClient(t, testDepth)
+	ctx := testContext(t)
+	lane, err := NewRelayLane(ctx, RelayLaneConfig{
+		Worker: worker, Domain: domain, Consumer: client.consumer, Producer: client.producer,
+		Depth: testDepth, BufferSize: testBufferSize, OnFailure: func(error) {},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lane.Start(ctx); !errors.Is(err, status.BadState) {
+		t.Errorf("start without connections: %v", err)
+	}
+	if err := lane.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if !client.consumer.closed || !client.producer.closed {
+		t.Error("the lane did not close its consumer and producer")
+	}
+	if err := domain.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,167 @@
+package datapath
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Poll implements progress.Source: it goes on with what the volume has done.
+func (l *TargetLane) Poll() int {
+	if l.submitted == 0 {
+		return 0
+	}
+	n := l.pollVolume()
+	if n > 0 {
+		l.finish()
+	}
+	return n
+}
+
+// complete implements connectionUser.
+func (l *TargetLane) complete(role connectionRole, c *rdma.Completion) {
+	e := &l.endpoints[role]
+	if c.Opcode == rdma.OpDisconnected {
+		e.disconnected = true
+		if !e.closed {
+			l.fail(e.failure(c))
+		}
+		return
+	}
+	if c.Status != rdma.StatusSuccess {
+		l.fail(e.failure(c))
+		return
+	}
+	if l.state != targetServing {
+		return
+	}
+	if c.Opcode == rdma.OpReceive {
+		l.takeRequest(e, c)
+		return
+	}
+	switch kind, index := splitWorkID(c.ID); kind {
+	case messageWork:
+		if index != l.stopMessage() {
+			l.sent(index)
+		}
+	case transferWork:
+		l.fetched(index)
+	}
+}
+
+// endBatch implements connectionUser.
+func (l *TargetLane) endBatch() {
+	if l.submitted > 0 {
+		l.pollVolume()
+	}
+	l.finish()
+}
+
+// finish sends off what a batch has caused.
+func (l *TargetLane) finish() {
+	l.answerStop()
+	for role := range roleCount {
+		e := &l.endpoints[role]
+		if err := e.postReceives(); err != nil {
+			l.fail(err)
+		}
+		e.flush()
+	}
+	l.nowNs = 0
+	l.inFlight.Store(int64(l.answering))
+	l.checkDrained()
+}
+
+// answerStop returns the stop message when everything before it has been
+// answered.
+func (l *TargetLane) answerStop() {
+	if !l.stopping || l.answering > 0 || l.state != targetServing {
+		return
+	}
+	l.stopping = false
+	index := l.stopMessage()
+	*l.messages.at(index) = l.stop
+	request := [1]rdma.SendRequest{{
+		ID: workID(messageWork, index), Opcode: rdma.OpSend, Local: l.messages.segment(index),
+	}}
+	if err := l.endpoints[controlRole].post(request[:]); err != nil {
+		l.fail(err)
+	}
+}
+
+// InFlight is how many requests have not been answered yet, for observers.
+func (l *TargetLane) InFlight() int { return int(l.inFlight.Load()) }
+
+func (l *TargetLane) fail(err error) {
+	if l.state != targetServing {
+		return
+	}
+	l.state = targetFailed
+	for role := range roleCount {
+		l.tellReady(role, err)
+	}
+	l.config.OnFailure(err)
+}
+
+// Revoke closes both connections and takes no more requests. Drained tells
+// when the last volume request has ended.
+func (l *TargetLane) Revoke(ctx context.Context) error {
+	return l.worker.do(ctx, func() {
+		if l.state == targetServing {
+			l.state = targetFailed
+		}
+		for role := range roleCount {
+			l.tellReady(role, status.Errorf(status.ConnectionReset, "the session has ended"))
+			l.endpoints[role].close()
+		}
+		l.checkDrained()
+	})
+}
+
+// Drained is closed when, after Revoke, no volume request of the lane is
+// under way and its connections have seen their last completion.
+func (l *TargetLane) Drained() <-chan struct{} { return l.drained }
+
+func (l *TargetLane) checkDrained() {
+	if l.state == targetServing || l.submitted > 0 {
+		return
+	}
+	for role := range roleCount {
+		if !l.endpoints[role].gone() {
+			return
+		}
+	}
+	select {
+	case <-l.drained:
+	default:
+		close(l.drained)
+	}
+}
+
+// Close revokes the lane, waits until it is drained and releases it. If ctx
+// ends before, the lane's memory is leaked rather than freed under a device
+// or a volume that may still use it.
+func (l *TargetLane) Close(ctx context.Context) error {
+	if err := l.Revoke(ctx); err != nil {
+		return fmt.Errorf("close target lane: %w", err)
+	}
+	select {
+	case <-l.drained:
+	case <-ctx.Done():
+		return fmt.Errorf("close target lane: wait for %d volume requests and its connections: %w", l.InFlight(), ctx.Err())
+	}
+	if err := l.worker.do(ctx, l.detach); err != nil {
+		return fmt.Errorf("close target lane: %w", err)
+	}
+	return l.release()
+}
+
+func (l *TargetLane) detach() {
+	l.state = targetClosed
+	l.worker.engine.Remove(l)
+	l.worker.engine.RemoveWaiter(l.lane)
+	l.worker.dispatch.unregister(l.place)
+	l.worker.lanes.Add(-1)
+}

@@ -1,0 +1,244 @@
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// volumeBatch is how many volume completions a lane takes per poll.
+const volumeBatch = 32
+
+// TargetLaneConfig says what a TargetLane serves.
+type TargetLaneConfig struct {
+	Worker *Worker
+	// Domain is the session's.
+	Domain rdma.ProtectionDomain
+	Volume volume.Volume
+	// VolumeMemory is Volume.Memory registered in Domain, if reads may go
+	// straight from it; nil sends them through staging.
+	VolumeMemory rdma.MemoryRegion
+	// Export is the client's memory as the relay has exported it.
+	Export RemoteMemory
+	// Depth is how many requests the relay may have outstanding, BufferSize
+	// the largest data transfer of one in bytes. Staging takes their product.
+	Depth      int
+	BufferSize uint32
+	// OnFailure is told once, on the worker's thread, why the lane cannot go
+	// on; it must not block.
+	OnFailure func(error)
+}
+
+// RemoteMemory is memory of a peer.
+type RemoteMemory struct {
+	Key    uint32
+	Base   uint64
+	Length uint64
+	Access memory.Access
+}
+
+// TargetLane is the target's side of a queue: it takes requests from the
+// control connection, moves their data between volume and remote memory, and
+// answers. Its methods are for the control plane and may be called by any
+// goroutine, one at a time.
+type TargetLane struct {
+	worker *Worker
+	config TargetLaneConfig
+	place  uint32
+	info   volume.Info
+	lane   volume.Lane
+
+	endpoints [roleCount]endpoint
+	messages  *messageMemory
+	staging   staging
+
+	transactions []transaction
+	free         []uint32
+	answering    int // transactions not yet answered
+	submitted    int // volume requests under way
+	waitStaging  fifo
+	waitRead     fifo
+	reads        int // RDMA Reads under way
+	maxReads     int
+
+	completed [volumeBatch]*volume.Request
+	nowNs     int64
+	state     targetState
+	stopping  bool
+	stop      message
+	hello     [roleCount]bool // arrived before the connection was attached
+
+	inFlight atomic.Int64 // for observers
+	ready    [roleCount]chan error
+	drained  chan struct{}
+}
+
+// targetState is where a lane is in its life.
+type targetState uint8
+
+const (
+	targetServing targetState = iota
+	targetFailed              // takes nothing more
+	targetClosed
+)
+
+// NewTargetLane makes a lane on its worker, without connections.
+func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, error) {
+	// A transaction ends with the completion of its answer's Send, which may
+	// be seen after the next request, so there are twice as many as requests.
+	count := 2*config.Depth + spareMessages
+	l := &TargetLane{
+		worker: config.Worker, config: config, info: config.Volume.Info(),
+		transactions: make([]transaction, count), free: make([]uint32, count),
+		waitStaging: newFIFO(count), waitRead: newFIFO(count), maxReads: 1,
+		ready:   [roleCount]chan error{make(chan error, 1), make(chan error, 1)},
+		drained: make(chan struct{}),
+	}
+	for i := range l.transactions {
+		l.free[i] = uint32(count - 1 - i)
+		l.transactions[i].request.UserData = uint64(i)
+		l.transactions[i].staging = noStaging
+	}
+	if err := l.allocate(); err != nil {
+		return nil, errors.Join(fmt.Errorf("create target lane: %w", err), l.release())
+	}
+	if err := l.attach(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("create target lane: %w", err), l.release())
+	}
+	return l, nil
+}
+
+func (l *TargetLane) allocate() error {
+	// Outgoing: one message per transaction, the answer to stop and two
+	// hellos. Incoming: requests, stop and hello on control, hello on data.
+	outgoing := uint32(len(l.transactions)) + spareMessages
+	incoming := [roleCount]uint32{controlRole: uint32(l.config.Depth) + spareMessages, dataRole: spareMessages}
+	messages, err := newMessageMemory(l.config.Domain, int(outgoing+incoming[controlRole]+incoming[dataRole]))
+	if err != nil {
+		return err
+	}
+	l.messages = messages
+	first := outgoing
+	for role := range roleCount {
+		l.endpoints[role] = endpoint{role: role, messages: messages, firstReceive: first, receives: incoming[role]}
+		first += incoming[role]
+	}
+	if l.staging, err = newStaging(l.config.Domain, l.config.Depth, l.config.BufferSize); err != nil {
+		return err
+	}
+	if l.lane, err = l.config.Volume.NewLane(len(l.transactions)); err != nil {
+		return fmt.Errorf("open a lane of volume %q: %w", l.info.Name, err)
+	}
+	return nil
+}
+
+// release frees what allocate made.
+func (l *TargetLane) release() error {
+	var errs []error
+	if l.lane != nil {
+		errs = append(errs, l.lane.Close())
+	}
+	if l.staging.registered != nil {
+		errs = append(errs, l.staging.close())
+	}
+	if l.messages != nil {
+		errs = append(errs, l.messages.close())
+	}
+	return errors.Join(errs...)
+}
+
+func (l *TargetLane) attach(ctx context.Context) error {
+	var failed error
+	err := l.worker.do(ctx, func() {
+		// A lane without a descriptor has nothing to wait for: its requests
+		// are done when Submit returns.
+		if l.lane.Descriptor() >= 0 {
+			if failed = l.worker.engine.AddWaiter(l.lane); failed != nil {
+				return
+			}
+		}
+		l.place = l.worker.dispatch.register(l)
+		l.worker.lanes.Add(1)
+		l.worker.engine.Add(l)
+	})
+	return errors.Join(err, failed)
+}
+
+func (l *TargetLane) stopMessage() uint32 { return uint32(len(l.transactions)) }
+
+func (l *TargetLane) helloMessage(role connectionRole) uint32 {
+	return l.stopMessage() + 1 + uint32(role)
+}
+
+// Accept makes one of the lane's two connections out of a request of the
+// relay; data tells which. It returns before the hello has been exchanged:
+// see Ready.
+func (l *TargetLane) Accept(ctx context.Context, request rdma.Request, data bool, outboundReads int) error {
+	role := controlRole
+	sends := len(l.transactions) + spareMessages
+	if data {
+		role = dataRole
+		sends = 4*l.config.Depth + 2*spareMessages // Write and Send for each, and the Reads
+	}
+	e := &l.endpoints[role]
+	connection, err := request.Accept(ctx, rdma.ConnectionConfig{
+		Domain: l.config.Domain, Queue: l.worker.queue, Context: contextOf(l.place, role),
+		SendRequests: sends, ReceiveRequests: int(e.receives),
+		OutboundReads: outboundReads, Receives: e.initialReceives(),
+	})
+	if err != nil {
+		return fmt.Errorf("accept %v connection from %v: %w", role, request.Remote(), err)
+	}
+	if err := l.worker.do(ctx, func() { l.adopt(role, connection) }); err != nil {
+		connection.Abort()
+		return err
+	}
+	return nil
+}
+
+// adopt makes a connection the lane's own.
+func (l *TargetLane) adopt(role connectionRole, connection rdma.Connection) {
+	e := &l.endpoints[role]
+	e.connection = connection
+	if l.state != targetServing {
+		e.closed = false
+		e.close()
+		return
+	}
+	if role == dataRole {
+		l.maxReads = max(1, connection.Parameters().OutboundReads)
+	}
+	if l.hello[role] {
+		l.answerHello(e)
+		l.endBatch()
+	}
+}
+
+// Ready waits until the hellos of both connections have been exchanged.
+func (l *TargetLane) Ready(ctx context.Context) error {
+	for role := range roleCount {
+		select {
+		case err := <-l.ready[role]:
+			if err != nil {
+				return fmt.Errorf("wait for the hello on the %v connection: %w", role, err)
+			}
+			l.tellReady(role, nil) // for the next caller
+		case <-ctx.Done():
+			return status.Errorf(status.TimeOut, "wait for the hello on the %v connection: %w", role, ctx.Err())
+		}
+	}
+	return nil
+}
+
+func (l *TargetLane) tellReady(role connectionRole, err error) {
+	select {
+	case l.ready[role] <- err:
+	default: // told before
+	}
+}

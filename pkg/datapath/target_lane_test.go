@@ -1,0 +1,400 @@
+package datapath
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+const (
+	testVolumeSize = 1 << 20
+	testBlockSize  = 4096
+)
+
+// slowVolume is a volume whose requests complete when the test says so.
+type slowVolume struct {
+	content  []byte
+	readOnly bool
+	lane     *slowLane
+}
+
+type slowLane struct {
+	volume  *slowVolume
+	running []*volume.Request
+	held    bool // by the test
+	fail    error
+	done    []*volume.Request
+	bell    *doorbell
+}
+
+func (v *slowVolume) Info() volume.Info {
+	return volume.Info{Name: "slow", Size: testVolumeSize, BlockSize: testBlockSize, ReadOnly: v.readOnly, Capabilities: volume.CanWriteZeroes}
+}
+func (v *slowVolume) Memory() *memory.Region           { return nil }
+func (v *slowVolume) NewLane(int) (volume.Lane, error) { return v.lane, nil }
+func (v *slowVolume) Close(context.Context) error      { return nil }
+func (l *slowLane) Descriptor() int                    { return l.bell.Descriptor() }
+func (l *slowLane) Disarm()                            { l.bell.Disarm() }
+func (l *slowLane) Drain()                             { l.bell.Drain() }
+func (l *slowLane) Close() error                       { return nil }
+func (l *slowLane) Arm() bool                          { return l.bell.arm(func() bool { return len(l.done) > 0 }) }
+func (l *slowLane) Submit(request *volume.Request) error {
+	l.bell.mu.Lock()
+	defer l.bell.mu.Unlock()
+	l.running = append(l.running, request)
+	if !l.held {
+		l.finish()
+	}
+	return nil
+}
+
+// finish carries out everything that runs; the caller holds the lock.
+func (l *slowLane) finish() {
+	for _, r := range l.running {
+		r.Err = l.fail
+		switch r.Operation {
+		case volume.Read:
+			copy(r.Buffer, l.volume.content[r.Offset:])
+		case volume.Write:
+			copy(l.volume.content[r.Offset:], r.Buffer)
+		}
+	}
+	l.done = append(l.done, l.running...)
+	l.running = nil
+	if l.bell.armed {
+		l.bell.ring()
+	}
+}
+
+// block copies a block of the volume out.
+func (v *slowVolume) block(i int) []byte {
+	v.lane.bell.mu.Lock()
+	defer v.lane.bell.mu.Unlock()
+	return bytes.Clone(v.content[i*testBlockSize:][:testBlockSize])
+}
+
+func (l *slowLane) release() {
+	l.bell.mu.Lock()
+	defer l.bell.mu.Unlock()
+	l.held = false
+	l.finish()
+}
+
+func (l *slowLane) hold() {
+	l.bell.mu.Lock()
+	defer l.bell.mu.Unlock()
+	l.held = true
+}
+
+func (l *slowLane) Poll(completed []*volume.Request) int {
+	l.bell.mu.Lock()
+	defer l.bell.mu.Unlock()
+	n := copy(completed, l.done)
+	l.done = append(l.done[:0], l.done[n:]...)
+	return n
+}
+
+// targetRig is a target lane with an RDMA peer that plays the relay.
+type targetRig struct {
+	t       *testing.T
+	relay   *rdmaPeer
+	lane    *TargetLane
+	volume  *slowVolume
+	client  []byte // the exported memory
+	domain  rdma.ProtectionDomain
+	failure chan error
+}
+
+func newTargetRig(t *testing.T) *targetRig {
+	t.Helper()
+	ctx := testContext(t)
+	device := openDevice(t)
+	r := &targetRig{t: t, failure: make(chan error, 16), volume: &slowVolume{content: make([]byte, testVolumeSize)}}
+	for i := range r.volume.content {
+		r.volume.content[i] = byte(i / testBlockSize)
+	}
+	r.volume.lane = &slowLane{volume: r.volume, bell: newDoorbell(t)}
+	worker := startWorker(t, device)
+	r.relay = newRDMAPeer(t, device)
+	export, content := r.relay.register(testExport, memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite)
+	r.client = content
+	var err error
+	if r.domain, err = device.NewProtectionDomain(); err != nil {
+		t.Fatal(err)
+	}
+	r.lane, err = NewTargetLane(ctx, TargetLaneConfig{
+		Worker: worker, Domain: r.domain, Volume: r.volume, Depth: testDepth, BufferSize: testBufferSize,
+		Export: RemoteMemory{
+			Key: export.RemoteKey(), Base: export.Base(), Length: testExport, Access: memory.RemoteRead | memory.RemoteWrite,
+		},
+		OnFailure: func(err error) { r.failure <- err },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.close)
+	r.connect(ctx, device)
+	return r
+}
+
+func (r *targetRig) connect(ctx context.Context, device rdma.Device) {
+	r.t.Helper()
+	listener, err := device.Listen(ctx, netip.AddrPortFrom(loopback, 0))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer listener.Close()
+	for role := range roleCount {
+		accepted := make(chan error, 1)
+		go func() {
+			request, err := listener.Accept(ctx)
+			if err == nil {
+				err = r.lane.Accept(ctx, request, role == dataRole, 4)
+			}
+			accepted <- err
+		}()
+		connection, err := device.Connect(ctx, listener.Address(), r.relay.config(role, nil))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.relay.attach(role, connection)
+		if err := <-accepted; err != nil {
+			r.t.Fatal(err)
+		}
+		r.relay.send(role, &iomsg.Message{Type: iomsg.Hello})
+		if m := r.relay.receive(role); m.Type != iomsg.Hello {
+			r.t.Fatalf("hello on the %v connection is answered with %v", role, m.Type)
+		}
+	}
+	if err := r.lane.Ready(ctx); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *targetRig) close() {
+	if err := r.lane.Close(testContext(r.t)); err != nil {
+		r.t.Error(err)
+	}
+	if err := r.domain.Close(); err != nil {
+		r.t.Error(err)
+	}
+}
+
+func (r *targetRig) expectFailure(code status.Code) {
+	r.t.Helper()
+	select {
+	case err := <-r.failure:
+		if !errors.Is(err, code) {
+			r.t.Errorf("the lane failed with %v, want %v", err, code)
+		}
+	case <-time.After(testTimeout):
+		r.t.Fatal("the lane did not fail")
+	}
+}
+
+func TestAReadIsWrittenIntoTheClientsMemoryBeforeItsAnswer(t *testing.T) {
+	r := newTargetRig(t)
+	request := iomsg.Message{Type: iomsg.Read, IOSize: 2 * testBlockSize, RequesterOffset: 100, StorageOffset: 5 * testBlockSize, UserData: 9, Slot: 3, Generation: 4}
+	r.relay.send(controlRole, &request)
+	got := r.relay.receive(dataRole)
+	request.Type = iomsg.Result
+	if got != request {
+		t.Errorf("answered with %+v, want %+v", got, request)
+	}
+	if !bytes.Equal(r.client[100:][:2*testBlockSize], r.volume.content[5*testBlockSize:][:2*testBlockSize]) {
+		t.Error("the data is not there when the answer is")
+	}
+}
+
+func TestAWriteIsFetchedAndAppliedBeforeItsAnswer(t *testing.T) {
+	r := newTargetRig(t)
+	for i := range r.client[:testBlockSize] {
+		r.client[i] = 0x5A
+	}
+	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Write, IOSize: testBlockSize, StorageOffset: 7 * testBlockSize})
+	if got := r.relay.receive(controlRole); got.Type != iomsg.Result || got.Result != status.Success {
+		t.Errorf("answered with %+v", got)
+	}
+	if !bytes.Equal(r.volume.block(7), r.client[:testBlockSize]) {
+		t.Error("the volume does not hold what was written")
+	}
+}
+
+func TestWritesBeyondTheReadDepthAllArrive(t *testing.T) {
+	r := newTargetRig(t) // four reads at a time
+	for i := range uint64(testDepth) {
+		r.client[i*testBlockSize] = byte(0x80 + i)
+		r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Write, UserData: i, IOSize: testBlockSize, RequesterOffset: i * testBlockSize, StorageOffset: i * testBlockSize})
+	}
+	for range testDepth {
+		if got := r.relay.receive(controlRole); got.Result != status.Success {
+			t.Errorf("answered with %+v", got)
+		}
+	}
+	for i := range testDepth {
+		if got := r.volume.block(i)[0]; got != byte(0x80+i) {
+			t.Errorf("block %d holds %#x", i, got)
+		}
+	}
+}
+
+func TestTargetAnswersBadRequestsAndLives(t *testing.T) {
+	r := newTargetRig(t)
+	base := iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize}
+	for _, c := range []struct {
+		name   string
+		change func(*iomsg.Message)
+		want   status.Code
+	}{
+		{"unknown type", func(m *iomsg.Message) { m.Type = 50 }, status.InvalidValue},
+		{"unknown flags", func(m *iomsg.Message) { m.Flags = 2 }, status.InvalidValue},
+		{"beyond the volume", func(m *iomsg.Message) { m.StorageOffset = testVolumeSize }, status.InvalidValue},
+		{"an offset that wraps", func(m *iomsg.Message) { m.StorageOffset = ^uint64(testBlockSize - 1) }, status.InvalidValue},
+		{"a part of a block", func(m *iomsg.Message) { m.IOSize = 100 }, status.InvalidValue},
+		{"an offset inside a block", func(m *iomsg.Message) { m.StorageOffset = 1 }, status.InvalidValue},
+		{"beyond the export", func(m *iomsg.Message) { m.RequesterOffset = testExport - 1 }, status.InvalidValue},
+		{"too big", func(m *iomsg.Message) { m.IOSize = testBufferSize + testBlockSize }, status.TooBig},
+		{"nothing", func(m *iomsg.Message) { m.IOSize = 0 }, status.InvalidValue},
+		{"trim, which the volume lacks", func(m *iomsg.Message) { m.Type = iomsg.Trim }, status.NotSupported},
+	} {
+		m := base
+		c.change(&m)
+		r.relay.send(controlRole, &m)
+		if got := r.relay.receive(controlRole); got.Result != c.want {
+			t.Errorf("%s: answered with %v, want %v", c.name, got.Result, c.want)
+		}
+	}
+	r.relay.send(controlRole, &base)
+	if got := r.relay.receive(dataRole); got.Result != status.Success {
+		t.Errorf("a good request afterwards: %v", got.Result)
+	}
+}
+
+func TestAnErrorOfTheVolumeIsThatIOsResult(t *testing.T) {
+	r := newTargetRig(t)
+	r.volume.lane.hold()
+	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
+	r.volume.lane.bell.mu.Lock()
+	r.volume.lane.fail = status.IOFailed
+	r.volume.lane.bell.mu.Unlock()
+	r.volume.lane.release()
+	if got := r.relay.receive(controlRole); got.Result != status.IOFailed {
+		t.Errorf("answered with %v", got.Result)
+	}
+}
+
+func TestFlushAndWriteZeroesNeedNoData(t *testing.T) {
+	r := newTargetRig(t)
+	for _, kind := range []iomsg.Type{iomsg.Flush, iomsg.WriteZeroes} {
+		r.relay.send(controlRole, &iomsg.Message{Type: kind, IOSize: testBlockSize})
+		if got := r.relay.receive(controlRole); got.Result != status.Success {
+			t.Errorf("%v is answered with %v", kind, got.Result)
+		}
+	}
+}
+
+func TestStopIsAnsweredAfterEverythingBeforeIt(t *testing.T) {
+	r := newTargetRig(t)
+	r.volume.lane.hold()
+	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Flush})
+	stop := iomsg.Message{Type: iomsg.Stop, UserData: 77}
+	r.relay.send(controlRole, &stop)
+	select {
+	case <-r.relay.received[controlRole]:
+		t.Fatal("stop was answered while a flush was running")
+	case <-time.After(50 * time.Millisecond):
+	}
+	r.volume.lane.release()
+	if got := r.relay.receive(controlRole); got.Type != iomsg.Result {
+		t.Errorf("first answer is %+v", got)
+	}
+	if got := r.relay.receive(controlRole); got != stop {
+		t.Errorf("second answer is %+v, want the stop unchanged", got)
+	}
+}
+
+func TestMoreRequestsThanAgreedEndTheLane(t *testing.T) {
+	r := newTargetRig(t)
+	r.volume.lane.hold()
+	for range testDepth + 1 {
+		r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Flush})
+	}
+	r.expectFailure(status.Full)
+	r.volume.lane.release()
+}
+
+func TestARequestOnTheDataConnectionEndsTheLane(t *testing.T) {
+	r := newTargetRig(t)
+	r.relay.send(dataRole, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
+	r.expectFailure(status.Unexpected)
+}
+
+func TestALostRelayFailsTheLaneAndItsVolumeIORunsOut(t *testing.T) {
+	r := newTargetRig(t)
+	r.volume.lane.hold()
+	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
+	deadline := time.Now().Add(testTimeout)
+	for r.lane.InFlight() == 0 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	r.relay.disconnect()
+	r.expectFailure(status.ConnectionReset)
+	if err := r.lane.Revoke(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-r.lane.Drained():
+		t.Error("the lane counts as drained while the volume works for it")
+	case <-time.After(50 * time.Millisecond):
+	}
+	r.volume.lane.release()
+	select {
+	case <-r.lane.Drained():
+	case <-time.After(testTimeout):
+		t.Error("the lane does not drain")
+	}
+}
+
+func TestWorkersRefuseCommandsAfterTheirEnd(t *testing.T) {
+	worker, err := StartWorker(WorkerConfig{CPU: NoCPU, Policy: progress.Policy{}, Device: openDevice(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := worker.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := worker.do(testContext(t), func() {}); !errors.Is(err, status.Shutdown) {
+		t.Errorf("command after the end: %v", err)
+	}
+}
+
+func TestLatencyBucketsHoldWhatTheirBoundsSay(t *testing.T) {
+	var h LatencyHistogram
+	for i := range LatencyBuckets - 1 {
+		h.Record(int64(LatencyBound(i)))
+		h.Record(int64(LatencyBound(i)) + 1)
+	}
+	h.Record(-5)
+	counts, sum := h.Snapshot()
+	if counts[0] != 2 || counts[LatencyBuckets-1] != 1 {
+		t.Errorf("first bucket has %d, last %d", counts[0], counts[LatencyBuckets-1])
+	}
+	for i := 1; i < LatencyBuckets-1; i++ {
+		if counts[i] != 2 {
+			t.Errorf("bucket %d has %d", i, counts[i])
+		}
+	}
+	if sum == 0 {
+		t.Error("the sum is 0")
+	}
+}

@@ -1,0 +1,146 @@
+package datapath
+
+import (
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// fetch reads the data of a write from the client's memory. Reads beyond the
+// agreed depth wait here and not in the send queue, where they would hold up
+// everything behind them.
+func (l *TargetLane) fetch(index uint32) {
+	if l.reads >= l.maxReads {
+		l.waitRead.push(index)
+		return
+	}
+	t := &l.transactions[index]
+	request := [1]rdma.SendRequest{{
+		ID: workID(transferWork, index), Opcode: rdma.OpRead,
+		Local:         l.staging.segment(t.staging, t.ioSize),
+		RemoteAddress: t.remote, RemoteKey: l.config.Export.Key,
+	}}
+	l.reads++
+	if err := l.endpoints[dataRole].post(request[:]); err != nil {
+		l.fail(err)
+	}
+}
+
+// sendData writes the data of a read into the client's memory and sends the
+// answer behind it on the same connection: no other order is safe on every
+// transport.
+func (l *TargetLane) sendData(index uint32, source rdma.Segment) {
+	t := &l.transactions[index]
+	l.prepareAnswer(index, status.Success)
+	chain := [2]rdma.SendRequest{
+		{
+			ID: workID(transferWork, index), Opcode: rdma.OpWrite, Silent: true, Local: source,
+			RemoteAddress: t.remote, RemoteKey: l.config.Export.Key,
+		},
+		{ID: workID(messageWork, index), Opcode: rdma.OpSend, Local: l.messages.segment(index)},
+	}
+	if err := l.endpoints[dataRole].post(chain[:]); err != nil {
+		l.fail(err)
+	}
+}
+
+// submit hands a transaction to the volume.
+func (l *TargetLane) submit(index uint32) {
+	t := &l.transactions[index]
+	l.submitted++
+	if err := l.lane.Submit(&t.request); err != nil {
+		l.submitted--
+		l.answer(index, status.CodeOf(err))
+	}
+}
+
+// pollVolume goes on with transactions whose volume request is done.
+func (l *TargetLane) pollVolume() int {
+	total := 0
+	for {
+		n := l.lane.Poll(l.completed[:])
+		for _, request := range l.completed[:n] {
+			l.submitted--
+			l.afterVolume(uint32(request.UserData), request)
+		}
+		if total += n; n < len(l.completed) || total >= 4*volumeBatch {
+			return total
+		}
+	}
+}
+
+func (l *TargetLane) afterVolume(index uint32, request *volume.Request) {
+	t := &l.transactions[index]
+	if l.state != targetServing {
+		return // there is nobody to answer
+	}
+	if request.Err != nil {
+		l.answer(index, status.CodeOf(request.Err))
+		return
+	}
+	if t.ioType == iomsg.Read {
+		l.sendData(index, l.staging.segment(t.staging, t.ioSize))
+		return
+	}
+	l.answer(index, status.Success)
+}
+
+// answer sends the outcome of a transaction that sends no data.
+func (l *TargetLane) answer(index uint32, code status.Code) {
+	l.prepareAnswer(index, code)
+	l.giveStagingBack(&l.transactions[index])
+	request := [1]rdma.SendRequest{{
+		ID: workID(messageWork, index), Opcode: rdma.OpSend, Local: l.messages.segment(index),
+	}}
+	if err := l.endpoints[controlRole].post(request[:]); err != nil {
+		l.fail(err)
+	}
+}
+
+func (l *TargetLane) prepareAnswer(index uint32, code status.Code) {
+	t := &l.transactions[index]
+	iomsg.TurnIntoResult(t.message[:], code)
+	*l.messages.at(index) = t.message
+	t.answering = false
+	l.answering--
+	l.worker.counters.record(t.ioType, code, t.ioSize, l.now()-t.startNs)
+}
+
+// sent ends a transaction: its answer is on its way and nothing refers to its
+// memory any more.
+func (l *TargetLane) sent(index uint32) {
+	t := &l.transactions[index]
+	t.busy = false
+	l.giveStagingBack(t)
+	l.free = append(l.free, index)
+}
+
+// giveStagingBack frees a transaction's buffer and lets the next that waits
+// for one go on.
+func (l *TargetLane) giveStagingBack(t *transaction) {
+	if t.staging == noStaging {
+		return
+	}
+	l.staging.give(t.staging)
+	t.staging = noStaging
+	if !l.waitStaging.empty() && l.state == targetServing {
+		l.stage(l.waitStaging.pop())
+	}
+}
+
+// fetched goes on with a write whose data has arrived.
+func (l *TargetLane) fetched(index uint32) {
+	l.reads--
+	l.submit(index)
+	if !l.waitRead.empty() {
+		l.fetch(l.waitRead.pop())
+	}
+}
+
+func (l *TargetLane) now() int64 {
+	if l.nowNs == 0 {
+		l.nowNs = nanotime()
+	}
+	return l.nowNs
+}

@@ -1,0 +1,132 @@
+// Package datapath is the engine: pinned threads that poll progress engines
+// and move 64-byte IO messages between Comch and RDMA.
+//
+// A Worker is one OS thread. It serves lanes: the relay's side of a queue
+// (RelayLane) forwards messages, the target's side (TargetLane) carries them
+// out. A lane belongs to its worker's thread; the control plane reaches it by
+// commands. Nothing on the data path allocates, locks or logs.
+package datapath
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+
+	"github.com/zc-relay/zc-relay/internal/affinity"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// NoCPU leaves a worker's thread where the scheduler puts it.
+const NoCPU = -1
+
+// completionBatch is how many RDMA completions a worker takes per poll.
+const completionBatch = 64
+
+// completionQueueCapacity bounds the work requests of all lanes of a worker.
+const completionQueueCapacity = 1 << 16
+
+// WorkerConfig says how to run a worker.
+type WorkerConfig struct {
+	// CPU is the core to pin the thread to, or NoCPU.
+	CPU    int
+	Policy progress.Policy
+	// Device is where the worker's completion queue lives.
+	Device rdma.Device
+}
+
+// Worker is an OS thread with a progress engine, an RDMA completion queue and
+// the lanes that it serves.
+type Worker struct {
+	engine   *progress.Engine
+	queue    rdma.CompletionQueue
+	dispatch dispatcher
+	counters Counters
+	lanes    atomic.Int32
+
+	stopping atomic.Bool
+	stopped  chan struct{}
+}
+
+// StartWorker starts a worker. It ends with Stop.
+func StartWorker(config WorkerConfig) (*Worker, error) {
+	engine, err := progress.NewEngine(config.Policy)
+	if err != nil {
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
+	queue, err := config.Device.NewCompletionQueue(completionQueueCapacity)
+	if err != nil {
+		_ = engine.Close()
+		return nil, fmt.Errorf("start worker: create completion queue: %w", err)
+	}
+	w := &Worker{engine: engine, queue: queue, stopped: make(chan struct{})}
+	w.dispatch.queue = queue
+	if err := engine.AddWaiter(queue); err != nil {
+		_ = queue.Close()
+		_ = engine.Close()
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
+	engine.Add(&w.dispatch)
+	started := make(chan error, 1)
+	go w.run(config.CPU, started)
+	if err := <-started; err != nil {
+		<-w.stopped
+		_ = queue.Close()
+		_ = engine.Close()
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
+	return w, nil
+}
+
+func (w *Worker) run(cpu int, started chan<- error) {
+	defer close(w.stopped)
+	// Never unlocked: a thread with an affinity of its own must not go back
+	// to the runtime's pool, it ends with this goroutine.
+	runtime.LockOSThread()
+	if cpu != NoCPU {
+		if err := affinity.Pin(cpu); err != nil {
+			started <- err
+			return
+		}
+	}
+	started <- nil
+	for !w.stopping.Load() {
+		w.engine.Idle(w.engine.Progress())
+	}
+}
+
+// Stop ends the thread and releases the worker. All lanes must be closed.
+func (w *Worker) Stop() error {
+	w.stopping.Store(true)
+	w.engine.Wake()
+	<-w.stopped
+	if err := w.queue.Close(); err != nil {
+		return fmt.Errorf("stop worker: %w", err)
+	}
+	return w.engine.Close()
+}
+
+// Counters are the worker's IO counts, for whoever collects metrics.
+func (w *Worker) Counters() *Counters { return &w.counters }
+
+// Stats are the polling counts of the worker's engine.
+func (w *Worker) Stats() progress.Stats { return w.engine.Stats() }
+
+// do runs command on the worker's thread and waits for its end, until ctx
+// ends; the command may then still run.
+func (w *Worker) do(ctx context.Context, command func()) error {
+	done := make(chan struct{})
+	if !w.engine.Do(func() { command(); close(done) }) {
+		return status.Errorf(status.Shutdown, "worker has stopped")
+	}
+	select {
+	case <-done:
+		return nil
+	case <-w.stopped:
+		return status.Errorf(status.Shutdown, "worker has stopped")
+	case <-ctx.Done():
+		return fmt.Errorf("wait for worker: %w", ctx.Err())
+	}
+}

@@ -1,0 +1,219 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// configure imports the client's memory, exports it again for RDMA, and
+// relays the request with that export in place of the client's.
+func (s *session) configure(m *controlmsg.ConfigureDataPath) (controlmsg.Message, error) {
+	if err := s.checkLimits(m); err != nil {
+		return nil, err
+	}
+	if err := s.importMemory(m); err != nil {
+		return nil, errors.Join(err, s.releaseMemory())
+	}
+	request := *m
+	request.Export = controlmsg.Export{
+		Access: m.Export.Access, Length: m.Export.Length,
+		RDMA: &controlmsg.RDMAExport{
+			Transport: s.relay.device.Capabilities().Transport,
+			RemoteKey: s.registered.RemoteKey(), Base: s.registered.Base(),
+		},
+	}
+	reply, err := s.call(&request)
+	if err != nil {
+		return nil, errors.Join(err, s.releaseMemory())
+	}
+	s.config = *m
+	return reply, nil
+}
+
+func (s *session) checkLimits(m *controlmsg.ConfigureDataPath) error {
+	limits := s.target.volume
+	switch {
+	case m.QueueCount > min(maxQueues, limits.MaxQueues):
+		return status.Errorf(status.TooBig, "%d queues are more than the %d that are allowed", m.QueueCount, min(maxQueues, limits.MaxQueues))
+	case m.Depth > min(maxDepth, limits.MaxDepth):
+		return status.Errorf(status.TooBig, "depth %d is more than the %d that is allowed", m.Depth, min(maxDepth, limits.MaxDepth))
+	case m.BufferSize > min(maxBufferSize, limits.MaxBufferSize):
+		return status.Errorf(status.TooBig, "buffer size %d is more than the %d that is allowed", m.BufferSize, min(maxBufferSize, limits.MaxBufferSize))
+	}
+	return nil
+}
+
+// importMemory makes the client's memory reachable for the target, with the
+// rights that the client has granted and no others.
+func (s *session) importMemory(m *controlmsg.ConfigureDataPath) error {
+	length := int64(m.Export.Length)
+	if total := s.relay.exported.Add(length); uint64(total) > s.relay.config.MaxExport {
+		s.relay.exported.Add(-length)
+		return status.Errorf(status.NoMemory, "export of %d bytes: all sessions of the channel together may export %d", length, s.relay.config.MaxExport)
+	}
+	s.exported = length
+	region, granted, err := s.connection.ImportMemory(m.Export.Descriptor)
+	if err != nil {
+		return fmt.Errorf("import the client's memory: %w", err)
+	}
+	s.region = region
+	if region.Len() < m.Export.Length {
+		return status.Errorf(status.InvalidValue, "the client exported %d bytes and announces %d", region.Len(), m.Export.Length)
+	}
+	s.access = granted & m.Export.Access
+	if s.domain, err = s.relay.device.NewProtectionDomain(); err != nil {
+		return fmt.Errorf("make a protection domain: %w", err)
+	}
+	rights := s.access & (memory.RemoteRead | memory.RemoteWrite)
+	if s.access.Has(memory.RemoteWrite) {
+		rights |= memory.LocalWrite // verbs demands it of whoever grants remote writes
+	}
+	if s.registered, err = s.domain.Register(region, rights); err != nil {
+		return fmt.Errorf("register the client's memory for RDMA: %w", err)
+	}
+	return nil
+}
+
+// startConnections makes, for each queue, the Comch consumer and producer and
+// the two RDMA connections, and relays the request.
+func (s *session) startConnections(m *controlmsg.StartDataPathConnections) (controlmsg.Message, error) {
+	if len(m.ConsumerIDs) != int(s.config.QueueCount) {
+		return nil, status.Errorf(status.InvalidValue, "%d consumers for %d queues", len(m.ConsumerIDs), s.config.QueueCount)
+	}
+	reply := &controlmsg.StartDataPathConnectionsReply{}
+	for queue, id := range m.ConsumerIDs {
+		consumer, err := s.startQueue(queue, comch.ConsumerID(id))
+		if err != nil {
+			return nil, fmt.Errorf("queue %d: %w", queue, err)
+		}
+		reply.ConsumerIDs = append(reply.ConsumerIDs, uint32(consumer))
+	}
+	// The target has no use for Comch ids; their number tells it the queues.
+	if _, err := s.call(&controlmsg.StartDataPathConnections{ConsumerIDs: m.ConsumerIDs}); err != nil {
+		return nil, err
+	}
+	return reply, nil
+}
+
+func (s *session) startQueue(queue int, clientConsumer comch.ConsumerID) (comch.ConsumerID, error) {
+	lane, consumer, err := s.newLane(queue, clientConsumer)
+	if err != nil {
+		return 0, err
+	}
+	s.lanes.add(lane)
+	for _, role := range []controlmsg.ConnectionRole{controlmsg.ControlConnection, controlmsg.DataConnection} {
+		if err := s.connectLane(lane, queue, role); err != nil {
+			return 0, err
+		}
+	}
+	return consumer, nil
+}
+
+// newLane makes a lane, which then owns its consumer and producer.
+func (s *session) newLane(queue int, clientConsumer comch.ConsumerID) (*datapath.RelayLane, comch.ConsumerID, error) {
+	ctx, cancel := s.connectTimeout()
+	defer cancel()
+	depth := int(s.config.Depth)
+	consumer, err := s.connection.NewConsumer(ctx, datapath.RelayConsumerConfig(depth))
+	if err != nil {
+		return nil, 0, fmt.Errorf("create Comch consumer: %w", err)
+	}
+	producer, err := s.connection.NewProducer(ctx, clientConsumer)
+	if err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("create Comch producer to consumer %d: %w", clientConsumer, err), consumer.Close())
+	}
+	lane, err := datapath.NewRelayLane(ctx, datapath.RelayLaneConfig{
+		Worker: s.relay.pool.Pick(), Domain: s.domain,
+		ExportLength: s.config.Export.Length, ExportAccess: s.access,
+		Consumer: consumer, Producer: producer,
+		Depth: depth, BufferSize: s.config.BufferSize, OnFailure: s.laneFailed(queue),
+	})
+	if err != nil {
+		return nil, 0, errors.Join(err, consumer.Close(), producer.Close())
+	}
+	return lane, consumer.ID(), nil
+}
+
+// connectLane makes one RDMA connection to where the target says, with the
+// token that it gave.
+func (s *session) connectLane(lane *datapath.RelayLane, queue int, role controlmsg.ConnectionRole) error {
+	answer, err := s.call(&controlmsg.CreateRDMAConnection{Queue: uint32(queue), Role: role, Source: s.target.source})
+	if err != nil {
+		return err
+	}
+	details, ok := answer.(*controlmsg.CreateRDMAConnectionReply)
+	if !ok {
+		return status.Errorf(status.Unexpected, "target answered create RDMA connection with %v", answer.Kind())
+	}
+	ctx, cancel := s.connectTimeout()
+	defer cancel()
+	return lane.Connect(ctx, datapath.LaneConnection{
+		Device: s.relay.device, Remote: details.Address, Source: s.target.source,
+		PrivateData:  controlmsg.RDMAPrivateData{Token: details.Token}.Append(nil),
+		InboundReads: min(int(s.config.Depth), s.relay.device.Capabilities().MaxInboundReads),
+		Data:         role == controlmsg.DataConnection,
+	})
+}
+
+// startStorage starts the data path, the target's side first.
+func (s *session) startStorage() (controlmsg.Message, error) {
+	if _, err := s.call(&controlmsg.StartStorage{}); err != nil {
+		return nil, err
+	}
+	for queue, lane := range s.lanes.snapshot() {
+		if err := lane.Start(s.ctx); err != nil {
+			return nil, fmt.Errorf("queue %d: %w", queue, err)
+		}
+	}
+	s.started = true
+	return &controlmsg.StartStorageReply{}, nil
+}
+
+// stop confirms what the stop messages on the queues have done.
+func (s *session) stop() (controlmsg.Message, error) {
+	if err := s.awaitStopMessages(); err != nil {
+		return nil, err
+	}
+	if _, err := s.call(&controlmsg.Stop{}); err != nil {
+		return nil, err
+	}
+	return &controlmsg.StopReply{}, nil
+}
+
+// awaitStopMessages waits until every queue has been stopped, if the data path
+// was started at all.
+func (s *session) awaitStopMessages() error {
+	if !s.started {
+		return nil
+	}
+	ctx, cancel := s.connectTimeout()
+	defer cancel()
+	for queue, lane := range s.lanes.snapshot() {
+		select {
+		case <-lane.Stopped():
+		case <-ctx.Done():
+			return status.Errorf(status.TimeOut, "queue %d has not been stopped with a stop message", queue)
+		}
+	}
+	return nil
+}
+
+// destroy releases everything of the session, here and at the target.
+func (s *session) destroy() (controlmsg.Message, error) {
+	if err := s.closeLanes(); err != nil {
+		return nil, err
+	}
+	if s.target != nil {
+		if _, err := s.call(&controlmsg.DestroyObjects{}); err != nil {
+			return nil, err
+		}
+	}
+	s.destroyed = true
+	return &controlmsg.DestroyObjectsReply{}, nil
+}

@@ -1,0 +1,201 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+var errShuttingDown = status.Errorf(status.Shutdown, "the target is shutting down")
+
+// session is one control connection of a relay, with the lanes of its queues.
+type session struct {
+	target *Target
+	log    *zap.Logger
+	relay  *controlmsg.Responder
+	local  *net.TCPAddr
+
+	// ctx ends with the session; its cause is why.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	volume       volume.Volume
+	config       controlmsg.ConfigureDataPath
+	staging      int64
+	domain       rdma.ProtectionDomain
+	volumeMemory rdma.MemoryRegion
+
+	mu      sync.Mutex // guards what follows, shared with the RDMA acceptor
+	lanes   []*datapath.TargetLane
+	stopped bool // the relay has stopped all queues: connections may end
+	closed  bool // no more connections
+}
+
+func newSession(t *Target, connection *net.TCPConn) *session {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	return &session{
+		target: t, ctx: ctx, cancel: cancel, local: connection.LocalAddr().(*net.TCPAddr),
+		log: t.log.With(zap.Uint64("session", t.sessionID.Add(1)), zap.Stringer("relay", connection.RemoteAddr())),
+		relay: controlmsg.NewResponder(controlmsg.NewTCPTransport(connection, controlmsg.TCPConfig{}), controlmsg.EndpointConfig{
+			Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleTarget, Timeout: t.config.ControlTimeout,
+			KeepAlive: t.config.KeepAlive, Software: t.config.Software, Logger: t.log,
+		}),
+	}
+}
+
+// refuse ends a session that is one too many.
+func (s *session) refuse() {
+	s.relay.Close(status.Errorf(status.Full, "the target has its maximum of %d sessions", s.target.config.MaxSessions))
+	s.cancel(nil)
+}
+
+// run serves the relay until the session ends, and releases it.
+func (s *session) run() {
+	s.log.Debug("relay connected")
+	reason := s.serve()
+	s.cancel(reason)
+	s.end(reason)
+}
+
+// serve answers the relay's requests. It returns nil after an orderly end.
+func (s *session) serve() error {
+	for {
+		request, err := s.relay.Next(s.ctx)
+		if cause := context.Cause(s.ctx); cause != nil {
+			return cause
+		}
+		if err != nil {
+			return fmt.Errorf("relay: %w", err)
+		}
+		reply, err := s.handle(request.Message)
+		if cause := context.Cause(s.ctx); cause != nil {
+			err = cause
+		}
+		if err != nil {
+			s.log.Warn("request failed", zap.Stringer("request", request.Message.Kind()), zap.Error(err))
+			err = s.relay.Fail(s.ctx, request.Correlation, err)
+		} else {
+			err = s.relay.Reply(s.ctx, request.Correlation, reply)
+		}
+		if err != nil {
+			return fmt.Errorf("answer %v: %w", request.Message.Kind(), err)
+		}
+		if request.Message.Kind() == controlmsg.KindDestroyObjects {
+			return nil
+		}
+	}
+}
+
+// handle carries out one request of the relay. The responder has checked that
+// it comes in order.
+func (s *session) handle(message controlmsg.Message) (controlmsg.Message, error) {
+	switch m := message.(type) {
+	case *controlmsg.OpenVolume:
+		return s.openVolume(m)
+	case *controlmsg.ConfigureDataPath:
+		return s.configure(m)
+	case *controlmsg.CreateRDMAConnection:
+		return s.announce(m)
+	case *controlmsg.StartDataPathConnections:
+		return s.startConnections(m)
+	case *controlmsg.StartStorage:
+		return &controlmsg.StartStorageReply{}, nil
+	case *controlmsg.Stop:
+		return s.stop()
+	case *controlmsg.DestroyObjects:
+		return &controlmsg.DestroyObjectsReply{}, s.release()
+	}
+	return nil, status.Errorf(status.Unexpected, "request %v is not for a target", message.Kind())
+}
+
+// releaseTimeout bounds the release of a session. Volume IO may take long on
+// a sick disk, and nothing of the session may be freed under it.
+const releaseTimeout = time.Minute
+
+// end releases the session and tells the relay why it ends.
+func (s *session) end(reason error) {
+	err := s.release()
+	s.relay.Close(reason)
+	if err != nil {
+		s.log.Error("session was not released completely", zap.Error(err))
+	}
+	if reason == nil {
+		s.log.Debug("session ended")
+		return
+	}
+	s.log.Info("session ended", zap.Error(reason))
+}
+
+// release closes the lanes, waits for their volume IO, and frees everything.
+// It can be called again.
+func (s *session) release() error {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	s.target.tokens.forget(s)
+	s.mu.Lock()
+	lanes := s.lanes
+	s.lanes, s.closed = nil, true
+	s.mu.Unlock()
+	var errs []error
+	for queue, lane := range lanes {
+		if err := lane.Close(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("queue %d: %w", queue, err))
+		}
+	}
+	if len(errs) > 0 {
+		go s.leaveWhenDrained(lanes)
+		return errors.Join(errs...)
+	}
+	s.target.clients.leave(s.config.ClientInstance, s)
+	return s.releaseMemory()
+}
+
+// leaveWhenDrained lets the client's next session begin when IO that outlived
+// this session's release has finished after all.
+func (s *session) leaveWhenDrained(lanes []*datapath.TargetLane) {
+	for _, lane := range lanes {
+		<-lane.Drained()
+	}
+	s.target.clients.leave(s.config.ClientInstance, s)
+}
+
+func (s *session) releaseMemory() error {
+	var errs []error
+	if s.volumeMemory != nil {
+		errs = append(errs, s.volumeMemory.Deregister())
+		s.volumeMemory = nil
+	}
+	if s.domain != nil {
+		errs = append(errs, s.domain.Close())
+		s.domain = nil
+	}
+	s.target.staging.Add(-s.staging)
+	s.staging = 0
+	return errors.Join(errs...)
+}
+
+// laneFailed is told by a lane, on its worker's thread, that it cannot go on.
+// After stop, that the relay closes its connections is the regular end.
+func (s *session) laneFailed(queue int) func(error) {
+	return func(err error) {
+		go func() {
+			s.mu.Lock()
+			stopped := s.stopped
+			s.mu.Unlock()
+			if !stopped {
+				s.cancel(fmt.Errorf("queue %d: %w", queue, err))
+			}
+		}()
+	}
+}

@@ -1,0 +1,251 @@
+// Package target is the process on the storage node: it owns volumes, takes
+// control connections of relays over TCP, and gives the queues that result to
+// data-path workers, which move the data by one-sided RDMA.
+package target
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// Defaults of Config.
+const (
+	DefaultControlTimeout = 10 * time.Second
+	DefaultMaxSessions    = 1024
+	DefaultStagingLimit   = 8 << 30
+)
+
+// Limits of one session, told to the relay when it opens a volume.
+const (
+	maxQueues     = 64
+	maxDepth      = 4096
+	maxBufferSize = 64 << 20
+)
+
+// Config says what a target serves. RDMA, Listen, RDMAListen, Volumes and
+// CPUs are required.
+type Config struct {
+	RDMA rdma.Provider
+	// Listen is the address for control connections, RDMAListen that for
+	// RDMA connections; port 0 picks one.
+	Listen     netip.AddrPort
+	RDMAListen netip.AddrPort
+	// Volumes are the opened volumes by name. The target does not close them.
+	Volumes map[string]volume.Volume
+	// CPUs has an element for each worker: the core to pin it to, or
+	// datapath.NoCPU.
+	CPUs   []int
+	Policy progress.Policy
+	// ControlTimeout bounds each step of a handshake; 0 means the default.
+	ControlTimeout time.Duration
+	// KeepAlive of the control connections; zero means the defaults.
+	KeepAlive controlmsg.KeepAliveConfig
+	// MaxSessions bounds control connections, StagingLimit the bytes of
+	// memory that all sessions together may ask for. 0 means the defaults.
+	MaxSessions  int
+	StagingLimit uint64
+	// Software names the program to relays.
+	Software string
+	Logger   *zap.Logger
+}
+
+func (c *Config) setDefaults() {
+	setDefault(&c.ControlTimeout, DefaultControlTimeout)
+	setDefault(&c.MaxSessions, DefaultMaxSessions)
+	setDefault(&c.StagingLimit, DefaultStagingLimit)
+	setDefault(&c.Software, "zc-relay target")
+	setDefault(&c.KeepAlive, controlmsg.DefaultKeepAlive())
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Target serves volumes to relays.
+type Target struct {
+	config   Config
+	log      *zap.Logger
+	device   rdma.Device
+	pool     *datapath.Pool
+	listener *net.TCPListener
+	rdma     rdma.Listener
+	tokens   *tokenRegistry
+	clients  *clientRegistry
+	staging  atomic.Int64
+	verifier uint64
+
+	sessionID     atomic.Uint64
+	sessionsTotal atomic.Uint64
+	mu            sync.Mutex // guards sessions
+	sessions      map[*session]struct{}
+	running       sync.WaitGroup
+}
+
+// New starts the workers and the listeners. Run serves; Close releases.
+func New(ctx context.Context, config Config) (*Target, error) {
+	config.setDefaults()
+	t := &Target{
+		config: config, log: config.Logger, sessions: make(map[*session]struct{}),
+		tokens: newTokenRegistry(), clients: newClientRegistry(),
+	}
+	if err := t.start(ctx); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+func (t *Target) start(ctx context.Context) error {
+	var verifier [8]byte
+	if _, err := rand.Read(verifier[:]); err != nil {
+		return fmt.Errorf("make the write verifier: %w", err)
+	}
+	t.verifier = binary.BigEndian.Uint64(verifier[:])
+	var err error
+	if t.device, err = t.config.RDMA.Open(t.config.RDMAListen.Addr()); err != nil {
+		return fmt.Errorf("open RDMA device at %v: %w", t.config.RDMAListen.Addr(), err)
+	}
+	if t.pool, err = datapath.StartPool(t.config.CPUs, t.config.Policy, t.device); err != nil {
+		return err
+	}
+	if t.rdma, err = t.device.Listen(ctx, t.config.RDMAListen); err != nil {
+		return fmt.Errorf("listen for RDMA connections on %v: %w", t.config.RDMAListen, err)
+	}
+	if t.listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(t.config.Listen)); err != nil {
+		return fmt.Errorf("listen for control connections on %v: %w", t.config.Listen, err)
+	}
+	return nil
+}
+
+// Address is where relays connect, with the actual port.
+func (t *Target) Address() netip.AddrPort {
+	return t.listener.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// RDMAAddress is where RDMA connections arrive, with the actual port.
+func (t *Target) RDMAAddress() netip.AddrPort { return t.rdma.Address() }
+
+// Run serves relays until ctx ends, then ends all sessions with a reason and
+// returns when their IO has finished.
+func (t *Target) Run(ctx context.Context) error {
+	var accepting sync.WaitGroup
+	rdmaContext, stopRDMA := context.WithCancel(context.Background())
+	accepting.Go(func() { t.acceptRDMA(rdmaContext) })
+	stop := context.AfterFunc(ctx, func() { _ = t.listener.Close() })
+	defer stop()
+	err := t.acceptControl(ctx)
+	t.endSessions()
+	t.running.Wait()
+	stopRDMA()
+	err = errors.Join(err, t.rdma.Close())
+	accepting.Wait()
+	return err
+}
+
+// Pause after a failed accept: a process that is out of descriptors fails at
+// once, again and again.
+const acceptRetryPause = 50 * time.Millisecond
+
+func (t *Target) acceptControl(ctx context.Context) error {
+	for {
+		connection, err := t.listener.AcceptTCP()
+		if ctx.Err() != nil {
+			if err == nil {
+				_ = connection.Close()
+			}
+			return nil
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return fmt.Errorf("accept control connections: %w", err)
+		}
+		if err != nil {
+			t.log.Warn("accept control connection", zap.Error(err))
+			time.Sleep(acceptRetryPause)
+			continue
+		}
+		t.startSession(connection)
+	}
+}
+
+func (t *Target) startSession(connection *net.TCPConn) {
+	s := newSession(t, connection)
+	t.mu.Lock()
+	full := len(t.sessions) >= t.config.MaxSessions
+	if !full {
+		t.sessions[s] = struct{}{}
+	}
+	t.mu.Unlock()
+	t.running.Go(func() {
+		if full {
+			s.refuse()
+			return
+		}
+		t.sessionsTotal.Add(1)
+		s.run()
+		t.mu.Lock()
+		delete(t.sessions, s)
+		t.mu.Unlock()
+	})
+}
+
+func (t *Target) endSessions() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for s := range t.sessions {
+		s.cancel(errShuttingDown)
+	}
+}
+
+// Close releases what New made. Run must have returned.
+func (t *Target) Close() error {
+	var errs []error
+	if t.listener != nil {
+		if err := t.listener.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	if t.rdma != nil {
+		errs = append(errs, t.rdma.Close())
+	}
+	if t.pool != nil {
+		errs = append(errs, t.pool.Stop())
+	}
+	if t.device != nil {
+		errs = append(errs, t.device.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Workers returns the data-path workers, for whoever collects metrics.
+func (t *Target) Workers() []*datapath.Worker { return t.pool.Workers() }
+
+// Sessions is how many control connections there are now.
+func (t *Target) Sessions() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.sessions)
+}
+
+// SessionsTotal is how many control connections there have been.
+func (t *Target) SessionsTotal() uint64 { return t.sessionsTotal.Load() }
