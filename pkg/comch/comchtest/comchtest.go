@@ -1,0 +1,145 @@
+// Package comchtest checks that a Comch provider does what package comch
+// promises. Every provider runs it from its own tests.
+package comchtest
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+)
+
+// Config says what to test. The provider has to reach itself: servers and
+// clients are made in the test's process.
+type Config struct {
+	Provider comch.Provider
+	// Device, Representor and HostDevice are what a server listens on and a
+	// client connects from; "" leaves it to the provider.
+	Device, Representor, HostDevice string
+	// OtherDevice is another DPU device that serves the same representor;
+	// without it, what needs one is not tested.
+	OtherDevice string
+	// ExportNeedsDescriptor tells that only memory with a file descriptor can
+	// be exported.
+	ExportNeedsDescriptor bool
+}
+
+// patience bounds every wait. It only ends tests that would hang.
+const patience = time.Minute
+
+// suite is one run of the tests.
+type suite struct {
+	Config
+	capabilities comch.Capabilities
+}
+
+var nameCounter atomic.Uint64
+
+// Run tests a provider.
+func Run(t *testing.T, config Config) {
+	t.Helper()
+	device := config.Device
+	if device == "" {
+		device = "03:00.0"
+	}
+	capabilities, err := config.Provider.Capabilities(device)
+	if err != nil {
+		t.Fatalf("capabilities of %s: %v", device, err)
+	}
+	s := &suite{Config: config, capabilities: capabilities}
+	groups := []struct {
+		name string
+		run  func(*suite, *testing.T)
+	}{
+		{"Provider", (*suite).testProvider},
+		{"Server", (*suite).testServer},
+		{"Connect", (*suite).testConnect},
+		{"Messages", (*suite).testMessages},
+		{"Consumers", (*suite).testConsumers},
+		{"DataPath", (*suite).testDataPath},
+		{"Parallel", (*suite).testParallel},
+		{"Wait", (*suite).testWait},
+		{"Ending", (*suite).testEnding},
+		{"Memory", (*suite).testMemory},
+	}
+	for _, group := range groups {
+		t.Run(group.name, func(t *testing.T) { group.run(s, t) })
+	}
+}
+
+// testContext bounds a test.
+func testContext(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// newName makes a server name that no other test uses.
+func newName() string { return fmt.Sprintf("comchtest %d", nameCounter.Add(1)) }
+
+func (s *suite) serverConfig() comch.ServerConfig {
+	return comch.ServerConfig{Device: s.Device, Representor: s.Representor, Name: newName()}
+}
+
+func (s *suite) listen(t *testing.T, config comch.ServerConfig) comch.Server {
+	t.Helper()
+	server, err := s.Provider.Listen(testContext(t), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	return server
+}
+
+func (s *suite) clientConfig(name string) comch.ClientConfig {
+	return comch.ClientConfig{Device: s.HostDevice, Name: name}
+}
+
+// pair is a connection from both sides.
+type pair struct {
+	server, client comch.Connection
+}
+
+// sides names both connections of the pair with their opposites.
+func (p pair) sides() map[string][2]comch.Connection {
+	return map[string][2]comch.Connection{
+		"client to server": {p.client, p.server},
+		"server to client": {p.server, p.client},
+	}
+}
+
+func (s *suite) connect(t *testing.T) pair {
+	t.Helper()
+	return s.connectWith(t, s.serverConfig())
+}
+
+func (s *suite) connectWith(t *testing.T, config comch.ServerConfig) pair {
+	t.Helper()
+	server := s.listen(t, config)
+	return s.join(t, server, config)
+}
+
+// join connects one more client to a server.
+func (s *suite) join(t *testing.T, server comch.Server, config comch.ServerConfig) pair {
+	t.Helper()
+	ctx := testContext(t)
+	client := s.clientConfig(config.Name)
+	client.MaxMessageSize, client.ReceiveQueue = config.MaxMessageSize, config.ReceiveQueue
+	connected, err := s.Provider.Connect(ctx, client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := server.Accept(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		connected.Abort()
+		accepted.Abort()
+	})
+	return pair{server: accepted, client: connected}
+}

@@ -1,0 +1,169 @@
+package comchtest
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+const (
+	exportLength = 1 << 16 // bytes
+	readWrite    = memory.PCIRead | memory.PCIWrite
+)
+
+func (s *suite) testMemory(t *testing.T) {
+	t.Run("ImportReachesTheExportedBytes", func(t *testing.T) { s.bothWays(t, testImport) })
+	t.Run("RightsTravelWithTheExport", func(t *testing.T) { s.bothWays(t, testRights) })
+	t.Run("ImportOutlivesTheConnection", func(t *testing.T) { s.bothWays(t, testImportOutlives) })
+	t.Run("BadDescriptorsAreRefused", func(t *testing.T) { s.bothWays(t, testBadDescriptors) })
+	t.Run("ExportsBelongToTheirConnection", s.testForeignDescriptor)
+	t.Run("ExportedBytesAreLimited", s.testExportLimit)
+	t.Run("BadExportsAreRefused", func(t *testing.T) { s.bothWays(t, s.testBadExports) })
+}
+
+func allocate(t *testing.T, length uint64) *memory.Region {
+	t.Helper()
+	region, err := memory.Alloc("comchtest", length)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = region.Close() })
+	return region
+}
+
+func export(t *testing.T, from comch.Connection, region *memory.Region, access memory.Access) []byte {
+	t.Helper()
+	descriptor, err := from.ExportMemory(testContext(t), region, access)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(descriptor) == 0 || len(descriptor) > comch.MaxExportLength {
+		t.Fatalf("descriptor has %d bytes, the limit is %d", len(descriptor), comch.MaxExportLength)
+	}
+	return descriptor
+}
+
+func testImport(t *testing.T, from, to comch.Connection) {
+	region := allocate(t, exportLength)
+	imported, access, err := to.ImportMemory(export(t, from, region, readWrite))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(t, imported)
+	if imported.Len() != exportLength || access != readWrite {
+		t.Errorf("imported %d bytes with rights %#x", imported.Len(), uint32(access))
+	}
+	if !imported.Mapped() {
+		return
+	}
+	if err := imported.CopyIn(100, []byte("from the importer")); err != nil {
+		t.Fatal(err)
+	}
+	if got := region.Bytes()[100:117]; string(got) != "from the importer" {
+		t.Errorf("exporter sees %q", got)
+	}
+	copy(region.Bytes()[200:], "from the exporter")
+	got := make([]byte, 17)
+	if err := imported.CopyOut(got, 200); err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != "from the exporter" {
+		t.Errorf("importer sees %q", got)
+	}
+}
+
+func testRights(t *testing.T, from, to comch.Connection) {
+	region := allocate(t, exportLength)
+	for _, access := range []memory.Access{
+		memory.PCIRead, readWrite, readWrite | memory.RemoteRead, readWrite | memory.RemoteRead | memory.RemoteWrite | memory.LocalWrite,
+	} {
+		imported, got, err := to.ImportMemory(export(t, from, region, access))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != access {
+			t.Errorf("imported with rights %#x, exported %#x", uint32(got), uint32(access))
+		}
+		closeAll(t, imported)
+	}
+}
+
+func testImportOutlives(t *testing.T, from, to comch.Connection) {
+	region := allocate(t, exportLength)
+	copy(region.Bytes(), "lasting")
+	imported, _, err := to.ImportMemory(export(t, from, region, readWrite))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(t, imported)
+	from.Abort()
+	awaitDone(t, to)
+	if !imported.Mapped() {
+		return
+	}
+	got := make([]byte, 7)
+	if err := imported.CopyOut(got, 0); err != nil || string(got) != "lasting" {
+		t.Errorf("read %q, %v after the end of the connection", got, err)
+	}
+}
+
+func testBadDescriptors(t *testing.T, from, to comch.Connection) {
+	good := export(t, from, allocate(t, exportLength), readWrite)
+	bad := [][]byte{nil, {}, {1}, make([]byte, len(good)), good[:len(good)-1], append(bytes.Clone(good), 0), make([]byte, comch.MaxExportLength)}
+	for i := range good {
+		changed := bytes.Clone(good)
+		changed[i] ^= 0x40
+		bad = append(bad, changed)
+	}
+	for _, descriptor := range bad {
+		if region, _, err := to.ImportMemory(descriptor); err == nil {
+			_ = region.Close()
+			t.Errorf("imported %x, exported was %x", descriptor, good)
+		}
+	}
+}
+
+func (s *suite) testForeignDescriptor(t *testing.T) {
+	config := s.serverConfig()
+	server := s.listen(t, config)
+	first, second := s.join(t, server, config), s.join(t, server, config)
+	descriptor := export(t, first.client, allocate(t, exportLength), readWrite)
+	if region, _, err := second.server.ImportMemory(descriptor); err == nil {
+		_ = region.Close()
+		t.Error("imported what another client has exported")
+	}
+}
+
+func (s *suite) testExportLimit(t *testing.T) {
+	config := s.serverConfig()
+	config.MaxExportBytes = 3 * exportLength
+	p := s.connectWith(t, config)
+	var exported []byte
+	for range 3 {
+		exported = export(t, p.client, allocate(t, exportLength), readWrite)
+	}
+	_, err := p.client.ExportMemory(testContext(t), allocate(t, exportLength), readWrite)
+	wantCode(t, "export beyond the limit", err, status.TooBig)
+	imported, _, err := p.server.ImportMemory(exported)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAll(t, imported)
+	exchange(t, p.client, p.server, "still connected")
+}
+
+func (s *suite) testBadExports(t *testing.T, from, _ comch.Connection) {
+	ctx := testContext(t)
+	region := allocate(t, exportLength)
+	for _, access := range []memory.Access{0, 1 << 31} {
+		_, err := from.ExportMemory(ctx, region, access)
+		wantCode(t, "export with impossible rights", err, status.InvalidValue)
+	}
+	if s.ExportNeedsDescriptor {
+		_, err := from.ExportMemory(ctx, memory.Wrap(make([]byte, 10)), readWrite)
+		wantCode(t, "export memory without descriptor", err, status.NotSupported)
+	}
+}

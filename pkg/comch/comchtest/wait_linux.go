@@ -1,0 +1,233 @@
+package comchtest
+
+import (
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func (s *suite) testWait(t *testing.T) {
+	if !s.capabilities.CanWait {
+		t.Run("DescriptorIsAbsent", func(t *testing.T) { s.bothWays(t, testNoDescriptor) })
+		return
+	}
+	t.Run("ArmSeesWhatIsThere", func(t *testing.T) { s.bothWays(t, testArm) })
+	t.Run("MessageWakesConsumer", func(t *testing.T) { s.bothWays(t, testConsumerWakes) })
+	t.Run("ReceiveWakesProducers", func(t *testing.T) { s.bothWays(t, testProducersWake) })
+	t.Run("EndWakesOnceAndThenIsSilent", func(t *testing.T) { s.bothWays(t, testEndWakes) })
+	t.Run("ClosedConsumerWakesProducer", func(t *testing.T) { s.bothWays(t, testCloseWakes) })
+	t.Run("NoWakeUpIsLost", func(t *testing.T) { s.bothWays(t, testNoLostWakeUp) })
+}
+
+func testNoDescriptor(t *testing.T, from, to comch.Connection) {
+	x := newPath(t, from, to)
+	if x.consumer.Descriptor() != -1 || x.producer.Descriptor() != -1 {
+		t.Errorf("descriptors are %d and %d, want -1", x.consumer.Descriptor(), x.producer.Descriptor())
+	}
+}
+
+// readable waits for a descriptor and reports whether it became readable.
+func readable(t *testing.T, descriptor int, bound time.Duration) bool {
+	t.Helper()
+	poll := []unix.PollFd{{Fd: int32(descriptor), Events: unix.POLLIN}}
+	deadline := time.Now().Add(bound)
+	for {
+		n, err := unix.Poll(poll, int(max(0, time.Until(deadline).Milliseconds())))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			t.Errorf("poll: %v", err)
+		}
+		return n > 0
+	}
+}
+
+// sleep waits on an armed waiter and drains it, as an engine does.
+func sleep(t *testing.T, waiter progress.Waiter) {
+	t.Helper()
+	if !readable(t, waiter.Descriptor(), patience) {
+		t.Errorf("%T was not woken within %v", waiter, patience)
+	}
+	waiter.Drain()
+	waiter.Disarm()
+}
+
+func testArm(t *testing.T, from, to comch.Connection) {
+	x := newPath(t, from, to)
+	if !x.producer.Arm() || !x.producer.Arm() {
+		t.Error("producer did not arm although no receive is posted")
+	}
+	x.producer.Disarm()
+	post(t, x.consumer, 1)
+	await(t, "the posted receive", func() bool {
+		armed := x.producer.Arm()
+		if armed {
+			x.producer.Disarm()
+		}
+		return !armed
+	})
+	if !x.consumer.Arm() || !x.consumer.Arm() {
+		t.Error("consumer did not arm although there is no message")
+	}
+	x.consumer.Disarm()
+	send(t, x.producer, []byte("x"), nil)
+	await(t, "the message", func() bool {
+		armed := x.consumer.Arm()
+		if armed {
+			x.consumer.Disarm()
+		}
+		return !armed
+	})
+	awaitReceived(t, x.consumer)
+	if !x.consumer.Arm() {
+		t.Error("consumer did not arm after the message was taken")
+	}
+	x.consumer.Disarm()
+}
+
+func testConsumerWakes(t *testing.T, from, to comch.Connection) {
+	x := newPath(t, from, to)
+	post(t, x.consumer, receives)
+	for range receives {
+		if !x.consumer.Arm() {
+			t.Fatal("consumer did not arm")
+		}
+		if readable(t, x.consumer.Descriptor(), 0) {
+			t.Error("descriptor is readable before there is work")
+		}
+		send(t, x.producer, []byte("x"), nil)
+		sleep(t, x.consumer)
+		awaitReceived(t, x.consumer)
+	}
+}
+
+func testProducersWake(t *testing.T, from, to comch.Connection) {
+	x := newPath(t, from, to)
+	second := newProducer(t, from, x.consumer.ID())
+	if !x.producer.Arm() || !second.Arm() {
+		t.Fatal("producers did not arm")
+	}
+	post(t, x.consumer, 1)
+	sleep(t, x.producer)
+	sleep(t, second)
+	send(t, second, []byte("x"), nil)
+	awaitReceived(t, x.consumer)
+	if !x.producer.Arm() || !second.Arm() {
+		t.Fatal("producers did not arm again")
+	}
+	x.producer.Disarm()
+	post(t, x.consumer, 1)
+	sleep(t, second)
+}
+
+// testEndWakes checks that the end of a connection wakes sleepers, and that
+// a drained descriptor lets its thread sleep again.
+func testEndWakes(t *testing.T, from, to comch.Connection) {
+	x := newPath(t, from, to)
+	post(t, x.consumer, 1)
+	waiters := []progress.Waiter{x.consumer, newPath(t, from, to).producer}
+	for _, waiter := range waiters {
+		if !waiter.Arm() {
+			t.Fatalf("%T did not arm", waiter)
+		}
+	}
+	from.Abort()
+	for _, waiter := range waiters {
+		sleep(t, waiter)
+		if !waiter.Arm() {
+			t.Errorf("%T has work after the end of its connection", waiter)
+		}
+		if readable(t, waiter.Descriptor(), 0) {
+			t.Errorf("%T stays readable after the end of its connection", waiter)
+		}
+		waiter.Disarm()
+	}
+}
+
+func testCloseWakes(t *testing.T, from, to comch.Connection) {
+	x := newPath(t, from, to)
+	if !x.producer.Arm() {
+		t.Fatal("producer did not arm")
+	}
+	closeAll(t, x.consumer)
+	sleep(t, x.producer)
+	if x.producer.State() == progress.Running {
+		t.Error("producer was woken before its state changed")
+	}
+	if readable(t, x.producer.Descriptor(), 0) {
+		t.Error("descriptor stays readable after the end of the consumer")
+	}
+}
+
+// testNoLostWakeUp has both sides fall asleep whenever there is nothing to
+// do, with random delays at the critical places. There is no timer: a lost
+// wake-up is a hang.
+func testNoLostWakeUp(t *testing.T, from, to comch.Connection) {
+	const messages = 3000
+	consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: 2, MemorySize: 2 * bufferSize})
+	producer := newProducer(t, from, consumer.ID())
+	var sender sync.WaitGroup
+	defer sender.Wait()
+	sender.Go(func() { sendSleepily(t, producer, messages) })
+	post(t, consumer, 2)
+	received := make([]comch.Received, 2)
+	for taken := 0; taken < messages && !t.Failed(); {
+		n := consumer.Poll(received)
+		for _, r := range received[:n] {
+			delay()
+			if err := consumer.PostReceive(r.Offset, bufferSize, r.UserData); err != nil {
+				t.Fatal(err)
+			}
+		}
+		consumer.Flush()
+		taken += n
+		if n == 0 && consumer.Arm() {
+			delay()
+			sleep(t, consumer)
+		}
+	}
+}
+
+func sendSleepily(t *testing.T, producer comch.Producer, messages int) {
+	for sent := 0; sent < messages && !t.Failed(); {
+		err := producer.Send([]byte("x"), nil)
+		switch err {
+		case nil:
+			sent++
+			delay()
+			producer.Flush()
+		case status.Again:
+			if producer.Arm() {
+				delay()
+				sleep(t, producer)
+			}
+		default:
+			t.Errorf("send: %v", err)
+			return
+		}
+	}
+}
+
+// delay takes a random short time, by one means or another.
+func delay() {
+	switch rand.IntN(8) {
+	case 0:
+		time.Sleep(time.Duration(rand.IntN(50)) * time.Microsecond)
+	case 1, 2:
+		runtime.Gosched()
+	case 3, 4:
+		for range rand.IntN(1000) {
+			_ = rand.IntN(2)
+		}
+	}
+}

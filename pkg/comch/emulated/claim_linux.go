@@ -1,0 +1,134 @@
+package emulated
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// claim is the exclusive right to a server name: the lock of NAME.lock. The
+// kernel gives it up when the process dies, so a name is never blocked by a
+// server that is gone.
+type claim struct {
+	directory *directory // owned
+	name      string
+	lock      int
+}
+
+// claimAttempts bounds how often a lock file is opened that its former owner
+// removes at the same time.
+const claimAttempts = 100
+
+// claimName takes over d if it succeeds.
+func claimName(d *directory, name string) (*claim, error) {
+	for range claimAttempts {
+		lock, err := lockFile(d, name+lockSuffix)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, status.Errorf(status.AlreadyExist, "a server named %q is running in %s: stop it or choose another name", name, d.path)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("lock %s/%s: %w", d.path, name+lockSuffix, err)
+		}
+		if isLinked(d, name+lockSuffix, lock) {
+			return &claim{directory: d, name: name, lock: lock}, nil
+		}
+		closeDescriptor(lock)
+	}
+	return nil, status.Errorf(status.Again, "lock %s/%s: it is being removed again and again", d.path, name+lockSuffix)
+}
+
+func lockFile(d *directory, name string) (int, error) {
+	lock, err := unix.Openat(d.descriptor, name, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		closeDescriptor(lock)
+		return -1, err
+	}
+	return lock, nil
+}
+
+// isLinked reports whether the locked file is still the one of that name.
+func isLinked(d *directory, name string, lock int) bool {
+	var locked, named unix.Stat_t
+	if unix.Fstat(lock, &locked) != nil || unix.Fstatat(d.descriptor, name, &named, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return false
+	}
+	return locked.Dev == named.Dev && locked.Ino == named.Ino
+}
+
+// listen puts a listening socket in the place of whatever a killed server has
+// left. It gets its name by renaming, so that clients find either nothing or
+// a socket that listens, and names may be longer than socket addresses.
+func (c *claim) listen(public bool) (*net.UnixListener, error) {
+	if err := c.checkReplaceable(); err != nil {
+		return nil, err
+	}
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	temporary := ".listen-" + hex.EncodeToString(random[:])
+	address := net.UnixAddr{Name: c.directory.entry(temporary), Net: "unixpacket"}
+	listener, err := net.ListenUnix(address.Net, &address)
+	if err != nil {
+		return nil, fmt.Errorf("listen in %s: %w", c.directory.path, err)
+	}
+	listener.SetUnlinkOnClose(false)
+	if err := c.publish(temporary, public); err != nil {
+		_ = unix.Unlinkat(c.directory.descriptor, temporary, 0)
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
+}
+
+func (c *claim) publish(temporary string, public bool) error {
+	mode := uint32(0o600)
+	if public {
+		mode = 0o666
+	}
+	at := c.directory.descriptor
+	if err := unix.Fchmodat(at, temporary, mode, 0); err != nil {
+		return fmt.Errorf("set mode of socket in %s: %w", c.directory.path, err)
+	}
+	if err := unix.Renameat(at, temporary, at, c.name); err != nil {
+		return fmt.Errorf("publish socket %s/%s: %w", c.directory.path, c.name, err)
+	}
+	return nil
+}
+
+// checkReplaceable refuses to remove anything but a socket.
+func (c *claim) checkReplaceable() error {
+	var stat unix.Stat_t
+	err := unix.Fstatat(c.directory.descriptor, c.name, &stat, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("examine %s/%s: %w", c.directory.path, c.name, err)
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return status.Errorf(status.AlreadyExist, "%s/%s exists and is not a socket: remove it", c.directory.path, c.name)
+	}
+	return nil
+}
+
+// release removes the files and gives up the name.
+func (c *claim) release() {
+	_ = unix.Unlinkat(c.directory.descriptor, c.name, 0)
+	_ = unix.Unlinkat(c.directory.descriptor, c.name+lockSuffix, 0)
+	closeDescriptor(c.lock)
+	c.directory.close()
+}
+
+// abandon gives up the name without removing anything but the lock.
+func (c *claim) abandon() {
+	_ = unix.Unlinkat(c.directory.descriptor, c.name+lockSuffix, 0)
+	closeDescriptor(c.lock)
+	c.directory.close()
+}

@@ -1,0 +1,282 @@
+package emulated
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// connection implements comch.Connection. Two goroutines serve its socket:
+// one reads and handles frames, one writes. Consumers and producers never
+// touch the socket.
+type connection struct {
+	role           role
+	limits         Limits
+	log            *zap.Logger
+	peer           comch.Peer
+	maxMessageSize int
+
+	socket   *socket
+	outbox   *outbox
+	inbox    chan []byte   // received control messages; never full, by credits
+	credits  chan struct{} // one token per message that the peer has room for
+	events   *eventQueue
+	requests *requestTable
+	imports  *importTable
+	local    localObjects
+	remote   remoteConsumers
+	ended    func() // tells the server, nil on the client
+
+	mu      sync.Mutex
+	err     error // why it has ended
+	done    chan struct{}
+	stopped sync.WaitGroup // the goroutines
+}
+
+// role tells the two sides of a connection apart. They take odd and even ids,
+// so that an id is unique on the connection.
+type role uint32
+
+const (
+	clientRole role = 1
+	serverRole role = 2
+)
+
+func (r role) other() role { return clientRole + serverRole - r }
+
+// owns reports whether an id was given out by the side r.
+func (r role) owns(id uint32) bool { return id != 0 && id%2 == uint32(r)%2 }
+
+// terms are what both sides agreed on in the handshake.
+type terms struct {
+	maxMessageSize   int
+	receiveQueue     int
+	peerReceiveQueue int
+}
+
+// newConnection makes a connection of a socket after the handshake. start
+// lets it run.
+func newConnection(role role, s *socket, peer comch.Peer, agreed terms, limits Limits, log *zap.Logger) *connection {
+	c := &connection{
+		role:           role,
+		limits:         limits,
+		log:            log,
+		peer:           peer,
+		maxMessageSize: agreed.maxMessageSize,
+		socket:         s,
+		outbox:         newOutbox(agreed.peerReceiveQueue),
+		inbox:          make(chan []byte, agreed.receiveQueue),
+		credits:        make(chan struct{}, agreed.peerReceiveQueue),
+		events:         newEventQueue(4 * limits.MaxConsumers),
+		requests:       newRequestTable(),
+		imports:        newImportTable(limits),
+		done:           make(chan struct{}),
+	}
+	c.local.start(role)
+	c.remote.start(limits)
+	for range agreed.peerReceiveQueue {
+		c.credits <- struct{}{}
+	}
+	return c
+}
+
+// start begins to serve the socket.
+func (c *connection) start() {
+	c.stopped.Add(2)
+	go func() {
+		defer c.stopped.Done()
+		c.readFrames()
+	}()
+	go func() {
+		defer c.stopped.Done()
+		c.writeFrames()
+	}()
+}
+
+func (c *connection) Peer() comch.Peer      { return c.peer }
+func (c *connection) MaxMessageSize() int   { return c.maxMessageSize }
+func (c *connection) Done() <-chan struct{} { return c.done }
+
+func (c *connection) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// Send queues the message for the goroutine that writes, once the peer has
+// room for it.
+func (c *connection) Send(ctx context.Context, message []byte) error {
+	if len(message) > c.maxMessageSize {
+		return status.Errorf(status.TooBig, "send control message: %d bytes, the agreed limit is %d",
+			len(message), c.maxMessageSize)
+	}
+	select {
+	case <-c.done:
+		return c.notConnected("send control message")
+	default:
+	}
+	select {
+	case <-c.credits:
+	case <-c.done:
+		return c.notConnected("send control message")
+	case <-ctx.Done():
+		return fmt.Errorf("send control message: wait for room at the peer: %w", ctx.Err())
+	}
+	if !c.put(frame{kind: frameMessage, body: append([]byte(nil), message...)}, descriptors{}) {
+		return c.notConnected("send control message")
+	}
+	return nil
+}
+
+// Receive gives the room of the message it takes back to the peer.
+func (c *connection) Receive(ctx context.Context) ([]byte, error) {
+	message, err := c.takeMessage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.put(frame{kind: frameCredit, fields: [maxFields]uint32{1}}, descriptors{})
+	return message, nil
+}
+
+func (c *connection) takeMessage(ctx context.Context) ([]byte, error) {
+	select {
+	case message := <-c.inbox:
+		return message, nil
+	default:
+	}
+	select {
+	case message := <-c.inbox:
+		return message, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("receive control message: %w", ctx.Err())
+	case <-c.done:
+	}
+	select {
+	case message := <-c.inbox:
+		return message, nil
+	default:
+		return nil, c.notConnected("receive control message")
+	}
+}
+
+func (c *connection) NextConsumerEvent(ctx context.Context) (comch.ConsumerEvent, error) {
+	event, ok, err := c.events.next(ctx, c.done)
+	if err != nil {
+		return event, fmt.Errorf("wait for consumer event: %w", err)
+	}
+	if !ok {
+		return event, c.notConnected("wait for consumer event")
+	}
+	return event, nil
+}
+
+// put queues a frame. A full outbox means that the peer asks and never reads.
+func (c *connection) put(f frame, passed descriptors) bool {
+	if c.outbox.put(f, passed) {
+		return true
+	}
+	c.end(violation("peer does not read: %d frames wait for it", c.outbox.limit), nil)
+	return false
+}
+
+// notConnected is the error of an operation after the end.
+func (c *connection) notConnected(operation string) error {
+	return status.Errorf(status.NotConnected, "%s: connection has ended: %w", operation, c.Err())
+}
+
+// Close says goodbye to the peer.
+func (c *connection) Close() error {
+	if consumers, producers := c.local.count(); consumers+producers > 0 {
+		return status.Errorf(status.InUse, "close connection: %d consumers and %d producers are still open",
+			consumers, producers)
+	}
+	farewell := textFrame(frameGoodbye, nil)
+	c.end(status.Errorf(status.Shutdown, "connection was closed by this side"), &farewell)
+	c.awaitStop(2 * farewellTimeout)
+	return nil
+}
+
+// Abort leaves without a word: the peer sees a reset connection.
+func (c *connection) Abort() {
+	c.end(status.Errorf(status.ConnectionAborted, "connection was aborted by this side"), nil)
+}
+
+// awaitStop waits for the goroutines. Closing a descriptor that a hostile
+// peer has sent may take for ever; then they are left behind.
+func (c *connection) awaitStop(bound time.Duration) {
+	stopped := make(chan struct{})
+	go func() {
+		c.stopped.Wait()
+		close(stopped)
+	}()
+	timer := time.NewTimer(bound)
+	defer timer.Stop()
+	select {
+	case <-stopped:
+	case <-timer.C:
+		c.log.Warn("goroutines of a closed connection do not stop", zap.Int("peer_pid", c.peer.PID))
+	}
+}
+
+// end ends the connection, the first time it is called: consumers and
+// producers stop and wake up, waiting calls return, and the socket is closed
+// after the farewell, if there is one. It does not block, and reports whether
+// this call was the first.
+func (c *connection) end(reason error, farewell *frame) bool {
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		return false
+	}
+	c.err = reason
+	c.mu.Unlock()
+
+	c.stopped.Add(1)
+	c.local.endAll()
+	if c.ended != nil {
+		c.ended()
+	}
+	close(c.done)
+	c.outbox.finish(farewell)
+	if farewell == nil {
+		c.socket.close()
+	} else {
+		c.socket.limitWrites(farewellTimeout)
+	}
+	go c.releaseRemote()
+	return true
+}
+
+// releaseRemote drops what the peer has handed over. Apart from end, because
+// closing foreign descriptors and unmapping take time, and end may run on a
+// worker.
+func (c *connection) releaseRemote() {
+	defer c.stopped.Done()
+	c.remote.closeAll()
+	c.imports.close()
+}
+
+// fail ends the connection because of a violation, and tells the peer.
+func (c *connection) fail(reason error) {
+	farewell := textFrame(frameGoodbye, reason)
+	if c.end(reason, &farewell) {
+		c.log.Warn("ended connection", zap.Int("peer_pid", c.peer.PID), zap.Error(reason))
+	}
+}
+
+// writeFrames leaves a broken socket to the goroutine that reads: the peer's
+// last words may still be queued in it.
+func (c *connection) writeFrames() {
+	if err := c.outbox.writeTo(c.socket); err != nil {
+		c.log.Debug("cannot write to peer", zap.Int("peer_pid", c.peer.PID), zap.Error(err))
+		c.socket.limitReads(farewellTimeout)
+		<-c.done
+	}
+	c.socket.close()
+}

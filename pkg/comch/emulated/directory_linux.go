@@ -1,0 +1,158 @@
+package emulated
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Modes of the directories that servers make.
+const (
+	privateMode = 0o700
+	publicMode  = 0o755 // of servers that accept every user
+)
+
+// DefaultDirectory is where servers and clients of this user meet:
+// /run/zc-relay/comch for root, otherwise a directory below XDG_RUNTIME_DIR
+// or, without that, /tmp/zc-relay-UID/comch.
+func DefaultDirectory() string {
+	if os.Geteuid() == 0 {
+		return "/run/zc-relay/comch"
+	}
+	if runtimeDirectory := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(runtimeDirectory) {
+		return filepath.Join(runtimeDirectory, "zc-relay", "comch")
+	}
+	return filepath.Join(os.TempDir(), "zc-relay-"+strconv.Itoa(os.Geteuid()), "comch")
+}
+
+// directory is an open directory that nobody but root and this user can have
+// tampered with.
+type directory struct {
+	descriptor int
+	path       string // for messages
+}
+
+// openRoot opens the directory where servers and clients meet.
+func openRoot(path string) (*directory, error) {
+	path = filepath.Clean(path)
+	if err := checkParent(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	return openDirectory(unix.AT_FDCWD, path, path)
+}
+
+// makeRoot makes the directory where servers and clients meet, and what leads
+// to it, if need be.
+func makeRoot(path string, public bool) (*directory, error) {
+	path = filepath.Clean(path)
+	parent := filepath.Dir(path)
+	mode := os.FileMode(privateMode)
+	if public {
+		mode = publicMode
+	}
+	if err := os.MkdirAll(parent, mode); err != nil {
+		return nil, fmt.Errorf("make directory: %w", err)
+	}
+	if err := checkParent(parent); err != nil {
+		return nil, err
+	}
+	return makeDirectory(unix.AT_FDCWD, path, path, public)
+}
+
+// open opens a directory inside d.
+func (d *directory) open(name string) (*directory, error) {
+	return openDirectory(d.descriptor, name, filepath.Join(d.path, name))
+}
+
+// make opens a directory inside d and makes it if need be.
+func (d *directory) make(name string, public bool) (*directory, error) {
+	return makeDirectory(d.descriptor, name, filepath.Join(d.path, name), public)
+}
+
+func (d *directory) close() { closeDescriptor(d.descriptor) }
+
+// entry is a path to a file in d that is short enough for a socket address,
+// however long the path of d is.
+func (d *directory) entry(name string) string {
+	return descriptorPath(d.descriptor) + "/" + name
+}
+
+// descriptorPath names the file behind a descriptor of this process.
+func descriptorPath(descriptor int) string {
+	return "/proc/self/fd/" + strconv.Itoa(descriptor)
+}
+
+func makeDirectory(at int, name, path string, public bool) (*directory, error) {
+	if err := unix.Mkdirat(at, name, privateMode); err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, fmt.Errorf("make directory %s: %w", path, err)
+	}
+	d, err := openDirectory(at, name, path)
+	if err != nil || !public {
+		return d, err
+	}
+	if err := unix.Fchmod(d.descriptor, publicMode); err != nil {
+		d.close()
+		return nil, fmt.Errorf("open directory %s to every user: %w", path, err)
+	}
+	return d, nil
+}
+
+func openDirectory(at int, name, path string) (*directory, error) {
+	descriptor, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
+		return nil, status.Errorf(status.NotPermitted, "%s is a symbolic link or not a directory: remove it or choose another directory", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open directory %s: %w", path, err)
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(descriptor, &stat); err != nil {
+		closeDescriptor(descriptor)
+		return nil, fmt.Errorf("examine directory %s: %w", path, err)
+	}
+	if err := checkOwner(path, &stat); err != nil {
+		closeDescriptor(descriptor)
+		return nil, err
+	}
+	if stat.Mode&0o022 != 0 {
+		closeDescriptor(descriptor)
+		return nil, status.Errorf(status.NotPermitted, "%s has mode %#o and can be written by others: chmod go-w it", path, stat.Mode&0o7777)
+	}
+	return &directory{descriptor: descriptor, path: path}, nil
+}
+
+// checkParent makes sure that nobody else can replace what is in path. A
+// symbolic link is followed if root or this user made it.
+func checkParent(path string) error {
+	var link, stat unix.Stat_t
+	if err := unix.Lstat(path, &link); err != nil {
+		return fmt.Errorf("examine directory %s: %w", path, err)
+	}
+	if err := checkOwner(path, &link); err != nil {
+		return err
+	}
+	if err := unix.Stat(path, &stat); err != nil {
+		return fmt.Errorf("examine directory %s: %w", path, err)
+	}
+	if err := checkOwner(path, &stat); err != nil {
+		return err
+	}
+	if stat.Mode&0o022 != 0 && stat.Mode&unix.S_ISVTX == 0 {
+		return status.Errorf(status.NotPermitted, "%s has mode %#o and can be written by others: chmod go-w it", path, stat.Mode&0o7777)
+	}
+	return nil
+}
+
+func checkOwner(path string, stat *unix.Stat_t) error {
+	if user := uint32(os.Geteuid()); stat.Uid != 0 && stat.Uid != user {
+		return status.Errorf(status.NotPermitted, "%s belongs to user %d, not to root or user %d: choose another directory",
+			path, stat.Uid, user)
+	}
+	return nil
+}

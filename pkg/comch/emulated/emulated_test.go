@@ -1,0 +1,15 @@
+package emulated
+
+import (
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
+)
+
+func TestProviderConforms(t *testing.T) {
+	comchtest.Run(t, comchtest.Config{
+		Provider:              New(Options{Directory: t.TempDir()}),
+		OtherDevice:           "03:00.1",
+		ExportNeedsDescriptor: true,
+	})
+}

@@ -1,0 +1,84 @@
+package emulated
+
+import (
+	"context"
+	"sync"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+)
+
+// eventQueue keeps consumer events until they are asked for. A peer can make
+// any number of them; beyond limit, a consumer that came and went unseen
+// leaves no trace, so that the queue is bounded by limit and the number of
+// consumers that exist or have been seen.
+type eventQueue struct {
+	limit int
+
+	mu      sync.Mutex
+	events  []comch.ConsumerEvent
+	changed chan struct{} // holds a token while there are events
+}
+
+func newEventQueue(limit int) *eventQueue {
+	return &eventQueue{limit: limit, changed: make(chan struct{}, 1)}
+}
+
+func (q *eventQueue) put(event comch.ConsumerEvent) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if event.Created || len(q.events) < q.limit || !q.forget(event.ID) {
+		q.events = append(q.events, event)
+	}
+	q.signal()
+}
+
+// forget drops the creation of a consumer if nobody has seen it.
+func (q *eventQueue) forget(id comch.ConsumerID) bool {
+	for i := range q.events {
+		if q.events[i].ID == id {
+			q.events = append(q.events[:i], q.events[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+func (q *eventQueue) signal() {
+	if len(q.events) == 0 {
+		return
+	}
+	select {
+	case q.changed <- struct{}{}:
+	default:
+	}
+}
+
+// poll takes the oldest event.
+func (q *eventQueue) poll() (comch.ConsumerEvent, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.events) == 0 {
+		return comch.ConsumerEvent{}, false
+	}
+	event := q.events[0]
+	q.events = append(q.events[:0], q.events[1:]...)
+	q.signal()
+	return event, true
+}
+
+// next waits for an event. ok is false if done was closed and none is left.
+func (q *eventQueue) next(ctx context.Context, done <-chan struct{}) (event comch.ConsumerEvent, ok bool, err error) {
+	for {
+		if event, ok := q.poll(); ok {
+			return event, true, nil
+		}
+		select {
+		case <-q.changed:
+		case <-done:
+			event, ok := q.poll()
+			return event, ok, nil
+		case <-ctx.Done():
+			return comch.ConsumerEvent{}, false, ctx.Err()
+		}
+	}
+}

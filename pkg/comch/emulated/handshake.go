@@ -1,0 +1,99 @@
+package emulated
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// handshakeTimeout bounds the handshake, for either side.
+const handshakeTimeout = 5 * time.Second
+
+// greeting is what either side says of itself in the handshake.
+type greeting struct {
+	maxMessageSize int
+	receiveQueue   int
+}
+
+func (g greeting) hello() frame {
+	return frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, uint32(g.maxMessageSize), uint32(g.receiveQueue)}}
+}
+
+func (g greeting) welcome() frame {
+	return frame{kind: frameWelcome, fields: [maxFields]uint32{protocolVersion, uint32(g.maxMessageSize), uint32(g.receiveQueue)}}
+}
+
+// agree settles the terms, or says why there can be none.
+func (g greeting) agree(version, maxMessageSize, receiveQueue uint32) (terms, error) {
+	if version != protocolVersion {
+		return terms{}, status.Errorf(status.UnsupportedVersion,
+			"protocol version %d meets version %d: use the same release on both sides", protocolVersion, version)
+	}
+	if uint64(maxMessageSize) != uint64(g.maxMessageSize) {
+		return terms{}, status.Errorf(status.InvalidValue,
+			"control messages of up to %d bytes meet up to %d: configure the same size on both sides", g.maxMessageSize, maxMessageSize)
+	}
+	if receiveQueue == 0 || receiveQueue > uint32(highestLimits.MaxReceiveQueue) {
+		return terms{}, status.Errorf(status.InvalidValue, "receive queue of %d messages is not within 1 and %d",
+			receiveQueue, highestLimits.MaxReceiveQueue)
+	}
+	return terms{maxMessageSize: g.maxMessageSize, receiveQueue: g.receiveQueue, peerReceiveQueue: int(receiveQueue)}, nil
+}
+
+// receiveHello reads a client's first frame.
+func receiveHello(s *socket, own greeting) (terms, error) {
+	f, err := readHandshake(s)
+	if err != nil {
+		return terms{}, err
+	}
+	if f.kind != frameHello || f.fields[0] != protocolMagic {
+		return terms{}, violation("first frame is of kind %d with %#x, not a hello", f.kind, f.fields[0])
+	}
+	return own.agree(f.fields[1], f.fields[2], f.fields[3])
+}
+
+// greetServer is the client's side of the handshake.
+func greetServer(ctx context.Context, s *socket, own greeting) (terms, error) {
+	s.limit(handshakeTimeout)
+	stop := context.AfterFunc(ctx, func() { s.limit(time.Nanosecond) })
+	agreed, err := exchangeGreetings(s, own)
+	if !stop() && err != nil {
+		return terms{}, fmt.Errorf("wait for the server's welcome: %w", context.Cause(ctx))
+	}
+	s.limit(0)
+	return agreed, err
+}
+
+func exchangeGreetings(s *socket, own greeting) (terms, error) {
+	hello := own.hello()
+	writeErr := s.write(&hello, descriptors{})
+	// A server that refuses clients of this user says so and closes before it
+	// reads: its answer counts more than the failure to write.
+	f, err := readHandshake(s)
+	if err != nil {
+		return terms{}, errors.Join(writeErr, err)
+	}
+	switch f.kind {
+	case frameWelcome:
+		return own.agree(f.fields[0], f.fields[1], f.fields[2])
+	case frameGoodbye:
+		if refusal := peerError(f.fields[0], f.body); refusal != nil {
+			return terms{}, fmt.Errorf("the server refused: %w", refusal)
+		}
+	}
+	return terms{}, violation("the server answered hello with a frame of kind %d", f.kind)
+}
+
+// readHandshake reads a frame that has no descriptors.
+func readHandshake(s *socket) (frame, error) {
+	f, received, err := s.read()
+	received.closeAll()
+	if errors.Is(err, io.EOF) {
+		return f, status.Errorf(status.ConnectionReset, "peer closed the connection during the handshake")
+	}
+	return f, err
+}

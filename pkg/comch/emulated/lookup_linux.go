@@ -1,0 +1,131 @@
+package emulated
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// maxDevices bounds how many DPU devices a client looks through.
+const maxDevices = 1024
+
+// found is a server that has accepted a connection.
+type found struct {
+	conn *net.UnixConn
+	path string // of its socket, for messages
+}
+
+// lookup connects to the one server of that name that serves the host device,
+// whichever DPU device it listens on.
+func lookup(ctx context.Context, root, device, name string) (*found, error) {
+	servers, err := connectAll(ctx, root, device, name)
+	if err == nil && len(servers) == 1 {
+		return &servers[0], nil
+	}
+	for i := range servers {
+		_ = servers[i].conn.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(servers) > 1 {
+		return nil, status.Errorf(status.InvalidValue, "two servers have that name, %s and %s: stop one or rename it",
+			servers[0].path, servers[1].path)
+	}
+	return nil, status.Errorf(status.NotFound,
+		"no server named %q listens under %s/%s: start it with this device as its representor and this directory", name, root, device)
+}
+
+// connectAll connects to every server that qualifies. None is not an error.
+func connectAll(ctx context.Context, root, device, name string) ([]found, error) {
+	host, err := openHost(root, device)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer host.close()
+	devices, err := host.list()
+	if err != nil {
+		return nil, err
+	}
+	var servers []found
+	for _, dpu := range devices {
+		server, err := connectIn(ctx, host, dpu, name)
+		if err != nil {
+			return servers, err
+		}
+		if server != nil {
+			servers = append(servers, *server)
+		}
+	}
+	return servers, nil
+}
+
+func openHost(root, device string) (*directory, error) {
+	top, err := openRoot(root)
+	if err != nil {
+		return nil, err
+	}
+	defer top.close()
+	return top.open(device)
+}
+
+// list names the directories in d.
+func (d *directory) list() ([]string, error) {
+	twin, err := duplicate(d.descriptor)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(twin), d.path)
+	defer func() { _ = file.Close() }()
+	entries, err := file.ReadDir(maxDevices)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("list directory %s: %w", d.path, err)
+	}
+	var names []string
+	for _, entry := range entries {
+		if entry.IsDir() {
+			names = append(names, entry.Name())
+		}
+	}
+	return names, nil
+}
+
+// connectIn connects to the server of that name on one DPU device. It returns
+// nil if there is none, or only what a killed one has left.
+func connectIn(ctx context.Context, host *directory, device, name string) (*found, error) {
+	d, err := host.open(device)
+	if err != nil {
+		return nil, err
+	}
+	defer d.close()
+	path := d.path + "/" + name
+	descriptor, err := unix.Openat(d.descriptor, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open socket %s: %w", path, err)
+	}
+	defer closeDescriptor(descriptor)
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unixpacket", descriptorPath(descriptor))
+	switch {
+	case err == nil:
+		return &found{conn: conn.(*net.UnixConn), path: path}, nil
+	case errors.Is(err, unix.ECONNREFUSED):
+		return nil, nil
+	case errors.Is(err, unix.EAGAIN):
+		return nil, status.Errorf(status.Full, "server %s has too many clients waiting: %w", path, err)
+	}
+	return nil, fmt.Errorf("connect to %s: %w", path, err)
+}

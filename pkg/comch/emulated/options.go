@@ -1,0 +1,127 @@
+package emulated
+
+import (
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+)
+
+// The PCI addresses of the emulated hardware, as programs use them when no
+// others are configured.
+const (
+	// DefaultDevice is the device as the DPU sees it.
+	DefaultDevice = "03:00.0"
+	// DefaultRepresentor is the host function that the DPU serves.
+	DefaultRepresentor = "b1:00.0"
+	// DefaultHostDevice is the device as the host sees it.
+	DefaultHostDevice = "b1:00.0"
+)
+
+// Options configure a provider. The zero value is usable.
+type Options struct {
+	// Directory is where servers and clients meet; "" means
+	// DefaultDirectory(). It must belong to root or to the user of this
+	// process, and nobody else may be able to write to it.
+	Directory string
+	// Logger takes what cannot be returned: refused clients, for instance.
+	Logger *zap.Logger
+	Limits Limits
+}
+
+// Limits bound what a peer, or this side, can ask for. A value of 0 means the
+// default.
+type Limits struct {
+	MaxMessageSize  int // bytes in a control message, at most 128 KiB
+	MaxReceiveQueue int // control messages queued for one connection
+	MaxClients      int // clients of one server
+	MaxConsumers    int // consumers of either side of a connection
+	MaxProducers    int // producers of either side of a connection
+	MaxReceives     int // posted receives of one consumer, at most 1 Mi
+	MaxMemorySize   int // bytes of message memory of one consumer, at most 1 GiB
+	// MaxRingBytes is the shared memory that all rings of one connection may
+	// take; the server pays for them.
+	MaxRingBytes int
+	// MaxExports is how many regions either side may have exported.
+	MaxExports int
+	// MaxExportBytes is the memory that either side may have exported,
+	// unless the server is configured otherwise.
+	MaxExportBytes uint64
+}
+
+// defaultLimits are generous for what storage needs and small enough that a
+// hostile client cannot exhaust a machine. The size of control messages is
+// that of the hardware, so that nothing works only here.
+var defaultLimits = Limits{
+	MaxMessageSize:  4080,
+	MaxReceiveQueue: 1024,
+	MaxClients:      1024,
+	MaxConsumers:    128,
+	MaxProducers:    128,
+	MaxReceives:     1 << 17,
+	MaxMemorySize:   16 << 20,
+	MaxRingBytes:    64 << 20,
+	MaxExports:      64,
+	MaxExportBytes:  16 << 30,
+}
+
+// highestLimits keep sizes within what sockets and 32-bit fields can carry.
+var highestLimits = Limits{
+	MaxMessageSize:  128 << 10,
+	MaxReceiveQueue: 1 << 16,
+	MaxClients:      1 << 16,
+	MaxConsumers:    1 << 12,
+	MaxProducers:    1 << 12,
+	MaxReceives:     1 << 20,
+	MaxMemorySize:   1 << 30,
+	MaxRingBytes:    1 << 31,
+	MaxExports:      1 << 12,
+	MaxExportBytes:  1 << 62,
+}
+
+// Defaults of what a server or client may leave open.
+const (
+	defaultReceiveQueue = 64
+	defaultMaxClients   = 128
+)
+
+const (
+	providerName  = "emulated"
+	maxNameLength = 120 // bytes, as on hardware
+)
+
+// complete replaces zeroes by defaults and cuts off what cannot work.
+func (l Limits) complete() Limits {
+	return Limits{
+		MaxMessageSize:  bounded(l.MaxMessageSize, defaultLimits.MaxMessageSize, highestLimits.MaxMessageSize),
+		MaxReceiveQueue: bounded(l.MaxReceiveQueue, defaultLimits.MaxReceiveQueue, highestLimits.MaxReceiveQueue),
+		MaxClients:      bounded(l.MaxClients, defaultLimits.MaxClients, highestLimits.MaxClients),
+		MaxConsumers:    bounded(l.MaxConsumers, defaultLimits.MaxConsumers, highestLimits.MaxConsumers),
+		MaxProducers:    bounded(l.MaxProducers, defaultLimits.MaxProducers, highestLimits.MaxProducers),
+		MaxReceives:     bounded(l.MaxReceives, defaultLimits.MaxReceives, highestLimits.MaxReceives),
+		MaxMemorySize:   bounded(l.MaxMemorySize, defaultLimits.MaxMemorySize, highestLimits.MaxMemorySize),
+		MaxRingBytes:    bounded(l.MaxRingBytes, defaultLimits.MaxRingBytes, highestLimits.MaxRingBytes),
+		MaxExports:      bounded(l.MaxExports, defaultLimits.MaxExports, highestLimits.MaxExports),
+		MaxExportBytes:  bounded(l.MaxExportBytes, defaultLimits.MaxExportBytes, highestLimits.MaxExportBytes),
+	}
+}
+
+func bounded[T int | uint64](value, fallback, highest T) T {
+	if value <= 0 {
+		return fallback
+	}
+	return min(value, highest)
+}
+
+func (l Limits) capabilities() comch.Capabilities {
+	return comch.Capabilities{
+		MaxNameLength:      maxNameLength,
+		MaxMessageSize:     l.MaxMessageSize,
+		MaxReceiveQueue:    l.MaxReceiveQueue,
+		MaxClients:         l.MaxClients,
+		MaxConsumers:       l.MaxConsumers,
+		MaxReceives:        l.MaxReceives,
+		MaxMemorySize:      l.MaxMemorySize,
+		MaxImmediateLength: comch.MaxImmediateLength,
+		CanWait:            true,
+	}
+}

@@ -1,0 +1,129 @@
+package emulated
+
+import (
+	"sync"
+	"time"
+)
+
+// maxUnsent bounds the frames that wait for the socket, apart from control
+// messages, whose number credits bound. Only a peer that asks without end
+// and reads nothing reaches it.
+const maxUnsent = 4096
+
+// farewellTimeout bounds how long the last frames may take to be written.
+const farewellTimeout = time.Second
+
+// outbox queues frames for the goroutine that writes them, so that nobody
+// else waits for the socket: in particular not the goroutine that reads it,
+// or two connections could wait for each other.
+type outbox struct {
+	limit int
+
+	mu       sync.Mutex
+	queue    []outgoing
+	finished bool
+	changed  chan struct{} // holds a token while there is something to see
+}
+
+// outgoing is a frame and the descriptors that it owns until it is written.
+type outgoing struct {
+	frame       frame
+	descriptors descriptors
+}
+
+func newOutbox(credits int) *outbox {
+	return &outbox{limit: maxUnsent + credits, changed: make(chan struct{}, 1)}
+}
+
+// put queues a frame and takes over the descriptors, whether it succeeds or
+// not. It fails when the connection has ended or the peer does not read.
+func (o *outbox) put(f frame, passed descriptors) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.finished || len(o.queue) >= o.limit {
+		passed.closeAll()
+		return false
+	}
+	o.queue = append(o.queue, outgoing{f, passed})
+	o.signal()
+	return true
+}
+
+// finish lets the writer end: after what is queued and the farewell, if there
+// is one, and otherwise at once.
+func (o *outbox) finish(farewell *frame) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.finished {
+		return
+	}
+	o.finished = true
+	if farewell != nil {
+		o.queue = append(o.queue, outgoing{frame: *farewell})
+	} else {
+		o.discardLocked()
+	}
+	o.signal()
+}
+
+func (o *outbox) signal() {
+	select {
+	case o.changed <- struct{}{}:
+	default:
+	}
+}
+
+// take waits for frames. It returns none when there will be no more.
+func (o *outbox) take() []outgoing {
+	for range o.changed {
+		o.mu.Lock()
+		taken, finished := o.queue, o.finished
+		o.queue = nil
+		o.mu.Unlock()
+		if len(taken) > 0 {
+			o.signal() // to see whether it is finished
+			return taken
+		}
+		if finished {
+			return nil
+		}
+	}
+	return nil
+}
+
+// writeTo writes frames until the outbox is finished or the socket fails.
+func (o *outbox) writeTo(s *socket) error {
+	for {
+		batch := o.take()
+		if batch == nil {
+			return nil
+		}
+		for i := range batch {
+			if err := s.write(&batch[i].frame, batch[i].descriptors); err != nil {
+				closeOutgoing(batch[i:])
+				o.discard()
+				return err
+			}
+			batch[i].descriptors.closeAll()
+		}
+	}
+}
+
+// discard drops what is queued and refuses more.
+func (o *outbox) discard() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.finished = true
+	o.discardLocked()
+}
+
+func (o *outbox) discardLocked() {
+	closeOutgoing(o.queue)
+	o.queue = nil
+}
+
+func closeOutgoing(frames []outgoing) {
+	for i := range frames {
+		frames[i].descriptors.closeAll()
+	}
+}

@@ -1,0 +1,171 @@
+package emulated
+
+import (
+	"sync"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// remoteConsumer is a consumer of the peer as our producers see it. It lives
+// until the peer has destroyed it and the last producer is closed, so that no
+// producer loses memory that it is writing to.
+type remoteConsumer struct {
+	id     comch.ConsumerID
+	ring   *sendRing
+	region *memory.Region
+	push   int // of the consumer's doorbell
+
+	waitMu  sync.Mutex // guards waiting and the shared flag
+	waiting int        // producers that are armed
+
+	owner *remoteConsumers
+	// Guarded by owner.mu:
+	producers map[*producer]struct{}
+	closed    bool // by the peer, or with the connection
+}
+
+// announceWaiting asks the consumer to ring when it posts receives.
+func (r *remoteConsumer) announceWaiting(additional int) {
+	r.waitMu.Lock()
+	defer r.waitMu.Unlock()
+	r.waiting += additional
+	r.ring.shared.header.producersWaiting.Store(1)
+}
+
+// withdrawWaiting takes it back when nobody else waits.
+func (r *remoteConsumer) withdrawWaiting() {
+	r.waitMu.Lock()
+	defer r.waitMu.Unlock()
+	r.waiting--
+	if r.waiting == 0 {
+		r.ring.shared.header.producersWaiting.Store(0)
+	}
+}
+
+// release frees the memory and the doorbell.
+func (r *remoteConsumer) release() error {
+	closeDescriptor(r.push)
+	return r.region.Close()
+}
+
+// remoteConsumers are the peer's consumers, and the ring memory that counts
+// against the connection's limit, which on the server is that of both sides.
+type remoteConsumers struct {
+	mu        sync.Mutex
+	limits    Limits
+	ended     bool
+	ringBytes int
+	consumers map[comch.ConsumerID]*remoteConsumer
+}
+
+func (r *remoteConsumers) start(limits Limits) {
+	r.limits = limits
+	r.consumers = make(map[comch.ConsumerID]*remoteConsumer)
+}
+
+// reserve counts ring memory before it is allocated.
+func (r *remoteConsumers) reserve(bytes int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if bytes > r.limits.MaxRingBytes-r.ringBytes {
+		return status.Errorf(status.NoMemory, "ring of %d bytes: the connection has %d of its %d bytes left",
+			bytes, r.limits.MaxRingBytes-r.ringBytes, r.limits.MaxRingBytes)
+	}
+	r.ringBytes += bytes
+	return nil
+}
+
+func (r *remoteConsumers) giveBack(bytes int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ringBytes -= bytes
+}
+
+// add enters a consumer. It fails if there is one with this id.
+func (r *remoteConsumers) add(c *remoteConsumer) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.consumers[c.id] != nil || r.ended {
+		return false
+	}
+	c.owner = r
+	c.producers = make(map[*producer]struct{})
+	r.consumers[c.id] = c
+	return true
+}
+
+func (r *remoteConsumers) full() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.consumers) >= r.limits.MaxConsumers
+}
+
+// attach makes p a producer to the consumer id.
+func (r *remoteConsumers) attach(id comch.ConsumerID, p *producer) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.consumers[id]
+	if c == nil {
+		return status.Errorf(status.NotFound, "the peer has no consumer %d", id)
+	}
+	p.consumer = c
+	c.producers[p] = struct{}{}
+	return nil
+}
+
+// detach is the end of a producer.
+func (r *remoteConsumers) detach(p *producer) error {
+	r.mu.Lock()
+	c := p.consumer
+	delete(c.producers, p)
+	last := c.closed && len(c.producers) == 0
+	r.mu.Unlock()
+	if !last {
+		return nil
+	}
+	return r.dispose(c)
+}
+
+// close is the end of a consumer by the peer. It reports whether it existed.
+func (r *remoteConsumers) close(id comch.ConsumerID) bool {
+	r.mu.Lock()
+	c := r.consumers[id]
+	if c == nil {
+		r.mu.Unlock()
+		return false
+	}
+	delete(r.consumers, id)
+	c.closed = true
+	for p := range c.producers {
+		p.end()
+	}
+	unused := len(c.producers) == 0
+	r.mu.Unlock()
+	if unused {
+		_ = r.dispose(c) // unmapping our own mapping does not fail
+	}
+	return true
+}
+
+func (r *remoteConsumers) dispose(c *remoteConsumer) error {
+	size := int(c.region.Len())
+	err := c.release()
+	r.giveBack(size)
+	return err
+}
+
+// closeAll is the end of the connection.
+func (r *remoteConsumers) closeAll() {
+	r.mu.Lock()
+	r.ended = true
+	ids := make([]comch.ConsumerID, 0, len(r.consumers))
+	for id := range r.consumers {
+		ids = append(ids, id)
+	}
+	r.mu.Unlock()
+	for _, id := range ids {
+		r.close(id)
+	}
+}

@@ -1,0 +1,241 @@
+package emulated
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// maxHandshakes bounds the clients that have not said hello yet. Beyond it
+// the oldest goes: an honest client says hello at once.
+const maxHandshakes = 64
+
+// acceptPause is how long a server waits after it could not accept, for
+// instance because the process has no descriptors left.
+const acceptPause = 50 * time.Millisecond
+
+// server implements comch.Server.
+type server struct {
+	config   comch.ServerConfig
+	limits   Limits
+	log      *zap.Logger
+	claim    *claim
+	listener *net.UnixListener
+	accepted chan *connection
+	closed   chan struct{}
+	running  sync.WaitGroup
+
+	mu         sync.Mutex
+	stopping   bool
+	clients    int
+	handshakes []*net.UnixConn // oldest first
+}
+
+func newServer(p *provider, config comch.ServerConfig, c *claim, listener *net.UnixListener) *server {
+	s := &server{
+		config:   config,
+		limits:   p.limits,
+		log:      p.log.With(zap.String("server", config.Name)),
+		claim:    c,
+		listener: listener,
+		accepted: make(chan *connection, config.MaxClients),
+		closed:   make(chan struct{}),
+	}
+	s.limits.MaxExportBytes = config.MaxExportBytes
+	s.running.Add(1)
+	go s.acceptLoop()
+	return s
+}
+
+func (s *server) Address() string {
+	return fmt.Sprintf("%s/%s", s.claim.directory.path, s.config.Name)
+}
+
+// Accept passes over clients that have left meanwhile.
+func (s *server) Accept(ctx context.Context) (comch.Connection, error) {
+	for {
+		select {
+		case <-s.closed:
+			return nil, status.Errorf(status.Shutdown, "accept Comch client: server %q is closed", s.config.Name)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("accept Comch client: %w", ctx.Err())
+		case c := <-s.accepted:
+			if c.Err() == nil {
+				return c, nil
+			}
+		}
+	}
+}
+
+// Close also turns away clients that nobody has accepted.
+func (s *server) Close() error {
+	s.mu.Lock()
+	if s.stopping {
+		s.mu.Unlock()
+		return nil
+	}
+	s.stopping = true
+	for _, conn := range s.handshakes {
+		_ = conn.Close()
+	}
+	s.mu.Unlock()
+	close(s.closed)
+	// The name goes first: whoever finds the server reaches it.
+	s.claim.release()
+	err := s.listener.Close()
+	s.running.Wait()
+	for {
+		select {
+		case c := <-s.accepted:
+			c.Abort()
+		default:
+			return err
+		}
+	}
+}
+
+func (s *server) acceptLoop() {
+	defer s.running.Done()
+	for {
+		conn, err := s.listener.AcceptUnix()
+		switch {
+		case err == nil:
+			s.begin(conn)
+		case errors.Is(err, net.ErrClosed):
+			return
+		default:
+			s.log.Warn("cannot accept clients", zap.Error(err))
+			select {
+			case <-s.closed:
+				return
+			case <-time.After(acceptPause):
+			}
+		}
+	}
+}
+
+// begin starts the handshake with a client.
+func (s *server) begin(conn *net.UnixConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		_ = conn.Close()
+		return
+	}
+	if len(s.handshakes) >= maxHandshakes {
+		_ = s.handshakes[0].Close()
+		s.handshakes = s.handshakes[1:]
+	}
+	s.handshakes = append(s.handshakes, conn)
+	s.running.Add(1)
+	go func() {
+		defer s.running.Done()
+		s.serve(conn)
+	}()
+}
+
+// serve leads a client through the handshake.
+func (s *server) serve(conn *net.UnixConn) {
+	socket := newSocket(conn, s.config.MaxMessageSize)
+	socket.limit(handshakeTimeout)
+	peer, agreed, err := s.greet(socket)
+	s.endHandshake(conn)
+	if err != nil {
+		s.log.Warn("refused client", zap.Int("peer_pid", peer.PID), zap.Uint32("peer_uid", peer.UID), zap.Error(err))
+		socket.close()
+		return
+	}
+	socket.limit(0)
+	c := newConnection(serverRole, socket, peer, agreed, s.limits, s.log)
+	c.ended = s.leave
+	c.start()
+	s.hand(c)
+}
+
+// greet is the server's side of the handshake. A client that is admitted
+// counts until its connection ends.
+func (s *server) greet(socket *socket) (comch.Peer, terms, error) {
+	peer, err := peerOf(socket.conn)
+	if err != nil {
+		return peer, terms{}, err
+	}
+	agreed, err := s.examine(socket, peer)
+	if err != nil {
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			refusal := textFrame(frameGoodbye, err)
+			_ = socket.write(&refusal, descriptors{}) // best effort: the client is sent away anyway
+		}
+		return peer, terms{}, err
+	}
+	answer := greeting{agreed.maxMessageSize, agreed.receiveQueue}.welcome()
+	if err := socket.write(&answer, descriptors{}); err != nil {
+		s.leave()
+		return peer, terms{}, err
+	}
+	return peer, agreed, nil
+}
+
+func (s *server) examine(socket *socket, peer comch.Peer) (terms, error) {
+	if err := s.authorize(peer); err != nil {
+		return terms{}, err
+	}
+	agreed, err := receiveHello(socket, greeting{s.config.MaxMessageSize, s.config.ReceiveQueue})
+	if err != nil {
+		return terms{}, err
+	}
+	return agreed, s.admit()
+}
+
+func (s *server) authorize(peer comch.Peer) error {
+	if s.config.AllowAnyUser || peer.UID == 0 || peer.UID == uint32(os.Geteuid()) {
+		return nil
+	}
+	return status.Errorf(status.NotPermitted, "user %d may not use this server, only root and user %d: let the server allow every user",
+		peer.UID, os.Geteuid())
+}
+
+func (s *server) admit() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.clients >= s.config.MaxClients {
+		return status.Errorf(status.Full, "the server has its maximum of %d clients", s.config.MaxClients)
+	}
+	s.clients++
+	return nil
+}
+
+func (s *server) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clients--
+}
+
+// hand passes a connection to Accept. Nobody is left waiting behind clients
+// that came and went without being accepted.
+func (s *server) hand(c *connection) {
+	select {
+	case s.accepted <- c:
+	default:
+		c.fail(status.Errorf(status.Full, "the server does not accept clients"))
+	}
+}
+
+func (s *server) endHandshake(conn *net.UnixConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, c := range s.handshakes {
+		if c == conn {
+			s.handshakes = append(s.handshakes[:i], s.handshakes[i+1:]...)
+			return
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package emulated
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+)
+
+// socket sends and receives frames. One goroutine may read while another
+// writes.
+type socket struct {
+	conn    *net.UnixConn
+	packet  []byte // what was read last
+	control []byte
+	output  []byte
+}
+
+func newSocket(conn *net.UnixConn, maxMessageSize int) *socket {
+	return &socket{
+		conn:    conn,
+		packet:  make([]byte, frameOverhead+max(maxMessageSize, maxTextLength)),
+		control: make([]byte, unix.CmsgSpace(4*maxDescriptors)),
+	}
+}
+
+// read waits for the next frame, whose body is valid until the next read. The
+// caller owns the descriptors, also when there is an error. io.EOF means that
+// the peer has closed its end.
+func (s *socket) read() (frame, descriptors, error) {
+	n, controlLength, flags, err := s.readPacket()
+	received, controlErr := parseControl(s.control[:controlLength])
+	if err != nil {
+		return frame{}, received, err
+	}
+	if controlErr != nil {
+		return frame{}, received, controlErr
+	}
+	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		return frame{}, received, violation("packet exceeds %d bytes or %d descriptors", len(s.packet), maxDescriptors)
+	}
+	f, err := parseFrame(s.packet[:n])
+	if err == nil && received.count > frameShapes[f.kind].descriptors {
+		err = violation("frame of kind %d carries %d descriptors", f.kind, received.count)
+	}
+	return f, received, err
+}
+
+// readPacket reads on after ECONNRESET: it tells that the peer died with
+// packets of ours unread, and what it sent before is still queued.
+func (s *socket) readPacket() (n, controlLength, flags int, err error) {
+	n, controlLength, flags, _, err = s.conn.ReadMsgUnix(s.packet, s.control)
+	if errors.Is(err, unix.ECONNRESET) {
+		n, controlLength, flags, _, err = s.conn.ReadMsgUnix(s.packet, s.control)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = fmt.Errorf("read from peer: %w", err)
+	}
+	return n, controlLength, flags, err
+}
+
+// parseControl takes the descriptors out of a control message. The kernel
+// installs no more than fit into the buffer.
+func parseControl(control []byte) (descriptors, error) {
+	var received descriptors
+	if len(control) == 0 {
+		return received, nil
+	}
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return received, violation("control data: %v", err)
+	}
+	for i := range messages {
+		list, err := unix.ParseUnixRights(&messages[i])
+		if err != nil {
+			continue // not descriptors
+		}
+		for _, descriptor := range list {
+			if received.count == maxDescriptors {
+				closeDescriptor(descriptor)
+				continue
+			}
+			received.add(descriptor)
+		}
+	}
+	return received, nil
+}
+
+// write sends a frame with copies of the descriptors, waiting while the
+// peer's socket is full.
+func (s *socket) write(f *frame, passed descriptors) error {
+	s.output = f.append(s.output[:0])
+	var rights []byte
+	if passed.count > 0 {
+		rights = unix.UnixRights(passed.list[:passed.count]...)
+	}
+	if _, _, err := s.conn.WriteMsgUnix(s.output, rights, nil); err != nil {
+		return fmt.Errorf("write to peer: %w", err)
+	}
+	return nil
+}
+
+// limit bounds how long reads and writes may wait from now on; 0 means for
+// ever.
+func (s *socket) limit(timeout time.Duration) {
+	var deadline time.Time
+	if timeout > 0 {
+		deadline = time.Now().Add(timeout)
+	}
+	_ = s.conn.SetDeadline(deadline) // fails on a closed socket only
+}
+
+// limitWrites bounds how long writes may wait from now on.
+func (s *socket) limitWrites(timeout time.Duration) {
+	_ = s.conn.SetWriteDeadline(time.Now().Add(timeout))
+}
+
+// limitReads bounds how long reads may wait from now on.
+func (s *socket) limitReads(timeout time.Duration) {
+	_ = s.conn.SetReadDeadline(time.Now().Add(timeout))
+}
+
+func (s *socket) close() { _ = s.conn.Close() }
+
+// peerOf asks the kernel who is at the other end.
+func peerOf(conn *net.UnixConn) (comch.Peer, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return comch.Peer{}, fmt.Errorf("get peer credentials: %w", err)
+	}
+	var credentials *unix.Ucred
+	var optionErr error
+	err = raw.Control(func(fd uintptr) {
+		credentials, optionErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err = errors.Join(err, optionErr); err != nil {
+		return comch.Peer{}, fmt.Errorf("get peer credentials: %w", err)
+	}
+	return comch.Peer{PID: int(credentials.Pid), UID: credentials.Uid, GID: credentials.Gid}, nil
+}
