@@ -210,6 +210,7 @@ func (s *session) destroy() (controlmsg.Message, error) {
 		return nil, err
 	}
 	if s.target != nil {
+		s.target.expendable.Store(true) // it closes the connection when it has answered
 		if _, err := s.call(&controlmsg.DestroyObjects{}); err != nil {
 			return nil, err
 		}

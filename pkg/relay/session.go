@@ -78,7 +78,7 @@ func (s *session) serve() error {
 		}
 		if err != nil {
 			s.log.Warn("request failed", zap.Stringer("request", request.Message.Kind()), zap.Error(err))
-			err = s.client.Fail(s.ctx, request.Correlation, err)
+			err = s.client.Fail(s.answering(), request.Correlation, err)
 		} else {
 			err = s.reply(request.Correlation, reply)
 		}
@@ -94,10 +94,14 @@ func (s *session) serve() error {
 // reply answers the client, through the machine once there is a target.
 func (s *session) reply(correlation uint64, reply controlmsg.Message) error {
 	if s.machine == nil {
-		return s.client.Reply(s.ctx, correlation, reply)
+		return s.client.Reply(s.answering(), correlation, reply)
 	}
-	return s.machine.Reply(s.ctx, correlation, reply)
+	return s.machine.Reply(s.answering(), correlation, reply)
 }
+
+// answering is the context for answers: also one that tells why the session
+// ends must go out. The endpoint bounds it.
+func (s *session) answering() context.Context { return context.WithoutCancel(s.ctx) }
 
 // handle carries out one request of the client. The responder has checked
 // that it comes in order.
@@ -124,7 +128,7 @@ func (s *session) handle(message controlmsg.Message) (controlmsg.Message, error)
 func (s *session) openVolume() (controlmsg.Message, error) {
 	if former := s.target; former != nil {
 		s.target, s.machine = nil, nil
-		former.replaced.Store(true)
+		former.expendable.Store(true)
 		former.requester.Close(nil)
 	}
 	target, err := s.relay.openTarget(s.ctx)
@@ -146,7 +150,7 @@ func (s *session) watchTarget(target *targetConnection) {
 	requester := target.requester
 	select {
 	case <-requester.Done():
-		if target.replaced.Load() {
+		if target.expendable.Load() {
 			return
 		}
 		s.cancel(fmt.Errorf("target %v: %w", s.relay.config.Target, endOf(requester.Err())))

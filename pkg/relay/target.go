@@ -22,8 +22,8 @@ type targetConnection struct {
 	software  string
 	// source is the local address, from which RDMA connections come as well.
 	source netip.Addr
-	// replaced tells that its end does not matter to the session any more.
-	replaced atomic.Bool
+	// expendable tells that its end does not matter to the session any more.
+	expendable atomic.Bool
 }
 
 // openTarget connects to the target and opens the volume.

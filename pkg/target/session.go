@@ -84,9 +84,9 @@ func (s *session) serve() error {
 		}
 		if err != nil {
 			s.log.Warn("request failed", zap.Stringer("request", request.Message.Kind()), zap.Error(err))
-			err = s.relay.Fail(s.ctx, request.Correlation, err)
+			err = s.relay.Fail(s.answering(), request.Correlation, err)
 		} else {
-			err = s.relay.Reply(s.ctx, request.Correlation, reply)
+			err = s.relay.Reply(s.answering(), request.Correlation, reply)
 		}
 		if err != nil {
 			return fmt.Errorf("answer %v: %w", request.Message.Kind(), err)
@@ -96,6 +96,10 @@ func (s *session) serve() error {
 		}
 	}
 }
+
+// answering is the context for answers: also one that tells why the session
+// ends must go out. The endpoint bounds it.
+func (s *session) answering() context.Context { return context.WithoutCancel(s.ctx) }
 
 // handle carries out one request of the relay. The responder has checked that
 // it comes in order.
