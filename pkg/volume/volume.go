@@ -23,6 +23,13 @@ func (u UUID) String() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:16])
 }
 
+// withVersion sets the version and the variant bits (RFC 9562, section 4).
+func (u UUID) withVersion(version byte) UUID {
+	u[6] = u[6]&0x0f | version<<4
+	u[8] = u[8]&0x3f | 0x80
+	return u
+}
+
 // Info describes a volume.
 type Info struct {
 	Name      string
@@ -65,7 +72,8 @@ type Volume interface {
 type Operation uint8
 
 // The operations. A Flush covers all requests that were completed, on any
-// lane, before it was submitted.
+// lane, before it was submitted. After a Trim, each block of the range holds
+// either zeroes or what it held before; after WriteZeroes, zeroes.
 const (
 	Read Operation = iota + 1
 	Write
@@ -111,12 +119,15 @@ type Request struct {
 	// Err is the outcome, nil for success. It is valid after completion.
 	Err error
 
-	next *Request // the lane's own
+	lane *lane    // where to complete it
+	next *Request // links requests in the lists of lane and pool
 }
 
 // Lane submits requests on behalf of one thread.
 type Lane interface {
-	// Waiter lets the thread sleep until a request completes.
+	// Waiter lets the thread sleep until a request completes. Descriptor is
+	// -1 if requests are always done when Submit returns; the lane need then
+	// not be waited for.
 	progress.Waiter
 	// Submit starts a request. Requests run in any order. A Submit that
 	// fails has not taken the request: status.Full if depth requests are

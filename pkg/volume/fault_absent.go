@@ -1,0 +1,9 @@
+//go:build !faultinject
+
+package volume
+
+import "github.com/zc-relay/zc-relay/pkg/status"
+
+func parseFault(string) (Backend, error) {
+	return nil, status.Errorf(status.NotSupported, "volumes of kind fault are not built in: build with -tags faultinject")
+}

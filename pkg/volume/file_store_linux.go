@@ -1,0 +1,177 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+const (
+	// readAtOnce is up to how many bytes a lane copies out of the page cache
+	// by itself. What is larger is worth another core.
+	readAtOnce = 256 << 10
+	// readers is how many reads of one volume may wait for the device at a
+	// time. Each takes a thread.
+	readers = 16
+	// changeBatch is how many writes, or flushes, are taken at a time.
+	changeBatch = 64
+)
+
+// fileStore is the store of a volume on a file or block device. It is never
+// mapped: faults would block the lane's thread, and an error of the device
+// would kill the process.
+//
+// One goroutine makes all changes: a file system lets only one write to a
+// file at a time anyway, and would make others contend for the inode. One
+// makes them durable, see flush.
+type fileStore struct {
+	file     *os.File
+	fd       int
+	readOnly bool
+	log      *zap.Logger
+
+	reads   *pool
+	changes *pool
+	flushes *pool
+
+	syncFile func() error
+	// failed is why nothing can be made durable any more; nil while it can.
+	failed atomic.Pointer[status.Error]
+
+	// What the file system turned out not to do.
+	noNowait    atomic.Bool
+	noZeroRange atomic.Bool
+	noPunchHole atomic.Bool
+}
+
+// newFileStore starts the goroutines of a store. On success it owns file.
+func newFileStore(file *os.File, readOnly bool, log *zap.Logger) (*fileStore, error) {
+	s := &fileStore{file: file, fd: int(file.Fd()), readOnly: readOnly, log: log}
+	s.syncFile = func() error { return retryInterrupted(func() error { return unix.Fdatasync(s.fd) }) }
+	for _, p := range []struct {
+		pool            **pool
+		size, batchSize int
+		handle          func(*fifo)
+	}{{&s.reads, readers, 1, s.read}, {&s.changes, 1, changeBatch, s.change}, {&s.flushes, 1, changeBatch, s.flush}} {
+		started, err := startPool(p.size, p.batchSize, p.handle)
+		if err != nil {
+			return nil, errors.Join(err, s.stop())
+		}
+		*p.pool = started
+	}
+	return s, nil
+}
+
+// start serves reads out of the page cache.
+func (s *fileStore) start(r *Request) *pool {
+	switch {
+	case r.Operation == Read && s.readCached(r):
+		return nil
+	case r.Operation == Read:
+		return s.reads
+	case r.Operation == Flush && s.readOnly:
+		return nil
+	case r.Operation == Flush:
+		return s.flushes
+	}
+	return s.changes
+}
+
+func (s *fileStore) readCached(r *Request) bool {
+	if r.Length > readAtOnce || s.noNowait.Load() {
+		return false
+	}
+	n, errno := readNowait(s.fd, r.Buffer, r.Offset)
+	if errno == unix.EOPNOTSUPP {
+		s.noNowait.Store(true)
+	}
+	return errno == 0 && n == len(r.Buffer)
+}
+
+func (s *fileStore) read(batch *fifo) {
+	for r := batch.pop(); r != nil; r = batch.pop() {
+		r.Err = s.readAt(r.Buffer, r.Offset)
+		r.lane.complete(r)
+	}
+}
+
+func (s *fileStore) change(batch *fifo) {
+	for r := batch.pop(); r != nil; r = batch.pop() {
+		r.Err = s.changeOne(r)
+		if r.Err == nil && r.ForceUnitAccess {
+			s.flushes.submit(r)
+			continue
+		}
+		r.lane.complete(r)
+	}
+}
+
+func (s *fileStore) changeOne(r *Request) error {
+	if failed := s.failed.Load(); failed != nil {
+		return failed
+	}
+	switch r.Operation {
+	case Trim:
+		return s.trim(r.Offset, r.Length)
+	case WriteZeroes:
+		return s.writeZeroes(r.Offset, r.Length)
+	}
+	return s.writeAt(r.Buffer, r.Offset)
+}
+
+// flush completes a batch of requests when everything written before is
+// durable. It is called by one goroutine: the kernel reports a failed
+// write-back once per open file, and of two calls of fdatasync(2) at the same
+// time the one that does not get the error would vouch for data that is lost.
+func (s *fileStore) flush(batch *fifo) {
+	err := s.makeDurable()
+	for r := batch.pop(); r != nil; r = batch.pop() {
+		r.Err = err
+		r.lane.complete(r)
+	}
+}
+
+// makeDurable fails for ever after it has failed once: the kernel counts the
+// pages that it could not write as clean, so the next fdatasync(2) succeeds
+// without them.
+func (s *fileStore) makeDurable() error {
+	if failed := s.failed.Load(); failed != nil {
+		return failed
+	}
+	cause := s.syncFile()
+	if cause == nil {
+		return nil
+	}
+	failed := &status.Error{Code: status.IOFailed, Err: fmt.Errorf(
+		"flush %q failed, the volume takes no more writes until it is opened again: %w", s.file.Name(), cause)}
+	s.failed.Store(failed)
+	s.log.Error("volume takes no more writes until it is opened again", zap.String("file", s.file.Name()), zap.Error(cause))
+	return failed
+}
+
+// close also unlocks the file.
+func (s *fileStore) close() error {
+	err := s.stop()
+	if !s.readOnly {
+		err = errors.Join(err, s.makeDurable())
+	}
+	return errors.Join(err, s.file.Close())
+}
+
+// stop ends the goroutines that were started. Changes go on to be flushed, so
+// they end first.
+func (s *fileStore) stop() error {
+	var errs []error
+	for _, p := range []*pool{s.reads, s.changes, s.flushes} {
+		if p != nil {
+			errs = append(errs, p.stop())
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,126 @@
+package volume
+
+import (
+	"crypto/rand"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// MemoryBackend keeps a volume in memory that is allocated as it is written
+// to. The content is gone, and the UUID another, after Close.
+type MemoryBackend struct {
+	Size uint64 // bytes
+}
+
+// zeroAtOnce is up to how many bytes a lane zeroes by itself: as long as
+// copying the largest usual write takes.
+const zeroAtOnce = 1 << 20
+
+// clearStep is how many bytes are cleared between two points at which the
+// garbage collector can stop the thread.
+const clearStep = 1 << 20
+
+func parseMemory(argument string) (Backend, error) {
+	bytes, err := size.Parse(argument)
+	if err != nil {
+		return nil, status.Errorf(status.InvalidValue, "memory:SIZE: %w", err)
+	}
+	return MemoryBackend{Size: uint64(bytes)}, nil
+}
+
+// String implements Backend.
+func (b MemoryBackend) String() string { return "memory:" + size.Bytes(b.Size).String() }
+
+func (b MemoryBackend) open(spec *Spec) (Volume, error) {
+	if err := spec.checkNewSize(b.Size); err != nil {
+		return nil, err
+	}
+	region, err := memory.Alloc("zc-relay volume "+spec.Name, b.Size)
+	if err != nil {
+		return nil, err
+	}
+	info := Info{
+		Name: spec.Name, UUID: randomUUID(), Size: b.Size, BlockSize: spec.BlockSize,
+		Capabilities: CanTrim | CanWriteZeroes | CanFUA,
+	}
+	m := &memoryStore{region: region}
+	if m.background, err = startPool(1, 1, m.zeroBatch); err != nil {
+		return nil, errors.Join(err, region.Close())
+	}
+	v := newInstance(info, m)
+	v.memory = region
+	return v, nil
+}
+
+// randomUUID makes a version 4 UUID (RFC 9562, section 5.4).
+func randomUUID() UUID {
+	var u UUID
+	_, _ = rand.Read(u[:]) // never fails
+	return u.withVersion(4)
+}
+
+// memoryStore is the store of a volume in memory. Lanes do not exclude each
+// other: as on a disk, writes of the same blocks at the same time may mix.
+type memoryStore struct {
+	region     *memory.Region
+	background *pool // zeroes large ranges
+}
+
+func (m *memoryStore) start(r *Request) *pool {
+	switch r.Operation {
+	case Read:
+		copy(r.Buffer, m.region.Bytes()[r.Offset:])
+	case Write:
+		copy(m.region.Bytes()[r.Offset:], r.Buffer)
+	case Trim, WriteZeroes:
+		if r.Length > zeroAtOnce {
+			return m.background
+		}
+		r.Err = m.zero(r.Offset, r.Length)
+	}
+	return nil
+}
+
+func (m *memoryStore) zeroBatch(batch *fifo) {
+	for r := batch.pop(); r != nil; r = batch.pop() {
+		r.Err = m.zero(r.Offset, r.Length)
+		r.lane.complete(r)
+	}
+}
+
+func (m *memoryStore) close() error { return errors.Join(m.background.stop(), m.region.Close()) }
+
+// zero clears a range. It steps over holes, so that trimming a large volume
+// does not allocate it. Pages that are there stay: a device that has them
+// registered would go on reading what was punched out.
+func (m *memoryStore) zero(offset, length uint64) error {
+	for end := offset + length; offset < end; {
+		data, err := unix.Seek(m.region.Descriptor(), int64(offset), unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) || err == nil && uint64(data) >= end {
+			return nil
+		}
+		if err != nil {
+			return status.Errorf(status.IOFailed, "find data at offset %d: %w", offset, err)
+		}
+		hole, err := unix.Seek(m.region.Descriptor(), data, unix.SEEK_HOLE)
+		if err != nil {
+			return status.Errorf(status.IOFailed, "find hole at offset %d: %w", data, err)
+		}
+		offset = min(uint64(hole), end)
+		clearInSteps(m.region.Bytes()[data:offset])
+	}
+	return nil
+}
+
+func clearInSteps(b []byte) {
+	for len(b) > 0 {
+		n := min(len(b), clearStep)
+		clear(b[:n])
+		b = b[n:]
+	}
+}

@@ -1,0 +1,126 @@
+package volume
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// The bounds of Spec.
+const (
+	MinBlockSize  = 512
+	MaxBlockSize  = 1 << 20
+	MaxNameLength = 255 // bytes, the control protocol's limit
+)
+
+// Spec says which volume to open.
+type Spec struct {
+	// Name is what clients ask for: printable UTF-8 without "=".
+	Name string
+	// BlockSize is in bytes, a power of two from MinBlockSize to
+	// MaxBlockSize.
+	BlockSize uint32
+	// Backend is what the content lies on.
+	Backend Backend
+	// Log is told, once, what makes the volume unusable; nil tells nobody.
+	Log *zap.Logger
+}
+
+// Backend is a kind of volume with its parameters.
+type Backend interface {
+	// String returns what ParseSpec reads after "NAME=".
+	String() string
+	open(spec *Spec) (Volume, error)
+}
+
+// kinds has a parser for each kind of volume, by the word that names it. The
+// parser is given what follows "KIND:".
+var kinds = map[string]func(argument string) (Backend, error){
+	"memory": parseMemory,
+	"file":   parseFile,
+	// parseFault reads further backends and so refers to this map.
+	"fault": func(argument string) (Backend, error) { return parseFault(argument) },
+}
+
+// Open opens or creates a volume.
+func Open(spec Spec) (Volume, error) {
+	if err := spec.validate(); err != nil {
+		return nil, fmt.Errorf("open volume %q: %w", spec.Name, err)
+	}
+	if spec.Log == nil {
+		spec.Log = zap.NewNop()
+	}
+	v, err := spec.Backend.open(&spec)
+	if err != nil {
+		return nil, fmt.Errorf("open volume %q: %w", spec.Name, err)
+	}
+	return v, nil
+}
+
+// ParseSpec reads the text form of a Spec, which is one of
+//
+//	NAME=memory:SIZE
+//	NAME=file:PATH[,size=SIZE][,readonly]
+//	NAME=fault:FAULT[,FAULT...]:BACKEND
+//
+// The last is for tests and needs the build tag faultinject.
+func ParseSpec(text string, blockSize uint32) (Spec, error) {
+	name, backend, found := strings.Cut(text, "=")
+	if !found {
+		return Spec{}, status.Errorf(status.InvalidValue, "volume %q has no name: write NAME=memory:SIZE or NAME=file:PATH[,size=SIZE][,readonly]", text)
+	}
+	parsed, err := parseBackend(backend)
+	if err != nil {
+		return Spec{}, fmt.Errorf("volume %q: %w", text, err)
+	}
+	spec := Spec{Name: name, BlockSize: blockSize, Backend: parsed}
+	if err := spec.validate(); err != nil {
+		return Spec{}, fmt.Errorf("volume %q: %w", text, err)
+	}
+	return spec, nil
+}
+
+func parseBackend(text string) (Backend, error) {
+	kind, argument, found := strings.Cut(text, ":")
+	parse := kinds[kind]
+	if parse == nil || !found {
+		return nil, status.Errorf(status.InvalidValue, "%q does not begin with a kind of volume and a colon; the kinds are %s",
+			text, strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
+	}
+	return parse(argument)
+}
+
+// String returns the text form of the spec, without the block size.
+func (s *Spec) String() string { return s.Name + "=" + s.Backend.String() }
+
+func (s *Spec) validate() error {
+	unprintable := func(r rune) bool { return r < ' ' || r == 0x7f || r == '=' }
+	if s.Name == "" || len(s.Name) > MaxNameLength || !utf8.ValidString(s.Name) || strings.ContainsFunc(s.Name, unprintable) {
+		return status.Errorf(status.InvalidValue, "name %q is not 1 to %d bytes of printable text without \"=\"", s.Name, MaxNameLength)
+	}
+	if s.BlockSize < MinBlockSize || s.BlockSize > MaxBlockSize || s.BlockSize&(s.BlockSize-1) != 0 {
+		return status.Errorf(status.InvalidValue, "block size %d is not a power of two from %d to %d", s.BlockSize, MinBlockSize, MaxBlockSize)
+	}
+	if s.Backend == nil {
+		return status.Errorf(status.InvalidValue, "no backend is given")
+	}
+	return nil
+}
+
+// checkNewSize returns an error unless a volume of the given size in bytes
+// can be made.
+func (s *Spec) checkNewSize(bytes uint64) error {
+	if bytes == 0 || bytes > math.MaxInt64 || bytes%uint64(s.BlockSize) != 0 {
+		return status.Errorf(status.InvalidValue, "size %v is not a positive multiple of the block size %v",
+			size.Bytes(bytes), size.Bytes(s.BlockSize))
+	}
+	return nil
+}

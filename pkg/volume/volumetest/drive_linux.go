@@ -1,0 +1,56 @@
+package volumetest
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// patienceMs bounds every wait for a completion. It is far beyond what any
+// volume needs, so that a busy machine fails no test.
+const patienceMs = 60_000
+
+// Do submits requests on a lane, waits until all have completed, and leaves
+// their outcome in Request.Err. The lane must have room for all of them.
+func Do(t testing.TB, lane volume.Lane, requests ...*volume.Request) {
+	t.Helper()
+	for _, r := range requests {
+		if err := lane.Submit(r); err != nil {
+			t.Fatalf("submit %v of %d bytes at %d: %v", r.Operation, r.Length, r.Offset, err)
+		}
+	}
+	Await(t, lane, len(requests))
+}
+
+// Await collects count completions, asleep while there are none.
+func Await(t testing.TB, lane volume.Lane, count int) []*volume.Request {
+	t.Helper()
+	all := make([]*volume.Request, count)
+	for done := 0; done < count; {
+		n := lane.Poll(all[done:])
+		if done += n; n == 0 {
+			sleep(t, lane)
+		}
+	}
+	return all
+}
+
+// sleep returns when the lane has work, the way a progress engine would.
+func sleep(t testing.TB, lane volume.Lane) {
+	t.Helper()
+	if !lane.Arm() {
+		return
+	}
+	defer lane.Disarm()
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(lane.Descriptor()), Events: unix.POLLIN}}, patienceMs)
+	if errors.Is(err, unix.EINTR) {
+		return
+	}
+	if err != nil || n == 0 {
+		t.Fatalf("no completion made the descriptor of an armed lane readable: %d, %v", n, err)
+	}
+	lane.Drain()
+}

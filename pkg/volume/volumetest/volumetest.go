@@ -1,0 +1,42 @@
+// Package volumetest is the conformance suite for volumes: what every kind
+// must do alike.
+package volumetest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// MinBlocks is how many blocks the volumes under test must have.
+const MinBlocks = 64
+
+// Run tests a kind of volume. open makes a new volume that can be written to,
+// reads as zeroes and has at least MinBlocks blocks; Run closes it.
+
+func newLane(t testing.TB, v volume.Volume, depth int) volume.Lane {
+	t.Helper()
+	lane, err := v.NewLane(depth)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lane
+}
+
+func closeLane(t testing.TB, lane volume.Lane) {
+	t.Helper()
+	if err := lane.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func closeVolume(t testing.TB, v volume.Volume) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patienceMs*time.Millisecond)
+	defer cancel()
+	if err := v.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
