@@ -43,6 +43,19 @@ func newRequester(t *testing.T, config controlmsg.EndpointConfig, transport cont
 	return r
 }
 
+// newRequesterOfRaw returns a requester that its peer without rules has
+// greeted with reply.
+func newRequesterOfRaw(t *testing.T, config controlmsg.EndpointConfig, reply *controlmsg.HelloReply) (*controlmsg.Requester, *controlmsgtest.Raw) {
+	t.Helper()
+	raw, transport := controlmsgtest.NewRaw(t)
+	go func() { raw.Send(raw.Receive().Correlation, reply) }()
+	return newRequester(t, config, transport), raw
+}
+
+func targetHello() *controlmsg.HelloReply {
+	return &controlmsg.HelloReply{Version: 1, MaxMessageSize: controlmsg.MinMessageSize}
+}
+
 func mustCall(t *testing.T, r *controlmsg.Requester, requests ...controlmsg.Message) {
 	t.Helper()
 	for _, request := range requests {

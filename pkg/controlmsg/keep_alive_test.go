@@ -37,9 +37,7 @@ func TestKeepAlivesKeepAnIdleConversationAlive(t *testing.T) {
 
 func TestASilentPeerIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		raw, transport := controlmsgtest.NewRaw(t)
-		raw.Send(1, &controlmsg.HelloReply{Version: 1, MaxMessageSize: controlmsg.MinMessageSize})
-		r := newRequester(t, watching(controlmsg.RoleRelay), transport)
+		r, raw := newRequesterOfRaw(t, watching(controlmsg.RoleRelay), targetHello())
 		start := time.Now()
 		<-r.Done()
 		if silent := time.Since(start); silent < 5*time.Second || silent > 6*time.Second {
@@ -52,9 +50,7 @@ func TestASilentPeerIsGivenUp(t *testing.T) {
 
 func TestASilentPeerFailsTheCallThatWaitsForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		raw, transport := controlmsgtest.NewRaw(t)
-		raw.Send(1, &controlmsg.HelloReply{Version: 1, MaxMessageSize: controlmsg.MinMessageSize})
-		r := newRequester(t, watching(controlmsg.RoleRelay), transport)
+		r, _ := newRequesterOfRaw(t, watching(controlmsg.RoleRelay), targetHello())
 		_, err := r.Call(t.Context(), &controlmsg.OpenVolume{})
 		checkError(t, "Call", err, status.TimeOut, "has been silent for")
 	})
@@ -94,9 +90,9 @@ func TestKeepAlivesAreSentOnlyWhenNothingElseIs(t *testing.T) {
 
 func TestAPeerThatTakesNothingEndsTheConversation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		raw, transport := controlmsgtest.NewRaw(t)
-		raw.Send(1, &controlmsg.HelloReply{Version: 1, MaxMessageSize: controlmsg.MinMessageSize, SilenceLimitMs: 400})
-		r := newRequester(t, asRelay, transport)
+		hello := targetHello()
+		hello.SilenceLimitMs = 400
+		r, _ := newRequesterOfRaw(t, asRelay, hello)
 		start := time.Now()
 		<-r.Done() // keep-alives have filled the pipe
 		checkError(t, "Err", r.Err(), status.TimeOut, "send message")

@@ -45,16 +45,13 @@ func TestGreetAgreesOnTheSmallerMessageSize(t *testing.T) {
 }
 
 func TestAMessageBeyondWhatThePeerTakesIsNotSent(t *testing.T) {
-	raw, transport := controlmsgtest.NewRaw(t)
-	raw.Send(1, &controlmsg.HelloReply{Version: 1, MaxMessageSize: controlmsg.MinMessageSize})
-	r := newRequester(t, asInitiator, transport)
-	for i, reply := range []controlmsg.Message{
-		&controlmsg.OpenVolumeReply{Size: 512, BlockSize: 512, MaxQueues: 1024, MaxDepth: 1, MaxBufferSize: 512},
-		&controlmsg.ConfigureDataPathReply{},
-	} {
-		raw.Send(uint64(2+i), reply)
-		mustCall(t, r, []controlmsg.Message{&controlmsg.OpenVolume{}, configuration(1024)}[i])
-	}
+	r, raw := newRequesterOfRaw(t, asInitiator, targetHello())
+	go func() {
+		volume := controlmsgtest.Volume()
+		raw.Send(raw.Receive().Correlation, &volume)
+		raw.Send(raw.Receive().Correlation, &controlmsg.ConfigureDataPathReply{})
+	}()
+	mustCall(t, r, &controlmsg.OpenVolume{}, configuration(controlmsg.MaxQueues))
 	ids := make([]uint32, controlmsg.MaxQueues)
 	for i := range ids {
 		ids[i] = uint32(1<<31 + i)
@@ -172,9 +169,7 @@ func TestAnAnswerIsTakenEvenIfThePeerGoesNext(t *testing.T) {
 }
 
 func TestASpontaneousErrorEndsTheRequester(t *testing.T) {
-	raw, transport := controlmsgtest.NewRaw(t)
-	raw.Send(1, &controlmsg.HelloReply{Version: 1, MaxMessageSize: controlmsg.MinMessageSize})
-	r := newRequester(t, asRelay, transport)
+	r, raw := newRequesterOfRaw(t, asRelay, targetHello())
 	raw.Send(0, &controlmsg.Error{Code: status.Shutdown, Phase: controlmsg.PhaseRunning, Text: "maintenance"})
 	<-r.Done()
 	checkError(t, "Err", r.Err(), status.Shutdown, "peer reports in phase running: maintenance [SHUTDOWN]")
@@ -183,7 +178,6 @@ func TestASpontaneousErrorEndsTheRequester(t *testing.T) {
 }
 
 func TestAnswersThatNobodyAskedForAreAViolation(t *testing.T) {
-	ready := &controlmsg.HelloReply{Version: 1, MaxMessageSize: controlmsg.MinMessageSize}
 	cases := []struct {
 		name        string
 		correlation uint64
@@ -191,7 +185,7 @@ func TestAnswersThatNobodyAskedForAreAViolation(t *testing.T) {
 		code        status.Code
 		text        string
 	}{
-		{"before any request", 1, ready, status.Unexpected, "answers no request"},
+		{"before any request", 1, targetHello(), status.Unexpected, "answers no request"},
 		{"error for an unknown request", 9, &controlmsg.Error{Code: status.Full}, status.Unexpected, "answers no request"},
 		{"request", 1, &controlmsg.OpenVolume{}, status.Unexpected, "answers no request"},
 		{"keep-alive before the greeting", 0, &controlmsg.KeepAlive{}, status.BadState, "before the greeting"},
