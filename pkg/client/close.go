@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Close stops every queue, waits until nothing is under way any more, ends
@@ -62,6 +63,14 @@ func (q *Queue) close() error {
 		err = errors.Join(err, q.producer.Close())
 	}
 	return err
+}
+
+// Abort ends the session at once, without stopping the queues: requests that
+// are outstanding may or may not have been carried out. No queue may be in
+// use.
+func (v *Volume) Abort() {
+	v.stopSynchronous()
+	v.abandon(status.Errorf(status.ConnectionAborted, "the client has given the volume up"))
 }
 
 // abandon ends the session at once and tells the relay why, if it listens.

@@ -50,6 +50,9 @@ type Queue struct {
 	slots    []slot
 	free     []uint32
 	received [pollBatch]comch.Received
+	// encoded is a field because what goes through an interface would
+	// otherwise be allocated for each request.
+	encoded [iomsg.Size]byte
 
 	ended     bool // the connection is gone; what is outstanding has been failed
 	failed    []uint32
@@ -101,12 +104,11 @@ func (q *Queue) Submit(r *Request) error {
 	}
 	index := q.free[n-1]
 	s := &q.slots[index]
-	var buf [iomsg.Size]byte
-	iomsg.Encode(buf[:], &iomsg.Message{
+	iomsg.Encode(q.encoded[:], &iomsg.Message{
 		Type: r.Type, UserData: uint64(s.generation+1)<<32 | uint64(index), IOSize: r.Length,
 		RequesterOffset: r.Memory, StorageOffset: r.Offset, Flags: r.Flags,
 	})
-	if err := q.producer.Send(buf[:], nil); err != nil {
+	if err := q.producer.Send(q.encoded[:], nil); err != nil {
 		if errors.Is(err, status.Again) {
 			return status.Again
 		}

@@ -41,12 +41,12 @@ func (l *RelayLane) Poll() int {
 // takeRequest copies one request out of the client's reach, hands its receive
 // back and deals with it.
 func (l *RelayLane) takeRequest(r *comchReceived) {
-	var request message
+	request := &l.request
 	if r.Length != iomsg.Size || r.Offset > uint32(len(l.config.Consumer.Memory()))-iomsg.Size {
 		l.fail(status.Errorf(status.InvalidValue, "client sent a message of %d bytes instead of %d", r.Length, iomsg.Size))
 		return
 	}
-	request = *(*message)(l.config.Consumer.Memory()[r.Offset:][:iomsg.Size])
+	*request = *(*message)(l.config.Consumer.Memory()[r.Offset:][:iomsg.Size])
 	if err := l.config.Consumer.PostReceive(r.Offset, iomsg.Size, r.UserData); err != nil {
 		l.fail(err)
 		return
@@ -54,16 +54,16 @@ func (l *RelayLane) takeRequest(r *comchReceived) {
 	var m iomsg.Message
 	iomsg.Decode(request[:], &m)
 	if m.Type == iomsg.Stop {
-		l.takeStop(&request)
+		l.takeStop(request)
 		return
 	}
 	if code := l.judge(&m); code != status.Success {
 		l.worker.counters.record(m.Type, code, 0, 0)
 		iomsg.TurnIntoResult(request[:], code)
-		l.answer(&request)
+		l.answer(request)
 		return
 	}
-	l.forward(&request, &m)
+	l.forward(request, &m)
 }
 
 // judge says whether a request may be forwarded.

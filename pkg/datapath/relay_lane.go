@@ -65,6 +65,9 @@ type RelayLane struct {
 	failCode  status.Code
 	draining  bool // nothing more is taken from the client
 
+	// Scratch of the worker's thread: what goes through an interface would
+	// otherwise be allocated for each message.
+	request       message
 	requests      [comchBatch]rdma.SendRequest
 	requestCount  int
 	received      [comchBatch]comch.Received

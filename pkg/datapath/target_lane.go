@@ -68,11 +68,14 @@ type TargetLane struct {
 	maxReads     int
 
 	completed [volumeBatch]*volume.Request
-	nowNs     int64
-	state     targetState
-	stopping  bool
-	stop      message
-	hello     [roleCount]bool // arrived before the connection was attached
+	// chain is scratch of the worker's thread: what goes through an interface
+	// would otherwise be allocated for each message.
+	chain    [2]rdma.SendRequest
+	nowNs    int64
+	state    targetState
+	stopping bool
+	stop     message
+	hello    [roleCount]bool // arrived before the connection was attached
 
 	inFlight atomic.Int64 // for observers
 	ready    [roleCount]chan error

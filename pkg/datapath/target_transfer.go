@@ -16,13 +16,13 @@ func (l *TargetLane) fetch(index uint32) {
 		return
 	}
 	t := &l.transactions[index]
-	request := [1]rdma.SendRequest{{
+	l.chain[0] = rdma.SendRequest{
 		ID: workID(transferWork, index), Opcode: rdma.OpRead,
 		Local:         l.staging.segment(t.staging, t.ioSize),
 		RemoteAddress: t.remote, RemoteKey: l.config.Export.Key,
-	}}
+	}
 	l.reads++
-	if err := l.endpoints[dataRole].post(request[:]); err != nil {
+	if err := l.endpoints[dataRole].post(l.chain[:1]); err != nil {
 		l.fail(err)
 	}
 }
@@ -33,14 +33,12 @@ func (l *TargetLane) fetch(index uint32) {
 func (l *TargetLane) sendData(index uint32, source rdma.Segment) {
 	t := &l.transactions[index]
 	l.prepareAnswer(index, status.Success)
-	chain := [2]rdma.SendRequest{
-		{
-			ID: workID(transferWork, index), Opcode: rdma.OpWrite, Silent: true, Local: source,
-			RemoteAddress: t.remote, RemoteKey: l.config.Export.Key,
-		},
-		{ID: workID(messageWork, index), Opcode: rdma.OpSend, Local: l.messages.segment(index)},
+	l.chain[0] = rdma.SendRequest{
+		ID: workID(transferWork, index), Opcode: rdma.OpWrite, Silent: true, Local: source,
+		RemoteAddress: t.remote, RemoteKey: l.config.Export.Key,
 	}
-	if err := l.endpoints[dataRole].post(chain[:]); err != nil {
+	l.chain[1] = rdma.SendRequest{ID: workID(messageWork, index), Opcode: rdma.OpSend, Local: l.messages.segment(index)}
+	if err := l.endpoints[dataRole].post(l.chain[:]); err != nil {
 		l.fail(err)
 	}
 }
@@ -90,10 +88,8 @@ func (l *TargetLane) afterVolume(index uint32, request *volume.Request) {
 func (l *TargetLane) answer(index uint32, code status.Code) {
 	l.prepareAnswer(index, code)
 	l.giveStagingBack(&l.transactions[index])
-	request := [1]rdma.SendRequest{{
-		ID: workID(messageWork, index), Opcode: rdma.OpSend, Local: l.messages.segment(index),
-	}}
-	if err := l.endpoints[controlRole].post(request[:]); err != nil {
+	l.chain[0] = rdma.SendRequest{ID: workID(messageWork, index), Opcode: rdma.OpSend, Local: l.messages.segment(index)}
+	if err := l.endpoints[controlRole].post(l.chain[:1]); err != nil {
 		l.fail(err)
 	}
 }

@@ -42,6 +42,7 @@ type chain struct {
 	t        testing.TB
 	provider comch.Provider
 	volumes  map[string]volume.Volume
+	gate     *gateVolume // in front of the volume
 	target   *target.Target
 	relay    *relay.Relay
 	log      *zap.Logger
@@ -53,6 +54,7 @@ type chain struct {
 // options change what start makes.
 type options struct {
 	crc    bool
+	gated  bool // requests go through chain.gate
 	spec   string
 	target func(*target.Config)
 	relay  func(*relay.Config)
@@ -95,7 +97,11 @@ func (c *chain) openVolume(o options) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	c.gate = &gateVolume{Volume: v}
 	c.volumes = map[string]volume.Volume{v.Info().Name: v}
+	if o.gated {
+		c.volumes[v.Info().Name] = c.gate
+	}
 }
 
 func (c *chain) startTarget(o options, listen netip.AddrPort) {

@@ -1,0 +1,240 @@
+package chain
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// queueConfig is a client with one queue and no synchronous requests.
+func (c *chain) queueConfig(depth int) client.Config {
+	config := c.config()
+	config.Queues, config.Depth, config.BufferSize, config.SyncDepth = 1, depth, blockSize, -1
+	return config
+}
+
+// submitReads keeps depth reads of whole blocks outstanding.
+func submitReads(t *testing.T, q *client.Queue, depth int) {
+	t.Helper()
+	for i := range uint64(depth) {
+		err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize, Offset: i * blockSize, Memory: i * blockSize, Tag: i})
+		if err != nil {
+			t.Fatalf("submit %d: %v", i, err)
+		}
+	}
+	q.Flush()
+}
+
+// collect polls until count results have come, and one moment longer.
+func collect(t *testing.T, q *client.Queue, count int) map[uint64][]status.Code {
+	t.Helper()
+	codes := map[uint64][]status.Code{}
+	results := make([]client.Result, 32)
+	deadline := time.Now().Add(testTimeout)
+	for total := 0; total < count; {
+		n := q.Poll(results)
+		for _, r := range results[:n] {
+			codes[r.Tag] = append(codes[r.Tag], r.Code)
+		}
+		if total += n; n == 0 {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d of %d results came", total, count)
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+	time.Sleep(10 * time.Millisecond)
+	if n := q.Poll(results); n != 0 {
+		t.Errorf("%d results too many", n)
+	}
+	return codes
+}
+
+// expectOnce checks that every request has failed exactly once with code.
+func expectOnce(t *testing.T, codes map[uint64][]status.Code, count int, code status.Code) {
+	t.Helper()
+	for tag := range uint64(count) {
+		if got := codes[tag]; len(got) != 1 || got[0] != code {
+			t.Errorf("request %d ended with %v, want %v once", tag, got, code)
+		}
+	}
+}
+
+func TestALostTargetFailsEverythingInFlightOnceAndItsReturnIsServed(t *testing.T) {
+	const depth = 16
+	c := start(t, options{gated: true})
+	gate := c.gate
+	gate.closed.Store(true)
+	v, err := client.Open(c.context(), c.queueConfig(depth))
+	if err != nil {
+		t.Fatal(err)
+	}
+	submitReads(t, v.Queue(0), depth)
+	time.Sleep(20 * time.Millisecond) // some are under way, some perhaps not yet
+	address := c.target.Address()
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); c.stopTarget() }()
+	codes := collect(t, v.Queue(0), depth)
+	gate.closed.Store(false)
+	<-stopped
+	for tag := range uint64(depth) {
+		if got := codes[tag]; len(got) != 1 || got[0] == status.Success {
+			t.Errorf("request %d ended with %v, want one failure", tag, got)
+		}
+	}
+	if err := v.Close(c.context()); err == nil {
+		t.Error("closing a volume whose target is gone succeeded")
+	} else if v.Err() == nil {
+		t.Error("the volume does not say why it ended")
+	}
+	if _, err := client.Open(c.context(), c.queueConfig(depth)); !errors.Is(err, status.NotConnected) {
+		t.Errorf("open while the target is down: %v", err)
+	}
+	c.startTarget(options{}, address)
+	again := c.open(c.config())
+	if _, err := again.WriteAt([]byte("back"), 0); err != nil {
+		t.Errorf("write after the target's return: %v", err)
+	}
+}
+
+func TestALostRelayFailsEverythingInFlightOnce(t *testing.T) {
+	const depth = 8
+	c := start(t, options{gated: true, relay: func(config *relay.Config) { config.DrainTimeout = 50 * time.Millisecond }})
+	gate := c.gate
+	gate.closed.Store(true)
+	v := c.open(c.queueConfig(depth))
+	submitReads(t, v.Queue(0), depth)
+	c.stopRelay()
+	expectOnce(t, collect(t, v.Queue(0), depth), depth, status.Shutdown)
+	if err := v.Err(); !errors.Is(err, status.Shutdown) {
+		t.Errorf("the volume ended with %v", err)
+	}
+	gate.closed.Store(false)
+}
+
+func TestAnIOThatTakesTooLongIsFailedAndItsBufferLeftAlone(t *testing.T) {
+	const depth = 4
+	c := start(t, options{gated: true, relay: func(config *relay.Config) { config.IOTimeout = 200 * time.Millisecond }})
+	writer := c.open(c.config())
+	if _, err := writer.WriteAt(bytes.Repeat([]byte{0xEE}, depth*blockSize), 0); err != nil {
+		t.Fatal(err)
+	}
+	gate := c.gate
+	gate.closed.Store(true)
+	v := c.open(c.queueConfig(depth))
+	submitReads(t, v.Queue(0), depth)
+	expectOnce(t, collect(t, v.Queue(0), depth), depth, status.TimeOut)
+	clear(v.Memory())
+	gate.closed.Store(false) // now the target would write
+	time.Sleep(1200 * time.Millisecond)
+	if !bytes.Equal(v.Memory(), make([]byte, len(v.Memory()))) {
+		t.Error("the target has written into a buffer that was given back")
+	}
+	if err := v.Err(); !errors.Is(err, status.TimeOut) {
+		t.Errorf("the volume ended with %v", err)
+	}
+}
+
+func TestAnErrorOfTheVolumeIsTheFailureOfThatIO(t *testing.T) {
+	c := start(t, options{gated: true})
+	gate := c.gate
+	v := c.open(c.config())
+	gate.failed.Store(uint32(status.IOFailed))
+	if _, err := v.ReadAt(make([]byte, blockSize), 0); !errors.Is(err, status.IOFailed) {
+		t.Errorf("read: %v", err)
+	}
+	if err := v.Flush(); !errors.Is(err, status.IOFailed) {
+		t.Errorf("flush: %v", err)
+	}
+	gate.failed.Store(uint32(status.Success))
+	if _, err := v.ReadAt(make([]byte, blockSize), 0); err != nil {
+		t.Errorf("read after the failure: %v", err)
+	}
+}
+
+func TestBadRequestsFailAloneAndTheSessionLives(t *testing.T) {
+	c := start(t, options{})
+	v := c.open(c.queueConfig(8))
+	q := v.Queue(0)
+	for i, request := range []client.Request{
+		{Type: iomsg.Type(77), Length: blockSize},
+		{Type: iomsg.Read, Length: blockSize, Offset: volumeSize},
+		{Type: iomsg.Read, Length: 100},
+		{Type: iomsg.Read, Length: 2 * blockSize},
+		{Type: iomsg.Write, Length: blockSize, Memory: 1 << 40},
+	} {
+		want := status.InvalidValue
+		if request.Length == 2*blockSize {
+			want = status.TooBig
+		}
+		request.Tag = uint64(i)
+		if err := q.Submit(&request); err != nil {
+			t.Fatal(err)
+		}
+		q.Flush()
+		if got := collect(t, q, 1)[uint64(i)]; got[0] != want {
+			t.Errorf("request %d ended with %v, want %v", i, got, want)
+		}
+	}
+	submitReads(t, q, 8)
+	expectOnce(t, collect(t, q, 8), 8, status.Success)
+}
+
+func TestTheDepthIsTheLimitOfASubmitter(t *testing.T) {
+	c := start(t, options{gated: true})
+	gate := c.gate
+	gate.closed.Store(true)
+	v := c.open(c.queueConfig(4))
+	q := v.Queue(0)
+	submitReads(t, q, 4)
+	if err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize}); !errors.Is(err, status.Again) {
+		t.Errorf("submit beyond the depth: %v", err)
+	}
+	gate.closed.Store(false)
+	expectOnce(t, collect(t, q, 4), 4, status.Success)
+}
+
+func TestAConfigurationBeyondTheLimitsIsRefusedWithTheLimit(t *testing.T) {
+	c := start(t, options{})
+	for _, change := range []func(*client.Config){
+		func(config *client.Config) { config.Queues = 1000 },
+		func(config *client.Config) { config.Depth = 1 << 20 },
+		func(config *client.Config) { config.BufferSize = 1 << 30 },
+		func(config *client.Config) { config.BufferSize = blockSize + 1 },
+	} {
+		config := c.queueConfig(4)
+		config.MemorySize = blockSize
+		change(&config)
+		v, err := client.Open(c.context(), config)
+		if err == nil {
+			_ = v.Close(c.context())
+			t.Errorf("configuration %d queues, depth %d, buffer %d was accepted", config.Queues, config.Depth, config.BufferSize)
+			continue
+		}
+		if code := status.CodeOf(err); code != status.TooBig && code != status.InvalidValue {
+			t.Errorf("refused with %v", err)
+		}
+	}
+}
+
+func TestASilentTargetIsDeclaredDead(t *testing.T) {
+	// A listener that accepts and says nothing.
+	c := start(t, options{relay: func(config *relay.Config) {
+		config.KeepAlive = controlmsg.KeepAliveConfig{Interval: 20 * time.Millisecond, DeadAfter: 200 * time.Millisecond}
+	}})
+	v := c.open(c.config())
+	if _, err := v.WriteAt([]byte("alive"), 0); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(500 * time.Millisecond) // longer than the limit: keep-alives go both ways
+	if _, err := v.WriteAt([]byte("still alive"), 0); err != nil {
+		t.Errorf("an idle session was cut off: %v", err)
+	}
+}
