@@ -1,0 +1,149 @@
+// Package queuetest is a volume in memory with queues that behave like those
+// of pkg/client, and misbehave as a test tells them to.
+package queuetest
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Volume is a volume in memory.
+type Volume struct {
+	Info client.Info
+	// Memory is the data memory that requests refer to.
+	Memory []byte
+	// Intercept, if not nil, carries out requests instead of Apply, which it
+	// may call. Calls come one at a time.
+	Intercept func(r *client.Request) status.Code
+	// Stalled keeps requests from completing while it is set.
+	Stalled atomic.Bool
+
+	mu     sync.Mutex // guards data and calls of Intercept
+	data   []byte
+	lost   atomic.Pointer[error]
+	queues []*Queue
+}
+
+// New makes a volume of size bytes, and for each of its queues depth buffers
+// of bufferSize bytes.
+func New(size uint64, blockSize uint32, queues, depth int, bufferSize uint32) *Volume {
+	v := &Volume{
+		Info: client.Info{
+			Name: "test", Size: size, BlockSize: blockSize, Transport: "memory", Relay: "none",
+			Queues: queues, Depth: depth, BufferSize: bufferSize,
+		},
+		Memory: make([]byte, queues*depth*int(bufferSize)),
+		data:   make([]byte, size),
+	}
+	for i := range queues {
+		v.queues = append(v.queues, &Queue{
+			volume: v, random: rand.NewPCG(uint64(i), 1),
+			outstanding: make([]client.Request, 0, depth),
+		})
+	}
+	return v
+}
+
+// Queue returns queue i.
+func (v *Volume) Queue(i int) *Queue { return v.queues[i] }
+
+// Data is the content of the volume. Nothing may be outstanding, or the
+// caller is Intercept.
+func (v *Volume) Data() []byte { return v.data }
+
+// Disconnect makes everything outstanding fail, and Submit from now on.
+func (v *Volume) Disconnect(reason error) { v.lost.Store(&reason) }
+
+// Apply carries out a request as it should be.
+func (v *Volume) Apply(r *client.Request) status.Code {
+	if r.Type == iomsg.Flush {
+		return status.Success
+	}
+	block := uint64(v.Info.BlockSize)
+	if r.Offset%block != 0 || uint64(r.Length)%block != 0 || r.Offset+uint64(r.Length) > v.Info.Size {
+		return status.InvalidValue
+	}
+	memory, data := v.Memory[r.Memory:][:r.Length], v.data[r.Offset:][:r.Length]
+	switch r.Type {
+	case iomsg.Read:
+		copy(memory, data)
+	case iomsg.Write:
+		copy(data, memory)
+	default:
+		return status.NotSupported
+	}
+	return status.Success
+}
+
+// Queue is a queue of a Volume. It completes requests when it is polled, in
+// any order.
+type Queue struct {
+	volume      *Volume
+	random      *rand.PCG
+	outstanding []client.Request
+	// Submitted counts requests.
+	Submitted uint64
+	// RefuseEvery makes every so-manieth Submit find the queue full.
+	RefuseEvery int
+	calls       int
+}
+
+// Submit implements what client.Queue does.
+func (q *Queue) Submit(r *client.Request) error {
+	if reason := q.volume.lost.Load(); reason != nil {
+		return *reason
+	}
+	q.calls++
+	if len(q.outstanding) == cap(q.outstanding) || (q.RefuseEvery > 0 && q.calls%q.RefuseEvery == 0) {
+		return status.Again
+	}
+	q.outstanding = append(q.outstanding, *r)
+	q.Submitted++
+	return nil
+}
+
+// Flush implements what client.Queue does.
+func (q *Queue) Flush() {}
+
+// Attach implements what client.Queue does.
+func (q *Queue) Attach(*progress.Engine) error { return nil }
+
+// Detach implements what client.Queue does.
+func (q *Queue) Detach(*progress.Engine) {}
+
+// Poll implements what client.Queue does.
+func (q *Queue) Poll(results []client.Result) int {
+	v := q.volume
+	n := 0
+	for n < len(results) && len(q.outstanding) > 0 && !v.Stalled.Load() {
+		i := q.random.Uint64() % uint64(len(q.outstanding))
+		last := len(q.outstanding) - 1
+		q.outstanding[i], q.outstanding[last] = q.outstanding[last], q.outstanding[i]
+		r := &q.outstanding[last]
+		results[n] = client.Result{Tag: r.Tag, Code: v.carryOut(r)}
+		q.outstanding = q.outstanding[:last]
+		n++
+		if q.random.Uint64()%4 == 0 {
+			break // let some results come later
+		}
+	}
+	return n
+}
+
+func (v *Volume) carryOut(r *client.Request) status.Code {
+	if reason := v.lost.Load(); reason != nil {
+		return status.CodeOf(*reason)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.Intercept != nil {
+		return v.Intercept(r)
+	}
+	return v.Apply(r)
+}
