@@ -1,0 +1,157 @@
+// Package bench measures a volume: it keeps a number of requests outstanding
+// on each of several queues and records how long each of them takes.
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Config is what a run works with.
+type Config struct {
+	// Parameters have been resolved against the volume.
+	Parameters Parameters
+	// Queues are as many as Parameters.Queues, each of them at least
+	// Parameters.QueueDepth deep. Nobody else may use them.
+	Queues []Queue
+	// Memory is the data memory that the queues' requests refer to: one block
+	// for each request that can be outstanding.
+	Memory []byte
+	// PlainContent is what the volume holds if Parameters.Validate is to
+	// compare with, or write, that; nil means data made up by the run.
+	PlainContent io.ReaderAt
+	// Observe is told once a second how far the run is; may be nil.
+	Observe func(Progress)
+}
+
+// Progress is how far a run is.
+type Progress struct {
+	WarmingUp  bool
+	Operations uint64 // of this phase
+	Errors     uint64
+}
+
+// Run carries out a run until it has ended by itself, fails, or ctx is
+// cancelled, which is no failure. The result is valid even if there is an
+// error: it says what was measured before.
+//
+// A failed request does not end the run, but makes it fail when it has ended:
+// the error is that of the first.
+func Run(ctx context.Context, config Config) (Result, error) {
+	p := &config.Parameters
+	if err := config.check(); err != nil {
+		return Result{}, err
+	}
+	mode, err := progress.ParseMode(p.Poll)
+	if err != nil {
+		return Result{}, err
+	}
+	c := newControl(p)
+	workers := config.newWorkers(c)
+	for i, w := range workers {
+		if err := c.threads.Go(p.cpu(i), progress.Policy{Mode: mode}, w.run); err != nil {
+			w.failure.set(err, c.nowNs())
+			c.reportFailure()
+			break
+		}
+	}
+	ended := make(chan struct{})
+	var threadError error
+	go func() {
+		defer close(ended)
+		threadError = c.threads.Wait()
+	}()
+	c.supervise(ctx, p, ended, func() { config.observe(c, workers) })
+	return resultOf(p, c, workers), failureOf(workers, threadError)
+}
+
+func (c *Config) check() error {
+	p := &c.Parameters
+	if len(c.Queues) != p.Queues {
+		return status.Errorf(status.InvalidValue, "%d queues were opened for a run with %d", len(c.Queues), p.Queues)
+	}
+	needed := uint64(p.Queues) * uint64(p.QueueDepth) * uint64(p.BlockSize)
+	if uint64(len(c.Memory)) < needed {
+		return status.Errorf(status.InvalidValue, "%d bytes of data memory are less than the %d that the run needs", len(c.Memory), needed)
+	}
+	return nil
+}
+
+func (c *Config) newWorkers(control *control) []*worker {
+	p := &c.Parameters
+	// Data that no layer below can compress or deduplicate.
+	fillRandom(c.Memory, rand.NewPCG(p.Seed, 0))
+	size := uint64(p.QueueDepth) * uint64(p.BlockSize)
+	workers := make([]*worker, p.Queues)
+	for i := range workers {
+		memory := uint64(i) * size
+		w := &worker{
+			index: i, queue: c.Queues[i], control: control, recorder: newRecorder(),
+			generator: newGenerator(p, i),
+			buffers:   c.Memory[memory:][:size], memory: memory,
+			slots:      make([]slot, p.QueueDepth),
+			free:       make([]uint32, p.QueueDepth),
+			ready:      make([]uint32, 0, p.QueueDepth),
+			request:    client.Request{Length: p.BlockSize},
+			totalLimit: p.operationLimit(i),
+		}
+		for j := range w.free {
+			w.free[j] = uint32(p.QueueDepth - 1 - j)
+		}
+		w.validation = c.newValidation(i, &w.generator)
+		workers[i] = w
+	}
+	return workers
+}
+
+func (c *Config) newValidation(thread int, generator *generator) *validation {
+	if !c.Parameters.Validate {
+		return nil
+	}
+	if c.PlainContent != nil {
+		return newValidation(&c.Parameters, thread, plainContent{c.PlainContent}, generator)
+	}
+	return newValidation(&c.Parameters, thread, pattern{c.Parameters.Seed}, generator)
+}
+
+func (c *Config) observe(control *control, workers []*worker) {
+	if c.Observe == nil {
+		return
+	}
+	now := Progress{WarmingUp: control.phase() == warmingUp}
+	for _, w := range workers {
+		now.Operations += w.recorder.publishedOperations.Load()
+		now.Errors += w.recorder.publishedErrors.Load()
+	}
+	c.Observe(now)
+}
+
+// failureOf is why a run counts as failed, nil if it does not.
+func failureOf(workers []*worker, threadError error) error {
+	if threadError != nil {
+		return threadError
+	}
+	var failure, first timedError
+	var errorCount, mismatches uint64
+	for _, w := range workers {
+		failure.note(w.failure)
+		first.note(w.firstError)
+		errorCount += w.recorder.errorCount
+		mismatches += w.recorder.mismatches
+	}
+	switch {
+	case failure.err != nil && errorCount > 0:
+		return fmt.Errorf("the run broke off and %d requests failed: %w", errorCount, failure.err)
+	case failure.err != nil:
+		return failure.err
+	case first.err != nil:
+		return fmt.Errorf("%d requests failed and %d had wrong data, the first: %w", errorCount, mismatches, first.err)
+	}
+	return nil
+}

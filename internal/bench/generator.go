@@ -1,0 +1,86 @@
+package bench
+
+import (
+	"math/bits"
+	"math/rand/v2"
+
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+)
+
+// span is a part of the volume in blocks of the run's block size.
+type span struct {
+	start  uint64 // of the part, in bytes
+	blocks uint64
+}
+
+// spanOf is part i of n of the range in use. The parts differ by one block at
+// most.
+func (p *Parameters) spanOf(i, n uint64) span {
+	blocks := p.Length / uint64(p.BlockSize)
+	first, end := share(blocks, i, n), share(blocks, i+1, n)
+	return span{start: p.Offset + first*uint64(p.BlockSize), blocks: end - first}
+}
+
+// share is blocks*i/n without overflow.
+func share(blocks, i, n uint64) uint64 {
+	high, low := bits.Mul64(blocks, i)
+	quotient, _ := bits.Div64(high, low, n)
+	return quotient
+}
+
+// generator decides what the requests of one thread are.
+type generator struct {
+	random      *rand.PCG
+	span        span
+	sequential  bool
+	next        uint64 // block, if sequential
+	blockSize   uint64
+	readPercent uint64
+}
+
+func newGenerator(p *Parameters, thread int) generator {
+	g := generator{
+		random: rand.NewPCG(p.Seed, uint64(thread)), sequential: !p.Pattern.Random(),
+		blockSize: uint64(p.BlockSize), readPercent: uint64(p.ReadPercent),
+	}
+	if g.sequential {
+		g.span = p.spanOf(uint64(thread), uint64(p.Queues))
+	} else {
+		g.span = p.spanOf(0, 1)
+	}
+	return g
+}
+
+// kind draws whether the next request reads or writes.
+func (g *generator) kind() iomsg.Type {
+	switch g.readPercent {
+	case 100:
+		return iomsg.Read
+	case 0:
+		return iomsg.Write
+	}
+	if below(g.random, 100) < g.readPercent {
+		return iomsg.Read
+	}
+	return iomsg.Write
+}
+
+// offset is where in the volume the next request goes.
+func (g *generator) offset() uint64 {
+	if !g.sequential {
+		return g.span.start + below(g.random, g.span.blocks)*g.blockSize
+	}
+	block := g.next
+	if g.next++; g.next == g.span.blocks {
+		g.next = 0
+	}
+	return g.span.start + block*g.blockSize
+}
+
+// below draws a number less than n. The product's high half favours some
+// numbers by at most n in 2^64, which no run can notice, and costs no
+// division.
+func below(random *rand.PCG, n uint64) uint64 {
+	high, _ := bits.Mul64(random.Uint64(), n)
+	return high
+}

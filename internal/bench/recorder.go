@@ -1,0 +1,124 @@
+package bench
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// The histogram keeps three significant digits up to an hour; what lasts
+// longer counts as an hour in percentiles.
+const (
+	significantDigits = 3
+	longestLatencyNs  = int64(time.Hour)
+)
+
+// distribution is the latencies of one kind of request, in nanoseconds. Its
+// minimum, maximum and mean are exact.
+type distribution struct {
+	histogram *hdrhistogram.Histogram
+	count     uint64
+	minNs     int64
+	maxNs     int64
+	sumNs     uint64
+}
+
+func newDistribution() distribution {
+	return distribution{histogram: hdrhistogram.New(1, longestLatencyNs, significantDigits)}
+}
+
+func (d *distribution) record(latencyNs int64) {
+	if d.count == 0 || latencyNs < d.minNs {
+		d.minNs = latencyNs
+	}
+	d.maxNs = max(d.maxNs, latencyNs)
+	d.count++
+	d.sumNs += uint64(latencyNs)
+	// Within the histogram's bounds it cannot fail.
+	_ = d.histogram.RecordValue(min(latencyNs, longestLatencyNs))
+}
+
+func (d *distribution) merge(other *distribution) {
+	if other.count == 0 {
+		return
+	}
+	if d.count == 0 || other.minNs < d.minNs {
+		d.minNs = other.minNs
+	}
+	d.maxNs = max(d.maxNs, other.maxNs)
+	d.count += other.count
+	d.sumNs += other.sumNs
+	d.histogram.Merge(other.histogram)
+}
+
+func (d *distribution) reset() {
+	d.histogram.Reset()
+	*d = distribution{histogram: d.histogram}
+}
+
+// recorder counts what one thread has done. Only its thread writes to it;
+// others may read what is published at any time, and all of it when the
+// thread has ended.
+type recorder struct {
+	read, write distribution
+	// errors are all of the run, those of the warm-up included.
+	errors     [status.CodeCount]uint64
+	errorCount uint64
+	validated  uint64 // requests whose data was compared
+	mismatches uint64
+
+	publishedOperations atomic.Uint64
+	publishedErrors     atomic.Uint64
+}
+
+func newRecorder() *recorder {
+	return &recorder{read: newDistribution(), write: newDistribution()}
+}
+
+func (r *recorder) record(t iomsg.Type, latencyNs int64) {
+	if t == iomsg.Read {
+		r.read.record(latencyNs)
+		return
+	}
+	r.write.record(latencyNs)
+}
+
+// fail counts a failed request. A code that the relay should not know counts
+// as Unknown.
+func (r *recorder) fail(code status.Code) {
+	if !code.Known() {
+		code = status.Unknown
+	}
+	r.errors[code]++
+	r.errorCount++
+}
+
+// publish lets others see how far the thread is.
+func (r *recorder) publish() {
+	r.publishedOperations.Store(r.read.count + r.write.count)
+	r.publishedErrors.Store(r.errorCount + r.mismatches)
+}
+
+// forgetOperations begins to measure anew, but keeps the errors: one that
+// happened in the warm-up must not go unseen.
+func (r *recorder) forgetOperations() {
+	r.read.reset()
+	r.write.reset()
+	r.validated = 0
+	r.publish()
+}
+
+func (r *recorder) merge(other *recorder) {
+	r.read.merge(&other.read)
+	r.write.merge(&other.write)
+	for code, count := range other.errors {
+		r.errors[code] += count
+	}
+	r.errorCount += other.errorCount
+	r.validated += other.validated
+	r.mismatches += other.mismatches
+}
