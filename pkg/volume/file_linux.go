@@ -24,18 +24,12 @@ type FileBackend struct {
 func parseFile(argument string) (Backend, error) {
 	path, options, more := strings.Cut(argument, ",")
 	b := FileBackend{Path: path}
-	if path == "" {
-		return nil, status.Errorf(status.InvalidValue, "file:PATH[,size=SIZE][,readonly]: the path is empty")
-	}
 	for more {
 		var option string
 		option, options, more = strings.Cut(options, ",")
 		if err := b.parseOption(option); err != nil {
 			return nil, err
 		}
-	}
-	if b.ReadOnly && b.Size > 0 {
-		return nil, status.Errorf(status.InvalidValue, "file:%s: size= creates a file, which readonly forbids: leave one of them out", path)
 	}
 	return b, nil
 }
@@ -72,8 +66,20 @@ func (b FileBackend) String() string {
 	return text
 }
 
+func (b FileBackend) validate(spec *Spec) error {
+	switch {
+	case b.Path == "":
+		return status.Errorf(status.InvalidValue, "file:PATH[,size=SIZE][,readonly]: the path is empty")
+	case b.ReadOnly && b.Size > 0:
+		return status.Errorf(status.InvalidValue, "file:%s: size= creates a file, which readonly forbids: leave one of them out", b.Path)
+	case b.Size > 0:
+		return spec.checkNewSize(b.Size)
+	}
+	return nil
+}
+
 func (b FileBackend) open(spec *Spec) (Volume, error) {
-	file, err := b.openFile(spec)
+	file, err := b.openFile()
 	if err != nil {
 		return nil, err
 	}

@@ -15,13 +15,13 @@ import (
 )
 
 // openFile opens the file, or creates it, and locks it.
-func (b FileBackend) openFile(spec *Spec) (*os.File, error) {
+func (b FileBackend) openFile() (*os.File, error) {
 	stat, err := os.Stat(b.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if b.Size == 0 {
 			return nil, status.Errorf(status.NotFound, "file %q does not exist: add ,size=SIZE to create it", b.Path)
 		}
-		return b.create(spec)
+		return b.create()
 	}
 	if err != nil {
 		return nil, err
@@ -48,14 +48,14 @@ func (b FileBackend) openFile(spec *Spec) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := b.prepare(spec, file, stat); err != nil {
+	if err := b.prepare(file, stat); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	return file, nil
 }
 
 // prepare locks an existing file and gives it its size if it is empty.
-func (b FileBackend) prepare(spec *Spec, file *os.File, expected fs.FileInfo) error {
+func (b FileBackend) prepare(file *os.File, expected fs.FileInfo) error {
 	if err := b.lock(file); err != nil {
 		return err
 	}
@@ -68,22 +68,19 @@ func (b FileBackend) prepare(spec *Spec, file *os.File, expected fs.FileInfo) er
 	}
 	// A crash during creation leaves an empty file behind.
 	if b.Size > 0 && stat.Mode().IsRegular() && stat.Size() == 0 {
-		return b.extend(spec, file)
+		return b.extend(file)
 	}
 	return nil
 }
 
-func (b FileBackend) create(spec *Spec) (*os.File, error) {
-	if err := spec.checkNewSize(b.Size); err != nil {
-		return nil, fmt.Errorf("create file %q: %w", b.Path, err)
-	}
+func (b FileBackend) create() (*os.File, error) {
 	file, err := os.OpenFile(b.Path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	err = b.lock(file)
 	if err == nil {
-		err = b.extend(spec, file)
+		err = b.extend(file)
 	}
 	if err != nil {
 		return nil, errors.Join(err, file.Close(), os.Remove(b.Path))
@@ -93,10 +90,7 @@ func (b FileBackend) create(spec *Spec) (*os.File, error) {
 
 // extend gives an empty file its size and makes that durable. The file is
 // sparse: blocks take space when they are written.
-func (b FileBackend) extend(spec *Spec, file *os.File) error {
-	if err := spec.checkNewSize(b.Size); err != nil {
-		return fmt.Errorf("extend file %q: %w", b.Path, err)
-	}
+func (b FileBackend) extend(file *os.File) error {
 	if err := file.Truncate(int64(b.Size)); err != nil {
 		return err
 	}

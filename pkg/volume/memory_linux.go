@@ -36,10 +36,9 @@ func parseMemory(argument string) (Backend, error) {
 // String implements Backend.
 func (b MemoryBackend) String() string { return "memory:" + size.Bytes(b.Size).String() }
 
+func (b MemoryBackend) validate(spec *Spec) error { return spec.checkNewSize(b.Size) }
+
 func (b MemoryBackend) open(spec *Spec) (Volume, error) {
-	if err := spec.checkNewSize(b.Size); err != nil {
-		return nil, err
-	}
 	region, err := memory.Alloc("zc-relay volume "+spec.Name, b.Size)
 	if err != nil {
 		return nil, err

@@ -38,6 +38,8 @@ type Spec struct {
 type Backend interface {
 	// String returns what ParseSpec reads after "NAME=".
 	String() string
+	// validate returns an InvalidValue error unless open might succeed.
+	validate(spec *Spec) error
 	open(spec *Spec) (Volume, error)
 }
 
@@ -112,7 +114,7 @@ func (s *Spec) validate() error {
 	if s.Backend == nil {
 		return status.Errorf(status.InvalidValue, "no backend is given")
 	}
-	return nil
+	return s.Backend.validate(s)
 }
 
 // checkNewSize returns an error unless a volume of the given size in bytes

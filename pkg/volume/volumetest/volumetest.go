@@ -15,6 +15,35 @@ const MinBlocks = 64
 
 // Run tests a kind of volume. open makes a new volume that can be written to,
 // reads as zeroes and has at least MinBlocks blocks; Run closes it.
+func Run(t *testing.T, open func(testing.TB) volume.Volume) {
+	for _, c := range []struct {
+		name string
+		test func(*testing.T, volume.Volume)
+	}{
+		{"InfoIsComplete", testInfo},
+		{"NewVolumeReadsAsZeroes", testNew},
+		{"WrittenBlocksReadBack", testReadBack},
+		{"RequestsThatDoNotFitAreRefused", testRefused},
+		{"DepthIsEnforced", testDepth},
+		{"ZeroedBlocksReadAsZeroes", testWriteZeroes},
+		{"TrimmedBlocksReadAsZeroesOrUnchanged", testTrim},
+		{"FlushAndForcedUnitAccessSucceed", testDurable},
+		{"CompletionsWakeAnArmedLane", testWake},
+		{"NothingClosesWhileItIsInUse", testClose},
+		{"BehavesLikeAnArrayOfBytes", testModel},
+		{"LanesOfSeveralThreadsKeepTheirBlocksApart", testConcurrency},
+		{"RequestsDoNotAllocate", testAllocations},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := open(t)
+			defer closeVolume(t, v)
+			c.test(t, v)
+		})
+	}
+}
+
+// Run tests a kind of volume. open makes a new volume that can be written to,
+// reads as zeroes and has at least MinBlocks blocks; Run closes it.
 
 func newLane(t testing.TB, v volume.Volume, depth int) volume.Lane {
 	t.Helper()

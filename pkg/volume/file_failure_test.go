@@ -1,0 +1,153 @@
+package volume_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
+)
+
+func TestVolumeTakesNoMoreWritesAfterAFailedFlush(t *testing.T) {
+	core, logged := observer.New(zapcore.InfoLevel)
+	spec := fileSpec(filepath.Join(t.TempDir(), "volume"), 1<<20)
+	spec.Log = zap.New(core)
+	v := open(t, spec)
+	fail := true
+	volume.SetSync(v, func() error {
+		if fail {
+			fail = false // as the kernel does: the error is told once
+			return unix.EIO
+		}
+		return nil
+	})
+	lane := openLane(t, v, 4)
+	block := make([]byte, 4096)
+	do(t, lane, &volume.Request{Operation: volume.Write, Length: 4096, Buffer: block})
+	for i, r := range []*volume.Request{
+		{Operation: volume.Flush},
+		{Operation: volume.Flush},
+		{Operation: volume.Write, Length: 4096, Buffer: block},
+		{Operation: volume.Write, Length: 4096, Buffer: block, ForceUnitAccess: true},
+		{Operation: volume.Trim, Length: 4096},
+		{Operation: volume.WriteZeroes, Length: 4096},
+	} {
+		volumetest.Do(t, lane, r)
+		if status.CodeOf(r.Err) != status.IOFailed || !errors.Is(r.Err, unix.EIO) {
+			t.Errorf("request %d, %v: %v", i, r.Operation, r.Err)
+		}
+	}
+	do(t, lane, &volume.Request{Operation: volume.Read, Length: 4096, Buffer: block})
+	closeLane(t, lane)
+	if err := v.Close(t.Context()); !errors.Is(err, unix.EIO) {
+		t.Errorf("Close returned %v although content was lost", err)
+	}
+	if logged.Len() != 1 {
+		t.Errorf("the failure was logged %d times: %v", logged.Len(), logged.All())
+	}
+	closeVolume(t, open(t, spec)) // opened again, it works
+}
+
+func TestForcedWriteFailsIfItCannotBeMadeDurable(t *testing.T) {
+	v := openFile(1 << 20)(t)
+	volume.SetSync(v, func() error { return unix.ENOSPC })
+	lane := openLane(t, v, 1)
+	r := volume.Request{Operation: volume.Write, ForceUnitAccess: true, Length: 4096, Buffer: make([]byte, 4096)}
+	volumetest.Do(t, lane, &r)
+	if !errors.Is(r.Err, unix.ENOSPC) || !errors.Is(r.Err, status.IOFailed) {
+		t.Errorf("write gave %v", r.Err)
+	}
+	closeLane(t, lane)
+	if err := v.Close(t.Context()); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("Close returned %v", err)
+	}
+}
+
+// A flush that waits for another must not be answered by it, because that may
+// have begun before the writes that it has to cover.
+func TestFlushIsNotAnsweredByOneThatBeganBeforeIt(t *testing.T) {
+	v := openFile(1 << 20)(t)
+	began, goOn := make(chan struct{}, 16), make(chan struct{})
+	volume.SetSync(v, func() error {
+		began <- struct{}{}
+		<-goOn
+		return nil
+	})
+	lane := openLane(t, v, 4)
+	var flushes [3]volume.Request
+	for i := range flushes {
+		flushes[i].Operation = volume.Flush
+		if err := lane.Submit(&flushes[i]); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			<-began
+		}
+	}
+	goOn <- struct{}{}
+	if done := volumetest.Await(t, lane, 1); done[0] != &flushes[0] {
+		t.Error("the first sync answered another flush than the first")
+	}
+	<-began
+	close(goOn)
+	volumetest.Await(t, lane, 2)
+	closeLane(t, lane)
+	closeVolume(t, v)
+}
+
+func TestCloseIsBoundedWhenTheDeviceHangs(t *testing.T) {
+	v := openFile(1 << 20)(t)
+	goOn := make(chan struct{})
+	volume.SetSync(v, func() error { <-goOn; return nil })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := v.Close(ctx); !errors.Is(err, context.Canceled) || !errors.Is(err, status.TimeOut) {
+		t.Errorf("Close returned %v while the device hung", err)
+	}
+	close(goOn)
+	closeVolume(t, v)
+}
+
+func TestReadOfAFileThatHasShrunkFails(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "volume")
+	v := open(t, fileSpec(path, 1<<20))
+	defer closeVolume(t, v)
+	if err := os.Truncate(path, 8192+100); err != nil {
+		t.Fatal(err)
+	}
+	lane := openLane(t, v, 1)
+	defer closeLane(t, lane)
+	r := volume.Request{Operation: volume.Read, Offset: 8192, Length: 4096, Buffer: make([]byte, 4096)}
+	volumetest.Do(t, lane, &r)
+	if !errors.Is(r.Err, status.IOFailed) {
+		t.Errorf("read gave %v", r.Err)
+	}
+}
+
+func TestFullFileSystemFailsTheWriteAndNoOther(t *testing.T) {
+	directory := t.TempDir()
+	if err := unix.Mount("tmpfs", directory, "tmpfs", 0, "size=256k"); err != nil {
+		t.Skipf("mounting a small tmpfs needs root: %v", err)
+	}
+	defer func() { _ = unix.Unmount(directory, unix.MNT_DETACH) }()
+	v := open(t, fileSpec(filepath.Join(directory, "volume"), 1<<20))
+	lane := openLane(t, v, 1)
+	r := volume.Request{Operation: volume.Write, Length: 1 << 20, Buffer: make([]byte, 1<<20)}
+	volumetest.Do(t, lane, &r)
+	if !errors.Is(r.Err, unix.ENOSPC) || status.CodeOf(r.Err) != status.IOFailed {
+		t.Errorf("write gave %v", r.Err)
+	}
+	do(t, lane, &volume.Request{Operation: volume.Trim, Length: 1 << 20})
+	do(t, lane, &volume.Request{Operation: volume.Write, Length: 4096, Buffer: make([]byte, 4096), ForceUnitAccess: true})
+	closeLane(t, lane)
+	closeVolume(t, v)
+}

@@ -1,0 +1,197 @@
+package volume_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
+)
+
+func TestFileVolumeConformsWhereTheFileSystemLacksSupport(t *testing.T) {
+	volumetest.Run(t, func(t testing.TB) volume.Volume { return volume.WithoutFileSystemSupport(openFile(1 << 20)(t)) })
+}
+
+func fileSpec(path string, bytes uint64) volume.Spec {
+	return volume.Spec{Name: "v", BlockSize: 4096, Backend: volume.FileBackend{Path: path, Size: bytes}}
+}
+
+func TestFileVolumeKeepsContentAndUUIDAcrossReopening(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "volume")
+	v := open(t, fileSpec(path, 1<<20))
+	lane := openLane(t, v, 1)
+	content := bytes.Repeat([]byte("zc"), 4096)
+	do(t, lane, &volume.Request{Operation: volume.Write, Offset: 8192, Length: 8192, Buffer: content})
+	uuid := v.Info().UUID
+	closeLane(t, lane)
+	closeVolume(t, v)
+
+	renamed := path + "2"
+	if err := os.Rename(path, renamed); err != nil {
+		t.Fatal(err)
+	}
+	v = open(t, fileSpec(renamed, 1<<20))
+	defer closeVolume(t, v)
+	lane = openLane(t, v, 1)
+	defer closeLane(t, lane)
+	got := make([]byte, 8192)
+	do(t, lane, &volume.Request{Operation: volume.Read, Offset: 8192, Length: 8192, Buffer: got})
+	if !bytes.Equal(got, content) {
+		t.Error("content is another after reopening")
+	}
+	if v.Info().UUID != uuid {
+		t.Errorf("UUID was %v and became %v", uuid, v.Info().UUID)
+	}
+	file, err := os.ReadFile(renamed)
+	if err != nil || len(file) != 1<<20 || !bytes.Equal(file[8192:16384], content) {
+		t.Errorf("the file itself has %d bytes, or other content (%v)", len(file), err)
+	}
+}
+
+func TestFilePutInPlaceOfAnotherHasAnotherUUID(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "volume")
+	seen := map[volume.UUID]bool{}
+	for range 8 { // file systems like to use an inode again
+		v := open(t, fileSpec(path, 1<<20))
+		if uuid := v.Info().UUID; seen[uuid] {
+			t.Errorf("UUID %v came twice", uuid)
+		} else {
+			seen[uuid] = true
+		}
+		closeVolume(t, v)
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestFileIsOpenedByOneWriterOrSeveralReaders(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "volume")
+	readOnly := volume.Spec{Name: "v", BlockSize: 4096, Backend: volume.FileBackend{Path: path, ReadOnly: true}}
+	writer := open(t, fileSpec(path, 1<<20))
+	for _, spec := range []volume.Spec{fileSpec(path, 0), readOnly} {
+		if _, err := volume.Open(spec); !errors.Is(err, status.InUse) {
+			t.Errorf("opening %v beside a writer gave %v", spec.Backend, err)
+		}
+	}
+	closeVolume(t, writer)
+	first, second := open(t, readOnly), open(t, readOnly)
+	if _, err := volume.Open(fileSpec(path, 0)); !errors.Is(err, status.InUse) {
+		t.Errorf("opening a writer beside readers gave %v", err)
+	}
+	closeVolume(t, first)
+	closeVolume(t, second)
+}
+
+func TestReadOnlyFileVolumeOnlyReads(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "volume")
+	if err := os.WriteFile(path, bytes.Repeat([]byte{7}, 8192), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	v := open(t, volume.Spec{Name: "v", BlockSize: 4096, Backend: volume.FileBackend{Path: path, ReadOnly: true}})
+	defer closeVolume(t, v)
+	lane := openLane(t, v, 2)
+	defer closeLane(t, lane)
+	got := make([]byte, 8192)
+	do(t, lane, &volume.Request{Operation: volume.Read, Length: 8192, Buffer: got})
+	do(t, lane, &volume.Request{Operation: volume.Flush})
+	if got[8191] != 7 || !v.Info().ReadOnly {
+		t.Errorf("read %d from a volume with read-only %v", got[8191], v.Info().ReadOnly)
+	}
+	for _, operation := range []volume.Operation{volume.Write, volume.Trim, volume.WriteZeroes} {
+		r := volume.Request{Operation: operation, Length: 4096, Buffer: got[:4096]}
+		if err := lane.Submit(&r); !errors.Is(err, status.NotPermitted) {
+			t.Errorf("%v gave %v", operation, err)
+		}
+	}
+}
+
+func TestUnsuitableFilesAreRefusedWithTheReason(t *testing.T) {
+	directory := t.TempDir()
+	path := func(name string, bytes int) string {
+		p := filepath.Join(directory, name)
+		if err := os.WriteFile(p, make([]byte, bytes), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	fifo := filepath.Join(directory, "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		backend volume.FileBackend
+		code    status.Code
+		want    string
+	}{
+		{volume.FileBackend{Path: filepath.Join(directory, "none")}, status.NotFound, "add ,size=SIZE to create it"},
+		{volume.FileBackend{Path: filepath.Join(directory, "no", "folder"), Size: 4096}, status.NotFound, "no such file"},
+		{volume.FileBackend{Path: directory}, status.InvalidValue, "neither a regular file nor a block device"},
+		{volume.FileBackend{Path: fifo}, status.InvalidValue, "neither a regular file nor a block device"},
+		{volume.FileBackend{Path: "/dev/null"}, status.InvalidValue, "neither a regular file nor a block device"},
+		{volume.FileBackend{Path: path("small", 4095)}, status.InvalidValue, "less than one block"},
+		{volume.FileBackend{Path: path("empty", 0)}, status.InvalidValue, "less than one block"},
+		{volume.FileBackend{Path: path("other", 8192), Size: 4096}, status.InvalidValue, "has 8KiB although size=4KiB was given"},
+		{volume.FileBackend{Path: "", Size: 4096}, status.InvalidValue, "the path is empty"},
+	} {
+		_, err := volume.Open(volume.Spec{Name: "v", BlockSize: 4096, Backend: c.backend})
+		if status.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v gave %v, want %v with %q", c.backend, err, c.code, c.want)
+		}
+	}
+	if entries, err := os.ReadDir(directory); err != nil || len(entries) != 4 {
+		t.Errorf("%d files are there, %v: a refused volume left one behind", len(entries), err)
+	}
+}
+
+func TestExistingFileIsRoundedDownToWholeBlocks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "volume")
+	if err := os.WriteFile(path, make([]byte, 3*4096+17), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v := open(t, fileSpec(path, 0))
+	if v.Info().Size != 3*4096 {
+		t.Errorf("size is %d", v.Info().Size)
+	}
+	closeVolume(t, v)
+	if stat, err := os.Stat(path); err != nil || stat.Size() != 3*4096+17 {
+		t.Errorf("file has changed its size: %v, %v", stat, err)
+	}
+}
+
+func TestEmptyFileIsGivenItsSize(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "volume")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v := open(t, fileSpec(path, 1<<20))
+	defer closeVolume(t, v)
+	if v.Info().Size != 1<<20 {
+		t.Errorf("size is %d", v.Info().Size)
+	}
+}
+
+func TestZeroedFileBlocksGiveTheirSpaceBackWhenTrimmed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "volume")
+	v := open(t, fileSpec(path, 1<<20))
+	defer closeVolume(t, v)
+	lane := openLane(t, v, 1)
+	defer closeLane(t, lane)
+	do(t, lane, &volume.Request{Operation: volume.Write, Length: 1 << 20, Buffer: bytes.Repeat([]byte{1}, 1<<20)})
+	do(t, lane, &volume.Request{Operation: volume.Flush})
+	do(t, lane, &volume.Request{Operation: volume.Trim, Length: 1 << 20})
+	var stat unix.Stat_t
+	if err := unix.Stat(path, &stat); err != nil {
+		t.Fatal(err)
+	}
+	if stat.Size != 1<<20 || stat.Blocks*512 > 64<<10 {
+		t.Errorf("file has %d bytes and takes %d on the disk", stat.Size, stat.Blocks*512)
+	}
+}

@@ -1,0 +1,103 @@
+package volume_test
+
+import (
+	"bytes"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
+)
+
+func TestMemoryVolumeGetsANewUUIDEachTime(t *testing.T) {
+	first, second := openMemory(1<<20)(t), openMemory(1<<20)(t)
+	defer closeVolume(t, first)
+	defer closeVolume(t, second)
+	if first.Info().UUID == second.Info().UUID {
+		t.Errorf("two volumes have the UUID %v", first.Info().UUID)
+	}
+	if text := first.Info().UUID.String(); len(text) != 36 || text[14] != '4' {
+		t.Errorf("%q is not a version 4 UUID", text)
+	}
+}
+
+func TestZeroingALargeMemoryVolumeAllocatesNothing(t *testing.T) {
+	const bytes = 8 << 30
+	v := openMemory(bytes)(t)
+	defer closeVolume(t, v)
+	lane := openLane(t, v, 1)
+	defer closeLane(t, lane)
+	do(t, lane, &volume.Request{Operation: volume.Write, Offset: bytes / 2, Length: 4096, Buffer: make([]byte, 4096)})
+	before := allocatedBytes(t, v)
+	do(t, lane, &volume.Request{Operation: volume.Trim, Length: bytes})
+	do(t, lane, &volume.Request{Operation: volume.WriteZeroes, Length: 1 << 20})
+	if after := allocatedBytes(t, v); before == 0 || after != before {
+		t.Errorf("volume took %d bytes before and %d after", before, after)
+	}
+}
+
+func TestLargeRangesOfMemoryAreZeroedToTheLastByte(t *testing.T) {
+	const size = 8 << 20
+	v := openMemory(size)(t)
+	defer closeVolume(t, v)
+	lane := openLane(t, v, 1)
+	defer closeLane(t, lane)
+	content := bytes.Repeat([]byte{0xa5}, size)
+	for _, hole := range []uint64{0, 3 << 20} {
+		do(t, lane, &volume.Request{Operation: volume.Write, Length: size, Buffer: content})
+		if err := unix.Fallocate(v.Memory().Descriptor(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 2<<20, int64(hole)+4096); err != nil {
+			t.Fatal(err)
+		}
+		do(t, lane, &volume.Request{Operation: volume.WriteZeroes, Offset: 4096, Length: size - 8192})
+		got := make([]byte, size)
+		do(t, lane, &volume.Request{Operation: volume.Read, Length: size, Buffer: got})
+		want := make([]byte, size)
+		copy(want[:4096], content)
+		copy(want[size-4096:], content)
+		if !bytes.Equal(got, want) {
+			t.Errorf("with a hole of %d bytes, the range is not exactly zeroed", hole)
+		}
+	}
+}
+
+func allocatedBytes(t *testing.T, v volume.Volume) int64 {
+	t.Helper()
+	var stat unix.Stat_t
+	if err := unix.Fstat(v.Memory().Descriptor(), &stat); err != nil {
+		t.Fatal(err)
+	}
+	return stat.Blocks * 512
+}
+
+// do runs one request that must succeed.
+func do(t testing.TB, lane volume.Lane, r *volume.Request) {
+	t.Helper()
+	volumetest.Do(t, lane, r)
+	if r.Err != nil {
+		t.Fatalf("%v of %d bytes at %d: %v", r.Operation, r.Length, r.Offset, r.Err)
+	}
+}
+
+func openLane(t testing.TB, v volume.Volume, depth int) volume.Lane {
+	t.Helper()
+	lane, err := v.NewLane(depth)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lane
+}
+
+func closeLane(t testing.TB, lane volume.Lane) {
+	t.Helper()
+	if err := lane.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func closeVolume(t testing.TB, v volume.Volume) {
+	t.Helper()
+	if err := v.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,102 @@
+package volume_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+func TestSpecsAreReadAndPrinted(t *testing.T) {
+	for text, want := range map[string]volume.Backend{
+		"v=memory:64MiB":                volume.MemoryBackend{Size: 64 << 20},
+		"v=file:/dev/sdx":               volume.FileBackend{Path: "/dev/sdx"},
+		"v=file:a=b:c,size=1GiB":        volume.FileBackend{Path: "a=b:c", Size: 1 << 30},
+		"v=file:relative path,readonly": volume.FileBackend{Path: "relative path", ReadOnly: true},
+	} {
+		spec, err := volume.ParseSpec(text, 4096)
+		if err != nil {
+			t.Errorf("ParseSpec(%q): %v", text, err)
+			continue
+		}
+		if spec.Name != "v" || spec.BlockSize != 4096 || !cmp.Equal(spec.Backend, want) {
+			t.Errorf("ParseSpec(%q) = %+v, want %+v", text, spec, want)
+		}
+		if spec.String() != text {
+			t.Errorf("%q prints as %q", text, spec.String())
+		}
+	}
+}
+
+func TestBadSpecsAreRefusedWithTheReason(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                             "has no name",
+		"/dev/sdx":                     "has no name",
+		"=memory:1MiB":                 "name \"\" is not",
+		"a\x01b=memory:1MiB":           "is not 1 to 255 bytes",
+		strings.Repeat("n", 256) + "=": "kind of volume",
+		strings.Repeat("n", 256) + "=memory:1MiB": "is not 1 to 255 bytes",
+		"v=":                             "the kinds are fault, file, memory",
+		"v=memory":                       "kind of volume and a colon",
+		"v=disk:/x":                      "the kinds are fault, file, memory",
+		"v=memory:":                      "size is empty",
+		"v=memory:lots":                  "memory:SIZE",
+		"v=memory:0":                     "not a positive multiple",
+		"v=memory:5000":                  "not a positive multiple of the block size 4KiB",
+		"v=file:":                        "the path is empty",
+		"v=file:,readonly":               "the path is empty",
+		"v=file:/x,size=":                "size is empty",
+		"v=file:/x,size=0":               "leaves nothing to store on",
+		"v=file:/x,size=5000":            "not a positive multiple of the block size 4KiB",
+		"v=file:/x,fast":                 `unknown option "fast"`,
+		"v=file:/x,":                     `unknown option ""`,
+		"v=file:/x,size=1MiB,readonly":   "which readonly forbids",
+		"v=memory:18446744073709551615B": "not a positive multiple",
+	} {
+		spec, err := volume.ParseSpec(text, 4096)
+		if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, status.InvalidValue) {
+			t.Errorf("ParseSpec(%q) = %+v, %v, want InvalidValue with %q", text, spec, err, want)
+		}
+	}
+}
+
+func TestBlockSizesOtherThanPowersOfTwoAreRefused(t *testing.T) {
+	for _, blockSize := range []uint32{0, 1, 256, 4095, 6144, 2 << 20} {
+		if _, err := volume.ParseSpec("v=memory:12MiB", blockSize); !errors.Is(err, status.InvalidValue) {
+			t.Errorf("block size %d gave %v", blockSize, err)
+		}
+	}
+	for _, blockSize := range []uint32{volume.MinBlockSize, 4096, volume.MaxBlockSize} {
+		if _, err := volume.ParseSpec("v=memory:12MiB", blockSize); err != nil {
+			t.Errorf("block size %d gave %v", blockSize, err)
+		}
+	}
+}
+
+func TestSpecWithoutBackendIsRefused(t *testing.T) {
+	if _, err := volume.Open(volume.Spec{Name: "v", BlockSize: 4096}); !errors.Is(err, status.InvalidValue) {
+		t.Errorf("Open returned %v", err)
+	}
+}
+
+func FuzzParseSpec(f *testing.F) {
+	for _, seed := range []string{
+		"v=memory:64MiB", "v=file:/tmp/x,size=1GiB", "v=file:/x,readonly", "v=fault:eio=0.5:memory:1MiB", "=:,", "v=fault:delay=1ms:fault:eio=1:file:x",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		spec, err := volume.ParseSpec(text, 4096)
+		if err != nil {
+			return
+		}
+		again, err := volume.ParseSpec(spec.String(), 4096)
+		if err != nil || !cmp.Equal(again, spec) {
+			t.Fatalf("%q printed as %q, which reads as %+v, %v", text, spec.String(), again, err)
+		}
+	})
+}

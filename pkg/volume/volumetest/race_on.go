@@ -1,0 +1,6 @@
+//go:build race
+
+package volumetest
+
+// raceEnabled tells that the race detector is built in, which allocates.
+const raceEnabled = true
