@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 
+	"github.com/zc-relay/zc-relay/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -33,7 +34,7 @@ type Config struct {
 // Progress is how far a run is.
 type Progress struct {
 	WarmingUp  bool
-	Operations uint64 // of this phase
+	Operations uint64 // of this stage
 	Errors     uint64
 }
 
@@ -52,23 +53,24 @@ func Run(ctx context.Context, config Config) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	c := newControl(p)
-	workers := config.newWorkers(c)
+	run := p.newSupervisor()
+	workers := config.newWorkers(run)
 	for i, w := range workers {
-		if err := c.threads.Go(p.cpu(i), progress.Policy{Mode: mode}, w.run); err != nil {
-			w.failure.set(err, c.nowNs())
-			c.reportFailure()
+		if err := run.Threads().Go(p.cpu(i), progress.Policy{Mode: mode}, w.body); err != nil {
+			w.fail(err)
 			break
 		}
 	}
-	ended := make(chan struct{})
-	var threadError error
-	go func() {
-		defer close(ended)
-		threadError = c.threads.Wait()
-	}()
-	c.supervise(ctx, p, ended, func() { config.observe(c, workers) })
-	return resultOf(p, c, workers), failureOf(workers, threadError)
+	threadError := run.Wait(ctx, func() { config.observe(run, workers) })
+	return resultOf(p, run, workers), failureOf(workers, threadError)
+}
+
+func (p *Parameters) newSupervisor() *program.Supervisor {
+	first := warmingUp
+	if p.Warmup == 0 {
+		first = measuring
+	}
+	return program.NewSupervisor(first, p.Warmup, p.Runtime, p.DrainTimeout)
 }
 
 func (c *Config) check() error {
@@ -83,7 +85,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-func (c *Config) newWorkers(control *control) []*worker {
+func (c *Config) newWorkers(run *program.Supervisor) []*worker {
 	p := &c.Parameters
 	// Data that no layer below can compress or deduplicate.
 	fillRandom(c.Memory, rand.NewPCG(p.Seed, 0))
@@ -92,14 +94,14 @@ func (c *Config) newWorkers(control *control) []*worker {
 	for i := range workers {
 		memory := uint64(i) * size
 		w := &worker{
-			index: i, queue: c.Queues[i], control: control, recorder: newRecorder(),
+			index: i, queue: c.Queues[i], run: run, recorder: newRecorder(),
 			generator: newGenerator(p, i),
 			buffers:   c.Memory[memory:][:size], memory: memory,
 			slots:      make([]slot, p.QueueDepth),
 			free:       make([]uint32, p.QueueDepth),
 			ready:      make([]uint32, 0, p.QueueDepth),
 			request:    client.Request{Length: p.BlockSize},
-			totalLimit: p.operationLimit(i),
+			totalLimit: p.operationLimit(i), hasWarmup: p.Warmup > 0,
 		}
 		for j := range w.free {
 			w.free[j] = uint32(p.QueueDepth - 1 - j)
@@ -120,11 +122,11 @@ func (c *Config) newValidation(thread int, generator *generator) *validation {
 	return newValidation(&c.Parameters, thread, pattern{c.Parameters.Seed}, generator)
 }
 
-func (c *Config) observe(control *control, workers []*worker) {
+func (c *Config) observe(run *program.Supervisor, workers []*worker) {
 	if c.Observe == nil {
 		return
 	}
-	now := Progress{WarmingUp: control.phase() == warmingUp}
+	now := Progress{WarmingUp: run.Stage() == warmingUp}
 	for _, w := range workers {
 		now.Operations += w.recorder.publishedOperations.Load()
 		now.Errors += w.recorder.publishedErrors.Load()

@@ -151,7 +151,7 @@ func TestTheLossOfTheConnectionEndsTheRunAndFailsEveryRequestOnce(t *testing.T) 
 		v := newTestVolume(&p)
 		served := 0
 		v.Intercept = func(r *client.Request) status.Code {
-			if served++; served == 500 {
+			if served++; served >= 500 {
 				v.Disconnect(status.ConnectionReset)
 				return status.ConnectionReset
 			}
@@ -228,8 +228,8 @@ func TestTheLoopDoesNotAllocate(t *testing.T) {
 	p.Queues, p.OperationLimit = 1, 1<<40
 	v := newTestVolume(&p)
 	config := configOf(t, p, v)
-	w := config.newWorkers(newControl(&config.Parameters))[0]
-	w.phase, w.limit = measuring, w.totalLimit
+	w := config.newWorkers(config.Parameters.newSupervisor())[0]
+	w.stage, w.limit = measuring, w.totalLimit
 	for range 1000 {
 		w.Poll()
 	}
@@ -270,8 +270,8 @@ func BenchmarkLoopPerRequest(b *testing.B) {
 			v := newTestVolume(&p)
 			config := configOf(b, p, v)
 			config.Queues[0] = &instantQueue{tags: make([]uint64, 0, depth)}
-			w := config.newWorkers(newControl(&config.Parameters))[0]
-			w.phase, w.limit = measuring, uint64(b.N)
+			w := config.newWorkers(config.Parameters.newSupervisor())[0]
+			w.stage, w.limit = measuring, uint64(b.N)
 			b.ReportAllocs()
 			b.ResetTimer()
 			for !w.finished() {

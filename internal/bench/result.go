@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -63,9 +64,9 @@ type Engine struct {
 }
 
 // resultOf sums up what the workers of a run have done.
-func resultOf(p *Parameters, c *control, workers []*worker) Result {
+func resultOf(p *Parameters, run *program.Supervisor, workers []*worker) Result {
 	total := newRecorder()
-	r := Result{ErrorsByCode: map[string]uint64{}, Interrupted: c.interrupted}
+	r := Result{ErrorsByCode: map[string]uint64{}, Interrupted: run.Interrupted()}
 	first, last := int64(math.MaxInt64), int64(0)
 	for _, w := range workers {
 		total.merge(w.recorder)

@@ -3,6 +3,7 @@ package bench
 import (
 	"errors"
 
+	"github.com/zc-relay/zc-relay/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -29,7 +30,7 @@ const resultBatch = 64
 type worker struct {
 	index     int // of the queue
 	queue     Queue
-	control   *control
+	run       *program.Supervisor
 	generator generator
 	recorder  *recorder
 
@@ -41,18 +42,27 @@ type worker struct {
 	request client.Request
 	results [resultBatch]client.Result
 
-	phase      phase
-	limit      uint64 // requests that may still be started
-	totalLimit uint64 // of the measured part
+	stage      program.Stage // that may start requests
+	limit      uint64        // requests that may still be started
+	totalLimit uint64        // of the measured part
+	hasWarmup  bool
 
 	validation *validation // nil if data is not looked at
 
 	firstError timedError // of a request
 	failure    timedError // that ended the run
-	startedNs  int64      // of the measured part, by control.nowNs
+	startedNs  int64      // of the measured part, by Supervisor.NowNs
 	endedNs    int64
 	engine     progress.Stats // of the measured part
 }
+
+// The stages of a run.
+const (
+	warmingUp program.Stage = iota
+	measuring
+	draining
+	abandoned
+)
 
 // slot is a request that is outstanding or about to be.
 type slot struct {
@@ -62,23 +72,23 @@ type slot struct {
 	readBack bool
 }
 
-// run is the life of the worker's thread.
-func (w *worker) run(engine *progress.Engine) error {
+// body is the life of the worker's thread.
+func (w *worker) body(engine *progress.Engine) error {
 	if err := w.queue.Attach(engine); err != nil {
 		return err
 	}
 	defer w.queue.Detach(engine)
 	engine.Add(w)
-	if w.control.hasWarmup {
-		w.phase, w.limit = warmingUp, unlimited
+	if w.hasWarmup {
+		w.stage, w.limit = warmingUp, unlimited
 		w.loop(engine)
 		w.recorder.forgetOperations()
 	}
 	before := engine.Stats()
-	w.startedNs = w.control.nowNs()
-	w.phase, w.limit = measuring, w.totalLimit
+	w.startedNs = w.run.NowNs()
+	w.stage, w.limit = measuring, w.totalLimit
 	w.loop(engine)
-	w.endedNs = w.control.nowNs()
+	w.endedNs = w.run.NowNs()
 	w.engine = difference(engine.Stats(), before)
 	return nil
 }
@@ -103,16 +113,16 @@ func (w *worker) finished() bool {
 	if len(w.free) == len(w.slots) {
 		return !w.mayStart()
 	}
-	if w.control.phase() < abandoned {
+	if w.run.Stage() < abandoned {
 		return false
 	}
 	w.giveUp()
 	return true
 }
 
-// mayStart reports whether there may be more requests in this phase.
+// mayStart reports whether there may be more requests in this stage.
 func (w *worker) mayStart() bool {
-	return w.limit > 0 && w.failure.err == nil && w.control.phase() <= w.phase
+	return w.limit > 0 && w.failure.err == nil && w.run.Stage() <= w.stage
 }
 
 // Poll implements progress.Source: one turn of the loop. It reads the clock
@@ -124,7 +134,7 @@ func (w *worker) Poll() int {
 	if n == 0 && len(w.free) == 0 {
 		return 0
 	}
-	nowNs := w.control.nowNs()
+	nowNs := w.run.NowNs()
 	for i := range w.results[:n] {
 		w.complete(&w.results[i], nowNs)
 	}

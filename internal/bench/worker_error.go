@@ -27,7 +27,7 @@ func (w *worker) failed(s *slot, code status.Code) {
 	w.recorder.fail(code)
 	if w.firstError.err == nil {
 		w.firstError.set(fmt.Errorf("%v of %d bytes at offset %d on queue %d: %w",
-			s.kind, w.generator.blockSize, s.offset, w.index, code), w.control.nowNs())
+			s.kind, w.generator.blockSize, s.offset, w.index, code), w.run.NowNs())
 	}
 }
 
@@ -35,7 +35,7 @@ func (w *worker) failed(s *slot, code status.Code) {
 func (w *worker) mismatched(wrong *mismatch) {
 	w.recorder.mismatches++
 	if w.firstError.err == nil {
-		w.firstError.set(fmt.Errorf("%w (queue %d)", wrong, w.index), w.control.nowNs())
+		w.firstError.set(fmt.Errorf("%w (queue %d)", wrong, w.index), w.run.NowNs())
 	}
 }
 
@@ -45,8 +45,8 @@ func (w *worker) fail(err error) {
 	w.free = append(w.free, w.ready...)
 	w.ready = w.ready[:0]
 	if w.failure.err == nil {
-		w.failure.set(err, w.control.nowNs())
-		w.control.reportFailure()
+		w.failure.set(err, w.run.NowNs())
+		w.run.End()
 	}
 }
 
