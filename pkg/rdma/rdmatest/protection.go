@@ -1,0 +1,172 @@
+package rdmatest
+
+import (
+	"bytes"
+	"runtime"
+	"sync/atomic"
+
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+)
+
+var protectionTests = []conformanceTest{
+	{"KeysAreNotReused", "", freshKeys},
+	{"ForbiddenWritesEndTheConnectionAndChangeNothing", "", forbiddenWrites},
+	{"ForbiddenReadsEndTheConnectionAndBringNothing", "", forbiddenReads},
+}
+
+func freshKeys(b *bench) {
+	e := b.endOf(4096)
+	seen := map[uint32]bool{}
+	for range 200 {
+		m, err := e.domain.Register(e.mem.region, allRights)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if seen[m.RemoteKey()] {
+			b.Fatalf("key %#x came twice", m.RemoteKey())
+		}
+		seen[m.RemoteKey()] = true
+		if err := m.Deregister(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// forbidden are remote addresses and keys that x must not reach in y's
+// process, with the right of the memory that is meant.
+func forbidden(b *bench, y *end, needed memory.Access) map[string]rdma.SendRequest {
+	b.Helper()
+	gone, err := y.domain.Register(y.mem.region, allRights)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := gone.Deregister(); err != nil {
+		b.Fatal(err)
+	}
+	other := b.endOf(8192) // its memory is in a domain of its own
+	noRight := y.register(8192, allRights&^needed)
+	base := y.mem.Base()
+	return map[string]rdma.SendRequest{
+		"unknown key":        {RemoteKey: y.mem.RemoteKey() ^ 0x5a5a5a5a, RemoteAddress: base},
+		"next key":           {RemoteKey: y.mem.RemoteKey() + 1, RemoteAddress: base},
+		"deregistered":       {RemoteKey: gone.RemoteKey(), RemoteAddress: gone.Base()},
+		"no right":           {RemoteKey: noRight.RemoteKey(), RemoteAddress: noRight.Base()},
+		"another domain":     {RemoteKey: other.mem.RemoteKey(), RemoteAddress: other.mem.Base()},
+		"across the end":     {RemoteKey: y.mem.RemoteKey(), RemoteAddress: base + y.mem.Len() - 1},
+		"behind the end":     {RemoteKey: y.mem.RemoteKey(), RemoteAddress: base + y.mem.Len()},
+		"before the start":   {RemoteKey: y.mem.RemoteKey(), RemoteAddress: base - 4096 - 1},
+		"far behind the end": {RemoteKey: y.mem.RemoteKey(), RemoteAddress: base + 1<<62},
+	}
+}
+
+func forbiddenWrites(b *bench) { b.forbiddenTransfers(rdma.OpWrite, memory.RemoteWrite) }
+
+func forbiddenReads(b *bench) { b.forbiddenTransfers(rdma.OpRead, memory.RemoteRead) }
+
+func (b *bench) forbiddenTransfers(opcode rdma.Opcode, needed memory.Access) {
+	names := forbidden(b, b.endOf(8192), needed)
+	for name := range names {
+		for _, size := range []int{2, 4096} {
+			x, y := b.pair()
+			request := forbidden(b, y, needed)[name]
+			before, local := bytes.Clone(y.mem.bytes), bytes.Clone(x.mem.bytes)
+			request.ID, request.Opcode, request.Local = 1, opcode, x.segment(0, size)
+			x.post(request)
+			x.awaitEnd()
+			y.awaitEnd()
+			if x.conn.Err() == nil || y.conn.Err() == nil {
+				b.Errorf("%s: Err is %v at the offender, %v at the victim", name, x.conn.Err(), y.conn.Err())
+			}
+			if !bytes.Equal(before, y.mem.bytes) || !bytes.Equal(local, x.mem.bytes) {
+				b.Errorf("%s: memory was changed by %v", name, opcode)
+			}
+			if c := x.await(1)[0]; opcode == rdma.OpRead && c.Status == rdma.StatusSuccess {
+				b.Errorf("%s: the Read completes with success", name)
+			}
+		}
+	}
+}
+
+var revocationTests = []conformanceTest{
+	{"NothingTouchesDeregisteredMemory", "", revokedUnderWay},
+	{"DeregisteredSourcesFailTheirConnection", "", revokedSource},
+	{"OtherConnectionsOutliveARevocation", "", revocationIsLocal},
+}
+
+// revokedUnderWay deregisters memory from another goroutine while the peer
+// writes to it without pause.
+func revokedUnderWay(b *bench) {
+	for range 10 {
+		x, y := b.pair()
+		target := y.register(1<<20, allRights)
+		var revoked atomic.Bool
+		written := 0
+		result := make(chan bool, 1)
+		for x.gone == 0 {
+			request := target.remote(rdma.SendRequest{Opcode: rdma.OpWrite, Local: x.segment(0, 1<<20)}, 0)
+			if x.conn.PostSend([]rdma.SendRequest{request}) == nil {
+				x.conn.Flush()
+				written++
+			}
+			if written == 3 {
+				written++
+				go func() {
+					ok := target.Deregister() == nil
+					clear(target.bytes) // ours alone from here on
+					revoked.Store(true)
+					result <- ok
+				}()
+			}
+			x.poll()
+			y.poll()
+			x.completions = nil
+			runtime.Gosched()
+		}
+		if !<-result {
+			b.Error("Deregister failed")
+		}
+		y.awaitEnd()
+		if len(bytes.TrimLeft(target.bytes, "\x00")) > 0 {
+			b.Error("memory was written after Deregister had returned")
+		}
+		if y.conn.Err() == nil {
+			b.Error("the connection that used the memory ended in order")
+		}
+	}
+}
+
+// revokedSource takes away the source of messages that do not fit the socket.
+func revokedSource(b *bench) {
+	x, y := b.pair()
+	source := x.register(2<<20, allRights)
+	var chain []rdma.SendRequest
+	for i := range requests {
+		chain = append(chain, y.mem.remote(rdma.SendRequest{ID: uint64(i), Opcode: rdma.OpWrite, Local: source.segment(0, 2<<20)}, 0))
+	}
+	// The peer is not polled, so what it has not read stays here.
+	x.post(chain...)
+	if err := source.Deregister(); err != nil {
+		b.Fatal(err)
+	}
+	x.awaitEnd()
+	y.awaitEnd()
+	if c := x.await(requests)[requests-1]; c.Status == rdma.StatusSuccess {
+		b.Error("the last request was sent from memory that was deregistered")
+	}
+	if x.conn.Err() == nil {
+		b.Error("the connection ended in order")
+	}
+}
+
+func revocationIsLocal(b *bench) {
+	x, y := b.pair()
+	extra := y.register(4096, allRights)
+	if err := extra.Deregister(); err != nil {
+		b.Fatal(err)
+	}
+	y.postReceive(1, 0, helloBytes)
+	x.post(x.transfer(rdma.OpWrite, 2, y.mem, 4096, 4096), x.sendRequest(3, 0, helloBytes))
+	y.awaitOne(rdma.OpReceive, 1)
+	x.await(2)
+}

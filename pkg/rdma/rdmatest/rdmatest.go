@@ -1,0 +1,73 @@
+// Package rdmatest is the conformance suite of the rdma seam: what every
+// provider must do, sentence by sentence, whatever its transport.
+package rdmatest
+
+import (
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+)
+
+// Feature is a promise of the seam that a provider may be unable to keep.
+type Feature string
+
+// The features that Config.Missing can name.
+const (
+	// ReceiverNotReady: a Send that finds no posted receive ends the
+	// connection. Transports that retry it for long do not have this.
+	ReceiverNotReady Feature = "a Send without a posted receive ends the connection"
+	// OrderlyClose: an orderly end can be told from a failure, so that Err is
+	// nil on both sides.
+	OrderlyClose Feature = "an orderly end is no error"
+	// ReadDepthPerPost: posting a Read beyond the agreed depth is refused.
+	ReadDepthPerPost Feature = "a Read beyond the read depth is refused"
+)
+
+// DefaultTimeout is how long the suite waits for what must happen. It only
+// bounds hanging; nothing depends on being faster.
+const DefaultTimeout = 30 * time.Second
+
+// Config says what is tested.
+type Config struct {
+	Provider rdma.Provider
+	// Address is a local address of a device; both ends of all connections
+	// are on it.
+	Address netip.Addr
+	// Missing names what the provider cannot do, each with the reason.
+	Missing map[Feature]string
+	// Timeout bounds each wait, DefaultTimeout if 0.
+	Timeout time.Duration
+}
+
+// Run runs the whole suite as subtests of t.
+func Run(t *testing.T, config Config) {
+	if config.Timeout == 0 {
+		config.Timeout = DefaultTimeout
+	}
+	for _, group := range [][]conformanceTest{
+		setUpTests, refusalTests, messageTests, postTests, transferTests, readTests,
+		protectionTests, revocationTests, endTests, waitTests,
+	} {
+		for _, test := range group {
+			t.Run(test.name, func(t *testing.T) {
+				if reason := config.Missing[test.needs]; reason != "" {
+					t.Skipf("%s: not with provider %s, because %s", test.needs, config.Provider.Name(), reason)
+				}
+				// The thread that polls a completion queue owns its connections.
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread()
+				test.run(newBench(t, config))
+			})
+		}
+	}
+}
+
+// conformanceTest is one promise of the seam.
+type conformanceTest struct {
+	name  string
+	needs Feature // empty if every provider must keep it
+	run   func(*bench)
+}
