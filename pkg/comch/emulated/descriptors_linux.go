@@ -99,14 +99,15 @@ func importRing(descriptor int, layout ringLayout) (*memory.Region, error) {
 
 // exportedBytes is what a file that a peer exports counts against its limit:
 // the largest of what was announced, its size and what it has allocated,
-// which can be more than its size.
+// which can be more than its size. Asking for seals first keeps out files of
+// file systems whose answers may take for ever.
 func exportedBytes(descriptor int, announced uint64) (uint64, error) {
+	if _, err := unix.FcntlInt(uintptr(descriptor), unix.F_GET_SEALS, 0); err != nil {
+		return 0, status.Errorf(status.InvalidValue, "exported memory does not come from memfd_create: %w", err)
+	}
 	var stat unix.Stat_t
 	if err := unix.Fstat(descriptor, &stat); err != nil {
 		return 0, status.Errorf(status.OperatingSystem, "examine exported memory: %w", err)
-	}
-	if stat.Mode&unix.S_IFMT != unix.S_IFREG {
-		return 0, status.Errorf(status.InvalidValue, "exported memory is not a file (mode %#o)", stat.Mode)
 	}
 	const blockSize = 512 // of st_blocks, on every file system
 	if stat.Size < 0 || stat.Blocks < 0 || stat.Blocks > (1<<62)/blockSize {

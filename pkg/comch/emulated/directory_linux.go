@@ -48,15 +48,11 @@ func openRoot(path string) (*directory, error) {
 }
 
 // makeRoot makes the directory where servers and clients meet, and what leads
-// to it, if need be.
+// to it, if need be. It is the directory itself that keeps others out.
 func makeRoot(path string, public bool) (*directory, error) {
 	path = filepath.Clean(path)
 	parent := filepath.Dir(path)
-	mode := os.FileMode(privateMode)
-	if public {
-		mode = publicMode
-	}
-	if err := os.MkdirAll(parent, mode); err != nil {
+	if err := os.MkdirAll(parent, publicMode); err != nil {
 		return nil, fmt.Errorf("make directory: %w", err)
 	}
 	if err := checkParent(parent); err != nil {

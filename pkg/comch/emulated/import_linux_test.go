@@ -1,0 +1,134 @@
+package emulated
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// offerMemory lets a hostile peer export a file and returns what importing it
+// comes to.
+func offerMemory(t *testing.T, descriptor int, length uint64) error {
+	t.Helper()
+	c, peer := newServedConnection(t, serverRole)
+	const id, access = 1, memory.PCIRead | memory.PCIWrite
+	var passed descriptors
+	passed.add(descriptor)
+	offer := frame{kind: frameExport, fields: [maxFields]uint32{id, uint32(access), uint32(length), uint32(length >> 32)}}
+	if err := peer.write(&offer, passed); err != nil {
+		t.Fatal(err)
+	}
+	answer, _, err := peer.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := peerError(answer.fields[1], answer.body); err != nil {
+		return err
+	}
+	region, _, err := c.ImportMemory(exportToken{id: id, access: access, length: length}.encode())
+	if err == nil {
+		err = region.Close()
+	}
+	return err
+}
+
+func memfd(t *testing.T, size int64, seals int) int {
+	t.Helper()
+	descriptor, err := unix.MemfdCreate("hostile", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeDescriptor(descriptor) })
+	if err := unix.Ftruncate(descriptor, size); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(descriptor), unix.F_ADD_SEALS, seals); err != nil {
+		t.Fatal(err)
+	}
+	return descriptor
+}
+
+func TestMemoryThatCouldBeTakenAwayIsRefused(t *testing.T) {
+	const sealed = unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
+	oversized := memfd(t, 4096, 0)
+	if err := unix.Fallocate(oversized, unix.FALLOC_FL_KEEP_SIZE, 0, 2<<20); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(oversized), unix.F_ADD_SEALS, sealed); err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]struct {
+		descriptor int
+		length     uint64
+		want       error
+	}{
+		"sealed":                {memfd(t, 4096, sealed), 4096, nil},
+		"not sealed":            {memfd(t, 4096, 0), 4096, status.InvalidValue},
+		"seal can be added":     {memfd(t, 4096, unix.F_SEAL_SHRINK), 4096, status.InvalidValue},
+		"can shrink":            {memfd(t, 4096, unix.F_SEAL_SEAL), 4096, status.InvalidValue},
+		"shorter than told":     {memfd(t, 4096, sealed), 4097, status.InvalidValue},
+		"longer than the limit": {memfd(t, 2<<20, sealed), 4096, status.TooBig},
+		"blocks past its end":   {oversized, 4096, status.TooBig},
+		"length past the limit": {memfd(t, 4096, sealed), 1<<20 + 1, status.TooBig},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if err := offerMemory(t, c.descriptor, c.length); !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+		})
+	}
+}
+
+func TestMemoryThatGrowsAfterItsExportIsRefused(t *testing.T) {
+	c, peer := newServedConnection(t, serverRole)
+	descriptor := memfd(t, 4096, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
+	var passed descriptors
+	passed.add(descriptor)
+	if err := peer.write(&frame{kind: frameExport, fields: [maxFields]uint32{1, uint32(memory.PCIRead), 4096}}, passed); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := peer.read(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Fallocate(descriptor, 0, 0, 2<<20); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := c.ImportMemory(exportToken{id: 1, access: memory.PCIRead, length: 4096}.encode())
+	if !errors.Is(err, status.TooBig) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTooManyExportsAreRefused(t *testing.T) {
+	client, server := newTestPair(t)
+	region := allocate(t, 64)
+	var err error
+	for range server.limits.MaxExports {
+		if _, err = client.ExportMemory(context.Background(), region, memory.PCIRead); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err = client.ExportMemory(context.Background(), region, memory.PCIRead); !errors.Is(err, status.Full) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// newTestPair makes a served connection from both sides.
+func newTestPair(tb testing.TB) (client, server *connection) {
+	tb.Helper()
+	client, other := newHalfConnection(tb, clientRole)
+	server = newConnection(serverRole, other, client.peer, testTerms, testLimits(), client.log)
+	client.start()
+	server.start()
+	tb.Cleanup(func() {
+		client.Abort()
+		server.Abort()
+	})
+	return client, server
+}

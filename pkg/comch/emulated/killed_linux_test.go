@@ -1,0 +1,206 @@
+package emulated
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// echo sends received messages back, after sending first of its own, and
+// returns how many it received.
+func echo(consumer comch.Consumer, producer comch.Producer, first int) (int, error) {
+	var received [4]comch.Received
+	for range first {
+		if err := sendPatiently(producer, []byte("first")); err != nil {
+			return 0, err
+		}
+	}
+	n := consumer.Poll(received[:])
+	for _, r := range received[:n] {
+		if err := sendPatiently(producer, consumer.Memory()[r.Offset:r.Offset+r.Length]); err != nil {
+			return n, err
+		}
+		if err := consumer.PostReceive(r.Offset, 64, r.UserData); err != nil {
+			return n, err
+		}
+	}
+	consumer.Flush()
+	if n == 0 {
+		runtime.Gosched()
+	}
+	return n, nil
+}
+
+func sendPatiently(producer comch.Producer, message []byte) error {
+	for {
+		err := producer.Send(message, nil)
+		if !errors.Is(err, status.Again) {
+			producer.Flush()
+			return err
+		}
+		runtime.Gosched()
+	}
+}
+
+// livePeer is a connection with a child.
+type livePeer struct {
+	child      *child
+	connection comch.Connection
+	consumer   comch.Consumer
+	producer   comch.Producer
+}
+
+// meetChild connects to a child that plays the given role.
+func meetChild(t *testing.T, play string) *livePeer {
+	t.Helper()
+	directory := t.TempDir()
+	provider := New(Options{Directory: directory})
+	p := &livePeer{}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var err error
+	if play == "server" || play == "server-busy" {
+		p.child = startChild(t, play, directory)
+		p.child.await(t, "listening")
+		p.connection, err = provider.Connect(ctx, comch.ClientConfig{Name: childName})
+	} else {
+		server, listenErr := provider.Listen(ctx, comch.ServerConfig{Name: childName})
+		if listenErr != nil {
+			t.Fatal(listenErr)
+		}
+		t.Cleanup(func() { _ = server.Close() })
+		p.child = startChild(t, play, directory)
+		p.connection, err = server.Accept(ctx)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.consumer, p.producer, err = openPath(p.connection); err != nil {
+		t.Fatal(err)
+	}
+	p.child.await(t, "ready")
+	t.Cleanup(func() {
+		p.connection.Abort()
+		_ = p.consumer.Close()
+		_ = p.producer.Close()
+	})
+	return p
+}
+
+// wantDead checks everything that the death of a peer brings.
+func (p *livePeer) wantDead(t *testing.T) {
+	t.Helper()
+	if err := awaitEnd(t, p.connection); !errors.Is(err, status.ConnectionReset) {
+		t.Errorf("the connection ended with %v", err)
+	}
+	if p.consumer.State() == progress.Running || p.producer.State() == progress.Running {
+		t.Errorf("consumer is %v, producer is %v", p.consumer.State(), p.producer.State())
+	}
+	if err := p.producer.Send([]byte("x"), nil); !errors.Is(err, status.NotConnected) {
+		t.Errorf("send to a dead peer: %v", err)
+	}
+	if err := errors.Join(p.consumer.Close(), p.producer.Close(), p.connection.Close()); err != nil {
+		t.Errorf("clean up after a dead peer: %v", err)
+	}
+}
+
+func TestKilledPeerEndsAnIdleConnection(t *testing.T) {
+	for _, play := range []string{"client", "server"} {
+		t.Run(play, func(t *testing.T) {
+			p := meetChild(t, play)
+			p.child.kill()
+			p.wantDead(t)
+		})
+	}
+}
+
+func TestKilledPeerEndsABusyConnection(t *testing.T) {
+	for _, play := range []string{"client-busy", "server-busy"} {
+		t.Run(play, func(t *testing.T) {
+			p := meetChild(t, play)
+			first, echoed := 8, 0
+			for p.consumer.State() == progress.Running {
+				n, err := echo(p.consumer, p.producer, first)
+				if err != nil && !errors.Is(err, status.NotConnected) {
+					t.Fatal(err)
+				}
+				if first, echoed = 0, echoed+n; echoed > 1000 && echoed-n <= 1000 {
+					p.child.kill()
+				}
+			}
+			p.wantDead(t)
+		})
+	}
+}
+
+func TestKilledPeerWakesSleepers(t *testing.T) {
+	for _, play := range []string{"client", "server"} {
+		t.Run(play, func(t *testing.T) {
+			p := meetChild(t, play)
+			for range childReceives {
+				if err := sendPatiently(p.producer, []byte("x")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !p.consumer.Arm() || !p.producer.Arm() {
+				t.Fatal("there is work although the child does nothing")
+			}
+			p.child.kill()
+			for _, waiter := range []progress.Waiter{p.consumer, p.producer} {
+				awaitReadable(t, waiter.Descriptor())
+				waiter.Drain()
+				waiter.Disarm()
+			}
+			p.wantDead(t)
+		})
+	}
+}
+
+func awaitReadable(t *testing.T, descriptor int) {
+	t.Helper()
+	poll := []unix.PollFd{{Fd: int32(descriptor), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(poll, 60_000)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if n != 1 || err != nil {
+			t.Fatalf("descriptor does not become readable: %d, %v", n, err)
+		}
+		return
+	}
+}
+
+func TestKilledServerLeavesItsNameToTheNext(t *testing.T) {
+	directory := t.TempDir()
+	provider := New(Options{Directory: directory})
+	first := startChild(t, "server", directory)
+	first.await(t, "listening")
+	ctx := context.Background()
+	if _, err := provider.Listen(ctx, comch.ServerConfig{Name: childName}); !errors.Is(err, status.AlreadyExist) {
+		t.Fatalf("listen beside a living server: %v", err)
+	}
+	first.kill()
+	if _, err := provider.Connect(ctx, comch.ClientConfig{Name: childName}); !errors.Is(err, status.NotFound) {
+		t.Fatalf("connect to a dead server: %v", err)
+	}
+	server, err := provider.Listen(ctx, comch.ServerConfig{Name: childName})
+	if err != nil {
+		t.Fatalf("listen after a dead server: %v", err)
+	}
+	connection, err := provider.Connect(ctx, comch.ClientConfig{Name: childName})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(connection.Close(), server.Close()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,122 @@
+package emulated
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+)
+
+// leakRounds is how many connections come and go.
+const leakRounds = 200
+
+func TestConnectionsLeaveNothingBehind(t *testing.T) {
+	provider := New(Options{Directory: t.TempDir()})
+	server, err := provider.Listen(context.Background(), comch.ServerConfig{Name: "storage"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Close() }()
+	useConnection(t, provider, server, 0)
+	descriptorsBefore, mappingsBefore := countDescriptors(t), countMappings(t)
+	for round := range leakRounds {
+		useConnection(t, provider, server, round)
+	}
+	awaitCount(t, "descriptors", countDescriptors, descriptorsBefore)
+	awaitCount(t, "mappings", countMappings, mappingsBefore)
+}
+
+// useConnection does a bit of everything and ends in different ways.
+func useConnection(t *testing.T, provider comch.Provider, server comch.Server, round int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	client, err := provider.Connect(ctx, comch.ClientConfig{Name: "storage"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := server.Accept(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var closers []interface{ Close() error }
+	for _, sides := range [][2]comch.Connection{{client, accepted}, {accepted, client}} {
+		consumer, err := sides[0].NewConsumer(ctx, comch.ConsumerConfig{Receives: 4, MemorySize: 256})
+		if err != nil {
+			t.Fatal(err)
+		}
+		producer, err := sides[1].NewProducer(ctx, consumer.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		closers = append(closers, consumer, producer)
+	}
+	closers = append(closers, exchangeMemory(ctx, t, client, accepted)...)
+	switch round % 3 {
+	case 0:
+		client.Abort()
+	case 1:
+		accepted.Abort()
+	}
+	for _, c := range append(closers, client, accepted) {
+		err = errors.Join(err, c.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitEnd(t, client)
+	awaitEnd(t, accepted)
+}
+
+func exchangeMemory(ctx context.Context, t *testing.T, from, to comch.Connection) []interface{ Close() error } {
+	t.Helper()
+	region, err := memory.Alloc("leak-test", 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := from.ExportMemory(ctx, region, memory.PCIRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	imported, _, err := to.ImportMemory(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []interface{ Close() error }{region, imported}
+}
+
+func countDescriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// countMappings counts shared memory only: the runtime maps as it likes.
+func countMappings(t *testing.T) int {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(maps), "/memfd:")
+}
+
+// awaitCount waits until what ends in the background has ended.
+func awaitCount(t *testing.T, what string, count func(*testing.T) int, want int) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for count(t) > want {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d %s are left, there were %d", count(t), what, want)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

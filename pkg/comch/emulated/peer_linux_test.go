@@ -1,0 +1,73 @@
+package emulated
+
+import (
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+)
+
+var testTerms = terms{maxMessageSize: 256, receiveQueue: 4, peerReceiveQueue: 4}
+
+// testLimits allow little memory, so that going beyond costs little.
+func testLimits() Limits {
+	limits := defaultLimits
+	limits.MaxExportBytes = 1 << 20
+	return limits
+}
+
+// newHalfConnection makes one side of a connection, and for the other a bare
+// socket, with which a test can do what no provider would. Nothing is served
+// until start.
+func newHalfConnection(tb testing.TB, role role) (*connection, *socket) {
+	tb.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	own, other := socketOf(tb, pair[0]), socketOf(tb, pair[1])
+	c := newConnection(role, own, comch.Peer{PID: os.Getpid()}, testTerms, testLimits(), zap.NewNop())
+	return c, other
+}
+
+func socketOf(tb testing.TB, descriptor int) *socket {
+	tb.Helper()
+	file := os.NewFile(uintptr(descriptor), "socket")
+	defer func() { _ = file.Close() }()
+	conn, err := net.FileConn(file)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return newSocket(conn.(*net.UnixConn), testTerms.maxMessageSize)
+}
+
+// newServedConnection is a half connection that runs.
+func newServedConnection(tb testing.TB, role role) (*connection, *socket) {
+	tb.Helper()
+	c, peer := newHalfConnection(tb, role)
+	peer.limit(time.Minute)
+	c.start()
+	tb.Cleanup(func() {
+		c.Abort()
+		peer.close()
+		c.awaitStop(time.Minute)
+	})
+	return c, peer
+}
+
+// awaitEnd waits until the connection has ended and returns the reason.
+func awaitEnd(tb testing.TB, c comch.Connection) error {
+	tb.Helper()
+	select {
+	case <-c.Done():
+		return c.Err()
+	case <-time.After(time.Minute):
+		tb.Fatal("the connection has not ended")
+		return nil
+	}
+}

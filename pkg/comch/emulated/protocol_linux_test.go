@@ -1,0 +1,286 @@
+package emulated
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestBreachOfTheProtocolEndsTheConnection(t *testing.T) {
+	fields := func(values ...uint32) (f [maxFields]uint32) {
+		copy(f[:], values)
+		return f
+	}
+	cases := map[string][]frame{
+		"hello after the handshake": {{kind: frameHello}},
+		"welcome from a client":     {{kind: frameWelcome}},
+		"message beyond the limit":  {{kind: frameMessage, body: make([]byte, testTerms.maxMessageSize+1)}},
+		"messages without credit":   {{kind: frameMessage}, {kind: frameMessage}, {kind: frameMessage}, {kind: frameMessage}, {kind: frameMessage}},
+		"credit for nothing":        {{kind: frameCredit, fields: fields(1)}},
+		"endless credit":            {{kind: frameCredit, fields: fields(0xffffffff)}},
+		"consumer with our id":      {{kind: frameOpenConsumer, fields: fields(2, 1, 1)}},
+		"consumer with id 0":        {{kind: frameOpenConsumer, fields: fields(0, 1, 1)}},
+		"producer with our id":      {{kind: frameOpenProducer, fields: fields(2, 1)}},
+		"export with our id":        {{kind: frameExport, fields: fields(2, 1, 1)}},
+		"export without memory":     {{kind: frameExport, fields: fields(1, 1, 1)}},
+	}
+	for name, frames := range cases {
+		t.Run(name, func(t *testing.T) {
+			c, peer := newServedConnection(t, serverRole)
+			for i := range frames {
+				if err := peer.write(&frames[i], descriptors{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := awaitEnd(t, c); !isViolation(err) {
+				t.Errorf("ended with %v", err)
+			}
+			wantFarewell(t, peer)
+		})
+	}
+}
+
+// wantFarewell checks that a peer is told what it did wrong.
+func wantFarewell(t *testing.T, peer *socket) {
+	t.Helper()
+	for {
+		f, _, err := peer.read()
+		if err != nil {
+			t.Errorf("no farewell: %v", err)
+			return
+		}
+		if f.kind == frameGoodbye {
+			if f.fields[0] != uint32(status.Unexpected) || len(f.body) == 0 {
+				t.Errorf("farewell is %v %q", f.fields, f.body)
+			}
+			return
+		}
+	}
+}
+
+func TestRequestsOfThePeerThatCannotBeMetAreRefused(t *testing.T) {
+	memfd := func(t *testing.T) int { return duplicateOf(t, allocate(t, 64).Descriptor()) }
+	push := func(t *testing.T) int {
+		bell, push, err := newDoorbell()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = bell.close() })
+		return push
+	}
+	pipe := func(t *testing.T) int {
+		reading, writing, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = reading.Close(); _ = writing.Close() })
+		return duplicateOf(t, int(reading.Fd()))
+	}
+	none := func(*testing.T) int { return -1 }
+	rights := uint32(memory.PCIRead)
+	cases := map[string]struct {
+		kind       frameKind
+		fields     [maxFields]uint32
+		descriptor func(*testing.T) int
+		code       status.Code
+	}{
+		"consumer without receives":      {frameOpenConsumer, [maxFields]uint32{1, 0, 1}, push, status.InvalidValue},
+		"consumer with endless receives": {frameOpenConsumer, [maxFields]uint32{1, 1 << 31, 1}, push, status.InvalidValue},
+		"consumer with endless memory":   {frameOpenConsumer, [maxFields]uint32{1, 1, 0xffffffff}, push, status.InvalidValue},
+		"consumer without doorbell":      {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, none, status.InvalidValue},
+		"consumer with a pipe":           {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, pipe, status.InvalidValue},
+		"consumer with a file":           {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, memfd, status.InvalidValue},
+		"producer to nobody":             {frameOpenProducer, [maxFields]uint32{1, 2}, push, status.NotFound},
+		"export of a pipe":               {frameExport, [maxFields]uint32{1, rights, 64}, pipe, status.InvalidValue},
+		"export without rights":          {frameExport, [maxFields]uint32{1, 0, 64}, memfd, status.InvalidValue},
+		"export with unknown rights":     {frameExport, [maxFields]uint32{1, 1 << 30, 64}, memfd, status.InvalidValue},
+		"export of nothing":              {frameExport, [maxFields]uint32{1, rights, 0}, memfd, status.InvalidValue},
+		"export beyond all limits":       {frameExport, [maxFields]uint32{1, rights, 0, 1 << 31}, memfd, status.TooBig},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			connection, peer := newServedConnection(t, serverRole)
+			var passed descriptors
+			if descriptor := c.descriptor(t); descriptor >= 0 {
+				passed.add(descriptor)
+			}
+			if err := peer.write(&frame{kind: c.kind, fields: c.fields}, passed); err != nil {
+				t.Fatal(err)
+			}
+			passed.closeAll()
+			answer, _, err := peer.read()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if answer.kind != frameReply || answer.fields[0] != 1 || answer.fields[1] != uint32(c.code) {
+				t.Errorf("answer is %v %v %q, want code %v", answer.kind, answer.fields, answer.body, c.code)
+			}
+			if connection.Err() != nil {
+				t.Errorf("the connection ended: %v", connection.Err())
+			}
+		})
+	}
+}
+
+func TestTooManyDescriptorsEndTheConnection(t *testing.T) {
+	for _, count := range []int{3, 200} {
+		c, peer := newServedConnection(t, serverRole)
+		list := make([]int, count)
+		for i := range list {
+			list[i] = 0
+		}
+		packet := (&frame{kind: frameCloseConsumer}).append(nil)
+		if _, _, err := peer.conn.WriteMsgUnix(packet, unix.UnixRights(list...), nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := awaitEnd(t, c); !isViolation(err) {
+			t.Errorf("ended with %v", err)
+		}
+	}
+}
+
+func TestUnexpectedDescriptorsEndTheConnection(t *testing.T) {
+	c, peer := newServedConnection(t, serverRole)
+	packet := (&frame{kind: frameMessage}).append(nil)
+	if _, _, err := peer.conn.WriteMsgUnix(packet, unix.UnixRights(0), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := awaitEnd(t, c); !isViolation(err) {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+func TestServerThatNeverAnswersIsNotWaitedForBeyondTheContext(t *testing.T) {
+	c, _ := newServedConnection(t, clientRole)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	_, err := c.NewConsumer(ctx, comch.ConsumerConfig{Receives: 1, MemorySize: 1})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	if consumers, _ := c.local.count(); consumers != 0 {
+		t.Errorf("%d consumers are left", consumers)
+	}
+}
+
+func TestServerThatSendsWrongRingMemoryIsRefused(t *testing.T) {
+	layout, err := planRing(comch.ConsumerConfig{Receives: 1, MemorySize: 1}, defaultLimits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unsealed, err := unix.MemfdCreate("unsealed", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeDescriptor(unsealed)
+	if err := unix.Ftruncate(unsealed, int64(layout.total)); err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]int{
+		"none":      -1,
+		"too small": allocate(t, uint64(layout.total)-1).Descriptor(),
+		"too large": allocate(t, 2*uint64(layout.total)).Descriptor(),
+		"unsealed":  unsealed,
+		"terminal":  0,
+	}
+	for name, descriptor := range cases {
+		t.Run(name, func(t *testing.T) {
+			c, peer := newServedConnection(t, clientRole)
+			go answerWith(peer, descriptor)
+			_, err := c.NewConsumer(context.Background(), comch.ConsumerConfig{Receives: 1, MemorySize: 1})
+			if err == nil {
+				t.Error("the consumer was created")
+			}
+		})
+	}
+}
+
+// answerWith grants the next request, with a copy of descriptor.
+func answerWith(peer *socket, descriptor int) {
+	f, received, err := peer.read()
+	received.closeAll()
+	if err != nil {
+		return
+	}
+	var passed descriptors
+	if descriptor >= 0 {
+		passed.add(descriptor)
+	}
+	_ = peer.write(&frame{kind: frameReply, fields: [maxFields]uint32{f.fields[0]}}, passed)
+}
+
+func TestPeerThatAsksAndNeverReadsIsCutOff(t *testing.T) {
+	c, peer := newServedConnection(t, serverRole)
+	request := frame{kind: frameOpenProducer, fields: [maxFields]uint32{1, 2}}
+	for c.Err() == nil {
+		if err := peer.write(&request, descriptors{}); err != nil {
+			break
+		}
+	}
+	if err := awaitEnd(t, c); err == nil {
+		t.Error("ended without a reason")
+	}
+}
+
+func TestUnseenConsumersLeaveNoTraceBeyondTheLimit(t *testing.T) {
+	q := newEventQueue(4)
+	q.put(comch.ConsumerEvent{ID: 1, Created: true})
+	if event, ok := q.poll(); !ok || event.ID != 1 {
+		t.Fatalf("got %+v", event)
+	}
+	for id := comch.ConsumerID(3); id < 20001; id += 2 {
+		q.put(comch.ConsumerEvent{ID: id, Created: true})
+		q.put(comch.ConsumerEvent{ID: id})
+	}
+	q.put(comch.ConsumerEvent{ID: 1})
+	if len(q.events) > 6 {
+		t.Errorf("%d events are queued", len(q.events))
+	}
+	last := comch.ConsumerEvent{}
+	for {
+		event, ok := q.poll()
+		if !ok {
+			break
+		}
+		last = event
+	}
+	if last != (comch.ConsumerEvent{ID: 1}) {
+		t.Errorf("the last event is %+v: the end of a consumer that was seen is missing", last)
+	}
+}
+
+func TestEndOfThePeerIsEndOfFile(t *testing.T) {
+	c, peer := newServedConnection(t, serverRole)
+	peer.close()
+	if err := awaitEnd(t, c); !errors.Is(err, status.ConnectionReset) || errors.Is(err, io.EOF) {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+func allocate(tb testing.TB, length uint64) *memory.Region {
+	tb.Helper()
+	region, err := memory.Alloc("emulated-test", length)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = region.Close() })
+	return region
+}
+
+func duplicateOf(tb testing.TB, descriptor int) int {
+	tb.Helper()
+	twin, err := duplicate(descriptor)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return twin
+}

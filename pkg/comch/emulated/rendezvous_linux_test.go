@@ -1,0 +1,336 @@
+package emulated
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func listenIn(t *testing.T, directory string, config comch.ServerConfig) comch.Server {
+	t.Helper()
+	server, err := New(Options{Directory: directory}).Listen(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	return server
+}
+
+func TestLongDirectoriesAreUsable(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), strings.Repeat("d", 200), "comch")
+	listenIn(t, directory, comch.ServerConfig{Name: "storage"})
+	connection, err := New(Options{Directory: directory}).Connect(context.Background(), comch.ClientConfig{Name: "storage"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := connection.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServerFilesAreWhereTheyAreDocumented(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "comch")
+	server := listenIn(t, directory, comch.ServerConfig{Device: "03:00.1", Representor: "b1:00.1", Name: "storage"})
+	path := filepath.Join(directory, "b1:00.1", "03:00.1", "storage")
+	if server.Address() != path {
+		t.Errorf("address is %s, want %s", server.Address(), path)
+	}
+	for _, want := range []struct {
+		path string
+		mode os.FileMode
+	}{
+		{directory, os.ModeDir | 0o700}, {filepath.Dir(path), os.ModeDir | 0o700},
+		{path, os.ModeSocket | 0o600}, {path + ".lock", 0o600},
+	} {
+		info, err := os.Lstat(want.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode() != want.mode {
+			t.Errorf("%s has mode %v, want %v", want.path, info.Mode(), want.mode)
+		}
+	}
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 0 {
+		t.Errorf("a closed server leaves %v, %v", left, err)
+	}
+}
+
+func TestServerForEveryUserOpensItsFiles(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "comch")
+	listenIn(t, directory, comch.ServerConfig{Name: "private"})
+	server := listenIn(t, directory, comch.ServerConfig{Name: "public", AllowAnyUser: true})
+	for path, want := range map[string]os.FileMode{
+		directory: os.ModeDir | 0o755, filepath.Dir(server.Address()): os.ModeDir | 0o755,
+		server.Address(): os.ModeSocket | 0o666, filepath.Join(filepath.Dir(server.Address()), "private"): os.ModeSocket | 0o600,
+	} {
+		info, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode() != want {
+			t.Errorf("%s has mode %v, want %v", path, info.Mode(), want)
+		}
+	}
+}
+
+func TestUnsafeDirectoriesAreRefused(t *testing.T) {
+	cases := map[string]func(t *testing.T, directory string){
+		"group can write":    func(t *testing.T, directory string) { makeMode(t, directory, 0o770) },
+		"others can write":   func(t *testing.T, directory string) { makeMode(t, directory, 0o707) },
+		"sticky is no help":  func(t *testing.T, directory string) { makeMode(t, directory, os.ModeSticky|0o777) },
+		"symbolic link":      func(t *testing.T, directory string) { link(t, directory) },
+		"parent for all":     func(t *testing.T, directory string) { makeMode(t, filepath.Dir(directory), 0o777) },
+		"representor linked": func(t *testing.T, directory string) { makeMode(t, directory, 0o700); link(t, directory+"/b1:00.0") },
+		"representor shared": func(t *testing.T, directory string) {
+			makeMode(t, directory, 0o700)
+			makeMode(t, directory+"/b1:00.0", 0o777)
+		},
+		"file": func(t *testing.T, directory string) {
+			if err := os.WriteFile(directory, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
+	if os.Geteuid() == 0 {
+		cases["of another user"] = func(t *testing.T, directory string) {
+			makeMode(t, directory, 0o700)
+			if err := os.Chown(directory, 65534, 65534); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, spoil := range cases {
+		t.Run(name, func(t *testing.T) {
+			directory := filepath.Join(t.TempDir(), "parent", "comch")
+			makeMode(t, filepath.Dir(directory), 0o755)
+			spoil(t, directory)
+			provider := New(Options{Directory: directory})
+			if _, err := provider.Listen(context.Background(), comch.ServerConfig{Name: "storage"}); !errors.Is(err, status.NotPermitted) {
+				t.Errorf("listen: %v", err)
+			}
+			if _, err := provider.Connect(context.Background(), comch.ClientConfig{Name: "storage"}); !errors.Is(err, status.NotPermitted) {
+				t.Errorf("connect: %v", err)
+			}
+		})
+	}
+}
+
+func makeMode(t *testing.T, directory string, mode os.FileMode) {
+	t.Helper()
+	if err := os.Mkdir(directory, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(directory, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func link(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Symlink(t.TempDir(), path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestForeignFileIsNotReplaced(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "comch")
+	server := listenIn(t, directory, comch.ServerConfig{Name: "storage"})
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(server.Address(), []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := New(Options{Directory: directory}).Listen(context.Background(), comch.ServerConfig{Name: "storage"})
+	if !errors.Is(err, status.AlreadyExist) {
+		t.Errorf("listen: %v", err)
+	}
+	if content, err := os.ReadFile(server.Address()); string(content) != "precious" {
+		t.Errorf("the file holds %q, %v", content, err)
+	}
+}
+
+func TestDefaultDirectoryFollowsTheUser(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", "/run/user/1000")
+	want := "/run/user/1000/zc-relay/comch"
+	if os.Geteuid() == 0 {
+		want = "/run/zc-relay/comch"
+	}
+	if got := DefaultDirectory(); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// dialRaw connects to a server without saying anything.
+func dialRaw(t *testing.T, server comch.Server) *socket {
+	t.Helper()
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: server.Address(), Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSocket(conn, defaultLimits.MaxMessageSize)
+	s.limit(time.Minute)
+	t.Cleanup(s.close)
+	return s
+}
+
+// shortDirectory is one that fits into a socket address.
+func shortDirectory(t *testing.T) string {
+	t.Helper()
+	directory, err := os.MkdirTemp("", "comch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(directory) })
+	return directory
+}
+
+func TestBadHelloIsAnsweredWithTheReason(t *testing.T) {
+	size := uint32(defaultLimits.MaxMessageSize)
+	cases := map[string]struct {
+		hello frame
+		code  status.Code
+	}{
+		"another version":      {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, 2, size, 1}}, status.UnsupportedVersion},
+		"another message size": {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size - 1, 1}}, status.InvalidValue},
+		"no receive queue":     {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size, 0}}, status.InvalidValue},
+		"endless queue":        {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size, 0xffffffff}}, status.InvalidValue},
+		"not our magic":        {frame{kind: frameHello, fields: [maxFields]uint32{1, protocolVersion, size, 1}}, status.Unexpected},
+		"not a hello":          {frame{kind: frameMessage, body: []byte("GET / HTTP/1.1")}, status.Unexpected},
+	}
+	server := listenIn(t, shortDirectory(t), comch.ServerConfig{Name: "storage"})
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := dialRaw(t, server)
+			if err := s.write(&c.hello, descriptors{}); err != nil {
+				t.Fatal(err)
+			}
+			answer, _, err := s.read()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if answer.kind != frameGoodbye || answer.fields[0] != uint32(c.code) || len(answer.body) == 0 {
+				t.Errorf("answer is %v %v %q, want code %v", answer.kind, answer.fields, answer.body, c.code)
+			}
+		})
+	}
+}
+
+func TestSilentClientsDoNotKeepOthersOut(t *testing.T) {
+	directory := shortDirectory(t)
+	server := listenIn(t, directory, comch.ServerConfig{Name: "storage"})
+	first := dialRaw(t, server)
+	for range 2 * maxHandshakes {
+		dialRaw(t, server)
+	}
+	if _, _, err := first.read(); err == nil {
+		t.Error("the oldest silent client got an answer")
+	}
+	connection, err := New(Options{Directory: directory}).Connect(context.Background(), comch.ClientConfig{Name: "storage"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := connection.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSilentClientIsCutOff(t *testing.T) {
+	t.Parallel() // it takes as long as the server is patient
+	s := dialRaw(t, listenIn(t, shortDirectory(t), comch.ServerConfig{Name: "storage"}))
+	if _, _, err := s.read(); err == nil {
+		t.Error("a silent client got an answer")
+	}
+}
+
+func TestServerThatIsSilentIsGivenUp(t *testing.T) {
+	directory := filepath.Join(shortDirectory(t), "comch")
+	device := filepath.Join(directory, DefaultRepresentor, DefaultDevice)
+	if err := os.MkdirAll(device, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	silent, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(device, "storage"), Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	_, err = New(Options{Directory: directory}).Connect(ctx, comch.ClientConfig{Name: "storage"})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("connect to a silent server: %v", err)
+	}
+}
+
+// TestOtherUsersAreRefused connects from a thread that has another effective
+// user, which is what the kernel reports of a peer.
+func TestOtherUsersAreRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	for _, allow := range []bool{false, true} {
+		directory := filepath.Join(shortDirectory(t), "comch")
+		server := listenIn(t, directory, comch.ServerConfig{Name: "storage", AllowAnyUser: allow})
+		for path := server.Address(); len(path) >= len(directory)-len("/comch"); path = filepath.Dir(path) {
+			if err := os.Chmod(path, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chmod(server.Address(), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		answer := helloAs(t, server.Address(), 65534)
+		if allow && answer.kind != frameWelcome {
+			t.Errorf("another user was answered with %v %q although every user is allowed", answer.fields, answer.body)
+		}
+		if !allow && (answer.kind != frameGoodbye || answer.fields[0] != uint32(status.NotPermitted)) {
+			t.Errorf("another user was answered with kind %d, %v %q", answer.kind, answer.fields, answer.body)
+		}
+	}
+}
+
+// helloAs says hello as another user and returns the answer.
+func helloAs(t *testing.T, path string, user uintptr) frame {
+	t.Helper()
+	connected := make(chan int, 1)
+	go func() {
+		runtime.LockOSThread() // for good: the thread is not used again
+		const unchanged = ^uintptr(0)
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, unchanged, user, unchanged); errno != 0 {
+			t.Errorf("become user %d: %v", user, errno)
+		}
+		descriptor, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Error(err)
+		}
+		if err := unix.Connect(descriptor, &unix.SockaddrUnix{Name: path}); err != nil {
+			t.Error(err)
+		}
+		connected <- descriptor
+	}()
+	s := socketOf(t, <-connected)
+	defer s.close()
+	s.limit(time.Minute)
+	s.packet = make([]byte, 1<<12)
+	hello := greeting{defaultLimits.MaxMessageSize, 1}.hello()
+	_ = s.write(&hello, descriptors{}) // may come too late
+	answer, _, err := s.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}

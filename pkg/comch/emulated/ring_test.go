@@ -1,0 +1,306 @@
+package emulated
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestRingPartsFollowEachOtherInLines(t *testing.T) {
+	for _, config := range []comch.ConsumerConfig{{Receives: 1, MemorySize: 1}, {Receives: 3, MemorySize: 100}, {Receives: 4096, MemorySize: 1 << 20}} {
+		l, err := planRing(config, highestLimits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.capacity < config.Receives || l.capacity >= 2*config.Receives || l.capacity&(l.capacity-1) != 0 {
+			t.Errorf("%+v: capacity is %d", config, l.capacity)
+		}
+		ends := []int{l.completions, l.completions + l.capacity*completionSize, l.posted + l.capacity*postedEntrySize, l.memory + l.memorySize}
+		starts := []int{l.completions, l.posted, l.memory, l.total}
+		for i := range starts {
+			if starts[i]%cacheLine != 0 || starts[i] < ends[i] {
+				t.Errorf("%+v: part %d starts at %d, the one before ends at %d", config, i, starts[i], ends[i])
+			}
+		}
+	}
+}
+
+// TestRingBehavesLikeAQueue compares a ring with a model: buffers that are
+// posted, then visible, then completed, in order.
+func TestRingBehavesLikeAQueue(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		size := rapid.IntRange(1, 6).Draw(r, "receives")
+		newRingModel(t, size).run(r)
+	})
+}
+
+type ringModel struct {
+	*ringPair
+	receives int
+	posted   []receipt // not visible
+	visible  []receipt
+	sent     []comch.Received
+	contents [][]byte
+	next     uint64
+}
+
+const modelMemory = 256
+
+func newRingModel(t *testing.T, receives int) *ringModel {
+	return &ringModel{ringPair: newRingPair(t, receives, modelMemory), receives: receives}
+}
+
+func (m *ringModel) run(r *rapid.T) {
+	r.Repeat(map[string]func(*rapid.T){
+		"post":    m.post,
+		"publish": func(*rapid.T) { m.publish() },
+		"send":    m.sendOne,
+		"poll":    m.poll,
+	})
+}
+
+func (m *ringModel) post(r *rapid.T) {
+	offset := rapid.Uint32Range(0, modelMemory+8).Draw(r, "offset")
+	length := rapid.Uint32Range(0, modelMemory/2).Draw(r, "length")
+	err := m.receive.post(offset, length, m.next)
+	switch {
+	case len(m.posted)+len(m.visible)+len(m.sent) == m.receives:
+		wantError(r, err, status.Full)
+	case offset+length > modelMemory:
+		wantError(r, err, status.InvalidValue)
+	default:
+		wantError(r, err, nil)
+		m.posted = append(m.posted, receipt{userData: m.next, offset: offset, length: length})
+		m.next++
+	}
+}
+
+func (m *ringModel) publish() {
+	m.receive.publish()
+	m.visible = append(m.visible, m.posted...)
+	m.posted = nil
+}
+
+func (m *ringModel) sendOne(r *rapid.T) {
+	message := rapid.SliceOfN(rapid.Byte(), 0, modelMemory/2+8).Draw(r, "message")
+	immediate := rapid.SliceOfN(rapid.Byte(), 0, comch.MaxImmediateLength).Draw(r, "immediate")
+	err := m.send.send(1, message, immediate)
+	if len(m.visible) == 0 {
+		wantError(r, err, status.Again)
+		return
+	}
+	target := m.visible[0]
+	if len(message) > int(target.length) {
+		wantError(r, err, status.InvalidValue)
+		return
+	}
+	wantError(r, err, nil)
+	m.visible = m.visible[1:]
+	expected := comch.Received{
+		UserData: target.userData, Offset: target.offset, Length: uint32(len(message)),
+		Producer: 1, ImmediateLength: uint32(len(immediate)),
+	}
+	copy(expected.Immediate[:], immediate)
+	m.sent = append(m.sent, expected)
+	if got := m.receive.shared.memory[target.offset:][:len(message)]; !bytes.Equal(got, message) {
+		r.Fatalf("memory holds %x, sent was %x", got, message)
+	}
+}
+
+func (m *ringModel) poll(r *rapid.T) {
+	received := make([]comch.Received, rapid.IntRange(0, 8).Draw(r, "room"))
+	if ready := m.receive.ready(); ready != (len(m.sent) > 0) {
+		r.Fatalf("ready is %v with %d messages", ready, len(m.sent))
+	}
+	n, err := m.receive.poll(received)
+	wantError(r, err, nil)
+	expected := m.sent[:min(len(m.sent), len(received))]
+	if difference := cmp.Diff(expected, received[:n]); difference != "" && n+len(expected) > 0 {
+		r.Fatalf("received differs from what was sent:\n%s", difference)
+	}
+	m.sent = m.sent[n:]
+}
+
+func wantError(r *rapid.T, err, want error) {
+	r.Helper()
+	if !errors.Is(err, want) {
+		r.Fatalf("got error %v, want %v", err, want)
+	}
+}
+
+func TestScribbledCompletionIsAViolation(t *testing.T) {
+	cases := map[string]func(*completion){
+		"sequence far ahead":         func(c *completion) { c.published.Store(7 << 32) },
+		"sequence of a past lap":     func(c *completion) { c.published.Store(0xfffffff0 << 32) },
+		"length beyond the buffer":   func(c *completion) { c.origin = 1 << 32; c.published.Store(1<<32 | 65) },
+		"length of all ones":         func(c *completion) { c.origin = 1 << 32; c.published.Store(1<<32 | 0xffffffff) },
+		"too much immediate data":    func(c *completion) { c.origin = 1<<32 | 33; c.published.Store(1 << 32) },
+		"no producer":                func(c *completion) { c.published.Store(1 << 32) },
+		"producer that never opened": func(c *completion) { c.origin = 9 << 32; c.published.Store(1 << 32) },
+	}
+	for name, scribble := range cases {
+		t.Run(name, func(t *testing.T) {
+			ring := newRingPair(t, 4, 256)
+			ring.postAll(t, 64)
+			scribble(&ring.send.shared.completions[0])
+			if !ring.receive.ready() {
+				t.Error("the ring is not ready: a sleeper would not notice")
+			}
+			var received [4]comch.Received
+			n, err := ring.receive.poll(received[:])
+			if n != 0 || !isViolation(err) {
+				t.Errorf("poll returned %d, %v", n, err)
+			}
+		})
+	}
+}
+
+func TestErasedCompletionIsAViolation(t *testing.T) {
+	ring := newRingPair(t, 2, 128)
+	ring.postAll(t, 64)
+	for range 2 {
+		if err := ring.send.send(1, []byte("x"), nil); err != nil {
+			t.Fatal(err)
+		}
+		ring.next(make([]byte, 64))
+	}
+	ring.send.shared.completions[0].published.Store(0)
+	var received [1]comch.Received
+	if n, err := ring.receive.poll(received[:]); n != 0 || !isViolation(err) {
+		t.Errorf("poll returned %d, %v", n, err)
+	}
+}
+
+func TestMessagesBeforeAViolationAreDelivered(t *testing.T) {
+	ring := newRingPair(t, 4, 256)
+	ring.postAll(t, 64)
+	if err := ring.send.send(1, []byte("good"), nil); err != nil {
+		t.Fatal(err)
+	}
+	ring.send.shared.completions[1].published.Store(99 << 32)
+	var received [4]comch.Received
+	n, err := ring.receive.poll(received[:])
+	if n != 1 || received[0].Length != 4 || !isViolation(err) {
+		t.Errorf("poll returned %d, %v, %+v", n, err, received[0])
+	}
+}
+
+func TestScribbledPostingIsAViolation(t *testing.T) {
+	cases := map[string]func(sharedRing){
+		"more than fit":         func(r sharedRing) { r.header.posted.Store(5) },
+		"all ones":              func(r sharedRing) { r.header.posted.Store(1<<64 - 1) },
+		"buffer past the end":   func(r sharedRing) { r.posted[0] = 250<<32 | 7 },
+		"offset past the end":   func(r sharedRing) { r.posted[0] = 257 << 32 },
+		"offset of all ones":    func(r sharedRing) { r.posted[0] = 0xffffffff << 32 },
+		"length of all ones":    func(r sharedRing) { r.posted[0] = 0xffffffff },
+		"everything overflowed": func(r sharedRing) { r.posted[0] = 1<<64 - 1 },
+	}
+	for name, scribble := range cases {
+		t.Run(name, func(t *testing.T) {
+			ring := newRingPair(t, 4, 256)
+			ring.postAll(t, 64)
+			scribble(ring.receive.shared)
+			if err := ring.send.send(1, []byte("x"), nil); !isViolation(err) {
+				t.Errorf("send returned %v", err)
+			}
+		})
+	}
+}
+
+func TestPostedIndexThatGoesBackIsAViolation(t *testing.T) {
+	ring := newRingPair(t, 2, 128)
+	ring.postAll(t, 64)
+	for range 2 {
+		if err := ring.send.send(1, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ring.receive.shared.header.posted.Store(1)
+	if err := ring.send.send(1, nil, nil); !isViolation(err) {
+		t.Errorf("send returned %v", err)
+	}
+}
+
+// TestSequencesSurviveTheWrapOf32Bits starts shortly before the half of the
+// index that is published returns to 0.
+func TestSequencesSurviveTheWrapOf32Bits(t *testing.T) {
+	ring := newRingPair(t, 4, 256)
+	const start = 1<<32 - 6
+	ring.receive.posted, ring.receive.published, ring.receive.completed = start, start, start
+	ring.send.next.Store(start)
+	ring.send.seenPosted.Store(start)
+	for i := range uint64(4) {
+		ring.send.shared.completions[(start+i)&3].published.Store(uint64(uint32(start+i-3)) << 32)
+	}
+	ring.postAll(t, 64)
+	message := make([]byte, 64)
+	for i := range uint64(20) {
+		binary.LittleEndian.PutUint64(message, i)
+		if err := ring.send.send(1, message, nil); err != nil {
+			t.Fatal(err)
+		}
+		ring.next(message)
+		if got := binary.LittleEndian.Uint64(message); got != i {
+			t.Fatalf("message %d arrived as %d", i, got)
+		}
+	}
+}
+
+// FuzzRingMemory lets a peer write anything anywhere in the ring between the
+// operations of both sides.
+func FuzzRingMemory(f *testing.F) {
+	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7})
+	f.Add([]byte{3, 0x00, 0x01, 0xff, 0, 1, 2})
+	f.Add([]byte{3, 0x01, 0x00, 0x01, 3, 0x01, 0x07, 0x02, 2, 1, 0})
+	f.Add(bytes.Repeat([]byte{1, 2, 0, 1, 3, 0x02, 0x00, 0xff}, 16))
+	const receives, memorySize = 4, 256
+	layout, err := planRing(comch.ConsumerConfig{Receives: receives, MemorySize: memorySize}, highestLimits)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, script []byte) {
+		words := make([]uint64, layout.total/8) // aligned as a mapping is
+		mapped := bytesOf(words)
+		highest := new(atomic.Uint32)
+		highest.Store(1)
+		receive := newReceiveRing(viewRing(mapped, layout), receives, highest)
+		send := newSendRing(viewRing(mapped, layout))
+		for len(script) >= 4 {
+			operation := script[:4]
+			script = script[4:]
+			fuzzOperation(t, operation, mapped, &receive, send)
+		}
+	})
+}
+
+func fuzzOperation(t *testing.T, operation, mapped []byte, receive *receiveRing, send *sendRing) {
+	switch argument := operation[1]; operation[0] & 3 {
+	case 0:
+		if receive.post(uint32(argument), uint32(operation[2]), 1) == nil {
+			receive.publish()
+		}
+	case 1:
+		if err := send.send(1, make([]byte, argument), operation[2:3]); err != nil && len(err.Error()) == 0 {
+			t.Error("an error without text")
+		}
+	case 2:
+		received := make([]comch.Received, argument&7)
+		n, _ := receive.poll(received)
+		for _, r := range received[:n] {
+			_ = receive.shared.memory[r.Offset : r.Offset+r.Length]
+			_ = r.Immediate[:r.ImmediateLength]
+		}
+		_ = receive.ready()
+	case 3:
+		offset := int(binary.BigEndian.Uint16(operation[1:])) % len(mapped)
+		mapped[offset] = operation[3]
+	}
+}

@@ -1,0 +1,22 @@
+package emulated
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// bytesOf views words as bytes.
+func bytesOf(words []uint64) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), 8*len(words))
+}
+
+// disconnect takes a datagram socket away from its peer.
+func disconnect(descriptor int) error {
+	address := unix.RawSockaddr{Family: unix.AF_UNSPEC}
+	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(descriptor), uintptr(unsafe.Pointer(&address)), unsafe.Sizeof(address.Family))
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
