@@ -45,7 +45,9 @@ func (c KeepAliveConfig) interval(peerSilenceLimitMs uint32) time.Duration {
 
 // silence decides when a peer has been silent for too long. It counts the
 // time in which this process has been running: after a pause of its own it
-// starts anew, because what the peer sent meanwhile is still to be read.
+// starts anew, because what the peer sent meanwhile is still to be read. An
+// observation that is merely late is no pause, or else a busy machine would
+// never give a peer up.
 type silence struct {
 	limit time.Duration // 0: for ever
 	since time.Time
@@ -54,7 +56,7 @@ type silence struct {
 }
 
 func newSilence(limit, interval time.Duration, now time.Time) silence {
-	return silence{limit: limit, since: now, last: now, pause: 2 * interval}
+	return silence{limit: limit, since: now, last: now, pause: max(2*interval, limit/2)}
 }
 
 // observe is called once in each interval. heard tells whether a message has

@@ -48,7 +48,8 @@ func NewResponder(t Transport, config EndpointConfig) *Responder {
 // is answered here and does not come up. What breaks the protocol ends the
 // Responder: the peer is told, and Next fails with what Err says.
 //
-// If ctx ends, Next fails and nothing else changes.
+// If ctx ends, Next fails and nothing else changes. The silence of a peer
+// that has to go on counts while someone waits in Next.
 func (s *Responder) Next(ctx context.Context) (Request, error) {
 	for {
 		request, err := s.wait(ctx)
