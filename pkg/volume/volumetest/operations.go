@@ -71,7 +71,8 @@ func testDurable(t *testing.T, v volume.Volume) {
 	}
 }
 
-// testWake makes a lane sleep for each of many single requests.
+// testWake makes a lane sleep for each of many single requests. It may wake up
+// too often, never too late.
 func testWake(t *testing.T, v volume.Volume) {
 	lane := newLane(t, v, 1)
 	defer closeLane(t, lane)
@@ -89,11 +90,7 @@ func testWake(t *testing.T, v volume.Volume) {
 		if err := lane.Submit(&r); err != nil {
 			t.Fatal(err)
 		}
-		sleep(t, lane)
-		if lane.Arm() {
-			lane.Disarm()
-			t.Fatalf("lane woke up from request %d without work", i)
-		}
+		sleep(t, lane) // fails if nothing ever wakes it
 		if done := Await(t, lane, 1); done[0] != &r || r.Err != nil {
 			t.Fatalf("request %d: %v", i, r.Err)
 		}
