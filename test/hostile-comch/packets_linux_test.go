@@ -1,0 +1,145 @@
+package hostilecomch
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kinds of frames, and what a hello holds, as on the wire.
+const (
+	kindHello        = 1
+	kindOpenConsumer = 6
+	kindOpenProducer = 8
+	kindCount        = 12
+
+	magic          = 0x6863637a
+	version        = 1
+	messageSize    = 4080 // both sides must configure the same; this is the default
+	receiveQueue   = 16
+	frameHeader    = 8
+	maxRandomBytes = 64
+)
+
+func makeFrame(kind uint16, fields ...uint32) []byte {
+	packet := binary.LittleEndian.AppendUint32(nil, uint32(kind))
+	packet = binary.LittleEndian.AppendUint32(packet, uint32(4*len(fields)))
+	for _, field := range fields {
+		packet = binary.LittleEndian.AppendUint32(packet, field)
+	}
+	return packet
+}
+
+func dial(directory string) (int, error) {
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Connect(s, &unix.SockaddrUnix{Name: socketPath(directory)}); err != nil {
+		return -1, fmt.Errorf("connect to %s: %w", socketPath(directory), err)
+	}
+	return s, nil
+}
+
+func dialAndGreet(directory string) (int, error) {
+	s, err := dial(directory)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Send(s, makeFrame(kindHello, magic, version, messageSize, receiveQueue), 0); err != nil {
+		return -1, err
+	}
+	_, err = unix.Read(s, make([]byte, 4096))
+	return s, err
+}
+
+// attackOften repeats an attack that the server ends by closing the
+// connection.
+func attackOften(directory string, connect func(string) (int, error), attack func(s int) error) error {
+	announce()
+	for {
+		s, err := connect(directory)
+		if err != nil {
+			return err
+		}
+		for range 100 {
+			if attack(s) != nil {
+				break
+			}
+		}
+		_ = unix.Close(s)
+	}
+}
+
+func randomPackets(directory string) error {
+	return attackOften(directory, dial, func(s int) error {
+		packet := make([]byte, 512)
+		_, _ = rand.Read(packet)
+		return unix.Send(s, packet[:1+int(packet[0])], unix.MSG_NOSIGNAL)
+	})
+}
+
+// randomFrames sends frames with correct headers and random contents.
+func randomFrames(directory string) error {
+	return attackOften(directory, dialAndGreet, func(s int) error {
+		var random [maxRandomBytes]byte
+		_, _ = rand.Read(random[:])
+		fields := int(random[0]) % 5
+		packet := makeFrame(uint16(random[1])%kindCount, make([]uint32, fields)...)
+		copy(packet[frameHeader:], random[2:])
+		for i := frameHeader + 1; i < len(packet); i++ {
+			packet[i] &= random[40+i%16] & random[63] // small numbers more often
+		}
+		return unix.Send(s, packet, unix.MSG_NOSIGNAL)
+	})
+}
+
+func tooManyDescriptors(directory string) error {
+	return attackOften(directory, dialAndGreet, func(s int) error {
+		list := make([]int, 200)
+		return unix.Sendmsg(s, makeFrame(kindOpenConsumer, 1, 1, 1), unix.UnixRights(list...), nil, unix.MSG_NOSIGNAL)
+	})
+}
+
+func neverAnswer(directory string) error {
+	_, err := dialAndGreet(directory)
+	announce()
+	return err
+}
+
+func staySilent(directory string) error {
+	announce()
+	for range 200 {
+		if _, err := dial(directory); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openForever opens one consumer after another, each as large as may be.
+func openForever(directory string) error {
+	id := uint32(1)
+	return attackOften(directory, dialAndGreet, func(s int) error {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _, _ = unix.Close(pair[0]), unix.Close(pair[1]) }()
+		packet := makeFrame(kindOpenConsumer, id, 1<<17, 16<<20)
+		id += 2
+		return unix.Sendmsg(s, packet, unix.UnixRights(pair[0]), nil, unix.MSG_NOSIGNAL)
+	})
+}
+
+func askForever(directory string) error {
+	return attackOften(directory, dialAndGreet, func(s int) error {
+		for {
+			if err := unix.Send(s, makeFrame(kindOpenProducer, 1, 2), unix.MSG_NOSIGNAL); err != nil {
+				return err
+			}
+		}
+	})
+}

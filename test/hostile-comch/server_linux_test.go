@@ -1,0 +1,204 @@
+package hostilecomch
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+)
+
+const (
+	serverName = "storage"
+	depth      = 16 // receives of a consumer
+	bufferSize = 64 // bytes
+	patience   = time.Minute
+)
+
+// echoServer answers messages of all its clients on one thread, which is what
+// makes it worth attacking.
+type echoServer struct {
+	server   comch.Server
+	engine   *progress.Engine
+	sessions sync.WaitGroup
+	stop     context.CancelFunc
+	thread   chan struct{} // closed when the thread has ended
+
+	mu     sync.Mutex
+	active int
+}
+
+func startServer(t *testing.T, directory string) *echoServer {
+	t.Helper()
+	server, err := emulated.New(emulated.Options{Directory: directory}).Listen(context.Background(), comch.ServerConfig{Name: serverName})
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := progress.NewEngine(progress.Policy{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	s := &echoServer{server: server, engine: engine, stop: stop, thread: make(chan struct{})}
+	go s.work(ctx)
+	s.sessions.Go(func() { s.accept(ctx) })
+	t.Cleanup(func() { s.close(t) })
+	return s
+}
+
+func (s *echoServer) close(t *testing.T) {
+	closeErr := s.server.Close()
+	s.stop()
+	s.sessions.Wait()
+	s.engine.Wake()
+	<-s.thread
+	if err := errors.Join(closeErr, s.engine.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func (s *echoServer) work(ctx context.Context) {
+	runtime.LockOSThread()
+	defer close(s.thread)
+	for ctx.Err() == nil || s.count() > 0 {
+		s.engine.Idle(s.engine.Progress())
+	}
+}
+
+func (s *echoServer) accept(ctx context.Context) {
+	for {
+		connection, err := s.server.Accept(ctx)
+		if err != nil {
+			return
+		}
+		s.sessions.Go(func() { s.serve(ctx, connection) })
+	}
+}
+
+func (s *echoServer) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.active
+}
+
+func (s *echoServer) add(number int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.active += number
+}
+
+// serve is the life of one session. Every error ends just that.
+func (s *echoServer) serve(ctx context.Context, connection comch.Connection) {
+	s.add(1)
+	defer s.add(-1)
+	defer connection.Abort()
+	setupCtx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	l, err := newLane(setupCtx, connection)
+	if err != nil {
+		return
+	}
+	entered := s.do(func() error {
+		s.engine.Add(l)
+		return s.engine.AddWaiter(l.consumer)
+	})
+	if entered == nil {
+		s.sessions.Go(func() { readMemory(ctx, connection) })
+		select {
+		case <-connection.Done():
+		case <-ctx.Done():
+		}
+	}
+	_ = s.do(func() error {
+		s.engine.RemoveWaiter(l.consumer)
+		s.engine.Remove(l)
+		return errors.Join(l.consumer.Close(), l.producer.Close())
+	})
+}
+
+// do has the thread call something, and waits for it.
+func (s *echoServer) do(command func() error) error {
+	result := make(chan error, 1)
+	s.engine.Do(func() { result <- command() })
+	return <-result
+}
+
+// readMemory copies what the client exports, again and again, while it may
+// be taken away.
+func readMemory(ctx context.Context, connection comch.Connection) {
+	token, err := connection.Receive(ctx)
+	if err != nil {
+		return
+	}
+	region, _, err := connection.ImportMemory(token)
+	if err != nil {
+		return
+	}
+	defer func() { _ = region.Close() }()
+	buffer := make([]byte, 4096)
+	for {
+		select {
+		case <-connection.Done():
+			return
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Millisecond):
+			for offset := uint64(0); offset+4096 <= region.Len(); offset += 4096 {
+				_ = region.CopyOut(buffer, offset)
+			}
+		}
+	}
+}
+
+// lane echoes the messages of one session.
+type lane struct {
+	consumer comch.Consumer
+	producer comch.Producer
+	received [depth]comch.Received
+	message  [bufferSize]byte
+}
+
+func newLane(ctx context.Context, connection comch.Connection) (*lane, error) {
+	consumer, err := connection.NewConsumer(ctx, comch.ConsumerConfig{Receives: depth, MemorySize: depth * bufferSize})
+	if err != nil {
+		return nil, err
+	}
+	l := &lane{consumer: consumer}
+	event, err := connection.NextConsumerEvent(ctx)
+	if err == nil {
+		l.producer, err = connection.NewProducer(ctx, event.ID)
+	}
+	if err != nil {
+		return nil, errors.Join(err, consumer.Close())
+	}
+	for i := range uint32(depth) {
+		if err := consumer.PostReceive(i*bufferSize, bufferSize, uint64(i)); err != nil {
+			return nil, errors.Join(err, consumer.Close(), l.producer.Close())
+		}
+	}
+	consumer.Flush()
+	return l, nil
+}
+
+// Poll copies each message once, posts its buffer again and answers. An
+// answer for which the client has posted nothing is lost.
+func (l *lane) Poll() int {
+	n := l.consumer.Poll(l.received[:])
+	for i := range l.received[:n] {
+		r := &l.received[i]
+		message := l.message[:r.Length]
+		copy(message, l.consumer.Memory()[r.Offset:])
+		_ = l.consumer.PostReceive(r.Offset, bufferSize, r.UserData)
+		_ = l.producer.Send(message, nil)
+	}
+	if n > 0 {
+		l.consumer.Flush()
+		l.producer.Flush()
+	}
+	return n
+}
