@@ -140,3 +140,18 @@ func Decode(buf []byte, m *Message) {
 	m.Generation = binary.BigEndian.Uint32(buf[offsetGeneration:])
 	m.Flags = Flags(binary.BigEndian.Uint32(buf[offsetFlags:]))
 }
+
+// StampTag writes the relay's tag into an encoded message.
+func StampTag(buf []byte, slot, generation uint32) {
+	_ = buf[Size-1]
+	binary.BigEndian.PutUint32(buf[offsetSlot:], slot)
+	binary.BigEndian.PutUint32(buf[offsetGeneration:], generation)
+}
+
+// TurnIntoResult makes the answer to an encoded request out of its own bytes:
+// only type and result change.
+func TurnIntoResult(buf []byte, result status.Code) {
+	_ = buf[Size-1]
+	binary.BigEndian.PutUint32(buf[offsetType:], uint32(Result))
+	binary.BigEndian.PutUint32(buf[offsetResult:], uint32(result))
+}
