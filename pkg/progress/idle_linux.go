@@ -126,20 +126,18 @@ func (e *Engine) waitFor(bound time.Duration) int {
 		_, _ = unix.Ppoll([]unix.PollFd{{Fd: int32(e.epoll), Events: unix.POLLIN}}, &timeout, nil)
 		bound = 0
 	}
-	for {
-		n, err := unix.EpollWait(e.epoll, e.events, int(bound.Milliseconds()))
-		if errors.Is(err, unix.EINTR) {
-			return 1 // as if woken: whoever looks for lost wake-ups must not count this
-		}
-		if err != nil {
-			// The engine's own descriptor cannot fail while it is open.
-			panic("progress: epoll_wait: " + err.Error())
-		}
-		for _, event := range e.events[:n] {
-			e.drain(event.Fd)
-		}
-		return n
+	n, err := unix.EpollWait(e.epoll, e.events, int(bound.Milliseconds()))
+	if errors.Is(err, unix.EINTR) {
+		return 1 // as if woken: whoever looks for lost wake-ups must not count this
 	}
+	if err != nil {
+		// The engine's own descriptor cannot fail while it is open.
+		panic("progress: epoll_wait: " + err.Error())
+	}
+	for _, event := range e.events[:n] {
+		e.drain(event.Fd)
+	}
+	return n
 }
 
 func (e *Engine) drain(descriptor int32) {

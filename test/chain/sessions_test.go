@@ -191,14 +191,18 @@ func TestNoIOAllocatesAnywhereInTheChain(t *testing.T) {
 				engine := newEngine(t, v.Queue(0))
 				transferAll(t, v, engine, kind, blockSize, 32, 2000) // warm up
 				const count = 20000
-				var before, after runtime.MemStats
-				runtime.ReadMemStats(&before)
-				transferAll(t, v, engine, kind, blockSize, 32, count)
-				runtime.ReadMemStats(&after)
-				// Keep-alives, tickers and the runtime itself allocate now and
-				// then; an IO must not.
-				if n := after.Mallocs - before.Mallocs; n > count/20 {
-					t.Errorf("%d allocations in %d IOs", n, count)
+				// Keep-alives, tickers and contended locks allocate now and
+				// then; an IO must not. The best of three tells them apart.
+				fewest := uint64(count)
+				for range 3 {
+					var before, after runtime.MemStats
+					runtime.ReadMemStats(&before)
+					transferAll(t, v, engine, kind, blockSize, 32, count)
+					runtime.ReadMemStats(&after)
+					fewest = min(fewest, after.Mallocs-before.Mallocs)
+				}
+				if fewest > count/50 {
+					t.Errorf("%d allocations in %d IOs", fewest, count)
 				}
 			})
 		}

@@ -1,0 +1,58 @@
+// Package buildinfo tells which build of zc-relay this is.
+package buildinfo
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+)
+
+// version is set by the linker (make build).
+var version string
+
+// Version is the version that the build was given, or the revision that the Go
+// toolchain has recorded, or "devel".
+func Version() string {
+	if version != "" {
+		return version
+	}
+	if revision := setting("vcs.revision"); revision != "" {
+		const abbreviated = 12
+		return "devel-" + revision[:min(abbreviated, len(revision))]
+	}
+	return "devel"
+}
+
+// String is one line with name, version, build tags, Go version and platform.
+func String(name string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s", name, Version())
+	if setting("vcs.modified") == "true" {
+		b.WriteString(" (modified)")
+	}
+	if tags := Tags(); tags != "" {
+		fmt.Fprintf(&b, " tags=%s", tags)
+	}
+	fmt.Fprintf(&b, " %s %s/%s", runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return b.String()
+}
+
+// Tags are the build tags, separated by commas.
+func Tags() string { return setting("-tags") }
+
+// Revision is the revision of the source, "" if the build has not recorded it.
+func Revision() string { return setting("vcs.revision") }
+
+func setting(key string) string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, s := range info.Settings {
+		if s.Key == key {
+			return s.Value
+		}
+	}
+	return ""
+}

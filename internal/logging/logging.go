@@ -1,0 +1,78 @@
+// Package logging sets up the log of a program: zap on standard error, for
+// people or as JSON.
+package logging
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// Options are the flags that choose what is logged, and how.
+type Options struct {
+	level  string
+	format string
+}
+
+// AddFlags adds --log-level, short -l, and --log-format to f.
+func (o *Options) AddFlags(f *pflag.FlagSet) {
+	f.StringVarP(&o.level, "log-level", "l", "info", "least severity to log: debug, info, warn, error, or a number of the DOCA applications from 10 (nothing) to 70 (everything)")
+	f.StringVar(&o.format, "log-format", "console", "log format: console or json")
+}
+
+// timeLayout is RFC 3339 with microseconds: a data path's events are closer
+// together than milliseconds.
+const timeLayout = "2006-01-02T15:04:05.000000Z07:00"
+
+// New makes the logger that the flags ask for.
+func (o *Options) New(name string) (*zap.Logger, error) { return o.newTo(os.Stderr, name) }
+
+func (o *Options) newTo(w io.Writer, name string) (*zap.Logger, error) {
+	level, err := ParseLevel(o.level)
+	if err != nil {
+		return nil, fmt.Errorf("--log-level: %w", err)
+	}
+	config := zap.NewProductionEncoderConfig()
+	config.EncodeTime = zapcore.TimeEncoderOfLayout(timeLayout)
+	config.EncodeDuration = zapcore.StringDurationEncoder
+	var encoder zapcore.Encoder
+	switch o.format {
+	case "json":
+		encoder = zapcore.NewJSONEncoder(config)
+	case "console":
+		config.EncodeLevel = zapcore.CapitalLevelEncoder
+		encoder = zapcore.NewConsoleEncoder(config)
+	default:
+		return nil, fmt.Errorf("--log-format: %q is neither console nor json", o.format)
+	}
+	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), level)
+	return zap.New(core).Named(name), nil
+}
+
+// docaLevels are the numbers of DOCA's log levels (doca_log_level): disabled,
+// critical, error, warning, info, debug, trace.
+var docaLevels = map[int]zapcore.Level{
+	10: zapcore.FatalLevel + 1, 20: zapcore.ErrorLevel, 30: zapcore.ErrorLevel, 40: zapcore.WarnLevel,
+	50: zapcore.InfoLevel, 60: zapcore.DebugLevel, 70: zapcore.DebugLevel,
+}
+
+// ParseLevel accepts zap's names and the numbers that the DOCA applications
+// take.
+func ParseLevel(text string) (zapcore.Level, error) {
+	if number, err := strconv.Atoi(text); err == nil {
+		if level, ok := docaLevels[number]; ok {
+			return level, nil
+		}
+		return 0, fmt.Errorf("level %d is none of 10, 20, 30, 40, 50, 60, 70", number)
+	}
+	level, err := zapcore.ParseLevel(text)
+	if err != nil || text == "" || level > zapcore.ErrorLevel {
+		return 0, fmt.Errorf("level %q is none of debug, info, warn, error", text)
+	}
+	return level, nil
+}

@@ -1,0 +1,78 @@
+package logging
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+func options(t *testing.T, arguments ...string) *Options {
+	t.Helper()
+	var o Options
+	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	o.AddFlags(f)
+	if err := f.Parse(arguments); err != nil {
+		t.Fatal(err)
+	}
+	return &o
+}
+
+func TestJSONLinesCarryNameTimeAndFields(t *testing.T) {
+	var out bytes.Buffer
+	log, err := options(t, "--log-format", "json").newTo(&out, "prog")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Info("hello", zap.Int("answer", 42))
+	var line struct {
+		Level, Logger, Msg, Ts string
+		Answer                 int
+	}
+	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
+		t.Fatalf("%q: %v", out.String(), err)
+	}
+	if line.Level != "info" || line.Logger != "prog" || line.Msg != "hello" || line.Answer != 42 {
+		t.Errorf("line is %+v", line)
+	}
+	if _, err := time.Parse(timeLayout, line.Ts); err != nil {
+		t.Errorf("time: %v", err)
+	}
+}
+
+func TestWhatIsBelowTheLevelIsNotLogged(t *testing.T) {
+	var out bytes.Buffer
+	log, err := options(t, "-l", "warn").newTo(&out, "prog")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Info("quiet")
+	log.Warn("loud")
+	if text := out.String(); strings.Contains(text, "quiet") || !strings.Contains(text, "loud") {
+		t.Errorf("logged %q", text)
+	}
+}
+
+func TestLevelsHaveNamesAndTheNumbersOfDOCA(t *testing.T) {
+	for text, want := range map[string]zapcore.Level{
+		"debug": zapcore.DebugLevel, "info": zapcore.InfoLevel, "warn": zapcore.WarnLevel, "error": zapcore.ErrorLevel,
+		"30": zapcore.ErrorLevel, "40": zapcore.WarnLevel, "50": zapcore.InfoLevel, "70": zapcore.DebugLevel,
+	} {
+		if got, err := ParseLevel(text); err != nil || got != want {
+			t.Errorf("ParseLevel(%q) = %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "loud", "15", "-1", "panic"} {
+		if _, err := ParseLevel(text); err == nil {
+			t.Errorf("ParseLevel(%q) succeeded", text)
+		}
+	}
+	if _, err := options(t, "--log-format", "xml").New("prog"); err == nil {
+		t.Error("an unknown format was accepted")
+	}
+}

@@ -1,0 +1,131 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func start(t *testing.T) *Server {
+	t.Helper()
+	s, err := Listen("127.0.0.1:0", zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := s.Shutdown(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func get(t *testing.T, s *Server, path string) (int, string) {
+	t.Helper()
+	response, err := http.Get("http://" + s.Address().String() + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	b, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(b)
+}
+
+func TestReadinessFollowsWhatItIsTold(t *testing.T) {
+	s := start(t)
+	if code, body := get(t, s, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "starting") {
+		t.Errorf("at the start: %d %q", code, body)
+	}
+	s.SetReady(nil)
+	if code, _ := get(t, s, "/readyz"); code != http.StatusOK {
+		t.Errorf("when ready: %d", code)
+	}
+	s.SetReady(errors.New("target is down"))
+	if code, body := get(t, s, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "target is down") {
+		t.Errorf("when not ready any more: %d %q", code, body)
+	}
+	if code, _ := get(t, s, "/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz: %d", code)
+	}
+}
+
+func TestMetricsIncludeBuildAndWhatIsRegistered(t *testing.T) {
+	s := start(t)
+	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "zc_test_total", Help: "x"})
+	counter.Add(3)
+	if err := s.Register(counter); err != nil {
+		t.Fatal(err)
+	}
+	_, body := get(t, s, "/metrics")
+	for _, want := range []string{"zc_test_total 3", "zc_build_info{", "go_goroutines"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+	if err := s.Register(counter); err == nil {
+		t.Error("the same metric was registered twice")
+	}
+}
+
+func TestAnAddressInUseIsNamed(t *testing.T) {
+	s := start(t)
+	if _, err := Listen(s.Address().String(), zap.NewNop()); err == nil || !strings.Contains(err.Error(), s.Address().String()) {
+		t.Errorf("second listener: %v", err)
+	}
+}
+
+func TestMoreConnectionsThanTheLimitWaitForAPlace(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLimitedListener(inner, 1)
+	for range 2 {
+		c, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	first, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := make(chan net.Conn)
+	go func() {
+		c, _ := l.Accept()
+		second <- c
+	}()
+	select {
+	case <-second:
+		t.Fatal("a second connection was accepted beyond the limit")
+	case <-time.After(20 * time.Millisecond):
+	}
+	_ = first.Close()
+	if c := <-second; c == nil {
+		t.Error("the second connection was not accepted afterwards")
+	} else {
+		_ = c.Close()
+	}
+	_ = l.Close()
+	if _, err := l.Accept(); err == nil {
+		t.Error("a closed listener accepts")
+	}
+}

@@ -1,0 +1,174 @@
+// Package service is what the daemons have in common: their flags, workers,
+// logging, the operations listener and the run until a signal.
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/internal/affinity"
+	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/internal/logging"
+	"github.com/zc-relay/zc-relay/internal/ops"
+	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/internal/providers"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+)
+
+// Flags are the flags that both daemons take.
+type Flags struct {
+	cpus          []string
+	poll          string
+	metricsListen string
+	rdmaProvider  string
+	crc           bool
+	keepAlive     controlmsg.KeepAliveConfig
+	logging       logging.Options
+}
+
+// Add adds the flags to f.
+func (o *Flags) Add(f *pflag.FlagSet) {
+	f.StringArrayVar(&o.cpus, "cpu", nil, "pin a worker to this core; repeatable, and takes lists like 0-3 (default: two workers that are not pinned)")
+	f.StringVar(&o.poll, "poll", progress.Adaptive.String(), "what an idle worker does: adaptive, busy or event")
+	f.StringVar(&o.metricsListen, "metrics-listen", "", "address of /metrics, /healthz and /readyz (default: none)")
+	f.StringVar(&o.rdmaProvider, "rdma-provider", providers.DefaultRDMA, "RDMA provider: iwarp or verbs")
+	f.BoolVar(&o.crc, "rdma-crc", false, "protect iWARP connections by CRC32C; on if either side asks for it")
+	keepAlive := controlmsg.DefaultKeepAlive()
+	f.DurationVar(&o.keepAlive.Interval, "keep-alive-interval", keepAlive.Interval, "pause between signs of life on control connections")
+	f.DurationVar(&o.keepAlive.DeadAfter, "keep-alive-dead-after", keepAlive.DeadAfter, "silence after which the peer of a control connection counts as dead")
+	o.logging.AddFlags(f)
+}
+
+// Environment is what a daemon runs in.
+type Environment struct {
+	Log       *zap.Logger
+	RDMA      rdma.Provider
+	CPUs      []int // for each worker its core, or -1
+	Policy    progress.Policy
+	KeepAlive controlmsg.KeepAliveConfig
+
+	ops *ops.Server // nil if nobody listens
+}
+
+// Register adds metrics.
+func (e *Environment) Register(collector prometheus.Collector) error {
+	if e.ops == nil {
+		return nil
+	}
+	if err := e.ops.Register(collector); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	return nil
+}
+
+// SetReady tells /readyz whether the daemon can serve, and if not why.
+func (e *Environment) SetReady(err error) {
+	if e.ops != nil {
+		e.ops.SetReady(err)
+	}
+}
+
+// opsShutdownTimeout bounds the end of the operations listener.
+const opsShutdownTimeout = 2 * time.Second
+
+// Run makes the environment of the flags and calls body in it.
+func (o *Flags) Run(ctx context.Context, name string, body func(context.Context, *Environment) error) (err error) {
+	env, err := o.environment(name)
+	if err != nil {
+		return program.Usage(err)
+	}
+	defer func() { _ = env.Log.Sync() }() // standard error cannot be synced everywhere
+	program.ReserveProcessors(len(env.CPUs))
+	if o.metricsListen != "" {
+		if env.ops, err = o.listen(env.Log); err != nil {
+			return err
+		}
+		defer func() {
+			ending, cancel := context.WithTimeout(context.Background(), opsShutdownTimeout)
+			defer cancel()
+			err = errors.Join(err, env.ops.Shutdown(ending))
+		}()
+	}
+	env.Log.Info("starting", zap.String("version", buildinfo.Version()), zap.Ints("cpus", env.CPUs), zap.String("poll", o.poll))
+	err = body(ctx, env)
+	if cause := context.Cause(ctx); cause != nil && err == nil {
+		env.Log.Info("ended", zap.NamedError("reason", cause))
+	}
+	return err
+}
+
+func (o *Flags) environment(name string) (*Environment, error) {
+	log, err := o.logging.New(name)
+	if err != nil {
+		return nil, err
+	}
+	mode, err := progress.ParseMode(o.poll)
+	if err != nil {
+		return nil, fmt.Errorf("--poll: %w", err)
+	}
+	cpus, err := o.workerCPUs()
+	if err != nil {
+		return nil, err
+	}
+	provider, err := providers.RDMA(o.rdmaProvider, providers.RDMAOptions{CRC: o.crc, Logger: log})
+	if err != nil {
+		return nil, fmt.Errorf("--rdma-provider: %w", err)
+	}
+	return &Environment{Log: log, RDMA: provider, CPUs: cpus, Policy: progress.Policy{Mode: mode}, KeepAlive: o.keepAlive}, nil
+}
+
+// defaultWorkers is how many workers there are unless told otherwise, if the
+// process may use as many cores.
+const defaultWorkers = 2
+
+// workerCPUs lists the cores of --cpu, or as many times "any" as there are
+// workers by default.
+func (o *Flags) workerCPUs() ([]int, error) {
+	allowed, err := affinity.Allowed()
+	if err != nil {
+		return nil, err
+	}
+	var cpus []int
+	for _, list := range o.cpus {
+		parsed, err := affinity.ParseList(list)
+		if err != nil {
+			return nil, fmt.Errorf("--cpu: %w", err)
+		}
+		cpus = append(cpus, parsed...)
+	}
+	if len(o.cpus) > 0 {
+		return cpus, nil
+	}
+	for range min(defaultWorkers, len(allowed)) {
+		cpus = append(cpus, program.AnyCPU)
+	}
+	return cpus, nil
+}
+
+func (o *Flags) listen(log *zap.Logger) (*ops.Server, error) {
+	server, err := ops.Listen(o.metricsListen, log)
+	if err != nil {
+		return nil, fmt.Errorf("--metrics-listen: %w", err)
+	}
+	log.Info("serving metrics and health", zap.Stringer("address", server.Address()))
+	return server, nil
+}
+
+// runner is a service that New has made.
+type runner interface {
+	Run(ctx context.Context) error
+	Close() error
+}
+
+// RunAndClose runs a service until ctx ends and releases it.
+func RunAndClose(ctx context.Context, service runner) error {
+	return errors.Join(service.Run(ctx), service.Close())
+}
