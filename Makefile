@@ -1,0 +1,88 @@
+# Everything a developer does. "make help" explains.
+#
+# build, demo and test need nothing but Linux, Go and make.
+
+SHELL := /bin/bash
+TOOL := go tool -modfile=tools/go.mod
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS := -s -w -X github.com/zc-relay/zc-relay/internal/buildinfo.version=$(VERSION)
+
+# The race detector needs a C compiler.
+RACE := $(shell printf 'int main(void) { return 0; }' | $${CC:-cc} -x c -o /dev/null - 2>/dev/null && echo -race)
+TAGS := faultinject
+# How long to fuzz each target.
+FUZZTIME := 5s
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build all programs into bin/
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+.PHONY: demo
+demo: build ## Run target, relay and initiator as processes; move and compare a file; short benchmark
+	scripts/demo.sh
+
+.PHONY: test
+test: ## Run all tests, with the race detector where a C compiler is found
+	@echo "race detector: $(if $(RACE),on,off (no working C compiler))"
+	go test $(RACE) -tags '$(TAGS)' -timeout 15m ./...
+
+.PHONY: test-short
+test-short: ## Run the quick tests without the race detector
+	go test -short -tags '$(TAGS)' ./...
+
+.PHONY: test-siw
+test-siw: ## Test iWARP against the Linux kernel's own, in a small VM (Debian, QEMU)
+	test/siw/run.sh
+
+# Packages whose unit tests also run on arm64.
+ARM64_PACKAGES := ./pkg/iomsg ./pkg/controlmsg ./pkg/rdma/iwarp ./pkg/comch/emulated
+
+.PHONY: test-arm64
+test-arm64: ## Run unit tests built for linux/arm64 under qemu-user
+	scripts/test-arm64.sh $(ARM64_PACKAGES)
+
+.PHONY: lint
+lint: ## Check architecture, style and protocol definitions
+	$(TOOL) golangci-lint run --build-tags '$(TAGS)' ./...
+	$(TOOL) buf lint
+	$(TOOL) buf format -d --exit-code
+
+.PHONY: generate
+generate: ## Generate code from proto/
+	$(TOOL) buf generate
+
+.PHONY: check-generated
+check-generated: generate ## Fail if generated code, go.mod or formatting is not up to date
+	git diff --exit-code
+	go mod tidy -diff
+	cd tools && go mod tidy -diff
+	test -z "$$(gofmt -l $$(git ls-files '*.go'))"
+
+.PHONY: bench
+bench: build ## Measure the chain, and each hop alone
+	go test -run '^$$' -bench . -benchmem ./pkg/...
+	scripts/bench.sh
+
+.PHONY: bench-once
+bench-once: build ## Run every benchmark once, so that none rots
+	go test -run '^$$' -bench . -benchtime 1x ./pkg/... ./internal/...
+	RUNTIME=200ms WARMUP=100ms scripts/bench.sh
+
+.PHONY: fuzz
+fuzz: ## Fuzz every target for FUZZTIME (5s)
+	scripts/fuzz.sh '$(FUZZTIME)'
+
+.PHONY: soak
+soak: ## Long fuzzing and a thousand sessions
+	go test $(RACE) -tags '$(TAGS) soak' -timeout 60m ./pkg/... ./test/...
+	scripts/fuzz.sh 60s
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf bin dist
