@@ -3,12 +3,11 @@ package bench
 import (
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/affinity"
+	"github.com/zc-relay/zc-relay/internal/program/report"
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
@@ -16,37 +15,30 @@ import (
 func (r *Report) WriteText(w io.Writer) error {
 	t := &text{}
 	t.parameters(r)
-	t.environment(r)
+	t.Environment(&r.Environment)
+	t.measurement(r)
 	t.result(r)
 	_, err := io.WriteString(w, t.String())
 	return err
 }
 
-// text is a table of names and values.
-type text struct{ strings.Builder }
-
-func (t *text) row(name, format string, args ...any) {
-	fmt.Fprintf(t, "%-18s %s\n", name, fmt.Sprintf(format, args...))
-}
+// text is a report in the making.
+type text struct{ report.Table }
 
 func (t *text) parameters(r *Report) {
 	p := &r.Parameters
-	t.row("started", "%s", r.StartedAt.Format(time.RFC3339))
-	t.row("load", "%s, %d %% reads, %s blocks, queue depth %d, %d queues (threads: %s)",
+	t.Row("started", "%s", r.StartedAt.Format(time.RFC3339))
+	t.Row("load", "%s, %d %% reads, %s blocks, queue depth %d, %d queues (threads: %s)",
 		p.Pattern, p.ReadPercent, size.Bytes(p.BlockSize), p.QueueDepth, p.Queues, affinity.Describe(p.CPUs))
-	t.row("bounds", "%s, after %s of warm-up that is not measured; drain timeout %s", p.bounds(),
+	t.Row("bounds", "%s, after %s of warm-up that is not measured; drain timeout %s", p.bounds(),
 		size.FormatDuration(p.Warmup), size.FormatDuration(p.DrainTimeout))
-	t.row("range", "%s at offset %s", size.Bytes(p.Length), size.Bytes(p.Offset))
-	t.row("seed", "%d", p.Seed)
-	t.row("poll", "%s", p.Poll)
+	t.Row("range", "%s at offset %s", size.Bytes(p.Length), size.Bytes(p.Offset))
+	t.Row("seed", "%d", p.Seed)
+	t.Row("poll", "%s", p.Poll)
 	if p.Validate {
-		t.row("validation", "%s", p.validation())
+		t.Row("validation", "%s", p.validation())
 	}
-	t.row("channel", "%s on device %s (comch %s)", r.Connection.Channel, r.Connection.Device, r.Connection.Provider)
-	if v := r.Volume; v != nil {
-		t.row("volume", "%s, %s (%d bytes) in blocks of %d bytes, UUID %s", v.Name, size.Bytes(v.Size), v.Size, v.BlockSize, v.UUID)
-		t.row("transport", "%s, relay %s", v.Transport, v.Relay)
-	}
+	t.Connection(&r.Connection, r.Volume)
 }
 
 func (p *Parameters) bounds() string {
@@ -67,20 +59,9 @@ func (p *Parameters) validation() string {
 	return "what is written is read back and compared"
 }
 
-func (t *text) environment(r *Report) {
-	e := &r.Environment
-	t.row("environment", "zc-relay %s, %s %s, GOMAXPROCS %d", e.Version, e.GoVersion, e.Architecture, e.MaxProcessors)
-	t.row("", "host %s, kernel %s, %d × %s", e.Hostname, e.Kernel, e.CPUs, e.CPUModel)
-	t.row("", "NUMA nodes %s, clock %s, frequency governor %s", orNone(e.NUMANodes), orNone(e.ClockSource), orNone(e.FrequencyGovernor))
+func (t *text) measurement(r *Report) {
 	m := &r.Measurement
-	t.row("latency is", "%s, closed loop, %d significant digits, coordinated omission %s", m.Latency, m.SignificantDigits, corrected(m.OmissionCorrected))
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "not told"
-	}
-	return s
+	t.Row("latency is", "%s, closed loop, %d significant digits, coordinated omission %s", m.Latency, m.SignificantDigits, corrected(m.OmissionCorrected))
 }
 
 func corrected(yes bool) string {
@@ -93,19 +74,17 @@ func corrected(yes bool) string {
 func (t *text) result(r *Report) {
 	result := &r.Result
 	t.WriteByte('\n')
-	t.row("IOPS", "%.0f", result.IOPS)
-	t.row("throughput", "%s (%d bytes/s)", size.FormatThroughput(float64(result.BytesPerSecond)), result.BytesPerSecond)
-	t.row("operations", "%d (%d bytes) in %s%s", result.Operations, result.Bytes, size.FormatDuration(time.Duration(result.DurationNs)), interruption(result))
-	t.row("errors", "%d%s", result.Errors, byCode(result.ErrorsByCode))
+	t.Row("IOPS", "%.0f", result.IOPS)
+	t.Row("throughput", "%s (%d bytes/s)", size.FormatThroughput(float64(result.BytesPerSecond)), result.BytesPerSecond)
+	t.Row("operations", "%d (%d bytes) in %s%s", result.Operations, result.Bytes, size.FormatDuration(time.Duration(result.DurationNs)), interruption(result))
+	t.Errors(result.Errors, result.ErrorsByCode)
 	if r.Parameters.Validate {
-		t.row("validated", "%d operations, %d with wrong data", result.Validated, result.Mismatches)
+		t.Row("validated", "%d operations, %d with wrong data", result.Validated, result.Mismatches)
 	}
 	e := &result.Engine
-	t.row("engine hit rate", "%.3f %% (hits:misses %d:%d), %d sleeps, %d late wake-ups", e.HitRatePercent, e.Hits, e.Misses, e.Sleeps, e.LateWakeups)
+	t.Row("engine hit rate", "%.3f %% (hits:misses %d:%d), %d sleeps, %d late wake-ups", e.HitRatePercent, e.Hits, e.Misses, e.Sleeps, e.LateWakeups)
 	t.latencies(result)
-	if r.Error != nil {
-		t.row("FAILED", "%s (%s): %s", r.Error.Phase, r.Error.Code, r.Error.Message)
-	}
+	t.Failure(r.Error)
 }
 
 func interruption(result *Result) string {
@@ -113,17 +92,6 @@ func interruption(result *Result) string {
 		return ", interrupted"
 	}
 	return ""
-}
-
-func byCode(errors map[string]uint64) string {
-	var parts []string
-	for _, code := range slices.Sorted(maps.Keys(errors)) {
-		parts = append(parts, fmt.Sprintf("%s %d", code, errors[code]))
-	}
-	if parts == nil {
-		return ""
-	}
-	return " (" + strings.Join(parts, ", ") + ")"
 }
 
 // latencies prints a line for all requests, and one for each direction if
@@ -138,8 +106,8 @@ func (t *text) latencies(result *Result) {
 		t.latency("read", result.Read.LatencyNs)
 		t.latency("write", result.Write.LatencyNs)
 		t.WriteByte('\n')
-		t.row("read IOPS", "%.0f, %s", result.Read.IOPS, size.FormatThroughput(float64(result.Read.BytesPerSecond)))
-		t.row("write IOPS", "%.0f, %s", result.Write.IOPS, size.FormatThroughput(float64(result.Write.BytesPerSecond)))
+		t.Row("read IOPS", "%.0f, %s", result.Read.IOPS, size.FormatThroughput(float64(result.Read.BytesPerSecond)))
+		t.Row("write IOPS", "%.0f, %s", result.Write.IOPS, size.FormatThroughput(float64(result.Write.BytesPerSecond)))
 	}
 }
 

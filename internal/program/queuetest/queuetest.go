@@ -87,9 +87,9 @@ type Queue struct {
 	volume      *Volume
 	random      *rand.PCG
 	outstanding []client.Request
-	// Submitted counts requests.
-	Submitted uint64
-	// RefuseEvery makes every so-manieth Submit find the queue full.
+	// Submitted counts requests; any thread may look.
+	Submitted atomic.Uint64
+	// RefuseEvery makes every so-many-th Submit find the queue full.
 	RefuseEvery int
 	calls       int
 }
@@ -104,7 +104,7 @@ func (q *Queue) Submit(r *client.Request) error {
 		return status.Again
 	}
 	q.outstanding = append(q.outstanding, *r)
-	q.Submitted++
+	q.Submitted.Add(1)
 	return nil
 }
 

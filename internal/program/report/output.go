@@ -1,4 +1,4 @@
-package program
+package report
 
 import (
 	"encoding/json"
@@ -40,13 +40,4 @@ func WriteJSON(w io.Writer, document any) error {
 		return fmt.Errorf("print result: %w", err)
 	}
 	return nil
-}
-
-// Failure is what a JSON document says of a run that failed.
-type Failure struct {
-	// Code is the symbolic name of a status code.
-	Code string `json:"code"`
-	// Phase is what the program was doing.
-	Phase   string `json:"phase"`
-	Message string `json:"message"`
 }
