@@ -1,0 +1,74 @@
+package target
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+var (
+	here  = netip.MustParseAddr("192.0.2.1")
+	there = netip.MustParseAddr("192.0.2.2")
+)
+
+func issue(t *testing.T, r *tokenRegistry, record tokenRecord, now time.Time) token {
+	t.Helper()
+	issued, err := r.issue(record, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return issued
+}
+
+func TestATokenIsGoodOnceFromItsSource(t *testing.T) {
+	r, now := newTokenRegistry(), time.Now()
+	s := &session{}
+	issued := issue(t, r, tokenRecord{session: s, queue: 3, role: controlmsg.DataConnection, source: here}, now)
+	if _, err := r.claim(issued, there, now); !errors.Is(err, status.Authentication) {
+		t.Errorf("claim from elsewhere: %v", err)
+	}
+	record, err := r.claim(issued, here, now)
+	if err != nil || record.session != s || record.queue != 3 || record.role != controlmsg.DataConnection {
+		t.Errorf("claim: %+v, %v", record, err)
+	}
+	if _, err := r.claim(issued, here, now); !errors.Is(err, status.Authentication) {
+		t.Errorf("second claim: %v", err)
+	}
+}
+
+func TestATokenExpires(t *testing.T) {
+	r, now := newTokenRegistry(), time.Now()
+	issued := issue(t, r, tokenRecord{source: here}, now)
+	if _, err := r.claim(issued, here, now.Add(tokenLifetime+time.Millisecond)); !errors.Is(err, status.Authentication) {
+		t.Errorf("claim after its time: %v", err)
+	}
+}
+
+func TestTokensOfASessionAreForgottenWithIt(t *testing.T) {
+	r, now := newTokenRegistry(), time.Now()
+	gone, stays := &session{}, &session{}
+	first := issue(t, r, tokenRecord{session: gone, source: here}, now)
+	second := issue(t, r, tokenRecord{session: stays, source: here}, now)
+	r.forget(gone)
+	if _, err := r.claim(first, here, now); err == nil {
+		t.Error("the token of a session that has ended is good")
+	}
+	if _, err := r.claim(second, here, now); err != nil {
+		t.Errorf("the token of another session: %v", err)
+	}
+}
+
+func TestUnclaimedTokensAreBoundedAndMakeRoomWhenTheyExpire(t *testing.T) {
+	r, now := newTokenRegistry(), time.Now()
+	for range maxTokens {
+		issue(t, r, tokenRecord{source: here}, now)
+	}
+	if _, err := r.issue(tokenRecord{source: here}, now); !errors.Is(err, status.Full) {
+		t.Errorf("one token too many: %v", err)
+	}
+	issue(t, r, tokenRecord{source: here}, now.Add(tokenLifetime+time.Second))
+}
