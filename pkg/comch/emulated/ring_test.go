@@ -170,7 +170,7 @@ func TestErasedCompletionIsAViolation(t *testing.T) {
 		if err := ring.send.send(1, []byte("x"), nil); err != nil {
 			t.Fatal(err)
 		}
-		ring.next(make([]byte, 64))
+		ring.next(t, make([]byte, 64))
 	}
 	ring.send.shared.completions[0].published.Store(0)
 	var received [1]comch.Received
@@ -247,7 +247,7 @@ func TestSequencesSurviveTheWrapOf32Bits(t *testing.T) {
 		if err := ring.send.send(1, message, nil); err != nil {
 			t.Fatal(err)
 		}
-		ring.next(message)
+		ring.next(t, message)
 		if got := binary.LittleEndian.Uint64(message); got != i {
 			t.Fatalf("message %d arrived as %d", i, got)
 		}
