@@ -8,9 +8,10 @@ import (
 
 // CopyOut copies from the region, starting at offset, into dst. A fault on an
 // Untrusted region becomes an IOFailed error; part of dst may have been
-// written. It does not allocate on success.
+// written. An opaque region gives a NotSupported error. It does not allocate
+// on success.
 func (r *Region) CopyOut(dst []byte, offset uint64) error {
-	if err := r.CheckRange(offset, uint64(len(dst))); err != nil {
+	if err := r.checkCopy(offset, uint64(len(dst))); err != nil {
 		return err
 	}
 	return r.copyGuarded(dst, r.bytes[offset:offset+uint64(len(dst))])
@@ -19,10 +20,17 @@ func (r *Region) CopyOut(dst []byte, offset uint64) error {
 // CopyIn copies src into the region, starting at offset. Faults are reported
 // as by CopyOut.
 func (r *Region) CopyIn(offset uint64, src []byte) error {
-	if err := r.CheckRange(offset, uint64(len(src))); err != nil {
+	if err := r.checkCopy(offset, uint64(len(src))); err != nil {
 		return err
 	}
 	return r.copyGuarded(r.bytes[offset:offset+uint64(len(src))], src)
+}
+
+func (r *Region) checkCopy(offset, length uint64) error {
+	if !r.Mapped() {
+		return status.Errorf(status.NotSupported, "region of %d bytes is opaque: only its provider can copy", r.length)
+	}
+	return r.CheckRange(offset, length)
 }
 
 func (r *Region) copyGuarded(dst, src []byte) (err error) {

@@ -58,8 +58,8 @@ func Wrap(b []byte) *Region {
 	return &Region{bytes: b, length: uint64(len(b)), descriptor: -1}
 }
 
-// NewOpaque makes a region of device memory. handle is what the provider that
-// owns it needs to use it, base the address by which that provider's peers
+// NewOpaque makes a region of device memory. handle, which is not nil, is what
+// the provider that owns it needs to use it, base the address by which that provider's peers
 // name its first byte, length its size in bytes; release may be nil.
 func NewOpaque(handle any, base, length uint64, release func() error) *Region {
 	return &Region{handle: handle, base: base, length: length, descriptor: -1, release: release}

@@ -14,8 +14,12 @@ import (
 // it, which would make every access fault, and from lifting that seal.
 const requiredSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
 
+// maxNameLength is what the kernel takes as the name of a memfd, in bytes.
+const maxNameLength = 249
+
 // Alloc makes a zeroed region of length bytes that can be shared with another
-// process through its descriptor. name appears in /proc/PID/maps.
+// process through its descriptor. name appears in /proc/PID/maps, cut if it is
+// long.
 //
 // The file is sealed against being resized by anyone. Pages are allocated on
 // first touch unless Prefault is called.
@@ -23,7 +27,7 @@ func Alloc(name string, length uint64) (*Region, error) {
 	if length == 0 || length > math.MaxInt {
 		return nil, status.Errorf(status.InvalidValue, "allocate memory region %q: invalid length %d", name, length)
 	}
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	fd, err := unix.MemfdCreate(name[:min(len(name), maxNameLength)], unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, status.Errorf(status.NoMemory, "create shared memory %q: %w", name, err)
 	}
@@ -83,26 +87,25 @@ func Import(fd int, length, limit uint64, access Access) (*Region, error) {
 	return r, nil
 }
 
+// mapDescriptor maps whole pages, of whatever size the file has: the kernel
+// would not unmap a part of a huge one.
 func mapDescriptor(fd int, length uint64, protection int, untrusted bool) (*Region, error) {
-	b, err := unix.Mmap(fd, 0, int(length), protection, unix.MAP_SHARED)
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return nil, status.Errorf(status.OperatingSystem, "stat: %w", err)
+	}
+	page := uint64(max(stat.Blksize, 1))
+	rounded := (length + page - 1) / page * page
+	if rounded < length || rounded > math.MaxInt {
+		return nil, status.Errorf(status.TooBig, "%d bytes cannot be mapped", length)
+	}
+	b, err := unix.Mmap(fd, 0, int(rounded), protection, unix.MAP_SHARED)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		return nil, status.Errorf(status.NotPermitted, "map: %w (is the file sealed or opened against writing?)", err)
+	}
 	if err != nil {
 		return nil, status.Errorf(status.NoMemory, "map: %w", err)
 	}
 	release := func() error { return errors.Join(unix.Munmap(b), unix.Close(fd)) }
-	return &Region{bytes: b, length: length, descriptor: fd, untrusted: untrusted, release: release}, nil
-}
-
-// Prefault allocates all pages of a region that came from Alloc, so that
-// neither running out of memory nor page faults surprise the data path later.
-func (r *Region) Prefault() error {
-	if r.descriptor < 0 || r.untrusted {
-		return nil
-	}
-	if err := unix.Fallocate(r.descriptor, 0, 0, int64(r.length)); err != nil {
-		return status.Errorf(status.NoMemory, "allocate %d bytes of shared memory: %w", r.length, err)
-	}
-	if err := unix.Madvise(r.bytes, unix.MADV_POPULATE_WRITE); err != nil && !errors.Is(err, unix.EINVAL) {
-		return status.Errorf(status.NoMemory, "populate %d bytes of shared memory: %w", r.length, err)
-	}
-	return nil
+	return &Region{bytes: b[:length:length], length: length, descriptor: fd, untrusted: untrusted, release: release}, nil
 }

@@ -1,0 +1,185 @@
+package memory_test
+
+import (
+	"errors"
+	"math"
+	"os"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func alloc(t testing.TB, length uint64) *memory.Region {
+	t.Helper()
+	r, err := memory.Alloc("memory_test", length)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func TestAllocatedRegionIsZeroedAndMapped(t *testing.T) {
+	for _, length := range []uint64{1, 4096, 4097, 1 << 20} {
+		r := alloc(t, length)
+		b := r.Bytes()
+		if uint64(len(b)) != length || uint64(cap(b)) != length || r.Len() != length || !r.Mapped() || r.Untrusted() || r.Base() != 0 || r.Handle() != nil {
+			t.Errorf("region of %d bytes has %d bytes with room for %d, mapped %v", length, len(b), cap(b), r.Mapped())
+		}
+		for i := range b {
+			if b[i] != 0 {
+				t.Fatalf("byte %d is %d", i, b[i])
+			}
+			b[i] = 1
+		}
+	}
+}
+
+func TestAllocatedRegionCannotBeResizedByAnyone(t *testing.T) {
+	r := alloc(t, 8192)
+	for _, length := range []int64{0, 4096, 16384} {
+		if err := unix.Ftruncate(r.Descriptor(), length); !errors.Is(err, unix.EPERM) {
+			t.Errorf("resizing to %d bytes gave %v", length, err)
+		}
+	}
+	if _, err := unix.FcntlInt(uintptr(r.Descriptor()), unix.F_ADD_SEALS, unix.F_SEAL_WRITE); !errors.Is(err, unix.EPERM) {
+		t.Errorf("adding a seal gave %v", err)
+	}
+	flags, err := unix.FcntlInt(uintptr(r.Descriptor()), unix.F_GETFD, 0)
+	if err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("descriptor would be inherited: flags %#x, %v", flags, err)
+	}
+}
+
+func TestImpossibleLengthsAreRefused(t *testing.T) {
+	for _, length := range []uint64{0, math.MaxInt + 1, math.MaxUint64} {
+		if _, err := memory.Alloc("memory_test", length); !errors.Is(err, status.InvalidValue) {
+			t.Errorf("%d bytes gave %v", length, err)
+		}
+	}
+	if _, err := memory.Alloc("memory_test", math.MaxInt); err == nil {
+		t.Error("the whole address space was allocated")
+	}
+}
+
+func TestLongNamesAreCut(t *testing.T) {
+	r, err := memory.Alloc(strings.Repeat("n", 300), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPrefaultAllocatesEveryPage(t *testing.T) {
+	const length = 20<<20 + 1 // more than one step, and not whole pages
+	r := alloc(t, length)
+	if got := allocated(t, r); got != 0 {
+		t.Errorf("a new region takes %d bytes", got)
+	}
+	if err := r.Prefault(); err != nil {
+		t.Fatal(err)
+	}
+	if got := allocated(t, r); got < length {
+		t.Errorf("%d of %d bytes are allocated", got, length)
+	}
+}
+
+func allocated(t *testing.T, r *memory.Region) int64 {
+	t.Helper()
+	var stat unix.Stat_t
+	if err := unix.Fstat(r.Descriptor(), &stat); err != nil {
+		t.Fatal(err)
+	}
+	return stat.Blocks * 512
+}
+
+func TestPrefaultLeavesOtherMemoryAlone(t *testing.T) {
+	opaque := memory.NewOpaque(1, 0, 4096, nil)
+	for _, r := range []*memory.Region{memory.Wrap(make([]byte, 10)), opaque} {
+		if err := r.Prefault(); err != nil {
+			t.Errorf("Prefault returned %v", err)
+		}
+	}
+}
+
+func TestRangesAreCheckedWithoutWrappingAround(t *testing.T) {
+	r := memory.Wrap(make([]byte, 100))
+	for _, c := range []struct {
+		offset, length uint64
+		fits           bool
+	}{
+		{0, 100, true}, {100, 0, true}, {99, 1, true}, {0, 0, true},
+		{0, 101, false}, {101, 0, false}, {100, 1, false}, {math.MaxUint64, 1, false}, {1, math.MaxUint64, false},
+	} {
+		err := r.CheckRange(c.offset, c.length)
+		if (err == nil) != c.fits || err != nil && !errors.Is(err, status.InvalidValue) {
+			t.Errorf("%d bytes at %d gave %v", c.length, c.offset, err)
+		}
+	}
+}
+
+func TestOpaqueRegionShowsItsHandleAndNoBytes(t *testing.T) {
+	released := 0
+	r := memory.NewOpaque("handle", 0x1000, 64, func() error { released++; return os.ErrClosed })
+	if r.Mapped() || r.Bytes() != nil || r.Handle() != "handle" || r.Base() != 0x1000 || r.Len() != 64 || r.Descriptor() != -1 {
+		t.Errorf("got %+v", r)
+	}
+	if err := r.CopyOut(make([]byte, 1), 0); !errors.Is(err, status.NotSupported) {
+		t.Errorf("CopyOut gave %v", err)
+	}
+	if err := r.CopyIn(0, make([]byte, 1)); !errors.Is(err, status.NotSupported) {
+		t.Errorf("CopyIn gave %v", err)
+	}
+	first, second := r.Close(), r.Close()
+	if released != 1 || !errors.Is(first, os.ErrClosed) || !errors.Is(second, os.ErrClosed) {
+		t.Errorf("released %d times, Close returned %v, then %v", released, first, second)
+	}
+}
+
+func TestCloseGivesMappingAndDescriptorBack(t *testing.T) {
+	r, err := memory.Alloc("memory_test_close", 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := mappings(t, "memory_test_close"); n != 1 {
+		t.Fatalf("%d mappings", n)
+	}
+	if err := errors.Join(r.Close(), r.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if n := mappings(t, "memory_test_close"); n != 0 {
+		t.Errorf("%d mappings are left", n)
+	}
+}
+
+func mappings(t *testing.T, name string) int {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(maps), "/memfd:"+name+" ")
+}
+
+func TestAccessRightsAreSets(t *testing.T) {
+	both := memory.RemoteRead | memory.PCIWrite
+	if !both.Has(memory.RemoteRead) || both.Has(memory.RemoteRead|memory.LocalWrite) || !both.Has(0) {
+		t.Error("Has is not set inclusion")
+	}
+	if !both.Valid() || memory.Access(1<<5).Valid() || !memory.Access(0).Valid() {
+		t.Error("Valid does not tell defined bits from others")
+	}
+}
