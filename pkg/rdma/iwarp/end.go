@@ -7,17 +7,13 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// fail ends the connection because of a violation, or of a fault on this side
-// that cause describes. The peer is told by a Terminate.
-func (c *connection) fail(v *violation, cause error) {
+// fail ends the connection and tells the peer why by a Terminate.
+func (c *connection) fail(v *violation) {
 	if c.phase != phaseOpen {
 		return
 	}
 	c.sendTerminate(v)
 	err := v.err()
-	if cause != nil {
-		err = status.Errorf(status.CodeOf(cause), "%w: %w", cause, err)
-	}
 	err = status.Errorf(status.CodeOf(err), "connection to %v: %w", c.parameters.Remote, err)
 	if v == violationTooLong {
 		c.flushReceives(rdma.StatusLocalLength)

@@ -60,7 +60,7 @@ func (c *connection) receiveOnce() (n, wanted int, err errno) {
 	}
 	if n, err = c.socket.receive(staging); n > 0 {
 		if v := c.consume(staging[:n]); v != nil {
-			c.fail(v, nil)
+			c.fail(v)
 		}
 	}
 	return n, len(staging), err
@@ -72,7 +72,7 @@ func (c *connection) receiveDirect(staging []byte) (n, wanted int, err errno) {
 	r := &c.receiver
 	region := r.region
 	if !region.uses.acquire() {
-		c.fail(r.revokedViolation(), errSourceRevoked)
+		c.fail(r.revokedViolation())
 		return 0, 0, 0
 	}
 	target := region.bytes[r.offset : r.offset+uint64(r.left)]
@@ -84,7 +84,7 @@ func (c *connection) receiveDirect(staging []byte) (n, wanted int, err errno) {
 	placed := min(n, len(target))
 	r.placed(placed)
 	if v := c.consume(staging[:n-placed]); v != nil {
-		c.fail(v, nil)
+		c.fail(v)
 	}
 	return n, len(target) + len(staging), 0
 }
@@ -93,7 +93,7 @@ func (c *connection) receiveFailed(err errno) {
 	switch err {
 	case syscall.EAGAIN, syscall.EINTR:
 	case syscall.EFAULT:
-		c.fail(violationLocal, errMemoryGone)
+		c.fail(violationFault)
 	default:
 		c.lose(err)
 	}

@@ -78,7 +78,7 @@ func (r *receiver) revokedViolation() *violation {
 	if r.prefix.op == opWrite {
 		return violationWriteSTag
 	}
-	return violationLocal
+	return violationRevoked
 }
 
 func (r *receiver) placed(n int) {
@@ -164,7 +164,7 @@ func (c *connection) place(input []byte) *violation {
 	ok := r.region.copyIn(r.offset, input)
 	r.region.uses.release()
 	if !ok {
-		return violationLocal
+		return violationFault
 	}
 	return nil
 }

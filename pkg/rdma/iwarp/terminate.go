@@ -15,6 +15,8 @@ type TerminateError struct {
 	Layer  uint8 // 0 RDMAP, 1 DDP, 2 MPA
 	Type   uint8 // error type, 4 bits
 	Code   uint8
+
+	text string // more exactly than the codes tell
 }
 
 // Error names layer, type and code in words and as numbers.
@@ -23,20 +25,27 @@ func (e *TerminateError) Error() string {
 	if e.Remote {
 		sender = "received"
 	}
-	return fmt.Sprintf("%s Terminate %s: %s (%d/%d/%d)",
-		sender, layerName(e.Layer), terminateText(e.Layer, e.Type, e.Code), e.Layer, e.Type, e.Code)
+	text := e.text
+	if text == "" {
+		text = terminateText(e.Layer, e.Type, e.Code)
+	}
+	return fmt.Sprintf("%s Terminate %s: %s (%d/%d/%d)", sender, layerName(e.Layer), text, e.Layer, e.Type, e.Code)
 }
 
 // Is matches the status code under which the error is reported: NotPermitted
-// for refused memory accesses, ConnectionReset for everything else.
+// for refused memory accesses, IOFailed for what went wrong on this side,
+// ConnectionReset for everything else.
 func (e *TerminateError) Is(target error) bool {
 	code, ok := target.(status.Code)
 	return ok && code == e.status()
 }
 
 func (e *TerminateError) status() status.Code {
-	if e.isProtection() {
+	switch {
+	case e.isProtection():
 		return status.NotPermitted
+	case !e.Remote && e.Layer == layerRDMAP && e.Type == kindLocalCatastrophic:
+		return status.IOFailed
 	}
 	return status.ConnectionReset
 }
@@ -96,8 +105,8 @@ var allViolations = []*violation{
 }
 
 func (v *violation) err() error {
-	e := &TerminateError{Layer: v.layer, Type: v.kind, Code: v.code}
-	return status.Errorf(e.status(), "%w: %s", e, v.text)
+	e := &TerminateError{Layer: v.layer, Type: v.kind, Code: v.code, text: v.text}
+	return status.Errorf(e.status(), "%w", e)
 }
 
 // maxTerminateBytes is a Terminate FPDU with every header it can return.

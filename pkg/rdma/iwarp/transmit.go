@@ -5,7 +5,6 @@ import (
 	"syscall"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 const (
@@ -15,12 +14,6 @@ const (
 	// measureBatches is after how many batches TCP's segment size is read
 	// again: it can shrink when the path changes.
 	measureBatches = 256
-)
-
-// Why a message cannot go on.
-var (
-	errSourceRevoked = status.Errorf(status.ConnectionAborted, "memory was deregistered while a message still needed it")
-	errMemoryGone    = status.Errorf(status.IOFailed, "registered memory was taken away by its owner")
 )
 
 // transmitter is the sending half of a connection.
@@ -69,8 +62,8 @@ func (c *connection) transmit() {
 	}
 	for sent := 0; sent < transmitBudget; {
 		if t.batch.empty() {
-			if err := c.compose(); err != nil {
-				c.fail(violationLocal, err)
+			if v := c.compose(); v != nil {
+				c.fail(v)
 				return
 			}
 			if t.batch.empty() {
@@ -87,7 +80,7 @@ func (c *connection) transmit() {
 }
 
 // compose fills the empty batch with FPDUs.
-func (c *connection) compose() error {
+func (c *connection) compose() *violation {
 	t := &c.transmitter
 	if t.batches--; t.batches <= 0 {
 		t.measure(c.socket)
@@ -100,8 +93,8 @@ func (c *connection) compose() error {
 		}
 		if m.op == opReadRequest {
 			c.addReadRequest()
-		} else if added, err := c.addSegment(); err != nil {
-			return err
+		} else if added, v := c.addSegment(); v != nil {
+			return v
 		} else if !added {
 			return nil
 		}
@@ -127,7 +120,7 @@ func (c *connection) addReadRequest() {
 
 // addSegment adds the next FPDU of the message. False means that the batch
 // has no room for it.
-func (c *connection) addSegment() (bool, error) {
+func (c *connection) addSegment() (bool, *violation) {
 	t := &c.transmitter
 	b, m := &t.batch, &t.message
 	// Payloads are cut to multiples of four, so that only the last FPDU of a
@@ -146,14 +139,14 @@ func (c *connection) addSegment() (bool, error) {
 		return false, nil
 	}
 	if !m.region.uses.acquire() {
-		return false, errSourceRevoked
+		return false, violationRevoked
 	}
 	defer m.region.uses.release()
 	source := m.region.bytes[m.source : m.source+uint64(payload)]
 	if copied {
 		stable := b.stable[b.copied : b.copied+payload]
 		if !m.region.copyOut(stable, m.source) {
-			return false, errMemoryGone
+			return false, violationFault
 		}
 		source = stable
 		b.copied += payload
@@ -163,20 +156,20 @@ func (c *connection) addSegment() (bool, error) {
 }
 
 // addInline adds an FPDU whose payload is copied into the scratch.
-func (c *connection) addInline(payload int) error {
+func (c *connection) addInline(payload int) *violation {
 	b, m := &c.transmitter.batch, &c.transmitter.message
 	region, source := m.region, m.source
 	frame := m.appendHeader(b.frame(), payload)
 	if payload > 0 {
 		if !region.uses.acquire() {
-			return errSourceRevoked
+			return violationRevoked
 		}
 		at := len(frame)
 		frame = frame[:at+payload]
 		ok := region.copyOut(frame[at:], source)
 		region.uses.release()
 		if !ok {
-			return errMemoryGone
+			return violationFault
 		}
 	}
 	b.addFrame(appendTrailer(frame, c.useCRC))
@@ -204,7 +197,7 @@ func (c *connection) sendBatch() int {
 	t := &c.transmitter
 	b := &t.batch
 	if !b.acquireRegions() {
-		c.fail(violationLocal, errSourceRevoked)
+		c.fail(violationRevoked)
 		return 0
 	}
 	n, err := c.socket.send(&b.gather)
@@ -230,7 +223,7 @@ func (c *connection) sendFailed(err errno) {
 	case syscall.EINTR, syscall.ENOBUFS, syscall.ENOMEM:
 		c.queue.list(c) // another turn
 	case syscall.EFAULT:
-		c.fail(violationLocal, errMemoryGone)
+		c.fail(violationFault)
 	default:
 		c.lose(err)
 	}

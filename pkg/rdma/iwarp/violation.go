@@ -51,7 +51,13 @@ var (
 	violationUntaggedVersion = &violation{layerDDP, kindUntaggedBuffer, 6, noHeaders, "DDP version"}
 	violationRDMAPVersion    = &violation{layerRDMAP, kindRemoteOperation, 5, noHeaders, "RDMAP version"}
 	violationOpcode          = &violation{layerRDMAP, kindRemoteOperation, 6, noHeaders, "unexpected opcode"}
-	violationLocal           = &violation{layerRDMAP, kindLocalCatastrophic, 0, noHeaders, "local catastrophic error"}
+)
+
+// What this side cannot go on with, though the peer did nothing wrong.
+var (
+	violationLocal   = &violation{layerRDMAP, kindLocalCatastrophic, 0, noHeaders, "local catastrophic error"}
+	violationRevoked = &violation{layerRDMAP, kindLocalCatastrophic, 0, noHeaders, "memory was deregistered while a message needed it"}
+	violationFault   = &violation{layerRDMAP, kindLocalCatastrophic, 0, noHeaders, "registered memory was taken away by its owner"}
 )
 
 // Tagged messages: Writes, and Read Responses that match no Read.

@@ -1,0 +1,86 @@
+package iwarp
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// takenAway makes imported memory of which every page has become unusable, as
+// it happens when its owner punches holes and no pages are left to fill them.
+func takenAway(t *testing.T, pages int) *memory.Region {
+	t.Helper()
+	size := pages * os.Getpagesize()
+	fd, err := unix.MemfdCreate("fault_test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
+		t.Fatal(err)
+	}
+	region, err := memory.Import(fd, uint64(size), uint64(size), memory.PCIRead|memory.PCIWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = region.Close() })
+	if err := unix.Mprotect(region.Bytes(), unix.PROT_NONE); err != nil {
+		t.Fatal(err)
+	}
+	return region
+}
+
+func TestMemoryThatItsOwnerTakesAwayEndsOnlyItsConnection(t *testing.T) {
+	const pages = 16
+	large := pages * os.Getpagesize() / 2
+	for name, use := range map[string]func(w *wired, r *memoryRegion){
+		"small Write by the peer": func(w *wired, r *memoryRegion) {
+			w.write(tagged(w, taggedHeader{op: opWrite, last: true, stag: r.stag}, 64))
+		},
+		"large Write by the peer": func(w *wired, r *memoryRegion) {
+			frame := tagged(w, taggedHeader{op: opWrite, last: true, stag: r.stag}, 60_000)
+			// The header first, so that the payload is received directly.
+			w.write(frame[:taggedBytes])
+			w.pollUntil("the header", func() bool { return w.conn.receiver.stage == stagePayload })
+			w.write(frame[taggedBytes:])
+		},
+		"small Read by the peer": func(w *wired, r *memoryRegion) {
+			w.write(w.readFrame(1, readRequest{length: 64, sourceSTag: r.stag}))
+		},
+		"large Read by the peer": func(w *wired, r *memoryRegion) {
+			w.write(w.readFrame(1, readRequest{length: uint32(large), sourceSTag: r.stag}))
+		},
+		"Send of it": func(w *wired, r *memoryRegion) {
+			local := rdma.Segment{Key: r.stag, Length: uint32(large)}
+			if err := w.conn.PostSend([]rdma.SendRequest{{Opcode: rdma.OpSend, Local: local}}); err != nil {
+				w.Fatal(err)
+			}
+		},
+	} {
+		for _, useCRC := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				w := newWired(t, useCRC)
+				r := w.register(takenAway(t, pages), allRights)
+				if !r.untrusted {
+					t.Fatal("imported memory counts as trusted")
+				}
+				use(w, r)
+				err := w.awaitEnd()
+				if e := terminateOf(t, err); e.Layer != layerRDMAP || e.Type != kindLocalCatastrophic || e.Remote {
+					t.Errorf("ended with %v", e)
+				}
+				if !errors.Is(err, status.IOFailed) {
+					t.Errorf("ended with %v", err)
+				}
+			})
+		}
+	}
+}

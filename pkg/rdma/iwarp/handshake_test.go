@@ -1,0 +1,293 @@
+package iwarp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// party is a device with a listener whose clients the test plays itself.
+type party struct {
+	*testing.T
+	device   *device
+	listener *listener
+	config   rdma.ConnectionConfig
+}
+
+func newParty(t *testing.T, options Options) *party {
+	t.Helper()
+	p := &party{T: t, device: openDevice(t, options)}
+	l, err := p.device.Listen(contextFor(t), netip.AddrPortFrom(loopback, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.listener = l.(*listener)
+	domain, err := p.device.NewProtectionDomain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue, err := p.device.NewCompletionQueue(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.config = rdma.ConnectionConfig{
+		Domain: domain, Queue: queue, SendRequests: 4, ReceiveRequests: 4, InboundReads: 4, OutboundReads: 4,
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := queue.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// dial connects a client that has said nothing yet.
+func (p *party) dial() *net.TCPConn {
+	p.Helper()
+	conn, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(p.listener.Address()))
+	if err != nil {
+		p.Fatal(err)
+	}
+	_ = conn.SetDeadline(time.Now().Add(testTimeout))
+	p.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// expectCut waits until the other side closes, and returns what it said.
+func (p *party) expectCut(conn *net.TCPConn) []byte {
+	p.Helper()
+	b, err := io.ReadAll(conn)
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		p.Fatal("the client was not cut off")
+	}
+	return b
+}
+
+func (p *party) honestRequest() []byte {
+	request := newRequest(false, 4, 4, []byte("honest"))
+	return request.append(nil, mpaRequestKey)
+}
+
+// expectHonest has an honest client come up to Accept, and refuses it.
+func (p *party) expectHonest() {
+	p.Helper()
+	conn := p.dial()
+	if _, err := conn.Write(p.honestRequest()); err != nil {
+		p.Fatal(err)
+	}
+	request, err := p.listener.Accept(contextFor(p.T))
+	if err != nil {
+		p.Fatal(err)
+	}
+	if got := string(request.PrivateData()); got != "honest" {
+		p.Errorf("private data %q", got)
+	}
+	if err := request.Reject([]byte("no")); err != nil {
+		p.Fatal(err)
+	}
+	if reply := p.expectCut(conn); len(reply) < mpaHeaderBytes || reply[16]&mpaReject == 0 {
+		p.Errorf("reply %x", reply)
+	}
+}
+
+func TestStrayClientsAreCutOffAndNeverComeUp(t *testing.T) {
+	p := newParty(t, Options{})
+	markers := mpaFrame{revision: 2, enhanced: true, markers: true}
+	long := mpaFrame{revision: 1, privateData: make([]byte, rdma.MaxPrivateData+1)}
+	rtr := mpaFrame{revision: 2, enhanced: true, peerToPeer: true, rtrFPDU: true}
+	for name, bytes := range map[string][]byte{
+		"HTTP":                           []byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+		"a reply":                        golden(t, "mpa_rep_v2"),
+		"markers":                        markers.append(nil, mpaRequestKey),
+		"too much private data":          long.append(nil, mpaRequestKey),
+		"only empty FPDUs to start with": rtr.append(nil, mpaRequestKey),
+	} {
+		conn := p.dial()
+		if _, err := conn.Write(bytes); err != nil {
+			t.Fatal(err)
+		}
+		reply := p.expectCut(conn)
+		if len(reply) > 0 && reply[16]&mpaReject == 0 {
+			t.Errorf("%s: answered by %x", name, reply)
+		}
+	}
+	p.expectHonest()
+}
+
+func TestSilentClientsAreCutOffInTime(t *testing.T) {
+	p := newParty(t, Options{HandshakeTimeout: 50 * time.Millisecond})
+	silent, slow := p.dial(), p.dial()
+	if _, err := slow.Write(p.honestRequest()[:25]); err != nil {
+		t.Fatal(err)
+	}
+	p.expectCut(silent)
+	p.expectCut(slow)
+}
+
+func TestAFloodOfSilentClientsLocksNobodyOut(t *testing.T) {
+	p := newParty(t, Options{MaxPendingHandshakes: 4, HandshakeTimeout: testTimeout})
+	var silent []*net.TCPConn
+	for range 20 {
+		silent = append(silent, p.dial())
+	}
+	p.expectHonest()
+	for _, conn := range silent[:16] {
+		p.expectCut(conn)
+	}
+}
+
+func TestAnAcceptedClientMustSendTheFrameItAnnounced(t *testing.T) {
+	for name, frame := range map[string][]byte{
+		"a Send":              golden(t, "send_hello"),
+		"a Write of bytes":    golden(t, "write_16"),
+		"a Read of bytes":     golden(t, "rreq"),
+		"no iWARP":            []byte("GET / HTTP/1.1\r\n\r\n"),
+		"a frame of too much": {0xff, 0xff, 0xc1, 0x40},
+	} {
+		p := newParty(t, Options{})
+		conn := p.dial()
+		if _, err := conn.Write(p.honestRequest()); err != nil {
+			t.Fatal(err)
+		}
+		request, err := p.listener.Accept(contextFor(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(frame); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := request.Accept(contextFor(t), p.config); err == nil {
+			t.Errorf("%s: accepted", name)
+		} else {
+			terminateOf(t, err)
+		}
+		if _, err := request.Accept(contextFor(t), p.config); !errors.Is(err, status.BadState) {
+			t.Errorf("%s: a second Accept returns %v", name, err)
+		}
+	}
+}
+
+// responder accepts one TCP connection, reads a request and hands over.
+func (p *party) responder(serve func(conn *net.TCPConn)) netip.AddrPort {
+	p.Helper()
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(loopback, 0)))
+	if err != nil {
+		p.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		conn, err := l.AcceptTCP()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(testTimeout))
+		if _, err := io.ReadFull(conn, make([]byte, mpaHeaderBytes+enhancedBytes)); err == nil {
+			serve(conn)
+		}
+	}()
+	p.Cleanup(func() { _ = l.Close(); <-done })
+	return addressOf(l.Addr())
+}
+
+var plainReply = mpaFrame{revision: 2, enhanced: true, peerToPeer: true, rtrRead: true, inboundReads: 4, outboundReads: 4}
+
+// TestAPeerThatOverlooksTheFirstFrameIsNudged plays Linux siw: what arrives
+// right behind its reply goes unnoticed until more data comes.
+func TestAPeerThatOverlooksTheFirstFrameIsNudged(t *testing.T) {
+	p := newParty(t, Options{})
+	nudges := make(chan []byte, 1)
+	remote := p.responder(func(conn *net.TCPConn) {
+		_, _ = conn.Write(plainReply.append(nil, mpaReplyKey))
+		first := make([]byte, len(appendZeroRead(nil, false)))
+		nudge := make([]byte, len(appendZeroWrite(nil, false)))
+		_, _ = io.ReadFull(conn, first)
+		_, _ = io.ReadFull(conn, nudge)
+		nudges <- nudge
+		request := parseReadRequest(first)
+		answer := taggedHeader{op: opReadResponse, last: true, stag: request.sinkSTag}
+		_, _ = conn.Write(appendTrailer(answer.append(nil, 0), false))
+		_, _ = io.Copy(io.Discard, conn)
+	})
+	conn, err := p.device.Connect(contextFor(t), remote, p.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if nudge := <-nudges; !bytes.Equal(nudge, appendZeroWrite(nil, false)) {
+		t.Errorf("nudged by %x", nudge)
+	}
+	conn.Close()
+	if n := p.config.Queue.Poll(make([]rdma.Completion, 4)); n != 1 {
+		t.Errorf("%d completions", n)
+	}
+}
+
+func TestResponderThatMisbehavesFailsTheConnect(t *testing.T) {
+	spoilt := func(change func(*mpaFrame)) []byte {
+		reply := plainReply
+		change(&reply)
+		return reply.append(nil, mpaReplyKey)
+	}
+	answer := func(frame []byte) []byte { return append(plainReply.append(nil, mpaReplyKey), frame...) }
+	for name, c := range map[string]struct {
+		reply []byte
+		want  status.Code
+	}{
+		"garbage":                 {[]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), status.Unexpected},
+		"nothing":                 {nil, status.ConnectionReset},
+		"revision 1":              {spoilt(func(f *mpaFrame) { f.revision, f.enhanced = 1, false }), status.UnsupportedVersion},
+		"markers":                 {spoilt(func(f *mpaFrame) { f.markers = true }), status.NotSupported},
+		"too many Reads":          {spoilt(func(f *mpaFrame) { f.outboundReads = 99 }), status.Unexpected},
+		"rejection":               {spoilt(func(f *mpaFrame) { f.reject = true }), status.ConnectionAborted},
+		"Write instead of answer": {answer(golden(t, "rtr_write0")), status.ConnectionReset},
+		"Terminate":               {answer(golden(t, "term_ddp_tagged_badstag")), status.NotPermitted},
+		"closing":                 {answer(nil), status.ConnectionReset},
+	} {
+		p := newParty(t, Options{})
+		remote := p.responder(func(conn *net.TCPConn) {
+			_, _ = conn.Write(c.reply)
+			_ = conn.CloseWrite()
+			_, _ = io.Copy(io.Discard, conn)
+		})
+		if _, err := p.device.Connect(contextFor(t), remote, p.config); !errors.Is(err, c.want) {
+			t.Errorf("%s: Connect returns %v, want %v", name, err, c.want)
+		}
+	}
+}
+
+func TestASilentResponderEndsTheConnectAtItsDeadline(t *testing.T) {
+	for name, reply := range map[string][]byte{"before the reply": nil, "behind the reply": plainReply.append(nil, mpaReplyKey)} {
+		p := newParty(t, Options{})
+		remote := p.responder(func(conn *net.TCPConn) {
+			_, _ = conn.Write(reply)
+			_, _ = io.Copy(io.Discard, conn)
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		if _, err := p.device.Connect(ctx, remote, p.config); !errors.Is(err, status.TimeOut) {
+			t.Errorf("%s: Connect returns %v", name, err)
+		}
+		cancel()
+	}
+}
+
+func TestOpaqueMemoryIsRefused(t *testing.T) {
+	p := newParty(t, Options{})
+	region := memory.NewOpaque("a device's", 0, 4096, nil)
+	if _, err := p.config.Domain.Register(region, allRights); !errors.Is(err, status.NotSupported) {
+		t.Errorf("Register returns %v", err)
+	}
+}

@@ -1,0 +1,190 @@
+package iwarp_test
+
+import (
+	"context"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
+)
+
+const testTimeout = 30 * time.Second
+
+// link is two connected ends in one process.
+type link struct{ x, y *side }
+
+// side is one end of a link, with one region of memory.
+type side struct {
+	device  rdma.Device
+	domain  rdma.ProtectionDomain
+	queue   rdma.CompletionQueue
+	conn    rdma.Connection
+	memory  rdma.MemoryRegion
+	bytes   []byte
+	post    [2]rdma.SendRequest
+	receipt [1]rdma.ReceiveRequest
+	poll    [64]rdma.Completion
+	arrived int // completions not yet awaited
+	gone    bool
+}
+
+const (
+	sideBytes    = 4 << 20
+	sideRequests = 256
+)
+
+func newSide(t testing.TB, crc bool) *side {
+	t.Helper()
+	device, err := iwarp.New(iwarp.Options{CRC: crc}).Open(netip.MustParseAddr("127.0.0.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &side{device: device, bytes: make([]byte, sideBytes)}
+	if s.domain, err = device.NewProtectionDomain(); err != nil {
+		t.Fatal(err)
+	}
+	if s.queue, err = device.NewCompletionQueue(2 * sideRequests); err != nil {
+		t.Fatal(err)
+	}
+	s.memory, err = s.domain.Register(memory.Wrap(s.bytes), memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *side) config() rdma.ConnectionConfig {
+	return rdma.ConnectionConfig{
+		Domain: s.domain, Queue: s.queue, SendRequests: sideRequests, ReceiveRequests: sideRequests,
+		InboundReads: 16, OutboundReads: 16,
+	}
+}
+
+func newLink(t testing.TB, crc bool) *link {
+	t.Helper()
+	return connectVia(t, crc, func(address netip.AddrPort) netip.AddrPort { return address })
+}
+
+// connectVia connects by way of another address, that of a proxy for instance.
+func connectVia(t testing.TB, crc bool, via func(netip.AddrPort) netip.AddrPort) *link {
+	t.Helper()
+	l := &link{newSide(t, crc), newSide(t, crc)}
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	listener, err := l.y.device.Listen(ctx, netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	failed := make(chan error, 1)
+	go func() {
+		var err error
+		l.x.conn, err = l.x.device.Connect(ctx, via(listener.Address()), l.x.config())
+		failed <- err
+	}()
+	request, err := listener.Accept(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.y.conn, err = request.Accept(ctx, l.y.config()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.tearDown(t) })
+	return l
+}
+
+func (l *link) tearDown(t testing.TB) {
+	for _, s := range []*side{l.x, l.y} {
+		s.conn.Close()
+		for !s.gone {
+			s.progress(t)
+		}
+		if err := s.memory.Deregister(); err != nil {
+			t.Error(err)
+		}
+		if err := s.queue.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := s.domain.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := s.device.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// progress polls once.
+func (s *side) progress(t testing.TB) int {
+	n := s.queue.Poll(s.poll[:])
+	for i := range s.poll[:n] {
+		c := &s.poll[i]
+		if c.Opcode == rdma.OpDisconnected {
+			s.gone = true
+			continue
+		}
+		if c.Status != rdma.StatusSuccess && c.Status != rdma.StatusFlushed {
+			t.Errorf("%v: %v", c.Opcode, c.Status)
+		}
+		s.arrived++
+	}
+	return n
+}
+
+// await waits for n completions of one side, while both are polled.
+func (l *link) await(t testing.TB, s *side, n int) {
+	for s.arrived < n {
+		if l.x.progress(t)+l.y.progress(t) == 0 {
+			if l.x.gone || l.y.gone {
+				t.Fatalf("connection ended: %v, %v", l.x.conn.Err(), l.y.conn.Err())
+			}
+			runtime.Gosched()
+		}
+	}
+	s.arrived -= n
+}
+
+func (s *side) segment(offset uint64, size int) rdma.Segment {
+	return rdma.Segment{Key: s.memory.LocalKey(), Address: s.memory.Base() + offset, Length: uint32(size)}
+}
+
+func (s *side) receive(t testing.TB, count, size int) {
+	for range count {
+		s.receipt[0] = rdma.ReceiveRequest{Local: s.segment(0, size)}
+		if err := s.conn.PostReceive(s.receipt[:]); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// chain posts a Write and the message that tells of it.
+func (s *side) chain(t testing.TB, peer *side, size int) {
+	s.post[0] = rdma.SendRequest{
+		Opcode: rdma.OpWrite, Local: s.segment(4096, size),
+		RemoteAddress: peer.memory.Base() + 4096, RemoteKey: peer.memory.RemoteKey(),
+	}
+	s.post[1] = rdma.SendRequest{Opcode: rdma.OpSend, Local: s.segment(0, 64)}
+	s.start(t, 2)
+}
+
+func (s *side) read(t testing.TB, peer *side, size int) {
+	s.post[0] = rdma.SendRequest{
+		Opcode: rdma.OpRead, Local: s.segment(4096, size),
+		RemoteAddress: peer.memory.Base() + 4096, RemoteKey: peer.memory.RemoteKey(),
+	}
+	s.start(t, 1)
+}
+
+func (s *side) start(t testing.TB, n int) {
+	if err := s.conn.PostSend(s.post[:n]); err != nil {
+		t.Fatal(err)
+	}
+	s.conn.Flush()
+}

@@ -1,0 +1,183 @@
+package iwarp
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+)
+
+func TestTheStreamMayArriveInPiecesOfAnySize(t *testing.T) {
+	for _, useCRC := range []bool{false, true} {
+		for _, size := range []int{1, 2, 3, 7, 19, 23, 1000} {
+			w := newWired(t, useCRC)
+			w.receive(1, 1024, 64)
+			data := bytes.Repeat([]byte("written "), 100)
+			stream := bytes.Join([][]byte{
+				w.writeFrame(4096, data), w.writeFrame(0, nil), w.sendFrame(1, []byte("message")),
+			}, nil)
+			for len(stream) > 0 {
+				n := min(size, len(stream))
+				w.write(stream[:n])
+				stream = stream[n:]
+				w.poll()
+			}
+			w.pollUntil("the message", func() bool { return len(w.completions) == 1 })
+			if c := w.completions[0]; c.Length != 7 || string(w.memory.bytes[1024:1031]) != "message" {
+				t.Errorf("pieces of %d: completion %+v", size, c)
+			}
+			if !bytes.Equal(w.memory.bytes[4096:4096+len(data)], data) {
+				t.Errorf("pieces of %d: written data differs", size)
+			}
+		}
+	}
+}
+
+func TestASendMayComeBetweenTheSegmentsOfAWrite(t *testing.T) {
+	w := newWired(t, false)
+	w.receive(1, 1024, 64)
+	h := taggedHeader{op: opWrite, stag: w.memory.stag}
+	first := w.frame(h.append(nil, 4), []byte("AAAA"))
+	h.offset, h.last = 4, true
+	w.write(first, w.sendFrame(1, []byte("between")), w.frame(h.append(nil, 4), []byte("BBBB")), w.sendFrame(2, nil))
+	w.receive(2, 1024, 64)
+	w.pollUntil("both messages", func() bool { return len(w.completions) == 2 })
+	if got := string(w.memory.bytes[:8]); got != "AAAABBBB" {
+		t.Errorf("memory has %q", got)
+	}
+}
+
+func TestAStreamThatEndsInsideAMessageIsAnError(t *testing.T) {
+	for name, stream := range map[string]func(*wired) []byte{
+		"inside a header":  func(w *wired) []byte { return w.writeFrame(0, nil)[:5] },
+		"inside a payload": func(w *wired) []byte { return w.writeFrame(0, make([]byte, 100))[:50] },
+		"before the CRC":   func(w *wired) []byte { return w.writeFrame(0, make([]byte, 100))[:116] },
+		"between segments": func(w *wired) []byte {
+			return tagged(w, taggedHeader{op: opWrite, stag: w.memory.stag}, 8)
+		},
+	} {
+		w := newWired(t, false)
+		w.write(stream(w))
+		_ = w.peer.CloseWrite()
+		if err := w.awaitEnd(); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	w := newWired(t, false)
+	w.write(w.writeFrame(0, make([]byte, 100)))
+	_ = w.peer.CloseWrite()
+	if err := w.awaitEnd(); err != nil {
+		t.Errorf("between messages: %v", err)
+	}
+}
+
+func TestLastWordsBeforeAResetAreHeard(t *testing.T) {
+	w := newWired(t, false)
+	w.write(appendTerminate(nil, violationNoReceive, w.sendFrame(1, nil), false))
+	_ = w.peer.SetLinger(0)
+	_ = w.peer.Close()
+	if e := terminateOf(t, w.awaitEnd()); !e.Remote || e.Code != violationNoReceive.code {
+		t.Errorf("ended with %v", e)
+	}
+}
+
+// FuzzReceiveStream feeds a receiver arbitrary bytes in arbitrary pieces.
+func FuzzReceiveStream(f *testing.F) {
+	for _, name := range []string{"send_hello", "send_frag1", "write_16", "rreq", "rresp", "rtr_write0", "term_ddp_tagged_badstag", "imm_data", "send_inv"} {
+		f.Add(golden(f, name), byte(7), false)
+		f.Add(append(golden(f, "rtr_write0"), golden(f, name)...), byte(3), true)
+	}
+	d := openDevice(f, Options{})
+	queue, err := d.NewCompletionQueue(0)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = queue.Close() })
+	f.Fuzz(func(t *testing.T, stream []byte, piece byte, useCRC bool) {
+		feed(t, d, queue.(*completionQueue), stream, int(piece)+1, useCRC)
+	})
+}
+
+// feed has a connection without a socket consume the stream. Its memory lies
+// between guards that nothing may touch.
+func feed(t *testing.T, d *device, queue *completionQueue, stream []byte, piece int, useCRC bool) {
+	const guard, size = 64, 4096
+	all := bytes.Repeat([]byte{0xee}, guard+size+guard)
+	domain, err := d.NewProtectionDomain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	handle, err := domain.Register(memory.Wrap(all[guard:guard+size]), allRights)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Fixed names, so that the fuzzer can learn them.
+	region := handle.(*memoryRegion)
+	d.table.remove(region)
+	region.stag = 0x11223300
+	d.table.slots.Load().slot(region.stag).Store(region)
+	d.table.count++
+
+	c := connectionWithoutSocket(t, domain, queue, useCRC)
+	c.reads.stag = 0xaabbcc00 - 1
+	local := rdma.Segment{Key: region.stag, Length: 512}
+	mustPost(t, c, rdma.SendRequest{Opcode: rdma.OpRead, Local: local}, rdma.ReceiveRequest{Local: local})
+	for len(stream) > 0 && c.phase == phaseOpen {
+		n := min(piece, len(stream))
+		if v := c.consume(stream[:n:n]); v != nil {
+			c.fail(v)
+		}
+		stream = stream[n:]
+	}
+	c.Close()
+	completions := make([]rdma.Completion, 16)
+	if n := queue.Poll(completions); n < 1 || completions[n-1].Opcode != rdma.OpDisconnected {
+		t.Fatalf("completions %+v", completions[:n])
+	}
+	if err := region.Deregister(); err != nil {
+		t.Fatal(err)
+	}
+	if err := domain.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := bytes.Repeat([]byte{0xee}, guard)
+	if !bytes.Equal(all[:guard], want) || !bytes.Equal(all[guard+size:], want) {
+		t.Fatal("bytes outside of the region were written")
+	}
+}
+
+func connectionWithoutSocket(t testing.TB, domain rdma.ProtectionDomain, queue *completionQueue, useCRC bool) *connection {
+	t.Helper()
+	c, err := newConnection(queue.device, &rdma.ConnectionConfig{
+		Domain: domain, Queue: queue, SendRequests: 4, ReceiveRequests: 4, InboundReads: 2, OutboundReads: 2,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := established{rtr: rtrWrite}
+	c.useCRC = useCRC
+	c.responder, c.reads = newReadResponder(2), newReadRequester(2)
+	c.transmitter, c.receiver = newTransmitter(e), newReceiver(e)
+	c.transmitter.measure(c.socket)
+	c.slot = queue.freeSlot(c)
+	queue.active = append(queue.active, c)
+	queue.attached.Add(1)
+	return c
+}
+
+// mustPost posts a Read, which counts as sent, and a receive.
+func mustPost(t testing.TB, c *connection, read rdma.SendRequest, receive rdma.ReceiveRequest) {
+	t.Helper()
+	if err := c.PostReceive([]rdma.ReceiveRequest{receive}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.PostSend([]rdma.SendRequest{read}); err != nil {
+		t.Fatal(err)
+	}
+	if v := c.compose(); v != nil {
+		t.Fatal(v.text)
+	}
+	c.sends.sent = c.sends.next
+	c.transmitter.batch.reset()
+}

@@ -1,0 +1,257 @@
+package iwarp
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+)
+
+// testTimeout bounds waiting for what must happen.
+const testTimeout = 30 * time.Second
+
+var loopback = netip.MustParseAddr("127.0.0.1")
+
+// wired is an established connection whose peer is a plain TCP socket in the
+// hands of the test.
+type wired struct {
+	*testing.T
+	device      *device
+	domain      *protectionDomain
+	queue       *completionQueue
+	conn        *connection
+	peer        *net.TCPConn
+	memory      *memoryRegion
+	completions []rdma.Completion
+	gone        int
+}
+
+const wiredMemoryBytes = 256 << 10
+
+func openDevice(t testing.TB, options Options) *device {
+	t.Helper()
+	d, err := New(options).Open(loopback)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.(*device)
+}
+
+// newWired makes a connection in the responder's role that agreed on an
+// inbound and an outbound read depth of 2.
+func newWired(t *testing.T, useCRC bool) *wired {
+	t.Helper()
+	w := &wired{T: t, device: openDevice(t, Options{CRC: useCRC})}
+	domain, err := w.device.NewProtectionDomain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue, err := w.device.NewCompletionQueue(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.domain, w.queue = domain.(*protectionDomain), queue.(*completionQueue)
+	w.memory = w.register(memory.Wrap(make([]byte, wiredMemoryBytes)), allRights)
+	w.establish(useCRC)
+	t.Cleanup(w.tearDown)
+	return w
+}
+
+const allRights = memory.LocalWrite | memory.RemoteRead | memory.RemoteWrite
+
+func (w *wired) register(region *memory.Region, access memory.Access) *memoryRegion {
+	w.Helper()
+	r, err := w.domain.Register(region, access)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { _ = r.Deregister() })
+	return r.(*memoryRegion)
+}
+
+func (w *wired) establish(useCRC bool) {
+	w.Helper()
+	own, peer := tcpPair(w.T)
+	w.peer = peer
+	s, err := takeSocket(own)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.conn, err = newConnection(w.device, &rdma.ConnectionConfig{
+		Domain: w.domain, Queue: w.queue, SendRequests: 16, ReceiveRequests: 16, InboundReads: 2, OutboundReads: 2,
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if err := w.conn.establish(established{
+		socket: s, useCRC: useCRC, rtr: rtrWrite,
+		parameters: rdma.Parameters{InboundReads: 2, OutboundReads: 2},
+	}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func tcpPair(t testing.TB) (x, y *net.TCPConn) {
+	t.Helper()
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(loopback, 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	x, err = net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if y, err = l.AcceptTCP(); err != nil {
+		t.Fatal(err)
+	}
+	_ = y.SetDeadline(time.Now().Add(testTimeout))
+	t.Cleanup(func() { _ = y.Close() })
+	return x, y
+}
+
+func (w *wired) tearDown() {
+	w.conn.Close()
+	w.pollUntil("the end", func() bool { return w.gone == 1 })
+	if err := w.memory.Deregister(); err != nil {
+		w.Error(err)
+	}
+	if err := w.queue.Close(); err != nil {
+		w.Error(err)
+	}
+}
+
+func (w *wired) poll() int {
+	var completions [3]rdma.Completion
+	n := w.queue.Poll(completions[:])
+	for _, c := range completions[:n] {
+		if c.Opcode == rdma.OpDisconnected {
+			w.gone++
+			continue
+		}
+		w.completions = append(w.completions, c)
+	}
+	return n
+}
+
+func (w *wired) pollUntil(what string, done func() bool) {
+	w.Helper()
+	for deadline := time.Now().Add(testTimeout); !done(); {
+		if w.poll() == 0 {
+			runtime.Gosched()
+		}
+		if time.Now().After(deadline) {
+			w.Fatalf("%s did not happen", what)
+		}
+	}
+}
+
+// awaitEnd waits for the end of the connection and returns its error.
+func (w *wired) awaitEnd() error {
+	w.Helper()
+	w.pollUntil("the end of the connection", func() bool { return w.gone > 0 })
+	return w.conn.Err()
+}
+
+// write has the peer send bytes.
+func (w *wired) write(b ...[]byte) {
+	w.Helper()
+	if _, err := w.peer.Write(bytes.Join(b, nil)); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// frame is an FPDU with a valid trailer.
+func (w *wired) frame(header, payload []byte) []byte {
+	return appendTrailer(append(bytes.Clone(header), payload...), w.conn.useCRC)
+}
+
+func (w *wired) writeFrame(offset uint64, payload []byte) []byte {
+	h := taggedHeader{op: opWrite, last: true, stag: w.memory.stag, offset: offset}
+	return w.frame(h.append(nil, len(payload)), payload)
+}
+
+func (w *wired) sendFrame(sequence uint32, payload []byte) []byte {
+	h := untaggedHeader{op: opSend, last: true, sequence: sequence}
+	return w.frame(h.append(nil, len(payload)), payload)
+}
+
+func (w *wired) readFrame(sequence uint32, r readRequest) []byte {
+	return w.frame(r.append(nil, sequence), nil)
+}
+
+// readFPDU has the peer read one FPDU while the connection is polled.
+func (w *wired) readFPDU() []byte {
+	w.Helper()
+	type result struct {
+		frame []byte
+		err   error
+	}
+	results := make(chan result, 1)
+	go func() {
+		b := make([]byte, lengthBytes)
+		_, err := io.ReadFull(w.peer, b)
+		if err == nil {
+			ulpdu := int(binary.BigEndian.Uint16(b))
+			b = append(b, make([]byte, ulpdu+padLength(ulpdu)+crcBytes)...)
+			_, err = io.ReadFull(w.peer, b[lengthBytes:])
+		}
+		results <- result{b, err}
+	}()
+	for {
+		select {
+		case r := <-results:
+			if r.err != nil {
+				w.Fatalf("read FPDU: %v", r.err)
+			}
+			return r.frame
+		default:
+			if w.poll() == 0 {
+				runtime.Gosched()
+			}
+		}
+	}
+}
+
+func (w *wired) receive(id uint64, offset, length int) {
+	w.Helper()
+	local := rdma.Segment{Key: w.memory.stag, Address: uint64(offset), Length: uint32(length)}
+	if err := w.conn.PostReceive([]rdma.ReceiveRequest{{ID: id, Local: local}}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *wired) post(opcode rdma.Opcode, id uint64, offset, length int) {
+	w.Helper()
+	local := rdma.Segment{Key: w.memory.stag, Address: uint64(offset), Length: uint32(length)}
+	if err := w.conn.PostSend([]rdma.SendRequest{{ID: id, Opcode: opcode, Local: local, RemoteKey: 0x11223300}}); err != nil {
+		w.Fatal(err)
+	}
+	w.conn.Flush()
+}
+
+// contextFor returns a context that ends with the test.
+func contextFor(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// terminateOf expects the connection to have ended by sending a Terminate.
+func terminateOf(t testing.TB, err error) *TerminateError {
+	t.Helper()
+	var e *TerminateError
+	if !errors.As(err, &e) {
+		t.Fatalf("ended with %v, not by a Terminate", err)
+	}
+	return e
+}
