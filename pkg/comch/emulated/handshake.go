@@ -13,6 +13,10 @@ import (
 // handshakeTimeout bounds the handshake, for either side.
 const handshakeTimeout = 5 * time.Second
 
+// maxCredits bounds the control messages that wait for a peer, even if its
+// receive queue is longer.
+const maxCredits = 1024
+
 // greeting is what either side says of itself in the handshake.
 type greeting struct {
 	maxMessageSize int
@@ -41,7 +45,7 @@ func (g greeting) agree(version, maxMessageSize, receiveQueue uint32) (terms, er
 		return terms{}, status.Errorf(status.InvalidValue, "receive queue of %d messages is not within 1 and %d",
 			receiveQueue, highestLimits.MaxReceiveQueue)
 	}
-	return terms{maxMessageSize: g.maxMessageSize, receiveQueue: g.receiveQueue, peerReceiveQueue: int(receiveQueue)}, nil
+	return terms{maxMessageSize: g.maxMessageSize, receiveQueue: g.receiveQueue, peerReceiveQueue: min(int(receiveQueue), maxCredits)}, nil
 }
 
 // receiveHello reads a client's first frame.

@@ -103,3 +103,8 @@ func (l *localObjects) endAll() {
 		p.end()
 	}
 }
+
+// errNoRoom tells that there are as many objects of a kind as there may be.
+func errNoRoom(what string, limit int) error {
+	return status.Errorf(status.Full, "the connection has its maximum of %d %s", limit, what)
+}

@@ -21,7 +21,10 @@ const (
 type Options struct {
 	// Directory is where servers and clients meet; "" means
 	// DefaultDirectory(). It must belong to root or to the user of this
-	// process, and nobody else may be able to write to it.
+	// process, and nobody else may be able to write to it. A server makes it
+	// with mode 0700; one that allows any user opens it, and what it uses in
+	// it, to everybody's clients, who also must be able to search the
+	// directories above: those of a user's runtime directory they cannot.
 	Directory string
 	// Logger takes what cannot be returned: refused clients, for instance.
 	Logger *zap.Logger

@@ -1,10 +1,6 @@
 package emulated
 
-import (
-	"sync"
-
-	"github.com/zc-relay/zc-relay/pkg/status"
-)
+import "sync"
 
 // reply is the peer's answer to a request.
 type reply struct {
@@ -61,9 +57,4 @@ func (t *requestTable) answer(f *frame, received *descriptors) {
 		r.descriptor = descriptor
 	}
 	waiting <- r
-}
-
-// errNoRoom tells that this side already has as many objects as it may.
-func errNoRoom(what string, limit int) error {
-	return status.Errorf(status.Full, "the connection has its maximum of %d %s", limit, what)
 }
