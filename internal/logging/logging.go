@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
@@ -15,19 +16,25 @@ import (
 
 // Options are the flags that choose what is logged, and how.
 type Options struct {
-	level  string
-	format string
+	level    string
+	format   string
+	sampling int
 }
 
 // AddFlags adds --log-level, short -l, and --log-format to f.
 func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringVarP(&o.level, "log-level", "l", "info", "least severity to log: debug, info, warn, error, or a number of the DOCA applications from 10 (nothing) to 70 (everything)")
 	f.StringVar(&o.format, "log-format", "console", "log format: console or json")
+	f.IntVar(&o.sampling, "log-sampling", 100, "log a message this often per second, then every hundredth time only; 0 logs all")
 }
 
 // timeLayout is RFC 3339 with microseconds: a data path's events are closer
 // together than milliseconds.
 const timeLayout = "2006-01-02T15:04:05.000000Z07:00"
+
+// sampleEvery thins out a message that is repeated beyond --log-sampling: a
+// peer that fails over and over must not fill the disk.
+const sampleEvery = 100
 
 // New makes the logger that the flags ask for.
 func (o *Options) New(name string) (*zap.Logger, error) { return o.newTo(os.Stderr, name) }
@@ -51,6 +58,12 @@ func (o *Options) newTo(w io.Writer, name string) (*zap.Logger, error) {
 		return nil, fmt.Errorf("--log-format: %q is neither console nor json", o.format)
 	}
 	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), level)
+	if o.sampling < 0 {
+		return nil, fmt.Errorf("--log-sampling: %d is negative", o.sampling)
+	}
+	if o.sampling > 0 {
+		core = zapcore.NewSamplerWithOptions(core, time.Second, o.sampling, sampleEvery)
+	}
 	return zap.New(core).Named(name), nil
 }
 

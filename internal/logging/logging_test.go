@@ -76,3 +76,26 @@ func TestLevelsHaveNamesAndTheNumbersOfDOCA(t *testing.T) {
 		t.Error("an unknown format was accepted")
 	}
 }
+
+func TestRepeatedMessagesAreThinnedOut(t *testing.T) {
+	for argument, want := range map[string]int{"5": 5 + 2, "0": 205} {
+		var out bytes.Buffer
+		log, err := options(t, "--log-sampling", argument).newTo(&out, "prog")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The same second for all lines: the sampler counts by their time.
+		entry := zapcore.Entry{Level: zapcore.InfoLevel, Time: time.Unix(1, 0), Message: "again"}
+		for range 205 {
+			if checked := log.Core().Check(entry, nil); checked != nil {
+				checked.Write()
+			}
+		}
+		if got := strings.Count(out.String(), "again"); got != want {
+			t.Errorf("--log-sampling %s logged %d of 205 lines, want %d", argument, got, want)
+		}
+	}
+	if _, err := options(t, "--log-sampling", "-1").New("prog"); err == nil {
+		t.Error("a negative number was accepted")
+	}
+}

@@ -3,8 +3,11 @@ package volume_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"go.uber.org/zap"
@@ -150,4 +153,36 @@ func TestFullFileSystemFailsTheWriteAndNoOther(t *testing.T) {
 	do(t, lane, &volume.Request{Operation: volume.Write, Length: 4096, Buffer: make([]byte, 4096), ForceUnitAccess: true})
 	closeLane(t, lane)
 	closeVolume(t, v)
+}
+
+// Lanes of several threads sleep after every few requests while the pool falls
+// asleep between them, each after pauses of random length.
+func TestNoWakeUpIsLostBetweenLanesAndPool(t *testing.T) {
+	v := openFile(1 << 20)(t)
+	defer closeVolume(t, v)
+	volume.SetSync(v, func() error { return nil })
+	t.Run("lanes", func(t *testing.T) { // ends when all its parallel tests have
+		for seed := range uint64(3) {
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel()
+				lane := openLane(t, v, 4)
+				defer closeLane(t, lane)
+				random := rand.New(rand.NewPCG(seed, 0))
+				var requests [4]volume.Request
+				for range 3000 {
+					count := 1 + random.IntN(len(requests))
+					for i := range requests[:count] {
+						requests[i].Operation = volume.Flush
+						if err := lane.Submit(&requests[i]); err != nil {
+							t.Fatal(err)
+						}
+					}
+					for range random.IntN(50) {
+						runtime.Gosched()
+					}
+					volumetest.Await(t, lane, count) // fails if it sleeps for too long
+				}
+			})
+		}
+	})
 }

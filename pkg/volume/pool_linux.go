@@ -39,14 +39,14 @@ const maxPoolSize = 64
 // completes.
 func startPool(size, batchSize int, handle func(batch *fifo)) (*pool, error) {
 	p := &pool{handle: handle, batchSize: batchSize}
-	for range size {
+	for range min(size, maxPoolSize) {
 		bell, err := newDoorbell(0)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("start %d goroutines for IO: %w", size, err), p.closeDoorbells())
 		}
 		p.doorbells = append(p.doorbells, bell)
 	}
-	for member := range size {
+	for member := range p.doorbells {
 		p.members.Go(func() { p.run(member) })
 	}
 	return p, nil

@@ -62,7 +62,8 @@ func Open(spec Spec) (Volume, error) {
 //	NAME=file:PATH[,size=SIZE][,readonly]
 //	NAME=fault:FAULT[,FAULT...]:BACKEND
 //
-// The last is for tests and needs the build tag faultinject.
+// The last is for tests and needs the build tag faultinject. Errors do not
+// repeat text.
 func ParseSpec(text string, blockSize uint32) (Spec, error) {
 	name, backend, found := strings.Cut(text, "=")
 	if !found {
@@ -70,11 +71,11 @@ func ParseSpec(text string, blockSize uint32) (Spec, error) {
 	}
 	parsed, err := parseBackend(backend)
 	if err != nil {
-		return Spec{}, fmt.Errorf("volume %q: %w", text, err)
+		return Spec{}, err
 	}
 	spec := Spec{Name: name, BlockSize: blockSize, Backend: parsed}
 	if err := spec.validate(); err != nil {
-		return Spec{}, fmt.Errorf("volume %q: %w", text, err)
+		return Spec{}, err
 	}
 	return spec, nil
 }
