@@ -9,8 +9,12 @@ import (
 	"syscall"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestEveryKnownCodeHasItsOwnName(t *testing.T) {
 	seen := map[string]bool{}
