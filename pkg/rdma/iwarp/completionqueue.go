@@ -8,10 +8,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// directConnections is up to how many sockets it is cheaper to try them all
-// than to ask the kernel which have something to do.
-const directConnections = 2
-
 // completionQueue implements rdma.CompletionQueue. It belongs to the thread
 // that polls it, but for inbox and alarm.
 type completionQueue struct {
@@ -25,7 +21,6 @@ type completionQueue struct {
 	// that it takes turns with.
 	waiting []*connection
 	spare   []*connection
-	blocked int // connections whose socket is full
 	staging []byte
 
 	// alarm says that another thread has something for this one: connections
@@ -144,9 +139,6 @@ func (q *completionQueue) release(c *connection) {
 			break
 		}
 	}
-	if c.transmitter.blocked {
-		q.blocked--
-	}
 	q.ended = append(q.ended, c)
 }
 
@@ -161,7 +153,6 @@ func (q *completionQueue) list(c *connection) {
 // block and unblock note that a socket is full, and that it no longer is.
 func (q *completionQueue) block(c *connection) {
 	c.transmitter.blocked = true
-	q.blocked++
 	if err := q.poller.watchWritable(c.socket, c.slot, true); err != nil {
 		c.end(err, rdma.StatusFatal)
 	}
@@ -169,7 +160,6 @@ func (q *completionQueue) block(c *connection) {
 
 func (q *completionQueue) unblock(c *connection) {
 	c.transmitter.blocked = false
-	q.blocked--
 	if err := q.poller.watchWritable(c.socket, c.slot, false); err != nil {
 		c.end(err, rdma.StatusFatal)
 	}

@@ -15,7 +15,10 @@ import (
 const testTimeout = 30 * time.Second
 
 // link is two connected ends in one process.
-type link struct{ x, y *side }
+type link struct {
+	x, y *side
+	sent int // messages of x since it last waited
+}
 
 // side is one end of a link, with one region of memory.
 type side struct {
@@ -72,7 +75,7 @@ func newLink(t testing.TB, crc bool) *link {
 // connectVia connects by way of another address, that of a proxy for instance.
 func connectVia(t testing.TB, crc bool, via func(netip.AddrPort) netip.AddrPort) *link {
 	t.Helper()
-	l := &link{newSide(t, crc), newSide(t, crc)}
+	l := &link{x: newSide(t, crc), y: newSide(t, crc)}
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	listener, err := l.y.device.Listen(ctx, netip.MustParseAddrPort("127.0.0.1:0"))

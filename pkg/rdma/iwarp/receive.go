@@ -55,6 +55,8 @@ func (c *connection) receive() {
 func (c *connection) receiveOnce() (n, wanted int, err errno) {
 	r := &c.receiver
 	staging := c.queue.staging[:r.ahead()]
+	// With CRCs everything is staged: what is summed must be out of the reach
+	// of whoever else can write to the memory.
 	if !c.useCRC && r.stage == stagePayload && r.left >= directBytes && r.region != nil {
 		return c.receiveDirect(staging)
 	}

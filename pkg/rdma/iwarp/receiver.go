@@ -23,7 +23,8 @@ type receiver struct {
 	// region and offset are where the payload goes; nil discards it.
 	region *memoryRegion
 	offset uint64
-	// large counts down the small FPDUs since the last large one.
+	// large counts down the small FPDUs since the last one that was received
+	// directly.
 	large int
 
 	tagged       taggedMessage
@@ -128,7 +129,7 @@ func (c *connection) consumeHeader(input []byte) (rest []byte, whole bool, v *vi
 	if c.useCRC {
 		r.crc = updateCRC(0, r.header[:r.need])
 	}
-	if r.left >= directBytes {
+	if r.left >= directBytes && !c.useCRC {
 		r.large = largeMemory
 	} else if r.large > 0 {
 		r.large--

@@ -1,0 +1,234 @@
+package iwarp_test
+
+import (
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+)
+
+// pollAlone polls one side on a thread of its own until the returned function
+// is called. each handles completions.
+func (s *side) pollAlone(b *testing.B, each func(*rdma.Completion)) (stop func()) {
+	var stopped atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		for !stopped.Load() {
+			n := s.queue.Poll(s.poll[:])
+			for i := range s.poll[:n] {
+				each(&s.poll[i])
+			}
+			if n > 0 {
+				s.conn.Flush()
+			} else {
+				runtime.Gosched()
+			}
+		}
+	}()
+	return func() {
+		stopped.Store(true)
+		<-done
+	}
+}
+
+// collect waits for n completions of the side.
+func (s *side) collect(b *testing.B, n int) {
+	for s.arrived < n {
+		if s.progress(b) == 0 {
+			runtime.Gosched()
+		}
+		if s.gone {
+			b.Fatalf("connection ended: %v", s.conn.Err())
+		}
+	}
+	s.arrived -= n
+}
+
+var benchmarkSizes = []int{64 << 10, 128 << 10}
+
+func BenchmarkWriteBandwidth(b *testing.B) { benchmarkBandwidth(b, rdma.OpWrite) }
+
+func BenchmarkReadBandwidth(b *testing.B) { benchmarkBandwidth(b, rdma.OpRead) }
+
+func benchmarkBandwidth(b *testing.B, opcode rdma.Opcode) {
+	const depth = 8
+	for _, crc := range []bool{false, true} {
+		for _, size := range benchmarkSizes {
+			b.Run(fmt.Sprintf("%dKiB/crc=%t", size>>10, crc), func(b *testing.B) {
+				l := newLink(b, crc)
+				stop := l.y.pollAlone(b, func(*rdma.Completion) {})
+				request := [1]rdma.SendRequest{{
+					Opcode: opcode, Local: l.x.segment(0, size),
+					RemoteAddress: l.y.memory.Base(), RemoteKey: l.y.memory.RemoteKey(),
+				}}
+				b.SetBytes(int64(size))
+				b.ReportAllocs()
+				outstanding := 0
+				for b.Loop() {
+					if outstanding == depth {
+						l.x.collect(b, 1)
+						outstanding--
+					}
+					if err := l.x.conn.PostSend(request[:]); err != nil {
+						b.Fatal(err)
+					}
+					l.x.conn.Flush()
+					outstanding++
+				}
+				l.x.collect(b, outstanding)
+				stop()
+			})
+		}
+	}
+}
+
+// BenchmarkSendRoundTrip is a ping-pong of 64-byte messages; half of it is the
+// latency of a Send.
+func BenchmarkSendRoundTrip(b *testing.B) {
+	l := newLink(b, false)
+	reply := [1]rdma.SendRequest{{Opcode: rdma.OpSend, Local: l.y.segment(0, 64)}}
+	receipt := [1]rdma.ReceiveRequest{{Local: l.y.segment(0, 64)}}
+	l.y.receive(b, 1, 64)
+	stop := l.y.pollAlone(b, func(c *rdma.Completion) {
+		if c.Opcode == rdma.OpReceive && c.Status == rdma.StatusSuccess {
+			_ = l.y.conn.PostReceive(receipt[:])
+			_ = l.y.conn.PostSend(reply[:])
+		}
+	})
+	b.ReportAllocs()
+	for b.Loop() {
+		l.x.receive(b, 1, 64)
+		l.x.post[0] = rdma.SendRequest{Opcode: rdma.OpSend, Local: l.x.segment(0, 64)}
+		l.x.start(b, 1)
+		l.x.collect(b, 2)
+	}
+	stop()
+}
+
+// BenchmarkWriteAndSend is what a target does for a read of 4 KiB: the data
+// and the answer as one chain, many of them in flight.
+func BenchmarkWriteAndSend(b *testing.B) { benchmarkMessages(b, 4096) }
+
+// BenchmarkSendRate is the rate of 64-byte messages.
+func BenchmarkSendRate(b *testing.B) { benchmarkMessages(b, 0) }
+
+// benchmarkMessages sends messages at depth 32, each behind a Write of size
+// bytes if that is not 0. The receiver returns credits by the dozen.
+func benchmarkMessages(b *testing.B, size int) {
+	const depth, dozen = 32, 16
+	l := newLink(b, false)
+	l.y.receive(b, 2*depth, 64)
+	credit := [1]rdma.SendRequest{{Opcode: rdma.OpSend, Local: l.y.segment(0, 64)}}
+	receipt := [1]rdma.ReceiveRequest{{Local: l.y.segment(0, 64)}}
+	taken := 0
+	stop := l.y.pollAlone(b, func(c *rdma.Completion) {
+		if c.Opcode != rdma.OpReceive || c.Status != rdma.StatusSuccess {
+			return
+		}
+		_ = l.y.conn.PostReceive(receipt[:])
+		if taken++; taken%dozen == 0 {
+			_ = l.y.conn.PostSend(credit[:])
+		}
+	})
+	l.x.receive(b, 8, 64)
+	s := &sender{side: l.x, peer: l.y, size: size, credits: depth, grant: dozen}
+	b.ReportAllocs()
+	for b.Loop() {
+		s.send(b)
+	}
+	stop()
+}
+
+// sender sends messages as far as credits allow.
+type sender struct {
+	side, peer *side
+	size       int
+	credits    int
+	grant      int
+	unflushed  int
+}
+
+func (s *sender) send(b *testing.B) {
+	for s.credits == 0 {
+		s.side.conn.Flush()
+		s.poll(b)
+	}
+	s.credits--
+	x := s.side
+	n := 0
+	if s.size > 0 {
+		x.post[0] = rdma.SendRequest{
+			Opcode: rdma.OpWrite, Silent: true, Local: x.segment(4096, s.size),
+			RemoteAddress: s.peer.memory.Base() + 4096, RemoteKey: s.peer.memory.RemoteKey(),
+		}
+		n = 1
+	}
+	x.post[n] = rdma.SendRequest{Opcode: rdma.OpSend, Local: x.segment(0, 64)}
+	if err := x.conn.PostSend(x.post[:n+1]); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (s *sender) poll(b *testing.B) {
+	x := s.side
+	n := x.queue.Poll(x.poll[:])
+	for i := range x.poll[:n] {
+		switch c := &x.poll[i]; {
+		case c.Status != rdma.StatusSuccess:
+			b.Fatalf("%v: %v, %v", c.Opcode, c.Status, x.conn.Err())
+		case c.Opcode == rdma.OpReceive:
+			s.credits += s.grant
+			x.receive(b, 1, 64)
+		}
+	}
+	if n == 0 {
+		runtime.Gosched()
+	}
+}
+
+// BenchmarkIdlePoll is what polling costs while nothing happens, by the number
+// of connections.
+func BenchmarkIdlePoll(b *testing.B) {
+	for _, count := range []int{1, 2, 3, 8, 128, 256} {
+		b.Run(fmt.Sprintf("connections=%d", count), func(b *testing.B) {
+			q := newCrowd(b, count)
+			var completions [8]rdma.Completion
+			b.ReportAllocs()
+			for b.Loop() {
+				q.Poll(completions[:])
+			}
+		})
+	}
+}
+
+// BenchmarkCostPerMessage has one thread do the work of both ends, so that the
+// time is what a message costs the processors and not how long threads wait
+// for each other: batches of 32, of 64-byte messages alone and with 4 KiB
+// Writes before them.
+func BenchmarkCostPerMessage(b *testing.B) {
+	const batch = 32
+	for _, size := range []int{0, 4096} {
+		b.Run(fmt.Sprintf("write=%d", size), func(b *testing.B) {
+			l := newLink(b, false)
+			s := &sender{side: l.x, peer: l.y, size: size}
+			b.ReportAllocs()
+			for b.Loop() {
+				if s.credits == 0 {
+					l.x.conn.Flush()
+					l.await(b, l.y, l.sent)
+					l.await(b, l.x, l.sent)
+					l.y.receive(b, batch, 64)
+					s.credits, l.sent = batch, 0
+				}
+				s.send(b)
+				l.sent++
+			}
+			l.await(b, l.y, l.sent)
+		})
+	}
+}

@@ -1,0 +1,195 @@
+package iwarp_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+)
+
+// The parts of each side's memory in TestAnyMixOfRequestsGivesTheSameMemory.
+const (
+	mixSource = 0       // what Sends and Writes carry and Reads bring, constant
+	mixTarget = 1 << 20 // where the peer's Writes go
+	mixSink   = 2 << 20 // where own Reads go
+	mixInbox  = 3 << 20 // where the peer's Sends go, one slot each
+	mixSlot   = 16 << 10
+	mixPart   = 1 << 20
+)
+
+// mixRequest is one random request.
+type mixRequest struct {
+	opcode         rdma.Opcode
+	size           int
+	source, target int
+	silent         bool
+}
+
+// mixer posts the random requests of one side and knows what they must do.
+type mixer struct {
+	side, peer *side
+	requests   []mixRequest
+	posted     int
+	reads      int
+	wantSends  []uint64 // IDs of the completions to come
+	inbox      int      // messages the peer has been sent
+	received   int
+}
+
+// TestAnyMixOfRequestsGivesTheSameMemory runs random requests in both
+// directions through a proxy that cuts the streams at random places, and
+// compares both memories with a model that carries the requests out in order.
+func TestAnyMixOfRequestsGivesTheSameMemory(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		crc := rapid.Bool().Draw(rt, "crc")
+		// A Read behind everything else returns when all of it is placed.
+		last := mixRequest{opcode: rdma.OpRead}
+		plans := [2][]mixRequest{append(drawMix(rt, "x"), last), append(drawMix(rt, "y"), last)}
+		t.Run("", func(t *testing.T) { runMix(t, crc, plans) })
+		if t.Failed() {
+			rt.Fatal("see above")
+		}
+	})
+}
+
+func drawMix(rt *rapid.T, name string) []mixRequest {
+	return rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) mixRequest {
+		r := mixRequest{
+			opcode: rapid.SampledFrom([]rdma.Opcode{rdma.OpSend, rdma.OpWrite, rdma.OpRead}).Draw(rt, "opcode"),
+			silent: rapid.Bool().Draw(rt, "silent"),
+		}
+		limit := 200_000
+		if r.opcode == rdma.OpSend {
+			limit = mixSlot
+		}
+		r.size = rapid.OneOf(rapid.IntRange(0, 300), rapid.IntRange(0, limit)).Draw(rt, "size")
+		r.source = rapid.IntRange(0, mixPart-r.size).Draw(rt, "source")
+		r.target = rapid.IntRange(0, mixPart-r.size).Draw(rt, "target")
+		return r
+	}), 1, 30).Draw(rt, name)
+}
+
+func runMix(t *testing.T, crc bool, plans [2][]mixRequest) {
+	p := proxy{piece: randomPieces(), see: ignore}
+	l := connectVia(t, crc, func(a netip.AddrPort) netip.AddrPort { return p.start(t, a) })
+	x := &mixer{side: l.x, peer: l.y, requests: plans[0]}
+	y := &mixer{side: l.y, peer: l.x, requests: plans[1]}
+	var models [2][]byte
+	for i, m := range []*mixer{x, y} {
+		var seed [32]byte
+		seed[0], seed[1] = byte(i), byte(rand.Uint32())
+		_, _ = rand.NewChaCha8(seed).Read(m.side.bytes)
+		models[i] = bytes.Clone(m.side.bytes)
+		for slot := range 60 {
+			m.receive(t, slot)
+		}
+	}
+	x.model(models[0], models[1])
+	y.model(models[1], models[0])
+	for !x.done(y) || !y.done(x) {
+		if x.step(t)+y.step(t) == 0 {
+			runtime.Gosched()
+		}
+		if l.x.gone || l.y.gone || t.Failed() {
+			t.Fatalf("connection ended: %v, %v", l.x.conn.Err(), l.y.conn.Err())
+		}
+	}
+	if !bytes.Equal(l.x.bytes, models[0]) || !bytes.Equal(l.y.bytes, models[1]) {
+		t.Error("memory differs from the model")
+	}
+}
+
+func (m *mixer) receive(t testing.TB, slot int) {
+	request := rdma.ReceiveRequest{ID: uint64(slot), Local: m.side.segment(mixInbox+uint64(slot)*mixSlot, mixSlot)}
+	if err := m.side.conn.PostReceive([]rdma.ReceiveRequest{request}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// model carries the requests out on copies of both memories.
+func (m *mixer) model(own, peer []byte) {
+	slot := 0
+	for _, r := range m.requests {
+		switch r.opcode {
+		case rdma.OpSend:
+			copy(peer[mixInbox+slot*mixSlot:], own[mixSource+r.source:][:r.size])
+			slot++
+		case rdma.OpWrite:
+			copy(peer[mixTarget+r.target:], own[mixSource+r.source:][:r.size])
+		case rdma.OpRead:
+			copy(own[mixSink+r.target:], peer[mixSource+r.source:][:r.size])
+		}
+	}
+}
+
+// done tells whether everything this side does has had its effect.
+func (m *mixer) done(peer *mixer) bool {
+	return m.posted == len(m.requests) && len(m.wantSends) == 0 && peer.received == m.inbox
+}
+
+// step posts at most one request and collects completions.
+func (m *mixer) step(t testing.TB) int {
+	if m.posted < len(m.requests) {
+		m.post(t)
+	}
+	n := m.side.queue.Poll(m.side.poll[:1+rand.IntN(8)])
+	for _, c := range m.side.poll[:n] {
+		switch c.Opcode {
+		case rdma.OpDisconnected:
+			m.side.gone = true
+		case rdma.OpReceive:
+			if c.ID != uint64(m.received) || c.Status != rdma.StatusSuccess {
+				t.Errorf("receive %d completes as %v, expected %d", c.ID, c.Status, m.received)
+			}
+			m.received++
+		default:
+			if len(m.wantSends) == 0 || c.ID != m.wantSends[0] || c.Status != rdma.StatusSuccess {
+				t.Fatalf("%v %d completes as %v, expected %v", c.Opcode, c.ID, c.Status, m.wantSends)
+			}
+			m.wantSends = m.wantSends[1:]
+			if c.Opcode == rdma.OpRead {
+				m.reads--
+			}
+		}
+	}
+	return n
+}
+
+const mixReads = 8
+
+func (m *mixer) post(t testing.TB) {
+	r := m.requests[m.posted]
+	if r.opcode == rdma.OpRead && m.reads == mixReads {
+		return
+	}
+	request := rdma.SendRequest{ID: uint64(m.posted), Opcode: r.opcode, RemoteKey: m.peer.memory.RemoteKey()}
+	switch r.opcode {
+	case rdma.OpRead:
+		m.reads++
+		request.Local = m.side.segment(uint64(mixSink+r.target), r.size)
+		request.RemoteAddress = m.peer.memory.Base() + uint64(mixSource+r.source)
+	case rdma.OpWrite:
+		request.Local = m.side.segment(uint64(mixSource+r.source), r.size)
+		request.RemoteAddress = m.peer.memory.Base() + uint64(mixTarget+r.target)
+	case rdma.OpSend:
+		m.inbox++
+		request.Local = m.side.segment(uint64(mixSource+r.source), r.size)
+	}
+	// The last request of a silent run reports it; Reads are counted.
+	request.Silent = r.silent && r.opcode != rdma.OpRead && m.posted < len(m.requests)-1
+	if !request.Silent {
+		m.wantSends = append(m.wantSends, request.ID)
+	}
+	m.posted++
+	if err := m.side.conn.PostSend([]rdma.SendRequest{request}); err != nil {
+		t.Fatal(err)
+	}
+	if rand.IntN(2) == 0 {
+		m.side.conn.Flush()
+	}
+}
