@@ -88,7 +88,7 @@ func (s *fileStore) readCached(r *Request) bool {
 		return false
 	}
 	n, errno := readNowait(s.fd, r.Buffer, r.Offset)
-	if errno == unix.EOPNOTSUPP {
+	if errno == unix.EOPNOTSUPP || errno == unix.ENOSYS {
 		s.noNowait.Store(true)
 	}
 	return errno == 0 && n == len(r.Buffer)

@@ -25,8 +25,8 @@ type lane struct {
 	// What follows is shared with pools.
 	completed stack
 	armed     atomic.Bool
-	// completing counts goroutines that are about to ring: the
-	// doorbell must outlive them.
+	// completing counts goroutines that are about to ring: the doorbell must
+	// outlive them.
 	completing atomic.Int32
 }
 
