@@ -134,7 +134,7 @@ type Lane interface {
 	// running, status.InvalidValue for a range outside the volume.
 	Submit(request *Request) error
 	// Poll fills completed with requests that are done and returns their
-	// number. Requests of a volume in memory are done when Submit returns.
+	// number. Requests that only copy memory are done when Submit returns.
 	Poll(completed []*Request) int
 	// Close fails with status.InUse while requests are running.
 	Close() error
