@@ -8,7 +8,7 @@ const (
 	inlineBytes = 256
 	// batchBytes is where a batch is long enough: more would only be refused
 	// by a socket buffer of usual size.
-	batchBytes = 512 << 10
+	batchBytes = 256 << 10
 	// stableBytes is the copy of sources that may change while they are summed
 	// and sent. Only connections with CRCs have one.
 	stableBytes = 256 << 10
@@ -22,8 +22,8 @@ const (
 // empty, and then sent to its last byte before the next is composed.
 type batch struct {
 	gather  gather
-	used    int // bytes of scratch
-	joined  bool
+	used    int  // bytes of scratch
+	joined  bool // the last piece is scratch, so that more of it can extend it
 	stable  []byte
 	copied  int // bytes of stable
 	regions [maxBatchRegions]*memoryRegion

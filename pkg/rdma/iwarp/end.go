@@ -54,7 +54,11 @@ func (c *connection) end(cause error, outcome rdma.CompletionStatus) {
 	}
 	c.phase = phaseEnded
 	c.queue.release(c)
-	c.socket.close()
+	if c.aborted.Load() {
+		c.socket.reset()
+	} else {
+		c.socket.close()
+	}
 	c.transmitter.batch.reset()
 	c.flushSends(outcome)
 	c.flushReceives(rdma.StatusFlushed)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
@@ -289,5 +290,74 @@ func TestOpaqueMemoryIsRefused(t *testing.T) {
 	region := memory.NewOpaque("a device's", 0, 4096, nil)
 	if _, err := p.config.Domain.Register(region, allRights); !errors.Is(err, status.NotSupported) {
 		t.Errorf("Register returns %v", err)
+	}
+}
+
+func TestEitherSideCanSwitchCRCsOn(t *testing.T) {
+	for _, c := range []struct{ initiator, responder bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
+		x, y := newParty(t, Options{CRC: c.initiator}), newParty(t, Options{CRC: c.responder})
+		conns := x.connect(y)
+		for _, conn := range conns {
+			if conn.useCRC != (c.initiator || c.responder) {
+				t.Errorf("initiator wants %t, responder wants %t, used %t", c.initiator, c.responder, conn.useCRC)
+			}
+		}
+		x.closeAll(conns[:1])
+		y.closeAll(conns[1:])
+	}
+}
+
+func TestThePeerOfAnAbortedConnectionSeesAFailure(t *testing.T) {
+	x, y := newParty(t, Options{}), newParty(t, Options{})
+	conns := x.connect(y)
+	conns[0].Abort()
+	x.collectEnd()
+	y.collectEnd()
+	if conns[0].Err() == nil || conns[1].Err() == nil {
+		t.Errorf("Err is %v where it was aborted and %v at the peer", conns[0].Err(), conns[1].Err())
+	}
+}
+
+// connect makes a connection to another party's listener.
+func (p *party) connect(responder *party) []*connection {
+	p.Helper()
+	accepted := make(chan rdma.Connection, 1)
+	go func() {
+		defer close(accepted)
+		request, err := responder.listener.Accept(contextFor(p.T))
+		if err != nil {
+			return
+		}
+		if conn, err := request.Accept(contextFor(p.T), responder.config); err == nil {
+			accepted <- conn
+		}
+	}()
+	conn, err := p.device.Connect(contextFor(p.T), responder.listener.Address(), p.config)
+	if err != nil {
+		p.Fatal(err)
+	}
+	other, ok := <-accepted
+	if !ok {
+		p.Fatal("not accepted")
+	}
+	return []*connection{conn.(*connection), other.(*connection)}
+}
+
+func (p *party) closeAll(conns []*connection) {
+	for _, c := range conns {
+		c.Close()
+		p.collectEnd()
+	}
+}
+
+// collectEnd polls until a connection has ended.
+func (p *party) collectEnd() {
+	p.Helper()
+	completions := make([]rdma.Completion, 1)
+	for deadline := time.Now().Add(testTimeout); p.config.Queue.Poll(completions) == 0 || completions[0].Opcode != rdma.OpDisconnected; {
+		if time.Now().After(deadline) {
+			p.Fatal("the connection does not end")
+		}
+		runtime.Gosched()
 	}
 }

@@ -2,7 +2,6 @@ package iwarp
 
 import (
 	"encoding/binary"
-	"fmt"
 
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -34,11 +33,10 @@ const (
 	// depthByUpperLayer as a read depth says that it is not negotiated here.
 	depthByUpperLayer = 0x3fff
 
-	inboundPeerToPeer  = 0x8000
-	inboundRTRFPDU     = 0x4000
-	outboundRTRWrite   = 0x8000
-	outboundRTRRead    = 0x4000
-	maxNegotiatedDepth = depthMask - 1
+	inboundPeerToPeer = 0x8000
+	inboundRTRFPDU    = 0x4000
+	outboundRTRWrite  = 0x8000
+	outboundRTRRead   = 0x4000
 )
 
 // mpaFrame is a Request or a Reply.
@@ -143,8 +141,4 @@ func checkPrivateData(length, limit int) error {
 		return status.Errorf(status.TooBig, "private data of %d bytes exceeds %d", length, limit)
 	}
 	return nil
-}
-
-func (f *mpaFrame) String() string {
-	return fmt.Sprintf("MPA revision %d, CRC %t, IRD %d, ORD %d", f.revision, f.crc, f.inboundReads, f.outboundReads)
 }

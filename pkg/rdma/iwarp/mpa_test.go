@@ -98,7 +98,7 @@ func TestRepliesFitTheRequest(t *testing.T) {
 	} {
 		reply, a := newReply(&c.request, c.crc, 16, 8, nil)
 		if got, want := reply.append(nil, mpaReplyKey), c.want.append(nil, mpaReplyKey); !bytes.Equal(got, want) {
-			t.Errorf("%s: reply is %v, want %v", name, &reply, &c.want)
+			t.Errorf("%s: reply is %+v, want %+v", name, reply, c.want)
 		}
 		if a.rtr != c.rtr {
 			t.Errorf("%s: ready-to-receive is %d", name, a.rtr)

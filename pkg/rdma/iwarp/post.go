@@ -24,7 +24,7 @@ func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 	}
 	for i := range requests {
 		r := &requests[i]
-		region, err := c.domain.resolve(r.Local.Key, r.Local.Address, r.Local.Length, memory.LocalWrite)
+		region, err := c.resolve(r.Local, memory.LocalWrite)
 		if err != nil {
 			return postError("receive", r.ID, err)
 		}
@@ -87,7 +87,7 @@ func (c *connection) prepare(w *sendWork, r *rdma.SendRequest) error {
 	if r.RemoteAddress+uint64(r.Local.Length) < r.RemoteAddress {
 		return status.Errorf(status.InvalidValue, "post %v %#x: %d bytes at remote address %#x wrap", r.Opcode, r.ID, r.Local.Length, r.RemoteAddress)
 	}
-	region, err := c.domain.resolve(r.Local.Key, r.Local.Address, r.Local.Length, rights)
+	region, err := c.resolve(r.Local, rights)
 	if err != nil {
 		return postError(r.Opcode.String(), r.ID, err)
 	}
@@ -96,6 +96,15 @@ func (c *connection) prepare(w *sendWork, r *rdma.SendRequest) error {
 		length: r.Local.Length, stag: r.RemoteKey, opcode: r.Opcode, silent: r.Silent,
 	}
 	return nil
+}
+
+// resolve finds the memory of a segment. After the end of the connection it is
+// not needed, and may be gone.
+func (c *connection) resolve(local rdma.Segment, rights memory.Access) (*memoryRegion, error) {
+	if c.phase != phaseOpen {
+		return nil, nil
+	}
+	return c.domain.resolve(local, rights)
 }
 
 func postError(operation string, id uint64, err error) error {

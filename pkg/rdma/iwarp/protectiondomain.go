@@ -46,20 +46,20 @@ func (d *protectionDomain) Close() error {
 
 // resolve finds the memory of a local segment that was posted for a use that
 // needs the given rights. Without bytes no memory is needed.
-func (d *protectionDomain) resolve(key uint32, address uint64, length uint32, rights memory.Access) (*memoryRegion, error) {
-	if length == 0 {
+func (d *protectionDomain) resolve(local rdma.Segment, rights memory.Access) (*memoryRegion, error) {
+	if local.Length == 0 {
 		return nil, nil
 	}
-	r := d.device.table.lookup(key)
+	r := d.device.table.lookup(local.Key)
 	if r == nil || r.domain != d {
-		return nil, status.Errorf(status.InvalidValue, "local key %#x is not registered in the connection's protection domain", key)
+		return nil, status.Errorf(status.InvalidValue, "local key %#x is not registered in the connection's protection domain", local.Key)
 	}
-	if !r.contains(address, uint64(length)) {
+	if !r.contains(local.Address, uint64(local.Length)) {
 		return nil, status.Errorf(status.InvalidValue,
-			"segment of %d bytes at %#x is outside the memory region of %d bytes", length, address, len(r.bytes))
+			"segment of %d bytes at %#x is outside the memory region of %d bytes", local.Length, local.Address, len(r.bytes))
 	}
 	if !r.access.Has(rights) {
-		return nil, status.Errorf(status.NotPermitted, "memory region with key %#x was registered without LocalWrite", key)
+		return nil, status.Errorf(status.NotPermitted, "memory region with key %#x was registered without LocalWrite", local.Key)
 	}
 	return r, nil
 }

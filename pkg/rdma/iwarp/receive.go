@@ -23,7 +23,7 @@ const (
 	largeMemory = 8
 	// receiveBudget is how many bytes one turn of a connection reads before
 	// others get theirs.
-	receiveBudget = 1 << 20
+	receiveBudget = 256 << 10
 	// lastWordsReads bounds the reading of what came before a reset.
 	lastWordsReads = 64
 )

@@ -102,7 +102,7 @@ func (c *connection) consume(input []byte) *violation {
 		case stageTrailer:
 			input, whole, v = c.consumeTrailer(input)
 		}
-		if v != nil || !whole || c.phase != phaseOpen {
+		if v != nil || !whole || c.phase == phaseEnded {
 			return v
 		}
 	}

@@ -43,6 +43,13 @@ func takeSocket(conn *net.TCPConn) (socket, error) {
 	return socket{duplicate}, nil
 }
 
+// reset ends the connection at once, and the peer sees that it was broken.
+func (s *socket) reset() {
+	_ = unix.SetsockoptLinger(s.descriptor, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	_ = unix.Close(s.descriptor)
+	s.descriptor = noDescriptor
+}
+
 // close ends the connection without losing what the peer has yet to read: a
 // socket that is closed with unread input resets the connection, and a reset
 // overtakes data. So what has arrived is discarded first, up to a bound, for

@@ -10,7 +10,7 @@ import (
 const (
 	// transmitBudget is how many bytes one turn of a connection sends before
 	// others get theirs.
-	transmitBudget = 1 << 20
+	transmitBudget = 512 << 10
 	// measureBatches is after how many batches TCP's segment size is read
 	// again: it can shrink when the path changes.
 	measureBatches = 256
