@@ -38,7 +38,7 @@ func openVolume(volumes map[string]volume.Volume, text string, blockSize uint32,
 	spec.Log = log
 	v, err := volume.Open(spec)
 	if err != nil {
-		return fmt.Errorf("open volume %q: %w", text, err)
+		return err
 	}
 	volumes[spec.Name] = v
 	return nil
@@ -46,10 +46,8 @@ func openVolume(volumes map[string]volume.Volume, text string, blockSize uint32,
 
 func closeVolumes(ctx context.Context, volumes map[string]volume.Volume) error {
 	var errs []error
-	for name, v := range volumes {
-		if err := v.Close(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("close volume %q: %w", name, err))
-		}
+	for _, v := range volumes {
+		errs = append(errs, v.Close(ctx))
 	}
 	return errors.Join(errs...)
 }

@@ -6,20 +6,20 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/internal/program/report"
 	"github.com/zc-relay/zc-relay/internal/providers"
 )
 
 func newProvidersCommand() *cobra.Command {
-	output := program.Text
+	output := report.Text
 	cmd := &cobra.Command{
 		Use:   "providers",
 		Short: "List the providers of Comch and RDMA, and what they can do",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all := providers.All()
-			if output == program.JSON {
-				return program.WriteJSON(cmd.OutOrStdout(), map[string]any{"providers": all})
+			if output == report.JSON {
+				return report.WriteJSON(cmd.OutOrStdout(), map[string]any{"providers": all})
 			}
 			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			fmt.Fprintln(table, "SEAM\tPROVIDER\tSTATE\tDETAIL")

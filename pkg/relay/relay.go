@@ -145,8 +145,7 @@ func (r *Relay) start(ctx context.Context) error {
 		MaxClients: r.config.MaxClients, AllowAnyUser: r.config.AllowAnyUser, MaxExportBytes: r.config.MaxExport,
 	})
 	if err != nil {
-		return fmt.Errorf("listen for Comch clients as %q on device %q, representor %q: %w",
-			r.config.Name, r.config.Device, r.config.Representor, err)
+		return fmt.Errorf("device %q, representor %q: %w", r.config.Device, r.config.Representor, err)
 	}
 	return nil
 }
