@@ -88,15 +88,8 @@ func newConnection(role role, s *socket, peer comch.Peer, agreed terms, limits L
 
 // start begins to serve the socket.
 func (c *connection) start() {
-	c.stopped.Add(2)
-	go func() {
-		defer c.stopped.Done()
-		c.readFrames()
-	}()
-	go func() {
-		defer c.stopped.Done()
-		c.writeFrames()
-	}()
+	c.stopped.Go(c.readFrames)
+	c.stopped.Go(c.writeFrames)
 }
 
 func (c *connection) Peer() comch.Peer      { return c.peer }
@@ -176,18 +169,24 @@ func (c *connection) NextConsumerEvent(ctx context.Context) (comch.ConsumerEvent
 	return event, nil
 }
 
-// put queues a frame. A full outbox means that the peer asks and never reads.
+// put queues a frame. A peer that asks and never reads ends the connection;
+// one that can no longer be written to is left to the goroutine that reads.
 func (c *connection) put(f frame, passed descriptors) bool {
-	if c.outbox.put(f, passed) {
-		return true
+	err := c.outbox.put(f, passed)
+	if isViolation(err) && c.end(err, nil) {
+		c.logEnd(err)
 	}
-	c.end(violation("peer does not read: %d frames wait for it", c.outbox.limit), nil)
-	return false
+	return err == nil
 }
 
-// notConnected is the error of an operation after the end.
+// notConnected is the error of an operation after the end, or when the peer
+// is gone and what it sent last is still being read.
 func (c *connection) notConnected(operation string) error {
-	return status.Errorf(status.NotConnected, "%s: connection has ended: %w", operation, c.Err())
+	reason := c.Err()
+	if reason == nil {
+		reason = errFinished
+	}
+	return status.Errorf(status.NotConnected, "%s: connection has ended: %w", operation, reason)
 }
 
 // Close says goodbye to the peer.
@@ -237,7 +236,7 @@ func (c *connection) end(reason error, farewell *frame) bool {
 	c.err = reason
 	c.mu.Unlock()
 
-	c.stopped.Add(1)
+	c.stopped.Go(c.releaseRemote)
 	c.local.endAll()
 	if c.ended != nil {
 		c.ended()
@@ -249,7 +248,6 @@ func (c *connection) end(reason error, farewell *frame) bool {
 	} else {
 		c.socket.limitWrites(farewellTimeout)
 	}
-	go c.releaseRemote()
 	return true
 }
 
@@ -257,7 +255,6 @@ func (c *connection) end(reason error, farewell *frame) bool {
 // closing foreign descriptors and unmapping take time, and end may run on a
 // worker.
 func (c *connection) releaseRemote() {
-	defer c.stopped.Done()
 	c.remote.closeAll()
 	c.imports.close()
 }
@@ -266,8 +263,12 @@ func (c *connection) releaseRemote() {
 func (c *connection) fail(reason error) {
 	farewell := textFrame(frameGoodbye, reason)
 	if c.end(reason, &farewell) {
-		c.log.Warn("ended connection", zap.Int("peer_pid", c.peer.PID), zap.Error(reason))
+		c.logEnd(reason)
 	}
+}
+
+func (c *connection) logEnd(reason error) {
+	c.log.Warn("ended connection", zap.Int("peer_pid", c.peer.PID), zap.Error(reason))
 }
 
 // writeFrames leaves a broken socket to the goroutine that reads: the peer's

@@ -107,24 +107,33 @@ func (c *connection) handleOpenConsumer(f *frame, received *descriptors) error {
 		c.put(textFrame(frameReply, err, uint32(id)), descriptors{})
 		return nil
 	}
-	var answer descriptors
-	if c.role == serverRole {
-		memory, err := duplicate(consumer.region.Descriptor())
-		if err != nil {
-			consumer.release()
-			c.put(textFrame(frameReply, err, uint32(id)), descriptors{})
-			return nil
-		}
-		answer.add(memory)
+	answer, err := c.consumerAnswer(consumer)
+	if err != nil {
+		_ = c.remote.dispose(consumer) // the consumer was never used
+		c.put(textFrame(frameReply, err, uint32(id)), descriptors{})
+		return nil
 	}
 	if !c.remote.add(consumer) {
-		consumer.release()
+		_ = c.remote.dispose(consumer) // the consumer was never used
 		answer.closeAll()
 		return violation("consumer %d exists already", id)
 	}
 	c.events.put(comch.ConsumerEvent{ID: id, Created: true})
 	c.put(textFrame(frameReply, nil, uint32(id)), answer)
 	return nil
+}
+
+// consumerAnswer is what goes back with the consent to a consumer: on the
+// server, its ring.
+func (c *connection) consumerAnswer(consumer *remoteConsumer) (answer descriptors, err error) {
+	if c.role == clientRole {
+		return answer, nil
+	}
+	twin, err := duplicate(consumer.region.Descriptor())
+	if err == nil {
+		answer.add(twin)
+	}
+	return answer, err
 }
 
 func (c *connection) handleCloseConsumer(f *frame) {

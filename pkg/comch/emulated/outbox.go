@@ -1,6 +1,7 @@
 package emulated
 
 import (
+	"errors"
 	"sync"
 	"time"
 )
@@ -25,6 +26,9 @@ type outbox struct {
 	changed  chan struct{} // holds a token while there is something to see
 }
 
+// errFinished tells that the outbox takes no more frames.
+var errFinished = errors.New("nothing more is sent to the peer")
+
 // outgoing is a frame and the descriptors that it owns until it is written.
 type outgoing struct {
 	frame       frame
@@ -36,17 +40,22 @@ func newOutbox(credits int) *outbox {
 }
 
 // put queues a frame and takes over the descriptors, whether it succeeds or
-// not. It fails when the connection has ended or the peer does not read.
-func (o *outbox) put(f frame, passed descriptors) bool {
+// not. It fails with errFinished when nothing is written any more, and with a
+// violation when the peer does not read.
+func (o *outbox) put(f frame, passed descriptors) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.finished || len(o.queue) >= o.limit {
+	if o.finished {
 		passed.closeAll()
-		return false
+		return errFinished
+	}
+	if len(o.queue) >= o.limit {
+		passed.closeAll()
+		return violation("peer does not read: %d frames wait for it", o.limit)
 	}
 	o.queue = append(o.queue, outgoing{f, passed})
 	o.signal()
-	return true
+	return nil
 }
 
 // finish lets the writer end: after what is queued and the farewell, if there

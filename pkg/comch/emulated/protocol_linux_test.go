@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -226,8 +227,72 @@ func TestPeerThatAsksAndNeverReadsIsCutOff(t *testing.T) {
 			break
 		}
 	}
-	if err := awaitEnd(t, c); err == nil {
-		t.Error("ended without a reason")
+	if err := awaitEnd(t, c); !isViolation(err) {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// TestLastWordsAreReadAfterWritingHasFailed has the peer leave messages behind
+// and go, and this side notice that first when it writes.
+func TestLastWordsAreReadAfterWritingHasFailed(t *testing.T) {
+	c, peer := newHalfConnection(t, serverRole)
+	for range testTerms.receiveQueue {
+		if err := peer.write(&frame{kind: frameMessage, body: []byte("last")}, descriptors{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	peer.close()
+	credit := frame{kind: frameCredit, fields: [maxFields]uint32{1}}
+	c.put(credit, descriptors{})
+	c.stopped.Go(c.writeFrames)
+	for !hasFinished(c.outbox) {
+		runtime.Gosched() // until the writer has noticed
+	}
+	if c.put(credit, descriptors{}) || c.Err() != nil {
+		t.Fatalf("after writing has failed, the connection ended with %v", c.Err())
+	}
+	if err := c.Send(context.Background(), []byte("x")); !errors.Is(err, status.NotConnected) {
+		t.Errorf("send: %v", err)
+	}
+	c.stopped.Go(c.readFrames)
+	if err := awaitEnd(t, c); !errors.Is(err, status.ConnectionReset) {
+		t.Errorf("ended with %v", err)
+	}
+	for range testTerms.receiveQueue {
+		if message, err := c.Receive(context.Background()); err != nil || string(message) != "last" {
+			t.Errorf("received %q, %v", message, err)
+		}
+	}
+}
+
+func hasFinished(o *outbox) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.finished
+}
+
+func TestRefusedConsumerGivesItsRingMemoryBack(t *testing.T) {
+	c, peer := newHalfConnection(t, serverRole)
+	defer peer.close()
+	open := frame{kind: frameOpenConsumer, fields: [maxFields]uint32{1, 16, 4096}}
+	var charged int
+	for range 2 { // the second has the same id
+		_, push := newTestDoorbell(t)
+		received := descriptors{list: [maxDescriptors]int{push}, count: 1}
+		err := c.handle(&open, &received)
+		if charged == 0 {
+			charged = c.remote.ringBytes
+		} else if !isViolation(err) {
+			t.Errorf("a consumer of the same id: %v", err)
+		}
+	}
+	if charged == 0 || c.remote.ringBytes != charged {
+		t.Errorf("%d bytes of ring memory are charged, want %d", c.remote.ringBytes, charged)
+	}
+	c.Abort()
+	c.awaitStop(time.Minute)
+	if c.remote.ringBytes != 0 {
+		t.Errorf("%d bytes of ring memory are charged after the end", c.remote.ringBytes)
 	}
 }
 

@@ -20,8 +20,7 @@ type remoteConsumer struct {
 	waitMu  sync.Mutex // guards waiting and the shared flag
 	waiting int        // producers that are armed
 
-	owner *remoteConsumers
-	// Guarded by owner.mu:
+	// Guarded by the lock of remoteConsumers:
 	producers map[*producer]struct{}
 	closed    bool // by the peer, or with the connection
 }
@@ -90,7 +89,6 @@ func (r *remoteConsumers) add(c *remoteConsumer) bool {
 	if r.consumers[c.id] != nil || r.ended {
 		return false
 	}
-	c.owner = r
 	c.producers = make(map[*producer]struct{})
 	r.consumers[c.id] = c
 	return true
@@ -149,6 +147,7 @@ func (r *remoteConsumers) close(id comch.ConsumerID) bool {
 	return true
 }
 
+// dispose frees a consumer that nobody uses.
 func (r *remoteConsumers) dispose(c *remoteConsumer) error {
 	size := int(c.region.Len())
 	err := c.release()
