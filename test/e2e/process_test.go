@@ -3,7 +3,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -243,11 +242,4 @@ func (c *chain) mustRun(args ...string) string {
 		c.t.Fatalf("initiator %s ended with %d", strings.Join(args, " "), code)
 	}
 	return p.stdout.String()
-}
-
-// context bounds a test.
-func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	t.Cleanup(cancel)
-	return ctx
 }

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// streamBuffer is what the middle reads at once.
+const streamBuffer = 1 << 20
+
+// stream is the TCP connection, driven by raw non-blocking calls.
+type stream struct{ fd int }
+
+func newStream(c net.Conn) (stream, error) {
+	file, err := c.(*net.TCPConn).File()
+	if err != nil {
+		return stream{}, err
+	}
+	fd, err := unix.Dup(int(file.Fd()))
+	if err != nil {
+		return stream{}, err
+	}
+	return stream{fd}, unix.SetNonblock(fd, true)
+}
+
+// read returns what is there, 0 if nothing.
+func (s stream) read(b []byte) (int, error) {
+	n, err := unix.Read(s.fd, b)
+	switch {
+	case err == unix.EAGAIN:
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// write writes everything.
+func (s stream) write(b []byte) error {
+	for len(b) > 0 {
+		n, err := unix.Write(s.fd, b)
+		if err == unix.EAGAIN {
+			yield()
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// runMiddle forwards requests to the storage and places what comes back.
+func runMiddle(p parameters) error {
+	if err := await(p.sharedFile()); err != nil {
+		return err
+	}
+	if err := await(p.socketFile()); err != nil {
+		return err
+	}
+	address, err := os.ReadFile(p.socketFile())
+	if err != nil {
+		return err
+	}
+	connection, err := net.Dial("tcp", strings.TrimSpace(string(address)))
+	if err != nil {
+		return err
+	}
+	s, data, err := mapShared(&p, false)
+	if err != nil {
+		return err
+	}
+	tcp, err := newStream(connection)
+	if err != nil {
+		return err
+	}
+	m := middle{p: p, shared: s, data: data, tcp: tcp, in: make([]byte, 0, streamBuffer)}
+	for {
+		forwarded, err := m.forward()
+		if err != nil {
+			return err
+		}
+		placed, err := m.place()
+		if err != nil {
+			return err
+		}
+		if !forwarded && !placed {
+			yield()
+		}
+	}
+}
+
+type middle struct {
+	p                  parameters
+	shared             *shared
+	data               []byte
+	tcp                stream
+	in                 []byte
+	out                []byte
+	forwarded, answers uint64
+}
+
+// forward sends all requests that are there in one write, with their data if
+// they are writes.
+func (m *middle) forward() (bool, error) {
+	m.out = m.out[:0]
+	var message [messageSize]byte
+	for m.shared.requests.get(m.forwarded, &message) {
+		m.forwarded++
+		m.out = append(m.out, message[:]...)
+		if m.p.write {
+			slot := int(binary.BigEndian.Uint32(message[8:]))
+			m.out = append(m.out, m.data[slot*m.p.blockSize:][:m.p.blockSize]...)
+		}
+	}
+	return len(m.out) > 0, m.tcp.write(m.out)
+}
+
+// place copies the data of all answers that are there and publishes them.
+func (m *middle) place() (bool, error) {
+	n, err := m.tcp.read(m.in[len(m.in):cap(m.in)])
+	if n == 0 || err != nil {
+		return false, err
+	}
+	m.in = m.in[:len(m.in)+n]
+	size := messageSize
+	if !m.p.write {
+		size += m.p.blockSize
+	}
+	rest := m.in
+	for len(rest) >= size {
+		message := [messageSize]byte(rest)
+		if !m.p.write {
+			slot := int(binary.BigEndian.Uint32(message[8:]))
+			copy(m.data[slot*m.p.blockSize:], rest[messageSize:size])
+		}
+		m.shared.answers.put(m.answers, &message)
+		m.answers++
+		rest = rest[size:]
+	}
+	m.in = m.in[:copy(m.in[:cap(m.in)], rest)]
+	return true, nil
+}
