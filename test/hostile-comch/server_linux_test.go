@@ -35,6 +35,9 @@ type echoServer struct {
 
 func startServer(t *testing.T, directory string) *echoServer {
 	t.Helper()
+	// A polling thread needs processors beside it for everybody else.
+	previous := runtime.GOMAXPROCS(max(4, runtime.GOMAXPROCS(0)))
+	t.Cleanup(func() { runtime.GOMAXPROCS(previous) })
 	server, err := emulated.New(emulated.Options{Directory: directory}).Listen(context.Background(), comch.ServerConfig{Name: serverName})
 	if err != nil {
 		t.Fatal(err)
