@@ -25,7 +25,7 @@ func (c *connection) fail(v *violation) {
 // there can be none while one is half sent.
 func (c *connection) sendTerminate(v *violation) {
 	t := &c.transmitter
-	if t.batch.torn || t.held {
+	if t.batch.torn {
 		return
 	}
 	t.batch.reset()
