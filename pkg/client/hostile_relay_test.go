@@ -1,0 +1,301 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// testTimeout bounds every wait; it is only reached by a test that fails.
+const testTimeout = 20 * time.Second
+
+const (
+	testDepth = 4
+	testBlock = 4096
+)
+
+// fakeRelay goes through the handshake as a relay does and then does to the
+// data path what the test says.
+type fakeRelay struct {
+	t        *testing.T
+	provider comch.Provider
+	volume   controlmsg.OpenVolumeReply
+	// consumers and producers of the client's queues, in their order.
+	consumers []comch.Consumer
+	producers []comch.Producer
+	started   chan struct{}
+	ended     chan struct{}
+	cancel    context.CancelFunc
+}
+
+func newFakeRelay(t *testing.T, changes ...func(*controlmsg.OpenVolumeReply)) *fakeRelay {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	r := &fakeRelay{
+		t: t, cancel: cancel, started: make(chan struct{}), ended: make(chan struct{}),
+		provider: emulated.New(emulated.Options{Directory: filepath.Join(t.TempDir(), "comch")}),
+		volume: controlmsg.OpenVolumeReply{
+			Volume: "fake", Size: 1 << 20, BlockSize: testBlock, MaxQueues: 4, MaxDepth: 64, MaxBufferSize: 1 << 20, Transport: "iwarp",
+		},
+	}
+	for _, change := range changes {
+		change(&r.volume)
+	}
+	server, err := r.provider.Listen(ctx, comch.ServerConfig{
+		Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor, Name: client.DefaultChannelName,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(r.ended)
+		defer server.Close()
+		connection, err := server.Accept(ctx)
+		if err != nil {
+			return
+		}
+		r.serve(ctx, connection)
+	}()
+	t.Cleanup(func() { cancel(); <-r.ended })
+	return r
+}
+
+func (r *fakeRelay) serve(ctx context.Context, connection comch.Connection) {
+	responder := controlmsg.NewResponder(controlmsg.NewComchTransport(connection), controlmsg.EndpointConfig{Role: controlmsg.RoleRelay})
+	defer connection.Abort()
+	defer responder.Close(nil)
+	defer func() {
+		for i := range r.consumers {
+			_ = r.consumers[i].Close()
+			_ = r.producers[i].Close()
+		}
+	}()
+	for {
+		request, err := responder.Next(ctx)
+		if err != nil {
+			return
+		}
+		if err := responder.Reply(ctx, request.Correlation, r.answer(ctx, connection, request.Message)); err != nil {
+			return
+		}
+		if request.Message.Kind() == controlmsg.KindStartStorage {
+			close(r.started)
+		}
+	}
+}
+
+func (r *fakeRelay) answer(ctx context.Context, connection comch.Connection, message controlmsg.Message) controlmsg.Message {
+	switch m := message.(type) {
+	case *controlmsg.OpenVolume:
+		return &r.volume
+	case *controlmsg.ConfigureDataPath:
+		return &controlmsg.ConfigureDataPathReply{InboundReads: 1}
+	case *controlmsg.StartDataPathConnections:
+		reply := &controlmsg.StartDataPathConnectionsReply{}
+		for _, id := range m.ConsumerIDs {
+			reply.ConsumerIDs = append(reply.ConsumerIDs, r.makeQueue(ctx, connection, comch.ConsumerID(id)))
+		}
+		return reply
+	case *controlmsg.StartStorage:
+		return &controlmsg.StartStorageReply{}
+	case *controlmsg.Stop:
+		return &controlmsg.StopReply{}
+	}
+	return &controlmsg.DestroyObjectsReply{}
+}
+
+func (r *fakeRelay) makeQueue(ctx context.Context, connection comch.Connection, id comch.ConsumerID) uint32 {
+	consumer, err := connection.NewConsumer(ctx, comch.ConsumerConfig{Receives: 64, MemorySize: 64 * iomsg.Size})
+	if err != nil {
+		r.t.Error(err)
+		return 1
+	}
+	for i := range uint32(64) {
+		if err := consumer.PostReceive(i*iomsg.Size, iomsg.Size, uint64(i)); err != nil {
+			r.t.Error(err)
+		}
+	}
+	consumer.Flush()
+	producer, err := connection.NewProducer(ctx, id)
+	if err != nil {
+		r.t.Error(err)
+	}
+	r.consumers, r.producers = append(r.consumers, consumer), append(r.producers, producer)
+	return uint32(consumer.ID())
+}
+
+// request waits for the client's next request on its first queue.
+func (r *fakeRelay) request() iomsg.Message {
+	r.t.Helper()
+	received := make([]comch.Received, 1)
+	for deadline := time.Now().Add(testTimeout); r.consumers[0].Poll(received) == 0; {
+		if time.Now().After(deadline) {
+			r.t.Fatal("the client sends nothing")
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+	var m iomsg.Message
+	iomsg.Decode(r.consumers[0].Memory()[received[0].Offset:], &m)
+	return m
+}
+
+func (r *fakeRelay) send(b []byte) {
+	r.t.Helper()
+	if err := r.producers[0].Send(b, nil); err != nil {
+		r.t.Fatal(err)
+	}
+	r.producers[0].Flush()
+}
+
+func (r *fakeRelay) open() *client.Volume {
+	r.t.Helper()
+	v, err := client.Open(context.Background(), client.Config{
+		Provider: r.provider, Device: emulated.DefaultHostDevice, Queues: 1, Depth: testDepth, BufferSize: testBlock,
+		SyncDepth: -1, ControlTimeout: testTimeout, IOTimeout: 300 * time.Millisecond,
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(v.Abort)
+	<-r.started
+	return v
+}
+
+// results polls until count outcomes have come.
+func results(t *testing.T, q *client.Queue, count int) []client.Result {
+	t.Helper()
+	var all []client.Result
+	batch := make([]client.Result, 8)
+	for deadline := time.Now().Add(testTimeout); len(all) < count; {
+		n := q.Poll(batch)
+		all = append(all, batch[:n]...)
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d results came", len(all), count)
+		}
+		if n == 0 {
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+	return all
+}
+
+func submit(t *testing.T, q *client.Queue, tag uint64) {
+	t.Helper()
+	if err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock, Tag: tag}); err != nil {
+		t.Fatal(err)
+	}
+	q.Flush()
+}
+
+func TestARelayThatBreaksTheProtocolIsLeftAndEverythingFailsOnce(t *testing.T) {
+	encode := func(m iomsg.Message) []byte {
+		b := make([]byte, iomsg.Size)
+		iomsg.Encode(b, &m)
+		return b
+	}
+	for _, c := range []struct {
+		name string
+		sent func(request iomsg.Message) []byte
+		want status.Code
+	}{
+		{"another size", func(iomsg.Message) []byte { return make([]byte, 10) }, status.InvalidValue},
+		{"nobody's answer", func(m iomsg.Message) []byte { return encode(iomsg.Message{UserData: m.UserData + 1}) }, status.Unexpected},
+		{"a slot out of range", func(m iomsg.Message) []byte { return encode(iomsg.Message{UserData: m.UserData | 0xFFFF}) }, status.Unexpected},
+		{"an older generation", func(m iomsg.Message) []byte { return encode(iomsg.Message{UserData: m.UserData - 1<<32}) }, status.Unexpected},
+		{"a request", func(m iomsg.Message) []byte { return encode(m) }, status.Unexpected},
+		{"a stop that nobody sent", func(iomsg.Message) []byte { return encode(iomsg.Message{Type: iomsg.Stop}) }, status.Unexpected},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newFakeRelay(t)
+			v := r.open()
+			q := v.Queue(0)
+			submit(t, q, 1)
+			request := r.request()
+			submit(t, q, 2)
+			r.send(c.sent(request))
+			seen := map[uint64]int{}
+			for _, result := range results(t, q, 2) {
+				seen[result.Tag]++
+				if result.Code == status.Success {
+					t.Errorf("request %d succeeded", result.Tag)
+				}
+			}
+			if seen[1] != 1 || seen[2] != 1 {
+				t.Errorf("outcomes by request: %v", seen)
+			}
+			if err := v.Err(); !errors.Is(err, c.want) {
+				t.Errorf("the volume ended with %v, want %v", err, c.want)
+			}
+			if err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock}); err == nil {
+				t.Error("a volume that has ended takes requests")
+			}
+		})
+	}
+}
+
+func TestARelayThatNeverAnswersIsGivenUp(t *testing.T) {
+	r := newFakeRelay(t)
+	v := r.open()
+	submit(t, v.Queue(0), 7)
+	if got := results(t, v.Queue(0), 1); got[0].Tag != 7 || got[0].Code != status.TimeOut {
+		t.Errorf("outcome is %+v", got[0])
+	}
+	if err := v.Err(); !errors.Is(err, status.TimeOut) {
+		t.Errorf("the volume ended with %v", err)
+	}
+}
+
+func TestARelayThatDiesFailsWhatIsOutstanding(t *testing.T) {
+	r := newFakeRelay(t)
+	v := r.open()
+	submit(t, v.Queue(0), 7)
+	r.cancel()
+	if got := results(t, v.Queue(0), 1); got[0].Code == status.Success {
+		t.Errorf("outcome is %+v", got[0])
+	}
+	<-v.Done()
+	if v.Err() == nil {
+		t.Error("the volume does not say why it ended")
+	}
+}
+
+func TestAnImplausibleVolumeIsRefused(t *testing.T) {
+	for _, change := range []func(*controlmsg.OpenVolumeReply){
+		func(v *controlmsg.OpenVolumeReply) { v.Size = testBlock + 1 },
+		func(v *controlmsg.OpenVolumeReply) { v.MaxQueues = 1; v.MaxDepth = 1 },
+		func(v *controlmsg.OpenVolumeReply) { v.MaxBufferSize = 512; v.BlockSize = 512 },
+	} {
+		r := newFakeRelay(t, change)
+		v, err := client.Open(context.Background(), client.Config{
+			Provider: r.provider, Device: emulated.DefaultHostDevice, Queues: 1, Depth: testDepth, BufferSize: testBlock,
+			SyncDepth: -1, ControlTimeout: testTimeout,
+		})
+		if err == nil {
+			v.Abort()
+			t.Errorf("volume %+v was accepted", r.volume)
+		}
+	}
+}
+
+func TestOpenGivesUpWhenNobodyOffersTheChannel(t *testing.T) {
+	provider := emulated.New(emulated.Options{Directory: filepath.Join(t.TempDir(), "comch")})
+	_, err := client.Open(context.Background(), client.Config{
+		Provider: provider, Device: emulated.DefaultHostDevice, ControlTimeout: 100 * time.Millisecond,
+	})
+	if !errors.Is(err, status.NotFound) {
+		t.Errorf("open: %v", err)
+	}
+}
