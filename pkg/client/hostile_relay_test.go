@@ -69,7 +69,14 @@ func newFakeRelay(t *testing.T, changes ...func(*controlmsg.OpenVolumeReply)) *f
 		}
 		r.serve(ctx, connection)
 	}()
-	t.Cleanup(func() { cancel(); <-r.ended })
+	t.Cleanup(func() {
+		cancel()
+		<-r.ended
+		for i := range r.consumers {
+			_ = r.consumers[i].Close()
+			_ = r.producers[i].Close()
+		}
+	})
 	return r
 }
 
@@ -77,12 +84,6 @@ func (r *fakeRelay) serve(ctx context.Context, connection comch.Connection) {
 	responder := controlmsg.NewResponder(controlmsg.NewComchTransport(connection), controlmsg.EndpointConfig{Role: controlmsg.RoleRelay})
 	defer connection.Abort()
 	defer responder.Close(nil)
-	defer func() {
-		for i := range r.consumers {
-			_ = r.consumers[i].Close()
-			_ = r.producers[i].Close()
-		}
-	}()
 	for {
 		request, err := responder.Next(ctx)
 		if err != nil {
@@ -212,7 +213,7 @@ func TestARelayThatBreaksTheProtocolIsLeftAndEverythingFailsOnce(t *testing.T) {
 		want status.Code
 	}{
 		{"another size", func(iomsg.Message) []byte { return make([]byte, 10) }, status.InvalidValue},
-		{"nobody's answer", func(m iomsg.Message) []byte { return encode(iomsg.Message{UserData: m.UserData + 1}) }, status.Unexpected},
+		{"nobody's answer", func(m iomsg.Message) []byte { return encode(iomsg.Message{UserData: m.UserData + 2}) }, status.Unexpected},
 		{"a slot out of range", func(m iomsg.Message) []byte { return encode(iomsg.Message{UserData: m.UserData | 0xFFFF}) }, status.Unexpected},
 		{"an older generation", func(m iomsg.Message) []byte { return encode(iomsg.Message{UserData: m.UserData - 1<<32}) }, status.Unexpected},
 		{"a request", func(m iomsg.Message) []byte { return encode(m) }, status.Unexpected},
