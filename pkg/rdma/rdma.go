@@ -179,7 +179,8 @@ type Segment struct {
 type Opcode uint8
 
 // The operations. OpDisconnected is no work request: it is the last
-// completion of every connection.
+// completion of every connection, with StatusSuccess after an orderly end by
+// either side and StatusFatal otherwise.
 const (
 	OpSend Opcode = iota + 1
 	OpReceive
@@ -260,7 +261,8 @@ type Connection interface {
 	// room for all; status.InvalidValue for a segment that is not registered
 	// memory of the connection's domain; status.Again for a Read beyond the
 	// agreed outbound read depth. After the end of the connection requests
-	// are still taken and complete as flushed.
+	// are still taken and complete as flushed, until OpDisconnected has been
+	// collected; then status.NotConnected.
 	PostSend(requests []SendRequest) error
 	// Flush starts what has been posted. It is called once after a batch of
 	// posts; without it requests may wait until the queue is polled.

@@ -33,18 +33,20 @@ func (t *Target) acceptRDMA(ctx context.Context) {
 		places <- struct{}{}
 		accepting.Go(func() {
 			defer func() { <-places }()
-			t.acceptRequest(ctx, request)
+			t.acceptRequest(request)
 		})
 	}
 }
 
-func (t *Target) acceptRequest(ctx context.Context, request rdma.Request) {
+func (t *Target) acceptRequest(request rdma.Request) {
 	remote := request.Remote()
 	data, err := controlmsg.DecodeRDMAPrivateData(request.PrivateData())
 	if err == nil {
 		var record tokenRecord
 		if record, err = t.tokens.claim(data.Token, remote.Addr().Unmap(), time.Now()); err == nil {
-			ctx, cancel := context.WithTimeout(ctx, t.config.ControlTimeout)
+			// Bound to the session: its end must not wait for a peer that
+			// does not go on.
+			ctx, cancel := context.WithTimeout(record.session.ctx, t.config.ControlTimeout)
 			defer cancel()
 			if err = record.session.acceptConnection(ctx, request, record); err != nil {
 				record.session.cancel(err)
