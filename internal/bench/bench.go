@@ -47,11 +47,11 @@ type Progress struct {
 func Run(ctx context.Context, config Config) (Result, error) {
 	p := &config.Parameters
 	if err := config.check(); err != nil {
-		return Result{}, err
+		return NoResult(), err
 	}
 	mode, err := progress.ParseMode(p.Poll)
 	if err != nil {
-		return Result{}, err
+		return NoResult(), err
 	}
 	run := p.newSupervisor()
 	workers := config.newWorkers(run)

@@ -45,23 +45,29 @@ type Parameters struct {
 // Resolve checks the parameters against the volume and fills in what follows
 // from it. Its errors are usage errors.
 func (p *Parameters) Resolve(info *client.Info) error {
-	p.ReadPercent = p.Pattern.readPercent(p.ReadPercent)
-	if p.CPUs == nil {
-		p.CPUs = []int{}
-	}
-	if err := p.check(); err != nil {
-		return program.Usage(err)
-	}
-	if err := p.resolveRange(info); err != nil {
+	if err := p.Check(); err != nil {
 		return program.Usage(err)
 	}
 	if p.Pattern.Writes() && info.ReadOnly {
 		return program.Usagef("volume %q is read-only: only read and randread are possible", info.Name)
 	}
-	return nil
+	return program.Usage(p.resolveRange(info))
 }
 
-func (p *Parameters) check() error {
+// Check finds what is wrong whatever the volume, and settles ReadPercent.
+func (p *Parameters) Check() error {
+	p.ReadPercent = p.Pattern.readPercent(p.ReadPercent)
+	if p.CPUs == nil {
+		p.CPUs = []int{} // a list in JSON
+	}
+	if err := p.checkRun(); err != nil {
+		return err
+	}
+	_, err := progress.ParseMode(p.Poll)
+	return err
+}
+
+func (p *Parameters) checkRun() error {
 	switch {
 	case p.ReadPercent < 0 || p.ReadPercent > 100:
 		return fmt.Errorf("share of reads %d is not a percentage", p.ReadPercent)
@@ -82,8 +88,7 @@ func (p *Parameters) check() error {
 	case p.DrainTimeout <= 0:
 		return fmt.Errorf("drain timeout %v is not positive", p.DrainTimeout)
 	}
-	_, err := progress.ParseMode(p.Poll)
-	return err
+	return nil
 }
 
 func (p *Parameters) resolveRange(info *client.Info) error {

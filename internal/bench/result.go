@@ -63,10 +63,14 @@ type Engine struct {
 	LateWakeups    uint64  `json:"late_wakeups"`
 }
 
+// NoResult is that of a run that has not begun.
+func NoResult() Result { return Result{ErrorsByCode: map[string]uint64{}} }
+
 // resultOf sums up what the workers of a run have done.
 func resultOf(p *Parameters, run *program.Supervisor, workers []*worker) Result {
 	total := newRecorder()
-	r := Result{ErrorsByCode: map[string]uint64{}, Interrupted: run.Interrupted()}
+	r := NoResult()
+	r.Interrupted = run.Interrupted()
 	first, last := int64(math.MaxInt64), int64(0)
 	for _, w := range workers {
 		total.merge(w.recorder)

@@ -38,16 +38,17 @@ type Parameters struct {
 // Resolve checks the parameters against the volume and fills in what follows
 // from it. Its errors are usage errors.
 func (p *Parameters) Resolve(info *client.Info) error {
-	if p.CPUs == nil {
-		p.CPUs = []int{}
-	}
-	if err := p.check(); err != nil {
+	if err := p.Check(); err != nil {
 		return program.Usage(err)
 	}
 	return program.Usage(p.resolveRange(info))
 }
 
-func (p *Parameters) check() error {
+// Check finds what is wrong whatever the volume.
+func (p *Parameters) Check() error {
+	if p.CPUs == nil {
+		p.CPUs = []int{} // a list in JSON
+	}
 	switch {
 	case p.QueueDepth < 1:
 		return fmt.Errorf("queue depth %d is less than 1", p.QueueDepth)

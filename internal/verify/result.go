@@ -34,15 +34,19 @@ type Result struct {
 	Interrupted bool `json:"interrupted"`
 }
 
-// resultOf sums up what the workers of a run have done.
-func resultOf(c *Config, run *program.Supervisor, workers []*worker) Result {
-	r := Result{
-		PassesCompleted: workers[0].planner.completed, DurationNs: run.NowNs(), Interrupted: run.Interrupted(),
-		ErrorsByCode: map[string]uint64{}, FindingsByKind: map[Kind]uint64{}, Findings: []Finding{},
-	}
+// NoResult is that of a run that has not begun.
+func NoResult() Result {
+	r := Result{ErrorsByCode: map[string]uint64{}, FindingsByKind: map[Kind]uint64{}, Findings: []Finding{}}
 	for _, kind := range Kinds {
 		r.FindingsByKind[kind] = 0
 	}
+	return r
+}
+
+// resultOf sums up what the workers of a run have done.
+func resultOf(c *Config, run *program.Supervisor, workers []*worker) Result {
+	r := NoResult()
+	r.PassesCompleted, r.DurationNs, r.Interrupted = workers[0].planner.completed, run.NowNs(), run.Interrupted()
 	var findings []timedFinding
 	for _, w := range workers {
 		r.PassesCompleted = min(r.PassesCompleted, w.planner.completed)

@@ -49,11 +49,11 @@ type Progress struct {
 func Run(ctx context.Context, config Config) (Result, error) {
 	p := &config.Parameters
 	if err := config.check(); err != nil {
-		return Result{}, err
+		return NoResult(), err
 	}
 	mode, err := progress.ParseMode(p.Poll)
 	if err != nil {
-		return Result{}, err
+		return NoResult(), err
 	}
 	run := program.NewSupervisor(running, p.Runtime, p.DrainTimeout)
 	workers := config.newWorkers(run)

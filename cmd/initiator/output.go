@@ -1,0 +1,99 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+)
+
+// output is the file that get writes. What is at its path stays as it is
+// until all of the new content is on disk.
+type output struct {
+	file *os.File
+	path string // what the file becomes; "" if it is written in place
+}
+
+// newFileMode is that of files made by any program, less the umask.
+const newFileMode = 0o666
+
+// createOutput begins to write the file at path. A device or a pipe is
+// written in place.
+func createOutput(path string) (*output, error) {
+	about, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return createBeside(path, nil)
+	case err != nil:
+		return nil, fmt.Errorf("examine output: %w", err)
+	case about.IsDir():
+		return nil, fmt.Errorf("output %q is a directory", path)
+	case !about.Mode().IsRegular():
+		file, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return nil, fmt.Errorf("open output: %w", err)
+		}
+		return &output{file: file}, nil
+	}
+	// A symbolic link is to stay one.
+	if path, err = filepath.EvalSymlinks(path); err != nil {
+		return nil, fmt.Errorf("examine output: %w", err)
+	}
+	return createBeside(path, about)
+}
+
+// createBeside makes a temporary file in the directory of path, with the mode
+// of the file that it will replace, if any.
+func createBeside(path string, replaced os.FileInfo) (*output, error) {
+	name := fmt.Sprintf(".%s.%08x.partial", filepath.Base(path), rand.Uint32())
+	file, err := os.OpenFile(filepath.Join(filepath.Dir(path), name), os.O_RDWR|os.O_CREATE|os.O_EXCL, newFileMode)
+	if err != nil {
+		return nil, fmt.Errorf("create output: %w", err)
+	}
+	o := &output{file: file, path: path}
+	if replaced != nil {
+		if err := file.Chmod(replaced.Mode().Perm()); err != nil {
+			return nil, o.finish(err)
+		}
+	}
+	return o, nil
+}
+
+// sink is where the content goes.
+func (o *output) sink() io.Writer {
+	if o.path == "" {
+		return stream{o.file}
+	}
+	return o.file
+}
+
+// finish puts the file in its place, unless err says that it is incomplete:
+// then it removes it and returns err.
+func (o *output) finish(err error) error {
+	if err == nil && o.path != "" {
+		err = o.file.Sync()
+	}
+	err = errors.Join(err, o.file.Close())
+	if o.path == "" {
+		return err
+	}
+	if err == nil {
+		err = os.Rename(o.file.Name(), o.path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(o.file.Name()))
+	}
+	return syncDirectory(filepath.Dir(o.path))
+}
+
+// syncDirectory makes the new name of a file durable.
+func syncDirectory(path string) error {
+	directory, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("sync directory: %w", err)
+	}
+	err = directory.Sync()
+	return errors.Join(err, directory.Close())
+}

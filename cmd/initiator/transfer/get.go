@@ -1,0 +1,78 @@
+package transfer
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Get reads length bytes of the volume, starting at offset, neither of which
+// need be multiples of the block size, and hands them to sink. If it is an
+// io.WriterAt its parts come in any order, from several threads; offsets are
+// counted from the first byte of the transfer. Otherwise it is an io.Writer,
+// and only the first queue is used. It returns how many bytes were moved.
+func Get(ctx context.Context, config Config, sink io.Writer, offset, length uint64) (uint64, error) {
+	info := config.Volume.Info()
+	if offset > info.Size || length > info.Size-offset {
+		return 0, status.Errorf(status.InvalidValue, "%d bytes at offset %d are outside volume %q of %d bytes", length, offset, info.Name, info.Size)
+	}
+	block := uint64(info.BlockSize)
+	g := &get{offset: offset, end: offset + length, sink: sink, size: uint64(config.BufferSize)}
+	g.start, g.limit = offset&^(block-1), (offset+length+block-1)&^(block-1)
+	if length == 0 {
+		g.limit = g.start
+	}
+	g.random, _ = sink.(io.WriterAt)
+	if g.random == nil {
+		config.Queues = config.Queues[:1] // so that there is one order
+	}
+	if err := config.carryOut(ctx, g, &g.moved); err != nil {
+		return g.moved.Load(), incomplete(fmt.Sprintf("read volume %q", info.Name), &g.moved, err)
+	}
+	return g.moved.Load(), nil
+}
+
+// get is a range of the volume on its way to a file or a stream.
+type get struct {
+	offset, end  uint64 // of the wanted bytes in the volume
+	start, limit uint64 // of the blocks around them
+	size         uint64 // of an extent
+	taken        atomic.Uint64
+	moved        atomic.Uint64
+
+	sink   io.Writer
+	random io.WriterAt // sink, if it takes parts in any order
+}
+
+func (g *get) kind() iomsg.Type { return iomsg.Read }
+
+// next implements job.
+func (g *get) next([]byte) (extent, error) {
+	start := g.start + (g.taken.Add(1)-1)*g.size
+	if start >= g.limit {
+		return extent{}, nil
+	}
+	return extent{offset: start, length: uint32(min(g.size, g.limit-start))}, nil
+}
+
+// done implements job.
+func (g *get) done(e extent, data []byte) error {
+	from, to := max(e.offset, g.offset), min(e.offset+uint64(e.length), g.end)
+	data = data[from-e.offset : to-e.offset]
+	var n int
+	var err error
+	if g.random != nil {
+		n, err = g.random.WriteAt(data, int64(from-g.offset))
+	} else {
+		n, err = g.sink.Write(data)
+	}
+	g.moved.Add(uint64(n))
+	if err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/internal/program/report"
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/internal/verify"
+	"github.com/zc-relay/zc-relay/pkg/client"
+)
+
+// defaultMaxIOSize is the length of verify's longest requests.
+const defaultMaxIOSize = 64 * size.KiB
+
+// verifyCommand is "initiator verify".
+type verifyCommand struct {
+	connection *connectionFlags
+	set        *pflag.FlagSet
+	status     *program.StatusLine
+
+	queue          queueFlags
+	maxIOSize      size.Bytes
+	passes         uint32
+	runtime        time.Duration
+	offset, length size.Bytes
+	seed           uint64
+	output         report.Output
+}
+
+func newVerifyCommand(connection *connectionFlags) *cobra.Command {
+	c := &verifyCommand{connection: connection, maxIOSize: defaultMaxIOSize, output: report.Text}
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Check that the volume keeps what is written to it",
+		Long: `verify overwrites the volume, or a range of it, with blocks that know their place
+and age, reads them back in another order, and tells lost, stale, torn,
+misplaced and corrupt blocks apart. WHAT WAS IN THE RANGE IS GONE AFTERWARDS.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd) },
+	}
+	f := cmd.Flags()
+	c.set = f
+	c.queue.add(f, client.DefaultDepth)
+	f.Var(&c.maxIOSize, "max-io-size", "length of the longest requests; the shortest are one block")
+	f.Uint32Var(&c.passes, "passes", 0, "how often to write and read the range (default 1, unless there is a runtime)")
+	f.DurationVar(&c.runtime, "runtime", 0, "make passes for so long")
+	f.Var(&c.offset, "offset", "start of the range of the volume to use")
+	f.Var(&c.length, "length", "length of the range (default: to the end of the volume)")
+	f.Uint64Var(&c.seed, "seed", 0, "seed of the order and sizes of requests (default: drawn, and told in the result)")
+	f.Var(&c.output, "output", "form of the result")
+	cmd.MarkFlagsMutuallyExclusive("queues", "cpu")
+	return cmd
+}
+
+func (c *verifyCommand) run(cmd *cobra.Command) error {
+	c.status = program.NewStatusLine(cmd.ErrOrStderr())
+	id := newRunID()
+	r := &verify.Report{
+		Schema: verify.Schema, StartedAt: time.Now().Truncate(time.Second), RunID: verify.RunName(id),
+		Connection: c.connection.report(),
+	}
+	err := c.fill(cmd.Context(), r, id)
+	r.Environment = report.CurrentEnvironment()
+	r.Error = failureOf(err)
+	return printed(cmd, c.output, r, r.Volume != nil, err)
+}
+
+// newRunID is what no other run has.
+func newRunID() uint64 {
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // documented never to fail
+	return binary.BigEndian.Uint64(id[:])
+}
+
+// fill verifies, and puts everything there is to tell into the report.
+func (c *verifyCommand) fill(ctx context.Context, r *verify.Report, id uint64) error {
+	p, err := c.parameters()
+	r.Parameters, r.Result = p, verify.NoResult()
+	if err != nil {
+		return during(phasePrepare, err)
+	}
+	v, err := c.connection.openVolume(ctx, client.Config{
+		Queues: p.Queues, Depth: p.QueueDepth, BufferSize: p.MaxIOSize, SyncDepth: -1,
+	})
+	if err != nil {
+		return during(phaseConnect, err)
+	}
+	info := v.Info()
+	r.Volume = report.VolumeOf(&info)
+	err = r.Parameters.Resolve(&info)
+	if err == nil {
+		r.Result, err = verify.Run(ctx, verify.Config{
+			Parameters: r.Parameters, RunID: id, BlockSize: info.BlockSize,
+			Queues: queuesOf[verify.Queue](v, p.Queues), Memory: v.Memory(), Observe: c.observe,
+		})
+		c.status.Clear()
+	}
+	return closeVolume(ctx, v, during(phaseRun, err))
+}
+
+// parameters are what the flags ask for, before anything is known of the
+// volume.
+func (c *verifyCommand) parameters() (verify.Parameters, error) {
+	p := verify.Parameters{
+		QueueDepth: c.queue.depth, Passes: c.passes, Runtime: c.runtime,
+		Offset: uint64(c.offset), Length: uint64(c.length), Seed: c.seed, Poll: c.queue.poll,
+		CPUs: []int{}, DrainTimeout: c.connection.controlTimeout,
+	}
+	if !c.set.Changed("passes") && !c.set.Changed("runtime") {
+		p.Passes = 1
+	}
+	if !c.set.Changed("seed") {
+		p.Seed = drawSeed()
+	}
+	var err error
+	if p.MaxIOSize, err = requestLength("max-io-size", c.maxIOSize); err != nil {
+		return p, err
+	}
+	p.Queues, p.CPUs, err = c.queue.resolve()
+	if err != nil {
+		return p, err
+	}
+	return p, program.Usage(p.Check())
+}
+
+func (c *verifyCommand) observe(now verify.Progress) {
+	c.status.Show("%d blocks written, %d checked, %d problems", now.BlocksWritten, now.BlocksChecked, now.Problems)
+}
