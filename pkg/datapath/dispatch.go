@@ -33,34 +33,65 @@ type connectionUser interface {
 // them to the lanes, found by the connection's context.
 type dispatcher struct {
 	queue       rdma.CompletionQueue
-	users       []connectionUser
+	places      []place
 	free        []uint32
 	completions [completionBatch]rdma.Completion
 	touched     []connectionUser
 }
 
-// register gives user its place; contextOf makes connection contexts of it.
-func (d *dispatcher) register(user connectionUser) uint32 {
-	if n := len(d.free); n > 0 {
-		place := d.free[n-1]
-		d.free = d.free[:n-1]
-		d.users[place] = user
-		return place
+// place is where the dispatcher finds a user. Its generation tells apart the
+// users that have had it: a connection that was given up while it was being
+// made may still deliver completions when its lane is gone.
+type place struct {
+	user       connectionUser
+	generation uint32
+}
+
+// placeID names a place and the generation of its user.
+type placeID struct{ index, generation uint32 }
+
+// Parts of a connection's context: the role in the lowest bit, then the index
+// of the place, then its generation.
+const (
+	contextIndexShift      = 1
+	contextGenerationShift = 32
+)
+
+func (p placeID) context(role connectionRole) uint64 {
+	return uint64(p.generation)<<contextGenerationShift | uint64(p.index)<<contextIndexShift | uint64(role)
+}
+
+// register gives user a place, from which the contexts of its connections are
+// made.
+func (d *dispatcher) register(user connectionUser) placeID {
+	n := len(d.free)
+	if n == 0 {
+		d.places = append(d.places, place{})
+		// Every user of a batch may be touched once.
+		d.touched = make([]connectionUser, 0, len(d.places))
+		d.free, n = append(d.free, uint32(len(d.places)-1)), 1
 	}
-	d.users = append(d.users, user)
-	// Every user of a batch may be touched once.
-	d.touched = make([]connectionUser, 0, len(d.users))
-	return uint32(len(d.users) - 1)
+	index := d.free[n-1]
+	d.free = d.free[:n-1]
+	p := &d.places[index]
+	p.user = user
+	p.generation++
+	return placeID{index, p.generation}
 }
 
-// unregister frees a place. No connection may use it any more.
-func (d *dispatcher) unregister(place uint32) {
-	d.users[place] = nil
-	d.free = append(d.free, place)
+// unregister frees a place.
+func (d *dispatcher) unregister(id placeID) {
+	d.places[id.index].user = nil
+	d.free = append(d.free, id.index)
 }
 
-func contextOf(place uint32, role connectionRole) uint64 {
-	return uint64(place)*uint64(roleCount) + uint64(role)
+// find returns the user of a connection, nil if it is gone.
+func (d *dispatcher) find(context uint64) connectionUser {
+	p := &d.places[uint32(context)>>contextIndexShift]
+	if p.generation != uint32(context>>contextGenerationShift) {
+		return nil
+	}
+	return p.user
 }
 
 // Poll implements progress.Source.
@@ -72,7 +103,10 @@ func (d *dispatcher) Poll() int {
 	d.touched = d.touched[:0]
 	for i := range d.completions[:n] {
 		c := &d.completions[i]
-		user := d.users[c.Context/uint64(roleCount)]
+		user := d.find(c.Context)
+		if user == nil {
+			continue
+		}
 		user.complete(connectionRole(c.Context%uint64(roleCount)), c)
 		d.touch(user)
 	}

@@ -47,6 +47,5 @@ func (p *Pool) Stop() error {
 	for _, w := range p.workers {
 		errs = append(errs, w.Stop())
 	}
-	p.workers = nil
 	return errors.Join(errs...)
 }

@@ -71,7 +71,7 @@ type rdmaPeer struct {
 
 	connections [roleCount]rdma.Connection
 	received    [roleCount]chan message
-	completions chan rdma.Completion // of everything but receives
+	completions chan rdma.Completion // of transfers
 	gone        [roleCount]chan struct{}
 	nextSend    uint32
 }
@@ -79,6 +79,7 @@ type rdmaPeer struct {
 const (
 	peerReceives = 64 // per role
 	peerSends    = 64
+	transferID   = 1 << 40 // work request id of a transfer
 )
 
 func newRDMAPeer(t testing.TB, device rdma.Device) *rdmaPeer {
@@ -137,9 +138,9 @@ func (p *rdmaPeer) Poll() int {
 		switch {
 		case c.Opcode == rdma.OpDisconnected:
 			close(p.gone[role])
-		case c.Opcode != rdma.OpReceive:
+		case c.ID == transferID:
 			p.completions <- c
-		case c.Status == rdma.StatusSuccess:
+		case c.Opcode == rdma.OpReceive && c.Status == rdma.StatusSuccess:
 			p.received[role] <- *p.messages.at(uint32(c.ID))
 			if p.connections[role] != nil {
 				_ = p.connections[role].PostReceive([]rdma.ReceiveRequest{{ID: c.ID, Local: p.messages.segment(uint32(c.ID))}})
@@ -206,8 +207,7 @@ func (p *rdmaPeer) receive(role connectionRole) iomsg.Message {
 // transfer carries out an RDMA Write or Read and returns its outcome.
 func (p *rdmaPeer) transfer(role connectionRole, request rdma.SendRequest) rdma.CompletionStatus {
 	p.t.Helper()
-	const id = 1 << 40
-	request.ID = id
+	request.ID = transferID
 	var refused error
 	p.do(func() {
 		refused = p.connections[role].PostSend([]rdma.SendRequest{request})
@@ -216,16 +216,13 @@ func (p *rdmaPeer) transfer(role connectionRole, request rdma.SendRequest) rdma.
 	if refused != nil {
 		return rdma.StatusFlushed // the connection has ended
 	}
-	for {
-		select {
-		case c := <-p.completions:
-			if c.ID == id {
-				return c.Status
-			}
-		case <-time.After(testTimeout):
-			p.t.Fatal("the transfer does not complete")
-		}
+	select {
+	case c := <-p.completions:
+		return c.Status
+	case <-time.After(testTimeout):
+		p.t.Fatal("the transfer does not complete")
 	}
+	panic("unreachable")
 }
 
 // register makes memory for transfers.

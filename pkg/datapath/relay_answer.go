@@ -3,13 +3,10 @@ package datapath
 import (
 	"errors"
 
-	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-type comchReceived = comch.Received
 
 // complete implements connectionUser.
 func (l *RelayLane) complete(role connectionRole, c *rdma.Completion) {
@@ -51,7 +48,6 @@ func (l *RelayLane) takeAnswer(e *endpoint, c *rdma.Completion) {
 		l.settle(&m)
 	case m.Type == iomsg.Stop && l.stop.requested && !l.stop.answered:
 		l.stop.answered = true
-		l.stop.message = answer
 	default:
 		l.fail(status.Errorf(status.Unexpected, "target sent a message of type %d on the %v connection", uint32(m.Type), e.role))
 	}
@@ -110,7 +106,7 @@ func (l *RelayLane) finishStop() {
 }
 
 // answer sends a message to the client, or keeps it until the client has
-// posted a receive.
+// posted a receive. An answer to a client that is gone is dropped.
 func (l *RelayLane) answer(m *message) {
 	if l.outbox.empty() {
 		err := l.config.Producer.Send(m[:], nil)
@@ -119,18 +115,14 @@ func (l *RelayLane) answer(m *message) {
 			return
 		}
 		if !errors.Is(err, status.Again) {
-			l.clientIsGone(err)
+			l.fail(err)
 			return
 		}
 	}
 	if !l.outbox.push(m) {
-		l.clientIsGone(status.Errorf(status.Full, "client takes no answers"))
+		l.fail(status.Errorf(status.Full, "client takes no answers"))
 	}
 }
-
-// clientIsGone drops an answer: nobody is there to take it. The control plane
-// learns of it from the Comch connection as well.
-func (l *RelayLane) clientIsGone(err error) { l.fail(err) }
 
 // drainOutbox sends what was kept and returns how much it was.
 func (l *RelayLane) drainOutbox() int {
@@ -142,7 +134,7 @@ func (l *RelayLane) drainOutbox() int {
 		}
 		l.outbox.pop()
 		if err != nil {
-			l.clientIsGone(err)
+			l.fail(err)
 			break
 		}
 		l.unflushed = true

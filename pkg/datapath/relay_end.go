@@ -86,6 +86,7 @@ func (l *RelayLane) Refuse(ctx context.Context, code status.Code) error {
 			return
 		}
 		l.state = relayRefused
+		l.draining = false
 		l.failCode = code
 		nowNs := nanotime()
 		for i := range l.slots.slots {

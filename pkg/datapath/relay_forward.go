@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -9,7 +10,7 @@ import (
 
 // Poll implements progress.Source: it forwards what the client has sent.
 func (l *RelayLane) Poll() int {
-	if l.state != relayRunning && l.state != relayRefused {
+	if !l.serves() {
 		return 0
 	}
 	work := 0
@@ -40,7 +41,7 @@ func (l *RelayLane) Poll() int {
 
 // takeRequest copies one request out of the client's reach, hands its receive
 // back and deals with it.
-func (l *RelayLane) takeRequest(r *comchReceived) {
+func (l *RelayLane) takeRequest(r *comch.Received) {
 	request := &l.request
 	if r.Length != iomsg.Size || r.Offset > uint32(len(l.config.Consumer.Memory()))-iomsg.Size {
 		l.fail(status.Errorf(status.InvalidValue, "client sent a message of %d bytes instead of %d", r.Length, iomsg.Size))
@@ -111,6 +112,7 @@ func (l *RelayLane) takeStop(request *message) {
 		return
 	}
 	l.stop.requested = true
+	l.stop.message = *request
 	l.addRequest(l.stopMessage(), request)
 }
 

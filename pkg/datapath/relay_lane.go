@@ -54,12 +54,12 @@ func RelayConsumerConfig(depth int) comch.ConsumerConfig {
 type RelayLane struct {
 	worker *Worker
 	config RelayLaneConfig
-	place  uint32
+	place  placeID
 
 	slots     relaySlots
 	endpoints [roleCount]endpoint
 	messages  *messageMemory
-	outbox    outbox
+	outbox    messageQueue // answers that the client has posted no receive for
 	state     relayState
 	stop      stopBarrier
 	failCode  status.Code
@@ -107,7 +107,7 @@ func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, erro
 	depth := uint32(config.Depth)
 	l := &RelayLane{
 		worker: config.Worker, config: config, slots: newRelaySlots(config.Depth),
-		outbox:  newOutbox(config.Depth + comchBatch + spareMessages),
+		outbox:  newMessageQueue(config.Depth + comchBatch + spareMessages),
 		ready:   [roleCount]chan error{make(chan error, 1), make(chan error, 1)},
 		stopped: make(chan struct{}), gone: make(chan struct{}),
 	}
@@ -191,7 +191,7 @@ func (l *RelayLane) Connect(ctx context.Context, config LaneConnection) error {
 	}
 	e := &l.endpoints[role]
 	connection, err := config.Device.Connect(ctx, config.Remote, rdma.ConnectionConfig{
-		Domain: l.config.Domain, Queue: l.worker.queue, Context: contextOf(l.place, role),
+		Domain: l.config.Domain, Queue: l.worker.queue, Context: l.place.context(role),
 		PrivateData: config.PrivateData, Source: config.Source,
 		SendRequests: 2*l.config.Depth + spareMessages, ReceiveRequests: int(e.receives),
 		InboundReads: config.InboundReads, Receives: e.initialReceives(),

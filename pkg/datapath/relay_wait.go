@@ -13,9 +13,10 @@ type (
 func (l *RelayLane) consumerWaiter() progress.Waiter { return relayConsumerWaiter{l} }
 func (l *RelayLane) producerWaiter() progress.Waiter { return relayProducerWaiter{l} }
 
-func (l *RelayLane) takesRequests() bool {
-	return !l.draining && l.outbox.empty() && (l.state == relayRunning || l.state == relayRefused)
-}
+// serves reports whether the lane deals with its client at all.
+func (l *RelayLane) serves() bool { return l.state == relayRunning || l.state == relayRefused }
+
+func (l *RelayLane) takesRequests() bool { return l.serves() && !l.draining && l.outbox.empty() }
 
 // Descriptor implements progress.Waiter.
 func (w relayConsumerWaiter) Descriptor() int { return w.config.Consumer.Descriptor() }
@@ -45,7 +46,7 @@ func (w relayProducerWaiter) Descriptor() int { return w.config.Producer.Descrip
 
 // Arm implements progress.Waiter.
 func (w relayProducerWaiter) Arm() bool {
-	if w.outbox.empty() {
+	if w.outbox.empty() || !w.serves() {
 		return true
 	}
 	w.producerArmed = w.config.Producer.Arm()

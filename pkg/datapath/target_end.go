@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -70,25 +71,44 @@ func (l *TargetLane) finish() {
 		e.flush()
 	}
 	l.nowNs = 0
-	l.inFlight.Store(int64(l.answering))
+	l.inFlight.Store(int64(l.answering + l.backlog.count))
 	l.checkDrained()
 }
 
 // answerStop returns the stop message when everything before it has been
 // answered.
 func (l *TargetLane) answerStop() {
-	if !l.stopping || l.answering > 0 || l.state != targetServing {
+	if !l.stopping || l.answering > 0 || !l.backlog.empty() || l.state != targetServing {
 		return
 	}
 	l.stopping = false
 	index := l.stopMessage()
 	*l.messages.at(index) = l.stop
-	request := [1]rdma.SendRequest{{
-		ID: workID(messageWork, index), Opcode: rdma.OpSend, Local: l.messages.segment(index),
-	}}
-	if err := l.endpoints[controlRole].post(request[:]); err != nil {
+	l.chain[0] = rdma.SendRequest{ID: workID(messageWork, index), Opcode: rdma.OpSend, Local: l.messages.segment(index)}
+	if err := l.endpoints[controlRole].post(l.chain[:1]); err != nil {
 		l.fail(err)
 	}
+}
+
+// Start takes requests from now on. Both connections must be ready.
+func (l *TargetLane) Start(ctx context.Context) error {
+	var failed error
+	err := l.worker.do(ctx, func() {
+		for role := range roleCount {
+			if e := &l.endpoints[role]; l.state != targetServing || !e.ready || e.connection == nil {
+				failed = status.Errorf(status.BadState, "start target lane: its %v connection is not ready", role)
+				return
+			}
+		}
+		l.started = true
+	})
+	return errors.Join(err, failed)
+}
+
+// Drain refuses new requests with status.Shutdown, so that those in flight can
+// run out.
+func (l *TargetLane) Drain(ctx context.Context) error {
+	return l.worker.do(ctx, func() { l.draining = true })
 }
 
 // InFlight is how many requests have not been answered yet, for observers.

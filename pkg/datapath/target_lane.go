@@ -50,7 +50,7 @@ type RemoteMemory struct {
 type TargetLane struct {
 	worker *Worker
 	config TargetLaneConfig
-	place  uint32
+	place  placeID
 	info   volume.Info
 	lane   volume.Lane
 
@@ -60,8 +60,9 @@ type TargetLane struct {
 
 	transactions []transaction
 	free         []uint32
-	answering    int // transactions not yet answered
-	submitted    int // volume requests under way
+	answering    int          // transactions not yet answered
+	submitted    int          // volume requests under way
+	backlog      messageQueue // requests for which there is no transaction yet
 	waitStaging  fifo
 	waitRead     fifo
 	reads        int // RDMA Reads under way
@@ -73,6 +74,8 @@ type TargetLane struct {
 	chain    [2]rdma.SendRequest
 	nowNs    int64
 	state    targetState
+	started  bool // requests are taken
+	draining bool // new requests are refused
 	stopping bool
 	stop     message
 	hello    [roleCount]bool // arrived before the connection was attached
@@ -95,11 +98,13 @@ const (
 func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, error) {
 	// A transaction ends with the completion of its answer's Send, which may
 	// be seen after the next request, so there are twice as many as requests.
+	// Even those run out while sends wait behind a long RDMA Read; what
+	// comes then goes to the backlog.
 	count := 2*config.Depth + spareMessages
 	l := &TargetLane{
 		worker: config.Worker, config: config, info: config.Volume.Info(),
 		transactions: make([]transaction, count), free: make([]uint32, count),
-		waitStaging: newFIFO(count), waitRead: newFIFO(count), maxReads: 1,
+		backlog: newMessageQueue(config.Depth), waitStaging: newFIFO(count), waitRead: newFIFO(count), maxReads: 1,
 		ready:   [roleCount]chan error{make(chan error, 1), make(chan error, 1)},
 		drained: make(chan struct{}),
 	}
@@ -191,7 +196,7 @@ func (l *TargetLane) Accept(ctx context.Context, request rdma.Request, data bool
 	}
 	e := &l.endpoints[role]
 	connection, err := request.Accept(ctx, rdma.ConnectionConfig{
-		Domain: l.config.Domain, Queue: l.worker.queue, Context: contextOf(l.place, role),
+		Domain: l.config.Domain, Queue: l.worker.queue, Context: l.place.context(role),
 		SendRequests: sends, ReceiveRequests: int(e.receives),
 		OutboundReads: outboundReads, Receives: e.initialReceives(),
 	})

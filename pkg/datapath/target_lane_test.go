@@ -115,7 +115,10 @@ type targetRig struct {
 	failure chan error
 }
 
-func newTargetRig(t *testing.T) *targetRig {
+func newTargetRig(t *testing.T) *targetRig { return makeTargetRig(t, true) }
+
+// makeTargetRig makes a lane with both connections and starts it if told to.
+func makeTargetRig(t *testing.T, start bool) *targetRig {
 	t.Helper()
 	ctx := testContext(t)
 	device := openDevice(t)
@@ -143,11 +146,11 @@ func newTargetRig(t *testing.T) *targetRig {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.close)
-	r.connect(ctx, device)
+	r.connect(ctx, device, start)
 	return r
 }
 
-func (r *targetRig) connect(ctx context.Context, device rdma.Device) {
+func (r *targetRig) connect(ctx context.Context, device rdma.Device, start bool) {
 	r.t.Helper()
 	listener, err := device.Listen(ctx, netip.AddrPortFrom(loopback, 0))
 	if err != nil {
@@ -177,6 +180,12 @@ func (r *targetRig) connect(ctx context.Context, device rdma.Device) {
 		}
 	}
 	if err := r.lane.Ready(ctx); err != nil {
+		r.t.Fatal(err)
+	}
+	if !start {
+		return
+	}
+	if err := r.lane.Start(ctx); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -339,14 +348,89 @@ func TestARequestOnTheDataConnectionEndsTheLane(t *testing.T) {
 	r.expectFailure(status.Unexpected)
 }
 
+func TestRequestsBeforeTheStartEndTheLane(t *testing.T) {
+	r := makeTargetRig(t, false)
+	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
+	r.expectFailure(status.BadState)
+}
+
+func TestALaneStartsOnlyWithBothConnections(t *testing.T) {
+	r := makeTargetRig(t, false)
+	if err := r.lane.Revoke(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.lane.Start(testContext(t)); !errors.Is(err, status.BadState) {
+		t.Errorf("start: %v", err)
+	}
+}
+
+func TestADrainingLaneRefusesWhatIsNew(t *testing.T) {
+	r := newTargetRig(t)
+	r.volume.lane.hold()
+	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Flush, UserData: 1})
+	eventuallyInFlight(t, r.lane, 1)
+	if err := r.lane.Drain(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Flush, UserData: 2})
+	if got := r.relay.receive(controlRole); got.UserData != 2 || got.Result != status.Shutdown {
+		t.Errorf("a new request is answered with %+v", got)
+	}
+	r.volume.lane.release()
+	if got := r.relay.receive(controlRole); got.UserData != 1 || got.Result != status.Success {
+		t.Errorf("the one in flight is answered with %+v", got)
+	}
+}
+
+func eventuallyInFlight(t *testing.T, l *TargetLane, count int) {
+	t.Helper()
+	for deadline := time.Now().Add(testTimeout); l.InFlight() != count; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d requests are in flight, want %d", l.InFlight(), count)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestALongFetchDoesNotMakeTheLaneRunOutOfTransactions(t *testing.T) {
+	r := newTargetRig(t)
+	// Half of the depth fetches much, the other half goes on around it: the
+	// Sends of small answers complete only behind the large Reads.
+	large := iomsg.Message{Type: iomsg.Write, IOSize: testBufferSize, UserData: 1}
+	small := iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize, UserData: 2}
+	for range testDepth / 2 {
+		r.relay.send(controlRole, &large)
+		r.relay.send(controlRole, &small)
+	}
+	deadline := time.After(testTimeout)
+	for range 5000 {
+		var b message
+		select {
+		case b = <-r.relay.received[controlRole]:
+		case b = <-r.relay.received[dataRole]:
+		case err := <-r.failure:
+			t.Fatalf("the lane failed: %v", err)
+		case <-deadline:
+			t.Fatal("the lane answers no more")
+		}
+		var m iomsg.Message
+		iomsg.Decode(b[:], &m)
+		if m.Result != status.Success {
+			t.Fatalf("answered with %v", m.Result)
+		}
+		if m.UserData == 1 {
+			r.relay.send(controlRole, &large)
+		} else {
+			r.relay.send(controlRole, &small)
+		}
+	}
+}
+
 func TestALostRelayFailsTheLaneAndItsVolumeIORunsOut(t *testing.T) {
 	r := newTargetRig(t)
 	r.volume.lane.hold()
 	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
-	deadline := time.Now().Add(testTimeout)
-	for r.lane.InFlight() == 0 && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
-	}
+	eventuallyInFlight(t, r.lane, 1)
 	r.relay.disconnect()
 	r.expectFailure(status.ConnectionReset)
 	if err := r.lane.Revoke(testContext(t)); err != nil {

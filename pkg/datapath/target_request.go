@@ -11,15 +11,13 @@ import (
 // transaction is a request of the relay until the Send of its answer has
 // completed.
 type transaction struct {
-	message   message // as received, becomes the answer
-	ioType    iomsg.Type
-	ioSize    uint32
-	remote    uint64 // address in the client's memory
-	staging   uint32
-	busy      bool
-	answering bool
-	startNs   int64
-	request   volume.Request
+	message message // as received, becomes the answer
+	ioType  iomsg.Type
+	ioSize  uint32
+	remote  uint64 // address in the client's memory
+	staging uint32
+	startNs int64
+	request volume.Request
 }
 
 // takeRequest deals with one message of the relay on the control connection.
@@ -39,11 +37,17 @@ func (l *TargetLane) takeRequest(e *endpoint, c *rdma.Completion) {
 	switch {
 	case !e.ready:
 		l.takeHello(e, &m)
+	case !l.started:
+		l.fail(status.Errorf(status.BadState, "relay sent a message of type %d before start storage", uint32(m.Type)))
 	case e.role != controlRole || l.stopping:
 		l.fail(status.Errorf(status.Unexpected, "relay sent a message of type %d on the %v connection, out of order", uint32(m.Type), e.role))
 	case m.Type == iomsg.Stop:
 		l.stopping = true
 		l.stop = request
+	case l.answering+l.backlog.count >= l.config.Depth:
+		l.fail(status.Errorf(status.Full, "relay sent more than the agreed %d requests", l.config.Depth))
+	case len(l.free) == 0:
+		l.backlog.push(&request) // has room for the depth
 	default:
 		l.begin(&request, &m)
 	}
@@ -78,16 +82,11 @@ func (l *TargetLane) answerHello(e *endpoint) {
 // begin gives a request a transaction and starts it.
 func (l *TargetLane) begin(request *message, m *iomsg.Message) {
 	n := len(l.free)
-	if n == 0 || l.answering >= l.config.Depth {
-		l.fail(status.Errorf(status.Full, "relay sent more than the agreed %d requests", l.config.Depth))
-		return
-	}
 	index := l.free[n-1]
 	l.free = l.free[:n-1]
 	l.answering++
 	t := &l.transactions[index]
 	t.message, t.ioType, t.ioSize, t.startNs = *request, m.Type, m.IOSize, l.now()
-	t.busy, t.answering = true, true
 	t.remote = l.config.Export.Base + m.RequesterOffset
 	t.request.Offset, t.request.Length = m.StorageOffset, uint64(m.IOSize)
 	t.request.ForceUnitAccess = m.Flags&iomsg.FUA != 0
@@ -102,6 +101,9 @@ func (l *TargetLane) begin(request *message, m *iomsg.Message) {
 // judge says whether a request can be carried out, and completes its volume
 // request but for the buffer.
 func (l *TargetLane) judge(t *transaction, m *iomsg.Message) status.Code {
+	if l.draining {
+		return status.Shutdown
+	}
 	if m.Flags&^iomsg.KnownFlags != 0 {
 		return status.InvalidValue
 	}

@@ -98,7 +98,6 @@ func (l *TargetLane) prepareAnswer(index uint32, code status.Code) {
 	t := &l.transactions[index]
 	iomsg.TurnIntoResult(t.message[:], code)
 	*l.messages.at(index) = t.message
-	t.answering = false
 	l.answering--
 	l.worker.counters.record(t.ioType, code, t.ioSize, l.now()-t.startNs)
 }
@@ -106,10 +105,15 @@ func (l *TargetLane) prepareAnswer(index uint32, code status.Code) {
 // sent ends a transaction: its answer is on its way and nothing refers to its
 // memory any more.
 func (l *TargetLane) sent(index uint32) {
-	t := &l.transactions[index]
-	t.busy = false
-	l.giveStagingBack(t)
+	l.giveStagingBack(&l.transactions[index])
 	l.free = append(l.free, index)
+	if !l.backlog.empty() {
+		request := *l.backlog.first()
+		l.backlog.pop()
+		var m iomsg.Message
+		iomsg.Decode(request[:], &m)
+		l.begin(&request, &m)
+	}
 }
 
 // giveStagingBack frees a transaction's buffer and lets the next that waits

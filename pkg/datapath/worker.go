@@ -9,6 +9,7 @@ package datapath
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -49,6 +50,8 @@ type Worker struct {
 	stopping atomic.Bool
 	stopped  chan struct{}
 }
+
+var errWorkerStopped = status.Errorf(status.Shutdown, "the worker has stopped")
 
 // StartWorker starts a worker. It ends with Stop.
 func StartWorker(config WorkerConfig) (*Worker, error) {
@@ -102,10 +105,10 @@ func (w *Worker) Stop() error {
 	w.stopping.Store(true)
 	w.engine.Wake()
 	<-w.stopped
-	if err := w.queue.Close(); err != nil {
+	if err := errors.Join(w.queue.Close(), w.engine.Close()); err != nil {
 		return fmt.Errorf("stop worker: %w", err)
 	}
-	return w.engine.Close()
+	return nil
 }
 
 // Counters are the worker's IO counts, for whoever collects metrics.
@@ -114,19 +117,33 @@ func (w *Worker) Counters() *Counters { return &w.counters }
 // Stats are the polling counts of the worker's engine.
 func (w *Worker) Stats() progress.Stats { return w.engine.Stats() }
 
-// do runs command on the worker's thread and waits for its end, until ctx
-// ends; the command may then still run.
+// do runs command on the worker's thread and waits for its end. If ctx ends
+// before the command has begun, it never runs and do fails.
 func (w *Worker) do(ctx context.Context, command func()) error {
+	var taken atomic.Bool // by the worker, or by the caller who gives up
 	done := make(chan struct{})
-	if !w.engine.Do(func() { command(); close(done) }) {
-		return status.Errorf(status.Shutdown, "worker has stopped")
+	accepted := w.engine.Do(func() {
+		if taken.Swap(true) {
+			return
+		}
+		command()
+		close(done)
+	})
+	if !accepted {
+		return errWorkerStopped
 	}
+	var failure error
 	select {
 	case <-done:
 		return nil
 	case <-w.stopped:
-		return status.Errorf(status.Shutdown, "worker has stopped")
+		failure = errWorkerStopped
 	case <-ctx.Done():
-		return fmt.Errorf("wait for worker: %w", ctx.Err())
+		failure = fmt.Errorf("wait for worker: %w", ctx.Err())
 	}
+	if taken.Swap(true) {
+		<-done
+		return nil
+	}
+	return failure
 }
