@@ -37,8 +37,10 @@ func Comch(name, directory string, logger *zap.Logger) (comch.Provider, error) {
 
 // RDMAOptions are what a program lets its user choose of an RDMA provider.
 type RDMAOptions struct {
-	// CRC asks iWARP for checksums.
-	CRC    bool
+	// CRC asks the provider iwarp for checksums.
+	CRC bool
+	// Verbs is for the provider verbs; its Logger is the one below.
+	Verbs  verbs.Options
 	Logger *zap.Logger
 }
 
@@ -48,7 +50,8 @@ func RDMA(name string, options RDMAOptions) (rdma.Provider, error) {
 	case "iwarp":
 		return iwarp.New(iwarp.Options{CRC: options.CRC, Logger: options.Logger}), nil
 	case "verbs":
-		return nil, verbs.ErrAbsent
+		options.Verbs.Logger = options.Logger
+		return verbs.New(options.Verbs)
 	}
 	return nil, status.Errorf(status.InvalidValue, "rdma provider %q is none of iwarp, verbs", name)
 }
@@ -66,8 +69,16 @@ type Description struct {
 func All() []Description {
 	return []Description{
 		describeComch(emulated.New(emulated.Options{})), describeComch(doca.New()),
-		describeRDMA(iwarp.New(iwarp.Options{})), describeRDMA(verbs.New()),
+		describeRDMA(iwarp.New(iwarp.Options{})), describeVerbs(),
 	}
+}
+
+func describeVerbs() Description {
+	p, err := verbs.New(verbs.Options{})
+	if err != nil {
+		return Description{Seam: "rdma", Name: verbs.ProviderName, State: "absent", Detail: bare(err)}
+	}
+	return describeRDMA(p)
 }
 
 func describeComch(p comch.Provider) Description {
@@ -86,7 +97,7 @@ func describeRDMA(p rdma.Provider) Description {
 	d := Description{Seam: "rdma", Name: p.Name(), State: "built in"}
 	device, err := p.Open(netip.IPv4Unspecified())
 	if err != nil {
-		d.State, d.Detail = "absent", bare(err)
+		d.Detail = "no device: " + bare(err)
 		return d
 	}
 	c := device.Capabilities()

@@ -1,0 +1,147 @@
+//go:build verbs
+
+package ibv
+
+// #include "shim.h"
+import "C"
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Transport is what carries a device's connections.
+type Transport string
+
+// The transports, by the names of rdma.Capabilities.
+const (
+	IWARP      Transport = "iwarp"
+	InfiniBand Transport = "infiniband"
+	RoCE       Transport = "roce"
+)
+
+// Context is an opened device.
+type Context struct {
+	context *C.struct_ibv_context
+}
+
+// Open opens the device with the given name.
+func Open(name string) (*Context, error) {
+	var count C.int
+	list, err := C.ibv_get_device_list(&count)
+	if list == nil {
+		return nil, wrap("list RDMA devices", errnoOf(err))
+	}
+	defer C.ibv_free_device_list(list)
+	for _, device := range unsafe.Slice(list, int(count)) {
+		if C.GoString(C.ibv_get_device_name(device)) != name {
+			continue
+		}
+		context, err := C.ibv_open_device(device)
+		if context == nil {
+			return nil, wrap("open RDMA device "+name, errnoOf(err))
+		}
+		if errno := C.zc_do_not_block(context.async_fd); errno != 0 {
+			C.ibv_close_device(context)
+			return nil, wrap("open RDMA device "+name, unix.Errno(errno))
+		}
+		return &Context{context: context}, nil
+	}
+	return nil, status.Errorf(status.NotFound,
+		"RDMA device %s has no user-space driver here: install ibverbs-providers and see `ibv_devices`", name)
+}
+
+// errnoOf is the errno of a C call; libraries that fail without setting it
+// count as EIO.
+func errnoOf(err error) unix.Errno {
+	if errno, ok := err.(unix.Errno); ok && errno != 0 {
+		return errno
+	}
+	return unix.EIO
+}
+
+// Close releases the device.
+func (c *Context) Close() error {
+	if result, err := C.ibv_close_device(c.context); result != 0 {
+		return wrap("close RDMA device", errnoOf(err))
+	}
+	return nil
+}
+
+// Limits are what a device and its port can do.
+type Limits struct {
+	Transport       Transport
+	QueuePairs      int
+	WorkRequests    int // of one queue of a queue pair
+	Segments        int // of one work request
+	Completions     int // of one completion queue
+	MemoryRegions   int
+	RegionBytes     uint64
+	InboundReads    int // per queue pair, as responder
+	OutboundReads   int // per queue pair, as initiator
+	MessageBytes    uint64
+	PathMTU         int // of the port, in bytes
+	PortActive      bool
+	GIDTableEntries int
+}
+
+// Limits asks the device for its limits.
+func (c *Context) Limits(port uint8) (Limits, error) {
+	var device C.struct_ibv_device_attr
+	if errno := C.ibv_query_device(c.context, &device); errno != 0 {
+		return Limits{}, wrap("query RDMA device", unix.Errno(errno))
+	}
+	var attributes C.struct_ibv_port_attr
+	if errno := C.zc_query_port(c.context, C.uint8_t(port), &attributes); errno != 0 {
+		return Limits{}, wrap("query RDMA port", unix.Errno(errno))
+	}
+	return Limits{
+		Transport:       c.transport(&attributes),
+		QueuePairs:      int(device.max_qp),
+		WorkRequests:    int(device.max_qp_wr),
+		Segments:        int(device.max_sge),
+		Completions:     int(device.max_cqe),
+		MemoryRegions:   int(device.max_mr),
+		RegionBytes:     uint64(device.max_mr_size),
+		InboundReads:    int(device.max_qp_rd_atom),
+		OutboundReads:   int(device.max_qp_init_rd_atom),
+		MessageBytes:    uint64(attributes.max_msg_sz),
+		PathMTU:         mtuBytes(attributes.active_mtu),
+		PortActive:      attributes.state == C.IBV_PORT_ACTIVE,
+		GIDTableEntries: int(attributes.gid_tbl_len),
+	}, nil
+}
+
+func (c *Context) transport(port *C.struct_ibv_port_attr) Transport {
+	switch {
+	case c.context.device.transport_type == C.IBV_TRANSPORT_IWARP:
+		return IWARP
+	case port.link_layer == C.IBV_LINK_LAYER_ETHERNET:
+		return RoCE
+	}
+	return InfiniBand
+}
+
+// The path MTUs run from 256 (1) to 4096 (5) bytes, IBTA volume 1, 9.4.
+func mtuBytes(mtu uint32) int              { return 128 << mtu }
+func mtuOf(bytes int) (mtu C.enum_ibv_mtu) { return C.enum_ibv_mtu(logarithm(bytes) - 7) }
+
+func logarithm(n int) (bits int) {
+	for ; n > 1; n >>= 1 {
+		bits++
+	}
+	return bits
+}
+
+// GID returns an entry of the port's table, which for RoCE is an IPv6 address
+// or a mapped IPv4 address.
+func (c *Context) GID(port uint8, index int) ([16]byte, error) {
+	var gid C.union_ibv_gid
+	if result, err := C.ibv_query_gid(c.context, C.uint8_t(port), C.int(index), &gid); result != 0 {
+		return [16]byte{}, wrap("query GID table", errnoOf(err))
+	}
+	return *(*[16]byte)(unsafe.Pointer(&gid)), nil
+}

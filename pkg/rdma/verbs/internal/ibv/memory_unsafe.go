@@ -1,0 +1,80 @@
+//go:build verbs
+
+package ibv
+
+// #include "shim.h"
+import "C"
+
+import (
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ProtectionDomain is an ibv_pd.
+type ProtectionDomain struct {
+	pd *C.struct_ibv_pd
+}
+
+// NewProtectionDomain allocates a protection domain.
+func (c *Context) NewProtectionDomain() (*ProtectionDomain, error) {
+	pd, err := C.ibv_alloc_pd(c.context)
+	if pd == nil {
+		return nil, wrap("allocate protection domain", errnoOf(err))
+	}
+	return &ProtectionDomain{pd: pd}, nil
+}
+
+// Close frees the protection domain.
+func (d *ProtectionDomain) Close() error {
+	if errno := C.ibv_dealloc_pd(d.pd); errno != 0 {
+		return wrap("free protection domain", unix.Errno(errno))
+	}
+	return nil
+}
+
+// Access is a set of ibv_access_flags.
+type Access uint32
+
+// The access rights; reading locally is always allowed.
+const (
+	LocalWrite  Access = C.IBV_ACCESS_LOCAL_WRITE
+	RemoteRead  Access = C.IBV_ACCESS_REMOTE_READ
+	RemoteWrite Access = C.IBV_ACCESS_REMOTE_WRITE
+)
+
+// MemoryRegion is an ibv_mr.
+type MemoryRegion struct {
+	mr  *C.struct_ibv_mr
+	pin runtime.Pinner
+}
+
+// Register registers memory, which must stay mapped until Deregister. Memory
+// of the Go heap is pinned.
+func (d *ProtectionDomain) Register(memory []byte, access Access) (*MemoryRegion, error) {
+	m := &MemoryRegion{}
+	address := unsafe.Pointer(unsafe.SliceData(memory))
+	m.pin.Pin(address)
+	mr, err := C.zc_register(d.pd, address, C.size_t(len(memory)), C.int(access))
+	if mr == nil {
+		m.pin.Unpin()
+		return nil, wrap("register memory", errnoOf(err))
+	}
+	m.mr = mr
+	return m, nil
+}
+
+// LocalKey, RemoteKey and Address name the memory in work requests.
+func (m *MemoryRegion) LocalKey() uint32  { return uint32(m.mr.lkey) }
+func (m *MemoryRegion) RemoteKey() uint32 { return uint32(m.mr.rkey) }
+func (m *MemoryRegion) Address() uint64   { return uint64(uintptr(m.mr.addr)) }
+
+// Deregister revokes the keys.
+func (m *MemoryRegion) Deregister() error {
+	if errno := C.ibv_dereg_mr(m.mr); errno != 0 {
+		return wrap("deregister memory", unix.Errno(errno))
+	}
+	m.pin.Unpin()
+	return nil
+}

@@ -1,0 +1,150 @@
+//go:build verbs
+
+package verbs
+
+import (
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/rdma/verbs/internal/ibv"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// monitor waits for the events of one device and of the connection manager,
+// and destroys identifiers when the peer has answered the farewell.
+type monitor struct {
+	device  *device
+	alarm   int // eventfd: identifiers have been retired, or stop
+	stopped chan struct{}
+	stopNow chan struct{}
+}
+
+func startMonitor(d *device) (*monitor, error) {
+	alarm, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, status.Errorf(status.OperatingSystem, "create event descriptor: %w", err)
+	}
+	m := &monitor{device: d, alarm: alarm, stopped: make(chan struct{}), stopNow: make(chan struct{})}
+	go m.run()
+	return m, nil
+}
+
+// ring makes the monitor look at what was retired. A full counter means that
+// it has been rung already.
+func (m *monitor) ring() { _, _ = unix.Write(m.alarm, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
+
+// stop ends the monitor when it has destroyed all retired identifiers.
+func (m *monitor) stop() {
+	close(m.stopNow)
+	m.ring()
+	<-m.stopped
+	_ = unix.Close(m.alarm)
+}
+
+func (m *monitor) run() {
+	defer close(m.stopped)
+	descriptors := []unix.PollFd{
+		{Fd: int32(m.device.channel.Descriptor()), Events: unix.POLLIN},
+		{Fd: int32(m.device.context.AsyncDescriptor()), Events: unix.POLLIN},
+		{Fd: int32(m.alarm), Events: unix.POLLIN},
+	}
+	for {
+		waiting, next := m.device.destroyRetired(time.Now())
+		select {
+		case <-m.stopNow:
+			if waiting == 0 {
+				return
+			}
+		default:
+		}
+		if _, err := unix.Poll(descriptors, milliseconds(next)); err != nil && !errors.Is(err, unix.EINTR) {
+			m.device.log.Error("wait for device events", zap.Error(err))
+			return
+		}
+		m.silence()
+		m.takeConnectionEvents()
+		m.takeDeviceEvents()
+	}
+}
+
+// milliseconds rounds up, so that a deadline has passed when poll returns; a
+// negative duration means to wait without end.
+func milliseconds(d time.Duration) int {
+	if d < 0 {
+		return -1
+	}
+	return int((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+func (m *monitor) silence() {
+	var counter [8]byte
+	_, _ = unix.Read(m.alarm, counter[:])
+}
+
+// maxEventsPerTurn bounds one turn, so that a flood of connection requests
+// cannot keep device events waiting.
+const maxEventsPerTurn = 64
+
+func (m *monitor) takeConnectionEvents() {
+	for range maxEventsPerTurn {
+		event, ok, err := m.device.channel.Next()
+		if err != nil {
+			m.device.log.Warn("connection event", zap.Error(err))
+			return
+		}
+		if !ok {
+			return
+		}
+		m.device.hear(&event)
+	}
+}
+
+func (m *monitor) takeDeviceEvents() {
+	for range maxEventsPerTurn {
+		event, ok, err := m.device.context.NextAsyncEvent()
+		if err != nil {
+			m.device.log.Warn("device event", zap.Error(err))
+			return
+		}
+		if !ok {
+			return
+		}
+		m.device.heed(event)
+	}
+}
+
+// heed ends the connections that an asynchronous event affects.
+func (d *device) heed(event ibv.AsyncEvent) {
+	var connections []*connection
+	switch event.Type {
+	case ibv.EventEstablished:
+		d.confirm(event.QueuePair)
+		return
+	case ibv.EventQPFatal, ibv.EventQPRequestError, ibv.EventQPAccessError:
+		connections = d.connectionsOf(event.QueuePair)
+	case ibv.EventPortError:
+		if uint8(event.Port) == d.port {
+			connections = d.allConnections()
+		}
+	case ibv.EventDeviceFatal, ibv.EventCQError:
+		connections = d.allConnections()
+	default:
+		return
+	}
+	d.log.Warn("event of the RDMA device", zap.Stringer("event", event.Type), zap.Int("connections", len(connections)))
+	for _, c := range connections {
+		c.interrupt(status.Errorf(status.ConnectionReset, "RDMA device %s: %v%s", d.location.device, event.Type, eventRemedies[event.Type]))
+	}
+}
+
+var eventRemedies = map[ibv.AsyncEventType]string{
+	ibv.EventPortError:      ": the link is down (see `rdma link`)",
+	ibv.EventDeviceFatal:    ": the device has failed or is being removed (see the kernel's log)",
+	ibv.EventCQError:        ": a completion queue has overrun",
+	ibv.EventQPAccessError:  ": the peer asked for memory that it may not reach",
+	ibv.EventQPRequestError: ": the peer sent a request that makes no sense here",
+	ibv.EventQPFatal:        ": the queue pair has failed",
+}
