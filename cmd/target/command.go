@@ -32,6 +32,7 @@ type options struct {
 	blockSize         size.Bytes
 	stagingLimit      size.Bytes
 	controlTimeout    time.Duration
+	drainTimeout      time.Duration
 	maxSessions       int
 }
 
@@ -63,6 +64,7 @@ that relays export to it.
 	f.Var(&o.blockSize, "block-size", "block size of the volumes")
 	f.Var(&o.stagingLimit, "staging-limit", "memory that all sessions together may use for data on its way")
 	f.DurationVar(&o.controlTimeout, "control-timeout", target.DefaultControlTimeout, "bound of each step of a handshake")
+	f.DurationVar(&o.drainTimeout, "drain-timeout", target.DefaultDrainTimeout, "how long requests in flight may take to run out at shutdown; 0 is not at all")
 	f.IntVar(&o.maxSessions, "max-sessions", target.DefaultMaxSessions, "control connections at once")
 	o.service.Add(f)
 	for _, name := range []string{"listen-port", "volume"} {
@@ -113,25 +115,26 @@ func (o *options) serve(ctx context.Context, env *service.Environment, control, 
 	}()
 	t, err := target.New(ctx, target.Config{
 		RDMA: env.RDMA, Listen: control, RDMAListen: rdma, Volumes: volumes, CPUs: env.CPUs, Policy: env.Policy,
-		ControlTimeout: o.controlTimeout, KeepAlive: env.KeepAlive, MaxSessions: o.maxSessions,
+		ControlTimeout: o.controlTimeout, DrainTimeout: service.ZeroIsNone(o.drainTimeout), KeepAlive: env.KeepAlive, MaxSessions: o.maxSessions,
 		StagingLimit: uint64(o.stagingLimit), Software: buildinfo.String("target"), Logger: env.Log,
 	})
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
-	if err := o.announce(env, t); err != nil {
+	if err := o.announce(ctx, env, t); err != nil {
 		return errors.Join(err, t.Close())
 	}
 	return service.RunAndClose(ctx, t)
 }
 
 // announce tells everybody that relays can connect.
-func (o *options) announce(env *service.Environment, t *target.Target) error {
+func (o *options) announce(ctx context.Context, env *service.Environment, t *target.Target) error {
 	if err := env.Register(metrics.NewCollector("zc_target", t)); err != nil {
 		return err
 	}
 	env.Log.Info("listening for relays", zap.Stringer("control", t.Address()), zap.Stringer("rdma", t.RDMAAddress()))
 	env.SetReady(nil)
+	context.AfterFunc(ctx, func() { env.SetReady(context.Cause(ctx)) })
 	if o.addressFile == "" {
 		return nil
 	}

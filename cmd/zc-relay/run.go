@@ -61,8 +61,8 @@ once.`,
 	f.StringVar(&o.emulatedDir, "emulated-dir", "", `directory of the emulated Comch (default "`+emulated.DefaultDirectory()+`")`)
 	f.BoolVar(&o.allowAnyUser, "allow-any-user", false, "let clients of every user connect, not only root and the relay's own")
 	f.DurationVar(&o.controlTimeout, "control-timeout", relay.DefaultControlTimeout, "bound of each step of the handshake")
-	f.DurationVar(&o.ioTimeout, "io-timeout", relay.DefaultIOTimeout, "how long the target may take for an IO before the session is ended")
-	f.DurationVar(&o.drainTimeout, "drain-timeout", relay.DefaultDrainTimeout, "how long IO in flight may take to run out at shutdown")
+	f.DurationVar(&o.ioTimeout, "io-timeout", relay.DefaultIOTimeout, "how long the target may take for an IO before the session is ended; 0 is no bound")
+	f.DurationVar(&o.drainTimeout, "drain-timeout", relay.DefaultDrainTimeout, "how long IO in flight may take to run out at shutdown; 0 is not at all")
 	f.IntVar(&o.maxClients, "max-clients", relay.DefaultMaxClients, "clients that may be connected at once")
 	o.service.Add(f)
 	for _, name := range []string{"storage-server", "volume"} {
@@ -91,7 +91,7 @@ func (o *runOptions) serve(ctx context.Context, env *service.Environment, target
 	r, err := relay.New(ctx, relay.Config{
 		Comch: comch, RDMA: env.RDMA, Device: o.device, Representor: o.representor, Name: o.channelName,
 		AllowAnyUser: o.allowAnyUser, Target: target, Volume: o.volume, CPUs: env.CPUs, Policy: env.Policy,
-		ControlTimeout: o.controlTimeout, IOTimeout: o.ioTimeout, DrainTimeout: o.drainTimeout,
+		ControlTimeout: o.controlTimeout, IOTimeout: service.ZeroIsNone(o.ioTimeout), DrainTimeout: service.ZeroIsNone(o.drainTimeout),
 		KeepAlive: env.KeepAlive, MaxClients: o.maxClients,
 		Software: buildinfo.String("zc-relay"), Logger: env.Log, OnReady: env.SetReady,
 	})

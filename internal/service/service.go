@@ -172,3 +172,12 @@ type runner interface {
 func RunAndClose(ctx context.Context, service runner) error {
 	return errors.Join(service.Run(ctx), service.Close())
 }
+
+// ZeroIsNone turns a duration of a flag, where 0 is what it says, into one of
+// a configuration, where 0 means the default and less than 0 none.
+func ZeroIsNone(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}

@@ -58,6 +58,11 @@ type Config struct {
 	// the defaults; negative IOTimeout means no limit.
 	ControlTimeout time.Duration
 	IOTimeout      time.Duration
+	// Instance ties the volumes together that are opened one after another
+	// with it: the next Open ends the session before, at the target, and
+	// waits until none of its IO can strike any more. nil is an instance of
+	// its own.
+	Instance *Instance
 	// Software names the program to the relay.
 	Software string
 	// Logger may be nil.
@@ -108,6 +113,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.IOTimeout == 0 {
 		c.IOTimeout = DefaultIOTimeout
+	}
+	if c.Instance == nil {
+		c.Instance = NewInstance()
 	}
 	if c.Software == "" {
 		c.Software = "zc-relay client"

@@ -10,12 +10,16 @@ import (
 )
 
 // Close stops every queue, waits until nothing is under way any more, ends
-// the session and releases the data memory. No queue may be in use. Each step
-// is bounded by ControlTimeout and ctx; what could not be done in order is
+// the session and releases the data memory. No queue may be in use. It is
+// bounded by ControlTimeout and ctx; what could not be done in order is
 // reported, and the volume is released all the same. Close does not flush.
+// After Close or Abort it does nothing.
 func (v *Volume) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, v.config.ControlTimeout)
 	defer cancel()
+	if v.released.Swap(true) {
+		return nil
+	}
 	v.stopSynchronous()
 	reason := v.Err()
 	if reason == nil {
@@ -69,6 +73,9 @@ func (q *Queue) close() error {
 // are outstanding may or may not have been carried out. No queue may be in
 // use.
 func (v *Volume) Abort() {
+	if v.released.Swap(true) {
+		return
+	}
 	v.stopSynchronous()
 	v.abandon(status.Errorf(status.ConnectionAborted, "the client has given the volume up"))
 }

@@ -16,10 +16,11 @@ var errNoSync = status.Errorf(status.BadState, "the volume was opened without sy
 // the volume. Requests larger than Info.BufferSize are split and carried out
 // in parallel.
 func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
-	s := v.synchronous.Load()
-	if s == nil {
-		return 0, errNoSync
+	s, err := v.useSynchronous()
+	if err != nil {
+		return 0, err
 	}
+	defer v.doneSynchronous()
 	if off < 0 {
 		return 0, status.Errorf(status.InvalidValue, "read at negative offset %d", off)
 	}
@@ -36,21 +37,6 @@ func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
 		err = io.EOF
 	}
 	return n, err
-}
-
-// WriteAt implements io.WriterAt for any offset and length within the volume.
-// A part of a block is written by reading, changing and writing back the
-// block; concurrent WriteAt calls of this Volume do not disturb each other in
-// that, writes of other clients to the same block do.
-func (v *Volume) WriteAt(p []byte, off int64) (int, error) {
-	s := v.synchronous.Load()
-	if s == nil {
-		return 0, errNoSync
-	}
-	if off < 0 || uint64(off) > v.info.Size || uint64(len(p)) > v.info.Size-uint64(off) {
-		return 0, status.Errorf(status.InvalidValue, "write of %d bytes at offset %d is outside the volume of %d bytes", len(p), off, v.info.Size)
-	}
-	return s.transfer(p, uint64(off), s.beginWrite, s.endWrite)
 }
 
 // Flush makes all writes that were completed before durable.
@@ -90,9 +76,14 @@ func (v *Volume) ranged(t iomsg.Type, off, length int64) error {
 
 // simple carries out one request that moves no data.
 func (v *Volume) simple(t iomsg.Type, offset uint64, length uint32) error {
-	s := v.synchronous.Load()
-	if s == nil {
-		return errNoSync
+	s, err := v.useSynchronous()
+	if err != nil {
+		return err
+	}
+	defer v.doneSynchronous()
+	if length > 0 {
+		held := s.ranges.lock(offset, offset+uint64(length), false)
+		defer s.ranges.unlock(held)
 	}
 	slot := <-s.free
 	defer func() { s.free <- slot }()

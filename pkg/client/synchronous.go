@@ -19,7 +19,7 @@ type synchronous struct {
 	engine  *progress.Engine
 	slots   []syncSlot
 	free    chan *syncSlot
-	blocks  blockLocks
+	ranges  *rangeLock
 	results [pollBatch]Result
 
 	stopping atomic.Bool
@@ -43,8 +43,8 @@ func (v *Volume) startSynchronous() error {
 	s := &synchronous{
 		volume: v, queue: v.queues[v.config.Queues], engine: engine,
 		slots: make([]syncSlot, v.config.SyncDepth), free: make(chan *syncSlot, v.config.SyncDepth),
+		ranges: newRangeLock(),
 	}
-	s.blocks.init()
 	size := uint64(v.info.BufferSize)
 	for i := range s.slots {
 		slot := &s.slots[i]
@@ -113,8 +113,22 @@ func (slot *syncSlot) wait() error {
 	return err
 }
 
+// useSynchronous returns what carries out synchronous requests. If it
+// succeeds, doneSynchronous must follow: until then the data memory stays.
+func (v *Volume) useSynchronous() (*synchronous, error) {
+	v.callers.RLock()
+	s := v.synchronous.Load()
+	if s == nil {
+		v.callers.RUnlock()
+		return nil, errNoSync
+	}
+	return s, nil
+}
+
+func (v *Volume) doneSynchronous() { v.callers.RUnlock() }
+
 // stopSynchronous ends the thread; its queue then belongs to Close. Callers
-// that still wait get status.Shutdown.
+// that still wait get status.Shutdown, and are waited for.
 func (v *Volume) stopSynchronous() {
 	s := v.synchronous.Swap(nil)
 	if s == nil {
@@ -132,4 +146,6 @@ func (v *Volume) stopSynchronous() {
 			s.slots[slot.tag].done <- status.Shutdown
 		}
 	}
+	v.callers.Lock()
+	defer v.callers.Unlock()
 }

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -31,6 +30,9 @@ type Volume struct {
 	clock    atomic.Int64 // nanoseconds since Open, advanced every clockTick
 	closing  chan struct{}
 	clockEnd sync.WaitGroup
+
+	callers  sync.RWMutex // held for reading by synchronous requests
+	released atomic.Bool  // by Close or Abort
 
 	mu      sync.Mutex // guards failure
 	failure error
@@ -178,11 +180,8 @@ func (v *Volume) configure(ctx context.Context) error {
 	request := &controlmsg.ConfigureDataPath{
 		QueueCount: uint32(v.queueCount()), Depth: uint32(v.info.Depth), BufferSize: v.info.BufferSize,
 		Export: controlmsg.Export{Access: access, Length: region.Len(), Descriptor: descriptor},
-		Epoch:  1,
 	}
-	if _, err := rand.Read(request.ClientInstance[:]); err != nil {
-		return err
-	}
+	request.ClientInstance, request.Epoch = v.config.Instance.next()
 	_, err = v.requester.Call(ctx, request)
 	return err
 }

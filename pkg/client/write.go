@@ -1,48 +1,80 @@
 package client
 
-import "github.com/zc-relay/zc-relay/pkg/iomsg"
+import (
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
 
-// beginWrite starts a piece that consists of whole blocks. Pieces that change
-// only a part of a block need several steps and are done in endWrite.
-func (s *synchronous) beginWrite(p *piece) {
-	if s.partial(p) {
-		return
+// WriteAt implements io.WriterAt for any offset and length within the volume.
+// A part of a block is written by reading, changing and writing back the
+// block; concurrent changes by this Volume do not disturb each other in that,
+// those of other clients to the same block do.
+func (v *Volume) WriteAt(p []byte, off int64) (int, error) {
+	s, err := v.useSynchronous()
+	if err != nil {
+		return 0, err
 	}
+	defer v.doneSynchronous()
+	if off < 0 || uint64(off) > v.info.Size || uint64(len(p)) > v.info.Size-uint64(off) {
+		return 0, status.Errorf(status.InvalidValue, "write of %d bytes at offset %d is outside the volume of %d bytes", len(p), off, v.info.Size)
+	}
+	return s.write(p, uint64(off))
+}
+
+// write does the part of a block at the start, the whole blocks, and the part
+// of a block at the end, one after the other.
+func (s *synchronous) write(p []byte, offset uint64) (int, error) {
+	block := uint64(s.volume.info.BlockSize)
+	done := 0
+	if inside := offset % block; inside > 0 && len(p) > 0 {
+		head := p[:min(uint64(len(p)), block-inside)]
+		if err := s.writePart(head, offset); err != nil {
+			return 0, err
+		}
+		done = len(head)
+	}
+	whole := uint64(len(p)-done) &^ (block - 1)
+	if whole > 0 {
+		n, err := s.writeBlocks(p[done:][:whole], offset+uint64(done))
+		if done += n; err != nil {
+			return done, err
+		}
+	}
+	if tail := p[done:]; len(tail) > 0 {
+		if err := s.writePart(tail, offset+uint64(done)); err != nil {
+			return done, err
+		}
+	}
+	return len(p), nil
+}
+
+// writeBlocks writes whole blocks.
+func (s *synchronous) writeBlocks(p []byte, offset uint64) (int, error) {
+	held := s.ranges.lock(offset, offset+uint64(len(p)), false)
+	defer s.ranges.unlock(held)
+	return s.transfer(p, offset, s.beginWrite, s.endWrite)
+}
+
+func (s *synchronous) beginWrite(p *piece) {
 	copy(p.slot.buffer, p.data)
 	p.slot.begin(iomsg.Write, p.offset, uint32(len(p.data)))
 }
 
-func (s *synchronous) endWrite(p *piece) error {
-	if s.partial(p) {
-		return s.readModifyWrite(p)
-	}
-	return p.slot.wait()
-}
+func (s *synchronous) endWrite(p *piece) error { return p.slot.wait() }
 
-// partial reports whether a piece begins or ends inside a block.
-func (s *synchronous) partial(p *piece) bool {
-	start, length := s.span(p)
-	return start != p.offset || uint64(length) != uint64(len(p.data))
-}
-
-// readModifyWrite writes a piece that begins or ends inside a block. The
-// blocks at its ends are locked against other writes of a part of them.
-func (s *synchronous) readModifyWrite(p *piece) error {
-	start, length := s.span(p)
+// writePart writes a part of one block.
+func (s *synchronous) writePart(p []byte, offset uint64) error {
 	block := uint64(s.volume.info.BlockSize)
-	first, last := start, start+uint64(length)-block
-	s.blocks.lock(first)
-	defer s.blocks.unlock(first)
-	if last != first {
-		// Always upwards, so that no two writers wait for each other.
-		s.blocks.lock(last)
-		defer s.blocks.unlock(last)
-	}
-	p.slot.begin(iomsg.Read, start, length)
-	if err := p.slot.wait(); err != nil {
+	start := offset &^ (block - 1)
+	held := s.ranges.lock(start, start+block, true)
+	defer s.ranges.unlock(held)
+	slot := <-s.free
+	defer func() { s.free <- slot }()
+	slot.begin(iomsg.Read, start, uint32(block))
+	if err := slot.wait(); err != nil {
 		return err
 	}
-	copy(p.slot.buffer[p.offset-start:], p.data)
-	p.slot.begin(iomsg.Write, start, length)
-	return p.slot.wait()
+	copy(slot.buffer[offset-start:], p)
+	slot.begin(iomsg.Write, start, uint32(block))
+	return slot.wait()
 }

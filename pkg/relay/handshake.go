@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -14,6 +15,9 @@ import (
 // configure imports the client's memory, exports it again for RDMA, and
 // relays the request with that export in place of the client's.
 func (s *session) configure(m *controlmsg.ConfigureDataPath) (controlmsg.Message, error) {
+	if s.target == nil {
+		return nil, status.Errorf(status.BadState, "the volume is not open")
+	}
 	if err := s.checkLimits(m); err != nil {
 		return nil, err
 	}
@@ -22,7 +26,7 @@ func (s *session) configure(m *controlmsg.ConfigureDataPath) (controlmsg.Message
 	}
 	request := *m
 	request.Export = controlmsg.Export{
-		Access: m.Export.Access, Length: m.Export.Length,
+		Access: s.access, Length: m.Export.Length,
 		RDMA: &controlmsg.RDMAExport{
 			Transport: s.relay.device.Capabilities().Transport,
 			RemoteKey: s.registered.RemoteKey(), Base: s.registered.Base(),
@@ -43,6 +47,10 @@ func (s *session) checkLimits(m *controlmsg.ConfigureDataPath) error {
 		return status.Errorf(status.TooBig, "%d queues are more than the %d that are allowed", m.QueueCount, min(maxQueues, limits.MaxQueues))
 	case m.Depth > min(maxDepth, limits.MaxDepth):
 		return status.Errorf(status.TooBig, "depth %d is more than the %d that is allowed", m.Depth, min(maxDepth, limits.MaxDepth))
+	case uint64(m.QueueCount)*uint64(m.Depth) > maxOutstanding:
+		return status.Errorf(status.TooBig, "%d queues of depth %d are more than the %d requests that are allowed in all", m.QueueCount, m.Depth, maxOutstanding)
+	case m.Export.Length > s.relay.config.MaxExport:
+		return status.Errorf(status.TooBig, "export of %d bytes is more than the %d that are allowed", m.Export.Length, s.relay.config.MaxExport)
 	case m.BufferSize > min(maxBufferSize, limits.MaxBufferSize):
 		return status.Errorf(status.TooBig, "buffer size %d is more than the %d that is allowed", m.BufferSize, min(maxBufferSize, limits.MaxBufferSize))
 	}
@@ -117,7 +125,7 @@ func (s *session) startQueue(queue int, clientConsumer comch.ConsumerID) (comch.
 
 // newLane makes a lane, which then owns its consumer and producer.
 func (s *session) newLane(queue int, clientConsumer comch.ConsumerID) (*datapath.RelayLane, comch.ConsumerID, error) {
-	ctx, cancel := s.connectTimeout()
+	ctx, cancel := s.stepTimeout()
 	defer cancel()
 	depth := int(s.config.Depth)
 	consumer, err := s.connection.NewConsumer(ctx, datapath.RelayConsumerConfig(depth))
@@ -151,7 +159,7 @@ func (s *session) connectLane(lane *datapath.RelayLane, queue int, role controlm
 	if !ok {
 		return status.Errorf(status.Unexpected, "target answered create RDMA connection with %v", answer.Kind())
 	}
-	ctx, cancel := s.connectTimeout()
+	ctx, cancel := s.stepTimeout()
 	defer cancel()
 	return lane.Connect(ctx, datapath.LaneConnection{
 		Device: s.relay.device, Remote: details.Address, Source: s.target.source,
@@ -180,7 +188,7 @@ func (s *session) stop() (controlmsg.Message, error) {
 	if err := s.awaitStopMessages(); err != nil {
 		return nil, err
 	}
-	if _, err := s.call(&controlmsg.Stop{}); err != nil {
+	if err := s.stopTarget(); err != nil {
 		return nil, err
 	}
 	return &controlmsg.StopReply{}, nil
@@ -192,7 +200,7 @@ func (s *session) awaitStopMessages() error {
 	if !s.started {
 		return nil
 	}
-	ctx, cancel := s.connectTimeout()
+	ctx, cancel := s.stepTimeout()
 	defer cancel()
 	for queue, lane := range s.lanes.snapshot() {
 		select {
@@ -204,17 +212,61 @@ func (s *session) awaitStopMessages() error {
 	return nil
 }
 
-// destroy releases everything of the session, here and at the target.
+// stopTarget tells the target that its connections may end now.
+func (s *session) stopTarget() error {
+	if s.stopped {
+		return nil
+	}
+	s.stopped = true
+	_, err := s.call(&controlmsg.Stop{})
+	return err
+}
+
+// destroy releases everything of the session, here and at the target. A
+// client may ask for it at any time; what is in flight is then refused.
 func (s *session) destroy() (controlmsg.Message, error) {
+	if err := s.stopTargetIfConfigured(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	defer cancel()
+	s.revoke(ctx)
+	s.refuse(ctx, status.Shutdown)
 	if err := s.closeLanes(); err != nil {
 		return nil, err
 	}
-	if s.target != nil {
-		s.target.expendable.Store(true) // it closes the connection when it has answered
-		if _, err := s.call(&controlmsg.DestroyObjects{}); err != nil {
-			return nil, err
-		}
+	if err := s.destroyTarget(); err != nil {
+		return nil, err
 	}
 	s.destroyed = true
 	return &controlmsg.DestroyObjectsReply{}, nil
+}
+
+// stopTargetIfConfigured tells the target, before the connections are closed,
+// that this is no failure. What was on a target that is gone is released with
+// it.
+func (s *session) stopTargetIfConfigured() error {
+	if s.target == nil {
+		return nil
+	}
+	s.target.expendable.Store(true) // it closes the connection when it has answered
+	if s.config.QueueCount == 0 {
+		return nil
+	}
+	return s.unlessTargetIsGone(s.stopTarget())
+}
+
+func (s *session) destroyTarget() error {
+	if s.target == nil {
+		return nil
+	}
+	_, err := s.call(&controlmsg.DestroyObjects{})
+	return s.unlessTargetIsGone(err)
+}
+
+func (s *session) unlessTargetIsGone(err error) error {
+	if s.target.requester.Err() != nil {
+		return nil
+	}
+	return err
 }

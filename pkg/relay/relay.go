@@ -4,6 +4,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +38,8 @@ const (
 	maxQueues     = 64
 	maxDepth      = 4096
 	maxBufferSize = 64 << 20
+	// maxOutstanding bounds queues times depth, and with it the rings.
+	maxOutstanding = 64 << 10
 )
 
 // Config says what a relay serves. Comch, RDMA, Device, Representor, Name,
@@ -60,7 +63,8 @@ type Config struct {
 	Policy progress.Policy
 	// ControlTimeout bounds each step of the handshake, IOTimeout how long
 	// the target may take for an IO, DrainTimeout how long IOs in flight are
-	// waited for at shutdown. 0 means the defaults.
+	// waited for at shutdown. 0 means the defaults; a negative IOTimeout no
+	// bound, a negative DrainTimeout no wait.
 	ControlTimeout time.Duration
 	IOTimeout      time.Duration
 	DrainTimeout   time.Duration
@@ -80,13 +84,13 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() {
-	setDefault(&c.ControlTimeout, DefaultControlTimeout)
-	setDefault(&c.IOTimeout, DefaultIOTimeout)
-	setDefault(&c.DrainTimeout, DefaultDrainTimeout)
-	setDefault(&c.MaxClients, DefaultMaxClients)
-	setDefault(&c.MaxExport, DefaultMaxExport)
-	setDefault(&c.Software, "zc-relay")
-	setDefault(&c.KeepAlive, controlmsg.DefaultKeepAlive())
+	c.ControlTimeout = cmp.Or(c.ControlTimeout, DefaultControlTimeout)
+	c.IOTimeout = cmp.Or(c.IOTimeout, DefaultIOTimeout)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
+	c.MaxClients = cmp.Or(c.MaxClients, DefaultMaxClients)
+	c.MaxExport = cmp.Or(c.MaxExport, DefaultMaxExport)
+	c.Software = cmp.Or(c.Software, "zc-relay")
+	c.KeepAlive = cmp.Or(c.KeepAlive, controlmsg.DefaultKeepAlive())
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
 	}
@@ -95,12 +99,7 @@ func (c *Config) setDefaults() {
 	}
 }
 
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
+var errShuttingDown = status.Errorf(status.Shutdown, "the relay is shutting down")
 
 // Relay serves one channel.
 type Relay struct {
@@ -171,9 +170,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	var background sync.WaitGroup
 	background.Go(func() { r.watchTarget(standing) })
 	err := r.acceptClients(ctx)
+	r.config.OnReady(errShuttingDown)
 	stopStanding()
 	background.Wait()
-	r.config.OnReady(status.Errorf(status.Shutdown, "shutting down"))
 	err = errors.Join(err, r.server.Close())
 	r.endSessions()
 	r.running.Wait()
@@ -219,7 +218,7 @@ func (r *Relay) endSessions() {
 	for s := range r.sessions {
 		r.running.Go(func() {
 			s.drain(ctx)
-			s.cancel(status.Errorf(status.Shutdown, "the relay is shutting down"))
+			s.cancel(errShuttingDown)
 		})
 	}
 }
@@ -251,14 +250,3 @@ func (r *Relay) Sessions() int {
 
 // SessionsTotal is how many clients have connected so far.
 func (r *Relay) SessionsTotal() uint64 { return r.sessionsTotal.Load() }
-
-// InFlight is how many IOs await an answer of the target.
-func (r *Relay) InFlight() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := 0
-	for s := range r.sessions {
-		n += s.inFlight()
-	}
-	return n
-}

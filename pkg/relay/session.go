@@ -36,6 +36,7 @@ type session struct {
 	registered rdma.MemoryRegion
 	lanes      *laneList
 	started    bool // the data path, by start storage
+	stopped    bool // the target knows that its connections may end
 	destroyed  bool
 }
 
@@ -57,6 +58,7 @@ func newSession(r *Relay, connection comch.Connection) *session {
 func (s *session) run() {
 	s.log.Info("client connected")
 	go s.watchDeadlines()
+	go s.watchClient()
 	reason := s.serve()
 	s.cancel(reason)
 	s.end(reason)
@@ -126,14 +128,13 @@ func (s *session) handle(message controlmsg.Message) (controlmsg.Message, error)
 // openVolume connects to the target. A client may ask again: for a target
 // that was down, or to learn of a size that has changed.
 func (s *session) openVolume() (controlmsg.Message, error) {
-	if former := s.target; former != nil {
-		s.target, s.machine = nil, nil
-		former.expendable.Store(true)
-		former.requester.Close(nil)
-	}
 	target, err := s.relay.openTarget(s.ctx)
 	if err != nil {
 		return nil, err
+	}
+	if former := s.target; former != nil {
+		former.expendable.Store(true)
+		former.requester.Close(nil)
 	}
 	s.target, s.machine = target, controlmsg.NewRelayMachine(s.client, target.requester)
 	go s.watchTarget(target)
@@ -142,6 +143,16 @@ func (s *session) openVolume() (controlmsg.Message, error) {
 	reply.MaxDepth = min(reply.MaxDepth, maxDepth)
 	reply.MaxBufferSize = min(reply.MaxBufferSize, maxBufferSize)
 	return &reply, nil
+}
+
+// watchClient ends the session when the client goes, also in the middle of a
+// request of its.
+func (s *session) watchClient() {
+	select {
+	case <-s.client.Done():
+		s.cancel(fmt.Errorf("client: %w", endOf(s.client.Err())))
+	case <-s.ctx.Done():
+	}
 }
 
 // watchTarget ends the session when its control connection to the target
@@ -173,6 +184,9 @@ const deadlineChecks = 8
 // watchDeadlines has the lanes look for IOs that take too long.
 func (s *session) watchDeadlines() {
 	timeout := s.relay.config.IOTimeout
+	if timeout < 0 {
+		return
+	}
 	ticker := time.NewTicker(max(timeout/deadlineChecks, 10*time.Millisecond))
 	defer ticker.Stop()
 	for {
@@ -229,7 +243,7 @@ func (s *session) call(request controlmsg.Message) (controlmsg.Message, error) {
 	return reply, nil
 }
 
-// connectTimeout bounds all connections of one queue.
-func (s *session) connectTimeout() (context.Context, context.CancelFunc) {
+// stepTimeout bounds one step of the handshake.
+func (s *session) stepTimeout() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(s.ctx, s.relay.config.ControlTimeout)
 }

@@ -103,7 +103,7 @@ func awaitEnd(ctx context.Context, requester *controlmsg.Requester) error {
 		requester.Close(nil)
 		return err
 	case <-ctx.Done():
-		requester.Close(status.Errorf(status.Shutdown, "the relay is shutting down"))
+		requester.Close(errShuttingDown)
 		return ctx.Err()
 	}
 }

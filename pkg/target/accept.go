@@ -13,15 +13,16 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// maxAccepting bounds the RDMA connections that are being accepted at a time.
-const maxAccepting = 64
+// maxRequests bounds the RDMA connection requests that are being dealt with at
+// a time.
+const maxRequests = 1024
 
 // acceptRDMA takes RDMA connections until ctx ends. A connection without a
 // good token is refused.
 func (t *Target) acceptRDMA(ctx context.Context) {
 	var accepting sync.WaitGroup
 	defer accepting.Wait()
-	places := make(chan struct{}, maxAccepting)
+	places := make(chan struct{}, maxRequests)
 	for {
 		request, err := t.rdma.Accept(ctx)
 		if err != nil {

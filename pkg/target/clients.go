@@ -87,6 +87,17 @@ func (r *clientRegistry) leave(id [16]byte, s *session) {
 	}
 }
 
+// withdraw is leave for a session that has not got as far as serving its
+// epoch, so that the client may try that epoch again.
+func (r *clientRegistry) withdraw(id [16]byte, epoch uint64, s *session) {
+	r.leave(id, s)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if instance := r.instances[id]; instance != nil && instance.epoch == epoch && len(instance.sessions) == 0 {
+		instance.epoch--
+	}
+}
+
 // forgetOldest makes room for one more instance.
 func (r *clientRegistry) forgetOldest() {
 	if len(r.instances) < maxClientInstances {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
@@ -36,12 +37,12 @@ func (s *session) configure(m *controlmsg.ConfigureDataPath) (controlmsg.Message
 	ctx, cancel := context.WithTimeout(s.ctx, s.target.config.ControlTimeout)
 	defer cancel()
 	if err := s.target.clients.enter(ctx, m.ClientInstance, m.Epoch, s); err != nil {
-		s.target.clients.leave(m.ClientInstance, s)
+		s.target.clients.withdraw(m.ClientInstance, m.Epoch, s)
 		return nil, errors.Join(err, s.releaseMemory())
 	}
 	s.config = *m
 	if err := s.makeLanes(ctx); err != nil {
-		return nil, errors.Join(err, s.dropConfiguration(ctx))
+		return nil, errors.Join(err, s.dropConfiguration())
 	}
 	return &controlmsg.ConfigureDataPathReply{InboundReads: uint32(s.outboundReads())}, nil
 }
@@ -114,17 +115,16 @@ func (s *session) laneConfig(queue int) datapath.TargetLaneConfig {
 
 // dropConfiguration undoes a configure that failed, so that the relay can try
 // again with less.
-func (s *session) dropConfiguration(ctx context.Context) error {
-	s.mu.Lock()
-	lanes := s.lanes
-	s.lanes = nil
-	s.mu.Unlock()
-	var errs []error
-	for _, lane := range lanes {
-		errs = append(errs, lane.Close(ctx))
+func (s *session) dropConfiguration() error {
+	stuck, err := s.closeLanes()
+	if len(stuck) > 0 {
+		s.mu.Lock()
+		s.lanes = stuck // for release
+		s.mu.Unlock()
+		return err
 	}
-	s.target.clients.leave(s.config.ClientInstance, s)
-	return errors.Join(append(errs, s.releaseMemory())...)
+	s.target.clients.withdraw(s.config.ClientInstance, s.config.Epoch, s)
+	return errors.Join(err, s.releaseMemory())
 }
 
 // outboundReads is how many RDMA Reads a queue may have outstanding.
@@ -158,15 +158,28 @@ func (s *session) rdmaAddress() netip.AddrPort {
 func (s *session) startConnections(m *controlmsg.StartDataPathConnections) (controlmsg.Message, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.target.config.ControlTimeout)
 	defer cancel()
-	s.mu.Lock()
-	lanes := s.lanes
-	s.mu.Unlock()
-	for queue, lane := range lanes {
+	for queue, lane := range s.currentLanes() {
 		if err := lane.Ready(ctx); err != nil {
 			return nil, fmt.Errorf("queue %d: %w", queue, err)
 		}
 	}
 	return &controlmsg.StartDataPathConnectionsReply{ConsumerIDs: m.ConsumerIDs}, nil
+}
+
+// startStorage lets the lanes take requests.
+func (s *session) startStorage() (controlmsg.Message, error) {
+	for queue, lane := range s.currentLanes() {
+		if err := lane.Start(s.ctx); err != nil {
+			return nil, fmt.Errorf("queue %d: %w", queue, err)
+		}
+	}
+	return &controlmsg.StartStorageReply{}, nil
+}
+
+func (s *session) currentLanes() []*datapath.TargetLane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.lanes)
 }
 
 func (s *session) stop() (controlmsg.Message, error) {
@@ -176,14 +189,38 @@ func (s *session) stop() (controlmsg.Message, error) {
 	return &controlmsg.StopReply{}, nil
 }
 
+// maxAccepting bounds the connections of one session that are being accepted
+// at a time. A relay makes them one after another.
+const maxAccepting = 8
+
 // acceptConnection gives an RDMA connection to the lane that it was announced
-// for.
+// for. The wait for the relay's part in it holds up nobody else.
 func (s *session) acceptConnection(ctx context.Context, request rdma.Request, record tokenRecord) error {
+	lane, err := s.beginAccept(int(record.queue))
+	if err != nil {
+		return errors.Join(err, request.Reject(nil))
+	}
+	defer s.endAccept()
+	return lane.Accept(ctx, request, record.role == controlmsg.DataConnection, s.outboundReads())
+}
+
+func (s *session) beginAccept(queue int) (*datapath.TargetLane, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || int(record.queue) >= len(s.lanes) {
-		return errors.Join(status.Errorf(status.NotConnected, "the session has ended"), request.Reject(nil))
+	if s.closed || queue >= len(s.lanes) {
+		return nil, status.Errorf(status.NotConnected, "the session has ended")
 	}
-	lane := s.lanes[record.queue]
-	return lane.Accept(ctx, request, record.role == controlmsg.DataConnection, s.outboundReads())
+	if s.accepting == maxAccepting {
+		return nil, status.Errorf(status.Full, "%d connections of the session are being made already", maxAccepting)
+	}
+	s.accepting++
+	s.accepted.Add(1)
+	return s.lanes[queue], nil
+}
+
+func (s *session) endAccept() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.accepting--
+	s.accepted.Done()
 }

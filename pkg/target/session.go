@@ -2,11 +2,9 @@ package target
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -36,10 +34,15 @@ type session struct {
 	domain       rdma.ProtectionDomain
 	volumeMemory rdma.MemoryRegion
 
-	mu      sync.Mutex // guards what follows, shared with the RDMA acceptor
-	lanes   []*datapath.TargetLane
-	stopped bool // the relay has stopped all queues: connections may end
-	closed  bool // no more connections
+	mu        sync.Mutex // guards what follows, shared with the RDMA acceptor
+	lanes     []*datapath.TargetLane
+	stopped   bool // the relay has stopped all queues: connections may end
+	closed    bool // no more connections
+	accepting int  // connections that are being accepted
+	accepted  sync.WaitGroup
+
+	releaseOnce sync.Once
+	releaseErr  error
 }
 
 func newSession(t *Target, connection *net.TCPConn) *session {
@@ -63,9 +66,24 @@ func (s *session) refuse() {
 // run serves the relay until the session ends, and releases it.
 func (s *session) run() {
 	s.log.Debug("relay connected")
+	go s.watchRelay()
 	reason := s.serve()
 	s.cancel(reason)
 	s.end(reason)
+}
+
+// watchRelay ends the session when the relay goes, also in the middle of a
+// request of its.
+func (s *session) watchRelay() {
+	select {
+	case <-s.relay.Done():
+		err := s.relay.Err()
+		if err == nil {
+			err = status.ConnectionReset
+		}
+		s.cancel(fmt.Errorf("relay: %w", err))
+	case <-s.ctx.Done():
+	}
 }
 
 // serve answers the relay's requests. It returns nil after an orderly end.
@@ -114,79 +132,13 @@ func (s *session) handle(message controlmsg.Message) (controlmsg.Message, error)
 	case *controlmsg.StartDataPathConnections:
 		return s.startConnections(m)
 	case *controlmsg.StartStorage:
-		return &controlmsg.StartStorageReply{}, nil
+		return s.startStorage()
 	case *controlmsg.Stop:
 		return s.stop()
 	case *controlmsg.DestroyObjects:
 		return &controlmsg.DestroyObjectsReply{}, s.release()
 	}
 	return nil, status.Errorf(status.Unexpected, "request %v is not for a target", message.Kind())
-}
-
-// releaseTimeout bounds the release of a session. Volume IO may take long on
-// a sick disk, and nothing of the session may be freed under it.
-const releaseTimeout = time.Minute
-
-// end releases the session and tells the relay why it ends.
-func (s *session) end(reason error) {
-	err := s.release()
-	s.relay.Close(reason)
-	if err != nil {
-		s.log.Error("session was not released completely", zap.Error(err))
-	}
-	if reason == nil {
-		s.log.Debug("session ended")
-		return
-	}
-	s.log.Info("session ended", zap.Error(reason))
-}
-
-// release closes the lanes, waits for their volume IO, and frees everything.
-// It can be called again.
-func (s *session) release() error {
-	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
-	defer cancel()
-	s.target.tokens.forget(s)
-	s.mu.Lock()
-	lanes := s.lanes
-	s.lanes, s.closed = nil, true
-	s.mu.Unlock()
-	var errs []error
-	for queue, lane := range lanes {
-		if err := lane.Close(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("queue %d: %w", queue, err))
-		}
-	}
-	if len(errs) > 0 {
-		go s.leaveWhenDrained(lanes)
-		return errors.Join(errs...)
-	}
-	s.target.clients.leave(s.config.ClientInstance, s)
-	return s.releaseMemory()
-}
-
-// leaveWhenDrained lets the client's next session begin when IO that outlived
-// this session's release has finished after all.
-func (s *session) leaveWhenDrained(lanes []*datapath.TargetLane) {
-	for _, lane := range lanes {
-		<-lane.Drained()
-	}
-	s.target.clients.leave(s.config.ClientInstance, s)
-}
-
-func (s *session) releaseMemory() error {
-	var errs []error
-	if s.volumeMemory != nil {
-		errs = append(errs, s.volumeMemory.Deregister())
-		s.volumeMemory = nil
-	}
-	if s.domain != nil {
-		errs = append(errs, s.domain.Close())
-		s.domain = nil
-	}
-	s.target.staging.Add(-s.staging)
-	s.staging = 0
-	return errors.Join(errs...)
 }
 
 // laneFailed is told by a lane, on its worker's thread, that it cannot go on.

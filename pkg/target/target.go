@@ -4,6 +4,7 @@
 package target
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -27,6 +28,7 @@ import (
 // Defaults of Config.
 const (
 	DefaultControlTimeout = 10 * time.Second
+	DefaultDrainTimeout   = 5 * time.Second
 	DefaultMaxSessions    = 1024
 	DefaultStagingLimit   = 8 << 30
 )
@@ -52,8 +54,11 @@ type Config struct {
 	// datapath.NoCPU.
 	CPUs   []int
 	Policy progress.Policy
-	// ControlTimeout bounds each step of a handshake; 0 means the default.
+	// ControlTimeout bounds each step of a handshake, DrainTimeout how long
+	// requests in flight are waited for at shutdown. 0 means the defaults, a
+	// negative DrainTimeout no wait.
 	ControlTimeout time.Duration
+	DrainTimeout   time.Duration
 	// KeepAlive of the control connections; zero means the defaults.
 	KeepAlive controlmsg.KeepAliveConfig
 	// MaxSessions bounds control connections, StagingLimit the bytes of
@@ -66,20 +71,14 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() {
-	setDefault(&c.ControlTimeout, DefaultControlTimeout)
-	setDefault(&c.MaxSessions, DefaultMaxSessions)
-	setDefault(&c.StagingLimit, DefaultStagingLimit)
-	setDefault(&c.Software, "zc-relay target")
-	setDefault(&c.KeepAlive, controlmsg.DefaultKeepAlive())
+	c.ControlTimeout = cmp.Or(c.ControlTimeout, DefaultControlTimeout)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
+	c.MaxSessions = cmp.Or(c.MaxSessions, DefaultMaxSessions)
+	c.StagingLimit = cmp.Or(c.StagingLimit, DefaultStagingLimit)
+	c.Software = cmp.Or(c.Software, "zc-relay target")
+	c.KeepAlive = cmp.Or(c.KeepAlive, controlmsg.DefaultKeepAlive())
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
-	}
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
 	}
 }
 
@@ -209,11 +208,18 @@ func (t *Target) startSession(connection *net.TCPConn) {
 	})
 }
 
+// endSessions lets requests in flight run out, refuses new ones, and then
+// ends all sessions.
 func (t *Target) endSessions() {
+	ctx, cancel := context.WithTimeout(context.Background(), t.config.DrainTimeout)
+	defer cancel()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for s := range t.sessions {
-		s.cancel(errShuttingDown)
+		t.running.Go(func() {
+			s.drain(ctx)
+			s.cancel(errShuttingDown)
+		})
 	}
 }
 

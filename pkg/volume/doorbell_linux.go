@@ -10,7 +10,15 @@ import (
 
 // doorbell is an eventfd. Both ends belong to this process: a peer could keep
 // a shared one from ever being read or written.
-type doorbell struct{ fd int }
+type doorbell struct {
+	fd int
+	// count takes what wait reads. It is here because a local variable would
+	// be allocated for each wait in builds with the race detector.
+	count *[8]byte
+}
+
+// oneRing is what is written to an eventfd to add 1 to its count.
+var oneRing = binary.NativeEndian.AppendUint64(nil, 1)
 
 // newDoorbell makes a doorbell; flags are those of eventfd(2).
 func newDoorbell(flags int) (doorbell, error) {
@@ -18,27 +26,24 @@ func newDoorbell(flags int) (doorbell, error) {
 	if err != nil {
 		return doorbell{fd: -1}, fmt.Errorf("create eventfd: %w", err)
 	}
-	return doorbell{fd: fd}, nil
+	return doorbell{fd: fd, count: new([8]byte)}, nil
 }
 
 // ring does not block: the count of an eventfd would have to be close to 2^64
 // for that.
 func (d doorbell) ring() {
-	var one [8]byte
-	binary.NativeEndian.PutUint64(one[:], 1)
 	for {
-		if _, err := unix.Write(d.fd, one[:]); !errors.Is(err, unix.EINTR) {
+		if _, err := unix.Write(d.fd, oneRing); !errors.Is(err, unix.EINTR) {
 			return
 		}
 	}
 }
 
 // wait returns when the doorbell has been rung, and at once if it is
-// non-blocking. It forgets all rings so far.
+// non-blocking. It forgets all rings so far. Only one thread waits.
 func (d doorbell) wait() {
-	var count [8]byte
 	for {
-		if _, err := unix.Read(d.fd, count[:]); !errors.Is(err, unix.EINTR) {
+		if _, err := unix.Read(d.fd, d.count[:]); !errors.Is(err, unix.EINTR) {
 			return
 		}
 	}

@@ -5,7 +5,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -96,5 +98,60 @@ func TestZeroesAndTrimWorkOnWholeBlocks(t *testing.T) {
 	}
 	if err := v.Trim(1, blockSize); !errors.Is(err, status.InvalidValue) {
 		t.Errorf("trim inside a block: %v", err)
+	}
+}
+
+func TestPartsOfABlockAndWholeBlocksDoNotUndoEachOther(t *testing.T) {
+	c := start(t, options{})
+	v := c.open(c.config())
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	for round := range byte(100) {
+		whole, part := bytes.Repeat([]byte{round}, blockSize), []byte{^round}
+		writing.Go(func() {
+			if _, err := v.WriteAt(part, 100); err != nil {
+				t.Errorf("write a part: %v", err)
+			}
+		})
+		if _, err := v.WriteAt(whole, 0); err != nil {
+			t.Fatal(err)
+		}
+		writing.Wait()
+		got := make([]byte, blockSize)
+		if _, err := v.ReadAt(got, 0); err != nil {
+			t.Fatal(err)
+		}
+		got[100] = round // either order is right for the byte that both write
+		if !bytes.Equal(got, whole) {
+			t.Fatalf("round %d: a write of a part has undone a write of the block", round)
+		}
+	}
+}
+
+func TestCloseWaitsForCallersAndCanBeRepeated(t *testing.T) {
+	c := start(t, options{})
+	v := c.open(c.config())
+	var reading sync.WaitGroup
+	for range 4 {
+		reading.Go(func() {
+			buffer := make([]byte, 3*blockSize)
+			for {
+				if _, err := v.ReadAt(buffer, 10); err != nil {
+					return
+				}
+			}
+		})
+	}
+	time.Sleep(10 * time.Millisecond)
+	if err := v.Close(c.context()); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	reading.Wait()
+	if err := v.Close(c.context()); err != nil {
+		t.Errorf("second close: %v", err)
+	}
+	v.Abort()
+	if _, err := v.ReadAt(make([]byte, 1), 0); err == nil {
+		t.Error("a closed volume reads")
 	}
 }
