@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -70,11 +72,33 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 // closeVolume closes the volume in order even if ctx has been cancelled. It
 // returns failure, which explains more, if there is one.
 func closeVolume(ctx context.Context, v volume, failure error) error {
+	failure = explained(v, failure)
 	err := v.Close(context.WithoutCancel(ctx))
 	if failure != nil {
 		return failure
 	}
 	return during(phaseClose, err)
+}
+
+// lastWordsTimeout is how long the reason for the end of a connection may
+// follow the failure of the requests on it.
+const lastWordsTimeout = time.Second
+
+// explained adds to the failure of a request why the connection has ended, if
+// that is what made it fail.
+func explained(v volume, failure error) error {
+	if failure == nil || !program.LostConnection(status.CodeOf(failure)) {
+		return failure
+	}
+	select {
+	case <-v.Done():
+	case <-time.After(lastWordsTimeout):
+	}
+	reason := v.Err()
+	if reason == nil || errors.Is(failure, context.Canceled) || strings.Contains(failure.Error(), reason.Error()) {
+		return failure
+	}
+	return fmt.Errorf("%w: %w", failure, reason)
 }
 
 func (c *connectionFlags) report() report.Connection {

@@ -82,16 +82,17 @@ func openSource(ctx context.Context, stdin io.Reader, path string) (source io.Re
 }
 
 // interruptible makes a reader that ends with ctx, even while nothing comes
-// from source: a terminal or pipe may be silent for ever.
+// from source: a terminal or pipe may be silent for ever. Closing the ends of
+// the pipe between them never fails.
 func interruptible(ctx context.Context, source io.Reader) (io.Reader, func()) {
 	reader, writer := io.Pipe()
 	go func() {
 		_, err := io.CopyBuffer(writer, source, make([]byte, transferBufferSize))
-		writer.CloseWithError(err)
+		_ = writer.CloseWithError(err)
 	}()
-	stop := context.AfterFunc(ctx, func() { reader.CloseWithError(context.Cause(ctx)) })
+	stop := context.AfterFunc(ctx, func() { _ = writer.CloseWithError(context.Cause(ctx)) })
 	return reader, func() {
 		stop()
-		_ = reader.Close() // documented never to fail
+		_ = reader.Close()
 	}
 }

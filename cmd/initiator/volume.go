@@ -14,6 +14,8 @@ type volume interface {
 	Queue(i int) queue
 	WriteAt(p []byte, off int64) (int, error)
 	Flush() error
+	Done() <-chan struct{}
+	Err() error
 	Close(ctx context.Context) error
 }
 

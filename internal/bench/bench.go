@@ -134,6 +134,17 @@ func (c *Config) observe(run *program.Supervisor, workers []*worker) {
 	c.Observe(now)
 }
 
+// problems counts what has gone wrong.
+func problems(errorCount, mismatches uint64) string {
+	switch {
+	case mismatches == 0:
+		return fmt.Sprintf("%d requests failed", errorCount)
+	case errorCount == 0:
+		return fmt.Sprintf("%d requests had wrong data", mismatches)
+	}
+	return fmt.Sprintf("%d requests failed and %d had wrong data", errorCount, mismatches)
+}
+
 // failureOf is why a run counts as failed, nil if it does not.
 func failureOf(workers []*worker, threadError error) error {
 	if threadError != nil {
@@ -153,7 +164,7 @@ func failureOf(workers []*worker, threadError error) error {
 	case failure.err != nil:
 		return failure.err
 	case first.err != nil:
-		return fmt.Errorf("%d requests failed and %d had wrong data, the first: %w", errorCount, mismatches, first.err)
+		return fmt.Errorf("%s, the first: %w", problems(errorCount, mismatches), first.err)
 	}
 	return nil
 }

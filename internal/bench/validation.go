@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // validation compares what a thread's requests read with what the volume must
@@ -114,6 +115,9 @@ type mismatch struct {
 	position        int // of the first wrong byte in the request
 	found, expected byte
 }
+
+// Unwrap gives wrong data the code of an IO that failed.
+func (m *mismatch) Unwrap() error { return status.IOFailed }
 
 func (m *mismatch) Error() string {
 	return fmt.Sprintf("data mismatch in %d bytes at offset %d: byte %d is %#02x instead of %#02x",

@@ -51,6 +51,7 @@ type worker struct {
 
 	firstError timedError // of a request
 	failure    timedError // that ended the run
+	lost       bool       // the connection, as a result has told
 	startedNs  int64      // of the measured part, by Supervisor.NowNs
 	endedNs    int64
 	engine     progress.Stats // of the measured part
@@ -122,7 +123,7 @@ func (w *worker) finished() bool {
 
 // mayStart reports whether there may be more requests in this stage.
 func (w *worker) mayStart() bool {
-	return w.limit > 0 && w.failure.err == nil && w.run.Stage() <= w.stage
+	return w.limit > 0 && w.failure.err == nil && !w.lost && w.run.Stage() <= w.stage
 }
 
 // Poll implements progress.Source: one turn of the loop. It reads the clock

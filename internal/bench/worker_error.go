@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 
+	"github.com/zc-relay/zc-relay/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -28,6 +29,10 @@ func (w *worker) failed(s *slot, code status.Code) {
 	if w.firstError.err == nil {
 		w.firstError.set(fmt.Errorf("%v of %d bytes at offset %d on queue %d: %w",
 			s.kind, w.generator.blockSize, s.offset, w.index, code), w.run.NowNs())
+	}
+	if program.LostConnection(code) && !w.lost {
+		w.lost = true
+		w.run.End()
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Stage is how far a run is. It only grows.
@@ -53,6 +55,16 @@ func (s *Supervisor) End() {
 	case s.failed <- struct{}{}:
 	default: // one is enough
 	}
+}
+
+// LostConnection reports whether a request that fails with code fails because
+// the way to the volume is gone, so that others need not be tried.
+func LostConnection(code status.Code) bool {
+	switch code {
+	case status.ConnectionReset, status.ConnectionAborted, status.NotConnected, status.Shutdown:
+		return true
+	}
+	return false
 }
 
 // Wait moves from stage to stage until all threads have ended, and returns

@@ -3,6 +3,7 @@ package verify
 import (
 	"fmt"
 
+	"github.com/zc-relay/zc-relay/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -38,6 +39,10 @@ func (w *worker) failed(op *operation, code status.Code) {
 		return fmt.Errorf("%v of %d bytes at offset %d on queue %d: %w",
 			op.kind, op.count*w.blockSize, w.start+op.first*w.blockSize, w.index, code)
 	})
+	if program.LostConnection(code) && !w.lost {
+		w.lost = true
+		w.run.End()
+	}
 }
 
 func (w *worker) written(op *operation) {

@@ -38,8 +38,8 @@ func (r *Report) WriteText(w io.Writer) error {
 	p := &r.Parameters
 	t.Row("started", "%s", r.StartedAt.Format(time.RFC3339))
 	t.Row("run", "%s, seed %d", r.RunID, p.Seed)
-	t.Row("load", "IO of up to %s, queue depth %d, %d queues (threads: %s)",
-		size.Bytes(p.MaxIOSize), p.QueueDepth, p.Queues, affinity.Describe(p.CPUs))
+	t.Row("load", "IO of up to %s, queues %d of depth %d (threads: %s)",
+		size.Bytes(p.MaxIOSize), p.Queues, p.QueueDepth, affinity.Describe(p.CPUs))
 	t.Row("bounds", "%s; drain timeout %s", p.bounds(), size.FormatDuration(p.DrainTimeout))
 	t.Row("range", "%s at offset %s", size.Bytes(p.Length), size.Bytes(p.Offset))
 	t.Row("poll", "%s", p.Poll)

@@ -51,6 +51,7 @@ type worker struct {
 	results   [resultBatch]client.Result
 
 	failure error // that ended the run
+	lost    bool  // the connection, as a result has told
 }
 
 // body is the life of the worker's thread.
@@ -79,7 +80,7 @@ func (w *worker) finished() bool {
 }
 
 func (w *worker) mayStart() bool {
-	return w.failure == nil && !w.planner.done() && w.run.Stage() == running
+	return w.failure == nil && !w.lost && !w.planner.done() && w.run.Stage() == running
 }
 
 // Poll implements progress.Source: one turn of the loop.
