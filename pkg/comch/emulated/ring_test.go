@@ -48,7 +48,6 @@ type ringModel struct {
 	posted   []receipt // not visible
 	visible  []receipt
 	sent     []comch.Received
-	contents [][]byte
 	next     uint64
 }
 

@@ -150,7 +150,6 @@ type sender struct {
 	size       int
 	credits    int
 	grant      int
-	unflushed  int
 }
 
 func (s *sender) send(b *testing.B) {
