@@ -66,6 +66,9 @@ func forbiddenReads(b *bench) { b.forbiddenTransfers(rdma.OpRead, memory.RemoteR
 
 func (b *bench) forbiddenTransfers(opcode rdma.Opcode, needed memory.Access) {
 	names := forbidden(b, b.endOf(8192), needed)
+	if opcode == rdma.OpRead && !b.has(RemoteReadRight) {
+		delete(names, "no right")
+	}
 	for name := range names {
 		for _, size := range []int{2, 4096} {
 			x, y := b.pair()

@@ -22,6 +22,17 @@ const (
 	// OrderlyClose: an orderly end can be told from a failure, so that Err is
 	// nil on both sides.
 	OrderlyClose Feature = "an orderly end is no error"
+	// ExactPrivateData: private data arrives without padding.
+	ExactPrivateData Feature = "private data keeps its length"
+	// LengthStatus: the receive that a message is too long for completes with
+	// StatusLocalLength, and not just with some failure.
+	LengthStatus Feature = "a too long message is reported as such"
+	// RemoteReadRight: memory that was registered without RemoteRead cannot be
+	// read by peers.
+	RemoteReadRight Feature = "the right to be read is checked"
+	// AnswersNeedPolling: a Read is not answered, and a Write to it not
+	// completed, as long as the peer is not polled, so that it can be flushed.
+	AnswersNeedPolling Feature = "only a peer that is polled answers"
 	// ReadDepthPerPost: posting a Read beyond the agreed depth is refused.
 	ReadDepthPerPost Feature = "a Read beyond the read depth is refused"
 )
@@ -64,6 +75,9 @@ func Run(t *testing.T, config Config) {
 		}
 	}
 }
+
+// has tells whether the provider keeps a promise.
+func (b *bench) has(f Feature) bool { return b.config.Missing[f] == "" }
 
 // conformanceTest is one promise of the seam.
 type conformanceTest struct {

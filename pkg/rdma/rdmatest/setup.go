@@ -42,13 +42,24 @@ func privateData(b *bench) {
 		x.config.PrivateData = bytes.Repeat([]byte{'x'}, length)
 		y.config.PrivateData = bytes.Repeat([]byte{'y'}, length)
 		b.connect(x, y)
-		if got := x.conn.Parameters().PrivateData; !bytes.Equal(got, y.config.PrivateData) {
+		if got := b.unpadded(x.conn.Parameters().PrivateData); !bytes.Equal(got, y.config.PrivateData) {
 			b.Errorf("initiator got %q, responder sent %q", got, y.config.PrivateData)
 		}
-		if got := y.conn.Parameters().PrivateData; !bytes.Equal(got, x.config.PrivateData) {
+		if got := b.unpadded(y.conn.Parameters().PrivateData); !bytes.Equal(got, x.config.PrivateData) {
 			b.Errorf("responder got %q, initiator sent %q", got, x.config.PrivateData)
 		}
 	}
+}
+
+// unpadded is private data without the zeros that some transports append.
+func (b *bench) unpadded(privateData []byte) []byte {
+	if len(privateData) > rdma.MaxPrivateData {
+		b.Errorf("%d bytes of private data", len(privateData))
+	}
+	if b.has(ExactPrivateData) {
+		return privateData
+	}
+	return bytes.TrimRight(privateData, "\x00")
 }
 
 func addresses(b *bench) {

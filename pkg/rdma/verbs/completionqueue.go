@@ -37,7 +37,8 @@ type completionQueue struct {
 	slots    atomic.Pointer[[]*connection]
 	attached atomic.Int32 // connections whose OpDisconnected is not collected
 	// owed tells that gone is not 0.
-	owed atomic.Bool
+	owed    atomic.Bool
+	leaving sync.WaitGroup // connections that have been abandoned
 
 	mu         sync.Mutex // guards what follows, and changes of slots
 	generation uint32
@@ -62,6 +63,7 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 
 // Close implements rdma.CompletionQueue.
 func (q *completionQueue) Close() error {
+	q.leaving.Wait()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {

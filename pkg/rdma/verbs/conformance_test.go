@@ -38,10 +38,15 @@ func testDevices(t testing.TB) map[string]netip.Addr {
 // missing is what the devices cannot do, by their transport.
 var missing = map[string]map[rdmatest.Feature]string{
 	"roce": {
-		rdmatest.ReceiverNotReady: "RoCE repeats the Send, and the receiver is not told of it",
+		rdmatest.ReceiverNotReady:   "RoCE repeats the Send, and the receiver is not told of it",
+		rdmatest.ExactPrivateData:   "InfiniBand's connection manager pads it with zeros",
+		rdmatest.LengthStatus:       "rxe reports a too long message as IBV_WC_LOC_QP_OP_ERR",
+		rdmatest.AnswersNeedPolling: "the device answers",
 	},
 	"iwarp": {
-		rdmatest.OrderlyClose: "siw fails a queue pair also when its peer closes in order, and gives no reason",
+		rdmatest.OrderlyClose:       "siw fails a queue pair also when its peer closes in order, and gives no reason",
+		rdmatest.RemoteReadRight:    "siw does not check the right to be read",
+		rdmatest.AnswersNeedPolling: "the device answers",
 	},
 }
 

@@ -3,6 +3,7 @@
 package verbs
 
 import (
+	"context"
 	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -182,14 +183,28 @@ func (c *connection) open() {
 	c.queue.wakeUp()
 }
 
-// abandon gives up a connection that was never open.
-func (c *connection) abandon() {
-	if c.endpoint != nil {
-		c.endpoint.connection.Store(nil)
+// abandon gives up a connection that was never open, and its endpoint. It
+// waits for that no longer than until ctx ends: the connection manager of
+// iWARP holds on to the queue pair until the peer has answered or 10 seconds
+// have passed. What the connection uses waits for it when it is closed.
+func (c *connection) abandon(ctx context.Context, e *endpoint) {
+	done := make(chan struct{})
+	c.queue.leaving.Add(1)
+	c.domain.leaving.Add(1)
+	go func() {
+		defer close(done)
+		defer c.domain.leaving.Done()
+		defer c.queue.leaving.Done()
+		e.connection.Store(nil)
+		c.destroyQueuePair()
+		e.destroy()
+		c.queue.detach(c)
+		c.domain.release()
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
 	}
-	c.destroyQueuePair()
-	c.queue.detach(c)
-	c.domain.release()
 }
 
 // Parameters implements rdma.Connection.

@@ -4,6 +4,7 @@ package verbs
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -24,31 +25,32 @@ func (d *device) Connect(ctx context.Context, remote netip.AddrPort, config rdma
 		return nil, err
 	}
 	defer d.release()
-	c, err := newConnection(d, &config)
+	c, err := d.connect(ctx, remote, &config)
 	if err == nil {
-		if err = d.connect(ctx, remote, &config, c); err == nil {
-			return c, nil
-		}
+		return c, nil
 	}
-	return nil, status.Errorf(status.CodeOf(err), "connect to %v by %s: %w", remote, d.location.device, err)
+	return nil, fmt.Errorf("connect to %v by %s: %w", remote, d.location.device, err)
 }
 
-func (d *device) connect(ctx context.Context, remote netip.AddrPort, config *rdma.ConnectionConfig, c *connection) error {
+func (d *device) connect(ctx context.Context, remote netip.AddrPort, config *rdma.ConnectionConfig) (*connection, error) {
 	e, err := d.newEndpoint(nil)
-	if err == nil {
-		if err = e.resolve(ctx, remote, config.Source); err == nil {
-			err = e.initiate(ctx, config, c)
-		}
-		if err == nil {
-			c.open()
-			return nil
-		}
+	if err != nil {
+		return nil, err
 	}
-	c.abandon()
-	if e != nil {
+	c, err := newConnection(d, config)
+	if err != nil {
 		e.destroy()
+		return nil, err
 	}
-	return err
+	if err = e.resolve(ctx, remote, config.Source); err == nil {
+		err = e.initiate(ctx, config, c)
+	}
+	if err != nil {
+		c.abandon(ctx, e)
+		return nil, err
+	}
+	c.open()
+	return c, nil
 }
 
 // resolve finds the way to the peer, which must lead through the device.

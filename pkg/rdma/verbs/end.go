@@ -4,6 +4,7 @@ package verbs
 
 import (
 	"errors"
+	"fmt"
 
 	"go.uber.org/zap"
 
@@ -69,7 +70,7 @@ func (c *connection) beginEnd(cause error) {
 	c.phase = phaseEnding
 	c.posted = c.posted[:0]
 	if cause != nil {
-		cause = status.Errorf(status.CodeOf(cause), "connection to %v: %w", c.parameters.Remote, cause)
+		cause = fmt.Errorf("connection to %v: %w", c.parameters.Remote, cause)
 		c.failure.Store(&cause)
 		c.device.log.Info("connection lost", zap.Stringer("remote", c.parameters.Remote), zap.Error(cause))
 	}

@@ -4,6 +4,7 @@ package verbs
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -128,7 +129,7 @@ func (e *endpoint) await(ctx context.Context, wanted ...ibv.CMEventType) (ibv.CM
 				return event, err
 			}
 		case <-ctx.Done():
-			return ibv.CMEvent{}, status.Errorf(status.CodeOf(context.Cause(ctx)), "no answer: %w", context.Cause(ctx))
+			return ibv.CMEvent{}, fmt.Errorf("no answer: %w", context.Cause(ctx))
 		}
 	}
 }

@@ -4,6 +4,7 @@ package verbs
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"sync"
 
@@ -33,7 +34,7 @@ type listener struct {
 // device's own.
 func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, status.Errorf(status.CodeOf(err), "listen for RDMA connections: %w", err)
+		return nil, fmt.Errorf("listen for RDMA connections: %w", err)
 	}
 	if address.Addr().IsUnspecified() {
 		address = netip.AddrPortFrom(d.address, address.Port())
@@ -44,7 +45,7 @@ func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Liste
 	l := &listener{requests: make(chan *request, maxPendingRequests), done: make(chan struct{})}
 	if err := l.listen(d, address); err != nil {
 		d.release()
-		return nil, status.Errorf(status.CodeOf(err), "listen for RDMA connections on %v: %w", address, err)
+		return nil, fmt.Errorf("listen for RDMA connections on %v: %w", address, err)
 	}
 	return l, nil
 }
@@ -114,7 +115,7 @@ func (l *listener) Accept(ctx context.Context) (rdma.Request, error) {
 	case <-l.done:
 		return nil, l.reason()
 	case <-ctx.Done():
-		return nil, status.Errorf(status.CodeOf(ctx.Err()), "accept RDMA connection: %w", ctx.Err())
+		return nil, fmt.Errorf("accept RDMA connection: %w", ctx.Err())
 	}
 }
 

@@ -145,6 +145,6 @@ var eventRemedies = map[ibv.AsyncEventType]string{
 	ibv.EventDeviceFatal:    ": the device has failed or is being removed (see the kernel's log)",
 	ibv.EventCQError:        ": a completion queue has overrun",
 	ibv.EventQPAccessError:  ": the peer asked for memory that it may not reach",
-	ibv.EventQPRequestError: ": the peer sent a request that makes no sense here",
+	ibv.EventQPRequestError: ": a request of the peer was refused",
 	ibv.EventQPFatal:        ": the queue pair has failed",
 }

@@ -3,10 +3,10 @@
 package verbs
 
 import (
+	"fmt"
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Poll implements rdma.CompletionQueue. While as many completions are ready
@@ -58,7 +58,7 @@ func (q *completionQueue) fail(err error) {
 	q.device.log.Error("completion queue", zap.Error(err))
 	for _, c := range *q.slots.Load() {
 		if c != nil {
-			c.interrupt(status.Errorf(status.CodeOf(err), "completion queue: %w", err))
+			c.interrupt(fmt.Errorf("completion queue: %w", err))
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package verbs
 
 import (
+	"fmt"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs/internal/ibv"
@@ -150,5 +151,5 @@ func (c *connection) submit() {
 }
 
 func postError(opcode rdma.Opcode, id uint64, err error) error {
-	return status.Errorf(status.CodeOf(err), "post %v %#x: %w", opcode, id, err)
+	return fmt.Errorf("post %v %#x: %w", opcode, id, err)
 }

@@ -3,7 +3,9 @@
 package verbs
 
 import (
+	"fmt"
 	"math"
+	"sync"
 	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -17,7 +19,8 @@ type protectionDomain struct {
 	device  *device
 	pd      *ibv.ProtectionDomain
 	regions memoryTable
-	uses    atomic.Int64 // memory regions and connections; closed if negative
+	uses    atomic.Int64   // memory regions and connections; closed if negative
+	leaving sync.WaitGroup // connections that have been abandoned
 }
 
 // Register implements rdma.ProtectionDomain. Only mapped memory can be taken.
@@ -39,7 +42,7 @@ func (d *protectionDomain) Register(region *memory.Region, access memory.Access)
 	mr, err := d.pd.Register(region.Bytes(), hardwareAccess(access))
 	if err != nil {
 		d.release()
-		return nil, status.Errorf(status.CodeOf(err), "register memory of %d bytes on %s: %w", region.Len(), d.device.location.device, err)
+		return nil, fmt.Errorf("register memory of %d bytes on %s: %w", region.Len(), d.device.location.device, err)
 	}
 	r := &memoryRegion{
 		domain: d, mr: mr, localKey: mr.LocalKey(), base: mr.Address(), length: region.Len(),
@@ -66,6 +69,7 @@ func hardwareAccess(access memory.Access) (rights ibv.Access) {
 
 // Close implements rdma.ProtectionDomain.
 func (d *protectionDomain) Close() error {
+	d.leaving.Wait()
 	if !d.uses.CompareAndSwap(0, math.MinInt64/2) {
 		return status.Errorf(status.InUse, "close protection domain: it has memory regions or connections, or is closed")
 	}

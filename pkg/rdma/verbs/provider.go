@@ -4,6 +4,7 @@ package verbs
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -20,7 +21,7 @@ type provider struct {
 func New(options Options) (rdma.Provider, error) {
 	options = options.withDefaults()
 	if err := options.validate(); err != nil {
-		return nil, status.Errorf(status.CodeOf(err), "rdma provider verbs: %w", err)
+		return nil, fmt.Errorf("rdma provider verbs: %w", err)
 	}
 	return &provider{options: options, system: thisMachine{}}, nil
 }
@@ -34,7 +35,7 @@ func (p *provider) Name() string { return ProviderName }
 func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 	d, err := p.open(address)
 	if err != nil {
-		return nil, status.Errorf(status.CodeOf(err), "open verbs device at %v: %w", address, err)
+		return nil, fmt.Errorf("open verbs device at %v: %w", address, err)
 	}
 	return d, nil
 }

@@ -4,6 +4,7 @@ package verbs
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"sync/atomic"
 
@@ -45,14 +46,14 @@ func (r *request) Accept(ctx context.Context, config rdma.ConnectionConfig) (rdm
 	ctx, cancel := context.WithTimeout(ctx, rdma.DefaultHandshakeTimeout)
 	defer cancel()
 	c, err := newConnection(r.endpoint.device, &config)
-	if err == nil {
-		if err = r.accept(ctx, &config, c); err == nil {
-			return c, nil
-		}
-		c.abandon()
+	if err != nil {
+		r.endpoint.destroy()
+	} else if err = r.accept(ctx, &config, c); err == nil {
+		return c, nil
+	} else {
+		c.abandon(ctx, r.endpoint)
 	}
-	r.endpoint.destroy()
-	return nil, status.Errorf(status.CodeOf(err), "accept RDMA connection from %v: %w", r.remote, err)
+	return nil, fmt.Errorf("accept RDMA connection from %v: %w", r.remote, err)
 }
 
 func (r *request) accept(ctx context.Context, config *rdma.ConnectionConfig, c *connection) error {
@@ -89,7 +90,7 @@ func (r *request) Reject(reason []byte) error {
 	}
 	defer r.endpoint.destroy()
 	if err := r.endpoint.id.Reject(reason); err != nil {
-		return status.Errorf(status.CodeOf(err), "reject RDMA connection from %v: %w", r.remote, err)
+		return fmt.Errorf("reject RDMA connection from %v: %w", r.remote, err)
 	}
 	return nil
 }

@@ -46,6 +46,9 @@ struct zc_completion {
 // How many records are turned into verbs structures at a time, on the stack.
 enum { ZC_BATCH = 64 };
 
+// zc_errno makes an errno of what posting returns: some drivers negate it.
+static inline int zc_errno(int failed) { return failed < 0 ? -failed : failed; }
+
 // zc_post_send posts a chain and rings the doorbell once per ZC_BATCH.
 // Returns an errno; requests before the offending one have been posted.
 static inline int zc_post_send(struct ibv_qp *qp, const struct zc_send *sends, int count)
@@ -76,14 +79,15 @@ static inline int zc_post_send(struct ibv_qp *qp, const struct zc_send *sends, i
 		}
 		int failed = ibv_post_send(qp, requests, &bad);
 		if (failed)
-			return failed;
+			return zc_errno(failed);
 		sends += n;
 		count -= n;
 	}
 	return 0;
 }
 
-// zc_post_receive does the same for the receive queue.
+// zc_post_receive does the same for the receive queue. A receive of no bytes
+// has a segment too: libsiw refuses one that has none.
 static inline int zc_post_receive(struct ibv_qp *qp, const struct zc_receive *receives, int count)
 {
 	struct ibv_recv_wr requests[ZC_BATCH];
@@ -100,11 +104,11 @@ static inline int zc_post_receive(struct ibv_qp *qp, const struct zc_receive *re
 			requests[i].wr_id = receives[i].work_id;
 			requests[i].next = i + 1 < n ? &requests[i + 1] : NULL;
 			requests[i].sg_list = &segments[i];
-			requests[i].num_sge = receives[i].length > 0;
+			requests[i].num_sge = 1;
 		}
 		int failed = ibv_post_recv(qp, requests, &bad);
 		if (failed)
-			return failed;
+			return zc_errno(failed);
 		receives += n;
 		count -= n;
 	}
