@@ -57,6 +57,9 @@ func (v *Volume) Queue(i int) *Queue { return v.queues[i] }
 // caller is Intercept.
 func (v *Volume) Data() []byte { return v.data }
 
+// SetData replaces the content of the volume, whose size is not changed.
+func (v *Volume) SetData(data []byte) { v.data = data }
+
 // Disconnect makes everything outstanding fail, and Submit from now on.
 func (v *Volume) Disconnect(reason error) { v.lost.Store(&reason) }
 

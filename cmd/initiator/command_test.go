@@ -1,0 +1,350 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"go.uber.org/goleak"
+
+	"github.com/zc-relay/zc-relay/internal/bench"
+	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/internal/program/queuetest"
+	"github.com/zc-relay/zc-relay/internal/verify"
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	testSize  = 4 << 20
+	testBlock = 4096
+)
+
+// relay stands for a relay and what is behind it: every session has the same
+// content.
+type relay struct {
+	data      []byte
+	configs   []client.Config
+	openError error
+	closed    int
+	closeErr  error
+	prepare   func(v *session)
+}
+
+func newRelay() *relay {
+	r := &relay{data: make([]byte, testSize)}
+	for i := range r.data {
+		r.data[i] = byte(i * 7 >> 3)
+	}
+	return r
+}
+
+// session is an opened volume.
+type session struct {
+	*queuetest.Volume
+	relay *relay
+	err   error
+}
+
+func (r *relay) open(_ context.Context, config client.Config) (volume, error) {
+	r.configs = append(r.configs, config)
+	if r.openError != nil {
+		return nil, r.openError
+	}
+	v := &session{Volume: queuetest.New(0, testBlock, config.Queues, config.Depth, config.BufferSize), relay: r}
+	v.Volume.Info.Size, v.Volume.Info.CanTrim = testSize, true
+	v.SetData(r.data)
+	if r.prepare != nil {
+		r.prepare(v)
+	}
+	return v, nil
+}
+
+func (s *session) Info() client.Info     { return s.Volume.Info }
+func (s *session) Memory() []byte        { return s.Volume.Memory }
+func (s *session) Queue(i int) queue     { return s.Volume.Queue(i) }
+func (s *session) Flush() error          { return nil }
+func (s *session) Err() error            { return s.err }
+func (s *session) Done() <-chan struct{} { return closedChannel }
+
+func (s *session) WriteAt(p []byte, off int64) (int, error) { return copy(s.Data()[off:], p), nil }
+
+func (s *session) Close(ctx context.Context) error {
+	s.relay.closed++
+	return errors.Join(s.relay.closeErr, ctx.Err())
+}
+
+var closedChannel = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// outcome is what a call of the program has left.
+type outcome struct {
+	code           int
+	stdout, stderr string
+}
+
+// call runs the program with arguments separated by spaces.
+func (r *relay) call(ctx context.Context, stdin, line string) outcome {
+	var stdout, stderr bytes.Buffer
+	root := newCommand(r.open)
+	root.SetOut(&stdout)
+	root.SetErr(&stderr)
+	root.SetIn(strings.NewReader(stdin))
+	code := program.Run(ctx, root, strings.Fields(line))
+	return outcome{code, stdout.String(), stderr.String()}
+}
+
+func (r *relay) mustCall(t *testing.T, line string) outcome {
+	t.Helper()
+	o := r.call(context.Background(), "", line)
+	if o.code != program.ExitOK {
+		t.Fatalf("%s: exit code %d: %s", line, o.code, o.stderr)
+	}
+	if r.closed != len(r.configs) {
+		t.Errorf("%s: the volume was not closed", line)
+	}
+	return o
+}
+
+func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
+	for _, line := range []string{
+		"", "dance", "bench", "bench --rw sideways", "bench --rw read extra", "bench --rw read --queues 1 --cpu 0",
+		"bench --rw read --execution-strategy read_throughput_test", "bench --execution-strategy dance",
+		"bench --rw read --block-size 0", "bench --rw read --block-size 5GiB", "bench --rw read --block-size 4furlongs",
+		"bench --rw randrw --rwmix 101", "bench --rw read --queue-depth 0", "bench --rw read --cpu 4095", "bench --rw read --cpu x",
+		"bench --rw read --queues -1", "bench --rw read --poll lazily", "bench --rw read --validate-writes",
+		"bench --rw read --output xml", "bench --rw read --runtime 0s", "bench --rw read --storage-plain-content /no/such/file",
+		"bench --rw read --control-timeout 0s", "bench --rw read --io-timeout -1s", "bench --rw read --log-level shouting",
+		"bench --rw read --comch-provider doca", "bench --rw read --comch-provider pigeon",
+		"verify --passes 0", "verify --max-io-size 0", "verify --queue-depth 0", "verify x",
+		"put", "put a b", "put /no/such/file", "put /", "put - --queues 0", "put - --poll lazily", "put - --buffer-size 0",
+		"get", "get a b", "get x --queue-depth 0", "info x", "info --output xml",
+	} {
+		r := newRelay()
+		o := r.call(context.Background(), "", line)
+		if o.code != program.ExitUsage || len(r.configs) > 0 {
+			t.Errorf("%q: exit code %d, %d sessions: %s", line, o.code, len(r.configs), o.stderr)
+		}
+		if !strings.HasPrefix(o.stderr, "initiator") || strings.Count(o.stderr, "\n") != 2 || o.stdout != "" {
+			t.Errorf("%q: standard output %q, standard error %q", line, o.stdout, o.stderr)
+		}
+	}
+}
+
+func TestWhatTheVolumeCannotDoIsAUsageError(t *testing.T) {
+	for _, line := range []string{
+		"bench --rw read --offset 5MiB", "bench --rw read --length 5MiB", "verify --offset 100", "verify --max-io-size 5000",
+		"get x --length 5MiB", "get x --offset 5MiB", "put - --offset 5MiB",
+	} {
+		r := newRelay()
+		if o := r.call(context.Background(), "", line); o.code != program.ExitUsage || r.closed != 1 {
+			t.Errorf("%q: exit code %d, closed %d times: %s", line, o.code, r.closed, o.stderr)
+		}
+	}
+	r := newRelay()
+	r.openError = status.Errorf(status.TooBig, "too deep")
+	if o := r.call(context.Background(), "", "info"); o.code != program.ExitUsage {
+		t.Errorf("exit code %d", o.code)
+	}
+}
+
+func TestNoConnectionIsItsOwnExitCode(t *testing.T) {
+	for _, line := range []string{"bench --rw read", "verify", "put -", "get -", "info"} {
+		r := newRelay()
+		r.openError = status.Errorf(status.NotFound, "no relay")
+		o := r.call(context.Background(), "", line)
+		if o.code != program.ExitConnect || o.stdout != "" || !strings.Contains(o.stderr, "no relay [NOT_FOUND]\n") {
+			t.Errorf("%q: exit code %d, standard output %q, standard error %q", line, o.code, o.stdout, o.stderr)
+		}
+	}
+}
+
+// benchDocument is the bench report in a program's JSON output.
+func benchDocument(t *testing.T, o outcome) bench.Report {
+	t.Helper()
+	var d bench.Report
+	decoder := json.NewDecoder(strings.NewReader(o.stdout))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&d); err != nil {
+		t.Fatalf("standard output is no document: %v\n%s", err, o.stdout)
+	}
+	if decoder.More() {
+		t.Error("something follows the document")
+	}
+	return d
+}
+
+func TestTheWordsOfTheOriginalsMeanTheSame(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "content")
+	if err := os.WriteFile(file, newRelay().data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for original, ours := range map[string]string{
+		"--operation read":                                   "--rw read",
+		"--operation write --validate-writes":                "--rw write --validate-writes",
+		"--rw read --per-cpu-buffer-count 3":                 "--rw read --queue-depth 3",
+		"--rw read --transaction-count 3":                    "--rw read --queue-depth 3",
+		"--rw read --task-count 3":                           "--rw read --queue-depth 3",
+		"--rw read --buffer-size 8192":                       "--rw read --block-size 8KiB",
+		"--execution-strategy read_throughput_test":          "--rw read",
+		"--execution-strategy write_throughput_test":         "--rw write",
+		"--execution-strategy read_write_data_validity_test": "--rw write --validate-writes",
+		"--execution-strategy read_only_data_validity_test " + ` --storage-plain-content ` + file: "--rw read --storage-plain-content " + file,
+	} {
+		const rest = " --run-limit-operation-count 100 --queues 1 --seed 1 --output json"
+		got := benchDocument(t, newRelay().mustCall(t, "bench "+original+rest)).Parameters
+		want := benchDocument(t, newRelay().mustCall(t, "bench "+ours+rest)).Parameters
+		if difference := cmp.Diff(want, got); difference != "" {
+			t.Errorf("%s is not %s: %s", original, ours, difference)
+		}
+	}
+}
+
+func TestBenchDefaultsAreToldAsTheyAre(t *testing.T) {
+	r := newRelay()
+	p := benchDocument(t, r.mustCall(t, "bench --rw randrw --run-limit-operation-count 300 --output json")).Parameters
+	if p.Seed > 1<<32 || p.Queues < 1 || p.Queues > 2 {
+		t.Errorf("parameters are %+v", p)
+	}
+	want := bench.Parameters{
+		Pattern: bench.RandomMixed, ReadPercent: 70, BlockSize: 4096, QueueDepth: 64, Queues: p.Queues, CPUs: []int{},
+		OperationLimit: 300, Length: testSize, Seed: p.Seed, Poll: "adaptive", DrainTimeout: 10 * time.Second,
+	}
+	if difference := cmp.Diff(want, p); difference != "" {
+		t.Error(difference)
+	}
+	c := r.configs[0]
+	if c.Queues != p.Queues || c.Depth != 64 || c.BufferSize != 4096 || c.SyncDepth >= 0 || c.Device != "b1:00.0" || c.ChannelName != "storage_zero_copy_comch" {
+		t.Errorf("the volume was opened with %+v", c)
+	}
+	var flags benchFlags
+	flags.add(&cobra.Command{})
+	q, err := flags.parameters(time.Second)
+	if err != nil || q.Runtime != 10*time.Second || q.Warmup != time.Second {
+		t.Errorf("without bounds a run has %v after %v of warm-up, error %v", q.Runtime, q.Warmup, err)
+	}
+}
+
+func TestAFailedBenchPrintsADocumentWithTheErrorAndWhatWasMeasured(t *testing.T) {
+	r := newRelay()
+	served := 0
+	r.prepare = func(v *session) {
+		v.err = status.Errorf(status.ConnectionReset, "the target is dead")
+		v.Intercept = func(q *client.Request) status.Code {
+			if served++; served > 100 {
+				return status.ConnectionReset
+			}
+			return v.Apply(q)
+		}
+	}
+	o := r.call(context.Background(), "", "bench --rw randread --queues 1 --queue-depth 8 --runtime 1h --warmup 0s --output json")
+	d := benchDocument(t, o)
+	if o.code != program.ExitFailure || d.Result.Operations != 100 || d.Result.Errors == 0 || d.Result.Errors > 8 {
+		t.Errorf("exit code %d, result %+v", o.code, d.Result)
+	}
+	if d.Error == nil || d.Error.Code != "CONNECTION_RESET" || d.Error.Phase != "run" || !strings.Contains(d.Error.Message, "the target is dead") {
+		t.Errorf("error is %+v", d.Error)
+	}
+	if !strings.Contains(o.stderr, "the target is dead") {
+		t.Errorf("standard error is %q", o.stderr)
+	}
+}
+
+func TestEveryFailureUnderJSONIsADocument(t *testing.T) {
+	for phase, c := range map[string]struct {
+		line  string
+		spoil func(*relay)
+		code  int
+	}{
+		"prepare": {"--queue-depth 0", func(*relay) {}, program.ExitUsage},
+		"connect": {"", func(r *relay) { r.openError = status.NotFound }, program.ExitConnect},
+		"run":     {"--offset 5MiB", func(*relay) {}, program.ExitUsage},
+		"close":   {"--length 1MiB", func(r *relay) { r.closeErr = status.TimeOut }, program.ExitFailure},
+	} {
+		for _, command := range []string{"bench --rw read --run-limit-operation-count 100 ", "verify "} {
+			r := newRelay()
+			c.spoil(r)
+			o := r.call(context.Background(), "", command+"--queues 1 --output json "+c.line)
+			var d struct {
+				Schema string
+				Error  struct{ Code, Phase, Message string }
+			}
+			if err := json.Unmarshal([]byte(o.stdout), &d); err != nil || o.code != c.code || d.Error.Phase != phase || d.Error.Code == "" || d.Error.Message == "" || d.Schema == "" {
+				t.Errorf("%s %s: exit code %d, document %s, error %v", command, phase, o.code, o.stdout, err)
+			}
+		}
+	}
+}
+
+func TestCancellingABenchIsNoFailure(t *testing.T) {
+	r := newRelay()
+	ctx, cancel := context.WithCancel(context.Background())
+	served := 0
+	r.prepare = func(v *session) {
+		v.Intercept = func(q *client.Request) status.Code {
+			if served++; served == 1000 {
+				cancel()
+			}
+			return v.Apply(q)
+		}
+	}
+	o := r.call(ctx, "", "bench --rw randread --queues 1 --runtime 1h --warmup 0s --output json")
+	if d := benchDocument(t, o); o.code != program.ExitOK || !d.Result.Interrupted || d.Result.Operations < 900 || r.closed != 1 {
+		t.Errorf("exit code %d, result %+v: %s", o.code, d.Result, o.stderr)
+	}
+}
+
+func TestVerifyReportsAsTextAndJSON(t *testing.T) {
+	o := newRelay().mustCall(t, "verify --queues 2 --queue-depth 4 --passes 2 --output json")
+	var d verify.Report
+	if err := json.Unmarshal([]byte(o.stdout), &d); err != nil {
+		t.Fatal(err)
+	}
+	if d.Schema != verify.Schema || d.Result.BlocksWritten != 2*testSize/testBlock || d.Result.PassesCompleted != 2 || len(d.RunID) != 16 || d.Error != nil {
+		t.Errorf("document is %s", o.stdout)
+	}
+	r := newRelay()
+	r.prepare = func(v *session) {
+		v.Intercept = func(q *client.Request) status.Code {
+			code := v.Apply(q)
+			v.Data()[40960+1000] = 0x5a
+			return code
+		}
+	}
+	o = r.call(context.Background(), "", "verify --queues 1")
+	for _, want := range []string{"wrong blocks", "corrupt", "block at offset 40960", "FAILED"} {
+		if !strings.Contains(o.stdout, want) {
+			t.Errorf("%q is missing in %s", want, o.stdout)
+		}
+	}
+	if o.code != program.ExitFailure || !strings.Contains(o.stderr, "block at offset 40960") {
+		t.Errorf("exit code %d: %s", o.code, o.stderr)
+	}
+}
+
+func TestInfoDescribesTheVolume(t *testing.T) {
+	o := newRelay().mustCall(t, "info")
+	for _, want := range []string{"4MiB", "4194304 bytes", "blocks of 4096", "trim", "00000000-0000-0000-0000-000000000000", "relay none"} {
+		if !strings.Contains(o.stdout, want) {
+			t.Errorf("%q is missing in %s", want, o.stdout)
+		}
+	}
+	o = newRelay().mustCall(t, "info --output json")
+	var d infoReport
+	if err := json.Unmarshal([]byte(o.stdout), &d); err != nil || d.Schema != infoSchema || d.Volume.Size != testSize || !d.Capabilities.Trim || d.Capabilities.WriteZeroes {
+		t.Errorf("document is %s, error %v", o.stdout, err)
+	}
+}
