@@ -43,11 +43,24 @@ func (r *Relay) openTarget(ctx context.Context) (*targetConnection, error) {
 			KeepAlive: r.config.KeepAlive, Software: r.config.Software, Logger: r.log,
 		}),
 	}
-	if err := t.open(ctx, r.config.Volume); err != nil {
+	err = t.open(ctx, r.config.Volume)
+	if err == nil {
+		err = r.checkTransport(t.volume.Transport)
+	}
+	if err != nil {
 		t.requester.Close(err)
 		return nil, fmt.Errorf("open volume %q of target %v: %w", r.config.Volume, r.config.Target, err)
 	}
 	return t, nil
+}
+
+// checkTransport refuses a target that the relay's device cannot talk to.
+func (r *Relay) checkTransport(theirs string) error {
+	if ours := r.device.Capabilities().Transport; theirs != ours {
+		return status.Errorf(status.NotSupported,
+			"the target's RDMA transport is %q, the relay's %q: choose --rdma-provider and device so that they agree", theirs, ours)
+	}
+	return nil
 }
 
 func (t *targetConnection) open(ctx context.Context, volume string) error {
