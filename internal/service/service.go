@@ -17,7 +17,6 @@ import (
 	"github.com/zc-relay/zc-relay/internal/logging"
 	"github.com/zc-relay/zc-relay/internal/ops"
 	"github.com/zc-relay/zc-relay/internal/program"
-	"github.com/zc-relay/zc-relay/internal/providers"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -28,8 +27,7 @@ type Flags struct {
 	cpus          []string
 	poll          string
 	metricsListen string
-	rdmaProvider  string
-	crc           bool
+	rdma          rdmaFlags
 	keepAlive     controlmsg.KeepAliveConfig
 	logging       logging.Options
 }
@@ -39,8 +37,7 @@ func (o *Flags) Add(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.cpus, "cpu", nil, "pin a worker to this core; repeatable, and takes lists like 0-3 (default: two workers that are not pinned)")
 	f.StringVar(&o.poll, "poll", progress.Adaptive.String(), "what an idle worker does: adaptive, busy or event")
 	f.StringVar(&o.metricsListen, "metrics-listen", "", "address of /metrics, /healthz and /readyz (default: none)")
-	f.StringVar(&o.rdmaProvider, "rdma-provider", providers.DefaultRDMA, "RDMA provider: iwarp or verbs")
-	f.BoolVar(&o.crc, "rdma-crc", false, "protect iWARP connections by CRC32C; on if either side asks for it")
+	o.rdma.add(f)
 	keepAlive := controlmsg.DefaultKeepAlive()
 	f.DurationVar(&o.keepAlive.Interval, "keep-alive-interval", keepAlive.Interval, "pause between signs of life on control connections")
 	f.DurationVar(&o.keepAlive.DeadAfter, "keep-alive-dead-after", keepAlive.DeadAfter, "silence after which the peer of a control connection counts as dead")
@@ -118,9 +115,9 @@ func (o *Flags) environment(name string) (*Environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	provider, err := providers.RDMA(o.rdmaProvider, providers.RDMAOptions{CRC: o.crc, Logger: log})
+	provider, err := o.rdma.open(log)
 	if err != nil {
-		return nil, fmt.Errorf("--rdma-provider: %w", err)
+		return nil, err
 	}
 	return &Environment{Log: log, RDMA: provider, CPUs: cpus, Policy: progress.Policy{Mode: mode}, KeepAlive: o.keepAlive}, nil
 }
