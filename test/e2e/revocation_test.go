@@ -3,7 +3,10 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -29,6 +32,7 @@ func TestATargetThatWakesUpTooLateFindsNoWayToTheBuffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.target.signal(syscall.SIGSTOP)
+	eventually(t, "every thread of the target has stopped", c.target.stopped)
 	q := v.Queue(0)
 	for i := range uint64(depth) {
 		if err := q.Submit(&client.Request{Type: iomsg.Read, Length: size, Offset: i * size, Memory: i * size, Tag: i}); err != nil {
@@ -54,6 +58,25 @@ func TestATargetThatWakesUpTooLateFindsNoWayToTheBuffer(t *testing.T) {
 	if !bytes.Equal(v.Memory(), want) {
 		t.Error("the target has written into a buffer that was given back")
 	}
+}
+
+// stopped reports whether no thread of a process runs any more.
+func (p *process) stopped() bool {
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+	if err != nil || len(stats) == 0 {
+		return false
+	}
+	for _, path := range stats {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return false
+		}
+		_, state, _ := strings.Cut(string(text), ") ")
+		if !strings.HasPrefix(state, "T") {
+			return false
+		}
+	}
+	return true
 }
 
 func testContext(t testing.TB) context.Context {
