@@ -24,7 +24,7 @@ func (v *Volume) fitLimits(reply *controlmsg.OpenVolumeReply) error {
 	c := &v.config
 	switch {
 	case reply.BlockSize == 0 || reply.BlockSize&(reply.BlockSize-1) != 0 || reply.Size%uint64(reply.BlockSize) != 0:
-		return status.Errorf(status.InvalidValue, "relay describes a volume of %d bytes in blocks of %d", reply.Size, reply.BlockSize)
+		return status.Errorf(status.Unexpected, "relay describes a volume of %d bytes in blocks of %d", reply.Size, reply.BlockSize)
 	case c.Queues < 0 || uint32(v.queueCount()) > reply.MaxQueues:
 		return status.Errorf(status.TooBig, "%d queues are more than the %d that are allowed", v.queueCount(), reply.MaxQueues)
 	case v.queueCount() == 0:

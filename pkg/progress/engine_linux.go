@@ -80,6 +80,7 @@ func (e *Engine) Close() error {
 		return nil
 	}
 	e.runCommands()
+	e.stats.publish()
 	return errors.Join(unix.Close(e.epoll), unix.Close(e.wakeup))
 }
 
