@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -34,7 +33,7 @@ func bench(depth int) []string {
 
 func startObservedChain(t *testing.T, volumes ...string) *chain {
 	t.Helper()
-	c := &chain{t: t, dir: t.TempDir(), volumes: volumes, address: netip.MustParseAddrPort("127.0.0.1:0")}
+	c := &chain{t: t, dir: t.TempDir(), volumes: volumes, address: listenAddress()}
 	c.startTarget()
 	c.relay = c.startRelay("comch", "--metrics-listen", "127.0.0.1:0")
 	return c

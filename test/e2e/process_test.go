@@ -32,6 +32,9 @@ func TestMain(m *testing.M) {
 }
 
 func buildAndRun(m *testing.M) (code int, err error) {
+	if programs = os.Getenv(programsVariable); programs != "" {
+		return m.Run(), nil
+	}
 	if programs, err = os.MkdirTemp("", "zc-relay-e2e"); err != nil {
 		return 0, err
 	}
@@ -177,7 +180,7 @@ type chain struct {
 // to.
 func startChain(t testing.TB, volumes ...string) *chain {
 	t.Helper()
-	c := &chain{t: t, dir: t.TempDir(), volumes: volumes, address: netip.MustParseAddrPort("127.0.0.1:0")}
+	c := &chain{t: t, dir: t.TempDir(), volumes: volumes, address: listenAddress()}
 	c.startTarget()
 	c.relay = c.startRelay("comch")
 	return c
@@ -194,6 +197,7 @@ func (c *chain) startTarget(more ...string) {
 	for _, v := range c.volumes {
 		args = append(args, "--volume", v)
 	}
+	args = append(args, targetFlags()...)
 	c.target = spawn(c.t, "target", append(args, more...)...)
 	eventually(c.t, "target listens", func() bool {
 		select {
@@ -218,6 +222,7 @@ func (c *chain) startRelay(directory string, more ...string) *process {
 		"run", "--storage-server", c.address.String(), "--volume", name,
 		"--emulated-dir", filepath.Join(c.dir, directory),
 	}
+	args = append(args, relayFlags()...)
 	relay := spawn(c.t, "zc-relay", append(args, more...)...)
 	relay.awaitLog("listening for clients")
 	return relay
