@@ -75,8 +75,18 @@ func (q *completionQueue) attach(c *connection) error {
 	return nil
 }
 
+// alert is wakeUp for a connection, which may outlive its queue: the number
+// of the queue's descriptor may belong to somebody else by then.
+func (q *completionQueue) alert() {
+	q.inbox.Lock()
+	defer q.inbox.Unlock()
+	if !q.inbox.closed {
+		q.wakeUp()
+	}
+}
+
 // wakeUp makes the queue's thread look at the inbox and for aborted
-// connections, also if it sleeps.
+// connections, also if it sleeps. The inbox is locked.
 func (q *completionQueue) wakeUp() {
 	q.alarm.Store(true)
 	q.poller.ring()

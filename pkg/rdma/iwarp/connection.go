@@ -160,7 +160,7 @@ func (c *connection) Close() {
 // Abort implements rdma.Connection.
 func (c *connection) Abort() {
 	if !c.aborted.Swap(true) {
-		c.queue.wakeUp()
+		c.queue.alert()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -21,6 +22,7 @@ type listener struct {
 	requests chan *request
 	ctx      context.Context
 	stop     context.CancelFunc
+	closed   atomic.Bool
 	tasks    sync.WaitGroup
 	pending  pendingClients
 }
@@ -68,7 +70,7 @@ var errListenerClosed = status.Errorf(status.Shutdown, "iwarp listener is closed
 
 // Close implements rdma.Listener.
 func (l *listener) Close() error {
-	if l.ctx.Err() != nil {
+	if l.closed.Swap(true) {
 		return nil
 	}
 	l.stop()

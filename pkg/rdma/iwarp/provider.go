@@ -31,8 +31,11 @@ func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 	// Whether an address is local is best told by the kernel: 127.0.0.0/8,
 	// anycast and non-local binding make every own test wrong somewhere.
 	probe, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(address, 0)))
+	if code := listenCode(err); code == status.NotFound {
+		return nil, status.Errorf(code, "open iwarp device: %v is not an address of this machine: %w", address, err)
+	}
 	if err != nil {
-		return nil, status.Errorf(status.NotFound, "open iwarp device: %v is not an address of this machine: %w", address, err)
+		return nil, status.Errorf(listenCode(err), "open iwarp device %v: %w", address, err)
 	}
 	if err := probe.Close(); err != nil {
 		return nil, fmt.Errorf("open iwarp device %v: %w", address, err)

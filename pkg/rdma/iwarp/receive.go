@@ -118,6 +118,12 @@ func (c *connection) lose(cause errno) {
 		if c.phase != phaseOpen {
 			return
 		}
+		if n == 0 && err == 0 && cause == syscall.EPIPE {
+			// Linux reports a reset as EPIPE if the peer's FIN came before
+			// it: the peer has closed in order while this side was sending.
+			c.endOfStream()
+			return
+		}
 		if n == 0 && err != syscall.ECONNRESET {
 			break
 		}

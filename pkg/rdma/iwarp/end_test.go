@@ -1,0 +1,77 @@
+package iwarp_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+)
+
+// awaitGone polls a side until its connection has ended, and returns the
+// status of OpDisconnected.
+func (s *side) awaitGone(t *testing.T) rdma.CompletionStatus {
+	t.Helper()
+	var completions [16]rdma.Completion
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); {
+		for _, c := range completions[:s.queue.Poll(completions[:])] {
+			if c.Opcode == rdma.OpDisconnected {
+				s.gone = true
+				return c.Status
+			}
+		}
+	}
+	t.Fatal("the connection does not end")
+	panic("unreachable")
+}
+
+func TestAnOrderlyEndByThePeerIsNoLossAlsoWhileThisSideSends(t *testing.T) {
+	for range 10 {
+		t.Run("while sending", func(t *testing.T) {
+			l := newLink(t, false)
+			for range 8 {
+				err := l.x.conn.PostSend([]rdma.SendRequest{{
+					Opcode: rdma.OpWrite, Local: l.x.segment(0, 1<<20),
+					RemoteAddress: l.y.memory.Base(), RemoteKey: l.y.memory.RemoteKey(),
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			l.x.conn.Flush()
+			l.y.conn.Close()
+			l.y.awaitGone(t)
+			outcome := l.x.awaitGone(t)
+			if err := l.x.conn.Err(); outcome != rdma.StatusSuccess || err != nil {
+				t.Errorf("the peer's orderly end is reported as %v, %v", outcome, err)
+			}
+		})
+	}
+}
+
+func TestAbortAfterTheEndTouchesNothing(t *testing.T) {
+	var x, y rdma.Connection
+	t.Run("whole life", func(t *testing.T) {
+		l := newLink(t, false)
+		x, y = l.x.conn, l.y.conn
+	})
+	// Files take the numbers of the descriptors that were closed.
+	dir := t.TempDir()
+	var files []*os.File
+	for i := range 16 {
+		f, err := os.Create(filepath.Join(dir, string(rune('a'+i))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	x.Abort()
+	y.Abort()
+	for _, f := range files {
+		if info, err := f.Stat(); err != nil || info.Size() != 0 {
+			t.Errorf("%s: %d bytes, %v", f.Name(), info.Size(), err)
+		}
+		_ = f.Close()
+	}
+}
