@@ -4,8 +4,10 @@ package verbs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -25,11 +27,31 @@ func (d *device) Connect(ctx context.Context, remote netip.AddrPort, config rdma
 		return nil, err
 	}
 	defer d.release()
-	c, err := d.connect(ctx, remote, &config)
+	var c *connection
+	err := d.withFreePort(func() (err error) {
+		c, err = d.connect(ctx, remote, &config)
+		return err
+	})
 	if err == nil {
 		return c, nil
 	}
 	return nil, fmt.Errorf("connect to %v by %s: %w", remote, d.location.device, err)
+}
+
+// maxPortAttempts bounds the search for a port.
+const maxPortAttempts = 16
+
+// withFreePort repeats what chooses a port as long as that turns out to be
+// taken: iWARP uses the ports of TCP, which the connection manager hands out
+// without asking TCP.
+func (d *device) withFreePort(attempt func() error) error {
+	var err error
+	for range maxPortAttempts {
+		if err = attempt(); !errors.Is(err, syscall.EADDRINUSE) || d.limits.Transport != ibv.IWARP {
+			break
+		}
+	}
+	return err
 }
 
 func (d *device) connect(ctx context.Context, remote netip.AddrPort, config *rdma.ConnectionConfig) (*connection, error) {

@@ -17,6 +17,9 @@ import (
 // means is found out by the queue's thread.
 var errPeerLeft = errors.New("the peer has disconnected")
 
+// errClosed is why a connection of iWARP has ended when nothing else is known.
+var errClosed = status.Errorf(status.ConnectionReset, "the peer has closed the connection, or the network has")
+
 // adopt opens a connection whose handshake has succeeded since the queue's
 // thread last looked.
 func (c *connection) adopt() {
@@ -49,7 +52,7 @@ func (c *connection) heed() {
 // peer's. iWARP has no orderly end: its queue pairs always fail.
 func (c *connection) reasonOfPeer() error {
 	if c.device.limits.Transport == ibv.IWARP {
-		return status.Errorf(status.ConnectionReset, "the peer has closed the connection, or the network has")
+		return errClosed
 	}
 	failed, err := c.qp.Failed()
 	if err != nil {
@@ -72,7 +75,11 @@ func (c *connection) beginEnd(cause error) {
 	if cause != nil {
 		cause = fmt.Errorf("connection to %v: %w", c.parameters.Remote, cause)
 		c.failure.Store(&cause)
-		c.device.log.Info("connection lost", zap.Stringer("remote", c.parameters.Remote), zap.Error(cause))
+		level := zap.InfoLevel
+		if errors.Is(cause, errClosed) {
+			level = zap.DebugLevel // most likely in order
+		}
+		c.device.log.Log(level, "connection lost", zap.Stringer("remote", c.parameters.Remote), zap.Error(cause))
 	}
 	c.queue.ending = append(c.queue.ending, c)
 }

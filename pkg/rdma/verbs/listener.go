@@ -43,7 +43,14 @@ func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Liste
 		return nil, err
 	}
 	l := &listener{requests: make(chan *request, maxPendingRequests), done: make(chan struct{})}
-	if err := l.listen(d, address); err != nil {
+	listen := func() error { return l.listen(d, address) }
+	var err error
+	if address.Port() == 0 {
+		err = d.withFreePort(listen)
+	} else {
+		err = listen()
+	}
+	if err != nil {
 		d.release()
 		return nil, fmt.Errorf("listen for RDMA connections on %v: %w", address, err)
 	}

@@ -34,7 +34,7 @@ var workRemedies = map[ibv.WorkStatus]string{
 	ibv.WorkLocalLength:          "a message is longer than its buffer, or than the device allows",
 	ibv.WorkLocalProtection:      "the memory was deregistered or lacks the right",
 	ibv.WorkLocalAccess:          "the memory was deregistered or lacks the right",
-	ibv.WorkLocalQueuePair:       "the request does not suit the queue pair",
+	ibv.WorkLocalQueuePair:       "the device could not carry out the request: the link may be down, or the request does not suit the queue pair",
 	ibv.WorkBadResponse:          "the peer's device answered something unexpected",
 	ibv.WorkRemoteInvalidRequest: "the peer has no room for a message of this length, or does not take such requests",
 	ibv.WorkRemoteAccess:         "the peer's memory was deregistered, is shorter, or may not be accessed like this",

@@ -1,0 +1,45 @@
+# chain.sh - target and relay as processes in the VM; sourced by the scripts
+# that run there. They set $programs and $scratch.
+
+target= relay=
+
+# wait_for SECONDS COMMAND...: until COMMAND succeeds
+wait_for() {
+    local tenths=$(($1 * 10))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        tenths=$((tenths - 1))
+        [ $tenths -gt 0 ] || return 1
+        sleep 0.1
+    done
+}
+
+# start_chain ADDRESS TARGET-PROVIDER RELAY-PROVIDER
+start_chain() {
+    rm -rf "$scratch/comch" "$scratch/address"
+    "$programs/target" --listen-address "$1" --listen-port 0 --address-file "$scratch/address" \
+        --volume disk=memory:16MiB --rdma-provider "$2" 2>"$scratch/target.log" &
+    target=$!
+    wait_for 30 test -s "$scratch/address" || return 1
+    "$programs/zc-relay" run --storage-server "$(cat "$scratch/address")" --volume disk \
+        --emulated-dir "$scratch/comch" --rdma-provider "$3" 2>"$scratch/relay.log" &
+    relay=$!
+    wait_for 30 grep -q "listening for clients" "$scratch/relay.log"
+}
+
+# stop_chain: both have to end in order
+stop_chain() {
+    local code=0 process
+    for process in $relay $target; do
+        kill -TERM "$process" 2>/dev/null || code=1
+        wait "$process" || code=1
+    done
+    target= relay=
+    return $code
+}
+
+initiator() {
+    local command=$1
+    shift
+    timeout 120 "$programs/initiator" "$command" --emulated-dir "$scratch/comch" "$@"
+}

@@ -1,0 +1,147 @@
+#!/bin/bash
+# guest.sh - the part of run.sh that runs inside the VM.
+#
+# Usage: guest.sh DIRECTORY    where run.sh has put programs and test binaries
+
+set -u
+directory=$1 programs=$1/bin scratch=/tmp/chain
+mkdir -p $scratch
+. "$directory/chain.sh"
+ulimit -n 65536
+
+# Device, address and network interface, see rdma-vm.sh.
+declare -A address=([rxe]=192.0.2.1 [siw]=10.0.2.15) interface=([rxe]=rdma0 [siw]=eth0)
+declare -A failures=([rxe]=0 [siw]=0)
+
+# check DEVICE TEXT COMMAND...: run one case and report it
+check() {
+    local device=$1 text=$2 start=$SECONDS
+    shift 2
+    if "$@" >"$scratch/case.log" 2>&1; then
+        echo "ok     $device: $text ($((SECONDS - start)) s)"
+        return
+    fi
+    echo "FAILED $device: $text ($((SECONDS - start)) s)"
+    tail -n 60 "$scratch/case.log" "$scratch"/{target,relay}.log 2>/dev/null
+    failures[$device]=$((failures[$device] + 1))
+}
+
+conformance() {
+    ZC_RELAY_VERBS_DEVICES=${1}0=${address[$1]} "$directory/verbs.test" -test.timeout 300s
+}
+
+faults() {
+    ZC_RELAY_E2E_PROGRAMS=$programs ZC_RELAY_E2E_ADDRESS=${address[$1]} \
+        ZC_RELAY_E2E_TARGET_FLAGS="--rdma-provider verbs" ZC_RELAY_E2E_RELAY_FLAGS="--rdma-provider verbs" \
+        "$directory/e2e.test" -test.v -test.timeout 300s \
+        -test.run 'AKilledTarget.*/verify|AKilledRelay|AStoppedTarget|WakesUpTooLate'
+}
+
+verify() { initiator verify --queues 4 --queue-depth 32 --passes 1; }
+
+copy_file() {
+    head -c 3000001 /dev/urandom >"$scratch/original"
+    initiator put "$scratch/original" && initiator get "$scratch/copy" --length 3000001 &&
+        cmp "$scratch/original" "$scratch/copy"
+}
+
+resources() { rdma resource show "${1}0"; }
+resources_are() { [ "$(resources "$1")" = "$2" ]; }
+
+# sessions DEVICE: leave nothing behind
+sessions() {
+    local before i
+    before=$(resources "$1")
+    for i in $(seq 20); do
+        initiator bench --rw write --block-size 4KiB --queues 2 --queue-depth 8 --warmup 0s \
+            --run-limit-operation-count 16 >/dev/null || return 1
+    done
+    wait_for 5 resources_are "$1" "$before" || { echo "before: $before"; echo "after: $(resources "$1")"; return 1; }
+}
+
+queue_pairs() { rdma resource show qp | grep -c "${1}0"; }
+queue_pairs_above() { [ "$(queue_pairs "$1")" -gt "$2" ]; }
+
+# breaks DEVICE COMMAND...: a run fails when COMMAND takes the device away
+breaks() {
+    local device=$1 idle run code=0
+    shift
+    idle=$(queue_pairs "$device")
+    initiator bench --rw randrw --block-size 4KiB --queue-depth 16 --runtime 100s &
+    run=$!
+    wait_for 30 queue_pairs_above "$device" "$idle" || return 1
+    sleep 1 # into the run
+    "$@"
+    wait $run || code=$?
+    echo "the run ended with $code"
+    [ $code = 1 ] || [ $code = 3 ]
+}
+
+# link_lost DEVICE: the session ends, the daemons live on
+link_lost() {
+    breaks "$1" ip link set "${interface[$1]}" down && kill -0 "$target" "$relay"
+}
+
+# link_back DEVICE: the daemons serve again
+link_back() {
+    ip link set "${interface[$1]}" up
+    wait_for 60 initiator info && initiator verify --queues 1 --queue-depth 16 --passes 1 --length 2MiB
+}
+
+# removed DEVICE: the kernel waits for the daemons, which end in order; then
+# the device is made anew
+removed() {
+    local code=0 removal=
+    delete_link() { rdma link delete "${1}0" & removal=$!; }
+    breaks "$1" delete_link "$1" || code=1
+    stop_chain || code=1
+    wait $removal || code=1
+    ip link set "${interface[$1]}" up
+    rdma link add "${1}0" type "$1" netdev "${interface[$1]}" && wait_for 10 active "$1" && return $code
+}
+
+active() { rdma link show "${1}0/1" | grep -q ACTIVE && [ -n "$(ip -4 -o address show "${interface[$1]}")" ]; }
+
+# chain DEVICE: both ends on verbs
+chain() {
+    local device=$1
+    check "$device" "target and relay start" start_chain "${address[$device]}" verbs verbs
+    check "$device" "verify, 4 queues x depth 32" verify
+    check "$device" "put and get" copy_file
+    check "$device" "20 sessions leave no resource behind" sessions "$device"
+    check "$device" "device removed under way, target and relay end in order" removed "$device"
+    check "$device" "target or relay killed, target stopped, revocation" faults "$device"
+    check "$device" "target and relay start" start_chain "${address[$device]}" verbs verbs
+    check "$device" "link lost under way" link_lost "$device"
+    # A Soft-RoCE device whose link was down while the connection manager had
+    # something to say makes no connections any more.
+    [ "$device" = rxe ] || check "$device" "link back" link_back "$device"
+    check "$device" "target and relay end in order" stop_chain
+    ip link set "${interface[$device]}" up
+}
+
+# mixed TARGET-PROVIDER RELAY-PROVIDER: one end on the kernel's iWARP, one in
+# user space
+mixed() {
+    check siw "chain: target on $1, relay on $2" start_chain "${address[siw]}" "$1" "$2"
+    check siw "verify: target on $1, relay on $2" verify
+    check siw "target and relay end in order" stop_chain
+}
+
+for device in rxe siw; do
+    check $device "conformance suite of the RDMA seam" conformance $device
+    chain $device
+done
+mixed iwarp verbs
+mixed verbs iwarp
+
+failed=0
+for device in rxe siw; do
+    if [ "${failures[$device]}" = 0 ]; then
+        echo "$device: passed"
+    else
+        echo "$device: ${failures[$device]} cases FAILED"
+        failed=1
+    fi
+done
+exit $failed
