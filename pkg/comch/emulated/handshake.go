@@ -65,7 +65,7 @@ func greetServer(ctx context.Context, s *socket, own greeting) (terms, error) {
 	s.limit(handshakeTimeout)
 	stop := context.AfterFunc(ctx, func() { s.limit(time.Nanosecond) })
 	agreed, err := exchangeGreetings(s, own)
-	if !stop() && err != nil {
+	if !stop() {
 		return terms{}, fmt.Errorf("wait for the server's welcome: %w", context.Cause(ctx))
 	}
 	s.limit(0)
