@@ -12,6 +12,7 @@ func (s *suite) testEnding(t *testing.T) {
 	t.Run("CloseIsSeenByBothSides", func(t *testing.T) { s.bothWays(t, testClose) })
 	t.Run("AbortIsSeenByBothSides", func(t *testing.T) { s.bothWays(t, testAbort) })
 	t.Run("MessagesOnTheWaySurviveAbort", func(t *testing.T) { s.bothWays(t, testAbortWithMessages) })
+	t.Run("NothingIsReceivedAfterOwnAbort", func(t *testing.T) { s.bothWays(t, testOwnAbortWithMessages) })
 	t.Run("AbortDuringTrafficStopsBothSides", func(t *testing.T) { s.bothWays(t, testAbortDuringTraffic) })
 	t.Run("WaitingCallsReturn", func(t *testing.T) { s.bothWays(t, testWaitingCalls) })
 	t.Run("NothingWorksAfterTheEnd", func(t *testing.T) { s.bothWays(t, testAfterTheEnd) })
@@ -77,6 +78,24 @@ func testAbortWithMessages(t *testing.T, from, to comch.Connection) {
 	if n := x.consumer.Poll(received[:]); n != 0 {
 		t.Errorf("polled %d messages that were not sent", n)
 	}
+}
+
+// testOwnAbortWithMessages has the receiver leave with messages in the ring.
+func testOwnAbortWithMessages(t *testing.T, from, to comch.Connection) {
+	x := newPath(t, from, to)
+	post(t, x.consumer, receives)
+	send(t, x.producer, []byte("first"), nil)
+	awaitReceived(t, x.consumer)
+	send(t, x.producer, []byte("second"), nil)
+	to.Abort()
+	var received [1]comch.Received
+	if n := x.consumer.Poll(received[:]); n != 0 {
+		t.Errorf("polled %d messages after aborting", n)
+	}
+	if !x.consumer.Arm() {
+		t.Error("consumer did not arm after aborting")
+	}
+	x.consumer.Disarm()
 }
 
 func testAbortDuringTraffic(t *testing.T, from, to comch.Connection) {

@@ -44,16 +44,18 @@ func (a *audience) add(producer uint32, push, limit int) error {
 	return nil
 }
 
-func (a *audience) remove(producer uint32) {
+// remove lets go of a member. Its push is the caller's to close: wake must
+// not wait for that.
+func (a *audience) remove(producer uint32) (push int, found bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i, m := range a.members {
 		if m.producer == producer {
-			closeDescriptor(m.push)
 			a.members = append(a.members[:i], a.members[i+1:]...)
-			return
+			return m.push, true
 		}
 	}
+	return -1, false
 }
 
 // wake rings every member. The lock keeps the descriptors open meanwhile; it
@@ -66,13 +68,13 @@ func (a *audience) wake() {
 	}
 }
 
-// close lets go of all members and refuses new ones.
-func (a *audience) close() {
+// close lets go of all members, whose pushes are the caller's to close, and
+// refuses new ones.
+func (a *audience) close() []member {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
-	for _, m := range a.members {
-		closeDescriptor(m.push)
-	}
+	members := a.members
 	a.members = nil
+	return members
 }

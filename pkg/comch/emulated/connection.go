@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -31,7 +32,12 @@ type connection struct {
 	imports  *importTable
 	local    localObjects
 	remote   remoteConsumers
+	disposal disposal
 	ended    func() // tells the server, nil on the client
+
+	// left tells that this side has ended the connection, and wants nothing
+	// more of the peer.
+	left atomic.Bool
 
 	mu      sync.Mutex
 	err     error // why it has ended
@@ -173,7 +179,7 @@ func (c *connection) NextConsumerEvent(ctx context.Context) (comch.ConsumerEvent
 // one that can no longer be written to is left to the goroutine that reads.
 func (c *connection) put(f frame, passed descriptors) bool {
 	err := c.outbox.put(f, passed)
-	if isViolation(err) && c.end(err, nil) {
+	if isViolation(err) && c.end(byThisSide, err, nil) {
 		c.logEnd(err)
 	}
 	return err == nil
@@ -196,14 +202,14 @@ func (c *connection) Close() error {
 			consumers, producers)
 	}
 	farewell := textFrame(frameGoodbye, nil)
-	c.end(status.Errorf(status.Shutdown, "connection was closed by this side"), &farewell)
+	c.end(byThisSide, status.Errorf(status.Shutdown, "connection was closed by this side"), &farewell)
 	c.awaitStop(2 * farewellTimeout)
 	return nil
 }
 
 // Abort leaves without a word: the peer sees a reset connection.
 func (c *connection) Abort() {
-	c.end(status.Errorf(status.ConnectionAborted, "connection was aborted by this side"), nil)
+	c.end(byThisSide, status.Errorf(status.ConnectionAborted, "connection was aborted by this side"), nil)
 }
 
 // awaitStop waits for the goroutines. Closing a descriptor that a hostile
@@ -223,17 +229,27 @@ func (c *connection) awaitStop(bound time.Duration) {
 	}
 }
 
+// initiative is who has ended a connection. What a peer has sent before it
+// left can still be received.
+type initiative bool
+
+const (
+	byPeer     initiative = false
+	byThisSide initiative = true
+)
+
 // end ends the connection, the first time it is called: consumers and
 // producers stop and wake up, waiting calls return, and the socket is closed
 // after the farewell, if there is one. It does not block, and reports whether
 // this call was the first.
-func (c *connection) end(reason error, farewell *frame) bool {
+func (c *connection) end(who initiative, reason error, farewell *frame) bool {
 	c.mu.Lock()
 	if c.err != nil {
 		c.mu.Unlock()
 		return false
 	}
 	c.err = reason
+	c.left.Store(bool(who))
 	c.mu.Unlock()
 
 	c.stopped.Go(c.releaseRemote)
@@ -244,7 +260,8 @@ func (c *connection) end(reason error, farewell *frame) bool {
 	close(c.done)
 	c.outbox.finish(farewell)
 	if farewell == nil {
-		c.socket.close()
+		// Packets of the peer may be queued in it: see disposal.
+		c.stopped.Go(c.socket.close)
 	} else {
 		c.socket.limitWrites(farewellTimeout)
 	}
@@ -262,7 +279,7 @@ func (c *connection) releaseRemote() {
 // fail ends the connection because of a violation, and tells the peer.
 func (c *connection) fail(reason error) {
 	farewell := textFrame(frameGoodbye, reason)
-	if c.end(reason, &farewell) {
+	if c.end(byThisSide, reason, &farewell) {
 		c.logEnd(reason)
 	}
 }

@@ -45,8 +45,12 @@ func (c *consumer) Flush() {
 	}
 }
 
+// finished reports whether nothing is received any more. After an end by the
+// peer it still is.
+func (c *consumer) finished() bool { return c.closed || c.broken || c.connection.left.Load() }
+
 func (c *consumer) Poll(received []comch.Received) int {
-	if c.closed || c.broken {
+	if c.finished() {
 		return 0
 	}
 	n, err := c.ring.poll(received)
@@ -60,11 +64,12 @@ func (c *consumer) Poll(received []comch.Received) int {
 // wait for it.
 func (c *consumer) breakOff(err error) {
 	c.broken = true
+	c.end()
 	go c.connection.fail(fmt.Errorf("consumer %d: %w", c.id, err))
 }
 
 func (c *consumer) Arm() bool {
-	if c.closed || c.broken {
+	if c.finished() {
 		return true // the doorbell has rung
 	}
 	sleeping := &c.ring.shared.header.consumerSleeping
@@ -79,6 +84,12 @@ func (c *consumer) Arm() bool {
 func (c *consumer) Disarm() {
 	if !c.closed {
 		c.ring.shared.header.consumerSleeping.Store(0)
+	}
+}
+
+func (c *consumer) Drain() {
+	if err := c.bell.drain(); err != nil && !c.broken {
+		c.breakOff(err)
 	}
 }
 

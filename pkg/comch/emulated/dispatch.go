@@ -22,11 +22,11 @@ func (c *connection) readFrames() {
 		case isViolation(err):
 			c.fail(err)
 		case errors.Is(err, io.EOF):
-			c.end(status.Errorf(status.ConnectionReset, "peer process %d vanished: it died or aborted the connection", c.peer.PID), nil)
+			c.end(byPeer, status.Errorf(status.ConnectionReset, "peer process %d vanished: it died or aborted the connection", c.peer.PID), nil)
 		case errors.Is(err, errGoodbye):
-			c.end(err, nil)
+			c.end(byPeer, err, nil)
 		default:
-			c.end(status.Errorf(status.ConnectionReset, "connection broke: %w", err), nil)
+			c.end(byPeer, status.Errorf(status.ConnectionReset, "connection broke: %w", err), nil)
 		}
 		return
 	}
@@ -176,6 +176,8 @@ func (c *connection) admitProducer(id uint32, consumer comch.ConsumerID, receive
 
 func (c *connection) handleCloseProducer(f *frame) {
 	if audience := c.local.audience(comch.ConsumerID(f.fields[1])); audience != nil {
-		audience.remove(f.fields[0])
+		if push, found := audience.remove(f.fields[0]); found {
+			c.disposal.close(push)
+		}
 	}
 }

@@ -18,7 +18,7 @@ func isReadable(tb testing.TB, descriptor int) bool {
 
 func newTestDoorbell(tb testing.TB) (*doorbell, int) {
 	tb.Helper()
-	bell, push, err := newDoorbell()
+	bell, push, err := newDoorbell(new(disposal))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -38,7 +38,9 @@ func TestDoorbellRingsAndDrains(t *testing.T) {
 		if !isReadable(t, bell.descriptor) {
 			t.Fatal("not readable after it was rung")
 		}
-		bell.drain()
+		if err := bell.drain(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -51,7 +53,10 @@ func TestRingingAFullDoorbellDoesNotBlock(t *testing.T) {
 	}
 	ringPush(push)
 	for range 1 << 20 {
-		if bell.drain(); !isReadable(t, bell.descriptor) {
+		if err := bell.drain(); err != nil {
+			t.Fatal(err)
+		}
+		if !isReadable(t, bell.descriptor) {
 			return
 		}
 	}
@@ -75,9 +80,6 @@ func TestNothingAPeerDoesToThePushKeepsTheDoorbellReadable(t *testing.T) {
 		"shut down writes": func(push int) error { return unix.Shutdown(push, unix.SHUT_WR) },
 		"clear O_NONBLOCK": func(push int) error { return unix.SetNonblock(push, false) },
 		"disconnect":       disconnect,
-		"attach descriptors": func(push int) error {
-			return unix.Sendmsg(push, []byte{1}, unix.UnixRights(0, 1, 2), nil, unix.MSG_DONTWAIT)
-		},
 	}
 	for name, spoil := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -88,7 +90,9 @@ func TestNothingAPeerDoesToThePushKeepsTheDoorbellReadable(t *testing.T) {
 			if name != "close" {
 				defer closeDescriptor(push)
 			}
-			bell.drain()
+			if err := bell.drain(); err != nil {
+				t.Error(err)
+			}
 			if isReadable(t, bell.descriptor) {
 				t.Error("the doorbell stays readable")
 			}
@@ -96,8 +100,8 @@ func TestNothingAPeerDoesToThePushKeepsTheDoorbellReadable(t *testing.T) {
 			if !isReadable(t, bell.descriptor) {
 				t.Error("the doorbell can no longer be hung up")
 			}
-			if bell.drain(); isReadable(t, bell.descriptor) {
-				t.Error("the doorbell stays readable after it was hung up")
+			if err := bell.drain(); err != nil || isReadable(t, bell.descriptor) {
+				t.Errorf("the doorbell stays readable after it was hung up, %v", err)
 			}
 		})
 	}
@@ -120,7 +124,9 @@ func TestHungUpDoorbellLeavesEpollSilent(t *testing.T) {
 	if n, err := unix.EpollWait(epoll, events, 0); n != 1 || err != nil {
 		t.Errorf("epoll reports %d, %v after the end", n, err)
 	}
-	bell.drain()
+	if err := bell.drain(); err != nil {
+		t.Error(err)
+	}
 	if n, err := unix.EpollWait(epoll, events, 0); n != 0 || err != nil {
 		t.Errorf("epoll reports %d, %v after the end was seen", n, err)
 	}

@@ -37,4 +37,3 @@ func (e *endpoint) end() {
 
 func (e *endpoint) State() progress.State { return progress.State(e.state.Load()) }
 func (e *endpoint) Descriptor() int       { return e.bell.descriptor }
-func (e *endpoint) Drain()                { e.bell.drain() }

@@ -29,7 +29,7 @@ func (c *connection) openConsumer(ctx context.Context, config comch.ConsumerConf
 	if err != nil {
 		return nil, err
 	}
-	bell, push, err := newDoorbell()
+	bell, push, err := newDoorbell(&c.disposal)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,10 @@ func importAnsweredRing(descriptor int, layout ringLayout) (*memory.Region, erro
 
 // release frees what the consumer owns.
 func (c *consumer) release() error {
-	c.audience.close()
+	disposal := &c.connection.disposal
+	for _, m := range c.audience.close() {
+		disposal.close(m.push)
+	}
 	c.ring.shared = sharedRing{}
 	err := c.bell.close()
 	if c.region == nil {

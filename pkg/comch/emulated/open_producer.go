@@ -23,7 +23,7 @@ func (c *connection) openProducer(ctx context.Context, consumer comch.ConsumerID
 	if err != nil {
 		return nil, err
 	}
-	bell, push, err := newDoorbell()
+	bell, push, err := newDoorbell(&c.disposal)
 	if err != nil {
 		return nil, err
 	}

@@ -74,6 +74,12 @@ func (p *producer) Disarm() {
 	}
 }
 
+func (p *producer) Drain() {
+	if err := p.bell.drain(); err != nil && p.running() {
+		p.breakOff(err)
+	}
+}
+
 // Close may be called after the end of the connection, and more than once.
 func (p *producer) Close() error {
 	if p.closed {

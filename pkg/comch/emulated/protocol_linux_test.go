@@ -71,7 +71,7 @@ func wantFarewell(t *testing.T, peer *socket) {
 func TestRequestsOfThePeerThatCannotBeMetAreRefused(t *testing.T) {
 	memfd := func(t *testing.T) int { return duplicateOf(t, allocate(t, 64).Descriptor()) }
 	push := func(t *testing.T) int {
-		bell, push, err := newDoorbell()
+		bell, push, err := newDoorbell(new(disposal))
 		if err != nil {
 			t.Fatal(err)
 		}

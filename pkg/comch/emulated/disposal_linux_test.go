@@ -1,0 +1,182 @@
+package emulated
+
+import (
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+)
+
+// patience bounds every wait. It only ends tests that would hang.
+const patience = time.Minute
+
+// lingerer makes a descriptor whose last close blocks until release is
+// called: a socket with data that nobody takes.
+func lingerer(t *testing.T) (descriptor int, release func()) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	dialed, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dialed.Close() }()
+	accepted, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := dialed.(*net.TCPConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	descriptor = duplicateOf(t, int(file.Fd()))
+	if err := unix.SetNonblock(descriptor, true); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = unix.Write(descriptor, make([]byte, 1<<20))
+	}
+	if err := errors.Join(
+		unix.SetNonblock(descriptor, false),
+		unix.SetsockoptLinger(descriptor, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 3600}),
+	); err != nil {
+		t.Fatal(err)
+	}
+	release = func() {
+		_ = accepted.(*net.TCPConn).SetLinger(0) // resets the connection
+		_ = accepted.Close()
+	}
+	t.Cleanup(release)
+	return descriptor, release
+}
+
+// plant queues the only reference to a lingerer on the other end of a socket.
+func plant(t *testing.T, socket int) (release func()) {
+	t.Helper()
+	descriptor, release := lingerer(t)
+	if err := unix.Sendmsg(socket, ringSignal, unix.UnixRights(descriptor), nil, unix.MSG_DONTWAIT); err != nil {
+		t.Fatal(err)
+	}
+	closeDescriptor(descriptor)
+	return release
+}
+
+// wantPrompt checks that a call returns while the lingerer lingers.
+func wantPrompt(t *testing.T, release, call func()) {
+	t.Helper()
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		call()
+	}()
+	select {
+	case <-returned:
+	case <-time.After(patience):
+		t.Error("the call waits for a descriptor of the peer")
+		release()
+		<-returned
+	}
+}
+
+func TestNoCallOnADoorbellWaitsForDescriptorsOfThePeer(t *testing.T) {
+	cases := map[string]func(*testing.T, *doorbell){
+		"drain": func(t *testing.T, bell *doorbell) {
+			if err := bell.drain(); !isViolation(err) {
+				t.Errorf("drain returned %v", err)
+			}
+			if err := bell.drain(); err != nil || isReadable(t, bell.descriptor) {
+				t.Errorf("the doorbell stays readable, %v", err)
+			}
+		},
+		"drain after the end": func(t *testing.T, bell *doorbell) {
+			bell.hangUp()
+			if err := bell.drain(); !isViolation(err) || isReadable(t, bell.descriptor) {
+				t.Errorf("the doorbell stays readable, %v", err)
+			}
+		},
+		"close": func(t *testing.T, bell *doorbell) {
+			if err := bell.close(); err != nil {
+				t.Error(err)
+			}
+		},
+	}
+	for name, use := range cases {
+		t.Run(name, func(t *testing.T) {
+			bell, push := newTestDoorbell(t)
+			ringPush(push)
+			release := plant(t, push)
+			closeDescriptor(push)
+			wantPrompt(t, release, func() { use(t, bell) })
+			release()
+			bell.disposal.settle(patience)
+		})
+	}
+}
+
+func TestClosingAConsumerDoesNotWaitForTheDoorbellsOfItsProducers(t *testing.T) {
+	for name, leave := range map[string]func(*connection, *consumer) error{
+		"consumer closes": func(_ *connection, consumer *consumer) error { return consumer.Close() },
+		"producer closes": func(c *connection, consumer *consumer) error {
+			c.handleCloseProducer(&frame{fields: [maxFields]uint32{1, uint32(consumer.id)}})
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, server := newTestPair(t)
+			created, err := server.NewConsumer(t.Context(), comch.ConsumerConfig{Receives: 1, MemorySize: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			hostile, push := newTestDoorbell(t)
+			release := plant(t, hostile.descriptor)
+			if err := created.(*consumer).audience.add(1, push, 1); err != nil {
+				t.Fatal(err)
+			}
+			if err := hostile.close(); err != nil {
+				t.Fatal(err)
+			}
+			wantPrompt(t, release, func() {
+				if err := leave(server, created.(*consumer)); err != nil {
+					t.Error(err)
+				}
+				created.Flush()
+			})
+			release()
+			server.disposal.settle(patience)
+			_ = created.Close()
+			client.Abort()
+		})
+	}
+}
+
+func TestRingWithDescriptorsEndsTheConnection(t *testing.T) {
+	client, server := newTestPair(t)
+	created, err := client.NewConsumer(t.Context(), comch.ConsumerConfig{Receives: 1, MemorySize: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = created.Close() }()
+	server.remote.mu.Lock()
+	push := server.remote.consumers[created.ID()].push
+	err = unix.Sendmsg(push, ringSignal, unix.UnixRights(0), nil, unix.MSG_DONTWAIT)
+	server.remote.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	created.Drain()
+	if created.State() == progress.Running {
+		t.Error("the consumer is running")
+	}
+	if err := awaitEnd(t, client); !isViolation(err) {
+		t.Errorf("ended with %v", err)
+	}
+}
