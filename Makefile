@@ -23,6 +23,10 @@ help: ## Show this list
 build: ## Build all programs into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
+.PHONY: build-verbs
+build-verbs: ## Build all programs with the verbs provider into bin/ (needs libibverbs-dev, librdmacm-dev)
+	CGO_ENABLED=1 go build -tags verbs -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
 .PHONY: demo
 demo: build ## Run target, relay and initiator as processes; move and compare a file; short benchmark
 	scripts/demo.sh
@@ -42,6 +46,10 @@ test-siw: ## Test iWARP against the Linux kernel's own, in a small VM (Debian, Q
 
 # Packages whose unit tests also run on arm64.
 ARM64_PACKAGES := ./pkg/iomsg ./pkg/controlmsg ./pkg/rdma/iwarp ./pkg/comch/emulated
+
+.PHONY: test-verbs
+test-verbs: ## Test the verbs provider on Soft-RoCE and siw, in a small VM (Debian, QEMU)
+	test/verbs/run.sh
 
 .PHONY: test-arm64
 test-arm64: ## Run unit tests built for linux/arm64 under qemu-user
