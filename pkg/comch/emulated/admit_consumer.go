@@ -40,7 +40,12 @@ func (c *connection) admitConsumer(f *frame, received *descriptors) (*remoteCons
 // ringMemory allocates a ring on the server and maps what the server has sent
 // on the client. Either way it counts against the limit.
 func (c *connection) ringMemory(layout ringLayout, received *descriptors) (*memory.Region, error) {
-	if err := c.remote.reserve(layout.total); err != nil {
+	err := c.remote.reserve(layout.total)
+	if err != nil {
+		c.disposal.settle(disposalTimeout) // rings may be about to be given back
+		err = c.remote.reserve(layout.total)
+	}
+	if err != nil {
 		return nil, err
 	}
 	region, err := c.makeRing(layout, received)

@@ -85,7 +85,7 @@ func newConnection(role role, s *socket, peer comch.Peer, agreed terms, limits L
 		done:           make(chan struct{}),
 	}
 	c.local.start(role)
-	c.remote.start(limits)
+	c.remote.start(role, limits, &c.disposal)
 	for range agreed.peerReceiveQueue {
 		c.credits <- struct{}{}
 	}

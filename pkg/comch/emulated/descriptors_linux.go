@@ -76,6 +76,16 @@ func allocateRing(layout ringLayout) (*memory.Region, error) {
 	return region, nil
 }
 
+// freePages gives the memory of a ring back to the system, also while others
+// map it: to them it reads as zeroes. Whole pages are named, because a part of
+// one would only be cleared.
+func freePages(region *memory.Region) {
+	const hugePage = 512 << 20 // the largest there is, on arm64
+	length := roundUp(int(region.Len()), hugePage)
+	// Cannot fail on a file from memory.Alloc.
+	_ = unix.Fallocate(region.Descriptor(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(length))
+}
+
 // importRing maps the memory of a ring that the server has made; on success
 // the region owns descriptor. The file must come from memfd_create, which
 // being sealed proves, and consist of ordinary pages: a page that is punched

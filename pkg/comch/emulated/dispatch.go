@@ -109,12 +109,12 @@ func (c *connection) handleOpenConsumer(f *frame, received *descriptors) error {
 	}
 	answer, err := c.consumerAnswer(consumer)
 	if err != nil {
-		_ = c.remote.dispose(consumer) // the consumer was never used
+		c.remote.dispose(consumer) // the consumer was never used
 		c.put(textFrame(frameReply, err, uint32(id)), descriptors{})
 		return nil
 	}
 	if !c.remote.add(consumer) {
-		_ = c.remote.dispose(consumer) // the consumer was never used
+		c.remote.dispose(consumer) // the consumer was never used
 		answer.closeAll()
 		return violation("consumer %d exists already", id)
 	}

@@ -51,6 +51,10 @@ func (d *disposal) next() func() {
 	return task
 }
 
+// disposalTimeout bounds how long new memory is delayed by old memory that has
+// not been let go of yet.
+const disposalTimeout = time.Second
+
 // settle waits until everything added so far is done, but not beyond bound.
 func (d *disposal) settle(bound time.Duration) {
 	settled := make(chan struct{})

@@ -14,5 +14,7 @@
 // in them is loaded once and checked, and a peer that breaks the rules loses
 // its connection. A doorbell is a pair of datagram sockets of which each side
 // holds one end alone, so that nothing a peer does to its end can block the
-// other side or keep it from sleeping.
+// other side or keep it from sleeping. What a peer has handed over is closed by
+// goroutines of the connection only, since that can block. The memory of a ring
+// is freed when its consumer is gone, even if the client keeps the file.
 package emulated

@@ -108,15 +108,21 @@ func (c *consumer) release() error {
 	for _, m := range c.audience.close() {
 		disposal.close(m.push)
 	}
+	if header := c.ring.shared.header; header != nil {
+		header.posted.Store(0) // before the pages go: see sendRing.withdrawn
+	}
 	c.ring.shared = sharedRing{}
 	err := c.bell.close()
 	if c.region == nil {
 		return err
 	}
-	size := int(c.region.Len())
-	err = errors.Join(err, c.region.Close())
-	if c.connection.role == serverRole {
-		c.connection.remote.giveBack(size)
-	}
+	role, region := c.connection.role, c.region
+	disposal.add(func() {
+		size := int(region.Len())
+		freeRing(role, region)
+		if role == serverRole {
+			c.connection.remote.giveBack(size)
+		}
+	})
 	return err
 }

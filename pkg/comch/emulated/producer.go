@@ -1,7 +1,6 @@
 package emulated
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -29,6 +28,9 @@ func (p *producer) Send(message, immediate []byte) error {
 	if isViolation(err) {
 		p.breakOff(err)
 		return status.NotConnected
+	}
+	if err == error(status.NotConnected) {
+		p.end() // the consumer's end is known before the peer tells of it
 	}
 	return err
 }
@@ -91,5 +93,6 @@ func (p *producer) Close() error {
 	c := p.connection
 	c.local.removeProducer(p.id)
 	c.put(frame{kind: frameCloseProducer, fields: [maxFields]uint32{p.id, uint32(p.consumer.id)}}, descriptors{})
-	return errors.Join(c.remote.detach(p), p.bell.close())
+	c.remote.detach(p)
+	return p.bell.close()
 }

@@ -286,11 +286,13 @@ func TestRefusedConsumerGivesItsRingMemoryBack(t *testing.T) {
 			t.Errorf("a consumer of the same id: %v", err)
 		}
 	}
+	c.disposal.settle(patience)
 	if charged == 0 || c.remote.ringBytes != charged {
 		t.Errorf("%d bytes of ring memory are charged, want %d", c.remote.ringBytes, charged)
 	}
 	c.Abort()
 	c.awaitStop(time.Minute)
+	c.disposal.settle(patience)
 	if c.remote.ringBytes != 0 {
 		t.Errorf("%d bytes of ring memory are charged after the end", c.remote.ringBytes)
 	}

@@ -23,6 +23,7 @@ type remoteConsumer struct {
 	// Guarded by the lock of remoteConsumers:
 	producers map[*producer]struct{}
 	closed    bool // by the peer, or with the connection
+	withdrawn bool // by the peer, which then has no use for the ring
 }
 
 // announceWaiting asks the consumer to ring when it posts receives.
@@ -43,15 +44,12 @@ func (r *remoteConsumer) withdrawWaiting() {
 	}
 }
 
-// release frees the memory and the doorbell.
-func (r *remoteConsumer) release() error {
-	closeDescriptor(r.push)
-	return r.region.Close()
-}
-
 // remoteConsumers are the peer's consumers, and the ring memory that counts
 // against the connection's limit, which on the server is that of both sides.
 type remoteConsumers struct {
+	role     role
+	disposal *disposal
+
 	mu        sync.Mutex
 	limits    Limits
 	ended     bool
@@ -59,7 +57,9 @@ type remoteConsumers struct {
 	consumers map[comch.ConsumerID]*remoteConsumer
 }
 
-func (r *remoteConsumers) start(limits Limits) {
+func (r *remoteConsumers) start(role role, limits Limits, disposal *disposal) {
+	r.role = role
+	r.disposal = disposal
 	r.limits = limits
 	r.consumers = make(map[comch.ConsumerID]*remoteConsumer)
 }
@@ -114,16 +114,15 @@ func (r *remoteConsumers) attach(id comch.ConsumerID, p *producer) error {
 }
 
 // detach is the end of a producer.
-func (r *remoteConsumers) detach(p *producer) error {
+func (r *remoteConsumers) detach(p *producer) {
 	r.mu.Lock()
 	c := p.consumer
 	delete(c.producers, p)
 	last := c.closed && len(c.producers) == 0
 	r.mu.Unlock()
-	if !last {
-		return nil
+	if last {
+		r.dispose(c)
 	}
-	return r.dispose(c)
 }
 
 // close is the end of a consumer by the peer. It reports whether it existed.
@@ -136,23 +135,31 @@ func (r *remoteConsumers) close(id comch.ConsumerID) bool {
 	}
 	delete(r.consumers, id)
 	c.closed = true
+	c.withdrawn = !r.ended
 	for p := range c.producers {
 		p.end()
 	}
 	unused := len(c.producers) == 0
 	r.mu.Unlock()
 	if unused {
-		_ = r.dispose(c) // unmapping our own mapping does not fail
+		r.dispose(c)
 	}
 	return true
 }
 
-// dispose frees a consumer that nobody uses.
-func (r *remoteConsumers) dispose(c *remoteConsumer) error {
-	size := int(c.region.Len())
-	err := c.release()
-	r.giveBack(size)
-	return err
+// dispose frees the memory and the doorbell of a consumer that nobody uses
+// here. A client that has not withdrawn its consumer may still be reading.
+func (r *remoteConsumers) dispose(c *remoteConsumer) {
+	r.disposal.close(c.push)
+	r.disposal.add(func() {
+		size := int(c.region.Len())
+		if r.role == serverRole && c.closed && !c.withdrawn {
+			freeRingLater(c.region)
+		} else {
+			freeRing(r.role, c.region)
+		}
+		r.giveBack(size)
+	})
 }
 
 // closeAll is the end of the connection.

@@ -54,6 +54,9 @@ func (s *sendRing) send(producer uint32, message, immediate []byte) error {
 			if s.next.Load() != index {
 				continue
 			}
+			if s.withdrawn(index) {
+				return status.NotConnected
+			}
 			return status.Errorf(status.InvalidValue, "send: message of %d bytes, the posted buffer has %d", len(message), length)
 		}
 		if s.next.CompareAndSwap(index, index+1) {
@@ -83,11 +86,21 @@ func (s *sendRing) look(index uint64) error {
 	if posted == index {
 		return status.Again
 	}
+	if s.withdrawn(index) {
+		return status.NotConnected
+	}
 	if posted-index > s.capacity {
 		return violation("count of posted receives is %d after %d messages, the ring holds %d", posted, index, s.capacity)
 	}
 	s.seenPosted.Store(posted)
 	return nil
+}
+
+// withdrawn reports whether the consumer is gone: its side then sets the count
+// of posted receives back to 0, and the pages of the ring may be zeroes.
+func (s *sendRing) withdrawn(index uint64) bool {
+	used := index > 0 || s.seenPosted.Load() > 0
+	return used && s.shared.header.posted.Load() == 0
 }
 
 // ready reports whether a receive seems to be posted.

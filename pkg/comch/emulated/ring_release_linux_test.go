@@ -1,0 +1,106 @@
+package emulated
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// allocatedBytes is the memory that a file takes.
+func allocatedBytes(t *testing.T, descriptor int) int64 {
+	t.Helper()
+	var stat unix.Stat_t
+	if err := unix.Fstat(descriptor, &stat); err != nil {
+		t.Fatal(err)
+	}
+	return stat.Blocks * 512
+}
+
+func TestClientThatKeepsRingsDoesNotKeepTheServersMemory(t *testing.T) {
+	config := comch.ConsumerConfig{Receives: 64, MemorySize: 1 << 20}
+	for name, sides := range map[string]func(client, server *connection) (consumers, producers *connection){
+		"client's consumer": func(client, server *connection) (*connection, *connection) { return client, server },
+		"server's consumer": func(client, server *connection) (*connection, *connection) { return server, client },
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, server := newTestPair(t)
+			to, from := sides(client, server)
+			created, err := to.NewConsumer(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			producer, err := from.NewProducer(t.Context(), created.ID())
+			if err != nil {
+				t.Fatal(err)
+			}
+			kept := duplicateOf(t, created.(*consumer).region.Descriptor())
+			defer closeDescriptor(kept)
+			if allocatedBytes(t, kept) < 1<<20 {
+				t.Fatal("the ring is not allocated")
+			}
+			if err := created.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := from.NextConsumerEvent(t.Context()); err != nil { // created
+				t.Fatal(err)
+			}
+			if _, err := from.NextConsumerEvent(t.Context()); err != nil { // destroyed
+				t.Fatal(err)
+			}
+			if err := producer.Close(); err != nil {
+				t.Fatal(err)
+			}
+			server.disposal.settle(patience)
+			if left := allocatedBytes(t, kept); left != 0 {
+				t.Errorf("%d bytes are left", left)
+			}
+		})
+	}
+}
+
+func TestSendingToAWithdrawnRingIsNoViolation(t *testing.T) {
+	ring := newRingPair(t, 4, 256)
+	ring.postAll(t, 64)
+	if err := ring.send.send(1, []byte("x"), nil); err != nil {
+		t.Fatal(err)
+	}
+	ring.receive.shared.header.posted.Store(0)
+	clear(ring.receive.shared.posted)
+	if err := ring.send.send(1, []byte("x"), nil); err != error(status.NotConnected) {
+		t.Errorf("with receives left: %v", err)
+	}
+	ring.send.seenPosted.Store(1)
+	if err := ring.send.send(1, []byte("x"), nil); err != error(status.NotConnected) {
+		t.Errorf("without receives left: %v", err)
+	}
+}
+
+// TestRingOfAnEndedConnectionIsLeftToItsReaderWithinABound has the server go
+// first, so that the client may still be reading.
+func TestRingOfAnEndedConnectionIsLeftToItsReaderWithinABound(t *testing.T) {
+	for name, full := range map[string]bool{"within": false, "beyond": true} {
+		t.Run(name, func(t *testing.T) {
+			client, server := newTestPair(t)
+			created, err := client.NewConsumer(t.Context(), comch.ConsumerConfig{Receives: 1, MemorySize: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = created.Close() }()
+			if full {
+				leftBytes.Add(maxLeftBytes)
+				defer leftBytes.Add(-maxLeftBytes)
+			}
+			start := time.Now()
+			server.Abort()
+			server.awaitStop(patience)
+			server.disposal.settle(patience)
+			if freed := allocatedBytes(t, created.(*consumer).region.Descriptor()) == 0; freed != full && time.Since(start) < lastReading {
+				t.Errorf("freed: %v, want %v", freed, full)
+			}
+		})
+	}
+}
