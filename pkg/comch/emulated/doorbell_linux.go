@@ -36,6 +36,7 @@ type doorbell struct {
 	muffled bool // written by the thread only
 	closed  bool
 	buffer  [8]byte
+	header  unix.Msghdr // for peek
 }
 
 // maxRings bounds how many datagrams one drain takes: a peer that rings
@@ -83,8 +84,7 @@ func (d *doorbell) isHungUp() bool {
 // leaves a ring that carries descriptors where it is.
 func (d *doorbell) take(limit int) (empty bool, err error) {
 	for range limit {
-		// The kernel says that it had no room for the descriptors.
-		_, _, flags, _, err := unix.Recvmsg(d.descriptor, d.buffer[:], nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		flags, err := d.peek()
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 			return true, nil
