@@ -31,11 +31,14 @@ func (r *memoryRegion) Len() uint64       { return r.length }
 
 // Deregister implements rdma.MemoryRegion. The device waits for what touches
 // the memory and fails later accesses; it needs no thread of this process to
-// do so.
+// do so. siw does not wait, so this does in its place.
 func (r *memoryRegion) Deregister() error {
 	r.deregister.Do(func() {
 		r.domain.regions.remove(r)
 		r.failure = r.mr.Deregister()
+		if r.domain.device.limits.SoftIWARP {
+			awaitKernelCopies()
+		}
 		r.domain.release()
 	})
 	return r.failure

@@ -65,10 +65,18 @@ func (m *monitor) run() {
 			return
 		}
 		m.silence()
-		m.takeConnectionEvents()
-		m.takeDeviceEvents()
+		if !m.takeConnectionEvents() {
+			descriptors[0].Fd = unwatched
+		}
+		if !m.takeDeviceEvents() {
+			descriptors[1].Fd = unwatched
+		}
 	}
 }
+
+// unwatched makes poll skip a descriptor: that of a device that is gone would
+// be ready for ever.
+const unwatched = -1
 
 // milliseconds rounds up, so that a deadline has passed when poll returns; a
 // negative duration means to wait without end.
@@ -88,32 +96,36 @@ func (m *monitor) silence() {
 // cannot keep device events waiting.
 const maxEventsPerTurn = 64
 
-func (m *monitor) takeConnectionEvents() {
+// takeConnectionEvents returns false if no more events will come.
+func (m *monitor) takeConnectionEvents() bool {
 	for range maxEventsPerTurn {
 		event, ok, err := m.device.channel.Next()
 		if err != nil {
-			m.device.log.Warn("connection event", zap.Error(err))
-			return
+			m.device.log.Error("no more connection events", zap.Error(err))
+			return false
 		}
 		if !ok {
-			return
+			break
 		}
 		m.device.hear(&event)
 	}
+	return true
 }
 
-func (m *monitor) takeDeviceEvents() {
+// takeDeviceEvents returns false if no more events will come.
+func (m *monitor) takeDeviceEvents() bool {
 	for range maxEventsPerTurn {
 		event, ok, err := m.device.context.NextAsyncEvent()
 		if err != nil {
-			m.device.log.Warn("device event", zap.Error(err))
-			return
+			m.device.log.Error("no more events of the RDMA device", zap.Error(err))
+			return false
 		}
 		if !ok {
-			return
+			break
 		}
 		m.device.heed(event)
 	}
+	return true
 }
 
 // heed ends the connections that an asynchronous event affects.

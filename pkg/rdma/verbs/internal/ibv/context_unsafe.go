@@ -73,20 +73,24 @@ func (c *Context) Close() error {
 
 // Limits are what a device and its port can do.
 type Limits struct {
-	Transport       Transport
-	QueuePairs      int
-	WorkRequests    int // of one queue of a queue pair
-	Segments        int // of one work request
-	Completions     int // of one completion queue
-	MemoryRegions   int
-	RegionBytes     uint64
-	InboundReads    int // per queue pair, as responder
-	OutboundReads   int // per queue pair, as initiator
-	MessageBytes    uint64
-	PathMTU         int // of the port, in bytes
-	PortActive      bool
-	GIDTableEntries int
+	Transport     Transport
+	QueuePairs    int
+	WorkRequests  int // of one queue of a queue pair
+	Segments      int // of one work request
+	Completions   int // of one completion queue
+	MemoryRegions int
+	RegionBytes   uint64
+	InboundReads  int // per queue pair, as responder
+	OutboundReads int // per queue pair, as initiator
+	MessageBytes  uint64
+	PathMTU       int // of the port, in bytes
+	PortActive    bool
+	// SoftIWARP: the device is the kernel's siw.
+	SoftIWARP bool
 }
+
+// siwVendor is the vendor id of siw (SIW_VENDOR_ID in its sources).
+const siwVendor = 0x626d74
 
 // Limits asks the device for its limits.
 func (c *Context) Limits(port uint8) (Limits, error) {
@@ -99,19 +103,19 @@ func (c *Context) Limits(port uint8) (Limits, error) {
 		return Limits{}, wrap("query RDMA port", unix.Errno(errno))
 	}
 	return Limits{
-		Transport:       c.transport(&attributes),
-		QueuePairs:      int(device.max_qp),
-		WorkRequests:    int(device.max_qp_wr),
-		Segments:        int(device.max_sge),
-		Completions:     int(device.max_cqe),
-		MemoryRegions:   int(device.max_mr),
-		RegionBytes:     uint64(device.max_mr_size),
-		InboundReads:    int(device.max_qp_rd_atom),
-		OutboundReads:   int(device.max_qp_init_rd_atom),
-		MessageBytes:    uint64(attributes.max_msg_sz),
-		PathMTU:         mtuBytes(attributes.active_mtu),
-		PortActive:      attributes.state == C.IBV_PORT_ACTIVE,
-		GIDTableEntries: int(attributes.gid_tbl_len),
+		Transport:     c.transport(&attributes),
+		QueuePairs:    int(device.max_qp),
+		WorkRequests:  int(device.max_qp_wr),
+		Segments:      int(device.max_sge),
+		Completions:   int(device.max_cqe),
+		MemoryRegions: int(device.max_mr),
+		RegionBytes:   uint64(device.max_mr_size),
+		InboundReads:  int(device.max_qp_rd_atom),
+		OutboundReads: int(device.max_qp_init_rd_atom),
+		MessageBytes:  uint64(attributes.max_msg_sz),
+		PathMTU:       mtuBytes(attributes.active_mtu),
+		PortActive:    attributes.state == C.IBV_PORT_ACTIVE,
+		SoftIWARP:     device.vendor_id == siwVendor,
 	}, nil
 }
 

@@ -1,0 +1,108 @@
+//go:build verbs
+
+package verbs
+
+import (
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/verbs/internal/ibv"
+)
+
+// detached is a connection without device, for what needs none.
+func detached(limit int) *connection {
+	d := &device{limits: ibv.Limits{MessageBytes: 1 << 30}}
+	domain := &protectionDomain{device: d}
+	domain.regions.insert(&memoryRegion{localKey: 7, base: 1 << 20, length: 1 << 20, access: memory.LocalWrite})
+	q := &completionQueue{device: d, completions: newCompletionRing(64)}
+	c := &connection{
+		device: d, domain: domain, queue: q, qp: &ibv.QueuePair{InlineBytes: inlineBytes}, phase: phaseOpen, token: newToken(0, 1),
+		sends: newSendRing(limit), receives: newReceiveRing(limit),
+		posted: make([]ibv.SendWork, 0, limit), scratch: make([]ibv.ReceiveWork, limit),
+	}
+	c.parameters.OutboundReads = limit
+	q.slots.Store(&[]*connection{c})
+	return c
+}
+
+// carryOut plays the device: it completes what was posted.
+func (c *connection) carryOut() {
+	n := 0
+	for i := range c.posted {
+		if c.posted[i].Flags&ibv.Signaled != 0 {
+			c.queue.work[n] = ibv.Completion{WorkID: c.posted[i].WorkID}
+			n++
+		}
+	}
+	c.posted = c.posted[:0]
+	for i := range n {
+		c.queue.dispatch(i)
+	}
+}
+
+// BenchmarkBookkeeping is what the provider adds to a Write and the Send that
+// follows it, without the crossings into C and the device.
+func BenchmarkBookkeeping(b *testing.B) {
+	const pairs = 16
+	c := detached(2 * pairs)
+	local := rdma.Segment{Key: 7, Address: 1 << 20, Length: 4096}
+	message := rdma.Segment{Key: 7, Address: 1 << 20, Length: 64}
+	var requests [2 * pairs]rdma.SendRequest
+	for i := range pairs {
+		requests[2*i] = rdma.SendRequest{ID: uint64(i), Opcode: rdma.OpWrite, Silent: true, Local: local}
+		requests[2*i+1] = rdma.SendRequest{ID: uint64(i), Opcode: rdma.OpSend, Local: message}
+	}
+	var completions [64]rdma.Completion
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := c.PostSend(requests[:]); err != nil {
+			b.Fatal(err)
+		}
+		c.queue.waiting, c.listed = c.queue.waiting[:0], false
+		c.carryOut()
+		if n := c.queue.completions.take(completions[:]); n != pairs {
+			b.Fatalf("%d completions", n)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/pairs, "ns/pair")
+}
+
+func TestPostingIsAllOrNothing(t *testing.T) {
+	c := detached(4)
+	good := rdma.SendRequest{Opcode: rdma.OpSend, Local: rdma.Segment{Key: 7, Address: 1 << 20, Length: 64}}
+	bad := good
+	bad.Local.Key = 8
+	if err := c.PostSend([]rdma.SendRequest{good, bad}); err == nil {
+		t.Fatal("memory that is not registered was accepted")
+	}
+	if len(c.posted) != 0 || c.sends.room() != 4 {
+		t.Errorf("%d requests are posted and there is room for %d", len(c.posted), c.sends.room())
+	}
+}
+
+func TestOnlyTrustedMemoryIsReadByTheCPU(t *testing.T) {
+	for _, untrusted := range []bool{false, true} {
+		c := detached(4)
+		c.domain.regions.insert(&memoryRegion{localKey: 9, base: 0, length: 64, untrusted: untrusted})
+		if err := c.PostSend([]rdma.SendRequest{{Opcode: rdma.OpSend, Local: rdma.Segment{Key: 9, Length: 64}}}); err != nil {
+			t.Fatal(err)
+		}
+		if inline := c.posted[0].Flags&ibv.Inline != 0; inline == untrusted {
+			t.Errorf("untrusted %v: inline %v", untrusted, inline)
+		}
+	}
+}
+
+func TestCompletionsOfAConnectionThatIsGoneAreDropped(t *testing.T) {
+	c := detached(4)
+	for _, token := range []uint32{newToken(0, 2), newToken(1, 1), newToken(7, 1)} {
+		c.queue.work[0] = ibv.Completion{WorkID: sendWorkID(token, 0)}
+		c.queue.dispatch(0)
+	}
+	c.queue.work[0] = ibv.Completion{WorkID: receiveWorkID(c.token, 5)} // nothing was posted
+	c.queue.dispatch(0)
+	if n := c.queue.completions.len(); n != 0 {
+		t.Errorf("%d completions", n)
+	}
+}

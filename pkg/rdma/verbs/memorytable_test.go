@@ -1,0 +1,62 @@
+//go:build verbs
+
+package verbs
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestMemoryIsFoundByItsKeyAsLongAsItIsRegistered(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var table memoryTable
+		registered := map[uint32]*memoryRegion{}
+		// Few distinct keys, and keys that differ in high bits only, as
+		// devices choose them.
+		key := rapid.Custom(func(t *rapid.T) uint32 {
+			return rapid.Uint32Range(0, 40).Draw(t, "key") << rapid.SampledFrom([]int{0, 8, 24}).Draw(t, "shift")
+		})
+		t.Repeat(map[string]func(*rapid.T){
+			"register": func(t *rapid.T) {
+				k := key.Draw(t, "new")
+				if registered[k] != nil {
+					t.Skip("taken")
+				}
+				registered[k] = &memoryRegion{localKey: k}
+				table.insert(registered[k])
+			},
+			"deregister": func(t *rapid.T) {
+				if r := registered[key.Draw(t, "old")]; r != nil {
+					delete(registered, r.localKey)
+					table.remove(r)
+				}
+			},
+			"": func(t *rapid.T) {
+				for k := range uint32(50) {
+					for _, shift := range []int{0, 8, 24} {
+						if got := table.lookup(k << shift); got != registered[k<<shift] {
+							t.Fatalf("key %#x leads to %v", k<<shift, got)
+						}
+					}
+				}
+			},
+		})
+	})
+}
+
+func TestRangesOutsideOfTheMemoryAreNotContained(t *testing.T) {
+	r := &memoryRegion{base: 0x7000, length: 0x1000}
+	for _, c := range []struct {
+		address, length uint64
+		want            bool
+	}{
+		{0x7000, 0x1000, true}, {0x7fff, 1, true}, {0x8000, 0, true},
+		{0x6fff, 1, false}, {0x7000, 0x1001, false}, {0x7fff, 2, false}, {0x8000, 1, false},
+		{0, 1, false}, {^uint64(0), 2, false}, {0x7000, ^uint64(0), false},
+	} {
+		if got := r.contains(c.address, c.length); got != c.want {
+			t.Errorf("%d bytes at %#x: %v", c.length, c.address, got)
+		}
+	}
+}

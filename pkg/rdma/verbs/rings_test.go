@@ -1,0 +1,162 @@
+//go:build verbs
+
+package verbs
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+)
+
+// model is what the send ring mirrors: a device that completes requests, in
+// order but for Reads, and is silent about some.
+type model struct {
+	ring     sendRing
+	pending  []sendEntry // posted, in order, not yet delivered
+	reported []bool
+	first    uint32 // index of pending[0]
+}
+
+func (m *model) post(t *rapid.T, nextID *uint64) {
+	if m.ring.room() == 0 {
+		t.Skip("full")
+	}
+	e := sendEntry{
+		id:     *nextID,
+		opcode: rapid.SampledFrom([]rdma.Opcode{rdma.OpSend, rdma.OpWrite, rdma.OpRead}).Draw(t, "opcode"),
+		silent: rapid.Bool().Draw(t, "silent"),
+	}
+	*nextID++
+	*m.ring.at(m.ring.tail) = e
+	m.ring.tail++
+	m.pending = append(m.pending, e)
+	m.reported = append(m.reported, false)
+}
+
+// signaled tells whether the device reports a successful request.
+func signaled(e sendEntry) bool { return !e.silent || e.opcode == rdma.OpRead }
+
+// report completes the oldest request of its kind that the device reports:
+// Reads are overtaken by what follows them, as siw does.
+func (m *model) report(t *rapid.T) {
+	reads := rapid.Bool().Draw(t, "reads")
+	for i, e := range m.pending {
+		if m.reported[i] || !signaled(e) || (e.opcode == rdma.OpRead) != reads {
+			continue
+		}
+		m.reported[i] = true
+		m.ring.report(m.first+uint32(i), rdma.StatusSuccess)
+		return
+	}
+	t.Skip("nothing to report")
+}
+
+// deliver takes everything that can be known to be complete.
+func (m *model) deliver(t *rapid.T) {
+	for len(m.pending) > 0 {
+		complete := m.reported[0]
+		if !signaled(m.pending[0]) {
+			for _, later := range m.reported {
+				complete = complete || later
+			}
+		}
+		got := m.ring.next()
+		if !complete {
+			if got != nil {
+				t.Fatalf("request %d is delivered before it is known to be complete", got.id)
+			}
+			return
+		}
+		m.take(t, got, rdma.StatusSuccess)
+	}
+	if m.ring.next() != nil {
+		t.Fatal("an empty ring delivers something")
+	}
+}
+
+func (m *model) take(t *rapid.T, got *sendEntry, want rdma.CompletionStatus) {
+	if got == nil || got.id != m.pending[0].id || got.status != want {
+		t.Fatalf("delivered %+v instead of %d with %v", got, m.pending[0].id, want)
+	}
+	m.pending, m.reported = m.pending[1:], m.reported[1:]
+	m.first++
+}
+
+// flush takes the rest.
+func (m *model) flush(t *rapid.T) {
+	m.deliver(t)
+	for len(m.pending) > 0 {
+		want := rdma.StatusFlushed
+		later := false
+		for _, r := range m.reported[1:] {
+			later = later || r
+		}
+		if m.reported[0] || !signaled(m.pending[0]) && later {
+			want = rdma.StatusSuccess
+		}
+		m.take(t, m.ring.flush(), want)
+	}
+	if m.ring.flush() != nil || m.ring.room() != m.ring.limit {
+		t.Fatal("a flushed ring is not empty")
+	}
+}
+
+func TestRequestsAreDeliveredOnceAndInOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := &model{ring: newSendRing(rapid.IntRange(1, 20).Draw(t, "limit"))}
+		start := rapid.Uint32().Draw(t, "start") // indices wrap around
+		m.ring.head, m.ring.reported, m.ring.tail, m.first = start, start, start, start
+		var nextID uint64
+		t.Repeat(map[string]func(*rapid.T){
+			"post":    func(t *rapid.T) { m.post(t, &nextID) },
+			"report":  m.report,
+			"deliver": m.deliver,
+			"flush":   m.flush,
+		})
+	})
+}
+
+func TestReceivesAreDeliveredOnceAndInOrder(t *testing.T) {
+	r := newReceiveRing(3)
+	r.head, r.tail = 1<<32-2, 1<<32-2
+	for round := range uint32(10) {
+		for i := range uint32(3) {
+			*r.at(r.tail) = receiveEntry{id: uint64(round*3 + i)}
+			r.tail++
+		}
+		if r.room() != 0 || !r.holds(r.head) || r.holds(r.tail) {
+			t.Fatalf("round %d: room for %d", round, r.room())
+		}
+		r.report(r.head+1, 7, rdma.StatusSuccess)
+		if r.next() != nil {
+			t.Fatal("the second receive is delivered before the first")
+		}
+		r.report(r.head, 5, rdma.StatusSuccess)
+		for i, length := range []uint32{5, 7} {
+			if e := r.next(); e == nil || e.id != uint64(round*3)+uint64(i) || e.length != length {
+				t.Fatalf("round %d: receive %d is %+v", round, i, e)
+			}
+		}
+		if e := r.flush(); e == nil || e.status != rdma.StatusFlushed || r.flush() != nil {
+			t.Fatalf("round %d: the last receive is flushed as %+v", round, e)
+		}
+	}
+}
+
+func TestWorkIDsNameConnectionRingAndIndex(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		slot := rapid.IntRange(0, maxSlots-1).Draw(t, "slot")
+		token := newToken(slot, rapid.Uint32().Draw(t, "generation"))
+		index := rapid.Uint32().Draw(t, "index")
+		if slotOf(token) != slot {
+			t.Fatalf("token %#x has slot %d, not %d", token, slotOf(token), slot)
+		}
+		for receive, id := range map[bool]uint64{false: sendWorkID(token, index), true: receiveWorkID(token, index)} {
+			if a, b, c := splitWorkID(id); a != token || b != index || c != receive {
+				t.Fatalf("work id %#x is split into %#x, %#x, %v", id, a, b, c)
+			}
+		}
+	})
+}
