@@ -6,9 +6,12 @@ qemu=$(command -v qemu-aarch64-static || command -v qemu-aarch64) ||
     { echo "qemu-aarch64 is missing; run: apt-get install qemu-user-static" >&2; exit 1; }
 work=$(mktemp -d "${TMPDIR:-/tmp}/zc-relay-arm64.XXXXXX")
 trap 'rm -rf -- "$work"' EXIT
+# qemu-user receives descriptors itself and does not tell that there was no room
+# for them, so how doorbells fall silent can only be tested on a kernel.
+skip='Doorbell|TestProviderConforms/Wait|ClosingAConsumer|RingWithDescriptors'
 for package in "$@"; do
     name=$(basename "$package").test
     GOOS=linux GOARCH=arm64 CGO_ENABLED=0 go test -c -o "$work/$name" "$package"
     echo "== $package (linux/arm64)"
-    (cd "$package" && "$qemu" "$work/$name" -test.short -test.timeout 10m)
+    (cd "$package" && "$qemu" "$work/$name" -test.short -test.timeout 10m -test.skip "$skip")
 done
