@@ -14,15 +14,17 @@ wait_for() {
     done
 }
 
-# start_chain ADDRESS TARGET-PROVIDER RELAY-PROVIDER
+# start_chain ADDRESS TARGET-PROVIDER RELAY-PROVIDER [FLAG...]
 start_chain() {
+    local address=$1 target_provider=$2 relay_provider=$3
+    shift 3
     rm -rf "$scratch/comch" "$scratch/address"
-    "$programs/target" --listen-address "$1" --listen-port 0 --address-file "$scratch/address" \
-        --volume disk=memory:16MiB --rdma-provider "$2" 2>"$scratch/target.log" &
+    "$programs/target" --listen-address "$address" --listen-port 0 --address-file "$scratch/address" \
+        --volume disk=memory:16MiB --rdma-provider "$target_provider" "$@" 2>"$scratch/target.log" &
     target=$!
     wait_for 30 test -s "$scratch/address" || return 1
     "$programs/zc-relay" run --storage-server "$(cat "$scratch/address")" --volume disk \
-        --emulated-dir "$scratch/comch" --rdma-provider "$3" 2>"$scratch/relay.log" &
+        --emulated-dir "$scratch/comch" --rdma-provider "$relay_provider" "$@" 2>"$scratch/relay.log" &
     relay=$!
     wait_for 30 grep -q "listening for clients" "$scratch/relay.log"
 }

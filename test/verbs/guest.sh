@@ -120,11 +120,11 @@ chain() {
     ip link set "${interface[$device]}" up
 }
 
-# mixed TARGET-PROVIDER RELAY-PROVIDER: one end on the kernel's iWARP, one in
-# user space
+# mixed TARGET-PROVIDER RELAY-PROVIDER [FLAG...]: one end on the kernel's
+# iWARP, one in user space
 mixed() {
-    check siw "chain: target on $1, relay on $2" start_chain "${address[siw]}" "$1" "$2"
-    check siw "verify: target on $1, relay on $2" verify
+    check siw "target on $1, relay on $2${3:+, $3}: start" start_chain "${address[siw]}" "$@"
+    check siw "target on $1, relay on $2${3:+, $3}: verify" verify
     check siw "target and relay end in order" stop_chain
 }
 
@@ -132,8 +132,10 @@ for device in rxe siw; do
     check $device "conformance suite of the RDMA seam" conformance $device
     chain $device
 done
-mixed iwarp verbs
-mixed verbs iwarp
+for crc in "" --rdma-crc; do
+    mixed iwarp verbs $crc
+    mixed verbs iwarp $crc
+done
 
 failed=0
 for device in rxe siw; do

@@ -4,6 +4,7 @@ package verbs
 
 import (
 	"fmt"
+
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"

@@ -4,6 +4,7 @@ package verbs
 
 import (
 	"fmt"
+
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs/internal/ibv"

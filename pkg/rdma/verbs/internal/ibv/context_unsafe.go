@@ -2,6 +2,7 @@
 
 package ibv
 
+// #cgo LDFLAGS: -libverbs -lrdmacm
 // #include "shim.h"
 import "C"
 

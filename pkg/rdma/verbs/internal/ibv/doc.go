@@ -7,8 +7,3 @@
 // Objects do not count their users: whoever destroys one makes sure that
 // nothing else uses it.
 package ibv
-
-/*
-#cgo LDFLAGS: -libverbs -lrdmacm
-*/
-import "C"
