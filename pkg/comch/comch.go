@@ -37,15 +37,20 @@ type Provider interface {
 	Connect(ctx context.Context, config ClientConfig) (Connection, error)
 }
 
-// Capabilities are a device's limits (doca_comch_cap_*).
+// Capabilities are what a device can do, and its limits (doca_comch_cap_*).
 type Capabilities struct {
+	// What the device can be used for.
+	Server, Client, Consumer, Producer bool
+
 	MaxNameLength      int // bytes in a server name
 	MaxMessageSize     int // bytes in a control message
 	MaxReceiveQueue    int // control messages queued for one connection
 	MaxClients         int // clients of one server
+	MaxSendTasks       int // sends in flight of one server, client or producer
 	MaxConsumers       int // consumers per side of one connection
 	MaxReceives        int // posted receives of one consumer
 	MaxMemorySize      int // bytes of message memory of one consumer
+	MaxBufferLength    int // bytes of one posted buffer, and of one message
 	MaxImmediateLength int // bytes of immediate data in a data-path message
 	// CanWait tells whether consumers and producers have descriptors that a
 	// thread can sleep on. Comch on hardware has not.
@@ -65,6 +70,9 @@ type ServerConfig struct {
 	ReceiveQueue int
 	// MaxClients is how many clients may be connected at once.
 	MaxClients int
+	// Refused, if it is set, is told of each client that was turned away and
+	// why. Any goroutine may call it, and it must not block.
+	Refused func(peer Peer, reason error)
 	// AllowAnyUser accepts clients of every user. Otherwise only root and the
 	// server's own user may connect.
 	AllowAnyUser bool
@@ -160,13 +168,16 @@ const MaxExportLength = 1024
 // provider.
 const MaxImmediateLength = 32
 
-// ConsumerConfig sizes a consumer. Both fields are required.
+// ConsumerConfig sizes a consumer.
 type ConsumerConfig struct {
 	// Receives is how many receives can be posted at a time.
 	Receives int
 	// MemorySize is the number of bytes of message memory that the provider
 	// allocates for this consumer's posted buffers.
 	MemorySize int
+	// ImmediateLength is how many bytes of immediate data a message to this
+	// consumer may have; 0 means the device's maximum.
+	ImmediateLength int
 }
 
 // Received is the completion of a posted receive.
@@ -204,9 +215,13 @@ type Consumer interface {
 	// their number. A peer that breaks the protocol ends the connection, and
 	// Poll returns 0 from then on.
 	Poll(received []Received) int
-	// State is Running until the consumer or its connection ends.
+	// State is Running until the consumer is stopped or its connection ends.
 	State() progress.State
-	// Close destroys the consumer and tells the peer. Its memory is gone.
+	// Stop withdraws the posted receives and tells the peer that the consumer
+	// is gone: its producers end. What had arrived can still be polled, and
+	// the memory stays until Close. A second Stop does nothing.
+	Stop()
+	// Close destroys the consumer, stopping it before. Its memory is gone.
 	Close() error
 }
 
@@ -216,10 +231,13 @@ type Producer interface {
 	// Waiter lets a thread sleep until a consumer that had no receives
 	// posted has some again. Arm returns false if there are some.
 	progress.Waiter
-	// Send copies message, and at most MaxImmediateLength bytes of immediate,
-	// to the consumer's next posted buffer. Neither slice is kept.
-	// status.Again if no receive is posted: try again later.
-	// status.InvalidValue if the message is longer than the posted buffer.
+	// ID is what the consumer sees as Received.Producer; unique per
+	// connection and never 0.
+	ID() uint32
+	// Send copies message and immediate to the consumer's next posted buffer.
+	// Neither slice is kept. status.Again if no receive is posted: try again
+	// later. status.InvalidValue if the message is longer than the posted
+	// buffer, or immediate than the consumer allows.
 	// status.NotConnected if the consumer or the connection is gone.
 	Send(message, immediate []byte) error
 	// Flush wakes the peer if it sleeps. Messages are visible to a polling

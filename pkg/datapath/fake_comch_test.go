@@ -114,6 +114,8 @@ func (f *fakeConsumer) Poll(received []comch.Received) int {
 	return n
 }
 
+func (f *fakeConsumer) Stop() {}
+
 func (f *fakeConsumer) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -130,6 +132,7 @@ type fakeProducer struct {
 	closed  bool
 }
 
+func (f *fakeProducer) ID() uint32            { return 1 }
 func (f *fakeProducer) Flush()                {}
 func (f *fakeProducer) State() progress.State { return progress.Running }
 func (f *fakeProducer) Arm() bool             { return f.arm(func() bool { return f.credits > 0 }) }

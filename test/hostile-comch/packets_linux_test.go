@@ -99,7 +99,7 @@ func randomFrames(directory string) error {
 func tooManyDescriptors(directory string) error {
 	return attackOften(directory, dialAndGreet, func(s int) error {
 		list := make([]int, 200)
-		return unix.Sendmsg(s, makeFrame(kindOpenConsumer, 1, 1, 1), unix.UnixRights(list...), nil, unix.MSG_NOSIGNAL)
+		return unix.Sendmsg(s, makeFrame(kindOpenConsumer, 1, 1, 1, 0), unix.UnixRights(list...), nil, unix.MSG_NOSIGNAL)
 	})
 }
 
@@ -128,7 +128,7 @@ func openForever(directory string) error {
 			return err
 		}
 		defer func() { _, _ = unix.Close(pair[0]), unix.Close(pair[1]) }()
-		packet := makeFrame(kindOpenConsumer, id, 1<<17, 16<<20)
+		packet := makeFrame(kindOpenConsumer, id, 1<<17, 16<<20, 0)
 		id += 2
 		return unix.Sendmsg(s, packet, unix.UnixRights(pair[0]), nil, unix.MSG_NOSIGNAL)
 	})

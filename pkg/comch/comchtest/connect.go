@@ -19,9 +19,13 @@ func (s *suite) testProvider(t *testing.T) {
 	})
 	t.Run("CapabilitiesAreUsable", func(t *testing.T) {
 		c := s.capabilities
+		if !c.Server || !c.Client || !c.Consumer || !c.Producer {
+			t.Errorf("the device cannot do everything: %+v", c)
+		}
 		for what, value := range map[string]int{
 			"MaxNameLength": c.MaxNameLength, "MaxMessageSize": c.MaxMessageSize, "MaxReceiveQueue": c.MaxReceiveQueue,
 			"MaxClients": c.MaxClients, "MaxConsumers": c.MaxConsumers, "MaxReceives": c.MaxReceives, "MaxMemorySize": c.MaxMemorySize,
+			"MaxSendTasks": c.MaxSendTasks, "MaxBufferLength": c.MaxBufferLength,
 		} {
 			if value < 1 {
 				t.Errorf("%s is %d", what, value)
@@ -171,11 +175,14 @@ func (s *suite) testConnect(t *testing.T) {
 func (s *suite) testFullServer(t *testing.T) {
 	config := s.serverConfig()
 	config.MaxClients = 2
+	refused := make(chan error, 1)
+	config.Refused = func(_ comch.Peer, reason error) { refused <- reason }
 	server := s.listen(t, config)
 	first := s.join(t, server, config)
 	s.join(t, server, config)
 	_, err := s.Provider.Connect(testContext(t), s.clientConfig(config.Name))
 	wantCode(t, "connect one client too many", err, status.Full)
+	wantCode(t, "reason the server was told", <-refused, status.Full)
 	closeAll(t, first.client)
 	awaitDone(t, first.server)
 	s.join(t, server, config)

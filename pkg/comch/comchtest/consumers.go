@@ -71,6 +71,9 @@ func (s *suite) testConsumers(t *testing.T) {
 	t.Run("ProducerNeedsAConsumer", func(t *testing.T) { s.bothWays(t, testMissingConsumer) })
 	t.Run("KeepTheirConnectionOpen", func(t *testing.T) { s.bothWays(t, testInUse) })
 	t.Run("ClosingEndsThePeersProducers", func(t *testing.T) { s.bothWays(t, testConsumerClosed) })
+	t.Run("StopKeepsWhatHasArrived", func(t *testing.T) { s.bothWays(t, testStop) })
+	t.Run("MayLimitImmediateData", func(t *testing.T) { s.bothWays(t, testImmediateLimit) })
+	t.Run("SeeTheIDsOfTheirProducers", func(t *testing.T) { s.bothWays(t, testProducerIDs) })
 	t.Run("CanBeClosedTwice", func(t *testing.T) {
 		p := s.connect(t)
 		x := newPath(t, p.client, p.server)
@@ -139,6 +142,8 @@ func (s *suite) testImpossibleSizes(t *testing.T) {
 		{Receives: s.capabilities.MaxReceives + 1, MemorySize: 64},
 		{Receives: 1, MemorySize: 0},
 		{Receives: 1, MemorySize: s.capabilities.MaxMemorySize + 1},
+		{Receives: 1, MemorySize: 64, ImmediateLength: -1},
+		{Receives: 1, MemorySize: 64, ImmediateLength: s.capabilities.MaxImmediateLength + 1},
 	} {
 		_, err := p.client.NewConsumer(testContext(t), config)
 		wantCode(t, "create an impossible consumer", err, status.InvalidValue)
@@ -188,5 +193,58 @@ func testConsumerClosed(t *testing.T, from, to comch.Connection) {
 	wantCode(t, "send to a closed consumer", x.producer.Send([]byte("x"), nil), status.NotConnected)
 	if got := other.producer.State(); got != progress.Running {
 		t.Errorf("the producer of another consumer is %v", got)
+	}
+}
+
+// testStop stops a consumer that has one message and one posted receive.
+func testStop(t *testing.T, from, to comch.Connection) {
+	x := newPath(t, from, to)
+	post(t, x.consumer, 2)
+	send(t, x.producer, []byte("kept"), nil)
+	x.consumer.Stop()
+	x.consumer.Stop()
+	nextEvent(t, from, comch.ConsumerEvent{ID: x.consumer.ID(), Created: true})
+	nextEvent(t, from, comch.ConsumerEvent{ID: x.consumer.ID()})
+	await(t, "the end of the producer", func() bool { return x.producer.State() != progress.Running })
+	wantCode(t, "send to a stopped consumer", x.producer.Send([]byte("lost"), nil), status.NotConnected)
+	wantCode(t, "post on a stopped consumer", x.consumer.PostReceive(0, 1, 0), status.BadState)
+	if got := x.consumer.State(); got == progress.Running {
+		t.Errorf("a stopped consumer is %v", got)
+	}
+	got := awaitReceived(t, x.consumer)
+	if text := x.consumer.Memory()[got.Offset:][:got.Length]; string(text) != "kept" {
+		t.Errorf("received %q", text)
+	}
+	var received [1]comch.Received
+	if n := x.consumer.Poll(received[:]); n != 0 {
+		t.Errorf("polled %d messages that were not sent", n)
+	}
+	wantCode(t, "close a connection with a stopped consumer", to.Close(), status.InUse)
+}
+
+func testImmediateLimit(t *testing.T, from, to comch.Connection) {
+	const limit = 5
+	consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: 1, MemorySize: bufferSize, ImmediateLength: limit})
+	producer := newProducer(t, from, consumer.ID())
+	post(t, consumer, 1)
+	wantCode(t, "send more immediate data than the consumer takes", producer.Send(nil, make([]byte, limit+1)), status.InvalidValue)
+	send(t, producer, nil, []byte("12345"))
+	if got := awaitReceived(t, consumer); string(got.Immediate[:got.ImmediateLength]) != "12345" {
+		t.Errorf("received %+v", got)
+	}
+}
+
+func testProducerIDs(t *testing.T, from, to comch.Connection) {
+	x := newPath(t, from, to)
+	second := newProducer(t, from, x.consumer.ID())
+	if x.producer.ID() == 0 || x.producer.ID() == second.ID() {
+		t.Errorf("two producers have the ids %d and %d", x.producer.ID(), second.ID())
+	}
+	for _, producer := range []comch.Producer{second, x.producer} {
+		post(t, x.consumer, 1)
+		send(t, producer, []byte("x"), nil)
+		if got := awaitReceived(t, x.consumer).Producer; got != producer.ID() {
+			t.Errorf("message came from producer %d, want %d", got, producer.ID())
+		}
 	}
 }

@@ -9,7 +9,8 @@ import (
 // admitConsumer builds the peer's consumer from its announcement: the server
 // makes the ring's memory, the client finds it in the frame.
 func (c *connection) admitConsumer(f *frame, received *descriptors) (*remoteConsumer, error) {
-	layout, err := planRing(comch.ConsumerConfig{Receives: int(f.fields[1]), MemorySize: int(f.fields[2])}, c.limits)
+	config := comch.ConsumerConfig{Receives: int(f.fields[1]), MemorySize: int(f.fields[2]), ImmediateLength: int(f.fields[3])}
+	layout, err := planRing(config, c.limits)
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +32,7 @@ func (c *connection) admitConsumer(f *frame, received *descriptors) (*remoteCons
 	}
 	return &remoteConsumer{
 		id:     comch.ConsumerID(f.fields[0]),
-		ring:   newSendRing(viewRing(region.Bytes(), layout)),
+		ring:   newSendRing(viewRing(region.Bytes(), layout), layout.immediate),
 		region: region,
 		push:   push,
 	}, nil

@@ -19,10 +19,11 @@ type consumer struct {
 	audience   audience
 	_          [cacheLine]byte
 
-	ring   receiveRing
-	closed bool
-	broken bool // the peer broke the protocol in this ring
-	_      [cacheLine]byte
+	ring    receiveRing
+	stopped bool // the peer has been told
+	closed  bool
+	broken  bool // the peer broke the protocol in this ring
+	_       [cacheLine]byte
 }
 
 func (c *consumer) ID() comch.ConsumerID { return c.id }
@@ -30,14 +31,14 @@ func (c *consumer) ID() comch.ConsumerID { return c.id }
 func (c *consumer) Memory() []byte { return c.ring.shared.memory }
 
 func (c *consumer) PostReceive(offset, length uint32, userData uint64) error {
-	if c.closed {
+	if c.stopped {
 		return status.BadState
 	}
 	return c.ring.post(offset, length, userData)
 }
 
 func (c *consumer) Flush() {
-	if c.closed || !c.ring.publish() {
+	if c.stopped || !c.ring.publish() {
 		return
 	}
 	if c.ring.shared.header.producersWaiting.Swap(0) != 0 {
@@ -93,14 +94,26 @@ func (c *consumer) Drain() {
 	}
 }
 
+// Stop may be called after the end of the connection. The consumer still
+// counts as open.
+func (c *consumer) Stop() {
+	if c.stopped {
+		return
+	}
+	c.stopped = true
+	c.end()
+	c.ring.withdraw()
+	c.connection.put(frame{kind: frameCloseConsumer, fields: [maxFields]uint32{uint32(c.id)}}, descriptors{})
+}
+
 // Close may be called after the end of the connection, and more than once.
 func (c *consumer) Close() error {
 	if c.closed {
 		return nil
 	}
+	c.Stop()
 	c.closed = true
 	c.state.Store(int32(progress.Idle))
 	c.connection.local.removeConsumer(c.id)
-	c.connection.put(frame{kind: frameCloseConsumer, fields: [maxFields]uint32{uint32(c.id)}}, descriptors{})
 	return c.release()
 }

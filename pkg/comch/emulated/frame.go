@@ -29,9 +29,9 @@ const (
 	frameMessage
 	// frameCredit allows so many more control messages: count.
 	frameCredit
-	// frameOpenConsumer tells of a consumer: id, receives, memory size. It
-	// carries the push of the consumer's doorbell and, from the server, the
-	// ring's memory.
+	// frameOpenConsumer tells of a consumer: id, receives, memory size, most
+	// bytes of immediate data. It carries the push of the consumer's doorbell
+	// and, from the server, the ring's memory.
 	frameOpenConsumer
 	// frameCloseConsumer ends a consumer: id.
 	frameCloseConsumer
@@ -63,7 +63,7 @@ var frameShapes = [frameKindCount]frameShape{
 	frameGoodbye:       {fields: 1, hasBody: true},
 	frameMessage:       {hasBody: true},
 	frameCredit:        {fields: 1},
-	frameOpenConsumer:  {fields: 3, descriptors: 2},
+	frameOpenConsumer:  {fields: 4, descriptors: 2},
 	frameCloseConsumer: {fields: 1},
 	frameOpenProducer:  {fields: 2, descriptors: 1},
 	frameCloseProducer: {fields: 2},

@@ -71,7 +71,7 @@ func (c *consumer) allocate(layout ringLayout, passed *descriptors) error {
 // announce tells the peer of the consumer and lets it run. On the client the
 // answer brings the ring's memory.
 func (c *consumer) announce(ctx context.Context, layout ringLayout, passed descriptors) error {
-	fields := [maxFields]uint32{uint32(c.id), uint32(layout.receives), uint32(layout.memorySize)}
+	fields := [maxFields]uint32{uint32(c.id), uint32(layout.receives), uint32(layout.memorySize), uint32(layout.immediate)}
 	answered, err := c.connection.request(ctx, frame{kind: frameOpenConsumer, fields: fields}, passed)
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func (c *consumer) announce(ctx context.Context, layout ringLayout, passed descr
 	} else {
 		closeDescriptor(answered)
 	}
-	c.ring = newReceiveRing(viewRing(c.region.Bytes(), layout), layout.receives, &c.audience.highest)
+	c.ring = newReceiveRing(viewRing(c.region.Bytes(), layout), layout, &c.audience.highest)
 	if !c.run() {
 		return c.connection.notConnected("start consumer")
 	}
@@ -108,9 +108,7 @@ func (c *consumer) release() error {
 	for _, m := range c.audience.close() {
 		disposal.close(m.push)
 	}
-	if header := c.ring.shared.header; header != nil {
-		header.posted.Store(0) // before the pages go: see sendRing.withdrawn
-	}
+	c.ring.withdraw() // before the pages go
 	c.ring.shared = sharedRing{}
 	err := c.bell.close()
 	if c.region == nil {

@@ -117,13 +117,19 @@ func bounded[T int | uint64](value, fallback, highest T) T {
 
 func (l Limits) capabilities() comch.Capabilities {
 	return comch.Capabilities{
+		Server:             true,
+		Client:             true,
+		Consumer:           true,
+		Producer:           true,
 		MaxNameLength:      maxNameLength,
 		MaxMessageSize:     l.MaxMessageSize,
 		MaxReceiveQueue:    l.MaxReceiveQueue,
 		MaxClients:         l.MaxClients,
+		MaxSendTasks:       l.MaxReceives,
 		MaxConsumers:       l.MaxConsumers,
 		MaxReceives:        l.MaxReceives,
 		MaxMemorySize:      l.MaxMemorySize,
+		MaxBufferLength:    l.MaxMemorySize,
 		MaxImmediateLength: comch.MaxImmediateLength,
 		CanWait:            true,
 	}

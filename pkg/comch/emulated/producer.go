@@ -17,6 +17,8 @@ type producer struct {
 	closed     bool
 }
 
+func (p *producer) ID() uint32 { return p.id }
+
 func (p *producer) Send(message, immediate []byte) error {
 	if !p.running() {
 		return status.NotConnected

@@ -274,7 +274,7 @@ func hasFinished(o *outbox) bool {
 func TestRefusedConsumerGivesItsRingMemoryBack(t *testing.T) {
 	c, peer := newHalfConnection(t, serverRole)
 	defer peer.close()
-	open := frame{kind: frameOpenConsumer, fields: [maxFields]uint32{1, 16, 4096}}
+	open := frame{kind: frameOpenConsumer, fields: [maxFields]uint32{1, 16, 4096, 32}}
 	var charged int
 	for range 2 { // the second has the same id
 		_, push := newTestDoorbell(t)

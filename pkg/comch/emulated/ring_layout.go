@@ -24,6 +24,7 @@ const (
 // message memory. Both sides compute it from the same two numbers.
 type ringLayout struct {
 	receives    int // that the consumer may have posted at a time
+	immediate   int // most bytes of immediate data in a message
 	capacity    int // slots: receives rounded up to a power of two
 	completions int // offset in bytes, as the following
 	posted      int
@@ -42,8 +43,13 @@ func planRing(config comch.ConsumerConfig, limits Limits) (ringLayout, error) {
 		return ringLayout{}, status.Errorf(status.InvalidValue,
 			"%d bytes of message memory are not within 1 and %d", config.MemorySize, limits.MaxMemorySize)
 	}
+	if config.ImmediateLength < 0 || config.ImmediateLength > comch.MaxImmediateLength {
+		return ringLayout{}, status.Errorf(status.InvalidValue,
+			"%d bytes of immediate data are not within 1 and %d", config.ImmediateLength, comch.MaxImmediateLength)
+	}
+	setDefault(&config.ImmediateLength, comch.MaxImmediateLength)
 	capacity := 1 << bits.Len(uint(config.Receives-1))
-	l := ringLayout{receives: config.Receives, capacity: capacity, memorySize: config.MemorySize}
+	l := ringLayout{receives: config.Receives, immediate: config.ImmediateLength, capacity: capacity, memorySize: config.MemorySize}
 	l.completions = ringHeaderSize
 	l.posted = l.completions + capacity*completionSize
 	l.memory = roundUp(l.posted+capacity*postedEntrySize, cacheLine)

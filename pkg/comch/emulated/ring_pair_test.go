@@ -24,8 +24,8 @@ func newRingPair(tb testing.TB, receives, memorySize int) *ringPair {
 	highest := new(atomic.Uint32)
 	highest.Store(1)
 	return &ringPair{
-		receive: newReceiveRing(viewRing(own, layout), layout.receives, highest),
-		send:    newSendRing(viewRing(other, layout)),
+		receive: newReceiveRing(viewRing(own, layout), layout, highest),
+		send:    newSendRing(viewRing(other, layout), layout.immediate),
 	}
 }
 

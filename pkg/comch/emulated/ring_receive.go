@@ -17,6 +17,7 @@ type receiveRing struct {
 	shared    sharedRing
 	mask      uint64
 	receives  uint64
+	immediate uint32 // most bytes of immediate data in a message
 	posted    uint64 // given to post
 	published uint64 // visible to producers
 	completed uint64 // returned by poll
@@ -36,12 +37,13 @@ type receipt struct {
 	length   uint32
 }
 
-func newReceiveRing(shared sharedRing, receives int, highestProducer *atomic.Uint32) receiveRing {
+func newReceiveRing(shared sharedRing, layout ringLayout, highestProducer *atomic.Uint32) receiveRing {
 	capacity := len(shared.completions)
 	return receiveRing{
 		shared:          shared,
 		mask:            uint64(capacity - 1),
-		receives:        uint64(receives),
+		receives:        uint64(layout.receives),
+		immediate:       uint32(layout.immediate),
 		receipts:        make([]receipt, capacity),
 		highestProducer: highestProducer,
 	}
@@ -74,6 +76,14 @@ func (r *receiveRing) publish() bool {
 	r.shared.header.posted.Store(r.posted)
 	r.published = r.posted
 	return r.shared.header.producersWaiting.Load() != 0
+}
+
+// withdraw takes the posted receives back from producers: see
+// sendRing.withdrawn. It does nothing to a ring that was never made.
+func (r *receiveRing) withdraw() {
+	if r.shared.header != nil {
+		r.shared.header.posted.Store(0)
+	}
 }
 
 // poll takes completed receives. Those before an offending one are returned
@@ -109,7 +119,7 @@ func (r *receiveRing) take(slot *completion, length uint32, received *comch.Rece
 	receipt := &r.receipts[r.completed&r.mask]
 	origin := atomic.LoadUint64(&slot.origin)
 	producer, immediateLength := uint32(origin>>32), uint32(origin)
-	if length > receipt.length || immediateLength > comch.MaxImmediateLength ||
+	if length > receipt.length || immediateLength > r.immediate ||
 		producer == 0 || producer > r.highestProducer.Load() {
 		return r.completionViolation(length, producer, immediateLength)
 	}
@@ -149,9 +159,9 @@ func (r *receiveRing) completionViolation(length, producer, immediateLength uint
 	switch posted := r.receipts[position].length; {
 	case length > posted:
 		return violation("completion slot %d has length %d, %d bytes were posted", position, length, posted)
-	case immediateLength > comch.MaxImmediateLength:
+	case immediateLength > r.immediate:
 		return violation("completion slot %d has %d bytes of immediate data, the limit is %d",
-			position, immediateLength, comch.MaxImmediateLength)
+			position, immediateLength, r.immediate)
 	default:
 		return violation("completion slot %d names producer %d, which was never opened", position, producer)
 	}

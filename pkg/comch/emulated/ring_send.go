@@ -3,7 +3,6 @@ package emulated
 import (
 	"sync/atomic"
 
-	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -11,9 +10,10 @@ import (
 // in one process and share it: which slot a message gets is settled here, and
 // the peer sees completed slots only.
 type sendRing struct {
-	shared   sharedRing
-	capacity uint64
-	_        [cacheLine]byte
+	shared    sharedRing
+	capacity  uint64
+	immediate int // most bytes of immediate data in a message
+	_         [cacheLine]byte
 	// next is the index of the next message.
 	next atomic.Uint64
 	// seenPosted is the number of posted receives when last looked at: the
@@ -23,15 +23,15 @@ type sendRing struct {
 	_          [cacheLine - 16]byte
 }
 
-func newSendRing(shared sharedRing) *sendRing {
-	return &sendRing{shared: shared, capacity: uint64(len(shared.completions))}
+func newSendRing(shared sharedRing, immediate int) *sendRing {
+	return &sendRing{shared: shared, capacity: uint64(len(shared.completions)), immediate: immediate}
 }
 
 // send copies a message into the next posted buffer and publishes it.
 func (s *sendRing) send(producer uint32, message, immediate []byte) error {
-	if len(immediate) > comch.MaxImmediateLength {
-		return status.Errorf(status.InvalidValue, "send: %d bytes of immediate data, the limit is %d",
-			len(immediate), comch.MaxImmediateLength)
+	if len(immediate) > s.immediate {
+		return status.Errorf(status.InvalidValue, "send: %d bytes of immediate data, the consumer takes %d",
+			len(immediate), s.immediate)
 	}
 	for {
 		index := s.next.Load()

@@ -270,8 +270,8 @@ func FuzzRingMemory(f *testing.F) {
 		mapped := bytesOf(words)
 		highest := new(atomic.Uint32)
 		highest.Store(1)
-		receive := newReceiveRing(viewRing(mapped, layout), receives, highest)
-		send := newSendRing(viewRing(mapped, layout))
+		receive := newReceiveRing(viewRing(mapped, layout), layout, highest)
+		send := newSendRing(viewRing(mapped, layout), layout.immediate)
 		for len(script) >= 4 {
 			operation := script[:4]
 			script = script[4:]

@@ -150,6 +150,9 @@ func (s *server) serve(conn *net.UnixConn) {
 	peer, agreed, err := s.greet(socket)
 	s.endHandshake(conn)
 	if err != nil {
+		if s.config.Refused != nil {
+			s.config.Refused(peer, err)
+		}
 		s.log.Warn("refused client", zap.Int("peer_pid", peer.PID), zap.Uint32("peer_uid", peer.UID), zap.Error(err))
 		socket.close()
 		return
