@@ -1,0 +1,96 @@
+// Package retry decides when something that has failed is tried again: how
+// often, for how long in all, and with which pauses in between.
+package retry
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Policy says how something is tried again. The zero value leaves everything
+// to the defaults.
+type Policy struct {
+	// Attempts bounds how often; unset means infinite.
+	Attempts Count
+	// Total bounds how long after the failure an attempt may begin; unset
+	// means infinite.
+	Total Bound
+	// FirstPause is waited after the first attempt that fails, and twice as
+	// long after each further one, up to LongestPause. 0 means the defaults.
+	FirstPause   time.Duration
+	LongestPause time.Duration
+}
+
+// Defaults of Policy.
+const (
+	DefaultFirstPause   = 100 * time.Millisecond
+	DefaultLongestPause = 5 * time.Second
+)
+
+// WithDefaults is p with the defaults for what is not set.
+func (p Policy) WithDefaults() Policy {
+	p.Attempts, p.Total = p.Attempts.Or(AnyNumber()), p.Total.Or(Forever())
+	if p.FirstPause <= 0 {
+		p.FirstPause = DefaultFirstPause
+	}
+	if p.LongestPause <= 0 {
+		p.LongestPause = DefaultLongestPause
+	}
+	p.LongestPause = max(p.LongestPause, p.FirstPause)
+	return p
+}
+
+// Schedule follows a policy from one failure on. It belongs to one goroutine.
+type Schedule struct {
+	policy Policy
+	begun  time.Time
+	done   uint32
+	pause  time.Duration // after the attempt that comes next
+	random func() float64
+}
+
+// Begin starts a schedule for a failure at the time given.
+func (p Policy) Begin(now time.Time) *Schedule {
+	p = p.WithDefaults()
+	return &Schedule{policy: p, begun: now, pause: p.FirstPause, random: rand.Float64}
+}
+
+// Attempt is the number of attempts that Next has allowed.
+func (s *Schedule) Attempt() int { return int(s.done) }
+
+// String is "attempt 3 of 8", or "attempt 3" if there is no limit.
+func (s *Schedule) String() string {
+	if s.policy.Attempts.state == finite {
+		return fmt.Sprintf("attempt %d of %v", s.done, s.policy.Attempts)
+	}
+	return fmt.Sprintf("attempt %d", s.done)
+}
+
+// Next allows one more attempt and says how long to wait before it. The first
+// attempt follows at once. Pauses vary at random by up to a quarter, so that
+// those who have lost the same peer do not come back all together; the last
+// one is cut so that the attempt begins within the bound. It fails with
+// status.TimeOut when the policy allows no attempt any more.
+func (s *Schedule) Next(now time.Time) (pause time.Duration, err error) {
+	if !s.policy.Attempts.allows(s.done) {
+		return 0, status.Errorf(status.TimeOut, "given up after %d attempts of at most %v", s.done, s.policy.Attempts)
+	}
+	if s.done > 0 {
+		pause = s.pause - time.Duration(float64(s.pause)*s.random()/4)
+	}
+	if limit, ok := s.policy.Total.Duration(); ok {
+		rest := limit - now.Sub(s.begun)
+		if rest <= 0 {
+			return 0, status.Errorf(status.TimeOut, "given up after %d attempts within %v", s.done, limit)
+		}
+		pause = min(pause, rest)
+	}
+	if s.done > 0 {
+		s.pause = min(2*s.pause, s.policy.LongestPause)
+	}
+	s.done++
+	return pause, nil
+}

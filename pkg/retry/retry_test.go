@@ -1,0 +1,129 @@
+package retry
+
+import (
+	"encoding"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestZeroUnsetAndInfiniteAreThreeLimits(t *testing.T) {
+	var count Count
+	var bound Bound
+	if count.IsSet() || bound.IsSet() || count.String() != "" || bound.String() != "" {
+		t.Error("the zero values are set")
+	}
+	if got := count.Or(Times(3)); got != Times(3) {
+		t.Errorf("an unset count or 3 is %v", got)
+	}
+	if got := Times(0).Or(Times(3)); got != Times(0) {
+		t.Errorf("0 or 3 is %v", got)
+	}
+	if got := Within(0).Or(Forever()); got != Within(0) {
+		t.Errorf("0s or infinite is %v", got)
+	}
+	if got := bound.Or(Forever()); got != Forever() {
+		t.Errorf("an unset bound or infinite is %v", got)
+	}
+	if _, ok := Forever().Duration(); ok {
+		t.Error("infinite has a duration")
+	}
+}
+
+func TestLimitsAreReadBackAsTheyArePrinted(t *testing.T) {
+	for _, c := range []Count{Times(0), Times(7), Times(math.MaxUint32), AnyNumber()} {
+		var read Count
+		if err := read.Set(c.String()); err != nil || read != c {
+			t.Errorf("%v is read as %v: %v", c, read, err)
+		}
+	}
+	for _, b := range []Bound{Within(0), Within(1500 * time.Millisecond), Forever()} {
+		var read Bound
+		if err := read.Set(b.String()); err != nil || read != b {
+			t.Errorf("%v is read as %v: %v", b, read, err)
+		}
+	}
+}
+
+func TestWrongLimitsAreRefusedWithWhatIsAllowed(t *testing.T) {
+	for _, limit := range []encoding.TextUnmarshaler{&Count{}, &Bound{}} {
+		for _, text := range []string{"", "-1", "many", "-3s", "1e99", "infinit"} {
+			err := limit.UnmarshalText([]byte(text))
+			if err == nil || !strings.Contains(err.Error(), infinite) {
+				t.Errorf("%q for %T: %v", text, limit, err)
+			}
+		}
+	}
+}
+
+func TestAPolicyOfNoAttemptsOrNoTimeGivesUpAtOnce(t *testing.T) {
+	now := time.Now()
+	for _, p := range []Policy{{Attempts: Times(0)}, {Total: Within(0)}} {
+		if _, err := p.Begin(now).Next(now); !errors.Is(err, status.TimeOut) {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
+}
+
+func TestAScheduleKeepsToItsPolicy(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := Policy{
+			FirstPause:   time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "first pause")),
+			LongestPause: time.Duration(rapid.Int64Range(0, int64(10*time.Second)).Draw(t, "longest pause")),
+		}
+		attempts := rapid.Uint32Range(0, 20).Draw(t, "attempts")
+		total := time.Duration(rapid.Int64Range(0, int64(20*time.Second)).Draw(t, "total"))
+		if rapid.Bool().Draw(t, "counted") {
+			p.Attempts = Times(attempts)
+		}
+		if bounded := rapid.Bool().Draw(t, "bounded"); bounded || !p.Attempts.IsSet() {
+			p.Total = Within(total)
+		}
+		start := time.Unix(0, 0)
+		now := start
+		s := p.Begin(start)
+		effective := p.WithDefaults()
+		for made := 0; ; made++ {
+			pause, err := s.Next(now)
+			if err != nil {
+				late := p.Total.IsSet() && now.Sub(start) >= total
+				if often := p.Attempts.IsSet() && made == int(attempts); !late && !often {
+					t.Fatalf("given up after %d attempts and %v: %v", made, now.Sub(start), err)
+				}
+				return
+			}
+			now = now.Add(pause)
+			if p.Total.IsSet() && now.Sub(start) > total {
+				t.Fatalf("attempt %d begins after %v, the bound is %v", made+1, now.Sub(start), total)
+			}
+			switch {
+			case made == 0 && pause != 0:
+				t.Fatalf("the first attempt waits %v", pause)
+			case pause > effective.LongestPause:
+				t.Fatalf("pause %v is longer than %v", pause, effective.LongestPause)
+			case s.Attempt() != made+1:
+				t.Fatalf("attempt %d is counted as %d", made+1, s.Attempt())
+			}
+			now = now.Add(time.Duration(rapid.Int64Range(1, int64(time.Second)).Draw(t, "duration of the attempt")))
+		}
+	})
+}
+
+func TestPausesDoubleUpToTheLongest(t *testing.T) {
+	s := Policy{FirstPause: time.Second, LongestPause: 5 * time.Second}.Begin(time.Unix(0, 0))
+	s.random = func() float64 { return 0 }
+	for i, want := range []time.Duration{0, 1, 2, 4, 5, 5} {
+		if got, err := s.Next(time.Unix(0, 0)); err != nil || got != want*time.Second {
+			t.Errorf("pause %d is %v, want %v s: %v", i, got, want, err)
+		}
+	}
+}
