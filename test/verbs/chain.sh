@@ -26,7 +26,7 @@ start_chain() {
     "$programs/zc-relay" run --storage-server "$(cat "$scratch/address")" --volume disk \
         --emulated-dir "$scratch/comch" --rdma-provider "$relay_provider" "$@" 2>"$scratch/relay.log" &
     relay=$!
-    wait_for 30 grep -q "listening for clients" "$scratch/relay.log"
+    wait_for 30 grep -q "listening for clients" "$scratch/relay.log" && wait_for 30 grep -q "target is ready" "$scratch/relay.log"
 }
 
 # stop_chain: both have to end in order

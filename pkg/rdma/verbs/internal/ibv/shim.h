@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -297,11 +298,20 @@ static inline struct rdma_conn_param zc_parameters(const struct zc_connection_pa
 	return c;
 }
 
+// zc_connect sends a connection request. siw makes the TCP connection within
+// the call: a signal (the Go runtime sends many) would end the attempt halfway
+// and start the call again, whose port is taken then, and a half connection
+// that ends takes a listening siw with it. So no signal is let in.
 static inline int zc_connect(struct rdma_cm_id *id, const struct zc_connection_parameters *p)
 {
 	struct rdma_conn_param c = zc_parameters(p);
+	sigset_t all, before;
 
-	return rdma_connect(id, &c) ? errno : 0;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int failed = rdma_connect(id, &c) ? errno : 0;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return failed;
 }
 
 static inline int zc_accept(struct rdma_cm_id *id, const struct zc_connection_parameters *p)
