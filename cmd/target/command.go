@@ -23,17 +23,16 @@ import (
 type options struct {
 	service service.Flags
 
-	listenAddress     string
-	listenPort        uint16
-	rdmaListenAddress string
-	rdmaListenPort    uint16
-	addressFile       string
-	volumes           []string
-	blockSize         size.Bytes
-	stagingLimit      size.Bytes
-	controlTimeout    time.Duration
-	drainTimeout      time.Duration
-	maxSessions       int
+	listenAddress  string
+	listenPort     uint16
+	rdmaPort       uint16
+	addressFile    string
+	volumes        []string
+	blockSize      size.Bytes
+	stagingLimit   size.Bytes
+	controlTimeout time.Duration
+	drainTimeout   time.Duration
+	maxSessions    int
 }
 
 // defaultBlockSize is that of most disks and file systems.
@@ -57,8 +56,7 @@ that relays export to it.
 	f := cmd.Flags()
 	f.StringVar(&o.listenAddress, "listen-address", "127.0.0.1", "IP address for control connections of relays")
 	f.Uint16Var(&o.listenPort, "listen-port", 0, "port for control connections; 0 picks one (required)")
-	f.StringVar(&o.rdmaListenAddress, "rdma-listen-address", "", "IP address for RDMA connections (default: that of --listen-address)")
-	f.Uint16Var(&o.rdmaListenPort, "rdma-listen-port", 0, "port for RDMA connections; 0 picks one, relays are told")
+	f.Uint16Var(&o.rdmaPort, "rdma-port", 0, "port for RDMA connections; 0 picks one, relays are told")
 	f.StringVar(&o.addressFile, "address-file", "", "write the control address to this file when it is listened on")
 	f.StringArrayVar(&o.volumes, "volume", nil, "volume to serve, NAME=memory:SIZE or NAME=file:PATH[,size=SIZE]; repeatable (required)")
 	f.Var(&o.blockSize, "block-size", "block size of the volumes")
@@ -75,35 +73,21 @@ that relays export to it.
 	return cmd
 }
 
-// addresses are where the target listens.
-func (o *options) addresses() (control, rdma netip.AddrPort, err error) {
+func (o *options) run(ctx context.Context) error {
 	address, err := netip.ParseAddr(o.listenAddress)
 	if err != nil {
-		return control, rdma, fmt.Errorf("--listen-address: %w", err)
+		return program.Usage(fmt.Errorf("--listen-address: %w", err))
 	}
-	rdmaAddress := address
-	if o.rdmaListenAddress != "" {
-		if rdmaAddress, err = netip.ParseAddr(o.rdmaListenAddress); err != nil {
-			return control, rdma, fmt.Errorf("--rdma-listen-address: %w", err)
-		}
-	}
-	return netip.AddrPortFrom(address, o.listenPort), netip.AddrPortFrom(rdmaAddress, o.rdmaListenPort), nil
-}
-
-func (o *options) run(ctx context.Context) error {
-	control, rdma, err := o.addresses()
-	if err != nil {
-		return program.Usage(err)
-	}
+	control := netip.AddrPortFrom(address, o.listenPort)
 	return o.service.Run(ctx, "target", func(ctx context.Context, env *service.Environment) error {
-		return o.serve(ctx, env, control, rdma)
+		return o.serve(ctx, env, control)
 	})
 }
 
 // volumeCloseTimeout bounds making everything durable at the end.
 const volumeCloseTimeout = time.Minute
 
-func (o *options) serve(ctx context.Context, env *service.Environment, control, rdma netip.AddrPort) (err error) {
+func (o *options) serve(ctx context.Context, env *service.Environment, control netip.AddrPort) (err error) {
 	volumes, err := openVolumes(o.volumes, uint32(o.blockSize), env.Log)
 	if err != nil {
 		return err
@@ -113,6 +97,10 @@ func (o *options) serve(ctx context.Context, env *service.Environment, control, 
 		defer cancel()
 		err = errors.Join(err, closeVolumes(ending, volumes))
 	}()
+	rdma := netip.AddrPortFrom(control.Addr(), o.rdmaPort)
+	if env.RDMAAddress.IsValid() {
+		rdma = netip.AddrPortFrom(env.RDMAAddress, o.rdmaPort)
+	}
 	t, err := target.New(ctx, target.Config{
 		RDMA: env.RDMA, Listen: control, RDMAListen: rdma, Volumes: volumes, CPUs: env.CPUs, Policy: env.Policy,
 		ControlTimeout: o.controlTimeout, DrainTimeout: service.ZeroIsNone(o.drainTimeout), KeepAlive: env.KeepAlive, MaxSessions: o.maxSessions,

@@ -89,7 +89,7 @@ func (o *runOptions) serve(ctx context.Context, env *service.Environment, target
 		return program.Usage(err)
 	}
 	r, err := relay.New(ctx, relay.Config{
-		Comch: comch, RDMA: env.RDMA, Device: o.device, Representor: o.representor, Name: o.channelName,
+		Comch: comch, RDMA: env.RDMA, RDMAAddress: env.RDMAAddress, Device: o.device, Representor: o.representor, Name: o.channelName,
 		AllowAnyUser: o.allowAnyUser, Target: target, Volume: o.volume, CPUs: env.CPUs, Policy: env.Policy,
 		ControlTimeout: o.controlTimeout, IOTimeout: service.ZeroIsNone(o.ioTimeout), DrainTimeout: service.ZeroIsNone(o.drainTimeout),
 		KeepAlive: env.KeepAlive, MaxClients: o.maxClients,

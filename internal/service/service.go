@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -46,11 +47,12 @@ func (o *Flags) Add(f *pflag.FlagSet) {
 
 // Environment is what a daemon runs in.
 type Environment struct {
-	Log       *zap.Logger
-	RDMA      rdma.Provider
-	CPUs      []int // for each worker its core, or -1
-	Policy    progress.Policy
-	KeepAlive controlmsg.KeepAliveConfig
+	Log         *zap.Logger
+	RDMA        rdma.Provider
+	RDMAAddress netip.Addr // local address of RDMA connections; the zero Addr if the user left the choice
+	CPUs        []int      // for each worker its core, or -1
+	Policy      progress.Policy
+	KeepAlive   controlmsg.KeepAliveConfig
 
 	ops *ops.Server // nil if nobody listens
 }
@@ -115,11 +117,18 @@ func (o *Flags) environment(name string) (*Environment, error) {
 	if err != nil {
 		return nil, err
 	}
+	address, err := o.rdma.localAddress()
+	if err != nil {
+		return nil, err
+	}
 	provider, err := o.rdma.open(log)
 	if err != nil {
 		return nil, err
 	}
-	return &Environment{Log: log, RDMA: provider, CPUs: cpus, Policy: progress.Policy{Mode: mode}, KeepAlive: o.keepAlive}, nil
+	return &Environment{
+		Log: log, RDMA: provider, RDMAAddress: address, CPUs: cpus,
+		Policy: progress.Policy{Mode: mode}, KeepAlive: o.keepAlive,
+	}, nil
 }
 
 // defaultWorkers is how many workers there are unless told otherwise, if the

@@ -159,6 +159,10 @@ func (s *session) connectLane(lane *datapath.RelayLane, queue int, role controlm
 	if !ok {
 		return status.Errorf(status.Unexpected, "target answered create RDMA connection with %v", answer.Kind())
 	}
+	if details.Address.Addr().Unmap().Is4() != s.target.source.Is4() {
+		return status.Errorf(status.BadConfig, "the target takes RDMA connections at %v, which %v cannot reach: choose --rdma-address of both in the same family",
+			details.Address, s.target.source)
+	}
 	ctx, cancel := s.stepTimeout()
 	defer cancel()
 	return lane.Connect(ctx, datapath.LaneConnection{

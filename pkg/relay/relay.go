@@ -47,6 +47,9 @@ const (
 type Config struct {
 	Comch comch.Provider
 	RDMA  rdma.Provider
+	// RDMAAddress is the local address of RDMA connections. The zero Addr
+	// means that from which the target is reached.
+	RDMAAddress netip.Addr
 	// Device and Representor are where the Comch server listens, under Name.
 	Device      string
 	Representor string
@@ -129,13 +132,10 @@ func New(ctx context.Context, config Config) (*Relay, error) {
 }
 
 func (r *Relay) start(ctx context.Context) error {
-	source, err := sourceAddress(r.config.Target)
-	if err != nil {
+	if err := r.openDevice(); err != nil {
 		return err
 	}
-	if r.device, err = r.config.RDMA.Open(source); err != nil {
-		return fmt.Errorf("open RDMA device at %v: %w", source, err)
-	}
+	var err error
 	if r.pool, err = datapath.StartPool(r.config.CPUs, r.config.Policy, r.device); err != nil {
 		return err
 	}
@@ -145,6 +145,27 @@ func (r *Relay) start(ctx context.Context) error {
 	})
 	if err != nil {
 		return fmt.Errorf("device %q, representor %q: %w", r.config.Device, r.config.Representor, err)
+	}
+	return nil
+}
+
+// openDevice opens the RDMA device that the address belongs to.
+func (r *Relay) openDevice() error {
+	address, err := r.config.RDMAAddress, error(nil)
+	switch {
+	case !address.IsValid():
+		if address, err = sourceAddress(r.config.Target); err != nil {
+			return err
+		}
+	case address.IsUnspecified():
+		return status.Errorf(status.InvalidValue, "the target has to be told one address from which RDMA connections come, not %v", address)
+	}
+	if r.device, err = r.config.RDMA.Open(address); err != nil && !r.config.RDMAAddress.IsValid() {
+		return fmt.Errorf("open RDMA device at %v, from which target %v is reached (--rdma-address chooses another): %w",
+			address, r.config.Target, err)
+	}
+	if err != nil {
+		return fmt.Errorf("open RDMA device at %v: %w", address, err)
 	}
 	return nil
 }

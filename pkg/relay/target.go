@@ -20,7 +20,7 @@ type targetConnection struct {
 	requester *controlmsg.Requester
 	volume    *controlmsg.OpenVolumeReply
 	software  string
-	// source is the local address, from which RDMA connections come as well.
+	// source is the local address of RDMA connections.
 	source netip.Addr
 	// expendable tells that its end does not matter to the session any more.
 	expendable atomic.Bool
@@ -37,11 +37,14 @@ func (r *Relay) openTarget(ctx context.Context) (*targetConnection, error) {
 	}
 	tcp := connection.(*net.TCPConn)
 	t := &targetConnection{
-		source: tcp.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap(),
+		source: r.config.RDMAAddress,
 		requester: controlmsg.NewRequester(controlmsg.NewTCPTransport(tcp, controlmsg.TCPConfig{}), controlmsg.EndpointConfig{
 			Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleRelay, Timeout: r.config.ControlTimeout,
 			KeepAlive: r.config.KeepAlive, Software: r.config.Software, Logger: r.log,
 		}),
+	}
+	if !t.source.IsValid() {
+		t.source = tcp.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 	}
 	err = t.open(ctx, r.config.Volume)
 	if err == nil {

@@ -123,7 +123,7 @@ func (t *Target) start(ctx context.Context) error {
 	t.verifier = binary.BigEndian.Uint64(verifier[:])
 	var err error
 	if t.device, err = t.config.RDMA.Open(t.config.RDMAListen.Addr()); err != nil {
-		return fmt.Errorf("open RDMA device at %v: %w", t.config.RDMAListen.Addr(), err)
+		return fmt.Errorf("open RDMA device at %v (--rdma-address chooses another): %w", t.config.RDMAListen.Addr(), err)
 	}
 	if t.pool, err = datapath.StartPool(t.config.CPUs, t.config.Policy, t.device); err != nil {
 		return err

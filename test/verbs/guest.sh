@@ -155,9 +155,15 @@ mixed() {
     check siw "target and relay end in order" stop_chain
 }
 
+# apart DEVICE: control connections over one address, RDMA over another
+apart() {
+    start_chain 127.0.0.1 verbs verbs --rdma-address "${address[$1]}" && verify && stop_chain
+}
+
 for device in rxe siw; do
     check $device "conformance suite of the RDMA seam" conformance $device
     chain $device
+    check $device "control connections over another address" apart $device
 done
 for crc in "" --rdma-crc; do
     mixed iwarp verbs $crc
