@@ -62,8 +62,9 @@ lint: ## Check architecture, style and protocol definitions
 	$(TOOL) buf format -d --exit-code
 
 .PHONY: generate
-generate: ## Generate code from proto/
+generate: ## Generate code from proto/, and the table of metrics in docs/
 	$(TOOL) buf generate
+	go run ./internal/metrics/document docs/operations.md
 
 .PHONY: check-generated
 check-generated: generate ## Fail if generated code, go.mod or formatting is not up to date

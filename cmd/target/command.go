@@ -117,7 +117,7 @@ func (o *options) serve(ctx context.Context, env *service.Environment, control n
 
 // announce tells everybody that relays can connect.
 func (o *options) announce(ctx context.Context, env *service.Environment, t *target.Target) error {
-	if err := env.Register(metrics.NewCollector("zc_target", t)); err != nil {
+	if err := env.Register(metrics.NewTargetCollector(t)); err != nil {
 		return err
 	}
 	env.Log.Info("listening for relays", zap.Stringer("control", t.Address()), zap.Stringer("rdma", t.RDMAAddress()))

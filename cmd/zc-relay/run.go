@@ -98,7 +98,7 @@ func (o *runOptions) serve(ctx context.Context, env *service.Environment, target
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
-	if err := env.Register(metrics.NewCollector("zc_relay", r)); err != nil {
+	if err := env.Register(metrics.NewRelayCollector(observed{Relay: r, channel: o.device + "/" + o.representor + "/" + o.channelName})); err != nil {
 		return errors.Join(err, r.Close())
 	}
 	env.Log.Info("listening for clients", zap.String("comch", r.Address()), zap.String("device", o.device),

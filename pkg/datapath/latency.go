@@ -1,47 +1,75 @@
 package datapath
 
 import (
+	"math"
 	"math/bits"
-	"sync/atomic"
 )
 
-// LatencyBuckets is the number of buckets of a LatencyHistogram.
-const LatencyBuckets = 26
+// Latency buckets are those of a Prometheus native histogram with
+// LatencySchema, in seconds: bucket i ends at 2^(i/8-20) s. The first holds
+// everything up to about a microsecond, the last everything beyond 64 s.
+const (
+	// LatencySchema makes 2^LatencySchema buckets of each power of two, so
+	// that a bucket is 9 % wide.
+	LatencySchema = 3
+	// LatencyFirstExponent and LatencyLastExponent are the powers of two, in
+	// seconds, at which the first bucket and the last but one end.
+	LatencyFirstExponent = -20
+	LatencyLastExponent  = 6
 
-// firstBucketBits makes the first bucket end at 1024 ns.
-const firstBucketBits = 10
+	latencyBucketsPerOctave = 1 << LatencySchema
+	// LatencyBuckets is the number of buckets.
+	LatencyBuckets = (LatencyLastExponent-LatencyFirstExponent)*latencyBucketsPerOctave + 2
+)
 
-// LatencyHistogram counts latencies in buckets that double in width: bucket i
-// ends at LatencyBound(i), the last is open. One thread records, any may read.
-type LatencyHistogram struct {
-	buckets [LatencyBuckets]atomic.Uint64
-	sumNs   atomic.Uint64
+// LatencyBound is the upper bound of bucket i in seconds. The last bucket has
+// none.
+func LatencyBound(i int) float64 {
+	return math.Exp2(float64(i)/latencyBucketsPerOctave + LatencyFirstExponent)
 }
 
-// LatencyBound is the upper bound of bucket i in nanoseconds, from 1.024 µs
-// to 17 s; the bucket behind the last bound has none.
-func LatencyBound(i int) uint64 { return 1 << (firstBucketBits + i) }
-
-// Record counts one latency. Negative values count as 0.
-func (h *LatencyHistogram) Record(latencyNs int64) {
-	ns := uint64(max(latencyNs, 0))
-	h.buckets[bucketOf(ns)].Add(1)
-	h.sumNs.Add(ns)
-}
-
-// bucketOf finds the first bucket whose bound is not below ns.
-func bucketOf(ns uint64) int {
-	if ns <= 1<<firstBucketBits {
-		return 0
+// latencyBoundsNs are the bounds in whole nanoseconds, and none for the last
+// bucket.
+var latencyBoundsNs = func() (bounds [LatencyBuckets]uint64) {
+	const nanosecondsPerSecond = 1e9
+	for i := range LatencyBuckets - 1 {
+		bounds[i] = uint64(LatencyBound(i) * nanosecondsPerSecond)
 	}
-	return min(bits.Len64(ns-1)-firstBucketBits, LatencyBuckets-1)
-}
+	bounds[LatencyBuckets-1] = math.MaxUint64
+	return bounds
+}()
 
-// Snapshot reads the counts: how many in each bucket, and the sum of all
-// latencies in nanoseconds.
-func (h *LatencyHistogram) Snapshot() (counts [LatencyBuckets]uint64, sumNs uint64) {
-	for i := range h.buckets {
-		counts[i] = h.buckets[i].Load()
+// A latency's cell is its leading one and the cellBits bits behind it. A cell
+// is narrower than a bucket, so it meets one bucket or two.
+const (
+	cellBits       = 4
+	cellsPerOctave = 1 << cellBits
+)
+
+// firstBucketOfCell is the bucket of the smallest latency of each cell.
+var firstBucketOfCell = func() (buckets [(64 + 1) * cellsPerOctave]uint8) {
+	for cell := range buckets {
+		length, mantissa := cell/cellsPerOctave, uint64(cell%cellsPerOctave|cellsPerOctave)
+		if length == 0 {
+			continue
+		}
+		smallest := mantissa << (64 - 1 - cellBits) >> (64 - length)
+		bucket := 0
+		for smallest > latencyBoundsNs[bucket] {
+			bucket++
+		}
+		buckets[cell] = uint8(bucket)
 	}
-	return counts, h.sumNs.Load()
+	return buckets
+}()
+
+// latencyBucket is the index of the first bucket whose bound is not below ns.
+func latencyBucket(ns uint64) int {
+	length := bits.Len64(ns)
+	mantissa := int(ns << (64 - length) >> (64 - 1 - cellBits) & (cellsPerOctave - 1))
+	bucket := int(firstBucketOfCell[length*cellsPerOctave+mantissa])
+	if ns > latencyBoundsNs[bucket] {
+		bucket++
+	}
+	return bucket
 }

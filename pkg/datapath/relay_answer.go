@@ -73,7 +73,7 @@ func (l *RelayLane) settle(m *iomsg.Message) {
 	if l.nowNs == 0 {
 		l.nowNs = nanotime()
 	}
-	l.worker.counters.record(slot.ioType, m.Result, slot.ioSize, l.nowNs-slot.startNs)
+	l.counters.answer(slot.ioType, m.Result, slot.ioSize, l.nowNs-slot.startNs)
 	iomsg.TurnIntoResult(slot.request[:], m.Result)
 	l.answer(&slot.request)
 	l.slots.release(m.Slot)
@@ -91,6 +91,7 @@ func (l *RelayLane) endBatch() {
 	l.nowNs = 0
 	l.inFlight.Store(int64(l.slots.inFlight()))
 	l.finishStop()
+	l.counters.publish()
 	l.flushAnswers()
 }
 
@@ -119,6 +120,7 @@ func (l *RelayLane) answer(m *message) {
 			return
 		}
 	}
+	l.counters.pressed(NoClientReceive)
 	if !l.outbox.push(m) {
 		l.fail(status.Errorf(status.Full, "client takes no answers"))
 	}

@@ -94,12 +94,13 @@ func (l *RelayLane) Refuse(ctx context.Context, code status.Code) error {
 			if !slot.inFlight {
 				continue
 			}
-			l.worker.counters.record(slot.ioType, code, 0, nowNs-slot.startNs)
+			l.counters.answer(slot.ioType, code, 0, nowNs-slot.startNs)
 			iomsg.TurnIntoResult(slot.request[:], code)
 			l.answer(&slot.request)
 			l.slots.release(uint32(i))
 		}
 		l.inFlight.Store(0)
+		l.counters.publish()
 		l.flushAnswers()
 	})
 }
@@ -145,6 +146,8 @@ func (l *RelayLane) Close(ctx context.Context) error {
 
 func (l *RelayLane) detach() {
 	l.state = relayClosed
+	l.counters.giveUp(l.slots.inFlight())
+	l.counters.publish()
 	l.worker.engine.Remove(l)
 	l.worker.engine.RemoveWaiter(l.consumerWaiter())
 	l.worker.engine.RemoveWaiter(l.producerWaiter())

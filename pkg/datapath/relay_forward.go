@@ -33,6 +33,7 @@ func (l *RelayLane) Poll() int {
 		}
 		l.config.Consumer.Flush()
 		l.sendRequests()
+		l.counters.publish()
 		l.nowNs = 0
 	}
 	l.flushAnswers()
@@ -59,7 +60,7 @@ func (l *RelayLane) takeRequest(r *comch.Received) {
 		return
 	}
 	if code := l.judge(&m); code != status.Success {
-		l.worker.counters.record(m.Type, code, 0, 0)
+		l.counters.refuse(m.Type, code, 0, 0)
 		iomsg.TurnIntoResult(request[:], code)
 		l.answer(request)
 		return
@@ -97,11 +98,12 @@ func (l *RelayLane) forward(request *message, m *iomsg.Message) {
 	index, ok := l.slots.claim(request, m, l.nowNs)
 	if !ok {
 		// More than the agreed depth.
-		l.worker.counters.record(m.Type, status.Full, 0, 0)
+		l.counters.refuse(m.Type, status.Full, 0, 0)
 		iomsg.TurnIntoResult(request[:], status.Full)
 		l.answer(request)
 		return
 	}
+	l.counters.take()
 	iomsg.StampTag(request[:], index, l.slots.slots[index].generation)
 	l.addRequest(index, request)
 }

@@ -24,6 +24,10 @@ const spareMessages = 4
 // RelayLaneConfig says what a RelayLane serves.
 type RelayLaneConfig struct {
 	Worker *Worker
+	// Queue is the queue's index in its session, under which Counters count.
+	// Without Counters nobody learns of the counts.
+	Queue    int
+	Counters *CounterSet
 	// Domain is the session's; Export is the client's region in it.
 	Domain rdma.ProtectionDomain
 	// ExportLength and ExportAccess bound what requests may name.
@@ -52,9 +56,10 @@ func RelayConsumerConfig(depth int) comch.ConsumerConfig {
 // from either connection, back. Its methods are for the control plane and may
 // be called by any goroutine, one at a time.
 type RelayLane struct {
-	worker *Worker
-	config RelayLaneConfig
-	place  placeID
+	worker   *Worker
+	config   RelayLaneConfig
+	place    placeID
+	counters *Counters
 
 	slots     relaySlots
 	endpoints [roleCount]endpoint
@@ -106,7 +111,7 @@ type stopBarrier struct {
 func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, error) {
 	depth := uint32(config.Depth)
 	l := &RelayLane{
-		worker: config.Worker, config: config, slots: newRelaySlots(config.Depth),
+		worker: config.Worker, config: config, counters: countersOf(config.Counters, config.Queue, config.Worker), slots: newRelaySlots(config.Depth),
 		outbox:  newMessageQueue(config.Depth + comchBatch + spareMessages),
 		ready:   [roleCount]chan error{make(chan error, 1), make(chan error, 1)},
 		stopped: make(chan struct{}), gone: make(chan struct{}),

@@ -15,6 +15,7 @@ import (
 
 const (
 	testDepth      = 8
+	testQueue      = 3
 	testBufferSize = 64 << 10
 	testExport     = 1 << 20
 )
@@ -30,6 +31,7 @@ type relayRig struct {
 	exported rdma.MemoryRegion
 	domain   rdma.ProtectionDomain
 	failure  chan error
+	counters CounterSet
 }
 
 func newRelayRig(t *testing.T) *relayRig {
@@ -49,7 +51,7 @@ func newRelayRig(t *testing.T) *relayRig {
 		t.Fatal(err)
 	}
 	r.lane, err = NewRelayLane(ctx, RelayLaneConfig{
-		Worker: worker, Domain: r.domain, ExportLength: testExport, ExportAccess: memory.RemoteRead | memory.RemoteWrite,
+		Worker: worker, Queue: testQueue, Counters: &r.counters, Domain: r.domain, ExportLength: testExport, ExportAccess: memory.RemoteRead | memory.RemoteWrite,
 		Consumer: r.client.consumer, Producer: r.client.producer, Depth: testDepth, BufferSize: testBufferSize,
 		OnFailure: func(err error) { r.failure <- err },
 	})
@@ -176,9 +178,9 @@ func TestAnAnswerOnEitherConnectionReachesTheClientWithItsResult(t *testing.T) {
 			if got != want {
 				t.Errorf("client received %+v, want %+v", got, want)
 			}
-			if n := r.lane.worker.Counters().IO(ReadOperation, status.IOFailed); n != 1 {
-				t.Errorf("%d failed reads were counted", n)
-			}
+			awaitCounts(t, &r.counters, func(q *QueueCounts) bool {
+				return q.IO(ReadOperation, status.IOFailed) == 1 && q.Bytes(ReadOperation) == 0 && q.InFlight == 0
+			})
 		})
 	}
 }
@@ -408,6 +410,9 @@ func TestAnswersWaitForAClientThatPostsNoReceives(t *testing.T) {
 		t.Fatal("an answer came without a receive")
 	case <-time.After(20 * time.Millisecond):
 	}
+	awaitCounts(t, &r.counters, func(q *QueueCounts) bool {
+		return q.Total(ReadOperation) == testDepth && q.BackPressure(NoClientReceive) == testDepth-1
+	})
 	r.client.producer.setCredits(testDepth)
 	for i := uint64(1); i < testDepth; i++ {
 		if m := r.answer(); m.UserData != i {

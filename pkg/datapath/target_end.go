@@ -72,6 +72,7 @@ func (l *TargetLane) finish() {
 	}
 	l.nowNs = 0
 	l.inFlight.Store(int64(l.answering + l.backlog.count))
+	l.counters.publish()
 	l.checkDrained()
 }
 
@@ -180,6 +181,8 @@ func (l *TargetLane) Close(ctx context.Context) error {
 
 func (l *TargetLane) detach() {
 	l.state = targetClosed
+	l.counters.giveUp(l.answering + l.backlog.count)
+	l.counters.publish()
 	l.worker.engine.Remove(l)
 	l.worker.engine.RemoveWaiter(l.lane)
 	l.worker.dispatch.unregister(l.place)

@@ -18,6 +18,10 @@ const volumeBatch = 32
 // TargetLaneConfig says what a TargetLane serves.
 type TargetLaneConfig struct {
 	Worker *Worker
+	// Queue is the queue's index in its session, under which Counters count.
+	// Without Counters nobody learns of the counts.
+	Queue    int
+	Counters *CounterSet
 	// Domain is the session's.
 	Domain rdma.ProtectionDomain
 	Volume volume.Volume
@@ -48,11 +52,12 @@ type RemoteMemory struct {
 // answers. Its methods are for the control plane and may be called by any
 // goroutine, one at a time.
 type TargetLane struct {
-	worker *Worker
-	config TargetLaneConfig
-	place  placeID
-	info   volume.Info
-	lane   volume.Lane
+	worker   *Worker
+	config   TargetLaneConfig
+	place    placeID
+	counters *Counters
+	info     volume.Info
+	lane     volume.Lane
 
 	endpoints [roleCount]endpoint
 	messages  *messageMemory
@@ -103,6 +108,7 @@ func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, e
 	count := 2*config.Depth + spareMessages
 	l := &TargetLane{
 		worker: config.Worker, config: config, info: config.Volume.Info(),
+		counters:     countersOf(config.Counters, config.Queue, config.Worker),
 		transactions: make([]transaction, count), free: make([]uint32, count),
 		backlog: newMessageQueue(config.Depth), waitStaging: newFIFO(count), waitRead: newFIFO(count), maxReads: 1,
 		ready:   [roleCount]chan error{make(chan error, 1), make(chan error, 1)},

@@ -47,8 +47,11 @@ func (l *TargetLane) takeRequest(e *endpoint, c *rdma.Completion) {
 	case l.answering+l.backlog.count >= l.config.Depth:
 		l.fail(status.Errorf(status.Full, "relay sent more than the agreed %d requests", l.config.Depth))
 	case len(l.free) == 0:
+		l.counters.take()
+		l.counters.pressed(NoTransaction)
 		l.backlog.push(&request) // has room for the depth
 	default:
+		l.counters.take()
 		l.begin(&request, &m)
 	}
 }
@@ -166,6 +169,7 @@ func (l *TargetLane) stage(index uint32) {
 	t := &l.transactions[index]
 	t.staging = l.staging.take()
 	if t.staging == noStaging {
+		l.counters.pressed(NoStaging)
 		l.waitStaging.push(index)
 		return
 	}

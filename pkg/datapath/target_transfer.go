@@ -12,6 +12,7 @@ import (
 // everything behind them.
 func (l *TargetLane) fetch(index uint32) {
 	if l.reads >= l.maxReads {
+		l.counters.pressed(NoReadCredit)
 		l.waitRead.push(index)
 		return
 	}
@@ -99,7 +100,7 @@ func (l *TargetLane) prepareAnswer(index uint32, code status.Code) {
 	iomsg.TurnIntoResult(t.message[:], code)
 	*l.messages.at(index) = t.message
 	l.answering--
-	l.worker.counters.record(t.ioType, code, t.ioSize, l.now()-t.startNs)
+	l.counters.answer(t.ioType, code, t.ioSize, l.now()-t.startNs)
 }
 
 // sent ends a transaction: its answer is on its way and nothing refers to its

@@ -41,10 +41,10 @@ type WorkerConfig struct {
 // Worker is an OS thread with a progress engine, an RDMA completion queue and
 // the lanes that it serves.
 type Worker struct {
+	cpu      int
 	engine   *progress.Engine
 	queue    rdma.CompletionQueue
 	dispatch dispatcher
-	counters Counters
 	lanes    atomic.Int32
 
 	stopping atomic.Bool
@@ -64,7 +64,7 @@ func StartWorker(config WorkerConfig) (*Worker, error) {
 		_ = engine.Close()
 		return nil, fmt.Errorf("start worker: create completion queue: %w", err)
 	}
-	w := &Worker{engine: engine, queue: queue, stopped: make(chan struct{})}
+	w := &Worker{cpu: config.CPU, engine: engine, queue: queue, stopped: make(chan struct{})}
 	w.dispatch.queue = queue
 	if err := engine.AddWaiter(queue); err != nil {
 		_ = queue.Close()
@@ -111,8 +111,11 @@ func (w *Worker) Stop() error {
 	return nil
 }
 
-// Counters are the worker's IO counts, for whoever collects metrics.
-func (w *Worker) Counters() *Counters { return &w.counters }
+// Lanes is how many lanes the worker serves.
+func (w *Worker) Lanes() int { return int(w.lanes.Load()) }
+
+// CPU is the core that the worker is pinned to, or NoCPU.
+func (w *Worker) CPU() int { return w.cpu }
 
 // Stats are the polling counts of the worker's engine.
 func (w *Worker) Stats() progress.Stats { return w.engine.Stats() }

@@ -137,7 +137,7 @@ func (s *session) newLane(queue int, clientConsumer comch.ConsumerID) (*datapath
 		return nil, 0, errors.Join(fmt.Errorf("create Comch producer to consumer %d: %w", clientConsumer, err), consumer.Close())
 	}
 	lane, err := datapath.NewRelayLane(ctx, datapath.RelayLaneConfig{
-		Worker: s.relay.pool.Pick(), Domain: s.domain,
+		Worker: s.relay.pool.Pick(), Queue: queue, Counters: &s.relay.counters, Domain: s.domain,
 		ExportLength: s.config.Export.Length, ExportAccess: s.access,
 		Consumer: consumer, Producer: producer,
 		Depth: depth, BufferSize: s.config.BufferSize, OnFailure: s.laneFailed(queue),

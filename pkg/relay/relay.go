@@ -115,6 +115,7 @@ type Relay struct {
 	sessionID     atomic.Uint64
 	exported      atomic.Int64 // bytes of client memory
 	sessionsTotal atomic.Uint64
+	counters      datapath.CounterSet
 
 	mu       sync.Mutex // guards sessions
 	sessions map[*session]struct{}
@@ -261,6 +262,9 @@ func (r *Relay) Close() error {
 
 // Workers returns the data-path workers, for whoever collects metrics.
 func (r *Relay) Workers() []*datapath.Worker { return r.pool.Workers() }
+
+// Counters are those of the channel's queues, for whoever collects metrics.
+func (r *Relay) Counters() *datapath.CounterSet { return &r.counters }
 
 // Sessions is how many clients are connected now.
 func (r *Relay) Sessions() int {

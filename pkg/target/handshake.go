@@ -105,7 +105,8 @@ func (s *session) makeLanes(ctx context.Context) error {
 func (s *session) laneConfig(queue int) datapath.TargetLaneConfig {
 	export := &s.config.Export
 	return datapath.TargetLaneConfig{
-		Worker: s.target.pool.Pick(), Domain: s.domain, Volume: s.volume, VolumeMemory: s.volumeMemory,
+		Worker: s.target.pool.Pick(), Queue: queue, Counters: s.target.counters[s.volume.Info().Name],
+		Domain: s.domain, Volume: s.volume, VolumeMemory: s.volumeMemory,
 		Export: datapath.RemoteMemory{
 			Key: export.RDMA.RemoteKey, Base: export.RDMA.Base, Length: export.Length, Access: export.Access,
 		},

@@ -97,7 +97,8 @@ type Target struct {
 
 	sessionID     atomic.Uint64
 	sessionsTotal atomic.Uint64
-	mu            sync.Mutex // guards sessions
+	counters      map[string]*datapath.CounterSet // by volume
+	mu            sync.Mutex                      // guards sessions
 	sessions      map[*session]struct{}
 	running       sync.WaitGroup
 }
@@ -107,7 +108,10 @@ func New(ctx context.Context, config Config) (*Target, error) {
 	config.setDefaults()
 	t := &Target{
 		config: config, log: config.Logger, sessions: make(map[*session]struct{}),
-		tokens: newTokenRegistry(), clients: newClientRegistry(),
+		tokens: newTokenRegistry(), clients: newClientRegistry(), counters: make(map[string]*datapath.CounterSet),
+	}
+	for name := range config.Volumes {
+		t.counters[name] = &datapath.CounterSet{}
 	}
 	if err := t.start(ctx); err != nil {
 		return nil, errors.Join(err, t.Close())
@@ -245,6 +249,10 @@ func (t *Target) Close() error {
 
 // Workers returns the data-path workers, for whoever collects metrics.
 func (t *Target) Workers() []*datapath.Worker { return t.pool.Workers() }
+
+// Counters are those of the queues of each volume, by its name, for whoever
+// collects metrics. The map does not change.
+func (t *Target) Counters() map[string]*datapath.CounterSet { return t.counters }
 
 // Sessions is how many control connections there are now.
 func (t *Target) Sessions() int {

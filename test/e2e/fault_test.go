@@ -34,7 +34,7 @@ func bench(depth int) []string {
 func startObservedChain(t *testing.T, volumes ...string) *chain {
 	t.Helper()
 	c := &chain{t: t, dir: t.TempDir(), volumes: volumes, address: listenAddress()}
-	c.startTarget()
+	c.startTarget("--metrics-listen", "127.0.0.1:0")
 	c.relay = c.startRelay("comch", "--metrics-listen", "127.0.0.1:0")
 	return c
 }

@@ -57,26 +57,35 @@ func sumMetric(text, name string) float64 {
 	return sum
 }
 
+func mustContain(t testing.TB, text string, wanted ...string) {
+	t.Helper()
+	for _, want := range wanted {
+		if !strings.Contains(text, want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+}
+
 func TestMetricsAndHealthTellWhatHappens(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
 	eventually(t, "the relay is ready", func() bool { code, _ := get(t, c.relay, "/readyz"); return code == http.StatusOK })
 	if code, _ := get(t, c.relay, "/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz answers %d", code)
 	}
-	c.mustRun("bench", "--rw", "randread", "--block-size", "4KiB", "--queue-depth", "4", "--run-limit-operation-count", "500", "--warmup", "0s")
-	text := c.scrape(c.relay)
-	for _, want := range []string{
-		`zc_relay_io_total{code="SUCCESS",op="read"} 500`,
-		`zc_relay_io_bytes_total{op="read"} 2.048e+06`,
-		`zc_relay_io_latency_seconds_count{op="read"} 500`,
-		`zc_relay_poll_total{outcome="hit"}`,
-		`zc_relay_late_wakeups_total 0`,
-		`zc_relay_sessions 0`,
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("metrics lack %s", want)
-		}
-	}
+	c.mustRun("bench", "--rw", "randread", "--block-size", "4KiB", "--queues", "1", "--queue-depth", "4", "--run-limit-operation-count", "500", "--warmup", "0s")
+	mustContain(t, c.scrape(c.relay),
+		`zc_relay_io_total{channel="03:00.0/b1:00.0/storage_zero_copy_comch",code="SUCCESS",op="read",queue="0"} 500`,
+		`zc_relay_io_bytes_total{channel="03:00.0/b1:00.0/storage_zero_copy_comch",op="read",queue="0"} 2.048e+06`,
+		`zc_relay_io_latency_seconds_count{channel="03:00.0/b1:00.0/storage_zero_copy_comch",op="read",queue="0"} 500`,
+		`zc_relay_io_in_flight{channel="03:00.0/b1:00.0/storage_zero_copy_comch",queue="0"} 0`,
+		`zc_relay_poll_total{outcome="hit",worker="0"}`,
+		`zc_relay_late_wakeups_total{worker="0"} 0`,
+		`zc_relay_sessions{channel="03:00.0/b1:00.0/storage_zero_copy_comch"} 0`,
+	)
+	mustContain(t, c.scrape(c.target),
+		`zc_target_io_total{code="SUCCESS",op="read",queue="0",volume="disk"} 500`,
+		`zc_target_io_latency_seconds_count{op="read",queue="0",volume="disk"} 500`,
+	)
 	c.target.signal(syscall.SIGKILL)
 	eventually(t, "the relay is not ready without its target", func() bool {
 		code, _ := get(t, c.relay, "/readyz")

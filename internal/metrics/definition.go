@@ -1,0 +1,58 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Definition is what can be said of a metric before it has a value.
+type Definition struct {
+	Name   string
+	Type   Type
+	Labels []string
+	Help   string
+}
+
+// Type is a metric's type as Prometheus names it.
+type Type string
+
+// The types of metrics.
+const (
+	Counter   Type = "counter"
+	Gauge     Type = "gauge"
+	Histogram Type = "histogram"
+)
+
+// metric is a definition with the description that the client library wants.
+type metric struct {
+	Definition
+	desc *prometheus.Desc
+}
+
+func define(name string, kind Type, help string, labels ...string) *metric {
+	return &metric{
+		Definition: Definition{Name: name, Type: kind, Labels: labels, Help: help},
+		desc:       prometheus.NewDesc(name, help, labels, nil),
+	}
+}
+
+// send sends one value of the metric.
+func (m *metric) send(out chan<- prometheus.Metric, value float64, labels ...string) {
+	kind := prometheus.GaugeValue
+	if m.Type == Counter {
+		kind = prometheus.CounterValue
+	}
+	out <- prometheus.MustNewConstMetric(m.desc, kind, value, labels...)
+}
+
+// Definitions are all metrics of the daemons' own, in the order in which they
+// are documented.
+func Definitions() []Definition {
+	relay, target := newRelayMetrics(), newTargetMetrics()
+	var all []Definition
+	for _, group := range [][]*metric{
+		relay.all(), target.all(),
+	} {
+		for _, m := range group {
+			all = append(all, m.Definition)
+		}
+	}
+	return all
+}

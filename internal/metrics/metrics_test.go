@@ -1,0 +1,146 @@
+package metrics
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+	"go.uber.org/goleak"
+
+	"github.com/zc-relay/zc-relay/pkg/datapath"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestEveryMetricIsDefinedAsPrometheusWantsIt(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, d := range Definitions() {
+		if seen[d.Name] {
+			t.Errorf("%s is defined twice", d.Name)
+		}
+		seen[d.Name] = true
+		if counter := strings.HasSuffix(d.Name, "_total"); counter != (d.Type == Counter) {
+			t.Errorf("%s is a %s", d.Name, d.Type)
+		}
+		if !strings.HasSuffix(d.Help, ".") {
+			t.Errorf("%s has the help %q", d.Name, d.Help)
+		}
+	}
+	for _, want := range []string{"zc_relay_io_total", "zc_target_io_latency_seconds", "zc_relay_late_wakeups_total"} {
+		if !seen[want] {
+			t.Errorf("%s is not defined", want)
+		}
+	}
+}
+
+type fakeRelay []Channel
+
+func (f fakeRelay) Channels() []Channel         { return f }
+func (f fakeRelay) Workers() []*datapath.Worker { return nil }
+
+func TestChannelsAreToldApart(t *testing.T) {
+	collector := NewRelayCollector(fakeRelay{
+		{Name: "a", Counters: &datapath.CounterSet{}, Sessions: 2, SessionsTotal: 5},
+		{Name: "b", Counters: &datapath.CounterSet{}},
+	})
+	want := `
+# HELP zc_relay_sessions Sessions that are open now.
+# TYPE zc_relay_sessions gauge
+zc_relay_sessions{channel="a"} 2
+zc_relay_sessions{channel="b"} 0
+`
+	if err := testutil.CollectAndCompare(collector, strings.NewReader(want), "zc_relay_sessions"); err != nil {
+		t.Error(err)
+	}
+	if problems, err := testutil.CollectAndLint(collector); err != nil || len(problems) > 0 {
+		t.Errorf("lint finds %v, error %v", problems, err)
+	}
+}
+
+// collectLatency returns the histogram of a distribution after it has passed
+// through a registry, which checks it.
+func collectLatency(t *testing.T, latency *datapath.Latency) *dto.Histogram {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(oneMetric{newLatencyHistogram(prometheus.NewDesc("x_seconds", "X.", []string{"l"}, nil), []string{"l"}, []string{"v"}, latency)})
+	families, err := registry.Gather()
+	if err != nil || len(families) != 1 {
+		t.Fatalf("gathered %v, error %v", families, err)
+	}
+	return families[0].Metric[0].Histogram
+}
+
+type oneMetric struct{ metric prometheus.Metric }
+
+func (o oneMetric) Describe(out chan<- *prometheus.Desc) { out <- o.metric.Desc() }
+func (o oneMetric) Collect(out chan<- prometheus.Metric) { out <- o.metric }
+
+// nativeBuckets undoes spans and differences: counts by native index.
+func nativeBuckets(h *dto.Histogram) map[int32]int64 {
+	buckets := make(map[int32]int64)
+	var index int32
+	var count int64
+	deltas := h.PositiveDelta
+	for _, span := range h.PositiveSpan {
+		index += span.GetOffset()
+		for range span.GetLength() {
+			count += deltas[0]
+			deltas = deltas[1:]
+			buckets[index] = count
+			index++
+		}
+	}
+	return buckets
+}
+
+func TestALatencyHistogramIsNativeAndClassicAtOnce(t *testing.T) {
+	latency := datapath.Latency{SumNs: 3_000_000_000}
+	latency.Buckets[0] = 3                         // up to 2^-20 s
+	latency.Buckets[1] = 5                         // the native index -159
+	latency.Buckets[2] = 4                         // its neighbour
+	latency.Buckets[160] = 7                       // up to 1 s: index 0
+	latency.Buckets[datapath.LatencyBuckets-1] = 2 // beyond 64 s: index 49
+	h := collectLatency(t, &latency)
+	if h.GetSampleCount() != 21 || h.GetSampleSum() != 3 {
+		t.Errorf("count %d, sum %v", h.GetSampleCount(), h.GetSampleSum())
+	}
+	got := nativeBuckets(h)
+	want := map[int32]int64{-159: 5, -158: 4, 0: 7, 49: 2}
+	if len(got) != len(want) || h.GetZeroCount() != 3 || h.GetSchema() != 3 {
+		t.Errorf("native buckets are %v, zero count %d, schema %d", got, h.GetZeroCount(), h.GetSchema())
+	}
+	for index, n := range want {
+		if got[index] != n {
+			t.Errorf("native bucket %d has %d, want %d", index, got[index], n)
+		}
+	}
+	for _, b := range h.Bucket {
+		want := uint64(12)
+		switch bound := b.GetUpperBound(); {
+		case bound == 1.0/(1<<20):
+			want = 3
+		case bound >= 1:
+			want = 19
+		}
+		if b.GetCumulativeCount() != want {
+			t.Errorf("classic bucket up to %v s has %d, want %d", b.GetUpperBound(), b.GetCumulativeCount(), want)
+		}
+	}
+	bounds := make([]float64, len(h.Bucket))
+	for i, b := range h.Bucket {
+		bounds[i] = b.GetUpperBound()
+	}
+	if len(bounds) != 27 || !slices.Contains(bounds, 1) || bounds[26] != 64 {
+		t.Errorf("classic bounds are %v", bounds)
+	}
+}
+
+func TestALatencyHistogramWithoutSamplesIsStillNative(t *testing.T) {
+	h := collectLatency(t, &datapath.Latency{})
+	if len(h.PositiveSpan) != 1 || h.PositiveSpan[0].GetLength() != 0 || h.GetZeroThreshold() == 0 {
+		t.Errorf("spans are %v, the zero bucket is %v wide", h.PositiveSpan, h.GetZeroThreshold())
+	}
+}

@@ -1,0 +1,176 @@
+package datapath
+
+import (
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// awaitCounts waits until the counts of the rig's queue are as wanted. They are
+// published after the answers that a test has seen.
+func awaitCounts(t *testing.T, set *CounterSet, wanted func(*QueueCounts) bool) {
+	t.Helper()
+	deadline := time.Now().Add(testTimeout)
+	for {
+		queues := set.Queues()
+		if len(queues) != 1 || queues[0].Queue != testQueue {
+			t.Fatalf("there are counts of %d queues", len(queues))
+		}
+		if wanted(&queues[0]) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the queue counts %+v", queues[0].io)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestLatencyBucketsHoldWhatTheirBoundsSay(t *testing.T) {
+	for i := range LatencyBuckets - 1 {
+		bound := latencyBoundsNs[i]
+		if got := latencyBucket(bound); got != i {
+			t.Errorf("%d ns are in bucket %d, want %d", bound, got, i)
+		}
+		if got := latencyBucket(bound + 1); got != i+1 {
+			t.Errorf("%d ns are in bucket %d, want %d", bound+1, got, i+1)
+		}
+	}
+	for ns, want := range map[uint64]int{0: 0, 1: 0, 953: 0, 954: 1, math.MaxUint64: LatencyBuckets - 1} {
+		if got := latencyBucket(ns); got != want {
+			t.Errorf("%d ns are in bucket %d, want %d", ns, got, want)
+		}
+	}
+}
+
+func TestEveryLatencyFallsIntoTheFirstBucketThatHoldsIt(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ns := rapid.Uint64().Draw(t, "ns") >> rapid.IntRange(0, 63).Draw(t, "shift")
+		want := 0
+		for ns > latencyBoundsNs[want] {
+			want++
+		}
+		if got := latencyBucket(ns); got != want {
+			t.Fatalf("%d ns are in bucket %d, want %d", ns, got, want)
+		}
+	})
+}
+
+func TestCountsShowWhenTheyArePublished(t *testing.T) {
+	var set CounterSet
+	c := set.of(testQueue, nil)
+	c.take()
+	c.take()
+	c.answer(iomsg.Write, status.Success, 4096, 2000)
+	c.refuse(iomsg.Read, status.Code(1<<20), 4096, -1)
+	c.pressed(NoStaging)
+	if q := set.Queues()[0]; q.Total(WriteOperation) != 0 || q.InFlight != 0 {
+		t.Errorf("before publication there are %+v", q.io)
+	}
+	c.publish()
+	q := set.Queues()[0]
+	if q.IO(WriteOperation, status.Success) != 1 || q.Bytes(WriteOperation) != 4096 || q.InFlight != 1 || q.BackPressure(NoStaging) != 1 {
+		t.Errorf("writes are %+v, %d bytes, %d in flight", q.io, q.Bytes(WriteOperation), q.InFlight)
+	}
+	if q.IO(ReadOperation, status.Unknown) != 1 || q.Bytes(ReadOperation) != 0 || q.Latency(ReadOperation).Buckets[0] != 1 {
+		t.Errorf("reads are %+v", q.io)
+	}
+	if l := q.Latency(WriteOperation); l.SumNs != 2000 || l.Buckets[latencyBucket(2000)] != 1 {
+		t.Errorf("latency of writes is %+v", l)
+	}
+}
+
+func TestQueuesOfOneIndexAreAddedUpOverTheWorkers(t *testing.T) {
+	var set CounterSet
+	first, second := &Worker{}, &Worker{}
+	for _, c := range []*Counters{set.of(1, first), set.of(1, second), set.of(0, second), set.of(1, first)} {
+		c.refuse(iomsg.Flush, status.Success, 0, 10)
+		c.publish()
+	}
+	queues := set.Queues()
+	if len(queues) != 2 || queues[0].Queue != 0 || queues[1].Queue != 1 {
+		t.Fatalf("queues are %d", len(queues))
+	}
+	if queues[0].Total(FlushOperation) != 1 || queues[1].Total(FlushOperation) != 3 {
+		t.Errorf("flushes are %d and %d", queues[0].Total(FlushOperation), queues[1].Total(FlushOperation))
+	}
+}
+
+func TestReadersSeeWholeCountsWhileTheWorkerCounts(t *testing.T) {
+	var set CounterSet
+	c := set.of(0, nil)
+	const batches, batch = 2000, 7
+	var reading sync.WaitGroup
+	stop := make(chan struct{})
+	reading.Go(func() {
+		var last uint64
+		for {
+			q := set.Queues()[0]
+			if n := q.IO(ReadOperation, status.Success); n < last || n%batch != 0 {
+				t.Errorf("%d reads after %d", n, last)
+			} else {
+				last = n
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	})
+	for range batches {
+		for range batch {
+			c.refuse(iomsg.Read, status.Success, 512, 5000)
+		}
+		c.publish()
+	}
+	close(stop)
+	reading.Wait()
+	if q := set.Queues()[0]; q.Bytes(ReadOperation) != batches*batch*512 {
+		t.Errorf("%d bytes", q.Bytes(ReadOperation))
+	}
+}
+
+func TestCountingAllocatesNothing(t *testing.T) {
+	var c Counters
+	if n := testing.AllocsPerRun(100, func() {
+		c.take()
+		c.answer(iomsg.Read, status.Success, 4096, 12345)
+		c.publish()
+	}); n != 0 {
+		t.Errorf("%v allocations for each IO", n)
+	}
+}
+
+// BenchmarkCounting shows what counting costs an IO, by how many are answered
+// together.
+func BenchmarkCounting(b *testing.B) {
+	for name, batch := range map[string]int{"batch=1": 1, "batch=16": 16} {
+		b.Run(name, func(b *testing.B) {
+			var c Counters
+			ns := int64(20_000)
+			for i := 0; b.Loop(); i++ {
+				ns = ns*6364136223846793005 + 1442695040888963407
+				c.take()
+				c.answer(iomsg.Read, status.Success, 4096, 20_000+ns>>48&0x3fff)
+				if i%batch == 0 {
+					c.publish()
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkClock(b *testing.B) {
+	var sum int64
+	for b.Loop() {
+		sum += nanotime()
+	}
+	_ = sum
+}
