@@ -73,15 +73,23 @@ check-generated: generate ## Fail if generated code, go.mod or formatting is not
 	cd tools && go mod tidy -diff
 	test -z "$$(gofmt -l $$(git ls-files '*.go'))"
 
+# The benchmark program. What it writes goes to RESULTS.
+MEASURE := go run -ldflags '$(LDFLAGS)' ./bench/measure
+RESULTS := bench-results
+
 .PHONY: bench
 bench: build ## Measure the chain, and each hop alone
 	go test -run '^$$' -bench . -benchmem ./pkg/...
-	scripts/bench.sh
+	$(MEASURE) chain --series small,large --output-directory '$(RESULTS)'
+
+.PHONY: bench-chain
+bench-chain: build ## Measure the chain with all series, beside a bare chain: JSON, Markdown and SVG into RESULTS
+	$(MEASURE) chain --output-directory '$(RESULTS)'
 
 .PHONY: bench-once
 bench-once: build ## Run every benchmark once, so that none rots
 	go test -run '^$$' -bench . -benchtime 1x ./pkg/... ./internal/...
-	RUNTIME=200ms WARMUP=100ms scripts/bench.sh
+	$(MEASURE) chain --repetitions 1 --runtime 50ms --warmup 50ms --output-directory '$(RESULTS)/once'
 
 .PHONY: fuzz
 fuzz: ## Fuzz every target for FUZZTIME (5s)
@@ -94,4 +102,4 @@ soak: ## Long fuzzing and a thousand sessions
 
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf bin dist
+	rm -rf bin dist $(RESULTS)

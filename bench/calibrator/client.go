@@ -2,15 +2,18 @@ package main
 
 import (
 	"encoding/binary"
-	"fmt"
+	"encoding/json"
+	"os"
 	"slices"
 	"time"
+
+	"github.com/zc-relay/zc-relay/internal/bench/suite"
 )
 
 // warmup is not measured.
 const warmup = 300 * time.Millisecond
 
-// runClient keeps depth requests under way and prints IOPS and latencies.
+// runClient keeps depth requests under way and prints what it measured.
 func runClient(p parameters) error {
 	s, _, err := mapShared(&p, true)
 	if err != nil {
@@ -20,7 +23,6 @@ func runClient(p parameters) error {
 	latencies := make([]time.Duration, 0, 1<<23)
 	var message [messageSize]byte
 	var sent, received uint64
-	epoch := time.Now()
 	send := func(slot uint32, now time.Duration) {
 		starts[slot] = now
 		binary.BigEndian.PutUint32(message[8:], slot)
@@ -31,6 +33,10 @@ func runClient(p parameters) error {
 	for slot := range p.depth {
 		send(uint32(slot), 0)
 	}
+	for !s.answers.get(received, &message) { // the others are still starting
+		yield()
+	}
+	epoch := time.Now()
 	measured := 0
 	for now := time.Duration(0); now < warmup+p.duration; {
 		if !s.answers.get(received, &message) {
@@ -53,11 +59,22 @@ func runClient(p parameters) error {
 			}
 		}
 	}
-	slices.Sort(latencies)
-	at := func(quantile float64) float64 {
-		return float64(latencies[int(quantile*float64(len(latencies)-1))].Nanoseconds()) / 1000
-	}
+	return json.NewEncoder(os.Stdout).Encode(result(p, measured, latencies))
+}
+
+// result sums up a run.
+func result(p parameters, measured int, latencies []time.Duration) suite.Run {
 	iops := float64(measured) / p.duration.Seconds()
-	fmt.Printf("%.0f %.1f %.1f %.1f %.1f\n", iops, iops*float64(p.blockSize)/(1<<20), at(0.5), at(0.99), at(0.999))
-	return nil
+	run := suite.Run{IOPS: iops, BytesPerSecond: uint64(iops * float64(p.blockSize))}
+	if len(latencies) == 0 {
+		return run
+	}
+	slices.Sort(latencies)
+	at := func(quantile float64) *int64 {
+		return new(latencies[int(quantile*float64(len(latencies)-1))].Nanoseconds())
+	}
+	run.LatencyNs = &suite.Latency{
+		Min: at(0), P50: at(0.5), P90: at(0.9), P99: at(0.99), P999: at(0.999), P9999: at(0.9999), Max: at(1),
+	}
+	return run
 }

@@ -5,7 +5,8 @@
 //
 //	calibrator DIRECTORY RW BLOCK_SIZE DEPTH DURATION
 //
-// starts the other two processes by itself and prints the client's result.
+// starts the other two processes by itself and prints the client's result, a
+// run as in zc-relay.bench-suite/1.
 package main
 
 import (
@@ -15,6 +16,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -53,6 +55,7 @@ func run(args []string) error {
 	for _, other := range []string{"storage", "middle"} {
 		command := exec.Command(os.Args[0], append(os.Args[1:], other)...)
 		command.Stderr = os.Stderr
+		command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // of this thread, which is the main one
 		if err := command.Start(); err != nil {
 			return err
 		}

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"bytes"
-	"encoding/json"
 	"flag"
 	"os"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/zc-relay/zc-relay/internal/program/report"
+	"github.com/zc-relay/zc-relay/internal/program/report/schematest"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -94,45 +94,17 @@ func TestTheTextTellsTheSame(t *testing.T) {
 // schemaPath is the schema that users are given.
 const schemaPath = "../../docs/bench-result.schema.json"
 
-func readSchema(t *testing.T) *schema {
-	t.Helper()
-	content, err := os.ReadFile(schemaPath)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &schema{}
-	decoder := json.NewDecoder(bytes.NewReader(content))
-	decoder.DisallowUnknownFields() // a keyword that the checker does not know would not be checked
-	if err := decoder.Decode(s); err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func documentOf(t *testing.T, r *Report) any {
-	t.Helper()
-	content, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var document any
-	if err := json.Unmarshal(content, &document); err != nil {
-		t.Fatal(err)
-	}
-	return document
-}
-
 func TestDocumentsFitTheSchemaAndEveryFieldIsInIt(t *testing.T) {
-	s := readSchema(t)
+	s := schematest.Read(t, schemaPath)
 	for name, r := range map[string]*Report{"example": exampleReport(), "empty": emptyReport()} {
-		for _, problem := range s.check(s, "", documentOf(t, r)) {
+		for _, problem := range s.Check(schematest.Document(t, r)) {
 			t.Errorf("%s: %s", name, problem)
 		}
 	}
 }
 
 func TestTheSchemaRefusesWhatIsNoDocument(t *testing.T) {
-	s := readSchema(t)
+	s := schematest.Read(t, schemaPath)
 	for name, spoil := range map[string]func(map[string]any){
 		"other schema":   func(d map[string]any) { d["schema"] = "zc-relay.bench/2" },
 		"missing result": func(d map[string]any) { delete(d, "result") },
@@ -146,9 +118,9 @@ func TestTheSchemaRefusesWhatIsNoDocument(t *testing.T) {
 		},
 		"field nobody has described": func(d map[string]any) { d["surprise"] = true },
 	} {
-		d := documentOf(t, exampleReport()).(map[string]any)
+		d := schematest.Document(t, exampleReport()).(map[string]any)
 		spoil(d)
-		if len(s.check(s, "", d)) == 0 {
+		if len(s.Check(d)) == 0 {
 			t.Errorf("%s: the schema accepts it", name)
 		}
 	}

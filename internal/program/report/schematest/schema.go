@@ -1,15 +1,55 @@
-package bench
+// Package schematest checks that documents are what their schemas say.
+package schematest
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
+	"testing"
 )
 
-// schema is the part of JSON Schema (draft 2020-12) that is used here. It is
+// Schema is the part of JSON Schema (draft 2020-12) that is used here. It is
 // checked more strictly than a user would: what is not described is wrong.
+type Schema struct{ root schema }
+
+// Read reads a schema. A keyword that the checker does not know fails the
+// test, because it would not be checked.
+func Read(t testing.TB, path string) *Schema {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Schema{}
+	decoder := json.NewDecoder(bytes.NewReader(content))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&s.root); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Document is what a reader of the JSON form of v sees.
+func Document(t testing.TB, v any) any {
+	t.Helper()
+	content, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var document any
+	if err := json.Unmarshal(content, &document); err != nil {
+		t.Fatal(err)
+	}
+	return document
+}
+
+// Check returns what is wrong with a document.
+func (s *Schema) Check(document any) []string { return s.root.check(&s.root, "", document) }
+
 type schema struct {
 	Schema      string             `json:"$schema"`
 	ID          string             `json:"$id"`

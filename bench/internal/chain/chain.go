@@ -1,0 +1,177 @@
+// Package chain runs target, zc-relay and initiator as three processes.
+package chain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/zc-relay/zc-relay/bench/internal/process"
+	"github.com/zc-relay/zc-relay/internal/bench"
+	"github.com/zc-relay/zc-relay/internal/bench/suite"
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/internal/verify"
+)
+
+// Config says what chain to start.
+type Config struct {
+	// Programs is the directory of the three programs.
+	Programs string
+	// Volume is the backend of the target's volume, such as "memory:1GiB".
+	Volume string
+	// Poll is what idle threads do, in all three programs.
+	Poll string
+	// CRC protects the connections between relay and target.
+	CRC bool
+}
+
+// Chain is a running target and relay.
+type Chain struct {
+	config    Config
+	directory string
+	target    *process.Process
+	relay     *process.Process
+}
+
+// volumeName is that of the only volume.
+const volumeName = "bench"
+
+// startTimeout bounds the start of a program.
+const startTimeout = 20 * time.Second
+
+// Start starts target and relay.
+func Start(ctx context.Context, config Config) (_ *Chain, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	c := &Chain{config: config}
+	if c.directory, err = os.MkdirTemp("", "zc-relay-bench"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Stop())
+		}
+	}()
+	if err := c.startTarget(ctx); err != nil {
+		return nil, err
+	}
+	return c, c.startRelay(ctx)
+}
+
+func (c *Chain) startTarget(ctx context.Context) (err error) {
+	c.target, err = process.Start(c.directory, "target", c.daemon("target",
+		"--listen-port", "0", "--address-file", c.addressFile(), "--volume", volumeName+"="+c.config.Volume)...)
+	if err != nil {
+		return err
+	}
+	return c.target.Await(ctx, func() bool { return exists(c.addressFile()) })
+}
+
+func (c *Chain) startRelay(ctx context.Context) error {
+	address, err := os.ReadFile(c.addressFile())
+	if err != nil {
+		return err
+	}
+	c.relay, err = process.Start(c.directory, "zc-relay", c.daemon("zc-relay", "run",
+		"--storage-server", strings.TrimSpace(string(address)), "--volume", volumeName, "--emulated-dir", c.Directory())...)
+	if err != nil {
+		return err
+	}
+	// Clients wait for the channel by themselves, but their patience is to
+	// go into measuring.
+	return c.relay.Await(ctx, func() bool {
+		found, _ := filepath.Glob(filepath.Join(c.Directory(), "*", "*", "*"))
+		return len(found) > 0
+	})
+}
+
+func (c *Chain) daemon(program string, args ...string) []string {
+	command := append([]string{filepath.Join(c.config.Programs, program)}, args...)
+	command = append(command, "--poll", c.config.Poll, "--log-level", "warn")
+	if c.config.CRC {
+		command = append(command, "--rdma-crc")
+	}
+	return command
+}
+
+func (c *Chain) addressFile() string { return filepath.Join(c.directory, "address") }
+
+// Directory is that of the emulated Comch.
+func (c *Chain) Directory() string { return filepath.Join(c.directory, "comch") }
+
+// ProcessIDs are those of target and relay.
+func (c *Chain) ProcessIDs() []int { return []int{c.target.ID(), c.relay.ID()} }
+
+// Stop ends relay and target, and returns an error unless both ended in order.
+func (c *Chain) Stop() error {
+	var errs []error
+	for _, p := range []*process.Process{c.relay, c.target} {
+		if p != nil {
+			errs = append(errs, p.Stop())
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(c.directory))...)
+}
+
+// Bench runs a workload by the initiator.
+func (c *Chain) Bench(ctx context.Context, w suite.Workload, warmup, runtime time.Duration) (suite.Run, error) {
+	output, err := process.Output(ctx, c.initiator("bench",
+		"--rw", string(w.Pattern), "--block-size", size.Bytes(w.BlockSize).String(), "--queue-depth", strconv.Itoa(w.QueueDepth),
+		"--queues", strconv.Itoa(w.Queues), "--warmup", warmup.String(), "--runtime", runtime.String())...)
+	if err != nil {
+		return suite.Run{}, err
+	}
+	var report bench.Report
+	if err := json.Unmarshal(output, &report); err != nil {
+		return suite.Run{}, fmt.Errorf("read the result of initiator bench: %w", err)
+	}
+	return suite.RunOf(&report.Result), nil
+}
+
+// fillBlock is the length of the requests that fill a volume.
+const fillBlock = size.MiB
+
+// Fill writes all of the volume once, so that no later run finds memory or
+// blocks that are not allocated yet.
+func (c *Chain) Fill(ctx context.Context, length size.Bytes) error {
+	_, err := process.Output(ctx, c.initiator("bench", "--rw", string(bench.Write), "--block-size", fillBlock.String(), "--queues", "1",
+		"--queue-depth", "4", "--run-limit-operation-count", strconv.FormatUint(uint64(length/fillBlock), 10))...)
+	return err
+}
+
+// Verify writes length bytes of the volume and checks what can be read.
+func (c *Chain) Verify(ctx context.Context, length size.Bytes) (suite.Check, error) {
+	output, failure := process.Output(ctx, c.initiator("verify", "--length", length.String(), "--queues", "2", "--queue-depth", "32")...)
+	var report verify.Report
+	if err := json.Unmarshal(output, &report); err != nil {
+		return suite.Check{}, errors.Join(failure, fmt.Errorf("read the result of initiator verify: %w", err))
+	}
+	return suite.Check{
+		Name: c.config.String(), Blocks: report.Result.BlocksChecked, Problems: report.Result.FindingCount,
+	}, failure
+}
+
+func (c *Chain) initiator(command string, args ...string) []string {
+	all := []string{filepath.Join(c.config.Programs, "initiator"), command}
+	return append(append(all, args...), "--emulated-dir", c.Directory(), "--poll", c.config.Poll, "--log-level", "warn", "--output", "json")
+}
+
+// String names what is special about a chain.
+func (c Config) String() string {
+	text := c.Poll + ", " + c.Volume
+	if c.CRC {
+		text += ", crc"
+	}
+	return text
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

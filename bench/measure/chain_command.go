@@ -1,0 +1,128 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/zc-relay/zc-relay/internal/bench"
+	"github.com/zc-relay/zc-relay/internal/bench/suite"
+	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+)
+
+// chainCommand is "measure chain".
+type chainCommand struct {
+	options runOptions
+	set     *pflag.FlagSet
+
+	series     []string
+	patterns   []string
+	blockSizes []string
+	depths     []int
+	queues     []int
+	polls      []string
+	crc        []bool
+}
+
+func newChainCommand() *cobra.Command {
+	c := &chainCommand{}
+	cmd := &cobra.Command{
+		Use:   "chain",
+		Short: "Measure target, relay and initiator beside a bare chain",
+		Long: `chain runs target, relay and initiator as processes, and after each workload a
+bare chain of the same message sizes. It measures the named series or, if one of
+the axes is given, all combinations of the axes. It writes result.json, result.md
+and result.svg into a directory.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd) },
+	}
+	f := cmd.Flags()
+	c.set = f
+	c.options.add(f)
+	f.BoolVar(&c.options.bare, "bare", true, "run the bare chain as well")
+	f.StringSliceVar(&c.series, "series", seriesOrder, "series to measure")
+	f.StringSliceVar(&c.patterns, "rw", []string{string(bench.RandomRead)}, "axis: patterns, as of initiator bench")
+	f.StringSliceVar(&c.blockSizes, "block-size", []string{"4KiB"}, "axis: block sizes")
+	f.IntSliceVar(&c.depths, "queue-depth", []int{32}, "axis: depths of each queue")
+	f.IntSliceVar(&c.queues, "queues", []int{1}, "axis: numbers of queues")
+	f.StringSliceVar(&c.polls, "poll", []string{adaptive}, "axis: what idle threads do")
+	f.BoolSliceVar(&c.crc, "crc", []bool{false}, "axis: whether connections are protected by CRC32C")
+	return cmd
+}
+
+func (c *chainCommand) run(cmd *cobra.Command) error {
+	workloads, err := c.workloads()
+	if err != nil {
+		return program.Usage(err)
+	}
+	return c.options.run(cmd.Context(), cmd.ErrOrStderr(), func(r *runner) error { return r.measure(workloads) })
+}
+
+// axisFlags are those that replace the series.
+var axisFlags = []string{"rw", "block-size", "queue-depth", "queues", "poll", "crc"}
+
+func (c *chainCommand) workloads() ([]suite.Workload, error) {
+	for _, name := range axisFlags {
+		if c.set.Changed(name) {
+			a, err := c.axes()
+			return a.workloads(), err
+		}
+	}
+	return workloadsOf(c.series)
+}
+
+func (c *chainCommand) axes() (axes, error) {
+	a := axes{depths: c.depths, queues: c.queues, polls: c.polls, crc: c.crc}
+	for _, text := range c.patterns {
+		var pattern bench.Pattern
+		if err := pattern.Set(text); err != nil {
+			return a, fmt.Errorf("--rw: %w", err)
+		}
+		a.patterns = append(a.patterns, pattern)
+	}
+	for _, text := range c.blockSizes {
+		blockSize, err := size.Parse(strings.TrimSpace(text))
+		if err != nil {
+			return a, fmt.Errorf("--block-size: %w", err)
+		}
+		if blockSize == 0 || blockSize > maxBlockSize {
+			return a, fmt.Errorf("--block-size %v is not between 1 and %v", blockSize, maxBlockSize)
+		}
+		a.blockSizes = append(a.blockSizes, blockSize)
+	}
+	for _, poll := range c.polls {
+		if _, err := progress.ParseMode(poll); err != nil {
+			return a, fmt.Errorf("--poll: %w", err)
+		}
+	}
+	return a, nil
+}
+
+// maxBlockSize keeps all that is outstanding within the volume.
+const maxBlockSize = size.MiB
+
+// runOptions are the flags of all commands.
+type runOptions struct {
+	programs        string
+	outputDirectory string
+	runtime         time.Duration
+	warmup          time.Duration
+	repetitions     int
+	volumeSize      size.Bytes
+	bare            bool
+}
+
+func (o *runOptions) add(f *pflag.FlagSet) {
+	o.volumeSize = 256 * size.MiB
+	f.StringVar(&o.programs, "programs", "bin", "directory of target, zc-relay and initiator")
+	f.StringVar(&o.outputDirectory, "output-directory", "bench-results", "where to write the results")
+	f.DurationVar(&o.runtime, "runtime", 2*time.Second, "duration of each run")
+	f.DurationVar(&o.warmup, "warmup", 500*time.Millisecond, "what is run before and not measured")
+	f.IntVar(&o.repetitions, "repetitions", 3, "runs of each case")
+	f.Var(&o.volumeSize, "volume-size", "size of the volume")
+}
