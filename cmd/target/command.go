@@ -33,6 +33,7 @@ type options struct {
 	controlTimeout time.Duration
 	drainTimeout   time.Duration
 	maxSessions    int
+	allowedNames   []string
 }
 
 // defaultBlockSize is that of most disks and file systems.
@@ -64,6 +65,7 @@ that relays export to it.
 	f.DurationVar(&o.controlTimeout, "control-timeout", target.DefaultControlTimeout, "bound of each step of a handshake")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", target.DefaultDrainTimeout, "how long requests in flight may take to run out at shutdown; 0 is not at all")
 	f.IntVar(&o.maxSessions, "max-sessions", target.DefaultMaxSessions, "control connections at once")
+	f.StringArrayVar(&o.allowedNames, "tls-allowed-name", nil, "name that a relay's certificate must have, one of them if repeated (default: every certificate of --tls-ca is good)")
 	o.service.Add(f)
 	for _, name := range []string{"listen-port", "volume"} {
 		if err := cmd.MarkFlagRequired(name); err != nil {
@@ -88,6 +90,10 @@ func (o *options) run(ctx context.Context) error {
 const volumeCloseTimeout = time.Minute
 
 func (o *options) serve(ctx context.Context, env *service.Environment, control netip.AddrPort) (err error) {
+	if err := env.CheckTLSFlag("--tls-allowed-name", len(o.allowedNames) > 0); err != nil {
+		return err
+	}
+	env.WarnOfPlainText(control.Addr())
 	volumes, err := openVolumes(o.volumes, uint32(o.blockSize), env.Log)
 	if err != nil {
 		return err
@@ -103,7 +109,8 @@ func (o *options) serve(ctx context.Context, env *service.Environment, control n
 	}
 	t, err := target.New(ctx, target.Config{
 		RDMA: env.RDMA, Listen: control, RDMAListen: rdma, Volumes: volumes, CPUs: env.CPUs, Policy: env.Policy,
-		ControlTimeout: o.controlTimeout, DrainTimeout: service.ZeroIsNone(o.drainTimeout), KeepAlive: env.KeepAlive, MaxSessions: o.maxSessions,
+		ControlTimeout: o.controlTimeout, DrainTimeout: service.ZeroIsNone(o.drainTimeout), KeepAlive: env.KeepAlive,
+		TLS: env.TLS, TLSAllowedNames: o.allowedNames, MaxSessions: o.maxSessions,
 		StagingLimit: uint64(o.stagingLimit), Software: buildinfo.String("target"), Logger: env.Log,
 	})
 	if err != nil {

@@ -32,6 +32,7 @@ type runOptions struct {
 	comch        string
 	emulatedDir  string
 	allowAnyUser bool
+	serverName   string
 
 	controlTimeout time.Duration
 	ioTimeout      time.Duration
@@ -64,6 +65,7 @@ once.`,
 	f.DurationVar(&o.ioTimeout, "io-timeout", relay.DefaultIOTimeout, "how long the target may take for an IO before the session is ended; 0 is no bound")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", relay.DefaultDrainTimeout, "how long IO in flight may take to run out at shutdown; 0 is not at all")
 	f.IntVar(&o.maxClients, "max-clients", relay.DefaultMaxClients, "clients that may be connected at once")
+	f.StringVar(&o.serverName, "tls-server-name", "", "name that the target's certificate must have (default: the address of --storage-server)")
 	o.service.Add(f)
 	for _, name := range []string{"storage-server", "volume"} {
 		if err := cmd.MarkFlagRequired(name); err != nil {
@@ -84,6 +86,10 @@ func (o *runOptions) run(ctx context.Context) error {
 }
 
 func (o *runOptions) serve(ctx context.Context, env *service.Environment, target netip.AddrPort) error {
+	if err := env.CheckTLSFlag("--tls-server-name", o.serverName != ""); err != nil {
+		return err
+	}
+	env.WarnOfPlainText(target.Addr())
 	comch, err := providers.Comch(o.comch, o.emulatedDir, env.Log)
 	if err != nil {
 		return program.Usage(err)
@@ -92,7 +98,7 @@ func (o *runOptions) serve(ctx context.Context, env *service.Environment, target
 		Comch: comch, RDMA: env.RDMA, RDMAAddress: env.RDMAAddress, Device: o.device, Representor: o.representor, Name: o.channelName,
 		AllowAnyUser: o.allowAnyUser, Target: target, Volume: o.volume, CPUs: env.CPUs, Policy: env.Policy,
 		ControlTimeout: o.controlTimeout, IOTimeout: service.ZeroIsNone(o.ioTimeout), DrainTimeout: service.ZeroIsNone(o.drainTimeout),
-		KeepAlive: env.KeepAlive, MaxClients: o.maxClients,
+		KeepAlive: env.KeepAlive, TLS: env.TLS, TLSServerName: o.serverName, MaxClients: o.maxClients,
 		Software: buildinfo.String("zc-relay"), Logger: env.Log, OnReady: env.SetReady,
 	})
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/ops"
 	"github.com/zc-relay/zc-relay/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
@@ -29,6 +30,7 @@ type Flags struct {
 	poll          string
 	metricsListen string
 	rdma          rdmaFlags
+	tls           tlsFlags
 	keepAlive     controlmsg.KeepAliveConfig
 	logging       logging.Options
 }
@@ -39,6 +41,7 @@ func (o *Flags) Add(f *pflag.FlagSet) {
 	f.StringVar(&o.poll, "poll", progress.Adaptive.String(), "what an idle worker does: adaptive, busy or event")
 	f.StringVar(&o.metricsListen, "metrics-listen", "", "address of /metrics, /healthz and /readyz (default: none)")
 	o.rdma.add(f)
+	o.tls.add(f)
 	keepAlive := controlmsg.DefaultKeepAlive()
 	f.DurationVar(&o.keepAlive.Interval, "keep-alive-interval", keepAlive.Interval, "pause between signs of life on control connections")
 	f.DurationVar(&o.keepAlive.DeadAfter, "keep-alive-dead-after", keepAlive.DeadAfter, "silence after which the peer of a control connection counts as dead")
@@ -53,6 +56,7 @@ type Environment struct {
 	CPUs        []int      // for each worker its core, or -1
 	Policy      progress.Policy
 	KeepAlive   controlmsg.KeepAliveConfig
+	TLS         *mutualtls.Credentials // nil for plain text
 
 	ops *ops.Server // nil if nobody listens
 }
@@ -125,9 +129,13 @@ func (o *Flags) environment(name string) (*Environment, error) {
 	if err != nil {
 		return nil, err
 	}
+	credentials, err := o.tls.load(log)
+	if err != nil {
+		return nil, err
+	}
 	return &Environment{
 		Log: log, RDMA: provider, RDMAAddress: address, CPUs: cpus,
-		Policy: progress.Policy{Mode: mode}, KeepAlive: o.keepAlive,
+		Policy: progress.Policy{Mode: mode}, KeepAlive: o.keepAlive, TLS: credentials,
 	}, nil
 }
 

@@ -34,6 +34,10 @@ func readFrame(r io.Reader, limit int, begun func()) ([]byte, error) {
 	if length == 0 {
 		return nil, status.Errorf(status.InvalidValue, "a message of 0 bytes is announced")
 	}
+	if looksLikeTLS(header) {
+		return nil, status.Errorf(status.Authentication,
+			"the peer speaks TLS, and this side does not: set up TLS on both sides or on none")
+	}
 	if int64(length) > int64(limit) {
 		return nil, status.Errorf(status.TooBig,
 			"a message of %d bytes is announced, the limit is %d (is this a client of another protocol?)", length, limit)
@@ -43,6 +47,13 @@ func readFrame(r io.Reader, limit int, begun func()) ([]byte, error) {
 		return nil, incomplete(err)
 	}
 	return message, nil
+}
+
+// looksLikeTLS tells the first record of TLS (RFC 8446, 5.1) from a length: it
+// would be one of more than 300 MiB.
+func looksLikeTLS(header [frameHeaderSize]byte) bool {
+	const handshakeRecord, majorVersion = 22, 3
+	return header[0] == handshakeRecord && header[1] == majorVersion
 }
 
 // incomplete turns the end of the stream inside a message into an error of

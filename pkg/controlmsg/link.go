@@ -106,7 +106,7 @@ func (l *link) endReceive(err error) {
 	if gone && !l.owner.mayEnd() {
 		err = status.Errorf(status.ConnectionReset, "the peer %s is gone: %w", l.transport.RemoteName(), err)
 	}
-	if gone || errors.Is(err, status.ConnectionReset) {
+	if gone || errors.Is(err, status.ConnectionReset) || isAlert(err) {
 		l.endWith(err, nil)
 		return
 	}

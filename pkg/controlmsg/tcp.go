@@ -43,17 +43,33 @@ func (c TCPConfig) withDefaults() TCPConfig {
 	return c
 }
 
-// tcpTransport frames messages on a TCP connection.
+// tcpTransport frames messages on a TCP connection, in plain text or by TLS.
 type tcpTransport struct {
 	conn   *net.TCPConn
+	stream stream // on conn: what messages are written to and read from
 	config TCPConfig
 	frame  []byte // being sent
-	reset  bool   // Read has seen the connection reset
+	name   string // of the peer
+}
+
+// stream is a connection that can be ended in one direction.
+type stream interface {
+	net.Conn
+	CloseWrite() error
 }
 
 // NewTCPTransport returns a transport over conn, which it owns from now on.
+// What it carries can be read and changed on the way; see NewTLSClient and
+// NewTLSServer.
 func NewTCPTransport(conn *net.TCPConn, config TCPConfig) Transport {
-	t := &tcpTransport{conn: conn, config: config.withDefaults()}
+	return newTCPTransport(conn, config)
+}
+
+func newTCPTransport(conn *net.TCPConn, config TCPConfig) *tcpTransport {
+	t := &tcpTransport{
+		conn: conn, stream: &lastWordsConn{TCPConn: conn}, config: config.withDefaults(),
+		name: conn.RemoteAddr().String(),
+	}
 	t.setOptions()
 	return t
 }
@@ -72,7 +88,7 @@ func (t *tcpTransport) setOptions() {
 
 func (t *tcpTransport) MaxMessageSize() int { return t.config.MaxMessageSize }
 
-func (t *tcpTransport) RemoteName() string { return t.conn.RemoteAddr().String() }
+func (t *tcpTransport) RemoteName() string { return t.name }
 
 func (t *tcpTransport) Send(ctx context.Context, message []byte) error {
 	if len(message) == 0 || len(message) > t.config.MaxMessageSize {
@@ -80,36 +96,22 @@ func (t *tcpTransport) Send(ctx context.Context, message []byte) error {
 			len(message), t.RemoteName(), t.config.MaxMessageSize)
 	}
 	t.frame = appendFrame(t.frame[:0], message)
-	deadline := newDeadline(ctx, t.conn.SetWriteDeadline)
+	deadline := newDeadline(ctx, t.stream.SetWriteDeadline)
 	defer deadline.stop()
-	if _, err := t.conn.Write(t.frame); err != nil {
+	if _, err := t.stream.Write(t.frame); err != nil {
 		return t.failure(ctx, "send message to", err)
 	}
 	return nil
 }
 
 func (t *tcpTransport) Receive(ctx context.Context) ([]byte, error) {
-	deadline := newDeadline(ctx, t.conn.SetReadDeadline)
+	deadline := newDeadline(ctx, t.stream.SetReadDeadline)
 	defer deadline.stop()
-	message, err := readFrame(t, t.config.MaxMessageSize, func() { deadline.shorten(t.config.MessageTimeout) })
+	message, err := readFrame(t.stream, t.config.MaxMessageSize, func() { deadline.shorten(t.config.MessageTimeout) })
 	if err != nil {
 		return nil, t.failure(ctx, "receive message from", err)
 	}
 	return message, nil
-}
-
-// Read reads on once after a reset: what the peer said before it closed may
-// still be there, and tells why.
-func (t *tcpTransport) Read(b []byte) (int, error) {
-	n, err := t.conn.Read(b)
-	if n > 0 || t.reset || !isReset(err) {
-		return n, err
-	}
-	t.reset = true
-	if n, readOnErr := t.conn.Read(b); n > 0 {
-		return n, readOnErr
-	}
-	return 0, err
 }
 
 // failure gives an error of the connection its operation, peer and code.
@@ -129,6 +131,8 @@ func (t *tcpTransport) failure(ctx context.Context, operation string, err error)
 		return status.Errorf(status.NotConnected, "%s: the connection is closed", text)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return status.Errorf(status.TimeOut, "%s: it takes too long: %w", text, err)
+	case isAlert(err):
+		return status.Errorf(status.Authentication, "%s: %w", text, explainAlert(err))
 	}
 	return status.Errorf(status.ConnectionReset, "%s: %w", text, err)
 }
@@ -137,7 +141,9 @@ func (t *tcpTransport) failure(ctx context.Context, operation string, err error)
 // the same, so that the last message is not lost: closing a socket with
 // unread data makes the kernel discard what the peer has not read yet.
 func (t *tcpTransport) Close() error {
-	if err := t.conn.CloseWrite(); err == nil {
+	// TLS has an end of its own, which must come before that of TCP.
+	ended := t.stream.SetWriteDeadline(time.Now().Add(t.config.CloseTimeout)) == nil && t.stream.CloseWrite() == nil
+	if ended && t.conn.CloseWrite() == nil {
 		t.discard()
 	}
 	if err := t.conn.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -147,7 +153,8 @@ func (t *tcpTransport) Close() error {
 }
 
 // discard reads until the peer closes, within bounds. Whatever ends it, the
-// connection is closed next.
+// connection is closed next. It reads below TLS, whose end is not that of
+// the connection.
 func (t *tcpTransport) discard() {
 	if t.conn.SetReadDeadline(time.Now().Add(t.config.CloseTimeout)) != nil {
 		return

@@ -19,6 +19,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -74,6 +75,11 @@ type Config struct {
 	// KeepAlive of the control connections to the target; zero means the
 	// defaults.
 	KeepAlive controlmsg.KeepAliveConfig
+	// TLS secures the control connections to the target, which must have a
+	// certificate for TLSServerName or, if that is empty, for the address of
+	// Target. They are in plain text if TLS is nil.
+	TLS           *mutualtls.Credentials
+	TLSServerName string
 	// MaxClients bounds concurrent sessions, MaxExport the bytes of client
 	// memory that all of them may have exported. 0 means the defaults.
 	MaxClients int

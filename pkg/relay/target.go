@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -36,9 +37,13 @@ func (r *Relay) openTarget(ctx context.Context) (*targetConnection, error) {
 		return nil, status.Errorf(status.NotConnected, "target %v cannot be reached (is it running?): %w", r.config.Target, err)
 	}
 	tcp := connection.(*net.TCPConn)
+	transport, err := r.secure(ctx, tcp)
+	if err != nil {
+		return nil, fmt.Errorf("connect to target %v: %w", r.config.Target, err)
+	}
 	t := &targetConnection{
 		source: r.config.RDMAAddress,
-		requester: controlmsg.NewRequester(controlmsg.NewTCPTransport(tcp, controlmsg.TCPConfig{}), controlmsg.EndpointConfig{
+		requester: controlmsg.NewRequester(transport, controlmsg.EndpointConfig{
 			Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleRelay, Timeout: r.config.ControlTimeout,
 			KeepAlive: r.config.KeepAlive, Software: r.config.Software, Logger: r.log,
 		}),
@@ -55,6 +60,16 @@ func (r *Relay) openTarget(ctx context.Context) (*targetConnection, error) {
 		return nil, fmt.Errorf("open volume %q of target %v: %w", r.config.Volume, r.config.Target, err)
 	}
 	return t, nil
+}
+
+// secure makes a transport of a connection to the target, by TLS if that is
+// configured.
+func (r *Relay) secure(ctx context.Context, connection *net.TCPConn) (controlmsg.Transport, error) {
+	if r.config.TLS == nil {
+		return controlmsg.NewTCPTransport(connection, controlmsg.TCPConfig{}), nil
+	}
+	name := cmp.Or(r.config.TLSServerName, r.config.Target.Addr().String())
+	return controlmsg.NewTLSClient(ctx, connection, r.config.TLS.Client(name), controlmsg.TCPConfig{})
 }
 
 // checkTransport refuses a target that the relay's device cannot talk to.

@@ -45,12 +45,13 @@ type session struct {
 	releaseErr  error
 }
 
-func newSession(t *Target, connection *net.TCPConn) *session {
+// newSession makes a session on the transport of a connection.
+func newSession(t *Target, connection *net.TCPConn, transport controlmsg.Transport) *session {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &session{
 		target: t, ctx: ctx, cancel: cancel, local: connection.LocalAddr().(*net.TCPAddr),
-		log: t.log.With(zap.Uint64("session", t.sessionID.Add(1)), zap.Stringer("relay", connection.RemoteAddr())),
-		relay: controlmsg.NewResponder(controlmsg.NewTCPTransport(connection, controlmsg.TCPConfig{}), controlmsg.EndpointConfig{
+		log: t.log.With(zap.Uint64("session", t.sessionID.Add(1)), zap.String("relay", transport.RemoteName())),
+		relay: controlmsg.NewResponder(transport, controlmsg.EndpointConfig{
 			Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleTarget, Timeout: t.config.ControlTimeout,
 			KeepAlive: t.config.KeepAlive, Software: t.config.Software, Logger: t.log,
 		}),

@@ -20,6 +20,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -61,6 +62,11 @@ type Config struct {
 	DrainTimeout   time.Duration
 	// KeepAlive of the control connections; zero means the defaults.
 	KeepAlive controlmsg.KeepAliveConfig
+	// TLS secures the control connections of relays, which must have a
+	// certificate with one of TLSAllowedNames, unless that is empty. They are
+	// in plain text if TLS is nil.
+	TLS             *mutualtls.Credentials
+	TLSAllowedNames []string
 	// MaxSessions bounds control connections, StagingLimit the bytes of
 	// memory that all sessions together may ask for. 0 means the defaults.
 	MaxSessions  int
@@ -166,33 +172,8 @@ func (t *Target) Run(ctx context.Context) error {
 	return err
 }
 
-// Pause after a failed accept: a process that is out of descriptors fails at
-// once, again and again.
-const acceptRetryPause = 50 * time.Millisecond
-
-func (t *Target) acceptControl(ctx context.Context) error {
-	for {
-		connection, err := t.listener.AcceptTCP()
-		if ctx.Err() != nil {
-			if err == nil {
-				_ = connection.Close()
-			}
-			return nil
-		}
-		if errors.Is(err, net.ErrClosed) {
-			return fmt.Errorf("accept control connections: %w", err)
-		}
-		if err != nil {
-			t.log.Warn("accept control connection", zap.Error(err))
-			time.Sleep(acceptRetryPause)
-			continue
-		}
-		t.startSession(connection)
-	}
-}
-
-func (t *Target) startSession(connection *net.TCPConn) {
-	s := newSession(t, connection)
+func (t *Target) startSession(connection *net.TCPConn, transport controlmsg.Transport) {
+	s := newSession(t, connection, transport)
 	t.mu.Lock()
 	full := len(t.sessions) >= t.config.MaxSessions
 	if !full {

@@ -1,0 +1,138 @@
+package mutualtls_test
+
+import (
+	"crypto/tls"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func names(config *tls.Config) []string { return config.Certificates[0].Leaf.DNSNames }
+
+func checkNames(t *testing.T, c *mutualtls.Credentials, want string) {
+	t.Helper()
+	if got := names(c.Client("target.test")); len(got) != 1 || got[0] != want {
+		t.Errorf("a client shows the certificate of %q, want %q", got, want)
+	}
+	if got := names(c.Server(nil)); len(got) != 1 || got[0] != want {
+		t.Errorf("a server shows the certificate of %q, want %q", got, want)
+	}
+}
+
+func TestARenewedCertificateIsUsedByTheNextConnection(t *testing.T) {
+	authority, dir := mutualtlstest.NewAuthority(t), t.TempDir()
+	c, err := mutualtls.Load(authority.Write(dir, []string{"old.test"}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkNames(t, c, "old.test")
+	end := time.Now().Add(time.Hour).Truncate(time.Second)
+	authority.Write(dir, []string{"new.test"}, mutualtlstest.Until(end))
+	checkNames(t, c, "new.test")
+	if !c.NotAfter().Equal(end) {
+		t.Errorf("NotAfter = %v, want %v", c.NotAfter(), end)
+	}
+}
+
+func TestANewAuthorityIsUsedByTheNextConnection(t *testing.T) {
+	former, dir := mutualtlstest.NewAuthority(t), t.TempDir()
+	c, err := mutualtls.Load(former.Write(dir, nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := c.Server(nil).ClientCAs
+	mutualtlstest.NewAuthority(t).Write(dir, nil)
+	if c.Server(nil).ClientCAs.Equal(before) || c.Client("target.test").RootCAs.Equal(before) {
+		t.Error("the former authority is still trusted")
+	}
+}
+
+func TestFilesThatCannotBeUsedAreLoggedOnceAndChangeNothing(t *testing.T) {
+	authority, dir := mutualtlstest.NewAuthority(t), t.TempDir()
+	core, logged := observer.New(zapcore.WarnLevel)
+	files := authority.Write(dir, []string{"good.test"})
+	c, err := mutualtls.Load(files, zap.New(core))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(files.Key, []byte("half a key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	checkNames(t, c, "good.test")
+	if n := logged.FilterMessageSnippet("cannot be used").Len(); n != 1 {
+		t.Errorf("%d warnings, want 1", n)
+	}
+	if err := c.Reload(); status.CodeOf(err) != status.BadConfig {
+		t.Errorf("Reload = %v, want BAD_CONFIG", err)
+	}
+	if err := os.Remove(files.CA); err != nil {
+		t.Fatal(err)
+	}
+	checkNames(t, c, "good.test")
+	authority.Write(dir, []string{"better.test"})
+	checkNames(t, c, "better.test")
+}
+
+func TestACertificateThatExpiresSoonIsComplainedAbout(t *testing.T) {
+	cases := []struct {
+		end  time.Duration
+		want string
+	}{
+		{-time.Hour, "has expired"}, {time.Hour, "expires soon"}, {30 * 24 * time.Hour, ""},
+	}
+	for _, c := range cases {
+		core, logged := observer.New(zapcore.WarnLevel)
+		files := mutualtlstest.NewAuthority(t).Write(t.TempDir(), nil, mutualtlstest.Until(time.Now().Add(c.end)))
+		if _, err := mutualtls.Load(files, zap.New(core)); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, entry := range logged.All() {
+			got += entry.Message
+		}
+		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("a certificate that ends in %v: warning %q, want %q", c.end, got, c.want)
+		}
+	}
+}
+
+func TestFilesThatCannotBeLoadedAreNamed(t *testing.T) {
+	authority := mutualtlstest.NewAuthority(t)
+	cases := []struct {
+		name   string
+		change func(*mutualtls.Files) error
+		want   string
+	}{
+		{"no certificate", func(f *mutualtls.Files) error { return os.Remove(f.Certificate) }, "certificate.pem: no such file"},
+		{"the key of another", func(f *mutualtls.Files) error {
+			f.Key = authority.Write(t.TempDir(), nil).Key
+			return nil
+		}, "private key does not match"},
+		{"authorities without a certificate", func(f *mutualtls.Files) error { return os.WriteFile(f.CA, []byte("nothing"), 0o600) }, `ca.pem" holds no certificate`},
+		{"a file without end", func(f *mutualtls.Files) error {
+			f.CA = "/dev/zero"
+			return nil
+		}, "has more than 1048576 bytes"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			files := authority.Write(t.TempDir(), nil)
+			if err := c.change(&files); err != nil {
+				t.Fatal(err)
+			}
+			_, err := mutualtls.Load(files, nil)
+			if status.CodeOf(err) != status.BadConfig || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Load = %v, want BAD_CONFIG and %q", err, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,260 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
+)
+
+func tlsFlagsOf(files mutualtls.Files) []string {
+	return []string{"--tls-cert", files.Certificate, "--tls-key", files.Key, "--tls-ca", files.CA}
+}
+
+// tlsChain is a target and a relay with files for each.
+type tlsChain struct {
+	*chain
+	authority         *mutualtlstest.Authority
+	ofTarget, ofRelay mutualtls.Files
+}
+
+// startTLSTarget starts a target with a certificate for its address.
+func startTLSTarget(t *testing.T, flags ...string) *tlsChain {
+	t.Helper()
+	c := &tlsChain{
+		chain:     &chain{t: t, dir: t.TempDir(), volumes: []string{"secret-volume=memory:1MiB"}, address: listenAddress()},
+		authority: mutualtlstest.NewAuthority(t),
+	}
+	address := c.address.Addr().String()
+	c.ofTarget = c.authority.Write(filepath.Join(c.dir, "target"), []string{address})
+	c.ofRelay = c.authority.Write(filepath.Join(c.dir, "relay"), []string{"relay.test"})
+	c.startTarget(append(tlsFlagsOf(c.ofTarget), flags...)...)
+	return c
+}
+
+// mustServe runs IO through a relay.
+func (c *tlsChain) mustServe(directory string) {
+	c.t.Helper()
+	p := c.initiatorAt(directory, "verify", "--queues", "1", "--passes", "1", "--length", "256KiB")
+	if code := p.wait(); code != 0 {
+		c.t.Fatalf("verify over TLS ended with %d: %s", code, p.stderr.String())
+	}
+}
+
+func TestIORunsWithMutualTLS(t *testing.T) {
+	c := startTLSTarget(t, "--tls-allowed-name", "relay.test", "--log-level", "debug")
+	c.relay = c.startRelay("comch", tlsFlagsOf(c.ofRelay)...)
+	c.mustServe("comch")
+	c.target.awaitLog(`(\"relay.test\")`)
+	c.relay.terminate()
+	c.target.terminate()
+}
+
+func TestWithTLSNothingOfTheControlConnectionCanBeRead(t *testing.T) {
+	cases := map[string]bool{"plain text": false, "TLS": true}
+	for name, encrypted := range cases {
+		t.Run(name, func(t *testing.T) {
+			c := startTLSTarget(t)
+			flags := tlsFlagsOf(c.ofRelay)
+			if !encrypted {
+				c.target.terminate()
+				c.startTarget()
+				flags = nil
+			}
+			wire := eavesdrop(t, c.address.String())
+			relay := c.startRelay("comch", append(flags, "--storage-server", wire.listener.Addr().String())...)
+			c.mustServe("comch")
+			relay.terminate()
+			if readable := wire.saw("secret-volume"); readable == encrypted {
+				t.Errorf("the name of the volume can be read: %v", readable)
+			}
+		})
+	}
+}
+
+func TestRelaysAndTargetsThatDoNotTrustEachOtherSayWhy(t *testing.T) {
+	cases := []struct {
+		name       string
+		allowed    string
+		flags      func(*tlsChain) []string
+		relaySays  string
+		targetSays string
+	}{
+		{name: "relay of another authority", relaySays: "unknown certificate authority", targetSays: "signed by unknown authority",
+			flags: func(c *tlsChain) []string {
+				files := mutualtlstest.NewAuthority(t).Write(filepath.Join(c.dir, "other"), []string{"relay.test"})
+				files.CA = c.ofRelay.CA
+				return tlsFlagsOf(files)
+			}},
+		{name: "target of another authority", relaySays: "certificate signed by unknown authority", targetSays: "the peer ended TLS",
+			flags: func(c *tlsChain) []string {
+				files := c.ofRelay
+				files.CA = mutualtlstest.NewAuthority(t).Write(filepath.Join(c.dir, "other"), nil).CA
+				return tlsFlagsOf(files)
+			}},
+		{name: "expired relay", relaySays: "expired certificate", targetSays: "certificate has expired",
+			flags: func(c *tlsChain) []string {
+				return tlsFlagsOf(c.authority.Write(filepath.Join(c.dir, "other"), []string{"relay.test"}, mutualtlstest.Expired))
+			}},
+		{name: "relay of another name", allowed: "other.test", relaySays: "the peer ended TLS", targetSays: "none of the allowed names",
+			flags: func(c *tlsChain) []string { return tlsFlagsOf(c.ofRelay) }},
+		{name: "target of another name", relaySays: "wanted to match storage.test", targetSays: "the peer ended TLS",
+			flags: func(c *tlsChain) []string {
+				return append(tlsFlagsOf(c.ofRelay), "--tls-server-name", "storage.test")
+			}},
+		{name: "relay in plain text", relaySays: "one side speaks TLS and the other does not", targetSays: "one side speaks TLS",
+			flags: func(*tlsChain) []string { return nil }},
+	}
+	for _, test := range cases {
+		t.Run(test.name, func(t *testing.T) {
+			var targetFlags []string
+			if test.allowed != "" {
+				targetFlags = []string{"--tls-allowed-name", test.allowed}
+			}
+			c := startTLSTarget(t, targetFlags...)
+			relay := c.startRelay("comch", test.flags(c)...)
+			relay.awaitLog(test.relaySays)
+			c.target.awaitLog(test.targetSays)
+			p := c.initiator("info", "--control-timeout", "5s")
+			if code := p.wait(); code != 3 || !strings.Contains(p.stderr.String(), test.relaySays) || !strings.Contains(p.stderr.String(), "AUTHENTICATION") {
+				t.Errorf("info ended with %d and says %q, want %q", code, p.stderr.String(), test.relaySays)
+			}
+		})
+	}
+}
+
+func TestARelayWithTLSSaysThatTheTargetHasNone(t *testing.T) {
+	c := startTLSTarget(t)
+	c.target.terminate()
+	c.startTarget()
+	c.startRelay("comch", tlsFlagsOf(c.ofRelay)...).awaitLog("one side speaks TLS and the other does not")
+	c.target.awaitLog("the peer speaks TLS, and this side does not")
+}
+
+func TestAConnectionWithoutACertificateIsRefused(t *testing.T) {
+	c := startTLSTarget(t)
+	connection, err := tls.Dial("tcp", c.address.String(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{mutualtls.Protocol}})
+	if err == nil {
+		_, err = connection.Read(make([]byte, 1))
+		connection.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "certificate required") {
+		t.Errorf("error %v, want that a certificate is required", err)
+	}
+	c.target.awaitLog("didn't provide a certificate")
+}
+
+func TestCertificatesAreRenewedWithoutARestart(t *testing.T) {
+	c := startTLSTarget(t)
+	c.relay = c.startRelay("comch", tlsFlagsOf(c.ofRelay)...)
+	c.mustServe("comch")
+
+	address := c.address.Addr().String()
+	c.authority.Write(filepath.Join(c.dir, "target"), []string{address}, mutualtlstest.Expired)
+	p := c.initiator("info")
+	if code := p.wait(); code != 3 || !strings.Contains(p.stderr.String(), "certificate has expired") {
+		t.Errorf("with an expired certificate at the target info ended with %d: %s", code, p.stderr.String())
+	}
+
+	// A new authority for everybody.
+	c.authority = mutualtlstest.NewAuthority(t)
+	c.authority.Write(filepath.Join(c.dir, "target"), []string{address})
+	c.authority.Write(filepath.Join(c.dir, "relay"), []string{"relay.test"})
+	c.mustServe("comch")
+	c.relay.terminate()
+	c.target.terminate()
+}
+
+func TestUnencryptedControlConnectionsAreWarnedOf(t *testing.T) {
+	const warning = "neither encrypted nor authenticated"
+	c := startChain(t, "disk=memory:1MiB")
+	c.mustRun("info")
+	if strings.Contains(c.relay.stderr.String()+c.target.stderr.String(), warning) && c.address.Addr().IsLoopback() {
+		t.Error("there is a warning of plain text on the loopback interface")
+	}
+	target := spawn(t, "target", "--listen-address", "0.0.0.0", "--listen-port", "0", "--volume", "disk=memory:1MiB")
+	target.awaitLog(warning)
+	// An address that leads nowhere (RFC 5737) will do: there is no connection yet.
+	relay := spawn(t, "zc-relay", "run", "--storage-server", "192.0.2.1:7470", "--volume", "disk", "--emulated-dir", t.TempDir())
+	relay.awaitLog(warning)
+}
+
+// eavesdropper passes a TCP connection on and keeps what it sees.
+type eavesdropper struct {
+	listener net.Listener
+	mu       sync.Mutex
+	seen     bytes.Buffer
+}
+
+// eavesdrop listens in on connections to address.
+func eavesdrop(t *testing.T, address string) *eavesdropper {
+	t.Helper()
+	e := &eavesdropper{}
+	var err error
+	if e.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	var passing sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	passing.Go(func() {
+		for {
+			near, err := e.listener.Accept()
+			if err != nil {
+				return
+			}
+			passing.Go(func() { e.pass(ctx, near, address) })
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		_ = e.listener.Close()
+		passing.Wait()
+	})
+	return e
+}
+
+func (e *eavesdropper) pass(ctx context.Context, near net.Conn, address string) {
+	defer near.Close()
+	far, err := net.DialTimeout("tcp", address, testTimeout)
+	if err != nil {
+		return
+	}
+	defer far.Close()
+	stop := context.AfterFunc(ctx, func() {
+		_ = near.SetDeadline(time.Now())
+		_ = far.SetDeadline(time.Now())
+	})
+	defer stop()
+	var both sync.WaitGroup
+	both.Go(func() { e.copy(far, near) })
+	both.Go(func() { e.copy(near, far) })
+	both.Wait()
+}
+
+func (e *eavesdropper) copy(to, from net.Conn) {
+	_, _ = io.Copy(io.MultiWriter(to, e), from)
+	if half, ok := to.(*net.TCPConn); ok {
+		_ = half.CloseWrite()
+	}
+}
+
+func (e *eavesdropper) Write(b []byte) (int, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.seen.Write(b)
+}
+
+func (e *eavesdropper) saw(text string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return strings.Contains(e.seen.String(), text)
+}
