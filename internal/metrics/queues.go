@@ -35,7 +35,6 @@ func newQueueMetrics(prefix, owner, latencyIs string, causes ...datapath.BackPre
 var causeHelp = map[datapath.BackPressure]string{
 	datapath.NoClientReceive: "answers for which the client had posted no receive (client_receive)",
 	datapath.NoTransaction:   "requests that came before the answers to earlier ones had left (transaction)",
-	datapath.NoStaging:       "requests without a free staging buffer (staging)",
 	datapath.NoReadCredit:    "writes beyond the RDMA Reads that a connection may have outstanding (rdma_read)",
 }
 

@@ -139,7 +139,16 @@ func decodeCreateRDMAConnectionReply(wire *controlpb.CreateRdmaConnectionReply) 
 	if err != nil {
 		return nil, err
 	}
-	return &CreateRDMAConnectionReply{Address: netip.AddrPortFrom(address, uint16(wire.GetPort())), Token: token}, nil
+	return &CreateRDMAConnectionReply{
+		Address: netip.AddrPortFrom(address, uint16(wire.GetPort())), Token: token, Staging: decodeStaging(wire.GetStaging()),
+	}, nil
+}
+
+func decodeStaging(wire *controlpb.Staging) *Staging {
+	if wire == nil {
+		return nil
+	}
+	return &Staging{RemoteKey: wire.GetRemoteKey(), Base: wire.GetBase(), Length: wire.GetLength()}
 }
 
 // decodeEnum narrows an enum that may hold any number on the wire.

@@ -72,6 +72,7 @@ func encodeAnswer(wire *controlpb.Envelope, message Message) {
 		wire.Message = &controlpb.Envelope_CreateRdmaConnectionReply{
 			CreateRdmaConnectionReply: &controlpb.CreateRdmaConnectionReply{
 				Address: encodeAddress(m.Address.Addr()), Port: uint32(m.Address.Port()), Token: m.Token[:],
+				Staging: encodeStaging(m.Staging),
 			},
 		}
 	case *StartDataPathConnectionsReply:
@@ -85,6 +86,13 @@ func encodeAnswer(wire *controlpb.Envelope, message Message) {
 	case *DestroyObjectsReply:
 		wire.Message = &controlpb.Envelope_DestroyObjectsReply{DestroyObjectsReply: &controlpb.DestroyObjectsReply{}}
 	}
+}
+
+func encodeStaging(s *Staging) *controlpb.Staging {
+	if s == nil {
+		return nil
+	}
+	return &controlpb.Staging{RemoteKey: s.RemoteKey, Base: s.Base, Length: s.Length}
 }
 
 func encodeExport(e *Export) *controlpb.Export {

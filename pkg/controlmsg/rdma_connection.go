@@ -22,6 +22,17 @@ type CreateRDMAConnectionReply struct {
 	// Token goes back to the target in the RDMAPrivateData of the connection
 	// request. It is random and good once.
 	Token [16]byte
+	// Staging is where the relay may put the data of writes on the connection;
+	// nil if nowhere.
+	Staging *Staging
+}
+
+// Staging is memory of the target for the data of one queue's writes: for each
+// of the relay's slots a buffer of the agreed buffer size.
+type Staging struct {
+	RemoteKey uint32
+	Base      uint64
+	Length    uint64 // bytes, at least 1
 }
 
 // Kind returns KindCreateRDMAConnection.
@@ -43,6 +54,9 @@ func (m *CreateRDMAConnection) validate() error {
 func (m *CreateRDMAConnectionReply) validate() error {
 	if m.Address.Port() == 0 {
 		return status.Errorf(status.InvalidValue, "port is 0")
+	}
+	if s := m.Staging; s != nil && (s.Length == 0 || s.Base+s.Length < s.Base) {
+		return status.Errorf(status.InvalidValue, "staging of %d bytes at %#x is empty or wraps", s.Length, s.Base)
 	}
 	return checkAddress("address", m.Address.Addr())
 }

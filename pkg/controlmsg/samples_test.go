@@ -49,6 +49,10 @@ func samples() []sample {
 		{"create_rdma_connection_ipv4", 4, &CreateRDMAConnection{Queue: 1, Role: DataConnection, Source: netip.MustParseAddr("192.0.2.1")}},
 		{"create_rdma_connection_ipv6", 4, &CreateRDMAConnection{Role: ControlConnection, Source: netip.MustParseAddr("2001:db8::1")}},
 		{"create_rdma_connection_reply", 4, &CreateRDMAConnectionReply{Address: netip.MustParseAddrPort("192.0.2.2:20049"), Token: sixteen(0x30)}},
+		{"create_rdma_connection_reply_with_staging", 4, &CreateRDMAConnectionReply{
+			Address: netip.MustParseAddrPort("192.0.2.2:20049"), Token: sixteen(0x30),
+			Staging: &Staging{RemoteKey: 0xcafe0002, Base: 0x7f1000000000, Length: 64 << 20},
+		}},
 		{"start_data_path_connections", 5, &StartDataPathConnections{ConsumerIDs: []uint32{3, 1, 4, 0xffffffff}}},
 		{"start_data_path_connections_reply", 5, &StartDataPathConnectionsReply{ConsumerIDs: []uint32{9, 2, 6, 5}}},
 		{"start_storage", 6, &StartStorage{}},

@@ -71,6 +71,8 @@ func TestFieldsOutsideTheirLimitsAreRefusedInBothDirections(t *testing.T) {
 		{&CreateRDMAConnection{Role: 3, Source: unicast}, "connection role 3", status.InvalidValue},
 		{&CreateRDMAConnection{Role: DataConnection, Source: netip.IPv4Unspecified()}, `source "0.0.0.0"`, status.InvalidValue},
 		{&CreateRDMAConnectionReply{Address: netip.AddrPortFrom(unicast, 0)}, "port is 0", status.InvalidValue},
+		{&CreateRDMAConnectionReply{Address: netip.AddrPortFrom(unicast, 1), Staging: &Staging{Base: 1}}, "staging of 0 bytes", status.InvalidValue},
+		{&CreateRDMAConnectionReply{Address: netip.AddrPortFrom(unicast, 1), Staging: &Staging{Base: math.MaxUint64, Length: 2}}, "wraps", status.InvalidValue},
 		{&StartDataPathConnections{ConsumerIDs: []uint32{5, 0}}, "consumer id of queue 1 is 0", status.InvalidValue},
 		{&StartDataPathConnectionsReply{ConsumerIDs: []uint32{5, 6, 5}}, "consumer id 5", status.InvalidValue},
 		{&StartDataPathConnections{ConsumerIDs: make([]uint32, 1025)}, "1025 consumer ids", status.TooBig},

@@ -20,8 +20,6 @@ const (
 	// NoTransaction counts requests that came while the answers of all
 	// transactions were still being sent.
 	NoTransaction
-	// NoStaging counts requests for which no staging buffer was free.
-	NoStaging
 	// NoReadCredit counts writes whose RDMA Read was one more than the
 	// connection's read depth.
 	NoReadCredit
@@ -35,8 +33,6 @@ func (b BackPressure) String() string {
 		return "client_receive"
 	case NoTransaction:
 		return "transaction"
-	case NoStaging:
-		return "staging"
 	case NoReadCredit:
 		return "rdma_read"
 	}

@@ -69,13 +69,13 @@ func TestCountsShowWhenTheyArePublished(t *testing.T) {
 	c.take()
 	c.answer(iomsg.Write, status.Success, 4096, 2000)
 	c.refuse(iomsg.Read, status.Code(1<<20), 4096, -1)
-	c.pressed(NoStaging)
+	c.pressed(NoReadCredit)
 	if q := set.Queues()[0]; q.Total(WriteOperation) != 0 || q.InFlight != 0 {
 		t.Errorf("before publication there are %+v", q.io)
 	}
 	c.publish()
 	q := set.Queues()[0]
-	if q.IO(WriteOperation, status.Success) != 1 || q.Bytes(WriteOperation) != 4096 || q.InFlight != 1 || q.BackPressure(NoStaging) != 1 {
+	if q.IO(WriteOperation, status.Success) != 1 || q.Bytes(WriteOperation) != 4096 || q.InFlight != 1 || q.BackPressure(NoReadCredit) != 1 {
 		t.Errorf("writes are %+v, %d bytes, %d in flight", q.io, q.Bytes(WriteOperation), q.InFlight)
 	}
 	if q.IO(ReadOperation, status.Unknown) != 1 || q.Bytes(ReadOperation) != 0 || q.Latency(ReadOperation).Buckets[0] != 1 {

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
@@ -12,6 +13,16 @@ const (
 	dataRole
 	roleCount
 )
+
+// roleOf is the connection for an IO: what moves data, and its answer, use the
+// data connection. Requests and answers on one connection carry each other's
+// acknowledgements, which on TCP would otherwise be packets of their own.
+func roleOf(t iomsg.Type) connectionRole {
+	if t.MovesData() {
+		return dataRole
+	}
+	return controlRole
+}
 
 func (r connectionRole) String() string {
 	if r == controlRole {

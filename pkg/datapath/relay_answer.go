@@ -46,7 +46,7 @@ func (l *RelayLane) takeAnswer(e *endpoint, c *rdma.Completion) {
 		l.takeHello(e, &m)
 	case m.Type == iomsg.Result:
 		l.settle(&m)
-	case m.Type == iomsg.Stop && l.stop.requested && !l.stop.answered:
+	case m.Type == iomsg.Stop && l.stop.passed && !l.stop.answered:
 		l.stop.answered = true
 	default:
 		l.fail(status.Errorf(status.Unexpected, "target sent a message of type %d on the %v connection", uint32(m.Type), e.role))
@@ -90,15 +90,15 @@ func (l *RelayLane) endBatch() {
 	}
 	l.nowNs = 0
 	l.inFlight.Store(int64(l.slots.inFlight()))
+	l.passStop()
 	l.finishStop()
 	l.counters.publish()
 	l.flushAnswers()
 }
 
-// finishStop passes the target's answer to stop on when everything before it
-// has been answered: answers on the data connection may come after it.
+// finishStop passes the target's answer to stop on.
 func (l *RelayLane) finishStop() {
-	if !l.stop.answered || l.stop.delivered || l.slots.inFlight() > 0 {
+	if !l.stop.answered || l.stop.delivered {
 		return
 	}
 	l.stop.delivered = true

@@ -77,7 +77,7 @@ func (l *RelayLane) judge(m *iomsg.Message) status.Code {
 		return status.ConnectionReset
 	case l.stop.requested:
 		return status.BadState
-	case !m.Type.IsRequest(), m.Flags&^iomsg.KnownFlags != 0:
+	case !m.Type.IsRequest(), m.Flags&^iomsg.ClientFlags != 0:
 		return status.InvalidValue
 	case !m.Type.MovesData():
 		return status.Success
@@ -105,7 +105,34 @@ func (l *RelayLane) forward(request *message, m *iomsg.Message) {
 	}
 	l.counters.take()
 	iomsg.StampTag(request[:], index, l.slots.slots[index].generation)
-	l.addRequest(index, request)
+	batch := &l.batches[roleOf(m.Type)]
+	if m.Type == iomsg.Write && l.staging.Length > 0 {
+		iomsg.SetFlags(request[:], iomsg.Pushed)
+		batch.add(l.pushOf(index, m))
+	}
+	*l.messages.at(index) = *request
+	batch.add(l.sendOf(index))
+}
+
+// pushOf writes the data of a write into the target's staging buffer of the
+// slot: the request that follows it on the same connection finds it there,
+// and the target need not fetch it, which would take another round trip.
+func (l *RelayLane) pushOf(index uint32, m *iomsg.Message) rdma.SendRequest {
+	export := l.config.Export
+	return rdma.SendRequest{
+		ID: workID(transferWork, index), Opcode: rdma.OpWrite, Silent: true,
+		Local:         rdma.Segment{Key: export.LocalKey(), Address: export.Base() + m.RequesterOffset, Length: m.IOSize},
+		RemoteAddress: l.staging.Base + uint64(index)*uint64(l.config.BufferSize), RemoteKey: l.staging.Key,
+	}
+}
+
+// sendOf sends the message of a slot. A slot's message is used again only
+// after the target has answered it, so its Send needs no completion of its
+// own.
+func (l *RelayLane) sendOf(index uint32) rdma.SendRequest {
+	return rdma.SendRequest{
+		ID: workID(messageWork, index), Opcode: rdma.OpSend, Silent: true, Local: l.messages.segment(index),
+	}
 }
 
 func (l *RelayLane) takeStop(request *message) {
@@ -115,35 +142,42 @@ func (l *RelayLane) takeStop(request *message) {
 	}
 	l.stop.requested = true
 	l.stop.message = *request
-	l.addRequest(l.stopMessage(), request)
 }
 
-func (l *RelayLane) addRequest(index uint32, request *message) {
-	*l.messages.at(index) = *request
-	l.requests[l.requestCount] = rdma.SendRequest{
-		ID: workID(messageWork, index), Opcode: rdma.OpSend, Silent: true, Local: l.messages.segment(index),
-	}
-	l.requestCount++
-}
-
-// sendRequests sends the batch to the target. A slot's message is used again
-// only after the target has answered it, so its Send needs no completion of
-// its own: the last one of the batch stands for all.
-func (l *RelayLane) sendRequests() {
-	n := l.requestCount
-	if n == 0 {
+// passStop passes the client's stop on when everything before it has been
+// answered: requests on the data connection could still be on their way.
+func (l *RelayLane) passStop() {
+	if !l.stop.requested || l.stop.passed || l.state != relayRunning || l.slots.inFlight() > 0 {
 		return
 	}
-	l.requestCount = 0
+	l.stop.passed = true
+	index := l.stopMessage()
+	*l.messages.at(index) = l.stop.message
+	l.batches[controlRole].add(l.sendOf(index))
+	l.sendBatch(controlRole)
+}
+
+// sendRequests sends what the requests of a poll have caused.
+func (l *RelayLane) sendRequests() {
 	l.inFlight.Store(int64(l.slots.inFlight()))
-	if l.state != relayRunning {
-		return // the batch ended the lane; the slots are answered later
+	for role := range roleCount {
+		l.sendBatch(role)
 	}
-	l.requests[n-1].Silent = false
-	control := &l.endpoints[controlRole]
-	if err := control.post(l.requests[:n]); err != nil {
+	l.passStop()
+}
+
+// sendBatch sends a batch to the target. Its last request stands for all:
+// when it has completed, their places in the send queue are free again.
+func (l *RelayLane) sendBatch(role connectionRole) {
+	requests := l.batches[role].take()
+	if len(requests) == 0 || l.state != relayRunning {
+		return // or the batch ended the lane; the slots are answered later
+	}
+	requests[len(requests)-1].Silent = false
+	e := &l.endpoints[role]
+	if err := e.post(requests); err != nil {
 		l.fail(err)
 		return
 	}
-	control.flush()
+	e.flush()
 }

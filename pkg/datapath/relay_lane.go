@@ -30,6 +30,7 @@ type RelayLaneConfig struct {
 	Counters *CounterSet
 	// Domain is the session's; Export is the client's region in it.
 	Domain rdma.ProtectionDomain
+	Export rdma.MemoryRegion
 	// ExportLength and ExportAccess bound what requests may name.
 	ExportLength uint64
 	ExportAccess memory.Access
@@ -52,8 +53,8 @@ func RelayConsumerConfig(depth int) comch.ConsumerConfig {
 }
 
 // RelayLane is the relay's side of a queue: it forwards a client's requests
-// from Comch to the target's control connection, and the target's answers,
-// from either connection, back. Its methods are for the control plane and may
+// from Comch to the target, and the target's answers back. It also writes the
+// data of writes into the target's staging, if the target lets it. Its methods are for the control plane and may
 // be called by any goroutine, one at a time.
 type RelayLane struct {
 	worker   *Worker
@@ -64,6 +65,7 @@ type RelayLane struct {
 	slots     relaySlots
 	endpoints [roleCount]endpoint
 	messages  *messageMemory
+	staging   RemoteMemory // of the target, for the data of writes
 	outbox    messageQueue // answers that the client has posted no receive for
 	state     relayState
 	stop      stopBarrier
@@ -73,8 +75,7 @@ type RelayLane struct {
 	// Scratch of the worker's thread: what goes through an interface would
 	// otherwise be allocated for each message.
 	request       message
-	requests      [comchBatch]rdma.SendRequest
-	requestCount  int
+	batches       [roleCount]requestBatch
 	received      [comchBatch]comch.Received
 	unflushed     bool // answers were sent to the client since the last flush
 	consumerArmed bool
@@ -101,6 +102,7 @@ const (
 // stopBarrier follows the stop message of a queue.
 type stopBarrier struct {
 	requested bool // by the client; later requests are refused
+	passed    bool // to the target
 	answered  bool // by the target
 	delivered bool
 	message   message
@@ -185,6 +187,10 @@ type LaneConnection struct {
 	InboundReads int
 	// Data makes the data connection instead of the control connection.
 	Data bool
+	// Staging is where the data of writes goes on the data connection: in the
+	// target's memory, for each slot of the queue a buffer of the buffer size.
+	// Without it the target fetches the data.
+	Staging RemoteMemory
 }
 
 // Connect makes one of the lane's two connections, exchanges the hello and
@@ -198,13 +204,15 @@ func (l *RelayLane) Connect(ctx context.Context, config LaneConnection) error {
 	connection, err := config.Device.Connect(ctx, config.Remote, rdma.ConnectionConfig{
 		Domain: l.config.Domain, Queue: l.worker.queue, Context: l.place.context(role),
 		PrivateData: config.PrivateData, Source: config.Source,
-		SendRequests: 2*l.config.Depth + spareMessages, ReceiveRequests: int(e.receives),
+		// Twice the depth: requests whose answer came before their own
+		// completion. Twice that: the data of a write comes before it.
+		SendRequests: 4*l.config.Depth + spareMessages, ReceiveRequests: int(e.receives),
 		InboundReads: config.InboundReads, Receives: e.initialReceives(),
 	})
 	if err != nil {
 		return fmt.Errorf("connect %v connection to %v: %w", role, config.Remote, err)
 	}
-	if err := l.worker.do(ctx, func() { l.greet(role, connection) }); err != nil {
+	if err := l.worker.do(ctx, func() { l.greet(role, connection, config.Staging) }); err != nil {
 		connection.Abort()
 		return err
 	}
@@ -220,9 +228,12 @@ func (l *RelayLane) Connect(ctx context.Context, config LaneConnection) error {
 }
 
 // greet sends the hello: the connecting side speaks first.
-func (l *RelayLane) greet(role connectionRole, connection rdma.Connection) {
+func (l *RelayLane) greet(role connectionRole, connection rdma.Connection, staging RemoteMemory) {
 	e := &l.endpoints[role]
 	e.connection = connection
+	if role == dataRole {
+		l.staging = staging
+	}
 	if l.state != relayWaiting || e.disconnected {
 		if !e.disconnected {
 			connection.Close()

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/netip"
@@ -30,11 +31,16 @@ type relayRig struct {
 	region   *memory.Region
 	exported rdma.MemoryRegion
 	domain   rdma.ProtectionDomain
+	staging  []byte // of the target, nil without
+	offered  RemoteMemory
 	failure  chan error
 	counters CounterSet
 }
 
-func newRelayRig(t *testing.T) *relayRig {
+func newRelayRig(t *testing.T) *relayRig { return newRelayRigWith(t, false) }
+
+// newRelayRigWith makes a rig whose target offers staging, or does not.
+func newRelayRigWith(t *testing.T, staging bool) *relayRig {
 	t.Helper()
 	ctx := testContext(t)
 	device := openDevice(t)
@@ -51,7 +57,7 @@ func newRelayRig(t *testing.T) *relayRig {
 		t.Fatal(err)
 	}
 	r.lane, err = NewRelayLane(ctx, RelayLaneConfig{
-		Worker: worker, Queue: testQueue, Counters: &r.counters, Domain: r.domain, ExportLength: testExport, ExportAccess: memory.RemoteRead | memory.RemoteWrite,
+		Worker: worker, Queue: testQueue, Counters: &r.counters, Domain: r.domain, Export: r.exported, ExportLength: testExport, ExportAccess: memory.RemoteRead | memory.RemoteWrite,
 		Consumer: r.client.consumer, Producer: r.client.producer, Depth: testDepth, BufferSize: testBufferSize,
 		OnFailure: func(err error) { r.failure <- err },
 	})
@@ -60,6 +66,10 @@ func newRelayRig(t *testing.T) *relayRig {
 	}
 	t.Cleanup(r.close)
 	r.target = newRDMAPeer(t, device)
+	if staging {
+		registered, content := r.target.register(testDepth*testBufferSize, memory.LocalWrite|memory.RemoteWrite)
+		r.staging, r.offered = content, RemoteMemory{Key: registered.RemoteKey(), Base: registered.Base(), Length: registered.Len()}
+	}
 	r.connect(ctx, device)
 	return r
 }
@@ -92,7 +102,7 @@ func (r *relayRig) connect(ctx context.Context, device rdma.Device) {
 			}
 			r.target.send(role, &iomsg.Message{Type: iomsg.Hello})
 		}()
-		err := r.lane.Connect(ctx, LaneConnection{Device: device, Remote: listener.Address(), InboundReads: 8, Data: role == dataRole})
+		err := r.lane.Connect(ctx, LaneConnection{Device: device, Remote: listener.Address(), InboundReads: 8, Data: role == dataRole, Staging: r.offered})
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -154,7 +164,7 @@ func TestARequestReachesTheTargetUnchangedButForTheTag(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(readRequest(42))
-	got := r.target.receive(controlRole)
+	got := r.target.receive(dataRole)
 	want := *readRequest(42)
 	want.Slot, want.Generation = got.Slot, got.Generation
 	if got != want {
@@ -168,7 +178,7 @@ func TestAnAnswerOnEitherConnectionReachesTheClientWithItsResult(t *testing.T) {
 			r := newRelayRig(t)
 			r.start()
 			r.client.send(readRequest(42))
-			m := r.target.receive(controlRole)
+			m := r.target.receive(dataRole)
 			m.Type, m.Result = iomsg.Result, status.IOFailed
 			m.UserData, m.IOSize = 1, 1 // a target can change nothing but the result
 			r.target.send(role, &m)
@@ -210,7 +220,7 @@ func TestABadRequestIsAnsweredAtOnceAndTheLaneLives(t *testing.T) {
 		}
 	}
 	r.client.send(readRequest(8))
-	if m := r.target.receive(controlRole); m.UserData != 8 {
+	if m := r.target.receive(dataRole); m.UserData != 8 {
 		t.Errorf("target received %+v", m)
 	}
 }
@@ -220,7 +230,7 @@ func TestARequestBeyondTheDepthIsRefusedAsFull(t *testing.T) {
 	r.start()
 	for i := range uint64(testDepth) {
 		r.client.send(readRequest(i))
-		r.target.receive(controlRole)
+		r.target.receive(dataRole)
 	}
 	r.client.send(readRequest(100))
 	if got := r.answer(); got.Result != status.Full || got.UserData != 100 {
@@ -244,7 +254,7 @@ func TestAnAnswerToNothingInFlightEndsTheLane(t *testing.T) {
 			r := newRelayRig(t)
 			r.start()
 			r.client.send(readRequest(1))
-			m := r.target.receive(controlRole)
+			m := r.target.receive(dataRole)
 			m.Type = iomsg.Result
 			c.change(&m)
 			r.target.send(controlRole, &m)
@@ -257,7 +267,7 @@ func TestAnAnswerIsTakenOnce(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(readRequest(1))
-	m := r.target.receive(controlRole)
+	m := r.target.receive(dataRole)
 	m.Type = iomsg.Result
 	r.target.send(dataRole, &m)
 	r.answer()
@@ -283,20 +293,11 @@ func TestStopPassesThroughBehindAllAnswers(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(readRequest(1))
-	m := r.target.receive(controlRole)
+	m := r.target.receive(dataRole)
 	r.client.send(&iomsg.Message{Type: iomsg.Stop, UserData: 99})
-	stop := r.target.receive(controlRole)
-	if stop.Type != iomsg.Stop || stop.UserData != 99 {
-		t.Fatalf("target received %+v instead of stop", stop)
-	}
-	// The answer to stop overtakes the answer to the read, which comes on
-	// the other connection.
-	r.target.send(controlRole, &stop)
 	select {
-	case b := <-r.client.producer.answers:
-		t.Fatalf("the client got %x before the read was answered", b[:4])
-	case <-r.lane.Stopped():
-		t.Fatal("the lane has stopped with a read in flight")
+	case <-r.target.received[controlRole]:
+		t.Fatal("the target got stop with a read in flight")
 	case <-time.After(50 * time.Millisecond):
 	}
 	m.Type = iomsg.Result
@@ -304,6 +305,18 @@ func TestStopPassesThroughBehindAllAnswers(t *testing.T) {
 	if got := r.answer(); got.Type != iomsg.Result {
 		t.Errorf("first answer is %+v", got)
 	}
+	stop := r.target.receive(controlRole)
+	if stop.Type != iomsg.Stop || stop.UserData != 99 {
+		t.Fatalf("target received %+v instead of stop", stop)
+	}
+	select {
+	case b := <-r.client.producer.answers:
+		t.Fatalf("the client got %x before the target has answered stop", b[:4])
+	case <-r.lane.Stopped():
+		t.Fatal("the lane has stopped before the target")
+	case <-time.After(50 * time.Millisecond):
+	}
+	r.target.send(controlRole, &stop)
 	if got := r.answer(); got != stop {
 		t.Errorf("second answer is %+v, want the stop unchanged", got)
 	}
@@ -314,12 +327,82 @@ func TestStopPassesThroughBehindAllAnswers(t *testing.T) {
 	}
 }
 
+func TestAStopWithNothingInFlightPassesAtOnce(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	r.client.send(&iomsg.Message{Type: iomsg.Stop, UserData: 99})
+	stop := r.target.receive(controlRole)
+	r.target.send(controlRole, &stop)
+	if got := r.answer(); got != stop {
+		t.Errorf("the client got %+v", got)
+	}
+}
+
+func TestWhatMovesNoDataUsesTheControlConnection(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	for _, kind := range []iomsg.Type{iomsg.Flush, iomsg.Trim, iomsg.WriteZeroes} {
+		r.client.send(&iomsg.Message{Type: kind, IOSize: 4096})
+		if m := r.target.receive(controlRole); m.Type != kind {
+			t.Errorf("target received %+v, want %v", m, kind)
+		}
+	}
+}
+
+func writeRequest(userData uint64) *iomsg.Message {
+	return &iomsg.Message{Type: iomsg.Write, UserData: userData, IOSize: 4096, RequesterOffset: 8192, StorageOffset: 1 << 20}
+}
+
+func TestTheDataOfAWriteIsInItsSlotsBufferBeforeTheRequest(t *testing.T) {
+	r := newRelayRigWith(t, true)
+	r.start()
+	for round := range byte(3 * testDepth) {
+		content := r.region.Bytes()[8192:][:4096]
+		for i := range content {
+			content[i] = round + 1
+		}
+		r.client.send(writeRequest(7))
+		m := r.target.receive(dataRole)
+		if m.Flags != iomsg.Pushed {
+			t.Fatalf("the request has flags %#x", m.Flags)
+		}
+		if got := r.staging[m.Slot*testBufferSize:][:4096]; !bytes.Equal(got, content) {
+			t.Fatalf("round %d: the buffer of slot %d holds %#x", round, m.Slot, got[0])
+		}
+		m.Type = iomsg.Result
+		r.target.send(dataRole, &m)
+		if got := r.answer(); got.Flags != 0 || got.Result != status.Success {
+			t.Fatalf("the client got %+v", got)
+		}
+	}
+}
+
+func TestWithoutStagingTheTargetHasToFetchTheDataOfWrites(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	r.client.send(writeRequest(7))
+	if m := r.target.receive(dataRole); m.Flags != 0 {
+		t.Errorf("the request has flags %#x", m.Flags)
+	}
+}
+
+func TestAClientCannotClaimToHavePushed(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	request := writeRequest(7)
+	request.Flags = iomsg.Pushed
+	r.client.send(request)
+	if got := r.answer(); got.Result != status.InvalidValue {
+		t.Errorf("answered with %+v", got)
+	}
+}
+
 func TestNothingIsAnsweredBeforeTheTargetsAccessIsRevoked(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	ctx := testContext(t)
 	r.client.send(readRequest(5))
-	r.target.receive(controlRole)
+	r.target.receive(dataRole)
 	r.lane.CheckDeadline(0)
 	r.expectFailure(status.TimeOut)
 	// The target is late, but not gone: it can still write.
@@ -364,7 +447,7 @@ func TestALostTargetFailsTheLaneAndEveryRequestIsAnsweredOnce(t *testing.T) {
 	for i := range uint64(testDepth) {
 		r.client.send(readRequest(i))
 	}
-	r.target.receive(controlRole)
+	r.target.receive(dataRole)
 	r.target.disconnect()
 	r.expectFailure(status.ConnectionReset)
 	if err := r.lane.Revoke(ctx); err != nil {
@@ -398,7 +481,7 @@ func TestAnswersWaitForAClientThatPostsNoReceives(t *testing.T) {
 	requests := make([]iomsg.Message, testDepth)
 	for i := range requests {
 		r.client.send(readRequest(uint64(i)))
-		requests[i] = r.target.receive(controlRole)
+		requests[i] = r.target.receive(dataRole)
 	}
 	for _, m := range requests {
 		m.Type = iomsg.Result
@@ -425,7 +508,7 @@ func TestADrainedLaneTakesNothingMore(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(readRequest(1))
-	m := r.target.receive(controlRole)
+	m := r.target.receive(dataRole)
 	if err := r.lane.Drain(testContext(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -436,7 +519,7 @@ func TestADrainedLaneTakesNothingMore(t *testing.T) {
 		t.Errorf("answered with %+v", got)
 	}
 	select {
-	case <-r.target.received[controlRole]:
+	case <-r.target.received[dataRole]:
 		t.Error("a draining lane forwarded a request")
 	case <-time.After(30 * time.Millisecond):
 	}

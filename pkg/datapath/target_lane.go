@@ -47,9 +47,9 @@ type RemoteMemory struct {
 	Access memory.Access
 }
 
-// TargetLane is the target's side of a queue: it takes requests from the
-// control connection, moves their data between volume and remote memory, and
-// answers. Its methods are for the control plane and may be called by any
+// TargetLane is the target's side of a queue: it takes requests, moves their
+// data between volume and remote memory, and answers each on the connection
+// that its request came on. Its methods are for the control plane and may be called by any
 // goroutine, one at a time.
 type TargetLane struct {
 	worker   *Worker
@@ -68,7 +68,7 @@ type TargetLane struct {
 	answering    int          // transactions not yet answered
 	submitted    int          // volume requests under way
 	backlog      messageQueue // requests for which there is no transaction yet
-	waitStaging  fifo
+	slotsInUse   []bool       // by requests that have not been answered
 	waitRead     fifo
 	reads        int // RDMA Reads under way
 	maxReads     int
@@ -110,14 +110,13 @@ func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, e
 		worker: config.Worker, config: config, info: config.Volume.Info(),
 		counters:     countersOf(config.Counters, config.Queue, config.Worker),
 		transactions: make([]transaction, count), free: make([]uint32, count),
-		backlog: newMessageQueue(config.Depth), waitStaging: newFIFO(count), waitRead: newFIFO(count), maxReads: 1,
+		backlog: newMessageQueue(config.Depth), slotsInUse: make([]bool, config.Depth), waitRead: newFIFO(count), maxReads: 1,
 		ready:   [roleCount]chan error{make(chan error, 1), make(chan error, 1)},
 		drained: make(chan struct{}),
 	}
 	for i := range l.transactions {
 		l.free[i] = uint32(count - 1 - i)
 		l.transactions[i].request.UserData = uint64(i)
-		l.transactions[i].staging = noStaging
 	}
 	if err := l.allocate(); err != nil {
 		return nil, errors.Join(fmt.Errorf("create target lane: %w", err), l.release())
@@ -130,18 +129,18 @@ func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, e
 
 func (l *TargetLane) allocate() error {
 	// Outgoing: one message per transaction, the answer to stop and two
-	// hellos. Incoming: requests, stop and hello on control, hello on data.
-	outgoing := uint32(len(l.transactions)) + spareMessages
-	incoming := [roleCount]uint32{controlRole: uint32(l.config.Depth) + spareMessages, dataRole: spareMessages}
-	messages, err := newMessageMemory(l.config.Domain, int(outgoing+incoming[controlRole]+incoming[dataRole]))
+	// hellos. Incoming: up to depth requests on either connection, its hello,
+	// and stop.
+	outgoing, incoming := uint32(len(l.transactions))+spareMessages, uint32(l.config.Depth)+spareMessages
+	messages, err := newMessageMemory(l.config.Domain, int(outgoing+uint32(roleCount)*incoming))
 	if err != nil {
 		return err
 	}
 	l.messages = messages
 	first := outgoing
 	for role := range roleCount {
-		l.endpoints[role] = endpoint{role: role, messages: messages, firstReceive: first, receives: incoming[role]}
-		first += incoming[role]
+		l.endpoints[role] = endpoint{role: role, messages: messages, firstReceive: first, receives: incoming}
+		first += incoming
 	}
 	if l.staging, err = newStaging(l.config.Domain, l.config.Depth, l.config.BufferSize); err != nil {
 		return err
@@ -189,6 +188,10 @@ func (l *TargetLane) stopMessage() uint32 { return uint32(len(l.transactions)) }
 func (l *TargetLane) helloMessage(role connectionRole) uint32 {
 	return l.stopMessage() + 1 + uint32(role)
 }
+
+// Staging is where the relay may put the data of writes ahead of their
+// requests: for each slot a buffer of the buffer size.
+func (l *TargetLane) Staging() RemoteMemory { return l.staging.remote() }
 
 // Accept makes one of the lane's two connections out of a request of the
 // relay; data tells which. It returns before the hello has been exchanged:

@@ -215,7 +215,7 @@ func (r *targetRig) expectFailure(code status.Code) {
 func TestAReadIsWrittenIntoTheClientsMemoryBeforeItsAnswer(t *testing.T) {
 	r := newTargetRig(t)
 	request := iomsg.Message{Type: iomsg.Read, IOSize: 2 * testBlockSize, RequesterOffset: 100, StorageOffset: 5 * testBlockSize, UserData: 9, Slot: 3, Generation: 4}
-	r.relay.send(controlRole, &request)
+	r.relay.send(dataRole, &request)
 	got := r.relay.receive(dataRole)
 	request.Type = iomsg.Result
 	if got != request {
@@ -231,8 +231,8 @@ func TestAWriteIsFetchedAndAppliedBeforeItsAnswer(t *testing.T) {
 	for i := range r.client[:testBlockSize] {
 		r.client[i] = 0x5A
 	}
-	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Write, IOSize: testBlockSize, StorageOffset: 7 * testBlockSize})
-	if got := r.relay.receive(controlRole); got.Type != iomsg.Result || got.Result != status.Success {
+	r.relay.send(dataRole, &iomsg.Message{Type: iomsg.Write, IOSize: testBlockSize, StorageOffset: 7 * testBlockSize})
+	if got := r.relay.receive(dataRole); got.Type != iomsg.Result || got.Result != status.Success {
 		t.Errorf("answered with %+v", got)
 	}
 	if !bytes.Equal(r.volume.block(7), r.client[:testBlockSize]) {
@@ -244,10 +244,10 @@ func TestWritesBeyondTheReadDepthAllArrive(t *testing.T) {
 	r := newTargetRig(t) // four reads at a time
 	for i := range uint64(testDepth) {
 		r.client[i*testBlockSize] = byte(0x80 + i)
-		r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Write, UserData: i, IOSize: testBlockSize, RequesterOffset: i * testBlockSize, StorageOffset: i * testBlockSize})
+		r.relay.send(dataRole, &iomsg.Message{Type: iomsg.Write, UserData: i, Slot: uint32(i), IOSize: testBlockSize, RequesterOffset: i * testBlockSize, StorageOffset: i * testBlockSize})
 	}
 	for range testDepth {
-		if got := r.relay.receive(controlRole); got.Result != status.Success {
+		if got := r.relay.receive(dataRole); got.Result != status.Success {
 			t.Errorf("answered with %+v", got)
 		}
 	}
@@ -270,7 +270,7 @@ func TestTargetAnswersBadRequestsAndLives(t *testing.T) {
 		want   status.Code
 	}{
 		{"unknown type", func(m *iomsg.Message) { m.Type = 50 }, status.InvalidValue},
-		{"unknown flags", func(m *iomsg.Message) { m.Flags = 2 }, status.InvalidValue},
+		{"unknown flags", func(m *iomsg.Message) { m.Flags = 1 << 9 }, status.InvalidValue},
 		{"beyond the volume", func(m *iomsg.Message) { m.StorageOffset = testVolumeSize }, status.InvalidValue},
 		{"an offset that wraps", func(m *iomsg.Message) { m.StorageOffset = ^uint64(testBlockSize - 1) }, status.InvalidValue},
 		{"a part of a block", func(m *iomsg.Message) { m.IOSize = 100 }, status.InvalidValue},
@@ -282,12 +282,12 @@ func TestTargetAnswersBadRequestsAndLives(t *testing.T) {
 	} {
 		m := base
 		c.change(&m)
-		r.relay.send(controlRole, &m)
-		if got := r.relay.receive(controlRole); got.Result != c.want {
+		r.relay.send(roleOf(m.Type), &m)
+		if got := r.relay.receive(roleOf(m.Type)); got.Result != c.want {
 			t.Errorf("%s: answered with %v, want %v", c.name, got.Result, c.want)
 		}
 	}
-	r.relay.send(controlRole, &base)
+	r.relay.send(dataRole, &base)
 	if got := r.relay.receive(dataRole); got.Result != status.Success {
 		t.Errorf("a good request afterwards: %v", got.Result)
 	}
@@ -296,12 +296,12 @@ func TestTargetAnswersBadRequestsAndLives(t *testing.T) {
 func TestAnErrorOfTheVolumeIsThatIOsResult(t *testing.T) {
 	r := newTargetRig(t)
 	r.volume.lane.hold()
-	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
+	r.relay.send(dataRole, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
 	r.volume.lane.bell.mu.Lock()
 	r.volume.lane.fail = status.IOFailed
 	r.volume.lane.bell.mu.Unlock()
 	r.volume.lane.release()
-	if got := r.relay.receive(controlRole); got.Result != status.IOFailed {
+	if got := r.relay.receive(dataRole); got.Result != status.IOFailed {
 		t.Errorf("answered with %v", got.Result)
 	}
 }
@@ -339,22 +339,74 @@ func TestStopIsAnsweredAfterEverythingBeforeIt(t *testing.T) {
 func TestMoreRequestsThanAgreedEndTheLane(t *testing.T) {
 	r := newTargetRig(t)
 	r.volume.lane.hold()
-	for range testDepth + 1 {
-		r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Flush})
+	for i := range uint32(testDepth + 1) {
+		r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Flush, Slot: i})
 	}
 	r.expectFailure(status.Full)
 	r.volume.lane.release()
 }
 
-func TestARequestOnTheDataConnectionEndsTheLane(t *testing.T) {
+func TestARequestOnTheWrongConnectionEndsTheLane(t *testing.T) {
+	for role, kind := range map[connectionRole]iomsg.Type{controlRole: iomsg.Read, dataRole: iomsg.Flush} {
+		r := newTargetRig(t)
+		r.relay.send(role, &iomsg.Message{Type: kind, IOSize: testBlockSize})
+		r.expectFailure(status.Unexpected)
+	}
+}
+
+func TestASlotThatDoesNotExistOrIsInUseEndsTheLane(t *testing.T) {
+	for name, slots := range map[string][]uint32{"beyond the depth": {testDepth}, "in use": {1, 2, 1}} {
+		t.Run(name, func(t *testing.T) {
+			r := newTargetRig(t)
+			r.volume.lane.hold()
+			defer r.volume.lane.release()
+			for _, slot := range slots {
+				r.relay.send(dataRole, &iomsg.Message{Type: iomsg.Write, Flags: iomsg.Pushed, IOSize: testBlockSize, Slot: slot})
+			}
+			r.expectFailure(status.Unexpected)
+		})
+	}
+}
+
+func TestAPushedWriteIsAppliedFromTheBufferOfItsSlot(t *testing.T) {
 	r := newTargetRig(t)
-	r.relay.send(dataRole, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
-	r.expectFailure(status.Unexpected)
+	source, content := r.relay.register(testBlockSize, 0)
+	for i := range content {
+		content[i] = 0xA5
+	}
+	staging := r.lane.Staging()
+	push := rdma.SendRequest{
+		Opcode: rdma.OpWrite, Local: rdma.Segment{Key: source.LocalKey(), Address: source.Base(), Length: testBlockSize},
+		RemoteKey: staging.Key, RemoteAddress: staging.Base + 3*testBufferSize,
+	}
+	if got := r.relay.transfer(dataRole, push); got != rdma.StatusSuccess {
+		t.Fatalf("push: %v", got)
+	}
+	r.relay.send(dataRole, &iomsg.Message{
+		Type: iomsg.Write, Flags: iomsg.Pushed, Slot: 3, IOSize: testBlockSize, StorageOffset: 7 * testBlockSize,
+	})
+	if got := r.relay.receive(dataRole); got.Type != iomsg.Result || got.Result != status.Success {
+		t.Errorf("answered with %+v", got)
+	}
+	if !bytes.Equal(r.volume.block(7), content) {
+		t.Error("the volume does not hold what was pushed")
+	}
+}
+
+func TestAPushBeyondTheStagingEndsTheConnection(t *testing.T) {
+	r := newTargetRig(t)
+	source, _ := r.relay.register(testBlockSize, 0)
+	staging := r.lane.Staging()
+	r.relay.transfer(dataRole, rdma.SendRequest{
+		Opcode: rdma.OpWrite, Local: rdma.Segment{Key: source.LocalKey(), Address: source.Base(), Length: testBlockSize},
+		RemoteKey: staging.Key, RemoteAddress: staging.Base + staging.Length - 1,
+	})
+	r.expectFailure(status.NotPermitted)
 }
 
 func TestRequestsBeforeTheStartEndTheLane(t *testing.T) {
 	r := makeTargetRig(t, false)
-	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
+	r.relay.send(dataRole, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
 	r.expectFailure(status.BadState)
 }
 
@@ -376,7 +428,7 @@ func TestADrainingLaneRefusesWhatIsNew(t *testing.T) {
 	if err := r.lane.Drain(testContext(t)); err != nil {
 		t.Fatal(err)
 	}
-	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Flush, UserData: 2})
+	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Flush, UserData: 2, Slot: 1})
 	if got := r.relay.receive(controlRole); got.UserData != 2 || got.Result != status.Shutdown {
 		t.Errorf("a new request is answered with %+v", got)
 	}
@@ -403,14 +455,15 @@ func TestALongFetchDoesNotMakeTheLaneRunOutOfTransactions(t *testing.T) {
 	large := iomsg.Message{Type: iomsg.Write, IOSize: testBufferSize, UserData: 1}
 	small := iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize, UserData: 2}
 	for range testDepth / 2 {
-		r.relay.send(controlRole, &large)
-		r.relay.send(controlRole, &small)
+		r.relay.send(dataRole, &large)
+		large.Slot++
+		small.Slot = large.Slot + testDepth/2 - 1
+		r.relay.send(dataRole, &small)
 	}
 	deadline := time.After(testTimeout)
 	for range 5000 {
 		var b message
 		select {
-		case b = <-r.relay.received[controlRole]:
 		case b = <-r.relay.received[dataRole]:
 		case err := <-r.failure:
 			t.Fatalf("the lane failed: %v", err)
@@ -422,18 +475,17 @@ func TestALongFetchDoesNotMakeTheLaneRunOutOfTransactions(t *testing.T) {
 		if m.Result != status.Success {
 			t.Fatalf("answered with %v", m.Result)
 		}
-		if m.UserData == 1 {
-			r.relay.send(controlRole, &large)
-		} else {
-			r.relay.send(controlRole, &small)
+		if m.Type = iomsg.Read; m.UserData == large.UserData {
+			m.Type = iomsg.Write
 		}
+		r.relay.send(dataRole, &m)
 	}
 }
 
 func TestALostRelayFailsTheLaneAndItsVolumeIORunsOut(t *testing.T) {
 	r := newTargetRig(t)
 	r.volume.lane.hold()
-	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
+	r.relay.send(dataRole, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
 	eventuallyInFlight(t, r.lane, 1)
 	r.relay.disconnect()
 	r.expectFailure(status.ConnectionReset)

@@ -15,12 +15,12 @@ type transaction struct {
 	ioType  iomsg.Type
 	ioSize  uint32
 	remote  uint64 // address in the client's memory
-	staging uint32
+	slot    uint32
 	startNs int64
 	request volume.Request
 }
 
-// takeRequest deals with one message of the relay on the control connection.
+// takeRequest deals with one message of the relay.
 func (l *TargetLane) takeRequest(e *endpoint, c *rdma.Completion) {
 	if err := checkMessage(e.role, c); err != nil {
 		l.fail(err)
@@ -39,18 +39,22 @@ func (l *TargetLane) takeRequest(e *endpoint, c *rdma.Completion) {
 		l.takeHello(e, &m)
 	case !l.started:
 		l.fail(status.Errorf(status.BadState, "relay sent a message of type %d before start storage", uint32(m.Type)))
-	case e.role != controlRole || l.stopping:
+	case e.role != roleOf(m.Type) || l.stopping:
 		l.fail(status.Errorf(status.Unexpected, "relay sent a message of type %d on the %v connection, out of order", uint32(m.Type), e.role))
 	case m.Type == iomsg.Stop:
 		l.stopping = true
 		l.stop = request
 	case l.answering+l.backlog.count >= l.config.Depth:
 		l.fail(status.Errorf(status.Full, "relay sent more than the agreed %d requests", l.config.Depth))
+	case m.Slot >= uint32(l.config.Depth) || l.slotsInUse[m.Slot]:
+		l.fail(status.Errorf(status.Unexpected, "relay sent a request in slot %d, which does not exist or is in use", m.Slot))
 	case len(l.free) == 0:
+		l.slotsInUse[m.Slot] = true
 		l.counters.take()
 		l.counters.pressed(NoTransaction)
 		l.backlog.push(&request) // has room for the depth
 	default:
+		l.slotsInUse[m.Slot] = true
 		l.counters.take()
 		l.begin(&request, &m)
 	}
@@ -90,7 +94,7 @@ func (l *TargetLane) begin(request *message, m *iomsg.Message) {
 	l.answering++
 	t := &l.transactions[index]
 	t.message, t.ioType, t.ioSize, t.startNs = *request, m.Type, m.IOSize, l.now()
-	t.remote = l.config.Export.Base + m.RequesterOffset
+	t.slot, t.remote = m.Slot, l.config.Export.Base+m.RequesterOffset
 	t.request.Offset, t.request.Length = m.StorageOffset, uint64(m.IOSize)
 	t.request.ForceUnitAccess = m.Flags&iomsg.FUA != 0
 	t.request.Buffer = nil
@@ -98,7 +102,7 @@ func (l *TargetLane) begin(request *message, m *iomsg.Message) {
 		l.answer(index, code)
 		return
 	}
-	l.start(index, t)
+	l.start(index, t, m.Flags&iomsg.Pushed != 0)
 }
 
 // judge says whether a request can be carried out, and completes its volume
@@ -149,7 +153,7 @@ func (l *TargetLane) judgeTransfer(m *iomsg.Message) status.Code {
 }
 
 // start takes the first step of a transaction.
-func (l *TargetLane) start(index uint32, t *transaction) {
+func (l *TargetLane) start(index uint32, t *transaction, pushed bool) {
 	if t.ioType == iomsg.Read && l.config.VolumeMemory != nil {
 		l.sendData(index, rdma.Segment{
 			Key: l.config.VolumeMemory.LocalKey(), Length: t.ioSize,
@@ -157,24 +161,10 @@ func (l *TargetLane) start(index uint32, t *transaction) {
 		})
 		return
 	}
-	if !t.ioType.MovesData() {
-		l.submit(index)
-		return
+	if t.ioType.MovesData() {
+		t.request.Buffer = l.staging.bytes(t.slot, t.ioSize)
 	}
-	l.stage(index)
-}
-
-// stage gets a transaction a staging buffer, or lets it wait for one.
-func (l *TargetLane) stage(index uint32) {
-	t := &l.transactions[index]
-	t.staging = l.staging.take()
-	if t.staging == noStaging {
-		l.counters.pressed(NoStaging)
-		l.waitStaging.push(index)
-		return
-	}
-	t.request.Buffer = l.staging.bytes(t.staging, t.ioSize)
-	if t.ioType == iomsg.Write {
+	if t.ioType == iomsg.Write && !pushed {
 		l.fetch(index)
 		return
 	}

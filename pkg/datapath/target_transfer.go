@@ -7,7 +7,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// fetch reads the data of a write from the client's memory. Reads beyond the
+// fetch reads the data of a write that was not pushed from the client's
+// memory. Reads beyond the
 // agreed depth wait here and not in the send queue, where they would hold up
 // everything behind them.
 func (l *TargetLane) fetch(index uint32) {
@@ -19,7 +20,7 @@ func (l *TargetLane) fetch(index uint32) {
 	t := &l.transactions[index]
 	l.chain[0] = rdma.SendRequest{
 		ID: workID(transferWork, index), Opcode: rdma.OpRead,
-		Local:         l.staging.segment(t.staging, t.ioSize),
+		Local:         l.staging.segment(t.slot, t.ioSize),
 		RemoteAddress: t.remote, RemoteKey: l.config.Export.Key,
 	}
 	l.reads++
@@ -30,7 +31,8 @@ func (l *TargetLane) fetch(index uint32) {
 
 // sendData writes the data of a read into the client's memory and sends the
 // answer behind it on the same connection: no other order is safe on every
-// transport.
+// transport. When the relay has the answer, it has the data too, so that the
+// slot's staging buffer may be used again.
 func (l *TargetLane) sendData(index uint32, source rdma.Segment) {
 	t := &l.transactions[index]
 	l.prepareAnswer(index, status.Success)
@@ -79,7 +81,7 @@ func (l *TargetLane) afterVolume(index uint32, request *volume.Request) {
 		return
 	}
 	if t.ioType == iomsg.Read {
-		l.sendData(index, l.staging.segment(t.staging, t.ioSize))
+		l.sendData(index, l.staging.segment(t.slot, t.ioSize))
 		return
 	}
 	l.answer(index, status.Success)
@@ -88,9 +90,8 @@ func (l *TargetLane) afterVolume(index uint32, request *volume.Request) {
 // answer sends the outcome of a transaction that sends no data.
 func (l *TargetLane) answer(index uint32, code status.Code) {
 	l.prepareAnswer(index, code)
-	l.giveStagingBack(&l.transactions[index])
 	l.chain[0] = rdma.SendRequest{ID: workID(messageWork, index), Opcode: rdma.OpSend, Local: l.messages.segment(index)}
-	if err := l.endpoints[controlRole].post(l.chain[:1]); err != nil {
+	if err := l.endpoints[roleOf(l.transactions[index].ioType)].post(l.chain[:1]); err != nil {
 		l.fail(err)
 	}
 }
@@ -100,13 +101,13 @@ func (l *TargetLane) prepareAnswer(index uint32, code status.Code) {
 	iomsg.TurnIntoResult(t.message[:], code)
 	*l.messages.at(index) = t.message
 	l.answering--
+	l.slotsInUse[t.slot] = false
 	l.counters.answer(t.ioType, code, t.ioSize, l.now()-t.startNs)
 }
 
 // sent ends a transaction: its answer is on its way and nothing refers to its
 // memory any more.
 func (l *TargetLane) sent(index uint32) {
-	l.giveStagingBack(&l.transactions[index])
 	l.free = append(l.free, index)
 	if !l.backlog.empty() {
 		request := *l.backlog.first()
@@ -114,19 +115,6 @@ func (l *TargetLane) sent(index uint32) {
 		var m iomsg.Message
 		iomsg.Decode(request[:], &m)
 		l.begin(&request, &m)
-	}
-}
-
-// giveStagingBack frees a transaction's buffer and lets the next that waits
-// for one go on.
-func (l *TargetLane) giveStagingBack(t *transaction) {
-	if t.staging == noStaging {
-		return
-	}
-	l.staging.give(t.staging)
-	t.staging = noStaging
-	if !l.waitStaging.empty() && l.state == targetServing {
-		l.stage(l.waitStaging.pop())
 	}
 }
 

@@ -81,11 +81,20 @@ func (t Type) IsRequest() bool { return t.HasRange() || t == Flush }
 // Flags modify a request.
 type Flags uint32
 
-// FUA (force unit access) makes a write durable before it is answered.
-const FUA Flags = 1 << 0
+const (
+	// FUA (force unit access) makes a write durable before it is answered.
+	FUA Flags = 1 << 0
+	// Pushed is set by a relay: it has written the data of the write into the
+	// target's staging buffer of the slot, ahead of the request.
+	Pushed Flags = 1 << 1
+)
 
-// KnownFlags are the flags that a request may carry.
-const KnownFlags = FUA
+const (
+	// ClientFlags are the flags that a client's request may carry.
+	ClientFlags = FUA
+	// KnownFlags are the flags that a relay's request may carry.
+	KnownFlags = FUA | Pushed
+)
 
 // Message is a decoded IO message.
 type Message struct {
@@ -146,6 +155,12 @@ func StampTag(buf []byte, slot, generation uint32) {
 	_ = buf[Size-1]
 	binary.BigEndian.PutUint32(buf[offsetSlot:], slot)
 	binary.BigEndian.PutUint32(buf[offsetGeneration:], generation)
+}
+
+// SetFlags adds flags to an encoded message.
+func SetFlags(buf []byte, flags Flags) {
+	_ = buf[Size-1]
+	binary.BigEndian.PutUint32(buf[offsetFlags:], binary.BigEndian.Uint32(buf[offsetFlags:])|uint32(flags))
 }
 
 // TurnIntoResult makes the answer to an encoded request out of its own bytes:

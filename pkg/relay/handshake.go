@@ -137,7 +137,7 @@ func (s *session) newLane(queue int, clientConsumer comch.ConsumerID) (*datapath
 		return nil, 0, errors.Join(fmt.Errorf("create Comch producer to consumer %d: %w", clientConsumer, err), consumer.Close())
 	}
 	lane, err := datapath.NewRelayLane(ctx, datapath.RelayLaneConfig{
-		Worker: s.relay.pool.Pick(), Queue: queue, Counters: &s.relay.counters, Domain: s.domain,
+		Worker: s.relay.pool.Pick(), Queue: queue, Counters: &s.relay.counters, Domain: s.domain, Export: s.registered,
 		ExportLength: s.config.Export.Length, ExportAccess: s.access,
 		Consumer: consumer, Producer: producer,
 		Depth: depth, BufferSize: s.config.BufferSize, OnFailure: s.laneFailed(queue),
@@ -163,6 +163,10 @@ func (s *session) connectLane(lane *datapath.RelayLane, queue int, role controlm
 		return status.Errorf(status.BadConfig, "the target takes RDMA connections at %v, which %v cannot reach: choose --rdma-address of both in the same family",
 			details.Address, s.target.source)
 	}
+	staging, err := s.stagingOf(details)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := s.stepTimeout()
 	defer cancel()
 	return lane.Connect(ctx, datapath.LaneConnection{
@@ -170,7 +174,22 @@ func (s *session) connectLane(lane *datapath.RelayLane, queue int, role controlm
 		PrivateData:  controlmsg.RDMAPrivateData{Token: details.Token}.Append(nil),
 		InboundReads: min(int(s.config.Depth), s.relay.device.Capabilities().MaxInboundReads),
 		Data:         role == controlmsg.DataConnection,
+		Staging:      staging,
 	})
+}
+
+// stagingOf is where the target wants the data of writes.
+func (s *session) stagingOf(details *controlmsg.CreateRDMAConnectionReply) (datapath.RemoteMemory, error) {
+	staging := details.Staging
+	if staging == nil {
+		return datapath.RemoteMemory{}, nil
+	}
+	if need := uint64(s.config.Depth) * uint64(s.config.BufferSize); staging.Length != need {
+		return datapath.RemoteMemory{}, status.Errorf(status.Unexpected, "the target offers %d bytes of staging for a queue that needs %d", staging.Length, need)
+	}
+	return datapath.RemoteMemory{
+		Key: staging.RemoteKey, Base: staging.Base, Length: staging.Length, Access: memory.RemoteWrite,
+	}, nil
 }
 
 // startStorage starts the data path, the target's side first.

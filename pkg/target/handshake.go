@@ -140,7 +140,17 @@ func (s *session) announce(m *controlmsg.CreateRDMAConnection) (controlmsg.Messa
 	if err != nil {
 		return nil, err
 	}
-	return &controlmsg.CreateRDMAConnectionReply{Address: s.rdmaAddress(), Token: token}, nil
+	return &controlmsg.CreateRDMAConnectionReply{Address: s.rdmaAddress(), Token: token, Staging: s.stagingFor(m)}, nil
+}
+
+// stagingFor is where the relay may put the data of a queue's writes.
+func (s *session) stagingFor(m *controlmsg.CreateRDMAConnection) *controlmsg.Staging {
+	lanes := s.currentLanes()
+	if m.Role != controlmsg.DataConnection || int(m.Queue) >= len(lanes) {
+		return nil
+	}
+	staging := lanes[m.Queue].Staging()
+	return &controlmsg.Staging{RemoteKey: staging.Key, Base: staging.Base, Length: staging.Length}
 }
 
 // rdmaAddress is where this relay reaches the RDMA listener: if that listens

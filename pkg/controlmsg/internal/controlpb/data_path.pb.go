@@ -28,9 +28,9 @@ type ConnectionRole int32
 const (
 	// Refused.
 	ConnectionRole_CONNECTION_ROLE_UNSPECIFIED ConnectionRole = 0
-	// Requests, and answers that no data goes with.
+	// Requests that move no data, and their answers.
 	ConnectionRole_CONNECTION_ROLE_CONTROL ConnectionRole = 1
-	// Data, and the answers that follow it.
+	// Requests that move data, the data, and their answers.
 	ConnectionRole_CONNECTION_ROLE_DATA ConnectionRole = 2
 )
 
@@ -461,7 +461,11 @@ type CreateRdmaConnectionReply struct {
 	Port uint32 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
 	// 16 random bytes to send as private data of the connection request. Good
 	// once, for 5 seconds, from the announced source.
-	Token         []byte `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
+	Token []byte `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
+	// Where the relay may put the data of writes on this connection, ahead of
+	// their requests. Absent on the control connection, and if the target
+	// fetches the data of all writes.
+	Staging       *Staging `protobuf:"bytes,4,opt,name=staging,proto3" json:"staging,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -517,6 +521,78 @@ func (x *CreateRdmaConnectionReply) GetToken() []byte {
 	return nil
 }
 
+func (x *CreateRdmaConnectionReply) GetStaging() *Staging {
+	if x != nil {
+		return x.Staging
+	}
+	return nil
+}
+
+// Staging is memory of the target for the data of one queue's writes: for each
+// of the relay's slots a buffer of buffer_size bytes.
+type Staging struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Remote key, or STag.
+	RemoteKey uint32 `protobuf:"fixed32,1,opt,name=remote_key,json=remoteKey,proto3" json:"remote_key,omitempty"`
+	// Address of the first byte in RDMA operations.
+	Base uint64 `protobuf:"fixed64,2,opt,name=base,proto3" json:"base,omitempty"`
+	// Bytes, at least 1.
+	Length        uint64 `protobuf:"varint,3,opt,name=length,proto3" json:"length,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Staging) Reset() {
+	*x = Staging{}
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Staging) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Staging) ProtoMessage() {}
+
+func (x *Staging) ProtoReflect() protoreflect.Message {
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Staging.ProtoReflect.Descriptor instead.
+func (*Staging) Descriptor() ([]byte, []int) {
+	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Staging) GetRemoteKey() uint32 {
+	if x != nil {
+		return x.RemoteKey
+	}
+	return 0
+}
+
+func (x *Staging) GetBase() uint64 {
+	if x != nil {
+		return x.Base
+	}
+	return 0
+}
+
+func (x *Staging) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
 // StartDataPathConnections tells that the sender's side of all queues exists.
 type StartDataPathConnections struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -529,7 +605,7 @@ type StartDataPathConnections struct {
 
 func (x *StartDataPathConnections) Reset() {
 	*x = StartDataPathConnections{}
-	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[6]
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -541,7 +617,7 @@ func (x *StartDataPathConnections) String() string {
 func (*StartDataPathConnections) ProtoMessage() {}
 
 func (x *StartDataPathConnections) ProtoReflect() protoreflect.Message {
-	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[6]
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -554,7 +630,7 @@ func (x *StartDataPathConnections) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartDataPathConnections.ProtoReflect.Descriptor instead.
 func (*StartDataPathConnections) Descriptor() ([]byte, []int) {
-	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{6}
+	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StartDataPathConnections) GetConsumerIds() []uint32 {
@@ -575,7 +651,7 @@ type StartDataPathConnectionsReply struct {
 
 func (x *StartDataPathConnectionsReply) Reset() {
 	*x = StartDataPathConnectionsReply{}
-	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[7]
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +663,7 @@ func (x *StartDataPathConnectionsReply) String() string {
 func (*StartDataPathConnectionsReply) ProtoMessage() {}
 
 func (x *StartDataPathConnectionsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[7]
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +676,7 @@ func (x *StartDataPathConnectionsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartDataPathConnectionsReply.ProtoReflect.Descriptor instead.
 func (*StartDataPathConnectionsReply) Descriptor() ([]byte, []int) {
-	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{7}
+	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StartDataPathConnectionsReply) GetConsumerIds() []uint32 {
@@ -619,7 +695,7 @@ type StartStorage struct {
 
 func (x *StartStorage) Reset() {
 	*x = StartStorage{}
-	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[8]
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -631,7 +707,7 @@ func (x *StartStorage) String() string {
 func (*StartStorage) ProtoMessage() {}
 
 func (x *StartStorage) ProtoReflect() protoreflect.Message {
-	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[8]
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -644,7 +720,7 @@ func (x *StartStorage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStorage.ProtoReflect.Descriptor instead.
 func (*StartStorage) Descriptor() ([]byte, []int) {
-	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{8}
+	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{9}
 }
 
 // StartStorageReply tells that IO is served and receives are posted.
@@ -656,7 +732,7 @@ type StartStorageReply struct {
 
 func (x *StartStorageReply) Reset() {
 	*x = StartStorageReply{}
-	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[9]
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -668,7 +744,7 @@ func (x *StartStorageReply) String() string {
 func (*StartStorageReply) ProtoMessage() {}
 
 func (x *StartStorageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[9]
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -681,7 +757,7 @@ func (x *StartStorageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartStorageReply.ProtoReflect.Descriptor instead.
 func (*StartStorageReply) Descriptor() ([]byte, []int) {
-	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{9}
+	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{10}
 }
 
 // Stop ends serving IO. Each queue has been drained by its own stop message
@@ -694,7 +770,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[10]
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -706,7 +782,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[10]
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -719,7 +795,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{10}
+	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{11}
 }
 
 // StopReply tells that no IO is served any more.
@@ -731,7 +807,7 @@ type StopReply struct {
 
 func (x *StopReply) Reset() {
 	*x = StopReply{}
-	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[11]
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -743,7 +819,7 @@ func (x *StopReply) String() string {
 func (*StopReply) ProtoMessage() {}
 
 func (x *StopReply) ProtoReflect() protoreflect.Message {
-	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[11]
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -756,7 +832,7 @@ func (x *StopReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReply.ProtoReflect.Descriptor instead.
 func (*StopReply) Descriptor() ([]byte, []int) {
-	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{11}
+	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{12}
 }
 
 // DestroyObjects releases what the session has built, however far it got.
@@ -768,7 +844,7 @@ type DestroyObjects struct {
 
 func (x *DestroyObjects) Reset() {
 	*x = DestroyObjects{}
-	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[12]
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -780,7 +856,7 @@ func (x *DestroyObjects) String() string {
 func (*DestroyObjects) ProtoMessage() {}
 
 func (x *DestroyObjects) ProtoReflect() protoreflect.Message {
-	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[12]
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -793,7 +869,7 @@ func (x *DestroyObjects) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyObjects.ProtoReflect.Descriptor instead.
 func (*DestroyObjects) Descriptor() ([]byte, []int) {
-	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{12}
+	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{13}
 }
 
 // DestroyObjectsReply tells that all of it is gone. The connection is closed
@@ -806,7 +882,7 @@ type DestroyObjectsReply struct {
 
 func (x *DestroyObjectsReply) Reset() {
 	*x = DestroyObjectsReply{}
-	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[13]
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -818,7 +894,7 @@ func (x *DestroyObjectsReply) String() string {
 func (*DestroyObjectsReply) ProtoMessage() {}
 
 func (x *DestroyObjectsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[13]
+	mi := &file_zc_relay_control_v1_data_path_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -831,7 +907,7 @@ func (x *DestroyObjectsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyObjectsReply.ProtoReflect.Descriptor instead.
 func (*DestroyObjectsReply) Descriptor() ([]byte, []int) {
-	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{13}
+	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{14}
 }
 
 var File_zc_relay_control_v1_data_path_proto protoreflect.FileDescriptor
@@ -868,11 +944,17 @@ const file_zc_relay_control_v1_data_path_proto_rawDesc = "" +
 	"\x14CreateRdmaConnection\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\rR\x05queue\x127\n" +
 	"\x04role\x18\x02 \x01(\x0e2#.zc.relay.control.v1.ConnectionRoleR\x04role\x12\x16\n" +
-	"\x06source\x18\x03 \x01(\fR\x06source\"_\n" +
+	"\x06source\x18\x03 \x01(\fR\x06source\"\x97\x01\n" +
 	"\x19CreateRdmaConnectionReply\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x14\n" +
-	"\x05token\x18\x03 \x01(\fR\x05token\"=\n" +
+	"\x05token\x18\x03 \x01(\fR\x05token\x126\n" +
+	"\astaging\x18\x04 \x01(\v2\x1c.zc.relay.control.v1.StagingR\astaging\"T\n" +
+	"\aStaging\x12\x1d\n" +
+	"\n" +
+	"remote_key\x18\x01 \x01(\aR\tremoteKey\x12\x12\n" +
+	"\x04base\x18\x02 \x01(\x06R\x04base\x12\x16\n" +
+	"\x06length\x18\x03 \x01(\x04R\x06length\"=\n" +
 	"\x18StartDataPathConnections\x12!\n" +
 	"\fconsumer_ids\x18\x01 \x03(\rR\vconsumerIds\"B\n" +
 	"\x1dStartDataPathConnectionsReply\x12!\n" +
@@ -901,7 +983,7 @@ func file_zc_relay_control_v1_data_path_proto_rawDescGZIP() []byte {
 }
 
 var file_zc_relay_control_v1_data_path_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_zc_relay_control_v1_data_path_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_zc_relay_control_v1_data_path_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_zc_relay_control_v1_data_path_proto_goTypes = []any{
 	(ConnectionRole)(0),                   // 0: zc.relay.control.v1.ConnectionRole
 	(*ConfigureDataPath)(nil),             // 1: zc.relay.control.v1.ConfigureDataPath
@@ -910,24 +992,26 @@ var file_zc_relay_control_v1_data_path_proto_goTypes = []any{
 	(*ConfigureDataPathReply)(nil),        // 4: zc.relay.control.v1.ConfigureDataPathReply
 	(*CreateRdmaConnection)(nil),          // 5: zc.relay.control.v1.CreateRdmaConnection
 	(*CreateRdmaConnectionReply)(nil),     // 6: zc.relay.control.v1.CreateRdmaConnectionReply
-	(*StartDataPathConnections)(nil),      // 7: zc.relay.control.v1.StartDataPathConnections
-	(*StartDataPathConnectionsReply)(nil), // 8: zc.relay.control.v1.StartDataPathConnectionsReply
-	(*StartStorage)(nil),                  // 9: zc.relay.control.v1.StartStorage
-	(*StartStorageReply)(nil),             // 10: zc.relay.control.v1.StartStorageReply
-	(*Stop)(nil),                          // 11: zc.relay.control.v1.Stop
-	(*StopReply)(nil),                     // 12: zc.relay.control.v1.StopReply
-	(*DestroyObjects)(nil),                // 13: zc.relay.control.v1.DestroyObjects
-	(*DestroyObjectsReply)(nil),           // 14: zc.relay.control.v1.DestroyObjectsReply
+	(*Staging)(nil),                       // 7: zc.relay.control.v1.Staging
+	(*StartDataPathConnections)(nil),      // 8: zc.relay.control.v1.StartDataPathConnections
+	(*StartDataPathConnectionsReply)(nil), // 9: zc.relay.control.v1.StartDataPathConnectionsReply
+	(*StartStorage)(nil),                  // 10: zc.relay.control.v1.StartStorage
+	(*StartStorageReply)(nil),             // 11: zc.relay.control.v1.StartStorageReply
+	(*Stop)(nil),                          // 12: zc.relay.control.v1.Stop
+	(*StopReply)(nil),                     // 13: zc.relay.control.v1.StopReply
+	(*DestroyObjects)(nil),                // 14: zc.relay.control.v1.DestroyObjects
+	(*DestroyObjectsReply)(nil),           // 15: zc.relay.control.v1.DestroyObjectsReply
 }
 var file_zc_relay_control_v1_data_path_proto_depIdxs = []int32{
 	2, // 0: zc.relay.control.v1.ConfigureDataPath.export:type_name -> zc.relay.control.v1.Export
 	3, // 1: zc.relay.control.v1.Export.rdma:type_name -> zc.relay.control.v1.RdmaExport
 	0, // 2: zc.relay.control.v1.CreateRdmaConnection.role:type_name -> zc.relay.control.v1.ConnectionRole
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	7, // 3: zc.relay.control.v1.CreateRdmaConnectionReply.staging:type_name -> zc.relay.control.v1.Staging
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_zc_relay_control_v1_data_path_proto_init() }
@@ -945,7 +1029,7 @@ func file_zc_relay_control_v1_data_path_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_zc_relay_control_v1_data_path_proto_rawDesc), len(file_zc_relay_control_v1_data_path_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
