@@ -3,6 +3,7 @@ package progress
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -87,12 +88,13 @@ func (e *Engine) Close() error {
 // Add polls source from now on.
 func (e *Engine) Add(source Source) { e.sources = append(e.sources, source) }
 
-// Remove stops polling source. It must not be called from within Poll of any
-// source: use Do for that.
+// Remove stops polling source. From within Poll of any source, source may be
+// polled once more before Progress returns.
 func (e *Engine) Remove(source Source) {
 	for i, s := range e.sources {
 		if s == source {
-			e.sources = append(e.sources[:i], e.sources[i+1:]...)
+			// A copy, since Progress may be walking along the old one.
+			e.sources = slices.Delete(slices.Clone(e.sources), i, i+1)
 			return
 		}
 	}

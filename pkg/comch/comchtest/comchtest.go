@@ -3,6 +3,7 @@
 package comchtest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync/atomic"
@@ -19,6 +20,9 @@ type Config struct {
 	// Device, Representor and HostDevice are what a server listens on and a
 	// client connects from; "" leaves it to the provider.
 	Device, Representor, HostDevice string
+	// OtherHostDevice is another host function, which the same DPU device can
+	// represent; without it, what needs one is not tested.
+	OtherHostDevice string
 	// OtherDevice is another DPU device that serves the same representor;
 	// without it, what needs one is not tested.
 	OtherDevice string
@@ -41,15 +45,11 @@ var nameCounter atomic.Uint64
 // Run tests a provider.
 func Run(t *testing.T, config Config) {
 	t.Helper()
-	device := config.Device
-	if device == "" {
-		device = "03:00.0"
+	s := &suite{Config: config}
+	var err error
+	if s.capabilities, err = config.Provider.Capabilities(s.device()); err != nil {
+		t.Fatalf("capabilities of %s: %v", s.device(), err)
 	}
-	capabilities, err := config.Provider.Capabilities(device)
-	if err != nil {
-		t.Fatalf("capabilities of %s: %v", device, err)
-	}
-	s := &suite{Config: config, capabilities: capabilities}
 	groups := []struct {
 		name string
 		run  func(*suite, *testing.T)
@@ -64,11 +64,24 @@ func Run(t *testing.T, config Config) {
 		{"Wait", (*suite).testWait},
 		{"Ending", (*suite).testEnding},
 		{"Memory", (*suite).testMemory},
+		{"ContextStates", (*suite).testContextStates},
+		{"ContextConfiguration", (*suite).testContextConfiguration},
+		{"ContextMessages", (*suite).testContextMessages},
+		{"ContextConnections", (*suite).testContextConnections},
+		{"ContextFastPath", (*suite).testContextFastPath},
+		{"ContextEnding", (*suite).testContextEnding},
+		{"ContextThreads", (*suite).testContextThreads},
 	}
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) { group.run(s, t) })
 	}
 }
+
+// device is what a server of the test listens on.
+func (s *suite) device() string { return cmp.Or(s.Device, "03:00.0") }
+
+// hostDevice is what a client of the test connects from.
+func (s *suite) hostDevice() string { return cmp.Or(s.HostDevice, "b1:00.0") }
 
 // testContext bounds a test.
 func testContext(t *testing.T) context.Context {

@@ -10,6 +10,7 @@ func TestProviderConforms(t *testing.T) {
 	comchtest.Run(t, comchtest.Config{
 		Provider:              New(Options{Directory: t.TempDir()}),
 		OtherDevice:           "03:00.1",
+		OtherHostDevice:       "b1:00.1",
 		ExportNeedsDescriptor: true,
 	})
 }

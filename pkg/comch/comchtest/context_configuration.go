@@ -1,0 +1,247 @@
+package comchtest
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func (s *suite) testContextConfiguration(t *testing.T) {
+	t.Run("NamesAreChecked", s.testContextNames)
+	t.Run("ServersNeedTheirCallbacks", s.testServerConfiguration)
+	t.Run("ClientsNeedTheirCallbacks", s.testClientConfiguration)
+	t.Run("ConsumersNeedTheirs", s.testConsumerConfiguration)
+	t.Run("ProducersNeedTheirs", s.testProducerConfiguration)
+	t.Run("StartNeedsConfigurationAndEngine", s.testStartNeeds)
+	t.Run("MessageSizeIsTheDevicesMaximumByDefault", s.testDefaultMessageSize)
+	t.Run("MessageSizesHaveToAgree", s.testMessageSizes)
+	t.Run("ReceiveQueueIsWhatWasSet", s.testReceiveQueue)
+	t.Run("ImmediateLengthIsWhatWasSet", s.testImmediateLength)
+	t.Run("FastPathNeedsConsumerCallbacks", s.testFastPathNeedsCallbacks)
+}
+
+func (s *suite) testContextNames(t *testing.T) {
+	for _, name := range []string{"", strings.Repeat("n", s.capabilities.MaxNameLength+1)} {
+		_, err := contexts.NewServer(s.Provider, s.device(), s.Representor, name)
+		wantCode(t, "create server "+name, err, status.InvalidValue)
+		_, err = contexts.NewClient(s.Provider, s.hostDevice(), name)
+		wantCode(t, "create client of "+name, err, status.InvalidValue)
+	}
+	stage := s.newStage(t)
+	first := stage.startServer(nil)
+	second, err := contexts.NewServer(s.Provider, s.device(), s.Representor, first.name)
+	stage.must(err)
+	stage.must(second.Configure(first.serverConfig()))
+	wantCode(t, "start a second server of one name", second.Start(stage.engine), status.AlreadyExist)
+	if got := second.State(); got != progress.Idle {
+		t.Errorf("server that could not start is %v", got)
+	}
+}
+
+// without is a way to spoil a configuration.
+type without[T any] struct {
+	what  string
+	spoil func(*T)
+}
+
+func (s *suite) spoiledControl() []without[contexts.ControlConfig] {
+	return []without[contexts.ControlConfig]{
+		{"send callback", func(c *contexts.ControlConfig) { c.SendCompleted = nil }},
+		{"send error callback", func(c *contexts.ControlConfig) { c.SendFailed = nil }},
+		{"receive callback", func(c *contexts.ControlConfig) { c.MessageReceived = nil }},
+		{"one consumer callback", func(c *contexts.ControlConfig) { c.ConsumerExpired = nil }},
+		{"send tasks", func(c *contexts.ControlConfig) { c.SendTasks = 0 }},
+		{"possible send tasks", func(c *contexts.ControlConfig) { c.SendTasks = s.capabilities.MaxSendTasks + 1 }},
+		{"possible message size", func(c *contexts.ControlConfig) { c.MaxMessageSize = s.capabilities.MaxMessageSize + 1 }},
+		{"positive message size", func(c *contexts.ControlConfig) { c.MaxMessageSize = -1 }},
+		{"possible receive queue", func(c *contexts.ControlConfig) { c.ReceiveQueue = s.capabilities.MaxReceiveQueue + 1 }},
+	}
+}
+
+func (s *suite) testServerConfiguration(t *testing.T) {
+	server, err := contexts.NewServer(s.Provider, s.device(), s.Representor, newName())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range s.spoiledControl() {
+		config := new(party).serverConfig()
+		c.spoil(&config.ControlConfig)
+		wantCode(t, "configure server without "+c.what, server.Configure(config), status.InvalidValue)
+	}
+	for _, c := range []without[contexts.ServerConfig]{
+		{"connection callback", func(c *contexts.ServerConfig) { c.Connected = nil }},
+		{"disconnection callback", func(c *contexts.ServerConfig) { c.Disconnected = nil }},
+		{"possible number of clients", func(c *contexts.ServerConfig) { c.MaxClients = s.capabilities.MaxClients + 1 }},
+	} {
+		config := new(party).serverConfig()
+		c.spoil(&config)
+		wantCode(t, "configure server without "+c.what, server.Configure(config), status.InvalidValue)
+	}
+}
+
+func (s *suite) testClientConfiguration(t *testing.T) {
+	client, err := contexts.NewClient(s.Provider, s.hostDevice(), newName())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range s.spoiledControl() {
+		config := contexts.ClientConfig{ControlConfig: new(party).controlConfig()}
+		c.spoil(&config.ControlConfig)
+		wantCode(t, "configure client without "+c.what, client.Configure(config), status.InvalidValue)
+	}
+}
+
+func (s *suite) testConsumerConfiguration(t *testing.T) {
+	c := s.newCouple(t)
+	for _, size := range []int{0, -1, s.capabilities.MaxMemorySize + 1} {
+		_, err := contexts.NewConsumer(c.atHost, size)
+		wantCode(t, "create a consumer with impossible memory", err, status.InvalidValue)
+	}
+	r := c.newReceiver(c.atHost)
+	for _, x := range []without[contexts.ConsumerConfig]{
+		{"receive callback", func(c *contexts.ConsumerConfig) { c.Received = nil }},
+		{"receive error callback", func(c *contexts.ConsumerConfig) { c.Failed = nil }},
+		{"tasks", func(c *contexts.ConsumerConfig) { c.ReceiveTasks = 0 }},
+		{"possible tasks", func(c *contexts.ConsumerConfig) { c.ReceiveTasks = s.capabilities.MaxReceives + 1 }},
+		{"possible immediate data", func(c *contexts.ConsumerConfig) { c.ImmediateLength = s.capabilities.MaxImmediateLength + 1 }},
+	} {
+		config := r.config()
+		x.spoil(&config)
+		wantCode(t, "configure consumer without "+x.what, r.Configure(config), status.InvalidValue)
+	}
+}
+
+func (s *suite) testProducerConfiguration(t *testing.T) {
+	c := s.newCouple(t)
+	p := c.newTransmitter(c.atHost)
+	for _, x := range []without[contexts.ProducerConfig]{
+		{"send callback", func(c *contexts.ProducerConfig) { c.Sent = nil }},
+		{"send error callback", func(c *contexts.ProducerConfig) { c.Failed = nil }},
+		{"tasks", func(c *contexts.ProducerConfig) { c.SendTasks = 0 }},
+		{"possible tasks", func(c *contexts.ProducerConfig) { c.SendTasks = s.capabilities.MaxSendTasks + 1 }},
+	} {
+		config := p.config()
+		x.spoil(&config)
+		wantCode(t, "configure producer without "+x.what, p.Configure(config), status.InvalidValue)
+	}
+}
+
+func (s *suite) testStartNeeds(t *testing.T) {
+	c := s.newCouple(t)
+	server, err := contexts.NewServer(s.Provider, s.device(), s.Representor, newName())
+	c.must(err)
+	client, err := contexts.NewClient(s.Provider, s.hostDevice(), newName())
+	c.must(err)
+	consumer, err := contexts.NewConsumer(c.atHost, memorySize)
+	c.must(err)
+	producer, err := contexts.NewProducer(c.atHost)
+	c.must(err)
+	for what, context := range map[string]interface {
+		Start(*progress.Engine) error
+		State() progress.State
+	}{"server": server, "client": client, "consumer": consumer, "producer": producer} {
+		wantCode(t, "start a "+what+" that is not configured", context.Start(c.engine), status.Initialization)
+		if got := context.State(); got != progress.Idle {
+			t.Errorf("%s that could not start is %v", what, got)
+		}
+	}
+	wantCode(t, "start a server without engine", c.newServer(nil).Start(nil), status.NotConnected)
+	wantCode(t, "start a client without engine", c.newClient(newName(), nil).Start(nil), status.NotConnected)
+	wantCode(t, "start a consumer without engine", c.newReceiver(c.atHost).Start(nil), status.NotConnected)
+	wantCode(t, "start a producer without engine", c.newTransmitter(c.atHost).Start(nil), status.NotConnected)
+}
+
+func (s *suite) testDefaultMessageSize(t *testing.T) {
+	c := s.newCouple(t)
+	longest := string(bytes.Repeat([]byte{'m'}, s.capabilities.MaxMessageSize))
+	c.submitMessage(c.client, c.atHost, longest)
+	c.submitMessage(c.server, c.atServer, longest)
+	c.await("both messages", func() bool { return len(c.server.messages) == 1 && len(c.client.messages) == 1 })
+	if c.server.messages[0] != longest || c.client.messages[0] != longest {
+		t.Error("the longest message arrived changed")
+	}
+	_, err := c.client.AllocateSend(c.atHost, []byte(longest+"m"))
+	wantCode(t, "allocate too long a message", err, status.TooBig)
+	c.await("both completions", func() bool { return len(c.server.completions) == 1 && len(c.client.completions) == 1 })
+	c.server.free(t)
+	c.client.free(t)
+}
+
+func (s *suite) testMessageSizes(t *testing.T) {
+	stage := s.newStage(t)
+	server := stage.startServer(func(c *contexts.ServerConfig) { c.MaxMessageSize = 100 })
+	other := stage.newClient(server.name, func(c *contexts.ClientConfig) { c.MaxMessageSize = 101 })
+	stage.must(other.Start(stage.engine))
+	stage.awaitState(other, progress.Idle)
+	wantCode(t, "why a client of another message size did not start", other.Err(), status.InvalidValue)
+	same := stage.newClient(server.name, func(c *contexts.ClientConfig) { c.MaxMessageSize = 100 })
+	stage.must(same.Start(stage.engine))
+	stage.awaitState(same, progress.Running)
+	atHost, err := same.Connection()
+	stage.must(err)
+	_, err = same.AllocateSend(atHost, make([]byte, 101))
+	wantCode(t, "allocate a message beyond the size that was set", err, status.TooBig)
+}
+
+// testReceiveQueue fills a server's queue of two while its engine does not
+// move: the third message has to wait.
+func (s *suite) testReceiveQueue(t *testing.T) {
+	stage := s.newStage(t)
+	server := stage.startServer(func(c *contexts.ServerConfig) { c.ReceiveQueue = 2 })
+	c := stage.join(server)
+	seen := 0
+	server.onMessage = func(*contexts.Connection, []byte) { seen++ }
+	for range sendTasks {
+		c.submitMessage(c.client, c.atHost, "queued")
+	}
+	c.await("all messages", func() bool { return seen == sendTasks && len(c.client.completions) == sendTasks })
+	for _, x := range c.client.completions {
+		if x.err != nil {
+			t.Errorf("message failed: %v", x.err)
+		}
+	}
+	c.client.free(t)
+}
+
+func (s *suite) testImmediateLength(t *testing.T) {
+	c := s.newCouple(t)
+	r := c.newReceiver(c.atServer)
+	config := r.config()
+	config.ImmediateLength = 4
+	c.must(r.Configure(config))
+	c.must(r.Start(c.engine))
+	c.awaitState(r, progress.Running)
+	l := &lane{stage: c.stage, receiver: r, transmitter: c.startTransmitter(c.atHost)}
+	l.post(0, 0)
+	l.send("", "12345")
+	l.awaitOutcomes(0, 0, 0, 1)
+	wantCode(t, "more immediate data than the consumer takes", l.transmitter.errs[0], status.InvalidValue)
+	l.send("", "1234")
+	l.awaitOutcomes(1, 0, 1, 1)
+	if got := string(l.receiver.received[0].Immediate()); got != "1234" {
+		t.Errorf("received immediate data %q", got)
+	}
+	l.free()
+}
+
+func (s *suite) testFastPathNeedsCallbacks(t *testing.T) {
+	stage := s.newStage(t)
+	server := stage.startServer(nil)
+	client := stage.newClient(server.name, func(c *contexts.ClientConfig) { c.ConsumerCreated, c.ConsumerExpired = nil, nil })
+	stage.must(client.Start(stage.engine))
+	stage.awaitState(client, progress.Running)
+	atHost, err := client.Connection()
+	stage.must(err)
+	wantCode(t, "start a consumer", stage.newReceiver(atHost).Start(stage.engine), status.Initialization)
+	wantCode(t, "start a producer", stage.newTransmitter(atHost).Start(stage.engine), status.Initialization)
+	stage.await("the connection event", func() bool { return len(server.events) == 1 })
+	stage.startReceiver(server.events[0].connection)
+	stage.settle() // the client does not trip over the event that it does not want
+	if client.State() != progress.Running || len(client.consumers) != 0 {
+		t.Errorf("client is %v and saw %d consumer events", client.State(), len(client.consumers))
+	}
+}

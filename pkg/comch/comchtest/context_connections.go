@@ -1,0 +1,248 @@
+package comchtest
+
+import (
+	"os"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func (s *suite) testContextConnections(t *testing.T) {
+	t.Run("AreAnnouncedOnTheServer", s.testConnectionEvents)
+	t.Run("ThatAreRefusedAreAnnouncedAsSuch", s.testRefusedEvent)
+	t.Run("ThatBreakAreAnnouncedAsSuch", s.testBrokenEvent)
+	t.Run("NeedAServer", s.testNoServer)
+	t.Run("NeedTheServersHost", s.testOtherHost)
+	t.Run("CanBeDisconnectedOneByOne", s.testDisconnectOne)
+	t.Run("AreRefusedToDisconnectInUse", s.testDisconnectInUse)
+	t.Run("EndWithTheServer", s.testServerStop)
+	t.Run("EndWithTheClient", s.testClientStop)
+	t.Run("TellOfConsumersThatComeAndGo", s.testConsumerEvents)
+}
+
+func (s *suite) testConnectionEvents(t *testing.T) {
+	c := s.newCouple(t)
+	event := c.server.events[0]
+	if event.what != "connected" || !event.successful || event.connection.Err() != nil {
+		t.Errorf("first event is %+v", event)
+	}
+	if event.connection.Peer().PID != os.Getpid() || c.atHost.Peer().PID != os.Getpid() {
+		t.Errorf("peers are %+v and %+v", event.connection.Peer(), c.atHost.Peer())
+	}
+	event.connection.UserData = "mine"
+	c.must(c.client.Stop())
+	c.await("the disconnection", func() bool { return len(c.server.events) == 2 })
+	event = c.server.events[1]
+	if event.what != "disconnected" || !event.successful || event.connection != c.atServer || event.connection.UserData != "mine" {
+		t.Errorf("second event is %+v", event)
+	}
+	wantCode(t, "why the connection ended", event.connection.Err(), status.Shutdown)
+}
+
+func (s *suite) testRefusedEvent(t *testing.T) {
+	stage := s.newStage(t)
+	server := stage.startServer(func(c *contexts.ServerConfig) { c.MaxClients = 1 })
+	stage.join(server)
+	second := stage.newClient(server.name, nil)
+	stage.must(second.Start(stage.engine))
+	stage.awaitState(second, progress.Idle)
+	wantCode(t, "why the second client is idle", second.Err(), status.Full)
+	second.check(t, progress.Idle, progress.Starting, progress.Idle)
+	stage.await("the event of the refused client", func() bool { return len(server.events) == 2 })
+	event := server.events[1]
+	if event.what != "connected" || event.successful {
+		t.Errorf("event of the refused client is %+v", event)
+	}
+	wantCode(t, "why it was refused", event.connection.Err(), status.Full)
+	_, err := server.AllocateSend(event.connection, nil)
+	wantCode(t, "allocate a send to a refused client", err, status.InvalidValue)
+	_, err = contexts.NewConsumer(event.connection, memorySize)
+	wantCode(t, "create a consumer for a refused client", err, status.NotConnected)
+	_, err = contexts.NewProducer(event.connection)
+	wantCode(t, "create a producer for a refused client", err, status.NotConnected)
+	wantCode(t, "disconnect a refused client", server.Disconnect(event.connection), status.NotConnected)
+}
+
+func (s *suite) testBrokenEvent(t *testing.T) {
+	stage := s.newStage(t)
+	server := stage.startServer(nil)
+	peer, err := s.Provider.Connect(testContext(t), s.clientConfig(server.name))
+	stage.must(err)
+	stage.await("the connection", func() bool { return len(server.events) == 1 })
+	peer.Abort()
+	stage.await("the disconnection", func() bool { return len(server.events) == 2 })
+	if event := server.events[1]; event.what != "disconnected" || event.successful {
+		t.Errorf("event of a client that vanished is %+v", event)
+	}
+	wantCode(t, "why the connection ended", server.events[1].connection.Err(), status.ConnectionReset)
+}
+
+func (s *suite) testNoServer(t *testing.T) {
+	stage := s.newStage(t)
+	client := stage.newClient(newName(), nil)
+	stage.must(client.Start(stage.engine))
+	stage.awaitState(client, progress.Idle)
+	wantCode(t, "why the client is idle", client.Err(), status.NotFound)
+}
+
+// testOtherHost has a client of another host function look for the server.
+func (s *suite) testOtherHost(t *testing.T) {
+	if s.OtherHostDevice == "" {
+		return // there is no other function
+	}
+	stage := s.newStage(t)
+	server := stage.startServer(nil)
+	client, err := contexts.NewClient(s.Provider, s.OtherHostDevice, server.name)
+	stage.must(err)
+	stage.must(client.Configure(contexts.ClientConfig{ControlConfig: new(party).controlConfig()}))
+	stage.must(client.Start(stage.engine))
+	stage.awaitState(client, progress.Idle)
+	wantCode(t, "why a client of another function is idle", client.Err(), status.NotFound)
+	// The name is unique per representor only.
+	other, err := contexts.NewServer(s.Provider, s.device(), s.OtherHostDevice, server.name)
+	stage.must(err)
+	stage.must(other.Configure(new(party).serverConfig()))
+	stage.must(other.Start(stage.engine))
+	stage.must(client.Start(stage.engine))
+	stage.awaitState(client, progress.Running)
+	if len(server.events) != 0 {
+		t.Error("the client of another function reached the server")
+	}
+	stage.must(client.Stop())
+	stage.must(other.Stop())
+	stage.awaitState(client, progress.Idle)
+	stage.awaitState(other, progress.Idle)
+}
+
+func (s *suite) testDisconnectOne(t *testing.T) {
+	stage := s.newStage(t)
+	server := stage.startServer(nil)
+	first, second := stage.join(server), stage.join(server)
+	stage.must(server.Disconnect(first.atServer))
+	wantCode(t, "disconnect a second time", server.Disconnect(first.atServer), status.NotConnected)
+	stage.awaitState(first.client, progress.Idle)
+	wantCode(t, "why the first client is idle", first.client.Err(), status.Shutdown)
+	first.client.check(t, progress.Idle, progress.Starting, progress.Running, progress.Stopping, progress.Idle)
+	stage.await("the disconnection", func() bool { return len(server.events) == 3 })
+	if event := server.events[2]; event.what != "disconnected" || !event.successful || event.connection != first.atServer {
+		t.Errorf("event is %+v", event)
+	}
+	stage.submitMessage(second.client, second.atHost, "still here")
+	stage.await("the other client's message", func() bool { return len(server.messages) == 1 && len(second.client.completions) == 1 })
+	second.client.free(t)
+}
+
+func (s *suite) testDisconnectInUse(t *testing.T) {
+	for _, kind := range []string{"consumer", "producer"} {
+		c := s.newCouple(t)
+		other := c.join(c.server)
+		start := func(on *contexts.Connection) stateful {
+			if kind == "consumer" {
+				return c.startReceiver(on)
+			}
+			return c.startTransmitter(on)
+		}
+		atServer, atHost := start(c.atServer), start(c.atHost)
+		wantCode(t, "disconnect with a "+kind, c.server.Disconnect(c.atServer), status.InUse)
+		wantCode(t, "stop a server with a "+kind, c.server.Stop(), status.InUse)
+		wantCode(t, "stop a client with a "+kind, c.client.Stop(), status.InUse)
+		c.settle()
+		for what, context := range map[string]stateful{"server": c.server, "client": c.client, "other client": other.client} {
+			if got := context.State(); got != progress.Running {
+				t.Errorf("%s is %v after refusals", what, got)
+			}
+		}
+		c.must(atServer.Stop())
+		// What the other side still has does not matter.
+		c.must(c.server.Disconnect(c.atServer))
+		c.awaitState(atHost, progress.Idle)
+		wantCode(t, "why the "+kind+" at the client ended", atHost.Err(), status.NotConnected)
+		c.awaitState(c.client, progress.Idle)
+	}
+}
+
+func (s *suite) testServerStop(t *testing.T) {
+	stage := s.newStage(t)
+	server := stage.startServer(nil)
+	couples := []*couple{stage.join(server), stage.join(server), stage.join(server)}
+	consumer := stage.startReceiver(couples[1].atHost)
+	stage.must(server.Stop())
+	if got := server.State(); got != progress.Stopping {
+		t.Errorf("server is %v after stop", got)
+	}
+	stage.awaitState(server, progress.Idle)
+	stage.awaitState(consumer, progress.Idle)
+	for _, c := range couples {
+		stage.awaitState(c.client, progress.Idle)
+		wantCode(t, "why a client is idle", c.client.Err(), status.Shutdown)
+	}
+	ended := 0
+	for _, event := range server.events {
+		if event.what == "disconnected" && event.successful {
+			ended++
+		}
+	}
+	if ended != len(couples) {
+		t.Errorf("the server saw %d connections end, want %d", ended, len(couples))
+	}
+	again := stage.newClient(server.name, nil)
+	stage.must(again.Start(stage.engine))
+	stage.awaitState(again, progress.Idle)
+	wantCode(t, "why a client of a stopped server is idle", again.Err(), status.NotFound)
+}
+
+func (s *suite) testClientStop(t *testing.T) {
+	c := s.newCouple(t)
+	consumer, producer := c.startReceiver(c.atServer), c.startTransmitter(c.atServer)
+	c.must(c.client.Stop())
+	if got := c.client.State(); got != progress.Stopping {
+		t.Errorf("client is %v after stop", got)
+	}
+	c.awaitState(c.client, progress.Idle)
+	wantIdle(t, c.client)
+	c.awaitState(consumer, progress.Idle)
+	c.awaitState(producer, progress.Idle)
+	c.await("the disconnection", func() bool { return len(c.server.events) == 2 })
+	_, err := contexts.NewConsumer(c.atServer, memorySize)
+	wantCode(t, "create a consumer on a connection that ended", err, status.NotConnected)
+	_, err = contexts.NewProducer(c.atHost)
+	wantCode(t, "create a producer on a connection that ended", err, status.NotConnected)
+	wantCode(t, "start a consumer on a connection that ended", consumer.Start(c.engine), status.NotConnected)
+	wantCode(t, "start a producer on a connection that ended", producer.Start(c.engine), status.NotConnected)
+}
+
+func (s *suite) testConsumerEvents(t *testing.T) {
+	stage := s.newStage(t)
+	server := stage.startServer(nil)
+	c, other := stage.join(server), stage.join(server)
+	first, second := c.startReceiver(c.atHost), c.startReceiver(c.atHost)
+	if first.ID() == 0 || first.ID() == second.ID() {
+		t.Errorf("consumers have the ids %d and %d", first.ID(), second.ID())
+	}
+	id := first.ID()
+	c.must(first.Stop())
+	own := c.startReceiver(c.atServer)
+	if own.ID() == id || own.ID() == second.ID() {
+		t.Errorf("consumers of both sides have the id %d", own.ID())
+	}
+	want := []occurrence{
+		{connection: c.atServer, what: "created", consumer: id},
+		{connection: c.atServer, what: "created", consumer: second.ID()},
+		{connection: c.atServer, what: "expired", consumer: id},
+	}
+	c.await("the consumer events", func() bool { return len(server.consumers) >= len(want) && len(c.client.consumers) == 1 })
+	c.settle()
+	if len(server.consumers) != len(want) || len(other.client.consumers) != 0 {
+		t.Fatalf("the server saw %+v, the other client %+v", server.consumers, other.client.consumers)
+	}
+	for i := range want {
+		if server.consumers[i] != want[i] {
+			t.Errorf("event %d is %+v, want %+v", i, server.consumers[i], want[i])
+		}
+	}
+	if got := c.client.consumers[0]; got != (occurrence{connection: c.atHost, what: "created", consumer: own.ID()}) {
+		t.Errorf("the client saw %+v", got)
+	}
+}

@@ -1,0 +1,234 @@
+package comchtest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func (s *suite) testContextFastPath(t *testing.T) {
+	for name, test := range map[string]func(l *lane, from, to *contexts.Connection){
+		"CarriesEveryMixOfBufferAndImmediate": testMixes,
+		"CompletesReceivesOnlyWithAMessage":   testReceiveWaits,
+		"QueuesSendsUntilThereIsAReceive":     testSendWaits,
+		"KeepsTheOrderOfSubmission":           testLaneOrder,
+		"RefusesWhatIsLongerThanTheBuffer":    testLongerThanBuffer,
+		"RefusesWhatNoBufferCouldHold":        testImpossibleMessages,
+		"RefusesBuffersOutsideTheMemory":      testBuffersOutside,
+		"FailsWithoutSuchAConsumer":           testUnknownConsumer,
+		"FailsWhenTheConsumerStops":           testExpiredConsumer,
+		"TellsWhoSent":                        testWhoSent,
+		"ServesManyConsumersByOneProducer":    testManyConsumers,
+	} {
+		t.Run(name, func(t *testing.T) { s.bothLanes(t, test) })
+	}
+}
+
+func testMixes(l *lane, _, _ *contexts.Connection) {
+	full := strings.Repeat("f", bufferSize)
+	immediate := strings.Repeat("i", l.suite.capabilities.MaxImmediateLength)
+	for _, buffer := range []uint32{0, 1, bufferSize} {
+		for _, message := range []string{"", "m", full} {
+			if len(message) > int(buffer) {
+				continue
+			}
+			for _, extra := range []string{"", "x", immediate} {
+				l.post(3, buffer)
+				l.send(message, extra)
+				l.awaitOutcomes(1, 0, 1, 0)
+				got := l.receiver.received[0]
+				if string(got.Data()) != message || string(got.Immediate()) != extra {
+					l.t.Errorf("sent %q and %q to a buffer of %d bytes, received %q and %q",
+						message, extra, buffer, got.Data(), got.Immediate())
+				}
+				l.free()
+			}
+		}
+	}
+}
+
+func testReceiveWaits(l *lane, _, _ *contexts.Connection) {
+	l.post(0, bufferSize)
+	l.post(1, bufferSize)
+	l.settle()
+	l.awaitOutcomes(0, 0, 0, 0)
+	l.send("first", "")
+	l.awaitOutcomes(1, 0, 1, 0)
+	l.settle()
+	l.awaitOutcomes(1, 0, 1, 0)
+	l.send("second", "")
+	l.awaitOutcomes(2, 0, 2, 0)
+	if string(l.receiver.received[1].Data()) != "second" || string(l.receiver.Memory()[bufferSize:][:6]) != "second" {
+		l.t.Errorf("received %q", l.receiver.received[1].Data())
+	}
+	l.free()
+}
+
+func testSendWaits(l *lane, _, _ *contexts.Connection) {
+	l.send("early", "")
+	l.settle()
+	l.awaitOutcomes(0, 0, 0, 0)
+	l.post(0, bufferSize)
+	l.awaitOutcomes(1, 0, 1, 0)
+	l.free()
+}
+
+func testLaneOrder(l *lane, _, _ *contexts.Connection) {
+	const rounds = 40
+	next := 0
+	for round := range rounds {
+		var tasks []*contexts.ProducerSendTask
+		for i := range sendTasks {
+			tasks = append(tasks, l.send(fmt.Sprint(round*sendTasks+i), ""))
+		}
+		for i := range sendTasks {
+			l.post(uint32(i), bufferSize)
+		}
+		l.awaitOutcomes(sendTasks, 0, sendTasks, 0)
+		for i := range sendTasks {
+			if l.transmitter.sent[i] != tasks[i] {
+				l.t.Fatalf("send %d completed out of order", i)
+			}
+			if got := string(l.receiver.received[i].Data()); got != fmt.Sprint(next) {
+				l.t.Fatalf("received %q, want %d", got, next)
+			}
+			next++
+		}
+		l.free()
+	}
+}
+
+func testLongerThanBuffer(l *lane, _, _ *contexts.Connection) {
+	l.post(1, 5)
+	l.send("123456", "")
+	l.awaitOutcomes(0, 0, 0, 1)
+	wantCode(l.t, "message longer than the posted buffer", l.transmitter.errs[0], status.InvalidValue)
+	l.send("12345", "")
+	l.awaitOutcomes(1, 0, 1, 1)
+	if got := string(l.receiver.received[0].Data()); got != "12345" {
+		l.t.Errorf("received %q", got)
+	}
+	if got := l.receiver.Memory()[bufferSize+5]; got != 0 {
+		l.t.Errorf("the byte behind the buffer is %#x", got)
+	}
+	if l.transmitter.State() != progress.Running || l.receiver.State() != progress.Running {
+		l.t.Error("a refused message stopped a context")
+	}
+	l.free()
+}
+
+func testImpossibleMessages(l *lane, _, _ *contexts.Connection) {
+	c := l.suite.capabilities
+	_, err := l.transmitter.AllocateSend(1, make([]byte, c.MaxBufferLength+1), nil)
+	wantCode(l.t, "allocate a send beyond any buffer", err, status.InvalidValue)
+	_, err = l.transmitter.AllocateSend(1, nil, make([]byte, c.MaxImmediateLength+1))
+	wantCode(l.t, "allocate a send with too much immediate data", err, status.InvalidValue)
+	task, err := l.transmitter.AllocateSend(1, nil, nil)
+	l.must(err)
+	wantCode(l.t, "set too much immediate data", task.Set(1, nil, make([]byte, c.MaxImmediateLength+1)), status.InvalidValue)
+	l.must(task.Free())
+}
+
+func testBuffersOutside(l *lane, _, _ *contexts.Connection) {
+	task, err := l.receiver.AllocateReceive(memorySize, 0)
+	l.must(err)
+	for _, r := range []struct{ offset, length uint32 }{
+		{memorySize, 1}, {memorySize - 1, 2}, {memorySize + 1, 0}, {0, memorySize + 1}, {0xffffffff, 0xffffffff},
+	} {
+		_, err := l.receiver.AllocateReceive(r.offset, r.length)
+		wantCode(l.t, "allocate a receive outside the memory", err, status.InvalidValue)
+		wantCode(l.t, "set a buffer outside the memory", task.SetBuffer(r.offset, r.length), status.InvalidValue)
+	}
+	l.must(task.Free())
+}
+
+func testUnknownConsumer(l *lane, _, _ *contexts.Connection) {
+	l.sendTo(l.receiver.ID()+100, "x", "")
+	l.awaitOutcomes(0, 0, 0, 1)
+	wantCode(l.t, "send to an unknown consumer", l.transmitter.errs[0], status.NotFound)
+	l.post(0, bufferSize)
+	l.send("known", "")
+	l.awaitOutcomes(1, 0, 1, 1)
+	l.free()
+}
+
+func testExpiredConsumer(l *lane, _, _ *contexts.Connection) {
+	id := l.receiver.ID()
+	l.post(0, bufferSize)
+	l.send("received", "")
+	l.awaitOutcomes(1, 0, 1, 0)
+	l.free()
+	l.send("never received", "")
+	l.settle()
+	l.must(l.receiver.Stop())
+	l.awaitOutcomes(0, 0, 0, 1)
+	if err := l.transmitter.errs[0]; err == nil || l.transmitter.State() != progress.Running {
+		l.t.Errorf("send to a consumer that stopped: %v, producer is %v", err, l.transmitter.State())
+	}
+	l.free()
+	l.sendTo(id, "x", "")
+	l.awaitOutcomes(0, 0, 0, 1)
+	if err := l.transmitter.errs[0]; !errIsOneOf(err, status.NotFound, status.NotConnected) {
+		l.t.Errorf("send to a consumer that is gone: %v", err)
+	}
+	l.free()
+}
+
+func testWhoSent(l *lane, from, _ *contexts.Connection) {
+	second := &lane{stage: l.stage, receiver: l.receiver, transmitter: l.startTransmitter(from)}
+	for i, sender := range []*lane{l, second, l} {
+		l.post(uint32(i), bufferSize)
+		sender.send("x", "")
+		l.await("the message", func() bool { return len(l.receiver.received) == i+1 })
+	}
+	var ids []uint32
+	for _, task := range l.receiver.received {
+		ids = append(ids, task.Producer())
+	}
+	consumer := l.receiver.ID()
+	if want := []uint32{l.transmitter.ID(consumer), second.transmitter.ID(consumer), l.transmitter.ID(consumer)}; ids[0] == 0 ||
+		ids[0] == ids[1] || fmt.Sprint(ids) != fmt.Sprint(want) {
+		l.t.Errorf("messages came from %v, want %v", ids, want)
+	}
+	if got := l.transmitter.ID(consumer + 100); got != 0 {
+		l.t.Errorf("producer has the id %d at a consumer that it never sent to", got)
+	}
+	l.awaitOutcomes(3, 0, 2, 0)
+	l.await("the other producer's task", func() bool { return len(second.transmitter.sent) == 1 })
+	l.must(second.transmitter.sent[0].Free())
+	l.free()
+}
+
+func testManyConsumers(l *lane, _, to *contexts.Connection) {
+	lanes := []*lane{l}
+	for range 3 {
+		lanes = append(lanes, &lane{stage: l.stage, receiver: l.startReceiver(to), transmitter: l.transmitter})
+	}
+	for i, x := range lanes {
+		x.send(fmt.Sprint("to ", i), "")
+	}
+	for i := len(lanes) - 1; i >= 0; i-- {
+		lanes[i].post(0, bufferSize)
+		l.await("the message", func() bool { return len(lanes[i].receiver.received) == 1 })
+	}
+	l.await("the completion of all sends", func() bool { return len(l.transmitter.sent) == len(lanes) })
+	for i, x := range lanes {
+		if got := string(x.receiver.received[0].Data()); got != fmt.Sprint("to ", i) {
+			l.t.Errorf("consumer %d received %q", i, got)
+		}
+		x.free()
+	}
+}
+
+func errIsOneOf(err error, codes ...status.Code) bool {
+	for _, code := range codes {
+		if status.CodeOf(err) == code {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,115 @@
+package contexts
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// startTimeout bounds the state Starting, in which nothing but progress is
+// allowed.
+const startTimeout = 15 * time.Second
+
+// ClientConfig configures a client.
+type ClientConfig struct {
+	ControlConfig
+}
+
+// Client is the context that connects to one server.
+type Client struct {
+	control
+	provider   comch.Provider
+	place      comch.ClientConfig // device and name
+	connection *Connection
+}
+
+// NewClient creates an idle client of the server of that name.
+// status.NotSupported if the device cannot be a client, status.InvalidValue if
+// the name cannot be used.
+func NewClient(provider comch.Provider, device, name string) (*Client, error) {
+	c := &Client{provider: provider, place: comch.ClientConfig{Device: device, Name: name}}
+	if err := c.create("client", provider, device, name, func(c comch.Capabilities) bool { return c.Client }); err != nil {
+		return nil, fmt.Errorf("create Comch client of server %q: %w", name, err)
+	}
+	c.ended = c.disconnected
+	return c, nil
+}
+
+// Configure sets everything anew. Only an idle client can be configured.
+func (c *Client) Configure(config ClientConfig) error {
+	if err := c.configure(&config.ControlConfig); err != nil {
+		return err
+	}
+	c.accept(config.ControlConfig)
+	return nil
+}
+
+// Start begins to connect. The client is starting; progress makes it running
+// or, if there is no connection, idle again with Err saying why.
+func (c *Client) Start(engine *progress.Engine) error {
+	if err := c.begin(engine); err != nil {
+		return err
+	}
+	c.connection = nil
+	place := c.place
+	place.MaxMessageSize, place.ReceiveQueue = c.config.MaxMessageSize, c.config.ReceiveQueue
+	c.enter(progress.Starting)
+	var peer comch.Connection
+	var err error
+	c.inBackground(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+		defer cancel()
+		peer, err = c.provider.Connect(ctx, place)
+	}, func() { c.connected(peer, err) })
+	return nil
+}
+
+func (c *Client) connected(peer comch.Connection, err error) {
+	if err != nil {
+		c.reason = err
+		c.enter(progress.Idle)
+		return
+	}
+	c.connection = c.open(peer)
+	c.enter(progress.Running)
+	go c.connection.receive()
+}
+
+// Connection is the connection of a client that is running. status.BadState
+// before.
+func (c *Client) Connection() (*Connection, error) {
+	if c.connection == nil {
+		return nil, status.Errorf(status.BadState, "get connection of client: it is %v and has never been running since it was started", c.State())
+	}
+	return c.connection, nil
+}
+
+// disconnected has the client stop, if it was not going to.
+func (c *Client) disconnected(connection *Connection) {
+	if c.is(progress.Running) {
+		c.reason = connection.Err()
+		c.enter(progress.Stopping)
+	}
+}
+
+// Stop disconnects. The client is stopping until the server has been told and
+// all tasks are freed. It fails with status.InUse while there are consumers or
+// producers that are not idle.
+func (c *Client) Stop() error {
+	if err := c.allow(stop); err != nil {
+		return err
+	}
+	if c.is(progress.Stopping) {
+		return nil
+	}
+	if err := c.beginClose(c.connection); err != nil {
+		return fmt.Errorf("stop client: %w", err)
+	}
+	c.enter(progress.Stopping)
+	c.close(c.connection)
+	return nil
+}

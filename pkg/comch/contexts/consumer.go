@@ -1,0 +1,278 @@
+package contexts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// pollBatch bounds how many receives complete in one turn of a consumer.
+const pollBatch = 32
+
+// ConsumerConfig configures a consumer.
+type ConsumerConfig struct {
+	// ReceiveTasks is the size of the pool of receive tasks. Mandatory.
+	ReceiveTasks int
+	// Received and Failed give a receive task back to the application, with a
+	// message in it or without. Mandatory.
+	Received func(task *ReceiveTask)
+	Failed   func(task *ReceiveTask, err error)
+	// ImmediateLength is how many bytes of immediate data a message may have;
+	// 0 means the device's maximum.
+	ImmediateLength int
+	// StateChanged, if set, is called after each change of state.
+	StateChanged StateChanged
+}
+
+// Consumer is the context that receives on the fast path.
+type Consumer struct {
+	fastPath
+	config     ConsumerConfig
+	memorySize int
+	tasks      pool[ReceiveTask]
+
+	data    comch.Consumer // nil before it runs
+	waiter  *consumerWaiter
+	posted  fifo[*ReceiveTask]
+	refused []*ReceiveTask // submitted while stopping
+	batch   [pollBatch]comch.Received
+	polling bool // in Poll, which flushes afterwards
+	dirty   bool // receives have been posted and not flushed
+	closing bool
+}
+
+// NewConsumer creates an idle consumer on an established connection, with
+// memorySize bytes of memory that the peer can read and write. Receives are
+// posted in it.
+func NewConsumer(connection *Connection, memorySize int) (*Consumer, error) {
+	if connection.peer == nil || connection.peer.Err() != nil {
+		return nil, fmt.Errorf("create consumer: %w", connection.notConnected())
+	}
+	return newConsumer(connection, memorySize)
+}
+
+func newConsumer(on channel, memorySize int) (*Consumer, error) {
+	c := &Consumer{memorySize: memorySize}
+	c.create("consumer", on)
+	c.settle = c.finish
+	if !c.limits.Consumer {
+		return nil, status.Errorf(status.NotSupported, "create consumer: the device has none")
+	}
+	if err := checkCount("memory size", memorySize, c.limits.MaxMemorySize); err != nil {
+		return nil, fmt.Errorf("create consumer: %w", err)
+	}
+	return c, nil
+}
+
+// Configure sets everything anew. Only an idle consumer can be configured.
+func (c *Consumer) Configure(config ConsumerConfig) error {
+	if err := c.allow(configure); err != nil {
+		return err
+	}
+	err := errors.Join(
+		checkCallbacks(c.kind, callback{"Received", config.Received != nil}, callback{"Failed", config.Failed != nil}),
+		checkCount("ReceiveTasks", config.ReceiveTasks, c.limits.MaxReceives),
+		checkOptional("ImmediateLength", config.ImmediateLength, c.limits.MaxImmediateLength))
+	if err != nil {
+		return err
+	}
+	c.config = config
+	c.changed = config.StateChanged
+	c.tasks = newPool(config.ReceiveTasks, func(t *ReceiveTask) { t.consumer, t.context = c, &c.lifecycle })
+	c.ready = true
+	return nil
+}
+
+// Start begins to register the consumer with the peer. The consumer is
+// starting; progress makes it running or, if that failed, idle again with Err
+// saying why.
+func (c *Consumer) Start(engine *progress.Engine) error {
+	if err := c.begin(engine); err != nil {
+		return err
+	}
+	if err := c.channel.checkEvents(); err != nil {
+		return fmt.Errorf("start consumer: %w", err)
+	}
+	if err := c.channel.adopt(c); err != nil {
+		return fmt.Errorf("start consumer: %w", err)
+	}
+	c.closing = false
+	c.enter(progress.Starting)
+	config := comch.ConsumerConfig{Receives: c.config.ReceiveTasks, MemorySize: c.memorySize, ImmediateLength: c.config.ImmediateLength}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+		defer cancel()
+		data, err := c.channel.newConsumer(ctx, config)
+		if !engine.Do(func() { c.started(data, err) }) && err == nil {
+			_ = data.Close() // nobody will ever use it
+		}
+	}()
+	return nil
+}
+
+func (c *Consumer) started(data comch.Consumer, err error) {
+	if err == nil {
+		c.waiter = &consumerWaiter{data, c}
+		err = c.engine.AddWaiter(c.waiter)
+	}
+	if err != nil {
+		if data != nil {
+			_ = data.Close() // err says more
+		}
+		c.reason = err
+		c.channel.disown(c)
+		c.enter(progress.Idle)
+		return
+	}
+	c.data = data
+	c.engine.Add(c)
+	c.enter(progress.Running)
+}
+
+// ID is the consumer's id on its connection, 0 before it runs.
+func (c *Consumer) ID() comch.ConsumerID {
+	if c.data == nil {
+		return 0
+	}
+	return c.data.ID()
+}
+
+// Memory is where messages are received, nil unless the consumer is running
+// or stopping. The peer can write it at any time.
+func (c *Consumer) Memory() []byte {
+	if c.data == nil {
+		return nil
+	}
+	return c.data.Memory()
+}
+
+// Poll is called by the engine.
+func (c *Consumer) Poll() int {
+	if c.data == nil {
+		return 0
+	}
+	n := c.data.Poll(c.batch[:])
+	c.polling = true
+	for i := range c.batch[:n] {
+		t := c.posted.pop()
+		t.received = c.batch[i]
+		t.owner = application
+		c.config.Received(t)
+	}
+	if n == 0 {
+		n = c.endPoll()
+	}
+	c.polling = false
+	c.flush()
+	return n
+}
+
+// endPoll looks at the state when nothing more has arrived.
+func (c *Consumer) endPoll() int {
+	if c.is(progress.Running) && c.data.State() != progress.Running {
+		if c.reason == nil {
+			c.reason = status.Errorf(status.NotConnected, "the consumer has lost its connection")
+		}
+		c.stopReceiving()
+		return 1 // a last message may have come before the end
+	}
+	if !c.is(progress.Stopping) {
+		return 0
+	}
+	failed := c.refused
+	c.refused = nil
+	n := len(failed)
+	for i := c.posted.length(); i > 0; i-- {
+		c.fail(c.posted.pop())
+		n++
+	}
+	for _, t := range failed {
+		c.fail(t)
+	}
+	return n
+}
+
+func (c *Consumer) fail(t *ReceiveTask) {
+	t.received = comch.Received{}
+	t.owner = application
+	err := errFlushed
+	if c.reason != nil {
+		err = c.reason
+	}
+	c.config.Failed(t, err)
+}
+
+func (c *Consumer) flush() {
+	if c.dirty && c.data != nil {
+		c.dirty = false
+		c.data.Flush()
+	}
+}
+
+// connectionEnded is told of the end of the connection: Poll sees the rest.
+func (c *Consumer) connectionEnded(reason error) {
+	c.engine.Do(func() {
+		if c.data != nil && c.reason == nil && c.is(progress.Running) {
+			c.reason = reason
+		}
+	})
+}
+
+func (c *Consumer) stopReceiving() {
+	c.data.Stop()
+	c.enter(progress.Stopping)
+	if c.allocated == 0 {
+		c.engine.Do(c.settle)
+	}
+}
+
+// Stop withdraws all posted receives, which complete with an error unless a
+// message was in them already. The consumer is idle if it had no tasks, and
+// else stopping until all tasks are freed.
+func (c *Consumer) Stop() error {
+	if err := c.allow(stop); err != nil {
+		return err
+	}
+	if c.is(progress.Stopping) {
+		return nil
+	}
+	c.data.Stop()
+	c.enter(progress.Stopping)
+	c.finish()
+	return nil
+}
+
+// finish makes a stopping consumer idle once all tasks are freed.
+func (c *Consumer) finish() {
+	if !c.is(progress.Stopping) || c.allocated > 0 || c.data == nil {
+		return
+	}
+	data := c.data
+	c.data = nil
+	c.dirty = false
+	c.engine.Remove(c)
+	c.engine.RemoveWaiter(c.waiter)
+	if err := data.Close(); err != nil && c.reason == nil {
+		c.reason = err
+	}
+	c.channel.disown(c)
+	c.enter(progress.Idle)
+}
+
+// consumerWaiter lets the engine sleep until a message arrives.
+type consumerWaiter struct {
+	comch.Consumer
+	context *Consumer
+}
+
+func (w *consumerWaiter) Arm() bool {
+	c := w.context
+	if c.is(progress.Stopping) && c.posted.length()+len(c.refused) > 0 {
+		return false
+	}
+	return w.Consumer.Arm()
+}

@@ -1,0 +1,224 @@
+package contexts
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// ControlConfig is what servers and clients have in common.
+type ControlConfig struct {
+	// SendTasks is the size of the pool of send tasks. Mandatory.
+	SendTasks int
+	// SendCompleted and SendFailed give a send task back to the application.
+	// Mandatory.
+	SendCompleted func(task *SendTask)
+	SendFailed    func(task *SendTask, err error)
+	// MessageReceived is told of each control message, which is valid during
+	// the call only. Mandatory.
+	MessageReceived func(connection *Connection, message []byte)
+
+	// ConsumerCreated and ConsumerExpired are told of the peer's consumers.
+	// They are mandatory if there are to be consumers or producers.
+	ConsumerCreated func(connection *Connection, id comch.ConsumerID)
+	ConsumerExpired func(connection *Connection, id comch.ConsumerID)
+	// MaxMessageSize is the largest control message in bytes, the same on both
+	// sides; 0 means the device's maximum.
+	MaxMessageSize int
+	// ReceiveQueue is how many received messages are kept for each connection;
+	// 0 leaves it to the provider.
+	ReceiveQueue int
+	// StateChanged, if set, is called after each change of state.
+	StateChanged StateChanged
+}
+
+// control is what servers and clients have in common.
+type control struct {
+	lifecycle
+	config       ControlConfig
+	capabilities comch.Capabilities
+	tasks        pool[SendTask]
+	// ended is the server's or client's part of the end of a connection.
+	ended func(c *Connection)
+	// outstanding counts connections and goroutines that a stopping context
+	// waits for.
+	outstanding int
+
+	mu          sync.Mutex // guards connections and their children
+	connections map[*Connection]struct{}
+}
+
+// create prepares a context on a device that supports it.
+func (c *control) create(kind string, provider comch.Provider, device, name string, supported func(comch.Capabilities) bool) error {
+	capabilities, err := provider.Capabilities(device)
+	if err != nil {
+		return err
+	}
+	if !supported(capabilities) {
+		return status.Errorf(status.NotSupported, "device %s cannot be used for a Comch %s", device, kind)
+	}
+	if err := checkCount("length of server name", len(name), capabilities.MaxNameLength); err != nil {
+		return err
+	}
+	c.kind = kind
+	c.capabilities = capabilities
+	c.settle = c.settleControl
+	c.connections = make(map[*Connection]struct{})
+	return nil
+}
+
+func (c *control) configure(config *ControlConfig) error {
+	if err := c.allow(configure); err != nil {
+		return err
+	}
+	err := checkCallbacks(c.kind,
+		callback{"SendCompleted", config.SendCompleted != nil}, callback{"SendFailed", config.SendFailed != nil},
+		callback{"MessageReceived", config.MessageReceived != nil})
+	if err == nil && (config.ConsumerCreated == nil) != (config.ConsumerExpired == nil) {
+		err = status.Errorf(status.InvalidValue, "configure %s: ConsumerCreated and ConsumerExpired go together", c.kind)
+	}
+	return errors.Join(err,
+		checkCount("SendTasks", config.SendTasks, c.capabilities.MaxSendTasks),
+		checkOptional("MaxMessageSize", config.MaxMessageSize, c.capabilities.MaxMessageSize),
+		checkOptional("ReceiveQueue", config.ReceiveQueue, c.capabilities.MaxReceiveQueue))
+}
+
+// accept takes over a valid configuration.
+func (c *control) accept(config ControlConfig) {
+	c.config = config
+	c.changed = config.StateChanged
+	c.tasks = newPool(config.SendTasks, func(t *SendTask) { t.control, t.context = c, &c.lifecycle })
+	c.ready = true
+}
+
+// open begins to serve a connection.
+func (c *control) open(peer comch.Connection) *Connection {
+	connection := &Connection{
+		control: c, peer: peer, process: peer.Peer(),
+		sends: newSendQueue(), sending: make(chan struct{}), children: make(map[child]struct{}),
+	}
+	c.mu.Lock()
+	c.connections[connection] = struct{}{}
+	c.mu.Unlock()
+	c.outstanding++
+	go connection.send()
+	return connection
+}
+
+// beginClose lets no more consumers and producers come to connections, unless
+// some of them have any.
+func (c *control) beginClose(connections ...*Connection) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, connection := range connections {
+		if n := len(connection.children); n > 0 {
+			return status.Errorf(status.InUse, "%d consumers and producers of the connection to process %d are not idle: stop them first",
+				n, connection.process.PID)
+		}
+	}
+	for _, connection := range connections {
+		connection.closing = true
+	}
+	return nil
+}
+
+func (c *control) allConnections() []*Connection {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make([]*Connection, 0, len(c.connections))
+	for connection := range c.connections {
+		all = append(all, connection)
+	}
+	return all
+}
+
+// close says goodbye to the peer. The goroutine that receives tells when that
+// is done.
+func (c *control) close(connection *Connection) {
+	c.inBackground(func() { closePeer(connection.peer) }, nil)
+}
+
+func closePeer(peer comch.Connection) {
+	if peer.Close() != nil {
+		peer.Abort()
+	}
+}
+
+// inBackground runs f apart from the engine's thread and then, on it,
+// afterwards. A stopping context waits for both.
+func (c *control) inBackground(f, afterwards func()) {
+	c.outstanding++
+	go func() {
+		f()
+		c.engine.Do(func() {
+			c.outstanding--
+			if afterwards != nil {
+				afterwards()
+			}
+			c.settleControl()
+		})
+	}()
+}
+
+func (c *control) messageReceived(connection *Connection, message []byte) {
+	if c.is(progress.Running) {
+		c.config.MessageReceived(connection, message)
+	}
+}
+
+func (c *control) consumerEvent(connection *Connection, event comch.ConsumerEvent) {
+	switch {
+	case !c.is(progress.Running) || c.config.ConsumerCreated == nil:
+	case event.Created:
+		c.config.ConsumerCreated(connection, event.ID)
+	default:
+		c.config.ConsumerExpired(connection, event.ID)
+	}
+}
+
+// connectionEnded is the end of a connection, whoever wanted it.
+func (c *control) connectionEnded(connection *Connection) {
+	connection.gone = true
+	c.mu.Lock()
+	connection.closing = true
+	children := make([]child, 0, len(connection.children))
+	for offspring := range connection.children {
+		children = append(children, offspring)
+	}
+	c.mu.Unlock()
+	for _, offspring := range children {
+		offspring.connectionEnded(connection.notConnected())
+	}
+	c.ended(connection)
+	c.dismiss(connection)
+}
+
+// dismiss releases a connection that has ended when its last consumer and
+// producer is gone.
+func (c *control) dismiss(connection *Connection) {
+	c.mu.Lock()
+	finished := connection.gone && len(connection.children) == 0 && !connection.dismissed
+	if finished {
+		connection.dismissed = true
+		delete(c.connections, connection)
+	}
+	c.mu.Unlock()
+	if !finished {
+		return
+	}
+	connection.sends.close()
+	c.inBackground(func() {
+		closePeer(connection.peer)
+		<-connection.sending
+	}, func() { c.outstanding-- })
+}
+
+// settleControl makes a stopping context idle once nothing is left of it.
+func (c *control) settleControl() {
+	if c.is(progress.Stopping) && c.outstanding == 0 && c.allocated == 0 {
+		c.enter(progress.Idle)
+	}
+}
