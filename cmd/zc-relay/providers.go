@@ -14,7 +14,7 @@ func newProvidersCommand() *cobra.Command {
 	output := report.Text
 	cmd := &cobra.Command{
 		Use:   "providers",
-		Short: "List the providers of Comch and RDMA, and what they can do",
+		Short: "List the providers of Comch, RDMA and DMA, and what they can do",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all := providers.All()

@@ -11,6 +11,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/doca"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/dma"
+	dmadoca "github.com/zc-relay/zc-relay/pkg/dma/doca"
+	"github.com/zc-relay/zc-relay/pkg/dma/software"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs"
@@ -21,6 +24,7 @@ import (
 const (
 	DefaultComch = "emulated"
 	DefaultRDMA  = "iwarp"
+	DefaultDMA   = "software"
 )
 
 // Comch returns the Comch provider with the given name. directory is where
@@ -56,9 +60,21 @@ func RDMA(name string, options RDMAOptions) (rdma.Provider, error) {
 	return nil, status.Errorf(status.InvalidValue, "rdma provider %q is none of iwarp, verbs", name)
 }
 
+// DMA returns the DMA provider with the given name. devices are the PCI
+// addresses that the one in software is to have.
+func DMA(name string, devices ...string) (dma.Provider, error) {
+	switch name {
+	case "software":
+		return software.New(software.Options{Devices: devices}), nil
+	case "doca":
+		return nil, dmadoca.ErrAbsent
+	}
+	return nil, status.Errorf(status.InvalidValue, "dma provider %q is none of software, doca", name)
+}
+
 // Description is what can be told of a provider without using it.
 type Description struct {
-	Seam  string `json:"seam"` // "comch" or "rdma"
+	Seam  string `json:"seam"` // "comch", "rdma" or "dma"
 	Name  string `json:"name"`
 	State string `json:"state"` // "built in" or "absent"
 	// Detail is what it can do, or why it is absent.
@@ -70,6 +86,7 @@ func All() []Description {
 	return []Description{
 		describeComch(emulated.New(emulated.Options{})), describeComch(doca.New()),
 		describeRDMA(iwarp.New(iwarp.Options{})), describeVerbs(),
+		describeDMA(software.New(software.Options{})), describeDMA(dmadoca.New()),
 	}
 }
 
@@ -106,6 +123,27 @@ func describeRDMA(p rdma.Provider) Description {
 	if err := device.Close(); err != nil {
 		d.Detail += fmt.Sprintf(" (closing it failed: %v)", err)
 	}
+	return d
+}
+
+func describeDMA(p dma.Provider) Description {
+	d := Description{Seam: "dma", Name: p.Name(), State: "built in"}
+	devices, err := p.Devices()
+	if err != nil {
+		d.State, d.Detail = "absent", bare(err)
+		return d
+	}
+	if len(devices) == 0 {
+		d.Detail = "no device"
+		return d
+	}
+	c, err := p.Capabilities(devices[0])
+	if err != nil {
+		d.Detail = "no device: " + bare(err)
+		return d
+	}
+	d.Detail = fmt.Sprintf("jobs up to %d bytes, %d source buffers each, %d jobs per context, waits: %s",
+		c.MaxBufferSize, c.MaxBufferListLength, c.MaxJobs, yesOrNo(c.CanWait))
 	return d
 }
 

@@ -26,6 +26,45 @@ func (r *Region) CopyIn(offset uint64, src []byte) error {
 	return r.copyGuarded(r.bytes[offset:offset+uint64(len(src))], src)
 }
 
+// Copy copies length bytes from one region, starting at srcOffset, to another
+// or the same, starting at dstOffset. Faults in either are reported as by
+// CopyOut. Ranges that overlap are copied as if over a third place.
+func Copy(dst *Region, dstOffset uint64, src *Region, srcOffset, length uint64) error {
+	if err := dst.checkCopy(dstOffset, length); err != nil {
+		return err
+	}
+	if err := src.checkCopy(srcOffset, length); err != nil {
+		return err
+	}
+	to, from := dst.bytes[dstOffset:dstOffset+length], src.bytes[srcOffset:srcOffset+length]
+	if dst.untrusted && src.untrusted {
+		return copyBetween(dst, to, src, from)
+	}
+	if dst.untrusted {
+		return dst.copyGuarded(to, from)
+	}
+	return src.copyGuarded(to, from)
+}
+
+// copyBetween copies where both sides may fault.
+func copyBetween(dst *Region, to []byte, src *Region, from []byte) (err error) {
+	previous := debug.SetPanicOnFault(true)
+	defer func() {
+		debug.SetPanicOnFault(previous)
+		fault := recover()
+		if fault == nil {
+			return
+		}
+		if addressed, ok := fault.(interface{ Addr() uintptr }); ok && src.contains(addressed.Addr()) {
+			err = src.faultError(fault)
+			return
+		}
+		err = dst.faultError(fault)
+	}()
+	copy(to, from)
+	return nil
+}
+
 func (r *Region) checkCopy(offset, length uint64) error {
 	if !r.Mapped() {
 		return status.Errorf(status.NotSupported, "region of %d bytes is opaque: only its provider can copy", r.length)

@@ -57,6 +57,46 @@ func TestMemoryThatItsOwnerTookAwayGivesAnError(t *testing.T) {
 	}
 }
 
+func TestACopyBetweenRegionsReportsWhicheverFaults(t *testing.T) {
+	first, page := faulty(t)
+	second, _ := faulty(t)
+	sound := Wrap(make([]byte, 3*page))
+	gone := uint64(page)
+	for name, c := range map[string]struct {
+		dst       *Region
+		dstOffset uint64
+		src       *Region
+		srcOffset uint64
+	}{
+		"from untrusted memory":                {sound, 0, first, gone},
+		"to untrusted memory":                  {first, gone, sound, 0},
+		"from one untrusted memory to another": {first, 0, second, gone},
+		"to one untrusted memory from another": {first, gone, second, 0},
+		"within untrusted memory":              {first, 0, first, gone},
+	} {
+		err := Copy(c.dst, c.dstOffset, c.src, c.srcOffset, 8)
+		if !errors.Is(err, status.IOFailed) || !strings.Contains(err.Error(), "taken away by its owner") {
+			t.Errorf("%s gave %v", name, err)
+		}
+	}
+	copy(sound.bytes, "content")
+	if err := Copy(first, 3, sound, 0, 7); err != nil {
+		t.Fatal(err)
+	}
+	if err := Copy(second, 5, first, 3, 7); err != nil || string(second.bytes[5:12]) != "content" {
+		t.Errorf("copied %q, error %v", second.bytes[5:12], err)
+	}
+	if err := Copy(second, uint64(3*page), first, 0, 1); !errors.Is(err, status.InvalidValue) {
+		t.Errorf("a copy past the end gave %v", err)
+	}
+	if err := Copy(second, 0, first, 1, uint64(3*page)); !errors.Is(err, status.InvalidValue) {
+		t.Errorf("a copy from past the end gave %v", err)
+	}
+	if err := Copy(NewOpaque("handle", 0, 10, nil), 0, first, 0, 1); !errors.Is(err, status.NotSupported) {
+		t.Errorf("a copy to opaque memory gave %v", err)
+	}
+}
+
 func TestFaultIsReportedWhereItHappened(t *testing.T) {
 	r, page := faulty(t)
 	err := r.CopyOut(make([]byte, 3*page), 0)

@@ -1,0 +1,190 @@
+package dmatest
+
+import (
+	"math"
+
+	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+var bufferTests = []conformanceTest{
+	{"DataIsARangeWithinTheBuffer", dataWindow},
+	{"GoesBackWithTheLastReference", references},
+	{"ReferencesAreBounded", manyReferences},
+	{"DroppingTheHeadReleasesTheWholeList", releaseList},
+	{"OnlyTheHeadOfAListHasReferences", onlyTheHead},
+	{"ListsAreChainedAndUnchained", chains},
+	{"NoBufferIsInTwoPlaces", badChains},
+	{"ADuplicateIsABufferOfItsOwn", duplicates},
+}
+
+func dataWindow(b *bench) {
+	m, _ := b.localMap(100, 0)
+	v := b.inventory(1)
+	buffer := b.byAddress(v, m, 10, 50)
+	if address, length := buffer.Range(); address != 10 || length != 50 {
+		b.Errorf("the buffer has %d bytes at %d", length, address)
+	}
+	if address, length := buffer.Data(); address != 10 || length != 0 {
+		b.Errorf("an empty buffer has %d bytes at %d", length, address)
+	}
+	b.must(buffer.SetData(20, 40))
+	for _, r := range []struct{ address, length uint64 }{{9, 1}, {10, 51}, {60, 1}, {61, 0}, {20, math.MaxUint64}, {math.MaxUint64, 1}} {
+		b.want(status.InvalidValue, "set data outside the buffer", buffer.SetData(r.address, r.length))
+	}
+	if address, length := buffer.Data(); address != 20 || length != 40 {
+		b.Errorf("the data is %d bytes at %d", length, address)
+	}
+	b.must(buffer.ResetData())
+	if address, length := buffer.Data(); address != 20 || length != 0 {
+		b.Errorf("after a reset the data is %d bytes at %d", length, address)
+	}
+	b.release(buffer)
+}
+
+func references(b *bench) {
+	m, _ := b.localMap(8, 0)
+	v := b.inventory(1)
+	buffer := b.byData(v, m, 0, 8)
+	if n, err := buffer.AddReference(); n != 2 || err != nil || buffer.References() != 2 {
+		b.Errorf("%d references, %d were told, error %v", buffer.References(), n, err)
+	}
+	if n, err := buffer.RemoveReference(); n != 1 || err != nil || v.FreeElements() != 0 {
+		b.Errorf("%d references, %d free elements, error %v", n, v.FreeElements(), err)
+	}
+	b.release(buffer)
+	if v.FreeElements() != 1 {
+		b.Error("the buffer did not go back")
+	}
+	_, err := buffer.RemoveReference()
+	b.want(status.BadState, "drop a reference too many", err)
+	_, err = buffer.AddReference()
+	b.want(status.BadState, "add a reference to a buffer that went back", err)
+	b.want(status.BadState, "set data of a buffer that went back", buffer.SetData(0, 1))
+}
+
+func manyReferences(b *bench) {
+	m, _ := b.localMap(8, 0)
+	buffer := b.byData(b.inventory(1), m, 0, 8)
+	for range math.MaxUint16 - 1 {
+		if _, err := buffer.AddReference(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	_, err := buffer.AddReference()
+	b.want(status.TooBig, "add a reference too many", err)
+	for range math.MaxUint16 - 1 {
+		if _, err := buffer.RemoveReference(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.release(buffer)
+}
+
+// chain makes a list of count buffers of one byte each.
+func (b *bench) chain(v *dma.Inventory, m *dma.MemoryMap, count int) []*dma.Buffer {
+	b.Helper()
+	var all []*dma.Buffer
+	for i := range count {
+		all = append(all, b.byData(v, m, uint64(i), 1))
+	}
+	for _, next := range all[1:] {
+		b.must(all[0].Chain(next))
+	}
+	return all
+}
+
+func releaseList(b *bench) {
+	m, _ := b.localMap(8, 0)
+	v, w := b.inventory(3), b.inventory(1)
+	list := b.chain(v, m, 3)
+	b.must(list[0].Chain(b.byData(w, m, 0, 8)))
+	b.release(list[0])
+	if v.FreeElements() != 3 || w.FreeElements() != 1 || m.Buffers() != 0 {
+		b.Errorf("%d and %d elements are free, the map has %d buffers", v.FreeElements(), w.FreeElements(), m.Buffers())
+	}
+}
+
+func onlyTheHead(b *bench) {
+	m, _ := b.localMap(8, 0)
+	v := b.inventory(3)
+	list := b.chain(v, m, 3)
+	for _, member := range list[1:] {
+		_, err := member.RemoveReference()
+		b.want(status.NotPermitted, "drop a reference to the middle of a list", err)
+		_, err = member.AddReference()
+		b.want(status.NotPermitted, "add a reference to the middle of a list", err)
+		if member.References() != 0 || member.ListLength() != 0 {
+			b.Errorf("a member has %d references and a list of %d", member.References(), member.ListLength())
+		}
+	}
+	if v.FreeElements() != 0 {
+		b.Error("a member went back")
+	}
+	b.release(list[0])
+}
+
+func chains(b *bench) {
+	m, _ := b.localMap(8, 0)
+	v := b.inventory(5)
+	first, second := b.chain(v, m, 3), b.chain(v, m, 2)
+	b.must(first[0].Chain(second[0]))
+	count := 0
+	for e := first[0]; e != nil; e = e.Next() {
+		count++
+	}
+	if count != 5 || first[0].ListLength() != 5 {
+		b.Errorf("the list has %d buffers, and says %d", count, first[0].ListLength())
+	}
+	b.must(first[0].Unchain(first[2]))
+	if first[0].ListLength() != 2 || first[2].ListLength() != 3 || first[2].References() != 1 || first[1].Next() != nil {
+		b.Errorf("the lists have %d and %d buffers", first[0].ListLength(), first[2].ListLength())
+	}
+	b.must(first[2].Chain(first[0]))
+	b.release(first[2])
+	if v.FreeElements() != 5 {
+		b.Errorf("%d elements are free", v.FreeElements())
+	}
+}
+
+func badChains(b *bench) {
+	m, _ := b.localMap(8, 0)
+	v := b.inventory(6)
+	list, other := b.chain(v, m, 3), b.byData(v, m, 0, 8)
+	b.want(status.InvalidValue, "chain a list to itself", list[0].Chain(list[0]))
+	b.want(status.InvalidValue, "chain a list to its own middle", list[0].Chain(list[1]))
+	b.want(status.InvalidValue, "chain to the middle of a list", list[1].Chain(other))
+	b.want(status.InvalidValue, "chain the middle of a list", other.Chain(list[2]))
+	b.want(status.InvalidValue, "chain nothing", other.Chain(nil))
+	b.want(status.InvalidValue, "unchain what is not in the list", list[0].Unchain(other))
+	b.want(status.InvalidValue, "unchain the head", list[0].Unchain(list[0]))
+	b.want(status.InvalidValue, "unchain from the middle", list[1].Unchain(list[2]))
+	if _, err := other.AddReference(); err != nil {
+		b.Fatal(err)
+	}
+	b.want(status.InUse, "chain a list that somebody else refers to", list[0].Chain(other))
+	if _, err := other.RemoveReference(); err != nil {
+		b.Fatal(err)
+	}
+	gone := b.byData(v, m, 0, 8)
+	b.release(gone)
+	b.want(status.BadState, "chain a buffer that went back", list[0].Chain(gone))
+	b.release(list[0], other)
+}
+
+func duplicates(b *bench) {
+	m, _ := b.localMap(100, 0)
+	v := b.inventory(4)
+	list := b.chain(v, m, 2)
+	b.must(list[0].SetData(1, 0))
+	twin, err := v.Duplicate(list[0])
+	b.must(err)
+	if address, length := twin.Data(); address != 1 || length != 0 || twin.ListLength() != 1 || twin.Next() != nil || twin.References() != 1 {
+		b.Errorf("the duplicate has %d bytes at %d and a list of %d", length, address, twin.ListLength())
+	}
+	b.must(twin.SetData(0, 1))
+	if address, _ := list[0].Data(); address != 1 {
+		b.Error("changing the duplicate has changed the original")
+	}
+	b.release(twin, list[0])
+}

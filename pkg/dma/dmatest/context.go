@@ -1,0 +1,150 @@
+package dmatest
+
+import (
+	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+var contextTests = []conformanceTest{
+	{"IsSetUpAndCleanedUpInTheGuidesOrder", guidesOrder},
+	{"CannotBeConfiguredOnceStarted", contextIsFrozen},
+	{"CanBeUsedAgainWhenStopped", contextAgain},
+	{"RefusesWhatTheDeviceCannotDo", contextLimits},
+	{"TakesNoJobsUnlessAttached", notAttached},
+	{"CannotBeDetachedWhileJobsAreInFlight", detachInFlight},
+	{"CannotBeDetachedByAnEvent", detachInEvent},
+	{"HasOneProgressEngine", oneEngine},
+	{"IsOfNoUseWhenClosed", closedContext},
+}
+
+// guidesOrder takes every step in order, and tries before each of them what is
+// only allowed after it.
+func guidesOrder(b *bench) {
+	c := dma.NewContext()
+	engine, err := progress.NewEngine(progress.Policy{})
+	b.must(err)
+	b.want(status.BadState, "start without a device", c.Start())
+	b.want(status.NotFound, "remove a device that was not added", c.RemoveDevice())
+	b.must(c.AddDevice(b.device))
+	if c.State() != progress.Idle {
+		b.Errorf("a context that was not started is %v", c.State())
+	}
+	b.want(status.BadState, "attach before starting", c.Attach(engine, func(dma.Event) {}))
+	b.want(status.BadState, "stop before starting", c.Stop())
+	b.must(c.Start())
+	if c.State() != progress.Running {
+		b.Errorf("a started context is %v", c.State())
+	}
+	b.want(status.BadState, "detach before attaching", c.Detach())
+	b.must(c.Attach(engine, func(dma.Event) {}))
+	b.want(status.InUse, "stop while attached", c.Stop())
+	b.want(status.BadState, "close while running", c.Close())
+	b.want(status.BadState, "remove the device while running", c.RemoveDevice())
+	b.must(c.Detach())
+	b.want(status.BadState, "close a context that is not stopped", c.Close())
+	b.must(c.Stop())
+	b.want(status.BadState, "stop twice", c.Stop())
+	b.must(c.RemoveDevice())
+	b.want(status.NotFound, "remove the device twice", c.RemoveDevice())
+	b.must(c.Close(), engine.Close())
+}
+
+func contextIsFrozen(b *bench) {
+	l := b.newLane(1)
+	b.want(status.BadState, "add a device", l.context.AddDevice(b.device))
+	b.want(status.BadState, "remove the device", l.context.RemoveDevice())
+	b.want(status.BadState, "set the number of jobs", l.context.SetJobs(2))
+	b.want(status.BadState, "start twice", l.context.Start())
+}
+
+func contextAgain(b *bench) {
+	c := dma.NewContext()
+	b.must(c.AddDevice(b.device), c.Start(), c.Stop(), c.SetJobs(1), c.Start(), c.Stop())
+	b.want(status.AlreadyExist, "add a second device", c.AddDevice(b.device))
+	b.must(c.RemoveDevice(), c.AddDevice(b.device), c.Start(), c.Stop(), c.Close())
+}
+
+func contextLimits(b *bench) {
+	c := dma.NewContext()
+	b.want(status.InvalidValue, "add no device", c.AddDevice(nil))
+	b.want(status.InvalidValue, "allow no jobs", c.SetJobs(0))
+	b.want(status.InvalidValue, "allow a negative number of jobs", c.SetJobs(-1))
+	b.must(c.AddDevice(b.device), c.SetJobs(b.device.Capabilities().MaxJobs+1))
+	b.want(status.TooBig, "start with too many jobs", c.Start())
+	b.must(c.SetJobs(b.device.Capabilities().MaxJobs), c.Start(), c.Stop(), c.Close())
+}
+
+func notAttached(b *bench) {
+	m, _ := b.localMap(16, memory.LocalWrite)
+	v := b.inventory(2)
+	source, destination := b.byData(v, m, 0, 8), b.byAddress(v, m, 8, 8)
+	c := dma.NewContext()
+	b.must(c.AddDevice(b.device))
+	b.want(status.BadState, "submit to an idle context", c.Submit(memcpy(source, destination)))
+	b.must(c.Start())
+	b.want(status.BadState, "submit to a context without progress engine", c.Submit(memcpy(source, destination)))
+	b.must(c.Stop())
+	b.want(status.BadState, "submit to a stopped context", c.Submit(memcpy(source, destination)))
+	b.must(c.Close())
+	b.release(source, destination)
+}
+
+func detachInFlight(b *bench) {
+	l := b.newLane(1)
+	m, _ := b.localMap(16, memory.LocalWrite)
+	v := b.inventory(2)
+	source, destination := b.byData(v, m, 0, 8), b.byAddress(v, m, 8, 8)
+	b.must(l.context.Submit(memcpy(source, destination)))
+	if l.context.InFlight() != 1 {
+		b.Errorf("%d jobs are in flight", l.context.InFlight())
+	}
+	b.want(status.InUse, "detach with a job in flight", l.context.Detach())
+	b.want(status.InUse, "stop with a job in flight", l.context.Stop())
+	l.await(1)
+	if l.context.InFlight() != 0 {
+		b.Errorf("%d jobs are in flight", l.context.InFlight())
+	}
+	b.release(source, destination)
+}
+
+func detachInEvent(b *bench) {
+	c := dma.NewContext()
+	engine, err := progress.NewEngine(progress.Policy{})
+	b.must(err, c.AddDevice(b.device), c.Start())
+	handled := false
+	b.must(c.Attach(engine, func(dma.Event) {
+		handled = true
+		b.want(status.BadState, "detach within an event", c.Detach())
+	}))
+	m, _ := b.localMap(16, memory.LocalWrite)
+	v := b.inventory(2)
+	source, destination := b.byData(v, m, 0, 8), b.byAddress(v, m, 8, 8)
+	b.must(c.Submit(memcpy(source, destination)))
+	for !handled {
+		engine.Idle(engine.Progress())
+	}
+	b.release(source, destination)
+	b.must(c.Detach(), c.Stop(), c.Close(), engine.Close())
+}
+
+func oneEngine(b *bench) {
+	l := b.newLane(1)
+	other, err := progress.NewEngine(progress.Policy{})
+	b.must(err)
+	b.want(status.InUse, "attach to a second engine", l.context.Attach(other, l.note))
+	b.must(l.context.Detach())
+	b.want(status.InvalidValue, "attach to nothing", l.context.Attach(nil, l.note))
+	b.want(status.InvalidValue, "attach without a handler", l.context.Attach(other, nil))
+	b.must(l.context.Attach(other, l.note), l.context.Detach())
+	b.must(other.Close(), l.context.Attach(l.engine, l.note))
+}
+
+func closedContext(b *bench) {
+	c := dma.NewContext()
+	b.must(c.Close(), c.Close())
+	b.want(status.BadState, "add a device", c.AddDevice(b.device))
+	b.want(status.BadState, "set the number of jobs", c.SetJobs(1))
+	b.want(status.BadState, "start", c.Start())
+}

@@ -1,0 +1,303 @@
+package dmatest
+
+import (
+	"bytes"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+var jobTests = []conformanceTest{
+	{"CopiesBetweenSeparateMemoryMaps", copies},
+	{"CopiesExactlyTheDataOfTheSource", exactly},
+	{"CopiesAListIntoOneBuffer", gathers},
+	{"AppendsToTheDataOfTheDestination", appends},
+	{"IsDoneOnlyWhenItsEventHasCome", asynchronous},
+	{"BuffersStayAsTheyAreUntilTheEvent", buffersHeld},
+	{"OneSourceServesManyJobs", sharedSource},
+	{"ManyAreInFlight", manyInFlight},
+	{"EventsMaySubmitMore", submitInEvent},
+	{"AllocatesNothing", jobAllocations},
+	{"ThreadsHaveContextsOfTheirOwn", threads},
+}
+
+func copies(b *bench) {
+	l := b.newLane(2)
+	largest := int(b.device.Capabilities().MaxBufferSize)
+	for _, size := range []int{1, 2, 63, 64, 4095, 4096, 4097, 256<<10 - 1, 256 << 10, 256<<10 + 1, 1 << 20, min(largest, 16<<20)} {
+		from, source := b.localMap(size+3, 0)
+		to, destination := b.localMap(size+5, memory.LocalWrite)
+		pattern(source, size)
+		v := b.inventory(2)
+		x, y := b.byData(v, from, 3, uint64(size)), b.byAddress(v, to, 2, uint64(size))
+		event := l.do(x, y)
+		if event.Err != nil || event.Length != uint64(size) {
+			b.Errorf("%d bytes: event %+v", size, event)
+		}
+		if !bytes.Equal(destination[2:2+size], source[3:]) {
+			b.Errorf("%d bytes arrived changed", size)
+		}
+		if destination[0] != 0 || destination[1] != 0 || !bytes.Equal(destination[2+size:], []byte{0, 0, 0}) {
+			b.Errorf("%d bytes were written beside the destination", size)
+		}
+		b.release(x, y)
+	}
+}
+
+// exactly takes a segment of a buffer as the source, and a destination with
+// more room than that.
+func exactly(b *bench) {
+	l := b.newLane(1)
+	from, source := b.localMap(100, 0)
+	to, destination := b.localMap(100, memory.LocalWrite)
+	pattern(source, 1)
+	v := b.inventory(2)
+	x, y := b.byAddress(v, from, 0, 100), b.byAddress(v, to, 0, 100)
+	b.must(x.SetData(40, 7))
+	if event := l.do(x, y); event.Err != nil || event.Length != 7 {
+		b.Errorf("event %+v", event)
+	}
+	if !bytes.Equal(destination[:7], source[40:47]) || !bytes.Equal(destination[7:], make([]byte, 93)) {
+		b.Errorf("copied %x", destination)
+	}
+	if address, length := y.Data(); address != 0 || length != 7 {
+		b.Errorf("the destination has %d bytes at %d", length, address)
+	}
+	b.release(x, y)
+}
+
+func gathers(b *bench) {
+	l := b.newLane(1)
+	count := min(b.device.Capabilities().MaxBufferListLength, 10)
+	v := b.inventory(count + 1)
+	var head *dma.Buffer
+	var want []byte
+	for i := range count {
+		from, source := b.localMap(10*i+5, 0)
+		pattern(source, i)
+		next := b.byData(v, from, uint64(i), uint64(9*i+5))
+		want = append(want, source[i:]...)
+		if head == nil {
+			head = next
+			continue
+		}
+		b.must(head.Chain(next))
+	}
+	to, destination := b.localMap(len(want), memory.LocalWrite)
+	y := b.byAddress(v, to, 0, uint64(len(want)))
+	if event := l.do(head, y); event.Err != nil || event.Length != uint64(len(want)) || !bytes.Equal(destination, want) {
+		b.Errorf("event %+v for %d bytes, equal %v", event, len(want), bytes.Equal(destination, want))
+	}
+	b.release(head, y)
+	if v.FreeElements() != count+1 {
+		b.Errorf("%d of %d elements are free", v.FreeElements(), count+1)
+	}
+}
+
+func appends(b *bench) {
+	l := b.newLane(1)
+	from, source := b.localMap(4, 0)
+	to, destination := b.localMap(10, memory.LocalWrite)
+	v := b.inventory(2)
+	y := b.byAddress(v, to, 0, 10)
+	b.must(y.SetData(1, 0))
+	for _, text := range []string{"abcd", "efgh"} {
+		copy(source, text)
+		x := b.byData(v, from, 0, 4)
+		l.do(x, y)
+		b.release(x)
+	}
+	if _, length := y.Data(); string(destination) != "\x00abcdefgh\x00" || length != 8 {
+		b.Errorf("%d bytes of data, memory %q", length, destination)
+	}
+	x := b.byData(v, from, 0, 4)
+	b.want(status.InvalidValue, "append more than there is room for", l.context.Submit(memcpy(x, y)))
+	b.must(y.ResetData())
+	l.do(x, y)
+	if string(destination) != "\x00efghefgh\x00" {
+		b.Errorf("after a reset the memory is %q", destination)
+	}
+	b.release(x, y)
+}
+
+func asynchronous(b *bench) {
+	l := b.newLane(1)
+	m, bytes := b.localMap(2<<20, memory.LocalWrite)
+	v := b.inventory(2)
+	x, y := b.byData(v, m, 0, 1<<20), b.byAddress(v, m, 1<<20, 1<<20)
+	bytes[1<<20-1] = 1
+	job := dma.Job{Type: dma.Memcpy, Source: x, Destination: y, UserData: 1<<63 | 77}
+	b.must(l.context.Submit(job))
+	if len(l.events) > 0 {
+		b.Error("an event has come without progress")
+	}
+	if _, length := y.Data(); length != 0 {
+		b.Error("the destination has data before the event")
+	}
+	event := l.await(1)[0]
+	if event != (dma.Event{Type: dma.Memcpy, UserData: 1<<63 | 77, Length: 1 << 20}) || bytes[2<<20-1] != 1 {
+		b.Errorf("event %+v", event)
+	}
+	b.release(x, y)
+}
+
+func buffersHeld(b *bench) {
+	l := b.newLane(2)
+	m, _ := b.localMap(32, memory.LocalWrite)
+	v := b.inventory(4)
+	list, y := b.chain(v, m, 2), b.byAddress(v, m, 8, 8)
+	free := b.byData(v, m, 0, 1)
+	b.must(l.context.Submit(memcpy(list[0], y)))
+	for name, buffer := range map[string]*dma.Buffer{"head": list[0], "member": list[1], "destination": y} {
+		b.want(status.InUse, "set data of the "+name, buffer.SetData(8, 0))
+		b.want(status.InUse, "reset data of the "+name, buffer.ResetData())
+	}
+	for name, buffer := range map[string]*dma.Buffer{"source": list[0], "destination": y} {
+		_, err := buffer.RemoveReference()
+		b.want(status.InUse, "drop the last reference to the "+name, err)
+		b.want(status.InUse, "chain something to the "+name, buffer.Chain(free))
+		b.want(status.InUse, "chain the "+name, free.Chain(buffer))
+	}
+	b.want(status.InUse, "unchain the source", list[0].Unchain(list[1]))
+	b.want(status.InUse, "submit a second job to the destination", l.context.Submit(memcpy(free, y)))
+	b.want(status.InUse, "stop the map", m.Stop())
+	if event := l.await(1)[0]; event.Err != nil {
+		b.Error(event.Err)
+	}
+	b.release(list[0], y, free)
+}
+
+func sharedSource(b *bench) {
+	l := b.newLane(8)
+	from, source := b.localMap(8, 0)
+	to, destination := b.localMap(64, memory.LocalWrite)
+	pattern(source, 3)
+	v := b.inventory(9)
+	x := b.byData(v, from, 0, 8)
+	var sinks []*dma.Buffer
+	for i := range uint64(8) {
+		sinks = append(sinks, b.byAddress(v, to, 8*i, 8))
+		b.must(l.context.Submit(memcpy(x, sinks[i])))
+	}
+	l.await(8)
+	if !bytes.Equal(destination, bytes.Repeat(source, 8)) {
+		b.Errorf("copied %x", destination)
+	}
+	b.release(append(sinks, x)...)
+}
+
+func manyInFlight(b *bench) {
+	const size = 1 << 10
+	count := min(b.device.Capabilities().MaxJobs, 128)
+	l := b.newLane(count)
+	from, source := b.localMap(count*size, 0)
+	to, destination := b.localMap(count*size, memory.LocalWrite)
+	v := b.inventory(2*count + 2)
+	seen := make(map[uint64]bool)
+	for round := range 3 {
+		pattern(source, round)
+		var buffers []*dma.Buffer
+		for i := range uint64(count) {
+			x, y := b.byData(v, from, i*size, size), b.byAddress(v, to, i*size, size)
+			buffers = append(buffers, x, y)
+			b.must(l.context.Submit(dma.Job{Type: dma.Memcpy, Source: x, Destination: y, UserData: i}))
+		}
+		x, y := b.byData(v, from, 0, size), b.byAddress(v, to, 0, size)
+		b.want(status.Again, "submit one job too many", l.context.Submit(memcpy(x, y)))
+		clear(seen)
+		for _, event := range l.await(count) {
+			seen[event.UserData] = event.Err == nil
+		}
+		if len(seen) != count || !bytes.Equal(source, destination) {
+			b.Errorf("%d of %d jobs have come back, equal %v", len(seen), count, bytes.Equal(source, destination))
+		}
+		b.release(append(buffers, x, y)...)
+	}
+}
+
+// submitInEvent moves a byte through memory, each job submitted by the event of
+// the one before, which also gives back and takes buffers.
+func submitInEvent(b *bench) {
+	const hops = 200
+	m, bytes := b.localMap(hops+1, memory.LocalWrite)
+	bytes[0] = 0x5a
+	v := b.inventory(2)
+	c := dma.NewContext()
+	engine, err := progress.NewEngine(progress.Policy{})
+	b.must(err, c.AddDevice(b.device), c.SetJobs(1), c.Start())
+	var x, y *dma.Buffer
+	hop := func(i uint64) {
+		x, y = b.byData(v, m, i, 1), b.byAddress(v, m, i+1, 1)
+		b.must(c.Submit(dma.Job{Type: dma.Memcpy, Source: x, Destination: y, UserData: i}))
+	}
+	done := false
+	b.must(c.Attach(engine, func(event dma.Event) {
+		b.release(x, y)
+		if done = event.UserData == hops-1; !done {
+			hop(event.UserData + 1)
+		}
+	}))
+	hop(0)
+	for !done {
+		engine.Idle(engine.Progress())
+	}
+	if bytes[hops] != 0x5a {
+		b.Error("the byte did not arrive")
+	}
+	b.must(c.Detach(), c.Stop(), c.Close(), engine.Close())
+}
+
+func jobAllocations(b *bench) {
+	l := b.newLane(1)
+	m, _ := b.localMap(16, memory.LocalWrite)
+	v := b.inventory(2)
+	run := func() {
+		x, y := b.byData(v, m, 0, 8), b.byAddress(v, m, 8, 8)
+		b.must(l.context.Submit(memcpy(x, y)))
+		for l.context.InFlight() > 0 {
+			l.engine.Idle(l.engine.Progress())
+		}
+		l.events = l.events[:0]
+		b.release(x, y)
+	}
+	if n := testing.AllocsPerRun(100, run); n != 0 {
+		b.Errorf("%v allocations", n)
+	}
+}
+
+func threads(b *bench) {
+	const size = 64 << 10
+	from, source := b.localMap(size, 0)
+	pattern(source, 9)
+	var running sync.WaitGroup
+	for range 4 {
+		to, destination := b.localMap(size, memory.LocalWrite)
+		l, v := b.newLane(4), b.inventory(2)
+		running.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			for range 50 {
+				x, err := v.ByData(from, 0, size)
+				y, err2 := v.ByAddress(to, 0, size)
+				if err != nil || err2 != nil || l.context.Submit(memcpy(x, y)) != nil {
+					b.Errorf("taking buffers gave %v, %v", err, err2)
+					return
+				}
+				for l.context.InFlight() > 0 {
+					l.engine.Idle(l.engine.Progress())
+				}
+				l.events = l.events[:0]
+				b.release(x, y)
+			}
+			if !bytes.Equal(source, destination) {
+				b.Error("data arrived changed")
+			}
+		})
+	}
+	running.Wait()
+}

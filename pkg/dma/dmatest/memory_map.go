@@ -1,0 +1,134 @@
+package dmatest
+
+import (
+	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+var memoryMapTests = []conformanceTest{
+	{"NeedsMemoryAndDeviceToStart", startIncomplete},
+	{"CannotBeConfiguredOnceStarted", mapIsFrozen},
+	{"CanBeConfiguredAgainWhenStopped", mapAgain},
+	{"HasOneMemoryRange", oneRange},
+	{"HasEachDeviceOnce", mapDevices},
+	{"RefusesWhatIsNoMemoryAndNoRight", badConfiguration},
+	{"CannotBeStoppedWhileBuffersExist", mapInUse},
+	{"IsOfNoUseWhenClosed", closedMap},
+	{"CanBeMadeOfManyDevices", manyDevices},
+}
+
+func startIncomplete(b *bench) {
+	m := dma.NewMemoryMap()
+	b.want(status.BadState, "start without anything", m.Start())
+	b.must(m.AddDevice(b.device))
+	b.want(status.BadState, "start without memory", m.Start())
+	b.must(m.RemoveDevice(b.device), m.SetRegion(memory.Wrap(make([]byte, 8))))
+	b.want(status.BadState, "start without a device", m.Start())
+	b.want(status.BadState, "stop before starting", m.Stop())
+	b.must(m.AddDevice(b.device), m.Start())
+	b.want(status.BadState, "start twice", m.Start())
+	b.must(m.Close())
+}
+
+// wantFrozen fails unless no configuration of the map is possible.
+func (b *bench) wantFrozen(m *dma.MemoryMap) {
+	b.Helper()
+	b.want(status.BadState, "set the memory range", m.SetRegion(memory.Wrap(make([]byte, 8))))
+	b.want(status.BadState, "add a device", m.AddDevice(b.device))
+	b.want(status.BadState, "remove a device", m.RemoveDevice(b.device))
+	b.want(status.BadState, "set access rights", m.SetAccess(0))
+}
+
+func mapIsFrozen(b *bench) {
+	m, _ := b.localMap(8, memory.LocalWrite)
+	b.wantFrozen(m)
+	if m.Access() != memory.LocalWrite || m.Region().Len() != 8 || m.Imported() {
+		b.Errorf("the map has %d bytes with rights %#x, imported %v", m.Region().Len(), uint32(m.Access()), m.Imported())
+	}
+}
+
+func mapAgain(b *bench) {
+	m, _ := b.localMap(8, 0)
+	v := b.inventory(1)
+	b.must(m.Stop(), m.SetAccess(memory.LocalWrite))
+	_, err := v.ByData(m, 0, 8)
+	b.want(status.BadState, "take a buffer of a stopped map", err)
+	b.must(m.Start())
+	b.release(b.byData(v, m, 0, 8))
+}
+
+func oneRange(b *bench) {
+	m := dma.NewMemoryMap()
+	region := memory.Wrap(make([]byte, 8))
+	b.must(m.SetRegion(region))
+	b.want(status.NotPermitted, "set the memory range twice", m.SetRegion(memory.Wrap(make([]byte, 9))))
+	if m.Region() != region {
+		b.Error("the memory range has changed")
+	}
+}
+
+func mapDevices(b *bench) {
+	m := dma.NewMemoryMap()
+	b.want(status.NotFound, "remove a device that was not added", m.RemoveDevice(b.device))
+	b.must(m.AddDevice(b.device))
+	b.want(status.AlreadyExist, "add a device twice", m.AddDevice(b.device))
+	b.must(m.RemoveDevice(b.device))
+	b.want(status.NotFound, "remove a device twice", m.RemoveDevice(b.device))
+}
+
+func badConfiguration(b *bench) {
+	m := dma.NewMemoryMap()
+	b.want(status.InvalidValue, "set no memory", m.SetRegion(nil))
+	b.want(status.InvalidValue, "set an empty memory range", m.SetRegion(memory.Wrap(nil)))
+	b.want(status.InvalidValue, "add no device", m.AddDevice(nil))
+	b.want(status.InvalidValue, "set unknown rights", m.SetAccess(1<<31))
+	if b.device.Capabilities().OpaqueMemory {
+		return
+	}
+	b.must(m.SetRegion(memory.NewOpaque("handle", 0, 8, nil)), m.AddDevice(b.device))
+	b.want(status.NotSupported, "start with memory that the device cannot reach", m.Start())
+}
+
+func mapInUse(b *bench) {
+	m, _ := b.localMap(8, 0)
+	v := b.inventory(2)
+	first, second := b.byData(v, m, 0, 8), b.byAddress(v, m, 4, 4)
+	for _, buffer := range []*dma.Buffer{first, second} {
+		b.want(status.InUse, "stop a map with buffers", m.Stop())
+		b.want(status.InUse, "close a map with buffers", m.Close())
+		b.release(buffer)
+	}
+	if m.Buffers() != 0 {
+		b.Errorf("%d buffers are left", m.Buffers())
+	}
+	b.must(m.Stop())
+}
+
+func closedMap(b *bench) {
+	m, _ := b.localMap(8, 0)
+	b.must(m.Close(), m.Close())
+	b.wantFrozen(m)
+	b.want(status.BadState, "start a closed map", m.Start())
+	b.want(status.BadState, "stop a closed map", m.Stop())
+	_, err := b.inventory(1).ByData(m, 0, 1)
+	b.want(status.BadState, "take a buffer of a closed map", err)
+}
+
+func manyDevices(b *bench) {
+	other := open(b.T, b.config, b.config.OtherDevice)
+	bytes := make([]byte, 64)
+	m := dma.NewMemoryMap()
+	b.must(m.SetRegion(memory.Wrap(bytes)), m.AddDevice(b.device), m.AddDevice(other), m.SetAccess(memory.LocalWrite), m.Start())
+	b.closeLater(m)
+	v := b.inventory(2)
+	pattern(bytes[:8], 1)
+	for i, device := range []dma.Device{b.device, other} {
+		l := (&bench{T: b.T, config: b.config, device: device}).newLane(1)
+		source, destination := b.byData(v, m, 0, 8), b.byAddress(v, m, uint64(8+8*i), 8)
+		if event := l.do(source, destination); event.Err != nil || string(bytes[8+8*i:][:8]) != string(bytes[:8]) {
+			b.Errorf("device %s: copied %x, error %v", device.Name(), bytes[8+8*i:][:8], event.Err)
+		}
+		b.release(source, destination)
+	}
+}

@@ -1,0 +1,90 @@
+// Package software is a DMA provider for any Linux machine: each engine is a
+// thread that copies.
+//
+// Copies go to the thread and come back through two rings of atomic indices.
+// Whichever side has nothing to do polls for a while and then sleeps on an
+// eventfd, which the other rings only then. The thread copies in pieces, so that
+// the garbage collector never waits for a large one, and under the protection of
+// package memory: a page that its owner has taken away fails the copy, not the
+// process.
+package software
+
+import (
+	"slices"
+
+	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// The PCI addresses of the devices there are when Options name none.
+const (
+	// DefaultDevice is the device as the DPU sees it.
+	DefaultDevice = "03:00.0"
+	// DefaultHostDevice is the device as the host sees it.
+	DefaultHostDevice = "b1:00.0"
+)
+
+// Options configure a provider. The zero value is usable.
+type Options struct {
+	// Devices are the PCI addresses of the devices that there seem to be; nil
+	// means DefaultDevice and DefaultHostDevice.
+	Devices []string
+	// MaxBufferSize is how many bytes one job can copy; 0 means
+	// DefaultMaxBufferSize.
+	MaxBufferSize uint64
+	// Policy is how a copying thread waits for something to copy. The zero
+	// value suits cores that are shared.
+	Policy progress.Policy
+}
+
+// DefaultMaxBufferSize is small, as it is on hardware, so that nothing works
+// only here.
+const DefaultMaxBufferSize = 2 << 20
+
+// The other limits.
+const (
+	maxBufferListLength = 64
+	maxJobs             = 4096
+)
+
+type provider struct {
+	devices      []string
+	capabilities dma.Capabilities
+	policy       progress.Policy
+}
+
+// New returns the provider.
+func New(options Options) dma.Provider {
+	p := &provider{devices: slices.Clone(options.Devices), policy: options.Policy}
+	if len(p.devices) == 0 {
+		p.devices = []string{DefaultDevice, DefaultHostDevice}
+	}
+	if options.MaxBufferSize == 0 {
+		options.MaxBufferSize = DefaultMaxBufferSize
+	}
+	p.capabilities = dma.Capabilities{
+		Memcpy: true, MaxBufferSize: options.MaxBufferSize, MaxBufferListLength: maxBufferListLength, MaxJobs: maxJobs,
+		ImportedMemory: true, CanWait: true,
+	}
+	return p
+}
+
+func (p *provider) Name() string { return "software" }
+
+func (p *provider) Devices() ([]string, error) { return slices.Clone(p.devices), nil }
+
+func (p *provider) Capabilities(device string) (dma.Capabilities, error) {
+	if !slices.Contains(p.devices, device) {
+		return dma.Capabilities{}, status.Errorf(status.NotFound, "there is no DMA device %q, only %q", device, p.devices)
+	}
+	return p.capabilities, nil
+}
+
+func (p *provider) Open(name string) (dma.Device, error) {
+	capabilities, err := p.Capabilities(name)
+	if err != nil {
+		return nil, err
+	}
+	return &device{name: name, capabilities: capabilities, policy: p.policy}, nil
+}
