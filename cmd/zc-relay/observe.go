@@ -6,14 +6,15 @@ import (
 )
 
 // observed is a relay as whoever collects metrics sees it.
-type observed struct {
-	*relay.Relay
-	channel string
-}
+type observed struct{ *relay.Relay }
 
 // Channels implements metrics.RelaySource.
 func (o observed) Channels() []metrics.Channel {
-	return []metrics.Channel{{
-		Name: o.channel, Counters: o.Counters(), Sessions: o.Sessions(), SessionsTotal: o.SessionsTotal(),
-	}}
+	var channels []metrics.Channel
+	for _, c := range o.Relay.Channels() {
+		channels = append(channels, metrics.Channel{
+			Name: c.ChannelID.String(), Counters: c.Counters, Sessions: c.Sessions, SessionsTotal: c.SessionsAccepted,
+		})
+	}
+	return channels
 }

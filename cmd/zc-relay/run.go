@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/metrics"
@@ -64,7 +63,7 @@ once.`,
 	f.DurationVar(&o.controlTimeout, "control-timeout", relay.DefaultControlTimeout, "bound of each step of the handshake")
 	f.DurationVar(&o.ioTimeout, "io-timeout", relay.DefaultIOTimeout, "how long the target may take for an IO before the session is ended; 0 is no bound")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", relay.DefaultDrainTimeout, "how long IO in flight may take to run out at shutdown; 0 is not at all")
-	f.IntVar(&o.maxClients, "max-clients", relay.DefaultMaxClients, "clients that may be connected at once")
+	f.IntVar(&o.maxClients, "max-clients", relay.DefaultMaxSessions, "clients that may be connected at once")
 	f.StringVar(&o.serverName, "tls-server-name", "", "name that the target's certificate must have (default: the address of --storage-server)")
 	o.service.Add(f)
 	for _, name := range []string{"storage-server", "volume"} {
@@ -95,19 +94,23 @@ func (o *runOptions) serve(ctx context.Context, env *service.Environment, target
 		return program.Usage(err)
 	}
 	r, err := relay.New(ctx, relay.Config{
-		Comch: comch, RDMA: env.RDMA, RDMAAddress: env.RDMAAddress, Device: o.device, Representor: o.representor, Name: o.channelName,
-		AllowAnyUser: o.allowAnyUser, Target: target, Volume: o.volume, CPUs: env.CPUs, Policy: env.Policy,
-		ControlTimeout: o.controlTimeout, IOTimeout: service.ZeroIsNone(o.ioTimeout), DrainTimeout: service.ZeroIsNone(o.drainTimeout),
-		KeepAlive: env.KeepAlive, TLS: env.TLS, TLSServerName: o.serverName, MaxClients: o.maxClients,
+		Comch: comch, RDMA: env.RDMA, CPUs: env.CPUs, Policy: env.Policy, TLS: env.TLS,
 		Software: buildinfo.String("zc-relay"), Logger: env.Log, OnReady: env.SetReady,
+		Settings: relay.Settings{
+			DrainTimeout: service.ZeroIsNone(o.drainTimeout),
+			Channels: []relay.ChannelConfig{{
+				ChannelID: relay.ChannelID{Device: o.device, Representor: o.representor, Name: o.channelName},
+				Target:    target, Volume: o.volume, RDMAAddress: env.RDMAAddress, TLSServerName: o.serverName,
+				Limits: relay.Limits{MaxSessions: o.maxClients}, Access: relay.Access{AnyUser: o.allowAnyUser},
+				ControlTimeout: o.controlTimeout, IOTimeout: service.ZeroIsNone(o.ioTimeout), KeepAlive: env.KeepAlive,
+			}},
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
-	if err := env.Register(metrics.NewRelayCollector(observed{Relay: r, channel: o.device + "/" + o.representor + "/" + o.channelName})); err != nil {
+	if err := env.Register(metrics.NewRelayCollector(observed{r})); err != nil {
 		return errors.Join(err, r.Close())
 	}
-	env.Log.Info("listening for clients", zap.String("comch", r.Address()), zap.String("device", o.device),
-		zap.String("representor", o.representor), zap.String("channel", o.channelName), zap.Stringer("target", target))
 	return service.RunAndClose(ctx, r)
 }

@@ -68,18 +68,29 @@ type ServerConfig struct {
 	// ReceiveQueue is how many received control messages are kept for each
 	// connection before the peer's Send has to wait.
 	ReceiveQueue int
-	// MaxClients is how many clients may be connected at once.
-	MaxClients int
 	// Refused, if it is set, is told of each client that was turned away and
 	// why. Any goroutine may call it, and it must not block.
 	Refused func(peer Peer, reason error)
-	// AllowAnyUser accepts clients of every user. Otherwise only root and the
-	// server's own user may connect.
+	// Admission says which clients to take at first.
+	Admission
+}
+
+// Admission says which clients a server takes. Zero values mean the defaults.
+type Admission struct {
+	// MaxClients is how many clients may be connected at once.
+	MaxClients int
+	// AllowAnyUser accepts clients of every user. Otherwise only root, the
+	// server's own user and AllowUsers may connect.
 	AllowAnyUser bool
+	AllowUsers   []uint32 // user ids
 	// MaxExportBytes limits the memory that one connection may have exported
 	// to the server at any time.
 	MaxExportBytes uint64
 }
+
+// AllowsOthers tells whether users may connect that are neither root nor the
+// server's own.
+func (a *Admission) AllowsOthers() bool { return a.AllowAnyUser || len(a.AllowUsers) > 0 }
 
 // ClientConfig says which server to connect to. Zero values mean the
 // defaults.
@@ -96,6 +107,9 @@ type Server interface {
 	// Accept waits for the next client. It fails with status.Shutdown after
 	// Close.
 	Accept(ctx context.Context) (Connection, error)
+	// SetAdmission says which clients to take from now on. Clients that are
+	// connected stay.
+	SetAdmission(admission Admission) error
 	// Address says where the server listens, for logs.
 	Address() string
 	// Close stops listening and releases the name. Established connections

@@ -5,20 +5,20 @@ import (
 	"fmt"
 
 	"github.com/zc-relay/zc-relay/pkg/progress"
-	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// Pool is the workers of a process.
+// Pool is workers that serve the same lanes: those of a process, or of one of
+// its channels.
 type Pool struct {
 	workers []*Worker
 }
 
 // StartPool starts a worker for each element of cpus, which is a core to pin
 // it to or NoCPU.
-func StartPool(cpus []int, policy progress.Policy, device rdma.Device) (*Pool, error) {
+func StartPool(cpus []int, policy progress.Policy) (*Pool, error) {
 	p := &Pool{}
 	for i, cpu := range cpus {
-		w, err := StartWorker(WorkerConfig{CPU: cpu, Policy: policy, Device: device})
+		w, err := StartWorker(WorkerConfig{CPU: cpu, Policy: policy})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("worker %d of %d: %w", i, len(cpus), err), p.Stop())
 		}

@@ -45,9 +45,9 @@ func openDevice(t testing.TB) rdma.Device {
 	return device
 }
 
-func startWorker(t testing.TB, device rdma.Device) *Worker {
+func startWorker(t testing.TB) *Worker {
 	t.Helper()
-	worker, err := StartWorker(WorkerConfig{CPU: NoCPU, Policy: progress.Policy{Mode: progress.Adaptive}, Device: device})
+	worker, err := StartWorker(WorkerConfig{CPU: NoCPU, Policy: progress.Policy{Mode: progress.Adaptive}})
 	if err != nil {
 		t.Fatal(err)
 	}

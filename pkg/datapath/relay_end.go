@@ -151,6 +151,6 @@ func (l *RelayLane) detach() {
 	l.worker.engine.Remove(l)
 	l.worker.engine.RemoveWaiter(l.consumerWaiter())
 	l.worker.engine.RemoveWaiter(l.producerWaiter())
-	l.worker.dispatch.unregister(l.place)
+	l.dispatch.unregister(l.place)
 	l.worker.lanes.Add(-1)
 }

@@ -28,7 +28,9 @@ type RelayLaneConfig struct {
 	// Without Counters nobody learns of the counts.
 	Queue    int
 	Counters *CounterSet
-	// Domain is the session's; Export is the client's region in it.
+	// Device is where the connections are made. Domain, on it, is the
+	// session's.
+	Device rdma.Device
 	Domain rdma.ProtectionDomain
 	Export rdma.MemoryRegion
 	// ExportLength and ExportAccess bound what requests may name.
@@ -58,6 +60,7 @@ func RelayConsumerConfig(depth int) comch.ConsumerConfig {
 // be called by any goroutine, one at a time.
 type RelayLane struct {
 	worker   *Worker
+	dispatch *dispatcher
 	config   RelayLaneConfig
 	place    placeID
 	counters *Counters
@@ -152,8 +155,11 @@ func (l *RelayLane) postConsumerReceives() error {
 }
 
 func (l *RelayLane) attach(ctx context.Context) error {
-	var failed error
-	err := l.worker.do(ctx, func() {
+	var failed, err error
+	if l.dispatch, err = l.worker.dispatcherOn(ctx, l.config.Device); err != nil {
+		return err
+	}
+	err = l.worker.do(ctx, func() {
 		engine := l.worker.engine
 		failed = errors.Join(engine.AddWaiter(l.consumerWaiter()), engine.AddWaiter(l.producerWaiter()))
 		if failed != nil {
@@ -161,7 +167,7 @@ func (l *RelayLane) attach(ctx context.Context) error {
 			engine.RemoveWaiter(l.producerWaiter())
 			return
 		}
-		l.place = l.worker.dispatch.register(l)
+		l.place = l.dispatch.register(l)
 		l.worker.lanes.Add(1)
 		engine.Add(l)
 	})
@@ -177,7 +183,6 @@ func (l *RelayLane) helloMessage(role connectionRole) uint32 {
 
 // LaneConnection says how to make one of a lane's connections.
 type LaneConnection struct {
-	Device rdma.Device
 	Remote netip.AddrPort
 	// PrivateData carries the target's token back to it.
 	PrivateData []byte
@@ -201,8 +206,8 @@ func (l *RelayLane) Connect(ctx context.Context, config LaneConnection) error {
 		role = dataRole
 	}
 	e := &l.endpoints[role]
-	connection, err := config.Device.Connect(ctx, config.Remote, rdma.ConnectionConfig{
-		Domain: l.config.Domain, Queue: l.worker.queue, Context: l.place.context(role),
+	connection, err := l.config.Device.Connect(ctx, config.Remote, rdma.ConnectionConfig{
+		Domain: l.config.Domain, Queue: l.dispatch.queue, Context: l.place.context(role),
 		PrivateData: config.PrivateData, Source: config.Source,
 		// Twice the depth: requests whose answer came before their own
 		// completion. Twice that: the data of a write comes before it.

@@ -45,7 +45,7 @@ func newRelayRigWith(t *testing.T, staging bool) *relayRig {
 	ctx := testContext(t)
 	device := openDevice(t)
 	r := &relayRig{t: t, client: newFakeClient(t, testDepth), failure: make(chan error, 16)}
-	worker := startWorker(t, device)
+	worker := startWorker(t)
 	var err error
 	if r.domain, err = device.NewProtectionDomain(); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func newRelayRigWith(t *testing.T, staging bool) *relayRig {
 		t.Fatal(err)
 	}
 	r.lane, err = NewRelayLane(ctx, RelayLaneConfig{
-		Worker: worker, Queue: testQueue, Counters: &r.counters, Domain: r.domain, Export: r.exported, ExportLength: testExport, ExportAccess: memory.RemoteRead | memory.RemoteWrite,
+		Worker: worker, Device: device, Queue: testQueue, Counters: &r.counters, Domain: r.domain, Export: r.exported, ExportLength: testExport, ExportAccess: memory.RemoteRead | memory.RemoteWrite,
 		Consumer: r.client.consumer, Producer: r.client.producer, Depth: testDepth, BufferSize: testBufferSize,
 		OnFailure: func(err error) { r.failure <- err },
 	})
@@ -102,7 +102,7 @@ func (r *relayRig) connect(ctx context.Context, device rdma.Device) {
 			}
 			r.target.send(role, &iomsg.Message{Type: iomsg.Hello})
 		}()
-		err := r.lane.Connect(ctx, LaneConnection{Device: device, Remote: listener.Address(), InboundReads: 8, Data: role == dataRole, Staging: r.offered})
+		err := r.lane.Connect(ctx, LaneConnection{Remote: listener.Address(), InboundReads: 8, Data: role == dataRole, Staging: r.offered})
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -527,7 +527,7 @@ func TestADrainedLaneTakesNothingMore(t *testing.T) {
 
 func TestStartNeedsReadyConnections(t *testing.T) {
 	device := openDevice(t)
-	worker := startWorker(t, device)
+	worker := startWorker(t)
 	domain, err := device.NewProtectionDomain()
 	if err != nil {
 		t.Fatal(err)
@@ -535,7 +535,7 @@ func TestStartNeedsReadyConnections(t *testing.T) {
 	client := newFakeClient(t, testDepth)
 	ctx := testContext(t)
 	lane, err := NewRelayLane(ctx, RelayLaneConfig{
-		Worker: worker, Domain: domain, Consumer: client.consumer, Producer: client.producer,
+		Worker: worker, Device: device, Domain: domain, Consumer: client.consumer, Producer: client.producer,
 		Depth: testDepth, BufferSize: testBufferSize, OnFailure: func(error) {},
 	})
 	if err != nil {

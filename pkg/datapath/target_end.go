@@ -185,6 +185,6 @@ func (l *TargetLane) detach() {
 	l.counters.publish()
 	l.worker.engine.Remove(l)
 	l.worker.engine.RemoveWaiter(l.lane)
-	l.worker.dispatch.unregister(l.place)
+	l.dispatch.unregister(l.place)
 	l.worker.lanes.Add(-1)
 }

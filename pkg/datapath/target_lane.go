@@ -22,7 +22,8 @@ type TargetLaneConfig struct {
 	// Without Counters nobody learns of the counts.
 	Queue    int
 	Counters *CounterSet
-	// Domain is the session's.
+	// Device is where connections arrive. Domain, on it, is the session's.
+	Device rdma.Device
 	Domain rdma.ProtectionDomain
 	Volume volume.Volume
 	// VolumeMemory is Volume.Memory registered in Domain, if reads may go
@@ -53,6 +54,7 @@ type RemoteMemory struct {
 // goroutine, one at a time.
 type TargetLane struct {
 	worker   *Worker
+	dispatch *dispatcher
 	config   TargetLaneConfig
 	place    placeID
 	counters *Counters
@@ -167,8 +169,11 @@ func (l *TargetLane) release() error {
 }
 
 func (l *TargetLane) attach(ctx context.Context) error {
-	var failed error
-	err := l.worker.do(ctx, func() {
+	var failed, err error
+	if l.dispatch, err = l.worker.dispatcherOn(ctx, l.config.Device); err != nil {
+		return err
+	}
+	err = l.worker.do(ctx, func() {
 		// A lane without a descriptor has nothing to wait for: its requests
 		// are done when Submit returns.
 		if l.lane.Descriptor() >= 0 {
@@ -176,7 +181,7 @@ func (l *TargetLane) attach(ctx context.Context) error {
 				return
 			}
 		}
-		l.place = l.worker.dispatch.register(l)
+		l.place = l.dispatch.register(l)
 		l.worker.lanes.Add(1)
 		l.worker.engine.Add(l)
 	})
@@ -205,7 +210,7 @@ func (l *TargetLane) Accept(ctx context.Context, request rdma.Request, data bool
 	}
 	e := &l.endpoints[role]
 	connection, err := request.Accept(ctx, rdma.ConnectionConfig{
-		Domain: l.config.Domain, Queue: l.worker.queue, Context: l.place.context(role),
+		Domain: l.config.Domain, Queue: l.dispatch.queue, Context: l.place.context(role),
 		SendRequests: sends, ReceiveRequests: int(e.receives),
 		OutboundReads: outboundReads, Receives: e.initialReceives(),
 	})

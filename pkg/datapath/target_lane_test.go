@@ -128,7 +128,7 @@ func makeTargetRig(t *testing.T, start bool) *targetRig {
 		r.volume.content[i] = byte(i / testBlockSize)
 	}
 	r.volume.lane = &slowLane{volume: r.volume, bell: newDoorbell(t)}
-	worker := startWorker(t, device)
+	worker := startWorker(t)
 	r.relay = newRDMAPeer(t, device)
 	export, content := r.relay.register(testExport, memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite)
 	r.client = content
@@ -137,7 +137,7 @@ func makeTargetRig(t *testing.T, start bool) *targetRig {
 		t.Fatal(err)
 	}
 	r.lane, err = NewTargetLane(ctx, TargetLaneConfig{
-		Worker: worker, Queue: testQueue, Counters: &r.counters, Domain: r.domain, Volume: r.volume, Depth: testDepth, BufferSize: testBufferSize,
+		Worker: worker, Device: device, Queue: testQueue, Counters: &r.counters, Domain: r.domain, Volume: r.volume, Depth: testDepth, BufferSize: testBufferSize,
 		Export: RemoteMemory{
 			Key: export.RemoteKey(), Base: export.Base(), Length: testExport, Access: memory.RemoteRead | memory.RemoteWrite,
 		},
@@ -506,7 +506,7 @@ func TestALostRelayFailsTheLaneAndItsVolumeIORunsOut(t *testing.T) {
 }
 
 func TestWorkersRefuseCommandsAfterTheirEnd(t *testing.T) {
-	worker, err := StartWorker(WorkerConfig{CPU: NoCPU, Policy: progress.Policy{}, Device: openDevice(t)})
+	worker, err := StartWorker(WorkerConfig{CPU: NoCPU, Policy: progress.Policy{}})
 	if err != nil {
 		t.Fatal(err)
 	}

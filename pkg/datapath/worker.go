@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/internal/affinity"
@@ -34,18 +35,17 @@ type WorkerConfig struct {
 	// CPU is the core to pin the thread to, or NoCPU.
 	CPU    int
 	Policy progress.Policy
-	// Device is where the worker's completion queue lives.
-	Device rdma.Device
 }
 
-// Worker is an OS thread with a progress engine, an RDMA completion queue and
-// the lanes that it serves.
+// Worker is an OS thread with a progress engine, the lanes that it serves, and
+// a completion queue on each RDMA device that they use.
 type Worker struct {
-	cpu      int
-	engine   *progress.Engine
-	queue    rdma.CompletionQueue
-	dispatch dispatcher
-	lanes    atomic.Int32
+	cpu    int
+	engine *progress.Engine
+	lanes  atomic.Int32
+
+	mu          sync.Mutex // guards dispatchers, which only grow
+	dispatchers map[rdma.Device]*dispatcher
 
 	stopping atomic.Bool
 	stopped  chan struct{}
@@ -59,24 +59,11 @@ func StartWorker(config WorkerConfig) (*Worker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start worker: %w", err)
 	}
-	queue, err := config.Device.NewCompletionQueue(completionQueueCapacity)
-	if err != nil {
-		_ = engine.Close()
-		return nil, fmt.Errorf("start worker: create completion queue: %w", err)
-	}
-	w := &Worker{cpu: config.CPU, engine: engine, queue: queue, stopped: make(chan struct{})}
-	w.dispatch.queue = queue
-	if err := engine.AddWaiter(queue); err != nil {
-		_ = queue.Close()
-		_ = engine.Close()
-		return nil, fmt.Errorf("start worker: %w", err)
-	}
-	engine.Add(&w.dispatch)
+	w := &Worker{cpu: config.CPU, engine: engine, dispatchers: make(map[rdma.Device]*dispatcher), stopped: make(chan struct{})}
 	started := make(chan error, 1)
 	go w.run(config.CPU, started)
 	if err := <-started; err != nil {
 		<-w.stopped
-		_ = queue.Close()
 		_ = engine.Close()
 		return nil, fmt.Errorf("start worker: %w", err)
 	}
@@ -105,7 +92,13 @@ func (w *Worker) Stop() error {
 	w.stopping.Store(true)
 	w.engine.Wake()
 	<-w.stopped
-	if err := errors.Join(w.queue.Close(), w.engine.Close()); err != nil {
+	var errs []error
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, d := range w.dispatchers {
+		errs = append(errs, d.queue.Close())
+	}
+	if err := errors.Join(append(errs, w.engine.Close())...); err != nil {
 		return fmt.Errorf("stop worker: %w", err)
 	}
 	return nil
@@ -116,6 +109,32 @@ func (w *Worker) Lanes() int { return int(w.lanes.Load()) }
 
 // CPU is the core that the worker is pinned to, or NoCPU.
 func (w *Worker) CPU() int { return w.cpu }
+
+// dispatcherOn returns the worker's dispatcher for the connections of a
+// device, which is made when the first lane needs it.
+func (w *Worker) dispatcherOn(ctx context.Context, device rdma.Device) (*dispatcher, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if d := w.dispatchers[device]; d != nil {
+		return d, nil
+	}
+	queue, err := device.NewCompletionQueue(completionQueueCapacity)
+	if err != nil {
+		return nil, fmt.Errorf("create completion queue: %w", err)
+	}
+	d := &dispatcher{queue: queue}
+	var failed error
+	err = w.do(ctx, func() {
+		if failed = w.engine.AddWaiter(queue); failed == nil {
+			w.engine.Add(d)
+		}
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return nil, errors.Join(err, queue.Close())
+	}
+	w.dispatchers[device] = d
+	return d, nil
+}
 
 // Stats are the polling counts of the worker's engine.
 func (w *Worker) Stats() progress.Stats { return w.engine.Stats() }

@@ -108,7 +108,7 @@ func (s *session) releaseMemory() error {
 		errs = append(errs, s.region.Close())
 		s.region = nil
 	}
-	s.relay.exported.Add(-s.exported)
+	s.channel.exported.Add(-s.exported)
 	s.exported = 0
 	return errors.Join(errs...)
 }

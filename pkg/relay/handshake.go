@@ -28,7 +28,7 @@ func (s *session) configure(m *controlmsg.ConfigureDataPath) (controlmsg.Message
 	request.Export = controlmsg.Export{
 		Access: s.access, Length: m.Export.Length,
 		RDMA: &controlmsg.RDMAExport{
-			Transport: s.relay.device.Capabilities().Transport,
+			Transport: s.target.device.Capabilities().Transport,
 			RemoteKey: s.registered.RemoteKey(), Base: s.registered.Base(),
 		},
 	}
@@ -40,19 +40,23 @@ func (s *session) configure(m *controlmsg.ConfigureDataPath) (controlmsg.Message
 	return reply, nil
 }
 
+// checkLimits compares with the limits that the client has been told, and
+// with those that are the relay's business only.
 func (s *session) checkLimits(m *controlmsg.ConfigureDataPath) error {
-	limits := s.target.volume
+	theirs, ours := s.target.volume, &s.settings.Limits
+	queues, depth := min(ours.MaxQueues, theirs.MaxQueues), min(ours.MaxDepth, theirs.MaxDepth)
+	bufferSize := min(ours.MaxBufferSize, theirs.MaxBufferSize)
 	switch {
-	case m.QueueCount > min(maxQueues, limits.MaxQueues):
-		return status.Errorf(status.TooBig, "%d queues are more than the %d that are allowed", m.QueueCount, min(maxQueues, limits.MaxQueues))
-	case m.Depth > min(maxDepth, limits.MaxDepth):
-		return status.Errorf(status.TooBig, "depth %d is more than the %d that is allowed", m.Depth, min(maxDepth, limits.MaxDepth))
-	case uint64(m.QueueCount)*uint64(m.Depth) > maxOutstanding:
-		return status.Errorf(status.TooBig, "%d queues of depth %d are more than the %d requests that are allowed in all", m.QueueCount, m.Depth, maxOutstanding)
-	case m.Export.Length > s.relay.config.MaxExport:
-		return status.Errorf(status.TooBig, "export of %d bytes is more than the %d that are allowed", m.Export.Length, s.relay.config.MaxExport)
-	case m.BufferSize > min(maxBufferSize, limits.MaxBufferSize):
-		return status.Errorf(status.TooBig, "buffer size %d is more than the %d that is allowed", m.BufferSize, min(maxBufferSize, limits.MaxBufferSize))
+	case m.QueueCount > queues:
+		return status.Errorf(status.TooBig, "%d queues are more than the %d that are allowed", m.QueueCount, queues)
+	case m.Depth > depth:
+		return status.Errorf(status.TooBig, "depth %d is more than the %d that is allowed", m.Depth, depth)
+	case uint64(m.QueueCount)*uint64(m.Depth) > uint64(ours.MaxOutstanding):
+		return status.Errorf(status.TooBig, "%d queues of depth %d are more than the %d requests that are allowed in all", m.QueueCount, m.Depth, ours.MaxOutstanding)
+	case m.Export.Length > ours.MaxExport:
+		return status.Errorf(status.TooBig, "export of %d bytes is more than the %d that are allowed", m.Export.Length, ours.MaxExport)
+	case m.BufferSize > bufferSize:
+		return status.Errorf(status.TooBig, "buffer size %d is more than the %d that is allowed", m.BufferSize, bufferSize)
 	}
 	return nil
 }
@@ -61,9 +65,9 @@ func (s *session) checkLimits(m *controlmsg.ConfigureDataPath) error {
 // rights that the client has granted and no others.
 func (s *session) importMemory(m *controlmsg.ConfigureDataPath) error {
 	length := int64(m.Export.Length)
-	if total := s.relay.exported.Add(length); uint64(total) > s.relay.config.MaxExport {
-		s.relay.exported.Add(-length)
-		return status.Errorf(status.NoMemory, "export of %d bytes: all sessions of the channel together may export %d", length, s.relay.config.MaxExport)
+	if total := s.channel.exported.Add(length); uint64(total) > s.settings.Limits.MaxExport {
+		s.channel.exported.Add(-length)
+		return status.Errorf(status.NoMemory, "export of %d bytes: all sessions of the channel together may export %d", length, s.settings.Limits.MaxExport)
 	}
 	s.exported = length
 	region, granted, err := s.connection.ImportMemory(m.Export.Descriptor)
@@ -75,7 +79,7 @@ func (s *session) importMemory(m *controlmsg.ConfigureDataPath) error {
 		return status.Errorf(status.InvalidValue, "the client exported %d bytes and announces %d", region.Len(), m.Export.Length)
 	}
 	s.access = granted & m.Export.Access
-	if s.domain, err = s.relay.device.NewProtectionDomain(); err != nil {
+	if s.domain, err = s.target.device.NewProtectionDomain(); err != nil {
 		return fmt.Errorf("make a protection domain: %w", err)
 	}
 	rights := s.access & (memory.RemoteRead | memory.RemoteWrite)
@@ -137,7 +141,7 @@ func (s *session) newLane(queue int, clientConsumer comch.ConsumerID) (*datapath
 		return nil, 0, errors.Join(fmt.Errorf("create Comch producer to consumer %d: %w", clientConsumer, err), consumer.Close())
 	}
 	lane, err := datapath.NewRelayLane(ctx, datapath.RelayLaneConfig{
-		Worker: s.relay.pool.Pick(), Queue: queue, Counters: &s.relay.counters, Domain: s.domain, Export: s.registered,
+		Worker: s.channel.workers.Pick(), Queue: queue, Counters: &s.channel.counters, Device: s.target.device, Domain: s.domain, Export: s.registered,
 		ExportLength: s.config.Export.Length, ExportAccess: s.access,
 		Consumer: consumer, Producer: producer,
 		Depth: depth, BufferSize: s.config.BufferSize, OnFailure: s.laneFailed(queue),
@@ -170,9 +174,9 @@ func (s *session) connectLane(lane *datapath.RelayLane, queue int, role controlm
 	ctx, cancel := s.stepTimeout()
 	defer cancel()
 	return lane.Connect(ctx, datapath.LaneConnection{
-		Device: s.relay.device, Remote: details.Address, Source: s.target.source,
+		Remote: details.Address, Source: s.target.source,
 		PrivateData:  controlmsg.RDMAPrivateData{Token: details.Token}.Append(nil),
-		InboundReads: min(int(s.config.Depth), s.relay.device.Capabilities().MaxInboundReads),
+		InboundReads: min(int(s.config.Depth), s.target.device.Capabilities().MaxInboundReads),
 		Data:         role == controlmsg.DataConnection,
 		Staging:      staging,
 	})

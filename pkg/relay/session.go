@@ -16,7 +16,8 @@ import (
 
 // session is one client connection with its target connection.
 type session struct {
-	relay      *Relay
+	channel    *channel
+	settings   *ChannelConfig // of when it began
 	log        *zap.Logger
 	connection comch.Connection
 	client     *controlmsg.Responder
@@ -40,18 +41,23 @@ type session struct {
 	destroyed  bool
 }
 
-func newSession(r *Relay, connection comch.Connection) *session {
-	id := r.sessionID.Add(1)
+func newSession(c *channel, connection comch.Connection) *session {
+	id := c.relay.sessionID.Add(1)
 	peer := connection.Peer()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &session{
-		relay: r, connection: connection, ctx: ctx, cancel: cancel, lanes: &laneList{},
-		log: r.log.With(zap.Uint64("session", id), zap.Int("client_pid", peer.PID), zap.Uint32("client_uid", peer.UID)),
-		client: controlmsg.NewResponder(controlmsg.NewComchTransport(connection), controlmsg.EndpointConfig{
-			Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleRelay, Timeout: r.config.ControlTimeout,
-			Software: r.config.Software, Logger: r.log,
-		}),
+		channel: c, settings: c.settings.Load(), connection: connection, ctx: ctx, cancel: cancel, lanes: &laneList{},
+		log:    c.log.With(zap.Uint64("session", id), zap.Int("client_pid", peer.PID), zap.Uint32("client_uid", peer.UID)),
+		client: c.newResponder(connection),
 	}
+}
+
+// newResponder makes the relay's end of a conversation with a client.
+func (c *channel) newResponder(connection comch.Connection) *controlmsg.Responder {
+	return controlmsg.NewResponder(controlmsg.NewComchTransport(connection), controlmsg.EndpointConfig{
+		Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleRelay, Timeout: c.settings.Load().ControlTimeout,
+		Software: c.relay.config.Software, Logger: c.log,
+	})
 }
 
 // run serves the client until the session ends, and releases it.
@@ -125,10 +131,14 @@ func (s *session) handle(message controlmsg.Message) (controlmsg.Message, error)
 	return nil, status.Errorf(status.Unexpected, "request %v is not for a relay", message.Kind())
 }
 
-// openVolume connects to the target. A client may ask again: for a target
-// that was down, or to learn of a size that has changed.
+// openVolume connects to the target, if need be when it has come back. A
+// client may ask again: for a target that was down, or to learn of a size
+// that has changed.
 func (s *session) openVolume() (controlmsg.Message, error) {
-	target, err := s.relay.openTarget(s.ctx)
+	if err := s.channel.link.await(s.ctx, s.settings.SessionWait); err != nil {
+		return nil, err
+	}
+	target, err := s.channel.openTarget(s.ctx, s.settings)
 	if err != nil {
 		return nil, err
 	}
@@ -139,9 +149,10 @@ func (s *session) openVolume() (controlmsg.Message, error) {
 	s.target, s.machine = target, controlmsg.NewRelayMachine(s.client, target.requester)
 	go s.watchTarget(target)
 	reply := *target.volume
-	reply.MaxQueues = min(reply.MaxQueues, maxQueues)
-	reply.MaxDepth = min(reply.MaxDepth, maxDepth)
-	reply.MaxBufferSize = min(reply.MaxBufferSize, maxBufferSize)
+	limits := &s.settings.Limits
+	reply.MaxQueues = min(reply.MaxQueues, limits.MaxQueues)
+	reply.MaxDepth = min(reply.MaxDepth, limits.MaxDepth)
+	reply.MaxBufferSize = min(reply.MaxBufferSize, limits.MaxBufferSize)
 	return &reply, nil
 }
 
@@ -164,7 +175,7 @@ func (s *session) watchTarget(target *targetConnection) {
 		if target.expendable.Load() {
 			return
 		}
-		s.cancel(fmt.Errorf("target %v: %w", s.relay.config.Target, endOf(requester.Err())))
+		s.cancel(fmt.Errorf("target %v: %w", s.settings.Target, endOf(requester.Err())))
 	case <-s.ctx.Done():
 	}
 }
@@ -183,7 +194,7 @@ const deadlineChecks = 8
 
 // watchDeadlines has the lanes look for IOs that take too long.
 func (s *session) watchDeadlines() {
-	timeout := s.relay.config.IOTimeout
+	timeout := s.settings.IOTimeout
 	if timeout < 0 {
 		return
 	}
@@ -238,12 +249,12 @@ func (s *session) laneFailed(queue int) func(error) {
 func (s *session) call(request controlmsg.Message) (controlmsg.Message, error) {
 	reply, err := s.machine.Call(s.ctx, request)
 	if err != nil {
-		return nil, fmt.Errorf("target %v: %w", s.relay.config.Target, err)
+		return nil, fmt.Errorf("target %v: %w", s.settings.Target, err)
 	}
 	return reply, nil
 }
 
 // stepTimeout bounds one step of the handshake.
 func (s *session) stepTimeout() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(s.ctx, s.relay.config.ControlTimeout)
+	return context.WithTimeout(s.ctx, s.settings.ControlTimeout)
 }

@@ -106,7 +106,7 @@ func (s *session) laneConfig(queue int) datapath.TargetLaneConfig {
 	export := &s.config.Export
 	return datapath.TargetLaneConfig{
 		Worker: s.target.pool.Pick(), Queue: queue, Counters: s.target.counters[s.volume.Info().Name],
-		Domain: s.domain, Volume: s.volume, VolumeMemory: s.volumeMemory,
+		Device: s.target.device, Domain: s.domain, Volume: s.volume, VolumeMemory: s.volumeMemory,
 		Export: datapath.RemoteMemory{
 			Key: export.RDMA.RemoteKey, Base: export.RDMA.Base, Length: export.Length, Access: export.Access,
 		},

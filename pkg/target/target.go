@@ -135,7 +135,7 @@ func (t *Target) start(ctx context.Context) error {
 	if t.device, err = t.config.RDMA.Open(t.config.RDMAListen.Addr()); err != nil {
 		return fmt.Errorf("open RDMA device at %v (--rdma-address chooses another): %w", t.config.RDMAListen.Addr(), err)
 	}
-	if t.pool, err = datapath.StartPool(t.config.CPUs, t.config.Policy, t.device); err != nil {
+	if t.pool, err = datapath.StartPool(t.config.CPUs, t.config.Policy); err != nil {
 		return err
 	}
 	if t.rdma, err = t.device.Listen(ctx, t.config.RDMAListen); err != nil {

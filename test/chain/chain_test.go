@@ -58,6 +58,8 @@ type options struct {
 	spec   string
 	target func(*target.Config)
 	relay  func(*relay.Config)
+	// channel changes the relay's only channel.
+	channel func(*relay.ChannelConfig)
 }
 
 func workers(n int) []int {
@@ -134,10 +136,16 @@ func (c *chain) startTarget(o options, listen netip.AddrPort) {
 
 func (c *chain) startRelay(o options) {
 	c.t.Helper()
+	channel := relay.ChannelConfig{
+		ChannelID: relay.ChannelID{Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor, Name: client.DefaultChannelName},
+		Target:    c.target.Address(), Volume: volumeName,
+	}
+	if o.channel != nil {
+		o.channel(&channel)
+	}
 	config := relay.Config{
-		Comch: c.provider, RDMA: iwarp.New(iwarp.Options{CRC: o.crc}),
-		Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor, Name: client.DefaultChannelName,
-		Target: c.target.Address(), Volume: volumeName, CPUs: workers(2), Logger: c.log.Named("relay"),
+		Comch: c.provider, RDMA: iwarp.New(iwarp.Options{CRC: o.crc}), CPUs: workers(2), Logger: c.log.Named("relay"),
+		Settings: relay.Settings{Channels: []relay.ChannelConfig{channel}},
 	}
 	if o.relay != nil {
 		o.relay(&config)

@@ -121,7 +121,7 @@ func TestALostRelayFailsEverythingInFlightOnce(t *testing.T) {
 
 func TestAnIOThatTakesTooLongIsFailedAndItsBufferLeftAlone(t *testing.T) {
 	const depth = 4
-	c := start(t, options{gated: true, relay: func(config *relay.Config) { config.IOTimeout = 200 * time.Millisecond }})
+	c := start(t, options{gated: true, channel: func(config *relay.ChannelConfig) { config.IOTimeout = 200 * time.Millisecond }})
 	writer := c.open(c.config())
 	if _, err := writer.WriteAt(bytes.Repeat([]byte{0xEE}, depth*blockSize), 0); err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func TestAConfigurationBeyondTheLimitsIsRefusedWithTheLimit(t *testing.T) {
 
 func TestASilentTargetIsDeclaredDead(t *testing.T) {
 	// A listener that accepts and says nothing.
-	c := start(t, options{relay: func(config *relay.Config) {
+	c := start(t, options{channel: func(config *relay.ChannelConfig) {
 		config.KeepAlive = controlmsg.KeepAliveConfig{Interval: 20 * time.Millisecond, DeadAfter: 200 * time.Millisecond}
 	}})
 	v := c.open(c.config())

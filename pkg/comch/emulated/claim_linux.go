@@ -88,16 +88,31 @@ func (c *claim) listen(public bool) (*net.UnixListener, error) {
 }
 
 func (c *claim) publish(temporary string, public bool) error {
-	mode := uint32(0o600)
-	if public {
-		mode = 0o666
-	}
 	at := c.directory.descriptor
-	if err := unix.Fchmodat(at, temporary, mode, 0); err != nil {
+	if err := unix.Fchmodat(at, temporary, privateSocketMode, 0); err != nil {
 		return fmt.Errorf("set mode of socket in %s: %w", c.directory.path, err)
+	}
+	if public {
+		if err := c.directory.openSocket(temporary); err != nil {
+			return err
+		}
 	}
 	if err := unix.Renameat(at, temporary, at, c.name); err != nil {
 		return fmt.Errorf("publish socket %s/%s: %w", c.directory.path, c.name, err)
+	}
+	return nil
+}
+
+// Modes of the sockets.
+const (
+	privateSocketMode = 0o600
+	publicSocketMode  = 0o666
+)
+
+// openSocket lets every user connect to a socket in d.
+func (d *directory) openSocket(name string) error {
+	if err := unix.Fchmodat(d.descriptor, name, publicSocketMode, 0); err != nil {
+		return fmt.Errorf("open socket %s/%s to every user: %w", d.path, name, err)
 	}
 	return nil
 }

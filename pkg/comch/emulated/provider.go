@@ -56,7 +56,7 @@ func (p *provider) listen(config comch.ServerConfig) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	listener, err := c.listen(config.AllowAnyUser)
+	listener, err := c.listen(config.AllowsOthers())
 	if err != nil {
 		c.abandon()
 		return nil, err
@@ -70,8 +70,9 @@ func (p *provider) completeServer(config *comch.ServerConfig) error {
 	setDefault(&config.Representor, DefaultRepresentor)
 	setDefault(&config.MaxMessageSize, p.limits.MaxMessageSize)
 	setDefault(&config.ReceiveQueue, min(defaultReceiveQueue, p.limits.MaxReceiveQueue))
-	setDefault(&config.MaxClients, min(defaultMaxClients, p.limits.MaxClients))
-	setDefault(&config.MaxExportBytes, p.limits.MaxExportBytes)
+	if err := p.completeAdmission(&config.Admission); err != nil {
+		return err
+	}
 	if err := checkName("device", config.Device); err != nil {
 		return err
 	}
@@ -81,10 +82,13 @@ func (p *provider) completeServer(config *comch.ServerConfig) error {
 	if err := checkName("server name", config.Name); err != nil {
 		return err
 	}
-	if err := checkCount("MaxClients", config.MaxClients, p.limits.MaxClients); err != nil {
-		return err
-	}
 	return p.checkGreeting(greeting{config.MaxMessageSize, config.ReceiveQueue})
+}
+
+func (p *provider) completeAdmission(a *comch.Admission) error {
+	setDefault(&a.MaxClients, min(defaultMaxClients, p.limits.MaxClients))
+	setDefault(&a.MaxExportBytes, p.limits.MaxExportBytes)
+	return checkCount("MaxClients", a.MaxClients, p.limits.MaxClients)
 }
 
 func (p *provider) checkGreeting(g greeting) error {
@@ -110,17 +114,7 @@ func checkCount(what string, value, limit int) error {
 
 // claim makes the directory of the server and takes its name.
 func (p *provider) claim(config *comch.ServerConfig) (*claim, error) {
-	root, err := makeRoot(p.directory, config.AllowAnyUser)
-	if err != nil {
-		return nil, err
-	}
-	defer root.close()
-	host, err := root.make(config.Representor, config.AllowAnyUser)
-	if err != nil {
-		return nil, err
-	}
-	defer host.close()
-	device, err := host.make(config.Device, config.AllowAnyUser)
+	device, err := p.serverDirectory(config, config.AllowsOthers())
 	if err != nil {
 		return nil, err
 	}
@@ -130,6 +124,33 @@ func (p *provider) claim(config *comch.ServerConfig) (*claim, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// serverDirectory opens the directory of a server and makes what leads to it
+// if need be, open to every user if public.
+func (p *provider) serverDirectory(config *comch.ServerConfig, public bool) (*directory, error) {
+	root, err := makeRoot(p.directory, public)
+	if err != nil {
+		return nil, err
+	}
+	defer root.close()
+	host, err := root.make(config.Representor, public)
+	if err != nil {
+		return nil, err
+	}
+	defer host.close()
+	return host.make(config.Device, public)
+}
+
+// letOthersIn opens the way to a running server to every user: who may
+// connect is the server's to say.
+func (p *provider) letOthersIn(config *comch.ServerConfig) error {
+	device, err := p.serverDirectory(config, true)
+	if err != nil {
+		return err
+	}
+	defer device.close()
+	return device.openSocket(config.Name)
 }
 
 func (p *provider) Connect(ctx context.Context, config comch.ClientConfig) (comch.Connection, error) {

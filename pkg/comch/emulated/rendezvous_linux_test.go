@@ -72,7 +72,7 @@ func TestServerFilesAreWhereTheyAreDocumented(t *testing.T) {
 func TestServerForEveryUserOpensItsFiles(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "comch")
 	listenIn(t, directory, comch.ServerConfig{Name: "private"})
-	server := listenIn(t, directory, comch.ServerConfig{Name: "public", AllowAnyUser: true})
+	server := listenIn(t, directory, comch.ServerConfig{Name: "public", Admission: comch.Admission{AllowAnyUser: true}})
 	for path, want := range map[string]os.FileMode{
 		directory: os.ModeDir | 0o755, filepath.Dir(server.Address()): os.ModeDir | 0o755,
 		server.Address(): os.ModeSocket | 0o666, filepath.Join(filepath.Dir(server.Address()), "private"): os.ModeSocket | 0o600,
@@ -282,9 +282,19 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")
 	}
-	for _, allow := range []bool{false, true} {
+	for name, c := range map[string]struct {
+		admission comch.Admission
+		allow     bool
+	}{
+		"nobody else":  {comch.Admission{}, false},
+		"everybody":    {comch.Admission{AllowAnyUser: true}, true},
+		"this user":    {comch.Admission{AllowUsers: []uint32{1000, 65534}}, true},
+		"another user": {comch.Admission{AllowUsers: []uint32{1000}}, false},
+	} {
+		allow := c.allow
+		t.Log(name)
 		directory := filepath.Join(shortDirectory(t), "comch")
-		server := listenIn(t, directory, comch.ServerConfig{Name: "storage", AllowAnyUser: allow})
+		server := listenIn(t, directory, comch.ServerConfig{Name: "storage", Admission: c.admission})
 		for path := server.Address(); len(path) >= len(directory)-len("/comch"); path = filepath.Dir(path) {
 			if err := os.Chmod(path, 0o755); err != nil {
 				t.Fatal(err)

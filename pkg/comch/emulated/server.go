@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +26,7 @@ const acceptPause = 50 * time.Millisecond
 
 // server implements comch.Server.
 type server struct {
+	provider *provider
 	config   comch.ServerConfig
 	limits   Limits
 	log      *zap.Logger
@@ -38,19 +40,22 @@ type server struct {
 	stopping   bool
 	clients    int
 	handshakes []*net.UnixConn // oldest first
+	admission  comch.Admission
 }
 
 func newServer(p *provider, config comch.ServerConfig, c *claim, listener *net.UnixListener) *server {
 	s := &server{
+		provider: p,
 		config:   config,
 		limits:   p.limits,
 		log:      p.log.With(zap.String("server", config.Name)),
 		claim:    c,
 		listener: listener,
-		accepted: make(chan *connection, config.MaxClients),
+		accepted: make(chan *connection, p.limits.MaxClients),
 		closed:   make(chan struct{}),
+
+		admission: config.Admission,
 	}
-	s.limits.MaxExportBytes = config.MaxExportBytes
 	s.running.Add(1)
 	go s.acceptLoop()
 	return s
@@ -158,7 +163,9 @@ func (s *server) serve(conn *net.UnixConn) {
 		return
 	}
 	socket.limit(0)
-	c := newConnection(serverRole, socket, peer, agreed, s.limits, s.log)
+	limits := s.limits
+	limits.MaxExportBytes = s.admitted().MaxExportBytes
+	c := newConnection(serverRole, socket, peer, agreed, limits, s.log)
 	c.ended = s.leave
 	c.start()
 	s.hand(c)
@@ -198,19 +205,42 @@ func (s *server) examine(socket *socket, peer comch.Peer) (terms, error) {
 	return agreed, s.admit()
 }
 
+// SetAdmission implements comch.Server.
+func (s *server) SetAdmission(admission comch.Admission) error {
+	err := s.provider.completeAdmission(&admission)
+	if err == nil && admission.AllowsOthers() {
+		err = s.provider.letOthersIn(&s.config)
+	}
+	if err != nil {
+		return fmt.Errorf("change the admission of Comch server %q: %w", s.config.Name, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.admission = admission
+	return nil
+}
+
+func (s *server) admitted() comch.Admission {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.admission
+}
+
 func (s *server) authorize(peer comch.Peer) error {
-	if s.config.AllowAnyUser || peer.UID == 0 || peer.UID == uint32(os.Geteuid()) {
+	a := s.admitted()
+	own := uint32(os.Geteuid())
+	if a.AllowAnyUser || peer.UID == 0 || peer.UID == own || slices.Contains(a.AllowUsers, peer.UID) {
 		return nil
 	}
-	return status.Errorf(status.NotPermitted, "user %d may not use this server, only root and user %d: let the server allow every user",
-		peer.UID, os.Geteuid())
+	return status.Errorf(status.NotPermitted, "user %d may not use this server, only root, user %d and those that it is told to allow: let the server allow this user",
+		peer.UID, own)
 }
 
 func (s *server) admit() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.clients >= s.config.MaxClients {
-		return status.Errorf(status.Full, "the server has its maximum of %d clients", s.config.MaxClients)
+	if s.clients >= s.admission.MaxClients {
+		return status.Errorf(status.Full, "the server has its maximum of %d clients", s.admission.MaxClients)
 	}
 	s.clients++
 	return nil

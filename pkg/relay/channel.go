@@ -1,0 +1,235 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// channel is a Comch service with its target and its sessions.
+type channel struct {
+	relay *Relay
+	id    ChannelID
+	log   *zap.Logger
+	// settings are replaced as a whole; a session keeps those that it began
+	// with.
+	settings atomic.Pointer[ChannelConfig]
+	link     *targetLink
+	workers  *datapath.Pool
+	ownPool  *datapath.Pool // nil if workers are the relay's
+	retire   context.CancelFunc
+	served   chan struct{} // closed when no more clients are accepted
+
+	counters datapath.CounterSet
+	exported atomic.Int64 // bytes of client memory
+	accepted atomic.Uint64
+	refused  atomic.Uint64
+	running  sync.WaitGroup // sessions
+
+	mu       sync.Mutex // guards what follows
+	server   comch.Server
+	sessions map[*session]struct{}
+	retiring bool
+}
+
+func newChannel(r *Relay, config *ChannelConfig) *channel {
+	c := &channel{relay: r, id: config.ChannelID, served: make(chan struct{}), sessions: make(map[*session]struct{})}
+	c.log = r.log.With(zap.String("channel", c.id.Name), zap.String("representor", c.id.Representor))
+	c.settings.Store(config)
+	c.link = newTargetLink(c)
+	return c
+}
+
+// start makes the channel's own workers and its Comch server.
+func (c *channel) start(ctx context.Context) error {
+	config := c.settings.Load()
+	if err := c.openDevice(config); err != nil {
+		return err
+	}
+	c.workers = c.relay.pool
+	if len(config.CPUs) > 0 {
+		var err error
+		if c.ownPool, err = datapath.StartPool(config.CPUs, c.relay.config.Policy); err != nil {
+			return err
+		}
+		c.workers = c.ownPool
+	}
+	if c.workers == nil {
+		return status.Errorf(status.InvalidValue, "it has no workers of its own, and there are no shared ones")
+	}
+	return c.listen(ctx)
+}
+
+// openDevice makes sure that the target's RDMA device can be used, if there
+// is a way to the target already. If not, it is opened when there is.
+func (c *channel) openDevice(config *ChannelConfig) error {
+	if config.RDMAAddress.IsValid() {
+		_, err := c.relay.devices.at(config.RDMAAddress)
+		return err
+	}
+	source, err := sourceAddress(config.Target)
+	if err != nil {
+		c.log.Warn("there is no way to the target yet", zap.Error(err))
+		return nil
+	}
+	if _, err = c.relay.devices.at(source); err != nil {
+		return fmt.Errorf("%w (target %v is reached from %v; --rdma-address chooses another)", err, config.Target, source)
+	}
+	return nil
+}
+
+func (c *channel) listen(ctx context.Context) error {
+	server, err := c.relay.config.Comch.Listen(ctx, comch.ServerConfig{
+		Device: c.id.Device, Representor: c.id.Representor, Name: c.id.Name, Admission: c.settings.Load().admission(),
+	})
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.server = server
+	return nil
+}
+
+// listenPause is how long to wait before listening again on a device that has
+// failed.
+const listenPause = 5 * time.Second
+
+// run serves the channel's clients until ctx ends. Sessions live on.
+func (c *channel) run(ctx context.Context) {
+	settings := c.settings.Load()
+	c.log.Info("listening for clients", zap.String("comch", c.address()), zap.String("device", c.id.Device),
+		zap.Stringer("target", settings.Target), zap.String("volume", settings.Volume))
+	var linking sync.WaitGroup
+	linking.Go(func() { c.link.run(ctx) })
+	defer linking.Wait()
+	for {
+		err := c.acceptClients(ctx)
+		if closeErr := c.closeServer(); closeErr != nil {
+			c.log.Warn("close the Comch server", zap.Error(closeErr))
+		}
+		for ctx.Err() == nil && err != nil {
+			c.log.Error("clients cannot connect", zap.Error(err), zap.Duration("next_in", listenPause))
+			pause(ctx, listenPause)
+			err = c.listen(ctx)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	_ = c.closeServer() // of a server that was made while the context ended
+}
+
+func (c *channel) acceptClients(ctx context.Context) error {
+	c.mu.Lock()
+	server := c.server
+	c.mu.Unlock()
+	for {
+		connection, err := server.Accept(ctx)
+		if ctx.Err() != nil {
+			if connection != nil {
+				connection.Abort()
+			}
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("accept Comch clients: %w", err)
+		}
+		c.startSession(connection)
+	}
+}
+
+func (c *channel) startSession(connection comch.Connection) {
+	if !c.relay.reserveSession() {
+		c.refused.Add(1)
+		c.running.Go(func() { c.refuse(connection) })
+		return
+	}
+	s := newSession(c, connection)
+	c.mu.Lock()
+	c.sessions[s] = struct{}{}
+	c.mu.Unlock()
+	c.accepted.Add(1)
+	c.running.Go(func() {
+		defer c.relay.sessionCount.Add(-1)
+		s.run()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.sessions, s)
+	})
+}
+
+// reserveSession counts a session if the relay has room for it.
+func (r *Relay) reserveSession() bool {
+	if r.sessionCount.Add(1) > r.maxSessions.Load() {
+		r.sessionCount.Add(-1)
+		return false
+	}
+	return true
+}
+
+// refuse tells a client that it is one too many.
+func (c *channel) refuse(connection comch.Connection) {
+	c.newResponder(connection).Close(status.Errorf(status.Full,
+		"the relay has its maximum of %d sessions", c.relay.maxSessions.Load()))
+	connection.Abort()
+}
+
+// openSessions are the sessions of now.
+func (c *channel) openSessions() []*session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sessions := make([]*session, 0, len(c.sessions))
+	for s := range c.sessions {
+		sessions = append(sessions, s)
+	}
+	return sessions
+}
+
+func (c *channel) address() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.server == nil {
+		return ""
+	}
+	return c.server.Address()
+}
+
+func (c *channel) closeServer() error {
+	c.mu.Lock()
+	server := c.server
+	c.server = nil
+	c.mu.Unlock()
+	if server == nil {
+		return nil
+	}
+	return server.Close()
+}
+
+// close releases the channel, whose sessions have ended.
+func (c *channel) close() error {
+	err := c.closeServer()
+	if c.ownPool != nil {
+		err = errors.Join(err, c.ownPool.Stop())
+	}
+	return err
+}
+
+// pause waits for d or the end of ctx.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

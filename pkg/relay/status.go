@@ -1,0 +1,60 @@
+package relay
+
+import (
+	"net/netip"
+
+	"github.com/zc-relay/zc-relay/pkg/datapath"
+)
+
+// ChannelStatus is how a channel stands at one moment.
+type ChannelStatus struct {
+	ChannelID
+	// Address says where clients connect; empty while they cannot.
+	Address string
+	Target  netip.AddrPort
+	Volume  string
+	Link    LinkStatus
+	Limits  Limits
+	// Retiring means that the channel was removed from the configuration and
+	// waits for its sessions to end.
+	Retiring bool
+	// OwnWorkers is the number of workers that serve this channel only.
+	OwnWorkers int
+
+	// Counters are those of the channel's queues.
+	Counters *datapath.CounterSet
+	// Sessions is how many are open, ExportedBytes the client memory that
+	// they have exported.
+	Sessions      int
+	ExportedBytes uint64
+	// SessionsAccepted and SessionsRefused count since the start. Clients
+	// that the Comch server itself has turned away are not among them.
+	SessionsAccepted uint64
+	SessionsRefused  uint64
+}
+
+// Channels describes all channels, in the order of the configuration.
+func (r *Relay) Channels() []ChannelStatus {
+	channels := r.snapshot()
+	all := make([]ChannelStatus, len(channels))
+	for i, c := range channels {
+		all[i] = c.status()
+	}
+	return all
+}
+
+func (c *channel) status() ChannelStatus {
+	settings := c.settings.Load()
+	link, _ := c.link.snapshot()
+	s := ChannelStatus{
+		ChannelID: c.id, Address: c.address(), Target: settings.Target, Volume: settings.Volume, Link: link, Limits: settings.Limits,
+		Counters: &c.counters, ExportedBytes: uint64(c.exported.Load()), SessionsAccepted: c.accepted.Load(), SessionsRefused: c.refused.Load(),
+	}
+	if c.ownPool != nil {
+		s.OwnWorkers = len(c.ownPool.Workers())
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.Sessions, s.Retiring = len(c.sessions), c.retiring
+	return s
+}
