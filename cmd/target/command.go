@@ -130,10 +130,12 @@ func (o *options) announce(ctx context.Context, env *service.Environment, t *tar
 	env.Log.Info("listening for relays", zap.Stringer("control", t.Address()), zap.Stringer("rdma", t.RDMAAddress()))
 	env.SetReady(nil)
 	context.AfterFunc(ctx, func() { env.SetReady(context.Cause(ctx)) })
-	if o.addressFile == "" {
-		return nil
+	if o.addressFile != "" {
+		if err := writeAtomically(o.addressFile, t.Address().String()+"\n"); err != nil {
+			return err
+		}
 	}
-	return writeAtomically(o.addressFile, t.Address().String()+"\n")
+	return env.Started(t.Workers)
 }
 
 // writeAtomically makes a file appear with all of its content.

@@ -112,5 +112,8 @@ func (o *runOptions) serve(ctx context.Context, env *service.Environment, target
 	if err := env.Register(metrics.NewRelayCollector(observed{r})); err != nil {
 		return errors.Join(err, r.Close())
 	}
+	if err := env.Started(r.Workers); err != nil {
+		return errors.Join(err, r.Close())
+	}
 	return service.RunAndClose(ctx, r)
 }

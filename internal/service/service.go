@@ -58,7 +58,8 @@ type Environment struct {
 	KeepAlive   controlmsg.KeepAliveConfig
 	TLS         *mutualtls.Credentials // nil for plain text
 
-	ops *ops.Server // nil if nobody listens
+	ops       *ops.Server // nil if nobody listens
+	lifecycle *lifecycle
 }
 
 // Register adds metrics.
@@ -72,8 +73,13 @@ func (e *Environment) Register(collector prometheus.Collector) error {
 	return nil
 }
 
-// SetReady tells /readyz whether the daemon can serve, and if not why.
+// SetReady tells /readyz and the service manager whether the daemon can serve, and if not why.
 func (e *Environment) SetReady(err error) {
+	if err == nil {
+		e.lifecycle.notifier.Status("ready")
+	} else {
+		e.lifecycle.notifier.Status("not ready: " + err.Error())
+	}
 	if e.ops != nil {
 		e.ops.SetReady(err)
 	}
@@ -101,7 +107,7 @@ func (o *Flags) Run(ctx context.Context, name string, body func(context.Context,
 		}()
 	}
 	env.Log.Info("starting", zap.String("version", buildinfo.Version()), zap.Ints("cpus", env.CPUs), zap.String("poll", o.poll))
-	err = body(ctx, env)
+	err = env.lifecycle.call(ctx, func() error { return body(ctx, env) })
 	if cause := context.Cause(ctx); cause != nil && err == nil {
 		env.Log.Info("ended", zap.NamedError("reason", cause))
 	}
@@ -133,10 +139,15 @@ func (o *Flags) environment(name string) (*Environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Environment{
-		Log: log, RDMA: provider, RDMAAddress: address, CPUs: cpus,
+	env := &Environment{
+		lifecycle: newLifecycle(log),
+		Log:       log, RDMA: provider, RDMAAddress: address, CPUs: cpus,
 		Policy: progress.Policy{Mode: mode}, KeepAlive: o.keepAlive, TLS: credentials,
-	}, nil
+	}
+	if credentials != nil {
+		env.OnReload(credentials.Reload)
+	}
+	return env, nil
 }
 
 // defaultWorkers is how many workers there are unless told otherwise, if the

@@ -104,6 +104,11 @@ func (w *Worker) Stop() error {
 	return nil
 }
 
+// CheckAlive makes the worker's thread go through its loop, waking it if it
+// sleeps, and fails if it has not by the end of ctx: something that it polls
+// does not return.
+func (w *Worker) CheckAlive(ctx context.Context) error { return w.do(ctx, func() {}) }
+
 // Lanes is how many lanes the worker serves.
 func (w *Worker) Lanes() int { return int(w.lanes.Load()) }
 

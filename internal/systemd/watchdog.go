@@ -1,0 +1,71 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Worker is a thread whose life is watched.
+type Worker interface {
+	// CheckAlive makes the thread go through its loop, waking it if it
+	// sleeps, and fails if it has not by the end of ctx. One that has been
+	// stopped fails with status.Shutdown.
+	CheckAlive(ctx context.Context) error
+}
+
+// checksPerTimeout is how often the workers are checked within the time after
+// which the manager takes the daemon for dead. One check that is late, on a
+// busy machine, does no harm.
+const checksPerTimeout = 3
+
+// WatchdogTimeout is after how long without a sign of life the manager ends
+// this process (WatchdogSec= of the unit), or 0 if it does not.
+func WatchdogTimeout() (time.Duration, error) {
+	timeout, err := daemon.SdWatchdogEnabled(false)
+	if err != nil {
+		return 0, fmt.Errorf("service manager's watchdog: %w", err)
+	}
+	return timeout, nil
+}
+
+// FeedWatchdog gives the manager a sign of life each time that every worker
+// of workers() has gone through its loop, until ctx ends. One that is stuck is complained
+// about; the manager then ends the process when timeout has passed.
+func (n *Notifier) FeedWatchdog(ctx context.Context, timeout time.Duration, workers func() []Worker) {
+	interval := timeout / checksPerTimeout
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		if err := checkAll(ctx, interval, workers()); ctx.Err() != nil {
+			return
+		} else if err != nil {
+			n.log.Error("a worker makes no progress, the watchdog is not fed", zap.Duration("timeout", timeout), zap.Error(err))
+		} else {
+			n.notify(daemon.SdNotifyWatchdog)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func checkAll(ctx context.Context, bound time.Duration, workers []Worker) error {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	for i, worker := range workers {
+		// A worker that was stopped meanwhile is no part of the daemon any more.
+		if err := worker.CheckAlive(ctx); err != nil && !errors.Is(err, status.Shutdown) {
+			return fmt.Errorf("worker %d: %w", i, err)
+		}
+	}
+	return nil
+}
