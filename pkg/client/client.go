@@ -14,6 +14,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
 // DefaultChannelName is the name of the relay's Comch service unless told
@@ -58,6 +59,23 @@ type Config struct {
 	// the defaults; negative IOTimeout means no limit.
 	ControlTimeout time.Duration
 	IOTimeout      time.Duration
+	// Reconnect, if it is not nil, has the volume reopened when its session is
+	// lost: because target or relay have restarted, or the connection was cut.
+	// Where the policy leaves something open, DefaultReconnectTotal and
+	// DefaultReconnectLongestPause apply. nil means that the volume ends with
+	// its session.
+	//
+	// Requests of a Queue that were outstanding fail, once each, with
+	// status.ConnectionReset, Shutdown or TimeOut; ErrReopening is the answer to
+	// new ones until there is a session again. ReadAt, WriteAt and the others
+	// repeat by themselves what the loss has left open, and return when that is
+	// done or the policy is exhausted. A write may thus be carried out twice,
+	// but never after a session has begun that is later than its own.
+	//
+	// A volume with another UUID is not taken for the one that was lost
+	// (ErrAnotherVolume); writes that may be lost with a restarted target make
+	// the next flush fail (ErrWritesLost).
+	Reconnect *retry.Policy
 	// Instance ties the volumes together that are opened one after another
 	// with it: the next Open ends the session before, at the target, and
 	// waits until none of its IO can strike any more. nil is an instance of
@@ -113,6 +131,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.IOTimeout == 0 {
 		c.IOTimeout = DefaultIOTimeout
+	}
+	if c.Reconnect != nil {
+		c.Reconnect = reconnectPolicy(*c.Reconnect)
 	}
 	if c.Instance == nil {
 		c.Instance = NewInstance()

@@ -1,9 +1,7 @@
 package client
 
 import (
-	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -18,9 +16,19 @@ func infoOf(reply *controlmsg.OpenVolumeReply) Info {
 	}
 }
 
-// fitLimits checks what the configuration asks for against what relay and
-// target offer, and settles Info's Queues, Depth and BufferSize.
+// fitLimits checks what the configuration asks for, and settles Info's
+// Queues, Depth and BufferSize.
 func (v *Volume) fitLimits(reply *controlmsg.OpenVolumeReply) error {
+	if err := v.checkLimits(reply); err != nil {
+		return err
+	}
+	v.info.Queues, v.info.Depth, v.info.BufferSize = v.config.Queues, v.depth(), v.config.BufferSize
+	return nil
+}
+
+// checkLimits checks what the configuration asks for against what relay and
+// target offer.
+func (v *Volume) checkLimits(reply *controlmsg.OpenVolumeReply) error {
 	c := &v.config
 	switch {
 	case reply.BlockSize == 0 || reply.BlockSize&(reply.BlockSize-1) != 0 || reply.Size%uint64(reply.BlockSize) != 0:
@@ -36,7 +44,6 @@ func (v *Volume) fitLimits(reply *controlmsg.OpenVolumeReply) error {
 	case c.BufferSize%reply.BlockSize != 0:
 		return status.Errorf(status.InvalidValue, "buffer size %d is not a multiple of the volume's block size %d", c.BufferSize, reply.BlockSize)
 	}
-	v.info.Queues, v.info.Depth, v.info.BufferSize = c.Queues, v.depth(), c.BufferSize
 	return nil
 }
 
@@ -59,9 +66,4 @@ func (v *Volume) depth() int {
 // memorySize includes the buffers behind ReadAt.
 func (v *Volume) memorySize() uint64 {
 	return v.config.MemorySize + uint64(max(v.config.SyncDepth, 0))*uint64(v.config.BufferSize)
-}
-
-func consumerConfig(depth int) comch.ConsumerConfig {
-	receives := depth + spareReceives
-	return comch.ConsumerConfig{Receives: receives, MemorySize: receives * iomsg.Size}
 }

@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
@@ -42,11 +43,12 @@ type Result struct {
 
 // Queue submits requests and polls for their results. Requests are carried
 // out in any order. A queue is used by one thread at a time; nothing in
-// Submit, Flush and Poll allocates, blocks or locks.
+// Submit, Flush and Poll allocates, blocks or locks, but for flush requests
+// and changes of the session.
 type Queue struct {
 	volume   *Volume
-	consumer comch.Consumer
-	producer comch.Producer
+	index    int
+	lane     *lane
 	slots    []slot
 	free     []uint32
 	received [pollBatch]comch.Received
@@ -54,12 +56,19 @@ type Queue struct {
 	// otherwise be allocated for each request.
 	encoded [iomsg.Size]byte
 
-	ended     bool // the connection is gone; what is outstanding has been failed
+	ended     bool // the session is gone; what was outstanding fails
+	ending    bool // the session is about to end: an answer has told
 	failed    []uint32
 	stopSent  bool
 	stopped   bool
 	unflushed bool
 	checkedAt int64 // when deadlines were last looked at, by Volume.clock
+
+	next         atomic.Pointer[lane]    // in the session to go over to
+	session      atomic.Pointer[session] // that of lane, for other threads
+	engine       atomic.Pointer[progress.Engine]
+	acknowledged atomic.Uint64 // writes that a restart of the target may lose
+	lossesSeen   uint64        // guarded by acknowledgedWrites
 }
 
 // slot is an outstanding request.
@@ -67,24 +76,23 @@ type slot struct {
 	tag         uint64
 	generation  uint32
 	outstanding bool
-	since       int64 // by Volume.clock
+	volatile    bool     // a write that a flush must follow
+	flush       bool     // that makes cover durable
+	cover       []uint64 // made when first needed
+	since       int64    // by Volume.clock
 }
 
-func newQueue(volume *Volume, consumer comch.Consumer, depth int) (*Queue, error) {
+func newQueue(volume *Volume, index int, l *lane) *Queue {
+	depth := volume.info.Depth
 	q := &Queue{
-		volume: volume, consumer: consumer,
+		volume: volume, index: index, lane: l,
 		slots: make([]slot, depth), free: make([]uint32, depth), failed: make([]uint32, 0, depth),
 	}
+	q.session.Store(l.session)
 	for i := range q.free {
 		q.free[i] = uint32(depth - 1 - i)
 	}
-	for i := range uint64(depth + spareReceives) {
-		if err := consumer.PostReceive(uint32(i)*iomsg.Size, iomsg.Size, i); err != nil {
-			return nil, fmt.Errorf("post receive %d on the Comch consumer: %w", i, err)
-		}
-	}
-	consumer.Flush()
-	return q, nil
+	return q
 }
 
 // Outstanding is how many requests have been submitted and have no result
@@ -93,10 +101,14 @@ func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) }
 
 // Submit sends a request on its way; Flush makes sure that a sleeping relay
 // notices. status.Again means that the queue's depth is exhausted: poll first.
-// After the end of the connection it fails with Volume.Err.
+// ErrReopening, which matches it, means that the volume is being reopened: go
+// on polling. A flush fails with ErrWritesLost where Config.Reconnect says so.
+// After the end of the volume Submit fails with Volume.Err.
 func (q *Queue) Submit(r *Request) error {
-	if q.ended || q.stopSent {
-		return q.volume.endError()
+	if q.ended || q.ending || q.stopSent {
+		if err := q.resume(); err != nil {
+			return err
+		}
 	}
 	n := len(q.free)
 	if n == 0 {
@@ -104,21 +116,42 @@ func (q *Queue) Submit(r *Request) error {
 	}
 	index := q.free[n-1]
 	s := &q.slots[index]
+	s.flush = r.Type == iomsg.Flush
+	if s.flush {
+		if err := q.beginFlush(s); err != nil {
+			return err
+		}
+	}
 	iomsg.Encode(q.encoded[:], &iomsg.Message{
 		Type: r.Type, UserData: uint64(s.generation+1)<<32 | uint64(index), IOSize: r.Length,
 		RequesterOffset: r.Memory, StorageOffset: r.Offset, Flags: r.Flags,
 	})
-	if err := q.producer.Send(q.encoded[:], nil); err != nil {
-		if errors.Is(err, status.Again) {
-			return status.Again
-		}
-		return q.volume.endError()
+	if err := q.lane.producer.Send(q.encoded[:], nil); err != nil {
+		return q.unsent(err)
 	}
 	q.unflushed = true
 	q.free = q.free[:n-1]
 	s.generation++
 	s.tag, s.outstanding, s.since = r.Tag, true, q.volume.clock.Load()
+	s.volatile = r.volatile()
 	return nil
+}
+
+// volatile reports whether a restart of the target can undo the request after
+// it has been acknowledged. What is left of a trim is undefined anyway.
+func (r *Request) volatile() bool {
+	return (r.Type == iomsg.Write || r.Type == iomsg.WriteZeroes) && r.Flags&iomsg.FUA == 0
+}
+
+// unsent is the outcome of a Submit that the lane did not take.
+func (q *Queue) unsent(err error) error {
+	switch {
+	case errors.Is(err, status.Again):
+		return status.Again
+	case q.volume.reopens():
+		return ErrReopening // Poll finds the session ended
+	}
+	return q.lane.session.endError()
 }
 
 // Flush wakes a sleeping relay for what has been submitted. It is called once
@@ -126,19 +159,21 @@ func (q *Queue) Submit(r *Request) error {
 func (q *Queue) Flush() {
 	if q.unflushed {
 		q.unflushed = false
-		q.producer.Flush()
+		q.lane.producer.Flush()
 	}
 }
 
-// Poll fills results with outcomes and returns their number. When the
-// connection has ended, everything outstanding fails with the code of
+// Poll fills results with outcomes and returns their number. When the session
+// has ended, everything outstanding fails with status.ConnectionReset,
+// Shutdown or TimeOut, or, in a volume that is not reopened, with the code of
 // Volume.Err.
 func (q *Queue) Poll(results []Result) int {
 	if q.ended {
-		return q.pollFailed(results)
+		return q.pollEnded(results)
 	}
 	limit := min(len(results), pollBatch)
-	n := q.consumer.Poll(q.received[:limit])
+	consumer := q.lane.consumer
+	n := consumer.Poll(q.received[:limit])
 	if n == 0 {
 		return q.pollNothing(results)
 	}
@@ -148,15 +183,15 @@ func (q *Queue) Poll(results []Result) int {
 			count++
 		}
 	}
-	q.consumer.Flush()
+	consumer.Flush()
 	return count
 }
 
 // pollNothing looks for the reasons why nothing may ever come.
 func (q *Queue) pollNothing(results []Result) int {
-	if q.consumer.State() != progress.Running {
+	if q.lane.consumer.State() != progress.Running {
 		q.end()
-		return q.pollFailed(results)
+		return q.pollEnded(results)
 	}
 	if now := q.volume.clock.Load(); now != q.checkedAt {
 		q.checkedAt = now
@@ -168,14 +203,15 @@ func (q *Queue) pollNothing(results []Result) int {
 // take turns one received message into a result; ok is false if it is none.
 func (q *Queue) take(r *comch.Received, result *Result) (ok bool) {
 	var buf [iomsg.Size]byte
+	consumer, session := q.lane.consumer, q.lane.session
 	if r.Length != iomsg.Size {
-		q.volume.violation(status.Errorf(status.InvalidValue, "relay sent a message of %d bytes instead of %d", r.Length, iomsg.Size))
+		session.violation(status.Errorf(status.InvalidValue, "relay sent a message of %d bytes instead of %d", r.Length, iomsg.Size))
 		return false
 	}
 	// Copied once: the relay can change the buffer at any time.
-	copy(buf[:], q.consumer.Memory()[r.Offset:][:iomsg.Size])
-	if err := q.consumer.PostReceive(r.Offset, iomsg.Size, r.UserData); err != nil {
-		q.volume.violation(fmt.Errorf("post receive: %w", err))
+	copy(buf[:], consumer.Memory()[r.Offset:][:iomsg.Size])
+	if err := consumer.PostReceive(r.Offset, iomsg.Size, r.UserData); err != nil {
+		session.violation(fmt.Errorf("post receive: %w", err))
 		return false
 	}
 	var m iomsg.Message
@@ -187,12 +223,28 @@ func (q *Queue) take(r *comch.Received, result *Result) (ok bool) {
 	index, generation := uint32(m.UserData), uint32(m.UserData>>32)
 	if m.Type != iomsg.Result || index >= uint32(len(q.slots)) ||
 		!q.slots[index].outstanding || q.slots[index].generation != generation {
-		q.volume.violation(status.Errorf(status.Unexpected, "relay sent type %d for transaction %#x, which is not outstanding", uint32(m.Type), m.UserData))
+		session.violation(status.Errorf(status.Unexpected, "relay sent type %d for transaction %#x, which is not outstanding", uint32(m.Type), m.UserData))
 		return false
 	}
 	*result = Result{Tag: q.slots[index].tag, Code: m.Result}
+	q.answered(&q.slots[index], m.Result)
 	q.release(index)
 	return true
+}
+
+// answered takes note of what the outcome of a request means for others.
+func (q *Queue) answered(s *slot, code status.Code) {
+	switch {
+	case code != status.Success:
+		if q.volume.reopens() && tellsEnd(code) && !q.ending {
+			q.ending = true
+			q.lane.session.expectEnd(code)
+		}
+	case s.volatile:
+		q.acknowledged.Store(q.acknowledged.Load() + 1)
+	case s.flush:
+		q.volume.writes.flushed(s.cover)
+	}
 }
 
 func (q *Queue) release(index uint32) {
@@ -200,31 +252,7 @@ func (q *Queue) release(index uint32) {
 	q.free = append(q.free, index)
 }
 
-// end fails everything outstanding.
-func (q *Queue) end() {
-	q.ended = true
-	for i := range q.slots {
-		if q.slots[i].outstanding {
-			q.failed = append(q.failed, uint32(i))
-		}
-	}
-}
-
-func (q *Queue) pollFailed(results []Result) int {
-	n := min(len(results), len(q.failed))
-	if n == 0 {
-		return 0
-	}
-	code := status.CodeOf(q.volume.endError())
-	for i := range n {
-		index := q.failed[len(q.failed)-1-i]
-		results[i] = Result{Tag: q.slots[index].tag, Code: code}
-		q.release(index)
-	}
-	q.failed = q.failed[:len(q.failed)-n]
-	return n
-}
-
+// checkDeadline ends the session if a request takes too long.
 func (q *Queue) checkDeadline(now int64) {
 	limit := q.volume.config.IOTimeout
 	if limit < 0 {
@@ -232,7 +260,7 @@ func (q *Queue) checkDeadline(now int64) {
 	}
 	for i := range q.slots {
 		if s := &q.slots[i]; s.outstanding && time.Duration(now-s.since) > limit {
-			q.volume.violation(status.Errorf(status.TimeOut, "relay did not answer an IO within %v", limit))
+			q.lane.session.fail(status.Errorf(status.TimeOut, "relay did not answer an IO within %v", limit))
 			return
 		}
 	}

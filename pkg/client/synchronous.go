@@ -1,6 +1,7 @@
 package client
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -33,6 +34,8 @@ type syncSlot struct {
 	buffer  []byte
 	submit  func() // made once, so that handing over does not allocate
 	done    chan status.Code
+	session uint64 // number of the one that the request was submitted to
+	refusal error  // of the submission
 }
 
 func (v *Volume) startSynchronous() error {
@@ -85,32 +88,75 @@ func (s *synchronous) Poll() int {
 // slots than the queue is deep.
 func (slot *syncSlot) hand() {
 	q := slot.owner.queue
-	if err := q.Submit(&slot.request); err != nil {
+	err := q.Submit(&slot.request)
+	slot.session = q.lane.session.number
+	switch {
+	case err == nil:
+		q.Flush()
+	case errors.Is(err, ErrReopening):
+		slot.done <- status.Again
+	case errors.Is(err, status.Again):
+		slot.owner.engine.Do(slot.submit) // after the next poll
+	default:
+		slot.refusal = err
 		slot.done <- status.CodeOf(err)
-		return
 	}
-	q.Flush()
 }
 
 // begin starts a slot's request.
 func (slot *syncSlot) begin(t iomsg.Type, offset uint64, length uint32) {
 	slot.request.Type, slot.request.Offset, slot.request.Length = t, offset, length
+	slot.again()
+}
+
+// again starts the request that the slot had before.
+func (slot *syncSlot) again() {
+	slot.refusal = nil
 	if !slot.owner.engine.Do(slot.submit) {
 		slot.done <- status.Shutdown
 	}
 }
 
-// wait waits for the outcome of begin.
+// maxRepetitions bounds how often a request is repeated that has lost its
+// session each time: it may be the reason.
+const maxRepetitions = 8
+
+// wait waits for the outcome of begin. A request that the loss of a session
+// has left open is repeated in the next one. What it reads is of then; what it
+// writes can be written twice, because a session is served only when nothing
+// of those before it is under way any more.
 func (slot *syncSlot) wait() error {
-	code := <-slot.done
-	if code == status.Success {
-		return nil
+	v := slot.owner.volume
+	for repetition := 0; ; repetition++ {
+		code := <-slot.done
+		if code == status.Success {
+			return nil
+		}
+		if !v.reopens() || (code != status.Again && !tellsEnd(code)) || repetition == maxRepetitions {
+			return slot.failure(code)
+		}
+		if err := v.awaitSession(slot.session); err != nil {
+			return fmt.Errorf("%v: %w", slot, err)
+		}
+		slot.again()
 	}
-	err := fmt.Errorf("%v of %d bytes at offset %d: %w", slot.request.Type, slot.request.Length, slot.request.Offset, code)
+}
+
+func (slot *syncSlot) failure(code status.Code) error {
+	if slot.refusal != nil {
+		return fmt.Errorf("%v: %w", slot, slot.refusal)
+	}
+	err := fmt.Errorf("%v: %w", slot, code)
 	if end := slot.owner.volume.Err(); end != nil {
 		return fmt.Errorf("%w (%w)", err, end)
 	}
 	return err
+}
+
+// String describes the slot's request.
+func (slot *syncSlot) String() string {
+	r := &slot.request
+	return fmt.Sprintf("%v of %d bytes at offset %d", r.Type, r.Length, r.Offset)
 }
 
 // useSynchronous returns what carries out synchronous requests. If it
@@ -141,11 +187,7 @@ func (v *Volume) stopSynchronous() {
 	if err := s.engine.Close(); err != nil {
 		v.config.Logger.Sugar().Warnf("release the progress engine of volume %q: %v", v.info.Name, err)
 	}
-	for i := range s.queue.slots {
-		if slot := &s.queue.slots[i]; slot.outstanding {
-			s.slots[slot.tag].done <- status.Shutdown
-		}
-	}
+	s.queue.undelivered(func(tag uint64) { s.slots[tag].done <- status.Shutdown })
 	v.callers.Lock()
 	defer v.callers.Unlock()
 }

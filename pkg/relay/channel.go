@@ -31,6 +31,7 @@ type channel struct {
 
 	counters datapath.CounterSet
 	exported atomic.Int64 // bytes of client memory
+	clients  *instanceRegistry
 	accepted atomic.Uint64
 	refused  atomic.Uint64
 	running  sync.WaitGroup // sessions
@@ -42,7 +43,7 @@ type channel struct {
 }
 
 func newChannel(r *Relay, config *ChannelConfig) *channel {
-	c := &channel{relay: r, id: config.ChannelID, served: make(chan struct{}), sessions: make(map[*session]struct{})}
+	c := &channel{relay: r, id: config.ChannelID, served: make(chan struct{}), sessions: make(map[*session]struct{}), clients: newInstanceRegistry()}
 	c.log = r.log.With(zap.String("channel", c.id.Name), zap.String("representor", c.id.Representor))
 	c.settings.Store(config)
 	c.link = newTargetLink(c)

@@ -21,6 +21,9 @@ func (s *session) configure(m *controlmsg.ConfigureDataPath) (controlmsg.Message
 	if err := s.checkLimits(m); err != nil {
 		return nil, err
 	}
+	if err := s.enterEpoch(m); err != nil {
+		return nil, err
+	}
 	if err := s.importMemory(m); err != nil {
 		return nil, errors.Join(err, s.releaseMemory())
 	}
@@ -38,6 +41,13 @@ func (s *session) configure(m *controlmsg.ConfigureDataPath) (controlmsg.Message
 	}
 	s.config = *m
 	return reply, nil
+}
+
+// enterEpoch makes sure that nothing of the client's former session is left.
+func (s *session) enterEpoch(m *controlmsg.ConfigureDataPath) error {
+	ctx, cancel := s.stepTimeout()
+	defer cancel()
+	return s.channel.clients.enter(ctx, m, s)
 }
 
 // checkLimits compares with the limits that the client has been told, and

@@ -29,6 +29,8 @@ type session struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
+	released chan struct{} // closed when nothing of the session is left
+
 	config     controlmsg.ConfigureDataPath
 	region     *memory.Region
 	access     memory.Access
@@ -47,8 +49,9 @@ func newSession(c *channel, connection comch.Connection) *session {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &session{
 		channel: c, settings: c.settings.Load(), connection: connection, ctx: ctx, cancel: cancel, lanes: &laneList{},
-		log:    c.log.With(zap.Uint64("session", id), zap.Int("client_pid", peer.PID), zap.Uint32("client_uid", peer.UID)),
-		client: c.newResponder(connection),
+		released: make(chan struct{}),
+		log:      c.log.With(zap.Uint64("session", id), zap.Int("client_pid", peer.PID), zap.Uint32("client_uid", peer.UID)),
+		client:   c.newResponder(connection),
 	}
 }
 
@@ -68,6 +71,7 @@ func (s *session) run() {
 	reason := s.serve()
 	s.cancel(reason)
 	s.end(reason)
+	s.channel.clients.leave(s)
 }
 
 // serve answers the client's requests. It returns nil after an orderly end.

@@ -1,0 +1,91 @@
+package client
+
+import (
+	"sync"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// ErrWritesLost is why a flush fails after the target has restarted, which its
+// write verifier shows, while there were writes that it had acknowledged and
+// not flushed: nobody knows whether they are lost. The first flush that is
+// submitted to each queue afterwards fails with it, and is not carried out.
+// It matches status.IOFailed.
+var ErrWritesLost = status.Errorf(status.IOFailed,
+	"the target has restarted: writes that were acknowledged before, and not flushed, may be lost")
+
+// acknowledgedWrites knows which of them a flush has made durable. Each queue
+// counts its own, without a lock; what is here is touched only by flushes and
+// by changes of the session.
+type acknowledgedWrites struct {
+	mu       sync.Mutex
+	durable  []uint64 // how many of each queue's writes
+	losses   uint64   // times that writes were lost
+	reported uint64   // of them, by flushes
+	lost     uint64   // writes
+}
+
+// flushing is called when a flush is about to be sent on q. It fails if the
+// flush must tell of a loss instead. cover becomes what the flush makes
+// durable.
+func (a *acknowledgedWrites) flushing(q *Queue, queues []*Queue, cover []uint64) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	session := q.session.Load()
+	for i, other := range queues {
+		if theirs := other.session.Load(); theirs.number < session.number {
+			a.judge(other, theirs, session) // it has not gone over yet
+		}
+		cover[i] = other.acknowledged.Load()
+	}
+	if q.lossesSeen == a.losses {
+		return nil
+	}
+	q.lossesSeen, a.reported = a.losses, a.losses
+	return ErrWritesLost
+}
+
+// flushed is called when a flush has succeeded.
+func (a *acknowledgedWrites) flushed(cover []uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i, n := range cover {
+		a.durable[i] = max(a.durable[i], n)
+	}
+}
+
+// goingOver is called when a queue, all of whose requests in a session have
+// been answered, goes over to the next.
+func (a *acknowledgedWrites) goingOver(q *Queue, from, to *session) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.judge(q, from, to)
+}
+
+// judge notes a loss if the target has restarted between two sessions while
+// writes of q were not durable.
+func (a *acknowledgedWrites) judge(q *Queue, from, to *session) {
+	acknowledged, durable := q.acknowledged.Load(), a.durable[q.index]
+	if from.info.WriteVerifier == to.info.WriteVerifier || acknowledged <= durable {
+		return
+	}
+	a.durable[q.index] = acknowledged
+	a.losses++
+	a.lost += acknowledged - durable
+}
+
+func (a *acknowledgedWrites) lostCount() uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.lost
+}
+
+// unreported is ErrWritesLost if there was a loss that no flush has told of.
+func (a *acknowledgedWrites) unreported() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.losses == a.reported {
+		return nil
+	}
+	return ErrWritesLost
+}

@@ -1,0 +1,226 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// session is one connection of a volume to the relay, from the greeting to its
+// end: one epoch of the instance. A volume has one after the other.
+type session struct {
+	volume     *Volume
+	number     uint64 // from 1
+	connection comch.Connection
+	requester  *controlmsg.Requester
+	info       Info
+	lanes      []*lane // one for each queue
+
+	mu        sync.Mutex // guards what follows
+	failure   error      // found by this side
+	permanent bool       // the relay cannot be worked with
+	deadline  *time.Timer
+}
+
+// openSession goes through the handshake on a connection, which it owns from
+// now on.
+func (v *Volume) openSession(ctx context.Context, connection comch.Connection, number uint64) (*session, error) {
+	s := &session{volume: v, number: number, connection: connection}
+	s.requester = controlmsg.NewRequester(controlmsg.NewComchTransport(connection), controlmsg.EndpointConfig{
+		Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleInitiator,
+		Timeout: v.config.ControlTimeout, Software: v.config.Software, Logger: v.config.Logger,
+	})
+	if err := s.start(ctx); err != nil {
+		s.leave(err)
+		if failure := s.closeLanes(); failure != nil {
+			v.config.Logger.Sugar().Warnf("release a session that was not opened: %v", failure)
+		}
+		return nil, err
+	}
+	return s, nil
+}
+
+// start goes through the handshake.
+func (s *session) start(ctx context.Context) error {
+	hello, err := s.requester.Greet(ctx)
+	if err != nil {
+		return err
+	}
+	reply, err := controlmsg.Call[*controlmsg.OpenVolumeReply](ctx, s.requester, &controlmsg.OpenVolume{})
+	if err != nil {
+		return err
+	}
+	s.info = infoOf(reply)
+	s.info.Relay = hello.Software
+	if err := s.volume.accept(s, reply); err != nil {
+		return err
+	}
+	if err := s.configure(ctx); err != nil {
+		return err
+	}
+	if err := s.connectLanes(ctx); err != nil {
+		return err
+	}
+	_, err = s.requester.Call(ctx, &controlmsg.StartStorage{})
+	return err
+}
+
+// configure gives the relay access to the volume's data memory.
+func (s *session) configure(ctx context.Context) error {
+	v := s.volume
+	access := memory.PCIRead | memory.PCIWrite | memory.RemoteRead | memory.RemoteWrite
+	descriptor, err := s.connection.ExportMemory(ctx, v.region, access)
+	if err != nil {
+		return err
+	}
+	request := &controlmsg.ConfigureDataPath{
+		QueueCount: uint32(v.queueCount()), Depth: uint32(v.info.Depth), BufferSize: v.info.BufferSize,
+		Export: controlmsg.Export{Access: access, Length: v.region.Len(), Descriptor: descriptor},
+	}
+	request.ClientInstance, request.Epoch = v.config.Instance.next()
+	_, err = s.requester.Call(ctx, request)
+	return err
+}
+
+// connectLanes makes the consumers, learns of the relay's, and makes the
+// producers to them.
+func (s *session) connectLanes(ctx context.Context) error {
+	request := &controlmsg.StartDataPathConnections{}
+	for range s.volume.queueCount() {
+		l, err := s.newLane(ctx)
+		if err != nil {
+			return err
+		}
+		s.lanes = append(s.lanes, l)
+		request.ConsumerIDs = append(request.ConsumerIDs, uint32(l.consumer.ID()))
+	}
+	reply, err := controlmsg.Call[*controlmsg.StartDataPathConnectionsReply](ctx, s.requester, request)
+	if err != nil {
+		return err
+	}
+	if len(reply.ConsumerIDs) != len(s.lanes) {
+		return status.Errorf(status.InvalidValue, "relay announced %d consumers for %d queues", len(reply.ConsumerIDs), len(s.lanes))
+	}
+	for i, id := range reply.ConsumerIDs {
+		if s.lanes[i].producer, err = s.connection.NewProducer(ctx, comch.ConsumerID(id)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Err says why the session has ended, nil while it has not.
+func (s *session) Err() error {
+	s.mu.Lock()
+	failure := s.failure
+	s.mu.Unlock()
+	if failure != nil {
+		return failure
+	}
+	// The relay's own last words say more than the end of the connection.
+	if err := s.requester.Err(); err != nil {
+		return fmt.Errorf("volume %q: %w", s.info.Name, err)
+	}
+	if err := s.connection.Err(); err != nil {
+		return fmt.Errorf("volume %q: connection to the relay: %w", s.info.Name, err)
+	}
+	return nil
+}
+
+// endError is Err, or a general error if the reason is not known yet.
+func (s *session) endError() error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	return status.Errorf(status.ConnectionReset, "volume %q: the connection to the relay has ended", s.info.Name)
+}
+
+// fail ends the session because of err.
+func (s *session) fail(err error) { s.endBecause(err, false) }
+
+// violation ends the session for good: the relay does not keep to the
+// protocol, so that another session would be no better.
+func (s *session) violation(err error) { s.endBecause(err, true) }
+
+func (s *session) endBecause(err error, permanent bool) {
+	s.mu.Lock()
+	if s.failure == nil {
+		s.failure, s.permanent = fmt.Errorf("volume %q: %w", s.info.Name, err), permanent
+	}
+	s.mu.Unlock()
+	s.connection.Abort()
+}
+
+// violated reports whether the relay has broken the protocol.
+func (s *session) violated() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.permanent
+}
+
+// expectEnd is called when an answer tells that the session is ending. If it
+// has not ended within ControlTimeout, this side ends it.
+func (s *session) expectEnd(code status.Code) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.deadline != nil {
+		return
+	}
+	bound := s.volume.config.ControlTimeout
+	s.deadline = time.AfterFunc(bound, func() {
+		s.fail(status.Errorf(status.ConnectionReset, "the relay answered %v, but did not end the session within %v", code, bound))
+	})
+}
+
+// awaitEnd waits until the session has ended and the relay's last words, if it
+// has said any, are known, or until ctx ends.
+func (s *session) awaitEnd(ctx context.Context) {
+	select {
+	case <-s.connection.Done():
+	case <-s.requester.Done():
+	case <-ctx.Done():
+		return
+	}
+	bound := time.After(lastWordsTimeout)
+	for _, end := range []<-chan struct{}{s.connection.Done(), s.requester.Done()} {
+		select {
+		case <-end:
+		case <-bound:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// lastWordsTimeout is how long the relay's reason for an end and the end of
+// the connection may be apart.
+const lastWordsTimeout = time.Second
+
+// leave ends the session and tells the relay why, if it listens. The lanes
+// stay, and see nothing more of the relay.
+func (s *session) leave(reason error) {
+	s.mu.Lock()
+	if s.deadline != nil {
+		s.deadline.Stop()
+	}
+	s.mu.Unlock()
+	s.requester.Close(reason)
+	s.connection.Abort()
+}
+
+// closeLanes closes the lanes, none of which a queue may use.
+func (s *session) closeLanes() error {
+	var errs []error
+	for _, l := range s.lanes {
+		errs = append(errs, l.close())
+	}
+	return errors.Join(errs...)
+}

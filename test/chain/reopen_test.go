@@ -1,0 +1,323 @@
+package chain
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// reconnecting is a policy for tests.
+func reconnecting() *retry.Policy {
+	return &retry.Policy{Total: retry.Within(testTimeout), FirstPause: 5 * time.Millisecond, LongestPause: 50 * time.Millisecond}
+}
+
+// onFile serves a file, which survives its target.
+func onFile(t *testing.T) options {
+	return options{spec: volumeName + "=file:" + t.TempDir() + "/disk.img,size=8MiB", gated: true}
+}
+
+// restartTarget stops the target and starts another in its place.
+func (c *chain) restartTarget(o options) {
+	c.t.Helper()
+	address := c.target.Address()
+	c.stopTarget()
+	c.startTarget(o, address)
+}
+
+func TestAVolumeOfAFileOutlivesItsTarget(t *testing.T) {
+	o := onFile(t)
+	c := start(t, o)
+	config := c.config()
+	config.Reconnect = reconnecting()
+	v := c.open(config)
+	verifier := v.Info().WriteVerifier
+	for round := range byte(5) {
+		want := bytes.Repeat([]byte{round + 1}, 3*blockSize)
+		if _, err := v.WriteAt(want, 777); err != nil {
+			t.Fatalf("write %d: %v", round, err)
+		}
+		if err := v.Flush(); err != nil {
+			t.Fatalf("flush %d: %v", round, err)
+		}
+		c.restartTarget(o)
+		got := make([]byte, len(want))
+		if _, err := v.ReadAt(got, 777); err != nil {
+			t.Fatalf("read %d: %v", round, err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Fatalf("round %d: what was flushed does not come back", round)
+		}
+	}
+	if v.Info().WriteVerifier == verifier {
+		t.Error("the volume does not show the verifier of the new target")
+	}
+	if r := v.Reconnections(); r.Count != 5 || r.LostWrites != 0 || r.Outage < r.LongestOutage || r.LongestOutage <= 0 {
+		t.Errorf("history is %+v", r)
+	}
+	if err := v.Close(c.context()); err != nil {
+		t.Errorf("close: %v", err)
+	}
+}
+
+func TestRequestsInFlightAtTheLossAreCarriedOutAfterIt(t *testing.T) {
+	o := onFile(t)
+	o.target = nil
+	c := start(t, o)
+	config := c.config()
+	config.Reconnect = reconnecting()
+	v := c.open(config)
+	c.gate.closed.Store(true)
+	var running sync.WaitGroup
+	const writers = 12
+	for i := range writers {
+		running.Go(func() {
+			if _, err := v.WriteAt(bytes.Repeat([]byte{byte(i + 1)}, blockSize), int64(i*blockSize)); err != nil {
+				t.Errorf("write %d: %v", i, err)
+			}
+		})
+	}
+	running.Go(func() {
+		if _, err := v.ReadAt(make([]byte, blockSize), writers*blockSize); err != nil {
+			t.Errorf("read: %v", err)
+		}
+	})
+	time.Sleep(20 * time.Millisecond)
+	c.stopRelay()
+	c.gate.closed.Store(false)
+	c.startRelay(o)
+	running.Wait()
+	got := make([]byte, writers*blockSize)
+	if _, err := v.ReadAt(got, 0); err != nil {
+		t.Fatal(err)
+	}
+	for i := range writers {
+		if !bytes.Equal(got[i*blockSize:][:blockSize], bytes.Repeat([]byte{byte(i + 1)}, blockSize)) {
+			t.Errorf("write %d is not there", i)
+		}
+	}
+	if err := v.Flush(); err != nil {
+		t.Errorf("flush after a restart of the relay alone: %v", err)
+	}
+}
+
+func TestTheLossOfWritesThatWereNotFlushedFailsTheNextFlushOfEachQueue(t *testing.T) {
+	o := onFile(t)
+	c := start(t, o)
+	config := c.queueConfig(8)
+	config.Reconnect, config.SyncDepth = reconnecting(), 4
+	v := c.open(config)
+	q := v.Queue(0)
+	if _, err := v.WriteAt(make([]byte, blockSize), 0); err != nil { // by the queue behind it
+		t.Fatal(err)
+	}
+	c.restartTarget(o)
+	flush := client.Request{Type: iomsg.Flush, Tag: 9}
+	submitPatiently(t, q, &client.Request{Type: iomsg.Read, Length: blockSize}) // over to the next session
+	expectOnce(t, collect(t, q, 1), 1, status.Success)
+	if err := q.Submit(&flush); !errors.Is(err, client.ErrWritesLost) || !errors.Is(err, status.IOFailed) {
+		t.Errorf("flush on another queue: %v", err)
+	}
+	if err := v.Flush(); !errors.Is(err, client.ErrWritesLost) {
+		t.Errorf("flush on the queue of the write: %v", err)
+	}
+	if err := v.Flush(); err != nil {
+		t.Errorf("the loss is told twice: %v", err)
+	}
+	if err := q.Submit(&flush); err != nil {
+		t.Errorf("the loss is told twice: %v", err)
+	}
+	q.Flush()
+	if got := collect(t, q, 1)[9]; got[0] != status.Success {
+		t.Errorf("flush ended with %v", got)
+	}
+	if r := v.Reconnections(); r.LostWrites != 1 {
+		t.Errorf("history is %+v", r)
+	}
+}
+
+// submitPatiently submits a request as soon as the volume takes it.
+func submitPatiently(t *testing.T, q *client.Queue, r *client.Request) {
+	t.Helper()
+	results := make([]client.Result, 32)
+	deadline := time.Now().Add(testTimeout)
+	for {
+		err := q.Submit(r)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, status.Again) || time.Now().After(deadline) {
+			t.Fatalf("submit: %v", err)
+		}
+		q.Poll(results)
+		time.Sleep(time.Millisecond)
+	}
+	q.Flush()
+}
+
+func TestALossThatNoFlushHasToldOfIsToldByClose(t *testing.T) {
+	o := onFile(t)
+	c := start(t, o)
+	config := c.config()
+	config.Reconnect = reconnecting()
+	v := c.open(config)
+	if _, err := v.WriteAt([]byte("lost?"), 0); err != nil {
+		t.Fatal(err)
+	}
+	c.restartTarget(o)
+	if _, err := v.ReadAt(make([]byte, 10), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Close(c.context()); !errors.Is(err, client.ErrWritesLost) {
+		t.Errorf("close: %v", err)
+	}
+}
+
+func TestAQueueFailsEverythingOnceAndGoesOnInTheNextSession(t *testing.T) {
+	const depth = 16
+	o := onFile(t)
+	o.relay = nil
+	c := start(t, o)
+	config := c.queueConfig(depth)
+	config.Reconnect = reconnecting()
+	v := c.open(config)
+	q := v.Queue(0)
+	engine := newEngine(t, q)
+	for range 3 {
+		c.gate.closed.Store(true)
+		submitReads(t, q, depth)
+		time.Sleep(10 * time.Millisecond)
+		c.stopRelay()
+		codes := collect(t, q, depth)
+		for tag := range uint64(depth) {
+			if got := codes[tag]; len(got) != 1 || got[0] == status.Success {
+				t.Errorf("request %d ended with %v, want one failure", tag, got)
+			}
+		}
+		if err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize}); !errors.Is(err, client.ErrReopening) || !errors.Is(err, status.Again) {
+			t.Errorf("submit while there is no relay: %v", err)
+		}
+		if v.Err() != nil {
+			t.Errorf("a volume that is being reopened has ended: %v", v.Err())
+		}
+		c.gate.closed.Store(false)
+		c.startRelay(o)
+		// The engine is woken when the queue takes requests again.
+		for woken := false; !woken; {
+			q.Poll(make([]client.Result, 1))
+			if err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize}); err == nil {
+				woken = true
+			} else if !errors.Is(err, client.ErrReopening) {
+				t.Fatal(err)
+			} else {
+				engine.Idle(engine.Progress())
+			}
+		}
+		q.Flush()
+		expectOnce(t, collect(t, q, 1), 1, status.Success)
+	}
+	if r := v.Reconnections(); r.Count != 3 {
+		t.Errorf("history is %+v", r)
+	}
+}
+
+func TestAnotherVolumeIsNotTakenForTheOneThatWasLost(t *testing.T) {
+	c := start(t, options{})
+	config := c.config()
+	config.Reconnect = reconnecting()
+	v := c.open(config)
+	if _, err := v.WriteAt([]byte("in memory only"), 0); err != nil {
+		t.Fatal(err)
+	}
+	c.restartTarget(options{})
+	_, err := v.ReadAt(make([]byte, 10), 0)
+	if !errors.Is(err, client.ErrAnotherVolume) || !strings.Contains(err.Error(), "UUID") {
+		t.Errorf("read from a volume that is not there any more: %v", err)
+	}
+	<-v.Done()
+	if err := v.Err(); !errors.Is(err, client.ErrAnotherVolume) {
+		t.Errorf("the volume ended with %v", err)
+	}
+	if err := v.Close(c.context()); !errors.Is(err, client.ErrAnotherVolume) {
+		t.Errorf("close: %v", err)
+	}
+}
+
+func TestAPolicyIsKeptToAndItsEndToldToAll(t *testing.T) {
+	c := start(t, options{})
+	config := c.queueConfig(4)
+	config.SyncDepth = 2
+	config.Reconnect = &retry.Policy{Attempts: retry.Times(3), FirstPause: time.Millisecond}
+	v := c.open(config)
+	c.stopRelay()
+	if _, err := v.ReadAt(make([]byte, 10), 0); err == nil || !strings.Contains(err.Error(), "3 attempts") {
+		t.Errorf("read: %v", err)
+	}
+	<-v.Done()
+	q := v.Queue(0)
+	q.Poll(make([]client.Result, 1))
+	if err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize}); err == nil || errors.Is(err, status.Again) {
+		t.Errorf("submit: %v", err)
+	}
+}
+
+func TestAVolumeCanBeClosedWhileItIsBeingReopened(t *testing.T) {
+	c := start(t, options{})
+	config := c.config()
+	config.Reconnect = &retry.Policy{Total: retry.Forever()}
+	v := c.open(config)
+	c.stopRelay()
+	reading := make(chan error)
+	go func() {
+		_, err := v.ReadAt(make([]byte, 10), 0)
+		reading <- err
+	}()
+	time.Sleep(20 * time.Millisecond)
+	if err := v.Close(c.context()); err == nil {
+		t.Error("closing a volume without a session succeeded")
+	}
+	if err := <-reading; err == nil {
+		t.Error("a read without a session succeeded")
+	}
+}
+
+func TestTheFormerSessionOfAClientIsGoneBeforeItsNextOneStarts(t *testing.T) {
+	c := start(t, options{gated: true})
+	instance := client.NewInstance()
+	config := c.queueConfig(4)
+	config.Instance = instance
+	first := c.open(config)
+	c.gate.closed.Store(true)
+	submitReads(t, first.Queue(0), 4)
+	time.Sleep(50 * time.Millisecond) // now they are under way at the target
+	opened := make(chan *client.Volume, 1)
+	go func() {
+		second, err := client.Open(c.context(), config)
+		if err != nil {
+			t.Error(err)
+		}
+		opened <- second
+	}()
+	codes := collect(t, first.Queue(0), 4)
+	expectOnce(t, codes, 4, status.ConnectionReset)
+	select {
+	case <-opened:
+		t.Fatal("the second session was served while the first had IO under way")
+	case <-time.After(50 * time.Millisecond):
+	}
+	c.gate.closed.Store(false)
+	second := <-opened
+	if second == nil {
+		t.FailNow()
+	}
+	if err := second.Close(c.context()); err != nil {
+		t.Error(err)
+	}
+}
