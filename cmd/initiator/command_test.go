@@ -348,3 +348,43 @@ func TestInfoDescribesTheVolume(t *testing.T) {
 		t.Errorf("document is %s, error %v", o.stdout, err)
 	}
 }
+
+func TestCompareTellsWhatHasChanged(t *testing.T) {
+	suite := filepath.Join("..", "..", "internal", "bench", "suite", "testdata", "suite.json")
+	content, err := os.ReadFile(suite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var document map[string]any
+	if err := json.Unmarshal(content, &document); err != nil {
+		t.Fatal(err)
+	}
+	delete(document, "error") // the example tells of a failed run
+	if content, err = json.Marshal(document); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "result.json")
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		args   []string
+		code   int
+		stdout string
+	}{
+		{[]string{path, path}, program.ExitOK, "zc-relay: randread 4KiB depth=32"},
+		{[]string{"--output", "json", path, path}, program.ExitOK, `"schema": "zc-relay.bench-compare/1"`},
+		{[]string{path, suite}, program.ExitUsage, ""},
+		{[]string{"--output", "json", path, "missing"}, program.ExitUsage, `"phase": "prepare"`},
+		{[]string{path}, program.ExitUsage, ""},
+	} {
+		root := newCommand(newRelay().open)
+		var stdout, stderr bytes.Buffer
+		root.SetOut(&stdout)
+		root.SetErr(&stderr)
+		code := program.Run(t.Context(), root, append([]string{"compare"}, test.args...))
+		if code != test.code || !strings.Contains(stdout.String(), test.stdout) {
+			t.Errorf("compare %v ended with %d: %s%s", test.args, code, stdout.String(), stderr.String())
+		}
+	}
+}

@@ -34,7 +34,7 @@ for what the volume does not offer; 3 no connection.`,
 	connection.add(root.PersistentFlags())
 	root.AddCommand(
 		newBenchCommand(connection), newVerifyCommand(connection),
-		newPutCommand(connection), newGetCommand(connection), newInfoCommand(connection),
+		newPutCommand(connection), newGetCommand(connection), newInfoCommand(connection), newCompareCommand(),
 	)
 	return root
 }

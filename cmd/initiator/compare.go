@@ -1,0 +1,51 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/zc-relay/zc-relay/internal/bench/compare"
+	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/internal/program/report"
+)
+
+func newCompareCommand() *cobra.Command {
+	output := report.Text
+	cmd := &cobra.Command{
+		Use:   "compare BEFORE AFTER",
+		Short: "Compare the results of two benchmarks",
+		Long: `compare holds the runs of two files against each other, case by case: medians,
+their ratio, and whether the difference is significant. A file holds documents of
+"initiator bench --output json", one after another, each of them a run:
+
+  for i in 1 2 3 4 5; do initiator bench --rw randread --output json; done > before.json
+
+or a document of "make bench-chain". No relay is needed.`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r := compare.NewReport(args[0], args[1])
+			err := fillComparison(r)
+			r.Error = failureOf(err)
+			return printed(cmd, output, r, err == nil, err)
+		},
+	}
+	cmd.Flags().Var(&output, "output", "form of the result")
+	return cmd
+}
+
+// fillComparison reads and compares both files.
+func fillComparison(r *compare.Report) error {
+	before, err := compare.Read(r.Before)
+	if err != nil {
+		return during(phasePrepare, program.Usage(err))
+	}
+	after, err := compare.Read(r.After)
+	if err != nil {
+		return during(phasePrepare, program.Usage(err))
+	}
+	r.Compare(before, after)
+	if len(r.Cases) == 0 {
+		return during(phasePrepare, program.Usagef(
+			"%s and %s have no case in common: the first has %q, the second %q", r.Before, r.After, r.OnlyBefore[0], r.OnlyAfter[0]))
+	}
+	return nil
+}
