@@ -59,6 +59,8 @@ type loopQueue struct {
 	head                 int
 }
 
+func (q *loopQueue) Descriptor() int { return -1 }
+
 func (q *loopQueue) Poll(completions []rdma.Completion) int {
 	n := copy(completions, q.completions[q.head:])
 	if q.head += n; q.head == len(q.completions) {

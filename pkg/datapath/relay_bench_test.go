@@ -10,6 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
 // BenchmarkRelayForward measures what one IO costs the relay: the request from
@@ -57,7 +58,7 @@ type forwardRig struct {
 func newForwardRig(b *testing.B, depth int) *forwardRig {
 	r := &forwardRig{b: b, received: make([]comch.Received, comchBatch)}
 	device := newLoopDevice()
-	r.startWorker(device)
+	r.startWorker()
 	client, server := connectEmulated(b)
 	relayConsumer := newConsumer(b, server, RelayConsumerConfig(depth))
 	r.consumer = newConsumer(b, client, RelayConsumerConfig(depth))
@@ -72,7 +73,7 @@ func newForwardRig(b *testing.B, depth int) *forwardRig {
 	domain, _ := device.NewProtectionDomain()
 	r.drive(func(ctx context.Context) (err error) {
 		r.lane, err = NewRelayLane(ctx, RelayLaneConfig{
-			Worker: r.worker, Domain: domain, ExportLength: testExport, ExportAccess: memory.RemoteRead | memory.RemoteWrite,
+			Worker: r.worker, Device: device, Domain: domain, ExportLength: testExport, ExportAccess: memory.RemoteRead | memory.RemoteWrite,
 			Consumer: relayConsumer, Producer: relayProducer, Depth: depth, BufferSize: testBufferSize,
 			OnFailure: func(err error) { b.Error(err) },
 		})
@@ -80,7 +81,7 @@ func newForwardRig(b *testing.B, depth int) *forwardRig {
 	})
 	for _, data := range []bool{false, true} {
 		r.drive(func(ctx context.Context) error {
-			return r.lane.Connect(ctx, LaneConnection{Device: device, Data: data})
+			return r.lane.Connect(ctx, LaneConnection{Data: data})
 		})
 	}
 	r.drive(r.lane.Start)
@@ -89,15 +90,12 @@ func newForwardRig(b *testing.B, depth int) *forwardRig {
 }
 
 // startWorker makes a worker whose engine the benchmark drives itself.
-func (r *forwardRig) startWorker(device *loopDevice) {
+func (r *forwardRig) startWorker() {
 	engine, err := progress.NewEngine(progress.Policy{})
 	if err != nil {
 		r.b.Fatal(err)
 	}
-	queue, _ := device.NewCompletionQueue(completionQueueCapacity)
-	r.worker = &Worker{engine: engine, queue: queue, stopped: make(chan struct{})}
-	r.worker.dispatch.queue = queue
-	engine.Add(&r.worker.dispatch)
+	r.worker = &Worker{cpu: NoCPU, engine: engine, dispatchers: map[rdma.Device]*dispatcher{}, stopped: make(chan struct{})}
 }
 
 // drive turns the worker until something that the control plane does is done.
