@@ -22,6 +22,7 @@ type completionQueue struct {
 	waiting []*connection
 	spare   []*connection
 	staging []byte
+	holds   holds
 
 	// alarm says that another thread has something for this one: connections
 	// in the inbox, or aborted ones.

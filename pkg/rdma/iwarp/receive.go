@@ -61,9 +61,7 @@ func (c *connection) receiveOnce() (n, wanted int, err errno) {
 		return c.receiveDirect(staging)
 	}
 	if n, err = c.socket.receive(staging); n > 0 {
-		if v := c.consume(staging[:n]); v != nil {
-			c.fail(v)
-		}
+		c.process(staging[:n])
 	}
 	return n, len(staging), err
 }
@@ -85,10 +83,17 @@ func (c *connection) receiveDirect(staging []byte) (n, wanted int, err errno) {
 	}
 	placed := min(n, len(target))
 	r.placed(placed)
-	if v := c.consume(staging[:n-placed]); v != nil {
+	c.process(staging[:n-placed])
+	return n, len(target) + len(staging), 0
+}
+
+// process consumes what was received, and ends the connection if it is wrong.
+func (c *connection) process(input []byte) {
+	v := c.consume(input)
+	c.queue.holds.release()
+	if v != nil {
 		c.fail(v)
 	}
-	return n, len(target) + len(staging), 0
 }
 
 func (c *connection) receiveFailed(err errno) {

@@ -159,12 +159,10 @@ func (c *connection) consumePayload(input []byte) (rest []byte, whole bool, v *v
 // place copies received bytes to where they belong.
 func (c *connection) place(input []byte) *violation {
 	r := &c.receiver
-	if !r.region.uses.acquire() {
+	if !c.queue.holds.hold(r.region) {
 		return r.revokedViolation()
 	}
-	ok := r.region.copyIn(r.offset, input)
-	r.region.uses.release()
-	if !ok {
+	if !r.region.copyIn(r.offset, input) {
 		return violationFault
 	}
 	return nil

@@ -125,9 +125,7 @@ func feed(t *testing.T, d *device, queue *completionQueue, stream []byte, piece 
 	mustPost(t, c, rdma.SendRequest{Opcode: rdma.OpRead, Local: local}, rdma.ReceiveRequest{Local: local})
 	for len(stream) > 0 && c.phase == phaseOpen {
 		n := min(piece, len(stream))
-		if v := c.consume(stream[:n:n]); v != nil {
-			c.fail(v)
-		}
+		c.process(stream[:n:n])
 		stream = stream[n:]
 	}
 	c.Close()

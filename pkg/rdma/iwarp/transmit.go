@@ -62,7 +62,9 @@ func (c *connection) transmit() {
 	}
 	for sent := 0; sent < transmitBudget; {
 		if t.batch.empty() {
-			if v := c.compose(); v != nil {
+			v := c.compose()
+			c.queue.holds.release()
+			if v != nil {
 				c.fail(v)
 				return
 			}
@@ -138,10 +140,9 @@ func (c *connection) addSegment() (bool, *violation) {
 	} else if !b.addRegion(m.region) {
 		return false, nil
 	}
-	if !m.region.uses.acquire() {
+	if !c.queue.holds.hold(m.region) {
 		return false, violationRevoked
 	}
-	defer m.region.uses.release()
 	source := m.region.bytes[m.source : m.source+uint64(payload)]
 	if copied {
 		stable := b.stable[b.copied : b.copied+payload]
@@ -161,14 +162,12 @@ func (c *connection) addInline(payload int) *violation {
 	region, source := m.region, m.source
 	frame := m.appendHeader(b.frame(), payload)
 	if payload > 0 {
-		if !region.uses.acquire() {
+		if !c.queue.holds.hold(region) {
 			return violationRevoked
 		}
 		at := len(frame)
 		frame = frame[:at+payload]
-		ok := region.copyOut(frame[at:], source)
-		region.uses.release()
-		if !ok {
+		if !region.copyOut(frame[at:], source) {
 			return violationFault
 		}
 	}
