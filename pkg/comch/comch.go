@@ -35,12 +35,16 @@ type Provider interface {
 	// that name, status.NotPermitted that the server refused this user,
 	// status.Full that it has its maximum of clients.
 	Connect(ctx context.Context, config ClientConfig) (Connection, error)
+	// NewDPA makes a DPA thread, status.NotSupported if the device has none.
+	NewDPA(config DPAConfig) (DPA, error)
+	// NewMsgQ makes a message queue to a DPA of this provider.
+	NewMsgQ(config MsgQConfig) (MsgQ, error)
 }
 
 // Capabilities are what a device can do, and its limits (doca_comch_cap_*).
 type Capabilities struct {
 	// What the device can be used for.
-	Server, Client, Consumer, Producer bool
+	Server, Client, Consumer, Producer, MsgQ bool
 
 	MaxNameLength      int // bytes in a server name
 	MaxMessageSize     int // bytes in a control message

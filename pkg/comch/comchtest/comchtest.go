@@ -70,6 +70,7 @@ func Run(t *testing.T, config Config) {
 		{"ContextConnections", (*suite).testContextConnections},
 		{"ContextFastPath", (*suite).testContextFastPath},
 		{"ContextEnding", (*suite).testContextEnding},
+		{"MsgQ", (*suite).testMsgQ},
 		{"ContextThreads", (*suite).testContextThreads},
 	}
 	for _, group := range groups {

@@ -52,18 +52,23 @@ func NewConsumer(connection *Connection, memorySize int) (*Consumer, error) {
 	if connection.peer == nil || connection.peer.Err() != nil {
 		return nil, fmt.Errorf("create consumer: %w", connection.notConnected())
 	}
-	return newConsumer(connection, memorySize)
+	c, err := newConsumer(connection)
+	if err == nil {
+		c.memorySize = memorySize
+		err = checkCount("memory size", memorySize, c.limits.MaxMemorySize)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("create consumer: %w", err)
+	}
+	return c, nil
 }
 
-func newConsumer(on channel, memorySize int) (*Consumer, error) {
-	c := &Consumer{memorySize: memorySize}
+func newConsumer(on channel) (*Consumer, error) {
+	c := &Consumer{}
 	c.create("consumer", on)
 	c.settle = c.finish
 	if !c.limits.Consumer {
-		return nil, status.Errorf(status.NotSupported, "create consumer: the device has none")
-	}
-	if err := checkCount("memory size", memorySize, c.limits.MaxMemorySize); err != nil {
-		return nil, fmt.Errorf("create consumer: %w", err)
+		return nil, status.Errorf(status.NotSupported, "the device has no consumers")
 	}
 	return c, nil
 }

@@ -121,6 +121,7 @@ func (l Limits) capabilities() comch.Capabilities {
 		Client:             true,
 		Consumer:           true,
 		Producer:           true,
+		MsgQ:               true,
 		MaxNameLength:      maxNameLength,
 		MaxMessageSize:     l.MaxMessageSize,
 		MaxReceiveQueue:    l.MaxReceiveQueue,

@@ -1,0 +1,333 @@
+package comchtest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+const dpaUserData = 0xd9a
+
+func (s *suite) testMsgQ(t *testing.T) {
+	if !s.capabilities.MsgQ {
+		_, err := s.Provider.NewDPA(comch.DPAConfig{Device: s.Device})
+		wantCode(t, "create a DPA", err, status.NotSupported)
+		return
+	}
+	t.Run("GoesOneWay", s.testMsgQDirection)
+	t.Run("KeepsItsDPA", s.testMsgQInUse)
+	t.Run("CarriesImmediateDataOnly", s.testMsgQImmediateOnly)
+	t.Run("IsBounded", s.testMsgQBounds)
+	t.Run("ReachesTheDPAAndBack", s.testMsgQEcho)
+	t.Run("AcksLetMessagesCome", s.testDPAAck)
+	t.Run("WakesForRoom", s.testDPAWakesForRoom)
+	t.Run("CompletesWhatWasAskedFor", s.testDPACompletions)
+	t.Run("CopiesBeforeItSends", s.testDMACopy)
+	t.Run("RefusesImpossibleCopies", s.testBadDMACopies)
+	t.Run("FailsWithoutSuchAConsumer", s.testDPAUnknownConsumer)
+}
+
+func (s *suite) newDPA(t *testing.T) comch.DPA {
+	t.Helper()
+	dpa, err := s.Provider.NewDPA(comch.DPAConfig{Device: s.Device})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := dpa.Close(); err != nil {
+			t.Errorf("close DPA: %v", err)
+		}
+	})
+	return dpa
+}
+
+func (s *suite) newMsgQ(t *testing.T, dpa comch.DPA, direction comch.MsgQDirection) comch.MsgQ {
+	t.Helper()
+	queue, err := s.Provider.NewMsgQ(comch.MsgQConfig{DPA: dpa, Direction: direction})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := queue.Close(); err != nil {
+			t.Errorf("close message queue: %v", err)
+		}
+	})
+	return queue
+}
+
+func newDPAConsumer(t *testing.T, queue comch.MsgQ, receives int) comch.DPAConsumer {
+	t.Helper()
+	consumer, err := queue.NewDPAConsumer(testContext(t), receives)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = consumer.Close() })
+	return consumer
+}
+
+func newDPAProducer(t *testing.T, queue comch.MsgQ, sends int) comch.DPAProducer {
+	t.Helper()
+	producer, err := queue.NewDPAProducer(testContext(t), sends, dpaUserData)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = producer.Close() })
+	return producer
+}
+
+// newCPUConsumer makes a CPU consumer with some receives posted.
+func newCPUConsumer(t *testing.T, queue comch.MsgQ, posted int) comch.Consumer {
+	t.Helper()
+	consumer, err := queue.NewConsumer(testContext(t), comch.ConsumerConfig{Receives: receives})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = consumer.Close() })
+	for range posted {
+		if err := consumer.PostReceive(0, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	consumer.Flush()
+	return consumer
+}
+
+// runOnDPA has the kernel run f once and waits for it.
+func runOnDPA(t *testing.T, dpa comch.DPA, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	ran := false
+	err := dpa.Start(func() int {
+		if ran {
+			return 0
+		}
+		ran = true
+		f()
+		close(done)
+		return 1
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatal("the kernel was not called")
+	}
+}
+
+func (s *suite) testMsgQDirection(t *testing.T) {
+	dpa := s.newDPA(t)
+	ctx := testContext(t)
+	toDPA, fromDPA := s.newMsgQ(t, dpa, comch.DPAConsumers), s.newMsgQ(t, dpa, comch.DPAProducers)
+	_, err := toDPA.NewConsumer(ctx, comch.ConsumerConfig{Receives: 1})
+	wantCode(t, "create a CPU consumer on a queue to the DPA", err, status.NotSupported)
+	_, err = toDPA.NewDPAProducer(ctx, 1, 0)
+	wantCode(t, "create a DPA producer on a queue to the DPA", err, status.NotSupported)
+	_, err = fromDPA.NewProducer(ctx, 1)
+	wantCode(t, "create a CPU producer on a queue from the DPA", err, status.NotSupported)
+	_, err = fromDPA.NewDPAConsumer(ctx, 1)
+	wantCode(t, "create a DPA consumer on a queue from the DPA", err, status.NotSupported)
+	for _, config := range []comch.MsgQConfig{
+		{Direction: comch.DPAConsumers}, {DPA: dpa}, {DPA: dpa, Direction: 9}, {DPA: dpa, Direction: comch.DPAConsumers, MaxConsumers: -1},
+	} {
+		_, err := s.Provider.NewMsgQ(config)
+		wantCode(t, "create an impossible message queue", err, status.InvalidValue)
+	}
+}
+
+func (s *suite) testMsgQInUse(t *testing.T) {
+	dpa := s.newDPA(t)
+	queue := s.newMsgQ(t, dpa, comch.DPAProducers)
+	wantCode(t, "close a DPA with a message queue", dpa.Close(), status.InUse)
+	consumer, producer := newCPUConsumer(t, queue, 1), newDPAProducer(t, queue, 1)
+	wantCode(t, "close a message queue with both", queue.Close(), status.InUse)
+	closeAll(t, consumer, consumer)
+	wantCode(t, "close a message queue with a DPA producer", queue.Close(), status.InUse)
+	closeAll(t, producer, producer, queue, queue)
+	_, err := queue.NewConsumer(testContext(t), comch.ConsumerConfig{Receives: 1})
+	wantCode(t, "create a consumer on a closed queue", err, status.BadState)
+	closeAll(t, dpa, dpa)
+	wantCode(t, "start a closed DPA", dpa.Start(func() int { return 0 }), status.BadState)
+	_, err = s.Provider.NewMsgQ(comch.MsgQConfig{DPA: dpa, Direction: comch.DPAConsumers})
+	wantCode(t, "create a message queue to a closed DPA", err, status.BadState)
+	second := s.newDPA(t)
+	wantCode(t, "start a DPA without kernel", second.Start(nil), status.InvalidValue)
+	runOnDPA(t, second, func() {})
+	wantCode(t, "start a DPA twice", second.Start(func() int { return 0 }), status.BadState)
+}
+
+func (s *suite) testMsgQImmediateOnly(t *testing.T) {
+	dpa := s.newDPA(t)
+	toDPA, fromDPA := s.newMsgQ(t, dpa, comch.DPAConsumers), s.newMsgQ(t, dpa, comch.DPAProducers)
+	_, err := fromDPA.NewConsumer(testContext(t), comch.ConsumerConfig{Receives: 1, MemorySize: 1})
+	wantCode(t, "create a CPU consumer with memory", err, status.InvalidValue)
+	consumer := newCPUConsumer(t, fromDPA, 0)
+	wantCode(t, "post a buffer", consumer.PostReceive(0, 1, 0), status.InvalidValue)
+	if len(consumer.Memory()) != 0 {
+		t.Errorf("consumer has %d bytes of memory", len(consumer.Memory()))
+	}
+	target := newDPAConsumer(t, toDPA, 1)
+	producer, err := toDPA.NewProducer(testContext(t), target.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(t, producer)
+	wantCode(t, "send a buffer", producer.Send([]byte("x"), nil), status.InvalidValue)
+	wantCode(t, "send too much immediate data", producer.Send(nil, make([]byte, comch.MaxImmediateLength+1)), status.InvalidValue)
+
+	stage := s.newStage(t)
+	context, err := contexts.NewMsgQConsumer(fromDPA)
+	stage.must(err)
+	stage.must(context.Configure(new(receiver).config()))
+	stage.must(context.Start(stage.engine))
+	stage.awaitState(context, progress.Running)
+	_, err = context.AllocateReceive(0, 1)
+	wantCode(t, "allocate a receive with a buffer", err, status.InvalidValue)
+	sending, err := contexts.NewMsgQProducer(toDPA)
+	stage.must(err)
+	stage.must(sending.Configure(new(transmitter).config()))
+	stage.must(sending.Start(stage.engine))
+	_, err = sending.AllocateSend(target.ID(), []byte("x"), nil)
+	wantCode(t, "allocate a send with a buffer", err, status.InvalidValue)
+	stage.must(context.Stop())
+	stage.must(sending.Stop())
+}
+
+func (s *suite) testMsgQBounds(t *testing.T) {
+	dpa := s.newDPA(t)
+	queue, err := s.Provider.NewMsgQ(comch.MsgQConfig{DPA: dpa, Direction: comch.DPAConsumers, MaxConsumers: 1, MaxProducers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(t, queue)
+	_, err = queue.NewDPAConsumer(testContext(t), 0)
+	wantCode(t, "create a DPA consumer without receives", err, status.InvalidValue)
+	consumer := newDPAConsumer(t, queue, 1)
+	defer closeAll(t, consumer)
+	_, err = queue.NewDPAConsumer(testContext(t), 1)
+	wantCode(t, "create one DPA consumer too many", err, status.Full)
+	producer, err := queue.NewProducer(testContext(t), consumer.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(t, producer)
+	_, err = queue.NewProducer(testContext(t), consumer.ID())
+	wantCode(t, "create one producer too many", err, status.Full)
+}
+
+// testMsgQEcho sends from CPU to DPA, whose kernel sends back, through CPU
+// contexts at both ends, with pauses in which all threads fall asleep.
+func (s *suite) testMsgQEcho(t *testing.T) {
+	dpa := s.newDPA(t)
+	toDPA, fromDPA := s.newMsgQ(t, dpa, comch.DPAConsumers), s.newMsgQ(t, dpa, comch.DPAProducers)
+	inbound, outbound := newDPAConsumer(t, toDPA, receives), newDPAProducer(t, fromDPA, receives)
+
+	stage := s.newStage(t)
+	r := &receiver{}
+	var err error
+	r.Consumer, err = contexts.NewMsgQConsumer(fromDPA)
+	stage.must(err)
+	stage.must(r.Configure(r.config()))
+	stage.must(r.Start(stage.engine))
+	stage.awaitState(r, progress.Running)
+	p := &transmitter{}
+	p.Producer, err = contexts.NewMsgQProducer(toDPA)
+	stage.must(err)
+	stage.must(p.Configure(p.config()))
+	stage.must(p.Start(stage.engine))
+	l := &lane{stage: stage, receiver: r, transmitter: p}
+
+	failures := make(chan error, 100)
+	if err := dpa.Start(echoKernel(inbound, outbound, r.ID(), failures)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 50 {
+		l.post(0, 0)
+		l.sendTo(inbound.ID(), "", fmt.Sprint("message ", i))
+		l.awaitOutcomes(1, 0, 1, 0)
+		task := r.received[0]
+		if got, want := string(task.Immediate()), fmt.Sprintf("%d: message %d", p.ID(inbound.ID()), i); got != want {
+			t.Fatalf("received %q, want %q", got, want)
+		}
+		l.free()
+		if i%10 == 0 {
+			time.Sleep(2 * time.Millisecond)
+		}
+	}
+	stage.must(r.Stop())
+	stage.must(p.Stop())
+	select {
+	case err := <-failures:
+		t.Errorf("kernel: %v", err)
+	default:
+	}
+}
+
+// echoKernel answers each message with its producer's id in front.
+func echoKernel(inbound comch.DPAConsumer, outbound comch.DPAProducer, answers comch.ConsumerID, failures chan<- error) comch.DPAKernel {
+	var received [4]comch.Received
+	started := false
+	return func() int {
+		if !started {
+			started = true
+			if err := inbound.Ack(receives); err != nil {
+				failures <- err
+			}
+		}
+		n := inbound.Poll(received[:])
+		for i := range received[:n] {
+			r := &received[i]
+			text := fmt.Appendf(nil, "%d: %s", r.Producer, r.Immediate[:r.ImmediateLength])
+			if err := outbound.PostSendImmediate(answers, text, false); err != nil {
+				failures <- err
+			}
+		}
+		if n > 0 {
+			if err := inbound.Ack(n); err != nil {
+				failures <- err
+			}
+		}
+		return n
+	}
+}
+
+func (s *suite) testDPAAck(t *testing.T) {
+	dpa := s.newDPA(t)
+	queue := s.newMsgQ(t, dpa, comch.DPAConsumers)
+	consumer := newDPAConsumer(t, queue, 2)
+	producer, err := queue.NewProducer(testContext(t), consumer.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(t, producer)
+	wantCode(t, "send before an ack", producer.Send(nil, []byte("x")), status.Again)
+	runOnDPA(t, dpa, func() {
+		wantCode(t, "ack more than the queue holds", consumer.Ack(3), status.Full)
+		wantCode(t, "ack nothing", consumer.Ack(0), status.InvalidValue)
+		if err := consumer.Ack(2); err != nil {
+			t.Error(err)
+		}
+		wantCode(t, "ack a full queue", consumer.Ack(1), status.Full)
+		for _, text := range []string{"first", "second"} {
+			if err := producer.Send(nil, []byte(text)); err != nil {
+				t.Error(err)
+			}
+		}
+		wantCode(t, "send more than was acked", producer.Send(nil, []byte("x")), status.Again)
+		wantCode(t, "ack before messages were taken", consumer.Ack(1), status.Full)
+		var received [3]comch.Received
+		if n := consumer.Poll(received[:]); n != 2 || string(received[0].Immediate[:5]) != "first" || string(received[1].Immediate[:6]) != "second" ||
+			received[0].Producer != producer.ID() {
+			t.Errorf("polled %d messages: %+v", n, received[:n])
+		}
+		if err := consumer.Ack(2); err != nil {
+			t.Errorf("ack after messages were taken: %v", err)
+		}
+	})
+}

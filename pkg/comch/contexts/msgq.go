@@ -1,0 +1,47 @@
+package contexts
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+)
+
+// msgqChannel makes CPU consumers and producers on a message queue, which
+// counts them itself, has no peer that could vanish, and needs no events.
+type msgqChannel struct {
+	queue comch.MsgQ
+}
+
+func (msgqChannel) adopt(child) error                  { return nil }
+func (msgqChannel) disown(child)                       {}
+func (msgqChannel) checkEvents() error                 { return nil }
+func (m msgqChannel) capabilities() comch.Capabilities { return m.queue.Capabilities() }
+
+func (m msgqChannel) newConsumer(ctx context.Context, config comch.ConsumerConfig) (comch.Consumer, error) {
+	return m.queue.NewConsumer(ctx, config)
+}
+
+func (m msgqChannel) newProducer(ctx context.Context, consumer comch.ConsumerID) (comch.Producer, error) {
+	return m.queue.NewProducer(ctx, consumer)
+}
+
+// NewMsgQConsumer creates an idle CPU consumer on a message queue. Its buffers
+// have no bytes: it receives immediate data only.
+func NewMsgQConsumer(queue comch.MsgQ) (*Consumer, error) {
+	c, err := newConsumer(msgqChannel{queue})
+	if err != nil {
+		return nil, fmt.Errorf("create consumer of message queue: %w", err)
+	}
+	return c, nil
+}
+
+// NewMsgQProducer creates an idle CPU producer on a message queue. Its
+// messages have no bytes: it sends immediate data only.
+func NewMsgQProducer(queue comch.MsgQ) (*Producer, error) {
+	p, err := newProducer(msgqChannel{queue})
+	if err != nil {
+		return nil, fmt.Errorf("create producer of message queue: %w", err)
+	}
+	return p, nil
+}
