@@ -116,6 +116,7 @@ func (o *options) serve(ctx context.Context, env *service.Environment, control n
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
+	env.SetStatus(describe(t, volumes))
 	if err := o.announce(ctx, env, t); err != nil {
 		return errors.Join(err, t.Close())
 	}

@@ -29,6 +29,6 @@ func newProvidersCommand() *cobra.Command {
 			return table.Flush()
 		},
 	}
-	cmd.Flags().Var(&output, "output", "output format: text or json")
+	cmd.Flags().VarP(&output, "output", "o", "output format: text or json")
 	return cmd
 }

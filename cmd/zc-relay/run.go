@@ -112,6 +112,7 @@ func (o *runOptions) serve(ctx context.Context, env *service.Environment, target
 	if err := env.Register(metrics.NewRelayCollector(observed{r})); err != nil {
 		return errors.Join(err, r.Close())
 	}
+	env.SetStatus(describe(r))
 	if err := env.Started(r.Workers); err != nil {
 		return errors.Join(err, r.Close())
 	}

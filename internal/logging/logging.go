@@ -36,14 +36,18 @@ const timeLayout = "2006-01-02T15:04:05.000000Z07:00"
 // peer that fails over and over must not fill the disk.
 const sampleEvery = 100
 
-// New makes the logger that the flags ask for.
-func (o *Options) New(name string) (*zap.Logger, error) { return o.newTo(os.Stderr, name) }
+// New makes the logger that the flags ask for. Its level can be changed while
+// it is used.
+func (o *Options) New(name string) (*zap.Logger, zap.AtomicLevel, error) {
+	return o.newTo(os.Stderr, name)
+}
 
-func (o *Options) newTo(w io.Writer, name string) (*zap.Logger, error) {
-	level, err := ParseLevel(o.level)
+func (o *Options) newTo(w io.Writer, name string) (*zap.Logger, zap.AtomicLevel, error) {
+	least, err := ParseLevel(o.level)
 	if err != nil {
-		return nil, fmt.Errorf("--log-level: %w", err)
+		return nil, zap.AtomicLevel{}, fmt.Errorf("--log-level: %w", err)
 	}
+	level := zap.NewAtomicLevelAt(least)
 	config := zap.NewProductionEncoderConfig()
 	config.EncodeTime = zapcore.TimeEncoderOfLayout(timeLayout)
 	config.EncodeDuration = zapcore.StringDurationEncoder
@@ -55,16 +59,16 @@ func (o *Options) newTo(w io.Writer, name string) (*zap.Logger, error) {
 		config.EncodeLevel = zapcore.CapitalLevelEncoder
 		encoder = zapcore.NewConsoleEncoder(config)
 	default:
-		return nil, fmt.Errorf("--log-format: %q is neither console nor json", o.format)
+		return nil, level, fmt.Errorf("--log-format: %q is neither console nor json", o.format)
 	}
 	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), level)
 	if o.sampling < 0 {
-		return nil, fmt.Errorf("--log-sampling: %d is negative", o.sampling)
+		return nil, level, fmt.Errorf("--log-sampling: %d is negative", o.sampling)
 	}
 	if o.sampling > 0 {
 		core = zapcore.NewSamplerWithOptions(core, time.Second, o.sampling, sampleEvery)
 	}
-	return zap.New(core).Named(name), nil
+	return zap.New(core).Named(name), level, nil
 }
 
 // docaLevels are the numbers of DOCA's log levels (doca_log_level): disabled,

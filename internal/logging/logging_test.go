@@ -25,7 +25,7 @@ func options(t *testing.T, arguments ...string) *Options {
 
 func TestJSONLinesCarryNameTimeAndFields(t *testing.T) {
 	var out bytes.Buffer
-	log, err := options(t, "--log-format", "json").newTo(&out, "prog")
+	log, _, err := options(t, "--log-format", "json").newTo(&out, "prog")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,12 +47,28 @@ func TestJSONLinesCarryNameTimeAndFields(t *testing.T) {
 
 func TestWhatIsBelowTheLevelIsNotLogged(t *testing.T) {
 	var out bytes.Buffer
-	log, err := options(t, "-l", "warn").newTo(&out, "prog")
+	log, _, err := options(t, "-l", "warn").newTo(&out, "prog")
 	if err != nil {
 		t.Fatal(err)
 	}
 	log.Info("quiet")
 	log.Warn("loud")
+	if text := out.String(); strings.Contains(text, "quiet") || !strings.Contains(text, "loud") {
+		t.Errorf("logged %q", text)
+	}
+}
+
+func TestTheLevelChangesWhileTheLoggerIsUsed(t *testing.T) {
+	var out bytes.Buffer
+	log, level, err := options(t, "-l", "warn").newTo(&out, "prog")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log = log.With(zap.String("channel", "c")) // loggers made before follow as well
+	level.SetLevel(zap.DebugLevel)
+	log.Debug("loud")
+	level.SetLevel(zap.ErrorLevel)
+	log.Warn("quiet")
 	if text := out.String(); strings.Contains(text, "quiet") || !strings.Contains(text, "loud") {
 		t.Errorf("logged %q", text)
 	}
@@ -72,7 +88,7 @@ func TestLevelsHaveNamesAndTheNumbersOfDOCA(t *testing.T) {
 			t.Errorf("ParseLevel(%q) succeeded", text)
 		}
 	}
-	if _, err := options(t, "--log-format", "xml").New("prog"); err == nil {
+	if _, _, err := options(t, "--log-format", "xml").New("prog"); err == nil {
 		t.Error("an unknown format was accepted")
 	}
 }
@@ -80,7 +96,7 @@ func TestLevelsHaveNamesAndTheNumbersOfDOCA(t *testing.T) {
 func TestRepeatedMessagesAreThinnedOut(t *testing.T) {
 	for argument, want := range map[string]int{"5": 5 + 2, "0": 205} {
 		var out bytes.Buffer
-		log, err := options(t, "--log-sampling", argument).newTo(&out, "prog")
+		log, _, err := options(t, "--log-sampling", argument).newTo(&out, "prog")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +111,7 @@ func TestRepeatedMessagesAreThinnedOut(t *testing.T) {
 			t.Errorf("--log-sampling %s logged %d of 205 lines, want %d", argument, got, want)
 		}
 	}
-	if _, err := options(t, "--log-sampling", "-1").New("prog"); err == nil {
+	if _, _, err := options(t, "--log-sampling", "-1").New("prog"); err == nil {
 		t.Error("a negative number was accepted")
 	}
 }

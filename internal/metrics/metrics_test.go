@@ -43,7 +43,7 @@ func (f fakeRelay) Workers() []*datapath.Worker { return nil }
 
 func TestChannelsAreToldApart(t *testing.T) {
 	collector := NewRelayCollector(fakeRelay{
-		{Name: "a", Counters: &datapath.CounterSet{}, Sessions: 2, SessionsTotal: 5},
+		{Name: "a", Counters: &datapath.CounterSet{}, Sessions: 2, SessionsAccepted: 5},
 		{Name: "b", Counters: &datapath.CounterSet{}},
 	})
 	want := `

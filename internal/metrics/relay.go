@@ -4,6 +4,8 @@
 package metrics
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/zc-relay/zc-relay/pkg/datapath"
@@ -12,10 +14,22 @@ import (
 // Channel is what the metrics of a relay's channel are made of.
 type Channel struct {
 	// Name tells the channel from all others of the relay.
-	Name          string
-	Counters      *datapath.CounterSet
-	Sessions      int
-	SessionsTotal uint64
+	Name string
+	// Device, Representor and Service are its parts; Target is where it
+	// forwards to, and Volume what it asks for there.
+	Device, Representor, Service, Target, Volume string
+
+	Counters         *datapath.CounterSet
+	Sessions         int
+	SessionsAccepted uint64
+	SessionsRefused  uint64
+	ExportedBytes    uint64
+
+	TargetReady    bool
+	TargetAttempt  int
+	TargetConnects uint64
+	TargetLosses   uint64
+	TargetFailures uint64
 }
 
 // RelaySource is a relay whose channels and workers may change over time.
@@ -31,17 +45,20 @@ type RelayCollector struct {
 }
 
 type relayMetrics struct {
-	sessions, sessionsTotal *metric
-	queues                  queueMetrics
-	workers                 workerMetrics
+	channel  channelMetrics
+	sessions sessionMetrics
+	link     linkMetrics
+	queues   queueMetrics
+	workers  workerMetrics
 }
 
 const relayPrefix = "zc_relay_"
 
 func newRelayMetrics() relayMetrics {
 	return relayMetrics{
-		sessions:      define(relayPrefix+"sessions", Gauge, "Sessions that are open now.", "channel"),
-		sessionsTotal: define(relayPrefix+"sessions_total", Counter, "Sessions that have been opened.", "channel"),
+		channel:  newChannelMetrics(),
+		sessions: newSessionMetrics(),
+		link:     newLinkMetrics(),
 		queues: newQueueMetrics(relayPrefix, "channel", "Time from taking an IO from the client to answering it.",
 			datapath.NoClientReceive),
 		workers: newWorkerMetrics(relayPrefix),
@@ -49,8 +66,7 @@ func newRelayMetrics() relayMetrics {
 }
 
 func (m *relayMetrics) all() []*metric {
-	all := []*metric{m.sessions, m.sessionsTotal}
-	return append(append(all, m.queues.all()...), m.workers.all()...)
+	return slices.Concat(m.channel.all(), m.sessions.all(), m.link.all(), m.queues.all(), m.workers.all())
 }
 
 // NewRelayCollector makes a collector of source's metrics.
@@ -64,8 +80,9 @@ func (c *RelayCollector) Describe(out chan<- *prometheus.Desc) { describe(out, c
 // Collect implements prometheus.Collector.
 func (c *RelayCollector) Collect(out chan<- prometheus.Metric) {
 	for _, channel := range c.source.Channels() {
-		c.sessions.send(out, float64(channel.Sessions), channel.Name)
-		c.sessionsTotal.send(out, float64(channel.SessionsTotal), channel.Name)
+		c.channel.collect(out, &channel)
+		c.sessions.collect(out, &channel)
+		c.link.collect(out, &channel)
 		c.queues.collect(out, channel.Name, channel.Counters)
 	}
 	c.workers.collect(out, c.source.Workers())

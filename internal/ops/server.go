@@ -1,16 +1,14 @@
-// Package ops is the operations listener of a daemon: metrics and health over
-// HTTP, apart from everything that serves IO.
+// Package ops is how people and machines look at a daemon and steer it, over
+// HTTP and apart from everything that serves IO: Server is open to the
+// management network, Admin to this machine only.
 package ops
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -18,25 +16,13 @@ import (
 	"go.uber.org/zap"
 )
 
-// Bounds on what a client of the listener can take up.
-const (
-	headerTimeout     = 5 * time.Second
-	requestTimeout    = 10 * time.Second
-	idleTimeout       = time.Minute
-	maxHeaderBytes    = 16 << 10
-	maxConnections    = 64
-	maxScrapesAtATime = 4
-)
-
-// Server serves /metrics, /healthz and /readyz. Its methods may be called
+// Server serves /metrics, /healthz, /readyz, /status and a page that shows the
+// status. Nothing of it changes anything. Its methods may be called
 // concurrently.
 type Server struct {
-	listener net.Listener
-	http     http.Server
+	*httpServer
 	registry *prometheus.Registry
-	serving  sync.WaitGroup
-
-	unready atomic.Pointer[error]
+	unready  *atomic.Pointer[error]
 }
 
 // errStarting is why a server is not ready that was not told otherwise.
@@ -44,34 +30,27 @@ var errStarting = errors.New("starting")
 
 // Listen starts to serve on address, HOST:PORT; port 0 picks one. It is not
 // ready before SetReady(nil).
-func Listen(address string, log *zap.Logger) (*Server, error) {
+func Listen(address string, status Status, log *zap.Logger) (*Server, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listen for metrics on %q: %w", address, err)
 	}
-	s := &Server{listener: newLimitedListener(listener, maxConnections), registry: prometheus.NewRegistry()}
+	s := &Server{registry: prometheus.NewRegistry(), unready: &atomic.Pointer[error]{}}
 	s.SetReady(errStarting)
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
-	s.http = http.Server{
-		Handler:           s.handler(),
-		ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ErrorLog: zap.NewStdLog(log),
-	}
-	s.serving.Go(func() {
-		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("metrics are not served any more", zap.Error(err))
-		}
-	})
+	s.httpServer = newHTTPServer("metrics", listener, s.handler(status), log)
 	return s, nil
 }
 
-func (s *Server) handler() http.Handler {
+func (s *Server) handler(status Status) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{
-		MaxRequestsInFlight: maxScrapesAtATime, Timeout: requestTimeout, Registry: s.registry,
+		MaxRequestsInFlight: maxRequestsAtATime, Timeout: requestTimeout, Registry: s.registry,
 	}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.serveReady)
+	mux.Handle("GET /status", serveStatus(status))
+	mux.HandleFunc("GET /{$}", servePage)
 	return mux
 }
 
@@ -90,17 +69,4 @@ func (s *Server) SetReady(reason error) { s.unready.Store(&reason) }
 // Register adds metrics.
 func (s *Server) Register(collector prometheus.Collector) error {
 	return s.registry.Register(collector)
-}
-
-// Address is where the server listens, with the actual port.
-func (s *Server) Address() net.Addr { return s.listener.Addr() }
-
-// Shutdown stops serving. Requests under way may finish until ctx ends.
-func (s *Server) Shutdown(ctx context.Context) error {
-	err := s.http.Shutdown(ctx)
-	if err != nil {
-		err = errors.Join(fmt.Errorf("end the metrics listener: %w", err), s.http.Close())
-	}
-	s.serving.Wait()
-	return err
 }

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func start(t *testing.T) *Server {
 	t.Helper()
-	s, err := Listen("127.0.0.1:0", zap.NewNop())
+	s, err := Listen("127.0.0.1:0", testStatus, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestMetricsIncludeBuildAndWhatIsRegistered(t *testing.T) {
 
 func TestAnAddressInUseIsNamed(t *testing.T) {
 	s := start(t)
-	if _, err := Listen(s.Address().String(), zap.NewNop()); err == nil || !strings.Contains(err.Error(), s.Address().String()) {
+	if _, err := Listen(s.Address().String(), testStatus, zap.NewNop()); err == nil || !strings.Contains(err.Error(), s.Address().String()) {
 		t.Errorf("second listener: %v", err)
 	}
 }

@@ -29,6 +29,7 @@ type Flags struct {
 	cpus          []string
 	poll          string
 	metricsListen string
+	adminListen   string
 	rdma          rdmaFlags
 	tls           tlsFlags
 	keepAlive     controlmsg.KeepAliveConfig
@@ -39,7 +40,8 @@ type Flags struct {
 func (o *Flags) Add(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.cpus, "cpu", nil, "pin a worker to this core; repeatable, and takes lists like 0-3 (default: two workers that are not pinned)")
 	f.StringVar(&o.poll, "poll", progress.Adaptive.String(), "what an idle worker does: adaptive, busy or event")
-	f.StringVar(&o.metricsListen, "metrics-listen", "", "address of /metrics, /healthz and /readyz (default: none)")
+	f.StringVar(&o.metricsListen, "metrics-listen", "", "address of the status page, /status, /metrics, /healthz and /readyz (default: none)")
+	f.StringVar(&o.adminListen, "admin-listen", "", "address for administration: unix:PATH, or a loopback address, which every user of the machine can reach (default: none)")
 	o.rdma.add(f)
 	o.tls.add(f)
 	keepAlive := controlmsg.DefaultKeepAlive()
@@ -59,6 +61,8 @@ type Environment struct {
 	TLS         *mutualtls.Credentials // nil for plain text
 
 	ops       *ops.Server // nil if nobody listens
+	level     zap.AtomicLevel
+	status    *statusSource
 	lifecycle *lifecycle
 }
 
@@ -75,6 +79,7 @@ func (e *Environment) Register(collector prometheus.Collector) error {
 
 // SetReady tells /readyz and the service manager whether the daemon can serve, and if not why.
 func (e *Environment) SetReady(err error) {
+	e.status.setReady(err)
 	if err == nil {
 		e.lifecycle.notifier.Status("ready")
 	} else {
@@ -85,9 +90,6 @@ func (e *Environment) SetReady(err error) {
 	}
 }
 
-// opsShutdownTimeout bounds the end of the operations listener.
-const opsShutdownTimeout = 2 * time.Second
-
 // Run makes the environment of the flags and calls body in it.
 func (o *Flags) Run(ctx context.Context, name string, body func(context.Context, *Environment) error) (err error) {
 	env, err := o.environment(name)
@@ -96,15 +98,10 @@ func (o *Flags) Run(ctx context.Context, name string, body func(context.Context,
 	}
 	defer func() { _ = env.Log.Sync() }() // standard error cannot be synced everywhere
 	program.ReserveProcessors(len(env.CPUs))
-	if o.metricsListen != "" {
-		if env.ops, err = o.listen(env.Log); err != nil {
-			return err
-		}
-		defer func() {
-			ending, cancel := context.WithTimeout(context.Background(), opsShutdownTimeout)
-			defer cancel()
-			err = errors.Join(err, env.ops.Shutdown(ending))
-		}()
+	listeners, err := o.listen(env)
+	defer func() { err = errors.Join(err, endListeners(listeners)) }()
+	if err != nil {
+		return err
 	}
 	env.Log.Info("starting", zap.String("version", buildinfo.Version()), zap.Ints("cpus", env.CPUs), zap.String("poll", o.poll))
 	err = env.lifecycle.call(ctx, func() error { return body(ctx, env) })
@@ -115,7 +112,7 @@ func (o *Flags) Run(ctx context.Context, name string, body func(context.Context,
 }
 
 func (o *Flags) environment(name string) (*Environment, error) {
-	log, err := o.logging.New(name)
+	log, level, err := o.logging.New(name)
 	if err != nil {
 		return nil, err
 	}
@@ -140,8 +137,8 @@ func (o *Flags) environment(name string) (*Environment, error) {
 		return nil, err
 	}
 	env := &Environment{
-		lifecycle: newLifecycle(log),
-		Log:       log, RDMA: provider, RDMAAddress: address, CPUs: cpus,
+		lifecycle: newLifecycle(log), status: newStatusSource(name), level: level,
+		Log: log, RDMA: provider, RDMAAddress: address, CPUs: cpus,
 		Policy: progress.Policy{Mode: mode}, KeepAlive: o.keepAlive, TLS: credentials,
 	}
 	if credentials != nil {
@@ -176,15 +173,6 @@ func (o *Flags) workerCPUs() ([]int, error) {
 		cpus = append(cpus, program.AnyCPU)
 	}
 	return cpus, nil
-}
-
-func (o *Flags) listen(log *zap.Logger) (*ops.Server, error) {
-	server, err := ops.Listen(o.metricsListen, log)
-	if err != nil {
-		return nil, fmt.Errorf("--metrics-listen: %w", err)
-	}
-	log.Info("serving metrics and health", zap.Stringer("address", server.Address()))
-	return server, nil
 }
 
 // runner is a service that New has made.

@@ -28,15 +28,27 @@ func (s *CounterSet) of(queue int, worker *Worker) *Counters {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := counterKey{queue, worker}
-	c := s.counters[key]
-	if c == nil {
-		if s.counters == nil {
-			s.counters = make(map[counterKey]*Counters)
-		}
-		c = &Counters{}
-		s.counters[key] = c
+	if c := s.counters[key]; c != nil {
+		return c
 	}
+	if s.counters == nil {
+		s.counters = make(map[counterKey]*Counters)
+	}
+	c := s.inherit(queue)
+	s.counters[key] = c
 	return c
+}
+
+// inherit returns the queue's counters of a worker that has stopped, so that
+// there are never more than workers that run, or new ones.
+func (s *CounterSet) inherit(queue int) *Counters {
+	for key, c := range s.counters {
+		if key.queue == queue && key.worker.hasStopped() {
+			delete(s.counters, key)
+			return c
+		}
+	}
+	return &Counters{}
 }
 
 // countersOf is where a lane counts: its own counters, unless set shares them.

@@ -64,7 +64,7 @@ func TestEveryLatencyFallsIntoTheFirstBucketThatHoldsIt(t *testing.T) {
 
 func TestCountsShowWhenTheyArePublished(t *testing.T) {
 	var set CounterSet
-	c := set.of(testQueue, nil)
+	c := set.of(testQueue, &Worker{})
 	c.take()
 	c.take()
 	c.answer(iomsg.Write, status.Success, 4096, 2000)
@@ -102,9 +102,25 @@ func TestQueuesOfOneIndexAreAddedUpOverTheWorkers(t *testing.T) {
 	}
 }
 
+func TestANewWorkerGoesOnWithTheCountsOfOneThatHasStopped(t *testing.T) {
+	var set CounterSet
+	former := &Worker{stopped: make(chan struct{})}
+	c := set.of(0, former)
+	if other := set.of(0, &Worker{}); other == c {
+		t.Fatal("two workers that run share counters")
+	}
+	close(former.stopped)
+	if heir := set.of(0, &Worker{}); heir != c {
+		t.Error("the counters of the stopped worker are lost")
+	}
+	if other := set.of(1, &Worker{}); other == c {
+		t.Error("two queues share counters")
+	}
+}
+
 func TestReadersSeeWholeCountsWhileTheWorkerCounts(t *testing.T) {
 	var set CounterSet
-	c := set.of(0, nil)
+	c := set.of(0, &Worker{})
 	const batches, batch = 2000, 7
 	var reading sync.WaitGroup
 	stop := make(chan struct{})

@@ -28,6 +28,9 @@ func (l *RelayLane) Start(ctx context.Context) error {
 // and everything before it has been answered.
 func (l *RelayLane) Stopped() <-chan struct{} { return l.stopped }
 
+// Depth is how many requests the client may have outstanding.
+func (l *RelayLane) Depth() int { return l.config.Depth }
+
 // InFlight is how many requests await the target's answer, for observers.
 func (l *RelayLane) InFlight() int { return int(l.inFlight.Load()) }
 

@@ -109,6 +109,16 @@ func (w *Worker) Stop() error {
 // does not return.
 func (w *Worker) CheckAlive(ctx context.Context) error { return w.do(ctx, func() {}) }
 
+// hasStopped reports whether the thread has ended.
+func (w *Worker) hasStopped() bool {
+	select {
+	case <-w.stopped:
+		return true
+	default:
+		return false
+	}
+}
+
 // Lanes is how many lanes the worker serves.
 func (w *Worker) Lanes() int { return int(w.lanes.Load()) }
 

@@ -29,7 +29,7 @@ type channel struct {
 	retire   context.CancelFunc
 	served   chan struct{} // closed when no more clients are accepted
 
-	counters datapath.CounterSet
+	counters *datapath.CounterSet
 	exported atomic.Int64 // bytes of client memory
 	clients  *instanceRegistry
 	accepted atomic.Uint64
@@ -43,7 +43,10 @@ type channel struct {
 }
 
 func newChannel(r *Relay, config *ChannelConfig) *channel {
-	c := &channel{relay: r, id: config.ChannelID, served: make(chan struct{}), sessions: make(map[*session]struct{}), clients: newInstanceRegistry()}
+	c := &channel{
+		relay: r, id: config.ChannelID, counters: r.countersOf(config.ChannelID), clients: newInstanceRegistry(),
+		served: make(chan struct{}), sessions: make(map[*session]struct{}),
+	}
 	c.log = r.log.With(zap.String("channel", c.id.Name), zap.String("representor", c.id.Representor))
 	c.settings.Store(config)
 	c.link = newTargetLink(c)

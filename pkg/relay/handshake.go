@@ -151,7 +151,7 @@ func (s *session) newLane(queue int, clientConsumer comch.ConsumerID) (*datapath
 		return nil, 0, errors.Join(fmt.Errorf("create Comch producer to consumer %d: %w", clientConsumer, err), consumer.Close())
 	}
 	lane, err := datapath.NewRelayLane(ctx, datapath.RelayLaneConfig{
-		Worker: s.channel.workers.Pick(), Queue: queue, Counters: &s.channel.counters, Device: s.target.device, Domain: s.domain, Export: s.registered,
+		Worker: s.channel.workers.Pick(), Queue: queue, Counters: s.channel.counters, Device: s.target.device, Domain: s.domain, Export: s.registered,
 		ExportLength: s.config.Export.Length, ExportAccess: s.access,
 		Consumer: consumer, Producer: producer,
 		Depth: depth, BufferSize: s.config.BufferSize, OnFailure: s.laneFailed(queue),

@@ -111,8 +111,9 @@ type Relay struct {
 	sessionID    atomic.Uint64
 	sessionCount atomic.Int64
 
-	mu       sync.Mutex // guards what follows
-	channels []*channel // in the order of the configuration, then those that are being removed
+	mu       sync.Mutex                         // guards what follows
+	counters map[ChannelID]*datapath.CounterSet // of all channels there have been
+	channels []*channel                         // in the order of the configuration, then those that are being removed
 	serving  context.Context
 	serve    sync.WaitGroup // of channels
 }
@@ -248,11 +249,25 @@ func (r *Relay) Sessions() int { return int(r.sessionCount.Load()) }
 // SessionsTotal is how many clients have connected so far.
 func (r *Relay) SessionsTotal() uint64 { return r.sessionID.Load() }
 
-// newChannel makes a channel with its workers and its Comch server.
+// newChannel makes a channel with its workers and its Comch server. The relay
+// must be locked once it serves.
 func (r *Relay) newChannel(ctx context.Context, config *ChannelConfig) (*channel, error) {
 	c := newChannel(r, config)
 	if err := c.start(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("channel %v: %w", config.ChannelID, err), c.close())
 	}
 	return c, nil
+}
+
+// countersOf returns what the queues of a channel count in. It outlives the
+// channel, so that counts go on when a channel is removed and added again. The
+// relay must be locked once it serves.
+func (r *Relay) countersOf(id ChannelID) *datapath.CounterSet {
+	if r.counters == nil {
+		r.counters = make(map[ChannelID]*datapath.CounterSet)
+	}
+	if r.counters[id] == nil {
+		r.counters[id] = &datapath.CounterSet{}
+	}
+	return r.counters[id]
 }

@@ -16,6 +16,8 @@ import (
 
 // session is one client connection with its target connection.
 type session struct {
+	id         uint64
+	opened     time.Time
 	channel    *channel
 	settings   *ChannelConfig // of when it began
 	log        *zap.Logger
@@ -48,7 +50,7 @@ func newSession(c *channel, connection comch.Connection) *session {
 	peer := connection.Peer()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &session{
-		channel: c, settings: c.settings.Load(), connection: connection, ctx: ctx, cancel: cancel, lanes: &laneList{},
+		id: id, opened: time.Now(), channel: c, settings: c.settings.Load(), connection: connection, ctx: ctx, cancel: cancel, lanes: &laneList{},
 		released: make(chan struct{}),
 		log:      c.log.With(zap.Uint64("session", id), zap.Int("client_pid", peer.PID), zap.Uint32("client_uid", peer.UID)),
 		client:   c.newResponder(connection),

@@ -27,6 +27,7 @@ type ChannelStatus struct {
 	// they have exported.
 	Sessions      int
 	ExportedBytes uint64
+	OpenSessions  []SessionStatus
 	// SessionsAccepted and SessionsRefused count since the start. Clients
 	// that the Comch server itself has turned away are not among them.
 	SessionsAccepted uint64
@@ -48,13 +49,12 @@ func (c *channel) status() ChannelStatus {
 	link, _ := c.link.snapshot()
 	s := ChannelStatus{
 		ChannelID: c.id, Address: c.address(), Target: settings.Target, Volume: settings.Volume, Link: link, Limits: settings.Limits,
-		Counters: &c.counters, ExportedBytes: uint64(c.exported.Load()), SessionsAccepted: c.accepted.Load(), SessionsRefused: c.refused.Load(),
+		Counters: c.counters, ExportedBytes: uint64(c.exported.Load()), SessionsAccepted: c.accepted.Load(), SessionsRefused: c.refused.Load(),
 	}
 	if c.ownPool != nil {
 		s.OwnWorkers = len(c.ownPool.Workers())
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s.Sessions, s.Retiring = len(c.sessions), c.retiring
+	s.OpenSessions, s.Retiring = c.sessionStatus(), c.isRetiring()
+	s.Sessions = len(s.OpenSessions)
 	return s
 }

@@ -43,6 +43,9 @@ func (c Count) Or(other Count) Count {
 	return other
 }
 
+// Number is the limit; false if there is none, because c is infinite or unset.
+func (c Count) Number() (n uint32, ok bool) { return c.n, c.state == finite }
+
 // allows reports whether a further attempt may follow after done attempts.
 func (c Count) allows(done uint32) bool { return c.state == unbounded || done < c.n }
 

@@ -1,0 +1,137 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"go.uber.org/zap"
+)
+
+// unixPrefix marks an address that is the path of a Unix socket.
+const unixPrefix = "unix:"
+
+// AdminConfig says what an Admin serves.
+type AdminConfig struct {
+	// Address is "unix:PATH", or IP:PORT with a loopback address. Every user
+	// of the machine can reach the latter, only the daemon's user and root the
+	// former.
+	Address string
+	Status  Status
+	// Level is the least severity that Log logs.
+	Level zap.AtomicLevel
+	Log   *zap.Logger
+}
+
+// Admin is the listener for whoever runs the daemon, on its own machine: what
+// it serves tells secrets of the process (profiles) or changes it (the log
+// level, and what Handle adds).
+type Admin struct {
+	*httpServer
+	mux *http.ServeMux
+}
+
+// ListenAdmin starts to serve.
+func ListenAdmin(config AdminConfig) (*Admin, error) {
+	listener, err := listenAdmin(config.Address)
+	if err != nil {
+		return nil, fmt.Errorf("listen for administration: %w", err)
+	}
+	a := &Admin{mux: http.NewServeMux()}
+	a.mux.Handle("GET /status", serveStatus(config.Status))
+	a.mux.Handle("GET /loglevel", config.Level)
+	a.mux.Handle("PUT /loglevel", setLevel(config.Level, config.Log))
+	a.handleProfiles()
+	// A page in a browser of this machine could reach a loopback address.
+	guarded := http.NewCrossOriginProtection().Handler(localHostOnly(listener.Addr(), a.mux))
+	a.httpServer = newHTTPServer("admin", listener, guarded, config.Log)
+	return a, nil
+}
+
+// Handle serves one more pattern of http.ServeMux.
+func (a *Admin) Handle(pattern string, handler http.Handler) { a.mux.Handle(pattern, handler) }
+
+// handleProfiles serves what net/http/pprof does, profiles of everything the
+// runtime knows, and runtime/trace. Several at a time would measure each other.
+func (a *Admin) handleProfiles() {
+	profiles := http.NewServeMux()
+	profiles.HandleFunc("GET /debug/pprof/", pprof.Index)
+	profiles.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	profiles.HandleFunc("GET /debug/pprof/profile", boundSeconds(pprof.Profile))
+	profiles.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	profiles.HandleFunc("GET /debug/pprof/trace", boundSeconds(pprof.Trace))
+	a.mux.Handle("GET /debug/pprof/", limitRequests(maxRequestsAtATime, profiles))
+}
+
+// maxProfileSeconds bounds a profile or trace, which slows the process down.
+const maxProfileSeconds = 300
+
+func boundSeconds(handler http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		text := r.FormValue("seconds")
+		if seconds, err := strconv.ParseFloat(text, 64); text != "" && (err != nil || !(seconds > 0 && seconds <= maxProfileSeconds)) {
+			http.Error(w, fmt.Sprintf("seconds=%q is not a number above 0, up to %d", text, maxProfileSeconds), http.StatusBadRequest)
+			return
+		}
+		handler(w, r)
+	}
+}
+
+// setLevel changes the log level: {"level":"debug"}, or the form value level.
+func setLevel(level zap.AtomicLevel, log *zap.Logger) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		before := level.Level()
+		level.ServeHTTP(w, r)
+		if after := level.Level(); after != before {
+			log.Log(max(before, after, zap.WarnLevel), "log level changed", zap.Stringer("from", before), zap.Stringer("to", after))
+		}
+	})
+}
+
+// localHostOnly refuses requests whose Host names another host: a page that
+// has its name resolve to this machine's loopback address could send them.
+func localHostOnly(address net.Addr, handler http.Handler) http.Handler {
+	if address.Network() == "unix" {
+		return handler
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = r.Host
+		}
+		if ip, err := netip.ParseAddr(strings.Trim(host, "[]")); host != "localhost" && (err != nil || !ip.IsLoopback()) {
+			http.Error(w, fmt.Sprintf("host %q is not this machine's loopback address", r.Host), http.StatusForbidden)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
+var errNotLocal = errors.New("it is open to this machine only: use unix:/run/zc-relay/admin.sock, or a loopback address such as 127.0.0.1:9472")
+
+func listenAdmin(address string) (net.Listener, error) {
+	if path, isUnix := strings.CutPrefix(address, unixPrefix); isUnix {
+		return listenUnix(path)
+	}
+	if strings.ContainsRune(address, filepath.Separator) {
+		return nil, fmt.Errorf("address %q: a path is written %s%s", address, unixPrefix, address)
+	}
+	parsed, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("address %q is neither unix:PATH nor IP:PORT: %w", address, errNotLocal)
+	}
+	if !parsed.Addr().Unmap().IsLoopback() {
+		return nil, fmt.Errorf("address %q is not a loopback address: %w", address, errNotLocal)
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("address %q: %w", address, err)
+	}
+	return listener, nil
+}

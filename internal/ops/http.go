@@ -1,0 +1,93 @@
+package ops
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Bounds on what a client of a listener can take up.
+const (
+	headerTimeout      = 5 * time.Second
+	requestTimeout     = 10 * time.Second
+	idleTimeout        = time.Minute
+	maxHeaderBytes     = 16 << 10
+	maxBodyBytes       = 64 << 10
+	maxConnections     = 64
+	maxRequestsAtATime = 4 // of the kind that costs something
+)
+
+// httpServer is an HTTP server within these bounds.
+type httpServer struct {
+	listener net.Listener
+	http     http.Server
+	serving  sync.WaitGroup
+	name     string
+}
+
+func newHTTPServer(name string, listener net.Listener, handler http.Handler, log *zap.Logger) *httpServer {
+	s := &httpServer{name: name, listener: newLimitedListener(listener, maxConnections)}
+	s.http = http.Server{
+		Handler:           http.MaxBytesHandler(handler, maxBodyBytes),
+		ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ErrorLog: zap.NewStdLog(log),
+	}
+	s.serving.Go(func() {
+		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("the listener serves no more", zap.String("listener", name), zap.Error(err))
+		}
+	})
+	return s
+}
+
+// Address is where the server listens, with the actual port.
+func (s *httpServer) Address() net.Addr { return s.listener.Addr() }
+
+// Shutdown stops serving. Requests under way may finish until ctx ends.
+func (s *httpServer) Shutdown(ctx context.Context) error {
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("end the %s listener: %w", s.name, err), s.http.Close())
+	}
+	s.serving.Wait()
+	return err
+}
+
+// limitRequests refuses requests beyond a number at a time.
+func limitRequests(limit int, handler http.Handler) http.Handler {
+	places := make(chan struct{}, limit)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+			handler.ServeHTTP(w, r)
+		default:
+			http.Error(w, fmt.Sprintf("%d such requests are under way already: try again", limit), http.StatusServiceUnavailable)
+		}
+	})
+}
+
+// Status tells how the daemon stands: a value that encoding/json can marshal.
+// It is called by several goroutines at once.
+type Status func() any
+
+// serveStatus answers with the status as JSON, read anew each time.
+func serveStatus(status Status) http.Handler {
+	return limitRequests(maxRequestsAtATime, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		document, err := json.MarshalIndent(status(), "", "  ")
+		if err != nil {
+			http.Error(w, fmt.Sprintf("marshal the status: %v", err), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		_, _ = w.Write(append(document, '\n')) // a client that went is its own business
+	}))
+}

@@ -1,0 +1,56 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/internal/ops"
+)
+
+// listener is one of the operations listeners.
+type listener interface {
+	Shutdown(ctx context.Context) error
+}
+
+// listen starts the operations listeners that the flags ask for, and returns
+// also after an error those that were started.
+func (o *Flags) listen(env *Environment) ([]listener, error) {
+	var listeners []listener
+	if o.metricsListen != "" {
+		server, err := ops.Listen(o.metricsListen, env.status.document, env.Log)
+		if err != nil {
+			return listeners, fmt.Errorf("--metrics-listen: %w", err)
+		}
+		env.ops = server
+		listeners = append(listeners, server)
+		env.Log.Info("serving metrics and health", zap.Stringer("address", server.Address()))
+	}
+	if o.adminListen != "" {
+		admin, err := ops.ListenAdmin(ops.AdminConfig{
+			Address: o.adminListen, Status: env.status.document, Level: env.level, Log: env.Log,
+		})
+		if err != nil {
+			return listeners, fmt.Errorf("--admin-listen: %w", err)
+		}
+		listeners = append(listeners, admin)
+		env.Log.Info("serving administration", zap.Stringer("address", admin.Address()))
+	}
+	return listeners, nil
+}
+
+// listenerEndTimeout bounds the end of the operations listeners.
+const listenerEndTimeout = 2 * time.Second
+
+func endListeners(listeners []listener) error {
+	ctx, cancel := context.WithTimeout(context.Background(), listenerEndTimeout)
+	defer cancel()
+	var errs []error
+	for _, l := range listeners {
+		errs = append(errs, l.Shutdown(ctx))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,142 @@
+// Package statusreport is how a daemon stands at one moment, as a document for
+// machines and as text for people.
+package statusreport
+
+import "time"
+
+// Schema names the document's format. Fields may be added within a version;
+// docs/status.schema.json describes all of them.
+const Schema = "zc-relay.status/1"
+
+// Document is the status of a daemon. Counts grow from the daemon's start and
+// are never reset.
+type Document struct {
+	Schema  string    `json:"schema"`
+	Program string    `json:"program"` // "zc-relay" or "target"
+	Version string    `json:"version"`
+	PID     int       `json:"pid"`
+	Started time.Time `json:"started_at"`
+	Now     time.Time `json:"now"`
+	// Ready is whether new sessions can be served, Reason why not.
+	Ready  bool   `json:"ready"`
+	Reason string `json:"not_ready_reason,omitempty"`
+
+	Workers []Worker `json:"workers"`
+	// Channels are a relay's, Volumes a target's.
+	Channels []Channel `json:"channels,omitempty"`
+	Volumes  []Volume  `json:"volumes,omitempty"`
+	// Sessions are a target's; those of a relay belong to its channels.
+	Sessions *SessionCount `json:"sessions,omitempty"`
+}
+
+// Worker is a data-path thread.
+type Worker struct {
+	Index       int    `json:"index"`
+	CPU         *int   `json:"cpu"` // null if the thread is not pinned
+	Queues      int    `json:"queues"`
+	Hits        uint64 `json:"poll_hits"`
+	Misses      uint64 `json:"poll_misses"`
+	Sleeps      uint64 `json:"sleeps"`
+	LateWakeups uint64 `json:"late_wakeups"`
+}
+
+// Channel is a Comch service with its target.
+type Channel struct {
+	Name        string `json:"name"` // DEVICE/REPRESENTOR/SERVICE
+	Device      string `json:"device"`
+	Representor string `json:"representor"`
+	Service     string `json:"service"`
+	Address     string `json:"address,omitempty"`
+	Target      string `json:"target"`
+	Volume      string `json:"volume"`
+	Link        Link   `json:"link"`
+	SessionCount
+	Refused uint64 `json:"sessions_refused"`
+	// Exported is the client memory that all sessions have exported.
+	Exported uint64 `json:"exported_bytes"`
+	// Retiring means that the channel was removed from the configuration and
+	// waits for its sessions to end.
+	Retiring bool      `json:"retiring"`
+	Sessions []Session `json:"sessions"`
+	Queues   []Queue   `json:"queues"`
+}
+
+// Link is a channel's standing connection to its target.
+type Link struct {
+	// State is "connecting", "ready", "waiting" for the next attempt, or
+	// "given-up".
+	State string    `json:"state"`
+	Since time.Time `json:"since"`
+	// Reason is why it is not ready.
+	Reason string `json:"reason,omitempty"`
+	// Attempt is the latest attempt since the target was found to be down or,
+	// while waiting, the next one, of at most MaxAttempts; null is without end.
+	Attempt     int        `json:"attempt"`
+	MaxAttempts *int       `json:"max_attempts"`
+	NextAttempt *time.Time `json:"next_attempt_at"`
+	// Connects and Losses count how often the link was made and lost, Failures
+	// the attempts that failed.
+	Connects uint64 `json:"connects"`
+	Losses   uint64 `json:"losses"`
+	Failures uint64 `json:"failures"`
+}
+
+// SessionCount counts sessions.
+type SessionCount struct {
+	Open  int    `json:"sessions_open"`
+	Total uint64 `json:"sessions_total"`
+}
+
+// Session is one client's.
+type Session struct {
+	ID        uint64         `json:"id"`
+	ClientPID int            `json:"client_pid"`
+	ClientUID uint32         `json:"client_uid"`
+	Opened    time.Time      `json:"opened_at"`
+	Queues    []SessionQueue `json:"queues"`
+}
+
+// SessionQueue is one queue of a session.
+type SessionQueue struct {
+	Index    int `json:"index"`
+	Depth    int `json:"depth"`
+	InFlight int `json:"in_flight"`
+}
+
+// Volume is what a target stores.
+type Volume struct {
+	Name      string  `json:"name"`
+	UUID      string  `json:"uuid"`
+	Size      uint64  `json:"size_bytes"`
+	BlockSize uint32  `json:"block_size_bytes"`
+	ReadOnly  bool    `json:"read_only"`
+	Queues    []Queue `json:"queues"`
+}
+
+// Queue is what the queues with one index have done, of all sessions that
+// there have been.
+type Queue struct {
+	Index        int                  `json:"index"`
+	InFlight     int64                `json:"in_flight"`
+	BackPressure map[string]uint64    `json:"back_pressure"`
+	Operations   map[string]Operation `json:"operations"`
+}
+
+// Operation is what has become of the IOs of one kind.
+type Operation struct {
+	Succeeded uint64            `json:"succeeded"`
+	Failed    map[string]uint64 `json:"failed"` // by symbolic code
+	Bytes     uint64            `json:"bytes"`
+	Latency   Latency           `json:"latency"`
+}
+
+// Latency is the distribution of all latencies since the start. Percentiles
+// are upper bounds of histogram buckets that are 9 % wide; null if there is
+// nothing to take them from.
+type Latency struct {
+	Sum  uint64  `json:"sum_ns"` // of all IOs, also the failed
+	Mean *uint64 `json:"mean_ns"`
+	P50  *uint64 `json:"p50_ns"`
+	P99  *uint64 `json:"p99_ns"`
+	P999 *uint64 `json:"p99_9_ns"`
+}
