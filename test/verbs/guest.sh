@@ -27,15 +27,24 @@ check() {
     failures[$device]=$((failures[$device] + 1))
 }
 
-# conformance DEVICE: the tests of the provider, of which none may be skipped
-conformance() {
-    ZC_RELAY_VERBS_DEVICES=${1}0=${address[$1]} "$directory/verbs.test" -test.v -test.timeout 300s >"$scratch/conformance.log" 2>&1 || {
-        grep -v '^=== ' "$scratch/conformance.log"
+# provider_tests DEVICE PASSING FLAG...: tests of the provider, of which none
+# may be skipped and PASSING has to be one
+provider_tests() {
+    local device=$1 passing=$2
+    shift 2
+    ZC_RELAY_VERBS_DEVICES=${device}0=${address[$device]} "$directory/verbs.test" -test.v -test.timeout 600s "$@" >"$scratch/provider.log" 2>&1 || {
+        grep -v '^=== ' "$scratch/provider.log"
         return 1
     }
-    grep -q -- "--- PASS: TestProviderKeepsThePromisesOfTheSeam/${1}0 " "$scratch/conformance.log" &&
-        ! grep '^--- SKIP' "$scratch/conformance.log"
+    grep -q -- "--- PASS: $passing " "$scratch/provider.log" && ! grep '^--- SKIP' "$scratch/provider.log"
 }
+
+conformance() { provider_tests "$1" "TestProviderKeepsThePromisesOfTheSeam/${1}0" -test.skip "$strangers"; }
+
+# strangers are the tests with the embedded endpoint, or a hand-made stream, at
+# the other end.
+strangers='EmbeddedEndpoint|ViolateTheProtocol'
+embedded() { provider_tests siw "TestTheEmbeddedEndpointAndADeviceKeepThePromisesTogether/siw0/verbs_connects,_CRC_true" -test.run "$strangers"; }
 
 # fault_tests kill or stop one of the daemons.
 fault_tests=(
@@ -165,6 +174,7 @@ for device in rxe siw; do
     chain $device
     check $device "control connections over another address" apart $device
 done
+check siw "conformance suite between siw and the provider iwarp, both ways, CRC off and on; broken frames" embedded
 for crc in "" --rdma-crc; do
     mixed iwarp verbs $crc
     mixed verbs iwarp $crc

@@ -25,4 +25,4 @@ go build -tags verbs -o "$work/bin/" ./cmd/...
 go test -c -tags verbs -o "$work/verbs.test" ./pkg/rdma/verbs
 go test -c -o "$work/e2e.test" ./test/e2e
 cp "$here"/guest.sh "$here"/chain.sh "$work/"
-RDMA_VM_SIW=yes test/siw/rdma-vm.sh --share "$work" --mem 1536 --timeout 900 -- bash "$work/guest.sh" "$work"
+RDMA_VM_SIW=yes test/siw/rdma-vm.sh --share "$work" --mem 1536 --timeout 1800 -- bash "$work/guest.sh" "$work"

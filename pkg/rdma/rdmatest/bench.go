@@ -10,28 +10,39 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// bench is what one test works on: a device and the ends it has made, all of
-// them driven by the test's own thread.
+// bench is what one test works on: the devices of the ends that connect and of
+// those that accept, which may be the same, and the ends it has made on them,
+// all of them driven by the test's own thread.
 type bench struct {
 	*testing.T
-	config Config
-	device rdma.Device
-	ends   []*end
+	config    Config
+	device    rdma.Device
+	responder rdma.Device
+	ends      []*end
 }
 
 func newBench(t *testing.T, config Config) *bench {
 	t.Helper()
-	device, err := config.Provider.Open(config.Address)
-	if err != nil {
-		t.Fatalf("open device %v: %v", config.Address, err)
+	device := open(t, config.Provider, config.Address)
+	responder := device
+	if config.Responder != config.Provider {
+		responder = open(t, config.Responder, config.Address)
 	}
-	b := &bench{T: t, config: config, device: device}
+	return &bench{T: t, config: config, device: device, responder: responder}
+}
+
+func open(t *testing.T, provider rdma.Provider, address netip.Addr) rdma.Device {
+	t.Helper()
+	device, err := provider.Open(address)
+	if err != nil {
+		t.Fatalf("open device %v: %v", address, err)
+	}
 	t.Cleanup(func() {
 		if err := device.Close(); err != nil {
 			t.Errorf("close device: %v", err)
 		}
 	})
-	return b
+	return device
 }
 
 func (b *bench) context() context.Context {
@@ -42,7 +53,7 @@ func (b *bench) context() context.Context {
 
 func (b *bench) listen() rdma.Listener {
 	b.Helper()
-	l, err := b.device.Listen(b.context(), netip.AddrPortFrom(b.config.Address, 0))
+	l, err := b.responder.Listen(b.context(), netip.AddrPortFrom(b.config.Address, 0))
 	if err != nil {
 		b.Fatalf("listen: %v", err)
 	}
@@ -83,7 +94,7 @@ func (b *bench) connect(initiator, responder *end) {
 // has received the initiator's hello.
 func (b *bench) pair() (initiator, responder *end) {
 	b.Helper()
-	initiator, responder = b.end(), b.end()
+	initiator, responder = b.end(), b.peer()
 	b.connect(initiator, responder)
 	responder.postReceive(helloID, 0, helloBytes)
 	initiator.send(helloID, 0, helloBytes)

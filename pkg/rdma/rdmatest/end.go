@@ -20,6 +20,7 @@ const (
 // memory, a completion queue and the connection.
 type end struct {
 	bench  *bench
+	device rdma.Device
 	domain rdma.ProtectionDomain
 	queue  rdma.CompletionQueue
 	conn   rdma.Connection // the latest of conns, mostly the only one
@@ -39,21 +40,28 @@ type mem struct {
 	bytes  []byte
 }
 
-// end makes an end that is not connected. It is torn down with the test.
+// end makes an end that is not connected and will not accept. It is torn down
+// with the test.
 func (b *bench) end() *end {
 	b.Helper()
-	return b.endOf(memoryBytes)
+	return b.endOf(b.device, memoryBytes)
+}
+
+// peer makes an end that is not connected and will accept.
+func (b *bench) peer() *end {
+	b.Helper()
+	return b.endOf(b.responder, memoryBytes)
 }
 
 // endOf makes an end with that much memory.
-func (b *bench) endOf(size uint64) *end {
+func (b *bench) endOf(device rdma.Device, size uint64) *end {
 	b.Helper()
-	e := &end{bench: b}
+	e := &end{bench: b, device: device}
 	var err error
-	if e.domain, err = b.device.NewProtectionDomain(); err != nil {
+	if e.domain, err = device.NewProtectionDomain(); err != nil {
 		b.Fatalf("make protection domain: %v", err)
 	}
-	if e.queue, err = b.device.NewCompletionQueue(2 * requests); err != nil {
+	if e.queue, err = device.NewCompletionQueue(2 * requests); err != nil {
 		b.Fatalf("make completion queue: %v", err)
 	}
 	e.config = rdma.ConnectionConfig{

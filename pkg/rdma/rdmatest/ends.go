@@ -167,7 +167,7 @@ func lastWords(b *bench) {
 }
 
 func endIsLocal(b *bench) {
-	shared, y, z := b.end(), b.end(), b.end()
+	shared, y, z := b.end(), b.peer(), b.peer()
 	b.connect(shared, y)
 	first := shared.conn
 	z.config.Receives = []rdma.ReceiveRequest{z.receiveRequest(1, 0, helloBytes)}

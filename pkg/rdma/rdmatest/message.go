@@ -24,7 +24,7 @@ var messageTests = []conformanceTest{
 }
 
 func firstMessages(b *bench) {
-	x, y := b.end(), b.end()
+	x, y := b.end(), b.peer()
 	for i := range 3 {
 		y.config.Receives = append(y.config.Receives, y.receiveRequest(uint64(i), i*helloBytes, helloBytes))
 	}

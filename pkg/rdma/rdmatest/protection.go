@@ -16,7 +16,7 @@ var protectionTests = []conformanceTest{
 }
 
 func freshKeys(b *bench) {
-	e := b.endOf(4096)
+	e := b.endOf(b.device, 4096)
 	seen := map[uint32]bool{}
 	for range 200 {
 		m, err := e.domain.Register(e.mem.region, allRights)
@@ -44,7 +44,7 @@ func forbidden(b *bench, y *end, needed memory.Access) map[string]rdma.SendReque
 	if err := gone.Deregister(); err != nil {
 		b.Fatal(err)
 	}
-	other := b.endOf(8192) // its memory is in a domain of its own
+	other := b.endOf(y.device, 8192) // its memory is in a domain of its own
 	noRight := y.register(8192, allRights&^needed)
 	base := y.mem.Base()
 	return map[string]rdma.SendRequest{
@@ -65,7 +65,7 @@ func forbiddenWrites(b *bench) { b.forbiddenTransfers(rdma.OpWrite, memory.Remot
 func forbiddenReads(b *bench) { b.forbiddenTransfers(rdma.OpRead, memory.RemoteRead) }
 
 func (b *bench) forbiddenTransfers(opcode rdma.Opcode, needed memory.Access) {
-	names := forbidden(b, b.endOf(8192), needed)
+	names := forbidden(b, b.endOf(b.device, 8192), needed)
 	if opcode == rdma.OpRead && !b.has(RemoteReadRight) {
 		delete(names, "no right")
 	}

@@ -44,6 +44,10 @@ const DefaultTimeout = 30 * time.Second
 // Config says what is tested.
 type Config struct {
 	Provider rdma.Provider
+	// Responder is the provider of the ends that accept connections, if it is
+	// another one with the same transport. The suite is then what happens
+	// between both.
+	Responder rdma.Provider
 	// Address is a local address of a device; both ends of all connections
 	// are on it.
 	Address netip.Addr
@@ -55,13 +59,17 @@ type Config struct {
 
 // Run runs the whole suite as subtests of t.
 func Run(t *testing.T, config Config) {
+	groups := [][]conformanceTest{
+		messageTests, transferTests, readTests, protectionTests, revocationTests, endTests,
+	}
+	if config.Responder == nil {
+		config.Responder = config.Provider
+		groups = append(groups, setUpTests, refusalTests, postTests, waitTests)
+	}
 	if config.Timeout == 0 {
 		config.Timeout = DefaultTimeout
 	}
-	for _, group := range [][]conformanceTest{
-		setUpTests, refusalTests, messageTests, postTests, transferTests, readTests,
-		protectionTests, revocationTests, endTests, waitTests,
-	} {
+	for _, group := range groups {
 		for _, test := range group {
 			t.Run(test.name, func(t *testing.T) {
 				if reason := config.Missing[test.needs]; reason != "" {

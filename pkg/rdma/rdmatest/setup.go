@@ -38,7 +38,7 @@ func capabilities(b *bench) {
 
 func privateData(b *bench) {
 	for _, length := range []int{0, 1, rdma.MaxPrivateData} {
-		x, y := b.end(), b.end()
+		x, y := b.end(), b.peer()
 		x.config.PrivateData = bytes.Repeat([]byte{'x'}, length)
 		y.config.PrivateData = bytes.Repeat([]byte{'y'}, length)
 		b.connect(x, y)
@@ -71,7 +71,7 @@ func addresses(b *bench) {
 }
 
 func sourceAddress(b *bench) {
-	x, y := b.end(), b.end()
+	x, y := b.end(), b.peer()
 	x.config.Source = b.config.Address
 	b.connect(x, y)
 	if got := y.conn.Parameters().Remote.Addr(); got != b.config.Address {
@@ -81,7 +81,7 @@ func sourceAddress(b *bench) {
 
 func readDepths(b *bench) {
 	for _, c := range []struct{ inbound, outbound, want int }{{1, 8, 1}, {8, 1, 1}, {3, 3, 3}, {2, 0, 0}} {
-		x, y := b.end(), b.end()
+		x, y := b.end(), b.peer()
 		x.config.OutboundReads, y.config.InboundReads = c.outbound, c.inbound
 		y.config.OutboundReads, x.config.InboundReads = c.outbound, c.inbound
 		b.connect(x, y)
@@ -107,10 +107,10 @@ func inUse(b *bench) {
 // manyConnections goes beyond any batch of events, on one queue.
 func manyConnections(b *bench) {
 	const count = 150
-	shared := b.endOf(helloBytes)
+	shared := b.endOf(b.device, helloBytes)
 	var peers []*end
 	for range count {
-		peer := b.endOf(helloBytes)
+		peer := b.endOf(b.responder, helloBytes)
 		peer.config.Receives = []rdma.ReceiveRequest{peer.receiveRequest(1, 0, helloBytes)}
 		b.connect(shared, peer)
 		peers = append(peers, peer)
