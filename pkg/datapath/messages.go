@@ -17,6 +17,7 @@ type messageMemory struct {
 	region     *memory.Region
 	registered rdma.MemoryRegion
 	bytes      []byte
+	first      rdma.Segment // names message 0
 }
 
 func newMessageMemory(domain rdma.ProtectionDomain, count int) (*messageMemory, error) {
@@ -31,7 +32,10 @@ func newMessageMemory(domain rdma.ProtectionDomain, count int) (*messageMemory, 
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("register memory for %d messages: %w", count, err), region.Close())
 	}
-	return &messageMemory{region: region, registered: registered, bytes: region.Bytes()}, nil
+	return &messageMemory{
+		region: region, registered: registered, bytes: region.Bytes(),
+		first: rdma.Segment{Key: registered.LocalKey(), Length: iomsg.Size, Address: registered.Base()},
+	}, nil
 }
 
 // at is the memory of message i.
@@ -41,11 +45,9 @@ func (m *messageMemory) at(i uint32) *message {
 
 // segment names message i in a work request.
 func (m *messageMemory) segment(i uint32) rdma.Segment {
-	return rdma.Segment{
-		Key:     m.registered.LocalKey(),
-		Length:  iomsg.Size,
-		Address: m.registered.Base() + uint64(i)*iomsg.Size,
-	}
+	s := m.first
+	s.Address += uint64(i) * iomsg.Size
+	return s
 }
 
 func (m *messageMemory) close() error {

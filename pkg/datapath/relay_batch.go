@@ -9,12 +9,14 @@ type requestBatch struct {
 	count    int
 }
 
-func (b *requestBatch) add(request rdma.SendRequest) {
-	b.requests[b.count] = request
+// next is the place of one more request, which the caller fills.
+func (b *requestBatch) next() *rdma.SendRequest {
+	r := &b.requests[b.count]
 	b.count++
+	return r
 }
 
-// take empties the batch. What it returns is valid until the next add.
+// take empties the batch. What it returns is valid until next is called.
 func (b *requestBatch) take() []rdma.SendRequest {
 	requests := b.requests[:b.count]
 	b.count = 0

@@ -108,31 +108,30 @@ func (l *RelayLane) forward(request *message, m *iomsg.Message) {
 	batch := &l.batches[roleOf(m.Type)]
 	if m.Type == iomsg.Write && l.staging.Length > 0 {
 		iomsg.SetFlags(request[:], iomsg.Pushed)
-		batch.add(l.pushOf(index, m))
+		l.push(batch.next(), index, m)
 	}
 	*l.messages.at(index) = *request
-	batch.add(l.sendOf(index))
+	l.send(batch.next(), index)
 }
 
-// pushOf writes the data of a write into the target's staging buffer of the
+// push writes the data of a write into the target's staging buffer of the
 // slot: the request that follows it on the same connection finds it there,
 // and the target need not fetch it, which would take another round trip.
-func (l *RelayLane) pushOf(index uint32, m *iomsg.Message) rdma.SendRequest {
-	export := l.config.Export
-	return rdma.SendRequest{
-		ID: workID(transferWork, index), Opcode: rdma.OpWrite, Silent: true,
-		Local:         rdma.Segment{Key: export.LocalKey(), Address: export.Base() + m.RequesterOffset, Length: m.IOSize},
-		RemoteAddress: l.staging.Base + uint64(index)*uint64(l.config.BufferSize), RemoteKey: l.staging.Key,
-	}
+func (l *RelayLane) push(r *rdma.SendRequest, index uint32, m *iomsg.Message) {
+	r.ID, r.Opcode, r.Silent = workID(transferWork, index), rdma.OpWrite, true
+	r.Local = l.export
+	r.Local.Address += m.RequesterOffset
+	r.Local.Length = m.IOSize
+	r.RemoteKey = l.staging.Key
+	r.RemoteAddress = l.staging.Base + uint64(index)*uint64(l.config.BufferSize)
 }
 
-// sendOf sends the message of a slot. A slot's message is used again only
-// after the target has answered it, so its Send needs no completion of its
-// own.
-func (l *RelayLane) sendOf(index uint32) rdma.SendRequest {
-	return rdma.SendRequest{
-		ID: workID(messageWork, index), Opcode: rdma.OpSend, Silent: true, Local: l.messages.segment(index),
-	}
+// send sends the message of a slot. A slot's message is used again only after
+// the target has answered it, so its Send needs no completion of its own.
+func (l *RelayLane) send(r *rdma.SendRequest, index uint32) {
+	r.ID, r.Opcode, r.Silent = workID(messageWork, index), rdma.OpSend, true
+	r.Local = l.messages.segment(index)
+	r.RemoteKey, r.RemoteAddress = 0, 0
 }
 
 func (l *RelayLane) takeStop(request *message) {
@@ -153,7 +152,7 @@ func (l *RelayLane) passStop() {
 	l.stop.passed = true
 	index := l.stopMessage()
 	*l.messages.at(index) = l.stop.message
-	l.batches[controlRole].add(l.sendOf(index))
+	l.send(l.batches[controlRole].next(), index)
 	l.sendBatch(controlRole)
 }
 

@@ -69,6 +69,7 @@ type RelayLane struct {
 	endpoints [roleCount]endpoint
 	messages  *messageMemory
 	staging   RemoteMemory // of the target, for the data of writes
+	export    rdma.Segment // begins at the client's region; set if there is staging
 	outbox    messageQueue // answers that the client has posted no receive for
 	state     relayState
 	stop      stopBarrier
@@ -236,8 +237,9 @@ func (l *RelayLane) Connect(ctx context.Context, config LaneConnection) error {
 func (l *RelayLane) greet(role connectionRole, connection rdma.Connection, staging RemoteMemory) {
 	e := &l.endpoints[role]
 	e.connection = connection
-	if role == dataRole {
+	if role == dataRole && staging.Length > 0 {
 		l.staging = staging
+		l.export = rdma.Segment{Key: l.config.Export.LocalKey(), Address: l.config.Export.Base()}
 	}
 	if l.state != relayWaiting || e.disconnected {
 		if !e.disconnected {
