@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/transfer"
+	"github.com/zc-relay/zc-relay/internal/output"
 	"github.com/zc-relay/zc-relay/internal/program"
 	"github.com/zc-relay/zc-relay/internal/size"
 )
@@ -62,15 +63,12 @@ func (g *getRequest) transfer(ctx context.Context, config transfer.Config, stdou
 		g.length = info.Size - offset
 	}
 	if g.path == standardStream {
-		return transfer.Get(ctx, config, stream{stdout}, offset, g.length)
+		return transfer.Get(ctx, config, output.Stream{Writer: stdout}, offset, g.length)
 	}
-	target, err := createOutput(g.path)
+	target, err := output.Create(g.path)
 	if err != nil {
 		return 0, err
 	}
-	moved, err := transfer.Get(ctx, config, target.sink(), offset, g.length)
-	return moved, target.finish(err)
+	moved, err := transfer.Get(ctx, config, target.Sink(), offset, g.length)
+	return moved, target.Finish(err)
 }
-
-// stream hides that a file could be written to at any offset: a pipe cannot.
-type stream struct{ io.Writer }

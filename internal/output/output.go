@@ -1,4 +1,6 @@
-package main
+// Package output writes files that appear, or change, only when they are
+// complete and on disk.
+package output
 
 import (
 	"errors"
@@ -9,9 +11,9 @@ import (
 	"path/filepath"
 )
 
-// output is the file that get writes. What is at its path stays as it is
+// File is a file that is being written. What is at its path stays as it is
 // until all of the new content is on disk.
-type output struct {
+type File struct {
 	file *os.File
 	path string // what the file becomes; "" if it is written in place
 }
@@ -19,9 +21,9 @@ type output struct {
 // newFileMode is that of files made by any program, less the umask.
 const newFileMode = 0o666
 
-// createOutput begins to write the file at path. A device or a pipe is
-// written in place.
-func createOutput(path string) (*output, error) {
+// Create begins to write the file at path. A device or a pipe is written in
+// place.
+func Create(path string) (*File, error) {
 	about, err := os.Stat(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -35,7 +37,7 @@ func createOutput(path string) (*output, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open output: %w", err)
 		}
-		return &output{file: file}, nil
+		return &File{file: file}, nil
 	}
 	// A symbolic link is to stay one.
 	if path, err = filepath.EvalSymlinks(path); err != nil {
@@ -46,32 +48,33 @@ func createOutput(path string) (*output, error) {
 
 // createBeside makes a temporary file in the directory of path, with the mode
 // of the file that it will replace, if any.
-func createBeside(path string, replaced os.FileInfo) (*output, error) {
+func createBeside(path string, replaced os.FileInfo) (*File, error) {
 	name := fmt.Sprintf(".%s.%08x.partial", filepath.Base(path), rand.Uint32())
 	file, err := os.OpenFile(filepath.Join(filepath.Dir(path), name), os.O_RDWR|os.O_CREATE|os.O_EXCL, newFileMode)
 	if err != nil {
 		return nil, fmt.Errorf("create output: %w", err)
 	}
-	o := &output{file: file, path: path}
+	o := &File{file: file, path: path}
 	if replaced != nil {
 		if err := file.Chmod(replaced.Mode().Perm()); err != nil {
-			return nil, o.finish(err)
+			return nil, o.Finish(err)
 		}
 	}
 	return o, nil
 }
 
-// sink is where the content goes.
-func (o *output) sink() io.Writer {
+// Sink is where the content goes: an io.WriterAt too, unless the file is
+// written in place.
+func (o *File) Sink() io.Writer {
 	if o.path == "" {
-		return stream{o.file}
+		return Stream{Writer: o.file}
 	}
 	return o.file
 }
 
-// finish puts the file in its place, unless err says that it is incomplete:
+// Finish puts the file in its place, unless err says that it is incomplete:
 // then it removes it and returns err.
-func (o *output) finish(err error) error {
+func (o *File) Finish(err error) error {
 	if err == nil && o.path != "" {
 		err = o.file.Sync()
 	}
@@ -97,3 +100,6 @@ func syncDirectory(path string) error {
 	err = directory.Sync()
 	return errors.Join(err, directory.Close())
 }
+
+// Stream hides that a file could be written to at any offset: a pipe cannot.
+type Stream struct{ io.Writer }

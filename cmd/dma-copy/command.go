@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/internal/dmacopy"
+	"github.com/zc-relay/zc-relay/internal/logging"
+	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/internal/providers"
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// options are the flags.
+type options struct {
+	side           string
+	file           string
+	device         string
+	representor    string
+	json           string
+	compatible     bool
+	chunkSize      size.Bytes
+	jobs           int
+	connectTimeout time.Duration
+	timeout        time.Duration
+	timeLimit      time.Duration
+	comchProvider  string
+	dmaProvider    string
+	emulatedDir    string
+	logging        logging.Options
+}
+
+func newCommand() *cobra.Command {
+	o := options{chunkSize: dmacopy.DefaultChunkSize}
+	cmd := &cobra.Command{
+		Use:   "dma-copy --side host|dpu --file PATH --pci-addr ADDRESS [--rep-pci ADDRESS]",
+		Short: "Copy a file between host and DPU by DMA",
+		Long: `dma-copy runs on both sides. The one where the file exists sends it, the other
+creates it; that both, or neither, have it is an error on both. The file appears
+under its name only when all of it has arrived, its checksum is right, and it is
+on disk.
+
+  on the DPU:   dma-copy --side dpu  -p 03:00.0 -r b1:00.0 -f /tmp/file
+  on the host:  dma-copy --side host -p b1:00.0 -f /tmp/file
+
+Exit codes: 0 the file was copied; 1 it was not; 2 wrong usage; 3 the other side
+did not come.`,
+		Version: buildinfo.Version(),
+		Args:    cobra.NoArgs,
+		RunE:    o.run,
+	}
+	cmd.SetVersionTemplate(buildinfo.String("dma-copy") + "\n")
+	o.add(cmd.Flags())
+	return cmd
+}
+
+func (o *options) add(f *pflag.FlagSet) {
+	f.SortFlags = false
+	f.StringVar(&o.side, "side", "", "which side this is: host or dpu (required)")
+	f.StringVarP(&o.file, "file", "f", "", "the file to be copied, or created (required)")
+	f.StringVarP(&o.device, "pci-addr", "p", "", "PCI address of this side's device (required)")
+	f.StringVarP(&o.device, "dev-pci", "d", "", "another name of --pci-addr")
+	f.StringVarP(&o.representor, "rep-pci", "r", "", "PCI address of the host function to serve (required on the DPU)")
+	f.StringVarP(&o.json, "json", "j", "", "take flags that are not given from a JSON file of the DOCA applications' form")
+	f.BoolVar(&o.compatible, "compat", false, "exchange the messages of the DOCA DMA Copy application: one piece of at most 1GiB, no checksum, no reasons of failures")
+	f.Var(&o.chunkSize, "chunk-size", "how much one DMA job copies; the DPU's value counts, at most what its device can do")
+	f.IntVar(&o.jobs, "jobs", dmacopy.DefaultSlots, "how many chunks are under way at a time; the DPU's value counts")
+	f.DurationVar(&o.connectTimeout, "connect-timeout", dmacopy.DefaultConnectTimeout, "how long to wait for the other side to appear")
+	f.DurationVar(&o.timeout, "timeout", dmacopy.DefaultTimeout, "give up when the other side has not said anything for so long")
+	f.DurationVar(&o.timeLimit, "time-limit", 0, "give up when everything takes longer (default: no limit)")
+	f.StringVar(&o.comchProvider, "comch-provider", providers.DefaultComch, "Comch provider: emulated or doca")
+	f.StringVar(&o.dmaProvider, "dma-provider", providers.DefaultDMA, "DMA provider: software or doca")
+	f.StringVar(&o.emulatedDir, "emulated-dir", "", `directory of the emulated Comch (default "`+emulated.DefaultDirectory()+`")`)
+	o.logging.AddFlags(f)
+}
+
+// check finds wrong usage.
+func (o *options) check(f *pflag.FlagSet) error {
+	switch {
+	case o.side != "host" && o.side != "dpu":
+		return fmt.Errorf("--side %q is neither host nor dpu", o.side)
+	case o.file == "":
+		return errors.New("--file is missing: the file to be copied or created")
+	case o.device == "":
+		return errors.New("--pci-addr is missing: the PCI address of this side's device, for instance 03:00.0 on the DPU and b1:00.0 on the host")
+	case f.Changed("pci-addr") && f.Changed("dev-pci"):
+		return errors.New("--pci-addr and --dev-pci are the same: give one of them")
+	case o.side == "dpu" && o.representor == "":
+		return errors.New("--rep-pci is missing: the DPU needs the PCI address of the host function to serve, for instance b1:00.0")
+	case o.side == "host" && o.representor != "":
+		return errors.New("--rep-pci is for the DPU only")
+	case f.Changed("time-limit") && o.timeLimit <= 0:
+		return fmt.Errorf("--time-limit %v is not positive", o.timeLimit)
+	}
+	return nil
+}
+
+func (o *options) run(cmd *cobra.Command, _ []string) error {
+	if o.json != "" {
+		if err := loadParameters(o.json, cmd.Flags()); err != nil {
+			return program.Usage(err)
+		}
+	}
+	if err := o.check(cmd.Flags()); err != nil {
+		return program.Usage(err)
+	}
+	config, err := o.config()
+	if err != nil {
+		return program.Usage(err)
+	}
+	ctx := cmd.Context()
+	if o.timeLimit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, o.timeLimit, status.Errorf(status.TimeOut, "the copy has taken longer than --time-limit %v", o.timeLimit))
+		defer cancel()
+	}
+	tell := newProgressBar(cmd.ErrOrStderr())
+	config.Observe = tell.observe
+	run := dmacopy.RunHost
+	if o.side == "dpu" {
+		run = dmacopy.RunDPU
+	}
+	result, err := run(ctx, config)
+	tell.end(o.file, result, err)
+	return err
+}
+
+func (o *options) config() (dmacopy.Config, error) {
+	logger, _, err := o.logging.New("dma-copy")
+	if err != nil {
+		return dmacopy.Config{}, err
+	}
+	comchProvider, err := providers.Comch(o.comchProvider, o.emulatedDir, logger)
+	if err != nil {
+		return dmacopy.Config{}, err
+	}
+	dmaProvider, err := providers.DMA(o.dmaProvider, o.device)
+	if err != nil {
+		return dmacopy.Config{}, err
+	}
+	return dmacopy.Config{
+		Comch: comchProvider, DMA: dmaProvider, Device: o.device, Representor: o.representor, Path: o.file,
+		ChunkSize: uint64(o.chunkSize), Slots: o.jobs, Original: o.compatible, ConnectTimeout: o.connectTimeout, Timeout: o.timeout,
+		Policy: progress.Policy{}, Logger: logger,
+	}, nil
+}

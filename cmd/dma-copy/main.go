@@ -1,0 +1,7 @@
+// Command dma-copy copies a file between a host and its DPU, in whichever
+// direction it is missing, by DMA.
+package main
+
+import "github.com/zc-relay/zc-relay/internal/program"
+
+func main() { program.Main(newCommand()) }

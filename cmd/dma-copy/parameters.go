@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/pflag"
+	"github.com/tailscale/hujson"
+)
+
+// maxParameters bounds a file of parameters in bytes.
+const maxParameters = 1 << 20
+
+// parameters are what a file of the DOCA argument parser holds: flags by their
+// long names. Such files may have comments.
+type parameters struct {
+	General map[string]any `json:"doca_general_flags"`
+	Program map[string]any `json:"doca_program_flags"`
+	// DPDK is for applications that use DPDK; this one does not.
+	DPDK map[string]any `json:"doca_dpdk_flags"`
+}
+
+// loadParameters sets the flags that a file names and the command line does
+// not.
+func loadParameters(path string, flags *pflag.FlagSet) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("--json: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	text, err := io.ReadAll(io.LimitReader(file, maxParameters+1))
+	if err != nil {
+		return fmt.Errorf("--json: %w", err)
+	}
+	if len(text) > maxParameters {
+		return fmt.Errorf("--json: %q is larger than %d bytes", path, maxParameters)
+	}
+	p, err := parseParameters(text)
+	if err != nil {
+		return fmt.Errorf("--json %q: %w", path, err)
+	}
+	if err := p.apply(flags); err != nil {
+		return fmt.Errorf("--json %q: %w", path, err)
+	}
+	return nil
+}
+
+func parseParameters(text []byte) (parameters, error) {
+	var p parameters
+	standard, err := hujson.Standardize(text)
+	if err != nil {
+		return p, err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(standard))
+	decoder.UseNumber()
+	decoder.DisallowUnknownFields()
+	return p, decoder.Decode(&p)
+}
+
+// apply sets flags. What was set before, on the command line, stays.
+func (p *parameters) apply(flags *pflag.FlagSet) error {
+	given := make(map[string]bool)
+	flags.Visit(func(f *pflag.Flag) { given[f.Name] = true })
+	device := given["pci-addr"] || given["dev-pci"]
+	given["pci-addr"], given["dev-pci"] = device, device
+	given["sdk-log-level"] = true // there is no SDK whose log it could be
+	given["json"] = false         // is not for files
+	for _, section := range []map[string]any{p.General, p.Program} {
+		for name, value := range section {
+			if given[name] {
+				continue
+			}
+			if err := set(flags, name, value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func set(flags *pflag.FlagSet, name string, value any) error {
+	if flags.Lookup(name) == nil || name == "json" {
+		return fmt.Errorf("%q is no flag of this program", name)
+	}
+	switch value.(type) {
+	case string, json.Number, bool:
+		return flags.Set(name, fmt.Sprint(value))
+	}
+	return fmt.Errorf("%q must be a string, a number, true or false", name)
+}

@@ -1,0 +1,44 @@
+//go:build soak
+
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// TestDMACopyMovesThreeGiBBothWays copies more than fits 32-bit numbers. Most of
+// the file is a hole, so that making it takes no time.
+func TestDMACopyMovesThreeGiBBothWays(t *testing.T) {
+	const size = 3 << 30
+	for _, toDPU := range []bool{true, false} {
+		s := newCopySite(t)
+		from, to := s.ends(toDPU)
+		writeFile(t, from, someContent(5<<20))
+		file, err := os.OpenFile(from, os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, offset := range []int64{1<<31 - 7, 1<<32 - 3<<20, size - 1<<20} {
+			if _, err := file.WriteAt(someContent(1<<20), offset%size); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := file.Truncate(size); err != nil {
+			t.Fatal(err)
+		}
+		if err := file.Close(); err != nil {
+			t.Fatal(err)
+		}
+		host, dpu := s.start(false)
+		if h, d := host.wait(), dpu.wait(); h != 0 || d != 0 {
+			t.Fatalf("the host ended with %d, the DPU with %d", h, d)
+		}
+		t.Log(host.stderr.String())
+		if output, err := exec.Command("cmp", from, to).CombinedOutput(); err != nil {
+			t.Errorf("the files differ: %v: %s", err, output)
+		}
+		_ = os.RemoveAll(s.dir)
+	}
+}

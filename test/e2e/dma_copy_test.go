@@ -1,0 +1,251 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// copySite is where both sides of a dma-copy have their files.
+type copySite struct {
+	t        testing.TB
+	dir      string
+	hostFile string
+	dpuFile  string
+	flags    []string // of both sides
+}
+
+func newCopySite(t testing.TB) *copySite {
+	t.Helper()
+	s := &copySite{t: t, dir: t.TempDir()}
+	for _, side := range []string{"host", "dpu"} {
+		if err := os.Mkdir(filepath.Join(s.dir, side), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.hostFile, s.dpuFile = filepath.Join(s.dir, "host", "file"), filepath.Join(s.dir, "dpu", "file")
+	return s
+}
+
+// start begins both sides, in either order.
+func (s *copySite) start(hostFirst bool) (host, dpu *process) {
+	s.t.Helper()
+	common := append([]string{"--emulated-dir", filepath.Join(s.dir, "comch")}, s.flags...)
+	startDPU := func() {
+		dpu = spawn(s.t, "dma-copy", append([]string{"--side", "dpu", "-p", "03:00.0", "-r", "b1:00.0", "-f", s.dpuFile}, common...)...)
+	}
+	if !hostFirst {
+		startDPU()
+	}
+	host = spawn(s.t, "dma-copy", append([]string{"--side", "host", "-d", "b1:00.0", "--file", s.hostFile}, common...)...)
+	if hostFirst {
+		startDPU()
+	}
+	return host, dpu
+}
+
+// ends names the file that is there, and the one that is to be.
+func (s *copySite) ends(toDPU bool) (from, to string) {
+	if toDPU {
+		return s.hostFile, s.dpuFile
+	}
+	return s.dpuFile, s.hostFile
+}
+
+func writeFile(t testing.TB, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func someContent(size int) []byte {
+	b := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{byte(size), 7}).Read(b)
+	return b
+}
+
+func TestDMACopyMovesFilesOfAnySizeBothWays(t *testing.T) {
+	for _, size := range []int{0, 1, 1 << 20, 33<<20 + 5} {
+		for _, toDPU := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%d/to_dpu=%v", size, toDPU), func(t *testing.T) {
+				s := newCopySite(t)
+				from, to := s.ends(toDPU)
+				content := someContent(size)
+				writeFile(t, from, content)
+				host, dpu := s.start(toDPU)
+				if h, d := host.wait(), dpu.wait(); h != 0 || d != 0 {
+					t.Fatalf("the host ended with %d, the DPU with %d", h, d)
+				}
+				if !bytes.Equal(readFile(t, to), content) || !bytes.Equal(readFile(t, from), content) {
+					t.Error("the files differ")
+				}
+				want := fmt.Sprintf("%d bytes copied from", size)
+				if !strings.Contains(host.stderr.String(), want) || !strings.Contains(dpu.stderr.String(), want) || host.stdout.String() != "" {
+					t.Errorf("host: %q; DPU: %q", host.stderr.String(), dpu.stderr.String())
+				}
+			})
+		}
+	}
+}
+
+func TestDMACopySpeaksTheOriginalsMessages(t *testing.T) {
+	for _, toDPU := range []bool{true, false} {
+		s := newCopySite(t)
+		s.flags = []string{"--compat"}
+		from, to := s.ends(toDPU)
+		content := someContent(9<<20 + 1)
+		writeFile(t, from, content)
+		host, dpu := s.start(false)
+		if h, d := host.wait(), dpu.wait(); h != 0 || d != 0 || !bytes.Equal(readFile(t, to), content) {
+			t.Errorf("the host ended with %d, the DPU with %d", h, d)
+		}
+	}
+}
+
+func TestDMACopyFailsOnBothSidesIfBothOrNeitherHaveTheFile(t *testing.T) {
+	for _, both := range []bool{true, false} {
+		s := newCopySite(t)
+		want := "exists on neither side"
+		if both {
+			want = "exists on both sides"
+			writeFile(t, s.hostFile, []byte("host"))
+			writeFile(t, s.dpuFile, []byte("DPU"))
+		}
+		host, dpu := s.start(false)
+		for _, side := range []*process{host, dpu} {
+			if code := side.wait(); code != 1 || !strings.Contains(side.stderr.String(), want) {
+				t.Errorf("a side ended with %d: %s", code, side.stderr.String())
+			}
+		}
+		if both && (string(readFile(t, s.hostFile)) != "host" || string(readFile(t, s.dpuFile)) != "DPU") {
+			t.Error("a file was changed")
+		}
+	}
+}
+
+func TestDMACopyWithoutAnotherSideEndsInTime(t *testing.T) {
+	s := newCopySite(t)
+	for _, side := range [][]string{{"host", "-p", "b1:00.0"}, {"dpu", "-p", "03:00.0", "-r", "b1:00.0"}} {
+		lonely := spawn(t, "dma-copy", append(side[1:], "--side", side[0], "-f", s.hostFile, "--connect-timeout", "200ms", "--emulated-dir", s.dir)...)
+		if code := lonely.wait(); code != 3 || !strings.Contains(lonely.stderr.String(), "running?") {
+			t.Errorf("%s ended with %d: %s", side[0], code, lonely.stderr.String())
+		}
+	}
+}
+
+// underWay waits until a part of a file has arrived.
+func underWay(t testing.TB, to string) {
+	t.Helper()
+	eventually(t, "a part of the file has arrived", func() bool {
+		parts, err := filepath.Glob(filepath.Join(filepath.Dir(to), ".file.*.partial"))
+		if err != nil || len(parts) == 0 {
+			return false
+		}
+		about, err := os.Stat(parts[0])
+		return err == nil && about.Size() > 0
+	})
+}
+
+// killSize is such that a copy lasts long enough to be killed anywhere in it.
+const killSize = 96 << 20
+
+// TestDMACopyThatIsKilledLeavesNoPartialFile kills one side at a random moment,
+// over and over. The file is then either missing or complete, and the other side
+// has noticed.
+func TestDMACopyThatIsKilledLeavesNoPartialFile(t *testing.T) {
+	content := someContent(killSize)
+	rounds := 16
+	if testing.Short() {
+		rounds = 4
+	}
+	complete := 0
+	for round := range rounds {
+		s := newCopySite(t)
+		from, to := s.ends(round%2 == 0)
+		writeFile(t, from, content)
+		host, dpu := s.start(false)
+		victim, other := host, dpu
+		if round%4 < 2 {
+			victim, other = dpu, host
+		}
+		if round%8 < 6 {
+			underWay(t, to)
+		}
+		moment := time.Duration(rand.Int64N(int64(80 * time.Millisecond)))
+		time.Sleep(moment)
+		victim.signal(syscall.SIGKILL)
+		killed, code := victim.wait(), -1
+		if round%8 < 6 {
+			code = other.wait() // else it may still be waiting for the victim
+		}
+		got, err := os.ReadFile(to)
+		switch {
+		case err == nil && bytes.Equal(got, content):
+			complete++
+		case !os.IsNotExist(err):
+			t.Errorf("killed after %v: %d bytes are under the final name, error %v", moment, len(got), err)
+		case code == 0 || killed == 0:
+			t.Errorf("killed after %v: there is no file, but a side ended with success", moment)
+		case code > 0 && !strings.Contains(other.stderr.String(), "went away"):
+			t.Errorf("killed after %v: the other side ended with %d: %s", moment, code, other.stderr.String())
+		}
+		other.signal(syscall.SIGKILL)
+		other.wait()
+		_ = os.RemoveAll(s.dir)
+	}
+	t.Logf("%d of %d copies were complete when a side was killed", complete, rounds)
+	if complete == rounds {
+		t.Error("no copy was killed before it was complete")
+	}
+}
+
+func TestDMACopyGivesUpASideThatIsStopped(t *testing.T) {
+	for name, hostStops := range map[string]bool{"host": true, "DPU": false} {
+		s := newCopySite(t)
+		s.flags = []string{"--timeout", "1s"}
+		writeFile(t, s.hostFile, someContent(4*killSize))
+		host, dpu := s.start(false)
+		stopped, other := dpu, host
+		if hostStops {
+			stopped, other = host, dpu
+		}
+		underWay(t, s.dpuFile)
+		stopped.signal(syscall.SIGSTOP)
+		want := "the " + name + " has not said anything for 1s"
+		if code := other.wait(); code != 1 || !strings.Contains(other.stderr.String(), want) {
+			t.Errorf("the other side ended with %d: %s", code, other.stderr.String())
+		}
+		if _, err := os.Stat(s.dpuFile); !os.IsNotExist(err) {
+			t.Errorf("there is a file, or %v", err)
+		}
+	}
+}
+
+func TestDMACopyThatIsInterruptedSaysSoOnBothSidesAndCleansUp(t *testing.T) {
+	for _, hostStops := range []bool{true, false} {
+		s := newCopySite(t)
+		writeFile(t, s.dpuFile, someContent(4*killSize))
+		host, dpu := s.start(false)
+		interrupted, other := dpu, host
+		if hostStops {
+			interrupted, other = host, dpu
+		}
+		underWay(t, s.hostFile)
+		interrupted.signal(syscall.SIGTERM)
+		for _, side := range []*process{interrupted, other} {
+			if code := side.wait(); code != 1 || !strings.Contains(side.stderr.String(), "stopped by signal") {
+				t.Errorf("a side ended with %d: %s", code, side.stderr.String())
+			}
+		}
+		if entries, err := os.ReadDir(filepath.Dir(s.hostFile)); err != nil || len(entries) > 0 {
+			t.Errorf("%v is left, error %v", entries, err)
+		}
+	}
+}
