@@ -1,0 +1,129 @@
+// Package sample is what the samples have in common: flags, progress engine,
+// and the loop around it.
+package sample
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/pflag"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+)
+
+// What the original samples configure.
+const (
+	SendTasks    = 1024
+	ReceiveQueue = 10
+	defaultText  = "Message from the client" // of both sides
+	maxText      = 4080                      // bytes
+)
+
+// Sample is one program.
+type Sample struct {
+	Provider    comch.Provider
+	Engine      *progress.Engine
+	Device      string // -p
+	Representor string // -r
+	Text        string // -t
+
+	err error
+}
+
+// Main reads the flags, runs a sample that has one context, and exits.
+func Main(device string, start func(*Sample) (Context, error)) {
+	if err := run(device, start); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
+		os.Exit(1)
+	}
+}
+
+// Context is the server or client of a sample.
+type Context interface {
+	State() progress.State
+	Err() error
+	Stop() error
+}
+
+func run(device string, start func(*Sample) (Context, error)) error {
+	s := &Sample{}
+	directory := ""
+	flags := pflag.NewFlagSet(filepath.Base(os.Args[0]), pflag.ContinueOnError)
+	flags.StringVarP(&s.Device, "pci-addr", "p", device, "DOCA Comch device PCIe address")
+	flags.StringVarP(&s.Representor, "rep-pci", "r", emulated.DefaultRepresentor, "DOCA Comch device representor PCIe address (needed only on the DPU)")
+	flags.StringVarP(&s.Text, "text", "t", defaultText, "text to be sent to the other side of the channel")
+	flags.StringVar(&directory, "emulated-dir", "", `directory of the emulated Comch (default "`+emulated.DefaultDirectory()+`")`)
+	if err := flags.Parse(os.Args[1:]); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	if len(s.Text) > maxText {
+		return fmt.Errorf("--text has %d bytes, the limit is %d", len(s.Text), maxText)
+	}
+	s.Provider = emulated.New(emulated.Options{Directory: directory})
+	engine, err := progress.NewEngine(progress.Policy{})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = engine.Close() }()
+	s.Engine = engine
+	main, err := start(s)
+	if err != nil {
+		return err
+	}
+	s.drive(main)
+	return errors.Join(s.err, main.Err())
+}
+
+// drive makes progress until the context is idle or something fails. A signal
+// stops the context.
+func (s *Sample) drive(main Context) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, func() {
+		s.Engine.Do(func() { s.Check(main.Stop()) })
+	})
+	for main.State() != progress.Idle && s.err == nil {
+		s.Engine.Idle(s.Engine.Progress())
+	}
+}
+
+// Check keeps the first error, with which the sample ends.
+func (s *Sample) Check(err error) {
+	if err != nil && s.err == nil {
+		s.err = err
+	}
+}
+
+// Sender is a server or a client.
+type Sender interface {
+	AllocateSend(connection *contexts.Connection, message []byte) (*contexts.SendTask, error)
+}
+
+// Send sends a control message.
+func (s *Sample) Send(from Sender, connection *contexts.Connection, text string) {
+	task, err := from.AllocateSend(connection, []byte(text))
+	if err == nil {
+		err = task.Submit()
+	}
+	s.Check(err)
+}
+
+// SendFailed is the error callback of control messages.
+func (s *Sample) SendFailed(task *contexts.SendTask, err error) {
+	s.Check(err)
+	s.Check(task.Free())
+}
+
+// Log prints what a sample has received.
+func Log(text []byte) { fmt.Printf("Message received: '%s'\n", text) }
