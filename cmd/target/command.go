@@ -59,7 +59,7 @@ that relays export to it.
 	f.Uint16Var(&o.listenPort, "listen-port", 0, "port for control connections; 0 picks one (required)")
 	f.Uint16Var(&o.rdmaPort, "rdma-port", 0, "port for RDMA connections; 0 picks one, relays are told")
 	f.StringVar(&o.addressFile, "address-file", "", "write the control address to this file when it is listened on")
-	f.StringArrayVar(&o.volumes, "volume", nil, "volume to serve, NAME=memory:SIZE or NAME=file:PATH[,size=SIZE]; repeatable (required)")
+	f.StringArrayVar(&o.volumes, "volume", nil, "volume to serve, NAME=memory:SIZE or NAME=file:PATH[,size=SIZE][,readonly][,direct]; repeatable (required)")
 	f.Var(&o.blockSize, "block-size", "block size of the volumes")
 	f.Var(&o.stagingLimit, "staging-limit", "memory that all sessions together may use for data on its way")
 	f.DurationVar(&o.controlTimeout, "control-timeout", target.DefaultControlTimeout, "bound of each step of a handshake")

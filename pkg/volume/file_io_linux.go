@@ -16,6 +16,12 @@ var zeroes [1 << 20]byte
 var errShrunk = errors.New("the file has become shorter than the volume")
 
 func (s *fileStore) readAt(buffer []byte, offset uint64) error {
+	if misalignment(buffer, s.alignment) > 0 {
+		aligned := s.aligned(len(buffer))
+		err := s.readAt(aligned, offset)
+		copy(buffer, aligned)
+		return err
+	}
 	for done := 0; done < len(buffer); {
 		n, err := unix.Pread(s.fd, buffer[done:], int64(offset)+int64(done))
 		if errors.Is(err, unix.EINTR) {
@@ -33,6 +39,11 @@ func (s *fileStore) readAt(buffer []byte, offset uint64) error {
 }
 
 func (s *fileStore) writeAt(buffer []byte, offset uint64) error {
+	if misalignment(buffer, s.alignment) > 0 {
+		aligned := s.aligned(len(buffer))
+		copy(aligned, buffer)
+		buffer = aligned
+	}
 	for done := 0; done < len(buffer); {
 		n, err := unix.Pwrite(s.fd, buffer[done:], int64(offset)+int64(done))
 		if errors.Is(err, unix.EINTR) {

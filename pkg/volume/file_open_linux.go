@@ -41,12 +41,12 @@ func (b FileBackend) openFile() (*os.File, error) {
 	default:
 		return nil, status.Errorf(status.InvalidValue, "%q is neither a regular file nor a block device (%v)", b.Path, mode.Type())
 	}
-	file, err := os.OpenFile(b.Path, flags, 0)
+	file, err := os.OpenFile(b.Path, flags|b.openFlags(), 0)
 	if errors.Is(err, unix.EBUSY) {
 		return nil, status.Errorf(status.InUse, "device %q is mounted or in use: %w", b.Path, err)
 	}
 	if err != nil {
-		return nil, err
+		return nil, b.explained(err)
 	}
 	if err := b.prepare(file, stat); err != nil {
 		return nil, errors.Join(err, file.Close())
@@ -74,9 +74,9 @@ func (b FileBackend) prepare(file *os.File, expected fs.FileInfo) error {
 }
 
 func (b FileBackend) create() (*os.File, error) {
-	file, err := os.OpenFile(b.Path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	file, err := os.OpenFile(b.Path, os.O_RDWR|os.O_CREATE|os.O_EXCL|b.openFlags(), 0o600)
 	if err != nil {
-		return nil, err
+		return nil, b.explained(err)
 	}
 	err = b.lock(file)
 	if err == nil {

@@ -21,20 +21,23 @@ const (
 	readers = 16
 	// changeBatch is how many writes, or flushes, are taken at a time.
 	changeBatch = 64
+	// directMembers is how many requests of each kind are at the device at a
+	// time if the page cache is not used: a device does many at once.
+	directMembers = 32
 )
 
 // fileStore is the store of a volume on a file or block device. It is never
 // mapped: faults would block the lane's thread, and an error of the device
 // would kill the process.
 //
-// One goroutine makes all changes: a file system lets only one write to a
-// file at a time anyway, and would make others contend for the inode. One
-// makes them durable, see flush.
+// One goroutine makes all changes of the page cache: a file system lets only
+// one write to a file at a time there anyway, and would make others contend
+// for the inode. Direct writes to blocks that exist go side by side. One
+// goroutine makes changes durable, see flush.
 type fileStore struct {
-	file     *os.File
-	fd       int
-	readOnly bool
-	log      *zap.Logger
+	fileStoreConfig
+	file *os.File
+	fd   int
 
 	reads   *pool
 	changes *pool
@@ -50,15 +53,27 @@ type fileStore struct {
 	noPunchHole atomic.Bool
 }
 
+// fileStoreConfig says how a file was opened.
+type fileStoreConfig struct {
+	readOnly  bool
+	direct    bool
+	alignment int // of buffers, in bytes; 0 if any will do
+	log       *zap.Logger
+}
+
 // newFileStore starts the goroutines of a store. On success it owns file.
-func newFileStore(file *os.File, readOnly bool, log *zap.Logger) (*fileStore, error) {
-	s := &fileStore{file: file, fd: int(file.Fd()), readOnly: readOnly, log: log}
+func newFileStore(file *os.File, config fileStoreConfig) (*fileStore, error) {
+	s := &fileStore{fileStoreConfig: config, file: file, fd: int(file.Fd())}
+	readMembers, changeMembers, changes := readers, 1, changeBatch
+	if config.direct {
+		readMembers, changeMembers, changes = directMembers, directMembers, 1
+	}
 	s.syncFile = func() error { return retryInterrupted(func() error { return unix.Fdatasync(s.fd) }) }
 	for _, p := range []struct {
 		pool            **pool
 		size, batchSize int
 		handle          func(*fifo)
-	}{{&s.reads, readers, 1, s.read}, {&s.changes, 1, changeBatch, s.change}, {&s.flushes, 1, changeBatch, s.flush}} {
+	}{{&s.reads, readMembers, 1, s.read}, {&s.changes, changeMembers, changes, s.change}, {&s.flushes, 1, changeBatch, s.flush}} {
 		started, err := startPool(p.size, p.batchSize, p.handle)
 		if err != nil {
 			return nil, errors.Join(err, s.stop())
@@ -71,7 +86,7 @@ func newFileStore(file *os.File, readOnly bool, log *zap.Logger) (*fileStore, er
 // start serves reads out of the page cache.
 func (s *fileStore) start(r *Request) *pool {
 	switch {
-	case r.Operation == Read && s.readCached(r):
+	case r.Operation == Read && !s.direct && s.readCached(r):
 		return nil
 	case r.Operation == Read:
 		return s.reads

@@ -59,7 +59,7 @@ func Open(spec Spec) (Volume, error) {
 // ParseSpec reads the text form of a Spec, which is one of
 //
 //	NAME=memory:SIZE
-//	NAME=file:PATH[,size=SIZE][,readonly]
+//	NAME=file:PATH[,size=SIZE][,readonly][,direct]
 //	NAME=fault:FAULT[,FAULT...]:BACKEND
 //
 // The last is for tests and needs the build tag faultinject. Errors do not
@@ -67,7 +67,7 @@ func Open(spec Spec) (Volume, error) {
 func ParseSpec(text string, blockSize uint32) (Spec, error) {
 	name, backend, found := strings.Cut(text, "=")
 	if !found {
-		return Spec{}, status.Errorf(status.InvalidValue, "volume %q has no name: write NAME=memory:SIZE or NAME=file:PATH[,size=SIZE][,readonly]", text)
+		return Spec{}, status.Errorf(status.InvalidValue, "volume %q has no name: write NAME=memory:SIZE or NAME=file:PATH[,size=SIZE][,readonly][,direct]", text)
 	}
 	parsed, err := parseBackend(backend)
 	if err != nil {

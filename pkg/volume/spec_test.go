@@ -17,6 +17,7 @@ func TestSpecsAreReadAndPrinted(t *testing.T) {
 		"v=file:/dev/sdx":               volume.FileBackend{Path: "/dev/sdx"},
 		"v=file:a=b:c,size=1GiB":        volume.FileBackend{Path: "a=b:c", Size: 1 << 30},
 		"v=file:relative path,readonly": volume.FileBackend{Path: "relative path", ReadOnly: true},
+		"v=file:/dev/sdx,direct":        volume.FileBackend{Path: "/dev/sdx", Direct: true},
 	} {
 		spec, err := volume.ParseSpec(text, 4096)
 		if err != nil {
