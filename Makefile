@@ -86,10 +86,15 @@ bench: build ## Measure the chain, and each hop alone
 bench-chain: build ## Measure the chain with all series, beside a bare chain: JSON, Markdown and SVG into RESULTS
 	$(MEASURE) chain --output-directory '$(RESULTS)'
 
+.PHONY: bench-peers
+bench-peers: build ## Measure the chain beside what Debian offers: iperf3, fio over NBD, ucx_perftest, fi_pingpong
+	$(MEASURE) peers --output-directory '$(RESULTS)/peers'
+
 .PHONY: bench-once
 bench-once: build ## Run every benchmark once, so that none rots
 	go test -run '^$$' -bench . -benchtime 1x ./pkg/... ./internal/...
-	$(MEASURE) chain --repetitions 1 --runtime 50ms --warmup 50ms --output-directory '$(RESULTS)/once'
+	$(MEASURE) chain --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once'
+	$(MEASURE) peers --install=false --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once/peers'
 
 .PHONY: fuzz
 fuzz: ## Fuzz every target for FUZZTIME (5s)

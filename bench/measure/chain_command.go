@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,8 +27,10 @@ type chainCommand struct {
 	blockSizes []string
 	depths     []int
 	queues     []int
+	sessions   []int
 	polls      []string
 	crc        []bool
+	volumes    []string
 }
 
 func newChainCommand() *cobra.Command {
@@ -50,6 +54,8 @@ and result.svg into a directory.`,
 	f.StringSliceVar(&c.blockSizes, "block-size", []string{"4KiB"}, "axis: block sizes")
 	f.IntSliceVar(&c.depths, "queue-depth", []int{32}, "axis: depths of each queue")
 	f.IntSliceVar(&c.queues, "queues", []int{1}, "axis: numbers of queues")
+	f.IntSliceVar(&c.sessions, "sessions", []int{1}, "axis: numbers of sessions")
+	f.StringArrayVar(&c.volumes, "volume", []string{memoryVolume}, "axis: kind of volume: memory, file, or file,direct; repeatable")
 	f.StringSliceVar(&c.polls, "poll", []string{adaptive}, "axis: what idle threads do")
 	f.BoolSliceVar(&c.crc, "crc", []bool{false}, "axis: whether connections are protected by CRC32C")
 	return cmd
@@ -60,24 +66,27 @@ func (c *chainCommand) run(cmd *cobra.Command) error {
 	if err != nil {
 		return program.Usage(err)
 	}
-	return c.options.run(cmd.Context(), cmd.ErrOrStderr(), func(r *runner) error { return r.measure(workloads) })
+	idle := !c.usesAxes() && slices.Contains(c.series, idleSeries)
+	return c.options.run(cmd.Context(), cmd.ErrOrStderr(), func(r *runner) error { return r.measure(workloads, idle) })
 }
 
 // axisFlags are those that replace the series.
-var axisFlags = []string{"rw", "block-size", "queue-depth", "queues", "poll", "crc"}
+var axisFlags = []string{"rw", "block-size", "queue-depth", "queues", "sessions", "volume", "poll", "crc"}
+
+func (c *chainCommand) usesAxes() bool { return slices.ContainsFunc(axisFlags, c.set.Changed) }
 
 func (c *chainCommand) workloads() ([]suite.Workload, error) {
-	for _, name := range axisFlags {
-		if c.set.Changed(name) {
-			a, err := c.axes()
-			return a.workloads(), err
-		}
+	if !c.usesAxes() {
+		return workloadsOf(c.series)
 	}
-	return workloadsOf(c.series)
+	a, err := c.axes()
+	return a.workloads(), err
 }
 
 func (c *chainCommand) axes() (axes, error) {
-	a := axes{depths: c.depths, queues: c.queues, polls: c.polls, crc: c.crc}
+	a := baseAxes()
+	a.depths, a.queues, a.sessions, a.polls, a.crc, a.volumes = c.depths, c.queues, c.sessions, c.polls, c.crc, c.volumes
+	a.patterns, a.blockSizes = nil, nil
 	for _, text := range c.patterns {
 		var pattern bench.Pattern
 		if err := pattern.Set(text); err != nil {
@@ -94,6 +103,11 @@ func (c *chainCommand) axes() (axes, error) {
 			return a, fmt.Errorf("--block-size %v is not between 1 and %v", blockSize, maxBlockSize)
 		}
 		a.blockSizes = append(a.blockSizes, blockSize)
+	}
+	for _, volume := range c.volumes {
+		if !slices.Contains([]string{memoryVolume, fileVolume, directVolume}, volume) {
+			return a, fmt.Errorf("--volume %q is none of %s, %s and %s", volume, memoryVolume, fileVolume, directVolume)
+		}
 	}
 	for _, poll := range c.polls {
 		if _, err := progress.ParseMode(poll); err != nil {
@@ -114,6 +128,7 @@ type runOptions struct {
 	warmup          time.Duration
 	repetitions     int
 	volumeSize      size.Bytes
+	fileDirectory   string
 	bare            bool
 }
 
@@ -125,4 +140,5 @@ func (o *runOptions) add(f *pflag.FlagSet) {
 	f.DurationVar(&o.warmup, "warmup", 500*time.Millisecond, "what is run before and not measured")
 	f.IntVar(&o.repetitions, "repetitions", 3, "runs of each case")
 	f.Var(&o.volumeSize, "volume-size", "size of the volume")
+	f.StringVar(&o.fileDirectory, "file-directory", os.TempDir(), "where to put the files of volumes")
 }

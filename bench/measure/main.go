@@ -15,6 +15,6 @@ func main() {
 		Short:   "Benchmark zc-relay as a whole",
 		Version: buildinfo.Version(),
 	}
-	root.AddCommand(newChainCommand())
+	root.AddCommand(newChainCommand(), newPeersCommand())
 	program.Main(root)
 }

@@ -6,11 +6,16 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/zc-relay/zc-relay/bench/internal/calibrator"
 	"github.com/zc-relay/zc-relay/bench/internal/chain"
+	"github.com/zc-relay/zc-relay/bench/internal/fio"
+	"github.com/zc-relay/zc-relay/bench/internal/process"
 	"github.com/zc-relay/zc-relay/internal/bench/suite"
 	"github.com/zc-relay/zc-relay/internal/program"
 	"github.com/zc-relay/zc-relay/internal/program/report"
@@ -30,6 +35,10 @@ type runner struct {
 	configured chain.Config // of the chain that runs
 	chain      *chain.Chain // nil if none does
 	verified   map[chain.Config]bool
+	scratch    string // directory for what is built
+	files      string // directory of volumes in files
+	collecting string // directory of programs that can be told to collect; "" if they are not built
+	idle       []idleSample
 }
 
 // run prepares a runner, lets body measure, and writes what it found, also if
@@ -46,8 +55,13 @@ func (o *runOptions) run(ctx context.Context, log io.Writer, body func(*runner) 
 		return err
 	}
 	defer os.RemoveAll(scratch)
+	files, err := os.MkdirTemp(o.fileDirectory, "zc-relay-measure")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(files)
 	r := &runner{
-		options: o, ctx: ctx, log: log, verified: map[chain.Config]bool{},
+		options: o, ctx: ctx, log: log, verified: map[chain.Config]bool{}, scratch: scratch, files: files,
 		document: suite.NewDocument(time.Now(), suite.Method{Runtime: o.runtime, Warmup: o.warmup, Repetitions: o.repetitions}),
 	}
 	if o.bare {
@@ -62,9 +76,9 @@ func (o *runOptions) run(ctx context.Context, log io.Writer, body func(*runner) 
 	return errors.Join(err, r.write())
 }
 
-// measure runs all workloads, over and over, each beside the bare chain where
-// that knows it, and verifies every configuration of the chain once.
-func (r *runner) measure(workloads []suite.Workload) error {
+// measure runs all workloads, over and over, each beside what it is held
+// against, and verifies every configuration of the chain once.
+func (r *runner) measure(workloads []suite.Workload, idle bool) error {
 	for repetition := range r.options.repetitions {
 		for i, w := range workloads {
 			fmt.Fprintf(r.log, "%d/%d %3d/%d %s", repetition+1, r.options.repetitions, i+1, len(workloads), w)
@@ -73,11 +87,16 @@ func (r *runner) measure(workloads []suite.Workload) error {
 				return fmt.Errorf("%s: %w", w, err)
 			}
 		}
+		if idle {
+			if err := r.measureIdle(); err != nil {
+				return fmt.Errorf("idle: %w", err)
+			}
+		}
 		if err := r.stop(); err != nil { // every repetition with fresh processes
 			return err
 		}
 	}
-	r.judgeBare(workloads)
+	r.judge()
 	return nil
 }
 
@@ -85,22 +104,68 @@ func (r *runner) measureOne(w suite.Workload) error {
 	if err := r.start(w); err != nil {
 		return err
 	}
+	stop := func() error { return nil }
+	if w.Condition == besideLarge {
+		var err error
+		if stop, err = r.chain.Load(largeWorkload()); err != nil {
+			return err
+		}
+	}
 	run, err := r.chain.Bench(r.ctx, w, r.options.warmup, r.options.runtime)
-	if err != nil {
+	if err = errors.Join(err, stop()); err != nil {
 		return err
 	}
 	r.document.Add(system, w, run)
 	fmt.Fprintf(r.log, ": %.0f IOPS", run.IOPS)
-	if r.bareKnows(w) {
-		bare, err := r.bare.Measure(r.ctx, w, r.options.runtime)
-		if err != nil {
-			return err
-		}
-		r.document.Add(calibrator.System, w, bare)
-		fmt.Fprintf(r.log, ", bare %.0f, ratio %.2f", bare.IOPS, run.IOPS/bare.IOPS)
+	reference, name, err := r.measureReference(w)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if name != "" {
+		r.document.Add(name, w, reference)
+		fmt.Fprintf(r.log, ", %s %.0f, ratio %.2f", name, reference.IOPS, run.IOPS/reference.IOPS)
 	}
 	fmt.Fprintln(r.log)
 	return nil
+}
+
+// largeWorkload is what goes on beside another.
+func largeWorkload() suite.Workload {
+	return baseAxes().with(sizes(128*size.KiB), depths(8)).workloads()[0]
+}
+
+// fioSystem is the name under which fio on the volume's file is reported.
+const fioSystem = "fio io_uring"
+
+// measureReference runs what a workload is held against; name is "" if there
+// is nothing.
+func (r *runner) measureReference(w suite.Workload) (run suite.Run, name string, err error) {
+	switch {
+	case r.bareKnows(w):
+		run, err = r.bare.Measure(r.ctx, w, r.options.runtime)
+		return run, calibrator.System, err
+	case w.Volume == directVolume && w.Queues == 1 && w.Sessions == 1:
+		if _, err := exec.LookPath("fio"); err != nil {
+			r.skip(fioSystem, "fio is not installed: apt-get install fio")
+			return run, "", nil
+		}
+		job := fio.Job{
+			Engine: "io_uring", Arguments: []string{"--direct=1", "--filename=" + r.volumeFile()},
+			Size: r.options.volumeSize, Warmup: r.options.warmup, Runtime: r.options.runtime,
+		}
+		run, err = job.Measure(r.ctx, w)
+		return run, fioSystem, err
+	}
+	return run, "", nil
+}
+
+// skip tells once that something is not measured.
+func (r *runner) skip(name, reason string) {
+	s := suite.Skipped{Name: name, Reason: reason}
+	if !slices.Contains(r.document.Skipped, s) {
+		r.document.Skipped = append(r.document.Skipped, s)
+		fmt.Fprintf(r.log, "\nskipped %s: %s\n", name, reason)
+	}
 }
 
 // bareKnows reports whether the bare chain does the same as the chain.
@@ -108,10 +173,53 @@ func (r *runner) bareKnows(w suite.Workload) bool {
 	return r.bare != nil && w.Poll == adaptive && !w.CRC && w.Queues == 1 && w.Sessions == 1 && w.Volume == memoryVolume && w.Condition == ""
 }
 
+// volumeFile is where a volume in a file lies.
+func (r *runner) volumeFile() string { return filepath.Join(r.files, "volume") }
+
+// config is the chain that a workload needs.
+func (r *runner) config(w suite.Workload) (chain.Config, error) {
+	c := chain.Config{Programs: r.options.programs, Poll: w.Poll, CRC: w.CRC}
+	if w.Condition == withCollections {
+		if err := r.buildCollecting(); err != nil {
+			return c, err
+		}
+		c.Programs, c.CollectInterval = r.collecting, collectInterval
+	}
+	kind, option, _ := strings.Cut(w.Volume, ",")
+	switch kind {
+	case fileVolume:
+		c.Volume = fmt.Sprintf("file:%s,size=%v", r.volumeFile(), r.options.volumeSize)
+		if option != "" {
+			c.Volume += "," + option
+		}
+	default:
+		c.Volume = "memory:" + r.options.volumeSize.String()
+	}
+	return c, nil
+}
+
+// collectInterval is how often garbage collections are forced.
+const collectInterval = 100 * time.Millisecond
+
+// buildCollecting builds the programs so that they can be told to collect.
+func (r *runner) buildCollecting() error {
+	if r.collecting != "" {
+		return nil
+	}
+	directory := filepath.Join(r.scratch, "collecting")
+	_, err := process.Output(r.ctx, "go", "build", "-tags", "faultinject", "-o", directory+"/", "github.com/zc-relay/zc-relay/cmd/...")
+	if err != nil {
+		return err
+	}
+	r.collecting = directory
+	return nil
+}
+
 // start makes sure that a chain for the workload runs.
 func (r *runner) start(w suite.Workload) (err error) {
-	config := chain.Config{
-		Programs: r.options.programs, Poll: w.Poll, CRC: w.CRC, Volume: "memory:" + r.options.volumeSize.String(),
+	config, err := r.config(w)
+	if err != nil {
+		return err
 	}
 	if r.chain != nil && r.configured == config {
 		return nil
@@ -151,20 +259,11 @@ func (r *runner) stop() error {
 	}
 	c := r.chain
 	r.chain = nil
-	return c.Stop()
-}
-
-// judgeBare holds the chain against the bare chain.
-func (r *runner) judgeBare(workloads []suite.Workload) {
-	for _, w := range workloads {
-		bare := r.document.Find(calibrator.System, w)
-		if bare == nil {
-			continue
-		}
-		ratio, spread := r.document.Find(system, w).Ratio(bare, suite.IOPS)
-		basis := fmt.Sprintf("median of %d neighbouring pairs of runs, ± %.0f %%", len(bare.Runs), spread*50)
-		r.document.Goals = append(r.document.Goals, suite.NewGoal("IOPS beside the bare chain, "+w.String(), basis, ratio, "", 1, false))
+	err := c.Stop()
+	if removeErr := os.Remove(r.volumeFile()); !errors.Is(removeErr, os.ErrNotExist) {
+		err = errors.Join(err, removeErr)
 	}
+	return err
 }
 
 // write writes the document in all its forms.

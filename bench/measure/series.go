@@ -10,8 +10,18 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// memoryVolume is how cases name a volume in memory.
-const memoryVolume = "memory"
+// How cases name volumes.
+const (
+	memoryVolume = "memory"
+	fileVolume   = "file"        // in the page cache
+	directVolume = "file,direct" // past it
+)
+
+// How cases name what else goes on.
+const (
+	besideLarge     = "beside a queue of 128KiB reads"
+	withCollections = "with forced garbage collections"
+)
 
 // axes are values whose combinations are workloads.
 type axes struct {
@@ -21,6 +31,9 @@ type axes struct {
 	queues     []int
 	polls      []string
 	crc        []bool
+	sessions   []int
+	volumes    []string
+	conditions []string
 }
 
 // adaptive is the default polling mode.
@@ -31,27 +44,31 @@ func baseAxes() axes {
 	return axes{
 		patterns: []bench.Pattern{bench.RandomRead}, blockSizes: []size.Bytes{4 * size.KiB}, depths: []int{32},
 		queues: []int{1}, polls: []string{adaptive}, crc: []bool{false},
+		sessions: []int{1}, volumes: []string{memoryVolume}, conditions: []string{""},
 	}
 }
 
-// workloads are all combinations; those of one chain configuration come in a
-// row.
+// workloads are all combinations. The axis to the right changes first.
 func (a axes) workloads() []suite.Workload {
+	all := []suite.Workload{{}}
+	all = crossed(all, a.polls, func(w *suite.Workload, v string) { w.Poll = v })
+	all = crossed(all, a.crc, func(w *suite.Workload, v bool) { w.CRC = v })
+	all = crossed(all, a.patterns, func(w *suite.Workload, v bench.Pattern) { w.Pattern = v })
+	all = crossed(all, a.blockSizes, func(w *suite.Workload, v size.Bytes) { w.BlockSize = uint32(v) })
+	all = crossed(all, a.queues, func(w *suite.Workload, v int) { w.Queues = v })
+	all = crossed(all, a.depths, func(w *suite.Workload, v int) { w.QueueDepth = v })
+	all = crossed(all, a.sessions, func(w *suite.Workload, v int) { w.Sessions = v })
+	all = crossed(all, a.volumes, func(w *suite.Workload, v string) { w.Volume = v })
+	return crossed(all, a.conditions, func(w *suite.Workload, v string) { w.Condition = v })
+}
+
+// crossed gives each workload each of the values.
+func crossed[T any](workloads []suite.Workload, values []T, set func(*suite.Workload, T)) []suite.Workload {
 	var all []suite.Workload
-	for _, poll := range a.polls {
-		for _, crc := range a.crc {
-			for _, pattern := range a.patterns {
-				for _, blockSize := range a.blockSizes {
-					for _, queues := range a.queues {
-						for _, depth := range a.depths {
-							all = append(all, suite.Workload{
-								Pattern: pattern, BlockSize: uint32(blockSize), QueueDepth: depth, Queues: queues,
-								Sessions: 1, Poll: poll, CRC: crc, Volume: memoryVolume,
-							})
-						}
-					}
-				}
-			}
+	for _, w := range workloads {
+		for _, v := range values {
+			set(&w, v)
+			all = append(all, w)
 		}
 	}
 	return all
@@ -60,17 +77,34 @@ func (a axes) workloads() []suite.Workload {
 // series are the workloads that are measured unless others are asked for,
 // by name.
 var series = map[string][]axes{
-	"small":  {baseAxes().with(bothRandom, sizes(4*size.KiB), depths(1, 32, 128))},
-	"large":  {baseAxes().with(bothRandom, sizes(128*size.KiB), depths(32))},
-	"queues": {baseAxes().with(depths(32), func(a *axes) { a.queues = []int{2, 4} })},
-	"poll":   {baseAxes().with(depths(1, 32), func(a *axes) { a.polls = []string{"busy", "event"} })},
-	"crc": {baseAxes().with(sizes(4*size.KiB, 128*size.KiB), bothRandom, func(a *axes) {
-		a.crc = []bool{false, true}
-	})},
+	"small":       {baseAxes().with(bothRandom, sizes(4*size.KiB), depths(1, 32, 128))},
+	"large":       {baseAxes().with(bothRandom, sizes(128*size.KiB), depths(32))},
+	"queues":      {baseAxes().with(func(a *axes) { a.queues = []int{2, 4} })},
+	"sessions":    sessionAxes(),
+	"neighbour":   {baseAxes().with(func(a *axes) { a.conditions = []string{"", besideLarge} })},
+	"collections": {baseAxes().with(depths(1, 32), func(a *axes) { a.conditions = []string{"", withCollections} })},
+	"file":        {baseAxes().with(bothRandom, func(a *axes) { a.volumes = []string{memoryVolume, fileVolume, directVolume} })},
+	"poll":        {baseAxes().with(depths(1, 32), func(a *axes) { a.polls = []string{"busy", "event"} })},
+	"crc":         {baseAxes().with(sizes(4*size.KiB, 128*size.KiB), bothRandom, func(a *axes) { a.crc = []bool{false, true} })},
+	idleSeries:    {},
 }
 
+// idleSeries has no workloads: see runner.measureIdle.
+const idleSeries = "idle"
+
 // seriesOrder is that in which series are measured.
-var seriesOrder = []string{"small", "large", "queues", "poll", "crc"}
+var seriesOrder = []string{"small", "large", "queues", "sessions", "neighbour", "collections", "file", "poll", "crc", idleSeries}
+
+// sessionDepth is the depth of all sessions of the series together.
+const sessionDepth = 128
+
+func sessionAxes() []axes {
+	var all []axes
+	for _, sessions := range []int{1, 2, 4, 8, 16, 64} {
+		all = append(all, baseAxes().with(depths(sessionDepth/sessions), func(a *axes) { a.sessions = []int{sessions} }))
+	}
+	return all
+}
 
 func (a axes) with(changes ...func(*axes)) axes {
 	for _, change := range changes {

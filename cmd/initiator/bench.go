@@ -68,23 +68,41 @@ func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 		return during(phasePrepare, err)
 	}
 	defer plain.close()
-	v, err := b.connection.openVolume(ctx, client.Config{
-		Queues: p.Queues, Depth: p.QueueDepth, BufferSize: p.BlockSize, SyncDepth: -1,
-	})
-	if err != nil {
-		return during(phaseConnect, err)
-	}
-	info := v.Info()
-	r.Volume = report.VolumeOf(&info)
-	err = r.Parameters.Resolve(&info)
+	volumes, err := b.openSessions(ctx, &p)
 	if err == nil {
-		r.Result, err = bench.Run(ctx, bench.Config{
-			Parameters: r.Parameters, Queues: queuesOf[bench.Queue](v, p.Queues), Memory: v.Memory(),
-			PlainContent: plain.reader(), Observe: b.observer(&r.Parameters),
-		})
+		info := volumes[0].Info()
+		r.Volume = report.VolumeOf(&info)
+		err = during(phaseRun, r.Parameters.Resolve(&info))
+	}
+	if err == nil {
+		config := bench.Config{Parameters: r.Parameters, PlainContent: plain.reader(), Observe: b.observer(&r.Parameters)}
+		for _, v := range volumes {
+			config.Sessions = append(config.Sessions, bench.Session{Queues: queuesOf[bench.Queue](v, p.Queues), Memory: v.Memory()})
+		}
+		r.Result, err = bench.Run(ctx, config)
+		err = during(phaseRun, err)
 		b.status.Clear()
 	}
-	return closeVolume(ctx, v, during(phaseRun, err))
+	for _, v := range volumes {
+		err = closeVolume(ctx, v, err)
+	}
+	return err
+}
+
+// openSessions opens the volume once for each session. Those that it returns
+// are open, also if it fails.
+func (b *benchCommand) openSessions(ctx context.Context, p *bench.Parameters) ([]volume, error) {
+	var volumes []volume
+	for range p.Sessions {
+		v, err := b.connection.openVolume(ctx, client.Config{
+			Queues: p.Queues, Depth: p.QueueDepth, BufferSize: p.BlockSize, SyncDepth: -1,
+		})
+		if err != nil {
+			return volumes, during(phaseConnect, err)
+		}
+		volumes = append(volumes, v)
+	}
+	return volumes, nil
 }
 
 // observer shows the progress of a run on a terminal: what was done since the

@@ -25,6 +25,7 @@ const (
 type benchFlags struct {
 	set            *pflag.FlagSet
 	queue          queueFlags
+	sessions       int
 	pattern        bench.Pattern
 	strategy       strategy
 	readPercent    int
@@ -64,6 +65,7 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 	f.IntVar(&b.readPercent, "rwmix", defaultReadPercent, "share of reads of randrw, in percent")
 	f.Var(&b.blockSize, "block-size", "length of each request; 4k is 4KiB")
 	b.queue.add(f, client.DefaultDepth)
+	f.IntVar(&b.sessions, "sessions", 1, "connections at the same time, each with these queues; a thread serves one queue of every session")
 	f.DurationVar(&b.runtime, "runtime", 0, "duration of the measurement (default 10s, unless there is a number of operations)")
 	f.Uint64Var(&b.operationLimit, "run-limit-operation-count", 0, "end after so many operations, all queues together")
 	f.DurationVar(&b.warmup, "warmup", 0, "run for so long before measuring (default 1s, or nothing if there is a number of operations)")
@@ -82,7 +84,7 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 // volume. Outstanding requests are waited for up to drainTimeout.
 func (b *benchFlags) parameters(drainTimeout time.Duration) (bench.Parameters, error) {
 	p := bench.Parameters{
-		Pattern: b.pattern, ReadPercent: b.readPercent, QueueDepth: b.queue.depth,
+		Pattern: b.pattern, ReadPercent: b.readPercent, QueueDepth: b.queue.depth, Sessions: b.sessions,
 		Runtime: b.runtime, OperationLimit: b.operationLimit, Warmup: b.warmup,
 		Offset: uint64(b.offset), Length: uint64(b.length), Seed: b.seed, Poll: b.queue.poll,
 		Validate: b.validateWrites, PlainContent: b.plainContent,

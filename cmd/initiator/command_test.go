@@ -220,7 +220,7 @@ func TestBenchDefaultsAreToldAsTheyAre(t *testing.T) {
 		t.Errorf("parameters are %+v", p)
 	}
 	want := bench.Parameters{
-		Pattern: bench.RandomMixed, ReadPercent: 70, BlockSize: 4096, QueueDepth: 64, Queues: p.Queues, CPUs: []int{},
+		Pattern: bench.RandomMixed, ReadPercent: 70, BlockSize: 4096, QueueDepth: 64, Queues: p.Queues, Sessions: 1, CPUs: []int{},
 		OperationLimit: 300, Length: testSize, Seed: p.Seed, Poll: "adaptive", DrainTimeout: 10 * time.Second,
 	}
 	if difference := cmp.Diff(want, p); difference != "" {

@@ -18,17 +18,23 @@ import (
 type Config struct {
 	// Parameters have been resolved against the volume.
 	Parameters Parameters
+	// Sessions are as many as Parameters.Sessions.
+	Sessions []Session
+	// PlainContent is what the volume holds if Parameters.Validate is to
+	// compare with, or write, that; nil means data made up by the run.
+	PlainContent io.ReaderAt
+	// Observe is told once a second how far the run is; may be nil.
+	Observe func(Progress)
+}
+
+// Session is one connection to the volume.
+type Session struct {
 	// Queues are as many as Parameters.Queues, each of them at least
 	// Parameters.QueueDepth deep. Nobody else may use them.
 	Queues []Queue
 	// Memory is the data memory that the queues' requests refer to: one block
 	// for each request that can be outstanding.
 	Memory []byte
-	// PlainContent is what the volume holds if Parameters.Validate is to
-	// compare with, or write, that; nil means data made up by the run.
-	PlainContent io.ReaderAt
-	// Observe is told once a second how far the run is; may be nil.
-	Observe func(Progress)
 }
 
 // Progress is how far a run is.
@@ -55,9 +61,9 @@ func Run(ctx context.Context, config Config) (Result, error) {
 	}
 	run := p.newSupervisor()
 	workers := config.newWorkers(run)
-	for i, w := range workers {
-		if err := run.Threads().Go(p.cpu(i), progress.Policy{Mode: mode}, w.body); err != nil {
-			w.fail(err)
+	for i, g := range groupsOf(workers, p.Queues) {
+		if err := run.Threads().Go(p.cpu(i), progress.Policy{Mode: mode}, g.body); err != nil {
+			g[0].fail(err)
 			break
 		}
 	}
@@ -75,28 +81,36 @@ func (p *Parameters) newSupervisor() *program.Supervisor {
 
 func (c *Config) check() error {
 	p := &c.Parameters
-	if len(c.Queues) != p.Queues {
-		return status.Errorf(status.InvalidValue, "%d queues were opened for a run with %d", len(c.Queues), p.Queues)
+	if len(c.Sessions) != p.Sessions {
+		return status.Errorf(status.InvalidValue, "%d sessions were opened for a run with %d", len(c.Sessions), p.Sessions)
 	}
 	needed := uint64(p.Queues) * uint64(p.QueueDepth) * uint64(p.BlockSize)
-	if uint64(len(c.Memory)) < needed {
-		return status.Errorf(status.InvalidValue, "%d bytes of data memory are less than the %d that the run needs", len(c.Memory), needed)
+	for _, s := range c.Sessions {
+		if len(s.Queues) != p.Queues {
+			return status.Errorf(status.InvalidValue, "%d queues were opened for a run with %d", len(s.Queues), p.Queues)
+		}
+		if uint64(len(s.Memory)) < needed {
+			return status.Errorf(status.InvalidValue, "%d bytes of data memory are less than the %d that the run needs", len(s.Memory), needed)
+		}
 	}
 	return nil
 }
 
 func (c *Config) newWorkers(run *program.Supervisor) []*worker {
 	p := &c.Parameters
-	// Data that no layer below can compress or deduplicate.
-	fillRandom(c.Memory, rand.NewPCG(p.Seed, 0))
+	for i, s := range c.Sessions {
+		// Data that no layer below can compress or deduplicate.
+		fillRandom(s.Memory, rand.NewPCG(p.Seed, uint64(i)))
+	}
 	size := uint64(p.QueueDepth) * uint64(p.BlockSize)
-	workers := make([]*worker, p.Queues)
+	workers := make([]*worker, p.allQueues())
 	for i := range workers {
-		memory := uint64(i) * size
+		s := &c.Sessions[i/p.Queues]
+		memory := uint64(i%p.Queues) * size
 		w := &worker{
-			index: i, queue: c.Queues[i], run: run, recorder: newRecorder(),
+			index: i, queue: s.Queues[i%p.Queues], run: run, recorder: newRecorder(),
 			generator: newGenerator(p, i),
-			buffers:   c.Memory[memory:][:size], memory: memory,
+			buffers:   s.Memory[memory:][:size], memory: memory,
 			slots:      make([]slot, p.QueueDepth),
 			free:       make([]uint32, p.QueueDepth),
 			ready:      make([]uint32, 0, p.QueueDepth),

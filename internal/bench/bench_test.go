@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // testParameters are a short run of 1000 operations.
 func testParameters(pattern Pattern) Parameters {
 	return Parameters{
-		Pattern: pattern, ReadPercent: 70, BlockSize: 4096, QueueDepth: 8, Queues: 2,
+		Pattern: pattern, ReadPercent: 70, BlockSize: 4096, QueueDepth: 8, Queues: 2, Sessions: 1,
 		OperationLimit: 1000, Seed: 42, Poll: "adaptive", DrainTimeout: time.Minute,
 	}
 }
@@ -38,11 +38,45 @@ func configOf(t testing.TB, p Parameters, v *queuetest.Volume) Config {
 	if err := p.Resolve(&v.Info); err != nil {
 		t.Fatal(err)
 	}
-	config := Config{Parameters: p, Memory: v.Memory}
-	for i := range p.Queues {
-		config.Queues = append(config.Queues, v.Queue(i))
+	return Config{Parameters: p, Sessions: []Session{sessionOf(v, p.Queues)}}
+}
+
+func sessionOf(v *queuetest.Volume, queues int) Session {
+	s := Session{Memory: v.Memory}
+	for i := range queues {
+		s.Queues = append(s.Queues, v.Queue(i))
 	}
-	return config
+	return s
+}
+
+func TestEverySessionCarriesItsShare(t *testing.T) {
+	p := testParameters(RandomRead)
+	p.Sessions, p.Warmup, p.OperationLimit = 3, time.Millisecond, 6006
+	volumes := make([]*queuetest.Volume, p.Sessions)
+	config := Config{}
+	for i := range volumes {
+		volumes[i] = newTestVolume(&p)
+		config.Sessions = append(config.Sessions, sessionOf(volumes[i], p.Queues))
+	}
+	if err := p.Resolve(&volumes[0].Info); err != nil {
+		t.Fatal(err)
+	}
+	config.Parameters = p
+	result, err := Run(context.Background(), config)
+	if err != nil || result.Operations != 6006 {
+		t.Fatalf("%d operations, error %v", result.Operations, err)
+	}
+	for i, v := range volumes {
+		for q := range p.Queues {
+			if submitted := v.Queue(q).Submitted.Load(); submitted < 1001 {
+				t.Errorf("queue %d of session %d had %d requests", q, i, submitted)
+			}
+		}
+	}
+	config.Sessions = config.Sessions[:2]
+	if _, err := Run(context.Background(), config); status.CodeOf(err) != status.InvalidValue {
+		t.Errorf("a session too few gave %v", err)
+	}
 }
 
 func TestARunBoundedByOperationsCompletesExactlyThose(t *testing.T) {
@@ -86,7 +120,7 @@ func start(t *testing.T, config Config) (*program.Supervisor, []*worker) {
 	run := config.Parameters.newSupervisor()
 	workers := config.newWorkers(run)
 	for _, w := range workers {
-		if err := run.Threads().Go(program.AnyCPU, progress.Policy{}, w.body); err != nil {
+		if err := run.Threads().Go(program.AnyCPU, progress.Policy{}, group{w}.body); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -306,7 +340,7 @@ func BenchmarkLoopPerRequest(b *testing.B) {
 			p.Queues, p.QueueDepth, p.OperationLimit = 1, depth, 1<<40
 			v := newTestVolume(&p)
 			config := configOf(b, p, v)
-			config.Queues[0] = &instantQueue{tags: make([]uint64, 0, depth)}
+			config.Sessions[0].Queues[0] = &instantQueue{tags: make([]uint64, 0, depth)}
 			w := config.newWorkers(config.Parameters.newSupervisor())[0]
 			w.stage, w.limit = measuring, uint64(b.N)
 			b.ReportAllocs()

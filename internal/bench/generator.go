@@ -28,7 +28,7 @@ func share(blocks, i, n uint64) uint64 {
 	return quotient
 }
 
-// generator decides what the requests of one thread are.
+// generator decides what the requests of one queue are.
 type generator struct {
 	random      *rand.PCG
 	span        span
@@ -38,13 +38,14 @@ type generator struct {
 	readPercent uint64
 }
 
-func newGenerator(p *Parameters, thread int) generator {
+// newGenerator makes that of a queue, counted over all sessions.
+func newGenerator(p *Parameters, queue int) generator {
 	g := generator{
-		random: rand.NewPCG(p.Seed, uint64(thread)), sequential: !p.Pattern.Random(),
+		random: rand.NewPCG(p.Seed, uint64(queue)), sequential: !p.Pattern.Random(),
 		blockSize: uint64(p.BlockSize), readPercent: uint64(p.ReadPercent),
 	}
 	if g.sequential {
-		g.span = p.spanOf(uint64(thread), uint64(p.Queues))
+		g.span = p.spanOf(uint64(queue), uint64(p.allQueues()))
 	} else {
 		g.span = p.spanOf(0, 1)
 	}

@@ -15,7 +15,7 @@ func drawParameters(t *rapid.T, info *client.Info) Parameters {
 		Pattern:     rapid.SampledFrom(patterns).Draw(t, "pattern"),
 		ReadPercent: rapid.IntRange(0, 100).Draw(t, "share of reads"),
 		BlockSize:   info.BlockSize * rapid.Uint32Range(1, 4).Draw(t, "blocks per request"),
-		QueueDepth:  1, Queues: rapid.IntRange(1, 5).Draw(t, "queues"),
+		QueueDepth:  1, Queues: rapid.IntRange(1, 5).Draw(t, "queues"), Sessions: rapid.IntRange(1, 3).Draw(t, "sessions"),
 		OperationLimit: rapid.Uint64Range(1, 1000).Draw(t, "operations"),
 		Offset:         uint64(info.BlockSize) * rapid.Uint64Range(0, 50).Draw(t, "offset in blocks"),
 		Seed:           rapid.Uint64().Draw(t, "seed"), Poll: "adaptive", DrainTimeout: time.Second,
@@ -31,7 +31,7 @@ func TestRequestsStayAlignedAndInTheirRange(t *testing.T) {
 		if err := p.Resolve(&info); err != nil {
 			t.Fatal(err)
 		}
-		g := newGenerator(&p, rapid.IntRange(0, p.Queues-1).Draw(t, "thread"))
+		g := newGenerator(&p, rapid.IntRange(0, p.allQueues()-1).Draw(t, "queue"))
 		for range 300 {
 			offset := g.offset()
 			if offset < p.Offset || offset+uint64(p.BlockSize) > p.Offset+p.Length || (offset-p.Offset)%uint64(p.BlockSize) != 0 {
@@ -50,8 +50,8 @@ func TestSequentialThreadsCoverTheRangeOnceEach(t *testing.T) {
 			t.Fatal(err)
 		}
 		seen := map[uint64]bool{}
-		for thread := range p.Queues {
-			g := newGenerator(&p, thread)
+		for queue := range p.allQueues() {
+			g := newGenerator(&p, queue)
 			for range g.span.blocks {
 				offset := g.offset()
 				if seen[offset] {
@@ -107,9 +107,9 @@ func TestRandomOffsetsReachEveryBlockAboutAsOften(t *testing.T) {
 
 func TestOperationsAreSharedOutCompletely(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := Parameters{Queues: rapid.IntRange(1, 64).Draw(t, "queues"), OperationLimit: rapid.Uint64Range(1, 1<<40).Draw(t, "operations")}
+		p := Parameters{Queues: rapid.IntRange(1, 64).Draw(t, "queues"), Sessions: rapid.IntRange(1, 8).Draw(t, "sessions"), OperationLimit: rapid.Uint64Range(1, 1<<40).Draw(t, "operations")}
 		sum := uint64(0)
-		for i := range p.Queues {
+		for i := range p.allQueues() {
 			sum += p.operationLimit(i)
 		}
 		if sum != p.OperationLimit {

@@ -18,9 +18,11 @@ type Parameters struct {
 	// BlockSize is the length of each request.
 	BlockSize  uint32 `json:"block_size_bytes"`
 	QueueDepth int    `json:"queue_depth"`
-	Queues     int    `json:"queues"`
+	Queues     int    `json:"queues"` // of each session
+	Sessions   int    `json:"sessions"`
 	// CPUs are those that the queues' threads are pinned to, one for each
-	// queue; empty if they are not pinned.
+	// queue of a session; empty if they are not pinned. A thread serves one
+	// queue of every session.
 	CPUs []int `json:"cpus"`
 	// Runtime bounds the measured part of the run, OperationLimit the number
 	// of requests in it, over all queues. 0 means no bound; not both may be 0.
@@ -77,6 +79,8 @@ func (p *Parameters) checkRun() error {
 		return fmt.Errorf("queue depth %d is less than 1", p.QueueDepth)
 	case p.Queues < 1:
 		return fmt.Errorf("number of queues %d is less than 1", p.Queues)
+	case p.Sessions < 1:
+		return fmt.Errorf("number of sessions %d is less than 1", p.Sessions)
 	case len(p.CPUs) != 0 && len(p.CPUs) != p.Queues:
 		return fmt.Errorf("%d CPUs do not fit %d queues: each queue has a thread", len(p.CPUs), p.Queues)
 	case p.Runtime < 0 || p.Warmup < 0:
@@ -106,7 +110,7 @@ func (p *Parameters) resolveRange(info *client.Info) error {
 	}
 	if needed := p.slices() * uint64(p.BlockSize); p.Length < needed {
 		return fmt.Errorf("range of %d bytes is too small: %d queues of depth %d need at least %d bytes in blocks of %d",
-			p.Length, p.Queues, p.QueueDepth, needed, p.BlockSize)
+			p.Length, p.allQueues(), p.QueueDepth, needed, p.BlockSize)
 	}
 	return nil
 }
@@ -116,26 +120,29 @@ func (p *Parameters) resolveRange(info *client.Info) error {
 func (p *Parameters) slices() uint64 {
 	switch {
 	case p.Validate && p.Pattern.Writes():
-		return uint64(p.Queues) * uint64(p.QueueDepth)
+		return uint64(p.allQueues()) * uint64(p.QueueDepth)
 	case p.Pattern.Random():
 		return 1
 	}
-	return uint64(p.Queues)
+	return uint64(p.allQueues())
 }
+
+// allQueues is the number of queues of all sessions.
+func (p *Parameters) allQueues() int { return p.Sessions * p.Queues }
 
 // operationLimit is queue i's part of OperationLimit.
 func (p *Parameters) operationLimit(i int) uint64 {
 	if p.OperationLimit == 0 {
 		return unlimited
 	}
-	limit := p.OperationLimit / uint64(p.Queues)
-	if uint64(i) < p.OperationLimit%uint64(p.Queues) {
+	limit := p.OperationLimit / uint64(p.allQueues())
+	if uint64(i) < p.OperationLimit%uint64(p.allQueues()) {
 		limit++
 	}
 	return limit
 }
 
-// cpu is where the thread of queue i runs.
+// cpu is where the thread of every session's queue i runs.
 func (p *Parameters) cpu(i int) int {
 	if len(p.CPUs) == 0 {
 		return program.AnyCPU

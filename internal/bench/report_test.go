@@ -23,7 +23,7 @@ func exampleReport() *Report {
 	return &Report{
 		Schema: Schema, StartedAt: time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC),
 		Parameters: Parameters{
-			Pattern: RandomMixed, ReadPercent: 70, BlockSize: 4096, QueueDepth: 32, Queues: 2, CPUs: []int{2, 3},
+			Pattern: RandomMixed, ReadPercent: 70, BlockSize: 4096, QueueDepth: 32, Queues: 2, Sessions: 3, CPUs: []int{2, 3},
 			Runtime: 10 * time.Second, OperationLimit: 1000000, Warmup: time.Second, Offset: 1 << 20, Length: 1 << 30,
 			Seed: 42, Poll: "adaptive", Validate: true, PlainContent: "content.bin", DrainTimeout: 10 * time.Second,
 		},

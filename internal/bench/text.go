@@ -28,8 +28,8 @@ type text struct{ report.Table }
 func (t *text) parameters(r *Report) {
 	p := &r.Parameters
 	t.Row("started", "%s", r.StartedAt.Format(time.RFC3339))
-	t.Row("load", "%s, %d %% reads, %s blocks, queues %d of depth %d (threads: %s)",
-		p.Pattern, p.ReadPercent, size.Bytes(p.BlockSize), p.Queues, p.QueueDepth, affinity.Describe(p.CPUs))
+	t.Row("load", "%s, %d %% reads, %s blocks, %squeues %d of depth %d (threads: %s)",
+		p.Pattern, p.ReadPercent, size.Bytes(p.BlockSize), p.sessions(), p.Queues, p.QueueDepth, affinity.Describe(p.CPUs))
 	t.Row("bounds", "%s, after %s of warm-up that is not measured; drain timeout %s", p.bounds(),
 		size.FormatDuration(p.Warmup), size.FormatDuration(p.DrainTimeout))
 	t.Row("range", "%s at offset %s", size.Bytes(p.Length), size.Bytes(p.Offset))
@@ -39,6 +39,13 @@ func (t *text) parameters(r *Report) {
 		t.Row("validation", "%s", p.validation())
 	}
 	t.Connection(&r.Connection, r.Volume)
+}
+
+func (p *Parameters) sessions() string {
+	if p.Sessions == 1 {
+		return ""
+	}
+	return fmt.Sprintf("sessions %d, each with ", p.Sessions)
 }
 
 func (p *Parameters) bounds() string {

@@ -25,10 +25,10 @@ const unlimited = ^uint64(0)
 // resultBatch is how many results are taken from a queue at a time.
 const resultBatch = 64
 
-// worker keeps the requests of one queue outstanding. It belongs to the
-// queue's thread.
+// worker keeps the requests of one queue outstanding. It belongs to a thread
+// that serves one queue of every session.
 type worker struct {
-	index     int // of the queue
+	index     int // of the queue, over all sessions
 	queue     Queue
 	run       *program.Supervisor
 	generator generator
@@ -71,43 +71,6 @@ type slot struct {
 	offset   uint64
 	kind     iomsg.Type
 	readBack bool
-}
-
-// body is the life of the worker's thread.
-func (w *worker) body(engine *progress.Engine) error {
-	if err := w.queue.Attach(engine); err != nil {
-		return err
-	}
-	defer w.queue.Detach(engine)
-	engine.Add(w)
-	if w.hasWarmup {
-		w.stage, w.limit = warmingUp, unlimited
-		w.loop(engine)
-		w.recorder.forgetOperations()
-	}
-	before := engine.Stats()
-	w.startedNs = w.run.NowNs()
-	w.stage, w.limit = measuring, w.totalLimit
-	w.loop(engine)
-	w.endedNs = w.run.NowNs()
-	w.engine = difference(engine.Stats(), before)
-	return nil
-}
-
-// difference is what an engine did since before.
-func difference(now, before progress.Stats) progress.Stats {
-	return progress.Stats{
-		Hits: now.Hits - before.Hits, Misses: now.Misses - before.Misses,
-		Sleeps: now.Sleeps - before.Sleeps, LateWakeups: now.LateWakeups - before.LateWakeups,
-	}
-}
-
-// loop runs until nothing is outstanding and nothing may be started any more.
-func (w *worker) loop(engine *progress.Engine) {
-	for !w.finished() {
-		engine.Idle(engine.Progress())
-	}
-	w.recorder.publish()
 }
 
 func (w *worker) finished() bool {

@@ -9,10 +9,16 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// CollectVariable is the environment variable that makes programs built with
+// the tag faultinject force a garbage collection at that interval, for
+// instance "100ms".
+const CollectVariable = "ZC_RELAY_COLLECT_INTERVAL"
+
 // Main runs the program whose commands root holds with the arguments of the
 // process, cancels its context at SIGINT or SIGTERM, and exits. A second
 // signal ends the process at once.
 func Main(root *cobra.Command) {
+	forceCollections()
 	ctx, stop := WithSignals(context.Background())
 	code := Run(ctx, root, os.Args[1:])
 	stop()

@@ -15,6 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/bench/internal/process"
 	"github.com/zc-relay/zc-relay/internal/bench"
 	"github.com/zc-relay/zc-relay/internal/bench/suite"
+	"github.com/zc-relay/zc-relay/internal/program"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/internal/verify"
 )
@@ -29,6 +30,9 @@ type Config struct {
 	Poll string
 	// CRC protects the connections between relay and target.
 	CRC bool
+	// CollectInterval forces garbage collections, if it is not 0. Programs
+	// obey that are built with the tag faultinject.
+	CollectInterval time.Duration
 }
 
 // Chain is a running target and relay.
@@ -91,8 +95,8 @@ func (c *Chain) startRelay(ctx context.Context) error {
 	})
 }
 
-func (c *Chain) daemon(program string, args ...string) []string {
-	command := append([]string{filepath.Join(c.config.Programs, program)}, args...)
+func (c *Chain) daemon(name string, args ...string) []string {
+	command := append(c.config.program(name), args...)
 	command = append(command, "--poll", c.config.Poll, "--log-level", "warn")
 	if c.config.CRC {
 		command = append(command, "--rdma-crc")
@@ -121,9 +125,7 @@ func (c *Chain) Stop() error {
 
 // Bench runs a workload by the initiator.
 func (c *Chain) Bench(ctx context.Context, w suite.Workload, warmup, runtime time.Duration) (suite.Run, error) {
-	output, err := process.Output(ctx, c.initiator("bench",
-		"--rw", string(w.Pattern), "--block-size", size.Bytes(w.BlockSize).String(), "--queue-depth", strconv.Itoa(w.QueueDepth),
-		"--queues", strconv.Itoa(w.Queues), "--warmup", warmup.String(), "--runtime", runtime.String())...)
+	output, err := process.Output(ctx, c.bench(w, warmup, runtime)...)
 	if err != nil {
 		return suite.Run{}, err
 	}
@@ -132,6 +134,28 @@ func (c *Chain) Bench(ctx context.Context, w suite.Workload, warmup, runtime tim
 		return suite.Run{}, fmt.Errorf("read the result of initiator bench: %w", err)
 	}
 	return suite.RunOf(&report.Result), nil
+}
+
+func (c *Chain) bench(w suite.Workload, warmup, runtime time.Duration) []string {
+	return c.initiator("bench",
+		"--rw", string(w.Pattern), "--block-size", size.Bytes(w.BlockSize).String(), "--queue-depth", strconv.Itoa(w.QueueDepth),
+		"--queues", strconv.Itoa(w.Queues), "--sessions", strconv.Itoa(w.Sessions), "--warmup", warmup.String(), "--runtime", runtime.String())
+}
+
+// longRuntime is longer than anything that goes on beside a load.
+const longRuntime = time.Hour
+
+// settleTime is how long a load takes to be under way.
+const settleTime = 300 * time.Millisecond
+
+// Load starts a workload that goes on until stop is called.
+func (c *Chain) Load(w suite.Workload) (stop func() error, err error) {
+	p, err := process.Start(c.directory, "load", c.bench(w, 0, longRuntime)...)
+	if err != nil {
+		return nil, err
+	}
+	time.Sleep(settleTime)
+	return p.Stop, nil
 }
 
 // fillBlock is the length of the requests that fill a volume.
@@ -158,15 +182,31 @@ func (c *Chain) Verify(ctx context.Context, length size.Bytes) (suite.Check, err
 }
 
 func (c *Chain) initiator(command string, args ...string) []string {
-	all := []string{filepath.Join(c.config.Programs, "initiator"), command}
+	all := append(c.config.program("initiator"), command)
 	return append(append(all, args...), "--emulated-dir", c.Directory(), "--poll", c.config.Poll, "--log-level", "warn", "--output", "json")
+}
+
+// program is the beginning of a command line.
+func (c Config) program(name string) []string {
+	path := filepath.Join(c.Programs, name)
+	if c.CollectInterval == 0 {
+		return []string{path}
+	}
+	return []string{"env", program.CollectVariable + "=" + c.CollectInterval.String(), path}
 }
 
 // String names what is special about a chain.
 func (c Config) String() string {
-	text := c.Poll + ", " + c.Volume
+	kind, _, _ := strings.Cut(c.Volume, ":")
+	text := c.Poll + ", " + kind
+	if strings.HasSuffix(c.Volume, ",direct") {
+		text += " direct"
+	}
 	if c.CRC {
 		text += ", crc"
+	}
+	if c.CollectInterval > 0 {
+		text += ", garbage collections every " + c.CollectInterval.String()
 	}
 	return text
 }

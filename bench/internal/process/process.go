@@ -69,6 +69,16 @@ func (p *Process) Stop() error {
 	return nil
 }
 
+// Quit ends a program that may have ended by itself, which is no failure.
+func (p *Process) Quit() error {
+	select {
+	case <-p.ended:
+		return nil
+	default:
+		return p.Stop()
+	}
+}
+
 func endedBySIGTERM(state *os.ProcessState) bool {
 	s, ok := state.Sys().(syscall.WaitStatus)
 	return ok && s.Signaled() && s.Signal() == syscall.SIGTERM

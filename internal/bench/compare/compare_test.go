@@ -146,7 +146,7 @@ func TestDocumentsOfOneFileAreRunsOfOneCase(t *testing.T) {
 	if len(r.Cases) != 1 || len(r.Cases[0].Runs) != 3 {
 		t.Fatalf("there are %d cases: %+v", len(r.Cases), r.Cases)
 	}
-	if got, want := name(&r.Cases[0]), "zc-relay: randrw 4KiB depth=32 queues=2 disk 70 % reads validated"; got != want {
+	if got, want := name(&r.Cases[0]), "zc-relay: randrw 4KiB depth=32 queues=2 sessions=3 disk 70 % reads validated"; got != want {
 		t.Errorf("the case is %q, want %q", got, want)
 	}
 }

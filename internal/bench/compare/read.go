@@ -104,7 +104,7 @@ func (r *Results) addRun(document json.RawMessage) error {
 func workloadOf(b *bench.Report) suite.Workload {
 	p := &b.Parameters
 	w := suite.Workload{
-		Pattern: p.Pattern, BlockSize: p.BlockSize, QueueDepth: p.QueueDepth, Queues: p.Queues, Sessions: 1, Poll: p.Poll,
+		Pattern: p.Pattern, BlockSize: p.BlockSize, QueueDepth: p.QueueDepth, Queues: p.Queues, Sessions: max(1, p.Sessions), Poll: p.Poll,
 	}
 	if b.Volume != nil {
 		w.Volume = b.Volume.Name

@@ -1,0 +1,83 @@
+package peer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/zc-relay/zc-relay/bench/internal/process"
+	"github.com/zc-relay/zc-relay/internal/bench/suite"
+)
+
+// IPerf3 is the name of one loopback TCP stream.
+const IPerf3 = "iperf3, one TCP stream"
+
+// startTimeout bounds the start of a server.
+const startTimeout = 10 * time.Second
+
+// iperf3 is one TCP stream from one process to another: an upper bound of
+// throughput, so it is held against long requests only.
+func iperf3() Peer {
+	return Peer{
+		Name: IPerf3, Programs: []string{"iperf3"}, Packages: []string{"iperf3"},
+		Knows:   func(w suite.Workload) bool { return w.BlockSize >= 64<<10 },
+		Measure: measureIPerf3,
+	}
+}
+
+func measureIPerf3(ctx context.Context, j *Job) (suite.Run, error) {
+	var output []byte
+	err := withServer(ctx, j, "iperf3", func(port string) []string {
+		return []string{"iperf3", "-s", "-1", "-B", "127.0.0.1", "-p", port}
+	}, func(port string) (err error) {
+		seconds := strconv.Itoa(int(math.Ceil(j.Runtime.Seconds())))
+		output, err = process.Output(ctx, "iperf3", "-c", "127.0.0.1", "-p", port, "-t", seconds,
+			"-O", "1", "-l", strconv.Itoa(int(j.Workload.BlockSize)), "-J")
+		return err
+	})
+	if err != nil {
+		return suite.Run{}, err
+	}
+	return parseIPerf3(output, j.Workload.BlockSize)
+}
+
+func parseIPerf3(output []byte, blockSize uint32) (suite.Run, error) {
+	var result struct {
+		End struct {
+			Received struct {
+				BitsPerSecond float64 `json:"bits_per_second"`
+			} `json:"sum_received"`
+		} `json:"end"`
+	}
+	if err := json.Unmarshal(output, &result); err != nil {
+		return suite.Run{}, fmt.Errorf("read the result of iperf3: %w", err)
+	}
+	bytes := result.End.Received.BitsPerSecond / 8
+	if bytes <= 0 {
+		return suite.Run{}, errors.New("iperf3 reports no throughput")
+	}
+	return suite.Run{IOPS: bytes / float64(blockSize), BytesPerSecond: uint64(bytes)}, nil
+}
+
+// withServer calls use while a server listens on a port.
+func withServer(ctx context.Context, j *Job, name string, command func(port string) []string, use func(port string) error) error {
+	port, err := freePort()
+	if err != nil {
+		return err
+	}
+	server, err := process.Start(j.Directory, name, command(port)...)
+	if err != nil {
+		return err
+	}
+	starting, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	err = server.Await(starting, func() bool { return listens(port) })
+	if err == nil {
+		err = use(port)
+	}
+	return errors.Join(err, server.Quit())
+}

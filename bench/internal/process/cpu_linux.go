@@ -1,0 +1,37 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// CPUTime is what all threads of a process have used since its start, in
+// nanoseconds as the scheduler counts them: /proc/PID/stat counts ticks of
+// 10 ms, which a process that is nearly idle may never be caught in.
+func CPUTime(id int) (time.Duration, error) {
+	tasks := fmt.Sprintf("/proc/%d/task", id)
+	threads, err := os.ReadDir(tasks)
+	if err != nil {
+		return 0, err
+	}
+	total := time.Duration(0)
+	for _, thread := range threads {
+		content, err := os.ReadFile(tasks + "/" + thread.Name() + "/schedstat")
+		if os.IsNotExist(err) {
+			continue // it has ended
+		}
+		if err != nil {
+			return 0, err
+		}
+		first, _, _ := strings.Cut(string(content), " ")
+		ns, err := strconv.ParseInt(first, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%s/%s/schedstat: %w", tasks, thread.Name(), err)
+		}
+		total += time.Duration(ns)
+	}
+	return total, nil
+}

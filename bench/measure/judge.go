@@ -1,0 +1,93 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/zc-relay/zc-relay/bench/internal/calibrator"
+	"github.com/zc-relay/zc-relay/internal/bench/suite"
+)
+
+// What figures are to be.
+const (
+	atLeastBare       = 1.0  // IOPS beside the bare chain
+	atLeastOfBest     = 0.85 // IOPS of any number of sessions, of the best number
+	atMostBesideLarge = 3.0  // p99 beside large transfers, of that alone
+	atMostCollecting  = 1.25 // p99.9 with collections, of that without: noise
+	atLeastFile       = 0.5  // IOPS of a file in page cache, of memory
+	atLeastDirect     = 0.8  // IOPS of direct IO, of fio
+	atMostIdlePercent = 1.0  // of a core, all three programs
+	atMostFirstMicros = 200.0
+)
+
+// judge holds every case against what it is to be.
+func (r *runner) judge() {
+	d := r.document
+	for i := range d.Cases {
+		c := &d.Cases[i]
+		if c.System != system {
+			continue
+		}
+		w := c.Workload
+		r.compare(c, d.Find(calibrator.System, w), suite.IOPS, atLeastBare, false)
+		r.compare(c, d.Find(fioSystem, w), suite.IOPS, atLeastDirect, false)
+		usual := w
+		usual.Condition = ""
+		switch w.Condition {
+		case besideLarge:
+			r.compare(c, d.Find(system, usual), suite.P99, atMostBesideLarge, true)
+		case withCollections:
+			r.compare(c, d.Find(system, usual), suite.P999, atMostCollecting, true)
+		}
+		if w.Volume == fileVolume {
+			usual.Volume = memoryVolume
+			r.compare(c, d.Find(system, usual), suite.IOPS, atLeastFile, false)
+		}
+	}
+	r.judgeSessions()
+	r.judgeIdle()
+}
+
+// compare holds a quantity of a case against that of another, if there is one.
+func (r *runner) compare(c, other *suite.Case, q suite.Quantity, bound float64, atMost bool) {
+	if other == nil {
+		return
+	}
+	ratio, spread := c.Ratio(other, q)
+	against := other.System
+	if other.System == c.System {
+		against = other.Workload.String()
+	}
+	r.goal(suite.NewGoal(fmt.Sprintf("%v of %s beside %s", q, c.Workload, against),
+		fmt.Sprintf("median of %d neighbouring pairs of runs, ± %.0f %%", min(len(c.Runs), len(other.Runs)), spread*50), ratio, "", bound, atMost))
+}
+
+func (r *runner) goal(g suite.Goal) { r.document.Goals = append(r.document.Goals, g) }
+
+// judgeSessions holds the worst number of sessions against the best.
+func (r *runner) judgeSessions() {
+	var best, worst *suite.Case
+	for i := range r.document.Cases {
+		c := &r.document.Cases[i]
+		w := c.Workload
+		usual := baseAxes().with(depths(sessionDepth / max(1, w.Sessions))).workloads()[0]
+		usual.Sessions = w.Sessions
+		if c.System != system || w != usual {
+			continue
+		}
+		if best == nil || medianIOPS(c) > medianIOPS(best) {
+			best = c
+		}
+		if worst == nil || medianIOPS(c) < medianIOPS(worst) {
+			worst = c
+		}
+	}
+	if best != worst {
+		r.goal(suite.NewGoal(fmt.Sprintf("iops of %d sessions beside %d", worst.Workload.Sessions, best.Workload.Sessions),
+			"medians of the worst and the best number of sessions", medianIOPS(worst)/medianIOPS(best), "", atLeastOfBest, false))
+	}
+}
+
+func medianIOPS(c *suite.Case) float64 {
+	iops, _ := c.Median(suite.IOPS)
+	return iops
+}

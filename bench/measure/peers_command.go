@@ -1,0 +1,142 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/zc-relay/zc-relay/bench/internal/peer"
+	"github.com/zc-relay/zc-relay/bench/internal/process"
+	"github.com/zc-relay/zc-relay/internal/bench/suite"
+)
+
+// peersCommand is "measure peers".
+type peersCommand struct {
+	options runOptions
+	install bool
+}
+
+func newPeersCommand() *cobra.Command {
+	c := &peersCommand{}
+	cmd := &cobra.Command{
+		Use:   "peers",
+		Short: "Measure the chain beside what Debian offers",
+		Long: `peers runs the same sizes and depths on zc-relay and on iperf3, fio over NBD with
+nbdkit and with qemu-storage-daemon, ucx_perftest and fi_pingpong, one after
+another. What is not installed is installed by apt-get if this user may, and
+skipped otherwise. It writes result.json, result.md and result.svg into a
+directory.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.options.run(cmd.Context(), cmd.ErrOrStderr(), c.measure)
+		},
+	}
+	f := cmd.Flags()
+	c.options.add(f)
+	f.BoolVar(&c.install, "install", os.Geteuid() == 0, "install what is missing by apt-get")
+	return cmd
+}
+
+func (c *peersCommand) measure(r *runner) error {
+	peers := peer.All()
+	if c.install {
+		if err := install(r, peers); err != nil {
+			r.skip("installing", err.Error())
+		}
+	}
+	peers = slices.DeleteFunc(peers, func(p peer.Peer) bool {
+		reason := p.Missing()
+		if reason != "" {
+			r.skip(p.Name, reason)
+		}
+		return reason != ""
+	})
+	workloads, err := workloadsOf([]string{"small", "large"})
+	if err != nil {
+		return err
+	}
+	for repetition := range r.options.repetitions {
+		for i, w := range workloads {
+			fmt.Fprintf(r.log, "%d/%d %3d/%d %s", repetition+1, r.options.repetitions, i+1, len(workloads), w)
+			if err := r.measureOne(w); err != nil {
+				return fmt.Errorf("%s: %w", w, err)
+			}
+			if err := r.measurePeers(peers, w); err != nil {
+				return err
+			}
+		}
+		if err := r.stop(); err != nil {
+			return err
+		}
+	}
+	r.judgePeers()
+	return nil
+}
+
+// install installs what the peers lack.
+func install(r *runner, peers []peer.Peer) error {
+	var packages []string
+	for _, p := range peers {
+		if p.Missing() != "" {
+			packages = append(packages, p.Packages...)
+		}
+	}
+	if len(packages) == 0 {
+		return nil
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return errors.New("there is no apt-get")
+	}
+	fmt.Fprintf(r.log, "installing %s\n", strings.Join(packages, " "))
+	_, err := process.Output(r.ctx, append([]string{
+		"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "-qq", "--no-install-recommends",
+	}, packages...)...)
+	return err
+}
+
+// measurePeers runs a workload on every peer that knows it. A peer that fails
+// is skipped: it is not what is measured.
+func (r *runner) measurePeers(peers []peer.Peer, w suite.Workload) error {
+	for _, p := range peers {
+		if !p.Knows(w) {
+			continue
+		}
+		directory, err := os.MkdirTemp("", "zc-relay-peer")
+		if err != nil {
+			return err
+		}
+		run, err := p.Measure(r.ctx, &peer.Job{
+			Workload: w, Warmup: r.options.warmup, Runtime: r.options.runtime, VolumeSize: r.options.volumeSize, Directory: directory,
+		})
+		if removeErr := os.RemoveAll(directory); removeErr != nil {
+			return removeErr
+		}
+		if r.ctx.Err() != nil {
+			return r.ctx.Err()
+		}
+		if err != nil {
+			r.skip(p.Name+", "+w.String(), err.Error())
+			continue
+		}
+		r.document.Add(p.Name, w, run)
+		fmt.Fprintf(r.log, "      %s: %.0f IOPS\n", p.Name, run.IOPS)
+	}
+	return nil
+}
+
+// atLeastStream is what long requests are to move of what one TCP stream does.
+const atLeastStream = 0.9
+
+func (r *runner) judgePeers() {
+	for i := range r.document.Cases {
+		c := &r.document.Cases[i]
+		if c.System == system {
+			r.compare(c, r.document.Find(peer.IPerf3, c.Workload), suite.BytesPerSecond, atLeastStream, false)
+		}
+	}
+}

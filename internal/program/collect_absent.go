@@ -1,0 +1,5 @@
+//go:build !faultinject
+
+package program
+
+func forceCollections() {}
