@@ -43,7 +43,8 @@ func (r *runner) measureIdle() error {
 	sample := idleSample{}
 	failed := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread() // the end of a thread that has started programs would end those
 		failed <- r.rest(v.Queue(0), &sample)
 	}()
 	if err := <-failed; err != nil {

@@ -75,9 +75,9 @@ func withServer(ctx context.Context, j *Job, name string, command func(port stri
 	}
 	starting, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	err = server.Await(starting, func() bool { return listens(port) })
-	if err == nil {
-		err = use(port)
+	defer server.Quit()
+	if err := server.Await(starting, func() bool { return listens(port) }); err != nil {
+		return err
 	}
-	return errors.Join(err, server.Quit())
+	return use(port)
 }

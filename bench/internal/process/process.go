@@ -69,13 +69,17 @@ func (p *Process) Stop() error {
 	return nil
 }
 
-// Quit ends a program that may have ended by itself, which is no failure.
-func (p *Process) Quit() error {
+// quitTimeout is how long a program may take to end by itself.
+const quitTimeout = time.Second
+
+// Quit ends a program that normally ends by itself when its only client has
+// left. How it ends tells nothing.
+func (p *Process) Quit() {
 	select {
 	case <-p.ended:
-		return nil
-	default:
-		return p.Stop()
+	case <-time.After(quitTimeout):
+		_ = p.cmd.Process.Kill()
+		<-p.ended
 	}
 }
 
