@@ -135,7 +135,7 @@ func (o *options) run(cmd *cobra.Command, _ []string) error {
 }
 
 func (o *options) config() (dmacopy.Config, error) {
-	logger, _, err := o.logging.New("dma-copy")
+	logger, _, err := logging.New("dma-copy", o.logging)
 	if err != nil {
 		return dmacopy.Config{}, err
 	}

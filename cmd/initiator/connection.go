@@ -48,7 +48,7 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 	if c.controlTimeout <= 0 || c.ioTimeout <= 0 {
 		return nil, program.Usagef("--control-timeout %v and --io-timeout %v must be positive", c.controlTimeout, c.ioTimeout)
 	}
-	logger, _, err := c.logging.New("initiator")
+	logger, _, err := logging.New("initiator", c.logging)
 	if err != nil {
 		return nil, program.Usage(err)
 	}

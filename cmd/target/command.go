@@ -9,92 +9,75 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/internal/config"
 	"github.com/zc-relay/zc-relay/internal/metrics"
 	"github.com/zc-relay/zc-relay/internal/program"
 	"github.com/zc-relay/zc-relay/internal/service"
-	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/target"
 )
 
-// options are the flags of the target.
-type options struct {
-	service service.Flags
-
-	listenAddress  string
-	listenPort     uint16
-	rdmaPort       uint16
-	addressFile    string
-	volumes        []string
-	blockSize      size.Bytes
-	stagingLimit   size.Bytes
-	controlTimeout time.Duration
-	drainTimeout   time.Duration
-	maxSessions    int
-	allowedNames   []string
+// source is where the configuration comes from.
+type source struct {
+	file  string
+	flags *pflag.FlagSet
 }
 
-// defaultBlockSize is that of most disks and file systems.
-const defaultBlockSize = 4096
+// add adds the flags of the configuration to a command.
+func (s *source) add(f *pflag.FlagSet) {
+	f.StringVarP(&s.file, "config", "c", "", "YAML file with the configuration; flags override it")
+	config.AddTargetFlags(f)
+	s.flags = f
+}
+
+func (s *source) load() (*config.Target, error) {
+	c, err := config.LoadTarget(config.Sources{File: s.file, Environ: os.Environ(), Flags: s.flags})
+	return c, program.Usage(err)
+}
 
 func newCommand() *cobra.Command {
-	o := options{blockSize: defaultBlockSize, stagingLimit: target.DefaultStagingLimit}
+	var from source
 	cmd := &cobra.Command{
 		Use:   "target",
 		Short: "Serve volumes to relays until SIGTERM",
 		Long: `target owns volumes and moves their data by one-sided RDMA to and from the memory
 that relays export to it.
 
-  target --listen-address 10.0.0.5 --listen-port 7470 --volume scratch=memory:1GiB
-  target --listen-address 10.0.0.5 --listen-port 7470 --volume disk=file:/dev/nvme0n1`,
+  target --listen-address 10.0.0.5 --volume scratch=memory:1GiB
+  target --listen-address 10.0.0.5 --volume disk=file:/dev/nvme0n1
+  target --config /etc/zc-relay/target.yaml
+
+SIGHUP reads the file again and says what changes need a restart.`,
 		Version: buildinfo.Version(),
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), &from) },
 	}
 	cmd.SetVersionTemplate(buildinfo.String("target") + "\n")
-	f := cmd.Flags()
-	f.StringVar(&o.listenAddress, "listen-address", "127.0.0.1", "IP address for control connections of relays")
-	f.Uint16Var(&o.listenPort, "listen-port", 0, "port for control connections; 0 picks one (required)")
-	f.Uint16Var(&o.rdmaPort, "rdma-port", 0, "port for RDMA connections; 0 picks one, relays are told")
-	f.StringVar(&o.addressFile, "address-file", "", "write the control address to this file when it is listened on")
-	f.StringArrayVar(&o.volumes, "volume", nil, "volume to serve, NAME=memory:SIZE or NAME=file:PATH[,size=SIZE][,readonly][,direct]; repeatable (required)")
-	f.Var(&o.blockSize, "block-size", "block size of the volumes")
-	f.Var(&o.stagingLimit, "staging-limit", "memory that all sessions together may use for data on its way")
-	f.DurationVar(&o.controlTimeout, "control-timeout", target.DefaultControlTimeout, "bound of each step of a handshake")
-	f.DurationVar(&o.drainTimeout, "drain-timeout", target.DefaultDrainTimeout, "how long requests in flight may take to run out at shutdown; 0 is not at all")
-	f.IntVar(&o.maxSessions, "max-sessions", target.DefaultMaxSessions, "control connections at once")
-	f.StringArrayVar(&o.allowedNames, "tls-allowed-name", nil, "name that a relay's certificate must have, one of them if repeated (default: every certificate of --tls-ca is good)")
-	o.service.Add(f)
-	for _, name := range []string{"listen-port", "volume"} {
-		if err := cmd.MarkFlagRequired(name); err != nil {
-			panic(err)
-		}
-	}
+	from.add(cmd.Flags())
+	cmd.AddCommand(newConfigCommand())
 	return cmd
 }
 
-func (o *options) run(ctx context.Context) error {
-	address, err := netip.ParseAddr(o.listenAddress)
+func run(ctx context.Context, from *source) error {
+	c, err := from.load()
 	if err != nil {
-		return program.Usage(fmt.Errorf("--listen-address: %w", err))
+		return err
 	}
-	control := netip.AddrPortFrom(address, o.listenPort)
-	return o.service.Run(ctx, "target", func(ctx context.Context, env *service.Environment) error {
-		return o.serve(ctx, env, control)
-	})
+	return service.Run(ctx, "target", service.Config{
+		Log: c.Log, Operations: c.Operations, Workers: c.Workers, RDMA: c.RDMA, TLS: c.TLS,
+	}, func(ctx context.Context, env *service.Environment) error { return serve(ctx, env, c, from) })
 }
 
 // volumeCloseTimeout bounds making everything durable at the end.
 const volumeCloseTimeout = time.Minute
 
-func (o *options) serve(ctx context.Context, env *service.Environment, control netip.AddrPort) (err error) {
-	if err := env.CheckTLSFlag("--tls-allowed-name", len(o.allowedNames) > 0); err != nil {
-		return err
-	}
-	env.WarnOfPlainText(control.Addr())
-	volumes, err := openVolumes(o.volumes, uint32(o.blockSize), env.Log)
+func serve(ctx context.Context, env *service.Environment, c *config.Target, from *source) (err error) {
+	env.WarnOfPlainText(c.Listen.Address)
+	volumes, err := openVolumes(c.Volumes, env.Log)
 	if err != nil {
 		return err
 	}
@@ -103,36 +86,45 @@ func (o *options) serve(ctx context.Context, env *service.Environment, control n
 		defer cancel()
 		err = errors.Join(err, closeVolumes(ending, volumes))
 	}()
-	rdma := netip.AddrPortFrom(control.Addr(), o.rdmaPort)
-	if env.RDMAAddress.IsValid() {
-		rdma = netip.AddrPortFrom(env.RDMAAddress, o.rdmaPort)
-	}
+	control, rdma := listenAddresses(&c.Listen)
 	t, err := target.New(ctx, target.Config{
 		RDMA: env.RDMA, Listen: control, RDMAListen: rdma, Volumes: volumes, CPUs: env.CPUs, Policy: env.Policy,
-		ControlTimeout: o.controlTimeout, DrainTimeout: service.ZeroIsNone(o.drainTimeout), KeepAlive: env.KeepAlive,
-		TLS: env.TLS, TLSAllowedNames: o.allowedNames, MaxSessions: o.maxSessions,
-		StagingLimit: uint64(o.stagingLimit), Software: buildinfo.String("target"), Logger: env.Log,
+		ControlTimeout: c.Control.Timeout, DrainTimeout: service.Bound(c.Shutdown.DrainTimeout),
+		KeepAlive: controlmsg.KeepAliveConfig{Interval: c.Control.KeepAliveInterval, DeadAfter: c.Control.KeepAliveDeadAfter},
+		TLS:       env.TLS, TLSAllowedNames: c.Listen.TLSAllowedNames, MaxSessions: c.Limits.Sessions,
+		StagingLimit: c.Limits.Staging, Software: buildinfo.String("target"), Logger: env.Log,
 	})
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
 	env.SetStatus(describe(t, volumes))
-	if err := o.announce(ctx, env, t); err != nil {
+	reloader := &reloader{env: env, from: from, started: c, applied: c}
+	env.OnReload(reloader.reload)
+	if err := announce(ctx, env, t, c.Listen.AddressFile); err != nil {
 		return errors.Join(err, t.Close())
 	}
 	return service.RunAndClose(ctx, t)
 }
 
+// listenAddresses are where control and RDMA connections arrive.
+func listenAddresses(c *config.Listen) (control, rdma netip.AddrPort) {
+	address := c.Address
+	if c.RDMAAddress.IsValid() {
+		address = c.RDMAAddress
+	}
+	return netip.AddrPortFrom(c.Address, c.Port), netip.AddrPortFrom(address, c.RDMAPort)
+}
+
 // announce tells everybody that relays can connect.
-func (o *options) announce(ctx context.Context, env *service.Environment, t *target.Target) error {
+func announce(ctx context.Context, env *service.Environment, t *target.Target, addressFile string) error {
 	if err := env.Register(metrics.NewTargetCollector(t)); err != nil {
 		return err
 	}
 	env.Log.Info("listening for relays", zap.Stringer("control", t.Address()), zap.Stringer("rdma", t.RDMAAddress()))
 	env.SetReady(nil)
 	context.AfterFunc(ctx, func() { env.SetReady(context.Cause(ctx)) })
-	if o.addressFile != "" {
-		if err := writeAtomically(o.addressFile, t.Address().String()+"\n"); err != nil {
+	if addressFile != "" {
+		if err := writeAtomically(addressFile, t.Address().String()+"\n"); err != nil {
 			return err
 		}
 	}

@@ -7,17 +7,20 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/config"
 	"github.com/zc-relay/zc-relay/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// openVolumes opens what --volume asks for.
-func openVolumes(specs []string, blockSize uint32, log *zap.Logger) (map[string]volume.Volume, error) {
-	volumes := make(map[string]volume.Volume, len(specs))
-	for _, text := range specs {
-		if err := openVolume(volumes, text, blockSize, log); err != nil {
+// openVolumes opens what the configuration describes.
+func openVolumes(configs []config.Volume, log *zap.Logger) (map[string]volume.Volume, error) {
+	volumes := make(map[string]volume.Volume, len(configs))
+	for i := range configs {
+		v, err := openVolume(&configs[i], log)
+		if err != nil {
 			return nil, errors.Join(err, closeVolumes(context.Background(), volumes))
 		}
+		volumes[configs[i].Name] = v
 	}
 	for _, v := range volumes {
 		info := v.Info()
@@ -27,21 +30,13 @@ func openVolumes(specs []string, blockSize uint32, log *zap.Logger) (map[string]
 	return volumes, nil
 }
 
-func openVolume(volumes map[string]volume.Volume, text string, blockSize uint32, log *zap.Logger) error {
-	spec, err := volume.ParseSpec(text, blockSize)
+func openVolume(c *config.Volume, log *zap.Logger) (volume.Volume, error) {
+	spec, err := volume.ParseSpec(c.Name+"="+c.Backend, c.BlockSize)
 	if err != nil {
-		return program.Usage(fmt.Errorf("--volume %q: %w", text, err))
-	}
-	if _, taken := volumes[spec.Name]; taken {
-		return program.Usagef("--volume %q: there is another volume of that name", text)
+		return nil, program.Usage(fmt.Errorf("volume %q: %w", c.Name, err))
 	}
 	spec.Log = log
-	v, err := volume.Open(spec)
-	if err != nil {
-		return err
-	}
-	volumes[spec.Name] = v
-	return nil
+	return volume.Open(spec)
 }
 
 func closeVolumes(ctx context.Context, volumes map[string]volume.Volume) error {

@@ -4,107 +4,84 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
-	"time"
+	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/internal/config"
 	"github.com/zc-relay/zc-relay/internal/metrics"
 	"github.com/zc-relay/zc-relay/internal/program"
 	"github.com/zc-relay/zc-relay/internal/providers"
 	"github.com/zc-relay/zc-relay/internal/service"
-	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 )
 
-// runOptions are the flags of "zc-relay run".
-type runOptions struct {
-	service service.Flags
+// source is where the configuration comes from.
+type source struct {
+	file  string
+	flags *pflag.FlagSet
+}
 
-	device       string
-	representor  string
-	channelName  string
-	target       string
-	volume       string
-	comch        string
-	emulatedDir  string
-	allowAnyUser bool
-	serverName   string
+// add adds the flags of the configuration to a command.
+func (s *source) add(f *pflag.FlagSet) {
+	f.StringVarP(&s.file, "config", "c", "", "YAML file with the configuration; flags override it")
+	config.AddRelayFlags(f)
+	s.flags = f
+}
 
-	controlTimeout time.Duration
-	ioTimeout      time.Duration
-	drainTimeout   time.Duration
-	maxClients     int
+func (s *source) load() (*config.Relay, error) {
+	c, err := config.LoadRelay(config.Sources{File: s.file, Environ: os.Environ(), Flags: s.flags})
+	return c, program.Usage(err)
 }
 
 func newRunCommand() *cobra.Command {
-	var o runOptions
+	var from source
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "Serve a channel until SIGTERM",
-		Long: `run offers a channel to clients on the host and forwards their IO to a volume of
-a storage server. It serves any number of clients, at once and one after
-another. SIGTERM lets IO in flight run out and ends; a second signal ends at
-once.`,
+		Short: "Serve channels until SIGTERM",
+		Long: `run offers channels to clients on the host and forwards their IO to volumes of
+storage servers. It serves any number of clients, at once and one after
+another. A single channel can be described by flags alone:
+
+  zc-relay run --storage-server 10.0.0.5:7470 --volume disk
+
+Many channels are described in a file: see "zc-relay config". SIGHUP reads it
+again and says what changes need a restart. SIGTERM lets IO in flight run out
+and ends; a second signal ends at once.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), &from) },
 	}
-	f := cmd.Flags()
-	f.StringVarP(&o.device, "device", "d", emulated.DefaultDevice, "Comch device, as the DPU sees it")
-	f.StringVarP(&o.representor, "representor", "r", emulated.DefaultRepresentor, "representor of the host function to serve")
-	f.StringVar(&o.channelName, "command-channel-name", client.DefaultChannelName, "name of the Comch service")
-	f.StringVar(&o.target, "storage-server", "", "control address of the target, IP:PORT (required)")
-	f.StringVar(&o.volume, "volume", "", "name of the volume at the target (required)")
-	f.StringVar(&o.comch, "comch-provider", providers.DefaultComch, "Comch provider: emulated or doca")
-	f.StringVar(&o.emulatedDir, "emulated-dir", "", `directory of the emulated Comch (default "`+emulated.DefaultDirectory()+`")`)
-	f.BoolVar(&o.allowAnyUser, "allow-any-user", false, "let clients of every user connect, not only root and the relay's own")
-	f.DurationVar(&o.controlTimeout, "control-timeout", relay.DefaultControlTimeout, "bound of each step of the handshake")
-	f.DurationVar(&o.ioTimeout, "io-timeout", relay.DefaultIOTimeout, "how long the target may take for an IO before the session is ended; 0 is no bound")
-	f.DurationVar(&o.drainTimeout, "drain-timeout", relay.DefaultDrainTimeout, "how long IO in flight may take to run out at shutdown; 0 is not at all")
-	f.IntVar(&o.maxClients, "max-clients", relay.DefaultMaxSessions, "clients that may be connected at once")
-	f.StringVar(&o.serverName, "tls-server-name", "", "name that the target's certificate must have (default: the address of --storage-server)")
-	o.service.Add(f)
-	for _, name := range []string{"storage-server", "volume"} {
-		if err := cmd.MarkFlagRequired(name); err != nil {
-			panic(err)
-		}
-	}
+	from.add(cmd.Flags())
 	return cmd
 }
 
-func (o *runOptions) run(ctx context.Context) error {
-	target, err := netip.ParseAddrPort(o.target)
-	if err != nil || target.Port() == 0 {
-		return program.Usagef("--storage-server %q is no address of the form IP:PORT", o.target)
-	}
-	return o.service.Run(ctx, "zc-relay", func(ctx context.Context, env *service.Environment) error {
-		return o.serve(ctx, env, target)
-	})
-}
-
-func (o *runOptions) serve(ctx context.Context, env *service.Environment, target netip.AddrPort) error {
-	if err := env.CheckTLSFlag("--tls-server-name", o.serverName != ""); err != nil {
+func run(ctx context.Context, from *source) error {
+	c, err := from.load()
+	if err != nil {
 		return err
 	}
-	env.WarnOfPlainText(target.Addr())
-	comch, err := providers.Comch(o.comch, o.emulatedDir, env.Log)
+	return service.Run(ctx, "zc-relay", service.Config{
+		Log: c.Log, Operations: c.Operations, Workers: c.Workers, RDMA: c.RDMA, TLS: c.TLS,
+	}, func(ctx context.Context, env *service.Environment) error { return serve(ctx, env, c, from) })
+}
+
+func serve(ctx context.Context, env *service.Environment, c *config.Relay, from *source) error {
+	for i := range c.Channels {
+		env.WarnOfPlainText(c.Channels[i].Target.Addr())
+	}
+	comch, err := providers.Comch(c.Comch.Provider, c.Comch.Directory, env.Log)
+	if err != nil {
+		return program.Usage(err)
+	}
+	settings, err := relaySettings(c)
 	if err != nil {
 		return program.Usage(err)
 	}
 	r, err := relay.New(ctx, relay.Config{
-		Comch: comch, RDMA: env.RDMA, CPUs: env.CPUs, Policy: env.Policy, TLS: env.TLS,
-		Software: buildinfo.String("zc-relay"), Logger: env.Log, OnReady: env.SetReady,
-		Settings: relay.Settings{
-			DrainTimeout: service.ZeroIsNone(o.drainTimeout),
-			Channels: []relay.ChannelConfig{{
-				ChannelID: relay.ChannelID{Device: o.device, Representor: o.representor, Name: o.channelName},
-				Target:    target, Volume: o.volume, RDMAAddress: env.RDMAAddress, TLSServerName: o.serverName,
-				Limits: relay.Limits{MaxSessions: o.maxClients}, Access: relay.Access{AnyUser: o.allowAnyUser},
-				ControlTimeout: o.controlTimeout, IOTimeout: service.ZeroIsNone(o.ioTimeout), KeepAlive: env.KeepAlive,
-			}},
-		},
+		Comch: comch, RDMA: env.RDMA, CPUs: sharedWorkers(c, env.CPUs), Policy: env.Policy, TLS: env.TLS,
+		Software: buildinfo.String("zc-relay"), Logger: env.Log, OnReady: env.SetReady, Settings: settings,
 	})
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
@@ -113,6 +90,8 @@ func (o *runOptions) serve(ctx context.Context, env *service.Environment, target
 		return errors.Join(err, r.Close())
 	}
 	env.SetStatus(describe(r))
+	reloader := &reloader{env: env, relay: r, from: from, started: c, applied: c}
+	env.OnReload(func() error { return reloader.reload(ctx) })
 	if err := env.Started(r.Workers); err != nil {
 		return errors.Join(err, r.Close())
 	}

@@ -14,18 +14,20 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// Options are the flags that choose what is logged, and how.
+// Options choose what is logged, and how.
 type Options struct {
-	level    string
-	format   string
-	sampling int
+	Level  string // as ParseLevel reads it
+	Format string // "console" or "json"
+	// Sampling is how often a message is logged per second before it is
+	// thinned out; 0 logs all.
+	Sampling int
 }
 
 // AddFlags adds --log-level, short -l, and --log-format to f.
 func (o *Options) AddFlags(f *pflag.FlagSet) {
-	f.StringVarP(&o.level, "log-level", "l", "info", "least severity to log: debug, info, warn, error, or a number of the DOCA applications from 10 (nothing) to 70 (everything)")
-	f.StringVar(&o.format, "log-format", "console", "log format: console or json")
-	f.IntVar(&o.sampling, "log-sampling", 100, "log a message this often per second, then every hundredth time only; 0 logs all")
+	f.StringVarP(&o.Level, "log-level", "l", "info", "least severity to log: debug, info, warn, error, or a number of the DOCA applications from 10 (nothing) to 70 (everything)")
+	f.StringVar(&o.Format, "log-format", "console", "log format: console or json")
+	f.IntVar(&o.Sampling, "log-sampling", 100, "log a message this often per second, then every hundredth time only; 0 logs all")
 }
 
 // timeLayout is RFC 3339 with microseconds: a data path's events are closer
@@ -36,37 +38,38 @@ const timeLayout = "2006-01-02T15:04:05.000000Z07:00"
 // peer that fails over and over must not fill the disk.
 const sampleEvery = 100
 
-// New makes the logger that the flags ask for. Its level can be changed while
-// it is used.
-func (o *Options) New(name string) (*zap.Logger, zap.AtomicLevel, error) {
-	return o.newTo(os.Stderr, name)
+// New makes the logger that the options ask for, with a level that can be
+// changed.
+func New(name string, o Options) (*zap.Logger, zap.AtomicLevel, error) {
+	return newTo(os.Stderr, name, o)
 }
 
-func (o *Options) newTo(w io.Writer, name string) (*zap.Logger, zap.AtomicLevel, error) {
-	least, err := ParseLevel(o.level)
+func newTo(w io.Writer, name string, o Options) (*zap.Logger, zap.AtomicLevel, error) {
+	level := zap.NewAtomicLevel()
+	parsed, err := ParseLevel(o.Level)
 	if err != nil {
-		return nil, zap.AtomicLevel{}, fmt.Errorf("--log-level: %w", err)
+		return nil, level, fmt.Errorf("--log-level: %w", err)
 	}
-	level := zap.NewAtomicLevelAt(least)
+	level.SetLevel(parsed)
 	config := zap.NewProductionEncoderConfig()
 	config.EncodeTime = zapcore.TimeEncoderOfLayout(timeLayout)
 	config.EncodeDuration = zapcore.StringDurationEncoder
 	var encoder zapcore.Encoder
-	switch o.format {
+	switch o.Format {
 	case "json":
 		encoder = zapcore.NewJSONEncoder(config)
 	case "console":
 		config.EncodeLevel = zapcore.CapitalLevelEncoder
 		encoder = zapcore.NewConsoleEncoder(config)
 	default:
-		return nil, level, fmt.Errorf("--log-format: %q is neither console nor json", o.format)
+		return nil, level, fmt.Errorf("--log-format: %q is neither console nor json", o.Format)
 	}
 	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), level)
-	if o.sampling < 0 {
-		return nil, level, fmt.Errorf("--log-sampling: %d is negative", o.sampling)
+	if o.Sampling < 0 {
+		return nil, level, fmt.Errorf("--log-sampling: %d is negative", o.Sampling)
 	}
-	if o.sampling > 0 {
-		core = zapcore.NewSamplerWithOptions(core, time.Second, o.sampling, sampleEvery)
+	if o.Sampling > 0 {
+		core = zapcore.NewSamplerWithOptions(core, time.Second, o.Sampling, sampleEvery)
 	}
 	return zap.New(core).Named(name), level, nil
 }

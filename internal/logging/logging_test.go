@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-func options(t *testing.T, arguments ...string) *Options {
+func options(t *testing.T, arguments ...string) Options {
 	t.Helper()
 	var o Options
 	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
@@ -20,12 +20,12 @@ func options(t *testing.T, arguments ...string) *Options {
 	if err := f.Parse(arguments); err != nil {
 		t.Fatal(err)
 	}
-	return &o
+	return o
 }
 
 func TestJSONLinesCarryNameTimeAndFields(t *testing.T) {
 	var out bytes.Buffer
-	log, _, err := options(t, "--log-format", "json").newTo(&out, "prog")
+	log, _, err := newTo(&out, "prog", options(t, "--log-format", "json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestJSONLinesCarryNameTimeAndFields(t *testing.T) {
 
 func TestWhatIsBelowTheLevelIsNotLogged(t *testing.T) {
 	var out bytes.Buffer
-	log, _, err := options(t, "-l", "warn").newTo(&out, "prog")
+	log, _, err := newTo(&out, "prog", options(t, "-l", "warn"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestWhatIsBelowTheLevelIsNotLogged(t *testing.T) {
 
 func TestTheLevelChangesWhileTheLoggerIsUsed(t *testing.T) {
 	var out bytes.Buffer
-	log, level, err := options(t, "-l", "warn").newTo(&out, "prog")
+	log, level, err := newTo(&out, "prog", options(t, "-l", "warn"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestLevelsHaveNamesAndTheNumbersOfDOCA(t *testing.T) {
 			t.Errorf("ParseLevel(%q) succeeded", text)
 		}
 	}
-	if _, _, err := options(t, "--log-format", "xml").New("prog"); err == nil {
+	if _, _, err := New("prog", options(t, "--log-format", "xml")); err == nil {
 		t.Error("an unknown format was accepted")
 	}
 }
@@ -96,7 +96,7 @@ func TestLevelsHaveNamesAndTheNumbersOfDOCA(t *testing.T) {
 func TestRepeatedMessagesAreThinnedOut(t *testing.T) {
 	for argument, want := range map[string]int{"5": 5 + 2, "0": 205} {
 		var out bytes.Buffer
-		log, _, err := options(t, "--log-sampling", argument).newTo(&out, "prog")
+		log, _, err := newTo(&out, "prog", options(t, "--log-sampling", argument))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +111,7 @@ func TestRepeatedMessagesAreThinnedOut(t *testing.T) {
 			t.Errorf("--log-sampling %s logged %d of 205 lines, want %d", argument, got, want)
 		}
 	}
-	if _, _, err := options(t, "--log-sampling", "-1").New("prog"); err == nil {
+	if _, _, err := New("prog", options(t, "--log-sampling", "-1")); err == nil {
 		t.Error("a negative number was accepted")
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/config"
 	"github.com/zc-relay/zc-relay/internal/ops"
 )
 
@@ -16,25 +17,25 @@ type listener interface {
 	Shutdown(ctx context.Context) error
 }
 
-// listen starts the operations listeners that the flags ask for, and returns
-// also after an error those that were started.
-func (o *Flags) listen(env *Environment) ([]listener, error) {
+// listen starts the operations listeners that are configured, and returns also
+// after an error those that were started.
+func listen(c config.Operations, env *Environment) ([]listener, error) {
 	var listeners []listener
-	if o.metricsListen != "" {
-		server, err := ops.Listen(o.metricsListen, env.status.document, env.Log)
+	if c.Listen != "" {
+		server, err := ops.Listen(c.Listen, env.status.document, env.Log)
 		if err != nil {
-			return listeners, fmt.Errorf("--metrics-listen: %w", err)
+			return listeners, fmt.Errorf("operations.listen (--metrics-listen): %w", err)
 		}
 		env.ops = server
 		listeners = append(listeners, server)
 		env.Log.Info("serving metrics and health", zap.Stringer("address", server.Address()))
 	}
-	if o.adminListen != "" {
+	if c.Admin != "" {
 		admin, err := ops.ListenAdmin(ops.AdminConfig{
-			Address: o.adminListen, Status: env.status.document, Level: env.level, Log: env.Log,
+			Address: c.Admin, Status: env.status.document, Level: env.LogLevel, Log: env.Log,
 		})
 		if err != nil {
-			return listeners, fmt.Errorf("--admin-listen: %w", err)
+			return listeners, fmt.Errorf("operations.admin (--admin-listen): %w", err)
 		}
 		listeners = append(listeners, admin)
 		env.Log.Info("serving administration", zap.Stringer("address", admin.Address()))

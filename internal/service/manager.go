@@ -113,4 +113,6 @@ func (e *Environment) OnReload(apply func() error) {
 // Started tells the service manager that the daemon serves, and lets its
 // watchdog watch the workers that there are at the time of each look. It is
 // called once, when the daemon listens.
-func (e *Environment) Started(workers func() []*datapath.Worker) error { return e.lifecycle.started(workers) }
+func (e *Environment) Started(workers func() []*datapath.Worker) error {
+	return e.lifecycle.started(workers)
+}

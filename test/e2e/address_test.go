@@ -21,9 +21,9 @@ func TestRDMAConnectionsUseTheAddressesThatWereChosen(t *testing.T) {
 
 func TestAnRDMAAddressThatCannotBeUsedIsExplained(t *testing.T) {
 	for _, test := range []struct{ address, says string }{
-		{"mlx5_0", `--rdma-address: "mlx5_0" is no IP address`},
+		{"mlx5_0", `"mlx5_0" for "--rdma-address" flag: must be an IP address`},
 		{"203.0.113.77", "open RDMA device at 203.0.113.77"}, // TEST-NET-3 is nobody's
-		{"0.0.0.0", "one address from which RDMA connections come"},
+		{"0.0.0.0", "no address that the target can be told"},
 	} {
 		relay := spawn(t, "zc-relay", "run", "--storage-server", "127.0.0.1:1", "--volume", "disk",
 			"--emulated-dir", t.TempDir(), "--rdma-address", test.address)

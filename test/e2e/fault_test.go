@@ -41,7 +41,7 @@ func startObservedChain(t *testing.T, volumes ...string) *chain {
 
 func TestAKilledInitiatorIsReleasedWithinASecondAndOthersGoOn(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
-	victim := c.startIO(bench(32)...)
+	victim := c.startIO(append(bench(32), "--length", "32MiB")...)
 	other := c.initiator("verify", "--queues", "1", "--queue-depth", "16", "--runtime", "3s", "--offset", "32MiB")
 	eventually(t, "both are connected", func() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 2 })
 	victim.signal(syscall.SIGKILL)

@@ -1,0 +1,102 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Change is a difference between two configurations.
+type Change struct {
+	// Key is the path of the key. An element of a list is named by what
+	// identifies it, for instance "channels[03:00.0/b1:00.0/storage].volume".
+	Key string
+	// Former and Now are the values; "" for an element that was added or
+	// removed.
+	Former, Now string
+	// Reload is what the change takes to have effect.
+	Reload Reload
+}
+
+// String returns key and values.
+func (c Change) String() string {
+	switch {
+	case c.Former == "" && c.Now == added, c.Former == "" && c.Now == removed:
+		return c.Key + " " + c.Now
+	}
+	return fmt.Sprintf("%s: %q is now %q", c.Key, c.Former, c.Now)
+}
+
+const (
+	added   = "added"
+	removed = "removed"
+)
+
+// RelayChanges compares two configurations of zc-relay.
+func RelayChanges(former, now *Relay) []Change {
+	return changes(describeSection("", "", former.describe), describeSection("", "", now.describe))
+}
+
+// TargetChanges compares two configurations of the target.
+func TargetChanges(former, now *Target) []Change {
+	return changes(describeSection("", "", former.describe), describeSection("", "", now.describe))
+}
+
+// state is a configuration as a flat map.
+type state map[string]stateEntry
+
+type stateEntry struct {
+	text    string
+	reload  Reload
+	element bool
+}
+
+func (s state) add(n *node, path string) {
+	if n.value != nil {
+		s[path] = stateEntry{text: n.value.String(), reload: n.reload}
+	}
+	for _, c := range n.children {
+		s.add(c, join(path, c.key))
+	}
+	if n.list == nil {
+		return
+	}
+	for i := range n.list.length() {
+		element := n.list.element(i)
+		at := path + "[" + n.list.identity(element) + "]"
+		s[at] = stateEntry{reload: n.reload, element: true}
+		s.add(element, at)
+	}
+}
+
+// identity names an element by some of its keys.
+func (l *list) identity(element *node) string {
+	texts := make([]string, len(l.identifiedBy))
+	for i, key := range l.identifiedBy {
+		texts[i] = element.child(key).value.String()
+	}
+	return strings.Join(texts, "/")
+}
+
+func changes(former, now *node) []Change {
+	before, after := state{}, state{}
+	before.add(former, "")
+	after.add(now, "")
+	var all []Change
+	for key, b := range before {
+		a, there := after[key]
+		switch {
+		case there && a.text != b.text:
+			all = append(all, Change{Key: key, Former: b.text, Now: a.text, Reload: b.reload})
+		case !there && b.element:
+			all = append(all, Change{Key: key, Now: removed, Reload: b.reload})
+		}
+	}
+	for key, a := range after {
+		if _, there := before[key]; !there && a.element {
+			all = append(all, Change{Key: key, Now: added, Reload: a.reload})
+		}
+	}
+	slices.SortFunc(all, func(a, b Change) int { return strings.Compare(a.Key, b.Key) })
+	return all
+}

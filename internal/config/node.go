@@ -1,0 +1,187 @@
+package config
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Value is the value of a key, as text: a variable of a configuration with
+// what it may hold. It is a pflag.Value as well.
+type Value interface {
+	// Set reads a value. The error says what is allowed and does not repeat
+	// the text.
+	Set(text string) error
+	// String returns the value as Set reads it.
+	String() string
+	// Type is the word for such values in help texts and tables.
+	Type() string
+}
+
+// Reload is what it takes for a changed value to have effect.
+type Reload uint8
+
+const (
+	// Restart means that the program must be started again.
+	Restart Reload = iota
+	// NewSessions means that a reload changes it for sessions that begin
+	// afterwards.
+	NewSessions
+	// AtOnce means that a reload changes it at once.
+	AtOnce
+)
+
+// String returns the words for documentation.
+func (r Reload) String() string {
+	switch r {
+	case NewSessions:
+		return "new sessions"
+	case AtOnce:
+		return "at once"
+	}
+	return "restart"
+}
+
+// node is a part of a configuration: a section, a list of sections, or a key
+// with a value.
+type node struct {
+	key      string
+	doc      string
+	value    Value   // of a key
+	list     *list   // of a list
+	children []*node // of a section
+
+	flag, short string
+	reload      Reload
+	required    bool
+}
+
+// list is a list of sections.
+type list struct {
+	length func() int
+	// resize makes the list that long; new elements have the defaults.
+	resize func(n int)
+	// element describes an element, prototype one that is not in the list.
+	element   func(i int) *node
+	prototype func() *node
+	// parseFlag reads an element from the text of the list's flag, if there
+	// is one.
+	parseFlag func(text string) (map[string]any, error)
+	// single tells that flags may describe the only element.
+	single bool
+	// identifiedBy are the keys that tell elements apart.
+	identifiedBy []string
+}
+
+// section collects the description of a section.
+type section struct{ node *node }
+
+// value adds a key.
+func (s section) value(key string, v Value, doc string) *node {
+	n := &node{key: key, value: v, doc: doc}
+	s.node.children = append(s.node.children, n)
+	return n
+}
+
+// section adds a section within.
+func (s section) section(key, doc string, describe func(section)) {
+	s.node.children = append(s.node.children, describeSection(key, doc, describe))
+}
+
+func describeSection(key, doc string, describe func(section)) *node {
+	n := &node{key: key, doc: doc}
+	describe(section{n})
+	return n
+}
+
+// addList adds a list of sections to s, whose elements begin as defaults says.
+func addList[T any](s section, key, doc string, elements *[]T, defaults func() T, describe func(*T, section)) *node {
+	n := &node{key: key, doc: doc, list: &list{
+		length: func() int { return len(*elements) },
+		resize: func(n int) {
+			for len(*elements) < n {
+				*elements = append(*elements, defaults())
+			}
+			*elements = (*elements)[:n]
+		},
+		element: func(i int) *node {
+			return describeSection(strconv.Itoa(i), doc, func(s section) { describe(&(*elements)[i], s) })
+		},
+		prototype: func() *node {
+			element := defaults()
+			return describeSection(anyElement, doc, func(s section) { describe(&element, s) })
+		},
+	}}
+	s.node.children = append(s.node.children, n)
+	return n
+}
+
+// flagged gives a key a flag, and a letter for it unless that is "".
+func (n *node) flagged(name, short string) *node {
+	n.flag, n.short = name, short
+	return n
+}
+
+// reloads says when a changed value has effect; without it that is Restart.
+func (n *node) reloads(r Reload) *node {
+	n.reload = r
+	return n
+}
+
+// require refuses a configuration without a value for the key.
+func (n *node) require() *node {
+	n.required = true
+	return n
+}
+
+// child finds a part of a section by its key.
+func (n *node) child(key string) *node {
+	i := slices.IndexFunc(n.children, func(c *node) bool { return c.key == key })
+	if i < 0 {
+		return nil
+	}
+	return n.children[i]
+}
+
+// find follows a path of keys from n, in which the elements of lists are
+// numbered, and says how far it leads.
+func (n *node) find(path []string) (found *node, known int) {
+	for i, key := range path {
+		next := n.child(key)
+		if n.list != nil && isIndex(key) {
+			next = n.list.prototype()
+		}
+		if next == nil {
+			return n, i
+		}
+		n = next
+	}
+	return n, len(path)
+}
+
+// separator is between the keys of a path.
+const separator = "."
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + separator + key
+}
+
+// maxElements bounds the elements of a list.
+const maxElements = 1024
+
+func isIndex(key string) bool {
+	i, err := strconv.Atoi(key)
+	return err == nil && i >= 0 && i < maxElements && strconv.Itoa(i) == key
+}
+
+// keys lists the keys of a section, for messages.
+func (n *node) keys() string {
+	var names []string
+	for _, c := range n.children {
+		names = append(names, c.key)
+	}
+	return strings.Join(names, ", ")
+}

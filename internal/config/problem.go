@@ -1,0 +1,125 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Problem is one thing that is wrong with a configuration.
+type Problem struct {
+	// Source is where the value comes from: FILE:LINE, an environment
+	// variable or a flag; "" if nothing gave one.
+	Source string
+	// Key is the path of the key, for instance "channels.0.volume".
+	Key string
+	// Value is what was given, quoted, or "".
+	Value string
+	// Text says what is wrong and what is allowed.
+	Text string
+}
+
+// String returns all parts on one line.
+func (p Problem) String() string {
+	parts := make([]string, 0, 4)
+	for _, part := range []string{p.Source, p.Key, p.Value, p.Text} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, ": ")
+}
+
+// Problems is everything that is wrong with a configuration.
+type Problems []Problem
+
+// Error returns a line for each problem.
+func (p Problems) Error() string {
+	lines := make([]string, len(p))
+	for i := range p {
+		lines[i] = p[i].String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// sort puts what is in a file in the order of its lines, before the rest.
+func (p Problems) sort() {
+	slices.SortStableFunc(p, func(a, b Problem) int { return cmp.Compare(a.line(), b.line()) })
+}
+
+// line is the line of the source in its file, beyond all lines if it has
+// none.
+func (p Problem) line() int {
+	line, err := strconv.Atoi(p.Source[strings.LastIndexByte(p.Source, ':')+1:])
+	if err != nil {
+		return math.MaxInt
+	}
+	return line
+}
+
+// orNil is p as an error, nil without problems.
+func (p Problems) orNil() error {
+	if len(p) == 0 {
+		return nil
+	}
+	return p
+}
+
+// maxShownValue bounds a value in a message.
+const maxShownValue = 80
+
+func quote(text string) string {
+	if len(text) > maxShownValue {
+		text = text[:maxShownValue] + "…"
+	}
+	return fmt.Sprintf("%q", text)
+}
+
+// suggestion is the child of n that key was probably meant to be, "" if none
+// is like it.
+func (n *node) suggestion(key string) string {
+	best, least := "", 1+len(key)/3
+	for _, c := range n.children {
+		if d := editDistance(strings.ToLower(key), c.key); d <= least {
+			best, least = c.key, d-1
+		}
+	}
+	return best
+}
+
+// editDistance is the Levenshtein distance.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}
+
+// unknownKey says that a section or value has no such key.
+func (n *node) unknownKey(key string) string {
+	switch {
+	case n.value != nil:
+		return "unknown key: " + quote(n.key) + " is a value and has no keys"
+	case n.list != nil:
+		return fmt.Sprintf("unknown key: this is a list, whose elements are numbered from 0 to %d", maxElements-1)
+	}
+	if s := n.suggestion(key); s != "" {
+		return fmt.Sprintf("unknown key: did you mean %q?", s)
+	}
+	return "unknown key: the keys here are " + n.keys()
+}

@@ -1,0 +1,149 @@
+package config
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// Target is the configuration of the target.
+type Target struct {
+	Log        Log
+	Operations Operations
+	Workers    Workers
+	RDMA       RDMA
+	TLS        TLS
+	Listen     Listen
+	Control    Control
+	Limits     TargetLimits
+	Shutdown   Shutdown
+	Volumes    []Volume
+}
+
+// Listen is where relays connect.
+type Listen struct {
+	Address     netip.Addr
+	Port        uint16
+	RDMAAddress netip.Addr // invalid: Address
+	RDMAPort    uint16
+	AddressFile string
+	// TLSAllowedNames is empty if every certificate of the authorities will
+	// do.
+	TLSAllowedNames []string
+}
+
+// TargetLimits are those of all sessions together.
+type TargetLimits struct {
+	Sessions int
+	Staging  uint64
+}
+
+// Volume is what the target stores.
+type Volume struct {
+	Name      string
+	Backend   string
+	BlockSize uint32
+}
+
+// DefaultPort is where a target listens unless told otherwise.
+const DefaultPort = 7470
+
+// defaultBlockSize is that of most disks and file systems.
+const defaultBlockSize = 4096
+
+// DefaultTarget has no volumes.
+func DefaultTarget() *Target {
+	return &Target{
+		Log: defaultLog(), Workers: defaultWorkers(), RDMA: defaultRDMA(),
+		Listen:  Listen{Address: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Port: DefaultPort},
+		Control: defaultControl(target.DefaultControlTimeout),
+		Limits:  TargetLimits{Sessions: target.DefaultMaxSessions, Staging: target.DefaultStagingLimit},
+
+		Shutdown: Shutdown{DrainTimeout: target.DefaultDrainTimeout},
+	}
+}
+
+func defaultVolume() Volume { return Volume{BlockSize: defaultBlockSize} }
+
+func (c *Target) describe(s section) {
+	s.section("log", "The log, on standard error.", c.Log.describe)
+	s.section("operations", "The listener for those who operate the daemon.", c.Operations.describe)
+	s.section("workers", "The data-path threads.", c.Workers.describe)
+	s.section("rdma", "The connections of relays.", c.RDMA.describe)
+	s.section("tls", "Security of the control connections of relays.", c.TLS.describe)
+	s.section("listen", "Where relays connect.", c.Listen.describe)
+	s.section("control", "Control connections of relays.", func(s section) { c.Control.describe(s, Restart) })
+	s.section("limits", "Limits of all sessions together.", c.Limits.describe)
+	s.section("shutdown", "The end of the daemon.", func(s section) { c.Shutdown.describe(s, Restart) })
+	addList(s, "volumes", "A volume.", &c.Volumes, defaultVolume, (*Volume).describe)
+	volumes := s.node.child("volumes").flagged("volume", "")
+	volumes.doc = "volume to serve, NAME=memory:SIZE or NAME=file:PATH[,size=SIZE][,readonly][,direct]; repeatable"
+	volumes.list.parseFlag = parseVolumeFlag
+	volumes.list.identifiedBy = []string{"name"}
+}
+
+// maxCertificateName is that of a DNS name, in bytes.
+const maxCertificateName = 253
+
+func (c *Listen) describe(s section) {
+	s.value("address", ipAddress(&c.Address, false), "IP address for control connections of relays").flagged("listen-address", "")
+	s.value("port", integer(&c.Port, 0, 65535), "port for control connections; 0 picks one").flagged("listen-port", "")
+	s.value("rdma_address", ipAddress(&c.RDMAAddress, true), "IP address for RDMA connections; empty is that for control connections").
+		flagged("rdma-address", "")
+	s.value("rdma_port", integer(&c.RDMAPort, 0, 65535), "port for RDMA connections; 0 picks one, relays are told").flagged("rdma-port", "")
+	s.value("address_file", text(&c.AddressFile, nil), "write the control address to this file when it is listened on; empty is none").
+		flagged("address-file", "")
+	s.value("tls_allowed_names", words(&c.TLSAllowedNames, checkName(maxCertificateName)),
+		"names of which a relay's certificate must have one; empty is every certificate of the authorities").flagged("tls-allowed-name", "")
+}
+
+func (c *TargetLimits) describe(s section) {
+	s.value("sessions", integer(&c.Sessions, 1, maxSessions), "control connections at once").flagged("max-sessions", "")
+	s.value("staging", byteSize(&c.Staging, size.MiB, 1<<50), "memory that all sessions together may use for data on its way").
+		flagged("staging-limit", "")
+}
+
+func (c *Volume) describe(s section) {
+	s.value("name", text(&c.Name, checkName(volume.MaxNameLength)), "what relays ask for").require()
+	s.value("backend", text(&c.Backend, nil), "what the content lies on: memory:SIZE or file:PATH[,size=SIZE][,readonly][,direct]").require()
+	s.value("block_size", byteSize(&c.BlockSize, volume.MinBlockSize, volume.MaxBlockSize), "block size of the volumes, a power of two").flagged("block-size", "")
+}
+
+// parseVolumeFlag leaves the checks to those of the keys.
+func parseVolumeFlag(text string) (map[string]any, error) {
+	name, backend, found := strings.Cut(text, "=")
+	if !found {
+		_, err := volume.ParseSpec(text, defaultBlockSize)
+		return nil, err
+	}
+	return map[string]any{"name": name, "backend": backend}, nil
+}
+
+func (c *Target) check(report reporter) {
+	c.Control.check(report.in("control"))
+	c.TLS.check(report.in("tls"))
+	if len(c.Listen.TLSAllowedNames) > 0 && !c.TLS.Enabled() {
+		report("listen.tls_allowed_names", c.Listen.TLSAllowedNames, noTLS)
+	}
+	if len(c.Volumes) == 0 {
+		report("volumes", nil, "is empty: describe a volume in the file, or by --volume NAME=memory:SIZE")
+	}
+	seen := make(map[string]int)
+	for i := range c.Volumes {
+		v := &c.Volumes[i]
+		at := report.in("volumes").element(i)
+		if v.Name == "" || v.Backend == "" {
+			continue // is reported as missing
+		}
+		if first, twice := seen[v.Name]; twice {
+			at("name", v.Name, "there is another volume of that name: volume %d", first)
+		}
+		seen[v.Name] = i
+		if _, err := volume.ParseSpec(v.Name+"="+v.Backend, v.BlockSize); err != nil {
+			at("backend", v.Backend, "%s", plain(err))
+		}
+	}
+}

@@ -1,0 +1,261 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/zc-relay/zc-relay/internal/affinity"
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/retry"
+)
+
+// Infinite is a duration without end. It is written "infinite".
+const Infinite = time.Duration(math.MaxInt64)
+
+const infiniteText = "infinite"
+
+// Types of values that are written in a way of their own.
+const (
+	stringType = "string"
+	listType   = "list"
+	cpusType   = "cpus"
+)
+
+// variable is a Value made of functions.
+type variable struct {
+	set  func(text string) error
+	get  func() string
+	kind string
+}
+
+func (v variable) Set(text string) error { return v.set(text) }
+func (v variable) String() string        { return v.get() }
+func (v variable) Type() string          { return v.kind }
+
+// text is any text that check accepts; nil accepts all.
+func text(p *string, check func(string) error) Value {
+	return variable{kind: stringType, get: func() string { return *p }, set: func(s string) error {
+		if check != nil {
+			if err := check(s); err != nil {
+				return err
+			}
+		}
+		*p = s
+		return nil
+	}}
+}
+
+// choice is one of some words.
+func choice(p *string, options ...string) Value {
+	return text(p, func(s string) error {
+		if !slices.Contains(options, s) {
+			return fmt.Errorf("must be one of %s", strings.Join(options, ", "))
+		}
+		return nil
+	})
+}
+
+func boolean(p *bool) Value {
+	return variable{kind: "bool", get: func() string { return strconv.FormatBool(*p) }, set: func(s string) error {
+		switch s {
+		case "true", "false":
+			*p = s == "true"
+			return nil
+		}
+		return errors.New("must be true or false")
+	}}
+}
+
+// integer is a whole number between two others.
+func integer[T int | uint8 | uint16 | uint32](p *T, least, most T) Value {
+	return variable{kind: "int", get: func() string { return fmt.Sprint(*p) }, set: func(s string) error {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || n < int64(least) || n > int64(most) {
+			return fmt.Errorf("must be a whole number from %d to %d", least, most)
+		}
+		*p = T(n)
+		return nil
+	}}
+}
+
+// orWord lets v also be a word, which stands for special.
+func orWord[T comparable](v Value, p *T, word string, special T) Value {
+	return variable{kind: v.Type(), get: func() string {
+		if *p == special {
+			return word
+		}
+		return v.String()
+	}, set: func(s string) error {
+		if s == word {
+			*p = special
+			return nil
+		}
+		if err := v.Set(s); err != nil {
+			return fmt.Errorf("%w, or %q", err, word)
+		}
+		return nil
+	}}
+}
+
+// attempts is how often something is tried, from 0, or infinite.
+func attempts(p *retry.Count) Value {
+	return described(p, `must be a number of attempts, of which 0 is none, or "infinite"`)
+}
+
+// within is how long something may take, from 0, or infinite.
+func within(p *retry.Bound) Value {
+	return described(p, `must be a duration with a unit, for instance 500ms or 30s, of which 0s is no time at all, or "infinite"`)
+}
+
+// described is v with another error.
+func described(v Value, allowed string) Value {
+	return variable{kind: v.Type(), get: v.String, set: func(s string) error {
+		if v.Set(s) != nil {
+			return errors.New(allowed)
+		}
+		return nil
+	}}
+}
+
+// duration is a duration of at least least and at most most.
+func duration(p *time.Duration, least, most time.Duration) Value {
+	return variable{kind: "duration", get: func() string { return p.String() }, set: func(s string) error {
+		d, err := time.ParseDuration(s)
+		if err != nil {
+			return durationError(s)
+		}
+		switch {
+		case d < least && most == longest:
+			return fmt.Errorf("must be at least %v", least)
+		case d < least || d > most:
+			return fmt.Errorf("must be from %v to %v", least, most)
+		}
+		*p = d
+		return nil
+	}}
+}
+
+func durationError(s string) error {
+	if _, err := strconv.ParseFloat(s, 64); err == nil {
+		return fmt.Errorf("a duration needs a unit, for instance %ss or %sms", s, s)
+	}
+	return errors.New("must be a duration with a unit, for instance 500ms, 30s or 1m30s")
+}
+
+// longest bounds durations, so that sums do not overflow.
+const longest = 365 * 24 * time.Hour
+
+// timeout is a duration above 0, or infinite.
+func timeout(p *time.Duration) Value {
+	return orWord(duration(p, time.Millisecond, longest), p, infiniteText, Infinite)
+}
+
+// wait is a duration from 0, or infinite.
+func wait(p *time.Duration) Value {
+	return orWord(duration(p, 0, longest), p, infiniteText, Infinite)
+}
+
+// byteSize is a size between two others.
+func byteSize[T uint32 | uint64](p *T, least, most size.Bytes) Value {
+	return variable{kind: "size", get: func() string { return size.Bytes(*p).String() }, set: func(s string) error {
+		b, err := size.Parse(s)
+		if err != nil {
+			return err
+		}
+		if b < least || b > most {
+			return fmt.Errorf("must be from %v to %v", least, most)
+		}
+		*p = T(b)
+		return nil
+	}}
+}
+
+// ipAddress is an address without port. If it may be missing, "" is none.
+func ipAddress(p *netip.Addr, optional bool) Value {
+	return variable{kind: "IP", get: func() string {
+		if !p.IsValid() {
+			return ""
+		}
+		return p.String()
+	}, set: func(s string) error {
+		if s == "" && optional {
+			*p = netip.Addr{}
+			return nil
+		}
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return errors.New("must be an IP address, for instance 10.0.0.5")
+		}
+		*p = a.Unmap()
+		return nil
+	}}
+}
+
+// ipPort is an address with a port.
+func ipPort(p *netip.AddrPort) Value {
+	return variable{kind: "IP:PORT", get: func() string {
+		if !p.IsValid() {
+			return ""
+		}
+		return p.String()
+	}, set: func(s string) error {
+		a, err := netip.ParseAddrPort(s)
+		if err != nil || a.Port() == 0 {
+			return errors.New("must be an address of the form IP:PORT, for instance 10.0.0.5:7470")
+		}
+		*p = a
+		return nil
+	}}
+}
+
+// cpuList is CPUs as the kernel lists them.
+func cpuList(p *[]int) Value {
+	return variable{kind: cpusType, get: func() string { return joinInts(*p) }, set: func(s string) error {
+		if s == "" {
+			*p = nil
+			return nil
+		}
+		cpus, err := affinity.ParseList(s)
+		if err != nil {
+			return err
+		}
+		*p = cpus
+		return nil
+	}}
+}
+
+func joinInts(list []int) string {
+	texts := make([]string, len(list))
+	for i, n := range list {
+		texts[i] = strconv.Itoa(n)
+	}
+	return strings.Join(texts, ",")
+}
+
+// words is a list of texts without commas.
+func words(p *[]string, check func(string) error) Value {
+	return variable{kind: listType, get: func() string { return strings.Join(*p, ",") }, set: func(s string) error {
+		if s == "" {
+			*p = nil
+			return nil
+		}
+		list := strings.Split(s, ",")
+		for i, word := range list {
+			list[i] = strings.TrimSpace(word)
+			if err := check(list[i]); err != nil {
+				return err
+			}
+			if slices.Contains(list[:i], list[i]) {
+				return fmt.Errorf("%q is named twice", list[i])
+			}
+		}
+		*p = list
+		return nil
+	}}
+}

@@ -1,0 +1,207 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// layer is one source of values: nested maps from keys to text. The elements
+// of lists have their numbers as keys.
+type layer struct {
+	values map[string]any
+	// sources says for each path where its value comes from.
+	sources  map[string]string
+	problems Problems
+}
+
+func newLayer() *layer {
+	return &layer{values: make(map[string]any), sources: make(map[string]string)}
+}
+
+// maxFileSize bounds a configuration file in bytes, maxNodes what its aliases
+// may make of it.
+const (
+	maxFileSize = 1 << 20
+	maxNodes    = 1 << 16
+)
+
+// readFile reads a YAML file. It fails if the file cannot be read or is no
+// YAML; other problems are the layer's.
+func readFile(path string, root *node) (*layer, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxFileSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	if len(text) > maxFileSize {
+		return nil, fmt.Errorf("read configuration %s: it is larger than %d bytes", path, maxFileSize)
+	}
+	return parseYAML(path, text, root)
+}
+
+func parseYAML(name string, text []byte, root *node) (*layer, error) {
+	var document yaml.Node
+	decoder := yaml.NewDecoder(strings.NewReader(string(text)))
+	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
+		return newLayer(), nil // empty
+	} else if err != nil {
+		return nil, Problems{{Source: name, Text: "not valid YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}}
+	}
+	r := &yamlReader{name: name, layer: newLayer()}
+	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
+		r.problem(&document, "", "", "more than one YAML document: only one is allowed")
+	}
+	if top := document.Content[0]; top.Kind != yaml.ScalarNode || top.Tag != "!!null" {
+		if values, ok := r.read(top, root, "").(map[string]any); ok {
+			r.layer.values = values
+		}
+	}
+	return r.layer, nil
+}
+
+// yamlReader turns a YAML tree into a layer, checking its shape and its keys.
+type yamlReader struct {
+	name  string
+	layer *layer
+	nodes int
+}
+
+func (r *yamlReader) source(y *yaml.Node) string { return r.name + ":" + strconv.Itoa(y.Line) }
+
+func (r *yamlReader) problem(y *yaml.Node, path, value, text string) {
+	r.layer.problems = append(r.layer.problems, Problem{Source: r.source(y), Key: path, Value: value, Text: text})
+}
+
+// read returns what y says for n: a map for a section or a list, text for a
+// value, nil if it cannot be used.
+func (r *yamlReader) read(y *yaml.Node, n *node, path string) any {
+	if r.nodes++; r.nodes > maxNodes {
+		if r.nodes == maxNodes+1 {
+			r.problem(y, path, "", fmt.Sprintf("too large: aliases make it more than %d values", maxNodes))
+		}
+		return nil
+	}
+	if y.Kind == yaml.AliasNode {
+		y = y.Alias
+	}
+	r.layer.sources[path] = r.source(y)
+	switch {
+	case y.Kind == yaml.ScalarNode && y.Tag == "!!null":
+		r.problem(y, path, "", "has no value: give one, or leave the key out for the default")
+	case n.value != nil:
+		return r.readValue(y, n, path)
+	case n.list != nil:
+		return r.readList(y, n, path)
+	default:
+		return r.readSection(y, n, path)
+	}
+	return nil
+}
+
+func (r *yamlReader) readValue(y *yaml.Node, n *node, path string) any {
+	switch y.Kind {
+	case yaml.ScalarNode:
+		return y.Value
+	case yaml.SequenceNode:
+		var items []string
+		for _, item := range y.Content {
+			if item.Kind != yaml.ScalarNode {
+				r.problem(item, path, "", "an element is not a simple value")
+				return nil
+			}
+			items = append(items, item.Value)
+		}
+		return strings.Join(items, ",")
+	}
+	r.problem(y, path, "", "has keys of its own, but is a "+n.value.Type())
+	return nil
+}
+
+func (r *yamlReader) readList(y *yaml.Node, n *node, path string) any {
+	if y.Kind != yaml.SequenceNode {
+		r.problem(y, path, shown(y), fmt.Sprintf("not a list: begin each element with %q", "- "))
+		return nil
+	}
+	if len(y.Content) > maxElements {
+		r.problem(y, path, "", fmt.Sprintf("%d elements are more than the %d that are allowed", len(y.Content), maxElements))
+		return nil
+	}
+	values := make(map[string]any)
+	for i, item := range y.Content {
+		key := strconv.Itoa(i)
+		if v := r.read(item, n.list.prototype(), join(path, key)); v != nil {
+			values[key] = v
+		} else {
+			values[key] = map[string]any{} // the problem is noted
+		}
+	}
+	return values
+}
+
+func (r *yamlReader) readSection(y *yaml.Node, n *node, path string) any {
+	if y.Kind != yaml.MappingNode {
+		r.problem(y, path, shown(y), "not a section: its keys are "+n.keys())
+		return nil
+	}
+	values := make(map[string]any)
+	lines := make(map[string]int)
+	for i := 0; i+1 < len(y.Content); i += 2 {
+		key, value := y.Content[i], y.Content[i+1]
+		if key.Tag == "!!merge" {
+			r.merge(value, n, path, values)
+			continue
+		}
+		child := n.child(key.Value)
+		at := join(path, key.Value)
+		switch first, twice := lines[key.Value]; {
+		case child == nil:
+			r.problem(key, at, "", n.unknownKey(key.Value))
+			continue
+		case twice:
+			r.problem(key, at, "", fmt.Sprintf("is there twice: first in line %d", first))
+			continue
+		}
+		lines[key.Value] = key.Line
+		if v := r.read(value, child, at); v != nil {
+			values[key.Value] = v
+		}
+	}
+	return values
+}
+
+// merge adds what "<<" refers to, unless the section says otherwise itself.
+func (r *yamlReader) merge(y *yaml.Node, n *node, path string, values map[string]any) {
+	merged := []*yaml.Node{y}
+	if y.Kind == yaml.SequenceNode {
+		merged = y.Content
+	}
+	for _, m := range merged {
+		more, ok := r.read(m, n, path).(map[string]any)
+		if !ok {
+			continue
+		}
+		for key, value := range more {
+			if _, there := values[key]; !there {
+				values[key] = value
+			}
+		}
+	}
+}
+
+// shown is a scalar for messages.
+func shown(y *yaml.Node) string {
+	if y.Kind != yaml.ScalarNode {
+		return ""
+	}
+	return quote(y.Value)
+}
