@@ -45,7 +45,7 @@ test-siw: ## Test iWARP against the Linux kernel's own, in a small VM (Debian, Q
 	test/siw/run.sh
 
 # Packages whose unit tests also run on arm64.
-ARM64_PACKAGES := ./pkg/iomsg ./pkg/controlmsg ./pkg/rdma/iwarp ./pkg/comch/emulated
+ARM64_PACKAGES := ./pkg/iomsg ./pkg/controlmsg ./pkg/rdma/iwarp ./pkg/comch/emulated ./pkg/dma/software
 
 .PHONY: test-verbs
 test-verbs: ## Test the verbs provider on Soft-RoCE and siw, in a small VM (Debian, QEMU)
@@ -80,6 +80,7 @@ RESULTS := bench-results
 .PHONY: bench
 bench: build ## Measure the chain, and each hop alone
 	go test -run '^$$' -bench . -benchmem ./pkg/...
+	go test -run '^$$' -bench FileCopy ./test/e2e
 	$(MEASURE) chain --series small,large --output-directory '$(RESULTS)'
 
 .PHONY: bench-chain
@@ -92,7 +93,7 @@ bench-peers: build ## Measure the chain beside what Debian offers: iperf3, fio o
 
 .PHONY: bench-once
 bench-once: build ## Run every benchmark once, so that none rots
-	go test -run '^$$' -bench . -benchtime 1x ./pkg/... ./internal/...
+	go test -run '^$$' -bench . -benchtime 1x ./pkg/... ./internal/... ./test/e2e
 	$(MEASURE) chain --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once'
 	$(MEASURE) peers --install=false --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once/peers'
 

@@ -16,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/providers"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/dma/software"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -143,13 +144,16 @@ func (o *options) config() (dmacopy.Config, error) {
 	if err != nil {
 		return dmacopy.Config{}, err
 	}
-	dmaProvider, err := providers.DMA(o.dmaProvider, o.device)
+	// Chunks are so large that waking up costs nothing, and a thread that polls
+	// would keep those that read and write files from the core.
+	policy := progress.Policy{Mode: progress.Event}
+	dmaProvider, err := providers.DMA(o.dmaProvider, software.Options{Devices: []string{o.device}, Policy: policy})
 	if err != nil {
 		return dmacopy.Config{}, err
 	}
 	return dmacopy.Config{
 		Comch: comchProvider, DMA: dmaProvider, Device: o.device, Representor: o.representor, Path: o.file,
 		ChunkSize: uint64(o.chunkSize), Slots: o.jobs, Original: o.compatible, ConnectTimeout: o.connectTimeout, Timeout: o.timeout,
-		Policy: progress.Policy{}, Logger: logger,
+		Policy: policy, Logger: logger,
 	}, nil
 }

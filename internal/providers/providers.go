@@ -60,12 +60,12 @@ func RDMA(name string, options RDMAOptions) (rdma.Provider, error) {
 	return nil, status.Errorf(status.InvalidValue, "rdma provider %q is none of iwarp, verbs", name)
 }
 
-// DMA returns the DMA provider with the given name. devices are the PCI
-// addresses that the one in software is to have.
-func DMA(name string, devices ...string) (dma.Provider, error) {
+// DMA returns the DMA provider with the given name. options are for the one in
+// software.
+func DMA(name string, options software.Options) (dma.Provider, error) {
 	switch name {
 	case "software":
-		return software.New(software.Options{Devices: devices}), nil
+		return software.New(options), nil
 	case "doca":
 		return nil, dmadoca.ErrAbsent
 	}
