@@ -48,7 +48,7 @@ func (p *peer) keepAlive(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				if p.send(ctx, alive{}) != nil {
+				if err := p.send(ctx, alive{}); err != nil && !errors.Is(err, status.TimeOut) {
 					return // whoever receives will find out why
 				}
 			}

@@ -7,8 +7,12 @@ import (
 	"path/filepath"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/zc-relay/zc-relay/internal/output"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func names(t *testing.T, dir string) []string {
 	t.Helper()

@@ -42,6 +42,9 @@ func NewMemoryMap() *MemoryMap { return &MemoryMap{} }
 // returns them. It is started, cannot be configured, and leaves closing the
 // region to the caller.
 func ImportMemoryMap(device Device, region *memory.Region, access memory.Access) (*MemoryMap, error) {
+	if device == nil || region == nil {
+		return nil, status.Errorf(status.InvalidValue, "import memory map: there is no device, or no memory")
+	}
 	if !device.Capabilities().ImportedMemory {
 		return nil, status.Errorf(status.NotSupported, "import memory map: device %s cannot reach memory across the PCIe bus", device.Name())
 	}

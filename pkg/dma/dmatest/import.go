@@ -98,6 +98,10 @@ func importedMap(b *bench) {
 	if !m.Imported() || m.Access() != readWrite || m.Region().Len() != 100 {
 		b.Errorf("%d bytes with rights %#x, imported %v", m.Region().Len(), uint32(m.Access()), m.Imported())
 	}
+	_, err := dma.ImportMemoryMap(b.device, nil, readWrite)
+	b.want(status.InvalidValue, "import nothing", err)
+	_, err = dma.ImportMemoryMap(nil, m.Region(), readWrite)
+	b.want(status.InvalidValue, "import for no device", err)
 	b.wantFrozen(m)
 	b.want(status.BadState, "start an imported map", m.Start())
 	b.must(m.Stop())
