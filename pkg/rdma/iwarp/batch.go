@@ -6,9 +6,10 @@ const (
 	// inlineBytes is up to where copying a payload is cheaper than naming it
 	// to the kernel as a piece of its own.
 	inlineBytes = 256
-	// batchBytes is where a batch is long enough: more would only be refused
-	// by a socket buffer of usual size.
-	batchBytes = 256 << 10
+	// batchBytes is where a batch is long enough: a system call costs little
+	// beside the copying of so much, and while the next batch is made the peer
+	// can work on this one.
+	batchBytes = 64 << 10
 	// stableBytes is the copy of sources that may change while they are summed
 	// and sent. Only connections with CRCs have one.
 	stableBytes = 256 << 10
