@@ -1,6 +1,6 @@
 #!/bin/bash
 # guest.sh - the part of run.sh that runs inside the VM: the embedded iWARP
-# endpoint and rping on the kernel's siw, in both roles.
+# endpoint against rping and perftest on the kernel's siw, in both roles.
 #
 # Usage: guest.sh PEER-PROGRAM
 
@@ -24,32 +24,55 @@ wait_listening() {   # wait_listening PORT: until siw or the peer listens there
     return 1
 }
 
-connecting() {   # connecting SIZE CRC
-    local server=0 client=0
-    port=$((port + 1))
-    timeout 60 rping -s -a $ADDRESS -p $port -S "$1" -C $ROUNDS >/tmp/rping.log 2>&1 &
-    wait_listening $port || echo "rping does not listen"
-    timeout 60 "$PEER" connect $ADDRESS:$port "$1" $ROUNDS "$2" || client=$?
+# against_server TEXT PROGRAM SIZE CRC COMMAND...: the peer connects to COMMAND
+against_server() {
+    local text=$1 program=$2 size=$3 crc=$4 server=0 client=0
+    shift 4
+    timeout 60 "$@" >/tmp/server.log 2>&1 &
+    wait_listening $port || echo "$1 does not listen"
+    timeout 60 "$PEER" "$program" connect $ADDRESS:$port "$size" $ROUNDS "$crc" || client=$?
     wait $! || server=$?
-    [ $client = 0 ] && [ $server = 0 ] || { echo "peer $client, rping $server:"; cat /tmp/rping.log; }
-    report $((client + server)) "connecting to rping -s: size $1, CRC requested: $2 (Send; Read and Write by siw)"
+    # The server of a bandwidth test prints what its client has reported.
+    case $program in *_bw) grep -Eq "^ *$size +$ROUNDS " /tmp/server.log || server=1 ;; esac
+    [ $client = 0 ] && [ $server = 0 ] || { echo "peer $client, $1 $server:"; cat /tmp/server.log; }
+    report $((client + server)) "connecting to $text: size $size, CRC requested: $crc"
 }
 
-accepting() {   # accepting SIZE CRC
-    local server=0 client=0
-    port=$((port + 1))
-    timeout 60 "$PEER" accept $ADDRESS:$port "$1" $ROUNDS "$2" >/tmp/peer.log 2>&1 &
+# against_client TEXT PROGRAM SIZE CRC COMMAND...: COMMAND connects to the peer
+against_client() {
+    local text=$1 program=$2 size=$3 crc=$4 server=0 client=0
+    shift 4
+    timeout 60 "$PEER" "$program" accept $ADDRESS:$port "$size" $ROUNDS "$crc" >/tmp/peer.log 2>&1 &
     wait_listening $port || echo "the peer does not listen"
-    timeout 60 rping -c -V -a $ADDRESS -p $port -S "$1" -C $ROUNDS >/tmp/rping.log 2>&1 || client=$?
+    timeout 60 "$@" >/tmp/client.log 2>&1 || client=$?
     wait $! || server=$?
-    [ $client = 0 ] && [ $server = 0 ] || { echo "peer $server, rping $client:"; cat /tmp/peer.log /tmp/rping.log; }
-    report $((client + server)) "accepting rping -c: size $1, CRC requested: $2 (Send, Read and Write)"
+    [ $client = 0 ] && [ $server = 0 ] || { echo "peer $server, $1 $client:"; cat /tmp/peer.log /tmp/client.log; }
+    report $((client + server)) "accepting $text: size $size, CRC requested: $crc"
+}
+
+# rping_cases SIZE CRC
+rping_cases() {
+    port=$((port + 1))
+    against_server "rping (Send; Read and Write by siw)" rping "$@" rping -s -a $ADDRESS -p $port -S "$1" -C $ROUNDS
+    port=$((port + 1))
+    against_client "rping (Send, Read and Write)" rping "$@" rping -c -V -a $ADDRESS -p $port -S "$1" -C $ROUNDS
+}
+
+# perftest_cases PROGRAM SIZE CRC [OPTION...]
+perftest_cases() {
+    local program=$1 size=$2 crc=$3
+    shift 3
+    port=$((port + 1))
+    against_server "$program" "$program" "$size" "$crc" "$program" -R -d siw0 -p $port -s "$size" -n $ROUNDS "$@"
+    port=$((port + 1))
+    against_client "$program" "$program" "$size" "$crc" "$program" -R -d siw0 -p $port -s "$size" -n $ROUNDS "$@" $ADDRESS
 }
 
 for crc in false true; do
-    for size in 64 65000; do
-        connecting $size $crc
-        accepting $size $crc
-    done
+    rping_cases 64 $crc
+    rping_cases 65000 $crc
+    perftest_cases ib_send_lat 64 $crc
+    perftest_cases ib_write_bw 65536 $crc
+    perftest_cases ib_read_bw 65536 $crc -o 4
 done
 exit $failed

@@ -1,7 +1,7 @@
 #!/bin/bash
 # run.sh - the embedded iWARP endpoint against the Linux kernel's own iWARP
-# (siw), in a small VM: Send, RDMA Write and RDMA Read in both roles, with and
-# without CRC32C. Prints one line per case; exits 0 only if all passed.
+# (siw), in a small VM: against rping and perftest, which know nothing of it,
+# in both roles, with and without CRC32C. Prints one line per case; exits 0 only if all passed.
 #
 # The first run fetches a kernel and builds siw, see rdma-vm.sh.
 

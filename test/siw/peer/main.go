@@ -1,12 +1,12 @@
-// Command peer is the other side of rping: it speaks rping's protocol with
-// the embedded iWARP endpoint, to be run against an rping on Linux siw.
+// Command peer is the other side of rping and of perftest: it speaks their
+// protocols with the embedded iWARP endpoint, to be run against the real
+// programs on Linux siw.
 //
-//	peer connect ADDRESS:PORT SIZE ROUNDS CRC    against rping -s
-//	peer accept  ADDRESS:PORT SIZE ROUNDS CRC    against rping -c
+//	peer PROGRAM connect ADDRESS:PORT SIZE ROUNDS CRC    against a server
+//	peer PROGRAM accept  ADDRESS:PORT SIZE ROUNDS CRC    against a client
 //
-// In each round the rping client announces a buffer of SIZE bytes, the server
-// Reads it and answers; the client announces a second buffer, the server
-// Writes what it has read there and answers. CRC is true or false.
+// PROGRAM is rping, ib_send_lat, ib_write_bw or ib_read_bw; SIZE is that of a
+// message or transfer in bytes, CRC true or false.
 package main
 
 import (
@@ -17,10 +17,6 @@ import (
 	"runtime"
 	"strconv"
 	"time"
-
-	"github.com/zc-relay/zc-relay/pkg/memory"
-	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 )
 
 // timeout bounds the whole run, in an emulated machine.
@@ -33,89 +29,59 @@ func main() {
 	}
 }
 
+// settings are the arguments of a run.
+type settings struct {
+	program string
+	accepts bool // the server's role
+	address netip.AddrPort
+	size    int
+	rounds  int
+	crc     bool
+}
+
 func run(args []string) error {
-	if len(args) != 5 {
-		return fmt.Errorf("usage: peer connect|accept ADDRESS:PORT SIZE ROUNDS CRC")
-	}
-	address, err := netip.ParseAddrPort(args[1])
+	s, err := parse(args)
 	if err != nil {
-		return fmt.Errorf("address: %w", err)
-	}
-	size, err := strconv.Atoi(args[2])
-	if err != nil || size < 64 {
-		return fmt.Errorf("size %q is no number from 64 on", args[2])
-	}
-	rounds, err := strconv.Atoi(args[3])
-	if err != nil {
-		return fmt.Errorf("rounds: %w", err)
-	}
-	crc, err := strconv.ParseBool(args[4])
-	if err != nil {
-		return fmt.Errorf("crc: %w", err)
+		return err
 	}
 	// The thread that polls a completion queue owns its connections.
 	runtime.LockOSThread()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	p, err := newPeer(address.Addr(), size, crc)
+	e, err := newEndpoint(s.address.Addr(), s.crc)
 	if err != nil {
 		return err
 	}
-	if args[0] == "accept" {
-		return p.serve(ctx, address, rounds)
+	if s.program != "rping" {
+		return playPerftest(ctx, e, s)
 	}
-	return p.ping(ctx, address, rounds)
-}
-
-// peer is a device with the buffers of one rping process.
-type peer struct {
-	device   rdma.Device
-	queue    rdma.CompletionQueue
-	domain   rdma.ProtectionDomain
-	conn     rdma.Connection
-	size     int
-	messages buffer // one to send, one to receive
-	start    buffer
-	sink     buffer
-}
-
-// buffer is registered memory.
-type buffer struct {
-	rdma.MemoryRegion
-	bytes []byte
-}
-
-func newPeer(address netip.Addr, size int, crc bool) (*peer, error) {
-	device, err := iwarp.New(iwarp.Options{CRC: crc}).Open(address)
+	p, err := newPeer(e, s.size)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	p := &peer{device: device, size: size}
-	if p.queue, err = device.NewCompletionQueue(16); err != nil {
-		return nil, err
+	if s.accepts {
+		return p.serve(ctx, s.address, s.rounds)
 	}
-	if p.domain, err = device.NewProtectionDomain(); err != nil {
-		return nil, err
-	}
-	if p.messages, err = p.register(2*infoBytes, memory.LocalWrite); err != nil {
-		return nil, err
-	}
-	if p.start, err = p.register(size, memory.LocalWrite|memory.RemoteRead); err != nil {
-		return nil, err
-	}
-	p.sink, err = p.register(size, memory.LocalWrite|memory.RemoteWrite)
-	return p, err
+	return p.ping(ctx, s.address, s.rounds)
 }
 
-func (p *peer) register(size int, access memory.Access) (buffer, error) {
-	b := make([]byte, size)
-	m, err := p.domain.Register(memory.Wrap(b), access)
-	return buffer{m, b}, err
-}
-
-func (p *peer) config() rdma.ConnectionConfig {
-	return rdma.ConnectionConfig{
-		Domain: p.domain, Queue: p.queue, SendRequests: 8, ReceiveRequests: 8, InboundReads: 4, OutboundReads: 4,
-		Receives: []rdma.ReceiveRequest{p.receive()},
+func parse(args []string) (settings, error) {
+	if len(args) != 6 {
+		return settings{}, fmt.Errorf("usage: peer PROGRAM connect|accept ADDRESS:PORT SIZE ROUNDS CRC")
 	}
+	s := settings{program: args[0], accepts: args[1] == "accept"}
+	var err error
+	if s.address, err = netip.ParseAddrPort(args[2]); err != nil {
+		return s, fmt.Errorf("address: %w", err)
+	}
+	if s.size, err = strconv.Atoi(args[3]); err != nil || s.size < 64 {
+		return s, fmt.Errorf("size %q is no number from 64 on", args[3])
+	}
+	if s.rounds, err = strconv.Atoi(args[4]); err != nil || s.rounds < 1 {
+		return s, fmt.Errorf("rounds: %q is no number from 1 on", args[4])
+	}
+	if s.crc, err = strconv.ParseBool(args[5]); err != nil {
+		return s, fmt.Errorf("crc: %w", err)
+	}
+	return s, nil
 }

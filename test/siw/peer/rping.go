@@ -14,6 +14,10 @@ import (
 // buffer, big-endian. The server's messages have the same size and no meaning.
 const infoBytes = 16
 
+// In each round the client announces a buffer, the server Reads it and
+// answers; the client announces a second buffer, the server Writes what it has
+// read there and answers.
+
 // ping is the client's part: it announces, the server moves the data.
 func (p *peer) ping(ctx context.Context, address netip.AddrPort, rounds int) error {
 	conn, err := p.device.Connect(ctx, address, p.config())

@@ -4,8 +4,39 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
+
+// peer is an endpoint with the buffers of one rping process.
+type peer struct {
+	*endpoint
+	conn     rdma.Connection
+	size     int
+	messages buffer // one to send, one to receive
+	start    buffer
+	sink     buffer
+}
+
+func newPeer(e *endpoint, size int) (*peer, error) {
+	p := &peer{endpoint: e, size: size}
+	var err error
+	if p.messages, err = p.register(2*infoBytes, memory.LocalWrite); err != nil {
+		return nil, err
+	}
+	if p.start, err = p.register(size, memory.LocalWrite|memory.RemoteRead); err != nil {
+		return nil, err
+	}
+	p.sink, err = p.register(size, memory.LocalWrite|memory.RemoteWrite)
+	return p, err
+}
+
+func (p *peer) config() rdma.ConnectionConfig {
+	return rdma.ConnectionConfig{
+		Domain: p.domain, Queue: p.queue, SendRequests: 8, ReceiveRequests: 8, InboundReads: 4, OutboundReads: 4,
+		Receives: []rdma.ReceiveRequest{p.receive()},
+	}
+}
 
 // send is a request that sends the message buffer.
 func (p *peer) send() rdma.SendRequest {
