@@ -12,7 +12,7 @@ const (
 	batchBytes = 64 << 10
 	// stableBytes is the copy of sources that may change while they are summed
 	// and sent. Only connections with CRCs have one.
-	stableBytes = 256 << 10
+	stableBytes = 2 * batchBytes
 	// maxBatchRegions bounds the distinct memory regions of one system call.
 	maxBatchRegions = 8
 	// maxFrameBytes is the scratch that one FPDU may need.
