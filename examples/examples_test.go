@@ -132,3 +132,18 @@ func TestSamplesSayWhatIsWrong(t *testing.T) {
 		}
 	}
 }
+
+func TestLocalMemoryIsCopiedByDMA(t *testing.T) {
+	for text, arguments := range map[string][]string{
+		"This is a sample piece of text": nil,
+		"another text":                   {"-p", "b1:00.0", "--text", "another text"},
+	} {
+		o := <-start(t, "dma-local-copy", arguments...)
+		if want := "Success, memory copied and verified as correct: " + text + "\n"; o.err != nil || o.output != want {
+			t.Errorf("%q, error %v; want %q", o.output, o.err, want)
+		}
+	}
+	if o := <-start(t, "dma-local-copy", "-p", "99:00.0"); o.err == nil || !strings.Contains(o.output, "99:00.0") {
+		t.Errorf("a device that is not there gave %q, error %v", o.output, o.err)
+	}
+}

@@ -20,7 +20,11 @@ func main() {
 	text := pflag.StringP("text", "t", "This is a sample piece of text", "text to copy")
 	pflag.Parse()
 	destination := make([]byte, len(*text))
-	if err := copyLocally(*device, destination, []byte(*text)); err != nil {
+	err := copyLocally(*device, destination, []byte(*text))
+	if err == nil && string(destination) != *text {
+		err = fmt.Errorf("copied was %q", destination)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "dma-local-copy:", err)
 		os.Exit(1)
 	}
