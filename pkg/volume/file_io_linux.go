@@ -45,7 +45,8 @@ func (s *fileStore) writeAt(buffer []byte, offset uint64) error {
 		buffer = aligned
 	}
 	for done := 0; done < len(buffer); {
-		n, err := unix.Pwrite(s.fd, buffer[done:], int64(offset)+int64(done))
+		rest := buffer[done:]
+		n, err := unix.Pwrite(s.fd, rest[:min(len(rest), s.writeStep)], int64(offset)+int64(done))
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}

@@ -3,6 +3,7 @@ package volume
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 
@@ -114,13 +115,16 @@ func (b FileBackend) openOn(spec *Spec, file *os.File) (*instance, error) {
 	if !b.ReadOnly {
 		info.Capabilities = CanTrim | CanWriteZeroes | CanFUA
 	}
-	alignment := 0
+	config := fileStoreConfig{
+		readOnly: b.ReadOnly, direct: b.Direct, writeStep: max(cachedWriteStep, int(spec.BlockSize)), log: spec.Log,
+	}
 	if b.Direct {
-		if alignment, err = b.directAlignment(spec, file); err != nil {
+		config.writeStep = math.MaxInt
+		if config.alignment, err = b.directAlignment(spec, file); err != nil {
 			return nil, err
 		}
 	}
-	s, err := newFileStore(file, fileStoreConfig{readOnly: b.ReadOnly, direct: b.Direct, alignment: alignment, log: spec.Log})
+	s, err := newFileStore(file, config)
 	if err != nil {
 		return nil, err
 	}

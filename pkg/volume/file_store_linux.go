@@ -21,9 +21,16 @@ const (
 	readers = 16
 	// changeBatch is how many writes, or flushes, are taken at a time.
 	changeBatch = 64
+	// cachedWriteStep is how many bytes one call writes into the page cache,
+	// if blocks are not larger. A file system that keeps state for each of its
+	// blocks (ext4 does) goes through that of a whole folio at every write
+	// into it, and makes folios as large as what is first written: after
+	// writes of 1 MiB, one of 4 KiB takes twenty times as long.
+	cachedWriteStep = 16 << 10
 	// directMembers is how many requests of each kind are at the device at a
-	// time if the page cache is not used: a device does many at once.
-	directMembers = 32
+	// time if the page cache is not used: a device does many at once, but as
+	// long as others wait none of the threads sleeps, and needs to be woken.
+	directMembers = 16
 )
 
 // fileStore is the store of a volume on a file or block device. It is never
@@ -58,6 +65,7 @@ type fileStoreConfig struct {
 	readOnly  bool
 	direct    bool
 	alignment int // of buffers, in bytes; 0 if any will do
+	writeStep int // the most bytes of one call
 	log       *zap.Logger
 }
 

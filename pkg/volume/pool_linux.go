@@ -6,6 +6,8 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 )
 
 // pool is a fixed number of goroutines that carry out requests which may
@@ -18,11 +20,17 @@ import (
 // goroutine going on behalf of a thread that polls and never gives its
 // processor away. The first idle one is woken, so that few requests keep few
 // threads warm.
+//
+// A goroutine that is the only one looks for more for a while before it
+// sleeps, and gives the core away between two looks: being woken takes longer
+// than a small write. Among several that would keep those from the core that
+// have something to do.
 type pool struct {
 	handle    func(batch *fifo)
 	batchSize int
 	arrived   stack
 	idle      atomic.Uint64 // a bit for each goroutine that sleeps or is about to
+	looking   atomic.Bool   // the only one looks for requests and finds them without being woken
 	doorbells []doorbell    // of each goroutine
 	stopping  atomic.Bool
 	members   sync.WaitGroup
@@ -55,6 +63,9 @@ func startPool(size, batchSize int, handle func(batch *fifo)) (*pool, error) {
 // submit hands a request over. It neither blocks nor allocates.
 func (p *pool) submit(r *Request) {
 	p.arrived.push(r)
+	if p.looking.Load() {
+		return
+	}
 	for idle := p.idle.Load(); idle != 0; idle = p.idle.Load() {
 		member := bits.TrailingZeros64(idle)
 		if p.idle.CompareAndSwap(idle, idle&^(1<<member)) {
@@ -75,6 +86,9 @@ func (p *pool) run(member int) {
 func (p *pool) next(member int, batch *fifo) bool {
 	mine := uint64(1) << member
 	for !p.take(batch) {
+		if p.look(batch) {
+			return true
+		}
 		p.idle.Or(mine)
 		// Who submitted before that could not know whom to wake, so it is
 		// necessary to look again.
@@ -92,6 +106,27 @@ func (p *pool) next(member int, batch *fifo) bool {
 	}
 	return true
 }
+
+// looks is how often a goroutine looks for requests before it sleeps: some
+// 50 µs on an idle machine.
+const looks = 128
+
+// look waits for requests without sleeping. Nobody is woken for what is
+// submitted meanwhile, so whoever stops looking has to look once more.
+func (p *pool) look(batch *fifo) bool {
+	if len(p.doorbells) > 1 {
+		return false
+	}
+	p.looking.Store(true)
+	for look := 0; look < looks && p.arrived.empty() && !p.stopping.Load(); look++ {
+		yield()
+	}
+	p.looking.Store(false)
+	return p.take(batch)
+}
+
+// yield gives the core away (sched_yield(2)).
+func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // take moves the oldest requests into batch and reports whether there were
 // any.

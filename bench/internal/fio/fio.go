@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -27,13 +29,23 @@ type Job struct {
 
 // Measure runs a workload.
 func (j *Job) Measure(ctx context.Context, w suite.Workload) (suite.Run, error) {
+	directory, err := os.MkdirTemp("", "zc-relay-fio")
+	if err != nil {
+		return suite.Run{}, err
+	}
+	defer os.RemoveAll(directory)
+	// Engines print what they like on standard output.
+	document := filepath.Join(directory, "result.json")
 	command := []string{
-		"fio", "--name=bench", "--output-format=json", "--ioengine=" + j.Engine, "--rw=" + string(w.Pattern),
+		"fio", "--name=bench", "--output-format=json", "--output=" + document, "--ioengine=" + j.Engine, "--rw=" + string(w.Pattern),
 		"--bs=" + strconv.Itoa(int(w.BlockSize)), "--iodepth=" + strconv.Itoa(w.QueueDepth), "--size=" + strconv.FormatUint(uint64(j.Size), 10),
 		"--time_based", "--runtime=" + milliseconds(j.Runtime), "--ramp_time=" + milliseconds(j.Warmup),
 		"--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:90:99:99.9:99.99", "--randrepeat=0", "--norandommap",
 	}
-	output, err := process.Output(ctx, append(command, j.Arguments...)...)
+	if _, err := process.Output(ctx, append(command, j.Arguments...)...); err != nil {
+		return suite.Run{}, err
+	}
+	output, err := os.ReadFile(document)
 	if err != nil {
 		return suite.Run{}, err
 	}
