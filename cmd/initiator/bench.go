@@ -15,6 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/program/report"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
 // benchCommand is "initiator bench".
@@ -59,6 +60,9 @@ func (b *benchCommand) run(cmd *cobra.Command) error {
 // fill measures, and puts everything there is to tell into the report.
 func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 	p, err := b.flags.parameters(b.connection.controlTimeout)
+	policy, policyError := b.flags.reconnect.policy()
+	p.Reconnect = report.ReconnectPolicyOf(policy)
+	err = errors.Join(err, policyError)
 	r.Parameters, r.Result = p, bench.NoResult()
 	if err != nil {
 		return during(phasePrepare, err)
@@ -68,20 +72,23 @@ func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 		return during(phasePrepare, err)
 	}
 	defer plain.close()
-	volumes, err := b.openSessions(ctx, &p)
+	volumes, err := b.openSessions(ctx, &p, policy)
 	if err == nil {
 		info := volumes[0].Info()
 		r.Volume = report.VolumeOf(&info)
 		err = during(phaseRun, r.Parameters.Resolve(&info))
 	}
 	if err == nil {
-		config := bench.Config{Parameters: r.Parameters, PlainContent: plain.reader(), Observe: b.observer(&r.Parameters)}
+		config := bench.Config{Parameters: r.Parameters, PlainContent: plain.reader(), Reconnect: policy != nil, Observe: b.observer(&r.Parameters)}
 		for _, v := range volumes {
 			config.Sessions = append(config.Sessions, bench.Session{Queues: queuesOf[bench.Queue](v, p.Queues), Memory: v.Memory()})
 		}
 		r.Result, err = bench.Run(ctx, config)
 		err = during(phaseRun, err)
 		b.status.Clear()
+		for _, v := range volumes {
+			r.Result.Reconnections.Add(v.Reconnections())
+		}
 	}
 	for _, v := range volumes {
 		err = closeVolume(ctx, v, err)
@@ -91,11 +98,11 @@ func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 
 // openSessions opens the volume once for each session. Those that it returns
 // are open, also if it fails.
-func (b *benchCommand) openSessions(ctx context.Context, p *bench.Parameters) ([]volume, error) {
+func (b *benchCommand) openSessions(ctx context.Context, p *bench.Parameters, reconnect *retry.Policy) ([]volume, error) {
 	var volumes []volume
 	for range p.Sessions {
 		v, err := b.connection.openVolume(ctx, client.Config{
-			Queues: p.Queues, Depth: p.QueueDepth, BufferSize: p.BlockSize, SyncDepth: -1,
+			Queues: p.Queues, Depth: p.QueueDepth, BufferSize: p.BlockSize, SyncDepth: -1, Reconnect: reconnect,
 		})
 		if err != nil {
 			return volumes, during(phaseConnect, err)

@@ -37,6 +37,7 @@ type benchFlags struct {
 	seed           uint64
 	validateWrites bool
 	plainContent   string
+	reconnect      reconnectFlags
 	output         report.Output
 }
 
@@ -74,6 +75,7 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 	f.Uint64Var(&b.seed, "seed", 0, "seed of offsets and data (default: drawn, and told in the result)")
 	f.BoolVar(&b.validateWrites, "validate-writes", false, "read back and compare everything that is written")
 	f.StringVar(&b.plainContent, "storage-plain-content", "", "file with the content of the whole volume: compare what is read with it, and write it")
+	b.reconnect.add(f)
 	f.Var(&b.output, "output", "form of the result")
 	cmd.MarkFlagsOneRequired("rw", "execution-strategy")
 	cmd.MarkFlagsMutuallyExclusive("rw", "execution-strategy")

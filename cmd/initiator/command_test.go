@@ -70,11 +70,15 @@ func (r *relay) open(_ context.Context, config client.Config) (volume, error) {
 	return v, nil
 }
 
-func (s *session) Info() client.Info     { return s.Volume.Info }
-func (s *session) Memory() []byte        { return s.Volume.Memory }
-func (s *session) Queue(i int) queue     { return s.Volume.Queue(i) }
-func (s *session) Flush() error          { return nil }
-func (s *session) Err() error            { return s.err }
+func (s *session) Info() client.Info { return s.Volume.Info }
+func (s *session) Memory() []byte    { return s.Volume.Memory }
+func (s *session) Queue(i int) queue { return s.Volume.Queue(i) }
+func (s *session) Flush() error      { return nil }
+func (s *session) Err() error        { return s.err }
+func (s *session) Reconnections() client.Reconnections {
+	return client.Reconnections{Count: 2, LostWrites: 3}
+}
+
 func (s *session) Done() <-chan struct{} { return closedChannel }
 
 func (s *session) WriteAt(p []byte, off int64) (int, error) { return copy(s.Data()[off:], p), nil }

@@ -73,7 +73,7 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 // returns failure, which explains more, if there is one.
 func closeVolume(ctx context.Context, v volume, failure error) error {
 	failure = explained(v, failure)
-	err := v.Close(context.WithoutCancel(ctx))
+	err := exceptLoss(v.Close(context.WithoutCancel(ctx)))
 	if failure != nil {
 		return failure
 	}

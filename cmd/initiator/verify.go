@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -31,6 +32,7 @@ type verifyCommand struct {
 	runtime        time.Duration
 	offset, length size.Bytes
 	seed           uint64
+	reconnect      reconnectFlags
 	output         report.Output
 }
 
@@ -54,6 +56,7 @@ misplaced and corrupt blocks apart. WHAT WAS IN THE RANGE IS GONE AFTERWARDS.`,
 	f.Var(&c.offset, "offset", "start of the range of the volume to use")
 	f.Var(&c.length, "length", "length of the range (default: to the end of the volume)")
 	f.Uint64Var(&c.seed, "seed", 0, "seed of the order and sizes of requests (default: drawn, and told in the result)")
+	c.reconnect.add(f)
 	f.Var(&c.output, "output", "form of the result")
 	cmd.MarkFlagsMutuallyExclusive("queues", "cpu")
 	return cmd
@@ -82,12 +85,15 @@ func newRunID() uint64 {
 // fill verifies, and puts everything there is to tell into the report.
 func (c *verifyCommand) fill(ctx context.Context, r *verify.Report, id uint64) error {
 	p, err := c.parameters()
+	policy, policyError := c.reconnect.policy()
+	p.Reconnect = report.ReconnectPolicyOf(policy)
+	err = errors.Join(err, policyError)
 	r.Parameters, r.Result = p, verify.NoResult()
 	if err != nil {
 		return during(phasePrepare, err)
 	}
 	v, err := c.connection.openVolume(ctx, client.Config{
-		Queues: p.Queues, Depth: p.QueueDepth, BufferSize: p.MaxIOSize, SyncDepth: -1,
+		Queues: p.Queues, Depth: p.QueueDepth, BufferSize: p.MaxIOSize, SyncDepth: -1, Reconnect: policy,
 	})
 	if err != nil {
 		return during(phaseConnect, err)
@@ -97,10 +103,11 @@ func (c *verifyCommand) fill(ctx context.Context, r *verify.Report, id uint64) e
 	err = r.Parameters.Resolve(&info)
 	if err == nil {
 		r.Result, err = verify.Run(ctx, verify.Config{
-			Parameters: r.Parameters, RunID: id, BlockSize: info.BlockSize,
+			Parameters: r.Parameters, RunID: id, BlockSize: info.BlockSize, Reconnect: policy != nil,
 			Queues: queuesOf[verify.Queue](v, p.Queues), Memory: v.Memory(), Observe: c.observe,
 		})
 		c.status.Clear()
+		r.Result.Reconnections.Add(v.Reconnections())
 	}
 	return closeVolume(ctx, v, during(phaseRun, err))
 }

@@ -16,6 +16,7 @@ type volume interface {
 	Flush() error
 	Done() <-chan struct{}
 	Err() error
+	Reconnections() client.Reconnections
 	Close(ctx context.Context) error
 }
 
@@ -26,6 +27,7 @@ type queue interface {
 	Poll(results []client.Result) int
 	Attach(engine *progress.Engine) error
 	Detach(engine *progress.Engine)
+	WriteVerifier() uint64
 }
 
 // clientVolume is a volume behind a relay.
@@ -44,7 +46,7 @@ func openVolume(ctx context.Context, config client.Config) (volume, error) {
 
 // queuesOf are the first count queues of a volume, under the name Q by which
 // a package knows them.
-func queuesOf[Q queue](v volume, count int) []Q {
+func queuesOf[Q any](v volume, count int) []Q {
 	queues := make([]Q, count)
 	for i := range queues {
 		queues[i] = v.Queue(i).(Q)

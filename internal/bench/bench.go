@@ -23,6 +23,9 @@ type Config struct {
 	// PlainContent is what the volume holds if Parameters.Validate is to
 	// compare with, or write, that; nil means data made up by the run.
 	PlainContent io.ReaderAt
+	// Reconnect has requests repeated that the loss of a session has left
+	// open: the volume is reopened.
+	Reconnect bool
 	// Observe is told once a second how far the run is; may be nil.
 	Observe func(Progress)
 }
@@ -68,7 +71,9 @@ func Run(ctx context.Context, config Config) (Result, error) {
 		}
 	}
 	threadError := run.Wait(ctx, func() { config.observe(run, workers) })
-	return resultOf(p, run, workers), failureOf(workers, threadError)
+	result := resultOf(p, run, workers)
+	result.addRepetitions(config.Reconnect, workers)
+	return result, failureOf(workers, threadError)
 }
 
 func (p *Parameters) newSupervisor() *program.Supervisor {
@@ -115,7 +120,7 @@ func (c *Config) newWorkers(run *program.Supervisor) []*worker {
 			free:       make([]uint32, p.QueueDepth),
 			ready:      make([]uint32, 0, p.QueueDepth),
 			request:    client.Request{Length: p.BlockSize},
-			totalLimit: p.operationLimit(i), hasWarmup: p.Warmup > 0,
+			totalLimit: p.operationLimit(i), hasWarmup: p.Warmup > 0, reconnect: c.Reconnect,
 		}
 		for j := range w.free {
 			w.free[j] = uint32(p.QueueDepth - 1 - j)

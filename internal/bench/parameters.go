@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/internal/program/report"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
@@ -42,6 +43,8 @@ type Parameters struct {
 	PlainContent string `json:"plain_content,omitempty"`
 	// DrainTimeout bounds the wait for outstanding requests at the end.
 	DrainTimeout time.Duration `json:"drain_timeout_ns"`
+	// Reconnect is nil if the run ends when the volume is lost.
+	Reconnect *report.ReconnectPolicy `json:"reconnect,omitempty"`
 }
 
 // Resolve checks the parameters against the volume and fills in what follows

@@ -70,6 +70,7 @@ type recorder struct {
 	errorCount uint64
 	validated  uint64 // requests whose data was compared
 	mismatches uint64
+	repeated   uint64 // requests that a lost session has left open
 
 	publishedOperations atomic.Uint64
 	publishedErrors     atomic.Uint64

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/internal/program/report"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -31,6 +32,8 @@ type Result struct {
 	// Interrupted tells that the run was ended before its time.
 	Interrupted bool   `json:"interrupted"`
 	Engine      Engine `json:"progress_engine"`
+	// Reconnections is nil unless the volume is reopened when it is lost.
+	Reconnections *report.Reconnections `json:"reconnections,omitempty"`
 }
 
 // Direction is the part of a result that is reads, or writes.
@@ -96,6 +99,16 @@ func resultOf(p *Parameters, run *program.Supervisor, workers []*worker) Result 
 		}
 	}
 	return r
+}
+
+func (r *Result) addRepetitions(reconnect bool, workers []*worker) {
+	if !reconnect {
+		return
+	}
+	r.Reconnections = &report.Reconnections{}
+	for _, w := range workers {
+		r.Reconnections.RepeatedRequests += w.recorder.repeated
+	}
 }
 
 func (e *Engine) add(w *worker) {

@@ -38,6 +38,7 @@ func (t *text) parameters(r *Report) {
 	if p.Validate {
 		t.Row("validation", "%s", p.validation())
 	}
+	t.Reconnect(p.Reconnect)
 	t.Connection(&r.Connection, r.Volume)
 }
 
@@ -85,6 +86,7 @@ func (t *text) result(r *Report) {
 	t.Row("throughput", "%s (%d bytes/s)", size.FormatThroughput(float64(result.BytesPerSecond)), result.BytesPerSecond)
 	t.Row("operations", "%d (%d bytes) in %s%s", result.Operations, result.Bytes, size.FormatDuration(time.Duration(result.DurationNs)), interruption(result))
 	t.Errors(result.Errors, result.ErrorsByCode)
+	t.Reconnections(result.Reconnections)
 	if r.Parameters.Validate {
 		t.Row("validated", "%d operations, %d with wrong data", result.Validated, result.Mismatches)
 	}

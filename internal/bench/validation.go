@@ -102,7 +102,7 @@ func (w *worker) readBack(index uint32) bool {
 		return false
 	}
 	s := &w.slots[index]
-	s.kind, s.readBack = iomsg.Read, true
+	s.kind, s.readBack, s.repeated = iomsg.Read, true, false
 	clear(w.buffer(index))
 	w.ready = append(w.ready, index)
 	return true

@@ -46,6 +46,8 @@ type worker struct {
 	limit      uint64        // requests that may still be started
 	totalLimit uint64        // of the measured part
 	hasWarmup  bool
+	reconnect  bool
+	reopening  bool // the queue takes no requests until its volume is back
 
 	validation *validation // nil if data is not looked at
 
@@ -71,6 +73,7 @@ type slot struct {
 	offset   uint64
 	kind     iomsg.Type
 	readBack bool
+	repeated bool // a lost session has left it open: its latency goes on
 }
 
 func (w *worker) finished() bool {
@@ -95,7 +98,7 @@ func (w *worker) mayStart() bool {
 // little.
 func (w *worker) Poll() int {
 	n := w.queue.Poll(w.results[:])
-	if n == 0 && len(w.free) == 0 {
+	if n == 0 && len(w.free) == 0 && len(w.ready) == 0 {
 		return 0
 	}
 	nowNs := w.run.NowNs()
@@ -118,7 +121,7 @@ func (w *worker) fill(nowNs int64) int {
 	if started > 0 {
 		w.queue.Flush()
 	}
-	if len(w.ready)+len(w.free) == len(w.slots) && len(w.ready) > 0 {
+	if len(w.ready)+len(w.free) == len(w.slots) && len(w.ready) > 0 && !w.reopening {
 		return 1 // the queue is full with nothing outstanding: no result would wake this thread
 	}
 	return started
@@ -165,7 +168,7 @@ func (w *worker) postpone(index uint32) {
 // cannot be made.
 func (w *worker) prepare(index uint32) bool {
 	s := &w.slots[index]
-	s.kind, s.readBack = w.generator.kind(), false
+	s.kind, s.readBack, s.repeated = w.generator.kind(), false, false
 	if w.validation == nil {
 		s.offset = w.generator.offset()
 		return true
@@ -182,11 +185,14 @@ func (w *worker) prepare(index uint32) bool {
 // has to wait for room, or that the run has failed.
 func (w *worker) submit(index uint32, nowNs int64) bool {
 	s := &w.slots[index]
-	s.sinceNs = nowNs
+	if !s.repeated {
+		s.sinceNs = nowNs
+	}
 	w.request.Type, w.request.Offset = s.kind, s.offset
 	w.request.Memory = w.memory + uint64(index)*w.generator.blockSize
 	w.request.Tag = uint64(index)
 	err := w.queue.Submit(&w.request)
+	w.reopening = errors.Is(err, client.ErrReopening)
 	if err == nil {
 		return true
 	}
@@ -201,6 +207,9 @@ func (w *worker) complete(result *client.Result, nowNs int64) {
 	index := uint32(result.Tag)
 	s := &w.slots[index]
 	switch {
+	case result.Code != status.Success && w.reconnect && program.LeftOpen(result.Code):
+		w.repeat(index)
+		return
 	case result.Code != status.Success:
 		w.failed(s, result.Code)
 	case w.validation != nil:

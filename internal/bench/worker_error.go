@@ -36,6 +36,13 @@ func (w *worker) failed(s *slot, code status.Code) {
 	}
 }
 
+// repeat has slot index submit its request again.
+func (w *worker) repeat(index uint32) {
+	w.slots[index].repeated = true
+	w.recorder.repeated++
+	w.ready = append(w.ready, index)
+}
+
 // mismatched takes note of data that is wrong.
 func (w *worker) mismatched(wrong *mismatch) {
 	w.recorder.mismatches++

@@ -67,6 +67,10 @@ func LostConnection(code status.Code) bool {
 	return false
 }
 
+// LeftOpen reports whether a request that fails with code was left open by the
+// end of its session, so that it can be repeated in the next one.
+func LeftOpen(code status.Code) bool { return LostConnection(code) || code == status.TimeOut }
+
 // Wait moves from stage to stage until all threads have ended, and returns
 // what went wrong in them. The end of ctx begins to drain. observe is called
 // about once a second.

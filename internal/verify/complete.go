@@ -13,6 +13,11 @@ import (
 func (w *worker) complete(result *client.Result) {
 	index := uint32(result.Tag)
 	op := &w.slots[index]
+	if w.losses != nil && program.LeftOpen(result.Code) {
+		w.tally.repeated++
+		w.ready = append(w.ready, index)
+		return
+	}
 	w.planner.ledger.release(op.first, op.count)
 	switch {
 	case result.Code != status.Success:
@@ -22,7 +27,7 @@ func (w *worker) complete(result *client.Result) {
 	case op.kind == iomsg.Read:
 		w.check(op, w.data(index))
 	default:
-		w.tally.flushes++
+		w.flushed(op)
 	}
 	w.free = append(w.free, index)
 }
@@ -49,6 +54,9 @@ func (w *worker) written(op *operation) {
 	for i := range op.count {
 		w.planner.ledger.set(op.first+i, w.planner.pass)
 	}
+	if w.losses != nil {
+		w.losses.written()
+	}
 	w.tally.writes++
 	w.tally.blocksWritten += op.count
 }
@@ -65,6 +73,9 @@ func (w *worker) check(op *operation, data []byte) {
 		}
 		w.tally.blocksChecked++
 		content := data[i*w.blockSize:][:w.blockSize]
+		if w.planner.ledger.doubtful(block) && w.settleDoubt(block, content) {
+			continue
+		}
 		if want := w.identity(block, generation); !want.holds(content) {
 			w.found(block, classify(content, want))
 		}

@@ -7,7 +7,8 @@ type ledger []uint32
 const (
 	busyBit      = 1 << 31
 	markBit      = 1 << 30 // flips with every step that has visited the block
-	generationOf = markBit - 1
+	doubtBit     = 1 << 29 // the target may have lost the last write
+	generationOf = doubtBit - 1
 )
 
 // unknown is the generation of a block whose content nobody knows: it was not
@@ -25,7 +26,7 @@ func (l ledger) visited(block uint64, mark uint32) bool { return l[block]&markBi
 // by the step with this mark.
 func (l ledger) claim(first, count uint64, mark uint32) {
 	for i := first; i < first+count; i++ {
-		l[i] = l[i]&generationOf | busyBit | mark
+		l[i] = l[i]&(generationOf|doubtBit) | busyBit | mark
 	}
 }
 
@@ -45,8 +46,13 @@ func (l ledger) release(first, count uint64) {
 
 // set notes what a block holds.
 func (l ledger) set(block uint64, generation uint32) {
-	l[block] = l[block]&^uint32(generationOf) | generation
+	l[block] = l[block]&^uint32(generationOf|doubtBit) | generation
 }
+
+// doubt notes that the last write to a block may be lost.
+func (l ledger) doubt(block uint64) { l[block] |= doubtBit }
+
+func (l ledger) doubtful(block uint64) bool { return l[block]&doubtBit != 0 }
 
 // free counts the blocks from first on, at most limit, that are not busy and,
 // unless mark is noMark, not visited.

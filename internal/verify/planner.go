@@ -28,6 +28,7 @@ type operation struct {
 	kind  iomsg.Type
 	first uint64
 	count uint64
+	cover uint64 // of a flush: how many writes it makes durable
 }
 
 // planner decides what a thread does next with its slice.

@@ -43,6 +43,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	t.Row("bounds", "%s; drain timeout %s", p.bounds(), size.FormatDuration(p.DrainTimeout))
 	t.Row("range", "%s at offset %s", size.Bytes(p.Length), size.Bytes(p.Offset))
 	t.Row("poll", "%s", p.Poll)
+	t.Reconnect(p.Reconnect)
 	t.Connection(&r.Connection, r.Volume)
 	t.Environment(&r.Environment)
 	t.WriteByte('\n')
@@ -72,6 +73,11 @@ func (r *Result) write(t *report.Table) {
 	t.Row("blocks written", "%d (%d bytes in %d writes, %d flushes)", r.BlocksWritten, r.BytesWritten, r.Writes, r.Flushes)
 	t.Row("blocks checked", "%d (%d bytes in %d reads)", r.BlocksChecked, r.BytesRead, r.Reads)
 	t.Errors(r.Errors, r.ErrorsByCode)
+	t.Reconnections(r.Reconnections)
+	if r.Reconnections != nil {
+		t.Row("lost blocks", "%d hold what was flushed before instead of what was written, as %d failed flushes have told",
+			r.LostBlocks, r.LossesTold)
+	}
 	var kinds []string
 	for _, kind := range Kinds {
 		kinds = append(kinds, fmt.Sprintf("%s %d", kind, r.FindingsByKind[kind]))

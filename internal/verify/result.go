@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/internal/program/report"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -32,6 +33,14 @@ type Result struct {
 	Findings       []Finding       `json:"findings"`
 	// Interrupted tells that the run was ended before its time.
 	Interrupted bool `json:"interrupted"`
+	// Reconnections is nil unless the volume is reopened when it is lost.
+	Reconnections *report.Reconnections `json:"reconnections,omitempty"`
+	// LossesTold is how many flushes have failed to tell that writes may be
+	// lost because the target has restarted. LostBlocks is how many blocks
+	// then were found to be as they had been flushed before; they are no
+	// findings.
+	LossesTold uint64 `json:"losses_told,omitempty"`
+	LostBlocks uint64 `json:"lost_blocks,omitempty"`
 }
 
 // NoResult is that of a run that has not begun.
@@ -52,6 +61,12 @@ func resultOf(c *Config, run *program.Supervisor, workers []*worker) Result {
 		r.PassesCompleted = min(r.PassesCompleted, w.planner.completed)
 		r.add(&w.tally, uint64(c.BlockSize))
 		findings = append(findings, w.tally.findings...)
+	}
+	if c.Reconnect {
+		r.Reconnections = &report.Reconnections{}
+		for _, w := range workers {
+			r.Reconnections.RepeatedRequests += w.tally.repeated
+		}
 	}
 	slices.SortStableFunc(findings, func(a, b timedFinding) int { return int(a.atNs - b.atNs) })
 	for _, f := range findings[:min(len(findings), findingsKept)] {
@@ -74,6 +89,8 @@ func (r *Result) add(t *tally, blockSize uint64) {
 			r.ErrorsByCode[status.Code(code).String()] += count
 		}
 	}
+	r.LossesTold += t.lossesTold
+	r.LostBlocks += t.lostBlocks
 	r.FindingCount += t.findingCount
 	for kind, count := range t.findingsKinds {
 		r.FindingsByKind[kind] += count

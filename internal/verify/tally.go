@@ -16,6 +16,8 @@ type tally struct {
 	writes, reads, flushes                   uint64
 	blocksWritten, blocksRead, blocksChecked uint64
 
+	repeated, lossesTold, lostBlocks uint64
+
 	errors     [status.CodeCount]uint64
 	errorCount uint64
 	firstError error

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/client"
@@ -30,6 +31,10 @@ type Config struct {
 	// Memory is the data memory that the queues' requests refer to:
 	// Parameters.MaxIOSize bytes for each request that can be outstanding.
 	Memory []byte
+	// Reconnect has requests repeated that the loss of a session has left
+	// open, and lets blocks be lost that were not flushed when the target
+	// restarted, if that is told.
+	Reconnect bool
 	// Observe is told once a second how far the run is; may be nil.
 	Observe func(Progress)
 }
@@ -84,6 +89,7 @@ func (c *Config) newWorkers(run *program.Supervisor) []*worker {
 	p := &c.Parameters
 	size := uint64(p.QueueDepth) * uint64(p.MaxIOSize)
 	workers := make([]*worker, p.Queues)
+	flushes := new(atomic.Uint64)
 	for i := range workers {
 		start, blocks := p.slice(i, c.BlockSize)
 		memory := uint64(i) * size
@@ -99,6 +105,9 @@ func (c *Config) newWorkers(run *program.Supervisor) []*worker {
 		}
 		for j := range w.free {
 			w.free[j] = uint32(p.QueueDepth - 1 - j)
+		}
+		if c.Reconnect {
+			w.losses = newLosses(blocks, w.queue.WriteVerifier(), flushes)
 		}
 		workers[i] = w
 	}

@@ -17,6 +17,7 @@ type Queue interface {
 	Poll(results []client.Result) int
 	Attach(engine *progress.Engine) error
 	Detach(engine *progress.Engine)
+	WriteVerifier() uint64
 }
 
 // The stages of a run.
@@ -49,6 +50,9 @@ type worker struct {
 	ready     []uint32 // slots with an operation that is not submitted yet
 	request   client.Request
 	results   [resultBatch]client.Result
+
+	losses    *losses // nil if the loss of the volume ends the run
+	reopening bool    // the queue takes no requests until its volume is back
 
 	failure error // that ended the run
 	lost    bool  // the connection, as a result has told
@@ -86,6 +90,7 @@ func (w *worker) mayStart() bool {
 // Poll implements progress.Source: one turn of the loop.
 func (w *worker) Poll() int {
 	n := w.queue.Poll(w.results[:])
+	w.noticeRestart()
 	for i := range w.results[:n] {
 		w.complete(&w.results[i])
 	}
@@ -114,7 +119,7 @@ func (w *worker) fill() int {
 	if started > 0 {
 		w.queue.Flush()
 	}
-	if len(w.free)+len(w.ready) == len(w.slots) {
+	if len(w.free)+len(w.ready) == len(w.slots) && !w.reopening {
 		return 1
 	}
 	return started
@@ -168,7 +173,8 @@ func (w *worker) submit(index uint32) bool {
 	if op.kind == iomsg.Flush {
 		w.request.Offset, w.request.Memory = 0, 0
 	}
-	err := w.queue.Submit(&w.request)
+	err := w.submitTold(op)
+	w.reopening = errors.Is(err, client.ErrReopening)
 	if err == nil {
 		return true
 	}
@@ -203,6 +209,7 @@ func (w *worker) giveUp() {
 		w.forget(index)
 	}
 	w.ready = w.ready[:0]
+	w.losses = nil // nothing is repeated any more
 	idle := make([]bool, len(w.slots))
 	for _, index := range w.free {
 		idle[index] = true

@@ -16,6 +16,10 @@ func tellsEnd(code status.Code) bool {
 	return false
 }
 
+// WriteVerifier is that of the session that the queue works in: it changes
+// whenever the target has restarted. It is for the queue's thread.
+func (q *Queue) WriteVerifier() uint64 { return q.lane.session.info.WriteVerifier }
+
 // end fails everything outstanding.
 func (q *Queue) end() {
 	q.ended = true

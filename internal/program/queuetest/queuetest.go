@@ -24,10 +24,12 @@ type Volume struct {
 	// Stalled keeps requests from completing while it is set.
 	Stalled atomic.Bool
 
-	mu     sync.Mutex // guards data and calls of Intercept
-	data   []byte
-	lost   atomic.Pointer[error]
-	queues []*Queue
+	mu       sync.Mutex // guards data and calls of Intercept
+	data     []byte
+	restarts atomic.Uint64
+	losses   atomic.Uint64
+	lost     atomic.Pointer[error]
+	queues   []*Queue
 }
 
 // New makes a volume of size bytes, and for each of its queues depth buffers
@@ -63,6 +65,16 @@ func (v *Volume) SetData(data []byte) { v.data = data }
 // Disconnect makes everything outstanding fail, and Submit from now on.
 func (v *Volume) Disconnect(reason error) { v.lost.Store(&reason) }
 
+// Restart makes everything outstanding fail with status.ConnectionReset, as if
+// the target had been restarted. The next flush on each queue tells of a loss
+// if there is one.
+func (v *Volume) Restart(loss bool) {
+	if loss {
+		v.losses.Add(1)
+	}
+	v.restarts.Add(1)
+}
+
 // Apply carries out a request as it should be.
 func (v *Volume) Apply(r *client.Request) status.Code {
 	if r.Type == iomsg.Flush {
@@ -95,12 +107,29 @@ type Queue struct {
 	// RefuseEvery makes every so-many-th Submit find the queue full.
 	RefuseEvery int
 	calls       int
+	session     uint64 // restarts of the target that the queue knows of
+	lossesTold  uint64
+	engine      *progress.Engine
 }
 
 // Submit implements what client.Queue does.
 func (q *Queue) Submit(r *client.Request) error {
 	if reason := q.volume.lost.Load(); reason != nil {
 		return *reason
+	}
+	if restarts := q.volume.restarts.Load(); restarts != q.session {
+		if len(q.outstanding) > 0 {
+			return status.Again
+		}
+		q.session = restarts
+		if q.engine != nil {
+			q.engine.Wake()
+		}
+		return client.ErrReopening
+	}
+	if losses := q.volume.losses.Load(); r.Type == iomsg.Flush && losses != q.lossesTold {
+		q.lossesTold = losses
+		return client.ErrWritesLost
 	}
 	q.calls++
 	if len(q.outstanding) == cap(q.outstanding) || (q.RefuseEvery > 0 && q.calls%q.RefuseEvery == 0) {
@@ -114,8 +143,14 @@ func (q *Queue) Submit(r *client.Request) error {
 // Flush implements what client.Queue does.
 func (q *Queue) Flush() {}
 
+// WriteVerifier implements what client.Queue does.
+func (q *Queue) WriteVerifier() uint64 { return q.session }
+
 // Attach implements what client.Queue does.
-func (q *Queue) Attach(*progress.Engine) error { return nil }
+func (q *Queue) Attach(engine *progress.Engine) error {
+	q.engine = engine
+	return nil
+}
 
 // Detach implements what client.Queue does.
 func (q *Queue) Detach(*progress.Engine) {}
@@ -129,7 +164,7 @@ func (q *Queue) Poll(results []client.Result) int {
 		last := len(q.outstanding) - 1
 		q.outstanding[i], q.outstanding[last] = q.outstanding[last], q.outstanding[i]
 		r := &q.outstanding[last]
-		results[n] = client.Result{Tag: r.Tag, Code: v.carryOut(r)}
+		results[n] = client.Result{Tag: r.Tag, Code: v.carryOut(r, q.session)}
 		q.outstanding = q.outstanding[:last]
 		n++
 		if q.random.Uint64()%4 == 0 {
@@ -139,12 +174,15 @@ func (q *Queue) Poll(results []client.Result) int {
 	return n
 }
 
-func (v *Volume) carryOut(r *client.Request) status.Code {
+func (v *Volume) carryOut(r *client.Request, session uint64) status.Code {
 	if reason := v.lost.Load(); reason != nil {
 		return status.CodeOf(*reason)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if session != v.restarts.Load() {
+		return status.ConnectionReset
+	}
 	if v.Intercept != nil {
 		return v.Intercept(r)
 	}

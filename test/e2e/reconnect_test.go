@@ -1,0 +1,162 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/internal/verify"
+)
+
+// startFileChain serves a file, which survives the target, and observes the
+// relay.
+func startFileChain(t *testing.T) *chain {
+	t.Helper()
+	return startObservedChain(t, "disk=file:"+filepath.Join(t.TempDir(), "disk.img")+",size=32MiB")
+}
+
+// reconnectingVerify verifies until it is told to end.
+func reconnectingVerify(more ...string) []string {
+	return append([]string{
+		"verify", "--queues", "2", "--queue-depth", "16", "--runtime", "30m", "--output", "json",
+		"--reconnect", "--reconnect-first-pause", "20ms", "--reconnect-longest-pause", "200ms",
+	}, more...)
+}
+
+// verifyReport is what verify has printed.
+func verifyReport(t *testing.T, p *process) verify.Report {
+	t.Helper()
+	var r verify.Report
+	if err := json.Unmarshal([]byte(p.stdout.String()), &r); err != nil {
+		t.Fatalf("the result is no document: %v", err)
+	}
+	return r
+}
+
+// restartTarget ends the target, by turns in order and by force, and starts it
+// again.
+func (c *chain) restartTarget(round int) {
+	c.t.Helper()
+	if round%2 == 0 {
+		c.target.terminate()
+	} else {
+		c.target.signal(syscall.SIGKILL)
+		c.target.wait()
+	}
+	c.startTarget()
+}
+
+// awaitIO waits until IO gets through that has begun after a restart.
+func (c *chain) awaitIO() {
+	c.t.Helper()
+	before := c.ioTotal()
+	eventually(c.t, "IO gets through again", func() bool {
+		return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 1 && c.ioTotal() > before+500
+	})
+}
+
+func descriptors(t testing.TB, p *process) int {
+	t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func TestVerifyOutlivesTheRestartsOfATarget(t *testing.T) {
+	c := startFileChain(t)
+	c.mustRun("verify", "--queues", "2", "--length", "1MiB")
+	eventually(t, "no session is left", c.hasNoSession)
+	before := descriptors(t, c.relay)
+	run := c.initiator(reconnectingVerify("--length", "8MiB")...)
+	c.awaitIO()
+	for round := range targetRestarts {
+		c.restartTarget(round)
+		c.awaitIO()
+	}
+	run.signal(syscall.SIGINT)
+	if code := run.wait(); code != 1 { // it says that it is incomplete
+		t.Errorf("verify ended with %d", code)
+	}
+	r := verifyReport(t, run)
+	if r.Result.FindingCount > 0 || r.Result.Errors > 0 || r.Result.LostBlocks > 0 || !r.Result.Interrupted ||
+		r.Result.Reconnections.Count != targetRestarts || r.Result.BlocksChecked == 0 {
+		t.Errorf("the result is %+v, reconnections %+v", r.Result, r.Result.Reconnections)
+	}
+	t.Logf("%d restarts: %d blocks written, %d checked, %d requests repeated, outages of %v in all, the longest %v; %d acknowledged writes not flushed",
+		targetRestarts, r.Result.BlocksWritten, r.Result.BlocksChecked, r.Result.Reconnections.RepeatedRequests,
+		time.Duration(r.Result.Reconnections.OutageNs), time.Duration(r.Result.Reconnections.LongestOutageNs),
+		r.Result.Reconnections.LostWrites)
+	eventually(t, "no session is left", c.hasNoSession)
+	eventually(t, fmt.Sprintf("the relay has no more than the %d descriptors that it had before", before),
+		func() bool { return descriptors(t, c.relay) <= before })
+}
+
+func (c *chain) hasNoSession() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 0 }
+
+func TestVerifyOutlivesTheRestartsOfARelay(t *testing.T) {
+	c := startFileChain(t)
+	run := c.startIO(reconnectingVerify()...)
+	for round := range 3 {
+		if round%2 == 0 {
+			c.relay.terminate()
+		} else {
+			c.relay.signal(syscall.SIGKILL)
+			c.relay.wait()
+		}
+		c.relay = c.startRelay("comch", "--metrics-listen", "127.0.0.1:0")
+		eventually(t, "IO gets through again", func() bool { return c.ioTotal() > 500 })
+	}
+	run.signal(syscall.SIGINT)
+	run.wait()
+	if r := verifyReport(t, run); r.Result.FindingCount > 0 || r.Result.Errors > 0 || r.Result.Reconnections.Count != 3 || r.Result.Reconnections.LostWrites > 0 {
+		t.Errorf("the result is %+v, reconnections %+v", r.Result, r.Result.Reconnections)
+	}
+}
+
+func TestTheLossOfAVolumeInMemoryIsTold(t *testing.T) {
+	c := startObservedChain(t, "disk=memory:32MiB")
+	run := c.startIO(reconnectingVerify()...)
+	c.restartTarget(1)
+	if code := run.waitWithin(20 * time.Second); code != 1 {
+		t.Errorf("verify ended with %d", code)
+	}
+	if r := verifyReport(t, run); r.Error == nil || !strings.Contains(r.Error.Message, "UUID") || r.Result.FindingCount > 0 {
+		t.Errorf("the result is %+v, error %+v", r.Result, r.Error)
+	}
+}
+
+func TestBenchGoesOnAfterARestartAndTellsOfIt(t *testing.T) {
+	c := startFileChain(t)
+	run := c.startIO(append(bench(16), "--runtime", "4s", "--reconnect")...)
+	c.restartTarget(0)
+	if code := run.wait(); code != 0 {
+		t.Errorf("bench ended with %d", code)
+	}
+	for _, want := range []string{`"reconnections"`, `"count": 1`, `"errors": 0`} {
+		if !strings.Contains(run.stdout.String(), want) {
+			t.Errorf("the result lacks %s", want)
+		}
+	}
+}
+
+func TestReconnectFlagsAreCheckedAndTheirPolicyIsKept(t *testing.T) {
+	c := startFileChain(t)
+	if code := c.initiator("verify", "--reconnect-attempts", "3").wait(); code != 2 {
+		t.Errorf("a policy without --reconnect ended with %d", code)
+	}
+	if code := c.initiator("bench", "--rw", "read", "--reconnect", "--reconnect-timeout", "soon").wait(); code != 2 {
+		t.Errorf("a wrong bound ended with %d", code)
+	}
+	run := c.startIO(reconnectingVerify("--reconnect-attempts", "2")...)
+	c.relay.signal(syscall.SIGKILL)
+	if code := run.waitWithin(10 * time.Second); code != 1 || !strings.Contains(run.stdout.String(), "2 attempts") {
+		t.Errorf("a policy of two attempts ended with %d", code)
+	}
+}
