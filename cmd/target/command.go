@@ -98,6 +98,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target, from
 		return fmt.Errorf("start: %w", err)
 	}
 	env.SetStatus(describe(t, volumes))
+	env.BoundTeardown(t.DrainTimeout)
 	reloader := &reloader{env: env, from: from, started: c, applied: c}
 	env.OnReload(reloader.reload)
 	if err := announce(ctx, env, t, c.Listen.AddressFile); err != nil {

@@ -90,6 +90,8 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 		return errors.Join(err, r.Close())
 	}
 	env.SetStatus(describe(r))
+	env.SetDrainer(drainer{r})
+	env.BoundTeardown(r.DrainTimeout)
 	reloader := &reloader{env: env, relay: r, from: from, started: c, applied: c}
 	env.OnReload(func() error { return reloader.reload(ctx) })
 	if err := env.Started(r.Workers); err != nil {

@@ -37,10 +37,18 @@ func listen(c config.Operations, env *Environment) ([]listener, error) {
 		if err != nil {
 			return listeners, fmt.Errorf("operations.admin (--admin-listen): %w", err)
 		}
+		env.admin = admin
 		listeners = append(listeners, admin)
 		env.Log.Info("serving administration", zap.Stringer("address", admin.Address()))
 	}
 	return listeners, nil
+}
+
+// SetDrainer lets whoever administers the daemon drain it.
+func (e *Environment) SetDrainer(d ops.Drainer) {
+	if e.admin != nil {
+		e.admin.HandleDrain(d)
+	}
 }
 
 // listenerEndTimeout bounds the end of the operations listeners.

@@ -7,7 +7,6 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -15,15 +14,13 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 )
 
-// stopBound is what the service manager is asked to wait for the end: longer
-// than it takes with the default time-outs.
-const stopBound = time.Minute
-
 // lifecycle is what a daemon tells its service manager, and is told by it.
 type lifecycle struct {
 	log      *zap.Logger
 	notifier *systemd.Notifier
 	hangups  chan os.Signal
+
+	teardown teardown
 
 	background context.Context // of what runs beside the service
 	end        context.CancelFunc
@@ -47,9 +44,9 @@ func (l *lifecycle) call(ctx context.Context, body func() error) error {
 	l.running.Go(l.reloadAtHangups)
 	defer l.running.Wait()
 	defer l.end()
-	stop := context.AfterFunc(ctx, func() { l.notifier.Stopping(stopBound) })
+	stop := context.AfterFunc(ctx, func() { l.notifier.Stopping(l.teardown.longest()) })
 	defer stop()
-	return body()
+	return l.teardown.bound(ctx, l.log, body)
 }
 
 func (l *lifecycle) reloadAtHangups() {

@@ -42,6 +42,7 @@ type Environment struct {
 	TLS      *mutualtls.Credentials // nil for plain text
 
 	ops       *ops.Server // nil if nobody listens
+	admin     *ops.Admin  // the same
 	status    *statusSource
 	lifecycle *lifecycle
 }

@@ -153,9 +153,9 @@ func (c *channel) acceptClients(ctx context.Context) error {
 }
 
 func (c *channel) startSession(connection comch.Connection) {
-	if !c.relay.reserveSession() {
+	if err := c.relay.admit(); err != nil {
 		c.refused.Add(1)
-		c.running.Go(func() { c.refuse(connection) })
+		c.running.Go(func() { c.refuse(connection, err) })
 		return
 	}
 	s := newSession(c, connection)
@@ -172,19 +172,9 @@ func (c *channel) startSession(connection comch.Connection) {
 	})
 }
 
-// reserveSession counts a session if the relay has room for it.
-func (r *Relay) reserveSession() bool {
-	if r.sessionCount.Add(1) > r.maxSessions.Load() {
-		r.sessionCount.Add(-1)
-		return false
-	}
-	return true
-}
-
-// refuse tells a client that it is one too many.
-func (c *channel) refuse(connection comch.Connection) {
-	c.newResponder(connection).Close(status.Errorf(status.Full,
-		"the relay has its maximum of %d sessions", c.relay.maxSessions.Load()))
+// refuse tells a client why it gets no session.
+func (c *channel) refuse(connection comch.Connection, reason error) {
+	c.newResponder(connection).Close(reason)
 	connection.Abort()
 }
 

@@ -35,6 +35,9 @@ func (r *readiness) shutDown() {
 // unreadiness is nil if any channel can serve new sessions, and otherwise why
 // the first one cannot.
 func (r *Relay) unreadiness() error {
+	if r.draining.Load() != nil {
+		return errDraining
+	}
 	var first error
 	for _, c := range r.snapshot() {
 		if c.isRetiring() {

@@ -96,7 +96,7 @@ func (s Settings) complete() (Settings, error) {
 	return s, nil
 }
 
-var errShuttingDown = status.Errorf(status.Shutdown, "the relay is shutting down")
+var errShuttingDown = status.Errorf(status.Shutdown, "the relay is shutting down (drain)")
 
 // Relay serves channels.
 type Relay struct {
@@ -110,6 +110,7 @@ type Relay struct {
 	drainTimeout atomic.Int64
 	sessionID    atomic.Uint64
 	sessionCount atomic.Int64
+	draining     atomic.Pointer[time.Time] // since then; nil if not
 
 	mu       sync.Mutex                         // guards what follows
 	counters map[ChannelID]*datapath.CounterSet // of all channels there have been
@@ -199,7 +200,7 @@ func (r *Relay) endSessions() {
 		for _, s := range c.openSessions() {
 			ending.Go(func() {
 				s.drain(ctx)
-				s.cancel(errShuttingDown)
+				s.cancel(shutdownReason(s.inFlight()))
 			})
 		}
 	}
@@ -208,6 +209,18 @@ func (r *Relay) endSessions() {
 		c.running.Wait()
 	}
 }
+
+// shutdownReason is what a client is told whose session ends with the relay.
+func shutdownReason(unfinished int) error {
+	if unfinished == 0 {
+		return errShuttingDown
+	}
+	return status.Errorf(status.Shutdown, "the relay is shutting down (drain), without an answer of the target to %d requests", unfinished)
+}
+
+// DrainTimeout is how long requests in flight may take to run out when Run is
+// to end.
+func (r *Relay) DrainTimeout() time.Duration { return max(0, time.Duration(r.drainTimeout.Load())) }
 
 // Close releases what New made. Run must have returned.
 func (r *Relay) Close() error {

@@ -15,7 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-var errShuttingDown = status.Errorf(status.Shutdown, "the target is shutting down")
+var errShuttingDown = status.Errorf(status.Shutdown, "the target is shutting down (drain)")
 
 // session is one control connection of a relay, with the lanes of its queues.
 type session struct {

@@ -10,8 +10,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -199,14 +201,21 @@ func (t *Target) endSessions() {
 	ctx, cancel := context.WithTimeout(context.Background(), t.config.DrainTimeout)
 	defer cancel()
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	for s := range t.sessions {
-		t.running.Go(func() {
+	sessions := slices.Collect(maps.Keys(t.sessions))
+	t.mu.Unlock()
+	var ending sync.WaitGroup
+	for _, s := range sessions {
+		ending.Go(func() {
 			s.drain(ctx)
 			s.cancel(errShuttingDown)
 		})
 	}
+	ending.Wait()
 }
+
+// DrainTimeout is how long requests in flight may take to run out when Run is
+// to end.
+func (t *Target) DrainTimeout() time.Duration { return max(0, t.config.DrainTimeout) }
 
 // Close releases what New made. Run must have returned.
 func (t *Target) Close() error {
