@@ -14,3 +14,7 @@ func TestProviderConforms(t *testing.T) {
 		ExportNeedsDescriptor: true,
 	})
 }
+
+func BenchmarkProvider(b *testing.B) {
+	comchtest.Bench(b, comchtest.Config{Provider: New(Options{Directory: b.TempDir()})})
+}

@@ -1,0 +1,260 @@
+package comchtest
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Most receives of a consumer, and most bytes of memory, in a benchmark.
+const (
+	benchReceives = 256
+	benchMemory   = 8 << 20
+	benchBatch    = 32 // receives per poll
+)
+
+// payload is what the messages of a benchmark carry.
+type payload struct {
+	name               string
+	length, immediates int // bytes
+}
+
+var payloads = []payload{
+	{"empty", 0, 0}, {"immediate-8B", 0, 8}, {"immediate-32B", 0, 32},
+	{"64B", 64, 0}, {"4KiB", 4 << 10, 0}, {"1MiB", 1 << 20, 0},
+}
+
+// Bench measures messages of a provider on threads that do nothing but poll:
+// round trips, and the rate from one to four producers to one consumer, by
+// size. The consumer leaves messages where they are. The least that two cores
+// need in order to tell each other anything, a bare cache line there and back,
+// is measured first; x-bare is a multiple of it.
+func Bench(b *testing.B, config Config) {
+	capabilities, err := config.Provider.Capabilities((&suite{Config: config}).device())
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := &suite{Config: config, capabilities: capabilities}
+	bare := bareRoundTrip()
+	b.Run("BareCacheLines", func(b *testing.B) {
+		for b.Loop() {
+			bare = min(bare, bareRoundTrip())
+		}
+		b.ReportMetric(bare, "ns/round-trip")
+	})
+	for _, load := range payloads {
+		b.Run("RoundTrip/"+load.name, func(b *testing.B) { s.benchRoundTrip(b, load, bare) })
+	}
+	for _, load := range payloads {
+		for producers := 1; producers <= 4; producers++ {
+			b.Run(fmt.Sprintf("Rate/%s/producers-%d", load.name, producers), func(b *testing.B) { s.benchRate(b, load, producers, bare) })
+		}
+	}
+}
+
+// bareRoundTrip is how long a cache line takes to another core and another one
+// back, in nanoseconds.
+func bareRoundTrip() float64 {
+	const rounds = 200_000
+	var lines struct {
+		_     [128]byte
+		there atomic.Uint64
+		_     [120]byte
+		back  atomic.Uint64
+		_     [120]byte
+	}
+	start := time.Now()
+	onThreads(func() {
+		for i := uint64(1); i <= rounds; i++ {
+			lines.there.Store(i)
+			awaitLine(&lines.back, i)
+		}
+	}, func() {
+		for i := uint64(1); i <= rounds; i++ {
+			awaitLine(&lines.there, i)
+			lines.back.Store(i)
+		}
+	})
+	return float64(time.Since(start).Nanoseconds()) / rounds
+}
+
+func awaitLine(line *atomic.Uint64, value uint64) {
+	var wait impatience
+	for line.Load() != value {
+		wait.miss()
+	}
+}
+
+// impatience gives the core away after long waits only: benchmarks also have
+// to end where there are fewer cores than threads.
+type impatience int
+
+func (i *impatience) miss() {
+	*i++
+	if *i > 1<<12 {
+		*i = 0
+		runtime.Gosched()
+	}
+}
+
+// onThreads runs each function on a thread of its own and waits for all.
+func onThreads(functions ...func()) {
+	var group sync.WaitGroup
+	for _, run := range functions {
+		group.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			run()
+		})
+	}
+	group.Wait()
+}
+
+// benchConnection is a connection for benchmarks.
+func (s *suite) benchConnection(b *testing.B) (client, server comch.Connection) {
+	b.Helper()
+	config := s.serverConfig()
+	listener, err := s.Provider.Listen(context.Background(), config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	client, err = s.Provider.Connect(context.Background(), s.clientConfig(config.Name))
+	if err != nil {
+		b.Fatal(err)
+	}
+	server, err = listener.Accept(context.Background())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		client.Abort()
+		server.Abort()
+		_ = listener.Close()
+	})
+	return client, server
+}
+
+// benchConsumer is a consumer with all its receives posted.
+type benchConsumer struct {
+	comch.Consumer
+	length   uint32 // of posted buffers
+	received [benchBatch]comch.Received
+}
+
+func newBenchConsumer(b *testing.B, on comch.Connection, load payload) *benchConsumer {
+	b.Helper()
+	size := max(load.length, 1)
+	count := min(benchReceives, benchMemory/size)
+	consumer, err := on.NewConsumer(context.Background(), comch.ConsumerConfig{Receives: count, MemorySize: count * size})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = consumer.Close() })
+	for i := range count {
+		if err := consumer.PostReceive(uint32(i*size), uint32(load.length), 0); err != nil {
+			b.Fatal(err)
+		}
+	}
+	consumer.Flush()
+	return &benchConsumer{Consumer: consumer, length: uint32(load.length)}
+}
+
+// benchProducer is a producer with what it sends.
+type benchProducer struct {
+	comch.Producer
+	message, immediate []byte
+}
+
+func newBenchProducer(b *testing.B, on comch.Connection, consumer *benchConsumer, load payload) *benchProducer {
+	b.Helper()
+	producer, err := on.NewProducer(context.Background(), consumer.ID())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = producer.Close() })
+	return &benchProducer{Producer: producer, message: make([]byte, load.length), immediate: make([]byte, load.immediates)}
+}
+
+// send sends so many messages as fast as the consumer takes them.
+func (p *benchProducer) send(b *testing.B, count int) {
+	var wait impatience
+	for sent := 0; sent < count; {
+		switch err := p.Send(p.message, p.immediate); err {
+		case nil:
+			sent++
+		case error(status.Again):
+			wait.miss()
+		default:
+			b.Error(err)
+			return
+		}
+		p.Flush()
+	}
+}
+
+// take takes so many messages and posts their buffers again.
+func (c *benchConsumer) take(b *testing.B, count int) {
+	var wait impatience
+	for taken := 0; taken < count; {
+		n := c.Poll(c.received[:min(benchBatch, count-taken)])
+		if n == 0 {
+			wait.miss()
+			continue
+		}
+		for i := range c.received[:n] {
+			if err := c.PostReceive(c.received[i].Offset, c.length, 0); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+		c.Flush()
+		taken += n
+	}
+}
+
+func (s *suite) benchRoundTrip(b *testing.B, load payload, bare float64) {
+	client, server := s.benchConnection(b)
+	there, back := newBenchConsumer(b, server, load), newBenchConsumer(b, client, load)
+	question, answer := newBenchProducer(b, client, there, load), newBenchProducer(b, server, back, load)
+	rounds := b.N
+	b.ReportAllocs()
+	b.ResetTimer()
+	onThreads(func() {
+		for range rounds {
+			question.send(b, 1)
+			back.take(b, 1)
+		}
+	}, func() {
+		for range rounds {
+			there.take(b, 1)
+			answer.send(b, 1)
+		}
+	})
+	b.StopTimer()
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/bare, "x-bare")
+}
+
+func (s *suite) benchRate(b *testing.B, load payload, producers int, bare float64) {
+	client, server := s.benchConnection(b)
+	consumer := newBenchConsumer(b, server, load)
+	each := (b.N + producers - 1) / producers
+	threads := []func(){func() { consumer.take(b, each*producers) }}
+	for range producers {
+		producer := newBenchProducer(b, client, consumer, load)
+		threads = append(threads, func() { producer.send(b, each) })
+	}
+	b.SetBytes(int64(load.length))
+	b.ReportAllocs()
+	b.ResetTimer()
+	onThreads(threads...)
+	b.StopTimer()
+	b.ReportMetric(float64(each*producers)/b.Elapsed().Seconds(), "msg/s")
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(each*producers)/bare, "x-bare")
+}
