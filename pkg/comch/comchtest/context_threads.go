@@ -20,6 +20,7 @@ const (
 
 func (s *suite) testContextThreads(t *testing.T) {
 	t.Run("ConsumersAndProducersWorkOnTheirOwn", s.testThreads)
+	t.Run("SurviveRandomCalls", s.testRandomCalls)
 }
 
 // testThreads runs consumers and producers of both sides of one connection,
