@@ -119,7 +119,7 @@ func TestZeroUnsetAndInfiniteAreThreeThings(t *testing.T) {
 
 func TestVariablesAreAsStrictAsTheFile(t *testing.T) {
 	for variable, want := range map[string]string{
-		"ZC_RELAY__LOG__LEVLE=debug":              `ZC_RELAY__LOG__LEVLE: log.levle: unknown key: did you mean "level"?`,
+		"ZC_RELAY__LOG__LEVELS=debug":             `ZC_RELAY__LOG__LEVELS: log.levels: unknown key: did you mean "level"?`,
 		"ZC_RELAY__LOG=debug":                     `ZC_RELAY__LOG: log: is not a value: its keys are level, format, sampling`,
 		"ZC_RELAY__LOG__LEVEL=loud":               `ZC_RELAY__LOG__LEVEL: log.level: "loud": must be one of`,
 		"ZC_RELAY__CHANNELS__1__VOLUME=other":     `channels.0: is missing, but element 1 is there: number them from 0`,

@@ -78,7 +78,13 @@ type process struct {
 // spawn starts a program, which is killed when the test ends if it still runs.
 func spawn(t testing.TB, name string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, name: name, cmd: exec.Command(filepath.Join(programs, name), args...), ended: make(chan struct{})}
+	return spawnCommand(t, name, append([]string{filepath.Join(programs, name)}, args...)...)
+}
+
+// spawnCommand starts a command that runs the program named.
+func spawnCommand(t testing.TB, name string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, name: name, cmd: exec.Command(args[0], args[1:]...), ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -91,7 +97,7 @@ func spawn(t testing.TB, name string, args ...string) *process {
 		p.signal(syscall.SIGKILL)
 		<-p.ended
 		if t.Failed() {
-			t.Logf("%s %s\nstdout: %s\nstderr: %s", name, strings.Join(args, " "), tail(p.stdout.String()), tail(p.stderr.String()))
+			t.Logf("%s\nstdout: %s\nstderr: %s", strings.Join(args, " "), tail(p.stdout.String()), tail(p.stderr.String()))
 		}
 	})
 	return p

@@ -313,6 +313,46 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	}
 }
 
+func TestAdmissionChangesWhileAServerListens(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "comch")
+	server := listenIn(t, directory, comch.ServerConfig{Name: "storage", Admission: comch.Admission{MaxClients: 1}})
+	provider := New(Options{Directory: directory})
+	connect := func() error {
+		t.Helper()
+		connection, err := provider.Connect(t.Context(), comch.ClientConfig{Name: "storage"})
+		if err == nil {
+			t.Cleanup(connection.Abort)
+		}
+		return err
+	}
+	if err := connect(); err != nil {
+		t.Fatal(err)
+	}
+	if err := connect(); !errors.Is(err, status.Full) {
+		t.Errorf("a second client: %v", err)
+	}
+	if err := server.SetAdmission(comch.Admission{MaxClients: 2, AllowUsers: []uint32{65534}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := connect(); err != nil {
+		t.Errorf("a second client after the change: %v", err)
+	}
+	for path, want := range map[string]os.FileMode{
+		directory: os.ModeDir | 0o755, filepath.Dir(server.Address()): os.ModeDir | 0o755, server.Address(): os.ModeSocket | 0o666,
+	} {
+		info, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode() != want {
+			t.Errorf("%s has mode %v, want %v: other users were let in", path, info.Mode(), want)
+		}
+	}
+	if err := server.SetAdmission(comch.Admission{MaxClients: 1 << 30}); !errors.Is(err, status.InvalidValue) {
+		t.Errorf("more clients than the provider can take: %v", err)
+	}
+}
+
 // helloAs says hello as another user and returns the answer.
 func helloAs(t *testing.T, path string, user uintptr) frame {
 	t.Helper()
