@@ -102,7 +102,7 @@ fuzz: ## Fuzz every target for FUZZTIME (5s)
 	scripts/fuzz.sh '$(FUZZTIME)'
 
 .PHONY: soak
-soak: ## Long fuzzing and a thousand sessions
+soak: ## Long fuzzing, a thousand sessions and a hundred restarts of a target
 	go test $(RACE) -tags '$(TAGS) soak' -timeout 60m ./pkg/... ./test/...
 	scripts/fuzz.sh 60s
 
