@@ -56,7 +56,7 @@ func TestLimitsAreReadBackAsTheyArePrinted(t *testing.T) {
 
 func TestWrongLimitsAreRefusedWithWhatIsAllowed(t *testing.T) {
 	for _, limit := range []encoding.TextUnmarshaler{&Count{}, &Bound{}} {
-		for _, text := range []string{"", "-1", "many", "-3s", "1e99", "infinit"} {
+		for _, text := range []string{"", "-1", "many", "-3s", "1e99", "endless"} {
 			err := limit.UnmarshalText([]byte(text))
 			if err == nil || !strings.Contains(err.Error(), infinite) {
 				t.Errorf("%q for %T: %v", text, limit, err)

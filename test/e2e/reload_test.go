@@ -44,11 +44,11 @@ func TestSIGHUPAppliesWhatItCanAndSaysWhatNeedsARestart(t *testing.T) {
 		t.Errorf("info on the removed channel ended with %d", code)
 	}
 
-	if err := os.WriteFile(file, []byte("log: {levle: info}\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("log: {levels: info}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c.relay.signal(syscall.SIGHUP)
-	c.relay.awaitLog("relay.yaml:1: log.levle: unknown key")
+	c.relay.awaitLog("relay.yaml:1: log.levels: unknown key")
 	c.mustRun("info", "--command-channel-name", "third")
 	if code := live.wait(); code != 0 {
 		t.Errorf("the session that was open all the time ended with %d", code)
