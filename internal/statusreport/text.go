@@ -101,10 +101,13 @@ func writeQueues(w io.Writer, queues []Queue) {
 	fmt.Fprintln(w, "\n  QUEUE\tOPERATION\tSUCCEEDED\tFAILED\tBYTES\tMEAN\tP50\tP99\tIN FLIGHT\tBACK PRESSURE")
 	for i := range queues {
 		q := &queues[i]
+		// What is the whole queue's stands beside its first operation.
+		index, rest := fmt.Sprint(q.Index), fmt.Sprintf("\t%d\t%s", q.InFlight, countsText(q.BackPressure))
 		for _, name := range slices.Sorted(maps.Keys(q.Operations)) {
 			o := q.Operations[name]
-			fmt.Fprintf(w, "  %d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", q.Index, name, o.Succeeded, countsText(o.Failed), size.Bytes(o.Bytes),
-				latencyText(o.Latency.Mean), latencyText(o.Latency.P50), latencyText(o.Latency.P99), q.InFlight, countsText(q.BackPressure))
+			fmt.Fprintf(w, "  %s\t%s\t%d\t%s\t%s\t%s\t%s\t%s%s\n", index, name, o.Succeeded, countsText(o.Failed), size.Bytes(o.Bytes),
+				latencyText(o.Latency.Mean), latencyText(o.Latency.P50), latencyText(o.Latency.P99), rest)
+			index, rest = "", ""
 		}
 	}
 }

@@ -1,8 +1,11 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -59,5 +62,39 @@ func TestStatusSaysWhyThereIsNone(t *testing.T) {
 	}
 	if p = spawn(t, "zc-relay", "status", "--admin", "somewhere"); p.wait() != 2 {
 		t.Error("an address that is none is no usage error")
+	}
+}
+
+func TestThePageShowsLiveRatesInABrowser(t *testing.T) {
+	browser, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("there is no chromium to render the page")
+	}
+	c, _ := startAdministeredChain(t)
+	c.startIO(bench(8)...)
+	// The time that the page sees runs ahead of that of the daemon, so that it
+	// reads the status several times at once.
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	render := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+		"--user-data-dir="+t.TempDir(), "--virtual-time-budget=10000", "--dump-dom", "http://"+opsAddress(t, c.relay)+"/")
+	output, err := render.Output()
+	if err != nil {
+		t.Fatalf("render the page: %v", err)
+	}
+	page := string(output)
+	for name, pattern := range map[string]string{
+		"several readings": `<body data-readings="([2-9]|[1-9][0-9]+)"`,
+		"readiness":        `<span id="ready" class="badge good">ready</span>`,
+		"the channel":      `<h2>storage_zero_copy_comch</h2>`,
+		"the target":       `<span class="badge good">target ready</span>`,
+		"a rate of IOs":    `<b id="iops">[0-9]`,
+		"a throughput":     `<b id="bytes">[0-9.]+ [KMG]?i?B/s</b>`,
+		"the open session": `<b id="sessions">1</b>`,
+		"a rate over time": `<polyline points="[0-9]`,
+	} {
+		if !regexp.MustCompile(pattern).MatchString(page) {
+			t.Errorf("the page does not show %s:\n%s", name, tail(page))
+		}
 	}
 }
