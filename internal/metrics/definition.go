@@ -45,10 +45,10 @@ func (m *metric) send(out chan<- prometheus.Metric, value float64, labels ...str
 // Definitions are all metrics of the daemons' own, in the order in which they
 // are documented.
 func Definitions() []Definition {
-	relay, target := newRelayMetrics(), newTargetMetrics()
+	relay, target, device := newRelayMetrics(), newTargetMetrics(), newDeviceMetrics()
 	var all []Definition
 	for _, group := range [][]*metric{
-		relay.all(), target.all(),
+		relay.all(), target.all(), device.all(),
 	} {
 		for _, m := range group {
 			all = append(all, m.Definition)

@@ -9,7 +9,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
+	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/rdmadevice"
+	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 )
 
@@ -142,5 +145,35 @@ func TestALatencyHistogramWithoutSamplesIsStillNative(t *testing.T) {
 	h := collectLatency(t, &datapath.Latency{})
 	if len(h.PositiveSpan) != 1 || h.PositiveSpan[0].GetLength() != 0 || h.GetZeroThreshold() == 0 {
 		t.Errorf("spans are %v, the zero bucket is %v wide", h.PositiveSpan, h.GetZeroThreshold())
+	}
+}
+
+func TestDeviceCountersAreCollected(t *testing.T) {
+	tree, err := rdmadevice.Open(sysfstest.New(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	collector := NewDeviceCollector(tree, zap.NewNop())
+	want := `
+# HELP zc_rdma_device_info Always 1; the labels tell what the RDMA device was when the daemon started.
+# TYPE zc_rdma_device_info gauge
+zc_rdma_device_info{auxiliary="",board="",device="rxe0",firmware="",netdev="eth0",node_guid="5054:00ff:fe12:3456",pci=""} 1
+zc_rdma_device_info{auxiliary="",board="MT_0000000884",device="mlx5_0",firmware="32.41.1000",netdev="p0",node_guid="b83f:d203:00a1:b2c4",pci="0000:03:00.0"} 1
+zc_rdma_device_info{auxiliary="mlx5_core.sf.4",board="",device="mlx5_4",firmware="32.41.1000",netdev="",node_guid="b83f:d203:00a1:b2c5",pci="0000:03:00.0"} 1
+# HELP zc_rdma_port_active 1 if the port is active, else 0.
+# TYPE zc_rdma_port_active gauge
+zc_rdma_port_active{device="mlx5_0",port="1"} 1
+zc_rdma_port_active{device="mlx5_4",port="1"} 0
+zc_rdma_port_active{device="rxe0",port="1"} 1
+# HELP zc_rdma_port_received_bytes_total Bytes received, headers included.
+# TYPE zc_rdma_port_received_bytes_total counter
+zc_rdma_port_received_bytes_total{device="mlx5_0",port="1"} 4000
+# HELP zc_rdma_scrape_success 1 if all RDMA devices could be read, else 0. Machines without any have 1.
+# TYPE zc_rdma_scrape_success gauge
+zc_rdma_scrape_success 1
+`
+	if err := testutil.CollectAndCompare(collector, strings.NewReader(want),
+		"zc_rdma_device_info", "zc_rdma_port_active", "zc_rdma_port_received_bytes_total", "zc_rdma_scrape_success"); err != nil {
+		t.Error(err)
 	}
 }

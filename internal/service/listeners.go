@@ -9,7 +9,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/internal/config"
+	"github.com/zc-relay/zc-relay/internal/metrics"
 	"github.com/zc-relay/zc-relay/internal/ops"
+	"github.com/zc-relay/zc-relay/internal/rdmadevice"
 )
 
 // listener is one of the operations listeners.
@@ -28,6 +30,9 @@ func listen(c config.Operations, env *Environment) ([]listener, error) {
 		}
 		env.ops = server
 		listeners = append(listeners, server)
+		if err := registerDevices(env); err != nil {
+			return listeners, err
+		}
 		env.Log.Info("serving metrics and health", zap.Stringer("address", server.Address()))
 	}
 	if c.Admin != "" {
@@ -49,6 +54,15 @@ func (e *Environment) SetDrainer(d ops.Drainer) {
 	if e.admin != nil {
 		e.admin.HandleDrain(d)
 	}
+}
+
+// registerDevices adds the metrics of the machine's RDMA devices.
+func registerDevices(env *Environment) error {
+	tree, err := rdmadevice.Open(rdmadevice.SystemRoot)
+	if err != nil {
+		return err
+	}
+	return env.Register(metrics.NewDeviceCollector(tree, env.Log))
 }
 
 // listenerEndTimeout bounds the end of the operations listeners.

@@ -1,0 +1,86 @@
+package rdmadevice
+
+import (
+	"slices"
+
+	"github.com/Mellanox/rdmamap"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// finder knows the RDMA devices of what they belong to. Unknown names have
+// none.
+type finder interface {
+	ofNetDev(name string) []string
+	ofPCI(address string) []string
+	ofAuxiliary(name string) []string
+}
+
+// systemFinder asks the running system. rdmamap cannot be pointed at another
+// root.
+type systemFinder struct{}
+
+func (systemFinder) ofNetDev(name string) []string {
+	device, err := rdmamap.GetRdmaDeviceForNetdevice(name)
+	if err != nil || device == "" { // no RDMA device is told by either
+		return nil
+	}
+	return []string{device}
+}
+
+func (systemFinder) ofPCI(address string) []string    { return rdmamap.GetRdmaDevicesForPcidev(address) }
+func (systemFinder) ofAuxiliary(name string) []string { return rdmamap.GetRdmaDevicesForAuxdev(name) }
+
+// listFinder looks through devices that were read before.
+type listFinder []Device
+
+func (l listFinder) find(matches func(*Device) bool) []string {
+	var names []string
+	for i := range l {
+		if matches(&l[i]) {
+			names = append(names, l[i].Name)
+		}
+	}
+	return names
+}
+
+func (l listFinder) ofNetDev(name string) []string {
+	return l.find(func(d *Device) bool { return slices.ContainsFunc(d.Net, func(n NetDev) bool { return n.Name == name }) })
+}
+
+func (l listFinder) ofPCI(address string) []string {
+	return l.find(func(d *Device) bool { return d.PCI == address && d.Auxiliary == "" })
+}
+
+func (l listFinder) ofAuxiliary(name string) []string {
+	return l.find(func(d *Device) bool { return d.Auxiliary == name })
+}
+
+// Select returns those of devices that have, or belong to what has, one of
+// names: an RDMA device, a network interface, a PCI function or an auxiliary
+// device. It fails with status.NotFound for a name without any.
+func (t *Tree) Select(devices []Device, names []string) ([]Device, error) {
+	var find finder = listFinder(devices)
+	if t.root == SystemRoot {
+		find = systemFinder{}
+	}
+	return selectWith(find, devices, names)
+}
+
+func selectWith(find finder, devices []Device, names []string) ([]Device, error) {
+	wanted := make(map[string]bool)
+	for _, name := range names {
+		found := slices.Concat(find.ofNetDev(name), find.ofPCI(name), find.ofAuxiliary(name))
+		if slices.ContainsFunc(devices, func(d Device) bool { return d.Name == name }) {
+			found = append(found, name)
+		}
+		if len(found) == 0 {
+			return nil, status.Errorf(status.NotFound,
+				"%q is no RDMA device, and no network interface, PCI function or auxiliary device that has one: \"zc-relay devices\" lists all", name)
+		}
+		for _, device := range found {
+			wanted[device] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(devices), func(d Device) bool { return !wanted[d.Name] }), nil
+}
