@@ -91,6 +91,10 @@ bench-chain: build ## Measure the chain with all series, beside a bare chain: JS
 bench-peers: build ## Measure the chain beside what Debian offers: iperf3, fio over NBD, ucx_perftest, fi_pingpong
 	$(MEASURE) peers --output-directory '$(RESULTS)/peers'
 
+.PHONY: bench-scrape
+bench-scrape: build ## Measure what a scrape of the metrics every 100 ms costs
+	scripts/bench-scrape.sh
+
 .PHONY: bench-once
 bench-once: build ## Run every benchmark once, so that none rots
 	go test -run '^$$' -bench . -benchtime 1x ./pkg/... ./internal/... ./test/e2e

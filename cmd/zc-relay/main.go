@@ -18,6 +18,6 @@ func newCommand() *cobra.Command {
 It forwards 64-byte IO messages to a target, which moves the data by one-sided
 RDMA straight between its volume and the memory of the application.`,
 	}
-	root.AddCommand(newRunCommand(), newConfigCommand(), newDrainCommand(), newProvidersCommand(), newStatusCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(), newConfigCommand(), newDrainCommand(), newDevicesCommand(), newDoctorCommand(), newProvidersCommand(), newStatusCommand(), newVersionCommand())
 	return root
 }

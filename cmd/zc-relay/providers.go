@@ -19,7 +19,7 @@ func newProvidersCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all := providers.All()
 			if output == report.JSON {
-				return report.WriteJSON(cmd.OutOrStdout(), map[string]any{"providers": all})
+				return report.WriteJSON(cmd.OutOrStdout(), map[string]any{"schema": "zc-relay.providers/1", "providers": all})
 			}
 			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			fmt.Fprintln(table, "SEAM\tPROVIDER\tSTATE\tDETAIL")

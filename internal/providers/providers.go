@@ -79,6 +79,9 @@ type Description struct {
 	State string `json:"state"` // "built in" or "absent"
 	// Detail is what it can do, or why it is absent.
 	Detail string `json:"detail"`
+	// Capabilities are its limits and abilities by name; none if it is absent
+	// or has no device.
+	Capabilities map[string]any `json:"capabilities,omitempty"`
 }
 
 // All describes every provider.
@@ -105,6 +108,13 @@ func describeComch(p comch.Provider) Description {
 		d.State, d.Detail = "absent", bare(err)
 		return d
 	}
+	d.Capabilities = map[string]any{
+		"server": c.Server, "client": c.Client, "consumer": c.Consumer, "producer": c.Producer, "msgq": c.MsgQ,
+		"max_name_length": c.MaxNameLength, "max_message_size_bytes": c.MaxMessageSize, "max_receive_queue": c.MaxReceiveQueue,
+		"max_clients": c.MaxClients, "max_send_tasks": c.MaxSendTasks, "max_consumers": c.MaxConsumers, "max_receives": c.MaxReceives,
+		"max_memory_size_bytes": c.MaxMemorySize, "max_buffer_length_bytes": c.MaxBufferLength,
+		"max_immediate_length_bytes": c.MaxImmediateLength, "can_wait": c.CanWait,
+	}
 	d.Detail = fmt.Sprintf("control messages up to %d bytes, %d clients per server, %d consumers per side, %d receives each, waits: %s",
 		c.MaxMessageSize, c.MaxClients, c.MaxConsumers, c.MaxReceives, yesOrNo(c.CanWait))
 	return d
@@ -118,6 +128,12 @@ func describeRDMA(p rdma.Provider) Description {
 		return d
 	}
 	c := device.Capabilities()
+	d.Capabilities = map[string]any{
+		"transport": c.Transport, "max_inbound_reads": c.MaxInboundReads, "max_outbound_reads": c.MaxOutboundReads,
+		"max_send_requests": c.MaxSendRequests, "max_receive_requests": c.MaxReceiveRequests, "max_segments": c.MaxSegments,
+		"max_message_size_bytes": c.MaxMessageSize, "write_implies_placed": c.WriteImpliesPlaced,
+		"stable_source": c.StableSource, "opaque_memory": c.OpaqueMemory,
+	}
 	d.Detail = fmt.Sprintf("transport %s, %d inbound and %d outbound reads, messages up to %d bytes",
 		c.Transport, c.MaxInboundReads, c.MaxOutboundReads, c.MaxMessageSize)
 	if err := device.Close(); err != nil {
@@ -141,6 +157,9 @@ func describeDMA(p dma.Provider) Description {
 	if err != nil {
 		d.Detail = "no device: " + bare(err)
 		return d
+	}
+	d.Capabilities = map[string]any{
+		"max_buffer_size_bytes": c.MaxBufferSize, "max_buffer_list_length": c.MaxBufferListLength, "max_jobs": c.MaxJobs, "can_wait": c.CanWait,
 	}
 	d.Detail = fmt.Sprintf("jobs up to %d bytes, %d source buffers each, %d jobs per context, waits: %s",
 		c.MaxBufferSize, c.MaxBufferListLength, c.MaxJobs, yesOrNo(c.CanWait))

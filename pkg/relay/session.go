@@ -247,7 +247,10 @@ func (s *session) drain(ctx context.Context) {
 func (s *session) laneFailed(queue int) func(error) {
 	return func(err error) {
 		// Cancelling wakes waiters and must not hold up the worker.
-		go s.cancel(fmt.Errorf("queue %d: %w", queue, err))
+		go func() {
+			s.log.Debug("queue cannot go on", zap.Int("queue", queue), zap.Error(err))
+			s.cancel(fmt.Errorf("queue %d: %w", queue, err))
+		}()
 	}
 }
 

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/internal/doctor"
+	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
+)
+
+// execute runs a command line in this process.
+func execute(t *testing.T, arguments ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	root := newCommand()
+	root.SetOut(&out)
+	root.SetErr(&errs)
+	code = program.Run(t.Context(), root, arguments)
+	return code, out.String(), errs.String()
+}
+
+func decode(t *testing.T, text string, into any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		t.Fatalf("%v in %q", err, text)
+	}
+}
+
+func TestDevicesAreListedAsTextAndJSON(t *testing.T) {
+	sys, directory := sysfstest.New(t), t.TempDir()
+	code, text, _ := execute(t, "devices", "--path.sysfs", sys, "--emulated-dir", directory)
+	for _, want := range []string{
+		"mlx5_0", "0000:03:00.0 mlx5_core.sf.4", "p0 (up, MTU 1500)", "200 Gbit/s", "RoCE v2", "0000:0000:0000:0000:0000:ffff:c000:0205",
+		"DOWN, Disabled", "comch provider emulated", "no services are offered",
+	} {
+		if code != 0 || !strings.Contains(text, want) {
+			t.Errorf("code %d, the list lacks %q:\n%s", code, want, text)
+		}
+	}
+	var list deviceList
+	_, text, _ = execute(t, "devices", "--path.sysfs", sys, "--emulated-dir", directory, "-o", "json", "eth0")
+	decode(t, text, &list)
+	if list.Schema != devicesSchema || len(list.RDMA) != 1 || list.RDMA[0].Name != "rxe0" || list.Comch.Services == nil {
+		t.Errorf("the document is %+v", list)
+	}
+	if code, _, stderr := execute(t, "devices", "--path.sysfs", sys, "nothing"); code != program.ExitUsage || !strings.Contains(stderr, `"nothing" is no RDMA device`) {
+		t.Errorf("an unknown name: %d %q", code, stderr)
+	}
+}
+
+func TestDevicesOfAnAbsentProviderSayWhy(t *testing.T) {
+	code, text, _ := execute(t, "devices", "--path.sysfs", t.TempDir(), "--comch-provider", "doca")
+	if code != 0 || !strings.Contains(text, "no RDMA devices") || !strings.Contains(text, "comch provider doca\n  ") {
+		t.Errorf("code %d:\n%s", code, text)
+	}
+}
+
+func TestDoctorEndsWithTheWorstOfItsFindings(t *testing.T) {
+	proc, sys := t.TempDir(), t.TempDir()
+	sysfstest.Write(t, proc, "sys/kernel/osrelease", "6.1.0")
+	arguments := []string{"doctor", "--path.procfs", proc, "--path.sysfs", sys}
+	code, text, _ := execute(t, arguments...)
+	if code != 0 || !strings.Contains(text, "Linux 6.1.0") || !strings.Contains(text, "→ ") || !strings.Contains(text, "0 failures") {
+		t.Errorf("warnings: %d\n%s", code, text)
+	}
+	code, text, stderr := execute(t, append(arguments, "--rdma-provider", "verbs", "-o", "json")...)
+	var r doctor.Report
+	decode(t, text, &r)
+	failed := slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool {
+		return f.Check == "rdma-devices" && f.Verdict == doctor.Fail && f.Remedy != ""
+	})
+	if code != program.ExitFailure || r.Schema != doctor.Schema || r.Verdict != doctor.Fail || !failed || !strings.Contains(stderr, "checks failed") {
+		t.Errorf("failures: %d %q\n%s", code, stderr, text)
+	}
+	for _, wrong := range [][]string{{"--cpu", "x"}, {"--poll", "x"}, {"--rdma-provider", "x"}, {"--storage-server", "x"}} {
+		if code, _, _ := execute(t, append(arguments, wrong...)...); code != program.ExitUsage {
+			t.Errorf("%v ends with %d", wrong, code)
+		}
+	}
+}
+
+func TestProvidersTellCapabilitiesOrWhyTheyAreAbsent(t *testing.T) {
+	_, text, _ := execute(t, "providers", "-o", "json")
+	var document struct {
+		Schema    string
+		Providers []struct {
+			Seam, Name, State, Detail string
+			Capabilities              map[string]any
+		}
+	}
+	decode(t, text, &document)
+	if document.Schema != "zc-relay.providers/1" || len(document.Providers) < 4 {
+		t.Errorf("the document is %+v", document)
+	}
+	for _, p := range document.Providers {
+		if p.State == "absent" && (p.Detail == "" || len(p.Capabilities) > 0) {
+			t.Errorf("%s %s is absent: %+v", p.Seam, p.Name, p)
+		}
+		if p.Name == "emulated" && p.Capabilities["max_clients"] == nil || p.Name == "iwarp" && p.Capabilities["transport"] != "iwarp" {
+			t.Errorf("%s %s can do %v", p.Seam, p.Name, p.Capabilities)
+		}
+	}
+}
+
+func TestVersionIsToldAsTextAndJSON(t *testing.T) {
+	_, text, _ := execute(t, "version")
+	_, document, _ := execute(t, "version", "-o", "json")
+	var v map[string]any
+	decode(t, document, &v)
+	if v["schema"] != "zc-relay.version/1" || v["go_version"] == "" || !strings.Contains(text, v["go_version"].(string)) || !strings.Contains(text, v["version"].(string)) {
+		t.Errorf("%q and %v", text, v)
+	}
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/internal/program/report"
+	"github.com/zc-relay/zc-relay/internal/providers"
+	"github.com/zc-relay/zc-relay/internal/rdmadevice"
+	"github.com/zc-relay/zc-relay/pkg/comch"
+)
+
+// devicesSchema names the format of the JSON document. Fields may be added
+// within a version.
+const devicesSchema = "zc-relay.devices/1"
+
+// deviceList is what "zc-relay devices" prints.
+type deviceList struct {
+	Schema string              `json:"schema"`
+	RDMA   []rdmadevice.Device `json:"rdma"`
+	Comch  comchDevices        `json:"comch"`
+}
+
+// comchDevices is what the Comch provider knows of its devices.
+type comchDevices struct {
+	Provider string `json:"provider"`
+	// Services are those that servers offer now.
+	Services []comch.Service `json:"services"`
+	// Absent is why there is nothing to tell.
+	Absent string `json:"absent,omitempty"`
+}
+
+// devicesOptions are the flags of "zc-relay devices".
+type devicesOptions struct {
+	output      report.Output
+	sysfs       string
+	comch       string
+	emulatedDir string
+}
+
+func newDevicesCommand() *cobra.Command {
+	o := devicesOptions{output: report.Text}
+	cmd := &cobra.Command{
+		Use:   "devices [NAME...]",
+		Short: "List RDMA devices, and Comch devices with their representors",
+		Long: `devices lists the machine's RDMA devices with their network interfaces, PCI addresses,
+ports and GIDs, and the devices, representors and services of the Comch
+provider. A NAME (RDMA device, network interface, PCI address, auxiliary
+device) restricts the list to the RDMA devices that it has.`,
+		RunE: func(cmd *cobra.Command, names []string) error { return o.run(cmd.OutOrStdout(), names) },
+	}
+	f := cmd.Flags()
+	f.VarP(&o.output, "output", "o", "output format: text or json")
+	f.StringVar(&o.sysfs, "path.sysfs", rdmadevice.SystemRoot, "where sysfs is")
+	f.StringVar(&o.comch, "comch-provider", providers.DefaultComch, "Comch provider: emulated or doca")
+	f.StringVar(&o.emulatedDir, "emulated-dir", "", "directory of the emulated Comch (default: that of \"run\")")
+	return cmd
+}
+
+func (o *devicesOptions) run(w io.Writer, names []string) error {
+	tree, err := rdmadevice.Open(o.sysfs)
+	if err != nil {
+		return program.Usage(fmt.Errorf("--path.sysfs: %w", err))
+	}
+	list := deviceList{Schema: devicesSchema, Comch: o.comchDevices()}
+	devices, failed := tree.Devices()
+	if list.RDMA = devices; list.RDMA == nil {
+		list.RDMA = []rdmadevice.Device{}
+	}
+	if len(names) > 0 {
+		if list.RDMA, err = tree.Select(devices, names); err != nil {
+			return program.Usage(errors.Join(err, failed))
+		}
+	}
+	if o.output == report.JSON {
+		err = report.WriteJSON(w, &list)
+	} else {
+		err = list.writeText(w)
+	}
+	return errors.Join(err, failed)
+}
+
+func (o *devicesOptions) comchDevices() comchDevices {
+	d := comchDevices{Provider: o.comch, Services: []comch.Service{}}
+	provider, err := providers.Comch(o.comch, o.emulatedDir, zap.NewNop())
+	if err != nil {
+		d.Absent = err.Error()
+		return d
+	}
+	lister, can := provider.(comch.ServiceLister)
+	if !can {
+		d.Absent = "the provider cannot list services"
+		return d
+	}
+	services, err := lister.Services()
+	if err != nil {
+		d.Absent = err.Error()
+	}
+	d.Services = append(d.Services, services...)
+	return d
+}
+
+func (l *deviceList) writeText(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if len(l.RDMA) == 0 {
+		fmt.Fprintln(table, "no RDMA devices (the provider iwarp needs none)")
+	} else {
+		fmt.Fprintln(table, "RDMA DEVICE\tPCI\tNETDEVS\tNUMA\tVERBS\tFIRMWARE")
+	}
+	for i := range l.RDMA {
+		writeDevice(table, &l.RDMA[i])
+	}
+	fmt.Fprintf(table, "\ncomch provider %s\n", l.Comch.Provider)
+	switch {
+	case l.Comch.Absent != "":
+		fmt.Fprintf(table, "  %s\n", l.Comch.Absent)
+	case len(l.Comch.Services) == 0:
+		fmt.Fprintln(table, "  no services are offered")
+	default:
+		fmt.Fprintln(table, "  DEVICE\tREPRESENTOR\tSERVICE")
+	}
+	for _, s := range l.Comch.Services {
+		fmt.Fprintf(table, "  %s\t%s\t%s\n", s.Device, s.Representor, s.Name)
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print devices: %w", err)
+	}
+	return nil
+}
+
+func writeDevice(w io.Writer, d *rdmadevice.Device) {
+	pci, node, netdevs := orNone(d.PCI), "-", ""
+	if d.Auxiliary != "" {
+		pci += " " + d.Auxiliary
+	}
+	if d.NUMANode != nil {
+		node = fmt.Sprint(*d.NUMANode)
+	}
+	for i, n := range d.Net {
+		if i > 0 {
+			netdevs += ", "
+		}
+		netdevs += fmt.Sprintf("%s (%s, MTU %d)", n.Name, orNone(n.State), n.MTU)
+	}
+	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", d.Name, pci, orNone(netdevs), node, orNone(d.Verbs), orNone(d.Firmware))
+	for i := range d.Ports {
+		p := &d.Ports[i]
+		fmt.Fprintf(w, "  port %d\t%s\t%s, %s\t%d Gbit/s\n", p.Number, p.LinkLayer, p.State, p.PhysicalState, p.RateBitsPerS/1e9)
+		for _, g := range p.GIDs {
+			fmt.Fprintf(w, "    GID %d\t%s\t%s\t%s\n", g.Index, orNone(g.Type), g.GID, orNone(g.NetDev))
+		}
+	}
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/zc-relay/zc-relay/internal/affinity"
+	"github.com/zc-relay/zc-relay/internal/doctor"
+	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/internal/program/report"
+	"github.com/zc-relay/zc-relay/internal/providers"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/relay"
+)
+
+// doctorOptions are the flags of "zc-relay doctor". Those that "run" has as
+// well mean the same.
+type doctorOptions struct {
+	doctor.Options
+	output report.Output
+	cpus   []string
+	poll   string
+	rdma   string
+	target string
+}
+
+// defaultDoctorWorkers is how many workers a relay has without --cpu.
+const defaultDoctorWorkers = 2
+
+func newDoctorCommand() *cobra.Command {
+	o := doctorOptions{output: report.Text}
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Look for what keeps a relay from working well on this machine",
+		Long: `doctor looks at limits, cores, memory, RDMA devices, ports and time-outs, and says what
+to do about what it does not like. It takes the flags of "run" that matter. It
+ends with 1 if a check fails, and with 0 if there are warnings at most.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+	}
+	f := cmd.Flags()
+	f.VarP(&o.output, "output", "o", "output format: text or json")
+	f.StringArrayVar(&o.cpus, "cpu", nil, "core that a worker is to be pinned to; repeatable, and takes lists like 0-3")
+	f.IntVar(&o.Workers, "workers", defaultDoctorWorkers, "workers without --cpu")
+	f.StringVar(&o.poll, "poll", progress.Adaptive.String(), "what an idle worker is to do: adaptive, busy or event")
+	f.StringVar(&o.rdma, "rdma-provider", providers.DefaultRDMA, "RDMA provider: iwarp or verbs")
+	f.StringVar(&o.target, "storage-server", "", "control address of the target, IP:PORT, that must be reachable")
+	f.StringArrayVar(&o.Listen, "listen", nil, "address that must be free, such as that of --metrics-listen; repeatable")
+	keepAlive := controlmsg.DefaultKeepAlive()
+	f.DurationVar(&o.KeepAliveInterval, "keep-alive-interval", keepAlive.Interval, "pause between signs of life on control connections")
+	f.DurationVar(&o.DeadAfter, "keep-alive-dead-after", keepAlive.DeadAfter, "silence after which the peer of a control connection counts as dead")
+	f.DurationVar(&o.IOTimeout, "io-timeout", relay.DefaultIOTimeout, "how long the target may take for an IO; 0 is no bound")
+	f.StringVar(&o.Sysfs, "path.sysfs", "/sys", "where sysfs is")
+	f.StringVar(&o.Procfs, "path.procfs", "/proc", "where procfs is")
+	f.StringVar(&o.Dev, "path.dev", "/dev", "where device files are")
+	return cmd
+}
+
+func (o *doctorOptions) run(cmd *cobra.Command) error {
+	if err := o.complete(); err != nil {
+		return program.Usage(err)
+	}
+	r := doctor.Examine(cmd.Context(), &o.Options)
+	var err error
+	if o.output == report.JSON {
+		err = report.WriteJSON(cmd.OutOrStdout(), r)
+	} else {
+		err = writeFindings(cmd.OutOrStdout(), r)
+	}
+	if failed := r.Count(doctor.Fail); failed > 0 {
+		err = errors.Join(err, fmt.Errorf("%d of %d checks failed", failed, len(r.Findings)))
+	}
+	return err
+}
+
+func (o *doctorOptions) complete() error {
+	for _, list := range o.cpus {
+		cpus, err := affinity.ParseList(list)
+		if err != nil {
+			return fmt.Errorf("--cpu: %w", err)
+		}
+		o.CPUs = append(o.CPUs, cpus...)
+	}
+	mode, err := progress.ParseMode(o.poll)
+	if err != nil {
+		return fmt.Errorf("--poll: %w", err)
+	}
+	o.Busy = mode == progress.Busy
+	if !slices.Contains([]string{"iwarp", "verbs"}, o.rdma) {
+		return fmt.Errorf("--rdma-provider %q is none of iwarp, verbs", o.rdma)
+	}
+	o.Verbs = o.rdma == "verbs"
+	if o.target == "" {
+		return nil
+	}
+	if o.Target, err = netip.ParseAddrPort(o.target); err != nil {
+		return fmt.Errorf("--storage-server: %w", err)
+	}
+	return nil
+}
+
+func writeFindings(w io.Writer, r *doctor.Report) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, f := range r.Findings {
+		fmt.Fprintf(table, "%s\t%s\t%s\n", f.Verdict, f.Check, f.Detail)
+		if f.Remedy != "" {
+			fmt.Fprintf(table, "\t\t→ %s\n", f.Remedy)
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print findings: %w", err)
+	}
+	_, err := fmt.Fprintf(w, "\n%d ok, %d warnings, %d failures\n", r.Count(doctor.OK), r.Count(doctor.Warn), r.Count(doctor.Fail))
+	return err
+}

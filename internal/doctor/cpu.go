@@ -1,0 +1,127 @@
+package doctor
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/zc-relay/zc-relay/internal/affinity"
+)
+
+// cores looks at where the workers are to run.
+func (m *machine) cores() []Finding {
+	const check = "cores"
+	allowed := m.cpuList(m.field("self/status", "Cpus_allowed_list"))
+	if len(allowed) == 0 {
+		return []Finding{warn(check, "the cores that the process may use cannot be read", "see that /proc is mounted")}
+	}
+	if len(m.CPUs) == 0 {
+		return []Finding{m.sharedCores(allowed)}
+	}
+	isolated := append(m.cpuList(m.sys("devices/system/cpu/isolated")), m.cpuList(m.sys("devices/system/cpu/nohz_full"))...)
+	var findings []Finding
+	var shared []int
+	for _, cpu := range m.CPUs {
+		if !slices.Contains(allowed, cpu) {
+			findings = append(findings, fail(check, fmt.Sprintf("core %d is not among those that the process may use, %s", cpu, affinity.FormatList(allowed)),
+				"choose others with --cpu, or widen AllowedCPUs= and CPUAffinity= of the unit"))
+		} else if !slices.Contains(isolated, cpu) {
+			shared = append(shared, cpu)
+		}
+	}
+	if len(shared) > 0 {
+		findings = append(findings, m.notIsolated(shared))
+	}
+	if len(findings) == 0 {
+		findings = append(findings, ok(check, "workers on cores "+affinity.FormatList(m.CPUs)+", which are isolated"))
+	}
+	return findings
+}
+
+func (m *machine) notIsolated(cpus []int) Finding {
+	detail := fmt.Sprintf("cores %s are shared with the rest of the system", affinity.FormatList(cpus))
+	if m.Busy {
+		return warn("cores", detail+": busy polling takes them from everything else, and everything else from the workers",
+			"boot with isolcpus= and nohz_full= for them, or use --poll adaptive")
+	}
+	return ok("cores", detail+", as adaptive polling allows")
+}
+
+// sharedCores judges workers that the scheduler places.
+func (m *machine) sharedCores(allowed []int) Finding {
+	detail := fmt.Sprintf("%d workers that are not pinned, on cores %s", m.Workers, affinity.FormatList(allowed))
+	switch {
+	case m.Busy && len(allowed) <= m.Workers:
+		return fail("cores", detail+": busy polling would leave no core for anything else", "use --poll adaptive, or fewer workers")
+	case m.Busy:
+		return warn("cores", detail+": busy polling is for cores of their own", "name cores with --cpu, or use --poll adaptive")
+	case len(allowed) < m.Workers:
+		return warn("cores", detail+": workers share a core", "use fewer workers")
+	}
+	return ok("cores", detail)
+}
+
+// cpuQuota looks at the limit that cgroups put on CPU time. A worker that has
+// used it up stands still, up to 100 ms at a time.
+func (m *machine) cpuQuota() []Finding {
+	const check = "cpu-quota"
+	workers := max(len(m.CPUs), m.Workers)
+	group := m.cgroup()
+	for path := group; ; path = filepath.Dir(path) {
+		text := m.sys("fs/cgroup", path, "cpu.max")
+		quota, period, found := strings.Cut(text, " ")
+		limit, err := strconv.ParseFloat(quota, 64)
+		length, errPeriod := strconv.ParseFloat(period, 64)
+		if found && err == nil && errPeriod == nil && length > 0 {
+			cores := limit / length
+			detail := fmt.Sprintf("cgroup %s may use %.1f cores, for %d workers", path, cores, workers)
+			const remedy = "raise CPUQuota= of the unit, or the CPU limit of the container, to a core for each worker and one more"
+			switch {
+			case m.Busy && cores < float64(workers):
+				return []Finding{fail(check, detail+": they would be stopped again and again", remedy)}
+			case cores < float64(workers+1):
+				return []Finding{warn(check, detail+": under load they are stopped, up to a period at a time", remedy)}
+			}
+			return []Finding{ok(check, detail)}
+		}
+		if path == "/" || path == "." {
+			return []Finding{ok(check, "CPU time is not limited by cgroups")}
+		}
+	}
+}
+
+// cgroup is the process's group in the unified hierarchy.
+func (m *machine) cgroup() string {
+	for line := range strings.Lines(m.proc("self/cgroup")) {
+		if path, found := strings.CutPrefix(strings.TrimSpace(line), "0::"); found {
+			return filepath.Clean("/" + path)
+		}
+	}
+	return "/"
+}
+
+func (m *machine) frequency() []Finding {
+	const check = "cpu-frequency"
+	governor := m.sys("devices/system/cpu/cpu0/cpufreq/scaling_governor")
+	switch governor {
+	case "":
+		return []Finding{ok(check, "the system does not change the frequency")}
+	case "performance":
+		return []Finding{ok(check, "governor performance")}
+	}
+	return []Finding{warn(check, "governor "+governor+": cores that wake up are slow at first", "cpupower frequency-set -g performance")}
+}
+
+func (m *machine) clock() []Finding {
+	const check = "clock"
+	source := m.sys("devices/system/clocksource/clocksource0/current_clocksource")
+	switch source {
+	case "tsc", "arch_sys_counter", "kvm-clock":
+		return []Finding{ok(check, "clock source "+source)}
+	case "":
+		return []Finding{warn(check, "the clock source cannot be read", "see that /sys is mounted")}
+	}
+	return []Finding{warn(check, "clock source "+source+": each reading of the clock is a system call", "boot with clocksource=tsc if the machine's is stable")}
+}

@@ -1,0 +1,166 @@
+package doctor
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// goodProc and goodSys are the files of a machine with which nothing is wrong.
+var goodProc = map[string]string{
+	"sys/kernel/osrelease": "6.1.0-18-arm64",
+	"self/limits": "Limit                     Soft Limit           Hard Limit           Units     \n" +
+		"Max open files            65536                65536                files     \n" +
+		"Max locked memory         unlimited            unlimited            bytes     ",
+	"self/status": "Name:\tx\nCpus_allowed_list:\t0-7",
+	"self/cgroup": "0::/system.slice/zc-relay.service",
+	"meminfo":     "HugePages_Total:       8\nHugePages_Free:        4\nHugepagesize:       2048 kB",
+}
+
+var goodSys = map[string]string{
+	"kernel/mm/transparent_hugepage/enabled":                      "always [madvise] never",
+	"devices/system/cpu/isolated":                                 "4-7",
+	"devices/system/cpu/cpu0/cpufreq/scaling_governor":            "performance",
+	"devices/system/clocksource/clocksource0/current_clocksource": "arch_sys_counter",
+	"devices/system/node/online":                                  "0-1",
+	"devices/system/node/node1/cpulist":                           "4-7",
+	"fs/cgroup/system.slice/zc-relay.service/cpu.max":             "max 100000",
+}
+
+// machineWith makes a good machine on which files are different: a path below
+// proc/ or sys/, with "" for none.
+func machineWith(t *testing.T, files map[string]string) *machine {
+	t.Helper()
+	proc, sys := t.TempDir(), t.TempDir()
+	if files["sys/rdma"] != "" {
+		sys = sysfstest.New(t)
+	}
+	for root, set := range map[string]map[string]string{proc: goodProc, sys: goodSys} {
+		kind := map[bool]string{true: "proc/", false: "sys/"}[root == proc]
+		for path, content := range set {
+			if other, replaced := files[kind+path]; replaced {
+				content = other
+			}
+			if content != "" {
+				sysfstest.Write(t, root, path, content)
+			}
+		}
+	}
+	return &machine{&Options{
+		Sysfs: sys, Procfs: proc, Dev: t.TempDir(), CPUs: []int{4, 5}, Workers: 2,
+		KeepAliveInterval: time.Second, DeadAfter: 5 * time.Second, IOTimeout: 30 * time.Second,
+	}}
+}
+
+// expect fails the test unless one of findings has the verdict and text.
+func expect(t *testing.T, findings []Finding, verdict Verdict, text string) {
+	t.Helper()
+	for _, f := range findings {
+		if f.Verdict != OK && f.Remedy == "" {
+			t.Errorf("%s: %q has no remedy", f.Check, f.Detail)
+		}
+		if f.Verdict == verdict && strings.Contains(f.Detail, text) {
+			return
+		}
+	}
+	t.Errorf("no finding is %s with %q: %+v", verdict, text, findings)
+}
+
+func TestAGoodMachineHasNothingWrong(t *testing.T) {
+	m := machineWith(t, nil)
+	r := Examine(t.Context(), m.Options)
+	if r.Verdict != OK || r.Count(OK) != len(r.Findings) || len(r.Findings) < 12 {
+		t.Errorf("the report is %+v", r)
+	}
+}
+
+func TestWhatIsWrongWithAMachineIsFound(t *testing.T) {
+	const limits = "Max open files            1024     4096    files\nMax locked memory         65536    65536   bytes"
+	for name, c := range map[string]struct {
+		files   map[string]string
+		change  func(*Options)
+		verdict Verdict
+		text    string
+	}{
+		"old kernel":             {files: map[string]string{"proc/sys/kernel/osrelease": "4.18.0"}, verdict: Fail, text: "Linux 4.18.0"},
+		"no procfs":              {files: map[string]string{"proc/sys/kernel/osrelease": "", "proc/self/limits": "", "proc/self/status": ""}, verdict: Warn, text: "limit of locked memory cannot be read"},
+		"little memlock, iwarp":  {files: map[string]string{"proc/self/limits": limits}, verdict: Warn, text: "RLIMIT_MEMLOCK is 64KiB"},
+		"little memlock, verbs":  {files: map[string]string{"proc/self/limits": limits}, change: func(o *Options) { o.Verbs = true }, verdict: Fail, text: "RLIMIT_MEMLOCK is 64KiB"},
+		"few descriptors":        {files: map[string]string{"proc/self/limits": limits}, verdict: Warn, text: "RLIMIT_NOFILE is 1024"},
+		"huge pages are taken":   {files: map[string]string{"proc/meminfo": "HugePages_Total: 8\nHugePages_Free: 0"}, verdict: Warn, text: "all 8 reserved huge pages"},
+		"no huge pages at all":   {files: map[string]string{"proc/meminfo": "", "sys/kernel/mm/transparent_hugepage/enabled": "always madvise [never]"}, verdict: Warn, text: "transparent ones are off"},
+		"core not allowed":       {change: func(o *Options) { o.CPUs = []int{4, 9} }, verdict: Fail, text: "core 9 is not among"},
+		"busy on shared cores":   {change: func(o *Options) { o.CPUs, o.Busy = []int{1, 4}, true }, verdict: Warn, text: "cores 1 are shared"},
+		"adaptive shared cores":  {change: func(o *Options) { o.CPUs = []int{1} }, verdict: OK, text: "as adaptive polling allows"},
+		"busy takes every core":  {files: map[string]string{"proc/self/status": "Cpus_allowed_list: 0-1"}, change: func(o *Options) { o.CPUs, o.Busy = nil, true }, verdict: Fail, text: "no core for anything else"},
+		"workers share a core":   {files: map[string]string{"proc/self/status": "Cpus_allowed_list: 0"}, change: func(o *Options) { o.CPUs = nil }, verdict: Warn, text: "workers share a core"},
+		"quota":                  {files: map[string]string{"sys/fs/cgroup/system.slice/zc-relay.service/cpu.max": "150000 100000"}, verdict: Warn, text: "may use 1.5 cores, for 2 workers"},
+		"quota, busy":            {files: map[string]string{"sys/fs/cgroup/system.slice/zc-relay.service/cpu.max": "150000 100000"}, change: func(o *Options) { o.Busy = true }, verdict: Fail, text: "stopped again and again"},
+		"governor":               {files: map[string]string{"sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave"}, verdict: Warn, text: "governor powersave"},
+		"clock":                  {files: map[string]string{"sys/devices/system/clocksource/clocksource0/current_clocksource": "hpet"}, verdict: Warn, text: "clock source hpet"},
+		"no devices for verbs":   {change: func(o *Options) { o.Verbs = true }, verdict: Fail, text: "there are no RDMA devices"},
+		"no files for verbs":     {change: func(o *Options) { o.Verbs = true }, verdict: Fail, text: "infiniband cannot be read"},
+		"port down":              {files: map[string]string{"sys/rdma": "yes"}, verdict: Warn, text: "mlx5_4 port 1 (Ethernet, 200 Gbit/s) is DOWN"},
+		"port active":            {files: map[string]string{"sys/rdma": "yes"}, verdict: OK, text: "mlx5_0 port 1 (Ethernet, 200 Gbit/s) is active"},
+		"small MTU":              {files: map[string]string{"sys/rdma": "yes"}, verdict: Warn, text: "p0 of mlx5_0 has MTU 1500"},
+		"large MTU":              {files: map[string]string{"sys/rdma": "yes"}, verdict: OK, text: "eth0 of rxe0 has MTU 9000"},
+		"far from the device":    {files: map[string]string{"sys/rdma": "yes"}, change: func(o *Options) { o.CPUs = []int{2, 4} }, verdict: Warn, text: "cores 2 are not on node 1, where mlx5_0 is"},
+		"dead too early":         {change: func(o *Options) { o.DeadAfter = time.Second }, verdict: Fail, text: "one late sign of life"},
+		"IO times out too early": {change: func(o *Options) { o.IOTimeout = 4 * time.Second }, verdict: Warn, text: "before a dead target is noticed"},
+		"IO never times out":     {change: func(o *Options) { o.IOTimeout = 0 }, verdict: Warn, text: "holds sessions for ever"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := machineWith(t, c.files)
+			if c.change != nil {
+				c.change(m.Options)
+			}
+			r := Examine(t.Context(), m.Options)
+			expect(t, r.Findings, c.verdict, c.text)
+			if r.Verdict.worse(c.verdict) != r.Verdict {
+				t.Errorf("the report is %s", r.Verdict)
+			}
+		})
+	}
+}
+
+func TestDeviceFilesMustBeThereAndOpen(t *testing.T) {
+	m := machineWith(t, nil)
+	m.Verbs = true
+	directory := filepath.Join(m.Dev, "infiniband")
+	if err := os.Mkdir(directory, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, m.infinibandFiles(), Fail, "there is no uverbs device")
+	expect(t, m.infinibandFiles(), Fail, "there is no rdma_cm")
+	for _, name := range []string{"uverbs0", "rdma_cm", "umad0"} {
+		if err := os.WriteFile(filepath.Join(directory, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(t, m.infinibandFiles(), OK, "rdma_cm and 1 uverbs devices can be opened")
+}
+
+func TestThePortsOfTheNetworkAreTried(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := netip.MustParseAddrPort(listener.Addr().String())
+	m := machineWith(t, nil)
+	m.Target, m.Listen = address, []string{address.String()}
+	expect(t, m.target(t.Context()), OK, "can be reached")
+	expect(t, m.ports(), Fail, "cannot be listened on")
+	_ = listener.Close()
+	expect(t, m.target(t.Context()), Fail, "cannot be reached")
+	expect(t, m.ports(), OK, "is free")
+}

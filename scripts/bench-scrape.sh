@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# What scraping costs: the IOPS of a loaded chain without and with a scrape of
+# both daemons every INTERVAL seconds, in turns, so that whatever else changes
+# on the machine meets both alike.
+#
+#   scripts/bench-scrape.sh
+#
+# Variables: PAIRS (10), RUNTIME of one run (3s), INTERVAL (0.1), BIN (bin)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+pairs=${PAIRS:-10} runtime=${RUNTIME:-3s} interval=${INTERVAL:-0.1} bin=${BIN:-bin}
+dir=$(mktemp -d)
+pids=()
+finish() {
+    [ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2>/dev/null || true
+    wait
+    rm -rf "$dir"
+}
+trap finish EXIT
+
+# address_of LOG prints where a daemon serves its metrics, as it has logged.
+address_of() {
+    local address
+    for _ in $(seq 200); do
+        address=$(sed -n 's/.*serving metrics and health.*"address": "\([^"]*\)".*/\1/p' "$1")
+        [ -z "$address" ] || { echo "$address"; return; }
+        sleep 0.05
+    done
+    echo "no address in the log: $(cat "$1")" >&2
+    return 1
+}
+
+"$bin/target" --listen-port 0 --address-file "$dir/target.address" --volume disk=memory:64MiB \
+    --metrics-listen 127.0.0.1:0 2>"$dir/target.log" &
+pids+=($!)
+target=$(address_of "$dir/target.log")
+until [ -s "$dir/target.address" ]; do sleep 0.05; done
+"$bin/zc-relay" run --storage-server "$(cat "$dir/target.address")" --volume disk --emulated-dir "$dir/comch" \
+    --metrics-listen 127.0.0.1:0 2>"$dir/relay.log" &
+pids+=($!)
+relay=$(address_of "$dir/relay.log")
+
+# iops prints the IOPS of one run.
+iops() {
+    "$bin/initiator" bench --rw randread --block-size 4KiB --queues 2 --queue-depth 32 --warmup 500ms --runtime "$runtime" \
+        --emulated-dir "$dir/comch" --control-timeout 10s -o json | sed -n 's/^ *"iops": \([0-9.]*\),*$/\1/p' | head -1
+}
+
+scrape() {
+    while :; do
+        curl -sf "http://$relay/metrics" "http://$target/metrics" -o /dev/null -o /dev/null && echo >>"$dir/scrapes"
+        sleep "$interval"
+    done
+}
+
+: >"$dir/results"
+for _ in $(seq "$pairs"); do
+    quiet=$(iops)
+    scrape &
+    scraper=$!
+    scraped=$(iops)
+    kill "$scraper"
+    wait "$scraper" 2>/dev/null || true
+    echo "$quiet $scraped" | tee -a "$dir/results" >&2
+done
+series=$(curl -sf "http://$relay/metrics" | grep -vc '^#')
+took=$(curl -sf -o /dev/null -w '%{time_total}' "http://$relay/metrics")
+awk -v scrapes="$(wc -l <"$dir/scrapes")" -v series="$series" -v took="$took" '
+    { n++; a += $1; b += $2; aa += $1 * $1; d = ($2 - $1) / $1 * 100; s += d; ss += d * d }
+    END {
+        if (n < 2) { print "too few runs"; exit 1 }
+        mean = a / n; sd = sqrt((aa - n * mean * mean) / (n - 1)); dm = s / n; ds = sqrt((ss - n * dm * dm) / (n - 1))
+        printf "IOPS without scrapes  %.0f ± %.0f (%.1f %%)\n", mean, sd, sd / mean * 100
+        printf "IOPS with scrapes     %.0f (%d scrapes of both daemons, %d series of the relay, %.1f ms each)\n", b / n, scrapes, series, took * 1000
+        printf "difference            %+.2f %% ± %.2f %% (standard error, %d pairs)\n", dm, ds / sqrt(n), n
+    }' "$dir/results"
