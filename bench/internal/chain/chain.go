@@ -148,14 +148,31 @@ const longRuntime = time.Hour
 // settleTime is how long a load takes to be under way.
 const settleTime = 300 * time.Millisecond
 
-// Load starts a workload that goes on until stop is called.
+// Load starts a workload that goes on until stop is called, which fails if it
+// did not.
 func (c *Chain) Load(w suite.Workload) (stop func() error, err error) {
 	p, err := process.Start(c.directory, "load", c.bench(w, 0, longRuntime)...)
 	if err != nil {
 		return nil, err
 	}
 	time.Sleep(settleTime)
-	return p.Stop, nil
+	return func() error {
+		if err := p.Stop(); err != nil {
+			return err
+		}
+		printed, err := p.Log()
+		if err != nil {
+			return err
+		}
+		var report bench.Report
+		if err := json.Unmarshal(printed, &report); err != nil {
+			return fmt.Errorf("read the result of initiator bench: %w", err)
+		}
+		if !report.Result.Interrupted || report.Result.Operations == 0 {
+			return fmt.Errorf("the load beside ended by itself after %d operations", report.Result.Operations)
+		}
+		return nil
+	}, nil
 }
 
 // fillBlock is the length of the requests that fill a volume.

@@ -106,6 +106,9 @@ func (p *Process) Await(ctx context.Context, ready func() bool) error {
 
 var errEarly = errors.New("it is to run until it is stopped")
 
+// Log is what the program has printed so far, on either output.
+func (p *Process) Log() ([]byte, error) { return os.ReadFile(p.log) }
+
 // words are the last that the program had to say.
 func (p *Process) words() string {
 	content, err := os.ReadFile(p.log)
