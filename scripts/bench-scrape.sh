@@ -12,6 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 pairs=${PAIRS:-10} runtime=${RUNTIME:-3s} interval=${INTERVAL:-0.1} bin=${BIN:-bin}
 dir=$(mktemp -d)
 pids=()
+: >"$dir/target.log" >"$dir/relay.log" >"$dir/scrapes"
 finish() {
     [ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2>/dev/null || true
     wait
@@ -44,7 +45,7 @@ relay=$(address_of "$dir/relay.log")
 # iops prints the IOPS of one run.
 iops() {
     "$bin/initiator" bench --rw randread --block-size 4KiB --queues 2 --queue-depth 32 --warmup 500ms --runtime "$runtime" \
-        --emulated-dir "$dir/comch" --control-timeout 10s -o json | sed -n 's/^ *"iops": \([0-9.]*\),*$/\1/p' | head -1
+        --emulated-dir "$dir/comch" --output json | sed -n 's/^ *"iops": \([0-9.]*\),*$/\1/p' | head -1
 }
 
 scrape() {
