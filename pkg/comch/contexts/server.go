@@ -89,8 +89,13 @@ func (s *Server) Start(engine *progress.Engine) error {
 	return nil
 }
 
-// Address says where a started server listens.
-func (s *Server) Address() string { return s.listener.Address() }
+// Address says where the server listens, "" if it has never been started.
+func (s *Server) Address() string {
+	if s.listener == nil {
+		return ""
+	}
+	return s.listener.Address()
+}
 
 func (s *Server) acceptClients(ctx context.Context, listener comch.Server) {
 	courier := newCourier(s.engine)
