@@ -17,6 +17,8 @@ type Connection struct {
 	UserData any
 
 	control *control
+	engine  *progress.Engine // of the control context while this connection lives
+	events  bool             // the application looks at consumers
 	peer    comch.Connection // nil if there never was one
 	refusal error
 	process comch.Peer
@@ -36,7 +38,7 @@ type Connection struct {
 // child is a consumer or producer on a connection.
 type child interface {
 	// connectionEnded has the child learn, on its own thread, that the
-	// connection is gone.
+	// connection is gone. It does not block.
 	connectionEnded(reason error)
 }
 
@@ -95,7 +97,7 @@ func (c *Connection) disown(offspring child) {
 	c.control.mu.Lock()
 	delete(c.children, offspring)
 	c.control.mu.Unlock()
-	c.control.engine.Do(func() { c.control.dismiss(c) })
+	c.engine.Do(func() { c.control.dismiss(c) })
 }
 
 func (c *Connection) newConsumer(ctx context.Context, config comch.ConsumerConfig) (comch.Consumer, error) {
@@ -111,7 +113,7 @@ func (c *Connection) capabilities() comch.Capabilities { return c.control.capabi
 // checkEvents refuses a fast path beside a server or client that does not look
 // at consumers.
 func (c *Connection) checkEvents() error {
-	if c.control.config.ConsumerCreated == nil || c.control.config.ConsumerExpired == nil {
+	if !c.events {
 		return status.Errorf(status.Initialization, "the %s of the connection has no consumer callbacks: configure ConsumerCreated and ConsumerExpired",
 			c.control.kind)
 	}
@@ -141,7 +143,7 @@ func (c *Connection) receive() {
 		defer close(events)
 		c.receiveEvents()
 	}()
-	courier := newCourier(c.control.engine)
+	courier := newCourier(c.engine)
 	for {
 		message, err := c.peer.Receive(context.Background())
 		if err != nil {
@@ -157,7 +159,7 @@ func (c *Connection) receive() {
 }
 
 func (c *Connection) receiveEvents() {
-	courier := newCourier(c.control.engine)
+	courier := newCourier(c.engine)
 	for {
 		event, err := c.peer.NextConsumerEvent(context.Background())
 		if err != nil {

@@ -160,7 +160,10 @@ func (c *Consumer) Poll() int {
 	if c.data == nil {
 		return 0
 	}
-	n := c.data.Poll(c.batch[:])
+	n := 0
+	if c.posted.length() > 0 { // a message to a buffer that has been withdrawn is nobody's
+		n = c.data.Poll(c.batch[:])
+	}
 	c.polling = true
 	for i := range c.batch[:n] {
 		t := c.posted.pop()
@@ -236,8 +239,9 @@ func (c *Consumer) stopReceiving() {
 }
 
 // Stop withdraws all posted receives, which complete with an error unless a
-// message was in them already. The consumer is idle if it had no tasks, and
-// else stopping until all tasks are freed.
+// message was in them already; one that is sent this very moment may be lost.
+// The consumer is idle if it had no tasks, and else stopping until all tasks
+// are freed.
 func (c *Consumer) Stop() error {
 	if err := c.allow(stop); err != nil {
 		return err

@@ -97,7 +97,7 @@ func (c *control) accept(config ControlConfig) {
 // open begins to serve a connection.
 func (c *control) open(peer comch.Connection) *Connection {
 	connection := &Connection{
-		control: c, peer: peer, process: peer.Peer(),
+		control: c, engine: c.engine, events: c.config.ConsumerCreated != nil, peer: peer, process: peer.Peer(),
 		sends: newSendQueue(), sending: make(chan struct{}), children: make(map[child]struct{}),
 	}
 	c.mu.Lock()
@@ -182,16 +182,13 @@ func (c *control) consumerEvent(connection *Connection, event comch.ConsumerEven
 // connectionEnded is the end of a connection, whoever wanted it.
 func (c *control) connectionEnded(connection *Connection) {
 	connection.gone = true
+	reason := connection.notConnected()
 	c.mu.Lock()
 	connection.closing = true
-	children := make([]child, 0, len(connection.children))
 	for offspring := range connection.children {
-		children = append(children, offspring)
+		offspring.connectionEnded(reason)
 	}
 	c.mu.Unlock()
-	for _, offspring := range children {
-		offspring.connectionEnded(connection.notConnected())
-	}
 	c.ended(connection)
 	c.dismiss(connection)
 }
