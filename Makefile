@@ -71,6 +71,7 @@ check-generated: generate ## Fail if generated code, go.mod or formatting is not
 	git diff --exit-code
 	go mod tidy -diff
 	cd tools && go mod tidy -diff
+	cd tools/nfpm && go mod tidy -diff
 	test -z "$$(gofmt -l $$(git ls-files '*.go'))"
 
 # The benchmark program. What it writes goes to RESULTS.
@@ -109,6 +110,19 @@ fuzz: ## Fuzz every target for FUZZTIME (5s)
 soak: ## Long fuzzing, a thousand sessions and a hundred restarts of a target
 	go test $(RACE) -tags '$(TAGS) soak' -timeout 60m ./pkg/... ./test/...
 	scripts/fuzz.sh 60s
+
+.PHONY: packages
+packages: ## Make .deb and .rpm packages for amd64 and arm64 in dist/
+	scripts/packages.sh
+
+.PHONY: test-packages
+test-packages: ## Install, use, upgrade and remove the .deb packages under a real systemd (root; systemd, promtool, rpm, openssl)
+	test/packages/run.sh
+
+.PHONY: check-rules
+check-rules: ## Check and test the Prometheus rules (promtool)
+	promtool check rules deploy/prometheus/*.yaml
+	promtool test rules deploy/prometheus/tests/*.yaml
 
 .PHONY: clean
 clean: ## Remove what was built

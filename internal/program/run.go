@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 )
@@ -13,17 +12,6 @@ import (
 // the tag faultinject force a garbage collection at that interval, for
 // instance "100ms".
 const CollectVariable = "ZC_RELAY_COLLECT_INTERVAL"
-
-// Main runs the program whose commands root holds with the arguments of the
-// process, cancels its context at SIGINT or SIGTERM, and exits. A second
-// signal ends the process at once.
-func Main(root *cobra.Command) {
-	forceCollections()
-	ctx, stop := WithSignals(context.Background())
-	code := Run(ctx, root, os.Args[1:])
-	stop()
-	os.Exit(code)
-}
 
 // Run executes a command line and returns the exit code. A failure is
 // explained by one sentence on the error output of root. Whatever goes wrong

@@ -111,5 +111,10 @@ func (e *Environment) OnReload(apply func() error) {
 // watchdog watch the workers that there are at the time of each look. It is
 // called once, when the daemon listens.
 func (e *Environment) Started(workers func() []*datapath.Worker) error {
+	if e.TLS != nil {
+		if err := e.Register(certificateExpiry(e.TLS)); err != nil {
+			return err
+		}
+	}
 	return e.lifecycle.started(workers)
 }

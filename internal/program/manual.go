@@ -1,0 +1,46 @@
+//go:build manual
+
+package program
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+)
+
+// Main writes the manual pages and the shell completions of a program into
+// the directories man, bash, zsh and fish below the one named on the command
+// line, instead of running it. Only builds with the tag "manual" do so, for
+// packages: the programs themselves shall not carry what this needs.
+func Main(root *cobra.Command) {
+	answerTo(root, os.Args[0])
+	root.InitDefaultHelpCmd()
+	if err := writeManual(root, os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func writeManual(root *cobra.Command, directory string) error {
+	for _, kind := range []string{"man", "bash", "zsh", "fish"} {
+		if err := os.MkdirAll(filepath.Join(directory, kind), 0o755); err != nil {
+			return err
+		}
+	}
+	name := root.Name()
+	if err := root.GenBashCompletionFileV2(filepath.Join(directory, "bash", name), true); err != nil {
+		return err
+	}
+	if err := root.GenZshCompletionFile(filepath.Join(directory, "zsh", "_"+name)); err != nil {
+		return err
+	}
+	if err := root.GenFishCompletionFile(filepath.Join(directory, "fish", name+".fish"), true); err != nil {
+		return err
+	}
+	root.DisableAutoGenTag = true
+	// The date is $SOURCE_DATE_EPOCH, so that packages can be made again.
+	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "zc-relay", Manual: "zc-relay"}, filepath.Join(directory, "man"))
+}

@@ -1,0 +1,175 @@
+#!/usr/bin/env bash
+# Runs as a service of the systemd that run.sh boots: installs the packages,
+# uses, upgrades and removes them, and looks for what is left.
+set -euo pipefail
+share=/run/share
+export DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin
+daemons=(zc-relay-target zc-relay)
+
+step() { printf '=== %s\n' "$*"; }
+fail() {
+    printf 'FAILED: %s\n' "$*"
+    journalctl --no-pager --lines 40 --unit 'zc-relay*' || true
+    exit 1
+}
+expect() { # DESCRIPTION COMMAND...
+    local what=$1
+    shift
+    "$@" || fail "$what"
+}
+eventually() { # DESCRIPTION COMMAND...
+    local what=$1 attempt
+    shift
+    for attempt in {1..300}; do
+        "$@" && return
+        sleep 0.1
+    done
+    fail "$what, after 30 s"
+}
+property() { systemctl show --value --property "$2" "$1"; }
+is_property() { [ "$(property "$1" "$2")" = "$3" ]; }
+main_pid() { property "$1" MainPID; }
+process_has() { grep -Eq "$2" "/proc/$(main_pid "$1")/$3"; }
+client() { runuser -u zc-relay -- zc-relay-initiator "$@" --emulated-dir /run/zc-relay/comch; }
+
+# The most memory that a process may lock here, as in /proc/PID/limits: not
+# every machine lets even root raise its limit.
+most=$(bash -c 'ulimit -l unlimited 2>/dev/null; ulimit -Hl')
+[ "$most" = unlimited ] || most=$((most * 1024))
+
+# Everything that a package could leave behind. What lies elsewhere belongs to
+# the machine, on whose root directory this one stands, and may change meanwhile.
+inventory() {
+    find /etc /usr /var /opt /srv -xdev \( -path /usr/local -o -path /var/log -o -path /var/cache -o -path /var/tmp \
+        -o -path /var/lib/apt -o -path /var/lib/dpkg -o -path /var/lib/systemd \) -prune -o -print |
+        grep -v -e '^/etc/.*-$' -e '^/etc/\.pwd\.lock$' | sort
+    getent passwd
+    getent group
+}
+
+# A daemon is ready, and runs with what the unit takes from it and leaves it.
+check_daemons() {
+    local daemon
+    for daemon in "${daemons[@]}"; do
+        eventually "$daemon is ready" is_property "$daemon" StatusText ready
+        expect "$daemon is active" systemctl --quiet is-active "$daemon"
+        expect "$daemon asks for locked memory" is_property "$daemon" LimitMEMLOCK infinity
+        expect "$daemon may lock memory" process_has "$daemon" "^Max locked memory +$most +$most " limits
+        expect "$daemon gains no privileges" process_has "$daemon" '^NoNewPrivs:\s+1' status
+        expect "$daemon has no capabilities" process_has "$daemon" '^CapEff:\s+0+$' status
+        expect "$daemon filters system calls" process_has "$daemon" '^Seccomp:\s+2' status
+        expect "$daemon has its own user" [ "$(ps -o user:20= -p "$(main_pid "$daemon")" | tr -d ' ')" = "$daemon" ]
+    done
+}
+
+move_data() {
+    head -c 3000000 /dev/urandom >/tmp/original
+    chmod 644 /tmp/original
+    install -d -o zc-relay /tmp/zc
+    client put /tmp/original
+    client get --length 3000000 /tmp/zc/copy
+    expect "what was written is read" cmp /tmp/original /tmp/zc/copy
+    client verify --queues 2 --passes 1 --offset 8MiB --length 4MiB
+}
+
+secure() {
+    local directory name
+    cd /tmp
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=ca -keyout ca.key -out ca.pem
+    for name in relay target; do
+        openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$name" -keyout "$name.key" -out "$name.csr"
+        openssl x509 -req -in "$name.csr" -CA ca.pem -CAkey ca.key -CAcreateserial -days 30 -out "$name.pem" \
+            -extfile <(printf 'subjectAltName=IP:127.0.0.1\nextendedKeyUsage=clientAuth,serverAuth\n')
+        directory=/etc/zc-relay/tls
+        [ "$name" = relay ] || directory=/etc/zc-relay/target-tls
+        install -m 640 -g "$(stat -c %G "$directory")" "$name.pem" "$name.key" ca.pem "$directory"
+        # As the comments in the configuration say.
+        sed -i '/^#tls:/,/^#  ca:/s/^#//' "/etc/zc-relay/$([ "$name" = relay ] && echo zc-relay || echo zc-relay-target).yaml"
+    done
+    cd /
+}
+
+trap '[ $? -eq 0 ] || echo FAILED' EXIT
+
+inventory >/tmp/before
+
+step install
+dpkg --install "$share"/1.0.0/*.deb
+for daemon in "${daemons[@]}"; do
+    expect "$daemon does not start by itself" [ "$(property "$daemon" ActiveState)" = inactive ]
+    expect "the unit of $daemon is sound" systemd-analyze verify --man=no "/usr/lib/systemd/system/$daemon.service"
+    expect "$daemon is confined" systemd-analyze security --threshold=20 "$daemon.service" >/tmp/security
+    tail -1 /tmp/security
+done
+expect "the configuration of zc-relay is sound" zc-relay config check /etc/zc-relay/zc-relay.yaml
+expect "the configuration of the target is sound" zc-relay-target config check /etc/zc-relay/zc-relay-target.yaml
+for page in zc-relay zc-relay-run zc-relay-target zc-relay-initiator-bench; do
+    expect "$page has a manual page" test -s "/usr/share/man/man1/$page.1.gz"
+done
+for program in "${daemons[@]}" zc-relay-initiator; do
+    expect "$program completes in bash" bash -c "source /usr/share/bash-completion/completions/$program && complete -p $program"
+    expect "$program knows its version" grep -q " 1\.0\.0 " <("$program" version 2>/dev/null || "$program" --version)
+done
+
+step start
+systemctl enable --now "${daemons[@]}"
+check_daemons
+move_data
+
+step reload
+systemctl reload "${daemons[@]}"
+check_daemons
+expect "the reload is logged" grep -q reloaded <(journalctl --no-pager --unit zc-relay)
+
+step 'restart with TLS and pinned workers'
+secure
+for daemon in "${daemons[@]}"; do
+    mkdir -p "/etc/systemd/system/$daemon.service.d"
+done
+printf '[Service]\nEnvironment=ZC_RELAY__WORKERS__CPUS=0 ZC_RELAY__WORKERS__POLL=event\nWatchdogSec=2\n' >/etc/systemd/system/zc-relay.service.d/test.conf
+systemctl daemon-reload
+systemctl restart "${daemons[@]}"
+check_daemons
+expect "a worker is pinned" grep -q '^Cpus_allowed_list:\s*0$' <(cat "/proc/$(main_pid zc-relay)"/task/*/status)
+move_data
+sleep 5 # a watchdog that is not fed would strike
+expect "the watchdog is fed" is_property zc-relay NRestarts 0
+
+step 'a daemon that hangs is restarted'
+kill -STOP "$(main_pid zc-relay)"
+eventually "the watchdog restarts it" is_property zc-relay NRestarts 1
+check_daemons
+client info
+
+step upgrade
+former=$(main_pid zc-relay)
+dpkg --force-confold --install "$share"/1.0.1/*.deb
+expect "the upgrade does not restart the daemon" [ "$(main_pid zc-relay)" = "$former" ]
+expect "the upgrade keeps the configuration" grep -q '^tls:' /etc/zc-relay/zc-relay.yaml
+systemctl restart "${daemons[@]}"
+check_daemons
+expect "the new version runs" grep -q '^zc-relay 1\.0\.1' <("/proc/$(main_pid zc-relay)/exe" version)
+client get --length 3000000 /tmp/zc/copy
+expect "the volume keeps its content" cmp /tmp/original /tmp/zc/copy
+
+step remove
+rm -r /etc/systemd/system/zc-relay*.service.d
+dpkg --remove zc-relay zc-relay-target zc-relay-initiator
+for daemon in "${daemons[@]}"; do
+    expect "$daemon is stopped" [ "$(property "$daemon" ActiveState)" != active ]
+    expect "no process of $daemon is left" [ -z "$(pgrep -u "$daemon")" ]
+done
+expect "the configuration is kept" test -s /etc/zc-relay/zc-relay.yaml
+expect "the volume is kept" test -s /var/lib/zc-relay-target/example.img
+
+step purge
+dpkg --purge zc-relay
+rm -r /etc/zc-relay/target-tls /etc/zc-relay/tls
+dpkg --purge zc-relay-target zc-relay-initiator
+expect "the volume outlives a purge" test -s /var/lib/zc-relay-target/example.img
+rm -r /var/lib/zc-relay-target
+userdel zc-relay-target
+inventory >/tmp/after
+diff /tmp/before /tmp/after || fail "the packages leave something behind"
+
+echo passed >"$share/result"

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Builds the packages twice, as two versions, and has them installed, used,
+# upgraded and removed under a real systemd: that of this machine, booted on a
+# copy of its root directory that exists in memory only. What happens there is
+# in guest.sh. Needs root.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/share" "$work/root"
+cp test/packages/guest.sh "$work/share/"
+
+promtool check rules deploy/prometheus/*.yaml
+promtool test rules deploy/prometheus/tests/*.yaml
+
+for version in 1.0.0 1.0.1; do
+    mkdir "$work/share/$version"
+    PACKAGE_VERSION=$version PACKAGE_ARCHITECTURES=$(dpkg --print-architecture) PACKAGE_DIRECTORY=$work/share/$version scripts/packages.sh
+done
+for package in "$work"/share/1.0.0/*.rpm; do
+    # Installing it takes an RPM distribution; its content and scripts do not.
+    rpm --query --package --list "$package" >"$work/list"
+    grep -q '^/usr/bin/zc-relay' "$work/list"
+done
+
+# Its own mounts, processes, network and cgroups: nothing of it reaches the
+# machine or outlives this.
+boot() {
+    unshare --mount --pid --fork --kill-child --uts --ipc --net --cgroup --propagation private bash -euc '
+        mount -t tmpfs tmpfs "$1/root"
+        mkdir "$1"/root/{upper,work,merged}
+        root=$1/root/merged
+        mount -t overlay overlay -o "lowerdir=/,upperdir=$1/root/upper,workdir=$1/root/work" "$root"
+        mount -t proc proc "$root/proc"
+        mount -t sysfs -o ro sysfs "$root/sys"
+        mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
+        for directory in run tmp dev; do mount -t tmpfs tmpfs "$root/$directory"; done
+        for device in null zero full random urandom tty; do
+            touch "$root/dev/$device"
+            mount --bind "/dev/$device" "$root/dev/$device"
+        done
+        mkdir "$root/dev/shm" "$root/run/share"
+        mount -t tmpfs tmpfs "$root/dev/shm"
+        mount --bind "$1/share" "$root/run/share"
+        : >"$root/etc/machine-id"
+        # What would reach beyond: the kernel settings and devices of the machine.
+        for unit in systemd-sysctl systemd-modules-load systemd-udevd systemd-udev-trigger systemd-timesyncd systemd-remount-fs; do
+            ln -sf /dev/null "$root/etc/systemd/system/$unit.service"
+        done
+        printf "[Unit]\nRequires=basic.target test.service\nAfter=basic.target\nAllowIsolate=yes\n" >"$root/etc/systemd/system/test.target"
+        printf "[Service]\nType=oneshot\nExecStart=/bin/bash /run/share/guest.sh\nExecStopPost=/bin/systemctl poweroff --force --no-block\nStandardOutput=file:/run/share/log\nStandardError=inherit\n" \
+            >"$root/etc/systemd/system/test.service"
+        hostname packages
+        ip link set lo up
+        exec env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+            chroot "$root" /lib/systemd/systemd --unit=test.target --log-target=console --show-status=no
+    ' boot "$work"
+}
+# The end of its first process is that of a power-off, not an exit code.
+timeout --signal=KILL 300 bash -c "$(declare -f boot); work=$work; boot" >"$work/console" 2>&1 || true
+
+cat "$work/share/log" 2>/dev/null || true
+if [ "$(cat "$work/share/result" 2>/dev/null)" != passed ]; then
+    echo "the packages failed their test; the console:" >&2
+    tail -50 "$work/console" >&2
+    exit 1
+fi
