@@ -10,9 +10,14 @@ type completionEntry struct {
 	slots      uint32 // of the send queue or of the receive queue
 }
 
-// completionRing queues completions. It grows if the connections of a queue
-// can have more requests outstanding than the queue was made for; that is its
-// bound, for a request's slot is not free before its completion is collected.
+// initialCompletions is the room that a queue begins with. Whoever polls
+// hardly ever leaves more behind; and what a queue was made for would be
+// scanned by every garbage collection, which on its way stops the data path.
+const initialCompletions = 1024
+
+// completionRing queues completions. It grows with the requests that the
+// connections of a queue have outstanding; that is its bound, for a request's
+// slot is not free before its completion is collected.
 type completionRing struct {
 	entries []completionEntry
 	head    uint32
@@ -20,7 +25,7 @@ type completionRing struct {
 }
 
 func newCompletionRing(capacity int) completionRing {
-	return completionRing{entries: make([]completionEntry, ringSize(capacity))}
+	return completionRing{entries: make([]completionEntry, ringSize(min(capacity, initialCompletions)))}
 }
 
 func (r *completionRing) len() int { return int(r.tail - r.head) }
