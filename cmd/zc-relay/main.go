@@ -15,8 +15,8 @@ func newCommand() *cobra.Command {
 		Use:   "zc-relay",
 		Short: "Storage zero-copy relay for BlueField",
 		Long: `zc-relay serves a remote volume to applications on the host over DOCA Comch.
-It forwards 64-byte IO messages to a target, which moves the data by one-sided
-RDMA straight between its volume and the memory of the application.`,
+It forwards 64-byte IO messages to a target; the data goes by one-sided RDMA,
+straight between the target and the memory of the application.`,
 	}
 	root.AddCommand(newRunCommand(), newConfigCommand(), newDrainCommand(), newDevicesCommand(), newDoctorCommand(), newProvidersCommand(), newStatusCommand(), newVersionCommand())
 	return root
