@@ -70,6 +70,9 @@ func (l *RelayLane) fail(err error) {
 // lane.
 func (l *RelayLane) Revoke(ctx context.Context) error {
 	return l.worker.do(ctx, func() {
+		if l.state == relayRunning {
+			l.takeLastAnswers()
+		}
 		if l.state == relayWaiting || l.state == relayRunning {
 			l.state = relayFailed
 		}
@@ -79,6 +82,19 @@ func (l *RelayLane) Revoke(ctx context.Context) error {
 		}
 		l.checkGone()
 	})
+}
+
+// lastAnswerPolls bounds the answers that are still taken before a revocation.
+const lastAnswerPolls = 64
+
+// takeLastAnswers takes what has arrived already: a target that ends in order
+// answers everything first, but says on another connection that it ends.
+func (l *RelayLane) takeLastAnswers() {
+	for range lastAnswerPolls {
+		if l.slots.inFlight() == 0 || l.dispatch.Poll() == 0 {
+			return
+		}
+	}
 }
 
 // Refuse answers every request in flight, and every further one, with code.

@@ -554,3 +554,36 @@ func TestStartNeedsReadyConnections(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAnswersThatHaveArrivedAreTakenBeforeTheRevocation(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	ctx := testContext(t)
+	r.client.send(readRequest(5))
+	m := r.target.receive(dataRole)
+	m.Type = iomsg.Result
+	// The worker is held up twice: the second time, which Revoke follows
+	// without a poll in between, the answer arrives.
+	first, second := make(chan struct{}), make(chan struct{})
+	holding := make(chan struct{})
+	engine := r.lane.worker.engine
+	engine.Do(func() { <-first })
+	engine.Do(func() { close(holding); <-second })
+	revoked := make(chan error, 1)
+	go func() { revoked <- r.lane.Revoke(ctx) }()
+	time.Sleep(20 * time.Millisecond) // for Revoke to queue up
+	close(first)
+	<-holding
+	r.target.send(dataRole, &m)
+	time.Sleep(20 * time.Millisecond) // for the answer to arrive
+	close(second)
+	if err := <-revoked; err != nil {
+		t.Fatal(err)
+	}
+	if err := r.lane.Refuse(ctx, status.Shutdown); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.answer(); got.Result != status.Success || got.UserData != 5 {
+		t.Errorf("answered with %+v", got)
+	}
+}

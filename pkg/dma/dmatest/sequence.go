@@ -62,7 +62,8 @@ func randomCalls(b *bench) {
 
 func newMachine(b *bench) *machine {
 	m := &machine{bench: b, context: dma.NewContext(), busy: make(map[*dma.Buffer]bool), jobs: make(map[uint64]machineJob)}
-	m.bytes = make([]byte, 2*machineBuffers*machineBytes)
+	m.bytes = make([]byte, 2*machineBuffers*machineBytes) // sources, then destinations
+	pattern(m.bytes[:machineBuffers*machineBytes], 1)
 	m.memory = dma.NewMemoryMap()
 	var err, err2 error
 	m.inventory, err = dma.NewInventory(machineBuffers)
@@ -135,7 +136,6 @@ func (m *machine) take(t *rapid.T) {
 	var buffer *dma.Buffer
 	var err error
 	if rapid.Bool().Draw(t, "source") {
-		pattern(m.bytes[offset:][:machineBytes], 1)
 		buffer, err = m.inventory.ByData(m.memory, offset, machineBytes)
 	} else {
 		buffer, err = m.inventory.ByAddress(m.memory, machineBuffers*machineBytes+offset, machineBytes)
