@@ -173,9 +173,11 @@ func (q *Queue) Poll(results []Result) int {
 	}
 	limit := min(len(results), pollBatch)
 	consumer := q.lane.consumer
+	// Asked first: what came before the end is found by the poll behind it.
+	running := consumer.State() == progress.Running
 	n := consumer.Poll(q.received[:limit])
 	if n == 0 {
-		return q.pollNothing(results)
+		return q.pollNothing(results, running)
 	}
 	count := 0
 	for i := range q.received[:n] {
@@ -188,8 +190,8 @@ func (q *Queue) Poll(results []Result) int {
 }
 
 // pollNothing looks for the reasons why nothing may ever come.
-func (q *Queue) pollNothing(results []Result) int {
-	if q.lane.consumer.State() != progress.Running {
+func (q *Queue) pollNothing(results []Result, running bool) int {
+	if !running {
 		q.end()
 		return q.pollEnded(results)
 	}

@@ -185,6 +185,22 @@ func (l *link) close(reason error) {
 	<-l.finished
 }
 
+// peerCloseTimeout bounds the wait for a peer that has said that it ends.
+const peerCloseTimeout = 500 * time.Millisecond
+
+// awaitPeer leaves the end of the transport to a peer that has told of it:
+// what it sent before on other ways, answers in a Comch consumer for one, can
+// be received until this side closes.
+func (l *link) awaitPeer() {
+	ctx, cancel := context.WithTimeout(context.Background(), peerCloseTimeout)
+	defer cancel()
+	for {
+		if _, err := l.transport.Receive(ctx); err != nil {
+			return
+		}
+	}
+}
+
 // finish tells the peer why, closes the transport and waits for the watch.
 func (l *link) finish() {
 	l.mu.Lock()
@@ -193,6 +209,9 @@ func (l *link) finish() {
 	l.config.Logger.Debug("control connection ended", l.describe(l.owner.Phase(), reason)...)
 	if farewell != nil {
 		l.tell(farewell)
+	}
+	if _, told := reason.(*Error); told {
+		l.awaitPeer()
 	}
 	if abort {
 		l.transport.Abort()

@@ -16,7 +16,7 @@ func (l *RelayLane) complete(role connectionRole, c *rdma.Completion) {
 		return
 	}
 	if c.Status != rdma.StatusSuccess {
-		l.fail(e.failure(c))
+		l.lose(e, c)
 		return
 	}
 	if c.Opcode == rdma.OpReceive {
@@ -24,9 +24,16 @@ func (l *RelayLane) complete(role connectionRole, c *rdma.Completion) {
 	}
 }
 
+// takesAnswers reports whether the target is listened to. What it has answered
+// before a connection of its ended counts, in whatever order the ends of two
+// connections are seen.
+func (l *RelayLane) takesAnswers() bool {
+	return l.state == relayWaiting || l.state == relayRunning || l.state == relayFailed && l.lost
+}
+
 // takeAnswer deals with one message of the target.
 func (l *RelayLane) takeAnswer(e *endpoint, c *rdma.Completion) {
-	if l.state == relayFailed || l.state == relayRefused || l.state == relayClosed {
+	if !l.takesAnswers() {
 		return
 	}
 	if err := checkMessage(e.role, c); err != nil {

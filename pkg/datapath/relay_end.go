@@ -70,7 +70,7 @@ func (l *RelayLane) fail(err error) {
 // lane.
 func (l *RelayLane) Revoke(ctx context.Context) error {
 	return l.worker.do(ctx, func() {
-		if l.state == relayRunning {
+		if l.takesAnswers() {
 			l.takeLastAnswers()
 		}
 		if l.state == relayWaiting || l.state == relayRunning {
@@ -127,9 +127,15 @@ func (l *RelayLane) Refuse(ctx context.Context, code status.Code) error {
 func (l *RelayLane) disconnected(e *endpoint, c *rdma.Completion) {
 	e.disconnected = true
 	if !e.closed {
-		l.fail(e.failure(c))
+		l.lose(e, c)
 	}
 	l.checkGone()
+}
+
+// lose fails the lane because a connection has ended.
+func (l *RelayLane) lose(e *endpoint, c *rdma.Completion) {
+	l.lost = l.lost || l.state == relayRunning
+	l.fail(e.failure(c))
 }
 
 func (l *RelayLane) checkGone() {

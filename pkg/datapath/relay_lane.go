@@ -75,6 +75,7 @@ type RelayLane struct {
 	stop      stopBarrier
 	failCode  status.Code
 	draining  bool // nothing more is taken from the client
+	lost      bool // a connection has ended, which made the lane fail
 
 	// Scratch of the worker's thread: what goes through an interface would
 	// otherwise be allocated for each message.
@@ -98,7 +99,7 @@ type relayState uint8
 const (
 	relayWaiting relayState = iota // connections are being made
 	relayRunning                   // requests are forwarded
-	relayFailed                    // nothing is forwarded, nothing is answered yet
+	relayFailed                    // nothing is forwarded, nothing is answered by the relay itself yet
 	relayRefused                   // everything is answered with failCode
 	relayClosed
 )

@@ -587,3 +587,17 @@ func TestAnswersThatHaveArrivedAreTakenBeforeTheRevocation(t *testing.T) {
 		t.Errorf("answered with %+v", got)
 	}
 }
+
+func TestAnAnswerCountsAlsoIfTheEndOfTheOtherConnectionIsSeenFirst(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	r.client.send(readRequest(5))
+	m := r.target.receive(dataRole)
+	r.target.do(func() { r.target.connections[controlRole].Close() })
+	r.expectFailure(status.ConnectionReset)
+	m.Type = iomsg.Result
+	r.target.send(dataRole, &m)
+	if got := r.answer(); got.Result != status.Success || got.UserData != 5 {
+		t.Errorf("answered with %+v", got)
+	}
+}
