@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"syscall"
 
+	"github.com/zc-relay/zc-relay/internal/prefetch"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
@@ -14,6 +15,9 @@ const (
 	// measureBatches is after how many batches TCP's segment size is read
 	// again: it can shrink when the path changes.
 	measureBatches = 256
+	// prefetchBytes is up to how large a payload is prefetched: in a longer
+	// one the processor finds out by itself what comes next.
+	prefetchBytes = 16 << 10
 )
 
 // transmitter is the sending half of a connection.
@@ -151,6 +155,8 @@ func (c *connection) addSegment() (bool, *violation) {
 		}
 		source = stable
 		b.copied += payload
+	} else if payload <= prefetchBytes {
+		prefetch.Memory(source)
 	}
 	c.addFPDU(payload, source)
 	return true, nil

@@ -1,0 +1,7 @@
+//go:build !amd64 && !arm64
+
+// Package prefetch asks the processor to bring memory into its caches.
+package prefetch
+
+// Memory does nothing on this architecture.
+func Memory([]byte) {}
