@@ -17,9 +17,9 @@ const (
 	// NoClientReceive counts answers for which the client had posted no
 	// receive. Until it does, nothing more is taken from it.
 	NoClientReceive BackPressure = iota
-	// NoTransaction counts requests that came while the answers of all
-	// transactions were still being sent.
-	NoTransaction
+	// NoAnswerRoom counts requests that came while the answers to earlier ones
+	// were still being sent.
+	NoAnswerRoom
 	// NoReadCredit counts writes whose RDMA Read was one more than the
 	// connection's read depth.
 	NoReadCredit
@@ -31,8 +31,8 @@ func (b BackPressure) String() string {
 	switch b {
 	case NoClientReceive:
 		return "client_receive"
-	case NoTransaction:
-		return "transaction"
+	case NoAnswerRoom:
+		return "answer_room"
 	case NoReadCredit:
 		return "rdma_read"
 	}

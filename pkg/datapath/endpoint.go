@@ -13,10 +13,9 @@ import (
 type workKind uint8
 
 const (
-	receiveWork  workKind = iota // a posted receive; index of its message memory
-	messageWork                  // a Send; index of the message or transaction
-	helloWork                    // the Send of a hello
-	transferWork                 // a Write or Read of data; index of the transaction
+	receiveWork  workKind = iota // a posted receive; index of its first message
+	messageWork                  // what outgoing has gathered; the position to release
+	transferWork                 // a Read of data; index of the transaction
 )
 
 const workKindShift = 56
@@ -32,16 +31,18 @@ func splitWorkID(id uint64) (workKind, uint32) {
 // replenishBatch is how many receives are posted again at once.
 const replenishBatch = 32
 
-// endpoint is one RDMA connection of a lane with its receives. It belongs to
-// the worker's thread.
+// endpoint is one RDMA connection of a lane: what it sends, and its receives.
+// It belongs to the worker's thread.
 type endpoint struct {
 	role       connectionRole
 	connection rdma.Connection
 	messages   *messageMemory
-	// firstReceive is where this endpoint's receives begin in messages, and
-	// receives is their number.
+	out        outgoing
+	// firstReceive is where this endpoint's receives begin in messages;
+	// receives is their number, receiveSize that of messages in each.
 	firstReceive uint32
 	receives     uint32
+	receiveSize  uint32
 
 	replenish      [replenishBatch]rdma.ReceiveRequest
 	replenishCount int
@@ -52,24 +53,78 @@ type endpoint struct {
 	disconnected bool // its last completion has been seen
 }
 
+// newEndpoints makes the endpoints of a lane of a depth, and the memory of
+// their messages. On either connection as many messages as the depth, its
+// hello and stop can come in Sends of their own.
+func newEndpoints(domain rdma.ProtectionDomain, depth int) (endpoints [roleCount]endpoint, messages *messageMemory, err error) {
+	capacity, receives := outgoingCapacity(depth), uint32(depth+spareMessages)
+	next := uint32(0)
+	for role := range roleCount {
+		e := &endpoints[role]
+		e.role, e.receives, e.receiveSize = role, receives, receiveSizeOf(role)
+		e.out = outgoing{first: next, mask: capacity - 1, limit: 1}
+		e.firstReceive = next + capacity
+		next = e.firstReceive + receives*e.receiveSize
+	}
+	if messages, err = newMessageMemory(domain, int(next)); err != nil {
+		return endpoints, nil, err
+	}
+	for role := range roleCount {
+		endpoints[role].messages, endpoints[role].out.memory = messages, messages
+	}
+	return endpoints, messages, nil
+}
+
+// receiveSizeOf is how many messages one Send of the peer may carry. Those on
+// control connections are rare.
+func receiveSizeOf(role connectionRole) uint32 {
+	if role == dataRole {
+		return messagesPerSend
+	}
+	return 1
+}
+
+// receive names the memory of a receive by the index of its first message.
+func (e *endpoint) receive(first uint32) rdma.ReceiveRequest {
+	local := e.messages.segment(first)
+	local.Length = e.receiveSize * iomsg.Size
+	return rdma.ReceiveRequest{ID: workID(receiveWork, first), Local: local}
+}
+
 // initialReceives are the receives to post before the connection exists.
 func (e *endpoint) initialReceives() []rdma.ReceiveRequest {
 	requests := make([]rdma.ReceiveRequest, e.receives)
 	for i := range requests {
-		index := e.firstReceive + uint32(i)
-		requests[i] = rdma.ReceiveRequest{ID: workID(receiveWork, index), Local: e.messages.segment(index)}
+		requests[i] = e.receive(e.firstReceive + uint32(i)*e.receiveSize)
 	}
 	return requests
 }
 
-// take copies a received message out and hands its receive back, in this
-// order, so that nothing that follows from the message can overtake the
-// receive.
-func (e *endpoint) take(index uint32, into *message) error {
-	*into = *e.messages.at(index)
-	e.replenish[e.replenishCount] = rdma.ReceiveRequest{
-		ID: workID(receiveWork, index), Local: e.messages.segment(index),
+// hello gathers this side's hello, which says how large a Send it takes.
+func (e *endpoint) hello() {
+	iomsg.Encode(e.out.message()[:], &iomsg.Message{Type: iomsg.Hello, IOSize: e.receiveSize * iomsg.Size})
+}
+
+// greeted takes the peer's hello.
+func (e *endpoint) greeted(m *iomsg.Message) {
+	e.ready = true
+	e.out.limit = min(max(m.IOSize/iomsg.Size, 1), messagesPerSend)
+}
+
+// received returns the index of the first message of a received Send, and
+// their number.
+func (e *endpoint) received(c *rdma.Completion) (first, count uint32, err error) {
+	_, first = splitWorkID(c.ID)
+	if c.Length == 0 || c.Length%iomsg.Size != 0 {
+		return 0, 0, status.Errorf(status.InvalidValue,
+			"%v connection: received a Send of %d bytes, which is not a number of %d-byte messages", e.role, c.Length, iomsg.Size)
 	}
+	return first, c.Length / iomsg.Size, nil
+}
+
+// giveBack hands a receive back whose messages have been copied out.
+func (e *endpoint) giveBack(first uint32) error {
+	e.replenish[e.replenishCount] = e.receive(first)
 	if e.replenishCount++; e.replenishCount == replenishBatch {
 		return e.postReceives()
 	}
@@ -91,6 +146,19 @@ func (e *endpoint) postReceives() error {
 		return fmt.Errorf("post %d receives on the %v connection: %w", len(requests), e.role, err)
 	}
 	return nil
+}
+
+// postGathered posts what has been gathered. Receives go before it: an answer
+// must not be overtaken by the receive that the next request needs.
+func (e *endpoint) postGathered() error {
+	requests := e.out.take()
+	if len(requests) == 0 {
+		return nil
+	}
+	if err := e.postReceives(); err != nil {
+		return err
+	}
+	return e.post(requests)
 }
 
 // post posts a chain of requests.
@@ -136,13 +204,4 @@ func (e *endpoint) failure(c *rdma.Completion) error {
 		return status.Errorf(status.ConnectionReset, "%v connection was closed by the peer", e.role)
 	}
 	return status.Errorf(c.Status.Code(), "%v on the %v connection failed: %v", c.Opcode, e.role, c.Status)
-}
-
-// checkMessage refuses a received message that is not an IO message.
-func checkMessage(role connectionRole, c *rdma.Completion) error {
-	if c.Length != iomsg.Size {
-		return status.Errorf(status.InvalidValue,
-			"%v connection: received a message of %d bytes instead of %d", role, c.Length, iomsg.Size)
-	}
-	return nil
 }

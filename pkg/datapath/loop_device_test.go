@@ -11,8 +11,7 @@ import (
 )
 
 // loopDevice is an RDMA device in memory, for one relay lane: whatever is sent
-// has been answered by a target when the queue is polled next, reads on the
-// data connection and everything else where it was sent.
+// has been answered by a target when the queue is polled next.
 type loopDevice struct {
 	rdma.Device // what a relay lane does not use
 	queue       *loopQueue
@@ -91,7 +90,7 @@ func (c *loopConnection) PostReceive(requests []rdma.ReceiveRequest) error {
 func (c *loopConnection) PostSend(requests []rdma.SendRequest) error {
 	for i := range requests {
 		r := &requests[i]
-		if err := c.answer(c.device.message(r.Local)); err != nil {
+		if err := c.answer(c.device.bytes(r.Local)); err != nil {
 			return err
 		}
 		if !r.Silent {
@@ -101,29 +100,25 @@ func (c *loopConnection) PostSend(requests []rdma.SendRequest) error {
 	return nil
 }
 
-func (d *loopDevice) message(s rdma.Segment) *message {
-	return (*message)(d.memory[s.Address:][:iomsg.Size])
-}
+func (d *loopDevice) bytes(s rdma.Segment) []byte { return d.memory[s.Address:][:s.Length] }
 
-// answer does what a target does with a message.
-func (c *loopConnection) answer(request *message) error {
-	on := c
-	var m iomsg.Message
-	iomsg.Decode(request[:], &m)
-	if m.Type == iomsg.Read {
-		on = c.device.connections[dataRole]
-	}
-	if on.taken == len(on.receives) {
+// answer does what a target does with the messages of a Send.
+func (c *loopConnection) answer(requests []byte) error {
+	if c.taken == len(c.receives) {
 		return status.Again
 	}
-	receive := &on.receives[on.taken]
-	on.taken++
-	answer := c.device.message(receive.Local)
-	*answer = *request
-	if m.Type.IsRequest() {
-		iomsg.TurnIntoResult(answer[:], status.Success)
+	receive := &c.receives[c.taken]
+	c.taken++
+	answers := c.device.bytes(receive.Local)[:len(requests)]
+	copy(answers, requests)
+	for rest := answers; len(rest) > 0; rest = rest[iomsg.Size:] {
+		var m iomsg.Message
+		iomsg.Decode(rest, &m)
+		if m.Type.IsRequest() {
+			iomsg.TurnIntoResult(rest, status.Success)
+		}
 	}
-	on.complete(rdma.Completion{ID: receive.ID, Opcode: rdma.OpReceive, Length: iomsg.Size})
+	c.complete(rdma.Completion{ID: receive.ID, Opcode: rdma.OpReceive, Length: uint32(len(answers))})
 	return nil
 }
 

@@ -71,7 +71,9 @@ type rdmaPeer struct {
 
 	connections [roleCount]rdma.Connection
 	received    [roleCount]chan message
-	completions chan rdma.Completion // of transfers
+	sends       [roleCount]atomic.Int64 // received, hellos included
+	takes       [roleCount]uint32       // what its hellos say
+	completions chan rdma.Completion    // of transfers
 	gone        [roleCount]chan struct{}
 	nextSend    uint32
 }
@@ -79,7 +81,10 @@ type rdmaPeer struct {
 const (
 	peerReceives = 64 // per role
 	peerSends    = 64
-	transferID   = 1 << 40 // work request id of a transfer
+	// peerReceiveSize is how many messages fit in a receive. Its hellos say
+	// so only if a test wants them to.
+	peerReceiveSize = messagesPerSend
+	transferID      = 1 << 40 // work request id of a transfer
 )
 
 func newRDMAPeer(t testing.TB, device rdma.Device) *rdmaPeer {
@@ -95,7 +100,7 @@ func newRDMAPeer(t testing.TB, device rdma.Device) *rdmaPeer {
 	if p.engine, err = progress.NewEngine(progress.Policy{}); err != nil {
 		t.Fatal(err)
 	}
-	if p.messages, err = newMessageMemory(p.domain, peerSends+2*peerReceives); err != nil {
+	if p.messages, err = newMessageMemory(p.domain, peerSends+2*peerReceives*peerReceiveSize); err != nil {
 		t.Fatal(err)
 	}
 	for role := range roleCount {
@@ -120,13 +125,19 @@ func newRDMAPeer(t testing.TB, device rdma.Device) *rdmaPeer {
 func (p *rdmaPeer) config(role connectionRole, privateData []byte) rdma.ConnectionConfig {
 	receives := make([]rdma.ReceiveRequest, peerReceives)
 	for i := range receives {
-		index := peerSends + uint32(role)*peerReceives + uint32(i)
-		receives[i] = rdma.ReceiveRequest{ID: uint64(index), Local: p.messages.segment(index)}
+		receives[i] = p.receiveAt(peerSends + (uint32(role)*peerReceives+uint32(i))*peerReceiveSize)
 	}
 	return rdma.ConnectionConfig{
 		Domain: p.domain, Queue: p.queue, Context: uint64(role), PrivateData: privateData,
 		SendRequests: 256, ReceiveRequests: peerReceives, InboundReads: 16, OutboundReads: 16, Receives: receives,
 	}
+}
+
+// receiveAt is the receive whose first message has an index.
+func (p *rdmaPeer) receiveAt(index uint32) rdma.ReceiveRequest {
+	local := p.messages.segment(index)
+	local.Length = peerReceiveSize * iomsg.Size
+	return rdma.ReceiveRequest{ID: uint64(index), Local: local}
 }
 
 // Poll implements progress.Source.
@@ -141,9 +152,12 @@ func (p *rdmaPeer) Poll() int {
 		case c.ID == transferID:
 			p.completions <- c
 		case c.Opcode == rdma.OpReceive && c.Status == rdma.StatusSuccess:
-			p.received[role] <- *p.messages.at(uint32(c.ID))
+			p.sends[role].Add(1)
+			for i := range c.Length / iomsg.Size {
+				p.received[role] <- *p.messages.at(uint32(c.ID) + i)
+			}
 			if p.connections[role] != nil {
-				_ = p.connections[role].PostReceive([]rdma.ReceiveRequest{{ID: c.ID, Local: p.messages.segment(uint32(c.ID))}})
+				_ = p.connections[role].PostReceive([]rdma.ReceiveRequest{p.receiveAt(uint32(c.ID))})
 			}
 		}
 	}
@@ -167,19 +181,29 @@ func (p *rdmaPeer) attach(role connectionRole, c rdma.Connection) {
 	p.do(func() { p.connections[role] = c })
 }
 
-// send sends one IO message.
-func (p *rdmaPeer) send(role connectionRole, m *iomsg.Message) {
-	var buf message
-	iomsg.Encode(buf[:], m)
-	p.sendBytes(role, buf[:])
+func (p *rdmaPeer) sendHello(role connectionRole) {
+	p.send(role, &iomsg.Message{Type: iomsg.Hello, IOSize: p.takes[role]})
+}
+
+// send sends IO messages in one Send.
+func (p *rdmaPeer) send(role connectionRole, messages ...*iomsg.Message) {
+	buf := make([]byte, len(messages)*iomsg.Size)
+	for i, m := range messages {
+		iomsg.Encode(buf[i*iomsg.Size:], m)
+	}
+	p.sendBytes(role, buf)
 }
 
 func (p *rdmaPeer) sendBytes(role connectionRole, b []byte) {
 	p.t.Helper()
 	p.do(func() {
+		count := uint32(len(b)+iomsg.Size-1) / iomsg.Size
+		if p.nextSend%peerSends+count > peerSends {
+			p.nextSend = 0
+		}
 		index := p.nextSend % peerSends
-		p.nextSend++
-		copy(p.messages.at(index)[:], b)
+		p.nextSend += count
+		copy(p.messages.bytes[index*iomsg.Size:], b)
 		segment := p.messages.segment(index)
 		segment.Length = uint32(len(b))
 		err := p.connections[role].PostSend([]rdma.SendRequest{{Opcode: rdma.OpSend, Local: segment}})

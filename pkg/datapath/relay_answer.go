@@ -20,7 +20,11 @@ func (l *RelayLane) complete(role connectionRole, c *rdma.Completion) {
 		return
 	}
 	if c.Opcode == rdma.OpReceive {
-		l.takeAnswer(e, c)
+		l.takeAnswers(e, c)
+		return
+	}
+	if kind, position := splitWorkID(c.ID); kind == messageWork {
+		e.out.release(position)
 	}
 }
 
@@ -31,21 +35,26 @@ func (l *RelayLane) takesAnswers() bool {
 	return l.state == relayWaiting || l.state == relayRunning || l.state == relayFailed && l.lost
 }
 
-// takeAnswer deals with one message of the target.
-func (l *RelayLane) takeAnswer(e *endpoint, c *rdma.Completion) {
+// takeAnswers deals with the messages of one Send of the target.
+func (l *RelayLane) takeAnswers(e *endpoint, c *rdma.Completion) {
 	if !l.takesAnswers() {
 		return
 	}
-	if err := checkMessage(e.role, c); err != nil {
+	first, count, err := e.received(c)
+	if err != nil {
 		l.fail(err)
 		return
 	}
-	_, index := splitWorkID(c.ID)
-	var answer message
-	if err := e.take(index, &answer); err != nil {
-		l.fail(err)
-		return
+	for i := first; i < first+count && l.takesAnswers(); i++ {
+		l.takeAnswer(e, l.messages.at(i))
 	}
+	if err := e.giveBack(first); err != nil {
+		l.fail(err)
+	}
+}
+
+// takeAnswer deals with one message of the target.
+func (l *RelayLane) takeAnswer(e *endpoint, answer *message) {
 	var m iomsg.Message
 	iomsg.Decode(answer[:], &m)
 	switch {
@@ -65,7 +74,7 @@ func (l *RelayLane) takeHello(e *endpoint, m *iomsg.Message) {
 		l.fail(status.Errorf(status.Unexpected, "target answered the hello on the %v connection with type %d", e.role, uint32(m.Type)))
 		return
 	}
-	e.ready = true
+	e.greeted(m)
 	l.tellReady(e.role, nil)
 }
 

@@ -23,7 +23,7 @@ func (l *RelayLane) Poll() int {
 		}
 	}
 	n := 0
-	if !l.draining {
+	if !l.draining && l.hasRoom() {
 		n = l.config.Consumer.Poll(l.received[:])
 	}
 	if n > 0 {
@@ -38,6 +38,21 @@ func (l *RelayLane) Poll() int {
 	}
 	l.flushAnswers()
 	return work + n
+}
+
+// hasRoom reports whether there is room for the messages of all that the
+// client may ask for: those of requests that have been answered may still wait
+// for a completion.
+func (l *RelayLane) hasRoom() bool {
+	if l.state != relayRunning {
+		return true // nothing is sent
+	}
+	for role := range roleCount {
+		if l.endpoints[role].out.room() <= uint32(l.slots.room()) {
+			return false
+		}
+	}
+	return true
 }
 
 // takeRequest copies one request out of the client's reach, hands its receive
@@ -105,33 +120,28 @@ func (l *RelayLane) forward(request *message, m *iomsg.Message) {
 	}
 	l.counters.take()
 	iomsg.StampTag(request[:], index, l.slots.slots[index].generation)
-	batch := &l.batches[roleOf(m.Type)]
+	role := roleOf(m.Type)
+	out := &l.endpoints[role].out
 	if m.Type == iomsg.Write && l.staging.Length > 0 {
 		iomsg.SetFlags(request[:], iomsg.Pushed)
-		l.push(batch.next(), index, m)
+		l.push(out.transfer(m.IOSize), index, m)
 	}
-	*l.messages.at(index) = *request
-	l.send(batch.next(), index)
+	*out.message() = *request
+	if out.full() {
+		l.post(role)
+	}
 }
 
 // push writes the data of a write into the target's staging buffer of the
 // slot: the request that follows it on the same connection finds it there,
 // and the target need not fetch it, which would take another round trip.
 func (l *RelayLane) push(r *rdma.SendRequest, index uint32, m *iomsg.Message) {
-	r.ID, r.Opcode, r.Silent = workID(transferWork, index), rdma.OpWrite, true
+	r.Opcode = rdma.OpWrite
 	r.Local = l.export
 	r.Local.Address += m.RequesterOffset
 	r.Local.Length = m.IOSize
 	r.RemoteKey = l.staging.Key
 	r.RemoteAddress = l.staging.Base + uint64(index)*uint64(l.config.BufferSize)
-}
-
-// send sends the message of a slot. A slot's message is used again only after
-// the target has answered it, so its Send needs no completion of its own.
-func (l *RelayLane) send(r *rdma.SendRequest, index uint32) {
-	r.ID, r.Opcode, r.Silent = workID(messageWork, index), rdma.OpSend, true
-	r.Local = l.messages.segment(index)
-	r.RemoteKey, r.RemoteAddress = 0, 0
 }
 
 func (l *RelayLane) takeStop(request *message) {
@@ -150,33 +160,30 @@ func (l *RelayLane) passStop() {
 		return
 	}
 	l.stop.passed = true
-	index := l.stopMessage()
-	*l.messages.at(index) = l.stop.message
-	l.send(l.batches[controlRole].next(), index)
-	l.sendBatch(controlRole)
+	*l.endpoints[controlRole].out.message() = l.stop.message
+	l.post(controlRole)
+	l.endpoints[controlRole].flush()
 }
 
 // sendRequests sends what the requests of a poll have caused.
 func (l *RelayLane) sendRequests() {
 	l.inFlight.Store(int64(l.slots.inFlight()))
 	for role := range roleCount {
-		l.sendBatch(role)
+		l.post(role)
+		l.endpoints[role].flush()
 	}
 	l.passStop()
 }
 
-// sendBatch sends a batch to the target. Its last request stands for all:
-// when it has completed, their places in the send queue are free again.
-func (l *RelayLane) sendBatch(role connectionRole) {
-	requests := l.batches[role].take()
-	if len(requests) == 0 || l.state != relayRunning {
-		return // or the batch ended the lane; the slots are answered later
-	}
-	requests[len(requests)-1].Silent = false
+// post posts what has been gathered for the target, unless the lane has ended:
+// its slots are answered later.
+func (l *RelayLane) post(role connectionRole) {
 	e := &l.endpoints[role]
-	if err := e.post(requests); err != nil {
-		l.fail(err)
+	if l.state > relayRunning {
+		e.out.take()
 		return
 	}
-	e.flush()
+	if err := e.postGathered(); err != nil {
+		l.fail(err)
+	}
 }

@@ -56,8 +56,8 @@ func RelayConsumerConfig(depth int) comch.ConsumerConfig {
 
 // RelayLane is the relay's side of a queue: it forwards a client's requests
 // from Comch to the target, and the target's answers back. It also writes the
-// data of writes into the target's staging, if the target lets it. Its methods are for the control plane and may
-// be called by any goroutine, one at a time.
+// data of writes into the target's staging, if the target lets it. Its methods
+// are for the control plane and may be called by any goroutine, one at a time.
 type RelayLane struct {
 	worker   *Worker
 	dispatch *dispatcher
@@ -80,7 +80,6 @@ type RelayLane struct {
 	// Scratch of the worker's thread: what goes through an interface would
 	// otherwise be allocated for each message.
 	request       message
-	batches       [roleCount]requestBatch
 	received      [comchBatch]comch.Received
 	unflushed     bool // answers were sent to the client since the last flush
 	consumerArmed bool
@@ -116,32 +115,21 @@ type stopBarrier struct {
 // NewRelayLane makes a lane on its worker and posts the receives for the
 // client's requests. Close releases it, the consumer and the producer.
 func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, error) {
-	depth := uint32(config.Depth)
 	l := &RelayLane{
 		worker: config.Worker, config: config, counters: countersOf(config.Counters, config.Queue, config.Worker), slots: newRelaySlots(config.Depth),
 		outbox:  newMessageQueue(config.Depth + comchBatch + spareMessages),
 		ready:   [roleCount]chan error{make(chan error, 1), make(chan error, 1)},
 		stopped: make(chan struct{}), gone: make(chan struct{}),
 	}
-	// Outgoing: one message per slot, then stop and the two hellos. Incoming:
-	// up to depth answers and two more on either connection.
-	outgoing, incoming := depth+spareMessages, depth+spareMessages
-	messages, err := newMessageMemory(config.Domain, int(outgoing+2*incoming))
-	if err != nil {
+	var err error
+	if l.endpoints, l.messages, err = newEndpoints(config.Domain, config.Depth); err != nil {
 		return nil, fmt.Errorf("create relay lane: %w", err)
 	}
-	l.messages = messages
-	for role := range roleCount {
-		l.endpoints[role] = endpoint{
-			role: role, messages: messages, receives: incoming,
-			firstReceive: outgoing + uint32(role)*incoming,
-		}
-	}
 	if err := l.postConsumerReceives(); err != nil {
-		return nil, errors.Join(fmt.Errorf("create relay lane: %w", err), messages.close())
+		return nil, errors.Join(fmt.Errorf("create relay lane: %w", err), l.messages.close())
 	}
 	if err := l.attach(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("create relay lane: %w", err), messages.close())
+		return nil, errors.Join(fmt.Errorf("create relay lane: %w", err), l.messages.close())
 	}
 	return l, nil
 }
@@ -174,13 +162,6 @@ func (l *RelayLane) attach(ctx context.Context) error {
 		engine.Add(l)
 	})
 	return errors.Join(err, failed)
-}
-
-// stopMessage and helloMessage are the places of messages that have no slot.
-func (l *RelayLane) stopMessage() uint32 { return uint32(l.config.Depth) }
-
-func (l *RelayLane) helloMessage(role connectionRole) uint32 {
-	return uint32(l.config.Depth) + 1 + uint32(role)
 }
 
 // LaneConnection says how to make one of a lane's connections.
@@ -249,15 +230,8 @@ func (l *RelayLane) greet(role connectionRole, connection rdma.Connection, stagi
 		l.tellReady(role, status.Errorf(status.ConnectionReset, "the session has ended"))
 		return
 	}
-	index := l.helloMessage(role)
-	iomsg.Encode(l.messages.at(index)[:], &iomsg.Message{Type: iomsg.Hello})
-	err := e.post([]rdma.SendRequest{{
-		ID: workID(helloWork, index), Opcode: rdma.OpSend, Local: l.messages.segment(index),
-	}})
-	if err != nil {
-		l.fail(err)
-		return
-	}
+	e.hello()
+	l.post(role)
 	e.flush()
 }
 

@@ -37,10 +37,17 @@ type relayRig struct {
 	counters CounterSet
 }
 
-func newRelayRig(t *testing.T) *relayRig { return newRelayRigWith(t, false) }
+// relayRigOptions say what the target of a rig offers.
+type relayRigOptions struct {
+	staging bool
+	// takes is the size in bytes of the Sends that the target takes on its
+	// data connection, as its hello says; 0 says nothing.
+	takes uint32
+}
 
-// newRelayRigWith makes a rig whose target offers staging, or does not.
-func newRelayRigWith(t *testing.T, staging bool) *relayRig {
+func newRelayRig(t *testing.T) *relayRig { return newRelayRigWith(t, relayRigOptions{}) }
+
+func newRelayRigWith(t *testing.T, options relayRigOptions) *relayRig {
 	t.Helper()
 	ctx := testContext(t)
 	device := openDevice(t)
@@ -66,7 +73,8 @@ func newRelayRigWith(t *testing.T, staging bool) *relayRig {
 	}
 	t.Cleanup(r.close)
 	r.target = newRDMAPeer(t, device)
-	if staging {
+	r.target.takes[dataRole] = options.takes
+	if options.staging {
 		registered, content := r.target.register(testDepth*testBufferSize, memory.LocalWrite|memory.RemoteWrite)
 		r.staging, r.offered = content, RemoteMemory{Key: registered.RemoteKey(), Base: registered.Base(), Length: registered.Len()}
 	}
@@ -100,7 +108,7 @@ func (r *relayRig) connect(ctx context.Context, device rdma.Device) {
 			if m := r.target.receive(role); m.Type != iomsg.Hello {
 				r.t.Errorf("the first message on the %v connection is of type %v", role, m.Type)
 			}
-			r.target.send(role, &iomsg.Message{Type: iomsg.Hello})
+			r.target.sendHello(role)
 		}()
 		err := r.lane.Connect(ctx, LaneConnection{Remote: listener.Address(), InboundReads: 8, Data: role == dataRole, Staging: r.offered})
 		if err != nil {
@@ -354,7 +362,7 @@ func writeRequest(userData uint64) *iomsg.Message {
 }
 
 func TestTheDataOfAWriteIsInItsSlotsBufferBeforeTheRequest(t *testing.T) {
-	r := newRelayRigWith(t, true)
+	r := newRelayRigWith(t, relayRigOptions{staging: true})
 	r.start()
 	for round := range byte(3 * testDepth) {
 		content := r.region.Bytes()[8192:][:4096]

@@ -29,6 +29,9 @@ func newRelaySlots(depth int) relaySlots {
 	return s
 }
 
+// room is how many requests can be claimed a slot for.
+func (s *relaySlots) room() int { return len(s.free) }
+
 func (s *relaySlots) inFlight() int { return len(s.slots) - len(s.free) }
 
 // claim takes a free slot for a request; ok is false if there is none.

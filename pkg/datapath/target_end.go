@@ -39,14 +39,12 @@ func (l *TargetLane) complete(role connectionRole, c *rdma.Completion) {
 		return
 	}
 	if c.Opcode == rdma.OpReceive {
-		l.takeRequest(e, c)
+		l.takeRequests(e, c)
 		return
 	}
 	switch kind, index := splitWorkID(c.ID); kind {
 	case messageWork:
-		if index != l.stopMessage() {
-			l.sent(index)
-		}
+		l.sent(e, index)
 	case transferWork:
 		l.fetched(index)
 	}
@@ -65,6 +63,7 @@ func (l *TargetLane) finish() {
 	l.answerStop()
 	for role := range roleCount {
 		e := &l.endpoints[role]
+		l.post(e)
 		if err := e.postReceives(); err != nil {
 			l.fail(err)
 		}
@@ -83,12 +82,7 @@ func (l *TargetLane) answerStop() {
 		return
 	}
 	l.stopping = false
-	index := l.stopMessage()
-	*l.messages.at(index) = l.stop
-	l.chain[0] = rdma.SendRequest{ID: workID(messageWork, index), Opcode: rdma.OpSend, Local: l.messages.segment(index)}
-	if err := l.endpoints[controlRole].post(l.chain[:1]); err != nil {
-		l.fail(err)
-	}
+	*l.endpoints[controlRole].out.message() = l.stop
 }
 
 // Start takes requests from now on. Both connections must be ready.

@@ -65,20 +65,18 @@ type TargetLane struct {
 	messages  *messageMemory
 	staging   staging
 
-	transactions []transaction
-	free         []uint32
-	answering    int          // transactions not yet answered
-	submitted    int          // volume requests under way
-	backlog      messageQueue // requests for which there is no transaction yet
-	slotsInUse   []bool       // by requests that have not been answered
+	transactions []transaction // by slot
+	answering    int           // transactions not yet answered
+	submitted    int           // volume requests under way
+	backlog      messageQueue  // requests for whose answers there is no room yet
 	waitRead     fifo
 	reads        int // RDMA Reads under way
 	maxReads     int
 
 	completed [volumeBatch]*volume.Request
-	// chain is scratch of the worker's thread: what goes through an interface
-	// would otherwise be allocated for each message.
-	chain    [2]rdma.SendRequest
+	// fetching is scratch of the worker's thread: what goes through an
+	// interface would otherwise be allocated for each Read.
+	fetching [1]rdma.SendRequest
 	nowNs    int64
 	state    targetState
 	started  bool // requests are taken
@@ -103,21 +101,15 @@ const (
 
 // NewTargetLane makes a lane on its worker, without connections.
 func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, error) {
-	// A transaction ends with the completion of its answer's Send, which may
-	// be seen after the next request, so there are twice as many as requests.
-	// Even those run out while sends wait behind a long RDMA Read; what
-	// comes then goes to the backlog.
-	count := 2*config.Depth + spareMessages
 	l := &TargetLane{
 		worker: config.Worker, config: config, info: config.Volume.Info(),
 		counters:     countersOf(config.Counters, config.Queue, config.Worker),
-		transactions: make([]transaction, count), free: make([]uint32, count),
-		backlog: newMessageQueue(config.Depth), slotsInUse: make([]bool, config.Depth), waitRead: newFIFO(count), maxReads: 1,
+		transactions: make([]transaction, config.Depth), backlog: newMessageQueue(config.Depth),
+		waitRead: newFIFO(config.Depth), maxReads: 1,
 		ready:   [roleCount]chan error{make(chan error, 1), make(chan error, 1)},
 		drained: make(chan struct{}),
 	}
 	for i := range l.transactions {
-		l.free[i] = uint32(count - 1 - i)
 		l.transactions[i].request.UserData = uint64(i)
 	}
 	if err := l.allocate(); err != nil {
@@ -130,19 +122,9 @@ func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, e
 }
 
 func (l *TargetLane) allocate() error {
-	// Outgoing: one message per transaction, the answer to stop and two
-	// hellos. Incoming: up to depth requests on either connection, its hello,
-	// and stop.
-	outgoing, incoming := uint32(len(l.transactions))+spareMessages, uint32(l.config.Depth)+spareMessages
-	messages, err := newMessageMemory(l.config.Domain, int(outgoing+uint32(roleCount)*incoming))
-	if err != nil {
+	var err error
+	if l.endpoints, l.messages, err = newEndpoints(l.config.Domain, l.config.Depth); err != nil {
 		return err
-	}
-	l.messages = messages
-	first := outgoing
-	for role := range roleCount {
-		l.endpoints[role] = endpoint{role: role, messages: messages, firstReceive: first, receives: incoming}
-		first += incoming
 	}
 	if l.staging, err = newStaging(l.config.Domain, l.config.Depth, l.config.BufferSize); err != nil {
 		return err
@@ -188,12 +170,6 @@ func (l *TargetLane) attach(ctx context.Context) error {
 	return errors.Join(err, failed)
 }
 
-func (l *TargetLane) stopMessage() uint32 { return uint32(len(l.transactions)) }
-
-func (l *TargetLane) helloMessage(role connectionRole) uint32 {
-	return l.stopMessage() + 1 + uint32(role)
-}
-
 // Staging is where the relay may put the data of writes ahead of their
 // requests: for each slot a buffer of the buffer size.
 func (l *TargetLane) Staging() RemoteMemory { return l.staging.remote() }
@@ -203,7 +179,7 @@ func (l *TargetLane) Staging() RemoteMemory { return l.staging.remote() }
 // see Ready.
 func (l *TargetLane) Accept(ctx context.Context, request rdma.Request, data bool, outboundReads int) error {
 	role := controlRole
-	sends := len(l.transactions) + spareMessages
+	sends := 2 * (l.config.Depth + spareMessages)
 	if data {
 		role = dataRole
 		sends = 4*l.config.Depth + 2*spareMessages // Write and Send for each, and the Reads

@@ -116,10 +116,11 @@ type targetRig struct {
 	counters CounterSet
 }
 
-func newTargetRig(t *testing.T) *targetRig { return makeTargetRig(t, true) }
+func newTargetRig(t *testing.T) *targetRig { return makeTargetRig(t, true, 0) }
 
 // makeTargetRig makes a lane with both connections and starts it if told to.
-func makeTargetRig(t *testing.T, start bool) *targetRig {
+// The relay takes Sends of takes bytes on its data connection; 0 says nothing.
+func makeTargetRig(t *testing.T, start bool, takes uint32) *targetRig {
 	t.Helper()
 	ctx := testContext(t)
 	device := openDevice(t)
@@ -130,6 +131,7 @@ func makeTargetRig(t *testing.T, start bool) *targetRig {
 	r.volume.lane = &slowLane{volume: r.volume, bell: newDoorbell(t)}
 	worker := startWorker(t)
 	r.relay = newRDMAPeer(t, device)
+	r.relay.takes[dataRole] = takes
 	export, content := r.relay.register(testExport, memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite)
 	r.client = content
 	var err error
@@ -175,7 +177,7 @@ func (r *targetRig) connect(ctx context.Context, device rdma.Device, start bool)
 		if err := <-accepted; err != nil {
 			r.t.Fatal(err)
 		}
-		r.relay.send(role, &iomsg.Message{Type: iomsg.Hello})
+		r.relay.sendHello(role)
 		if m := r.relay.receive(role); m.Type != iomsg.Hello {
 			r.t.Fatalf("hello on the %v connection is answered with %v", role, m.Type)
 		}
@@ -405,13 +407,13 @@ func TestAPushBeyondTheStagingEndsTheConnection(t *testing.T) {
 }
 
 func TestRequestsBeforeTheStartEndTheLane(t *testing.T) {
-	r := makeTargetRig(t, false)
+	r := makeTargetRig(t, false, 0)
 	r.relay.send(dataRole, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
 	r.expectFailure(status.BadState)
 }
 
 func TestALaneStartsOnlyWithBothConnections(t *testing.T) {
-	r := makeTargetRig(t, false)
+	r := makeTargetRig(t, false, 0)
 	if err := r.lane.Revoke(testContext(t)); err != nil {
 		t.Fatal(err)
 	}

@@ -8,30 +8,34 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// transaction is a request of the relay until the Send of its answer has
-// completed.
+// transaction is a request of the relay until it is answered.
 type transaction struct {
+	inUse   bool
 	message message // as received, becomes the answer
 	ioType  iomsg.Type
 	ioSize  uint32
 	remote  uint64 // address in the client's memory
-	slot    uint32
 	startNs int64
 	request volume.Request
 }
 
+// takeRequests deals with the messages of one Send of the relay.
+func (l *TargetLane) takeRequests(e *endpoint, c *rdma.Completion) {
+	first, count, err := e.received(c)
+	if err != nil {
+		l.fail(err)
+		return
+	}
+	for i := first; i < first+count && l.state == targetServing; i++ {
+		l.takeRequest(e, l.messages.at(i))
+	}
+	if err := e.giveBack(first); err != nil {
+		l.fail(err)
+	}
+}
+
 // takeRequest deals with one message of the relay.
-func (l *TargetLane) takeRequest(e *endpoint, c *rdma.Completion) {
-	if err := checkMessage(e.role, c); err != nil {
-		l.fail(err)
-		return
-	}
-	_, index := splitWorkID(c.ID)
-	var request message
-	if err := e.take(index, &request); err != nil {
-		l.fail(err)
-		return
-	}
+func (l *TargetLane) takeRequest(e *endpoint, request *message) {
 	var m iomsg.Message
 	iomsg.Decode(request[:], &m)
 	switch {
@@ -43,21 +47,29 @@ func (l *TargetLane) takeRequest(e *endpoint, c *rdma.Completion) {
 		l.fail(status.Errorf(status.Unexpected, "relay sent a message of type %d on the %v connection, out of order", uint32(m.Type), e.role))
 	case m.Type == iomsg.Stop:
 		l.stopping = true
-		l.stop = request
+		l.stop = *request
 	case l.answering+l.backlog.count >= l.config.Depth:
 		l.fail(status.Errorf(status.Full, "relay sent more than the agreed %d requests", l.config.Depth))
-	case m.Slot >= uint32(l.config.Depth) || l.slotsInUse[m.Slot]:
+	case m.Slot >= uint32(l.config.Depth) || l.transactions[m.Slot].inUse:
 		l.fail(status.Errorf(status.Unexpected, "relay sent a request in slot %d, which does not exist or is in use", m.Slot))
-	case len(l.free) == 0:
-		l.slotsInUse[m.Slot] = true
+	case !l.hasRoom(e.role):
+		l.transactions[m.Slot].inUse = true
 		l.counters.take()
-		l.counters.pressed(NoTransaction)
-		l.backlog.push(&request) // has room for the depth
+		l.counters.pressed(NoAnswerRoom)
+		l.backlog.push(request) // has room for the depth
 	default:
-		l.slotsInUse[m.Slot] = true
+		l.transactions[m.Slot].inUse = true
 		l.counters.take()
-		l.begin(&request, &m)
+		l.begin(request, &m)
 	}
+}
+
+// hasRoom reports whether the answer of one more request fits, besides those
+// of all that are under way and the one to stop. Answers stay until their Send
+// has completed, which may be seen after the next request, or after many where
+// Sends wait behind a long RDMA Read.
+func (l *TargetLane) hasRoom(role connectionRole) bool {
+	return int(l.endpoints[role].out.room()) > l.answering+1
 }
 
 func (l *TargetLane) takeHello(e *endpoint, m *iomsg.Message) {
@@ -65,7 +77,7 @@ func (l *TargetLane) takeHello(e *endpoint, m *iomsg.Message) {
 		l.fail(status.Errorf(status.Unexpected, "relay began the %v connection with a message of type %d instead of hello", e.role, uint32(m.Type)))
 		return
 	}
-	e.ready = true
+	e.greeted(m)
 	if e.connection == nil {
 		l.hello[e.role] = true // answered by adopt
 		return
@@ -74,27 +86,18 @@ func (l *TargetLane) takeHello(e *endpoint, m *iomsg.Message) {
 }
 
 func (l *TargetLane) answerHello(e *endpoint) {
-	index := l.helloMessage(e.role)
-	iomsg.Encode(l.messages.at(index)[:], &iomsg.Message{Type: iomsg.Hello})
-	err := e.post([]rdma.SendRequest{{
-		ID: workID(helloWork, index), Opcode: rdma.OpSend, Local: l.messages.segment(index),
-	}})
-	if err != nil {
-		l.fail(err)
-		return
-	}
+	e.hello()
+	l.post(e)
 	l.tellReady(e.role, nil)
 }
 
-// begin gives a request a transaction and starts it.
+// begin starts the transaction of a request's slot.
 func (l *TargetLane) begin(request *message, m *iomsg.Message) {
-	n := len(l.free)
-	index := l.free[n-1]
-	l.free = l.free[:n-1]
+	index := m.Slot
 	l.answering++
 	t := &l.transactions[index]
 	t.message, t.ioType, t.ioSize, t.startNs = *request, m.Type, m.IOSize, l.now()
-	t.slot, t.remote = m.Slot, l.config.Export.Base+m.RequesterOffset
+	t.remote = l.config.Export.Base + m.RequesterOffset
 	t.request.Offset, t.request.Length = m.StorageOffset, uint64(m.IOSize)
 	t.request.ForceUnitAccess = m.Flags&iomsg.FUA != 0
 	t.request.Buffer = nil
@@ -162,7 +165,7 @@ func (l *TargetLane) start(index uint32, t *transaction, pushed bool) {
 		return
 	}
 	if t.ioType.MovesData() {
-		t.request.Buffer = l.staging.bytes(t.slot, t.ioSize)
+		t.request.Buffer = l.staging.bytes(index, t.ioSize)
 	}
 	if t.ioType == iomsg.Write && !pushed {
 		l.fetch(index)

@@ -8,9 +8,8 @@ import (
 )
 
 // fetch reads the data of a write that was not pushed from the client's
-// memory. Reads beyond the
-// agreed depth wait here and not in the send queue, where they would hold up
-// everything behind them.
+// memory. Reads beyond the agreed depth wait here and not in the send queue,
+// where they would hold up everything behind them.
 func (l *TargetLane) fetch(index uint32) {
 	if l.reads >= l.maxReads {
 		l.counters.pressed(NoReadCredit)
@@ -18,13 +17,13 @@ func (l *TargetLane) fetch(index uint32) {
 		return
 	}
 	t := &l.transactions[index]
-	l.chain[0] = rdma.SendRequest{
+	l.fetching[0] = rdma.SendRequest{
 		ID: workID(transferWork, index), Opcode: rdma.OpRead,
-		Local:         l.staging.segment(t.slot, t.ioSize),
+		Local:         l.staging.segment(index, t.ioSize),
 		RemoteAddress: t.remote, RemoteKey: l.config.Export.Key,
 	}
 	l.reads++
-	if err := l.endpoints[dataRole].post(l.chain[:1]); err != nil {
+	if err := l.endpoints[dataRole].post(l.fetching[:]); err != nil {
 		l.fail(err)
 	}
 }
@@ -35,15 +34,10 @@ func (l *TargetLane) fetch(index uint32) {
 // slot's staging buffer may be used again.
 func (l *TargetLane) sendData(index uint32, source rdma.Segment) {
 	t := &l.transactions[index]
-	l.prepareAnswer(index, status.Success)
-	l.chain[0] = rdma.SendRequest{
-		ID: workID(transferWork, index), Opcode: rdma.OpWrite, Silent: true, Local: source,
-		RemoteAddress: t.remote, RemoteKey: l.config.Export.Key,
-	}
-	l.chain[1] = rdma.SendRequest{ID: workID(messageWork, index), Opcode: rdma.OpSend, Local: l.messages.segment(index)}
-	if err := l.endpoints[dataRole].post(l.chain[:]); err != nil {
-		l.fail(err)
-	}
+	r := l.endpoints[dataRole].out.transfer(t.ioSize)
+	r.Opcode, r.Local = rdma.OpWrite, source
+	r.RemoteAddress, r.RemoteKey = t.remote, l.config.Export.Key
+	l.answer(index, status.Success)
 }
 
 // submit hands a transaction to the volume.
@@ -81,39 +75,46 @@ func (l *TargetLane) afterVolume(index uint32, request *volume.Request) {
 		return
 	}
 	if t.ioType == iomsg.Read {
-		l.sendData(index, l.staging.segment(t.slot, t.ioSize))
+		l.sendData(index, l.staging.segment(index, t.ioSize))
 		return
 	}
 	l.answer(index, status.Success)
 }
 
-// answer sends the outcome of a transaction that sends no data.
+// answer ends a transaction with its outcome, which is sent behind the data,
+// if there is any, with others.
 func (l *TargetLane) answer(index uint32, code status.Code) {
-	l.prepareAnswer(index, code)
-	l.chain[0] = rdma.SendRequest{ID: workID(messageWork, index), Opcode: rdma.OpSend, Local: l.messages.segment(index)}
-	if err := l.endpoints[roleOf(l.transactions[index].ioType)].post(l.chain[:1]); err != nil {
+	t := &l.transactions[index]
+	e := &l.endpoints[roleOf(t.ioType)]
+	m := e.out.message()
+	*m = t.message
+	iomsg.TurnIntoResult(m[:], code)
+	t.inUse = false
+	l.answering--
+	l.counters.answer(t.ioType, code, t.ioSize, l.now()-t.startNs)
+	if e.out.full() {
+		l.post(e)
+	}
+}
+
+// post posts what has been gathered for the relay.
+func (l *TargetLane) post(e *endpoint) {
+	if err := e.postGathered(); err != nil {
 		l.fail(err)
 	}
 }
 
-func (l *TargetLane) prepareAnswer(index uint32, code status.Code) {
-	t := &l.transactions[index]
-	iomsg.TurnIntoResult(t.message[:], code)
-	*l.messages.at(index) = t.message
-	l.answering--
-	l.slotsInUse[t.slot] = false
-	l.counters.answer(t.ioType, code, t.ioSize, l.now()-t.startNs)
-}
-
-// sent ends a transaction: its answer is on its way and nothing refers to its
-// memory any more.
-func (l *TargetLane) sent(index uint32) {
-	l.free = append(l.free, index)
-	if !l.backlog.empty() {
+// sent goes on when Sends have completed: there is room for more answers.
+func (l *TargetLane) sent(e *endpoint, position uint32) {
+	e.out.release(position)
+	for !l.backlog.empty() {
+		var m iomsg.Message
+		iomsg.Decode(l.backlog.first()[:], &m)
+		if !l.hasRoom(roleOf(m.Type)) {
+			return
+		}
 		request := *l.backlog.first()
 		l.backlog.pop()
-		var m iomsg.Message
-		iomsg.Decode(request[:], &m)
 		l.begin(&request, &m)
 	}
 }

@@ -10,6 +10,10 @@ const (
 	// beside the copying of so much, and while the next batch is made the peer
 	// can work on this one.
 	batchBytes = 64 << 10
+	// smallBytes is up to how large a payload is added to a batch that is
+	// long enough: the message that tells of the data before it should not
+	// wait for the next system call.
+	smallBytes = 2 << 10
 	// stableBytes is the copy of sources that may change while they are summed
 	// and sent. Only connections with CRCs have one.
 	stableBytes = 2 * batchBytes
@@ -47,8 +51,11 @@ func (b *batch) reset() {
 
 // hasRoom tells whether one more FPDU fits in any case.
 func (b *batch) hasRoom() bool {
-	return b.gather.count <= maxVectors-3 && b.used <= scratchBytes-maxFrameBytes && b.gather.bytes < batchBytes
+	return b.gather.count <= maxVectors-3 && b.used <= scratchBytes-maxFrameBytes
 }
+
+// takes tells whether a payload is to be added.
+func (b *batch) takes(payload int) bool { return b.gather.bytes < batchBytes || payload <= smallBytes }
 
 // frame is empty scratch to append to.
 func (b *batch) frame() []byte { return b.scratch[b.used:b.used] }

@@ -136,6 +136,9 @@ func (c *connection) addSegment() (bool, *violation) {
 	if payload <= inlineBytes {
 		return true, c.addInline(payload)
 	}
+	if !b.takes(payload) {
+		return false, nil
+	}
 	copied := c.useCRC && (m.region.untrusted || !c.stableSource)
 	if copied {
 		if b.copied+payload > len(b.stable) {
