@@ -241,9 +241,10 @@ func (h *host) takeChunks(ctx context.Context, s *sink, window *memory.Region) (
 			if err := s.write(m, window.Bytes()[s.plan.slot(m.chunk):][:m.length]); err != nil {
 				return end{}, err
 			}
-			if err := h.peer.send(ctx, released{chunk: m.chunk}); err != nil {
+			err := h.peer.send(ctx, released{chunk: m.chunk})
+			if err != nil && !errors.Is(err, status.ConnectionReset) {
 				return end{}, err
-			}
+			} // why the DPU has gone is still to be received
 		case end:
 			return m, nil
 		default:
