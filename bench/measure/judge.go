@@ -34,6 +34,7 @@ func (r *runner) judge() {
 		usual.Condition = ""
 		switch w.Condition {
 		case besideLarge:
+			usual.Condition = alone
 			r.compare(c, d.Find(system, usual), suite.P99, atMostBesideLarge, true)
 		case withCollections:
 			r.compare(c, d.Find(system, usual), suite.P999, atMostCollecting, true)

@@ -79,6 +79,7 @@ func (o *runOptions) run(ctx context.Context, log io.Writer, body func(*runner) 
 // measure runs all workloads, over and over, each beside what it is held
 // against, and verifies every configuration of the chain once.
 func (r *runner) measure(workloads []suite.Workload, idle bool) error {
+	workloads = inRounds(workloads)
 	for repetition := range r.options.repetitions {
 		for i, w := range workloads {
 			fmt.Fprintf(r.log, "%d/%d %3d/%d %s", repetition+1, r.options.repetitions, i+1, len(workloads), w)

@@ -19,6 +19,7 @@ const (
 
 // How cases name what else goes on.
 const (
+	alone           = "alone" // what besideLarge is held against
 	besideLarge     = "beside a queue of 128KiB reads"
 	withCollections = "with forced garbage collections"
 )
@@ -81,12 +82,32 @@ var series = map[string][]axes{
 	"large":       {baseAxes().with(bothRandom, sizes(128*size.KiB), depths(32))},
 	"queues":      {baseAxes().with(func(a *axes) { a.queues = []int{2, 4} })},
 	"sessions":    sessionAxes(),
-	"neighbour":   {baseAxes().with(func(a *axes) { a.conditions = []string{"", besideLarge} })},
+	"neighbour":   {baseAxes().with(func(a *axes) { a.conditions = []string{alone, besideLarge} })},
 	"collections": {baseAxes().with(depths(1, 32), func(a *axes) { a.conditions = []string{"", withCollections} })},
 	"file":        {baseAxes().with(bothRandom, func(a *axes) { a.volumes = []string{memoryVolume, fileVolume, directVolume} })},
 	"poll":        {baseAxes().with(depths(1, 32), func(a *axes) { a.polls = []string{"busy", "event"} })},
 	"crc":         {baseAxes().with(sizes(4*size.KiB, 128*size.KiB), bothRandom, func(a *axes) { a.crc = []bool{false, true} })},
 	idleSeries:    {},
+}
+
+// neighbourRounds is how often a repetition measures alone and beside another,
+// by turns. The kernel places the threads anew for each initiator, and on few
+// cores the tail depends on that more than on anything else.
+const neighbourRounds = 5
+
+// inRounds has all workloads in a row that belong to neighbours come
+// neighbourRounds times.
+func inRounds(workloads []suite.Workload) []suite.Workload {
+	neighbours := func(w suite.Workload) bool { return w.Condition == alone || w.Condition == besideLarge }
+	first := slices.IndexFunc(workloads, neighbours)
+	if first < 0 {
+		return workloads
+	}
+	end := first
+	for end < len(workloads) && neighbours(workloads[end]) {
+		end++
+	}
+	return slices.Concat(workloads[:first], slices.Repeat(workloads[first:end], neighbourRounds), workloads[end:])
 }
 
 // idleSeries has no workloads: see runner.measureIdle.
