@@ -23,6 +23,7 @@ type completionQueue struct {
 	spare   []*connection
 	staging []byte
 	holds   holds
+	company company
 
 	// alarm says that another thread has something for this one: connections
 	// in the inbox, or aborted ones.

@@ -3,6 +3,7 @@ package iwarp
 import (
 	"math"
 	"net/netip"
+	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -21,6 +22,9 @@ type device struct {
 	options Options
 	table   *memoryTable
 	uses    useCount // protection domains, completion queues, listeners
+	// mover is the domain, which is to say the session, that has moved bytes
+	// last.
+	mover atomic.Pointer[protectionDomain]
 }
 
 // Capabilities implements rdma.Device.

@@ -14,6 +14,7 @@ func (q *completionQueue) Poll(completions []rdma.Completion) int {
 
 // progress drives all connections once.
 func (q *completionQueue) progress() {
+	q.giveWay()
 	if q.alarm.Load() {
 		q.answer()
 	}

@@ -31,7 +31,7 @@ const (
 // receive reads and processes what has arrived, until there is no more or the
 // turn is over. What is left keeps the socket readable.
 func (c *connection) receive() {
-	for done := 0; done < receiveBudget; {
+	for done := 0; done < c.queue.turnBytes(receiveBudget); {
 		n, wanted, err := c.receiveOnce()
 		if c.phase != phaseOpen {
 			return
@@ -55,12 +55,14 @@ func (c *connection) receive() {
 func (c *connection) receiveOnce() (n, wanted int, err errno) {
 	r := &c.receiver
 	staging := c.queue.staging[:r.ahead()]
+	large := r.stage == stagePayload && r.left >= directBytes
 	// With CRCs everything is staged: what is summed must be out of the reach
 	// of whoever else can write to the memory.
-	if !c.useCRC && r.stage == stagePayload && r.left >= directBytes && r.region != nil {
+	if !c.useCRC && large && r.region != nil {
 		return c.receiveDirect(staging)
 	}
 	if n, err = c.socket.receive(staging); n > 0 {
+		c.moved(n, large)
 		c.process(staging[:n])
 	}
 	return n, len(staging), err
@@ -81,6 +83,7 @@ func (c *connection) receiveDirect(staging []byte) (n, wanted int, err errno) {
 	if n == 0 {
 		return 0, 1, err
 	}
+	c.moved(n, true)
 	placed := min(n, len(target))
 	r.placed(placed)
 	c.process(staging[:n-placed])

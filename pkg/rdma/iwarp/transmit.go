@@ -64,7 +64,7 @@ func (c *connection) transmit() {
 	if t.held || t.blocked {
 		return
 	}
-	for sent := 0; sent < transmitBudget; {
+	for sent := 0; sent < c.queue.turnBytes(transmitBudget); {
 		if t.batch.empty() {
 			v := c.compose()
 			c.queue.holds.release()
@@ -190,6 +190,7 @@ func (c *connection) addFPDU(payload int, source []byte) {
 	header := m.appendHeader(b.frame(), payload)
 	b.addFrame(header)
 	b.addPayload(source)
+	b.large = b.large || payload >= directBytes
 	pad := padLength(len(header) - lengthBytes + payload)
 	trailer := append(b.frame(), zeroTrailer[:pad]...)
 	var crc uint32
@@ -214,7 +215,10 @@ func (c *connection) sendBatch() int {
 		c.sendFailed(err)
 		return 0
 	}
-	b.gather.advance(n)
+	if n > 0 {
+		c.moved(n, b.large)
+		b.gather.advance(n)
+	}
 	if !b.empty() {
 		b.torn = b.torn || n > 0
 		c.queue.block(c)

@@ -1,0 +1,118 @@
+package iwarp
+
+import (
+	"io"
+	"net"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+)
+
+// accept makes an established connection whose client is the test.
+func (p *party) accept(config rdma.ConnectionConfig) (*connection, *net.TCPConn) {
+	p.Helper()
+	client := p.dial()
+	request := mpaFrame{revision: 2, enhanced: true, inboundReads: 2, outboundReads: 2}
+	if _, err := client.Write(request.append(nil, mpaRequestKey)); err != nil {
+		p.Fatal(err)
+	}
+	accepted, err := p.listener.Accept(contextFor(p.T))
+	if err != nil {
+		p.Fatal(err)
+	}
+	handle, err := accepted.Accept(contextFor(p.T), config)
+	if err != nil {
+		p.Fatal(err)
+	}
+	if _, err := io.ReadFull(client, make([]byte, mpaHeaderBytes+enhancedBytes)); err != nil {
+		p.Fatal(err)
+	}
+	return handle.(*connection), client
+}
+
+// say has the client send a frame, and the connection receive it.
+func (p *party) say(c *connection, client io.Writer) {
+	p.Helper()
+	if _, err := client.Write(appendZeroWrite(nil, false)); err != nil {
+		p.Fatal(err)
+	}
+	for c.queue.device.mover.Load() != c.domain {
+		c.queue.Poll(nil)
+	}
+}
+
+func TestATurnIsShorterInCompany(t *testing.T) {
+	const size = 1 << 20
+	p := newParty(t, Options{SendBufferBytes: 2 * size, ReceiveBufferBytes: 2 * size})
+	c, client := p.accept(p.config)
+	domain := p.config.Domain.(*protectionDomain)
+	region, err := domain.Register(memory.Wrap(make([]byte, size)), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := p.device.NewProtectionDomain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := p.config
+	config.Domain = other
+	neighbour, itsClient := p.accept(config)
+	p.say(c, client)
+	go func() { _, _ = io.Copy(io.Discard, client) }()
+
+	turn := func() uint32 {
+		write := rdma.SendRequest{
+			Opcode: rdma.OpWrite, Local: rdma.Segment{Key: region.LocalKey(), Address: region.Base(), Length: size},
+		}
+		if err := c.PostSend([]rdma.SendRequest{write}); err != nil {
+			t.Fatal(err)
+		}
+		c.Flush()
+		moved := size - c.transmitter.message.left
+		for c.sends.sent != c.sends.tail {
+			c.queue.Poll(nil)
+		}
+		c.queue.Poll(make([]rdma.Completion, 1))
+		return moved
+	}
+	if n := turn(); n <= companyTurnBytes+batchBytes {
+		t.Errorf("without company a turn sends %d bytes", n)
+	}
+	p.say(neighbour, itsClient)
+	if n := turn(); n == 0 || n > companyTurnBytes+batchBytes {
+		t.Errorf("in company a turn sends %d bytes", n)
+	}
+	p.closeAll([]*connection{c, neighbour})
+}
+
+func TestOnlyLargePayloadsBesideOtherSessionsGiveTheCoreAway(t *testing.T) {
+	d := &device{}
+	first, second := &completionQueue{device: d}, &completionQueue{device: d}
+	c := &connection{queue: first, domain: &protectionDomain{}}
+	neighbour := &connection{queue: second, domain: &protectionDomain{}}
+	given := func(c *connection, rounds int, large bool) (count int) {
+		for range rounds {
+			c.moved(yieldBytes, large)
+			if c.queue.company.due() {
+				count++
+			}
+		}
+		return count
+	}
+	if n := given(c, 1000, true); n != 0 {
+		t.Errorf("a session alone gave its core away %d times", n)
+	}
+	if n := given(neighbour, 1000, false); n != 0 {
+		t.Errorf("small payloads gave their core away %d times", n)
+	}
+	if n := given(c, 1000, true); n != companyYields {
+		t.Errorf("the core was given away %d times after the last sign of company", n)
+	}
+	for range companyYields {
+		given(neighbour, 1, false)
+		if n := given(c, 10, true); n != 10 {
+			t.Fatalf("beside another session the core was given away %d times of 10", n)
+		}
+	}
+}
