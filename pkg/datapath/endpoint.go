@@ -57,13 +57,14 @@ type endpoint struct {
 // their messages. On either connection as many messages as the depth, its
 // hello and stop can come in Sends of their own.
 func newEndpoints(domain rdma.ProtectionDomain, depth int) (endpoints [roleCount]endpoint, messages *messageMemory, err error) {
-	capacity, receives := outgoingCapacity(depth), uint32(depth+spareMessages)
+	receives := uint32(depth + spareMessages)
 	next := uint32(0)
 	for role := range roleCount {
 		e := &endpoints[role]
 		e.role, e.receives, e.receiveSize = role, receives, receiveSizeOf(role)
-		e.out = outgoing{first: next, mask: capacity - 1, limit: 1}
-		e.firstReceive = next + capacity
+		var size uint32
+		e.out, size = newOutgoing(next, depth)
+		e.firstReceive = next + size
 		next = e.firstReceive + receives*e.receiveSize
 	}
 	if messages, err = newMessageMemory(domain, int(next)); err != nil {
@@ -122,7 +123,7 @@ func (e *endpoint) received(c *rdma.Completion) (first, count uint32, err error)
 	return first, c.Length / iomsg.Size, nil
 }
 
-// giveBack hands a receive back whose messages have been copied out.
+// giveBack hands a receive back whose messages have been dealt with.
 func (e *endpoint) giveBack(first uint32) error {
 	e.replenish[e.replenishCount] = e.receive(first)
 	if e.replenishCount++; e.replenishCount == replenishBatch {

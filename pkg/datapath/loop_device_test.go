@@ -56,6 +56,14 @@ type loopQueue struct {
 	rdma.CompletionQueue // a benchmark does not sleep
 	completions          []rdma.Completion
 	head                 int
+	withheld             []rdma.Completion // of Sends, while withhold is set
+	withhold             bool
+}
+
+// deliver hands out the completions of Sends that were withheld.
+func (q *loopQueue) deliver() {
+	q.completions = append(q.completions, q.withheld...)
+	q.withheld, q.withhold = nil, false
 }
 
 func (q *loopQueue) Descriptor() int { return -1 }
@@ -124,7 +132,12 @@ func (c *loopConnection) answer(requests []byte) error {
 
 func (c *loopConnection) complete(completion rdma.Completion) {
 	completion.Context = c.context
-	c.device.queue.completions = append(c.device.queue.completions, completion)
+	q := c.device.queue
+	if q.withhold && completion.Opcode == rdma.OpSend {
+		q.withheld = append(q.withheld, completion)
+		return
+	}
+	q.completions = append(q.completions, completion)
 }
 
 func (c *loopConnection) Flush()     {}

@@ -28,7 +28,9 @@ const (
 type outgoing struct {
 	memory *messageMemory
 	first  uint32 // index in memory of the ring
-	mask   uint32 // capacity of the ring - 1; it is a power of two
+	mask   uint32 // size of the ring - 1; the size is a power of two
+	// capacity is how many messages may be in the ring: the size rounds up.
+	capacity uint32
 	// Positions in the ring, counting up for ever: messages from head to sent
 	// wait for a completion, those from sent to tail for their Send.
 	head, sent, tail uint32
@@ -39,15 +41,30 @@ type outgoing struct {
 	count    int
 }
 
-// outgoingCapacity is the size of the ring for a depth: as many messages again
-// as can be unanswered may wait for the completion of their Send, which is
-// often seen after the answer.
-func outgoingCapacity(depth int) uint32 {
-	return 1 << bits.Len32(uint32(2*depth+spareMessages-1))
+// outgoingCapacity is how many messages may be on their way for a depth: as
+// many again as can be unanswered may wait for the completion of their Send,
+// which is often seen after the answer.
+func outgoingCapacity(depth int) uint32 { return uint32(2*depth + spareMessages) }
+
+// sendRequests is how many work requests a connection must take at a time:
+// each message may have a Send, and a transfer ahead of it, of its own. An RDMA
+// Read belongs to a request whose answer is yet to come.
+func sendRequests(depth int) int { return 2 * int(outgoingCapacity(depth)) }
+
+// newOutgoing makes the sending side for a depth. Its ring begins at the
+// message with index first, and takes size messages of memory. The peer takes
+// one message in a Send until its hello says more.
+func newOutgoing(first uint32, depth int) (o outgoing, size uint32) {
+	capacity := outgoingCapacity(depth)
+	size = 1 << bits.Len32(capacity-1)
+	return outgoing{first: first, mask: size - 1, capacity: capacity, limit: 1}, size
 }
 
+// waiting is how many messages wait for the completion of their Send.
+func (o *outgoing) waiting() uint32 { return o.tail - o.head }
+
 // room is how many messages fit.
-func (o *outgoing) room() uint32 { return o.mask + 1 - (o.tail - o.head) }
+func (o *outgoing) room() uint32 { return o.capacity - o.waiting() }
 
 // full reports that a message, or the transfer ahead of it, may not fit: what
 // is gathered has to be taken first.

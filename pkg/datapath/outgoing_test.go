@@ -13,6 +13,7 @@ import (
 // gatherer is an outgoing with a model of what must come out of it.
 type gatherer struct {
 	*rapid.T
+	depth     int
 	device    *loopDevice // whose memory holds the messages
 	out       outgoing
 	next      uint64 // number of the next message, which is its content
@@ -20,22 +21,24 @@ type gatherer struct {
 	transfers int    // gathered
 	posted    int    // of them
 	ids       []uint64
+	counts    []int // work requests of the posts that have not completed
 }
 
 func newGatherer(t *rapid.T, depth int) *gatherer {
-	g := &gatherer{T: t, device: newLoopDevice()}
+	g := &gatherer{T: t, depth: depth, device: newLoopDevice()}
 	const before = 3 // messages of others
-	capacity := outgoingCapacity(depth)
-	if capacity < uint32(2*depth+spareMessages) {
-		t.Fatalf("a ring for depth %d holds %d messages", depth, capacity)
-	}
+	out, size := newOutgoing(before, depth)
 	domain, _ := g.device.NewProtectionDomain()
-	messages, err := newMessageMemory(domain, before+int(capacity))
+	messages, err := newMessageMemory(domain, before+int(size))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = messages.close() })
-	g.out = outgoing{memory: messages, first: before, mask: capacity - 1, limit: 1}
+	g.out = out
+	g.out.memory = messages
+	if g.out.room() != uint32(2*depth+spareMessages) || g.out.room() > size {
+		t.Fatalf("there is room for %d messages at depth %d, in a ring of %d", g.out.room(), depth, size)
+	}
 	return g
 }
 
@@ -87,7 +90,18 @@ func (g *gatherer) post() {
 	}
 	if len(requests) > 0 {
 		g.ids = append(g.ids, requests[len(requests)-1].ID)
+		g.counts = append(g.counts, len(requests))
 	}
+	if outstanding := sum(g.counts); outstanding > sendRequests(g.depth) {
+		g.Fatalf("%d work requests are outstanding at depth %d, which takes %d", outstanding, g.depth, sendRequests(g.depth))
+	}
+}
+
+func sum(counts []int) (total int) {
+	for _, n := range counts {
+		total += n
+	}
+	return total
 }
 
 func (g *gatherer) checkSend(r *rdma.SendRequest) {
@@ -111,9 +125,9 @@ func (g *gatherer) complete() {
 	if kind != messageWork {
 		g.Fatalf("a post completes as kind %d", kind)
 	}
-	g.ids = g.ids[1:]
+	g.ids, g.counts = g.ids[1:], g.counts[1:]
 	g.out.release(position)
-	if len(g.ids) == 0 && g.out.room() != g.out.mask+1-uint32(g.next-g.seen) {
+	if len(g.ids) == 0 && g.out.room() != g.out.capacity-uint32(g.next-g.seen) {
 		g.Fatalf("room for %d messages when all have been sent", g.out.room())
 	}
 }

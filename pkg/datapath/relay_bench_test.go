@@ -45,9 +45,10 @@ func benchmarkRelayForward(b *testing.B, depth int) {
 // forwardRig is a relay lane between a client and a target that are driven by
 // the same thread.
 type forwardRig struct {
-	b        *testing.B
+	b        testing.TB
 	worker   *Worker
 	lane     *RelayLane
+	queue    *loopQueue
 	producer comch.Producer // of the client
 	consumer comch.Consumer
 	request  message
@@ -55,9 +56,10 @@ type forwardRig struct {
 	next     uint64
 }
 
-func newForwardRig(b *testing.B, depth int) *forwardRig {
+func newForwardRig(b testing.TB, depth int) *forwardRig {
 	r := &forwardRig{b: b, received: make([]comch.Received, comchBatch)}
 	device := newLoopDevice()
+	r.queue = device.queue
 	r.startWorker()
 	client, server := connectEmulated(b)
 	relayConsumer := newConsumer(b, server, RelayConsumerConfig(depth))
@@ -157,7 +159,7 @@ func (r *forwardRig) close() {
 	}
 }
 
-func newConsumer(b *testing.B, c comch.Connection, config comch.ConsumerConfig) comch.Consumer {
+func newConsumer(b testing.TB, c comch.Connection, config comch.ConsumerConfig) comch.Consumer {
 	b.Helper()
 	consumer, err := c.NewConsumer(testContext(b), config)
 	if err != nil {
@@ -166,7 +168,7 @@ func newConsumer(b *testing.B, c comch.Connection, config comch.ConsumerConfig) 
 	return consumer
 }
 
-func newProducer(b *testing.B, c comch.Connection, to comch.ConsumerID) comch.Producer {
+func newProducer(b testing.TB, c comch.Connection, to comch.ConsumerID) comch.Producer {
 	b.Helper()
 	producer, err := c.NewProducer(testContext(b), to)
 	if err != nil {
@@ -176,7 +178,7 @@ func newProducer(b *testing.B, c comch.Connection, to comch.ConsumerID) comch.Pr
 }
 
 // connectEmulated makes both ends of a Comch connection in this process.
-func connectEmulated(b *testing.B) (client, server comch.Connection) {
+func connectEmulated(b testing.TB) (client, server comch.Connection) {
 	b.Helper()
 	ctx := testContext(b)
 	provider := emulated.New(emulated.Options{Directory: b.TempDir()})

@@ -179,7 +179,7 @@ func (l *RelayLane) sendRequests() {
 // its slots are answered later.
 func (l *RelayLane) post(role connectionRole) {
 	e := &l.endpoints[role]
-	if l.state > relayRunning {
+	if l.state != relayWaiting && l.state != relayRunning {
 		e.out.take()
 		return
 	}

@@ -192,9 +192,7 @@ func (l *RelayLane) Connect(ctx context.Context, config LaneConnection) error {
 	connection, err := l.config.Device.Connect(ctx, config.Remote, rdma.ConnectionConfig{
 		Domain: l.config.Domain, Queue: l.dispatch.queue, Context: l.place.context(role),
 		PrivateData: config.PrivateData, Source: config.Source,
-		// Twice the depth: requests whose answer came before their own
-		// completion. Twice that: the data of a write comes before it.
-		SendRequests: 4*l.config.Depth + spareMessages, ReceiveRequests: int(e.receives),
+		SendRequests: sendRequests(l.config.Depth), ReceiveRequests: int(e.receives),
 		InboundReads: config.InboundReads, Receives: e.initialReceives(),
 	})
 	if err != nil {

@@ -16,7 +16,10 @@ func (l *RelayLane) producerWaiter() progress.Waiter { return relayProducerWaite
 // serves reports whether the lane deals with its client at all.
 func (l *RelayLane) serves() bool { return l.state == relayRunning || l.state == relayRefused }
 
-func (l *RelayLane) takesRequests() bool { return l.serves() && !l.draining && l.outbox.empty() }
+// takesRequests reports whether a request of the client would be taken now.
+func (l *RelayLane) takesRequests() bool {
+	return l.serves() && !l.draining && l.outbox.empty() && l.hasRoom()
+}
 
 // Descriptor implements progress.Waiter.
 func (w relayConsumerWaiter) Descriptor() int { return w.config.Consumer.Descriptor() }

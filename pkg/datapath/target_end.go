@@ -70,7 +70,8 @@ func (l *TargetLane) finish() {
 		e.flush()
 	}
 	l.nowNs = 0
-	l.inFlight.Store(int64(l.answering + l.backlog.count))
+	waiting := l.endpoints[dataRole].out.waiting() + l.endpoints[controlRole].out.waiting()
+	l.inFlight.Store(int64(l.answering+l.backlog.count) + int64(waiting))
 	l.counters.publish()
 	l.checkDrained()
 }
@@ -81,7 +82,7 @@ func (l *TargetLane) answerStop() {
 	if !l.stopping || l.answering > 0 || !l.backlog.empty() || l.state != targetServing {
 		return
 	}
-	l.stopping = false
+	l.stopping, l.stopped = false, true
 	*l.endpoints[controlRole].out.message() = l.stop
 }
 
@@ -106,7 +107,8 @@ func (l *TargetLane) Drain(ctx context.Context) error {
 	return l.worker.do(ctx, func() { l.draining = true })
 }
 
-// InFlight is how many requests have not been answered yet, for observers.
+// InFlight is how many requests have not been answered yet, or have answers
+// that have not left, for observers.
 func (l *TargetLane) InFlight() int { return int(l.inFlight.Load()) }
 
 func (l *TargetLane) fail(err error) {

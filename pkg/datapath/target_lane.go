@@ -81,7 +81,8 @@ type TargetLane struct {
 	state    targetState
 	started  bool // requests are taken
 	draining bool // new requests are refused
-	stopping bool
+	stopping bool // a stop has come and is yet to be answered
+	stopped  bool // it has been answered: nothing more may come
 	stop     message
 	hello    [roleCount]bool // arrived before the connection was attached
 
@@ -179,15 +180,13 @@ func (l *TargetLane) Staging() RemoteMemory { return l.staging.remote() }
 // see Ready.
 func (l *TargetLane) Accept(ctx context.Context, request rdma.Request, data bool, outboundReads int) error {
 	role := controlRole
-	sends := 2 * (l.config.Depth + spareMessages)
 	if data {
 		role = dataRole
-		sends = 4*l.config.Depth + 2*spareMessages // Write and Send for each, and the Reads
 	}
 	e := &l.endpoints[role]
 	connection, err := request.Accept(ctx, rdma.ConnectionConfig{
 		Domain: l.config.Domain, Queue: l.dispatch.queue, Context: l.place.context(role),
-		SendRequests: sends, ReceiveRequests: int(e.receives),
+		SendRequests: sendRequests(l.config.Depth), ReceiveRequests: int(e.receives),
 		OutboundReads: outboundReads, Receives: e.initialReceives(),
 	})
 	if err != nil {

@@ -43,7 +43,7 @@ func (l *TargetLane) takeRequest(e *endpoint, request *message) {
 		l.takeHello(e, &m)
 	case !l.started:
 		l.fail(status.Errorf(status.BadState, "relay sent a message of type %d before start storage", uint32(m.Type)))
-	case e.role != roleOf(m.Type) || l.stopping:
+	case e.role != roleOf(m.Type) || l.stopping || l.stopped:
 		l.fail(status.Errorf(status.Unexpected, "relay sent a message of type %d on the %v connection, out of order", uint32(m.Type), e.role))
 	case m.Type == iomsg.Stop:
 		l.stopping = true
@@ -56,7 +56,9 @@ func (l *TargetLane) takeRequest(e *endpoint, request *message) {
 		l.transactions[m.Slot].inUse = true
 		l.counters.take()
 		l.counters.pressed(NoAnswerRoom)
-		l.backlog.push(request) // has room for the depth
+		if !l.backlog.push(request) {
+			panic("datapath: more requests wait than the depth")
+		}
 	default:
 		l.transactions[m.Slot].inUse = true
 		l.counters.take()

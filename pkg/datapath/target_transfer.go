@@ -97,8 +97,12 @@ func (l *TargetLane) answer(index uint32, code status.Code) {
 	}
 }
 
-// post posts what has been gathered for the relay.
+// post posts what has been gathered for the relay, unless the lane has failed.
 func (l *TargetLane) post(e *endpoint) {
+	if l.state != targetServing {
+		e.out.take()
+		return
+	}
 	if err := e.postGathered(); err != nil {
 		l.fail(err)
 	}
@@ -107,7 +111,7 @@ func (l *TargetLane) post(e *endpoint) {
 // sent goes on when Sends have completed: there is room for more answers.
 func (l *TargetLane) sent(e *endpoint, position uint32) {
 	e.out.release(position)
-	for !l.backlog.empty() {
+	for l.state == targetServing && !l.backlog.empty() {
 		var m iomsg.Message
 		iomsg.Decode(l.backlog.first()[:], &m)
 		if !l.hasRoom(roleOf(m.Type)) {
