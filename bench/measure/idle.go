@@ -121,8 +121,9 @@ func readOne(engine *progress.Engine, q *client.Queue) error {
 	}
 	q.Flush()
 	results := make([]client.Result, 1)
-	for q.Poll(results) == 0 {
-		engine.Idle(engine.Progress())
+	for polled := 0; polled == 0; {
+		polled = q.Poll(results)
+		engine.Idle(polled + engine.Progress())
 	}
 	if results[0].Code != status.Success {
 		return fmt.Errorf("read: %w", results[0].Code)
