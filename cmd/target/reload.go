@@ -3,10 +3,7 @@ package main
 import (
 	"fmt"
 
-	"go.uber.org/zap"
-
 	"github.com/zc-relay/zc-relay/internal/config"
-	"github.com/zc-relay/zc-relay/internal/logging"
 	"github.com/zc-relay/zc-relay/internal/service"
 )
 
@@ -25,19 +22,7 @@ func (r *reloader) reload() error {
 	if err != nil {
 		return fmt.Errorf("the configuration stays as it was: %w", err)
 	}
-	for _, change := range config.TargetChanges(r.applied, c) {
-		if change.Reload != config.Restart {
-			r.env.Log.Info("changed", zap.Stringer("key", change), zap.Stringer("effect", change.Reload))
-		}
-	}
-	for _, change := range config.TargetChanges(r.started, c) {
-		if change.Reload == config.Restart {
-			r.env.Log.Warn("needs a restart", zap.Stringer("key", change))
-		}
-	}
-	if level, err := logging.ParseLevel(c.Log.Level); err == nil {
-		r.env.LogLevel.SetLevel(level)
-	}
+	r.env.Reloaded(config.TargetChanges(r.applied, c), config.TargetChanges(r.started, c), c.Log)
 	r.applied = c
 	return nil
 }

@@ -4,10 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"go.uber.org/zap"
-
 	"github.com/zc-relay/zc-relay/internal/config"
-	"github.com/zc-relay/zc-relay/internal/logging"
 	"github.com/zc-relay/zc-relay/internal/service"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 )
@@ -32,19 +29,7 @@ func (r *reloader) reload(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the configuration stays as it was: %w", err)
 	}
-	for _, change := range config.RelayChanges(r.applied, c) {
-		if change.Reload != config.Restart {
-			r.env.Log.Info("changed", zap.Stringer("key", change), zap.Stringer("effect", change.Reload))
-		}
-	}
-	for _, change := range config.RelayChanges(r.started, c) {
-		if change.Reload == config.Restart {
-			r.env.Log.Warn("needs a restart", zap.Stringer("key", change))
-		}
-	}
-	if level, err := logging.ParseLevel(c.Log.Level); err == nil {
-		r.env.LogLevel.SetLevel(level)
-	}
+	r.env.Reloaded(config.RelayChanges(r.applied, c), config.RelayChanges(r.started, c), c.Log)
 	r.applied = c
 	return r.relay.Reconfigure(ctx, settings)
 }

@@ -34,8 +34,8 @@ func RunDPU(ctx context.Context, config Config) (result Result, err error) {
 	if err != nil {
 		return Result{}, program.CannotConnect(err)
 	}
-	d := &dpu{config: &config, peer: newPeer(connection, "host", &config), own: own, device: device, begun: time.Now()}
-	return d.run(ctx)
+	d := &dpu{side: side{config: &config, peer: newPeer(connection, "host", &config), own: own, begun: time.Now()}, device: device}
+	return d.run(ctx, d.copy, d.copyOriginal)
 }
 
 // openDevice opens the DMA device, and fits chunks to what it can copy.
@@ -77,25 +77,8 @@ func accept(ctx context.Context, config *Config) (comch.Connection, error) {
 }
 
 type dpu struct {
-	config *Config
-	peer   *peer
-	own    *input // nil if the host has the file
+	side
 	device dma.Device
-	begun  time.Time
-}
-
-func (d *dpu) run(ctx context.Context) (result Result, err error) {
-	farewell := d.peer.farewell
-	defer func() { d.peer.close(err, farewell) }()
-	if d.config.Original {
-		farewell = originalFarewell(d.peer)
-		result, err = d.copyOriginal(ctx)
-	} else {
-		d.peer.keepAlive(ctx)
-		result, err = d.copy(ctx)
-	}
-	result.Duration = time.Since(d.begun)
-	return result, cause(ctx, err)
 }
 
 func (d *dpu) copy(ctx context.Context) (Result, error) {

@@ -35,8 +35,8 @@ func RunHost(ctx context.Context, config Config) (Result, error) {
 	if err != nil {
 		return Result{}, program.CannotConnect(err)
 	}
-	h := &host{config: &config, peer: newPeer(connection, "DPU", &config), own: own, begun: time.Now()}
-	return h.run(ctx)
+	h := &host{side{config: &config, peer: newPeer(connection, "DPU", &config), own: own, begun: time.Now()}}
+	return h.run(ctx, h.copy, h.copyOriginal)
 }
 
 // connect waits for a DPU that listens.
@@ -59,26 +59,7 @@ func connect(ctx context.Context, config *Config) (comch.Connection, error) {
 	}
 }
 
-type host struct {
-	config *Config
-	peer   *peer
-	own    *input // nil if the DPU has the file
-	begun  time.Time
-}
-
-func (h *host) run(ctx context.Context) (result Result, err error) {
-	farewell := h.peer.farewell
-	defer func() { h.peer.close(err, farewell) }()
-	if h.config.Original {
-		farewell = originalFarewell(h.peer)
-		result, err = h.copyOriginal(ctx)
-	} else {
-		h.peer.keepAlive(ctx)
-		result, err = h.copy(ctx)
-	}
-	result.Duration = time.Since(h.begun)
-	return result, cause(ctx, err)
-}
+type host struct{ side }
 
 func (h *host) copy(ctx context.Context) (Result, error) {
 	p, err := h.negotiate(ctx)
