@@ -2,19 +2,14 @@ package bench
 
 import (
 	"bytes"
-	"flag"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/zc-relay/zc-relay/internal/goldentest"
 	"github.com/zc-relay/zc-relay/internal/program/report"
 	"github.com/zc-relay/zc-relay/internal/program/report/schematest"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // exampleReport has a value in every field.
 func exampleReport() *Report {
@@ -56,30 +51,13 @@ func emptyReport() *Report {
 	return r
 }
 
-func checkGolden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if difference := cmp.Diff(string(want), string(got)); difference != "" {
-		t.Errorf("%s has changed; names and units must not, fields may be added:\n%s", name, difference)
-	}
-}
-
 func TestTheShapeOfTheDocumentIsKept(t *testing.T) {
 	for name, r := range map[string]*Report{"report.json": exampleReport(), "empty.json": emptyReport()} {
 		var document bytes.Buffer
 		if err := report.WriteJSON(&document, r); err != nil {
 			t.Fatal(err)
 		}
-		checkGolden(t, name, document.Bytes())
+		goldentest.Check(t, filepath.Join("testdata", name), document.Bytes())
 	}
 }
 
@@ -88,7 +66,7 @@ func TestTheTextTellsTheSame(t *testing.T) {
 	if err := exampleReport().WriteText(&text); err != nil {
 		t.Fatal(err)
 	}
-	checkGolden(t, "report.txt", text.Bytes())
+	goldentest.Check(t, filepath.Join("testdata", "report.txt"), text.Bytes())
 }
 
 // schemaPath is the schema that users are given.

@@ -2,17 +2,15 @@ package config
 
 import (
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
-)
 
-var update = flag.Bool("update", false, "write the golden files anew")
+	"github.com/zc-relay/zc-relay/internal/goldentest"
+)
 
 // TestWhatIsSaidOfWrongConfigurations compares with files that people read
 // when they change: each line has to tell somebody what to do.
@@ -42,26 +40,10 @@ func TestWhatIsSaidOfWrongConfigurations(t *testing.T) {
 				said.WriteString(err.Error() + "\n\n")
 			}
 			t.Chdir(workingDirectory)
-			compareGolden(t, filepath.Join("testdata", name+".golden"), said.String())
+			goldentest.Check(t, filepath.Join("testdata", name+".golden"), []byte(said.String()))
 		})
 	}
 }
 
 // workingDirectory is where the tests begin.
 var workingDirectory, _ = os.Getwd()
-
-func compareGolden(t *testing.T, file, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-update writes it anew):\n%s", file, diff)
-	}
-}

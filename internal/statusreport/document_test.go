@@ -2,20 +2,16 @@ package statusreport
 
 import (
 	"bytes"
-	"flag"
-	"os"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/zc-relay/zc-relay/internal/goldentest"
 	"github.com/zc-relay/zc-relay/internal/program/report/schematest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 const schemaPath = "../../docs/status.schema.json"
 
@@ -95,18 +91,6 @@ func TestTheTextSaysWhatTheDocumentDoes(t *testing.T) {
 		if err := d.WriteText(&text); err != nil {
 			t.Fatal(err)
 		}
-		path := "testdata/" + name
-		if *update {
-			if err := os.WriteFile(path, text.Bytes(), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), text.String()); diff != "" {
-			t.Errorf("%s (-update replaces it):\n%s", name, diff)
-		}
+		goldentest.Check(t, "testdata/"+name, text.Bytes())
 	}
 }

@@ -3,7 +3,6 @@ package compare
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"io"
 	"os"
 	"path/filepath"
@@ -11,15 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/zc-relay/zc-relay/internal/bench"
 	"github.com/zc-relay/zc-relay/internal/bench/suite"
+	"github.com/zc-relay/zc-relay/internal/goldentest"
 	"github.com/zc-relay/zc-relay/internal/program/report"
 	"github.com/zc-relay/zc-relay/internal/program/report/schematest"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 var randomRead = suite.Workload{
 	Pattern: bench.RandomRead, BlockSize: 4096, QueueDepth: 32, Queues: 1, Sessions: 1, Poll: "adaptive", Volume: "memory",
@@ -75,19 +71,7 @@ func checkGolden(t *testing.T, name string, form func(io.Writer) error) {
 	if err := form(&got); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if difference := cmp.Diff(string(want), got.String()); difference != "" {
-		t.Errorf("%s has changed:\n%s", name, difference)
-	}
+	goldentest.Check(t, filepath.Join("testdata", name), got.Bytes())
 }
 
 func TestBothFormsOfTheReportAreKept(t *testing.T) {

@@ -2,24 +2,19 @@ package suite_test
 
 import (
 	"bytes"
-	"flag"
 	"io"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/zc-relay/zc-relay/internal/bench"
 	"github.com/zc-relay/zc-relay/internal/bench/suite"
+	"github.com/zc-relay/zc-relay/internal/goldentest"
 	"github.com/zc-relay/zc-relay/internal/program/report"
 	"github.com/zc-relay/zc-relay/internal/program/report/schematest"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 func workload(pattern bench.Pattern, blockSize uint32, depth int) suite.Workload {
 	return suite.Workload{
@@ -78,19 +73,7 @@ func checkGolden(t *testing.T, name string, print func(io.Writer) error) {
 	if err := print(&got); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if difference := cmp.Diff(string(want), got.String()); difference != "" {
-		t.Errorf("%s has changed:\n%s", name, difference)
-	}
+	goldentest.Check(t, filepath.Join("testdata", name), got.Bytes())
 }
 
 func TestEveryFormOfTheDocumentIsKept(t *testing.T) {
