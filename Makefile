@@ -45,7 +45,7 @@ test-siw: ## Test iWARP against the Linux kernel's own, in a small VM (Debian, Q
 	test/siw/run.sh
 
 # Packages whose unit tests also run on arm64.
-ARM64_PACKAGES := ./pkg/iomsg ./pkg/controlmsg ./pkg/rdma/iwarp ./pkg/comch/emulated ./pkg/dma/software
+ARM64_PACKAGES := ./internal/prefetch ./pkg/iomsg ./pkg/controlmsg ./pkg/rdma/iwarp ./pkg/comch/emulated ./pkg/dma/software
 
 .PHONY: test-verbs
 test-verbs: ## Test the verbs provider on Soft-RoCE and siw, in a small VM (Debian, QEMU)
