@@ -37,7 +37,6 @@ type batch struct {
 	workEnd uint32
 	// torn: a part of the batch was sent, so that it cannot be dropped.
 	torn    bool
-	large   bool // has payloads of directBytes or more
 	scratch [scratchBytes]byte
 }
 
@@ -45,7 +44,7 @@ func (b *batch) empty() bool { return b.gather.bytes == 0 }
 
 func (b *batch) reset() {
 	b.gather.reset()
-	b.used, b.joined, b.copied, b.torn, b.large = 0, false, 0, false, false
+	b.used, b.joined, b.copied, b.torn = 0, false, 0, false
 	clear(b.regions[:b.count])
 	b.count = 0
 }

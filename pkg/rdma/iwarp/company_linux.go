@@ -2,18 +2,17 @@ package iwarp
 
 import "golang.org/x/sys/unix"
 
-// Sessions share threads, and their threads share cores. A thread that moves
-// large payloads has something to do in every turn, so it never gives its core
-// away for want of work, and the kernel takes the core away at a tick,
-// milliseconds later: so long would a small request of another session wait.
-// Therefore a thread that has company gives its core away by itself. One that
-// has none does not: it would pay for a turn of whoever polls there in vain.
+// Sessions share threads, and their threads share cores. Where there is always
+// something to do, because of large payloads or of many sessions, a thread never
+// gives its core away for want of work, and the kernel takes the core away at a
+// tick, milliseconds later: so long would another session wait. Therefore a
+// thread that has company gives its core away by itself. One that has none does
+// not: it would pay for a turn of whoever polls there in vain.
 const (
 	// companyTurnBytes is how many bytes one turn of a connection moves if
 	// there is company.
 	companyTurnBytes = 128 << 10
-	// yieldBytes is after how many bytes of large payloads a thread gives its
-	// core away.
+	// yieldBytes is after how many bytes a thread gives its core away.
 	yieldBytes = 64 << 10
 	// companyYields is how often it does so after the last sign of company,
 	// which may be waiting for this very core.
@@ -23,11 +22,11 @@ const (
 // company is what a completion queue knows about other sessions at work.
 type company struct {
 	yields int // how many more times to give the core away
-	bytes  int // of large payloads since the last time
+	bytes  int // moved since the last time
 }
 
 // moved notes that n bytes of the connection were received or sent.
-func (c *connection) moved(n int, large bool) {
+func (c *connection) moved(n int) {
 	q := c.queue
 	if last := q.device.mover.Load(); last != c.domain {
 		q.device.mover.Store(c.domain)
@@ -35,9 +34,7 @@ func (c *connection) moved(n int, large bool) {
 			q.company.yields = companyYields
 		}
 	}
-	if large {
-		q.company.bytes += n
-	}
+	q.company.bytes += n
 }
 
 // turnBytes is how much a connection may move in one turn, of usually so many

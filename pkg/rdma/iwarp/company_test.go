@@ -86,33 +86,31 @@ func TestATurnIsShorterInCompany(t *testing.T) {
 	p.closeAll([]*connection{c, neighbour})
 }
 
-func TestOnlyLargePayloadsBesideOtherSessionsGiveTheCoreAway(t *testing.T) {
+func TestTheCoreIsGivenAwayOnlyBesideOtherSessions(t *testing.T) {
 	d := &device{}
 	first, second := &completionQueue{device: d}, &completionQueue{device: d}
 	c := &connection{queue: first, domain: &protectionDomain{}}
 	neighbour := &connection{queue: second, domain: &protectionDomain{}}
-	given := func(c *connection, rounds int, large bool) (count int) {
+	given := func(c *connection, rounds, bytes int) (count int) {
 		for range rounds {
-			c.moved(yieldBytes, large)
+			c.moved(bytes)
 			if c.queue.company.due() {
 				count++
 			}
 		}
 		return count
 	}
-	if n := given(c, 1000, true); n != 0 {
+	if n := given(c, 1000, yieldBytes); n != 0 {
 		t.Errorf("a session alone gave its core away %d times", n)
 	}
-	if n := given(neighbour, 1000, false); n != 0 {
-		t.Errorf("small payloads gave their core away %d times", n)
-	}
-	if n := given(c, 1000, true); n != companyYields {
+	given(neighbour, 1, 1)
+	if n := given(c, 1000, yieldBytes); n != companyYields {
 		t.Errorf("the core was given away %d times after the last sign of company", n)
 	}
 	for range companyYields {
-		given(neighbour, 1, false)
-		if n := given(c, 10, true); n != 10 {
-			t.Fatalf("beside another session the core was given away %d times of 10", n)
+		given(neighbour, 1, 1)
+		if n := given(c, 40, yieldBytes/4); n != 10 {
+			t.Fatalf("beside another session the core was given away %d times for %d bytes", n, 10*yieldBytes)
 		}
 	}
 }

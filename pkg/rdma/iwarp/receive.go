@@ -55,14 +55,13 @@ func (c *connection) receive() {
 func (c *connection) receiveOnce() (n, wanted int, err errno) {
 	r := &c.receiver
 	staging := c.queue.staging[:r.ahead()]
-	large := r.stage == stagePayload && r.left >= directBytes
 	// With CRCs everything is staged: what is summed must be out of the reach
 	// of whoever else can write to the memory.
-	if !c.useCRC && large && r.region != nil {
+	if !c.useCRC && r.stage == stagePayload && r.left >= directBytes && r.region != nil {
 		return c.receiveDirect(staging)
 	}
 	if n, err = c.socket.receive(staging); n > 0 {
-		c.moved(n, large)
+		c.moved(n)
 		c.process(staging[:n])
 	}
 	return n, len(staging), err
@@ -83,7 +82,7 @@ func (c *connection) receiveDirect(staging []byte) (n, wanted int, err errno) {
 	if n == 0 {
 		return 0, 1, err
 	}
-	c.moved(n, true)
+	c.moved(n)
 	placed := min(n, len(target))
 	r.placed(placed)
 	c.process(staging[:n-placed])

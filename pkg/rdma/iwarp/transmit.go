@@ -190,7 +190,6 @@ func (c *connection) addFPDU(payload int, source []byte) {
 	header := m.appendHeader(b.frame(), payload)
 	b.addFrame(header)
 	b.addPayload(source)
-	b.large = b.large || payload >= directBytes
 	pad := padLength(len(header) - lengthBytes + payload)
 	trailer := append(b.frame(), zeroTrailer[:pad]...)
 	var crc uint32
@@ -216,7 +215,7 @@ func (c *connection) sendBatch() int {
 		return 0
 	}
 	if n > 0 {
-		c.moved(n, b.large)
+		c.moved(n)
 		b.gather.advance(n)
 	}
 	if !b.empty() {
