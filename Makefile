@@ -116,7 +116,7 @@ packages: ## Make .deb and .rpm packages for amd64 and arm64 in dist/
 	scripts/packages.sh
 
 .PHONY: test-packages
-test-packages: ## Install, use, upgrade and remove the .deb packages under a real systemd (root; systemd, promtool, rpm, openssl)
+test-packages: check-rules ## Install, use, upgrade and remove the .deb packages under a real systemd (root; systemd, promtool, rpm, openssl)
 	test/packages/run.sh
 
 .PHONY: check-rules

@@ -11,9 +11,6 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/share" "$work/root"
 cp test/packages/guest.sh "$work/share/"
 
-promtool check rules deploy/prometheus/*.yaml
-promtool test rules deploy/prometheus/tests/*.yaml
-
 for version in 1.0.0 1.0.1; do
     mkdir "$work/share/$version"
     PACKAGE_VERSION=$version PACKAGE_ARCHITECTURES=$(dpkg --print-architecture) PACKAGE_DIRECTORY=$work/share/$version scripts/packages.sh
