@@ -129,11 +129,20 @@ func (c *Chain) Bench(ctx context.Context, w suite.Workload, warmup, runtime tim
 	if err != nil {
 		return suite.Run{}, err
 	}
+	result, err := resultOf(output)
+	if err != nil {
+		return suite.Run{}, err
+	}
+	return suite.RunOf(result), nil
+}
+
+// resultOf reads what initiator bench has printed.
+func resultOf(output []byte) (*bench.Result, error) {
 	var report bench.Report
 	if err := json.Unmarshal(output, &report); err != nil {
-		return suite.Run{}, fmt.Errorf("read the result of initiator bench: %w", err)
+		return nil, fmt.Errorf("read the result of initiator bench: %w", err)
 	}
-	return suite.RunOf(&report.Result), nil
+	return &report.Result, nil
 }
 
 func (c *Chain) bench(w suite.Workload, warmup, runtime time.Duration) []string {
@@ -164,12 +173,12 @@ func (c *Chain) Load(w suite.Workload) (stop func() error, err error) {
 		if err != nil {
 			return err
 		}
-		var report bench.Report
-		if err := json.Unmarshal(printed, &report); err != nil {
-			return fmt.Errorf("read the result of initiator bench: %w", err)
+		result, err := resultOf(printed)
+		if err != nil {
+			return err
 		}
-		if !report.Result.Interrupted || report.Result.Operations == 0 {
-			return fmt.Errorf("the load beside ended by itself after %d operations", report.Result.Operations)
+		if !result.Interrupted || result.Operations == 0 {
+			return fmt.Errorf("the load beside ended by itself after %d operations", result.Operations)
 		}
 		return nil
 	}, nil

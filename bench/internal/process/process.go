@@ -111,7 +111,7 @@ func (p *Process) Log() ([]byte, error) { return os.ReadFile(p.log) }
 
 // words are the last that the program had to say.
 func (p *Process) words() string {
-	content, err := os.ReadFile(p.log)
+	content, err := p.Log()
 	if err != nil || len(content) == 0 {
 		return ""
 	}
