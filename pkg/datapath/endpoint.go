@@ -62,9 +62,8 @@ func newEndpoints(domain rdma.ProtectionDomain, depth int) (endpoints [roleCount
 	for role := range roleCount {
 		e := &endpoints[role]
 		e.role, e.receives, e.receiveSize = role, receives, receiveSizeOf(role)
-		var size uint32
-		e.out, size = newOutgoing(next, depth)
-		e.firstReceive = next + size
+		e.out = newOutgoing(next, depth)
+		e.firstReceive = e.out.end()
 		next = e.firstReceive + receives*e.receiveSize
 	}
 	if messages, err = newMessageMemory(domain, int(next)); err != nil {

@@ -52,13 +52,15 @@ func outgoingCapacity(depth int) uint32 { return uint32(2*depth + spareMessages)
 func sendRequests(depth int) int { return 2 * int(outgoingCapacity(depth)) }
 
 // newOutgoing makes the sending side for a depth. Its ring begins at the
-// message with index first, and takes size messages of memory. The peer takes
-// one message in a Send until its hello says more.
-func newOutgoing(first uint32, depth int) (o outgoing, size uint32) {
+// message with index first. The peer takes one message in a Send until its
+// hello says more.
+func newOutgoing(first uint32, depth int) outgoing {
 	capacity := outgoingCapacity(depth)
-	size = 1 << bits.Len32(capacity-1)
-	return outgoing{first: first, mask: size - 1, capacity: capacity, limit: 1}, size
+	return outgoing{first: first, mask: 1<<bits.Len32(capacity-1) - 1, capacity: capacity, limit: 1}
 }
+
+// end is the index of the first message behind the ring.
+func (o *outgoing) end() uint32 { return o.first + o.mask + 1 }
 
 // waiting is how many messages wait for the completion of their Send.
 func (o *outgoing) waiting() uint32 { return o.tail - o.head }

@@ -27,14 +27,14 @@ type gatherer struct {
 func newGatherer(t *rapid.T, depth int) *gatherer {
 	g := &gatherer{T: t, depth: depth, device: newLoopDevice()}
 	const before = 3 // messages of others
-	out, size := newOutgoing(before, depth)
+	g.out = newOutgoing(before, depth)
+	size := g.out.end() - before
 	domain, _ := g.device.NewProtectionDomain()
 	messages, err := newMessageMemory(domain, before+int(size))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = messages.close() })
-	g.out = out
 	g.out.memory = messages
 	if g.out.room() != uint32(2*depth+spareMessages) || g.out.room() > size {
 		t.Fatalf("there is room for %d messages at depth %d, in a ring of %d", g.out.room(), depth, size)

@@ -64,7 +64,7 @@ func TestRequestsWaitAtATargetWhoseAnswersDoNotLeave(t *testing.T) {
 	r := newTargetRig(t)
 	stalled := &stalledConnection{capacity: sendRequests(testDepth)}
 	e := &r.lane.endpoints[dataRole]
-	together(r.lane.worker, func() {
+	together(t, r.lane.worker, func() {
 		stalled.Connection = e.connection
 		e.connection = stalled
 	})
@@ -81,7 +81,7 @@ func TestRequestsWaitAtATargetWhoseAnswersDoNotLeave(t *testing.T) {
 	if n := r.counters.Queues()[0].BackPressure(NoAnswerRoom); n == 0 || n > testDepth {
 		t.Errorf("%d of %d requests had to wait", n, total)
 	}
-	together(r.lane.worker, func() {
+	together(t, r.lane.worker, func() {
 		stalled.open = true
 		if err := stalled.PostSend(stalled.kept); err != nil {
 			t.Error(err)

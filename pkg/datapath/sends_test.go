@@ -16,10 +16,11 @@ var sendSizes = []struct{ takes, messages uint32 }{
 }
 
 // together has a worker do something before it polls again.
-func together(w *Worker, do func()) {
-	done := make(chan struct{})
-	w.engine.Do(func() { do(); close(done) })
-	<-done
+func together(t *testing.T, w *Worker, do func()) {
+	t.Helper()
+	if err := w.do(testContext(t), do); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestRequestsShareSendsAsFarAsTheTargetTakesThem(t *testing.T) {
@@ -28,7 +29,7 @@ func TestRequestsShareSendsAsFarAsTheTargetTakesThem(t *testing.T) {
 			r := newRelayRigWith(t, relayRigOptions{takes: c.takes})
 			r.start()
 			hellos := r.target.sends[dataRole].Load()
-			together(r.lane.worker, func() {
+			together(t, r.lane.worker, func() {
 				for i := range uint64(testDepth) {
 					r.client.send(readRequest(i))
 				}
@@ -95,7 +96,7 @@ func TestASendIsOverWhenEnoughDataGoesAheadOfIt(t *testing.T) {
 	r.start()
 	hellos := r.target.sends[dataRole].Load()
 	const requests = 4
-	together(r.lane.worker, func() {
+	together(t, r.lane.worker, func() {
 		for i := range uint64(requests) {
 			r.client.send(&iomsg.Message{Type: iomsg.Write, UserData: i, IOSize: bytesPerSend / 2, RequesterOffset: i * bytesPerSend})
 		}

@@ -49,7 +49,7 @@ func (e *Engine) Idle(work int) {
 		e.idle.misses = 0
 		return
 	}
-	yield()
+	Yield()
 }
 
 func (e *Engine) spinTimeIsUp() bool {
@@ -169,8 +169,8 @@ func (e *Engine) countLateWakeups() {
 	}
 }
 
-// yield gives the core to another runnable thread. It never blocks, so the
+// Yield gives the core to another runnable thread. It never blocks, so the
 // runtime need not be told: that would cost more than the call.
-func yield() {
+func Yield() {
 	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 }

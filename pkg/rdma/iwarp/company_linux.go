@@ -1,6 +1,6 @@
 package iwarp
 
-import "golang.org/x/sys/unix"
+import "github.com/zc-relay/zc-relay/pkg/progress"
 
 // Sessions share threads, and their threads share cores. Where there is always
 // something to do, because of large payloads or of many sessions, a thread never
@@ -49,8 +49,7 @@ func (q *completionQueue) turnBytes(usual int) int {
 // giveWay gives the core away if it is time to.
 func (q *completionQueue) giveWay() {
 	if q.company.due() {
-		// It never blocks, so the Go scheduler need not know.
-		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+		progress.Yield()
 	}
 }
 
