@@ -24,7 +24,9 @@ func (g group) body(engine *progress.Engine) error {
 			return err
 		}
 		defer w.queue.Detach(engine)
-		engine.Add(w)
+		if err := engine.Add(w); err != nil {
+			return err
+		}
 	}
 	if g[0].hasWarmup {
 		g.run(engine, warmingUp, func(*worker) uint64 { return unlimited })

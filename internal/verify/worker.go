@@ -64,7 +64,9 @@ func (w *worker) body(engine *progress.Engine) error {
 		return err
 	}
 	defer w.queue.Detach(engine)
-	engine.Add(w)
+	if err := engine.Add(w); err != nil {
+		return err
+	}
 	for !w.finished() {
 		engine.Idle(engine.Progress())
 	}

@@ -57,11 +57,10 @@ func (v *Volume) startSynchronous() error {
 		slot.submit, slot.done = slot.hand, make(chan status.Code, 1)
 		s.free <- slot
 	}
-	if err := s.queue.Attach(engine); err != nil {
+	if err := errors.Join(s.queue.Attach(engine), engine.Add(s)); err != nil {
 		_ = engine.Close()
 		return err
 	}
-	engine.Add(s)
 	v.synchronous.Store(s)
 	s.ended.Go(s.run)
 	return nil

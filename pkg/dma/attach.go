@@ -1,6 +1,7 @@
 package dma
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -23,10 +24,9 @@ func (c *Context) Attach(engine *progress.Engine, handle func(Event)) error {
 	if c.progress != nil {
 		return status.Errorf(status.InUse, "%s: it is attached already", what)
 	}
-	if err := engine.AddWaiter(c.engine); err != nil {
+	if err := errors.Join(engine.AddWaiter(c.engine), engine.Add(source{c})); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	engine.Add(source{c})
 	c.progress, c.handle = engine, handle
 	return nil
 }

@@ -85,15 +85,28 @@ func (e *Engine) Close() error {
 	return errors.Join(unix.Close(e.epoll), unix.Close(e.wakeup))
 }
 
-// Add polls source from now on.
-func (e *Engine) Add(source Source) { e.sources = append(e.sources, source) }
+// Add makes the engine poll source. If source is a Waiter, the engine also
+// sleeps on it. On error nothing has changed; a source that is no Waiter
+// cannot fail.
+func (e *Engine) Add(source Source) error {
+	if waiter, ok := source.(Waiter); ok {
+		if err := e.AddWaiter(waiter); err != nil {
+			return err
+		}
+	}
+	e.sources = append(e.sources, source)
+	return nil
+}
 
-// Remove stops polling source. From within Poll of any source, source may be
-// polled once more before Progress returns.
+// Remove stops polling source, and sleeping on it. From within Poll of any
+// source, source may be polled once more before Progress returns.
 func (e *Engine) Remove(source Source) {
+	if waiter, ok := source.(Waiter); ok {
+		e.RemoveWaiter(waiter)
+	}
 	for i, s := range e.sources {
 		if s == source {
-			// A copy, since Progress may be walking along the old one.
+			// A copy, because Progress may be iterating over the old slice.
 			e.sources = slices.Delete(slices.Clone(e.sources), i, i+1)
 			return
 		}

@@ -77,8 +77,7 @@ func runEngine(t testing.TB, policy progress.Policy, boxes ...*mailbox) (e *prog
 		t.Fatal(err)
 	}
 	for _, box := range boxes {
-		e.Add(box)
-		if err := e.AddWaiter(box); err != nil {
+		if err := e.Add(box); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -218,8 +217,7 @@ func TestRemovedSourcesAndWaitersAreLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer engine.Close()
-	engine.Add(box)
-	if err := engine.AddWaiter(box); err != nil {
+	if err := engine.Add(box); err != nil {
 		t.Fatal(err)
 	}
 	box.post()
@@ -227,10 +225,47 @@ func TestRemovedSourcesAndWaitersAreLeftAlone(t *testing.T) {
 		t.Fatalf("progress is %d, want 1", n)
 	}
 	engine.Remove(box)
-	engine.RemoveWaiter(box)
 	box.post()
 	if n := engine.Progress(); n != 0 {
 		t.Errorf("a removed source was polled: %d", n)
+	}
+}
+
+func TestAnEngineSleepsOnASourceThatIsAWaiter(t *testing.T) {
+	box := newMailbox(t)
+	engine, err := progress.NewEngine(progress.Policy{Mode: progress.Event})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	if err := engine.Add(box); err != nil {
+		t.Fatal(err)
+	}
+	if err := engine.Add(box); err == nil {
+		t.Error("the same waiter was added twice")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 100 {
+			for engine.Progress() == 0 {
+				engine.Idle(0)
+			}
+		}
+	}()
+	for range 100 {
+		box.post()
+		for box.work.Load() > 0 {
+			runtime.Gosched()
+		}
+	}
+	<-done
+	if late := engine.Stats().LateWakeups; late != 0 {
+		t.Errorf("%d wake-ups were lost", late)
+	}
+	engine.Remove(box)
+	if err := engine.Add(box); err != nil {
+		t.Errorf("add a source that was removed: %v", err)
 	}
 }
 
@@ -246,8 +281,7 @@ func TestAContextWithoutDescriptorIsPolledWithPauses(t *testing.T) {
 	}
 	defer engine.Close()
 	box := &unwaitable{}
-	engine.Add(box)
-	if err := engine.AddWaiter(box); err != nil {
+	if err := engine.Add(box); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
@@ -285,7 +319,9 @@ func TestTurnsDoNotAllocate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer engine.Close()
-	engine.Add(box)
+	if err := engine.Add(box); err != nil {
+		t.Fatal(err)
+	}
 	allocations := testing.AllocsPerRun(1000, func() {
 		box.post()
 		engine.Idle(engine.Progress())
@@ -303,7 +339,9 @@ func BenchmarkEmptyTurn(b *testing.B) {
 	}
 	defer engine.Close()
 	box := newMailbox(b)
-	engine.Add(box)
+	if err := engine.Add(box); err != nil {
+		b.Fatal(err)
+	}
 	b.ReportAllocs()
 	for b.Loop() {
 		engine.Idle(engine.Progress())

@@ -107,8 +107,7 @@ func (s *echoServer) serve(ctx context.Context, connection comch.Connection) {
 		return
 	}
 	entered := s.do(func() error {
-		s.engine.Add(l)
-		return s.engine.AddWaiter(l.consumer)
+		return errors.Join(s.engine.Add(l), s.engine.AddWaiter(l.consumer))
 	})
 	if entered == nil {
 		s.sessions.Go(func() { readMemory(ctx, connection) })

@@ -122,7 +122,7 @@ func (c *Consumer) Start(engine *progress.Engine) error {
 func (c *Consumer) started(data comch.Consumer, err error) {
 	if err == nil {
 		c.waiter = &consumerWaiter{data, c}
-		err = c.engine.AddWaiter(c.waiter)
+		err = errors.Join(c.engine.AddWaiter(c.waiter), c.engine.Add(c))
 	}
 	if err != nil {
 		if data != nil {
@@ -134,7 +134,6 @@ func (c *Consumer) started(data comch.Consumer, err error) {
 		return
 	}
 	c.data = data
-	c.engine.Add(c)
 	c.enter(progress.Running)
 }
 

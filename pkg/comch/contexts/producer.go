@@ -80,9 +80,12 @@ func (p *Producer) Start(engine *progress.Engine) error {
 	if err := p.channel.adopt(p); err != nil {
 		return fmt.Errorf("start producer: %w", err)
 	}
+	if err := engine.Add(p); err != nil {
+		p.channel.disown(p)
+		return fmt.Errorf("start producer: %w", err)
+	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.alive = true
-	engine.Add(p)
 	p.enter(progress.Running)
 	return nil
 }

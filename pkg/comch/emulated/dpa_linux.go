@@ -1,6 +1,7 @@
 package emulated
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -93,14 +94,13 @@ func (d *dpa) Start(kernel comch.DPAKernel) error {
 // run is the thread. It ends with its goroutine, since it stays locked.
 func (d *dpa) run(kernel comch.DPAKernel, pinned chan<- error) {
 	runtime.LockOSThread()
-	err := unix.SchedSetaffinity(0, &d.cpus)
+	source := kernelSource(kernel)
+	err := errors.Join(unix.SchedSetaffinity(0, &d.cpus), d.engine.Add(&source))
 	pinned <- err
 	if err != nil {
 		return
 	}
 	defer close(d.ended)
-	source := kernelSource(kernel)
-	d.engine.Add(&source)
 	for !d.stopping {
 		d.engine.Idle(d.engine.Progress())
 	}

@@ -35,8 +35,7 @@ func startCopyThread(done *queue, capacity int, policy progress.Policy) (*copyTh
 		return nil, errors.Join(err, submitted.close())
 	}
 	t := &copyThread{submitted: submitted, done: done, progress: engine, stopped: make(chan struct{})}
-	engine.Add(t)
-	if err := engine.AddWaiter(submitted); err != nil {
+	if err := errors.Join(engine.Add(t), engine.AddWaiter(submitted)); err != nil {
 		return nil, errors.Join(err, engine.Close(), submitted.close())
 	}
 	go t.run()
