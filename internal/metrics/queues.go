@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -63,7 +64,7 @@ func (q *queueMetrics) collect(out chan<- prometheus.Metric, owner string, count
 		for _, cause := range q.causes {
 			q.backPressure.send(out, float64(counts.BackPressure(cause)), owner, index, cause.String())
 		}
-		for operation := range datapath.OperationCount {
+		for operation := range iomsg.OperationCount {
 			q.collectOperation(out, owner, index, operation, counts)
 		}
 	}
@@ -72,7 +73,7 @@ func (q *queueMetrics) collect(out chan<- prometheus.Metric, owner string, count
 // collectOperation sends nothing of operations that have never been asked for,
 // except that reads and writes are there from the start, so that rates can be
 // taken.
-func (q *queueMetrics) collectOperation(out chan<- prometheus.Metric, owner, index string, operation datapath.Operation, counts *datapath.QueueCounts) {
+func (q *queueMetrics) collectOperation(out chan<- prometheus.Metric, owner, index string, operation iomsg.Operation, counts *datapath.QueueCounts) {
 	if counts.Total(operation) == 0 && !operation.MovesData() {
 		return
 	}

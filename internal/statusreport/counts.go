@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -42,7 +43,7 @@ func queueOf(counts *datapath.QueueCounts) Queue {
 			q.BackPressure[cause.String()] = n
 		}
 	}
-	for operation := range datapath.OperationCount {
+	for operation := range iomsg.OperationCount {
 		if counts.Total(operation) > 0 {
 			q.Operations[operation.String()] = operationOf(counts, operation)
 		}
@@ -50,7 +51,7 @@ func queueOf(counts *datapath.QueueCounts) Queue {
 	return q
 }
 
-func operationOf(counts *datapath.QueueCounts, operation datapath.Operation) Operation {
+func operationOf(counts *datapath.QueueCounts, operation iomsg.Operation) Operation {
 	o := Operation{
 		Succeeded: counts.IO(operation, status.Success), Bytes: counts.Bytes(operation),
 		Failed: make(map[string]uint64), Latency: latencyOf(counts.Latency(operation)),

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -48,8 +49,8 @@ type Export struct {
 type RDMAExport struct {
 	// Transport is the RDMA transport that the key is for.
 	Transport string
-	// RemoteKey is the key, or STag.
-	RemoteKey uint32
+	// Key is the remote key, or STag.
+	Key uint32
 	// Base is the address of the first byte.
 	Base uint64
 }
@@ -74,6 +75,12 @@ func (m *ConfigureDataPath) validate() error {
 }
 
 func (*ConfigureDataPathReply) validate() error { return nil }
+
+// RemoteMemory returns the memory as RDMA operations name it. The export must
+// be a relay's.
+func (e *Export) RemoteMemory() rdma.RemoteMemory {
+	return rdma.RemoteMemory{Key: e.RDMA.Key, Base: e.RDMA.Base, Length: e.Length, Access: e.Access}
+}
 
 func (e *Export) validate() error {
 	if !e.Access.Valid() {

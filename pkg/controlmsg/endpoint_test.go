@@ -8,6 +8,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/controlmsgtest"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -69,7 +70,7 @@ func mustCall(t *testing.T, r *controlmsg.Requester, requests ...controlmsg.Mess
 func session(queues uint32) []controlmsg.Message {
 	requests := []controlmsg.Message{&controlmsg.OpenVolume{Volume: "test"}, configuration(queues)}
 	for queue := range queues {
-		for _, role := range []controlmsg.ConnectionRole{controlmsg.ControlConnection, controlmsg.DataConnection} {
+		for _, role := range []iomsg.ConnectionRole{iomsg.ControlConnection, iomsg.DataConnection} {
 			requests = append(requests, &controlmsg.CreateRDMAConnection{Queue: queue, Role: role, Source: relaySource})
 		}
 	}

@@ -1,6 +1,9 @@
 package controlmsg
 
-import "github.com/zc-relay/zc-relay/pkg/status"
+import (
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
 
 // machine follows a conversation, on either side, and refuses what is out of
 // order. It is not safe for concurrent use.
@@ -128,24 +131,26 @@ func (m *machine) fail() {
 	m.pending, m.request = nil, nil
 }
 
+const connectionsPerQueue = uint32(iomsg.ConnectionRoleCount)
+
 // connectionSet remembers which RDMA connections were created.
 type connectionSet struct {
 	bits  [MaxQueues * connectionsPerQueue / 64]uint64
 	count uint32
 }
 
-func (s *connectionSet) add(queue uint32, role ConnectionRole) {
+func (s *connectionSet) add(queue uint32, role iomsg.ConnectionRole) {
 	word, bit := connectionBit(queue, role)
 	s.bits[word] |= bit
 	s.count++
 }
 
-func (s *connectionSet) has(queue uint32, role ConnectionRole) bool {
+func (s *connectionSet) has(queue uint32, role iomsg.ConnectionRole) bool {
 	word, bit := connectionBit(queue, role)
 	return s.bits[word]&bit != 0
 }
 
-func connectionBit(queue uint32, role ConnectionRole) (word uint32, bit uint64) {
-	n := queue*connectionsPerQueue + uint32(role-ControlConnection)
+func connectionBit(queue uint32, role iomsg.ConnectionRole) (word uint32, bit uint64) {
+	n := queue*connectionsPerQueue + uint32(role)
 	return n / 64, 1 << (n % 64)
 }

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -110,7 +111,7 @@ func drawRequest(t *rapid.T, m *model) Message {
 	case KindConfigureDataPath:
 		return &ConfigureDataPath{QueueCount: rapid.Uint32Range(1, 2).Draw(t, "queues")}
 	case KindCreateRDMAConnection:
-		role := rapid.SampledFrom([]ConnectionRole{ControlConnection, DataConnection}).Draw(t, "role")
+		role := rapid.SampledFrom([]iomsg.ConnectionRole{iomsg.ControlConnection, iomsg.DataConnection}).Draw(t, "role")
 		return &CreateRDMAConnection{Queue: rapid.Uint32Range(0, 2).Draw(t, "queue"), Role: role, Source: source}
 	case KindStartDataPathConnections:
 		return &StartDataPathConnections{ConsumerIDs: make([]uint32, rapid.IntRange(1, 2).Draw(t, "consumers"))}

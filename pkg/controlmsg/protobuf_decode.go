@@ -5,7 +5,9 @@ import (
 	"net/netip"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -109,14 +111,14 @@ func decodeConfigureDataPath(wire *controlpb.ConfigureDataPath) (*ConfigureDataP
 	m.Export = Export{
 		Access: memory.Access(export.GetAccess()), Length: export.GetLength(), Descriptor: export.GetDescriptor_(),
 	}
-	if rdma := export.GetRdma(); rdma != nil {
-		m.Export.RDMA = &RDMAExport{Transport: rdma.GetTransport(), RemoteKey: rdma.GetRemoteKey(), Base: rdma.GetBase()}
+	if remote := export.GetRdma(); remote != nil {
+		m.Export.RDMA = &RDMAExport{Transport: remote.GetTransport(), Key: remote.GetRemoteKey(), Base: remote.GetBase()}
 	}
 	return m, nil
 }
 
 func decodeCreateRDMAConnection(wire *controlpb.CreateRdmaConnection) (*CreateRDMAConnection, error) {
-	role, err := decodeEnum[ConnectionRole]("connection role", int32(wire.GetRole()))
+	role, err := decodeConnectionRole(wire.GetRole())
 	if err != nil {
 		return nil, err
 	}
@@ -144,11 +146,25 @@ func decodeCreateRDMAConnectionReply(wire *controlpb.CreateRdmaConnectionReply) 
 	}, nil
 }
 
-func decodeStaging(wire *controlpb.Staging) *Staging {
+// decodeConnectionRole maps the wire's numbers, of which 0 is invalid, to the
+// roles, which count from 0.
+func decodeConnectionRole(wire controlpb.ConnectionRole) (iomsg.ConnectionRole, error) {
+	if wire < controlpb.ConnectionRole_CONNECTION_ROLE_CONTROL || wire > controlpb.ConnectionRole_CONNECTION_ROLE_DATA {
+		return 0, status.Errorf(status.InvalidValue, "connection role %d does not exist", wire)
+	}
+	return iomsg.ConnectionRole(wire - controlpb.ConnectionRole_CONNECTION_ROLE_CONTROL), nil
+}
+
+func encodeConnectionRole(role iomsg.ConnectionRole) controlpb.ConnectionRole {
+	return controlpb.ConnectionRole(role) + controlpb.ConnectionRole_CONNECTION_ROLE_CONTROL
+}
+
+// decodeStaging adds the right to write, which the message implies.
+func decodeStaging(wire *controlpb.Staging) *rdma.RemoteMemory {
 	if wire == nil {
 		return nil
 	}
-	return &Staging{RemoteKey: wire.GetRemoteKey(), Base: wire.GetBase(), Length: wire.GetLength()}
+	return &rdma.RemoteMemory{Key: wire.GetRemoteKey(), Base: wire.GetBase(), Length: wire.GetLength(), Access: memory.RemoteWrite}
 }
 
 // decodeEnum narrows an enum that may hold any number on the wire.

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
 // encodeMessage puts a valid message into wire.
@@ -31,7 +32,7 @@ func encodeRequest(wire *controlpb.Envelope, message Message) {
 		}}
 	case *CreateRDMAConnection:
 		wire.Message = &controlpb.Envelope_CreateRdmaConnection{CreateRdmaConnection: &controlpb.CreateRdmaConnection{
-			Queue: m.Queue, Role: controlpb.ConnectionRole(m.Role), Source: encodeAddress(m.Source),
+			Queue: m.Queue, Role: encodeConnectionRole(m.Role), Source: encodeAddress(m.Source),
 		}}
 	case *StartDataPathConnections:
 		wire.Message = &controlpb.Envelope_StartDataPathConnections{
@@ -88,11 +89,11 @@ func encodeAnswer(wire *controlpb.Envelope, message Message) {
 	}
 }
 
-func encodeStaging(s *Staging) *controlpb.Staging {
+func encodeStaging(s *rdma.RemoteMemory) *controlpb.Staging {
 	if s == nil {
 		return nil
 	}
-	return &controlpb.Staging{RemoteKey: s.RemoteKey, Base: s.Base, Length: s.Length}
+	return &controlpb.Staging{RemoteKey: s.Key, Base: s.Base, Length: s.Length}
 }
 
 func encodeExport(e *Export) *controlpb.Export {
@@ -102,7 +103,7 @@ func encodeExport(e *Export) *controlpb.Export {
 		return wire
 	}
 	wire.Location = &controlpb.Export_Rdma{Rdma: &controlpb.RdmaExport{
-		Transport: e.RDMA.Transport, RemoteKey: e.RDMA.RemoteKey, Base: e.RDMA.Base,
+		Transport: e.RDMA.Transport, RemoteKey: e.RDMA.Key, Base: e.RDMA.Base,
 	}}
 	return wire
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -110,8 +111,8 @@ func TestEnumsOfTheWireHaveTheNamesOfTheirGoTypes(t *testing.T) {
 			t.Errorf("role %d is %s on the wire, want %s", role, got, want)
 		}
 	}
-	for role := ControlConnection; role.valid(); role++ {
-		if got, want := controlpb.ConnectionRole(role).String(), "CONNECTION_ROLE_"+strings.ToUpper(role.String()); got != want {
+	for role := range iomsg.ConnectionRoleCount {
+		if got, want := encodeConnectionRole(role).String(), "CONNECTION_ROLE_"+strings.ToUpper(role.String()); got != want {
 			t.Errorf("connection role %d is %s on the wire, want %s", role, got, want)
 		}
 	}

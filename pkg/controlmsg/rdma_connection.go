@@ -3,6 +3,8 @@ package controlmsg
 import (
 	"net/netip"
 
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -11,7 +13,7 @@ type CreateRDMAConnection struct {
 	// Queue is the number of the queue, from 0.
 	Queue uint32
 	// Role tells which of the queue's connections it is.
-	Role ConnectionRole
+	Role iomsg.ConnectionRole
 	// Source is where the relay will connect from.
 	Source netip.Addr
 }
@@ -22,17 +24,9 @@ type CreateRDMAConnectionReply struct {
 	// Token goes back to the target in the RDMAPrivateData of the connection
 	// request. It is random and good once.
 	Token [16]byte
-	// Staging is where the relay may put the data of writes on the connection;
-	// nil if nowhere.
-	Staging *Staging
-}
-
-// Staging is memory of the target for the data of one queue's writes: for each
-// of the relay's slots a buffer of the agreed buffer size.
-type Staging struct {
-	RemoteKey uint32
-	Base      uint64
-	Length    uint64 // bytes, at least 1
+	// Staging is where the relay may push the data of writes: a buffer of the
+	// agreed buffer size for each of its slots. Nil means nowhere.
+	Staging *rdma.RemoteMemory
 }
 
 // Kind returns KindCreateRDMAConnection.
@@ -45,7 +39,7 @@ func (m *CreateRDMAConnection) validate() error {
 	if m.Queue >= MaxQueues {
 		return status.Errorf(status.TooBig, "queue is %d, the limit is %d", m.Queue, MaxQueues-1)
 	}
-	if !m.Role.valid() {
+	if m.Role >= iomsg.ConnectionRoleCount {
 		return status.Errorf(status.InvalidValue, "connection role %d does not exist", m.Role)
 	}
 	return checkAddress("source", m.Source)

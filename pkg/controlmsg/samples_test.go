@@ -3,7 +3,9 @@ package controlmsg
 import (
 	"net/netip"
 
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -43,15 +45,15 @@ func samples() []sample {
 		{"configure_data_path_of_relay", 3, &ConfigureDataPath{
 			QueueCount: 4, Depth: 64, BufferSize: 1 << 20, ClientInstance: sixteen(0x20), Epoch: 9,
 			Export: Export{Access: memory.RemoteRead | memory.RemoteWrite, Length: 256 << 20,
-				RDMA: &RDMAExport{Transport: "iwarp", RemoteKey: 0xcafe0001, Base: 0x7f0000000000}},
+				RDMA: &RDMAExport{Transport: "iwarp", Key: 0xcafe0001, Base: 0x7f0000000000}},
 		}},
 		{"configure_data_path_reply", 3, &ConfigureDataPathReply{InboundReads: 16}},
-		{"create_rdma_connection_ipv4", 4, &CreateRDMAConnection{Queue: 1, Role: DataConnection, Source: netip.MustParseAddr("192.0.2.1")}},
-		{"create_rdma_connection_ipv6", 4, &CreateRDMAConnection{Role: ControlConnection, Source: netip.MustParseAddr("2001:db8::1")}},
+		{"create_rdma_connection_ipv4", 4, &CreateRDMAConnection{Queue: 1, Role: iomsg.DataConnection, Source: netip.MustParseAddr("192.0.2.1")}},
+		{"create_rdma_connection_ipv6", 4, &CreateRDMAConnection{Role: iomsg.ControlConnection, Source: netip.MustParseAddr("2001:db8::1")}},
 		{"create_rdma_connection_reply", 4, &CreateRDMAConnectionReply{Address: netip.MustParseAddrPort("192.0.2.2:20049"), Token: sixteen(0x30)}},
 		{"create_rdma_connection_reply_with_staging", 4, &CreateRDMAConnectionReply{
 			Address: netip.MustParseAddrPort("192.0.2.2:20049"), Token: sixteen(0x30),
-			Staging: &Staging{RemoteKey: 0xcafe0002, Base: 0x7f1000000000, Length: 64 << 20},
+			Staging: &rdma.RemoteMemory{Access: memory.RemoteWrite, Key: 0xcafe0002, Base: 0x7f1000000000, Length: 64 << 20},
 		}},
 		{"start_data_path_connections", 5, &StartDataPathConnections{ConsumerIDs: []uint32{3, 1, 4, 0xffffffff}}},
 		{"start_data_path_connections_reply", 5, &StartDataPathConnectionsReply{ConsumerIDs: []uint32{9, 2, 6, 5}}},

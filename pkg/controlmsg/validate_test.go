@@ -10,7 +10,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -67,12 +69,12 @@ func TestFieldsOutsideTheirLimitsAreRefusedInBothDirections(t *testing.T) {
 		{with(validConfiguration(), func(m *ConfigureDataPath) {
 			m.Export.Descriptor, m.Export.RDMA = nil, &RDMAExport{Base: math.MaxUint64}
 		}), "address space", status.InvalidValue},
-		{&CreateRDMAConnection{Queue: 1024, Role: DataConnection, Source: unicast}, "queue is 1024", status.TooBig},
-		{&CreateRDMAConnection{Role: 3, Source: unicast}, "connection role 3", status.InvalidValue},
-		{&CreateRDMAConnection{Role: DataConnection, Source: netip.IPv4Unspecified()}, `source "0.0.0.0"`, status.InvalidValue},
+		{&CreateRDMAConnection{Queue: 1024, Role: iomsg.DataConnection, Source: unicast}, "queue is 1024", status.TooBig},
+		{&CreateRDMAConnection{Role: iomsg.ConnectionRoleCount, Source: unicast}, "connection role", status.InvalidValue},
+		{&CreateRDMAConnection{Role: iomsg.DataConnection, Source: netip.IPv4Unspecified()}, `source "0.0.0.0"`, status.InvalidValue},
 		{&CreateRDMAConnectionReply{Address: netip.AddrPortFrom(unicast, 0)}, "port is 0", status.InvalidValue},
-		{&CreateRDMAConnectionReply{Address: netip.AddrPortFrom(unicast, 1), Staging: &Staging{Base: 1}}, "staging of 0 bytes", status.InvalidValue},
-		{&CreateRDMAConnectionReply{Address: netip.AddrPortFrom(unicast, 1), Staging: &Staging{Base: math.MaxUint64, Length: 2}}, "wraps", status.InvalidValue},
+		{&CreateRDMAConnectionReply{Address: netip.AddrPortFrom(unicast, 1), Staging: &rdma.RemoteMemory{Base: 1}}, "staging of 0 bytes", status.InvalidValue},
+		{&CreateRDMAConnectionReply{Address: netip.AddrPortFrom(unicast, 1), Staging: &rdma.RemoteMemory{Base: math.MaxUint64, Length: 2}}, "wraps", status.InvalidValue},
 		{&StartDataPathConnections{ConsumerIDs: []uint32{5, 0}}, "consumer id of queue 1 is 0", status.InvalidValue},
 		{&StartDataPathConnectionsReply{ConsumerIDs: []uint32{5, 6, 5}}, "consumer id 5", status.InvalidValue},
 		{&StartDataPathConnections{ConsumerIDs: make([]uint32, 1025)}, "1025 consumer ids", status.TooBig},

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -90,10 +91,10 @@ type QueueCounts struct {
 	// InFlight is how many IOs have been taken and not answered.
 	InFlight int64
 
-	io           [OperationCount][status.CodeCount]uint64
-	bytes        [OperationCount]uint64
+	io           [iomsg.OperationCount][status.CodeCount]uint64
+	bytes        [iomsg.OperationCount]uint64
 	backPressure [BackPressureCount]uint64
-	latency      [OperationCount]Latency
+	latency      [iomsg.OperationCount]Latency
 }
 
 // Latency is the distribution of an operation's latency.
@@ -110,7 +111,7 @@ func (q *QueueCounts) add(counters *Counters) {
 	for cause := range q.backPressure {
 		q.backPressure[cause] += counters.backPressure[cause].Load()
 	}
-	for operation := range OperationCount {
+	for operation := range iomsg.OperationCount {
 		var total uint64
 		for code := range q.io[operation] {
 			n := counters.io[operation][code].Load()
@@ -123,7 +124,7 @@ func (q *QueueCounts) add(counters *Counters) {
 	}
 }
 
-func (q *QueueCounts) addLatency(operation Operation, counters *Counters) {
+func (q *QueueCounts) addLatency(operation iomsg.Operation, counters *Counters) {
 	q.bytes[operation] += counters.bytes[operation].Load()
 	latency := &q.latency[operation]
 	latency.SumNs += counters.latencySumNs[operation].Load()
@@ -133,10 +134,12 @@ func (q *QueueCounts) addLatency(operation Operation, counters *Counters) {
 }
 
 // IO is how many IOs of an operation ended with code.
-func (q *QueueCounts) IO(operation Operation, code status.Code) uint64 { return q.io[operation][code] }
+func (q *QueueCounts) IO(operation iomsg.Operation, code status.Code) uint64 {
+	return q.io[operation][code]
+}
 
 // Total is how many IOs of an operation have ended.
-func (q *QueueCounts) Total(operation Operation) uint64 {
+func (q *QueueCounts) Total(operation iomsg.Operation) uint64 {
 	var total uint64
 	for _, n := range q.io[operation] {
 		total += n
@@ -145,10 +148,10 @@ func (q *QueueCounts) Total(operation Operation) uint64 {
 }
 
 // Bytes is how many bytes successful IOs of an operation have moved.
-func (q *QueueCounts) Bytes(operation Operation) uint64 { return q.bytes[operation] }
+func (q *QueueCounts) Bytes(operation iomsg.Operation) uint64 { return q.bytes[operation] }
 
 // BackPressure is how often something had to wait because of cause.
 func (q *QueueCounts) BackPressure(cause BackPressure) uint64 { return q.backPressure[cause] }
 
 // Latency is the distribution of an operation's latency.
-func (q *QueueCounts) Latency(operation Operation) *Latency { return &q.latency[operation] }
+func (q *QueueCounts) Latency(operation iomsg.Operation) *Latency { return &q.latency[operation] }

@@ -44,14 +44,14 @@ func (b BackPressure) String() string {
 // because an atomic store costs more than everything else here; anyone may
 // read what is published; nobody resets.
 type Counters struct {
-	pending    [OperationCount]tally
+	pending    [iomsg.OperationCount]tally
 	operations uint32 // a bit for each operation in pending
 	taken      int64  // requests that have not been answered
 
-	io           [OperationCount][status.CodeCount]atomic.Uint64
-	bytes        [OperationCount]atomic.Uint64
-	latencySumNs [OperationCount]atomic.Uint64
-	latency      [OperationCount][LatencyBuckets]atomic.Uint64
+	io           [iomsg.OperationCount][status.CodeCount]atomic.Uint64
+	bytes        [iomsg.OperationCount]atomic.Uint64
+	latencySumNs [iomsg.OperationCount]atomic.Uint64
+	latency      [iomsg.OperationCount][LatencyBuckets]atomic.Uint64
 	backPressure [BackPressureCount]atomic.Uint64
 	inFlight     atomic.Int64
 }
@@ -82,7 +82,7 @@ func (c *Counters) answer(t iomsg.Type, code status.Code, size uint32, latencyNs
 // refuse counts one IO that is answered without having been taken. size is
 // what it moved in bytes if it succeeded.
 func (c *Counters) refuse(t iomsg.Type, code status.Code, size uint32, latencyNs int64) {
-	operation := operationOf(t)
+	operation := t.Operation()
 	if !code.Known() {
 		code = status.Unknown
 	}

@@ -70,18 +70,18 @@ func TestCountsShowWhenTheyArePublished(t *testing.T) {
 	c.answer(iomsg.Write, status.Success, 4096, 2000)
 	c.refuse(iomsg.Read, status.Code(1<<20), 4096, -1)
 	c.pressed(NoReadCredit)
-	if q := set.Queues()[0]; q.Total(WriteOperation) != 0 || q.InFlight != 0 {
+	if q := set.Queues()[0]; q.Total(iomsg.OpWrite) != 0 || q.InFlight != 0 {
 		t.Errorf("before publication there are %+v", q.io)
 	}
 	c.publish()
 	q := set.Queues()[0]
-	if q.IO(WriteOperation, status.Success) != 1 || q.Bytes(WriteOperation) != 4096 || q.InFlight != 1 || q.BackPressure(NoReadCredit) != 1 {
-		t.Errorf("writes are %+v, %d bytes, %d in flight", q.io, q.Bytes(WriteOperation), q.InFlight)
+	if q.IO(iomsg.OpWrite, status.Success) != 1 || q.Bytes(iomsg.OpWrite) != 4096 || q.InFlight != 1 || q.BackPressure(NoReadCredit) != 1 {
+		t.Errorf("writes are %+v, %d bytes, %d in flight", q.io, q.Bytes(iomsg.OpWrite), q.InFlight)
 	}
-	if q.IO(ReadOperation, status.Unknown) != 1 || q.Bytes(ReadOperation) != 0 || q.Latency(ReadOperation).Buckets[0] != 1 {
+	if q.IO(iomsg.OpRead, status.Unknown) != 1 || q.Bytes(iomsg.OpRead) != 0 || q.Latency(iomsg.OpRead).Buckets[0] != 1 {
 		t.Errorf("reads are %+v", q.io)
 	}
-	if l := q.Latency(WriteOperation); l.SumNs != 2000 || l.Buckets[latencyBucket(2000)] != 1 {
+	if l := q.Latency(iomsg.OpWrite); l.SumNs != 2000 || l.Buckets[latencyBucket(2000)] != 1 {
 		t.Errorf("latency of writes is %+v", l)
 	}
 }
@@ -97,8 +97,8 @@ func TestQueuesOfOneIndexAreAddedUpOverTheWorkers(t *testing.T) {
 	if len(queues) != 2 || queues[0].Queue != 0 || queues[1].Queue != 1 {
 		t.Fatalf("queues are %d", len(queues))
 	}
-	if queues[0].Total(FlushOperation) != 1 || queues[1].Total(FlushOperation) != 3 {
-		t.Errorf("flushes are %d and %d", queues[0].Total(FlushOperation), queues[1].Total(FlushOperation))
+	if queues[0].Total(iomsg.OpFlush) != 1 || queues[1].Total(iomsg.OpFlush) != 3 {
+		t.Errorf("flushes are %d and %d", queues[0].Total(iomsg.OpFlush), queues[1].Total(iomsg.OpFlush))
 	}
 }
 
@@ -128,7 +128,7 @@ func TestReadersSeeWholeCountsWhileTheWorkerCounts(t *testing.T) {
 		var last uint64
 		for {
 			q := set.Queues()[0]
-			if n := q.IO(ReadOperation, status.Success); n < last || n%batch != 0 {
+			if n := q.IO(iomsg.OpRead, status.Success); n < last || n%batch != 0 {
 				t.Errorf("%d reads after %d", n, last)
 			} else {
 				last = n
@@ -148,8 +148,8 @@ func TestReadersSeeWholeCountsWhileTheWorkerCounts(t *testing.T) {
 	}
 	close(stop)
 	reading.Wait()
-	if q := set.Queues()[0]; q.Bytes(ReadOperation) != batches*batch*512 {
-		t.Errorf("%d bytes", q.Bytes(ReadOperation))
+	if q := set.Queues()[0]; q.Bytes(iomsg.OpRead) != batches*batch*512 {
+		t.Errorf("%d bytes", q.Bytes(iomsg.OpRead))
 	}
 }
 

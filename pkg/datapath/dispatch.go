@@ -5,36 +5,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// connectionRole tells a queue's two RDMA connections apart.
-type connectionRole uint8
-
-const (
-	controlRole connectionRole = iota
-	dataRole
-	roleCount
-)
-
-// roleOf is the connection for an IO: what moves data, and its answer, use the
-// data connection. Requests and answers on one connection carry each other's
-// acknowledgements, which on TCP would otherwise be packets of their own.
-func roleOf(t iomsg.Type) connectionRole {
-	if t.MovesData() {
-		return dataRole
-	}
-	return controlRole
-}
-
-func (r connectionRole) String() string {
-	if r == controlRole {
-		return "control"
-	}
-	return "data"
-}
-
 // connectionUser is a lane as the owner of RDMA connections.
 type connectionUser interface {
 	// complete takes one completion of the connection with the given role.
-	complete(role connectionRole, completion *rdma.Completion)
+	complete(role iomsg.ConnectionRole, completion *rdma.Completion)
 	// endBatch is called once after all completions of a poll: what they
 	// caused is sent off here, together.
 	endBatch()
@@ -68,7 +42,7 @@ const (
 	contextGenerationShift = 32
 )
 
-func (p placeID) context(role connectionRole) uint64 {
+func (p placeID) context(role iomsg.ConnectionRole) uint64 {
 	return uint64(p.generation)<<contextGenerationShift | uint64(p.index)<<contextIndexShift | uint64(role)
 }
 
@@ -118,7 +92,7 @@ func (d *dispatcher) Poll() int {
 		if user == nil {
 			continue
 		}
-		user.complete(connectionRole(c.Context%uint64(roleCount)), c)
+		user.complete(iomsg.ConnectionRole(c.Context%uint64(iomsg.ConnectionRoleCount)), c)
 		d.touch(user)
 	}
 	for _, user := range d.touched {

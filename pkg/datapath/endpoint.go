@@ -34,7 +34,7 @@ const replenishBatch = 32
 // endpoint is one RDMA connection of a lane: what it sends, and its receives.
 // It belongs to the worker's thread.
 type endpoint struct {
-	role       connectionRole
+	role       iomsg.ConnectionRole
 	connection rdma.Connection
 	messages   *messageMemory
 	out        outgoing
@@ -56,10 +56,10 @@ type endpoint struct {
 // newEndpoints makes the endpoints of a lane of a depth, and the memory of
 // their messages. On either connection as many messages as the depth, its
 // hello and stop can come in Sends of their own.
-func newEndpoints(domain rdma.ProtectionDomain, depth int) (endpoints [roleCount]endpoint, messages *messageMemory, err error) {
+func newEndpoints(domain rdma.ProtectionDomain, depth int) (endpoints [iomsg.ConnectionRoleCount]endpoint, messages *messageMemory, err error) {
 	receives := uint32(depth + spareMessages)
 	next := uint32(0)
-	for role := range roleCount {
+	for role := range iomsg.ConnectionRoleCount {
 		e := &endpoints[role]
 		e.role, e.receives, e.receiveSize = role, receives, receiveSizeOf(role)
 		e.out = newOutgoing(next, depth)
@@ -69,7 +69,7 @@ func newEndpoints(domain rdma.ProtectionDomain, depth int) (endpoints [roleCount
 	if messages, err = newMessageMemory(domain, int(next)); err != nil {
 		return endpoints, nil, err
 	}
-	for role := range roleCount {
+	for role := range iomsg.ConnectionRoleCount {
 		endpoints[role].messages, endpoints[role].out.memory = messages, messages
 	}
 	return endpoints, messages, nil
@@ -77,8 +77,8 @@ func newEndpoints(domain rdma.ProtectionDomain, depth int) (endpoints [roleCount
 
 // receiveSizeOf is how many messages one Send of the peer may carry. Those on
 // control connections are rare.
-func receiveSizeOf(role connectionRole) uint32 {
-	if role == dataRole {
+func receiveSizeOf(role iomsg.ConnectionRole) uint32 {
+	if role == iomsg.DataConnection {
 		return messagesPerSend
 	}
 	return 1

@@ -16,7 +16,7 @@ type loopDevice struct {
 	rdma.Device // what a relay lane does not use
 	queue       *loopQueue
 	memory      []byte // of the only region
-	connections [roleCount]*loopConnection
+	connections [iomsg.ConnectionRoleCount]*loopConnection
 }
 
 func newLoopDevice() *loopDevice {
@@ -29,7 +29,7 @@ func (d *loopDevice) NewCompletionQueue(int) (rdma.CompletionQueue, error) { ret
 
 func (d *loopDevice) Connect(_ context.Context, _ netip.AddrPort, config rdma.ConnectionConfig) (rdma.Connection, error) {
 	c := &loopConnection{device: d, context: config.Context, receives: make([]rdma.ReceiveRequest, 0, config.ReceiveRequests)}
-	d.connections[connectionRole(config.Context%uint64(roleCount))] = c
+	d.connections[iomsg.ConnectionRole(config.Context%uint64(iomsg.ConnectionRoleCount))] = c
 	return c, c.PostReceive(config.Receives)
 }
 

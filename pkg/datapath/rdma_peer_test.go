@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"runtime"
 	"sync"
@@ -69,12 +70,12 @@ type rdmaPeer struct {
 	stopping atomic.Bool
 	ended    sync.WaitGroup
 
-	connections [roleCount]rdma.Connection
-	received    [roleCount]chan message
-	sends       [roleCount]atomic.Int64 // received, hellos included
-	takes       [roleCount]uint32       // what its hellos say
-	completions chan rdma.Completion    // of transfers
-	gone        [roleCount]chan struct{}
+	connections [iomsg.ConnectionRoleCount]rdma.Connection
+	received    [iomsg.ConnectionRoleCount]chan message
+	sends       [iomsg.ConnectionRoleCount]atomic.Int64 // received, hellos included
+	takes       [iomsg.ConnectionRoleCount]uint32       // what its hellos say
+	completions chan rdma.Completion                    // of transfers
+	gone        [iomsg.ConnectionRoleCount]chan struct{}
 	nextSend    uint32
 }
 
@@ -103,12 +104,11 @@ func newRDMAPeer(t testing.TB, device rdma.Device) *rdmaPeer {
 	if p.messages, err = newMessageMemory(p.domain, peerSends+2*peerReceives*peerReceiveSize); err != nil {
 		t.Fatal(err)
 	}
-	for role := range roleCount {
+	for role := range iomsg.ConnectionRoleCount {
 		p.received[role] = make(chan message, 4096)
 		p.gone[role] = make(chan struct{})
 	}
-	p.engine.Add(p)
-	if err := p.engine.AddWaiter(p.queue); err != nil {
+	if err := errors.Join(p.engine.Add(p), p.engine.AddWaiter(p.queue)); err != nil {
 		t.Fatal(err)
 	}
 	p.ended.Go(func() {
@@ -122,7 +122,7 @@ func newRDMAPeer(t testing.TB, device rdma.Device) *rdmaPeer {
 }
 
 // config is how the peer's side of a connection is made.
-func (p *rdmaPeer) config(role connectionRole, privateData []byte) rdma.ConnectionConfig {
+func (p *rdmaPeer) config(role iomsg.ConnectionRole, privateData []byte) rdma.ConnectionConfig {
 	receives := make([]rdma.ReceiveRequest, peerReceives)
 	for i := range receives {
 		receives[i] = p.receiveAt(peerSends + (uint32(role)*peerReceives+uint32(i))*peerReceiveSize)
@@ -145,7 +145,7 @@ func (p *rdmaPeer) Poll() int {
 	var completions [32]rdma.Completion
 	n := p.queue.Poll(completions[:])
 	for _, c := range completions[:n] {
-		role := connectionRole(c.Context)
+		role := iomsg.ConnectionRole(c.Context)
 		switch {
 		case c.Opcode == rdma.OpDisconnected:
 			close(p.gone[role])
@@ -177,16 +177,16 @@ func (p *rdmaPeer) do(f func()) {
 }
 
 // attach tells the peer's thread of a connection.
-func (p *rdmaPeer) attach(role connectionRole, c rdma.Connection) {
+func (p *rdmaPeer) attach(role iomsg.ConnectionRole, c rdma.Connection) {
 	p.do(func() { p.connections[role] = c })
 }
 
-func (p *rdmaPeer) sendHello(role connectionRole) {
+func (p *rdmaPeer) sendHello(role iomsg.ConnectionRole) {
 	p.send(role, &iomsg.Message{Type: iomsg.Hello, IOSize: p.takes[role]})
 }
 
 // send sends IO messages in one Send.
-func (p *rdmaPeer) send(role connectionRole, messages ...*iomsg.Message) {
+func (p *rdmaPeer) send(role iomsg.ConnectionRole, messages ...*iomsg.Message) {
 	buf := make([]byte, len(messages)*iomsg.Size)
 	for i, m := range messages {
 		iomsg.Encode(buf[i*iomsg.Size:], m)
@@ -194,7 +194,7 @@ func (p *rdmaPeer) send(role connectionRole, messages ...*iomsg.Message) {
 	p.sendBytes(role, buf)
 }
 
-func (p *rdmaPeer) sendBytes(role connectionRole, b []byte) {
+func (p *rdmaPeer) sendBytes(role iomsg.ConnectionRole, b []byte) {
 	p.t.Helper()
 	p.do(func() {
 		count := uint32(len(b)+iomsg.Size-1) / iomsg.Size
@@ -215,7 +215,7 @@ func (p *rdmaPeer) sendBytes(role connectionRole, b []byte) {
 }
 
 // receive waits for the next message on a connection.
-func (p *rdmaPeer) receive(role connectionRole) iomsg.Message {
+func (p *rdmaPeer) receive(role iomsg.ConnectionRole) iomsg.Message {
 	p.t.Helper()
 	select {
 	case b := <-p.received[role]:
@@ -229,7 +229,7 @@ func (p *rdmaPeer) receive(role connectionRole) iomsg.Message {
 }
 
 // transfer carries out an RDMA Write or Read and returns its outcome.
-func (p *rdmaPeer) transfer(role connectionRole, request rdma.SendRequest) rdma.CompletionStatus {
+func (p *rdmaPeer) transfer(role iomsg.ConnectionRole, request rdma.SendRequest) rdma.CompletionStatus {
 	p.t.Helper()
 	request.ID = transferID
 	var refused error
@@ -280,7 +280,7 @@ func (p *rdmaPeer) disconnect() {
 
 func (p *rdmaPeer) close() {
 	p.disconnect()
-	for role := range roleCount {
+	for role := range iomsg.ConnectionRoleCount {
 		if p.connections[role] != nil {
 			<-p.gone[role]
 		}

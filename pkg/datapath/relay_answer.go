@@ -9,7 +9,7 @@ import (
 )
 
 // complete implements connectionUser.
-func (l *RelayLane) complete(role connectionRole, c *rdma.Completion) {
+func (l *RelayLane) complete(role iomsg.ConnectionRole, c *rdma.Completion) {
 	e := &l.endpoints[role]
 	if c.Opcode == rdma.OpDisconnected {
 		l.disconnected(e, c)
@@ -97,7 +97,7 @@ func (l *RelayLane) settle(m *iomsg.Message) {
 
 // endBatch implements connectionUser.
 func (l *RelayLane) endBatch() {
-	for role := range roleCount {
+	for role := range iomsg.ConnectionRoleCount {
 		e := &l.endpoints[role]
 		if err := e.postReceives(); err != nil {
 			l.fail(err)

@@ -15,7 +15,7 @@ import (
 func (l *RelayLane) Start(ctx context.Context) error {
 	var failed error
 	err := l.worker.do(ctx, func() {
-		if l.state != relayWaiting || !l.endpoints[controlRole].ready || !l.endpoints[dataRole].ready {
+		if l.state != relayWaiting || !l.endpoints[iomsg.ControlConnection].ready || !l.endpoints[iomsg.DataConnection].ready {
 			failed = status.Errorf(status.BadState, "start relay lane: its connections are not ready")
 			return
 		}
@@ -59,7 +59,7 @@ func (l *RelayLane) fail(err error) {
 		return
 	}
 	l.state = relayFailed
-	for role := range roleCount {
+	for role := range iomsg.ConnectionRoleCount {
 		l.tellReady(role, err)
 	}
 	l.config.OnFailure(err)
@@ -76,7 +76,7 @@ func (l *RelayLane) Revoke(ctx context.Context) error {
 		if l.state == relayWaiting || l.state == relayRunning {
 			l.state = relayFailed
 		}
-		for role := range roleCount {
+		for role := range iomsg.ConnectionRoleCount {
 			l.tellReady(role, status.Errorf(status.ConnectionReset, "the session has ended"))
 			l.endpoints[role].close()
 		}
@@ -139,7 +139,7 @@ func (l *RelayLane) lose(e *endpoint, c *rdma.Completion) {
 }
 
 func (l *RelayLane) checkGone() {
-	for role := range roleCount {
+	for role := range iomsg.ConnectionRoleCount {
 		if !l.endpoints[role].gone() {
 			return
 		}

@@ -14,7 +14,7 @@ func TestNothingIsAnsweredBeforeTheTargetsAccessIsRevoked(t *testing.T) {
 	r.start()
 	ctx := testContext(t)
 	r.client.send(readRequest(5))
-	r.target.receive(dataRole)
+	r.target.receive(iomsg.DataConnection)
 	r.lane.CheckDeadline(0)
 	r.expectFailure(status.TimeOut)
 	// The target is late, but not gone: it can still write.
@@ -24,7 +24,7 @@ func TestNothingIsAnsweredBeforeTheTargetsAccessIsRevoked(t *testing.T) {
 		Opcode: rdma.OpWrite, Local: rdma.Segment{Key: segment.LocalKey(), Address: segment.Base(), Length: 4096},
 		RemoteKey: r.exported.RemoteKey(), RemoteAddress: r.exported.Base() + 8192,
 	}
-	if got := r.target.transfer(dataRole, write); got != rdma.StatusSuccess {
+	if got := r.target.transfer(iomsg.DataConnection, write); got != rdma.StatusSuccess {
 		t.Fatalf("write before the revocation: %v", got)
 	}
 	select {
@@ -36,7 +36,7 @@ func TestNothingIsAnsweredBeforeTheTargetsAccessIsRevoked(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.region.Bytes()[8192] = 0
-	r.target.transfer(dataRole, write) // flushed, or lost on the way
+	r.target.transfer(iomsg.DataConnection, write) // flushed, or lost on the way
 	if err := r.lane.Refuse(ctx, status.TimeOut); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestALostTargetFailsTheLaneAndEveryRequestIsAnsweredOnce(t *testing.T) {
 	for i := range uint64(testDepth) {
 		r.client.send(readRequest(i))
 	}
-	r.target.receive(dataRole)
+	r.target.receive(iomsg.DataConnection)
 	r.target.disconnect()
 	r.expectFailure(status.ConnectionReset)
 	if err := r.lane.Revoke(ctx); err != nil {
@@ -91,7 +91,7 @@ func TestAnswersThatHaveArrivedAreTakenBeforeTheRevocation(t *testing.T) {
 	r.start()
 	ctx := testContext(t)
 	r.client.send(readRequest(5))
-	m := r.target.receive(dataRole)
+	m := r.target.receive(iomsg.DataConnection)
 	m.Type = iomsg.Result
 	// The worker is held up twice: the second time, which Revoke follows
 	// without a poll in between, the answer arrives.
@@ -105,7 +105,7 @@ func TestAnswersThatHaveArrivedAreTakenBeforeTheRevocation(t *testing.T) {
 	time.Sleep(20 * time.Millisecond) // for Revoke to queue up
 	close(first)
 	<-holding
-	r.target.send(dataRole, &m)
+	r.target.send(iomsg.DataConnection, &m)
 	time.Sleep(20 * time.Millisecond) // for the answer to arrive
 	close(second)
 	if err := <-revoked; err != nil {
@@ -123,11 +123,11 @@ func TestAnAnswerCountsAlsoIfTheEndOfTheOtherConnectionIsSeenFirst(t *testing.T)
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(readRequest(5))
-	m := r.target.receive(dataRole)
-	r.target.do(func() { r.target.connections[controlRole].Close() })
+	m := r.target.receive(iomsg.DataConnection)
+	r.target.do(func() { r.target.connections[iomsg.ControlConnection].Close() })
 	r.expectFailure(status.ConnectionReset)
 	m.Type = iomsg.Result
-	r.target.send(dataRole, &m)
+	r.target.send(iomsg.DataConnection, &m)
 	if got := r.answer(); got.Result != status.Success || got.UserData != 5 {
 		t.Errorf("answered with %+v", got)
 	}

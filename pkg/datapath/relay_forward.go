@@ -47,7 +47,7 @@ func (l *RelayLane) hasRoom() bool {
 	if l.state != relayRunning {
 		return true // nothing is sent
 	}
-	for role := range roleCount {
+	for role := range iomsg.ConnectionRoleCount {
 		if l.endpoints[role].out.room() <= uint32(l.slots.room()) {
 			return false
 		}
@@ -120,7 +120,7 @@ func (l *RelayLane) forward(request *message, m *iomsg.Message) {
 	}
 	l.counters.take()
 	iomsg.StampTag(request[:], index, l.slots.slots[index].generation)
-	role := roleOf(m.Type)
+	role := m.Type.Connection()
 	out := &l.endpoints[role].out
 	if m.Type == iomsg.Write && l.staging.Length > 0 {
 		iomsg.SetFlags(request[:], iomsg.Pushed)
@@ -160,15 +160,15 @@ func (l *RelayLane) passStop() {
 		return
 	}
 	l.stop.passed = true
-	*l.endpoints[controlRole].out.message() = l.stop.message
-	l.post(controlRole)
-	l.endpoints[controlRole].flush()
+	*l.endpoints[iomsg.ControlConnection].out.message() = l.stop.message
+	l.post(iomsg.ControlConnection)
+	l.endpoints[iomsg.ControlConnection].flush()
 }
 
 // sendRequests sends what the requests of a poll have caused.
 func (l *RelayLane) sendRequests() {
 	l.inFlight.Store(int64(l.slots.inFlight()))
-	for role := range roleCount {
+	for role := range iomsg.ConnectionRoleCount {
 		l.post(role)
 		l.endpoints[role].flush()
 	}
@@ -177,7 +177,7 @@ func (l *RelayLane) sendRequests() {
 
 // post posts what has been gathered for the target, unless the lane has ended:
 // its slots are answered later.
-func (l *RelayLane) post(role connectionRole) {
+func (l *RelayLane) post(role iomsg.ConnectionRole) {
 	e := &l.endpoints[role]
 	if l.state != relayWaiting && l.state != relayRunning {
 		e.out.take()

@@ -66,11 +66,11 @@ type RelayLane struct {
 	counters *Counters
 
 	slots     relaySlots
-	endpoints [roleCount]endpoint
+	endpoints [iomsg.ConnectionRoleCount]endpoint
 	messages  *messageMemory
-	staging   RemoteMemory // of the target, for the data of writes
-	export    rdma.Segment // begins at the client's region; set if there is staging
-	outbox    messageQueue // answers that the client has posted no receive for
+	staging   rdma.RemoteMemory // of the target, for the data of writes
+	export    rdma.Segment      // begins at the client's region; set if there is staging
+	outbox    messageQueue      // answers that the client has posted no receive for
 	state     relayState
 	stop      stopBarrier
 	failCode  status.Code
@@ -87,7 +87,7 @@ type RelayLane struct {
 	nowNs         int64
 
 	inFlight atomic.Int64 // for observers
-	ready    [roleCount]chan error
+	ready    [iomsg.ConnectionRoleCount]chan error
 	stopped  chan struct{}
 	gone     chan struct{} // both connections have seen their last completion
 }
@@ -118,7 +118,7 @@ func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, erro
 	l := &RelayLane{
 		worker: config.Worker, config: config, counters: countersOf(config.Counters, config.Queue, config.Worker), slots: newRelaySlots(config.Depth),
 		outbox:  newMessageQueue(config.Depth + comchBatch + spareMessages),
-		ready:   [roleCount]chan error{make(chan error, 1), make(chan error, 1)},
+		ready:   [iomsg.ConnectionRoleCount]chan error{make(chan error, 1), make(chan error, 1)},
 		stopped: make(chan struct{}), gone: make(chan struct{}),
 	}
 	var err error
@@ -178,15 +178,15 @@ type LaneConnection struct {
 	// Staging is where the data of writes goes on the data connection: in the
 	// target's memory, for each slot of the queue a buffer of the buffer size.
 	// Without it the target fetches the data.
-	Staging RemoteMemory
+	Staging rdma.RemoteMemory
 }
 
 // Connect makes one of the lane's two connections, exchanges the hello and
 // returns when it is ready.
 func (l *RelayLane) Connect(ctx context.Context, config LaneConnection) error {
-	role := controlRole
+	role := iomsg.ControlConnection
 	if config.Data {
-		role = dataRole
+		role = iomsg.DataConnection
 	}
 	e := &l.endpoints[role]
 	connection, err := l.config.Device.Connect(ctx, config.Remote, rdma.ConnectionConfig{
@@ -214,10 +214,10 @@ func (l *RelayLane) Connect(ctx context.Context, config LaneConnection) error {
 }
 
 // greet sends the hello: the connecting side speaks first.
-func (l *RelayLane) greet(role connectionRole, connection rdma.Connection, staging RemoteMemory) {
+func (l *RelayLane) greet(role iomsg.ConnectionRole, connection rdma.Connection, staging rdma.RemoteMemory) {
 	e := &l.endpoints[role]
 	e.connection = connection
-	if role == dataRole && staging.Length > 0 {
+	if role == iomsg.DataConnection && staging.Length > 0 {
 		l.staging = staging
 		l.export = rdma.Segment{Key: l.config.Export.LocalKey(), Address: l.config.Export.Base()}
 	}
@@ -233,7 +233,7 @@ func (l *RelayLane) greet(role connectionRole, connection rdma.Connection, stagi
 	e.flush()
 }
 
-func (l *RelayLane) tellReady(role connectionRole, err error) {
+func (l *RelayLane) tellReady(role iomsg.ConnectionRole, err error) {
 	select {
 	case l.ready[role] <- err:
 	default: // told before

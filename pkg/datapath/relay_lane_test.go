@@ -32,7 +32,7 @@ type relayRig struct {
 	exported rdma.MemoryRegion
 	domain   rdma.ProtectionDomain
 	staging  []byte // of the target, nil without
-	offered  RemoteMemory
+	offered  rdma.RemoteMemory
 	failure  chan error
 	counters CounterSet
 }
@@ -73,10 +73,10 @@ func newRelayRigWith(t *testing.T, options relayRigOptions) *relayRig {
 	}
 	t.Cleanup(r.close)
 	r.target = newRDMAPeer(t, device)
-	r.target.takes[dataRole] = options.takes
+	r.target.takes[iomsg.DataConnection] = options.takes
 	if options.staging {
 		registered, content := r.target.register(testDepth*testBufferSize, memory.LocalWrite|memory.RemoteWrite)
-		r.staging, r.offered = content, RemoteMemory{Key: registered.RemoteKey(), Base: registered.Base(), Length: registered.Len()}
+		r.staging, r.offered = content, rdma.RemoteMemory{Key: registered.RemoteKey(), Base: registered.Base(), Length: registered.Len()}
 	}
 	r.connect(ctx, device)
 	return r
@@ -90,7 +90,7 @@ func (r *relayRig) connect(ctx context.Context, device rdma.Device) {
 		r.t.Fatal(err)
 	}
 	defer listener.Close()
-	for role := range roleCount {
+	for role := range iomsg.ConnectionRoleCount {
 		accepted := make(chan struct{})
 		go func() {
 			defer close(accepted)
@@ -110,7 +110,7 @@ func (r *relayRig) connect(ctx context.Context, device rdma.Device) {
 			}
 			r.target.sendHello(role)
 		}()
-		err := r.lane.Connect(ctx, LaneConnection{Remote: listener.Address(), InboundReads: 8, Data: role == dataRole, Staging: r.offered})
+		err := r.lane.Connect(ctx, LaneConnection{Remote: listener.Address(), InboundReads: 8, Data: role == iomsg.DataConnection, Staging: r.offered})
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -172,7 +172,7 @@ func TestARequestReachesTheTargetUnchangedButForTheTag(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(readRequest(42))
-	got := r.target.receive(dataRole)
+	got := r.target.receive(iomsg.DataConnection)
 	want := *readRequest(42)
 	want.Slot, want.Generation = got.Slot, got.Generation
 	if got != want {
@@ -181,12 +181,12 @@ func TestARequestReachesTheTargetUnchangedButForTheTag(t *testing.T) {
 }
 
 func TestAnAnswerOnEitherConnectionReachesTheClientWithItsResult(t *testing.T) {
-	for role := range roleCount {
+	for role := range iomsg.ConnectionRoleCount {
 		t.Run(role.String(), func(t *testing.T) {
 			r := newRelayRig(t)
 			r.start()
 			r.client.send(readRequest(42))
-			m := r.target.receive(dataRole)
+			m := r.target.receive(iomsg.DataConnection)
 			m.Type, m.Result = iomsg.Result, status.IOFailed
 			m.UserData, m.IOSize = 1, 1 // a target can change nothing but the result
 			r.target.send(role, &m)
@@ -197,7 +197,7 @@ func TestAnAnswerOnEitherConnectionReachesTheClientWithItsResult(t *testing.T) {
 				t.Errorf("client received %+v, want %+v", got, want)
 			}
 			awaitCounts(t, &r.counters, func(q *QueueCounts) bool {
-				return q.IO(ReadOperation, status.IOFailed) == 1 && q.Bytes(ReadOperation) == 0 && q.InFlight == 0
+				return q.IO(iomsg.OpRead, status.IOFailed) == 1 && q.Bytes(iomsg.OpRead) == 0 && q.InFlight == 0
 			})
 		})
 	}
@@ -228,7 +228,7 @@ func TestABadRequestIsAnsweredAtOnceAndTheLaneLives(t *testing.T) {
 		}
 	}
 	r.client.send(readRequest(8))
-	if m := r.target.receive(dataRole); m.UserData != 8 {
+	if m := r.target.receive(iomsg.DataConnection); m.UserData != 8 {
 		t.Errorf("target received %+v", m)
 	}
 }
@@ -238,7 +238,7 @@ func TestARequestBeyondTheDepthIsRefusedAsFull(t *testing.T) {
 	r.start()
 	for i := range uint64(testDepth) {
 		r.client.send(readRequest(i))
-		r.target.receive(dataRole)
+		r.target.receive(iomsg.DataConnection)
 	}
 	r.client.send(readRequest(100))
 	if got := r.answer(); got.Result != status.Full || got.UserData != 100 {
@@ -262,10 +262,10 @@ func TestAnAnswerToNothingInFlightEndsTheLane(t *testing.T) {
 			r := newRelayRig(t)
 			r.start()
 			r.client.send(readRequest(1))
-			m := r.target.receive(dataRole)
+			m := r.target.receive(iomsg.DataConnection)
 			m.Type = iomsg.Result
 			c.change(&m)
-			r.target.send(controlRole, &m)
+			r.target.send(iomsg.ControlConnection, &m)
 			r.expectFailure(status.Unexpected)
 		})
 	}
@@ -275,18 +275,18 @@ func TestAnAnswerIsTakenOnce(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(readRequest(1))
-	m := r.target.receive(dataRole)
+	m := r.target.receive(iomsg.DataConnection)
 	m.Type = iomsg.Result
-	r.target.send(dataRole, &m)
+	r.target.send(iomsg.DataConnection, &m)
 	r.answer()
-	r.target.send(dataRole, &m)
+	r.target.send(iomsg.DataConnection, &m)
 	r.expectFailure(status.Unexpected)
 }
 
 func TestAMessageOfAnotherSizeEndsTheLane(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
-	r.target.sendBytes(controlRole, make([]byte, 10))
+	r.target.sendBytes(iomsg.ControlConnection, make([]byte, 10))
 	r.expectFailure(status.InvalidValue)
 }
 
@@ -301,19 +301,19 @@ func TestStopPassesThroughBehindAllAnswers(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(readRequest(1))
-	m := r.target.receive(dataRole)
+	m := r.target.receive(iomsg.DataConnection)
 	r.client.send(&iomsg.Message{Type: iomsg.Stop, UserData: 99})
 	select {
-	case <-r.target.received[controlRole]:
+	case <-r.target.received[iomsg.ControlConnection]:
 		t.Fatal("the target got stop with a read in flight")
 	case <-time.After(50 * time.Millisecond):
 	}
 	m.Type = iomsg.Result
-	r.target.send(dataRole, &m)
+	r.target.send(iomsg.DataConnection, &m)
 	if got := r.answer(); got.Type != iomsg.Result {
 		t.Errorf("first answer is %+v", got)
 	}
-	stop := r.target.receive(controlRole)
+	stop := r.target.receive(iomsg.ControlConnection)
 	if stop.Type != iomsg.Stop || stop.UserData != 99 {
 		t.Fatalf("target received %+v instead of stop", stop)
 	}
@@ -324,7 +324,7 @@ func TestStopPassesThroughBehindAllAnswers(t *testing.T) {
 		t.Fatal("the lane has stopped before the target")
 	case <-time.After(50 * time.Millisecond):
 	}
-	r.target.send(controlRole, &stop)
+	r.target.send(iomsg.ControlConnection, &stop)
 	if got := r.answer(); got != stop {
 		t.Errorf("second answer is %+v, want the stop unchanged", got)
 	}
@@ -339,8 +339,8 @@ func TestAStopWithNothingInFlightPassesAtOnce(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(&iomsg.Message{Type: iomsg.Stop, UserData: 99})
-	stop := r.target.receive(controlRole)
-	r.target.send(controlRole, &stop)
+	stop := r.target.receive(iomsg.ControlConnection)
+	r.target.send(iomsg.ControlConnection, &stop)
 	if got := r.answer(); got != stop {
 		t.Errorf("the client got %+v", got)
 	}
@@ -351,7 +351,7 @@ func TestWhatMovesNoDataUsesTheControlConnection(t *testing.T) {
 	r.start()
 	for _, kind := range []iomsg.Type{iomsg.Flush, iomsg.Trim, iomsg.WriteZeroes} {
 		r.client.send(&iomsg.Message{Type: kind, IOSize: 4096})
-		if m := r.target.receive(controlRole); m.Type != kind {
+		if m := r.target.receive(iomsg.ControlConnection); m.Type != kind {
 			t.Errorf("target received %+v, want %v", m, kind)
 		}
 	}
@@ -370,7 +370,7 @@ func TestTheDataOfAWriteIsInItsSlotsBufferBeforeTheRequest(t *testing.T) {
 			content[i] = round + 1
 		}
 		r.client.send(writeRequest(7))
-		m := r.target.receive(dataRole)
+		m := r.target.receive(iomsg.DataConnection)
 		if m.Flags != iomsg.Pushed {
 			t.Fatalf("the request has flags %#x", m.Flags)
 		}
@@ -378,7 +378,7 @@ func TestTheDataOfAWriteIsInItsSlotsBufferBeforeTheRequest(t *testing.T) {
 			t.Fatalf("round %d: the buffer of slot %d holds %#x", round, m.Slot, got[0])
 		}
 		m.Type = iomsg.Result
-		r.target.send(dataRole, &m)
+		r.target.send(iomsg.DataConnection, &m)
 		if got := r.answer(); got.Flags != 0 || got.Result != status.Success {
 			t.Fatalf("the client got %+v", got)
 		}
@@ -389,7 +389,7 @@ func TestWithoutStagingTheTargetHasToFetchTheDataOfWrites(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(writeRequest(7))
-	if m := r.target.receive(dataRole); m.Flags != 0 {
+	if m := r.target.receive(iomsg.DataConnection); m.Flags != 0 {
 		t.Errorf("the request has flags %#x", m.Flags)
 	}
 }
@@ -412,11 +412,11 @@ func TestAnswersWaitForAClientThatPostsNoReceives(t *testing.T) {
 	requests := make([]iomsg.Message, testDepth)
 	for i := range requests {
 		r.client.send(readRequest(uint64(i)))
-		requests[i] = r.target.receive(dataRole)
+		requests[i] = r.target.receive(iomsg.DataConnection)
 	}
 	for _, m := range requests {
 		m.Type = iomsg.Result
-		r.target.send(controlRole, &m)
+		r.target.send(iomsg.ControlConnection, &m)
 	}
 	r.answer()
 	select {
@@ -425,7 +425,7 @@ func TestAnswersWaitForAClientThatPostsNoReceives(t *testing.T) {
 	case <-time.After(20 * time.Millisecond):
 	}
 	awaitCounts(t, &r.counters, func(q *QueueCounts) bool {
-		return q.Total(ReadOperation) == testDepth && q.BackPressure(NoClientReceive) == testDepth-1
+		return q.Total(iomsg.OpRead) == testDepth && q.BackPressure(NoClientReceive) == testDepth-1
 	})
 	r.client.producer.setCredits(testDepth)
 	for i := uint64(1); i < testDepth; i++ {
@@ -439,18 +439,18 @@ func TestADrainedLaneTakesNothingMore(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(readRequest(1))
-	m := r.target.receive(dataRole)
+	m := r.target.receive(iomsg.DataConnection)
 	if err := r.lane.Drain(testContext(t)); err != nil {
 		t.Fatal(err)
 	}
 	r.client.send(readRequest(2))
 	m.Type = iomsg.Result
-	r.target.send(controlRole, &m)
+	r.target.send(iomsg.ControlConnection, &m)
 	if got := r.answer(); got.UserData != 1 {
 		t.Errorf("answered with %+v", got)
 	}
 	select {
-	case <-r.target.received[dataRole]:
+	case <-r.target.received[iomsg.DataConnection]:
 		t.Error("a draining lane forwarded a request")
 	case <-time.After(30 * time.Millisecond):
 	}

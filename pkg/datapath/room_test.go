@@ -63,7 +63,7 @@ func (c *stalledConnection) PostSend(requests []rdma.SendRequest) error {
 func TestRequestsWaitAtATargetWhoseAnswersDoNotLeave(t *testing.T) {
 	r := newTargetRig(t)
 	stalled := &stalledConnection{capacity: sendRequests(testDepth)}
-	e := &r.lane.endpoints[dataRole]
+	e := &r.lane.endpoints[iomsg.DataConnection]
 	together(t, r.lane.worker, func() {
 		stalled.Connection = e.connection
 		e.connection = stalled
@@ -71,11 +71,11 @@ func TestRequestsWaitAtATargetWhoseAnswersDoNotLeave(t *testing.T) {
 	// Requests come one by one, each slot again as soon as it is answered.
 	total := uint64(outgoingCapacity(testDepth)) + 2
 	for i := range total {
-		r.relay.send(dataRole, &iomsg.Message{
+		r.relay.send(iomsg.DataConnection, &iomsg.Message{
 			Type: iomsg.Read, UserData: i, Slot: uint32(i % testDepth), IOSize: testBlockSize, RequesterOffset: i % testDepth * testBlockSize,
 		})
 		awaitCounts(t, &r.counters, func(q *QueueCounts) bool {
-			return q.IO(ReadOperation, status.Success)+q.BackPressure(NoAnswerRoom) == i+1
+			return q.IO(iomsg.OpRead, status.Success)+q.BackPressure(NoAnswerRoom) == i+1
 		})
 	}
 	if n := r.counters.Queues()[0].BackPressure(NoAnswerRoom); n == 0 || n > testDepth {
@@ -89,7 +89,7 @@ func TestRequestsWaitAtATargetWhoseAnswersDoNotLeave(t *testing.T) {
 		stalled.Flush()
 	})
 	for i := range total {
-		if m := r.relay.receive(dataRole); m.UserData != i || m.Result != status.Success {
+		if m := r.relay.receive(iomsg.DataConnection); m.UserData != i || m.Result != status.Success {
 			t.Errorf("answer %d is %+v", i, m)
 		}
 	}
@@ -102,10 +102,10 @@ func TestRequestsWaitAtATargetWhoseAnswersDoNotLeave(t *testing.T) {
 
 func TestASecondStopEndsTheLane(t *testing.T) {
 	r := newTargetRig(t)
-	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Stop})
-	if m := r.relay.receive(controlRole); m.Type != iomsg.Stop {
+	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Stop})
+	if m := r.relay.receive(iomsg.ControlConnection); m.Type != iomsg.Stop {
 		t.Errorf("stop is answered with %+v", m)
 	}
-	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Stop})
+	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Stop})
 	r.expectFailure(status.Unexpected)
 }

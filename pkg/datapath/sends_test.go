@@ -28,7 +28,7 @@ func TestRequestsShareSendsAsFarAsTheTargetTakesThem(t *testing.T) {
 		t.Run(fmt.Sprintf("%d bytes", c.takes), func(t *testing.T) {
 			r := newRelayRigWith(t, relayRigOptions{takes: c.takes})
 			r.start()
-			hellos := r.target.sends[dataRole].Load()
+			hellos := r.target.sends[iomsg.DataConnection].Load()
 			together(t, r.lane.worker, func() {
 				for i := range uint64(testDepth) {
 					r.client.send(readRequest(i))
@@ -36,7 +36,7 @@ func TestRequestsShareSendsAsFarAsTheTargetTakesThem(t *testing.T) {
 			})
 			answers := make([]*iomsg.Message, 0, testDepth)
 			for i := range uint64(testDepth) {
-				m := r.target.receive(dataRole)
+				m := r.target.receive(iomsg.DataConnection)
 				if m.UserData != i || m.Type != iomsg.Read {
 					t.Errorf("request %d arrives as %+v", i, m)
 				}
@@ -44,11 +44,11 @@ func TestRequestsShareSendsAsFarAsTheTargetTakesThem(t *testing.T) {
 				answers = append(answers, &m)
 			}
 			// Where the ring of messages ends, a Send does too.
-			sends := uint32(r.target.sends[dataRole].Load() - hellos)
+			sends := uint32(r.target.sends[iomsg.DataConnection].Load() - hellos)
 			if want := (testDepth + c.messages - 1) / c.messages; sends != want && sends != want+1 {
 				t.Errorf("%d requests came in %d Sends, want %d", testDepth, sends, want)
 			}
-			r.target.send(dataRole, answers...)
+			r.target.send(iomsg.DataConnection, answers...)
 			for i := range uint64(testDepth) {
 				if m := r.answer(); m.UserData != i || m.Result != status.Success {
 					t.Errorf("answer %d is %+v", i, m)
@@ -62,7 +62,7 @@ func TestAnswersShareSendsAsFarAsTheRelayTakesThem(t *testing.T) {
 	for _, c := range sendSizes {
 		t.Run(fmt.Sprintf("%d bytes", c.takes), func(t *testing.T) {
 			r := makeTargetRig(t, true, c.takes)
-			hellos := r.relay.sends[dataRole].Load()
+			hellos := r.relay.sends[iomsg.DataConnection].Load()
 			r.volume.lane.hold() // so that all are done together
 			requests := make([]*iomsg.Message, testDepth)
 			for i := range requests {
@@ -71,11 +71,11 @@ func TestAnswersShareSendsAsFarAsTheRelayTakesThem(t *testing.T) {
 					Type: iomsg.Read, UserData: uint64(i), Slot: uint32(i), IOSize: testBlockSize, StorageOffset: offset, RequesterOffset: offset,
 				}
 			}
-			r.relay.send(dataRole, requests...)
+			r.relay.send(iomsg.DataConnection, requests...)
 			awaitCounts(t, &r.counters, func(q *QueueCounts) bool { return q.InFlight == testDepth })
 			r.volume.lane.release()
 			for range testDepth {
-				m := r.relay.receive(dataRole)
+				m := r.relay.receive(iomsg.DataConnection)
 				if m.Type != iomsg.Result || m.Result != status.Success {
 					t.Errorf("answered with %+v", m)
 				}
@@ -83,7 +83,7 @@ func TestAnswersShareSendsAsFarAsTheRelayTakesThem(t *testing.T) {
 					t.Errorf("block %d in the client's memory begins with %d when it is answered", m.UserData, got)
 				}
 			}
-			sends := uint32(r.relay.sends[dataRole].Load() - hellos)
+			sends := uint32(r.relay.sends[iomsg.DataConnection].Load() - hellos)
 			if want := (testDepth + c.messages - 1) / c.messages; sends != want && sends != want+1 {
 				t.Errorf("%d answers came in %d Sends, want %d", testDepth, sends, want)
 			}
@@ -94,7 +94,7 @@ func TestAnswersShareSendsAsFarAsTheRelayTakesThem(t *testing.T) {
 func TestASendIsOverWhenEnoughDataGoesAheadOfIt(t *testing.T) {
 	r := newRelayRigWith(t, relayRigOptions{staging: true, takes: messagesPerSend * iomsg.Size})
 	r.start()
-	hellos := r.target.sends[dataRole].Load()
+	hellos := r.target.sends[iomsg.DataConnection].Load()
 	const requests = 4
 	together(t, r.lane.worker, func() {
 		for i := range uint64(requests) {
@@ -102,9 +102,9 @@ func TestASendIsOverWhenEnoughDataGoesAheadOfIt(t *testing.T) {
 		}
 	})
 	for range requests {
-		r.target.receive(dataRole)
+		r.target.receive(iomsg.DataConnection)
 	}
-	if sends := r.target.sends[dataRole].Load() - hellos; sends != requests/2 {
+	if sends := r.target.sends[iomsg.DataConnection].Load() - hellos; sends != requests/2 {
 		t.Errorf("%d requests with %d bytes ahead of each came in %d Sends, want %d", requests, bytesPerSend/2, sends, requests/2)
 	}
 }
@@ -114,9 +114,9 @@ func TestSendsThatAreNotWholeMessagesEndTheLane(t *testing.T) {
 		t.Run(fmt.Sprintf("%d bytes", bytes), func(t *testing.T) {
 			relay, target := newRelayRig(t), newTargetRig(t)
 			relay.start()
-			relay.target.sendBytes(dataRole, make([]byte, bytes))
+			relay.target.sendBytes(iomsg.DataConnection, make([]byte, bytes))
 			relay.expectFailure(status.InvalidValue)
-			target.relay.sendBytes(dataRole, make([]byte, bytes))
+			target.relay.sendBytes(iomsg.DataConnection, make([]byte, bytes))
 			target.expectFailure(status.InvalidValue)
 		})
 	}
@@ -127,7 +127,7 @@ func TestNothingAfterABadMessageOfASendCounts(t *testing.T) {
 	read := iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize, Slot: 1}
 	bad := read
 	bad.Slot = testDepth
-	target.relay.send(dataRole, &bad, &read)
+	target.relay.send(iomsg.DataConnection, &bad, &read)
 	target.expectFailure(status.Unexpected)
 	if n := target.lane.InFlight(); n != 0 {
 		t.Errorf("%d requests are under way", n)
@@ -136,11 +136,11 @@ func TestNothingAfterABadMessageOfASendCounts(t *testing.T) {
 	relay := newRelayRig(t)
 	relay.start()
 	relay.client.send(readRequest(1))
-	answer := relay.target.receive(dataRole)
+	answer := relay.target.receive(iomsg.DataConnection)
 	answer.Type = iomsg.Result
 	wrong := answer
 	wrong.Generation++
-	relay.target.send(dataRole, &wrong, &answer)
+	relay.target.send(iomsg.DataConnection, &wrong, &answer)
 	relay.expectFailure(status.Unexpected)
 	select {
 	case m := <-relay.client.producer.answers:

@@ -31,8 +31,8 @@ func newStaging(domain rdma.ProtectionDomain, count int, size uint32) (staging, 
 }
 
 // remote is the staging as the relay reaches it.
-func (s *staging) remote() RemoteMemory {
-	return RemoteMemory{
+func (s *staging) remote() rdma.RemoteMemory {
+	return rdma.RemoteMemory{
 		Key: s.registered.RemoteKey(), Base: s.registered.Base(), Length: s.registered.Len(), Access: memory.RemoteWrite,
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -22,7 +23,7 @@ func (l *TargetLane) Poll() int {
 }
 
 // complete implements connectionUser.
-func (l *TargetLane) complete(role connectionRole, c *rdma.Completion) {
+func (l *TargetLane) complete(role iomsg.ConnectionRole, c *rdma.Completion) {
 	e := &l.endpoints[role]
 	if c.Opcode == rdma.OpDisconnected {
 		e.disconnected = true
@@ -61,7 +62,7 @@ func (l *TargetLane) endBatch() {
 // finish sends off what a batch has caused.
 func (l *TargetLane) finish() {
 	l.answerStop()
-	for role := range roleCount {
+	for role := range iomsg.ConnectionRoleCount {
 		e := &l.endpoints[role]
 		l.post(e)
 		if err := e.postReceives(); err != nil {
@@ -70,7 +71,7 @@ func (l *TargetLane) finish() {
 		e.flush()
 	}
 	l.nowNs = 0
-	waiting := l.endpoints[dataRole].out.waiting() + l.endpoints[controlRole].out.waiting()
+	waiting := l.endpoints[iomsg.DataConnection].out.waiting() + l.endpoints[iomsg.ControlConnection].out.waiting()
 	l.inFlight.Store(int64(l.answering+l.backlog.count) + int64(waiting))
 	l.counters.publish()
 	l.checkDrained()
@@ -83,14 +84,14 @@ func (l *TargetLane) answerStop() {
 		return
 	}
 	l.stopping, l.stopped = false, true
-	*l.endpoints[controlRole].out.message() = l.stop
+	*l.endpoints[iomsg.ControlConnection].out.message() = l.stop
 }
 
 // Start takes requests from now on. Both connections must be ready.
 func (l *TargetLane) Start(ctx context.Context) error {
 	var failed error
 	err := l.worker.do(ctx, func() {
-		for role := range roleCount {
+		for role := range iomsg.ConnectionRoleCount {
 			if e := &l.endpoints[role]; l.state != targetServing || !e.ready || e.connection == nil {
 				failed = status.Errorf(status.BadState, "start target lane: its %v connection is not ready", role)
 				return
@@ -116,7 +117,7 @@ func (l *TargetLane) fail(err error) {
 		return
 	}
 	l.state = targetFailed
-	for role := range roleCount {
+	for role := range iomsg.ConnectionRoleCount {
 		l.tellReady(role, err)
 	}
 	l.config.OnFailure(err)
@@ -129,7 +130,7 @@ func (l *TargetLane) Revoke(ctx context.Context) error {
 		if l.state == targetServing {
 			l.state = targetFailed
 		}
-		for role := range roleCount {
+		for role := range iomsg.ConnectionRoleCount {
 			l.tellReady(role, status.Errorf(status.ConnectionReset, "the session has ended"))
 			l.endpoints[role].close()
 		}
@@ -145,7 +146,7 @@ func (l *TargetLane) checkDrained() {
 	if l.state == targetServing || l.submitted > 0 {
 		return
 	}
-	for role := range roleCount {
+	for role := range iomsg.ConnectionRoleCount {
 		if !l.endpoints[role].gone() {
 			return
 		}

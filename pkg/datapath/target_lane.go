@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -30,7 +30,7 @@ type TargetLaneConfig struct {
 	// straight from it; nil sends them through staging.
 	VolumeMemory rdma.MemoryRegion
 	// Export is the client's memory as the relay has exported it.
-	Export RemoteMemory
+	Export rdma.RemoteMemory
 	// Depth is how many requests the relay may have outstanding, BufferSize
 	// the largest data transfer of one in bytes. Staging takes their product.
 	Depth      int
@@ -38,14 +38,6 @@ type TargetLaneConfig struct {
 	// OnFailure is told once, on the worker's thread, why the lane cannot go
 	// on; it must not block.
 	OnFailure func(error)
-}
-
-// RemoteMemory is memory of a peer.
-type RemoteMemory struct {
-	Key    uint32
-	Base   uint64
-	Length uint64
-	Access memory.Access
 }
 
 // TargetLane is the target's side of a queue: it takes requests, moves their
@@ -59,9 +51,9 @@ type TargetLane struct {
 	place    placeID
 	counters *Counters
 	info     volume.Info
-	lane     volume.Lane
+	lane     volume.Queue
 
-	endpoints [roleCount]endpoint
+	endpoints [iomsg.ConnectionRoleCount]endpoint
 	messages  *messageMemory
 	staging   staging
 
@@ -84,10 +76,10 @@ type TargetLane struct {
 	stopping bool // a stop has come and is yet to be answered
 	stopped  bool // it has been answered: nothing more may come
 	stop     message
-	hello    [roleCount]bool // arrived before the connection was attached
+	hello    [iomsg.ConnectionRoleCount]bool // arrived before the connection was attached
 
 	inFlight atomic.Int64 // for observers
-	ready    [roleCount]chan error
+	ready    [iomsg.ConnectionRoleCount]chan error
 	drained  chan struct{}
 }
 
@@ -107,7 +99,7 @@ func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, e
 		counters:     countersOf(config.Counters, config.Queue, config.Worker),
 		transactions: make([]transaction, config.Depth), backlog: newMessageQueue(config.Depth),
 		waitRead: newFIFO(config.Depth), maxReads: 1,
-		ready:   [roleCount]chan error{make(chan error, 1), make(chan error, 1)},
+		ready:   [iomsg.ConnectionRoleCount]chan error{make(chan error, 1), make(chan error, 1)},
 		drained: make(chan struct{}),
 	}
 	for i := range l.transactions {
@@ -130,7 +122,7 @@ func (l *TargetLane) allocate() error {
 	if l.staging, err = newStaging(l.config.Domain, l.config.Depth, l.config.BufferSize); err != nil {
 		return err
 	}
-	if l.lane, err = l.config.Volume.NewLane(len(l.transactions)); err != nil {
+	if l.lane, err = l.config.Volume.NewQueue(len(l.transactions)); err != nil {
 		return fmt.Errorf("open a lane of volume %q: %w", l.info.Name, err)
 	}
 	return nil
@@ -173,15 +165,15 @@ func (l *TargetLane) attach(ctx context.Context) error {
 
 // Staging is where the relay may put the data of writes ahead of their
 // requests: for each slot a buffer of the buffer size.
-func (l *TargetLane) Staging() RemoteMemory { return l.staging.remote() }
+func (l *TargetLane) Staging() rdma.RemoteMemory { return l.staging.remote() }
 
 // Accept makes one of the lane's two connections out of a request of the
 // relay; data tells which. It returns before the hello has been exchanged:
 // see Ready.
 func (l *TargetLane) Accept(ctx context.Context, request rdma.Request, data bool, outboundReads int) error {
-	role := controlRole
+	role := iomsg.ControlConnection
 	if data {
-		role = dataRole
+		role = iomsg.DataConnection
 	}
 	e := &l.endpoints[role]
 	connection, err := request.Accept(ctx, rdma.ConnectionConfig{
@@ -200,7 +192,7 @@ func (l *TargetLane) Accept(ctx context.Context, request rdma.Request, data bool
 }
 
 // adopt makes a connection the lane's own.
-func (l *TargetLane) adopt(role connectionRole, connection rdma.Connection) {
+func (l *TargetLane) adopt(role iomsg.ConnectionRole, connection rdma.Connection) {
 	e := &l.endpoints[role]
 	e.connection = connection
 	if l.state != targetServing {
@@ -208,7 +200,7 @@ func (l *TargetLane) adopt(role connectionRole, connection rdma.Connection) {
 		e.close()
 		return
 	}
-	if role == dataRole {
+	if role == iomsg.DataConnection {
 		l.maxReads = max(1, connection.Parameters().OutboundReads)
 	}
 	if l.hello[role] {
@@ -219,7 +211,7 @@ func (l *TargetLane) adopt(role connectionRole, connection rdma.Connection) {
 
 // Ready waits until the hellos of both connections have been exchanged.
 func (l *TargetLane) Ready(ctx context.Context) error {
-	for role := range roleCount {
+	for role := range iomsg.ConnectionRoleCount {
 		select {
 		case err := <-l.ready[role]:
 			if err != nil {
@@ -233,7 +225,7 @@ func (l *TargetLane) Ready(ctx context.Context) error {
 	return nil
 }
 
-func (l *TargetLane) tellReady(role connectionRole, err error) {
+func (l *TargetLane) tellReady(role iomsg.ConnectionRole, err error) {
 	select {
 	case l.ready[role] <- err:
 	default: // told before

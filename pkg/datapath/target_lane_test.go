@@ -40,14 +40,14 @@ type slowLane struct {
 func (v *slowVolume) Info() volume.Info {
 	return volume.Info{Name: "slow", Size: testVolumeSize, BlockSize: testBlockSize, ReadOnly: v.readOnly, Capabilities: volume.CanWriteZeroes}
 }
-func (v *slowVolume) Memory() *memory.Region           { return nil }
-func (v *slowVolume) NewLane(int) (volume.Lane, error) { return v.lane, nil }
-func (v *slowVolume) Close(context.Context) error      { return nil }
-func (l *slowLane) Descriptor() int                    { return l.bell.Descriptor() }
-func (l *slowLane) Disarm()                            { l.bell.Disarm() }
-func (l *slowLane) Drain()                             { l.bell.Drain() }
-func (l *slowLane) Close() error                       { return nil }
-func (l *slowLane) Arm() bool                          { return l.bell.arm(func() bool { return len(l.done) > 0 }) }
+func (v *slowVolume) Memory() *memory.Region             { return nil }
+func (v *slowVolume) NewQueue(int) (volume.Queue, error) { return v.lane, nil }
+func (v *slowVolume) Close(context.Context) error        { return nil }
+func (l *slowLane) Descriptor() int                      { return l.bell.Descriptor() }
+func (l *slowLane) Disarm()                              { l.bell.Disarm() }
+func (l *slowLane) Drain()                               { l.bell.Drain() }
+func (l *slowLane) Close() error                         { return nil }
+func (l *slowLane) Arm() bool                            { return l.bell.arm(func() bool { return len(l.done) > 0 }) }
 func (l *slowLane) Submit(request *volume.Request) error {
 	l.bell.mu.Lock()
 	defer l.bell.mu.Unlock()
@@ -63,9 +63,9 @@ func (l *slowLane) finish() {
 	for _, r := range l.running {
 		r.Err = l.fail
 		switch r.Operation {
-		case volume.Read:
+		case iomsg.OpRead:
 			copy(r.Buffer, l.volume.content[r.Offset:])
-		case volume.Write:
+		case iomsg.OpWrite:
 			copy(l.volume.content[r.Offset:], r.Buffer)
 		}
 	}
@@ -131,7 +131,7 @@ func makeTargetRig(t *testing.T, start bool, takes uint32) *targetRig {
 	r.volume.lane = &slowLane{volume: r.volume, bell: newDoorbell(t)}
 	worker := startWorker(t)
 	r.relay = newRDMAPeer(t, device)
-	r.relay.takes[dataRole] = takes
+	r.relay.takes[iomsg.DataConnection] = takes
 	export, content := r.relay.register(testExport, memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite)
 	r.client = content
 	var err error
@@ -140,7 +140,7 @@ func makeTargetRig(t *testing.T, start bool, takes uint32) *targetRig {
 	}
 	r.lane, err = NewTargetLane(ctx, TargetLaneConfig{
 		Worker: worker, Device: device, Queue: testQueue, Counters: &r.counters, Domain: r.domain, Volume: r.volume, Depth: testDepth, BufferSize: testBufferSize,
-		Export: RemoteMemory{
+		Export: rdma.RemoteMemory{
 			Key: export.RemoteKey(), Base: export.Base(), Length: testExport, Access: memory.RemoteRead | memory.RemoteWrite,
 		},
 		OnFailure: func(err error) { r.failure <- err },
@@ -160,12 +160,12 @@ func (r *targetRig) connect(ctx context.Context, device rdma.Device, start bool)
 		r.t.Fatal(err)
 	}
 	defer listener.Close()
-	for role := range roleCount {
+	for role := range iomsg.ConnectionRoleCount {
 		accepted := make(chan error, 1)
 		go func() {
 			request, err := listener.Accept(ctx)
 			if err == nil {
-				err = r.lane.Accept(ctx, request, role == dataRole, 4)
+				err = r.lane.Accept(ctx, request, role == iomsg.DataConnection, 4)
 			}
 			accepted <- err
 		}()
@@ -217,8 +217,8 @@ func (r *targetRig) expectFailure(code status.Code) {
 func TestAReadIsWrittenIntoTheClientsMemoryBeforeItsAnswer(t *testing.T) {
 	r := newTargetRig(t)
 	request := iomsg.Message{Type: iomsg.Read, IOSize: 2 * testBlockSize, RequesterOffset: 100, StorageOffset: 5 * testBlockSize, UserData: 9, Slot: 3, Generation: 4}
-	r.relay.send(dataRole, &request)
-	got := r.relay.receive(dataRole)
+	r.relay.send(iomsg.DataConnection, &request)
+	got := r.relay.receive(iomsg.DataConnection)
 	request.Type = iomsg.Result
 	if got != request {
 		t.Errorf("answered with %+v, want %+v", got, request)
@@ -233,8 +233,8 @@ func TestAWriteIsFetchedAndAppliedBeforeItsAnswer(t *testing.T) {
 	for i := range r.client[:testBlockSize] {
 		r.client[i] = 0x5A
 	}
-	r.relay.send(dataRole, &iomsg.Message{Type: iomsg.Write, IOSize: testBlockSize, StorageOffset: 7 * testBlockSize})
-	if got := r.relay.receive(dataRole); got.Type != iomsg.Result || got.Result != status.Success {
+	r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Write, IOSize: testBlockSize, StorageOffset: 7 * testBlockSize})
+	if got := r.relay.receive(iomsg.DataConnection); got.Type != iomsg.Result || got.Result != status.Success {
 		t.Errorf("answered with %+v", got)
 	}
 	if !bytes.Equal(r.volume.block(7), r.client[:testBlockSize]) {
@@ -246,10 +246,10 @@ func TestWritesBeyondTheReadDepthAllArrive(t *testing.T) {
 	r := newTargetRig(t) // four reads at a time
 	for i := range uint64(testDepth) {
 		r.client[i*testBlockSize] = byte(0x80 + i)
-		r.relay.send(dataRole, &iomsg.Message{Type: iomsg.Write, UserData: i, Slot: uint32(i), IOSize: testBlockSize, RequesterOffset: i * testBlockSize, StorageOffset: i * testBlockSize})
+		r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Write, UserData: i, Slot: uint32(i), IOSize: testBlockSize, RequesterOffset: i * testBlockSize, StorageOffset: i * testBlockSize})
 	}
 	for range testDepth {
-		if got := r.relay.receive(dataRole); got.Result != status.Success {
+		if got := r.relay.receive(iomsg.DataConnection); got.Result != status.Success {
 			t.Errorf("answered with %+v", got)
 		}
 	}
@@ -259,7 +259,7 @@ func TestWritesBeyondTheReadDepthAllArrive(t *testing.T) {
 		}
 	}
 	awaitCounts(t, &r.counters, func(q *QueueCounts) bool {
-		return q.IO(WriteOperation, status.Success) == testDepth && q.Bytes(WriteOperation) == testDepth*testBlockSize && q.InFlight == 0
+		return q.IO(iomsg.OpWrite, status.Success) == testDepth && q.Bytes(iomsg.OpWrite) == testDepth*testBlockSize && q.InFlight == 0
 	})
 }
 
@@ -284,13 +284,13 @@ func TestTargetAnswersBadRequestsAndLives(t *testing.T) {
 	} {
 		m := base
 		c.change(&m)
-		r.relay.send(roleOf(m.Type), &m)
-		if got := r.relay.receive(roleOf(m.Type)); got.Result != c.want {
+		r.relay.send(m.Type.Connection(), &m)
+		if got := r.relay.receive(m.Type.Connection()); got.Result != c.want {
 			t.Errorf("%s: answered with %v, want %v", c.name, got.Result, c.want)
 		}
 	}
-	r.relay.send(dataRole, &base)
-	if got := r.relay.receive(dataRole); got.Result != status.Success {
+	r.relay.send(iomsg.DataConnection, &base)
+	if got := r.relay.receive(iomsg.DataConnection); got.Result != status.Success {
 		t.Errorf("a good request afterwards: %v", got.Result)
 	}
 }
@@ -298,12 +298,12 @@ func TestTargetAnswersBadRequestsAndLives(t *testing.T) {
 func TestAnErrorOfTheVolumeIsThatIOsResult(t *testing.T) {
 	r := newTargetRig(t)
 	r.volume.lane.hold()
-	r.relay.send(dataRole, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
+	r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
 	r.volume.lane.bell.mu.Lock()
 	r.volume.lane.fail = status.IOFailed
 	r.volume.lane.bell.mu.Unlock()
 	r.volume.lane.release()
-	if got := r.relay.receive(dataRole); got.Result != status.IOFailed {
+	if got := r.relay.receive(iomsg.DataConnection); got.Result != status.IOFailed {
 		t.Errorf("answered with %v", got.Result)
 	}
 }
@@ -311,8 +311,8 @@ func TestAnErrorOfTheVolumeIsThatIOsResult(t *testing.T) {
 func TestFlushAndWriteZeroesNeedNoData(t *testing.T) {
 	r := newTargetRig(t)
 	for _, kind := range []iomsg.Type{iomsg.Flush, iomsg.WriteZeroes} {
-		r.relay.send(controlRole, &iomsg.Message{Type: kind, IOSize: testBlockSize})
-		if got := r.relay.receive(controlRole); got.Result != status.Success {
+		r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: kind, IOSize: testBlockSize})
+		if got := r.relay.receive(iomsg.ControlConnection); got.Result != status.Success {
 			t.Errorf("%v is answered with %v", kind, got.Result)
 		}
 	}
@@ -321,19 +321,19 @@ func TestFlushAndWriteZeroesNeedNoData(t *testing.T) {
 func TestStopIsAnsweredAfterEverythingBeforeIt(t *testing.T) {
 	r := newTargetRig(t)
 	r.volume.lane.hold()
-	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Flush})
+	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Flush})
 	stop := iomsg.Message{Type: iomsg.Stop, UserData: 77}
-	r.relay.send(controlRole, &stop)
+	r.relay.send(iomsg.ControlConnection, &stop)
 	select {
-	case <-r.relay.received[controlRole]:
+	case <-r.relay.received[iomsg.ControlConnection]:
 		t.Fatal("stop was answered while a flush was running")
 	case <-time.After(50 * time.Millisecond):
 	}
 	r.volume.lane.release()
-	if got := r.relay.receive(controlRole); got.Type != iomsg.Result {
+	if got := r.relay.receive(iomsg.ControlConnection); got.Type != iomsg.Result {
 		t.Errorf("first answer is %+v", got)
 	}
-	if got := r.relay.receive(controlRole); got != stop {
+	if got := r.relay.receive(iomsg.ControlConnection); got != stop {
 		t.Errorf("second answer is %+v, want the stop unchanged", got)
 	}
 }
@@ -342,14 +342,14 @@ func TestMoreRequestsThanAgreedEndTheLane(t *testing.T) {
 	r := newTargetRig(t)
 	r.volume.lane.hold()
 	for i := range uint32(testDepth + 1) {
-		r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Flush, Slot: i})
+		r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Flush, Slot: i})
 	}
 	r.expectFailure(status.Full)
 	r.volume.lane.release()
 }
 
 func TestARequestOnTheWrongConnectionEndsTheLane(t *testing.T) {
-	for role, kind := range map[connectionRole]iomsg.Type{controlRole: iomsg.Read, dataRole: iomsg.Flush} {
+	for role, kind := range map[iomsg.ConnectionRole]iomsg.Type{iomsg.ControlConnection: iomsg.Read, iomsg.DataConnection: iomsg.Flush} {
 		r := newTargetRig(t)
 		r.relay.send(role, &iomsg.Message{Type: kind, IOSize: testBlockSize})
 		r.expectFailure(status.Unexpected)
@@ -363,7 +363,7 @@ func TestASlotThatDoesNotExistOrIsInUseEndsTheLane(t *testing.T) {
 			r.volume.lane.hold()
 			defer r.volume.lane.release()
 			for _, slot := range slots {
-				r.relay.send(dataRole, &iomsg.Message{Type: iomsg.Write, Flags: iomsg.Pushed, IOSize: testBlockSize, Slot: slot})
+				r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Write, Flags: iomsg.Pushed, IOSize: testBlockSize, Slot: slot})
 			}
 			r.expectFailure(status.Unexpected)
 		})
@@ -381,13 +381,13 @@ func TestAPushedWriteIsAppliedFromTheBufferOfItsSlot(t *testing.T) {
 		Opcode: rdma.OpWrite, Local: rdma.Segment{Key: source.LocalKey(), Address: source.Base(), Length: testBlockSize},
 		RemoteKey: staging.Key, RemoteAddress: staging.Base + 3*testBufferSize,
 	}
-	if got := r.relay.transfer(dataRole, push); got != rdma.StatusSuccess {
+	if got := r.relay.transfer(iomsg.DataConnection, push); got != rdma.StatusSuccess {
 		t.Fatalf("push: %v", got)
 	}
-	r.relay.send(dataRole, &iomsg.Message{
+	r.relay.send(iomsg.DataConnection, &iomsg.Message{
 		Type: iomsg.Write, Flags: iomsg.Pushed, Slot: 3, IOSize: testBlockSize, StorageOffset: 7 * testBlockSize,
 	})
-	if got := r.relay.receive(dataRole); got.Type != iomsg.Result || got.Result != status.Success {
+	if got := r.relay.receive(iomsg.DataConnection); got.Type != iomsg.Result || got.Result != status.Success {
 		t.Errorf("answered with %+v", got)
 	}
 	if !bytes.Equal(r.volume.block(7), content) {
@@ -399,7 +399,7 @@ func TestAPushBeyondTheStagingEndsTheConnection(t *testing.T) {
 	r := newTargetRig(t)
 	source, _ := r.relay.register(testBlockSize, 0)
 	staging := r.lane.Staging()
-	r.relay.transfer(dataRole, rdma.SendRequest{
+	r.relay.transfer(iomsg.DataConnection, rdma.SendRequest{
 		Opcode: rdma.OpWrite, Local: rdma.Segment{Key: source.LocalKey(), Address: source.Base(), Length: testBlockSize},
 		RemoteKey: staging.Key, RemoteAddress: staging.Base + staging.Length - 1,
 	})
@@ -408,7 +408,7 @@ func TestAPushBeyondTheStagingEndsTheConnection(t *testing.T) {
 
 func TestRequestsBeforeTheStartEndTheLane(t *testing.T) {
 	r := makeTargetRig(t, false, 0)
-	r.relay.send(dataRole, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
+	r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
 	r.expectFailure(status.BadState)
 }
 
@@ -425,17 +425,17 @@ func TestALaneStartsOnlyWithBothConnections(t *testing.T) {
 func TestADrainingLaneRefusesWhatIsNew(t *testing.T) {
 	r := newTargetRig(t)
 	r.volume.lane.hold()
-	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Flush, UserData: 1})
+	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Flush, UserData: 1})
 	eventuallyInFlight(t, r.lane, 1)
 	if err := r.lane.Drain(testContext(t)); err != nil {
 		t.Fatal(err)
 	}
-	r.relay.send(controlRole, &iomsg.Message{Type: iomsg.Flush, UserData: 2, Slot: 1})
-	if got := r.relay.receive(controlRole); got.UserData != 2 || got.Result != status.Shutdown {
+	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Flush, UserData: 2, Slot: 1})
+	if got := r.relay.receive(iomsg.ControlConnection); got.UserData != 2 || got.Result != status.Shutdown {
 		t.Errorf("a new request is answered with %+v", got)
 	}
 	r.volume.lane.release()
-	if got := r.relay.receive(controlRole); got.UserData != 1 || got.Result != status.Success {
+	if got := r.relay.receive(iomsg.ControlConnection); got.UserData != 1 || got.Result != status.Success {
 		t.Errorf("the one in flight is answered with %+v", got)
 	}
 }
@@ -457,16 +457,16 @@ func TestALongFetchDoesNotMakeTheLaneRunOutOfTransactions(t *testing.T) {
 	large := iomsg.Message{Type: iomsg.Write, IOSize: testBufferSize, UserData: 1}
 	small := iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize, UserData: 2}
 	for range testDepth / 2 {
-		r.relay.send(dataRole, &large)
+		r.relay.send(iomsg.DataConnection, &large)
 		large.Slot++
 		small.Slot = large.Slot + testDepth/2 - 1
-		r.relay.send(dataRole, &small)
+		r.relay.send(iomsg.DataConnection, &small)
 	}
 	deadline := time.After(testTimeout)
 	for range 5000 {
 		var b message
 		select {
-		case b = <-r.relay.received[dataRole]:
+		case b = <-r.relay.received[iomsg.DataConnection]:
 		case err := <-r.failure:
 			t.Fatalf("the lane failed: %v", err)
 		case <-deadline:
@@ -480,14 +480,14 @@ func TestALongFetchDoesNotMakeTheLaneRunOutOfTransactions(t *testing.T) {
 		if m.Type = iomsg.Read; m.UserData == large.UserData {
 			m.Type = iomsg.Write
 		}
-		r.relay.send(dataRole, &m)
+		r.relay.send(iomsg.DataConnection, &m)
 	}
 }
 
 func TestALostRelayFailsTheLaneAndItsVolumeIORunsOut(t *testing.T) {
 	r := newTargetRig(t)
 	r.volume.lane.hold()
-	r.relay.send(dataRole, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
+	r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
 	eventuallyInFlight(t, r.lane, 1)
 	r.relay.disconnect()
 	r.expectFailure(status.ConnectionReset)

@@ -43,7 +43,7 @@ func (l *TargetLane) takeRequest(e *endpoint, request *message) {
 		l.takeHello(e, &m)
 	case !l.started:
 		l.fail(status.Errorf(status.BadState, "relay sent a message of type %d before start storage", uint32(m.Type)))
-	case e.role != roleOf(m.Type) || l.stopping || l.stopped:
+	case e.role != m.Type.Connection() || l.stopping || l.stopped:
 		l.fail(status.Errorf(status.Unexpected, "relay sent a message of type %d on the %v connection, out of order", uint32(m.Type), e.role))
 	case m.Type == iomsg.Stop:
 		l.stopping = true
@@ -70,7 +70,7 @@ func (l *TargetLane) takeRequest(e *endpoint, request *message) {
 // of all that are under way and the one to stop. Answers stay until their Send
 // has completed, which may be seen after the next request, or after many where
 // Sends wait behind a long RDMA Read.
-func (l *TargetLane) hasRoom(role connectionRole) bool {
+func (l *TargetLane) hasRoom(role iomsg.ConnectionRole) bool {
 	return int(l.endpoints[role].out.room()) > l.answering+1
 }
 
@@ -121,15 +121,15 @@ func (l *TargetLane) judge(t *transaction, m *iomsg.Message) status.Code {
 	}
 	switch m.Type {
 	case iomsg.Read:
-		t.request.Operation = volume.Read
+		t.request.Operation = iomsg.OpRead
 	case iomsg.Write:
-		t.request.Operation = volume.Write
+		t.request.Operation = iomsg.OpWrite
 	case iomsg.Flush:
-		t.request.Operation = volume.Flush
+		t.request.Operation = iomsg.OpFlush
 	case iomsg.Trim:
-		t.request.Operation = volume.Trim
+		t.request.Operation = iomsg.OpTrim
 	case iomsg.WriteZeroes:
-		t.request.Operation = volume.WriteZeroes
+		t.request.Operation = iomsg.OpWriteZeroes
 	default:
 		return status.InvalidValue
 	}

@@ -23,7 +23,7 @@ func (l *TargetLane) fetch(index uint32) {
 		RemoteAddress: t.remote, RemoteKey: l.config.Export.Key,
 	}
 	l.reads++
-	if err := l.endpoints[dataRole].post(l.fetching[:]); err != nil {
+	if err := l.endpoints[iomsg.DataConnection].post(l.fetching[:]); err != nil {
 		l.fail(err)
 	}
 }
@@ -34,7 +34,7 @@ func (l *TargetLane) fetch(index uint32) {
 // slot's staging buffer may be used again.
 func (l *TargetLane) sendData(index uint32, source rdma.Segment) {
 	t := &l.transactions[index]
-	r := l.endpoints[dataRole].out.transfer(t.ioSize)
+	r := l.endpoints[iomsg.DataConnection].out.transfer(t.ioSize)
 	r.Opcode, r.Local = rdma.OpWrite, source
 	r.RemoteAddress, r.RemoteKey = t.remote, l.config.Export.Key
 	l.answer(index, status.Success)
@@ -85,7 +85,7 @@ func (l *TargetLane) afterVolume(index uint32, request *volume.Request) {
 // if there is any, with others.
 func (l *TargetLane) answer(index uint32, code status.Code) {
 	t := &l.transactions[index]
-	e := &l.endpoints[roleOf(t.ioType)]
+	e := &l.endpoints[t.ioType.Connection()]
 	m := e.out.message()
 	*m = t.message
 	iomsg.TurnIntoResult(m[:], code)
@@ -114,7 +114,7 @@ func (l *TargetLane) sent(e *endpoint, position uint32) {
 	for l.state == targetServing && !l.backlog.empty() {
 		var m iomsg.Message
 		iomsg.Decode(l.backlog.first()[:], &m)
-		if !l.hasRoom(roleOf(m.Type)) {
+		if !l.hasRoom(m.Type.Connection()) {
 			return
 		}
 		request := *l.backlog.first()

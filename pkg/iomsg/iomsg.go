@@ -78,6 +78,91 @@ func (t Type) HasRange() bool { return t == Read || t == Write || t == Trim || t
 // IsRequest reports whether t is an IO that a client may ask for.
 func (t Type) IsRequest() bool { return t.HasRange() || t == Flush }
 
+// Connection returns the connection that carries an IO of this type in both
+// directions. Requests and responses on one connection carry each other's
+// acknowledgements, which on TCP would otherwise be packets of their own.
+func (t Type) Connection() ConnectionRole {
+	if t.MovesData() {
+		return DataConnection
+	}
+	return ControlConnection
+}
+
+// ConnectionRole tells the two RDMA connections of a queue apart.
+type ConnectionRole uint8
+
+// Requests that move data travel on the data connection, behind or ahead of
+// their data, and everything else on the control connection.
+const (
+	ControlConnection ConnectionRole = iota
+	DataConnection
+	ConnectionRoleCount
+)
+
+// String returns the lower-case name.
+func (r ConnectionRole) String() string {
+	switch r {
+	case ControlConnection:
+		return "control"
+	case DataConnection:
+		return "data"
+	}
+	return "invalid"
+}
+
+// Operation is what an IO does, without the types that only the protocol
+// needs. It is small and dense, so it can index tables.
+type Operation uint8
+
+// OpOther stands for every type that is not an IO.
+const (
+	OpOther Operation = iota
+	OpRead
+	OpWrite
+	OpFlush
+	OpTrim
+	OpWriteZeroes
+	OperationCount
+)
+
+// Operation returns what an IO of this type does, OpOther if it is no IO.
+func (t Type) Operation() Operation {
+	switch t {
+	case Read:
+		return OpRead
+	case Write:
+		return OpWrite
+	case Flush:
+		return OpFlush
+	case Trim:
+		return OpTrim
+	case WriteZeroes:
+		return OpWriteZeroes
+	}
+	return OpOther
+}
+
+// String returns the operation's label in metrics, which is also the name of
+// its Type.
+func (o Operation) String() string {
+	switch o {
+	case OpRead:
+		return "read"
+	case OpWrite:
+		return "write"
+	case OpFlush:
+		return "flush"
+	case OpTrim:
+		return "trim"
+	case OpWriteZeroes:
+		return "write_zeroes"
+	}
+	return "other"
+}
+
+// MovesData reports whether the operation carries data.
+func (o Operation) MovesData() bool { return o == OpRead || o == OpWrite }
+
 // Flags modify a request.
 type Flags uint32
 

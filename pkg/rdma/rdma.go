@@ -106,6 +106,14 @@ type MemoryRegion interface {
 	Deregister() error
 }
 
+// RemoteMemory is a peer's registered memory, as it names it to this side.
+type RemoteMemory struct {
+	Key    uint32        // MemoryRegion.RemoteKey
+	Base   uint64        // MemoryRegion.Base
+	Length uint64        // bytes
+	Access memory.Access // what the peer has granted
+}
+
 // Listener accepts connection requests.
 type Listener interface {
 	// Address is where the listener listens, with the actual port.

@@ -8,7 +8,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -32,7 +34,7 @@ func (s *session) configure(m *controlmsg.ConfigureDataPath) (controlmsg.Message
 		Access: s.access, Length: m.Export.Length,
 		RDMA: &controlmsg.RDMAExport{
 			Transport: s.target.device.Capabilities().Transport,
-			RemoteKey: s.registered.RemoteKey(), Base: s.registered.Base(),
+			Key:       s.registered.RemoteKey(), Base: s.registered.Base(),
 		},
 	}
 	reply, err := s.call(&request)
@@ -129,7 +131,7 @@ func (s *session) startQueue(queue int, clientConsumer comch.ConsumerID) (comch.
 		return 0, err
 	}
 	s.lanes.add(lane)
-	for _, role := range []controlmsg.ConnectionRole{controlmsg.ControlConnection, controlmsg.DataConnection} {
+	for _, role := range []iomsg.ConnectionRole{iomsg.ControlConnection, iomsg.DataConnection} {
 		if err := s.connectLane(lane, queue, role); err != nil {
 			return 0, err
 		}
@@ -164,7 +166,7 @@ func (s *session) newLane(queue int, clientConsumer comch.ConsumerID) (*datapath
 
 // connectLane makes one RDMA connection to where the target says, with the
 // token that it gave.
-func (s *session) connectLane(lane *datapath.RelayLane, queue int, role controlmsg.ConnectionRole) error {
+func (s *session) connectLane(lane *datapath.RelayLane, queue int, role iomsg.ConnectionRole) error {
 	answer, err := s.call(&controlmsg.CreateRDMAConnection{Queue: uint32(queue), Role: role, Source: s.target.source})
 	if err != nil {
 		return err
@@ -187,23 +189,21 @@ func (s *session) connectLane(lane *datapath.RelayLane, queue int, role controlm
 		Remote: details.Address, Source: s.target.source,
 		PrivateData:  controlmsg.RDMAPrivateData{Token: details.Token}.Append(nil),
 		InboundReads: min(int(s.config.Depth), s.target.device.Capabilities().MaxInboundReads),
-		Data:         role == controlmsg.DataConnection,
+		Data:         role == iomsg.DataConnection,
 		Staging:      staging,
 	})
 }
 
 // stagingOf is where the target wants the data of writes.
-func (s *session) stagingOf(details *controlmsg.CreateRDMAConnectionReply) (datapath.RemoteMemory, error) {
+func (s *session) stagingOf(details *controlmsg.CreateRDMAConnectionReply) (rdma.RemoteMemory, error) {
 	staging := details.Staging
 	if staging == nil {
-		return datapath.RemoteMemory{}, nil
+		return rdma.RemoteMemory{}, nil
 	}
 	if need := uint64(s.config.Depth) * uint64(s.config.BufferSize); staging.Length != need {
-		return datapath.RemoteMemory{}, status.Errorf(status.Unexpected, "the target offers %d bytes of staging for a queue that needs %d", staging.Length, need)
+		return rdma.RemoteMemory{}, status.Errorf(status.Unexpected, "the target offers %d bytes of staging for a queue that needs %d", staging.Length, need)
 	}
-	return datapath.RemoteMemory{
-		Key: staging.RemoteKey, Base: staging.Base, Length: staging.Length, Access: memory.RemoteWrite,
-	}, nil
+	return *staging, nil
 }
 
 // startStorage starts the data path, the target's side first.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -103,14 +104,11 @@ func (s *session) makeLanes(ctx context.Context) error {
 }
 
 func (s *session) laneConfig(queue int) datapath.TargetLaneConfig {
-	export := &s.config.Export
 	return datapath.TargetLaneConfig{
 		Worker: s.target.pool.Pick(), Queue: queue, Counters: s.target.counters[s.volume.Info().Name],
 		Device: s.target.device, Domain: s.domain, Volume: s.volume, VolumeMemory: s.volumeMemory,
-		Export: datapath.RemoteMemory{
-			Key: export.RDMA.RemoteKey, Base: export.RDMA.Base, Length: export.Length, Access: export.Access,
-		},
-		Depth: int(s.config.Depth), BufferSize: s.config.BufferSize, OnFailure: s.laneFailed(queue),
+		Export: s.config.Export.RemoteMemory(),
+		Depth:  int(s.config.Depth), BufferSize: s.config.BufferSize, OnFailure: s.laneFailed(queue),
 	}
 }
 
@@ -144,13 +142,13 @@ func (s *session) announce(m *controlmsg.CreateRDMAConnection) (controlmsg.Messa
 }
 
 // stagingFor is where the relay may put the data of a queue's writes.
-func (s *session) stagingFor(m *controlmsg.CreateRDMAConnection) *controlmsg.Staging {
+func (s *session) stagingFor(m *controlmsg.CreateRDMAConnection) *rdma.RemoteMemory {
 	lanes := s.currentLanes()
-	if m.Role != controlmsg.DataConnection || int(m.Queue) >= len(lanes) {
+	if m.Role != iomsg.DataConnection || int(m.Queue) >= len(lanes) {
 		return nil
 	}
 	staging := lanes[m.Queue].Staging()
-	return &controlmsg.Staging{RemoteKey: staging.Key, Base: staging.Base, Length: staging.Length}
+	return &staging
 }
 
 // rdmaAddress is where this relay reaches the RDMA listener: if that listens
@@ -212,7 +210,7 @@ func (s *session) acceptConnection(ctx context.Context, request rdma.Request, re
 		return errors.Join(err, request.Reject(nil))
 	}
 	defer s.endAccept()
-	return lane.Accept(ctx, request, record.role == controlmsg.DataConnection, s.outboundReads())
+	return lane.Accept(ctx, request, record.role == iomsg.DataConnection, s.outboundReads())
 }
 
 func (s *session) beginAccept(queue int) (*datapath.TargetLane, error) {

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -23,7 +23,7 @@ type token = [16]byte
 type tokenRecord struct {
 	session *session
 	queue   uint32
-	role    controlmsg.ConnectionRole
+	role    iomsg.ConnectionRole
 	source  netip.Addr
 	expires time.Time
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -27,12 +27,12 @@ func issue(t *testing.T, r *tokenRegistry, record tokenRecord, now time.Time) to
 func TestATokenIsGoodOnceFromItsSource(t *testing.T) {
 	r, now := newTokenRegistry(), time.Now()
 	s := &session{}
-	issued := issue(t, r, tokenRecord{session: s, queue: 3, role: controlmsg.DataConnection, source: here}, now)
+	issued := issue(t, r, tokenRecord{session: s, queue: 3, role: iomsg.DataConnection, source: here}, now)
 	if _, err := r.claim(issued, there, now); !errors.Is(err, status.Authentication) {
 		t.Errorf("claim from elsewhere: %v", err)
 	}
 	record, err := r.claim(issued, here, now)
-	if err != nil || record.session != s || record.queue != 3 || record.role != controlmsg.DataConnection {
+	if err != nil || record.session != s || record.queue != 3 || record.role != iomsg.DataConnection {
 		t.Errorf("claim: %+v, %v", record, err)
 	}
 	if _, err := r.claim(issued, here, now); !errors.Is(err, status.Authentication) {

@@ -13,7 +13,7 @@ import (
 )
 
 // FaultBackend wraps another backend and makes it fail. What fails depends on
-// the seed and on the order of requests on a lane only.
+// the seed and on the order of requests on a queue only.
 type FaultBackend struct {
 	// EIO is the probability with which a request fails.
 	EIO float64

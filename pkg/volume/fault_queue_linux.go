@@ -9,13 +9,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// faultLane decides, request by request, what goes wrong.
-type faultLane struct {
+// faultQueue decides, request by request, what goes wrong.
+type faultQueue struct {
 	volume *faultVolume
-	inner  Lane
+	inner  Queue
 	wait   *faultWait
 	info   Info
 	random *rand.Rand
@@ -24,10 +25,10 @@ type faultLane struct {
 	slots     []faultSlot
 	free      []*faultSlot
 	delayed   []*faultSlot // done, in the order in which they become due
-	completed []*Request   // what a poll of the inner lane gets
+	completed []*Request   // what a poll of the inner queue gets
 }
 
-// faultSlot is a request on its way through the inner lane, where its UserData
+// faultSlot is a request on its way through the inner queue, where its UserData
 // is the number of the slot.
 type faultSlot struct {
 	inner     Request
@@ -38,8 +39,8 @@ type faultSlot struct {
 
 const notCorrupted = -1
 
-// Submit implements Lane.
-func (l *faultLane) Submit(r *Request) error {
+// Submit implements Queue.
+func (l *faultQueue) Submit(r *Request) error {
 	if err := l.info.Check(r); err != nil {
 		return err
 	}
@@ -66,7 +67,7 @@ func (l *faultLane) Submit(r *Request) error {
 }
 
 // failure decides whether a request fails without being carried out.
-func (l *faultLane) failure(r *Request) error {
+func (l *faultQueue) failure(r *Request) error {
 	if l.random.Float64() < l.volume.backend.EIO {
 		return injected(r, unix.EIO)
 	}
@@ -78,12 +79,12 @@ func (l *faultLane) failure(r *Request) error {
 
 // corrupt decides whether data is to be corrupted and where. Data to be
 // written is corrupted until the write is done.
-func (l *faultLane) corrupt(s *faultSlot) {
+func (l *faultQueue) corrupt(s *faultSlot) {
 	if l.random.Float64() >= l.volume.backend.Corrupt || len(s.inner.Buffer) == 0 {
 		return
 	}
 	s.corrupted = l.random.IntN(len(s.inner.Buffer))
-	if s.inner.Operation == Write {
+	if s.inner.Operation == iomsg.OpWrite {
 		s.invert()
 	}
 }
@@ -91,13 +92,13 @@ func (l *faultLane) corrupt(s *faultSlot) {
 func (s *faultSlot) invert() { s.inner.Buffer[s.corrupted] ^= 1 }
 
 // delay queues what is done until it is due.
-func (l *faultLane) delay(s *faultSlot) {
+func (l *faultQueue) delay(s *faultSlot) {
 	s.due = time.Now().Add(l.volume.backend.Delay)
 	l.delayed = append(l.delayed, s)
 }
 
-// Poll implements Lane.
-func (l *faultLane) Poll(completed []*Request) int {
+// Poll implements Queue.
+func (l *faultQueue) Poll(completed []*Request) int {
 	for _, r := range l.completed[:l.inner.Poll(l.completed)] {
 		l.finish(&l.slots[r.UserData])
 	}
@@ -111,7 +112,7 @@ func (l *faultLane) Poll(completed []*Request) int {
 	return n
 }
 
-func (l *faultLane) finish(s *faultSlot) {
+func (l *faultQueue) finish(s *faultSlot) {
 	s.outer.Err = s.inner.Err
 	if s.corrupted != notCorrupted {
 		s.invert()
@@ -119,17 +120,17 @@ func (l *faultLane) finish(s *faultSlot) {
 	l.delay(s)
 }
 
-func (l *faultLane) isDue() bool {
+func (l *faultQueue) isDue() bool {
 	return len(l.delayed) > 0 && !time.Now().Before(l.delayed[0].due)
 }
 
-// Close implements Lane.
-func (l *faultLane) Close() error {
+// Close implements Queue.
+func (l *faultQueue) Close() error {
 	if l.closed {
 		return nil
 	}
 	if running := len(l.slots) - len(l.free); running > 0 {
-		return status.Errorf(status.InUse, "close lane of volume %q: %d requests are running", l.info.Name, running)
+		return status.Errorf(status.InUse, "close queue of volume %q: %d requests are running", l.info.Name, running)
 	}
 	if err := l.inner.Close(); err != nil {
 		return err

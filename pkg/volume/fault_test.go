@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
@@ -45,12 +46,12 @@ func TestFaultVolumeWithoutFaultsConforms(t *testing.T) {
 func outcomes(t *testing.T, faults string) string {
 	v := openFault(t, faults)
 	defer closeVolume(t, v)
-	lane := openLane(t, v, 1)
-	defer closeLane(t, lane)
+	queue := openQueue(t, v, 1)
+	defer closeQueue(t, queue)
 	var b strings.Builder
 	for i := range uint64(200) {
-		r := volume.Request{Operation: volume.Write, Offset: i * 4096, Length: 4096, Buffer: make([]byte, 4096)}
-		volumetest.Do(t, lane, &r)
+		r := volume.Request{Operation: iomsg.OpWrite, Offset: i * 4096, Length: 4096, Buffer: make([]byte, 4096)}
+		volumetest.Do(t, queue, &r)
 		switch {
 		case r.Err == nil:
 			b.WriteByte('.')
@@ -84,14 +85,14 @@ func TestWritesFailWhenTheSpaceIsUsedUp(t *testing.T) {
 func TestCorruptionInvertsOneBitOfWhatIsReadOrStored(t *testing.T) {
 	v := openFault(t, "corrupt=1")
 	defer closeVolume(t, v)
-	lane := openLane(t, v, 1)
-	defer closeLane(t, lane)
+	queue := openQueue(t, v, 1)
+	defer closeQueue(t, queue)
 	written, read := bytes.Repeat([]byte{0x55}, 4096), make([]byte, 4096)
-	do(t, lane, &volume.Request{Operation: volume.Write, Length: 4096, Buffer: written})
+	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: 4096, Buffer: written})
 	if !bytes.Equal(written, bytes.Repeat([]byte{0x55}, 4096)) {
 		t.Error("the writer's buffer stayed corrupted")
 	}
-	do(t, lane, &volume.Request{Operation: volume.Read, Length: 4096, Buffer: read})
+	do(t, queue, &volume.Request{Operation: iomsg.OpRead, Length: 4096, Buffer: read})
 	different := 0
 	for i := range read {
 		different += bits.OnesCount8(read[i] ^ written[i])
@@ -108,17 +109,17 @@ func TestDelayHoldsUpCompletionsAndNotTheSubmitter(t *testing.T) {
 	const delay = 30 * time.Millisecond
 	v := openFault(t, fmt.Sprintf("delay=%v", delay))
 	defer closeVolume(t, v)
-	lane := openLane(t, v, 8)
-	defer closeLane(t, lane)
+	queue := openQueue(t, v, 8)
+	defer closeQueue(t, queue)
 	began := time.Now()
 	var requests [8]volume.Request
 	for i := range requests {
-		requests[i].Operation = volume.Flush
-		if err := lane.Submit(&requests[i]); err != nil {
+		requests[i].Operation = iomsg.OpFlush
+		if err := queue.Submit(&requests[i]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for i, r := range volumetest.Await(t, lane, len(requests)) {
+	for i, r := range volumetest.Await(t, queue, len(requests)) {
 		if r != &requests[i] {
 			t.Errorf("completion %d is not that of request %d", i, i)
 		}

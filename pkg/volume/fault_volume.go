@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -15,16 +16,16 @@ import (
 type faultVolume struct {
 	Volume
 	backend FaultBackend
-	written atomic.Uint64 // bytes, on all lanes
-	lanes   atomic.Uint64 // ever made
+	written atomic.Uint64 // bytes, on all queues
+	queues  atomic.Uint64 // ever made
 }
 
 // Memory hides the content, so that no read goes past the faults.
 func (v *faultVolume) Memory() *memory.Region { return nil }
 
-// NewLane implements Volume.
-func (v *faultVolume) NewLane(depth int) (Lane, error) {
-	inner, err := v.Volume.NewLane(depth)
+// NewQueue implements Volume.
+func (v *faultVolume) NewQueue(depth int) (Queue, error) {
+	inner, err := v.Volume.NewQueue(depth)
 	if err != nil {
 		return nil, err
 	}
@@ -32,9 +33,9 @@ func (v *faultVolume) NewLane(depth int) (Lane, error) {
 	if err != nil {
 		return nil, errors.Join(err, inner.Close())
 	}
-	l := &faultLane{
+	l := &faultQueue{
 		volume: v, inner: inner, wait: wait, info: v.Info(),
-		random: rand.New(rand.NewPCG(v.backend.Seed, v.lanes.Add(1))),
+		random: rand.New(rand.NewPCG(v.backend.Seed, v.queues.Add(1))),
 		slots:  make([]faultSlot, depth), completed: make([]*Request, depth),
 		free: make([]*faultSlot, 0, depth), delayed: make([]*faultSlot, 0, depth),
 	}
@@ -48,7 +49,7 @@ func (v *faultVolume) NewLane(depth int) (Lane, error) {
 // outOfSpace counts the bytes of a write and reports whether they no longer
 // fit.
 func (v *faultVolume) outOfSpace(r *Request) bool {
-	if r.Operation != Write || !v.backend.LimitSpace {
+	if r.Operation != iomsg.OpWrite || !v.backend.LimitSpace {
 		return false
 	}
 	return v.written.Add(r.Length) > v.backend.NoSpaceAfter

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// faultWait sleeps on another lane's descriptor and on a timer at once: it is
+// faultWait sleeps on another queue's descriptor and on a timer at once: it is
 // an epoll set of the two.
 type faultWait struct{ epoll, timer int }
 
-func newFaultWait(inner Lane) (*faultWait, error) {
+func newFaultWait(inner Queue) (*faultWait, error) {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("create epoll set: %w", err)
@@ -47,10 +47,10 @@ func (w *faultWait) drain() {
 func (w *faultWait) close() error { return errors.Join(unix.Close(w.epoll), unix.Close(w.timer)) }
 
 // Descriptor implements progress.Waiter.
-func (l *faultLane) Descriptor() int { return l.wait.epoll }
+func (l *faultQueue) Descriptor() int { return l.wait.epoll }
 
 // Arm implements progress.Waiter.
-func (l *faultLane) Arm() bool {
+func (l *faultQueue) Arm() bool {
 	if l.isDue() {
 		l.inner.Disarm() // it may have been armed before
 		return false
@@ -62,10 +62,10 @@ func (l *faultLane) Arm() bool {
 }
 
 // Disarm implements progress.Waiter.
-func (l *faultLane) Disarm() { l.inner.Disarm() }
+func (l *faultQueue) Disarm() { l.inner.Disarm() }
 
 // Drain implements progress.Waiter.
-func (l *faultLane) Drain() {
+func (l *faultQueue) Drain() {
 	l.inner.Drain()
 	l.wait.drain()
 }

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
@@ -33,24 +34,24 @@ func TestVolumeTakesNoMoreWritesAfterAFailedFlush(t *testing.T) {
 		}
 		return nil
 	})
-	lane := openLane(t, v, 4)
+	queue := openQueue(t, v, 4)
 	block := make([]byte, 4096)
-	do(t, lane, &volume.Request{Operation: volume.Write, Length: 4096, Buffer: block})
+	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: 4096, Buffer: block})
 	for i, r := range []*volume.Request{
-		{Operation: volume.Flush},
-		{Operation: volume.Flush},
-		{Operation: volume.Write, Length: 4096, Buffer: block},
-		{Operation: volume.Write, Length: 4096, Buffer: block, ForceUnitAccess: true},
-		{Operation: volume.Trim, Length: 4096},
-		{Operation: volume.WriteZeroes, Length: 4096},
+		{Operation: iomsg.OpFlush},
+		{Operation: iomsg.OpFlush},
+		{Operation: iomsg.OpWrite, Length: 4096, Buffer: block},
+		{Operation: iomsg.OpWrite, Length: 4096, Buffer: block, ForceUnitAccess: true},
+		{Operation: iomsg.OpTrim, Length: 4096},
+		{Operation: iomsg.OpWriteZeroes, Length: 4096},
 	} {
-		volumetest.Do(t, lane, r)
+		volumetest.Do(t, queue, r)
 		if status.CodeOf(r.Err) != status.IOFailed || !errors.Is(r.Err, unix.EIO) {
 			t.Errorf("request %d, %v: %v", i, r.Operation, r.Err)
 		}
 	}
-	do(t, lane, &volume.Request{Operation: volume.Read, Length: 4096, Buffer: block})
-	closeLane(t, lane)
+	do(t, queue, &volume.Request{Operation: iomsg.OpRead, Length: 4096, Buffer: block})
+	closeQueue(t, queue)
 	if err := v.Close(t.Context()); !errors.Is(err, unix.EIO) {
 		t.Errorf("Close returned %v although content was lost", err)
 	}
@@ -63,13 +64,13 @@ func TestVolumeTakesNoMoreWritesAfterAFailedFlush(t *testing.T) {
 func TestForcedWriteFailsIfItCannotBeMadeDurable(t *testing.T) {
 	v := openFile(1 << 20)(t)
 	volume.SetSync(v, func() error { return unix.ENOSPC })
-	lane := openLane(t, v, 1)
-	r := volume.Request{Operation: volume.Write, ForceUnitAccess: true, Length: 4096, Buffer: make([]byte, 4096)}
-	volumetest.Do(t, lane, &r)
+	queue := openQueue(t, v, 1)
+	r := volume.Request{Operation: iomsg.OpWrite, ForceUnitAccess: true, Length: 4096, Buffer: make([]byte, 4096)}
+	volumetest.Do(t, queue, &r)
 	if !errors.Is(r.Err, unix.ENOSPC) || !errors.Is(r.Err, status.IOFailed) {
 		t.Errorf("write gave %v", r.Err)
 	}
-	closeLane(t, lane)
+	closeQueue(t, queue)
 	if err := v.Close(t.Context()); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("Close returned %v", err)
 	}
@@ -85,11 +86,11 @@ func TestFlushIsNotAnsweredByOneThatBeganBeforeIt(t *testing.T) {
 		<-goOn
 		return nil
 	})
-	lane := openLane(t, v, 4)
+	queue := openQueue(t, v, 4)
 	var flushes [3]volume.Request
 	for i := range flushes {
-		flushes[i].Operation = volume.Flush
-		if err := lane.Submit(&flushes[i]); err != nil {
+		flushes[i].Operation = iomsg.OpFlush
+		if err := queue.Submit(&flushes[i]); err != nil {
 			t.Fatal(err)
 		}
 		if i == 0 {
@@ -97,13 +98,13 @@ func TestFlushIsNotAnsweredByOneThatBeganBeforeIt(t *testing.T) {
 		}
 	}
 	goOn <- struct{}{}
-	if done := volumetest.Await(t, lane, 1); done[0] != &flushes[0] {
+	if done := volumetest.Await(t, queue, 1); done[0] != &flushes[0] {
 		t.Error("the first sync answered another flush than the first")
 	}
 	<-began
 	close(goOn)
-	volumetest.Await(t, lane, 2)
-	closeLane(t, lane)
+	volumetest.Await(t, queue, 2)
+	closeQueue(t, queue)
 	closeVolume(t, v)
 }
 
@@ -127,10 +128,10 @@ func TestReadOfAFileThatHasShrunkFails(t *testing.T) {
 	if err := os.Truncate(path, 8192+100); err != nil {
 		t.Fatal(err)
 	}
-	lane := openLane(t, v, 1)
-	defer closeLane(t, lane)
-	r := volume.Request{Operation: volume.Read, Offset: 8192, Length: 4096, Buffer: make([]byte, 4096)}
-	volumetest.Do(t, lane, &r)
+	queue := openQueue(t, v, 1)
+	defer closeQueue(t, queue)
+	r := volume.Request{Operation: iomsg.OpRead, Offset: 8192, Length: 4096, Buffer: make([]byte, 4096)}
+	volumetest.Do(t, queue, &r)
 	if !errors.Is(r.Err, status.IOFailed) {
 		t.Errorf("read gave %v", r.Err)
 	}
@@ -143,44 +144,44 @@ func TestFullFileSystemFailsTheWriteAndNoOther(t *testing.T) {
 	}
 	defer func() { _ = unix.Unmount(directory, unix.MNT_DETACH) }()
 	v := open(t, fileSpec(filepath.Join(directory, "volume"), 1<<20))
-	lane := openLane(t, v, 1)
-	r := volume.Request{Operation: volume.Write, Length: 1 << 20, Buffer: make([]byte, 1<<20)}
-	volumetest.Do(t, lane, &r)
+	queue := openQueue(t, v, 1)
+	r := volume.Request{Operation: iomsg.OpWrite, Length: 1 << 20, Buffer: make([]byte, 1<<20)}
+	volumetest.Do(t, queue, &r)
 	if !errors.Is(r.Err, unix.ENOSPC) || status.CodeOf(r.Err) != status.IOFailed {
 		t.Errorf("write gave %v", r.Err)
 	}
-	do(t, lane, &volume.Request{Operation: volume.Trim, Length: 1 << 20})
-	do(t, lane, &volume.Request{Operation: volume.Write, Length: 4096, Buffer: make([]byte, 4096), ForceUnitAccess: true})
-	closeLane(t, lane)
+	do(t, queue, &volume.Request{Operation: iomsg.OpTrim, Length: 1 << 20})
+	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: 4096, Buffer: make([]byte, 4096), ForceUnitAccess: true})
+	closeQueue(t, queue)
 	closeVolume(t, v)
 }
 
-// Lanes of several threads sleep after every few requests while the pool falls
+// Queues of several threads sleep after every few requests while the pool falls
 // asleep between them, each after pauses of random length.
 func TestNoWakeUpIsLostBetweenLanesAndPool(t *testing.T) {
 	v := openFile(1 << 20)(t)
 	defer closeVolume(t, v)
 	volume.SetSync(v, func() error { return nil })
-	t.Run("lanes", func(t *testing.T) { // ends when all its parallel tests have
+	t.Run("queues", func(t *testing.T) { // ends when all its parallel tests have
 		for seed := range uint64(3) {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
 				t.Parallel()
-				lane := openLane(t, v, 4)
-				defer closeLane(t, lane)
+				queue := openQueue(t, v, 4)
+				defer closeQueue(t, queue)
 				random := rand.New(rand.NewPCG(seed, 0))
 				var requests [4]volume.Request
 				for range 3000 {
 					count := 1 + random.IntN(len(requests))
 					for i := range requests[:count] {
-						requests[i].Operation = volume.Flush
-						if err := lane.Submit(&requests[i]); err != nil {
+						requests[i].Operation = iomsg.OpFlush
+						if err := queue.Submit(&requests[i]); err != nil {
 							t.Fatal(err)
 						}
 					}
 					for range random.IntN(50) {
 						runtime.Gosched()
 					}
-					volumetest.Await(t, lane, count) // fails if it sleeps for too long
+					volumetest.Await(t, queue, count) // fails if it sleeps for too long
 				}
 			})
 		}

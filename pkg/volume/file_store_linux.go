@@ -9,11 +9,12 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 const (
-	// readAtOnce is up to how many bytes a lane copies out of the page cache
+	// readAtOnce is up to how many bytes a queue copies out of the page cache
 	// by itself. What is larger is worth another core.
 	readAtOnce = 256 << 10
 	// readers is how many reads of one volume may wait for the device at a
@@ -34,7 +35,7 @@ const (
 )
 
 // fileStore is the store of a volume on a file or block device. It is never
-// mapped: faults would block the lane's thread, and an error of the device
+// mapped: faults would block the queue's thread, and an error of the device
 // would kill the process.
 //
 // One goroutine makes all changes of the page cache: a file system lets only
@@ -94,13 +95,13 @@ func newFileStore(file *os.File, config fileStoreConfig) (*fileStore, error) {
 // start serves reads out of the page cache.
 func (s *fileStore) start(r *Request) *pool {
 	switch {
-	case r.Operation == Read && !s.direct && s.readCached(r):
+	case r.Operation == iomsg.OpRead && !s.direct && s.readCached(r):
 		return nil
-	case r.Operation == Read:
+	case r.Operation == iomsg.OpRead:
 		return s.reads
-	case r.Operation == Flush && s.readOnly:
+	case r.Operation == iomsg.OpFlush && s.readOnly:
 		return nil
-	case r.Operation == Flush:
+	case r.Operation == iomsg.OpFlush:
 		return s.flushes
 	}
 	return s.changes
@@ -120,7 +121,7 @@ func (s *fileStore) readCached(r *Request) bool {
 func (s *fileStore) read(batch *fifo) {
 	for r := batch.pop(); r != nil; r = batch.pop() {
 		r.Err = s.readAt(r.Buffer, r.Offset)
-		r.lane.complete(r)
+		r.queue.complete(r)
 	}
 }
 
@@ -131,7 +132,7 @@ func (s *fileStore) change(batch *fifo) {
 			s.flushes.submit(r)
 			continue
 		}
-		r.lane.complete(r)
+		r.queue.complete(r)
 	}
 }
 
@@ -140,9 +141,9 @@ func (s *fileStore) changeOne(r *Request) error {
 		return failed
 	}
 	switch r.Operation {
-	case Trim:
+	case iomsg.OpTrim:
 		return s.trim(r.Offset, r.Length)
-	case WriteZeroes:
+	case iomsg.OpWriteZeroes:
 		return s.writeZeroes(r.Offset, r.Length)
 	}
 	return s.writeAt(r.Buffer, r.Offset)
@@ -156,7 +157,7 @@ func (s *fileStore) flush(batch *fifo) {
 	err := s.makeDurable()
 	for r := batch.pop(); r != nil; r = batch.pop() {
 		r.Err = err
-		r.lane.complete(r)
+		r.queue.complete(r)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
@@ -26,11 +27,11 @@ func fileSpec(path string, bytes uint64) volume.Spec {
 func TestFileVolumeKeepsContentAndUUIDAcrossReopening(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "volume")
 	v := open(t, fileSpec(path, 1<<20))
-	lane := openLane(t, v, 1)
+	queue := openQueue(t, v, 1)
 	content := bytes.Repeat([]byte("zc"), 4096)
-	do(t, lane, &volume.Request{Operation: volume.Write, Offset: 8192, Length: 8192, Buffer: content})
+	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Offset: 8192, Length: 8192, Buffer: content})
 	uuid := v.Info().UUID
-	closeLane(t, lane)
+	closeQueue(t, queue)
 	closeVolume(t, v)
 
 	renamed := path + "2"
@@ -39,10 +40,10 @@ func TestFileVolumeKeepsContentAndUUIDAcrossReopening(t *testing.T) {
 	}
 	v = open(t, fileSpec(renamed, 1<<20))
 	defer closeVolume(t, v)
-	lane = openLane(t, v, 1)
-	defer closeLane(t, lane)
+	queue = openQueue(t, v, 1)
+	defer closeQueue(t, queue)
 	got := make([]byte, 8192)
-	do(t, lane, &volume.Request{Operation: volume.Read, Offset: 8192, Length: 8192, Buffer: got})
+	do(t, queue, &volume.Request{Operation: iomsg.OpRead, Offset: 8192, Length: 8192, Buffer: got})
 	if !bytes.Equal(got, content) {
 		t.Error("content is another after reopening")
 	}
@@ -121,17 +122,17 @@ func TestReadOnlyFileVolumeOnlyReads(t *testing.T) {
 	}
 	v := open(t, volume.Spec{Name: "v", BlockSize: 4096, Backend: volume.FileBackend{Path: path, ReadOnly: true}})
 	defer closeVolume(t, v)
-	lane := openLane(t, v, 2)
-	defer closeLane(t, lane)
+	queue := openQueue(t, v, 2)
+	defer closeQueue(t, queue)
 	got := make([]byte, 8192)
-	do(t, lane, &volume.Request{Operation: volume.Read, Length: 8192, Buffer: got})
-	do(t, lane, &volume.Request{Operation: volume.Flush})
+	do(t, queue, &volume.Request{Operation: iomsg.OpRead, Length: 8192, Buffer: got})
+	do(t, queue, &volume.Request{Operation: iomsg.OpFlush})
 	if got[8191] != 7 || !v.Info().ReadOnly {
 		t.Errorf("read %d from a volume with read-only %v", got[8191], v.Info().ReadOnly)
 	}
-	for _, operation := range []volume.Operation{volume.Write, volume.Trim, volume.WriteZeroes} {
+	for _, operation := range []iomsg.Operation{iomsg.OpWrite, iomsg.OpTrim, iomsg.OpWriteZeroes} {
 		r := volume.Request{Operation: operation, Length: 4096, Buffer: got[:4096]}
-		if err := lane.Submit(&r); !errors.Is(err, status.NotPermitted) {
+		if err := queue.Submit(&r); !errors.Is(err, status.NotPermitted) {
 			t.Errorf("%v gave %v", operation, err)
 		}
 	}
@@ -206,11 +207,11 @@ func TestZeroedFileBlocksGiveTheirSpaceBackWhenTrimmed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "volume")
 	v := open(t, fileSpec(path, 1<<20))
 	defer closeVolume(t, v)
-	lane := openLane(t, v, 1)
-	defer closeLane(t, lane)
-	do(t, lane, &volume.Request{Operation: volume.Write, Length: 1 << 20, Buffer: bytes.Repeat([]byte{1}, 1<<20)})
-	do(t, lane, &volume.Request{Operation: volume.Flush})
-	do(t, lane, &volume.Request{Operation: volume.Trim, Length: 1 << 20})
+	queue := openQueue(t, v, 1)
+	defer closeQueue(t, queue)
+	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: 1 << 20, Buffer: bytes.Repeat([]byte{1}, 1<<20)})
+	do(t, queue, &volume.Request{Operation: iomsg.OpFlush})
+	do(t, queue, &volume.Request{Operation: iomsg.OpTrim, Length: 1 << 20})
 	var stat unix.Stat_t
 	if err := unix.Stat(path, &stat); err != nil {
 		t.Fatal(err)

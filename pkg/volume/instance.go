@@ -14,7 +14,7 @@ import (
 type store interface {
 	// start carries out a request on the calling thread if that means no more
 	// than copying memory, sets its Err and returns nil. Otherwise it returns
-	// the pool that is to do it. It is called by the threads of all lanes.
+	// the pool that is to do it. It is called by the threads of all queues.
 	start(r *Request) *pool
 	// close makes everything durable and frees what the store has. It may
 	// block; nothing is running any more.
@@ -26,7 +26,7 @@ type instance struct {
 	info   Info
 	store  store
 	memory *memory.Region // nil unless the content lies in memory
-	lanes  atomic.Int32   // open ones
+	queues atomic.Int32   // open ones
 
 	closing  sync.Once
 	closed   chan struct{}
@@ -43,19 +43,19 @@ func (v *instance) Info() Info { return v.info }
 // Memory implements Volume.
 func (v *instance) Memory() *memory.Region { return v.memory }
 
-// NewLane implements Volume.
-func (v *instance) NewLane(depth int) (Lane, error) {
-	l, err := newLane(v.info, v.store, &v.lanes, depth)
+// NewQueue implements Volume.
+func (v *instance) NewQueue(depth int) (Queue, error) {
+	l, err := newQueue(v.info, v.store, &v.queues, depth)
 	if err != nil {
-		return nil, fmt.Errorf("open lane of volume %q: %w", v.info.Name, err)
+		return nil, fmt.Errorf("open queue of volume %q: %w", v.info.Name, err)
 	}
 	return l, nil
 }
 
 // Close implements Volume.
 func (v *instance) Close(ctx context.Context) error {
-	if n := v.lanes.Load(); n > 0 {
-		return status.Errorf(status.InUse, "close volume %q: %d lanes are open", v.info.Name, n)
+	if n := v.queues.Load(); n > 0 {
+		return status.Errorf(status.InUse, "close volume %q: %d queues are open", v.info.Name, n)
 	}
 	// A device that hangs holds up the last flush for as long as it likes, so
 	// that runs aside, and a later Close may wait for it once more.

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -17,7 +18,7 @@ type MemoryBackend struct {
 	Size uint64 // bytes
 }
 
-// zeroAtOnce is up to how many bytes a lane zeroes by itself: as long as
+// zeroAtOnce is up to how many bytes a queue zeroes by itself: as long as
 // copying the largest usual write takes.
 const zeroAtOnce = 1 << 20
 
@@ -63,7 +64,7 @@ func randomUUID() UUID {
 	return u.withVersion(4)
 }
 
-// memoryStore is the store of a volume in memory. Lanes do not exclude each
+// memoryStore is the store of a volume in memory. Queues do not exclude each
 // other: as on a disk, writes of the same blocks at the same time may mix.
 type memoryStore struct {
 	region     *memory.Region
@@ -72,11 +73,11 @@ type memoryStore struct {
 
 func (m *memoryStore) start(r *Request) *pool {
 	switch r.Operation {
-	case Read:
+	case iomsg.OpRead:
 		copy(r.Buffer, m.region.Bytes()[r.Offset:])
-	case Write:
+	case iomsg.OpWrite:
 		copy(m.region.Bytes()[r.Offset:], r.Buffer)
-	case Trim, WriteZeroes:
+	case iomsg.OpTrim, iomsg.OpWriteZeroes:
 		if r.Length > zeroAtOnce {
 			return m.background
 		}
@@ -88,7 +89,7 @@ func (m *memoryStore) start(r *Request) *pool {
 func (m *memoryStore) zeroBatch(batch *fifo) {
 	for r := batch.pop(); r != nil; r = batch.pop() {
 		r.Err = m.zero(r.Offset, r.Length)
-		r.lane.complete(r)
+		r.queue.complete(r)
 	}
 }
 

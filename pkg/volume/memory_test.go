@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
@@ -26,12 +27,12 @@ func TestZeroingALargeMemoryVolumeAllocatesNothing(t *testing.T) {
 	const bytes = 8 << 30
 	v := openMemory(bytes)(t)
 	defer closeVolume(t, v)
-	lane := openLane(t, v, 1)
-	defer closeLane(t, lane)
-	do(t, lane, &volume.Request{Operation: volume.Write, Offset: bytes / 2, Length: 4096, Buffer: make([]byte, 4096)})
+	queue := openQueue(t, v, 1)
+	defer closeQueue(t, queue)
+	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Offset: bytes / 2, Length: 4096, Buffer: make([]byte, 4096)})
 	before := allocatedBytes(t, v)
-	do(t, lane, &volume.Request{Operation: volume.Trim, Length: bytes})
-	do(t, lane, &volume.Request{Operation: volume.WriteZeroes, Length: 1 << 20})
+	do(t, queue, &volume.Request{Operation: iomsg.OpTrim, Length: bytes})
+	do(t, queue, &volume.Request{Operation: iomsg.OpWriteZeroes, Length: 1 << 20})
 	if after := allocatedBytes(t, v); before == 0 || after != before {
 		t.Errorf("volume took %d bytes before and %d after", before, after)
 	}
@@ -41,17 +42,17 @@ func TestLargeRangesOfMemoryAreZeroedToTheLastByte(t *testing.T) {
 	const size = 8 << 20
 	v := openMemory(size)(t)
 	defer closeVolume(t, v)
-	lane := openLane(t, v, 1)
-	defer closeLane(t, lane)
+	queue := openQueue(t, v, 1)
+	defer closeQueue(t, queue)
 	content := bytes.Repeat([]byte{0xa5}, size)
 	for _, hole := range []uint64{0, 3 << 20} {
-		do(t, lane, &volume.Request{Operation: volume.Write, Length: size, Buffer: content})
+		do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: size, Buffer: content})
 		if err := unix.Fallocate(v.Memory().Descriptor(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 2<<20, int64(hole)+4096); err != nil {
 			t.Fatal(err)
 		}
-		do(t, lane, &volume.Request{Operation: volume.WriteZeroes, Offset: 4096, Length: size - 8192})
+		do(t, queue, &volume.Request{Operation: iomsg.OpWriteZeroes, Offset: 4096, Length: size - 8192})
 		got := make([]byte, size)
-		do(t, lane, &volume.Request{Operation: volume.Read, Length: size, Buffer: got})
+		do(t, queue, &volume.Request{Operation: iomsg.OpRead, Length: size, Buffer: got})
 		want := make([]byte, size)
 		copy(want[:4096], content)
 		copy(want[size-4096:], content)
@@ -71,26 +72,26 @@ func allocatedBytes(t *testing.T, v volume.Volume) int64 {
 }
 
 // do runs one request that must succeed.
-func do(t testing.TB, lane volume.Lane, r *volume.Request) {
+func do(t testing.TB, queue volume.Queue, r *volume.Request) {
 	t.Helper()
-	volumetest.Do(t, lane, r)
+	volumetest.Do(t, queue, r)
 	if r.Err != nil {
 		t.Fatalf("%v of %d bytes at %d: %v", r.Operation, r.Length, r.Offset, r.Err)
 	}
 }
 
-func openLane(t testing.TB, v volume.Volume, depth int) volume.Lane {
+func openQueue(t testing.TB, v volume.Volume, depth int) volume.Queue {
 	t.Helper()
-	lane, err := v.NewLane(depth)
+	queue, err := v.NewQueue(depth)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return lane
+	return queue
 }
 
-func closeLane(t testing.TB, lane volume.Lane) {
+func closeQueue(t testing.TB, queue volume.Queue) {
 	t.Helper()
-	if err := lane.Close(); err != nil {
+	if err := queue.Close(); err != nil {
 		t.Error(err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 // pool is a fixed number of goroutines that carry out requests which may
 // block.
 //
-// A lane's thread only pushes to a lock-free stack; the mutex is among the
+// A queue's thread only pushes to a lock-free stack; the mutex is among the
 // pool's goroutines, which may block anyway. Each of them sleeps in read(2) on
 // an eventfd of its own rather than on a channel: waking it is one system
 // call without the Go scheduler, which takes ten times as long to get a

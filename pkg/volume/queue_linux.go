@@ -10,12 +10,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// lane is the Lane of every kind of volume: what cannot block is done within
+// queue is the Queue of every kind of volume: what cannot block is done within
 // Submit, everything else by a pool of the volume.
-type lane struct {
+type queue struct {
 	info     Info
 	store    store
-	lanes    *atomic.Int32 // lanes of the volume that are open
+	queues   *atomic.Int32 // queues of the volume that are open
 	depth    int
 	running  int // submitted and not yet polled
 	ready    fifo
@@ -30,7 +30,7 @@ type lane struct {
 	completing atomic.Int32
 }
 
-func newLane(info Info, s store, lanes *atomic.Int32, depth int) (*lane, error) {
+func newQueue(info Info, s store, queues *atomic.Int32, depth int) (*queue, error) {
 	if depth < 1 {
 		return nil, status.Errorf(status.InvalidValue, "depth %d is below 1", depth)
 	}
@@ -38,12 +38,12 @@ func newLane(info Info, s store, lanes *atomic.Int32, depth int) (*lane, error) 
 	if err != nil {
 		return nil, err
 	}
-	lanes.Add(1)
-	return &lane{info: info, store: s, lanes: lanes, depth: depth, doorbell: bell}, nil
+	queues.Add(1)
+	return &queue{info: info, store: s, queues: queues, depth: depth, doorbell: bell}, nil
 }
 
-// Submit implements Lane.
-func (l *lane) Submit(r *Request) error {
+// Submit implements Queue.
+func (l *queue) Submit(r *Request) error {
 	if l.running >= l.depth {
 		return status.Full
 	}
@@ -51,7 +51,7 @@ func (l *lane) Submit(r *Request) error {
 		return err
 	}
 	l.running++
-	r.Err, r.lane = nil, l
+	r.Err, r.queue = nil, l
 	if p := l.store.start(r); p != nil {
 		p.submit(r)
 		return nil
@@ -60,8 +60,8 @@ func (l *lane) Submit(r *Request) error {
 	return nil
 }
 
-// Poll implements Lane.
-func (l *lane) Poll(completed []*Request) int {
+// Poll implements Queue.
+func (l *queue) Poll(completed []*Request) int {
 	l.ready.takeAll(&l.completed)
 	for n := range completed {
 		r := l.ready.pop()
@@ -76,7 +76,7 @@ func (l *lane) Poll(completed []*Request) int {
 }
 
 // complete hands a request back. It is called by pools.
-func (l *lane) complete(r *Request) {
+func (l *queue) complete(r *Request) {
 	l.completing.Add(1)
 	l.completed.push(r)
 	// Whoever clears the flag rings: once per sleep is enough.
@@ -87,10 +87,10 @@ func (l *lane) complete(r *Request) {
 }
 
 // Descriptor implements progress.Waiter.
-func (l *lane) Descriptor() int { return l.doorbell.fd }
+func (l *queue) Descriptor() int { return l.doorbell.fd }
 
 // Arm implements progress.Waiter.
-func (l *lane) Arm() bool {
+func (l *queue) Arm() bool {
 	l.armed.Store(true)
 	if l.ready.empty() && l.completed.empty() {
 		return true
@@ -100,26 +100,26 @@ func (l *lane) Arm() bool {
 }
 
 // Disarm implements progress.Waiter.
-func (l *lane) Disarm() { l.armed.Store(false) }
+func (l *queue) Disarm() { l.armed.Store(false) }
 
 // Drain implements progress.Waiter.
-func (l *lane) Drain() { l.doorbell.wait() }
+func (l *queue) Drain() { l.doorbell.wait() }
 
-// Close implements Lane.
-func (l *lane) Close() error {
+// Close implements Queue.
+func (l *queue) Close() error {
 	if l.closed {
 		return nil
 	}
 	if l.running > 0 {
-		return status.Errorf(status.InUse, "close lane of volume %q: %d requests are running", l.info.Name, l.running)
+		return status.Errorf(status.InUse, "close queue of volume %q: %d requests are running", l.info.Name, l.running)
 	}
 	l.closed = true
 	for l.completing.Load() > 0 {
 		runtime.Gosched() // for the one system call that ring is
 	}
-	l.lanes.Add(-1)
+	l.queues.Add(-1)
 	if err := l.doorbell.close(); err != nil {
-		return fmt.Errorf("close lane of volume %q: %w", l.info.Name, err)
+		return fmt.Errorf("close queue of volume %q: %w", l.info.Name, err)
 	}
 	return nil
 }

@@ -1,7 +1,7 @@
 // Package volume is what a target stores on.
 //
 // A volume is shared by all sessions of a target. Its data-path side never
-// blocks a worker: a Lane takes requests and answers them later, when polled
+// blocks a worker: a Queue takes requests and answers them later, when polled
 // by the one thread that owns it.
 package volume
 
@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -58,52 +59,25 @@ func (c Capability) Has(want Capability) bool { return c&want == want }
 type Volume interface {
 	Info() Info
 	// Memory is the volume's content if it lies in memory, nil otherwise. It
-	// may be read from directly, but only be written by a Lane.
+	// may be read from directly, but only be written by a Queue.
 	Memory() *memory.Region
-	// NewLane makes the data-path side for one thread, for at most depth
+	// NewQueue makes the data-path side for one thread, for at most depth
 	// requests at a time.
-	NewLane(depth int) (Lane, error)
+	NewQueue(depth int) (Queue, error)
 	// Close waits for running requests until ctx ends, makes everything
-	// durable and releases the volume. All lanes must be closed before.
+	// durable and releases the volume. All queues must be closed before.
 	Close(ctx context.Context) error
-}
-
-// Operation is what a request does.
-type Operation uint8
-
-// The operations. A Flush covers all requests that were completed, on any
-// lane, before it was submitted. After a Trim, each block of the range holds
-// either zeroes or what it held before; after WriteZeroes, zeroes.
-const (
-	Read Operation = iota + 1
-	Write
-	Flush
-	Trim
-	WriteZeroes
-)
-
-// String returns the lower-case name of the operation.
-func (o Operation) String() string {
-	switch o {
-	case Read:
-		return "read"
-	case Write:
-		return "write"
-	case Flush:
-		return "flush"
-	case Trim:
-		return "trim"
-	case WriteZeroes:
-		return "write_zeroes"
-	}
-	return "invalid"
 }
 
 // Request is one operation on a volume. The caller allocates it once and uses
 // it again and again; between Submit and its completion it belongs to the
-// lane.
+// queue.
 type Request struct {
-	Operation Operation
+	// Operation is what the request does. A flush covers all requests that
+	// were completed, on any queue, before it was submitted. After a trim,
+	// each block of the range holds either zeroes or what it held before;
+	// after write zeroes, it holds zeroes.
+	Operation iomsg.Operation
 	// ForceUnitAccess makes a Write, Trim or WriteZeroes durable before it
 	// completes.
 	ForceUnitAccess bool
@@ -119,15 +93,13 @@ type Request struct {
 	// Err is the outcome, nil for success. It is valid after completion.
 	Err error
 
-	lane *lane    // where to complete it
-	next *Request // links requests in the lists of lane and pool
+	queue *queue   // where to complete it
+	next  *Request // links requests in the lists of queue and pool
 }
 
-// Lane submits requests on behalf of one thread.
-type Lane interface {
-	// Waiter lets the thread sleep until a request completes. Descriptor is
-	// -1 if requests are always done when Submit returns; the lane need then
-	// not be waited for.
+// Queue submits requests on behalf of one thread.
+type Queue interface {
+	// Waiter lets the thread sleep until a request completes.
 	progress.Waiter
 	// Submit starts a request. Requests run in any order. A Submit that
 	// fails has not taken the request: status.Full if depth requests are
@@ -145,10 +117,10 @@ type Lane interface {
 // blocks, NotSupported for an operation that it does not offer, NotPermitted
 // for a change of a read-only volume.
 func (i *Info) Check(request *Request) error {
-	if request.Operation == Flush {
+	if request.Operation == iomsg.OpFlush {
 		return nil
 	}
-	if i.ReadOnly && request.Operation != Read {
+	if i.ReadOnly && request.Operation != iomsg.OpRead {
 		return status.NotPermitted
 	}
 	block := uint64(i.BlockSize) - 1
@@ -159,15 +131,15 @@ func (i *Info) Check(request *Request) error {
 		return status.InvalidValue
 	}
 	switch request.Operation {
-	case Read, Write:
+	case iomsg.OpRead, iomsg.OpWrite:
 		if uint64(len(request.Buffer)) != request.Length {
 			return status.InvalidValue
 		}
-	case Trim:
+	case iomsg.OpTrim:
 		if !i.Capabilities.Has(CanTrim) {
 			return status.NotSupported
 		}
-	case WriteZeroes:
+	case iomsg.OpWriteZeroes:
 		if !i.Capabilities.Has(CanWriteZeroes) {
 			return status.NotSupported
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// gateVolume holds back what its lanes have done while the gate is closed,
+// gateVolume holds back what its queues have done while the gate is closed,
 // and fails requests if told to.
 type gateVolume struct {
 	volume.Volume
@@ -16,24 +16,24 @@ type gateVolume struct {
 	failed atomic.Uint32 // a status.Code
 }
 
-// Memory keeps reads from going around the lanes.
+// Memory keeps reads from going around the queues.
 func (*gateVolume) Memory() *memory.Region { return nil }
 
-func (v *gateVolume) NewLane(depth int) (volume.Lane, error) {
-	lane, err := v.Volume.NewLane(depth)
-	return &gateLane{Lane: lane, volume: v}, err
+func (v *gateVolume) NewQueue(depth int) (volume.Queue, error) {
+	queue, err := v.Volume.NewQueue(depth)
+	return &gateQueue{Queue: queue, volume: v}, err
 }
 
-type gateLane struct {
-	volume.Lane
+type gateQueue struct {
+	volume.Queue
 	volume *gateVolume
 }
 
-func (l *gateLane) Poll(completed []*volume.Request) int {
+func (l *gateQueue) Poll(completed []*volume.Request) int {
 	if l.volume.closed.Load() {
 		return 0
 	}
-	n := l.Lane.Poll(completed)
+	n := l.Queue.Poll(completed)
 	if code := status.Code(l.volume.failed.Load()); code != status.Success {
 		for _, r := range completed[:n] {
 			r.Err = code

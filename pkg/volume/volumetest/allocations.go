@@ -12,8 +12,8 @@ func testAllocations(t *testing.T, v volume.Volume) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	lane := newLane(t, v, 4)
-	defer closeLane(t, lane)
+	queue := newQueue(t, v, 4)
+	defer closeQueue(t, queue)
 	block := uint64(v.Info().BlockSize)
 	var requests [4]volume.Request
 	completed := make([]*volume.Request, len(requests))
@@ -22,14 +22,14 @@ func testAllocations(t *testing.T, v volume.Volume) {
 	}
 	allocations := testing.AllocsPerRun(200, func() {
 		for i := range requests {
-			if err := lane.Submit(&requests[i]); err != nil {
+			if err := queue.Submit(&requests[i]); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for done := 0; done < len(requests); {
-			n := lane.Poll(completed)
+			n := queue.Poll(completed)
 			if done += n; n == 0 {
-				sleep(t, lane)
+				sleep(t, queue)
 			}
 		}
 	})

@@ -1,11 +1,13 @@
 package volumetest
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -14,7 +16,7 @@ import (
 // adaptive progress engine as on a target. open is as in Run; the volume
 // should have 32 MiB.
 func Benchmark(b *testing.B, open func(testing.TB) volume.Volume) {
-	for _, operation := range []volume.Operation{volume.Read, volume.Write} {
+	for _, operation := range []iomsg.Operation{iomsg.OpRead, iomsg.OpWrite} {
 		for _, bytes := range []size.Bytes{4 * size.KiB, 128 * size.KiB} {
 			for _, depth := range []int{1, 32} {
 				b.Run(fmt.Sprintf("%v/%v/depth=%d", operation, bytes, depth), func(b *testing.B) {
@@ -25,23 +27,22 @@ func Benchmark(b *testing.B, open func(testing.TB) volume.Volume) {
 	}
 }
 
-func benchmark(b *testing.B, v volume.Volume, operation volume.Operation, length uint64, depth int) {
+func benchmark(b *testing.B, v volume.Volume, operation iomsg.Operation, length uint64, depth int) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer closeVolume(b, v)
-	lane := newLane(b, v, depth)
-	defer closeLane(b, lane)
-	fill(b, v, lane)
+	queue := newQueue(b, v, depth)
+	defer closeQueue(b, queue)
+	fill(b, v, queue)
 	engine, err := progress.NewEngine(progress.Policy{})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer func() { _ = engine.Close() }()
-	if err := engine.AddWaiter(lane); err != nil {
+	l := &load{b: b, queue: queue, size: v.Info().Size, left: b.N, completed: make([]*volume.Request, depth)}
+	if err := errors.Join(engine.Add(l), engine.AddWaiter(queue)); err != nil {
 		b.Fatal(err)
 	}
-	l := &load{b: b, lane: lane, size: v.Info().Size, left: b.N, completed: make([]*volume.Request, depth)}
-	engine.Add(l)
 	requests := make([]volume.Request, depth)
 	b.SetBytes(int64(length))
 	b.ReportAllocs()
@@ -55,10 +56,10 @@ func benchmark(b *testing.B, v volume.Volume, operation volume.Operation, length
 	}
 }
 
-// load keeps a lane busy until a number of requests is done.
+// load keeps a queue busy until a number of requests is done.
 type load struct {
 	b         *testing.B
-	lane      volume.Lane
+	queue     volume.Queue
 	size      uint64
 	left      int
 	running   int
@@ -68,7 +69,7 @@ type load struct {
 
 // Poll implements progress.Source.
 func (l *load) Poll() int {
-	n := l.lane.Poll(l.completed)
+	n := l.queue.Poll(l.completed)
 	l.running -= n
 	for _, r := range l.completed[:n] {
 		if r.Err != nil {
@@ -87,22 +88,22 @@ func (l *load) submit(r *volume.Request) {
 	l.left--
 	l.position = l.position*6364136223846793005 + 1442695040888963407
 	r.Offset = (l.position >> 20) % (l.size / r.Length) * r.Length
-	if err := l.lane.Submit(r); err != nil {
+	if err := l.queue.Submit(r); err != nil {
 		l.b.Fatal(err)
 	}
 	l.running++
 }
 
 // fill gives every block of a volume content.
-func fill(t testing.TB, v volume.Volume, lane volume.Lane) {
+func fill(t testing.TB, v volume.Volume, queue volume.Queue) {
 	t.Helper()
 	step := min(v.Info().Size, 1<<20)
-	r := volume.Request{Operation: volume.Write, Length: step, Buffer: make([]byte, step)}
+	r := volume.Request{Operation: iomsg.OpWrite, Length: step, Buffer: make([]byte, step)}
 	for i := range r.Buffer {
 		r.Buffer[i] = byte(i)
 	}
 	for r.Offset = 0; r.Offset+step <= v.Info().Size; r.Offset += step {
-		Do(t, lane, &r)
+		Do(t, queue, &r)
 		if r.Err != nil {
 			t.Fatal(r.Err)
 		}

@@ -13,44 +13,44 @@ import (
 // volume needs, so that a busy machine fails no test.
 const patienceMs = 60_000
 
-// Do submits requests on a lane, waits until all have completed, and leaves
-// their outcome in Request.Err. The lane must have room for all of them.
-func Do(t testing.TB, lane volume.Lane, requests ...*volume.Request) {
+// Do submits requests on a queue, waits until all have completed, and leaves
+// their outcome in Request.Err. The queue must have room for all of them.
+func Do(t testing.TB, queue volume.Queue, requests ...*volume.Request) {
 	t.Helper()
 	for _, r := range requests {
-		if err := lane.Submit(r); err != nil {
+		if err := queue.Submit(r); err != nil {
 			t.Fatalf("submit %v of %d bytes at %d: %v", r.Operation, r.Length, r.Offset, err)
 		}
 	}
-	Await(t, lane, len(requests))
+	Await(t, queue, len(requests))
 }
 
 // Await collects count completions, asleep while there are none.
-func Await(t testing.TB, lane volume.Lane, count int) []*volume.Request {
+func Await(t testing.TB, queue volume.Queue, count int) []*volume.Request {
 	t.Helper()
 	all := make([]*volume.Request, count)
 	for done := 0; done < count; {
-		n := lane.Poll(all[done:])
+		n := queue.Poll(all[done:])
 		if done += n; n == 0 {
-			sleep(t, lane)
+			sleep(t, queue)
 		}
 	}
 	return all
 }
 
-// sleep returns when the lane has work, the way a progress engine would.
-func sleep(t testing.TB, lane volume.Lane) {
+// sleep returns when the queue has work, the way a progress engine would.
+func sleep(t testing.TB, queue volume.Queue) {
 	t.Helper()
-	if !lane.Arm() {
+	if !queue.Arm() {
 		return
 	}
-	defer lane.Disarm()
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(lane.Descriptor()), Events: unix.POLLIN}}, patienceMs)
+	defer queue.Disarm()
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(queue.Descriptor()), Events: unix.POLLIN}}, patienceMs)
 	if errors.Is(err, unix.EINTR) {
 		return
 	}
 	if err != nil || n == 0 {
-		t.Fatalf("no completion made the descriptor of an armed lane readable: %d, %v", n, err)
+		t.Fatalf("no completion made the descriptor of an armed queue readable: %d, %v", n, err)
 	}
-	lane.Drain()
+	queue.Drain()
 }

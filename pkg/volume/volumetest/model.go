@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
@@ -15,10 +16,10 @@ import (
 func testModel(t *testing.T, v volume.Volume) {
 	model := readAll(t, v)
 	rapid.Check(t, func(rt *rapid.T) {
-		lane := newLane(t, v, modelDepth)
-		defer closeLane(t, lane)
+		queue := newQueue(t, v, modelDepth)
+		defer closeQueue(t, queue)
 		for range rapid.IntRange(1, 12).Draw(rt, "steps") {
-			step(rt, t, v.Info(), lane, model)
+			step(rt, t, v.Info(), queue, model)
 		}
 		if got := readAll(t, v); !bytes.Equal(got, model) {
 			rt.Fatalf("volume and model differ from byte %d on", firstDifference(got, model))
@@ -30,7 +31,7 @@ const modelDepth = 4
 
 // step runs one request in each quarter of the range that the suite uses, all
 // at the same time.
-func step(rt *rapid.T, t *testing.T, info volume.Info, lane volume.Lane, model []byte) {
+func step(rt *rapid.T, t *testing.T, info volume.Info, queue volume.Queue, model []byte) {
 	block := uint64(info.BlockSize)
 	const quarter = MinBlocks / modelDepth
 	var requests [modelDepth]*volume.Request
@@ -45,41 +46,41 @@ func step(rt *rapid.T, t *testing.T, info volume.Info, lane volume.Lane, model [
 		r.Buffer = pattern(r.Length, rapid.Byte().Draw(rt, "seed"))
 		requests[i] = r
 	}
-	Do(t, lane, requests[:]...)
+	Do(t, queue, requests[:]...)
 	for _, r := range requests {
 		if r.Err != nil {
 			rt.Fatalf("%v of %d bytes at %d: %v", r.Operation, r.Length, r.Offset, r.Err)
 		}
-		apply(rt, t, lane, r, model[r.Offset:r.Offset+r.Length])
+		apply(rt, t, queue, r, model[r.Offset:r.Offset+r.Length])
 	}
 }
 
-func offered(info volume.Info) []volume.Operation {
-	operations := []volume.Operation{volume.Read, volume.Write, volume.Write, volume.Flush}
+func offered(info volume.Info) []iomsg.Operation {
+	operations := []iomsg.Operation{iomsg.OpRead, iomsg.OpWrite, iomsg.OpWrite, iomsg.OpFlush}
 	if info.Capabilities.Has(volume.CanTrim) {
-		operations = append(operations, volume.Trim)
+		operations = append(operations, iomsg.OpTrim)
 	}
 	if info.Capabilities.Has(volume.CanWriteZeroes) {
-		operations = append(operations, volume.WriteZeroes)
+		operations = append(operations, iomsg.OpWriteZeroes)
 	}
 	return operations
 }
 
 // apply checks what a request has read, or does to the model what it has done
 // to the volume.
-func apply(rt *rapid.T, t *testing.T, lane volume.Lane, r *volume.Request, model []byte) {
+func apply(rt *rapid.T, t *testing.T, queue volume.Queue, r *volume.Request, model []byte) {
 	switch r.Operation {
-	case volume.Read:
+	case iomsg.OpRead:
 		if !bytes.Equal(r.Buffer, model) {
 			rt.Fatalf("read at %d differs from byte %d on", r.Offset, firstDifference(r.Buffer, model))
 		}
-	case volume.Write:
+	case iomsg.OpWrite:
 		copy(model, r.Buffer)
-	case volume.WriteZeroes:
+	case iomsg.OpWriteZeroes:
 		clear(model)
-	case volume.Trim:
-		now := volume.Request{Operation: volume.Read, Offset: r.Offset, Length: r.Length, Buffer: r.Buffer}
-		Do(t, lane, &now)
+	case iomsg.OpTrim:
+		now := volume.Request{Operation: iomsg.OpRead, Offset: r.Offset, Length: r.Length, Buffer: r.Buffer}
+		Do(t, queue, &now)
 		zeroes := make([]byte, len(model))
 		if now.Err != nil || !bytes.Equal(r.Buffer, zeroes) && !bytes.Equal(r.Buffer, model) {
 			rt.Fatalf("after a trim at %d: %v, or neither zeroes nor the old content", r.Offset, now.Err)
@@ -97,40 +98,40 @@ func firstDifference(a, b []byte) int {
 	return min(len(a), len(b))
 }
 
-// testConcurrency has every lane own each fourth block and rewrite it over and
+// testConcurrency has every queue own each fourth block and rewrite it over and
 // over, so that neighbours on the same page belong to different threads.
 func testConcurrency(t *testing.T, v volume.Volume) {
-	const lanes, rounds = 4, 20
-	t.Run("lanes", func(t *testing.T) { // ends when all its parallel tests have
-		for own := range uint64(lanes) {
+	const queues, rounds = 4, 20
+	t.Run("queues", func(t *testing.T) { // ends when all its parallel tests have
+		for own := range uint64(queues) {
 			t.Run(fmt.Sprint(own), func(t *testing.T) {
 				t.Parallel()
-				lane := newLane(t, v, MinBlocks/lanes)
-				defer closeLane(t, lane)
+				queue := newQueue(t, v, MinBlocks/queues)
+				defer closeQueue(t, queue)
 				for round := range rounds {
-					rewrite(t, v.Info(), lane, own, lanes, byte(round))
+					rewrite(t, v.Info(), queue, own, queues, byte(round))
 				}
 			})
 		}
 	})
 }
 
-// rewrite writes every block with number%lanes == own, then reads it back.
-func rewrite(t *testing.T, info volume.Info, lane volume.Lane, own, lanes uint64, seed byte) {
+// rewrite writes every block with number%queues == own, then reads it back.
+func rewrite(t *testing.T, info volume.Info, queue volume.Queue, own, queues uint64, seed byte) {
 	t.Helper()
 	block := uint64(info.BlockSize)
 	var writes, reads []*volume.Request
-	for number := own; number < MinBlocks; number += lanes {
+	for number := own; number < MinBlocks; number += queues {
 		writes = append(writes, &volume.Request{
-			Operation: volume.Write, Offset: number * block, Length: block, Buffer: pattern(block, seed^byte(number)),
+			Operation: iomsg.OpWrite, Offset: number * block, Length: block, Buffer: pattern(block, seed^byte(number)),
 		})
 		reads = append(reads, &volume.Request{
-			Operation: volume.Read, Offset: number * block, Length: block, Buffer: make([]byte, block),
+			Operation: iomsg.OpRead, Offset: number * block, Length: block, Buffer: make([]byte, block),
 		})
 	}
-	Do(t, lane, writes...)
-	Do(t, lane, &volume.Request{Operation: volume.Flush})
-	Do(t, lane, reads...)
+	Do(t, queue, writes...)
+	Do(t, queue, &volume.Request{Operation: iomsg.OpFlush})
+	Do(t, queue, reads...)
 	for i := range writes {
 		if writes[i].Err != nil || reads[i].Err != nil || !bytes.Equal(writes[i].Buffer, reads[i].Buffer) {
 			t.Fatalf("block at %d did not read back as it was written: %v, %v", writes[i].Offset, writes[i].Err, reads[i].Err)

@@ -6,6 +6,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -35,8 +36,8 @@ func testNew(t *testing.T, v volume.Volume) {
 
 func testReadBack(t *testing.T, v volume.Volume) {
 	block := uint64(v.Info().BlockSize)
-	lane := newLane(t, v, 4)
-	defer closeLane(t, lane)
+	queue := newQueue(t, v, 4)
+	defer closeQueue(t, queue)
 	for _, c := range []struct{ offset, length uint64 }{
 		{0, block},
 		{3 * block, 5 * block},
@@ -45,10 +46,10 @@ func testReadBack(t *testing.T, v volume.Volume) {
 		{2 * block, 0},
 	} {
 		written, read := pattern(c.length, byte(c.offset/block)+1), make([]byte, c.length)
-		w := volume.Request{Operation: volume.Write, Offset: c.offset, Length: c.length, Buffer: written, UserData: 7}
-		r := volume.Request{Operation: volume.Read, Offset: c.offset, Length: c.length, Buffer: read, UserData: 8}
-		Do(t, lane, &w)
-		Do(t, lane, &r)
+		w := volume.Request{Operation: iomsg.OpWrite, Offset: c.offset, Length: c.length, Buffer: written, UserData: 7}
+		r := volume.Request{Operation: iomsg.OpRead, Offset: c.offset, Length: c.length, Buffer: read, UserData: 8}
+		Do(t, queue, &w)
+		Do(t, queue, &r)
 		if w.Err != nil || r.Err != nil || w.UserData != 7 || r.UserData != 8 {
 			t.Errorf("%d bytes at %d: write gave %v, read %v", c.length, c.offset, w.Err, r.Err)
 		}
@@ -63,50 +64,50 @@ func testReadBack(t *testing.T, v volume.Volume) {
 
 func testRefused(t *testing.T, v volume.Volume) {
 	block, size := uint64(v.Info().BlockSize), v.Info().Size
-	lane := newLane(t, v, 4)
-	defer closeLane(t, lane)
+	queue := newQueue(t, v, 4)
+	defer closeQueue(t, queue)
 	for name, r := range map[string]volume.Request{
-		"read past the end":       {Operation: volume.Read, Offset: size, Length: block, Buffer: make([]byte, block)},
-		"write across the end":    {Operation: volume.Write, Offset: size - block, Length: 2 * block, Buffer: make([]byte, 2*block)},
-		"overflowing range":       {Operation: volume.Read, Offset: math.MaxUint64 - block + 1, Length: block, Buffer: make([]byte, block)},
-		"huge trim":               {Operation: volume.Trim, Offset: block, Length: math.MaxUint64 - block + 1},
-		"unaligned offset":        {Operation: volume.Read, Offset: 1, Length: block, Buffer: make([]byte, block)},
-		"unaligned length":        {Operation: volume.Write, Length: block - 1, Buffer: make([]byte, block-1)},
-		"short buffer":            {Operation: volume.Read, Length: 2 * block, Buffer: make([]byte, block)},
-		"long buffer":             {Operation: volume.Write, Length: block, Buffer: make([]byte, 2*block)},
+		"read past the end":       {Operation: iomsg.OpRead, Offset: size, Length: block, Buffer: make([]byte, block)},
+		"write across the end":    {Operation: iomsg.OpWrite, Offset: size - block, Length: 2 * block, Buffer: make([]byte, 2*block)},
+		"overflowing range":       {Operation: iomsg.OpRead, Offset: math.MaxUint64 - block + 1, Length: block, Buffer: make([]byte, block)},
+		"huge trim":               {Operation: iomsg.OpTrim, Offset: block, Length: math.MaxUint64 - block + 1},
+		"unaligned offset":        {Operation: iomsg.OpRead, Offset: 1, Length: block, Buffer: make([]byte, block)},
+		"unaligned length":        {Operation: iomsg.OpWrite, Length: block - 1, Buffer: make([]byte, block-1)},
+		"short buffer":            {Operation: iomsg.OpRead, Length: 2 * block, Buffer: make([]byte, block)},
+		"long buffer":             {Operation: iomsg.OpWrite, Length: block, Buffer: make([]byte, 2*block)},
 		"no operation":            {Length: block, Buffer: make([]byte, block)},
 		"unknown operation":       {Operation: 99, Length: block, Buffer: make([]byte, block)},
-		"unaligned write zeroes":  {Operation: volume.WriteZeroes, Offset: block / 2, Length: block},
-		"write zeroes off limits": {Operation: volume.WriteZeroes, Offset: size, Length: block},
+		"unaligned write zeroes":  {Operation: iomsg.OpWriteZeroes, Offset: block / 2, Length: block},
+		"write zeroes off limits": {Operation: iomsg.OpWriteZeroes, Offset: size, Length: block},
 	} {
-		if err := lane.Submit(&r); !errors.Is(err, status.InvalidValue) {
+		if err := queue.Submit(&r); !errors.Is(err, status.InvalidValue) {
 			t.Errorf("%s: Submit returned %v", name, err)
 		}
 	}
-	if n := lane.Poll(make([]*volume.Request, 4)); n != 0 {
+	if n := queue.Poll(make([]*volume.Request, 4)); n != 0 {
 		t.Errorf("%d refused requests completed", n)
 	}
 }
 
 func testDepth(t *testing.T, v volume.Volume) {
-	if _, err := v.NewLane(0); !errors.Is(err, status.InvalidValue) {
-		t.Errorf("a lane of depth 0 gave %v", err)
+	if _, err := v.NewQueue(0); !errors.Is(err, status.InvalidValue) {
+		t.Errorf("a queue of depth 0 gave %v", err)
 	}
 	const depth = 3
-	lane := newLane(t, v, depth)
-	defer closeLane(t, lane)
+	queue := newQueue(t, v, depth)
+	defer closeQueue(t, queue)
 	block := uint64(v.Info().BlockSize)
 	var requests [depth + 1]volume.Request
 	for round := range 3 {
 		for i := range requests {
-			requests[i] = volume.Request{Operation: volume.Write, Offset: uint64(i) * block, Length: block, Buffer: pattern(block, byte(round))}
-			err := lane.Submit(&requests[i])
+			requests[i] = volume.Request{Operation: iomsg.OpWrite, Offset: uint64(i) * block, Length: block, Buffer: pattern(block, byte(round))}
+			err := queue.Submit(&requests[i])
 			if i < depth && err != nil || i == depth && !errors.Is(err, status.Full) {
 				t.Fatalf("request %d of round %d: Submit returned %v", i, round, err)
 			}
 		}
 		seen := map[*volume.Request]bool{}
-		for _, r := range Await(t, lane, depth) {
+		for _, r := range Await(t, queue, depth) {
 			seen[r] = true
 		}
 		if len(seen) != depth || seen[&requests[depth]] {
@@ -127,11 +128,11 @@ func pattern(length uint64, seed byte) []byte {
 // readAll reads the part of a volume that the suite uses.
 func readAll(t *testing.T, v volume.Volume) []byte {
 	t.Helper()
-	lane := newLane(t, v, 1)
-	defer closeLane(t, lane)
+	queue := newQueue(t, v, 1)
+	defer closeQueue(t, queue)
 	content := make([]byte, MinBlocks*uint64(v.Info().BlockSize))
-	r := volume.Request{Operation: volume.Read, Length: uint64(len(content)), Buffer: content}
-	Do(t, lane, &r)
+	r := volume.Request{Operation: iomsg.OpRead, Length: uint64(len(content)), Buffer: content}
+	Do(t, queue, &r)
 	if r.Err != nil {
 		t.Fatal(r.Err)
 	}

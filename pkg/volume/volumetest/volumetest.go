@@ -28,10 +28,10 @@ func Run(t *testing.T, open func(testing.TB) volume.Volume) {
 		{"ZeroedBlocksReadAsZeroes", testWriteZeroes},
 		{"TrimmedBlocksReadAsZeroesOrUnchanged", testTrim},
 		{"FlushAndForcedUnitAccessSucceed", testDurable},
-		{"CompletionsWakeAnArmedLane", testWake},
+		{"CompletionsWakeAnArmedQueue", testWake},
 		{"NothingClosesWhileItIsInUse", testClose},
 		{"BehavesLikeAnArrayOfBytes", testModel},
-		{"LanesOfSeveralThreadsKeepTheirBlocksApart", testConcurrency},
+		{"QueuesOfSeveralThreadsKeepTheirBlocksApart", testConcurrency},
 		{"RequestsDoNotAllocate", testAllocations},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -45,18 +45,18 @@ func Run(t *testing.T, open func(testing.TB) volume.Volume) {
 // Run tests a kind of volume. open makes a new volume that can be written to,
 // reads as zeroes and has at least MinBlocks blocks; Run closes it.
 
-func newLane(t testing.TB, v volume.Volume, depth int) volume.Lane {
+func newQueue(t testing.TB, v volume.Volume, depth int) volume.Queue {
 	t.Helper()
-	lane, err := v.NewLane(depth)
+	queue, err := v.NewQueue(depth)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return lane
+	return queue
 }
 
-func closeLane(t testing.TB, lane volume.Lane) {
+func closeQueue(t testing.TB, queue volume.Queue) {
 	t.Helper()
-	if err := lane.Close(); err != nil {
+	if err := queue.Close(); err != nil {
 		t.Error(err)
 	}
 }
