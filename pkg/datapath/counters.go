@@ -1,27 +1,29 @@
 package datapath
 
 import (
+	"cmp"
 	"math/bits"
+	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// BackPressure is why a request or an answer had to wait.
+// BackPressure is the reason why a request or a response had to wait.
 type BackPressure uint8
 
-// The causes of back pressure. NoClientReceive is the relay's, the others are
-// the target's.
+// NoClientReceive occurs on the relay, the other causes on the target.
 const (
-	// NoClientReceive counts answers for which the client had posted no
-	// receive. Until it does, nothing more is taken from it.
+	// NoClientReceive: the client had posted no receive for a response. Until
+	// it does, the relay accepts no more requests from it.
 	NoClientReceive BackPressure = iota
-	// NoAnswerRoom counts requests that came while the answers to earlier ones
-	// were still being sent.
-	NoAnswerRoom
-	// NoReadCredit counts writes whose RDMA Read was one more than the
-	// connection's read depth.
+	// NoResponseRoom: a request came while the responses to earlier ones were
+	// still being sent.
+	NoResponseRoom
+	// NoReadCredit: a write needed one RDMA Read more than the connection's
+	// read depth.
 	NoReadCredit
 	BackPressureCount
 )
@@ -31,7 +33,7 @@ func (b BackPressure) String() string {
 	switch b {
 	case NoClientReceive:
 		return "client_receive"
-	case NoAnswerRoom:
+	case NoResponseRoom:
 		return "answer_room"
 	case NoReadCredit:
 		return "rdma_read"
@@ -39,14 +41,14 @@ func (b BackPressure) String() string {
 	return "invalid"
 }
 
-// Counters counts the IOs of one queue on one worker since their start. The
-// worker counts in plain memory what it can and publishes it once a batch,
-// because an atomic store costs more than everything else here; anyone may
-// read what is published; nobody resets.
+// Counters counts the IOs of one queue on one worker. The worker counts in plain
+// memory where it can and publishes once per batch, because an atomic store
+// costs more than everything else here. Any goroutine may read the published
+// counts, which never decrease, except inFlight.
 type Counters struct {
 	pending    [iomsg.OperationCount]tally
 	operations uint32 // a bit for each operation in pending
-	taken      int64  // requests that have not been answered
+	active     int64  // requests that have begun and not completed
 
 	io           [iomsg.OperationCount][status.CodeCount]atomic.Uint64
 	bytes        [iomsg.OperationCount]atomic.Uint64
@@ -56,32 +58,34 @@ type Counters struct {
 	inFlight     atomic.Int64
 }
 
-// tally is what the IOs of one operation and batch add up to.
+// tally adds up the IOs of one operation in a batch.
 type tally struct{ successes, bytes, latencyNs uint64 }
 
-// increase adds to a count of which the calling thread is the only writer:
-// that needs no atomic addition.
+// increase adds to a count that only the calling thread writes, which makes an
+// atomic addition unnecessary.
 func increase(count *atomic.Uint64, n uint64) {
 	if n > 0 {
 		count.Store(count.Load() + n)
 	}
 }
 
-// take counts a request that will be answered.
-func (c *Counters) take() { c.taken++ }
+// begin counts a request that is now in flight.
+func (c *Counters) begin() { c.active++ }
 
-// giveUp ends what take began for n requests that are not answered.
-func (c *Counters) giveUp(n int) { c.taken -= int64(n) }
-
-// answer counts one IO that was taken, and its outcome: see refuse.
-func (c *Counters) answer(t iomsg.Type, code status.Code, size uint32, latencyNs int64) {
-	c.taken--
-	c.refuse(t, code, size, latencyNs)
+// complete counts the completion of a request in flight. size is how many bytes
+// it moved if it succeeded.
+func (c *Counters) complete(t iomsg.Type, code status.Code, size uint32, latencyNs int64) {
+	c.active--
+	c.count(t, code, size, latencyNs)
 }
 
-// refuse counts one IO that is answered without having been taken. size is
-// what it moved in bytes if it succeeded.
-func (c *Counters) refuse(t iomsg.Type, code status.Code, size uint32, latencyNs int64) {
+// reject counts a request that completes without having begun.
+func (c *Counters) reject(t iomsg.Type, code status.Code) { c.count(t, code, 0, 0) }
+
+// discard ends n requests in flight that will never complete.
+func (c *Counters) discard(n int) { c.active -= int64(n) }
+
+func (c *Counters) count(t iomsg.Type, code status.Code, size uint32, latencyNs int64) {
 	operation := t.Operation()
 	if !code.Known() {
 		code = status.Unknown
@@ -101,8 +105,8 @@ func (c *Counters) refuse(t iomsg.Type, code status.Code, size uint32, latencyNs
 	}
 }
 
-// pressed counts one wait.
-func (c *Counters) pressed(cause BackPressure) { increase(&c.backPressure[cause], 1) }
+// backpressure counts one wait.
+func (c *Counters) backpressure(cause BackPressure) { increase(&c.backPressure[cause], 1) }
 
 // publish makes everything counted so far visible to readers.
 func (c *Counters) publish() {
@@ -114,7 +118,149 @@ func (c *Counters) publish() {
 		increase(&c.latencySumNs[operation], pending.latencyNs)
 		*pending = tally{}
 	}
-	if c.taken != c.inFlight.Load() {
-		c.inFlight.Store(c.taken)
+	if c.active != c.inFlight.Load() {
+		c.inFlight.Store(c.active)
 	}
 }
+
+// CounterSet holds the counters of all queues that serve one purpose, a relay's
+// channel or a target's volume, by their index in their session. Its size is
+// bounded by the queues of a session and the number of workers, however many
+// sessions there are. Its methods may be called concurrently. The zero value has
+// no queues.
+type CounterSet struct {
+	mu       sync.Mutex // guards counters, not what they count
+	counters map[counterKey]*Counters
+}
+
+type counterKey struct {
+	queue  int
+	worker *Worker
+}
+
+// of returns the counters of a queue on a worker.
+func (s *CounterSet) of(queue int, worker *Worker) *Counters {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := counterKey{queue, worker}
+	if c := s.counters[key]; c != nil {
+		return c
+	}
+	if s.counters == nil {
+		s.counters = make(map[counterKey]*Counters)
+	}
+	c := s.inherit(queue)
+	s.counters[key] = c
+	return c
+}
+
+// inherit returns the counters that the queue had on a worker that has stopped,
+// or new ones, so that there are never more counters than running workers.
+func (s *CounterSet) inherit(queue int) *Counters {
+	for key, c := range s.counters {
+		if key.queue == queue && key.worker.hasStopped() {
+			delete(s.counters, key)
+			return c
+		}
+	}
+	return &Counters{}
+}
+
+// countersOf returns the counters of a lane: a member of set, or its own.
+func countersOf(set *CounterSet, queue int, worker *Worker) *Counters {
+	if set == nil {
+		return &Counters{}
+	}
+	return set.of(queue, worker)
+}
+
+// Queues returns the counts of every queue that there has been, by index.
+func (s *CounterSet) Queues() []QueueCounts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	byQueue := make(map[int]*QueueCounts, len(s.counters))
+	for key, counters := range s.counters {
+		counts := byQueue[key.queue]
+		if counts == nil {
+			counts = &QueueCounts{Queue: key.queue}
+			byQueue[key.queue] = counts
+		}
+		counts.add(counters)
+	}
+	queues := make([]QueueCounts, 0, len(byQueue))
+	for _, counts := range byQueue {
+		queues = append(queues, *counts)
+	}
+	slices.SortFunc(queues, func(a, b QueueCounts) int { return cmp.Compare(a.Queue, b.Queue) })
+	return queues
+}
+
+// QueueCounts holds the counts of all queues with one index. They are read one
+// after another while IO goes on, so they may differ by a few IOs.
+type QueueCounts struct {
+	// Queue is the index.
+	Queue int
+	// InFlight is the number of IOs that have begun and not completed.
+	InFlight int64
+
+	io           [iomsg.OperationCount][status.CodeCount]uint64
+	bytes        [iomsg.OperationCount]uint64
+	backPressure [BackPressureCount]uint64
+	latency      [iomsg.OperationCount]Latency
+}
+
+// Latency is the distribution of an operation's latency.
+type Latency struct {
+	// Buckets counts the IOs in each bucket: see LatencyBound.
+	Buckets [LatencyBuckets]uint64
+	// SumNs is the sum of all latencies.
+	SumNs uint64
+}
+
+// add adds the published counts of one worker.
+func (q *QueueCounts) add(counters *Counters) {
+	q.InFlight += counters.inFlight.Load()
+	for cause := range q.backPressure {
+		q.backPressure[cause] += counters.backPressure[cause].Load()
+	}
+	for operation := range iomsg.OperationCount {
+		var total uint64
+		for code := range q.io[operation] {
+			n := counters.io[operation][code].Load()
+			q.io[operation][code] += n
+			total += n
+		}
+		if total == 0 {
+			continue
+		}
+		q.bytes[operation] += counters.bytes[operation].Load()
+		latency := &q.latency[operation]
+		latency.SumNs += counters.latencySumNs[operation].Load()
+		for i := range latency.Buckets {
+			latency.Buckets[i] += counters.latency[operation][i].Load()
+		}
+	}
+}
+
+// IO returns the number of IOs of an operation that completed with code.
+func (q *QueueCounts) IO(operation iomsg.Operation, code status.Code) uint64 {
+	return q.io[operation][code]
+}
+
+// Total returns the number of IOs of an operation that have completed.
+func (q *QueueCounts) Total(operation iomsg.Operation) uint64 {
+	var total uint64
+	for _, n := range q.io[operation] {
+		total += n
+	}
+	return total
+}
+
+// Bytes returns how many bytes the successful IOs of an operation have moved.
+func (q *QueueCounts) Bytes(operation iomsg.Operation) uint64 { return q.bytes[operation] }
+
+// BackPressure returns how often something had to wait because of cause.
+func (q *QueueCounts) BackPressure(cause BackPressure) uint64 { return q.backPressure[cause] }
+
+// Latency returns the distribution of an operation's latency.
+func (q *QueueCounts) Latency(operation iomsg.Operation) *Latency { return &q.latency[operation] }

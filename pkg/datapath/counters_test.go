@@ -65,11 +65,11 @@ func TestEveryLatencyFallsIntoTheFirstBucketThatHoldsIt(t *testing.T) {
 func TestCountsShowWhenTheyArePublished(t *testing.T) {
 	var set CounterSet
 	c := set.of(testQueue, &Worker{})
-	c.take()
-	c.take()
-	c.answer(iomsg.Write, status.Success, 4096, 2000)
-	c.refuse(iomsg.Read, status.Code(1<<20), 4096, -1)
-	c.pressed(NoReadCredit)
+	c.begin()
+	c.begin()
+	c.complete(iomsg.Write, status.Success, 4096, 2000)
+	c.count(iomsg.Read, status.Code(1<<20), 4096, -1)
+	c.backpressure(NoReadCredit)
 	if q := set.Queues()[0]; q.Total(iomsg.OpWrite) != 0 || q.InFlight != 0 {
 		t.Errorf("before publication there are %+v", q.io)
 	}
@@ -90,7 +90,7 @@ func TestQueuesOfOneIndexAreAddedUpOverTheWorkers(t *testing.T) {
 	var set CounterSet
 	first, second := &Worker{}, &Worker{}
 	for _, c := range []*Counters{set.of(1, first), set.of(1, second), set.of(0, second), set.of(1, first)} {
-		c.refuse(iomsg.Flush, status.Success, 0, 10)
+		c.count(iomsg.Flush, status.Success, 0, 10)
 		c.publish()
 	}
 	queues := set.Queues()
@@ -142,7 +142,7 @@ func TestReadersSeeWholeCountsWhileTheWorkerCounts(t *testing.T) {
 	})
 	for range batches {
 		for range batch {
-			c.refuse(iomsg.Read, status.Success, 512, 5000)
+			c.count(iomsg.Read, status.Success, 512, 5000)
 		}
 		c.publish()
 	}
@@ -156,8 +156,8 @@ func TestReadersSeeWholeCountsWhileTheWorkerCounts(t *testing.T) {
 func TestCountingAllocatesNothing(t *testing.T) {
 	var c Counters
 	if n := testing.AllocsPerRun(100, func() {
-		c.take()
-		c.answer(iomsg.Read, status.Success, 4096, 12345)
+		c.begin()
+		c.complete(iomsg.Read, status.Success, 4096, 12345)
 		c.publish()
 	}); n != 0 {
 		t.Errorf("%v allocations for each IO", n)
@@ -173,8 +173,8 @@ func BenchmarkCounting(b *testing.B) {
 			ns := int64(20_000)
 			for i := 0; b.Loop(); i++ {
 				ns = ns*6364136223846793005 + 1442695040888963407
-				c.take()
-				c.answer(iomsg.Read, status.Success, 4096, 20_000+ns>>48&0x3fff)
+				c.begin()
+				c.complete(iomsg.Read, status.Success, 4096, 20_000+ns>>48&0x3fff)
 				if i%batch == 0 {
 					c.publish()
 				}

@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync/atomic"
+	"time"
 
+	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -17,19 +18,15 @@ import (
 // comchBatch is how many requests of a client are forwarded together.
 const comchBatch = 32
 
-// spareMessages is the room, beyond the depth, for the messages that are not
-// IOs: hello, stop, and their answers.
-const spareMessages = 4
-
-// RelayLaneConfig says what a RelayLane serves.
+// RelayLaneConfig configures a RelayLane.
 type RelayLaneConfig struct {
 	Worker *Worker
-	// Queue is the queue's index in its session, under which Counters count.
-	// Without Counters nobody learns of the counts.
+	// Queue is the queue's index in its session, under which Counters counts.
+	// Without Counters the lane's counts are not visible.
 	Queue    int
 	Counters *CounterSet
 	// Device is where the connections are made. Domain, on it, is the
-	// session's.
+	// session's, and Export is the client's memory registered in it.
 	Device rdma.Device
 	Domain rdma.ProtectionDomain
 	Export rdma.MemoryRegion
@@ -40,202 +37,245 @@ type RelayLaneConfig struct {
 	Producer     comch.Producer
 	// Depth is how many requests the client may have outstanding.
 	Depth int
-	// BufferSize is the largest data transfer of one request in bytes.
+	// BufferSize is the largest data transfer of one request, in bytes.
 	BufferSize uint32
-	// OnFailure is told once, on the worker's thread, why the lane cannot go
-	// on; it must not block.
+	// OnFailure is called once, on the worker's thread, with the reason why the
+	// lane has failed. It must not block.
 	OnFailure func(error)
 }
 
-// RelayConsumerConfig is the Comch consumer that a relay lane, or the
-// client's side of it, needs for a depth.
+// RelayConsumerConfig returns the configuration of the Comch consumer that a
+// relay lane of the given depth needs, and of the client's consumer at the
+// other end.
 func RelayConsumerConfig(depth int) comch.ConsumerConfig {
 	receives := depth + spareMessages
 	return comch.ConsumerConfig{Receives: receives, MemorySize: receives * iomsg.Size}
 }
 
-// RelayLane is the relay's side of a queue: it forwards a client's requests
-// from Comch to the target, and the target's answers back. It also writes the
-// data of writes into the target's staging, if the target lets it. Its methods
-// are for the control plane and may be called by any goroutine, one at a time.
+// RelayLane is the relay's share of a client queue: it forwards the client's
+// requests from Comch to the target, and the target's responses back. It also
+// pushes the data of writes into the target's staging, if the target offers
+// staging. The control plane calls its methods, one at a time.
 type RelayLane struct {
-	worker   *Worker
-	dispatch *dispatcher
-	config   RelayLaneConfig
-	place    placeID
-	counters *Counters
+	lane
+	config  RelayLaneConfig
+	slots   slotTable
+	staging rdma.RemoteMemory // of the target; empty if it fetches data itself
+	export  rdma.Segment      // begins at the client's region; set if there is staging
+	// outbox holds responses for which the client has posted no receive.
+	outbox     fifo.Queue[message]
+	rejectCode status.Code
+	stopped    chan struct{}
 
-	slots     relaySlots
-	endpoints [iomsg.ConnectionRoleCount]endpoint
-	messages  *messageMemory
-	staging   rdma.RemoteMemory // of the target, for the data of writes
-	export    rdma.Segment      // begins at the client's region; set if there is staging
-	outbox    messageQueue      // answers that the client has posted no receive for
-	state     relayState
-	stop      stopBarrier
-	failCode  status.Code
-	draining  bool // nothing more is taken from the client
-	lost      bool // a connection has ended, which made the lane fail
-
-	// Scratch of the worker's thread: what goes through an interface would
+	// Scratch of the worker's thread: what is passed through an interface would
 	// otherwise be allocated for each message.
 	request       message
 	received      [comchBatch]comch.Received
-	unflushed     bool // answers were sent to the client since the last flush
+	unflushed     bool // responses were sent to the client since the last flush
 	consumerArmed bool
 	producerArmed bool
-	nowNs         int64
-
-	inFlight atomic.Int64 // for observers
-	ready    [iomsg.ConnectionRoleCount]chan error
-	stopped  chan struct{}
-	gone     chan struct{} // both connections have seen their last completion
 }
 
-// relayState is where a lane is in its life.
-type relayState uint8
-
-const (
-	relayWaiting relayState = iota // connections are being made
-	relayRunning                   // requests are forwarded
-	relayFailed                    // nothing is forwarded, nothing is answered by the relay itself yet
-	relayRefused                   // everything is answered with failCode
-	relayClosed
-)
-
-// stopBarrier follows the stop message of a queue.
-type stopBarrier struct {
-	requested bool // by the client; later requests are refused
-	passed    bool // to the target
-	answered  bool // by the target
-	delivered bool
-	message   message
-}
-
-// NewRelayLane makes a lane on its worker and posts the receives for the
-// client's requests. Close releases it, the consumer and the producer.
+// NewRelayLane creates a lane on its worker and posts the receives for the
+// client's requests. The lane owns the consumer and the producer; Close
+// releases all three.
 func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, error) {
 	l := &RelayLane{
-		worker: config.Worker, config: config, counters: countersOf(config.Counters, config.Queue, config.Worker), slots: newRelaySlots(config.Depth),
-		outbox:  newMessageQueue(config.Depth + comchBatch + spareMessages),
-		ready:   [iomsg.ConnectionRoleCount]chan error{make(chan error, 1), make(chan error, 1)},
-		stopped: make(chan struct{}), gone: make(chan struct{}),
+		config: config, slots: newSlotTable(config.Depth),
+		outbox:  fifo.New[message](config.Depth + comchBatch + spareMessages),
+		stopped: make(chan struct{}),
 	}
+	l.init(config.Worker, countersOf(config.Counters, config.Queue, config.Worker), config.OnFailure)
 	var err error
-	if l.endpoints, l.messages, err = newEndpoints(config.Domain, config.Depth); err != nil {
+	if l.connections, l.messages, err = newConnections(config.Domain, config.Depth); err != nil {
 		return nil, fmt.Errorf("create relay lane: %w", err)
 	}
-	if err := l.postConsumerReceives(); err != nil {
-		return nil, errors.Join(fmt.Errorf("create relay lane: %w", err), l.messages.close())
+	for i := range uint64(config.Depth + spareMessages) {
+		if err := config.Consumer.PostReceive(uint32(i)*iomsg.Size, iomsg.Size, i); err != nil {
+			return nil, errors.Join(
+				fmt.Errorf("create relay lane: post receive %d on the Comch consumer: %w", i, err), l.messages.close())
+		}
 	}
-	if err := l.attach(ctx); err != nil {
+	config.Consumer.Flush()
+	if err := l.attach(ctx, config.Device, l, l, relayConsumerWaiter{l}, relayProducerWaiter{l}); err != nil {
 		return nil, errors.Join(fmt.Errorf("create relay lane: %w", err), l.messages.close())
 	}
 	return l, nil
 }
 
-func (l *RelayLane) postConsumerReceives() error {
-	for i := range uint64(l.config.Depth + spareMessages) {
-		if err := l.config.Consumer.PostReceive(uint32(i)*iomsg.Size, iomsg.Size, i); err != nil {
-			return fmt.Errorf("post receive %d on the Comch consumer: %w", i, err)
-		}
-	}
-	l.config.Consumer.Flush()
-	return nil
-}
-
-func (l *RelayLane) attach(ctx context.Context) error {
-	var failed, err error
-	if l.dispatch, err = l.worker.dispatcherOn(ctx, l.config.Device); err != nil {
-		return err
-	}
-	err = l.worker.do(ctx, func() {
-		engine := l.worker.engine
-		failed = errors.Join(engine.AddWaiter(l.consumerWaiter()), engine.AddWaiter(l.producerWaiter()))
-		if failed != nil {
-			engine.RemoveWaiter(l.consumerWaiter())
-			engine.RemoveWaiter(l.producerWaiter())
-			return
-		}
-		l.place = l.dispatch.register(l)
-		l.worker.lanes.Add(1)
-		engine.Add(l)
-	})
-	return errors.Join(err, failed)
-}
-
-// LaneConnection says how to make one of a lane's connections.
-type LaneConnection struct {
+// ConnectConfig configures one of a relay lane's connections.
+type ConnectConfig struct {
+	Role   iomsg.ConnectionRole
 	Remote netip.AddrPort
-	// PrivateData carries the target's token back to it.
+	// PrivateData returns the target's token to it.
 	PrivateData []byte
 	// Source is the local address to connect from, if valid.
 	Source netip.Addr
-	// InboundReads is how many reads of the target to offer at a time.
+	// InboundReads is how many RDMA Reads of the target to offer at a time.
 	InboundReads int
-	// Data makes the data connection instead of the control connection.
-	Data bool
-	// Staging is where the data of writes goes on the data connection: in the
-	// target's memory, for each slot of the queue a buffer of the buffer size.
-	// Without it the target fetches the data.
+	// Staging, on the data connection, is where the lane pushes the data of
+	// writes: a buffer of the buffer size for each slot of the queue. If it is
+	// empty, the target fetches the data.
 	Staging rdma.RemoteMemory
 }
 
-// Connect makes one of the lane's two connections, exchanges the hello and
-// returns when it is ready.
-func (l *RelayLane) Connect(ctx context.Context, config LaneConnection) error {
-	role := iomsg.ControlConnection
-	if config.Data {
-		role = iomsg.DataConnection
-	}
-	e := &l.endpoints[role]
-	connection, err := l.config.Device.Connect(ctx, config.Remote, rdma.ConnectionConfig{
-		Domain: l.config.Domain, Queue: l.dispatch.queue, Context: l.place.context(role),
+// Connect makes one of the lane's two connections, exchanges the hellos, and
+// returns when the connection is ready.
+func (l *RelayLane) Connect(ctx context.Context, config ConnectConfig) error {
+	role := config.Role
+	c := &l.connections[role]
+	established, err := l.config.Device.Connect(ctx, config.Remote, rdma.ConnectionConfig{
+		Domain: l.config.Domain, Queue: l.dispatcher.queue, Context: l.registration.context(role),
 		PrivateData: config.PrivateData, Source: config.Source,
-		SendRequests: sendRequests(l.config.Depth), ReceiveRequests: int(e.receives),
-		InboundReads: config.InboundReads, Receives: e.initialReceives(),
+		SendRequests: sendQueueDepth(l.config.Depth), ReceiveRequests: int(c.receives),
+		InboundReads: config.InboundReads, Receives: c.initialReceives(),
 	})
 	if err != nil {
 		return fmt.Errorf("connect %v connection to %v: %w", role, config.Remote, err)
 	}
-	if err := l.worker.do(ctx, func() { l.greet(role, connection, config.Staging) }); err != nil {
-		connection.Abort()
+	err = l.worker.do(ctx, func() {
+		if !l.adopt(role, established) {
+			return
+		}
+		if role == iomsg.DataConnection && config.Staging.Length > 0 {
+			l.staging = config.Staging
+			l.export = rdma.Segment{Key: l.config.Export.LocalKey(), Address: l.config.Export.Base()}
+		}
+		c.sendHello() // the connecting side speaks first
+		l.postGathered(c)
+		c.flush()
+	})
+	if err != nil {
+		established.Abort()
 		return err
 	}
-	select {
-	case err = <-l.ready[role]:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	if err != nil {
-		return fmt.Errorf("exchange hello on the %v connection with %v: %w", role, config.Remote, err)
+	if err := l.awaitReady(ctx, role); err != nil {
+		return fmt.Errorf("exchange hellos on the %v connection with %v: %w", role, config.Remote, err)
 	}
 	return nil
 }
 
-// greet sends the hello: the connecting side speaks first.
-func (l *RelayLane) greet(role iomsg.ConnectionRole, connection rdma.Connection, staging rdma.RemoteMemory) {
-	e := &l.endpoints[role]
-	e.connection = connection
-	if role == iomsg.DataConnection && staging.Length > 0 {
-		l.staging = staging
-		l.export = rdma.Segment{Key: l.config.Export.LocalKey(), Address: l.config.Export.Base()}
+// Start begins to forward requests. Both connections must be ready.
+func (l *RelayLane) Start(ctx context.Context) error {
+	var failed error
+	err := l.worker.do(ctx, func() { failed = l.start() })
+	if err = errors.Join(err, failed); err != nil {
+		return fmt.Errorf("start relay lane: %w", err)
 	}
-	if l.state != relayWaiting || e.disconnected {
-		if !e.disconnected {
-			connection.Close()
-		}
-		l.tellReady(role, status.Errorf(status.ConnectionReset, "the session has ended"))
-		return
-	}
-	e.hello()
-	l.post(role)
-	e.flush()
+	return nil
 }
 
-func (l *RelayLane) tellReady(role iomsg.ConnectionRole, err error) {
-	select {
-	case l.ready[role] <- err:
-	default: // told before
+// Stopped returns a channel that is closed when the client's stop message has
+// passed through the whole chain and every request before it has completed.
+func (l *RelayLane) Stopped() <-chan struct{} { return l.stopped }
+
+// Depth returns how many requests the client may have outstanding.
+func (l *RelayLane) Depth() int { return l.config.Depth }
+
+// CheckDeadline fails the lane if a request has been in flight for longer than
+// timeout.
+func (l *RelayLane) CheckDeadline(timeout time.Duration) {
+	l.worker.engine.Do(func() {
+		oldestNs, ok := l.slots.oldestNs()
+		if ok && nanotime()-oldestNs > int64(timeout) {
+			l.fail(status.Errorf(status.TimeOut, "target did not answer an IO within %v", timeout))
+		}
+	})
+}
+
+// Revoke closes both connections. When it returns, the target can neither read
+// nor write the client's memory through this lane.
+func (l *RelayLane) Revoke(ctx context.Context) error { return l.worker.do(ctx, l.revoke) }
+
+func (l *RelayLane) revoke() {
+	l.pollLastResponses()
+	l.lane.revoke()
+}
+
+// Reject completes every request in flight, and every later one, with code.
+// The session must have been revoked.
+func (l *RelayLane) Reject(ctx context.Context, code status.Code) error {
+	return l.worker.do(ctx, func() {
+		if l.state == laneClosed {
+			return
+		}
+		l.state = laneRejecting
+		l.draining = false
+		l.rejectCode = code
+		nowNs := nanotime()
+		for i := range l.slots.slots {
+			s := &l.slots.slots[i]
+			if !s.inFlight {
+				continue
+			}
+			l.counters.complete(s.ioType, code, 0, nowNs-s.startNs)
+			iomsg.TurnIntoResult(s.request[:], code)
+			l.respond(&s.request)
+			l.slots.release(uint32(i))
+		}
+		l.inFlight.Store(0)
+		l.counters.publish()
+		l.flushResponses()
+	})
+}
+
+// Close revokes the lane, waits for its last completions, and releases it with
+// its consumer and producer. If ctx ends first, the lane's memory is leaked
+// rather than freed under a device that may still use it.
+func (l *RelayLane) Close(ctx context.Context) error {
+	if l.released {
+		return nil
+	}
+	if err := l.Revoke(ctx); err != nil {
+		return fmt.Errorf("close relay lane: %w", err)
+	}
+	if err := l.shutDown(ctx, l.slots.inFlight); err != nil {
+		return fmt.Errorf("close relay lane: %w", err)
+	}
+	l.released = true
+	return errors.Join(l.config.Consumer.Close(), l.config.Producer.Close(), l.messages.close())
+}
+
+// The worker sleeps on the lane's consumer while the lane accepts requests, and
+// on its producer while responses wait for the client to post receives. At most
+// one of the two is armed at a time.
+type (
+	relayConsumerWaiter struct{ *RelayLane }
+	relayProducerWaiter struct{ *RelayLane }
+)
+
+func (w relayConsumerWaiter) Descriptor() int { return w.config.Consumer.Descriptor() }
+func (w relayProducerWaiter) Descriptor() int { return w.config.Producer.Descriptor() }
+
+func (w relayConsumerWaiter) Arm() bool {
+	if !w.isServing() || w.draining || w.outbox.Len() > 0 || !w.hasRoom() {
+		return true // a request would not be accepted now
+	}
+	w.consumerArmed = w.config.Consumer.Arm()
+	return w.consumerArmed
+}
+
+func (w relayProducerWaiter) Arm() bool {
+	if w.outbox.Len() == 0 || !w.isServing() {
+		return true
+	}
+	w.producerArmed = w.config.Producer.Arm()
+	return w.producerArmed
+}
+
+func (w relayConsumerWaiter) Disarm() {
+	if w.consumerArmed {
+		w.consumerArmed = false
+		w.config.Consumer.Disarm()
 	}
 }
+
+func (w relayProducerWaiter) Disarm() {
+	if w.producerArmed {
+		w.producerArmed = false
+		w.config.Producer.Disarm()
+	}
+}
+
+func (w relayConsumerWaiter) Drain() { w.config.Consumer.Drain() }
+func (w relayProducerWaiter) Drain() { w.config.Producer.Drain() }

@@ -110,7 +110,7 @@ func (r *relayRig) connect(ctx context.Context, device rdma.Device) {
 			}
 			r.target.sendHello(role)
 		}()
-		err := r.lane.Connect(ctx, LaneConnection{Remote: listener.Address(), InboundReads: 8, Data: role == iomsg.DataConnection, Staging: r.offered})
+		err := r.lane.Connect(ctx, ConnectConfig{Role: role, Remote: listener.Address(), InboundReads: 8, Staging: r.offered})
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -483,5 +483,132 @@ func TestStartNeedsReadyConnections(t *testing.T) {
 	}
 	if err := domain.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestNothingIsAnsweredBeforeTheTargetsAccessIsRevoked(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	ctx := testContext(t)
+	r.client.send(readRequest(5))
+	r.target.receive(iomsg.DataConnection)
+	r.lane.CheckDeadline(0)
+	r.expectFailure(status.TimeOut)
+	// The target is late, but not gone: it can still write.
+	segment, content := r.target.register(4096, 0)
+	content[0] = 0xAB
+	write := rdma.SendRequest{
+		Opcode: rdma.OpWrite, Local: rdma.Segment{Key: segment.LocalKey(), Address: segment.Base(), Length: 4096},
+		RemoteKey: r.exported.RemoteKey(), RemoteAddress: r.exported.Base() + 8192,
+	}
+	if got := r.target.transfer(iomsg.DataConnection, write); got != rdma.StatusSuccess {
+		t.Fatalf("write before the revocation: %v", got)
+	}
+	select {
+	case <-r.client.producer.answers:
+		t.Fatal("the client was answered while the target could write")
+	case <-time.After(50 * time.Millisecond):
+	}
+	if err := r.lane.Revoke(ctx); err != nil {
+		t.Fatal(err)
+	}
+	r.region.Bytes()[8192] = 0
+	r.target.transfer(iomsg.DataConnection, write) // flushed, or lost on the way
+	if err := r.lane.Reject(ctx, status.TimeOut); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.answer(); got.Result != status.TimeOut || got.UserData != 5 {
+		t.Errorf("answered with %+v", got)
+	}
+	if r.region.Bytes()[8192] != 0 {
+		t.Error("the target has written after the revocation")
+	}
+	r.client.send(readRequest(6))
+	if got := r.answer(); got.Result != status.TimeOut || got.UserData != 6 {
+		t.Errorf("a request after the end is answered with %+v", got)
+	}
+}
+
+func TestALostTargetFailsTheLaneAndEveryRequestIsAnsweredOnce(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	ctx := testContext(t)
+	for i := range uint64(testDepth) {
+		r.client.send(readRequest(i))
+	}
+	r.target.receive(iomsg.DataConnection)
+	r.target.disconnect()
+	r.expectFailure(status.ConnectionReset)
+	if err := r.lane.Revoke(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.lane.Reject(ctx, status.ConnectionReset); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[uint64]int{}
+	for range testDepth {
+		m := r.answer()
+		seen[m.UserData]++
+		if m.Result != status.ConnectionReset {
+			t.Errorf("request %d is answered with %v", m.UserData, m.Result)
+		}
+	}
+	for i := range uint64(testDepth) {
+		if seen[i] != 1 {
+			t.Errorf("request %d was answered %d times", i, seen[i])
+		}
+	}
+	if n := len(r.client.producer.answers); n != 0 {
+		t.Errorf("%d answers too many", n)
+	}
+}
+
+func TestAnswersThatHaveArrivedAreTakenBeforeTheRevocation(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	ctx := testContext(t)
+	r.client.send(readRequest(5))
+	m := r.target.receive(iomsg.DataConnection)
+	m.Type = iomsg.Result
+	// The worker revokes without a poll between the arrival and the revocation.
+	held, arrived := make(chan struct{}), make(chan struct{})
+	revoked := make(chan error, 1)
+	go func() {
+		revoked <- r.lane.worker.do(ctx, func() {
+			close(held)
+			<-arrived
+			r.lane.revoke()
+		})
+	}()
+	<-held
+	r.target.send(iomsg.DataConnection, &m)
+	queue := r.lane.dispatcher.queue // its thread is held
+	for queue.Arm() {
+		queue.Disarm()
+		time.Sleep(time.Millisecond)
+	}
+	close(arrived)
+	if err := <-revoked; err != nil {
+		t.Fatal(err)
+	}
+	if err := r.lane.Reject(ctx, status.Shutdown); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.answer(); got.Result != status.Success || got.UserData != 5 {
+		t.Errorf("answered with %+v", got)
+	}
+}
+
+func TestAnAnswerCountsAlsoIfTheEndOfTheOtherConnectionIsSeenFirst(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	r.client.send(readRequest(5))
+	m := r.target.receive(iomsg.DataConnection)
+	r.target.do(func() { r.target.connections[iomsg.ControlConnection].Close() })
+	r.expectFailure(status.ConnectionReset)
+	m.Type = iomsg.Result
+	r.target.send(iomsg.DataConnection, &m)
+	if got := r.answer(); got.Result != status.Success || got.UserData != 5 {
+		t.Errorf("answered with %+v", got)
 	}
 }

@@ -4,111 +4,88 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
+	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// volumeBatch is how many volume completions a lane takes per poll.
+// volumeBatch is how many volume completions a lane polls at once.
 const volumeBatch = 32
 
-// TargetLaneConfig says what a TargetLane serves.
+// TargetLaneConfig configures a TargetLane.
 type TargetLaneConfig struct {
 	Worker *Worker
-	// Queue is the queue's index in its session, under which Counters count.
-	// Without Counters nobody learns of the counts.
+	// Queue is the queue's index in its session, under which Counters counts.
+	// Without Counters the lane's counts are not visible.
 	Queue    int
 	Counters *CounterSet
 	// Device is where connections arrive. Domain, on it, is the session's.
 	Device rdma.Device
 	Domain rdma.ProtectionDomain
 	Volume volume.Volume
-	// VolumeMemory is Volume.Memory registered in Domain, if reads may go
-	// straight from it; nil sends them through staging.
+	// VolumeMemory is Volume.Memory registered in Domain, if the lane may send
+	// reads straight from it. Without it, reads pass through staging.
 	VolumeMemory rdma.MemoryRegion
 	// Export is the client's memory as the relay has exported it.
 	Export rdma.RemoteMemory
-	// Depth is how many requests the relay may have outstanding, BufferSize
-	// the largest data transfer of one in bytes. Staging takes their product.
+	// Depth is how many requests the relay may have outstanding, BufferSize the
+	// largest data transfer of one request in bytes. Staging takes their product.
 	Depth      int
 	BufferSize uint32
-	// OnFailure is told once, on the worker's thread, why the lane cannot go
-	// on; it must not block.
+	// OnFailure is called once, on the worker's thread, with the reason why the
+	// lane has failed. It must not block.
 	OnFailure func(error)
 }
 
-// TargetLane is the target's side of a queue: it takes requests, moves their
-// data between volume and remote memory, and answers each on the connection
-// that its request came on. Its methods are for the control plane and may be called by any
-// goroutine, one at a time.
+// TargetLane is the target's share of a client queue: it receives requests,
+// moves their data between the volume and the client's memory, and responds on
+// the connection that each request came on. The control plane calls its
+// methods, one at a time.
 type TargetLane struct {
-	worker   *Worker
-	dispatch *dispatcher
-	config   TargetLaneConfig
-	place    placeID
-	counters *Counters
-	info     volume.Info
-	lane     volume.Queue
+	lane
+	config  TargetLaneConfig
+	info    volume.Info
+	volume  volume.Queue
+	staging staging
 
-	endpoints [iomsg.ConnectionRoleCount]endpoint
-	messages  *messageMemory
-	staging   staging
-
-	transactions []transaction // by slot
-	answering    int           // transactions not yet answered
-	submitted    int           // volume requests under way
-	backlog      messageQueue  // requests for whose answers there is no room yet
-	waitRead     fifo
-	reads        int // RDMA Reads under way
+	transactions []transaction // by the relay's slot
+	active       int           // transactions that have begun and not been answered
+	// backlog holds requests that begin when there is room for their responses.
+	backlog      fifo.Queue[message]
+	waitingReads fifo.Queue[uint32] // slots whose fetch waits for read depth
+	reads        int                // RDMA Reads in flight
 	maxReads     int
 
-	completed [volumeBatch]*volume.Request
-	// fetching is scratch of the worker's thread: what goes through an
-	// interface would otherwise be allocated for each Read.
-	fetching [1]rdma.SendRequest
-	nowNs    int64
-	state    targetState
-	started  bool // requests are taken
-	draining bool // new requests are refused
-	stopping bool // a stop has come and is yet to be answered
-	stopped  bool // it has been answered: nothing more may come
-	stop     message
-	hello    [iomsg.ConnectionRoleCount]bool // arrived before the connection was attached
+	// helloReceived is set if the relay's hello came before Accept returned.
+	helloReceived [iomsg.ConnectionRoleCount]bool
 
-	inFlight atomic.Int64 // for observers
-	ready    [iomsg.ConnectionRoleCount]chan error
-	drained  chan struct{}
+	// Scratch of the worker's thread: what is passed through an interface would
+	// otherwise be allocated for each use.
+	completed [volumeBatch]*volume.Request
+	fetching  [1]rdma.SendRequest
 }
 
-// targetState is where a lane is in its life.
-type targetState uint8
-
-const (
-	targetServing targetState = iota
-	targetFailed              // takes nothing more
-	targetClosed
-)
-
-// NewTargetLane makes a lane on its worker, without connections.
+// NewTargetLane creates a lane on its worker, without connections.
 func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, error) {
 	l := &TargetLane{
-		worker: config.Worker, config: config, info: config.Volume.Info(),
-		counters:     countersOf(config.Counters, config.Queue, config.Worker),
-		transactions: make([]transaction, config.Depth), backlog: newMessageQueue(config.Depth),
-		waitRead: newFIFO(config.Depth), maxReads: 1,
-		ready:   [iomsg.ConnectionRoleCount]chan error{make(chan error, 1), make(chan error, 1)},
-		drained: make(chan struct{}),
+		config: config, info: config.Volume.Info(), maxReads: 1,
+		transactions: make([]transaction, config.Depth),
+		backlog:      fifo.New[message](config.Depth),
+		waitingReads: fifo.New[uint32](config.Depth),
 	}
+	l.init(config.Worker, countersOf(config.Counters, config.Queue, config.Worker), config.OnFailure)
 	for i := range l.transactions {
 		l.transactions[i].request.UserData = uint64(i)
 	}
-	if err := l.allocate(); err != nil {
-		return nil, errors.Join(fmt.Errorf("create target lane: %w", err), l.release())
+	err := l.allocate()
+	if err == nil {
+		err = l.attach(ctx, config.Device, l, l, l.volume)
 	}
-	if err := l.attach(ctx); err != nil {
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("create target lane: %w", err), l.release())
 	}
 	return l, nil
@@ -116,23 +93,23 @@ func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, e
 
 func (l *TargetLane) allocate() error {
 	var err error
-	if l.endpoints, l.messages, err = newEndpoints(l.config.Domain, l.config.Depth); err != nil {
+	if l.connections, l.messages, err = newConnections(l.config.Domain, l.config.Depth); err != nil {
 		return err
 	}
 	if l.staging, err = newStaging(l.config.Domain, l.config.Depth, l.config.BufferSize); err != nil {
 		return err
 	}
-	if l.lane, err = l.config.Volume.NewQueue(len(l.transactions)); err != nil {
-		return fmt.Errorf("open a lane of volume %q: %w", l.info.Name, err)
+	if l.volume, err = l.config.Volume.NewQueue(l.config.Depth); err != nil {
+		return fmt.Errorf("open a queue of volume %q: %w", l.info.Name, err)
 	}
 	return nil
 }
 
-// release frees what allocate made.
+// release frees what allocate has allocated, even if allocate failed.
 func (l *TargetLane) release() error {
 	var errs []error
-	if l.lane != nil {
-		errs = append(errs, l.lane.Close())
+	if l.volume != nil {
+		errs = append(errs, l.volume.Close())
 	}
 	if l.staging.registered != nil {
 		errs = append(errs, l.staging.close())
@@ -143,91 +120,125 @@ func (l *TargetLane) release() error {
 	return errors.Join(errs...)
 }
 
-func (l *TargetLane) attach(ctx context.Context) error {
-	var failed, err error
-	if l.dispatch, err = l.worker.dispatcherOn(ctx, l.config.Device); err != nil {
-		return err
-	}
-	err = l.worker.do(ctx, func() {
-		// A lane without a descriptor has nothing to wait for: its requests
-		// are done when Submit returns.
-		if l.lane.Descriptor() >= 0 {
-			if failed = l.worker.engine.AddWaiter(l.lane); failed != nil {
-				return
-			}
-		}
-		l.place = l.dispatch.register(l)
-		l.worker.lanes.Add(1)
-		l.worker.engine.Add(l)
-	})
-	return errors.Join(err, failed)
+// Staging returns the memory into which the relay may push the data of writes
+// ahead of their requests: a buffer of the buffer size for each slot.
+func (l *TargetLane) Staging() rdma.RemoteMemory {
+	r := l.staging.registered
+	return rdma.RemoteMemory{Key: r.RemoteKey(), Base: r.Base(), Length: r.Len(), Access: memory.RemoteWrite}
 }
 
-// Staging is where the relay may put the data of writes ahead of their
-// requests: for each slot a buffer of the buffer size.
-func (l *TargetLane) Staging() rdma.RemoteMemory { return l.staging.remote() }
-
-// Accept makes one of the lane's two connections out of a request of the
-// relay; data tells which. It returns before the hello has been exchanged:
-// see Ready.
-func (l *TargetLane) Accept(ctx context.Context, request rdma.Request, data bool, outboundReads int) error {
-	role := iomsg.ControlConnection
-	if data {
-		role = iomsg.DataConnection
-	}
-	e := &l.endpoints[role]
-	connection, err := request.Accept(ctx, rdma.ConnectionConfig{
-		Domain: l.config.Domain, Queue: l.dispatch.queue, Context: l.place.context(role),
-		SendRequests: sendRequests(l.config.Depth), ReceiveRequests: int(e.receives),
-		OutboundReads: outboundReads, Receives: e.initialReceives(),
+// Accept makes one of the lane's two connections out of the relay's request. It
+// returns before the hellos have been exchanged: see Ready.
+func (l *TargetLane) Accept(ctx context.Context, request rdma.Request, role iomsg.ConnectionRole, outboundReads int) error {
+	c := &l.connections[role]
+	established, err := request.Accept(ctx, rdma.ConnectionConfig{
+		Domain: l.config.Domain, Queue: l.dispatcher.queue, Context: l.registration.context(role),
+		SendRequests: sendQueueDepth(l.config.Depth), ReceiveRequests: int(c.receives),
+		OutboundReads: outboundReads, Receives: c.initialReceives(),
 	})
 	if err != nil {
 		return fmt.Errorf("accept %v connection from %v: %w", role, request.Remote(), err)
 	}
-	if err := l.worker.do(ctx, func() { l.adopt(role, connection) }); err != nil {
-		connection.Abort()
+	err = l.worker.do(ctx, func() {
+		if !l.adopt(role, established) {
+			return
+		}
+		if role == iomsg.DataConnection {
+			l.maxReads = max(1, established.Parameters().OutboundReads)
+		}
+		if l.helloReceived[role] {
+			l.respondHello(c)
+			l.endBatch()
+		}
+	})
+	if err != nil {
+		established.Abort()
 		return err
 	}
 	return nil
-}
-
-// adopt makes a connection the lane's own.
-func (l *TargetLane) adopt(role iomsg.ConnectionRole, connection rdma.Connection) {
-	e := &l.endpoints[role]
-	e.connection = connection
-	if l.state != targetServing {
-		e.closed = false
-		e.close()
-		return
-	}
-	if role == iomsg.DataConnection {
-		l.maxReads = max(1, connection.Parameters().OutboundReads)
-	}
-	if l.hello[role] {
-		l.answerHello(e)
-		l.endBatch()
-	}
 }
 
 // Ready waits until the hellos of both connections have been exchanged.
 func (l *TargetLane) Ready(ctx context.Context) error {
 	for role := range iomsg.ConnectionRoleCount {
-		select {
-		case err := <-l.ready[role]:
-			if err != nil {
-				return fmt.Errorf("wait for the hello on the %v connection: %w", role, err)
-			}
-			l.tellReady(role, nil) // for the next caller
-		case <-ctx.Done():
-			return status.Errorf(status.TimeOut, "wait for the hello on the %v connection: %w", role, ctx.Err())
+		err := l.awaitReady(ctx, role)
+		if err != nil && ctx.Err() != nil {
+			return status.Errorf(status.TimeOut, "wait for the hello on the %v connection: %w", role, err)
+		}
+		if err != nil {
+			return fmt.Errorf("wait for the hello on the %v connection: %w", role, err)
 		}
 	}
 	return nil
 }
 
-func (l *TargetLane) tellReady(role iomsg.ConnectionRole, err error) {
-	select {
-	case l.ready[role] <- err:
-	default: // told before
+// Start begins to serve requests. Both connections must be ready.
+func (l *TargetLane) Start(ctx context.Context) error {
+	var failed error
+	err := l.worker.do(ctx, func() { failed = l.start() })
+	if err = errors.Join(err, failed); err != nil {
+		return fmt.Errorf("start target lane: %w", err)
+	}
+	return nil
+}
+
+// Revoke closes both connections and accepts no more requests. Volume requests
+// in progress go on: see Quiesced.
+func (l *TargetLane) Revoke(ctx context.Context) error { return l.worker.do(ctx, l.revoke) }
+
+// Close revokes the lane, waits until it is quiesced, and releases it. If ctx
+// ends first, the lane's memory is leaked rather than freed under a device or a
+// volume that may still use it.
+func (l *TargetLane) Close(ctx context.Context) error {
+	if l.released {
+		return nil
+	}
+	if err := l.Revoke(ctx); err != nil {
+		return fmt.Errorf("close target lane: %w", err)
+	}
+	unfinished := func() int { return l.active + l.backlog.Len() }
+	if err := l.shutDown(ctx, unfinished); err != nil {
+		return fmt.Errorf("close target lane: %w", err)
+	}
+	l.released = true
+	return l.release()
+}
+
+// staging is registered memory through which data passes between the wire and
+// the volume: a buffer for each slot of the relay. The relay may write there at
+// any time; what it changes after it has sent a request is its own client's
+// data.
+type staging struct {
+	region     *memory.Region
+	registered rdma.MemoryRegion
+	size       uint32 // of a buffer, in bytes
+}
+
+func newStaging(domain rdma.ProtectionDomain, count int, size uint32) (staging, error) {
+	region, err := memory.Alloc("zc-relay staging", uint64(count)*uint64(size))
+	if err != nil {
+		return staging{}, fmt.Errorf("allocate %d staging buffers of %d bytes: %w", count, size, err)
+	}
+	registered, err := domain.Register(region, memory.LocalWrite|memory.RemoteWrite)
+	if err != nil {
+		return staging{}, errors.Join(
+			fmt.Errorf("register %d staging buffers of %d bytes: %w", count, size, err), region.Close())
+	}
+	return staging{region: region, registered: registered, size: size}, nil
+}
+
+// bytes returns the first length bytes of a slot's buffer.
+func (s *staging) bytes(slot, length uint32) []byte {
+	start := uint64(slot) * uint64(s.size)
+	return s.region.Bytes()[start : start+uint64(length)]
+}
+
+// segment names the first length bytes of a slot's buffer in a work request.
+func (s *staging) segment(slot, length uint32) rdma.Segment {
+	return rdma.Segment{
+		Key: s.registered.LocalKey(), Length: length,
+		Address: s.registered.Base() + uint64(slot)*uint64(s.size),
 	}
 }
+
+func (s *staging) close() error { return errors.Join(s.registered.Deregister(), s.region.Close()) }

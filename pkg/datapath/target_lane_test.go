@@ -25,10 +25,10 @@ const (
 type slowVolume struct {
 	content  []byte
 	readOnly bool
-	lane     *slowLane
+	queue    *slowQueue
 }
 
-type slowLane struct {
+type slowQueue struct {
 	volume  *slowVolume
 	running []*volume.Request
 	held    bool // by the test
@@ -41,14 +41,14 @@ func (v *slowVolume) Info() volume.Info {
 	return volume.Info{Name: "slow", Size: testVolumeSize, BlockSize: testBlockSize, ReadOnly: v.readOnly, Capabilities: volume.CanWriteZeroes}
 }
 func (v *slowVolume) Memory() *memory.Region             { return nil }
-func (v *slowVolume) NewQueue(int) (volume.Queue, error) { return v.lane, nil }
+func (v *slowVolume) NewQueue(int) (volume.Queue, error) { return v.queue, nil }
 func (v *slowVolume) Close(context.Context) error        { return nil }
-func (l *slowLane) Descriptor() int                      { return l.bell.Descriptor() }
-func (l *slowLane) Disarm()                              { l.bell.Disarm() }
-func (l *slowLane) Drain()                               { l.bell.Drain() }
-func (l *slowLane) Close() error                         { return nil }
-func (l *slowLane) Arm() bool                            { return l.bell.arm(func() bool { return len(l.done) > 0 }) }
-func (l *slowLane) Submit(request *volume.Request) error {
+func (l *slowQueue) Descriptor() int                     { return l.bell.Descriptor() }
+func (l *slowQueue) Disarm()                             { l.bell.Disarm() }
+func (l *slowQueue) Drain()                              { l.bell.Drain() }
+func (l *slowQueue) Close() error                        { return nil }
+func (l *slowQueue) Arm() bool                           { return l.bell.arm(func() bool { return len(l.done) > 0 }) }
+func (l *slowQueue) Submit(request *volume.Request) error {
 	l.bell.mu.Lock()
 	defer l.bell.mu.Unlock()
 	l.running = append(l.running, request)
@@ -59,7 +59,7 @@ func (l *slowLane) Submit(request *volume.Request) error {
 }
 
 // finish carries out everything that runs; the caller holds the lock.
-func (l *slowLane) finish() {
+func (l *slowQueue) finish() {
 	for _, r := range l.running {
 		r.Err = l.fail
 		switch r.Operation {
@@ -78,25 +78,25 @@ func (l *slowLane) finish() {
 
 // block copies a block of the volume out.
 func (v *slowVolume) block(i int) []byte {
-	v.lane.bell.mu.Lock()
-	defer v.lane.bell.mu.Unlock()
+	v.queue.bell.mu.Lock()
+	defer v.queue.bell.mu.Unlock()
 	return bytes.Clone(v.content[i*testBlockSize:][:testBlockSize])
 }
 
-func (l *slowLane) release() {
+func (l *slowQueue) release() {
 	l.bell.mu.Lock()
 	defer l.bell.mu.Unlock()
 	l.held = false
 	l.finish()
 }
 
-func (l *slowLane) hold() {
+func (l *slowQueue) hold() {
 	l.bell.mu.Lock()
 	defer l.bell.mu.Unlock()
 	l.held = true
 }
 
-func (l *slowLane) Poll(completed []*volume.Request) int {
+func (l *slowQueue) Poll(completed []*volume.Request) int {
 	l.bell.mu.Lock()
 	defer l.bell.mu.Unlock()
 	n := copy(completed, l.done)
@@ -128,7 +128,7 @@ func makeTargetRig(t *testing.T, start bool, takes uint32) *targetRig {
 	for i := range r.volume.content {
 		r.volume.content[i] = byte(i / testBlockSize)
 	}
-	r.volume.lane = &slowLane{volume: r.volume, bell: newDoorbell(t)}
+	r.volume.queue = &slowQueue{volume: r.volume, bell: newDoorbell(t)}
 	worker := startWorker(t)
 	r.relay = newRDMAPeer(t, device)
 	r.relay.takes[iomsg.DataConnection] = takes
@@ -165,7 +165,7 @@ func (r *targetRig) connect(ctx context.Context, device rdma.Device, start bool)
 		go func() {
 			request, err := listener.Accept(ctx)
 			if err == nil {
-				err = r.lane.Accept(ctx, request, role == iomsg.DataConnection, 4)
+				err = r.lane.Accept(ctx, request, role, 4)
 			}
 			accepted <- err
 		}()
@@ -297,12 +297,12 @@ func TestTargetAnswersBadRequestsAndLives(t *testing.T) {
 
 func TestAnErrorOfTheVolumeIsThatIOsResult(t *testing.T) {
 	r := newTargetRig(t)
-	r.volume.lane.hold()
+	r.volume.queue.hold()
 	r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
-	r.volume.lane.bell.mu.Lock()
-	r.volume.lane.fail = status.IOFailed
-	r.volume.lane.bell.mu.Unlock()
-	r.volume.lane.release()
+	r.volume.queue.bell.mu.Lock()
+	r.volume.queue.fail = status.IOFailed
+	r.volume.queue.bell.mu.Unlock()
+	r.volume.queue.release()
 	if got := r.relay.receive(iomsg.DataConnection); got.Result != status.IOFailed {
 		t.Errorf("answered with %v", got.Result)
 	}
@@ -320,7 +320,7 @@ func TestFlushAndWriteZeroesNeedNoData(t *testing.T) {
 
 func TestStopIsAnsweredAfterEverythingBeforeIt(t *testing.T) {
 	r := newTargetRig(t)
-	r.volume.lane.hold()
+	r.volume.queue.hold()
 	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Flush})
 	stop := iomsg.Message{Type: iomsg.Stop, UserData: 77}
 	r.relay.send(iomsg.ControlConnection, &stop)
@@ -329,7 +329,7 @@ func TestStopIsAnsweredAfterEverythingBeforeIt(t *testing.T) {
 		t.Fatal("stop was answered while a flush was running")
 	case <-time.After(50 * time.Millisecond):
 	}
-	r.volume.lane.release()
+	r.volume.queue.release()
 	if got := r.relay.receive(iomsg.ControlConnection); got.Type != iomsg.Result {
 		t.Errorf("first answer is %+v", got)
 	}
@@ -340,12 +340,12 @@ func TestStopIsAnsweredAfterEverythingBeforeIt(t *testing.T) {
 
 func TestMoreRequestsThanAgreedEndTheLane(t *testing.T) {
 	r := newTargetRig(t)
-	r.volume.lane.hold()
+	r.volume.queue.hold()
 	for i := range uint32(testDepth + 1) {
 		r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Flush, Slot: i})
 	}
 	r.expectFailure(status.Full)
-	r.volume.lane.release()
+	r.volume.queue.release()
 }
 
 func TestARequestOnTheWrongConnectionEndsTheLane(t *testing.T) {
@@ -360,8 +360,8 @@ func TestASlotThatDoesNotExistOrIsInUseEndsTheLane(t *testing.T) {
 	for name, slots := range map[string][]uint32{"beyond the depth": {testDepth}, "in use": {1, 2, 1}} {
 		t.Run(name, func(t *testing.T) {
 			r := newTargetRig(t)
-			r.volume.lane.hold()
-			defer r.volume.lane.release()
+			r.volume.queue.hold()
+			defer r.volume.queue.release()
 			for _, slot := range slots {
 				r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Write, Flags: iomsg.Pushed, IOSize: testBlockSize, Slot: slot})
 			}
@@ -424,7 +424,7 @@ func TestALaneStartsOnlyWithBothConnections(t *testing.T) {
 
 func TestADrainingLaneRefusesWhatIsNew(t *testing.T) {
 	r := newTargetRig(t)
-	r.volume.lane.hold()
+	r.volume.queue.hold()
 	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Flush, UserData: 1})
 	eventuallyInFlight(t, r.lane, 1)
 	if err := r.lane.Drain(testContext(t)); err != nil {
@@ -434,7 +434,7 @@ func TestADrainingLaneRefusesWhatIsNew(t *testing.T) {
 	if got := r.relay.receive(iomsg.ControlConnection); got.UserData != 2 || got.Result != status.Shutdown {
 		t.Errorf("a new request is answered with %+v", got)
 	}
-	r.volume.lane.release()
+	r.volume.queue.release()
 	if got := r.relay.receive(iomsg.ControlConnection); got.UserData != 1 || got.Result != status.Success {
 		t.Errorf("the one in flight is answered with %+v", got)
 	}
@@ -486,7 +486,7 @@ func TestALongFetchDoesNotMakeTheLaneRunOutOfTransactions(t *testing.T) {
 
 func TestALostRelayFailsTheLaneAndItsVolumeIORunsOut(t *testing.T) {
 	r := newTargetRig(t)
-	r.volume.lane.hold()
+	r.volume.queue.hold()
 	r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
 	eventuallyInFlight(t, r.lane, 1)
 	r.relay.disconnect()
@@ -495,15 +495,15 @@ func TestALostRelayFailsTheLaneAndItsVolumeIORunsOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case <-r.lane.Drained():
-		t.Error("the lane counts as drained while the volume works for it")
+	case <-r.lane.Quiesced():
+		t.Error("the lane counts as quiesced while the volume works for it")
 	case <-time.After(50 * time.Millisecond):
 	}
-	r.volume.lane.release()
+	r.volume.queue.release()
 	select {
-	case <-r.lane.Drained():
+	case <-r.lane.Quiesced():
 	case <-time.After(testTimeout):
-		t.Error("the lane does not drain")
+		t.Error("the lane does not quiesce")
 	}
 }
 

@@ -1,10 +1,13 @@
 // Package datapath is the engine: pinned threads that poll progress engines
 // and move 64-byte IO messages between Comch and RDMA.
 //
-// A Worker is one OS thread. It serves lanes: the relay's side of a queue
-// (RelayLane) forwards messages, the target's side (TargetLane) carries them
-// out. A lane belongs to its worker's thread; the control plane reaches it by
-// commands. Nothing on the data path allocates, locks or logs.
+// A Worker is one OS thread. It serves lanes: the relay's share of a client
+// queue (RelayLane) forwards messages, the target's share (TargetLane) carries
+// them out. A lane belongs to its worker's thread, and the control plane
+// reaches it by commands. Nothing on the data path allocates, locks, or logs.
+//
+// Read relay_path.go for the relay's side of an IO, target_path.go for the
+// target's, and lane.go for the life of a lane.
 package datapath
 
 import (
@@ -14,8 +17,10 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/zc-relay/zc-relay/internal/affinity"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -24,13 +29,14 @@ import (
 // NoCPU leaves a worker's thread where the scheduler puts it.
 const NoCPU = -1
 
-// completionBatch is how many RDMA completions a worker takes per poll.
-const completionBatch = 64
+const (
+	// completionBatch is how many RDMA completions a worker polls at once.
+	completionBatch = 64
+	// completionQueueCapacity bounds the work requests of all lanes of a worker.
+	completionQueueCapacity = 1 << 16
+)
 
-// completionQueueCapacity bounds the work requests of all lanes of a worker.
-const completionQueueCapacity = 1 << 16
-
-// WorkerConfig says how to run a worker.
+// WorkerConfig configures a worker.
 type WorkerConfig struct {
 	// CPU is the core to pin the thread to, or NoCPU.
 	CPU    int
@@ -38,7 +44,8 @@ type WorkerConfig struct {
 }
 
 // Worker is an OS thread with a progress engine, the lanes that it serves, and
-// a completion queue on each RDMA device that they use.
+// a completion queue on each RDMA device that they use. Its methods may be
+// called concurrently.
 type Worker struct {
 	cpu    int
 	engine *progress.Engine
@@ -53,13 +60,16 @@ type Worker struct {
 
 var errWorkerStopped = status.Errorf(status.Shutdown, "the worker has stopped")
 
-// StartWorker starts a worker. It ends with Stop.
+// StartWorker starts a worker's thread. Stop ends it.
 func StartWorker(config WorkerConfig) (*Worker, error) {
 	engine, err := progress.NewEngine(config.Policy)
 	if err != nil {
 		return nil, fmt.Errorf("start worker: %w", err)
 	}
-	w := &Worker{cpu: config.CPU, engine: engine, dispatchers: make(map[rdma.Device]*dispatcher), stopped: make(chan struct{})}
+	w := &Worker{
+		cpu: config.CPU, engine: engine, dispatchers: make(map[rdma.Device]*dispatcher),
+		stopped: make(chan struct{}),
+	}
 	started := make(chan error, 1)
 	go w.run(config.CPU, started)
 	if err := <-started; err != nil {
@@ -72,8 +82,8 @@ func StartWorker(config WorkerConfig) (*Worker, error) {
 
 func (w *Worker) run(cpu int, started chan<- error) {
 	defer close(w.stopped)
-	// Never unlocked: a thread with an affinity of its own must not go back
-	// to the runtime's pool, it ends with this goroutine.
+	// The thread is never unlocked: one with its own affinity must not return to
+	// the runtime's pool, so it ends with this goroutine.
 	runtime.LockOSThread()
 	if cpu != NoCPU {
 		if err := affinity.Pin(cpu); err != nil {
@@ -104,9 +114,8 @@ func (w *Worker) Stop() error {
 	return nil
 }
 
-// CheckAlive makes the worker's thread go through its loop, waking it if it
-// sleeps, and fails if it has not by the end of ctx: something that it polls
-// does not return.
+// CheckAlive wakes the worker and waits for one turn of its loop. It fails if
+// ctx ends first, which means that something the worker polls does not return.
 func (w *Worker) CheckAlive(ctx context.Context) error { return w.do(ctx, func() {}) }
 
 // hasStopped reports whether the thread has ended.
@@ -119,48 +128,22 @@ func (w *Worker) hasStopped() bool {
 	}
 }
 
-// Lanes is how many lanes the worker serves.
+// Lanes returns the number of lanes that the worker serves.
 func (w *Worker) Lanes() int { return int(w.lanes.Load()) }
 
-// CPU is the core that the worker is pinned to, or NoCPU.
+// CPU returns the core that the worker is pinned to, or NoCPU.
 func (w *Worker) CPU() int { return w.cpu }
 
-// dispatcherOn returns the worker's dispatcher for the connections of a
-// device, which is made when the first lane needs it.
-func (w *Worker) dispatcherOn(ctx context.Context, device rdma.Device) (*dispatcher, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if d := w.dispatchers[device]; d != nil {
-		return d, nil
-	}
-	queue, err := device.NewCompletionQueue(completionQueueCapacity)
-	if err != nil {
-		return nil, fmt.Errorf("create completion queue: %w", err)
-	}
-	d := &dispatcher{queue: queue}
-	var failed error
-	err = w.do(ctx, func() {
-		if failed = w.engine.AddWaiter(queue); failed == nil {
-			w.engine.Add(d)
-		}
-	})
-	if err = errors.Join(err, failed); err != nil {
-		return nil, errors.Join(err, queue.Close())
-	}
-	w.dispatchers[device] = d
-	return d, nil
-}
-
-// Stats are the polling counts of the worker's engine.
+// Stats returns the polling counts of the worker's engine.
 func (w *Worker) Stats() progress.Stats { return w.engine.Stats() }
 
-// do runs command on the worker's thread and waits for its end. If ctx ends
-// before the command has begun, it never runs and do fails.
+// do runs command on the worker's thread and waits until it returns. If ctx
+// ends before the command has begun, the command never runs and do fails.
 func (w *Worker) do(ctx context.Context, command func()) error {
-	var taken atomic.Bool // by the worker, or by the caller who gives up
+	var claimed atomic.Bool // by the worker, to run it, or by the caller, to cancel it
 	done := make(chan struct{})
 	accepted := w.engine.Do(func() {
-		if taken.Swap(true) {
+		if claimed.Swap(true) {
 			return
 		}
 		command()
@@ -178,9 +161,180 @@ func (w *Worker) do(ctx context.Context, command func()) error {
 	case <-ctx.Done():
 		failure = fmt.Errorf("wait for worker: %w", ctx.Err())
 	}
-	if taken.Swap(true) {
+	if claimed.Swap(true) {
 		<-done
 		return nil
 	}
 	return failure
 }
+
+// dispatcherOn returns the worker's dispatcher for the connections of a
+// device. The first lane on the device creates it.
+func (w *Worker) dispatcherOn(ctx context.Context, device rdma.Device) (*dispatcher, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if d := w.dispatchers[device]; d != nil {
+		return d, nil
+	}
+	queue, err := device.NewCompletionQueue(completionQueueCapacity)
+	if err != nil {
+		return nil, fmt.Errorf("create completion queue: %w", err)
+	}
+	d := &dispatcher{queue: queue}
+	var failed error
+	err = w.do(ctx, func() { failed = errors.Join(w.engine.AddWaiter(queue), w.engine.Add(d)) })
+	if err = errors.Join(err, failed); err != nil {
+		return nil, errors.Join(err, queue.Close())
+	}
+	w.dispatchers[device] = d
+	return d, nil
+}
+
+// completionHandler is a lane as the owner of RDMA connections.
+type completionHandler interface {
+	// complete handles one completion of the connection with the given role.
+	complete(role iomsg.ConnectionRole, completion *rdma.Completion)
+	// endBatch is called once after all completions of a poll. It posts
+	// everything that they caused, together.
+	endBatch()
+}
+
+// dispatcher polls the completions of all connections of a worker on one
+// device and hands each to its lane, which it finds by the connection's
+// context. It belongs to the worker's thread.
+type dispatcher struct {
+	queue         rdma.CompletionQueue
+	registrations []registration
+	free          []uint32
+	completions   [completionBatch]rdma.Completion
+	touched       []completionHandler // had a completion in this batch
+}
+
+// registration is where the dispatcher finds a lane. The generation tells
+// successive lanes with the same index apart: a connection attempt that was
+// canceled may still deliver completions when its lane is gone.
+type registration struct {
+	handler    completionHandler
+	generation uint32
+}
+
+// registrationID names a registration and its generation.
+type registrationID struct{ index, generation uint32 }
+
+// A connection's context holds the role in the lowest bit, then the index of
+// the registration, then its generation.
+const (
+	contextIndexShift      = 1
+	contextGenerationShift = 32
+)
+
+func (id registrationID) context(role iomsg.ConnectionRole) uint64 {
+	return uint64(id.generation)<<contextGenerationShift | uint64(id.index)<<contextIndexShift | uint64(role)
+}
+
+// register returns the ID from which the contexts of handler's connections are
+// made.
+func (d *dispatcher) register(handler completionHandler) registrationID {
+	n := len(d.free)
+	if n == 0 {
+		d.registrations = append(d.registrations, registration{})
+		// Each handler may be touched once per batch.
+		d.touched = make([]completionHandler, 0, len(d.registrations))
+		d.free, n = append(d.free, uint32(len(d.registrations)-1)), 1
+	}
+	index := d.free[n-1]
+	d.free = d.free[:n-1]
+	r := &d.registrations[index]
+	r.handler = handler
+	r.generation++
+	return registrationID{index, r.generation}
+}
+
+func (d *dispatcher) unregister(id registrationID) {
+	d.registrations[id.index].handler = nil
+	d.free = append(d.free, id.index)
+}
+
+// Poll hands each completion to its lane, and then lets each of these lanes
+// post what its completions caused.
+func (d *dispatcher) Poll() int {
+	n := d.queue.Poll(d.completions[:])
+	if n == 0 {
+		return 0
+	}
+	d.touched = d.touched[:0]
+	for i := range d.completions[:n] {
+		c := &d.completions[i]
+		r := &d.registrations[uint32(c.Context)>>contextIndexShift]
+		if r.handler == nil || r.generation != uint32(c.Context>>contextGenerationShift) {
+			continue // its lane is gone
+		}
+		r.handler.complete(iomsg.ConnectionRole(c.Context%uint64(iomsg.ConnectionRoleCount)), c)
+		d.touch(r.handler)
+	}
+	for _, handler := range d.touched {
+		handler.endBatch()
+	}
+	return n
+}
+
+func (d *dispatcher) touch(handler completionHandler) {
+	// Completions of one connection come in a row, so the handler touched last
+	// is nearly always the right one.
+	for i := len(d.touched) - 1; i >= 0; i-- {
+		if d.touched[i] == handler {
+			return
+		}
+	}
+	d.touched = append(d.touched, handler)
+}
+
+// Pool is a set of workers that serve the same lanes: those of a process, or of
+// one of its channels.
+type Pool struct {
+	workers []*Worker
+}
+
+// StartPool starts a worker for each element of cpus, which is a core to pin
+// it to or NoCPU.
+func StartPool(cpus []int, policy progress.Policy) (*Pool, error) {
+	p := &Pool{}
+	for i, cpu := range cpus {
+		w, err := StartWorker(WorkerConfig{CPU: cpu, Policy: policy})
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("worker %d of %d: %w", i, len(cpus), err), p.Stop())
+		}
+		p.workers = append(p.workers, w)
+	}
+	return p, nil
+}
+
+// Pick returns the worker with the fewest lanes.
+func (p *Pool) Pick() *Worker {
+	picked := p.workers[0]
+	for _, w := range p.workers[1:] {
+		if w.lanes.Load() < picked.lanes.Load() {
+			picked = w
+		}
+	}
+	return picked
+}
+
+// Workers returns all workers, for metrics.
+func (p *Pool) Workers() []*Worker { return p.workers }
+
+// Stop stops all workers. All lanes must be closed.
+func (p *Pool) Stop() error {
+	var errs []error
+	for _, w := range p.workers {
+		errs = append(errs, w.Stop())
+	}
+	return errors.Join(errs...)
+}
+
+// processStart is the origin of nanotime.
+var processStart = time.Now()
+
+// nanotime returns a monotonic time in nanoseconds. time.Since reads only the
+// monotonic clock, which costs half as much as time.Now.
+func nanotime() int64 { return int64(time.Since(processStart)) }

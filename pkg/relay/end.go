@@ -63,7 +63,7 @@ func (s *session) revoke(ctx context.Context) {
 func (s *session) refuse(ctx context.Context, reason error) {
 	code := refusalCode(reason)
 	for _, lane := range s.lanes.snapshot() {
-		if err := lane.Refuse(ctx, code); err != nil {
+		if err := lane.Reject(ctx, code); err != nil {
 			s.log.Error("answer the requests in flight", zap.Error(err))
 		}
 	}

@@ -185,11 +185,11 @@ func (s *session) connectLane(lane *datapath.RelayLane, queue int, role iomsg.Co
 	}
 	ctx, cancel := s.stepTimeout()
 	defer cancel()
-	return lane.Connect(ctx, datapath.LaneConnection{
+	return lane.Connect(ctx, datapath.ConnectConfig{
 		Remote: details.Address, Source: s.target.source,
 		PrivateData:  controlmsg.RDMAPrivateData{Token: details.Token}.Append(nil),
 		InboundReads: min(int(s.config.Depth), s.target.device.Capabilities().MaxInboundReads),
-		Data:         role == iomsg.DataConnection,
+		Role:         role,
 		Staging:      staging,
 	})
 }

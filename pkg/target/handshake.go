@@ -210,7 +210,7 @@ func (s *session) acceptConnection(ctx context.Context, request rdma.Request, re
 		return errors.Join(err, request.Reject(nil))
 	}
 	defer s.endAccept()
-	return lane.Accept(ctx, request, record.role == iomsg.DataConnection, s.outboundReads())
+	return lane.Accept(ctx, request, record.role, s.outboundReads())
 }
 
 func (s *session) beginAccept(queue int) (*datapath.TargetLane, error) {

@@ -75,7 +75,7 @@ func (s *session) closeLanes() (stuck []*datapath.TargetLane, err error) {
 func (s *session) releaseLate(stuck []*datapath.TargetLane) {
 	var errs []error
 	for _, lane := range stuck {
-		<-lane.Drained()
+		<-lane.Quiesced()
 		ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 		errs = append(errs, lane.Close(ctx))
 		cancel()

@@ -1,0 +1,295 @@
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// lane is what both kinds of lanes share: a worker, two RDMA connections, and
+// one life from attach to close. Everything but the channels belongs to the
+// worker's thread.
+//
+// A lane ends in three steps, which the control plane takes after the lane has
+// failed or when it wants the session to end:
+//
+//  1. Revoke closes both connections. From then on the peer reaches no memory
+//     through this lane.
+//  2. The relay rejects: once the whole session has been revoked, every
+//     request in flight completes with the reason, and so does every later one.
+//  3. Close waits until the lane is quiesced, which means that no connection
+//     and no volume request uses its memory any more, and releases it.
+//
+// Each event leaves the lane in the state that follows the arrow, or where it
+// is, and does what else the table says:
+//
+//	                  connecting    running       failed        rejecting   closed
+//	Start             → running     BAD_STATE     BAD_STATE     BAD_STATE   BAD_STATE
+//	request, relay    unread        forwarded     unread        rejected    unread
+//	request, target   → failed      served        dropped       –           –
+//	response, relay   → failed      completes     dropped¹      dropped     –
+//	peer disconnects  → failed      → failed
+//	Drain                           ²
+//	Revoke            → failed      → failed
+//	Reject, relay     → rejecting   → rejecting   → rejecting
+//	Close             → closed      → closed      → closed      → closed
+//
+//	¹ A lane that failed because a connection was lost still delivers responses
+//	  that the target had sent before.
+//	² A draining relay lane leaves requests unread; a draining target lane
+//	  completes new ones with SHUTDOWN.
+type lane struct {
+	worker       *Worker
+	dispatcher   *dispatcher
+	registration registrationID
+	source       progress.Source
+	waiters      []progress.Waiter
+	counters     *Counters
+	onFailure    func(error)
+
+	state       laneState
+	draining    bool
+	stop        stopState
+	stopMessage message
+
+	connections    [iomsg.ConnectionRoleCount]connection
+	connectionLost bool // which made the running lane fail
+	messages       *messageMemory
+	volumeRequests int // in progress; only a target lane has any
+
+	nowNs    int64        // of the batch in progress, 0 if not read yet
+	inFlight atomic.Int64 // for observers
+
+	ready    [iomsg.ConnectionRoleCount]chan error
+	quiesced chan struct{}
+	released bool // by Close; belongs to the control plane
+}
+
+// laneState is where a lane is in its life.
+type laneState uint8
+
+const (
+	laneConnecting laneState = iota // connections are being set up
+	laneRunning                     // requests are forwarded or served
+	laneFailed                      // nothing new starts
+	laneRejecting                   // the relay completes every request with a code
+	laneClosed
+)
+
+// stopState is how far a queue's stop message has come. The client sends it
+// behind its last request; the relay forwards it to the target when everything
+// before it has completed, and the target returns it the same way.
+type stopState uint8
+
+const (
+	stopNone      stopState = iota
+	stopReceived            // no request may follow
+	stopForwarded           // by the relay, to the target
+	stopReturned            // by the target, to the relay
+	stopCompleted           // returned to the sender
+)
+
+// init prepares a lane that is attached to nothing yet.
+func (l *lane) init(worker *Worker, counters *Counters, onFailure func(error)) {
+	l.worker, l.counters, l.onFailure = worker, counters, onFailure
+	for role := range iomsg.ConnectionRoleCount {
+		l.ready[role] = make(chan error, 1)
+	}
+	l.quiesced = make(chan struct{})
+}
+
+// isAlive reports whether the lane may still send and receive.
+func (l *lane) isAlive() bool { return l.state == laneConnecting || l.state == laneRunning }
+
+// attach puts the lane on its worker, which then polls source, sleeps on
+// waiters, and dispatches the completions of the lane's connections to handler.
+func (l *lane) attach(ctx context.Context, device rdma.Device, handler completionHandler,
+	source progress.Source, waiters ...progress.Waiter) error {
+	var failed, err error
+	if l.dispatcher, err = l.worker.dispatcherOn(ctx, device); err != nil {
+		return err
+	}
+	l.source = source
+	err = l.worker.do(ctx, func() {
+		engine := l.worker.engine
+		for _, waiter := range waiters {
+			if failed = engine.AddWaiter(waiter); failed != nil {
+				break
+			}
+			l.waiters = append(l.waiters, waiter)
+		}
+		if failed == nil {
+			failed = engine.Add(source)
+		}
+		if failed != nil {
+			for _, waiter := range l.waiters {
+				engine.RemoveWaiter(waiter)
+			}
+			return
+		}
+		l.registration = l.dispatcher.register(handler)
+		l.worker.lanes.Add(1)
+	})
+	return errors.Join(err, failed)
+}
+
+// adopt gives the lane an established connection. If the lane has ended in the
+// meantime, adopt closes the connection and returns false.
+func (l *lane) adopt(role iomsg.ConnectionRole, established rdma.Connection) bool {
+	c := &l.connections[role]
+	c.rdma = established
+	if l.isAlive() && !c.disconnected {
+		return true
+	}
+	c.closed = false // Revoke found nothing to close
+	c.close()
+	l.signalReady(role, errSessionEnded)
+	return false
+}
+
+var errSessionEnded = status.Errorf(status.ConnectionReset, "the session has ended")
+
+// signalReady reports the outcome of a connection's set-up. Only the first
+// outcome counts.
+func (l *lane) signalReady(role iomsg.ConnectionRole, err error) {
+	select {
+	case l.ready[role] <- err:
+	default:
+	}
+}
+
+// awaitReady waits until the hellos of a connection have been exchanged.
+func (l *lane) awaitReady(ctx context.Context, role iomsg.ConnectionRole) error {
+	select {
+	case err := <-l.ready[role]:
+		l.signalReady(role, err) // for the next caller
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// start lets requests move. Both connections must be ready.
+func (l *lane) start() error {
+	for role := range iomsg.ConnectionRoleCount {
+		if c := &l.connections[role]; l.state != laneConnecting || !c.ready || c.rdma == nil {
+			return status.Errorf(status.BadState, "its %v connection is not ready, or it has started or ended", role)
+		}
+	}
+	l.state = laneRunning
+	return nil
+}
+
+// Drain makes the lane start nothing new, so that requests in flight can
+// complete.
+func (l *lane) Drain(ctx context.Context) error {
+	return l.worker.do(ctx, func() { l.draining = true })
+}
+
+// InFlight returns the number of requests that have not completed, for
+// observers. On a target it includes those whose responses have not been sent.
+func (l *lane) InFlight() int { return int(l.inFlight.Load()) }
+
+// fail stops the lane because of an error. Requests in flight stay in flight:
+// until the session has been revoked, the peer can still reach the client's
+// memory.
+func (l *lane) fail(err error) {
+	if !l.isAlive() {
+		return
+	}
+	l.state = laneFailed
+	for role := range iomsg.ConnectionRoleCount {
+		l.signalReady(role, err)
+	}
+	l.onFailure(err)
+}
+
+// completeFailure handles a completion that ends its connection, and reports
+// whether it was one.
+func (l *lane) completeFailure(c *connection, completion *rdma.Completion) bool {
+	if completion.Status == rdma.StatusSuccess && completion.Opcode != rdma.OpDisconnected {
+		return false
+	}
+	if completion.Opcode == rdma.OpDisconnected {
+		c.disconnected = true
+		defer l.checkQuiesced()
+		if c.closed {
+			return true // by this side
+		}
+	}
+	l.connectionLost = l.connectionLost || l.state == laneRunning
+	l.fail(c.failure(completion))
+	return true
+}
+
+// revoke closes both connections, after which the peer reaches no memory
+// through this lane.
+func (l *lane) revoke() {
+	if l.isAlive() {
+		l.state = laneFailed
+	}
+	for role := range iomsg.ConnectionRoleCount {
+		l.signalReady(role, errSessionEnded)
+		l.connections[role].close()
+	}
+	l.checkQuiesced()
+}
+
+// checkQuiesced closes quiesced once neither a connection nor a volume request
+// can use the lane's memory any more.
+func (l *lane) checkQuiesced() {
+	if l.isAlive() || l.volumeRequests > 0 {
+		return
+	}
+	for role := range iomsg.ConnectionRoleCount {
+		if !l.connections[role].isGone() {
+			return
+		}
+	}
+	select {
+	case <-l.quiesced:
+	default:
+		close(l.quiesced)
+	}
+}
+
+// Quiesced returns a channel that is closed when, after Revoke, no volume
+// request of the lane is in progress and its connections have delivered their
+// last completion.
+func (l *lane) Quiesced() <-chan struct{} { return l.quiesced }
+
+// shutDown waits until the lane, which has been revoked, is quiesced, and takes
+// it off its worker. unfinished returns the number of requests that will never
+// complete.
+func (l *lane) shutDown(ctx context.Context, unfinished func() int) error {
+	select {
+	case <-l.quiesced:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for its connections and for %d requests in flight: %w", l.InFlight(), ctx.Err())
+	}
+	return l.worker.do(ctx, func() {
+		l.state = laneClosed
+		l.counters.discard(unfinished())
+		l.counters.publish()
+		l.worker.engine.Remove(l.source)
+		for _, waiter := range l.waiters {
+			l.worker.engine.RemoveWaiter(waiter)
+		}
+		l.dispatcher.unregister(l.registration)
+		l.worker.lanes.Add(-1)
+	})
+}
+
+// now returns the time, which is read once per batch.
+func (l *lane) now() int64 {
+	if l.nowNs == 0 {
+		l.nowNs = nanotime()
+	}
+	return l.nowNs
+}

@@ -1,0 +1,256 @@
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// The table in the comment of lane, one line per event and one column per
+// state. A cell holds what the event does, and the state that follows if it is
+// another one.
+const (
+	relayLifeCycle = `
+		event        | connecting    | running         | failed         | rejecting    | closed
+		Start        | ok >running   | BAD_STATE       | BAD_STATE      | BAD_STATE    | BAD_STATE
+		request      | unread        | forwarded       | unread         | rejected     | unread
+		response     | none >failed  | completes       | none           | none         |
+		disconnect   | none >failed  | none >failed    | none           | none         |
+		Drain        | ok            | ok              | ok             | ok           | ok
+		Revoke       | ok >failed    | ok >failed      | ok             | ok           | ok
+		Reject       | ok >rejecting | ok >rejecting   | ok >rejecting  | ok           | ok
+		Close        | ok >closed    | ok >closed      | ok >closed     | ok >closed   | ok`
+	targetLifeCycle = `
+		event        | connecting    | running         | failed         | closed
+		Start        | ok >running   | BAD_STATE       | BAD_STATE      | BAD_STATE
+		request      | none >failed  | served          | none           |
+		disconnect   | none >failed  | none >failed    | none           |
+		Drain        | ok            | ok              | ok             | ok
+		Revoke       | ok >failed    | ok >failed      | ok             | ok
+		Close        | ok >closed    | ok >closed      | ok >closed     | ok`
+)
+
+var laneStates = map[string]laneState{
+	"connecting": laneConnecting, "running": laneRunning, "failed": laneFailed, "rejecting": laneRejecting,
+	"closed": laneClosed,
+}
+
+// forEachCell calls check for each cell that is not empty.
+func forEachCell(t *testing.T, table string, check func(t *testing.T, event, state, outcome string, next laneState)) {
+	lines := strings.Split(strings.TrimSpace(table), "\n")
+	states := splitCells(lines[0])
+	for _, line := range lines[1:] {
+		cells := splitCells(line)
+		for column := 1; column < len(cells); column++ {
+			if cells[column] == "" {
+				continue
+			}
+			outcome, next, moves := strings.Cut(cells[column], " >")
+			if !moves {
+				next = states[column]
+			}
+			t.Run(cells[0]+" while "+states[column], func(t *testing.T) {
+				check(t, cells[0], states[column], outcome, laneStates[next])
+			})
+		}
+	}
+}
+
+func splitCells(line string) []string {
+	cells := strings.Split(line, "|")
+	for i := range cells {
+		cells[i] = strings.TrimSpace(cells[i])
+	}
+	return cells
+}
+
+// call returns the outcome of a call by the control plane.
+func call(err error) string {
+	if err != nil {
+		return status.CodeOf(err).String()
+	}
+	return "ok"
+}
+
+// stateOf returns the state of a lane, read on its thread.
+func stateOf(t *testing.T, l *lane) (state laneState) {
+	together(t, l.worker, func() { state = l.state })
+	return state
+}
+
+// awaitDisconnected waits until the worker has polled everything that the
+// lane's peer had sent when it closed both connections.
+func awaitDisconnected(t *testing.T, l *lane) {
+	t.Helper()
+	for deadline := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
+		gone := 0
+		together(t, l.worker, func() {
+			for role := range iomsg.ConnectionRoleCount {
+				if l.connections[role].isGone() || l.connections[role].closed {
+					gone++
+				}
+			}
+		})
+		if gone == int(iomsg.ConnectionRoleCount) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the lane does not see the end of its connections")
+		}
+	}
+}
+
+func TestLifeCycleOfARelayLane(t *testing.T) {
+	forEachCell(t, relayLifeCycle, func(t *testing.T, event, state, outcome string, next laneState) {
+		r := newRelayRig(t)
+		ctx := testContext(t)
+		var inFlight iomsg.Message // what the target answers, if the state allows a request in flight
+		if state != "connecting" {
+			r.start()
+			r.client.send(readRequest(1))
+			inFlight = r.target.receive(iomsg.DataConnection)
+		}
+		reject := func() error { return r.lane.Reject(ctx, status.TimeOut) }
+		switch state {
+		case "failed":
+			together(t, r.lane.worker, func() { r.lane.fail(errors.New("test")) })
+		case "rejecting":
+			if err := reject(); err != nil {
+				t.Fatal(err)
+			}
+			r.answer()
+		case "closed":
+			if err := r.lane.Close(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var got string
+		switch event {
+		case "Start":
+			got = call(r.lane.Start(ctx))
+		case "Drain":
+			got = call(r.lane.Drain(ctx))
+		case "Revoke":
+			got = call(r.lane.Revoke(ctx))
+		case "Reject":
+			got = call(reject())
+		case "Close":
+			got = call(r.lane.Close(ctx))
+		case "request":
+			got = r.sendRequest(ctx, outcome)
+		case "response":
+			inFlight.Type = iomsg.Result
+			r.target.send(iomsg.DataConnection, &inFlight)
+			if outcome == "completes" {
+				got = outcome
+				if m := r.answer(); m.Result != status.Success || m.UserData != 1 {
+					got = fmt.Sprintf("completed with %+v", m)
+				}
+				break
+			}
+			r.target.disconnect()
+			awaitDisconnected(t, &r.lane.lane)
+			got = r.answers()
+		case "disconnect":
+			r.target.disconnect()
+			awaitDisconnected(t, &r.lane.lane)
+			got = r.answers()
+		}
+		if got != outcome {
+			t.Errorf("outcome is %q, want %q", got, outcome)
+		}
+		if after := stateOf(t, &r.lane.lane); after != next {
+			t.Errorf("state is %d, want %d", after, next)
+		}
+	})
+}
+
+// sendRequest sends a request of the client and returns what becomes of it. If
+// it should stay unread, the worker gets two turns in which it could read it.
+func (r *relayRig) sendRequest(ctx context.Context, want string) string {
+	r.client.send(readRequest(2))
+	switch want {
+	case "forwarded":
+		if m := r.target.receive(iomsg.DataConnection); m.UserData != 2 {
+			return fmt.Sprintf("forwarded as %+v", m)
+		}
+		return "forwarded"
+	case "rejected":
+		if m := r.answer(); m.UserData != 2 || m.Result != status.TimeOut {
+			return fmt.Sprintf("completed with %+v", m)
+		}
+		return "rejected"
+	}
+	for range 2 {
+		together(r.t, r.lane.worker, func() {})
+	}
+	r.client.consumer.mu.Lock()
+	defer r.client.consumer.mu.Unlock()
+	if len(r.client.consumer.arrived) == 1 {
+		return "unread"
+	}
+	return "read"
+}
+
+// answers returns "none" if the client got no response.
+func (r *relayRig) answers() string {
+	if n := len(r.client.producer.answers); n > 0 {
+		return fmt.Sprintf("%d responses", n)
+	}
+	return "none"
+}
+
+func TestLifeCycleOfATargetLane(t *testing.T) {
+	forEachCell(t, targetLifeCycle, func(t *testing.T, event, state, outcome string, next laneState) {
+		r := makeTargetRig(t, state != "connecting", 0)
+		ctx := testContext(t)
+		switch state {
+		case "failed":
+			together(t, r.lane.worker, func() { r.lane.fail(errors.New("test")) })
+		case "closed":
+			if err := r.lane.Close(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var got string
+		switch event {
+		case "Start":
+			got = call(r.lane.Start(ctx))
+		case "Drain":
+			got = call(r.lane.Drain(ctx))
+		case "Revoke":
+			got = call(r.lane.Revoke(ctx))
+		case "Close":
+			got = call(r.lane.Close(ctx))
+		case "request", "disconnect":
+			if event == "request" {
+				r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Flush})
+			}
+			if outcome == "served" {
+				got = outcome
+				if m := r.relay.receive(iomsg.ControlConnection); m.Result != status.Success {
+					got = fmt.Sprintf("answered with %+v", m)
+				}
+				break
+			}
+			r.relay.disconnect()
+			awaitDisconnected(t, &r.lane.lane)
+			got = "none"
+			if n := len(r.relay.received[iomsg.ControlConnection]); n > 0 {
+				got = fmt.Sprintf("%d responses", n)
+			}
+		}
+		if got != outcome {
+			t.Errorf("outcome is %q, want %q", got, outcome)
+		}
+		if after := stateOf(t, &r.lane.lane); after != next {
+			t.Errorf("state is %d, want %d", after, next)
+		}
+	})
+}

@@ -1,0 +1,339 @@
+package datapath
+
+import (
+	"errors"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Client to target: Poll, receiveRequest, postGathered.
+
+// Poll forwards what the client has sent. The worker's engine calls it once per
+// turn.
+func (l *RelayLane) Poll() int {
+	if !l.isServing() {
+		return 0
+	}
+	sent := 0
+	if l.outbox.Len() > 0 {
+		// The client owes receives. Nothing more is accepted from it until it
+		// posts them, which bounds what it can make the relay keep.
+		if sent = l.sendOutbox(); l.outbox.Len() > 0 {
+			l.flushResponses()
+			return sent
+		}
+	}
+	n := 0
+	if !l.draining && l.hasRoom() {
+		n = l.config.Consumer.Poll(l.received[:])
+	}
+	if n > 0 {
+		l.nowNs = nanotime()
+		for i := range l.received[:n] {
+			l.receiveRequest(&l.received[i])
+		}
+		l.config.Consumer.Flush()
+		l.inFlight.Store(int64(l.slots.inFlight()))
+		for role := range iomsg.ConnectionRoleCount {
+			c := &l.connections[role]
+			l.postGathered(c)
+			c.flush()
+		}
+		l.forwardStop()
+		l.counters.publish()
+		l.nowNs = 0
+	}
+	l.flushResponses()
+	return sent + n
+}
+
+// isServing reports whether the lane serves its client at all.
+func (l *RelayLane) isServing() bool { return l.state == laneRunning || l.state == laneRejecting }
+
+// hasRoom reports whether there is room for a message for each request that the
+// client may send: messages of completed requests may still wait for the
+// completion of their Send.
+func (l *RelayLane) hasRoom() bool {
+	if l.state != laneRunning {
+		return true // nothing is sent
+	}
+	for role := range iomsg.ConnectionRoleCount {
+		if l.connections[role].send.room() <= uint32(l.slots.room()) {
+			return false
+		}
+	}
+	return true
+}
+
+// receiveRequest copies one request out of the client's reach, posts its
+// receive again, and adds the request to the batch for the target.
+func (l *RelayLane) receiveRequest(r *comch.Received) {
+	memory := l.config.Consumer.Memory()
+	if r.Length != iomsg.Size || r.Offset > uint32(len(memory))-iomsg.Size {
+		l.fail(status.Errorf(status.InvalidValue, "client sent a message of %d bytes instead of %d", r.Length, iomsg.Size))
+		return
+	}
+	request := &l.request
+	*request = *(*message)(memory[r.Offset:][:iomsg.Size])
+	if err := l.config.Consumer.PostReceive(r.Offset, iomsg.Size, r.UserData); err != nil {
+		l.fail(err)
+		return
+	}
+	var m iomsg.Message
+	iomsg.Decode(request[:], &m)
+	if m.Type == iomsg.Stop {
+		if l.state != laneRunning || l.stop != stopNone {
+			l.fail(status.Errorf(status.BadState, "client sent stop twice, or while the data path is not running"))
+			return
+		}
+		l.stop, l.stopMessage = stopReceived, *request
+		return
+	}
+	code := l.check(&m)
+	var slot uint32
+	if code == status.Success {
+		var ok bool
+		if slot, ok = l.slots.claim(request, &m, l.nowNs); !ok {
+			code = status.Full // the client has exceeded the agreed depth
+		}
+	}
+	if code != status.Success {
+		l.counters.reject(m.Type, code)
+		iomsg.TurnIntoResult(request[:], code)
+		l.respond(request)
+		return
+	}
+	l.counters.begin()
+	iomsg.StampTag(request[:], slot, l.slots.slots[slot].generation)
+	c := &l.connections[m.Type.Connection()]
+	if m.Type == iomsg.Write && l.staging.Length > 0 {
+		// Push the data: the request that follows on the same connection finds it
+		// in the slot's staging buffer, which saves the target a round trip.
+		iomsg.SetFlags(request[:], iomsg.Pushed)
+		w := c.send.addTransfer(m.IOSize)
+		w.Opcode = rdma.OpWrite
+		w.Local = l.export
+		w.Local.Address += m.RequesterOffset
+		w.Local.Length = m.IOSize
+		w.RemoteKey = l.staging.Key
+		w.RemoteAddress = l.staging.Base + uint64(slot)*uint64(l.config.BufferSize)
+	}
+	*c.send.addMessage() = *request
+	if c.send.isFull() {
+		l.postGathered(c)
+	}
+}
+
+// check returns the code with which to reject a request, Success if it may be
+// forwarded. The target checks everything again, and what only it knows.
+func (l *RelayLane) check(m *iomsg.Message) status.Code {
+	switch {
+	case l.state == laneRejecting:
+		return l.rejectCode
+	case l.state != laneRunning:
+		return status.ConnectionReset
+	case l.stop != stopNone:
+		return status.BadState
+	case !m.Type.IsRequest(), m.Flags&^iomsg.ClientFlags != 0:
+		return status.InvalidValue
+	case !m.Type.MovesData():
+		return status.Success
+	case m.IOSize > l.config.BufferSize:
+		return status.TooBig
+	case m.IOSize == 0, m.RequesterOffset > l.config.ExportLength,
+		uint64(m.IOSize) > l.config.ExportLength-m.RequesterOffset:
+		return status.InvalidValue
+	case m.Type == iomsg.Read && !l.config.ExportAccess.Has(memory.RemoteWrite),
+		m.Type == iomsg.Write && !l.config.ExportAccess.Has(memory.RemoteRead):
+		return status.NotPermitted
+	}
+	return status.Success
+}
+
+// postGathered posts what has been gathered for the target. Once the lane has
+// failed it drops that instead: Reject completes the requests.
+func (l *RelayLane) postGathered(c *connection) {
+	if !l.isAlive() {
+		c.send.finish()
+		return
+	}
+	if err := c.postGathered(); err != nil {
+		l.fail(err)
+	}
+}
+
+// forwardStop forwards the client's stop when every request before it has
+// completed: requests on the data connection could otherwise overtake it.
+func (l *RelayLane) forwardStop() {
+	if l.stop != stopReceived || l.state != laneRunning || l.slots.inFlight() > 0 {
+		return
+	}
+	l.stop = stopForwarded
+	c := &l.connections[iomsg.ControlConnection]
+	*c.send.addMessage() = l.stopMessage
+	l.postGathered(c)
+	c.flush()
+}
+
+// Target to client: complete, receiveResponse, endBatch.
+
+// complete handles a completion of one of the lane's connections. The worker's
+// dispatcher calls it.
+func (l *RelayLane) complete(role iomsg.ConnectionRole, completion *rdma.Completion) {
+	c := &l.connections[role]
+	if l.completeFailure(c, completion) {
+		return
+	}
+	if completion.Opcode != rdma.OpReceive {
+		if kind, position := splitWorkID(completion.ID); kind == messageWork {
+			c.send.release(position)
+		}
+		return
+	}
+	if !l.acceptsResponses() {
+		return
+	}
+	first, count, err := c.received(completion)
+	if err != nil {
+		l.fail(err)
+		return
+	}
+	for i := first; i < first+count && l.acceptsResponses(); i++ {
+		l.receiveResponse(c, l.messages.at(i))
+	}
+	if err := c.recycle(first); err != nil {
+		l.fail(err)
+	}
+}
+
+// acceptsResponses reports whether messages of the target count. What it sent
+// before a connection was lost does, in whatever order the ends of the two
+// connections are polled.
+func (l *RelayLane) acceptsResponses() bool {
+	return l.isAlive() || l.state == laneFailed && l.connectionLost
+}
+
+// receiveResponse handles one message of the target, nearly always a response.
+// The client gets its own request back, so the target can change nothing but
+// the result.
+func (l *RelayLane) receiveResponse(c *connection, response *message) {
+	var m iomsg.Message
+	iomsg.Decode(response[:], &m)
+	switch {
+	case !c.ready:
+		if m.Type != iomsg.Hello {
+			l.fail(status.Errorf(status.Unexpected,
+				"target sent a message of type %d instead of hello on the %v connection", uint32(m.Type), c.role))
+			return
+		}
+		c.receiveHello(&m)
+		l.signalReady(c.role, nil)
+	case m.Type == iomsg.Result:
+		s := l.slots.find(m.Slot, m.Generation)
+		if s == nil {
+			l.fail(status.Errorf(status.Unexpected,
+				"target answered slot %d generation %d, which is not in flight", m.Slot, m.Generation))
+			return
+		}
+		l.counters.complete(s.ioType, m.Result, s.ioSize, l.now()-s.startNs)
+		iomsg.TurnIntoResult(s.request[:], m.Result)
+		l.respond(&s.request)
+		l.slots.release(m.Slot)
+	case m.Type == iomsg.Stop && l.stop == stopForwarded:
+		l.stop = stopReturned
+	default:
+		l.fail(status.Errorf(status.Unexpected,
+			"target sent a message of type %d on the %v connection", uint32(m.Type), c.role))
+	}
+}
+
+// endBatch posts and publishes what a batch of completions caused.
+func (l *RelayLane) endBatch() {
+	for role := range iomsg.ConnectionRoleCount {
+		c := &l.connections[role]
+		if err := c.postReceives(); err != nil {
+			l.fail(err)
+		}
+		c.flush()
+	}
+	l.nowNs = 0
+	l.inFlight.Store(int64(l.slots.inFlight()))
+	l.forwardStop()
+	if l.stop == stopReturned {
+		l.stop = stopCompleted
+		l.respond(&l.stopMessage)
+		close(l.stopped)
+	}
+	l.counters.publish()
+	l.flushResponses()
+}
+
+// respond sends a message to the client, or keeps it until the client has
+// posted a receive. A response to a client that is gone is dropped.
+func (l *RelayLane) respond(m *message) {
+	if l.outbox.Len() == 0 {
+		err := l.config.Producer.Send(m[:], nil)
+		if err == nil {
+			l.unflushed = true
+			return
+		}
+		if !errors.Is(err, status.Again) {
+			l.fail(err)
+			return
+		}
+	}
+	l.counters.backpressure(NoClientReceive)
+	place := l.outbox.Push()
+	if place == nil {
+		l.fail(status.Errorf(status.Full, "client posts no receives for its responses"))
+		return
+	}
+	*place = *m
+}
+
+// sendOutbox sends the responses that were kept, and returns how many.
+func (l *RelayLane) sendOutbox() int {
+	sent := 0
+	for l.outbox.Len() > 0 {
+		err := l.config.Producer.Send(l.outbox.Front()[:], nil)
+		if errors.Is(err, status.Again) {
+			break
+		}
+		l.outbox.Pop()
+		if err != nil {
+			l.fail(err)
+			break
+		}
+		l.unflushed = true
+		sent++
+	}
+	return sent
+}
+
+func (l *RelayLane) flushResponses() {
+	if l.unflushed {
+		l.unflushed = false
+		l.config.Producer.Flush()
+	}
+}
+
+// lastPolls bounds the polls for responses before a revocation.
+const lastPolls = 64
+
+// pollLastResponses delivers the responses that have already arrived. A target
+// that shuts down in order answers everything first, but announces its end on
+// another connection.
+func (l *RelayLane) pollLastResponses() {
+	if !l.acceptsResponses() {
+		return
+	}
+	for range lastPolls {
+		if l.slots.inFlight() == 0 || l.dispatcher.Poll() == 0 {
+			return
+		}
+	}
+}

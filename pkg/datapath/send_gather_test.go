@@ -1,0 +1,396 @@
+package datapath
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// gatherer is an sendGather with a model of what must come out of it.
+type gatherer struct {
+	*rapid.T
+	depth     int
+	device    *loopDevice // whose memory holds the messages
+	out       sendGather
+	next      uint64 // number of the next message, which is its content
+	seen      uint64 // number of the next message to be posted
+	transfers int    // gathered
+	posted    int    // of them
+	ids       []uint64
+	counts    []int // work requests of the posts that have not completed
+}
+
+func newGatherer(t *rapid.T, depth int) *gatherer {
+	g := &gatherer{T: t, depth: depth, device: newLoopDevice()}
+	const before = 3 // messages of others
+	g.out = newSendGather(before, depth)
+	size := g.out.end() - before
+	domain, _ := g.device.NewProtectionDomain()
+	messages, err := newMessageMemory(domain, before+int(size))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = messages.close() })
+	g.out.memory = messages
+	if g.out.room() != uint32(2*depth+spareMessages) || g.out.room() > size {
+		t.Fatalf("there is room for %d messages at depth %d, in a ring of %d", g.out.room(), depth, size)
+	}
+	return g
+}
+
+// gather adds a message, maybe with a transfer ahead of it.
+func (g *gatherer) gather() {
+	if g.out.room() == 0 {
+		return
+	}
+	if length := rapid.SampledFrom([]uint32{0, 0, 512, 4096, 128 << 10}).Draw(g.T, "transfer"); length > 0 {
+		g.transfers++
+		r := g.out.addTransfer(length)
+		r.Opcode, r.ID, r.Local.Length = rdma.OpWrite, uint64(g.next), length
+	}
+	binary.BigEndian.PutUint64(g.out.addMessage()[:], g.next)
+	g.next++
+	if g.out.isFull() {
+		g.post()
+	}
+}
+
+// post checks what has been gathered.
+func (g *gatherer) post() {
+	requests := g.out.finish()
+	if len(requests) > requestsPerPost {
+		g.Fatalf("%d requests in one post", len(requests))
+	}
+	ahead := uint32(0)
+	for i := range requests {
+		r := &requests[i]
+		if last := i == len(requests)-1; r.Silent == last {
+			g.Fatalf("request %d of %d has Silent %v", i, len(requests), r.Silent)
+		}
+		if r.Opcode == rdma.OpWrite {
+			if r.ID < g.seen {
+				g.Fatalf("the data of message %d comes behind message %d", r.ID, g.seen-1)
+			}
+			ahead += r.Local.Length
+			g.posted++
+			continue
+		}
+		if ahead >= bytesPerSend+128<<10 {
+			g.Fatalf("%d bytes go ahead of one Send", ahead)
+		}
+		ahead = 0
+		g.checkSend(r)
+	}
+	if g.seen != g.next || g.posted != g.transfers {
+		g.Fatalf("%d of %d messages and %d of %d transfers are posted", g.seen, g.next, g.posted, g.transfers)
+	}
+	if len(requests) > 0 {
+		g.ids = append(g.ids, requests[len(requests)-1].ID)
+		g.counts = append(g.counts, len(requests))
+	}
+	if outstanding := sum(g.counts); outstanding > sendQueueDepth(g.depth) {
+		g.Fatalf("%d work requests are outstanding at depth %d, which takes %d", outstanding, g.depth, sendQueueDepth(g.depth))
+	}
+}
+
+func sum(counts []int) (total int) {
+	for _, n := range counts {
+		total += n
+	}
+	return total
+}
+
+func (g *gatherer) checkSend(r *rdma.SendRequest) {
+	if r.Opcode != rdma.OpSend || r.Local.Length%iomsg.Size != 0 || r.Local.Length == 0 || r.Local.Length > g.out.limit*iomsg.Size {
+		g.Fatalf("%v of %d bytes, at most %d messages", r.Opcode, r.Local.Length, g.out.limit)
+	}
+	for b := g.device.bytes(r.Local); len(b) > 0; b = b[iomsg.Size:] {
+		if got := binary.BigEndian.Uint64(b); got != g.seen {
+			g.Fatalf("message %d is posted instead of %d", got, g.seen)
+		}
+		g.seen++
+	}
+}
+
+// complete is the completion of the oldest post.
+func (g *gatherer) complete() {
+	if len(g.ids) == 0 {
+		return
+	}
+	kind, position := splitWorkID(g.ids[0])
+	if kind != messageWork {
+		g.Fatalf("a post completes as kind %d", kind)
+	}
+	g.ids, g.counts = g.ids[1:], g.counts[1:]
+	g.out.release(position)
+	if len(g.ids) == 0 && g.out.room() != g.out.capacity-uint32(g.next-g.seen) {
+		g.Fatalf("room for %d messages when all have been sent", g.out.room())
+	}
+}
+
+func TestEveryMessageTravelsOnceInOrderAndBehindItsData(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		g := newGatherer(t, rapid.IntRange(1, 40).Draw(t, "depth"))
+		// Positions count up for ever: begin where they wrap around.
+		start := rapid.SampledFrom([]uint32{0, -g.out.mask - 1}).Draw(t, "start")
+		g.out.completed, g.out.sent, g.out.tail = start, start, start
+		t.Repeat(map[string]func(*rapid.T){
+			"gather":   func(*rapid.T) { g.gather() },
+			"post":     func(*rapid.T) { g.post() },
+			"complete": func(*rapid.T) { g.complete() },
+			"hello": func(t *rapid.T) {
+				g.post()
+				g.out.limit = rapid.Uint32Range(1, messagesPerSend).Draw(t, "limit")
+			},
+		})
+	})
+}
+
+// sendSizes are what a peer says that it takes in one Send, in bytes, and how
+// many messages it is sent.
+var sendSizes = []struct{ takes, messages uint32 }{
+	{0, 1}, {1, 1}, {iomsg.Size, 1}, {2*iomsg.Size - 1, 1}, {3 * iomsg.Size, 3},
+	{messagesPerSend * iomsg.Size, messagesPerSend}, {1 << 31, messagesPerSend},
+}
+
+// together has a worker do something before it polls again.
+func together(t *testing.T, w *Worker, do func()) {
+	t.Helper()
+	if err := w.do(testContext(t), do); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRequestsShareSendsAsFarAsTheTargetTakesThem(t *testing.T) {
+	for _, c := range sendSizes {
+		t.Run(fmt.Sprintf("%d bytes", c.takes), func(t *testing.T) {
+			r := newRelayRigWith(t, relayRigOptions{takes: c.takes})
+			r.start()
+			hellos := r.target.sends[iomsg.DataConnection].Load()
+			together(t, r.lane.worker, func() {
+				for i := range uint64(testDepth) {
+					r.client.send(readRequest(i))
+				}
+			})
+			answers := make([]*iomsg.Message, 0, testDepth)
+			for i := range uint64(testDepth) {
+				m := r.target.receive(iomsg.DataConnection)
+				if m.UserData != i || m.Type != iomsg.Read {
+					t.Errorf("request %d arrives as %+v", i, m)
+				}
+				m.Type = iomsg.Result
+				answers = append(answers, &m)
+			}
+			// Where the ring of messages ends, a Send does too.
+			sends := uint32(r.target.sends[iomsg.DataConnection].Load() - hellos)
+			if want := (testDepth + c.messages - 1) / c.messages; sends != want && sends != want+1 {
+				t.Errorf("%d requests came in %d Sends, want %d", testDepth, sends, want)
+			}
+			r.target.send(iomsg.DataConnection, answers...)
+			for i := range uint64(testDepth) {
+				if m := r.answer(); m.UserData != i || m.Result != status.Success {
+					t.Errorf("answer %d is %+v", i, m)
+				}
+			}
+		})
+	}
+}
+
+func TestAnswersShareSendsAsFarAsTheRelayTakesThem(t *testing.T) {
+	for _, c := range sendSizes {
+		t.Run(fmt.Sprintf("%d bytes", c.takes), func(t *testing.T) {
+			r := makeTargetRig(t, true, c.takes)
+			hellos := r.relay.sends[iomsg.DataConnection].Load()
+			r.volume.queue.hold() // so that all are done together
+			requests := make([]*iomsg.Message, testDepth)
+			for i := range requests {
+				offset := uint64(i) * testBlockSize
+				requests[i] = &iomsg.Message{
+					Type: iomsg.Read, UserData: uint64(i), Slot: uint32(i), IOSize: testBlockSize, StorageOffset: offset, RequesterOffset: offset,
+				}
+			}
+			r.relay.send(iomsg.DataConnection, requests...)
+			awaitCounts(t, &r.counters, func(q *QueueCounts) bool { return q.InFlight == testDepth })
+			r.volume.queue.release()
+			for range testDepth {
+				m := r.relay.receive(iomsg.DataConnection)
+				if m.Type != iomsg.Result || m.Result != status.Success {
+					t.Errorf("answered with %+v", m)
+				}
+				if got := r.client[m.RequesterOffset]; got != byte(m.UserData) {
+					t.Errorf("block %d in the client's memory begins with %d when it is answered", m.UserData, got)
+				}
+			}
+			sends := uint32(r.relay.sends[iomsg.DataConnection].Load() - hellos)
+			if want := (testDepth + c.messages - 1) / c.messages; sends != want && sends != want+1 {
+				t.Errorf("%d answers came in %d Sends, want %d", testDepth, sends, want)
+			}
+		})
+	}
+}
+
+func TestASendIsOverWhenEnoughDataGoesAheadOfIt(t *testing.T) {
+	r := newRelayRigWith(t, relayRigOptions{staging: true, takes: messagesPerSend * iomsg.Size})
+	r.start()
+	hellos := r.target.sends[iomsg.DataConnection].Load()
+	const requests = 4
+	together(t, r.lane.worker, func() {
+		for i := range uint64(requests) {
+			r.client.send(&iomsg.Message{Type: iomsg.Write, UserData: i, IOSize: bytesPerSend / 2, RequesterOffset: i * bytesPerSend})
+		}
+	})
+	for range requests {
+		r.target.receive(iomsg.DataConnection)
+	}
+	if sends := r.target.sends[iomsg.DataConnection].Load() - hellos; sends != requests/2 {
+		t.Errorf("%d requests with %d bytes ahead of each came in %d Sends, want %d", requests, bytesPerSend/2, sends, requests/2)
+	}
+}
+
+func TestSendsThatAreNotWholeMessagesEndTheLane(t *testing.T) {
+	for _, bytes := range []int{0, 1, iomsg.Size - 1, iomsg.Size + 1, 2*iomsg.Size - 32} {
+		t.Run(fmt.Sprintf("%d bytes", bytes), func(t *testing.T) {
+			relay, target := newRelayRig(t), newTargetRig(t)
+			relay.start()
+			relay.target.sendBytes(iomsg.DataConnection, make([]byte, bytes))
+			relay.expectFailure(status.InvalidValue)
+			target.relay.sendBytes(iomsg.DataConnection, make([]byte, bytes))
+			target.expectFailure(status.InvalidValue)
+		})
+	}
+}
+
+func TestNothingAfterABadMessageOfASendCounts(t *testing.T) {
+	target := newTargetRig(t)
+	read := iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize, Slot: 1}
+	bad := read
+	bad.Slot = testDepth
+	target.relay.send(iomsg.DataConnection, &bad, &read)
+	target.expectFailure(status.Unexpected)
+	if n := target.lane.InFlight(); n != 0 {
+		t.Errorf("%d requests are under way", n)
+	}
+
+	relay := newRelayRig(t)
+	relay.start()
+	relay.client.send(readRequest(1))
+	answer := relay.target.receive(iomsg.DataConnection)
+	answer.Type = iomsg.Result
+	wrong := answer
+	wrong.Generation++
+	relay.target.send(iomsg.DataConnection, &wrong, &answer)
+	relay.expectFailure(status.Unexpected)
+	select {
+	case m := <-relay.client.producer.answers:
+		t.Errorf("the client was answered with %x", m)
+	default:
+	}
+}
+
+func TestARelayTakesNothingFromItsClientWhileItsSendsDoNotComplete(t *testing.T) {
+	const depth = 4
+	r := newForwardRig(t, depth)
+	r.queue.withhold = true
+	answered := 0
+	turn := func() {
+		r.worker.engine.Progress()
+		answered += r.collect()
+	}
+	submitted := 0
+	for submitted-answered < depth && submitted < 100 {
+		r.submit(1)
+		submitted++
+		for range 4 {
+			turn()
+		}
+	}
+	// All are answered until as many Sends as there is room for are under way.
+	if most := int(sendCapacity(depth)); answered > most || answered < most-depth {
+		t.Fatalf("%d requests were answered while no Send completed, room is for %d", answered, most)
+	}
+	if !(relayConsumerWaiter{r.lane}).Arm() || r.lane.consumerArmed {
+		t.Error("the lane does not sleep although it accepts no requests")
+	}
+	r.queue.deliver()
+	for range 100 {
+		turn()
+	}
+	if answered != submitted {
+		t.Errorf("%d of %d requests were answered when the Sends had completed", answered, submitted)
+	}
+}
+
+// stalledConnection accepts requests and keeps them, as many as it could post.
+type stalledConnection struct {
+	rdma.Connection
+	kept     []rdma.SendRequest
+	capacity int
+	open     bool
+}
+
+func (c *stalledConnection) PostSend(requests []rdma.SendRequest) error {
+	if c.open {
+		return c.Connection.PostSend(requests)
+	}
+	if len(c.kept)+len(requests) > c.capacity {
+		return status.Full
+	}
+	c.kept = append(c.kept, requests...)
+	return nil
+}
+
+func TestRequestsWaitAtATargetWhoseAnswersDoNotLeave(t *testing.T) {
+	r := newTargetRig(t)
+	stalled := &stalledConnection{capacity: sendQueueDepth(testDepth)}
+	e := &r.lane.connections[iomsg.DataConnection]
+	together(t, r.lane.worker, func() {
+		stalled.Connection = e.rdma
+		e.rdma = stalled
+	})
+	// Requests come one by one, each slot again as soon as it is answered.
+	total := uint64(sendCapacity(testDepth)) + 2
+	for i := range total {
+		r.relay.send(iomsg.DataConnection, &iomsg.Message{
+			Type: iomsg.Read, UserData: i, Slot: uint32(i % testDepth), IOSize: testBlockSize, RequesterOffset: i % testDepth * testBlockSize,
+		})
+		awaitCounts(t, &r.counters, func(q *QueueCounts) bool {
+			return q.IO(iomsg.OpRead, status.Success)+q.BackPressure(NoResponseRoom) == i+1
+		})
+	}
+	if n := r.counters.Queues()[0].BackPressure(NoResponseRoom); n == 0 || n > testDepth {
+		t.Errorf("%d of %d requests had to wait", n, total)
+	}
+	together(t, r.lane.worker, func() {
+		stalled.open = true
+		if err := stalled.PostSend(stalled.kept); err != nil {
+			t.Error(err)
+		}
+		stalled.Flush()
+	})
+	for i := range total {
+		if m := r.relay.receive(iomsg.DataConnection); m.UserData != i || m.Result != status.Success {
+			t.Errorf("answer %d is %+v", i, m)
+		}
+	}
+	select {
+	case err := <-r.failure:
+		t.Error(err)
+	default:
+	}
+}
+
+func TestASecondStopEndsTheLane(t *testing.T) {
+	r := newTargetRig(t)
+	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Stop})
+	if m := r.relay.receive(iomsg.ControlConnection); m.Type != iomsg.Stop {
+		t.Errorf("stop is answered with %+v", m)
+	}
+	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Stop})
+	r.expectFailure(status.Unexpected)
+}

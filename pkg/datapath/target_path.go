@@ -1,0 +1,328 @@
+package datapath
+
+import (
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// An IO passes through this file from top to bottom. A read goes
+// receiveRequest, begin, submit, pollVolume, respondWithData, endBatch; a write
+// whose data the relay has not pushed goes to fetch in between. Reads of a
+// volume in registered memory skip the volume and its poll.
+
+// transaction is a request of the relay until it is answered.
+type transaction struct {
+	inUse   bool
+	message message // as received; becomes the response
+	ioType  iomsg.Type
+	ioSize  uint32
+	remote  uint64 // address in the client's memory
+	startNs int64
+	request volume.Request
+}
+
+// complete handles a completion of one of the lane's connections. The worker's
+// dispatcher calls it.
+func (l *TargetLane) complete(role iomsg.ConnectionRole, completion *rdma.Completion) {
+	c := &l.connections[role]
+	if l.completeFailure(c, completion) || !l.isAlive() {
+		return
+	}
+	if completion.Opcode != rdma.OpReceive {
+		switch kind, index := splitWorkID(completion.ID); kind {
+		case messageWork:
+			c.send.release(index)
+			l.beginBacklog()
+		case transferWork:
+			l.completeFetch(index)
+		}
+		return
+	}
+	first, count, err := c.received(completion)
+	if err != nil {
+		l.fail(err)
+		return
+	}
+	for i := first; i < first+count && l.isAlive(); i++ {
+		l.receiveRequest(c, l.messages.at(i))
+	}
+	if err := c.recycle(first); err != nil {
+		l.fail(err)
+	}
+}
+
+// receiveRequest handles one message of the relay, nearly always a request.
+func (l *TargetLane) receiveRequest(c *connection, request *message) {
+	var m iomsg.Message
+	iomsg.Decode(request[:], &m)
+	switch {
+	case !c.ready:
+		if m.Type != iomsg.Hello {
+			l.fail(status.Errorf(status.Unexpected,
+				"relay sent a message of type %d instead of hello on the %v connection", uint32(m.Type), c.role))
+			return
+		}
+		c.receiveHello(&m)
+		if c.rdma == nil {
+			l.helloReceived[c.role] = true // Accept answers it
+			return
+		}
+		l.respondHello(c)
+	case l.state != laneRunning:
+		l.fail(status.Errorf(status.BadState, "relay sent a message of type %d before start storage", uint32(m.Type)))
+	case c.role != m.Type.Connection() || l.stop != stopNone:
+		l.fail(status.Errorf(status.Unexpected,
+			"relay sent a message of type %d on the %v connection, out of order", uint32(m.Type), c.role))
+	case m.Type == iomsg.Stop:
+		l.stop, l.stopMessage = stopReceived, *request
+	case l.active+l.backlog.Len() >= l.config.Depth:
+		l.fail(status.Errorf(status.Full, "relay sent more than the agreed %d requests", l.config.Depth))
+	case m.Slot >= uint32(l.config.Depth) || l.transactions[m.Slot].inUse:
+		l.fail(status.Errorf(status.Unexpected,
+			"relay sent a request in slot %d, which does not exist or is in use", m.Slot))
+	default:
+		l.transactions[m.Slot].inUse = true
+		l.counters.begin()
+		if l.hasRoom(c) {
+			l.begin(request, &m)
+			return
+		}
+		l.counters.backpressure(NoResponseRoom)
+		*l.backlog.Push() = *request // it has room for the whole depth
+	}
+}
+
+func (l *TargetLane) respondHello(c *connection) {
+	c.sendHello()
+	l.postGathered(c)
+	l.signalReady(c.role, nil)
+}
+
+// hasRoom reports whether the response to one more request fits, beside those to
+// all active requests and to stop. Responses take up room until their Send has
+// completed, which may be polled after the next request, or after many if Sends
+// wait behind a long RDMA Read.
+func (l *TargetLane) hasRoom(c *connection) bool { return int(c.send.room()) > l.active+1 }
+
+// beginBacklog begins the requests that have been waiting for room.
+func (l *TargetLane) beginBacklog() {
+	for l.isAlive() && l.backlog.Len() > 0 {
+		var m iomsg.Message
+		iomsg.Decode(l.backlog.Front()[:], &m)
+		if !l.hasRoom(&l.connections[m.Type.Connection()]) {
+			return
+		}
+		request := l.backlog.Pop()
+		l.begin(&request, &m)
+	}
+}
+
+// begin starts the transaction of a request's slot, or rejects the request.
+func (l *TargetLane) begin(request *message, m *iomsg.Message) {
+	slot := m.Slot
+	l.active++
+	t := &l.transactions[slot]
+	t.message, t.ioType, t.ioSize, t.startNs = *request, m.Type, m.IOSize, l.now()
+	t.remote = l.config.Export.Base + m.RequesterOffset
+	t.request.Operation = m.Type.Operation()
+	t.request.Offset, t.request.Length = m.StorageOffset, uint64(m.IOSize)
+	t.request.ForceUnitAccess = m.Flags&iomsg.FUA != 0
+	t.request.Buffer = nil
+	if code := l.check(t, m); code != status.Success {
+		l.respond(slot, code)
+		return
+	}
+	if t.ioType == iomsg.Read && l.config.VolumeMemory != nil {
+		l.respondWithData(slot, rdma.Segment{
+			Key: l.config.VolumeMemory.LocalKey(), Length: t.ioSize,
+			Address: l.config.VolumeMemory.Base() + t.request.Offset,
+		})
+		return
+	}
+	if t.ioType.MovesData() {
+		t.request.Buffer = l.staging.bytes(slot, t.ioSize)
+	}
+	if t.ioType == iomsg.Write && m.Flags&iomsg.Pushed == 0 {
+		l.fetch(slot)
+		return
+	}
+	l.submit(slot)
+}
+
+// check returns the code with which to reject a request, Success if it can be
+// carried out. The volume itself trusts what has passed here.
+func (l *TargetLane) check(t *transaction, m *iomsg.Message) status.Code {
+	switch {
+	case l.draining:
+		return status.Shutdown
+	case m.Flags&^iomsg.KnownFlags != 0, t.request.Operation == iomsg.OpOther:
+		return status.InvalidValue
+	case !m.Type.MovesData():
+		return status.CodeOf(l.info.Check(&t.request))
+	}
+	export := &l.config.Export
+	block := uint64(l.info.BlockSize) - 1
+	switch {
+	case m.IOSize > l.config.BufferSize:
+		return status.TooBig
+	case m.IOSize == 0, uint64(m.IOSize)&block != 0, m.StorageOffset&block != 0,
+		uint64(m.IOSize) > l.info.Size, m.StorageOffset > l.info.Size-uint64(m.IOSize),
+		uint64(m.IOSize) > export.Length, m.RequesterOffset > export.Length-uint64(m.IOSize):
+		return status.InvalidValue
+	case m.Type == iomsg.Write && l.info.ReadOnly,
+		m.Type == iomsg.Read && !export.Access.Has(memory.RemoteWrite),
+		m.Type == iomsg.Write && !export.Access.Has(memory.RemoteRead):
+		return status.NotPermitted
+	}
+	return status.Success
+}
+
+// fetch reads the data of a write from the client's memory. Reads beyond the
+// agreed depth wait here rather than in the send queue, where they would hold up
+// everything behind them.
+func (l *TargetLane) fetch(slot uint32) {
+	if l.reads >= l.maxReads {
+		l.counters.backpressure(NoReadCredit)
+		*l.waitingReads.Push() = slot // it has room for the whole depth
+		return
+	}
+	t := &l.transactions[slot]
+	l.fetching[0] = rdma.SendRequest{
+		ID: workID(transferWork, slot), Opcode: rdma.OpRead,
+		Local:         l.staging.segment(slot, t.ioSize),
+		RemoteAddress: t.remote, RemoteKey: l.config.Export.Key,
+	}
+	l.reads++
+	if err := l.connections[iomsg.DataConnection].post(l.fetching[:]); err != nil {
+		l.fail(err)
+	}
+}
+
+// completeFetch submits a write whose data has arrived.
+func (l *TargetLane) completeFetch(slot uint32) {
+	l.reads--
+	l.submit(slot)
+	if l.waitingReads.Len() > 0 {
+		l.fetch(l.waitingReads.Pop())
+	}
+}
+
+// submit hands a transaction to the volume.
+func (l *TargetLane) submit(slot uint32) {
+	l.volumeRequests++
+	if err := l.volume.Submit(&l.transactions[slot].request); err != nil {
+		l.volumeRequests--
+		l.respond(slot, status.CodeOf(err))
+	}
+}
+
+// Poll responds to the requests that the volume has completed. The worker's
+// engine calls it once per turn.
+func (l *TargetLane) Poll() int {
+	if l.volumeRequests == 0 {
+		return 0
+	}
+	n := l.pollVolume()
+	if n > 0 {
+		l.flushResponses()
+	}
+	return n
+}
+
+// pollVolume responds to the requests that the volume has completed, and
+// returns their number.
+func (l *TargetLane) pollVolume() int {
+	total := 0
+	for {
+		n := l.volume.Poll(l.completed[:])
+		for _, request := range l.completed[:n] {
+			l.volumeRequests--
+			if !l.isAlive() {
+				continue // nobody is left to answer
+			}
+			slot := uint32(request.UserData)
+			t := &l.transactions[slot]
+			if request.Err == nil && t.ioType == iomsg.Read {
+				l.respondWithData(slot, l.staging.segment(slot, t.ioSize))
+				continue
+			}
+			l.respond(slot, status.CodeOf(request.Err))
+		}
+		if total += n; n < len(l.completed) || total >= 4*volumeBatch {
+			return total
+		}
+	}
+}
+
+// respondWithData writes the data of a read into the client's memory and sends
+// the response behind it on the same connection; no other order is safe on every
+// transport. When the relay has the response it also has the data, so the slot's
+// staging buffer can be used again.
+func (l *TargetLane) respondWithData(slot uint32, source rdma.Segment) {
+	t := &l.transactions[slot]
+	r := l.connections[iomsg.DataConnection].send.addTransfer(t.ioSize)
+	r.Opcode, r.Local = rdma.OpWrite, source
+	r.RemoteAddress, r.RemoteKey = t.remote, l.config.Export.Key
+	l.respond(slot, status.Success)
+}
+
+// respond ends a transaction. Its response shares a Send with others.
+func (l *TargetLane) respond(slot uint32, code status.Code) {
+	t := &l.transactions[slot]
+	c := &l.connections[t.ioType.Connection()]
+	m := c.send.addMessage()
+	*m = t.message
+	iomsg.TurnIntoResult(m[:], code)
+	t.inUse = false
+	l.active--
+	l.counters.complete(t.ioType, code, t.ioSize, l.now()-t.startNs)
+	if c.send.isFull() {
+		l.postGathered(c)
+	}
+}
+
+// postGathered posts what has been gathered for the relay, or drops it if the
+// lane has failed.
+func (l *TargetLane) postGathered(c *connection) {
+	if !l.isAlive() {
+		c.send.finish()
+		return
+	}
+	if err := c.postGathered(); err != nil {
+		l.fail(err)
+	}
+}
+
+// endBatch posts and publishes what a batch of completions caused.
+func (l *TargetLane) endBatch() {
+	if l.volumeRequests > 0 {
+		l.pollVolume()
+	}
+	l.flushResponses()
+}
+
+// flushResponses posts and flushes everything gathered, and publishes the
+// counters. It returns the stop message once everything before it is answered.
+func (l *TargetLane) flushResponses() {
+	if l.stop == stopReceived && l.active == 0 && l.backlog.Len() == 0 && l.isAlive() {
+		l.stop = stopCompleted
+		*l.connections[iomsg.ControlConnection].send.addMessage() = l.stopMessage
+	}
+	unsent := 0
+	for role := range iomsg.ConnectionRoleCount {
+		c := &l.connections[role]
+		l.postGathered(c)
+		if err := c.postReceives(); err != nil {
+			l.fail(err)
+		}
+		c.flush()
+		unsent += int(c.send.pending())
+	}
+	l.nowNs = 0
+	l.inFlight.Store(int64(l.active + l.backlog.Len() + unsent))
+	l.counters.publish()
+	l.checkQuiesced()
+}
