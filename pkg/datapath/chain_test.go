@@ -27,7 +27,7 @@ type chainRig struct {
 	received []comch.Received
 }
 
-// chainOptions select how the data of IOs travels.
+// chainOptions selects how data travels.
 type chainOptions struct {
 	pushed       bool // the relay pushes the data of writes
 	volumeMemory bool // reads come straight from the volume's memory
@@ -241,7 +241,7 @@ func TestAnIOThroughBothLanesDoesNotAllocate(t *testing.T) {
 }
 
 // BenchmarkChain measures what one IO costs the relay's lane, the target's lane,
-// and the providers around them together, on one thread.
+// and the providers around them, all on one thread.
 func BenchmarkChain(b *testing.B) {
 	for _, path := range chainPaths {
 		b.Run(path.name, func(b *testing.B) {

@@ -13,7 +13,7 @@ import (
 )
 
 // awaitCounts waits until the counts of the rig's queue are as wanted. They are
-// published after the answers that a test has seen.
+// published after the response that a test has received.
 func awaitCounts(t *testing.T, set *CounterSet, wanted func(*QueueCounts) bool) {
 	t.Helper()
 	deadline := time.Now().Add(testTimeout)
@@ -26,13 +26,13 @@ func awaitCounts(t *testing.T, set *CounterSet, wanted func(*QueueCounts) bool) 
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the queue counts %+v", queues[0].io)
+			t.Fatalf("the queue's counts are %+v", queues[0].io)
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-func TestLatencyBucketsHoldWhatTheirBoundsSay(t *testing.T) {
+func TestLatencyBucketsEndAtTheirBounds(t *testing.T) {
 	for i := range LatencyBuckets - 1 {
 		bound := latencyBoundsNs[i]
 		if got := latencyBucket(bound); got != i {
@@ -62,7 +62,7 @@ func TestEveryLatencyFallsIntoTheFirstBucketThatHoldsIt(t *testing.T) {
 	})
 }
 
-func TestCountsShowWhenTheyArePublished(t *testing.T) {
+func TestCountsAreVisibleOncePublished(t *testing.T) {
 	var set CounterSet
 	c := set.of(testQueue, &Worker{})
 	c.begin()
@@ -71,7 +71,7 @@ func TestCountsShowWhenTheyArePublished(t *testing.T) {
 	c.count(iomsg.Read, status.Code(1<<20), 4096, -1)
 	c.backpressure(NoReadCredit)
 	if q := set.Queues()[0]; q.Total(iomsg.OpWrite) != 0 || q.InFlight != 0 {
-		t.Errorf("before publication there are %+v", q.io)
+		t.Errorf("before publication the counts are %+v", q.io)
 	}
 	c.publish()
 	q := set.Queues()[0]
@@ -86,7 +86,7 @@ func TestCountsShowWhenTheyArePublished(t *testing.T) {
 	}
 }
 
-func TestQueuesOfOneIndexAreAddedUpOverTheWorkers(t *testing.T) {
+func TestCountsOfOneQueueAddUpOverWorkers(t *testing.T) {
 	var set CounterSet
 	first, second := &Worker{}, &Worker{}
 	for _, c := range []*Counters{set.of(1, first), set.of(1, second), set.of(0, second), set.of(1, first)} {
@@ -102,12 +102,12 @@ func TestQueuesOfOneIndexAreAddedUpOverTheWorkers(t *testing.T) {
 	}
 }
 
-func TestANewWorkerGoesOnWithTheCountsOfOneThatHasStopped(t *testing.T) {
+func TestANewWorkerInheritsTheCountersOfAStoppedOne(t *testing.T) {
 	var set CounterSet
 	former := &Worker{stopped: make(chan struct{})}
 	c := set.of(0, former)
 	if other := set.of(0, &Worker{}); other == c {
-		t.Fatal("two workers that run share counters")
+		t.Fatal("two running workers share counters")
 	}
 	close(former.stopped)
 	if heir := set.of(0, &Worker{}); heir != c {
@@ -118,7 +118,7 @@ func TestANewWorkerGoesOnWithTheCountsOfOneThatHasStopped(t *testing.T) {
 	}
 }
 
-func TestReadersSeeWholeCountsWhileTheWorkerCounts(t *testing.T) {
+func TestReadersNeverSeeACountDecrease(t *testing.T) {
 	var set CounterSet
 	c := set.of(0, &Worker{})
 	const batches, batch = 2000, 7
@@ -153,18 +153,18 @@ func TestReadersSeeWholeCountsWhileTheWorkerCounts(t *testing.T) {
 	}
 }
 
-func TestCountingAllocatesNothing(t *testing.T) {
+func TestCountingDoesNotAllocate(t *testing.T) {
 	var c Counters
 	if n := testing.AllocsPerRun(100, func() {
 		c.begin()
 		c.complete(iomsg.Read, status.Success, 4096, 12345)
 		c.publish()
 	}); n != 0 {
-		t.Errorf("%v allocations for each IO", n)
+		t.Errorf("%v allocations per IO", n)
 	}
 }
 
-// BenchmarkCounting shows what counting costs an IO, by how many are answered
+// BenchmarkCounting measures what counting costs an IO, by how many complete
 // together.
 func BenchmarkCounting(b *testing.B) {
 	for name, batch := range map[string]int{"batch=1": 1, "batch=16": 16} {

@@ -12,9 +12,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// The table in the comment of lane, one line per event and one column per
-// state. A cell holds what the event does, and the state that follows if it is
-// another one.
+// These tables are the one in the comment of lane. A cell holds the outcome of an
+// event and, behind an arrow, the next state if the state changes.
 const (
 	relayLifeCycle = `
 		event        | connecting    | running         | failed         | rejecting    | closed
@@ -110,7 +109,7 @@ func TestLifeCycleOfARelayLane(t *testing.T) {
 	forEachCell(t, relayLifeCycle, func(t *testing.T, event, state, outcome string, next laneState) {
 		r := newRelayRig(t)
 		ctx := testContext(t)
-		var inFlight iomsg.Message // what the target answers, if the state allows a request in flight
+		var inFlight iomsg.Message // what the target responses, if the state allows a request in flight
 		if state != "connecting" {
 			r.start()
 			r.client.send(readRequest(1))
@@ -124,7 +123,7 @@ func TestLifeCycleOfARelayLane(t *testing.T) {
 			if err := reject(); err != nil {
 				t.Fatal(err)
 			}
-			r.answer()
+			r.response()
 		case "closed":
 			if err := r.lane.Close(ctx); err != nil {
 				t.Fatal(err)
@@ -149,18 +148,18 @@ func TestLifeCycleOfARelayLane(t *testing.T) {
 			r.target.send(iomsg.DataConnection, &inFlight)
 			if outcome == "completes" {
 				got = outcome
-				if m := r.answer(); m.Result != status.Success || m.UserData != 1 {
+				if m := r.response(); m.Result != status.Success || m.UserData != 1 {
 					got = fmt.Sprintf("completed with %+v", m)
 				}
 				break
 			}
 			r.target.disconnect()
 			awaitDisconnected(t, &r.lane.lane)
-			got = r.answers()
+			got = r.responses()
 		case "disconnect":
 			r.target.disconnect()
 			awaitDisconnected(t, &r.lane.lane)
-			got = r.answers()
+			got = r.responses()
 		}
 		if got != outcome {
 			t.Errorf("outcome is %q, want %q", got, outcome)
@@ -182,7 +181,7 @@ func (r *relayRig) sendRequest(ctx context.Context, want string) string {
 		}
 		return "forwarded"
 	case "rejected":
-		if m := r.answer(); m.UserData != 2 || m.Result != status.TimeOut {
+		if m := r.response(); m.UserData != 2 || m.Result != status.TimeOut {
 			return fmt.Sprintf("completed with %+v", m)
 		}
 		return "rejected"
@@ -198,9 +197,9 @@ func (r *relayRig) sendRequest(ctx context.Context, want string) string {
 	return "read"
 }
 
-// answers returns "none" if the client got no response.
-func (r *relayRig) answers() string {
-	if n := len(r.client.producer.answers); n > 0 {
+// responses returns "none" if the client got no response.
+func (r *relayRig) responses() string {
+	if n := len(r.client.producer.responses); n > 0 {
 		return fmt.Sprintf("%d responses", n)
 	}
 	return "none"
@@ -235,7 +234,7 @@ func TestLifeCycleOfATargetLane(t *testing.T) {
 			if outcome == "served" {
 				got = outcome
 				if m := r.relay.receive(iomsg.ControlConnection); m.Result != status.Success {
-					got = fmt.Sprintf("answered with %+v", m)
+					got = fmt.Sprintf("completed with %+v", m)
 				}
 				break
 			}

@@ -5,12 +5,12 @@ import (
 	"math/bits"
 )
 
-// Latency buckets are those of a Prometheus native histogram with
-// LatencySchema, in seconds: bucket i ends at 2^(i/8-20) s. The first holds
-// everything up to about a microsecond, the last everything beyond 64 s.
+// Latencies are counted in the buckets of a Prometheus native histogram of
+// LatencySchema: bucket i ends at 2^(i/8-20) seconds. The first bucket holds
+// everything up to about a microsecond, the last everything beyond 64 seconds.
 const (
-	// LatencySchema makes 2^LatencySchema buckets of each power of two, so
-	// that a bucket is 9 % wide.
+	// LatencySchema divides each power of two into 2^LatencySchema buckets, which
+	// makes a bucket 9 % wide.
 	LatencySchema = 3
 	// LatencyFirstExponent and LatencyLastExponent are the powers of two, in
 	// seconds, at which the first bucket and the last but one end.
@@ -22,14 +22,14 @@ const (
 	LatencyBuckets = (LatencyLastExponent-LatencyFirstExponent)*latencyBucketsPerOctave + 2
 )
 
-// LatencyBound is the upper bound of bucket i in seconds. The last bucket has
-// none.
+// LatencyBound returns the upper bound of bucket i in seconds. The last bucket has
+// no bound.
 func LatencyBound(i int) float64 {
 	return math.Exp2(float64(i)/latencyBucketsPerOctave + LatencyFirstExponent)
 }
 
-// latencyBoundsNs are the bounds in whole nanoseconds, and none for the last
-// bucket.
+// latencyBoundsNs holds the bounds in whole nanoseconds; the last bucket ends
+// nowhere.
 var latencyBoundsNs = func() (bounds [LatencyBuckets]uint64) {
 	const nanosecondsPerSecond = 1e9
 	for i := range LatencyBuckets - 1 {
@@ -39,14 +39,14 @@ var latencyBoundsNs = func() (bounds [LatencyBuckets]uint64) {
 	return bounds
 }()
 
-// A latency's cell is its leading one and the cellBits bits behind it. A cell
-// is narrower than a bucket, so it meets one bucket or two.
+// A latency's cell is determined by its leading one bit and the cellBits bits
+// behind it. A cell is narrower than a bucket, so it overlaps one or two buckets.
 const (
 	cellBits       = 4
 	cellsPerOctave = 1 << cellBits
 )
 
-// firstBucketOfCell is the bucket of the smallest latency of each cell.
+// firstBucketOfCell holds the bucket of the smallest latency of each cell.
 var firstBucketOfCell = func() (buckets [(64 + 1) * cellsPerOctave]uint8) {
 	for cell := range buckets {
 		length, mantissa := cell/cellsPerOctave, uint64(cell%cellsPerOctave|cellsPerOctave)
@@ -63,7 +63,7 @@ var firstBucketOfCell = func() (buckets [(64 + 1) * cellsPerOctave]uint8) {
 	return buckets
 }()
 
-// latencyBucket is the index of the first bucket whose bound is not below ns.
+// latencyBucket returns the index of the first bucket whose bound is at least ns.
 func latencyBucket(ns uint64) int {
 	length := bits.Len64(ns)
 	mantissa := int(ns << (64 - length) >> (64 - 1 - cellBits) & (cellsPerOctave - 1))

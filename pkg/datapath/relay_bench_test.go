@@ -16,9 +16,9 @@ import (
 )
 
 // BenchmarkRelayForward measures what one IO costs the relay: the request from
-// Comch to RDMA and the answer back, slots, checks and counters included. The
-// clock runs while the relay's worker does, not while the client does; RDMA is
-// a double that answers at once, so what a transport costs is left out.
+// Comch to RDMA and the response back, with slots, checks, and counters. The
+// clock runs only while the relay's worker runs. RDMA is a fake that responds at
+// once, so the transport's cost is left out.
 func BenchmarkRelayForward(b *testing.B) {
 	for name, depth := range map[string]int{"depth=1": 1, "depth=32": 32, "depth=128": 128} {
 		b.Run(name, func(b *testing.B) { benchmarkRelayForward(b, depth) })
@@ -33,7 +33,7 @@ func benchmarkRelayForward(b *testing.B, depth int) {
 	for left := b.N; left > 0; {
 		batch := min(left, depth)
 		rig.submit(batch)
-		for answered := 0; answered < batch; answered += rig.collect() {
+		for completed := 0; completed < batch; completed += rig.collect() {
 			begin := nanotime()
 			rig.worker.engine.Progress()
 			relayNs += nanotime() - begin
@@ -44,8 +44,8 @@ func benchmarkRelayForward(b *testing.B, depth int) {
 	b.ReportMetric(float64(relayNs)/float64(b.N), "relay-ns/IO")
 }
 
-// forwardRig is a relay lane between a client and a target that are driven by
-// the same thread.
+// forwardRig is a relay lane between a client and a fake target, all driven by
+// one thread.
 type forwardRig struct {
 	b        testing.TB
 	worker   *Worker
@@ -93,7 +93,7 @@ func newForwardRig(b testing.TB, depth int) *forwardRig {
 	return r
 }
 
-// startWorker makes a worker whose engine the benchmark drives itself.
+// startWorker creates a worker whose engine the benchmark drives itself.
 func (r *forwardRig) startWorker() {
 	engine, err := progress.NewEngine(progress.Policy{})
 	if err != nil {
@@ -102,7 +102,7 @@ func (r *forwardRig) startWorker() {
 	r.worker = &Worker{cpu: NoCPU, engine: engine, dispatchers: map[rdma.Device]*dispatcher{}, stopped: make(chan struct{})}
 }
 
-// drive turns the worker until something that the control plane does is done.
+// drive turns the worker until an action of the control plane returns.
 func (r *forwardRig) drive(action func(context.Context) error) {
 	r.b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
@@ -122,7 +122,7 @@ func (r *forwardRig) drive(action func(context.Context) error) {
 	}
 }
 
-// submit sends reads of the client on their way.
+// submit sends count reads of the client.
 func (r *forwardRig) submit(count int) {
 	for range count {
 		r.next++
@@ -134,7 +134,7 @@ func (r *forwardRig) submit(count int) {
 	r.producer.Flush()
 }
 
-// collect takes the answers that have come back and returns their number.
+// collect polls the client's responses and returns their number.
 func (r *forwardRig) collect() int {
 	n := r.consumer.Poll(r.received)
 	for i := range r.received[:n] {
@@ -142,7 +142,7 @@ func (r *forwardRig) collect() int {
 		var m iomsg.Message
 		iomsg.Decode(r.consumer.Memory()[received.Offset:][:iomsg.Size], &m)
 		if m.Type != iomsg.Result || m.Result != 0 {
-			r.b.Fatalf("an answer has type %d and result %v", m.Type, m.Result)
+			r.b.Fatalf("a response has type %d and result %v", m.Type, m.Result)
 		}
 		if err := r.consumer.PostReceive(received.Offset, iomsg.Size, received.UserData); err != nil {
 			r.b.Fatal(err)
@@ -179,7 +179,7 @@ func newProducer(b testing.TB, c comch.Connection, to comch.ConsumerID) comch.Pr
 	return producer
 }
 
-// connectEmulated makes both ends of a Comch connection in this process.
+// connectEmulated returns both ends of a Comch connection in this process.
 func connectEmulated(b testing.TB) (client, server comch.Connection) {
 	b.Helper()
 	ctx := testContext(b)
@@ -215,8 +215,8 @@ func connectEmulated(b testing.TB) (client, server comch.Connection) {
 	return client, server
 }
 
-// loopDevice is an RDMA device in memory, for one relay lane: whatever is sent
-// has been answered by a target when the queue is polled next.
+// loopDevice is an RDMA device in memory for one relay lane. Its target responds
+// to everything before the completion queue is polled next.
 type loopDevice struct {
 	rdma.Device // what a relay lane does not use
 	queue       *loopQueue
@@ -258,7 +258,7 @@ func (loopRegion) Base() uint64 { return 0 }
 
 func (loopRegion) Deregister() error { return nil }
 
-// loopQueue hands out completions in the order in which they came to be.
+// loopQueue returns completions in the order in which they occurred.
 type loopQueue struct {
 	rdma.CompletionQueue // a benchmark does not sleep
 	completions          []rdma.Completion
@@ -267,7 +267,7 @@ type loopQueue struct {
 	withhold             bool
 }
 
-// deliver hands out the completions of Sends that were withheld.
+// deliver releases the withheld completions of Sends.
 func (q *loopQueue) deliver() {
 	q.completions = append(q.completions, q.withheld...)
 	q.withheld, q.withhold = nil, false
@@ -305,7 +305,7 @@ func (c *loopConnection) PostReceive(requests []rdma.ReceiveRequest) error {
 func (c *loopConnection) PostSend(requests []rdma.SendRequest) error {
 	for i := range requests {
 		r := &requests[i]
-		if err := c.answer(c.device.bytes(r.Local)); err != nil {
+		if err := c.respond(c.device.bytes(r.Local)); err != nil {
 			return err
 		}
 		if !r.Silent {
@@ -317,23 +317,23 @@ func (c *loopConnection) PostSend(requests []rdma.SendRequest) error {
 
 func (d *loopDevice) bytes(s rdma.Segment) []byte { return d.memory[s.Address:][:s.Length] }
 
-// answer does what a target does with the messages of a Send.
-func (c *loopConnection) answer(requests []byte) error {
+// respond plays the target: it responds to each message of a Send.
+func (c *loopConnection) respond(requests []byte) error {
 	if c.taken == len(c.receives) {
 		return status.Again
 	}
 	receive := &c.receives[c.taken]
 	c.taken++
-	answers := c.device.bytes(receive.Local)[:len(requests)]
-	copy(answers, requests)
-	for rest := answers; len(rest) > 0; rest = rest[iomsg.Size:] {
+	responses := c.device.bytes(receive.Local)[:len(requests)]
+	copy(responses, requests)
+	for rest := responses; len(rest) > 0; rest = rest[iomsg.Size:] {
 		var m iomsg.Message
 		iomsg.Decode(rest, &m)
 		if m.Type.IsRequest() {
 			iomsg.TurnIntoResult(rest, status.Success)
 		}
 	}
-	c.complete(rdma.Completion{ID: receive.ID, Opcode: rdma.OpReceive, Length: uint32(len(answers))})
+	c.complete(rdma.Completion{ID: receive.ID, Opcode: rdma.OpReceive, Length: uint32(len(responses))})
 	return nil
 }
 

@@ -37,12 +37,12 @@ type relayRig struct {
 	counters CounterSet
 }
 
-// relayRigOptions say what the target of a rig offers.
+// relayRigOptions selects what the target of a rig offers.
 type relayRigOptions struct {
 	staging bool
-	// takes is the size in bytes of the Sends that the target takes on its
-	// data connection, as its hello says; 0 says nothing.
-	takes uint32
+	// accepts is the size in bytes of the Sends that the target accepts on its
+	// data connection, as its hello announces it; 0 announces nothing.
+	accepts uint32
 }
 
 func newRelayRig(t *testing.T) *relayRig { return newRelayRigWith(t, relayRigOptions{}) }
@@ -73,7 +73,7 @@ func newRelayRigWith(t *testing.T, options relayRigOptions) *relayRig {
 	}
 	t.Cleanup(r.close)
 	r.target = newRDMAPeer(t, device)
-	r.target.takes[iomsg.DataConnection] = options.takes
+	r.target.accepts[iomsg.DataConnection] = options.accepts
 	if options.staging {
 		registered, content := r.target.register(testDepth*testBufferSize, memory.LocalWrite|memory.RemoteWrite)
 		r.staging, r.offered = content, rdma.RemoteMemory{Key: registered.RemoteKey(), Base: registered.Base(), Length: registered.Len()}
@@ -137,16 +137,16 @@ func (r *relayRig) start() {
 	}
 }
 
-// answer waits for what the client is told next.
-func (r *relayRig) answer() iomsg.Message {
+// response waits for the next message to the client.
+func (r *relayRig) response() iomsg.Message {
 	r.t.Helper()
 	select {
-	case b := <-r.client.producer.answers:
+	case b := <-r.client.producer.responses:
 		var m iomsg.Message
 		iomsg.Decode(b[:], &m)
 		return m
 	case <-time.After(testTimeout):
-		r.t.Fatal("the client got no answer")
+		r.t.Fatal("the client got no response")
 	}
 	panic("unreachable")
 }
@@ -168,7 +168,7 @@ func readRequest(userData uint64) *iomsg.Message {
 	return &iomsg.Message{Type: iomsg.Read, UserData: userData, IOSize: 4096, RequesterOffset: 8192, StorageOffset: 1 << 20, Reserved: 77}
 }
 
-func TestARequestReachesTheTargetUnchangedButForTheTag(t *testing.T) {
+func TestARequestReachesTheTargetUnchangedExceptForItsTag(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(readRequest(42))
@@ -180,7 +180,7 @@ func TestARequestReachesTheTargetUnchangedButForTheTag(t *testing.T) {
 	}
 }
 
-func TestAnAnswerOnEitherConnectionReachesTheClientWithItsResult(t *testing.T) {
+func TestAResponseOnEitherConnectionReachesTheClientWithItsResult(t *testing.T) {
 	for role := range iomsg.ConnectionRoleCount {
 		t.Run(role.String(), func(t *testing.T) {
 			r := newRelayRig(t)
@@ -190,7 +190,7 @@ func TestAnAnswerOnEitherConnectionReachesTheClientWithItsResult(t *testing.T) {
 			m.Type, m.Result = iomsg.Result, status.IOFailed
 			m.UserData, m.IOSize = 1, 1 // a target can change nothing but the result
 			r.target.send(role, &m)
-			got := r.answer()
+			got := r.response()
 			want := *readRequest(42)
 			want.Type, want.Result = iomsg.Result, status.IOFailed
 			if got != want {
@@ -203,7 +203,7 @@ func TestAnAnswerOnEitherConnectionReachesTheClientWithItsResult(t *testing.T) {
 	}
 }
 
-func TestABadRequestIsAnsweredAtOnceAndTheLaneLives(t *testing.T) {
+func TestABadRequestIsRejectedAndTheLaneKeepsRunning(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	for _, c := range []struct {
@@ -223,8 +223,8 @@ func TestABadRequestIsAnsweredAtOnceAndTheLaneLives(t *testing.T) {
 		request := readRequest(7)
 		c.change(request)
 		r.client.send(request)
-		if got := r.answer(); got.Result != c.want || got.UserData != 7 || got.Type != iomsg.Result {
-			t.Errorf("%s: answered with %+v, want %v", c.name, got, c.want)
+		if got := r.response(); got.Result != c.want || got.UserData != 7 || got.Type != iomsg.Result {
+			t.Errorf("%s: completed with %+v, want %v", c.name, got, c.want)
 		}
 	}
 	r.client.send(readRequest(8))
@@ -233,7 +233,7 @@ func TestABadRequestIsAnsweredAtOnceAndTheLaneLives(t *testing.T) {
 	}
 }
 
-func TestARequestBeyondTheDepthIsRefusedAsFull(t *testing.T) {
+func TestARequestBeyondTheDepthIsRejectedAsFull(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	for i := range uint64(testDepth) {
@@ -241,12 +241,12 @@ func TestARequestBeyondTheDepthIsRefusedAsFull(t *testing.T) {
 		r.target.receive(iomsg.DataConnection)
 	}
 	r.client.send(readRequest(100))
-	if got := r.answer(); got.Result != status.Full || got.UserData != 100 {
-		t.Errorf("answered with %+v", got)
+	if got := r.response(); got.Result != status.Full || got.UserData != 100 {
+		t.Errorf("completed with %+v", got)
 	}
 }
 
-func TestAnAnswerToNothingInFlightEndsTheLane(t *testing.T) {
+func TestAResponseToNothingInFlightFailsTheLane(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*iomsg.Message)
@@ -255,7 +255,7 @@ func TestAnAnswerToNothingInFlightEndsTheLane(t *testing.T) {
 		{"a free slot", func(m *iomsg.Message) { m.Slot++ }},
 		{"an older generation", func(m *iomsg.Message) { m.Generation-- }},
 		{"a request", func(m *iomsg.Message) { m.Type = iomsg.Read }},
-		{"a stop that nobody asked for", func(m *iomsg.Message) { m.Type = iomsg.Stop }},
+		{"an unsolicited stop", func(m *iomsg.Message) { m.Type = iomsg.Stop }},
 		{"a second hello", func(m *iomsg.Message) { m.Type = iomsg.Hello }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -271,33 +271,33 @@ func TestAnAnswerToNothingInFlightEndsTheLane(t *testing.T) {
 	}
 }
 
-func TestAnAnswerIsTakenOnce(t *testing.T) {
+func TestARequestCompletesOnce(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(readRequest(1))
 	m := r.target.receive(iomsg.DataConnection)
 	m.Type = iomsg.Result
 	r.target.send(iomsg.DataConnection, &m)
-	r.answer()
+	r.response()
 	r.target.send(iomsg.DataConnection, &m)
 	r.expectFailure(status.Unexpected)
 }
 
-func TestAMessageOfAnotherSizeEndsTheLane(t *testing.T) {
+func TestATargetMessageOfTheWrongSizeFailsTheLane(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.target.sendBytes(iomsg.ControlConnection, make([]byte, 10))
 	r.expectFailure(status.InvalidValue)
 }
 
-func TestAClientThatSendsAnotherSizeEndsItsLane(t *testing.T) {
+func TestAClientMessageOfTheWrongSizeFailsTheLane(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.sendBytes(make([]byte, 10))
 	r.expectFailure(status.InvalidValue)
 }
 
-func TestStopPassesThroughBehindAllAnswers(t *testing.T) {
+func TestStopFollowsEveryResponse(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(readRequest(1))
@@ -310,43 +310,43 @@ func TestStopPassesThroughBehindAllAnswers(t *testing.T) {
 	}
 	m.Type = iomsg.Result
 	r.target.send(iomsg.DataConnection, &m)
-	if got := r.answer(); got.Type != iomsg.Result {
-		t.Errorf("first answer is %+v", got)
+	if got := r.response(); got.Type != iomsg.Result {
+		t.Errorf("the first response is %+v", got)
 	}
 	stop := r.target.receive(iomsg.ControlConnection)
 	if stop.Type != iomsg.Stop || stop.UserData != 99 {
 		t.Fatalf("target received %+v instead of stop", stop)
 	}
 	select {
-	case b := <-r.client.producer.answers:
-		t.Fatalf("the client got %x before the target has answered stop", b[:4])
+	case b := <-r.client.producer.responses:
+		t.Fatalf("the client got %x before the target returned the stop", b[:4])
 	case <-r.lane.Stopped():
 		t.Fatal("the lane has stopped before the target")
 	case <-time.After(50 * time.Millisecond):
 	}
 	r.target.send(iomsg.ControlConnection, &stop)
-	if got := r.answer(); got != stop {
-		t.Errorf("second answer is %+v, want the stop unchanged", got)
+	if got := r.response(); got != stop {
+		t.Errorf("the second response is %+v, want the stop unchanged", got)
 	}
 	<-r.lane.Stopped()
 	r.client.send(readRequest(2))
-	if got := r.answer(); got.Result != status.BadState {
-		t.Errorf("a request after stop is answered with %v", got.Result)
+	if got := r.response(); got.Result != status.BadState {
+		t.Errorf("a request after stop completed with %v", got.Result)
 	}
 }
 
-func TestAStopWithNothingInFlightPassesAtOnce(t *testing.T) {
+func TestAStopWithNothingInFlightIsForwardedAtOnce(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(&iomsg.Message{Type: iomsg.Stop, UserData: 99})
 	stop := r.target.receive(iomsg.ControlConnection)
 	r.target.send(iomsg.ControlConnection, &stop)
-	if got := r.answer(); got != stop {
+	if got := r.response(); got != stop {
 		t.Errorf("the client got %+v", got)
 	}
 }
 
-func TestWhatMovesNoDataUsesTheControlConnection(t *testing.T) {
+func TestRequestsWithoutDataUseTheControlConnection(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	for _, kind := range []iomsg.Type{iomsg.Flush, iomsg.Trim, iomsg.WriteZeroes} {
@@ -361,7 +361,7 @@ func writeRequest(userData uint64) *iomsg.Message {
 	return &iomsg.Message{Type: iomsg.Write, UserData: userData, IOSize: 4096, RequesterOffset: 8192, StorageOffset: 1 << 20}
 }
 
-func TestTheDataOfAWriteIsInItsSlotsBufferBeforeTheRequest(t *testing.T) {
+func TestPushedDataIsInItsSlotsBufferBeforeTheRequest(t *testing.T) {
 	r := newRelayRigWith(t, relayRigOptions{staging: true})
 	r.start()
 	for round := range byte(3 * testDepth) {
@@ -379,13 +379,13 @@ func TestTheDataOfAWriteIsInItsSlotsBufferBeforeTheRequest(t *testing.T) {
 		}
 		m.Type = iomsg.Result
 		r.target.send(iomsg.DataConnection, &m)
-		if got := r.answer(); got.Flags != 0 || got.Result != status.Success {
+		if got := r.response(); got.Flags != 0 || got.Result != status.Success {
 			t.Fatalf("the client got %+v", got)
 		}
 	}
 }
 
-func TestWithoutStagingTheTargetHasToFetchTheDataOfWrites(t *testing.T) {
+func TestWithoutStagingTheRelayPushesNothing(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(writeRequest(7))
@@ -394,18 +394,18 @@ func TestWithoutStagingTheTargetHasToFetchTheDataOfWrites(t *testing.T) {
 	}
 }
 
-func TestAClientCannotClaimToHavePushed(t *testing.T) {
+func TestAClientCannotSetThePushedFlag(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	request := writeRequest(7)
 	request.Flags = iomsg.Pushed
 	r.client.send(request)
-	if got := r.answer(); got.Result != status.InvalidValue {
-		t.Errorf("answered with %+v", got)
+	if got := r.response(); got.Result != status.InvalidValue {
+		t.Errorf("completed with %+v", got)
 	}
 }
 
-func TestAnswersWaitForAClientThatPostsNoReceives(t *testing.T) {
+func TestResponsesWaitUntilTheClientPostsReceives(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.producer.setCredits(1)
@@ -418,10 +418,10 @@ func TestAnswersWaitForAClientThatPostsNoReceives(t *testing.T) {
 		m.Type = iomsg.Result
 		r.target.send(iomsg.ControlConnection, &m)
 	}
-	r.answer()
+	r.response()
 	select {
-	case <-r.client.producer.answers:
-		t.Fatal("an answer came without a receive")
+	case <-r.client.producer.responses:
+		t.Fatal("a response came without a receive")
 	case <-time.After(20 * time.Millisecond):
 	}
 	awaitCounts(t, &r.counters, func(q *QueueCounts) bool {
@@ -429,13 +429,13 @@ func TestAnswersWaitForAClientThatPostsNoReceives(t *testing.T) {
 	})
 	r.client.producer.setCredits(testDepth)
 	for i := uint64(1); i < testDepth; i++ {
-		if m := r.answer(); m.UserData != i {
-			t.Errorf("answer %d is for request %d", i, m.UserData)
+		if m := r.response(); m.UserData != i {
+			t.Errorf("response %d is for request %d", i, m.UserData)
 		}
 	}
 }
 
-func TestADrainedLaneTakesNothingMore(t *testing.T) {
+func TestADrainingRelayLaneForwardsNothingNew(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(readRequest(1))
@@ -446,8 +446,8 @@ func TestADrainedLaneTakesNothingMore(t *testing.T) {
 	r.client.send(readRequest(2))
 	m.Type = iomsg.Result
 	r.target.send(iomsg.ControlConnection, &m)
-	if got := r.answer(); got.UserData != 1 {
-		t.Errorf("answered with %+v", got)
+	if got := r.response(); got.UserData != 1 {
+		t.Errorf("completed with %+v", got)
 	}
 	select {
 	case <-r.target.received[iomsg.DataConnection]:
@@ -486,7 +486,7 @@ func TestStartNeedsReadyConnections(t *testing.T) {
 	}
 }
 
-func TestNothingIsAnsweredBeforeTheTargetsAccessIsRevoked(t *testing.T) {
+func TestNoRequestCompletesBeforeTheTargetsAccessIsRevoked(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	ctx := testContext(t)
@@ -494,7 +494,7 @@ func TestNothingIsAnsweredBeforeTheTargetsAccessIsRevoked(t *testing.T) {
 	r.target.receive(iomsg.DataConnection)
 	r.lane.CheckDeadline(0)
 	r.expectFailure(status.TimeOut)
-	// The target is late, but not gone: it can still write.
+	// The target is late, but still connected: it can write.
 	segment, content := r.target.register(4096, 0)
 	content[0] = 0xAB
 	write := rdma.SendRequest{
@@ -505,8 +505,8 @@ func TestNothingIsAnsweredBeforeTheTargetsAccessIsRevoked(t *testing.T) {
 		t.Fatalf("write before the revocation: %v", got)
 	}
 	select {
-	case <-r.client.producer.answers:
-		t.Fatal("the client was answered while the target could write")
+	case <-r.client.producer.responses:
+		t.Fatal("a request completed while the target could still write")
 	case <-time.After(50 * time.Millisecond):
 	}
 	if err := r.lane.Revoke(ctx); err != nil {
@@ -517,19 +517,19 @@ func TestNothingIsAnsweredBeforeTheTargetsAccessIsRevoked(t *testing.T) {
 	if err := r.lane.Reject(ctx, status.TimeOut); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.answer(); got.Result != status.TimeOut || got.UserData != 5 {
-		t.Errorf("answered with %+v", got)
+	if got := r.response(); got.Result != status.TimeOut || got.UserData != 5 {
+		t.Errorf("completed with %+v", got)
 	}
 	if r.region.Bytes()[8192] != 0 {
-		t.Error("the target has written after the revocation")
+		t.Error("the target wrote after the revocation")
 	}
 	r.client.send(readRequest(6))
-	if got := r.answer(); got.Result != status.TimeOut || got.UserData != 6 {
-		t.Errorf("a request after the end is answered with %+v", got)
+	if got := r.response(); got.Result != status.TimeOut || got.UserData != 6 {
+		t.Errorf("a request after the end completed with %+v", got)
 	}
 }
 
-func TestALostTargetFailsTheLaneAndEveryRequestIsAnsweredOnce(t *testing.T) {
+func TestALostTargetFailsTheLaneAndEveryRequestCompletesOnce(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	ctx := testContext(t)
@@ -547,23 +547,23 @@ func TestALostTargetFailsTheLaneAndEveryRequestIsAnsweredOnce(t *testing.T) {
 	}
 	seen := map[uint64]int{}
 	for range testDepth {
-		m := r.answer()
+		m := r.response()
 		seen[m.UserData]++
 		if m.Result != status.ConnectionReset {
-			t.Errorf("request %d is answered with %v", m.UserData, m.Result)
+			t.Errorf("request %d completed with %v", m.UserData, m.Result)
 		}
 	}
 	for i := range uint64(testDepth) {
 		if seen[i] != 1 {
-			t.Errorf("request %d was answered %d times", i, seen[i])
+			t.Errorf("request %d completed %d times", i, seen[i])
 		}
 	}
-	if n := len(r.client.producer.answers); n != 0 {
-		t.Errorf("%d answers too many", n)
+	if n := len(r.client.producer.responses); n != 0 {
+		t.Errorf("%d responses too many", n)
 	}
 }
 
-func TestAnswersThatHaveArrivedAreTakenBeforeTheRevocation(t *testing.T) {
+func TestResponsesThatHaveArrivedAreDeliveredBeforeTheRevocation(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	ctx := testContext(t)
@@ -594,12 +594,12 @@ func TestAnswersThatHaveArrivedAreTakenBeforeTheRevocation(t *testing.T) {
 	if err := r.lane.Reject(ctx, status.Shutdown); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.answer(); got.Result != status.Success || got.UserData != 5 {
-		t.Errorf("answered with %+v", got)
+	if got := r.response(); got.Result != status.Success || got.UserData != 5 {
+		t.Errorf("completed with %+v", got)
 	}
 }
 
-func TestAnAnswerCountsAlsoIfTheEndOfTheOtherConnectionIsSeenFirst(t *testing.T) {
+func TestAResponseCountsEvenIfTheOtherConnectionIsLostFirst(t *testing.T) {
 	r := newRelayRig(t)
 	r.start()
 	r.client.send(readRequest(5))
@@ -608,7 +608,7 @@ func TestAnAnswerCountsAlsoIfTheEndOfTheOtherConnectionIsSeenFirst(t *testing.T)
 	r.expectFailure(status.ConnectionReset)
 	m.Type = iomsg.Result
 	r.target.send(iomsg.DataConnection, &m)
-	if got := r.answer(); got.Result != status.Success || got.UserData != 5 {
-		t.Errorf("answered with %+v", got)
+	if got := r.response(); got.Result != status.Success || got.UserData != 5 {
+		t.Errorf("completed with %+v", got)
 	}
 }

@@ -236,7 +236,7 @@ func (l *RelayLane) receiveResponse(c *connection, response *message) {
 		s := l.slots.find(m.Slot, m.Generation)
 		if s == nil {
 			l.fail(status.Errorf(status.Unexpected,
-				"target answered slot %d generation %d, which is not in flight", m.Slot, m.Generation))
+				"target responded to slot %d generation %d, which is not in flight", m.Slot, m.Generation))
 			return
 		}
 		l.counters.complete(s.ioType, m.Result, s.ioSize, l.now()-s.startNs)
@@ -325,8 +325,8 @@ func (l *RelayLane) flushResponses() {
 const lastPolls = 64
 
 // pollLastResponses delivers the responses that have already arrived. A target
-// that shuts down in order answers everything first, but announces its end on
-// another connection.
+// that shuts down in order first responds to everything, but announces its end
+// on another connection.
 func (l *RelayLane) pollLastResponses() {
 	if !l.acceptsResponses() {
 		return

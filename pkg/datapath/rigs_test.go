@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testTimeout bounds every wait; it is only reached by a test that fails.
+// testTimeout bounds every wait. Only a failing test reaches it.
 const testTimeout = 20 * time.Second
 
 var loopback = netip.MustParseAddr("127.0.0.1")
@@ -76,7 +76,7 @@ type rdmaPeer struct {
 	connections [iomsg.ConnectionRoleCount]rdma.Connection
 	received    [iomsg.ConnectionRoleCount]chan message
 	sends       [iomsg.ConnectionRoleCount]atomic.Int64 // received, hellos included
-	takes       [iomsg.ConnectionRoleCount]uint32       // what its hellos say
+	accepts     [iomsg.ConnectionRoleCount]uint32       // what its hellos say
 	completions chan rdma.Completion                    // of transfers
 	gone        [iomsg.ConnectionRoleCount]chan struct{}
 	nextSend    uint32
@@ -85,8 +85,8 @@ type rdmaPeer struct {
 const (
 	peerReceives = 64 // per role
 	peerSends    = 64
-	// peerReceiveSize is how many messages fit in a receive. Its hellos say
-	// so only if a test wants them to.
+	// peerReceiveSize is how many messages fit into a receive. The peer's hellos
+	// announce it only if a test asks for that.
 	peerReceiveSize = messagesPerSend
 	transferID      = 1 << 40 // work request id of a transfer
 )
@@ -124,7 +124,7 @@ func newRDMAPeer(t testing.TB, device rdma.Device) *rdmaPeer {
 	return p
 }
 
-// config is how the peer's side of a connection is made.
+// config returns the configuration of the peer's side of a connection.
 func (p *rdmaPeer) config(role iomsg.ConnectionRole, privateData []byte) rdma.ConnectionConfig {
 	receives := make([]rdma.ReceiveRequest, peerReceives)
 	for i := range receives {
@@ -136,14 +136,14 @@ func (p *rdmaPeer) config(role iomsg.ConnectionRole, privateData []byte) rdma.Co
 	}
 }
 
-// receiveAt is the receive whose first message has an index.
+// receiveAt returns the receive whose first message has the given index.
 func (p *rdmaPeer) receiveAt(index uint32) rdma.ReceiveRequest {
 	local := p.messages.segment(index)
 	local.Length = peerReceiveSize * iomsg.Size
 	return rdma.ReceiveRequest{ID: uint64(index), Local: local}
 }
 
-// Poll implements progress.Source.
+// Poll passes received messages and completed transfers to the test.
 func (p *rdmaPeer) Poll() int {
 	var completions [32]rdma.Completion
 	n := p.queue.Poll(completions[:])
@@ -179,16 +179,16 @@ func (p *rdmaPeer) do(f func()) {
 	<-done
 }
 
-// attach tells the peer's thread of a connection.
+// attach hands a connection to the peer's thread.
 func (p *rdmaPeer) attach(role iomsg.ConnectionRole, c rdma.Connection) {
 	p.do(func() { p.connections[role] = c })
 }
 
 func (p *rdmaPeer) sendHello(role iomsg.ConnectionRole) {
-	p.send(role, &iomsg.Message{Type: iomsg.Hello, IOSize: p.takes[role]})
+	p.send(role, &iomsg.Message{Type: iomsg.Hello, IOSize: p.accepts[role]})
 }
 
-// send sends IO messages in one Send.
+// send sends all messages in one Send.
 func (p *rdmaPeer) send(role iomsg.ConnectionRole, messages ...*iomsg.Message) {
 	buf := make([]byte, len(messages)*iomsg.Size)
 	for i, m := range messages {
@@ -252,7 +252,7 @@ func (p *rdmaPeer) transfer(role iomsg.ConnectionRole, request rdma.SendRequest)
 	panic("unreachable")
 }
 
-// register makes memory for transfers.
+// register allocates and registers memory for transfers.
 func (p *rdmaPeer) register(length uint64, access memory.Access) (rdma.MemoryRegion, []byte) {
 	p.t.Helper()
 	region, err := memory.Alloc("test", length)
@@ -301,8 +301,8 @@ func (p *rdmaPeer) close() {
 	}
 }
 
-// fakeClient is the client's end of a queue: what it sends comes out of the
-// lane's consumer, what the lane's producer sends comes out here.
+// fakeClient is the client's end of a queue. The lane's consumer returns what it
+// sends, and it receives what the lane's producer sends.
 type fakeClient struct {
 	consumer *fakeConsumer
 	producer *fakeProducer
@@ -312,7 +312,7 @@ func newFakeClient(t *testing.T, depth int) *fakeClient {
 	config := RelayConsumerConfig(depth)
 	return &fakeClient{
 		consumer: &fakeConsumer{doorbell: newDoorbell(t), memory: make([]byte, config.MemorySize)},
-		producer: &fakeProducer{doorbell: newDoorbell(t), answers: make(chan message, 1024), credits: 1 << 20},
+		producer: &fakeProducer{doorbell: newDoorbell(t), responses: make(chan message, 1024), credits: 1 << 20},
 	}
 }
 
@@ -337,7 +337,7 @@ func (c *fakeClient) sendBytes(b []byte) {
 	}
 }
 
-// doorbell is the part of a waiter that both fakes share.
+// doorbell is the part of a progress.Waiter that both fakes share.
 type doorbell struct {
 	mu         sync.Mutex
 	armed      bool
@@ -417,13 +417,13 @@ func (f *fakeConsumer) Close() error {
 	return nil
 }
 
-// fakeProducer hands answers to the test as long as there are credits.
+// fakeProducer passes responses to the test as long as there are credits.
 type fakeProducer struct {
 	*doorbell
-	answers chan message
-	credits int
-	gone    bool
-	closed  bool
+	responses chan message
+	credits   int
+	gone      bool
+	closed    bool
 }
 
 func (f *fakeProducer) ID() uint32 { return 1 }
@@ -444,11 +444,11 @@ func (f *fakeProducer) Send(b, _ []byte) error {
 		return status.Again
 	}
 	f.credits--
-	f.answers <- message(b)
+	f.responses <- message(b)
 	return nil
 }
 
-// setCredits says how many receives the client has posted.
+// setCredits sets how many receives the client has posted.
 func (f *fakeProducer) setCredits(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

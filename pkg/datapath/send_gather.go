@@ -43,9 +43,8 @@ type sendGather struct {
 }
 
 // sendCapacity returns how many messages may be in the ring of a lane of the
-// given depth. Twice the depth, because as many messages as can be unanswered
-// may wait for the completion of their Send, which is often polled after the
-// peer's response to them.
+// given depth. It is twice the depth because the completion of a Send is often
+// polled after the peer's response to its messages.
 func sendCapacity(depth int) uint32 { return uint32(2*depth + spareMessages) }
 
 // sendQueueDepth returns how many work requests a connection must accept at a

@@ -12,7 +12,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// gatherer is an sendGather with a model of what must come out of it.
+// gatherer is a sendGather beside a model of what it must produce.
 type gatherer struct {
 	*rapid.T
 	depth     int
@@ -61,7 +61,7 @@ func (g *gatherer) gather() {
 	}
 }
 
-// post checks what has been gathered.
+// post checks and forgets what has been gathered.
 func (g *gatherer) post() {
 	requests := g.out.finish()
 	if len(requests) > requestsPerPost {
@@ -75,7 +75,7 @@ func (g *gatherer) post() {
 		}
 		if r.Opcode == rdma.OpWrite {
 			if r.ID < g.seen {
-				g.Fatalf("the data of message %d comes behind message %d", r.ID, g.seen-1)
+				g.Fatalf("the data of message %d follows message %d", r.ID, g.seen-1)
 			}
 			ahead += r.Local.Length
 			g.posted++
@@ -95,7 +95,7 @@ func (g *gatherer) post() {
 		g.counts = append(g.counts, len(requests))
 	}
 	if outstanding := sum(g.counts); outstanding > sendQueueDepth(g.depth) {
-		g.Fatalf("%d work requests are outstanding at depth %d, which takes %d", outstanding, g.depth, sendQueueDepth(g.depth))
+		g.Fatalf("%d work requests are outstanding at depth %d, want at most %d", outstanding, g.depth, sendQueueDepth(g.depth))
 	}
 }
 
@@ -118,7 +118,7 @@ func (g *gatherer) checkSend(r *rdma.SendRequest) {
 	}
 }
 
-// complete is the completion of the oldest post.
+// complete completes the oldest post.
 func (g *gatherer) complete() {
 	if len(g.ids) == 0 {
 		return
@@ -137,7 +137,7 @@ func (g *gatherer) complete() {
 func TestEveryMessageTravelsOnceInOrderAndBehindItsData(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := newGatherer(t, rapid.IntRange(1, 40).Draw(t, "depth"))
-		// Positions count up for ever: begin where they wrap around.
+		// Positions count up forever: start where they wrap around, too.
 		start := rapid.SampledFrom([]uint32{0, -g.out.mask - 1}).Draw(t, "start")
 		g.out.completed, g.out.sent, g.out.tail = start, start, start
 		t.Repeat(map[string]func(*rapid.T){
@@ -152,14 +152,14 @@ func TestEveryMessageTravelsOnceInOrderAndBehindItsData(t *testing.T) {
 	})
 }
 
-// sendSizes are what a peer says that it takes in one Send, in bytes, and how
-// many messages it is sent.
-var sendSizes = []struct{ takes, messages uint32 }{
+// sendSizes lists Send sizes in bytes that a peer may announce, and how many
+// messages a Send to it may then carry.
+var sendSizes = []struct{ accepts, messages uint32 }{
 	{0, 1}, {1, 1}, {iomsg.Size, 1}, {2*iomsg.Size - 1, 1}, {3 * iomsg.Size, 3},
 	{messagesPerSend * iomsg.Size, messagesPerSend}, {1 << 31, messagesPerSend},
 }
 
-// together has a worker do something before it polls again.
+// together runs do on a worker's thread, between two polls.
 func together(t *testing.T, w *Worker, do func()) {
 	t.Helper()
 	if err := w.do(testContext(t), do); err != nil {
@@ -167,10 +167,10 @@ func together(t *testing.T, w *Worker, do func()) {
 	}
 }
 
-func TestRequestsShareSendsAsFarAsTheTargetTakesThem(t *testing.T) {
+func TestRequestsShareSendsUpToTheSizeThatTheTargetAccepts(t *testing.T) {
 	for _, c := range sendSizes {
-		t.Run(fmt.Sprintf("%d bytes", c.takes), func(t *testing.T) {
-			r := newRelayRigWith(t, relayRigOptions{takes: c.takes})
+		t.Run(fmt.Sprintf("%d bytes", c.accepts), func(t *testing.T) {
+			r := newRelayRigWith(t, relayRigOptions{accepts: c.accepts})
 			r.start()
 			hellos := r.target.sends[iomsg.DataConnection].Load()
 			together(t, r.lane.worker, func() {
@@ -178,34 +178,34 @@ func TestRequestsShareSendsAsFarAsTheTargetTakesThem(t *testing.T) {
 					r.client.send(readRequest(i))
 				}
 			})
-			answers := make([]*iomsg.Message, 0, testDepth)
+			responses := make([]*iomsg.Message, 0, testDepth)
 			for i := range uint64(testDepth) {
 				m := r.target.receive(iomsg.DataConnection)
 				if m.UserData != i || m.Type != iomsg.Read {
 					t.Errorf("request %d arrives as %+v", i, m)
 				}
 				m.Type = iomsg.Result
-				answers = append(answers, &m)
+				responses = append(responses, &m)
 			}
-			// Where the ring of messages ends, a Send does too.
+			// The end of the message ring ends a Send, too.
 			sends := uint32(r.target.sends[iomsg.DataConnection].Load() - hellos)
 			if want := (testDepth + c.messages - 1) / c.messages; sends != want && sends != want+1 {
 				t.Errorf("%d requests came in %d Sends, want %d", testDepth, sends, want)
 			}
-			r.target.send(iomsg.DataConnection, answers...)
+			r.target.send(iomsg.DataConnection, responses...)
 			for i := range uint64(testDepth) {
-				if m := r.answer(); m.UserData != i || m.Result != status.Success {
-					t.Errorf("answer %d is %+v", i, m)
+				if m := r.response(); m.UserData != i || m.Result != status.Success {
+					t.Errorf("response %d is %+v", i, m)
 				}
 			}
 		})
 	}
 }
 
-func TestAnswersShareSendsAsFarAsTheRelayTakesThem(t *testing.T) {
+func TestResponsesShareSendsUpToTheSizeThatTheRelayAccepts(t *testing.T) {
 	for _, c := range sendSizes {
-		t.Run(fmt.Sprintf("%d bytes", c.takes), func(t *testing.T) {
-			r := makeTargetRig(t, true, c.takes)
+		t.Run(fmt.Sprintf("%d bytes", c.accepts), func(t *testing.T) {
+			r := makeTargetRig(t, true, c.accepts)
 			hellos := r.relay.sends[iomsg.DataConnection].Load()
 			r.volume.queue.hold() // so that all are done together
 			requests := make([]*iomsg.Message, testDepth)
@@ -221,22 +221,22 @@ func TestAnswersShareSendsAsFarAsTheRelayTakesThem(t *testing.T) {
 			for range testDepth {
 				m := r.relay.receive(iomsg.DataConnection)
 				if m.Type != iomsg.Result || m.Result != status.Success {
-					t.Errorf("answered with %+v", m)
+					t.Errorf("completed with %+v", m)
 				}
 				if got := r.client[m.RequesterOffset]; got != byte(m.UserData) {
-					t.Errorf("block %d in the client's memory begins with %d when it is answered", m.UserData, got)
+					t.Errorf("block %d in the client's memory begins with %d when the response arrives", m.UserData, got)
 				}
 			}
 			sends := uint32(r.relay.sends[iomsg.DataConnection].Load() - hellos)
 			if want := (testDepth + c.messages - 1) / c.messages; sends != want && sends != want+1 {
-				t.Errorf("%d answers came in %d Sends, want %d", testDepth, sends, want)
+				t.Errorf("%d responses came in %d Sends, want %d", testDepth, sends, want)
 			}
 		})
 	}
 }
 
-func TestASendIsOverWhenEnoughDataGoesAheadOfIt(t *testing.T) {
-	r := newRelayRigWith(t, relayRigOptions{staging: true, takes: messagesPerSend * iomsg.Size})
+func TestASendEndsWhenEnoughDataTravelsAheadOfIt(t *testing.T) {
+	r := newRelayRigWith(t, relayRigOptions{staging: true, accepts: messagesPerSend * iomsg.Size})
 	r.start()
 	hellos := r.target.sends[iomsg.DataConnection].Load()
 	const requests = 4
@@ -253,7 +253,7 @@ func TestASendIsOverWhenEnoughDataGoesAheadOfIt(t *testing.T) {
 	}
 }
 
-func TestSendsThatAreNotWholeMessagesEndTheLane(t *testing.T) {
+func TestSendsOfPartialMessagesFailTheLane(t *testing.T) {
 	for _, bytes := range []int{0, 1, iomsg.Size - 1, iomsg.Size + 1, 2*iomsg.Size - 32} {
 		t.Run(fmt.Sprintf("%d bytes", bytes), func(t *testing.T) {
 			relay, target := newRelayRig(t), newTargetRig(t)
@@ -266,7 +266,7 @@ func TestSendsThatAreNotWholeMessagesEndTheLane(t *testing.T) {
 	}
 }
 
-func TestNothingAfterABadMessageOfASendCounts(t *testing.T) {
+func TestMessagesBehindABadOneInASendAreIgnored(t *testing.T) {
 	target := newTargetRig(t)
 	read := iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize, Slot: 1}
 	bad := read
@@ -274,45 +274,45 @@ func TestNothingAfterABadMessageOfASendCounts(t *testing.T) {
 	target.relay.send(iomsg.DataConnection, &bad, &read)
 	target.expectFailure(status.Unexpected)
 	if n := target.lane.InFlight(); n != 0 {
-		t.Errorf("%d requests are under way", n)
+		t.Errorf("%d requests are in flight", n)
 	}
 
 	relay := newRelayRig(t)
 	relay.start()
 	relay.client.send(readRequest(1))
-	answer := relay.target.receive(iomsg.DataConnection)
-	answer.Type = iomsg.Result
-	wrong := answer
+	response := relay.target.receive(iomsg.DataConnection)
+	response.Type = iomsg.Result
+	wrong := response
 	wrong.Generation++
-	relay.target.send(iomsg.DataConnection, &wrong, &answer)
+	relay.target.send(iomsg.DataConnection, &wrong, &response)
 	relay.expectFailure(status.Unexpected)
 	select {
-	case m := <-relay.client.producer.answers:
-		t.Errorf("the client was answered with %x", m)
+	case m := <-relay.client.producer.responses:
+		t.Errorf("the client received %x", m)
 	default:
 	}
 }
 
-func TestARelayTakesNothingFromItsClientWhileItsSendsDoNotComplete(t *testing.T) {
+func TestARelayReadsNoRequestsWhileItsSendsDoNotComplete(t *testing.T) {
 	const depth = 4
 	r := newForwardRig(t, depth)
 	r.queue.withhold = true
-	answered := 0
+	completed := 0
 	turn := func() {
 		r.worker.engine.Progress()
-		answered += r.collect()
+		completed += r.collect()
 	}
 	submitted := 0
-	for submitted-answered < depth && submitted < 100 {
+	for submitted-completed < depth && submitted < 100 {
 		r.submit(1)
 		submitted++
 		for range 4 {
 			turn()
 		}
 	}
-	// All are answered until as many Sends as there is room for are under way.
-	if most := int(sendCapacity(depth)); answered > most || answered < most-depth {
-		t.Fatalf("%d requests were answered while no Send completed, room is for %d", answered, most)
+	// Requests complete until there is no room for another Send.
+	if most := int(sendCapacity(depth)); completed > most || completed < most-depth {
+		t.Fatalf("%d requests completed while no Send completed, room is for %d", completed, most)
 	}
 	if !(relayConsumerWaiter{r.lane}).Arm() || r.lane.consumerArmed {
 		t.Error("the lane does not sleep although it accepts no requests")
@@ -321,12 +321,12 @@ func TestARelayTakesNothingFromItsClientWhileItsSendsDoNotComplete(t *testing.T)
 	for range 100 {
 		turn()
 	}
-	if answered != submitted {
-		t.Errorf("%d of %d requests were answered when the Sends had completed", answered, submitted)
+	if completed != submitted {
+		t.Errorf("%d of %d requests completed after the Sends had completed", completed, submitted)
 	}
 }
 
-// stalledConnection accepts requests and keeps them, as many as it could post.
+// stalledConnection keeps work requests, up to its capacity, until it is opened.
 type stalledConnection struct {
 	rdma.Connection
 	kept     []rdma.SendRequest
@@ -345,7 +345,7 @@ func (c *stalledConnection) PostSend(requests []rdma.SendRequest) error {
 	return nil
 }
 
-func TestRequestsWaitAtATargetWhoseAnswersDoNotLeave(t *testing.T) {
+func TestRequestsWaitWhileTheTargetsResponsesAreNotSent(t *testing.T) {
 	r := newTargetRig(t)
 	stalled := &stalledConnection{capacity: sendQueueDepth(testDepth)}
 	e := &r.lane.connections[iomsg.DataConnection]
@@ -353,7 +353,7 @@ func TestRequestsWaitAtATargetWhoseAnswersDoNotLeave(t *testing.T) {
 		stalled.Connection = e.rdma
 		e.rdma = stalled
 	})
-	// Requests come one by one, each slot again as soon as it is answered.
+	// Requests come one by one, and each slot is reused once its request completes.
 	total := uint64(sendCapacity(testDepth)) + 2
 	for i := range total {
 		r.relay.send(iomsg.DataConnection, &iomsg.Message{
@@ -375,7 +375,7 @@ func TestRequestsWaitAtATargetWhoseAnswersDoNotLeave(t *testing.T) {
 	})
 	for i := range total {
 		if m := r.relay.receive(iomsg.DataConnection); m.UserData != i || m.Result != status.Success {
-			t.Errorf("answer %d is %+v", i, m)
+			t.Errorf("response %d is %+v", i, m)
 		}
 	}
 	select {
@@ -385,11 +385,11 @@ func TestRequestsWaitAtATargetWhoseAnswersDoNotLeave(t *testing.T) {
 	}
 }
 
-func TestASecondStopEndsTheLane(t *testing.T) {
+func TestASecondStopFailsTheLane(t *testing.T) {
 	r := newTargetRig(t)
 	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Stop})
 	if m := r.relay.receive(iomsg.ControlConnection); m.Type != iomsg.Stop {
-		t.Errorf("stop is answered with %+v", m)
+		t.Errorf("the target returned %+v instead of stop", m)
 	}
 	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Stop})
 	r.expectFailure(status.Unexpected)

@@ -53,7 +53,7 @@ type TargetLane struct {
 	staging staging
 
 	transactions []transaction // by the relay's slot
-	active       int           // transactions that have begun and not been answered
+	active       int           // transactions that have begun and not completed
 	// backlog holds requests that begin when there is room for their responses.
 	backlog      fifo.Queue[message]
 	waitingReads fifo.Queue[uint32] // slots whose fetch waits for read depth

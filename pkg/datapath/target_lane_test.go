@@ -21,7 +21,7 @@ const (
 	testBlockSize  = 4096
 )
 
-// slowVolume is a volume whose requests complete when the test says so.
+// slowVolume is a volume whose requests complete when the test allows it.
 type slowVolume struct {
 	content  []byte
 	readOnly bool
@@ -58,7 +58,7 @@ func (l *slowQueue) Submit(request *volume.Request) error {
 	return nil
 }
 
-// finish carries out everything that runs; the caller holds the lock.
+// finish carries out all running requests. The caller holds the lock.
 func (l *slowQueue) finish() {
 	for _, r := range l.running {
 		r.Err = l.fail
@@ -76,7 +76,7 @@ func (l *slowQueue) finish() {
 	}
 }
 
-// block copies a block of the volume out.
+// block returns a copy of a block of the volume.
 func (v *slowVolume) block(i int) []byte {
 	v.queue.bell.mu.Lock()
 	defer v.queue.bell.mu.Unlock()
@@ -118,9 +118,10 @@ type targetRig struct {
 
 func newTargetRig(t *testing.T) *targetRig { return makeTargetRig(t, true, 0) }
 
-// makeTargetRig makes a lane with both connections and starts it if told to.
-// The relay takes Sends of takes bytes on its data connection; 0 says nothing.
-func makeTargetRig(t *testing.T, start bool, takes uint32) *targetRig {
+// makeTargetRig creates a lane with both connections, and starts it if start is
+// set. The relay announces that it accepts Sends of the given size in bytes on
+// the data connection; 0 announces nothing.
+func makeTargetRig(t *testing.T, start bool, accepts uint32) *targetRig {
 	t.Helper()
 	ctx := testContext(t)
 	device := openDevice(t)
@@ -131,7 +132,7 @@ func makeTargetRig(t *testing.T, start bool, takes uint32) *targetRig {
 	r.volume.queue = &slowQueue{volume: r.volume, bell: newDoorbell(t)}
 	worker := startWorker(t)
 	r.relay = newRDMAPeer(t, device)
-	r.relay.takes[iomsg.DataConnection] = takes
+	r.relay.accepts[iomsg.DataConnection] = accepts
 	export, content := r.relay.register(testExport, memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite)
 	r.client = content
 	var err error
@@ -179,7 +180,7 @@ func (r *targetRig) connect(ctx context.Context, device rdma.Device, start bool)
 		}
 		r.relay.sendHello(role)
 		if m := r.relay.receive(role); m.Type != iomsg.Hello {
-			r.t.Fatalf("hello on the %v connection is answered with %v", role, m.Type)
+			r.t.Fatalf("hello on the %v connection completed with %v", role, m.Type)
 		}
 	}
 	if err := r.lane.Ready(ctx); err != nil {
@@ -214,35 +215,35 @@ func (r *targetRig) expectFailure(code status.Code) {
 	}
 }
 
-func TestAReadIsWrittenIntoTheClientsMemoryBeforeItsAnswer(t *testing.T) {
+func TestReadDataArrivesBeforeItsResponse(t *testing.T) {
 	r := newTargetRig(t)
 	request := iomsg.Message{Type: iomsg.Read, IOSize: 2 * testBlockSize, RequesterOffset: 100, StorageOffset: 5 * testBlockSize, UserData: 9, Slot: 3, Generation: 4}
 	r.relay.send(iomsg.DataConnection, &request)
 	got := r.relay.receive(iomsg.DataConnection)
 	request.Type = iomsg.Result
 	if got != request {
-		t.Errorf("answered with %+v, want %+v", got, request)
+		t.Errorf("completed with %+v, want %+v", got, request)
 	}
 	if !bytes.Equal(r.client[100:][:2*testBlockSize], r.volume.content[5*testBlockSize:][:2*testBlockSize]) {
-		t.Error("the data is not there when the answer is")
+		t.Error("the response arrived before the data")
 	}
 }
 
-func TestAWriteIsFetchedAndAppliedBeforeItsAnswer(t *testing.T) {
+func TestAWriteIsFetchedAndAppliedBeforeItsResponse(t *testing.T) {
 	r := newTargetRig(t)
 	for i := range r.client[:testBlockSize] {
 		r.client[i] = 0x5A
 	}
 	r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Write, IOSize: testBlockSize, StorageOffset: 7 * testBlockSize})
 	if got := r.relay.receive(iomsg.DataConnection); got.Type != iomsg.Result || got.Result != status.Success {
-		t.Errorf("answered with %+v", got)
+		t.Errorf("completed with %+v", got)
 	}
 	if !bytes.Equal(r.volume.block(7), r.client[:testBlockSize]) {
 		t.Error("the volume does not hold what was written")
 	}
 }
 
-func TestWritesBeyondTheReadDepthAllArrive(t *testing.T) {
+func TestWritesBeyondTheReadDepthAllComplete(t *testing.T) {
 	r := newTargetRig(t) // four reads at a time
 	for i := range uint64(testDepth) {
 		r.client[i*testBlockSize] = byte(0x80 + i)
@@ -250,7 +251,7 @@ func TestWritesBeyondTheReadDepthAllArrive(t *testing.T) {
 	}
 	for range testDepth {
 		if got := r.relay.receive(iomsg.DataConnection); got.Result != status.Success {
-			t.Errorf("answered with %+v", got)
+			t.Errorf("completed with %+v", got)
 		}
 	}
 	for i := range testDepth {
@@ -263,7 +264,7 @@ func TestWritesBeyondTheReadDepthAllArrive(t *testing.T) {
 	})
 }
 
-func TestTargetAnswersBadRequestsAndLives(t *testing.T) {
+func TestATargetRejectsBadRequestsAndKeepsRunning(t *testing.T) {
 	r := newTargetRig(t)
 	base := iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize}
 	for _, c := range []struct {
@@ -280,13 +281,13 @@ func TestTargetAnswersBadRequestsAndLives(t *testing.T) {
 		{"beyond the export", func(m *iomsg.Message) { m.RequesterOffset = testExport - 1 }, status.InvalidValue},
 		{"too big", func(m *iomsg.Message) { m.IOSize = testBufferSize + testBlockSize }, status.TooBig},
 		{"nothing", func(m *iomsg.Message) { m.IOSize = 0 }, status.InvalidValue},
-		{"trim, which the volume lacks", func(m *iomsg.Message) { m.Type = iomsg.Trim }, status.NotSupported},
+		{"trim, which the volume does not support", func(m *iomsg.Message) { m.Type = iomsg.Trim }, status.NotSupported},
 	} {
 		m := base
 		c.change(&m)
 		r.relay.send(m.Type.Connection(), &m)
 		if got := r.relay.receive(m.Type.Connection()); got.Result != c.want {
-			t.Errorf("%s: answered with %v, want %v", c.name, got.Result, c.want)
+			t.Errorf("%s: completed with %v, want %v", c.name, got.Result, c.want)
 		}
 	}
 	r.relay.send(iomsg.DataConnection, &base)
@@ -295,7 +296,7 @@ func TestTargetAnswersBadRequestsAndLives(t *testing.T) {
 	}
 }
 
-func TestAnErrorOfTheVolumeIsThatIOsResult(t *testing.T) {
+func TestAVolumeErrorIsTheResultOfItsIO(t *testing.T) {
 	r := newTargetRig(t)
 	r.volume.queue.hold()
 	r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
@@ -304,7 +305,7 @@ func TestAnErrorOfTheVolumeIsThatIOsResult(t *testing.T) {
 	r.volume.queue.bell.mu.Unlock()
 	r.volume.queue.release()
 	if got := r.relay.receive(iomsg.DataConnection); got.Result != status.IOFailed {
-		t.Errorf("answered with %v", got.Result)
+		t.Errorf("completed with %v", got.Result)
 	}
 }
 
@@ -313,12 +314,12 @@ func TestFlushAndWriteZeroesNeedNoData(t *testing.T) {
 	for _, kind := range []iomsg.Type{iomsg.Flush, iomsg.WriteZeroes} {
 		r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: kind, IOSize: testBlockSize})
 		if got := r.relay.receive(iomsg.ControlConnection); got.Result != status.Success {
-			t.Errorf("%v is answered with %v", kind, got.Result)
+			t.Errorf("%v completed with %v", kind, got.Result)
 		}
 	}
 }
 
-func TestStopIsAnsweredAfterEverythingBeforeIt(t *testing.T) {
+func TestStopReturnsAfterEverythingBeforeIt(t *testing.T) {
 	r := newTargetRig(t)
 	r.volume.queue.hold()
 	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Flush})
@@ -326,19 +327,19 @@ func TestStopIsAnsweredAfterEverythingBeforeIt(t *testing.T) {
 	r.relay.send(iomsg.ControlConnection, &stop)
 	select {
 	case <-r.relay.received[iomsg.ControlConnection]:
-		t.Fatal("stop was answered while a flush was running")
+		t.Fatal("stop returned while a flush was running")
 	case <-time.After(50 * time.Millisecond):
 	}
 	r.volume.queue.release()
 	if got := r.relay.receive(iomsg.ControlConnection); got.Type != iomsg.Result {
-		t.Errorf("first answer is %+v", got)
+		t.Errorf("the first response is %+v", got)
 	}
 	if got := r.relay.receive(iomsg.ControlConnection); got != stop {
-		t.Errorf("second answer is %+v, want the stop unchanged", got)
+		t.Errorf("the second response is %+v, want the stop unchanged", got)
 	}
 }
 
-func TestMoreRequestsThanAgreedEndTheLane(t *testing.T) {
+func TestMoreRequestsThanAgreedFailTheLane(t *testing.T) {
 	r := newTargetRig(t)
 	r.volume.queue.hold()
 	for i := range uint32(testDepth + 1) {
@@ -348,7 +349,7 @@ func TestMoreRequestsThanAgreedEndTheLane(t *testing.T) {
 	r.volume.queue.release()
 }
 
-func TestARequestOnTheWrongConnectionEndsTheLane(t *testing.T) {
+func TestARequestOnTheWrongConnectionFailsTheLane(t *testing.T) {
 	for role, kind := range map[iomsg.ConnectionRole]iomsg.Type{iomsg.ControlConnection: iomsg.Read, iomsg.DataConnection: iomsg.Flush} {
 		r := newTargetRig(t)
 		r.relay.send(role, &iomsg.Message{Type: kind, IOSize: testBlockSize})
@@ -356,7 +357,7 @@ func TestARequestOnTheWrongConnectionEndsTheLane(t *testing.T) {
 	}
 }
 
-func TestASlotThatDoesNotExistOrIsInUseEndsTheLane(t *testing.T) {
+func TestASlotThatDoesNotExistOrIsInUseFailsTheLane(t *testing.T) {
 	for name, slots := range map[string][]uint32{"beyond the depth": {testDepth}, "in use": {1, 2, 1}} {
 		t.Run(name, func(t *testing.T) {
 			r := newTargetRig(t)
@@ -388,14 +389,14 @@ func TestAPushedWriteIsAppliedFromTheBufferOfItsSlot(t *testing.T) {
 		Type: iomsg.Write, Flags: iomsg.Pushed, Slot: 3, IOSize: testBlockSize, StorageOffset: 7 * testBlockSize,
 	})
 	if got := r.relay.receive(iomsg.DataConnection); got.Type != iomsg.Result || got.Result != status.Success {
-		t.Errorf("answered with %+v", got)
+		t.Errorf("completed with %+v", got)
 	}
 	if !bytes.Equal(r.volume.block(7), content) {
 		t.Error("the volume does not hold what was pushed")
 	}
 }
 
-func TestAPushBeyondTheStagingEndsTheConnection(t *testing.T) {
+func TestAPushBeyondTheStagingFailsTheLane(t *testing.T) {
 	r := newTargetRig(t)
 	source, _ := r.relay.register(testBlockSize, 0)
 	staging := r.lane.Staging()
@@ -406,7 +407,7 @@ func TestAPushBeyondTheStagingEndsTheConnection(t *testing.T) {
 	r.expectFailure(status.NotPermitted)
 }
 
-func TestRequestsBeforeTheStartEndTheLane(t *testing.T) {
+func TestRequestsBeforeStartFailTheLane(t *testing.T) {
 	r := makeTargetRig(t, false, 0)
 	r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
 	r.expectFailure(status.BadState)
@@ -422,7 +423,7 @@ func TestALaneStartsOnlyWithBothConnections(t *testing.T) {
 	}
 }
 
-func TestADrainingLaneRefusesWhatIsNew(t *testing.T) {
+func TestADrainingTargetLaneRejectsNewRequests(t *testing.T) {
 	r := newTargetRig(t)
 	r.volume.queue.hold()
 	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Flush, UserData: 1})
@@ -432,11 +433,11 @@ func TestADrainingLaneRefusesWhatIsNew(t *testing.T) {
 	}
 	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Flush, UserData: 2, Slot: 1})
 	if got := r.relay.receive(iomsg.ControlConnection); got.UserData != 2 || got.Result != status.Shutdown {
-		t.Errorf("a new request is answered with %+v", got)
+		t.Errorf("a new request completed with %+v", got)
 	}
 	r.volume.queue.release()
 	if got := r.relay.receive(iomsg.ControlConnection); got.UserData != 1 || got.Result != status.Success {
-		t.Errorf("the one in flight is answered with %+v", got)
+		t.Errorf("the request in flight completed with %+v", got)
 	}
 }
 
@@ -450,10 +451,10 @@ func eventuallyInFlight(t *testing.T, l *TargetLane, count int) {
 	}
 }
 
-func TestALongFetchDoesNotMakeTheLaneRunOutOfTransactions(t *testing.T) {
+func TestLongFetchesDoNotExhaustTheTransactions(t *testing.T) {
 	r := newTargetRig(t)
-	// Half of the depth fetches much, the other half goes on around it: the
-	// Sends of small answers complete only behind the large Reads.
+	// Half of the requests fetch a lot of data while the others continue: the Sends
+	// of their small responses complete only behind the large RDMA Reads.
 	large := iomsg.Message{Type: iomsg.Write, IOSize: testBufferSize, UserData: 1}
 	small := iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize, UserData: 2}
 	for range testDepth / 2 {
@@ -470,12 +471,12 @@ func TestALongFetchDoesNotMakeTheLaneRunOutOfTransactions(t *testing.T) {
 		case err := <-r.failure:
 			t.Fatalf("the lane failed: %v", err)
 		case <-deadline:
-			t.Fatal("the lane answers no more")
+			t.Fatal("the lane has stopped responding")
 		}
 		var m iomsg.Message
 		iomsg.Decode(b[:], &m)
 		if m.Result != status.Success {
-			t.Fatalf("answered with %v", m.Result)
+			t.Fatalf("completed with %v", m.Result)
 		}
 		if m.Type = iomsg.Read; m.UserData == large.UserData {
 			m.Type = iomsg.Write
@@ -484,7 +485,7 @@ func TestALongFetchDoesNotMakeTheLaneRunOutOfTransactions(t *testing.T) {
 	}
 }
 
-func TestALostRelayFailsTheLaneAndItsVolumeIORunsOut(t *testing.T) {
+func TestALaneQuiescesAfterItsRelayIsLostAndItsVolumeIOCompletes(t *testing.T) {
 	r := newTargetRig(t)
 	r.volume.queue.hold()
 	r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Read, IOSize: testBlockSize})
@@ -496,7 +497,7 @@ func TestALostRelayFailsTheLaneAndItsVolumeIORunsOut(t *testing.T) {
 	}
 	select {
 	case <-r.lane.Quiesced():
-		t.Error("the lane counts as quiesced while the volume works for it")
+		t.Error("the lane is quiesced while a volume request is running")
 	case <-time.After(50 * time.Millisecond):
 	}
 	r.volume.queue.release()
@@ -507,7 +508,7 @@ func TestALostRelayFailsTheLaneAndItsVolumeIORunsOut(t *testing.T) {
 	}
 }
 
-func TestWorkersRefuseCommandsAfterTheirEnd(t *testing.T) {
+func TestAStoppedWorkerRejectsCommands(t *testing.T) {
 	worker, err := StartWorker(WorkerConfig{CPU: NoCPU, Policy: progress.Policy{}})
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 // whose data the relay has not pushed goes to fetch in between. Reads of a
 // volume in registered memory skip the volume and its poll.
 
-// transaction is a request of the relay until it is answered.
+// transaction is a request of the relay until it completes.
 type transaction struct {
 	inUse   bool
 	message message // as received; becomes the response
@@ -67,7 +67,7 @@ func (l *TargetLane) receiveRequest(c *connection, request *message) {
 		}
 		c.receiveHello(&m)
 		if c.rdma == nil {
-			l.helloReceived[c.role] = true // Accept answers it
+			l.helloReceived[c.role] = true // Accept responds
 			return
 		}
 		l.respondHello(c)
@@ -241,7 +241,7 @@ func (l *TargetLane) pollVolume() int {
 		for _, request := range l.completed[:n] {
 			l.volumeRequests--
 			if !l.isAlive() {
-				continue // nobody is left to answer
+				continue // nobody is left to respond to
 			}
 			slot := uint32(request.UserData)
 			t := &l.transactions[slot]
@@ -305,7 +305,7 @@ func (l *TargetLane) endBatch() {
 }
 
 // flushResponses posts and flushes everything gathered, and publishes the
-// counters. It returns the stop message once everything before it is answered.
+// counters. It returns the stop message once everything before it has completed.
 func (l *TargetLane) flushResponses() {
 	if l.stop == stopReceived && l.active == 0 && l.backlog.Len() == 0 && l.isAlive() {
 		l.stop = stopCompleted

@@ -10,7 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-func TestAWorkerIsAliveWhileItGoesThroughItsLoop(t *testing.T) {
+func TestAWorkerIsAliveWhileItsLoopTurns(t *testing.T) {
 	for _, mode := range []progress.Mode{progress.Adaptive, progress.Busy, progress.Event} {
 		t.Run(mode.String(), func(t *testing.T) {
 			worker, err := StartWorker(WorkerConfig{CPU: NoCPU, Policy: progress.Policy{Mode: mode}})
@@ -33,17 +33,17 @@ func TestAWorkerIsAliveWhileItGoesThroughItsLoop(t *testing.T) {
 			})
 			<-stuck
 			if err := alive(10 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("a worker that is stuck: %v", err)
+				t.Errorf("a stuck worker: %v", err)
 			}
 			close(release)
 			if err := alive(time.Minute); err != nil {
-				t.Errorf("a worker that goes on: %v", err)
+				t.Errorf("a worker that has resumed: %v", err)
 			}
 			if err := worker.Stop(); err != nil {
 				t.Fatal(err)
 			}
 			if err := alive(time.Minute); !errors.Is(err, status.Shutdown) {
-				t.Errorf("a worker that has stopped: %v", err)
+				t.Errorf("a stopped worker: %v", err)
 			}
 		})
 	}
