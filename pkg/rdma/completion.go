@@ -6,25 +6,24 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// CompletionStatus is the outcome of a work request, in the terms of verbs
-// work completions (ibv_wc_status).
+// CompletionStatus is the outcome of a work request, as in ibv_wc_status.
 type CompletionStatus uint8
 
-// The outcomes. Every status but StatusSuccess means that the connection has
-// ended or is about to.
+// Every status except StatusSuccess means that the connection has ended or is
+// about to.
 const (
 	StatusSuccess CompletionStatus = iota
-	// StatusFlushed: the connection ended before the request was done.
+	// StatusFlushed: the connection ended before the request was carried out.
 	StatusFlushed
 	// StatusLocalLength: a message was longer than the posted receive.
 	StatusLocalLength
-	// StatusLocalProtection: a local segment is not usable as posted.
+	// StatusLocalProtection: a local segment does not allow the posted use.
 	StatusLocalProtection
-	// StatusRemoteAccess: the peer refused access to its memory.
+	// StatusRemoteAccess: the peer denied access to its memory.
 	StatusRemoteAccess
 	// StatusRemoteOperation: the peer could not carry out the request.
 	StatusRemoteOperation
-	// StatusRetryExceeded: the peer did not answer in time.
+	// StatusRetryExceeded: the peer did not respond in time.
 	StatusRetryExceeded
 	// StatusFatal: the device or the connection failed for another reason.
 	StatusFatal
@@ -43,7 +42,7 @@ func (s CompletionStatus) String() string {
 	return fmt.Sprintf("WC_STATUS_%d", uint8(s))
 }
 
-// Code is the code under which the outcome is reported to other processes.
+// Code returns the code under which the outcome is reported to other processes.
 func (s CompletionStatus) Code() status.Code {
 	switch s {
 	case StatusSuccess:

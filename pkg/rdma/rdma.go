@@ -1,17 +1,21 @@
-// Package rdma is the seam to RDMA transports: reliable connections that
-// carry messages and move data between registered memories.
+// Package rdma is the seam to RDMA transports: reliable connections that carry
+// messages and move data between registered memories.
 //
-// Set-up (Open, Listen, Connect, Register) may wait and may be done by any
-// goroutine. The data path belongs to one thread per completion queue: only
-// the thread that polls a completion queue may post to, flush and close the
-// connections attached to it.
+// Set-up (Open, Listen, Connect, Register) may block, and any goroutine may do it.
+// The data path belongs to one thread per completion queue: only the thread that
+// polls a completion queue may post to, flush, and close the connections attached
+// to it.
 //
-// The rules hold on every transport, also where a transport would allow more:
-// the connecting side sends first, and the accepting side posts nothing
-// before it has received; a Send needs a receive that was posted before
-// (iWARP has no receiver-not-ready); the completion of a Send or Write says
-// only that the local memory may be used again; a Send is delivered after
-// all Writes posted before it on the same connection have been placed.
+// Four rules hold on every transport, even where a transport would allow more:
+//
+//   - The connecting side sends first. The accepting side posts nothing before it
+//     has received a message.
+//   - A Send needs a receive that has already been posted: iWARP has no
+//     receiver-not-ready.
+//   - The completion of a Send or Write means only that the local memory may be
+//     used again.
+//   - A Send is delivered after all Writes posted before it on the same connection
+//     have been placed.
 package rdma
 
 import (
@@ -23,14 +27,13 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// MaxPrivateData is how many bytes of private data a connection request or
-// its answer may carry on any transport (the limit of rdma_cm for TCP-like
-// port spaces).
+// MaxPrivateData is how many bytes of private data a connection request or its
+// reply may carry on any transport (the limit of rdma_cm for TCP-like port spaces).
 const MaxPrivateData = 56
 
 // Provider is one implementation of an RDMA transport.
 type Provider interface {
-	// Name is the provider's name in configuration, for instance "iwarp".
+	// Name returns the provider's name in configuration, for instance "iwarp".
 	Name() string
 	// Open opens the device that has the given local address. It fails with
 	// status.NotSupported if the provider is not built in, and with
@@ -38,7 +41,7 @@ type Provider interface {
 	Open(address netip.Addr) (Device, error)
 }
 
-// Capabilities are a device's limits.
+// Capabilities holds a device's limits.
 type Capabilities struct {
 	Transport          string // "iwarp", "infiniband" or "roce"
 	MaxInboundReads    int    // RDMA Reads from one peer connection at a time (IRD)
@@ -47,40 +50,39 @@ type Capabilities struct {
 	MaxReceiveRequests int    // posted receives per connection
 	MaxSegments        int    // segments of one send request
 	MaxMessageSize     uint64 // bytes of one message
-	// WriteImpliesPlaced tells that the completion of a Write means that the
-	// peer's device has the data. It does on RoCE and InfiniBand, not on
-	// iWARP.
+	// WriteImpliesPlaced reports whether the completion of a Write means that the
+	// peer's device has the data. It does on RoCE and InfiniBand, but not on iWARP.
 	WriteImpliesPlaced bool
-	// StableSource tells that the source of a Write or of a Read Response
-	// must not change until it completes, or else the connection may fail
-	// (checksums over data that is sent later).
+	// StableSource reports whether the source of a Write or of a Read Response must
+	// not change until it completes. If it does change, the connection may fail,
+	// because a checksum covers data that is sent later.
 	StableSource bool
-	// OpaqueMemory tells that regions that are not mapped can be registered.
+	// OpaqueMemory reports whether regions that are not mapped can be registered.
 	OpaqueMemory bool
 }
 
 // Device is an opened RDMA device.
 type Device interface {
 	Capabilities() Capabilities
-	// NewProtectionDomain makes a protection domain: its memory can be
-	// reached over its own connections only.
+	// NewProtectionDomain creates a protection domain, whose memory can be reached
+	// only over its own connections.
 	NewProtectionDomain() (ProtectionDomain, error)
-	// NewCompletionQueue makes a completion queue for at least the given
-	// number of uncollected completions.
+	// NewCompletionQueue creates a completion queue with room for at least capacity
+	// completions that have not been polled.
 	NewCompletionQueue(capacity int) (CompletionQueue, error)
 	// Listen accepts connection requests on address; port 0 picks one.
 	Listen(ctx context.Context, address netip.AddrPort) (Listener, error)
-	// Connect connects to a listener and waits until the connection is
-	// established, at most until ctx ends.
+	// Connect connects to a listener and waits until the connection is established or
+	// ctx ends.
 	Connect(ctx context.Context, remote netip.AddrPort, config ConnectionConfig) (Connection, error)
-	// Close releases the device. Everything made on it must be closed before.
+	// Close releases the device. Everything created on it must be closed first.
 	Close() error
 }
 
 // ProtectionDomain groups memory and the connections that may reach it.
 type ProtectionDomain interface {
-	// Register makes a region usable by the domain's connections. Keys are
-	// not guessable. status.NotSupported if the provider cannot take this
+	// Register makes a region usable by the domain's connections. Keys cannot be
+	// guessed. It fails with status.NotSupported if the provider cannot register this
 	// kind of region.
 	Register(region *memory.Region, access memory.Access) (MemoryRegion, error)
 	// Close fails with status.InUse while the domain has memory regions or
@@ -90,19 +92,18 @@ type ProtectionDomain interface {
 
 // MemoryRegion is registered memory.
 type MemoryRegion interface {
-	// LocalKey names the memory in local segments.
+	// LocalKey returns the key that names the memory in local segments.
 	LocalKey() uint32
-	// RemoteKey names it towards peers.
+	// RemoteKey returns the key by which peers name it.
 	RemoteKey() uint32
-	// Base is the address of the first byte, in segments and towards peers.
+	// Base returns the address of the first byte, for segments and for peers.
 	Base() uint64
-	// Len is the length in bytes.
+	// Len returns the length in bytes.
 	Len() uint64
-	// Deregister revokes the keys and waits until no operation touches the
-	// memory any more: when it returns, no peer can reach the memory and it
-	// may be unmapped. Operations that still use the keys fail their
-	// connection. It may be called by any goroutine, but not by one that
-	// holds up the thread of a completion queue in use.
+	// Deregister revokes the keys and waits until no operation touches the memory any
+	// more: when it returns, no peer can reach the memory, which may be unmapped.
+	// Operations that still use the keys fail their connection. Any goroutine may
+	// call it, except one that blocks the thread of a completion queue in use.
 	Deregister() error
 }
 
@@ -116,58 +117,56 @@ type RemoteMemory struct {
 
 // Listener accepts connection requests.
 type Listener interface {
-	// Address is where the listener listens, with the actual port.
+	// Address returns where the listener listens, with the actual port.
 	Address() netip.AddrPort
-	// Accept waits for the next connection request. status.Shutdown after
-	// Close. Requests that break the protocol, or stay silent past the
-	// handshake deadline, never come up here.
+	// Accept waits for the next connection request. After Close it fails with
+	// status.Shutdown. It never returns requests that violate the protocol or stay
+	// silent past the handshake deadline.
 	Accept(ctx context.Context) (Request, error)
-	// Close ends listening; requests not yet accepted are refused.
+	// Close stops listening and rejects requests that have not been accepted yet.
 	Close() error
 }
 
 // Request is a connection request of a peer. Exactly one of Accept and
 // Reject must be called.
 type Request interface {
-	// PrivateData is what the peer sent with its request.
+	// PrivateData returns the data that the peer sent with its request.
 	PrivateData() []byte
-	// Remote is where the request came from.
+	// Remote returns the address that the request came from.
 	Remote() netip.AddrPort
-	// Accept answers the request. The connection is established when Accept
-	// returns; it becomes ready when the peer's first message arrives.
+	// Accept accepts the request. The connection is established when Accept returns,
+	// and ready when the peer's first message arrives.
 	Accept(ctx context.Context, config ConnectionConfig) (Connection, error)
-	// Reject refuses the request and gives the peer a reason of at most
+	// Reject rejects the request and gives the peer a reason of at most
 	// MaxPrivateData bytes.
 	Reject(reason []byte) error
 }
 
-// ConnectionConfig says how to make a connection. Domain, Queue and the
-// request counts are required.
+// ConnectionConfig configures a connection. Domain, Queue, and the request counts
+// are required.
 type ConnectionConfig struct {
 	Domain ProtectionDomain
-	// Queue collects the connection's completions and, being polled, drives
-	// the connection.
+	// Queue collects the connection's completions. Polling it drives the connection.
 	Queue CompletionQueue
-	// Context comes back in every completion of this connection.
+	// Context is returned in every completion of this connection.
 	Context uint64
-	// PrivateData goes to the peer with the request or its answer.
+	// PrivateData is sent to the peer with the request or its reply.
 	PrivateData []byte
-	// Source is the local address to connect from; only for Connect, and
-	// only if valid.
+	// Source is the local address to connect from, if valid. Accept ignores it.
 	Source netip.Addr
 	// SendRequests and ReceiveRequests are how many of each can be posted.
 	SendRequests    int
 	ReceiveRequests int
-	// InboundReads and OutboundReads are the read depths to offer; what was
-	// agreed is in Connection.Parameters.
+	// InboundReads and OutboundReads are the read depths to offer. Connection.Parameters
+	// returns the agreed ones.
 	InboundReads  int
 	OutboundReads int
-	// Receives are posted before the connection is established, so that the
-	// peer's first messages find them.
+	// Receives are posted before the connection is established, so they are there
+	// for the peer's first messages.
 	Receives []ReceiveRequest
 }
 
-// Parameters are what both sides of a connection have agreed on.
+// Parameters holds what both sides of a connection have agreed on.
 type Parameters struct {
 	Local         netip.AddrPort
 	Remote        netip.AddrPort
@@ -183,12 +182,12 @@ type Segment struct {
 	Address uint64 // between MemoryRegion.Base and its end
 }
 
-// Opcode tells what a work request does.
+// Opcode is what a work request does.
 type Opcode uint8
 
-// The operations. OpDisconnected is no work request: it is the last
-// completion of every connection, with StatusSuccess after an orderly end by
-// either side and StatusFatal otherwise.
+// OpDisconnected is not a work request: it is the last completion of every
+// connection, with StatusSuccess after an orderly end by either side and
+// StatusFatal otherwise.
 const (
 	OpSend Opcode = iota + 1
 	OpReceive
@@ -216,12 +215,12 @@ func (o Opcode) String() string {
 
 // SendRequest is a work request for the send queue.
 type SendRequest struct {
-	// ID comes back in the completion.
+	// ID is returned in the completion.
 	ID     uint64
 	Opcode Opcode // OpSend, OpWrite or OpRead
-	// Silent suppresses the completion unless the request fails. Its slot in
-	// the send queue is free again once a later request has completed, so a
-	// chain must end with a request that is not silent.
+	// Silent suppresses the completion unless the request fails. The request's place
+	// in the send queue is free again once a later request has completed, so a chain
+	// must end with a request that is not silent.
 	Silent bool
 	// Local is the memory to send or write from, or to read into.
 	Local Segment
@@ -236,7 +235,7 @@ type ReceiveRequest struct {
 	Local Segment
 }
 
-// Completion tells the outcome of a work request.
+// Completion is the outcome of a work request.
 type Completion struct {
 	ID      uint64 // of the work request
 	Context uint64 // of the connection
@@ -246,12 +245,11 @@ type Completion struct {
 }
 
 // CompletionQueue collects the completions of its connections. As a
-// progress.Waiter it lets its thread sleep until there is something to do
-// for any of them.
+// progress.Waiter it lets its thread sleep until any of them has something to do.
 type CompletionQueue interface {
 	progress.Waiter
-	// Poll drives the attached connections without blocking and fills
-	// completions. It returns their number.
+	// Poll drives the attached connections without blocking, fills completions, and
+	// returns their number.
 	Poll(completions []Completion) int
 	// Close fails with status.InUse while connections are attached.
 	Close() error
@@ -259,37 +257,35 @@ type CompletionQueue interface {
 
 // Connection is a reliable connection (queue pair).
 type Connection interface {
-	// Parameters are what was agreed at connection set-up.
+	// Parameters returns what was agreed at connection set-up.
 	Parameters() Parameters
-	// PostReceive adds receives to the receive queue, all or none:
+	// PostReceive adds receives to the receive queue, all or none. It fails with
 	// status.Full if there is no room for all.
 	PostReceive(requests []ReceiveRequest) error
-	// PostSend adds requests to the send queue, all or none. They are carried
-	// out in order and adjacent to each other. status.Full if there is no
-	// room for all; status.InvalidValue for a segment that is not registered
-	// memory of the connection's domain; status.Again for a Read beyond the
-	// agreed outbound read depth. After the end of the connection requests
-	// are still taken and complete as flushed, until OpDisconnected has been
-	// collected; then status.NotConnected.
+	// PostSend adds requests to the send queue, all or none. They are carried out in
+	// order and adjacent to each other. It fails with status.Full if there is no room
+	// for all, status.InvalidValue for a segment that is not registered memory of the
+	// connection's domain, and status.Again for a Read beyond the agreed outbound read
+	// depth. After the connection has ended, requests are still accepted and complete
+	// as flushed until OpDisconnected has been polled; then PostSend fails with
+	// status.NotConnected.
 	PostSend(requests []SendRequest) error
-	// Flush starts what has been posted. It is called once after a batch of
-	// posts; without it requests may wait until the queue is polled.
+	// Flush starts the posted requests. Call it once after a batch of posts; without
+	// it, requests may wait until the completion queue is polled.
 	Flush()
-	// Close ends the connection at once. All its requests complete as
-	// flushed, then OpDisconnected follows. After that the connection is no
-	// longer attached to its queue. When Close returns, no memory is touched
-	// on behalf of the peer any more.
+	// Close ends the connection at once. All its requests complete as flushed, and
+	// OpDisconnected follows, after which the connection is no longer attached to its
+	// queue. When Close returns, the peer reaches no memory over it any more.
 	Close()
-	// Abort has the effect of a lost network: it may be called by any
-	// goroutine, and the completion queue's thread will find the connection
-	// broken.
+	// Abort has the effect of a lost network: the completion queue's thread finds the
+	// connection broken. Any goroutine may call it.
 	Abort()
-	// Err says why the connection has ended: nil before, and after an
-	// orderly end by either side.
+	// Err returns why the connection has ended. It is nil before, and after an orderly
+	// end by either side.
 	Err() error
 }
 
-// Default deadlines of connection set-up.
+// Default timeouts of connection set-up.
 const (
 	// DefaultConnectTimeout bounds Connect if its context has no deadline.
 	DefaultConnectTimeout = 5 * time.Second

@@ -6,8 +6,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// RejectedError says that the accepting side refused a connection request.
-// Connect returns it, wrapped; its code is status.ConnectionAborted.
+// RejectedError reports that the accepting side rejected a connection request.
+// Connect returns it, wrapped. Its code is status.ConnectionAborted.
 type RejectedError struct {
 	// Reason is what the accepting side passed to Request.Reject.
 	Reason []byte
@@ -16,10 +16,10 @@ type RejectedError struct {
 // Error quotes the reason, which may hold any bytes.
 func (e *RejectedError) Error() string {
 	if len(e.Reason) == 0 {
-		return "the accepting side refused the connection"
+		return "the accepting side rejected the connection"
 	}
-	return fmt.Sprintf("the accepting side refused the connection: %q", e.Reason)
+	return fmt.Sprintf("the accepting side rejected the connection: %q", e.Reason)
 }
 
-// Unwrap gives the code under which the refusal is reported.
+// Unwrap returns the code of the rejection.
 func (e *RejectedError) Unwrap() error { return status.ConnectionAborted }
