@@ -115,6 +115,10 @@ soak: ## Long fuzzing, a thousand sessions and a hundred restarts of a target
 packages: ## Make .deb and .rpm packages for amd64 and arm64 in dist/
 	scripts/packages.sh
 
+.PHONY: release
+release: ## Check, tag, and package a release: make release VERSION=0.1.0
+	scripts/release.sh '$(VERSION)'
+
 .PHONY: test-packages
 test-packages: check-rules ## Install, use, upgrade and remove the .deb packages under a real systemd (root; systemd, promtool, rpm, openssl)
 	test/packages/run.sh
