@@ -35,7 +35,7 @@ func newQueueMetrics(prefix, owner, latencyIs string, causes ...datapath.BackPre
 // causeHelp says what is wanting.
 var causeHelp = map[datapath.BackPressure]string{
 	datapath.NoClientReceive: "answers for which the client had posted no receive (client_receive)",
-	datapath.NoAnswerRoom:    "requests that came before the answers to earlier ones had left (answer_room)",
+	datapath.NoResponseRoom:    "requests that came before the answers to earlier ones had left (answer_room)",
 	datapath.NoReadCredit:    "writes beyond the RDMA Reads that a connection may have outstanding (rdma_read)",
 }
 

@@ -37,7 +37,7 @@ func newTargetMetrics() targetMetrics {
 		sessions:      define(targetPrefix+"sessions", Gauge, "Control connections of relays that are open now; each relay keeps one more than it has sessions."),
 		sessionsTotal: define(targetPrefix+"sessions_total", Counter, "Control connections of relays that have been opened."),
 		queues: newQueueMetrics(targetPrefix, "volume", "Time from receiving an IO to sending its answer.",
-			datapath.NoAnswerRoom, datapath.NoReadCredit),
+			datapath.NoResponseRoom, datapath.NoReadCredit),
 		workers: newWorkerMetrics(targetPrefix),
 	}
 }
