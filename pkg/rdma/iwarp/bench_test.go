@@ -1,7 +1,9 @@
 package iwarp_test
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -229,5 +231,78 @@ func BenchmarkCostPerMessage(b *testing.B) {
 			}
 			l.await(b, l.y, l.sent)
 		})
+	}
+}
+
+// newCrowd makes a queue with that many idle connections.
+func newCrowd(t testing.TB, count int) rdma.CompletionQueue {
+	t.Helper()
+	x, y := newSide(t, false), newSide(t, false)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	listener, err := y.device.Listen(ctx, netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	config := func(s *side) rdma.ConnectionConfig {
+		return rdma.ConnectionConfig{Domain: s.domain, Queue: s.queue, SendRequests: 1, ReceiveRequests: 1}
+	}
+	failed := make(chan error, 1)
+	var conns []rdma.Connection
+	for range count {
+		go func() {
+			conn, err := x.device.Connect(ctx, listener.Address(), config(x))
+			conns = append(conns, conn)
+			failed <- err
+		}()
+		request, err := listener.Accept(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := request.Accept(ctx, config(y)); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-failed; err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { disperse(x, y, conns) })
+	x.queue.Poll(nil)
+	return x.queue
+}
+
+// disperse closes all connections and waits for their ends on both sides.
+func disperse(x, y *side, conns []rdma.Connection) {
+	for _, c := range conns {
+		c.Close()
+	}
+	for _, s := range []*side{x, y} {
+		for ended := 0; ended < len(conns); {
+			ended += s.queue.Poll(s.poll[:])
+		}
+		_ = s.queue.Close()
+	}
+}
+
+func TestTheDataPathDoesNotAllocate(t *testing.T) {
+	for name, crc := range map[string]bool{"plain": false, "CRC": true} {
+		for _, size := range []int{64, 4096, 128 << 10} {
+			l := newLink(t, crc)
+			exchange := func() {
+				l.y.receive(t, 1, 64)
+				l.x.chain(t, l.y, size)
+				l.await(t, l.y, 1)
+				l.await(t, l.x, 2)
+				l.x.read(t, l.y, size)
+				l.await(t, l.x, 1)
+			}
+			for range 300 { // lists grow to their size
+				exchange()
+			}
+			if n := testing.AllocsPerRun(200, exchange); n != 0 {
+				t.Errorf("%s: %v allocations for a Write, a Send and a Read of %d bytes", name, n, size)
+			}
+		}
 	}
 }

@@ -1,7 +1,11 @@
 package iwarp
 
 import (
+	"fmt"
 	"sync/atomic"
+	"syscall"
+
+	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -133,19 +137,18 @@ func (c *connection) establish(e established) error {
 // Parameters implements rdma.Connection.
 func (c *connection) Parameters() rdma.Parameters { return c.parameters }
 
-// Flush implements rdma.Connection.
-func (c *connection) Flush() {
-	c.adopt()
-	if c.phase == phaseOpen {
-		c.transmit()
+// Err implements rdma.Connection. Any goroutine may call it.
+func (c *connection) Err() error {
+	if err := c.failure.Load(); err != nil {
+		return *err
 	}
+	return nil
 }
 
-// adopt makes sure that the queue knows the connection, which may still lie
-// in its inbox.
-func (c *connection) adopt() {
-	if c.slot == unassigned {
-		c.queue.empty()
+// Abort implements rdma.Connection.
+func (c *connection) Abort() {
+	if !c.aborted.Swap(true) {
+		c.queue.alert()
 	}
 }
 
@@ -157,17 +160,118 @@ func (c *connection) Close() {
 	}
 }
 
-// Abort implements rdma.Connection.
-func (c *connection) Abort() {
-	if !c.aborted.Swap(true) {
-		c.queue.alert()
+// adopt makes sure that the queue knows the connection, which may still lie
+// in its inbox.
+func (c *connection) adopt() {
+	if c.slot == unassigned {
+		c.queue.empty()
 	}
 }
 
-// Err implements rdma.Connection. Any goroutine may call it.
-func (c *connection) Err() error {
-	if err := c.failure.Load(); err != nil {
-		return *err
+// endOfStream handles the peer's FIN, which is in order between messages.
+func (c *connection) endOfStream() {
+	if c.receiver.atBoundary() {
+		c.end(nil, rdma.StatusFlushed)
+		return
 	}
-	return nil
+	c.end(status.Errorf(status.ConnectionReset, "connection to %v: stream ended inside a message", c.parameters.Remote), rdma.StatusFlushed)
+}
+
+// terminated handles a Terminate of the peer.
+func (c *connection) terminated(e TerminateError) {
+	err := status.Errorf(e.status(), "connection to %v: %w", c.parameters.Remote, &e)
+	outcome := rdma.StatusFlushed
+	if q := &c.sends; q.head != q.tail && q.at(q.head).opcode == rdma.OpRead {
+		outcome = e.readStatus()
+	}
+	c.end(err, outcome)
+}
+
+// fail ends the connection and tells the peer why by a Terminate.
+func (c *connection) fail(v *violation) {
+	if c.phase != phaseOpen {
+		return
+	}
+	c.sendTerminate(v)
+	err := v.err()
+	err = status.Errorf(status.CodeOf(err), "connection to %v: %w", c.parameters.Remote, err)
+	if v == violationTooLong {
+		c.flushReceives(rdma.StatusLocalLength)
+	}
+	c.end(err, rdma.StatusFlushed)
+}
+
+// sendTerminate makes one attempt. The message must follow a whole FPDU, so
+// there can be none while one is half sent.
+func (c *connection) sendTerminate(v *violation) {
+	t := &c.transmitter
+	if t.batch.torn {
+		return
+	}
+	t.batch.reset()
+	t.batch.addFrame(appendTerminate(t.batch.frame(), v, c.receiver.header[:], c.useCRC))
+	_, _ = c.socket.send(&t.batch.gather)
+}
+
+// lose ends a connection that TCP has given up. What arrived before, maybe a
+// Terminate that says why, is still processed.
+func (c *connection) lose(cause errno) {
+	for range lastWordsReads {
+		n, _, err := c.receiveOnce()
+		if c.phase != phaseOpen {
+			return
+		}
+		if n == 0 && err == 0 && cause == syscall.EPIPE {
+			// Linux reports a reset as EPIPE if the peer's FIN came before
+			// it: the peer has closed in order while this side was sending.
+			c.endOfStream()
+			return
+		}
+		if n == 0 && err != syscall.ECONNRESET {
+			break
+		}
+	}
+	code, outcome := status.ConnectionReset, rdma.StatusFlushed
+	if cause == syscall.ETIMEDOUT || cause == syscall.EHOSTUNREACH || cause == syscall.ENETUNREACH {
+		code, outcome = status.TimeOut, rdma.StatusRetryExceeded
+	}
+	c.end(status.Errorf(code, "connection to %v was lost: %w", c.parameters.Remote, fmt.Errorf("tcp: %w", cause)), outcome)
+}
+
+// end closes the socket and flushes what was posted. outcome is that of the
+// oldest request in the send queue, all others are flushed. OpDisconnected
+// follows when the caller has collected them.
+func (c *connection) end(cause error, outcome rdma.CompletionStatus) {
+	if cause != nil {
+		c.failure.Store(&cause)
+		c.queue.device.options.Logger.Info("connection lost",
+			zap.Stringer("remote", c.parameters.Remote), zap.Error(cause))
+	}
+	c.phase = phaseEnded
+	c.queue.release(c)
+	if c.aborted.Load() {
+		c.socket.reset()
+	} else {
+		c.socket.close()
+	}
+	c.transmitter.batch.reset()
+	c.flushSends(outcome)
+	c.flushReceives(rdma.StatusFlushed)
+}
+
+// flushSends completes all requests of the send queue: the first with the
+// given outcome, the others as flushed.
+func (c *connection) flushSends(first rdma.CompletionStatus) {
+	for q := &c.sends; q.head != q.tail; {
+		c.completeSend(q.at(q.head), first)
+		first = rdma.StatusFlushed
+	}
+}
+
+// flushReceives does the same for the receive queue.
+func (c *connection) flushReceives(first rdma.CompletionStatus) {
+	for q := &c.receives; q.head != q.tail; {
+		c.completeReceive(q.at(q.head), 0, first)
+		first = rdma.StatusFlushed
+	}
 }

@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"syscall"
@@ -9,10 +10,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-// wireDepth is the read depth offered to peers: at least one, because the
-// stream opens with a Read and because siw does not survive zero.
-func wireDepth(reads int) int { return max(reads, 1) }
 
 // Connect implements rdma.Device. A refusal by the peer's application is an
 // *rdma.RejectedError.
@@ -77,6 +74,19 @@ func (d *device) dial(ctx context.Context, remote netip.AddrPort, source netip.A
 	return tcp, nil
 }
 
+// dialCode is the code under which a failed TCP connect is reported.
+func dialCode(err error) status.Code {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return status.ConnectionAborted // nothing listens there
+	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return status.TimeOut
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return status.NotFound // the source address
+	}
+	return status.CodeOf(err)
+}
+
 // initiate performs the connecting side of the handshake.
 func (d *device) initiate(ctx context.Context, conn *net.TCPConn, config *rdma.ConnectionConfig) (established, error) {
 	h := newHandshake(ctx, conn)
@@ -116,6 +126,10 @@ func newParameters(conn *net.TCPConn, privateData []byte, a agreement, config *r
 		OutboundReads: min(a.outboundReads, config.OutboundReads),
 	}
 }
+
+// wireDepth is the read depth offered to peers: at least one, because the
+// stream opens with a Read and because siw does not survive zero.
+func wireDepth(reads int) int { return max(reads, 1) }
 
 func addressOf(a net.Addr) netip.AddrPort {
 	address := a.(*net.TCPAddr).AddrPort()

@@ -104,6 +104,50 @@ func (p *party) expectHonest() {
 	}
 }
 
+// connect makes a connection to another party's listener.
+func (p *party) connect(responder *party) []*connection {
+	p.Helper()
+	accepted := make(chan rdma.Connection, 1)
+	go func() {
+		defer close(accepted)
+		request, err := responder.listener.Accept(contextFor(p.T))
+		if err != nil {
+			return
+		}
+		if conn, err := request.Accept(contextFor(p.T), responder.config); err == nil {
+			accepted <- conn
+		}
+	}()
+	conn, err := p.device.Connect(contextFor(p.T), responder.listener.Address(), p.config)
+	if err != nil {
+		p.Fatal(err)
+	}
+	other, ok := <-accepted
+	if !ok {
+		p.Fatal("not accepted")
+	}
+	return []*connection{conn.(*connection), other.(*connection)}
+}
+
+func (p *party) closeAll(conns []*connection) {
+	for _, c := range conns {
+		c.Close()
+		p.collectEnd()
+	}
+}
+
+// collectEnd polls until a connection has ended.
+func (p *party) collectEnd() {
+	p.Helper()
+	completions := make([]rdma.Completion, 1)
+	for deadline := time.Now().Add(testTimeout); p.config.Queue.Poll(completions) == 0 || completions[0].Opcode != rdma.OpDisconnected; {
+		if time.Now().After(deadline) {
+			p.Fatal("the connection does not end")
+		}
+		runtime.Gosched()
+	}
+}
+
 func TestStrayClientsAreCutOffAndNeverComeUp(t *testing.T) {
 	p := newParty(t, Options{})
 	markers := mpaFrame{revision: 2, enhanced: true, markers: true}
@@ -318,46 +362,61 @@ func TestThePeerOfAnAbortedConnectionSeesAFailure(t *testing.T) {
 	}
 }
 
-// connect makes a connection to another party's listener.
-func (p *party) connect(responder *party) []*connection {
-	p.Helper()
-	accepted := make(chan rdma.Connection, 1)
-	go func() {
-		defer close(accepted)
-		request, err := responder.listener.Accept(contextFor(p.T))
-		if err != nil {
-			return
-		}
-		if conn, err := request.Accept(contextFor(p.T), responder.config); err == nil {
-			accepted <- conn
-		}
-	}()
-	conn, err := p.device.Connect(contextFor(p.T), responder.listener.Address(), p.config)
-	if err != nil {
-		p.Fatal(err)
+// TestAResponderSaysNothingBeforeTheFirstFrame plays initiators that announce
+// no ready-to-receive frame, as Linux siw does, of both MPA revisions.
+func TestAResponderSaysNothingBeforeTheFirstFrame(t *testing.T) {
+	for name, c := range map[string]struct {
+		request    mpaFrame
+		replyBytes int
+	}{
+		"revision 2": {mpaFrame{revision: 2, enhanced: true, inboundReads: 2, outboundReads: 2}, mpaHeaderBytes + enhancedBytes},
+		"revision 1": {mpaFrame{revision: 1}, mpaHeaderBytes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newParty(t, Options{})
+			client := p.dial()
+			if _, err := client.Write(c.request.append(nil, mpaRequestKey)); err != nil {
+				t.Fatal(err)
+			}
+			request, err := p.listener.Accept(contextFor(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			handle, err := request.Accept(contextFor(t), p.config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(client, make([]byte, c.replyBytes)); err != nil {
+				t.Fatal(err)
+			}
+			checkSilence(t, p, handle.(*connection), client)
+			p.closeAll([]*connection{handle.(*connection)})
+		})
 	}
-	other, ok := <-accepted
-	if !ok {
-		p.Fatal("not accepted")
-	}
-	return []*connection{conn.(*connection), other.(*connection)}
 }
 
-func (p *party) closeAll(conns []*connection) {
-	for _, c := range conns {
-		c.Close()
-		p.collectEnd()
+func checkSilence(t *testing.T, p *party, conn *connection, client io.ReadWriter) {
+	t.Helper()
+	if err := conn.PostSend([]rdma.SendRequest{{Opcode: rdma.OpSend}}); err != nil {
+		t.Fatal(err)
 	}
-}
-
-// collectEnd polls until a connection has ended.
-func (p *party) collectEnd() {
-	p.Helper()
-	completions := make([]rdma.Completion, 1)
-	for deadline := time.Now().Add(testTimeout); p.config.Queue.Poll(completions) == 0 || completions[0].Opcode != rdma.OpDisconnected; {
-		if time.Now().After(deadline) {
-			p.Fatal("the connection does not end")
-		}
-		runtime.Gosched()
+	conn.Flush()
+	p.config.Queue.Poll(nil)
+	if conn.sends.next != 0 {
+		t.Fatal("the message was sent before the initiator's first frame")
+	}
+	if _, err := client.Write(appendZeroWrite(nil, false)); err != nil {
+		t.Fatal(err)
+	}
+	for conn.sends.sent == 0 {
+		p.config.Queue.Poll(nil)
+	}
+	frame := make([]byte, untaggedBytes+crcBytes)
+	if _, err := io.ReadFull(client, frame); err != nil {
+		t.Fatal(err)
+	}
+	p.config.Queue.Poll(make([]rdma.Completion, 1))
+	if got, v := parsePrefix(frame); v != nil || got.op != opSend {
+		t.Errorf("the responder sends %x", frame)
 	}
 }

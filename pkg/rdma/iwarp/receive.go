@@ -1,12 +1,37 @@
 package iwarp
 
 import (
-	"fmt"
+	"encoding/binary"
 	"syscall"
 
+	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+// PostReceive implements rdma.Connection.
+func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
+	if c.phase == phaseDetached {
+		return errDetached
+	}
+	if uint32(len(requests)) > c.receives.room() {
+		return errReceiveQueueFull
+	}
+	for i := range requests {
+		r := &requests[i]
+		region, err := c.resolve(r.Local, memory.LocalWrite)
+		if err != nil {
+			return postError("receive", r.ID, err)
+		}
+		*c.receives.at(c.receives.tail + uint32(i)) = receiveWork{
+			id: r.ID, region: region, local: r.Local.Address, length: r.Local.Length,
+		}
+	}
+	c.receives.tail += uint32(len(requests))
+	if c.phase == phaseEnded {
+		c.flushReceives(rdma.StatusFlushed)
+	}
+	return nil
+}
 
 const (
 	// stagingBytes is what one system call reads of a stream of small FPDUs.
@@ -27,6 +52,91 @@ const (
 	// lastWordsReads bounds the reading of what came before a reset.
 	lastWordsReads = 64
 )
+
+// stage is what a receiver expects next in the stream.
+type stage uint8
+
+const (
+	stageHeader stage = iota
+	stagePayload
+	stageTrailer
+)
+
+// receiver is the receiving half of a connection: a state machine that is fed
+// the stream in pieces of any size.
+type receiver struct {
+	stage  stage
+	have   int // bytes of the header, or of the trailer, that are here
+	need   int // bytes until the next step
+	left   int // bytes of the payload that are missing
+	prefix prefix
+	crc    uint32
+	// region and offset are where the payload goes; nil discards it.
+	region *memoryRegion
+	offset uint64
+	// large counts down the small FPDUs since the last one that was received
+	// directly.
+	large int
+
+	tagged       taggedMessage
+	untagged     untaggedMessage
+	sendSequence uint32 // MSN expected of the next Send
+	readSequence uint32 // MSN expected of the next Read Request
+
+	header  [maxHeaderBytes]byte
+	trailer [maxTrailer]byte
+}
+
+// taggedMessage is the Write or Read Response of which segments are missing.
+type taggedMessage struct {
+	open     bool
+	op       opcode
+	stag     uint32
+	offset   uint64 // TO expected of the next segment
+	received uint64 // bytes of it so far
+}
+
+// untaggedMessage is the Send of which segments are missing.
+type untaggedMessage struct {
+	open   bool
+	op     opcode
+	offset uint32 // MO expected of the next segment
+}
+
+func newReceiver(e established) receiver {
+	r := receiver{need: prefixBytes, sendSequence: 1, readSequence: 1}
+	if !e.initiator && e.rtr == rtrRead {
+		r.readSequence++
+	}
+	return r
+}
+
+// ahead is how much to read when the next FPDU's size is not known.
+func (r *receiver) ahead() int {
+	if r.large > 0 {
+		return aheadBytes
+	}
+	return stagingBytes
+}
+
+// atBoundary tells whether the stream may end here.
+func (r *receiver) atBoundary() bool {
+	return r.stage == stageHeader && r.have == 0 && !r.tagged.open && !r.untagged.open
+}
+
+// revokedViolation is what is wrong if the payload's memory was deregistered:
+// the peer's STag, or something of our own.
+func (r *receiver) revokedViolation() *violation {
+	if r.prefix.op == opWrite {
+		return violationWriteSTag
+	}
+	return violationRevoked
+}
+
+func (r *receiver) placed(n int) {
+	r.left -= n
+	r.offset += uint64(n)
+}
 
 // receive reads and processes what has arrived, until there is no more or the
 // turn is over. What is left keeps the socket readable.
@@ -89,15 +199,6 @@ func (c *connection) receiveDirect(staging []byte) (n, wanted int, err errno) {
 	return n, len(target) + len(staging), 0
 }
 
-// process consumes what was received, and ends the connection if it is wrong.
-func (c *connection) process(input []byte) {
-	v := c.consume(input)
-	c.queue.holds.release()
-	if v != nil {
-		c.fail(v)
-	}
-}
-
 func (c *connection) receiveFailed(err errno) {
 	switch err {
 	case syscall.EAGAIN, syscall.EINTR:
@@ -108,36 +209,342 @@ func (c *connection) receiveFailed(err errno) {
 	}
 }
 
-// endOfStream handles the peer's FIN, which is in order between messages.
-func (c *connection) endOfStream() {
-	if c.receiver.atBoundary() {
-		c.end(nil, rdma.StatusFlushed)
-		return
+// process consumes what was received, and ends the connection if it is wrong.
+func (c *connection) process(input []byte) {
+	v := c.consume(input)
+	c.queue.holds.release()
+	if v != nil {
+		c.fail(v)
 	}
-	c.end(status.Errorf(status.ConnectionReset, "connection to %v: stream ended inside a message", c.parameters.Remote), rdma.StatusFlushed)
 }
 
-// lose ends a connection that TCP has given up. What arrived before, maybe a
-// Terminate that says why, is still processed.
-func (c *connection) lose(cause errno) {
-	for range lastWordsReads {
-		n, _, err := c.receiveOnce()
-		if c.phase != phaseOpen {
-			return
+// consume processes all of input, which lies in memory that nobody else can
+// change. The connection may have ended when it returns.
+func (c *connection) consume(input []byte) *violation {
+	r := &c.receiver
+	for {
+		var v *violation
+		var whole bool
+		switch r.stage {
+		case stageHeader:
+			input, whole, v = c.consumeHeader(input)
+		case stagePayload:
+			input, whole, v = c.consumePayload(input)
+		case stageTrailer:
+			input, whole, v = c.consumeTrailer(input)
 		}
-		if n == 0 && err == 0 && cause == syscall.EPIPE {
-			// Linux reports a reset as EPIPE if the peer's FIN came before
-			// it: the peer has closed in order while this side was sending.
-			c.endOfStream()
-			return
+		if v != nil || !whole || c.phase == phaseEnded {
+			return v
 		}
-		if n == 0 && err != syscall.ECONNRESET {
+	}
+}
+
+func (c *connection) consumeHeader(input []byte) (rest []byte, whole bool, v *violation) {
+	r := &c.receiver
+	for {
+		n := copy(r.header[r.have:r.need], input)
+		r.have += n
+		input = input[n:]
+		if r.have < r.need {
+			return input, false, nil
+		}
+		if r.need != prefixBytes {
 			break
 		}
+		if r.prefix, v = parsePrefix(r.header[:]); v != nil {
+			return input, false, v
+		}
+		r.need = int(headerBytes[r.prefix.op])
 	}
-	code, outcome := status.ConnectionReset, rdma.StatusFlushed
-	if cause == syscall.ETIMEDOUT || cause == syscall.EHOSTUNREACH || cause == syscall.ENETUNREACH {
-		code, outcome = status.TimeOut, rdma.StatusRetryExceeded
+	r.left, r.region, r.stage = r.prefix.payload(), nil, stagePayload
+	if c.useCRC {
+		r.crc = updateCRC(0, r.header[:r.need])
 	}
-	c.end(status.Errorf(code, "connection to %v was lost: %w", c.parameters.Remote, fmt.Errorf("tcp: %w", cause)), outcome)
+	if r.left >= directBytes && !c.useCRC {
+		r.large = largeMemory
+	} else if r.large > 0 {
+		r.large--
+	}
+	return input, true, c.openSegment()
+}
+
+// openSegment checks a segment whose header is complete, before a byte of its
+// payload is placed, and finds out where the payload goes.
+func (c *connection) openSegment() *violation {
+	r := &c.receiver
+	switch op := r.prefix.op; op {
+	case opWrite, opReadResponse:
+		h := parseTagged(r.prefix, r.header[:])
+		if r.tagged.open && r.tagged.op != op {
+			return violationOpcode
+		}
+		if op == opWrite {
+			return c.openWrite(h)
+		}
+		return c.openReadResponse(h)
+	case opReadRequest:
+		return c.openReadRequest()
+	case opTerminate:
+		if parseUntagged(r.prefix, r.header[:]).queue != queueTerminate {
+			return violationQueue
+		}
+		return nil
+	default:
+		return c.openSend(parseUntagged(r.prefix, r.header[:]))
+	}
+}
+
+func (c *connection) openWrite(h taggedHeader) *violation {
+	r := &c.receiver
+	if r.tagged.open {
+		if h.stag != r.tagged.stag {
+			return violationWriteSTag
+		}
+		if h.offset != r.tagged.offset {
+			return violationWriteBounds
+		}
+	}
+	// A Write without bytes names no memory (RFC 5041 section 5.2).
+	if r.left > 0 {
+		region, v := c.checkWrite(h)
+		if v != nil {
+			return v
+		}
+		r.region, r.offset = region, h.offset
+	}
+	r.tagged = taggedMessage{open: true, op: h.op, stag: h.stag, offset: h.offset + uint64(r.left)}
+	return nil
+}
+
+// checkWrite finds the memory that a Write of the peer goes to.
+func (c *connection) checkWrite(h taggedHeader) (*memoryRegion, *violation) {
+	length := uint64(c.receiver.left)
+	region := c.queue.device.table.lookup(h.stag)
+	switch {
+	case region == nil:
+		return nil, violationWriteSTag
+	case region.domain != c.domain:
+		return nil, violationWriteStream
+	case !region.access.Has(memory.RemoteWrite):
+		return nil, violationWriteRights
+	case h.offset+length < h.offset:
+		return nil, violationWriteWrap
+	case !region.contains(h.offset, length):
+		return nil, violationWriteBounds
+	}
+	return region, nil
+}
+
+// openReadResponse accepts only what continues the answer to the oldest Read.
+func (c *connection) openReadResponse(h taggedHeader) *violation {
+	r := &c.receiver
+	read := c.reads.oldest()
+	if read == nil {
+		return violationNoReadPending
+	}
+	if h.stag != read.stag {
+		return violationResponseSTag
+	}
+	if !r.tagged.open {
+		r.tagged = taggedMessage{open: true, op: h.op, stag: h.stag}
+	}
+	w := c.sends.at(read.work)
+	received := r.tagged.received + uint64(r.left)
+	if h.offset != r.tagged.offset || received > uint64(w.length) || h.last != (received == uint64(w.length)) {
+		return violationResponseBounds
+	}
+	r.region, r.offset = w.region, w.local+h.offset
+	r.tagged.offset, r.tagged.received = received, received
+	return nil
+}
+
+func (c *connection) openSend(h untaggedHeader) *violation {
+	r := &c.receiver
+	switch {
+	case h.queue != queueSend:
+		return violationQueue
+	case h.op.invalidates() && c.queue.device.table.lookup(h.invalidate) == nil:
+		return violationInvalidSTag
+	case h.op.invalidates():
+		// Registered memory is its owner's to deregister, not the peer's.
+		return violationInvalidate
+	case r.untagged.open && h.op != r.untagged.op:
+		return violationOpcode
+	case h.sequence != r.sendSequence:
+		return violationSequence
+	case h.offset != r.untagged.offset:
+		return violationOffset
+	case c.receives.head == c.receives.tail:
+		return violationNoReceive
+	}
+	w := c.receives.at(c.receives.head)
+	if uint64(h.offset)+uint64(r.left) > uint64(w.length) {
+		return violationTooLong
+	}
+	r.region, r.offset = w.region, w.local+uint64(h.offset)
+	r.untagged = untaggedMessage{open: true, op: h.op, offset: h.offset + uint32(r.left)}
+	return nil
+}
+
+func (c *connection) openReadRequest() *violation {
+	r := &c.receiver
+	h := parseUntagged(r.prefix, r.header[:])
+	switch {
+	case r.left != 0 || !h.last:
+		return violationLength
+	case h.queue != queueReadRequest:
+		return violationQueue
+	case h.sequence != r.readSequence:
+		return violationSequence
+	case h.offset != 0:
+		return violationOffset
+	case c.responder.full():
+		return violationReadCount
+	}
+	_, v := c.checkRead(parseReadRequest(r.header[:]))
+	return v
+}
+
+// checkRead finds the memory that a Read of the peer asks for.
+func (c *connection) checkRead(request readRequest) (*memoryRegion, *violation) {
+	if request.length == 0 {
+		return nil, nil
+	}
+	length := uint64(request.length)
+	region := c.queue.device.table.lookup(request.sourceSTag)
+	switch {
+	case region == nil:
+		return nil, violationReadSTag
+	case region.domain != c.domain:
+		return nil, violationReadStream
+	case !region.access.Has(memory.RemoteRead):
+		return nil, violationReadRights
+	case request.sourceOffset+length < request.sourceOffset:
+		return nil, violationReadWrap
+	case !region.contains(request.sourceOffset, length):
+		return nil, violationReadBounds
+	}
+	return region, nil
+}
+
+func (c *connection) consumePayload(input []byte) (rest []byte, whole bool, v *violation) {
+	r := &c.receiver
+	n := min(r.left, len(input))
+	if n > 0 && r.region != nil {
+		if v := c.place(input[:n]); v != nil {
+			return input, false, v
+		}
+	}
+	if c.useCRC {
+		r.crc = updateCRC(r.crc, input[:n])
+	}
+	r.placed(n)
+	if r.left > 0 {
+		return input[n:], false, nil
+	}
+	r.have, r.need, r.stage = 0, padLength(r.prefix.ulpdu)+crcBytes, stageTrailer
+	return input[n:], true, nil
+}
+
+// place copies received bytes to where they belong.
+func (c *connection) place(input []byte) *violation {
+	r := &c.receiver
+	if !c.queue.holds.hold(r.region) {
+		return r.revokedViolation()
+	}
+	if !r.region.copyIn(r.offset, input) {
+		return violationFault
+	}
+	return nil
+}
+
+func (c *connection) consumeTrailer(input []byte) (rest []byte, whole bool, v *violation) {
+	r := &c.receiver
+	n := copy(r.trailer[r.have:r.need], input)
+	r.have += n
+	input = input[n:]
+	if r.have < r.need {
+		return input, false, nil
+	}
+	if c.useCRC {
+		pad := r.need - crcBytes
+		if updateCRC(r.crc, r.trailer[:pad]) != binary.LittleEndian.Uint32(r.trailer[pad:]) {
+			return input, false, violationCRC
+		}
+	}
+	if v := c.closeSegment(); v != nil {
+		return input, false, v
+	}
+	r.have, r.need, r.stage = 0, prefixBytes, stageHeader
+	return input, true, nil
+}
+
+// closeSegment acts on a segment that has arrived as a whole, its CRC
+// included. Only now does anything become visible as done.
+func (c *connection) closeSegment() *violation {
+	r := &c.receiver
+	if c.transmitter.held {
+		c.transmitter.held = false
+		c.queue.list(c)
+	}
+	switch op := r.prefix.op; {
+	case op == opTerminate:
+		c.terminated(parseTerminate(r.header[:]))
+	case op == opReadRequest:
+		return c.finishReadRequest()
+	case !r.prefix.last:
+	case op == opWrite:
+		r.tagged = taggedMessage{}
+	case op == opReadResponse:
+		c.finishRead()
+	default:
+		c.finishSend()
+	}
+	return nil
+}
+
+func (c *connection) finishSend() {
+	r := &c.receiver
+	w := c.receives.at(c.receives.head)
+	length := r.untagged.offset
+	r.untagged = untaggedMessage{}
+	r.sendSequence++
+	c.completeReceive(w, length, rdma.StatusSuccess)
+}
+
+// completeReceive takes the receive at the head off the receive queue.
+func (c *connection) completeReceive(w *receiveWork, length uint32, outcome rdma.CompletionStatus) {
+	c.receives.head++
+	w.region = nil
+	c.queue.completions.push(completionEntry{
+		completion: rdma.Completion{ID: w.id, Context: c.context, Length: length, Opcode: rdma.OpReceive, Status: outcome},
+		connection: c, slots: 1,
+	})
+}
+
+func (c *connection) finishRead() {
+	read := c.reads.oldest()
+	c.sends.at(read.work).done = true
+	c.reads.finish()
+	c.receiver.tagged = taggedMessage{}
+	c.retire()
+}
+
+func (c *connection) finishReadRequest() *violation {
+	r := &c.receiver
+	request := parseReadRequest(r.header[:])
+	// Checked a second time: with the trailer outstanding, the memory may
+	// have been deregistered in between.
+	region, v := c.checkRead(request)
+	if v != nil {
+		return v
+	}
+	r.readSequence++
+	*c.responder.at(c.responder.tail) = readResponse{
+		region: region, source: request.sourceOffset,
+		sink: request.sinkOffset, stag: request.sinkSTag, length: request.length,
+	}
+	c.responder.tail++
+	c.queue.list(c)
+	return nil
 }

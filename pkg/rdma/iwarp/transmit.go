@@ -5,7 +5,17 @@ import (
 	"syscall"
 
 	"github.com/zc-relay/zc-relay/internal/prefetch"
+	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Errors that callers may meet often are made once.
+var (
+	errSendQueueFull    = status.Errorf(status.Full, "send queue is full")
+	errReceiveQueueFull = status.Errorf(status.Full, "receive queue is full")
+	errReadDepth        = status.Errorf(status.Again, "as many Reads are outstanding as the peer takes")
+	errDetached         = status.Errorf(status.NotConnected, "connection has ended and its last completion was collected")
 )
 
 const (
@@ -54,6 +64,86 @@ func (t *transmitter) measure(s socket) {
 		t.maxULPDU = maxULPDUFor(n)
 	} else if t.maxULPDU == 0 {
 		t.maxULPDU = minULPDU
+	}
+}
+
+// PostSend implements rdma.Connection.
+func (c *connection) PostSend(requests []rdma.SendRequest) error {
+	if c.phase == phaseDetached {
+		return errDetached
+	}
+	if uint32(len(requests)) > c.sends.room() {
+		return errSendQueueFull
+	}
+	var reads uint32
+	for i := range requests {
+		w := c.sends.at(c.sends.tail + uint32(i))
+		if err := c.prepare(w, &requests[i]); err != nil {
+			return err
+		}
+		w.chained = i < len(requests)-1
+		if w.opcode == rdma.OpRead {
+			reads++
+		}
+	}
+	if reads > 0 && c.phase == phaseOpen && c.reads.posted+reads > c.reads.limit {
+		return errReadDepth
+	}
+	c.reads.posted += reads
+	c.sends.tail += uint32(len(requests))
+	if c.phase == phaseEnded {
+		c.flushSends(rdma.StatusFlushed)
+		return nil
+	}
+	c.queue.list(c)
+	return nil
+}
+
+// prepare checks a request and turns it into work.
+func (c *connection) prepare(w *sendWork, r *rdma.SendRequest) error {
+	var rights memory.Access
+	switch r.Opcode {
+	case rdma.OpSend, rdma.OpWrite:
+	case rdma.OpRead:
+		rights = memory.LocalWrite
+	default:
+		return status.Errorf(status.InvalidValue, "post request %#x: opcode %q cannot be posted for sending", r.ID, r.Opcode)
+	}
+	if r.Local.Length > maxMessageSize {
+		return status.Errorf(status.TooBig, "post %v %#x: message of %d bytes exceeds %d", r.Opcode, r.ID, r.Local.Length, uint32(maxMessageSize))
+	}
+	if r.RemoteAddress+uint64(r.Local.Length) < r.RemoteAddress {
+		return status.Errorf(status.InvalidValue, "post %v %#x: %d bytes at remote address %#x wrap", r.Opcode, r.ID, r.Local.Length, r.RemoteAddress)
+	}
+	region, err := c.resolve(r.Local, rights)
+	if err != nil {
+		return postError(r.Opcode.String(), r.ID, err)
+	}
+	*w = sendWork{
+		id: r.ID, region: region, local: r.Local.Address, remote: r.RemoteAddress,
+		length: r.Local.Length, stag: r.RemoteKey, opcode: r.Opcode, silent: r.Silent,
+	}
+	return nil
+}
+
+// resolve finds the memory of a segment. After the end of the connection it is
+// not needed, and may be gone.
+func (c *connection) resolve(local rdma.Segment, rights memory.Access) (*memoryRegion, error) {
+	if c.phase != phaseOpen {
+		return nil, nil
+	}
+	return c.domain.resolve(local, rights)
+}
+
+func postError(operation string, id uint64, err error) error {
+	return status.Errorf(status.CodeOf(err), "post %s %#x: %w", operation, id, err)
+}
+
+// Flush implements rdma.Connection.
+func (c *connection) Flush() {
+	c.adopt()
+	if c.phase == phaseOpen {
+		c.transmit()
 	}
 }
 
@@ -110,6 +200,68 @@ func (c *connection) compose() *violation {
 		}
 	}
 	return nil
+}
+
+// outgoing is the message that is being turned into FPDUs.
+type outgoing struct {
+	open   bool
+	op     opcode
+	region *memoryRegion
+	source uint64 // offset in region of the next byte
+	left   uint32 // bytes that no FPDU has yet
+	stag   uint32 // of a tagged message
+	// offset is the tagged offset, or the message offset, of the next byte.
+	offset   uint64
+	sequence uint32 // of an untagged message
+}
+
+// nextMessage begins the next message: a posted request, or the response to a
+// Read of the peer. They take turns, but nothing comes between requests that
+// were posted together.
+func (c *connection) nextMessage() bool {
+	t := &c.transmitter
+	work, response := c.sends.pending(), c.responder.pending()
+	switch {
+	case work && (t.inChain || !response || !t.responseTurn):
+		c.openWork()
+	case response:
+		c.openResponse()
+	default:
+		return false
+	}
+	return true
+}
+
+func (c *connection) openWork() {
+	t := &c.transmitter
+	w := c.sends.at(c.sends.next)
+	m := &t.message
+	*m = outgoing{open: true, region: w.region, source: w.local, left: w.length}
+	switch w.opcode {
+	case rdma.OpSend:
+		m.op, m.sequence = opSend, t.sendSequence
+		t.sendSequence++
+	case rdma.OpWrite:
+		m.op, m.stag, m.offset = opWrite, w.stag, w.remote
+	case rdma.OpRead:
+		m.op = opReadRequest
+	}
+	t.inChain, t.responseTurn = w.chained, !w.chained
+	t.fromQueue = true
+}
+
+func (c *connection) openResponse() {
+	t := &c.transmitter
+	r := c.responder.at(c.responder.head)
+	t.message = outgoing{
+		open: true, op: opReadResponse, region: r.region, source: r.source,
+		left: r.length, stag: r.stag, offset: r.sink,
+	}
+	// The peer may ask again only when it has this response, so the slot is
+	// free already.
+	r.region = nil
+	c.responder.head++
+	t.responseTurn, t.fromQueue = false, false
 }
 
 func (c *connection) addReadRequest() {
@@ -197,6 +349,24 @@ func (c *connection) addFPDU(payload int, source []byte) {
 		crc = updateCRC(updateCRC(updateCRC(0, header), source), trailer)
 	}
 	b.addFrame(binary.LittleEndian.AppendUint32(trailer, crc))
+}
+
+// appendHeader writes the header of the next segment, which carries payload
+// bytes, and moves on.
+func (m *outgoing) appendHeader(frame []byte, payload int) []byte {
+	last := m.left == uint32(payload)
+	if m.op.tagged() {
+		frame = taggedHeader{op: m.op, last: last, stag: m.stag, offset: m.offset}.append(frame, payload)
+	} else {
+		frame = untaggedHeader{
+			op: m.op, last: last, queue: queueSend, sequence: m.sequence, offset: uint32(m.offset),
+		}.append(frame, payload)
+	}
+	m.offset += uint64(payload)
+	m.source += uint64(payload)
+	m.left -= uint32(payload)
+	m.open = !last
+	return frame
 }
 
 // sendBatch gives the batch to the socket and returns how many bytes were

@@ -1,0 +1,280 @@
+package iwarp
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Listen implements rdma.Device.
+func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
+	if err := d.use("listen"); err != nil {
+		return nil, err
+	}
+	config := net.ListenConfig{KeepAlive: -1, Control: d.options.control}
+	config.SetMultipathTCP(false) // its sockets lack options that are needed here
+	tcp, err := config.Listen(ctx, "tcp", address.String())
+	if err != nil {
+		d.uses.release()
+		return nil, status.Errorf(listenCode(err), "listen for iwarp on %v: %w", address, err)
+	}
+	l := &listener{device: d, listener: tcp.(*net.TCPListener)}
+	l.pending.limit = d.options.MaxPendingHandshakes
+	l.requests = make(chan *request, l.pending.limit)
+	l.ctx, l.stop = context.WithCancel(context.Background())
+	l.tasks.Add(1)
+	go l.acceptClients()
+	return l, nil
+}
+
+// listenCode is the code under which a failed listen is reported.
+func listenCode(err error) status.Code {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return status.AlreadyExist
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return status.NotFound
+	}
+	return status.CodeOf(err)
+}
+
+// listener implements rdma.Listener.
+type listener struct {
+	device   *device
+	listener *net.TCPListener
+	requests chan *request
+	ctx      context.Context
+	stop     context.CancelFunc
+	closed   atomic.Bool
+	tasks    sync.WaitGroup
+	pending  pendingClients
+}
+
+// Address implements rdma.Listener.
+func (l *listener) Address() netip.AddrPort { return addressOf(l.listener.Addr()) }
+
+func (l *listener) acceptClients() {
+	defer l.tasks.Done()
+	for {
+		conn, err := l.listener.AcceptTCP()
+		if err == nil {
+			l.pending.add(conn)
+			l.tasks.Add(1)
+			go l.serve(conn)
+			continue
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		l.device.options.Logger.Warn("cannot accept iwarp clients", zap.Error(err))
+		select {
+		case <-time.After(acceptPause):
+		case <-l.ctx.Done():
+		}
+	}
+}
+
+// acceptPause is how long accepting rests when the process or the machine is
+// out of something.
+const acceptPause = 10 * time.Millisecond
+
+// serve reads a client's request and hands it to Accept.
+func (l *listener) serve(conn *net.TCPConn) {
+	defer l.tasks.Done()
+	frame, err := l.readRequest(conn)
+	if l.pending.remove(conn) && err == nil {
+		select {
+		case l.requests <- &request{device: l.device, conn: conn, frame: frame}:
+			return
+		default:
+			err = status.Errorf(status.Full, "%d requests wait to be accepted", cap(l.requests))
+		}
+	}
+	_ = conn.Close()
+	l.device.options.Logger.Info("iwarp client dropped", zap.Stringer("remote", conn.RemoteAddr()), zap.Error(err))
+}
+
+func (l *listener) readRequest(conn *net.TCPConn) (mpaFrame, error) {
+	ctx, cancel := context.WithTimeout(l.ctx, l.device.options.HandshakeTimeout)
+	defer cancel()
+	h := newHandshake(ctx, conn)
+	defer h.release()
+	frame, err := h.readMPA(mpaRequestKey)
+	if err != nil {
+		return frame, err
+	}
+	if err := checkRequest(&frame); err != nil {
+		reject := newReject(&frame, nil)
+		_ = h.write(reject.append(nil, mpaReplyKey))
+		return frame, err
+	}
+	return frame, nil
+}
+
+// pendingClients are accepted TCP connections that have not sent a complete
+// request. Beyond the limit the oldest is cut off: an honest client sends at
+// once, so it is the most likely stray, and strays cannot lock others out.
+type pendingClients struct {
+	limit int
+
+	mu    sync.Mutex
+	conns []*net.TCPConn
+}
+
+func (p *pendingClients) add(conn *net.TCPConn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.conns) == p.limit {
+		_ = p.conns[0].Close() // ends the wait of its goroutine
+		p.conns = slices.Delete(p.conns, 0, 1)
+	}
+	p.conns = append(p.conns, conn)
+}
+
+// remove reports whether the connection had not been cut off.
+func (p *pendingClients) remove(conn *net.TCPConn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.Index(p.conns, conn)
+	if i < 0 {
+		return false
+	}
+	p.conns = slices.Delete(p.conns, i, i+1)
+	return true
+}
+
+// Accept implements rdma.Listener.
+func (l *listener) Accept(ctx context.Context) (rdma.Request, error) {
+	if l.ctx.Err() != nil {
+		return nil, errListenerClosed
+	}
+	select {
+	case r := <-l.requests:
+		return r, nil
+	case <-l.ctx.Done():
+		return nil, errListenerClosed
+	case <-ctx.Done():
+		return nil, status.Errorf(status.CodeOf(ctx.Err()), "accept iwarp connection: %w", ctx.Err())
+	}
+}
+
+var errListenerClosed = status.Errorf(status.Shutdown, "iwarp listener is closed")
+
+// Close implements rdma.Listener.
+func (l *listener) Close() error {
+	if l.closed.Swap(true) {
+		return nil
+	}
+	l.stop()
+	err := l.listener.Close()
+	l.tasks.Wait()
+	for {
+		select {
+		case r := <-l.requests:
+			_ = r.Reject(nil)
+		default:
+			l.device.uses.release()
+			return err
+		}
+	}
+}
+
+// request implements rdma.Request.
+type request struct {
+	device   *device
+	conn     *net.TCPConn
+	frame    mpaFrame
+	answered atomic.Bool
+}
+
+// PrivateData implements rdma.Request.
+func (r *request) PrivateData() []byte { return r.frame.privateData }
+
+// Remote implements rdma.Request.
+func (r *request) Remote() netip.AddrPort { return addressOf(r.conn.RemoteAddr()) }
+
+var errAnswered = status.Errorf(status.BadState, "connection request has been answered already")
+
+// Accept implements rdma.Request. If the peer announced a ready-to-receive
+// frame, Accept waits for it, for no longer than the handshake timeout. If it
+// fails, the peer finds the connection closed.
+func (r *request) Accept(ctx context.Context, config rdma.ConnectionConfig) (rdma.Connection, error) {
+	if r.answered.Swap(true) {
+		return nil, errAnswered
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.device.options.HandshakeTimeout)
+	defer cancel()
+	c, err := newConnection(r.device, &config)
+	if err == nil {
+		if err = r.accept(ctx, &config, c); err == nil {
+			return c, nil
+		}
+		c.abandon()
+	}
+	_ = r.conn.Close()
+	return nil, status.Errorf(status.CodeOf(err), "accept iwarp connection from %v: %w", r.Remote(), err)
+}
+
+func (r *request) accept(ctx context.Context, config *rdma.ConnectionConfig, c *connection) error {
+	if err := r.device.options.apply(r.conn); err != nil {
+		return err
+	}
+	e, err := r.respond(ctx, config)
+	if err != nil {
+		return err
+	}
+	if e.socket, err = takeSocket(r.conn); err != nil {
+		return err
+	}
+	return c.establish(e)
+}
+
+// respond performs the accepting side of the handshake.
+func (r *request) respond(ctx context.Context, config *rdma.ConnectionConfig) (established, error) {
+	h := newHandshake(ctx, r.conn)
+	defer h.release()
+	reply, a := newReply(&r.frame, r.device.options.CRC,
+		wireDepth(config.InboundReads), wireDepth(config.OutboundReads), config.PrivateData)
+	if err := h.write(reply.append(nil, mpaReplyKey)); err != nil {
+		return established{}, err
+	}
+	if a.rtr != rtrNone {
+		if err := h.awaitOpening(a); err != nil {
+			return established{}, err
+		}
+	}
+	return established{
+		useCRC: a.useCRC, rtr: a.rtr, parameters: newParameters(r.conn, r.frame.privateData, a, config),
+	}, nil
+}
+
+// rejectTimeout bounds the writing of a refusal, which fits any socket buffer.
+const rejectTimeout = time.Second
+
+// Reject implements rdma.Request.
+func (r *request) Reject(reason []byte) error {
+	if err := checkPrivateData(len(reason), rdma.MaxPrivateData); err != nil {
+		return err
+	}
+	if r.answered.Swap(true) {
+		return errAnswered
+	}
+	defer r.conn.Close()
+	reject := newReject(&r.frame, reason)
+	_ = r.conn.SetWriteDeadline(time.Now().Add(rejectTimeout))
+	if _, err := r.conn.Write(reject.append(nil, mpaReplyKey)); err != nil {
+		return status.Errorf(status.CodeOf(err), "reject iwarp connection from %v: %w", r.Remote(), err)
+	}
+	return nil
+}
