@@ -26,36 +26,33 @@ const (
 // batch is a run of whole FPDUs that is being sent. It is composed when it is
 // empty, and then sent to its last byte before the next is composed.
 type batch struct {
-	gather  gather
-	used    int  // bytes of scratch
-	joined  bool // the last piece is scratch, so that more of it can extend it
-	stable  []byte
-	copied  int // bytes of stable
-	regions [maxBatchRegions]*memoryRegion
-	count   int // of regions
+	gather      gather
+	used        int  // bytes of scratch
+	joined      bool // the last piece is scratch, so that more of it can extend it
+	stable      []byte
+	copied      int // bytes of stable
+	regions     [maxBatchRegions]*memoryRegion
+	regionCount int // of regions
 	// workEnd is how far the send queue will have been sent with this batch.
 	workEnd uint32
 	// torn: a part of the batch was sent, so that it cannot be dropped.
-	torn    bool
-	scratch [scratchBytes]byte
+	partlySent bool
+	scratch    [scratchBytes]byte
 }
 
 func (b *batch) empty() bool { return b.gather.bytes == 0 }
 
 func (b *batch) reset() {
 	b.gather.reset()
-	b.used, b.joined, b.copied, b.torn = 0, false, 0, false
-	clear(b.regions[:b.count])
-	b.count = 0
+	b.used, b.joined, b.copied, b.partlySent = 0, false, 0, false
+	clear(b.regions[:b.regionCount])
+	b.regionCount = 0
 }
 
 // hasRoom tells whether one more FPDU fits in any case.
 func (b *batch) hasRoom() bool {
 	return b.gather.count <= maxVectors-3 && b.used <= scratchBytes-maxFrameBytes
 }
-
-// takes tells whether a payload is to be added.
-func (b *batch) takes(payload int) bool { return b.gather.bytes < batchBytes || payload <= smallBytes }
 
 // frame is empty scratch to append to.
 func (b *batch) frame() []byte { return b.scratch[b.used:b.used] }
@@ -80,22 +77,22 @@ func (b *batch) addPayload(payload []byte) {
 // addRegion notes that the batch refers to the region's memory. False means
 // that it refers to too many already.
 func (b *batch) addRegion(r *memoryRegion) bool {
-	for i := range b.count {
+	for i := range b.regionCount {
 		if b.regions[i] == r {
 			return true
 		}
 	}
-	if b.count == maxBatchRegions {
+	if b.regionCount == maxBatchRegions {
 		return false
 	}
-	b.regions[b.count] = r
-	b.count++
+	b.regions[b.regionCount] = r
+	b.regionCount++
 	return true
 }
 
 // acquireRegions begins the use of all memory that the batch refers to.
 func (b *batch) acquireRegions() bool {
-	for i := range b.count {
+	for i := range b.regionCount {
 		if !b.regions[i].uses.acquire() {
 			b.releaseRegions(i)
 			return false

@@ -11,9 +11,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// pollAlone polls one side on a thread of its own until the returned function
+// pollInBackground polls one side on a thread of its own until the returned function
 // is called. each handles completions.
-func (s *side) pollAlone(b *testing.B, each func(*rdma.Completion)) (stop func()) {
+func (s *side) pollInBackground(b *testing.B, each func(*rdma.Completion)) (stop func()) {
 	var stopped atomic.Bool
 	done := make(chan struct{})
 	go func() {
@@ -44,7 +44,7 @@ func (s *side) collect(b *testing.B, n int) {
 		if s.progress(b) == 0 {
 			runtime.Gosched()
 		}
-		if s.gone {
+		if s.disconnected {
 			b.Fatalf("connection ended: %v", s.conn.Err())
 		}
 	}
@@ -63,7 +63,7 @@ func benchmarkBandwidth(b *testing.B, opcode rdma.Opcode) {
 		for _, size := range benchmarkSizes {
 			b.Run(fmt.Sprintf("%dKiB/crc=%t", size>>10, crc), func(b *testing.B) {
 				l := newLink(b, crc)
-				stop := l.y.pollAlone(b, func(*rdma.Completion) {})
+				stop := l.y.pollInBackground(b, func(*rdma.Completion) {})
 				request := [1]rdma.SendRequest{{
 					Opcode: opcode, Local: l.x.segment(0, size),
 					RemoteAddress: l.y.memory.Base(), RemoteKey: l.y.memory.RemoteKey(),
@@ -96,7 +96,7 @@ func BenchmarkSendRoundTrip(b *testing.B) {
 	reply := [1]rdma.SendRequest{{Opcode: rdma.OpSend, Local: l.y.segment(0, 64)}}
 	receipt := [1]rdma.ReceiveRequest{{Local: l.y.segment(0, 64)}}
 	l.y.receive(b, 1, 64)
-	stop := l.y.pollAlone(b, func(c *rdma.Completion) {
+	stop := l.y.pollInBackground(b, func(c *rdma.Completion) {
 		if c.Opcode == rdma.OpReceive && c.Status == rdma.StatusSuccess {
 			_ = l.y.conn.PostReceive(receipt[:])
 			_ = l.y.conn.PostSend(reply[:])
@@ -128,7 +128,7 @@ func benchmarkMessages(b *testing.B, size int) {
 	credit := [1]rdma.SendRequest{{Opcode: rdma.OpSend, Local: l.y.segment(0, 64)}}
 	receipt := [1]rdma.ReceiveRequest{{Local: l.y.segment(0, 64)}}
 	taken := 0
-	stop := l.y.pollAlone(b, func(c *rdma.Completion) {
+	stop := l.y.pollInBackground(b, func(c *rdma.Completion) {
 		if c.Opcode != rdma.OpReceive || c.Status != rdma.StatusSuccess {
 			return
 		}
@@ -197,7 +197,7 @@ func (s *sender) poll(b *testing.B) {
 func BenchmarkIdlePoll(b *testing.B) {
 	for _, count := range []int{1, 2, 3, 8, 128, 256} {
 		b.Run(fmt.Sprintf("connections=%d", count), func(b *testing.B) {
-			q := newCrowd(b, count)
+			q := newIdleConnections(b, count)
 			var completions [8]rdma.Completion
 			b.ReportAllocs()
 			for b.Loop() {
@@ -234,8 +234,8 @@ func BenchmarkCostPerMessage(b *testing.B) {
 	}
 }
 
-// newCrowd makes a queue with that many idle connections.
-func newCrowd(t testing.TB, count int) rdma.CompletionQueue {
+// newIdleConnections makes a queue with that many idle connections.
+func newIdleConnections(t testing.TB, count int) rdma.CompletionQueue {
 	t.Helper()
 	x, y := newSide(t, false), newSide(t, false)
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
@@ -267,13 +267,13 @@ func newCrowd(t testing.TB, count int) rdma.CompletionQueue {
 			t.Fatal(err)
 		}
 	}
-	t.Cleanup(func() { disperse(x, y, conns) })
+	t.Cleanup(func() { closeIdleConnections(x, y, conns) })
 	x.queue.Poll(nil)
 	return x.queue
 }
 
-// disperse closes all connections and waits for their ends on both sides.
-func disperse(x, y *side, conns []rdma.Connection) {
+// closeIdleConnections closes all connections and waits for their ends on both sides.
+func closeIdleConnections(x, y *side, conns []rdma.Connection) {
 	for _, c := range conns {
 		c.Close()
 	}
@@ -285,7 +285,7 @@ func disperse(x, y *side, conns []rdma.Connection) {
 	}
 }
 
-func TestTheDataPathDoesNotAllocate(t *testing.T) {
+func TestDataPathDoesNotAllocate(t *testing.T) {
 	for name, crc := range map[string]bool{"plain": false, "CRC": true} {
 		for _, size := range []int{64, 4096, 128 << 10} {
 			l := newLink(t, crc)

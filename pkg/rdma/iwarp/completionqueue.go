@@ -18,18 +18,18 @@ type completionQueue struct {
 	active      []*connection // those that are open
 	slots       []*connection // by their number at the poller
 	ended       []*connection // OpDisconnected not yet collected
-	// waiting are connections with something to transmit; spare is the list
+	// scheduled are connections with something to transmit; spare is the list
 	// that it takes turns with.
-	waiting []*connection
-	spare   []*connection
-	staging []byte
-	holds   holds
-	company company
+	scheduled []*connection
+	spare     []*connection
+	staging   []byte
+	regions   acquiredRegions
+	fairness  fairness
 
-	// alarm says that another thread has something for this one: connections
+	// notified says that another thread has something for this one: connections
 	// in the inbox, or aborted ones.
-	alarm atomic.Bool
-	inbox struct {
+	notified atomic.Bool
+	inbox    struct {
 		sync.Mutex
 		connections []*connection
 		closed      bool
@@ -54,66 +54,61 @@ func (q *completionQueue) Poll(completions []rdma.Completion) int {
 	if len(completions) == 0 || q.completions.len() < len(completions) {
 		q.progress()
 	}
-	return q.collect(completions)
+	n := q.completions.collect(completions)
+	// OpDisconnected comes after all other completions.
+	for n < len(completions) && len(q.ended) > 0 {
+		completions[n] = q.detach()
+		n++
+	}
+	return n
 }
 
 // progress drives all connections once.
 func (q *completionQueue) progress() {
-	q.giveWay()
-	if q.alarm.Load() {
-		q.answer()
+	if q.fairness.yieldDue() {
+		progress.Yield()
 	}
-	q.transmitWaiting()
-	if len(q.active) > 0 {
-		q.pollReady()
-		q.transmitWaiting() // answers to Reads that have just arrived
+	if q.notified.Load() {
+		q.handleNotification()
 	}
-}
-
-// pollReady lets the kernel say which sockets have something to do. Looking at
-// its list costs about half of what one socket does that is read in vain, so
-// there is no number of connections for which trying them would be cheaper.
-func (q *completionQueue) pollReady() {
+	q.transmitScheduled()
+	if len(q.active) == 0 {
+		return
+	}
+	// The kernel says which sockets have something to do. Looking at its list
+	// costs about half of what one socket does that is read in vain, so there is
+	// no number of connections for which trying them would be cheaper.
 	events := q.poller.ready(len(q.active) + 1)
 	for i := range events {
 		e := &events[i]
 		if e.Fd == wakeSlot {
-			q.poller.silence()
+			q.poller.clearWake()
 			continue
 		}
 		c := q.slots[e.Fd]
 		if c != nil && writable(e) && c.transmitter.blocked {
-			q.unblock(c)
+			q.setBlocked(c, false)
 			c.Flush()
 		}
 		if c != nil && readable(e) && c.phase == phaseOpen {
 			c.receive()
 		}
 	}
+	q.transmitScheduled() // answers to Reads that have just arrived
 }
 
-func (q *completionQueue) transmitWaiting() {
-	if len(q.waiting) == 0 {
+func (q *completionQueue) transmitScheduled() {
+	if len(q.scheduled) == 0 {
 		return
 	}
-	list := q.waiting
-	q.waiting = q.spare[:0]
+	list := q.scheduled
+	q.scheduled = q.spare[:0]
 	for i, c := range list {
 		list[i] = nil
-		c.listed = false
+		c.scheduled = false
 		c.Flush()
 	}
 	q.spare = list[:0]
-}
-
-// collect hands out completions, and OpDisconnected after all others.
-func (q *completionQueue) collect(completions []rdma.Completion) int {
-	n := q.completions.collect(completions)
-	for n < len(completions) && len(q.ended) > 0 {
-		completions[n] = q.detach()
-		n++
-	}
-	return n
 }
 
 // detach lets go of the connection that ended last.
@@ -138,13 +133,13 @@ func (q *completionQueue) Descriptor() int { return q.poller.descriptor }
 // Arm implements progress.Waiter. Nothing has to be announced: the descriptor
 // is readable whenever a socket is, or the wake-up descriptor.
 func (q *completionQueue) Arm() bool {
-	if q.completions.len() > 0 || len(q.ended) > 0 || len(q.waiting) > 0 || q.alarm.Load() {
+	if q.completions.len() > 0 || len(q.ended) > 0 || len(q.scheduled) > 0 || q.notified.Load() {
 		return false
 	}
 	events := q.poller.ready(1)
 	if len(events) == 1 && events[0].Fd == wakeSlot {
 		// Maybe the late half of a wake-up that Poll has already answered.
-		q.poller.silence()
+		q.poller.clearWake()
 	}
 	return len(events) == 0
 }
@@ -154,7 +149,7 @@ func (q *completionQueue) Disarm() {}
 
 // Drain implements progress.Waiter. What made the descriptor readable is
 // consumed by Poll, but for a wake-up that was answered already.
-func (q *completionQueue) Drain() { q.poller.silence() }
+func (q *completionQueue) Drain() { q.poller.clearWake() }
 
 // attach gives an established connection to the queue's thread. Any goroutine
 // may call it.
@@ -167,37 +162,37 @@ func (q *completionQueue) attach(c *connection) error {
 	}
 	q.attached.Add(1)
 	q.inbox.connections = append(q.inbox.connections, c)
-	q.wakeUp()
+	q.notifyLocked()
 	return nil
 }
 
-// alert is wakeUp for a connection, which may outlive its queue: the number
+// notify is wakeUp for a connection, which may outlive its queue: the number
 // of the queue's descriptor may belong to somebody else by then.
-func (q *completionQueue) alert() {
+func (q *completionQueue) notify() {
 	q.inbox.Lock()
 	defer q.inbox.Unlock()
 	if !q.inbox.closed {
-		q.wakeUp()
+		q.notifyLocked()
 	}
 }
 
-// wakeUp makes the queue's thread look at the inbox and for aborted
+// notifyLocked makes the queue's thread look at the inbox and for aborted
 // connections, also if it sleeps. The inbox is locked.
-func (q *completionQueue) wakeUp() {
-	q.alarm.Store(true)
-	q.poller.ring()
+func (q *completionQueue) notifyLocked() {
+	q.notified.Store(true)
+	q.poller.wake()
 }
 
 // unassigned is the slot of a connection that is still in the inbox.
 const unassigned = -2
 
-// answer does what wakeUp was called for.
-func (q *completionQueue) answer() {
-	q.poller.silence()
+// handleNotification does what wakeUp was called for.
+func (q *completionQueue) handleNotification() {
+	q.poller.clearWake()
 	// The alarm goes off before the work is looked for: what comes later sets
 	// it again.
-	q.alarm.Store(false)
-	q.empty()
+	q.notified.Store(false)
+	q.processInbox()
 	for i := len(q.active) - 1; i >= 0; i-- {
 		if c := q.active[i]; c.aborted.Load() {
 			c.end(status.Errorf(status.ConnectionAborted, "connection to %v was aborted", c.parameters.Remote), rdma.StatusFlushed)
@@ -205,24 +200,24 @@ func (q *completionQueue) answer() {
 	}
 }
 
-// empty takes the connections out of the inbox.
-func (q *completionQueue) empty() {
+// processInbox takes the connections out of the inbox.
+func (q *completionQueue) processInbox() {
 	q.inbox.Lock()
 	arrived := q.inbox.connections
 	q.inbox.connections = nil
 	q.inbox.Unlock()
 	for _, c := range arrived {
-		c.slot = q.freeSlot(c)
+		c.slot = q.assignSlot(c)
 		q.active = append(q.active, c)
 		if err := q.poller.add(c.socket, c.slot); err != nil {
 			c.end(err, rdma.StatusFatal)
 			continue
 		}
-		q.list(c)
+		q.schedule(c)
 	}
 }
 
-func (q *completionQueue) freeSlot(c *connection) int32 {
+func (q *completionQueue) assignSlot(c *connection) int32 {
 	for i, used := range q.slots {
 		if used == nil {
 			q.slots[i] = c
@@ -233,8 +228,8 @@ func (q *completionQueue) freeSlot(c *connection) int32 {
 	return int32(len(q.slots) - 1)
 }
 
-// release forgets an open connection that is about to close its socket.
-func (q *completionQueue) release(c *connection) {
+// remove forgets an open connection that is about to close its socket.
+func (q *completionQueue) remove(c *connection) {
 	q.poller.remove(c.socket)
 	q.slots[c.slot] = nil
 	for i, other := range q.active {
@@ -248,25 +243,18 @@ func (q *completionQueue) release(c *connection) {
 	q.ended = append(q.ended, c)
 }
 
-// list notes that a connection has something to transmit.
-func (q *completionQueue) list(c *connection) {
-	if !c.listed {
-		c.listed = true
-		q.waiting = append(q.waiting, c)
+// schedule notes that a connection has something to transmit.
+func (q *completionQueue) schedule(c *connection) {
+	if !c.scheduled {
+		c.scheduled = true
+		q.scheduled = append(q.scheduled, c)
 	}
 }
 
-// block and unblock note that a socket is full, and that it no longer is.
-func (q *completionQueue) block(c *connection) {
-	c.transmitter.blocked = true
-	if err := q.poller.watchWritable(c.socket, c.slot, true); err != nil {
-		c.end(err, rdma.StatusFatal)
-	}
-}
-
-func (q *completionQueue) unblock(c *connection) {
-	c.transmitter.blocked = false
-	if err := q.poller.watchWritable(c.socket, c.slot, false); err != nil {
+// setBlocked notes whether the connection's socket is full.
+func (q *completionQueue) setBlocked(c *connection, blocked bool) {
+	c.transmitter.blocked = blocked
+	if err := q.poller.watchWritable(c.socket, c.slot, blocked); err != nil {
 		c.end(err, rdma.StatusFatal)
 	}
 }
@@ -342,57 +330,50 @@ func (r *completionRing) collect(completions []rdma.Completion) int {
 // thread that has company gives its core away by itself. One that has none does
 // not: it would pay for a turn of whoever polls there in vain.
 const (
-	// companyTurnBytes is how many bytes one turn of a connection moves if
+	// contendedTurnBytes is how many bytes one turn of a connection moves if
 	// there is company.
-	companyTurnBytes = 128 << 10
+	contendedTurnBytes = 128 << 10
 	// yieldBytes is after how many bytes a thread gives its core away.
 	yieldBytes = 64 << 10
-	// companyYields is how often it does so after the last sign of company,
+	// contendedYields is how often it does so after the last sign of company,
 	// which may be waiting for this very core.
-	companyYields = 64
+	contendedYields = 64
 )
 
-// company is what a completion queue knows about other sessions at work.
-type company struct {
-	yields int // how many more times to give the core away
-	bytes  int // moved since the last time
+// fairness is what a completion queue knows about other sessions at work.
+type fairness struct {
+	yieldsLeft int // how many more times to give the core away
+	moved      int // moved since the last time
 }
 
-// moved notes that n bytes of the connection were received or sent.
-func (c *connection) moved(n int) {
+// countMoved notes that n bytes of the connection were received or sent.
+func (c *connection) countMoved(n int) {
 	q := c.queue
-	if last := q.device.mover.Load(); last != c.domain {
-		q.device.mover.Store(c.domain)
+	if last := q.device.lastActive.Load(); last != c.domain {
+		q.device.lastActive.Store(c.domain)
 		if last != nil {
-			q.company.yields = companyYields
+			q.fairness.yieldsLeft = contendedYields
 		}
 	}
-	q.company.bytes += n
+	q.fairness.moved += n
 }
 
-// turnBytes is how much a connection may move in one turn, of usually so many
+// turnBudget is how much a connection may move in one turn, of usually so many
 // bytes.
-func (q *completionQueue) turnBytes(usual int) int {
-	if q.company.yields > 0 {
-		return companyTurnBytes
+func (q *completionQueue) turnBudget(usual int) int {
+	if q.fairness.yieldsLeft > 0 {
+		return contendedTurnBytes
 	}
 	return usual
 }
 
-// giveWay gives the core away if it is time to.
-func (q *completionQueue) giveWay() {
-	if q.company.due() {
-		progress.Yield()
-	}
-}
-
-// due tells whether to give the core away now, and counts on that.
-func (c *company) due() bool {
-	if c.yields == 0 || c.bytes < yieldBytes {
+// yieldDue tells whether to give the core away now, and counts on that.
+func (c *fairness) yieldDue() bool {
+	if c.yieldsLeft == 0 || c.moved < yieldBytes {
 		return false
 	}
-	c.bytes = 0
-	c.yields--
+	c.moved = 0
+	c.yieldsLeft--
 	return true
 }
 

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestProviderKeepsThePromisesOfTheSeam(t *testing.T) {
+func TestProviderConformance(t *testing.T) {
 	for name, address := range map[string]string{"IPv4": "127.0.0.1", "IPv6": "::1"} {
 		t.Run(name, func(t *testing.T) {
 			rdmatest.Run(t, rdmatest.Config{Provider: iwarp.New(iwarp.Options{}), Address: netip.MustParseAddr(address)})

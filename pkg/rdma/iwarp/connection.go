@@ -29,13 +29,13 @@ type connection struct {
 	slot  int32 // in the queue, for the poller
 	// listed: the connection is in its queue's list of those with something
 	// to transmit.
-	listed bool
+	scheduled bool
 
-	sends     sendQueue
-	receives  receiveQueue
-	responder readResponder
-	reads     readRequester
-	freeing   uint32 // send slots that the next completion gives back
+	sends       sendQueue
+	receives    receiveQueue
+	responder   readResponder
+	reads       readRequester
+	slotsToFree uint32 // send slots that the next completion gives back
 
 	transmitter transmitter
 	receiver    receiver
@@ -53,8 +53,8 @@ const (
 	phaseDetached       // OpDisconnected has been collected
 )
 
-// established is what the handshake leaves to the connection.
-type established struct {
+// handshakeResult is what the handshake leaves to the connection.
+type handshakeResult struct {
 	socket     socket
 	parameters rdma.Parameters
 	useCRC     bool
@@ -112,11 +112,8 @@ func (d *device) checkConfig(config *rdma.ConnectionConfig) (*protectionDomain, 
 	return domain, queue, nil
 }
 
-// abandon gives up a connection that was never established.
-func (c *connection) abandon() { c.domain.uses.release() }
-
 // establish makes the connection ready for its queue.
-func (c *connection) establish(e established) error {
+func (c *connection) establish(e handshakeResult) error {
 	c.socket, c.parameters, c.useCRC = e.socket, e.parameters, e.useCRC
 	// One inbound Read is always granted on the wire, see wireDepth.
 	c.responder = newReadResponder(wireDepth(e.parameters.InboundReads))
@@ -148,28 +145,22 @@ func (c *connection) Err() error {
 // Abort implements rdma.Connection.
 func (c *connection) Abort() {
 	if !c.aborted.Swap(true) {
-		c.queue.alert()
+		c.queue.notify()
 	}
 }
 
 // Close implements rdma.Connection.
 func (c *connection) Close() {
-	c.adopt()
+	if c.slot == unassigned {
+		c.queue.processInbox()
+	}
 	if c.phase == phaseOpen {
 		c.end(nil, rdma.StatusFlushed)
 	}
 }
 
-// adopt makes sure that the queue knows the connection, which may still lie
-// in its inbox.
-func (c *connection) adopt() {
-	if c.slot == unassigned {
-		c.queue.empty()
-	}
-}
-
-// endOfStream handles the peer's FIN, which is in order between messages.
-func (c *connection) endOfStream() {
+// peerClosed handles the peer's FIN, which is in order between messages.
+func (c *connection) peerClosed() {
 	if c.receiver.atBoundary() {
 		c.end(nil, rdma.StatusFlushed)
 		return
@@ -177,8 +168,8 @@ func (c *connection) endOfStream() {
 	c.end(status.Errorf(status.ConnectionReset, "connection to %v: stream ended inside a message", c.parameters.Remote), rdma.StatusFlushed)
 }
 
-// terminated handles a Terminate of the peer.
-func (c *connection) terminated(e TerminateError) {
+// peerTerminated handles a Terminate of the peer.
+func (c *connection) peerTerminated(e TerminateError) {
 	err := status.Errorf(e.status(), "connection to %v: %w", c.parameters.Remote, &e)
 	outcome := rdma.StatusFlushed
 	if q := &c.sends; q.head != q.tail && q.at(q.head).opcode == rdma.OpRead {
@@ -192,7 +183,13 @@ func (c *connection) fail(v *violation) {
 	if c.phase != phaseOpen {
 		return
 	}
-	c.sendTerminate(v)
+	// One attempt. The message must follow a whole FPDU, so there can be none
+	// while one is half sent.
+	if b := &c.transmitter.batch; !b.partlySent {
+		b.reset()
+		b.addFrame(appendTerminate(b.frame(), v, c.receiver.header[:], c.useCRC))
+		_, _ = c.socket.send(&b.gather)
+	}
 	err := v.err()
 	err = status.Errorf(status.CodeOf(err), "connection to %v: %w", c.parameters.Remote, err)
 	if v == violationTooLong {
@@ -201,22 +198,10 @@ func (c *connection) fail(v *violation) {
 	c.end(err, rdma.StatusFlushed)
 }
 
-// sendTerminate makes one attempt. The message must follow a whole FPDU, so
-// there can be none while one is half sent.
-func (c *connection) sendTerminate(v *violation) {
-	t := &c.transmitter
-	if t.batch.torn {
-		return
-	}
-	t.batch.reset()
-	t.batch.addFrame(appendTerminate(t.batch.frame(), v, c.receiver.header[:], c.useCRC))
-	_, _ = c.socket.send(&t.batch.gather)
-}
-
-// lose ends a connection that TCP has given up. What arrived before, maybe a
+// tcpFailed ends a connection that TCP has given up. What arrived before, maybe a
 // Terminate that says why, is still processed.
-func (c *connection) lose(cause errno) {
-	for range lastWordsReads {
+func (c *connection) tcpFailed(cause errno) {
+	for range maxReadsAfterError {
 		n, _, err := c.receiveOnce()
 		if c.phase != phaseOpen {
 			return
@@ -224,7 +209,7 @@ func (c *connection) lose(cause errno) {
 		if n == 0 && err == 0 && cause == syscall.EPIPE {
 			// Linux reports a reset as EPIPE if the peer's FIN came before
 			// it: the peer has closed in order while this side was sending.
-			c.endOfStream()
+			c.peerClosed()
 			return
 		}
 		if n == 0 && err != syscall.ECONNRESET {
@@ -248,7 +233,7 @@ func (c *connection) end(cause error, outcome rdma.CompletionStatus) {
 			zap.Stringer("remote", c.parameters.Remote), zap.Error(cause))
 	}
 	c.phase = phaseEnded
-	c.queue.release(c)
+	c.queue.remove(c)
 	if c.aborted.Load() {
 		c.socket.reset()
 	} else {

@@ -9,15 +9,15 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// awaitGone polls a side until its connection has ended, and returns the
+// awaitDisconnected polls a side until its connection has ended, and returns the
 // status of OpDisconnected.
-func (s *side) awaitGone(t *testing.T) rdma.CompletionStatus {
+func (s *side) awaitDisconnected(t *testing.T) rdma.CompletionStatus {
 	t.Helper()
 	var completions [16]rdma.Completion
 	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); {
 		for _, c := range completions[:s.queue.Poll(completions[:])] {
 			if c.Opcode == rdma.OpDisconnected {
-				s.gone = true
+				s.disconnected = true
 				return c.Status
 			}
 		}
@@ -26,7 +26,7 @@ func (s *side) awaitGone(t *testing.T) rdma.CompletionStatus {
 	panic("unreachable")
 }
 
-func TestAnOrderlyEndByThePeerIsNoLossAlsoWhileThisSideSends(t *testing.T) {
+func TestPeerCloseWhileSendingIsOrderly(t *testing.T) {
 	for range 10 {
 		t.Run("while sending", func(t *testing.T) {
 			l := newLink(t, false)
@@ -41,8 +41,8 @@ func TestAnOrderlyEndByThePeerIsNoLossAlsoWhileThisSideSends(t *testing.T) {
 			}
 			l.x.conn.Flush()
 			l.y.conn.Close()
-			l.y.awaitGone(t)
-			outcome := l.x.awaitGone(t)
+			l.y.awaitDisconnected(t)
+			outcome := l.x.awaitDisconnected(t)
 			if err := l.x.conn.Err(); outcome != rdma.StatusSuccess || err != nil {
 				t.Errorf("the peer's orderly end is reported as %v, %v", outcome, err)
 			}
@@ -50,7 +50,7 @@ func TestAnOrderlyEndByThePeerIsNoLossAlsoWhileThisSideSends(t *testing.T) {
 	}
 }
 
-func TestAbortAfterTheEndTouchesNothing(t *testing.T) {
+func TestAbortAfterCloseTouchesNoDescriptor(t *testing.T) {
 	var x, y rdma.Connection
 	t.Run("whole life", func(t *testing.T) {
 		l := newLink(t, false)

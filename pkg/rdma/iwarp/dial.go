@@ -19,7 +19,7 @@ func (d *device) Connect(ctx context.Context, remote netip.AddrPort, config rdma
 		ctx, cancel = context.WithTimeout(ctx, rdma.DefaultConnectTimeout)
 		defer cancel()
 	}
-	if err := d.use("connect"); err != nil {
+	if err := d.acquire("connect"); err != nil {
 		return nil, err
 	}
 	defer d.uses.release()
@@ -28,7 +28,7 @@ func (d *device) Connect(ctx context.Context, remote netip.AddrPort, config rdma
 		if err = d.connect(ctx, remote, &config, c); err == nil {
 			return c, nil
 		}
-		c.abandon()
+		c.domain.uses.release()
 	}
 	return nil, status.Errorf(status.CodeOf(err), "connect to %v by iwarp: %w", remote, err)
 }
@@ -43,7 +43,7 @@ func (d *device) connect(ctx context.Context, remote netip.AddrPort, config *rdm
 		_ = conn.Close()
 		return err
 	}
-	if e.socket, err = takeSocket(conn); err != nil {
+	if e.socket, err = detachSocket(conn); err != nil {
 		_ = conn.Close()
 		return err
 	}
@@ -88,31 +88,31 @@ func dialCode(err error) status.Code {
 }
 
 // initiate performs the connecting side of the handshake.
-func (d *device) initiate(ctx context.Context, conn *net.TCPConn, config *rdma.ConnectionConfig) (established, error) {
+func (d *device) initiate(ctx context.Context, conn *net.TCPConn, config *rdma.ConnectionConfig) (handshakeResult, error) {
 	h := newHandshake(ctx, conn)
-	defer h.release()
+	defer h.stop()
 	request := newRequest(d.options.CRC, wireDepth(config.InboundReads), wireDepth(config.OutboundReads), config.PrivateData)
 	if err := h.write(request.append(nil, mpaRequestKey)); err != nil {
-		return established{}, err
+		return handshakeResult{}, err
 	}
 	reply, err := h.readMPA(mpaReplyKey)
 	if err != nil {
 		h.terminate(violationReply, false)
-		return established{}, err
+		return handshakeResult{}, err
 	}
 	if reply.reject {
-		return established{}, &rdma.RejectedError{Reason: reply.privateData}
+		return handshakeResult{}, &rdma.RejectedError{Reason: reply.privateData}
 	}
 	a, v, err := acceptReply(&request, &reply)
 	if err != nil {
 		h.terminate(v, false)
-		return established{}, err
+		return handshakeResult{}, err
 	}
-	probed, err := h.openStream(a)
+	probed, err := h.startStream(a)
 	if err != nil {
-		return established{}, err
+		return handshakeResult{}, err
 	}
-	return established{
+	return handshakeResult{
 		useCRC: a.useCRC, initiator: true, rtr: a.rtr, probed: probed,
 		parameters: newParameters(conn, reply.privateData, a, config),
 	}, nil

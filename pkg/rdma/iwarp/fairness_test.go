@@ -10,7 +10,7 @@ import (
 )
 
 // accept makes an established connection whose client is the test.
-func (p *party) accept(config rdma.ConnectionConfig) (*connection, *net.TCPConn) {
+func (p *endpoint) accept(config rdma.ConnectionConfig) (*connection, *net.TCPConn) {
 	p.Helper()
 	client := p.dial()
 	request := mpaFrame{revision: 2, enhanced: true, inboundReads: 2, outboundReads: 2}
@@ -31,20 +31,20 @@ func (p *party) accept(config rdma.ConnectionConfig) (*connection, *net.TCPConn)
 	return handle.(*connection), client
 }
 
-// say has the client send a frame, and the connection receive it.
-func (p *party) say(c *connection, client io.Writer) {
+// receiveFrame has the client send a frame, and the connection receive it.
+func (p *endpoint) receiveFrame(c *connection, client io.Writer) {
 	p.Helper()
 	if _, err := client.Write(appendZeroWrite(nil, false)); err != nil {
 		p.Fatal(err)
 	}
-	for c.queue.device.mover.Load() != c.domain {
+	for c.queue.device.lastActive.Load() != c.domain {
 		c.queue.Poll(nil)
 	}
 }
 
-func TestATurnIsShorterInCompany(t *testing.T) {
+func TestTurnIsShorterUnderContention(t *testing.T) {
 	const size = 1 << 20
-	p := newParty(t, Options{SendBufferBytes: 2 * size, ReceiveBufferBytes: 2 * size})
+	p := newEndpoint(t, Options{SendBufferBytes: 2 * size, ReceiveBufferBytes: 2 * size})
 	c, client := p.accept(p.config)
 	domain := p.config.Domain.(*protectionDomain)
 	region, err := domain.Register(memory.Wrap(make([]byte, size)), 0)
@@ -58,7 +58,7 @@ func TestATurnIsShorterInCompany(t *testing.T) {
 	config := p.config
 	config.Domain = other
 	neighbour, itsClient := p.accept(config)
-	p.say(c, client)
+	p.receiveFrame(c, client)
 	go func() { _, _ = io.Copy(io.Discard, client) }()
 
 	turn := func() uint32 {
@@ -76,25 +76,25 @@ func TestATurnIsShorterInCompany(t *testing.T) {
 		c.queue.Poll(make([]rdma.Completion, 1))
 		return moved
 	}
-	if n := turn(); n <= companyTurnBytes+batchBytes {
+	if n := turn(); n <= contendedTurnBytes+batchBytes {
 		t.Errorf("without company a turn sends %d bytes", n)
 	}
-	p.say(neighbour, itsClient)
-	if n := turn(); n == 0 || n > companyTurnBytes+batchBytes {
+	p.receiveFrame(neighbour, itsClient)
+	if n := turn(); n == 0 || n > contendedTurnBytes+batchBytes {
 		t.Errorf("in company a turn sends %d bytes", n)
 	}
 	p.closeAll([]*connection{c, neighbour})
 }
 
-func TestTheCoreIsGivenAwayOnlyBesideOtherSessions(t *testing.T) {
+func TestQueueYieldsOnlyUnderContention(t *testing.T) {
 	d := &device{}
 	first, second := &completionQueue{device: d}, &completionQueue{device: d}
 	c := &connection{queue: first, domain: &protectionDomain{}}
 	neighbour := &connection{queue: second, domain: &protectionDomain{}}
 	given := func(c *connection, rounds, bytes int) (count int) {
 		for range rounds {
-			c.moved(bytes)
-			if c.queue.company.due() {
+			c.countMoved(bytes)
+			if c.queue.fairness.yieldDue() {
 				count++
 			}
 		}
@@ -104,10 +104,10 @@ func TestTheCoreIsGivenAwayOnlyBesideOtherSessions(t *testing.T) {
 		t.Errorf("a session alone gave its core away %d times", n)
 	}
 	given(neighbour, 1, 1)
-	if n := given(c, 1000, yieldBytes); n != companyYields {
+	if n := given(c, 1000, yieldBytes); n != contendedYields {
 		t.Errorf("the core was given away %d times after the last sign of company", n)
 	}
-	for range companyYields {
+	for range contendedYields {
 		given(neighbour, 1, 1)
 		if n := given(c, 40, yieldBytes/4); n != 10 {
 			t.Fatalf("beside another session the core was given away %d times for %d bytes", n, 10*yieldBytes)

@@ -12,9 +12,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// takenAway makes imported memory of which every page has become unusable, as
+// inaccessibleMemory makes imported memory of which every page has become unusable, as
 // it happens when its owner punches holes and no pages are left to fill them.
-func takenAway(t *testing.T, pages int) *memory.Region {
+func inaccessibleMemory(t *testing.T, pages int) *memory.Region {
 	t.Helper()
 	size := pages * os.Getpagesize()
 	fd, err := unix.MemfdCreate("fault_test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -38,27 +38,27 @@ func takenAway(t *testing.T, pages int) *memory.Region {
 	return region
 }
 
-func TestMemoryThatItsOwnerTakesAwayEndsOnlyItsConnection(t *testing.T) {
+func TestInaccessibleMemoryFailsOnlyItsConnection(t *testing.T) {
 	const pages = 16
 	large := pages * os.Getpagesize() / 2
-	for name, use := range map[string]func(w *wired, r *memoryRegion){
-		"small Write by the peer": func(w *wired, r *memoryRegion) {
+	for name, use := range map[string]func(w *wireTest, r *memoryRegion){
+		"small Write by the peer": func(w *wireTest, r *memoryRegion) {
 			w.write(tagged(w, taggedHeader{op: opWrite, last: true, stag: r.stag}, 64))
 		},
-		"large Write by the peer": func(w *wired, r *memoryRegion) {
+		"large Write by the peer": func(w *wireTest, r *memoryRegion) {
 			frame := tagged(w, taggedHeader{op: opWrite, last: true, stag: r.stag}, 60_000)
 			// The header first, so that the payload is received directly.
 			w.write(frame[:taggedBytes])
 			w.pollUntil("the header", func() bool { return w.conn.receiver.stage == stagePayload })
 			w.write(frame[taggedBytes:])
 		},
-		"small Read by the peer": func(w *wired, r *memoryRegion) {
+		"small Read by the peer": func(w *wireTest, r *memoryRegion) {
 			w.write(w.readFrame(1, readRequest{length: 64, sourceSTag: r.stag}))
 		},
-		"large Read by the peer": func(w *wired, r *memoryRegion) {
+		"large Read by the peer": func(w *wireTest, r *memoryRegion) {
 			w.write(w.readFrame(1, readRequest{length: uint32(large), sourceSTag: r.stag}))
 		},
-		"Send of it": func(w *wired, r *memoryRegion) {
+		"Send of it": func(w *wireTest, r *memoryRegion) {
 			local := rdma.Segment{Key: r.stag, Length: uint32(large)}
 			if err := w.conn.PostSend([]rdma.SendRequest{{Opcode: rdma.OpSend, Local: local}}); err != nil {
 				w.Fatal(err)
@@ -67,8 +67,8 @@ func TestMemoryThatItsOwnerTakesAwayEndsOnlyItsConnection(t *testing.T) {
 	} {
 		for _, useCRC := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				w := newWired(t, useCRC)
-				r := w.register(takenAway(t, pages), allRights)
+				w := newWireTest(t, useCRC)
+				r := w.register(inaccessibleMemory(t, pages), allRights)
 				if !r.untrusted {
 					t.Fatal("imported memory counts as trusted")
 				}

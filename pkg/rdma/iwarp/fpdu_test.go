@@ -31,7 +31,7 @@ func TestMalformedPrefixesAreViolations(t *testing.T) {
 	}
 }
 
-func TestFullSegmentsFillTheTCPSegment(t *testing.T) {
+func TestMaxULPDUFillsTCPSegment(t *testing.T) {
 	for _, c := range []struct{ segment, want int }{
 		{1448, 1442}, {65483, 65474}, {1460, 1454}, {8948, 8942}, {0, minULPDU}, {1 << 20, maxULPDU},
 	} {
@@ -41,7 +41,7 @@ func TestFullSegmentsFillTheTCPSegment(t *testing.T) {
 	}
 }
 
-func TestFramesAreMultiplesOfFourWithAValidCRC(t *testing.T) {
+func TestFramesAreAlignedWithValidCRC(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		payload := rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "payload")
 		header := taggedHeader{

@@ -22,7 +22,7 @@ func golden(t testing.TB, name string) []byte {
 // use.
 var goldenWrite = taggedHeader{op: opWrite, last: true, stag: 0x11223300, offset: 0x7f0000001000}
 
-func TestTaggedFramesMatchTheGoldenFrames(t *testing.T) {
+func TestTaggedFramesMatchGolden(t *testing.T) {
 	counting := []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 	for name, c := range map[string]struct {
 		header  taggedHeader
@@ -50,7 +50,7 @@ func TestTaggedFramesMatchTheGoldenFrames(t *testing.T) {
 	}
 }
 
-func TestUntaggedFramesMatchTheGoldenFrames(t *testing.T) {
+func TestUntaggedFramesMatchGolden(t *testing.T) {
 	for name, c := range map[string]struct {
 		header  untaggedHeader
 		payload string
@@ -77,7 +77,7 @@ func TestUntaggedFramesMatchTheGoldenFrames(t *testing.T) {
 	}
 }
 
-func TestReadRequestMatchesTheGoldenFrame(t *testing.T) {
+func TestReadRequestMatchesGolden(t *testing.T) {
 	request := readRequest{
 		sinkSTag: 0xaabbcc00, sinkOffset: 0x1000, length: 64, sourceSTag: 0x11223300, sourceOffset: 0x7f0000001000,
 	}
@@ -90,7 +90,7 @@ func TestReadRequestMatchesTheGoldenFrame(t *testing.T) {
 	}
 }
 
-func TestTerminateMatchesTheGoldenFrame(t *testing.T) {
+func TestTerminateMatchesGolden(t *testing.T) {
 	offender := taggedHeader{op: opWrite, last: true, stag: 0xdead0000, offset: 0x10}.append(nil, 4)
 	want := golden(t, "term_ddp_tagged_badstag")
 	if got := appendTerminate(nil, violationWriteSTag, offender, true); !bytes.Equal(got, want) {
@@ -101,13 +101,13 @@ func TestTerminateMatchesTheGoldenFrame(t *testing.T) {
 	}
 }
 
-func TestImmediateDataIsRefused(t *testing.T) {
+func TestImmediateDataIsRejected(t *testing.T) {
 	if _, v := parsePrefix(golden(t, "imm_data")); v != violationOpcode {
 		t.Errorf("opcode 8 gives %v", v)
 	}
 }
 
-func TestMPAFramesMatchTheGoldenFrames(t *testing.T) {
+func TestMPAFramesMatchGolden(t *testing.T) {
 	for name, c := range map[string]struct {
 		key   string
 		frame mpaFrame

@@ -30,11 +30,8 @@ func newHandshake(ctx context.Context, conn *net.TCPConn) *handshake {
 	return &handshake{ctx: ctx, conn: conn, stop: stop}
 }
 
-// release ends the bound by the context.
-func (h *handshake) release() { h.stop() }
-
-// err prefers the reason that the context ended to the time-out that followed.
-func (h *handshake) err(operation string, err error) error {
+// wrapError prefers the reason that the context ended to the time-out that followed.
+func (h *handshake) wrapError(operation string, err error) error {
 	if cause := context.Cause(h.ctx); cause != nil {
 		return status.Errorf(status.CodeOf(cause), "%s: %w", operation, cause)
 	}
@@ -49,7 +46,7 @@ func (h *handshake) err(operation string, err error) error {
 func (h *handshake) readMPA(key string) (mpaFrame, error) {
 	b := make([]byte, mpaHeaderBytes, mpaHeaderBytes+maxMPAData)
 	if _, err := io.ReadFull(h.conn, b); err != nil {
-		return mpaFrame{}, h.err("read MPA frame", err)
+		return mpaFrame{}, h.wrapError("read MPA frame", err)
 	}
 	length, err := mpaDataLength(b, key)
 	if err != nil {
@@ -57,7 +54,7 @@ func (h *handshake) readMPA(key string) (mpaFrame, error) {
 	}
 	b = b[:mpaHeaderBytes+length]
 	if _, err := io.ReadFull(h.conn, b[mpaHeaderBytes:]); err != nil {
-		return mpaFrame{}, h.err("read MPA data", err)
+		return mpaFrame{}, h.wrapError("read MPA data", err)
 	}
 	frame, err := parseMPA(b)
 	if err == nil {
@@ -69,14 +66,14 @@ func (h *handshake) readMPA(key string) (mpaFrame, error) {
 // write sends a frame in one piece.
 func (h *handshake) write(frame []byte) error {
 	if _, err := h.conn.Write(frame); err != nil {
-		return h.err("write", err)
+		return h.wrapError("write", err)
 	}
 	return nil
 }
 
-// openingSTag stands in the frames that open a stream. They have no bytes, so
+// emptySTag stands in the frames that open a stream. They have no bytes, so
 // no memory is meant.
-const openingSTag = reservedSTags
+const emptySTag = reservedSTags
 
 // A peer that has not answered the probe is nudged after firstNudge, then
 // ever more slowly.
@@ -87,17 +84,17 @@ const (
 
 func appendZeroWrite(b []byte, useCRC bool) []byte {
 	start := len(b)
-	b = taggedHeader{op: opWrite, last: true, stag: openingSTag}.append(b, 0)
+	b = taggedHeader{op: opWrite, last: true, stag: emptySTag}.append(b, 0)
 	return append(b[:start], appendTrailer(b[start:], useCRC)...)
 }
 
 func appendZeroRead(b []byte, useCRC bool) []byte {
 	start := len(b)
-	b = readRequest{sinkSTag: openingSTag, sourceSTag: openingSTag}.append(b, 1)
+	b = readRequest{sinkSTag: emptySTag, sourceSTag: emptySTag}.append(b, 1)
 	return append(b[:start], appendTrailer(b[start:], useCRC)...)
 }
 
-// openStream sends the initiator's first frames and waits until the peer has
+// startStream sends the initiator's first frames and waits until the peer has
 // processed them. It reports whether a Read Request was among them.
 //
 // The wait is for a peer like Linux siw: it sends its Reply before it hands
@@ -109,7 +106,7 @@ func appendZeroRead(b []byte, useCRC bool) []byte {
 // bytes arouse the peer: Writes of no bytes, which the receiver has to ignore
 // (RFC 5041 section 5.2) however many come. When the answer is here the peer
 // listens, and the caller's first message cannot get stuck.
-func (h *handshake) openStream(a agreement) (probed bool, err error) {
+func (h *handshake) startStream(a agreement) (probed bool, err error) {
 	var frames []byte
 	if a.rtr == rtrWrite {
 		frames = appendZeroWrite(frames, a.useCRC)
@@ -144,7 +141,7 @@ func (h *handshake) awaitProbe(useCRC bool) error {
 		return status.Errorf(e.status(), "%w", &e)
 	case v == nil && (p.op != opReadResponse || p.payload() != 0 || !p.last):
 		v = violationReadyToReceive
-	case v == nil && parseTagged(p, frame).stag != openingSTag:
+	case v == nil && parseTagged(p, frame).stag != emptySTag:
 		v = violationResponseSTag
 	}
 	if v == nil {
@@ -154,15 +151,15 @@ func (h *handshake) awaitProbe(useCRC bool) error {
 	return v.err()
 }
 
-// awaitOpening is the responder's side: it waits for the agreed
+// awaitFirstFrame is the responder's side: it waits for the agreed
 // ready-to-receive frame and answers it.
-func (h *handshake) awaitOpening(a agreement) error {
+func (h *handshake) awaitFirstFrame(a agreement) error {
 	frame, p, v, err := h.readFPDU(a.useCRC, 0, nil)
 	if err != nil {
 		return err
 	}
 	if v == nil {
-		v = a.checkOpening(p, frame)
+		v = a.checkFirstFrame(p, frame)
 	}
 	if v != nil {
 		h.terminate(v, a.useCRC)
@@ -176,7 +173,7 @@ func (h *handshake) awaitOpening(a agreement) error {
 	return h.write(appendTrailer(answer.append(nil, 0), a.useCRC))
 }
 
-func (a agreement) checkOpening(p prefix, frame []byte) *violation {
+func (a agreement) checkFirstFrame(p prefix, frame []byte) *violation {
 	if a.rtr == rtrWrite {
 		if p.op != opWrite || p.payload() != 0 || !p.last {
 			return violationReadyToReceive
@@ -192,13 +189,13 @@ func (a agreement) checkOpening(p prefix, frame []byte) *violation {
 	return nil
 }
 
-// maxOpeningBytes is the longest FPDU that can open a stream: a Terminate.
-const maxOpeningBytes = maxTerminateBytes
+// maxFirstFrameBytes is the longest FPDU that can open a stream: a Terminate.
+const maxFirstFrameBytes = maxTerminateBytes
 
 // readFPDU reads one FPDU of the opening of a stream. idle is called whenever
 // nothing has come for the time it returned last, first for the time delay.
 func (h *handshake) readFPDU(useCRC bool, delay time.Duration, idle func() (time.Duration, error)) ([]byte, prefix, *violation, error) {
-	b := make([]byte, maxOpeningBytes)
+	b := make([]byte, maxFirstFrameBytes)
 	have, need := 0, prefixBytes
 	var p prefix
 	for {
@@ -211,7 +208,7 @@ func (h *handshake) readFPDU(useCRC bool, delay time.Duration, idle func() (time
 			continue
 		}
 		if err != nil {
-			return nil, p, nil, h.err("read first frame", err)
+			return nil, p, nil, h.wrapError("read first frame", err)
 		}
 		if have < need {
 			continue

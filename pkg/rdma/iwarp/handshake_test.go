@@ -16,17 +16,17 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// party is a device with a listener whose clients the test plays itself.
-type party struct {
+// endpoint is a device with a listener whose clients the test plays itself.
+type endpoint struct {
 	*testing.T
 	device   *device
 	listener *listener
 	config   rdma.ConnectionConfig
 }
 
-func newParty(t *testing.T, options Options) *party {
+func newEndpoint(t *testing.T, options Options) *endpoint {
 	t.Helper()
-	p := &party{T: t, device: openDevice(t, options)}
+	p := &endpoint{T: t, device: openDevice(t, options)}
 	l, err := p.device.Listen(contextFor(t), netip.AddrPortFrom(loopback, 0))
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func newParty(t *testing.T, options Options) *party {
 }
 
 // dial connects a client that has said nothing yet.
-func (p *party) dial() *net.TCPConn {
+func (p *endpoint) dial() *net.TCPConn {
 	p.Helper()
 	conn, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(p.listener.Address()))
 	if err != nil {
@@ -66,8 +66,8 @@ func (p *party) dial() *net.TCPConn {
 	return conn
 }
 
-// expectCut waits until the other side closes, and returns what it said.
-func (p *party) expectCut(conn *net.TCPConn) []byte {
+// expectClosed waits until the other side closes, and returns what it said.
+func (p *endpoint) expectClosed(conn *net.TCPConn) []byte {
 	p.Helper()
 	b, err := io.ReadAll(conn)
 	var timeout net.Error
@@ -77,16 +77,16 @@ func (p *party) expectCut(conn *net.TCPConn) []byte {
 	return b
 }
 
-func (p *party) honestRequest() []byte {
+func (p *endpoint) validRequest() []byte {
 	request := newRequest(false, 4, 4, []byte("honest"))
 	return request.append(nil, mpaRequestKey)
 }
 
-// expectHonest has an honest client come up to Accept, and refuses it.
-func (p *party) expectHonest() {
+// expectValidClient has an honest client come up to Accept, and refuses it.
+func (p *endpoint) expectValidClient() {
 	p.Helper()
 	conn := p.dial()
-	if _, err := conn.Write(p.honestRequest()); err != nil {
+	if _, err := conn.Write(p.validRequest()); err != nil {
 		p.Fatal(err)
 	}
 	request, err := p.listener.Accept(contextFor(p.T))
@@ -99,13 +99,13 @@ func (p *party) expectHonest() {
 	if err := request.Reject([]byte("no")); err != nil {
 		p.Fatal(err)
 	}
-	if reply := p.expectCut(conn); len(reply) < mpaHeaderBytes || reply[16]&mpaReject == 0 {
+	if reply := p.expectClosed(conn); len(reply) < mpaHeaderBytes || reply[16]&mpaReject == 0 {
 		p.Errorf("reply %x", reply)
 	}
 }
 
 // connect makes a connection to another party's listener.
-func (p *party) connect(responder *party) []*connection {
+func (p *endpoint) connect(responder *endpoint) []*connection {
 	p.Helper()
 	accepted := make(chan rdma.Connection, 1)
 	go func() {
@@ -129,7 +129,7 @@ func (p *party) connect(responder *party) []*connection {
 	return []*connection{conn.(*connection), other.(*connection)}
 }
 
-func (p *party) closeAll(conns []*connection) {
+func (p *endpoint) closeAll(conns []*connection) {
 	for _, c := range conns {
 		c.Close()
 		p.collectEnd()
@@ -137,7 +137,7 @@ func (p *party) closeAll(conns []*connection) {
 }
 
 // collectEnd polls until a connection has ended.
-func (p *party) collectEnd() {
+func (p *endpoint) collectEnd() {
 	p.Helper()
 	completions := make([]rdma.Completion, 1)
 	for deadline := time.Now().Add(testTimeout); p.config.Queue.Poll(completions) == 0 || completions[0].Opcode != rdma.OpDisconnected; {
@@ -148,8 +148,8 @@ func (p *party) collectEnd() {
 	}
 }
 
-func TestStrayClientsAreCutOffAndNeverComeUp(t *testing.T) {
-	p := newParty(t, Options{})
+func TestInvalidClientsAreDisconnected(t *testing.T) {
+	p := newEndpoint(t, Options{})
 	markers := mpaFrame{revision: 2, enhanced: true, markers: true}
 	long := mpaFrame{revision: 1, privateData: make([]byte, rdma.MaxPrivateData+1)}
 	rtr := mpaFrame{revision: 2, enhanced: true, peerToPeer: true, rtrFPDU: true}
@@ -164,37 +164,37 @@ func TestStrayClientsAreCutOffAndNeverComeUp(t *testing.T) {
 		if _, err := conn.Write(bytes); err != nil {
 			t.Fatal(err)
 		}
-		reply := p.expectCut(conn)
+		reply := p.expectClosed(conn)
 		if len(reply) > 0 && reply[16]&mpaReject == 0 {
 			t.Errorf("%s: answered by %x", name, reply)
 		}
 	}
-	p.expectHonest()
+	p.expectValidClient()
 }
 
-func TestSilentClientsAreCutOffInTime(t *testing.T) {
-	p := newParty(t, Options{HandshakeTimeout: 50 * time.Millisecond})
+func TestSilentClientsTimeOut(t *testing.T) {
+	p := newEndpoint(t, Options{HandshakeTimeout: 50 * time.Millisecond})
 	silent, slow := p.dial(), p.dial()
-	if _, err := slow.Write(p.honestRequest()[:25]); err != nil {
+	if _, err := slow.Write(p.validRequest()[:25]); err != nil {
 		t.Fatal(err)
 	}
-	p.expectCut(silent)
-	p.expectCut(slow)
+	p.expectClosed(silent)
+	p.expectClosed(slow)
 }
 
-func TestAFloodOfSilentClientsLocksNobodyOut(t *testing.T) {
-	p := newParty(t, Options{MaxPendingHandshakes: 4, HandshakeTimeout: testTimeout})
+func TestSilentClientsCannotLockOutOthers(t *testing.T) {
+	p := newEndpoint(t, Options{MaxPendingHandshakes: 4, HandshakeTimeout: testTimeout})
 	var silent []*net.TCPConn
 	for range 20 {
 		silent = append(silent, p.dial())
 	}
-	p.expectHonest()
+	p.expectValidClient()
 	for _, conn := range silent[:16] {
-		p.expectCut(conn)
+		p.expectClosed(conn)
 	}
 }
 
-func TestAnAcceptedClientMustSendTheFrameItAnnounced(t *testing.T) {
+func TestAcceptRequiresAnnouncedFirstFrame(t *testing.T) {
 	for name, frame := range map[string][]byte{
 		"a Send":              golden(t, "send_hello"),
 		"a Write of bytes":    golden(t, "write_16"),
@@ -202,9 +202,9 @@ func TestAnAcceptedClientMustSendTheFrameItAnnounced(t *testing.T) {
 		"no iWARP":            []byte("GET / HTTP/1.1\r\n\r\n"),
 		"a frame of too much": {0xff, 0xff, 0xc1, 0x40},
 	} {
-		p := newParty(t, Options{})
+		p := newEndpoint(t, Options{})
 		conn := p.dial()
-		if _, err := conn.Write(p.honestRequest()); err != nil {
+		if _, err := conn.Write(p.validRequest()); err != nil {
 			t.Fatal(err)
 		}
 		request, err := p.listener.Accept(contextFor(t))
@@ -226,7 +226,7 @@ func TestAnAcceptedClientMustSendTheFrameItAnnounced(t *testing.T) {
 }
 
 // responder accepts one TCP connection, reads a request and hands over.
-func (p *party) responder(serve func(conn *net.TCPConn)) netip.AddrPort {
+func (p *endpoint) responder(serve func(conn *net.TCPConn)) netip.AddrPort {
 	p.Helper()
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(loopback, 0)))
 	if err != nil {
@@ -251,10 +251,10 @@ func (p *party) responder(serve func(conn *net.TCPConn)) netip.AddrPort {
 
 var plainReply = mpaFrame{revision: 2, enhanced: true, peerToPeer: true, rtrRead: true, inboundReads: 4, outboundReads: 4}
 
-// TestAPeerThatOverlooksTheFirstFrameIsNudged plays Linux siw: what arrives
+// TestPeerThatMissesFirstFrameIsNudged plays Linux siw: what arrives
 // right behind its reply goes unnoticed until more data comes.
-func TestAPeerThatOverlooksTheFirstFrameIsNudged(t *testing.T) {
-	p := newParty(t, Options{})
+func TestPeerThatMissesFirstFrameIsNudged(t *testing.T) {
+	p := newEndpoint(t, Options{})
 	nudges := make(chan []byte, 1)
 	remote := p.responder(func(conn *net.TCPConn) {
 		_, _ = conn.Write(plainReply.append(nil, mpaReplyKey))
@@ -281,7 +281,7 @@ func TestAPeerThatOverlooksTheFirstFrameIsNudged(t *testing.T) {
 	}
 }
 
-func TestResponderThatMisbehavesFailsTheConnect(t *testing.T) {
+func TestConnectFailsOnInvalidResponder(t *testing.T) {
 	spoilt := func(change func(*mpaFrame)) []byte {
 		reply := plainReply
 		change(&reply)
@@ -302,7 +302,7 @@ func TestResponderThatMisbehavesFailsTheConnect(t *testing.T) {
 		"Terminate":               {answer(golden(t, "term_ddp_tagged_badstag")), status.NotPermitted},
 		"closing":                 {answer(nil), status.ConnectionReset},
 	} {
-		p := newParty(t, Options{})
+		p := newEndpoint(t, Options{})
 		remote := p.responder(func(conn *net.TCPConn) {
 			_, _ = conn.Write(c.reply)
 			_ = conn.CloseWrite()
@@ -314,9 +314,9 @@ func TestResponderThatMisbehavesFailsTheConnect(t *testing.T) {
 	}
 }
 
-func TestASilentResponderEndsTheConnectAtItsDeadline(t *testing.T) {
+func TestConnectTimesOutOnSilentResponder(t *testing.T) {
 	for name, reply := range map[string][]byte{"before the reply": nil, "behind the reply": plainReply.append(nil, mpaReplyKey)} {
-		p := newParty(t, Options{})
+		p := newEndpoint(t, Options{})
 		remote := p.responder(func(conn *net.TCPConn) {
 			_, _ = conn.Write(reply)
 			_, _ = io.Copy(io.Discard, conn)
@@ -329,17 +329,17 @@ func TestASilentResponderEndsTheConnectAtItsDeadline(t *testing.T) {
 	}
 }
 
-func TestOpaqueMemoryIsRefused(t *testing.T) {
-	p := newParty(t, Options{})
+func TestRegisterRejectsOpaqueMemory(t *testing.T) {
+	p := newEndpoint(t, Options{})
 	region := memory.NewOpaque("a device's", 0, 4096, nil)
 	if _, err := p.config.Domain.Register(region, allRights); !errors.Is(err, status.NotSupported) {
 		t.Errorf("Register returns %v", err)
 	}
 }
 
-func TestEitherSideCanSwitchCRCsOn(t *testing.T) {
+func TestEitherSideCanEnableCRC(t *testing.T) {
 	for _, c := range []struct{ initiator, responder bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
-		x, y := newParty(t, Options{CRC: c.initiator}), newParty(t, Options{CRC: c.responder})
+		x, y := newEndpoint(t, Options{CRC: c.initiator}), newEndpoint(t, Options{CRC: c.responder})
 		conns := x.connect(y)
 		for _, conn := range conns {
 			if conn.useCRC != (c.initiator || c.responder) {
@@ -351,8 +351,8 @@ func TestEitherSideCanSwitchCRCsOn(t *testing.T) {
 	}
 }
 
-func TestThePeerOfAnAbortedConnectionSeesAFailure(t *testing.T) {
-	x, y := newParty(t, Options{}), newParty(t, Options{})
+func TestAbortFailsBothSides(t *testing.T) {
+	x, y := newEndpoint(t, Options{}), newEndpoint(t, Options{})
 	conns := x.connect(y)
 	conns[0].Abort()
 	x.collectEnd()
@@ -362,9 +362,9 @@ func TestThePeerOfAnAbortedConnectionSeesAFailure(t *testing.T) {
 	}
 }
 
-// TestAResponderSaysNothingBeforeTheFirstFrame plays initiators that announce
+// TestResponderWaitsForFirstFrame plays initiators that announce
 // no ready-to-receive frame, as Linux siw does, of both MPA revisions.
-func TestAResponderSaysNothingBeforeTheFirstFrame(t *testing.T) {
+func TestResponderWaitsForFirstFrame(t *testing.T) {
 	for name, c := range map[string]struct {
 		request    mpaFrame
 		replyBytes int
@@ -373,7 +373,7 @@ func TestAResponderSaysNothingBeforeTheFirstFrame(t *testing.T) {
 		"revision 1": {mpaFrame{revision: 1}, mpaHeaderBytes},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newParty(t, Options{})
+			p := newEndpoint(t, Options{})
 			client := p.dial()
 			if _, err := client.Write(c.request.append(nil, mpaRequestKey)); err != nil {
 				t.Fatal(err)
@@ -395,7 +395,7 @@ func TestAResponderSaysNothingBeforeTheFirstFrame(t *testing.T) {
 	}
 }
 
-func checkSilence(t *testing.T, p *party, conn *connection, client io.ReadWriter) {
+func checkSilence(t *testing.T, p *endpoint, conn *connection, client io.ReadWriter) {
 	t.Helper()
 	if err := conn.PostSend([]rdma.SendRequest{{Opcode: rdma.OpSend}}); err != nil {
 		t.Fatal(err)

@@ -26,17 +26,17 @@ type link struct {
 
 // side is one end of a link, with one region of memory.
 type side struct {
-	device  rdma.Device
-	domain  rdma.ProtectionDomain
-	queue   rdma.CompletionQueue
-	conn    rdma.Connection
-	memory  rdma.MemoryRegion
-	bytes   []byte
-	post    [2]rdma.SendRequest
-	receipt [1]rdma.ReceiveRequest
-	poll    [64]rdma.Completion
-	arrived int // completions not yet awaited
-	gone    bool
+	device       rdma.Device
+	domain       rdma.ProtectionDomain
+	queue        rdma.CompletionQueue
+	conn         rdma.Connection
+	memory       rdma.MemoryRegion
+	bytes        []byte
+	post         [2]rdma.SendRequest
+	receipt      [1]rdma.ReceiveRequest
+	poll         [64]rdma.Completion
+	arrived      int // completions not yet awaited
+	disconnected bool
 }
 
 const (
@@ -110,7 +110,7 @@ func connectVia(t testing.TB, crc bool, via func(netip.AddrPort) netip.AddrPort)
 func (l *link) tearDown(t testing.TB) {
 	for _, s := range []*side{l.x, l.y} {
 		s.conn.Close()
-		for !s.gone {
+		for !s.disconnected {
 			s.progress(t)
 		}
 		if err := s.memory.Deregister(); err != nil {
@@ -134,7 +134,7 @@ func (s *side) progress(t testing.TB) int {
 	for i := range s.poll[:n] {
 		c := &s.poll[i]
 		if c.Opcode == rdma.OpDisconnected {
-			s.gone = true
+			s.disconnected = true
 			continue
 		}
 		if c.Status != rdma.StatusSuccess && c.Status != rdma.StatusFlushed {
@@ -149,7 +149,7 @@ func (s *side) progress(t testing.TB) int {
 func (l *link) await(t testing.TB, s *side, n int) {
 	for s.arrived < n {
 		if l.x.progress(t)+l.y.progress(t) == 0 {
-			if l.x.gone || l.y.gone {
+			if l.x.disconnected || l.y.disconnected {
 				t.Fatalf("connection ended: %v, %v", l.x.conn.Err(), l.y.conn.Err())
 			}
 			runtime.Gosched()
@@ -207,8 +207,8 @@ const (
 // proxy forwards one TCP connection. see gets every piece before it goes on;
 // piece limits the next one's size.
 type proxy struct {
-	piece func() int
-	see   func(direction, []byte)
+	piece   func() int
+	observe func(direction, []byte)
 }
 
 // start returns where to connect to in place of target.
@@ -247,7 +247,7 @@ func (p proxy) forward(to, from net.Conn, d direction) {
 	for {
 		n, err := from.Read(buffer[:min(p.piece(), len(buffer))])
 		if n > 0 {
-			p.see(d, buffer[:n])
+			p.observe(d, buffer[:n])
 			if _, err := to.Write(buffer[:n]); err != nil {
 				_, _ = io.Copy(io.Discard, from)
 				return
@@ -264,4 +264,4 @@ func randomPieces() func() int {
 	return func() int { return 1<<rand.IntN(17)>>rand.IntN(3) | 1 }
 }
 
-func ignore(direction, []byte) {}
+func observeNothing(direction, []byte) {}

@@ -19,7 +19,7 @@ import (
 
 // Listen implements rdma.Device.
 func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
-	if err := d.use("listen"); err != nil {
+	if err := d.acquire("listen"); err != nil {
 		return nil, err
 	}
 	config := net.ListenConfig{KeepAlive: -1, Control: d.options.control}
@@ -34,7 +34,7 @@ func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Liste
 	l.requests = make(chan *request, l.pending.limit)
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	l.tasks.Add(1)
-	go l.acceptClients()
+	go l.acceptConnections()
 	return l, nil
 }
 
@@ -58,13 +58,13 @@ type listener struct {
 	stop     context.CancelFunc
 	closed   atomic.Bool
 	tasks    sync.WaitGroup
-	pending  pendingClients
+	pending  pendingHandshakes
 }
 
 // Address implements rdma.Listener.
 func (l *listener) Address() netip.AddrPort { return addressOf(l.listener.Addr()) }
 
-func (l *listener) acceptClients() {
+func (l *listener) acceptConnections() {
 	defer l.tasks.Done()
 	for {
 		conn, err := l.listener.AcceptTCP()
@@ -79,15 +79,15 @@ func (l *listener) acceptClients() {
 		}
 		l.device.options.Logger.Warn("cannot accept iwarp clients", zap.Error(err))
 		select {
-		case <-time.After(acceptPause):
+		case <-time.After(acceptRetryDelay):
 		case <-l.ctx.Done():
 		}
 	}
 }
 
-// acceptPause is how long accepting rests when the process or the machine is
+// acceptRetryDelay is how long accepting rests when the process or the machine is
 // out of something.
-const acceptPause = 10 * time.Millisecond
+const acceptRetryDelay = 10 * time.Millisecond
 
 // serve reads a client's request and hands it to Accept.
 func (l *listener) serve(conn *net.TCPConn) {
@@ -109,7 +109,7 @@ func (l *listener) readRequest(conn *net.TCPConn) (mpaFrame, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, l.device.options.HandshakeTimeout)
 	defer cancel()
 	h := newHandshake(ctx, conn)
-	defer h.release()
+	defer h.stop()
 	frame, err := h.readMPA(mpaRequestKey)
 	if err != nil {
 		return frame, err
@@ -122,17 +122,17 @@ func (l *listener) readRequest(conn *net.TCPConn) (mpaFrame, error) {
 	return frame, nil
 }
 
-// pendingClients are accepted TCP connections that have not sent a complete
+// pendingHandshakes are accepted TCP connections that have not sent a complete
 // request. Beyond the limit the oldest is cut off: an honest client sends at
 // once, so it is the most likely stray, and strays cannot lock others out.
-type pendingClients struct {
+type pendingHandshakes struct {
 	limit int
 
 	mu    sync.Mutex
 	conns []*net.TCPConn
 }
 
-func (p *pendingClients) add(conn *net.TCPConn) {
+func (p *pendingHandshakes) add(conn *net.TCPConn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.conns) == p.limit {
@@ -143,7 +143,7 @@ func (p *pendingClients) add(conn *net.TCPConn) {
 }
 
 // remove reports whether the connection had not been cut off.
-func (p *pendingClients) remove(conn *net.TCPConn) bool {
+func (p *pendingHandshakes) remove(conn *net.TCPConn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := slices.Index(p.conns, conn)
@@ -192,10 +192,10 @@ func (l *listener) Close() error {
 
 // request implements rdma.Request.
 type request struct {
-	device   *device
-	conn     *net.TCPConn
-	frame    mpaFrame
-	answered atomic.Bool
+	device  *device
+	conn    *net.TCPConn
+	frame   mpaFrame
+	decided atomic.Bool
 }
 
 // PrivateData implements rdma.Request.
@@ -204,14 +204,14 @@ func (r *request) PrivateData() []byte { return r.frame.privateData }
 // Remote implements rdma.Request.
 func (r *request) Remote() netip.AddrPort { return addressOf(r.conn.RemoteAddr()) }
 
-var errAnswered = status.Errorf(status.BadState, "connection request has been answered already")
+var errDecided = status.Errorf(status.BadState, "connection request has been answered already")
 
 // Accept implements rdma.Request. If the peer announced a ready-to-receive
 // frame, Accept waits for it, for no longer than the handshake timeout. If it
 // fails, the peer finds the connection closed.
 func (r *request) Accept(ctx context.Context, config rdma.ConnectionConfig) (rdma.Connection, error) {
-	if r.answered.Swap(true) {
-		return nil, errAnswered
+	if r.decided.Swap(true) {
+		return nil, errDecided
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.device.options.HandshakeTimeout)
 	defer cancel()
@@ -220,7 +220,7 @@ func (r *request) Accept(ctx context.Context, config rdma.ConnectionConfig) (rdm
 		if err = r.accept(ctx, &config, c); err == nil {
 			return c, nil
 		}
-		c.abandon()
+		c.domain.uses.release()
 	}
 	_ = r.conn.Close()
 	return nil, status.Errorf(status.CodeOf(err), "accept iwarp connection from %v: %w", r.Remote(), err)
@@ -234,27 +234,27 @@ func (r *request) accept(ctx context.Context, config *rdma.ConnectionConfig, c *
 	if err != nil {
 		return err
 	}
-	if e.socket, err = takeSocket(r.conn); err != nil {
+	if e.socket, err = detachSocket(r.conn); err != nil {
 		return err
 	}
 	return c.establish(e)
 }
 
 // respond performs the accepting side of the handshake.
-func (r *request) respond(ctx context.Context, config *rdma.ConnectionConfig) (established, error) {
+func (r *request) respond(ctx context.Context, config *rdma.ConnectionConfig) (handshakeResult, error) {
 	h := newHandshake(ctx, r.conn)
-	defer h.release()
+	defer h.stop()
 	reply, a := newReply(&r.frame, r.device.options.CRC,
 		wireDepth(config.InboundReads), wireDepth(config.OutboundReads), config.PrivateData)
 	if err := h.write(reply.append(nil, mpaReplyKey)); err != nil {
-		return established{}, err
+		return handshakeResult{}, err
 	}
 	if a.rtr != rtrNone {
-		if err := h.awaitOpening(a); err != nil {
-			return established{}, err
+		if err := h.awaitFirstFrame(a); err != nil {
+			return handshakeResult{}, err
 		}
 	}
-	return established{
+	return handshakeResult{
 		useCRC: a.useCRC, rtr: a.rtr, parameters: newParameters(r.conn, r.frame.privateData, a, config),
 	}, nil
 }
@@ -267,8 +267,8 @@ func (r *request) Reject(reason []byte) error {
 	if err := checkPrivateData(len(reason), rdma.MaxPrivateData); err != nil {
 		return err
 	}
-	if r.answered.Swap(true) {
-		return errAnswered
+	if r.decided.Swap(true) {
+		return errDecided
 	}
 	defer r.conn.Close()
 	reject := newReject(&r.frame, reason)

@@ -270,28 +270,28 @@ func (u *useCount) revoke() {
 // revokeUnused revokes only if there is no use.
 func (u *useCount) revokeUnused() bool { return u.count.CompareAndSwap(0, revoked) }
 
-// maxHolds is how many regions a batch of segments mostly uses: one for
+// maxAcquired is how many regions a batch of segments mostly uses: one for
 // messages and one for data, of two sessions.
-const maxHolds = 4
+const maxAcquired = 4
 
-// holds are uses of memory regions that last for a batch of segments.
+// regions are uses of memory regions that last for a batch of segments.
 // Beginning and ending a use are atomic operations, which would cost more than
 // all checks of a small segment.
-type holds struct {
-	regions [maxHolds]*memoryRegion
+type acquiredRegions struct {
+	regions [maxAcquired]*memoryRegion
 	count   int
 }
 
-// hold begins a use of the region unless there is one. It lasts until release
+// acquire begins a use of the region unless there is one. It lasts until release
 // or the next hold. False means that the region has been deregistered.
-func (h *holds) hold(r *memoryRegion) bool {
+func (h *acquiredRegions) acquire(r *memoryRegion) bool {
 	for i := range h.count {
 		if h.regions[i] == r {
 			return true
 		}
 	}
-	if h.count == maxHolds {
-		h.release()
+	if h.count == maxAcquired {
+		h.releaseAll()
 	}
 	if !r.uses.acquire() {
 		return false
@@ -301,8 +301,8 @@ func (h *holds) hold(r *memoryRegion) bool {
 	return true
 }
 
-// release ends all uses.
-func (h *holds) release() {
+// releaseAll ends all uses.
+func (h *acquiredRegions) releaseAll() {
 	for i := range h.count {
 		h.regions[i].uses.release()
 		h.regions[i] = nil

@@ -12,7 +12,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// The parts of each side's memory in TestAnyMixOfRequestsGivesTheSameMemory.
+// The parts of each side's memory in TestRandomRequestsMatchModel.
 const (
 	mixSource = 0       // what Sends and Writes carry and Reads bring, constant
 	mixTarget = 1 << 20 // where the peer's Writes go
@@ -41,10 +41,10 @@ type mixer struct {
 	received   int
 }
 
-// TestAnyMixOfRequestsGivesTheSameMemory runs random requests in both
+// TestRandomRequestsMatchModel runs random requests in both
 // directions through a proxy that cuts the streams at random places, and
 // compares both memories with a model that carries the requests out in order.
-func TestAnyMixOfRequestsGivesTheSameMemory(t *testing.T) {
+func TestRandomRequestsMatchModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		crc := rapid.Bool().Draw(rt, "crc")
 		// A Read behind everything else returns when all of it is placed.
@@ -75,7 +75,7 @@ func drawMix(rt *rapid.T, name string) []mixRequest {
 }
 
 func runMix(t *testing.T, crc bool, plans [2][]mixRequest) {
-	p := proxy{piece: randomPieces(), see: ignore}
+	p := proxy{piece: randomPieces(), observe: observeNothing}
 	l := connectVia(t, crc, func(a netip.AddrPort) netip.AddrPort { return p.start(t, a) })
 	x := &mixer{side: l.x, peer: l.y, requests: plans[0]}
 	y := &mixer{side: l.y, peer: l.x, requests: plans[1]}
@@ -95,7 +95,7 @@ func runMix(t *testing.T, crc bool, plans [2][]mixRequest) {
 		if x.step(t)+y.step(t) == 0 {
 			runtime.Gosched()
 		}
-		if l.x.gone || l.y.gone || t.Failed() {
+		if l.x.disconnected || l.y.disconnected || t.Failed() {
 			t.Fatalf("connection ended: %v, %v", l.x.conn.Err(), l.y.conn.Err())
 		}
 	}
@@ -141,7 +141,7 @@ func (m *mixer) step(t testing.TB) int {
 	for _, c := range m.side.poll[:n] {
 		switch c.Opcode {
 		case rdma.OpDisconnected:
-			m.side.gone = true
+			m.side.disconnected = true
 		case rdma.OpReceive:
 			if c.ID != uint64(m.received) || c.Status != rdma.StatusSuccess {
 				t.Errorf("receive %d completes as %v, expected %d", c.ID, c.Status, m.received)

@@ -8,7 +8,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-func TestUnusableMPAFramesAreRefusedWithTheirReason(t *testing.T) {
+func TestInvalidMPAFramesAreRejected(t *testing.T) {
 	good := mpaFrame{revision: 2, enhanced: true, inboundReads: 1, outboundReads: 1}
 	for name, c := range map[string]struct {
 		spoil func([]byte)
@@ -33,7 +33,7 @@ func TestUnusableMPAFramesAreRefusedWithTheirReason(t *testing.T) {
 	}
 }
 
-func TestNegotiationTakesTheSmallerReadDepths(t *testing.T) {
+func TestNegotiationPicksSmallerReadDepths(t *testing.T) {
 	for _, c := range []struct{ requestIn, requestOut, replyIn, replyOut, wantIn, wantOut int }{
 		{8, 4, 16, 8, 8, 4},
 		{8, 16, 4, 2, 8, 4},
@@ -48,7 +48,7 @@ func TestNegotiationTakesTheSmallerReadDepths(t *testing.T) {
 	}
 }
 
-func TestUnusableRepliesAreAnsweredByTheirTerminate(t *testing.T) {
+func TestInvalidRepliesAreTerminated(t *testing.T) {
 	request := newRequest(false, 4, 4, nil)
 	usable := mpaFrame{revision: 2, enhanced: true, inboundReads: 4, outboundReads: 4}
 	for name, c := range map[string]struct {
@@ -69,7 +69,7 @@ func TestUnusableRepliesAreAnsweredByTheirTerminate(t *testing.T) {
 	}
 }
 
-func TestRepliesFitTheRequest(t *testing.T) {
+func TestReplyMatchesRequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		request mpaFrame
 		crc     bool

@@ -20,9 +20,9 @@ const wakeSlot = -1
 // is level-triggered, so its descriptor is readable exactly as long as a
 // socket is, and can be waited for by another epoll.
 type poller struct {
-	descriptor int
-	wake       int // eventfd, written by other threads
-	events     [maxEvents]unix.EpollEvent
+	descriptor     int
+	wakeDescriptor int // eventfd, written by other threads
+	events         [maxEvents]unix.EpollEvent
 }
 
 func newPoller() (*poller, error) {
@@ -35,7 +35,7 @@ func newPoller() (*poller, error) {
 		_ = unix.Close(descriptor)
 		return nil, status.Errorf(status.OperatingSystem, "create event descriptor: %w", err)
 	}
-	p := &poller{descriptor: descriptor, wake: wake}
+	p := &poller{descriptor: descriptor, wakeDescriptor: wake}
 	if err := p.control(unix.EPOLL_CTL_ADD, wake, wakeSlot, unix.EPOLLIN); err != nil {
 		p.close()
 		return nil, err
@@ -44,7 +44,7 @@ func newPoller() (*poller, error) {
 }
 
 func (p *poller) close() {
-	_ = unix.Close(p.wake)
+	_ = unix.Close(p.wakeDescriptor)
 	_ = unix.Close(p.descriptor)
 }
 
@@ -89,16 +89,16 @@ func (p *poller) ready(limit int) []unix.EpollEvent {
 func readable(e *unix.EpollEvent) bool { return e.Events&^unix.EPOLLOUT != 0 }
 func writable(e *unix.EpollEvent) bool { return e.Events&unix.EPOLLOUT != 0 }
 
-// ring makes the descriptor readable. Any goroutine may call it.
-func (p *poller) ring() {
+// wake makes the descriptor readable. Any goroutine may call it.
+func (p *poller) wake() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
 	// EAGAIN would mean that the counter is at its maximum: readable already.
-	_, _ = unix.Write(p.wake, one[:])
+	_, _ = unix.Write(p.wakeDescriptor, one[:])
 }
 
-// silence takes back what ring has done.
-func (p *poller) silence() {
+// clearWake takes back what ring has done.
+func (p *poller) clearWake() {
 	var count [8]byte
-	_, _, _ = unix.RawSyscall(unix.SYS_READ, uintptr(p.wake), uintptr(unsafe.Pointer(&count[0])), uintptr(len(count)))
+	_, _, _ = unix.RawSyscall(unix.SYS_READ, uintptr(p.wakeDescriptor), uintptr(unsafe.Pointer(&count[0])), uintptr(len(count)))
 }

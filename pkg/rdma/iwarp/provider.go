@@ -118,9 +118,9 @@ type device struct {
 	options Options
 	table   *memoryTable
 	uses    useCount // protection domains, completion queues, listeners
-	// mover is the domain, which is to say the session, that has moved bytes
+	// lastActive is the domain, which is to say the session, that has moved bytes
 	// last.
-	mover atomic.Pointer[protectionDomain]
+	lastActive atomic.Pointer[protectionDomain]
 }
 
 // Capabilities implements rdma.Device.
@@ -141,7 +141,7 @@ func (d *device) Capabilities() rdma.Capabilities {
 
 // NewProtectionDomain implements rdma.Device.
 func (d *device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
-	if err := d.use("make protection domain"); err != nil {
+	if err := d.acquire("make protection domain"); err != nil {
 		return nil, err
 	}
 	return &protectionDomain{device: d, uses: newUseCount()}, nil
@@ -153,7 +153,7 @@ func (d *device) NewCompletionQueue(capacity int) (rdma.CompletionQueue, error) 
 	if capacity < 0 {
 		return nil, status.Errorf(status.InvalidValue, "make completion queue: capacity %d is negative", capacity)
 	}
-	if err := d.use("make completion queue"); err != nil {
+	if err := d.acquire("make completion queue"); err != nil {
 		return nil, err
 	}
 	q, err := newCompletionQueue(d, capacity)
@@ -173,7 +173,7 @@ func (d *device) Close() error {
 	return nil
 }
 
-func (d *device) use(operation string) error {
+func (d *device) acquire(operation string) error {
 	if !d.uses.acquire() {
 		return status.Errorf(status.BadState, "%s: iwarp device %v is closed", operation, d.address)
 	}

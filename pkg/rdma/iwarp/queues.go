@@ -47,9 +47,6 @@ func (q *sendQueue) at(index uint32) *sendWork { return &q.ring[index&uint32(len
 // room is how many requests can be posted.
 func (q *sendQueue) room() uint32 { return q.limit - (q.tail - q.freed) }
 
-// pending tells whether there is a request to be turned into FPDUs.
-func (q *sendQueue) pending() bool { return q.next != q.tail }
-
 // receiveWork is a posted receive.
 type receiveWork struct {
 	id     uint64
@@ -99,8 +96,6 @@ func newReadResponder(limit int) readResponder {
 
 func (r *readResponder) at(index uint32) *readResponse { return &r.ring[index&uint32(len(r.ring)-1)] }
 
-func (r *readResponder) pending() bool { return r.head != r.tail }
-
 func (r *readResponder) full() bool { return r.tail-r.head == r.limit }
 
 // outstandingRead is a Read that was sent and waits for its response.
@@ -145,7 +140,7 @@ func (r *readRequester) oldest() *outstandingRead {
 	return &r.ring[r.head&uint32(len(r.ring)-1)]
 }
 
-func (r *readRequester) finish() {
+func (r *readRequester) completeOldest() {
 	r.head++
 	r.posted--
 }

@@ -8,31 +8,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// PostReceive implements rdma.Connection.
-func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
-	if c.phase == phaseDetached {
-		return errDetached
-	}
-	if uint32(len(requests)) > c.receives.room() {
-		return errReceiveQueueFull
-	}
-	for i := range requests {
-		r := &requests[i]
-		region, err := c.resolve(r.Local, memory.LocalWrite)
-		if err != nil {
-			return postError("receive", r.ID, err)
-		}
-		*c.receives.at(c.receives.tail + uint32(i)) = receiveWork{
-			id: r.ID, region: region, local: r.Local.Address, length: r.Local.Length,
-		}
-	}
-	c.receives.tail += uint32(len(requests))
-	if c.phase == phaseEnded {
-		c.flushReceives(rdma.StatusFlushed)
-	}
-	return nil
-}
-
 const (
 	// stagingBytes is what one system call reads of a stream of small FPDUs.
 	stagingBytes = 64 << 10
@@ -43,14 +18,14 @@ const (
 	// headers and the small messages between them, while little of the next
 	// large payload is dragged along and has to be copied.
 	aheadBytes = 512
-	// largeMemory is after how many small FPDUs in a row a stream no longer
+	// bulkFrames is after how many small FPDUs in a row a stream no longer
 	// counts as one of large FPDUs.
-	largeMemory = 8
+	bulkFrames = 8
 	// receiveBudget is how many bytes one turn of a connection reads before
 	// others get theirs.
 	receiveBudget = 256 << 10
-	// lastWordsReads bounds the reading of what came before a reset.
-	lastWordsReads = 64
+	// maxReadsAfterError bounds the reading of what came before a reset.
+	maxReadsAfterError = 64
 )
 
 // stage is what a receiver expects next in the stream.
@@ -74,9 +49,9 @@ type receiver struct {
 	// region and offset are where the payload goes; nil discards it.
 	region *memoryRegion
 	offset uint64
-	// large counts down the small FPDUs since the last one that was received
+	// bulk counts down the small FPDUs since the last one that was received
 	// directly.
-	large int
+	bulk int
 
 	tagged       taggedMessage
 	untagged     untaggedMessage
@@ -103,7 +78,7 @@ type untaggedMessage struct {
 	offset uint32 // MO expected of the next segment
 }
 
-func newReceiver(e established) receiver {
+func newReceiver(e handshakeResult) receiver {
 	r := receiver{need: prefixBytes, sendSequence: 1, readSequence: 1}
 	if !e.initiator && e.rtr == rtrRead {
 		r.readSequence++
@@ -111,9 +86,9 @@ func newReceiver(e established) receiver {
 	return r
 }
 
-// ahead is how much to read when the next FPDU's size is not known.
-func (r *receiver) ahead() int {
-	if r.large > 0 {
+// stagingSize is how much to read when the next FPDU's size is not known.
+func (r *receiver) stagingSize() int {
+	if r.bulk > 0 {
 		return aheadBytes
 	}
 	return stagingBytes
@@ -133,25 +108,55 @@ func (r *receiver) revokedViolation() *violation {
 	return violationRevoked
 }
 
-func (r *receiver) placed(n int) {
+func (r *receiver) advance(n int) {
 	r.left -= n
 	r.offset += uint64(n)
+}
+
+// PostReceive implements rdma.Connection.
+func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
+	if c.phase == phaseDetached {
+		return errDetached
+	}
+	if uint32(len(requests)) > c.receives.room() {
+		return errReceiveQueueFull
+	}
+	for i := range requests {
+		r := &requests[i]
+		region, err := c.resolve(r.Local, memory.LocalWrite)
+		if err != nil {
+			return postError("receive", r.ID, err)
+		}
+		*c.receives.at(c.receives.tail + uint32(i)) = receiveWork{
+			id: r.ID, region: region, local: r.Local.Address, length: r.Local.Length,
+		}
+	}
+	c.receives.tail += uint32(len(requests))
+	if c.phase == phaseEnded {
+		c.flushReceives(rdma.StatusFlushed)
+	}
+	return nil
 }
 
 // receive reads and processes what has arrived, until there is no more or the
 // turn is over. What is left keeps the socket readable.
 func (c *connection) receive() {
-	for done := 0; done < c.queue.turnBytes(receiveBudget); {
+	for done := 0; done < c.queue.turnBudget(receiveBudget); {
 		n, wanted, err := c.receiveOnce()
 		if c.phase != phaseOpen {
 			return
 		}
-		if err != 0 {
-			c.receiveFailed(err)
+		switch {
+		case err == syscall.EAGAIN || err == syscall.EINTR:
 			return
-		}
-		if n == 0 {
-			c.endOfStream()
+		case err == syscall.EFAULT:
+			c.fail(violationFault)
+			return
+		case err != 0:
+			c.tcpFailed(err)
+			return
+		case n == 0:
+			c.peerClosed()
 			return
 		}
 		if n < wanted {
@@ -164,14 +169,14 @@ func (c *connection) receive() {
 // receiveOnce makes one system call and processes what it brings.
 func (c *connection) receiveOnce() (n, wanted int, err errno) {
 	r := &c.receiver
-	staging := c.queue.staging[:r.ahead()]
+	staging := c.queue.staging[:r.stagingSize()]
 	// With CRCs everything is staged: what is summed must be out of the reach
 	// of whoever else can write to the memory.
 	if !c.useCRC && r.stage == stagePayload && r.left >= directBytes && r.region != nil {
 		return c.receiveDirect(staging)
 	}
 	if n, err = c.socket.receive(staging); n > 0 {
-		c.moved(n)
+		c.countMoved(n)
 		c.process(staging[:n])
 	}
 	return n, len(staging), err
@@ -192,27 +197,17 @@ func (c *connection) receiveDirect(staging []byte) (n, wanted int, err errno) {
 	if n == 0 {
 		return 0, 1, err
 	}
-	c.moved(n)
+	c.countMoved(n)
 	placed := min(n, len(target))
-	r.placed(placed)
+	r.advance(placed)
 	c.process(staging[:n-placed])
 	return n, len(target) + len(staging), 0
-}
-
-func (c *connection) receiveFailed(err errno) {
-	switch err {
-	case syscall.EAGAIN, syscall.EINTR:
-	case syscall.EFAULT:
-		c.fail(violationFault)
-	default:
-		c.lose(err)
-	}
 }
 
 // process consumes what was received, and ends the connection if it is wrong.
 func (c *connection) process(input []byte) {
 	v := c.consume(input)
-	c.queue.holds.release()
+	c.queue.regions.releaseAll()
 	if v != nil {
 		c.fail(v)
 	}
@@ -261,16 +256,16 @@ func (c *connection) consumeHeader(input []byte) (rest []byte, whole bool, v *vi
 		r.crc = updateCRC(0, r.header[:r.need])
 	}
 	if r.left >= directBytes && !c.useCRC {
-		r.large = largeMemory
-	} else if r.large > 0 {
-		r.large--
+		r.bulk = bulkFrames
+	} else if r.bulk > 0 {
+		r.bulk--
 	}
-	return input, true, c.openSegment()
+	return input, true, c.beginSegment()
 }
 
-// openSegment checks a segment whose header is complete, before a byte of its
+// beginSegment checks a segment whose header is complete, before a byte of its
 // payload is placed, and finds out where the payload goes.
-func (c *connection) openSegment() *violation {
+func (c *connection) beginSegment() *violation {
 	r := &c.receiver
 	switch op := r.prefix.op; op {
 	case opWrite, opReadResponse:
@@ -279,22 +274,22 @@ func (c *connection) openSegment() *violation {
 			return violationOpcode
 		}
 		if op == opWrite {
-			return c.openWrite(h)
+			return c.beginWrite(h)
 		}
-		return c.openReadResponse(h)
+		return c.beginReadResponse(h)
 	case opReadRequest:
-		return c.openReadRequest()
+		return c.beginReadRequest()
 	case opTerminate:
 		if parseUntagged(r.prefix, r.header[:]).queue != queueTerminate {
 			return violationQueue
 		}
 		return nil
 	default:
-		return c.openSend(parseUntagged(r.prefix, r.header[:]))
+		return c.beginSend(parseUntagged(r.prefix, r.header[:]))
 	}
 }
 
-func (c *connection) openWrite(h taggedHeader) *violation {
+func (c *connection) beginWrite(h taggedHeader) *violation {
 	r := &c.receiver
 	if r.tagged.open {
 		if h.stag != r.tagged.stag {
@@ -306,9 +301,19 @@ func (c *connection) openWrite(h taggedHeader) *violation {
 	}
 	// A Write without bytes names no memory (RFC 5041 section 5.2).
 	if r.left > 0 {
-		region, v := c.checkWrite(h)
-		if v != nil {
-			return v
+		length := uint64(r.left)
+		region := c.queue.device.table.lookup(h.stag)
+		switch {
+		case region == nil:
+			return violationWriteSTag
+		case region.domain != c.domain:
+			return violationWriteStream
+		case !region.access.Has(memory.RemoteWrite):
+			return violationWriteRights
+		case h.offset+length < h.offset:
+			return violationWriteWrap
+		case !region.contains(h.offset, length):
+			return violationWriteBounds
 		}
 		r.region, r.offset = region, h.offset
 	}
@@ -316,31 +321,12 @@ func (c *connection) openWrite(h taggedHeader) *violation {
 	return nil
 }
 
-// checkWrite finds the memory that a Write of the peer goes to.
-func (c *connection) checkWrite(h taggedHeader) (*memoryRegion, *violation) {
-	length := uint64(c.receiver.left)
-	region := c.queue.device.table.lookup(h.stag)
-	switch {
-	case region == nil:
-		return nil, violationWriteSTag
-	case region.domain != c.domain:
-		return nil, violationWriteStream
-	case !region.access.Has(memory.RemoteWrite):
-		return nil, violationWriteRights
-	case h.offset+length < h.offset:
-		return nil, violationWriteWrap
-	case !region.contains(h.offset, length):
-		return nil, violationWriteBounds
-	}
-	return region, nil
-}
-
-// openReadResponse accepts only what continues the answer to the oldest Read.
-func (c *connection) openReadResponse(h taggedHeader) *violation {
+// beginReadResponse accepts only what continues the answer to the oldest Read.
+func (c *connection) beginReadResponse(h taggedHeader) *violation {
 	r := &c.receiver
 	read := c.reads.oldest()
 	if read == nil {
-		return violationNoReadPending
+		return violationNoRead
 	}
 	if h.stag != read.stag {
 		return violationResponseSTag
@@ -358,7 +344,7 @@ func (c *connection) openReadResponse(h taggedHeader) *violation {
 	return nil
 }
 
-func (c *connection) openSend(h untaggedHeader) *violation {
+func (c *connection) beginSend(h untaggedHeader) *violation {
 	r := &c.receiver
 	switch {
 	case h.queue != queueSend:
@@ -386,7 +372,7 @@ func (c *connection) openSend(h untaggedHeader) *violation {
 	return nil
 }
 
-func (c *connection) openReadRequest() *violation {
+func (c *connection) beginReadRequest() *violation {
 	r := &c.receiver
 	h := parseUntagged(r.prefix, r.header[:])
 	switch {
@@ -431,31 +417,22 @@ func (c *connection) consumePayload(input []byte) (rest []byte, whole bool, v *v
 	r := &c.receiver
 	n := min(r.left, len(input))
 	if n > 0 && r.region != nil {
-		if v := c.place(input[:n]); v != nil {
-			return input, false, v
+		if !c.queue.regions.acquire(r.region) {
+			return input, false, r.revokedViolation()
+		}
+		if !r.region.copyIn(r.offset, input[:n]) {
+			return input, false, violationFault
 		}
 	}
 	if c.useCRC {
 		r.crc = updateCRC(r.crc, input[:n])
 	}
-	r.placed(n)
+	r.advance(n)
 	if r.left > 0 {
 		return input[n:], false, nil
 	}
 	r.have, r.need, r.stage = 0, padLength(r.prefix.ulpdu)+crcBytes, stageTrailer
 	return input[n:], true, nil
-}
-
-// place copies received bytes to where they belong.
-func (c *connection) place(input []byte) *violation {
-	r := &c.receiver
-	if !c.queue.holds.hold(r.region) {
-		return r.revokedViolation()
-	}
-	if !r.region.copyIn(r.offset, input) {
-		return violationFault
-	}
-	return nil
 }
 
 func (c *connection) consumeTrailer(input []byte) (rest []byte, whole bool, v *violation) {
@@ -472,44 +449,41 @@ func (c *connection) consumeTrailer(input []byte) (rest []byte, whole bool, v *v
 			return input, false, violationCRC
 		}
 	}
-	if v := c.closeSegment(); v != nil {
+	if v := c.finishSegment(); v != nil {
 		return input, false, v
 	}
 	r.have, r.need, r.stage = 0, prefixBytes, stageHeader
 	return input, true, nil
 }
 
-// closeSegment acts on a segment that has arrived as a whole, its CRC
+// finishSegment acts on a segment that has arrived as a whole, its CRC
 // included. Only now does anything become visible as done.
-func (c *connection) closeSegment() *violation {
+func (c *connection) finishSegment() *violation {
 	r := &c.receiver
-	if c.transmitter.held {
-		c.transmitter.held = false
-		c.queue.list(c)
+	if c.transmitter.awaitingPeer {
+		c.transmitter.awaitingPeer = false
+		c.queue.schedule(c)
 	}
 	switch op := r.prefix.op; {
 	case op == opTerminate:
-		c.terminated(parseTerminate(r.header[:]))
+		c.peerTerminated(parseTerminate(r.header[:]))
 	case op == opReadRequest:
 		return c.finishReadRequest()
 	case !r.prefix.last:
 	case op == opWrite:
 		r.tagged = taggedMessage{}
 	case op == opReadResponse:
-		c.finishRead()
+		c.sends.at(c.reads.oldest().work).done = true
+		c.reads.completeOldest()
+		r.tagged = taggedMessage{}
+		c.completeSends()
 	default:
-		c.finishSend()
+		length := r.untagged.offset
+		r.untagged = untaggedMessage{}
+		r.sendSequence++
+		c.completeReceive(c.receives.at(c.receives.head), length, rdma.StatusSuccess)
 	}
 	return nil
-}
-
-func (c *connection) finishSend() {
-	r := &c.receiver
-	w := c.receives.at(c.receives.head)
-	length := r.untagged.offset
-	r.untagged = untaggedMessage{}
-	r.sendSequence++
-	c.completeReceive(w, length, rdma.StatusSuccess)
 }
 
 // completeReceive takes the receive at the head off the receive queue.
@@ -520,14 +494,6 @@ func (c *connection) completeReceive(w *receiveWork, length uint32, outcome rdma
 		completion: rdma.Completion{ID: w.id, Context: c.context, Length: length, Opcode: rdma.OpReceive, Status: outcome},
 		connection: c, slots: 1,
 	})
-}
-
-func (c *connection) finishRead() {
-	read := c.reads.oldest()
-	c.sends.at(read.work).done = true
-	c.reads.finish()
-	c.receiver.tagged = taggedMessage{}
-	c.retire()
 }
 
 func (c *connection) finishReadRequest() *violation {
@@ -545,6 +511,6 @@ func (c *connection) finishReadRequest() *violation {
 		sink: request.sinkOffset, stag: request.sinkSTag, length: request.length,
 	}
 	c.responder.tail++
-	c.queue.list(c)
+	c.queue.schedule(c)
 	return nil
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-func TestTheStreamMayArriveInPiecesOfAnySize(t *testing.T) {
+func TestStreamArrivesInPiecesOfAnySize(t *testing.T) {
 	for _, useCRC := range []bool{false, true} {
 		for _, size := range []int{1, 2, 3, 7, 19, 23, 1000} {
-			w := newWired(t, useCRC)
+			w := newWireTest(t, useCRC)
 			w.receive(1, 1024, 64)
 			data := bytes.Repeat([]byte("written "), 100)
 			stream := bytes.Join([][]byte{
@@ -34,8 +34,8 @@ func TestTheStreamMayArriveInPiecesOfAnySize(t *testing.T) {
 	}
 }
 
-func TestASendMayComeBetweenTheSegmentsOfAWrite(t *testing.T) {
-	w := newWired(t, false)
+func TestSendBetweenSegmentsOfWrite(t *testing.T) {
+	w := newWireTest(t, false)
 	w.receive(1, 1024, 64)
 	h := taggedHeader{op: opWrite, stag: w.memory.stag}
 	first := w.frame(h.append(nil, 4), []byte("AAAA"))
@@ -48,23 +48,23 @@ func TestASendMayComeBetweenTheSegmentsOfAWrite(t *testing.T) {
 	}
 }
 
-func TestAStreamThatEndsInsideAMessageIsAnError(t *testing.T) {
-	for name, stream := range map[string]func(*wired) []byte{
-		"inside a header":  func(w *wired) []byte { return w.writeFrame(0, nil)[:5] },
-		"inside a payload": func(w *wired) []byte { return w.writeFrame(0, make([]byte, 100))[:50] },
-		"before the CRC":   func(w *wired) []byte { return w.writeFrame(0, make([]byte, 100))[:116] },
-		"between segments": func(w *wired) []byte {
+func TestStreamEndInsideMessageIsError(t *testing.T) {
+	for name, stream := range map[string]func(*wireTest) []byte{
+		"inside a header":  func(w *wireTest) []byte { return w.writeFrame(0, nil)[:5] },
+		"inside a payload": func(w *wireTest) []byte { return w.writeFrame(0, make([]byte, 100))[:50] },
+		"before the CRC":   func(w *wireTest) []byte { return w.writeFrame(0, make([]byte, 100))[:116] },
+		"between segments": func(w *wireTest) []byte {
 			return tagged(w, taggedHeader{op: opWrite, stag: w.memory.stag}, 8)
 		},
 	} {
-		w := newWired(t, false)
+		w := newWireTest(t, false)
 		w.write(stream(w))
 		_ = w.peer.CloseWrite()
 		if err := w.awaitEnd(); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	w := newWired(t, false)
+	w := newWireTest(t, false)
 	w.write(w.writeFrame(0, make([]byte, 100)))
 	_ = w.peer.CloseWrite()
 	if err := w.awaitEnd(); err != nil {
@@ -72,8 +72,8 @@ func TestAStreamThatEndsInsideAMessageIsAnError(t *testing.T) {
 	}
 }
 
-func TestLastWordsBeforeAResetAreHeard(t *testing.T) {
-	w := newWired(t, false)
+func TestTerminateBeforeResetIsProcessed(t *testing.T) {
+	w := newWireTest(t, false)
 	w.write(appendTerminate(nil, violationNoReceive, w.sendFrame(1, nil), false))
 	_ = w.peer.SetLinger(0)
 	_ = w.peer.Close()
@@ -153,12 +153,12 @@ func connectionWithoutSocket(t testing.TB, domain rdma.ProtectionDomain, queue *
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := established{rtr: rtrWrite}
+	e := handshakeResult{rtr: rtrWrite}
 	c.useCRC = useCRC
 	c.responder, c.reads = newReadResponder(2), newReadRequester(2)
 	c.transmitter, c.receiver = newTransmitter(e), newReceiver(e)
 	c.transmitter.measure(c.socket)
-	c.slot = queue.freeSlot(c)
+	c.slot = queue.assignSlot(c)
 	queue.active = append(queue.active, c)
 	queue.attached.Add(1)
 	return c

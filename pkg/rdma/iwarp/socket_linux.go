@@ -19,9 +19,9 @@ type socket struct{ descriptor int }
 
 const noDescriptor = -1
 
-// takeSocket moves a connection out of the Go runtime's poller: conn is
+// detachSocket moves a connection out of the Go runtime's poller: conn is
 // closed, its socket lives on under a descriptor of its own.
-func takeSocket(conn *net.TCPConn) (socket, error) {
+func detachSocket(conn *net.TCPConn) (socket, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return socket{noDescriptor}, fmt.Errorf("take socket: %w", err)

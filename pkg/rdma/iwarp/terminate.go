@@ -99,7 +99,7 @@ var allViolations = []*violation{
 	violationCRC, violationLength, violationReply, violationReadDepth, violationReadyToReceive,
 	violationTaggedVersion, violationUntaggedVersion, violationRDMAPVersion, violationOpcode,
 	violationLocal, violationWriteSTag, violationWriteBounds, violationWriteStream, violationWriteWrap,
-	violationWriteRights, violationNoReadPending, violationQueue, violationNoReceive,
+	violationWriteRights, violationNoRead, violationQueue, violationNoReceive,
 	violationSequence, violationOffset, violationTooLong, violationInvalidate, violationInvalidSTag,
 	violationReadSTag, violationReadBounds, violationReadStream, violationReadWrap, violationReadCount,
 }
@@ -214,7 +214,7 @@ var (
 	violationWriteStream    = &violation{layerDDP, kindTaggedBuffer, 2, ddpHeaders, "STag not associated with the stream"}
 	violationWriteWrap      = &violation{layerDDP, kindTaggedBuffer, 3, ddpHeaders, "tagged offset wraps"}
 	violationWriteRights    = &violation{layerRDMAP, kindRemoteProtection, 2, ddpHeaders, "access rights"}
-	violationNoReadPending  = &violation{layerDDP, kindLocalCatastrophic, 0, ddpHeaders, "Read Response without a Read"}
+	violationNoRead         = &violation{layerDDP, kindLocalCatastrophic, 0, ddpHeaders, "Read Response without a Read"}
 	violationResponseSTag   = &violation{layerDDP, kindTaggedBuffer, 0, ddpHeaders, "Read Response for another STag"}
 	violationResponseBounds = &violation{layerDDP, kindTaggedBuffer, 1, ddpHeaders, "Read Response of another range"}
 )

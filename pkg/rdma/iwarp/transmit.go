@@ -44,14 +44,14 @@ type transmitter struct {
 	fromQueue    bool // message is a posted request
 	// held: a responder must not send before the initiator's first frame
 	// (RFC 5044 section 7.1.2).
-	held    bool
-	blocked bool // the socket takes no more for now
+	awaitingPeer bool
+	blocked      bool // the socket takes no more for now
 
 	batch batch
 }
 
-func newTransmitter(e established) transmitter {
-	t := transmitter{sendSequence: 1, readSequence: 1, held: !e.initiator && e.rtr == rtrNone}
+func newTransmitter(e handshakeResult) transmitter {
+	t := transmitter{sendSequence: 1, readSequence: 1, awaitingPeer: !e.initiator && e.rtr == rtrNone}
 	if e.probed {
 		t.readSequence++
 	}
@@ -95,7 +95,7 @@ func (c *connection) PostSend(requests []rdma.SendRequest) error {
 		c.flushSends(rdma.StatusFlushed)
 		return nil
 	}
-	c.queue.list(c)
+	c.queue.schedule(c)
 	return nil
 }
 
@@ -141,7 +141,9 @@ func postError(operation string, id uint64, err error) error {
 
 // Flush implements rdma.Connection.
 func (c *connection) Flush() {
-	c.adopt()
+	if c.slot == unassigned { // still in the queue's inbox
+		c.queue.processInbox()
+	}
 	if c.phase == phaseOpen {
 		c.transmit()
 	}
@@ -151,13 +153,13 @@ func (c *connection) Flush() {
 // or the turn is over.
 func (c *connection) transmit() {
 	t := &c.transmitter
-	if t.held || t.blocked {
+	if t.awaitingPeer || t.blocked {
 		return
 	}
-	for sent := 0; sent < c.queue.turnBytes(transmitBudget); {
+	for sent := 0; sent < c.queue.turnBudget(transmitBudget); {
 		if t.batch.empty() {
 			v := c.compose()
-			c.queue.holds.release()
+			c.queue.regions.releaseAll()
 			if v != nil {
 				c.fail(v)
 				return
@@ -172,7 +174,7 @@ func (c *connection) transmit() {
 		}
 		sent += n
 	}
-	c.queue.list(c)
+	c.queue.schedule(c)
 }
 
 // compose fills the empty batch with FPDUs.
@@ -220,48 +222,38 @@ type outgoing struct {
 // were posted together.
 func (c *connection) nextMessage() bool {
 	t := &c.transmitter
-	work, response := c.sends.pending(), c.responder.pending()
+	hasWork, hasResponse := c.sends.next != c.sends.tail, c.responder.head != c.responder.tail
 	switch {
-	case work && (t.inChain || !response || !t.responseTurn):
-		c.openWork()
-	case response:
-		c.openResponse()
+	case hasWork && (t.inChain || !hasResponse || !t.responseTurn):
+		w := c.sends.at(c.sends.next)
+		m := &t.message
+		*m = outgoing{open: true, region: w.region, source: w.local, left: w.length}
+		switch w.opcode {
+		case rdma.OpSend:
+			m.op, m.sequence = opSend, t.sendSequence
+			t.sendSequence++
+		case rdma.OpWrite:
+			m.op, m.stag, m.offset = opWrite, w.stag, w.remote
+		case rdma.OpRead:
+			m.op = opReadRequest
+		}
+		t.inChain, t.responseTurn = w.chained, !w.chained
+		t.fromQueue = true
+	case hasResponse:
+		r := c.responder.at(c.responder.head)
+		t.message = outgoing{
+			open: true, op: opReadResponse, region: r.region, source: r.source,
+			left: r.length, stag: r.stag, offset: r.sink,
+		}
+		// The peer may ask again only when it has this response, so the slot is
+		// free already.
+		r.region = nil
+		c.responder.head++
+		t.responseTurn, t.fromQueue = false, false
 	default:
 		return false
 	}
 	return true
-}
-
-func (c *connection) openWork() {
-	t := &c.transmitter
-	w := c.sends.at(c.sends.next)
-	m := &t.message
-	*m = outgoing{open: true, region: w.region, source: w.local, left: w.length}
-	switch w.opcode {
-	case rdma.OpSend:
-		m.op, m.sequence = opSend, t.sendSequence
-		t.sendSequence++
-	case rdma.OpWrite:
-		m.op, m.stag, m.offset = opWrite, w.stag, w.remote
-	case rdma.OpRead:
-		m.op = opReadRequest
-	}
-	t.inChain, t.responseTurn = w.chained, !w.chained
-	t.fromQueue = true
-}
-
-func (c *connection) openResponse() {
-	t := &c.transmitter
-	r := c.responder.at(c.responder.head)
-	t.message = outgoing{
-		open: true, op: opReadResponse, region: r.region, source: r.source,
-		left: r.length, stag: r.stag, offset: r.sink,
-	}
-	// The peer may ask again only when it has this response, so the slot is
-	// free already.
-	r.region = nil
-	c.responder.head++
-	t.responseTurn, t.fromQueue = false, false
 }
 
 func (c *connection) addReadRequest() {
@@ -288,7 +280,7 @@ func (c *connection) addSegment() (bool, *violation) {
 	if payload <= inlineBytes {
 		return true, c.addInline(payload)
 	}
-	if !b.takes(payload) {
+	if b.gather.bytes >= batchBytes && payload > smallBytes {
 		return false, nil
 	}
 	copied := c.useCRC && (m.region.untrusted || !c.stableSource)
@@ -299,7 +291,7 @@ func (c *connection) addSegment() (bool, *violation) {
 	} else if !b.addRegion(m.region) {
 		return false, nil
 	}
-	if !c.queue.holds.hold(m.region) {
+	if !c.queue.regions.acquire(m.region) {
 		return false, violationRevoked
 	}
 	source := m.region.bytes[m.source : m.source+uint64(payload)]
@@ -313,32 +305,6 @@ func (c *connection) addSegment() (bool, *violation) {
 	} else if payload <= prefetchBytes {
 		prefetch.Memory(source)
 	}
-	c.addFPDU(payload, source)
-	return true, nil
-}
-
-// addInline adds an FPDU whose payload is copied into the scratch.
-func (c *connection) addInline(payload int) *violation {
-	b, m := &c.transmitter.batch, &c.transmitter.message
-	region, source := m.region, m.source
-	frame := m.appendHeader(b.frame(), payload)
-	if payload > 0 {
-		if !c.queue.holds.hold(region) {
-			return violationRevoked
-		}
-		at := len(frame)
-		frame = frame[:at+payload]
-		if !region.copyOut(frame[at:], source) {
-			return violationFault
-		}
-	}
-	b.addFrame(appendTrailer(frame, c.useCRC))
-	return nil
-}
-
-// addFPDU adds an FPDU whose payload is sent from where it is.
-func (c *connection) addFPDU(payload int, source []byte) {
-	b, m := &c.transmitter.batch, &c.transmitter.message
 	header := m.appendHeader(b.frame(), payload)
 	b.addFrame(header)
 	b.addPayload(source)
@@ -349,6 +315,26 @@ func (c *connection) addFPDU(payload int, source []byte) {
 		crc = updateCRC(updateCRC(updateCRC(0, header), source), trailer)
 	}
 	b.addFrame(binary.LittleEndian.AppendUint32(trailer, crc))
+	return true, nil
+}
+
+// addInline adds an FPDU whose payload is copied into the scratch.
+func (c *connection) addInline(payload int) *violation {
+	b, m := &c.transmitter.batch, &c.transmitter.message
+	region, source := m.region, m.source
+	frame := m.appendHeader(b.frame(), payload)
+	if payload > 0 {
+		if !c.queue.regions.acquire(region) {
+			return violationRevoked
+		}
+		at := len(frame)
+		frame = frame[:at+payload]
+		if !region.copyOut(frame[at:], source) {
+			return violationFault
+		}
+	}
+	b.addFrame(appendTrailer(frame, c.useCRC))
+	return nil
 }
 
 // appendHeader writes the header of the next segment, which carries payload
@@ -379,40 +365,37 @@ func (c *connection) sendBatch() int {
 		return 0
 	}
 	n, err := c.socket.send(&b.gather)
-	b.releaseRegions(b.count)
-	if err != 0 && err != syscall.EAGAIN {
-		c.sendFailed(err)
+	b.releaseRegions(b.regionCount)
+	switch err {
+	case 0, syscall.EAGAIN:
+	case syscall.EINTR, syscall.ENOBUFS, syscall.ENOMEM:
+		c.queue.schedule(c) // another turn
+		return 0
+	case syscall.EFAULT:
+		c.fail(violationFault)
+		return 0
+	default:
+		c.tcpFailed(err)
 		return 0
 	}
 	if n > 0 {
-		c.moved(n)
+		c.countMoved(n)
 		b.gather.advance(n)
 	}
 	if !b.empty() {
-		b.torn = b.torn || n > 0
-		c.queue.block(c)
+		b.partlySent = b.partlySent || n > 0
+		c.queue.setBlocked(c, true)
 		return 0
 	}
 	b.reset()
 	c.sends.sent = b.workEnd
-	c.retire()
+	c.completeSends()
 	return n
 }
 
-func (c *connection) sendFailed(err errno) {
-	switch err {
-	case syscall.EINTR, syscall.ENOBUFS, syscall.ENOMEM:
-		c.queue.list(c) // another turn
-	case syscall.EFAULT:
-		c.fail(violationFault)
-	default:
-		c.lose(err)
-	}
-}
-
-// retire completes the requests at the head of the send queue that are done:
+// completeSends completes the requests at the head of the send queue that are done:
 // sends and writes when TCP has taken them, reads when the data is here.
-func (c *connection) retire() {
+func (c *connection) completeSends() {
 	q := &c.sends
 	for q.head != q.sent {
 		w := q.at(q.head)
@@ -426,14 +409,14 @@ func (c *connection) retire() {
 // completeSend takes the request at the head off the send queue.
 func (c *connection) completeSend(w *sendWork, outcome rdma.CompletionStatus) {
 	c.sends.head++
-	c.freeing++
+	c.slotsToFree++
 	w.region = nil
 	if w.silent && outcome == rdma.StatusSuccess {
 		return
 	}
 	c.queue.completions.push(completionEntry{
 		completion: rdma.Completion{ID: w.id, Context: c.context, Opcode: w.opcode, Status: outcome},
-		connection: c, slots: c.freeing,
+		connection: c, slots: c.slotsToFree,
 	})
-	c.freeing = 0
+	c.slotsToFree = 0
 }

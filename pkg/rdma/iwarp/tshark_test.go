@@ -13,9 +13,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// TestTsharkDecodesASession has Wireshark's dissectors read a whole session:
+// TestTsharkDecodesSession has Wireshark's dissectors read a whole session:
 // set-up, all kinds of messages, and a Terminate.
-func TestTsharkDecodesASession(t *testing.T) {
+func TestTsharkDecodesSession(t *testing.T) {
 	tshark, err := exec.LookPath("tshark")
 	if err != nil {
 		t.Skip("tshark is not installed (Debian package tshark)")
@@ -53,7 +53,7 @@ func TestTsharkDecodesASession(t *testing.T) {
 
 func runCapturedSession(t *testing.T, c *capture) {
 	t.Helper()
-	p := proxy{piece: func() int { return 64 << 10 }, see: c.see}
+	p := proxy{piece: func() int { return 64 << 10 }, observe: c.record}
 	t.Run("session", func(t *testing.T) {
 		l := connectVia(t, true, func(a netip.AddrPort) netip.AddrPort { return p.start(t, a) })
 		for _, size := range []int{0, 1, 64, 4096, 200_000} {
@@ -66,7 +66,7 @@ func runCapturedSession(t *testing.T, c *capture) {
 		}
 		l.x.post[0] = rdma.SendRequest{Opcode: rdma.OpWrite, Local: l.x.segment(0, 64), RemoteKey: l.y.memory.RemoteKey() ^ 0x55}
 		l.x.start(t, 1)
-		for !l.x.gone || !l.y.gone {
+		for !l.x.disconnected || !l.y.disconnected {
 			l.x.progress(t)
 			l.y.progress(t)
 		}
@@ -110,8 +110,8 @@ const (
 	capturedMPAHeader = 20
 )
 
-// see takes the next piece of one direction.
-func (c *capture) see(d direction, piece []byte) {
+// record takes the next piece of one direction.
+func (c *capture) record(d direction, piece []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.streams[d]

@@ -10,142 +10,142 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// offence is something that a peer must not send. It returns the frames, of
+// violationCase is something that a peer must not send. It returns the frames, of
 // which the last one is refused.
-type offence struct {
+type violationCase struct {
 	name   string
 	want   *violation
-	frames func(*wired) []byte
+	frames func(*wireTest) []byte
 }
 
-func tagged(w *wired, h taggedHeader, payload int) []byte {
+func tagged(w *wireTest, h taggedHeader, payload int) []byte {
 	return w.frame(h.append(nil, payload), make([]byte, payload))
 }
 
-func untagged(w *wired, h untaggedHeader, payload int) []byte {
+func untagged(w *wireTest, h untaggedHeader, payload int) []byte {
 	return w.frame(h.append(nil, payload), make([]byte, payload))
 }
 
 // raw is a frame whose first bytes are these.
-func raw(w *wired, payload int, b ...byte) []byte {
+func raw(w *wireTest, payload int, b ...byte) []byte {
 	return w.frame(append(b, make([]byte, payload)...), nil)
 }
 
-var framingOffences = []offence{
-	{"ULPDU shorter than its header", violationLength, func(w *wired) []byte { return raw(w, 9, 0, 9, 0xc1, 0x40) }},
-	{"Read Request with payload", violationLength, func(w *wired) []byte {
+var framingCases = []violationCase{
+	{"ULPDU shorter than its header", violationLength, func(w *wireTest) []byte { return raw(w, 9, 0, 9, 0xc1, 0x40) }},
+	{"Read Request with payload", violationLength, func(w *wireTest) []byte {
 		h := untaggedHeader{op: opReadRequest, last: true, queue: queueReadRequest, sequence: 1}
 		return untagged(w, h, readRequestBytes-untaggedBytes+4)
 	}},
-	{"DDP version, tagged", violationTaggedVersion, func(w *wired) []byte { return raw(w, 12, 0, 14, 0xc0, 0x40) }},
-	{"DDP version, untagged", violationUntaggedVersion, func(w *wired) []byte { return raw(w, 16, 0, 18, 0x43, 0x43) }},
-	{"RDMAP version", violationRDMAPVersion, func(w *wired) []byte { return raw(w, 12, 0, 14, 0xc1, 0xc0) }},
-	{"opcode 8", violationOpcode, func(w *wired) []byte { return raw(w, 24, 0, 26, 0x41, 0x48) }},
-	{"untagged Write", violationOpcode, func(w *wired) []byte { return raw(w, 16, 0, 18, 0x41, 0x40) }},
-	{"Read Response inside a Write", violationOpcode, func(w *wired) []byte {
+	{"DDP version, tagged", violationTaggedVersion, func(w *wireTest) []byte { return raw(w, 12, 0, 14, 0xc0, 0x40) }},
+	{"DDP version, untagged", violationUntaggedVersion, func(w *wireTest) []byte { return raw(w, 16, 0, 18, 0x43, 0x43) }},
+	{"RDMAP version", violationRDMAPVersion, func(w *wireTest) []byte { return raw(w, 12, 0, 14, 0xc1, 0xc0) }},
+	{"opcode 8", violationOpcode, func(w *wireTest) []byte { return raw(w, 24, 0, 26, 0x41, 0x48) }},
+	{"untagged Write", violationOpcode, func(w *wireTest) []byte { return raw(w, 16, 0, 18, 0x41, 0x40) }},
+	{"Read Response inside a Write", violationOpcode, func(w *wireTest) []byte {
 		first := taggedHeader{op: opWrite, stag: w.memory.stag}
 		return append(tagged(w, first, 8), tagged(w, taggedHeader{op: opReadResponse, last: true}, 8)...)
 	}},
 }
 
-var writeOffences = []offence{
-	{"unknown STag", violationWriteSTag, func(w *wired) []byte {
+var writeCases = []violationCase{
+	{"unknown STag", violationWriteSTag, func(w *wireTest) []byte {
 		return tagged(w, taggedHeader{op: opWrite, last: true, stag: w.memory.stag ^ 0xff000000}, 8)
 	}},
-	{"wrong key", violationWriteSTag, func(w *wired) []byte {
+	{"wrong key", violationWriteSTag, func(w *wireTest) []byte {
 		return tagged(w, taggedHeader{op: opWrite, last: true, stag: w.memory.stag + 1}, 8)
 	}},
-	{"STag of another domain", violationWriteStream, func(w *wired) []byte {
+	{"STag of another domain", violationWriteStream, func(w *wireTest) []byte {
 		domain, _ := w.device.NewProtectionDomain()
 		other, _ := domain.Register(memory.Wrap(make([]byte, 64)), allRights)
 		return tagged(w, taggedHeader{op: opWrite, last: true, stag: other.RemoteKey()}, 8)
 	}},
-	{"no right to write", violationWriteRights, func(w *wired) []byte {
+	{"no right to write", violationWriteRights, func(w *wireTest) []byte {
 		r := w.register(memory.Wrap(make([]byte, 64)), memory.LocalWrite|memory.RemoteRead)
 		return tagged(w, taggedHeader{op: opWrite, last: true, stag: r.stag}, 8)
 	}},
-	{"out of bounds", violationWriteBounds, func(w *wired) []byte {
-		return tagged(w, taggedHeader{op: opWrite, last: true, stag: w.memory.stag, offset: wiredMemoryBytes - 7}, 8)
+	{"out of bounds", violationWriteBounds, func(w *wireTest) []byte {
+		return tagged(w, taggedHeader{op: opWrite, last: true, stag: w.memory.stag, offset: testMemoryBytes - 7}, 8)
 	}},
-	{"wrap", violationWriteWrap, func(w *wired) []byte {
+	{"wrap", violationWriteWrap, func(w *wireTest) []byte {
 		return tagged(w, taggedHeader{op: opWrite, last: true, stag: w.memory.stag, offset: math.MaxUint64 - 3}, 8)
 	}},
-	{"gap between segments", violationWriteBounds, func(w *wired) []byte {
+	{"gap between segments", violationWriteBounds, func(w *wireTest) []byte {
 		h := taggedHeader{op: opWrite, stag: w.memory.stag}
 		first := tagged(w, h, 8)
 		h.offset, h.last = 12, true
 		return append(first, tagged(w, h, 8)...)
 	}},
-	{"other STag in the second segment", violationWriteSTag, func(w *wired) []byte {
+	{"other STag in the second segment", violationWriteSTag, func(w *wireTest) []byte {
 		h := taggedHeader{op: opWrite, stag: w.memory.stag}
 		first := tagged(w, h, 8)
 		h.offset, h.stag = 8, w.register(memory.Wrap(make([]byte, 64)), allRights).stag
 		return append(first, tagged(w, h, 8)...)
 	}},
-	{"sink STag of a Read", violationWriteSTag, func(w *wired) []byte {
+	{"sink STag of a Read", violationWriteSTag, func(w *wireTest) []byte {
 		w.post(rdma.OpRead, 1, 0, 8)
 		request := parseReadRequest(w.readFPDU())
 		return tagged(w, taggedHeader{op: opWrite, last: true, stag: request.sinkSTag}, 8)
 	}},
 }
 
-var sendOffences = []offence{
-	{"wrong queue", violationQueue, func(w *wired) []byte {
+var sendCases = []violationCase{
+	{"wrong queue", violationQueue, func(w *wireTest) []byte {
 		return untagged(w, untaggedHeader{op: opSend, last: true, queue: 1, sequence: 1}, 8)
 	}},
-	{"MSN too early", violationSequence, func(w *wired) []byte {
+	{"MSN too early", violationSequence, func(w *wireTest) []byte {
 		return untagged(w, untaggedHeader{op: opSend, last: true, sequence: 2}, 8)
 	}},
-	{"MO beyond what came", violationOffset, func(w *wired) []byte {
+	{"MO beyond what came", violationOffset, func(w *wireTest) []byte {
 		return untagged(w, untaggedHeader{op: opSend, last: true, sequence: 1, offset: 4}, 8)
 	}},
-	{"no receive", violationNoReceive, func(w *wired) []byte {
+	{"no receive", violationNoReceive, func(w *wireTest) []byte {
 		return append(w.sendFrame(1, make([]byte, 8)), w.sendFrame(2, make([]byte, 8))...)
 	}},
-	{"too long", violationTooLong, func(w *wired) []byte { return w.sendFrame(1, make([]byte, 65)) }},
-	{"too long in the second segment", violationTooLong, func(w *wired) []byte {
+	{"too long", violationTooLong, func(w *wireTest) []byte { return w.sendFrame(1, make([]byte, 65)) }},
+	{"too long in the second segment", violationTooLong, func(w *wireTest) []byte {
 		h := untaggedHeader{op: opSend, sequence: 1}
 		first := untagged(w, h, 60)
 		h.offset, h.last = 60, true
 		return append(first, untagged(w, h, 5)...)
 	}},
-	{"another opcode in the second segment", violationOpcode, func(w *wired) []byte {
+	{"another opcode in the second segment", violationOpcode, func(w *wireTest) []byte {
 		first := untagged(w, untaggedHeader{op: opSend, sequence: 1}, 8)
 		return append(first, untagged(w, untaggedHeader{op: opSendSolicited, last: true, sequence: 1, offset: 8}, 8)...)
 	}},
-	{"invalidation of an unknown STag", violationInvalidSTag, func(w *wired) []byte {
+	{"invalidation of an unknown STag", violationInvalidSTag, func(w *wireTest) []byte {
 		return untagged(w, untaggedHeader{op: opSendInvalidate, last: true, sequence: 1, invalidate: w.memory.stag + 1}, 8)
 	}},
-	{"invalidation of memory", violationInvalidate, func(w *wired) []byte {
+	{"invalidation of memory", violationInvalidate, func(w *wireTest) []byte {
 		return untagged(w, untaggedHeader{op: opSendSolicitedInvalidate, last: true, sequence: 1, invalidate: w.memory.stag}, 8)
 	}},
-	{"Terminate on another queue", violationQueue, func(w *wired) []byte {
+	{"Terminate on another queue", violationQueue, func(w *wireTest) []byte {
 		return untagged(w, untaggedHeader{op: opTerminate, last: true, queue: 1, sequence: 1}, 4)
 	}},
 }
 
-func readOf(change func(*wired, *readRequest)) func(*wired) []byte {
-	return func(w *wired) []byte {
+func readOf(change func(*wireTest, *readRequest)) func(*wireTest) []byte {
+	return func(w *wireTest) []byte {
 		r := readRequest{sinkSTag: 7, length: 8, sourceSTag: w.memory.stag}
 		change(w, &r)
 		return w.readFrame(1, r)
 	}
 }
 
-var readOffences = []offence{
-	{"MSN", violationSequence, func(w *wired) []byte { return w.readFrame(2, readRequest{}) }},
-	{"unknown STag", violationReadSTag, readOf(func(w *wired, r *readRequest) { r.sourceSTag++ })},
-	{"out of bounds", violationReadBounds, readOf(func(w *wired, r *readRequest) { r.sourceOffset = wiredMemoryBytes - 7 })},
-	{"wrap", violationReadWrap, readOf(func(w *wired, r *readRequest) { r.sourceOffset = math.MaxUint64 - 3 })},
-	{"no right to read", violationReadRights, readOf(func(w *wired, r *readRequest) {
+var readCases = []violationCase{
+	{"MSN", violationSequence, func(w *wireTest) []byte { return w.readFrame(2, readRequest{}) }},
+	{"unknown STag", violationReadSTag, readOf(func(w *wireTest, r *readRequest) { r.sourceSTag++ })},
+	{"out of bounds", violationReadBounds, readOf(func(w *wireTest, r *readRequest) { r.sourceOffset = testMemoryBytes - 7 })},
+	{"wrap", violationReadWrap, readOf(func(w *wireTest, r *readRequest) { r.sourceOffset = math.MaxUint64 - 3 })},
+	{"no right to read", violationReadRights, readOf(func(w *wireTest, r *readRequest) {
 		r.sourceSTag = w.register(memory.Wrap(make([]byte, 64)), memory.LocalWrite|memory.RemoteWrite).stag
 	})},
-	{"STag of another domain", violationReadStream, readOf(func(w *wired, r *readRequest) {
+	{"STag of another domain", violationReadStream, readOf(func(w *wireTest, r *readRequest) {
 		domain, _ := w.device.NewProtectionDomain()
 		other, _ := domain.Register(memory.Wrap(make([]byte, 64)), allRights)
 		r.sourceSTag = other.RemoteKey()
 	})},
-	{"more than the read depth", violationReadCount, func(w *wired) []byte {
+	{"more than the read depth", violationReadCount, func(w *wireTest) []byte {
 		// All three are in one piece, so that none is answered in between.
 		var b []byte
 		for sequence := range uint32(3) {
@@ -153,7 +153,7 @@ var readOffences = []offence{
 		}
 		return b
 	}},
-	{"response without a Read", violationNoReadPending, func(w *wired) []byte {
+	{"response without a Read", violationNoRead, func(w *wireTest) []byte {
 		return tagged(w, taggedHeader{op: opReadResponse, last: true}, 8)
 	}},
 	{"response to another STag", violationResponseSTag, responseTo(func(h *taggedHeader) { h.stag++ }, 8)},
@@ -164,8 +164,8 @@ var readOffences = []offence{
 }
 
 // responseTo answers a Read of 8 bytes wrongly.
-func responseTo(change func(*taggedHeader), payload int) func(*wired) []byte {
-	return func(w *wired) []byte {
+func responseTo(change func(*taggedHeader), payload int) func(*wireTest) []byte {
+	return func(w *wireTest) []byte {
 		w.post(rdma.OpRead, 1, 0, 8)
 		h := taggedHeader{op: opReadResponse, last: true, stag: parseReadRequest(w.readFPDU()).sinkSTag}
 		change(&h)
@@ -173,20 +173,20 @@ func responseTo(change func(*taggedHeader), payload int) func(*wired) []byte {
 	}
 }
 
-func TestViolationsEndTheStreamWithTheirTerminate(t *testing.T) {
-	for group, offences := range map[string][]offence{
-		"framing": framingOffences, "Write": writeOffences, "Send": sendOffences, "Read": readOffences,
+func TestViolationsAreTerminated(t *testing.T) {
+	for group, offences := range map[string][]violationCase{
+		"framing": framingCases, "Write": writeCases, "Send": sendCases, "Read": readCases,
 	} {
 		for _, o := range offences {
 			for _, useCRC := range []bool{false, true} {
-				t.Run(group+"/"+o.name, func(t *testing.T) { checkOffence(t, o, useCRC) })
+				t.Run(group+"/"+o.name, func(t *testing.T) { checkViolation(t, o, useCRC) })
 			}
 		}
 	}
 }
 
-func checkOffence(t *testing.T, o offence, useCRC bool) {
-	w := newWired(t, useCRC)
+func checkViolation(t *testing.T, o violationCase, useCRC bool) {
+	w := newWireTest(t, useCRC)
 	w.receive(5, 1024, 64)
 	frames := o.frames(w)
 	w.write(frames)
@@ -201,7 +201,7 @@ func checkOffence(t *testing.T, o offence, useCRC bool) {
 	if e.Layer != o.want.layer || e.Type != o.want.kind || e.Code != o.want.code || terminate[22] != o.want.headers {
 		t.Errorf("peer got Terminate %d/%d/%d, headers %#x", e.Layer, e.Type, e.Code, terminate[22])
 	}
-	if n := len(o.want.returned(offender(frames))); n > 0 && !bytes.Contains(frames, terminate[terminateBytes:terminateBytes+n]) {
+	if n := len(o.want.returned(lastFrame(frames))); n > 0 && !bytes.Contains(frames, terminate[terminateBytes:terminateBytes+n]) {
 		t.Errorf("the Terminate does not return the offending header: %x", terminate)
 	}
 	if useCRC && !validCRC(terminate) {
@@ -217,8 +217,8 @@ func checkOffence(t *testing.T, o offence, useCRC bool) {
 	}
 }
 
-// offender is the last frame.
-func offender(frames []byte) []byte {
+// lastFrame is the last frame.
+func lastFrame(frames []byte) []byte {
 	for {
 		ulpdu := int(frames[0])<<8 | int(frames[1])
 		size := lengthBytes + ulpdu + padLength(ulpdu) + crcBytes
@@ -229,8 +229,8 @@ func offender(frames []byte) []byte {
 	}
 }
 
-func TestAWrongCRCEndsTheStreamBeforeAnythingIsReported(t *testing.T) {
-	w := newWired(t, true)
+func TestWrongCRCCompletesNothing(t *testing.T) {
+	w := newWireTest(t, true)
 	w.receive(5, 1024, 64)
 	frame := w.sendFrame(1, []byte("hello"))
 	frame[len(frame)-1] ^= 1
@@ -244,7 +244,7 @@ func TestAWrongCRCEndsTheStreamBeforeAnythingIsReported(t *testing.T) {
 	}
 }
 
-func TestPeersTerminateFailsTheReadItIsAbout(t *testing.T) {
+func TestPeerTerminateFailsOldestRead(t *testing.T) {
 	for _, c := range []struct {
 		v    *violation
 		want rdma.CompletionStatus
@@ -253,7 +253,7 @@ func TestPeersTerminateFailsTheReadItIsAbout(t *testing.T) {
 		{violationReadCount, rdma.StatusRemoteOperation},
 		{violationWriteSTag, rdma.StatusFlushed},
 	} {
-		w := newWired(t, false)
+		w := newWireTest(t, false)
 		w.post(rdma.OpRead, 1, 0, 8)
 		w.post(rdma.OpRead, 2, 0, 8)
 		offender := append(w.readFPDU(), make([]byte, maxHeaderBytes)...)

@@ -21,9 +21,9 @@ const testTimeout = 30 * time.Second
 
 var loopback = netip.MustParseAddr("127.0.0.1")
 
-// wired is an established connection whose peer is a plain TCP socket in the
+// wireTest is an established connection whose peer is a plain TCP socket in the
 // hands of the test.
-type wired struct {
+type wireTest struct {
 	*testing.T
 	device      *device
 	domain      *protectionDomain
@@ -32,10 +32,10 @@ type wired struct {
 	peer        *net.TCPConn
 	memory      *memoryRegion
 	completions []rdma.Completion
-	gone        int
+	disconnects int
 }
 
-const wiredMemoryBytes = 256 << 10
+const testMemoryBytes = 256 << 10
 
 func openDevice(t testing.TB, options Options) *device {
 	t.Helper()
@@ -46,11 +46,11 @@ func openDevice(t testing.TB, options Options) *device {
 	return d.(*device)
 }
 
-// newWired makes a connection in the responder's role that agreed on an
+// newWireTest makes a connection in the responder's role that agreed on an
 // inbound and an outbound read depth of 2.
-func newWired(t *testing.T, useCRC bool) *wired {
+func newWireTest(t *testing.T, useCRC bool) *wireTest {
 	t.Helper()
-	w := &wired{T: t, device: openDevice(t, Options{CRC: useCRC})}
+	w := &wireTest{T: t, device: openDevice(t, Options{CRC: useCRC})}
 	domain, err := w.device.NewProtectionDomain()
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func newWired(t *testing.T, useCRC bool) *wired {
 		t.Fatal(err)
 	}
 	w.domain, w.queue = domain.(*protectionDomain), queue.(*completionQueue)
-	w.memory = w.register(memory.Wrap(make([]byte, wiredMemoryBytes)), allRights)
+	w.memory = w.register(memory.Wrap(make([]byte, testMemoryBytes)), allRights)
 	w.establish(useCRC)
 	t.Cleanup(w.tearDown)
 	return w
@@ -68,7 +68,7 @@ func newWired(t *testing.T, useCRC bool) *wired {
 
 const allRights = memory.LocalWrite | memory.RemoteRead | memory.RemoteWrite
 
-func (w *wired) register(region *memory.Region, access memory.Access) *memoryRegion {
+func (w *wireTest) register(region *memory.Region, access memory.Access) *memoryRegion {
 	w.Helper()
 	r, err := w.domain.Register(region, access)
 	if err != nil {
@@ -78,11 +78,11 @@ func (w *wired) register(region *memory.Region, access memory.Access) *memoryReg
 	return r.(*memoryRegion)
 }
 
-func (w *wired) establish(useCRC bool) {
+func (w *wireTest) establish(useCRC bool) {
 	w.Helper()
 	own, peer := tcpPair(w.T)
 	w.peer = peer
-	s, err := takeSocket(own)
+	s, err := detachSocket(own)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func (w *wired) establish(useCRC bool) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	if err := w.conn.establish(established{
+	if err := w.conn.establish(handshakeResult{
 		socket: s, useCRC: useCRC, rtr: rtrWrite,
 		parameters: rdma.Parameters{InboundReads: 2, OutboundReads: 2},
 	}); err != nil {
@@ -119,9 +119,9 @@ func tcpPair(t testing.TB) (x, y *net.TCPConn) {
 	return x, y
 }
 
-func (w *wired) tearDown() {
+func (w *wireTest) tearDown() {
 	w.conn.Close()
-	w.pollUntil("the end", func() bool { return w.gone == 1 })
+	w.pollUntil("the end", func() bool { return w.disconnects == 1 })
 	if err := w.memory.Deregister(); err != nil {
 		w.Error(err)
 	}
@@ -130,12 +130,12 @@ func (w *wired) tearDown() {
 	}
 }
 
-func (w *wired) poll() int {
+func (w *wireTest) poll() int {
 	var completions [3]rdma.Completion
 	n := w.queue.Poll(completions[:])
 	for _, c := range completions[:n] {
 		if c.Opcode == rdma.OpDisconnected {
-			w.gone++
+			w.disconnects++
 			continue
 		}
 		w.completions = append(w.completions, c)
@@ -143,7 +143,7 @@ func (w *wired) poll() int {
 	return n
 }
 
-func (w *wired) pollUntil(what string, done func() bool) {
+func (w *wireTest) pollUntil(what string, done func() bool) {
 	w.Helper()
 	for deadline := time.Now().Add(testTimeout); !done(); {
 		if w.poll() == 0 {
@@ -156,14 +156,14 @@ func (w *wired) pollUntil(what string, done func() bool) {
 }
 
 // awaitEnd waits for the end of the connection and returns its error.
-func (w *wired) awaitEnd() error {
+func (w *wireTest) awaitEnd() error {
 	w.Helper()
-	w.pollUntil("the end of the connection", func() bool { return w.gone > 0 })
+	w.pollUntil("the end of the connection", func() bool { return w.disconnects > 0 })
 	return w.conn.Err()
 }
 
 // write has the peer send bytes.
-func (w *wired) write(b ...[]byte) {
+func (w *wireTest) write(b ...[]byte) {
 	w.Helper()
 	if _, err := w.peer.Write(bytes.Join(b, nil)); err != nil {
 		w.Fatal(err)
@@ -171,26 +171,26 @@ func (w *wired) write(b ...[]byte) {
 }
 
 // frame is an FPDU with a valid trailer.
-func (w *wired) frame(header, payload []byte) []byte {
+func (w *wireTest) frame(header, payload []byte) []byte {
 	return appendTrailer(append(bytes.Clone(header), payload...), w.conn.useCRC)
 }
 
-func (w *wired) writeFrame(offset uint64, payload []byte) []byte {
+func (w *wireTest) writeFrame(offset uint64, payload []byte) []byte {
 	h := taggedHeader{op: opWrite, last: true, stag: w.memory.stag, offset: offset}
 	return w.frame(h.append(nil, len(payload)), payload)
 }
 
-func (w *wired) sendFrame(sequence uint32, payload []byte) []byte {
+func (w *wireTest) sendFrame(sequence uint32, payload []byte) []byte {
 	h := untaggedHeader{op: opSend, last: true, sequence: sequence}
 	return w.frame(h.append(nil, len(payload)), payload)
 }
 
-func (w *wired) readFrame(sequence uint32, r readRequest) []byte {
+func (w *wireTest) readFrame(sequence uint32, r readRequest) []byte {
 	return w.frame(r.append(nil, sequence), nil)
 }
 
 // readFPDU has the peer read one FPDU while the connection is polled.
-func (w *wired) readFPDU() []byte {
+func (w *wireTest) readFPDU() []byte {
 	w.Helper()
 	type result struct {
 		frame []byte
@@ -222,7 +222,7 @@ func (w *wired) readFPDU() []byte {
 	}
 }
 
-func (w *wired) receive(id uint64, offset, length int) {
+func (w *wireTest) receive(id uint64, offset, length int) {
 	w.Helper()
 	local := rdma.Segment{Key: w.memory.stag, Address: uint64(offset), Length: uint32(length)}
 	if err := w.conn.PostReceive([]rdma.ReceiveRequest{{ID: id, Local: local}}); err != nil {
@@ -230,7 +230,7 @@ func (w *wired) receive(id uint64, offset, length int) {
 	}
 }
 
-func (w *wired) post(opcode rdma.Opcode, id uint64, offset, length int) {
+func (w *wireTest) post(opcode rdma.Opcode, id uint64, offset, length int) {
 	w.Helper()
 	local := rdma.Segment{Key: w.memory.stag, Address: uint64(offset), Length: uint32(length)}
 	if err := w.conn.PostSend([]rdma.SendRequest{{ID: id, Opcode: opcode, Local: local, RemoteKey: 0x11223300}}); err != nil {
