@@ -1,42 +1,39 @@
 package iwarp
 
 const (
-	// scratchBytes holds the headers, trailers and small payloads of a batch.
+	// scratchBytes is the space for headers, trailers, and small payloads of a batch.
 	scratchBytes = 16 << 10
-	// inlineBytes is up to where copying a payload is cheaper than naming it
-	// to the kernel as a piece of its own.
+	// inlineBytes is the largest payload that is cheaper to copy than to pass to the kernel as a
+	// separate vector.
 	inlineBytes = 256
-	// batchBytes is where a batch is long enough: a system call costs little
-	// beside the copying of so much, and while the next batch is made the peer
-	// can work on this one.
+	// batchBytes is the length at which a batch is long enough: a system call costs little compared
+	// with copying that much, and the peer can work on this batch while the next one is composed.
 	batchBytes = 64 << 10
-	// smallBytes is up to how large a payload is added to a batch that is
-	// long enough: the message that tells of the data before it should not
-	// wait for the next system call.
+	// smallBytes is the largest payload still added to a batch that is long enough. The message
+	// that announces the data before it should not wait for the next system call.
 	smallBytes = 2 << 10
-	// stableBytes is the copy of sources that may change while they are summed
-	// and sent. Only connections with CRCs have one.
+	// stableBytes is the space for copies of payloads that could change between computing the CRC
+	// and sending. Only connections that use CRCs have it.
 	stableBytes = 2 * batchBytes
 	// maxBatchRegions bounds the distinct memory regions of one system call.
 	maxBatchRegions = 8
-	// maxFrameBytes is the scratch that one FPDU may need.
+	// maxFrameBytes is the most scratch that one FPDU can need.
 	maxFrameBytes = maxHeaderBytes + inlineBytes + maxTrailer
 )
 
-// batch is a run of whole FPDUs that is being sent. It is composed when it is
-// empty, and then sent to its last byte before the next is composed.
+// batch is a run of whole FPDUs on its way to the socket. It is composed when it is empty, and sent
+// to its last byte before the next one is composed.
 type batch struct {
 	gather      gather
 	used        int  // bytes of scratch
-	joined      bool // the last piece is scratch, so that more of it can extend it
+	joined      bool // the last vector ends at used, so that more scratch can extend it
 	stable      []byte
 	copied      int // bytes of stable
 	regions     [maxBatchRegions]*memoryRegion
-	regionCount int // of regions
-	// workEnd is how far the send queue will have been sent with this batch.
-	workEnd uint32
-	// torn: a part of the batch was sent, so that it cannot be dropped.
-	partlySent bool
+	regionCount int
+	// workEnd becomes sendQueue.sent once the batch has been sent.
+	workEnd    uint32
+	partlySent bool // so the batch can no longer be dropped
 	scratch    [scratchBytes]byte
 }
 
@@ -49,15 +46,15 @@ func (b *batch) reset() {
 	b.regionCount = 0
 }
 
-// hasRoom tells whether one more FPDU fits in any case.
+// hasRoom reports whether one more FPDU is certain to fit.
 func (b *batch) hasRoom() bool {
 	return b.gather.count <= maxVectors-3 && b.used <= scratchBytes-maxFrameBytes
 }
 
-// frame is empty scratch to append to.
+// frame returns an empty slice of the unused scratch, to append to and to pass to addFrame.
 func (b *batch) frame() []byte { return b.scratch[b.used:b.used] }
 
-// addFrame adds what was appended to frame. Adjoining pieces become one.
+// addFrame adds what was appended to frame. Adjacent pieces share a vector.
 func (b *batch) addFrame(frame []byte) {
 	if b.joined {
 		b.gather.extend(len(frame))
@@ -68,14 +65,14 @@ func (b *batch) addFrame(frame []byte) {
 	b.used += len(frame)
 }
 
-// addPayload adds memory outside of the scratch.
+// addPayload adds memory outside the scratch.
 func (b *batch) addPayload(payload []byte) {
 	b.gather.add(payload)
 	b.joined = false
 }
 
-// addRegion notes that the batch refers to the region's memory. False means
-// that it refers to too many already.
+// addRegion records that the batch refers to the region's memory. It returns false if the batch
+// already refers to too many regions.
 func (b *batch) addRegion(r *memoryRegion) bool {
 	for i := range b.regionCount {
 		if b.regions[i] == r {
@@ -90,7 +87,8 @@ func (b *batch) addRegion(r *memoryRegion) bool {
 	return true
 }
 
-// acquireRegions begins the use of all memory that the batch refers to.
+// acquireRegions acquires all regions that the batch refers to, for the time of a system call. It
+// returns false, and acquires none, if one of them has been deregistered.
 func (b *batch) acquireRegions() bool {
 	for i := range b.regionCount {
 		if !b.regions[i].uses.acquire() {
@@ -101,6 +99,7 @@ func (b *batch) acquireRegions() bool {
 	return true
 }
 
+// releaseRegions releases the first count regions.
 func (b *batch) releaseRegions(count int) {
 	for i := range count {
 		b.regions[i].uses.release()

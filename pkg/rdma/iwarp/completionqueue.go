@@ -9,32 +9,32 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// completionQueue implements rdma.CompletionQueue. It belongs to the thread
-// that polls it, but for inbox and alarm.
+// completionQueue drives its connections and collects their completions. Everything in it belongs
+// to the thread that polls it, except notified, inbox, and attached.
 type completionQueue struct {
 	device      *device
 	poller      *poller
 	completions completionRing
-	active      []*connection // those that are open
-	slots       []*connection // by their number at the poller
-	ended       []*connection // OpDisconnected not yet collected
-	// scheduled are connections with something to transmit; spare is the list
-	// that it takes turns with.
+	active      []*connection // open connections
+	slots       []*connection // open connections by their slot, nil where a slot is free
+	ended       []*connection // ended connections whose OpDisconnected has not been polled
+	// scheduled holds the connections that may have something to transmit. It alternates with spare
+	// while it is processed.
 	scheduled []*connection
 	spare     []*connection
-	staging   []byte
+	staging   []byte // what is read from sockets, unless it goes straight to registered memory
 	regions   acquiredRegions
 	fairness  fairness
 
-	// notified says that another thread has something for this one: connections
-	// in the inbox, or aborted ones.
+	// notified is set when another thread has left work: a connection in the inbox, or an aborted
+	// connection.
 	notified atomic.Bool
 	inbox    struct {
 		sync.Mutex
 		connections []*connection
 		closed      bool
 	}
-	attached atomic.Int32 // connections whose OpDisconnected is not collected
+	attached atomic.Int32 // connections whose OpDisconnected has not been polled
 }
 
 func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
@@ -43,13 +43,14 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 		return nil, err
 	}
 	return &completionQueue{
-		device: d, poller: p, completions: newCompletionRing(capacity), staging: make([]byte, stagingBytes),
+		device: d, poller: p,
+		completions: newCompletionRing(capacity), staging: make([]byte, stagingBytes),
 	}, nil
 }
 
-// Poll implements rdma.CompletionQueue. While as many completions are ready
-// as the caller takes, it does nothing else: a caller that is behind does not
-// make more work for itself.
+// Poll drives all connections once and fills completions. If enough completions are ready to fill
+// them all, it does not drive the connections: a caller that is behind creates no more work for
+// itself.
 func (q *completionQueue) Poll(completions []rdma.Completion) int {
 	if len(completions) == 0 || q.completions.len() < len(completions) {
 		q.progress()
@@ -75,9 +76,8 @@ func (q *completionQueue) progress() {
 	if len(q.active) == 0 {
 		return
 	}
-	// The kernel says which sockets have something to do. Looking at its list
-	// costs about half of what one socket does that is read in vain, so there is
-	// no number of connections for which trying them would be cheaper.
+	// Asking the kernel which sockets are ready costs about half as much as one read that finds
+	// nothing. So trying the sockets would not be cheaper for any number of connections.
 	events := q.poller.ready(len(q.active) + 1)
 	for i := range events {
 		e := &events[i]
@@ -94,9 +94,11 @@ func (q *completionQueue) progress() {
 			c.receive()
 		}
 	}
-	q.transmitScheduled() // answers to Reads that have just arrived
+	q.transmitScheduled() // responses to Reads that have just arrived
 }
 
+// transmitScheduled gives each scheduled connection one turn. A connection that needs another turn
+// schedules itself again, for the next call.
 func (q *completionQueue) transmitScheduled() {
 	if len(q.scheduled) == 0 {
 		return
@@ -111,7 +113,7 @@ func (q *completionQueue) transmitScheduled() {
 	q.spare = list[:0]
 }
 
-// detach lets go of the connection that ended last.
+// detach removes the connection that ended last and returns its OpDisconnected.
 func (q *completionQueue) detach() rdma.Completion {
 	last := len(q.ended) - 1
 	c := q.ended[last]
@@ -127,32 +129,32 @@ func (q *completionQueue) detach() rdma.Completion {
 	return rdma.Completion{Context: c.context, Opcode: rdma.OpDisconnected, Status: outcome}
 }
 
-// Descriptor implements progress.Waiter.
+// Descriptor returns the epoll descriptor, which is readable while a socket or the wake-up
+// descriptor is.
 func (q *completionQueue) Descriptor() int { return q.poller.descriptor }
 
-// Arm implements progress.Waiter. Nothing has to be announced: the descriptor
-// is readable whenever a socket is, or the wake-up descriptor.
+// Arm checks once more for work. It has nothing to announce, because the descriptor becomes
+// readable by itself.
 func (q *completionQueue) Arm() bool {
 	if q.completions.len() > 0 || len(q.ended) > 0 || len(q.scheduled) > 0 || q.notified.Load() {
 		return false
 	}
 	events := q.poller.ready(1)
 	if len(events) == 1 && events[0].Fd == wakeSlot {
-		// Maybe the late half of a wake-up that Poll has already answered.
+		// Poll may have handled this notification already, before its wake-up arrived.
 		q.poller.clearWake()
 	}
 	return len(events) == 0
 }
 
-// Disarm implements progress.Waiter.
+// Disarm does nothing, because Arm announces nothing.
 func (q *completionQueue) Disarm() {}
 
-// Drain implements progress.Waiter. What made the descriptor readable is
-// consumed by Poll, but for a wake-up that was answered already.
+// Drain clears a wake-up that Poll has handled already. Poll consumes everything else that makes
+// the descriptor readable.
 func (q *completionQueue) Drain() { q.poller.clearWake() }
 
-// attach gives an established connection to the queue's thread. Any goroutine
-// may call it.
+// attach hands an established connection to the queue's thread. Any goroutine may call it.
 func (q *completionQueue) attach(c *connection) error {
 	c.slot = unassigned
 	q.inbox.Lock()
@@ -166,8 +168,9 @@ func (q *completionQueue) attach(c *connection) error {
 	return nil
 }
 
-// notify is wakeUp for a connection, which may outlive its queue: the number
-// of the queue's descriptor may belong to somebody else by then.
+// notify makes the queue's thread look for aborted connections. Any goroutine may call it. A
+// connection may outlive its queue, and then the number of the queue's wake-up descriptor may
+// belong to another file, so notify does nothing once the queue is closed.
 func (q *completionQueue) notify() {
 	q.inbox.Lock()
 	defer q.inbox.Unlock()
@@ -176,31 +179,31 @@ func (q *completionQueue) notify() {
 	}
 }
 
-// notifyLocked makes the queue's thread look at the inbox and for aborted
-// connections, also if it sleeps. The inbox is locked.
+// notifyLocked makes the queue's thread look at the inbox and for aborted connections, and wakes it
+// if it sleeps. The caller holds the inbox lock.
 func (q *completionQueue) notifyLocked() {
 	q.notified.Store(true)
 	q.poller.wake()
 }
 
-// unassigned is the slot of a connection that is still in the inbox.
+// unassigned is the slot of a connection in the inbox.
 const unassigned = -2
 
-// handleNotification does what wakeUp was called for.
+// handleNotification activates the connections in the inbox and ends the aborted ones.
 func (q *completionQueue) handleNotification() {
 	q.poller.clearWake()
-	// The alarm goes off before the work is looked for: what comes later sets
-	// it again.
+	// The flag is cleared before looking for work, so that work left later sets it again.
 	q.notified.Store(false)
 	q.processInbox()
 	for i := len(q.active) - 1; i >= 0; i-- {
 		if c := q.active[i]; c.aborted.Load() {
-			c.end(status.Errorf(status.ConnectionAborted, "connection to %v was aborted", c.parameters.Remote), rdma.StatusFlushed)
+			c.end(status.Errorf(status.ConnectionAborted,
+				"connection to %v was aborted", c.parameters.Remote), rdma.StatusFlushed)
 		}
 	}
 }
 
-// processInbox takes the connections out of the inbox.
+// processInbox activates the connections in the inbox.
 func (q *completionQueue) processInbox() {
 	q.inbox.Lock()
 	arrived := q.inbox.connections
@@ -217,6 +220,7 @@ func (q *completionQueue) processInbox() {
 	}
 }
 
+// assignSlot puts the connection into a free slot, which identifies it to the poller.
 func (q *completionQueue) assignSlot(c *connection) int32 {
 	for i, used := range q.slots {
 		if used == nil {
@@ -228,7 +232,7 @@ func (q *completionQueue) assignSlot(c *connection) int32 {
 	return int32(len(q.slots) - 1)
 }
 
-// remove forgets an open connection that is about to close its socket.
+// remove moves a connection from active to ended. It is called before the socket is closed.
 func (q *completionQueue) remove(c *connection) {
 	q.poller.remove(c.socket)
 	q.slots[c.slot] = nil
@@ -243,7 +247,7 @@ func (q *completionQueue) remove(c *connection) {
 	q.ended = append(q.ended, c)
 }
 
-// schedule notes that a connection has something to transmit.
+// schedule gives the connection a turn to transmit in the current or next Poll.
 func (q *completionQueue) schedule(c *connection) {
 	if !c.scheduled {
 		c.scheduled = true
@@ -251,7 +255,8 @@ func (q *completionQueue) schedule(c *connection) {
 	}
 }
 
-// setBlocked notes whether the connection's socket is full.
+// setBlocked records whether the connection's send buffer is full. While it is, the poller reports
+// when the socket becomes writable.
 func (q *completionQueue) setBlocked(c *connection, blocked bool) {
 	c.transmitter.blocked = blocked
 	if err := q.poller.watchWritable(c.socket, c.slot, blocked); err != nil {
@@ -259,22 +264,22 @@ func (q *completionQueue) setBlocked(c *connection, blocked bool) {
 	}
 }
 
-// completionEntry is a completion on its way to the caller, with what its
-// collection gives back to the connection.
+// completionEntry is a completion that has not been polled, and the number of slots of the
+// connection's send queue or receive queue that polling it frees.
 type completionEntry struct {
 	completion rdma.Completion
 	connection *connection
-	slots      uint32 // of the send queue or of the receive queue
+	slots      uint32
 }
 
-// initialCompletions is the room that a queue begins with. Whoever polls
-// hardly ever leaves more behind; and what a queue was made for would be
-// scanned by every garbage collection, which on its way stops the data path.
+// initialCompletions is the largest initial size of a ring. Pollers hardly ever leave more
+// completions behind, and every garbage collection would have to scan a ring of the queue's full
+// capacity and interrupt the data path for that.
 const initialCompletions = 1024
 
-// completionRing queues completions. It grows with the requests that the
-// connections of a queue have outstanding; that is its bound, for a request's
-// slot is not free before its completion is collected.
+// completionRing is a FIFO of completions. It grows with the requests that its connections have
+// outstanding. That also bounds it, because a request's slot stays in use until its completion is
+// polled.
 type completionRing struct {
 	entries []completionEntry
 	head    uint32
@@ -282,7 +287,8 @@ type completionRing struct {
 }
 
 func newCompletionRing(capacity int) completionRing {
-	return completionRing{entries: make([]completionEntry, ringSize(min(capacity, initialCompletions)))}
+	size := ringSize(min(capacity, initialCompletions))
+	return completionRing{entries: make([]completionEntry, size)}
 }
 
 func (r *completionRing) len() int { return int(r.tail - r.head) }
@@ -305,7 +311,7 @@ func (r *completionRing) grow() {
 	r.entries, r.head, r.tail = larger, 0, uint32(n)
 }
 
-// collect moves completions to the caller and frees their slots.
+// collect moves completions to the caller, frees their slots, and returns their number.
 func (r *completionRing) collect(completions []rdma.Completion) int {
 	n := min(len(completions), r.len())
 	for i := range n {
@@ -316,37 +322,37 @@ func (r *completionRing) collect(completions []rdma.Completion) int {
 		} else {
 			e.connection.sends.freed += e.slots
 		}
-		// A connection that is gone must not be kept alive by old entries.
+		// An old entry must not keep a detached connection alive.
 		e.connection = nil
 		r.head++
 	}
 	return n
 }
 
-// Sessions share threads, and their threads share cores. Where there is always
-// something to do, because of large payloads or of many sessions, a thread never
-// gives its core away for want of work, and the kernel takes the core away at a
-// tick, milliseconds later: so long would another session wait. Therefore a
-// thread that has company gives its core away by itself. One that has none does
-// not: it would pay for a turn of whoever polls there in vain.
+// Sessions share threads, and their threads share cores. A thread that always has work, because of
+// large payloads or many sessions, never yields its core for lack of work. The kernel then preempts
+// it only at a scheduler tick, so a session on another thread would wait for milliseconds. A thread
+// therefore yields deliberately while other sessions are active. It does not while its session is
+// alone: that would only give the core to other threads that poll in vain.
 const (
-	// contendedTurnBytes is how many bytes one turn of a connection moves if
-	// there is company.
+	// contendedTurnBytes bounds the bytes that a connection moves per turn while other sessions are
+	// active.
 	contendedTurnBytes = 128 << 10
-	// yieldBytes is after how many bytes a thread gives its core away.
+	// yieldBytes is the number of bytes after which a thread yields.
 	yieldBytes = 64 << 10
-	// contendedYields is how often it does so after the last sign of company,
-	// which may be waiting for this very core.
+	// contendedYields is how many times a thread yields after it last saw another session, which
+	// may be waiting for this very core.
 	contendedYields = 64
 )
 
-// fairness is what a completion queue knows about other sessions at work.
+// fairness tracks what a completion queue owes to other active sessions.
 type fairness struct {
-	yieldsLeft int // how many more times to give the core away
-	moved      int // moved since the last time
+	yieldsLeft int // 0 if no other session is active
+	moved      int // bytes since the last yield
 }
 
-// countMoved notes that n bytes of the connection were received or sent.
+// countMoved records that n bytes of the connection were received or sent. Another session is
+// active if a connection of another protection domain was the last to move bytes.
 func (c *connection) countMoved(n int) {
 	q := c.queue
 	if last := q.device.lastActive.Load(); last != c.domain {
@@ -358,8 +364,8 @@ func (c *connection) countMoved(n int) {
 	q.fairness.moved += n
 }
 
-// turnBudget is how much a connection may move in one turn, of usually so many
-// bytes.
+// turnBudget returns how many bytes a connection may move in one turn: usual, or less while other
+// sessions are active.
 func (q *completionQueue) turnBudget(usual int) int {
 	if q.fairness.yieldsLeft > 0 {
 		return contendedTurnBytes
@@ -367,17 +373,17 @@ func (q *completionQueue) turnBudget(usual int) int {
 	return usual
 }
 
-// yieldDue tells whether to give the core away now, and counts on that.
-func (c *fairness) yieldDue() bool {
-	if c.yieldsLeft == 0 || c.moved < yieldBytes {
+// yieldDue reports whether to yield now. If so, it counts the yield.
+func (f *fairness) yieldDue() bool {
+	if f.yieldsLeft == 0 || f.moved < yieldBytes {
 		return false
 	}
-	c.moved = 0
-	c.yieldsLeft--
+	f.moved = 0
+	f.yieldsLeft--
 	return true
 }
 
-// Close implements rdma.CompletionQueue.
+// Close releases the queue's descriptors. It does nothing if the queue is closed already.
 func (q *completionQueue) Close() error {
 	q.inbox.Lock()
 	defer q.inbox.Unlock()
@@ -385,7 +391,8 @@ func (q *completionQueue) Close() error {
 		return nil
 	}
 	if n := q.attached.Load(); n > 0 {
-		return status.Errorf(status.InUse, "close completion queue: %d connections are attached", n)
+		return status.Errorf(status.InUse,
+			"close completion queue: %d connections are attached; close them and poll the queue", n)
 	}
 	q.inbox.closed = true
 	q.poller.close()

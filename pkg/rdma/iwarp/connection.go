@@ -11,9 +11,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// connection implements rdma.Connection. Everything in it belongs to the
-// thread of its completion queue, but for what is atomic and for parameters,
-// which do not change.
+// connection is one end of an established stream. Everything in it belongs to the thread of its
+// completion queue, except the atomic fields, and parameters, which do not change.
 type connection struct {
 	socket     socket
 	queue      *completionQueue
@@ -21,50 +20,49 @@ type connection struct {
 	context    uint64
 	parameters rdma.Parameters
 	useCRC     bool
-	// stableSource: callers know that they must not change a source in
-	// flight, so it can be summed in place.
+	// stableSource is set if callers have been told not to change a source in flight, so that its
+	// CRC can be computed in place.
 	stableSource bool
 
 	phase phase
-	slot  int32 // in the queue, for the poller
-	// listed: the connection is in its queue's list of those with something
-	// to transmit.
+	slot  int32 // identifies the connection to the queue's poller
+	// scheduled is set while the connection is in its queue's list of connections to transmit.
 	scheduled bool
 
 	sends       sendQueue
 	receives    receiveQueue
 	responder   readResponder
 	reads       readRequester
-	slotsToFree uint32 // send slots that the next completion gives back
+	slotsToFree uint32 // send slots that polling the next completion frees
 
 	transmitter transmitter
 	receiver    receiver
 
 	aborted atomic.Bool
-	failure atomic.Pointer[error] // why the connection ended
+	failure atomic.Pointer[error] // why the connection ended, nil if orderly
 }
 
-// phase is how far a connection's life has come.
+// phase is a step in the life of a connection.
 type phase uint8
 
 const (
 	phaseOpen     phase = iota
-	phaseEnded          // the socket is closed, OpDisconnected is yet to be collected
-	phaseDetached       // OpDisconnected has been collected
+	phaseEnded          // the socket is closed, OpDisconnected has not been polled
+	phaseDetached       // OpDisconnected has been polled
 )
 
-// handshakeResult is what the handshake leaves to the connection.
+// handshakeResult is what the handshake passes on to the connection.
 type handshakeResult struct {
 	socket     socket
 	parameters rdma.Parameters
 	useCRC     bool
 	initiator  bool
-	// rtr is the ready-to-receive frame that the handshake has dealt with.
-	rtr readyToReceive
-	// probed: the handshake has sent a first Read Request.
-	probed bool
+	rtr        readyToReceive // the first frame, which the handshake has exchanged
+	probed     bool           // the handshake has sent the first Read Request
 }
 
+// newConnection checks config and makes a connection that is not established yet. The connection
+// holds a reference to its protection domain, which the caller has to release if it discards it.
 func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error) {
 	domain, queue, err := d.checkConfig(config)
 	if err != nil {
@@ -85,15 +83,19 @@ func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error
 	return c, nil
 }
 
-// checkConfig refuses what a connection cannot be made with.
-func (d *device) checkConfig(config *rdma.ConnectionConfig) (*protectionDomain, *completionQueue, error) {
+// checkConfig checks config and returns its protection domain and completion queue.
+func (d *device) checkConfig(
+	config *rdma.ConnectionConfig,
+) (*protectionDomain, *completionQueue, error) {
 	domain, ok := config.Domain.(*protectionDomain)
 	if !ok || domain.device != d {
-		return nil, nil, status.Errorf(status.InvalidValue, "protection domain is missing or of another device")
+		return nil, nil, status.Errorf(status.InvalidValue,
+			"protection domain is missing or belongs to another device")
 	}
 	queue, ok := config.Queue.(*completionQueue)
 	if !ok || queue.device != d {
-		return nil, nil, status.Errorf(status.InvalidValue, "completion queue is missing or of another device")
+		return nil, nil, status.Errorf(status.InvalidValue,
+			"completion queue is missing or belongs to another device")
 	}
 	for _, c := range []struct {
 		name            string
@@ -106,16 +108,17 @@ func (d *device) checkConfig(config *rdma.ConnectionConfig) (*protectionDomain, 
 		{"length of PrivateData", len(config.PrivateData), 0, rdma.MaxPrivateData},
 	} {
 		if c.value < c.min || c.value > c.max {
-			return nil, nil, status.Errorf(status.InvalidValue, "%s %d is not between %d and %d", c.name, c.value, c.min, c.max)
+			return nil, nil, status.Errorf(status.InvalidValue,
+				"%s %d is not between %d and %d", c.name, c.value, c.min, c.max)
 		}
 	}
 	return domain, queue, nil
 }
 
-// establish makes the connection ready for its queue.
+// establish sets up the data path and attaches the connection to its queue.
 func (c *connection) establish(e handshakeResult) error {
 	c.socket, c.parameters, c.useCRC = e.socket, e.parameters, e.useCRC
-	// One inbound Read is always granted on the wire, see wireDepth.
+	// The peer was granted at least one inbound Read, see wireDepth.
 	c.responder = newReadResponder(wireDepth(e.parameters.InboundReads))
 	c.reads = newReadRequester(e.parameters.OutboundReads)
 	c.transmitter = newTransmitter(e)
@@ -131,10 +134,10 @@ func (c *connection) establish(e handshakeResult) error {
 	return nil
 }
 
-// Parameters implements rdma.Connection.
+// Parameters returns what both sides agreed on. Any goroutine may call it.
 func (c *connection) Parameters() rdma.Parameters { return c.parameters }
 
-// Err implements rdma.Connection. Any goroutine may call it.
+// Err returns why the connection ended. Any goroutine may call it.
 func (c *connection) Err() error {
 	if err := c.failure.Load(); err != nil {
 		return *err
@@ -142,14 +145,14 @@ func (c *connection) Err() error {
 	return nil
 }
 
-// Abort implements rdma.Connection.
+// Abort has the queue's thread end the connection with a TCP reset. Any goroutine may call it.
 func (c *connection) Abort() {
 	if !c.aborted.Swap(true) {
 		c.queue.notify()
 	}
 }
 
-// Close implements rdma.Connection.
+// Close ends the connection at once. The peer sees an orderly end if it is between messages.
 func (c *connection) Close() {
 	if c.slot == unassigned {
 		c.queue.processInbox()
@@ -159,16 +162,17 @@ func (c *connection) Close() {
 	}
 }
 
-// peerClosed handles the peer's FIN, which is in order between messages.
+// peerClosed handles the peer's FIN. Between messages it is an orderly end.
 func (c *connection) peerClosed() {
 	if c.receiver.atBoundary() {
 		c.end(nil, rdma.StatusFlushed)
 		return
 	}
-	c.end(status.Errorf(status.ConnectionReset, "connection to %v: stream ended inside a message", c.parameters.Remote), rdma.StatusFlushed)
+	c.end(status.Errorf(status.ConnectionReset,
+		"connection to %v: stream ended inside a message", c.parameters.Remote), rdma.StatusFlushed)
 }
 
-// peerTerminated handles a Terminate of the peer.
+// peerTerminated handles a Terminate sent by the peer.
 func (c *connection) peerTerminated(e TerminateError) {
 	err := status.Errorf(e.status(), "connection to %v: %w", c.parameters.Remote, &e)
 	outcome := rdma.StatusFlushed
@@ -178,13 +182,13 @@ func (c *connection) peerTerminated(e TerminateError) {
 	c.end(err, outcome)
 }
 
-// fail ends the connection and tells the peer why by a Terminate.
+// fail ends the connection and sends the peer a Terminate with the reason.
 func (c *connection) fail(v *violation) {
 	if c.phase != phaseOpen {
 		return
 	}
-	// One attempt. The message must follow a whole FPDU, so there can be none
-	// while one is half sent.
+	// Make one attempt. The Terminate must follow a whole FPDU, so it cannot be sent if the batch
+	// may have been cut off inside one.
 	if b := &c.transmitter.batch; !b.partlySent {
 		b.reset()
 		b.addFrame(appendTerminate(b.frame(), v, c.receiver.header[:], c.useCRC))
@@ -198,8 +202,8 @@ func (c *connection) fail(v *violation) {
 	c.end(err, rdma.StatusFlushed)
 }
 
-// tcpFailed ends a connection that TCP has given up. What arrived before, maybe a
-// Terminate that says why, is still processed.
+// tcpFailed handles an error that TCP reports. Input that arrived before the error is still
+// processed, because it may be a Terminate with the actual reason.
 func (c *connection) tcpFailed(cause errno) {
 	for range maxReadsAfterError {
 		n, _, err := c.receiveOnce()
@@ -207,8 +211,8 @@ func (c *connection) tcpFailed(cause errno) {
 			return
 		}
 		if n == 0 && err == 0 && cause == syscall.EPIPE {
-			// Linux reports a reset as EPIPE if the peer's FIN came before
-			// it: the peer has closed in order while this side was sending.
+			// Linux reports a reset as EPIPE if the peer's FIN preceded it. So the peer closed in
+			// order while this side was sending.
 			c.peerClosed()
 			return
 		}
@@ -220,12 +224,13 @@ func (c *connection) tcpFailed(cause errno) {
 	if cause == syscall.ETIMEDOUT || cause == syscall.EHOSTUNREACH || cause == syscall.ENETUNREACH {
 		code, outcome = status.TimeOut, rdma.StatusRetryExceeded
 	}
-	c.end(status.Errorf(code, "connection to %v was lost: %w", c.parameters.Remote, fmt.Errorf("tcp: %w", cause)), outcome)
+	c.end(status.Errorf(code, "connection to %v was lost: %w",
+		c.parameters.Remote, fmt.Errorf("tcp: %w", cause)), outcome)
 }
 
-// end closes the socket and flushes what was posted. outcome is that of the
-// oldest request in the send queue, all others are flushed. OpDisconnected
-// follows when the caller has collected them.
+// end closes the socket and completes all posted requests: the oldest request of the send queue
+// with outcome, all others as flushed. OpDisconnected follows once the caller has polled those
+// completions. cause is nil if the end is orderly.
 func (c *connection) end(cause error, outcome rdma.CompletionStatus) {
 	if cause != nil {
 		c.failure.Store(&cause)
@@ -244,8 +249,8 @@ func (c *connection) end(cause error, outcome rdma.CompletionStatus) {
 	c.flushReceives(rdma.StatusFlushed)
 }
 
-// flushSends completes all requests of the send queue: the first with the
-// given outcome, the others as flushed.
+// flushSends completes all requests of the send queue: the oldest with the status first, the others
+// as flushed.
 func (c *connection) flushSends(first rdma.CompletionStatus) {
 	for q := &c.sends; q.head != q.tail; {
 		c.completeSend(q.at(q.head), first)
@@ -253,7 +258,7 @@ func (c *connection) flushSends(first rdma.CompletionStatus) {
 	}
 }
 
-// flushReceives does the same for the receive queue.
+// flushReceives completes all receives in the same way.
 func (c *connection) flushReceives(first rdma.CompletionStatus) {
 	for q := &c.receives; q.head != q.tail; {
 		c.completeReceive(q.at(q.head), 0, first)

@@ -11,9 +11,11 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Connect implements rdma.Device. A refusal by the peer's application is an
+// Connect connects to a listener. If the peer's application rejects the request, the error is an
 // *rdma.RejectedError.
-func (d *device) Connect(ctx context.Context, remote netip.AddrPort, config rdma.ConnectionConfig) (rdma.Connection, error) {
+func (d *device) Connect(
+	ctx context.Context, remote netip.AddrPort, config rdma.ConnectionConfig,
+) (rdma.Connection, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, rdma.DefaultConnectTimeout)
@@ -30,10 +32,13 @@ func (d *device) Connect(ctx context.Context, remote netip.AddrPort, config rdma
 		}
 		c.domain.uses.release()
 	}
-	return nil, status.Errorf(status.CodeOf(err), "connect to %v by iwarp: %w", remote, err)
+	return nil, status.Errorf(status.CodeOf(err), "connect to %v over iwarp: %w", remote, err)
 }
 
-func (d *device) connect(ctx context.Context, remote netip.AddrPort, config *rdma.ConnectionConfig, c *connection) error {
+// connect establishes c.
+func (d *device) connect(
+	ctx context.Context, remote netip.AddrPort, config *rdma.ConnectionConfig, c *connection,
+) error {
 	conn, err := d.dial(ctx, remote, config.Source)
 	if err != nil {
 		return err
@@ -50,7 +55,10 @@ func (d *device) connect(ctx context.Context, remote netip.AddrPort, config *rdm
 	return c.establish(e)
 }
 
-func (d *device) dial(ctx context.Context, remote netip.AddrPort, source netip.Addr) (*net.TCPConn, error) {
+// dial makes a TCP connection from source or, if that is not valid, from the device's address.
+func (d *device) dial(
+	ctx context.Context, remote netip.AddrPort, source netip.Addr,
+) (*net.TCPConn, error) {
 	if !source.IsValid() {
 		source = d.address
 	}
@@ -62,9 +70,9 @@ func (d *device) dial(ctx context.Context, remote netip.AddrPort, source netip.A
 	conn, err := dialer.DialContext(ctx, "tcp", remote.String())
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
-			return nil, status.Errorf(status.CodeOf(cause), "no TCP connection: %w", cause)
+			return nil, status.Errorf(status.CodeOf(cause), "dial TCP: %w", cause)
 		}
-		return nil, status.Errorf(dialCode(err), "no TCP connection: %w", err)
+		return nil, status.Errorf(dialCode(err), "dial TCP: %w", err)
 	}
 	tcp := conn.(*net.TCPConn)
 	if err := d.options.apply(tcp); err != nil {
@@ -74,12 +82,13 @@ func (d *device) dial(ctx context.Context, remote netip.AddrPort, source netip.A
 	return tcp, nil
 }
 
-// dialCode is the code under which a failed TCP connect is reported.
+// dialCode returns the status code for a failed TCP connect.
 func dialCode(err error) status.Code {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return status.ConnectionAborted // nothing listens there
-	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+	case errors.Is(err, syscall.ETIMEDOUT),
+		errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		return status.TimeOut
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return status.NotFound // the source address
@@ -87,11 +96,14 @@ func dialCode(err error) status.Code {
 	return status.CodeOf(err)
 }
 
-// initiate performs the connecting side of the handshake.
-func (d *device) initiate(ctx context.Context, conn *net.TCPConn, config *rdma.ConnectionConfig) (handshakeResult, error) {
+// initiate performs the initiator's side of the handshake.
+func (d *device) initiate(
+	ctx context.Context, conn *net.TCPConn, config *rdma.ConnectionConfig,
+) (handshakeResult, error) {
 	h := newHandshake(ctx, conn)
 	defer h.stop()
-	request := newRequest(d.options.CRC, wireDepth(config.InboundReads), wireDepth(config.OutboundReads), config.PrivateData)
+	request := newRequest(d.options.CRC,
+		wireDepth(config.InboundReads), wireDepth(config.OutboundReads), config.PrivateData)
 	if err := h.write(request.append(nil, mpaRequestKey)); err != nil {
 		return handshakeResult{}, err
 	}
@@ -118,25 +130,29 @@ func (d *device) initiate(ctx context.Context, conn *net.TCPConn, config *rdma.C
 	}, nil
 }
 
-// newParameters limits what was agreed on the wire to what the caller offered.
-func newParameters(conn *net.TCPConn, privateData []byte, a agreement, config *rdma.ConnectionConfig) rdma.Parameters {
+// newParameters limits the read depths agreed on the wire to those that the caller offered.
+func newParameters(
+	conn *net.TCPConn, privateData []byte, a agreement, config *rdma.ConnectionConfig,
+) rdma.Parameters {
 	return rdma.Parameters{
-		Local: addressOf(conn.LocalAddr()), Remote: addressOf(conn.RemoteAddr()), PrivateData: privateData,
+		Local: addressOf(conn.LocalAddr()), Remote: addressOf(conn.RemoteAddr()),
+		PrivateData:   privateData,
 		InboundReads:  min(a.inboundReads, config.InboundReads),
 		OutboundReads: min(a.outboundReads, config.OutboundReads),
 	}
 }
 
-// wireDepth is the read depth offered to peers: at least one, because the
-// stream opens with a Read and because siw does not survive zero.
+// wireDepth returns the read depth to offer to peers. It is at least one, because the stream starts
+// with a Read, and because siw cannot handle zero.
 func wireDepth(reads int) int { return max(reads, 1) }
 
+// addressOf returns the address of a TCP socket, with IPv4 addresses in their short form.
 func addressOf(a net.Addr) netip.AddrPort {
 	address := a.(*net.TCPAddr).AddrPort()
 	return netip.AddrPortFrom(address.Addr().Unmap(), address.Port())
 }
 
-// control applies what must be set before TCP's handshake.
+// control sets the options that a socket needs before the TCP handshake.
 func (o Options) control(_, _ string, raw syscall.RawConn) error {
 	var setErr error
 	if err := raw.Control(func(fd uintptr) { setErr = o.setBuffers(int(fd)) }); err != nil {

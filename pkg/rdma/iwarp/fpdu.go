@@ -5,8 +5,8 @@ import (
 	"hash/crc32"
 )
 
-// The framing of RFC 5044 section 4: ULPDU_Length, ULPDU, padding to a
-// multiple of four bytes, CRC.
+// The framing of RFC 5044 section 4: ULPDU_Length, ULPDU, padding to a multiple of four bytes, and
+// CRC. The ULPDU is one DDP segment.
 const (
 	lengthBytes = 2
 	crcBytes    = 4
@@ -16,42 +16,40 @@ const (
 
 var zeroTrailer [maxTrailer]byte
 
-// padLength is the number of zero bytes after a ULPDU of the given length.
+// padLength returns the number of zero bytes that follow a ULPDU of the given length.
 func padLength(ulpdu int) int { return -(lengthBytes + ulpdu) & 3 }
 
-// appendTrailer ends an FPDU: frame is all of it that is contiguous from its
-// length field on. The CRC field is sent as zero if CRCs are not in use.
+// appendTrailer appends padding and CRC to frame, which starts with the length field of an FPDU and
+// contains all of it so far. The CRC field is zero if CRCs are not in use.
 func appendTrailer(frame []byte, useCRC bool) []byte {
 	frame = append(frame, zeroTrailer[:padLength(len(frame)-lengthBytes)]...)
 	if !useCRC {
 		return append(frame, zeroTrailer[:crcBytes]...)
 	}
-	// The CRC is the one little-endian field of the protocol.
+	// The CRC is the only little-endian field of the protocol.
 	return binary.LittleEndian.AppendUint32(frame, updateCRC(0, frame))
 }
 
-// maxULPDUFor is the largest ULPDU that fits a TCP segment of the given
-// effective maximum segment size without markers (MULPDU, RFC 5044 section
-// 5.1). It is such that a full FPDU needs no padding.
+// maxULPDUFor returns the largest ULPDU, without markers, that fits into a TCP segment of the given
+// effective maximum segment size (MULPDU, RFC 5044 section 5.1). A full FPDU then needs no padding.
 func maxULPDUFor(segmentBytes int) int {
 	n := segmentBytes - (lengthBytes + crcBytes) - segmentBytes%4
 	return max(minULPDU, min(n, maxULPDU))
 }
 
-// minULPDU is the smallest MULPDU that RFC 5044 section 5.1 lets a peer
-// assume, for when TCP reports less.
+// minULPDU is the smallest MULPDU that RFC 5044 section 5.1 allows. It is used if TCP reports less.
 const minULPDU = 128 - 2
 
-// castagnoli is the table of CRC32C (RFC 5044 section 4.4), which has
-// instructions of its own on amd64 and arm64.
+// castagnoli is the polynomial table of CRC32C (RFC 5044 section 4.4). On amd64 and arm64,
+// hash/crc32 uses dedicated instructions for it.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// updateCRC adds b to a running CRC32C. The first call takes 0.
+// updateCRC adds b to a running CRC32C, which starts at 0.
 func updateCRC(crc uint32, b []byte) uint32 {
 	return crc32.Update(crc, castagnoli, b)
 }
 
-// validCRC checks a whole FPDU.
+// validCRC reports whether the CRC of a whole FPDU is correct.
 func validCRC(frame []byte) bool {
 	end := len(frame) - crcBytes
 	return updateCRC(0, frame[:end]) == binary.LittleEndian.Uint32(frame[end:])
@@ -73,9 +71,13 @@ const (
 	opcodeCount
 )
 
+// tagged reports whether the message names its destination memory by an STag and an offset.
 func (o opcode) tagged() bool { return o == opWrite || o == opReadResponse }
 
-func (o opcode) invalidates() bool { return o == opSendInvalidate || o == opSendSolicitedInvalidate }
+// invalidates reports whether the message also asks the receiver to invalidate an STag.
+func (o opcode) invalidates() bool {
+	return o == opSendInvalidate || o == opSendSolicitedInvalidate
+}
 
 // The queues of untagged messages (RFC 5040 section 3.1).
 const (
@@ -95,7 +97,7 @@ const (
 	rdmapOpcodeOf = 0x0f
 )
 
-// Header sizes, each with the ULPDU_Length in front, as they lie in the stream.
+// Header sizes, including the ULPDU_Length that precedes each header in the stream.
 const (
 	prefixBytes      = lengthBytes + 2
 	taggedBytes      = lengthBytes + 14
@@ -105,7 +107,7 @@ const (
 	maxHeaderBytes   = readRequestBytes
 )
 
-// headerBytes is how many bytes precede the payload, by opcode.
+// headerBytes is the number of bytes before the payload, by opcode.
 var headerBytes = [opcodeCount]uint8{
 	opWrite: taggedBytes, opReadResponse: taggedBytes,
 	opReadRequest: readRequestBytes, opTerminate: terminateBytes,
@@ -113,17 +115,17 @@ var headerBytes = [opcodeCount]uint8{
 	opSendSolicited: untaggedBytes, opSendSolicitedInvalidate: untaggedBytes,
 }
 
-// prefix is the start of an FPDU, enough to know how long its header is.
+// prefix is the start of an FPDU, which determines the length of its header.
 type prefix struct {
 	ulpdu int
 	op    opcode
 	last  bool
 }
 
-// payload is how many bytes follow the header.
+// payload returns the number of bytes after the header.
 func (p prefix) payload() int { return lengthBytes + p.ulpdu - int(headerBytes[p.op]) }
 
-// parsePrefix reads and checks the first prefixBytes of an FPDU.
+// parsePrefix decodes and checks the first prefixBytes of an FPDU.
 func parsePrefix(b []byte) (prefix, *violation) {
 	ulpdu := int(binary.BigEndian.Uint16(b))
 	if ulpdu < taggedBytes-lengthBytes {
@@ -150,7 +152,7 @@ func parsePrefix(b []byte) (prefix, *violation) {
 	return p, nil
 }
 
-// taggedHeader is that of a Write or Read Response (RFC 5041 section 4.2).
+// taggedHeader is the header of a Write or Read Response (RFC 5041 section 4.2).
 type taggedHeader struct {
 	op     opcode
 	last   bool
@@ -165,20 +167,20 @@ func parseTagged(p prefix, b []byte) taggedHeader {
 	}
 }
 
-// append writes the header of an FPDU with the given payload length.
+// append appends the header of an FPDU whose payload has the given length.
 func (h taggedHeader) append(b []byte, payload int) []byte {
 	b = appendPrefix(b, h.op, h.last, taggedBytes-lengthBytes+payload)
 	b = binary.BigEndian.AppendUint32(b, h.stag)
 	return binary.BigEndian.AppendUint64(b, h.offset)
 }
 
-// untaggedHeader is that of all other messages (RFC 5041 section 4.3).
+// untaggedHeader is the header of all other messages (RFC 5041 section 4.3).
 type untaggedHeader struct {
 	op         opcode
 	last       bool
 	invalidate uint32 // STag, for the Sends with Invalidate
 	queue      uint32 // QN
-	sequence   uint32 // MSN: counts the messages of a queue from 1
+	sequence   uint32 // MSN: number of the message in its queue, from 1
 	offset     uint32 // MO: bytes of the message before this segment
 }
 
@@ -190,6 +192,7 @@ func parseUntagged(p prefix, b []byte) untaggedHeader {
 	}
 }
 
+// append appends the header of an FPDU whose payload has the given length.
 func (h untaggedHeader) append(b []byte, payload int) []byte {
 	b = appendPrefix(b, h.op, h.last, untaggedBytes-lengthBytes+payload)
 	b = binary.BigEndian.AppendUint32(b, h.invalidate)
@@ -198,8 +201,7 @@ func (h untaggedHeader) append(b []byte, payload int) []byte {
 	return binary.BigEndian.AppendUint32(b, h.offset)
 }
 
-// readRequest is what a Read Request carries behind its untagged header
-// (RFC 5040 section 4.4).
+// readRequest is the part of a Read Request after its untagged header (RFC 5040 section 4.4).
 type readRequest struct {
 	sinkSTag     uint32
 	sinkOffset   uint64
@@ -212,12 +214,13 @@ func parseReadRequest(b []byte) readRequest {
 	b = b[untaggedBytes:]
 	return readRequest{
 		sinkSTag: binary.BigEndian.Uint32(b), sinkOffset: binary.BigEndian.Uint64(b[4:]),
-		length:     binary.BigEndian.Uint32(b[12:]),
-		sourceSTag: binary.BigEndian.Uint32(b[16:]), sourceOffset: binary.BigEndian.Uint64(b[20:]),
+		length:       binary.BigEndian.Uint32(b[12:]),
+		sourceSTag:   binary.BigEndian.Uint32(b[16:]),
+		sourceOffset: binary.BigEndian.Uint64(b[20:]),
 	}
 }
 
-// append writes a whole Read Request but for its trailer.
+// append appends a whole Read Request except its trailer.
 func (r readRequest) append(b []byte, sequence uint32) []byte {
 	h := untaggedHeader{op: opReadRequest, last: true, queue: queueReadRequest, sequence: sequence}
 	b = h.append(b, readRequestBytes-untaggedBytes)

@@ -12,15 +12,15 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// handshake is a TCP connection before it is a stream of FPDUs. It reads no
-// byte more than it needs: those belong to the stream.
+// handshake is a TCP connection during connection setup, before the data path takes it over. It
+// reads no more bytes than it needs, because later ones belong to the data path.
 type handshake struct {
 	ctx  context.Context
 	conn *net.TCPConn
-	stop func() bool
+	stop func() bool // ends the effect of ctx on conn; must be called
 }
 
-// newHandshake bounds all waiting on conn by ctx.
+// newHandshake returns a handshake whose reads and writes end with ctx.
 func newHandshake(ctx context.Context, conn *net.TCPConn) *handshake {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline)
@@ -30,7 +30,8 @@ func newHandshake(ctx context.Context, conn *net.TCPConn) *handshake {
 	return &handshake{ctx: ctx, conn: conn, stop: stop}
 }
 
-// wrapError prefers the reason that the context ended to the time-out that followed.
+// wrapError adds the operation to err. If the context has ended, the result is its cause instead of
+// the timeout that it provoked.
 func (h *handshake) wrapError(operation string, err error) error {
 	if cause := context.Cause(h.ctx); cause != nil {
 		return status.Errorf(status.CodeOf(cause), "%s: %w", operation, cause)
@@ -42,7 +43,7 @@ func (h *handshake) wrapError(operation string, err error) error {
 	return status.Errorf(code, "%s: %w", operation, err)
 }
 
-// readMPA reads a Request or a Reply.
+// readMPA reads a Request or a Reply, whichever key says.
 func (h *handshake) readMPA(key string) (mpaFrame, error) {
 	b := make([]byte, mpaHeaderBytes, mpaHeaderBytes+maxMPAData)
 	if _, err := io.ReadFull(h.conn, b); err != nil {
@@ -63,49 +64,49 @@ func (h *handshake) readMPA(key string) (mpaFrame, error) {
 	return frame, err
 }
 
-// write sends a frame in one piece.
+// write sends whole frames by one system call.
 func (h *handshake) write(frame []byte) error {
 	if _, err := h.conn.Write(frame); err != nil {
-		return h.wrapError("write", err)
+		return h.wrapError("write handshake frame", err)
 	}
 	return nil
 }
 
-// emptySTag stands in the frames that open a stream. They have no bytes, so
-// no memory is meant.
+// emptySTag is the STag in the first frames of a stream. They have no payload, so it refers to no
+// memory.
 const emptySTag = reservedSTags
 
-// A peer that has not answered the probe is nudged after firstNudge, then
-// ever more slowly.
+// A peer that does not respond to the probe is nudged after firstNudge, and again after intervals
+// that double up to lastNudge.
 const (
 	firstNudge = 10 * time.Millisecond
 	lastNudge  = 320 * time.Millisecond
 )
 
+// appendZeroWrite appends a zero-length Write.
 func appendZeroWrite(b []byte, useCRC bool) []byte {
 	start := len(b)
 	b = taggedHeader{op: opWrite, last: true, stag: emptySTag}.append(b, 0)
 	return append(b[:start], appendTrailer(b[start:], useCRC)...)
 }
 
+// appendZeroRead appends a Read Request for zero bytes, with sequence number 1.
 func appendZeroRead(b []byte, useCRC bool) []byte {
 	start := len(b)
 	b = readRequest{sinkSTag: emptySTag, sourceSTag: emptySTag}.append(b, 1)
 	return append(b[:start], appendTrailer(b[start:], useCRC)...)
 }
 
-// startStream sends the initiator's first frames and waits until the peer has
-// processed them. It reports whether a Read Request was among them.
+// startStream sends the initiator's first frames and waits until the peer has processed them. It
+// reports whether they included a Read Request, the probe.
 //
-// The wait is for a peer like Linux siw: it sends its Reply before it hands
-// the socket to the code that receives FPDUs, and what arrives in between
-// lies unnoticed until more data comes. A message sent then would be stuck,
-// and with it a protocol whose next step is the answer to that message. So
-// the stream opens with a Read of no bytes, which RDMAP has answered by the
-// receiving code itself, without its user. Until the answer is here, further
-// bytes arouse the peer: Writes of no bytes, which the receiver has to ignore
-// (RFC 5041 section 5.2) however many come. When the answer is here the peer
-// listens, and the caller's first message cannot get stuck.
+// The wait is for peers like Linux siw. siw sends its Reply before it hands the socket to the code
+// that receives FPDUs, and data that arrives in between goes unnoticed until more data arrives. A
+// message sent at that time would be stuck, and so would a protocol that waits for the response to
+// it. So the stream starts with a zero-length Read, to which RDMAP responds without involving the
+// application. Until the response arrives, the initiator nudges the peer with zero-length Writes,
+// any number of which the receiver has to ignore (RFC 5041 section 5.2). The response proves that
+// the peer is receiving, so that the caller's first message cannot get stuck.
 func (h *handshake) startStream(a agreement) (probed bool, err error) {
 	var frames []byte
 	if a.rtr == rtrWrite {
@@ -126,6 +127,7 @@ func (h *handshake) startStream(a agreement) (probed bool, err error) {
 	return true, h.awaitProbe(a.useCRC)
 }
 
+// awaitProbe waits for the response to the probe and nudges the peer meanwhile.
 func (h *handshake) awaitProbe(useCRC bool) error {
 	next := firstNudge
 	nudge := func() (time.Duration, error) {
@@ -151,8 +153,8 @@ func (h *handshake) awaitProbe(useCRC bool) error {
 	return v.err()
 }
 
-// awaitFirstFrame is the responder's side: it waits for the agreed
-// ready-to-receive frame and answers it.
+// awaitFirstFrame waits, on the responder's side, for the agreed ready-to-receive frame, and
+// responds to it if it is a Read.
 func (h *handshake) awaitFirstFrame(a agreement) error {
 	frame, p, v, err := h.readFPDU(a.useCRC, 0, nil)
 	if err != nil {
@@ -169,10 +171,13 @@ func (h *handshake) awaitFirstFrame(a agreement) error {
 		return nil
 	}
 	request := parseReadRequest(frame)
-	answer := taggedHeader{op: opReadResponse, last: true, stag: request.sinkSTag, offset: request.sinkOffset}
-	return h.write(appendTrailer(answer.append(nil, 0), a.useCRC))
+	response := taggedHeader{
+		op: opReadResponse, last: true, stag: request.sinkSTag, offset: request.sinkOffset,
+	}
+	return h.write(appendTrailer(response.append(nil, 0), a.useCRC))
 }
 
+// checkFirstFrame checks that a frame is the agreed ready-to-receive frame.
 func (a agreement) checkFirstFrame(p prefix, frame []byte) *violation {
 	if a.rtr == rtrWrite {
 		if p.op != opWrite || p.payload() != 0 || !p.last {
@@ -183,18 +188,21 @@ func (a agreement) checkFirstFrame(p prefix, frame []byte) *violation {
 	if p.op != opReadRequest || p.payload() != 0 || !p.last || parseReadRequest(frame).length != 0 {
 		return violationReadyToReceive
 	}
-	if h := parseUntagged(p, frame); h.queue != queueReadRequest || h.sequence != 1 || h.offset != 0 {
+	h := parseUntagged(p, frame)
+	if h.queue != queueReadRequest || h.sequence != 1 || h.offset != 0 {
 		return violationReadyToReceive
 	}
 	return nil
 }
 
-// maxFirstFrameBytes is the longest FPDU that can open a stream: a Terminate.
+// maxFirstFrameBytes is the length of the longest FPDU that can start a stream, a Terminate.
 const maxFirstFrameBytes = maxTerminateBytes
 
-// readFPDU reads one FPDU of the opening of a stream. idle is called whenever
-// nothing has come for the time it returned last, first for the time delay.
-func (h *handshake) readFPDU(useCRC bool, delay time.Duration, idle func() (time.Duration, error)) ([]byte, prefix, *violation, error) {
+// readFPDU reads one of the first FPDUs of a stream. If nothing arrives for the time delay, it
+// calls idle, which returns the next delay.
+func (h *handshake) readFPDU(
+	useCRC bool, delay time.Duration, idle func() (time.Duration, error),
+) ([]byte, prefix, *violation, error) {
 	b := make([]byte, maxFirstFrameBytes)
 	have, need := 0, prefixBytes
 	var p prefix
@@ -230,6 +238,7 @@ func (h *handshake) readFPDU(useCRC bool, delay time.Duration, idle func() (time
 	}
 }
 
+// readSome reads at most len(b) bytes. A positive delay bounds the wait.
 func (h *handshake) readSome(b []byte, delay time.Duration) (int, error) {
 	if delay > 0 {
 		deadline := time.Now().Add(delay)
@@ -237,7 +246,7 @@ func (h *handshake) readSome(b []byte, delay time.Duration) (int, error) {
 			deadline = end
 		}
 		_ = h.conn.SetReadDeadline(deadline)
-		// The context may have ended before the line above undid its effect.
+		// If the context has just ended, the line above has undone its effect on the deadline.
 		if err := h.ctx.Err(); err != nil {
 			return 0, err
 		}
@@ -245,8 +254,8 @@ func (h *handshake) readSome(b []byte, delay time.Duration) (int, error) {
 	return h.conn.Read(b)
 }
 
-// terminate tells the peer why the stream ends before it has begun. It is
-// best effort.
+// terminate makes an attempt to send the peer a Terminate with the reason why the stream ends
+// before it has begun.
 func (h *handshake) terminate(v *violation, useCRC bool) {
 	withoutHeaders := *v
 	withoutHeaders.headers = noHeaders

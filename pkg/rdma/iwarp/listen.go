@@ -17,13 +17,13 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Listen implements rdma.Device.
+// Listen accepts connection requests on address. Port 0 picks a free port.
 func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
 	if err := d.acquire("listen"); err != nil {
 		return nil, err
 	}
 	config := net.ListenConfig{KeepAlive: -1, Control: d.options.control}
-	config.SetMultipathTCP(false) // its sockets lack options that are needed here
+	config.SetMultipathTCP(false) // MPTCP sockets lack options that are needed here
 	tcp, err := config.Listen(ctx, "tcp", address.String())
 	if err != nil {
 		d.uses.release()
@@ -38,7 +38,7 @@ func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Liste
 	return l, nil
 }
 
-// listenCode is the code under which a failed listen is reported.
+// listenCode returns the status code for a failed listen.
 func listenCode(err error) status.Code {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -49,7 +49,8 @@ func listenCode(err error) status.Code {
 	return status.CodeOf(err)
 }
 
-// listener implements rdma.Listener.
+// listener accepts TCP connections and reads a connection request from each, in a goroutine per
+// connection. A connection comes up to Accept when its request is complete.
 type listener struct {
 	device   *device
 	listener *net.TCPListener
@@ -61,9 +62,10 @@ type listener struct {
 	pending  pendingHandshakes
 }
 
-// Address implements rdma.Listener.
+// Address returns the address that the listener is bound to, with the actual port.
 func (l *listener) Address() netip.AddrPort { return addressOf(l.listener.Addr()) }
 
+// acceptConnections runs until the listener is closed.
 func (l *listener) acceptConnections() {
 	defer l.tasks.Done()
 	for {
@@ -77,7 +79,7 @@ func (l *listener) acceptConnections() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		l.device.options.Logger.Warn("cannot accept iwarp clients", zap.Error(err))
+		l.device.options.Logger.Warn("cannot accept iwarp connections", zap.Error(err))
 		select {
 		case <-time.After(acceptRetryDelay):
 		case <-l.ctx.Done():
@@ -85,8 +87,8 @@ func (l *listener) acceptConnections() {
 	}
 }
 
-// acceptRetryDelay is how long accepting rests when the process or the machine is
-// out of something.
+// acceptRetryDelay is the pause after a failed accept, which means that the process or the machine
+// has run out of some resource.
 const acceptRetryDelay = 10 * time.Millisecond
 
 // serve reads a client's request and hands it to Accept.
@@ -98,13 +100,16 @@ func (l *listener) serve(conn *net.TCPConn) {
 		case l.requests <- &request{device: l.device, conn: conn, frame: frame}:
 			return
 		default:
-			err = status.Errorf(status.Full, "%d requests wait to be accepted", cap(l.requests))
+			err = status.Errorf(status.Full,
+				"%d requests are already waiting to be accepted", cap(l.requests))
 		}
 	}
 	_ = conn.Close()
-	l.device.options.Logger.Info("iwarp client dropped", zap.Stringer("remote", conn.RemoteAddr()), zap.Error(err))
+	l.device.options.Logger.Info("iwarp client dropped",
+		zap.Stringer("remote", conn.RemoteAddr()), zap.Error(err))
 }
 
+// readRequest reads and checks a request, and replies with a reject if it cannot be accepted.
 func (l *listener) readRequest(conn *net.TCPConn) (mpaFrame, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, l.device.options.HandshakeTimeout)
 	defer cancel()
@@ -122,9 +127,9 @@ func (l *listener) readRequest(conn *net.TCPConn) (mpaFrame, error) {
 	return frame, nil
 }
 
-// pendingHandshakes are accepted TCP connections that have not sent a complete
-// request. Beyond the limit the oldest is cut off: an honest client sends at
-// once, so it is the most likely stray, and strays cannot lock others out.
+// pendingHandshakes holds the TCP connections that have not sent a complete request. Beyond the
+// limit the oldest is closed. Valid clients send their request at once, so the oldest is the one
+// most likely to be invalid, and invalid clients cannot lock out others.
 type pendingHandshakes struct {
 	limit int
 
@@ -132,17 +137,18 @@ type pendingHandshakes struct {
 	conns []*net.TCPConn
 }
 
+// add adds conn and, at the limit, closes the oldest connection.
 func (p *pendingHandshakes) add(conn *net.TCPConn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.conns) == p.limit {
-		_ = p.conns[0].Close() // ends the wait of its goroutine
+		_ = p.conns[0].Close() // makes its goroutine return
 		p.conns = slices.Delete(p.conns, 0, 1)
 	}
 	p.conns = append(p.conns, conn)
 }
 
-// remove reports whether the connection had not been cut off.
+// remove removes conn. It returns false if conn was closed at the limit.
 func (p *pendingHandshakes) remove(conn *net.TCPConn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -154,7 +160,7 @@ func (p *pendingHandshakes) remove(conn *net.TCPConn) bool {
 	return true
 }
 
-// Accept implements rdma.Listener.
+// Accept waits for the next connection request.
 func (l *listener) Accept(ctx context.Context) (rdma.Request, error) {
 	if l.ctx.Err() != nil {
 		return nil, errListenerClosed
@@ -165,13 +171,14 @@ func (l *listener) Accept(ctx context.Context) (rdma.Request, error) {
 	case <-l.ctx.Done():
 		return nil, errListenerClosed
 	case <-ctx.Done():
-		return nil, status.Errorf(status.CodeOf(ctx.Err()), "accept iwarp connection: %w", ctx.Err())
+		return nil, status.Errorf(status.CodeOf(ctx.Err()),
+			"accept iwarp connection: %w", ctx.Err())
 	}
 }
 
 var errListenerClosed = status.Errorf(status.Shutdown, "iwarp listener is closed")
 
-// Close implements rdma.Listener.
+// Close stops listening and rejects the requests that have not been accepted.
 func (l *listener) Close() error {
 	if l.closed.Swap(true) {
 		return nil
@@ -190,7 +197,7 @@ func (l *listener) Close() error {
 	}
 }
 
-// request implements rdma.Request.
+// request is a connection request that can be accepted or rejected, once.
 type request struct {
 	device  *device
 	conn    *net.TCPConn
@@ -198,18 +205,20 @@ type request struct {
 	decided atomic.Bool
 }
 
-// PrivateData implements rdma.Request.
+// PrivateData returns what the peer sent with its request.
 func (r *request) PrivateData() []byte { return r.frame.privateData }
 
-// Remote implements rdma.Request.
+// Remote returns the peer's address.
 func (r *request) Remote() netip.AddrPort { return addressOf(r.conn.RemoteAddr()) }
 
-var errDecided = status.Errorf(status.BadState, "connection request has been answered already")
+var errDecided = status.Errorf(status.BadState,
+	"connection request has already been accepted or rejected")
 
-// Accept implements rdma.Request. If the peer announced a ready-to-receive
-// frame, Accept waits for it, for no longer than the handshake timeout. If it
-// fails, the peer finds the connection closed.
-func (r *request) Accept(ctx context.Context, config rdma.ConnectionConfig) (rdma.Connection, error) {
+// Accept establishes the connection. If the peer announced a ready-to-receive frame, Accept waits
+// for it, for the handshake timeout at most. If Accept fails, it closes the TCP connection.
+func (r *request) Accept(
+	ctx context.Context, config rdma.ConnectionConfig,
+) (rdma.Connection, error) {
 	if r.decided.Swap(true) {
 		return nil, errDecided
 	}
@@ -223,10 +232,14 @@ func (r *request) Accept(ctx context.Context, config rdma.ConnectionConfig) (rdm
 		c.domain.uses.release()
 	}
 	_ = r.conn.Close()
-	return nil, status.Errorf(status.CodeOf(err), "accept iwarp connection from %v: %w", r.Remote(), err)
+	return nil, status.Errorf(status.CodeOf(err),
+		"accept iwarp connection from %v: %w", r.Remote(), err)
 }
 
-func (r *request) accept(ctx context.Context, config *rdma.ConnectionConfig, c *connection) error {
+// accept establishes c.
+func (r *request) accept(
+	ctx context.Context, config *rdma.ConnectionConfig, c *connection,
+) error {
 	if err := r.device.options.apply(r.conn); err != nil {
 		return err
 	}
@@ -240,8 +253,10 @@ func (r *request) accept(ctx context.Context, config *rdma.ConnectionConfig, c *
 	return c.establish(e)
 }
 
-// respond performs the accepting side of the handshake.
-func (r *request) respond(ctx context.Context, config *rdma.ConnectionConfig) (handshakeResult, error) {
+// respond performs the responder's side of the handshake, after the request.
+func (r *request) respond(
+	ctx context.Context, config *rdma.ConnectionConfig,
+) (handshakeResult, error) {
 	h := newHandshake(ctx, r.conn)
 	defer h.stop()
 	reply, a := newReply(&r.frame, r.device.options.CRC,
@@ -255,14 +270,15 @@ func (r *request) respond(ctx context.Context, config *rdma.ConnectionConfig) (h
 		}
 	}
 	return handshakeResult{
-		useCRC: a.useCRC, rtr: a.rtr, parameters: newParameters(r.conn, r.frame.privateData, a, config),
+		useCRC: a.useCRC, rtr: a.rtr,
+		parameters: newParameters(r.conn, r.frame.privateData, a, config),
 	}, nil
 }
 
-// rejectTimeout bounds the writing of a refusal, which fits any socket buffer.
+// rejectTimeout bounds the writing of a reject, which fits into any send buffer.
 const rejectTimeout = time.Second
 
-// Reject implements rdma.Request.
+// Reject sends the peer a reason, of at most rdma.MaxPrivateData bytes, and closes the connection.
 func (r *request) Reject(reason []byte) error {
 	if err := checkPrivateData(len(reason), rdma.MaxPrivateData); err != nil {
 		return err
@@ -274,7 +290,8 @@ func (r *request) Reject(reason []byte) error {
 	reject := newReject(&r.frame, reason)
 	_ = r.conn.SetWriteDeadline(time.Now().Add(rejectTimeout))
 	if _, err := r.conn.Write(reject.append(nil, mpaReplyKey)); err != nil {
-		return status.Errorf(status.CodeOf(err), "reject iwarp connection from %v: %w", r.Remote(), err)
+		return status.Errorf(status.CodeOf(err),
+			"reject iwarp connection from %v: %w", r.Remote(), err)
 	}
 	return nil
 }

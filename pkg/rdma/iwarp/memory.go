@@ -12,20 +12,25 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// protectionDomain implements rdma.ProtectionDomain.
+// protectionDomain groups memory regions with the connections that may reach them.
 type protectionDomain struct {
 	device *device
 	uses   useCount // memory regions and connections
 }
 
-// Register implements rdma.ProtectionDomain. Only mapped memory can be taken.
-func (d *protectionDomain) Register(region *memory.Region, access memory.Access) (rdma.MemoryRegion, error) {
+// Register makes a mapped region reachable by the domain's connections. Opaque memory is not
+// supported.
+func (d *protectionDomain) Register(
+	region *memory.Region, access memory.Access,
+) (rdma.MemoryRegion, error) {
 	if !region.Mapped() {
 		return nil, status.Errorf(status.NotSupported,
-			"register memory of %d bytes: it belongs to a device and iwarp needs memory that the CPU can address", region.Len())
+			"register %d bytes of opaque memory: iwarp needs memory that the CPU can access",
+			region.Len())
 	}
 	if !access.Valid() {
-		return nil, status.Errorf(status.InvalidValue, "register memory: access rights %#x are not defined", uint32(access))
+		return nil, status.Errorf(status.InvalidValue,
+			"register memory: invalid access rights %#x", uint32(access))
 	}
 	if !d.uses.acquire() {
 		return nil, status.Errorf(status.BadState, "register memory: protection domain is closed")
@@ -41,60 +46,70 @@ func (d *protectionDomain) Register(region *memory.Region, access memory.Access)
 	return r, nil
 }
 
-// Close implements rdma.ProtectionDomain.
+// Close releases the domain, which must have no memory regions and no connections.
 func (d *protectionDomain) Close() error {
 	if !d.uses.revokeUnused() {
-		return status.Errorf(status.InUse, "close protection domain: it has memory regions or connections, or is closed")
+		return status.Errorf(status.InUse,
+			"close protection domain: it has memory regions or connections, or is already closed")
 	}
 	d.device.uses.release()
 	return nil
 }
 
-// resolve finds the memory of a local segment that was posted for a use that
-// needs the given rights. Without bytes no memory is needed.
-func (d *protectionDomain) resolve(local rdma.Segment, rights memory.Access) (*memoryRegion, error) {
+// resolve returns the memory of a posted local segment after checking its bounds and rights. It
+// returns nil for a segment of length 0.
+func (d *protectionDomain) resolve(
+	local rdma.Segment, rights memory.Access,
+) (*memoryRegion, error) {
 	if local.Length == 0 {
 		return nil, nil
 	}
 	r := d.device.table.lookup(local.Key)
 	if r == nil || r.domain != d {
-		return nil, status.Errorf(status.InvalidValue, "local key %#x is not registered in the connection's protection domain", local.Key)
+		return nil, status.Errorf(status.InvalidValue,
+			"local key %#x is not registered in the connection's protection domain", local.Key)
 	}
 	if !r.contains(local.Address, uint64(local.Length)) {
 		return nil, status.Errorf(status.InvalidValue,
-			"segment of %d bytes at %#x is outside the memory region of %d bytes", local.Length, local.Address, len(r.bytes))
+			"segment of %d bytes at %#x is outside the memory region of %d bytes",
+			local.Length, local.Address, len(r.bytes))
 	}
 	if !r.access.Has(rights) {
-		return nil, status.Errorf(status.NotPermitted, "memory region with key %#x was registered without LocalWrite", local.Key)
+		return nil, status.Errorf(status.NotPermitted,
+			"memory region with key %#x was registered without LocalWrite", local.Key)
 	}
 	return r, nil
 }
 
-// memoryRegion is registered memory. Its tagged offsets are zero-based: they
-// tell peers nothing about this process's addresses.
+// memoryRegion is registered memory. Its tagged offsets start at 0, so that peers learn nothing
+// about addresses in this process.
 type memoryRegion struct {
 	uses      useCount
 	stag      uint32
 	access    memory.Access
 	untrusted bool
-	bytes     []byte // must not be touched directly if untrusted
+	bytes     []byte // must be accessed only by region's copies or system calls if untrusted
 	region    *memory.Region
 	domain    *protectionDomain
 
 	deregister sync.Once
 }
 
+// LocalKey returns the STag, which names the memory in local segments.
 func (r *memoryRegion) LocalKey() uint32 { return r.stag }
 
+// RemoteKey returns the STag as well. What a peer may do with it depends on the access rights.
 func (r *memoryRegion) RemoteKey() uint32 { return r.stag }
 
+// Base returns 0, the first tagged offset.
 func (r *memoryRegion) Base() uint64 { return 0 }
 
+// Len returns the length in bytes.
 func (r *memoryRegion) Len() uint64 { return uint64(len(r.bytes)) }
 
-// Deregister implements rdma.MemoryRegion. The first call waits for the
-// system calls and copies that touch the memory right now; messages that are
-// only partly sent or received do not hold it up, they fail.
+// Deregister revokes the keys. The first call waits for the system calls and copies that are using
+// the memory at that moment. It does not wait for messages that are only partly sent or received:
+// those fail.
 func (r *memoryRegion) Deregister() error {
 	r.deregister.Do(func() {
 		r.domain.device.table.remove(r)
@@ -104,14 +119,14 @@ func (r *memoryRegion) Deregister() error {
 	return nil
 }
 
-// contains tells whether a range lies within the memory. It cannot wrap.
+// contains reports whether the range is within the memory. The computation cannot wrap around.
 func (r *memoryRegion) contains(offset, length uint64) bool {
 	size := uint64(len(r.bytes))
 	return offset <= size && length <= size-offset
 }
 
-// copyIn and copyOut move bytes while the caller holds a use. False means
-// that the memory's owner took it away.
+// copyIn copies source into the memory. The caller has acquired the region. It returns false if the
+// memory's owner has made it inaccessible.
 func (r *memoryRegion) copyIn(offset uint64, source []byte) bool {
 	if r.untrusted {
 		return r.region.CopyIn(offset, source) == nil
@@ -120,6 +135,7 @@ func (r *memoryRegion) copyIn(offset uint64, source []byte) bool {
 	return true
 }
 
+// copyOut copies from the memory to target, under the same conditions as copyIn.
 func (r *memoryRegion) copyOut(target []byte, offset uint64) bool {
 	if r.untrusted {
 		return r.region.CopyOut(target, offset) == nil
@@ -128,11 +144,10 @@ func (r *memoryRegion) copyOut(target []byte, offset uint64) bool {
 	return true
 }
 
-// memoryTable finds the registered memory that an STag names. Lookups take no
-// lock; changes are rare.
+// memoryTable maps STags to memory regions. Lookups take no lock. Changes are rare.
 //
-// An STag is 32 random bits, the highest of which choose the slot, so that
-// neither the number of registrations nor one STag helps to guess another.
+// An STag is a 32-bit random number whose highest bits select the slot. So neither the number of
+// registrations nor any STag helps to guess another one.
 type memoryTable struct {
 	slots atomic.Pointer[memorySlots]
 
@@ -164,8 +179,8 @@ func (s *memorySlots) slot(stag uint32) *atomic.Pointer[memoryRegion] {
 	return &s.entries[stag>>s.shift]
 }
 
-// lookup returns nil if nothing has this STag. A region that is being
-// deregistered may still be found; it cannot be acquired.
+// lookup returns the region with the given STag, or nil. It may still return a region that is being
+// deregistered, but such a region cannot be acquired. Any goroutine may call it.
 func (t *memoryTable) lookup(stag uint32) *memoryRegion {
 	if r := t.slots.Load().slot(stag).Load(); r != nil && r.stag == stag {
 		return r
@@ -173,7 +188,7 @@ func (t *memoryTable) lookup(stag uint32) *memoryRegion {
 	return nil
 }
 
-// insert gives the region an STag.
+// insert assigns an STag to the region and adds it.
 func (t *memoryTable) insert(r *memoryRegion) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -192,11 +207,11 @@ func (t *memoryTable) insert(r *memoryRegion) error {
 	}
 }
 
-// reservedSTags are those that stacks put into zero-length ready-to-receive
-// frames, where no memory is meant.
+// reservedSTags is the highest STag that is never assigned. Implementations use 0 and 1 in
+// zero-length ready-to-receive frames, which refer to no memory.
 const reservedSTags = 1
 
-// grow keeps at least half of the slots free, so that random probing ends.
+// grow keeps at least half of the slots free, so that insert finds one soon.
 func (t *memoryTable) grow() error {
 	old := t.slots.Load()
 	if 2*t.count < len(old.entries) {
@@ -204,7 +219,8 @@ func (t *memoryTable) grow() error {
 	}
 	bits := 32 - old.shift + 1
 	if bits > maxTableBits {
-		return status.Errorf(status.Full, "device has its maximum of %d memory regions", t.count)
+		return status.Errorf(status.Full,
+			"register memory: the device has reached its maximum of %d memory regions", t.count)
 	}
 	slots := newMemorySlots(bits)
 	for i := range old.entries {
@@ -229,10 +245,10 @@ func randomSTag() uint32 {
 	return binary.BigEndian.Uint32(b[:])
 }
 
-// useCount counts the uses of something that can be revoked: after revoke has
-// returned there are none, and there will be none.
+// useCount counts references to something that can be revoked. After revoke returns there are none,
+// and no new ones. Any goroutine may call its methods.
 type useCount struct {
-	count   atomic.Int64 // shifted by revoked once that has happened
+	count   atomic.Int64 // plus revoked, once it is revoked
 	drained chan struct{}
 }
 
@@ -240,7 +256,7 @@ const revoked = math.MinInt64 / 2
 
 func newUseCount() useCount { return useCount{drained: make(chan struct{}, 1)} }
 
-// acquire begins a use. False means that it has been revoked.
+// acquire adds a reference. It returns false if the references have been revoked.
 func (u *useCount) acquire() bool {
 	if u.count.Add(1) > 0 {
 		return true
@@ -259,53 +275,53 @@ func (u *useCount) release() {
 	}
 }
 
-// revoke forbids further uses and waits for the present ones to end. It must
-// be called once.
+// revoke makes acquire fail from now on and waits until all references are released. It must be
+// called only once.
 func (u *useCount) revoke() {
 	if u.count.Add(revoked) != revoked {
 		<-u.drained
 	}
 }
 
-// revokeUnused revokes only if there is no use.
+// revokeUnused revokes only if there are no references, and reports whether it did.
 func (u *useCount) revokeUnused() bool { return u.count.CompareAndSwap(0, revoked) }
 
-// maxAcquired is how many regions a batch of segments mostly uses: one for
-// messages and one for data, of two sessions.
+// maxAcquired is how many regions a batch of segments usually refers to at most: one for messages
+// and one for data, in each of two sessions.
 const maxAcquired = 4
 
-// regions are uses of memory regions that last for a batch of segments.
-// Beginning and ending a use are atomic operations, which would cost more than
-// all checks of a small segment.
+// acquiredRegions holds references to memory regions for the duration of a batch of segments.
+// Acquiring and releasing them for each segment would take two atomic operations, which cost more
+// than all checks of a small segment.
 type acquiredRegions struct {
 	regions [maxAcquired]*memoryRegion
 	count   int
 }
 
-// acquire begins a use of the region unless there is one. It lasts until release
-// or the next hold. False means that the region has been deregistered.
-func (h *acquiredRegions) acquire(r *memoryRegion) bool {
-	for i := range h.count {
-		if h.regions[i] == r {
+// acquire acquires the region unless it is already in the set. The caller may use the region only
+// until the next acquire or releaseAll. It returns false if the region has been deregistered.
+func (a *acquiredRegions) acquire(r *memoryRegion) bool {
+	for i := range a.count {
+		if a.regions[i] == r {
 			return true
 		}
 	}
-	if h.count == maxAcquired {
-		h.releaseAll()
+	if a.count == maxAcquired {
+		a.releaseAll()
 	}
 	if !r.uses.acquire() {
 		return false
 	}
-	h.regions[h.count] = r
-	h.count++
+	a.regions[a.count] = r
+	a.count++
 	return true
 }
 
-// releaseAll ends all uses.
-func (h *acquiredRegions) releaseAll() {
-	for i := range h.count {
-		h.regions[i].uses.release()
-		h.regions[i] = nil
+// releaseAll releases all regions.
+func (a *acquiredRegions) releaseAll() {
+	for i := range a.count {
+		a.regions[i].uses.release()
+		a.regions[i] = nil
 	}
-	h.count = 0
+	a.count = 0
 }

@@ -12,8 +12,8 @@ const (
 	mpaReplyKey   = "MPA ID Rep Frame"
 
 	mpaHeaderBytes = 20
-	// maxMPAData bounds what follows the header. RFC 5044 allows 512 bytes;
-	// Linux siw, the peer to expect, stops at this.
+	// maxMPAData bounds the data after the header. RFC 5044 allows 512 bytes, but Linux siw, the
+	// most likely peer, accepts no more than this.
 	maxMPAData = 256
 
 	mpaMarkers  = 0x80
@@ -25,12 +25,11 @@ const (
 	mpaRevision2 = 2 // RFC 6581, with enhanced data
 )
 
-// The enhanced data of RFC 6581 section 9: two 16-bit words in front of the
-// private data.
+// The enhanced data of RFC 6581 section 9: two 16-bit words that precede the private data.
 const (
 	enhancedBytes = 4
 	depthMask     = 0x3fff
-	// depthByUpperLayer as a read depth says that it is not negotiated here.
+	// depthByUpperLayer is the read depth of a peer that leaves its negotiation to the upper layer.
 	depthByUpperLayer = 0x3fff
 
 	inboundPeerToPeer = 0x8000
@@ -45,10 +44,11 @@ type mpaFrame struct {
 	markers  bool // the sender wants to receive markers
 	crc      bool
 	reject   bool
-	// enhanced tells whether the fields of RFC 6581 are present.
-	enhanced      bool
-	peerToPeer    bool // the initiator's first frame is a ready-to-receive
-	rtrFPDU       bool // which kinds of it are offered, or chosen
+	enhanced bool // the fields of RFC 6581 are present
+	// peerToPeer announces that the initiator's first frame is a ready-to-receive frame. The
+	// following three tell the kinds that are offered in a Request or chosen in a Reply.
+	peerToPeer    bool
+	rtrFPDU       bool
 	rtrWrite      bool
 	rtrRead       bool
 	inboundReads  uint16 // IRD
@@ -56,8 +56,8 @@ type mpaFrame struct {
 	privateData   []byte
 }
 
-// append writes the frame behind the given key. It must leave in one write:
-// siw drops a frame that arrives in pieces.
+// append appends the key and the frame. The result must be sent by one system call, because siw
+// drops a frame that arrives in pieces.
 func (f *mpaFrame) append(b []byte, key string) []byte {
 	length := len(f.privateData)
 	if f.enhanced {
@@ -80,8 +80,10 @@ func (f *mpaFrame) flags() byte {
 }
 
 func (f *mpaFrame) enhancedWords() (inbound, outbound uint16) {
-	inbound = f.inboundReads&depthMask | bit[uint16](f.peerToPeer, inboundPeerToPeer) | bit[uint16](f.rtrFPDU, inboundRTRFPDU)
-	outbound = f.outboundReads&depthMask | bit[uint16](f.rtrWrite, outboundRTRWrite) | bit[uint16](f.rtrRead, outboundRTRRead)
+	inbound = f.inboundReads&depthMask |
+		bit[uint16](f.peerToPeer, inboundPeerToPeer) | bit[uint16](f.rtrFPDU, inboundRTRFPDU)
+	outbound = f.outboundReads&depthMask |
+		bit[uint16](f.rtrWrite, outboundRTRWrite) | bit[uint16](f.rtrRead, outboundRTRRead)
 	return inbound, outbound
 }
 
@@ -92,21 +94,23 @@ func bit[T byte | uint16](set bool, value T) T {
 	return 0
 }
 
-// mpaDataLength checks the fixed part of a frame and returns how many bytes
-// follow it.
+// mpaDataLength checks the fixed part of a frame and returns the number of bytes that follow it.
 func mpaDataLength(b []byte, key string) (int, error) {
 	if string(b[:len(key)]) != key {
-		return 0, status.Errorf(status.Unexpected, "MPA frame begins with %q instead of %q: the peer does not speak iWARP", b[:len(key)], key)
+		return 0, status.Errorf(status.Unexpected,
+			"MPA frame begins with %q instead of %q: the peer does not speak iWARP",
+			b[:len(key)], key)
 	}
 	length := int(binary.BigEndian.Uint16(b[18:]))
 	if length > maxMPAData {
-		return 0, status.Errorf(status.TooBig, "MPA frame announces %d bytes of data, at most %d are accepted", length, maxMPAData)
+		return 0, status.Errorf(status.TooBig,
+			"MPA frame announces %d bytes of data, more than the maximum of %d", length, maxMPAData)
 	}
 	return length, nil
 }
 
-// parseMPA reads a whole frame whose fixed part mpaDataLength has accepted.
-// The private data is a part of b.
+// parseMPA decodes a whole frame whose fixed part mpaDataLength has accepted. The private data
+// aliases b.
 func parseMPA(b []byte) (mpaFrame, error) {
 	flags, data := b[16], b[mpaHeaderBytes:]
 	f := mpaFrame{
@@ -116,16 +120,20 @@ func parseMPA(b []byte) (mpaFrame, error) {
 		privateData: data,
 	}
 	if f.revision != mpaRevision1 && f.revision != mpaRevision2 {
-		return f, status.Errorf(status.UnsupportedVersion, "MPA revision %d is neither %d nor %d", f.revision, mpaRevision1, mpaRevision2)
+		return f, status.Errorf(status.UnsupportedVersion,
+			"MPA revision %d is not supported, only %d and %d",
+			f.revision, mpaRevision1, mpaRevision2)
 	}
 	if !f.enhanced {
 		return f, nil
 	}
 	if f.revision != mpaRevision2 {
-		return f, status.Errorf(status.Unexpected, "MPA frame of revision %d has enhanced data", f.revision)
+		return f, status.Errorf(status.Unexpected,
+			"MPA frame of revision %d has enhanced data", f.revision)
 	}
 	if len(data) < enhancedBytes {
-		return f, status.Errorf(status.Unexpected, "MPA frame has %d bytes of data, enhanced data takes %d", len(data), enhancedBytes)
+		return f, status.Errorf(status.Unexpected,
+			"MPA frame has %d bytes of data, but enhanced data takes %d", len(data), enhancedBytes)
 	}
 	inbound, outbound := binary.BigEndian.Uint16(data), binary.BigEndian.Uint16(data[2:])
 	f.peerToPeer, f.rtrFPDU = inbound&inboundPeerToPeer != 0, inbound&inboundRTRFPDU != 0
@@ -135,25 +143,25 @@ func parseMPA(b []byte) (mpaFrame, error) {
 	return f, nil
 }
 
-// checkPrivateData refuses more than the seam hands up.
+// checkPrivateData rejects more private data than limit allows.
 func checkPrivateData(length, limit int) error {
 	if length > limit {
-		return status.Errorf(status.TooBig, "private data of %d bytes exceeds %d", length, limit)
+		return status.Errorf(status.TooBig,
+			"private data of %d bytes exceeds the maximum of %d", length, limit)
 	}
 	return nil
 }
 
-// agreement is what both sides settled on in the handshake.
+// agreement holds the parameters that both sides agreed on in the handshake.
 type agreement struct {
 	useCRC        bool
 	inboundReads  int
 	outboundReads int
-	// rtr is the frame with which the initiator opens the stream.
-	rtr readyToReceive
+	rtr           readyToReceive // the initiator's first frame
 }
 
-// readyToReceive is a kind of first frame (RFC 6581 section 7): harmless, and
-// allowing the responder to send from then on.
+// readyToReceive is a kind of first frame (RFC 6581 section 7). It changes nothing, except that the
+// responder may send from then on.
 type readyToReceive uint8
 
 const (
@@ -162,13 +170,13 @@ const (
 	rtrRead
 )
 
-// maxReadDepth is what this endpoint offers at most; siw takes no more.
+// maxReadDepth is the largest read depth that this endpoint offers. siw accepts no more.
 const maxReadDepth = 128
 
-// newRequest is the frame that an initiator opens with.
+// newRequest returns an initiator's Request.
 //
-// As ready-to-receive it offers the zero-length Read alone: unlike a Write it
-// is answered, and so proves that the peer has begun to process the stream.
+// It offers only the zero-length Read as ready-to-receive frame. Unlike a Write, a Read has a
+// response, which proves that the peer has begun to process the stream.
 func newRequest(useCRC bool, inboundReads, outboundReads int, privateData []byte) mpaFrame {
 	return mpaFrame{
 		revision: mpaRevision2, crc: useCRC, enhanced: true,
@@ -178,15 +186,17 @@ func newRequest(useCRC bool, inboundReads, outboundReads int, privateData []byte
 	}
 }
 
-// acceptReply settles the connection from the initiator's side. The violation
-// is what the responder is to be told.
+// acceptReply checks a Reply and returns the agreement, on the initiator's side. With an error it
+// returns the violation to report to the responder.
 func acceptReply(request, reply *mpaFrame) (agreement, *violation, error) {
 	if reply.markers {
-		return agreement{}, violationReply, status.Errorf(status.NotSupported, "peer wants MPA markers, which are not supported")
+		return agreement{}, violationReply, status.Errorf(status.NotSupported,
+			"peer requires MPA markers, which are not supported")
 	}
 	if !reply.enhanced {
 		return agreement{}, violationReply, status.Errorf(status.UnsupportedVersion,
-			"peer answers with MPA revision %d without enhanced data; revision 2 (RFC 6581) is required", reply.revision)
+			"peer replied with MPA revision %d without enhanced data; "+
+				"revision 2 (RFC 6581) is required", reply.revision)
 	}
 	outbound := int(request.outboundReads)
 	if reply.inboundReads != depthByUpperLayer {
@@ -195,9 +205,12 @@ func acceptReply(request, reply *mpaFrame) (agreement, *violation, error) {
 	inbound := request.inboundReads
 	if reply.outboundReads != depthByUpperLayer && reply.outboundReads > inbound {
 		return agreement{}, violationReadDepth, status.Errorf(status.Unexpected,
-			"peer wants %d outstanding Reads, %d were offered", reply.outboundReads, inbound)
+			"peer wants %d outstanding Reads, but only %d were offered",
+			reply.outboundReads, inbound)
 	}
-	a := agreement{useCRC: request.crc || reply.crc, inboundReads: int(inbound), outboundReads: outbound}
+	a := agreement{
+		useCRC: request.crc || reply.crc, inboundReads: int(inbound), outboundReads: outbound,
+	}
 	switch {
 	case !reply.peerToPeer:
 	case reply.rtrRead:
@@ -205,30 +218,37 @@ func acceptReply(request, reply *mpaFrame) (agreement, *violation, error) {
 	case reply.rtrWrite:
 		a.rtr = rtrWrite
 	default:
-		return agreement{}, violationReadyToReceive, status.Errorf(status.Unexpected, "peer chose no known ready-to-receive frame")
+		return agreement{}, violationReadyToReceive, status.Errorf(status.Unexpected,
+			"peer chose no known ready-to-receive frame")
 	}
 	return a, nil, nil
 }
 
-// checkRequest tells whether a responder can take a request at all.
+// checkRequest returns an error if a responder has to reject the request whatever the application
+// wants.
 func checkRequest(request *mpaFrame) error {
 	if request.reject {
 		return status.Errorf(status.Unexpected, "MPA request has the reject flag")
 	}
 	if request.markers {
-		return status.Errorf(status.NotSupported, "peer wants MPA markers, which are not supported")
+		return status.Errorf(status.NotSupported,
+			"peer requires MPA markers, which are not supported")
 	}
 	if request.peerToPeer && !request.rtrWrite && !request.rtrRead {
-		return status.Errorf(status.NotSupported, "peer offers neither Write nor Read as ready-to-receive frame")
+		return status.Errorf(status.NotSupported,
+			"peer offers neither Write nor Read as ready-to-receive frame")
 	}
 	return nil
 }
 
-// newReply settles the connection from the responder's side. It mirrors the
-// request's revision, and offers at least as deep an inbound queue as asked
-// for if limits allow it.
-func newReply(request *mpaFrame, wantCRC bool, inboundReads, outboundReads int, privateData []byte) (mpaFrame, agreement) {
-	a := agreement{useCRC: request.crc || wantCRC, inboundReads: inboundReads, outboundReads: outboundReads}
+// newReply returns a Reply that accepts the request, and the agreement, on the responder's side.
+// The Reply has the request's revision and offers the given read depths.
+func newReply(
+	request *mpaFrame, wantCRC bool, inboundReads, outboundReads int, privateData []byte,
+) (mpaFrame, agreement) {
+	a := agreement{
+		useCRC: request.crc || wantCRC, inboundReads: inboundReads, outboundReads: outboundReads,
+	}
 	reply := mpaFrame{revision: request.revision, crc: a.useCRC, privateData: privateData}
 	if !request.enhanced {
 		return reply, a
@@ -249,7 +269,10 @@ func newReply(request *mpaFrame, wantCRC bool, inboundReads, outboundReads int, 
 	return reply, a
 }
 
-// newReject is the reply that refuses a request.
+// newReject returns a Reply that rejects the request.
 func newReject(request *mpaFrame, reason []byte) mpaFrame {
-	return mpaFrame{revision: request.revision, crc: request.crc, reject: true, enhanced: request.enhanced, privateData: reason}
+	return mpaFrame{
+		revision: request.revision, crc: request.crc, reject: true, enhanced: request.enhanced,
+		privateData: reason,
+	}
 }

@@ -9,19 +9,19 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// maxEvents bounds the sockets that one look at the kernel's ready list
-// returns. Those beyond it come first next time: the list rotates.
+// maxEvents bounds the events of one call. The kernel rotates its ready list, so sockets beyond the
+// limit come first in the next call.
 const maxEvents = 64
 
-// wakeSlot is the pseudo slot of the wake-up descriptor.
+// wakeSlot identifies the wake-up descriptor, which belongs to no connection.
 const wakeSlot = -1
 
-// poller tells which sockets of a completion queue have something to do. It
-// is level-triggered, so its descriptor is readable exactly as long as a
-// socket is, and can be waited for by another epoll.
+// poller is an epoll instance that reports which sockets of a completion queue are ready. It is
+// level-triggered, so its own descriptor is readable exactly while a socket is ready, and another
+// epoll instance can wait for it.
 type poller struct {
 	descriptor     int
-	wakeDescriptor int // eventfd, written by other threads
+	wakeDescriptor int // eventfd that other threads write to
 	events         [maxEvents]unix.EpollEvent
 }
 
@@ -48,11 +48,12 @@ func (p *poller) close() {
 	_ = unix.Close(p.descriptor)
 }
 
+// add starts reports for the socket of the connection in slot.
 func (p *poller) add(s socket, slot int32) error {
 	return p.control(unix.EPOLL_CTL_ADD, s.descriptor, slot, unix.EPOLLIN)
 }
 
-// watchWritable also reports when the socket takes more data, or no longer.
+// watchWritable switches reports of a writable socket on or off.
 func (p *poller) watchWritable(s socket, slot int32, on bool) error {
 	events := uint32(unix.EPOLLIN)
 	if on {
@@ -68,13 +69,13 @@ func (p *poller) remove(s socket) {
 func (p *poller) control(operation, descriptor int, slot int32, events uint32) error {
 	event := unix.EpollEvent{Events: events, Fd: slot}
 	if err := unix.EpollCtl(p.descriptor, operation, descriptor, &event); err != nil {
-		return status.Errorf(status.OperatingSystem, "watch socket: %w", err)
+		return status.Errorf(status.OperatingSystem, "watch socket with epoll: %w", err)
 	}
 	return nil
 }
 
-// ready looks, without waiting, for at most limit sockets with something to
-// do. Raw: it cannot block.
+// ready returns events for at most limit sockets, without waiting. Because it cannot block, the
+// call is raw.
 func (p *poller) ready(limit int) []unix.EpollEvent {
 	n, _, err := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.descriptor),
 		uintptr(unsafe.Pointer(&p.events[0])), uintptr(min(limit, maxEvents)), 0, 0, 0)
@@ -84,21 +85,24 @@ func (p *poller) ready(limit int) []unix.EpollEvent {
 	return p.events[:n]
 }
 
-// readable and writable tell what an event is about. Errors and hang-ups are
-// found out by reading.
+// readable reports whether the event says that the socket is readable. Errors and hang-ups count as
+// readable, because reading finds out about them.
 func readable(e *unix.EpollEvent) bool { return e.Events&^unix.EPOLLOUT != 0 }
+
+// writable reports whether the event says that the socket is writable.
 func writable(e *unix.EpollEvent) bool { return e.Events&unix.EPOLLOUT != 0 }
 
-// wake makes the descriptor readable. Any goroutine may call it.
+// wake makes the poller's descriptor readable. Any goroutine may call it.
 func (p *poller) wake() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
-	// EAGAIN would mean that the counter is at its maximum: readable already.
+	// EAGAIN would mean that the counter is at its maximum, so the descriptor is readable anyway.
 	_, _ = unix.Write(p.wakeDescriptor, one[:])
 }
 
-// clearWake takes back what ring has done.
+// clearWake undoes wake.
 func (p *poller) clearWake() {
 	var count [8]byte
-	_, _, _ = unix.RawSyscall(unix.SYS_READ, uintptr(p.wakeDescriptor), uintptr(unsafe.Pointer(&count[0])), uintptr(len(count)))
+	_, _, _ = unix.RawSyscall(unix.SYS_READ, uintptr(p.wakeDescriptor),
+		uintptr(unsafe.Pointer(&count[0])), uintptr(len(count)))
 }

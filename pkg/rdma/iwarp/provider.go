@@ -19,25 +19,26 @@ const ProviderName = "iwarp"
 
 type provider struct{ options Options }
 
-// New makes the provider. It is always available: it needs nothing but TCP.
+// New returns the provider. It works on any machine, because it needs only TCP.
 func New(options Options) rdma.Provider {
 	return &provider{options: options.withDefaults()}
 }
 
-// Name implements rdma.Provider.
+// Name returns ProviderName.
 func (p *provider) Name() string { return ProviderName }
 
-// Open implements rdma.Provider. An unspecified address (0.0.0.0 or ::) stands
-// for all of the machine's addresses.
+// Open opens a device for a local address. An unspecified address (0.0.0.0 or ::) stands for all
+// addresses of the machine.
 func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 	if !address.IsValid() {
-		return nil, status.Errorf(status.InvalidValue, "open iwarp device: no address given")
+		return nil, status.Errorf(status.InvalidValue, "open iwarp device: the address is missing")
 	}
-	// Whether an address is local is best told by the kernel: 127.0.0.0/8,
-	// anycast and non-local binding make every own test wrong somewhere.
+	// Ask the kernel whether the address is local. Because of 127.0.0.0/8, anycast, and non-local
+	// binding, any other test would be wrong for some address.
 	probe, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(address, 0)))
 	if code := listenCode(err); code == status.NotFound {
-		return nil, status.Errorf(code, "open iwarp device: %v is not an address of this machine: %w", address, err)
+		return nil, status.Errorf(code,
+			"open iwarp device: %v is not an address of this machine: %w", address, err)
 	}
 	if err != nil {
 		return nil, status.Errorf(listenCode(err), "open iwarp device %v: %w", address, err)
@@ -45,37 +46,36 @@ func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 	if err := probe.Close(); err != nil {
 		return nil, fmt.Errorf("open iwarp device %v: %w", address, err)
 	}
-	return &device{address: address, options: p.options, table: newMemoryTable(), uses: newUseCount()}, nil
+	return &device{
+		address: address, options: p.options, table: newMemoryTable(), uses: newUseCount(),
+	}, nil
 }
 
 // Options tune the provider. The zero value is ready for use.
 type Options struct {
-	// CRC asks peers to protect every FPDU by a CRC32C. It is used on a
-	// connection if either side asks for it (RFC 5044 section 7.1).
+	// CRC asks peers to protect every FPDU with a CRC32C. A connection uses CRCs if either side
+	// asks for them (RFC 5044 section 7.1).
 	CRC bool
-	// KeepAlive is the idle time before TCP probes the peer, and the time
-	// between probes; rounded up to seconds. 0 means DefaultKeepAlive, less
-	// than 0 turns probing off.
+	// KeepAlive is the idle time before TCP probes the peer, and the time between probes. It is
+	// rounded up to seconds. 0 means DefaultKeepAlive; a negative value disables probing.
 	KeepAlive time.Duration
-	// UserTimeout is how long sent data may stay unacknowledged, or the
-	// peer's window closed, before the connection counts as lost
-	// (TCP_USER_TIMEOUT). 0 means DefaultUserTimeout, less than 0 leaves it to
-	// the kernel.
+	// UserTimeout is how long sent data may remain unacknowledged, or the peer's window closed,
+	// before the connection counts as lost (TCP_USER_TIMEOUT). 0 means DefaultUserTimeout; a
+	// negative value leaves the decision to the kernel.
 	UserTimeout time.Duration
-	// HandshakeTimeout bounds the wait for the MPA request of an accepted TCP
-	// connection, and for the peer's first frame after the reply. 0 means
-	// rdma.DefaultHandshakeTimeout.
+	// HandshakeTimeout bounds the wait for the MPA request of an accepted TCP connection, and for
+	// the peer's first frame after the reply. 0 means rdma.DefaultHandshakeTimeout.
 	HandshakeTimeout time.Duration
-	// SendBufferBytes and ReceiveBufferBytes fix the socket buffers; 0 lets
-	// the kernel tune them.
+	// SendBufferBytes and ReceiveBufferBytes are the fixed sizes of the socket buffers. 0 lets the
+	// kernel tune them.
 	SendBufferBytes    int
 	ReceiveBufferBytes int
-	// MaxPendingHandshakes bounds the TCP connections of one listener that
-	// are not accepted yet. The one that has been silent the longest gives
-	// way to a new one. 0 means DefaultMaxPendingHandshakes.
+	// MaxPendingHandshakes bounds the TCP connections of one listener that have not sent a complete
+	// request, and, separately, the requests that wait to be accepted. A new connection beyond the
+	// limit replaces the oldest. 0 means DefaultMaxPendingHandshakes.
 	MaxPendingHandshakes int
-	// Logger gets one line for each stray client and lost connection; nil
-	// means silence. Nothing is logged per message.
+	// Logger gets one line for each dropped client and each lost connection. nil disables logging.
+	// Nothing is logged per message.
 	Logger *zap.Logger
 }
 
@@ -105,25 +105,24 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// The limits of a connection. They bound its memory, not the protocol.
+// The limits of a connection. They bound its memory; the protocol would allow more.
 const (
 	maxRequests = 1 << 15
-	// maxMessageSize keeps lengths positive for peers with signed ones (siw).
+	// maxMessageSize keeps lengths positive for peers that store them in signed integers (siw).
 	maxMessageSize = math.MaxInt32
 )
 
-// device implements rdma.Device: one local address.
+// device is one local address and everything that is open on it.
 type device struct {
 	address netip.Addr
 	options Options
 	table   *memoryTable
 	uses    useCount // protection domains, completion queues, listeners
-	// lastActive is the domain, which is to say the session, that has moved bytes
-	// last.
+	// lastActive is the domain, and thereby the session, that was the last to move bytes.
 	lastActive atomic.Pointer[protectionDomain]
 }
 
-// Capabilities implements rdma.Device.
+// Capabilities returns the device's limits.
 func (d *device) Capabilities() rdma.Capabilities {
 	return rdma.Capabilities{
 		Transport:          ProviderName,
@@ -133,13 +132,13 @@ func (d *device) Capabilities() rdma.Capabilities {
 		MaxReceiveRequests: maxRequests,
 		MaxSegments:        1,
 		MaxMessageSize:     maxMessageSize,
-		// With CRCs only the peer's wish, payloads are copied before they are
-		// summed: a caller that was told nothing has to do nothing.
+		// If only the peer asks for CRCs, payloads are copied before their CRC is computed, so
+		// callers need not keep them stable.
 		StableSource: d.options.CRC,
 	}
 }
 
-// NewProtectionDomain implements rdma.Device.
+// NewProtectionDomain makes a protection domain.
 func (d *device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
 	if err := d.acquire("make protection domain"); err != nil {
 		return nil, err
@@ -147,11 +146,12 @@ func (d *device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
 	return &protectionDomain{device: d, uses: newUseCount()}, nil
 }
 
-// NewCompletionQueue implements rdma.Device. The queue grows beyond capacity
-// if its connections can have more requests outstanding.
+// NewCompletionQueue makes a completion queue. It grows beyond capacity if its connections have
+// more requests outstanding.
 func (d *device) NewCompletionQueue(capacity int) (rdma.CompletionQueue, error) {
 	if capacity < 0 {
-		return nil, status.Errorf(status.InvalidValue, "make completion queue: capacity %d is negative", capacity)
+		return nil, status.Errorf(status.InvalidValue,
+			"make completion queue: capacity %d is negative", capacity)
 	}
 	if err := d.acquire("make completion queue"); err != nil {
 		return nil, err
@@ -164,15 +164,17 @@ func (d *device) NewCompletionQueue(capacity int) (rdma.CompletionQueue, error) 
 	return q, nil
 }
 
-// Close implements rdma.Device: status.InUse while anything made on it is
-// open.
+// Close fails with status.InUse while anything made on the device is open.
 func (d *device) Close() error {
 	if !d.uses.revokeUnused() {
-		return status.Errorf(status.InUse, "close iwarp device %v: not everything made on it is closed", d.address)
+		return status.Errorf(status.InUse,
+			"close iwarp device %v: protection domains, completion queues, or listeners are open",
+			d.address)
 	}
 	return nil
 }
 
+// acquire adds a reference to the device unless it is closed.
 func (d *device) acquire(operation string) error {
 	if !d.uses.acquire() {
 		return status.Errorf(status.BadState, "%s: iwarp device %v is closed", operation, d.address)

@@ -9,26 +9,25 @@ import (
 )
 
 const (
-	// stagingBytes is what one system call reads of a stream of small FPDUs.
+	// stagingBytes is how much one system call reads from a stream of small FPDUs.
 	stagingBytes = 64 << 10
-	// directBytes is from where on the rest of a payload is read straight
-	// into its memory: a system call costs more than copying less.
+	// directBytes is the smallest rest of a payload that is read straight into its memory. Copying
+	// less than that costs less than the system call.
 	directBytes = 8 << 10
-	// aheadBytes is read into staging among large FPDUs: room for trailers,
-	// headers and the small messages between them, while little of the next
-	// large payload is dragged along and has to be copied.
+	// aheadBytes is how much is read into staging between large FPDUs. It has room for trailers,
+	// headers, and the small messages between them, but takes in little of the next large payload,
+	// which would have to be copied.
 	aheadBytes = 512
-	// bulkFrames is after how many small FPDUs in a row a stream no longer
-	// counts as one of large FPDUs.
+	// bulkFrames is the number of small FPDUs in a row after which a stream no longer counts as one
+	// of large FPDUs.
 	bulkFrames = 8
-	// receiveBudget is how many bytes one turn of a connection reads before
-	// others get theirs.
+	// receiveBudget bounds the bytes that a connection reads per turn, so that others get theirs.
 	receiveBudget = 256 << 10
-	// maxReadsAfterError bounds the reading of what came before a reset.
+	// maxReadsAfterError bounds the reading of input that arrived before a reset.
 	maxReadsAfterError = 64
 )
 
-// stage is what a receiver expects next in the stream.
+// stage is the part of an FPDU that a receiver expects next.
 type stage uint8
 
 const (
@@ -37,45 +36,44 @@ const (
 	stageTrailer
 )
 
-// receiver is the receiving half of a connection: a state machine that is fed
-// the stream in pieces of any size.
+// receiver is the receiving half of a connection: a state machine that consumes the stream in
+// pieces of any size.
 type receiver struct {
 	stage  stage
-	have   int // bytes of the header, or of the trailer, that are here
-	need   int // bytes until the next step
-	left   int // bytes of the payload that are missing
+	have   int // bytes of the header or trailer that have arrived
+	need   int // bytes of the header or trailer that the next step needs
+	left   int // bytes of the payload that have not arrived
 	prefix prefix
 	crc    uint32
-	// region and offset are where the payload goes; nil discards it.
+	// region and offset say where the payload goes. It is discarded if region is nil.
 	region *memoryRegion
 	offset uint64
-	// bulk counts down the small FPDUs since the last one that was received
-	// directly.
+	// bulk is set to bulkFrames by a large FPDU and counts down with each small one.
 	bulk int
 
 	tagged       taggedMessage
 	untagged     untaggedMessage
-	sendSequence uint32 // MSN expected of the next Send
-	readSequence uint32 // MSN expected of the next Read Request
+	sendSequence uint32 // expected MSN of the next Send
+	readSequence uint32 // expected MSN of the next Read Request
 
 	header  [maxHeaderBytes]byte
 	trailer [maxTrailer]byte
 }
 
-// taggedMessage is the Write or Read Response of which segments are missing.
+// taggedMessage is a Write or Read Response whose segments are arriving.
 type taggedMessage struct {
-	open     bool
+	open     bool // segments are missing
 	op       opcode
 	stag     uint32
-	offset   uint64 // TO expected of the next segment
-	received uint64 // bytes of it so far
+	offset   uint64 // expected TO of the next segment
+	received uint64 // bytes so far
 }
 
-// untaggedMessage is the Send of which segments are missing.
+// untaggedMessage is a Send whose segments are arriving.
 type untaggedMessage struct {
-	open   bool
+	open   bool // segments are missing
 	op     opcode
-	offset uint32 // MO expected of the next segment
+	offset uint32 // expected MO of the next segment
 }
 
 func newReceiver(e handshakeResult) receiver {
@@ -86,7 +84,7 @@ func newReceiver(e handshakeResult) receiver {
 	return r
 }
 
-// stagingSize is how much to read when the next FPDU's size is not known.
+// stagingSize returns how much to read while the size of the next FPDU is unknown.
 func (r *receiver) stagingSize() int {
 	if r.bulk > 0 {
 		return aheadBytes
@@ -94,13 +92,14 @@ func (r *receiver) stagingSize() int {
 	return stagingBytes
 }
 
-// atBoundary tells whether the stream may end here.
+// atBoundary reports whether the stream is between messages, so that the peer may close it.
 func (r *receiver) atBoundary() bool {
 	return r.stage == stageHeader && r.have == 0 && !r.tagged.open && !r.untagged.open
 }
 
-// revokedViolation is what is wrong if the payload's memory was deregistered:
-// the peer's STag, or something of our own.
+// revokedViolation returns the violation to report if the payload's memory has been deregistered.
+// For a Write, the peer used an invalid STag; otherwise this side deregistered memory it still
+// needed.
 func (r *receiver) revokedViolation() *violation {
 	if r.prefix.op == opWrite {
 		return violationWriteSTag
@@ -108,12 +107,13 @@ func (r *receiver) revokedViolation() *violation {
 	return violationRevoked
 }
 
+// advance moves past n bytes of the payload.
 func (r *receiver) advance(n int) {
 	r.left -= n
 	r.offset += uint64(n)
 }
 
-// PostReceive implements rdma.Connection.
+// PostReceive adds the receives to the receive queue, all or none.
 func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 	if c.phase == phaseDetached {
 		return errDetached
@@ -138,8 +138,8 @@ func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 	return nil
 }
 
-// receive reads and processes what has arrived, until there is no more or the
-// turn is over. What is left keeps the socket readable.
+// receive reads and processes input until none is left or the turn is over. Unread input keeps the
+// socket readable.
 func (c *connection) receive() {
 	for done := 0; done < c.queue.turnBudget(receiveBudget); {
 		n, wanted, err := c.receiveOnce()
@@ -166,12 +166,13 @@ func (c *connection) receive() {
 	}
 }
 
-// receiveOnce makes one system call and processes what it brings.
+// receiveOnce makes one system call and processes the input. It returns how many bytes were read
+// and how many could have been. The connection may have ended when it returns.
 func (c *connection) receiveOnce() (n, wanted int, err errno) {
 	r := &c.receiver
 	staging := c.queue.staging[:r.stagingSize()]
-	// With CRCs everything is staged: what is summed must be out of the reach
-	// of whoever else can write to the memory.
+	// With CRCs everything is staged: nobody else may be able to change bytes while they are
+	// checked.
 	if !c.useCRC && r.stage == stagePayload && r.left >= directBytes && r.region != nil {
 		return c.receiveDirect(staging)
 	}
@@ -182,8 +183,8 @@ func (c *connection) receiveOnce() (n, wanted int, err errno) {
 	return n, len(staging), err
 }
 
-// receiveDirect has the kernel put the rest of the payload where it belongs,
-// and what follows into staging.
+// receiveDirect has the kernel write the rest of the payload straight to its memory, and the input
+// that follows it to staging.
 func (c *connection) receiveDirect(staging []byte) (n, wanted int, err errno) {
 	r := &c.receiver
 	region := r.region
@@ -204,7 +205,7 @@ func (c *connection) receiveDirect(staging []byte) (n, wanted int, err errno) {
 	return n, len(target) + len(staging), 0
 }
 
-// process consumes what was received, and ends the connection if it is wrong.
+// process consumes input, and fails the connection if the input breaks the protocol.
 func (c *connection) process(input []byte) {
 	v := c.consume(input)
 	c.queue.regions.releaseAll()
@@ -213,7 +214,7 @@ func (c *connection) process(input []byte) {
 	}
 }
 
-// consume processes all of input, which lies in memory that nobody else can
+// consume runs the state machine over all of input, which must be in memory that nobody else can
 // change. The connection may have ended when it returns.
 func (c *connection) consume(input []byte) *violation {
 	r := &c.receiver
@@ -234,6 +235,8 @@ func (c *connection) consume(input []byte) *violation {
 	}
 }
 
+// consumeHeader collects a header, in two steps because its prefix tells its length. Like its
+// siblings, it returns the input it did not use, and whether its stage is complete.
 func (c *connection) consumeHeader(input []byte) (rest []byte, whole bool, v *violation) {
 	r := &c.receiver
 	for {
@@ -263,8 +266,8 @@ func (c *connection) consumeHeader(input []byte) (rest []byte, whole bool, v *vi
 	return input, true, c.beginSegment()
 }
 
-// beginSegment checks a segment whose header is complete, before a byte of its
-// payload is placed, and finds out where the payload goes.
+// beginSegment checks a segment once its header is complete, before any of its payload is placed,
+// and determines where the payload goes.
 func (c *connection) beginSegment() *violation {
 	r := &c.receiver
 	switch op := r.prefix.op; op {
@@ -299,7 +302,7 @@ func (c *connection) beginWrite(h taggedHeader) *violation {
 			return violationWriteBounds
 		}
 	}
-	// A Write without bytes names no memory (RFC 5041 section 5.2).
+	// The STag of a zero-length Write is not checked (RFC 5041 section 5.2).
 	if r.left > 0 {
 		length := uint64(r.left)
 		region := c.queue.device.table.lookup(h.stag)
@@ -317,11 +320,13 @@ func (c *connection) beginWrite(h taggedHeader) *violation {
 		}
 		r.region, r.offset = region, h.offset
 	}
-	r.tagged = taggedMessage{open: true, op: h.op, stag: h.stag, offset: h.offset + uint64(r.left)}
+	r.tagged = taggedMessage{
+		open: true, op: h.op, stag: h.stag, offset: h.offset + uint64(r.left),
+	}
 	return nil
 }
 
-// beginReadResponse accepts only what continues the answer to the oldest Read.
+// beginReadResponse accepts only the next segment of the response to the oldest Read.
 func (c *connection) beginReadResponse(h taggedHeader) *violation {
 	r := &c.receiver
 	read := c.reads.oldest()
@@ -336,7 +341,8 @@ func (c *connection) beginReadResponse(h taggedHeader) *violation {
 	}
 	w := c.sends.at(read.work)
 	received := r.tagged.received + uint64(r.left)
-	if h.offset != r.tagged.offset || received > uint64(w.length) || h.last != (received == uint64(w.length)) {
+	if h.offset != r.tagged.offset || received > uint64(w.length) ||
+		h.last != (received == uint64(w.length)) {
 		return violationResponseBounds
 	}
 	r.region, r.offset = w.region, w.local+h.offset
@@ -352,7 +358,7 @@ func (c *connection) beginSend(h untaggedHeader) *violation {
 	case h.op.invalidates() && c.queue.device.table.lookup(h.invalidate) == nil:
 		return violationInvalidSTag
 	case h.op.invalidates():
-		// Registered memory is its owner's to deregister, not the peer's.
+		// Only its owner may deregister memory, not the peer.
 		return violationInvalidate
 	case r.untagged.open && h.op != r.untagged.op:
 		return violationOpcode
@@ -391,7 +397,7 @@ func (c *connection) beginReadRequest() *violation {
 	return v
 }
 
-// checkRead finds the memory that a Read of the peer asks for.
+// checkRead returns the memory that a Read Request by the peer refers to, nil if its length is 0.
 func (c *connection) checkRead(request readRequest) (*memoryRegion, *violation) {
 	if request.length == 0 {
 		return nil, nil
@@ -413,6 +419,7 @@ func (c *connection) checkRead(request readRequest) (*memoryRegion, *violation) 
 	return region, nil
 }
 
+// consumePayload places the payload, as far as it has arrived.
 func (c *connection) consumePayload(input []byte) (rest []byte, whole bool, v *violation) {
 	r := &c.receiver
 	n := min(r.left, len(input))
@@ -435,6 +442,7 @@ func (c *connection) consumePayload(input []byte) (rest []byte, whole bool, v *v
 	return input[n:], true, nil
 }
 
+// consumeTrailer skips the padding, checks the CRC, and finishes the segment.
 func (c *connection) consumeTrailer(input []byte) (rest []byte, whole bool, v *violation) {
 	r := &c.receiver
 	n := copy(r.trailer[r.have:r.need], input)
@@ -456,8 +464,8 @@ func (c *connection) consumeTrailer(input []byte) (rest []byte, whole bool, v *v
 	return input, true, nil
 }
 
-// finishSegment acts on a segment that has arrived as a whole, its CRC
-// included. Only now does anything become visible as done.
+// finishSegment acts on a segment that has arrived completely, with a valid CRC. Nothing completes
+// before that.
 func (c *connection) finishSegment() *violation {
 	r := &c.receiver
 	if c.transmitter.awaitingPeer {
@@ -486,21 +494,23 @@ func (c *connection) finishSegment() *violation {
 	return nil
 }
 
-// completeReceive takes the receive at the head off the receive queue.
+// completeReceive removes w, the receive at the head of the receive queue.
 func (c *connection) completeReceive(w *receiveWork, length uint32, outcome rdma.CompletionStatus) {
 	c.receives.head++
 	w.region = nil
 	c.queue.completions.push(completionEntry{
-		completion: rdma.Completion{ID: w.id, Context: c.context, Length: length, Opcode: rdma.OpReceive, Status: outcome},
+		completion: rdma.Completion{
+			ID: w.id, Context: c.context, Length: length, Opcode: rdma.OpReceive, Status: outcome,
+		},
 		connection: c, slots: 1,
 	})
 }
 
+// finishReadRequest queues the response to a Read Request by the peer.
 func (c *connection) finishReadRequest() *violation {
 	r := &c.receiver
 	request := parseReadRequest(r.header[:])
-	// Checked a second time: with the trailer outstanding, the memory may
-	// have been deregistered in between.
+	// Check again: the memory may have been deregistered before the trailer arrived.
 	region, v := c.checkRead(request)
 	if v != nil {
 		return v

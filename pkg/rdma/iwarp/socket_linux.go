@@ -10,21 +10,21 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// errno is a system call's error number, 0 for success. As a number it can be
-// compared on the data path without making an error of it.
+// errno is the error number of a system call, 0 for success. The data path compares it without
+// converting it to an error.
 type errno = unix.Errno
 
-// socket is a connected, non-blocking TCP socket that belongs to one thread.
+// socket is a connected, non-blocking TCP socket that is used by one thread only.
 type socket struct{ descriptor int }
 
 const noDescriptor = -1
 
-// detachSocket moves a connection out of the Go runtime's poller: conn is
-// closed, its socket lives on under a descriptor of its own.
+// detachSocket detaches a connection from the Go runtime's poller. It duplicates the socket's
+// descriptor and closes conn.
 func detachSocket(conn *net.TCPConn) (socket, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return socket{noDescriptor}, fmt.Errorf("take socket: %w", err)
+		return socket{noDescriptor}, fmt.Errorf("detach socket: %w", err)
 	}
 	duplicate, dupErr := noDescriptor, error(nil)
 	err = raw.Control(func(fd uintptr) {
@@ -34,26 +34,26 @@ func detachSocket(conn *net.TCPConn) (socket, error) {
 		err = dupErr
 	}
 	if err != nil {
-		return socket{noDescriptor}, status.Errorf(status.OperatingSystem, "duplicate socket: %w", err)
+		return socket{noDescriptor}, status.Errorf(status.OperatingSystem,
+			"duplicate socket: %w", err)
 	}
 	if err := conn.Close(); err != nil {
 		_ = unix.Close(duplicate)
-		return socket{noDescriptor}, fmt.Errorf("release socket: %w", err)
+		return socket{noDescriptor}, fmt.Errorf("detach socket: %w", err)
 	}
 	return socket{duplicate}, nil
 }
 
-// reset ends the connection at once, and the peer sees that it was broken.
+// reset closes the socket with a TCP reset, so that the peer sees a failure.
 func (s *socket) reset() {
 	_ = unix.SetsockoptLinger(s.descriptor, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	_ = unix.Close(s.descriptor)
 	s.descriptor = noDescriptor
 }
 
-// close ends the connection without losing what the peer has yet to read: a
-// socket that is closed with unread input resets the connection, and a reset
-// overtakes data. So what has arrived is discarded first, up to a bound, for
-// the peer may go on sending.
+// close closes the socket without losing data that the peer has not read. Closing a socket with
+// unread input would reset the connection, and a reset overtakes data. So close first discards the
+// input that has arrived, up to a limit, because the peer may continue to send.
 func (s *socket) close() {
 	if s.descriptor == noDescriptor {
 		return
@@ -69,10 +69,11 @@ func (s *socket) close() {
 	s.descriptor = noDescriptor
 }
 
+// closeDrainReads is the largest number of reads that discard input.
 const closeDrainReads = 64
 
-// segmentBytes is TCP's effective maximum segment size at present, 0 if it is
-// not known. It is the tcpi_snd_mss of TCP_INFO.
+// segmentBytes returns TCP's current effective maximum segment size, or 0 if it is unknown. It
+// equals tcpi_snd_mss of TCP_INFO.
 func (s socket) segmentBytes() int {
 	n, err := unix.GetsockoptInt(s.descriptor, unix.IPPROTO_TCP, unix.TCP_MAXSEG)
 	if err != nil {
@@ -81,28 +82,30 @@ func (s socket) segmentBytes() int {
 	return n
 }
 
-// setBuffers applies the buffer sizes, which must be known before the
-// handshake of TCP to have an influence on window scaling.
+// setBuffers sets the sizes of the socket buffers. They affect window scaling only if they are set
+// before the TCP handshake.
 func (o Options) setBuffers(descriptor int) error {
-	if o.SendBufferBytes > 0 {
-		if err := unix.SetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_SNDBUF, o.SendBufferBytes); err != nil {
-			return status.Errorf(status.OperatingSystem, "set send buffer to %d bytes: %w", o.SendBufferBytes, err)
+	if n := o.SendBufferBytes; n > 0 {
+		if err := unix.SetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_SNDBUF, n); err != nil {
+			return status.Errorf(status.OperatingSystem,
+				"set send buffer to %d bytes: %w", n, err)
 		}
 	}
-	if o.ReceiveBufferBytes > 0 {
-		if err := unix.SetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_RCVBUF, o.ReceiveBufferBytes); err != nil {
-			return status.Errorf(status.OperatingSystem, "set receive buffer to %d bytes: %w", o.ReceiveBufferBytes, err)
+	if n := o.ReceiveBufferBytes; n > 0 {
+		if err := unix.SetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_RCVBUF, n); err != nil {
+			return status.Errorf(status.OperatingSystem,
+				"set receive buffer to %d bytes: %w", n, err)
 		}
 	}
 	return nil
 }
 
-// keepAliveProbes is how many probes may stay unanswered. The user timeout,
-// where it is set, decides before that.
+// keepAliveProbes is how many probes may go unanswered before the connection is lost. The user
+// timeout, if set, takes effect earlier.
 const keepAliveProbes = 5
 
-// apply sets what a connected socket needs: no delay of small messages, and
-// noticing that the peer's machine is gone.
+// apply sets the options of a connected socket. They avoid delays of small messages, and detect the
+// loss of the peer's machine.
 func (o Options) apply(conn *net.TCPConn) error {
 	if err := conn.SetNoDelay(true); err != nil {
 		return fmt.Errorf("set TCP_NODELAY: %w", err)
@@ -123,7 +126,8 @@ func (o Options) apply(conn *net.TCPConn) error {
 	}
 	var setErr error
 	err = raw.Control(func(fd uintptr) {
-		setErr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(o.UserTimeout.Milliseconds()))
+		setErr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT,
+			int(o.UserTimeout.Milliseconds()))
 	})
 	if err == nil {
 		err = setErr

@@ -8,18 +8,18 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// TerminateError says that a stream was ended by a Terminate message, with
-// the fields of RFC 5040 section 4.8.
+// TerminateError is the reason why a Terminate message ended a stream, with the fields of RFC 5040
+// section 4.8.
 type TerminateError struct {
-	Remote bool  // the peer sent the message, this side broke its rules
+	Remote bool  // the peer sent the message, because this side violated the protocol
 	Layer  uint8 // 0 RDMAP, 1 DDP, 2 MPA
 	Type   uint8 // error type, 4 bits
 	Code   uint8
 
-	text string // more exactly than the codes tell
+	text string // more specific than the codes; empty if Remote
 }
 
-// Error names layer, type and code in words and as numbers.
+// Error describes the layer and the reason in words, followed by layer, type, and code as numbers.
 func (e *TerminateError) Error() string {
 	sender := "sent"
 	if e.Remote {
@@ -29,12 +29,12 @@ func (e *TerminateError) Error() string {
 	if text == "" {
 		text = terminateText(e.Layer, e.Type, e.Code)
 	}
-	return fmt.Sprintf("%s Terminate %s: %s (%d/%d/%d)", sender, layerName(e.Layer), text, e.Layer, e.Type, e.Code)
+	return fmt.Sprintf("%s Terminate %s: %s (%d/%d/%d)",
+		sender, layerName(e.Layer), text, e.Layer, e.Type, e.Code)
 }
 
-// Is matches the status code under which the error is reported: NotPermitted
-// for refused memory accesses, IOFailed for what went wrong on this side,
-// ConnectionReset for everything else.
+// Is reports whether target is the error's status code: NotPermitted for a rejected memory access,
+// IOFailed for a failure on this side, and ConnectionReset for everything else.
 func (e *TerminateError) Is(target error) bool {
 	code, ok := target.(status.Code)
 	return ok && code == e.status()
@@ -50,6 +50,7 @@ func (e *TerminateError) status() status.Code {
 	return status.ConnectionReset
 }
 
+// isProtection reports whether the reason is a rejected memory access.
 func (e *TerminateError) isProtection() bool {
 	switch e.Layer {
 	case layerRDMAP:
@@ -60,9 +61,9 @@ func (e *TerminateError) isProtection() bool {
 	return false
 }
 
-// readStatus is the outcome of the oldest outstanding Read when the peer
-// sends this Terminate. RDMAP errors about remote memory can only concern a
-// Read: those of Writes belong to DDP.
+// readStatus returns the completion status of the oldest outstanding Read when the peer sends this
+// Terminate. RDMAP errors about remote memory can only concern a Read, because Writes cause DDP
+// errors.
 func (e *TerminateError) readStatus() rdma.CompletionStatus {
 	if e.Layer != layerRDMAP {
 		return rdma.StatusFlushed
@@ -85,7 +86,7 @@ func layerName(layer uint8) string {
 	return "layer"
 }
 
-// terminateText finds the words for what a peer sent.
+// terminateText describes the error fields of a Terminate by the peer.
 func terminateText(layer, kind, code uint8) string {
 	for _, v := range allViolations {
 		if v.layer == layer && v.kind == kind && v.code == code {
@@ -98,17 +99,20 @@ func terminateText(layer, kind, code uint8) string {
 var allViolations = []*violation{
 	violationCRC, violationLength, violationReply, violationReadDepth, violationReadyToReceive,
 	violationTaggedVersion, violationUntaggedVersion, violationRDMAPVersion, violationOpcode,
-	violationLocal, violationWriteSTag, violationWriteBounds, violationWriteStream, violationWriteWrap,
-	violationWriteRights, violationNoRead, violationQueue, violationNoReceive,
-	violationSequence, violationOffset, violationTooLong, violationInvalidate, violationInvalidSTag,
-	violationReadSTag, violationReadBounds, violationReadStream, violationReadWrap, violationReadCount,
+	violationLocal,
+	violationWriteSTag, violationWriteBounds, violationWriteStream, violationWriteWrap,
+	violationWriteRights, violationNoRead,
+	violationQueue, violationNoReceive, violationSequence, violationOffset, violationTooLong,
+	violationInvalidate, violationInvalidSTag,
+	violationReadSTag, violationReadBounds, violationReadStream, violationReadWrap,
+	violationReadCount,
 }
 
-// maxTerminateBytes is a Terminate FPDU with every header it can return.
+// maxTerminateBytes is the length of a Terminate FPDU that returns all possible headers.
 const maxTerminateBytes = terminateBytes + 2 + readRequestBytes - lengthBytes + crcBytes
 
-// appendTerminate writes a whole Terminate FPDU. offender is the offending
-// segment from its ULPDU_Length on, at least as much of it as v returns.
+// appendTerminate appends a whole Terminate FPDU. offender is the offending segment, starting with
+// its ULPDU_Length, and at least as long as the headers that v returns.
 func appendTerminate(b []byte, v *violation, offender []byte, useCRC bool) []byte {
 	headers := v.returned(offender)
 	h := untaggedHeader{op: opTerminate, last: true, queue: queueTerminate, sequence: 1}
@@ -119,21 +123,22 @@ func appendTerminate(b []byte, v *violation, offender []byte, useCRC bool) []byt
 	return append(b[:start], appendTrailer(b[start:], useCRC)...)
 }
 
-// parseTerminate reads the fields behind a Terminate's untagged header. Linux
-// siw on little-endian hosts exchanges layer and type, so they are a hint.
+// parseTerminate decodes the fields after a Terminate's untagged header. Linux siw on little-endian
+// hosts swaps layer and type, so treat them as a hint.
 func parseTerminate(b []byte) TerminateError {
 	control := binary.BigEndian.Uint32(b[untaggedBytes:])
 	return TerminateError{
-		Remote: true, Layer: uint8(control >> 28), Type: uint8(control>>24) & 0x0f, Code: uint8(control >> 16),
+		Remote: true,
+		Layer:  uint8(control >> 28), Type: uint8(control>>24) & 0x0f, Code: uint8(control >> 16),
 	}
 }
 
-// violation is a reason to end a stream, in the terms of the Terminate
-// message that tells the peer (RFC 5040 section 4.8). Values are shared and
-// never change, so that finding one costs the data path nothing.
+// violation is a reason to end a stream, with the fields of the Terminate message that reports it
+// to the peer (RFC 5040 section 4.8). Values are shared and never change, so that the data path can
+// return one without allocating.
 type violation struct {
 	layer   uint8
-	kind    uint8 // error type, its meaning depends on the layer
+	kind    uint8 // error type; its meaning depends on the layer
 	code    uint8
 	headers uint8 // which headers of the offending segment to return
 	text    string
@@ -156,8 +161,8 @@ const (
 	kindMPA               = 0
 )
 
-// Header control bits: the segment length is valid, the DDP header is
-// included, the Read Request header is included.
+// Header control bits: whether the segment length is valid, and whether the DDP header and the Read
+// Request header are included.
 const (
 	headerLength = 0x80
 	headerDDP    = 0x40
@@ -168,13 +173,14 @@ const (
 	readHeaders = headerLength | headerDDP | headerRDMAP
 )
 
+// err returns the violation as the error of the connection that it ends.
 func (v *violation) err() error {
 	e := &TerminateError{Layer: v.layer, Type: v.kind, Code: v.code, text: v.text}
 	return status.Errorf(e.status(), "%w", e)
 }
 
-// returned is the part of the offending segment that the Terminate carries:
-// its length, which precedes it in the stream as well, and its header.
+// returned returns the part of the offending segment that the Terminate carries: its length, which
+// also precedes it in the stream, and its header.
 func (v *violation) returned(offender []byte) []byte {
 	switch {
 	case v.headers == noHeaders:
@@ -190,7 +196,7 @@ func (v *violation) returned(offender []byte) []byte {
 // Stream framing and versions.
 var (
 	violationCRC             = &violation{layerLLP, kindMPA, 2, noHeaders, "CRC error"}
-	violationLength          = &violation{layerLLP, kindMPA, 3, noHeaders, "ULPDU length does not match its header"}
+	violationLength          = &violation{layerLLP, kindMPA, 3, noHeaders, "ULPDU length does not match the header"}
 	violationReply           = &violation{layerLLP, kindMPA, 4, noHeaders, "invalid MPA request or reply"}
 	violationReadDepth       = &violation{layerLLP, kindMPA, 6, noHeaders, "insufficient inbound read depth"}
 	violationReadyToReceive  = &violation{layerLLP, kindMPA, 7, noHeaders, "no matching ready-to-receive frame"}
@@ -200,11 +206,11 @@ var (
 	violationOpcode          = &violation{layerRDMAP, kindRemoteOperation, 6, noHeaders, "unexpected opcode"}
 )
 
-// What this side cannot go on with, though the peer did nothing wrong.
+// Failures of this side. The peer did nothing wrong.
 var (
 	violationLocal   = &violation{layerRDMAP, kindLocalCatastrophic, 0, noHeaders, "local catastrophic error"}
-	violationRevoked = &violation{layerRDMAP, kindLocalCatastrophic, 0, noHeaders, "memory was deregistered while a message needed it"}
-	violationFault   = &violation{layerRDMAP, kindLocalCatastrophic, 0, noHeaders, "registered memory was taken away by its owner"}
+	violationRevoked = &violation{layerRDMAP, kindLocalCatastrophic, 0, noHeaders, "memory was deregistered during a message"}
+	violationFault   = &violation{layerRDMAP, kindLocalCatastrophic, 0, noHeaders, "registered memory has become inaccessible"}
 )
 
 // Tagged messages: Writes, and Read Responses that match no Read.

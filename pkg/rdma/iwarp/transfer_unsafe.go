@@ -6,24 +6,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How the data path enters the kernel. A raw system call keeps its processor
-// from the Go scheduler: cheap, but a stop of the world, for a garbage
-// collection for instance, has to wait for it. Sockets here never block, so
-// the wait is the time that the kernel takes to copy; on loopback, sending
-// also runs the receiver's TCP. Up to rawTransferBytes that is some ten
-// microseconds, and the 50 ns that announcing a system call to the scheduler
-// costs would be felt. Larger transfers take long enough to be announced.
+// rawTransferBytes is the largest transfer that is made by a raw system call, which the Go
+// scheduler is not told about. That is cheap, but stopping the world, for instance for a garbage
+// collection, has to wait until the call returns. Sockets here never block, so the call takes as
+// long as the kernel needs to copy; on loopback, sending also runs the receiver's TCP. Up to
+// rawTransferBytes that is about ten microseconds, and the 50 ns for telling the scheduler would
+// matter. For larger transfers they do not.
 const rawTransferBytes = 32 << 10
 
-// maxVectors bounds the pieces of memory that one system call sends.
+// maxVectors bounds the vectors of one system call.
 const maxVectors = 128
 
-// gather is a list of memory pieces to be sent in order.
+// gather is a list of vectors, pieces of memory that are sent in order.
 type gather struct {
 	vectors [maxVectors]unix.Iovec
-	first   int // the first that is not entirely sent
+	first   int // the first vector that has not been sent completely
 	count   int
-	bytes   int // not yet sent
+	bytes   int // that have not been sent
 }
 
 func (g *gather) reset() { g.first, g.count, g.bytes = 0, 0, 0 }
@@ -36,14 +35,14 @@ func (g *gather) add(b []byte) {
 	g.bytes += len(b)
 }
 
-// extend lengthens the last piece by n bytes that follow it in memory.
+// extend lengthens the last vector by n bytes, which follow it in memory.
 func (g *gather) extend(n int) {
 	v := &g.vectors[g.count-1]
 	v.SetLen(int(v.Len) + n)
 	g.bytes += n
 }
 
-// advance takes n sent bytes off the front.
+// advance removes the first n bytes, which have been sent.
 func (g *gather) advance(n int) {
 	g.bytes -= n
 	for n > 0 {
@@ -58,16 +57,17 @@ func (g *gather) advance(n int) {
 	}
 }
 
-// send hands as much as fits to the socket. EFAULT means that a piece lies in
-// memory that its owner took away.
+// send sends as much as fits into the send buffer, and returns the number of bytes. EFAULT means
+// that the owner of some memory has made it inaccessible.
 func (s socket) send(g *gather) (int, errno) {
 	header := unix.Msghdr{Iov: &g.vectors[g.first]}
 	header.SetIovlen(g.count - g.first)
-	return transfer(unix.SYS_SENDMSG, s.descriptor, &header, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, g.bytes)
+	return transfer(unix.SYS_SENDMSG, s.descriptor, &header,
+		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, g.bytes)
 }
 
-// receiveInto reads straight into target, and what follows it into tail. It
-// returns how many bytes both got.
+// receiveInto reads into target and, once that is full, into tail. It returns the total number of
+// bytes.
 func (s socket) receiveInto(target, tail []byte) (int, errno) {
 	var vectors [2]unix.Iovec
 	vectors[0].Base = unsafe.SliceData(target)
@@ -79,13 +79,16 @@ func (s socket) receiveInto(target, tail []byte) (int, errno) {
 	return transfer(unix.SYS_RECVMSG, s.descriptor, &header, unix.MSG_DONTWAIT, len(target))
 }
 
+// transfer makes a system call that transfers about size bytes.
 func transfer(call uintptr, descriptor int, header *unix.Msghdr, flags, size int) (int, errno) {
 	var n uintptr
 	var err unix.Errno
 	if size <= rawTransferBytes {
-		n, _, err = unix.RawSyscall(call, uintptr(descriptor), uintptr(unsafe.Pointer(header)), uintptr(flags))
+		n, _, err = unix.RawSyscall(call,
+			uintptr(descriptor), uintptr(unsafe.Pointer(header)), uintptr(flags))
 	} else {
-		n, _, err = unix.Syscall(call, uintptr(descriptor), uintptr(unsafe.Pointer(header)), uintptr(flags))
+		n, _, err = unix.Syscall(call,
+			uintptr(descriptor), uintptr(unsafe.Pointer(header)), uintptr(flags))
 	}
 	if err != 0 {
 		return 0, err
@@ -93,11 +96,11 @@ func transfer(call uintptr, descriptor int, header *unix.Msghdr, flags, size int
 	return int(n), 0
 }
 
-// receive reads into a staging buffer, which bounds how long it can take. It
-// mostly finds little or nothing.
+// receive reads into a staging buffer. The call is always raw: the buffer's size bounds its
+// duration, and mostly it finds little or no input.
 func (s socket) receive(b []byte) (int, errno) {
-	n, _, err := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.descriptor), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
-		uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
+	n, _, err := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.descriptor),
+		uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
 	if err != 0 {
 		return 0, err
 	}

@@ -10,23 +10,24 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Errors that callers may meet often are made once.
+// Errors of the data path are allocated once, because callers may see them often.
 var (
 	errSendQueueFull    = status.Errorf(status.Full, "send queue is full")
 	errReceiveQueueFull = status.Errorf(status.Full, "receive queue is full")
-	errReadDepth        = status.Errorf(status.Again, "as many Reads are outstanding as the peer takes")
-	errDetached         = status.Errorf(status.NotConnected, "connection has ended and its last completion was collected")
+	errReadDepth        = status.Errorf(status.Again,
+		"the agreed number of outbound Reads is outstanding")
+	errDetached = status.Errorf(status.NotConnected,
+		"connection has ended and its last completion was polled")
 )
 
 const (
-	// transmitBudget is how many bytes one turn of a connection sends before
-	// others get theirs.
+	// transmitBudget bounds the bytes that a connection sends per turn, so that others get theirs.
 	transmitBudget = 512 << 10
-	// measureBatches is after how many batches TCP's segment size is read
-	// again: it can shrink when the path changes.
+	// measureBatches is the number of batches after which TCP's segment size is read again. It can
+	// shrink when the network path changes.
 	measureBatches = 256
-	// prefetchBytes is up to how large a payload is prefetched: in a longer
-	// one the processor finds out by itself what comes next.
+	// prefetchBytes is the largest payload that is prefetched. In a longer one the hardware
+	// prefetcher takes over by itself.
 	prefetchBytes = 16 << 10
 )
 
@@ -39,25 +40,28 @@ type transmitter struct {
 	sendSequence uint32 // MSN of the next Send
 	readSequence uint32 // MSN of the next Read Request
 
-	inChain      bool // the next request belongs to the one before
-	responseTurn bool // a waiting Read Response comes before the next chain
-	fromQueue    bool // message is a posted request
-	// held: a responder must not send before the initiator's first frame
-	// (RFC 5044 section 7.1.2).
+	inChain      bool // the next request continues the current chain
+	responseTurn bool // a waiting Read Response precedes the next chain
+	fromQueue    bool // message is a posted request, not a Read Response
+	// awaitingPeer is set on a responder until the initiator's first frame arrives. A responder
+	// must not send before that (RFC 5044 section 7.1.2).
 	awaitingPeer bool
-	blocked      bool // the socket takes no more for now
+	blocked      bool // the socket's send buffer is full
 
 	batch batch
 }
 
 func newTransmitter(e handshakeResult) transmitter {
-	t := transmitter{sendSequence: 1, readSequence: 1, awaitingPeer: !e.initiator && e.rtr == rtrNone}
+	t := transmitter{
+		sendSequence: 1, readSequence: 1, awaitingPeer: !e.initiator && e.rtr == rtrNone,
+	}
 	if e.probed {
 		t.readSequence++
 	}
 	return t
 }
 
+// measure derives maxULPDU from TCP's current segment size.
 func (t *transmitter) measure(s socket) {
 	t.batches = measureBatches
 	if n := s.segmentBytes(); n > 0 {
@@ -67,7 +71,8 @@ func (t *transmitter) measure(s socket) {
 	}
 }
 
-// PostSend implements rdma.Connection.
+// PostSend adds the requests to the send queue, all or none, and schedules the connection for
+// transmission by the next Poll, unless Flush comes first.
 func (c *connection) PostSend(requests []rdma.SendRequest) error {
 	if c.phase == phaseDetached {
 		return errDetached
@@ -99,7 +104,7 @@ func (c *connection) PostSend(requests []rdma.SendRequest) error {
 	return nil
 }
 
-// prepare checks a request and turns it into work.
+// prepare checks a request and translates it into w.
 func (c *connection) prepare(w *sendWork, r *rdma.SendRequest) error {
 	var rights memory.Access
 	switch r.Opcode {
@@ -107,13 +112,18 @@ func (c *connection) prepare(w *sendWork, r *rdma.SendRequest) error {
 	case rdma.OpRead:
 		rights = memory.LocalWrite
 	default:
-		return status.Errorf(status.InvalidValue, "post request %#x: opcode %q cannot be posted for sending", r.ID, r.Opcode)
+		return status.Errorf(status.InvalidValue,
+			"post request %#x: opcode %q is not valid in a send queue", r.ID, r.Opcode)
 	}
 	if r.Local.Length > maxMessageSize {
-		return status.Errorf(status.TooBig, "post %v %#x: message of %d bytes exceeds %d", r.Opcode, r.ID, r.Local.Length, uint32(maxMessageSize))
+		return status.Errorf(status.TooBig,
+			"post %v %#x: message size %d exceeds the maximum of %d",
+			r.Opcode, r.ID, r.Local.Length, uint32(maxMessageSize))
 	}
 	if r.RemoteAddress+uint64(r.Local.Length) < r.RemoteAddress {
-		return status.Errorf(status.InvalidValue, "post %v %#x: %d bytes at remote address %#x wrap", r.Opcode, r.ID, r.Local.Length, r.RemoteAddress)
+		return status.Errorf(status.InvalidValue,
+			"post %v %#x: %d bytes at remote address %#x wrap around",
+			r.Opcode, r.ID, r.Local.Length, r.RemoteAddress)
 	}
 	region, err := c.resolve(r.Local, rights)
 	if err != nil {
@@ -126,8 +136,8 @@ func (c *connection) prepare(w *sendWork, r *rdma.SendRequest) error {
 	return nil
 }
 
-// resolve finds the memory of a segment. After the end of the connection it is
-// not needed, and may be gone.
+// resolve looks up the memory of a segment. After the end of the connection it returns nil: the
+// memory is not needed and may be deregistered.
 func (c *connection) resolve(local rdma.Segment, rights memory.Access) (*memoryRegion, error) {
 	if c.phase != phaseOpen {
 		return nil, nil
@@ -139,7 +149,7 @@ func postError(operation string, id uint64, err error) error {
 	return status.Errorf(status.CodeOf(err), "post %s %#x: %w", operation, id, err)
 }
 
-// Flush implements rdma.Connection.
+// Flush sends as much of the posted requests as the socket accepts and one turn allows.
 func (c *connection) Flush() {
 	if c.slot == unassigned { // still in the queue's inbox
 		c.queue.processInbox()
@@ -149,8 +159,7 @@ func (c *connection) Flush() {
 	}
 }
 
-// transmit sends what is waiting, until there is no more, the socket is full,
-// or the turn is over.
+// transmit sends until nothing is left, the socket is full, or the turn is over.
 func (c *connection) transmit() {
 	t := &c.transmitter
 	if t.awaitingPeer || t.blocked {
@@ -204,22 +213,22 @@ func (c *connection) compose() *violation {
 	return nil
 }
 
-// outgoing is the message that is being turned into FPDUs.
+// outgoing is the message that is being cut into FPDUs.
 type outgoing struct {
-	open   bool
+	open   bool // segments remain
 	op     opcode
 	region *memoryRegion
-	source uint64 // offset in region of the next byte
-	left   uint32 // bytes that no FPDU has yet
+	source uint64 // offset of the next byte in region
+	left   uint32 // bytes not yet in an FPDU
 	stag   uint32 // of a tagged message
-	// offset is the tagged offset, or the message offset, of the next byte.
+	// offset is the tagged offset or the message offset of the next byte.
 	offset   uint64
 	sequence uint32 // of an untagged message
 }
 
-// nextMessage begins the next message: a posted request, or the response to a
-// Read of the peer. They take turns, but nothing comes between requests that
-// were posted together.
+// nextMessage starts the next message: a posted request, or the response to a Read by the peer. It
+// returns false if there is neither. The two kinds alternate, but nothing comes between requests
+// that were posted together.
 func (c *connection) nextMessage() bool {
 	t := &c.transmitter
 	hasWork, hasResponse := c.sends.next != c.sends.tail, c.responder.head != c.responder.tail
@@ -245,8 +254,7 @@ func (c *connection) nextMessage() bool {
 			open: true, op: opReadResponse, region: r.region, source: r.source,
 			left: r.length, stag: r.stag, offset: r.sink,
 		}
-		// The peer may ask again only when it has this response, so the slot is
-		// free already.
+		// The slot is free already: the peer may issue another Read only once it has this response.
 		r.region = nil
 		c.responder.head++
 		t.responseTurn, t.fromQueue = false, false
@@ -256,11 +264,13 @@ func (c *connection) nextMessage() bool {
 	return true
 }
 
+// addReadRequest adds the current message, a Read Request, which is a single FPDU.
 func (c *connection) addReadRequest() {
 	t := &c.transmitter
 	w := c.sends.at(c.sends.next)
 	request := readRequest{
-		sinkSTag: c.reads.begin(c.sends.next), length: w.length, sourceSTag: w.stag, sourceOffset: w.remote,
+		sinkSTag: c.reads.begin(c.sends.next), length: w.length,
+		sourceSTag: w.stag, sourceOffset: w.remote,
 	}
 	frame := request.append(t.batch.frame(), t.readSequence)
 	t.readSequence++
@@ -268,13 +278,11 @@ func (c *connection) addReadRequest() {
 	t.message.open = false
 }
 
-// addSegment adds the next FPDU of the message. False means that the batch
-// has no room for it.
+// addSegment adds the next FPDU of the current message. It returns false if the batch is full.
 func (c *connection) addSegment() (bool, *violation) {
 	t := &c.transmitter
 	b, m := &t.batch, &t.message
-	// Payloads are cut to multiples of four, so that only the last FPDU of a
-	// message is padded.
+	// Payloads are cut to multiples of four, so that only the last FPDU of a message needs padding.
 	limit := (t.maxULPDU + lengthBytes - int(headerBytes[m.op])) &^ 3
 	payload := min(int(m.left), limit)
 	if payload <= inlineBytes {
@@ -318,7 +326,7 @@ func (c *connection) addSegment() (bool, *violation) {
 	return true, nil
 }
 
-// addInline adds an FPDU whose payload is copied into the scratch.
+// addInline adds the next FPDU of the current message with its payload copied into the scratch.
 func (c *connection) addInline(payload int) *violation {
 	b, m := &c.transmitter.batch, &c.transmitter.message
 	region, source := m.region, m.source
@@ -337,12 +345,14 @@ func (c *connection) addInline(payload int) *violation {
 	return nil
 }
 
-// appendHeader writes the header of the next segment, which carries payload
-// bytes, and moves on.
+// appendHeader appends the header of the next segment, which carries payload bytes, and advances
+// the message past it.
 func (m *outgoing) appendHeader(frame []byte, payload int) []byte {
 	last := m.left == uint32(payload)
 	if m.op.tagged() {
-		frame = taggedHeader{op: m.op, last: last, stag: m.stag, offset: m.offset}.append(frame, payload)
+		frame = taggedHeader{
+			op: m.op, last: last, stag: m.stag, offset: m.offset,
+		}.append(frame, payload)
 	} else {
 		frame = untaggedHeader{
 			op: m.op, last: last, queue: queueSend, sequence: m.sequence, offset: uint32(m.offset),
@@ -355,8 +365,8 @@ func (m *outgoing) appendHeader(frame []byte, payload int) []byte {
 	return frame
 }
 
-// sendBatch gives the batch to the socket and returns how many bytes were
-// taken, 0 if sending is over for now.
+// sendBatch makes one system call. It returns the number of bytes sent once the whole batch is out,
+// and 0 if sending has to stop for now.
 func (c *connection) sendBatch() int {
 	t := &c.transmitter
 	b := &t.batch
@@ -393,8 +403,8 @@ func (c *connection) sendBatch() int {
 	return n
 }
 
-// completeSends completes the requests at the head of the send queue that are done:
-// sends and writes when TCP has taken them, reads when the data is here.
+// completeSends completes the finished requests at the head of the send queue: Sends and Writes
+// once TCP has accepted them, Reads once their data has arrived.
 func (c *connection) completeSends() {
 	q := &c.sends
 	for q.head != q.sent {
@@ -406,7 +416,8 @@ func (c *connection) completeSends() {
 	}
 }
 
-// completeSend takes the request at the head off the send queue.
+// completeSend removes w, the request at the head of the send queue. A silent request that succeeds
+// leaves its slot to the next completion.
 func (c *connection) completeSend(w *sendWork, outcome rdma.CompletionStatus) {
 	c.sends.head++
 	c.slotsToFree++
@@ -415,7 +426,9 @@ func (c *connection) completeSend(w *sendWork, outcome rdma.CompletionStatus) {
 		return
 	}
 	c.queue.completions.push(completionEntry{
-		completion: rdma.Completion{ID: w.id, Context: c.context, Opcode: w.opcode, Status: outcome},
+		completion: rdma.Completion{
+			ID: w.id, Context: c.context, Opcode: w.opcode, Status: outcome,
+		},
 		connection: c, slots: c.slotsToFree,
 	})
 	c.slotsToFree = 0
