@@ -11,8 +11,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// pollInBackground polls one side on a thread of its own until the returned function
-// is called. each handles completions.
+// pollInBackground polls the side on a separate thread until stop is called. each handles the
+// completions.
 func (s *side) pollInBackground(b *testing.B, each func(*rdma.Completion)) (stop func()) {
 	var stopped atomic.Bool
 	done := make(chan struct{})
@@ -38,7 +38,7 @@ func (s *side) pollInBackground(b *testing.B, each func(*rdma.Completion)) (stop
 	}
 }
 
-// collect waits for n completions of the side.
+// collect polls the side until n completions have arrived.
 func (s *side) collect(b *testing.B, n int) {
 	for s.arrived < n {
 		if s.progress(b) == 0 {
@@ -89,8 +89,8 @@ func benchmarkBandwidth(b *testing.B, opcode rdma.Opcode) {
 	}
 }
 
-// BenchmarkSendRoundTrip is a ping-pong of 64-byte messages; half of it is the
-// latency of a Send.
+// BenchmarkSendRoundTrip is a ping-pong of 64-byte messages. Half of the result is the latency of a
+// Send.
 func BenchmarkSendRoundTrip(b *testing.B) {
 	l := newLink(b, false)
 	reply := [1]rdma.SendRequest{{Opcode: rdma.OpSend, Local: l.y.segment(0, 64)}}
@@ -112,33 +112,33 @@ func BenchmarkSendRoundTrip(b *testing.B) {
 	stop()
 }
 
-// BenchmarkWriteAndSend is what a target does for a read of 4 KiB: the data
-// and the answer as one chain, many of them in flight.
+// BenchmarkWriteAndSend does what a target does for 4 KiB reads: it posts the data and the response
+// as one chain, with many chains in flight.
 func BenchmarkWriteAndSend(b *testing.B) { benchmarkMessages(b, 4096) }
 
-// BenchmarkSendRate is the rate of 64-byte messages.
+// BenchmarkSendRate measures the rate of 64-byte messages.
 func BenchmarkSendRate(b *testing.B) { benchmarkMessages(b, 0) }
 
-// benchmarkMessages sends messages at depth 32, each behind a Write of size
-// bytes if that is not 0. The receiver returns credits by the dozen.
+// benchmarkMessages sends messages at depth 32, each preceded by a Write of size bytes if size is
+// not 0. The receiver returns credits in groups.
 func benchmarkMessages(b *testing.B, size int) {
-	const depth, dozen = 32, 16
+	const depth, grant = 32, 16
 	l := newLink(b, false)
 	l.y.receive(b, 2*depth, 64)
 	credit := [1]rdma.SendRequest{{Opcode: rdma.OpSend, Local: l.y.segment(0, 64)}}
 	receipt := [1]rdma.ReceiveRequest{{Local: l.y.segment(0, 64)}}
-	taken := 0
+	received := 0
 	stop := l.y.pollInBackground(b, func(c *rdma.Completion) {
 		if c.Opcode != rdma.OpReceive || c.Status != rdma.StatusSuccess {
 			return
 		}
 		_ = l.y.conn.PostReceive(receipt[:])
-		if taken++; taken%dozen == 0 {
+		if received++; received%grant == 0 {
 			_ = l.y.conn.PostSend(credit[:])
 		}
 	})
 	l.x.receive(b, 8, 64)
-	s := &sender{side: l.x, peer: l.y, size: size, credits: depth, grant: dozen}
+	s := &sender{side: l.x, peer: l.y, size: size, credits: depth, grant: grant}
 	b.ReportAllocs()
 	for b.Loop() {
 		s.send(b)
@@ -146,12 +146,12 @@ func benchmarkMessages(b *testing.B, size int) {
 	stop()
 }
 
-// sender sends messages as far as credits allow.
+// sender sends messages while it has credits.
 type sender struct {
 	side, peer *side
 	size       int
 	credits    int
-	grant      int
+	grant      int // credits per credit message
 }
 
 func (s *sender) send(b *testing.B) {
@@ -192,8 +192,8 @@ func (s *sender) poll(b *testing.B) {
 	}
 }
 
-// BenchmarkIdlePoll is what polling costs while nothing happens, by the number
-// of connections.
+// BenchmarkIdlePoll measures the cost of polling while nothing happens, by the number of
+// connections.
 func BenchmarkIdlePoll(b *testing.B) {
 	for _, count := range []int{1, 2, 3, 8, 128, 256} {
 		b.Run(fmt.Sprintf("connections=%d", count), func(b *testing.B) {
@@ -207,10 +207,9 @@ func BenchmarkIdlePoll(b *testing.B) {
 	}
 }
 
-// BenchmarkCostPerMessage has one thread do the work of both ends, so that the
-// time is what a message costs the processors and not how long threads wait
-// for each other: batches of 32, of 64-byte messages alone and with 4 KiB
-// Writes before them.
+// BenchmarkCostPerMessage does the work of both ends on one thread, so that it measures the
+// processor time per message and not how long threads wait for each other. It sends batches of 32
+// messages of 64 bytes, alone and each preceded by a 4 KiB Write.
 func BenchmarkCostPerMessage(b *testing.B) {
 	const batch = 32
 	for _, size := range []int{0, 4096} {
@@ -234,7 +233,7 @@ func BenchmarkCostPerMessage(b *testing.B) {
 	}
 }
 
-// newIdleConnections makes a queue with that many idle connections.
+// newIdleConnections returns a queue with count idle connections.
 func newIdleConnections(t testing.TB, count int) rdma.CompletionQueue {
 	t.Helper()
 	x, y := newSide(t, false), newSide(t, false)
@@ -246,7 +245,9 @@ func newIdleConnections(t testing.TB, count int) rdma.CompletionQueue {
 	}
 	defer listener.Close()
 	config := func(s *side) rdma.ConnectionConfig {
-		return rdma.ConnectionConfig{Domain: s.domain, Queue: s.queue, SendRequests: 1, ReceiveRequests: 1}
+		return rdma.ConnectionConfig{
+			Domain: s.domain, Queue: s.queue, SendRequests: 1, ReceiveRequests: 1,
+		}
 	}
 	failed := make(chan error, 1)
 	var conns []rdma.Connection
@@ -272,7 +273,7 @@ func newIdleConnections(t testing.TB, count int) rdma.CompletionQueue {
 	return x.queue
 }
 
-// closeIdleConnections closes all connections and waits for their ends on both sides.
+// closeIdleConnections closes all connections and waits until both sides have polled their ends.
 func closeIdleConnections(x, y *side, conns []rdma.Connection) {
 	for _, c := range conns {
 		c.Close()
@@ -297,11 +298,12 @@ func TestDataPathDoesNotAllocate(t *testing.T) {
 				l.x.read(t, l.y, size)
 				l.await(t, l.x, 1)
 			}
-			for range 300 { // lists grow to their size
+			for range 300 { // until all lists have their final size
 				exchange()
 			}
 			if n := testing.AllocsPerRun(200, exchange); n != 0 {
-				t.Errorf("%s: %v allocations for a Write, a Send and a Read of %d bytes", name, n, size)
+				t.Errorf("%s: %v allocations for a Write, a Send, and a Read of %d bytes",
+					name, n, size)
 			}
 		}
 	}

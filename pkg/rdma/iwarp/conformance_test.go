@@ -15,10 +15,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestProviderConformance(t *testing.T) {
 	for name, address := range map[string]string{"IPv4": "127.0.0.1", "IPv6": "::1"} {
 		t.Run(name, func(t *testing.T) {
-			rdmatest.Run(t, rdmatest.Config{Provider: iwarp.New(iwarp.Options{}), Address: netip.MustParseAddr(address)})
+			rdmatest.Run(t, rdmatest.Config{
+				Provider: iwarp.New(iwarp.Options{}), Address: netip.MustParseAddr(address),
+			})
 		})
 	}
 	t.Run("CRC", func(t *testing.T) {
-		rdmatest.Run(t, rdmatest.Config{Provider: iwarp.New(iwarp.Options{CRC: true}), Address: netip.MustParseAddr("127.0.0.1")})
+		rdmatest.Run(t, rdmatest.Config{
+			Provider: iwarp.New(iwarp.Options{CRC: true}),
+			Address:  netip.MustParseAddr("127.0.0.1"),
+		})
 	})
 }

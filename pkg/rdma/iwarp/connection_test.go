@@ -9,8 +9,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// awaitDisconnected polls a side until its connection has ended, and returns the
-// status of OpDisconnected.
+// awaitDisconnected polls the side until its connection ends, and returns the status of
+// OpDisconnected.
 func (s *side) awaitDisconnected(t *testing.T) rdma.CompletionStatus {
 	t.Helper()
 	var completions [16]rdma.Completion
@@ -22,7 +22,7 @@ func (s *side) awaitDisconnected(t *testing.T) rdma.CompletionStatus {
 			}
 		}
 	}
-	t.Fatal("the connection does not end")
+	t.Fatal("the connection did not end")
 	panic("unreachable")
 }
 
@@ -44,7 +44,7 @@ func TestPeerCloseWhileSendingIsOrderly(t *testing.T) {
 			l.y.awaitDisconnected(t)
 			outcome := l.x.awaitDisconnected(t)
 			if err := l.x.conn.Err(); outcome != rdma.StatusSuccess || err != nil {
-				t.Errorf("the peer's orderly end is reported as %v, %v", outcome, err)
+				t.Errorf("an orderly end by the peer is reported as %v, %v", outcome, err)
 			}
 		})
 	}
@@ -52,11 +52,11 @@ func TestPeerCloseWhileSendingIsOrderly(t *testing.T) {
 
 func TestAbortAfterCloseTouchesNoDescriptor(t *testing.T) {
 	var x, y rdma.Connection
-	t.Run("whole life", func(t *testing.T) {
+	t.Run("open and close", func(t *testing.T) {
 		l := newLink(t, false)
 		x, y = l.x.conn, l.y.conn
 	})
-	// Files take the numbers of the descriptors that were closed.
+	// The files get the numbers of the descriptors that have been closed.
 	dir := t.TempDir()
 	var files []*os.File
 	for i := range 16 {

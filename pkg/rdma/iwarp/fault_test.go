@@ -12,8 +12,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// inaccessibleMemory makes imported memory of which every page has become unusable, as
-// it happens when its owner punches holes and no pages are left to fill them.
+// inaccessibleMemory returns imported memory whose pages have all become inaccessible. That happens
+// when the memory's owner punches holes and no pages are left to fill them.
 func inaccessibleMemory(t *testing.T, pages int) *memory.Region {
 	t.Helper()
 	size := pages * os.Getpagesize()
@@ -24,7 +24,8 @@ func inaccessibleMemory(t *testing.T, pages int) *memory.Region {
 	if err := unix.Ftruncate(fd, int64(size)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
+	if err != nil {
 		t.Fatal(err)
 	}
 	region, err := memory.Import(fd, uint64(size), uint64(size), memory.PCIRead|memory.PCIWrite)
@@ -47,7 +48,7 @@ func TestInaccessibleMemoryFailsOnlyItsConnection(t *testing.T) {
 		},
 		"large Write by the peer": func(w *wireTest, r *memoryRegion) {
 			frame := tagged(w, taggedHeader{op: opWrite, last: true, stag: r.stag}, 60_000)
-			// The header first, so that the payload is received directly.
+			// Send the header first, so that the payload is received directly.
 			w.write(frame[:taggedBytes])
 			w.pollUntil("the header", func() bool { return w.conn.receiver.stage == stagePayload })
 			w.write(frame[taggedBytes:])
@@ -58,9 +59,10 @@ func TestInaccessibleMemoryFailsOnlyItsConnection(t *testing.T) {
 		"large Read by the peer": func(w *wireTest, r *memoryRegion) {
 			w.write(w.readFrame(1, readRequest{length: uint32(large), sourceSTag: r.stag}))
 		},
-		"Send of it": func(w *wireTest, r *memoryRegion) {
+		"Send by this side": func(w *wireTest, r *memoryRegion) {
 			local := rdma.Segment{Key: r.stag, Length: uint32(large)}
-			if err := w.conn.PostSend([]rdma.SendRequest{{Opcode: rdma.OpSend, Local: local}}); err != nil {
+			request := rdma.SendRequest{Opcode: rdma.OpSend, Local: local}
+			if err := w.conn.PostSend([]rdma.SendRequest{request}); err != nil {
 				w.Fatal(err)
 			}
 		},
@@ -70,11 +72,12 @@ func TestInaccessibleMemoryFailsOnlyItsConnection(t *testing.T) {
 				w := newWireTest(t, useCRC)
 				r := w.register(inaccessibleMemory(t, pages), allRights)
 				if !r.untrusted {
-					t.Fatal("imported memory counts as trusted")
+					t.Fatal("imported memory is trusted")
 				}
 				use(w, r)
 				err := w.awaitEnd()
-				if e := terminateOf(t, err); e.Layer != layerRDMAP || e.Type != kindLocalCatastrophic || e.Remote {
+				e := terminateOf(t, err)
+				if e.Layer != layerRDMAP || e.Type != kindLocalCatastrophic || e.Remote {
 					t.Errorf("ended with %v", e)
 				}
 				if !errors.Is(err, status.IOFailed) {

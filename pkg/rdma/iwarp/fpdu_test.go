@@ -12,18 +12,18 @@ func TestMalformedPrefixesAreViolations(t *testing.T) {
 		bytes []byte
 		want  *violation
 	}{
-		"ULPDU too short for anything":         {[]byte{0, 13, 0xc1, 0x40}, violationLength},
-		"ULPDU too short for a Send":           {[]byte{0, 17, 0x41, 0x43}, violationLength},
-		"ULPDU too short for a Read Request":   {[]byte{0, 45, 0x41, 0x41}, violationLength},
-		"ULPDU too short for a Terminate":      {[]byte{0, 21, 0x41, 0x47}, violationLength},
-		"DDP version of a tagged segment":      {[]byte{0, 14, 0xc2, 0x40}, violationTaggedVersion},
-		"DDP version of an untagged segment":   {[]byte{0, 18, 0x42, 0x43}, violationUntaggedVersion},
-		"RDMAP version":                        {[]byte{0, 14, 0xc1, 0x80}, violationRDMAPVersion},
-		"opcode 8":                             {[]byte{0, 26, 0x41, 0x48}, violationOpcode},
-		"opcode 15":                            {[]byte{0, 26, 0x41, 0x4f}, violationOpcode},
-		"untagged Write":                       {[]byte{0, 18, 0x41, 0x40}, violationOpcode},
-		"tagged Send":                          {[]byte{0, 18, 0xc1, 0x43}, violationOpcode},
-		"the longest Write is not a violation": {[]byte{0xff, 0xff, 0xc1, 0x40}, nil},
+		"ULPDU too short for anything":       {[]byte{0, 13, 0xc1, 0x40}, violationLength},
+		"ULPDU too short for a Send":         {[]byte{0, 17, 0x41, 0x43}, violationLength},
+		"ULPDU too short for a Read Request": {[]byte{0, 45, 0x41, 0x41}, violationLength},
+		"ULPDU too short for a Terminate":    {[]byte{0, 21, 0x41, 0x47}, violationLength},
+		"DDP version of a tagged segment":    {[]byte{0, 14, 0xc2, 0x40}, violationTaggedVersion},
+		"DDP version of an untagged segment": {[]byte{0, 18, 0x42, 0x43}, violationUntaggedVersion},
+		"RDMAP version":                      {[]byte{0, 14, 0xc1, 0x80}, violationRDMAPVersion},
+		"opcode 8":                           {[]byte{0, 26, 0x41, 0x48}, violationOpcode},
+		"opcode 15":                          {[]byte{0, 26, 0x41, 0x4f}, violationOpcode},
+		"untagged Write":                     {[]byte{0, 18, 0x41, 0x40}, violationOpcode},
+		"tagged Send":                        {[]byte{0, 18, 0xc1, 0x43}, violationOpcode},
+		"the longest Write is valid":         {[]byte{0xff, 0xff, 0xc1, 0x40}, nil},
 	} {
 		if _, v := parsePrefix(c.bytes); v != c.want {
 			t.Errorf("%s: %v", name, v)
@@ -33,7 +33,8 @@ func TestMalformedPrefixesAreViolations(t *testing.T) {
 
 func TestMaxULPDUFillsTCPSegment(t *testing.T) {
 	for _, c := range []struct{ segment, want int }{
-		{1448, 1442}, {65483, 65474}, {1460, 1454}, {8948, 8942}, {0, minULPDU}, {1 << 20, maxULPDU},
+		{1448, 1442}, {65483, 65474}, {1460, 1454}, {8948, 8942},
+		{0, minULPDU}, {1 << 20, maxULPDU},
 	} {
 		if got := maxULPDUFor(c.segment); got != c.want {
 			t.Errorf("EMSS %d: MULPDU %d, want %d", c.segment, got, c.want)
@@ -55,13 +56,16 @@ func TestFramesAreAlignedWithValidCRC(t *testing.T) {
 		flipped := rapid.IntRange(0, len(frame)-1).Draw(t, "flipped")
 		frame[flipped] ^= 1 << rapid.IntRange(0, 7).Draw(t, "bit")
 		if validCRC(frame) {
-			t.Fatal("a flipped bit was not noticed")
+			t.Fatal("the CRC of a frame with a flipped bit is valid")
 		}
 	})
 }
 
 func FuzzSegmentHeaders(f *testing.F) {
-	for _, name := range []string{"send_hello", "write_16", "rreq", "rresp", "send_inv", "term_ddp_tagged_badstag", "imm_data"} {
+	for _, name := range []string{
+		"send_hello", "write_16", "rreq", "rresp", "send_inv", "term_ddp_tagged_badstag",
+		"imm_data",
+	} {
 		f.Add(golden(f, name))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -89,7 +93,7 @@ func FuzzSegmentHeaders(f *testing.F) {
 		again[2] |= reserved[0]
 		again[3] |= reserved[1]
 		if !bytes.Equal(again, b[:len(again)]) {
-			t.Errorf("%x comes back as %x", b[:len(again)], again)
+			t.Errorf("%x is encoded again as %x", b[:len(again)], again)
 		}
 	})
 }

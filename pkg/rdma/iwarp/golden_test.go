@@ -18,8 +18,7 @@ func golden(t testing.TB, name string) []byte {
 	return b
 }
 
-// goldenWrite is the header of a Write to the memory that the golden frames
-// use.
+// goldenWrite is the header of a Write to the memory of the golden frames.
 var goldenWrite = taggedHeader{op: opWrite, last: true, stag: 0x11223300, offset: 0x7f0000001000}
 
 func TestTaggedFramesMatchGolden(t *testing.T) {
@@ -30,7 +29,10 @@ func TestTaggedFramesMatchGolden(t *testing.T) {
 	}{
 		"rtr_write0": {taggedHeader{op: opWrite, last: true, stag: 1}, nil},
 		"write_16":   {goldenWrite, counting},
-		"rresp":      {taggedHeader{op: opReadResponse, last: true, stag: 0xaabbcc00, offset: 0x1000}, make([]byte, 64)},
+		"rresp": {
+			taggedHeader{op: opReadResponse, last: true, stag: 0xaabbcc00, offset: 0x1000},
+			make([]byte, 64),
+		},
 	} {
 		want := golden(t, name)
 		got := appendTrailer(append(c.header.append(nil, len(c.payload)), c.payload...), true)
@@ -45,7 +47,7 @@ func TestTaggedFramesMatchGolden(t *testing.T) {
 			t.Errorf("%s: decoded as %+v with %d bytes", name, h, p.payload())
 		}
 		if !validCRC(want) {
-			t.Errorf("%s: CRC is not accepted", name)
+			t.Errorf("%s: the CRC is rejected", name)
 		}
 	}
 }
@@ -55,12 +57,20 @@ func TestUntaggedFramesMatchGolden(t *testing.T) {
 		header  untaggedHeader
 		payload string
 	}{
-		"send_hello":  {untaggedHeader{op: opSend, last: true, sequence: 1}, "hello"},
-		"send_frag1":  {untaggedHeader{op: opSend, sequence: 1}, "AAAAAAAA"},
-		"send_frag2":  {untaggedHeader{op: opSend, last: true, sequence: 1, offset: 8}, "BBB"},
-		"send_se":     {untaggedHeader{op: opSendSolicited, last: true, sequence: 2}, ""},
-		"send_inv":    {untaggedHeader{op: opSendInvalidate, last: true, sequence: 3, invalidate: 0x11223300}, "xy"},
-		"send_se_inv": {untaggedHeader{op: opSendSolicitedInvalidate, last: true, sequence: 4, invalidate: 0x11223300}, "z"},
+		"send_hello": {untaggedHeader{op: opSend, last: true, sequence: 1}, "hello"},
+		"send_frag1": {untaggedHeader{op: opSend, sequence: 1}, "AAAAAAAA"},
+		"send_frag2": {untaggedHeader{op: opSend, last: true, sequence: 1, offset: 8}, "BBB"},
+		"send_se":    {untaggedHeader{op: opSendSolicited, last: true, sequence: 2}, ""},
+		"send_inv": {
+			untaggedHeader{op: opSendInvalidate, last: true, sequence: 3, invalidate: 0x11223300},
+			"xy",
+		},
+		"send_se_inv": {
+			untaggedHeader{
+				op: opSendSolicitedInvalidate, last: true, sequence: 4, invalidate: 0x11223300,
+			},
+			"z",
+		},
 	} {
 		want := golden(t, name)
 		got := appendTrailer(append(c.header.append(nil, len(c.payload)), c.payload...), true)
@@ -79,7 +89,8 @@ func TestUntaggedFramesMatchGolden(t *testing.T) {
 
 func TestReadRequestMatchesGolden(t *testing.T) {
 	request := readRequest{
-		sinkSTag: 0xaabbcc00, sinkOffset: 0x1000, length: 64, sourceSTag: 0x11223300, sourceOffset: 0x7f0000001000,
+		sinkSTag: 0xaabbcc00, sinkOffset: 0x1000, length: 64,
+		sourceSTag: 0x11223300, sourceOffset: 0x7f0000001000,
 	}
 	want := golden(t, "rreq")
 	if got := appendTrailer(request.append(nil, 1), true); !bytes.Equal(got, want) {
@@ -96,14 +107,15 @@ func TestTerminateMatchesGolden(t *testing.T) {
 	if got := appendTerminate(nil, violationWriteSTag, offender, true); !bytes.Equal(got, want) {
 		t.Errorf("encoded as %x, want %x", got, want)
 	}
-	if got, expected := parseTerminate(want), (TerminateError{Remote: true, Layer: 1, Type: 1}); got != expected {
-		t.Errorf("decoded as %+v", got)
+	decoded := TerminateError{Remote: true, Layer: 1, Type: 1}
+	if got := parseTerminate(want); got != decoded {
+		t.Errorf("decoded as %+v, want %+v", got, decoded)
 	}
 }
 
 func TestImmediateDataIsRejected(t *testing.T) {
 	if _, v := parsePrefix(golden(t, "imm_data")); v != violationOpcode {
-		t.Errorf("opcode 8 gives %v", v)
+		t.Errorf("opcode 8: got %v, want %v", v, violationOpcode)
 	}
 }
 
@@ -113,12 +125,12 @@ func TestMPAFramesMatchGolden(t *testing.T) {
 		frame mpaFrame
 	}{
 		"mpa_req_v2": {mpaRequestKey, mpaFrame{
-			revision: 2, crc: true, enhanced: true, peerToPeer: true, inboundReads: 8, outboundReads: 4,
-			rtrWrite: true, rtrRead: true, privateData: []byte("hi"),
+			revision: 2, crc: true, enhanced: true, inboundReads: 8, outboundReads: 4,
+			peerToPeer: true, rtrWrite: true, rtrRead: true, privateData: []byte("hi"),
 		}},
 		"mpa_rep_v2": {mpaReplyKey, mpaFrame{
-			revision: 2, crc: true, enhanced: true, peerToPeer: true, inboundReads: 4, outboundReads: 8,
-			rtrWrite: true, privateData: []byte{},
+			revision: 2, crc: true, enhanced: true, inboundReads: 4, outboundReads: 8,
+			peerToPeer: true, rtrWrite: true, privateData: []byte{},
 		}},
 	} {
 		want := golden(t, name)
@@ -129,7 +141,8 @@ func TestMPAFramesMatchGolden(t *testing.T) {
 			t.Errorf("%s: data length %d, %v", name, n, err)
 		}
 		got, err := parseMPA(want)
-		if diff := cmp.Diff(c.frame, got, cmp.AllowUnexported(mpaFrame{})); err != nil || diff != "" {
+		diff := cmp.Diff(c.frame, got, cmp.AllowUnexported(mpaFrame{}))
+		if err != nil || diff != "" {
 			t.Errorf("%s: %v, decoded with difference %s", name, err, diff)
 		}
 	}

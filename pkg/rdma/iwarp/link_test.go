@@ -18,13 +18,13 @@ import (
 
 const testTimeout = 30 * time.Second
 
-// link is two connected ends in one process.
+// link is a connection whose two ends are in one process.
 type link struct {
 	x, y *side
-	sent int // messages of x since it last waited
+	sent int // messages by x since it last waited
 }
 
-// side is one end of a link, with one region of memory.
+// side is one end of a link, with one memory region.
 type side struct {
 	device       rdma.Device
 	domain       rdma.ProtectionDomain
@@ -35,7 +35,7 @@ type side struct {
 	post         [2]rdma.SendRequest
 	receipt      [1]rdma.ReceiveRequest
 	poll         [64]rdma.Completion
-	arrived      int // completions not yet awaited
+	arrived      int // completions that have not been awaited
 	disconnected bool
 }
 
@@ -57,7 +57,8 @@ func newSide(t testing.TB, crc bool) *side {
 	if s.queue, err = device.NewCompletionQueue(2 * sideRequests); err != nil {
 		t.Fatal(err)
 	}
-	s.memory, err = s.domain.Register(memory.Wrap(s.bytes), memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite)
+	s.memory, err = s.domain.Register(memory.Wrap(s.bytes),
+		memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,7 @@ func newLink(t testing.TB, crc bool) *link {
 	return connectVia(t, crc, func(address netip.AddrPort) netip.AddrPort { return address })
 }
 
-// connectVia connects by way of another address, that of a proxy for instance.
+// connectVia connects through the address that via returns, for instance the address of a proxy.
 func connectVia(t testing.TB, crc bool, via func(netip.AddrPort) netip.AddrPort) *link {
 	t.Helper()
 	l := &link{x: newSide(t, crc), y: newSide(t, crc)}
@@ -145,7 +146,7 @@ func (s *side) progress(t testing.TB) int {
 	return n
 }
 
-// await waits for n completions of one side, while both are polled.
+// await polls both sides until n completions of s have arrived.
 func (l *link) await(t testing.TB, s *side, n int) {
 	for s.arrived < n {
 		if l.x.progress(t)+l.y.progress(t) == 0 {
@@ -159,7 +160,9 @@ func (l *link) await(t testing.TB, s *side, n int) {
 }
 
 func (s *side) segment(offset uint64, size int) rdma.Segment {
-	return rdma.Segment{Key: s.memory.LocalKey(), Address: s.memory.Base() + offset, Length: uint32(size)}
+	return rdma.Segment{
+		Key: s.memory.LocalKey(), Address: s.memory.Base() + offset, Length: uint32(size),
+	}
 }
 
 func (s *side) receive(t testing.TB, count, size int) {
@@ -171,7 +174,7 @@ func (s *side) receive(t testing.TB, count, size int) {
 	}
 }
 
-// chain posts a Write and the message that tells of it.
+// chain posts a Write and, in the same chain, a Send that announces it.
 func (s *side) chain(t testing.TB, peer *side, size int) {
 	s.post[0] = rdma.SendRequest{
 		Opcode: rdma.OpWrite, Local: s.segment(4096, size),
@@ -196,7 +199,7 @@ func (s *side) start(t testing.TB, n int) {
 	s.conn.Flush()
 }
 
-// direction is which way bytes go through a proxy.
+// direction is the way in which bytes go through a proxy.
 type direction int
 
 const (
@@ -204,14 +207,14 @@ const (
 	toDialer
 )
 
-// proxy forwards one TCP connection. see gets every piece before it goes on;
-// piece limits the next one's size.
+// proxy forwards one TCP connection. observe is called with every piece before it is forwarded.
+// piece returns the largest size of the next piece.
 type proxy struct {
 	piece   func() int
 	observe func(direction, []byte)
 }
 
-// start returns where to connect to in place of target.
+// start returns the address to connect to instead of target.
 func (p proxy) start(t testing.TB, target netip.AddrPort) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -259,7 +262,7 @@ func (p proxy) forward(to, from net.Conn, d direction) {
 	}
 }
 
-// randomPieces are mostly small, now and then large.
+// randomPieces returns a source of sizes that are mostly small and occasionally large.
 func randomPieces() func() int {
 	return func() int { return 1<<rand.IntN(17)>>rand.IntN(3) | 1 }
 }

@@ -14,10 +14,10 @@ import (
 
 // The parts of each side's memory in TestRandomRequestsMatchModel.
 const (
-	mixSource = 0       // what Sends and Writes carry and Reads bring, constant
-	mixTarget = 1 << 20 // where the peer's Writes go
-	mixSink   = 2 << 20 // where own Reads go
-	mixInbox  = 3 << 20 // where the peer's Sends go, one slot each
+	mixSource = 0       // source of Sends and Writes, and of Reads by the peer; constant
+	mixTarget = 1 << 20 // target of Writes by the peer
+	mixSink   = 2 << 20 // sink of Reads
+	mixInbox  = 3 << 20 // receives, one slot for each Send by the peer
 	mixSlot   = 16 << 10
 	mixPart   = 1 << 20
 )
@@ -30,24 +30,24 @@ type mixRequest struct {
 	silent         bool
 }
 
-// mixer posts the random requests of one side and knows what they must do.
+// mixer posts the random requests of one side and checks their completions.
 type mixer struct {
 	side, peer *side
 	requests   []mixRequest
 	posted     int
 	reads      int
-	wantSends  []uint64 // IDs of the completions to come
-	inbox      int      // messages the peer has been sent
+	wantSends  []uint64 // IDs of the expected completions, in order
+	inbox      int      // messages sent to the peer
 	received   int
 }
 
-// TestRandomRequestsMatchModel runs random requests in both
-// directions through a proxy that cuts the streams at random places, and
-// compares both memories with a model that carries the requests out in order.
+// TestRandomRequestsMatchModel runs random requests in both directions through a proxy that cuts
+// the streams at random places. It compares both memories with a model that executes the requests
+// in order.
 func TestRandomRequestsMatchModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		crc := rapid.Bool().Draw(rt, "crc")
-		// A Read behind everything else returns when all of it is placed.
+		// The final Read completes only after everything before it has been placed.
 		last := mixRequest{opcode: rdma.OpRead}
 		plans := [2][]mixRequest{append(drawMix(rt, "x"), last), append(drawMix(rt, "y"), last)}
 		t.Run("", func(t *testing.T) { runMix(t, crc, plans) })
@@ -58,9 +58,10 @@ func TestRandomRequestsMatchModel(t *testing.T) {
 }
 
 func drawMix(rt *rapid.T, name string) []mixRequest {
+	opcodes := []rdma.Opcode{rdma.OpSend, rdma.OpWrite, rdma.OpRead}
 	return rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) mixRequest {
 		r := mixRequest{
-			opcode: rapid.SampledFrom([]rdma.Opcode{rdma.OpSend, rdma.OpWrite, rdma.OpRead}).Draw(rt, "opcode"),
+			opcode: rapid.SampledFrom(opcodes).Draw(rt, "opcode"),
 			silent: rapid.Bool().Draw(rt, "silent"),
 		}
 		limit := 200_000
@@ -100,18 +101,20 @@ func runMix(t *testing.T, crc bool, plans [2][]mixRequest) {
 		}
 	}
 	if !bytes.Equal(l.x.bytes, models[0]) || !bytes.Equal(l.y.bytes, models[1]) {
-		t.Error("memory differs from the model")
+		t.Error("the memory differs from the model")
 	}
 }
 
 func (m *mixer) receive(t testing.TB, slot int) {
-	request := rdma.ReceiveRequest{ID: uint64(slot), Local: m.side.segment(mixInbox+uint64(slot)*mixSlot, mixSlot)}
+	request := rdma.ReceiveRequest{
+		ID: uint64(slot), Local: m.side.segment(mixInbox+uint64(slot)*mixSlot, mixSlot),
+	}
 	if err := m.side.conn.PostReceive([]rdma.ReceiveRequest{request}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// model carries the requests out on copies of both memories.
+// model executes the requests on copies of both memories.
 func (m *mixer) model(own, peer []byte) {
 	slot := 0
 	for _, r := range m.requests {
@@ -127,12 +130,12 @@ func (m *mixer) model(own, peer []byte) {
 	}
 }
 
-// done tells whether everything this side does has had its effect.
+// done reports whether all requests of this side have taken effect.
 func (m *mixer) done(peer *mixer) bool {
 	return m.posted == len(m.requests) && len(m.wantSends) == 0 && peer.received == m.inbox
 }
 
-// step posts at most one request and collects completions.
+// step posts at most one request and polls for completions.
 func (m *mixer) step(t testing.TB) int {
 	if m.posted < len(m.requests) {
 		m.post(t)
@@ -144,12 +147,13 @@ func (m *mixer) step(t testing.TB) int {
 			m.side.disconnected = true
 		case rdma.OpReceive:
 			if c.ID != uint64(m.received) || c.Status != rdma.StatusSuccess {
-				t.Errorf("receive %d completes as %v, expected %d", c.ID, c.Status, m.received)
+				t.Errorf("receive %d completes as %v, want receive %d", c.ID, c.Status, m.received)
 			}
 			m.received++
 		default:
 			if len(m.wantSends) == 0 || c.ID != m.wantSends[0] || c.Status != rdma.StatusSuccess {
-				t.Fatalf("%v %d completes as %v, expected %v", c.Opcode, c.ID, c.Status, m.wantSends)
+				t.Fatalf("%v %d completes as %v, want the first of %v",
+					c.Opcode, c.ID, c.Status, m.wantSends)
 			}
 			m.wantSends = m.wantSends[1:]
 			if c.Opcode == rdma.OpRead {
@@ -167,7 +171,9 @@ func (m *mixer) post(t testing.TB) {
 	if r.opcode == rdma.OpRead && m.reads == mixReads {
 		return
 	}
-	request := rdma.SendRequest{ID: uint64(m.posted), Opcode: r.opcode, RemoteKey: m.peer.memory.RemoteKey()}
+	request := rdma.SendRequest{
+		ID: uint64(m.posted), Opcode: r.opcode, RemoteKey: m.peer.memory.RemoteKey(),
+	}
 	switch r.opcode {
 	case rdma.OpRead:
 		m.reads++
@@ -180,7 +186,8 @@ func (m *mixer) post(t testing.TB) {
 		m.inbox++
 		request.Local = m.side.segment(uint64(mixSource+r.source), r.size)
 	}
-	// The last request of a silent run reports it; Reads are counted.
+	// The last request frees the slots of the silent ones before it. Reads complete visibly,
+	// because post has to count them.
 	request.Silent = r.silent && r.opcode != rdma.OpRead && m.posted < len(m.requests)-1
 	if !request.Silent {
 		m.wantSends = append(m.wantSends, request.ID)

@@ -11,8 +11,8 @@ import (
 func TestInvalidMPAFramesAreRejected(t *testing.T) {
 	good := mpaFrame{revision: 2, enhanced: true, inboundReads: 1, outboundReads: 1}
 	for name, c := range map[string]struct {
-		spoil func([]byte)
-		want  status.Code
+		change func([]byte)
+		want   status.Code
 	}{
 		"wrong key":             {func(b []byte) { b[0] = 'X' }, status.Unexpected},
 		"too much data":         {func(b []byte) { b[18] = 0xff }, status.TooBig},
@@ -22,7 +22,7 @@ func TestInvalidMPAFramesAreRejected(t *testing.T) {
 		"enhanced without data": {func(b []byte) { b[19] = 3 }, status.Unexpected},
 	} {
 		b := good.append(nil, mpaRequestKey)
-		c.spoil(b)
+		c.change(b)
 		n, err := mpaDataLength(b, mpaRequestKey)
 		if err == nil {
 			_, err = parseMPA(b[:mpaHeaderBytes+n])
@@ -40,7 +40,10 @@ func TestNegotiationPicksSmallerReadDepths(t *testing.T) {
 		{8, 16, depthByUpperLayer, depthByUpperLayer, 8, 16},
 	} {
 		request := newRequest(false, c.requestIn, c.requestOut, nil)
-		reply := mpaFrame{revision: 2, enhanced: true, inboundReads: uint16(c.replyIn), outboundReads: uint16(c.replyOut)}
+		reply := mpaFrame{
+			revision: 2, enhanced: true,
+			inboundReads: uint16(c.replyIn), outboundReads: uint16(c.replyOut),
+		}
 		a, v, err := acceptReply(&request, &reply)
 		if v != nil || err != nil || a.inboundReads != c.wantIn || a.outboundReads != c.wantOut {
 			t.Errorf("%+v: %+v, %v, %v", c, a, v, err)
@@ -52,17 +55,21 @@ func TestInvalidRepliesAreTerminated(t *testing.T) {
 	request := newRequest(false, 4, 4, nil)
 	usable := mpaFrame{revision: 2, enhanced: true, inboundReads: 4, outboundReads: 4}
 	for name, c := range map[string]struct {
-		spoil func(*mpaFrame)
-		want  *violation
+		change func(*mpaFrame)
+		want   *violation
 	}{
-		"markers":         {func(f *mpaFrame) { f.markers = true }, violationReply},
-		"revision 1":      {func(f *mpaFrame) { f.revision, f.enhanced = 1, false }, violationReply},
-		"too deep":        {func(f *mpaFrame) { f.outboundReads = 5 }, violationReadDepth},
-		"no RTR":          {func(f *mpaFrame) { f.peerToPeer = true }, violationReadyToReceive},
-		"empty FPDU only": {func(f *mpaFrame) { f.peerToPeer, f.rtrFPDU = true, true }, violationReadyToReceive},
+		"markers": {func(f *mpaFrame) { f.markers = true }, violationReply},
+		"revision 1": {
+			func(f *mpaFrame) { f.revision, f.enhanced = 1, false }, violationReply,
+		},
+		"too deep": {func(f *mpaFrame) { f.outboundReads = 5 }, violationReadDepth},
+		"no RTR":   {func(f *mpaFrame) { f.peerToPeer = true }, violationReadyToReceive},
+		"empty FPDU only": {
+			func(f *mpaFrame) { f.peerToPeer, f.rtrFPDU = true, true }, violationReadyToReceive,
+		},
 	} {
 		reply := usable
-		c.spoil(&reply)
+		c.change(&reply)
 		if _, v, err := acceptReply(&request, &reply); v != c.want || err == nil {
 			t.Errorf("%s: %v, %v", name, v, err)
 		}
@@ -80,24 +87,37 @@ func TestReplyMatchesRequest(t *testing.T) {
 			request: mpaFrame{revision: 1, crc: true},
 			want:    mpaFrame{revision: 1, crc: true},
 		},
-		"siw's own request": {
+		"siw's request": {
 			request: mpaFrame{revision: 2, enhanced: true, inboundReads: 2, outboundReads: 3},
 			want:    mpaFrame{revision: 2, enhanced: true, inboundReads: 16, outboundReads: 2},
 		},
-		"a NIC's request, CRC by us": {
-			request: mpaFrame{revision: 2, enhanced: true, peerToPeer: true, rtrWrite: true, rtrRead: true, inboundReads: 99, outboundReads: 3},
-			crc:     true,
-			want:    mpaFrame{revision: 2, crc: true, enhanced: true, peerToPeer: true, rtrRead: true, inboundReads: 16, outboundReads: 8},
-			rtr:     rtrRead,
+		"a NIC's request, CRC enabled on this side": {
+			request: mpaFrame{
+				revision: 2, enhanced: true, peerToPeer: true, rtrWrite: true, rtrRead: true,
+				inboundReads: 99, outboundReads: 3,
+			},
+			crc: true,
+			want: mpaFrame{
+				revision: 2, crc: true, enhanced: true, peerToPeer: true, rtrRead: true,
+				inboundReads: 16, outboundReads: 8,
+			},
+			rtr: rtrRead,
 		},
 		"Write only": {
-			request: mpaFrame{revision: 2, enhanced: true, peerToPeer: true, rtrWrite: true, inboundReads: depthByUpperLayer, outboundReads: 3},
-			want:    mpaFrame{revision: 2, enhanced: true, peerToPeer: true, rtrWrite: true, inboundReads: 16, outboundReads: 8},
-			rtr:     rtrWrite,
+			request: mpaFrame{
+				revision: 2, enhanced: true, peerToPeer: true, rtrWrite: true,
+				inboundReads: depthByUpperLayer, outboundReads: 3,
+			},
+			want: mpaFrame{
+				revision: 2, enhanced: true, peerToPeer: true, rtrWrite: true,
+				inboundReads: 16, outboundReads: 8,
+			},
+			rtr: rtrWrite,
 		},
 	} {
 		reply, a := newReply(&c.request, c.crc, 16, 8, nil)
-		if got, want := reply.append(nil, mpaReplyKey), c.want.append(nil, mpaReplyKey); !bytes.Equal(got, want) {
+		got, want := reply.append(nil, mpaReplyKey), c.want.append(nil, mpaReplyKey)
+		if !bytes.Equal(got, want) {
 			t.Errorf("%s: reply is %+v, want %+v", name, reply, c.want)
 		}
 		if a.rtr != c.rtr {
@@ -125,10 +145,10 @@ func FuzzMPAFrame(f *testing.F) {
 				continue
 			}
 			again := frame.append(nil, key)
-			// Only reserved flags may be lost.
+			// Only reserved flags may get lost.
 			again[16] |= b[16] & 0x0f
 			if !bytes.Equal(again, b) {
-				t.Errorf("%x comes back as %x", b, again)
+				t.Errorf("%x is encoded again as %x", b, again)
 			}
 		}
 	})

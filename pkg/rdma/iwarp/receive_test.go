@@ -24,11 +24,12 @@ func TestStreamArrivesInPiecesOfAnySize(t *testing.T) {
 				w.poll()
 			}
 			w.pollUntil("the message", func() bool { return len(w.completions) == 1 })
-			if c := w.completions[0]; c.Length != 7 || string(w.memory.bytes[1024:1031]) != "message" {
-				t.Errorf("pieces of %d: completion %+v", size, c)
+			c := w.completions[0]
+			if c.Length != 7 || string(w.memory.bytes[1024:1031]) != "message" {
+				t.Errorf("pieces of %d bytes: completion %+v", size, c)
 			}
 			if !bytes.Equal(w.memory.bytes[4096:4096+len(data)], data) {
-				t.Errorf("pieces of %d: written data differs", size)
+				t.Errorf("pieces of %d bytes: written data differs", size)
 			}
 		}
 	}
@@ -40,19 +41,24 @@ func TestSendBetweenSegmentsOfWrite(t *testing.T) {
 	h := taggedHeader{op: opWrite, stag: w.memory.stag}
 	first := w.frame(h.append(nil, 4), []byte("AAAA"))
 	h.offset, h.last = 4, true
-	w.write(first, w.sendFrame(1, []byte("between")), w.frame(h.append(nil, 4), []byte("BBBB")), w.sendFrame(2, nil))
+	second := w.frame(h.append(nil, 4), []byte("BBBB"))
+	w.write(first, w.sendFrame(1, []byte("between")), second, w.sendFrame(2, nil))
 	w.receive(2, 1024, 64)
 	w.pollUntil("both messages", func() bool { return len(w.completions) == 2 })
 	if got := string(w.memory.bytes[:8]); got != "AAAABBBB" {
-		t.Errorf("memory has %q", got)
+		t.Errorf("the memory contains %q", got)
 	}
 }
 
 func TestStreamEndInsideMessageIsError(t *testing.T) {
 	for name, stream := range map[string]func(*wireTest) []byte{
-		"inside a header":  func(w *wireTest) []byte { return w.writeFrame(0, nil)[:5] },
-		"inside a payload": func(w *wireTest) []byte { return w.writeFrame(0, make([]byte, 100))[:50] },
-		"before the CRC":   func(w *wireTest) []byte { return w.writeFrame(0, make([]byte, 100))[:116] },
+		"inside a header": func(w *wireTest) []byte { return w.writeFrame(0, nil)[:5] },
+		"inside a payload": func(w *wireTest) []byte {
+			return w.writeFrame(0, make([]byte, 100))[:50]
+		},
+		"before the CRC": func(w *wireTest) []byte {
+			return w.writeFrame(0, make([]byte, 100))[:116]
+		},
 		"between segments": func(w *wireTest) []byte {
 			return tagged(w, taggedHeader{op: opWrite, stag: w.memory.stag}, 8)
 		},
@@ -84,7 +90,10 @@ func TestTerminateBeforeResetIsProcessed(t *testing.T) {
 
 // FuzzReceiveStream feeds a receiver arbitrary bytes in arbitrary pieces.
 func FuzzReceiveStream(f *testing.F) {
-	for _, name := range []string{"send_hello", "send_frag1", "write_16", "rreq", "rresp", "rtr_write0", "term_ddp_tagged_badstag", "imm_data", "send_inv"} {
+	for _, name := range []string{
+		"send_hello", "send_frag1", "write_16", "rreq", "rresp", "rtr_write0",
+		"term_ddp_tagged_badstag", "imm_data", "send_inv",
+	} {
 		f.Add(golden(f, name), byte(7), false)
 		f.Add(append(golden(f, "rtr_write0"), golden(f, name)...), byte(3), true)
 	}
@@ -99,8 +108,8 @@ func FuzzReceiveStream(f *testing.F) {
 	})
 }
 
-// feed has a connection without a socket consume the stream. Its memory lies
-// between guards that nothing may touch.
+// feed makes a connection without a socket consume the stream. Its memory lies between guards that
+// nothing may change.
 func feed(t *testing.T, d *device, queue *completionQueue, stream []byte, piece int, useCRC bool) {
 	const guard, size = 64, 4096
 	all := bytes.Repeat([]byte{0xee}, guard+size+guard)
@@ -112,7 +121,7 @@ func feed(t *testing.T, d *device, queue *completionQueue, stream []byte, piece 
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Fixed names, so that the fuzzer can learn them.
+	// STags are fixed, so that the fuzzer can learn them.
 	region := handle.(*memoryRegion)
 	d.table.remove(region)
 	region.stag = 0x11223300
@@ -122,7 +131,8 @@ func feed(t *testing.T, d *device, queue *completionQueue, stream []byte, piece 
 	c := connectionWithoutSocket(t, domain, queue, useCRC)
 	c.reads.stag = 0xaabbcc00 - 1
 	local := rdma.Segment{Key: region.stag, Length: 512}
-	mustPost(t, c, rdma.SendRequest{Opcode: rdma.OpRead, Local: local}, rdma.ReceiveRequest{Local: local})
+	mustPost(t, c,
+		rdma.SendRequest{Opcode: rdma.OpRead, Local: local}, rdma.ReceiveRequest{Local: local})
 	for len(stream) > 0 && c.phase == phaseOpen {
 		n := min(piece, len(stream))
 		c.process(stream[:n:n])
@@ -141,14 +151,17 @@ func feed(t *testing.T, d *device, queue *completionQueue, stream []byte, piece 
 	}
 	want := bytes.Repeat([]byte{0xee}, guard)
 	if !bytes.Equal(all[:guard], want) || !bytes.Equal(all[guard+size:], want) {
-		t.Fatal("bytes outside of the region were written")
+		t.Fatal("bytes outside the region were changed")
 	}
 }
 
-func connectionWithoutSocket(t testing.TB, domain rdma.ProtectionDomain, queue *completionQueue, useCRC bool) *connection {
+func connectionWithoutSocket(
+	t testing.TB, domain rdma.ProtectionDomain, queue *completionQueue, useCRC bool,
+) *connection {
 	t.Helper()
 	c, err := newConnection(queue.device, &rdma.ConnectionConfig{
-		Domain: domain, Queue: queue, SendRequests: 4, ReceiveRequests: 4, InboundReads: 2, OutboundReads: 2,
+		Domain: domain, Queue: queue,
+		SendRequests: 4, ReceiveRequests: 4, InboundReads: 2, OutboundReads: 2,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +177,7 @@ func connectionWithoutSocket(t testing.TB, domain rdma.ProtectionDomain, queue *
 	return c
 }
 
-// mustPost posts a Read, which counts as sent, and a receive.
+// mustPost posts a Read, which it treats as sent, and a receive.
 func mustPost(t testing.TB, c *connection, read rdma.SendRequest, receive rdma.ReceiveRequest) {
 	t.Helper()
 	if err := c.PostReceive([]rdma.ReceiveRequest{receive}); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// TestTsharkDecodesSession has Wireshark's dissectors read a whole session:
-// set-up, all kinds of messages, and a Terminate.
+// TestTsharkDecodesSession lets Wireshark's dissectors decode a whole session: connection setup,
+// all kinds of messages, and a Terminate.
 func TestTsharkDecodesSession(t *testing.T) {
 	tshark, err := exec.LookPath("tshark")
 	if err != nil {
@@ -26,9 +26,10 @@ func TestTsharkDecodesSession(t *testing.T) {
 	if err := os.WriteFile(path, c.file, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Heuristic dissectors of payloads must not claim the bytes.
+	// Heuristic dissectors of payloads are disabled, so that they do not claim the bytes.
 	out, err := exec.Command(tshark, "-o", "tcp.try_heuristic_first:TRUE",
-		"--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct", "-r", path, "-V").Output()
+		"--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct",
+		"-r", path, "-V").Output()
 	if err != nil {
 		t.Fatalf("tshark: %v", err)
 	}
@@ -38,15 +39,15 @@ func TestTsharkDecodesSession(t *testing.T) {
 	}
 	for _, bad := range []string{"Bad CRC", "Malformed", "Unknown"} {
 		if n := strings.Count(text, bad); n > 0 {
-			t.Errorf("tshark says %q %d times", bad, n)
+			t.Errorf("tshark prints %q %d times", bad, n)
 		}
 	}
 	for _, want := range []string{
-		"OpCode: Write (0x0)", "OpCode: Read Request (0x1)", "OpCode: Read Response (0x2)", "OpCode: Send (0x3)",
-		"OpCode: Terminate (0x7)",
+		"OpCode: Write (0x0)", "OpCode: Read Request (0x1)", "OpCode: Read Response (0x2)",
+		"OpCode: Send (0x3)", "OpCode: Terminate (0x7)",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("no frame with %q", want)
+			t.Errorf("no frame is decoded with %q", want)
 		}
 	}
 }
@@ -64,7 +65,10 @@ func runCapturedSession(t *testing.T, c *capture) {
 			l.x.read(t, l.y, size)
 			l.await(t, l.x, 1)
 		}
-		l.x.post[0] = rdma.SendRequest{Opcode: rdma.OpWrite, Local: l.x.segment(0, 64), RemoteKey: l.y.memory.RemoteKey() ^ 0x55}
+		l.x.post[0] = rdma.SendRequest{
+			Opcode: rdma.OpWrite, Local: l.x.segment(0, 64),
+			RemoteKey: l.y.memory.RemoteKey() ^ 0x55,
+		}
 		l.x.start(t, 1)
 		for !l.x.disconnected || !l.y.disconnected {
 			l.x.progress(t)
@@ -73,9 +77,9 @@ func runCapturedSession(t *testing.T, c *capture) {
 	})
 }
 
-// capture records a connection as the packets of a pcap file. It needs no
-// privileges, because it does not look at a network: every packet carries one
-// MPA frame or one FPDU.
+// capture records a connection as the packets of a pcap file. It gets its input from a proxy and
+// not from a network interface, so it needs no privileges. Every packet carries one MPA frame or
+// one FPDU.
 type capture struct {
 	mu      sync.Mutex
 	file    []byte
@@ -84,12 +88,12 @@ type capture struct {
 }
 
 type capturedStream struct {
-	pending  []byte // bytes that are no whole frame yet
+	pending  []byte // bytes of an incomplete frame
 	opened   bool   // the MPA frame has been seen
 	sequence uint32
 }
 
-// newCapture begins with the opening of a TCP connection.
+// newCapture returns a capture that starts with a TCP handshake.
 func newCapture() *capture {
 	c := &capture{}
 	for _, field := range []uint32{0xa1b2c3d4, 4<<16 | 2, 0, 0, 1 << 18, linkTypeIPv4} {
@@ -110,7 +114,7 @@ const (
 	capturedMPAHeader = 20
 )
 
-// record takes the next piece of one direction.
+// record adds the next piece of one direction.
 func (c *capture) record(d direction, piece []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,7 +134,7 @@ func (c *capture) record(d direction, piece []byte) {
 	}
 }
 
-// frameLength is the size of the frame that begins, 0 if it is not known yet.
+// frameLength returns the length of the frame at the start of pending, or 0 if it is not known yet.
 func (s *capturedStream) frameLength() int {
 	if !s.opened {
 		if len(s.pending) < capturedMPAHeader {
@@ -144,7 +148,7 @@ func (s *capturedStream) frameLength() int {
 	return (2+int(binary.BigEndian.Uint16(s.pending))+3)&^3 + 4
 }
 
-// packet appends an IPv4 packet with a TCP segment.
+// packet appends an IPv4 packet that contains a TCP segment.
 func (c *capture) packet(d direction, flags byte, payload []byte) {
 	const headers = 20 + 20
 	length := headers + len(payload)

@@ -10,41 +10,56 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// violationCase is something that a peer must not send. It returns the frames, of
-// which the last one is refused.
+// violationCase is a sequence of frames that a peer must not send. The last one is rejected with
+// want.
 type violationCase struct {
 	name   string
 	want   *violation
 	frames func(*wireTest) []byte
 }
 
+// tagged returns a frame with the given header and a payload of zero bytes.
 func tagged(w *wireTest, h taggedHeader, payload int) []byte {
 	return w.frame(h.append(nil, payload), make([]byte, payload))
 }
 
+// untagged returns a frame with the given header and a payload of zero bytes.
 func untagged(w *wireTest, h untaggedHeader, payload int) []byte {
 	return w.frame(h.append(nil, payload), make([]byte, payload))
 }
 
-// raw is a frame whose first bytes are these.
+// raw returns a frame that starts with b, followed by payload zero bytes.
 func raw(w *wireTest, payload int, b ...byte) []byte {
 	return w.frame(append(b, make([]byte, payload)...), nil)
 }
 
 var framingCases = []violationCase{
-	{"ULPDU shorter than its header", violationLength, func(w *wireTest) []byte { return raw(w, 9, 0, 9, 0xc1, 0x40) }},
+	{"ULPDU shorter than its header", violationLength, func(w *wireTest) []byte {
+		return raw(w, 9, 0, 9, 0xc1, 0x40)
+	}},
 	{"Read Request with payload", violationLength, func(w *wireTest) []byte {
 		h := untaggedHeader{op: opReadRequest, last: true, queue: queueReadRequest, sequence: 1}
 		return untagged(w, h, readRequestBytes-untaggedBytes+4)
 	}},
-	{"DDP version, tagged", violationTaggedVersion, func(w *wireTest) []byte { return raw(w, 12, 0, 14, 0xc0, 0x40) }},
-	{"DDP version, untagged", violationUntaggedVersion, func(w *wireTest) []byte { return raw(w, 16, 0, 18, 0x43, 0x43) }},
-	{"RDMAP version", violationRDMAPVersion, func(w *wireTest) []byte { return raw(w, 12, 0, 14, 0xc1, 0xc0) }},
-	{"opcode 8", violationOpcode, func(w *wireTest) []byte { return raw(w, 24, 0, 26, 0x41, 0x48) }},
-	{"untagged Write", violationOpcode, func(w *wireTest) []byte { return raw(w, 16, 0, 18, 0x41, 0x40) }},
+	{"DDP version, tagged", violationTaggedVersion, func(w *wireTest) []byte {
+		return raw(w, 12, 0, 14, 0xc0, 0x40)
+	}},
+	{"DDP version, untagged", violationUntaggedVersion, func(w *wireTest) []byte {
+		return raw(w, 16, 0, 18, 0x43, 0x43)
+	}},
+	{"RDMAP version", violationRDMAPVersion, func(w *wireTest) []byte {
+		return raw(w, 12, 0, 14, 0xc1, 0xc0)
+	}},
+	{"opcode 8", violationOpcode, func(w *wireTest) []byte {
+		return raw(w, 24, 0, 26, 0x41, 0x48)
+	}},
+	{"untagged Write", violationOpcode, func(w *wireTest) []byte {
+		return raw(w, 16, 0, 18, 0x41, 0x40)
+	}},
 	{"Read Response inside a Write", violationOpcode, func(w *wireTest) []byte {
 		first := taggedHeader{op: opWrite, stag: w.memory.stag}
-		return append(tagged(w, first, 8), tagged(w, taggedHeader{op: opReadResponse, last: true}, 8)...)
+		second := taggedHeader{op: opReadResponse, last: true}
+		return append(tagged(w, first, 8), tagged(w, second, 8)...)
 	}},
 }
 
@@ -65,10 +80,12 @@ var writeCases = []violationCase{
 		return tagged(w, taggedHeader{op: opWrite, last: true, stag: r.stag}, 8)
 	}},
 	{"out of bounds", violationWriteBounds, func(w *wireTest) []byte {
-		return tagged(w, taggedHeader{op: opWrite, last: true, stag: w.memory.stag, offset: testMemoryBytes - 7}, 8)
+		h := taggedHeader{op: opWrite, last: true, stag: w.memory.stag, offset: testMemoryBytes - 7}
+		return tagged(w, h, 8)
 	}},
 	{"wrap", violationWriteWrap, func(w *wireTest) []byte {
-		return tagged(w, taggedHeader{op: opWrite, last: true, stag: w.memory.stag, offset: math.MaxUint64 - 3}, 8)
+		h := taggedHeader{op: opWrite, last: true, stag: w.memory.stag, offset: math.MaxUint64 - 3}
+		return tagged(w, h, 8)
 	}},
 	{"gap between segments", violationWriteBounds, func(w *wireTest) []byte {
 		h := taggedHeader{op: opWrite, stag: w.memory.stag}
@@ -93,16 +110,18 @@ var sendCases = []violationCase{
 	{"wrong queue", violationQueue, func(w *wireTest) []byte {
 		return untagged(w, untaggedHeader{op: opSend, last: true, queue: 1, sequence: 1}, 8)
 	}},
-	{"MSN too early", violationSequence, func(w *wireTest) []byte {
+	{"MSN too high", violationSequence, func(w *wireTest) []byte {
 		return untagged(w, untaggedHeader{op: opSend, last: true, sequence: 2}, 8)
 	}},
-	{"MO beyond what came", violationOffset, func(w *wireTest) []byte {
+	{"MO beyond the received bytes", violationOffset, func(w *wireTest) []byte {
 		return untagged(w, untaggedHeader{op: opSend, last: true, sequence: 1, offset: 4}, 8)
 	}},
 	{"no receive", violationNoReceive, func(w *wireTest) []byte {
 		return append(w.sendFrame(1, make([]byte, 8)), w.sendFrame(2, make([]byte, 8))...)
 	}},
-	{"too long", violationTooLong, func(w *wireTest) []byte { return w.sendFrame(1, make([]byte, 65)) }},
+	{"too long", violationTooLong, func(w *wireTest) []byte {
+		return w.sendFrame(1, make([]byte, 65))
+	}},
 	{"too long in the second segment", violationTooLong, func(w *wireTest) []byte {
 		h := untaggedHeader{op: opSend, sequence: 1}
 		first := untagged(w, h, 60)
@@ -110,20 +129,26 @@ var sendCases = []violationCase{
 		return append(first, untagged(w, h, 5)...)
 	}},
 	{"another opcode in the second segment", violationOpcode, func(w *wireTest) []byte {
-		first := untagged(w, untaggedHeader{op: opSend, sequence: 1}, 8)
-		return append(first, untagged(w, untaggedHeader{op: opSendSolicited, last: true, sequence: 1, offset: 8}, 8)...)
+		first := untaggedHeader{op: opSend, sequence: 1}
+		second := untaggedHeader{op: opSendSolicited, last: true, sequence: 1, offset: 8}
+		return append(untagged(w, first, 8), untagged(w, second, 8)...)
 	}},
 	{"invalidation of an unknown STag", violationInvalidSTag, func(w *wireTest) []byte {
-		return untagged(w, untaggedHeader{op: opSendInvalidate, last: true, sequence: 1, invalidate: w.memory.stag + 1}, 8)
+		return untagged(w, untaggedHeader{
+			op: opSendInvalidate, last: true, sequence: 1, invalidate: w.memory.stag + 1,
+		}, 8)
 	}},
 	{"invalidation of memory", violationInvalidate, func(w *wireTest) []byte {
-		return untagged(w, untaggedHeader{op: opSendSolicitedInvalidate, last: true, sequence: 1, invalidate: w.memory.stag}, 8)
+		return untagged(w, untaggedHeader{
+			op: opSendSolicitedInvalidate, last: true, sequence: 1, invalidate: w.memory.stag,
+		}, 8)
 	}},
 	{"Terminate on another queue", violationQueue, func(w *wireTest) []byte {
 		return untagged(w, untaggedHeader{op: opTerminate, last: true, queue: 1, sequence: 1}, 4)
 	}},
 }
 
+// readOf returns a Read Request that change makes invalid.
 func readOf(change func(*wireTest, *readRequest)) func(*wireTest) []byte {
 	return func(w *wireTest) []byte {
 		r := readRequest{sinkSTag: 7, length: 8, sourceSTag: w.memory.stag}
@@ -134,11 +159,18 @@ func readOf(change func(*wireTest, *readRequest)) func(*wireTest) []byte {
 
 var readCases = []violationCase{
 	{"MSN", violationSequence, func(w *wireTest) []byte { return w.readFrame(2, readRequest{}) }},
-	{"unknown STag", violationReadSTag, readOf(func(w *wireTest, r *readRequest) { r.sourceSTag++ })},
-	{"out of bounds", violationReadBounds, readOf(func(w *wireTest, r *readRequest) { r.sourceOffset = testMemoryBytes - 7 })},
-	{"wrap", violationReadWrap, readOf(func(w *wireTest, r *readRequest) { r.sourceOffset = math.MaxUint64 - 3 })},
+	{"unknown STag", violationReadSTag, readOf(func(w *wireTest, r *readRequest) {
+		r.sourceSTag++
+	})},
+	{"out of bounds", violationReadBounds, readOf(func(w *wireTest, r *readRequest) {
+		r.sourceOffset = testMemoryBytes - 7
+	})},
+	{"wrap", violationReadWrap, readOf(func(w *wireTest, r *readRequest) {
+		r.sourceOffset = math.MaxUint64 - 3
+	})},
 	{"no right to read", violationReadRights, readOf(func(w *wireTest, r *readRequest) {
-		r.sourceSTag = w.register(memory.Wrap(make([]byte, 64)), memory.LocalWrite|memory.RemoteWrite).stag
+		region := w.register(memory.Wrap(make([]byte, 64)), memory.LocalWrite|memory.RemoteWrite)
+		r.sourceSTag = region.stag
 	})},
 	{"STag of another domain", violationReadStream, readOf(func(w *wireTest, r *readRequest) {
 		domain, _ := w.device.NewProtectionDomain()
@@ -146,78 +178,91 @@ var readCases = []violationCase{
 		r.sourceSTag = other.RemoteKey()
 	})},
 	{"more than the read depth", violationReadCount, func(w *wireTest) []byte {
-		// All three are in one piece, so that none is answered in between.
+		// All three are sent as one piece, so that no response is sent in between.
 		var b []byte
 		for sequence := range uint32(3) {
-			b = append(b, w.readFrame(sequence+1, readRequest{length: 8, sourceSTag: w.memory.stag})...)
+			request := readRequest{length: 8, sourceSTag: w.memory.stag}
+			b = append(b, w.readFrame(sequence+1, request)...)
 		}
 		return b
 	}},
 	{"response without a Read", violationNoRead, func(w *wireTest) []byte {
 		return tagged(w, taggedHeader{op: opReadResponse, last: true}, 8)
 	}},
-	{"response to another STag", violationResponseSTag, responseTo(func(h *taggedHeader) { h.stag++ }, 8)},
-	{"response elsewhere", violationResponseBounds, responseTo(func(h *taggedHeader) { h.offset = 4 }, 4)},
+	{"response to another STag", violationResponseSTag, responseTo(func(h *taggedHeader) {
+		h.stag++
+	}, 8)},
+	{"response at another offset", violationResponseBounds, responseTo(func(h *taggedHeader) {
+		h.offset = 4
+	}, 4)},
 	{"response too short", violationResponseBounds, responseTo(func(*taggedHeader) {}, 4)},
 	{"response too long", violationResponseBounds, responseTo(func(*taggedHeader) {}, 12)},
-	{"response that does not end", violationResponseBounds, responseTo(func(h *taggedHeader) { h.last = false }, 8)},
+	{"response that does not end", violationResponseBounds, responseTo(func(h *taggedHeader) {
+		h.last = false
+	}, 8)},
 }
 
-// responseTo answers a Read of 8 bytes wrongly.
+// responseTo returns a response to a Read of 8 bytes that change and payload make invalid.
 func responseTo(change func(*taggedHeader), payload int) func(*wireTest) []byte {
 	return func(w *wireTest) []byte {
 		w.post(rdma.OpRead, 1, 0, 8)
-		h := taggedHeader{op: opReadResponse, last: true, stag: parseReadRequest(w.readFPDU()).sinkSTag}
+		request := parseReadRequest(w.readFPDU())
+		h := taggedHeader{op: opReadResponse, last: true, stag: request.sinkSTag}
 		change(&h)
 		return tagged(w, h, payload)
 	}
 }
 
 func TestViolationsAreTerminated(t *testing.T) {
-	for group, offences := range map[string][]violationCase{
+	for group, cases := range map[string][]violationCase{
 		"framing": framingCases, "Write": writeCases, "Send": sendCases, "Read": readCases,
 	} {
-		for _, o := range offences {
+		for _, c := range cases {
 			for _, useCRC := range []bool{false, true} {
-				t.Run(group+"/"+o.name, func(t *testing.T) { checkViolation(t, o, useCRC) })
+				t.Run(group+"/"+c.name, func(t *testing.T) { checkViolation(t, c, useCRC) })
 			}
 		}
 	}
 }
 
-func checkViolation(t *testing.T, o violationCase, useCRC bool) {
+func checkViolation(t *testing.T, c violationCase, useCRC bool) {
 	w := newWireTest(t, useCRC)
 	w.receive(5, 1024, 64)
-	frames := o.frames(w)
+	frames := c.frames(w)
 	w.write(frames)
 	var terminate []byte
 	for terminate == nil || opcode(terminate[3]&rdmapOpcodeOf) != opTerminate {
 		terminate = w.readFPDU()
 	}
-	if got := terminateOf(t, w.awaitEnd()); got.Remote || got.Layer != o.want.layer || got.Type != o.want.kind || got.Code != o.want.code {
-		t.Errorf("Err is %v, want %d/%d/%d", got, o.want.layer, o.want.kind, o.want.code)
+	got := terminateOf(t, w.awaitEnd())
+	if got.Remote ||
+		got.Layer != c.want.layer || got.Type != c.want.kind || got.Code != c.want.code {
+		t.Errorf("Err is %v, want %d/%d/%d", got, c.want.layer, c.want.kind, c.want.code)
 	}
 	e := parseTerminate(terminate)
-	if e.Layer != o.want.layer || e.Type != o.want.kind || e.Code != o.want.code || terminate[22] != o.want.headers {
-		t.Errorf("peer got Terminate %d/%d/%d, headers %#x", e.Layer, e.Type, e.Code, terminate[22])
+	if e.Layer != c.want.layer || e.Type != c.want.kind || e.Code != c.want.code ||
+		terminate[22] != c.want.headers {
+		t.Errorf("the peer received Terminate %d/%d/%d, headers %#x",
+			e.Layer, e.Type, e.Code, terminate[22])
 	}
-	if n := len(o.want.returned(lastFrame(frames))); n > 0 && !bytes.Contains(frames, terminate[terminateBytes:terminateBytes+n]) {
+	n := len(c.want.returned(lastFrame(frames)))
+	if n > 0 && !bytes.Contains(frames, terminate[terminateBytes:terminateBytes+n]) {
 		t.Errorf("the Terminate does not return the offending header: %x", terminate)
 	}
 	if useCRC && !validCRC(terminate) {
-		t.Error("the Terminate has a wrong CRC")
+		t.Error("the CRC of the Terminate is wrong")
 	}
-	for _, c := range w.completions {
-		if c.Status == rdma.StatusSuccess && o.want != violationNoReceive {
-			t.Errorf("%v completes with success", c.Opcode)
+	for _, completion := range w.completions {
+		if completion.Status == rdma.StatusSuccess && c.want != violationNoReceive {
+			t.Errorf("%v completes successfully", completion.Opcode)
 		}
 	}
 	if n, err := w.peer.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("after the Terminate come %d bytes, %v", n, err)
+		t.Errorf("after the Terminate, the peer received %d bytes, %v", n, err)
 	}
 }
 
-// lastFrame is the last frame.
+// lastFrame returns the last frame, padded to the longest header.
 func lastFrame(frames []byte) []byte {
 	for {
 		ulpdu := int(frames[0])<<8 | int(frames[1])
@@ -261,7 +306,8 @@ func TestPeerTerminateFailsOldestRead(t *testing.T) {
 		if e := terminateOf(t, w.awaitEnd()); !e.Remote {
 			t.Errorf("%v", e)
 		}
-		if len(w.completions) != 2 || w.completions[0].Status != c.want || w.completions[1].Status != rdma.StatusFlushed {
+		if len(w.completions) != 2 ||
+			w.completions[0].Status != c.want || w.completions[1].Status != rdma.StatusFlushed {
 			t.Errorf("%s: completions %+v", c.v.text, w.completions)
 		}
 	}

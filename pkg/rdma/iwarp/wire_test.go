@@ -16,13 +16,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// testTimeout bounds waiting for what must happen.
+// testTimeout bounds the wait for events that must happen.
 const testTimeout = 30 * time.Second
 
 var loopback = netip.MustParseAddr("127.0.0.1")
 
-// wireTest is an established connection whose peer is a plain TCP socket in the
-// hands of the test.
+// wireTest is an established connection whose peer is a plain TCP socket of the test.
 type wireTest struct {
 	*testing.T
 	device      *device
@@ -46,8 +45,8 @@ func openDevice(t testing.TB, options Options) *device {
 	return d.(*device)
 }
 
-// newWireTest makes a connection in the responder's role that agreed on an
-// inbound and an outbound read depth of 2.
+// newWireTest makes a connection in the responder's role with inbound and outbound read depths of
+// 2.
 func newWireTest(t *testing.T, useCRC bool) *wireTest {
 	t.Helper()
 	w := &wireTest{T: t, device: openDevice(t, Options{CRC: useCRC})}
@@ -87,7 +86,8 @@ func (w *wireTest) establish(useCRC bool) {
 		w.Fatal(err)
 	}
 	w.conn, err = newConnection(w.device, &rdma.ConnectionConfig{
-		Domain: w.domain, Queue: w.queue, SendRequests: 16, ReceiveRequests: 16, InboundReads: 2, OutboundReads: 2,
+		Domain: w.domain, Queue: w.queue,
+		SendRequests: 16, ReceiveRequests: 16, InboundReads: 2, OutboundReads: 2,
 	})
 	if err != nil {
 		w.Fatal(err)
@@ -155,14 +155,14 @@ func (w *wireTest) pollUntil(what string, done func() bool) {
 	}
 }
 
-// awaitEnd waits for the end of the connection and returns its error.
+// awaitEnd waits until the connection ends and returns its error.
 func (w *wireTest) awaitEnd() error {
 	w.Helper()
 	w.pollUntil("the end of the connection", func() bool { return w.disconnects > 0 })
 	return w.conn.Err()
 }
 
-// write has the peer send bytes.
+// write makes the peer send bytes.
 func (w *wireTest) write(b ...[]byte) {
 	w.Helper()
 	if _, err := w.peer.Write(bytes.Join(b, nil)); err != nil {
@@ -170,7 +170,7 @@ func (w *wireTest) write(b ...[]byte) {
 	}
 }
 
-// frame is an FPDU with a valid trailer.
+// frame returns an FPDU with a valid trailer.
 func (w *wireTest) frame(header, payload []byte) []byte {
 	return appendTrailer(append(bytes.Clone(header), payload...), w.conn.useCRC)
 }
@@ -189,7 +189,7 @@ func (w *wireTest) readFrame(sequence uint32, r readRequest) []byte {
 	return w.frame(r.append(nil, sequence), nil)
 }
 
-// readFPDU has the peer read one FPDU while the connection is polled.
+// readFPDU makes the peer read one FPDU while the connection is polled.
 func (w *wireTest) readFPDU() []byte {
 	w.Helper()
 	type result struct {
@@ -233,7 +233,8 @@ func (w *wireTest) receive(id uint64, offset, length int) {
 func (w *wireTest) post(opcode rdma.Opcode, id uint64, offset, length int) {
 	w.Helper()
 	local := rdma.Segment{Key: w.memory.stag, Address: uint64(offset), Length: uint32(length)}
-	if err := w.conn.PostSend([]rdma.SendRequest{{ID: id, Opcode: opcode, Local: local, RemoteKey: 0x11223300}}); err != nil {
+	request := rdma.SendRequest{ID: id, Opcode: opcode, Local: local, RemoteKey: 0x11223300}
+	if err := w.conn.PostSend([]rdma.SendRequest{request}); err != nil {
 		w.Fatal(err)
 	}
 	w.conn.Flush()
@@ -246,12 +247,12 @@ func contextFor(t testing.TB) context.Context {
 	return ctx
 }
 
-// terminateOf expects the connection to have ended by sending a Terminate.
+// terminateOf returns the Terminate that ended the connection, in either direction.
 func terminateOf(t testing.TB, err error) *TerminateError {
 	t.Helper()
 	var e *TerminateError
 	if !errors.As(err, &e) {
-		t.Fatalf("ended with %v, not by a Terminate", err)
+		t.Fatalf("ended with %v, want a Terminate", err)
 	}
 	return e
 }
