@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -31,7 +32,7 @@ type connection struct {
 
 	sends       sendQueue
 	receives    receiveQueue
-	responder   readResponder
+	responses   fifo.Queue[readResponse] // due, in the order of the requests
 	reads       readRequester
 	slotsToFree uint32 // send slots that polling the next completion frees
 
@@ -119,7 +120,7 @@ func (d *device) checkConfig(
 func (c *connection) establish(e handshakeResult) error {
 	c.socket, c.parameters, c.useCRC = e.socket, e.parameters, e.useCRC
 	// The peer was granted at least one inbound Read, see wireDepth.
-	c.responder = newReadResponder(wireDepth(e.parameters.InboundReads))
+	c.responses = fifo.New[readResponse](wireDepth(e.parameters.InboundReads))
 	c.reads = newReadRequester(e.parameters.OutboundReads)
 	c.transmitter = newTransmitter(e)
 	c.receiver = newReceiver(e)

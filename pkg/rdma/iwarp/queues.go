@@ -3,6 +3,7 @@ package iwarp
 import (
 	"math/bits"
 
+	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
@@ -81,47 +82,26 @@ type readResponse struct {
 	length uint32
 }
 
-// readResponder is a ring of the responses that are due, in the order of the requests. Its limit is
-// the inbound read depth.
-type readResponder struct {
-	ring  []readResponse
-	limit uint32
-	head  uint32
-	tail  uint32
-}
-
-func newReadResponder(limit int) readResponder {
-	return readResponder{ring: make([]readResponse, ringSize(limit)), limit: uint32(limit)}
-}
-
-func (r *readResponder) at(index uint32) *readResponse {
-	return &r.ring[index&uint32(len(r.ring)-1)]
-}
-
-func (r *readResponder) full() bool { return r.tail-r.head == r.limit }
-
 // outstandingRead is a Read whose request has been sent and whose response has not arrived.
 type outstandingRead struct {
 	work uint32 // index in the send queue
 	stag uint32 // sink STag
 }
 
-// readRequester is a ring of the outstanding Reads. Responses arrive in the same order.
+// readRequester holds the outstanding Reads in the order in which their responses arrive.
 //
 // Sink STags exist only here and not in the memory table: no Write can use one, and each is valid
 // for one response only.
 type readRequester struct {
-	ring   []outstandingRead
-	limit  uint32 // the outbound read depth
-	posted uint32 // Reads posted whose response has not arrived
-	head   uint32
-	tail   uint32
-	stag   uint32 // of the latest Read
+	outstanding fifo.Queue[outstandingRead]
+	limit       uint32 // the outbound read depth
+	posted      uint32 // Reads posted whose response has not arrived
+	stag        uint32 // of the latest Read
 }
 
 func newReadRequester(limit int) readRequester {
 	return readRequester{
-		ring: make([]outstandingRead, ringSize(limit)), limit: uint32(limit), stag: randomSTag(),
+		outstanding: fifo.New[outstandingRead](limit), limit: uint32(limit), stag: randomSTag(),
 	}
 }
 
@@ -129,20 +109,19 @@ func newReadRequester(limit int) readRequester {
 // STag. The sink's tagged offsets start at 0.
 func (r *readRequester) begin(work uint32) uint32 {
 	r.stag++
-	r.ring[r.tail&uint32(len(r.ring)-1)] = outstandingRead{work: work, stag: r.stag}
-	r.tail++
+	*r.outstanding.Push() = outstandingRead{work: work, stag: r.stag} // posted is at most limit
 	return r.stag
 }
 
 // oldest returns the Read that the next response must belong to, or nil if none is outstanding.
 func (r *readRequester) oldest() *outstandingRead {
-	if r.head == r.tail {
+	if r.outstanding.Len() == 0 {
 		return nil
 	}
-	return &r.ring[r.head&uint32(len(r.ring)-1)]
+	return r.outstanding.Front()
 }
 
 func (r *readRequester) completeOldest() {
-	r.head++
+	r.outstanding.Pop()
 	r.posted--
 }

@@ -390,7 +390,7 @@ func (c *connection) beginReadRequest() *violation {
 		return violationSequence
 	case h.offset != 0:
 		return violationOffset
-	case c.responder.full():
+	case c.responses.Room() == 0:
 		return violationReadCount
 	}
 	_, v := c.checkRead(parseReadRequest(r.header[:]))
@@ -516,11 +516,10 @@ func (c *connection) finishReadRequest() *violation {
 		return v
 	}
 	r.readSequence++
-	*c.responder.at(c.responder.tail) = readResponse{
+	*c.responses.Push() = readResponse{
 		region: region, source: request.sourceOffset,
 		sink: request.sinkOffset, stag: request.sinkSTag, length: request.length,
 	}
-	c.responder.tail++
 	c.queue.schedule(c)
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
@@ -168,7 +169,7 @@ func connectionWithoutSocket(
 	}
 	e := handshakeResult{rtr: rtrWrite}
 	c.useCRC = useCRC
-	c.responder, c.reads = newReadResponder(2), newReadRequester(2)
+	c.responses, c.reads = fifo.New[readResponse](2), newReadRequester(2)
 	c.transmitter, c.receiver = newTransmitter(e), newReceiver(e)
 	c.transmitter.measure(c.socket)
 	c.slot = queue.assignSlot(c)

@@ -231,7 +231,7 @@ type outgoing struct {
 // that were posted together.
 func (c *connection) nextMessage() bool {
 	t := &c.transmitter
-	hasWork, hasResponse := c.sends.next != c.sends.tail, c.responder.head != c.responder.tail
+	hasWork, hasResponse := c.sends.next != c.sends.tail, c.responses.Len() > 0
 	switch {
 	case hasWork && (t.inChain || !hasResponse || !t.responseTurn):
 		w := c.sends.at(c.sends.next)
@@ -249,14 +249,13 @@ func (c *connection) nextMessage() bool {
 		t.inChain, t.responseTurn = w.chained, !w.chained
 		t.fromQueue = true
 	case hasResponse:
-		r := c.responder.at(c.responder.head)
+		// The slot becomes free at once: the peer may issue another Read only when it has this
+		// response.
+		r := c.responses.Pop()
 		t.message = outgoing{
 			open: true, op: opReadResponse, region: r.region, source: r.source,
 			left: r.length, stag: r.stag, offset: r.sink,
 		}
-		// The slot is free already: the peer may issue another Read only once it has this response.
-		r.region = nil
-		c.responder.head++
 		t.responseTurn, t.fromQueue = false, false
 	default:
 		return false
