@@ -203,6 +203,9 @@ func (c *connection) fail(v *violation) {
 	c.end(err, rdma.StatusFlushed)
 }
 
+// maxReadsAfterError bounds the reads of input that arrived before an error.
+const maxReadsAfterError = 64
+
 // tcpFailed handles an error that TCP reports. Input that arrived before the error is still
 // processed, because it may be a Terminate with the actual reason.
 func (c *connection) tcpFailed(cause errno) {

@@ -43,7 +43,7 @@ func (h *handshake) wrapError(operation string, err error) error {
 	return status.Errorf(code, "%s: %w", operation, err)
 }
 
-// readMPA reads a Request or a Reply, whichever key says.
+// readMPA reads a Request or a Reply, depending on key.
 func (h *handshake) readMPA(key string) (mpaFrame, error) {
 	b := make([]byte, mpaHeaderBytes, mpaHeaderBytes+maxMPAData)
 	if _, err := io.ReadFull(h.conn, b); err != nil {
@@ -127,7 +127,7 @@ func (h *handshake) startStream(a agreement) (probed bool, err error) {
 	return true, h.awaitProbe(a.useCRC)
 }
 
-// awaitProbe waits for the response to the probe and nudges the peer meanwhile.
+// awaitProbe waits for the response to the probe and nudges the peer in the meantime.
 func (h *handshake) awaitProbe(useCRC bool) error {
 	next := firstNudge
 	nudge := func() (time.Duration, error) {
@@ -254,8 +254,7 @@ func (h *handshake) readSome(b []byte, delay time.Duration) (int, error) {
 	return h.conn.Read(b)
 }
 
-// terminate makes an attempt to send the peer a Terminate with the reason why the stream ends
-// before it has begun.
+// terminate tries to send the peer a Terminate that says why the stream ends before it has begun.
 func (h *handshake) terminate(v *violation, useCRC bool) {
 	withoutHeaders := *v
 	withoutHeaders.headers = noHeaders

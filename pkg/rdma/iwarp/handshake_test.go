@@ -83,7 +83,7 @@ func (e *endpoint) validRequest() []byte {
 	return request.append(nil, mpaRequestKey)
 }
 
-// expectValidClient checks that a valid client comes up to Accept, and rejects it.
+// expectValidClient checks that Accept returns the request of a valid client, and rejects it.
 func (e *endpoint) expectValidClient() {
 	e.Helper()
 	conn := e.dial()

@@ -50,7 +50,7 @@ func listenCode(err error) status.Code {
 }
 
 // listener accepts TCP connections and reads a connection request from each, in a goroutine per
-// connection. A connection comes up to Accept when its request is complete.
+// connection. Accept returns only complete requests.
 type listener struct {
 	device   *device
 	listener *net.TCPListener
@@ -197,7 +197,7 @@ func (l *listener) Close() error {
 	}
 }
 
-// request is a connection request that can be accepted or rejected, once.
+// request is a connection request. It is accepted or rejected exactly once.
 type request struct {
 	device  *device
 	conn    *net.TCPConn
@@ -275,7 +275,7 @@ func (r *request) respond(
 	}, nil
 }
 
-// rejectTimeout bounds the writing of a reject, which fits into any send buffer.
+// rejectTimeout bounds the write of a reject, which is small enough for any send buffer.
 const rejectTimeout = time.Second
 
 // Reject sends the peer a reason, of at most rdma.MaxPrivateData bytes, and closes the connection.

@@ -23,8 +23,6 @@ const (
 	bulkFrames = 8
 	// receiveBudget bounds the bytes that a connection reads per turn, so that others get theirs.
 	receiveBudget = 256 << 10
-	// maxReadsAfterError bounds the reading of input that arrived before a reset.
-	maxReadsAfterError = 64
 )
 
 // stage is the part of an FPDU that a receiver expects next.
@@ -98,7 +96,7 @@ func (r *receiver) atBoundary() bool {
 }
 
 // revokedViolation returns the violation to report if the payload's memory has been deregistered.
-// For a Write, the peer used an invalid STag; otherwise this side deregistered memory it still
+// For a Write, the peer used an invalid STag. Otherwise this side deregistered memory that it still
 // needed.
 func (r *receiver) revokedViolation() *violation {
 	if r.prefix.op == opWrite {
@@ -235,7 +233,7 @@ func (c *connection) consume(input []byte) *violation {
 	}
 }
 
-// consumeHeader collects a header, in two steps because its prefix tells its length. Like its
+// consumeHeader collects a header, in two steps, because the prefix determines its length. Like its
 // siblings, it returns the input it did not use, and whether its stage is complete.
 func (c *connection) consumeHeader(input []byte) (rest []byte, whole bool, v *violation) {
 	r := &c.receiver

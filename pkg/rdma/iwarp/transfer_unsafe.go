@@ -79,7 +79,7 @@ func (s socket) receiveInto(target, tail []byte) (int, errno) {
 	return transfer(unix.SYS_RECVMSG, s.descriptor, &header, unix.MSG_DONTWAIT, len(target))
 }
 
-// transfer makes a system call that transfers about size bytes.
+// transfer makes a system call, raw or not depending on size, the expected number of bytes.
 func transfer(call uintptr, descriptor int, header *unix.Msghdr, flags, size int) (int, errno) {
 	var n uintptr
 	var err unix.Errno
