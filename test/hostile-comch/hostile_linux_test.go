@@ -1,3 +1,6 @@
+// Package hostilecomch attacks a Comch server from other processes, and looks
+// whether the server and its honest clients notice.
+
 package hostilecomch
 
 import (
@@ -5,6 +8,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
@@ -12,10 +16,23 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(attackVariable); name != "" {
+		if err := runAttack(name); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // echoes is how many messages an honest client exchanges while it is made
 // sure that a hostile one does not disturb it.

@@ -59,13 +59,6 @@ func (r role) other() role { return clientRole + serverRole - r }
 // owns reports whether an id was given out by the side r.
 func (r role) owns(id uint32) bool { return id != 0 && id%2 == uint32(r)%2 }
 
-// terms are what both sides agreed on in the handshake.
-type terms struct {
-	maxMessageSize   int
-	receiveQueue     int
-	peerReceiveQueue int
-}
-
 // newConnection makes a connection of a socket after the handshake. start
 // lets it run.
 func newConnection(role role, s *socket, peer comch.Peer, agreed terms, limits Limits, log *zap.Logger) *connection {
@@ -98,8 +91,10 @@ func (c *connection) start() {
 	c.stopped.Go(c.writeFrames)
 }
 
-func (c *connection) Peer() comch.Peer      { return c.peer }
-func (c *connection) MaxMessageSize() int   { return c.maxMessageSize }
+func (c *connection) Peer() comch.Peer { return c.peer }
+
+func (c *connection) MaxMessageSize() int { return c.maxMessageSize }
+
 func (c *connection) Done() <-chan struct{} { return c.done }
 
 func (c *connection) Err() error {
@@ -162,27 +157,6 @@ func (c *connection) takeMessage(ctx context.Context) ([]byte, error) {
 	default:
 		return nil, c.notConnected("receive control message")
 	}
-}
-
-func (c *connection) NextConsumerEvent(ctx context.Context) (comch.ConsumerEvent, error) {
-	event, ok, err := c.events.next(ctx, c.done)
-	if err != nil {
-		return event, fmt.Errorf("wait for consumer event: %w", err)
-	}
-	if !ok {
-		return event, c.notConnected("wait for consumer event")
-	}
-	return event, nil
-}
-
-// put queues a frame. A peer that asks and never reads ends the connection;
-// one that can no longer be written to is left to the goroutine that reads.
-func (c *connection) put(f frame, passed descriptors) bool {
-	err := c.outbox.put(f, passed)
-	if isViolation(err) && c.end(byThisSide, err, nil) {
-		c.logEnd(err)
-	}
-	return err == nil
 }
 
 // notConnected is the error of an operation after the end, or when the peer
@@ -286,15 +260,4 @@ func (c *connection) fail(reason error) {
 
 func (c *connection) logEnd(reason error) {
 	c.log.Warn("ended connection", zap.Int("peer_pid", c.peer.PID), zap.Error(reason))
-}
-
-// writeFrames leaves a broken socket to the goroutine that reads: the peer's
-// last words may still be queued in it.
-func (c *connection) writeFrames() {
-	if err := c.outbox.writeTo(c.socket); err != nil {
-		c.log.Debug("cannot write to peer", zap.Int("peer_pid", c.peer.PID), zap.Error(err))
-		c.socket.limitReads(farewellTimeout)
-		<-c.done
-	}
-	c.socket.close()
 }

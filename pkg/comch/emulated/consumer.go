@@ -2,6 +2,7 @@ package emulated
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -26,6 +27,48 @@ type consumer struct {
 	_       [cacheLine]byte
 }
 
+// receiveRing is the consumer's side of a ring. It belongs to the consumer's
+// thread, except for highestProducer.
+//
+// Indices count receives from the start and never wrap; masked, they are a
+// position in the ring. completed <= published <= posted <= completed +
+// layout.receives.
+type receiveRing struct {
+	shared    sharedRing
+	mask      uint64
+	receives  uint64
+	immediate uint32 // most bytes of immediate data in a message
+	posted    uint64 // given to post
+	published uint64 // visible to producers
+	completed uint64 // returned by poll
+	// receipts are what was posted: the copy in shared memory is the peer's
+	// to change.
+	receipts []receipt
+	// highestProducer is the highest id among the producers that the peer has
+	// opened to this consumer, also those it has closed since: their last
+	// messages may still lie in the ring.
+	highestProducer *atomic.Uint32
+}
+
+// receipt is one posted receive.
+type receipt struct {
+	userData uint64
+	offset   uint32
+	length   uint32
+}
+
+func newReceiveRing(shared sharedRing, layout ringLayout, highestProducer *atomic.Uint32) receiveRing {
+	capacity := len(shared.completions)
+	return receiveRing{
+		shared:          shared,
+		mask:            uint64(capacity - 1),
+		receives:        uint64(layout.receives),
+		immediate:       uint32(layout.immediate),
+		receipts:        make([]receipt, capacity),
+		highestProducer: highestProducer,
+	}
+}
+
 func (c *consumer) ID() comch.ConsumerID { return c.id }
 
 func (c *consumer) Memory() []byte { return c.ring.shared.memory }
@@ -37,6 +80,24 @@ func (c *consumer) PostReceive(offset, length uint32, userData uint64) error {
 	return c.ring.post(offset, length, userData)
 }
 
+// post offers a buffer. Producers see it after the next publish.
+func (r *receiveRing) post(offset, length uint32, userData uint64) error {
+	if r.posted-r.completed >= r.receives {
+		return status.Full
+	}
+	size := uint64(len(r.shared.memory))
+	if uint64(offset)+uint64(length) > size {
+		return status.Errorf(status.InvalidValue,
+			"post receive: %d bytes at offset %d are outside the consumer's memory of %d bytes", length, offset, size)
+	}
+	position := r.posted & r.mask
+	r.receipts[position] = receipt{userData: userData, offset: offset, length: length}
+	// Plain, because publish orders it before the index that covers it.
+	r.shared.posted[position] = uint64(offset)<<32 | uint64(length)
+	r.posted++
+	return nil
+}
+
 func (c *consumer) Flush() {
 	if c.stopped || !c.ring.publish() {
 		return
@@ -46,9 +107,16 @@ func (c *consumer) Flush() {
 	}
 }
 
-// finished reports whether nothing is received any more. After an end by the
-// peer it still is.
-func (c *consumer) finished() bool { return c.closed || c.broken || c.connection.left.Load() }
+// publish makes posted receives visible and reports whether a producer wants
+// to be woken for them.
+func (r *receiveRing) publish() bool {
+	if r.published == r.posted {
+		return false
+	}
+	r.shared.header.posted.Store(r.posted)
+	r.published = r.posted
+	return r.shared.header.producersWaiting.Load() != 0
+}
 
 func (c *consumer) Poll(received []comch.Received) int {
 	if c.finished() {
@@ -61,6 +129,78 @@ func (c *consumer) Poll(received []comch.Received) int {
 	return n
 }
 
+// poll takes completed receives. Those before an offending one are returned
+// together with the error.
+func (r *receiveRing) poll(received []comch.Received) (int, error) {
+	n := 0
+	for n < len(received) && r.completed != r.published {
+		slot := &r.shared.completions[r.completed&r.mask]
+		published := slot.published.Load()
+		if uint32(published>>32) != uint32(r.completed+1) {
+			return n, r.checkUnpublished(published)
+		}
+		if err := r.take(slot, uint32(published), &received[n]); err != nil {
+			return n, err
+		}
+		r.completed++
+		n++
+	}
+	return n, nil
+}
+
+// take checks and copies one completion.
+func (r *receiveRing) take(slot *completion, length uint32, received *comch.Received) error {
+	receipt := &r.receipts[r.completed&r.mask]
+	origin := atomic.LoadUint64(&slot.origin)
+	producer, immediateLength := uint32(origin>>32), uint32(origin)
+	if length > receipt.length || immediateLength > r.immediate ||
+		producer == 0 || producer > r.highestProducer.Load() {
+		return r.completionViolation(length, producer, immediateLength)
+	}
+	received.UserData = receipt.userData
+	received.Offset = receipt.offset
+	received.Length = length
+	received.Producer = producer
+	received.ImmediateLength = immediateLength
+	if immediateLength > 0 {
+		copy(received.Immediate[:immediateLength], slot.immediate[:immediateLength])
+	}
+	return nil
+}
+
+// checkUnpublished accepts a slot that has not been touched since its
+// previous use.
+func (r *receiveRing) checkUnpublished(published uint64) error {
+	sequence := uint32(published >> 32)
+	if sequence == r.previousSequence() {
+		return nil
+	}
+	return violation("completion slot %d has sequence %d, expected %d or %d",
+		r.completed&r.mask, sequence, r.previousSequence(), uint32(r.completed+1))
+}
+
+// previousSequence is what the next slot holds as long as it is not
+// completed: the sequence of its previous use.
+func (r *receiveRing) previousSequence() uint32 {
+	if r.completed <= r.mask {
+		return 0
+	}
+	return uint32(r.completed - r.mask)
+}
+
+func (r *receiveRing) completionViolation(length, producer, immediateLength uint32) error {
+	position := r.completed & r.mask
+	switch posted := r.receipts[position].length; {
+	case length > posted:
+		return violation("completion slot %d has length %d, %d bytes were posted", position, length, posted)
+	case immediateLength > r.immediate:
+		return violation("completion slot %d has %d bytes of immediate data, the limit is %d",
+			position, immediateLength, r.immediate)
+	default:
+		return violation("completion slot %d names producer %d, which was never opened", position, producer)
+	}
+}
+
 // breakOff ends the connection from the consumer's thread, which does not
 // wait for it.
 func (c *consumer) breakOff(err error) {
@@ -68,6 +208,10 @@ func (c *consumer) breakOff(err error) {
 	c.end()
 	go c.connection.fail(fmt.Errorf("consumer %d: %w", c.id, err))
 }
+
+// finished reports whether nothing is received any more. After an end by the
+// peer it still is.
+func (c *consumer) finished() bool { return c.closed || c.broken || c.connection.left.Load() }
 
 func (c *consumer) Arm() bool {
 	if c.finished() {
@@ -80,6 +224,15 @@ func (c *consumer) Arm() bool {
 		return false
 	}
 	return true
+}
+
+// ready reports whether poll would find something.
+func (r *receiveRing) ready() bool {
+	if r.completed == r.published {
+		return false
+	}
+	published := r.shared.completions[r.completed&r.mask].published.Load()
+	return uint32(published>>32) != r.previousSequence()
 }
 
 func (c *consumer) Disarm() {
@@ -104,6 +257,14 @@ func (c *consumer) Stop() {
 	c.end()
 	c.ring.withdraw()
 	c.connection.put(frame{kind: frameCloseConsumer, fields: [maxFields]uint32{uint32(c.id)}}, descriptors{})
+}
+
+// withdraw takes the posted receives back from producers: see
+// sendRing.withdrawn. It does nothing to a ring that was never made.
+func (r *receiveRing) withdraw() {
+	if r.shared.header != nil {
+		r.shared.header.posted.Store(0)
+	}
 }
 
 // Close may be called after the end of the connection, and more than once.

@@ -3,19 +3,16 @@ package emulated
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
-)
-
-// Modes of the directories that servers make.
-const (
-	privateMode = 0o700
-	publicMode  = 0o755 // of servers that accept every user
 )
 
 // DefaultDirectory is where servers and clients of this user meet:
@@ -30,6 +27,65 @@ func DefaultDirectory() string {
 	}
 	return filepath.Join(os.TempDir(), "zc-relay-"+strconv.Itoa(os.Geteuid()), "comch")
 }
+
+// maxServices bounds how many services are listed of one device.
+const maxServices = 1024
+
+// Services implements comch.ServiceLister: it lists the sockets in the
+// provider's directory. One that a killed server has left is among them until
+// another server takes its name.
+func (p *provider) Services() ([]comch.Service, error) {
+	root, err := openRoot(p.directory)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer root.close()
+	representors, err := root.list()
+	if err != nil {
+		return nil, err
+	}
+	var services []comch.Service
+	var errs []error
+	for _, representor := range representors {
+		found, err := servicesOf(root, representor)
+		services = append(services, found...)
+		errs = append(errs, err)
+	}
+	return services, errors.Join(errs...)
+}
+
+// servicesOf lists the services of one representor.
+func servicesOf(root *directory, representor string) ([]comch.Service, error) {
+	host, err := root.open(representor)
+	if err != nil {
+		return nil, err
+	}
+	defer host.close()
+	devices, err := host.list()
+	if err != nil {
+		return nil, err
+	}
+	var services []comch.Service
+	for _, device := range devices {
+		names, err := host.sockets(device)
+		if err != nil {
+			return services, err
+		}
+		for _, name := range names {
+			services = append(services, comch.Service{Device: device, Representor: representor, Name: name})
+		}
+	}
+	return services, nil
+}
+
+// Modes of the directories that servers make.
+const (
+	privateMode = 0o700
+	publicMode  = 0o755 // of servers that accept every user
+)
 
 // directory is an open directory that nobody but root and this user can have
 // tampered with.
@@ -69,19 +125,6 @@ func (d *directory) open(name string) (*directory, error) {
 // make opens a directory inside d and makes it if need be.
 func (d *directory) make(name string, public bool) (*directory, error) {
 	return makeDirectory(d.descriptor, name, filepath.Join(d.path, name), public)
-}
-
-func (d *directory) close() { closeDescriptor(d.descriptor) }
-
-// entry is a path to a file in d that is short enough for a socket address,
-// however long the path of d is.
-func (d *directory) entry(name string) string {
-	return descriptorPath(d.descriptor) + "/" + name
-}
-
-// descriptorPath names the file behind a descriptor of this process.
-func descriptorPath(descriptor int) string {
-	return "/proc/self/fd/" + strconv.Itoa(descriptor)
 }
 
 func makeDirectory(at int, name, path string, public bool) (*directory, error) {
@@ -152,3 +195,63 @@ func checkOwner(path string, stat *unix.Stat_t) error {
 	}
 	return nil
 }
+
+// list names the directories in d.
+func (d *directory) list() ([]string, error) {
+	twin, err := duplicate(d.descriptor)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(twin), d.path)
+	defer func() { _ = file.Close() }()
+	entries, err := file.ReadDir(maxDevices)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("list directory %s: %w", d.path, err)
+	}
+	var names []string
+	for _, entry := range entries {
+		if entry.IsDir() {
+			names = append(names, entry.Name())
+		}
+	}
+	return names, nil
+}
+
+// sockets names the sockets in a directory inside d.
+func (d *directory) sockets(name string) ([]string, error) {
+	inner, err := d.open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer inner.close()
+	twin, err := duplicate(inner.descriptor)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(twin), inner.path)
+	defer func() { _ = file.Close() }()
+	entries, err := file.ReadDir(maxServices)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("list directory %s: %w", filepath.Join(d.path, name), err)
+	}
+	var names []string
+	for _, entry := range entries {
+		if entry.Type() == os.ModeSocket && !strings.HasSuffix(entry.Name(), ".lock") {
+			names = append(names, entry.Name())
+		}
+	}
+	return names, nil
+}
+
+// entry is a path to a file in d that is short enough for a socket address,
+// however long the path of d is.
+func (d *directory) entry(name string) string {
+	return descriptorPath(d.descriptor) + "/" + name
+}
+
+// descriptorPath names the file behind a descriptor of this process.
+func descriptorPath(descriptor int) string {
+	return "/proc/self/fd/" + strconv.Itoa(descriptor)
+}
+
+func (d *directory) close() { closeDescriptor(d.descriptor) }

@@ -2,6 +2,8 @@ package emulated
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -147,3 +149,14 @@ func peerError(code uint32, text []byte) error {
 	}
 	return status.Errorf(status.Code(code), "peer says: %q", text[:min(len(text), maxTextLength)])
 }
+
+// errViolation is a breach of the protocol by the peer. It ends the
+// connection.
+var errViolation = errors.New("peer broke the protocol")
+
+// violation says which rule was broken by which value.
+func violation(format string, args ...any) error {
+	return status.Errorf(status.Unexpected, "%w: %s", errViolation, fmt.Sprintf(format, args...))
+}
+
+func isViolation(err error) bool { return errors.Is(err, errViolation) }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -95,22 +94,4 @@ func TestPeerTextIsQuotedAndBounded(t *testing.T) {
 	if len(f.body) != maxTextLength || f.fields[0] != 7 || f.fields[1] != uint32(status.Unknown) {
 		t.Errorf("got %d bytes, fields %v", len(f.body), f.fields)
 	}
-}
-
-func FuzzParseExportToken(f *testing.F) {
-	f.Add(exportToken{id: 3, access: memory.PCIRead, length: 1 << 40}.encode())
-	f.Add([]byte{})
-	f.Add(make([]byte, exportTokenSize))
-	f.Fuzz(func(t *testing.T, descriptor []byte) {
-		token, err := parseExportToken(descriptor)
-		if err != nil {
-			if !errors.Is(err, status.InvalidValue) {
-				t.Errorf("error %v is not INVALID_VALUE", err)
-			}
-			return
-		}
-		if again := token.encode(); !bytes.Equal(again, descriptor) {
-			t.Errorf("%x was parsed and written as %x", descriptor, again)
-		}
-	})
 }

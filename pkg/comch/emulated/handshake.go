@@ -17,10 +17,24 @@ const handshakeTimeout = 5 * time.Second
 // receive queue is longer.
 const maxCredits = 1024
 
+// terms are what both sides agreed on in the handshake.
+type terms struct {
+	maxMessageSize   int
+	receiveQueue     int
+	peerReceiveQueue int
+}
+
 // greeting is what either side says of itself in the handshake.
 type greeting struct {
 	maxMessageSize int
 	receiveQueue   int
+}
+
+func (p *provider) checkGreeting(g greeting) error {
+	if err := checkCount("MaxMessageSize", g.maxMessageSize, p.limits.MaxMessageSize); err != nil {
+		return err
+	}
+	return checkCount("ReceiveQueue", g.receiveQueue, p.limits.MaxReceiveQueue)
 }
 
 func (g greeting) hello() frame {

@@ -3,7 +3,17 @@ package emulated
 import (
 	"context"
 	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // TestConnectAfterTheEndOfItsContextFails has the server's welcome wait in
@@ -24,5 +34,215 @@ func TestConnectAfterTheEndOfItsContextFails(t *testing.T) {
 		}
 		c.socket.close()
 		server.close()
+	}
+}
+
+func TestBadHelloIsAnsweredWithTheReason(t *testing.T) {
+	size := uint32(defaultLimits.MaxMessageSize)
+	cases := map[string]struct {
+		hello frame
+		code  status.Code
+	}{
+		"another version":      {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, 2, size, 1}}, status.UnsupportedVersion},
+		"another message size": {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size - 1, 1}}, status.InvalidValue},
+		"no receive queue":     {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size, 0}}, status.InvalidValue},
+		"endless queue":        {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size, 0xffffffff}}, status.InvalidValue},
+		"not our magic":        {frame{kind: frameHello, fields: [maxFields]uint32{1, protocolVersion, size, 1}}, status.Unexpected},
+		"not a hello":          {frame{kind: frameMessage, body: []byte("GET / HTTP/1.1")}, status.Unexpected},
+	}
+	server := listenIn(t, shortDirectory(t), comch.ServerConfig{Name: "storage"})
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := dialRaw(t, server)
+			if err := s.write(&c.hello, descriptors{}); err != nil {
+				t.Fatal(err)
+			}
+			answer, _, err := s.read()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if answer.kind != frameGoodbye || answer.fields[0] != uint32(c.code) || len(answer.body) == 0 {
+				t.Errorf("answer is %v %v %q, want code %v", answer.kind, answer.fields, answer.body, c.code)
+			}
+		})
+	}
+}
+
+func TestSilentClientsDoNotKeepOthersOut(t *testing.T) {
+	directory := shortDirectory(t)
+	server := listenIn(t, directory, comch.ServerConfig{Name: "storage"})
+	first := dialRaw(t, server)
+	for range 2 * maxHandshakes {
+		dialRaw(t, server)
+	}
+	if _, _, err := first.read(); err == nil {
+		t.Error("the oldest silent client got an answer")
+	}
+	connection, err := New(Options{Directory: directory}).Connect(context.Background(), comch.ClientConfig{Name: "storage"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := connection.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSilentClientIsCutOff(t *testing.T) {
+	t.Parallel() // it takes as long as the server is patient
+	s := dialRaw(t, listenIn(t, shortDirectory(t), comch.ServerConfig{Name: "storage"}))
+	if _, _, err := s.read(); err == nil {
+		t.Error("a silent client got an answer")
+	}
+}
+
+func TestServerThatIsSilentIsGivenUp(t *testing.T) {
+	directory := filepath.Join(shortDirectory(t), "comch")
+	device := filepath.Join(directory, DefaultRepresentor, DefaultDevice)
+	if err := os.MkdirAll(device, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	silent, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(device, "storage"), Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	_, err = New(Options{Directory: directory}).Connect(ctx, comch.ClientConfig{Name: "storage"})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("connect to a silent server: %v", err)
+	}
+}
+
+// dialRaw connects to a server without saying anything.
+func dialRaw(t *testing.T, server comch.Server) *socket {
+	t.Helper()
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: server.Address(), Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSocket(conn, defaultLimits.MaxMessageSize)
+	s.limit(time.Minute)
+	t.Cleanup(s.close)
+	return s
+}
+
+// shortDirectory is one that fits into a socket address.
+func shortDirectory(t *testing.T) string {
+	t.Helper()
+	directory, err := os.MkdirTemp("", "comch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(directory) })
+	return directory
+}
+
+// TestOtherUsersAreRefused connects from a thread that has another effective
+// user, which is what the kernel reports of a peer.
+func TestOtherUsersAreRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	for name, c := range map[string]struct {
+		admission comch.Admission
+		allow     bool
+	}{
+		"nobody else":  {comch.Admission{}, false},
+		"everybody":    {comch.Admission{AllowAnyUser: true}, true},
+		"this user":    {comch.Admission{AllowUsers: []uint32{1000, 65534}}, true},
+		"another user": {comch.Admission{AllowUsers: []uint32{1000}}, false},
+	} {
+		allow := c.allow
+		t.Log(name)
+		directory := filepath.Join(shortDirectory(t), "comch")
+		server := listenIn(t, directory, comch.ServerConfig{Name: "storage", Admission: c.admission})
+		for path := server.Address(); len(path) >= len(directory)-len("/comch"); path = filepath.Dir(path) {
+			if err := os.Chmod(path, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chmod(server.Address(), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		answer := helloAs(t, server.Address(), 65534)
+		if allow && answer.kind != frameWelcome {
+			t.Errorf("another user was answered with %v %q although every user is allowed", answer.fields, answer.body)
+		}
+		if !allow && (answer.kind != frameGoodbye || answer.fields[0] != uint32(status.NotPermitted)) {
+			t.Errorf("another user was answered with kind %d, %v %q", answer.kind, answer.fields, answer.body)
+		}
+	}
+}
+
+// helloAs says hello as another user and returns the answer.
+func helloAs(t *testing.T, path string, user uintptr) frame {
+	t.Helper()
+	connected := make(chan int, 1)
+	go func() {
+		runtime.LockOSThread() // for good: the thread is not used again
+		const unchanged = ^uintptr(0)
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, unchanged, user, unchanged); errno != 0 {
+			t.Errorf("become user %d: %v", user, errno)
+		}
+		descriptor, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Error(err)
+		}
+		if err := unix.Connect(descriptor, &unix.SockaddrUnix{Name: path}); err != nil {
+			t.Error(err)
+		}
+		connected <- descriptor
+	}()
+	s := socketOf(t, <-connected)
+	defer s.close()
+	s.limit(time.Minute)
+	s.packet = make([]byte, 1<<12)
+	hello := greeting{defaultLimits.MaxMessageSize, 1}.hello()
+	_ = s.write(&hello, descriptors{}) // may come too late
+	answer, _, err := s.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
+func TestAdmissionChangesWhileAServerListens(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "comch")
+	server := listenIn(t, directory, comch.ServerConfig{Name: "storage", Admission: comch.Admission{MaxClients: 1}})
+	provider := New(Options{Directory: directory})
+	connect := func() error {
+		t.Helper()
+		connection, err := provider.Connect(t.Context(), comch.ClientConfig{Name: "storage"})
+		if err == nil {
+			t.Cleanup(connection.Abort)
+		}
+		return err
+	}
+	if err := connect(); err != nil {
+		t.Fatal(err)
+	}
+	if err := connect(); !errors.Is(err, status.Full) {
+		t.Errorf("a second client: %v", err)
+	}
+	if err := server.SetAdmission(comch.Admission{MaxClients: 2, AllowUsers: []uint32{65534}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := connect(); err != nil {
+		t.Errorf("a second client after the change: %v", err)
+	}
+	for path, want := range map[string]os.FileMode{
+		directory: os.ModeDir | 0o755, filepath.Dir(server.Address()): os.ModeDir | 0o755, server.Address(): os.ModeSocket | 0o666,
+	} {
+		info, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode() != want {
+			t.Errorf("%s has mode %v, want %v: other users were let in", path, info.Mode(), want)
+		}
+	}
+	if err := server.SetAdmission(comch.Admission{MaxClients: 1 << 30}); !errors.Is(err, status.InvalidValue) {
+		t.Errorf("more clients than the provider can take: %v", err)
 	}
 }

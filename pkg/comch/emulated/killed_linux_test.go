@@ -1,12 +1,19 @@
 package emulated
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
@@ -14,39 +21,92 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// echo sends received messages back, after sending first of its own, and
-// returns how many it received.
-func echo(consumer comch.Consumer, producer comch.Producer, first int) (int, error) {
-	var received [4]comch.Received
-	for range first {
-		if err := sendPatiently(producer, []byte("first")); err != nil {
-			return 0, err
+func TestMain(m *testing.M) {
+	if play := os.Getenv(childRole); play != "" {
+		if err := runChild(play); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
 		}
+		os.Exit(0)
 	}
-	n := consumer.Poll(received[:])
-	for _, r := range received[:n] {
-		if err := sendPatiently(producer, consumer.Memory()[r.Offset:r.Offset+r.Length]); err != nil {
-			return n, err
-		}
-		if err := consumer.PostReceive(r.Offset, 64, r.UserData); err != nil {
-			return n, err
-		}
-	}
-	consumer.Flush()
-	if n == 0 {
-		runtime.Gosched()
-	}
-	return n, nil
+	goleak.VerifyTestMain(m)
 }
 
-func sendPatiently(producer comch.Producer, message []byte) error {
-	for {
-		err := producer.Send(message, nil)
-		if !errors.Is(err, status.Again) {
-			producer.Flush()
-			return err
-		}
-		runtime.Gosched()
+func TestKilledPeerEndsAnIdleConnection(t *testing.T) {
+	for _, play := range []string{"client", "server"} {
+		t.Run(play, func(t *testing.T) {
+			p := meetChild(t, play)
+			p.child.kill()
+			p.wantDead(t)
+		})
+	}
+}
+
+func TestKilledPeerEndsABusyConnection(t *testing.T) {
+	for _, play := range []string{"client-busy", "server-busy"} {
+		t.Run(play, func(t *testing.T) {
+			p := meetChild(t, play)
+			first, echoed := 8, 0
+			for p.consumer.State() == progress.Running {
+				n, err := echo(p.consumer, p.producer, first)
+				if err != nil && !errors.Is(err, status.NotConnected) {
+					t.Fatal(err)
+				}
+				if first, echoed = 0, echoed+n; echoed > 1000 && echoed-n <= 1000 {
+					p.child.kill()
+				}
+			}
+			p.wantDead(t)
+		})
+	}
+}
+
+func TestKilledPeerWakesSleepers(t *testing.T) {
+	for _, play := range []string{"client", "server"} {
+		t.Run(play, func(t *testing.T) {
+			p := meetChild(t, play)
+			for range childReceives {
+				if err := sendPatiently(p.producer, []byte("x")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !p.consumer.Arm() || !p.producer.Arm() {
+				t.Fatal("there is work although the child does nothing")
+			}
+			p.child.kill()
+			for _, waiter := range []progress.Waiter{p.consumer, p.producer} {
+				awaitReadable(t, waiter.Descriptor())
+				waiter.Drain()
+				waiter.Disarm()
+			}
+			p.wantDead(t)
+		})
+	}
+}
+
+func TestKilledServerLeavesItsNameToTheNext(t *testing.T) {
+	directory := t.TempDir()
+	provider := New(Options{Directory: directory})
+	first := startChild(t, "server", directory)
+	first.await(t, "listening")
+	ctx := context.Background()
+	if _, err := provider.Listen(ctx, comch.ServerConfig{Name: childName}); !errors.Is(err, status.AlreadyExist) {
+		t.Fatalf("listen beside a living server: %v", err)
+	}
+	first.kill()
+	if _, err := provider.Connect(ctx, comch.ClientConfig{Name: childName}); !errors.Is(err, status.NotFound) {
+		t.Fatalf("connect to a dead server: %v", err)
+	}
+	server, err := provider.Listen(ctx, comch.ServerConfig{Name: childName})
+	if err != nil {
+		t.Fatalf("listen after a dead server: %v", err)
+	}
+	connection, err := provider.Connect(ctx, comch.ClientConfig{Name: childName})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(connection.Close(), server.Close()); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -112,58 +172,6 @@ func (p *livePeer) wantDead(t *testing.T) {
 	}
 }
 
-func TestKilledPeerEndsAnIdleConnection(t *testing.T) {
-	for _, play := range []string{"client", "server"} {
-		t.Run(play, func(t *testing.T) {
-			p := meetChild(t, play)
-			p.child.kill()
-			p.wantDead(t)
-		})
-	}
-}
-
-func TestKilledPeerEndsABusyConnection(t *testing.T) {
-	for _, play := range []string{"client-busy", "server-busy"} {
-		t.Run(play, func(t *testing.T) {
-			p := meetChild(t, play)
-			first, echoed := 8, 0
-			for p.consumer.State() == progress.Running {
-				n, err := echo(p.consumer, p.producer, first)
-				if err != nil && !errors.Is(err, status.NotConnected) {
-					t.Fatal(err)
-				}
-				if first, echoed = 0, echoed+n; echoed > 1000 && echoed-n <= 1000 {
-					p.child.kill()
-				}
-			}
-			p.wantDead(t)
-		})
-	}
-}
-
-func TestKilledPeerWakesSleepers(t *testing.T) {
-	for _, play := range []string{"client", "server"} {
-		t.Run(play, func(t *testing.T) {
-			p := meetChild(t, play)
-			for range childReceives {
-				if err := sendPatiently(p.producer, []byte("x")); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if !p.consumer.Arm() || !p.producer.Arm() {
-				t.Fatal("there is work although the child does nothing")
-			}
-			p.child.kill()
-			for _, waiter := range []progress.Waiter{p.consumer, p.producer} {
-				awaitReadable(t, waiter.Descriptor())
-				waiter.Drain()
-				waiter.Disarm()
-			}
-			p.wantDead(t)
-		})
-	}
-}
-
 func awaitReadable(t *testing.T, descriptor int) {
 	t.Helper()
 	poll := []unix.PollFd{{Fd: int32(descriptor), Events: unix.POLLIN}}
@@ -179,28 +187,162 @@ func awaitReadable(t *testing.T, descriptor int) {
 	}
 }
 
-func TestKilledServerLeavesItsNameToTheNext(t *testing.T) {
-	directory := t.TempDir()
-	provider := New(Options{Directory: directory})
-	first := startChild(t, "server", directory)
-	first.await(t, "listening")
-	ctx := context.Background()
-	if _, err := provider.Listen(ctx, comch.ServerConfig{Name: childName}); !errors.Is(err, status.AlreadyExist) {
-		t.Fatalf("listen beside a living server: %v", err)
+// echo sends received messages back, after sending first of its own, and
+// returns how many it received.
+func echo(consumer comch.Consumer, producer comch.Producer, first int) (int, error) {
+	var received [4]comch.Received
+	for range first {
+		if err := sendPatiently(producer, []byte("first")); err != nil {
+			return 0, err
+		}
 	}
-	first.kill()
-	if _, err := provider.Connect(ctx, comch.ClientConfig{Name: childName}); !errors.Is(err, status.NotFound) {
-		t.Fatalf("connect to a dead server: %v", err)
+	n := consumer.Poll(received[:])
+	for _, r := range received[:n] {
+		if err := sendPatiently(producer, consumer.Memory()[r.Offset:r.Offset+r.Length]); err != nil {
+			return n, err
+		}
+		if err := consumer.PostReceive(r.Offset, 64, r.UserData); err != nil {
+			return n, err
+		}
 	}
-	server, err := provider.Listen(ctx, comch.ServerConfig{Name: childName})
-	if err != nil {
-		t.Fatalf("listen after a dead server: %v", err)
+	consumer.Flush()
+	if n == 0 {
+		runtime.Gosched()
 	}
-	connection, err := provider.Connect(ctx, comch.ClientConfig{Name: childName})
+	return n, nil
+}
+
+func sendPatiently(producer comch.Producer, message []byte) error {
+	for {
+		err := producer.Send(message, nil)
+		if !errors.Is(err, status.Again) {
+			producer.Flush()
+			return err
+		}
+		runtime.Gosched()
+	}
+}
+
+// Environment of a child process: this test binary, playing a peer that can
+// be killed.
+const (
+	childRole      = "ZC_RELAY_TEST_CHILD"
+	childDirectory = "ZC_RELAY_TEST_DIRECTORY"
+	childName      = "channel"
+)
+
+// child is a peer in another process.
+type child struct {
+	command *exec.Cmd
+	output  *bufio.Scanner
+}
+
+// startChild starts a peer and waits until it says that it is ready.
+func startChild(t *testing.T, play, directory string) *child {
+	t.Helper()
+	command := exec.Command(os.Args[0])
+	command.Env = append(os.Environ(), childRole+"="+play, childDirectory+"="+directory)
+	command.Stderr = os.Stderr
+	if _, err := command.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := command.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(connection.Close(), server.Close()); err != nil {
-		t.Error(err)
+	err = command.Start()
+	if errors.Is(err, unix.ENOEXEC) {
+		t.Skip("this test binary runs in an emulator and cannot start itself")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &child{command: command, output: bufio.NewScanner(stdout)}
+	t.Cleanup(c.kill)
+	return c
+}
+
+// await waits until the child prints a line.
+func (c *child) await(t *testing.T, line string) {
+	t.Helper()
+	for c.output.Scan() {
+		if strings.TrimSpace(c.output.Text()) == line {
+			return
+		}
+	}
+	t.Fatalf("the child ended before it said %q: %v", line, c.output.Err())
+}
+
+// kill ends the child as kill -9 does.
+func (c *child) kill() {
+	_ = c.command.Process.Kill()
+	_ = c.command.Wait()
+}
+
+// runChild plays a peer until it is killed or its parent is gone.
+func runChild(play string) error {
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1)
+	}()
+	provider := New(Options{Directory: os.Getenv(childDirectory)})
+	connection, err := meet(provider, strings.HasPrefix(play, "server"))
+	if err != nil {
+		return err
+	}
+	consumer, producer, err := openPath(connection)
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	if strings.HasSuffix(play, "busy") {
+		return echoForever(consumer, producer)
+	}
+	select {}
+}
+
+func meet(provider comch.Provider, serve bool) (comch.Connection, error) {
+	ctx := context.Background()
+	if !serve {
+		return provider.Connect(ctx, comch.ClientConfig{Name: childName})
+	}
+	server, err := provider.Listen(ctx, comch.ServerConfig{Name: childName})
+	if err != nil {
+		return nil, err
+	}
+	fmt.Println("listening")
+	return server.Accept(ctx)
+}
+
+const childReceives = 16
+
+// openPath makes a consumer with posted receives and a producer to the
+// peer's first consumer.
+func openPath(connection comch.Connection) (comch.Consumer, comch.Producer, error) {
+	ctx := context.Background()
+	consumer, err := connection.NewConsumer(ctx, comch.ConsumerConfig{Receives: childReceives, MemorySize: 64 * childReceives})
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range uint32(childReceives) {
+		if err := consumer.PostReceive(64*i, 64, uint64(i)); err != nil {
+			return nil, nil, err
+		}
+	}
+	consumer.Flush()
+	event, err := connection.NextConsumerEvent(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	producer, err := connection.NewProducer(ctx, event.ID)
+	return consumer, producer, err
+}
+
+// echoForever answers every message with itself, as long as there is a peer.
+func echoForever(consumer comch.Consumer, producer comch.Producer) error {
+	for {
+		if _, err := echo(consumer, producer, 0); err != nil {
+			return err
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/memory"
 )
 
 var testTerms = terms{maxMessageSize: 256, receiveQueue: 4, peerReceiveQueue: 4}
@@ -70,4 +71,37 @@ func awaitEnd(tb testing.TB, c comch.Connection) error {
 		tb.Fatal("the connection has not ended")
 		return nil
 	}
+}
+
+// newTestPair makes a served connection from both sides.
+func newTestPair(tb testing.TB) (client, server *connection) {
+	tb.Helper()
+	client, other := newHalfConnection(tb, clientRole)
+	server = newConnection(serverRole, other, client.peer, testTerms, testLimits(), client.log)
+	client.start()
+	server.start()
+	tb.Cleanup(func() {
+		client.Abort()
+		server.Abort()
+	})
+	return client, server
+}
+
+func allocate(tb testing.TB, length uint64) *memory.Region {
+	tb.Helper()
+	region, err := memory.Alloc("emulated-test", length)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = region.Close() })
+	return region
+}
+
+func duplicateOf(tb testing.TB, descriptor int) int {
+	tb.Helper()
+	twin, err := duplicate(descriptor)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return twin
 }

@@ -2,6 +2,7 @@ package emulated
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -15,6 +16,27 @@ type producer struct {
 	consumer   *remoteConsumer
 	armed      bool
 	closed     bool
+}
+
+// sendRing is the producers' side of a ring. All producers to a consumer live
+// in one process and share it: which slot a message gets is settled here, and
+// the peer sees completed slots only.
+type sendRing struct {
+	shared    sharedRing
+	capacity  uint64
+	immediate int // most bytes of immediate data in a message
+	_         [cacheLine]byte
+	// next is the index of the next message.
+	next atomic.Uint64
+	// seenPosted is the number of posted receives when last looked at: the
+	// line that the consumer writes is read only when these are used up. A
+	// slow producer may set it back, which costs another look.
+	seenPosted atomic.Uint64
+	_          [cacheLine - 16]byte
+}
+
+func newSendRing(shared sharedRing, immediate int) *sendRing {
+	return &sendRing{shared: shared, capacity: uint64(len(shared.completions)), immediate: immediate}
 }
 
 func (p *producer) ID() uint32 { return p.id }
@@ -35,6 +57,82 @@ func (p *producer) Send(message, immediate []byte) error {
 		p.end() // the consumer's end is known before the peer tells of it
 	}
 	return err
+}
+
+// send copies a message into the next posted buffer and publishes it.
+func (s *sendRing) send(producer uint32, message, immediate []byte) error {
+	if len(immediate) > s.immediate {
+		return status.Errorf(status.InvalidValue, "send: %d bytes of immediate data, the consumer takes %d",
+			len(immediate), s.immediate)
+	}
+	for {
+		index := s.next.Load()
+		// Signed, because seenPosted may lag behind.
+		if int64(s.seenPosted.Load()-index) <= 0 {
+			if err := s.look(index); err != nil {
+				return err
+			}
+			continue
+		}
+		// This may belong to another index if other producers were faster,
+		// but then the index cannot be claimed.
+		posted := atomic.LoadUint64(&s.shared.posted[index&(s.capacity-1)])
+		offset, length := posted>>32, posted&0xffffffff
+		if offset+length > uint64(len(s.shared.memory)) {
+			return violation("posted entry %d is %d bytes at offset %d, the consumer's memory has %d",
+				index&(s.capacity-1), length, offset, len(s.shared.memory))
+		}
+		if uint64(len(message)) > length {
+			if s.next.Load() != index {
+				continue
+			}
+			if s.withdrawn(index) {
+				return status.NotConnected
+			}
+			return status.Errorf(status.InvalidValue, "send: message of %d bytes, the posted buffer has %d", len(message), length)
+		}
+		if s.next.CompareAndSwap(index, index+1) {
+			s.complete(index, offset, producer, message, immediate)
+			return nil
+		}
+	}
+}
+
+// complete fills the claimed slot index. The completion's line is written
+// before the message so that the core can fetch both at the same time.
+func (s *sendRing) complete(index, offset uint64, producer uint32, message, immediate []byte) {
+	slot := &s.shared.completions[index&(s.capacity-1)]
+	slot.origin = uint64(producer)<<32 | uint64(len(immediate))
+	copy(slot.immediate[:], immediate)
+	copy(s.shared.memory[offset:], message)
+	slot.published.Store((index+1)<<32 | uint64(len(message)))
+}
+
+// look refreshes seenPosted and returns status.Again if there is no receive
+// for index.
+func (s *sendRing) look(index uint64) error {
+	posted := s.shared.header.posted.Load()
+	if s.next.Load() != index {
+		return nil // posted belongs to a later index: start over
+	}
+	if posted == index {
+		return status.Again
+	}
+	if s.withdrawn(index) {
+		return status.NotConnected
+	}
+	if posted-index > s.capacity {
+		return violation("count of posted receives is %d after %d messages, the ring holds %d", posted, index, s.capacity)
+	}
+	s.seenPosted.Store(posted)
+	return nil
+}
+
+// withdrawn reports whether the consumer is gone: its side then sets the count
+// of posted receives back to 0, and the pages of the ring may be zeroes.
+func (s *sendRing) withdrawn(index uint64) bool {
+	used := index > 0 || s.seenPosted.Load() > 0
+	return used && s.shared.header.posted.Load() == 0
 }
 
 // breakOff ends the connection from the producer's thread, which does not
@@ -70,6 +168,9 @@ func (p *producer) Arm() bool {
 	}
 	return true
 }
+
+// ready reports whether a receive seems to be posted.
+func (s *sendRing) ready() bool { return s.shared.header.posted.Load() != s.next.Load() }
 
 func (p *producer) Disarm() {
 	if p.armed {

@@ -332,22 +332,3 @@ func TestEndOfThePeerIsEndOfFile(t *testing.T) {
 		t.Errorf("ended with %v", err)
 	}
 }
-
-func allocate(tb testing.TB, length uint64) *memory.Region {
-	tb.Helper()
-	region, err := memory.Alloc("emulated-test", length)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = region.Close() })
-	return region
-}
-
-func duplicateOf(tb testing.TB, descriptor int) int {
-	tb.Helper()
-	twin, err := duplicate(descriptor)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return twin
-}

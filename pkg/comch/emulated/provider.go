@@ -1,8 +1,26 @@
+// Package emulated is a Comch provider for one Linux machine: the channel
+// between host and DPU is a Unix socket and shared memory.
+//
+// Servers are found in the file system, under
+// DIRECTORY/REPRESENTOR/DPU-DEVICE/NAME; a client of host device X looks
+// under DIRECTORY/X/*/. Control messages, and the descriptors of shared
+// memory and doorbells, travel over a SOCK_SEQPACKET socket that only
+// goroutines of the provider touch. The data path is a ring in shared memory
+// per consumer: a producer copies its message into the next posted buffer and
+// publishes the completion; while the peer polls there is no system call.
+//
+// Neither side trusts the other. The server creates the memory of all rings,
+// sealed against resizing, so that no access to them can fault; every value
+// in them is loaded once and checked, and a peer that breaks the rules loses
+// its connection. A doorbell is a pair of datagram sockets of which each side
+// holds one end alone, so that nothing a peer does to its end can block the
+// other side or keep it from sleeping. What a peer has handed over is closed by
+// goroutines of the connection only, since that can block. The memory of a ring
+// is freed when its consumer is gone, even if the client keeps the file.
 package emulated
 
 import (
-	"context"
-	"fmt"
+	"strings"
 
 	"go.uber.org/zap"
 
@@ -10,10 +28,49 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-type provider struct {
-	directory string
-	log       *zap.Logger
-	limits    Limits
+// The PCI addresses of the emulated hardware, as programs use them when no
+// others are configured.
+const (
+	// DefaultDevice is the device as the DPU sees it.
+	DefaultDevice = "03:00.0"
+	// DefaultRepresentor is the host function that the DPU serves.
+	DefaultRepresentor = "b1:00.0"
+	// DefaultHostDevice is the device as the host sees it.
+	DefaultHostDevice = "b1:00.0"
+)
+
+// Options configure a provider. The zero value is usable.
+type Options struct {
+	// Directory is where servers and clients meet; "" means
+	// DefaultDirectory(). It must belong to root or to the user of this
+	// process, and nobody else may be able to write to it. A server makes it
+	// with mode 0700; one that allows any user opens it, and what it uses in
+	// it, to everybody's clients, who also must be able to search the
+	// directories above: those of a user's runtime directory they cannot.
+	Directory string
+	// Logger takes what cannot be returned: refused clients, for instance.
+	Logger *zap.Logger
+	Limits Limits
+}
+
+// Limits bound what a peer, or this side, can ask for. A value of 0 means the
+// default.
+type Limits struct {
+	MaxMessageSize  int // bytes in a control message, at most 128 KiB
+	MaxReceiveQueue int // control messages queued for one connection
+	MaxClients      int // clients of one server
+	MaxConsumers    int // consumers of either side of a connection
+	MaxProducers    int // producers of either side of a connection
+	MaxReceives     int // posted receives of one consumer, at most 1 Mi
+	MaxMemorySize   int // bytes of message memory of one consumer, at most 1 GiB
+	// MaxRingBytes is the shared memory that all rings of one connection may
+	// take; the server pays for them.
+	MaxRingBytes int
+	// MaxExports is how many regions either side may have exported.
+	MaxExports int
+	// MaxExportBytes is the memory that either side may have exported,
+	// unless the server is configured otherwise.
+	MaxExportBytes uint64
 }
 
 // New makes the provider. It touches nothing until it is used.
@@ -28,6 +85,12 @@ func New(options Options) comch.Provider {
 	return p
 }
 
+type provider struct {
+	directory string
+	log       *zap.Logger
+	limits    Limits
+}
+
 func (p *provider) Name() string { return providerName }
 
 func (p *provider) Capabilities(device string) (comch.Capabilities, error) {
@@ -37,65 +100,89 @@ func (p *provider) Capabilities(device string) (comch.Capabilities, error) {
 	return p.limits.capabilities(), nil
 }
 
-func (p *provider) Listen(ctx context.Context, config comch.ServerConfig) (comch.Server, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("listen as Comch server %q: %w", config.Name, err)
-	}
-	s, err := p.listen(config)
-	if err != nil {
-		return nil, fmt.Errorf("listen as Comch server %q: %w", config.Name, err)
-	}
-	return s, nil
+// defaultLimits are generous for what storage needs and small enough that a
+// hostile client cannot exhaust a machine. The size of control messages is
+// that of the hardware, so that nothing works only here.
+var defaultLimits = Limits{
+	MaxMessageSize:  4080,
+	MaxReceiveQueue: 1024,
+	MaxClients:      1024,
+	MaxConsumers:    128,
+	MaxProducers:    128,
+	MaxReceives:     1 << 17,
+	MaxMemorySize:   16 << 20,
+	MaxRingBytes:    64 << 20,
+	MaxExports:      64,
+	MaxExportBytes:  16 << 30,
 }
 
-func (p *provider) listen(config comch.ServerConfig) (*server, error) {
-	if err := p.completeServer(&config); err != nil {
-		return nil, err
-	}
-	c, err := p.claim(&config)
-	if err != nil {
-		return nil, err
-	}
-	listener, err := c.listen(config.AllowsOthers())
-	if err != nil {
-		c.abandon()
-		return nil, err
-	}
-	return newServer(p, config, c, listener), nil
+// highestLimits keep sizes within what sockets and 32-bit fields can carry.
+var highestLimits = Limits{
+	MaxMessageSize:  128 << 10,
+	MaxReceiveQueue: 1 << 16,
+	MaxClients:      1 << 16,
+	MaxConsumers:    1 << 12,
+	MaxProducers:    1 << 12,
+	MaxReceives:     1 << 20,
+	MaxMemorySize:   1 << 30,
+	MaxRingBytes:    1 << 31,
+	MaxExports:      1 << 12,
+	MaxExportBytes:  1 << 62,
 }
 
-// completeServer fills in the defaults and refuses what cannot be.
-func (p *provider) completeServer(config *comch.ServerConfig) error {
-	setDefault(&config.Device, DefaultDevice)
-	setDefault(&config.Representor, DefaultRepresentor)
-	setDefault(&config.MaxMessageSize, p.limits.MaxMessageSize)
-	setDefault(&config.ReceiveQueue, min(defaultReceiveQueue, p.limits.MaxReceiveQueue))
-	if err := p.completeAdmission(&config.Admission); err != nil {
-		return err
+// Defaults of what a server or client may leave open.
+const (
+	defaultReceiveQueue = 64
+	defaultMaxClients   = 128
+)
+
+const (
+	providerName  = "emulated"
+	maxNameLength = 120 // bytes, as on hardware
+)
+
+// complete replaces zeroes by defaults and cuts off what cannot work.
+func (l Limits) complete() Limits {
+	return Limits{
+		MaxMessageSize:  bounded(l.MaxMessageSize, defaultLimits.MaxMessageSize, highestLimits.MaxMessageSize),
+		MaxReceiveQueue: bounded(l.MaxReceiveQueue, defaultLimits.MaxReceiveQueue, highestLimits.MaxReceiveQueue),
+		MaxClients:      bounded(l.MaxClients, defaultLimits.MaxClients, highestLimits.MaxClients),
+		MaxConsumers:    bounded(l.MaxConsumers, defaultLimits.MaxConsumers, highestLimits.MaxConsumers),
+		MaxProducers:    bounded(l.MaxProducers, defaultLimits.MaxProducers, highestLimits.MaxProducers),
+		MaxReceives:     bounded(l.MaxReceives, defaultLimits.MaxReceives, highestLimits.MaxReceives),
+		MaxMemorySize:   bounded(l.MaxMemorySize, defaultLimits.MaxMemorySize, highestLimits.MaxMemorySize),
+		MaxRingBytes:    bounded(l.MaxRingBytes, defaultLimits.MaxRingBytes, highestLimits.MaxRingBytes),
+		MaxExports:      bounded(l.MaxExports, defaultLimits.MaxExports, highestLimits.MaxExports),
+		MaxExportBytes:  bounded(l.MaxExportBytes, defaultLimits.MaxExportBytes, highestLimits.MaxExportBytes),
 	}
-	if err := checkName("device", config.Device); err != nil {
-		return err
-	}
-	if err := checkName("representor", config.Representor); err != nil {
-		return err
-	}
-	if err := checkName("server name", config.Name); err != nil {
-		return err
-	}
-	return p.checkGreeting(greeting{config.MaxMessageSize, config.ReceiveQueue})
 }
 
-func (p *provider) completeAdmission(a *comch.Admission) error {
-	setDefault(&a.MaxClients, min(defaultMaxClients, p.limits.MaxClients))
-	setDefault(&a.MaxExportBytes, p.limits.MaxExportBytes)
-	return checkCount("MaxClients", a.MaxClients, p.limits.MaxClients)
+func bounded[T int | uint64](value, fallback, highest T) T {
+	if value <= 0 {
+		return fallback
+	}
+	return min(value, highest)
 }
 
-func (p *provider) checkGreeting(g greeting) error {
-	if err := checkCount("MaxMessageSize", g.maxMessageSize, p.limits.MaxMessageSize); err != nil {
-		return err
+func (l Limits) capabilities() comch.Capabilities {
+	return comch.Capabilities{
+		Server:             true,
+		Client:             true,
+		Consumer:           true,
+		Producer:           true,
+		MsgQ:               true,
+		MaxNameLength:      maxNameLength,
+		MaxMessageSize:     l.MaxMessageSize,
+		MaxReceiveQueue:    l.MaxReceiveQueue,
+		MaxClients:         l.MaxClients,
+		MaxSendTasks:       l.MaxReceives,
+		MaxConsumers:       l.MaxConsumers,
+		MaxReceives:        l.MaxReceives,
+		MaxMemorySize:      l.MaxMemorySize,
+		MaxBufferLength:    l.MaxMemorySize,
+		MaxImmediateLength: comch.MaxImmediateLength,
+		CanWait:            true,
 	}
-	return checkCount("ReceiveQueue", g.receiveQueue, p.limits.MaxReceiveQueue)
 }
 
 func setDefault[T comparable](value *T, fallback T) {
@@ -112,85 +199,24 @@ func checkCount(what string, value, limit int) error {
 	return nil
 }
 
-// claim makes the directory of the server and takes its name.
-func (p *provider) claim(config *comch.ServerConfig) (*claim, error) {
-	device, err := p.serverDirectory(config, config.AllowsOthers())
-	if err != nil {
-		return nil, err
+// checkName refuses what cannot be the name of a file in the directory where
+// servers meet clients. what tells which setting it came from.
+func checkName(what, name string) error {
+	reason := ""
+	switch {
+	case name == "":
+		reason = "is empty"
+	case len(name) > maxNameLength:
+		reason = "is too long"
+	case strings.ContainsAny(name, "/\x00"):
+		reason = "contains a slash or a zero byte"
+	case name[0] == '.':
+		reason = "starts with a dot"
+	case strings.HasSuffix(name, lockSuffix):
+		reason = "ends in " + lockSuffix
+	default:
+		return nil
 	}
-	c, err := claimName(device, config.Name)
-	if err != nil {
-		device.close()
-		return nil, err
-	}
-	return c, nil
-}
-
-// serverDirectory opens the directory of a server and makes what leads to it
-// if need be, open to every user if public.
-func (p *provider) serverDirectory(config *comch.ServerConfig, public bool) (*directory, error) {
-	root, err := makeRoot(p.directory, public)
-	if err != nil {
-		return nil, err
-	}
-	defer root.close()
-	host, err := root.make(config.Representor, public)
-	if err != nil {
-		return nil, err
-	}
-	defer host.close()
-	return host.make(config.Device, public)
-}
-
-// letOthersIn opens the way to a running server to every user: who may
-// connect is the server's to say.
-func (p *provider) letOthersIn(config *comch.ServerConfig) error {
-	device, err := p.serverDirectory(config, true)
-	if err != nil {
-		return err
-	}
-	defer device.close()
-	return device.openSocket(config.Name)
-}
-
-func (p *provider) Connect(ctx context.Context, config comch.ClientConfig) (comch.Connection, error) {
-	c, err := p.connect(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("connect to Comch server %q of device %s: %w", config.Name, config.Device, err)
-	}
-	return c, nil
-}
-
-func (p *provider) connect(ctx context.Context, config comch.ClientConfig) (*connection, error) {
-	setDefault(&config.Device, DefaultHostDevice)
-	setDefault(&config.MaxMessageSize, p.limits.MaxMessageSize)
-	setDefault(&config.ReceiveQueue, min(defaultReceiveQueue, p.limits.MaxReceiveQueue))
-	if err := checkName("device", config.Device); err != nil {
-		return nil, err
-	}
-	if err := checkName("server name", config.Name); err != nil {
-		return nil, err
-	}
-	own := greeting{config.MaxMessageSize, config.ReceiveQueue}
-	if err := p.checkGreeting(own); err != nil {
-		return nil, err
-	}
-	server, err := lookup(ctx, p.directory, config.Device, config.Name)
-	if err != nil {
-		return nil, err
-	}
-	s := newSocket(server.conn, config.MaxMessageSize)
-	peer, err := peerOf(server.conn)
-	if err != nil {
-		s.close()
-		return nil, err
-	}
-	agreed, err := greetServer(ctx, s, own)
-	if err != nil {
-		s.close()
-		return nil, err
-	}
-	c := newConnection(clientRole, s, peer, agreed, p.limits, p.log)
-	c.start()
-	return c, nil
+	return status.Errorf(status.InvalidValue, "%s %q %s: up to %d bytes can be used, for instance \"storage\" or \"03:00.0\"",
+		what, name[:min(len(name), maxNameLength)], reason, maxNameLength)
 }

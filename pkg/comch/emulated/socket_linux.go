@@ -144,3 +144,54 @@ func peerOf(conn *net.UnixConn) (comch.Peer, error) {
 	}
 	return comch.Peer{PID: int(credentials.Pid), UID: credentials.Uid, GID: credentials.Gid}, nil
 }
+
+// maxDescriptors is how many descriptors a frame carries at most.
+const maxDescriptors = 2
+
+// descriptors are what came with one frame. Whoever handles the frame takes
+// what it wants; the rest is closed.
+type descriptors struct {
+	list  [maxDescriptors]int
+	count int
+}
+
+// take hands over the next descriptor.
+func (d *descriptors) take() (int, bool) {
+	if d.count == 0 {
+		return -1, false
+	}
+	taken := d.list[0]
+	copy(d.list[:], d.list[1:d.count])
+	d.count--
+	return taken, true
+}
+
+func (d *descriptors) add(descriptor int) {
+	d.list[d.count] = descriptor
+	d.count++
+}
+
+// closeAll closes what was not taken.
+func (d *descriptors) closeAll() {
+	for _, descriptor := range d.list[:d.count] {
+		closeDescriptor(descriptor)
+	}
+	d.count = 0
+}
+
+// closeDescriptor ignores errors: a descriptor is gone after close whatever
+// it returns, and nothing is ever written to one of these.
+func closeDescriptor(descriptor int) {
+	if descriptor >= 0 {
+		_ = unix.Close(descriptor)
+	}
+}
+
+// duplicate makes another descriptor of the same open file.
+func duplicate(descriptor int) (int, error) {
+	twin, err := unix.FcntlInt(uintptr(descriptor), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("duplicate descriptor %d: %w", descriptor, err)
+	}
+	return twin, nil
+}

@@ -4,14 +4,56 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+func (p *provider) Connect(ctx context.Context, config comch.ClientConfig) (comch.Connection, error) {
+	c, err := p.connect(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to Comch server %q of device %s: %w", config.Name, config.Device, err)
+	}
+	return c, nil
+}
+
+func (p *provider) connect(ctx context.Context, config comch.ClientConfig) (*connection, error) {
+	setDefault(&config.Device, DefaultHostDevice)
+	setDefault(&config.MaxMessageSize, p.limits.MaxMessageSize)
+	setDefault(&config.ReceiveQueue, min(defaultReceiveQueue, p.limits.MaxReceiveQueue))
+	if err := checkName("device", config.Device); err != nil {
+		return nil, err
+	}
+	if err := checkName("server name", config.Name); err != nil {
+		return nil, err
+	}
+	own := greeting{config.MaxMessageSize, config.ReceiveQueue}
+	if err := p.checkGreeting(own); err != nil {
+		return nil, err
+	}
+	server, err := lookup(ctx, p.directory, config.Device, config.Name)
+	if err != nil {
+		return nil, err
+	}
+	s := newSocket(server.conn, config.MaxMessageSize)
+	peer, err := peerOf(server.conn)
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	agreed, err := greetServer(ctx, s, own)
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	c := newConnection(clientRole, s, peer, agreed, p.limits, p.log)
+	c.start()
+	return c, nil
+}
 
 // maxDevices bounds how many DPU devices a client looks through.
 const maxDevices = 1024
@@ -77,27 +119,6 @@ func openHost(root, device string) (*directory, error) {
 	}
 	defer top.close()
 	return top.open(device)
-}
-
-// list names the directories in d.
-func (d *directory) list() ([]string, error) {
-	twin, err := duplicate(d.descriptor)
-	if err != nil {
-		return nil, err
-	}
-	file := os.NewFile(uintptr(twin), d.path)
-	defer func() { _ = file.Close() }()
-	entries, err := file.ReadDir(maxDevices)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("list directory %s: %w", d.path, err)
-	}
-	var names []string
-	for _, entry := range entries {
-		if entry.IsDir() {
-			names = append(names, entry.Name())
-		}
-	}
-	return names, nil
 }
 
 // connectIn connects to the server of that name on one DPU device. It returns

@@ -4,7 +4,30 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"go.uber.org/zap"
 )
+
+// writeFrames leaves a broken socket to the goroutine that reads: the peer's
+// last words may still be queued in it.
+func (c *connection) writeFrames() {
+	if err := c.outbox.writeTo(c.socket); err != nil {
+		c.log.Debug("cannot write to peer", zap.Int("peer_pid", c.peer.PID), zap.Error(err))
+		c.socket.limitReads(farewellTimeout)
+		<-c.done
+	}
+	c.socket.close()
+}
+
+// put queues a frame. A peer that asks and never reads ends the connection;
+// one that can no longer be written to is left to the goroutine that reads.
+func (c *connection) put(f frame, passed descriptors) bool {
+	err := c.outbox.put(f, passed)
+	if isViolation(err) && c.end(byThisSide, err, nil) {
+		c.logEnd(err)
+	}
+	return err == nil
+}
 
 // maxUnsent bounds the frames that wait for the socket, apart from control
 // messages, whose number credits bound. Only a peer that asks without end

@@ -2,10 +2,22 @@ package emulated
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 )
+
+func (c *connection) NextConsumerEvent(ctx context.Context) (comch.ConsumerEvent, error) {
+	event, ok, err := c.events.next(ctx, c.done)
+	if err != nil {
+		return event, fmt.Errorf("wait for consumer event: %w", err)
+	}
+	if !ok {
+		return event, c.notConnected("wait for consumer event")
+	}
+	return event, nil
+}
 
 // eventQueue keeps consumer events until they are asked for. A peer can make
 // any number of them; beyond limit, a consumer that came and went unseen

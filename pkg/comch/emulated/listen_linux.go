@@ -1,6 +1,7 @@
 package emulated
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -9,8 +10,107 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+func (p *provider) Listen(ctx context.Context, config comch.ServerConfig) (comch.Server, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("listen as Comch server %q: %w", config.Name, err)
+	}
+	s, err := p.listen(config)
+	if err != nil {
+		return nil, fmt.Errorf("listen as Comch server %q: %w", config.Name, err)
+	}
+	return s, nil
+}
+
+func (p *provider) listen(config comch.ServerConfig) (*server, error) {
+	if err := p.completeServer(&config); err != nil {
+		return nil, err
+	}
+	c, err := p.claim(&config)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := c.listen(config.AllowsOthers())
+	if err != nil {
+		c.abandon()
+		return nil, err
+	}
+	return newServer(p, config, c, listener), nil
+}
+
+// completeServer fills in the defaults and refuses what cannot be.
+func (p *provider) completeServer(config *comch.ServerConfig) error {
+	setDefault(&config.Device, DefaultDevice)
+	setDefault(&config.Representor, DefaultRepresentor)
+	setDefault(&config.MaxMessageSize, p.limits.MaxMessageSize)
+	setDefault(&config.ReceiveQueue, min(defaultReceiveQueue, p.limits.MaxReceiveQueue))
+	if err := p.completeAdmission(&config.Admission); err != nil {
+		return err
+	}
+	if err := checkName("device", config.Device); err != nil {
+		return err
+	}
+	if err := checkName("representor", config.Representor); err != nil {
+		return err
+	}
+	if err := checkName("server name", config.Name); err != nil {
+		return err
+	}
+	return p.checkGreeting(greeting{config.MaxMessageSize, config.ReceiveQueue})
+}
+
+func (p *provider) completeAdmission(a *comch.Admission) error {
+	setDefault(&a.MaxClients, min(defaultMaxClients, p.limits.MaxClients))
+	setDefault(&a.MaxExportBytes, p.limits.MaxExportBytes)
+	return checkCount("MaxClients", a.MaxClients, p.limits.MaxClients)
+}
+
+// claim makes the directory of the server and takes its name.
+func (p *provider) claim(config *comch.ServerConfig) (*claim, error) {
+	device, err := p.serverDirectory(config, config.AllowsOthers())
+	if err != nil {
+		return nil, err
+	}
+	c, err := claimName(device, config.Name)
+	if err != nil {
+		device.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// serverDirectory opens the directory of a server and makes what leads to it
+// if need be, open to every user if public.
+func (p *provider) serverDirectory(config *comch.ServerConfig, public bool) (*directory, error) {
+	root, err := makeRoot(p.directory, public)
+	if err != nil {
+		return nil, err
+	}
+	defer root.close()
+	host, err := root.make(config.Representor, public)
+	if err != nil {
+		return nil, err
+	}
+	defer host.close()
+	return host.make(config.Device, public)
+}
+
+// letOthersIn opens the way to a running server to every user: who may
+// connect is the server's to say.
+func (p *provider) letOthersIn(config *comch.ServerConfig) error {
+	device, err := p.serverDirectory(config, true)
+	if err != nil {
+		return err
+	}
+	defer device.close()
+	return device.openSocket(config.Name)
+}
+
+// lockSuffix marks the file whose lock makes a server's name unique.
+const lockSuffix = ".lock"
 
 // claim is the exclusive right to a server name: the lock of NAME.lock. The
 // kernel gives it up when the process dies, so a name is never blocked by a
@@ -103,20 +203,6 @@ func (c *claim) publish(temporary string, public bool) error {
 	return nil
 }
 
-// Modes of the sockets.
-const (
-	privateSocketMode = 0o600
-	publicSocketMode  = 0o666
-)
-
-// openSocket lets every user connect to a socket in d.
-func (d *directory) openSocket(name string) error {
-	if err := unix.Fchmodat(d.descriptor, name, publicSocketMode, 0); err != nil {
-		return fmt.Errorf("open socket %s/%s to every user: %w", d.path, name, err)
-	}
-	return nil
-}
-
 // checkReplaceable refuses to remove anything but a socket.
 func (c *claim) checkReplaceable() error {
 	var stat unix.Stat_t
@@ -146,4 +232,18 @@ func (c *claim) abandon() {
 	_ = unix.Unlinkat(c.directory.descriptor, c.name+lockSuffix, 0)
 	closeDescriptor(c.lock)
 	c.directory.close()
+}
+
+// Modes of the sockets.
+const (
+	privateSocketMode = 0o600
+	publicSocketMode  = 0o666
+)
+
+// openSocket lets every user connect to a socket in d.
+func (d *directory) openSocket(name string) error {
+	if err := unix.Fchmodat(d.descriptor, name, publicSocketMode, 0); err != nil {
+		return fmt.Errorf("open socket %s/%s to every user: %w", d.path, name, err)
+	}
+	return nil
 }

@@ -9,8 +9,22 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/comchtest"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 )
+
+func TestProviderConforms(t *testing.T) {
+	comchtest.Run(t, comchtest.Config{
+		Provider:              New(Options{Directory: t.TempDir()}),
+		OtherDevice:           "03:00.1",
+		OtherHostDevice:       "b1:00.1",
+		ExportNeedsDescriptor: true,
+	})
+}
+
+func BenchmarkProvider(b *testing.B) {
+	comchtest.Bench(b, comchtest.Config{Provider: New(Options{Directory: b.TempDir()})})
+}
 
 // leakRounds is how many connections come and go.
 const leakRounds = 200

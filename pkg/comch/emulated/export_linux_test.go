@@ -1,6 +1,7 @@
 package emulated
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"testing"
@@ -119,16 +120,20 @@ func TestTooManyExportsAreRefused(t *testing.T) {
 	}
 }
 
-// newTestPair makes a served connection from both sides.
-func newTestPair(tb testing.TB) (client, server *connection) {
-	tb.Helper()
-	client, other := newHalfConnection(tb, clientRole)
-	server = newConnection(serverRole, other, client.peer, testTerms, testLimits(), client.log)
-	client.start()
-	server.start()
-	tb.Cleanup(func() {
-		client.Abort()
-		server.Abort()
+func FuzzParseExportToken(f *testing.F) {
+	f.Add(exportToken{id: 3, access: memory.PCIRead, length: 1 << 40}.encode())
+	f.Add([]byte{})
+	f.Add(make([]byte, exportTokenSize))
+	f.Fuzz(func(t *testing.T, descriptor []byte) {
+		token, err := parseExportToken(descriptor)
+		if err != nil {
+			if !errors.Is(err, status.InvalidValue) {
+				t.Errorf("error %v is not INVALID_VALUE", err)
+			}
+			return
+		}
+		if again := token.encode(); !bytes.Equal(again, descriptor) {
+			t.Errorf("%x was parsed and written as %x", descriptor, again)
+		}
 	})
-	return client, server
 }

@@ -1,0 +1,199 @@
+package emulated
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func listenIn(t *testing.T, directory string, config comch.ServerConfig) comch.Server {
+	t.Helper()
+	server, err := New(Options{Directory: directory}).Listen(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	return server
+}
+
+func TestLongDirectoriesAreUsable(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), strings.Repeat("d", 200), "comch")
+	listenIn(t, directory, comch.ServerConfig{Name: "storage"})
+	connection, err := New(Options{Directory: directory}).Connect(context.Background(), comch.ClientConfig{Name: "storage"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := connection.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServerFilesAreWhereTheyAreDocumented(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "comch")
+	server := listenIn(t, directory, comch.ServerConfig{Device: "03:00.1", Representor: "b1:00.1", Name: "storage"})
+	path := filepath.Join(directory, "b1:00.1", "03:00.1", "storage")
+	if server.Address() != path {
+		t.Errorf("address is %s, want %s", server.Address(), path)
+	}
+	for _, want := range []struct {
+		path string
+		mode os.FileMode
+	}{
+		{directory, os.ModeDir | 0o700}, {filepath.Dir(path), os.ModeDir | 0o700},
+		{path, os.ModeSocket | 0o600}, {path + ".lock", 0o600},
+	} {
+		info, err := os.Lstat(want.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode() != want.mode {
+			t.Errorf("%s has mode %v, want %v", want.path, info.Mode(), want.mode)
+		}
+	}
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 0 {
+		t.Errorf("a closed server leaves %v, %v", left, err)
+	}
+}
+
+func TestServerForEveryUserOpensItsFiles(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "comch")
+	listenIn(t, directory, comch.ServerConfig{Name: "private"})
+	server := listenIn(t, directory, comch.ServerConfig{Name: "public", Admission: comch.Admission{AllowAnyUser: true}})
+	for path, want := range map[string]os.FileMode{
+		directory: os.ModeDir | 0o755, filepath.Dir(server.Address()): os.ModeDir | 0o755,
+		server.Address(): os.ModeSocket | 0o666, filepath.Join(filepath.Dir(server.Address()), "private"): os.ModeSocket | 0o600,
+	} {
+		info, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode() != want {
+			t.Errorf("%s has mode %v, want %v", path, info.Mode(), want)
+		}
+	}
+}
+
+func TestUnsafeDirectoriesAreRefused(t *testing.T) {
+	cases := map[string]func(t *testing.T, directory string){
+		"group can write":    func(t *testing.T, directory string) { makeMode(t, directory, 0o770) },
+		"others can write":   func(t *testing.T, directory string) { makeMode(t, directory, 0o707) },
+		"sticky is no help":  func(t *testing.T, directory string) { makeMode(t, directory, os.ModeSticky|0o777) },
+		"symbolic link":      func(t *testing.T, directory string) { link(t, directory) },
+		"parent for all":     func(t *testing.T, directory string) { makeMode(t, filepath.Dir(directory), 0o777) },
+		"representor linked": func(t *testing.T, directory string) { makeMode(t, directory, 0o700); link(t, directory+"/b1:00.0") },
+		"representor shared": func(t *testing.T, directory string) {
+			makeMode(t, directory, 0o700)
+			makeMode(t, directory+"/b1:00.0", 0o777)
+		},
+		"file": func(t *testing.T, directory string) {
+			if err := os.WriteFile(directory, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
+	if os.Geteuid() == 0 {
+		cases["of another user"] = func(t *testing.T, directory string) {
+			makeMode(t, directory, 0o700)
+			if err := os.Chown(directory, 65534, 65534); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, spoil := range cases {
+		t.Run(name, func(t *testing.T) {
+			directory := filepath.Join(t.TempDir(), "parent", "comch")
+			makeMode(t, filepath.Dir(directory), 0o755)
+			spoil(t, directory)
+			provider := New(Options{Directory: directory})
+			if _, err := provider.Listen(context.Background(), comch.ServerConfig{Name: "storage"}); !errors.Is(err, status.NotPermitted) {
+				t.Errorf("listen: %v", err)
+			}
+			if _, err := provider.Connect(context.Background(), comch.ClientConfig{Name: "storage"}); !errors.Is(err, status.NotPermitted) {
+				t.Errorf("connect: %v", err)
+			}
+		})
+	}
+}
+
+func makeMode(t *testing.T, directory string, mode os.FileMode) {
+	t.Helper()
+	if err := os.Mkdir(directory, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(directory, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func link(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Symlink(t.TempDir(), path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestForeignFileIsNotReplaced(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "comch")
+	server := listenIn(t, directory, comch.ServerConfig{Name: "storage"})
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(server.Address(), []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := New(Options{Directory: directory}).Listen(context.Background(), comch.ServerConfig{Name: "storage"})
+	if !errors.Is(err, status.AlreadyExist) {
+		t.Errorf("listen: %v", err)
+	}
+	if content, err := os.ReadFile(server.Address()); string(content) != "precious" {
+		t.Errorf("the file holds %q, %v", content, err)
+	}
+}
+
+func TestDefaultDirectoryFollowsTheUser(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", "/run/user/1000")
+	want := "/run/user/1000/zc-relay/comch"
+	if os.Geteuid() == 0 {
+		want = "/run/zc-relay/comch"
+	}
+	if got := DefaultDirectory(); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestServicesAreThoseThatServersOffer(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "comch")
+	p := New(Options{Directory: directory})
+	lister := p.(comch.ServiceLister)
+	if services, err := lister.Services(); err != nil || len(services) != 0 {
+		t.Errorf("before there is a directory: %v, error %v", services, err)
+	}
+	server, err := p.Listen(t.Context(), comch.ServerConfig{Device: "03:00.0", Representor: "b1:00.0", Name: "disk"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(directory, "b1:00.0", "03:00.0", "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	services, err := lister.Services()
+	if diff := cmp.Diff([]comch.Service{{Device: "03:00.0", Representor: "b1:00.0", Name: "disk"}}, services); err != nil || diff != "" {
+		t.Errorf("error %v, services differ: %s", err, diff)
+	}
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if services, err := lister.Services(); err != nil || len(services) != 0 {
+		t.Errorf("after the end of the server: %v, error %v", services, err)
+	}
+}

@@ -1,0 +1,95 @@
+package emulated
+
+import (
+	"errors"
+	"io"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// readFrames handles what the peer sends until the connection ends.
+func (c *connection) readFrames() {
+	for {
+		f, received, err := c.socket.read()
+		if err == nil && c.Err() == nil {
+			err = c.handle(&f, &received)
+		}
+		received.closeAll()
+		switch {
+		case err == nil:
+			continue
+		case isViolation(err):
+			c.fail(err)
+		case errors.Is(err, io.EOF):
+			c.end(byPeer, status.Errorf(status.ConnectionReset, "peer process %d vanished: it died or aborted the connection", c.peer.PID), nil)
+		case errors.Is(err, errGoodbye):
+			c.end(byPeer, err, nil)
+		default:
+			c.end(byPeer, status.Errorf(status.ConnectionReset, "connection broke: %w", err), nil)
+		}
+		return
+	}
+}
+
+// errGoodbye marks the peer's reason for leaving.
+var errGoodbye = errors.New("peer closed the connection")
+
+// handle acts on one frame. It must not block: the peer's other frames, and
+// its death, are seen by the same goroutine.
+func (c *connection) handle(f *frame, received *descriptors) error {
+	switch f.kind {
+	case frameMessage:
+		return c.handleMessage(f)
+	case frameCredit:
+		return c.handleCredit(f)
+	case frameOpenConsumer:
+		return c.handleOpenConsumer(f, received)
+	case frameCloseConsumer:
+		c.handleCloseConsumer(f)
+		return nil
+	case frameOpenProducer:
+		return c.handleOpenProducer(f, received)
+	case frameCloseProducer:
+		c.handleCloseProducer(f)
+		return nil
+	case frameExport:
+		return c.handleExport(f, received)
+	case frameReply:
+		c.requests.answer(f, received)
+		return nil
+	case frameGoodbye:
+		return goodbyeError(f)
+	default:
+		return violation("frame of kind %d after the handshake", f.kind)
+	}
+}
+
+func goodbyeError(f *frame) error {
+	if reason := peerError(f.fields[0], f.body); reason != nil {
+		return status.Errorf(status.CodeOf(reason), "%w: %w", errGoodbye, reason)
+	}
+	return status.Errorf(status.Shutdown, "%w", errGoodbye)
+}
+
+func (c *connection) handleMessage(f *frame) error {
+	if len(f.body) > c.maxMessageSize {
+		return violation("control message of %d bytes, the agreed limit is %d", len(f.body), c.maxMessageSize)
+	}
+	select {
+	case c.inbox <- append([]byte(nil), f.body...):
+		return nil
+	default:
+		return violation("more than %d control messages without being asked for", cap(c.inbox))
+	}
+}
+
+func (c *connection) handleCredit(f *frame) error {
+	for range min(f.fields[0], uint32(cap(c.credits))+1) {
+		select {
+		case c.credits <- struct{}{}:
+		default:
+			return violation("credit for more than %d control messages", cap(c.credits))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,307 @@
+package emulated
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// localObjects are the consumers and producers of this side. They are entered
+// before the peer hears of them.
+type localObjects struct {
+	mu        sync.Mutex
+	ended     bool
+	nextID    uint32
+	consumers map[comch.ConsumerID]*consumer
+	producers map[uint32]*producer
+}
+
+func (l *localObjects) start(role role) {
+	l.nextID = uint32(role)
+	l.consumers = make(map[comch.ConsumerID]*consumer)
+	l.producers = make(map[uint32]*producer)
+}
+
+// takeID gives out an id for a consumer, a producer or a request.
+func (l *localObjects) takeID() (uint32, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.nextID > math.MaxUint32-2 {
+		return 0, status.Errorf(status.Full, "the connection has used up its ids")
+	}
+	id := l.nextID
+	l.nextID += 2
+	return id, nil
+}
+
+func (l *localObjects) addConsumer(c *consumer, limit int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return status.Errorf(status.NotConnected, "the connection has ended")
+	}
+	if len(l.consumers) >= limit {
+		return errNoRoom("consumers", limit)
+	}
+	l.consumers[c.id] = c
+	return nil
+}
+
+func (l *localObjects) removeConsumer(id comch.ConsumerID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.consumers, id)
+}
+
+func (l *localObjects) addProducer(p *producer, limit int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return status.Errorf(status.NotConnected, "the connection has ended")
+	}
+	if len(l.producers) >= limit {
+		return errNoRoom("producers", limit)
+	}
+	l.producers[p.id] = p
+	return nil
+}
+
+func (l *localObjects) removeProducer(id uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.producers, id)
+}
+
+// audience finds who listens to one of our consumers, nil if there is no such
+// consumer.
+func (l *localObjects) audience(id comch.ConsumerID) *audience {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.consumers[id]; c != nil {
+		return &c.audience
+	}
+	return nil
+}
+
+func (l *localObjects) count() (consumers, producers int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.consumers), len(l.producers)
+}
+
+// endAll stops everything and admits nothing more.
+func (l *localObjects) endAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+	for _, c := range l.consumers {
+		c.end()
+	}
+	for _, p := range l.producers {
+		p.end()
+	}
+}
+
+// errNoRoom tells that there are as many objects of a kind as there may be.
+func errNoRoom(what string, limit int) error {
+	return status.Errorf(status.Full, "the connection has its maximum of %d %s", limit, what)
+}
+
+// endpoint is what consumers and producers have in common: a doorbell, and an
+// end that may come from elsewhere.
+type endpoint struct {
+	state atomic.Int32 // a progress.State
+	bell  *doorbell
+}
+
+// start gives the endpoint its doorbell. It is Starting until run.
+func (e *endpoint) start(bell *doorbell) {
+	e.bell = bell
+	e.state.Store(int32(progress.Starting))
+}
+
+func (e *endpoint) running() bool { return e.state.Load() == int32(progress.Running) }
+
+// run lets the endpoint work, unless it was ended before.
+func (e *endpoint) run() bool {
+	return e.state.CompareAndSwap(int32(progress.Starting), int32(progress.Running))
+}
+
+// end stops the endpoint and wakes its thread for good. Any goroutine may
+// call it.
+func (e *endpoint) end() {
+	stopping := int32(progress.Stopping)
+	if e.state.CompareAndSwap(int32(progress.Running), stopping) || e.state.CompareAndSwap(int32(progress.Starting), stopping) {
+		e.bell.hangUp()
+	}
+}
+
+func (e *endpoint) State() progress.State { return progress.State(e.state.Load()) }
+
+func (e *endpoint) Descriptor() int { return e.bell.descriptor }
+
+func (c *connection) NewConsumer(ctx context.Context, config comch.ConsumerConfig) (comch.Consumer, error) {
+	created, err := c.openConsumer(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("create consumer with %d receives and %d bytes: %w", config.Receives, config.MemorySize, err)
+	}
+	return created, nil
+}
+
+// openConsumer enters the consumer before the peer hears of it: the peer's
+// producers may come before the peer's answer has been looked at.
+func (c *connection) openConsumer(ctx context.Context, config comch.ConsumerConfig) (*consumer, error) {
+	layout, err := planRing(config, c.limits)
+	if err != nil {
+		return nil, err
+	}
+	id, err := c.local.takeID()
+	if err != nil {
+		return nil, err
+	}
+	bell, push, err := newDoorbell(&c.disposal)
+	if err != nil {
+		return nil, err
+	}
+	created := &consumer{connection: c, id: comch.ConsumerID(id)}
+	created.start(bell)
+	passed := descriptors{list: [maxDescriptors]int{push}, count: 1}
+	if c.role == serverRole {
+		err = created.allocate(layout, &passed)
+	}
+	if err == nil {
+		err = c.local.addConsumer(created, c.limits.MaxConsumers)
+	}
+	if err != nil {
+		passed.closeAll()
+		return nil, errors.Join(err, created.release())
+	}
+	if err := created.announce(ctx, layout, passed); err != nil {
+		return nil, errors.Join(err, created.Close())
+	}
+	return created, nil
+}
+
+// allocate makes the ring of a consumer on the server, and a descriptor of it
+// for the client.
+func (c *consumer) allocate(layout ringLayout, passed *descriptors) error {
+	region, err := c.connection.ringMemory(layout, nil)
+	if err != nil {
+		return err
+	}
+	c.region = region
+	twin, err := duplicate(region.Descriptor())
+	if err != nil {
+		return err
+	}
+	passed.add(twin)
+	return nil
+}
+
+// announce tells the peer of the consumer and lets it run. On the client the
+// answer brings the ring's memory.
+func (c *consumer) announce(ctx context.Context, layout ringLayout, passed descriptors) error {
+	fields := [maxFields]uint32{uint32(c.id), uint32(layout.receives), uint32(layout.memorySize), uint32(layout.immediate)}
+	answered, err := c.connection.request(ctx, frame{kind: frameOpenConsumer, fields: fields}, passed)
+	if err != nil {
+		return err
+	}
+	if c.connection.role == clientRole {
+		if c.region, err = importAnsweredRing(answered, layout); err != nil {
+			return err
+		}
+	} else {
+		closeDescriptor(answered)
+	}
+	c.ring = newReceiveRing(viewRing(c.region.Bytes(), layout), layout, &c.audience.highest)
+	if !c.run() {
+		return c.connection.notConnected("start consumer")
+	}
+	return nil
+}
+
+func importAnsweredRing(descriptor int, layout ringLayout) (*memory.Region, error) {
+	if descriptor < 0 {
+		return nil, status.Errorf(status.InvalidValue, "the server sent no ring memory")
+	}
+	region, err := importRing(descriptor, layout)
+	if err != nil {
+		closeDescriptor(descriptor)
+		return nil, err
+	}
+	return region, nil
+}
+
+// release frees what the consumer owns.
+func (c *consumer) release() error {
+	disposal := &c.connection.disposal
+	for _, m := range c.audience.close() {
+		disposal.close(m.push)
+	}
+	c.ring.withdraw() // before the pages go
+	c.ring.shared = sharedRing{}
+	err := c.bell.close()
+	if c.region == nil {
+		return err
+	}
+	role, region := c.connection.role, c.region
+	disposal.add(func() {
+		size := int(region.Len())
+		freeRing(role, region)
+		if role == serverRole {
+			c.connection.remote.giveBack(size)
+		}
+	})
+	return err
+}
+
+func (c *connection) NewProducer(ctx context.Context, consumer comch.ConsumerID) (comch.Producer, error) {
+	created, err := c.openProducer(ctx, consumer)
+	if err != nil {
+		return nil, fmt.Errorf("create producer to consumer %d: %w", consumer, err)
+	}
+	return created, nil
+}
+
+// openProducer waits until the peer knows the producer: only then can it be
+// woken.
+func (c *connection) openProducer(ctx context.Context, consumer comch.ConsumerID) (*producer, error) {
+	id, err := c.local.takeID()
+	if err != nil {
+		return nil, err
+	}
+	bell, push, err := newDoorbell(&c.disposal)
+	if err != nil {
+		return nil, err
+	}
+	passed := descriptors{list: [maxDescriptors]int{push}, count: 1}
+	created := &producer{connection: c, id: id}
+	created.start(bell)
+	if err := c.local.addProducer(created, c.limits.MaxProducers); err != nil {
+		passed.closeAll()
+		return nil, errors.Join(err, bell.close())
+	}
+	if err := c.remote.attach(consumer, created); err != nil {
+		passed.closeAll()
+		c.local.removeProducer(id)
+		return nil, errors.Join(err, bell.close())
+	}
+	open := frame{kind: frameOpenProducer, fields: [maxFields]uint32{id, uint32(consumer)}}
+	answered, err := c.request(ctx, open, passed)
+	if err == nil {
+		closeDescriptor(answered)
+		if created.run() {
+			return created, nil
+		}
+		err = c.notConnected("start producer")
+	}
+	return nil, errors.Join(err, created.Close())
+}

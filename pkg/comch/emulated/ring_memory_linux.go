@@ -1,0 +1,130 @@
+package emulated
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// ringMemory allocates a ring on the server and maps what the server has sent
+// on the client. Either way it counts against the limit.
+func (c *connection) ringMemory(layout ringLayout, received *descriptors) (*memory.Region, error) {
+	err := c.remote.reserve(layout.total)
+	if err != nil {
+		c.disposal.settle(disposalTimeout) // rings may be about to be given back
+		err = c.remote.reserve(layout.total)
+	}
+	if err != nil {
+		return nil, err
+	}
+	region, err := c.makeRing(layout, received)
+	if err != nil {
+		c.remote.giveBack(layout.total)
+	}
+	return region, err
+}
+
+func (c *connection) makeRing(layout ringLayout, received *descriptors) (*memory.Region, error) {
+	if c.role == serverRole {
+		return allocateRing(layout)
+	}
+	descriptor, ok := received.take()
+	if !ok {
+		return nil, status.Errorf(status.InvalidValue, "the server sent no ring memory")
+	}
+	region, err := importRing(descriptor, layout)
+	if err != nil {
+		closeDescriptor(descriptor)
+		return nil, err
+	}
+	return region, nil
+}
+
+// ringAccess is what either side needs of a ring's memory.
+const ringAccess = memory.PCIRead | memory.PCIWrite
+
+// allocateRing makes the memory of a ring. All of it is allocated now.
+func allocateRing(layout ringLayout) (*memory.Region, error) {
+	region, err := memory.Alloc("zc-relay-comch-ring", uint64(layout.total))
+	if err != nil {
+		return nil, err
+	}
+	if err := region.Prefault(); err != nil {
+		_ = region.Close()
+		return nil, err
+	}
+	return region, nil
+}
+
+// importRing maps the memory of a ring that the server has made; on success
+// the region owns descriptor. The file must come from memfd_create, which
+// being sealed proves, and consist of ordinary pages: a page that is punched
+// out of such a file reads as zeroes, so access never faults.
+func importRing(descriptor int, layout ringLayout) (*memory.Region, error) {
+	var filesystem unix.Statfs_t
+	if err := unix.Fstatfs(descriptor, &filesystem); err != nil {
+		return nil, status.Errorf(status.OperatingSystem, "import ring: statfs: %w", err)
+	}
+	if filesystem.Type != unix.TMPFS_MAGIC {
+		return nil, status.Errorf(status.InvalidValue, "import ring: file system %#x is not that of a memfd", filesystem.Type)
+	}
+	region, err := memory.Import(descriptor, uint64(layout.total), uint64(layout.total), ringAccess)
+	if err != nil {
+		return nil, fmt.Errorf("import ring: %w", err)
+	}
+	// Saves page faults later; they do no harm otherwise.
+	_ = unix.Madvise(region.Bytes(), unix.MADV_POPULATE_WRITE)
+	return region, nil
+}
+
+// lastReading is how long the server leaves the ring of a client's consumer
+// alone after the end of the connection: the client may be about to copy a
+// message, which must not turn into zeroes under its hands.
+const lastReading = 5 * time.Second
+
+// maxLeftBytes bounds the ring memory that this process leaves to clients of
+// ended connections. Beyond it, rings are freed without delay: only clients
+// that come and go in masses get there.
+const maxLeftBytes = 64 << 20
+
+var leftBytes atomic.Int64
+
+// freeRing closes a ring. On the server, which pays for the memory, its pages
+// go first: the client can keep the file, but what it touches from then on is
+// its own expense.
+func freeRing(role role, region *memory.Region) {
+	if role == serverRole {
+		freePages(region)
+	}
+	_ = region.Close() // unmapping our own mapping does not fail
+}
+
+// freeRingLater frees a ring after lastReading, or at once if too much is
+// left already.
+func freeRingLater(region *memory.Region) {
+	size := int64(region.Len())
+	if leftBytes.Add(size) > maxLeftBytes {
+		leftBytes.Add(-size)
+		freeRing(serverRole, region)
+		return
+	}
+	time.AfterFunc(lastReading, func() {
+		freeRing(serverRole, region)
+		leftBytes.Add(-size)
+	})
+}
+
+// freePages gives the memory of a ring back to the system, also while others
+// map it: to them it reads as zeroes. Whole pages are named, because a part of
+// one would only be cleared.
+func freePages(region *memory.Region) {
+	const hugePage = 512 << 20 // the largest there is, on arm64
+	length := roundUp(int(region.Len()), hugePage)
+	// Cannot fail on a file from memory.Alloc.
+	_ = unix.Fallocate(region.Descriptor(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(length))
+}
