@@ -35,10 +35,6 @@ type Provider interface {
 	// that name, status.NotPermitted if the server rejects this user, and
 	// status.Full if the server has its maximum of clients.
 	Connect(ctx context.Context, config ClientConfig) (Connection, error)
-	// NewDPA makes a DPA thread, status.NotSupported if the device has none.
-	NewDPA(config DPAConfig) (DPA, error)
-	// NewMsgQ makes a message queue to a DPA of this provider.
-	NewMsgQ(config MsgQConfig) (MsgQ, error)
 }
 
 // Capabilities holds what a device can do, and its limits (doca_comch_cap_*).

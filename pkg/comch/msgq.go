@@ -4,7 +4,26 @@ import (
 	"context"
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+// MsgQProvider is a Provider that also makes DPAs and message queues.
+type MsgQProvider interface {
+	Provider
+	// NewDPA makes a DPA thread, status.NotSupported if the device has none.
+	NewDPA(config DPAConfig) (DPA, error)
+	// NewMsgQ makes a message queue to a DPA of this provider.
+	NewMsgQ(config MsgQConfig) (MsgQ, error)
+}
+
+// AsMsgQProvider returns provider as a MsgQProvider. It fails with
+// status.NotSupported if provider does not implement that.
+func AsMsgQProvider(provider Provider) (MsgQProvider, error) {
+	if p, ok := provider.(MsgQProvider); ok {
+		return p, nil
+	}
+	return nil, status.Errorf(status.NotSupported, "comch provider %s has no DPA and no message queues", provider.Name())
+}
 
 // DPAConfig says where a DPA thread runs. Zero values mean the defaults.
 type DPAConfig struct {

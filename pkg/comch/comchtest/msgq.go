@@ -15,7 +15,10 @@ const dpaUserData = 0xd9a
 
 func (s *suite) testMsgQ(t *testing.T) {
 	if !s.capabilities.MsgQ {
-		_, err := s.Provider.NewDPA(comch.DPAConfig{Device: s.Device})
+		provider, err := comch.AsMsgQProvider(s.Provider)
+		if err == nil {
+			_, err = provider.NewDPA(comch.DPAConfig{Device: s.Device})
+		}
 		wantCode(t, "create a DPA", err, status.NotSupported)
 		return
 	}
@@ -32,9 +35,19 @@ func (s *suite) testMsgQ(t *testing.T) {
 	t.Run("FailsWithoutSuchAConsumer", s.testDPAUnknownConsumer)
 }
 
+// msgQProvider is the provider of a device whose capabilities include MsgQ.
+func (s *suite) msgQProvider(t *testing.T) comch.MsgQProvider {
+	t.Helper()
+	provider, err := comch.AsMsgQProvider(s.Provider)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return provider
+}
+
 func (s *suite) newDPA(t *testing.T) comch.DPA {
 	t.Helper()
-	dpa, err := s.Provider.NewDPA(comch.DPAConfig{Device: s.Device})
+	dpa, err := s.msgQProvider(t).NewDPA(comch.DPAConfig{Device: s.Device})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +61,7 @@ func (s *suite) newDPA(t *testing.T) comch.DPA {
 
 func (s *suite) newMsgQ(t *testing.T, dpa comch.DPA, direction comch.MsgQDirection) comch.MsgQ {
 	t.Helper()
-	queue, err := s.Provider.NewMsgQ(comch.MsgQConfig{DPA: dpa, Direction: direction})
+	queue, err := s.msgQProvider(t).NewMsgQ(comch.MsgQConfig{DPA: dpa, Direction: direction})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +149,7 @@ func (s *suite) testMsgQDirection(t *testing.T) {
 	for _, config := range []comch.MsgQConfig{
 		{Direction: comch.DPAConsumers}, {DPA: dpa}, {DPA: dpa, Direction: 9}, {DPA: dpa, Direction: comch.DPAConsumers, MaxConsumers: -1},
 	} {
-		_, err := s.Provider.NewMsgQ(config)
+		_, err := s.msgQProvider(t).NewMsgQ(config)
 		wantCode(t, "create an impossible message queue", err, status.InvalidValue)
 	}
 }
@@ -154,7 +167,7 @@ func (s *suite) testMsgQInUse(t *testing.T) {
 	wantCode(t, "create a consumer on a closed queue", err, status.BadState)
 	closeAll(t, dpa, dpa)
 	wantCode(t, "start a closed DPA", dpa.Start(func() int { return 0 }), status.BadState)
-	_, err = s.Provider.NewMsgQ(comch.MsgQConfig{DPA: dpa, Direction: comch.DPAConsumers})
+	_, err = s.msgQProvider(t).NewMsgQ(comch.MsgQConfig{DPA: dpa, Direction: comch.DPAConsumers})
 	wantCode(t, "create a message queue to a closed DPA", err, status.BadState)
 	second := s.newDPA(t)
 	wantCode(t, "start a DPA without kernel", second.Start(nil), status.InvalidValue)
@@ -201,7 +214,7 @@ func (s *suite) testMsgQImmediateOnly(t *testing.T) {
 
 func (s *suite) testMsgQBounds(t *testing.T) {
 	dpa := s.newDPA(t)
-	queue, err := s.Provider.NewMsgQ(comch.MsgQConfig{DPA: dpa, Direction: comch.DPAConsumers, MaxConsumers: 1, MaxProducers: 1})
+	queue, err := s.msgQProvider(t).NewMsgQ(comch.MsgQConfig{DPA: dpa, Direction: comch.DPAConsumers, MaxConsumers: 1, MaxProducers: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

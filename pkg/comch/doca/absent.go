@@ -29,10 +29,6 @@ func (absent) Listen(context.Context, comch.ServerConfig) (comch.Server, error) 
 	return nil, ErrAbsent
 }
 
-func (absent) NewDPA(comch.DPAConfig) (comch.DPA, error) { return nil, ErrAbsent }
-
-func (absent) NewMsgQ(comch.MsgQConfig) (comch.MsgQ, error) { return nil, ErrAbsent }
-
 func (absent) Connect(context.Context, comch.ClientConfig) (comch.Connection, error) {
 	return nil, ErrAbsent
 }

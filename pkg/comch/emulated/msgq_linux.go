@@ -9,11 +9,45 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated/internal/msgq"
 )
 
-// connectToSelf makes both ends of a connection within this process. The first
-// is the client's.
-func (p *provider) connectToSelf(limits Limits) (client, server *connection, err error) {
+// NewDPA makes a DPA whose thread is one of this process.
+func (p *provider) NewDPA(config comch.DPAConfig) (comch.DPA, error) {
+	setDefault(&config.Device, DefaultDevice)
+	if err := checkName("device", config.Device); err != nil {
+		return nil, fmt.Errorf("create DPA: %w", err)
+	}
+	dpa, err := msgq.NewDPA(config.CPUs)
+	if err != nil {
+		return nil, fmt.Errorf("create DPA: %w", err)
+	}
+	return dpa, nil
+}
+
+// NewMsgQ makes a message queue, which is a connection of this process to itself.
+func (p *provider) NewMsgQ(config comch.MsgQConfig) (comch.MsgQ, error) {
+	limits := p.limits
+	setDefault(&config.MaxConsumers, limits.MaxConsumers)
+	setDefault(&config.MaxProducers, limits.MaxProducers)
+	err := errors.Join(
+		checkCount("MaxConsumers", config.MaxConsumers, limits.MaxConsumers),
+		checkCount("MaxProducers", config.MaxProducers, limits.MaxProducers))
+	if err != nil {
+		return nil, fmt.Errorf("create message queue %v: %w", config.Direction, err)
+	}
+	limits.MaxConsumers, limits.MaxProducers = config.MaxConsumers, config.MaxProducers
+	queue, err := msgq.New(config, limits.capabilities(), func() (cpuSide, dpaSide comch.Connection, err error) {
+		return p.newLoopback(limits)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create message queue %v: %w", config.Direction, err)
+	}
+	return queue, nil
+}
+
+// newLoopback connects this process to itself and returns both ends.
+func (p *provider) newLoopback(limits Limits) (client, server comch.Connection, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("create socket pair: %w", err)
@@ -30,14 +64,16 @@ func (p *provider) connectToSelf(limits Limits) (client, server *connection, err
 	}
 	agreed := terms{maxMessageSize: limits.MaxMessageSize, receiveQueue: 1, peerReceiveQueue: 1}
 	self := comch.Peer{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
-	client = newConnection(clientRole, newSocket(first, limits.MaxMessageSize), self, agreed, limits, p.log)
-	server = newConnection(serverRole, newSocket(second, limits.MaxMessageSize), self, agreed, limits, p.log)
-	client.start()
-	server.start()
-	return client, server, nil
+	ends := [2]*connection{
+		newConnection(clientRole, newSocket(first, limits.MaxMessageSize), self, agreed, limits, p.log),
+		newConnection(serverRole, newSocket(second, limits.MaxMessageSize), self, agreed, limits, p.log),
+	}
+	ends[0].start()
+	ends[1].start()
+	return ends[0], ends[1], nil
 }
 
-// connOf takes over a descriptor.
+// connOf makes a connection of a descriptor, which it closes in any case.
 func connOf(descriptor int) (*net.UnixConn, error) {
 	file := os.NewFile(uintptr(descriptor), "socket")
 	defer func() { _ = file.Close() }()

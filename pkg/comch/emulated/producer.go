@@ -199,3 +199,9 @@ func (p *producer) Close() error {
 	c.remote.detach(p)
 	return p.bell.close()
 }
+
+// CanSend reports whether the consumer has a receive posted, for a DPA's kernel.
+func (p *producer) CanSend() bool { return p.consumer.ring.ready() }
+
+// ImmediateLength is how many bytes of immediate data the consumer accepts, for a DPA's kernel.
+func (p *producer) ImmediateLength() int { return p.consumer.ring.immediate }

@@ -1,16 +1,18 @@
-package emulated
+package msgq
 
 import (
 	"testing"
 
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
-	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-func TestAKernelRunsOnOneThreadThatIsPinned(t *testing.T) {
-	dpa, err := New(Options{}).NewDPA(comch.DPAConfig{})
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestKernelRunsOnOnePinnedThread(t *testing.T) {
+	dpa, err := NewDPA(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +35,7 @@ func TestAKernelRunsOnOneThreadThatIsPinned(t *testing.T) {
 	}
 	first := <-places
 	if first.cpus != 1 || first.thread == unix.Gettid() {
-		t.Errorf("the kernel may run on %d processors, in thread %d", first.cpus, first.thread)
+		t.Errorf("the kernel may run on %d CPUs, in thread %d", first.cpus, first.thread)
 	}
 	for range cap(places) - 1 {
 		if next := <-places; next != first {
@@ -45,10 +47,10 @@ func TestAKernelRunsOnOneThreadThatIsPinned(t *testing.T) {
 	}
 }
 
-func TestADPARefusesProcessorsThatAreNotThere(t *testing.T) {
+func TestDPARejectsMissingCPUs(t *testing.T) {
 	for _, cpu := range []int{-1, maxCPUs, maxCPUs - 1} {
-		if _, err := New(Options{}).NewDPA(comch.DPAConfig{CPUs: []int{cpu}}); status.CodeOf(err) != status.InvalidValue {
-			t.Errorf("DPA on processor %d: %v", cpu, err)
+		if _, err := NewDPA([]int{cpu}); status.CodeOf(err) != status.InvalidValue {
+			t.Errorf("DPA on CPU %d: %v", cpu, err)
 		}
 	}
 }

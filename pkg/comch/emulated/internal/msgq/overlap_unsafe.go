@@ -1,4 +1,4 @@
-package emulated
+package msgq
 
 import "unsafe"
 

@@ -1,0 +1,185 @@
+// Package msgq emulates DPAs and the message queues that connect them to CPU threads. A DPA is a
+// pinned thread of this process; a message queue is a Comch connection of the process to itself.
+package msgq
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Producer is a producer of the DPA's side of a connection. It adds to comch.Producer what a kernel
+// may ask about the consumer. The new methods belong to the producer's thread.
+type Producer interface {
+	comch.Producer
+	// CanSend reports whether the consumer has a receive posted, as far as this side can see.
+	CanSend() bool
+	// ImmediateLength is how many bytes of immediate data the consumer accepts.
+	ImmediateLength() int
+}
+
+// noMemory is the message memory of consumers that receive immediate data only: a ring has at least
+// one byte.
+const noMemory = 1
+
+// msgq implements comch.MsgQ by a connection of this process to itself, on which the DPA is the
+// server.
+type msgq struct {
+	dpa          *dpa
+	direction    comch.MsgQDirection
+	capabilities comch.Capabilities
+	cpuSide      comch.Connection
+	dpaSide      comch.Connection
+
+	mu      sync.Mutex
+	closed  bool
+	objects int // consumers and producers of both sides
+}
+
+// New makes a message queue to a DPA that NewDPA has made. capabilities are those of the provider,
+// within the limits of config. connect makes both ends of a connection within this process; the
+// producers of dpaSide implement Producer.
+func New(config comch.MsgQConfig, capabilities comch.Capabilities,
+	connect func() (cpuSide, dpaSide comch.Connection, err error)) (comch.MsgQ, error) {
+	d, ok := config.DPA.(*dpa)
+	if !ok || d == nil {
+		return nil, status.Errorf(status.InvalidValue, "DPA of type %T was not made by this provider", config.DPA)
+	}
+	if config.Direction != comch.DPAConsumers && config.Direction != comch.DPAProducers {
+		return nil, status.Errorf(status.InvalidValue, "invalid direction %d", config.Direction)
+	}
+	if err := d.addQueue(); err != nil {
+		return nil, err
+	}
+	cpuSide, dpaSide, err := connect()
+	if err != nil {
+		d.removeQueue()
+		return nil, err
+	}
+	capabilities.Server, capabilities.Client = false, false
+	capabilities.MaxMemorySize, capabilities.MaxBufferLength = 0, 0
+	return &msgq{dpa: d, direction: config.Direction, capabilities: capabilities, cpuSide: cpuSide, dpaSide: dpaSide}, nil
+}
+
+// Capabilities returns the provider's, without control path and message memory.
+func (q *msgq) Capabilities() comch.Capabilities { return q.capabilities }
+
+// NewConsumer creates a CPU consumer. It needs a queue from the DPA.
+func (q *msgq) NewConsumer(ctx context.Context, config comch.ConsumerConfig) (comch.Consumer, error) {
+	if config.MemorySize != 0 {
+		return nil, status.Errorf(status.InvalidValue,
+			"create consumer of message queue: invalid MemorySize %d: it has no message memory", config.MemorySize)
+	}
+	if err := q.addObject(comch.DPAProducers); err != nil {
+		return nil, fmt.Errorf("create consumer of message queue: %w", err)
+	}
+	config.MemorySize = noMemory
+	created, err := q.cpuSide.NewConsumer(ctx, config)
+	if err != nil {
+		q.removeObject()
+		return nil, err
+	}
+	return &cpuConsumer{Consumer: created, remove: sync.OnceFunc(q.removeObject)}, nil
+}
+
+// NewProducer creates a CPU producer. It needs a queue to the DPA.
+func (q *msgq) NewProducer(ctx context.Context, consumer comch.ConsumerID) (comch.Producer, error) {
+	if err := q.addObject(comch.DPAConsumers); err != nil {
+		return nil, fmt.Errorf("create producer of message queue: %w", err)
+	}
+	created, err := q.cpuSide.NewProducer(ctx, consumer)
+	if err != nil {
+		q.removeObject()
+		return nil, err
+	}
+	return &cpuProducer{Producer: created, remove: sync.OnceFunc(q.removeObject)}, nil
+}
+
+// addObject counts a consumer or producer before it is created. Only queues of direction need have
+// such objects.
+func (q *msgq) addObject(need comch.MsgQDirection) error {
+	if q.direction != need {
+		return status.Errorf(status.NotSupported, "messages of this queue travel %v", q.direction)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return status.Errorf(status.BadState, "message queue is closed")
+	}
+	q.objects++
+	return nil
+}
+
+func (q *msgq) removeObject() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.objects--
+}
+
+// Close disconnects the two sides. A second Close does nothing.
+func (q *msgq) Close() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return nil
+	}
+	if q.objects > 0 {
+		return status.Errorf(status.InUse, "close message queue: %d consumers and producers are still open", q.objects)
+	}
+	q.closed = true
+	err := q.cpuSide.Close()
+	<-q.dpaSide.Done()
+	if err == nil {
+		err = q.dpaSide.Close()
+	}
+	q.dpa.removeQueue()
+	return err
+}
+
+// cpuConsumer is a CPU consumer, of immediate data only.
+type cpuConsumer struct {
+	comch.Consumer
+	remove func()
+}
+
+// Memory returns nil: messages have no bytes besides their immediate data.
+func (c *cpuConsumer) Memory() []byte { return nil }
+
+// PostReceive accepts only an empty buffer at offset 0.
+func (c *cpuConsumer) PostReceive(offset, length uint32, userData uint64) error {
+	if offset != 0 || length != 0 {
+		return status.Errorf(status.InvalidValue,
+			"post receive: %d bytes at offset %d: consumers of message queues have no buffers", length, offset)
+	}
+	return c.Consumer.PostReceive(0, 0, userData)
+}
+
+// Close destroys the consumer and no longer counts it, whatever the outcome.
+func (c *cpuConsumer) Close() error {
+	defer c.remove()
+	return c.Consumer.Close()
+}
+
+// cpuProducer is a CPU producer, of immediate data only.
+type cpuProducer struct {
+	comch.Producer
+	remove func()
+}
+
+// Send accepts only an empty message.
+func (p *cpuProducer) Send(message, immediate []byte) error {
+	if len(message) > 0 {
+		return status.Errorf(status.InvalidValue,
+			"send: message of %d bytes: message queues carry immediate data only", len(message))
+	}
+	return p.Producer.Send(nil, immediate)
+}
+
+// Close destroys the producer and no longer counts it, whatever the outcome.
+func (p *cpuProducer) Close() error {
+	defer p.remove()
+	return p.Producer.Close()
+}
