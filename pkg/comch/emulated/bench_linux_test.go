@@ -69,9 +69,9 @@ func onTwoThreads(first, second func()) {
 
 // impatience gives the core away after long waits only: benchmarks also have
 // to end on a machine that has no second core to spare.
-type impatience int
+type spinWait int
 
-func (i *impatience) miss() {
+func (i *spinWait) miss() {
 	*i++
 	if *i > 1<<14 {
 		*i = 0
@@ -96,7 +96,7 @@ func benchmarkBareRoundTrip(b *testing.B) {
 	b.ResetTimer()
 	onTwoThreads(func() {
 		for i := uint32(1); i <= total; i++ {
-			var wait impatience
+			var wait spinWait
 			here.consumerSleeping.Store(i)
 			for here.producersWaiting.Load() != i {
 				wait.miss()
@@ -104,7 +104,7 @@ func benchmarkBareRoundTrip(b *testing.B) {
 		}
 	}, func() {
 		for i := uint32(1); i <= total; i++ {
-			var wait impatience
+			var wait spinWait
 			for there.consumerSleeping.Load() != i {
 				wait.miss()
 			}
@@ -145,7 +145,7 @@ func sendNow(b *testing.B, producer comch.Producer, message []byte) {
 }
 
 func receivePolling(b *testing.B, consumer comch.Consumer, received []comch.Received, message []byte) {
-	var wait impatience
+	var wait spinWait
 	for consumer.Poll(received) == 0 {
 		wait.miss()
 	}
@@ -183,7 +183,7 @@ func BenchmarkOneWay(b *testing.B) {
 	b.ResetTimer()
 	onTwoThreads(func() {
 		message := make([]byte, benchMessage)
-		var wait impatience
+		var wait spinWait
 		for sent := 0; sent < total; {
 			if there.producer.Send(message, nil) == nil {
 				sent++
@@ -199,7 +199,7 @@ func BenchmarkOneWay(b *testing.B) {
 func receiveMany(b *testing.B, consumer comch.Consumer, total int) {
 	received := make([]comch.Received, 32)
 	message := make([]byte, benchMessage)
-	var wait impatience
+	var wait spinWait
 	for taken := 0; taken < total; {
 		n := consumer.Poll(received)
 		if n == 0 {

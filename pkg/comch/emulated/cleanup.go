@@ -10,14 +10,14 @@ import (
 // take as long as the peer likes: the peer may have queued sockets in it that
 // linger, or it may belong to a file system of the peer's. The zero value is
 // ready for use by any goroutine.
-type disposal struct {
+type cleanupQueue struct {
 	mu      sync.Mutex
 	tasks   []func()
 	working bool // a goroutine takes tasks until there are none
 }
 
 // add has task called soon. It does not block.
-func (d *disposal) add(task func()) {
+func (d *cleanupQueue) add(task func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.tasks = append(d.tasks, task)
@@ -27,17 +27,17 @@ func (d *disposal) add(task func()) {
 	}
 }
 
-func (d *disposal) close(descriptor int) {
+func (d *cleanupQueue) close(descriptor int) {
 	d.add(func() { closeDescriptor(descriptor) })
 }
 
-func (d *disposal) work() {
+func (d *cleanupQueue) work() {
 	for task := d.next(); task != nil; task = d.next() {
 		task()
 	}
 }
 
-func (d *disposal) next() func() {
+func (d *cleanupQueue) next() func() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.tasks) == 0 {
@@ -53,10 +53,10 @@ func (d *disposal) next() func() {
 
 // disposalTimeout bounds how long new memory is delayed by old memory that has
 // not been let go of yet.
-const disposalTimeout = time.Second
+const cleanupTimeout = time.Second
 
 // settle waits until everything added so far is done, but not beyond bound.
-func (d *disposal) settle(bound time.Duration) {
+func (d *cleanupQueue) wait(bound time.Duration) {
 	settled := make(chan struct{})
 	d.add(func() { close(settled) })
 	timer := time.NewTimer(bound)

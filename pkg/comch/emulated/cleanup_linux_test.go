@@ -15,11 +15,11 @@ import (
 )
 
 // patience bounds every wait. It only ends tests that would hang.
-const patience = time.Minute
+const testTimeout = time.Minute
 
 // lingerer makes a descriptor whose last close blocks until release is
 // called: a socket with data that nobody takes.
-func lingerer(t *testing.T) (descriptor int, release func()) {
+func blockingDescriptor(t *testing.T) (descriptor int, release func()) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -64,7 +64,7 @@ func lingerer(t *testing.T) (descriptor int, release func()) {
 // needKernel skips a test under emulators of system calls, such as qemu-user:
 // they receive descriptors themselves before the program sees whether there
 // was room for them.
-func needKernel(t *testing.T) {
+func skipUnderEmulator(t *testing.T) {
 	t.Helper()
 	if err := exec.Command(os.Args[0], "-test.run=^$").Run(); errors.Is(err, unix.ENOEXEC) {
 		t.Skip("this test binary runs in an emulator")
@@ -72,10 +72,10 @@ func needKernel(t *testing.T) {
 }
 
 // plant queues the only reference to a lingerer on the other end of a socket.
-func plant(t *testing.T, socket int) (release func()) {
+func queueBlockingDescriptor(t *testing.T, socket int) (release func()) {
 	t.Helper()
-	descriptor, release := lingerer(t)
-	if err := unix.Sendmsg(socket, ringSignal, unix.UnixRights(descriptor), nil, unix.MSG_DONTWAIT); err != nil {
+	descriptor, release := blockingDescriptor(t)
+	if err := unix.Sendmsg(socket, doorbellSignal, unix.UnixRights(descriptor), nil, unix.MSG_DONTWAIT); err != nil {
 		t.Fatal(err)
 	}
 	closeDescriptor(descriptor)
@@ -83,7 +83,7 @@ func plant(t *testing.T, socket int) (release func()) {
 }
 
 // wantPrompt checks that a call returns while the lingerer lingers.
-func wantPrompt(t *testing.T, release, call func()) {
+func wantNoWait(t *testing.T, release, call func()) {
 	t.Helper()
 	returned := make(chan struct{})
 	go func() {
@@ -92,15 +92,15 @@ func wantPrompt(t *testing.T, release, call func()) {
 	}()
 	select {
 	case <-returned:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Error("the call waits for a descriptor of the peer")
 		release()
 		<-returned
 	}
 }
 
-func TestNoCallOnADoorbellWaitsForDescriptorsOfThePeer(t *testing.T) {
-	needKernel(t)
+func TestDoorbellCallsDoNotWaitForPeerDescriptors(t *testing.T) {
+	skipUnderEmulator(t)
 	cases := map[string]func(*testing.T, *doorbell){
 		"drain": func(t *testing.T, bell *doorbell) {
 			if err := bell.drain(); !isViolation(err) {
@@ -111,7 +111,7 @@ func TestNoCallOnADoorbellWaitsForDescriptorsOfThePeer(t *testing.T) {
 			}
 		},
 		"drain after the end": func(t *testing.T, bell *doorbell) {
-			bell.hangUp()
+			bell.shutDown()
 			if err := bell.drain(); !isViolation(err) || isReadable(t, bell.descriptor) {
 				t.Errorf("the doorbell stays readable, %v", err)
 			}
@@ -124,19 +124,19 @@ func TestNoCallOnADoorbellWaitsForDescriptorsOfThePeer(t *testing.T) {
 	}
 	for name, use := range cases {
 		t.Run(name, func(t *testing.T) {
-			bell, push := newTestDoorbell(t)
-			ringPush(push)
-			release := plant(t, push)
-			closeDescriptor(push)
-			wantPrompt(t, release, func() { use(t, bell) })
+			bell, button := newTestDoorbell(t)
+			ringDoorbell(button)
+			release := queueBlockingDescriptor(t, button)
+			closeDescriptor(button)
+			wantNoWait(t, release, func() { use(t, bell) })
 			release()
-			bell.disposal.settle(patience)
+			bell.cleanup.wait(testTimeout)
 		})
 	}
 }
 
-func TestClosingAConsumerDoesNotWaitForTheDoorbellsOfItsProducers(t *testing.T) {
-	needKernel(t)
+func TestClosingDoesNotWaitForPeerDoorbells(t *testing.T) {
+	skipUnderEmulator(t)
 	for name, leave := range map[string]func(*connection, *consumer) error{
 		"consumer closes": func(_ *connection, consumer *consumer) error { return consumer.Close() },
 		"producer closes": func(c *connection, consumer *consumer) error {
@@ -150,30 +150,30 @@ func TestClosingAConsumerDoesNotWaitForTheDoorbellsOfItsProducers(t *testing.T) 
 			if err != nil {
 				t.Fatal(err)
 			}
-			hostile, push := newTestDoorbell(t)
-			release := plant(t, hostile.descriptor)
-			if err := created.(*consumer).audience.add(1, push, 1); err != nil {
+			hostile, button := newTestDoorbell(t)
+			release := queueBlockingDescriptor(t, hostile.descriptor)
+			if err := created.(*consumer).producers.add(1, button, 1); err != nil {
 				t.Fatal(err)
 			}
 			if err := hostile.close(); err != nil {
 				t.Fatal(err)
 			}
-			wantPrompt(t, release, func() {
+			wantNoWait(t, release, func() {
 				if err := leave(server, created.(*consumer)); err != nil {
 					t.Error(err)
 				}
 				created.Flush()
 			})
 			release()
-			server.disposal.settle(patience)
+			server.cleanup.wait(testTimeout)
 			_ = created.Close()
 			client.Abort()
 		})
 	}
 }
 
-func TestRingWithDescriptorsEndsTheConnection(t *testing.T) {
-	needKernel(t)
+func TestDoorbellSignalWithDescriptorsEndsTheConnection(t *testing.T) {
+	skipUnderEmulator(t)
 	client, server := newTestPair(t)
 	created, err := client.NewConsumer(t.Context(), comch.ConsumerConfig{Receives: 1, MemorySize: 1})
 	if err != nil {
@@ -181,8 +181,8 @@ func TestRingWithDescriptorsEndsTheConnection(t *testing.T) {
 	}
 	defer func() { _ = created.Close() }()
 	server.remote.mu.Lock()
-	push := server.remote.consumers[created.ID()].push
-	err = unix.Sendmsg(push, ringSignal, unix.UnixRights(0), nil, unix.MSG_DONTWAIT)
+	button := server.remote.consumers[created.ID()].button
+	err = unix.Sendmsg(button, doorbellSignal, unix.UnixRights(0), nil, unix.MSG_DONTWAIT)
 	server.remote.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ func (p *provider) connect(ctx context.Context, config comch.ClientConfig) (*con
 		return nil, err
 	}
 	s := newSocket(server.conn, config.MaxMessageSize)
-	peer, err := peerOf(server.conn)
+	peer, err := peerCredentials(server.conn)
 	if err != nil {
 		s.close()
 		return nil, err
@@ -59,14 +59,14 @@ func (p *provider) connect(ctx context.Context, config comch.ClientConfig) (*con
 const maxDevices = 1024
 
 // found is a server that has accepted a connection.
-type found struct {
+type candidate struct {
 	conn *net.UnixConn
 	path string // of its socket, for messages
 }
 
 // lookup connects to the one server of that name that serves the host device,
 // whichever DPU device it listens on.
-func lookup(ctx context.Context, root, device, name string) (*found, error) {
+func lookup(ctx context.Context, root, device, name string) (*candidate, error) {
 	servers, err := connectAll(ctx, root, device, name)
 	if err == nil && len(servers) == 1 {
 		return &servers[0], nil
@@ -86,7 +86,7 @@ func lookup(ctx context.Context, root, device, name string) (*found, error) {
 }
 
 // connectAll connects to every server that qualifies. None is not an error.
-func connectAll(ctx context.Context, root, device, name string) ([]found, error) {
+func connectAll(ctx context.Context, root, device, name string) ([]candidate, error) {
 	host, err := openHost(root, device)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -99,7 +99,7 @@ func connectAll(ctx context.Context, root, device, name string) ([]found, error)
 	if err != nil {
 		return nil, err
 	}
-	var servers []found
+	var servers []candidate
 	for _, dpu := range devices {
 		server, err := connectIn(ctx, host, dpu, name)
 		if err != nil {
@@ -123,7 +123,7 @@ func openHost(root, device string) (*directory, error) {
 
 // connectIn connects to the server of that name on one DPU device. It returns
 // nil if there is none, or only what a killed one has left.
-func connectIn(ctx context.Context, host *directory, device, name string) (*found, error) {
+func connectIn(ctx context.Context, host *directory, device, name string) (*candidate, error) {
 	d, err := host.open(device)
 	if err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func connectIn(ctx context.Context, host *directory, device, name string) (*foun
 	conn, err := dialer.DialContext(ctx, "unixpacket", descriptorPath(descriptor))
 	switch {
 	case err == nil:
-		return &found{conn: conn.(*net.UnixConn), path: path}, nil
+		return &candidate{conn: conn.(*net.UnixConn), path: path}, nil
 	case errors.Is(err, unix.ECONNREFUSED):
 		return nil, nil
 	case errors.Is(err, unix.EAGAIN):

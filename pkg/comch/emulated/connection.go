@@ -24,20 +24,20 @@ type connection struct {
 	maxMessageSize int
 
 	socket   *socket
-	outbox   *outbox
-	inbox    chan []byte   // received control messages; never full, by credits
+	writes   *writeQueue
+	messages chan []byte   // received control messages; never full, by credits
 	credits  chan struct{} // one token per message that the peer has room for
 	events   *eventQueue
 	requests *requestTable
-	imports  *importTable
+	exports  *exportTable
 	local    localObjects
 	remote   remoteConsumers
-	disposal disposal
-	ended    func() // tells the server, nil on the client
+	cleanup  cleanupQueue
+	onEnd    func() // tells the server, nil on the client
 
 	// left tells that this side has ended the connection, and wants nothing
 	// more of the peer.
-	left atomic.Bool
+	endedLocally atomic.Bool
 
 	mu      sync.Mutex
 	err     error // why it has ended
@@ -69,16 +69,16 @@ func newConnection(role role, s *socket, peer comch.Peer, agreed terms, limits L
 		peer:           peer,
 		maxMessageSize: agreed.maxMessageSize,
 		socket:         s,
-		outbox:         newOutbox(agreed.peerReceiveQueue),
-		inbox:          make(chan []byte, agreed.receiveQueue),
+		writes:         newWriteQueue(agreed.peerReceiveQueue),
+		messages:       make(chan []byte, agreed.receiveQueue),
 		credits:        make(chan struct{}, agreed.peerReceiveQueue),
 		events:         newEventQueue(4 * limits.MaxConsumers),
 		requests:       newRequestTable(),
-		imports:        newImportTable(limits),
+		exports:        newExportTable(limits),
 		done:           make(chan struct{}),
 	}
-	c.local.start(role)
-	c.remote.start(role, limits, &c.disposal)
+	c.local.open(role)
+	c.remote.open(role, limits, &c.cleanup)
 	for range agreed.peerReceiveQueue {
 		c.credits <- struct{}{}
 	}
@@ -122,7 +122,7 @@ func (c *connection) Send(ctx context.Context, message []byte) error {
 	case <-ctx.Done():
 		return fmt.Errorf("send control message: wait for room at the peer: %w", ctx.Err())
 	}
-	if !c.put(frame{kind: frameMessage, body: append([]byte(nil), message...)}, descriptors{}) {
+	if !c.enqueue(frame{kind: frameMessage, body: append([]byte(nil), message...)}, descriptors{}) {
 		return c.notConnected("send control message")
 	}
 	return nil
@@ -134,25 +134,25 @@ func (c *connection) Receive(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.put(frame{kind: frameCredit, fields: [maxFields]uint32{1}}, descriptors{})
+	c.enqueue(frame{kind: frameCredit, fields: [maxFields]uint32{1}}, descriptors{})
 	return message, nil
 }
 
 func (c *connection) takeMessage(ctx context.Context) ([]byte, error) {
 	select {
-	case message := <-c.inbox:
+	case message := <-c.messages:
 		return message, nil
 	default:
 	}
 	select {
-	case message := <-c.inbox:
+	case message := <-c.messages:
 		return message, nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("receive control message: %w", ctx.Err())
 	case <-c.done:
 	}
 	select {
-	case message := <-c.inbox:
+	case message := <-c.messages:
 		return message, nil
 	default:
 		return nil, c.notConnected("receive control message")
@@ -164,7 +164,7 @@ func (c *connection) takeMessage(ctx context.Context) ([]byte, error) {
 func (c *connection) notConnected(operation string) error {
 	reason := c.Err()
 	if reason == nil {
-		reason = errFinished
+		reason = errQueueClosed
 	}
 	return status.Errorf(status.NotConnected, "%s: connection has ended: %w", operation, reason)
 }
@@ -175,9 +175,9 @@ func (c *connection) Close() error {
 		return status.Errorf(status.InUse, "close connection: %d consumers and %d producers are still open",
 			consumers, producers)
 	}
-	farewell := textFrame(frameGoodbye, nil)
-	c.end(byThisSide, status.Errorf(status.Shutdown, "connection was closed by this side"), &farewell)
-	c.awaitStop(2 * farewellTimeout)
+	goodbye := textFrame(frameGoodbye, nil)
+	c.end(byThisSide, status.Errorf(status.Shutdown, "connection was closed by this side"), &goodbye)
+	c.waitStopped(2 * goodbyeTimeout)
 	return nil
 }
 
@@ -188,7 +188,7 @@ func (c *connection) Abort() {
 
 // awaitStop waits for the goroutines. Closing a descriptor that a hostile
 // peer has sent may take for ever; then they are left behind.
-func (c *connection) awaitStop(bound time.Duration) {
+func (c *connection) waitStopped(bound time.Duration) {
 	stopped := make(chan struct{})
 	go func() {
 		c.stopped.Wait()
@@ -205,39 +205,39 @@ func (c *connection) awaitStop(bound time.Duration) {
 
 // initiative is who has ended a connection. What a peer has sent before it
 // left can still be received.
-type initiative bool
+type endedBy bool
 
 const (
-	byPeer     initiative = false
-	byThisSide initiative = true
+	byPeer     endedBy = false
+	byThisSide endedBy = true
 )
 
 // end ends the connection, the first time it is called: consumers and
 // producers stop and wake up, waiting calls return, and the socket is closed
 // after the farewell, if there is one. It does not block, and reports whether
 // this call was the first.
-func (c *connection) end(who initiative, reason error, farewell *frame) bool {
+func (c *connection) end(who endedBy, reason error, goodbye *frame) bool {
 	c.mu.Lock()
 	if c.err != nil {
 		c.mu.Unlock()
 		return false
 	}
 	c.err = reason
-	c.left.Store(bool(who))
+	c.endedLocally.Store(bool(who))
 	c.mu.Unlock()
 
 	c.stopped.Go(c.releaseRemote)
-	c.local.endAll()
-	if c.ended != nil {
-		c.ended()
+	c.local.stopAll()
+	if c.onEnd != nil {
+		c.onEnd()
 	}
 	close(c.done)
-	c.outbox.finish(farewell)
-	if farewell == nil {
+	c.writes.close(goodbye)
+	if goodbye == nil {
 		// Packets of the peer may be queued in it: see disposal.
 		c.stopped.Go(c.socket.close)
 	} else {
-		c.socket.limitWrites(farewellTimeout)
+		c.socket.limitWrites(goodbyeTimeout)
 	}
 	return true
 }
@@ -247,13 +247,13 @@ func (c *connection) end(who initiative, reason error, farewell *frame) bool {
 // worker.
 func (c *connection) releaseRemote() {
 	c.remote.closeAll()
-	c.imports.close()
+	c.exports.close()
 }
 
 // fail ends the connection because of a violation, and tells the peer.
 func (c *connection) fail(reason error) {
-	farewell := textFrame(frameGoodbye, reason)
-	if c.end(byThisSide, reason, &farewell) {
+	goodbye := textFrame(frameGoodbye, reason)
+	if c.end(byThisSide, reason, &goodbye) {
 		c.logEnd(reason)
 	}
 }

@@ -13,11 +13,11 @@ import (
 // consumer implements comch.Consumer. What its thread writes and what others
 // write lie in different cache lines.
 type consumer struct {
-	endpoint
+	lifecycle
 	connection *connection
 	id         comch.ConsumerID
 	region     *memory.Region
-	audience   audience
+	producers  remoteProducers
 	_          [cacheLine]byte
 
 	ring    receiveRing
@@ -43,7 +43,7 @@ type receiveRing struct {
 	completed uint64 // returned by poll
 	// receipts are what was posted: the copy in shared memory is the peer's
 	// to change.
-	receipts []receipt
+	copies []postedReceive
 	// highestProducer is the highest id among the producers that the peer has
 	// opened to this consumer, also those it has closed since: their last
 	// messages may still lie in the ring.
@@ -51,7 +51,7 @@ type receiveRing struct {
 }
 
 // receipt is one posted receive.
-type receipt struct {
+type postedReceive struct {
 	userData uint64
 	offset   uint32
 	length   uint32
@@ -64,7 +64,7 @@ func newReceiveRing(shared sharedRing, layout ringLayout, highestProducer *atomi
 		mask:            uint64(capacity - 1),
 		receives:        uint64(layout.receives),
 		immediate:       uint32(layout.immediate),
-		receipts:        make([]receipt, capacity),
+		copies:          make([]postedReceive, capacity),
 		highestProducer: highestProducer,
 	}
 }
@@ -91,7 +91,7 @@ func (r *receiveRing) post(offset, length uint32, userData uint64) error {
 			"post receive: %d bytes at offset %d are outside the consumer's memory of %d bytes", length, offset, size)
 	}
 	position := r.posted & r.mask
-	r.receipts[position] = receipt{userData: userData, offset: offset, length: length}
+	r.copies[position] = postedReceive{userData: userData, offset: offset, length: length}
 	// Plain, because publish orders it before the index that covers it.
 	r.shared.posted[position] = uint64(offset)<<32 | uint64(length)
 	r.posted++
@@ -103,7 +103,7 @@ func (c *consumer) Flush() {
 		return
 	}
 	if c.ring.shared.header.producersWaiting.Swap(0) != 0 {
-		c.audience.wake()
+		c.producers.wake()
 	}
 }
 
@@ -124,7 +124,7 @@ func (c *consumer) Poll(received []comch.Received) int {
 	}
 	n, err := c.ring.poll(received)
 	if err != nil {
-		c.breakOff(err)
+		c.fail(err)
 	}
 	return n
 }
@@ -150,7 +150,7 @@ func (r *receiveRing) poll(received []comch.Received) (int, error) {
 
 // take checks and copies one completion.
 func (r *receiveRing) take(slot *completion, length uint32, received *comch.Received) error {
-	receipt := &r.receipts[r.completed&r.mask]
+	receipt := &r.copies[r.completed&r.mask]
 	origin := atomic.LoadUint64(&slot.origin)
 	producer, immediateLength := uint32(origin>>32), uint32(origin)
 	if length > receipt.length || immediateLength > r.immediate ||
@@ -190,7 +190,7 @@ func (r *receiveRing) previousSequence() uint32 {
 
 func (r *receiveRing) completionViolation(length, producer, immediateLength uint32) error {
 	position := r.completed & r.mask
-	switch posted := r.receipts[position].length; {
+	switch posted := r.copies[position].length; {
 	case length > posted:
 		return violation("completion slot %d has length %d, %d bytes were posted", position, length, posted)
 	case immediateLength > r.immediate:
@@ -203,15 +203,15 @@ func (r *receiveRing) completionViolation(length, producer, immediateLength uint
 
 // breakOff ends the connection from the consumer's thread, which does not
 // wait for it.
-func (c *consumer) breakOff(err error) {
+func (c *consumer) fail(err error) {
 	c.broken = true
-	c.end()
+	c.stopAndWake()
 	go c.connection.fail(fmt.Errorf("consumer %d: %w", c.id, err))
 }
 
 // finished reports whether nothing is received any more. After an end by the
 // peer it still is.
-func (c *consumer) finished() bool { return c.closed || c.broken || c.connection.left.Load() }
+func (c *consumer) finished() bool { return c.closed || c.broken || c.connection.endedLocally.Load() }
 
 func (c *consumer) Arm() bool {
 	if c.finished() {
@@ -243,7 +243,7 @@ func (c *consumer) Disarm() {
 
 func (c *consumer) Drain() {
 	if err := c.bell.drain(); err != nil && !c.broken {
-		c.breakOff(err)
+		c.fail(err)
 	}
 }
 
@@ -254,14 +254,14 @@ func (c *consumer) Stop() {
 		return
 	}
 	c.stopped = true
-	c.end()
-	c.ring.withdraw()
-	c.connection.put(frame{kind: frameCloseConsumer, fields: [maxFields]uint32{uint32(c.id)}}, descriptors{})
+	c.stopAndWake()
+	c.ring.revoke()
+	c.connection.enqueue(frame{kind: frameCloseConsumer, fields: [maxFields]uint32{uint32(c.id)}}, descriptors{})
 }
 
 // withdraw takes the posted receives back from producers: see
 // sendRing.withdrawn. It does nothing to a ring that was never made.
-func (r *receiveRing) withdraw() {
+func (r *receiveRing) revoke() {
 	if r.shared.header != nil {
 		r.shared.header.posted.Store(0)
 	}

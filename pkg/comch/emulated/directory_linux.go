@@ -198,11 +198,11 @@ func checkOwner(path string, stat *unix.Stat_t) error {
 
 // list names the directories in d.
 func (d *directory) list() ([]string, error) {
-	twin, err := duplicate(d.descriptor)
+	dup, err := duplicate(d.descriptor)
 	if err != nil {
 		return nil, err
 	}
-	file := os.NewFile(uintptr(twin), d.path)
+	file := os.NewFile(uintptr(dup), d.path)
 	defer func() { _ = file.Close() }()
 	entries, err := file.ReadDir(maxDevices)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -224,11 +224,11 @@ func (d *directory) sockets(name string) ([]string, error) {
 		return nil, err
 	}
 	defer inner.close()
-	twin, err := duplicate(inner.descriptor)
+	dup, err := duplicate(inner.descriptor)
 	if err != nil {
 		return nil, err
 	}
-	file := os.NewFile(uintptr(twin), inner.path)
+	file := os.NewFile(uintptr(dup), inner.path)
 	defer func() { _ = file.Close() }()
 	entries, err := file.ReadDir(maxServices)
 	if err != nil && !errors.Is(err, io.EOF) {

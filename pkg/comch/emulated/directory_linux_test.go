@@ -24,7 +24,7 @@ func listenIn(t *testing.T, directory string, config comch.ServerConfig) comch.S
 	return server
 }
 
-func TestLongDirectoriesAreUsable(t *testing.T) {
+func TestDirectoryPathMayExceedASocketAddress(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), strings.Repeat("d", 200), "comch")
 	listenIn(t, directory, comch.ServerConfig{Name: "storage"})
 	connection, err := New(Options{Directory: directory}).Connect(context.Background(), comch.ClientConfig{Name: "storage"})
@@ -36,7 +36,7 @@ func TestLongDirectoriesAreUsable(t *testing.T) {
 	}
 }
 
-func TestServerFilesAreWhereTheyAreDocumented(t *testing.T) {
+func TestServerFilesHaveDocumentedPathsAndModes(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "comch")
 	server := listenIn(t, directory, comch.ServerConfig{Device: "03:00.1", Representor: "b1:00.1", Name: "storage"})
 	path := filepath.Join(directory, "b1:00.1", "03:00.1", "storage")
@@ -66,7 +66,7 @@ func TestServerFilesAreWhereTheyAreDocumented(t *testing.T) {
 	}
 }
 
-func TestServerForEveryUserOpensItsFiles(t *testing.T) {
+func TestPublicServerOpensItsFiles(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "comch")
 	listenIn(t, directory, comch.ServerConfig{Name: "private"})
 	server := listenIn(t, directory, comch.ServerConfig{Name: "public", Admission: comch.Admission{AllowAnyUser: true}})
@@ -84,7 +84,7 @@ func TestServerForEveryUserOpensItsFiles(t *testing.T) {
 	}
 }
 
-func TestUnsafeDirectoriesAreRefused(t *testing.T) {
+func TestUnsafeDirectoriesAreRejected(t *testing.T) {
 	cases := map[string]func(t *testing.T, directory string){
 		"group can write":    func(t *testing.T, directory string) { makeMode(t, directory, 0o770) },
 		"others can write":   func(t *testing.T, directory string) { makeMode(t, directory, 0o707) },
@@ -143,7 +143,7 @@ func link(t *testing.T, path string) {
 	}
 }
 
-func TestForeignFileIsNotReplaced(t *testing.T) {
+func TestListenReplacesOnlySockets(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "comch")
 	server := listenIn(t, directory, comch.ServerConfig{Name: "storage"})
 	if err := server.Close(); err != nil {
@@ -172,7 +172,7 @@ func TestDefaultDirectoryFollowsTheUser(t *testing.T) {
 	}
 }
 
-func TestServicesAreThoseThatServersOffer(t *testing.T) {
+func TestServicesListsListeningServers(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "comch")
 	p := New(Options{Directory: directory})
 	lister := p.(comch.ServiceLister)

@@ -18,23 +18,23 @@ func isReadable(tb testing.TB, descriptor int) bool {
 
 func newTestDoorbell(tb testing.TB) (*doorbell, int) {
 	tb.Helper()
-	bell, push, err := newDoorbell(new(disposal))
+	bell, button, err := newDoorbell(new(cleanupQueue))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = bell.close() })
-	return bell, push
+	return bell, button
 }
 
 func TestDoorbellRingsAndDrains(t *testing.T) {
-	bell, push := newTestDoorbell(t)
-	defer closeDescriptor(push)
+	bell, button := newTestDoorbell(t)
+	defer closeDescriptor(button)
 	for range 3 {
 		if isReadable(t, bell.descriptor) {
 			t.Fatal("readable before it was rung")
 		}
-		ringPush(push)
-		ringPush(push)
+		ringDoorbell(button)
+		ringDoorbell(button)
 		if !isReadable(t, bell.descriptor) {
 			t.Fatal("not readable after it was rung")
 		}
@@ -45,13 +45,13 @@ func TestDoorbellRingsAndDrains(t *testing.T) {
 }
 
 func TestRingingAFullDoorbellDoesNotBlock(t *testing.T) {
-	bell, push := newTestDoorbell(t)
-	defer closeDescriptor(push)
-	fill(t, push)
-	if err := unix.SetNonblock(push, false); err != nil {
+	bell, button := newTestDoorbell(t)
+	defer closeDescriptor(button)
+	fillDoorbell(t, button)
+	if err := unix.SetNonblock(button, false); err != nil {
 		t.Fatal(err)
 	}
-	ringPush(push)
+	ringDoorbell(button)
 	for range 1 << 20 {
 		if err := bell.drain(); err != nil {
 			t.Fatal(err)
@@ -63,32 +63,32 @@ func TestRingingAFullDoorbellDoesNotBlock(t *testing.T) {
 	t.Error("a full doorbell cannot be drained")
 }
 
-func fill(tb testing.TB, push int) {
+func fillDoorbell(tb testing.TB, button int) {
 	tb.Helper()
 	for range 1 << 20 {
-		if unix.Send(push, ringSignal, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) != nil {
+		if unix.Send(button, doorbellSignal, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) != nil {
 			return
 		}
 	}
 	tb.Fatal("the doorbell does not fill up")
 }
 
-func TestNothingAPeerDoesToThePushKeepsTheDoorbellReadable(t *testing.T) {
-	cases := map[string]func(push int) error{
+func TestPeerCannotKeepTheDoorbellReadable(t *testing.T) {
+	cases := map[string]func(button int) error{
 		"close":            unix.Close,
-		"shut down both":   func(push int) error { return unix.Shutdown(push, unix.SHUT_RDWR) },
-		"shut down writes": func(push int) error { return unix.Shutdown(push, unix.SHUT_WR) },
-		"clear O_NONBLOCK": func(push int) error { return unix.SetNonblock(push, false) },
+		"shut down both":   func(button int) error { return unix.Shutdown(button, unix.SHUT_RDWR) },
+		"shut down writes": func(button int) error { return unix.Shutdown(button, unix.SHUT_WR) },
+		"clear O_NONBLOCK": func(button int) error { return unix.SetNonblock(button, false) },
 		"disconnect":       disconnect,
 	}
 	for name, spoil := range cases {
 		t.Run(name, func(t *testing.T) {
-			bell, push := newTestDoorbell(t)
-			if err := spoil(push); err != nil {
+			bell, button := newTestDoorbell(t)
+			if err := spoil(button); err != nil {
 				t.Fatal(err)
 			}
 			if name != "close" {
-				defer closeDescriptor(push)
+				defer closeDescriptor(button)
 			}
 			if err := bell.drain(); err != nil {
 				t.Error(err)
@@ -96,7 +96,7 @@ func TestNothingAPeerDoesToThePushKeepsTheDoorbellReadable(t *testing.T) {
 			if isReadable(t, bell.descriptor) {
 				t.Error("the doorbell stays readable")
 			}
-			bell.hangUp()
+			bell.shutDown()
 			if !isReadable(t, bell.descriptor) {
 				t.Error("the doorbell can no longer be hung up")
 			}
@@ -107,19 +107,19 @@ func TestNothingAPeerDoesToThePushKeepsTheDoorbellReadable(t *testing.T) {
 	}
 }
 
-func TestHungUpDoorbellLeavesEpollSilent(t *testing.T) {
+func TestDrainedDoorbellIsSilentInEpollAfterShutdown(t *testing.T) {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer closeDescriptor(epoll)
-	bell, push := newTestDoorbell(t)
-	defer closeDescriptor(push)
+	bell, button := newTestDoorbell(t)
+	defer closeDescriptor(button)
 	event := unix.EpollEvent{Events: unix.EPOLLIN}
 	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, bell.descriptor, &event); err != nil {
 		t.Fatal(err)
 	}
-	bell.hangUp()
+	bell.shutDown()
 	events := make([]unix.EpollEvent, 1)
 	if n, err := unix.EpollWait(epoll, events, 0); n != 1 || err != nil {
 		t.Errorf("epoll reports %d, %v after the end", n, err)
@@ -132,7 +132,7 @@ func TestHungUpDoorbellLeavesEpollSilent(t *testing.T) {
 	}
 }
 
-func TestDoorbellsOfOtherKindsAreRefused(t *testing.T) {
+func TestOnlyUnixDatagramSocketsAreDoorbells(t *testing.T) {
 	stream, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -146,14 +146,14 @@ func TestDoorbellsOfOtherKindsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, descriptor := range []int{stream[0], stream[1], internet, eventfd} {
-		if checkPush(descriptor) == nil {
+		if checkButton(descriptor) == nil {
 			t.Errorf("descriptor %d was accepted", descriptor)
 		}
 		closeDescriptor(descriptor)
 	}
-	_, push := newTestDoorbell(t)
-	defer closeDescriptor(push)
-	if err := checkPush(push); err != nil {
+	_, button := newTestDoorbell(t)
+	defer closeDescriptor(button)
+	if err := checkButton(button); err != nil {
 		t.Error(err)
 	}
 }

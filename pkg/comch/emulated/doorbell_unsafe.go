@@ -30,60 +30,60 @@ import (
 // producer; hangUp may be called by any goroutine.
 type doorbell struct {
 	descriptor int
-	disposal   *disposal
+	cleanup    *cleanupQueue
 
-	mu      sync.Mutex // guards what the descriptor number stands for
-	hungUp  bool
-	muffled bool // written by the thread only
-	closed  bool
-	buffer  [8]byte
-	header  unix.Msghdr // for peek
+	mu       sync.Mutex // guards what the descriptor number stands for
+	isDown   bool
+	silenced bool // written by the thread only
+	closed   bool
+	buffer   [8]byte
+	header   unix.Msghdr // for peek
 }
 
 // maxRings bounds how many datagrams one drain takes: a peer that rings
 // without end keeps the descriptor readable, not this thread inside drain.
-const maxRings = 16
+const maxSignals = 16
 
 // maxLastRings is the bound after hangUp, when no more can come. It is more
 // than the kernel queues with usual settings (net.unix.max_dgram_qlen).
-const maxLastRings = 4096
+const maxLastSignals = 4096
 
 // newDoorbell makes a doorbell and the push that rings it.
-func newDoorbell(disposal *disposal) (bell *doorbell, push int, err error) {
+func newDoorbell(cleanup *cleanupQueue) (bell *doorbell, button int, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, -1, fmt.Errorf("create doorbell: %w", err)
 	}
-	return &doorbell{descriptor: pair[0], disposal: disposal}, pair[1], nil
+	return &doorbell{descriptor: pair[0], cleanup: cleanup}, pair[1], nil
 }
 
 // drain takes the rings. After hangUp it silences the descriptor for good,
 // because nothing else is going to happen on it and it would stay readable.
 // A violation by the peer does the same and is returned.
 func (d *doorbell) drain() error {
-	if d.muffled {
+	if d.silenced {
 		return nil
 	}
-	limit, hungUp := maxRings, d.isHungUp()
+	limit, hungUp := maxSignals, d.hasShutDown()
 	if hungUp {
-		limit = maxLastRings
+		limit = maxLastSignals
 	}
-	empty, err := d.take(limit)
+	empty, err := d.discard(limit)
 	if err != nil || (hungUp && empty) {
-		d.muffle(empty)
+		d.silence(empty)
 	}
 	return err
 }
 
-func (d *doorbell) isHungUp() bool {
+func (d *doorbell) hasShutDown() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.hungUp
+	return d.isDown
 }
 
 // take takes up to limit rings and reports whether there are no more. It
 // leaves a ring that carries descriptors where it is.
-func (d *doorbell) take(limit int) (empty bool, err error) {
+func (d *doorbell) discard(limit int) (empty bool, err error) {
 	for range limit {
 		flags, err := d.peek()
 		switch {
@@ -103,7 +103,7 @@ func (d *doorbell) take(limit int) (empty bool, err error) {
 // muffle puts an eventfd that nobody rings in the place of the descriptor.
 // Closing the socket that was there takes it out of every epoll set. Without
 // free descriptors it stays readable until it is closed.
-func (d *doorbell) muffle(empty bool) {
+func (d *doorbell) silence(empty bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	silent, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
@@ -112,56 +112,56 @@ func (d *doorbell) muffle(empty bool) {
 	}
 	defer closeDescriptor(silent)
 	if !empty {
-		twin, err := duplicate(d.descriptor) // not to let go of the socket here
+		dup, err := duplicate(d.descriptor) // not to let go of the socket here
 		if err != nil {
 			return
 		}
-		defer d.disposal.close(twin)
+		defer d.cleanup.close(dup)
 	}
-	d.muffled = unix.Dup3(silent, d.descriptor, unix.O_CLOEXEC) == nil
+	d.silenced = unix.Dup3(silent, d.descriptor, unix.O_CLOEXEC) == nil
 }
 
 // hangUp makes the descriptor readable whatever the peer does with the push.
 // Nothing is queued any more afterwards.
-func (d *doorbell) hangUp() {
+func (d *doorbell) shutDown() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed || d.hungUp {
+	if d.closed || d.isDown {
 		return
 	}
-	d.hungUp = true
+	d.isDown = true
 	_ = unix.Shutdown(d.descriptor, unix.SHUT_RD)
 }
 
 // close releases the descriptor.
 func (d *doorbell) close() error {
-	d.hangUp()
+	d.shutDown()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
 		return nil
 	}
 	d.closed = true
-	if !d.muffled {
-		if empty, err := d.take(maxLastRings); err != nil || !empty {
-			d.disposal.close(d.descriptor)
+	if !d.silenced {
+		if empty, err := d.discard(maxLastSignals); err != nil || !empty {
+			d.cleanup.close(d.descriptor)
 			return nil
 		}
 	}
 	return unix.Close(d.descriptor)
 }
 
-var ringSignal = []byte{1}
+var doorbellSignal = []byte{1}
 
 // ringPush wakes whoever sleeps on the other end of push. If the socket is
 // full the bell has been rung already; if it is broken nobody is listening.
-func ringPush(push int) {
-	_ = unix.Send(push, ringSignal, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+func ringDoorbell(button int) {
+	_ = unix.Send(button, doorbellSignal, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
 // checkPush refuses a descriptor that is not a datagram Unix socket, the only
 // kind on which ringPush cannot block. Closing it can: see disposal.
-func checkPush(descriptor int) error {
+func checkButton(descriptor int) error {
 	domain, err := unix.GetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil || domain != unix.AF_UNIX {
 		return status.Errorf(status.InvalidValue, "doorbell is not a Unix socket (domain %d): %w", domain, err)

@@ -38,14 +38,14 @@ func newEventQueue(limit int) *eventQueue {
 func (q *eventQueue) put(event comch.ConsumerEvent) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if event.Created || len(q.events) < q.limit || !q.forget(event.ID) {
+	if event.Created || len(q.events) < q.limit || !q.dropCreation(event.ID) {
 		q.events = append(q.events, event)
 	}
 	q.signal()
 }
 
 // forget drops the creation of a consumer if nobody has seen it.
-func (q *eventQueue) forget(id comch.ConsumerID) bool {
+func (q *eventQueue) dropCreation(id comch.ConsumerID) bool {
 	for i := range q.events {
 		if q.events[i].ID == id {
 			q.events = append(q.events[:i], q.events[i+1:]...)

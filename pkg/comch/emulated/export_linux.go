@@ -74,58 +74,58 @@ func (c *connection) export(ctx context.Context, region *memory.Region, access m
 	if !region.Mapped() || region.Descriptor() < 0 {
 		return nil, status.Errorf(status.NotSupported, "the region has no file that another process could map: use memory.Alloc")
 	}
-	id, err := c.local.takeID()
+	id, err := c.local.newID()
 	if err != nil {
 		return nil, err
 	}
-	twin, err := duplicate(region.Descriptor())
+	dup, err := duplicate(region.Descriptor())
 	if err != nil {
 		return nil, err
 	}
 	length := region.Len()
-	offer := frame{kind: frameExport, fields: [maxFields]uint32{id, uint32(access), uint32(length), uint32(length >> 32)}}
-	answered, err := c.request(ctx, offer, descriptors{list: [maxDescriptors]int{twin}, count: 1})
+	announcement := frame{kind: frameExport, fields: [maxFields]uint32{id, uint32(access), uint32(length), uint32(length >> 32)}}
+	replied, err := c.request(ctx, announcement, descriptors{list: [maxDescriptors]int{dup}, count: 1})
 	if err != nil {
 		return nil, err
 	}
-	closeDescriptor(answered)
+	closeDescriptor(replied)
 	return exportToken{id: id, access: access, length: length}.encode(), nil
 }
 
 // importTable holds the memory that the peer has exported, by id, until the
 // end of the connection.
-type importTable struct {
+type exportTable struct {
 	maxExports int
 	maxBytes   uint64
 
-	mu     sync.Mutex
-	closed bool
-	bytes  uint64 // of all exports
-	offers map[uint32]*offer
+	mu      sync.Mutex
+	closed  bool
+	bytes   uint64 // of all exports
+	entries map[uint32]*peerExport
 }
 
 // offer is one exported region that has not necessarily been imported.
-type offer struct {
+type peerExport struct {
 	descriptor int
 	access     memory.Access
 	length     uint64
 	bytes      uint64 // that it counts against the limit
 }
 
-func newImportTable(limits Limits) *importTable {
-	return &importTable{
+func newExportTable(limits Limits) *exportTable {
+	return &exportTable{
 		maxExports: limits.MaxExports,
 		maxBytes:   limits.MaxExportBytes,
-		offers:     make(map[uint32]*offer),
+		entries:    make(map[uint32]*peerExport),
 	}
 }
 
 // add enters an offer and takes over its descriptor if it succeeds.
-func (t *importTable) add(id uint32, o *offer) error {
-	if o.length == 0 || o.access == 0 || !o.access.Valid() {
-		return status.Errorf(status.InvalidValue, "memory of %d bytes with access rights %#x cannot be exported", o.length, uint32(o.access))
+func (t *exportTable) add(id uint32, e *peerExport) error {
+	if e.length == 0 || e.access == 0 || !e.access.Valid() {
+		return status.Errorf(status.InvalidValue, "memory of %d bytes with access rights %#x cannot be exported", e.length, uint32(e.access))
 	}
-	size, err := exportedBytes(o.descriptor, o.length)
+	size, err := exportedBytes(e.descriptor, e.length)
 	if err != nil {
 		return err
 	}
@@ -134,74 +134,74 @@ func (t *importTable) add(id uint32, o *offer) error {
 	if t.closed {
 		return status.Errorf(status.NotConnected, "the connection has ended")
 	}
-	if len(t.offers) >= t.maxExports {
-		return errNoRoom("memory exports", t.maxExports)
+	if len(t.entries) >= t.maxExports {
+		return errFull("memory exports", t.maxExports)
 	}
-	if t.offers[id] != nil {
+	if t.entries[id] != nil {
 		return status.Errorf(status.AlreadyExist, "export %d exists already", id)
 	}
-	t.offers[id] = o
-	if err := t.chargeLocked(o, size); err != nil {
-		delete(t.offers, id)
+	t.entries[id] = e
+	if err := t.chargeLocked(e, size); err != nil {
+		delete(t.entries, id)
 		return err
 	}
 	return nil
 }
 
 // chargeLocked counts an offer with its present size.
-func (t *importTable) chargeLocked(o *offer, size uint64) error {
-	others := t.bytes - o.bytes
+func (t *exportTable) chargeLocked(e *peerExport, size uint64) error {
+	others := t.bytes - e.bytes
 	if size > t.maxBytes-others {
 		return status.Errorf(status.TooBig, "exported memory takes %d bytes, the connection has %d of its %d left",
 			size, t.maxBytes-others, t.maxBytes)
 	}
 	t.bytes = others + size
-	o.bytes = size
+	e.bytes = size
 	return nil
 }
 
 // open maps the memory that a token names.
-func (t *importTable) open(token exportToken) (*memory.Region, error) {
+func (t *exportTable) open(token exportToken) (*memory.Region, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return nil, status.Errorf(status.NotConnected, "connection has ended")
 	}
-	o := t.offers[token.id]
-	if o == nil {
+	e := t.entries[token.id]
+	if e == nil {
 		return nil, status.Errorf(status.NotFound, "the peer has not exported memory %d on this connection", token.id)
 	}
-	if o.length != token.length || o.access != token.access {
+	if e.length != token.length || e.access != token.access {
 		return nil, status.Errorf(status.InvalidValue, "memory descriptor says %d bytes with rights %#x, exported were %d bytes with rights %#x",
-			token.length, uint32(token.access), o.length, uint32(o.access))
+			token.length, uint32(token.access), e.length, uint32(e.access))
 	}
-	size, err := exportedBytes(o.descriptor, o.length)
+	size, err := exportedBytes(e.descriptor, e.length)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.chargeLocked(o, size); err != nil {
+	if err := t.chargeLocked(e, size); err != nil {
 		return nil, err
 	}
-	twin, err := duplicate(o.descriptor)
+	dup, err := duplicate(e.descriptor)
 	if err != nil {
 		return nil, err
 	}
-	region, err := memory.Import(twin, o.length, t.maxBytes, o.access)
+	region, err := memory.Import(dup, e.length, t.maxBytes, e.access)
 	if err != nil {
-		closeDescriptor(twin)
+		closeDescriptor(dup)
 	}
 	return region, err
 }
 
 // close lets go of everything. Imported regions live on.
-func (t *importTable) close() {
+func (t *exportTable) close() {
 	t.mu.Lock()
-	offers := t.offers
-	t.offers = nil
+	entries := t.entries
+	t.entries = nil
 	t.closed = true
 	t.mu.Unlock()
-	for _, o := range offers {
-		closeDescriptor(o.descriptor)
+	for _, e := range entries {
+		closeDescriptor(e.descriptor)
 	}
 }
 
@@ -210,7 +210,7 @@ func (c *connection) ImportMemory(descriptor []byte) (*memory.Region, memory.Acc
 	if err != nil {
 		return nil, 0, fmt.Errorf("import memory: %w", err)
 	}
-	region, err := c.imports.open(token)
+	region, err := c.exports.open(token)
 	if err != nil {
 		return nil, 0, fmt.Errorf("import memory %d of %d bytes: %w", token.id, token.length, err)
 	}
@@ -223,11 +223,11 @@ func (c *connection) handleExport(f *frame, received *descriptors) error {
 	if !c.role.other().owns(id) {
 		return violation("export id %d is not the peer's to give", id)
 	}
-	descriptor, ok := received.take()
+	descriptor, ok := received.next()
 	if !ok {
 		return violation("export %d came without memory", id)
 	}
-	err := c.imports.add(id, &offer{
+	err := c.exports.add(id, &peerExport{
 		descriptor: descriptor,
 		access:     memory.Access(f.fields[1]),
 		length:     uint64(f.fields[3])<<32 | uint64(f.fields[2]),
@@ -235,7 +235,7 @@ func (c *connection) handleExport(f *frame, received *descriptors) error {
 	if err != nil {
 		closeDescriptor(descriptor)
 	}
-	c.put(textFrame(frameReply, err, id), descriptors{})
+	c.enqueue(textFrame(frameReply, err, id), descriptors{})
 	return nil
 }
 

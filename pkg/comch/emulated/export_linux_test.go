@@ -14,14 +14,14 @@ import (
 
 // offerMemory lets a hostile peer export a file and returns what importing it
 // comes to.
-func offerMemory(t *testing.T, descriptor int, length uint64) error {
+func exportAndImport(t *testing.T, descriptor int, length uint64) error {
 	t.Helper()
 	c, peer := newServedConnection(t, serverRole)
 	const id, access = 1, memory.PCIRead | memory.PCIWrite
 	var passed descriptors
 	passed.add(descriptor)
-	offer := frame{kind: frameExport, fields: [maxFields]uint32{id, uint32(access), uint32(length), uint32(length >> 32)}}
-	if err := peer.write(&offer, passed); err != nil {
+	announcement := frame{kind: frameExport, fields: [maxFields]uint32{id, uint32(access), uint32(length), uint32(length >> 32)}}
+	if err := peer.write(&announcement, passed); err != nil {
 		t.Fatal(err)
 	}
 	answer, _, err := peer.read()
@@ -54,7 +54,7 @@ func memfd(t *testing.T, size int64, seals int) int {
 	return descriptor
 }
 
-func TestMemoryThatCouldBeTakenAwayIsRefused(t *testing.T) {
+func TestUnsealedOrOversizedMemoryIsRejected(t *testing.T) {
 	const sealed = unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
 	oversized := memfd(t, 4096, 0)
 	if err := unix.Fallocate(oversized, unix.FALLOC_FL_KEEP_SIZE, 0, 2<<20); err != nil {
@@ -79,14 +79,14 @@ func TestMemoryThatCouldBeTakenAwayIsRefused(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if err := offerMemory(t, c.descriptor, c.length); !errors.Is(err, c.want) {
+			if err := exportAndImport(t, c.descriptor, c.length); !errors.Is(err, c.want) {
 				t.Errorf("got %v, want %v", err, c.want)
 			}
 		})
 	}
 }
 
-func TestMemoryThatGrowsAfterItsExportIsRefused(t *testing.T) {
+func TestMemoryThatGrowsAfterExportIsRejected(t *testing.T) {
 	c, peer := newServedConnection(t, serverRole)
 	descriptor := memfd(t, 4096, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
 	var passed descriptors
@@ -106,7 +106,7 @@ func TestMemoryThatGrowsAfterItsExportIsRefused(t *testing.T) {
 	}
 }
 
-func TestTooManyExportsAreRefused(t *testing.T) {
+func TestExportsAreLimited(t *testing.T) {
 	client, server := newTestPair(t)
 	region := allocate(t, 64)
 	var err error

@@ -55,7 +55,7 @@ func (c *connection) handle(f *frame, received *descriptors) error {
 	case frameExport:
 		return c.handleExport(f, received)
 	case frameReply:
-		c.requests.answer(f, received)
+		c.requests.deliver(f, received)
 		return nil
 	case frameGoodbye:
 		return goodbyeError(f)
@@ -76,10 +76,10 @@ func (c *connection) handleMessage(f *frame) error {
 		return violation("control message of %d bytes, the agreed limit is %d", len(f.body), c.maxMessageSize)
 	}
 	select {
-	case c.inbox <- append([]byte(nil), f.body...):
+	case c.messages <- append([]byte(nil), f.body...):
 		return nil
 	default:
-		return violation("more than %d control messages without being asked for", cap(c.inbox))
+		return violation("more than %d control messages without being asked for", cap(c.messages))
 	}
 }
 

@@ -81,7 +81,7 @@ func FuzzHandleFrame(f *testing.F) {
 			_ = c.handle(&parsed, &none)
 		}
 		c.Abort()
-		c.awaitStop(farewellTimeout)
+		c.waitStopped(goodbyeTimeout)
 	})
 }
 

@@ -46,7 +46,7 @@ func (g greeting) welcome() frame {
 }
 
 // agree settles the terms, or says why there can be none.
-func (g greeting) agree(version, maxMessageSize, receiveQueue uint32) (terms, error) {
+func (g greeting) negotiate(version, maxMessageSize, receiveQueue uint32) (terms, error) {
 	if version != protocolVersion {
 		return terms{}, status.Errorf(status.UnsupportedVersion,
 			"protocol version %d meets version %d: use the same release on both sides", protocolVersion, version)
@@ -71,7 +71,7 @@ func receiveHello(s *socket, own greeting) (terms, error) {
 	if f.kind != frameHello || f.fields[0] != protocolMagic {
 		return terms{}, violation("first frame is of kind %d with %#x, not a hello", f.kind, f.fields[0])
 	}
-	return own.agree(f.fields[1], f.fields[2], f.fields[3])
+	return own.negotiate(f.fields[1], f.fields[2], f.fields[3])
 }
 
 // greetServer is the client's side of the handshake.
@@ -97,7 +97,7 @@ func exchangeGreetings(s *socket, own greeting) (terms, error) {
 	}
 	switch f.kind {
 	case frameWelcome:
-		return own.agree(f.fields[0], f.fields[1], f.fields[2])
+		return own.negotiate(f.fields[0], f.fields[1], f.fields[2])
 	case frameGoodbye:
 		if refusal := peerError(f.fields[0], f.body); refusal != nil {
 			return terms{}, fmt.Errorf("the server refused: %w", refusal)

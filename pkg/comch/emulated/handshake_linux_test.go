@@ -18,7 +18,7 @@ import (
 
 // TestConnectAfterTheEndOfItsContextFails has the server's welcome wait in
 // the socket, so that the handshake can succeed in spite of the context.
-func TestConnectAfterTheEndOfItsContextFails(t *testing.T) {
+func TestConnectFailsAfterItsContextEnds(t *testing.T) {
 	reason := errors.New("changed my mind")
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(reason)
@@ -37,7 +37,7 @@ func TestConnectAfterTheEndOfItsContextFails(t *testing.T) {
 	}
 }
 
-func TestBadHelloIsAnsweredWithTheReason(t *testing.T) {
+func TestInvalidHelloIsRejectedWithTheReason(t *testing.T) {
 	size := uint32(defaultLimits.MaxMessageSize)
 	cases := map[string]struct {
 		hello frame
@@ -68,7 +68,7 @@ func TestBadHelloIsAnsweredWithTheReason(t *testing.T) {
 	}
 }
 
-func TestSilentClientsDoNotKeepOthersOut(t *testing.T) {
+func TestSilentClientsDoNotBlockOthers(t *testing.T) {
 	directory := shortDirectory(t)
 	server := listenIn(t, directory, comch.ServerConfig{Name: "storage"})
 	first := dialRaw(t, server)
@@ -87,7 +87,7 @@ func TestSilentClientsDoNotKeepOthersOut(t *testing.T) {
 	}
 }
 
-func TestSilentClientIsCutOff(t *testing.T) {
+func TestSilentClientIsDisconnected(t *testing.T) {
 	t.Parallel() // it takes as long as the server is patient
 	s := dialRaw(t, listenIn(t, shortDirectory(t), comch.ServerConfig{Name: "storage"}))
 	if _, _, err := s.read(); err == nil {
@@ -95,7 +95,7 @@ func TestSilentClientIsCutOff(t *testing.T) {
 	}
 }
 
-func TestServerThatIsSilentIsGivenUp(t *testing.T) {
+func TestConnectToASilentServerEndsWithItsContext(t *testing.T) {
 	directory := filepath.Join(shortDirectory(t), "comch")
 	device := filepath.Join(directory, DefaultRepresentor, DefaultDevice)
 	if err := os.MkdirAll(device, 0o700); err != nil {
@@ -140,7 +140,7 @@ func shortDirectory(t *testing.T) string {
 
 // TestOtherUsersAreRefused connects from a thread that has another effective
 // user, which is what the kernel reports of a peer.
-func TestOtherUsersAreRefused(t *testing.T) {
+func TestOnlyAllowedUsersAreAdmitted(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")
 	}

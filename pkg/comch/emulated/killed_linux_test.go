@@ -22,8 +22,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if play := os.Getenv(childRole); play != "" {
-		if err := runChild(play); err != nil {
+	if role := os.Getenv(childRole); role != "" {
+		if err := runChild(role); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -35,9 +35,9 @@ func TestMain(m *testing.M) {
 func TestKilledPeerEndsAnIdleConnection(t *testing.T) {
 	for _, play := range []string{"client", "server"} {
 		t.Run(play, func(t *testing.T) {
-			p := meetChild(t, play)
+			p := connectToChild(t, play)
 			p.child.kill()
-			p.wantDead(t)
+			p.wantEnded(t)
 		})
 	}
 }
@@ -45,7 +45,7 @@ func TestKilledPeerEndsAnIdleConnection(t *testing.T) {
 func TestKilledPeerEndsABusyConnection(t *testing.T) {
 	for _, play := range []string{"client-busy", "server-busy"} {
 		t.Run(play, func(t *testing.T) {
-			p := meetChild(t, play)
+			p := connectToChild(t, play)
 			first, echoed := 8, 0
 			for p.consumer.State() == progress.Running {
 				n, err := echo(p.consumer, p.producer, first)
@@ -56,7 +56,7 @@ func TestKilledPeerEndsABusyConnection(t *testing.T) {
 					p.child.kill()
 				}
 			}
-			p.wantDead(t)
+			p.wantEnded(t)
 		})
 	}
 }
@@ -64,7 +64,7 @@ func TestKilledPeerEndsABusyConnection(t *testing.T) {
 func TestKilledPeerWakesSleepers(t *testing.T) {
 	for _, play := range []string{"client", "server"} {
 		t.Run(play, func(t *testing.T) {
-			p := meetChild(t, play)
+			p := connectToChild(t, play)
 			for range childReceives {
 				if err := sendPatiently(p.producer, []byte("x")); err != nil {
 					t.Fatal(err)
@@ -79,12 +79,12 @@ func TestKilledPeerWakesSleepers(t *testing.T) {
 				waiter.Drain()
 				waiter.Disarm()
 			}
-			p.wantDead(t)
+			p.wantEnded(t)
 		})
 	}
 }
 
-func TestKilledServerLeavesItsNameToTheNext(t *testing.T) {
+func TestNameOfAKilledServerIsFree(t *testing.T) {
 	directory := t.TempDir()
 	provider := New(Options{Directory: directory})
 	first := startChild(t, "server", directory)
@@ -111,7 +111,7 @@ func TestKilledServerLeavesItsNameToTheNext(t *testing.T) {
 }
 
 // livePeer is a connection with a child.
-type livePeer struct {
+type childPeer struct {
 	child      *child
 	connection comch.Connection
 	consumer   comch.Consumer
@@ -119,16 +119,16 @@ type livePeer struct {
 }
 
 // meetChild connects to a child that plays the given role.
-func meetChild(t *testing.T, play string) *livePeer {
+func connectToChild(t *testing.T, role string) *childPeer {
 	t.Helper()
 	directory := t.TempDir()
 	provider := New(Options{Directory: directory})
-	p := &livePeer{}
+	p := &childPeer{}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var err error
-	if play == "server" || play == "server-busy" {
-		p.child = startChild(t, play, directory)
+	if role == "server" || role == "server-busy" {
+		p.child = startChild(t, role, directory)
 		p.child.await(t, "listening")
 		p.connection, err = provider.Connect(ctx, comch.ClientConfig{Name: childName})
 	} else {
@@ -137,13 +137,13 @@ func meetChild(t *testing.T, play string) *livePeer {
 			t.Fatal(listenErr)
 		}
 		t.Cleanup(func() { _ = server.Close() })
-		p.child = startChild(t, play, directory)
+		p.child = startChild(t, role, directory)
 		p.connection, err = server.Accept(ctx)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.consumer, p.producer, err = openPath(p.connection); err != nil {
+	if p.consumer, p.producer, err = openDataPath(p.connection); err != nil {
 		t.Fatal(err)
 	}
 	p.child.await(t, "ready")
@@ -156,7 +156,7 @@ func meetChild(t *testing.T, play string) *livePeer {
 }
 
 // wantDead checks everything that the death of a peer brings.
-func (p *livePeer) wantDead(t *testing.T) {
+func (p *childPeer) wantEnded(t *testing.T) {
 	t.Helper()
 	if err := awaitEnd(t, p.connection); !errors.Is(err, status.ConnectionReset) {
 		t.Errorf("the connection ended with %v", err)
@@ -238,10 +238,10 @@ type child struct {
 }
 
 // startChild starts a peer and waits until it says that it is ready.
-func startChild(t *testing.T, play, directory string) *child {
+func startChild(t *testing.T, role, directory string) *child {
 	t.Helper()
 	command := exec.Command(os.Args[0])
-	command.Env = append(os.Environ(), childRole+"="+play, childDirectory+"="+directory)
+	command.Env = append(os.Environ(), childRole+"="+role, childDirectory+"="+directory)
 	command.Stderr = os.Stderr
 	if _, err := command.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -280,28 +280,28 @@ func (c *child) kill() {
 }
 
 // runChild plays a peer until it is killed or its parent is gone.
-func runChild(play string) error {
+func runChild(role string) error {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(1)
 	}()
 	provider := New(Options{Directory: os.Getenv(childDirectory)})
-	connection, err := meet(provider, strings.HasPrefix(play, "server"))
+	connection, err := openConnection(provider, strings.HasPrefix(role, "server"))
 	if err != nil {
 		return err
 	}
-	consumer, producer, err := openPath(connection)
+	consumer, producer, err := openDataPath(connection)
 	if err != nil {
 		return err
 	}
 	fmt.Println("ready")
-	if strings.HasSuffix(play, "busy") {
+	if strings.HasSuffix(role, "busy") {
 		return echoForever(consumer, producer)
 	}
 	select {}
 }
 
-func meet(provider comch.Provider, serve bool) (comch.Connection, error) {
+func openConnection(provider comch.Provider, serve bool) (comch.Connection, error) {
 	ctx := context.Background()
 	if !serve {
 		return provider.Connect(ctx, comch.ClientConfig{Name: childName})
@@ -318,7 +318,7 @@ const childReceives = 16
 
 // openPath makes a consumer with posted receives and a producer to the
 // peer's first consumer.
-func openPath(connection comch.Connection) (comch.Consumer, comch.Producer, error) {
+func openDataPath(connection comch.Connection) (comch.Consumer, comch.Producer, error) {
 	ctx := context.Background()
 	consumer, err := connection.NewConsumer(ctx, comch.ConsumerConfig{Receives: childReceives, MemorySize: 64 * childReceives})
 	if err != nil {

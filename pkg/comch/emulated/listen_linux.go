@@ -35,7 +35,7 @@ func (p *provider) listen(config comch.ServerConfig) (*server, error) {
 	}
 	listener, err := c.listen(config.AllowsOthers())
 	if err != nil {
-		c.abandon()
+		c.unlock()
 		return nil, err
 	}
 	return newServer(p, config, c, listener), nil
@@ -69,12 +69,12 @@ func (p *provider) completeAdmission(a *comch.Admission) error {
 }
 
 // claim makes the directory of the server and takes its name.
-func (p *provider) claim(config *comch.ServerConfig) (*claim, error) {
+func (p *provider) claim(config *comch.ServerConfig) (*nameLock, error) {
 	device, err := p.serverDirectory(config, config.AllowsOthers())
 	if err != nil {
 		return nil, err
 	}
-	c, err := claimName(device, config.Name)
+	c, err := lockName(device, config.Name)
 	if err != nil {
 		device.close()
 		return nil, err
@@ -100,13 +100,13 @@ func (p *provider) serverDirectory(config *comch.ServerConfig, public bool) (*di
 
 // letOthersIn opens the way to a running server to every user: who may
 // connect is the server's to say.
-func (p *provider) letOthersIn(config *comch.ServerConfig) error {
+func (p *provider) openToEveryUser(config *comch.ServerConfig) error {
 	device, err := p.serverDirectory(config, true)
 	if err != nil {
 		return err
 	}
 	defer device.close()
-	return device.openSocket(config.Name)
+	return device.openToEveryUser(config.Name)
 }
 
 // lockSuffix marks the file whose lock makes a server's name unique.
@@ -115,7 +115,7 @@ const lockSuffix = ".lock"
 // claim is the exclusive right to a server name: the lock of NAME.lock. The
 // kernel gives it up when the process dies, so a name is never blocked by a
 // server that is gone.
-type claim struct {
+type nameLock struct {
 	directory *directory // owned
 	name      string
 	lock      int
@@ -123,11 +123,11 @@ type claim struct {
 
 // claimAttempts bounds how often a lock file is opened that its former owner
 // removes at the same time.
-const claimAttempts = 100
+const lockAttempts = 100
 
 // claimName takes over d if it succeeds.
-func claimName(d *directory, name string) (*claim, error) {
-	for range claimAttempts {
+func lockName(d *directory, name string) (*nameLock, error) {
+	for range lockAttempts {
 		lock, err := lockFile(d, name+lockSuffix)
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, status.Errorf(status.AlreadyExist, "a server named %q is running in %s: stop it or choose another name", name, d.path)
@@ -136,7 +136,7 @@ func claimName(d *directory, name string) (*claim, error) {
 			return nil, fmt.Errorf("lock %s/%s: %w", d.path, name+lockSuffix, err)
 		}
 		if isLinked(d, name+lockSuffix, lock) {
-			return &claim{directory: d, name: name, lock: lock}, nil
+			return &nameLock{directory: d, name: name, lock: lock}, nil
 		}
 		closeDescriptor(lock)
 	}
@@ -167,7 +167,7 @@ func isLinked(d *directory, name string, lock int) bool {
 // listen puts a listening socket in the place of whatever a killed server has
 // left. It gets its name by renaming, so that clients find either nothing or
 // a socket that listens, and names may be longer than socket addresses.
-func (c *claim) listen(public bool) (*net.UnixListener, error) {
+func (c *nameLock) listen(public bool) (*net.UnixListener, error) {
 	if err := c.checkReplaceable(); err != nil {
 		return nil, err
 	}
@@ -187,13 +187,13 @@ func (c *claim) listen(public bool) (*net.UnixListener, error) {
 	return listener, nil
 }
 
-func (c *claim) publish(temporary string, public bool) error {
+func (c *nameLock) publish(temporary string, public bool) error {
 	at := c.directory.descriptor
 	if err := unix.Fchmodat(at, temporary, privateSocketMode, 0); err != nil {
 		return fmt.Errorf("set mode of socket in %s: %w", c.directory.path, err)
 	}
 	if public {
-		if err := c.directory.openSocket(temporary); err != nil {
+		if err := c.directory.openToEveryUser(temporary); err != nil {
 			return err
 		}
 	}
@@ -204,7 +204,7 @@ func (c *claim) publish(temporary string, public bool) error {
 }
 
 // checkReplaceable refuses to remove anything but a socket.
-func (c *claim) checkReplaceable() error {
+func (c *nameLock) checkReplaceable() error {
 	var stat unix.Stat_t
 	err := unix.Fstatat(c.directory.descriptor, c.name, &stat, unix.AT_SYMLINK_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {
@@ -220,7 +220,7 @@ func (c *claim) checkReplaceable() error {
 }
 
 // release removes the files and gives up the name.
-func (c *claim) release() {
+func (c *nameLock) release() {
 	_ = unix.Unlinkat(c.directory.descriptor, c.name, 0)
 	_ = unix.Unlinkat(c.directory.descriptor, c.name+lockSuffix, 0)
 	closeDescriptor(c.lock)
@@ -228,7 +228,7 @@ func (c *claim) release() {
 }
 
 // abandon gives up the name without removing anything but the lock.
-func (c *claim) abandon() {
+func (c *nameLock) unlock() {
 	_ = unix.Unlinkat(c.directory.descriptor, c.name+lockSuffix, 0)
 	closeDescriptor(c.lock)
 	c.directory.close()
@@ -241,7 +241,7 @@ const (
 )
 
 // openSocket lets every user connect to a socket in d.
-func (d *directory) openSocket(name string) error {
+func (d *directory) openToEveryUser(name string) error {
 	if err := unix.Fchmodat(d.descriptor, name, publicSocketMode, 0); err != nil {
 		return fmt.Errorf("open socket %s/%s to every user: %w", d.path, name, err)
 	}

@@ -24,14 +24,14 @@ type localObjects struct {
 	producers map[uint32]*producer
 }
 
-func (l *localObjects) start(role role) {
+func (l *localObjects) open(role role) {
 	l.nextID = uint32(role)
 	l.consumers = make(map[comch.ConsumerID]*consumer)
 	l.producers = make(map[uint32]*producer)
 }
 
 // takeID gives out an id for a consumer, a producer or a request.
-func (l *localObjects) takeID() (uint32, error) {
+func (l *localObjects) newID() (uint32, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.nextID > math.MaxUint32-2 {
@@ -49,7 +49,7 @@ func (l *localObjects) addConsumer(c *consumer, limit int) error {
 		return status.Errorf(status.NotConnected, "the connection has ended")
 	}
 	if len(l.consumers) >= limit {
-		return errNoRoom("consumers", limit)
+		return errFull("consumers", limit)
 	}
 	l.consumers[c.id] = c
 	return nil
@@ -68,7 +68,7 @@ func (l *localObjects) addProducer(p *producer, limit int) error {
 		return status.Errorf(status.NotConnected, "the connection has ended")
 	}
 	if len(l.producers) >= limit {
-		return errNoRoom("producers", limit)
+		return errFull("producers", limit)
 	}
 	l.producers[p.id] = p
 	return nil
@@ -82,11 +82,11 @@ func (l *localObjects) removeProducer(id uint32) {
 
 // audience finds who listens to one of our consumers, nil if there is no such
 // consumer.
-func (l *localObjects) audience(id comch.ConsumerID) *audience {
+func (l *localObjects) producersOf(id comch.ConsumerID) *remoteProducers {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c := l.consumers[id]; c != nil {
-		return &c.audience
+		return &c.producers
 	}
 	return nil
 }
@@ -98,55 +98,55 @@ func (l *localObjects) count() (consumers, producers int) {
 }
 
 // endAll stops everything and admits nothing more.
-func (l *localObjects) endAll() {
+func (l *localObjects) stopAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
 	for _, c := range l.consumers {
-		c.end()
+		c.stopAndWake()
 	}
 	for _, p := range l.producers {
-		p.end()
+		p.stopAndWake()
 	}
 }
 
 // errNoRoom tells that there are as many objects of a kind as there may be.
-func errNoRoom(what string, limit int) error {
+func errFull(what string, limit int) error {
 	return status.Errorf(status.Full, "the connection has its maximum of %d %s", limit, what)
 }
 
 // endpoint is what consumers and producers have in common: a doorbell, and an
 // end that may come from elsewhere.
-type endpoint struct {
+type lifecycle struct {
 	state atomic.Int32 // a progress.State
 	bell  *doorbell
 }
 
 // start gives the endpoint its doorbell. It is Starting until run.
-func (e *endpoint) start(bell *doorbell) {
+func (e *lifecycle) open(bell *doorbell) {
 	e.bell = bell
 	e.state.Store(int32(progress.Starting))
 }
 
-func (e *endpoint) running() bool { return e.state.Load() == int32(progress.Running) }
+func (e *lifecycle) running() bool { return e.state.Load() == int32(progress.Running) }
 
 // run lets the endpoint work, unless it was ended before.
-func (e *endpoint) run() bool {
+func (e *lifecycle) setRunning() bool {
 	return e.state.CompareAndSwap(int32(progress.Starting), int32(progress.Running))
 }
 
 // end stops the endpoint and wakes its thread for good. Any goroutine may
 // call it.
-func (e *endpoint) end() {
+func (e *lifecycle) stopAndWake() {
 	stopping := int32(progress.Stopping)
 	if e.state.CompareAndSwap(int32(progress.Running), stopping) || e.state.CompareAndSwap(int32(progress.Starting), stopping) {
-		e.bell.hangUp()
+		e.bell.shutDown()
 	}
 }
 
-func (e *endpoint) State() progress.State { return progress.State(e.state.Load()) }
+func (e *lifecycle) State() progress.State { return progress.State(e.state.Load()) }
 
-func (e *endpoint) Descriptor() int { return e.bell.descriptor }
+func (e *lifecycle) Descriptor() int { return e.bell.descriptor }
 
 func (c *connection) NewConsumer(ctx context.Context, config comch.ConsumerConfig) (comch.Consumer, error) {
 	created, err := c.openConsumer(ctx, config)
@@ -163,17 +163,17 @@ func (c *connection) openConsumer(ctx context.Context, config comch.ConsumerConf
 	if err != nil {
 		return nil, err
 	}
-	id, err := c.local.takeID()
+	id, err := c.local.newID()
 	if err != nil {
 		return nil, err
 	}
-	bell, push, err := newDoorbell(&c.disposal)
+	bell, button, err := newDoorbell(&c.cleanup)
 	if err != nil {
 		return nil, err
 	}
 	created := &consumer{connection: c, id: comch.ConsumerID(id)}
-	created.start(bell)
-	passed := descriptors{list: [maxDescriptors]int{push}, count: 1}
+	created.open(bell)
+	passed := descriptors{list: [maxDescriptors]int{button}, count: 1}
 	if c.role == serverRole {
 		err = created.allocate(layout, &passed)
 	}
@@ -198,11 +198,11 @@ func (c *consumer) allocate(layout ringLayout, passed *descriptors) error {
 		return err
 	}
 	c.region = region
-	twin, err := duplicate(region.Descriptor())
+	dup, err := duplicate(region.Descriptor())
 	if err != nil {
 		return err
 	}
-	passed.add(twin)
+	passed.add(dup)
 	return nil
 }
 
@@ -210,19 +210,19 @@ func (c *consumer) allocate(layout ringLayout, passed *descriptors) error {
 // answer brings the ring's memory.
 func (c *consumer) announce(ctx context.Context, layout ringLayout, passed descriptors) error {
 	fields := [maxFields]uint32{uint32(c.id), uint32(layout.receives), uint32(layout.memorySize), uint32(layout.immediate)}
-	answered, err := c.connection.request(ctx, frame{kind: frameOpenConsumer, fields: fields}, passed)
+	replied, err := c.connection.request(ctx, frame{kind: frameOpenConsumer, fields: fields}, passed)
 	if err != nil {
 		return err
 	}
 	if c.connection.role == clientRole {
-		if c.region, err = importAnsweredRing(answered, layout); err != nil {
+		if c.region, err = importAnsweredRing(replied, layout); err != nil {
 			return err
 		}
 	} else {
-		closeDescriptor(answered)
+		closeDescriptor(replied)
 	}
-	c.ring = newReceiveRing(viewRing(c.region.Bytes(), layout), layout, &c.audience.highest)
-	if !c.run() {
+	c.ring = newReceiveRing(viewRing(c.region.Bytes(), layout), layout, &c.producers.highestID)
+	if !c.setRunning() {
 		return c.connection.notConnected("start consumer")
 	}
 	return nil
@@ -242,22 +242,22 @@ func importAnsweredRing(descriptor int, layout ringLayout) (*memory.Region, erro
 
 // release frees what the consumer owns.
 func (c *consumer) release() error {
-	disposal := &c.connection.disposal
-	for _, m := range c.audience.close() {
-		disposal.close(m.push)
+	cleanup := &c.connection.cleanup
+	for _, m := range c.producers.close() {
+		cleanup.close(m.button)
 	}
-	c.ring.withdraw() // before the pages go
+	c.ring.revoke() // before the pages go
 	c.ring.shared = sharedRing{}
 	err := c.bell.close()
 	if c.region == nil {
 		return err
 	}
 	role, region := c.connection.role, c.region
-	disposal.add(func() {
+	cleanup.add(func() {
 		size := int(region.Len())
 		freeRing(role, region)
 		if role == serverRole {
-			c.connection.remote.giveBack(size)
+			c.connection.remote.unreserve(size)
 		}
 	})
 	return err
@@ -274,31 +274,31 @@ func (c *connection) NewProducer(ctx context.Context, consumer comch.ConsumerID)
 // openProducer waits until the peer knows the producer: only then can it be
 // woken.
 func (c *connection) openProducer(ctx context.Context, consumer comch.ConsumerID) (*producer, error) {
-	id, err := c.local.takeID()
+	id, err := c.local.newID()
 	if err != nil {
 		return nil, err
 	}
-	bell, push, err := newDoorbell(&c.disposal)
+	bell, button, err := newDoorbell(&c.cleanup)
 	if err != nil {
 		return nil, err
 	}
-	passed := descriptors{list: [maxDescriptors]int{push}, count: 1}
+	passed := descriptors{list: [maxDescriptors]int{button}, count: 1}
 	created := &producer{connection: c, id: id}
-	created.start(bell)
+	created.open(bell)
 	if err := c.local.addProducer(created, c.limits.MaxProducers); err != nil {
 		passed.closeAll()
 		return nil, errors.Join(err, bell.close())
 	}
-	if err := c.remote.attach(consumer, created); err != nil {
+	if err := c.remote.addProducer(consumer, created); err != nil {
 		passed.closeAll()
 		c.local.removeProducer(id)
 		return nil, errors.Join(err, bell.close())
 	}
 	open := frame{kind: frameOpenProducer, fields: [maxFields]uint32{id, uint32(consumer)}}
-	answered, err := c.request(ctx, open, passed)
+	replied, err := c.request(ctx, open, passed)
 	if err == nil {
-		closeDescriptor(answered)
-		if created.run() {
+		closeDescriptor(replied)
+		if created.setRunning() {
 			return created, nil
 		}
 		err = c.notConnected("start producer")

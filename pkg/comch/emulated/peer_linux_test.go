@@ -56,7 +56,7 @@ func newServedConnection(tb testing.TB, role role) (*connection, *socket) {
 	tb.Cleanup(func() {
 		c.Abort()
 		peer.close()
-		c.awaitStop(time.Minute)
+		c.waitStopped(time.Minute)
 	})
 	return c, peer
 }

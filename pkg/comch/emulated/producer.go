@@ -10,7 +10,7 @@ import (
 
 // producer implements comch.Producer.
 type producer struct {
-	endpoint
+	lifecycle
 	connection *connection
 	id         uint32
 	consumer   *remoteConsumer
@@ -50,11 +50,11 @@ func (p *producer) Send(message, immediate []byte) error {
 		return err
 	}
 	if isViolation(err) {
-		p.breakOff(err)
+		p.fail(err)
 		return status.NotConnected
 	}
 	if err == error(status.NotConnected) {
-		p.end() // the consumer's end is known before the peer tells of it
+		p.stopAndWake() // the consumer's end is known before the peer tells of it
 	}
 	return err
 }
@@ -69,7 +69,7 @@ func (s *sendRing) send(producer uint32, message, immediate []byte) error {
 		index := s.next.Load()
 		// Signed, because seenPosted may lag behind.
 		if int64(s.seenPosted.Load()-index) <= 0 {
-			if err := s.look(index); err != nil {
+			if err := s.refreshPosted(index); err != nil {
 				return err
 			}
 			continue
@@ -86,7 +86,7 @@ func (s *sendRing) send(producer uint32, message, immediate []byte) error {
 			if s.next.Load() != index {
 				continue
 			}
-			if s.withdrawn(index) {
+			if s.isRevoked(index) {
 				return status.NotConnected
 			}
 			return status.Errorf(status.InvalidValue, "send: message of %d bytes, the posted buffer has %d", len(message), length)
@@ -110,7 +110,7 @@ func (s *sendRing) complete(index, offset uint64, producer uint32, message, imme
 
 // look refreshes seenPosted and returns status.Again if there is no receive
 // for index.
-func (s *sendRing) look(index uint64) error {
+func (s *sendRing) refreshPosted(index uint64) error {
 	posted := s.shared.header.posted.Load()
 	if s.next.Load() != index {
 		return nil // posted belongs to a later index: start over
@@ -118,7 +118,7 @@ func (s *sendRing) look(index uint64) error {
 	if posted == index {
 		return status.Again
 	}
-	if s.withdrawn(index) {
+	if s.isRevoked(index) {
 		return status.NotConnected
 	}
 	if posted-index > s.capacity {
@@ -130,15 +130,15 @@ func (s *sendRing) look(index uint64) error {
 
 // withdrawn reports whether the consumer is gone: its side then sets the count
 // of posted receives back to 0, and the pages of the ring may be zeroes.
-func (s *sendRing) withdrawn(index uint64) bool {
+func (s *sendRing) isRevoked(index uint64) bool {
 	used := index > 0 || s.seenPosted.Load() > 0
 	return used && s.shared.header.posted.Load() == 0
 }
 
 // breakOff ends the connection from the producer's thread, which does not
 // wait for it.
-func (p *producer) breakOff(err error) {
-	p.end()
+func (p *producer) fail(err error) {
+	p.stopAndWake()
 	go p.connection.fail(fmt.Errorf("consumer %d: %w", p.consumer.id, err))
 }
 
@@ -148,7 +148,7 @@ func (p *producer) Flush() {
 	}
 	sleeping := &p.consumer.ring.shared.header.consumerSleeping
 	if sleeping.Load() != 0 && sleeping.Swap(0) != 0 {
-		ringPush(p.consumer.push)
+		ringDoorbell(p.consumer.button)
 	}
 }
 
@@ -161,7 +161,7 @@ func (p *producer) Arm() bool {
 		p.armed = true
 		additional = 1
 	}
-	p.consumer.announceWaiting(additional)
+	p.consumer.addWaiting(additional)
 	if p.running() && p.consumer.ring.ready() {
 		p.Disarm()
 		return false
@@ -175,13 +175,13 @@ func (s *sendRing) ready() bool { return s.shared.header.posted.Load() != s.next
 func (p *producer) Disarm() {
 	if p.armed {
 		p.armed = false
-		p.consumer.withdrawWaiting()
+		p.consumer.removeWaiting()
 	}
 }
 
 func (p *producer) Drain() {
 	if err := p.bell.drain(); err != nil && p.running() {
-		p.breakOff(err)
+		p.fail(err)
 	}
 }
 
@@ -195,8 +195,8 @@ func (p *producer) Close() error {
 	p.state.Store(int32(progress.Idle))
 	c := p.connection
 	c.local.removeProducer(p.id)
-	c.put(frame{kind: frameCloseProducer, fields: [maxFields]uint32{p.id, uint32(p.consumer.id)}}, descriptors{})
-	c.remote.detach(p)
+	c.enqueue(frame{kind: frameCloseProducer, fields: [maxFields]uint32{p.id, uint32(p.consumer.id)}}, descriptors{})
+	c.remote.removeProducer(p)
 	return p.bell.close()
 }
 

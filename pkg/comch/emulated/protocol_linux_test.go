@@ -16,7 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-func TestBreachOfTheProtocolEndsTheConnection(t *testing.T) {
+func TestProtocolViolationEndsTheConnection(t *testing.T) {
 	fields := func(values ...uint32) (f [maxFields]uint32) {
 		copy(f[:], values)
 		return f
@@ -45,13 +45,13 @@ func TestBreachOfTheProtocolEndsTheConnection(t *testing.T) {
 			if err := awaitEnd(t, c); !isViolation(err) {
 				t.Errorf("ended with %v", err)
 			}
-			wantFarewell(t, peer)
+			wantGoodbye(t, peer)
 		})
 	}
 }
 
 // wantFarewell checks that a peer is told what it did wrong.
-func wantFarewell(t *testing.T, peer *socket) {
+func wantGoodbye(t *testing.T, peer *socket) {
 	t.Helper()
 	for {
 		f, _, err := peer.read()
@@ -68,15 +68,15 @@ func wantFarewell(t *testing.T, peer *socket) {
 	}
 }
 
-func TestRequestsOfThePeerThatCannotBeMetAreRefused(t *testing.T) {
+func TestInvalidRequestsAreRejected(t *testing.T) {
 	memfd := func(t *testing.T) int { return duplicateOf(t, allocate(t, 64).Descriptor()) }
-	push := func(t *testing.T) int {
-		bell, push, err := newDoorbell(new(disposal))
+	button := func(t *testing.T) int {
+		bell, button, err := newDoorbell(new(cleanupQueue))
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = bell.close() })
-		return push
+		return button
 	}
 	pipe := func(t *testing.T) int {
 		reading, writing, err := os.Pipe()
@@ -94,13 +94,13 @@ func TestRequestsOfThePeerThatCannotBeMetAreRefused(t *testing.T) {
 		descriptor func(*testing.T) int
 		code       status.Code
 	}{
-		"consumer without receives":      {frameOpenConsumer, [maxFields]uint32{1, 0, 1}, push, status.InvalidValue},
-		"consumer with endless receives": {frameOpenConsumer, [maxFields]uint32{1, 1 << 31, 1}, push, status.InvalidValue},
-		"consumer with endless memory":   {frameOpenConsumer, [maxFields]uint32{1, 1, 0xffffffff}, push, status.InvalidValue},
+		"consumer without receives":      {frameOpenConsumer, [maxFields]uint32{1, 0, 1}, button, status.InvalidValue},
+		"consumer with endless receives": {frameOpenConsumer, [maxFields]uint32{1, 1 << 31, 1}, button, status.InvalidValue},
+		"consumer with endless memory":   {frameOpenConsumer, [maxFields]uint32{1, 1, 0xffffffff}, button, status.InvalidValue},
 		"consumer without doorbell":      {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, none, status.InvalidValue},
 		"consumer with a pipe":           {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, pipe, status.InvalidValue},
 		"consumer with a file":           {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, memfd, status.InvalidValue},
-		"producer to nobody":             {frameOpenProducer, [maxFields]uint32{1, 2}, push, status.NotFound},
+		"producer to nobody":             {frameOpenProducer, [maxFields]uint32{1, 2}, button, status.NotFound},
 		"export of a pipe":               {frameExport, [maxFields]uint32{1, rights, 64}, pipe, status.InvalidValue},
 		"export without rights":          {frameExport, [maxFields]uint32{1, 0, 64}, memfd, status.InvalidValue},
 		"export with unknown rights":     {frameExport, [maxFields]uint32{1, 1 << 30, 64}, memfd, status.InvalidValue},
@@ -160,7 +160,7 @@ func TestUnexpectedDescriptorsEndTheConnection(t *testing.T) {
 	}
 }
 
-func TestServerThatNeverAnswersIsNotWaitedForBeyondTheContext(t *testing.T) {
+func TestRequestEndsWithItsContext(t *testing.T) {
 	c, _ := newServedConnection(t, clientRole)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
@@ -173,7 +173,7 @@ func TestServerThatNeverAnswersIsNotWaitedForBeyondTheContext(t *testing.T) {
 	}
 }
 
-func TestServerThatSendsWrongRingMemoryIsRefused(t *testing.T) {
+func TestWrongRingMemoryIsRejected(t *testing.T) {
 	layout, err := planRing(comch.ConsumerConfig{Receives: 1, MemorySize: 1}, defaultLimits)
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +219,7 @@ func answerWith(peer *socket, descriptor int) {
 	_ = peer.write(&frame{kind: frameReply, fields: [maxFields]uint32{f.fields[0]}}, passed)
 }
 
-func TestPeerThatAsksAndNeverReadsIsCutOff(t *testing.T) {
+func TestPeerThatNeverReadsIsDisconnected(t *testing.T) {
 	c, peer := newServedConnection(t, serverRole)
 	request := frame{kind: frameOpenProducer, fields: [maxFields]uint32{1, 2}}
 	for c.Err() == nil {
@@ -234,7 +234,7 @@ func TestPeerThatAsksAndNeverReadsIsCutOff(t *testing.T) {
 
 // TestLastWordsAreReadAfterWritingHasFailed has the peer leave messages behind
 // and go, and this side notice that first when it writes.
-func TestLastWordsAreReadAfterWritingHasFailed(t *testing.T) {
+func TestQueuedMessagesAreReadAfterAFailedWrite(t *testing.T) {
 	c, peer := newHalfConnection(t, serverRole)
 	for range testTerms.receiveQueue {
 		if err := peer.write(&frame{kind: frameMessage, body: []byte("last")}, descriptors{}); err != nil {
@@ -243,12 +243,12 @@ func TestLastWordsAreReadAfterWritingHasFailed(t *testing.T) {
 	}
 	peer.close()
 	credit := frame{kind: frameCredit, fields: [maxFields]uint32{1}}
-	c.put(credit, descriptors{})
+	c.enqueue(credit, descriptors{})
 	c.stopped.Go(c.writeFrames)
-	for !hasFinished(c.outbox) {
+	for !isClosed(c.writes) {
 		runtime.Gosched() // until the writer has noticed
 	}
-	if c.put(credit, descriptors{}) || c.Err() != nil {
+	if c.enqueue(credit, descriptors{}) || c.Err() != nil {
 		t.Fatalf("after writing has failed, the connection ended with %v", c.Err())
 	}
 	if err := c.Send(context.Background(), []byte("x")); !errors.Is(err, status.NotConnected) {
@@ -265,20 +265,20 @@ func TestLastWordsAreReadAfterWritingHasFailed(t *testing.T) {
 	}
 }
 
-func hasFinished(o *outbox) bool {
+func isClosed(o *writeQueue) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.finished
+	return o.closed
 }
 
-func TestRefusedConsumerGivesItsRingMemoryBack(t *testing.T) {
+func TestRejectedConsumerReturnsItsRingMemory(t *testing.T) {
 	c, peer := newHalfConnection(t, serverRole)
 	defer peer.close()
 	open := frame{kind: frameOpenConsumer, fields: [maxFields]uint32{1, 16, 4096, 32}}
 	var charged int
 	for range 2 { // the second has the same id
-		_, push := newTestDoorbell(t)
-		received := descriptors{list: [maxDescriptors]int{push}, count: 1}
+		_, button := newTestDoorbell(t)
+		received := descriptors{list: [maxDescriptors]int{button}, count: 1}
 		err := c.handle(&open, &received)
 		if charged == 0 {
 			charged = c.remote.ringBytes
@@ -286,19 +286,19 @@ func TestRefusedConsumerGivesItsRingMemoryBack(t *testing.T) {
 			t.Errorf("a consumer of the same id: %v", err)
 		}
 	}
-	c.disposal.settle(patience)
+	c.cleanup.wait(testTimeout)
 	if charged == 0 || c.remote.ringBytes != charged {
 		t.Errorf("%d bytes of ring memory are charged, want %d", c.remote.ringBytes, charged)
 	}
 	c.Abort()
-	c.awaitStop(time.Minute)
-	c.disposal.settle(patience)
+	c.waitStopped(time.Minute)
+	c.cleanup.wait(testTimeout)
 	if c.remote.ringBytes != 0 {
 		t.Errorf("%d bytes of ring memory are charged after the end", c.remote.ringBytes)
 	}
 }
 
-func TestUnseenConsumersLeaveNoTraceBeyondTheLimit(t *testing.T) {
+func TestEventQueueDropsUnseenConsumersBeyondItsLimit(t *testing.T) {
 	q := newEventQueue(4)
 	q.put(comch.ConsumerEvent{ID: 1, Created: true})
 	if event, ok := q.poll(); !ok || event.ID != 1 {
@@ -325,7 +325,7 @@ func TestUnseenConsumersLeaveNoTraceBeyondTheLimit(t *testing.T) {
 	}
 }
 
-func TestEndOfThePeerIsEndOfFile(t *testing.T) {
+func TestPeerThatExitsResetsTheConnection(t *testing.T) {
 	c, peer := newServedConnection(t, serverRole)
 	peer.close()
 	if err := awaitEnd(t, c); !errors.Is(err, status.ConnectionReset) || errors.Is(err, io.EOF) {

@@ -29,7 +29,7 @@ func BenchmarkProvider(b *testing.B) {
 // leakRounds is how many connections come and go.
 const leakRounds = 200
 
-func TestConnectionsLeaveNothingBehind(t *testing.T) {
+func TestConnectionsLeakNothing(t *testing.T) {
 	provider := New(Options{Directory: t.TempDir()})
 	server, err := provider.Listen(context.Background(), comch.ServerConfig{Name: "storage"})
 	if err != nil {

@@ -16,19 +16,19 @@ type remoteConsumer struct {
 	id     comch.ConsumerID
 	ring   *sendRing
 	region *memory.Region
-	push   int // of the consumer's doorbell
+	button int // of the consumer's doorbell
 
 	waitMu  sync.Mutex // guards waiting and the shared flag
 	waiting int        // producers that are armed
 
 	// Guarded by the lock of remoteConsumers:
-	producers map[*producer]struct{}
-	closed    bool // by the peer, or with the connection
-	withdrawn bool // by the peer, which then has no use for the ring
+	producers      map[*producer]struct{}
+	closed         bool // by the peer, or with the connection
+	releasedByPeer bool // by the peer, which then has no use for the ring
 }
 
 // announceWaiting asks the consumer to ring when it posts receives.
-func (r *remoteConsumer) announceWaiting(additional int) {
+func (r *remoteConsumer) addWaiting(additional int) {
 	r.waitMu.Lock()
 	defer r.waitMu.Unlock()
 	r.waiting += additional
@@ -36,7 +36,7 @@ func (r *remoteConsumer) announceWaiting(additional int) {
 }
 
 // withdrawWaiting takes it back when nobody else waits.
-func (r *remoteConsumer) withdrawWaiting() {
+func (r *remoteConsumer) removeWaiting() {
 	r.waitMu.Lock()
 	defer r.waitMu.Unlock()
 	r.waiting--
@@ -48,8 +48,8 @@ func (r *remoteConsumer) withdrawWaiting() {
 // remoteConsumers are the peer's consumers, and the ring memory that counts
 // against the connection's limit, which on the server is that of both sides.
 type remoteConsumers struct {
-	role     role
-	disposal *disposal
+	role    role
+	cleanup *cleanupQueue
 
 	mu        sync.Mutex
 	limits    Limits
@@ -58,9 +58,9 @@ type remoteConsumers struct {
 	consumers map[comch.ConsumerID]*remoteConsumer
 }
 
-func (r *remoteConsumers) start(role role, limits Limits, disposal *disposal) {
+func (r *remoteConsumers) open(role role, limits Limits, cleanup *cleanupQueue) {
 	r.role = role
-	r.disposal = disposal
+	r.cleanup = cleanup
 	r.limits = limits
 	r.consumers = make(map[comch.ConsumerID]*remoteConsumer)
 }
@@ -77,7 +77,7 @@ func (r *remoteConsumers) reserve(bytes int) error {
 	return nil
 }
 
-func (r *remoteConsumers) giveBack(bytes int) {
+func (r *remoteConsumers) unreserve(bytes int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ringBytes -= bytes
@@ -95,14 +95,14 @@ func (r *remoteConsumers) add(c *remoteConsumer) bool {
 	return true
 }
 
-func (r *remoteConsumers) full() bool {
+func (r *remoteConsumers) isFull() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.consumers) >= r.limits.MaxConsumers
 }
 
 // attach makes p a producer to the consumer id.
-func (r *remoteConsumers) attach(id comch.ConsumerID, p *producer) error {
+func (r *remoteConsumers) addProducer(id comch.ConsumerID, p *producer) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.consumers[id]
@@ -115,14 +115,14 @@ func (r *remoteConsumers) attach(id comch.ConsumerID, p *producer) error {
 }
 
 // detach is the end of a producer.
-func (r *remoteConsumers) detach(p *producer) {
+func (r *remoteConsumers) removeProducer(p *producer) {
 	r.mu.Lock()
 	c := p.consumer
 	delete(c.producers, p)
 	last := c.closed && len(c.producers) == 0
 	r.mu.Unlock()
 	if last {
-		r.dispose(c)
+		r.release(c)
 	}
 }
 
@@ -136,30 +136,30 @@ func (r *remoteConsumers) close(id comch.ConsumerID) bool {
 	}
 	delete(r.consumers, id)
 	c.closed = true
-	c.withdrawn = !r.ended
+	c.releasedByPeer = !r.ended
 	for p := range c.producers {
-		p.end()
+		p.stopAndWake()
 	}
 	unused := len(c.producers) == 0
 	r.mu.Unlock()
 	if unused {
-		r.dispose(c)
+		r.release(c)
 	}
 	return true
 }
 
 // dispose frees the memory and the doorbell of a consumer that nobody uses
 // here. A client that has not withdrawn its consumer may still be reading.
-func (r *remoteConsumers) dispose(c *remoteConsumer) {
-	r.disposal.close(c.push)
-	r.disposal.add(func() {
+func (r *remoteConsumers) release(c *remoteConsumer) {
+	r.cleanup.close(c.button)
+	r.cleanup.add(func() {
 		size := int(c.region.Len())
-		if r.role == serverRole && c.closed && !c.withdrawn {
+		if r.role == serverRole && c.closed && !c.releasedByPeer {
 			freeRingLater(c.region)
 		} else {
 			freeRing(r.role, c.region)
 		}
-		r.giveBack(size)
+		r.unreserve(size)
 	})
 }
 
@@ -186,22 +186,22 @@ func (c *connection) handleOpenConsumer(f *frame, received *descriptors) error {
 	}
 	consumer, err := c.admitConsumer(f, received)
 	if err != nil {
-		c.put(textFrame(frameReply, err, uint32(id)), descriptors{})
+		c.enqueue(textFrame(frameReply, err, uint32(id)), descriptors{})
 		return nil
 	}
-	answer, err := c.consumerAnswer(consumer)
+	passed, err := c.consumerReply(consumer)
 	if err != nil {
-		c.remote.dispose(consumer) // the consumer was never used
-		c.put(textFrame(frameReply, err, uint32(id)), descriptors{})
+		c.remote.release(consumer) // the consumer was never used
+		c.enqueue(textFrame(frameReply, err, uint32(id)), descriptors{})
 		return nil
 	}
 	if !c.remote.add(consumer) {
-		c.remote.dispose(consumer) // the consumer was never used
-		answer.closeAll()
+		c.remote.release(consumer) // the consumer was never used
+		passed.closeAll()
 		return violation("consumer %d exists already", id)
 	}
 	c.events.put(comch.ConsumerEvent{ID: id, Created: true})
-	c.put(textFrame(frameReply, nil, uint32(id)), answer)
+	c.enqueue(textFrame(frameReply, nil, uint32(id)), passed)
 	return nil
 }
 
@@ -213,41 +213,41 @@ func (c *connection) admitConsumer(f *frame, received *descriptors) (*remoteCons
 	if err != nil {
 		return nil, err
 	}
-	if c.remote.full() {
-		return nil, errNoRoom("consumers", c.limits.MaxConsumers)
+	if c.remote.isFull() {
+		return nil, errFull("consumers", c.limits.MaxConsumers)
 	}
-	push, ok := received.take()
+	button, ok := received.next()
 	if !ok {
 		return nil, status.Errorf(status.InvalidValue, "the consumer came without a doorbell")
 	}
-	if err := checkPush(push); err != nil {
-		closeDescriptor(push)
+	if err := checkButton(button); err != nil {
+		closeDescriptor(button)
 		return nil, err
 	}
 	region, err := c.ringMemory(layout, received)
 	if err != nil {
-		closeDescriptor(push)
+		closeDescriptor(button)
 		return nil, err
 	}
 	return &remoteConsumer{
 		id:     comch.ConsumerID(f.fields[0]),
 		ring:   newSendRing(viewRing(region.Bytes(), layout), layout.immediate),
 		region: region,
-		push:   push,
+		button: button,
 	}, nil
 }
 
 // consumerAnswer is what goes back with the consent to a consumer: on the
 // server, its ring.
-func (c *connection) consumerAnswer(consumer *remoteConsumer) (answer descriptors, err error) {
+func (c *connection) consumerReply(consumer *remoteConsumer) (passed descriptors, err error) {
 	if c.role == clientRole {
-		return answer, nil
+		return passed, nil
 	}
-	twin, err := duplicate(consumer.region.Descriptor())
+	dup, err := duplicate(consumer.region.Descriptor())
 	if err == nil {
-		answer.add(twin)
+		passed.add(dup)
 	}
-	return answer, err
+	return passed, err
 }
 
 func (c *connection) handleCloseConsumer(f *frame) {
@@ -259,50 +259,50 @@ func (c *connection) handleCloseConsumer(f *frame) {
 
 // audience is who waits for the posted receives of one of our consumers: the
 // peer's producers to it.
-type audience struct {
+type remoteProducers struct {
 	// highest is the highest producer id so far.
-	highest atomic.Uint32
+	highestID atomic.Uint32
 
-	mu      sync.Mutex
-	members []member
-	closed  bool
+	mu     sync.Mutex
+	list   []remoteProducer
+	closed bool
 }
 
 // member is a producer of the peer with the push of its doorbell.
-type member struct {
-	producer uint32
-	push     int
+type remoteProducer struct {
+	id     uint32
+	button int
 }
 
 // add takes over push if it succeeds.
-func (a *audience) add(producer uint32, push, limit int) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.closed {
+func (r *remoteProducers) add(producer uint32, button, limit int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
 		return status.Errorf(status.NotFound, "the consumer is gone")
 	}
-	if len(a.members) >= limit {
-		return errNoRoom("producers of one consumer", limit)
+	if len(r.list) >= limit {
+		return errFull("producers of one consumer", limit)
 	}
-	for _, m := range a.members {
-		if m.producer == producer {
+	for _, p := range r.list {
+		if p.id == producer {
 			return status.Errorf(status.AlreadyExist, "producer %d exists already", producer)
 		}
 	}
-	a.members = append(a.members, member{producer, push})
-	a.highest.Store(max(a.highest.Load(), producer))
+	r.list = append(r.list, remoteProducer{producer, button})
+	r.highestID.Store(max(r.highestID.Load(), producer))
 	return nil
 }
 
 // remove lets go of a member. Its push is the caller's to close: wake must
 // not wait for that.
-func (a *audience) remove(producer uint32) (push int, found bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for i, m := range a.members {
-		if m.producer == producer {
-			a.members = append(a.members[:i], a.members[i+1:]...)
-			return m.push, true
+func (r *remoteProducers) remove(producer uint32) (button int, found bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, p := range r.list {
+		if p.id == producer {
+			r.list = append(r.list[:i], r.list[i+1:]...)
+			return p.button, true
 		}
 	}
 	return -1, false
@@ -310,23 +310,23 @@ func (a *audience) remove(producer uint32) (push int, found bool) {
 
 // wake rings every member. The lock keeps the descriptors open meanwhile; it
 // is taken only when a producer sleeps.
-func (a *audience) wake() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, m := range a.members {
-		ringPush(m.push)
+func (r *remoteProducers) wake() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.list {
+		ringDoorbell(p.button)
 	}
 }
 
 // close lets go of all members, whose pushes are the caller's to close, and
 // refuses new ones.
-func (a *audience) close() []member {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.closed = true
-	members := a.members
-	a.members = nil
-	return members
+func (r *remoteProducers) close() []remoteProducer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	list := r.list
+	r.list = nil
+	return list
 }
 
 // handleOpenProducer lets one of our consumers know the peer's producer.
@@ -336,34 +336,34 @@ func (c *connection) handleOpenProducer(f *frame, received *descriptors) error {
 		return violation("producer id %d is not the peer's to give", id)
 	}
 	err := c.admitProducer(id, consumer, received)
-	c.put(textFrame(frameReply, err, id), descriptors{})
+	c.enqueue(textFrame(frameReply, err, id), descriptors{})
 	return nil
 }
 
 func (c *connection) admitProducer(id uint32, consumer comch.ConsumerID, received *descriptors) error {
-	audience := c.local.audience(consumer)
-	if audience == nil {
+	producers := c.local.producersOf(consumer)
+	if producers == nil {
 		return status.Errorf(status.NotFound, "there is no consumer %d", consumer)
 	}
-	push, ok := received.take()
+	button, ok := received.next()
 	if !ok {
 		return status.Errorf(status.InvalidValue, "producer %d came without a doorbell", id)
 	}
-	if err := checkPush(push); err != nil {
-		closeDescriptor(push)
+	if err := checkButton(button); err != nil {
+		closeDescriptor(button)
 		return err
 	}
-	if err := audience.add(id, push, c.limits.MaxProducers); err != nil {
-		closeDescriptor(push)
+	if err := producers.add(id, button, c.limits.MaxProducers); err != nil {
+		closeDescriptor(button)
 		return err
 	}
 	return nil
 }
 
 func (c *connection) handleCloseProducer(f *frame) {
-	if audience := c.local.audience(comch.ConsumerID(f.fields[1])); audience != nil {
-		if push, found := audience.remove(f.fields[0]); found {
-			c.disposal.close(push)
+	if producers := c.local.producersOf(comch.ConsumerID(f.fields[1])); producers != nil {
+		if button, found := producers.remove(f.fields[0]); found {
+			c.cleanup.close(button)
 		}
 	}
 }

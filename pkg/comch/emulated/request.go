@@ -11,23 +11,23 @@ import (
 
 // answerTimeout bounds the wait for a peer's answer, whatever the caller's
 // context allows: a peer that is alive answers at once.
-const answerTimeout = 10 * time.Second
+const replyTimeout = 10 * time.Second
 
 // request sends a frame whose first field is the id that the peer answers,
 // and waits for the answer. It returns the descriptor that came with it, -1
 // if there was none. Ownership of passed goes over.
 func (c *connection) request(ctx context.Context, f frame, passed descriptors) (int, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout,
-		status.Errorf(status.TimeOut, "peer process %d has not answered for %v", c.peer.PID, answerTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, replyTimeout,
+		status.Errorf(status.TimeOut, "peer process %d has not answered for %v", c.peer.PID, replyTimeout))
 	defer cancel()
 	id := f.fields[0]
-	answer := c.requests.open(id)
-	defer c.requests.cancel(id)
-	if !c.put(f, passed) {
+	replies := c.requests.add(id)
+	defer c.requests.remove(id)
+	if !c.enqueue(f, passed) {
 		return -1, c.notConnected("ask peer")
 	}
 	select {
-	case r := <-answer:
+	case r := <-replies:
 		if r.err != nil {
 			closeDescriptor(r.descriptor)
 			return -1, r.err
@@ -57,25 +57,25 @@ func newRequestTable() *requestTable {
 }
 
 // open announces that a reply to id will be waited for.
-func (t *requestTable) open(id uint32) <-chan reply {
+func (t *requestTable) add(id uint32) <-chan reply {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	answer := make(chan reply, 1)
-	t.waiting[id] = answer
-	return answer
+	replies := make(chan reply, 1)
+	t.waiting[id] = replies
+	return replies
 }
 
 // cancel gives up waiting. A reply that has come meanwhile is disposed of.
-func (t *requestTable) cancel(id uint32) {
+func (t *requestTable) remove(id uint32) {
 	t.mu.Lock()
-	answer := t.waiting[id]
+	replies := t.waiting[id]
 	delete(t.waiting, id)
 	t.mu.Unlock()
-	if answer == nil {
+	if replies == nil {
 		return
 	}
 	select {
-	case r := <-answer:
+	case r := <-replies:
 		closeDescriptor(r.descriptor)
 	default:
 	}
@@ -83,7 +83,7 @@ func (t *requestTable) cancel(id uint32) {
 
 // answer delivers a reply. One that nobody waits for came too late and is
 // ignored.
-func (t *requestTable) answer(f *frame, received *descriptors) {
+func (t *requestTable) deliver(f *frame, received *descriptors) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	waiting := t.waiting[f.fields[0]]
@@ -91,7 +91,7 @@ func (t *requestTable) answer(f *frame, received *descriptors) {
 		return
 	}
 	r := reply{err: peerError(f.fields[1], f.body), descriptor: -1}
-	if descriptor, ok := received.take(); ok {
+	if descriptor, ok := received.next(); ok {
 		r.descriptor = descriptor
 	}
 	waiting <- r

@@ -16,7 +16,7 @@ import (
 func (c *connection) ringMemory(layout ringLayout, received *descriptors) (*memory.Region, error) {
 	err := c.remote.reserve(layout.total)
 	if err != nil {
-		c.disposal.settle(disposalTimeout) // rings may be about to be given back
+		c.cleanup.wait(cleanupTimeout) // rings may be about to be given back
 		err = c.remote.reserve(layout.total)
 	}
 	if err != nil {
@@ -24,7 +24,7 @@ func (c *connection) ringMemory(layout ringLayout, received *descriptors) (*memo
 	}
 	region, err := c.makeRing(layout, received)
 	if err != nil {
-		c.remote.giveBack(layout.total)
+		c.remote.unreserve(layout.total)
 	}
 	return region, err
 }
@@ -33,7 +33,7 @@ func (c *connection) makeRing(layout ringLayout, received *descriptors) (*memory
 	if c.role == serverRole {
 		return allocateRing(layout)
 	}
-	descriptor, ok := received.take()
+	descriptor, ok := received.next()
 	if !ok {
 		return nil, status.Errorf(status.InvalidValue, "the server sent no ring memory")
 	}
@@ -85,14 +85,14 @@ func importRing(descriptor int, layout ringLayout) (*memory.Region, error) {
 // lastReading is how long the server leaves the ring of a client's consumer
 // alone after the end of the connection: the client may be about to copy a
 // message, which must not turn into zeroes under its hands.
-const lastReading = 5 * time.Second
+const readGracePeriod = 5 * time.Second
 
 // maxLeftBytes bounds the ring memory that this process leaves to clients of
 // ended connections. Beyond it, rings are freed without delay: only clients
 // that come and go in masses get there.
-const maxLeftBytes = 64 << 20
+const maxLingeringBytes = 64 << 20
 
-var leftBytes atomic.Int64
+var lingeringBytes atomic.Int64
 
 // freeRing closes a ring. On the server, which pays for the memory, its pages
 // go first: the client can keep the file, but what it touches from then on is
@@ -108,14 +108,14 @@ func freeRing(role role, region *memory.Region) {
 // left already.
 func freeRingLater(region *memory.Region) {
 	size := int64(region.Len())
-	if leftBytes.Add(size) > maxLeftBytes {
-		leftBytes.Add(-size)
+	if lingeringBytes.Add(size) > maxLingeringBytes {
+		lingeringBytes.Add(-size)
 		freeRing(serverRole, region)
 		return
 	}
-	time.AfterFunc(lastReading, func() {
+	time.AfterFunc(readGracePeriod, func() {
 		freeRing(serverRole, region)
-		leftBytes.Add(-size)
+		lingeringBytes.Add(-size)
 	})
 }
 

@@ -20,7 +20,7 @@ func allocatedBytes(t *testing.T, descriptor int) int64 {
 	return stat.Blocks * 512
 }
 
-func TestClientThatKeepsRingsDoesNotKeepTheServersMemory(t *testing.T) {
+func TestClientCannotKeepRingMemoryOfTheServer(t *testing.T) {
 	config := comch.ConsumerConfig{Receives: 64, MemorySize: 1 << 20}
 	for name, sides := range map[string]func(client, server *connection) (consumers, producers *connection){
 		"client's consumer": func(client, server *connection) (*connection, *connection) { return client, server },
@@ -54,7 +54,7 @@ func TestClientThatKeepsRingsDoesNotKeepTheServersMemory(t *testing.T) {
 			if err := producer.Close(); err != nil {
 				t.Fatal(err)
 			}
-			server.disposal.settle(patience)
+			server.cleanup.wait(testTimeout)
 			if left := allocatedBytes(t, kept); left != 0 {
 				t.Errorf("%d bytes are left", left)
 			}
@@ -62,7 +62,7 @@ func TestClientThatKeepsRingsDoesNotKeepTheServersMemory(t *testing.T) {
 	}
 }
 
-func TestSendingToAWithdrawnRingIsNoViolation(t *testing.T) {
+func TestSendToARevokedRingIsNotAViolation(t *testing.T) {
 	ring := newRingPair(t, 4, 256)
 	ring.postAll(t, 64)
 	if err := ring.send.send(1, []byte("x"), nil); err != nil {
@@ -81,7 +81,7 @@ func TestSendingToAWithdrawnRingIsNoViolation(t *testing.T) {
 
 // TestRingOfAnEndedConnectionIsLeftToItsReaderWithinABound has the server go
 // first, so that the client may still be reading.
-func TestRingOfAnEndedConnectionIsLeftToItsReaderWithinABound(t *testing.T) {
+func TestRingMemoryOutlivesItsConnectionWithinALimit(t *testing.T) {
 	for name, full := range map[string]bool{"within": false, "beyond": true} {
 		t.Run(name, func(t *testing.T) {
 			client, server := newTestPair(t)
@@ -91,14 +91,14 @@ func TestRingOfAnEndedConnectionIsLeftToItsReaderWithinABound(t *testing.T) {
 			}
 			defer func() { _ = created.Close() }()
 			if full {
-				leftBytes.Add(maxLeftBytes)
-				defer leftBytes.Add(-maxLeftBytes)
+				lingeringBytes.Add(maxLingeringBytes)
+				defer lingeringBytes.Add(-maxLingeringBytes)
 			}
 			start := time.Now()
 			server.Abort()
-			server.awaitStop(patience)
-			server.disposal.settle(patience)
-			if freed := allocatedBytes(t, created.(*consumer).region.Descriptor()) == 0; freed != full && time.Since(start) < lastReading {
+			server.waitStopped(testTimeout)
+			server.cleanup.wait(testTimeout)
+			if freed := allocatedBytes(t, created.(*consumer).region.Descriptor()) == 0; freed != full && time.Since(start) < readGracePeriod {
 				t.Errorf("freed: %v, want %v", freed, full)
 			}
 		})

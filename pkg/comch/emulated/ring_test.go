@@ -15,7 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-func TestRingPartsFollowEachOtherInLines(t *testing.T) {
+func TestRingPartsAreAlignedAndDoNotOverlap(t *testing.T) {
 	for _, config := range []comch.ConsumerConfig{{Receives: 1, MemorySize: 1}, {Receives: 3, MemorySize: 100}, {Receives: 4096, MemorySize: 1 << 20}} {
 		l, err := planRing(config, highestLimits)
 		if err != nil {
@@ -46,8 +46,8 @@ func TestRingBehavesLikeAQueue(t *testing.T) {
 type ringModel struct {
 	*ringPair
 	receives int
-	posted   []receipt // not visible
-	visible  []receipt
+	posted   []postedReceive // not visible
+	visible  []postedReceive
 	sent     []comch.Received
 	next     uint64
 }
@@ -78,7 +78,7 @@ func (m *ringModel) post(r *rapid.T) {
 		wantError(r, err, status.InvalidValue)
 	default:
 		wantError(r, err, nil)
-		m.posted = append(m.posted, receipt{userData: m.next, offset: offset, length: length})
+		m.posted = append(m.posted, postedReceive{userData: m.next, offset: offset, length: length})
 		m.next++
 	}
 }
@@ -136,7 +136,7 @@ func wantError(r *rapid.T, err, want error) {
 	}
 }
 
-func TestScribbledCompletionIsAViolation(t *testing.T) {
+func TestInvalidCompletionIsAViolation(t *testing.T) {
 	cases := map[string]func(*completion){
 		"sequence far ahead":         func(c *completion) { c.published.Store(7 << 32) },
 		"sequence of a past lap":     func(c *completion) { c.published.Store(0xfffffff0 << 32) },
@@ -163,7 +163,7 @@ func TestScribbledCompletionIsAViolation(t *testing.T) {
 	}
 }
 
-func TestErasedCompletionIsAViolation(t *testing.T) {
+func TestClearedCompletionIsAViolation(t *testing.T) {
 	ring := newRingPair(t, 2, 128)
 	ring.postAll(t, 64)
 	for range 2 {
@@ -193,7 +193,7 @@ func TestMessagesBeforeAViolationAreDelivered(t *testing.T) {
 	}
 }
 
-func TestScribbledPostingIsAViolation(t *testing.T) {
+func TestInvalidPostedReceiveIsAViolation(t *testing.T) {
 	cases := map[string]func(sharedRing){
 		"more than fit":         func(r sharedRing) { r.header.posted.Store(5) },
 		"all ones":              func(r sharedRing) { r.header.posted.Store(1<<64 - 1) },
@@ -215,7 +215,7 @@ func TestScribbledPostingIsAViolation(t *testing.T) {
 	}
 }
 
-func TestPostedIndexThatGoesBackIsAViolation(t *testing.T) {
+func TestPostedCountThatDecreasesIsAViolation(t *testing.T) {
 	ring := newRingPair(t, 2, 128)
 	ring.postAll(t, 64)
 	for range 2 {
@@ -231,7 +231,7 @@ func TestPostedIndexThatGoesBackIsAViolation(t *testing.T) {
 
 // TestSequencesSurviveTheWrapOf32Bits starts shortly before the half of the
 // index that is published returns to 0.
-func TestSequencesSurviveTheWrapOf32Bits(t *testing.T) {
+func TestSequencesSurviveWrappingAt32Bits(t *testing.T) {
 	ring := newRingPair(t, 4, 256)
 	const start = 1<<32 - 6
 	ring.receive.posted, ring.receive.published, ring.receive.completed = start, start, start

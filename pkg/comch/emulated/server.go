@@ -30,7 +30,7 @@ type server struct {
 	config   comch.ServerConfig
 	limits   Limits
 	log      *zap.Logger
-	claim    *claim
+	nameLock *nameLock
 	listener *net.UnixListener
 	accepted chan *connection
 	closed   chan struct{}
@@ -43,13 +43,13 @@ type server struct {
 	admission  comch.Admission
 }
 
-func newServer(p *provider, config comch.ServerConfig, c *claim, listener *net.UnixListener) *server {
+func newServer(p *provider, config comch.ServerConfig, c *nameLock, listener *net.UnixListener) *server {
 	s := &server{
 		provider: p,
 		config:   config,
 		limits:   p.limits,
 		log:      p.log.With(zap.String("server", config.Name)),
-		claim:    c,
+		nameLock: c,
 		listener: listener,
 		accepted: make(chan *connection, p.limits.MaxClients),
 		closed:   make(chan struct{}),
@@ -62,7 +62,7 @@ func newServer(p *provider, config comch.ServerConfig, c *claim, listener *net.U
 }
 
 func (s *server) Address() string {
-	return fmt.Sprintf("%s/%s", s.claim.directory.path, s.config.Name)
+	return fmt.Sprintf("%s/%s", s.nameLock.directory.path, s.config.Name)
 }
 
 // Accept passes over clients that have left meanwhile.
@@ -95,7 +95,7 @@ func (s *server) Close() error {
 	s.mu.Unlock()
 	close(s.closed)
 	// The name goes first: whoever finds the server reaches it.
-	s.claim.release()
+	s.nameLock.release()
 	err := s.listener.Close()
 	s.running.Wait()
 	for {
@@ -114,7 +114,7 @@ func (s *server) acceptLoop() {
 		conn, err := s.listener.AcceptUnix()
 		switch {
 		case err == nil:
-			s.begin(conn)
+			s.startHandshake(conn)
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
@@ -129,7 +129,7 @@ func (s *server) acceptLoop() {
 }
 
 // begin starts the handshake with a client.
-func (s *server) begin(conn *net.UnixConn) {
+func (s *server) startHandshake(conn *net.UnixConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping {
@@ -144,12 +144,12 @@ func (s *server) begin(conn *net.UnixConn) {
 	s.running.Add(1)
 	go func() {
 		defer s.running.Done()
-		s.serve(conn)
+		s.handshake(conn)
 	}()
 }
 
 // serve leads a client through the handshake.
-func (s *server) serve(conn *net.UnixConn) {
+func (s *server) handshake(conn *net.UnixConn) {
 	socket := newSocket(conn, s.config.MaxMessageSize)
 	socket.limit(handshakeTimeout)
 	peer, agreed, err := s.greet(socket)
@@ -164,9 +164,9 @@ func (s *server) serve(conn *net.UnixConn) {
 	}
 	socket.limit(0)
 	limits := s.limits
-	limits.MaxExportBytes = s.admitted().MaxExportBytes
+	limits.MaxExportBytes = s.currentAdmission().MaxExportBytes
 	c := newConnection(serverRole, socket, peer, agreed, limits, s.log)
-	c.ended = s.leave
+	c.onEnd = s.removeClient
 	c.start()
 	s.hand(c)
 }
@@ -174,11 +174,11 @@ func (s *server) serve(conn *net.UnixConn) {
 // greet is the server's side of the handshake. A client that is admitted
 // counts until its connection ends.
 func (s *server) greet(socket *socket) (comch.Peer, terms, error) {
-	peer, err := peerOf(socket.conn)
+	peer, err := peerCredentials(socket.conn)
 	if err != nil {
 		return peer, terms{}, err
 	}
-	agreed, err := s.examine(socket, peer)
+	agreed, err := s.negotiate(socket, peer)
 	if err != nil {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			refusal := textFrame(frameGoodbye, err)
@@ -188,13 +188,13 @@ func (s *server) greet(socket *socket) (comch.Peer, terms, error) {
 	}
 	answer := greeting{agreed.maxMessageSize, agreed.receiveQueue}.welcome()
 	if err := socket.write(&answer, descriptors{}); err != nil {
-		s.leave()
+		s.removeClient()
 		return peer, terms{}, err
 	}
 	return peer, agreed, nil
 }
 
-func (s *server) examine(socket *socket, peer comch.Peer) (terms, error) {
+func (s *server) negotiate(socket *socket, peer comch.Peer) (terms, error) {
 	if err := s.authorize(peer); err != nil {
 		return terms{}, err
 	}
@@ -202,14 +202,14 @@ func (s *server) examine(socket *socket, peer comch.Peer) (terms, error) {
 	if err != nil {
 		return terms{}, err
 	}
-	return agreed, s.admit()
+	return agreed, s.addClient()
 }
 
 // SetAdmission implements comch.Server.
 func (s *server) SetAdmission(admission comch.Admission) error {
 	err := s.provider.completeAdmission(&admission)
 	if err == nil && admission.AllowsOthers() {
-		err = s.provider.letOthersIn(&s.config)
+		err = s.provider.openToEveryUser(&s.config)
 	}
 	if err != nil {
 		return fmt.Errorf("change the admission of Comch server %q: %w", s.config.Name, err)
@@ -220,14 +220,14 @@ func (s *server) SetAdmission(admission comch.Admission) error {
 	return nil
 }
 
-func (s *server) admitted() comch.Admission {
+func (s *server) currentAdmission() comch.Admission {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.admission
 }
 
 func (s *server) authorize(peer comch.Peer) error {
-	a := s.admitted()
+	a := s.currentAdmission()
 	own := uint32(os.Geteuid())
 	if a.AllowAnyUser || peer.UID == 0 || peer.UID == own || slices.Contains(a.AllowUsers, peer.UID) {
 		return nil
@@ -236,7 +236,7 @@ func (s *server) authorize(peer comch.Peer) error {
 		peer.UID, own)
 }
 
-func (s *server) admit() error {
+func (s *server) addClient() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.clients >= s.admission.MaxClients {
@@ -246,7 +246,7 @@ func (s *server) admit() error {
 	return nil
 }
 
-func (s *server) leave() {
+func (s *server) removeClient() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clients--

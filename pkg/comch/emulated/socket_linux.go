@@ -129,7 +129,7 @@ func (s *socket) limitReads(timeout time.Duration) {
 func (s *socket) close() { _ = s.conn.Close() }
 
 // peerOf asks the kernel who is at the other end.
-func peerOf(conn *net.UnixConn) (comch.Peer, error) {
+func peerCredentials(conn *net.UnixConn) (comch.Peer, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return comch.Peer{}, fmt.Errorf("get peer credentials: %w", err)
@@ -156,14 +156,14 @@ type descriptors struct {
 }
 
 // take hands over the next descriptor.
-func (d *descriptors) take() (int, bool) {
+func (d *descriptors) next() (int, bool) {
 	if d.count == 0 {
 		return -1, false
 	}
-	taken := d.list[0]
+	first := d.list[0]
 	copy(d.list[:], d.list[1:d.count])
 	d.count--
-	return taken, true
+	return first, true
 }
 
 func (d *descriptors) add(descriptor int) {
@@ -189,9 +189,9 @@ func closeDescriptor(descriptor int) {
 
 // duplicate makes another descriptor of the same open file.
 func duplicate(descriptor int) (int, error) {
-	twin, err := unix.FcntlInt(uintptr(descriptor), unix.F_DUPFD_CLOEXEC, 0)
+	dup, err := unix.FcntlInt(uintptr(descriptor), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("duplicate descriptor %d: %w", descriptor, err)
 	}
-	return twin, nil
+	return dup, nil
 }
