@@ -32,23 +32,20 @@ func (d *cleanupQueue) close(descriptor int) {
 }
 
 func (d *cleanupQueue) work() {
-	for task := d.next(); task != nil; task = d.next() {
+	for {
+		d.mu.Lock()
+		if len(d.tasks) == 0 {
+			d.tasks = nil
+			d.working = false
+			d.mu.Unlock()
+			return
+		}
+		task := d.tasks[0]
+		d.tasks[0] = nil
+		d.tasks = d.tasks[1:]
+		d.mu.Unlock()
 		task()
 	}
-}
-
-func (d *cleanupQueue) next() func() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.tasks) == 0 {
-		d.tasks = nil
-		d.working = false
-		return nil
-	}
-	task := d.tasks[0]
-	d.tasks[0] = nil
-	d.tasks = d.tasks[1:]
-	return task
 }
 
 // disposalTimeout bounds how long new memory is delayed by old memory that has

@@ -55,9 +55,6 @@ func (p *provider) connect(ctx context.Context, config comch.ClientConfig) (*con
 	return c, nil
 }
 
-// maxDevices bounds how many DPU devices a client looks through.
-const maxDevices = 1024
-
 // found is a server that has accepted a connection.
 type candidate struct {
 	conn *net.UnixConn
@@ -95,7 +92,7 @@ func connectAll(ctx context.Context, root, device, name string) ([]candidate, er
 		return nil, err
 	}
 	defer host.close()
-	devices, err := host.list()
+	devices, err := host.directories()
 	if err != nil {
 		return nil, err
 	}

@@ -130,33 +130,24 @@ func (c *connection) Send(ctx context.Context, message []byte) error {
 
 // Receive gives the room of the message it takes back to the peer.
 func (c *connection) Receive(ctx context.Context) ([]byte, error) {
-	message, err := c.takeMessage(ctx)
-	if err != nil {
-		return nil, err
+	var message []byte
+	select {
+	case message = <-c.messages:
+	default:
+		select {
+		case message = <-c.messages:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("receive control message: %w", ctx.Err())
+		case <-c.done:
+			select {
+			case message = <-c.messages:
+			default:
+				return nil, c.notConnected("receive control message")
+			}
+		}
 	}
 	c.enqueue(frame{kind: frameCredit, fields: [maxFields]uint32{1}}, descriptors{})
 	return message, nil
-}
-
-func (c *connection) takeMessage(ctx context.Context) ([]byte, error) {
-	select {
-	case message := <-c.messages:
-		return message, nil
-	default:
-	}
-	select {
-	case message := <-c.messages:
-		return message, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("receive control message: %w", ctx.Err())
-	case <-c.done:
-	}
-	select {
-	case message := <-c.messages:
-		return message, nil
-	default:
-		return nil, c.notConnected("receive control message")
-	}
 }
 
 // notConnected is the error of an operation after the end, or when the peer
@@ -226,7 +217,12 @@ func (c *connection) end(who endedBy, reason error, goodbye *frame) bool {
 	c.endedLocally.Store(bool(who))
 	c.mu.Unlock()
 
-	c.stopped.Go(c.releaseRemote)
+	// Not here: closing foreign descriptors and unmapping take time, and end
+	// may run on a worker.
+	c.stopped.Go(func() {
+		c.remote.closeAll()
+		c.exports.close()
+	})
 	c.local.stopAll()
 	if c.onEnd != nil {
 		c.onEnd()
@@ -240,14 +236,6 @@ func (c *connection) end(who endedBy, reason error, goodbye *frame) bool {
 		c.socket.limitWrites(goodbyeTimeout)
 	}
 	return true
-}
-
-// releaseRemote drops what the peer has handed over. Apart from end, because
-// closing foreign descriptors and unmapping take time, and end may run on a
-// worker.
-func (c *connection) releaseRemote() {
-	c.remote.closeAll()
-	c.exports.close()
 }
 
 // fail ends the connection because of a violation, and tells the peer.

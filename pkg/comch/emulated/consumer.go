@@ -134,38 +134,32 @@ func (c *consumer) Poll(received []comch.Received) int {
 func (r *receiveRing) poll(received []comch.Received) (int, error) {
 	n := 0
 	for n < len(received) && r.completed != r.published {
-		slot := &r.shared.completions[r.completed&r.mask]
+		position := r.completed & r.mask
+		slot := &r.shared.completions[position]
 		published := slot.published.Load()
 		if uint32(published>>32) != uint32(r.completed+1) {
 			return n, r.checkUnpublished(published)
 		}
-		if err := r.take(slot, uint32(published), &received[n]); err != nil {
-			return n, err
+		posted, length := &r.copies[position], uint32(published)
+		origin := atomic.LoadUint64(&slot.origin)
+		producer, immediateLength := uint32(origin>>32), uint32(origin)
+		if length > posted.length || immediateLength > r.immediate ||
+			producer == 0 || producer > r.highestProducer.Load() {
+			return n, r.completionViolation(length, producer, immediateLength)
+		}
+		next := &received[n]
+		next.UserData = posted.userData
+		next.Offset = posted.offset
+		next.Length = length
+		next.Producer = producer
+		next.ImmediateLength = immediateLength
+		if immediateLength > 0 {
+			copy(next.Immediate[:immediateLength], slot.immediate[:immediateLength])
 		}
 		r.completed++
 		n++
 	}
 	return n, nil
-}
-
-// take checks and copies one completion.
-func (r *receiveRing) take(slot *completion, length uint32, received *comch.Received) error {
-	receipt := &r.copies[r.completed&r.mask]
-	origin := atomic.LoadUint64(&slot.origin)
-	producer, immediateLength := uint32(origin>>32), uint32(origin)
-	if length > receipt.length || immediateLength > r.immediate ||
-		producer == 0 || producer > r.highestProducer.Load() {
-		return r.completionViolation(length, producer, immediateLength)
-	}
-	received.UserData = receipt.userData
-	received.Offset = receipt.offset
-	received.Length = length
-	received.Producer = producer
-	received.ImmediateLength = immediateLength
-	if immediateLength > 0 {
-		copy(received.Immediate[:immediateLength], slot.immediate[:immediateLength])
-	}
-	return nil
 }
 
 // checkUnpublished accepts a slot that has not been touched since its

@@ -28,6 +28,9 @@ func DefaultDirectory() string {
 	return filepath.Join(os.TempDir(), "zc-relay-"+strconv.Itoa(os.Geteuid()), "comch")
 }
 
+// maxDevices bounds how many DPU devices a client looks through.
+const maxDevices = 1024
+
 // maxServices bounds how many services are listed of one device.
 const maxServices = 1024
 
@@ -43,7 +46,7 @@ func (p *provider) Services() ([]comch.Service, error) {
 		return nil, err
 	}
 	defer root.close()
-	representors, err := root.list()
+	representors, err := root.directories()
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +67,7 @@ func servicesOf(root *directory, representor string) ([]comch.Service, error) {
 		return nil, err
 	}
 	defer host.close()
-	devices, err := host.list()
+	devices, err := host.directories()
 	if err != nil {
 		return nil, err
 	}
@@ -196,17 +199,11 @@ func checkOwner(path string, stat *unix.Stat_t) error {
 	return nil
 }
 
-// list names the directories in d.
-func (d *directory) list() ([]string, error) {
-	dup, err := duplicate(d.descriptor)
+// directories names the directories in d.
+func (d *directory) directories() ([]string, error) {
+	entries, err := d.entries(maxDevices)
 	if err != nil {
 		return nil, err
-	}
-	file := os.NewFile(uintptr(dup), d.path)
-	defer func() { _ = file.Close() }()
-	entries, err := file.ReadDir(maxDevices)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("list directory %s: %w", d.path, err)
 	}
 	var names []string
 	for _, entry := range entries {
@@ -224,23 +221,32 @@ func (d *directory) sockets(name string) ([]string, error) {
 		return nil, err
 	}
 	defer inner.close()
-	dup, err := duplicate(inner.descriptor)
+	entries, err := inner.entries(maxServices)
 	if err != nil {
 		return nil, err
 	}
-	file := os.NewFile(uintptr(dup), inner.path)
-	defer func() { _ = file.Close() }()
-	entries, err := file.ReadDir(maxServices)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("list directory %s: %w", filepath.Join(d.path, name), err)
-	}
 	var names []string
 	for _, entry := range entries {
-		if entry.Type() == os.ModeSocket && !strings.HasSuffix(entry.Name(), ".lock") {
+		if entry.Type() == os.ModeSocket && !strings.HasSuffix(entry.Name(), lockSuffix) {
 			names = append(names, entry.Name())
 		}
 	}
 	return names, nil
+}
+
+// entries reads up to limit entries of d.
+func (d *directory) entries(limit int) ([]os.DirEntry, error) {
+	dup, err := duplicate(d.descriptor)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(dup), d.path)
+	defer func() { _ = file.Close() }()
+	entries, err := file.ReadDir(limit)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("list directory %s: %w", d.path, err)
+	}
+	return entries, nil
 }
 
 // entry is a path to a file in d that is short enough for a socket address,

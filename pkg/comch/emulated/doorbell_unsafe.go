@@ -64,21 +64,18 @@ func (d *doorbell) drain() error {
 	if d.silenced {
 		return nil
 	}
-	limit, hungUp := maxSignals, d.hasShutDown()
-	if hungUp {
+	d.mu.Lock()
+	isDown := d.isDown
+	d.mu.Unlock()
+	limit := maxSignals
+	if isDown {
 		limit = maxLastSignals
 	}
 	empty, err := d.discard(limit)
-	if err != nil || (hungUp && empty) {
+	if err != nil || (isDown && empty) {
 		d.silence(empty)
 	}
 	return err
-}
-
-func (d *doorbell) hasShutDown() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.isDown
 }
 
 // take takes up to limit rings and reports whether there are no more. It

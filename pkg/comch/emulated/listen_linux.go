@@ -15,30 +15,36 @@ import (
 )
 
 func (p *provider) Listen(ctx context.Context, config comch.ServerConfig) (comch.Server, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("listen as Comch server %q: %w", config.Name, err)
-	}
-	s, err := p.listen(config)
+	s, err := p.listen(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("listen as Comch server %q: %w", config.Name, err)
 	}
 	return s, nil
 }
 
-func (p *provider) listen(config comch.ServerConfig) (*server, error) {
+func (p *provider) listen(ctx context.Context, config comch.ServerConfig) (*server, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	if err := p.completeServer(&config); err != nil {
 		return nil, err
 	}
-	c, err := p.claim(&config)
+	public := config.AllowsOthers()
+	device, err := p.serverDirectory(&config, public)
 	if err != nil {
 		return nil, err
 	}
-	listener, err := c.listen(config.AllowsOthers())
+	lock, err := lockName(device, config.Name)
 	if err != nil {
-		c.unlock()
+		device.close()
 		return nil, err
 	}
-	return newServer(p, config, c, listener), nil
+	listener, err := lock.listen(public)
+	if err != nil {
+		lock.unlock()
+		return nil, err
+	}
+	return newServer(p, config, lock, listener), nil
 }
 
 // completeServer fills in the defaults and refuses what cannot be.
@@ -66,20 +72,6 @@ func (p *provider) completeAdmission(a *comch.Admission) error {
 	setDefault(&a.MaxClients, min(defaultMaxClients, p.limits.MaxClients))
 	setDefault(&a.MaxExportBytes, p.limits.MaxExportBytes)
 	return checkCount("MaxClients", a.MaxClients, p.limits.MaxClients)
-}
-
-// claim makes the directory of the server and takes its name.
-func (p *provider) claim(config *comch.ServerConfig) (*nameLock, error) {
-	device, err := p.serverDirectory(config, config.AllowsOthers())
-	if err != nil {
-		return nil, err
-	}
-	c, err := lockName(device, config.Name)
-	if err != nil {
-		device.close()
-		return nil, err
-	}
-	return c, nil
 }
 
 // serverDirectory opens the directory of a server and makes what leads to it
@@ -128,11 +120,15 @@ const lockAttempts = 100
 // claimName takes over d if it succeeds.
 func lockName(d *directory, name string) (*nameLock, error) {
 	for range lockAttempts {
-		lock, err := lockFile(d, name+lockSuffix)
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, status.Errorf(status.AlreadyExist, "a server named %q is running in %s: stop it or choose another name", name, d.path)
-		}
+		lock, err := unix.Openat(d.descriptor, name+lockSuffix, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 		if err != nil {
+			return nil, fmt.Errorf("lock %s/%s: %w", d.path, name+lockSuffix, err)
+		}
+		if err := unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			closeDescriptor(lock)
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, status.Errorf(status.AlreadyExist, "a server named %q is running in %s: stop it or choose another name", name, d.path)
+			}
 			return nil, fmt.Errorf("lock %s/%s: %w", d.path, name+lockSuffix, err)
 		}
 		if isLinked(d, name+lockSuffix, lock) {
@@ -141,18 +137,6 @@ func lockName(d *directory, name string) (*nameLock, error) {
 		closeDescriptor(lock)
 	}
 	return nil, status.Errorf(status.Again, "lock %s/%s: it is being removed again and again", d.path, name+lockSuffix)
-}
-
-func lockFile(d *directory, name string) (int, error) {
-	lock, err := unix.Openat(d.descriptor, name, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return -1, err
-	}
-	if err := unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		closeDescriptor(lock)
-		return -1, err
-	}
-	return lock, nil
 }
 
 // isLinked reports whether the locked file is still the one of that name.
@@ -168,8 +152,13 @@ func isLinked(d *directory, name string, lock int) bool {
 // left. It gets its name by renaming, so that clients find either nothing or
 // a socket that listens, and names may be longer than socket addresses.
 func (c *nameLock) listen(public bool) (*net.UnixListener, error) {
-	if err := c.checkReplaceable(); err != nil {
-		return nil, err
+	var stat unix.Stat_t
+	err := unix.Fstatat(c.directory.descriptor, c.name, &stat, unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("examine %s/%s: %w", c.directory.path, c.name, err)
+	}
+	if err == nil && stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return nil, status.Errorf(status.AlreadyExist, "%s/%s exists and is not a socket: remove it", c.directory.path, c.name)
 	}
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
@@ -203,28 +192,10 @@ func (c *nameLock) publish(temporary string, public bool) error {
 	return nil
 }
 
-// checkReplaceable refuses to remove anything but a socket.
-func (c *nameLock) checkReplaceable() error {
-	var stat unix.Stat_t
-	err := unix.Fstatat(c.directory.descriptor, c.name, &stat, unix.AT_SYMLINK_NOFOLLOW)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("examine %s/%s: %w", c.directory.path, c.name, err)
-	}
-	if stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		return status.Errorf(status.AlreadyExist, "%s/%s exists and is not a socket: remove it", c.directory.path, c.name)
-	}
-	return nil
-}
-
 // release removes the files and gives up the name.
 func (c *nameLock) release() {
 	_ = unix.Unlinkat(c.directory.descriptor, c.name, 0)
-	_ = unix.Unlinkat(c.directory.descriptor, c.name+lockSuffix, 0)
-	closeDescriptor(c.lock)
-	c.directory.close()
+	c.unlock()
 }
 
 // abandon gives up the name without removing anything but the lock.

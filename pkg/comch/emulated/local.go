@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
-	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -215,7 +214,7 @@ func (c *consumer) announce(ctx context.Context, layout ringLayout, passed descr
 		return err
 	}
 	if c.connection.role == clientRole {
-		if c.region, err = importAnsweredRing(replied, layout); err != nil {
+		if c.region, err = importRing(replied, layout); err != nil {
 			return err
 		}
 	} else {
@@ -226,18 +225,6 @@ func (c *consumer) announce(ctx context.Context, layout ringLayout, passed descr
 		return c.connection.notConnected("start consumer")
 	}
 	return nil
-}
-
-func importAnsweredRing(descriptor int, layout ringLayout) (*memory.Region, error) {
-	if descriptor < 0 {
-		return nil, status.Errorf(status.InvalidValue, "the server sent no ring memory")
-	}
-	region, err := importRing(descriptor, layout)
-	if err != nil {
-		closeDescriptor(descriptor)
-		return nil, err
-	}
-	return region, nil
 }
 
 // release frees what the consumer owns.

@@ -67,6 +67,7 @@ func (s *sendRing) send(producer uint32, message, immediate []byte) error {
 	}
 	for {
 		index := s.next.Load()
+		position := index & (s.capacity - 1)
 		// Signed, because seenPosted may lag behind.
 		if int64(s.seenPosted.Load()-index) <= 0 {
 			if err := s.refreshPosted(index); err != nil {
@@ -76,11 +77,11 @@ func (s *sendRing) send(producer uint32, message, immediate []byte) error {
 		}
 		// This may belong to another index if other producers were faster,
 		// but then the index cannot be claimed.
-		posted := atomic.LoadUint64(&s.shared.posted[index&(s.capacity-1)])
+		posted := atomic.LoadUint64(&s.shared.posted[position])
 		offset, length := posted>>32, posted&0xffffffff
 		if offset+length > uint64(len(s.shared.memory)) {
 			return violation("posted entry %d is %d bytes at offset %d, the consumer's memory has %d",
-				index&(s.capacity-1), length, offset, len(s.shared.memory))
+				position, length, offset, len(s.shared.memory))
 		}
 		if uint64(len(message)) > length {
 			if s.next.Load() != index {
@@ -91,21 +92,18 @@ func (s *sendRing) send(producer uint32, message, immediate []byte) error {
 			}
 			return status.Errorf(status.InvalidValue, "send: message of %d bytes, the posted buffer has %d", len(message), length)
 		}
-		if s.next.CompareAndSwap(index, index+1) {
-			s.complete(index, offset, producer, message, immediate)
-			return nil
+		if !s.next.CompareAndSwap(index, index+1) {
+			continue
 		}
+		// The completion's line is written before the message so that the core
+		// can fetch both at the same time.
+		slot := &s.shared.completions[position]
+		slot.origin = uint64(producer)<<32 | uint64(len(immediate))
+		copy(slot.immediate[:], immediate)
+		copy(s.shared.memory[offset:], message)
+		slot.published.Store((index+1)<<32 | uint64(len(message)))
+		return nil
 	}
-}
-
-// complete fills the claimed slot index. The completion's line is written
-// before the message so that the core can fetch both at the same time.
-func (s *sendRing) complete(index, offset uint64, producer uint32, message, immediate []byte) {
-	slot := &s.shared.completions[index&(s.capacity-1)]
-	slot.origin = uint64(producer)<<32 | uint64(len(immediate))
-	copy(slot.immediate[:], immediate)
-	copy(s.shared.memory[offset:], message)
-	slot.published.Store((index+1)<<32 | uint64(len(message)))
 }
 
 // look refreshes seenPosted and returns status.Again if there is no receive
@@ -156,12 +154,14 @@ func (p *producer) Arm() bool {
 	if p.closed {
 		return true
 	}
-	additional := 0
+	c := p.consumer
+	c.waitMu.Lock()
 	if !p.armed {
 		p.armed = true
-		additional = 1
+		c.waiting++
 	}
-	p.consumer.addWaiting(additional)
+	c.ring.shared.header.producersWaiting.Store(1)
+	c.waitMu.Unlock()
 	if p.running() && p.consumer.ring.ready() {
 		p.Disarm()
 		return false
@@ -173,9 +173,16 @@ func (p *producer) Arm() bool {
 func (s *sendRing) ready() bool { return s.shared.header.posted.Load() != s.next.Load() }
 
 func (p *producer) Disarm() {
-	if p.armed {
-		p.armed = false
-		p.consumer.removeWaiting()
+	if !p.armed {
+		return
+	}
+	p.armed = false
+	c := p.consumer
+	c.waitMu.Lock()
+	defer c.waitMu.Unlock()
+	c.waiting--
+	if c.waiting == 0 {
+		c.ring.shared.header.producersWaiting.Store(0)
 	}
 }
 

@@ -27,24 +27,6 @@ type remoteConsumer struct {
 	releasedByPeer bool // by the peer, which then has no use for the ring
 }
 
-// announceWaiting asks the consumer to ring when it posts receives.
-func (r *remoteConsumer) addWaiting(additional int) {
-	r.waitMu.Lock()
-	defer r.waitMu.Unlock()
-	r.waiting += additional
-	r.ring.shared.header.producersWaiting.Store(1)
-}
-
-// withdrawWaiting takes it back when nobody else waits.
-func (r *remoteConsumer) removeWaiting() {
-	r.waitMu.Lock()
-	defer r.waitMu.Unlock()
-	r.waiting--
-	if r.waiting == 0 {
-		r.ring.shared.header.producersWaiting.Store(0)
-	}
-}
-
 // remoteConsumers are the peer's consumers, and the ring memory that counts
 // against the connection's limit, which on the server is that of both sides.
 type remoteConsumers struct {
@@ -189,11 +171,15 @@ func (c *connection) handleOpenConsumer(f *frame, received *descriptors) error {
 		c.enqueue(textFrame(frameReply, err, uint32(id)), descriptors{})
 		return nil
 	}
-	passed, err := c.consumerReply(consumer)
-	if err != nil {
-		c.remote.release(consumer) // the consumer was never used
-		c.enqueue(textFrame(frameReply, err, uint32(id)), descriptors{})
-		return nil
+	var passed descriptors
+	if c.role == serverRole { // the client needs the ring's memory
+		dup, err := duplicate(consumer.region.Descriptor())
+		if err != nil {
+			c.remote.release(consumer) // the consumer was never used
+			c.enqueue(textFrame(frameReply, err, uint32(id)), descriptors{})
+			return nil
+		}
+		passed.add(dup)
 	}
 	if !c.remote.add(consumer) {
 		c.remote.release(consumer) // the consumer was never used
@@ -235,19 +221,6 @@ func (c *connection) admitConsumer(f *frame, received *descriptors) (*remoteCons
 		region: region,
 		button: button,
 	}, nil
-}
-
-// consumerAnswer is what goes back with the consent to a consumer: on the
-// server, its ring.
-func (c *connection) consumerReply(consumer *remoteConsumer) (passed descriptors, err error) {
-	if c.role == clientRole {
-		return passed, nil
-	}
-	dup, err := duplicate(consumer.region.Descriptor())
-	if err == nil {
-		passed.add(dup)
-	}
-	return passed, err
 }
 
 func (c *connection) handleCloseConsumer(f *frame) {

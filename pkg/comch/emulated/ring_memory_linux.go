@@ -22,27 +22,17 @@ func (c *connection) ringMemory(layout ringLayout, received *descriptors) (*memo
 	if err != nil {
 		return nil, err
 	}
-	region, err := c.makeRing(layout, received)
+	var region *memory.Region
+	if c.role == serverRole {
+		region, err = allocateRing(layout)
+	} else {
+		descriptor, _ := received.next()
+		region, err = importRing(descriptor, layout)
+	}
 	if err != nil {
 		c.remote.unreserve(layout.total)
 	}
 	return region, err
-}
-
-func (c *connection) makeRing(layout ringLayout, received *descriptors) (*memory.Region, error) {
-	if c.role == serverRole {
-		return allocateRing(layout)
-	}
-	descriptor, ok := received.next()
-	if !ok {
-		return nil, status.Errorf(status.InvalidValue, "the server sent no ring memory")
-	}
-	region, err := importRing(descriptor, layout)
-	if err != nil {
-		closeDescriptor(descriptor)
-		return nil, err
-	}
-	return region, nil
 }
 
 // ringAccess is what either side needs of a ring's memory.
@@ -66,15 +56,21 @@ func allocateRing(layout ringLayout) (*memory.Region, error) {
 // being sealed proves, and consist of ordinary pages: a page that is punched
 // out of such a file reads as zeroes, so access never faults.
 func importRing(descriptor int, layout ringLayout) (*memory.Region, error) {
+	if descriptor < 0 {
+		return nil, status.Errorf(status.InvalidValue, "the server sent no ring memory")
+	}
 	var filesystem unix.Statfs_t
 	if err := unix.Fstatfs(descriptor, &filesystem); err != nil {
+		closeDescriptor(descriptor)
 		return nil, status.Errorf(status.OperatingSystem, "import ring: statfs: %w", err)
 	}
 	if filesystem.Type != unix.TMPFS_MAGIC {
+		closeDescriptor(descriptor)
 		return nil, status.Errorf(status.InvalidValue, "import ring: file system %#x is not that of a memfd", filesystem.Type)
 	}
 	region, err := memory.Import(descriptor, uint64(layout.total), uint64(layout.total), ringAccess)
 	if err != nil {
+		closeDescriptor(descriptor)
 		return nil, fmt.Errorf("import ring: %w", err)
 	}
 	// Saves page faults later; they do no harm otherwise.
@@ -99,7 +95,10 @@ var lingeringBytes atomic.Int64
 // its own expense.
 func freeRing(role role, region *memory.Region) {
 	if role == serverRole {
-		freePages(region)
+		const hugePage = 512 << 20 // the largest there is, on arm64
+		length := roundUp(int(region.Len()), hugePage)
+		// Cannot fail on a file from memory.Alloc.
+		_ = unix.Fallocate(region.Descriptor(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(length))
 	}
 	_ = region.Close() // unmapping our own mapping does not fail
 }
@@ -117,14 +116,4 @@ func freeRingLater(region *memory.Region) {
 		freeRing(serverRole, region)
 		lingeringBytes.Add(-size)
 	})
-}
-
-// freePages gives the memory of a ring back to the system, also while others
-// map it: to them it reads as zeroes. Whole pages are named, because a part of
-// one would only be cleared.
-func freePages(region *memory.Region) {
-	const hugePage = 512 << 20 // the largest there is, on arm64
-	length := roundUp(int(region.Len()), hugePage)
-	// Cannot fail on a file from memory.Alloc.
-	_ = unix.Fallocate(region.Descriptor(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(length))
 }

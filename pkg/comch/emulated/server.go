@@ -153,7 +153,11 @@ func (s *server) handshake(conn *net.UnixConn) {
 	socket := newSocket(conn, s.config.MaxMessageSize)
 	socket.limit(handshakeTimeout)
 	peer, agreed, err := s.greet(socket)
-	s.endHandshake(conn)
+	s.mu.Lock()
+	if i := slices.Index(s.handshakes, conn); i >= 0 {
+		s.handshakes = slices.Delete(s.handshakes, i, i+1)
+	}
+	s.mu.Unlock()
 	if err != nil {
 		if s.config.Refused != nil {
 			s.config.Refused(peer, err)
@@ -168,7 +172,11 @@ func (s *server) handshake(conn *net.UnixConn) {
 	c := newConnection(serverRole, socket, peer, agreed, limits, s.log)
 	c.onEnd = s.removeClient
 	c.start()
-	s.hand(c)
+	select {
+	case s.accepted <- c:
+	default: // nobody waits behind clients that came and went without being accepted
+		c.fail(status.Errorf(status.Full, "the server does not accept clients"))
+	}
 }
 
 // greet is the server's side of the handshake. A client that is admitted
@@ -178,7 +186,7 @@ func (s *server) greet(socket *socket) (comch.Peer, terms, error) {
 	if err != nil {
 		return peer, terms{}, err
 	}
-	agreed, err := s.negotiate(socket, peer)
+	agreed, err := s.admit(socket, peer)
 	if err != nil {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			refusal := textFrame(frameGoodbye, err)
@@ -194,7 +202,7 @@ func (s *server) greet(socket *socket) (comch.Peer, terms, error) {
 	return peer, agreed, nil
 }
 
-func (s *server) negotiate(socket *socket, peer comch.Peer) (terms, error) {
+func (s *server) admit(socket *socket, peer comch.Peer) (terms, error) {
 	if err := s.authorize(peer); err != nil {
 		return terms{}, err
 	}
@@ -250,25 +258,4 @@ func (s *server) removeClient() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clients--
-}
-
-// hand passes a connection to Accept. Nobody is left waiting behind clients
-// that came and went without being accepted.
-func (s *server) hand(c *connection) {
-	select {
-	case s.accepted <- c:
-	default:
-		c.fail(status.Errorf(status.Full, "the server does not accept clients"))
-	}
-}
-
-func (s *server) endHandshake(conn *net.UnixConn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, c := range s.handshakes {
-		if c == conn {
-			s.handshakes = append(s.handshakes[:i], s.handshakes[i+1:]...)
-			return
-		}
-	}
 }

@@ -33,10 +33,18 @@ func newSocket(conn *net.UnixConn, maxMessageSize int) *socket {
 // caller owns the descriptors, also when there is an error. io.EOF means that
 // the peer has closed its end.
 func (s *socket) read() (frame, descriptors, error) {
-	n, controlLength, flags, err := s.readPacket()
+	n, controlLength, flags, _, err := s.conn.ReadMsgUnix(s.packet, s.control)
+	if errors.Is(err, unix.ECONNRESET) {
+		// The peer died with packets of ours unread. What it sent before is
+		// still queued: read on.
+		n, controlLength, flags, _, err = s.conn.ReadMsgUnix(s.packet, s.control)
+	}
 	received, controlErr := parseControl(s.control[:controlLength])
-	if err != nil {
+	if errors.Is(err, io.EOF) {
 		return frame{}, received, err
+	}
+	if err != nil {
+		return frame{}, received, fmt.Errorf("read from peer: %w", err)
 	}
 	if controlErr != nil {
 		return frame{}, received, controlErr
@@ -50,19 +58,6 @@ func (s *socket) read() (frame, descriptors, error) {
 		err = violation("frame of kind %d carries %d descriptors", f.kind, received.count)
 	}
 	return f, received, err
-}
-
-// readPacket reads on after ECONNRESET: it tells that the peer died with
-// packets of ours unread, and what it sent before is still queued.
-func (s *socket) readPacket() (n, controlLength, flags int, err error) {
-	n, controlLength, flags, _, err = s.conn.ReadMsgUnix(s.packet, s.control)
-	if errors.Is(err, unix.ECONNRESET) {
-		n, controlLength, flags, _, err = s.conn.ReadMsgUnix(s.packet, s.control)
-	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		err = fmt.Errorf("read from peer: %w", err)
-	}
-	return n, controlLength, flags, err
 }
 
 // parseControl takes the descriptors out of a control message. The kernel
