@@ -1,16 +1,14 @@
 package comch
 
-// Service is a name that a server listens under.
+// Service identifies a server: its device, representor and name.
 type Service struct {
 	Device      string `json:"device"`
 	Representor string `json:"representor"`
 	Name        string `json:"name"`
 }
 
-// ServiceLister is a Provider that can tell which services there are on this
-// machine.
+// ServiceLister is a Provider that can list the services on this machine.
 type ServiceLister interface {
-	// Services lists them. Those that can be read are returned also with an
-	// error.
+	// Services lists all services. If it fails, it still returns those that it could read.
 	Services() ([]Service, error)
 }

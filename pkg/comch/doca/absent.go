@@ -1,6 +1,6 @@
-// Package doca is the place of the Comch provider for BlueField hardware. It
-// is absent from this build: every call answers with status.NotSupported, so
-// that programs can list the provider and say why it cannot be chosen.
+// Package doca stands in for the Comch provider of BlueField hardware, which is not part of this
+// build: all calls fail with status.NotSupported. Programs can thus list the provider and say why
+// it cannot be used.
 package doca
 
 import (
@@ -10,13 +10,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// ErrAbsent is why the provider cannot be used. It matches
-// status.NotSupported.
+// ErrAbsent is the error of all calls. It matches status.NotSupported.
 var ErrAbsent = status.Errorf(status.NotSupported, "comch provider doca is not part of this build: use the provider emulated")
 
 type absent struct{}
 
-// New returns the provider.
+// New returns a provider that fails all calls with ErrAbsent.
 func New() comch.Provider { return absent{} }
 
 func (absent) Name() string { return "doca" }

@@ -16,14 +16,13 @@ const (
 	benchMessage  = 64 // bytes
 )
 
-// benchPath is a data path between two sides that live on threads of their
-// own and share no mapping.
+// benchPath is a data path between two threads that share no mapping.
 type benchPath struct {
 	consumer comch.Consumer
 	producer comch.Producer
 }
 
-// newBenchPaths makes a path there and one back.
+// newBenchPaths creates a path in each direction.
 func newBenchPaths(b *testing.B) (there, back benchPath) {
 	b.Helper()
 	client, server := newTestPair(b)
@@ -53,8 +52,7 @@ func newBenchPaths(b *testing.B) (there, back benchPath) {
 	return there, back
 }
 
-// onTwoThreads runs two functions at the same time, each on a thread of its
-// own, and waits for both.
+// onTwoThreads runs two functions in parallel, each on its own thread, and waits for both.
 func onTwoThreads(first, second func()) {
 	var wg sync.WaitGroup
 	for _, run := range []func(){first, second} {
@@ -67,8 +65,8 @@ func onTwoThreads(first, second func()) {
 	wg.Wait()
 }
 
-// impatience gives the core away after long waits only: benchmarks also have
-// to end on a machine that has no second core to spare.
+// spinWait counts polls without result and yields the core after many of them, so that benchmarks
+// also end on a machine without a second free core.
 type spinWait int
 
 func (i *spinWait) miss() {
@@ -79,8 +77,8 @@ func (i *spinWait) miss() {
 	}
 }
 
-// BenchmarkRoundTrip compares a message there and back with the least that
-// two cores need for it: one cache line each way.
+// BenchmarkRoundTrip compares a round trip of a message with its lower bound between two cores: one
+// cache line each way.
 func BenchmarkRoundTrip(b *testing.B) {
 	b.Run("bare-cache-lines", benchmarkBareRoundTrip)
 	b.Run("messages-polling", func(b *testing.B) { benchmarkRoundTrip(b, receivePolling) })
@@ -113,8 +111,8 @@ func benchmarkBareRoundTrip(b *testing.B) {
 	})
 }
 
-// receiveFunction takes one message, copies it and posts its buffer again, as
-// a relay does. received has room for one.
+// receiveFunction receives one message, copies it and posts its buffer again, as a relay does.
+// received has room for one.
 type receiveFunction func(b *testing.B, consumer comch.Consumer, received []comch.Received, message []byte)
 
 func benchmarkRoundTrip(b *testing.B, receive receiveFunction) {
@@ -174,8 +172,7 @@ func postAgain(b *testing.B, consumer comch.Consumer, r *comch.Received, message
 	}
 }
 
-// BenchmarkOneWay sends messages in one direction as fast as the consumer
-// takes them.
+// BenchmarkOneWay sends messages in one direction as fast as the consumer receives them.
 func BenchmarkOneWay(b *testing.B) {
 	b.ReportAllocs()
 	there, _ := newBenchPaths(b)
@@ -214,7 +211,7 @@ func receiveMany(b *testing.B, consumer comch.Consumer, total int) {
 	}
 }
 
-// BenchmarkControlMessage sends a control message there and back.
+// BenchmarkControlMessage sends a control message back and forth.
 func BenchmarkControlMessage(b *testing.B) {
 	b.ReportAllocs()
 	client, server := newTestPair(b)

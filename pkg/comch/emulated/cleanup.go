@@ -5,18 +5,17 @@ import (
 	"time"
 )
 
-// disposal lets go of what a peer has had in its hands, one thing after
-// another and on no thread that serves others. Closing such a descriptor may
-// take as long as the peer likes: the peer may have queued sockets in it that
-// linger, or it may belong to a file system of the peer's. The zero value is
-// ready for use by any goroutine.
+// cleanupQueue releases what a peer has passed or held, one task at a time, on a goroutine of its
+// own. Closing a descriptor from the peer may take as long as the peer likes: the peer may have
+// queued lingering sockets in it, or it may belong to a file system that the peer serves. The zero
+// value is ready to use, by any goroutine.
 type cleanupQueue struct {
 	mu      sync.Mutex
 	tasks   []func()
-	working bool // a goroutine takes tasks until there are none
+	working bool // a goroutine is running the tasks
 }
 
-// add has task called soon. It does not block.
+// add queues a task. It does not block.
 func (d *cleanupQueue) add(task func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -48,11 +47,10 @@ func (d *cleanupQueue) work() {
 	}
 }
 
-// disposalTimeout bounds how long new memory is delayed by old memory that has
-// not been let go of yet.
+// cleanupTimeout bounds how long a new ring waits for old rings to be freed.
 const cleanupTimeout = time.Second
 
-// settle waits until everything added so far is done, but not beyond bound.
+// wait waits until all tasks added so far are done, up to bound.
 func (d *cleanupQueue) wait(bound time.Duration) {
 	settled := make(chan struct{})
 	d.add(func() { close(settled) })

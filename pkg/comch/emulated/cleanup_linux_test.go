@@ -14,11 +14,11 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// patience bounds every wait. It only ends tests that would hang.
+// testTimeout bounds every wait. Only a failing test reaches it.
 const testTimeout = time.Minute
 
-// lingerer makes a descriptor whose last close blocks until release is
-// called: a socket with data that nobody takes.
+// blockingDescriptor returns a descriptor whose last close blocks until release is called: a
+// lingering socket with data that nobody receives.
 func blockingDescriptor(t *testing.T) (descriptor int, release func()) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -61,17 +61,17 @@ func blockingDescriptor(t *testing.T) (descriptor int, release func()) {
 	return descriptor, release
 }
 
-// needKernel skips a test under emulators of system calls, such as qemu-user:
-// they receive descriptors themselves before the program sees whether there
-// was room for them.
+// skipUnderEmulator skips a test under system call emulators such as qemu-user: they receive
+// descriptors themselves before the program sees whether it had room for them.
 func skipUnderEmulator(t *testing.T) {
 	t.Helper()
 	if err := exec.Command(os.Args[0], "-test.run=^$").Run(); errors.Is(err, unix.ENOEXEC) {
-		t.Skip("this test binary runs in an emulator")
+		t.Skip("the test runs under an emulator")
 	}
 }
 
-// plant queues the only reference to a lingerer on the other end of a socket.
+// queueBlockingDescriptor queues the only reference to a blocking descriptor at the other end of
+// socket.
 func queueBlockingDescriptor(t *testing.T, socket int) (release func()) {
 	t.Helper()
 	descriptor, release := blockingDescriptor(t)
@@ -82,7 +82,7 @@ func queueBlockingDescriptor(t *testing.T, socket int) (release func()) {
 	return release
 }
 
-// wantPrompt checks that a call returns while the lingerer lingers.
+// wantNoWait checks that call returns although closing the blocking descriptor blocks.
 func wantNoWait(t *testing.T, release, call func()) {
 	t.Helper()
 	returned := make(chan struct{})
@@ -93,7 +93,7 @@ func wantNoWait(t *testing.T, release, call func()) {
 	select {
 	case <-returned:
 	case <-time.After(testTimeout):
-		t.Error("the call waits for a descriptor of the peer")
+		t.Error("the call waits for a descriptor from the peer")
 		release()
 		<-returned
 	}
@@ -107,13 +107,13 @@ func TestDoorbellCallsDoNotWaitForPeerDescriptors(t *testing.T) {
 				t.Errorf("drain returned %v", err)
 			}
 			if err := bell.drain(); err != nil || isReadable(t, bell.descriptor) {
-				t.Errorf("the doorbell stays readable, %v", err)
+				t.Errorf("the doorbell stays readable, error %v", err)
 			}
 		},
-		"drain after the end": func(t *testing.T, bell *doorbell) {
+		"drain after shutdown": func(t *testing.T, bell *doorbell) {
 			bell.shutDown()
 			if err := bell.drain(); !isViolation(err) || isReadable(t, bell.descriptor) {
-				t.Errorf("the doorbell stays readable, %v", err)
+				t.Errorf("the doorbell stays readable, error %v", err)
 			}
 		},
 		"close": func(t *testing.T, bell *doorbell) {
@@ -137,7 +137,7 @@ func TestDoorbellCallsDoNotWaitForPeerDescriptors(t *testing.T) {
 
 func TestClosingDoesNotWaitForPeerDoorbells(t *testing.T) {
 	skipUnderEmulator(t)
-	for name, leave := range map[string]func(*connection, *consumer) error{
+	for name, closeIt := range map[string]func(*connection, *consumer) error{
 		"consumer closes": func(_ *connection, consumer *consumer) error { return consumer.Close() },
 		"producer closes": func(c *connection, consumer *consumer) error {
 			c.handleCloseProducer(&frame{fields: [maxFields]uint32{1, uint32(consumer.id)}})
@@ -159,7 +159,7 @@ func TestClosingDoesNotWaitForPeerDoorbells(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantNoWait(t, release, func() {
-				if err := leave(server, created.(*consumer)); err != nil {
+				if err := closeIt(server, created.(*consumer)); err != nil {
 					t.Error(err)
 				}
 				created.Flush()
@@ -192,6 +192,6 @@ func TestDoorbellSignalWithDescriptorsEndsTheConnection(t *testing.T) {
 		t.Error("the consumer is running")
 	}
 	if err := awaitEnd(t, client); !isViolation(err) {
-		t.Errorf("ended with %v", err)
+		t.Errorf("the connection ended with %v", err)
 	}
 }

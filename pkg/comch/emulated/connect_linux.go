@@ -55,14 +55,14 @@ func (p *provider) connect(ctx context.Context, config comch.ClientConfig) (*con
 	return c, nil
 }
 
-// found is a server that has accepted a connection.
+// candidate is a server that has accepted a connection.
 type candidate struct {
 	conn *net.UnixConn
 	path string // of its socket, for messages
 }
 
-// lookup connects to the one server of that name that serves the host device,
-// whichever DPU device it listens on.
+// lookup connects to the server with this name that serves the host device, on any DPU device.
+// There must be exactly one.
 func lookup(ctx context.Context, root, device, name string) (*candidate, error) {
 	servers, err := connectAll(ctx, root, device, name)
 	if err == nil && len(servers) == 1 {
@@ -75,14 +75,14 @@ func lookup(ctx context.Context, root, device, name string) (*candidate, error) 
 		return nil, err
 	}
 	if len(servers) > 1 {
-		return nil, status.Errorf(status.InvalidValue, "two servers have that name, %s and %s: stop one or rename it",
+		return nil, status.Errorf(status.InvalidValue, "two servers have this name, %s and %s: stop one or rename it",
 			servers[0].path, servers[1].path)
 	}
 	return nil, status.Errorf(status.NotFound,
 		"no server named %q listens under %s/%s: start it with this device as its representor and this directory", name, root, device)
 }
 
-// connectAll connects to every server that qualifies. None is not an error.
+// connectAll connects to all servers with this name. There may be none.
 func connectAll(ctx context.Context, root, device, name string) ([]candidate, error) {
 	host, err := openHost(root, device)
 	if errors.Is(err, os.ErrNotExist) {
@@ -118,8 +118,8 @@ func openHost(root, device string) (*directory, error) {
 	return top.open(device)
 }
 
-// connectIn connects to the server of that name on one DPU device. It returns
-// nil if there is none, or only what a killed one has left.
+// connectIn connects to the server with this name on one DPU device. It returns nil if there is
+// none, or only the socket of a killed server.
 func connectIn(ctx context.Context, host *directory, device, name string) (*candidate, error) {
 	d, err := host.open(device)
 	if err != nil {

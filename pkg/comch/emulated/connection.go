@@ -13,9 +13,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// connection implements comch.Connection. Two goroutines serve its socket:
-// one reads and handles frames, one writes. Consumers and producers never
-// touch the socket.
+// connection implements comch.Connection. Two goroutines serve its socket: one reads and handles
+// frames, the other writes them. Consumers and producers never touch the socket.
 type connection struct {
 	role           role
 	limits         Limits
@@ -25,7 +24,7 @@ type connection struct {
 
 	socket   *socket
 	writes   *writeQueue
-	messages chan []byte   // received control messages; never full, by credits
+	messages chan []byte   // received control messages; credits keep it from filling up
 	credits  chan struct{} // one token per message that the peer has room for
 	events   *eventQueue
 	requests *requestTable
@@ -33,20 +32,20 @@ type connection struct {
 	local    localObjects
 	remote   remoteConsumers
 	cleanup  cleanupQueue
-	onEnd    func() // tells the server, nil on the client
+	onEnd    func() // notifies the server; nil on the client
 
-	// left tells that this side has ended the connection, and wants nothing
-	// more of the peer.
+	// endedLocally reports whether this side ended the connection. Messages of the peer are then
+	// ignored.
 	endedLocally atomic.Bool
 
 	mu      sync.Mutex
-	err     error // why it has ended
+	err     error // why the connection ended; nil before
 	done    chan struct{}
-	stopped sync.WaitGroup // the goroutines
+	stopped sync.WaitGroup // goroutines of the connection
 }
 
-// role tells the two sides of a connection apart. They take odd and even ids,
-// so that an id is unique on the connection.
+// role is a side of a connection. The sides give out odd and even ids, which makes ids unique on
+// the connection.
 type role uint32
 
 const (
@@ -56,11 +55,11 @@ const (
 
 func (r role) other() role { return clientRole + serverRole - r }
 
-// owns reports whether an id was given out by the side r.
+// owns reports whether side r gave out id.
 func (r role) owns(id uint32) bool { return id != 0 && id%2 == uint32(r)%2 }
 
-// newConnection makes a connection of a socket after the handshake. start
-// lets it run.
+// newConnection returns a connection on a socket after the handshake. It serves the socket after
+// start.
 func newConnection(role role, s *socket, peer comch.Peer, agreed terms, limits Limits, log *zap.Logger) *connection {
 	c := &connection{
 		role:           role,
@@ -85,7 +84,7 @@ func newConnection(role role, s *socket, peer comch.Peer, agreed terms, limits L
 	return c
 }
 
-// start begins to serve the socket.
+// start starts the goroutines that serve the socket.
 func (c *connection) start() {
 	c.stopped.Go(c.readFrames)
 	c.stopped.Go(c.writeFrames)
@@ -103,11 +102,10 @@ func (c *connection) Err() error {
 	return c.err
 }
 
-// Send queues the message for the goroutine that writes, once the peer has
-// room for it.
+// Send queues the message for the writing goroutine, once the peer has room for it.
 func (c *connection) Send(ctx context.Context, message []byte) error {
 	if len(message) > c.maxMessageSize {
-		return status.Errorf(status.TooBig, "send control message: %d bytes, the agreed limit is %d",
+		return status.Errorf(status.TooBig, "send control message: %d bytes exceed the agreed limit of %d",
 			len(message), c.maxMessageSize)
 	}
 	select {
@@ -128,7 +126,7 @@ func (c *connection) Send(ctx context.Context, message []byte) error {
 	return nil
 }
 
-// Receive gives the room of the message it takes back to the peer.
+// Receive returns the credit of the message to the peer.
 func (c *connection) Receive(ctx context.Context) ([]byte, error) {
 	var message []byte
 	select {
@@ -150,8 +148,8 @@ func (c *connection) Receive(ctx context.Context) ([]byte, error) {
 	return message, nil
 }
 
-// notConnected is the error of an operation after the end, or when the peer
-// is gone and what it sent last is still being read.
+// notConnected returns the error of an operation on an ended connection, or on one whose queue
+// takes no more frames while the peer's last frames are still being read.
 func (c *connection) notConnected(operation string) error {
 	reason := c.Err()
 	if reason == nil {
@@ -160,25 +158,25 @@ func (c *connection) notConnected(operation string) error {
 	return status.Errorf(status.NotConnected, "%s: connection has ended: %w", operation, reason)
 }
 
-// Close says goodbye to the peer.
+// Close sends a goodbye to the peer.
 func (c *connection) Close() error {
 	if consumers, producers := c.local.count(); consumers+producers > 0 {
 		return status.Errorf(status.InUse, "close connection: %d consumers and %d producers are still open",
 			consumers, producers)
 	}
 	goodbye := textFrame(frameGoodbye, nil)
-	c.end(byThisSide, status.Errorf(status.Shutdown, "connection was closed by this side"), &goodbye)
+	c.end(byThisSide, status.Errorf(status.Shutdown, "this side closed the connection"), &goodbye)
 	c.waitStopped(2 * goodbyeTimeout)
 	return nil
 }
 
-// Abort leaves without a word: the peer sees a reset connection.
+// Abort sends no goodbye: the peer sees a connection reset.
 func (c *connection) Abort() {
-	c.end(byThisSide, status.Errorf(status.ConnectionAborted, "connection was aborted by this side"), nil)
+	c.end(byThisSide, status.Errorf(status.ConnectionAborted, "this side aborted the connection"), nil)
 }
 
-// awaitStop waits for the goroutines. Closing a descriptor that a hostile
-// peer has sent may take for ever; then they are left behind.
+// waitStopped waits for the goroutines, up to bound. Closing a descriptor that a hostile peer has
+// sent may take forever; such goroutines stay behind.
 func (c *connection) waitStopped(bound time.Duration) {
 	stopped := make(chan struct{})
 	go func() {
@@ -190,12 +188,12 @@ func (c *connection) waitStopped(bound time.Duration) {
 	select {
 	case <-stopped:
 	case <-timer.C:
-		c.log.Warn("goroutines of a closed connection do not stop", zap.Int("peer_pid", c.peer.PID))
+		c.log.Warn("goroutines of a closed connection are still running", zap.Int("peer_pid", c.peer.PID))
 	}
 }
 
-// initiative is who has ended a connection. What a peer has sent before it
-// left can still be received.
+// endedBy is the side that ended a connection. If it was the peer, messages that it sent before can
+// still be received.
 type endedBy bool
 
 const (
@@ -203,10 +201,9 @@ const (
 	byThisSide endedBy = true
 )
 
-// end ends the connection, the first time it is called: consumers and
-// producers stop and wake up, waiting calls return, and the socket is closed
-// after the farewell, if there is one. It does not block, and reports whether
-// this call was the first.
+// end ends the connection unless it has ended already, and reports whether it did. It does not
+// block. Consumers and producers stop and wake up, pending calls return, and the socket closes
+// after goodbye has been written, or at once if goodbye is nil.
 func (c *connection) end(who endedBy, reason error, goodbye *frame) bool {
 	c.mu.Lock()
 	if c.err != nil {
@@ -217,7 +214,7 @@ func (c *connection) end(who endedBy, reason error, goodbye *frame) bool {
 	c.endedLocally.Store(bool(who))
 	c.mu.Unlock()
 
-	// Not here: closing foreign descriptors and unmapping take time, and end
+	// In the background, because closing the peer's descriptors and unmapping take time, and end
 	// may run on a worker.
 	c.stopped.Go(func() {
 		c.remote.closeAll()
@@ -230,7 +227,8 @@ func (c *connection) end(who endedBy, reason error, goodbye *frame) bool {
 	close(c.done)
 	c.writes.close(goodbye)
 	if goodbye == nil {
-		// Packets of the peer may be queued in it: see disposal.
+		// The socket may hold packets with descriptors of the peer, so closing it can block: see
+		// cleanupQueue.
 		c.stopped.Go(c.socket.close)
 	} else {
 		c.socket.limitWrites(goodbyeTimeout)
@@ -238,7 +236,7 @@ func (c *connection) end(who endedBy, reason error, goodbye *frame) bool {
 	return true
 }
 
-// fail ends the connection because of a violation, and tells the peer.
+// fail ends the connection because of a violation and sends the reason to the peer.
 func (c *connection) fail(reason error) {
 	goodbye := textFrame(frameGoodbye, reason)
 	if c.end(byThisSide, reason, &goodbye) {

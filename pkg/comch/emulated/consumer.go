@@ -10,8 +10,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// consumer implements comch.Consumer. What its thread writes and what others
-// write lie in different cache lines.
+// consumer implements comch.Consumer. Fields that its thread writes and fields that others write
+// lie in different cache lines.
 type consumer struct {
 	lifecycle
 	connection *connection
@@ -21,36 +21,33 @@ type consumer struct {
 	_          [cacheLine]byte
 
 	ring    receiveRing
-	stopped bool // the peer has been told
+	stopped bool // the peer has been notified
 	closed  bool
-	broken  bool // the peer broke the protocol in this ring
+	broken  bool // the peer violated the protocol in this ring
 	_       [cacheLine]byte
 }
 
-// receiveRing is the consumer's side of a ring. It belongs to the consumer's
-// thread, except for highestProducer.
+// receiveRing is the consumer's side of a ring. It belongs to the consumer's thread, except
+// highestProducer.
 //
-// Indices count receives from the start and never wrap; masked, they are a
-// position in the ring. completed <= published <= posted <= completed +
-// layout.receives.
+// Indices count receives from the start and never wrap; masked, they are positions in the ring.
+// completed <= published <= posted <= completed + receives.
 type receiveRing struct {
 	shared    sharedRing
 	mask      uint64
 	receives  uint64
 	immediate uint32 // most bytes of immediate data in a message
-	posted    uint64 // given to post
+	posted    uint64 // by post
 	published uint64 // visible to producers
 	completed uint64 // returned by poll
-	// receipts are what was posted: the copy in shared memory is the peer's
-	// to change.
+	// copies holds the posted receives by position. The peer can change the entries in shared
+	// memory.
 	copies []postedReceive
-	// highestProducer is the highest id among the producers that the peer has
-	// opened to this consumer, also those it has closed since: their last
-	// messages may still lie in the ring.
+	// highestProducer is the highest id of all producers that the peer has opened to this consumer,
+	// including those it has closed: their last messages may still be in the ring.
 	highestProducer *atomic.Uint32
 }
 
-// receipt is one posted receive.
 type postedReceive struct {
 	userData uint64
 	offset   uint32
@@ -92,7 +89,7 @@ func (r *receiveRing) post(offset, length uint32, userData uint64) error {
 	}
 	position := r.posted & r.mask
 	r.copies[position] = postedReceive{userData: userData, offset: offset, length: length}
-	// Plain, because publish orders it before the index that covers it.
+	// A plain store: publish orders it before the index that covers it.
 	r.shared.posted[position] = uint64(offset)<<32 | uint64(length)
 	r.posted++
 	return nil
@@ -107,8 +104,7 @@ func (c *consumer) Flush() {
 	}
 }
 
-// publish makes posted receives visible and reports whether a producer wants
-// to be woken for them.
+// publish makes posted receives visible and reports whether a producer waits for them.
 func (r *receiveRing) publish() bool {
 	if r.published == r.posted {
 		return false
@@ -129,8 +125,7 @@ func (c *consumer) Poll(received []comch.Received) int {
 	return n
 }
 
-// poll takes completed receives. Those before an offending one are returned
-// together with the error.
+// poll collects completed receives. It returns those before an invalid one together with the error.
 func (r *receiveRing) poll(received []comch.Received) (int, error) {
 	n := 0
 	for n < len(received) && r.completed != r.published {
@@ -162,8 +157,8 @@ func (r *receiveRing) poll(received []comch.Received) (int, error) {
 	return n, nil
 }
 
-// checkUnpublished accepts a slot that has not been touched since its
-// previous use.
+// checkUnpublished returns nil if a slot is unchanged since its previous use, a violation
+// otherwise.
 func (r *receiveRing) checkUnpublished(published uint64) error {
 	sequence := uint32(published >> 32)
 	if sequence == r.previousSequence() {
@@ -173,8 +168,8 @@ func (r *receiveRing) checkUnpublished(published uint64) error {
 		r.completed&r.mask, sequence, r.previousSequence(), uint32(r.completed+1))
 }
 
-// previousSequence is what the next slot holds as long as it is not
-// completed: the sequence of its previous use.
+// previousSequence is the sequence that the next slot keeps from its previous use until it
+// completes.
 func (r *receiveRing) previousSequence() uint32 {
 	if r.completed <= r.mask {
 		return 0
@@ -186,25 +181,24 @@ func (r *receiveRing) completionViolation(length, producer, immediateLength uint
 	position := r.completed & r.mask
 	switch posted := r.copies[position].length; {
 	case length > posted:
-		return violation("completion slot %d has length %d, %d bytes were posted", position, length, posted)
+		return violation("completion slot %d has length %d, exceeding the posted buffer of %d bytes", position, length, posted)
 	case immediateLength > r.immediate:
-		return violation("completion slot %d has %d bytes of immediate data, the limit is %d",
+		return violation("completion slot %d has %d bytes of immediate data, exceeding the limit of %d",
 			position, immediateLength, r.immediate)
 	default:
-		return violation("completion slot %d names producer %d, which was never opened", position, producer)
+		return violation("completion slot %d names producer %d, which the peer has not opened", position, producer)
 	}
 }
 
-// breakOff ends the connection from the consumer's thread, which does not
-// wait for it.
+// fail ends the connection without waiting for it. It belongs to the consumer's thread.
 func (c *consumer) fail(err error) {
 	c.broken = true
 	c.stopAndWake()
 	go c.connection.fail(fmt.Errorf("consumer %d: %w", c.id, err))
 }
 
-// finished reports whether nothing is received any more. After an end by the
-// peer it still is.
+// finished reports whether the consumer receives nothing more. It still does after the peer has
+// ended the connection.
 func (c *consumer) finished() bool { return c.closed || c.broken || c.connection.endedLocally.Load() }
 
 func (c *consumer) Arm() bool {
@@ -241,8 +235,7 @@ func (c *consumer) Drain() {
 	}
 }
 
-// Stop may be called after the end of the connection. The consumer still
-// counts as open.
+// Stop may be called after the connection has ended. The consumer still counts as open.
 func (c *consumer) Stop() {
 	if c.stopped {
 		return
@@ -253,15 +246,15 @@ func (c *consumer) Stop() {
 	c.connection.enqueue(frame{kind: frameCloseConsumer, fields: [maxFields]uint32{uint32(c.id)}}, descriptors{})
 }
 
-// withdraw takes the posted receives back from producers: see
-// sendRing.withdrawn. It does nothing to a ring that was never made.
+// revoke takes the posted receives back from producers: see sendRing.isRevoked. It does nothing to
+// a ring without memory.
 func (r *receiveRing) revoke() {
 	if r.shared.header != nil {
 		r.shared.header.posted.Store(0)
 	}
 }
 
-// Close may be called after the end of the connection, and more than once.
+// Close may be called after the connection has ended, and more than once.
 func (c *consumer) Close() error {
 	if c.closed {
 		return nil

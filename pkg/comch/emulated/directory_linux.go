@@ -15,9 +15,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// DefaultDirectory is where servers and clients of this user meet:
-// /run/zc-relay/comch for root, otherwise a directory below XDG_RUNTIME_DIR
-// or, without that, /tmp/zc-relay-UID/comch.
+// DefaultDirectory returns where servers and clients of this user meet: /run/zc-relay/comch for
+// root, otherwise a directory below XDG_RUNTIME_DIR or, without that, /tmp/zc-relay-UID/comch.
 func DefaultDirectory() string {
 	if os.Geteuid() == 0 {
 		return "/run/zc-relay/comch"
@@ -28,15 +27,14 @@ func DefaultDirectory() string {
 	return filepath.Join(os.TempDir(), "zc-relay-"+strconv.Itoa(os.Geteuid()), "comch")
 }
 
-// maxDevices bounds how many DPU devices a client looks through.
+// maxDevices bounds how many DPU devices of a representor are read.
 const maxDevices = 1024
 
-// maxServices bounds how many services are listed of one device.
+// maxServices bounds how many services of a device are listed.
 const maxServices = 1024
 
-// Services implements comch.ServiceLister: it lists the sockets in the
-// provider's directory. One that a killed server has left is among them until
-// another server takes its name.
+// Services implements comch.ServiceLister. It lists the sockets in the provider's directory,
+// including those of killed servers whose names no other server has taken.
 func (p *provider) Services() ([]comch.Service, error) {
 	root, err := openRoot(p.directory)
 	if errors.Is(err, os.ErrNotExist) {
@@ -84,14 +82,13 @@ func servicesOf(root *directory, representor string) ([]comch.Service, error) {
 	return services, nil
 }
 
-// Modes of the directories that servers make.
+// Modes of the directories that servers create.
 const (
 	privateMode = 0o700
-	publicMode  = 0o755 // of servers that accept every user
+	publicMode  = 0o755 // of servers that allow other users
 )
 
-// directory is an open directory that nobody but root and this user can have
-// tampered with.
+// directory is an open directory that only root and this user can modify.
 type directory struct {
 	descriptor int
 	path       string // for messages
@@ -106,13 +103,13 @@ func openRoot(path string) (*directory, error) {
 	return openDirectory(unix.AT_FDCWD, path, path)
 }
 
-// makeRoot makes the directory where servers and clients meet, and what leads
-// to it, if need be. It is the directory itself that keeps others out.
+// makeRoot opens the directory where servers and clients meet, and creates it and its parents if
+// necessary. The parents are public: access control is up to the directory itself.
 func makeRoot(path string, public bool) (*directory, error) {
 	path = filepath.Clean(path)
 	parent := filepath.Dir(path)
 	if err := os.MkdirAll(parent, publicMode); err != nil {
-		return nil, fmt.Errorf("make directory: %w", err)
+		return nil, fmt.Errorf("create directory: %w", err)
 	}
 	if err := checkParent(parent); err != nil {
 		return nil, err
@@ -125,14 +122,14 @@ func (d *directory) open(name string) (*directory, error) {
 	return openDirectory(d.descriptor, name, filepath.Join(d.path, name))
 }
 
-// make opens a directory inside d and makes it if need be.
+// make opens a directory inside d, and creates it if necessary.
 func (d *directory) make(name string, public bool) (*directory, error) {
 	return makeDirectory(d.descriptor, name, filepath.Join(d.path, name), public)
 }
 
 func makeDirectory(at int, name, path string, public bool) (*directory, error) {
 	if err := unix.Mkdirat(at, name, privateMode); err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil, fmt.Errorf("make directory %s: %w", path, err)
+		return nil, fmt.Errorf("create directory %s: %w", path, err)
 	}
 	d, err := openDirectory(at, name, path)
 	if err != nil || !public {
@@ -140,7 +137,7 @@ func makeDirectory(at int, name, path string, public bool) (*directory, error) {
 	}
 	if err := unix.Fchmod(d.descriptor, publicMode); err != nil {
 		d.close()
-		return nil, fmt.Errorf("open directory %s to every user: %w", path, err)
+		return nil, fmt.Errorf("make directory %s accessible to every user: %w", path, err)
 	}
 	return d, nil
 }
@@ -156,7 +153,7 @@ func openDirectory(at int, name, path string) (*directory, error) {
 	var stat unix.Stat_t
 	if err := unix.Fstat(descriptor, &stat); err != nil {
 		closeDescriptor(descriptor)
-		return nil, fmt.Errorf("examine directory %s: %w", path, err)
+		return nil, fmt.Errorf("check directory %s: %w", path, err)
 	}
 	if err := checkOwner(path, &stat); err != nil {
 		closeDescriptor(descriptor)
@@ -164,29 +161,29 @@ func openDirectory(at int, name, path string) (*directory, error) {
 	}
 	if stat.Mode&0o022 != 0 {
 		closeDescriptor(descriptor)
-		return nil, status.Errorf(status.NotPermitted, "%s has mode %#o and can be written by others: chmod go-w it", path, stat.Mode&0o7777)
+		return nil, status.Errorf(status.NotPermitted, "%s has mode %#o and is writable by other users: run chmod go-w on it", path, stat.Mode&0o7777)
 	}
 	return &directory{descriptor: descriptor, path: path}, nil
 }
 
-// checkParent makes sure that nobody else can replace what is in path. A
-// symbolic link is followed if root or this user made it.
+// checkParent checks that only root and this user can replace entries of path. It follows a
+// symbolic link that belongs to root or this user.
 func checkParent(path string) error {
 	var link, stat unix.Stat_t
 	if err := unix.Lstat(path, &link); err != nil {
-		return fmt.Errorf("examine directory %s: %w", path, err)
+		return fmt.Errorf("check directory %s: %w", path, err)
 	}
 	if err := checkOwner(path, &link); err != nil {
 		return err
 	}
 	if err := unix.Stat(path, &stat); err != nil {
-		return fmt.Errorf("examine directory %s: %w", path, err)
+		return fmt.Errorf("check directory %s: %w", path, err)
 	}
 	if err := checkOwner(path, &stat); err != nil {
 		return err
 	}
 	if stat.Mode&0o022 != 0 && stat.Mode&unix.S_ISVTX == 0 {
-		return status.Errorf(status.NotPermitted, "%s has mode %#o and can be written by others: chmod go-w it", path, stat.Mode&0o7777)
+		return status.Errorf(status.NotPermitted, "%s has mode %#o and is writable by other users: run chmod go-w on it", path, stat.Mode&0o7777)
 	}
 	return nil
 }
@@ -199,7 +196,7 @@ func checkOwner(path string, stat *unix.Stat_t) error {
 	return nil
 }
 
-// directories names the directories in d.
+// directories returns the names of the directories in d.
 func (d *directory) directories() ([]string, error) {
 	entries, err := d.entries(maxDevices)
 	if err != nil {
@@ -214,7 +211,7 @@ func (d *directory) directories() ([]string, error) {
 	return names, nil
 }
 
-// sockets names the sockets in a directory inside d.
+// sockets returns the names of the sockets in a directory inside d.
 func (d *directory) sockets(name string) ([]string, error) {
 	inner, err := d.open(name)
 	if err != nil {
@@ -249,13 +246,13 @@ func (d *directory) entries(limit int) ([]os.DirEntry, error) {
 	return entries, nil
 }
 
-// entry is a path to a file in d that is short enough for a socket address,
-// however long the path of d is.
+// entry returns a path to a file in d that is short enough for a socket address, however long the
+// path of d is.
 func (d *directory) entry(name string) string {
 	return descriptorPath(d.descriptor) + "/" + name
 }
 
-// descriptorPath names the file behind a descriptor of this process.
+// descriptorPath returns a path to the file behind a descriptor of this process.
 func descriptorPath(descriptor int) string {
 	return "/proc/self/fd/" + strconv.Itoa(descriptor)
 }

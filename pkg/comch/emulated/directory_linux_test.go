@@ -62,7 +62,7 @@ func TestServerFilesHaveDocumentedPathsAndModes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 0 {
-		t.Errorf("a closed server leaves %v, %v", left, err)
+		t.Errorf("a closed server leaves %v behind, error %v", left, err)
 	}
 }
 
@@ -86,13 +86,13 @@ func TestPublicServerOpensItsFiles(t *testing.T) {
 
 func TestUnsafeDirectoriesAreRejected(t *testing.T) {
 	cases := map[string]func(t *testing.T, directory string){
-		"group can write":    func(t *testing.T, directory string) { makeMode(t, directory, 0o770) },
-		"others can write":   func(t *testing.T, directory string) { makeMode(t, directory, 0o707) },
-		"sticky is no help":  func(t *testing.T, directory string) { makeMode(t, directory, os.ModeSticky|0o777) },
-		"symbolic link":      func(t *testing.T, directory string) { link(t, directory) },
-		"parent for all":     func(t *testing.T, directory string) { makeMode(t, filepath.Dir(directory), 0o777) },
-		"representor linked": func(t *testing.T, directory string) { makeMode(t, directory, 0o700); link(t, directory+"/b1:00.0") },
-		"representor shared": func(t *testing.T, directory string) {
+		"group can write":       func(t *testing.T, directory string) { makeMode(t, directory, 0o770) },
+		"others can write":      func(t *testing.T, directory string) { makeMode(t, directory, 0o707) },
+		"sticky and writable":   func(t *testing.T, directory string) { makeMode(t, directory, os.ModeSticky|0o777) },
+		"symbolic link":         func(t *testing.T, directory string) { link(t, directory) },
+		"parent is writable":    func(t *testing.T, directory string) { makeMode(t, filepath.Dir(directory), 0o777) },
+		"representor is a link": func(t *testing.T, directory string) { makeMode(t, directory, 0o700); link(t, directory+"/b1:00.0") },
+		"representor is writable": func(t *testing.T, directory string) {
 			makeMode(t, directory, 0o700)
 			makeMode(t, directory+"/b1:00.0", 0o777)
 		},
@@ -103,18 +103,18 @@ func TestUnsafeDirectoriesAreRejected(t *testing.T) {
 		},
 	}
 	if os.Geteuid() == 0 {
-		cases["of another user"] = func(t *testing.T, directory string) {
+		cases["owned by another user"] = func(t *testing.T, directory string) {
 			makeMode(t, directory, 0o700)
 			if err := os.Chown(directory, 65534, 65534); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	for name, spoil := range cases {
+	for name, makeUnsafe := range cases {
 		t.Run(name, func(t *testing.T) {
 			directory := filepath.Join(t.TempDir(), "parent", "comch")
 			makeMode(t, filepath.Dir(directory), 0o755)
-			spoil(t, directory)
+			makeUnsafe(t, directory)
 			provider := New(Options{Directory: directory})
 			if _, err := provider.Listen(context.Background(), comch.ServerConfig{Name: "storage"}); !errors.Is(err, status.NotPermitted) {
 				t.Errorf("listen: %v", err)
@@ -157,7 +157,7 @@ func TestListenReplacesOnlySockets(t *testing.T) {
 		t.Errorf("listen: %v", err)
 	}
 	if content, err := os.ReadFile(server.Address()); string(content) != "precious" {
-		t.Errorf("the file holds %q, %v", content, err)
+		t.Errorf("the file holds %q, error %v", content, err)
 	}
 }
 
@@ -177,7 +177,7 @@ func TestServicesListsListeningServers(t *testing.T) {
 	p := New(Options{Directory: directory})
 	lister := p.(comch.ServiceLister)
 	if services, err := lister.Services(); err != nil || len(services) != 0 {
-		t.Errorf("before there is a directory: %v, error %v", services, err)
+		t.Errorf("without a directory: %v, error %v", services, err)
 	}
 	server, err := p.Listen(t.Context(), comch.ServerConfig{Device: "03:00.0", Representor: "b1:00.0", Name: "disk"})
 	if err != nil {
@@ -194,6 +194,6 @@ func TestServicesListsListeningServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if services, err := lister.Services(); err != nil || len(services) != 0 {
-		t.Errorf("after the end of the server: %v, error %v", services, err)
+		t.Errorf("after the server closed: %v, error %v", services, err)
 	}
 }

@@ -70,7 +70,7 @@ func fillDoorbell(tb testing.TB, button int) {
 			return
 		}
 	}
-	tb.Fatal("the doorbell does not fill up")
+	tb.Fatal("the doorbell never fills up")
 }
 
 func TestPeerCannotKeepTheDoorbellReadable(t *testing.T) {
@@ -81,10 +81,10 @@ func TestPeerCannotKeepTheDoorbellReadable(t *testing.T) {
 		"clear O_NONBLOCK": func(button int) error { return unix.SetNonblock(button, false) },
 		"disconnect":       disconnect,
 	}
-	for name, spoil := range cases {
+	for name, tamper := range cases {
 		t.Run(name, func(t *testing.T) {
 			bell, button := newTestDoorbell(t)
-			if err := spoil(button); err != nil {
+			if err := tamper(button); err != nil {
 				t.Fatal(err)
 			}
 			if name != "close" {
@@ -98,10 +98,10 @@ func TestPeerCannotKeepTheDoorbellReadable(t *testing.T) {
 			}
 			bell.shutDown()
 			if !isReadable(t, bell.descriptor) {
-				t.Error("the doorbell can no longer be hung up")
+				t.Error("the doorbell cannot be shut down")
 			}
 			if err := bell.drain(); err != nil || isReadable(t, bell.descriptor) {
-				t.Errorf("the doorbell stays readable after it was hung up, %v", err)
+				t.Errorf("the doorbell stays readable after shutdown, error %v", err)
 			}
 		})
 	}
@@ -122,13 +122,13 @@ func TestDrainedDoorbellIsSilentInEpollAfterShutdown(t *testing.T) {
 	bell.shutDown()
 	events := make([]unix.EpollEvent, 1)
 	if n, err := unix.EpollWait(epoll, events, 0); n != 1 || err != nil {
-		t.Errorf("epoll reports %d, %v after the end", n, err)
+		t.Errorf("epoll reports %d events after shutdown, error %v", n, err)
 	}
 	if err := bell.drain(); err != nil {
 		t.Error(err)
 	}
 	if n, err := unix.EpollWait(epoll, events, 0); n != 0 || err != nil {
-		t.Errorf("epoll reports %d, %v after the end was seen", n, err)
+		t.Errorf("epoll reports %d events after drain, error %v", n, err)
 	}
 }
 

@@ -11,44 +11,41 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// doorbell is what one side of a data path sleeps on. It is one end of a pair
-// of datagram sockets; the other end, the bell push, goes to the peer and is
-// kept nowhere else, so that the two sides share no file description. With
-// datagram sockets, closing or shutting down the push does not make this end
+// doorbell wakes the thread of a consumer or producer. It is one end of a pair of datagram sockets.
+// The other end, the button, belongs to the peer alone, so that the two sides share no file
+// description. With datagram sockets, closing or shutting down the button does not make this end
 // readable, as it would with stream sockets.
 //
-// A pipe would not do: whoever writes to it from memory whose page faults it
-// serves itself holds the lock of the pipe for as long as it likes, and even
-// a read with O_NONBLOCK waits for that lock. A socket's messages are copied
-// before any lock is taken. But they can carry descriptors, and whoever takes
-// such a message, or closes the socket that it is queued in, closes these,
-// which may block as long as the peer likes. So each message is looked at
-// before it is taken, and a socket that is not known to be free of
-// descriptors is closed by the disposal.
+// A pipe would not do. A process that writes to it from memory whose page faults the process serves
+// itself can hold the pipe's lock for as long as it likes, and even a read with O_NONBLOCK waits
+// for that lock. A socket copies a message before it takes any lock. But messages can carry
+// descriptors, and receiving such a message, or closing the socket that holds it, closes them,
+// which may block as long as the peer likes. So drain peeks at each message before it receives it,
+// and a socket that may hold descriptors is closed by the cleanup queue.
 //
-// descriptor, drain and close belong to the thread of the consumer or
-// producer; hangUp may be called by any goroutine.
+// descriptor, drain and close belong to the thread of the consumer or producer. Any goroutine may
+// call shutDown.
 type doorbell struct {
 	descriptor int
 	cleanup    *cleanupQueue
 
-	mu       sync.Mutex // guards what the descriptor number stands for
+	mu       sync.Mutex // guards which file the descriptor number refers to
 	isDown   bool
-	silenced bool // written by the thread only
+	silenced bool // written only by the thread
 	closed   bool
 	buffer   [8]byte
 	header   unix.Msghdr // for peek
 }
 
-// maxRings bounds how many datagrams one drain takes: a peer that rings
-// without end keeps the descriptor readable, not this thread inside drain.
+// maxSignals bounds the messages that one drain receives. A peer that rings without end keeps the
+// descriptor readable, but cannot keep the thread inside drain.
 const maxSignals = 16
 
-// maxLastRings is the bound after hangUp, when no more can come. It is more
-// than the kernel queues with usual settings (net.unix.max_dgram_qlen).
+// maxLastSignals is the bound after shutDown, when no more can arrive. It exceeds what the kernel
+// queues with usual settings (net.unix.max_dgram_qlen).
 const maxLastSignals = 4096
 
-// newDoorbell makes a doorbell and the push that rings it.
+// newDoorbell returns a doorbell and the button that rings it.
 func newDoorbell(cleanup *cleanupQueue) (bell *doorbell, button int, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -57,9 +54,9 @@ func newDoorbell(cleanup *cleanupQueue) (bell *doorbell, button int, err error) 
 	return &doorbell{descriptor: pair[0], cleanup: cleanup}, pair[1], nil
 }
 
-// drain takes the rings. After hangUp it silences the descriptor for good,
-// because nothing else is going to happen on it and it would stay readable.
-// A violation by the peer does the same and is returned.
+// drain receives pending signals. After shutDown it silences the descriptor for good: nothing else
+// will happen on it, and it would stay readable. It does the same on a violation by the peer, which
+// it returns.
 func (d *doorbell) drain() error {
 	if d.silenced {
 		return nil
@@ -78,8 +75,8 @@ func (d *doorbell) drain() error {
 	return err
 }
 
-// take takes up to limit rings and reports whether there are no more. It
-// leaves a ring that carries descriptors where it is.
+// discard receives up to limit signals and reports whether there are no more. It does not receive a
+// signal that carries descriptors.
 func (d *doorbell) discard(limit int) (empty bool, err error) {
 	for range limit {
 		flags, err := d.peek()
@@ -87,19 +84,19 @@ func (d *doorbell) discard(limit int) (empty bool, err error) {
 		case errors.Is(err, unix.EAGAIN):
 			return true, nil
 		case err != nil:
-			continue // an error of the socket is told once
+			continue // the socket reports an error once
 		case flags&unix.MSG_CTRUNC != 0:
-			return false, violation("a ring of the doorbell carries descriptors")
+			return false, violation("doorbell signal carries descriptors")
 		}
-		// Nobody else takes from this socket: this is what was looked at.
+		// Only this thread reads from the socket: this is the message just seen.
 		_, _ = unix.Read(d.descriptor, d.buffer[:])
 	}
 	return false, nil
 }
 
-// muffle puts an eventfd that nobody rings in the place of the descriptor.
-// Closing the socket that was there takes it out of every epoll set. Without
-// free descriptors it stays readable until it is closed.
+// silence replaces the descriptor's file by an eventfd that nobody signals. Closing the socket
+// removes it from every epoll set. If the process has no descriptors left, the descriptor stays
+// readable until it is closed.
 func (d *doorbell) silence(empty bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -109,7 +106,7 @@ func (d *doorbell) silence(empty bool) {
 	}
 	defer closeDescriptor(silent)
 	if !empty {
-		dup, err := duplicate(d.descriptor) // not to let go of the socket here
+		dup, err := duplicate(d.descriptor) // keeps Dup3 from closing the socket
 		if err != nil {
 			return
 		}
@@ -118,8 +115,8 @@ func (d *doorbell) silence(empty bool) {
 	d.silenced = unix.Dup3(silent, d.descriptor, unix.O_CLOEXEC) == nil
 }
 
-// hangUp makes the descriptor readable whatever the peer does with the push.
-// Nothing is queued any more afterwards.
+// shutDown makes the descriptor readable, whatever the peer does with the button. Nothing can be
+// queued any more.
 func (d *doorbell) shutDown() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -130,7 +127,7 @@ func (d *doorbell) shutDown() {
 	_ = unix.Shutdown(d.descriptor, unix.SHUT_RD)
 }
 
-// close releases the descriptor.
+// close closes the descriptor. A second close does nothing.
 func (d *doorbell) close() error {
 	d.shutDown()
 	d.mu.Lock()
@@ -150,14 +147,14 @@ func (d *doorbell) close() error {
 
 var doorbellSignal = []byte{1}
 
-// ringPush wakes whoever sleeps on the other end of push. If the socket is
-// full the bell has been rung already; if it is broken nobody is listening.
+// ringDoorbell wakes the thread at the other end of button. If the socket is full, the doorbell is
+// ringing already; if it is broken, nobody listens.
 func ringDoorbell(button int) {
 	_ = unix.Send(button, doorbellSignal, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
-// checkPush refuses a descriptor that is not a datagram Unix socket, the only
-// kind on which ringPush cannot block. Closing it can: see disposal.
+// checkButton rejects a descriptor that is not a Unix datagram socket, the only kind on which
+// ringDoorbell cannot block. Closing it can: see cleanupQueue.
 func checkButton(descriptor int) error {
 	domain, err := unix.GetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil || domain != unix.AF_UNIX {
@@ -170,9 +167,9 @@ func checkButton(descriptor int) error {
 	return nil
 }
 
-// peek looks at the next ring and leaves it where it is. The flags include
-// MSG_CTRUNC if it carries descriptors, for which there is no room here. The
-// system call is made directly because unix.Recvmsg allocates.
+// peek examines the next message without receiving it. The flags include MSG_CTRUNC if it carries
+// descriptors, because the header has no room for them. It makes the system call directly because
+// unix.Recvmsg allocates.
 func (d *doorbell) peek() (flags int32, err error) {
 	d.header = unix.Msghdr{}
 	_, _, code := unix.Syscall(unix.SYS_RECVMSG, uintptr(d.descriptor), uintptr(unsafe.Pointer(&d.header)),

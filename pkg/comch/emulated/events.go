@@ -19,10 +19,9 @@ func (c *connection) NextConsumerEvent(ctx context.Context) (comch.ConsumerEvent
 	return event, nil
 }
 
-// eventQueue keeps consumer events until they are asked for. A peer can make
-// any number of them; beyond limit, a consumer that came and went unseen
-// leaves no trace, so that the queue is bounded by limit and the number of
-// consumers that exist or have been seen.
+// eventQueue holds consumer events until the application asks for them. A peer can cause any number
+// of them. Beyond limit, the queue drops both events of a consumer that came and went unseen, so
+// its length is bounded by limit plus the number of consumers that exist or have been seen.
 type eventQueue struct {
 	limit int
 
@@ -44,7 +43,8 @@ func (q *eventQueue) put(event comch.ConsumerEvent) {
 	q.signal()
 }
 
-// forget drops the creation of a consumer if nobody has seen it.
+// dropCreation removes the creation of a consumer from the queue. It returns false if the
+// application has seen it already.
 func (q *eventQueue) dropCreation(id comch.ConsumerID) bool {
 	for i := range q.events {
 		if q.events[i].ID == id {
@@ -65,7 +65,7 @@ func (q *eventQueue) signal() {
 	}
 }
 
-// poll takes the oldest event.
+// poll returns the oldest event and removes it.
 func (q *eventQueue) poll() (comch.ConsumerEvent, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -78,7 +78,7 @@ func (q *eventQueue) poll() (comch.ConsumerEvent, bool) {
 	return event, true
 }
 
-// next waits for an event. ok is false if done was closed and none is left.
+// next waits for an event. ok is false if done is closed and no event is left.
 func (q *eventQueue) next(ctx context.Context, done <-chan struct{}) (event comch.ConsumerEvent, ok bool, err error) {
 	for {
 		if event, ok := q.poll(); ok {

@@ -13,18 +13,17 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// exportToken is the descriptor of exported memory that applications pass on.
-// The memory itself has gone over the connection before, under the same id.
+// exportToken is the descriptor of exported memory that applications exchange. The provider sends
+// the memory itself over the connection first, under the same id.
 type exportToken struct {
 	id     uint32
 	access memory.Access
 	length uint64 // bytes
 }
 
-// A token on the wire, little-endian: magic u32 ("zcex"), id u32, access
-// u32, length u64, CRC32C of all that u32. The checksum finds tokens that
-// were damaged or are something else; it does not protect from the peer,
-// whose own memory it is.
+// An encoded token is little-endian: magic u32 ("zcex"), id u32, access u32, length u64, CRC32C of
+// the preceding u32. The checksum detects damaged or foreign tokens. It need not protect from the
+// peer, because the memory is the peer's own.
 const (
 	exportTokenMagic = 0x7865637a
 	exportTokenSize  = 24
@@ -43,14 +42,14 @@ func (t exportToken) encode() []byte {
 
 func parseExportToken(b []byte) (exportToken, error) {
 	if len(b) != exportTokenSize {
-		return exportToken{}, status.Errorf(status.InvalidValue, "memory descriptor has %d bytes, expected %d", len(b), exportTokenSize)
+		return exportToken{}, status.Errorf(status.InvalidValue, "invalid memory descriptor: %d bytes, expected %d", len(b), exportTokenSize)
 	}
 	checked, sum := b[:exportTokenSize-4], binary.LittleEndian.Uint32(b[exportTokenSize-4:])
 	if magic := binary.LittleEndian.Uint32(b); magic != exportTokenMagic {
-		return exportToken{}, status.Errorf(status.InvalidValue, "memory descriptor starts with %#x: it is not from this provider", magic)
+		return exportToken{}, status.Errorf(status.InvalidValue, "invalid memory descriptor: it starts with %#x and is not from this provider", magic)
 	}
 	if crc32.Checksum(checked, castagnoli) != sum {
-		return exportToken{}, status.Errorf(status.InvalidValue, "memory descriptor is damaged: checksum %#x is wrong", sum)
+		return exportToken{}, status.Errorf(status.InvalidValue, "invalid memory descriptor: checksum %#x does not match", sum)
 	}
 	return exportToken{
 		id:     binary.LittleEndian.Uint32(b[4:]),
@@ -69,10 +68,10 @@ func (c *connection) ExportMemory(ctx context.Context, region *memory.Region, ac
 
 func (c *connection) export(ctx context.Context, region *memory.Region, access memory.Access) ([]byte, error) {
 	if access == 0 || !access.Valid() {
-		return nil, status.Errorf(status.InvalidValue, "access rights %#x are none or unknown", uint32(access))
+		return nil, status.Errorf(status.InvalidValue, "invalid access rights %#x", uint32(access))
 	}
 	if !region.Mapped() || region.Descriptor() < 0 {
-		return nil, status.Errorf(status.NotSupported, "the region has no file that another process could map: use memory.Alloc")
+		return nil, status.Errorf(status.NotSupported, "region has no file that the peer can map: allocate it with memory.Alloc")
 	}
 	id, err := c.local.newID()
 	if err != nil {
@@ -92,24 +91,23 @@ func (c *connection) export(ctx context.Context, region *memory.Region, access m
 	return exportToken{id: id, access: access, length: length}.encode(), nil
 }
 
-// importTable holds the memory that the peer has exported, by id, until the
-// end of the connection.
+// exportTable holds the memory that the peer has exported, by id, until the connection ends.
 type exportTable struct {
 	maxExports int
 	maxBytes   uint64
 
 	mu      sync.Mutex
 	closed  bool
-	bytes   uint64 // of all exports
+	bytes   uint64 // of all entries
 	entries map[uint32]*peerExport
 }
 
-// offer is one exported region that has not necessarily been imported.
+// peerExport is one exported region, imported or not.
 type peerExport struct {
 	descriptor int
 	access     memory.Access
 	length     uint64
-	bytes      uint64 // that it counts against the limit
+	bytes      uint64 // counted against the limit
 }
 
 func newExportTable(limits Limits) *exportTable {
@@ -120,10 +118,10 @@ func newExportTable(limits Limits) *exportTable {
 	}
 }
 
-// add enters an offer and takes over its descriptor if it succeeds.
+// add adds an entry. It takes ownership of the descriptor if it succeeds.
 func (t *exportTable) add(id uint32, e *peerExport) error {
 	if e.length == 0 || e.access == 0 || !e.access.Valid() {
-		return status.Errorf(status.InvalidValue, "memory of %d bytes with access rights %#x cannot be exported", e.length, uint32(e.access))
+		return status.Errorf(status.InvalidValue, "invalid export of %d bytes with access rights %#x", e.length, uint32(e.access))
 	}
 	size, err := exportedBytes(e.descriptor, e.length)
 	if err != nil {
@@ -132,13 +130,13 @@ func (t *exportTable) add(id uint32, e *peerExport) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		return status.Errorf(status.NotConnected, "the connection has ended")
+		return status.Errorf(status.NotConnected, "connection has ended")
 	}
 	if len(t.entries) >= t.maxExports {
 		return errFull("memory exports", t.maxExports)
 	}
 	if t.entries[id] != nil {
-		return status.Errorf(status.AlreadyExist, "export %d exists already", id)
+		return status.Errorf(status.AlreadyExist, "export %d already exists", id)
 	}
 	t.entries[id] = e
 	if err := t.chargeLocked(e, size); err != nil {
@@ -148,11 +146,11 @@ func (t *exportTable) add(id uint32, e *peerExport) error {
 	return nil
 }
 
-// chargeLocked counts an offer with its present size.
+// chargeLocked updates the accounting of an entry to its present size.
 func (t *exportTable) chargeLocked(e *peerExport, size uint64) error {
 	others := t.bytes - e.bytes
 	if size > t.maxBytes-others {
-		return status.Errorf(status.TooBig, "exported memory takes %d bytes, the connection has %d of its %d left",
+		return status.Errorf(status.TooBig, "exported memory takes %d bytes, but only %d of the connection's %d are left",
 			size, t.maxBytes-others, t.maxBytes)
 	}
 	t.bytes = others + size
@@ -160,7 +158,7 @@ func (t *exportTable) chargeLocked(e *peerExport, size uint64) error {
 	return nil
 }
 
-// open maps the memory that a token names.
+// open maps the memory of a token.
 func (t *exportTable) open(token exportToken) (*memory.Region, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -169,10 +167,10 @@ func (t *exportTable) open(token exportToken) (*memory.Region, error) {
 	}
 	e := t.entries[token.id]
 	if e == nil {
-		return nil, status.Errorf(status.NotFound, "the peer has not exported memory %d on this connection", token.id)
+		return nil, status.Errorf(status.NotFound, "peer has not exported memory %d on this connection", token.id)
 	}
 	if e.length != token.length || e.access != token.access {
-		return nil, status.Errorf(status.InvalidValue, "memory descriptor says %d bytes with rights %#x, exported were %d bytes with rights %#x",
+		return nil, status.Errorf(status.InvalidValue, "memory descriptor has %d bytes with rights %#x, but the peer exported %d bytes with rights %#x",
 			token.length, uint32(token.access), e.length, uint32(e.access))
 	}
 	size, err := exportedBytes(e.descriptor, e.length)
@@ -193,7 +191,7 @@ func (t *exportTable) open(token exportToken) (*memory.Region, error) {
 	return region, err
 }
 
-// close lets go of everything. Imported regions live on.
+// close closes the descriptors of all entries. Imported regions stay mapped.
 func (t *exportTable) close() {
 	t.mu.Lock()
 	entries := t.entries
@@ -217,15 +215,15 @@ func (c *connection) ImportMemory(descriptor []byte) (*memory.Region, memory.Acc
 	return region, token.access, nil
 }
 
-// handleExport takes in memory that the peer offers.
+// handleExport adds memory that the peer exports.
 func (c *connection) handleExport(f *frame, received *descriptors) error {
 	id := f.fields[0]
 	if !c.role.other().owns(id) {
-		return violation("export id %d is not the peer's to give", id)
+		return violation("export id %d does not belong to the peer", id)
 	}
 	descriptor, ok := received.next()
 	if !ok {
-		return violation("export %d came without memory", id)
+		return violation("export %d has no memory", id)
 	}
 	err := c.exports.add(id, &peerExport{
 		descriptor: descriptor,
@@ -239,21 +237,20 @@ func (c *connection) handleExport(f *frame, received *descriptors) error {
 	return nil
 }
 
-// exportedBytes is what a file that a peer exports counts against its limit:
-// the largest of what was announced, its size and what it has allocated,
-// which can be more than its size. Asking for seals first keeps out files of
-// file systems whose answers may take for ever.
+// exportedBytes returns what a file counts against the peer's limit: the maximum of its announced
+// length, its size, and its allocation, which can exceed its size. It asks for seals first, to
+// reject file systems that may never reply.
 func exportedBytes(descriptor int, announced uint64) (uint64, error) {
 	if _, err := unix.FcntlInt(uintptr(descriptor), unix.F_GET_SEALS, 0); err != nil {
-		return 0, status.Errorf(status.InvalidValue, "exported memory does not come from memfd_create: %w", err)
+		return 0, status.Errorf(status.InvalidValue, "exported memory is not from memfd_create: %w", err)
 	}
 	var stat unix.Stat_t
 	if err := unix.Fstat(descriptor, &stat); err != nil {
-		return 0, status.Errorf(status.OperatingSystem, "examine exported memory: %w", err)
+		return 0, status.Errorf(status.OperatingSystem, "check exported memory: %w", err)
 	}
 	const blockSize = 512 // of st_blocks, on every file system
 	if stat.Size < 0 || stat.Blocks < 0 || stat.Blocks > (1<<62)/blockSize {
-		return 0, status.Errorf(status.InvalidValue, "exported memory has an impossible size of %d bytes, %d blocks", stat.Size, stat.Blocks)
+		return 0, status.Errorf(status.InvalidValue, "exported memory has invalid size: %d bytes, %d blocks", stat.Size, stat.Blocks)
 	}
 	return max(announced, uint64(stat.Size), uint64(stat.Blocks)*blockSize), nil
 }

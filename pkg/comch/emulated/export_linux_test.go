@@ -12,8 +12,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// offerMemory lets a hostile peer export a file and returns what importing it
-// comes to.
+// exportAndImport exports a file as a hostile peer, imports it, and returns the error of either.
 func exportAndImport(t *testing.T, descriptor int, length uint64) error {
 	t.Helper()
 	c, peer := newServedConnection(t, serverRole)
@@ -68,14 +67,14 @@ func TestUnsealedOrOversizedMemoryIsRejected(t *testing.T) {
 		length     uint64
 		want       error
 	}{
-		"sealed":                {memfd(t, 4096, sealed), 4096, nil},
-		"not sealed":            {memfd(t, 4096, 0), 4096, status.InvalidValue},
-		"seal can be added":     {memfd(t, 4096, unix.F_SEAL_SHRINK), 4096, status.InvalidValue},
-		"can shrink":            {memfd(t, 4096, unix.F_SEAL_SEAL), 4096, status.InvalidValue},
-		"shorter than told":     {memfd(t, 4096, sealed), 4097, status.InvalidValue},
-		"longer than the limit": {memfd(t, 2<<20, sealed), 4096, status.TooBig},
-		"blocks past its end":   {oversized, 4096, status.TooBig},
-		"length past the limit": {memfd(t, 4096, sealed), 1<<20 + 1, status.TooBig},
+		"sealed":                  {memfd(t, 4096, sealed), 4096, nil},
+		"not sealed":              {memfd(t, 4096, 0), 4096, status.InvalidValue},
+		"seal can be added":       {memfd(t, 4096, unix.F_SEAL_SHRINK), 4096, status.InvalidValue},
+		"can shrink":              {memfd(t, 4096, unix.F_SEAL_SEAL), 4096, status.InvalidValue},
+		"shorter than announced":  {memfd(t, 4096, sealed), 4097, status.InvalidValue},
+		"larger than the limit":   {memfd(t, 2<<20, sealed), 4096, status.TooBig},
+		"blocks beyond its size":  {oversized, 4096, status.TooBig},
+		"length beyond the limit": {memfd(t, 4096, sealed), 1<<20 + 1, status.TooBig},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -8,51 +8,50 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// protocolVersion is that of everything two processes share: frames, rings,
-// doorbells. Only equal versions talk to each other.
+// protocolVersion covers everything that two processes share: frames, rings, doorbells. Only equal
+// versions interoperate.
 const protocolVersion = 1
 
-// protocolMagic opens a client's first frame ("zcch").
+// protocolMagic is the first field of a client's first frame ("zcch").
 const protocolMagic = 0x6863637a
 
-// frameKind says what a frame is for. Both processes run on one machine, and
-// numbers are little-endian.
+// frameKind is the type of a frame. Both processes run on one machine; numbers are little-endian.
 type frameKind uint16
 
 const (
-	// frameHello opens a connection: magic, version, message size, receive
-	// queue. Client to server.
+	// frameHello opens a connection, from client to server. Fields: magic, version, message size,
+	// receive queue.
 	frameHello frameKind = iota + 1
-	// frameWelcome accepts it: version, message size, receive queue.
+	// frameWelcome accepts a connection. Fields: version, message size, receive queue.
 	frameWelcome
-	// frameGoodbye refuses or ends a connection: code; the body is text.
+	// frameGoodbye rejects or ends a connection. Fields: code. The body is text.
 	frameGoodbye
 	// frameMessage carries a control message in its body.
 	frameMessage
-	// frameCredit allows so many more control messages: count.
+	// frameCredit allows the peer to send more control messages. Fields: count.
 	frameCredit
-	// frameOpenConsumer tells of a consumer: id, receives, memory size, most
-	// bytes of immediate data. It carries the push of the consumer's doorbell
-	// and, from the server, the ring's memory.
+	// frameOpenConsumer announces a consumer. Fields: id, receives, memory size, maximum length of
+	// immediate data. It carries the button of the consumer's doorbell and, from the server, the
+	// ring's memory.
 	frameOpenConsumer
-	// frameCloseConsumer ends a consumer: id.
+	// frameCloseConsumer ends a consumer. Fields: id.
 	frameCloseConsumer
-	// frameOpenProducer tells of a producer: id, consumer id. It carries the
-	// push of the producer's doorbell.
+	// frameOpenProducer announces a producer. Fields: id, consumer id. It carries the button of the
+	// producer's doorbell.
 	frameOpenProducer
-	// frameCloseProducer ends a producer: id, consumer id.
+	// frameCloseProducer ends a producer. Fields: id, consumer id.
 	frameCloseProducer
-	// frameExport offers memory: id, access rights, low and high half of the
-	// length. It carries the memory's descriptor.
+	// frameExport exports memory. Fields: id, access rights, low and high half of the length. It
+	// carries the memory's descriptor.
 	frameExport
-	// frameReply answers an open or an export: id, code; the body is text.
-	// From the server to a new consumer it carries the ring's memory.
+	// frameReply replies to an open or an export. Fields: id, code. The body is text. The server's
+	// reply to a new consumer carries the ring's memory.
 	frameReply
 
 	frameKindCount
 )
 
-// frameShape is what frames of a kind are made of.
+// frameShape describes the parts of a frame.
 type frameShape struct {
 	fields      int
 	hasBody     bool
@@ -73,13 +72,13 @@ var frameShapes = [frameKindCount]frameShape{
 	frameReply:         {fields: 2, hasBody: true, descriptors: 1},
 }
 
-// Sizes in bytes. A frame is: kind u16, zero u16, length of the rest u32,
-// fields of 4 bytes, body.
+// Sizes in bytes. A frame consists of kind u16, zero u16, length of the rest u32, fields of 4
+// bytes, and body.
 const (
 	frameHeaderSize = 8
 	maxFields       = 4
 	maxTextLength   = 512
-	// frameOverhead is what a frame needs besides its body.
+	// frameOverhead is the size of everything except the body.
 	frameOverhead = frameHeaderSize + 4*maxFields
 )
 
@@ -90,7 +89,7 @@ type frame struct {
 	body   []byte
 }
 
-// textFrame makes a frame of a kind that ends in a code and text.
+// textFrame returns a frame with the given fields, the code of err, and its text as the body.
 func textFrame(kind frameKind, err error, fields ...uint32) frame {
 	f := frame{kind: kind}
 	n := copy(f.fields[:], fields)
@@ -102,7 +101,7 @@ func textFrame(kind frameKind, err error, fields ...uint32) frame {
 	return f
 }
 
-// append writes the frame to the end of packet.
+// append appends the encoded frame to packet.
 func (f *frame) append(packet []byte) []byte {
 	shape := frameShapes[f.kind]
 	packet = binary.LittleEndian.AppendUint16(packet, uint16(f.kind))
@@ -114,7 +113,7 @@ func (f *frame) append(packet []byte) []byte {
 	return append(packet, f.body...)
 }
 
-// parseFrame reads a packet. The body of the frame is part of packet.
+// parseFrame decodes a packet. The body of the frame aliases packet.
 func parseFrame(packet []byte) (frame, error) {
 	if len(packet) < frameHeaderSize {
 		return frame{}, violation("frame of %d bytes is shorter than its header", len(packet))
@@ -128,11 +127,11 @@ func parseFrame(packet []byte) (frame, error) {
 	}
 	rest := packet[frameHeaderSize:]
 	if length := binary.LittleEndian.Uint32(packet[4:]); uint64(length) != uint64(len(rest)) {
-		return frame{}, violation("frame of kind %d announces %d bytes and has %d", kind, length, len(rest))
+		return frame{}, violation("frame of kind %d has length field %d, but %d bytes", kind, length, len(rest))
 	}
 	shape := frameShapes[kind]
 	if len(rest) < 4*shape.fields || (!shape.hasBody && len(rest) > 4*shape.fields) {
-		return frame{}, violation("frame of kind %d has %d bytes, its fields take %d", kind, len(rest), 4*shape.fields)
+		return frame{}, violation("frame of kind %d has %d bytes after its header, its fields take %d", kind, len(rest), 4*shape.fields)
 	}
 	f := frame{kind: kind, body: rest[4*shape.fields:]}
 	for i := range shape.fields {
@@ -141,20 +140,20 @@ func parseFrame(packet []byte) (frame, error) {
 	return f, nil
 }
 
-// peerError turns the code and text of a peer into an error. The text is
-// quoted, since it may hold anything.
+// peerError converts a code and text from the peer to an error, nil for status.Success. The text is
+// quoted, because it can hold anything.
 func peerError(code uint32, text []byte) error {
 	if code == uint32(status.Success) {
 		return nil
 	}
-	return status.Errorf(status.Code(code), "peer says: %q", text[:min(len(text), maxTextLength)])
+	return status.Errorf(status.Code(code), "reported by peer: %q", text[:min(len(text), maxTextLength)])
 }
 
-// errViolation is a breach of the protocol by the peer. It ends the
+// errViolation matches every violation of the protocol by the peer. A violation ends the
 // connection.
-var errViolation = errors.New("peer broke the protocol")
+var errViolation = errors.New("peer violated the protocol")
 
-// violation says which rule was broken by which value.
+// violation returns an error that describes a violation by the peer.
 func violation(format string, args ...any) error {
 	return status.Errorf(status.Unexpected, "%w: %s", errViolation, fmt.Sprintf(format, args...))
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// readFrames handles what the peer sends until the connection ends.
+// readFrames handles frames from the peer until the connection ends.
 func (c *connection) readFrames() {
 	for {
 		f, received, err := c.socket.read()
@@ -21,21 +21,21 @@ func (c *connection) readFrames() {
 		case isViolation(err):
 			c.fail(err)
 		case errors.Is(err, io.EOF):
-			c.end(byPeer, status.Errorf(status.ConnectionReset, "peer process %d vanished: it died or aborted the connection", c.peer.PID), nil)
+			c.end(byPeer, status.Errorf(status.ConnectionReset, "lost peer process %d: it died or aborted the connection", c.peer.PID), nil)
 		case errors.Is(err, errGoodbye):
 			c.end(byPeer, err, nil)
 		default:
-			c.end(byPeer, status.Errorf(status.ConnectionReset, "connection broke: %w", err), nil)
+			c.end(byPeer, status.Errorf(status.ConnectionReset, "connection lost: %w", err), nil)
 		}
 		return
 	}
 }
 
-// errGoodbye marks the peer's reason for leaving.
+// errGoodbye matches the reason in a goodbye of the peer.
 var errGoodbye = errors.New("peer closed the connection")
 
-// handle acts on one frame. It must not block: the peer's other frames, and
-// its death, are seen by the same goroutine.
+// handle handles one frame. It must not block: the same goroutine receives the peer's other frames,
+// and notices its death.
 func (c *connection) handle(f *frame, received *descriptors) error {
 	switch f.kind {
 	case frameMessage:
@@ -60,7 +60,7 @@ func (c *connection) handle(f *frame, received *descriptors) error {
 	case frameGoodbye:
 		return goodbyeError(f)
 	default:
-		return violation("frame of kind %d after the handshake", f.kind)
+		return violation("unexpected frame of kind %d after the handshake", f.kind)
 	}
 }
 
@@ -73,13 +73,13 @@ func goodbyeError(f *frame) error {
 
 func (c *connection) handleMessage(f *frame) error {
 	if len(f.body) > c.maxMessageSize {
-		return violation("control message of %d bytes, the agreed limit is %d", len(f.body), c.maxMessageSize)
+		return violation("control message of %d bytes exceeds the agreed limit of %d", len(f.body), c.maxMessageSize)
 	}
 	select {
 	case c.messages <- append([]byte(nil), f.body...):
 		return nil
 	default:
-		return violation("more than %d control messages without being asked for", cap(c.messages))
+		return violation("more than %d control messages without credit", cap(c.messages))
 	}
 }
 
@@ -88,7 +88,7 @@ func (c *connection) handleCredit(f *frame) error {
 		select {
 		case c.credits <- struct{}{}:
 		default:
-			return violation("credit for more than %d control messages", cap(c.credits))
+			return violation("excess credit: the receive queue holds %d control messages", cap(c.credits))
 		}
 	}
 	return nil

@@ -54,7 +54,7 @@ func FuzzParseFrame(f *testing.F) {
 	})
 }
 
-// FuzzHandleFrame acts on whatever a peer may send after the handshake.
+// FuzzHandleFrame handles any frame that a peer may send after the handshake.
 func FuzzHandleFrame(f *testing.F) {
 	for kind := frameHello; kind < frameKindCount; kind++ {
 		for _, id := range []uint32{0, 1, 2, 0xffffffff} {

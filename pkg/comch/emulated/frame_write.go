@@ -8,19 +8,19 @@ import (
 	"go.uber.org/zap"
 )
 
-// writeFrames leaves a broken socket to the goroutine that reads: the peer's
-// last words may still be queued in it.
+// writeFrames writes queued frames. When writing fails, the reading goroutine ends the connection:
+// frames that the peer has sent before may still be in the socket.
 func (c *connection) writeFrames() {
 	if err := c.writes.writeTo(c.socket); err != nil {
-		c.log.Debug("cannot write to peer", zap.Int("peer_pid", c.peer.PID), zap.Error(err))
+		c.log.Debug("failed to write to peer", zap.Int("peer_pid", c.peer.PID), zap.Error(err))
 		c.socket.limitReads(goodbyeTimeout)
 		<-c.done
 	}
 	c.socket.close()
 }
 
-// put queues a frame. A peer that asks and never reads ends the connection;
-// one that can no longer be written to is left to the goroutine that reads.
+// enqueue queues a frame and takes ownership of passed. It returns false if the frame will not be
+// written. It ends the connection of a peer that sends requests and never reads.
 func (c *connection) enqueue(f frame, passed descriptors) bool {
 	err := c.writes.put(f, passed)
 	if isViolation(err) && c.end(byThisSide, err, nil) {
@@ -29,30 +29,28 @@ func (c *connection) enqueue(f frame, passed descriptors) bool {
 	return err == nil
 }
 
-// maxUnsent bounds the frames that wait for the socket, apart from control
-// messages, whose number credits bound. Only a peer that asks without end
-// and reads nothing reaches it.
+// maxQueuedFrames bounds the frames that wait for the socket, except control messages, which
+// credits bound. Only a peer that sends requests without end and never reads reaches it.
 const maxQueuedFrames = 4096
 
-// farewellTimeout bounds how long the last frames may take to be written.
+// goodbyeTimeout bounds the time to write the last frames.
 const goodbyeTimeout = time.Second
 
-// outbox queues frames for the goroutine that writes them, so that nobody
-// else waits for the socket: in particular not the goroutine that reads it,
-// or two connections could wait for each other.
+// writeQueue queues frames for the writing goroutine, so that no other goroutine waits for the
+// socket. If the reading goroutine did, two connections could deadlock.
 type writeQueue struct {
 	limit int
 
 	mu      sync.Mutex
 	queue   []queuedFrame
 	closed  bool
-	changed chan struct{} // holds a token while there is something to see
+	changed chan struct{} // holds a token when the queue has changed
 }
 
-// errFinished tells that the outbox takes no more frames.
-var errQueueClosed = errors.New("nothing more is sent to the peer")
+// errQueueClosed is the error of put after close.
+var errQueueClosed = errors.New("peer no longer receives frames")
 
-// outgoing is a frame and the descriptors that it owns until it is written.
+// queuedFrame is a frame and the descriptors that it owns until it is written.
 type queuedFrame struct {
 	frame       frame
 	descriptors descriptors
@@ -62,9 +60,8 @@ func newWriteQueue(credits int) *writeQueue {
 	return &writeQueue{limit: maxQueuedFrames + credits, changed: make(chan struct{}, 1)}
 }
 
-// put queues a frame and takes over the descriptors, whether it succeeds or
-// not. It fails with errFinished when nothing is written any more, and with a
-// violation when the peer does not read.
+// put queues a frame and takes ownership of passed, whether or not it succeeds. It fails with
+// errQueueClosed after close, and with a violation if the peer does not read.
 func (o *writeQueue) put(f frame, passed descriptors) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -74,15 +71,14 @@ func (o *writeQueue) put(f frame, passed descriptors) error {
 	}
 	if len(o.queue) >= o.limit {
 		passed.closeAll()
-		return violation("peer does not read: %d frames wait for it", o.limit)
+		return violation("peer does not read: %d frames are queued", o.limit)
 	}
 	o.queue = append(o.queue, queuedFrame{f, passed})
 	o.signal()
 	return nil
 }
 
-// finish lets the writer end: after what is queued and the farewell, if there
-// is one, and otherwise at once.
+// close stops the writer: after all queued frames and last, or at once if last is nil.
 func (o *writeQueue) close(last *frame) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -105,7 +101,7 @@ func (o *writeQueue) signal() {
 	}
 }
 
-// take waits for frames. It returns none when there will be no more.
+// wait waits for frames and removes them from the queue. It returns nil when there will be no more.
 func (o *writeQueue) wait() []queuedFrame {
 	for range o.changed {
 		o.mu.Lock()
@@ -113,7 +109,7 @@ func (o *writeQueue) wait() []queuedFrame {
 		o.queue = nil
 		o.mu.Unlock()
 		if len(batch) > 0 {
-			o.signal() // to see whether it is finished
+			o.signal() // let the next call see closed
 			return batch
 		}
 		if closed {
@@ -123,7 +119,7 @@ func (o *writeQueue) wait() []queuedFrame {
 	return nil
 }
 
-// writeTo writes frames until the outbox is finished or the socket fails.
+// writeTo writes frames until the queue is closed or the socket fails.
 func (o *writeQueue) writeTo(s *socket) error {
 	for {
 		batch := o.wait()
@@ -141,7 +137,7 @@ func (o *writeQueue) writeTo(s *socket) error {
 	}
 }
 
-// discard drops what is queued and refuses more.
+// discard closes the queue and drops its frames.
 func (o *writeQueue) discard() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

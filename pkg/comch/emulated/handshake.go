@@ -10,21 +10,20 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// handshakeTimeout bounds the handshake, for either side.
+// handshakeTimeout bounds the handshake on both sides.
 const handshakeTimeout = 5 * time.Second
 
-// maxCredits bounds the control messages that wait for a peer, even if its
-// receive queue is longer.
+// maxCredits bounds the control messages that wait for a peer, even if its receive queue is longer.
 const maxCredits = 1024
 
-// terms are what both sides agreed on in the handshake.
+// terms is the outcome of the handshake.
 type terms struct {
 	maxMessageSize   int
 	receiveQueue     int
 	peerReceiveQueue int
 }
 
-// greeting is what either side says of itself in the handshake.
+// greeting holds the parameters that each side announces in the handshake.
 type greeting struct {
 	maxMessageSize int
 	receiveQueue   int
@@ -45,18 +44,18 @@ func (g greeting) welcome() frame {
 	return frame{kind: frameWelcome, fields: [maxFields]uint32{protocolVersion, uint32(g.maxMessageSize), uint32(g.receiveQueue)}}
 }
 
-// agree settles the terms, or says why there can be none.
+// negotiate returns the terms of both sides, or why there are none.
 func (g greeting) negotiate(version, maxMessageSize, receiveQueue uint32) (terms, error) {
 	if version != protocolVersion {
 		return terms{}, status.Errorf(status.UnsupportedVersion,
-			"protocol version %d meets version %d: use the same release on both sides", protocolVersion, version)
+			"incompatible protocol versions, %d here and %d at the peer: use the same release on both sides", protocolVersion, version)
 	}
 	if uint64(maxMessageSize) != uint64(g.maxMessageSize) {
 		return terms{}, status.Errorf(status.InvalidValue,
-			"control messages of up to %d bytes meet up to %d: configure the same size on both sides", g.maxMessageSize, maxMessageSize)
+			"different sizes of control messages, %d bytes here and %d at the peer: configure the same size on both sides", g.maxMessageSize, maxMessageSize)
 	}
 	if receiveQueue == 0 || receiveQueue > uint32(highestLimits.MaxReceiveQueue) {
-		return terms{}, status.Errorf(status.InvalidValue, "receive queue of %d messages is not within 1 and %d",
+		return terms{}, status.Errorf(status.InvalidValue, "receive queue of %d messages is not between 1 and %d",
 			receiveQueue, highestLimits.MaxReceiveQueue)
 	}
 	return terms{maxMessageSize: g.maxMessageSize, receiveQueue: g.receiveQueue, peerReceiveQueue: min(int(receiveQueue), maxCredits)}, nil
@@ -69,7 +68,7 @@ func receiveHello(s *socket, own greeting) (terms, error) {
 		return terms{}, err
 	}
 	if f.kind != frameHello || f.fields[0] != protocolMagic {
-		return terms{}, violation("first frame is of kind %d with %#x, not a hello", f.kind, f.fields[0])
+		return terms{}, violation("first frame has kind %d and first field %#x, not those of a hello", f.kind, f.fields[0])
 	}
 	return own.negotiate(f.fields[1], f.fields[2], f.fields[3])
 }
@@ -89,8 +88,8 @@ func greetServer(ctx context.Context, s *socket, own greeting) (terms, error) {
 func exchangeGreetings(s *socket, own greeting) (terms, error) {
 	hello := own.hello()
 	writeErr := s.write(&hello, descriptors{})
-	// A server that refuses clients of this user says so and closes before it
-	// reads: its answer counts more than the failure to write.
+	// A server that rejects this user sends its reason and closes the socket without reading. Its
+	// reason matters more than the failed write.
 	f, err := readHandshake(s)
 	if err != nil {
 		return terms{}, errors.Join(writeErr, err)
@@ -100,13 +99,13 @@ func exchangeGreetings(s *socket, own greeting) (terms, error) {
 		return own.negotiate(f.fields[0], f.fields[1], f.fields[2])
 	case frameGoodbye:
 		if refusal := peerError(f.fields[0], f.body); refusal != nil {
-			return terms{}, fmt.Errorf("the server refused: %w", refusal)
+			return terms{}, fmt.Errorf("server rejected the connection: %w", refusal)
 		}
 	}
-	return terms{}, violation("the server answered hello with a frame of kind %d", f.kind)
+	return terms{}, violation("server replied to hello with a frame of kind %d", f.kind)
 }
 
-// readHandshake reads a frame that has no descriptors.
+// readHandshake reads one frame and closes any descriptors in it.
 func readHandshake(s *socket) (frame, error) {
 	f, received, err := s.read()
 	received.closeAll()

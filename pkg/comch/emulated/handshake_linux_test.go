@@ -16,10 +16,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// TestConnectAfterTheEndOfItsContextFails has the server's welcome wait in
-// the socket, so that the handshake can succeed in spite of the context.
+// TestConnectFailsAfterItsContextEnds queues the server's welcome in the socket, so that the
+// handshake could succeed although its context has ended.
 func TestConnectFailsAfterItsContextEnds(t *testing.T) {
-	reason := errors.New("changed my mind")
+	reason := errors.New("canceled by the test")
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(reason)
 	for range 100 {
@@ -43,12 +43,12 @@ func TestInvalidHelloIsRejectedWithTheReason(t *testing.T) {
 		hello frame
 		code  status.Code
 	}{
-		"another version":      {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, 2, size, 1}}, status.UnsupportedVersion},
-		"another message size": {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size - 1, 1}}, status.InvalidValue},
-		"no receive queue":     {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size, 0}}, status.InvalidValue},
-		"endless queue":        {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size, 0xffffffff}}, status.InvalidValue},
-		"not our magic":        {frame{kind: frameHello, fields: [maxFields]uint32{1, protocolVersion, size, 1}}, status.Unexpected},
-		"not a hello":          {frame{kind: frameMessage, body: []byte("GET / HTTP/1.1")}, status.Unexpected},
+		"another version":       {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, 2, size, 1}}, status.UnsupportedVersion},
+		"another message size":  {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size - 1, 1}}, status.InvalidValue},
+		"no receive queue":      {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size, 0}}, status.InvalidValue},
+		"endless receive queue": {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size, 0xffffffff}}, status.InvalidValue},
+		"wrong magic":           {frame{kind: frameHello, fields: [maxFields]uint32{1, protocolVersion, size, 1}}, status.Unexpected},
+		"not a hello":           {frame{kind: frameMessage, body: []byte("GET / HTTP/1.1")}, status.Unexpected},
 	}
 	server := listenIn(t, shortDirectory(t), comch.ServerConfig{Name: "storage"})
 	for name, c := range cases {
@@ -57,12 +57,12 @@ func TestInvalidHelloIsRejectedWithTheReason(t *testing.T) {
 			if err := s.write(&c.hello, descriptors{}); err != nil {
 				t.Fatal(err)
 			}
-			answer, _, err := s.read()
+			reply, _, err := s.read()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if answer.kind != frameGoodbye || answer.fields[0] != uint32(c.code) || len(answer.body) == 0 {
-				t.Errorf("answer is %v %v %q, want code %v", answer.kind, answer.fields, answer.body, c.code)
+			if reply.kind != frameGoodbye || reply.fields[0] != uint32(c.code) || len(reply.body) == 0 {
+				t.Errorf("reply is %v %v %q, want code %v", reply.kind, reply.fields, reply.body, c.code)
 			}
 		})
 	}
@@ -76,7 +76,7 @@ func TestSilentClientsDoNotBlockOthers(t *testing.T) {
 		dialRaw(t, server)
 	}
 	if _, _, err := first.read(); err == nil {
-		t.Error("the oldest silent client got an answer")
+		t.Error("the oldest silent client got a reply")
 	}
 	connection, err := New(Options{Directory: directory}).Connect(context.Background(), comch.ClientConfig{Name: "storage"})
 	if err != nil {
@@ -88,10 +88,10 @@ func TestSilentClientsDoNotBlockOthers(t *testing.T) {
 }
 
 func TestSilentClientIsDisconnected(t *testing.T) {
-	t.Parallel() // it takes as long as the server is patient
+	t.Parallel() // it takes handshakeTimeout
 	s := dialRaw(t, listenIn(t, shortDirectory(t), comch.ServerConfig{Name: "storage"}))
 	if _, _, err := s.read(); err == nil {
-		t.Error("a silent client got an answer")
+		t.Error("a silent client got a reply")
 	}
 }
 
@@ -114,7 +114,7 @@ func TestConnectToASilentServerEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// dialRaw connects to a server without saying anything.
+// dialRaw connects to a server without sending a hello.
 func dialRaw(t *testing.T, server comch.Server) *socket {
 	t.Helper()
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: server.Address(), Net: "unixpacket"})
@@ -127,7 +127,7 @@ func dialRaw(t *testing.T, server comch.Server) *socket {
 	return s
 }
 
-// shortDirectory is one that fits into a socket address.
+// shortDirectory returns a directory whose path fits into a socket address.
 func shortDirectory(t *testing.T) string {
 	t.Helper()
 	directory, err := os.MkdirTemp("", "comch")
@@ -138,8 +138,8 @@ func shortDirectory(t *testing.T) string {
 	return directory
 }
 
-// TestOtherUsersAreRefused connects from a thread that has another effective
-// user, which is what the kernel reports of a peer.
+// TestOnlyAllowedUsersAreAdmitted connects from a thread with another effective user, which is what
+// the kernel reports as the peer's.
 func TestOnlyAllowedUsersAreAdmitted(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")
@@ -165,22 +165,22 @@ func TestOnlyAllowedUsersAreAdmitted(t *testing.T) {
 		if err := os.Chmod(server.Address(), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		answer := helloAs(t, server.Address(), 65534)
-		if allow && answer.kind != frameWelcome {
-			t.Errorf("another user was answered with %v %q although every user is allowed", answer.fields, answer.body)
+		reply := helloAs(t, server.Address(), 65534)
+		if allow && reply.kind != frameWelcome {
+			t.Errorf("the server replied with %v %q to an allowed user", reply.fields, reply.body)
 		}
-		if !allow && (answer.kind != frameGoodbye || answer.fields[0] != uint32(status.NotPermitted)) {
-			t.Errorf("another user was answered with kind %d, %v %q", answer.kind, answer.fields, answer.body)
+		if !allow && (reply.kind != frameGoodbye || reply.fields[0] != uint32(status.NotPermitted)) {
+			t.Errorf("the server replied with kind %d, %v %q to another user", reply.kind, reply.fields, reply.body)
 		}
 	}
 }
 
-// helloAs says hello as another user and returns the answer.
+// helloAs sends a hello as another user and returns the reply.
 func helloAs(t *testing.T, path string, user uintptr) frame {
 	t.Helper()
 	connected := make(chan int, 1)
 	go func() {
-		runtime.LockOSThread() // for good: the thread is not used again
+		runtime.LockOSThread() // never unlocked: the thread ends with its goroutine
 		const unchanged = ^uintptr(0)
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, unchanged, user, unchanged); errno != 0 {
 			t.Errorf("become user %d: %v", user, errno)
@@ -199,12 +199,12 @@ func helloAs(t *testing.T, path string, user uintptr) frame {
 	s.limit(time.Minute)
 	s.packet = make([]byte, 1<<12)
 	hello := greeting{defaultLimits.MaxMessageSize, 1}.hello()
-	_ = s.write(&hello, descriptors{}) // may come too late
-	answer, _, err := s.read()
+	_ = s.write(&hello, descriptors{}) // the server may have closed the socket
+	reply, _, err := s.read()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer
+	return reply
 }
 
 func TestAdmissionChangesWhileAServerListens(t *testing.T) {
@@ -239,10 +239,10 @@ func TestAdmissionChangesWhileAServerListens(t *testing.T) {
 			t.Fatal(err)
 		}
 		if info.Mode() != want {
-			t.Errorf("%s has mode %v, want %v: other users were let in", path, info.Mode(), want)
+			t.Errorf("%s has mode %v, want %v: the server allows other users", path, info.Mode(), want)
 		}
 	}
 	if err := server.SetAdmission(comch.Admission{MaxClients: 1 << 30}); !errors.Is(err, status.InvalidValue) {
-		t.Errorf("more clients than the provider can take: %v", err)
+		t.Errorf("more clients than the provider supports: %v", err)
 	}
 }

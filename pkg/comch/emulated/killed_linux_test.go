@@ -71,7 +71,7 @@ func TestKilledPeerWakesSleepers(t *testing.T) {
 				}
 			}
 			if !p.consumer.Arm() || !p.producer.Arm() {
-				t.Fatal("there is work although the child does nothing")
+				t.Fatal("armed with work although the child is idle")
 			}
 			p.child.kill()
 			for _, waiter := range []progress.Waiter{p.consumer, p.producer} {
@@ -91,7 +91,7 @@ func TestNameOfAKilledServerIsFree(t *testing.T) {
 	first.await(t, "listening")
 	ctx := context.Background()
 	if _, err := provider.Listen(ctx, comch.ServerConfig{Name: childName}); !errors.Is(err, status.AlreadyExist) {
-		t.Fatalf("listen beside a living server: %v", err)
+		t.Fatalf("listen beside a live server: %v", err)
 	}
 	first.kill()
 	if _, err := provider.Connect(ctx, comch.ClientConfig{Name: childName}); !errors.Is(err, status.NotFound) {
@@ -110,7 +110,7 @@ func TestNameOfAKilledServerIsFree(t *testing.T) {
 	}
 }
 
-// livePeer is a connection with a child.
+// childPeer is a connection to a child process, with its data path.
 type childPeer struct {
 	child      *child
 	connection comch.Connection
@@ -118,7 +118,7 @@ type childPeer struct {
 	producer   comch.Producer
 }
 
-// meetChild connects to a child that plays the given role.
+// connectToChild connects to a child with the given role.
 func connectToChild(t *testing.T, role string) *childPeer {
 	t.Helper()
 	directory := t.TempDir()
@@ -155,7 +155,7 @@ func connectToChild(t *testing.T, role string) *childPeer {
 	return p
 }
 
-// wantDead checks everything that the death of a peer brings.
+// wantEnded checks every effect of the peer's death.
 func (p *childPeer) wantEnded(t *testing.T) {
 	t.Helper()
 	if err := awaitEnd(t, p.connection); !errors.Is(err, status.ConnectionReset) {
@@ -181,14 +181,14 @@ func awaitReadable(t *testing.T, descriptor int) {
 			continue
 		}
 		if n != 1 || err != nil {
-			t.Fatalf("descriptor does not become readable: %d, %v", n, err)
+			t.Fatalf("descriptor does not become readable: poll returned %d, %v", n, err)
 		}
 		return
 	}
 }
 
-// echo sends received messages back, after sending first of its own, and
-// returns how many it received.
+// echo sends received messages back, after sending first messages of its own, and returns how many
+// it received.
 func echo(consumer comch.Consumer, producer comch.Producer, first int) (int, error) {
 	var received [4]comch.Received
 	for range first {
@@ -223,8 +223,7 @@ func sendPatiently(producer comch.Producer, message []byte) error {
 	}
 }
 
-// Environment of a child process: this test binary, playing a peer that can
-// be killed.
+// Environment of a child process: this test binary, as a peer that can be killed.
 const (
 	childRole      = "ZC_RELAY_TEST_CHILD"
 	childDirectory = "ZC_RELAY_TEST_DIRECTORY"
@@ -237,7 +236,7 @@ type child struct {
 	output  *bufio.Scanner
 }
 
-// startChild starts a peer and waits until it says that it is ready.
+// startChild starts a peer.
 func startChild(t *testing.T, role, directory string) *child {
 	t.Helper()
 	command := exec.Command(os.Args[0])
@@ -252,7 +251,7 @@ func startChild(t *testing.T, role, directory string) *child {
 	}
 	err = command.Start()
 	if errors.Is(err, unix.ENOEXEC) {
-		t.Skip("this test binary runs in an emulator and cannot start itself")
+		t.Skip("the test runs under an emulator and cannot start itself")
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -270,16 +269,16 @@ func (c *child) await(t *testing.T, line string) {
 			return
 		}
 	}
-	t.Fatalf("the child ended before it said %q: %v", line, c.output.Err())
+	t.Fatalf("the child exited before it printed %q: %v", line, c.output.Err())
 }
 
-// kill ends the child as kill -9 does.
+// kill kills the child with SIGKILL.
 func (c *child) kill() {
 	_ = c.command.Process.Kill()
 	_ = c.command.Wait()
 }
 
-// runChild plays a peer until it is killed or its parent is gone.
+// runChild is a peer with the given role until it is killed or its parent exits.
 func runChild(role string) error {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -316,8 +315,8 @@ func openConnection(provider comch.Provider, serve bool) (comch.Connection, erro
 
 const childReceives = 16
 
-// openPath makes a consumer with posted receives and a producer to the
-// peer's first consumer.
+// openDataPath creates a consumer with posted receives, and a producer for the peer's first
+// consumer.
 func openDataPath(connection comch.Connection) (comch.Consumer, comch.Producer, error) {
 	ctx := context.Background()
 	consumer, err := connection.NewConsumer(ctx, comch.ConsumerConfig{Receives: childReceives, MemorySize: 64 * childReceives})
@@ -338,7 +337,7 @@ func openDataPath(connection comch.Connection) (comch.Consumer, comch.Producer, 
 	return consumer, producer, err
 }
 
-// echoForever answers every message with itself, as long as there is a peer.
+// echoForever echoes every message until the connection ends.
 func echoForever(consumer comch.Consumer, producer comch.Producer) error {
 	for {
 		if _, err := echo(consumer, producer, 0); err != nil {

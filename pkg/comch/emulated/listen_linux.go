@@ -47,7 +47,7 @@ func (p *provider) listen(ctx context.Context, config comch.ServerConfig) (*serv
 	return newServer(p, config, lock, listener), nil
 }
 
-// completeServer fills in the defaults and refuses what cannot be.
+// completeServer sets defaults and rejects invalid values.
 func (p *provider) completeServer(config *comch.ServerConfig) error {
 	setDefault(&config.Device, DefaultDevice)
 	setDefault(&config.Representor, DefaultRepresentor)
@@ -74,8 +74,8 @@ func (p *provider) completeAdmission(a *comch.Admission) error {
 	return checkCount("MaxClients", a.MaxClients, p.limits.MaxClients)
 }
 
-// serverDirectory opens the directory of a server and makes what leads to it
-// if need be, open to every user if public.
+// serverDirectory opens the directory of a server. It creates missing directories, and makes all of
+// them accessible to every user if public.
 func (p *provider) serverDirectory(config *comch.ServerConfig, public bool) (*directory, error) {
 	root, err := makeRoot(p.directory, public)
 	if err != nil {
@@ -90,8 +90,8 @@ func (p *provider) serverDirectory(config *comch.ServerConfig, public bool) (*di
 	return host.make(config.Device, public)
 }
 
-// letOthersIn opens the way to a running server to every user: who may
-// connect is the server's to say.
+// openToEveryUser makes the files of a running server accessible to every user. The server itself
+// decides who may connect.
 func (p *provider) openToEveryUser(config *comch.ServerConfig) error {
 	device, err := p.serverDirectory(config, true)
 	if err != nil {
@@ -101,23 +101,22 @@ func (p *provider) openToEveryUser(config *comch.ServerConfig) error {
 	return device.openToEveryUser(config.Name)
 }
 
-// lockSuffix marks the file whose lock makes a server's name unique.
+// lockSuffix is the suffix of lock files.
 const lockSuffix = ".lock"
 
-// claim is the exclusive right to a server name: the lock of NAME.lock. The
-// kernel gives it up when the process dies, so a name is never blocked by a
-// server that is gone.
+// nameLock is the exclusive right to a server name: the lock on NAME.lock. The kernel releases it
+// when the process dies, so a dead server never blocks its name.
 type nameLock struct {
 	directory *directory // owned
 	name      string
 	lock      int
 }
 
-// claimAttempts bounds how often a lock file is opened that its former owner
-// removes at the same time.
+// lockAttempts bounds how often lockName retries when the previous owner has just removed the lock
+// file.
 const lockAttempts = 100
 
-// claimName takes over d if it succeeds.
+// lockName locks a name in d. It takes ownership of d if it succeeds.
 func lockName(d *directory, name string) (*nameLock, error) {
 	for range lockAttempts {
 		lock, err := unix.Openat(d.descriptor, name+lockSuffix, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -127,7 +126,7 @@ func lockName(d *directory, name string) (*nameLock, error) {
 		if err := unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			closeDescriptor(lock)
 			if errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, status.Errorf(status.AlreadyExist, "a server named %q is running in %s: stop it or choose another name", name, d.path)
+				return nil, status.Errorf(status.AlreadyExist, "server %q is already running in %s: stop it or choose another name", name, d.path)
 			}
 			return nil, fmt.Errorf("lock %s/%s: %w", d.path, name+lockSuffix, err)
 		}
@@ -136,10 +135,10 @@ func lockName(d *directory, name string) (*nameLock, error) {
 		}
 		closeDescriptor(lock)
 	}
-	return nil, status.Errorf(status.Again, "lock %s/%s: it is being removed again and again", d.path, name+lockSuffix)
+	return nil, status.Errorf(status.Again, "lock %s/%s: other servers keep removing it", d.path, name+lockSuffix)
 }
 
-// isLinked reports whether the locked file is still the one of that name.
+// isLinked reports whether the locked file still has this name.
 func isLinked(d *directory, name string, lock int) bool {
 	var locked, named unix.Stat_t
 	if unix.Fstat(lock, &locked) != nil || unix.Fstatat(d.descriptor, name, &named, unix.AT_SYMLINK_NOFOLLOW) != nil {
@@ -148,17 +147,17 @@ func isLinked(d *directory, name string, lock int) bool {
 	return locked.Dev == named.Dev && locked.Ino == named.Ino
 }
 
-// listen puts a listening socket in the place of whatever a killed server has
-// left. It gets its name by renaming, so that clients find either nothing or
-// a socket that listens, and names may be longer than socket addresses.
+// listen creates a listening socket under a temporary name and renames it, replacing what a killed
+// server may have left. Clients thus find either nothing or a socket that listens, and names may be
+// longer than socket addresses.
 func (c *nameLock) listen(public bool) (*net.UnixListener, error) {
 	var stat unix.Stat_t
 	err := unix.Fstatat(c.directory.descriptor, c.name, &stat, unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return nil, fmt.Errorf("examine %s/%s: %w", c.directory.path, c.name, err)
+		return nil, fmt.Errorf("check %s/%s: %w", c.directory.path, c.name, err)
 	}
 	if err == nil && stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		return nil, status.Errorf(status.AlreadyExist, "%s/%s exists and is not a socket: remove it", c.directory.path, c.name)
+		return nil, status.Errorf(status.AlreadyExist, "%s/%s: path exists and is not a socket: remove it", c.directory.path, c.name)
 	}
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
@@ -192,13 +191,13 @@ func (c *nameLock) publish(temporary string, public bool) error {
 	return nil
 }
 
-// release removes the files and gives up the name.
+// release removes the socket and the lock file, and releases the name.
 func (c *nameLock) release() {
 	_ = unix.Unlinkat(c.directory.descriptor, c.name, 0)
 	c.unlock()
 }
 
-// abandon gives up the name without removing anything but the lock.
+// unlock removes the lock file and releases the name.
 func (c *nameLock) unlock() {
 	_ = unix.Unlinkat(c.directory.descriptor, c.name+lockSuffix, 0)
 	closeDescriptor(c.lock)
@@ -211,10 +210,10 @@ const (
 	publicSocketMode  = 0o666
 )
 
-// openSocket lets every user connect to a socket in d.
+// openToEveryUser lets every user connect to a socket in d.
 func (d *directory) openToEveryUser(name string) error {
 	if err := unix.Fchmodat(d.descriptor, name, publicSocketMode, 0); err != nil {
-		return fmt.Errorf("open socket %s/%s to every user: %w", d.path, name, err)
+		return fmt.Errorf("make socket %s/%s accessible to every user: %w", d.path, name, err)
 	}
 	return nil
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// localObjects are the consumers and producers of this side. They are entered
-// before the peer hears of them.
+// localObjects holds the consumers and producers of this side, from before the peer learns of them.
 type localObjects struct {
 	mu        sync.Mutex
 	ended     bool
@@ -29,12 +28,12 @@ func (l *localObjects) open(role role) {
 	l.producers = make(map[uint32]*producer)
 }
 
-// takeID gives out an id for a consumer, a producer or a request.
+// newID returns a new id for a consumer, a producer or an export.
 func (l *localObjects) newID() (uint32, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.nextID > math.MaxUint32-2 {
-		return 0, status.Errorf(status.Full, "the connection has used up its ids")
+		return 0, status.Errorf(status.Full, "connection has no ids left")
 	}
 	id := l.nextID
 	l.nextID += 2
@@ -45,7 +44,7 @@ func (l *localObjects) addConsumer(c *consumer, limit int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended {
-		return status.Errorf(status.NotConnected, "the connection has ended")
+		return status.Errorf(status.NotConnected, "connection has ended")
 	}
 	if len(l.consumers) >= limit {
 		return errFull("consumers", limit)
@@ -64,7 +63,7 @@ func (l *localObjects) addProducer(p *producer, limit int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended {
-		return status.Errorf(status.NotConnected, "the connection has ended")
+		return status.Errorf(status.NotConnected, "connection has ended")
 	}
 	if len(l.producers) >= limit {
 		return errFull("producers", limit)
@@ -79,7 +78,7 @@ func (l *localObjects) removeProducer(id uint32) {
 	delete(l.producers, id)
 }
 
-// audience finds who listens to one of our consumers, nil if there is no such
+// producersOf returns the peer's producers of one of our consumers, nil if there is no such
 // consumer.
 func (l *localObjects) producersOf(id comch.ConsumerID) *remoteProducers {
 	l.mu.Lock()
@@ -96,7 +95,7 @@ func (l *localObjects) count() (consumers, producers int) {
 	return len(l.consumers), len(l.producers)
 }
 
-// endAll stops everything and admits nothing more.
+// stopAll stops all consumers and producers. No more can be added.
 func (l *localObjects) stopAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,19 +108,19 @@ func (l *localObjects) stopAll() {
 	}
 }
 
-// errNoRoom tells that there are as many objects of a kind as there may be.
+// errFull returns the error for exceeding the limit of a kind of object.
 func errFull(what string, limit int) error {
-	return status.Errorf(status.Full, "the connection has its maximum of %d %s", limit, what)
+	return status.Errorf(status.Full, "connection has reached its limit of %d %s", limit, what)
 }
 
-// endpoint is what consumers and producers have in common: a doorbell, and an
-// end that may come from elsewhere.
+// lifecycle is the state of a consumer or producer, and the doorbell that wakes its thread. Other
+// goroutines can stop it.
 type lifecycle struct {
 	state atomic.Int32 // a progress.State
 	bell  *doorbell
 }
 
-// start gives the endpoint its doorbell. It is Starting until run.
+// open sets the doorbell and the state Starting.
 func (e *lifecycle) open(bell *doorbell) {
 	e.bell = bell
 	e.state.Store(int32(progress.Starting))
@@ -129,13 +128,14 @@ func (e *lifecycle) open(bell *doorbell) {
 
 func (e *lifecycle) running() bool { return e.state.Load() == int32(progress.Running) }
 
-// run lets the endpoint work, unless it was ended before.
+// setRunning changes the state from Starting to Running. It returns false if stopAndWake came
+// first.
 func (e *lifecycle) setRunning() bool {
 	return e.state.CompareAndSwap(int32(progress.Starting), int32(progress.Running))
 }
 
-// end stops the endpoint and wakes its thread for good. Any goroutine may
-// call it.
+// stopAndWake sets the state Stopping and wakes the thread; the doorbell cannot be rung any more.
+// Any goroutine may call it.
 func (e *lifecycle) stopAndWake() {
 	stopping := int32(progress.Stopping)
 	if e.state.CompareAndSwap(int32(progress.Running), stopping) || e.state.CompareAndSwap(int32(progress.Starting), stopping) {
@@ -155,8 +155,8 @@ func (c *connection) NewConsumer(ctx context.Context, config comch.ConsumerConfi
 	return created, nil
 }
 
-// openConsumer enters the consumer before the peer hears of it: the peer's
-// producers may come before the peer's answer has been looked at.
+// openConsumer registers the consumer before it announces it: the peer's producers may arrive
+// before this goroutine has seen the reply.
 func (c *connection) openConsumer(ctx context.Context, config comch.ConsumerConfig) (*consumer, error) {
 	layout, err := planRing(config, c.limits)
 	if err != nil {
@@ -189,8 +189,7 @@ func (c *connection) openConsumer(ctx context.Context, config comch.ConsumerConf
 	return created, nil
 }
 
-// allocate makes the ring of a consumer on the server, and a descriptor of it
-// for the client.
+// allocate allocates the ring of a consumer of the server, and adds a descriptor of it to passed.
 func (c *consumer) allocate(layout ringLayout, passed *descriptors) error {
 	region, err := c.connection.ringMemory(layout, nil)
 	if err != nil {
@@ -205,8 +204,8 @@ func (c *consumer) allocate(layout ringLayout, passed *descriptors) error {
 	return nil
 }
 
-// announce tells the peer of the consumer and lets it run. On the client the
-// answer brings the ring's memory.
+// announce announces the consumer to the peer and sets it running. On the client, the reply carries
+// the ring's memory.
 func (c *consumer) announce(ctx context.Context, layout ringLayout, passed descriptors) error {
 	fields := [maxFields]uint32{uint32(c.id), uint32(layout.receives), uint32(layout.memorySize), uint32(layout.immediate)}
 	replied, err := c.connection.request(ctx, frame{kind: frameOpenConsumer, fields: fields}, passed)
@@ -227,13 +226,13 @@ func (c *consumer) announce(ctx context.Context, layout ringLayout, passed descr
 	return nil
 }
 
-// release frees what the consumer owns.
+// release frees the consumer's resources.
 func (c *consumer) release() error {
 	cleanup := &c.connection.cleanup
 	for _, m := range c.producers.close() {
 		cleanup.close(m.button)
 	}
-	c.ring.revoke() // before the pages go
+	c.ring.revoke() // before its pages are freed
 	c.ring.shared = sharedRing{}
 	err := c.bell.close()
 	if c.region == nil {
@@ -253,13 +252,12 @@ func (c *consumer) release() error {
 func (c *connection) NewProducer(ctx context.Context, consumer comch.ConsumerID) (comch.Producer, error) {
 	created, err := c.openProducer(ctx, consumer)
 	if err != nil {
-		return nil, fmt.Errorf("create producer to consumer %d: %w", consumer, err)
+		return nil, fmt.Errorf("create producer for consumer %d: %w", consumer, err)
 	}
 	return created, nil
 }
 
-// openProducer waits until the peer knows the producer: only then can it be
-// woken.
+// openProducer waits for the reply: the peer can wake the producer only after it has the doorbell.
 func (c *connection) openProducer(ctx context.Context, consumer comch.ConsumerID) (*producer, error) {
 	id, err := c.local.newID()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated/internal/msgq"
 )
 
-// NewDPA makes a DPA whose thread is one of this process.
+// NewDPA returns a DPA that runs on a thread of this process.
 func (p *provider) NewDPA(config comch.DPAConfig) (comch.DPA, error) {
 	setDefault(&config.Device, DefaultDevice)
 	if err := checkName("device", config.Device); err != nil {
@@ -25,7 +25,7 @@ func (p *provider) NewDPA(config comch.DPAConfig) (comch.DPA, error) {
 	return dpa, nil
 }
 
-// NewMsgQ makes a message queue, which is a connection of this process to itself.
+// NewMsgQ returns a message queue that runs over a connection of this process to itself.
 func (p *provider) NewMsgQ(config comch.MsgQConfig) (comch.MsgQ, error) {
 	limits := p.limits
 	setDefault(&config.MaxConsumers, limits.MaxConsumers)
@@ -73,7 +73,7 @@ func (p *provider) newLoopback(limits Limits) (client, server comch.Connection, 
 	return ends[0], ends[1], nil
 }
 
-// connOf makes a connection of a descriptor, which it closes in any case.
+// connOf returns a connection on a socket. It takes ownership of descriptor.
 func connOf(descriptor int) (*net.UnixConn, error) {
 	file := os.NewFile(uintptr(descriptor), "socket")
 	defer func() { _ = file.Close() }()

@@ -15,16 +15,15 @@ import (
 
 var testTerms = terms{maxMessageSize: 256, receiveQueue: 4, peerReceiveQueue: 4}
 
-// testLimits allow little memory, so that going beyond costs little.
+// testLimits allows little memory, so that exceeding it is cheap.
 func testLimits() Limits {
 	limits := defaultLimits
 	limits.MaxExportBytes = 1 << 20
 	return limits
 }
 
-// newHalfConnection makes one side of a connection, and for the other a bare
-// socket, with which a test can do what no provider would. Nothing is served
-// until start.
+// newHalfConnection returns one side of a connection, and a bare socket for the other side, with
+// which a test can do what no provider would. The connection serves nothing until start.
 func newHalfConnection(tb testing.TB, role role) (*connection, *socket) {
 	tb.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -47,7 +46,7 @@ func socketOf(tb testing.TB, descriptor int) *socket {
 	return newSocket(conn.(*net.UnixConn), testTerms.maxMessageSize)
 }
 
-// newServedConnection is a half connection that runs.
+// newServedConnection is newHalfConnection with start.
 func newServedConnection(tb testing.TB, role role) (*connection, *socket) {
 	tb.Helper()
 	c, peer := newHalfConnection(tb, role)
@@ -73,7 +72,7 @@ func awaitEnd(tb testing.TB, c comch.Connection) error {
 	}
 }
 
-// newTestPair makes a served connection from both sides.
+// newTestPair returns both sides of a started connection.
 func newTestPair(tb testing.TB) (client, server *connection) {
 	tb.Helper()
 	client, other := newHalfConnection(tb, clientRole)

@@ -18,9 +18,8 @@ type producer struct {
 	closed     bool
 }
 
-// sendRing is the producers' side of a ring. All producers to a consumer live
-// in one process and share it: which slot a message gets is settled here, and
-// the peer sees completed slots only.
+// sendRing is the producers' side of a ring. All producers of one consumer live in one process and
+// share it. They agree here on who uses which slot; the peer sees only completed slots.
 type sendRing struct {
 	shared    sharedRing
 	capacity  uint64
@@ -28,9 +27,9 @@ type sendRing struct {
 	_         [cacheLine]byte
 	// next is the index of the next message.
 	next atomic.Uint64
-	// seenPosted is the number of posted receives when last looked at: the
-	// line that the consumer writes is read only when these are used up. A
-	// slow producer may set it back, which costs another look.
+	// seenPosted is the count of posted receives when a producer last read it. Producers read the
+	// consumer's cache line again only after using these up. A slow producer may set it back, which
+	// costs one more read.
 	seenPosted atomic.Uint64
 	_          [cacheLine - 16]byte
 }
@@ -54,15 +53,16 @@ func (p *producer) Send(message, immediate []byte) error {
 		return status.NotConnected
 	}
 	if err == error(status.NotConnected) {
-		p.stopAndWake() // the consumer's end is known before the peer tells of it
+		p.stopAndWake() // the ring shows the consumer's end before the peer's frame arrives
 	}
 	return err
 }
 
-// send copies a message into the next posted buffer and publishes it.
+// send copies a message into the next posted buffer and publishes it. It returns status.Again if no
+// receive is posted, and status.NotConnected if the consumer is gone.
 func (s *sendRing) send(producer uint32, message, immediate []byte) error {
 	if len(immediate) > s.immediate {
-		return status.Errorf(status.InvalidValue, "send: %d bytes of immediate data, the consumer takes %d",
+		return status.Errorf(status.InvalidValue, "send: %d bytes of immediate data exceed the consumer's limit of %d",
 			len(immediate), s.immediate)
 	}
 	for {
@@ -75,12 +75,12 @@ func (s *sendRing) send(producer uint32, message, immediate []byte) error {
 			}
 			continue
 		}
-		// This may belong to another index if other producers were faster,
-		// but then the index cannot be claimed.
+		// If other producers were faster, this entry may belong to another index. Then claiming the
+		// index fails.
 		posted := atomic.LoadUint64(&s.shared.posted[position])
 		offset, length := posted>>32, posted&0xffffffff
 		if offset+length > uint64(len(s.shared.memory)) {
-			return violation("posted entry %d is %d bytes at offset %d, the consumer's memory has %d",
+			return violation("posted entry %d has %d bytes at offset %d, exceeding the consumer's memory of %d",
 				position, length, offset, len(s.shared.memory))
 		}
 		if uint64(len(message)) > length {
@@ -90,13 +90,13 @@ func (s *sendRing) send(producer uint32, message, immediate []byte) error {
 			if s.isRevoked(index) {
 				return status.NotConnected
 			}
-			return status.Errorf(status.InvalidValue, "send: message of %d bytes, the posted buffer has %d", len(message), length)
+			return status.Errorf(status.InvalidValue, "send: message of %d bytes exceeds the posted buffer of %d", len(message), length)
 		}
 		if !s.next.CompareAndSwap(index, index+1) {
 			continue
 		}
-		// The completion's line is written before the message so that the core
-		// can fetch both at the same time.
+		// Write the completion's line before the message, so that the core can fetch both at the
+		// same time.
 		slot := &s.shared.completions[position]
 		slot.origin = uint64(producer)<<32 | uint64(len(immediate))
 		copy(slot.immediate[:], immediate)
@@ -106,8 +106,7 @@ func (s *sendRing) send(producer uint32, message, immediate []byte) error {
 	}
 }
 
-// look refreshes seenPosted and returns status.Again if there is no receive
-// for index.
+// refreshPosted updates seenPosted. It returns status.Again if there is no receive for index.
 func (s *sendRing) refreshPosted(index uint64) error {
 	posted := s.shared.header.posted.Load()
 	if s.next.Load() != index {
@@ -120,21 +119,20 @@ func (s *sendRing) refreshPosted(index uint64) error {
 		return status.NotConnected
 	}
 	if posted-index > s.capacity {
-		return violation("count of posted receives is %d after %d messages, the ring holds %d", posted, index, s.capacity)
+		return violation("count of posted receives is %d after %d messages, exceeding the ring of %d", posted, index, s.capacity)
 	}
 	s.seenPosted.Store(posted)
 	return nil
 }
 
-// withdrawn reports whether the consumer is gone: its side then sets the count
-// of posted receives back to 0, and the pages of the ring may be zeroes.
+// isRevoked reports whether the consumer is gone. Its side then sets the count of posted receives
+// back to 0, and the pages of the ring may read as zeroes.
 func (s *sendRing) isRevoked(index uint64) bool {
 	used := index > 0 || s.seenPosted.Load() > 0
 	return used && s.shared.header.posted.Load() == 0
 }
 
-// breakOff ends the connection from the producer's thread, which does not
-// wait for it.
+// fail ends the connection without waiting for it. It belongs to the producer's thread.
 func (p *producer) fail(err error) {
 	p.stopAndWake()
 	go p.connection.fail(fmt.Errorf("consumer %d: %w", p.consumer.id, err))
@@ -192,7 +190,7 @@ func (p *producer) Drain() {
 	}
 }
 
-// Close may be called after the end of the connection, and more than once.
+// Close may be called after the connection has ended, and more than once.
 func (p *producer) Close() error {
 	if p.closed {
 		return nil
@@ -207,8 +205,8 @@ func (p *producer) Close() error {
 	return p.bell.close()
 }
 
-// CanSend reports whether the consumer has a receive posted, for a DPA's kernel.
+// CanSend reports whether the consumer has a receive posted. DPA kernels use it.
 func (p *producer) CanSend() bool { return p.consumer.ring.ready() }
 
-// ImmediateLength is how many bytes of immediate data the consumer accepts, for a DPA's kernel.
+// ImmediateLength is how many bytes of immediate data the consumer accepts. DPA kernels use it.
 func (p *producer) ImmediateLength() int { return p.consumer.ring.immediate }

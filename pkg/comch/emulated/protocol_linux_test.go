@@ -22,17 +22,17 @@ func TestProtocolViolationEndsTheConnection(t *testing.T) {
 		return f
 	}
 	cases := map[string][]frame{
-		"hello after the handshake": {{kind: frameHello}},
-		"welcome from a client":     {{kind: frameWelcome}},
-		"message beyond the limit":  {{kind: frameMessage, body: make([]byte, testTerms.maxMessageSize+1)}},
-		"messages without credit":   {{kind: frameMessage}, {kind: frameMessage}, {kind: frameMessage}, {kind: frameMessage}, {kind: frameMessage}},
-		"credit for nothing":        {{kind: frameCredit, fields: fields(1)}},
-		"endless credit":            {{kind: frameCredit, fields: fields(0xffffffff)}},
-		"consumer with our id":      {{kind: frameOpenConsumer, fields: fields(2, 1, 1)}},
-		"consumer with id 0":        {{kind: frameOpenConsumer, fields: fields(0, 1, 1)}},
-		"producer with our id":      {{kind: frameOpenProducer, fields: fields(2, 1)}},
-		"export with our id":        {{kind: frameExport, fields: fields(2, 1, 1)}},
-		"export without memory":     {{kind: frameExport, fields: fields(1, 1, 1)}},
+		"hello after the handshake":        {{kind: frameHello}},
+		"welcome from a client":            {{kind: frameWelcome}},
+		"message beyond the limit":         {{kind: frameMessage, body: make([]byte, testTerms.maxMessageSize+1)}},
+		"messages without credit":          {{kind: frameMessage}, {kind: frameMessage}, {kind: frameMessage}, {kind: frameMessage}, {kind: frameMessage}},
+		"excess credit":                    {{kind: frameCredit, fields: fields(1)}},
+		"huge credit":                      {{kind: frameCredit, fields: fields(0xffffffff)}},
+		"consumer with an id of this side": {{kind: frameOpenConsumer, fields: fields(2, 1, 1)}},
+		"consumer with id 0":               {{kind: frameOpenConsumer, fields: fields(0, 1, 1)}},
+		"producer with an id of this side": {{kind: frameOpenProducer, fields: fields(2, 1)}},
+		"export with an id of this side":   {{kind: frameExport, fields: fields(2, 1, 1)}},
+		"export without memory":            {{kind: frameExport, fields: fields(1, 1, 1)}},
 	}
 	for name, frames := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -43,25 +43,25 @@ func TestProtocolViolationEndsTheConnection(t *testing.T) {
 				}
 			}
 			if err := awaitEnd(t, c); !isViolation(err) {
-				t.Errorf("ended with %v", err)
+				t.Errorf("the connection ended with %v", err)
 			}
 			wantGoodbye(t, peer)
 		})
 	}
 }
 
-// wantFarewell checks that a peer is told what it did wrong.
+// wantGoodbye checks that the peer receives a goodbye with the reason.
 func wantGoodbye(t *testing.T, peer *socket) {
 	t.Helper()
 	for {
 		f, _, err := peer.read()
 		if err != nil {
-			t.Errorf("no farewell: %v", err)
+			t.Errorf("no goodbye: %v", err)
 			return
 		}
 		if f.kind == frameGoodbye {
 			if f.fields[0] != uint32(status.Unexpected) || len(f.body) == 0 {
-				t.Errorf("farewell is %v %q", f.fields, f.body)
+				t.Errorf("goodbye is %v %q", f.fields, f.body)
 			}
 			return
 		}
@@ -94,18 +94,18 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 		descriptor func(*testing.T) int
 		code       status.Code
 	}{
-		"consumer without receives":      {frameOpenConsumer, [maxFields]uint32{1, 0, 1}, button, status.InvalidValue},
-		"consumer with endless receives": {frameOpenConsumer, [maxFields]uint32{1, 1 << 31, 1}, button, status.InvalidValue},
-		"consumer with endless memory":   {frameOpenConsumer, [maxFields]uint32{1, 1, 0xffffffff}, button, status.InvalidValue},
-		"consumer without doorbell":      {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, none, status.InvalidValue},
-		"consumer with a pipe":           {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, pipe, status.InvalidValue},
-		"consumer with a file":           {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, memfd, status.InvalidValue},
-		"producer to nobody":             {frameOpenProducer, [maxFields]uint32{1, 2}, button, status.NotFound},
-		"export of a pipe":               {frameExport, [maxFields]uint32{1, rights, 64}, pipe, status.InvalidValue},
-		"export without rights":          {frameExport, [maxFields]uint32{1, 0, 64}, memfd, status.InvalidValue},
-		"export with unknown rights":     {frameExport, [maxFields]uint32{1, 1 << 30, 64}, memfd, status.InvalidValue},
-		"export of nothing":              {frameExport, [maxFields]uint32{1, rights, 0}, memfd, status.InvalidValue},
-		"export beyond all limits":       {frameExport, [maxFields]uint32{1, rights, 0, 1 << 31}, memfd, status.TooBig},
+		"consumer without receives":       {frameOpenConsumer, [maxFields]uint32{1, 0, 1}, button, status.InvalidValue},
+		"consumer with too many receives": {frameOpenConsumer, [maxFields]uint32{1, 1 << 31, 1}, button, status.InvalidValue},
+		"consumer with too much memory":   {frameOpenConsumer, [maxFields]uint32{1, 1, 0xffffffff}, button, status.InvalidValue},
+		"consumer without doorbell":       {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, none, status.InvalidValue},
+		"consumer with a pipe":            {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, pipe, status.InvalidValue},
+		"consumer with a file":            {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, memfd, status.InvalidValue},
+		"producer without a consumer":     {frameOpenProducer, [maxFields]uint32{1, 2}, button, status.NotFound},
+		"export of a pipe":                {frameExport, [maxFields]uint32{1, rights, 64}, pipe, status.InvalidValue},
+		"export without rights":           {frameExport, [maxFields]uint32{1, 0, 64}, memfd, status.InvalidValue},
+		"export with unknown rights":      {frameExport, [maxFields]uint32{1, 1 << 30, 64}, memfd, status.InvalidValue},
+		"empty export":                    {frameExport, [maxFields]uint32{1, rights, 0}, memfd, status.InvalidValue},
+		"export beyond all limits":        {frameExport, [maxFields]uint32{1, rights, 0, 1 << 31}, memfd, status.TooBig},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -118,12 +118,12 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 				t.Fatal(err)
 			}
 			passed.closeAll()
-			answer, _, err := peer.read()
+			reply, _, err := peer.read()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if answer.kind != frameReply || answer.fields[0] != 1 || answer.fields[1] != uint32(c.code) {
-				t.Errorf("answer is %v %v %q, want code %v", answer.kind, answer.fields, answer.body, c.code)
+			if reply.kind != frameReply || reply.fields[0] != 1 || reply.fields[1] != uint32(c.code) {
+				t.Errorf("reply is %v %v %q, want code %v", reply.kind, reply.fields, reply.body, c.code)
 			}
 			if connection.Err() != nil {
 				t.Errorf("the connection ended: %v", connection.Err())
@@ -144,7 +144,7 @@ func TestTooManyDescriptorsEndTheConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := awaitEnd(t, c); !isViolation(err) {
-			t.Errorf("ended with %v", err)
+			t.Errorf("the connection ended with %v", err)
 		}
 	}
 }
@@ -156,7 +156,7 @@ func TestUnexpectedDescriptorsEndTheConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := awaitEnd(t, c); !isViolation(err) {
-		t.Errorf("ended with %v", err)
+		t.Errorf("the connection ended with %v", err)
 	}
 }
 
@@ -196,7 +196,7 @@ func TestWrongRingMemoryIsRejected(t *testing.T) {
 	for name, descriptor := range cases {
 		t.Run(name, func(t *testing.T) {
 			c, peer := newServedConnection(t, clientRole)
-			go answerWith(peer, descriptor)
+			go replyWith(peer, descriptor)
 			_, err := c.NewConsumer(context.Background(), comch.ConsumerConfig{Receives: 1, MemorySize: 1})
 			if err == nil {
 				t.Error("the consumer was created")
@@ -205,8 +205,8 @@ func TestWrongRingMemoryIsRejected(t *testing.T) {
 	}
 }
 
-// answerWith grants the next request, with a copy of descriptor.
-func answerWith(peer *socket, descriptor int) {
+// replyWith accepts the next request, with a copy of descriptor in the reply.
+func replyWith(peer *socket, descriptor int) {
 	f, received, err := peer.read()
 	received.closeAll()
 	if err != nil {
@@ -228,12 +228,12 @@ func TestPeerThatNeverReadsIsDisconnected(t *testing.T) {
 		}
 	}
 	if err := awaitEnd(t, c); !isViolation(err) {
-		t.Errorf("ended with %v", err)
+		t.Errorf("the connection ended with %v", err)
 	}
 }
 
-// TestLastWordsAreReadAfterWritingHasFailed has the peer leave messages behind
-// and go, and this side notice that first when it writes.
+// TestQueuedMessagesAreReadAfterAFailedWrite lets the peer close its socket after sending messages,
+// and lets this side notice it first when writing.
 func TestQueuedMessagesAreReadAfterAFailedWrite(t *testing.T) {
 	c, peer := newHalfConnection(t, serverRole)
 	for range testTerms.receiveQueue {
@@ -246,17 +246,17 @@ func TestQueuedMessagesAreReadAfterAFailedWrite(t *testing.T) {
 	c.enqueue(credit, descriptors{})
 	c.stopped.Go(c.writeFrames)
 	for !isClosed(c.writes) {
-		runtime.Gosched() // until the writer has noticed
+		runtime.Gosched() // until the writer notices
 	}
 	if c.enqueue(credit, descriptors{}) || c.Err() != nil {
-		t.Fatalf("after writing has failed, the connection ended with %v", c.Err())
+		t.Fatalf("the connection ended after a failed write: %v", c.Err())
 	}
 	if err := c.Send(context.Background(), []byte("x")); !errors.Is(err, status.NotConnected) {
 		t.Errorf("send: %v", err)
 	}
 	c.stopped.Go(c.readFrames)
 	if err := awaitEnd(t, c); !errors.Is(err, status.ConnectionReset) {
-		t.Errorf("ended with %v", err)
+		t.Errorf("the connection ended with %v", err)
 	}
 	for range testTerms.receiveQueue {
 		if message, err := c.Receive(context.Background()); err != nil || string(message) != "last" {
@@ -283,7 +283,7 @@ func TestRejectedConsumerReturnsItsRingMemory(t *testing.T) {
 		if charged == 0 {
 			charged = c.remote.ringBytes
 		} else if !isViolation(err) {
-			t.Errorf("a consumer of the same id: %v", err)
+			t.Errorf("a consumer with the same id: %v", err)
 		}
 	}
 	c.cleanup.wait(testTimeout)
@@ -321,7 +321,7 @@ func TestEventQueueDropsUnseenConsumersBeyondItsLimit(t *testing.T) {
 		last = event
 	}
 	if last != (comch.ConsumerEvent{ID: 1}) {
-		t.Errorf("the last event is %+v: the end of a consumer that was seen is missing", last)
+		t.Errorf("the last event is %+v, want the end of the consumer that was seen", last)
 	}
 }
 
@@ -329,6 +329,6 @@ func TestPeerThatExitsResetsTheConnection(t *testing.T) {
 	c, peer := newServedConnection(t, serverRole)
 	peer.close()
 	if err := awaitEnd(t, c); !errors.Is(err, status.ConnectionReset) || errors.Is(err, io.EOF) {
-		t.Errorf("ended with %v", err)
+		t.Errorf("the connection ended with %v", err)
 	}
 }

@@ -1,22 +1,20 @@
-// Package emulated is a Comch provider for one Linux machine: the channel
-// between host and DPU is a Unix socket and shared memory.
+// Package emulated is a Comch provider for one Linux machine: the channel between host and DPU is a
+// Unix socket and shared memory.
 //
-// Servers are found in the file system, under
-// DIRECTORY/REPRESENTOR/DPU-DEVICE/NAME; a client of host device X looks
-// under DIRECTORY/X/*/. Control messages, and the descriptors of shared
-// memory and doorbells, travel over a SOCK_SEQPACKET socket that only
-// goroutines of the provider touch. The data path is a ring in shared memory
-// per consumer: a producer copies its message into the next posted buffer and
-// publishes the completion; while the peer polls there is no system call.
+// Clients find servers in the file system: a server listens at
+// DIRECTORY/REPRESENTOR/DPU-DEVICE/NAME, and a client of host device X looks for
+// DIRECTORY/X/*/NAME. Control messages travel over a SOCK_SEQPACKET socket, and so do the
+// descriptors of shared memory and doorbells; only goroutines of the provider use that socket. The
+// data path is one ring in shared memory per consumer: a producer copies its message into the next
+// posted buffer and publishes the completion. While the peer polls, no system call is made.
 //
-// Neither side trusts the other. The server creates the memory of all rings,
-// sealed against resizing, so that no access to them can fault; every value
-// in them is loaded once and checked, and a peer that breaks the rules loses
-// its connection. A doorbell is a pair of datagram sockets of which each side
-// holds one end alone, so that nothing a peer does to its end can block the
-// other side or keep it from sleeping. What a peer has handed over is closed by
-// goroutines of the connection only, since that can block. The memory of a ring
-// is freed when its consumer is gone, even if the client keeps the file.
+// Neither side trusts the other. The server creates the memory of all rings and seals it against
+// resizing, so that no access to it can fault. Each side loads every shared value once and checks
+// it; a peer that violates the protocol loses its connection. A doorbell is a pair of datagram
+// sockets, one end per side, so that nothing a peer does to its end can block the other side or
+// keep its thread from sleeping. Closing a descriptor that the peer has passed can block, so only
+// goroutines of the connection do it. The server frees the memory of a ring once its consumer is
+// gone, even if the client keeps the file open.
 package emulated
 
 import (
@@ -28,8 +26,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// The PCI addresses of the emulated hardware, as programs use them when no
-// others are configured.
+// PCI addresses of the emulated hardware: the defaults of all programs.
 const (
 	// DefaultDevice is the device as the DPU sees it.
 	DefaultDevice = "03:00.0"
@@ -39,41 +36,39 @@ const (
 	DefaultHostDevice = "b1:00.0"
 )
 
-// Options configure a provider. The zero value is usable.
+// Options configures a provider. The zero value is usable.
 type Options struct {
-	// Directory is where servers and clients meet; "" means
-	// DefaultDirectory(). It must belong to root or to the user of this
-	// process, and nobody else may be able to write to it. A server makes it
-	// with mode 0700; one that allows any user opens it, and what it uses in
-	// it, to everybody's clients, who also must be able to search the
-	// directories above: those of a user's runtime directory they cannot.
+	// Directory is where servers and clients meet; "" means DefaultDirectory(). It must belong to
+	// root or to the user of this process, and nobody else may be able to write to it. A server
+	// creates it with mode 0700. A server that allows any user makes it, and the files that it uses
+	// in it, accessible to everybody; its clients must also be able to search all parent
+	// directories, which they cannot in a user's runtime directory.
 	Directory string
-	// Logger takes what cannot be returned: refused clients, for instance.
+	// Logger receives what no call can return, for instance rejected clients. Nil discards it.
 	Logger *zap.Logger
 	Limits Limits
 }
 
-// Limits bound what a peer, or this side, can ask for. A value of 0 means the
-// default.
+// Limits bounds what a peer, or this side, can request. Zero values mean the defaults.
 type Limits struct {
 	MaxMessageSize  int // bytes in a control message, at most 128 KiB
 	MaxReceiveQueue int // control messages queued for one connection
 	MaxClients      int // clients of one server
-	MaxConsumers    int // consumers of either side of a connection
-	MaxProducers    int // producers of either side of a connection
+	MaxConsumers    int // consumers per side of a connection
+	MaxProducers    int // producers per side of a connection
 	MaxReceives     int // posted receives of one consumer, at most 1 Mi
 	MaxMemorySize   int // bytes of message memory of one consumer, at most 1 GiB
-	// MaxRingBytes is the shared memory that all rings of one connection may
-	// take; the server pays for them.
+	// MaxRingBytes is how many bytes of shared memory all rings of one connection may take. The
+	// server allocates them.
 	MaxRingBytes int
-	// MaxExports is how many regions either side may have exported.
+	// MaxExports is how many regions each side may export.
 	MaxExports int
-	// MaxExportBytes is the memory that either side may have exported,
-	// unless the server is configured otherwise.
+	// MaxExportBytes is how much memory each side may export, unless the server's configuration
+	// says otherwise.
 	MaxExportBytes uint64
 }
 
-// New makes the provider. It touches nothing until it is used.
+// New returns a provider. It has no side effects until one of its methods is called.
 func New(options Options) comch.Provider {
 	p := &provider{directory: options.Directory, log: options.Logger, limits: options.Limits.complete()}
 	if p.directory == "" {
@@ -100,9 +95,9 @@ func (p *provider) Capabilities(device string) (comch.Capabilities, error) {
 	return p.limits.capabilities(), nil
 }
 
-// defaultLimits are generous for what storage needs and small enough that a
-// hostile client cannot exhaust a machine. The size of control messages is
-// that of the hardware, so that nothing works only here.
+// defaultLimits suffices for storage, and is small enough that a hostile client cannot exhaust a
+// machine. The size of control messages is the hardware's, so that nothing works only in the
+// emulation.
 var defaultLimits = Limits{
 	MaxMessageSize:  4080,
 	MaxReceiveQueue: 1024,
@@ -116,7 +111,7 @@ var defaultLimits = Limits{
 	MaxExportBytes:  16 << 30,
 }
 
-// highestLimits keep sizes within what sockets and 32-bit fields can carry.
+// highestLimits keeps sizes within what sockets and 32-bit fields can carry.
 var highestLimits = Limits{
 	MaxMessageSize:  128 << 10,
 	MaxReceiveQueue: 1 << 16,
@@ -130,7 +125,7 @@ var highestLimits = Limits{
 	MaxExportBytes:  1 << 62,
 }
 
-// Defaults of what a server or client may leave open.
+// Defaults of server and client configurations, if the limits allow them.
 const (
 	defaultReceiveQueue = 64
 	defaultMaxClients   = 128
@@ -141,7 +136,7 @@ const (
 	maxNameLength = 120 // bytes, as on hardware
 )
 
-// complete replaces zeroes by defaults and cuts off what cannot work.
+// complete replaces zeroes by defaults and caps the rest at highestLimits.
 func (l Limits) complete() Limits {
 	return Limits{
 		MaxMessageSize:  bounded(l.MaxMessageSize, defaultLimits.MaxMessageSize, highestLimits.MaxMessageSize),
@@ -194,13 +189,13 @@ func setDefault[T comparable](value *T, fallback T) {
 
 func checkCount(what string, value, limit int) error {
 	if value < 1 || value > limit {
-		return status.Errorf(status.InvalidValue, "%s %d is not within 1 and %d", what, value, limit)
+		return status.Errorf(status.InvalidValue, "%s %d is not between 1 and %d", what, value, limit)
 	}
 	return nil
 }
 
-// checkName refuses what cannot be the name of a file in the directory where
-// servers meet clients. what tells which setting it came from.
+// checkName rejects a name that cannot be a file name in the directory of servers. what is the
+// setting that holds the name.
 func checkName(what, name string) error {
 	reason := ""
 	switch {
@@ -217,6 +212,6 @@ func checkName(what, name string) error {
 	default:
 		return nil
 	}
-	return status.Errorf(status.InvalidValue, "%s %q %s: up to %d bytes can be used, for instance \"storage\" or \"03:00.0\"",
+	return status.Errorf(status.InvalidValue, "invalid %s %q: it %s: use up to %d bytes, for instance \"storage\" or \"03:00.0\"",
 		what, name[:min(len(name), maxNameLength)], reason, maxNameLength)
 }

@@ -26,7 +26,7 @@ func BenchmarkProvider(b *testing.B) {
 	comchtest.Bench(b, comchtest.Config{Provider: New(Options{Directory: b.TempDir()})})
 }
 
-// leakRounds is how many connections come and go.
+// leakRounds is the number of connections.
 const leakRounds = 200
 
 func TestConnectionsLeakNothing(t *testing.T) {
@@ -45,7 +45,7 @@ func TestConnectionsLeakNothing(t *testing.T) {
 	awaitCount(t, "mappings", countMappings, mappingsBefore)
 }
 
-// useConnection does a bit of everything and ends in different ways.
+// useConnection uses all features of a connection, and ends it in one of several ways.
 func useConnection(t *testing.T, provider comch.Provider, server comch.Server, round int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -113,7 +113,7 @@ func countDescriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// countMappings counts shared memory only: the runtime maps as it likes.
+// countMappings counts only shared memory: the runtime maps memory at will.
 func countMappings(t *testing.T) int {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
@@ -123,13 +123,13 @@ func countMappings(t *testing.T) int {
 	return strings.Count(string(maps), "/memfd:")
 }
 
-// awaitCount waits until what ends in the background has ended.
+// awaitCount waits for cleanup in the background.
 func awaitCount(t *testing.T, what string, count func(*testing.T) int, want int) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for count(t) > want {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d %s are left, there were %d", count(t), what, want)
+			t.Fatalf("%d %s remain, want at most %d", count(t), what, want)
 		}
 		time.Sleep(time.Millisecond)
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// remoteConsumer is a consumer of the peer as our producers see it. It lives
-// until the peer has destroyed it and the last producer is closed, so that no
-// producer loses memory that it is writing to.
+// remoteConsumer is a consumer of the peer, seen by our producers. It lives until the peer has
+// destroyed it and the last producer is closed, so that no producer loses memory that it is writing
+// to.
 type remoteConsumer struct {
 	id     comch.ConsumerID
 	ring   *sendRing
@@ -19,16 +19,16 @@ type remoteConsumer struct {
 	button int // of the consumer's doorbell
 
 	waitMu  sync.Mutex // guards waiting and the shared flag
-	waiting int        // producers that are armed
+	waiting int        // armed producers
 
-	// Guarded by the lock of remoteConsumers:
+	// Guarded by remoteConsumers.mu.
 	producers      map[*producer]struct{}
 	closed         bool // by the peer, or with the connection
-	releasedByPeer bool // by the peer, which then has no use for the ring
+	releasedByPeer bool // the peer closed it and no longer needs the ring
 }
 
-// remoteConsumers are the peer's consumers, and the ring memory that counts
-// against the connection's limit, which on the server is that of both sides.
+// remoteConsumers holds the peer's consumers, and accounts for the ring memory of the connection.
+// On the server, that includes the rings of its own consumers.
 type remoteConsumers struct {
 	role    role
 	cleanup *cleanupQueue
@@ -47,12 +47,12 @@ func (r *remoteConsumers) open(role role, limits Limits, cleanup *cleanupQueue) 
 	r.consumers = make(map[comch.ConsumerID]*remoteConsumer)
 }
 
-// reserve counts ring memory before it is allocated.
+// reserve accounts for ring memory before its allocation.
 func (r *remoteConsumers) reserve(bytes int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if bytes > r.limits.MaxRingBytes-r.ringBytes {
-		return status.Errorf(status.NoMemory, "ring of %d bytes: the connection has %d of its %d bytes left",
+		return status.Errorf(status.NoMemory, "ring takes %d bytes, but only %d of the connection's %d are left",
 			bytes, r.limits.MaxRingBytes-r.ringBytes, r.limits.MaxRingBytes)
 	}
 	r.ringBytes += bytes
@@ -65,7 +65,7 @@ func (r *remoteConsumers) unreserve(bytes int) {
 	r.ringBytes -= bytes
 }
 
-// add enters a consumer. It fails if there is one with this id.
+// add adds a consumer. It returns false if the id is in use or the connection has ended.
 func (r *remoteConsumers) add(c *remoteConsumer) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,20 +83,20 @@ func (r *remoteConsumers) isFull() bool {
 	return len(r.consumers) >= r.limits.MaxConsumers
 }
 
-// attach makes p a producer to the consumer id.
+// addProducer makes p a producer of consumer id.
 func (r *remoteConsumers) addProducer(id comch.ConsumerID, p *producer) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.consumers[id]
 	if c == nil {
-		return status.Errorf(status.NotFound, "the peer has no consumer %d", id)
+		return status.Errorf(status.NotFound, "peer has no consumer %d", id)
 	}
 	p.consumer = c
 	c.producers[p] = struct{}{}
 	return nil
 }
 
-// detach is the end of a producer.
+// removeProducer removes p from its consumer, and releases the consumer if it has no other use.
 func (r *remoteConsumers) removeProducer(p *producer) {
 	r.mu.Lock()
 	c := p.consumer
@@ -108,7 +108,8 @@ func (r *remoteConsumers) removeProducer(p *producer) {
 	}
 }
 
-// close is the end of a consumer by the peer. It reports whether it existed.
+// close closes a consumer, either on behalf of the peer or with the connection. It returns false if
+// there is no such consumer.
 func (r *remoteConsumers) close(id comch.ConsumerID) bool {
 	r.mu.Lock()
 	c := r.consumers[id]
@@ -130,8 +131,8 @@ func (r *remoteConsumers) close(id comch.ConsumerID) bool {
 	return true
 }
 
-// dispose frees the memory and the doorbell of a consumer that nobody uses
-// here. A client that has not withdrawn its consumer may still be reading.
+// release frees the memory and the doorbell of a consumer that has no producers. The client may
+// still read a ring that it has not released.
 func (r *remoteConsumers) release(c *remoteConsumer) {
 	r.cleanup.close(c.button)
 	r.cleanup.add(func() {
@@ -145,7 +146,7 @@ func (r *remoteConsumers) release(c *remoteConsumer) {
 	})
 }
 
-// closeAll is the end of the connection.
+// closeAll closes all consumers at the end of the connection. No more can be added.
 func (r *remoteConsumers) closeAll() {
 	r.mu.Lock()
 	r.ended = true
@@ -159,12 +160,12 @@ func (r *remoteConsumers) closeAll() {
 	}
 }
 
-// handleOpenConsumer makes the peer's consumer known here. A consumer beyond
-// the limits is refused; the connection lives on.
+// handleOpenConsumer adds a consumer of the peer. It rejects a consumer beyond the limits, which
+// does not end the connection.
 func (c *connection) handleOpenConsumer(f *frame, received *descriptors) error {
 	id := comch.ConsumerID(f.fields[0])
 	if !c.role.other().owns(uint32(id)) {
-		return violation("consumer id %d is not the peer's to give", id)
+		return violation("consumer id %d does not belong to the peer", id)
 	}
 	consumer, err := c.admitConsumer(f, received)
 	if err != nil {
@@ -175,24 +176,24 @@ func (c *connection) handleOpenConsumer(f *frame, received *descriptors) error {
 	if c.role == serverRole { // the client needs the ring's memory
 		dup, err := duplicate(consumer.region.Descriptor())
 		if err != nil {
-			c.remote.release(consumer) // the consumer was never used
+			c.remote.release(consumer) // it was never used
 			c.enqueue(textFrame(frameReply, err, uint32(id)), descriptors{})
 			return nil
 		}
 		passed.add(dup)
 	}
 	if !c.remote.add(consumer) {
-		c.remote.release(consumer) // the consumer was never used
+		c.remote.release(consumer) // it was never used
 		passed.closeAll()
-		return violation("consumer %d exists already", id)
+		return violation("consumer %d already exists", id)
 	}
 	c.events.put(comch.ConsumerEvent{ID: id, Created: true})
 	c.enqueue(textFrame(frameReply, nil, uint32(id)), passed)
 	return nil
 }
 
-// admitConsumer builds the peer's consumer from its announcement: the server
-// makes the ring's memory, the client finds it in the frame.
+// admitConsumer creates a consumer from the peer's announcement. The server allocates the ring's
+// memory; the client receives it with the frame.
 func (c *connection) admitConsumer(f *frame, received *descriptors) (*remoteConsumer, error) {
 	config := comch.ConsumerConfig{Receives: int(f.fields[1]), MemorySize: int(f.fields[2]), ImmediateLength: int(f.fields[3])}
 	layout, err := planRing(config, c.limits)
@@ -204,7 +205,7 @@ func (c *connection) admitConsumer(f *frame, received *descriptors) (*remoteCons
 	}
 	button, ok := received.next()
 	if !ok {
-		return nil, status.Errorf(status.InvalidValue, "the consumer came without a doorbell")
+		return nil, status.Errorf(status.InvalidValue, "consumer has no doorbell")
 	}
 	if err := checkButton(button); err != nil {
 		closeDescriptor(button)
@@ -230,10 +231,10 @@ func (c *connection) handleCloseConsumer(f *frame) {
 	}
 }
 
-// audience is who waits for the posted receives of one of our consumers: the
-// peer's producers to it.
+// remoteProducers holds the peer's producers of one of our consumers. They wait for its posted
+// receives.
 type remoteProducers struct {
-	// highest is the highest producer id so far.
+	// highestID is the highest producer id so far.
 	highestID atomic.Uint32
 
 	mu     sync.Mutex
@@ -241,25 +242,25 @@ type remoteProducers struct {
 	closed bool
 }
 
-// member is a producer of the peer with the push of its doorbell.
+// remoteProducer is a producer of the peer, with the button of its doorbell.
 type remoteProducer struct {
 	id     uint32
 	button int
 }
 
-// add takes over push if it succeeds.
+// add takes ownership of button if it succeeds.
 func (r *remoteProducers) add(producer uint32, button, limit int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return status.Errorf(status.NotFound, "the consumer is gone")
+		return status.Errorf(status.NotFound, "consumer is closed")
 	}
 	if len(r.list) >= limit {
 		return errFull("producers of one consumer", limit)
 	}
 	for _, p := range r.list {
 		if p.id == producer {
-			return status.Errorf(status.AlreadyExist, "producer %d exists already", producer)
+			return status.Errorf(status.AlreadyExist, "producer %d already exists", producer)
 		}
 	}
 	r.list = append(r.list, remoteProducer{producer, button})
@@ -267,8 +268,8 @@ func (r *remoteProducers) add(producer uint32, button, limit int) error {
 	return nil
 }
 
-// remove lets go of a member. Its push is the caller's to close: wake must
-// not wait for that.
+// remove removes a producer and returns its button. The caller closes it, so that wake need not
+// wait for that.
 func (r *remoteProducers) remove(producer uint32) (button int, found bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -281,8 +282,8 @@ func (r *remoteProducers) remove(producer uint32) (button int, found bool) {
 	return -1, false
 }
 
-// wake rings every member. The lock keeps the descriptors open meanwhile; it
-// is taken only when a producer sleeps.
+// wake rings the doorbells of all producers. The lock keeps the buttons open meanwhile; the
+// consumer takes it only when a producer sleeps.
 func (r *remoteProducers) wake() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -291,8 +292,7 @@ func (r *remoteProducers) wake() {
 	}
 }
 
-// close lets go of all members, whose pushes are the caller's to close, and
-// refuses new ones.
+// close removes all producers and rejects new ones. The caller closes the buttons.
 func (r *remoteProducers) close() []remoteProducer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -302,11 +302,11 @@ func (r *remoteProducers) close() []remoteProducer {
 	return list
 }
 
-// handleOpenProducer lets one of our consumers know the peer's producer.
+// handleOpenProducer adds a producer of the peer to one of our consumers.
 func (c *connection) handleOpenProducer(f *frame, received *descriptors) error {
 	id, consumer := f.fields[0], comch.ConsumerID(f.fields[1])
 	if !c.role.other().owns(id) {
-		return violation("producer id %d is not the peer's to give", id)
+		return violation("producer id %d does not belong to the peer", id)
 	}
 	err := c.admitProducer(id, consumer, received)
 	c.enqueue(textFrame(frameReply, err, id), descriptors{})
@@ -316,11 +316,11 @@ func (c *connection) handleOpenProducer(f *frame, received *descriptors) error {
 func (c *connection) admitProducer(id uint32, consumer comch.ConsumerID, received *descriptors) error {
 	producers := c.local.producersOf(consumer)
 	if producers == nil {
-		return status.Errorf(status.NotFound, "there is no consumer %d", consumer)
+		return status.Errorf(status.NotFound, "no consumer %d", consumer)
 	}
 	button, ok := received.next()
 	if !ok {
-		return status.Errorf(status.InvalidValue, "producer %d came without a doorbell", id)
+		return status.Errorf(status.InvalidValue, "producer %d has no doorbell", id)
 	}
 	if err := checkButton(button); err != nil {
 		closeDescriptor(button)

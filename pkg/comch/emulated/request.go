@@ -9,22 +9,21 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// answerTimeout bounds the wait for a peer's answer, whatever the caller's
-// context allows: a peer that is alive answers at once.
+// replyTimeout bounds the wait for a reply, whatever the caller's context allows: a live peer
+// replies at once.
 const replyTimeout = 10 * time.Second
 
-// request sends a frame whose first field is the id that the peer answers,
-// and waits for the answer. It returns the descriptor that came with it, -1
-// if there was none. Ownership of passed goes over.
+// request sends a frame whose first field is the request's id, and waits for the reply. It returns
+// the descriptor in the reply, -1 if there is none. It takes ownership of passed.
 func (c *connection) request(ctx context.Context, f frame, passed descriptors) (int, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, replyTimeout,
-		status.Errorf(status.TimeOut, "peer process %d has not answered for %v", c.peer.PID, replyTimeout))
+		status.Errorf(status.TimeOut, "no reply from peer process %d after %v", c.peer.PID, replyTimeout))
 	defer cancel()
 	id := f.fields[0]
 	replies := c.requests.add(id)
 	defer c.requests.remove(id)
 	if !c.enqueue(f, passed) {
-		return -1, c.notConnected("ask peer")
+		return -1, c.notConnected("send request")
 	}
 	select {
 	case r := <-replies:
@@ -34,19 +33,19 @@ func (c *connection) request(ctx context.Context, f frame, passed descriptors) (
 		}
 		return r.descriptor, nil
 	case <-c.done:
-		return -1, c.notConnected("wait for the peer's answer")
+		return -1, c.notConnected("wait for the peer's reply")
 	case <-ctx.Done():
-		return -1, fmt.Errorf("wait for the peer's answer: %w", context.Cause(ctx))
+		return -1, fmt.Errorf("wait for the peer's reply: %w", context.Cause(ctx))
 	}
 }
 
-// reply is the peer's answer to a request.
+// reply is the peer's reply to a request.
 type reply struct {
 	err        error
-	descriptor int // -1 if none came; the receiver owns it
+	descriptor int // -1 if there is none; owned by the receiver of the reply
 }
 
-// requestTable pairs the peer's replies with the requests that wait for them.
+// requestTable holds the requests that wait for replies, by id.
 type requestTable struct {
 	mu      sync.Mutex
 	waiting map[uint32]chan reply
@@ -56,7 +55,7 @@ func newRequestTable() *requestTable {
 	return &requestTable{waiting: make(map[uint32]chan reply)}
 }
 
-// open announces that a reply to id will be waited for.
+// add registers a request. The channel delivers its reply.
 func (t *requestTable) add(id uint32) <-chan reply {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -65,7 +64,7 @@ func (t *requestTable) add(id uint32) <-chan reply {
 	return replies
 }
 
-// cancel gives up waiting. A reply that has come meanwhile is disposed of.
+// remove deregisters a request and closes the descriptor of a reply that nobody has received.
 func (t *requestTable) remove(id uint32) {
 	t.mu.Lock()
 	replies := t.waiting[id]
@@ -81,8 +80,7 @@ func (t *requestTable) remove(id uint32) {
 	}
 }
 
-// answer delivers a reply. One that nobody waits for came too late and is
-// ignored.
+// deliver passes a reply to its request. It ignores a reply that comes too late.
 func (t *requestTable) deliver(f *frame, received *descriptors) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,12 +11,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// ringMemory allocates a ring on the server and maps what the server has sent
-// on the client. Either way it counts against the limit.
+// ringMemory allocates a ring on the server; on the client it maps the ring that the server has
+// sent. Either counts against the connection's limit.
 func (c *connection) ringMemory(layout ringLayout, received *descriptors) (*memory.Region, error) {
 	err := c.remote.reserve(layout.total)
 	if err != nil {
-		c.cleanup.wait(cleanupTimeout) // rings may be about to be given back
+		c.cleanup.wait(cleanupTimeout) // pending cleanup may free rings
 		err = c.remote.reserve(layout.total)
 	}
 	if err != nil {
@@ -35,10 +35,10 @@ func (c *connection) ringMemory(layout ringLayout, received *descriptors) (*memo
 	return region, err
 }
 
-// ringAccess is what either side needs of a ring's memory.
+// ringAccess is the access that both sides need to a ring's memory.
 const ringAccess = memory.PCIRead | memory.PCIWrite
 
-// allocateRing makes the memory of a ring. All of it is allocated now.
+// allocateRing allocates the memory of a ring and touches all of it.
 func allocateRing(layout ringLayout) (*memory.Region, error) {
 	region, err := memory.Alloc("zc-relay-comch-ring", uint64(layout.total))
 	if err != nil {
@@ -51,13 +51,13 @@ func allocateRing(layout ringLayout) (*memory.Region, error) {
 	return region, nil
 }
 
-// importRing maps the memory of a ring that the server has made; on success
-// the region owns descriptor. The file must come from memfd_create, which
-// being sealed proves, and consist of ordinary pages: a page that is punched
-// out of such a file reads as zeroes, so access never faults.
+// importRing maps a ring that the server has allocated. It takes ownership of descriptor, which is
+// -1 if the server sent none. The file must come from memfd_create, which its seals prove, and
+// consist of ordinary pages: a page punched out of such a file reads as zeroes, so access never
+// faults.
 func importRing(descriptor int, layout ringLayout) (*memory.Region, error) {
 	if descriptor < 0 {
-		return nil, status.Errorf(status.InvalidValue, "the server sent no ring memory")
+		return nil, status.Errorf(status.InvalidValue, "server sent no ring memory")
 	}
 	var filesystem unix.Statfs_t
 	if err := unix.Fstatfs(descriptor, &filesystem); err != nil {
@@ -66,36 +66,34 @@ func importRing(descriptor int, layout ringLayout) (*memory.Region, error) {
 	}
 	if filesystem.Type != unix.TMPFS_MAGIC {
 		closeDescriptor(descriptor)
-		return nil, status.Errorf(status.InvalidValue, "import ring: file system %#x is not that of a memfd", filesystem.Type)
+		return nil, status.Errorf(status.InvalidValue, "import ring: file system type %#x is not tmpfs, as of a memfd", filesystem.Type)
 	}
 	region, err := memory.Import(descriptor, uint64(layout.total), uint64(layout.total), ringAccess)
 	if err != nil {
 		closeDescriptor(descriptor)
 		return nil, fmt.Errorf("import ring: %w", err)
 	}
-	// Saves page faults later; they do no harm otherwise.
+	// Saves page faults later. Without it they only cost time.
 	_ = unix.Madvise(region.Bytes(), unix.MADV_POPULATE_WRITE)
 	return region, nil
 }
 
-// lastReading is how long the server leaves the ring of a client's consumer
-// alone after the end of the connection: the client may be about to copy a
-// message, which must not turn into zeroes under its hands.
+// readGracePeriod is how long the server keeps the ring of a client's consumer after the connection
+// has ended: the client may be copying a message, which must not turn into zeroes meanwhile.
 const readGracePeriod = 5 * time.Second
 
-// maxLeftBytes bounds the ring memory that this process leaves to clients of
-// ended connections. Beyond it, rings are freed without delay: only clients
-// that come and go in masses get there.
+// maxLingeringBytes bounds the ring memory that this process keeps for clients of ended
+// connections. Beyond it, rings are freed at once. Only masses of short-lived clients reach it.
 const maxLingeringBytes = 64 << 20
 
 var lingeringBytes atomic.Int64
 
-// freeRing closes a ring. On the server, which pays for the memory, its pages
-// go first: the client can keep the file, but what it touches from then on is
-// its own expense.
+// freeRing closes a ring. The server, whose memory it is, frees the pages first: the client can
+// keep the file, but pages that it touches from then on are its own. The hole covers whole pages,
+// because a part of a page would only be cleared.
 func freeRing(role role, region *memory.Region) {
 	if role == serverRole {
-		const hugePage = 512 << 20 // the largest there is, on arm64
+		const hugePage = 512 << 20 // the largest page size, on arm64
 		length := roundUp(int(region.Len()), hugePage)
 		// Cannot fail on a file from memory.Alloc.
 		_ = unix.Fallocate(region.Descriptor(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(length))
@@ -103,8 +101,7 @@ func freeRing(role role, region *memory.Region) {
 	_ = region.Close() // unmapping our own mapping does not fail
 }
 
-// freeRingLater frees a ring after lastReading, or at once if too much is
-// left already.
+// freeRingLater frees a ring after readGracePeriod, or at once if too much memory lingers already.
 func freeRingLater(region *memory.Region) {
 	size := int64(region.Len())
 	if lingeringBytes.Add(size) > maxLingeringBytes {

@@ -10,7 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// allocatedBytes is the memory that a file takes.
+// allocatedBytes returns how much memory a file occupies.
 func allocatedBytes(t *testing.T, descriptor int) int64 {
 	t.Helper()
 	var stat unix.Stat_t
@@ -56,7 +56,7 @@ func TestClientCannotKeepRingMemoryOfTheServer(t *testing.T) {
 			}
 			server.cleanup.wait(testTimeout)
 			if left := allocatedBytes(t, kept); left != 0 {
-				t.Errorf("%d bytes are left", left)
+				t.Errorf("%d bytes are still allocated", left)
 			}
 		})
 	}
@@ -79,8 +79,8 @@ func TestSendToARevokedRingIsNotAViolation(t *testing.T) {
 	}
 }
 
-// TestRingOfAnEndedConnectionIsLeftToItsReaderWithinABound has the server go
-// first, so that the client may still be reading.
+// TestRingMemoryOutlivesItsConnectionWithinALimit ends the connection on the server first, so that
+// the client may still be reading.
 func TestRingMemoryOutlivesItsConnectionWithinALimit(t *testing.T) {
 	for name, full := range map[string]bool{"within": false, "beyond": true} {
 		t.Run(name, func(t *testing.T) {

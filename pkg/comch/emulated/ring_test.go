@@ -28,14 +28,14 @@ func TestRingPartsAreAlignedAndDoNotOverlap(t *testing.T) {
 		starts := []int{l.completions, l.posted, l.memory, l.total}
 		for i := range starts {
 			if starts[i]%cacheLine != 0 || starts[i] < ends[i] {
-				t.Errorf("%+v: part %d starts at %d, the one before ends at %d", config, i, starts[i], ends[i])
+				t.Errorf("%+v: part %d starts at %d, the previous one ends at %d", config, i, starts[i], ends[i])
 			}
 		}
 	}
 }
 
-// TestRingBehavesLikeAQueue compares a ring with a model: buffers that are
-// posted, then visible, then completed, in order.
+// TestRingBehavesLikeAQueue compares a ring with a model: buffers are posted, then visible, then
+// completed, in order.
 func TestRingBehavesLikeAQueue(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		size := rapid.IntRange(1, 6).Draw(r, "receives")
@@ -111,7 +111,7 @@ func (m *ringModel) sendOne(r *rapid.T) {
 	copy(expected.Immediate[:], immediate)
 	m.sent = append(m.sent, expected)
 	if got := m.receive.shared.memory[target.offset:][:len(message)]; !bytes.Equal(got, message) {
-		r.Fatalf("memory holds %x, sent was %x", got, message)
+		r.Fatalf("memory holds %x, want %x", got, message)
 	}
 }
 
@@ -124,7 +124,7 @@ func (m *ringModel) poll(r *rapid.T) {
 	wantError(r, err, nil)
 	expected := m.sent[:min(len(m.sent), len(received))]
 	if difference := cmp.Diff(expected, received[:n]); difference != "" && n+len(expected) > 0 {
-		r.Fatalf("received differs from what was sent:\n%s", difference)
+		r.Fatalf("received messages differ from those sent:\n%s", difference)
 	}
 	m.sent = m.sent[n:]
 }
@@ -139,20 +139,20 @@ func wantError(r *rapid.T, err, want error) {
 func TestInvalidCompletionIsAViolation(t *testing.T) {
 	cases := map[string]func(*completion){
 		"sequence far ahead":         func(c *completion) { c.published.Store(7 << 32) },
-		"sequence of a past lap":     func(c *completion) { c.published.Store(0xfffffff0 << 32) },
+		"sequence of an earlier use": func(c *completion) { c.published.Store(0xfffffff0 << 32) },
 		"length beyond the buffer":   func(c *completion) { c.origin = 1 << 32; c.published.Store(1<<32 | 65) },
 		"length of all ones":         func(c *completion) { c.origin = 1 << 32; c.published.Store(1<<32 | 0xffffffff) },
 		"too much immediate data":    func(c *completion) { c.origin = 1<<32 | 33; c.published.Store(1 << 32) },
 		"no producer":                func(c *completion) { c.published.Store(1 << 32) },
 		"producer that never opened": func(c *completion) { c.origin = 9 << 32; c.published.Store(1 << 32) },
 	}
-	for name, scribble := range cases {
+	for name, corrupt := range cases {
 		t.Run(name, func(t *testing.T) {
 			ring := newRingPair(t, 4, 256)
 			ring.postAll(t, 64)
-			scribble(&ring.send.shared.completions[0])
+			corrupt(&ring.send.shared.completions[0])
 			if !ring.receive.ready() {
-				t.Error("the ring is not ready: a sleeper would not notice")
+				t.Error("the ring is not ready: a sleeping consumer would not notice")
 			}
 			var received [4]comch.Received
 			n, err := ring.receive.poll(received[:])
@@ -195,19 +195,19 @@ func TestMessagesBeforeAViolationAreDelivered(t *testing.T) {
 
 func TestInvalidPostedReceiveIsAViolation(t *testing.T) {
 	cases := map[string]func(sharedRing){
-		"more than fit":         func(r sharedRing) { r.header.posted.Store(5) },
-		"all ones":              func(r sharedRing) { r.header.posted.Store(1<<64 - 1) },
-		"buffer past the end":   func(r sharedRing) { r.posted[0] = 250<<32 | 7 },
-		"offset past the end":   func(r sharedRing) { r.posted[0] = 257 << 32 },
-		"offset of all ones":    func(r sharedRing) { r.posted[0] = 0xffffffff << 32 },
-		"length of all ones":    func(r sharedRing) { r.posted[0] = 0xffffffff },
-		"everything overflowed": func(r sharedRing) { r.posted[0] = 1<<64 - 1 },
+		"more than fit":       func(r sharedRing) { r.header.posted.Store(5) },
+		"all ones":            func(r sharedRing) { r.header.posted.Store(1<<64 - 1) },
+		"buffer past the end": func(r sharedRing) { r.posted[0] = 250<<32 | 7 },
+		"offset past the end": func(r sharedRing) { r.posted[0] = 257 << 32 },
+		"offset of all ones":  func(r sharedRing) { r.posted[0] = 0xffffffff << 32 },
+		"length of all ones":  func(r sharedRing) { r.posted[0] = 0xffffffff },
+		"both of all ones":    func(r sharedRing) { r.posted[0] = 1<<64 - 1 },
 	}
-	for name, scribble := range cases {
+	for name, corrupt := range cases {
 		t.Run(name, func(t *testing.T) {
 			ring := newRingPair(t, 4, 256)
 			ring.postAll(t, 64)
-			scribble(ring.receive.shared)
+			corrupt(ring.receive.shared)
 			if err := ring.send.send(1, []byte("x"), nil); !isViolation(err) {
 				t.Errorf("send returned %v", err)
 			}
@@ -229,8 +229,8 @@ func TestPostedCountThatDecreasesIsAViolation(t *testing.T) {
 	}
 }
 
-// TestSequencesSurviveTheWrapOf32Bits starts shortly before the half of the
-// index that is published returns to 0.
+// TestSequencesSurviveWrappingAt32Bits starts shortly before the published half of the index wraps
+// to 0.
 func TestSequencesSurviveWrappingAt32Bits(t *testing.T) {
 	ring := newRingPair(t, 4, 256)
 	const start = 1<<32 - 6
@@ -254,8 +254,8 @@ func TestSequencesSurviveWrappingAt32Bits(t *testing.T) {
 	}
 }
 
-// FuzzRingMemory lets a peer write anything anywhere in the ring between the
-// operations of both sides.
+// FuzzRingMemory lets a peer write anything anywhere in the ring between the operations of both
+// sides.
 func FuzzRingMemory(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7})
 	f.Add([]byte{3, 0x00, 0x01, 0xff, 0, 1, 2})
@@ -267,7 +267,7 @@ func FuzzRingMemory(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, script []byte) {
-		words := make([]uint64, layout.total/8) // aligned as a mapping is
+		words := make([]uint64, layout.total/8) // aligned like a mapping
 		mapped := bytesOf(words)
 		highest := new(atomic.Uint32)
 		highest.Store(1)
@@ -305,7 +305,7 @@ func fuzzOperation(t *testing.T, operation, mapped []byte, receive *receiveRing,
 	}
 }
 
-// ringPair is both sides of a ring, each in its own mapping of the memory.
+// ringPair is both sides of a ring, each with its own mapping of the memory.
 type ringPair struct {
 	send    *sendRing
 	receive receiveRing
@@ -326,7 +326,7 @@ func newRingPair(tb testing.TB, receives, memorySize int) *ringPair {
 	}
 }
 
-// postAll posts every receive, each with a buffer of its own.
+// postAll posts every receive, each with its own buffer.
 func (p *ringPair) postAll(tb testing.TB, size uint32) {
 	tb.Helper()
 	for i := range p.receive.receives {
@@ -337,8 +337,7 @@ func (p *ringPair) postAll(tb testing.TB, size uint32) {
 	p.receive.publish()
 }
 
-// next takes a message that must be there, copies it and posts its buffer
-// again.
+// next polls one message, which must be there, copies it and posts its buffer again.
 func (p *ringPair) next(tb testing.TB, message []byte) {
 	tb.Helper()
 	var received [1]comch.Received

@@ -9,45 +9,44 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// cacheLine is the unit in bytes by which cores hand memory to each other, on
-// amd64 and on the Arm cores of a BlueField. Whatever different sides write
-// lies in different lines.
+// cacheLine is the unit in bytes in which cores exchange memory, on amd64 and on the Arm cores of a
+// BlueField. Data written by different sides lies in different lines.
 const cacheLine = 64
 
-// Sizes in bytes of what a ring is made of. ring_unsafe.go has the structures.
+// Sizes of the parts of a ring, in bytes.
 const (
 	ringHeaderSize  = 4 * cacheLine
 	completionSize  = cacheLine
 	postedEntrySize = 8
 )
 
-// ringLayout says where the parts of a ring lie in its shared memory: the
-// header, one completion slot and one posted entry for each receive, and the
-// message memory. Both sides compute it from the same two numbers.
+// ringLayout locates the parts of a ring in its shared memory: the header, one completion slot and
+// one posted entry per receive, and the message memory. Both sides compute it from the same
+// comch.ConsumerConfig.
 type ringLayout struct {
-	receives    int // that the consumer may have posted at a time
+	receives    int // most that the consumer may have posted
 	immediate   int // most bytes of immediate data in a message
 	capacity    int // slots: receives rounded up to a power of two
-	completions int // offset in bytes, as the following
+	completions int // offset in bytes, like posted and memory
 	posted      int
 	memory      int
 	memorySize  int
 	total       int // bytes of shared memory
 }
 
-// planRing lays out the ring of a consumer and refuses sizes beyond limits.
+// planRing lays out the ring of a consumer. It rejects sizes beyond limits.
 func planRing(config comch.ConsumerConfig, limits Limits) (ringLayout, error) {
 	if config.Receives < 1 || config.Receives > limits.MaxReceives {
 		return ringLayout{}, status.Errorf(status.InvalidValue,
-			"%d receives are not within 1 and %d", config.Receives, limits.MaxReceives)
+			"%d receives are not between 1 and %d", config.Receives, limits.MaxReceives)
 	}
 	if config.MemorySize < 1 || config.MemorySize > limits.MaxMemorySize {
 		return ringLayout{}, status.Errorf(status.InvalidValue,
-			"%d bytes of message memory are not within 1 and %d", config.MemorySize, limits.MaxMemorySize)
+			"%d bytes of message memory are not between 1 and %d", config.MemorySize, limits.MaxMemorySize)
 	}
 	if config.ImmediateLength < 0 || config.ImmediateLength > comch.MaxImmediateLength {
 		return ringLayout{}, status.Errorf(status.InvalidValue,
-			"%d bytes of immediate data are not within 1 and %d", config.ImmediateLength, comch.MaxImmediateLength)
+			"%d bytes of immediate data are not between 0 and %d", config.ImmediateLength, comch.MaxImmediateLength)
 	}
 	setDefault(&config.ImmediateLength, comch.MaxImmediateLength)
 	capacity := 1 << bits.Len(uint(config.Receives-1))
@@ -59,12 +58,11 @@ func planRing(config comch.ConsumerConfig, limits Limits) (ringLayout, error) {
 	return l, nil
 }
 
-// roundUp rounds to the next multiple of unit, a power of two.
+// roundUp rounds n up to a multiple of unit, a power of two.
 func roundUp(n, unit int) int { return (n + unit - 1) &^ (unit - 1) }
 
-// ringHeader is what a ring has once. The consumer writes the first pair of
-// lines, the producers the second: processors that fetch lines in pairs do
-// not make them share either.
+// ringHeader is the shared state of a ring. The consumer writes the first pair of cache lines, the
+// producers the second. Pairs, because some processors prefetch lines in pairs.
 type ringHeader struct {
 	// posted counts the receives that the consumer has made visible.
 	posted atomic.Uint64
@@ -77,22 +75,20 @@ type ringHeader struct {
 	_                [2*cacheLine - 4]byte
 }
 
-// completion tells the consumer about one message. It fills a line, so that a
-// poller looks at one line only, and publishes itself: there is no tail that
-// all producers would have to share.
+// completion describes one message to the consumer. It fills one cache line, so that polling reads
+// only one, and it carries its own sequence, so that producers share no tail.
 type completion struct {
-	// published is the low half of the message's index plus one in its upper
-	// half, and the message's length in its lower half. Storing it makes
-	// everything else of the message visible.
+	// published holds the low half of the message's index plus one in its upper half, and the
+	// message's length in its lower half. Storing it makes the rest of the message visible.
 	published atomic.Uint64
-	// origin is the producer's id in the upper half and the length of the
-	// immediate data in the lower half. It is written before published.
+	// origin holds the producer's id in its upper half and the length of the immediate data in its
+	// lower half. It is written before published.
 	origin    uint64
 	immediate [comch.MaxImmediateLength]byte
 	_         [cacheLine - 16 - comch.MaxImmediateLength]byte
 }
 
-// The wire format must not depend on how a compiler lays out structures.
+// The format in shared memory must not depend on how a compiler lays out structures.
 var (
 	_ [ringHeaderSize - unsafe.Sizeof(ringHeader{})]byte
 	_ [unsafe.Sizeof(ringHeader{}) - ringHeaderSize]byte
@@ -100,19 +96,19 @@ var (
 	_ [unsafe.Sizeof(completion{}) - completionSize]byte
 )
 
-// sharedRing is one side's view of a ring's shared memory, all of which the
-// peer can write at any time. Index i of posted belongs to completion slot i.
+// sharedRing is one side's view of a ring's shared memory. The peer can write all of it at any
+// time. Entry i of posted belongs to completion slot i.
 type sharedRing struct {
 	header      *ringHeader
 	completions []completion
-	// posted holds the offset of a posted buffer in the upper half and its
-	// length in the lower half.
+	// posted holds the offset of a posted buffer in the upper half of an entry and its length in
+	// the lower half.
 	posted []uint64
 	memory []byte
 }
 
-// viewRing interprets mapped memory of at least layout.total bytes. Mappings
-// start at a page, so every part is aligned.
+// viewRing maps the parts of a ring onto at least layout.total bytes. Mappings start at a page, so
+// every part is aligned.
 func viewRing(mapped []byte, layout ringLayout) sharedRing {
 	mapped = mapped[:layout.total]
 	return sharedRing{

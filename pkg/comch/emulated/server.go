@@ -16,15 +16,14 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// maxHandshakes bounds the clients that have not said hello yet. Beyond it
-// the oldest goes: an honest client says hello at once.
+// maxHandshakes bounds the clients that have not sent their hello. Beyond it, the server
+// disconnects the oldest: an honest client sends its hello at once.
 const maxHandshakes = 64
 
-// acceptPause is how long a server waits after it could not accept, for
-// instance because the process has no descriptors left.
+// acceptPause is how long a server waits after a failed accept, for instance when the process has
+// no descriptors left.
 const acceptPause = 50 * time.Millisecond
 
-// server implements comch.Server.
 type server struct {
 	provider *provider
 	config   comch.ServerConfig
@@ -65,7 +64,7 @@ func (s *server) Address() string {
 	return fmt.Sprintf("%s/%s", s.nameLock.directory.path, s.config.Name)
 }
 
-// Accept passes over clients that have left meanwhile.
+// Accept skips clients that have disconnected meanwhile.
 func (s *server) Accept(ctx context.Context) (comch.Connection, error) {
 	for {
 		select {
@@ -81,7 +80,7 @@ func (s *server) Accept(ctx context.Context) (comch.Connection, error) {
 	}
 }
 
-// Close also turns away clients that nobody has accepted.
+// Close also disconnects the clients that nobody has accepted.
 func (s *server) Close() error {
 	s.mu.Lock()
 	if s.stopping {
@@ -94,7 +93,7 @@ func (s *server) Close() error {
 	}
 	s.mu.Unlock()
 	close(s.closed)
-	// The name goes first: whoever finds the server reaches it.
+	// Remove the name first: a client that finds it can connect.
 	s.nameLock.release()
 	err := s.listener.Close()
 	s.running.Wait()
@@ -118,7 +117,7 @@ func (s *server) acceptLoop() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
-			s.log.Warn("cannot accept clients", zap.Error(err))
+			s.log.Warn("failed to accept clients", zap.Error(err))
 			select {
 			case <-s.closed:
 				return
@@ -128,7 +127,7 @@ func (s *server) acceptLoop() {
 	}
 }
 
-// begin starts the handshake with a client.
+// startHandshake starts the handshake with a client on a goroutine of its own.
 func (s *server) startHandshake(conn *net.UnixConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +147,7 @@ func (s *server) startHandshake(conn *net.UnixConn) {
 	}()
 }
 
-// serve leads a client through the handshake.
+// handshake runs the handshake with a client and passes the connection to Accept.
 func (s *server) handshake(conn *net.UnixConn) {
 	socket := newSocket(conn, s.config.MaxMessageSize)
 	socket.limit(handshakeTimeout)
@@ -162,7 +161,7 @@ func (s *server) handshake(conn *net.UnixConn) {
 		if s.config.Refused != nil {
 			s.config.Refused(peer, err)
 		}
-		s.log.Warn("refused client", zap.Int("peer_pid", peer.PID), zap.Uint32("peer_uid", peer.UID), zap.Error(err))
+		s.log.Warn("rejected client", zap.Int("peer_pid", peer.PID), zap.Uint32("peer_uid", peer.UID), zap.Error(err))
 		socket.close()
 		return
 	}
@@ -174,13 +173,12 @@ func (s *server) handshake(conn *net.UnixConn) {
 	c.start()
 	select {
 	case s.accepted <- c:
-	default: // nobody waits behind clients that came and went without being accepted
-		c.fail(status.Errorf(status.Full, "the server does not accept clients"))
+	default: // clients that came and went without being accepted fill the queue
+		c.fail(status.Errorf(status.Full, "server does not accept its clients"))
 	}
 }
 
-// greet is the server's side of the handshake. A client that is admitted
-// counts until its connection ends.
+// greet is the server's side of the handshake. An admitted client counts until its connection ends.
 func (s *server) greet(socket *socket) (comch.Peer, terms, error) {
 	peer, err := peerCredentials(socket.conn)
 	if err != nil {
@@ -190,7 +188,7 @@ func (s *server) greet(socket *socket) (comch.Peer, terms, error) {
 	if err != nil {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			refusal := textFrame(frameGoodbye, err)
-			_ = socket.write(&refusal, descriptors{}) // best effort: the client is sent away anyway
+			_ = socket.write(&refusal, descriptors{}) // best effort: the server disconnects the client anyway
 		}
 		return peer, terms{}, err
 	}
@@ -213,7 +211,7 @@ func (s *server) admit(socket *socket, peer comch.Peer) (terms, error) {
 	return agreed, s.addClient()
 }
 
-// SetAdmission implements comch.Server.
+// SetAdmission also makes the server's files accessible if it now allows other users.
 func (s *server) SetAdmission(admission comch.Admission) error {
 	err := s.provider.completeAdmission(&admission)
 	if err == nil && admission.AllowsOthers() {
@@ -240,7 +238,7 @@ func (s *server) authorize(peer comch.Peer) error {
 	if a.AllowAnyUser || peer.UID == 0 || peer.UID == own || slices.Contains(a.AllowUsers, peer.UID) {
 		return nil
 	}
-	return status.Errorf(status.NotPermitted, "user %d may not use this server, only root, user %d and those that it is told to allow: let the server allow this user",
+	return status.Errorf(status.NotPermitted, "user %d may not use this server: only root, user %d, and configured users may: add the user to the server's allowed users",
 		peer.UID, own)
 }
 
@@ -248,7 +246,7 @@ func (s *server) addClient() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.clients >= s.admission.MaxClients {
-		return status.Errorf(status.Full, "the server has its maximum of %d clients", s.admission.MaxClients)
+		return status.Errorf(status.Full, "server has reached its limit of %d clients", s.admission.MaxClients)
 	}
 	s.clients++
 	return nil

@@ -12,11 +12,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 )
 
-// socket sends and receives frames. One goroutine may read while another
-// writes.
+// socket sends and receives frames. One goroutine may read while another writes.
 type socket struct {
 	conn    *net.UnixConn
-	packet  []byte // what was read last
+	packet  []byte // read last
 	control []byte
 	output  []byte
 }
@@ -29,14 +28,12 @@ func newSocket(conn *net.UnixConn, maxMessageSize int) *socket {
 	}
 }
 
-// read waits for the next frame, whose body is valid until the next read. The
-// caller owns the descriptors, also when there is an error. io.EOF means that
-// the peer has closed its end.
+// read waits for the next frame. Its body is valid until the next read. The caller owns the
+// descriptors, even if there is an error. io.EOF means that the peer has closed its end.
 func (s *socket) read() (frame, descriptors, error) {
 	n, controlLength, flags, _, err := s.conn.ReadMsgUnix(s.packet, s.control)
 	if errors.Is(err, unix.ECONNRESET) {
-		// The peer died with packets of ours unread. What it sent before is
-		// still queued: read on.
+		// The peer died without reading all our packets. What it sent before is still queued.
 		n, controlLength, flags, _, err = s.conn.ReadMsgUnix(s.packet, s.control)
 	}
 	received, controlErr := parseControl(s.control[:controlLength])
@@ -50,7 +47,7 @@ func (s *socket) read() (frame, descriptors, error) {
 		return frame{}, received, controlErr
 	}
 	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		return frame{}, received, violation("packet exceeds %d bytes or %d descriptors, or this process has no descriptors left",
+		return frame{}, received, violation("packet exceeds %d bytes or %d descriptors, or this process has no free descriptors",
 			len(s.packet), maxDescriptors)
 	}
 	f, err := parseFrame(s.packet[:n])
@@ -60,8 +57,8 @@ func (s *socket) read() (frame, descriptors, error) {
 	return f, received, err
 }
 
-// parseControl takes the descriptors out of a control message. The kernel
-// installs no more than fit into the buffer.
+// parseControl extracts the descriptors from a control message. The kernel installs no more than
+// fit into the buffer.
 func parseControl(control []byte) (descriptors, error) {
 	var received descriptors
 	if len(control) == 0 {
@@ -69,7 +66,7 @@ func parseControl(control []byte) (descriptors, error) {
 	}
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
-		return received, violation("control data: %v", err)
+		return received, violation("invalid control data: %v", err)
 	}
 	for i := range messages {
 		list, err := unix.ParseUnixRights(&messages[i])
@@ -87,8 +84,7 @@ func parseControl(control []byte) (descriptors, error) {
 	return received, nil
 }
 
-// write sends a frame with copies of the descriptors, waiting while the
-// peer's socket is full.
+// write sends a frame with copies of the descriptors. It waits while the peer's socket is full.
 func (s *socket) write(f *frame, passed descriptors) error {
 	s.output = f.append(s.output[:0])
 	var rights []byte
@@ -101,29 +97,28 @@ func (s *socket) write(f *frame, passed descriptors) error {
 	return nil
 }
 
-// limit bounds how long reads and writes may wait from now on; 0 means for
-// ever.
+// limit sets the timeout of reads and writes, starting now; 0 means none.
 func (s *socket) limit(timeout time.Duration) {
 	var deadline time.Time
 	if timeout > 0 {
 		deadline = time.Now().Add(timeout)
 	}
-	_ = s.conn.SetDeadline(deadline) // fails on a closed socket only
+	_ = s.conn.SetDeadline(deadline) // fails only on a closed socket
 }
 
-// limitWrites bounds how long writes may wait from now on.
+// limitWrites sets the timeout of writes, starting now.
 func (s *socket) limitWrites(timeout time.Duration) {
 	_ = s.conn.SetWriteDeadline(time.Now().Add(timeout))
 }
 
-// limitReads bounds how long reads may wait from now on.
+// limitReads sets the timeout of reads, starting now.
 func (s *socket) limitReads(timeout time.Duration) {
 	_ = s.conn.SetReadDeadline(time.Now().Add(timeout))
 }
 
 func (s *socket) close() { _ = s.conn.Close() }
 
-// peerOf asks the kernel who is at the other end.
+// peerCredentials asks the kernel for the process at the other end.
 func peerCredentials(conn *net.UnixConn) (comch.Peer, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -140,17 +135,17 @@ func peerCredentials(conn *net.UnixConn) (comch.Peer, error) {
 	return comch.Peer{PID: int(credentials.Pid), UID: credentials.Uid, GID: credentials.Gid}, nil
 }
 
-// maxDescriptors is how many descriptors a frame carries at most.
+// maxDescriptors is how many descriptors a frame can carry.
 const maxDescriptors = 2
 
-// descriptors are what came with one frame. Whoever handles the frame takes
-// what it wants; the rest is closed.
+// descriptors holds the descriptors of one frame. A handler takes what it needs; the rest is
+// closed.
 type descriptors struct {
 	list  [maxDescriptors]int
 	count int
 }
 
-// take hands over the next descriptor.
+// next removes and returns the next descriptor; -1 and false if there is none. The caller owns it.
 func (d *descriptors) next() (int, bool) {
 	if d.count == 0 {
 		return -1, false
@@ -166,7 +161,7 @@ func (d *descriptors) add(descriptor int) {
 	d.count++
 }
 
-// closeAll closes what was not taken.
+// closeAll closes the remaining descriptors.
 func (d *descriptors) closeAll() {
 	for _, descriptor := range d.list[:d.count] {
 		closeDescriptor(descriptor)
@@ -174,15 +169,15 @@ func (d *descriptors) closeAll() {
 	d.count = 0
 }
 
-// closeDescriptor ignores errors: a descriptor is gone after close whatever
-// it returns, and nothing is ever written to one of these.
+// closeDescriptor closes a descriptor unless it is negative. It ignores errors: the descriptor is
+// closed in any case, and no data is written to such files.
 func closeDescriptor(descriptor int) {
 	if descriptor >= 0 {
 		_ = unix.Close(descriptor)
 	}
 }
 
-// duplicate makes another descriptor of the same open file.
+// duplicate returns another descriptor of the same open file.
 func duplicate(descriptor int) (int, error) {
 	dup, err := unix.FcntlInt(uintptr(descriptor), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

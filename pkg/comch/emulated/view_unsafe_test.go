@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bytesOf views words as bytes.
+// bytesOf returns words as bytes.
 func bytesOf(words []uint64) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), 8*len(words))
 }
 
-// disconnect takes a datagram socket away from its peer.
+// disconnect dissolves the association of a datagram socket with its peer.
 func disconnect(descriptor int) error {
 	address := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(descriptor), uintptr(unsafe.Pointer(&address)), unsafe.Sizeof(address.Family))
