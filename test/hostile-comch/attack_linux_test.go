@@ -18,49 +18,48 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 )
 
-// Environment of a process that attacks.
+// Environment of an attacking process.
 const (
 	attackVariable    = "ZC_RELAY_HOSTILE_ATTACK"
 	directoryVariable = "ZC_RELAY_HOSTILE_DIRECTORY"
 )
 
-// attacks go on until their process is killed, or return when there is
-// nothing more to be done to the server.
+// attacks run until their process is killed, or return when they can do no more to the server.
 var attacks = map[string]func(directory string) error{
-	"scribbles over the rings":        withSession(scribble),
-	"punches holes into its memory":   withSession(punch),
-	"fills the doorbells":             withSession(fillDoorbells),
-	"spoils the doorbells":            withSession(spoilDoorbells),
-	"rings without end":               withSession(ringForever),
-	"sends random packets":            randomPackets,
-	"sends random frames after hello": randomFrames,
-	"sends too many descriptors":      tooManyDescriptors,
-	"says hello and never answers":    neverAnswer,
-	"connects and says nothing":       staySilent,
-	"opens consumers without end":     openForever,
-	"asks and never reads":            askForever,
+	"corrupts the rings":               withSession(corruptRings),
+	"punches holes into shared memory": withSession(punchHoles),
+	"fills the doorbells":              withSession(fillDoorbells),
+	"shuts down the doorbells":         withSession(shutDownDoorbells),
+	"rings the doorbells forever":      withSession(ringForever),
+	"sends random packets":             randomPackets,
+	"sends random frames after hello":  randomFrames,
+	"sends too many descriptors":       tooManyDescriptors,
+	"sends hello and never replies":    neverReply,
+	"connects and stays silent":        staySilent,
+	"opens consumers forever":          openForever,
+	"sends requests and never reads":   requestForever,
 }
 
-// runAttack is the whole life of an attacking process.
+// runAttack runs an attack in a process of its own.
 func runAttack(name string) error {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(1) // the test is gone
+		os.Exit(1) // the test has exited
 	}()
 	attack := attacks[name]
 	if attack == nil {
-		return fmt.Errorf("there is no attack %q", name)
+		return fmt.Errorf("unknown attack %q", name)
 	}
 	if err := attack(os.Getenv(directoryVariable)); err != nil {
-		fmt.Println(err) // for the test, to which an attack that fails is no attack
+		fmt.Println(err) // startAttack fails the test if it reads this
 	}
 	select {}
 }
 
-// announce tells the test that the attack is on.
+// announce tells startAttack that the attack has started.
 func announce() { fmt.Println("attacking") }
 
-// withSession attacks from within a session that was set up as it should be.
+// withSession runs an attack from within a valid session.
 func withSession(attack func() error) func(string) error {
 	return func(directory string) error {
 		if err := openSession(directory); err != nil {
@@ -77,7 +76,7 @@ func openSession(directory string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := newLane(ctx, connection); err != nil {
+	if _, err := newDataPath(ctx, connection); err != nil {
 		return err
 	}
 	region, err := memory.Alloc("hostile-export", 1<<20)
@@ -91,7 +90,8 @@ func openSession(directory string) error {
 	return connection.Send(ctx, token)
 }
 
-// descriptorsLike lists the descriptors of this process whose files match.
+// descriptorsLike returns the descriptors of this process whose files have names with the given
+// prefix.
 func descriptorsLike(prefix string) ([]int, error) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -110,13 +110,13 @@ func descriptorsLike(prefix string) ([]int, error) {
 		found = append(found, number)
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("no descriptor of %s", prefix)
+		return nil, fmt.Errorf("no descriptor of a file like %s", prefix)
 	}
 	return found, nil
 }
 
-// scribble writes random bytes to random places of all rings.
-func scribble() error {
+// corruptRings writes random bytes at random offsets of all rings.
+func corruptRings() error {
 	rings, err := descriptorsLike("/memfd:zc-relay-comch-ring")
 	if err != nil {
 		return err
@@ -138,8 +138,8 @@ func scribble() error {
 	}
 }
 
-// punch takes the pages of everything shared away, again and again.
-func punch() error {
+// punchHoles frees the pages of all shared memory, again and again.
+func punchHoles() error {
 	shared, err := descriptorsLike("/memfd:")
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func punch() error {
 	}
 }
 
-// doorbells are the datagram sockets among the descriptors.
+// doorbells returns the datagram sockets of this process.
 func doorbells() ([]int, error) {
 	sockets, err := descriptorsLike("socket:")
 	if err != nil {
@@ -167,7 +167,7 @@ func doorbells() ([]int, error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, errors.New("there are no doorbells")
+		return nil, errors.New("this process has no doorbells")
 	}
 	return found, nil
 }
@@ -187,7 +187,7 @@ func fillDoorbells() error {
 	return nil
 }
 
-func spoilDoorbells() error {
+func shutDownDoorbells() error {
 	bells, err := doorbells()
 	if err != nil {
 		return err
@@ -217,7 +217,7 @@ func ringForever() error {
 	}
 }
 
-// socketPath is where the server listens.
+// socketPath returns the path of the server's socket.
 func socketPath(directory string) string {
 	return filepath.Join(directory, emulated.DefaultRepresentor, emulated.DefaultDevice, serverName)
 }

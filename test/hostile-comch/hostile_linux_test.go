@@ -1,6 +1,5 @@
-// Package hostilecomch attacks a Comch server from other processes, and looks
-// whether the server and its honest clients notice.
-
+// Package hostilecomch attacks a Comch server from other processes, and checks that the server and
+// its honest clients are not affected.
 package hostilecomch
 
 import (
@@ -34,8 +33,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// echoes is how many messages an honest client exchanges while it is made
-// sure that a hostile one does not disturb it.
+// echoes is how many messages an honest client exchanges in each phase of an attack.
 const echoes = 200
 
 func TestHostileClientHarmsOnlyItself(t *testing.T) {
@@ -56,15 +54,15 @@ func TestHostileClientHarmsOnlyItself(t *testing.T) {
 	}
 }
 
-// exchangeAsNewcomer connects while the attack goes on.
+// exchangeAsNewcomer connects and exchanges messages during the attack.
 func exchangeAsNewcomer(t *testing.T, directory string) {
 	t.Helper()
 	newcomer := newHonestClient(t, directory)
 	newcomer.exchange(t, echoes)
-	newcomer.leave(t)
+	newcomer.close(t)
 }
 
-// startAttack starts a hostile process and returns what kills it.
+// startAttack starts a hostile process and returns a function that kills it.
 func startAttack(t *testing.T, name, directory string) func() {
 	t.Helper()
 	command := exec.Command(os.Args[0])
@@ -87,7 +85,7 @@ func startAttack(t *testing.T, name, directory string) func() {
 	t.Cleanup(stop)
 	output := bufio.NewScanner(stdout)
 	if !output.Scan() || output.Text() != "attacking" {
-		t.Fatalf("the attack did not start: %q, %v", output.Text(), output.Err())
+		t.Fatalf("the attack did not start: it printed %q, error %v", output.Text(), output.Err())
 	}
 	return func() {
 		_ = command.Process.Kill()
@@ -98,10 +96,10 @@ func startAttack(t *testing.T, name, directory string) func() {
 	}
 }
 
-// awaitSessions waits until the server has no other sessions left.
+// awaitSessions waits until the server has the given number of sessions.
 func awaitSessions(t *testing.T, server *echoServer, want int) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testTimeout)
 	for server.count() != want {
 		if time.Now().After(deadline) {
 			t.Fatalf("the server has %d sessions, want %d", server.count(), want)
@@ -110,64 +108,64 @@ func awaitSessions(t *testing.T, server *echoServer, want int) {
 	}
 }
 
-// honestClient exchanges messages and takes note of every difference.
+// honestClient exchanges messages and fails the test on any difference.
 type honestClient struct {
 	connection comch.Connection
-	lane       *lane
+	path       *dataPath
 	next       uint64
 }
 
 func newHonestClient(t *testing.T, directory string) *honestClient {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	connection, err := emulated.New(emulated.Options{Directory: directory}).Connect(ctx, comch.ClientConfig{Name: serverName})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := newLane(ctx, connection)
+	path, err := newDataPath(ctx, connection)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		connection.Abort()
-		_ = l.consumer.Close()
-		_ = l.producer.Close()
+		_ = path.consumer.Close()
+		_ = path.producer.Close()
 	})
-	return &honestClient{connection: connection, lane: l}
+	return &honestClient{connection: connection, path: path}
 }
 
-func (h *honestClient) leave(t *testing.T) {
+func (h *honestClient) close(t *testing.T) {
 	t.Helper()
-	if err := errors.Join(h.lane.consumer.Close(), h.lane.producer.Close(), h.connection.Close()); err != nil {
+	if err := errors.Join(h.path.consumer.Close(), h.path.producer.Close(), h.connection.Close()); err != nil {
 		t.Error(err)
 	}
 }
 
-// exchange sends numbered messages and waits for each to come back.
+// exchange sends numbered messages and waits for the echo of each.
 func (h *honestClient) exchange(t *testing.T, count int) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testTimeout)
 	var message [bufferSize]byte
 	for range count {
 		h.next++
 		binary.LittleEndian.PutUint64(message[:], h.next)
-		for errors.Is(h.lane.producer.Send(message[:], nil), status.Again) && time.Now().Before(deadline) {
+		for errors.Is(h.path.producer.Send(message[:], nil), status.Again) && time.Now().Before(deadline) {
 			runtime.Gosched()
 		}
-		h.lane.producer.Flush()
+		h.path.producer.Flush()
 		if got := h.receive(t, deadline); got != h.next {
-			t.Fatalf("message %d came back as %d", h.next, got)
+			t.Fatalf("the echo of message %d is %d", h.next, got)
 		}
 	}
 }
 
 func (h *honestClient) receive(t *testing.T, deadline time.Time) uint64 {
 	t.Helper()
-	consumer, received := h.lane.consumer, h.lane.received[:1]
+	consumer, received := h.path.consumer, h.path.received[:1]
 	for consumer.Poll(received) == 0 {
 		if time.Now().After(deadline) {
-			t.Fatalf("no answer within %v; the connection's end is %v", patience, h.connection.Err())
+			t.Fatalf("no echo within %v; the connection's error is %v", testTimeout, h.connection.Err())
 		}
 		runtime.Gosched()
 	}
@@ -179,8 +177,8 @@ func (h *honestClient) receive(t *testing.T, deadline time.Time) uint64 {
 	return value
 }
 
-// shortDirectory is one that fits into a socket address, which the attacks
-// use without further ado.
+// shortDirectory returns a directory whose path fits into a socket address, because the attacks use
+// it as such.
 func shortDirectory(t *testing.T) string {
 	t.Helper()
 	directory, err := os.MkdirTemp("", "comch")

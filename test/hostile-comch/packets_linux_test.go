@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kinds of frames, and what a hello holds, as on the wire.
+// Kinds of frames, and the fields of a hello, as on the wire.
 const (
 	kindHello        = 1
 	kindOpenConsumer = 6
@@ -17,7 +17,7 @@ const (
 
 	magic          = 0x6863637a
 	version        = 1
-	messageSize    = 4080 // both sides must configure the same; this is the default
+	messageSize    = 4080 // the default, which both sides must agree on
 	receiveQueue   = 16
 	frameHeader    = 8
 	maxRandomBytes = 64
@@ -55,8 +55,7 @@ func dialAndGreet(directory string) (int, error) {
 	return s, err
 }
 
-// attackOften repeats an attack that the server ends by closing the
-// connection.
+// attackOften repeats an attack. The server ends each round by closing the connection.
 func attackOften(directory string, connect func(string) (int, error), attack func(s int) error) error {
 	announce()
 	for {
@@ -81,7 +80,7 @@ func randomPackets(directory string) error {
 	})
 }
 
-// randomFrames sends frames with correct headers and random contents.
+// randomFrames sends frames with valid headers and random contents.
 func randomFrames(directory string) error {
 	return attackOften(directory, dialAndGreet, func(s int) error {
 		var random [maxRandomBytes]byte
@@ -90,7 +89,7 @@ func randomFrames(directory string) error {
 		packet := makeFrame(uint16(random[1])%kindCount, make([]uint32, fields)...)
 		copy(packet[frameHeader:], random[2:])
 		for i := frameHeader + 1; i < len(packet); i++ {
-			packet[i] &= random[40+i%16] & random[63] // small numbers more often
+			packet[i] &= random[40+i%16] & random[63] // prefers small numbers
 		}
 		return unix.Send(s, packet, unix.MSG_NOSIGNAL)
 	})
@@ -103,7 +102,7 @@ func tooManyDescriptors(directory string) error {
 	})
 }
 
-func neverAnswer(directory string) error {
+func neverReply(directory string) error {
 	_, err := dialAndGreet(directory)
 	announce()
 	return err
@@ -119,7 +118,7 @@ func staySilent(directory string) error {
 	return nil
 }
 
-// openForever opens one consumer after another, each as large as may be.
+// openForever opens consumers of the maximum size, one after another.
 func openForever(directory string) error {
 	id := uint32(1)
 	return attackOften(directory, dialAndGreet, func(s int) error {
@@ -134,7 +133,7 @@ func openForever(directory string) error {
 	})
 }
 
-func askForever(directory string) error {
+func requestForever(directory string) error {
 	return attackOften(directory, dialAndGreet, func(s int) error {
 		for {
 			if err := unix.Send(s, makeFrame(kindOpenProducer, 1, 2), unix.MSG_NOSIGNAL); err != nil {

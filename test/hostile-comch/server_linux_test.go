@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	serverName = "storage"
-	depth      = 16 // receives of a consumer
-	bufferSize = 64 // bytes
-	patience   = time.Minute
+	serverName  = "storage"
+	depth       = 16 // receives of a consumer
+	bufferSize  = 64 // bytes
+	testTimeout = time.Minute
 )
 
-// echoServer answers messages of all its clients on one thread, which is what
-// makes it worth attacking.
+// echoServer echoes messages of all its clients on one thread, so an attack that blocks the thread
+// affects every client.
 type echoServer struct {
 	server   comch.Server
 	engine   *progress.Engine
@@ -35,7 +35,7 @@ type echoServer struct {
 
 func startServer(t *testing.T, directory string) *echoServer {
 	t.Helper()
-	// A polling thread needs processors beside it for everybody else.
+	// A polling thread must leave CPUs to everybody else.
 	previous := runtime.GOMAXPROCS(max(4, runtime.GOMAXPROCS(0)))
 	t.Cleanup(func() { runtime.GOMAXPROCS(previous) })
 	server, err := emulated.New(emulated.Options{Directory: directory}).Listen(context.Background(), comch.ServerConfig{Name: serverName})
@@ -95,19 +95,19 @@ func (s *echoServer) add(number int) {
 	s.active += number
 }
 
-// serve is the life of one session. Every error ends just that.
+// serve runs one session. Errors end only that session.
 func (s *echoServer) serve(ctx context.Context, connection comch.Connection) {
 	s.add(1)
 	defer s.add(-1)
 	defer connection.Abort()
 	setupCtx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	l, err := newLane(setupCtx, connection)
+	path, err := newDataPath(setupCtx, connection)
 	if err != nil {
 		return
 	}
 	entered := s.do(func() error {
-		return errors.Join(s.engine.Add(l), s.engine.AddWaiter(l.consumer))
+		return errors.Join(s.engine.Add(path), s.engine.AddWaiter(path.consumer))
 	})
 	if entered == nil {
 		s.sessions.Go(func() { readMemory(ctx, connection) })
@@ -117,21 +117,21 @@ func (s *echoServer) serve(ctx context.Context, connection comch.Connection) {
 		}
 	}
 	_ = s.do(func() error {
-		s.engine.RemoveWaiter(l.consumer)
-		s.engine.Remove(l)
-		return errors.Join(l.consumer.Close(), l.producer.Close())
+		s.engine.RemoveWaiter(path.consumer)
+		s.engine.Remove(path)
+		return errors.Join(path.consumer.Close(), path.producer.Close())
 	})
 }
 
-// do has the thread call something, and waits for it.
+// do runs command on the thread and waits for it.
 func (s *echoServer) do(command func() error) error {
 	result := make(chan error, 1)
 	s.engine.Do(func() { result <- command() })
 	return <-result
 }
 
-// readMemory copies what the client exports, again and again, while it may
-// be taken away.
+// readMemory copies the memory that the client exports, again and again, while the client may be
+// freeing its pages.
 func readMemory(ctx context.Context, connection comch.Connection) {
 	token, err := connection.Receive(ctx)
 	if err != nil {
@@ -157,50 +157,50 @@ func readMemory(ctx context.Context, connection comch.Connection) {
 	}
 }
 
-// lane echoes the messages of one session.
-type lane struct {
+// dataPath echoes the messages of one session.
+type dataPath struct {
 	consumer comch.Consumer
 	producer comch.Producer
 	received [depth]comch.Received
 	message  [bufferSize]byte
 }
 
-func newLane(ctx context.Context, connection comch.Connection) (*lane, error) {
+func newDataPath(ctx context.Context, connection comch.Connection) (*dataPath, error) {
 	consumer, err := connection.NewConsumer(ctx, comch.ConsumerConfig{Receives: depth, MemorySize: depth * bufferSize})
 	if err != nil {
 		return nil, err
 	}
-	l := &lane{consumer: consumer}
+	p := &dataPath{consumer: consumer}
 	event, err := connection.NextConsumerEvent(ctx)
 	if err == nil {
-		l.producer, err = connection.NewProducer(ctx, event.ID)
+		p.producer, err = connection.NewProducer(ctx, event.ID)
 	}
 	if err != nil {
 		return nil, errors.Join(err, consumer.Close())
 	}
 	for i := range uint32(depth) {
 		if err := consumer.PostReceive(i*bufferSize, bufferSize, uint64(i)); err != nil {
-			return nil, errors.Join(err, consumer.Close(), l.producer.Close())
+			return nil, errors.Join(err, consumer.Close(), p.producer.Close())
 		}
 	}
 	consumer.Flush()
-	return l, nil
+	return p, nil
 }
 
-// Poll copies each message once, posts its buffer again and answers. An
-// answer for which the client has posted nothing is lost.
-func (l *lane) Poll() int {
-	n := l.consumer.Poll(l.received[:])
-	for i := range l.received[:n] {
-		r := &l.received[i]
-		message := l.message[:r.Length]
-		copy(message, l.consumer.Memory()[r.Offset:])
-		_ = l.consumer.PostReceive(r.Offset, bufferSize, r.UserData)
-		_ = l.producer.Send(message, nil)
+// Poll copies each message once, posts its buffer again and sends the echo. If the client has no
+// receive posted, the echo is lost.
+func (p *dataPath) Poll() int {
+	n := p.consumer.Poll(p.received[:])
+	for i := range p.received[:n] {
+		r := &p.received[i]
+		message := p.message[:r.Length]
+		copy(message, p.consumer.Memory()[r.Offset:])
+		_ = p.consumer.PostReceive(r.Offset, bufferSize, r.UserData)
+		_ = p.producer.Send(message, nil)
 	}
 	if n > 0 {
-		l.consumer.Flush()
-		l.producer.Flush()
+		p.consumer.Flush()
+		p.producer.Flush()
 	}
 	return n
 }
