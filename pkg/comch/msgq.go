@@ -22,7 +22,8 @@ func AsMsgQProvider(provider Provider) (MsgQProvider, error) {
 	if p, ok := provider.(MsgQProvider); ok {
 		return p, nil
 	}
-	return nil, status.Errorf(status.NotSupported, "comch provider %s has no DPA and no message queues", provider.Name())
+	return nil, status.Errorf(status.NotSupported,
+		"comch provider %s has no DPA and no message queues", provider.Name())
 }
 
 // DPAConfig configures a DPA thread. Zero values mean the defaults.
@@ -143,7 +144,8 @@ type DPAProducer interface {
 	// DMACopy copies length bytes and then sends immediate as PostSendImmediate does. If that would
 	// fail, it copies nothing. It fails with status.NotPermitted if the rights do not suffice, and
 	// with status.InvalidValue if the ranges overlap or exceed their regions.
-	DMACopy(consumer ConsumerID, destination, source DPABuffer, length uint64, immediate []byte, completionRequested bool) error
+	DMACopy(consumer ConsumerID, destination, source DPABuffer, length uint64, immediate []byte,
+		completionRequested bool) error
 	// Poll fills completions with requested completions and returns their number.
 	Poll(completions []DPACompletion) int
 	// Close destroys the producer while the kernel is not running.

@@ -72,7 +72,8 @@ func withSession(attack func() error) func(string) error {
 
 func openSession(directory string) error {
 	ctx := context.Background()
-	connection, err := emulated.New(emulated.Options{Directory: directory}).Connect(ctx, comch.ClientConfig{Name: serverName})
+	connection, err := emulated.New(emulated.Options{Directory: directory}).Connect(ctx,
+		comch.ClientConfig{Name: serverName})
 	if err != nil {
 		return err
 	}
@@ -146,7 +147,8 @@ func punchHoles() error {
 	}
 	for {
 		for _, descriptor := range shared {
-			err := unix.Fallocate(descriptor, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 1<<20)
+			err := unix.Fallocate(descriptor, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0,
+				1<<20)
 			if err != nil {
 				return err
 			}

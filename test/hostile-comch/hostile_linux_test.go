@@ -119,7 +119,8 @@ func newHonestClient(t *testing.T, directory string) *honestClient {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	connection, err := emulated.New(emulated.Options{Directory: directory}).Connect(ctx, comch.ClientConfig{Name: serverName})
+	connection, err := emulated.New(emulated.Options{Directory: directory}).Connect(ctx,
+		comch.ClientConfig{Name: serverName})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +166,8 @@ func (h *honestClient) receive(t *testing.T, deadline time.Time) uint64 {
 	consumer, received := h.path.consumer, h.path.received[:1]
 	for consumer.Poll(received) == 0 {
 		if time.Now().After(deadline) {
-			t.Fatalf("no echo within %v; the connection's error is %v", testTimeout, h.connection.Err())
+			t.Fatalf("no echo within %v; the connection's error is %v",
+				testTimeout, h.connection.Err())
 		}
 		runtime.Gosched()
 	}

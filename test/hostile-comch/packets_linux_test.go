@@ -98,7 +98,8 @@ func randomFrames(directory string) error {
 func tooManyDescriptors(directory string) error {
 	return attackOften(directory, dialAndGreet, func(s int) error {
 		list := make([]int, 200)
-		return unix.Sendmsg(s, makeFrame(kindOpenConsumer, 1, 1, 1, 0), unix.UnixRights(list...), nil, unix.MSG_NOSIGNAL)
+		return unix.Sendmsg(s, makeFrame(kindOpenConsumer, 1, 1, 1, 0), unix.UnixRights(list...),
+			nil, unix.MSG_NOSIGNAL)
 	})
 }
 

@@ -38,7 +38,8 @@ func startServer(t *testing.T, directory string) *echoServer {
 	// A polling thread must leave CPUs to everybody else.
 	previous := runtime.GOMAXPROCS(max(4, runtime.GOMAXPROCS(0)))
 	t.Cleanup(func() { runtime.GOMAXPROCS(previous) })
-	server, err := emulated.New(emulated.Options{Directory: directory}).Listen(context.Background(), comch.ServerConfig{Name: serverName})
+	server, err := emulated.New(emulated.Options{Directory: directory}).Listen(context.Background(),
+		comch.ServerConfig{Name: serverName})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +167,8 @@ type dataPath struct {
 }
 
 func newDataPath(ctx context.Context, connection comch.Connection) (*dataPath, error) {
-	consumer, err := connection.NewConsumer(ctx, comch.ConsumerConfig{Receives: depth, MemorySize: depth * bufferSize})
+	consumer, err := connection.NewConsumer(ctx,
+		comch.ConsumerConfig{Receives: depth, MemorySize: depth * bufferSize})
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,8 @@ import (
 )
 
 // ErrAbsent is the error of all calls. It matches status.NotSupported.
-var ErrAbsent = status.Errorf(status.NotSupported, "comch provider doca is not part of this build: use the provider emulated")
+var ErrAbsent = status.Errorf(status.NotSupported,
+	"comch provider doca is not part of this build: use the provider emulated")
 
 type absent struct{}
 

@@ -31,7 +31,8 @@ func newBenchPaths(b *testing.B) (there, back benchPath) {
 		from, to *connection
 	}{{&there, client, server}, {&back, server, client}} {
 		ctx := context.Background()
-		config := comch.ConsumerConfig{Receives: benchReceives, MemorySize: benchReceives * benchMessage}
+		config := comch.ConsumerConfig{Receives: benchReceives,
+			MemorySize: benchReceives * benchMessage}
 		consumer, err := path.to.NewConsumer(ctx, config)
 		if err != nil {
 			b.Fatal(err)
@@ -113,7 +114,8 @@ func benchmarkBareRoundTrip(b *testing.B) {
 
 // receiveFunction receives one message, copies it and posts its buffer again, as a relay does.
 // received has room for one.
-type receiveFunction func(b *testing.B, consumer comch.Consumer, received []comch.Received, message []byte)
+type receiveFunction func(b *testing.B, consumer comch.Consumer, received []comch.Received,
+	message []byte)
 
 func benchmarkRoundTrip(b *testing.B, receive receiveFunction) {
 	b.ReportAllocs()

@@ -49,7 +49,8 @@ func blockingDescriptor(t *testing.T) (descriptor int, release func()) {
 	}
 	if err := errors.Join(
 		unix.SetNonblock(descriptor, false),
-		unix.SetsockoptLinger(descriptor, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 3600}),
+		unix.SetsockoptLinger(descriptor, unix.SOL_SOCKET, unix.SO_LINGER,
+			&unix.Linger{Onoff: 1, Linger: 3600}),
 	); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +147,8 @@ func TestClosingDoesNotWaitForPeerDoorbells(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, server := newTestPair(t)
-			created, err := server.NewConsumer(t.Context(), comch.ConsumerConfig{Receives: 1, MemorySize: 1})
+			created, err := server.NewConsumer(t.Context(),
+				comch.ConsumerConfig{Receives: 1, MemorySize: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -175,7 +177,8 @@ func TestClosingDoesNotWaitForPeerDoorbells(t *testing.T) {
 func TestDoorbellSignalWithDescriptorsEndsTheConnection(t *testing.T) {
 	skipUnderEmulator(t)
 	client, server := newTestPair(t)
-	created, err := client.NewConsumer(t.Context(), comch.ConsumerConfig{Receives: 1, MemorySize: 1})
+	created, err := client.NewConsumer(t.Context(),
+		comch.ConsumerConfig{Receives: 1, MemorySize: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

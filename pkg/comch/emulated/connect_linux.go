@@ -13,10 +13,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-func (p *provider) Connect(ctx context.Context, config comch.ClientConfig) (comch.Connection, error) {
+func (p *provider) Connect(ctx context.Context, config comch.ClientConfig,
+) (comch.Connection, error) {
 	c, err := p.connect(ctx, config)
 	if err != nil {
-		return nil, fmt.Errorf("connect to Comch server %q of device %s: %w", config.Name, config.Device, err)
+		return nil, fmt.Errorf("connect to Comch server %q of device %s: %w",
+			config.Name, config.Device, err)
 	}
 	return c, nil
 }
@@ -75,11 +77,13 @@ func lookup(ctx context.Context, root, device, name string) (*candidate, error) 
 		return nil, err
 	}
 	if len(servers) > 1 {
-		return nil, status.Errorf(status.InvalidValue, "two servers have this name, %s and %s: stop one or rename it",
+		return nil, status.Errorf(status.InvalidValue,
+			"two servers have this name, %s and %s: stop one or rename it",
 			servers[0].path, servers[1].path)
 	}
 	return nil, status.Errorf(status.NotFound,
-		"no server named %q listens under %s/%s: start it with this device as its representor and this directory", name, root, device)
+		"no server named %q in %s/%s: start it with this directory and representor",
+		name, root, device)
 }
 
 // connectAll connects to all servers with this name. There may be none.
@@ -127,7 +131,8 @@ func connectIn(ctx context.Context, host *directory, device, name string) (*cand
 	}
 	defer d.close()
 	path := d.path + "/" + name
-	descriptor, err := unix.Openat(d.descriptor, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	descriptor, err := unix.Openat(d.descriptor, name,
+		unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}
@@ -143,7 +148,8 @@ func connectIn(ctx context.Context, host *directory, device, name string) (*cand
 	case errors.Is(err, unix.ECONNREFUSED):
 		return nil, nil
 	case errors.Is(err, unix.EAGAIN):
-		return nil, status.Errorf(status.Full, "server %s has too many clients waiting: %w", path, err)
+		return nil, status.Errorf(status.Full, "server %s has too many clients waiting: %w",
+			path, err)
 	}
 	return nil, fmt.Errorf("connect to %s: %w", path, err)
 }

@@ -60,7 +60,8 @@ func (r role) owns(id uint32) bool { return id != 0 && id%2 == uint32(r)%2 }
 
 // newConnection returns a connection on a socket after the handshake. It serves the socket after
 // start.
-func newConnection(role role, s *socket, peer comch.Peer, agreed terms, limits Limits, log *zap.Logger) *connection {
+func newConnection(role role, s *socket, peer comch.Peer, agreed terms, limits Limits,
+	log *zap.Logger) *connection {
 	c := &connection{
 		role:           role,
 		limits:         limits,
@@ -105,7 +106,8 @@ func (c *connection) Err() error {
 // Send queues the message for the writing goroutine, once the peer has room for it.
 func (c *connection) Send(ctx context.Context, message []byte) error {
 	if len(message) > c.maxMessageSize {
-		return status.Errorf(status.TooBig, "send control message: %d bytes exceed the agreed limit of %d",
+		return status.Errorf(status.TooBig,
+			"send control message: %d bytes exceed the agreed limit of %d",
 			len(message), c.maxMessageSize)
 	}
 	select {
@@ -161,7 +163,8 @@ func (c *connection) notConnected(operation string) error {
 // Close sends a goodbye to the peer.
 func (c *connection) Close() error {
 	if consumers, producers := c.local.count(); consumers+producers > 0 {
-		return status.Errorf(status.InUse, "close connection: %d consumers and %d producers are still open",
+		return status.Errorf(status.InUse,
+			"close connection: %d consumers and %d producers are still open",
 			consumers, producers)
 	}
 	goodbye := textFrame(frameGoodbye, nil)
@@ -172,7 +175,8 @@ func (c *connection) Close() error {
 
 // Abort sends no goodbye: the peer sees a connection reset.
 func (c *connection) Abort() {
-	c.end(byThisSide, status.Errorf(status.ConnectionAborted, "this side aborted the connection"), nil)
+	c.end(byThisSide,
+		status.Errorf(status.ConnectionAborted, "this side aborted the connection"), nil)
 }
 
 // waitStopped waits for the goroutines, up to bound. Closing a descriptor that a hostile peer has
@@ -188,7 +192,8 @@ func (c *connection) waitStopped(bound time.Duration) {
 	select {
 	case <-stopped:
 	case <-timer.C:
-		c.log.Warn("goroutines of a closed connection are still running", zap.Int("peer_pid", c.peer.PID))
+		c.log.Warn("goroutines of a closed connection are still running",
+			zap.Int("peer_pid", c.peer.PID))
 	}
 }
 

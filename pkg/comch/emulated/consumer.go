@@ -54,7 +54,8 @@ type postedReceive struct {
 	length   uint32
 }
 
-func newReceiveRing(shared sharedRing, layout ringLayout, highestProducer *atomic.Uint32) receiveRing {
+func newReceiveRing(shared sharedRing, layout ringLayout, highestProducer *atomic.Uint32,
+) receiveRing {
 	capacity := len(shared.completions)
 	return receiveRing{
 		shared:          shared,
@@ -85,7 +86,8 @@ func (r *receiveRing) post(offset, length uint32, userData uint64) error {
 	size := uint64(len(r.shared.memory))
 	if uint64(offset)+uint64(length) > size {
 		return status.Errorf(status.InvalidValue,
-			"post receive: %d bytes at offset %d are outside the consumer's memory of %d bytes", length, offset, size)
+			"post receive: %d bytes at offset %d are outside the consumer's memory of %d bytes",
+			length, offset, size)
 	}
 	position := r.posted & r.mask
 	r.copies[position] = postedReceive{userData: userData, offset: offset, length: length}
@@ -181,12 +183,14 @@ func (r *receiveRing) completionViolation(length, producer, immediateLength uint
 	position := r.completed & r.mask
 	switch posted := r.copies[position].length; {
 	case length > posted:
-		return violation("completion slot %d has length %d, exceeding the posted buffer of %d bytes", position, length, posted)
+		return violation("completion slot %d has length %d, the posted buffer has %d bytes",
+			position, length, posted)
 	case immediateLength > r.immediate:
-		return violation("completion slot %d has %d bytes of immediate data, exceeding the limit of %d",
+		return violation("completion slot %d has %d bytes of immediate data, the limit is %d",
 			position, immediateLength, r.immediate)
 	default:
-		return violation("completion slot %d names producer %d, which the peer has not opened", position, producer)
+		return violation("completion slot %d names producer %d, which the peer has not opened",
+			position, producer)
 	}
 }
 
@@ -199,7 +203,9 @@ func (c *consumer) fail(err error) {
 
 // finished reports whether the consumer receives nothing more. It still does after the peer has
 // ended the connection.
-func (c *consumer) finished() bool { return c.closed || c.broken || c.connection.endedLocally.Load() }
+func (c *consumer) finished() bool {
+	return c.closed || c.broken || c.connection.endedLocally.Load()
+}
 
 func (c *consumer) Arm() bool {
 	if c.finished() {
@@ -243,7 +249,8 @@ func (c *consumer) Stop() {
 	c.stopped = true
 	c.stopAndWake()
 	c.ring.revoke()
-	c.connection.enqueue(frame{kind: frameCloseConsumer, fields: [maxFields]uint32{uint32(c.id)}}, descriptors{})
+	c.connection.enqueue(frame{kind: frameCloseConsumer, fields: [maxFields]uint32{uint32(c.id)}},
+		descriptors{})
 }
 
 // revoke takes the posted receives back from producers: see sendRing.isRevoked. It does nothing to

@@ -76,7 +76,8 @@ func servicesOf(root *directory, representor string) ([]comch.Service, error) {
 			return services, err
 		}
 		for _, name := range names {
-			services = append(services, comch.Service{Device: device, Representor: representor, Name: name})
+			services = append(services,
+				comch.Service{Device: device, Representor: representor, Name: name})
 		}
 	}
 	return services, nil
@@ -143,9 +144,11 @@ func makeDirectory(at int, name, path string, public bool) (*directory, error) {
 }
 
 func openDirectory(at int, name, path string) (*directory, error) {
-	descriptor, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	descriptor, err := unix.Openat(at, name,
+		unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
-		return nil, status.Errorf(status.NotPermitted, "%s is a symbolic link or not a directory: remove it or choose another directory", path)
+		return nil, status.Errorf(status.NotPermitted,
+			"%s is a symbolic link or not a directory: remove it or choose another directory", path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open directory %s: %w", path, err)
@@ -161,7 +164,9 @@ func openDirectory(at int, name, path string) (*directory, error) {
 	}
 	if stat.Mode&0o022 != 0 {
 		closeDescriptor(descriptor)
-		return nil, status.Errorf(status.NotPermitted, "%s has mode %#o and is writable by other users: run chmod go-w on it", path, stat.Mode&0o7777)
+		return nil, status.Errorf(status.NotPermitted,
+			"%s has mode %#o and is writable by other users: run chmod go-w on it",
+			path, stat.Mode&0o7777)
 	}
 	return &directory{descriptor: descriptor, path: path}, nil
 }
@@ -183,14 +188,17 @@ func checkParent(path string) error {
 		return err
 	}
 	if stat.Mode&0o022 != 0 && stat.Mode&unix.S_ISVTX == 0 {
-		return status.Errorf(status.NotPermitted, "%s has mode %#o and is writable by other users: run chmod go-w on it", path, stat.Mode&0o7777)
+		return status.Errorf(status.NotPermitted,
+			"%s has mode %#o and is writable by other users: run chmod go-w on it",
+			path, stat.Mode&0o7777)
 	}
 	return nil
 }
 
 func checkOwner(path string, stat *unix.Stat_t) error {
 	if user := uint32(os.Geteuid()); stat.Uid != 0 && stat.Uid != user {
-		return status.Errorf(status.NotPermitted, "%s belongs to user %d, not to root or user %d: choose another directory",
+		return status.Errorf(status.NotPermitted,
+			"%s belongs to user %d, not to root or user %d: choose another directory",
 			path, stat.Uid, user)
 	}
 	return nil

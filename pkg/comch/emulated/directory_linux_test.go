@@ -27,7 +27,8 @@ func listenIn(t *testing.T, directory string, config comch.ServerConfig) comch.S
 func TestDirectoryPathMayExceedASocketAddress(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), strings.Repeat("d", 200), "comch")
 	listenIn(t, directory, comch.ServerConfig{Name: "storage"})
-	connection, err := New(Options{Directory: directory}).Connect(context.Background(), comch.ClientConfig{Name: "storage"})
+	connection, err := New(Options{Directory: directory}).Connect(context.Background(),
+		comch.ClientConfig{Name: "storage"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +39,8 @@ func TestDirectoryPathMayExceedASocketAddress(t *testing.T) {
 
 func TestServerFilesHaveDocumentedPathsAndModes(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "comch")
-	server := listenIn(t, directory, comch.ServerConfig{Device: "03:00.1", Representor: "b1:00.1", Name: "storage"})
+	server := listenIn(t, directory,
+		comch.ServerConfig{Device: "03:00.1", Representor: "b1:00.1", Name: "storage"})
 	path := filepath.Join(directory, "b1:00.1", "03:00.1", "storage")
 	if server.Address() != path {
 		t.Errorf("address is %s, want %s", server.Address(), path)
@@ -69,10 +71,12 @@ func TestServerFilesHaveDocumentedPathsAndModes(t *testing.T) {
 func TestPublicServerOpensItsFiles(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "comch")
 	listenIn(t, directory, comch.ServerConfig{Name: "private"})
-	server := listenIn(t, directory, comch.ServerConfig{Name: "public", Admission: comch.Admission{AllowAnyUser: true}})
+	server := listenIn(t, directory,
+		comch.ServerConfig{Name: "public", Admission: comch.Admission{AllowAnyUser: true}})
 	for path, want := range map[string]os.FileMode{
 		directory: os.ModeDir | 0o755, filepath.Dir(server.Address()): os.ModeDir | 0o755,
-		server.Address(): os.ModeSocket | 0o666, filepath.Join(filepath.Dir(server.Address()), "private"): os.ModeSocket | 0o600,
+		server.Address(): os.ModeSocket | 0o666,
+		filepath.Join(filepath.Dir(server.Address()), "private"): os.ModeSocket | 0o600,
 	} {
 		info, err := os.Lstat(path)
 		if err != nil {
@@ -152,7 +156,8 @@ func TestListenReplacesOnlySockets(t *testing.T) {
 	if err := os.WriteFile(server.Address(), []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := New(Options{Directory: directory}).Listen(context.Background(), comch.ServerConfig{Name: "storage"})
+	_, err := New(Options{Directory: directory}).Listen(context.Background(),
+		comch.ServerConfig{Name: "storage"})
 	if !errors.Is(err, status.AlreadyExist) {
 		t.Errorf("listen: %v", err)
 	}
@@ -179,7 +184,8 @@ func TestServicesListsListeningServers(t *testing.T) {
 	if services, err := lister.Services(); err != nil || len(services) != 0 {
 		t.Errorf("without a directory: %v, error %v", services, err)
 	}
-	server, err := p.Listen(t.Context(), comch.ServerConfig{Device: "03:00.0", Representor: "b1:00.0", Name: "disk"})
+	server, err := p.Listen(t.Context(),
+		comch.ServerConfig{Device: "03:00.0", Representor: "b1:00.0", Name: "disk"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,8 @@ const maxLastSignals = 4096
 
 // newDoorbell returns a doorbell and the button that rings it.
 func newDoorbell(cleanup *cleanupQueue) (bell *doorbell, button int, err error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	pair, err := unix.Socketpair(unix.AF_UNIX,
+		unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, -1, fmt.Errorf("create doorbell: %w", err)
 	}
@@ -158,11 +159,13 @@ func ringDoorbell(button int) {
 func checkButton(descriptor int) error {
 	domain, err := unix.GetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil || domain != unix.AF_UNIX {
-		return status.Errorf(status.InvalidValue, "doorbell is not a Unix socket (domain %d): %w", domain, err)
+		return status.Errorf(status.InvalidValue, "doorbell is not a Unix socket (domain %d): %w",
+			domain, err)
 	}
 	kind, err := unix.GetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_TYPE)
 	if err != nil || kind != unix.SOCK_DGRAM {
-		return status.Errorf(status.InvalidValue, "doorbell is not a datagram socket (type %d): %w", kind, err)
+		return status.Errorf(status.InvalidValue, "doorbell is not a datagram socket (type %d): %w",
+			kind, err)
 	}
 	return nil
 }
@@ -172,8 +175,8 @@ func checkButton(descriptor int) error {
 // unix.Recvmsg allocates.
 func (d *doorbell) peek() (flags int32, err error) {
 	d.header = unix.Msghdr{}
-	_, _, code := unix.Syscall(unix.SYS_RECVMSG, uintptr(d.descriptor), uintptr(unsafe.Pointer(&d.header)),
-		unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	_, _, code := unix.Syscall(unix.SYS_RECVMSG, uintptr(d.descriptor),
+		uintptr(unsafe.Pointer(&d.header)), unix.MSG_PEEK|unix.MSG_DONTWAIT)
 	if code != 0 {
 		return 0, code
 	}

@@ -79,7 +79,8 @@ func (q *eventQueue) poll() (comch.ConsumerEvent, bool) {
 }
 
 // next waits for an event. ok is false if done is closed and no event is left.
-func (q *eventQueue) next(ctx context.Context, done <-chan struct{}) (event comch.ConsumerEvent, ok bool, err error) {
+func (q *eventQueue) next(ctx context.Context, done <-chan struct{},
+) (event comch.ConsumerEvent, ok bool, err error) {
 	for {
 		if event, ok := q.poll(); ok {
 			return event, true, nil

@@ -42,14 +42,17 @@ func (t exportToken) encode() []byte {
 
 func parseExportToken(b []byte) (exportToken, error) {
 	if len(b) != exportTokenSize {
-		return exportToken{}, status.Errorf(status.InvalidValue, "invalid memory descriptor: %d bytes, expected %d", len(b), exportTokenSize)
+		return exportToken{}, status.Errorf(status.InvalidValue,
+			"invalid memory descriptor: %d bytes, expected %d", len(b), exportTokenSize)
 	}
 	checked, sum := b[:exportTokenSize-4], binary.LittleEndian.Uint32(b[exportTokenSize-4:])
 	if magic := binary.LittleEndian.Uint32(b); magic != exportTokenMagic {
-		return exportToken{}, status.Errorf(status.InvalidValue, "invalid memory descriptor: it starts with %#x and is not from this provider", magic)
+		return exportToken{}, status.Errorf(status.InvalidValue,
+			"invalid memory descriptor: it starts with %#x and is not from this provider", magic)
 	}
 	if crc32.Checksum(checked, castagnoli) != sum {
-		return exportToken{}, status.Errorf(status.InvalidValue, "invalid memory descriptor: checksum %#x does not match", sum)
+		return exportToken{}, status.Errorf(status.InvalidValue,
+			"invalid memory descriptor: checksum %#x does not match", sum)
 	}
 	return exportToken{
 		id:     binary.LittleEndian.Uint32(b[4:]),
@@ -58,7 +61,8 @@ func parseExportToken(b []byte) (exportToken, error) {
 	}, nil
 }
 
-func (c *connection) ExportMemory(ctx context.Context, region *memory.Region, access memory.Access) ([]byte, error) {
+func (c *connection) ExportMemory(ctx context.Context, region *memory.Region, access memory.Access,
+) ([]byte, error) {
 	token, err := c.export(ctx, region, access)
 	if err != nil {
 		return nil, fmt.Errorf("export memory of %d bytes: %w", region.Len(), err)
@@ -66,12 +70,14 @@ func (c *connection) ExportMemory(ctx context.Context, region *memory.Region, ac
 	return token, nil
 }
 
-func (c *connection) export(ctx context.Context, region *memory.Region, access memory.Access) ([]byte, error) {
+func (c *connection) export(ctx context.Context, region *memory.Region, access memory.Access,
+) ([]byte, error) {
 	if access == 0 || !access.Valid() {
 		return nil, status.Errorf(status.InvalidValue, "invalid access rights %#x", uint32(access))
 	}
 	if !region.Mapped() || region.Descriptor() < 0 {
-		return nil, status.Errorf(status.NotSupported, "region has no file that the peer can map: allocate it with memory.Alloc")
+		return nil, status.Errorf(status.NotSupported,
+			"region has no file that the peer can map: allocate it with memory.Alloc")
 	}
 	id, err := c.local.newID()
 	if err != nil {
@@ -82,8 +88,11 @@ func (c *connection) export(ctx context.Context, region *memory.Region, access m
 		return nil, err
 	}
 	length := region.Len()
-	announcement := frame{kind: frameExport, fields: [maxFields]uint32{id, uint32(access), uint32(length), uint32(length >> 32)}}
-	replied, err := c.request(ctx, announcement, descriptors{list: [maxDescriptors]int{dup}, count: 1})
+	announcement := frame{kind: frameExport,
+		fields: [maxFields]uint32{id, uint32(access), uint32(length), uint32(length >> 32)}}
+	var passed descriptors
+	passed.add(dup)
+	replied, err := c.request(ctx, announcement, passed)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +130,8 @@ func newExportTable(limits Limits) *exportTable {
 // add adds an entry. It takes ownership of the descriptor if it succeeds.
 func (t *exportTable) add(id uint32, e *peerExport) error {
 	if e.length == 0 || e.access == 0 || !e.access.Valid() {
-		return status.Errorf(status.InvalidValue, "invalid export of %d bytes with access rights %#x", e.length, uint32(e.access))
+		return status.Errorf(status.InvalidValue,
+			"invalid export of %d bytes with access rights %#x", e.length, uint32(e.access))
 	}
 	size, err := exportedBytes(e.descriptor, e.length)
 	if err != nil {
@@ -150,7 +160,8 @@ func (t *exportTable) add(id uint32, e *peerExport) error {
 func (t *exportTable) chargeLocked(e *peerExport, size uint64) error {
 	others := t.bytes - e.bytes
 	if size > t.maxBytes-others {
-		return status.Errorf(status.TooBig, "exported memory takes %d bytes, but only %d of the connection's %d are left",
+		return status.Errorf(status.TooBig,
+			"exported memory takes %d bytes, but only %d of the connection's %d are left",
 			size, t.maxBytes-others, t.maxBytes)
 	}
 	t.bytes = others + size
@@ -167,10 +178,12 @@ func (t *exportTable) open(token exportToken) (*memory.Region, error) {
 	}
 	e := t.entries[token.id]
 	if e == nil {
-		return nil, status.Errorf(status.NotFound, "peer has not exported memory %d on this connection", token.id)
+		return nil, status.Errorf(status.NotFound,
+			"peer has not exported memory %d on this connection", token.id)
 	}
 	if e.length != token.length || e.access != token.access {
-		return nil, status.Errorf(status.InvalidValue, "memory descriptor has %d bytes with rights %#x, but the peer exported %d bytes with rights %#x",
+		return nil, status.Errorf(status.InvalidValue,
+			"memory descriptor has %d bytes with rights %#x, the peer exported %d with rights %#x",
 			token.length, uint32(token.access), e.length, uint32(e.access))
 	}
 	size, err := exportedBytes(e.descriptor, e.length)
@@ -242,7 +255,8 @@ func (c *connection) handleExport(f *frame, received *descriptors) error {
 // reject file systems that may never reply.
 func exportedBytes(descriptor int, announced uint64) (uint64, error) {
 	if _, err := unix.FcntlInt(uintptr(descriptor), unix.F_GET_SEALS, 0); err != nil {
-		return 0, status.Errorf(status.InvalidValue, "exported memory is not from memfd_create: %w", err)
+		return 0, status.Errorf(status.InvalidValue, "exported memory is not from memfd_create: %w",
+			err)
 	}
 	var stat unix.Stat_t
 	if err := unix.Fstat(descriptor, &stat); err != nil {
@@ -250,7 +264,8 @@ func exportedBytes(descriptor int, announced uint64) (uint64, error) {
 	}
 	const blockSize = 512 // of st_blocks, on every file system
 	if stat.Size < 0 || stat.Blocks < 0 || stat.Blocks > (1<<62)/blockSize {
-		return 0, status.Errorf(status.InvalidValue, "exported memory has invalid size: %d bytes, %d blocks", stat.Size, stat.Blocks)
+		return 0, status.Errorf(status.InvalidValue,
+			"exported memory has invalid size: %d bytes, %d blocks", stat.Size, stat.Blocks)
 	}
 	return max(announced, uint64(stat.Size), uint64(stat.Blocks)*blockSize), nil
 }

@@ -19,7 +19,8 @@ func exportAndImport(t *testing.T, descriptor int, length uint64) error {
 	const id, access = 1, memory.PCIRead | memory.PCIWrite
 	var passed descriptors
 	passed.add(descriptor)
-	announcement := frame{kind: frameExport, fields: [maxFields]uint32{id, uint32(access), uint32(length), uint32(length >> 32)}}
+	announcement := frame{kind: frameExport,
+		fields: [maxFields]uint32{id, uint32(access), uint32(length), uint32(length >> 32)}}
 	if err := peer.write(&announcement, passed); err != nil {
 		t.Fatal(err)
 	}

@@ -127,11 +127,13 @@ func parseFrame(packet []byte) (frame, error) {
 	}
 	rest := packet[frameHeaderSize:]
 	if length := binary.LittleEndian.Uint32(packet[4:]); uint64(length) != uint64(len(rest)) {
-		return frame{}, violation("frame of kind %d has length field %d, but %d bytes", kind, length, len(rest))
+		return frame{}, violation("frame of kind %d has length field %d, but %d bytes",
+			kind, length, len(rest))
 	}
 	shape := frameShapes[kind]
 	if len(rest) < 4*shape.fields || (!shape.hasBody && len(rest) > 4*shape.fields) {
-		return frame{}, violation("frame of kind %d has %d bytes after its header, its fields take %d", kind, len(rest), 4*shape.fields)
+		return frame{}, violation("frame of kind %d has %d bytes, its fields take %d",
+			kind, len(rest), 4*shape.fields)
 	}
 	f := frame{kind: kind, body: rest[4*shape.fields:]}
 	for i := range shape.fields {
@@ -146,7 +148,8 @@ func peerError(code uint32, text []byte) error {
 	if code == uint32(status.Success) {
 		return nil
 	}
-	return status.Errorf(status.Code(code), "reported by peer: %q", text[:min(len(text), maxTextLength)])
+	return status.Errorf(status.Code(code), "reported by peer: %q",
+		text[:min(len(text), maxTextLength)])
 }
 
 // errViolation matches every violation of the protocol by the peer. A violation ends the

@@ -21,7 +21,8 @@ func (c *connection) readFrames() {
 		case isViolation(err):
 			c.fail(err)
 		case errors.Is(err, io.EOF):
-			c.end(byPeer, status.Errorf(status.ConnectionReset, "lost peer process %d: it died or aborted the connection", c.peer.PID), nil)
+			c.end(byPeer, status.Errorf(status.ConnectionReset,
+				"lost peer process %d: it died or aborted the connection", c.peer.PID), nil)
 		case errors.Is(err, errGoodbye):
 			c.end(byPeer, err, nil)
 		default:
@@ -73,7 +74,8 @@ func goodbyeError(f *frame) error {
 
 func (c *connection) handleMessage(f *frame) error {
 	if len(f.body) > c.maxMessageSize {
-		return violation("control message of %d bytes exceeds the agreed limit of %d", len(f.body), c.maxMessageSize)
+		return violation("control message of %d bytes exceeds the agreed limit of %d",
+			len(f.body), c.maxMessageSize)
 	}
 	select {
 	case c.messages <- append([]byte(nil), f.body...):
@@ -88,7 +90,8 @@ func (c *connection) handleCredit(f *frame) error {
 		select {
 		case c.credits <- struct{}{}:
 		default:
-			return violation("excess credit: the receive queue holds %d control messages", cap(c.credits))
+			return violation("excess credit: the receive queue holds %d control messages",
+				cap(c.credits))
 		}
 	}
 	return nil

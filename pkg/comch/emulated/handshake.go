@@ -37,28 +37,34 @@ func (p *provider) checkGreeting(g greeting) error {
 }
 
 func (g greeting) hello() frame {
-	return frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, uint32(g.maxMessageSize), uint32(g.receiveQueue)}}
+	return frame{kind: frameHello, fields: [maxFields]uint32{
+		protocolMagic, protocolVersion, uint32(g.maxMessageSize), uint32(g.receiveQueue)}}
 }
 
 func (g greeting) welcome() frame {
-	return frame{kind: frameWelcome, fields: [maxFields]uint32{protocolVersion, uint32(g.maxMessageSize), uint32(g.receiveQueue)}}
+	return frame{kind: frameWelcome, fields: [maxFields]uint32{
+		protocolVersion, uint32(g.maxMessageSize), uint32(g.receiveQueue)}}
 }
 
 // negotiate returns the terms of both sides, or why there are none.
 func (g greeting) negotiate(version, maxMessageSize, receiveQueue uint32) (terms, error) {
 	if version != protocolVersion {
 		return terms{}, status.Errorf(status.UnsupportedVersion,
-			"incompatible protocol versions, %d here and %d at the peer: use the same release on both sides", protocolVersion, version)
+			"protocol version is %d here, %d at the peer: use the same release on both sides",
+			protocolVersion, version)
 	}
 	if uint64(maxMessageSize) != uint64(g.maxMessageSize) {
 		return terms{}, status.Errorf(status.InvalidValue,
-			"different sizes of control messages, %d bytes here and %d at the peer: configure the same size on both sides", g.maxMessageSize, maxMessageSize)
+			"MaxMessageSize is %d here, %d at the peer: configure the same on both sides",
+			g.maxMessageSize, maxMessageSize)
 	}
 	if receiveQueue == 0 || receiveQueue > uint32(highestLimits.MaxReceiveQueue) {
-		return terms{}, status.Errorf(status.InvalidValue, "receive queue of %d messages is not between 1 and %d",
+		return terms{}, status.Errorf(status.InvalidValue,
+			"receive queue of %d messages is not between 1 and %d",
 			receiveQueue, highestLimits.MaxReceiveQueue)
 	}
-	return terms{maxMessageSize: g.maxMessageSize, receiveQueue: g.receiveQueue, peerReceiveQueue: min(int(receiveQueue), maxCredits)}, nil
+	return terms{maxMessageSize: g.maxMessageSize, receiveQueue: g.receiveQueue,
+		peerReceiveQueue: min(int(receiveQueue), maxCredits)}, nil
 }
 
 // receiveHello reads a client's first frame.
@@ -68,7 +74,8 @@ func receiveHello(s *socket, own greeting) (terms, error) {
 		return terms{}, err
 	}
 	if f.kind != frameHello || f.fields[0] != protocolMagic {
-		return terms{}, violation("first frame has kind %d and first field %#x, not those of a hello", f.kind, f.fields[0])
+		return terms{}, violation("first frame is no hello: kind %d, first field %#x",
+			f.kind, f.fields[0])
 	}
 	return own.negotiate(f.fields[1], f.fields[2], f.fields[3])
 }
@@ -110,7 +117,8 @@ func readHandshake(s *socket) (frame, error) {
 	f, received, err := s.read()
 	received.closeAll()
 	if errors.Is(err, io.EOF) {
-		return f, status.Errorf(status.ConnectionReset, "peer closed the connection during the handshake")
+		return f, status.Errorf(status.ConnectionReset,
+			"peer closed the connection during the handshake")
 	}
 	return f, err
 }

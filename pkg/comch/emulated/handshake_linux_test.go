@@ -24,7 +24,8 @@ func TestConnectFailsAfterItsContextEnds(t *testing.T) {
 	cancel(reason)
 	for range 100 {
 		c, server := newHalfConnection(t, clientRole)
-		own := greeting{maxMessageSize: testTerms.maxMessageSize, receiveQueue: testTerms.receiveQueue}
+		own := greeting{maxMessageSize: testTerms.maxMessageSize,
+			receiveQueue: testTerms.receiveQueue}
 		welcome := own.welcome()
 		if err := server.write(&welcome, descriptors{}); err != nil {
 			t.Fatal(err)
@@ -62,7 +63,8 @@ func TestInvalidHelloIsRejectedWithTheReason(t *testing.T) {
 				t.Fatal(err)
 			}
 			if reply.kind != frameGoodbye || reply.fields[0] != uint32(c.code) || len(reply.body) == 0 {
-				t.Errorf("reply is %v %v %q, want code %v", reply.kind, reply.fields, reply.body, c.code)
+				t.Errorf("reply is %v %v %q, want code %v",
+					reply.kind, reply.fields, reply.body, c.code)
 			}
 		})
 	}
@@ -78,7 +80,8 @@ func TestSilentClientsDoNotBlockOthers(t *testing.T) {
 	if _, _, err := first.read(); err == nil {
 		t.Error("the oldest silent client got a reply")
 	}
-	connection, err := New(Options{Directory: directory}).Connect(context.Background(), comch.ClientConfig{Name: "storage"})
+	connection, err := New(Options{Directory: directory}).Connect(context.Background(),
+		comch.ClientConfig{Name: "storage"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +104,8 @@ func TestConnectToASilentServerEndsWithItsContext(t *testing.T) {
 	if err := os.MkdirAll(device, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	silent, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(device, "storage"), Net: "unixpacket"})
+	silent, err := net.ListenUnix("unixpacket",
+		&net.UnixAddr{Name: filepath.Join(device, "storage"), Net: "unixpacket"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +121,8 @@ func TestConnectToASilentServerEndsWithItsContext(t *testing.T) {
 // dialRaw connects to a server without sending a hello.
 func dialRaw(t *testing.T, server comch.Server) *socket {
 	t.Helper()
-	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: server.Address(), Net: "unixpacket"})
+	conn, err := net.DialUnix("unixpacket",
+		nil, &net.UnixAddr{Name: server.Address(), Net: "unixpacket"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +161,8 @@ func TestOnlyAllowedUsersAreAdmitted(t *testing.T) {
 		allow := c.allow
 		t.Log(name)
 		directory := filepath.Join(shortDirectory(t), "comch")
-		server := listenIn(t, directory, comch.ServerConfig{Name: "storage", Admission: c.admission})
+		server := listenIn(t, directory,
+			comch.ServerConfig{Name: "storage", Admission: c.admission})
 		for path := server.Address(); len(path) >= len(directory)-len("/comch"); path = filepath.Dir(path) {
 			if err := os.Chmod(path, 0o755); err != nil {
 				t.Fatal(err)
@@ -170,7 +176,8 @@ func TestOnlyAllowedUsersAreAdmitted(t *testing.T) {
 			t.Errorf("the server replied with %v %q to an allowed user", reply.fields, reply.body)
 		}
 		if !allow && (reply.kind != frameGoodbye || reply.fields[0] != uint32(status.NotPermitted)) {
-			t.Errorf("the server replied with kind %d, %v %q to another user", reply.kind, reply.fields, reply.body)
+			t.Errorf("the server replied with kind %d, %v %q to another user",
+				reply.kind, reply.fields, reply.body)
 		}
 	}
 }
@@ -209,7 +216,8 @@ func helloAs(t *testing.T, path string, user uintptr) frame {
 
 func TestAdmissionChangesWhileAServerListens(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "comch")
-	server := listenIn(t, directory, comch.ServerConfig{Name: "storage", Admission: comch.Admission{MaxClients: 1}})
+	server := listenIn(t, directory,
+		comch.ServerConfig{Name: "storage", Admission: comch.Admission{MaxClients: 1}})
 	provider := New(Options{Directory: directory})
 	connect := func() error {
 		t.Helper()
@@ -239,7 +247,8 @@ func TestAdmissionChangesWhileAServerListens(t *testing.T) {
 			t.Fatal(err)
 		}
 		if info.Mode() != want {
-			t.Errorf("%s has mode %v, want %v: the server allows other users", path, info.Mode(), want)
+			t.Errorf("%s has mode %v, want %v: the server allows other users",
+				path, info.Mode(), want)
 		}
 	}
 	if err := server.SetAdmission(comch.Admission{MaxClients: 1 << 30}); !errors.Is(err, status.InvalidValue) {

@@ -319,7 +319,8 @@ const childReceives = 16
 // consumer.
 func openDataPath(connection comch.Connection) (comch.Consumer, comch.Producer, error) {
 	ctx := context.Background()
-	consumer, err := connection.NewConsumer(ctx, comch.ConsumerConfig{Receives: childReceives, MemorySize: 64 * childReceives})
+	consumer, err := connection.NewConsumer(ctx,
+		comch.ConsumerConfig{Receives: childReceives, MemorySize: 64 * childReceives})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -119,14 +119,17 @@ const lockAttempts = 100
 // lockName locks a name in d. It takes ownership of d if it succeeds.
 func lockName(d *directory, name string) (*nameLock, error) {
 	for range lockAttempts {
-		lock, err := unix.Openat(d.descriptor, name+lockSuffix, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		lock, err := unix.Openat(d.descriptor, name+lockSuffix,
+			unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 		if err != nil {
 			return nil, fmt.Errorf("lock %s/%s: %w", d.path, name+lockSuffix, err)
 		}
 		if err := unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			closeDescriptor(lock)
 			if errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, status.Errorf(status.AlreadyExist, "server %q is already running in %s: stop it or choose another name", name, d.path)
+				return nil, status.Errorf(status.AlreadyExist,
+					"server %q is already running in %s: stop it or choose another name",
+					name, d.path)
 			}
 			return nil, fmt.Errorf("lock %s/%s: %w", d.path, name+lockSuffix, err)
 		}
@@ -135,13 +138,17 @@ func lockName(d *directory, name string) (*nameLock, error) {
 		}
 		closeDescriptor(lock)
 	}
-	return nil, status.Errorf(status.Again, "lock %s/%s: other servers keep removing it", d.path, name+lockSuffix)
+	return nil, status.Errorf(status.Again, "lock %s/%s: other servers keep removing it",
+		d.path, name+lockSuffix)
 }
 
 // isLinked reports whether the locked file still has this name.
 func isLinked(d *directory, name string, lock int) bool {
 	var locked, named unix.Stat_t
-	if unix.Fstat(lock, &locked) != nil || unix.Fstatat(d.descriptor, name, &named, unix.AT_SYMLINK_NOFOLLOW) != nil {
+	if unix.Fstat(lock, &locked) != nil {
+		return false
+	}
+	if unix.Fstatat(d.descriptor, name, &named, unix.AT_SYMLINK_NOFOLLOW) != nil {
 		return false
 	}
 	return locked.Dev == named.Dev && locked.Ino == named.Ino
@@ -157,7 +164,8 @@ func (c *nameLock) listen(public bool) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("check %s/%s: %w", c.directory.path, c.name, err)
 	}
 	if err == nil && stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		return nil, status.Errorf(status.AlreadyExist, "%s/%s: path exists and is not a socket: remove it", c.directory.path, c.name)
+		return nil, status.Errorf(status.AlreadyExist,
+			"%s/%s: path exists and is not a socket: remove it", c.directory.path, c.name)
 	}
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails

@@ -138,7 +138,8 @@ func (e *lifecycle) setRunning() bool {
 // Any goroutine may call it.
 func (e *lifecycle) stopAndWake() {
 	stopping := int32(progress.Stopping)
-	if e.state.CompareAndSwap(int32(progress.Running), stopping) || e.state.CompareAndSwap(int32(progress.Starting), stopping) {
+	if e.state.CompareAndSwap(int32(progress.Running), stopping) ||
+		e.state.CompareAndSwap(int32(progress.Starting), stopping) {
 		e.bell.shutDown()
 	}
 }
@@ -147,17 +148,20 @@ func (e *lifecycle) State() progress.State { return progress.State(e.state.Load(
 
 func (e *lifecycle) Descriptor() int { return e.bell.descriptor }
 
-func (c *connection) NewConsumer(ctx context.Context, config comch.ConsumerConfig) (comch.Consumer, error) {
+func (c *connection) NewConsumer(ctx context.Context, config comch.ConsumerConfig,
+) (comch.Consumer, error) {
 	created, err := c.openConsumer(ctx, config)
 	if err != nil {
-		return nil, fmt.Errorf("create consumer with %d receives and %d bytes: %w", config.Receives, config.MemorySize, err)
+		return nil, fmt.Errorf("create consumer with %d receives and %d bytes: %w",
+			config.Receives, config.MemorySize, err)
 	}
 	return created, nil
 }
 
 // openConsumer registers the consumer before it announces it: the peer's producers may arrive
 // before this goroutine has seen the reply.
-func (c *connection) openConsumer(ctx context.Context, config comch.ConsumerConfig) (*consumer, error) {
+func (c *connection) openConsumer(ctx context.Context, config comch.ConsumerConfig,
+) (*consumer, error) {
 	layout, err := planRing(config, c.limits)
 	if err != nil {
 		return nil, err
@@ -207,8 +211,9 @@ func (c *consumer) allocate(layout ringLayout, passed *descriptors) error {
 // announce announces the consumer to the peer and sets it running. On the client, the reply carries
 // the ring's memory.
 func (c *consumer) announce(ctx context.Context, layout ringLayout, passed descriptors) error {
-	fields := [maxFields]uint32{uint32(c.id), uint32(layout.receives), uint32(layout.memorySize), uint32(layout.immediate)}
-	replied, err := c.connection.request(ctx, frame{kind: frameOpenConsumer, fields: fields}, passed)
+	announcement := frame{kind: frameOpenConsumer, fields: [maxFields]uint32{
+		uint32(c.id), uint32(layout.receives), uint32(layout.memorySize), uint32(layout.immediate)}}
+	replied, err := c.connection.request(ctx, announcement, passed)
 	if err != nil {
 		return err
 	}
@@ -249,7 +254,8 @@ func (c *consumer) release() error {
 	return err
 }
 
-func (c *connection) NewProducer(ctx context.Context, consumer comch.ConsumerID) (comch.Producer, error) {
+func (c *connection) NewProducer(ctx context.Context, consumer comch.ConsumerID,
+) (comch.Producer, error) {
 	created, err := c.openProducer(ctx, consumer)
 	if err != nil {
 		return nil, fmt.Errorf("create producer for consumer %d: %w", consumer, err)
@@ -258,7 +264,8 @@ func (c *connection) NewProducer(ctx context.Context, consumer comch.ConsumerID)
 }
 
 // openProducer waits for the reply: the peer can wake the producer only after it has the doorbell.
-func (c *connection) openProducer(ctx context.Context, consumer comch.ConsumerID) (*producer, error) {
+func (c *connection) openProducer(ctx context.Context, consumer comch.ConsumerID,
+) (*producer, error) {
 	id, err := c.local.newID()
 	if err != nil {
 		return nil, err

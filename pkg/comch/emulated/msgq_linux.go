@@ -37,9 +37,8 @@ func (p *provider) NewMsgQ(config comch.MsgQConfig) (comch.MsgQ, error) {
 		return nil, fmt.Errorf("create message queue %v: %w", config.Direction, err)
 	}
 	limits.MaxConsumers, limits.MaxProducers = config.MaxConsumers, config.MaxProducers
-	queue, err := msgq.New(config, limits.capabilities(), func() (cpuSide, dpaSide comch.Connection, err error) {
-		return p.newLoopback(limits)
-	})
+	connect := func() (cpuSide, dpaSide comch.Connection, err error) { return p.newLoopback(limits) }
+	queue, err := msgq.New(config, limits.capabilities(), connect)
 	if err != nil {
 		return nil, fmt.Errorf("create message queue %v: %w", config.Direction, err)
 	}
@@ -64,13 +63,13 @@ func (p *provider) newLoopback(limits Limits) (client, server comch.Connection, 
 	}
 	agreed := terms{maxMessageSize: limits.MaxMessageSize, receiveQueue: 1, peerReceiveQueue: 1}
 	self := comch.Peer{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
-	ends := [2]*connection{
-		newConnection(clientRole, newSocket(first, limits.MaxMessageSize), self, agreed, limits, p.log),
-		newConnection(serverRole, newSocket(second, limits.MaxMessageSize), self, agreed, limits, p.log),
+	connect := func(role role, conn *net.UnixConn) *connection {
+		s := newSocket(conn, limits.MaxMessageSize)
+		c := newConnection(role, s, self, agreed, limits, p.log)
+		c.start()
+		return c
 	}
-	ends[0].start()
-	ends[1].start()
-	return ends[0], ends[1], nil
+	return connect(clientRole, first), connect(serverRole, second), nil
 }
 
 // connOf returns a connection on a socket. It takes ownership of descriptor.

@@ -31,7 +31,8 @@ func newHalfConnection(tb testing.TB, role role) (*connection, *socket) {
 		tb.Fatal(err)
 	}
 	own, other := socketOf(tb, pair[0]), socketOf(tb, pair[1])
-	c := newConnection(role, own, comch.Peer{PID: os.Getpid()}, testTerms, testLimits(), zap.NewNop())
+	c := newConnection(role, own, comch.Peer{PID: os.Getpid()}, testTerms, testLimits(),
+		zap.NewNop())
 	return c, other
 }
 

@@ -35,7 +35,8 @@ type sendRing struct {
 }
 
 func newSendRing(shared sharedRing, immediate int) *sendRing {
-	return &sendRing{shared: shared, capacity: uint64(len(shared.completions)), immediate: immediate}
+	return &sendRing{shared: shared, capacity: uint64(len(shared.completions)),
+		immediate: immediate}
 }
 
 func (p *producer) ID() uint32 { return p.id }
@@ -62,7 +63,8 @@ func (p *producer) Send(message, immediate []byte) error {
 // receive is posted, and status.NotConnected if the consumer is gone.
 func (s *sendRing) send(producer uint32, message, immediate []byte) error {
 	if len(immediate) > s.immediate {
-		return status.Errorf(status.InvalidValue, "send: %d bytes of immediate data exceed the consumer's limit of %d",
+		return status.Errorf(status.InvalidValue,
+			"send: %d bytes of immediate data exceed the consumer's limit of %d",
 			len(immediate), s.immediate)
 	}
 	for {
@@ -80,7 +82,7 @@ func (s *sendRing) send(producer uint32, message, immediate []byte) error {
 		posted := atomic.LoadUint64(&s.shared.posted[position])
 		offset, length := posted>>32, posted&0xffffffff
 		if offset+length > uint64(len(s.shared.memory)) {
-			return violation("posted entry %d has %d bytes at offset %d, exceeding the consumer's memory of %d",
+			return violation("posted entry %d has %d bytes at offset %d, the memory has %d",
 				position, length, offset, len(s.shared.memory))
 		}
 		if uint64(len(message)) > length {
@@ -90,7 +92,8 @@ func (s *sendRing) send(producer uint32, message, immediate []byte) error {
 			if s.isRevoked(index) {
 				return status.NotConnected
 			}
-			return status.Errorf(status.InvalidValue, "send: message of %d bytes exceeds the posted buffer of %d", len(message), length)
+			return status.Errorf(status.InvalidValue,
+				"send: message of %d bytes exceeds the posted buffer of %d", len(message), length)
 		}
 		if !s.next.CompareAndSwap(index, index+1) {
 			continue
@@ -119,7 +122,8 @@ func (s *sendRing) refreshPosted(index uint64) error {
 		return status.NotConnected
 	}
 	if posted-index > s.capacity {
-		return violation("count of posted receives is %d after %d messages, exceeding the ring of %d", posted, index, s.capacity)
+		return violation("posted count is %d after %d messages, the ring holds %d",
+			posted, index, s.capacity)
 	}
 	s.seenPosted.Store(posted)
 	return nil
@@ -200,7 +204,8 @@ func (p *producer) Close() error {
 	p.state.Store(int32(progress.Idle))
 	c := p.connection
 	c.local.removeProducer(p.id)
-	c.enqueue(frame{kind: frameCloseProducer, fields: [maxFields]uint32{p.id, uint32(p.consumer.id)}}, descriptors{})
+	c.enqueue(frame{kind: frameCloseProducer,
+		fields: [maxFields]uint32{p.id, uint32(p.consumer.id)}}, descriptors{})
 	c.remote.removeProducer(p)
 	return p.bell.close()
 }

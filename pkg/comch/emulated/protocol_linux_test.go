@@ -123,7 +123,8 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 				t.Fatal(err)
 			}
 			if reply.kind != frameReply || reply.fields[0] != 1 || reply.fields[1] != uint32(c.code) {
-				t.Errorf("reply is %v %v %q, want code %v", reply.kind, reply.fields, reply.body, c.code)
+				t.Errorf("reply is %v %v %q, want code %v",
+					reply.kind, reply.fields, reply.body, c.code)
 			}
 			if connection.Err() != nil {
 				t.Errorf("the connection ended: %v", connection.Err())
@@ -197,7 +198,8 @@ func TestWrongRingMemoryIsRejected(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, peer := newServedConnection(t, clientRole)
 			go replyWith(peer, descriptor)
-			_, err := c.NewConsumer(context.Background(), comch.ConsumerConfig{Receives: 1, MemorySize: 1})
+			_, err := c.NewConsumer(context.Background(),
+				comch.ConsumerConfig{Receives: 1, MemorySize: 1})
 			if err == nil {
 				t.Error("the consumer was created")
 			}

@@ -70,7 +70,8 @@ type Limits struct {
 
 // New returns a provider. It has no side effects until one of its methods is called.
 func New(options Options) comch.Provider {
-	p := &provider{directory: options.Directory, log: options.Logger, limits: options.Limits.complete()}
+	p := &provider{directory: options.Directory, log: options.Logger,
+		limits: options.Limits.complete()}
 	if p.directory == "" {
 		p.directory = DefaultDirectory()
 	}
@@ -138,17 +139,18 @@ const (
 
 // complete replaces zeroes by defaults and caps the rest at highestLimits.
 func (l Limits) complete() Limits {
+	d, h := &defaultLimits, &highestLimits
 	return Limits{
-		MaxMessageSize:  bounded(l.MaxMessageSize, defaultLimits.MaxMessageSize, highestLimits.MaxMessageSize),
-		MaxReceiveQueue: bounded(l.MaxReceiveQueue, defaultLimits.MaxReceiveQueue, highestLimits.MaxReceiveQueue),
-		MaxClients:      bounded(l.MaxClients, defaultLimits.MaxClients, highestLimits.MaxClients),
-		MaxConsumers:    bounded(l.MaxConsumers, defaultLimits.MaxConsumers, highestLimits.MaxConsumers),
-		MaxProducers:    bounded(l.MaxProducers, defaultLimits.MaxProducers, highestLimits.MaxProducers),
-		MaxReceives:     bounded(l.MaxReceives, defaultLimits.MaxReceives, highestLimits.MaxReceives),
-		MaxMemorySize:   bounded(l.MaxMemorySize, defaultLimits.MaxMemorySize, highestLimits.MaxMemorySize),
-		MaxRingBytes:    bounded(l.MaxRingBytes, defaultLimits.MaxRingBytes, highestLimits.MaxRingBytes),
-		MaxExports:      bounded(l.MaxExports, defaultLimits.MaxExports, highestLimits.MaxExports),
-		MaxExportBytes:  bounded(l.MaxExportBytes, defaultLimits.MaxExportBytes, highestLimits.MaxExportBytes),
+		MaxMessageSize:  bounded(l.MaxMessageSize, d.MaxMessageSize, h.MaxMessageSize),
+		MaxReceiveQueue: bounded(l.MaxReceiveQueue, d.MaxReceiveQueue, h.MaxReceiveQueue),
+		MaxClients:      bounded(l.MaxClients, d.MaxClients, h.MaxClients),
+		MaxConsumers:    bounded(l.MaxConsumers, d.MaxConsumers, h.MaxConsumers),
+		MaxProducers:    bounded(l.MaxProducers, d.MaxProducers, h.MaxProducers),
+		MaxReceives:     bounded(l.MaxReceives, d.MaxReceives, h.MaxReceives),
+		MaxMemorySize:   bounded(l.MaxMemorySize, d.MaxMemorySize, h.MaxMemorySize),
+		MaxRingBytes:    bounded(l.MaxRingBytes, d.MaxRingBytes, h.MaxRingBytes),
+		MaxExports:      bounded(l.MaxExports, d.MaxExports, h.MaxExports),
+		MaxExportBytes:  bounded(l.MaxExportBytes, d.MaxExportBytes, h.MaxExportBytes),
 	}
 }
 
@@ -189,7 +191,8 @@ func setDefault[T comparable](value *T, fallback T) {
 
 func checkCount(what string, value, limit int) error {
 	if value < 1 || value > limit {
-		return status.Errorf(status.InvalidValue, "%s %d is not between 1 and %d", what, value, limit)
+		return status.Errorf(status.InvalidValue, "%s %d is not between 1 and %d",
+			what, value, limit)
 	}
 	return nil
 }
@@ -212,6 +215,7 @@ func checkName(what, name string) error {
 	default:
 		return nil
 	}
-	return status.Errorf(status.InvalidValue, "invalid %s %q: it %s: use up to %d bytes, for instance \"storage\" or \"03:00.0\"",
+	return status.Errorf(status.InvalidValue,
+		"invalid %s %q: it %s: use up to %d bytes, for instance \"storage\" or \"03:00.0\"",
 		what, name[:min(len(name), maxNameLength)], reason, maxNameLength)
 }

@@ -60,7 +60,8 @@ func useConnection(t *testing.T, provider comch.Provider, server comch.Server, r
 	}
 	var closers []interface{ Close() error }
 	for _, sides := range [][2]comch.Connection{{client, accepted}, {accepted, client}} {
-		consumer, err := sides[0].NewConsumer(ctx, comch.ConsumerConfig{Receives: 4, MemorySize: 256})
+		consumer, err := sides[0].NewConsumer(ctx,
+			comch.ConsumerConfig{Receives: 4, MemorySize: 256})
 		if err != nil {
 			t.Fatal(err)
 		}

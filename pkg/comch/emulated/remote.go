@@ -52,7 +52,8 @@ func (r *remoteConsumers) reserve(bytes int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if bytes > r.limits.MaxRingBytes-r.ringBytes {
-		return status.Errorf(status.NoMemory, "ring takes %d bytes, but only %d of the connection's %d are left",
+		return status.Errorf(status.NoMemory,
+			"ring takes %d bytes, but only %d of the connection's %d are left",
 			bytes, r.limits.MaxRingBytes-r.ringBytes, r.limits.MaxRingBytes)
 	}
 	r.ringBytes += bytes
@@ -195,7 +196,11 @@ func (c *connection) handleOpenConsumer(f *frame, received *descriptors) error {
 // admitConsumer creates a consumer from the peer's announcement. The server allocates the ring's
 // memory; the client receives it with the frame.
 func (c *connection) admitConsumer(f *frame, received *descriptors) (*remoteConsumer, error) {
-	config := comch.ConsumerConfig{Receives: int(f.fields[1]), MemorySize: int(f.fields[2]), ImmediateLength: int(f.fields[3])}
+	config := comch.ConsumerConfig{
+		Receives:        int(f.fields[1]),
+		MemorySize:      int(f.fields[2]),
+		ImmediateLength: int(f.fields[3]),
+	}
 	layout, err := planRing(config, c.limits)
 	if err != nil {
 		return nil, err
@@ -313,7 +318,8 @@ func (c *connection) handleOpenProducer(f *frame, received *descriptors) error {
 	return nil
 }
 
-func (c *connection) admitProducer(id uint32, consumer comch.ConsumerID, received *descriptors) error {
+func (c *connection) admitProducer(id uint32, consumer comch.ConsumerID, received *descriptors,
+) error {
 	producers := c.local.producersOf(consumer)
 	if producers == nil {
 		return status.Errorf(status.NotFound, "no consumer %d", consumer)

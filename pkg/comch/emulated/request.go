@@ -17,7 +17,8 @@ const replyTimeout = 10 * time.Second
 // the descriptor in the reply, -1 if there is none. It takes ownership of passed.
 func (c *connection) request(ctx context.Context, f frame, passed descriptors) (int, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, replyTimeout,
-		status.Errorf(status.TimeOut, "no reply from peer process %d after %v", c.peer.PID, replyTimeout))
+		status.Errorf(status.TimeOut, "no reply from peer process %d after %v",
+			c.peer.PID, replyTimeout))
 	defer cancel()
 	id := f.fields[0]
 	replies := c.requests.add(id)

@@ -66,7 +66,8 @@ func importRing(descriptor int, layout ringLayout) (*memory.Region, error) {
 	}
 	if filesystem.Type != unix.TMPFS_MAGIC {
 		closeDescriptor(descriptor)
-		return nil, status.Errorf(status.InvalidValue, "import ring: file system type %#x is not tmpfs, as of a memfd", filesystem.Type)
+		return nil, status.Errorf(status.InvalidValue,
+			"import ring: file system type %#x is not tmpfs, as of a memfd", filesystem.Type)
 	}
 	region, err := memory.Import(descriptor, uint64(layout.total), uint64(layout.total), ringAccess)
 	if err != nil {
@@ -96,7 +97,8 @@ func freeRing(role role, region *memory.Region) {
 		const hugePage = 512 << 20 // the largest page size, on arm64
 		length := roundUp(int(region.Len()), hugePage)
 		// Cannot fail on a file from memory.Alloc.
-		_ = unix.Fallocate(region.Descriptor(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(length))
+		_ = unix.Fallocate(region.Descriptor(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE,
+			0, int64(length))
 	}
 	_ = region.Close() // unmapping our own mapping does not fail
 }

@@ -85,7 +85,8 @@ func TestRingMemoryOutlivesItsConnectionWithinALimit(t *testing.T) {
 	for name, full := range map[string]bool{"within": false, "beyond": true} {
 		t.Run(name, func(t *testing.T) {
 			client, server := newTestPair(t)
-			created, err := client.NewConsumer(t.Context(), comch.ConsumerConfig{Receives: 1, MemorySize: 1})
+			created, err := client.NewConsumer(t.Context(),
+				comch.ConsumerConfig{Receives: 1, MemorySize: 1})
 			if err != nil {
 				t.Fatal(err)
 			}

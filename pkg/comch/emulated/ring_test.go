@@ -24,11 +24,13 @@ func TestRingPartsAreAlignedAndDoNotOverlap(t *testing.T) {
 		if l.capacity < config.Receives || l.capacity >= 2*config.Receives || l.capacity&(l.capacity-1) != 0 {
 			t.Errorf("%+v: capacity is %d", config, l.capacity)
 		}
-		ends := []int{l.completions, l.completions + l.capacity*completionSize, l.posted + l.capacity*postedEntrySize, l.memory + l.memorySize}
+		ends := []int{l.completions, l.completions + l.capacity*completionSize,
+			l.posted + l.capacity*postedEntrySize, l.memory + l.memorySize}
 		starts := []int{l.completions, l.posted, l.memory, l.total}
 		for i := range starts {
 			if starts[i]%cacheLine != 0 || starts[i] < ends[i] {
-				t.Errorf("%+v: part %d starts at %d, the previous one ends at %d", config, i, starts[i], ends[i])
+				t.Errorf("%+v: part %d starts at %d, the previous one ends at %d",
+					config, i, starts[i], ends[i])
 			}
 		}
 	}
@@ -262,7 +264,8 @@ func FuzzRingMemory(f *testing.F) {
 	f.Add([]byte{3, 0x01, 0x00, 0x01, 3, 0x01, 0x07, 0x02, 2, 1, 0})
 	f.Add(bytes.Repeat([]byte{1, 2, 0, 1, 3, 0x02, 0x00, 0xff}, 16))
 	const receives, memorySize = 4, 256
-	layout, err := planRing(comch.ConsumerConfig{Receives: receives, MemorySize: memorySize}, highestLimits)
+	layout, err := planRing(comch.ConsumerConfig{Receives: receives, MemorySize: memorySize},
+		highestLimits)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -313,7 +316,8 @@ type ringPair struct {
 
 func newRingPair(tb testing.TB, receives, memorySize int) *ringPair {
 	tb.Helper()
-	layout, err := planRing(comch.ConsumerConfig{Receives: receives, MemorySize: memorySize}, highestLimits)
+	layout, err := planRing(comch.ConsumerConfig{Receives: receives, MemorySize: memorySize},
+		highestLimits)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -362,7 +366,8 @@ func mapTwice(tb testing.TB, length int) (first, second []byte) {
 	if err := region.Prefault(); err != nil {
 		tb.Fatal(err)
 	}
-	again, err := memory.Import(duplicateOf(tb, region.Descriptor()), uint64(length), uint64(length), ringAccess)
+	again, err := memory.Import(duplicateOf(tb, region.Descriptor()), uint64(length),
+		uint64(length), ringAccess)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -42,15 +42,18 @@ func planRing(config comch.ConsumerConfig, limits Limits) (ringLayout, error) {
 	}
 	if config.MemorySize < 1 || config.MemorySize > limits.MaxMemorySize {
 		return ringLayout{}, status.Errorf(status.InvalidValue,
-			"%d bytes of message memory are not between 1 and %d", config.MemorySize, limits.MaxMemorySize)
+			"%d bytes of message memory are not between 1 and %d",
+			config.MemorySize, limits.MaxMemorySize)
 	}
 	if config.ImmediateLength < 0 || config.ImmediateLength > comch.MaxImmediateLength {
 		return ringLayout{}, status.Errorf(status.InvalidValue,
-			"%d bytes of immediate data are not between 0 and %d", config.ImmediateLength, comch.MaxImmediateLength)
+			"%d bytes of immediate data are not between 0 and %d",
+			config.ImmediateLength, comch.MaxImmediateLength)
 	}
 	setDefault(&config.ImmediateLength, comch.MaxImmediateLength)
 	capacity := 1 << bits.Len(uint(config.Receives-1))
-	l := ringLayout{receives: config.Receives, immediate: config.ImmediateLength, capacity: capacity, memorySize: config.MemorySize}
+	l := ringLayout{receives: config.Receives, immediate: config.ImmediateLength,
+		capacity: capacity, memorySize: config.MemorySize}
 	l.completions = ringHeaderSize
 	l.posted = l.completions + capacity*completionSize
 	l.memory = roundUp(l.posted+capacity*postedEntrySize, cacheLine)
@@ -111,10 +114,13 @@ type sharedRing struct {
 // every part is aligned.
 func viewRing(mapped []byte, layout ringLayout) sharedRing {
 	mapped = mapped[:layout.total]
+	end := layout.memory + layout.memorySize
 	return sharedRing{
-		header:      (*ringHeader)(unsafe.Pointer(&mapped[0])),
-		completions: unsafe.Slice((*completion)(unsafe.Pointer(&mapped[layout.completions])), layout.capacity),
-		posted:      unsafe.Slice((*uint64)(unsafe.Pointer(&mapped[layout.posted])), layout.capacity),
-		memory:      mapped[layout.memory : layout.memory+layout.memorySize : layout.memory+layout.memorySize],
+		header: (*ringHeader)(unsafe.Pointer(&mapped[0])),
+		completions: unsafe.Slice((*completion)(unsafe.Pointer(&mapped[layout.completions])),
+			layout.capacity),
+		posted: unsafe.Slice((*uint64)(unsafe.Pointer(&mapped[layout.posted])),
+			layout.capacity),
+		memory: mapped[layout.memory:end:end],
 	}
 }

@@ -42,7 +42,8 @@ type server struct {
 	admission  comch.Admission
 }
 
-func newServer(p *provider, config comch.ServerConfig, c *nameLock, listener *net.UnixListener) *server {
+func newServer(p *provider, config comch.ServerConfig, c *nameLock, listener *net.UnixListener,
+) *server {
 	s := &server{
 		provider: p,
 		config:   config,
@@ -69,7 +70,8 @@ func (s *server) Accept(ctx context.Context) (comch.Connection, error) {
 	for {
 		select {
 		case <-s.closed:
-			return nil, status.Errorf(status.Shutdown, "accept Comch client: server %q is closed", s.config.Name)
+			return nil, status.Errorf(status.Shutdown, "accept Comch client: server %q is closed",
+				s.config.Name)
 		case <-ctx.Done():
 			return nil, fmt.Errorf("accept Comch client: %w", ctx.Err())
 		case c := <-s.accepted:
@@ -161,7 +163,8 @@ func (s *server) handshake(conn *net.UnixConn) {
 		if s.config.Refused != nil {
 			s.config.Refused(peer, err)
 		}
-		s.log.Warn("rejected client", zap.Int("peer_pid", peer.PID), zap.Uint32("peer_uid", peer.UID), zap.Error(err))
+		s.log.Warn("rejected client",
+			zap.Int("peer_pid", peer.PID), zap.Uint32("peer_uid", peer.UID), zap.Error(err))
 		socket.close()
 		return
 	}
@@ -188,7 +191,8 @@ func (s *server) greet(socket *socket) (comch.Peer, terms, error) {
 	if err != nil {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			refusal := textFrame(frameGoodbye, err)
-			_ = socket.write(&refusal, descriptors{}) // best effort: the server disconnects the client anyway
+			// best effort: the server disconnects the client anyway
+			_ = socket.write(&refusal, descriptors{})
 		}
 		return peer, terms{}, err
 	}
@@ -235,10 +239,12 @@ func (s *server) currentAdmission() comch.Admission {
 func (s *server) authorize(peer comch.Peer) error {
 	a := s.currentAdmission()
 	own := uint32(os.Geteuid())
-	if a.AllowAnyUser || peer.UID == 0 || peer.UID == own || slices.Contains(a.AllowUsers, peer.UID) {
+	if a.AllowAnyUser || peer.UID == 0 || peer.UID == own ||
+		slices.Contains(a.AllowUsers, peer.UID) {
 		return nil
 	}
-	return status.Errorf(status.NotPermitted, "user %d may not use this server: only root, user %d, and configured users may: add the user to the server's allowed users",
+	return status.Errorf(status.NotPermitted,
+		"user %d may not connect, only root, user %d and users that the server allows: allow it there",
 		peer.UID, own)
 }
 
@@ -246,7 +252,8 @@ func (s *server) addClient() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.clients >= s.admission.MaxClients {
-		return status.Errorf(status.Full, "server has reached its limit of %d clients", s.admission.MaxClients)
+		return status.Errorf(status.Full, "server has reached its limit of %d clients",
+			s.admission.MaxClients)
 	}
 	s.clients++
 	return nil

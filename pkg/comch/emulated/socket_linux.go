@@ -47,7 +47,8 @@ func (s *socket) read() (frame, descriptors, error) {
 		return frame{}, received, controlErr
 	}
 	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		return frame{}, received, violation("packet exceeds %d bytes or %d descriptors, or this process has no free descriptors",
+		return frame{}, received, violation(
+			"packet exceeds %d bytes or %d descriptors, or this process has no free descriptors",
 			len(s.packet), maxDescriptors)
 	}
 	f, err := parseFrame(s.packet[:n])

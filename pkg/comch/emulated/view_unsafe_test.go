@@ -14,7 +14,8 @@ func bytesOf(words []uint64) []byte {
 // disconnect dissolves the association of a datagram socket with its peer.
 func disconnect(descriptor int) error {
 	address := unix.RawSockaddr{Family: unix.AF_UNSPEC}
-	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(descriptor), uintptr(unsafe.Pointer(&address)), unsafe.Sizeof(address.Family))
+	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(descriptor),
+		uintptr(unsafe.Pointer(&address)), unsafe.Sizeof(address.Family))
 	if errno != 0 {
 		return errno
 	}

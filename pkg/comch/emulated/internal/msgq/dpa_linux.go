@@ -37,7 +37,8 @@ func NewDPA(cpus []int) (comch.DPA, error) {
 	}
 	for _, cpu := range cpus {
 		if cpu < 0 || !possible.IsSet(cpu) {
-			return nil, status.Errorf(status.InvalidValue, "CPU %d is not one that this process may use", cpu)
+			return nil, status.Errorf(status.InvalidValue,
+				"CPU %d is not one that this process may use", cpu)
 		}
 		chosen.Set(cpu)
 	}
@@ -165,7 +166,8 @@ func (q *msgq) NewDPAConsumer(ctx context.Context, receives int) (comch.DPAConsu
 	if err := q.addObject(comch.DPAConsumers); err != nil {
 		return nil, fmt.Errorf("create DPA consumer with %d receives: %w", receives, err)
 	}
-	data, err := q.dpaSide.NewConsumer(ctx, comch.ConsumerConfig{Receives: receives, MemorySize: noMemory})
+	data, err := q.dpaSide.NewConsumer(ctx,
+		comch.ConsumerConfig{Receives: receives, MemorySize: noMemory})
 	if err != nil {
 		q.removeObject()
 		return nil, fmt.Errorf("create DPA consumer with %d receives: %w", receives, err)
@@ -189,7 +191,8 @@ func (c *dpaConsumer) Ack(messages int) error {
 		return status.Errorf(status.InvalidValue, "ack: invalid number of messages %d", messages)
 	}
 	if messages > c.receives-c.acked {
-		return status.Errorf(status.Full, "ack: %d messages exceed the room for %d in a queue of %d",
+		return status.Errorf(status.Full,
+			"ack: %d messages exceed the room for %d in a queue of %d",
 			messages, c.receives-c.acked, c.receives)
 	}
 	for range messages {

@@ -22,9 +22,11 @@ type dpaProducer struct {
 }
 
 // NewDPAProducer creates a DPA producer. It needs a queue from the DPA.
-func (q *msgq) NewDPAProducer(_ context.Context, sends int, userData uint64) (comch.DPAProducer, error) {
+func (q *msgq) NewDPAProducer(_ context.Context, sends int, userData uint64,
+) (comch.DPAProducer, error) {
 	if sends < 1 || sends > q.capabilities.MaxReceives {
-		return nil, status.Errorf(status.InvalidValue, "create DPA producer: %d sends are outside 1 to %d",
+		return nil, status.Errorf(status.InvalidValue,
+			"create DPA producer: %d sends are outside 1 to %d",
 			sends, q.capabilities.MaxReceives)
 	}
 	if err := q.addObject(comch.DPAProducers); err != nil {
@@ -44,7 +46,8 @@ func (p *dpaProducer) IsConsumerEmpty(consumer comch.ConsumerID) (bool, error) {
 }
 
 // PostSendImmediate makes the DPA call the kernel again after status.Again.
-func (p *dpaProducer) PostSendImmediate(consumer comch.ConsumerID, immediate []byte, completionRequested bool) error {
+func (p *dpaProducer) PostSendImmediate(consumer comch.ConsumerID, immediate []byte,
+	completionRequested bool) error {
 	path, err := p.readyPath(consumer, completionRequested)
 	if err != nil {
 		return err
@@ -53,10 +56,13 @@ func (p *dpaProducer) PostSendImmediate(consumer comch.ConsumerID, immediate []b
 }
 
 // DMACopy checks everything that a send could fail of before it copies.
-func (p *dpaProducer) DMACopy(consumer comch.ConsumerID, destination, source comch.DPABuffer, length uint64,
-	immediate []byte, completionRequested bool) error {
+func (p *dpaProducer) DMACopy(
+	consumer comch.ConsumerID, destination, source comch.DPABuffer, length uint64,
+	immediate []byte, completionRequested bool,
+) error {
 	if len(immediate) > comch.MaxImmediateLength {
-		return status.Errorf(status.InvalidValue, "DMA copy: %d bytes of immediate data, the limit is %d",
+		return status.Errorf(status.InvalidValue,
+			"DMA copy: %d bytes of immediate data, the limit is %d",
 			len(immediate), comch.MaxImmediateLength)
 	}
 	if err := checkDMACopy(destination, source, length); err != nil {
@@ -67,10 +73,12 @@ func (p *dpaProducer) DMACopy(consumer comch.ConsumerID, destination, source com
 		return err
 	}
 	if limit := path.ImmediateLength(); len(immediate) > limit {
-		return status.Errorf(status.InvalidValue, "DMA copy: %d bytes of immediate data, the consumer accepts %d",
+		return status.Errorf(status.InvalidValue,
+			"DMA copy: %d bytes of immediate data, the consumer accepts %d",
 			len(immediate), limit)
 	}
-	if err := memory.Copy(destination.Region, destination.Offset, source.Region, source.Offset, length); err != nil {
+	err = memory.Copy(destination.Region, destination.Offset, source.Region, source.Offset, length)
+	if err != nil {
 		return fmt.Errorf("DMA copy of %d bytes: %w", length, err)
 	}
 	return p.send(path, immediate, completionRequested)
@@ -86,20 +94,26 @@ func checkDMACopy(destination, source comch.DPABuffer, length uint64) error {
 		}
 	}
 	if !destination.Access.Has(memory.PCIWrite) {
-		return status.Errorf(status.NotPermitted, "destination is not writable: its rights are %#x", uint32(destination.Access))
+		return status.Errorf(status.NotPermitted, "destination is not writable: its rights are %#x",
+			uint32(destination.Access))
 	}
 	if !source.Access.Has(memory.PCIRead) {
-		return status.Errorf(status.NotPermitted, "source is not readable: its rights are %#x", uint32(source.Access))
+		return status.Errorf(status.NotPermitted, "source is not readable: its rights are %#x",
+			uint32(source.Access))
 	}
-	if destination.Region.Mapped() && source.Region.Mapped() &&
-		overlap(destination.Region.Bytes()[destination.Offset:][:length], source.Region.Bytes()[source.Offset:][:length]) {
-		return status.Errorf(status.InvalidValue, "source and destination overlap")
+	if destination.Region.Mapped() && source.Region.Mapped() {
+		to := destination.Region.Bytes()[destination.Offset:][:length]
+		from := source.Region.Bytes()[source.Offset:][:length]
+		if overlap(to, from) {
+			return status.Errorf(status.InvalidValue, "source and destination overlap")
+		}
 	}
 	return nil
 }
 
 // readyPath returns the path to a consumer that has a receive posted.
-func (p *dpaProducer) readyPath(consumer comch.ConsumerID, completionRequested bool) (*dpaPath, error) {
+func (p *dpaProducer) readyPath(consumer comch.ConsumerID, completionRequested bool,
+) (*dpaPath, error) {
 	path, err := p.path(consumer)
 	if err != nil {
 		return nil, fmt.Errorf("send to consumer %d: %w", consumer, err)

@@ -42,11 +42,14 @@ type msgq struct {
 // New makes a message queue to a DPA that NewDPA has made. capabilities are those of the provider,
 // within the limits of config. connect makes both ends of a connection within this process; the
 // producers of dpaSide implement Producer.
-func New(config comch.MsgQConfig, capabilities comch.Capabilities,
-	connect func() (cpuSide, dpaSide comch.Connection, err error)) (comch.MsgQ, error) {
+func New(
+	config comch.MsgQConfig, capabilities comch.Capabilities,
+	connect func() (cpuSide, dpaSide comch.Connection, err error),
+) (comch.MsgQ, error) {
 	d, ok := config.DPA.(*dpa)
 	if !ok || d == nil {
-		return nil, status.Errorf(status.InvalidValue, "DPA of type %T was not made by this provider", config.DPA)
+		return nil, status.Errorf(status.InvalidValue,
+			"DPA of type %T was not made by this provider", config.DPA)
 	}
 	if config.Direction != comch.DPAConsumers && config.Direction != comch.DPAProducers {
 		return nil, status.Errorf(status.InvalidValue, "invalid direction %d", config.Direction)
@@ -61,17 +64,20 @@ func New(config comch.MsgQConfig, capabilities comch.Capabilities,
 	}
 	capabilities.Server, capabilities.Client = false, false
 	capabilities.MaxMemorySize, capabilities.MaxBufferLength = 0, 0
-	return &msgq{dpa: d, direction: config.Direction, capabilities: capabilities, cpuSide: cpuSide, dpaSide: dpaSide}, nil
+	return &msgq{dpa: d, direction: config.Direction, capabilities: capabilities, cpuSide: cpuSide,
+		dpaSide: dpaSide}, nil
 }
 
 // Capabilities returns the provider's, without control path and message memory.
 func (q *msgq) Capabilities() comch.Capabilities { return q.capabilities }
 
 // NewConsumer creates a CPU consumer. It needs a queue from the DPA.
-func (q *msgq) NewConsumer(ctx context.Context, config comch.ConsumerConfig) (comch.Consumer, error) {
+func (q *msgq) NewConsumer(ctx context.Context, config comch.ConsumerConfig,
+) (comch.Consumer, error) {
 	if config.MemorySize != 0 {
 		return nil, status.Errorf(status.InvalidValue,
-			"create consumer of message queue: invalid MemorySize %d: it has no message memory", config.MemorySize)
+			"create consumer of message queue: MemorySize is %d, but there is no message memory",
+			config.MemorySize)
 	}
 	if err := q.addObject(comch.DPAProducers); err != nil {
 		return nil, fmt.Errorf("create consumer of message queue: %w", err)
@@ -127,7 +133,8 @@ func (q *msgq) Close() error {
 		return nil
 	}
 	if q.objects > 0 {
-		return status.Errorf(status.InUse, "close message queue: %d consumers and producers are still open", q.objects)
+		return status.Errorf(status.InUse,
+			"close message queue: %d consumers and producers are still open", q.objects)
 	}
 	q.closed = true
 	err := q.cpuSide.Close()
@@ -152,7 +159,8 @@ func (c *cpuConsumer) Memory() []byte { return nil }
 func (c *cpuConsumer) PostReceive(offset, length uint32, userData uint64) error {
 	if offset != 0 || length != 0 {
 		return status.Errorf(status.InvalidValue,
-			"post receive: %d bytes at offset %d: consumers of message queues have no buffers", length, offset)
+			"post receive: %d bytes at offset %d: consumers of message queues have no buffers",
+			length, offset)
 	}
 	return c.Consumer.PostReceive(0, 0, userData)
 }
