@@ -16,33 +16,33 @@ type cleanupQueue struct {
 }
 
 // add queues a task. It does not block.
-func (d *cleanupQueue) add(task func()) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.tasks = append(d.tasks, task)
-	if !d.working {
-		d.working = true
-		go d.work()
+func (q *cleanupQueue) add(task func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.tasks = append(q.tasks, task)
+	if !q.working {
+		q.working = true
+		go q.work()
 	}
 }
 
-func (d *cleanupQueue) close(descriptor int) {
-	d.add(func() { closeDescriptor(descriptor) })
+func (q *cleanupQueue) close(descriptor int) {
+	q.add(func() { closeDescriptor(descriptor) })
 }
 
-func (d *cleanupQueue) work() {
+func (q *cleanupQueue) work() {
 	for {
-		d.mu.Lock()
-		if len(d.tasks) == 0 {
-			d.tasks = nil
-			d.working = false
-			d.mu.Unlock()
+		q.mu.Lock()
+		if len(q.tasks) == 0 {
+			q.tasks = nil
+			q.working = false
+			q.mu.Unlock()
 			return
 		}
-		task := d.tasks[0]
-		d.tasks[0] = nil
-		d.tasks = d.tasks[1:]
-		d.mu.Unlock()
+		task := q.tasks[0]
+		q.tasks[0] = nil
+		q.tasks = q.tasks[1:]
+		q.mu.Unlock()
 		task()
 	}
 }
@@ -51,9 +51,9 @@ func (d *cleanupQueue) work() {
 const cleanupTimeout = time.Second
 
 // wait waits until all tasks added so far are done, up to bound.
-func (d *cleanupQueue) wait(bound time.Duration) {
+func (q *cleanupQueue) wait(bound time.Duration) {
 	settled := make(chan struct{})
-	d.add(func() { close(settled) })
+	q.add(func() { close(settled) })
 	timer := time.NewTimer(bound)
 	defer timer.Stop()
 	select {

@@ -34,8 +34,8 @@ type connection struct {
 	cleanup  cleanupQueue
 	onEnd    func() // notifies the server; nil on the client
 
-	// endedLocally reports whether this side ended the connection. Messages of the peer are then
-	// ignored.
+	// endedLocally is set if this side ended the connection. Its consumers then receive nothing
+	// more.
 	endedLocally atomic.Bool
 
 	mu      sync.Mutex
@@ -180,7 +180,7 @@ func (c *connection) Abort() {
 }
 
 // waitStopped waits for the goroutines, up to bound. Closing a descriptor that a hostile peer has
-// sent may take forever; such goroutines stay behind.
+// sent may take forever; the goroutine that does it stays behind.
 func (c *connection) waitStopped(bound time.Duration) {
 	stopped := make(chan struct{})
 	go func() {

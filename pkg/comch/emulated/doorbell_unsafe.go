@@ -30,7 +30,7 @@ type doorbell struct {
 	cleanup    *cleanupQueue
 
 	mu       sync.Mutex // guards which file the descriptor number refers to
-	isDown   bool
+	down   bool
 	silenced bool // written only by the thread
 	closed   bool
 	buffer   [8]byte
@@ -63,14 +63,14 @@ func (d *doorbell) drain() error {
 		return nil
 	}
 	d.mu.Lock()
-	isDown := d.isDown
+	down := d.down
 	d.mu.Unlock()
 	limit := maxSignals
-	if isDown {
+	if down {
 		limit = maxLastSignals
 	}
 	empty, err := d.discard(limit)
-	if err != nil || (isDown && empty) {
+	if err != nil || (down && empty) {
 		d.silence(empty)
 	}
 	return err
@@ -121,10 +121,10 @@ func (d *doorbell) silence(empty bool) {
 func (d *doorbell) shutDown() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed || d.isDown {
+	if d.closed || d.down {
 		return
 	}
-	d.isDown = true
+	d.down = true
 	_ = unix.Shutdown(d.descriptor, unix.SHUT_RD)
 }
 

@@ -36,7 +36,7 @@ func (c *connection) readFrames() {
 var errGoodbye = errors.New("peer closed the connection")
 
 // handle handles one frame. It must not block: the same goroutine receives the peer's other frames,
-// and notices its death.
+// and detects its death.
 func (c *connection) handle(f *frame, received *descriptors) error {
 	switch f.kind {
 	case frameMessage:

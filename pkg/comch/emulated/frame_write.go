@@ -47,7 +47,7 @@ type writeQueue struct {
 	changed chan struct{} // holds a token when the queue has changed
 }
 
-// errQueueClosed is the error of put after close.
+// errQueueClosed is what put returns after close.
 var errQueueClosed = errors.New("peer no longer receives frames")
 
 // queuedFrame is a frame and the descriptors that it owns until it is written.
@@ -62,54 +62,54 @@ func newWriteQueue(credits int) *writeQueue {
 
 // put queues a frame and takes ownership of passed, whether or not it succeeds. It fails with
 // errQueueClosed after close, and with a violation if the peer does not read.
-func (o *writeQueue) put(f frame, passed descriptors) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.closed {
+func (q *writeQueue) put(f frame, passed descriptors) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
 		passed.closeAll()
 		return errQueueClosed
 	}
-	if len(o.queue) >= o.limit {
+	if len(q.queue) >= q.limit {
 		passed.closeAll()
-		return violation("peer does not read: %d frames are queued", o.limit)
+		return violation("peer does not read: %d frames are queued", q.limit)
 	}
-	o.queue = append(o.queue, queuedFrame{f, passed})
-	o.signal()
+	q.queue = append(q.queue, queuedFrame{f, passed})
+	q.signal()
 	return nil
 }
 
 // close stops the writer: after all queued frames and last, or at once if last is nil.
-func (o *writeQueue) close(last *frame) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.closed {
+func (q *writeQueue) close(last *frame) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
 		return
 	}
-	o.closed = true
+	q.closed = true
 	if last != nil {
-		o.queue = append(o.queue, queuedFrame{frame: *last})
+		q.queue = append(q.queue, queuedFrame{frame: *last})
 	} else {
-		o.discardLocked()
+		q.discardLocked()
 	}
-	o.signal()
+	q.signal()
 }
 
-func (o *writeQueue) signal() {
+func (q *writeQueue) signal() {
 	select {
-	case o.changed <- struct{}{}:
+	case q.changed <- struct{}{}:
 	default:
 	}
 }
 
 // wait waits for frames and removes them from the queue. It returns nil when there will be no more.
-func (o *writeQueue) wait() []queuedFrame {
-	for range o.changed {
-		o.mu.Lock()
-		batch, closed := o.queue, o.closed
-		o.queue = nil
-		o.mu.Unlock()
+func (q *writeQueue) wait() []queuedFrame {
+	for range q.changed {
+		q.mu.Lock()
+		batch, closed := q.queue, q.closed
+		q.queue = nil
+		q.mu.Unlock()
 		if len(batch) > 0 {
-			o.signal() // let the next call see closed
+			q.signal() // let the next call see closed
 			return batch
 		}
 		if closed {
@@ -120,16 +120,16 @@ func (o *writeQueue) wait() []queuedFrame {
 }
 
 // writeTo writes frames until the queue is closed or the socket fails.
-func (o *writeQueue) writeTo(s *socket) error {
+func (q *writeQueue) writeTo(s *socket) error {
 	for {
-		batch := o.wait()
+		batch := q.wait()
 		if batch == nil {
 			return nil
 		}
 		for i := range batch {
 			if err := s.write(&batch[i].frame, batch[i].descriptors); err != nil {
 				closeDescriptorsOf(batch[i:])
-				o.discard()
+				q.discard()
 				return err
 			}
 			batch[i].descriptors.closeAll()
@@ -138,16 +138,16 @@ func (o *writeQueue) writeTo(s *socket) error {
 }
 
 // discard closes the queue and drops its frames.
-func (o *writeQueue) discard() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.closed = true
-	o.discardLocked()
+func (q *writeQueue) discard() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.discardLocked()
 }
 
-func (o *writeQueue) discardLocked() {
-	closeDescriptorsOf(o.queue)
-	o.queue = nil
+func (q *writeQueue) discardLocked() {
+	closeDescriptorsOf(q.queue)
+	q.queue = nil
 }
 
 func closeDescriptorsOf(frames []queuedFrame) {

@@ -157,59 +157,59 @@ func isLinked(d *directory, name string, lock int) bool {
 // listen creates a listening socket under a temporary name and renames it, replacing what a killed
 // server may have left. Clients thus find either nothing or a socket that listens, and names may be
 // longer than socket addresses.
-func (c *nameLock) listen(public bool) (*net.UnixListener, error) {
+func (l *nameLock) listen(public bool) (*net.UnixListener, error) {
 	var stat unix.Stat_t
-	err := unix.Fstatat(c.directory.descriptor, c.name, &stat, unix.AT_SYMLINK_NOFOLLOW)
+	err := unix.Fstatat(l.directory.descriptor, l.name, &stat, unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return nil, fmt.Errorf("check %s/%s: %w", c.directory.path, c.name, err)
+		return nil, fmt.Errorf("check %s/%s: %w", l.directory.path, l.name, err)
 	}
 	if err == nil && stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		return nil, status.Errorf(status.AlreadyExist,
-			"%s/%s: path exists and is not a socket: remove it", c.directory.path, c.name)
+			"%s/%s: path exists and is not a socket: remove it", l.directory.path, l.name)
 	}
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
 	temporary := ".listen-" + hex.EncodeToString(random[:])
-	address := net.UnixAddr{Name: c.directory.entry(temporary), Net: "unixpacket"}
+	address := net.UnixAddr{Name: l.directory.entry(temporary), Net: "unixpacket"}
 	listener, err := net.ListenUnix(address.Net, &address)
 	if err != nil {
-		return nil, fmt.Errorf("listen in %s: %w", c.directory.path, err)
+		return nil, fmt.Errorf("listen in %s: %w", l.directory.path, err)
 	}
 	listener.SetUnlinkOnClose(false)
-	if err := c.publish(temporary, public); err != nil {
-		_ = unix.Unlinkat(c.directory.descriptor, temporary, 0)
+	if err := l.publish(temporary, public); err != nil {
+		_ = unix.Unlinkat(l.directory.descriptor, temporary, 0)
 		return nil, errors.Join(err, listener.Close())
 	}
 	return listener, nil
 }
 
-func (c *nameLock) publish(temporary string, public bool) error {
-	at := c.directory.descriptor
+func (l *nameLock) publish(temporary string, public bool) error {
+	at := l.directory.descriptor
 	if err := unix.Fchmodat(at, temporary, privateSocketMode, 0); err != nil {
-		return fmt.Errorf("set mode of socket in %s: %w", c.directory.path, err)
+		return fmt.Errorf("set mode of socket in %s: %w", l.directory.path, err)
 	}
 	if public {
-		if err := c.directory.openToEveryUser(temporary); err != nil {
+		if err := l.directory.openToEveryUser(temporary); err != nil {
 			return err
 		}
 	}
-	if err := unix.Renameat(at, temporary, at, c.name); err != nil {
-		return fmt.Errorf("publish socket %s/%s: %w", c.directory.path, c.name, err)
+	if err := unix.Renameat(at, temporary, at, l.name); err != nil {
+		return fmt.Errorf("publish socket %s/%s: %w", l.directory.path, l.name, err)
 	}
 	return nil
 }
 
 // release removes the socket and the lock file, and releases the name.
-func (c *nameLock) release() {
-	_ = unix.Unlinkat(c.directory.descriptor, c.name, 0)
-	c.unlock()
+func (l *nameLock) release() {
+	_ = unix.Unlinkat(l.directory.descriptor, l.name, 0)
+	l.unlock()
 }
 
 // unlock removes the lock file and releases the name.
-func (c *nameLock) unlock() {
-	_ = unix.Unlinkat(c.directory.descriptor, c.name+lockSuffix, 0)
-	closeDescriptor(c.lock)
-	c.directory.close()
+func (l *nameLock) unlock() {
+	_ = unix.Unlinkat(l.directory.descriptor, l.name+lockSuffix, 0)
+	closeDescriptor(l.lock)
+	l.directory.close()
 }
 
 // Modes of the sockets.

@@ -13,6 +13,191 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
+func (c *connection) NewConsumer(ctx context.Context, config comch.ConsumerConfig,
+) (comch.Consumer, error) {
+	created, err := c.openConsumer(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("create consumer with %d receives and %d bytes: %w",
+			config.Receives, config.MemorySize, err)
+	}
+	return created, nil
+}
+
+// openConsumer registers the consumer before it announces it: the peer's producers may arrive
+// before this goroutine has seen the reply.
+func (c *connection) openConsumer(ctx context.Context, config comch.ConsumerConfig,
+) (*consumer, error) {
+	layout, err := planRing(config, c.limits)
+	if err != nil {
+		return nil, err
+	}
+	id, err := c.local.newID()
+	if err != nil {
+		return nil, err
+	}
+	bell, button, err := newDoorbell(&c.cleanup)
+	if err != nil {
+		return nil, err
+	}
+	created := &consumer{connection: c, id: comch.ConsumerID(id)}
+	created.open(bell)
+	passed := descriptors{list: [maxDescriptors]int{button}, count: 1}
+	if c.role == serverRole {
+		err = created.allocate(layout, &passed)
+	}
+	if err == nil {
+		err = c.local.addConsumer(created, c.limits.MaxConsumers)
+	}
+	if err != nil {
+		passed.closeAll()
+		return nil, errors.Join(err, created.release())
+	}
+	if err := created.announce(ctx, layout, passed); err != nil {
+		return nil, errors.Join(err, created.Close())
+	}
+	return created, nil
+}
+
+// allocate allocates the ring of a consumer of the server, and adds a descriptor of it to passed.
+func (c *consumer) allocate(layout ringLayout, passed *descriptors) error {
+	region, err := c.connection.ringMemory(layout, nil)
+	if err != nil {
+		return err
+	}
+	c.region = region
+	dup, err := duplicate(region.Descriptor())
+	if err != nil {
+		return err
+	}
+	passed.add(dup)
+	return nil
+}
+
+// announce announces the consumer to the peer and sets it running. On the client, the reply carries
+// the ring's memory.
+func (c *consumer) announce(ctx context.Context, layout ringLayout, passed descriptors) error {
+	announcement := frame{kind: frameOpenConsumer, fields: [maxFields]uint32{
+		uint32(c.id), uint32(layout.receives), uint32(layout.memorySize), uint32(layout.immediate)}}
+	replied, err := c.connection.request(ctx, announcement, passed)
+	if err != nil {
+		return err
+	}
+	if c.connection.role == clientRole {
+		if c.region, err = importRing(replied, layout); err != nil {
+			return err
+		}
+	} else {
+		closeDescriptor(replied)
+	}
+	c.ring = newReceiveRing(viewRing(c.region.Bytes(), layout), layout, &c.producers.highestID)
+	if !c.setRunning() {
+		return c.connection.notConnected("start consumer")
+	}
+	return nil
+}
+
+// release frees the consumer's resources.
+func (c *consumer) release() error {
+	cleanup := &c.connection.cleanup
+	for _, p := range c.producers.close() {
+		cleanup.close(p.button)
+	}
+	c.ring.revoke() // before its pages are freed
+	c.ring.shared = sharedRing{}
+	err := c.bell.close()
+	if c.region == nil {
+		return err
+	}
+	role, region := c.connection.role, c.region
+	cleanup.add(func() {
+		size := int(region.Len())
+		freeRing(role, region)
+		if role == serverRole {
+			c.connection.remote.unreserve(size)
+		}
+	})
+	return err
+}
+
+func (c *connection) NewProducer(ctx context.Context, consumer comch.ConsumerID,
+) (comch.Producer, error) {
+	created, err := c.openProducer(ctx, consumer)
+	if err != nil {
+		return nil, fmt.Errorf("create producer for consumer %d: %w", consumer, err)
+	}
+	return created, nil
+}
+
+// openProducer waits for the reply: the peer can wake the producer only after it has the doorbell.
+func (c *connection) openProducer(ctx context.Context, consumer comch.ConsumerID,
+) (*producer, error) {
+	id, err := c.local.newID()
+	if err != nil {
+		return nil, err
+	}
+	bell, button, err := newDoorbell(&c.cleanup)
+	if err != nil {
+		return nil, err
+	}
+	passed := descriptors{list: [maxDescriptors]int{button}, count: 1}
+	created := &producer{connection: c, id: id}
+	created.open(bell)
+	if err := c.local.addProducer(created, c.limits.MaxProducers); err != nil {
+		passed.closeAll()
+		return nil, errors.Join(err, bell.close())
+	}
+	if err := c.remote.addProducer(consumer, created); err != nil {
+		passed.closeAll()
+		c.local.removeProducer(id)
+		return nil, errors.Join(err, bell.close())
+	}
+	open := frame{kind: frameOpenProducer, fields: [maxFields]uint32{id, uint32(consumer)}}
+	replied, err := c.request(ctx, open, passed)
+	if err == nil {
+		closeDescriptor(replied)
+		if created.setRunning() {
+			return created, nil
+		}
+		err = c.notConnected("start producer")
+	}
+	return nil, errors.Join(err, created.Close())
+}
+
+// lifecycle is the state of a consumer or producer, and the doorbell that wakes its thread. Other
+// goroutines can stop it.
+type lifecycle struct {
+	state atomic.Int32 // a progress.State
+	bell  *doorbell
+}
+
+// open sets the doorbell and the state Starting.
+func (l *lifecycle) open(bell *doorbell) {
+	l.bell = bell
+	l.state.Store(int32(progress.Starting))
+}
+
+func (l *lifecycle) running() bool { return l.state.Load() == int32(progress.Running) }
+
+// setRunning changes the state from Starting to Running. It returns false if stopAndWake came
+// first.
+func (l *lifecycle) setRunning() bool {
+	return l.state.CompareAndSwap(int32(progress.Starting), int32(progress.Running))
+}
+
+// stopAndWake sets the state Stopping and wakes the thread; the doorbell cannot be rung any more.
+// Any goroutine may call it.
+func (l *lifecycle) stopAndWake() {
+	stopping := int32(progress.Stopping)
+	if l.state.CompareAndSwap(int32(progress.Running), stopping) ||
+		l.state.CompareAndSwap(int32(progress.Starting), stopping) {
+		l.bell.shutDown()
+	}
+}
+
+func (l *lifecycle) State() progress.State { return progress.State(l.state.Load()) }
+
+func (l *lifecycle) Descriptor() int { return l.bell.descriptor }
+
 // localObjects holds the consumers and producers of this side, from before the peer learns of them.
 type localObjects struct {
 	mu        sync.Mutex
@@ -111,189 +296,4 @@ func (l *localObjects) stopAll() {
 // errFull returns the error for exceeding the limit of a kind of object.
 func errFull(what string, limit int) error {
 	return status.Errorf(status.Full, "connection has reached its limit of %d %s", limit, what)
-}
-
-// lifecycle is the state of a consumer or producer, and the doorbell that wakes its thread. Other
-// goroutines can stop it.
-type lifecycle struct {
-	state atomic.Int32 // a progress.State
-	bell  *doorbell
-}
-
-// open sets the doorbell and the state Starting.
-func (e *lifecycle) open(bell *doorbell) {
-	e.bell = bell
-	e.state.Store(int32(progress.Starting))
-}
-
-func (e *lifecycle) running() bool { return e.state.Load() == int32(progress.Running) }
-
-// setRunning changes the state from Starting to Running. It returns false if stopAndWake came
-// first.
-func (e *lifecycle) setRunning() bool {
-	return e.state.CompareAndSwap(int32(progress.Starting), int32(progress.Running))
-}
-
-// stopAndWake sets the state Stopping and wakes the thread; the doorbell cannot be rung any more.
-// Any goroutine may call it.
-func (e *lifecycle) stopAndWake() {
-	stopping := int32(progress.Stopping)
-	if e.state.CompareAndSwap(int32(progress.Running), stopping) ||
-		e.state.CompareAndSwap(int32(progress.Starting), stopping) {
-		e.bell.shutDown()
-	}
-}
-
-func (e *lifecycle) State() progress.State { return progress.State(e.state.Load()) }
-
-func (e *lifecycle) Descriptor() int { return e.bell.descriptor }
-
-func (c *connection) NewConsumer(ctx context.Context, config comch.ConsumerConfig,
-) (comch.Consumer, error) {
-	created, err := c.openConsumer(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("create consumer with %d receives and %d bytes: %w",
-			config.Receives, config.MemorySize, err)
-	}
-	return created, nil
-}
-
-// openConsumer registers the consumer before it announces it: the peer's producers may arrive
-// before this goroutine has seen the reply.
-func (c *connection) openConsumer(ctx context.Context, config comch.ConsumerConfig,
-) (*consumer, error) {
-	layout, err := planRing(config, c.limits)
-	if err != nil {
-		return nil, err
-	}
-	id, err := c.local.newID()
-	if err != nil {
-		return nil, err
-	}
-	bell, button, err := newDoorbell(&c.cleanup)
-	if err != nil {
-		return nil, err
-	}
-	created := &consumer{connection: c, id: comch.ConsumerID(id)}
-	created.open(bell)
-	passed := descriptors{list: [maxDescriptors]int{button}, count: 1}
-	if c.role == serverRole {
-		err = created.allocate(layout, &passed)
-	}
-	if err == nil {
-		err = c.local.addConsumer(created, c.limits.MaxConsumers)
-	}
-	if err != nil {
-		passed.closeAll()
-		return nil, errors.Join(err, created.release())
-	}
-	if err := created.announce(ctx, layout, passed); err != nil {
-		return nil, errors.Join(err, created.Close())
-	}
-	return created, nil
-}
-
-// allocate allocates the ring of a consumer of the server, and adds a descriptor of it to passed.
-func (c *consumer) allocate(layout ringLayout, passed *descriptors) error {
-	region, err := c.connection.ringMemory(layout, nil)
-	if err != nil {
-		return err
-	}
-	c.region = region
-	dup, err := duplicate(region.Descriptor())
-	if err != nil {
-		return err
-	}
-	passed.add(dup)
-	return nil
-}
-
-// announce announces the consumer to the peer and sets it running. On the client, the reply carries
-// the ring's memory.
-func (c *consumer) announce(ctx context.Context, layout ringLayout, passed descriptors) error {
-	announcement := frame{kind: frameOpenConsumer, fields: [maxFields]uint32{
-		uint32(c.id), uint32(layout.receives), uint32(layout.memorySize), uint32(layout.immediate)}}
-	replied, err := c.connection.request(ctx, announcement, passed)
-	if err != nil {
-		return err
-	}
-	if c.connection.role == clientRole {
-		if c.region, err = importRing(replied, layout); err != nil {
-			return err
-		}
-	} else {
-		closeDescriptor(replied)
-	}
-	c.ring = newReceiveRing(viewRing(c.region.Bytes(), layout), layout, &c.producers.highestID)
-	if !c.setRunning() {
-		return c.connection.notConnected("start consumer")
-	}
-	return nil
-}
-
-// release frees the consumer's resources.
-func (c *consumer) release() error {
-	cleanup := &c.connection.cleanup
-	for _, m := range c.producers.close() {
-		cleanup.close(m.button)
-	}
-	c.ring.revoke() // before its pages are freed
-	c.ring.shared = sharedRing{}
-	err := c.bell.close()
-	if c.region == nil {
-		return err
-	}
-	role, region := c.connection.role, c.region
-	cleanup.add(func() {
-		size := int(region.Len())
-		freeRing(role, region)
-		if role == serverRole {
-			c.connection.remote.unreserve(size)
-		}
-	})
-	return err
-}
-
-func (c *connection) NewProducer(ctx context.Context, consumer comch.ConsumerID,
-) (comch.Producer, error) {
-	created, err := c.openProducer(ctx, consumer)
-	if err != nil {
-		return nil, fmt.Errorf("create producer for consumer %d: %w", consumer, err)
-	}
-	return created, nil
-}
-
-// openProducer waits for the reply: the peer can wake the producer only after it has the doorbell.
-func (c *connection) openProducer(ctx context.Context, consumer comch.ConsumerID,
-) (*producer, error) {
-	id, err := c.local.newID()
-	if err != nil {
-		return nil, err
-	}
-	bell, button, err := newDoorbell(&c.cleanup)
-	if err != nil {
-		return nil, err
-	}
-	passed := descriptors{list: [maxDescriptors]int{button}, count: 1}
-	created := &producer{connection: c, id: id}
-	created.open(bell)
-	if err := c.local.addProducer(created, c.limits.MaxProducers); err != nil {
-		passed.closeAll()
-		return nil, errors.Join(err, bell.close())
-	}
-	if err := c.remote.addProducer(consumer, created); err != nil {
-		passed.closeAll()
-		c.local.removeProducer(id)
-		return nil, errors.Join(err, bell.close())
-	}
-	open := frame{kind: frameOpenProducer, fields: [maxFields]uint32{id, uint32(consumer)}}
-	replied, err := c.request(ctx, open, passed)
-	if err == nil {
-		closeDescriptor(replied)
-		if created.setRunning() {
-			return created, nil
-		}
-		err = c.notConnected("start producer")
-	}
-	return nil, errors.Join(err, created.Close())
 }

@@ -37,7 +37,9 @@ func (p *provider) NewMsgQ(config comch.MsgQConfig) (comch.MsgQ, error) {
 		return nil, fmt.Errorf("create message queue %v: %w", config.Direction, err)
 	}
 	limits.MaxConsumers, limits.MaxProducers = config.MaxConsumers, config.MaxProducers
-	connect := func() (cpuSide, dpaSide comch.Connection, err error) { return p.newLoopback(limits) }
+	connect := func() (cpuSide, dpaSide comch.Connection, err error) {
+		return p.newLoopback(limits)
+	}
 	queue, err := msgq.New(config, limits.capabilities(), connect)
 	if err != nil {
 		return nil, fmt.Errorf("create message queue %v: %w", config.Direction, err)

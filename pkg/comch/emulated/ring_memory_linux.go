@@ -74,7 +74,7 @@ func importRing(descriptor int, layout ringLayout) (*memory.Region, error) {
 		closeDescriptor(descriptor)
 		return nil, fmt.Errorf("import ring: %w", err)
 	}
-	// Saves page faults later. Without it they only cost time.
+	// Prefault the mapping. If this fails, page faults only cost time later.
 	_ = unix.Madvise(region.Bytes(), unix.MADV_POPULATE_WRITE)
 	return region, nil
 }

@@ -42,14 +42,14 @@ type server struct {
 	admission  comch.Admission
 }
 
-func newServer(p *provider, config comch.ServerConfig, c *nameLock, listener *net.UnixListener,
+func newServer(p *provider, config comch.ServerConfig, lock *nameLock, listener *net.UnixListener,
 ) *server {
 	s := &server{
 		provider: p,
 		config:   config,
 		limits:   p.limits,
 		log:      p.log.With(zap.String("server", config.Name)),
-		nameLock: c,
+		nameLock: lock,
 		listener: listener,
 		accepted: make(chan *connection, p.limits.MaxClients),
 		closed:   make(chan struct{}),
@@ -154,7 +154,7 @@ func (s *server) handshake(conn *net.UnixConn) {
 	socket := newSocket(conn, s.config.MaxMessageSize)
 	socket.limit(handshakeTimeout)
 	peer, agreed, err := s.greet(socket)
-	s.mu.Lock()
+	s.mu.Lock() // conn is no longer a handshake that Close or a newer client may end
 	if i := slices.Index(s.handshakes, conn); i >= 0 {
 		s.handshakes = slices.Delete(s.handshakes, i, i+1)
 	}
@@ -191,7 +191,7 @@ func (s *server) greet(socket *socket) (comch.Peer, terms, error) {
 	if err != nil {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			refusal := textFrame(frameGoodbye, err)
-			// best effort: the server disconnects the client anyway
+			// Best effort: the server disconnects the client anyway.
 			_ = socket.write(&refusal, descriptors{})
 		}
 		return peer, terms{}, err
@@ -204,6 +204,7 @@ func (s *server) greet(socket *socket) (comch.Peer, terms, error) {
 	return peer, agreed, nil
 }
 
+// admit authorizes a client, reads its hello, and counts it.
 func (s *server) admit(socket *socket, peer comch.Peer) (terms, error) {
 	if err := s.authorize(peer); err != nil {
 		return terms{}, err
@@ -244,7 +245,7 @@ func (s *server) authorize(peer comch.Peer) error {
 		return nil
 	}
 	return status.Errorf(status.NotPermitted,
-		"user %d may not connect, only root, user %d and users that the server allows: allow it there",
+		"user %d may not connect: the server allows only root, user %d and its configured users",
 		peer.UID, own)
 }
 
