@@ -30,7 +30,7 @@ type doorbell struct {
 	cleanup    *cleanupQueue
 
 	mu       sync.Mutex // guards which file the descriptor number refers to
-	down   bool
+	down     bool
 	silenced bool // written only by the thread
 	closed   bool
 	buffer   [8]byte
@@ -158,14 +158,16 @@ func ringDoorbell(button int) {
 // ringDoorbell cannot block. Closing it can: see cleanupQueue.
 func checkButton(descriptor int) error {
 	domain, err := unix.GetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_DOMAIN)
-	if err != nil || domain != unix.AF_UNIX {
-		return status.Errorf(status.InvalidValue, "doorbell is not a Unix socket (domain %d): %w",
-			domain, err)
+	if err != nil {
+		return status.Errorf(status.InvalidValue, "doorbell is not a socket: %w", err)
 	}
 	kind, err := unix.GetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_TYPE)
-	if err != nil || kind != unix.SOCK_DGRAM {
-		return status.Errorf(status.InvalidValue, "doorbell is not a datagram socket (type %d): %w",
-			kind, err)
+	if err != nil {
+		return status.Errorf(status.InvalidValue, "doorbell is not a socket: %w", err)
+	}
+	if domain != unix.AF_UNIX || kind != unix.SOCK_DGRAM {
+		return status.Errorf(status.InvalidValue,
+			"doorbell is not a Unix datagram socket: domain %d, type %d", domain, kind)
 	}
 	return nil
 }
