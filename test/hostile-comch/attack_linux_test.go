@@ -40,7 +40,7 @@ var attacks = map[string]func(directory string) error{
 	"sends requests and never reads":   requestForever,
 }
 
-// runAttack runs an attack in a process of its own.
+// runAttack runs an attack in its own process.
 func runAttack(name string) error {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)

@@ -35,7 +35,7 @@ type echoServer struct {
 
 func startServer(t *testing.T, directory string) *echoServer {
 	t.Helper()
-	// A polling thread must leave CPUs to everybody else.
+	// The polling thread needs one CPU, everybody else the others.
 	previous := runtime.GOMAXPROCS(max(4, runtime.GOMAXPROCS(0)))
 	t.Cleanup(func() { runtime.GOMAXPROCS(previous) })
 	server, err := emulated.New(emulated.Options{Directory: directory}).Listen(context.Background(),

@@ -52,12 +52,12 @@ const cleanupTimeout = time.Second
 
 // wait waits until all tasks added so far are done, up to bound.
 func (q *cleanupQueue) wait(bound time.Duration) {
-	settled := make(chan struct{})
-	q.add(func() { close(settled) })
+	done := make(chan struct{})
+	q.add(func() { close(done) })
 	timer := time.NewTimer(bound)
 	defer timer.Stop()
 	select {
-	case <-settled:
+	case <-done:
 	case <-timer.C:
 	}
 }

@@ -42,7 +42,7 @@ type doorbell struct {
 const maxSignals = 16
 
 // maxLastSignals is the bound after shutDown, when no more can arrive. It exceeds what the kernel
-// queues with usual settings (net.unix.max_dgram_qlen).
+// queues with default settings (net.unix.max_dgram_qlen).
 const maxLastSignals = 4096
 
 // newDoorbell returns a doorbell and the button that rings it.

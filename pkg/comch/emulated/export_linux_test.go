@@ -24,11 +24,11 @@ func exportAndImport(t *testing.T, descriptor int, length uint64) error {
 	if err := peer.write(&announcement, passed); err != nil {
 		t.Fatal(err)
 	}
-	answer, _, err := peer.read()
+	reply, _, err := peer.read()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := peerError(answer.fields[1], answer.body); err != nil {
+	if err := peerError(reply.fields[1], reply.body); err != nil {
 		return err
 	}
 	region, _, err := c.ImportMemory(exportToken{id: id, access: access, length: length}.encode())

@@ -105,8 +105,8 @@ func exchangeGreetings(s *socket, own greeting) (terms, error) {
 	case frameWelcome:
 		return own.negotiate(f.fields[0], f.fields[1], f.fields[2])
 	case frameGoodbye:
-		if refusal := peerError(f.fields[0], f.body); refusal != nil {
-			return terms{}, fmt.Errorf("server rejected the connection: %w", refusal)
+		if reason := peerError(f.fields[0], f.body); reason != nil {
+			return terms{}, fmt.Errorf("server rejected the connection: %w", reason)
 		}
 	}
 	return terms{}, violation("server replied to hello with a frame of kind %d", f.kind)

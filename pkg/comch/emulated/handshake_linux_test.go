@@ -44,12 +44,12 @@ func TestInvalidHelloIsRejectedWithTheReason(t *testing.T) {
 		hello frame
 		code  status.Code
 	}{
-		"another version":       {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, 2, size, 1}}, status.UnsupportedVersion},
-		"another message size":  {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size - 1, 1}}, status.InvalidValue},
-		"no receive queue":      {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size, 0}}, status.InvalidValue},
-		"endless receive queue": {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size, 0xffffffff}}, status.InvalidValue},
-		"wrong magic":           {frame{kind: frameHello, fields: [maxFields]uint32{1, protocolVersion, size, 1}}, status.Unexpected},
-		"not a hello":           {frame{kind: frameMessage, body: []byte("GET / HTTP/1.1")}, status.Unexpected},
+		"another version":      {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, 2, size, 1}}, status.UnsupportedVersion},
+		"another message size": {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size - 1, 1}}, status.InvalidValue},
+		"no receive queue":     {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size, 0}}, status.InvalidValue},
+		"huge receive queue":   {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size, 0xffffffff}}, status.InvalidValue},
+		"wrong magic":          {frame{kind: frameHello, fields: [maxFields]uint32{1, protocolVersion, size, 1}}, status.Unexpected},
+		"not a hello":          {frame{kind: frameMessage, body: []byte("GET / HTTP/1.1")}, status.Unexpected},
 	}
 	server := listenIn(t, shortDirectory(t), comch.ServerConfig{Name: "storage"})
 	for name, c := range cases {

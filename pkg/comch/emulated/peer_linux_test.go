@@ -99,9 +99,9 @@ func allocate(tb testing.TB, length uint64) *memory.Region {
 
 func duplicateOf(tb testing.TB, descriptor int) int {
 	tb.Helper()
-	twin, err := duplicate(descriptor)
+	dup, err := duplicate(descriptor)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return twin
+	return dup
 }

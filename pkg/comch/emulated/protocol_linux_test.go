@@ -170,7 +170,7 @@ func TestRequestEndsWithItsContext(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if consumers, _ := c.local.count(); consumers != 0 {
-		t.Errorf("%d consumers are left", consumers)
+		t.Errorf("%d consumers remain", consumers)
 	}
 }
 

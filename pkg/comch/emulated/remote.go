@@ -287,7 +287,7 @@ func (r *remoteProducers) remove(producer uint32) (button int, found bool) {
 	return -1, false
 }
 
-// wake rings the doorbells of all producers. The lock keeps the buttons open meanwhile; the
+// wake rings the doorbells of all producers. The lock keeps the buttons open; the
 // consumer takes it only when a producer sleeps.
 func (r *remoteProducers) wake() {
 	r.mu.Lock()

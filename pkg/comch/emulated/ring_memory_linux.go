@@ -80,7 +80,7 @@ func importRing(descriptor int, layout ringLayout) (*memory.Region, error) {
 }
 
 // readGracePeriod is how long the server keeps the ring of a client's consumer after the connection
-// has ended: the client may be copying a message, which must not turn into zeroes meanwhile.
+// has ended: the client may be copying a message, which must not turn into zeroes.
 const readGracePeriod = 5 * time.Second
 
 // maxLingeringBytes bounds the ring memory that this process keeps for clients of ended

@@ -65,7 +65,7 @@ func (s *server) Address() string {
 	return fmt.Sprintf("%s/%s", s.nameLock.directory.path, s.config.Name)
 }
 
-// Accept skips clients that have disconnected meanwhile.
+// Accept skips clients that have already disconnected.
 func (s *server) Accept(ctx context.Context) (comch.Connection, error) {
 	for {
 		select {
@@ -129,7 +129,7 @@ func (s *server) acceptLoop() {
 	}
 }
 
-// startHandshake starts the handshake with a client on a goroutine of its own.
+// startHandshake starts the handshake with a client on its own goroutine.
 func (s *server) startHandshake(conn *net.UnixConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,14 +190,14 @@ func (s *server) greet(socket *socket) (comch.Peer, terms, error) {
 	agreed, err := s.admit(socket, peer)
 	if err != nil {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			refusal := textFrame(frameGoodbye, err)
+			goodbye := textFrame(frameGoodbye, err)
 			// Best effort: the server disconnects the client anyway.
-			_ = socket.write(&refusal, descriptors{})
+			_ = socket.write(&goodbye, descriptors{})
 		}
 		return peer, terms{}, err
 	}
-	answer := greeting{agreed.maxMessageSize, agreed.receiveQueue}.welcome()
-	if err := socket.write(&answer, descriptors{}); err != nil {
+	welcome := greeting{agreed.maxMessageSize, agreed.receiveQueue}.welcome()
+	if err := socket.write(&welcome, descriptors{}); err != nil {
 		s.removeClient()
 		return peer, terms{}, err
 	}

@@ -71,7 +71,7 @@ func (d *dpa) Start(kernel comch.DPAKernel) error {
 	pinned := make(chan error)
 	go d.run(kernel, pinned)
 	if err := <-pinned; err != nil {
-		return fmt.Errorf("start DPA: pin its thread: %w", err)
+		return fmt.Errorf("start the thread of the DPA: %w", err)
 	}
 	d.started = true
 	return nil
@@ -161,7 +161,7 @@ type dpaConsumer struct {
 	closed   bool
 }
 
-// NewDPAConsumer creates a DPA consumer, which wakes the DPA's thread. It needs a queue to the DPA.
+// NewDPAConsumer creates a DPA consumer, on queues to the DPA only. Its messages wake the thread.
 func (q *msgq) NewDPAConsumer(ctx context.Context, receives int) (comch.DPAConsumer, error) {
 	if err := q.addObject(comch.DPAConsumers); err != nil {
 		return nil, fmt.Errorf("create DPA consumer with %d receives: %w", receives, err)

@@ -21,12 +21,12 @@ type dpaProducer struct {
 	closed    bool
 }
 
-// NewDPAProducer creates a DPA producer. It needs a queue from the DPA.
+// NewDPAProducer creates a DPA producer, on queues from the DPA only.
 func (q *msgq) NewDPAProducer(_ context.Context, sends int, userData uint64,
 ) (comch.DPAProducer, error) {
 	if sends < 1 || sends > q.capabilities.MaxReceives {
 		return nil, status.Errorf(status.InvalidValue,
-			"create DPA producer: %d sends are outside 1 to %d",
+			"create DPA producer: %d sends are not between 1 and %d",
 			sends, q.capabilities.MaxReceives)
 	}
 	if err := q.addObject(comch.DPAProducers); err != nil {
@@ -139,15 +139,15 @@ func (p *dpaProducer) send(path *dpaPath, immediate []byte, completionRequested 
 	return nil
 }
 
-// dpaPath is a producer to one CPU consumer. As a progress.Waiter it keeps the thread awake only
-// after the kernel found the consumer empty, and once that has posted receives.
+// dpaPath is a producer for one CPU consumer. As a progress.Waiter it keeps the thread awake only if
+// the kernel found the consumer empty and the consumer has posted receives since.
 type dpaPath struct {
 	Producer
 	consumer comch.ConsumerID
 	waiting  bool // the kernel found the consumer empty
 }
 
-// Arm returns true if the kernel does not wait for the consumer, or has to wait on.
+// Arm returns false if the kernel waits for the consumer and it has posted receives.
 func (p *dpaPath) Arm() bool {
 	if !p.waiting || p.Producer.Arm() {
 		return true

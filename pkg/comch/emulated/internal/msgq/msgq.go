@@ -25,8 +25,7 @@ type Producer interface {
 // one byte.
 const noMemory = 1
 
-// msgq implements comch.MsgQ by a connection of this process to itself, on which the DPA is the
-// server.
+// msgq implements comch.MsgQ with a connection of this process to itself. The DPA is its server.
 type msgq struct {
 	dpa          *dpa
 	direction    comch.MsgQDirection
@@ -39,9 +38,9 @@ type msgq struct {
 	objects int // consumers and producers of both sides
 }
 
-// New makes a message queue to a DPA that NewDPA has made. capabilities are those of the provider,
-// within the limits of config. connect makes both ends of a connection within this process; the
-// producers of dpaSide implement Producer.
+// New returns a message queue to a DPA from NewDPA. capabilities holds the provider's, within the
+// limits of config. connect connects this process to itself and returns both ends; the producers of
+// dpaSide implement Producer.
 func New(
 	config comch.MsgQConfig, capabilities comch.Capabilities,
 	connect func() (cpuSide, dpaSide comch.Connection, err error),
@@ -68,10 +67,10 @@ func New(
 		dpaSide: dpaSide}, nil
 }
 
-// Capabilities returns the provider's, without control path and message memory.
+// Capabilities returns the provider's capabilities, without control path and message memory.
 func (q *msgq) Capabilities() comch.Capabilities { return q.capabilities }
 
-// NewConsumer creates a CPU consumer. It needs a queue from the DPA.
+// NewConsumer creates a CPU consumer, on queues from the DPA only.
 func (q *msgq) NewConsumer(ctx context.Context, config comch.ConsumerConfig,
 ) (comch.Consumer, error) {
 	if config.MemorySize != 0 {
@@ -91,7 +90,7 @@ func (q *msgq) NewConsumer(ctx context.Context, config comch.ConsumerConfig,
 	return &cpuConsumer{Consumer: created, remove: sync.OnceFunc(q.removeObject)}, nil
 }
 
-// NewProducer creates a CPU producer. It needs a queue to the DPA.
+// NewProducer creates a CPU producer, on queues to the DPA only.
 func (q *msgq) NewProducer(ctx context.Context, consumer comch.ConsumerID) (comch.Producer, error) {
 	if err := q.addObject(comch.DPAConsumers); err != nil {
 		return nil, fmt.Errorf("create producer of message queue: %w", err)
@@ -108,7 +107,7 @@ func (q *msgq) NewProducer(ctx context.Context, consumer comch.ConsumerID) (comc
 // such objects.
 func (q *msgq) addObject(need comch.MsgQDirection) error {
 	if q.direction != need {
-		return status.Errorf(status.NotSupported, "messages of this queue travel %v", q.direction)
+		return status.Errorf(status.NotSupported, "this queue carries messages %v", q.direction)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
