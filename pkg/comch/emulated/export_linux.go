@@ -13,54 +13,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// exportToken is the descriptor of exported memory that applications exchange. The provider sends
-// the memory itself over the connection first, under the same id.
-type exportToken struct {
-	id     uint32
-	access memory.Access
-	length uint64 // bytes
-}
-
-// An encoded token is little-endian: magic u32 ("zcex"), id u32, access u32, length u64, CRC32C of
-// the preceding u32. The checksum detects damaged or foreign tokens. It need not protect from the
-// peer, because the memory is the peer's own.
-const (
-	exportTokenMagic = 0x7865637a
-	exportTokenSize  = 24
-)
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-func (t exportToken) encode() []byte {
-	b := make([]byte, 0, exportTokenSize)
-	b = binary.LittleEndian.AppendUint32(b, exportTokenMagic)
-	b = binary.LittleEndian.AppendUint32(b, t.id)
-	b = binary.LittleEndian.AppendUint32(b, uint32(t.access))
-	b = binary.LittleEndian.AppendUint64(b, t.length)
-	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
-}
-
-func parseExportToken(b []byte) (exportToken, error) {
-	if len(b) != exportTokenSize {
-		return exportToken{}, status.Errorf(status.InvalidValue,
-			"invalid memory descriptor: %d bytes, expected %d", len(b), exportTokenSize)
-	}
-	checked, sum := b[:exportTokenSize-4], binary.LittleEndian.Uint32(b[exportTokenSize-4:])
-	if magic := binary.LittleEndian.Uint32(b); magic != exportTokenMagic {
-		return exportToken{}, status.Errorf(status.InvalidValue,
-			"invalid memory descriptor: it starts with %#x and is not from this provider", magic)
-	}
-	if crc32.Checksum(checked, castagnoli) != sum {
-		return exportToken{}, status.Errorf(status.InvalidValue,
-			"invalid memory descriptor: checksum %#x does not match", sum)
-	}
-	return exportToken{
-		id:     binary.LittleEndian.Uint32(b[4:]),
-		access: memory.Access(binary.LittleEndian.Uint32(b[8:])),
-		length: binary.LittleEndian.Uint64(b[12:]),
-	}, nil
-}
-
 func (c *connection) ExportMemory(ctx context.Context, region *memory.Region, access memory.Access,
 ) ([]byte, error) {
 	token, err := c.export(ctx, region, access)
@@ -98,6 +50,40 @@ func (c *connection) export(ctx context.Context, region *memory.Region, access m
 	}
 	closeDescriptor(replied)
 	return exportToken{id: id, access: access, length: length}.encode(), nil
+}
+
+func (c *connection) ImportMemory(descriptor []byte) (*memory.Region, memory.Access, error) {
+	token, err := parseExportToken(descriptor)
+	if err != nil {
+		return nil, 0, fmt.Errorf("import memory: %w", err)
+	}
+	region, err := c.exports.open(token)
+	if err != nil {
+		return nil, 0, fmt.Errorf("import memory %d of %d bytes: %w", token.id, token.length, err)
+	}
+	return region, token.access, nil
+}
+
+// handleExport adds memory that the peer exports.
+func (c *connection) handleExport(f *frame, received *descriptors) error {
+	id := f.fields[0]
+	if !c.role.other().owns(id) {
+		return violation("export id %d does not belong to the peer", id)
+	}
+	descriptor, ok := received.next()
+	if !ok {
+		return violation("export %d has no memory", id)
+	}
+	err := c.exports.add(id, &peerExport{
+		descriptor: descriptor,
+		access:     memory.Access(f.fields[1]),
+		length:     uint64(f.fields[3])<<32 | uint64(f.fields[2]),
+	})
+	if err != nil {
+		closeDescriptor(descriptor)
+	}
+	c.enqueue(textFrame(frameReply, err, id), descriptors{})
+	return nil
 }
 
 // exportTable holds the memory that the peer has exported, by id, until the connection ends.
@@ -216,40 +202,6 @@ func (t *exportTable) close() {
 	}
 }
 
-func (c *connection) ImportMemory(descriptor []byte) (*memory.Region, memory.Access, error) {
-	token, err := parseExportToken(descriptor)
-	if err != nil {
-		return nil, 0, fmt.Errorf("import memory: %w", err)
-	}
-	region, err := c.exports.open(token)
-	if err != nil {
-		return nil, 0, fmt.Errorf("import memory %d of %d bytes: %w", token.id, token.length, err)
-	}
-	return region, token.access, nil
-}
-
-// handleExport adds memory that the peer exports.
-func (c *connection) handleExport(f *frame, received *descriptors) error {
-	id := f.fields[0]
-	if !c.role.other().owns(id) {
-		return violation("export id %d does not belong to the peer", id)
-	}
-	descriptor, ok := received.next()
-	if !ok {
-		return violation("export %d has no memory", id)
-	}
-	err := c.exports.add(id, &peerExport{
-		descriptor: descriptor,
-		access:     memory.Access(f.fields[1]),
-		length:     uint64(f.fields[3])<<32 | uint64(f.fields[2]),
-	})
-	if err != nil {
-		closeDescriptor(descriptor)
-	}
-	c.enqueue(textFrame(frameReply, err, id), descriptors{})
-	return nil
-}
-
 // exportedBytes returns what a file counts against the peer's limit: the maximum of its announced
 // length, its size, and its allocation, which can exceed its size. It asks for seals first, to
 // reject file systems that may never reply.
@@ -268,4 +220,52 @@ func exportedBytes(descriptor int, announced uint64) (uint64, error) {
 			"exported memory has invalid size: %d bytes, %d blocks", stat.Size, stat.Blocks)
 	}
 	return max(announced, uint64(stat.Size), uint64(stat.Blocks)*blockSize), nil
+}
+
+// exportToken is the descriptor of exported memory that applications exchange. The provider sends
+// the memory itself over the connection first, under the same id.
+type exportToken struct {
+	id     uint32
+	access memory.Access
+	length uint64 // bytes
+}
+
+// An encoded token is little-endian: magic u32 ("zcex"), id u32, access u32, length u64, CRC32C of
+// the preceding u32. The checksum detects damaged or foreign tokens. It need not protect from the
+// peer, because the memory is the peer's own.
+const (
+	exportTokenMagic = 0x7865637a
+	exportTokenSize  = 24
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func (t exportToken) encode() []byte {
+	b := make([]byte, 0, exportTokenSize)
+	b = binary.LittleEndian.AppendUint32(b, exportTokenMagic)
+	b = binary.LittleEndian.AppendUint32(b, t.id)
+	b = binary.LittleEndian.AppendUint32(b, uint32(t.access))
+	b = binary.LittleEndian.AppendUint64(b, t.length)
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+func parseExportToken(b []byte) (exportToken, error) {
+	if len(b) != exportTokenSize {
+		return exportToken{}, status.Errorf(status.InvalidValue,
+			"invalid memory descriptor: %d bytes, expected %d", len(b), exportTokenSize)
+	}
+	checked, sum := b[:exportTokenSize-4], binary.LittleEndian.Uint32(b[exportTokenSize-4:])
+	if magic := binary.LittleEndian.Uint32(b); magic != exportTokenMagic {
+		return exportToken{}, status.Errorf(status.InvalidValue,
+			"invalid memory descriptor: it starts with %#x and is not from this provider", magic)
+	}
+	if crc32.Checksum(checked, castagnoli) != sum {
+		return exportToken{}, status.Errorf(status.InvalidValue,
+			"invalid memory descriptor: checksum %#x does not match", sum)
+	}
+	return exportToken{
+		id:     binary.LittleEndian.Uint32(b[4:]),
+		access: memory.Access(binary.LittleEndian.Uint32(b[8:])),
+		length: binary.LittleEndian.Uint64(b[12:]),
+	}, nil
 }

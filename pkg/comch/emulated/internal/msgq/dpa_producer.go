@@ -139,8 +139,8 @@ func (p *dpaProducer) send(path *dpaPath, immediate []byte, completionRequested 
 	return nil
 }
 
-// dpaPath is a producer for one CPU consumer. As a progress.Waiter it keeps the thread awake only if
-// the kernel found the consumer empty and the consumer has posted receives since.
+// dpaPath is a producer for one CPU consumer. As a progress.Waiter it keeps the thread awake only
+// if the kernel found the consumer empty and the consumer has posted receives since.
 type dpaPath struct {
 	Producer
 	consumer comch.ConsumerID
