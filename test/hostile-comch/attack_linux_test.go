@@ -147,8 +147,15 @@ func punchHoles() error {
 	}
 	for {
 		for _, descriptor := range shared {
-			err := unix.Fallocate(descriptor, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0,
-				1<<20)
+			err := unix.Fallocate(descriptor,
+				unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 1<<20)
+			if errors.Is(err, unix.EBADF) {
+				// The provider has closed its duplicate of the exported memory, which it needs
+				// only until it has sent it. List the others.
+				if shared, err = descriptorsLike("/memfd:"); err == nil {
+					break
+				}
+			}
 			if err != nil {
 				return err
 			}
