@@ -1,6 +1,6 @@
 #!/bin/sh
-# Volumes are data of the user: not even a purge removes them, nor certificates,
-# nor the user that they belong to as long as there are any.
+# Volumes are the operator's data. Not even a purge removes volumes or certificates, or the user who
+# owns them while any exist.
 set -e
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload

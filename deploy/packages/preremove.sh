@@ -1,6 +1,6 @@
 #!/bin/sh
-# dpkg says "remove", rpm how many versions are left: 0 is a removal, anything
-# else an upgrade.
+# dpkg passes "remove". rpm passes the number of versions that remain: 0 for a removal, otherwise an
+# upgrade.
 set -e
 case "$1" in
 remove | 0)
