@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -33,6 +34,12 @@ type Request struct {
 	Memory uint64
 	// Tag comes back in the result.
 	Tag uint64
+}
+
+// volatile reports whether a restart of the target can undo the request after
+// it has been acknowledged. What is left of a trim is undefined anyway.
+func (r *Request) volatile() bool {
+	return (r.Type == iomsg.Write || r.Type == iomsg.WriteZeroes) && r.Flags&iomsg.FUA == 0
 }
 
 // Result is the outcome of a Request.
@@ -99,6 +106,10 @@ func newQueue(volume *Volume, index int, l *lane) *Queue {
 // yet.
 func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) }
 
+// WriteVerifier is that of the session that the queue works in: it changes
+// whenever the target has restarted. It is for the queue's thread.
+func (q *Queue) WriteVerifier() uint64 { return q.lane.session.info.WriteVerifier }
+
 // Submit sends a request on its way; Flush makes sure that a sleeping relay
 // notices. status.Again means that the queue's depth is exhausted: poll first.
 // ErrReopening, which matches it, means that the volume is being reopened: go
@@ -137,10 +148,24 @@ func (q *Queue) Submit(r *Request) error {
 	return nil
 }
 
-// volatile reports whether a restart of the target can undo the request after
-// it has been acknowledged. What is left of a trim is undefined anyway.
-func (r *Request) volatile() bool {
-	return (r.Type == iomsg.Write || r.Type == iomsg.WriteZeroes) && r.Flags&iomsg.FUA == 0
+// resume is called for a request that the lane cannot take. It succeeds if
+// there is another lane.
+func (q *Queue) resume() error {
+	switch {
+	case q.stopSent:
+		return q.lane.session.endError()
+	case len(q.failed) > 0:
+		return status.Again
+	case q.ended && q.goOver():
+		return nil
+	}
+	if err := q.volume.Err(); err != nil {
+		return err
+	}
+	if !q.volume.reopens() {
+		return q.lane.session.endError()
+	}
+	return ErrReopening
 }
 
 // unsent is the outcome of a Submit that the lane did not take.
@@ -152,6 +177,15 @@ func (q *Queue) unsent(err error) error {
 		return ErrReopening // Poll finds the session ended
 	}
 	return q.lane.session.endError()
+}
+
+// beginFlush prepares a slot for a flush, which has to tell of lost writes
+// instead if there are any.
+func (q *Queue) beginFlush(s *slot) error {
+	if s.cover == nil {
+		s.cover = make([]uint64, len(q.volume.queues))
+	}
+	return q.volume.writes.flushing(q, q.volume.queues, s.cover)
 }
 
 // Flush wakes a sleeping relay for what has been submitted. It is called once
@@ -187,19 +221,6 @@ func (q *Queue) Poll(results []Result) int {
 	}
 	consumer.Flush()
 	return count
-}
-
-// pollNothing looks for the reasons why nothing may ever come.
-func (q *Queue) pollNothing(results []Result, running bool) int {
-	if !running {
-		q.end()
-		return q.pollEnded(results)
-	}
-	if now := q.volume.clock.Load(); now != q.checkedAt {
-		q.checkedAt = now
-		q.checkDeadline(now)
-	}
-	return 0
 }
 
 // take turns one received message into a result; ok is false if it is none.
@@ -249,9 +270,32 @@ func (q *Queue) answered(s *slot, code status.Code) {
 	}
 }
 
+// tellsEnd reports whether an answer with code means that no further request
+// of the session will succeed.
+func tellsEnd(code status.Code) bool {
+	switch code {
+	case status.ConnectionReset, status.Shutdown, status.TimeOut:
+		return true
+	}
+	return false
+}
+
 func (q *Queue) release(index uint32) {
 	q.slots[index].outstanding = false
 	q.free = append(q.free, index)
+}
+
+// pollNothing looks for the reasons why nothing may ever come.
+func (q *Queue) pollNothing(results []Result, running bool) int {
+	if !running {
+		q.end()
+		return q.pollEnded(results)
+	}
+	if now := q.volume.clock.Load(); now != q.checkedAt {
+		q.checkedAt = now
+		q.checkDeadline(now)
+	}
+	return 0
 }
 
 // checkDeadline ends the session if a request takes too long.
@@ -266,4 +310,160 @@ func (q *Queue) checkDeadline(now int64) {
 			return
 		}
 	}
+}
+
+// end fails everything outstanding.
+func (q *Queue) end() {
+	q.ended = true
+	for i := range q.slots {
+		if q.slots[i].outstanding {
+			q.slots[i].outstanding = false
+			q.failed = append(q.failed, uint32(i))
+		}
+	}
+	if engine := q.engine.Load(); engine != nil && q.volume.reopens() {
+		// Its doorbell would not stop ringing.
+		engine.RemoveWaiter(q.lane.consumer)
+	}
+}
+
+// pollEnded reports what has failed, and then goes over to the next session
+// if there is one.
+func (q *Queue) pollEnded(results []Result) int {
+	n := min(len(results), len(q.failed))
+	if n == 0 {
+		q.goOver()
+		return 0
+	}
+	code := q.lossCode()
+	for i := range n {
+		index := q.failed[len(q.failed)-1-i]
+		results[i] = Result{Tag: q.slots[index].tag, Code: code}
+		q.release(index)
+	}
+	q.failed = q.failed[:len(q.failed)-n]
+	return n
+}
+
+// lossCode is how requests fail that the end of a session has left open.
+func (q *Queue) lossCode() status.Code {
+	code := status.CodeOf(q.lane.session.endError())
+	if q.volume.reopens() && !tellsEnd(code) {
+		return status.ConnectionReset
+	}
+	return code
+}
+
+// goOver takes the lane in the next session, if there is one, into use.
+// Everything outstanding in the former has been reported.
+func (q *Queue) goOver() bool {
+	next := q.next.Swap(nil)
+	if next == nil {
+		return false
+	}
+	former := q.lane
+	q.volume.writes.goingOver(q, former.session, next.session)
+	q.lane, q.ended, q.ending, q.unflushed = next, false, false, false
+	q.session.Store(next.session)
+	if err := former.close(); err != nil {
+		q.volume.config.Logger.Sugar().Warnf("release a lane of a lost session: %v", err)
+	}
+	if engine := q.engine.Load(); engine != nil {
+		if err := engine.AddWaiter(next.consumer); err != nil {
+			next.session.fail(err) // Poll finds it ended
+		}
+	}
+	return true
+}
+
+// offer gives the queue the lane to go over to, in place of one that it has
+// not taken.
+func (q *Queue) offer(next *lane) {
+	if unused := q.next.Swap(next); unused != nil {
+		if err := unused.close(); err != nil {
+			q.volume.config.Logger.Sugar().Warnf("release a lane of a lost session: %v", err)
+		}
+	}
+	q.wake()
+}
+
+// wake makes the engine that the queue is attached to poll it.
+func (q *Queue) wake() {
+	if engine := q.engine.Load(); engine != nil {
+		engine.Wake()
+	}
+}
+
+// Attach lets engine's thread sleep until the queue has results: the thread
+// polls the queue and passes what it found to Engine.Idle. A queue is attached
+// to one engine at a time.
+func (q *Queue) Attach(engine *progress.Engine) error {
+	if err := engine.AddWaiter(q.lane.consumer); err != nil {
+		return fmt.Errorf("attach queue: %w", err)
+	}
+	q.engine.Store(engine)
+	return nil
+}
+
+// Detach ends what Attach began.
+func (q *Queue) Detach(engine *progress.Engine) {
+	q.engine.Store(nil)
+	engine.RemoveWaiter(q.lane.consumer)
+}
+
+// stopPollInterval is how often a queue looks for the answer to its stop.
+const stopPollInterval = 50 * time.Microsecond
+
+// stop sends the stop message and waits until it has come back: then nothing
+// of the queue is under way any more, anywhere.
+func (q *Queue) stop(ctx context.Context) error {
+	if !q.ended && q.lane.session != q.volume.session.Load() {
+		q.end()
+	}
+	results := make([]Result, pollBatch)
+	for q.ended {
+		// Nobody waits for what is left of a session that was lost.
+		if n := q.Poll(results); n == 0 && q.ended {
+			return q.lane.session.endError()
+		}
+	}
+	var buf [iomsg.Size]byte
+	iomsg.Encode(buf[:], &iomsg.Message{Type: iomsg.Stop})
+	if err := q.lane.producer.Send(buf[:], nil); err != nil {
+		return fmt.Errorf("send stop: %w", err)
+	}
+	q.lane.producer.Flush()
+	q.stopSent = true
+	for !q.stopped {
+		q.Poll(results) // outcomes that nobody waits for any more
+		if q.ended {
+			return q.lane.session.endError()
+		}
+		select {
+		case <-ctx.Done():
+			return status.Errorf(status.TimeOut, "wait for the answer to stop with %d requests outstanding: %w", q.Outstanding(), ctx.Err())
+		case <-time.After(stopPollInterval):
+		}
+	}
+	return nil
+}
+
+// undelivered calls each for every request whose result has not been polled.
+func (q *Queue) undelivered(each func(tag uint64)) {
+	for i := range q.slots {
+		if q.slots[i].outstanding {
+			each(q.slots[i].tag)
+		}
+	}
+	for _, index := range q.failed {
+		each(q.slots[index].tag)
+	}
+}
+
+func (q *Queue) close() error {
+	err := q.lane.close()
+	if next := q.next.Swap(nil); next != nil {
+		err = errors.Join(err, next.close())
+	}
+	return err
 }

@@ -9,7 +9,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
-	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -102,6 +101,16 @@ func (v *Volume) reopen(lost *session, opened time.Time) (*session, error) {
 	}
 }
 
+// sleep waits; false means that the volume is being closed.
+func (v *Volume) sleep(pause time.Duration) bool {
+	select {
+	case <-v.ctx.Done():
+		return false
+	case <-time.After(pause):
+		return true
+	}
+}
+
 // attempt tries once to open a session.
 func (v *Volume) attempt(number uint64) (*session, error) {
 	ctx, cancel := context.WithTimeout(v.ctx, v.config.ControlTimeout)
@@ -191,24 +200,4 @@ func (v *Volume) awaitSession(number uint64) error {
 		case <-v.ctx.Done():
 		}
 	}
-}
-
-// sleep waits; false means that the volume is being closed.
-func (v *Volume) sleep(pause time.Duration) bool {
-	select {
-	case <-v.ctx.Done():
-		return false
-	case <-time.After(pause):
-		return true
-	}
-}
-
-// reconnectPolicy is p with a client's defaults for what is not set.
-func reconnectPolicy(p retry.Policy) *retry.Policy {
-	p.Total = p.Total.Or(retry.Within(DefaultReconnectTotal))
-	if p.LongestPause == 0 {
-		p.LongestPause = max(DefaultReconnectLongestPause, p.FirstPause)
-	}
-	p = p.WithDefaults()
-	return &p
 }

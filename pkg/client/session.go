@@ -2,16 +2,39 @@ package client
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+// Instance identifies a client across sessions. A write whose session ended
+// before it was answered may still be carried out by the target. A volume
+// that is opened again with the same Instance is served only when all IO of
+// the sessions before it has ended, so that no such write can strike later.
+// Volumes that are open at the same time need instances of their own.
+type Instance struct {
+	id    [16]byte
+	epoch atomic.Uint64
+}
+
+// NewInstance makes an instance that nobody else has.
+func NewInstance() *Instance {
+	i := &Instance{}
+	_, _ = rand.Read(i.id[:]) // never fails
+	return i
+}
+
+// next begins an epoch.
+func (i *Instance) next() (id [16]byte, epoch uint64) { return i.id, i.epoch.Add(1) }
 
 // session is one connection of a volume to the relay, from the greeting to its
 // end: one epoch of the instance. A volume has one after the other.
@@ -72,6 +95,23 @@ func (s *session) start(ctx context.Context) error {
 	return err
 }
 
+// accept settles what the relay offers: the first time what the volume is,
+// and from then on whether it is still the same. It allocates the data
+// memory.
+func (v *Volume) accept(s *session, reply *controlmsg.OpenVolumeReply) error {
+	if v.region != nil {
+		return v.recognize(s, reply)
+	}
+	v.info = s.info
+	if err := v.fitLimits(reply); err != nil {
+		return err
+	}
+	s.info = v.info
+	var err error
+	v.region, err = memory.Alloc("zc-relay data", v.memorySize())
+	return err
+}
+
 // configure gives the relay access to the volume's data memory.
 func (s *session) configure(ctx context.Context) error {
 	v := s.volume
@@ -114,6 +154,46 @@ func (s *session) connectLanes(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// lane is a queue's consumer and producer in one session.
+type lane struct {
+	session  *session
+	consumer comch.Consumer
+	producer comch.Producer
+}
+
+// newLane makes the consumer of a lane, with all of its receives posted.
+func (s *session) newLane(ctx context.Context) (*lane, error) {
+	receives := s.volume.info.Depth + spareReceives
+	consumer, err := s.connection.NewConsumer(ctx, comch.ConsumerConfig{Receives: receives, MemorySize: receives * iomsg.Size})
+	if err != nil {
+		return nil, err
+	}
+	for i := range uint64(receives) {
+		if err := consumer.PostReceive(uint32(i)*iomsg.Size, iomsg.Size, i); err != nil {
+			return nil, errors.Join(fmt.Errorf("post receive %d on the Comch consumer: %w", i, err), consumer.Close())
+		}
+	}
+	consumer.Flush()
+	return &lane{session: s, consumer: consumer}, nil
+}
+
+func (l *lane) close() error {
+	err := l.consumer.Close()
+	if l.producer != nil {
+		err = errors.Join(err, l.producer.Close())
+	}
+	return err
+}
+
+// closeLanes closes the lanes, none of which a queue may use.
+func (s *session) closeLanes() error {
+	var errs []error
+	for _, l := range s.lanes {
+		errs = append(errs, l.close())
+	}
+	return errors.Join(errs...)
 }
 
 // Err says why the session has ended, nil while it has not.
@@ -179,6 +259,10 @@ func (s *session) expectEnd(code status.Code) {
 	})
 }
 
+// lastWordsTimeout is how long the relay's reason for an end and the end of
+// the connection may be apart.
+const lastWordsTimeout = time.Second
+
 // awaitEnd waits until the session has ended and the relay's last words, if it
 // has said any, are known, or until ctx ends.
 func (s *session) awaitEnd(ctx context.Context) {
@@ -200,10 +284,6 @@ func (s *session) awaitEnd(ctx context.Context) {
 	}
 }
 
-// lastWordsTimeout is how long the relay's reason for an end and the end of
-// the connection may be apart.
-const lastWordsTimeout = time.Second
-
 // leave ends the session and tells the relay why, if it listens. The lanes
 // stay, and see nothing more of the relay.
 func (s *session) leave(reason error) {
@@ -214,13 +294,4 @@ func (s *session) leave(reason error) {
 	s.mu.Unlock()
 	s.requester.Close(reason)
 	s.connection.Abort()
-}
-
-// closeLanes closes the lanes, none of which a queue may use.
-func (s *session) closeLanes() error {
-	var errs []error
-	for _, l := range s.lanes {
-		errs = append(errs, l.close())
-	}
-	return errors.Join(errs...)
 }

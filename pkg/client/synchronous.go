@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,302 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+// errNoSync is returned by the synchronous methods of a volume that was
+// opened without them.
+var errNoSync = status.Errorf(status.BadState, "the volume was opened without synchronous requests, or is closed")
+
+// ReadAt implements io.ReaderAt: any offset and length, io.EOF at the end of
+// the volume. Requests larger than Info.BufferSize are split and carried out
+// in parallel.
+func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
+	s, err := v.useSynchronous()
+	if err != nil {
+		return 0, err
+	}
+	defer v.doneSynchronous()
+	if off < 0 {
+		return 0, status.Errorf(status.InvalidValue, "read at negative offset %d", off)
+	}
+	if uint64(off) >= v.info.Size {
+		return 0, io.EOF
+	}
+	rest := v.info.Size - uint64(off)
+	short := uint64(len(p)) > rest
+	if short {
+		p = p[:rest]
+	}
+	n, err := s.transfer(p, uint64(off), s.beginRead, s.endRead)
+	if err == nil && short {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// WriteAt implements io.WriterAt for any offset and length within the volume.
+// A part of a block is written by reading, changing and writing back the
+// block; concurrent changes by this Volume do not disturb each other in that,
+// those of other clients to the same block do.
+func (v *Volume) WriteAt(p []byte, off int64) (int, error) {
+	s, err := v.useSynchronous()
+	if err != nil {
+		return 0, err
+	}
+	defer v.doneSynchronous()
+	if off < 0 || uint64(off) > v.info.Size || uint64(len(p)) > v.info.Size-uint64(off) {
+		return 0, status.Errorf(status.InvalidValue, "write of %d bytes at offset %d is outside the volume of %d bytes", len(p), off, v.info.Size)
+	}
+	return s.write(p, uint64(off))
+}
+
+// Flush makes all writes that were completed before durable.
+func (v *Volume) Flush() error { return v.simple(iomsg.Flush, 0, 0) }
+
+// Trim gives up the content of a range of whole blocks: what is read from it
+// afterwards is undefined.
+func (v *Volume) Trim(off, length int64) error { return v.ranged(iomsg.Trim, off, length) }
+
+// WriteZeroes makes a range of whole blocks read as zeroes.
+func (v *Volume) WriteZeroes(off, length int64) error {
+	return v.ranged(iomsg.WriteZeroes, off, length)
+}
+
+// longestRange keeps the length of a request that moves no data within its
+// 32 bits, at a multiple of any block size.
+const longestRange = 1 << 30
+
+func (v *Volume) ranged(t iomsg.Type, off, length int64) error {
+	if off < 0 || length < 0 || uint64(off) > v.info.Size || uint64(length) > v.info.Size-uint64(off) {
+		return status.Errorf(status.InvalidValue, "%v of %d bytes at offset %d is outside the volume of %d bytes", t, length, off, v.info.Size)
+	}
+	block := int64(v.info.BlockSize)
+	if off%block != 0 || length%block != 0 {
+		return status.Errorf(status.InvalidValue, "%v of %d bytes at offset %d is not a range of whole blocks of %d bytes", t, length, off, block)
+	}
+	for length > 0 {
+		n := min(length, longestRange)
+		if err := v.simple(t, uint64(off), uint32(n)); err != nil {
+			return err
+		}
+		off += n
+		length -= n
+	}
+	return nil
+}
+
+// simple carries out one request that moves no data.
+func (v *Volume) simple(t iomsg.Type, offset uint64, length uint32) error {
+	s, err := v.useSynchronous()
+	if err != nil {
+		return err
+	}
+	defer v.doneSynchronous()
+	if length > 0 {
+		held := s.ranges.lock(offset, offset+uint64(length), false)
+		defer s.ranges.unlock(held)
+	}
+	slot := <-s.free
+	defer func() { s.free <- slot }()
+	slot.begin(t, offset, length)
+	return slot.wait()
+}
+
+// write does the part of a block at the start, the whole blocks, and the part
+// of a block at the end, one after the other.
+func (s *synchronous) write(p []byte, offset uint64) (int, error) {
+	block := uint64(s.volume.info.BlockSize)
+	done := 0
+	if inside := offset % block; inside > 0 && len(p) > 0 {
+		head := p[:min(uint64(len(p)), block-inside)]
+		if err := s.writePart(head, offset); err != nil {
+			return 0, err
+		}
+		done = len(head)
+	}
+	whole := uint64(len(p)-done) &^ (block - 1)
+	if whole > 0 {
+		n, err := s.writeBlocks(p[done:][:whole], offset+uint64(done))
+		if done += n; err != nil {
+			return done, err
+		}
+	}
+	if tail := p[done:]; len(tail) > 0 {
+		if err := s.writePart(tail, offset+uint64(done)); err != nil {
+			return done, err
+		}
+	}
+	return len(p), nil
+}
+
+// writeBlocks writes whole blocks.
+func (s *synchronous) writeBlocks(p []byte, offset uint64) (int, error) {
+	held := s.ranges.lock(offset, offset+uint64(len(p)), false)
+	defer s.ranges.unlock(held)
+	return s.transfer(p, offset, s.beginWrite, s.endWrite)
+}
+
+// writePart writes a part of one block.
+func (s *synchronous) writePart(p []byte, offset uint64) error {
+	block := uint64(s.volume.info.BlockSize)
+	start := offset &^ (block - 1)
+	held := s.ranges.lock(start, start+block, true)
+	defer s.ranges.unlock(held)
+	slot := <-s.free
+	defer func() { s.free <- slot }()
+	slot.begin(iomsg.Read, start, uint32(block))
+	if err := slot.wait(); err != nil {
+		return err
+	}
+	copy(slot.buffer[offset-start:], p)
+	slot.begin(iomsg.Write, start, uint32(block))
+	return slot.wait()
+}
+
+// piece is a part of a transfer that fits a slot's buffer.
+type piece struct {
+	slot   *syncSlot
+	data   []byte // the caller's
+	offset uint64 // of data in the volume
+}
+
+// transfer splits a request into pieces and keeps several of them under way.
+// It returns how many bytes were transferred without a gap from the start.
+func (s *synchronous) transfer(p []byte, offset uint64, begin func(*piece), end func(*piece) error) (int, error) {
+	var pending []piece
+	var failure error
+	done := 0
+	for len(p) > 0 || len(pending) > 0 {
+		slot := s.nextSlot(len(p) > 0 && failure == nil, len(pending) == 0)
+		if slot == nil {
+			if err := s.finish(&pending[0], end); err != nil {
+				failure = errors.Join(failure, err)
+			} else if failure == nil {
+				done += len(pending[0].data)
+			}
+			pending = pending[1:]
+			if failure != nil {
+				p = nil
+			}
+			continue
+		}
+		n := min(uint64(len(p)), uint64(len(slot.buffer))-offset%uint64(s.volume.info.BlockSize))
+		pending = append(pending, piece{slot: slot, data: p[:n], offset: offset})
+		p, offset = p[n:], offset+n
+		begin(&pending[len(pending)-1])
+	}
+	return done, failure
+}
+
+// nextSlot takes a free slot if one is wanted. Only a caller that holds none
+// waits for one: it would wait for itself.
+func (s *synchronous) nextSlot(wanted, mayWait bool) *syncSlot {
+	if !wanted {
+		return nil
+	}
+	if mayWait {
+		return <-s.free
+	}
+	select {
+	case slot := <-s.free:
+		return slot
+	default:
+		return nil
+	}
+}
+
+// finish waits for a piece and frees its slot.
+func (s *synchronous) finish(p *piece, end func(*piece) error) error {
+	defer func() { s.free <- p.slot }()
+	return end(p)
+}
+
+// span is the range of whole blocks around a piece.
+func (s *synchronous) span(p *piece) (start uint64, length uint32) {
+	block := uint64(s.volume.info.BlockSize)
+	start = p.offset &^ (block - 1)
+	end := (p.offset + uint64(len(p.data)) + block - 1) &^ (block - 1)
+	return start, uint32(end - start)
+}
+
+func (s *synchronous) beginRead(p *piece) {
+	start, length := s.span(p)
+	p.slot.begin(iomsg.Read, start, length)
+}
+
+func (s *synchronous) endRead(p *piece) error {
+	if err := p.slot.wait(); err != nil {
+		return err
+	}
+	start, _ := s.span(p)
+	copy(p.data, p.slot.buffer[p.offset-start:])
+	return nil
+}
+
+func (s *synchronous) beginWrite(p *piece) {
+	copy(p.slot.buffer, p.data)
+	p.slot.begin(iomsg.Write, p.offset, uint32(len(p.data)))
+}
+
+func (s *synchronous) endWrite(p *piece) error { return p.slot.wait() }
+
+// rangeLock keeps changes of a volume from disturbing each other where one of
+// them changes only a part of a block: that reads the block, changes it and
+// writes it back, and must not undo what another wrote in between. Changes of
+// whole blocks hold their range shared, changes of a part hold it exclusive.
+//
+// Nobody waits for a range while holding another.
+type rangeLock struct {
+	mu       sync.Mutex
+	released sync.Cond
+	held     []*heldRange
+}
+
+// heldRange is a locked range of the volume in bytes.
+type heldRange struct {
+	start, end uint64
+	exclusive  bool
+}
+
+func newRangeLock() *rangeLock {
+	l := &rangeLock{}
+	l.released.L = &l.mu
+	return l
+}
+
+// lock waits until the range can be held.
+func (l *rangeLock) lock(start, end uint64, exclusive bool) *heldRange {
+	r := &heldRange{start, end, exclusive}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.conflicts(r) {
+		l.released.Wait()
+	}
+	l.held = append(l.held, r)
+	return r
+}
+
+func (l *rangeLock) conflicts(r *heldRange) bool {
+	for _, h := range l.held {
+		if (h.exclusive || r.exclusive) && h.start < r.end && r.start < h.end {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *rangeLock) unlock(r *heldRange) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, h := range l.held {
+		if h == r {
+			last := len(l.held) - 1
+			l.held[i] = l.held[last]
+			l.held = l.held[:last]
+			break
+		}
+	}
+	l.released.Broadcast()
+}
 
 // synchronous carries out the requests of ReadAt and the others on a queue
 // and a thread of its own.

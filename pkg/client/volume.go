@@ -97,6 +97,25 @@ func Open(ctx context.Context, config Config) (*Volume, error) {
 	return v, nil
 }
 
+// connectPatiently connects, and waits for a relay that offers the channel.
+func connectPatiently(ctx context.Context, config *Config) (comch.Connection, error) {
+	for {
+		connection, err := connect(ctx, config)
+		if err == nil || !errors.Is(err, status.NotFound) {
+			return connection, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(connectInterval):
+		}
+	}
+}
+
+func connect(ctx context.Context, config *Config) (comch.Connection, error) {
+	return config.Provider.Connect(ctx, comch.ClientConfig{Device: config.Device, Name: config.ChannelName})
+}
+
 func (v *Volume) open(ctx context.Context, connection comch.Connection) error {
 	first, err := v.openSession(ctx, connection, 1)
 	if err != nil {
@@ -118,42 +137,6 @@ func (v *Volume) open(ctx context.Context, connection comch.Connection) error {
 	return nil
 }
 
-// accept settles what the relay offers: the first time what the volume is,
-// and from then on whether it is still the same. It allocates the data
-// memory.
-func (v *Volume) accept(s *session, reply *controlmsg.OpenVolumeReply) error {
-	if v.region != nil {
-		return v.recognize(s, reply)
-	}
-	v.info = s.info
-	if err := v.fitLimits(reply); err != nil {
-		return err
-	}
-	s.info = v.info
-	var err error
-	v.region, err = memory.Alloc("zc-relay data", v.memorySize())
-	return err
-}
-
-// connectPatiently connects, and waits for a relay that offers the channel.
-func connectPatiently(ctx context.Context, config *Config) (comch.Connection, error) {
-	for {
-		connection, err := connect(ctx, config)
-		if err == nil || !errors.Is(err, status.NotFound) {
-			return connection, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(connectInterval):
-		}
-	}
-}
-
-func connect(ctx context.Context, config *Config) (comch.Connection, error) {
-	return config.Provider.Connect(ctx, comch.ClientConfig{Device: config.Device, Name: config.ChannelName})
-}
-
 func (v *Volume) runClock() {
 	start := time.Now()
 	ticker := time.NewTicker(clockTick)
@@ -166,4 +149,110 @@ func (v *Volume) runClock() {
 			v.clock.Store(int64(time.Since(start)))
 		}
 	}
+}
+
+// Close stops every queue, waits until nothing is under way any more, ends
+// the session and releases the data memory. No queue may be in use. It is
+// bounded by ControlTimeout and ctx; what could not be done in order is
+// reported, and the volume is released all the same. Close does not flush,
+// but fails with ErrWritesLost if no flush has told of lost writes before.
+// After Close or Abort it does nothing.
+func (v *Volume) Close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, v.config.ControlTimeout)
+	defer cancel()
+	if v.released.Swap(true) {
+		return nil
+	}
+	v.endBackground()
+	reason := v.endReason()
+	if reason == nil {
+		reason = v.stop(ctx)
+	}
+	if reason != nil {
+		v.abandon(reason)
+		return fmt.Errorf("close volume %q: %w", v.info.Name, reason)
+	}
+	v.session.Load().leave(nil)
+	if err := errors.Join(v.release(), v.writes.unreported()); err != nil {
+		return fmt.Errorf("close volume %q: %w", v.info.Name, err)
+	}
+	return nil
+}
+
+// endBackground ends everything that goes on by itself. No session follows
+// the current one any more.
+func (v *Volume) endBackground() {
+	v.cancel()
+	v.stopSynchronous()
+	v.background.Wait()
+}
+
+// endReason is why there is no session, nil if there is one.
+func (v *Volume) endReason() error {
+	v.mu.Lock()
+	failure := v.failure
+	v.mu.Unlock()
+	if failure != nil {
+		return failure
+	}
+	return v.session.Load().Err()
+}
+
+// stop takes the session down in the order that Comch demands.
+func (v *Volume) stop(ctx context.Context) error {
+	for i, queue := range v.queues {
+		if err := queue.stop(ctx); err != nil {
+			return fmt.Errorf("stop queue %d: %w", i, err)
+		}
+	}
+	requester := v.session.Load().requester
+	if _, err := requester.Call(ctx, &controlmsg.Stop{}); err != nil {
+		return err
+	}
+	if err := v.closeQueues(); err != nil {
+		return err
+	}
+	_, err := requester.Call(ctx, &controlmsg.DestroyObjects{})
+	return err
+}
+
+func (v *Volume) closeQueues() error {
+	var errs []error
+	for i, queue := range v.queues {
+		if err := queue.close(); err != nil {
+			errs = append(errs, fmt.Errorf("close queue %d: %w", i, err))
+		}
+	}
+	v.queues = v.queues[:0]
+	return errors.Join(errs...)
+}
+
+// Abort ends the session at once, without stopping the queues: requests that
+// are outstanding may or may not have been carried out. No queue may be in
+// use.
+func (v *Volume) Abort() {
+	if v.released.Swap(true) {
+		return
+	}
+	v.endBackground()
+	v.abandon(status.Errorf(status.ConnectionAborted, "the client has given the volume up"))
+}
+
+// abandon ends the session at once and tells the relay why, if it listens.
+func (v *Volume) abandon(reason error) {
+	v.session.Load().leave(reason)
+	if err := errors.Join(v.closeQueues(), v.release()); err != nil {
+		v.config.Logger.Sugar().Warnf("release volume %q: %v", v.info.Name, err)
+	}
+}
+
+// release gives back what is left when there is no session any more.
+func (v *Volume) release() error {
+	v.cancel()
+	region := v.region
+	if region == nil {
+		return nil
+	}
+	v.region = nil
+	return region.Close()
 }

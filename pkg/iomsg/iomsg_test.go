@@ -167,3 +167,45 @@ func TestCodingDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// Bytes 0 to 51 are fields; the rest is written as zeroes.
+func FuzzDecode(f *testing.F) {
+	names, err := filepath.Glob("testdata/*.bin")
+	if err != nil || len(names) == 0 {
+		f.Fatalf("no golden files: %v", err)
+	}
+	for _, name := range names {
+		f.Add(readGolden(f, filepath.Base(name)))
+	}
+	f.Add(bytes.Repeat([]byte{0xff}, iomsg.Size))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) < iomsg.Size {
+			return
+		}
+		var m iomsg.Message
+		iomsg.Decode(data, &m)
+		encoded := bytes.Repeat([]byte{0xff}, iomsg.Size)
+		iomsg.Encode(encoded, &m)
+		if !bytes.Equal(encoded[:52], data[:52]) || !bytes.Equal(encoded[52:], make([]byte, 12)) {
+			t.Fatalf("%x became %x", data[:iomsg.Size], encoded)
+		}
+	})
+}
+
+func BenchmarkEncode(b *testing.B) {
+	buf := make([]byte, iomsg.Size)
+	m := iomsg.Message{Type: iomsg.Read, UserData: 1, IOSize: 4096, StorageOffset: 1 << 30}
+	b.ReportAllocs()
+	for b.Loop() {
+		iomsg.Encode(buf, &m)
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	buf := readGolden(b, "b33_io_read_request.bin")
+	var m iomsg.Message
+	b.ReportAllocs()
+	for b.Loop() {
+		iomsg.Decode(buf, &m)
+	}
+}

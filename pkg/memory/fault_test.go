@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -160,3 +161,5 @@ func BenchmarkCopyOut(b *testing.B) {
 		})
 	}
 }
+
+func addressOf(r *Region) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(r.bytes))) }

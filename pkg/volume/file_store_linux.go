@@ -3,6 +3,7 @@ package volume
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync/atomic"
 
@@ -125,6 +126,40 @@ func (s *fileStore) read(batch *fifo) {
 	}
 }
 
+func (s *fileStore) readAt(buffer []byte, offset uint64) error {
+	if misalignment(buffer, s.alignment) > 0 {
+		aligned := s.aligned(len(buffer))
+		err := s.readAt(aligned, offset)
+		copy(buffer, aligned)
+		return err
+	}
+	for done := 0; done < len(buffer); {
+		n, err := unix.Pread(s.fd, buffer[done:], int64(offset)+int64(done))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err == nil && n == 0 {
+			err = errShrunk
+		}
+		if err != nil {
+			return s.failure("read", offset, uint64(len(buffer)), err)
+		}
+		done += n
+	}
+	return nil
+}
+
+var errShrunk = errors.New("the file has become shorter than the volume")
+
+// aligned returns a new buffer that direct IO can use.
+func (s *fileStore) aligned(length int) []byte {
+	buffer := make([]byte, length+s.alignment)
+	if m := misalignment(buffer, s.alignment); m > 0 {
+		buffer = buffer[s.alignment-m:]
+	}
+	return buffer[:length]
+}
+
 func (s *fileStore) change(batch *fifo) {
 	for r := batch.pop(); r != nil; r = batch.pop() {
 		r.Err = s.changeOne(r)
@@ -147,6 +182,79 @@ func (s *fileStore) changeOne(r *Request) error {
 		return s.writeZeroes(r.Offset, r.Length)
 	}
 	return s.writeAt(r.Buffer, r.Offset)
+}
+
+func (s *fileStore) writeAt(buffer []byte, offset uint64) error {
+	if misalignment(buffer, s.alignment) > 0 {
+		aligned := s.aligned(len(buffer))
+		copy(aligned, buffer)
+		buffer = aligned
+	}
+	for done := 0; done < len(buffer); {
+		rest := buffer[done:]
+		n, err := unix.Pwrite(s.fd, rest[:min(len(rest), s.writeStep)], int64(offset)+int64(done))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err == nil && n == 0 {
+			err = io.ErrShortWrite
+		}
+		if err != nil {
+			return s.failure("write", offset, uint64(len(buffer)), err)
+		}
+		done += n
+	}
+	return nil
+}
+
+// trim gives blocks back. It is advice, so a file system that cannot take it
+// is no error.
+func (s *fileStore) trim(offset, length uint64) error {
+	_, err := s.allocate(&s.noPunchHole, unix.FALLOC_FL_PUNCH_HOLE, offset, length)
+	if err != nil {
+		return s.failure("trim", offset, length, err)
+	}
+	return nil
+}
+
+func (s *fileStore) writeZeroes(offset, length uint64) error {
+	done, err := s.allocate(&s.noZeroRange, unix.FALLOC_FL_ZERO_RANGE, offset, length)
+	if !done && err == nil {
+		done, err = s.allocate(&s.noPunchHole, unix.FALLOC_FL_PUNCH_HOLE, offset, length)
+	}
+	if err != nil {
+		return s.failure("write zeroes", offset, length, err)
+	}
+	for !done && length > 0 {
+		n := min(length, uint64(len(zeroes)))
+		if err := s.writeAt(zeroes[:n], offset); err != nil {
+			return err
+		}
+		offset, length = offset+n, length-n
+	}
+	return nil
+}
+
+// zeroes is what write zeroes writes where the file system has no better way.
+var zeroes [1 << 20]byte
+
+// allocate is fallocate(2) in the given mode. It does nothing if the file
+// system has turned out not to support that.
+func (s *fileStore) allocate(unsupported *atomic.Bool, mode uint32, offset, length uint64) (done bool, err error) {
+	if length == 0 {
+		return true, nil
+	}
+	if unsupported.Load() {
+		return false, nil
+	}
+	err = retryInterrupted(func() error {
+		return unix.Fallocate(s.fd, mode|unix.FALLOC_FL_KEEP_SIZE, int64(offset), int64(length))
+	})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		unsupported.Store(true)
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // flush completes a batch of requests when everything written before is
@@ -177,6 +285,18 @@ func (s *fileStore) makeDurable() error {
 	s.failed.Store(failed)
 	s.log.Error("volume takes no more writes until it is opened again", zap.String("file", s.file.Name()), zap.Error(cause))
 	return failed
+}
+
+func (s *fileStore) failure(operation string, offset, length uint64, cause error) error {
+	return status.Errorf(status.IOFailed, "%s %d bytes at offset %d of %q: %w", operation, length, offset, s.file.Name(), cause)
+}
+
+func retryInterrupted(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // close also unlocks the file.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/volume"
-	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
 func TestMemoryVolumeGetsANewUUIDEachTime(t *testing.T) {
@@ -69,36 +68,4 @@ func allocatedBytes(t *testing.T, v volume.Volume) int64 {
 		t.Fatal(err)
 	}
 	return stat.Blocks * 512
-}
-
-// do runs one request that must succeed.
-func do(t testing.TB, queue volume.Queue, r *volume.Request) {
-	t.Helper()
-	volumetest.Do(t, queue, r)
-	if r.Err != nil {
-		t.Fatalf("%v of %d bytes at %d: %v", r.Operation, r.Length, r.Offset, r.Err)
-	}
-}
-
-func openQueue(t testing.TB, v volume.Volume, depth int) volume.Queue {
-	t.Helper()
-	queue, err := v.NewQueue(depth)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return queue
-}
-
-func closeQueue(t testing.TB, queue volume.Queue) {
-	t.Helper()
-	if err := queue.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-func closeVolume(t testing.TB, v volume.Volume) {
-	t.Helper()
-	if err := v.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
 }

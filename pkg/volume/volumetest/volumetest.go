@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
@@ -68,4 +69,27 @@ func closeVolume(t testing.TB, v volume.Volume) {
 	if err := v.Close(ctx); err != nil {
 		t.Error(err)
 	}
+}
+
+// pattern is content that differs by seed and by position.
+func pattern(length uint64, seed byte) []byte {
+	b := make([]byte, length)
+	for i := range b {
+		b[i] = seed ^ byte(i) ^ byte(i>>8)*3
+	}
+	return b
+}
+
+// readAll reads the part of a volume that the suite uses.
+func readAll(t *testing.T, v volume.Volume) []byte {
+	t.Helper()
+	queue := newQueue(t, v, 1)
+	defer closeQueue(t, queue)
+	content := make([]byte, MinBlocks*uint64(v.Info().BlockSize))
+	r := volume.Request{Operation: iomsg.OpRead, Length: uint64(len(content)), Buffer: content}
+	Do(t, queue, &r)
+	if r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	return content
 }

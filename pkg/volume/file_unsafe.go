@@ -6,6 +6,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// misalignment is how far a buffer lies behind the last multiple of alignment
+// in memory. alignment is a power of two; 0 means none is asked for.
+func misalignment(buffer []byte, alignment int) int {
+	if alignment == 0 {
+		return 0
+	}
+	return int(uintptr(unsafe.Pointer(unsafe.SliceData(buffer))) & uintptr(alignment-1))
+}
+
 // readNowait reads what the page cache has at offset, without waiting for a
 // device (preadv2(2) with RWF_NOWAIT). It fails with EAGAIN if nothing is
 // cached and with EOPNOTSUPP if the file system cannot tell.

@@ -1,5 +1,0 @@
-package memory
-
-import "unsafe"
-
-func addressOf(r *Region) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(r.bytes))) }

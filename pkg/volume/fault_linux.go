@@ -1,0 +1,344 @@
+//go:build faultinject
+
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// FaultBackend wraps another backend and makes it fail. What fails depends on
+// the seed and on the order of requests on a queue only.
+type FaultBackend struct {
+	// EIO is the probability with which a request fails.
+	EIO float64
+	// Corrupt is the probability with which one bit of what is read or
+	// written is inverted.
+	Corrupt float64
+	// NoSpaceAfter is how many bytes may be written before every further
+	// write fails for lack of space, if LimitSpace is set.
+	NoSpaceAfter uint64
+	LimitSpace   bool
+	// Delay is by how much every completion is late.
+	Delay time.Duration
+	Seed  uint64
+	Inner Backend
+}
+
+const faultSyntax = "fault:FAULT[,FAULT...]:BACKEND, where FAULT is eio=P, corrupt=P, enospc-after=SIZE, delay=TIME or seed=N"
+
+func parseFault(argument string) (Backend, error) {
+	faults, inner, found := strings.Cut(argument, ":")
+	if !found {
+		return nil, status.Errorf(status.InvalidValue, "no backend is given to make fail: write %s", faultSyntax)
+	}
+	var b FaultBackend
+	for fault := range strings.SplitSeq(faults, ",") {
+		key, value, _ := strings.Cut(fault, "=")
+		if err := b.set(key, value); err != nil {
+			return nil, status.Errorf(status.InvalidValue, "fault %q: %w; write %s", fault, err, faultSyntax)
+		}
+	}
+	var err error
+	if b.Inner, err = parseBackend(inner); err != nil {
+		return nil, fmt.Errorf("backend of a fault: %w", err)
+	}
+	return b, nil
+}
+
+func (b *FaultBackend) set(key, value string) (err error) {
+	switch key {
+	case "eio":
+		b.EIO, err = parseProbability(value)
+	case "corrupt":
+		b.Corrupt, err = parseProbability(value)
+	case "enospc-after":
+		b.LimitSpace = true
+		err = (*size.Bytes)(&b.NoSpaceAfter).Set(value)
+	case "delay":
+		if b.Delay, err = time.ParseDuration(value); err == nil && b.Delay < 0 {
+			err = fmt.Errorf("delay is negative")
+		}
+	case "seed":
+		b.Seed, err = strconv.ParseUint(value, 10, 64)
+	default:
+		err = fmt.Errorf("unknown fault")
+	}
+	return err
+}
+
+func parseProbability(text string) (float64, error) {
+	p, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(p >= 0 && p <= 1) {
+		return 0, fmt.Errorf("%q is not a probability from 0 to 1", text)
+	}
+	return p, nil
+}
+
+// String implements Backend.
+func (b FaultBackend) String() string {
+	text := fmt.Sprintf("fault:eio=%v,corrupt=%v,delay=%v,seed=%d", b.EIO, b.Corrupt, b.Delay, b.Seed)
+	if b.LimitSpace {
+		text += ",enospc-after=" + size.Bytes(b.NoSpaceAfter).String()
+	}
+	return text + ":" + b.Inner.String()
+}
+
+func (b FaultBackend) validate(spec *Spec) error { return b.Inner.validate(spec) }
+
+func (b FaultBackend) open(spec *Spec) (Volume, error) {
+	inner, err := b.Inner.open(spec)
+	if err != nil {
+		return nil, err
+	}
+	return &faultVolume{Volume: inner, backend: b}, nil
+}
+
+// faultVolume is another volume that fails.
+type faultVolume struct {
+	Volume
+	backend FaultBackend
+	written atomic.Uint64 // bytes, on all queues
+	queues  atomic.Uint64 // ever made
+}
+
+// Memory hides the content, so that no read goes past the faults.
+func (v *faultVolume) Memory() *memory.Region { return nil }
+
+// NewQueue implements Volume.
+func (v *faultVolume) NewQueue(depth int) (Queue, error) {
+	inner, err := v.Volume.NewQueue(depth)
+	if err != nil {
+		return nil, err
+	}
+	wait, err := newFaultWait(inner)
+	if err != nil {
+		return nil, errors.Join(err, inner.Close())
+	}
+	l := &faultQueue{
+		volume: v, inner: inner, wait: wait, info: v.Info(),
+		random: rand.New(rand.NewPCG(v.backend.Seed, v.queues.Add(1))),
+		slots:  make([]faultSlot, depth), completed: make([]*Request, depth),
+		free: make([]*faultSlot, 0, depth), delayed: make([]*faultSlot, 0, depth),
+	}
+	for i := range l.slots {
+		l.slots[i].inner.UserData = uint64(i)
+		l.free = append(l.free, &l.slots[i])
+	}
+	return l, nil
+}
+
+// outOfSpace counts the bytes of a write and reports whether they no longer
+// fit.
+func (v *faultVolume) outOfSpace(r *Request) bool {
+	if r.Operation != iomsg.OpWrite || !v.backend.LimitSpace {
+		return false
+	}
+	return v.written.Add(r.Length) > v.backend.NoSpaceAfter
+}
+
+// errInjected tells injected failures from real ones.
+var errInjected = errors.New("injected fault")
+
+func injected(r *Request, cause error) error {
+	return status.Errorf(status.IOFailed, "%v %d bytes at offset %d: %w: %w", r.Operation, r.Length, r.Offset, errInjected, cause)
+}
+
+// faultQueue decides, request by request, what goes wrong.
+type faultQueue struct {
+	volume *faultVolume
+	inner  Queue
+	wait   *faultWait
+	info   Info
+	random *rand.Rand
+	closed bool
+
+	slots     []faultSlot
+	free      []*faultSlot
+	delayed   []*faultSlot // done, in the order in which they become due
+	completed []*Request   // what a poll of the inner queue gets
+}
+
+// faultSlot is a request on its way through the inner queue, where its UserData
+// is the number of the slot.
+type faultSlot struct {
+	inner     Request
+	outer     *Request
+	corrupted int // byte of the buffer whose lowest bit is inverted, or notCorrupted
+	due       time.Time
+}
+
+const notCorrupted = -1
+
+// Submit implements Queue.
+func (l *faultQueue) Submit(r *Request) error {
+	if err := l.info.Check(r); err != nil {
+		return err
+	}
+	if len(l.free) == 0 {
+		return status.Full
+	}
+	s := l.free[len(l.free)-1]
+	s.outer, s.corrupted = r, notCorrupted
+	index := s.inner.UserData
+	s.inner = *r
+	s.inner.UserData = index
+	r.Err = l.failure(r)
+	if r.Err == nil {
+		l.corrupt(s)
+		if err := l.inner.Submit(&s.inner); err != nil {
+			return err
+		}
+	}
+	l.free = l.free[:len(l.free)-1]
+	if r.Err != nil {
+		l.delay(s)
+	}
+	return nil
+}
+
+// failure decides whether a request fails without being carried out.
+func (l *faultQueue) failure(r *Request) error {
+	if l.random.Float64() < l.volume.backend.EIO {
+		return injected(r, unix.EIO)
+	}
+	if l.volume.outOfSpace(r) {
+		return injected(r, unix.ENOSPC)
+	}
+	return nil
+}
+
+// corrupt decides whether data is to be corrupted and where. Data to be
+// written is corrupted until the write is done.
+func (l *faultQueue) corrupt(s *faultSlot) {
+	if l.random.Float64() >= l.volume.backend.Corrupt || len(s.inner.Buffer) == 0 {
+		return
+	}
+	s.corrupted = l.random.IntN(len(s.inner.Buffer))
+	if s.inner.Operation == iomsg.OpWrite {
+		s.invert()
+	}
+}
+
+func (s *faultSlot) invert() { s.inner.Buffer[s.corrupted] ^= 1 }
+
+// delay queues what is done until it is due.
+func (l *faultQueue) delay(s *faultSlot) {
+	s.due = time.Now().Add(l.volume.backend.Delay)
+	l.delayed = append(l.delayed, s)
+}
+
+// Poll implements Queue.
+func (l *faultQueue) Poll(completed []*Request) int {
+	for _, r := range l.completed[:l.inner.Poll(l.completed)] {
+		l.finish(&l.slots[r.UserData])
+	}
+	n := 0
+	for n < len(completed) && l.isDue() {
+		completed[n] = l.delayed[0].outer
+		l.free = append(l.free, l.delayed[0])
+		l.delayed = slices.Delete(l.delayed, 0, 1)
+		n++
+	}
+	return n
+}
+
+func (l *faultQueue) finish(s *faultSlot) {
+	s.outer.Err = s.inner.Err
+	if s.corrupted != notCorrupted {
+		s.invert()
+	}
+	l.delay(s)
+}
+
+func (l *faultQueue) isDue() bool {
+	return len(l.delayed) > 0 && !time.Now().Before(l.delayed[0].due)
+}
+
+// Close implements Queue.
+func (l *faultQueue) Close() error {
+	if l.closed {
+		return nil
+	}
+	if running := len(l.slots) - len(l.free); running > 0 {
+		return status.Errorf(status.InUse, "close queue of volume %q: %d requests are running", l.info.Name, running)
+	}
+	if err := l.inner.Close(); err != nil {
+		return err
+	}
+	l.closed = true
+	return l.wait.close()
+}
+
+// faultWait sleeps on another queue's descriptor and on a timer at once: it is
+// an epoll set of the two.
+type faultWait struct{ epoll, timer int }
+
+func newFaultWait(inner Queue) (*faultWait, error) {
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("create epoll set: %w", err)
+	}
+	timer, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("create timer: %w", err), unix.Close(epoll))
+	}
+	w := &faultWait{epoll: epoll, timer: timer}
+	for _, fd := range []int{timer, inner.Descriptor()} {
+		if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
+			return nil, errors.Join(fmt.Errorf("watch descriptor %d: %w", fd, err), w.close())
+		}
+	}
+	return w, nil
+}
+
+// wakeAfter makes the set readable after d. A timer of 0 would be off.
+func (w *faultWait) wakeAfter(d time.Duration) {
+	when := unix.ItimerSpec{Value: unix.NsecToTimespec(max(d, 1).Nanoseconds())}
+	// Fails for invalid arguments only.
+	_ = unix.TimerfdSettime(w.timer, 0, &when, nil)
+}
+
+func (w *faultWait) drain() {
+	var count [8]byte
+	_, _ = unix.Read(w.timer, count[:]) // EAGAIN: the other descriptor it was
+}
+
+func (w *faultWait) close() error { return errors.Join(unix.Close(w.epoll), unix.Close(w.timer)) }
+
+// Descriptor implements progress.Waiter.
+func (l *faultQueue) Descriptor() int { return l.wait.epoll }
+
+// Arm implements progress.Waiter.
+func (l *faultQueue) Arm() bool {
+	if l.isDue() {
+		l.inner.Disarm() // it may have been armed before
+		return false
+	}
+	if len(l.delayed) > 0 {
+		l.wait.wakeAfter(time.Until(l.delayed[0].due))
+	}
+	return l.inner.Arm()
+}
+
+// Disarm implements progress.Waiter.
+func (l *faultQueue) Disarm() { l.inner.Disarm() }
+
+// Drain implements progress.Waiter.
+func (l *faultQueue) Drain() {
+	l.inner.Drain()
+	l.wait.drain()
+}
