@@ -69,7 +69,7 @@ func (m *model) goOver(i int) {
 	q := m.queues[i]
 	former := q.session.Load()
 	m.lose(i, former, m.current)
-	m.writes.goingOver(q, former, m.current)
+	m.writes.switchSession(q, former, m.current)
 	q.session.Store(m.current)
 }
 
@@ -89,7 +89,7 @@ func (m *model) submit(i int) {
 		}
 		f.saves = append(f.saves, saves)
 	}
-	err := m.writes.flushing(q, m.queues, f.cover)
+	err := m.writes.beginFlush(q, m.queues, f.cover)
 	if m.told[i] != m.losses {
 		if !errors.Is(err, ErrWritesLost) || !errors.Is(err, status.IOFailed) {
 			m.t.Fatalf("a flush on queue %d does not tell of %d losses: %v", i, m.losses-m.told[i], err)
@@ -109,7 +109,7 @@ func (m *model) complete(i int, success bool) {
 	if !success {
 		return
 	}
-	m.writes.flushed(f.cover)
+	m.writes.completeFlush(f.cover)
 	for j := range m.open {
 		for n := range f.saves[j] {
 			delete(m.open[j], n)

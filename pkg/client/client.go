@@ -159,16 +159,6 @@ func infoOf(reply *controlmsg.OpenVolumeReply) Info {
 	}
 }
 
-// fitLimits checks what the configuration asks for, and settles Info's
-// Queues, Depth and BufferSize.
-func (v *Volume) fitLimits(reply *controlmsg.OpenVolumeReply) error {
-	if err := v.checkLimits(reply); err != nil {
-		return err
-	}
-	v.info.Queues, v.info.Depth, v.info.BufferSize = v.config.Queues, v.depth(), v.config.BufferSize
-	return nil
-}
-
 // checkLimits checks what the configuration asks for against what relay and
 // target offer.
 func (v *Volume) checkLimits(reply *controlmsg.OpenVolumeReply) error {

@@ -45,13 +45,13 @@ func (r *Reconnections) add(outage time.Duration) {
 	r.LongestOutage = max(r.LongestOutage, outage)
 }
 
-func (v *Volume) noteLoss() {
+func (v *Volume) beginOutage() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.history.since = time.Now()
 }
 
-func (v *Volume) noteReturn() (outage time.Duration) {
+func (v *Volume) endOutage() (outage time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	outage = time.Since(v.history.since)
@@ -80,16 +80,16 @@ type acknowledgedWrites struct {
 	lost     uint64   // writes
 }
 
-// flushing is called when a flush is about to be sent on q. It fails if the
+// beginFlush is called when a flush is about to be sent on q. It fails if the
 // flush must tell of a loss instead. cover becomes what the flush makes
 // durable.
-func (a *acknowledgedWrites) flushing(q *Queue, queues []*Queue, cover []uint64) error {
+func (a *acknowledgedWrites) beginFlush(q *Queue, queues []*Queue, cover []uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	session := q.session.Load()
 	for i, other := range queues {
 		if theirs := other.session.Load(); theirs.number < session.number {
-			a.judge(other, theirs, session) // it has not gone over yet
+			a.recordLoss(other, theirs, session) // it has not gone over yet
 		}
 		cover[i] = other.acknowledged.Load()
 	}
@@ -100,8 +100,8 @@ func (a *acknowledgedWrites) flushing(q *Queue, queues []*Queue, cover []uint64)
 	return ErrWritesLost
 }
 
-// flushed is called when a flush has succeeded.
-func (a *acknowledgedWrites) flushed(cover []uint64) {
+// completeFlush is called when a flush has succeeded.
+func (a *acknowledgedWrites) completeFlush(cover []uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i, n := range cover {
@@ -109,17 +109,17 @@ func (a *acknowledgedWrites) flushed(cover []uint64) {
 	}
 }
 
-// goingOver is called when a queue, all of whose requests in a session have
+// switchSession is called when a queue, all of whose requests in a session have
 // been answered, goes over to the next.
-func (a *acknowledgedWrites) goingOver(q *Queue, from, to *session) {
+func (a *acknowledgedWrites) switchSession(q *Queue, from, to *session) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.judge(q, from, to)
+	a.recordLoss(q, from, to)
 }
 
-// judge notes a loss if the target has restarted between two sessions while
+// recordLoss notes a loss if the target has restarted between two sessions while
 // writes of q were not durable.
-func (a *acknowledgedWrites) judge(q *Queue, from, to *session) {
+func (a *acknowledgedWrites) recordLoss(q *Queue, from, to *session) {
 	acknowledged, durable := q.acknowledged.Load(), a.durable[q.index]
 	if from.info.WriteVerifier == to.info.WriteVerifier || acknowledged <= durable {
 		return

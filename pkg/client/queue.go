@@ -55,7 +55,7 @@ type Result struct {
 type Queue struct {
 	volume   *Volume
 	index    int
-	lane     *lane
+	pair     *comchPair
 	slots    []slot
 	free     []uint32
 	received [pollBatch]comch.Received
@@ -63,16 +63,16 @@ type Queue struct {
 	// otherwise be allocated for each request.
 	encoded [iomsg.Size]byte
 
-	ended     bool // the session is gone; what was outstanding fails
-	ending    bool // the session is about to end: an answer has told
-	failed    []uint32
-	stopSent  bool
-	stopped   bool
-	unflushed bool
-	checkedAt int64 // when deadlines were last looked at, by Volume.clock
+	disconnected bool // the session is gone; what was outstanding fails
+	draining     bool // the session is about to end: an answer has told
+	failed       []uint32
+	stopSent     bool
+	stopped      bool
+	unflushed    bool
+	checkedAt    int64 // when deadlines were last looked at, by Volume.clock
 
-	next         atomic.Pointer[lane]    // in the session to go over to
-	session      atomic.Pointer[session] // that of lane, for other threads
+	next         atomic.Pointer[comchPair] // in the session to go over to
+	session      atomic.Pointer[session]   // that of lane, for other threads
 	engine       atomic.Pointer[progress.Engine]
 	acknowledged atomic.Uint64 // writes that a restart of the target may lose
 	lossesSeen   uint64        // guarded by acknowledgedWrites
@@ -89,13 +89,13 @@ type slot struct {
 	since       int64    // by Volume.clock
 }
 
-func newQueue(volume *Volume, index int, l *lane) *Queue {
+func newQueue(volume *Volume, index int, pair *comchPair) *Queue {
 	depth := volume.info.Depth
 	q := &Queue{
-		volume: volume, index: index, lane: l,
+		volume: volume, index: index, pair: pair,
 		slots: make([]slot, depth), free: make([]uint32, depth), failed: make([]uint32, 0, depth),
 	}
-	q.session.Store(l.session)
+	q.session.Store(pair.session)
 	for i := range q.free {
 		q.free[i] = uint32(depth - 1 - i)
 	}
@@ -108,7 +108,7 @@ func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) }
 
 // WriteVerifier is that of the session that the queue works in: it changes
 // whenever the target has restarted. It is for the queue's thread.
-func (q *Queue) WriteVerifier() uint64 { return q.lane.session.info.WriteVerifier }
+func (q *Queue) WriteVerifier() uint64 { return q.pair.session.info.WriteVerifier }
 
 // Submit sends a request on its way; Flush makes sure that a sleeping relay
 // notices. status.Again means that the queue's depth is exhausted: poll first.
@@ -116,8 +116,8 @@ func (q *Queue) WriteVerifier() uint64 { return q.lane.session.info.WriteVerifie
 // on polling. A flush fails with ErrWritesLost where Config.Reconnect says so.
 // After the end of the volume Submit fails with Volume.Err.
 func (q *Queue) Submit(r *Request) error {
-	if q.ended || q.ending || q.stopSent {
-		if err := q.resume(); err != nil {
+	if q.disconnected || q.draining || q.stopSent {
+		if err := q.recoverSession(); err != nil {
 			return err
 		}
 	}
@@ -129,7 +129,10 @@ func (q *Queue) Submit(r *Request) error {
 	s := &q.slots[index]
 	s.flush = r.Type == iomsg.Flush
 	if s.flush {
-		if err := q.beginFlush(s); err != nil {
+		if s.cover == nil {
+			s.cover = make([]uint64, len(q.volume.queues))
+		}
+		if err := q.volume.writes.beginFlush(q, q.volume.queues, s.cover); err != nil {
 			return err
 		}
 	}
@@ -137,8 +140,14 @@ func (q *Queue) Submit(r *Request) error {
 		Type: r.Type, UserData: uint64(s.generation+1)<<32 | uint64(index), IOSize: r.Length,
 		RequesterOffset: r.Memory, StorageOffset: r.Offset, Flags: r.Flags,
 	})
-	if err := q.lane.producer.Send(q.encoded[:], nil); err != nil {
-		return q.unsent(err)
+	if err := q.pair.producer.Send(q.encoded[:], nil); err != nil {
+		switch {
+		case errors.Is(err, status.Again):
+			return status.Again
+		case q.volume.reconnects():
+			return ErrReopening // Poll finds the session ended
+		}
+		return q.pair.session.endError()
 	}
 	q.unflushed = true
 	q.free = q.free[:n-1]
@@ -148,44 +157,24 @@ func (q *Queue) Submit(r *Request) error {
 	return nil
 }
 
-// resume is called for a request that the lane cannot take. It succeeds if
+// recoverSession is called for a request that the lane cannot take. It succeeds if
 // there is another lane.
-func (q *Queue) resume() error {
+func (q *Queue) recoverSession() error {
 	switch {
 	case q.stopSent:
-		return q.lane.session.endError()
+		return q.pair.session.endError()
 	case len(q.failed) > 0:
 		return status.Again
-	case q.ended && q.goOver():
+	case q.disconnected && q.switchSession():
 		return nil
 	}
 	if err := q.volume.Err(); err != nil {
 		return err
 	}
-	if !q.volume.reopens() {
-		return q.lane.session.endError()
+	if !q.volume.reconnects() {
+		return q.pair.session.endError()
 	}
 	return ErrReopening
-}
-
-// unsent is the outcome of a Submit that the lane did not take.
-func (q *Queue) unsent(err error) error {
-	switch {
-	case errors.Is(err, status.Again):
-		return status.Again
-	case q.volume.reopens():
-		return ErrReopening // Poll finds the session ended
-	}
-	return q.lane.session.endError()
-}
-
-// beginFlush prepares a slot for a flush, which has to tell of lost writes
-// instead if there are any.
-func (q *Queue) beginFlush(s *slot) error {
-	if s.cover == nil {
-		s.cover = make([]uint64, len(q.volume.queues))
-	}
-	return q.volume.writes.flushing(q, q.volume.queues, s.cover)
 }
 
 // Flush wakes a sleeping relay for what has been submitted. It is called once
@@ -193,7 +182,7 @@ func (q *Queue) beginFlush(s *slot) error {
 func (q *Queue) Flush() {
 	if q.unflushed {
 		q.unflushed = false
-		q.lane.producer.Flush()
+		q.pair.producer.Flush()
 	}
 }
 
@@ -202,20 +191,24 @@ func (q *Queue) Flush() {
 // Shutdown or TimeOut, or, in a volume that is not reopened, with the code of
 // Volume.Err.
 func (q *Queue) Poll(results []Result) int {
-	if q.ended {
-		return q.pollEnded(results)
+	if q.disconnected {
+		return q.pollFailed(results)
 	}
-	limit := min(len(results), pollBatch)
-	consumer := q.lane.consumer
+	consumer := q.pair.consumer
 	// Asked first: what came before the end is found by the poll behind it.
 	running := consumer.State() == progress.Running
-	n := consumer.Poll(q.received[:limit])
+	n := consumer.Poll(q.received[:min(len(results), pollBatch)])
+	if n == 0 && !running {
+		q.failOutstanding()
+		return q.pollFailed(results)
+	}
 	if n == 0 {
-		return q.pollNothing(results, running)
+		q.checkDeadlines()
+		return 0
 	}
 	count := 0
 	for i := range q.received[:n] {
-		if q.take(&q.received[i], &results[count]) {
+		if q.receive(&q.received[i], &results[count]) {
 			count++
 		}
 	}
@@ -223,18 +216,18 @@ func (q *Queue) Poll(results []Result) int {
 	return count
 }
 
-// take turns one received message into a result; ok is false if it is none.
-func (q *Queue) take(r *comch.Received, result *Result) (ok bool) {
+// receive turns one received message into a result; ok is false if it is none.
+func (q *Queue) receive(r *comch.Received, result *Result) (ok bool) {
 	var buf [iomsg.Size]byte
-	consumer, session := q.lane.consumer, q.lane.session
+	consumer, session := q.pair.consumer, q.pair.session
 	if r.Length != iomsg.Size {
-		session.violation(status.Errorf(status.InvalidValue, "relay sent a message of %d bytes instead of %d", r.Length, iomsg.Size))
+		session.failProtocol(status.Errorf(status.InvalidValue, "relay sent a message of %d bytes instead of %d", r.Length, iomsg.Size))
 		return false
 	}
 	// Copied once: the relay can change the buffer at any time.
 	copy(buf[:], consumer.Memory()[r.Offset:][:iomsg.Size])
 	if err := consumer.PostReceive(r.Offset, iomsg.Size, r.UserData); err != nil {
-		session.violation(fmt.Errorf("post receive: %w", err))
+		session.failProtocol(fmt.Errorf("post receive: %w", err))
 		return false
 	}
 	var m iomsg.Message
@@ -246,33 +239,29 @@ func (q *Queue) take(r *comch.Received, result *Result) (ok bool) {
 	index, generation := uint32(m.UserData), uint32(m.UserData>>32)
 	if m.Type != iomsg.Result || index >= uint32(len(q.slots)) ||
 		!q.slots[index].outstanding || q.slots[index].generation != generation {
-		session.violation(status.Errorf(status.Unexpected, "relay sent type %d for transaction %#x, which is not outstanding", uint32(m.Type), m.UserData))
+		session.failProtocol(status.Errorf(status.Unexpected, "relay sent type %d for transaction %#x, which is not outstanding", uint32(m.Type), m.UserData))
 		return false
 	}
-	*result = Result{Tag: q.slots[index].tag, Code: m.Result}
-	q.answered(&q.slots[index], m.Result)
-	q.release(index)
-	return true
-}
-
-// answered takes note of what the outcome of a request means for others.
-func (q *Queue) answered(s *slot, code status.Code) {
+	s := &q.slots[index]
+	*result = Result{Tag: s.tag, Code: m.Result}
 	switch {
-	case code != status.Success:
-		if q.volume.reopens() && tellsEnd(code) && !q.ending {
-			q.ending = true
-			q.lane.session.expectEnd(code)
+	case m.Result != status.Success:
+		if q.volume.reconnects() && endsSession(m.Result) && !q.draining {
+			q.draining = true
+			session.expectEnd(m.Result)
 		}
 	case s.volatile:
 		q.acknowledged.Store(q.acknowledged.Load() + 1)
 	case s.flush:
-		q.volume.writes.flushed(s.cover)
+		q.volume.writes.completeFlush(s.cover)
 	}
+	q.release(index)
+	return true
 }
 
-// tellsEnd reports whether an answer with code means that no further request
+// endsSession reports whether an answer with code means that no further request
 // of the session will succeed.
-func tellsEnd(code status.Code) bool {
+func endsSession(code status.Code) bool {
 	switch code {
 	case status.ConnectionReset, status.Shutdown, status.TimeOut:
 		return true
@@ -285,57 +274,45 @@ func (q *Queue) release(index uint32) {
 	q.free = append(q.free, index)
 }
 
-// pollNothing looks for the reasons why nothing may ever come.
-func (q *Queue) pollNothing(results []Result, running bool) int {
-	if !running {
-		q.end()
-		return q.pollEnded(results)
-	}
-	if now := q.volume.clock.Load(); now != q.checkedAt {
-		q.checkedAt = now
-		q.checkDeadline(now)
-	}
-	return 0
-}
-
-// checkDeadline ends the session if a request takes too long.
-func (q *Queue) checkDeadline(now int64) {
-	limit := q.volume.config.IOTimeout
-	if limit < 0 {
+// checkDeadlines ends the session if a request takes too long.
+func (q *Queue) checkDeadlines() {
+	now, limit := q.volume.clock.Load(), q.volume.config.IOTimeout
+	if now == q.checkedAt || limit < 0 {
 		return
 	}
+	q.checkedAt = now
 	for i := range q.slots {
 		if s := &q.slots[i]; s.outstanding && time.Duration(now-s.since) > limit {
-			q.lane.session.fail(status.Errorf(status.TimeOut, "relay did not answer an IO within %v", limit))
+			q.pair.session.fail(status.Errorf(status.TimeOut, "relay did not answer an IO within %v", limit))
 			return
 		}
 	}
 }
 
-// end fails everything outstanding.
-func (q *Queue) end() {
-	q.ended = true
+// failOutstanding fails everything outstanding.
+func (q *Queue) failOutstanding() {
+	q.disconnected = true
 	for i := range q.slots {
 		if q.slots[i].outstanding {
 			q.slots[i].outstanding = false
 			q.failed = append(q.failed, uint32(i))
 		}
 	}
-	if engine := q.engine.Load(); engine != nil && q.volume.reopens() {
+	if engine := q.engine.Load(); engine != nil && q.volume.reconnects() {
 		// Its doorbell would not stop ringing.
-		engine.RemoveWaiter(q.lane.consumer)
+		engine.RemoveWaiter(q.pair.consumer)
 	}
 }
 
-// pollEnded reports what has failed, and then goes over to the next session
+// pollFailed reports what has failed, and then goes over to the next session
 // if there is one.
-func (q *Queue) pollEnded(results []Result) int {
+func (q *Queue) pollFailed(results []Result) int {
 	n := min(len(results), len(q.failed))
 	if n == 0 {
-		q.goOver()
+		q.switchSession()
 		return 0
 	}
-	code := q.lossCode()
+	code := q.failureCode()
 	for i := range n {
 		index := q.failed[len(q.failed)-1-i]
 		results[i] = Result{Tag: q.slots[index].tag, Code: code}
@@ -345,25 +322,25 @@ func (q *Queue) pollEnded(results []Result) int {
 	return n
 }
 
-// lossCode is how requests fail that the end of a session has left open.
-func (q *Queue) lossCode() status.Code {
-	code := status.CodeOf(q.lane.session.endError())
-	if q.volume.reopens() && !tellsEnd(code) {
+// failureCode is how requests fail that the end of a session has left open.
+func (q *Queue) failureCode() status.Code {
+	code := status.CodeOf(q.pair.session.endError())
+	if q.volume.reconnects() && !endsSession(code) {
 		return status.ConnectionReset
 	}
 	return code
 }
 
-// goOver takes the lane in the next session, if there is one, into use.
+// switchSession takes the lane in the next session, if there is one, into use.
 // Everything outstanding in the former has been reported.
-func (q *Queue) goOver() bool {
+func (q *Queue) switchSession() bool {
 	next := q.next.Swap(nil)
 	if next == nil {
 		return false
 	}
-	former := q.lane
-	q.volume.writes.goingOver(q, former.session, next.session)
-	q.lane, q.ended, q.ending, q.unflushed = next, false, false, false
+	former := q.pair
+	q.volume.writes.switchSession(q, former.session, next.session)
+	q.pair, q.disconnected, q.draining, q.unflushed = next, false, false, false
 	q.session.Store(next.session)
 	if err := former.close(); err != nil {
 		q.volume.config.Logger.Sugar().Warnf("release a lane of a lost session: %v", err)
@@ -376,9 +353,9 @@ func (q *Queue) goOver() bool {
 	return true
 }
 
-// offer gives the queue the lane to go over to, in place of one that it has
+// setNext gives the queue the lane to go over to, in place of one that it has
 // not taken.
-func (q *Queue) offer(next *lane) {
+func (q *Queue) setNext(next *comchPair) {
 	if unused := q.next.Swap(next); unused != nil {
 		if err := unused.close(); err != nil {
 			q.volume.config.Logger.Sugar().Warnf("release a lane of a lost session: %v", err)
@@ -398,7 +375,7 @@ func (q *Queue) wake() {
 // polls the queue and passes what it found to Engine.Idle. A queue is attached
 // to one engine at a time.
 func (q *Queue) Attach(engine *progress.Engine) error {
-	if err := engine.AddWaiter(q.lane.consumer); err != nil {
+	if err := engine.AddWaiter(q.pair.consumer); err != nil {
 		return fmt.Errorf("attach queue: %w", err)
 	}
 	q.engine.Store(engine)
@@ -408,7 +385,7 @@ func (q *Queue) Attach(engine *progress.Engine) error {
 // Detach ends what Attach began.
 func (q *Queue) Detach(engine *progress.Engine) {
 	q.engine.Store(nil)
-	engine.RemoveWaiter(q.lane.consumer)
+	engine.RemoveWaiter(q.pair.consumer)
 }
 
 // stopPollInterval is how often a queue looks for the answer to its stop.
@@ -417,27 +394,27 @@ const stopPollInterval = 50 * time.Microsecond
 // stop sends the stop message and waits until it has come back: then nothing
 // of the queue is under way any more, anywhere.
 func (q *Queue) stop(ctx context.Context) error {
-	if !q.ended && q.lane.session != q.volume.session.Load() {
-		q.end()
+	if !q.disconnected && q.pair.session != q.volume.session.Load() {
+		q.failOutstanding()
 	}
 	results := make([]Result, pollBatch)
-	for q.ended {
+	for q.disconnected {
 		// Nobody waits for what is left of a session that was lost.
-		if n := q.Poll(results); n == 0 && q.ended {
-			return q.lane.session.endError()
+		if n := q.Poll(results); n == 0 && q.disconnected {
+			return q.pair.session.endError()
 		}
 	}
 	var buf [iomsg.Size]byte
 	iomsg.Encode(buf[:], &iomsg.Message{Type: iomsg.Stop})
-	if err := q.lane.producer.Send(buf[:], nil); err != nil {
+	if err := q.pair.producer.Send(buf[:], nil); err != nil {
 		return fmt.Errorf("send stop: %w", err)
 	}
-	q.lane.producer.Flush()
+	q.pair.producer.Flush()
 	q.stopSent = true
 	for !q.stopped {
 		q.Poll(results) // outcomes that nobody waits for any more
-		if q.ended {
-			return q.lane.session.endError()
+		if q.disconnected {
+			return q.pair.session.endError()
 		}
 		select {
 		case <-ctx.Done():
@@ -448,8 +425,8 @@ func (q *Queue) stop(ctx context.Context) error {
 	return nil
 }
 
-// undelivered calls each for every request whose result has not been polled.
-func (q *Queue) undelivered(each func(tag uint64)) {
+// eachOutstanding calls each for every request whose result has not been polled.
+func (q *Queue) eachOutstanding(each func(tag uint64)) {
 	for i := range q.slots {
 		if q.slots[i].outstanding {
 			each(q.slots[i].tag)
@@ -461,7 +438,7 @@ func (q *Queue) undelivered(each func(tag uint64)) {
 }
 
 func (q *Queue) close() error {
-	err := q.lane.close()
+	err := q.pair.close()
 	if next := q.next.Swap(nil); next != nil {
 		err = errors.Join(err, next.close())
 	}

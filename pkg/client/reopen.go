@@ -58,21 +58,21 @@ func (v *Volume) keepOpen() {
 			return
 		}
 		if err != nil {
-			v.end(err)
+			v.fail(err)
 			return
 		}
-		v.goOver(next)
+		v.switchTo(next)
 	}
 }
 
 // reopen makes the session after the one that was lost.
 func (v *Volume) reopen(lost *session, opened time.Time) (*session, error) {
 	reason := lost.endError()
-	if !v.reopens() || lost.violated() {
+	if !v.reconnects() || lost.brokeProtocol() {
 		return nil, reason
 	}
-	v.noteLoss()
-	lost.leave(reason)
+	v.beginOutage()
+	lost.close(reason)
 	v.config.Logger.Warn("session lost", zap.String("volume", v.info.Name), zap.Error(reason))
 	policy := *v.config.Reconnect
 	schedule := policy.Begin(time.Now())
@@ -95,7 +95,7 @@ func (v *Volume) reopen(lost *session, opened time.Time) (*session, error) {
 		if err == nil {
 			return next, nil
 		}
-		if failure = err; stays(failure) {
+		if failure = err; isPermanent(failure) {
 			return nil, fmt.Errorf("volume %q was lost (%w) and cannot be reopened: %w", v.info.Name, reason, failure)
 		}
 	}
@@ -122,9 +122,9 @@ func (v *Volume) attempt(number uint64) (*session, error) {
 	return v.openSession(ctx, connection, number)
 }
 
-// stays reports whether an attempt failed for a reason that the next will
+// isPermanent reports whether an attempt failed for a reason that the next will
 // find as well.
-func stays(err error) bool {
+func isPermanent(err error) bool {
 	if errors.Is(err, ErrAnotherVolume) {
 		return true
 	}
@@ -136,9 +136,9 @@ func stays(err error) bool {
 	return false
 }
 
-// recognize makes sure that what a new session offers is the volume that was
+// checkSameVolume makes sure that what a new session offers is the volume that was
 // opened.
-func (v *Volume) recognize(s *session, reply *controlmsg.OpenVolumeReply) error {
+func (v *Volume) checkSameVolume(s *session, reply *controlmsg.OpenVolumeReply) error {
 	switch {
 	case reply.UUID != v.info.UUID:
 		return fmt.Errorf("%w: its UUID is %x, that of the volume was %x (what is in memory is lost when its target ends)",
@@ -151,29 +151,29 @@ func (v *Volume) recognize(s *session, reply *controlmsg.OpenVolumeReply) error 
 	return v.checkLimits(reply)
 }
 
-// goOver makes next the session of the volume. The queues follow by
+// switchTo makes next the session of the volume. The queues follow by
 // themselves.
-func (v *Volume) goOver(next *session) {
+func (v *Volume) switchTo(next *session) {
 	v.session.Store(next)
 	for i, q := range v.queues {
-		q.offer(next.lanes[i])
+		q.setNext(next.pairs[i])
 	}
-	outage := v.noteReturn()
+	outage := v.endOutage()
 	v.config.Logger.Info("volume reopened", zap.String("volume", v.info.Name), zap.Duration("outage", outage),
 		zap.Uint64("session", next.number))
-	v.announce(nil)
+	v.setFailure(nil)
 }
 
-// end is for a volume without any further session.
-func (v *Volume) end(reason error) {
-	v.announce(reason)
+// fail is for a volume without any further session.
+func (v *Volume) fail(reason error) {
+	v.setFailure(reason)
 	for _, q := range v.queues {
 		q.wake()
 	}
 }
 
-// announce wakes everybody who waits for a session.
-func (v *Volume) announce(failure error) {
+// setFailure wakes everybody who waits for a session.
+func (v *Volume) setFailure(failure error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.failure = failure

@@ -44,12 +44,12 @@ type session struct {
 	connection comch.Connection
 	requester  *controlmsg.Requester
 	info       Info
-	lanes      []*lane // one for each queue
+	pairs      []*comchPair // one for each queue
 
-	mu        sync.Mutex // guards what follows
-	failure   error      // found by this side
-	permanent bool       // the relay cannot be worked with
-	deadline  *time.Timer
+	mu             sync.Mutex // guards what follows
+	failure        error      // found by this side
+	protocolBroken bool       // the relay cannot be worked with
+	deadline       *time.Timer
 }
 
 // openSession goes through the handshake on a connection, which it owns from
@@ -60,18 +60,20 @@ func (v *Volume) openSession(ctx context.Context, connection comch.Connection, n
 		Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleInitiator,
 		Timeout: v.config.ControlTimeout, Software: v.config.Software, Logger: v.config.Logger,
 	})
-	if err := s.start(ctx); err != nil {
-		s.leave(err)
-		if failure := s.closeLanes(); failure != nil {
-			v.config.Logger.Sugar().Warnf("release a session that was not opened: %v", failure)
+	if err := s.handshake(ctx); err != nil {
+		s.close(err)
+		for _, pair := range s.pairs {
+			if failure := pair.close(); failure != nil {
+				v.config.Logger.Sugar().Warnf("release a session that was not opened: %v", failure)
+			}
 		}
 		return nil, err
 	}
 	return s, nil
 }
 
-// start goes through the handshake.
-func (s *session) start(ctx context.Context) error {
+// handshake goes through the handshake.
+func (s *session) handshake(ctx context.Context) error {
 	hello, err := s.requester.Greet(ctx)
 	if err != nil {
 		return err
@@ -82,31 +84,31 @@ func (s *session) start(ctx context.Context) error {
 	}
 	s.info = infoOf(reply)
 	s.info.Relay = hello.Software
-	if err := s.volume.accept(s, reply); err != nil {
+	if err := s.volume.negotiate(s, reply); err != nil {
 		return err
 	}
 	if err := s.configure(ctx); err != nil {
 		return err
 	}
-	if err := s.connectLanes(ctx); err != nil {
+	if err := s.connectQueues(ctx); err != nil {
 		return err
 	}
 	_, err = s.requester.Call(ctx, &controlmsg.StartStorage{})
 	return err
 }
 
-// accept settles what the relay offers: the first time what the volume is,
+// negotiate settles what the relay offers: the first time what the volume is,
 // and from then on whether it is still the same. It allocates the data
 // memory.
-func (v *Volume) accept(s *session, reply *controlmsg.OpenVolumeReply) error {
+func (v *Volume) negotiate(s *session, reply *controlmsg.OpenVolumeReply) error {
 	if v.region != nil {
-		return v.recognize(s, reply)
+		return v.checkSameVolume(s, reply)
 	}
-	v.info = s.info
-	if err := v.fitLimits(reply); err != nil {
+	if err := v.checkLimits(reply); err != nil {
 		return err
 	}
-	s.info = v.info
+	s.info.Queues, s.info.Depth, s.info.BufferSize = v.config.Queues, v.depth(), v.config.BufferSize
+	v.info = s.info
 	var err error
 	v.region, err = memory.Alloc("zc-relay data", v.memorySize())
 	return err
@@ -129,42 +131,42 @@ func (s *session) configure(ctx context.Context) error {
 	return err
 }
 
-// connectLanes makes the consumers, learns of the relay's, and makes the
+// connectQueues makes the consumers, learns of the relay's, and makes the
 // producers to them.
-func (s *session) connectLanes(ctx context.Context) error {
+func (s *session) connectQueues(ctx context.Context) error {
 	request := &controlmsg.StartDataPathConnections{}
 	for range s.volume.queueCount() {
-		l, err := s.newLane(ctx)
+		pair, err := s.newPair(ctx)
 		if err != nil {
 			return err
 		}
-		s.lanes = append(s.lanes, l)
-		request.ConsumerIDs = append(request.ConsumerIDs, uint32(l.consumer.ID()))
+		s.pairs = append(s.pairs, pair)
+		request.ConsumerIDs = append(request.ConsumerIDs, uint32(pair.consumer.ID()))
 	}
 	reply, err := controlmsg.Call[*controlmsg.StartDataPathConnectionsReply](ctx, s.requester, request)
 	if err != nil {
 		return err
 	}
-	if len(reply.ConsumerIDs) != len(s.lanes) {
-		return status.Errorf(status.InvalidValue, "relay announced %d consumers for %d queues", len(reply.ConsumerIDs), len(s.lanes))
+	if len(reply.ConsumerIDs) != len(s.pairs) {
+		return status.Errorf(status.InvalidValue, "relay announced %d consumers for %d queues", len(reply.ConsumerIDs), len(s.pairs))
 	}
 	for i, id := range reply.ConsumerIDs {
-		if s.lanes[i].producer, err = s.connection.NewProducer(ctx, comch.ConsumerID(id)); err != nil {
+		if s.pairs[i].producer, err = s.connection.NewProducer(ctx, comch.ConsumerID(id)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// lane is a queue's consumer and producer in one session.
-type lane struct {
+// comchPair is a queue's consumer and producer in one session.
+type comchPair struct {
 	session  *session
 	consumer comch.Consumer
 	producer comch.Producer
 }
 
-// newLane makes the consumer of a lane, with all of its receives posted.
-func (s *session) newLane(ctx context.Context) (*lane, error) {
+// newPair makes the consumer of a lane, with all of its receives posted.
+func (s *session) newPair(ctx context.Context) (*comchPair, error) {
 	receives := s.volume.info.Depth + spareReceives
 	consumer, err := s.connection.NewConsumer(ctx, comch.ConsumerConfig{Receives: receives, MemorySize: receives * iomsg.Size})
 	if err != nil {
@@ -176,24 +178,15 @@ func (s *session) newLane(ctx context.Context) (*lane, error) {
 		}
 	}
 	consumer.Flush()
-	return &lane{session: s, consumer: consumer}, nil
+	return &comchPair{session: s, consumer: consumer}, nil
 }
 
-func (l *lane) close() error {
-	err := l.consumer.Close()
-	if l.producer != nil {
-		err = errors.Join(err, l.producer.Close())
+func (p *comchPair) close() error {
+	err := p.consumer.Close()
+	if p.producer != nil {
+		err = errors.Join(err, p.producer.Close())
 	}
 	return err
-}
-
-// closeLanes closes the lanes, none of which a queue may use.
-func (s *session) closeLanes() error {
-	var errs []error
-	for _, l := range s.lanes {
-		errs = append(errs, l.close())
-	}
-	return errors.Join(errs...)
 }
 
 // Err says why the session has ended, nil while it has not.
@@ -223,26 +216,26 @@ func (s *session) endError() error {
 }
 
 // fail ends the session because of err.
-func (s *session) fail(err error) { s.endBecause(err, false) }
+func (s *session) fail(err error) { s.failWith(err, false) }
 
-// violation ends the session for good: the relay does not keep to the
+// failProtocol ends the session for good: the relay does not keep to the
 // protocol, so that another session would be no better.
-func (s *session) violation(err error) { s.endBecause(err, true) }
+func (s *session) failProtocol(err error) { s.failWith(err, true) }
 
-func (s *session) endBecause(err error, permanent bool) {
+func (s *session) failWith(err error, protocolBroken bool) {
 	s.mu.Lock()
 	if s.failure == nil {
-		s.failure, s.permanent = fmt.Errorf("volume %q: %w", s.info.Name, err), permanent
+		s.failure, s.protocolBroken = fmt.Errorf("volume %q: %w", s.info.Name, err), protocolBroken
 	}
 	s.mu.Unlock()
 	s.connection.Abort()
 }
 
-// violated reports whether the relay has broken the protocol.
-func (s *session) violated() bool {
+// brokeProtocol reports whether the relay has broken the protocol.
+func (s *session) brokeProtocol() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.permanent
+	return s.protocolBroken
 }
 
 // expectEnd is called when an answer tells that the session is ending. If it
@@ -259,9 +252,9 @@ func (s *session) expectEnd(code status.Code) {
 	})
 }
 
-// lastWordsTimeout is how long the relay's reason for an end and the end of
+// closeReasonTimeout is how long the relay's reason for an end and the end of
 // the connection may be apart.
-const lastWordsTimeout = time.Second
+const closeReasonTimeout = time.Second
 
 // awaitEnd waits until the session has ended and the relay's last words, if it
 // has said any, are known, or until ctx ends.
@@ -272,7 +265,7 @@ func (s *session) awaitEnd(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	bound := time.After(lastWordsTimeout)
+	bound := time.After(closeReasonTimeout)
 	for _, end := range []<-chan struct{}{s.connection.Done(), s.requester.Done()} {
 		select {
 		case <-end:
@@ -284,9 +277,9 @@ func (s *session) awaitEnd(ctx context.Context) {
 	}
 }
 
-// leave ends the session and tells the relay why, if it listens. The lanes
+// close ends the session and tells the relay why, if it listens. The lanes
 // stay, and see nothing more of the relay.
-func (s *session) leave(reason error) {
+func (s *session) close(reason error) {
 	s.mu.Lock()
 	if s.deadline != nil {
 		s.deadline.Stop()

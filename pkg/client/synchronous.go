@@ -21,11 +21,11 @@ var errNoSync = status.Errorf(status.BadState, "the volume was opened without sy
 // the volume. Requests larger than Info.BufferSize are split and carried out
 // in parallel.
 func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
-	s, err := v.useSynchronous()
+	s, err := v.acquireSync()
 	if err != nil {
 		return 0, err
 	}
-	defer v.doneSynchronous()
+	defer v.releaseSync()
 	if off < 0 {
 		return 0, status.Errorf(status.InvalidValue, "read at negative offset %d", off)
 	}
@@ -37,7 +37,7 @@ func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
 	if short {
 		p = p[:rest]
 	}
-	n, err := s.transfer(p, uint64(off), s.beginRead, s.endRead)
+	n, err := s.transfer(p, uint64(off), s.startRead, s.finishRead)
 	if err == nil && short {
 		err = io.EOF
 	}
@@ -49,11 +49,11 @@ func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
 // block; concurrent changes by this Volume do not disturb each other in that,
 // those of other clients to the same block do.
 func (v *Volume) WriteAt(p []byte, off int64) (int, error) {
-	s, err := v.useSynchronous()
+	s, err := v.acquireSync()
 	if err != nil {
 		return 0, err
 	}
-	defer v.doneSynchronous()
+	defer v.releaseSync()
 	if off < 0 || uint64(off) > v.info.Size || uint64(len(p)) > v.info.Size-uint64(off) {
 		return 0, status.Errorf(status.InvalidValue, "write of %d bytes at offset %d is outside the volume of %d bytes", len(p), off, v.info.Size)
 	}
@@ -61,22 +61,22 @@ func (v *Volume) WriteAt(p []byte, off int64) (int, error) {
 }
 
 // Flush makes all writes that were completed before durable.
-func (v *Volume) Flush() error { return v.simple(iomsg.Flush, 0, 0) }
+func (v *Volume) Flush() error { return v.submitAndWait(iomsg.Flush, 0, 0) }
 
 // Trim gives up the content of a range of whole blocks: what is read from it
 // afterwards is undefined.
-func (v *Volume) Trim(off, length int64) error { return v.ranged(iomsg.Trim, off, length) }
+func (v *Volume) Trim(off, length int64) error { return v.clearRange(iomsg.Trim, off, length) }
 
 // WriteZeroes makes a range of whole blocks read as zeroes.
 func (v *Volume) WriteZeroes(off, length int64) error {
-	return v.ranged(iomsg.WriteZeroes, off, length)
+	return v.clearRange(iomsg.WriteZeroes, off, length)
 }
 
 // longestRange keeps the length of a request that moves no data within its
 // 32 bits, at a multiple of any block size.
 const longestRange = 1 << 30
 
-func (v *Volume) ranged(t iomsg.Type, off, length int64) error {
+func (v *Volume) clearRange(t iomsg.Type, off, length int64) error {
 	if off < 0 || length < 0 || uint64(off) > v.info.Size || uint64(length) > v.info.Size-uint64(off) {
 		return status.Errorf(status.InvalidValue, "%v of %d bytes at offset %d is outside the volume of %d bytes", t, length, off, v.info.Size)
 	}
@@ -86,7 +86,7 @@ func (v *Volume) ranged(t iomsg.Type, off, length int64) error {
 	}
 	for length > 0 {
 		n := min(length, longestRange)
-		if err := v.simple(t, uint64(off), uint32(n)); err != nil {
+		if err := v.submitAndWait(t, uint64(off), uint32(n)); err != nil {
 			return err
 		}
 		off += n
@@ -95,26 +95,26 @@ func (v *Volume) ranged(t iomsg.Type, off, length int64) error {
 	return nil
 }
 
-// simple carries out one request that moves no data.
-func (v *Volume) simple(t iomsg.Type, offset uint64, length uint32) error {
-	s, err := v.useSynchronous()
+// submitAndWait carries out one request that moves no data.
+func (v *Volume) submitAndWait(t iomsg.Type, offset uint64, length uint32) error {
+	s, err := v.acquireSync()
 	if err != nil {
 		return err
 	}
-	defer v.doneSynchronous()
+	defer v.releaseSync()
 	if length > 0 {
 		held := s.ranges.lock(offset, offset+uint64(length), false)
 		defer s.ranges.unlock(held)
 	}
 	slot := <-s.free
 	defer func() { s.free <- slot }()
-	slot.begin(t, offset, length)
+	slot.start(t, offset, length)
 	return slot.wait()
 }
 
 // write does the part of a block at the start, the whole blocks, and the part
 // of a block at the end, one after the other.
-func (s *synchronous) write(p []byte, offset uint64) (int, error) {
+func (s *syncIO) write(p []byte, offset uint64) (int, error) {
 	block := uint64(s.volume.info.BlockSize)
 	done := 0
 	if inside := offset % block; inside > 0 && len(p) > 0 {
@@ -140,26 +140,26 @@ func (s *synchronous) write(p []byte, offset uint64) (int, error) {
 }
 
 // writeBlocks writes whole blocks.
-func (s *synchronous) writeBlocks(p []byte, offset uint64) (int, error) {
+func (s *syncIO) writeBlocks(p []byte, offset uint64) (int, error) {
 	held := s.ranges.lock(offset, offset+uint64(len(p)), false)
 	defer s.ranges.unlock(held)
-	return s.transfer(p, offset, s.beginWrite, s.endWrite)
+	return s.transfer(p, offset, s.startWrite, s.finishWrite)
 }
 
 // writePart writes a part of one block.
-func (s *synchronous) writePart(p []byte, offset uint64) error {
+func (s *syncIO) writePart(p []byte, offset uint64) error {
 	block := uint64(s.volume.info.BlockSize)
 	start := offset &^ (block - 1)
 	held := s.ranges.lock(start, start+block, true)
 	defer s.ranges.unlock(held)
 	slot := <-s.free
 	defer func() { s.free <- slot }()
-	slot.begin(iomsg.Read, start, uint32(block))
+	slot.start(iomsg.Read, start, uint32(block))
 	if err := slot.wait(); err != nil {
 		return err
 	}
 	copy(slot.buffer[offset-start:], p)
-	slot.begin(iomsg.Write, start, uint32(block))
+	slot.start(iomsg.Write, start, uint32(block))
 	return slot.wait()
 }
 
@@ -172,35 +172,35 @@ type piece struct {
 
 // transfer splits a request into pieces and keeps several of them under way.
 // It returns how many bytes were transferred without a gap from the start.
-func (s *synchronous) transfer(p []byte, offset uint64, begin func(*piece), end func(*piece) error) (int, error) {
+func (s *syncIO) transfer(p []byte, offset uint64, start func(*piece), finish func(*piece) error) (int, error) {
 	var pending []piece
 	var failure error
 	done := 0
 	for len(p) > 0 || len(pending) > 0 {
 		slot := s.nextSlot(len(p) > 0 && failure == nil, len(pending) == 0)
 		if slot == nil {
-			if err := s.finish(&pending[0], end); err != nil {
-				failure = errors.Join(failure, err)
-			} else if failure == nil {
-				done += len(pending[0].data)
-			}
+			oldest := pending[0]
 			pending = pending[1:]
-			if failure != nil {
-				p = nil
+			err := finish(&oldest)
+			s.free <- oldest.slot
+			if failure = errors.Join(failure, err); failure != nil {
+				p = nil // start nothing more
+			} else {
+				done += len(oldest.data)
 			}
 			continue
 		}
 		n := min(uint64(len(p)), uint64(len(slot.buffer))-offset%uint64(s.volume.info.BlockSize))
 		pending = append(pending, piece{slot: slot, data: p[:n], offset: offset})
 		p, offset = p[n:], offset+n
-		begin(&pending[len(pending)-1])
+		start(&pending[len(pending)-1])
 	}
 	return done, failure
 }
 
 // nextSlot takes a free slot if one is wanted. Only a caller that holds none
 // waits for one: it would wait for itself.
-func (s *synchronous) nextSlot(wanted, mayWait bool) *syncSlot {
+func (s *syncIO) nextSlot(wanted, mayWait bool) *syncSlot {
 	if !wanted {
 		return nil
 	}
@@ -215,26 +215,20 @@ func (s *synchronous) nextSlot(wanted, mayWait bool) *syncSlot {
 	}
 }
 
-// finish waits for a piece and frees its slot.
-func (s *synchronous) finish(p *piece, end func(*piece) error) error {
-	defer func() { s.free <- p.slot }()
-	return end(p)
-}
-
 // span is the range of whole blocks around a piece.
-func (s *synchronous) span(p *piece) (start uint64, length uint32) {
+func (s *syncIO) span(p *piece) (start uint64, length uint32) {
 	block := uint64(s.volume.info.BlockSize)
 	start = p.offset &^ (block - 1)
 	end := (p.offset + uint64(len(p.data)) + block - 1) &^ (block - 1)
 	return start, uint32(end - start)
 }
 
-func (s *synchronous) beginRead(p *piece) {
+func (s *syncIO) startRead(p *piece) {
 	start, length := s.span(p)
-	p.slot.begin(iomsg.Read, start, length)
+	p.slot.start(iomsg.Read, start, length)
 }
 
-func (s *synchronous) endRead(p *piece) error {
+func (s *syncIO) finishRead(p *piece) error {
 	if err := p.slot.wait(); err != nil {
 		return err
 	}
@@ -243,12 +237,12 @@ func (s *synchronous) endRead(p *piece) error {
 	return nil
 }
 
-func (s *synchronous) beginWrite(p *piece) {
+func (s *syncIO) startWrite(p *piece) {
 	copy(p.slot.buffer, p.data)
-	p.slot.begin(iomsg.Write, p.offset, uint32(len(p.data)))
+	p.slot.start(iomsg.Write, p.offset, uint32(len(p.data)))
 }
 
-func (s *synchronous) endWrite(p *piece) error { return p.slot.wait() }
+func (s *syncIO) finishWrite(p *piece) error { return p.slot.wait() }
 
 // rangeLock keeps changes of a volume from disturbing each other where one of
 // them changes only a part of a block: that reads the block, changes it and
@@ -309,9 +303,9 @@ func (l *rangeLock) unlock(r *heldRange) {
 	l.released.Broadcast()
 }
 
-// synchronous carries out the requests of ReadAt and the others on a queue
+// syncIO carries out the requests of ReadAt and the others on a queue
 // and a thread of its own.
-type synchronous struct {
+type syncIO struct {
 	volume  *Volume
 	queue   *Queue
 	engine  *progress.Engine
@@ -326,21 +320,21 @@ type synchronous struct {
 
 // syncSlot is a request with a buffer of its own in the data memory.
 type syncSlot struct {
-	owner   *synchronous
-	request Request
-	buffer  []byte
-	submit  func() // made once, so that handing over does not allocate
-	done    chan status.Code
-	session uint64 // number of the one that the request was submitted to
-	refusal error  // of the submission
+	owner     *syncIO
+	request   Request
+	buffer    []byte
+	command   func() // made once, so that handing over does not allocate
+	done      chan status.Code
+	session   uint64 // number of the one that the request was submitted to
+	submitErr error  // of the submission
 }
 
-func (v *Volume) startSynchronous() error {
+func (v *Volume) startSync() error {
 	engine, err := progress.NewEngine(v.config.Policy)
 	if err != nil {
 		return err
 	}
-	s := &synchronous{
+	s := &syncIO{
 		volume: v, queue: v.queues[v.config.Queues], engine: engine,
 		slots: make([]syncSlot, v.config.SyncDepth), free: make(chan *syncSlot, v.config.SyncDepth),
 		ranges: newRangeLock(),
@@ -351,20 +345,20 @@ func (v *Volume) startSynchronous() error {
 		start := v.config.MemorySize + uint64(i)*size
 		slot.owner, slot.buffer = s, v.region.Bytes()[start:start+size]
 		slot.request.Memory, slot.request.Tag = start, uint64(i)
-		slot.submit, slot.done = slot.hand, make(chan status.Code, 1)
+		slot.command, slot.done = slot.submit, make(chan status.Code, 1)
 		s.free <- slot
 	}
 	if err := errors.Join(s.queue.Attach(engine), engine.Add(s)); err != nil {
 		_ = engine.Close()
 		return err
 	}
-	v.synchronous.Store(s)
+	v.sync.Store(s)
 	s.ended.Go(s.run)
 	return nil
 }
 
 // run is the thread behind the synchronous requests.
-func (s *synchronous) run() {
+func (s *syncIO) run() {
 	runtime.LockOSThread()
 	for !s.stopping.Load() {
 		s.engine.Idle(s.engine.Progress())
@@ -372,7 +366,7 @@ func (s *synchronous) run() {
 }
 
 // Poll implements progress.Source.
-func (s *synchronous) Poll() int {
+func (s *syncIO) Poll() int {
 	n := s.queue.Poll(s.results[:])
 	for _, result := range s.results[:n] {
 		s.slots[result.Tag].done <- result.Code
@@ -382,42 +376,42 @@ func (s *synchronous) Poll() int {
 
 // hand submits a slot's request on the queue's thread. There are never more
 // slots than the queue is deep.
-func (slot *syncSlot) hand() {
+func (slot *syncSlot) submit() {
 	q := slot.owner.queue
 	err := q.Submit(&slot.request)
-	slot.session = q.lane.session.number
+	slot.session = q.pair.session.number
 	switch {
 	case err == nil:
 		q.Flush()
 	case errors.Is(err, ErrReopening):
 		slot.done <- status.Again
 	case errors.Is(err, status.Again):
-		slot.owner.engine.Do(slot.submit) // after the next poll
+		slot.owner.engine.Do(slot.command) // after the next poll
 	default:
-		slot.refusal = err
+		slot.submitErr = err
 		slot.done <- status.CodeOf(err)
 	}
 }
 
-// begin starts a slot's request.
-func (slot *syncSlot) begin(t iomsg.Type, offset uint64, length uint32) {
+// start starts a slot's request.
+func (slot *syncSlot) start(t iomsg.Type, offset uint64, length uint32) {
 	slot.request.Type, slot.request.Offset, slot.request.Length = t, offset, length
-	slot.again()
+	slot.restart()
 }
 
-// again starts the request that the slot had before.
-func (slot *syncSlot) again() {
-	slot.refusal = nil
-	if !slot.owner.engine.Do(slot.submit) {
+// restart starts the request that the slot had before.
+func (slot *syncSlot) restart() {
+	slot.submitErr = nil
+	if !slot.owner.engine.Do(slot.command) {
 		slot.done <- status.Shutdown
 	}
 }
 
-// maxRepetitions bounds how often a request is repeated that has lost its
+// maxRepeats bounds how often a request is repeated that has lost its
 // session each time: it may be the reason.
-const maxRepetitions = 8
+const maxRepeats = 8
 
-// wait waits for the outcome of begin. A request that the loss of a session
+// wait waits for the outcome of start. A request that the loss of a session
 // has left open is repeated in the next one. What it reads is of then; what it
 // writes can be written twice, because a session is served only when nothing
 // of those before it is under way any more.
@@ -428,19 +422,19 @@ func (slot *syncSlot) wait() error {
 		if code == status.Success {
 			return nil
 		}
-		if !v.reopens() || (code != status.Again && !tellsEnd(code)) || repetition == maxRepetitions {
+		if !v.reconnects() || (code != status.Again && !endsSession(code)) || repetition == maxRepeats {
 			return slot.failure(code)
 		}
 		if err := v.awaitSession(slot.session); err != nil {
 			return fmt.Errorf("%v: %w", slot, err)
 		}
-		slot.again()
+		slot.restart()
 	}
 }
 
 func (slot *syncSlot) failure(code status.Code) error {
-	if slot.refusal != nil {
-		return fmt.Errorf("%v: %w", slot, slot.refusal)
+	if slot.submitErr != nil {
+		return fmt.Errorf("%v: %w", slot, slot.submitErr)
 	}
 	err := fmt.Errorf("%v: %w", slot, code)
 	if end := slot.owner.volume.Err(); end != nil {
@@ -455,11 +449,11 @@ func (slot *syncSlot) String() string {
 	return fmt.Sprintf("%v of %d bytes at offset %d", r.Type, r.Length, r.Offset)
 }
 
-// useSynchronous returns what carries out synchronous requests. If it
-// succeeds, doneSynchronous must follow: until then the data memory stays.
-func (v *Volume) useSynchronous() (*synchronous, error) {
+// acquireSync returns what carries out synchronous requests. If it
+// succeeds, releaseSync must follow: until then the data memory stays.
+func (v *Volume) acquireSync() (*syncIO, error) {
 	v.callers.RLock()
-	s := v.synchronous.Load()
+	s := v.sync.Load()
 	if s == nil {
 		v.callers.RUnlock()
 		return nil, errNoSync
@@ -467,12 +461,12 @@ func (v *Volume) useSynchronous() (*synchronous, error) {
 	return s, nil
 }
 
-func (v *Volume) doneSynchronous() { v.callers.RUnlock() }
+func (v *Volume) releaseSync() { v.callers.RUnlock() }
 
-// stopSynchronous ends the thread; its queue then belongs to Close. Callers
+// stopSync ends the thread; its queue then belongs to Close. Callers
 // that still wait get status.Shutdown, and are waited for.
-func (v *Volume) stopSynchronous() {
-	s := v.synchronous.Swap(nil)
+func (v *Volume) stopSync() {
+	s := v.sync.Swap(nil)
 	if s == nil {
 		return
 	}
@@ -483,7 +477,7 @@ func (v *Volume) stopSynchronous() {
 	if err := s.engine.Close(); err != nil {
 		v.config.Logger.Sugar().Warnf("release the progress engine of volume %q: %v", v.info.Name, err)
 	}
-	s.queue.undelivered(func(tag uint64) { s.slots[tag].done <- status.Shutdown })
+	s.queue.eachOutstanding(func(tag uint64) { s.slots[tag].done <- status.Shutdown })
 	v.callers.Lock()
 	defer v.callers.Unlock()
 }

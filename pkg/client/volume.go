@@ -19,13 +19,13 @@ const clockTick = 100 * time.Millisecond
 
 // Volume is an opened remote volume.
 type Volume struct {
-	config      Config
-	info        Info // as agreed when the volume was opened
-	region      *memory.Region
-	queues      []*Queue // the application's, then the one behind ReadAt
-	session     atomic.Pointer[session]
-	synchronous atomic.Pointer[synchronous]
-	writes      acknowledgedWrites
+	config  Config
+	info    Info // as agreed when the volume was opened
+	region  *memory.Region
+	queues  []*Queue // the application's, then the one behind ReadAt
+	session atomic.Pointer[session]
+	sync    atomic.Pointer[syncIO]
+	writes  acknowledgedWrites
 
 	clock atomic.Int64 // nanoseconds since Open, advanced every clockTick
 
@@ -66,14 +66,14 @@ func (v *Volume) Err() error {
 	v.mu.Lock()
 	failure := v.failure
 	v.mu.Unlock()
-	if failure != nil || v.reopens() {
+	if failure != nil || v.reconnects() {
 		return failure
 	}
 	return v.session.Load().Err()
 }
 
-// reopens reports whether the volume comes back after the loss of a session.
-func (v *Volume) reopens() bool { return v.config.Reconnect != nil }
+// reconnects reports whether the volume comes back after the loss of a session.
+func (v *Volume) reconnects() bool { return v.config.Reconnect != nil }
 
 // connectInterval is how often Open tries again while no relay offers the
 // channel.
@@ -85,7 +85,7 @@ func Open(ctx context.Context, config Config) (*Volume, error) {
 	config.setDefaults()
 	opening, cancel := context.WithTimeout(ctx, config.ControlTimeout)
 	defer cancel()
-	connection, err := connectPatiently(opening, &config)
+	connection, err := connectWithRetry(opening, &config)
 	if err != nil {
 		return nil, fmt.Errorf("connect to channel %q on device %q: %w", config.ChannelName, config.Device, err)
 	}
@@ -97,8 +97,8 @@ func Open(ctx context.Context, config Config) (*Volume, error) {
 	return v, nil
 }
 
-// connectPatiently connects, and waits for a relay that offers the channel.
-func connectPatiently(ctx context.Context, config *Config) (comch.Connection, error) {
+// connectWithRetry connects, and waits for a relay that offers the channel.
+func connectWithRetry(ctx context.Context, config *Config) (comch.Connection, error) {
 	for {
 		connection, err := connect(ctx, config)
 		if err == nil || !errors.Is(err, status.NotFound) {
@@ -122,14 +122,14 @@ func (v *Volume) open(ctx context.Context, connection comch.Connection) error {
 		return err
 	}
 	v.session.Store(first)
-	for i, l := range first.lanes {
-		v.queues = append(v.queues, newQueue(v, i, l))
+	for i, pair := range first.pairs {
+		v.queues = append(v.queues, newQueue(v, i, pair))
 	}
 	v.writes.durable = make([]uint64, len(v.queues))
 	v.background.Go(v.runClock)
 	v.background.Go(v.keepOpen)
 	if v.config.SyncDepth > 0 {
-		if err := v.startSynchronous(); err != nil {
+		if err := v.startSync(); err != nil {
 			v.Abort()
 			return err
 		}
@@ -163,32 +163,32 @@ func (v *Volume) Close(ctx context.Context) error {
 	if v.released.Swap(true) {
 		return nil
 	}
-	v.endBackground()
-	reason := v.endReason()
+	v.stopBackground()
+	reason := v.sessionError()
 	if reason == nil {
 		reason = v.stop(ctx)
 	}
 	if reason != nil {
-		v.abandon(reason)
+		v.abort(reason)
 		return fmt.Errorf("close volume %q: %w", v.info.Name, reason)
 	}
-	v.session.Load().leave(nil)
+	v.session.Load().close(nil)
 	if err := errors.Join(v.release(), v.writes.unreported()); err != nil {
 		return fmt.Errorf("close volume %q: %w", v.info.Name, err)
 	}
 	return nil
 }
 
-// endBackground ends everything that goes on by itself. No session follows
+// stopBackground ends everything that goes on by itself. No session follows
 // the current one any more.
-func (v *Volume) endBackground() {
+func (v *Volume) stopBackground() {
 	v.cancel()
-	v.stopSynchronous()
+	v.stopSync()
 	v.background.Wait()
 }
 
-// endReason is why there is no session, nil if there is one.
-func (v *Volume) endReason() error {
+// sessionError is why there is no session, nil if there is one.
+func (v *Volume) sessionError() error {
 	v.mu.Lock()
 	failure := v.failure
 	v.mu.Unlock()
@@ -234,13 +234,13 @@ func (v *Volume) Abort() {
 	if v.released.Swap(true) {
 		return
 	}
-	v.endBackground()
-	v.abandon(status.Errorf(status.ConnectionAborted, "the client has given the volume up"))
+	v.stopBackground()
+	v.abort(status.Errorf(status.ConnectionAborted, "the client has given the volume up"))
 }
 
-// abandon ends the session at once and tells the relay why, if it listens.
-func (v *Volume) abandon(reason error) {
-	v.session.Load().leave(reason)
+// abort ends the session at once and tells the relay why, if it listens.
+func (v *Volume) abort(reason error) {
+	v.session.Load().close(reason)
 	if err := errors.Join(v.closeQueues(), v.release()); err != nil {
 		v.config.Logger.Sugar().Warnf("release volume %q: %v", v.info.Name, err)
 	}
