@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -14,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -128,17 +128,17 @@ func (v *faultVolume) NewQueue(depth int) (Queue, error) {
 	if err != nil {
 		return nil, errors.Join(err, inner.Close())
 	}
-	l := &faultQueue{
+	q := &faultQueue{
 		volume: v, inner: inner, wait: wait, info: v.Info(),
 		random: rand.New(rand.NewPCG(v.backend.Seed, v.queues.Add(1))),
 		slots:  make([]faultSlot, depth), completed: make([]*Request, depth),
-		free: make([]*faultSlot, 0, depth), delayed: make([]*faultSlot, 0, depth),
+		free: make([]*faultSlot, 0, depth), delayed: fifo.New[*faultSlot](depth),
 	}
-	for i := range l.slots {
-		l.slots[i].inner.UserData = uint64(i)
-		l.free = append(l.free, &l.slots[i])
+	for i := range q.slots {
+		q.slots[i].inner.UserData = uint64(i)
+		q.free = append(q.free, &q.slots[i])
 	}
-	return l, nil
+	return q, nil
 }
 
 // outOfSpace counts the bytes of a write and reports whether they no longer
@@ -153,7 +153,7 @@ func (v *faultVolume) outOfSpace(r *Request) bool {
 // errInjected tells injected failures from real ones.
 var errInjected = errors.New("injected fault")
 
-func injected(r *Request, cause error) error {
+func injectedError(r *Request, cause error) error {
 	return status.Errorf(status.IOFailed, "%v %d bytes at offset %d: %w: %w", r.Operation, r.Length, r.Offset, errInjected, cause)
 }
 
@@ -168,8 +168,8 @@ type faultQueue struct {
 
 	slots     []faultSlot
 	free      []*faultSlot
-	delayed   []*faultSlot // done, in the order in which they become due
-	completed []*Request   // what a poll of the inner queue gets
+	delayed   fifo.Queue[*faultSlot] // done, in the order in which they become due
+	completed []*Request             // what a poll of the inner queue gets
 }
 
 // faultSlot is a request on its way through the inner queue, where its UserData
@@ -184,50 +184,50 @@ type faultSlot struct {
 const notCorrupted = -1
 
 // Submit implements Queue.
-func (l *faultQueue) Submit(r *Request) error {
-	if err := l.info.Check(r); err != nil {
+func (q *faultQueue) Submit(r *Request) error {
+	if err := q.info.Check(r); err != nil {
 		return err
 	}
-	if len(l.free) == 0 {
+	if len(q.free) == 0 {
 		return status.Full
 	}
-	s := l.free[len(l.free)-1]
+	s := q.free[len(q.free)-1]
 	s.outer, s.corrupted = r, notCorrupted
 	index := s.inner.UserData
 	s.inner = *r
 	s.inner.UserData = index
-	r.Err = l.failure(r)
+	r.Err = q.pickFailure(r)
 	if r.Err == nil {
-		l.corrupt(s)
-		if err := l.inner.Submit(&s.inner); err != nil {
+		q.corrupt(s)
+		if err := q.inner.Submit(&s.inner); err != nil {
 			return err
 		}
 	}
-	l.free = l.free[:len(l.free)-1]
+	q.free = q.free[:len(q.free)-1]
 	if r.Err != nil {
-		l.delay(s)
+		q.delay(s)
 	}
 	return nil
 }
 
-// failure decides whether a request fails without being carried out.
-func (l *faultQueue) failure(r *Request) error {
-	if l.random.Float64() < l.volume.backend.EIO {
-		return injected(r, unix.EIO)
+// pickFailure decides whether a request fails without being carried out.
+func (q *faultQueue) pickFailure(r *Request) error {
+	if q.random.Float64() < q.volume.backend.EIO {
+		return injectedError(r, unix.EIO)
 	}
-	if l.volume.outOfSpace(r) {
-		return injected(r, unix.ENOSPC)
+	if q.volume.outOfSpace(r) {
+		return injectedError(r, unix.ENOSPC)
 	}
 	return nil
 }
 
 // corrupt decides whether data is to be corrupted and where. Data to be
 // written is corrupted until the write is done.
-func (l *faultQueue) corrupt(s *faultSlot) {
-	if l.random.Float64() >= l.volume.backend.Corrupt || len(s.inner.Buffer) == 0 {
+func (q *faultQueue) corrupt(s *faultSlot) {
+	if q.random.Float64() >= q.volume.backend.Corrupt || len(s.inner.Buffer) == 0 {
 		return
 	}
-	s.corrupted = l.random.IntN(len(s.inner.Buffer))
+	s.corrupted = q.random.IntN(len(s.inner.Buffer))
 	if s.inner.Operation == iomsg.OpWrite {
 		s.invert()
 	}
@@ -236,51 +236,48 @@ func (l *faultQueue) corrupt(s *faultSlot) {
 func (s *faultSlot) invert() { s.inner.Buffer[s.corrupted] ^= 1 }
 
 // delay queues what is done until it is due.
-func (l *faultQueue) delay(s *faultSlot) {
-	s.due = time.Now().Add(l.volume.backend.Delay)
-	l.delayed = append(l.delayed, s)
+func (q *faultQueue) delay(s *faultSlot) {
+	s.due = time.Now().Add(q.volume.backend.Delay)
+	*q.delayed.Push() = s
 }
 
 // Poll implements Queue.
-func (l *faultQueue) Poll(completed []*Request) int {
-	for _, r := range l.completed[:l.inner.Poll(l.completed)] {
-		l.finish(&l.slots[r.UserData])
+func (q *faultQueue) Poll(completed []*Request) int {
+	for _, r := range q.completed[:q.inner.Poll(q.completed)] {
+		s := &q.slots[r.UserData]
+		s.outer.Err = s.inner.Err
+		if s.corrupted != notCorrupted {
+			s.invert()
+		}
+		q.delay(s)
 	}
 	n := 0
-	for n < len(completed) && l.isDue() {
-		completed[n] = l.delayed[0].outer
-		l.free = append(l.free, l.delayed[0])
-		l.delayed = slices.Delete(l.delayed, 0, 1)
+	for n < len(completed) && q.isDue() {
+		s := q.delayed.Pop()
+		completed[n] = s.outer
+		q.free = append(q.free, s)
 		n++
 	}
 	return n
 }
 
-func (l *faultQueue) finish(s *faultSlot) {
-	s.outer.Err = s.inner.Err
-	if s.corrupted != notCorrupted {
-		s.invert()
-	}
-	l.delay(s)
-}
-
-func (l *faultQueue) isDue() bool {
-	return len(l.delayed) > 0 && !time.Now().Before(l.delayed[0].due)
+func (q *faultQueue) isDue() bool {
+	return q.delayed.Len() > 0 && !time.Now().Before((*q.delayed.Front()).due)
 }
 
 // Close implements Queue.
-func (l *faultQueue) Close() error {
-	if l.closed {
+func (q *faultQueue) Close() error {
+	if q.closed {
 		return nil
 	}
-	if running := len(l.slots) - len(l.free); running > 0 {
-		return status.Errorf(status.InUse, "close queue of volume %q: %d requests are running", l.info.Name, running)
+	if running := len(q.slots) - len(q.free); running > 0 {
+		return status.Errorf(status.InUse, "close queue of volume %q: %d requests are running", q.info.Name, running)
 	}
-	if err := l.inner.Close(); err != nil {
+	if err := q.inner.Close(); err != nil {
 		return err
 	}
-	l.closed = true
-	return l.wait.close()
+	q.closed = true
+	return q.wait.close()
 }
 
 // faultWait sleeps on another queue's descriptor and on a timer at once: it is
@@ -305,40 +302,32 @@ func newFaultWait(inner Queue) (*faultWait, error) {
 	return w, nil
 }
 
-// wakeAfter makes the set readable after d. A timer of 0 would be off.
-func (w *faultWait) wakeAfter(d time.Duration) {
-	when := unix.ItimerSpec{Value: unix.NsecToTimespec(max(d, 1).Nanoseconds())}
-	// Fails for invalid arguments only.
-	_ = unix.TimerfdSettime(w.timer, 0, &when, nil)
-}
-
-func (w *faultWait) drain() {
-	var count [8]byte
-	_, _ = unix.Read(w.timer, count[:]) // EAGAIN: the other descriptor it was
-}
-
 func (w *faultWait) close() error { return errors.Join(unix.Close(w.epoll), unix.Close(w.timer)) }
 
 // Descriptor implements progress.Waiter.
-func (l *faultQueue) Descriptor() int { return l.wait.epoll }
+func (q *faultQueue) Descriptor() int { return q.wait.epoll }
 
 // Arm implements progress.Waiter.
-func (l *faultQueue) Arm() bool {
-	if l.isDue() {
-		l.inner.Disarm() // it may have been armed before
+func (q *faultQueue) Arm() bool {
+	if q.isDue() {
+		q.inner.Disarm() // it may have been armed before
 		return false
 	}
-	if len(l.delayed) > 0 {
-		l.wait.wakeAfter(time.Until(l.delayed[0].due))
+	if q.delayed.Len() > 0 {
+		// A timer of 0 would be off.
+		d := max(time.Until((*q.delayed.Front()).due), 1)
+		// Fails for invalid arguments only.
+		_ = unix.TimerfdSettime(q.wait.timer, 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(d.Nanoseconds())}, nil)
 	}
-	return l.inner.Arm()
+	return q.inner.Arm()
 }
 
 // Disarm implements progress.Waiter.
-func (l *faultQueue) Disarm() { l.inner.Disarm() }
+func (q *faultQueue) Disarm() { q.inner.Disarm() }
 
 // Drain implements progress.Waiter.
-func (l *faultQueue) Drain() {
-	l.inner.Drain()
-	l.wait.drain()
+func (q *faultQueue) Drain() {
+	q.inner.Drain()
+	var count [8]byte
+	_, _ = unix.Read(q.wait.timer, count[:]) // EAGAIN: the other descriptor it was
 }

@@ -100,14 +100,14 @@ func (b FileBackend) open(spec *Spec) (Volume, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := b.openOn(spec, file)
+	v, err := b.newVolume(spec, file)
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	return v, nil
 }
 
-func (b FileBackend) openOn(spec *Spec, file *os.File) (*instance, error) {
+func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) {
 	bytes, err := b.usableSize(spec, file)
 	if err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func (b FileBackend) openOn(spec *Spec, file *os.File) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newInstance(info, s), nil
+	return newStoreVolume(info, s), nil
 }
 
 // openFile opens the file, or creates it, and locks it.
@@ -168,7 +168,7 @@ func (b FileBackend) openFile() (*os.File, error) {
 		return nil, status.Errorf(status.InUse, "device %q is mounted or in use: %w", b.Path, err)
 	}
 	if err != nil {
-		return nil, b.explained(err)
+		return nil, b.explainOpenError(err)
 	}
 	if err := b.prepare(file, stat); err != nil {
 		return nil, errors.Join(err, file.Close())
@@ -179,7 +179,7 @@ func (b FileBackend) openFile() (*os.File, error) {
 func (b FileBackend) create() (*os.File, error) {
 	file, err := os.OpenFile(b.Path, os.O_RDWR|os.O_CREATE|os.O_EXCL|b.openFlags(), 0o600)
 	if err != nil {
-		return nil, b.explained(err)
+		return nil, b.explainOpenError(err)
 	}
 	err = b.lock(file)
 	if err == nil {
@@ -199,8 +199,8 @@ func (b FileBackend) openFlags() int {
 	return 0
 }
 
-// explained adds what the failure of an open means, if that is known.
-func (b FileBackend) explained(err error) error {
+// explainOpenError adds what the failure of an open means, if that is known.
+func (b FileBackend) explainOpenError(err error) error {
 	if b.Direct && errors.Is(err, unix.EINVAL) {
 		return errNotDirect(b.Path)
 	}

@@ -21,8 +21,8 @@ const (
 	// readers is how many reads of one volume may wait for the device at a
 	// time. Each takes a thread.
 	readers = 16
-	// changeBatch is how many writes, or flushes, are taken at a time.
-	changeBatch = 64
+	// changeBatchSize is how many writes, or flushes, are taken at a time.
+	changeBatchSize = 64
 	// cachedWriteStep is how many bytes one call writes into the page cache,
 	// if blocks are not larger. A file system that keeps state for each of its
 	// blocks (ext4 does) goes through that of a whole folio at every write
@@ -74,7 +74,7 @@ type fileStoreConfig struct {
 // newFileStore starts the goroutines of a store. On success it owns file.
 func newFileStore(file *os.File, config fileStoreConfig) (*fileStore, error) {
 	s := &fileStore{fileStoreConfig: config, file: file, fd: int(file.Fd())}
-	readMembers, changeMembers, changes := readers, 1, changeBatch
+	readMembers, changeMembers, changes := readers, 1, changeBatchSize
 	if config.direct {
 		readMembers, changeMembers, changes = directMembers, directMembers, 1
 	}
@@ -82,8 +82,8 @@ func newFileStore(file *os.File, config fileStoreConfig) (*fileStore, error) {
 	for _, p := range []struct {
 		pool            **pool
 		size, batchSize int
-		handle          func(*fifo)
-	}{{&s.reads, readMembers, 1, s.read}, {&s.changes, changeMembers, changes, s.change}, {&s.flushes, 1, changeBatch, s.flush}} {
+		handle          func(*requestList)
+	}{{&s.reads, readMembers, 1, s.readBatch}, {&s.changes, changeMembers, changes, s.changeBatch}, {&s.flushes, 1, changeBatchSize, s.flushBatch}} {
 		started, err := startPool(p.size, p.batchSize, p.handle)
 		if err != nil {
 			return nil, errors.Join(err, s.stop())
@@ -119,7 +119,7 @@ func (s *fileStore) readCached(r *Request) bool {
 	return errno == 0 && n == len(r.Buffer)
 }
 
-func (s *fileStore) read(batch *fifo) {
+func (s *fileStore) readBatch(batch *requestList) {
 	for r := batch.pop(); r != nil; r = batch.pop() {
 		r.Err = s.readAt(r.Buffer, r.Offset)
 		r.queue.complete(r)
@@ -142,7 +142,7 @@ func (s *fileStore) readAt(buffer []byte, offset uint64) error {
 			err = errShrunk
 		}
 		if err != nil {
-			return s.failure("read", offset, uint64(len(buffer)), err)
+			return s.ioError("read", offset, uint64(len(buffer)), err)
 		}
 		done += n
 	}
@@ -160,9 +160,9 @@ func (s *fileStore) aligned(length int) []byte {
 	return buffer[:length]
 }
 
-func (s *fileStore) change(batch *fifo) {
+func (s *fileStore) changeBatch(batch *requestList) {
 	for r := batch.pop(); r != nil; r = batch.pop() {
-		r.Err = s.changeOne(r)
+		r.Err = s.change(r)
 		if r.Err == nil && r.ForceUnitAccess {
 			s.flushes.submit(r)
 			continue
@@ -171,7 +171,7 @@ func (s *fileStore) change(batch *fifo) {
 	}
 }
 
-func (s *fileStore) changeOne(r *Request) error {
+func (s *fileStore) change(r *Request) error {
 	if failed := s.failed.Load(); failed != nil {
 		return failed
 	}
@@ -200,7 +200,7 @@ func (s *fileStore) writeAt(buffer []byte, offset uint64) error {
 			err = io.ErrShortWrite
 		}
 		if err != nil {
-			return s.failure("write", offset, uint64(len(buffer)), err)
+			return s.ioError("write", offset, uint64(len(buffer)), err)
 		}
 		done += n
 	}
@@ -212,7 +212,7 @@ func (s *fileStore) writeAt(buffer []byte, offset uint64) error {
 func (s *fileStore) trim(offset, length uint64) error {
 	_, err := s.allocate(&s.noPunchHole, unix.FALLOC_FL_PUNCH_HOLE, offset, length)
 	if err != nil {
-		return s.failure("trim", offset, length, err)
+		return s.ioError("trim", offset, length, err)
 	}
 	return nil
 }
@@ -223,7 +223,7 @@ func (s *fileStore) writeZeroes(offset, length uint64) error {
 		done, err = s.allocate(&s.noPunchHole, unix.FALLOC_FL_PUNCH_HOLE, offset, length)
 	}
 	if err != nil {
-		return s.failure("write zeroes", offset, length, err)
+		return s.ioError("write zeroes", offset, length, err)
 	}
 	for !done && length > 0 {
 		n := min(length, uint64(len(zeroes)))
@@ -257,11 +257,11 @@ func (s *fileStore) allocate(unsupported *atomic.Bool, mode uint32, offset, leng
 	return err == nil, err
 }
 
-// flush completes a batch of requests when everything written before is
+// flushBatch completes a batch of requests when everything written before is
 // durable. It is called by one goroutine: the kernel reports a failed
 // write-back once per open file, and of two calls of fdatasync(2) at the same
 // time the one that does not get the error would vouch for data that is lost.
-func (s *fileStore) flush(batch *fifo) {
+func (s *fileStore) flushBatch(batch *requestList) {
 	err := s.makeDurable()
 	for r := batch.pop(); r != nil; r = batch.pop() {
 		r.Err = err
@@ -287,7 +287,7 @@ func (s *fileStore) makeDurable() error {
 	return failed
 }
 
-func (s *fileStore) failure(operation string, offset, length uint64, cause error) error {
+func (s *fileStore) ioError(operation string, offset, length uint64, cause error) error {
 	return status.Errorf(status.IOFailed, "%s %d bytes at offset %d of %q: %w", operation, length, offset, s.file.Name(), cause)
 }
 

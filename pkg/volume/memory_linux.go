@@ -52,7 +52,7 @@ func (b MemoryBackend) open(spec *Spec) (Volume, error) {
 	if m.background, err = startPool(1, 1, m.zeroBatch); err != nil {
 		return nil, errors.Join(err, region.Close())
 	}
-	v := newInstance(info, m)
+	v := newStoreVolume(info, m)
 	v.memory = region
 	return v, nil
 }
@@ -86,7 +86,7 @@ func (m *memoryStore) start(r *Request) *pool {
 	return nil
 }
 
-func (m *memoryStore) zeroBatch(batch *fifo) {
+func (m *memoryStore) zeroBatch(batch *requestList) {
 	for r := batch.pop(); r != nil; r = batch.pop() {
 		r.Err = m.zero(r.Offset, r.Length)
 		r.queue.complete(r)

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -22,12 +23,12 @@ type queue struct {
 	queues   *atomic.Int32 // queues of the volume that are open
 	depth    int
 	running  int // submitted and not yet polled
-	ready    fifo
+	ready    requestList
 	doorbell doorbell
 	closed   bool
 
 	// What follows is shared with pools.
-	completed stack
+	completed requestStack
 	armed     atomic.Bool
 	// completing counts goroutines that are about to ring: the doorbell must
 	// outlive them.
@@ -47,83 +48,83 @@ func newQueue(info Info, s store, queues *atomic.Int32, depth int) (*queue, erro
 }
 
 // Submit implements Queue.
-func (l *queue) Submit(r *Request) error {
-	if l.running >= l.depth {
+func (q *queue) Submit(r *Request) error {
+	if q.running >= q.depth {
 		return status.Full
 	}
-	if err := l.info.Check(r); err != nil {
+	if err := q.info.Check(r); err != nil {
 		return err
 	}
-	l.running++
-	r.Err, r.queue = nil, l
-	if p := l.store.start(r); p != nil {
+	q.running++
+	r.Err, r.queue = nil, q
+	if p := q.store.start(r); p != nil {
 		p.submit(r)
 		return nil
 	}
-	l.ready.push(r)
+	q.ready.push(r)
 	return nil
 }
 
 // Poll implements Queue.
-func (l *queue) Poll(completed []*Request) int {
-	l.ready.takeAll(&l.completed)
+func (q *queue) Poll(completed []*Request) int {
+	q.ready.appendAll(&q.completed)
 	for n := range completed {
-		r := l.ready.pop()
+		r := q.ready.pop()
 		if r == nil {
-			l.running -= n
+			q.running -= n
 			return n
 		}
 		completed[n] = r
 	}
-	l.running -= len(completed)
+	q.running -= len(completed)
 	return len(completed)
 }
 
 // complete hands a request back. It is called by pools.
-func (l *queue) complete(r *Request) {
-	l.completing.Add(1)
-	l.completed.push(r)
+func (q *queue) complete(r *Request) {
+	q.completing.Add(1)
+	q.completed.push(r)
 	// Whoever clears the flag rings: once per sleep is enough.
-	if l.armed.Load() && l.armed.CompareAndSwap(true, false) {
-		l.doorbell.ring()
+	if q.armed.Load() && q.armed.CompareAndSwap(true, false) {
+		q.doorbell.ring()
 	}
-	l.completing.Add(-1)
+	q.completing.Add(-1)
 }
 
 // Descriptor implements progress.Waiter.
-func (l *queue) Descriptor() int { return l.doorbell.fd }
+func (q *queue) Descriptor() int { return q.doorbell.fd }
 
 // Arm implements progress.Waiter.
-func (l *queue) Arm() bool {
-	l.armed.Store(true)
-	if l.ready.empty() && l.completed.empty() {
+func (q *queue) Arm() bool {
+	q.armed.Store(true)
+	if q.ready.isEmpty() && q.completed.isEmpty() {
 		return true
 	}
-	l.armed.Store(false)
+	q.armed.Store(false)
 	return false
 }
 
 // Disarm implements progress.Waiter.
-func (l *queue) Disarm() { l.armed.Store(false) }
+func (q *queue) Disarm() { q.armed.Store(false) }
 
 // Drain implements progress.Waiter.
-func (l *queue) Drain() { l.doorbell.wait() }
+func (q *queue) Drain() { q.doorbell.wait() }
 
 // Close implements Queue.
-func (l *queue) Close() error {
-	if l.closed {
+func (q *queue) Close() error {
+	if q.closed {
 		return nil
 	}
-	if l.running > 0 {
-		return status.Errorf(status.InUse, "close queue of volume %q: %d requests are running", l.info.Name, l.running)
+	if q.running > 0 {
+		return status.Errorf(status.InUse, "close queue of volume %q: %d requests are running", q.info.Name, q.running)
 	}
-	l.closed = true
-	for l.completing.Load() > 0 {
+	q.closed = true
+	for q.completing.Load() > 0 {
 		runtime.Gosched() // for the one system call that ring is
 	}
-	l.queues.Add(-1)
-	if err := l.doorbell.close(); err != nil {
-		return fmt.Errorf("close queue of volume %q: %w", l.info.Name, err)
+	q.queues.Add(-1)
+	if err := q.doorbell.close(); err != nil {
+		return fmt.Errorf("close queue of volume %q: %w", q.info.Name, err)
 	}
 	return nil
 }
@@ -144,17 +145,17 @@ func (l *queue) Close() error {
 // than a small write. Among several that would keep those from the core that
 // have something to do.
 type pool struct {
-	handle    func(batch *fifo)
+	handle    func(batch *requestList)
 	batchSize int
-	arrived   stack
+	arrived   requestStack
 	idle      atomic.Uint64 // a bit for each goroutine that sleeps or is about to
-	looking   atomic.Bool   // the only one looks for requests and finds them without being woken
+	spinning  atomic.Bool   // the only one looks for requests and finds them without being woken
 	doorbells []doorbell    // of each goroutine
 	stopping  atomic.Bool
 	members   sync.WaitGroup
 
 	mu      sync.Mutex // guards waiting
-	waiting fifo
+	waiting requestList
 }
 
 // maxPoolSize is how many goroutines pool.idle has bits for.
@@ -163,7 +164,7 @@ const maxPoolSize = 64
 // startPool starts size goroutines, at most maxPoolSize. Each calls handle
 // with up to batchSize requests, which handle takes out of the batch and
 // completes.
-func startPool(size, batchSize int, handle func(batch *fifo)) (*pool, error) {
+func startPool(size, batchSize int, handle func(batch *requestList)) (*pool, error) {
 	p := &pool{handle: handle, batchSize: batchSize}
 	for range min(size, maxPoolSize) {
 		bell, err := newDoorbell(0)
@@ -181,7 +182,7 @@ func startPool(size, batchSize int, handle func(batch *fifo)) (*pool, error) {
 // submit hands a request over. It neither blocks nor allocates.
 func (p *pool) submit(r *Request) {
 	p.arrived.push(r)
-	if p.looking.Load() {
+	if p.spinning.Load() {
 		return
 	}
 	for idle := p.idle.Load(); idle != 0; idle = p.idle.Load() {
@@ -194,23 +195,23 @@ func (p *pool) submit(r *Request) {
 }
 
 func (p *pool) run(member int) {
-	var batch fifo
-	for p.next(member, &batch) {
+	var batch requestList
+	for p.awaitBatch(member, &batch) {
 		p.handle(&batch)
 	}
 }
 
-// next waits for requests. It returns false when the pool stops.
-func (p *pool) next(member int, batch *fifo) bool {
+// awaitBatch waits for requests. It returns false when the pool stops.
+func (p *pool) awaitBatch(member int, batch *requestList) bool {
 	mine := uint64(1) << member
-	for !p.take(batch) {
-		if p.look(batch) {
+	for !p.dequeue(batch) {
+		if p.spin(batch) {
 			return true
 		}
 		p.idle.Or(mine)
 		// Who submitted before that could not know whom to wake, so it is
 		// necessary to look again.
-		found := p.take(batch)
+		found := p.dequeue(batch)
 		if !found && p.stopping.Load() {
 			return false
 		}
@@ -225,33 +226,30 @@ func (p *pool) next(member int, batch *fifo) bool {
 	return true
 }
 
-// looks is how often a goroutine looks for requests before it sleeps: some
+// spinTurns is how often a goroutine looks for requests before it sleeps: some
 // 50 µs on an idle machine.
-const looks = 128
+const spinTurns = 128
 
-// look waits for requests without sleeping. Nobody is woken for what is
+// spin waits for requests without sleeping. Nobody is woken for what is
 // submitted meanwhile, so whoever stops looking has to look once more.
-func (p *pool) look(batch *fifo) bool {
+func (p *pool) spin(batch *requestList) bool {
 	if len(p.doorbells) > 1 {
 		return false
 	}
-	p.looking.Store(true)
-	for look := 0; look < looks && p.arrived.empty() && !p.stopping.Load(); look++ {
-		yield()
+	p.spinning.Store(true)
+	for turn := 0; turn < spinTurns && p.arrived.isEmpty() && !p.stopping.Load(); turn++ {
+		progress.Yield()
 	}
-	p.looking.Store(false)
-	return p.take(batch)
+	p.spinning.Store(false)
+	return p.dequeue(batch)
 }
 
-// yield gives the core away (sched_yield(2)).
-func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
-
-// take moves the oldest requests into batch and reports whether there were
+// dequeue moves the oldest requests into batch and reports whether there were
 // any.
-func (p *pool) take(batch *fifo) bool {
+func (p *pool) dequeue(batch *requestList) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.waiting.takeAll(&p.arrived)
+	p.waiting.appendAll(&p.arrived)
 	for range p.batchSize {
 		r := p.waiting.pop()
 		if r == nil {
@@ -259,7 +257,7 @@ func (p *pool) take(batch *fifo) bool {
 		}
 		batch.push(r)
 	}
-	return !batch.empty()
+	return !batch.isEmpty()
 }
 
 // stop waits until everything submitted is done and ends the goroutines. It
@@ -324,13 +322,13 @@ func (d doorbell) wait() {
 
 func (d doorbell) close() error { return unix.Close(d.fd) }
 
-// stack is a lock-free list that many threads push to and one takes from as a
+// requestStack is a lock-free list that many threads push to and one takes from as a
 // whole. Taking everything at once is what makes it immune to the reuse of
 // requests (ABA): no thread ever follows a link of a list that it does not
 // own.
-type stack struct{ newest atomic.Pointer[Request] }
+type requestStack struct{ newest atomic.Pointer[Request] }
 
-func (s *stack) push(r *Request) {
+func (s *requestStack) push(r *Request) {
 	for {
 		newest := s.newest.Load()
 		r.next = newest
@@ -340,14 +338,14 @@ func (s *stack) push(r *Request) {
 	}
 }
 
-func (s *stack) empty() bool { return s.newest.Load() == nil }
+func (s *requestStack) isEmpty() bool { return s.newest.Load() == nil }
 
-// fifo is a list that one thread owns, first in, first out.
-type fifo struct{ first, last *Request }
+// requestList is a list that one thread owns, first in, first out.
+type requestList struct{ first, last *Request }
 
-func (f *fifo) empty() bool { return f.first == nil }
+func (f *requestList) isEmpty() bool { return f.first == nil }
 
-func (f *fifo) push(r *Request) {
+func (f *requestList) push(r *Request) {
 	r.next = nil
 	if f.last == nil {
 		f.first = r
@@ -358,7 +356,7 @@ func (f *fifo) push(r *Request) {
 }
 
 // pop returns nil if the list is empty.
-func (f *fifo) pop() *Request {
+func (f *requestList) pop() *Request {
 	r := f.first
 	if r == nil {
 		return nil
@@ -371,9 +369,9 @@ func (f *fifo) pop() *Request {
 	return r
 }
 
-// takeAll moves what was pushed to s behind what is in f, oldest first.
-func (f *fifo) takeAll(s *stack) {
-	if s.empty() {
+// appendAll moves what was pushed to s behind what is in f, oldest first.
+func (f *requestList) appendAll(s *requestStack) {
+	if s.isEmpty() {
 		return
 	}
 	newest := s.newest.Swap(nil)

@@ -162,8 +162,8 @@ type store interface {
 	close() error
 }
 
-// instance is the Volume of every kind; its store is what differs.
-type instance struct {
+// storeVolume is the Volume of every kind; its store is what differs.
+type storeVolume struct {
 	info   Info
 	store  store
 	memory *memory.Region // nil unless the content lies in memory
@@ -174,44 +174,44 @@ type instance struct {
 	closeErr error // valid once closed is closed
 }
 
-func newInstance(info Info, s store) *instance {
-	return &instance{info: info, store: s, closed: make(chan struct{})}
+func newStoreVolume(info Info, s store) *storeVolume {
+	return &storeVolume{info: info, store: s, closed: make(chan struct{})}
 }
 
 // Info implements Volume.
-func (v *instance) Info() Info { return v.info }
+func (v *storeVolume) Info() Info { return v.info }
 
 // Memory implements Volume.
-func (v *instance) Memory() *memory.Region { return v.memory }
+func (v *storeVolume) Memory() *memory.Region { return v.memory }
 
 // NewQueue implements Volume.
-func (v *instance) NewQueue(depth int) (Queue, error) {
-	l, err := newQueue(v.info, v.store, &v.queues, depth)
+func (v *storeVolume) NewQueue(depth int) (Queue, error) {
+	q, err := newQueue(v.info, v.store, &v.queues, depth)
 	if err != nil {
 		return nil, fmt.Errorf("open queue of volume %q: %w", v.info.Name, err)
 	}
-	return l, nil
+	return q, nil
 }
 
 // Close implements Volume.
-func (v *instance) Close(ctx context.Context) error {
+func (v *storeVolume) Close(ctx context.Context) error {
 	if n := v.queues.Load(); n > 0 {
 		return status.Errorf(status.InUse, "close volume %q: %d queues are open", v.info.Name, n)
 	}
 	// A device that hangs holds up the last flush for as long as it likes, so
 	// that runs aside, and a later Close may wait for it once more.
-	v.closing.Do(func() { go v.shutdown() })
+	v.closing.Do(func() {
+		go func() {
+			defer close(v.closed)
+			if err := v.store.close(); err != nil {
+				v.closeErr = fmt.Errorf("close volume %q: %w", v.info.Name, err)
+			}
+		}()
+	})
 	select {
 	case <-v.closed:
 		return v.closeErr
 	case <-ctx.Done():
 		return status.Errorf(status.TimeOut, "close volume %q: its content is not known to be durable: %w", v.info.Name, ctx.Err())
-	}
-}
-
-func (v *instance) shutdown() {
-	defer close(v.closed)
-	if err := v.store.close(); err != nil {
-		v.closeErr = fmt.Errorf("close volume %q: %w", v.info.Name, err)
 	}
 }
