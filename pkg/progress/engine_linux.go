@@ -117,7 +117,7 @@ func (e *Engine) Remove(source Source) {
 // AddWaiter makes the engine sleep only as long as waiter has nothing to do.
 func (e *Engine) AddWaiter(waiter Waiter) error {
 	r := &registration{waiter: waiter, descriptor: waiter.Descriptor()}
-	if r.descriptor >= 0 {
+	if r.descriptor != NoDescriptor {
 		event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(r.descriptor)}
 		if err := unix.EpollCtl(e.epoll, unix.EPOLL_CTL_ADD, r.descriptor, &event); err != nil {
 			return fmt.Errorf("watch descriptor %d of %T: %w", r.descriptor, waiter, err)
@@ -133,7 +133,7 @@ func (e *Engine) RemoveWaiter(waiter Waiter) {
 		if r.waiter != waiter {
 			continue
 		}
-		if r.descriptor >= 0 {
+		if r.descriptor != NoDescriptor {
 			// The descriptor leaves the set when it is closed anyway.
 			_ = unix.EpollCtl(e.epoll, unix.EPOLL_CTL_DEL, r.descriptor, nil)
 		}
@@ -299,7 +299,7 @@ func (e *Engine) wait() {
 // mustPause reports whether a context has no descriptor to sleep on.
 func (e *Engine) mustPause() bool {
 	for _, r := range e.waiters {
-		if r.descriptor < 0 {
+		if r.descriptor == NoDescriptor {
 			return true
 		}
 	}

@@ -272,7 +272,7 @@ func TestAnEngineSleepsOnASourceThatIsAWaiter(t *testing.T) {
 // unwaitable is a waiter without a descriptor, like Comch on hardware.
 type unwaitable struct{ mailbox }
 
-func (*unwaitable) Descriptor() int { return -1 }
+func (*unwaitable) Descriptor() int { return progress.NoDescriptor }
 
 func TestAContextWithoutDescriptorIsPolledWithPauses(t *testing.T) {
 	engine, err := progress.NewEngine(progress.Policy{Mode: progress.Event})

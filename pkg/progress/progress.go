@@ -11,6 +11,11 @@ type Source interface {
 	Poll() int
 }
 
+// NoDescriptor is what Waiter.Descriptor returns if a thread cannot sleep on
+// the waiter (Comch on hardware). Instead of sleeping, its engine polls with
+// growing pauses.
+const NoDescriptor = -1
+
 // Waiter is what a context offers so that a thread can sleep on it instead
 // of polling it. A Source that also is a Waiter lets its engine sleep.
 //
@@ -20,10 +25,9 @@ type Source interface {
 // readable, until Disarm. Both the announcement here and the check for it on
 // the waking side are sequentially consistent.
 type Waiter interface {
-	// Descriptor is a file descriptor that epoll can wait for, readable when
-	// armed and there is work. It does not change, and is -1 if the context
-	// cannot be waited for (Comch on hardware): its engine then polls with
-	// growing pauses.
+	// Descriptor returns a file descriptor that epoll can wait for; it is
+	// readable while the waiter is armed and has work. It never changes.
+	// NoDescriptor means that the waiter cannot be slept on, and nothing else.
 	Descriptor() int
 	// Arm prepares for sleep. It returns false if there is work already; the
 	// context is then not armed. On an armed context it only checks again.
