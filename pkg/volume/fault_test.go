@@ -31,13 +31,13 @@ func openFault(t testing.TB, faults string) volume.Volume {
 func TestFaultVolumeWithoutFaultsConforms(t *testing.T) {
 	for _, faults := range []string{"seed=1", "delay=100us"} {
 		t.Run(faults, func(t *testing.T) {
-			volumetest.Run(t, func(t testing.TB) volume.Volume { return openFault(t, faults) })
+			volumetest.Run(t, func(t testing.TB) (volume.Volume, error) { return openFault(t, faults), nil })
 		})
 	}
 	t.Run("over a file", func(t *testing.T) {
-		volumetest.Run(t, func(t testing.TB) volume.Volume {
+		volumetest.Run(t, func(t testing.TB) (volume.Volume, error) {
 			backend := volume.FileBackend{Path: t.TempDir() + "/volume", Size: 1 << 20}
-			return open(t, volume.Spec{Name: "v", BlockSize: 4096, Backend: volume.FaultBackend{Inner: backend}})
+			return volume.Open(volume.Spec{Name: "v", BlockSize: 4096, Backend: volume.FaultBackend{Inner: backend}})
 		})
 	})
 }

@@ -62,7 +62,7 @@ func TestVolumeTakesNoMoreWritesAfterAFailedFlush(t *testing.T) {
 }
 
 func TestForcedWriteFailsIfItCannotBeMadeDurable(t *testing.T) {
-	v := openFile(1 << 20)(t)
+	v := mustOpen(t, openFile(1<<20))
 	volume.SetSync(v, func() error { return unix.ENOSPC })
 	queue := openQueue(t, v, 1)
 	r := volume.Request{Operation: iomsg.OpWrite, ForceUnitAccess: true, Length: 4096, Buffer: make([]byte, 4096)}
@@ -79,7 +79,7 @@ func TestForcedWriteFailsIfItCannotBeMadeDurable(t *testing.T) {
 // A flush that waits for another must not be answered by it, because that may
 // have begun before the writes that it has to cover.
 func TestFlushIsNotAnsweredByOneThatBeganBeforeIt(t *testing.T) {
-	v := openFile(1 << 20)(t)
+	v := mustOpen(t, openFile(1<<20))
 	began, goOn := make(chan struct{}, 16), make(chan struct{})
 	volume.SetSync(v, func() error {
 		began <- struct{}{}
@@ -109,7 +109,7 @@ func TestFlushIsNotAnsweredByOneThatBeganBeforeIt(t *testing.T) {
 }
 
 func TestCloseIsBoundedWhenTheDeviceHangs(t *testing.T) {
-	v := openFile(1 << 20)(t)
+	v := mustOpen(t, openFile(1<<20))
 	goOn := make(chan struct{})
 	volume.SetSync(v, func() error { <-goOn; return nil })
 	ctx, cancel := context.WithCancel(t.Context())
@@ -159,7 +159,7 @@ func TestFullFileSystemFailsTheWriteAndNoOther(t *testing.T) {
 // Queues of several threads sleep after every few requests while the pool falls
 // asleep between them, each after pauses of random length.
 func TestNoWakeUpIsLostBetweenLanesAndPool(t *testing.T) {
-	v := openFile(1 << 20)(t)
+	v := mustOpen(t, openFile(1<<20))
 	defer closeVolume(t, v)
 	volume.SetSync(v, func() error { return nil })
 	t.Run("queues", func(t *testing.T) { // ends when all its parallel tests have

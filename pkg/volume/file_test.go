@@ -13,16 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
-	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
-
-func TestFileVolumeConformsWhereTheFileSystemLacksSupport(t *testing.T) {
-	volumetest.Run(t, func(t testing.TB) volume.Volume { return volume.WithoutFileSystemSupport(openFile(1 << 20)(t)) })
-}
-
-func fileSpec(path string, bytes uint64) volume.Spec {
-	return volume.Spec{Name: "v", BlockSize: 4096, Backend: volume.FileBackend{Path: path, Size: bytes}}
-}
 
 func TestFileVolumeKeepsContentAndUUIDAcrossReopening(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "volume")
@@ -222,7 +213,7 @@ func TestZeroedFileBlocksGiveTheirSpaceBackWhenTrimmed(t *testing.T) {
 }
 
 func TestDirectVolumeTakesBuffersWhereverTheyLie(t *testing.T) {
-	v := openDirect(1 << 20)(t)
+	v := mustOpen(t, openDirect(1<<20))
 	defer closeVolume(t, v)
 	queue := openQueue(t, v, 1)
 	defer closeQueue(t, queue)

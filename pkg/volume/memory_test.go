@@ -11,7 +11,7 @@ import (
 )
 
 func TestMemoryVolumeGetsANewUUIDEachTime(t *testing.T) {
-	first, second := openMemory(1<<20)(t), openMemory(1<<20)(t)
+	first, second := mustOpen(t, openMemory(1<<20)), mustOpen(t, openMemory(1<<20))
 	defer closeVolume(t, first)
 	defer closeVolume(t, second)
 	if first.Info().UUID == second.Info().UUID {
@@ -24,7 +24,7 @@ func TestMemoryVolumeGetsANewUUIDEachTime(t *testing.T) {
 
 func TestZeroingALargeMemoryVolumeAllocatesNothing(t *testing.T) {
 	const bytes = 8 << 30
-	v := openMemory(bytes)(t)
+	v := mustOpen(t, openMemory(bytes))
 	defer closeVolume(t, v)
 	queue := openQueue(t, v, 1)
 	defer closeQueue(t, queue)
@@ -39,7 +39,7 @@ func TestZeroingALargeMemoryVolumeAllocatesNothing(t *testing.T) {
 
 func TestLargeRangesOfMemoryAreZeroedToTheLastByte(t *testing.T) {
 	const size = 8 << 20
-	v := openMemory(size)(t)
+	v := mustOpen(t, openMemory(size))
 	defer closeVolume(t, v)
 	queue := openQueue(t, v, 1)
 	defer closeQueue(t, queue)

@@ -18,10 +18,18 @@ func TestMemoryVolumeConforms(t *testing.T) { volumetest.Run(t, openMemory(1<<20
 
 func TestFileVolumeConforms(t *testing.T) { volumetest.Run(t, openFile(1<<20)) }
 
+func TestFileVolumeConformsWithoutFileSystemSupport(t *testing.T) {
+	volumetest.Run(t, func(t testing.TB) (volume.Volume, error) {
+		return volume.WithoutFileSystemSupport(mustOpen(t, openFile(1<<20))), nil
+	})
+}
+
 func TestDirectVolumeConforms(t *testing.T) { volumetest.Run(t, openDirect(1<<20)) }
 
 func TestBlockDeviceVolumeConforms(t *testing.T) {
-	volumetest.Run(t, func(t testing.TB) volume.Volume { return open(t, fileSpec(loopDevice(t), 0)) })
+	volumetest.Run(t, func(t testing.TB) (volume.Volume, error) {
+		return volume.Open(fileSpec(loopDevice(t), 0))
+	})
 }
 
 func BenchmarkMemory(b *testing.B) { volumetest.Benchmark(b, openMemory(32<<20)) }
@@ -30,41 +38,46 @@ func BenchmarkFile(b *testing.B) { volumetest.Benchmark(b, openFile(32<<20)) }
 
 func BenchmarkDirect(b *testing.B) { volumetest.Benchmark(b, openDirect(32<<20)) }
 
-func openMemory(bytes uint64) func(testing.TB) volume.Volume {
-	return func(t testing.TB) volume.Volume {
-		return open(t, volume.Spec{Name: "v", BlockSize: 4096, Backend: volume.MemoryBackend{Size: bytes}})
+func openMemory(bytes uint64) volumetest.Open {
+	return func(testing.TB) (volume.Volume, error) {
+		return volume.Open(volume.Spec{Name: "v", BlockSize: 4096, Backend: volume.MemoryBackend{Size: bytes}})
 	}
 }
 
-func openFile(bytes uint64) func(testing.TB) volume.Volume {
-	return func(t testing.TB) volume.Volume {
-		path := filepath.Join(t.TempDir(), "volume")
-		return open(t, volume.Spec{Name: "v", BlockSize: 4096, Backend: volume.FileBackend{Path: path, Size: bytes}})
+func openFile(bytes uint64) volumetest.Open {
+	return func(t testing.TB) (volume.Volume, error) {
+		return volume.Open(fileSpec(filepath.Join(t.TempDir(), "volume"), bytes))
 	}
 }
 
-// openDirect skips the test where direct IO does not exist.
-func openDirect(bytes uint64) func(testing.TB) volume.Volume {
-	return func(t testing.TB) volume.Volume {
-		path := filepath.Join(t.TempDir(), "volume")
-		v, err := volume.Open(volume.Spec{Name: "v", BlockSize: 4096, Backend: volume.FileBackend{Path: path, Size: bytes, Direct: true}})
-		if errors.Is(err, status.NotSupported) {
-			t.Skip(err)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
+func openDirect(bytes uint64) volumetest.Open {
+	return func(t testing.TB) (volume.Volume, error) {
+		backend := volume.FileBackend{Path: filepath.Join(t.TempDir(), "volume"), Size: bytes, Direct: true}
+		return volume.Open(volume.Spec{Name: "v", BlockSize: 4096, Backend: backend})
 	}
 }
 
-func open(t testing.TB, spec volume.Spec) volume.Volume {
+func fileSpec(path string, bytes uint64) volume.Spec {
+	return volume.Spec{Name: "v", BlockSize: 4096, Backend: volume.FileBackend{Path: path, Size: bytes}}
+}
+
+// mustOpen opens a volume for a test, and skips the test where this machine does
+// not support the volume.
+func mustOpen(t testing.TB, open volumetest.Open) volume.Volume {
 	t.Helper()
-	v, err := volume.Open(spec)
+	v, err := open(t)
+	if errors.Is(err, status.NotSupported) {
+		t.Skip(err)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	return v
+}
+
+func open(t testing.TB, spec volume.Spec) volume.Volume {
+	t.Helper()
+	return mustOpen(t, func(testing.TB) (volume.Volume, error) { return volume.Open(spec) })
 }
 
 func openQueue(t testing.TB, v volume.Volume, depth int) volume.Queue {

@@ -21,17 +21,17 @@ func testInfo(t *testing.T, v volume.Volume) {
 		t.Errorf("block size %d is not a power of two", info.BlockSize)
 	}
 	if info.Size < MinBlocks*uint64(info.BlockSize) || info.Size%uint64(info.BlockSize) != 0 {
-		t.Errorf("size %d is not a multiple of the block size, or too small for the suite", info.Size)
+		t.Errorf("size %d is not a multiple of the block size, or is too small for the suite", info.Size)
 	}
 	if m := v.Memory(); m != nil && (!m.Mapped() || m.Len() != info.Size) {
-		t.Errorf("memory has %d bytes, volume %d", m.Len(), info.Size)
+		t.Errorf("memory has %d bytes, the volume %d", m.Len(), info.Size)
 	}
 }
 
 func testNew(t *testing.T, v volume.Volume) {
 	content := readAll(t, v)
 	if !bytes.Equal(content, make([]byte, len(content))) {
-		t.Error("a new volume holds other bytes than zeroes")
+		t.Error("a new volume does not read as zeroes")
 	}
 }
 
@@ -52,7 +52,7 @@ func testReadBack(t *testing.T, v volume.Volume) {
 		Do(t, queue, &w)
 		Do(t, queue, &r)
 		if w.Err != nil || r.Err != nil || w.UserData != 7 || r.UserData != 8 {
-			t.Errorf("%d bytes at %d: write gave %v, read %v", c.length, c.offset, w.Err, r.Err)
+			t.Errorf("%d bytes at %d: write returned %v, read returned %v", c.length, c.offset, w.Err, r.Err)
 		}
 		if !bytes.Equal(written, read) {
 			t.Errorf("%d bytes at %d did not read back", c.length, c.offset)
@@ -63,7 +63,7 @@ func testReadBack(t *testing.T, v volume.Volume) {
 	}
 }
 
-func testRefused(t *testing.T, v volume.Volume) {
+func testRejected(t *testing.T, v volume.Volume) {
 	block, size := uint64(v.Info().BlockSize), v.Info().Size
 	queue := newQueue(t, v, 4)
 	defer closeQueue(t, queue)
@@ -86,13 +86,13 @@ func testRefused(t *testing.T, v volume.Volume) {
 		}
 	}
 	if n := queue.Poll(make([]*volume.Request, 4)); n != 0 {
-		t.Errorf("%d refused requests completed", n)
+		t.Errorf("%d rejected requests completed", n)
 	}
 }
 
 func testDepth(t *testing.T, v volume.Volume) {
 	if _, err := v.NewQueue(0); !errors.Is(err, status.InvalidValue) {
-		t.Errorf("a queue of depth 0 gave %v", err)
+		t.Errorf("a queue of depth 0: NewQueue returned %v", err)
 	}
 	const depth = 3
 	queue := newQueue(t, v, depth)
@@ -112,7 +112,7 @@ func testDepth(t *testing.T, v volume.Volume) {
 			seen[r] = true
 		}
 		if len(seen) != depth || seen[&requests[depth]] {
-			t.Fatalf("round %d completed %d different requests", round, len(seen))
+			t.Fatalf("round %d completed %d distinct requests", round, len(seen))
 		}
 	}
 }
@@ -129,8 +129,8 @@ func testTrim(t *testing.T, v volume.Volume) {
 	})
 }
 
-// testClearing checks that an operation changes its range, block by block, to
-// something acceptable and nothing else.
+// testClearing checks that an operation leaves acceptable content in every block
+// of its range and changes nothing else.
 func testClearing(t *testing.T, v volume.Volume, operation iomsg.Operation, needs volume.Capability, acceptable func(b, before []byte) bool) {
 	info := v.Info()
 	block := uint64(info.BlockSize)
@@ -139,7 +139,7 @@ func testClearing(t *testing.T, v volume.Volume, operation iomsg.Operation, need
 	clearing := volume.Request{Operation: operation, Offset: 3 * block, Length: (MinBlocks - 7) * block}
 	if !info.Capabilities.Has(needs) {
 		if err := queue.Submit(&clearing); !errors.Is(err, status.NotSupported) {
-			t.Errorf("an operation that is not offered gave %v", err)
+			t.Errorf("submitting an operation that Info does not offer returned %v, want NotSupported", err)
 		}
 		return
 	}
@@ -148,14 +148,14 @@ func testClearing(t *testing.T, v volume.Volume, operation iomsg.Operation, need
 	Do(t, queue, &w)
 	Do(t, queue, &clearing)
 	if w.Err != nil || clearing.Err != nil {
-		t.Fatalf("write gave %v, %v gave %v", w.Err, operation, clearing.Err)
+		t.Fatalf("write: %v; %v: %v", w.Err, operation, clearing.Err)
 	}
 	after := readAll(t, v)
 	for i := uint64(0); i < uint64(len(after)); i += block {
 		got, was := after[i:i+block], before[i:i+block]
 		inside := i >= clearing.Offset && i < clearing.Offset+clearing.Length
 		if inside && !acceptable(got, was) || !inside && !bytes.Equal(got, was) {
-			t.Fatalf("block %d, inside the range: %v, holds %x... after %v", i/block, inside, got[:8], operation)
+			t.Fatalf("after %v, block %d (inside the range: %v) holds %x...", operation, i/block, inside, got[:8])
 		}
 	}
 }
@@ -168,27 +168,35 @@ func testDurable(t *testing.T, v volume.Volume) {
 	if v.Info().Capabilities.Has(volume.CanFUA) {
 		requests = append(requests, &volume.Request{
 			Operation: iomsg.OpWrite, ForceUnitAccess: true, Length: block, Buffer: pattern(block, 1),
-		}, &volume.Request{Operation: iomsg.OpWriteZeroes, ForceUnitAccess: true, Offset: block, Length: block})
+		})
+	}
+	if v.Info().Capabilities.Has(volume.CanFUA | volume.CanWriteZeroes) {
+		requests = append(requests, &volume.Request{
+			Operation: iomsg.OpWriteZeroes, ForceUnitAccess: true, Offset: block, Length: block,
+		})
 	}
 	Do(t, queue, requests...)
 	for _, r := range requests {
 		if r.Err != nil {
-			t.Errorf("%v, forced %v: %v", r.Operation, r.ForceUnitAccess, r.Err)
+			t.Errorf("%v with forced unit access %v: %v", r.Operation, r.ForceUnitAccess, r.Err)
 		}
 	}
 }
 
-// testWake makes a queue sleep for each of many single requests. It may wake up
-// too often, never too late.
+// testWake makes a queue sleep for each of many single requests. A queue may wake
+// its thread too often, but never too late.
 func testWake(t *testing.T, v volume.Volume) {
 	queue := newQueue(t, v, 1)
 	defer closeQueue(t, queue)
 	if !queue.Arm() || !queue.Arm() {
-		t.Fatal("an idle queue could not be armed, or not twice")
+		t.Fatal("an idle queue could not be armed twice in a row")
 	}
 	queue.Disarm()
 	block := uint64(v.Info().BlockSize)
-	operations := []iomsg.Operation{iomsg.OpWrite, iomsg.OpFlush, iomsg.OpRead, iomsg.OpWriteZeroes}
+	operations := []iomsg.Operation{iomsg.OpWrite, iomsg.OpFlush, iomsg.OpRead}
+	if v.Info().Capabilities.Has(volume.CanWriteZeroes) {
+		operations = append(operations, iomsg.OpWriteZeroes)
+	}
 	for i := range 400 {
 		r := volume.Request{Operation: operations[i%len(operations)], Length: block, Buffer: pattern(block, byte(i))}
 		if err := queue.Submit(&r); err != nil {

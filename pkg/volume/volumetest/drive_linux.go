@@ -9,12 +9,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// patienceMs bounds every wait for a completion. It is far beyond what any
-// volume needs, so that a busy machine fails no test.
-const patienceMs = 60_000
+// timeoutMs bounds every wait for a completion. It is far longer than any volume
+// needs, so that a busy machine fails no test.
+const timeoutMs = 60_000
 
-// Do submits requests on a queue, waits until all have completed, and leaves
-// their outcome in Request.Err. The queue must have room for all of them.
+// Do submits requests and waits until all of them have completed; their outcomes
+// are in Request.Err. The queue must have room for all of them.
 func Do(t testing.TB, queue volume.Queue, requests ...*volume.Request) {
 	t.Helper()
 	for _, r := range requests {
@@ -25,7 +25,7 @@ func Do(t testing.TB, queue volume.Queue, requests ...*volume.Request) {
 	Await(t, queue, len(requests))
 }
 
-// Await collects count completions, asleep while there are none.
+// Await collects count completions. It sleeps while there are none.
 func Await(t testing.TB, queue volume.Queue, count int) []*volume.Request {
 	t.Helper()
 	all := make([]*volume.Request, count)
@@ -38,19 +38,19 @@ func Await(t testing.TB, queue volume.Queue, count int) []*volume.Request {
 	return all
 }
 
-// sleep returns when the queue has work, the way a progress engine would.
+// sleep waits until the queue has work, as a progress engine does.
 func sleep(t testing.TB, queue volume.Queue) {
 	t.Helper()
 	if !queue.Arm() {
 		return
 	}
 	defer queue.Disarm()
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(queue.Descriptor()), Events: unix.POLLIN}}, patienceMs)
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(queue.Descriptor()), Events: unix.POLLIN}}, timeoutMs)
 	if errors.Is(err, unix.EINTR) {
 		return
 	}
 	if err != nil || n == 0 {
-		t.Fatalf("no completion made the descriptor of an armed queue readable: %d, %v", n, err)
+		t.Fatalf("the descriptor of an armed queue did not become readable: poll returned %d, %v", n, err)
 	}
 	queue.Drain()
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // testModel compares a volume with an array of bytes over random sequences of
-// operations, several of which run at a time.
+// operations, with several in flight at a time.
 func testModel(t *testing.T, v volume.Volume) {
 	model := readAll(t, v)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -22,15 +22,15 @@ func testModel(t *testing.T, v volume.Volume) {
 			step(rt, t, v.Info(), queue, model)
 		}
 		if got := readAll(t, v); !bytes.Equal(got, model) {
-			rt.Fatalf("volume and model differ from byte %d on", firstDifference(got, model))
+			rt.Fatalf("volume and model differ, first at byte %d", firstDifference(got, model))
 		}
 	})
 }
 
 const modelDepth = 4
 
-// step runs one request in each quarter of the range that the suite uses, all
-// at the same time.
+// step runs one random request in each quarter of the first MinBlocks blocks, all
+// four at the same time.
 func step(rt *rapid.T, t *testing.T, info volume.Info, queue volume.Queue, model []byte) {
 	block := uint64(info.BlockSize)
 	const quarter = MinBlocks / modelDepth
@@ -55,6 +55,7 @@ func step(rt *rapid.T, t *testing.T, info volume.Info, queue volume.Queue, model
 	}
 }
 
+// offered returns the operations that a volume supports.
 func offered(info volume.Info) []iomsg.Operation {
 	operations := []iomsg.Operation{iomsg.OpRead, iomsg.OpWrite, iomsg.OpWrite, iomsg.OpFlush}
 	if info.Capabilities.Has(volume.CanTrim) {
@@ -66,13 +67,12 @@ func offered(info volume.Info) []iomsg.Operation {
 	return operations
 }
 
-// apply checks what a request has read, or does to the model what it has done
-// to the volume.
+// apply checks what a request has read, or applies its change to the model.
 func apply(rt *rapid.T, t *testing.T, queue volume.Queue, r *volume.Request, model []byte) {
 	switch r.Operation {
 	case iomsg.OpRead:
 		if !bytes.Equal(r.Buffer, model) {
-			rt.Fatalf("read at %d differs from byte %d on", r.Offset, firstDifference(r.Buffer, model))
+			rt.Fatalf("read at %d differs from the model, first at byte %d", r.Offset, firstDifference(r.Buffer, model))
 		}
 	case iomsg.OpWrite:
 		copy(model, r.Buffer)
@@ -83,7 +83,7 @@ func apply(rt *rapid.T, t *testing.T, queue volume.Queue, r *volume.Request, mod
 		Do(t, queue, &now)
 		zeroes := make([]byte, len(model))
 		if now.Err != nil || !bytes.Equal(r.Buffer, zeroes) && !bytes.Equal(r.Buffer, model) {
-			rt.Fatalf("after a trim at %d: %v, or neither zeroes nor the old content", r.Offset, now.Err)
+			rt.Fatalf("after a trim at %d: error %v, or content that is neither zeroes nor unchanged", r.Offset, now.Err)
 		}
 		copy(model, r.Buffer)
 	}
@@ -98,11 +98,11 @@ func firstDifference(a, b []byte) int {
 	return min(len(a), len(b))
 }
 
-// testConcurrency has every queue own each fourth block and rewrite it over and
-// over, so that neighbours on the same page belong to different threads.
+// testConcurrency makes each of four queues own every fourth block and rewrite it
+// over and over, so that neighbouring blocks belong to different threads.
 func testConcurrency(t *testing.T, v volume.Volume) {
 	const queues, rounds = 4, 20
-	t.Run("queues", func(t *testing.T) { // ends when all its parallel tests have
+	t.Run("queues", func(t *testing.T) { // returns when all its parallel tests have
 		for own := range uint64(queues) {
 			t.Run(fmt.Sprint(own), func(t *testing.T) {
 				t.Parallel()
@@ -134,7 +134,7 @@ func rewrite(t *testing.T, info volume.Info, queue volume.Queue, own, queues uin
 	Do(t, queue, reads...)
 	for i := range writes {
 		if writes[i].Err != nil || reads[i].Err != nil || !bytes.Equal(writes[i].Buffer, reads[i].Buffer) {
-			t.Fatalf("block at %d did not read back as it was written: %v, %v", writes[i].Offset, writes[i].Err, reads[i].Err)
+			t.Fatalf("block at %d did not read back as written: write %v, read %v", writes[i].Offset, writes[i].Err, reads[i].Err)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/size"
@@ -12,10 +14,11 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// testAllocations counts the allocations of all threads while requests of
-// every kind run.
+// testAllocations counts the allocations of all threads while a read, two writes
+// and a flush are in flight together, over and over.
 func testAllocations(t *testing.T, v volume.Volume) {
-	if raceEnabled {
+	build, _ := debug.ReadBuildInfo()
+	if build != nil && slices.Contains(build.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		t.Skip("the race detector allocates")
 	}
 	queue := newQueue(t, v, 4)
@@ -40,19 +43,18 @@ func testAllocations(t *testing.T, v volume.Volume) {
 		}
 	})
 	if allocations > 0 {
-		t.Errorf("%v allocations for %d requests", allocations, len(requests))
+		t.Errorf("%v allocations per %d requests", allocations, len(requests))
 	}
 }
 
 // Benchmark measures reads and writes of two sizes at two depths, driven by an
-// adaptive progress engine as on a target. open is as in Run; the volume
-// should have 32 MiB.
-func Benchmark(b *testing.B, open func(testing.TB) volume.Volume) {
+// adaptive progress engine as on a target. The volume should have 32 MiB.
+func Benchmark(b *testing.B, open Open) {
 	for _, operation := range []iomsg.Operation{iomsg.OpRead, iomsg.OpWrite} {
 		for _, bytes := range []size.Bytes{4 * size.KiB, 128 * size.KiB} {
 			for _, depth := range []int{1, 32} {
 				b.Run(fmt.Sprintf("%v/%v/depth=%d", operation, bytes, depth), func(b *testing.B) {
-					benchmark(b, open(b), operation, uint64(bytes), depth)
+					benchmark(b, openVolume(b, open), operation, uint64(bytes), depth)
 				})
 			}
 		}
@@ -88,7 +90,8 @@ func benchmark(b *testing.B, v volume.Volume, operation iomsg.Operation, length 
 	}
 }
 
-// load keeps a queue busy until a number of requests is done.
+// load keeps a queue busy until it has submitted and completed a given number of
+// requests.
 type load struct {
 	b         *testing.B
 	queue     volume.Queue
@@ -99,7 +102,7 @@ type load struct {
 	completed []*volume.Request
 }
 
-// Poll implements progress.Source.
+// Poll resubmits every completed request.
 func (l *load) Poll() int {
 	n := l.queue.Poll(l.completed)
 	l.running -= n
@@ -112,7 +115,7 @@ func (l *load) Poll() int {
 	return n
 }
 
-// submit starts r anew at a place that no readahead expects.
+// submit submits r at a pseudo-random offset, which defeats readahead.
 func (l *load) submit(r *volume.Request) {
 	if l.left == 0 {
 		return
@@ -126,7 +129,7 @@ func (l *load) submit(r *volume.Request) {
 	l.running++
 }
 
-// fill gives every block of a volume content.
+// fill writes every block of a volume.
 func fill(t testing.TB, v volume.Volume, queue volume.Queue) {
 	t.Helper()
 	step := min(v.Info().Size, 1<<20)

@@ -1,22 +1,33 @@
-// Package volumetest is the conformance suite for volumes: what every kind
-// must do alike.
+// Package volumetest is the conformance suite for volumes: every kind of volume
+// must pass it.
 package volumetest
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// MinBlocks is how many blocks the volumes under test must have.
+// MinBlocks is the smallest size, in blocks, of a volume that the suite can
+// test.
 const MinBlocks = 64
 
-// Run tests a kind of volume. open makes a new volume that can be written to,
-// reads as zeroes and has at least MinBlocks blocks; Run closes it.
-func Run(t *testing.T, open func(testing.TB) volume.Volume) {
+// Open opens a new, writable volume that reads as zeroes and has at least
+// MinBlocks blocks. The suite closes it.
+//
+// An error that matches status.NotSupported skips the test or benchmark: this
+// machine cannot open such a volume. Every other error fails it.
+type Open func(testing.TB) (volume.Volume, error)
+
+// Run tests one kind of volume. A test of an optional operation follows
+// Info.Capabilities: a volume without the capability must reject the operation
+// with status.NotSupported.
+func Run(t *testing.T, open Open) {
 	for _, c := range []struct {
 		name string
 		test func(*testing.T, volume.Volume)
@@ -24,7 +35,7 @@ func Run(t *testing.T, open func(testing.TB) volume.Volume) {
 		{"InfoIsComplete", testInfo},
 		{"NewVolumeReadsAsZeroes", testNew},
 		{"WrittenBlocksReadBack", testReadBack},
-		{"RequestsThatDoNotFitAreRefused", testRefused},
+		{"RequestsThatDoNotFitAreRejected", testRejected},
 		{"DepthIsEnforced", testDepth},
 		{"ZeroedBlocksReadAsZeroes", testWriteZeroes},
 		{"TrimmedBlocksReadAsZeroesOrUnchanged", testTrim},
@@ -36,15 +47,24 @@ func Run(t *testing.T, open func(testing.TB) volume.Volume) {
 		{"RequestsDoNotAllocate", testAllocations},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			v := open(t)
+			v := openVolume(t, open)
 			defer closeVolume(t, v)
 			c.test(t, v)
 		})
 	}
 }
 
-// Run tests a kind of volume. open makes a new volume that can be written to,
-// reads as zeroes and has at least MinBlocks blocks; Run closes it.
+func openVolume(t testing.TB, open Open) volume.Volume {
+	t.Helper()
+	v, err := open(t)
+	if errors.Is(err, status.NotSupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
 
 func newQueue(t testing.TB, v volume.Volume, depth int) volume.Queue {
 	t.Helper()
@@ -64,14 +84,14 @@ func closeQueue(t testing.TB, queue volume.Queue) {
 
 func closeVolume(t testing.TB, v volume.Volume) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patienceMs*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), timeoutMs*time.Millisecond)
 	defer cancel()
 	if err := v.Close(ctx); err != nil {
 		t.Error(err)
 	}
 }
 
-// pattern is content that differs by seed and by position.
+// pattern returns content that depends on the seed and on each byte's position.
 func pattern(length uint64, seed byte) []byte {
 	b := make([]byte, length)
 	for i := range b {
@@ -80,7 +100,7 @@ func pattern(length uint64, seed byte) []byte {
 	return b
 }
 
-// readAll reads the part of a volume that the suite uses.
+// readAll reads the first MinBlocks blocks, which are all that the suite uses.
 func readAll(t *testing.T, v volume.Volume) []byte {
 	t.Helper()
 	queue := newQueue(t, v, 1)

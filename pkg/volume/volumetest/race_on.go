@@ -1,6 +1,0 @@
-//go:build race
-
-package volumetest
-
-// raceEnabled tells that the race detector is built in, which allocates.
-const raceEnabled = true
