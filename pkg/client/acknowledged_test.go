@@ -9,16 +9,16 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// model is what acknowledgedWrites must know, by remembering every write.
+// model predicts what acknowledgedWrites reports by remembering every single write.
 type model struct {
 	t       *rapid.T
 	writes  acknowledgedWrites
 	queues  []*Queue
 	current *session
-	// open are the acknowledged writes of each queue that no flush has made
-	// durable, by number.
+	// open holds, for each queue, the numbers of the completed writes that no flush has made
+	// durable.
 	open    []map[uint64]bool
-	told    []int // losses that each queue's flushes have told
+	seen    []int // losses that each queue's flushes have reported
 	losses  int
 	flushes []modelFlush // outstanding
 }
@@ -26,11 +26,12 @@ type model struct {
 type modelFlush struct {
 	session *session
 	cover   []uint64
-	saves   []map[uint64]bool // for each queue, what was acknowledged before
+	covered []map[uint64]bool // for each queue, the open writes when it was submitted
 }
 
 func newModel(t *rapid.T, queues int) *model {
-	m := &model{t: t, current: &session{number: 1, info: Info{WriteVerifier: 1}}, told: make([]int, queues)}
+	m := &model{t: t, current: &session{number: 1, info: Info{WriteVerifier: 1}},
+		seen: make([]int, queues)}
 	m.writes.durable = make([]uint64, queues)
 	for i := range queues {
 		q := &Queue{index: i}
@@ -41,14 +42,14 @@ func newModel(t *rapid.T, queues int) *model {
 	return m
 }
 
-// acknowledge has a write of queue i answered, also one of a session that has
-// ended: its answer had come before.
+// acknowledge completes a write of queue i. The queue may still be in a session that has ended, if
+// the response arrived before the end.
 func (m *model) acknowledge(i int) {
 	n := m.queues[i].acknowledged.Add(1)
 	m.open[i][n] = true
 }
 
-// change begins another session, with another target or the same.
+// change begins another session, with the same target or a restarted one.
 func (m *model) change(restarted bool) {
 	next := &session{number: m.current.number + 1, info: m.current.info}
 	if restarted {
@@ -57,7 +58,7 @@ func (m *model) change(restarted bool) {
 	m.current = next
 }
 
-// lose notes what a restart has made uncertain for queue i.
+// lose counts a loss if the target restarted between two sessions while queue i had open writes.
 func (m *model) lose(i int, from, to *session) {
 	if from.info.WriteVerifier != to.info.WriteVerifier && len(m.open[i]) > 0 {
 		m.losses++
@@ -65,7 +66,8 @@ func (m *model) lose(i int, from, to *session) {
 	}
 }
 
-func (m *model) goOver(i int) {
+// switchSession moves queue i to the current session.
+func (m *model) switchSession(i int) {
 	q := m.queues[i]
 	former := q.session.Load()
 	m.lose(i, former, m.current)
@@ -73,8 +75,8 @@ func (m *model) goOver(i int) {
 	q.session.Store(m.current)
 }
 
-// submit submits a flush on queue i, which must tell of every loss that this
-// queue has not told of.
+// submit submits a flush on queue i. The flush must report every loss that this queue's flushes
+// have not reported yet.
 func (m *model) submit(i int) {
 	q := m.queues[i]
 	session := q.session.Load()
@@ -83,26 +85,28 @@ func (m *model) submit(i int) {
 		if theirs := other.session.Load(); theirs.number < session.number {
 			m.lose(j, theirs, session)
 		}
-		saves := map[uint64]bool{}
+		covered := map[uint64]bool{}
 		for n := range m.open[j] {
-			saves[n] = true
+			covered[n] = true
 		}
-		f.saves = append(f.saves, saves)
+		f.covered = append(f.covered, covered)
 	}
 	err := m.writes.beginFlush(q, m.queues, f.cover)
-	if m.told[i] != m.losses {
+	if m.seen[i] != m.losses {
 		if !errors.Is(err, ErrWritesLost) || !errors.Is(err, status.IOFailed) {
-			m.t.Fatalf("a flush on queue %d does not tell of %d losses: %v", i, m.losses-m.told[i], err)
+			m.t.Fatalf("a flush on queue %d does not report %d losses: %v", i, m.losses-m.seen[i],
+				err)
 		}
-		m.told[i] = m.losses
+		m.seen[i] = m.losses
 		return
 	}
 	if err != nil {
-		m.t.Fatalf("a flush on queue %d tells of a loss that there was not: %v", i, err)
+		m.t.Fatalf("a flush on queue %d reports a loss that did not happen: %v", i, err)
 	}
 	m.flushes = append(m.flushes, f)
 }
 
+// complete completes flush i.
 func (m *model) complete(i int, success bool) {
 	f := m.flushes[i]
 	m.flushes = append(m.flushes[:i], m.flushes[i+1:]...)
@@ -111,22 +115,22 @@ func (m *model) complete(i int, success bool) {
 	}
 	m.writes.completeFlush(f.cover)
 	for j := range m.open {
-		for n := range f.saves[j] {
+		for n := range f.covered[j] {
 			delete(m.open[j], n)
 		}
 	}
 }
 
-func TestFlushesTellOfEveryLossOnceAndOfNothingElse(t *testing.T) {
+func TestFlushesReportEveryLossOnceAndNothingElse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t, rapid.IntRange(1, 4).Draw(t, "queues"))
 		queue := rapid.IntRange(0, len(m.queues)-1)
 		t.Repeat(map[string]func(*rapid.T){
-			"acknowledge": func(t *rapid.T) { m.acknowledge(queue.Draw(t, "queue")) },
-			"go over":     func(t *rapid.T) { m.goOver(queue.Draw(t, "queue")) },
-			"flush":       func(t *rapid.T) { m.submit(queue.Draw(t, "queue")) },
-			"restart":     func(*rapid.T) { m.change(true) },
-			"reconnect":   func(*rapid.T) { m.change(false) },
+			"acknowledge":    func(t *rapid.T) { m.acknowledge(queue.Draw(t, "queue")) },
+			"switch session": func(t *rapid.T) { m.switchSession(queue.Draw(t, "queue")) },
+			"flush":          func(t *rapid.T) { m.submit(queue.Draw(t, "queue")) },
+			"restart":        func(*rapid.T) { m.change(true) },
+			"reconnect":      func(*rapid.T) { m.change(false) },
 			"complete": func(t *rapid.T) {
 				if len(m.flushes) == 0 {
 					t.Skip("no flush is outstanding")
@@ -135,12 +139,13 @@ func TestFlushesTellOfEveryLossOnceAndOfNothingElse(t *testing.T) {
 				m.complete(i, rapid.Bool().Draw(t, "success"))
 			},
 			"": func(t *rapid.T) {
-				told := 0
-				for _, n := range m.told {
-					told = max(told, n)
+				reported := 0
+				for _, n := range m.seen {
+					reported = max(reported, n)
 				}
-				if err := m.writes.unreported(); (err != nil) != (told != m.losses) {
-					t.Fatalf("%d of %d losses were told, at the end that is %v", told, m.losses, err)
+				if err := m.writes.unreported(); (err != nil) != (reported != m.losses) {
+					t.Fatalf("%d of %d losses were reported, unreported returned %v",
+						reported, m.losses, err)
 				}
 			},
 		})

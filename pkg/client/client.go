@@ -1,10 +1,10 @@
-// Package client reads and writes a remote volume through a relay: it is what
-// an application on the host uses, and the initiator is its first user.
+// Package client reads and writes a remote volume through a relay. Applications on the host use it;
+// the initiator is one of them.
 //
-// Open connects to the relay's channel. The Volume it returns can be used in
-// two ways: ReadAt, WriteAt, Flush, Trim and WriteZeroes wait for their
-// outcome and may be called by any number of goroutines; a Queue submits
-// requests and polls for results, without copying, for one thread.
+// Open connects to a channel of the relay and returns a Volume, which can be used in two ways.
+// ReadAt, WriteAt, Flush, Trim, and WriteZeroes block until their outcome is known and may be
+// called by any number of goroutines. A Queue submits requests without copying data and polls for
+// their results, for one thread.
 package client
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// DefaultChannelName is the name of the relay's Comch service unless told
-// otherwise; it is that of the DOCA storage zero copy application.
+// DefaultChannelName is the Comch service name that the relay uses by default. It is the name that
+// the DOCA storage zero copy application uses.
 const DefaultChannelName = "storage_zero_copy_comch"
 
 // Defaults of Config.
@@ -33,58 +33,52 @@ const (
 	DefaultIOTimeout      = 60 * time.Second
 )
 
-// Config says how to open a volume. Only Provider and Device are required.
+// Config describes how to open a volume. Only Provider and Device are required.
 type Config struct {
-	// Provider is the Comch implementation, Device the host's device.
+	// Provider is the Comch implementation, and Device the host's device.
 	Provider comch.Provider
 	Device   string
-	// ChannelName is the relay's service; "" means DefaultChannelName.
+	// ChannelName is the relay's Comch service name; "" means DefaultChannelName.
 	ChannelName string
-	// Queues is how many queues the application will use; may be 0.
+	// Queues is the number of queues that the application will use; it may be 0.
 	Queues int
-	// Depth is how many requests each of them can have outstanding; 0 means
-	// DefaultDepth.
+	// Depth is how many requests may be outstanding on each queue; 0 means DefaultDepth.
 	Depth int
-	// BufferSize is the largest data transfer of one request in bytes; 0
-	// means DefaultBufferSize.
+	// BufferSize is the most data in bytes that one request may move; 0 means DefaultBufferSize.
 	BufferSize uint32
-	// MemorySize is the number of bytes of data memory for the queues; 0
-	// means one buffer for each request that can be outstanding.
+	// MemorySize is the size in bytes of the data memory that the queues share; 0 means one buffer
+	// for each request that may be outstanding.
 	MemorySize uint64
-	// SyncDepth is how many requests ReadAt, WriteAt and the others have
-	// outstanding at most, all callers together. 0 means DefaultSyncDepth;
-	// negative means that these methods are not needed.
+	// SyncDepth is how many requests ReadAt, WriteAt, and the other blocking methods may have
+	// outstanding, over all callers. 0 means DefaultSyncDepth. A negative value disables these
+	// methods.
 	SyncDepth int
-	// Policy is how the thread behind ReadAt and the others polls.
+	// Policy is how the thread behind the blocking methods polls.
 	Policy progress.Policy
-	// ControlTimeout bounds Open, and each step of Close; IOTimeout how long
-	// an outstanding request may take before the volume is given up. 0 means
-	// the defaults; negative IOTimeout means no limit.
+	// ControlTimeout bounds Open and each step of Close. IOTimeout bounds how long a request may be
+	// outstanding before the session fails. 0 means the default; a negative IOTimeout means no
+	// limit.
 	ControlTimeout time.Duration
 	IOTimeout      time.Duration
-	// Reconnect, if it is not nil, has the volume reopened when its session is
-	// lost: because target or relay have restarted, or the connection was cut.
-	// Where the policy leaves something open, DefaultReconnectTotal and
-	// DefaultReconnectLongestPause apply. nil means that the volume ends with
-	// its session.
+	// Reconnect, if not nil, makes the client reopen the volume after its session is lost: because
+	// the target or the relay has restarted, or because a connection was cut. DefaultReconnectTotal
+	// and DefaultReconnectLongestPause apply where the policy sets no limit. With nil, the volume
+	// fails when its session ends.
 	//
-	// Requests of a Queue that were outstanding fail, once each, with
-	// status.ConnectionReset, Shutdown or TimeOut; ErrReopening is the answer to
-	// new ones until there is a session again. ReadAt, WriteAt and the others
-	// repeat by themselves what the loss has left open, and return when that is
-	// done or the policy is exhausted. A write may thus be carried out twice,
-	// but never after a session has begun that is later than its own.
+	// Requests outstanding on a Queue fail once each, with status.ConnectionReset, Shutdown, or
+	// TimeOut. Until there is a new session, Submit returns ErrReopening. ReadAt, WriteAt, and the
+	// other blocking methods repeat what the loss has left unfinished, and return when it is done
+	// or the policy is exhausted. They may therefore carry out a write twice, but a write never
+	// takes effect after a session later than its own has begun.
 	//
-	// A volume with another UUID is not taken for the one that was lost
-	// (ErrAnotherVolume); writes that may be lost with a restarted target make
-	// the next flush fail (ErrWritesLost).
+	// The client rejects a volume with another UUID (ErrAnotherVolume). When the target has
+	// restarted and may have lost writes, the next flush fails (ErrWritesLost).
 	Reconnect *retry.Policy
-	// Instance ties the volumes together that are opened one after another
-	// with it: the next Open ends the session before, at the target, and
-	// waits until none of its IO can strike any more. nil is an instance of
-	// its own.
+	// Instance links volumes that are opened one after another. The next Open with the same
+	// Instance makes the target end the previous session, and returns only when none of that
+	// session's IO can take effect any more. nil means a new instance.
 	Instance *Instance
-	// Software names the program to the relay.
+	// Software is the program name reported to the relay.
 	Software string
 	// Logger may be nil.
 	Logger *zap.Logger
@@ -95,17 +89,17 @@ type Info struct {
 	Name      string
 	UUID      [16]byte
 	Size      uint64 // bytes
-	BlockSize uint32 // bytes; offsets and lengths of queue requests are multiples
+	BlockSize uint32 // bytes; offsets and lengths of queue requests are multiples of it
 	ReadOnly  bool
-	// CanTrim and CanWriteZeroes tell which optional operations are offered.
+	// CanTrim and CanWriteZeroes report which optional operations the volume supports.
 	CanTrim        bool
 	CanWriteZeroes bool
-	// WriteVerifier changes whenever the target restarts, that is whenever
-	// writes that were not flushed may have been lost.
+	// WriteVerifier changes whenever the target restarts, and with it whenever writes that were not
+	// flushed may have been lost.
 	WriteVerifier uint64
-	// Transport is the RDMA transport between relay and target.
+	// Transport is the name of the RDMA transport between relay and target.
 	Transport string
-	// Queues, Depth and BufferSize are what was agreed.
+	// Queues, Depth, and BufferSize are the negotiated values.
 	Queues     int
 	Depth      int
 	BufferSize uint32
@@ -159,28 +153,36 @@ func infoOf(reply *controlmsg.OpenVolumeReply) Info {
 	}
 }
 
-// checkLimits checks what the configuration asks for against what relay and
-// target offer.
+// checkLimits checks the configuration against what relay and target offer.
 func (v *Volume) checkLimits(reply *controlmsg.OpenVolumeReply) error {
 	c := &v.config
 	switch {
-	case reply.BlockSize == 0 || reply.BlockSize&(reply.BlockSize-1) != 0 || reply.Size%uint64(reply.BlockSize) != 0:
-		return status.Errorf(status.Unexpected, "relay describes a volume of %d bytes in blocks of %d", reply.Size, reply.BlockSize)
+	case reply.BlockSize == 0 || reply.BlockSize&(reply.BlockSize-1) != 0 ||
+		reply.Size%uint64(reply.BlockSize) != 0:
+		return status.Errorf(status.Unexpected,
+			"relay offers an invalid volume of %d bytes in blocks of %d",
+			reply.Size, reply.BlockSize)
 	case c.Queues < 0 || uint32(v.queueCount()) > reply.MaxQueues:
-		return status.Errorf(status.TooBig, "%d queues are more than the %d that are allowed", v.queueCount(), reply.MaxQueues)
+		return status.Errorf(status.TooBig,
+			"%d queues exceed the limit of %d", v.queueCount(), reply.MaxQueues)
 	case v.queueCount() == 0:
-		return status.Errorf(status.InvalidValue, "neither queues nor synchronous requests were asked for")
+		return status.Errorf(status.InvalidValue,
+			"Queues is 0 and SyncDepth is negative: nothing could submit requests")
 	case c.Depth < 0 || uint32(v.depth()) > reply.MaxDepth:
-		return status.Errorf(status.TooBig, "depth %d is more than the %d that is allowed", v.depth(), reply.MaxDepth)
+		return status.Errorf(status.TooBig,
+			"depth %d exceeds the limit of %d", v.depth(), reply.MaxDepth)
 	case c.BufferSize > reply.MaxBufferSize:
-		return status.Errorf(status.TooBig, "buffer size %d is more than the %d that is allowed", c.BufferSize, reply.MaxBufferSize)
+		return status.Errorf(status.TooBig,
+			"buffer size %d exceeds the limit of %d", c.BufferSize, reply.MaxBufferSize)
 	case c.BufferSize%reply.BlockSize != 0:
-		return status.Errorf(status.InvalidValue, "buffer size %d is not a multiple of the volume's block size %d", c.BufferSize, reply.BlockSize)
+		return status.Errorf(status.InvalidValue,
+			"buffer size %d is not a multiple of the volume's block size %d",
+			c.BufferSize, reply.BlockSize)
 	}
 	return nil
 }
 
-// queueCount includes the queue behind ReadAt.
+// queueCount includes the queue behind the blocking methods.
 func (v *Volume) queueCount() int {
 	if v.config.SyncDepth > 0 {
 		return v.config.Queues + 1
@@ -188,7 +190,7 @@ func (v *Volume) queueCount() int {
 	return v.config.Queues
 }
 
-// depth is the same for all queues of a session.
+// depth returns the depth that all queues of a session share.
 func (v *Volume) depth() int {
 	if v.config.Queues == 0 {
 		return max(v.config.SyncDepth, 1)
@@ -196,12 +198,12 @@ func (v *Volume) depth() int {
 	return max(v.config.Depth, v.config.SyncDepth)
 }
 
-// memorySize includes the buffers behind ReadAt.
+// memorySize includes the buffers of the blocking methods.
 func (v *Volume) memorySize() uint64 {
 	return v.config.MemorySize + uint64(max(v.config.SyncDepth, 0))*uint64(v.config.BufferSize)
 }
 
-// reconnectPolicy is p with a client's defaults for what is not set.
+// reconnectPolicy fills in the client's defaults for what p leaves unset.
 func reconnectPolicy(p retry.Policy) *retry.Policy {
 	p.Total = p.Total.Or(retry.Within(DefaultReconnectTotal))
 	if p.LongestPause == 0 {

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testTimeout bounds every wait; it is only reached by a test that fails.
+// testTimeout bounds every wait; only a failing test reaches it.
 const testTimeout = 20 * time.Second
 
 const (
@@ -27,13 +27,14 @@ const (
 	testBlock = 4096
 )
 
-// fakeRelay goes through the handshake as a relay does and then does to the
-// data path what the test says.
+// fakeRelay performs the handshake like a relay. The test then uses its consumers and producers to
+// do whatever it wants on the data path.
 type fakeRelay struct {
 	t        *testing.T
 	provider comch.Provider
 	volume   controlmsg.OpenVolumeReply
-	// consumers and producers of the client's queues, in their order.
+	// consumers and producers are the relay's ends of the client's queues, in the order of the
+	// queues.
 	consumers []comch.Consumer
 	producers []comch.Producer
 	started   chan struct{}
@@ -81,7 +82,8 @@ func newFakeRelay(t *testing.T, changes ...func(*controlmsg.OpenVolumeReply)) *f
 }
 
 func (r *fakeRelay) serve(ctx context.Context, connection comch.Connection) {
-	responder := controlmsg.NewResponder(controlmsg.NewComchTransport(connection), controlmsg.EndpointConfig{Role: controlmsg.RoleRelay})
+	responder := controlmsg.NewResponder(controlmsg.NewComchTransport(connection),
+		controlmsg.EndpointConfig{Role: controlmsg.RoleRelay})
 	defer connection.Abort()
 	defer responder.Close(nil)
 	for {
@@ -89,7 +91,8 @@ func (r *fakeRelay) serve(ctx context.Context, connection comch.Connection) {
 		if err != nil {
 			return
 		}
-		if err := responder.Reply(ctx, request.Correlation, r.answer(ctx, connection, request.Message)); err != nil {
+		if err := responder.Reply(ctx, request.Correlation,
+			r.reply(ctx, connection, request.Message)); err != nil {
 			return
 		}
 		if request.Message.Kind() == controlmsg.KindStartStorage {
@@ -98,7 +101,8 @@ func (r *fakeRelay) serve(ctx context.Context, connection comch.Connection) {
 	}
 }
 
-func (r *fakeRelay) answer(ctx context.Context, connection comch.Connection, message controlmsg.Message) controlmsg.Message {
+func (r *fakeRelay) reply(ctx context.Context, connection comch.Connection,
+	message controlmsg.Message) controlmsg.Message {
 	switch m := message.(type) {
 	case *controlmsg.OpenVolume:
 		return &r.volume
@@ -107,7 +111,8 @@ func (r *fakeRelay) answer(ctx context.Context, connection comch.Connection, mes
 	case *controlmsg.StartDataPathConnections:
 		reply := &controlmsg.StartDataPathConnectionsReply{}
 		for _, id := range m.ConsumerIDs {
-			reply.ConsumerIDs = append(reply.ConsumerIDs, r.makeQueue(ctx, connection, comch.ConsumerID(id)))
+			reply.ConsumerIDs = append(reply.ConsumerIDs,
+				r.makeQueue(ctx, connection, comch.ConsumerID(id)))
 		}
 		return reply
 	case *controlmsg.StartStorage:
@@ -118,8 +123,10 @@ func (r *fakeRelay) answer(ctx context.Context, connection comch.Connection, mes
 	return &controlmsg.DestroyObjectsReply{}
 }
 
-func (r *fakeRelay) makeQueue(ctx context.Context, connection comch.Connection, id comch.ConsumerID) uint32 {
-	consumer, err := connection.NewConsumer(ctx, comch.ConsumerConfig{Receives: 64, MemorySize: 64 * iomsg.Size})
+func (r *fakeRelay) makeQueue(ctx context.Context, connection comch.Connection,
+	id comch.ConsumerID) uint32 {
+	consumer, err := connection.NewConsumer(ctx,
+		comch.ConsumerConfig{Receives: 64, MemorySize: 64 * iomsg.Size})
 	if err != nil {
 		r.t.Error(err)
 		return 1
@@ -144,7 +151,7 @@ func (r *fakeRelay) request() iomsg.Message {
 	received := make([]comch.Received, 1)
 	for deadline := time.Now().Add(testTimeout); r.consumers[0].Poll(received) == 0; {
 		if time.Now().After(deadline) {
-			r.t.Fatal("the client sends nothing")
+			r.t.Fatal("the client sent nothing")
 		}
 		time.Sleep(100 * time.Microsecond)
 	}
@@ -175,7 +182,7 @@ func (r *fakeRelay) open() *client.Volume {
 	return v
 }
 
-// results polls until count outcomes have come.
+// results polls until there are count outcomes.
 func results(t *testing.T, q *client.Queue, count int) []client.Result {
 	t.Helper()
 	var all []client.Result
@@ -184,7 +191,7 @@ func results(t *testing.T, q *client.Queue, count int) []client.Result {
 		n := q.Poll(batch)
 		all = append(all, batch[:n]...)
 		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d results came", len(all), count)
+			t.Fatalf("got %d of %d results", len(all), count)
 		}
 		if n == 0 {
 			time.Sleep(100 * time.Microsecond)
@@ -201,7 +208,7 @@ func submit(t *testing.T, q *client.Queue, tag uint64) {
 	q.Flush()
 }
 
-func TestARelayThatBreaksTheProtocolIsLeftAndEverythingFailsOnce(t *testing.T) {
+func TestAProtocolViolationEndsTheSessionAndFailsEveryRequestOnce(t *testing.T) {
 	encode := func(m iomsg.Message) []byte {
 		b := make([]byte, iomsg.Size)
 		iomsg.Encode(b, &m)
@@ -212,12 +219,19 @@ func TestARelayThatBreaksTheProtocolIsLeftAndEverythingFailsOnce(t *testing.T) {
 		sent func(request iomsg.Message) []byte
 		want status.Code
 	}{
-		{"another size", func(iomsg.Message) []byte { return make([]byte, 10) }, status.InvalidValue},
-		{"nobody's answer", func(m iomsg.Message) []byte { return encode(iomsg.Message{UserData: m.UserData + 2}) }, status.Unexpected},
-		{"a slot out of range", func(m iomsg.Message) []byte { return encode(iomsg.Message{UserData: m.UserData | 0xFFFF}) }, status.Unexpected},
-		{"an older generation", func(m iomsg.Message) []byte { return encode(iomsg.Message{UserData: m.UserData - 1<<32}) }, status.Unexpected},
+		{"another size", func(iomsg.Message) []byte { return make([]byte, 10) },
+			status.InvalidValue},
+		{"a response to no request",
+			func(m iomsg.Message) []byte { return encode(iomsg.Message{UserData: m.UserData + 2}) },
+			status.Unexpected},
+		{"a slot out of range",
+			func(m iomsg.Message) []byte { return encode(iomsg.Message{UserData: m.UserData | 0xFFFF}) }, status.Unexpected},
+		{"an older generation",
+			func(m iomsg.Message) []byte { return encode(iomsg.Message{UserData: m.UserData - 1<<32}) }, status.Unexpected},
 		{"a request", func(m iomsg.Message) []byte { return encode(m) }, status.Unexpected},
-		{"a stop that nobody sent", func(iomsg.Message) []byte { return encode(iomsg.Message{Type: iomsg.Stop}) }, status.Unexpected},
+		{"an unsolicited stop",
+			func(iomsg.Message) []byte { return encode(iomsg.Message{Type: iomsg.Stop}) },
+			status.Unexpected},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newFakeRelay(t)
@@ -235,19 +249,19 @@ func TestARelayThatBreaksTheProtocolIsLeftAndEverythingFailsOnce(t *testing.T) {
 				}
 			}
 			if seen[1] != 1 || seen[2] != 1 {
-				t.Errorf("outcomes by request: %v", seen)
+				t.Errorf("number of outcomes by request: %v", seen)
 			}
 			if err := v.Err(); !errors.Is(err, c.want) {
 				t.Errorf("the volume ended with %v, want %v", err, c.want)
 			}
 			if err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock}); err == nil {
-				t.Error("a volume that has ended takes requests")
+				t.Error("a failed volume accepted a request")
 			}
 		})
 	}
 }
 
-func TestARelayThatNeverAnswersIsGivenUp(t *testing.T) {
+func TestARelayThatNeverRespondsTimesOut(t *testing.T) {
 	r := newFakeRelay(t)
 	v := r.open()
 	submit(t, v.Queue(0), 7)
@@ -259,7 +273,7 @@ func TestARelayThatNeverAnswersIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestARelayThatDiesFailsWhatIsOutstanding(t *testing.T) {
+func TestOutstandingRequestsFailWhenTheRelayDies(t *testing.T) {
 	r := newFakeRelay(t)
 	v := r.open()
 	submit(t, v.Queue(0), 7)
@@ -269,11 +283,11 @@ func TestARelayThatDiesFailsWhatIsOutstanding(t *testing.T) {
 	}
 	<-v.Done()
 	if v.Err() == nil {
-		t.Error("the volume does not say why it ended")
+		t.Error("Err returned nil for a failed volume")
 	}
 }
 
-func TestAnImplausibleVolumeIsRefused(t *testing.T) {
+func TestAVolumeThatDoesNotFitIsRejected(t *testing.T) {
 	for _, change := range []func(*controlmsg.OpenVolumeReply){
 		func(v *controlmsg.OpenVolumeReply) { v.Size = testBlock + 1 },
 		func(v *controlmsg.OpenVolumeReply) { v.MaxQueues = 1; v.MaxDepth = 1 },
@@ -291,7 +305,7 @@ func TestAnImplausibleVolumeIsRefused(t *testing.T) {
 	}
 }
 
-func TestOpenGivesUpWhenNobodyOffersTheChannel(t *testing.T) {
+func TestOpenFailsWhenNoRelayOffersTheChannel(t *testing.T) {
 	provider := emulated.New(emulated.Options{Directory: filepath.Join(t.TempDir(), "comch")})
 	_, err := client.Open(context.Background(), client.Config{
 		Provider: provider, Device: emulated.DefaultHostDevice, ControlTimeout: 100 * time.Millisecond,

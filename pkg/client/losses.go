@@ -7,28 +7,26 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Reconnections is what became of the sessions of a volume.
+// Reconnections counts what losing sessions has cost a volume.
 type Reconnections struct {
 	// Count is how often the volume was reopened.
 	Count int
-	// Outage is how long there was no session, all in all, and
-	// LongestOutage the longest of these times.
+	// Outage is the total time without a session, and LongestOutage the longest single outage.
 	Outage        time.Duration
 	LongestOutage time.Duration
-	// LostWrites is how many writes had been acknowledged, and not flushed,
-	// when the target restarted: they may be lost. A flush that fails with
-	// ErrWritesLost tells of them.
+	// LostWrites counts writes that had completed but not been flushed when the target restarted:
+	// they may be lost. A flush that fails with ErrWritesLost reports them.
 	LostWrites uint64
 }
 
-// history is what has happened so far.
+// history accumulates Reconnections; Volume.mu guards it.
 type history struct {
 	past  Reconnections
-	since time.Time // of the outage that goes on
+	since time.Time // start of the current outage; zero while there is none
 }
 
-// Reconnections tells how often the volume was reopened, and for how long it
-// was not there. An outage that goes on counts up to now.
+// Reconnections returns how often the volume was reopened and how long it was unavailable. A
+// current outage counts up to now.
 func (v *Volume) Reconnections() Reconnections {
 	v.mu.Lock()
 	r := v.history.past
@@ -40,17 +38,20 @@ func (v *Volume) Reconnections() Reconnections {
 	return r
 }
 
+// add counts one outage.
 func (r *Reconnections) add(outage time.Duration) {
 	r.Outage += outage
 	r.LongestOutage = max(r.LongestOutage, outage)
 }
 
+// beginOutage starts the clock of an outage.
 func (v *Volume) beginOutage() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.history.since = time.Now()
 }
 
+// endOutage counts a reopening and returns how long the outage was.
 func (v *Volume) endOutage() (outage time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -61,35 +62,32 @@ func (v *Volume) endOutage() (outage time.Duration) {
 	return outage
 }
 
-// ErrWritesLost is why a flush fails after the target has restarted, which its
-// write verifier shows, while there were writes that it had acknowledged and
-// not flushed: nobody knows whether they are lost. The first flush that is
-// submitted to each queue afterwards fails with it, and is not carried out.
-// It matches status.IOFailed.
+// ErrWritesLost is the error of a flush after the target has restarted, as its write verifier
+// shows, while completed writes had not been flushed: nobody knows whether they are lost. The first
+// flush submitted to each queue after the restart fails with it and is not carried out. It matches
+// status.IOFailed.
 var ErrWritesLost = status.Errorf(status.IOFailed,
-	"the target has restarted: writes that were acknowledged before, and not flushed, may be lost")
+	"the target has restarted: writes that completed before and were not flushed may be lost")
 
-// acknowledgedWrites knows which of them a flush has made durable. Each queue
-// counts its own, without a lock; what is here is touched only by flushes and
-// by changes of the session.
+// acknowledgedWrites tracks which completed writes a flush has made durable. Each queue counts its
+// own writes without a lock; only flushes and changes of the session come here.
 type acknowledgedWrites struct {
 	mu       sync.Mutex
-	durable  []uint64 // how many of each queue's writes
-	losses   uint64   // times that writes were lost
-	reported uint64   // of them, by flushes
-	lost     uint64   // writes
+	durable  []uint64 // for each queue, how many of its writes are durable
+	losses   uint64   // restarts that may have lost writes of a queue
+	reported uint64   // how many of the losses a flush has reported
+	lost     uint64   // writes that may be lost
 }
 
-// beginFlush is called when a flush is about to be sent on q. It fails if the
-// flush must tell of a loss instead. cover becomes what the flush makes
-// durable.
+// beginFlush is called before a flush is sent on q. It fills cover with the writes that the flush
+// will make durable, or fails with ErrWritesLost if the flush has to report a loss instead.
 func (a *acknowledgedWrites) beginFlush(q *Queue, queues []*Queue, cover []uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	session := q.session.Load()
 	for i, other := range queues {
 		if theirs := other.session.Load(); theirs.number < session.number {
-			a.recordLoss(other, theirs, session) // it has not gone over yet
+			a.recordLoss(other, theirs, session) // other has not switched yet
 		}
 		cover[i] = other.acknowledged.Load()
 	}
@@ -109,16 +107,16 @@ func (a *acknowledgedWrites) completeFlush(cover []uint64) {
 	}
 }
 
-// switchSession is called when a queue, all of whose requests in a session have
-// been answered, goes over to the next.
+// switchSession is called when a queue switches to the next session, after it has reported
+// everything outstanding in the previous one.
 func (a *acknowledgedWrites) switchSession(q *Queue, from, to *session) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.recordLoss(q, from, to)
 }
 
-// recordLoss notes a loss if the target has restarted between two sessions while
-// writes of q were not durable.
+// recordLoss counts a loss if the target has restarted between two sessions while q had writes that
+// were not durable. The caller holds a.mu.
 func (a *acknowledgedWrites) recordLoss(q *Queue, from, to *session) {
 	acknowledged, durable := q.acknowledged.Load(), a.durable[q.index]
 	if from.info.WriteVerifier == to.info.WriteVerifier || acknowledged <= durable {
@@ -135,7 +133,7 @@ func (a *acknowledgedWrites) lostCount() uint64 {
 	return a.lost
 }
 
-// unreported is ErrWritesLost if there was a loss that no flush has told of.
+// unreported returns ErrWritesLost if no flush has reported the latest loss.
 func (a *acknowledgedWrites) unreported() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -13,45 +13,45 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// pollBatch is how many answers a queue takes from the relay at a time.
+// pollBatch is the most responses that one Poll takes from the relay.
 const pollBatch = 32
 
-// spareReceives is the room, beyond the depth, for the answer to stop.
+// spareReceives is the number of receives posted beyond the queue's depth: room for the response to
+// a stop message.
 const spareReceives = 4
 
 // Request is one operation of a Queue.
 type Request struct {
-	// Type is iomsg.Read, Write, Flush, Trim or WriteZeroes.
+	// Type is iomsg.Read, Write, Flush, Trim, or WriteZeroes.
 	Type iomsg.Type
-	// Flags may be iomsg.FUA.
+	// Flags may contain iomsg.FUA.
 	Flags iomsg.Flags
-	// Length is the number of bytes, a multiple of the block size; at most
-	// Info.BufferSize if data is moved.
+	// Length is in bytes, a multiple of the block size. A read or write moves at most
+	// Info.BufferSize bytes.
 	Length uint32
-	// Offset is where in the volume, a multiple of the block size.
+	// Offset is the position in the volume in bytes, a multiple of the block size.
 	Offset uint64
-	// Memory is where the data lies in Volume.Memory.
+	// Memory is the offset of the data in Volume.Memory.
 	Memory uint64
-	// Tag comes back in the result.
+	// Tag is returned in the Result.
 	Tag uint64
 }
 
-// volatile reports whether a restart of the target can undo the request after
-// it has been acknowledged. What is left of a trim is undefined anyway.
-func (r *Request) volatile() bool {
+// isVolatile reports whether a restart of the target can undo the request after it has completed. A
+// trim does not count: what it leaves behind is undefined anyway.
+func (r *Request) isVolatile() bool {
 	return (r.Type == iomsg.Write || r.Type == iomsg.WriteZeroes) && r.Flags&iomsg.FUA == 0
 }
 
-// Result is the outcome of a Request.
+// Result is the outcome of the Request with the same tag.
 type Result struct {
 	Tag  uint64
 	Code status.Code
 }
 
-// Queue submits requests and polls for their results. Requests are carried
-// out in any order. A queue is used by one thread at a time; nothing in
-// Submit, Flush and Poll allocates, blocks or locks, but for flush requests
-// and changes of the session.
+// Queue submits requests and polls for their results. Requests complete in any order. One thread at
+// a time may use a queue. Submit, Flush, and Poll neither allocate, block, nor lock, except for
+// flush requests and when the session changes.
 type Queue struct {
 	volume   *Volume
 	index    int
@@ -59,34 +59,35 @@ type Queue struct {
 	slots    []slot
 	free     []uint32
 	received [pollBatch]comch.Received
-	// encoded is a field because what goes through an interface would
-	// otherwise be allocated for each request.
+	// encoded is a field because a local array would escape through the producer's interface and
+	// cost an allocation per request.
 	encoded [iomsg.Size]byte
 
-	disconnected bool // the session is gone; what was outstanding fails
-	draining     bool // the session is about to end: an answer has told
-	failed       []uint32
+	disconnected bool     // the session has ended: outstanding requests fail
+	draining     bool     // a response showed that the session is about to end
+	failed       []uint32 // slots whose requests failed with the session, not polled yet
 	stopSent     bool
-	stopped      bool
-	unflushed    bool
-	checkedAt    int64 // when deadlines were last looked at, by Volume.clock
+	stopped      bool  // the stop message has come back
+	unflushed    bool  // the relay has not been woken for the last Submit
+	checkedAt    int64 // when checkDeadlines last ran, by Volume.clock
 
-	next         atomic.Pointer[comchPair] // in the session to go over to
-	session      atomic.Pointer[session]   // that of lane, for other threads
+	// The fields below are shared with other goroutines.
+	next         atomic.Pointer[comchPair] // in the session to switch to
+	session      atomic.Pointer[session]   // pair.session, for other threads
 	engine       atomic.Pointer[progress.Engine]
-	acknowledged atomic.Uint64 // writes that a restart of the target may lose
-	lossesSeen   uint64        // guarded by acknowledgedWrites
+	acknowledged atomic.Uint64 // volatile writes completed so far
+	lossesSeen   uint64        // guarded by acknowledgedWrites.mu
 }
 
-// slot is an outstanding request.
+// slot is an outstanding request. Its index and generation are the request's user data on the wire.
 type slot struct {
 	tag         uint64
 	generation  uint32
 	outstanding bool
-	volatile    bool     // a write that a flush must follow
-	flush       bool     // that makes cover durable
-	cover       []uint64 // made when first needed
-	since       int64    // by Volume.clock
+	volatile    bool     // a write that is durable only after a flush
+	flush       bool     // a flush that makes cover durable
+	cover       []uint64 // allocated for the slot's first flush
+	since       int64    // when it was submitted, by Volume.clock
 }
 
 func newQueue(volume *Volume, index int, pair *comchPair) *Queue {
@@ -102,19 +103,19 @@ func newQueue(volume *Volume, index int, pair *comchPair) *Queue {
 	return q
 }
 
-// Outstanding is how many requests have been submitted and have no result
-// yet.
+// Outstanding returns the number of requests whose results have not been polled yet.
 func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) }
 
-// WriteVerifier is that of the session that the queue works in: it changes
-// whenever the target has restarted. It is for the queue's thread.
+// WriteVerifier returns the write verifier of the session that the queue uses. It changes whenever
+// the target has restarted. Only the queue's thread may call it.
 func (q *Queue) WriteVerifier() uint64 { return q.pair.session.info.WriteVerifier }
 
-// Submit sends a request on its way; Flush makes sure that a sleeping relay
-// notices. status.Again means that the queue's depth is exhausted: poll first.
-// ErrReopening, which matches it, means that the volume is being reopened: go
-// on polling. A flush fails with ErrWritesLost where Config.Reconnect says so.
-// After the end of the volume Submit fails with Volume.Err.
+// Submit sends a request. Call Flush after a batch of Submit to wake the relay if it sleeps.
+//
+// status.Again means that as many requests are outstanding as the queue is deep: poll first.
+// ErrReopening, which matches status.Again, means that the volume is being reopened: keep polling.
+// A flush fails with ErrWritesLost when writes may have been lost (see Config.Reconnect). After the
+// volume has failed, Submit returns Volume.Err.
 func (q *Queue) Submit(r *Request) error {
 	if q.disconnected || q.draining || q.stopSent {
 		if err := q.recoverSession(); err != nil {
@@ -145,7 +146,7 @@ func (q *Queue) Submit(r *Request) error {
 		case errors.Is(err, status.Again):
 			return status.Again
 		case q.volume.reconnects():
-			return ErrReopening // Poll finds the session ended
+			return ErrReopening // Poll will find that the session has ended
 		}
 		return q.pair.session.endError()
 	}
@@ -153,12 +154,12 @@ func (q *Queue) Submit(r *Request) error {
 	q.free = q.free[:n-1]
 	s.generation++
 	s.tag, s.outstanding, s.since = r.Tag, true, q.volume.clock.Load()
-	s.volatile = r.volatile()
+	s.volatile = r.isVolatile()
 	return nil
 }
 
-// recoverSession is called for a request that the lane cannot take. It succeeds if
-// there is another lane.
+// recoverSession makes a queue that accepts no requests usable by switching to the next session. It
+// returns nil if it has switched, otherwise the reason why requests cannot be submitted.
 func (q *Queue) recoverSession() error {
 	switch {
 	case q.stopSent:
@@ -177,8 +178,7 @@ func (q *Queue) recoverSession() error {
 	return ErrReopening
 }
 
-// Flush wakes a sleeping relay for what has been submitted. It is called once
-// after a batch of Submit.
+// Flush wakes the relay, if it sleeps, for the requests submitted so far.
 func (q *Queue) Flush() {
 	if q.unflushed {
 		q.unflushed = false
@@ -186,16 +186,15 @@ func (q *Queue) Flush() {
 	}
 }
 
-// Poll fills results with outcomes and returns their number. When the session
-// has ended, everything outstanding fails with status.ConnectionReset,
-// Shutdown or TimeOut, or, in a volume that is not reopened, with the code of
-// Volume.Err.
+// Poll fills results with outcomes and returns their number. After the session has ended, every
+// outstanding request fails once: with status.ConnectionReset, Shutdown, or TimeOut if the volume
+// is reopened (Config.Reconnect), otherwise with the code of Volume.Err.
 func (q *Queue) Poll(results []Result) int {
 	if q.disconnected {
 		return q.pollFailed(results)
 	}
 	consumer := q.pair.consumer
-	// Asked first: what came before the end is found by the poll behind it.
+	// Read the state before polling: messages that arrived before the end must still be found.
 	running := consumer.State() == progress.Running
 	n := consumer.Poll(q.received[:min(len(results), pollBatch)])
 	if n == 0 && !running {
@@ -216,15 +215,17 @@ func (q *Queue) Poll(results []Result) int {
 	return count
 }
 
-// receive turns one received message into a result; ok is false if it is none.
+// receive turns a received message into a result. It reports false for the response to a stop
+// message and for a message that breaks the protocol, which ends the session.
 func (q *Queue) receive(r *comch.Received, result *Result) (ok bool) {
 	var buf [iomsg.Size]byte
 	consumer, session := q.pair.consumer, q.pair.session
 	if r.Length != iomsg.Size {
-		session.failProtocol(status.Errorf(status.InvalidValue, "relay sent a message of %d bytes instead of %d", r.Length, iomsg.Size))
+		session.failProtocol(status.Errorf(status.InvalidValue,
+			"relay sent a message of %d bytes instead of %d", r.Length, iomsg.Size))
 		return false
 	}
-	// Copied once: the relay can change the buffer at any time.
+	// Copy once, then look: the relay can change the message memory at any time.
 	copy(buf[:], consumer.Memory()[r.Offset:][:iomsg.Size])
 	if err := consumer.PostReceive(r.Offset, iomsg.Size, r.UserData); err != nil {
 		session.failProtocol(fmt.Errorf("post receive: %w", err))
@@ -239,7 +240,9 @@ func (q *Queue) receive(r *comch.Received, result *Result) (ok bool) {
 	index, generation := uint32(m.UserData), uint32(m.UserData>>32)
 	if m.Type != iomsg.Result || index >= uint32(len(q.slots)) ||
 		!q.slots[index].outstanding || q.slots[index].generation != generation {
-		session.failProtocol(status.Errorf(status.Unexpected, "relay sent type %d for transaction %#x, which is not outstanding", uint32(m.Type), m.UserData))
+		session.failProtocol(status.Errorf(status.Unexpected,
+			"relay sent type %d for transaction %#x, which is not outstanding",
+			uint32(m.Type), m.UserData))
 		return false
 	}
 	s := &q.slots[index]
@@ -259,8 +262,8 @@ func (q *Queue) receive(r *comch.Received, result *Result) (ok bool) {
 	return true
 }
 
-// endsSession reports whether an answer with code means that no further request
-// of the session will succeed.
+// endsSession reports whether a response with this code means that no later request of the session
+// will succeed.
 func endsSession(code status.Code) bool {
 	switch code {
 	case status.ConnectionReset, status.Shutdown, status.TimeOut:
@@ -269,12 +272,14 @@ func endsSession(code status.Code) bool {
 	return false
 }
 
+// release frees the slot of a completed request.
 func (q *Queue) release(index uint32) {
 	q.slots[index].outstanding = false
 	q.free = append(q.free, index)
 }
 
-// checkDeadlines ends the session if a request takes too long.
+// checkDeadlines fails the session if a request has exceeded IOTimeout. It runs once per tick of
+// the coarse clock.
 func (q *Queue) checkDeadlines() {
 	now, limit := q.volume.clock.Load(), q.volume.config.IOTimeout
 	if now == q.checkedAt || limit < 0 {
@@ -283,13 +288,14 @@ func (q *Queue) checkDeadlines() {
 	q.checkedAt = now
 	for i := range q.slots {
 		if s := &q.slots[i]; s.outstanding && time.Duration(now-s.since) > limit {
-			q.pair.session.fail(status.Errorf(status.TimeOut, "relay did not answer an IO within %v", limit))
+			q.pair.session.fail(status.Errorf(status.TimeOut,
+				"relay did not complete an IO within %v", limit))
 			return
 		}
 	}
 }
 
-// failOutstanding fails everything outstanding.
+// failOutstanding moves every outstanding request to failed, for pollFailed to report.
 func (q *Queue) failOutstanding() {
 	q.disconnected = true
 	for i := range q.slots {
@@ -299,20 +305,23 @@ func (q *Queue) failOutstanding() {
 		}
 	}
 	if engine := q.engine.Load(); engine != nil && q.volume.reconnects() {
-		// Its doorbell would not stop ringing.
+		// The doorbell of a consumer that has ended never stops ringing.
 		engine.RemoveWaiter(q.pair.consumer)
 	}
 }
 
-// pollFailed reports what has failed, and then goes over to the next session
-// if there is one.
+// pollFailed reports the requests that failed with the session. When all have been reported it
+// switches to the next session, if there is one.
 func (q *Queue) pollFailed(results []Result) int {
 	n := min(len(results), len(q.failed))
 	if n == 0 {
 		q.switchSession()
 		return 0
 	}
-	code := q.failureCode()
+	code := status.CodeOf(q.pair.session.endError())
+	if q.volume.reconnects() && !endsSession(code) {
+		code = status.ConnectionReset // one of the codes that Poll documents
+	}
 	for i := range n {
 		index := q.failed[len(q.failed)-1-i]
 		results[i] = Result{Tag: q.slots[index].tag, Code: code}
@@ -322,17 +331,8 @@ func (q *Queue) pollFailed(results []Result) int {
 	return n
 }
 
-// failureCode is how requests fail that the end of a session has left open.
-func (q *Queue) failureCode() status.Code {
-	code := status.CodeOf(q.pair.session.endError())
-	if q.volume.reconnects() && !endsSession(code) {
-		return status.ConnectionReset
-	}
-	return code
-}
-
-// switchSession takes the lane in the next session, if there is one, into use.
-// Everything outstanding in the former has been reported.
+// switchSession switches to the next session and reports whether there was one. All requests of the
+// current session must have been reported.
 func (q *Queue) switchSession() bool {
 	next := q.next.Swap(nil)
 	if next == nil {
@@ -342,38 +342,42 @@ func (q *Queue) switchSession() bool {
 	q.volume.writes.switchSession(q, former.session, next.session)
 	q.pair, q.disconnected, q.draining, q.unflushed = next, false, false, false
 	q.session.Store(next.session)
-	if err := former.close(); err != nil {
-		q.volume.config.Logger.Sugar().Warnf("release a lane of a lost session: %v", err)
-	}
+	q.closePair(former)
 	if engine := q.engine.Load(); engine != nil {
 		if err := engine.AddWaiter(next.consumer); err != nil {
-			next.session.fail(err) // Poll finds it ended
+			next.session.fail(err) // Poll will find that it has ended
 		}
 	}
 	return true
 }
 
-// setNext gives the queue the lane to go over to, in place of one that it has
-// not taken.
+// setNext provides the pair in the next session, and replaces one that the queue has not switched
+// to yet. Any goroutine may call it.
 func (q *Queue) setNext(next *comchPair) {
 	if unused := q.next.Swap(next); unused != nil {
-		if err := unused.close(); err != nil {
-			q.volume.config.Logger.Sugar().Warnf("release a lane of a lost session: %v", err)
-		}
+		q.closePair(unused)
 	}
 	q.wake()
 }
 
-// wake makes the engine that the queue is attached to poll it.
+// closePair closes the pair of a lost session.
+func (q *Queue) closePair(lost *comchPair) {
+	if err := lost.close(); err != nil {
+		q.volume.config.Logger.Sugar().
+			Warnf("close queue %d of a lost session: %v", q.index, err)
+	}
+}
+
+// wake makes the engine that the queue is attached to, if any, poll it.
 func (q *Queue) wake() {
 	if engine := q.engine.Load(); engine != nil {
 		engine.Wake()
 	}
 }
 
-// Attach lets engine's thread sleep until the queue has results: the thread
-// polls the queue and passes what it found to Engine.Idle. A queue is attached
-// to one engine at a time.
+// Attach lets the engine's thread sleep until the queue has results. The thread polls the queue and
+// passes the number of results to Engine.Idle. A queue is attached to at most one engine at a time.
+// Only the queue's thread may call Attach and Detach.
 func (q *Queue) Attach(engine *progress.Engine) error {
 	if err := engine.AddWaiter(q.pair.consumer); err != nil {
 		return fmt.Errorf("attach queue: %w", err)
@@ -382,24 +386,24 @@ func (q *Queue) Attach(engine *progress.Engine) error {
 	return nil
 }
 
-// Detach ends what Attach began.
+// Detach undoes Attach.
 func (q *Queue) Detach(engine *progress.Engine) {
 	q.engine.Store(nil)
 	engine.RemoveWaiter(q.pair.consumer)
 }
 
-// stopPollInterval is how often a queue looks for the answer to its stop.
+// stopPollInterval is the pause between two looks for the response to a stop message.
 const stopPollInterval = 50 * time.Microsecond
 
-// stop sends the stop message and waits until it has come back: then nothing
-// of the queue is under way any more, anywhere.
+// stop sends a stop message and waits until the relay returns it. The relay does so when it has
+// answered everything before it, so nothing of this queue is in flight anywhere afterwards.
 func (q *Queue) stop(ctx context.Context) error {
 	if !q.disconnected && q.pair.session != q.volume.session.Load() {
 		q.failOutstanding()
 	}
 	results := make([]Result, pollBatch)
 	for q.disconnected {
-		// Nobody waits for what is left of a session that was lost.
+		// Discard the results of a session that was lost.
 		if n := q.Poll(results); n == 0 && q.disconnected {
 			return q.pair.session.endError()
 		}
@@ -412,28 +416,30 @@ func (q *Queue) stop(ctx context.Context) error {
 	q.pair.producer.Flush()
 	q.stopSent = true
 	for !q.stopped {
-		q.Poll(results) // outcomes that nobody waits for any more
+		q.Poll(results) // discard the results: their callers are gone
 		if q.disconnected {
 			return q.pair.session.endError()
 		}
 		select {
 		case <-ctx.Done():
-			return status.Errorf(status.TimeOut, "wait for the answer to stop with %d requests outstanding: %w", q.Outstanding(), ctx.Err())
+			return status.Errorf(status.TimeOut,
+				"wait for the response to stop with %d requests outstanding: %w",
+				q.Outstanding(), ctx.Err())
 		case <-time.After(stopPollInterval):
 		}
 	}
 	return nil
 }
 
-// eachOutstanding calls each for every request whose result has not been polled.
-func (q *Queue) eachOutstanding(each func(tag uint64)) {
+// eachOutstanding calls f with the tag of every request whose result has not been polled.
+func (q *Queue) eachOutstanding(f func(tag uint64)) {
 	for i := range q.slots {
 		if q.slots[i].outstanding {
-			each(q.slots[i].tag)
+			f(q.slots[i].tag)
 		}
 	}
 	for _, index := range q.failed {
-		each(q.slots[index].tag)
+		f(q.slots[index].tag)
 	}
 }
 

@@ -12,38 +12,38 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// What Config.Reconnect means where it does not say so itself.
+// The defaults that Config.Reconnect applies where its policy sets no limit.
 const (
 	DefaultReconnectTotal        = time.Minute
 	DefaultReconnectLongestPause = 2 * time.Second
 )
 
-// ErrReopening is why a queue takes no request while its volume has lost its
-// session and is being reopened. It matches status.Again. The engine that the
-// queue is attached to is woken when it takes requests again, or never will.
+// ErrReopening is returned by Queue.Submit while the volume has lost its session and is being
+// reopened. It matches status.Again. The engine that the queue is attached to is woken when the
+// queue accepts requests again, and when it never will.
 var ErrReopening = status.Errorf(status.Again, "the volume is being reopened")
 
-// ErrAnotherVolume is why a volume cannot be reopened whose place another has
-// taken. It matches status.NotFound.
-var ErrAnotherVolume = status.Errorf(status.NotFound, "another volume is in its place")
+// ErrAnotherVolume means that a volume cannot be reopened because the relay now offers a different
+// one. It matches status.NotFound.
+var ErrAnotherVolume = status.Errorf(status.NotFound, "the relay offers a different volume")
 
-// A volume is in one of three states, and keepOpen alone moves it:
+// A volume is in one of three states. Only keepOpen changes the state:
 //
 //	serving    the session works
-//	reopening  the session was lost; queues finish what was outstanding, once
-//	           each, and take no requests
-//	ended      Done is closed, Err says why
+//	reopening  the session was lost; queues report each outstanding request once,
+//	           as failed, and accept no new ones
+//	ended      Done is closed and Err returns the reason
 //
 //	from       to         when
 //	serving    reopening  the session ends and there is a policy
-//	serving    ended      the session ends and there is none, or the relay has
-//	                      broken the protocol, or the volume is closed
-//	reopening  serving    an attempt succeeds: each queue goes over to the new
-//	                      session when all it had outstanding has been failed
-//	reopening  ended      the policy is exhausted, or an attempt fails for a
-//	                      reason that stays, or the volume is closed
+//	serving    ended      the session ends and there is no policy, the relay broke
+//	                      the protocol, or the volume is closed
+//	reopening  serving    an attempt succeeds; each queue switches to the new session
+//	                      after it has reported everything outstanding
+//	reopening  ended      the policy is exhausted, an attempt fails permanently, or the
+//	                      volume is closed
 
-// keepOpen follows the sessions of the volume until there are no more.
+// keepOpen watches one session after another until there are no more.
 func (v *Volume) keepOpen() {
 	defer close(v.done)
 	for {
@@ -65,7 +65,7 @@ func (v *Volume) keepOpen() {
 	}
 }
 
-// reopen makes the session after the one that was lost.
+// reopen opens a new session in place of the lost one.
 func (v *Volume) reopen(lost *session, opened time.Time) (*session, error) {
 	reason := lost.endError()
 	if !v.reconnects() || lost.brokeProtocol() {
@@ -76,16 +76,19 @@ func (v *Volume) reopen(lost *session, opened time.Time) (*session, error) {
 	v.config.Logger.Warn("session lost", zap.String("volume", v.info.Name), zap.Error(reason))
 	policy := *v.config.Reconnect
 	schedule := policy.Begin(time.Now())
+	// The first attempt follows at once, except after a session that was lost at once.
 	if time.Since(opened) < policy.FirstPause && !v.sleep(policy.FirstPause) {
-		return nil, reason // it was lost at once: the first attempt must not follow at once as well
+		return nil, reason
 	}
 	for failure := reason; ; {
 		pause, err := schedule.Next(time.Now())
 		if err != nil {
-			return nil, fmt.Errorf("volume %q was lost (%w) and not reopened, %w; at last: %w", v.info.Name, reason, err, failure)
+			return nil, fmt.Errorf("volume %q was lost (%w) and not reopened, %w; last error: %w",
+				v.info.Name, reason, err, failure)
 		}
 		if schedule.Attempt() > 1 {
-			v.config.Logger.Warn("volume was not reopened", zap.String("volume", v.info.Name), zap.Error(failure),
+			v.config.Logger.Warn("volume was not reopened", zap.String("volume", v.info.Name),
+				zap.Error(failure),
 				zap.Stringer("next", schedule), zap.Duration("next_in", pause))
 		}
 		if !v.sleep(pause) {
@@ -96,12 +99,13 @@ func (v *Volume) reopen(lost *session, opened time.Time) (*session, error) {
 			return next, nil
 		}
 		if failure = err; isPermanent(failure) {
-			return nil, fmt.Errorf("volume %q was lost (%w) and cannot be reopened: %w", v.info.Name, reason, failure)
+			return nil, fmt.Errorf("volume %q was lost (%w) and cannot be reopened: %w",
+				v.info.Name, reason, failure)
 		}
 	}
 }
 
-// sleep waits; false means that the volume is being closed.
+// sleep waits for the pause and reports false if the volume is closed meanwhile.
 func (v *Volume) sleep(pause time.Duration) bool {
 	select {
 	case <-v.ctx.Done():
@@ -117,13 +121,13 @@ func (v *Volume) attempt(number uint64) (*session, error) {
 	defer cancel()
 	connection, err := connect(ctx, &v.config)
 	if err != nil {
-		return nil, fmt.Errorf("connect to channel %q on device %q: %w", v.config.ChannelName, v.config.Device, err)
+		return nil, fmt.Errorf("connect to channel %q on device %q: %w", v.config.ChannelName,
+			v.config.Device, err)
 	}
 	return v.openSession(ctx, connection, number)
 }
 
-// isPermanent reports whether an attempt failed for a reason that the next will
-// find as well.
+// isPermanent reports whether an attempt failed for a reason that another attempt would meet again.
 func isPermanent(err error) bool {
 	if errors.Is(err, ErrAnotherVolume) {
 		return true
@@ -136,35 +140,36 @@ func isPermanent(err error) bool {
 	return false
 }
 
-// checkSameVolume makes sure that what a new session offers is the volume that was
-// opened.
+// checkSameVolume returns an error unless a new session offers the volume that Open opened.
 func (v *Volume) checkSameVolume(s *session, reply *controlmsg.OpenVolumeReply) error {
 	switch {
 	case reply.UUID != v.info.UUID:
-		return fmt.Errorf("%w: its UUID is %x, that of the volume was %x (what is in memory is lost when its target ends)",
+		return fmt.Errorf("%w: its UUID is %x, expected %x "+
+			"(a volume in memory is lost when its target restarts)",
 			ErrAnotherVolume, reply.UUID, v.info.UUID)
 	case reply.BlockSize != v.info.BlockSize || reply.Size < v.info.Size:
-		return fmt.Errorf("%w: it has %d bytes in blocks of %d, the volume had %d in blocks of %d",
+		return fmt.Errorf("%w: it has %d bytes in blocks of %d, expected %d in blocks of %d",
 			ErrAnotherVolume, reply.Size, reply.BlockSize, v.info.Size, v.info.BlockSize)
 	}
-	s.info.Size, s.info.Queues, s.info.Depth, s.info.BufferSize = v.info.Size, v.info.Queues, v.info.Depth, v.info.BufferSize
+	s.info.Size, s.info.Queues = v.info.Size, v.info.Queues
+	s.info.Depth, s.info.BufferSize = v.info.Depth, v.info.BufferSize
 	return v.checkLimits(reply)
 }
 
-// switchTo makes next the session of the volume. The queues follow by
-// themselves.
+// switchTo makes next the volume's session. Each queue switches on its own thread.
 func (v *Volume) switchTo(next *session) {
 	v.session.Store(next)
 	for i, q := range v.queues {
 		q.setNext(next.pairs[i])
 	}
 	outage := v.endOutage()
-	v.config.Logger.Info("volume reopened", zap.String("volume", v.info.Name), zap.Duration("outage", outage),
+	v.config.Logger.Info("volume reopened", zap.String("volume", v.info.Name),
+		zap.Duration("outage", outage),
 		zap.Uint64("session", next.number))
 	v.setFailure(nil)
 }
 
-// fail is for a volume without any further session.
+// fail ends the volume: there will be no further session.
 func (v *Volume) fail(reason error) {
 	v.setFailure(reason)
 	for _, q := range v.queues {
@@ -172,7 +177,8 @@ func (v *Volume) fail(reason error) {
 	}
 }
 
-// setFailure wakes everybody who waits for a session.
+// setFailure sets the reason why there will be no further session, nil if there is one, and wakes
+// everything that waits in awaitSession.
 func (v *Volume) setFailure(failure error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -181,7 +187,7 @@ func (v *Volume) setFailure(failure error) {
 	v.changed = make(chan struct{})
 }
 
-// awaitSession waits for a session after the one with the number given.
+// awaitSession waits for a session later than the given number.
 func (v *Volume) awaitSession(number uint64) error {
 	for {
 		v.mu.Lock()

@@ -16,55 +16,56 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Instance identifies a client across sessions. A write whose session ended
-// before it was answered may still be carried out by the target. A volume
-// that is opened again with the same Instance is served only when all IO of
-// the sessions before it has ended, so that no such write can strike later.
-// Volumes that are open at the same time need instances of their own.
+// Instance identifies a client across sessions. The target may still carry out a write whose
+// session ended before the response. A volume opened again with the same Instance is served only
+// after all IO of its earlier sessions has finished, so no such write can take effect later.
+// Volumes that are open at the same time need different Instances.
 type Instance struct {
 	id    [16]byte
 	epoch atomic.Uint64
 }
 
-// NewInstance makes an instance that nobody else has.
+// NewInstance returns an Instance with a random id.
 func NewInstance() *Instance {
 	i := &Instance{}
 	_, _ = rand.Read(i.id[:]) // never fails
 	return i
 }
 
-// next begins an epoch.
+// next begins a new epoch.
 func (i *Instance) next() (id [16]byte, epoch uint64) { return i.id, i.epoch.Add(1) }
 
-// session is one connection of a volume to the relay, from the greeting to its
-// end: one epoch of the instance. A volume has one after the other.
+// session is one connection of a volume to the relay, from the greeting until its end. It is one
+// epoch of the client instance. A volume has one session after another.
 type session struct {
 	volume     *Volume
-	number     uint64 // from 1
+	number     uint64 // counts the volume's sessions, from 1
 	connection comch.Connection
 	requester  *controlmsg.Requester
 	info       Info
 	pairs      []*comchPair // one for each queue
 
-	mu             sync.Mutex // guards what follows
-	failure        error      // found by this side
-	protocolBroken bool       // the relay cannot be worked with
-	deadline       *time.Timer
+	mu             sync.Mutex  // guards the fields below
+	failure        error       // why this side ended the session
+	protocolBroken bool        // the relay broke the protocol
+	deadline       *time.Timer // set by expectEnd
 }
 
-// openSession goes through the handshake on a connection, which it owns from
-// now on.
-func (v *Volume) openSession(ctx context.Context, connection comch.Connection, number uint64) (*session, error) {
+// openSession performs the handshake on a connection, which it takes ownership of.
+func (v *Volume) openSession(ctx context.Context, connection comch.Connection,
+	number uint64) (*session, error) {
 	s := &session{volume: v, number: number, connection: connection}
-	s.requester = controlmsg.NewRequester(controlmsg.NewComchTransport(connection), controlmsg.EndpointConfig{
-		Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleInitiator,
-		Timeout: v.config.ControlTimeout, Software: v.config.Software, Logger: v.config.Logger,
-	})
+	s.requester = controlmsg.NewRequester(controlmsg.NewComchTransport(connection),
+		controlmsg.EndpointConfig{
+			Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleInitiator,
+			Timeout: v.config.ControlTimeout, Software: v.config.Software, Logger: v.config.Logger,
+		})
 	if err := s.handshake(ctx); err != nil {
 		s.close(err)
 		for _, pair := range s.pairs {
 			if failure := pair.close(); failure != nil {
-				v.config.Logger.Sugar().Warnf("release a session that was not opened: %v", failure)
+				v.config.Logger.Sugar().
+					Warnf("close a queue of a session that could not be opened: %v", failure)
 			}
 		}
 		return nil, err
@@ -72,13 +73,14 @@ func (v *Volume) openSession(ctx context.Context, connection comch.Connection, n
 	return s, nil
 }
 
-// handshake goes through the handshake.
+// handshake takes the session from the greeting to the start of storage.
 func (s *session) handshake(ctx context.Context) error {
 	hello, err := s.requester.Greet(ctx)
 	if err != nil {
 		return err
 	}
-	reply, err := controlmsg.Call[*controlmsg.OpenVolumeReply](ctx, s.requester, &controlmsg.OpenVolume{})
+	reply, err := controlmsg.Call[*controlmsg.OpenVolumeReply](ctx, s.requester,
+		&controlmsg.OpenVolume{})
 	if err != nil {
 		return err
 	}
@@ -97,9 +99,8 @@ func (s *session) handshake(ctx context.Context) error {
 	return err
 }
 
-// negotiate settles what the relay offers: the first time what the volume is,
-// and from then on whether it is still the same. It allocates the data
-// memory.
+// negotiate evaluates what the relay offers. The first session determines what the volume is and
+// allocates the data memory; each later one must offer the same volume.
 func (v *Volume) negotiate(s *session, reply *controlmsg.OpenVolumeReply) error {
 	if v.region != nil {
 		return v.checkSameVolume(s, reply)
@@ -123,16 +124,19 @@ func (s *session) configure(ctx context.Context) error {
 		return err
 	}
 	request := &controlmsg.ConfigureDataPath{
-		QueueCount: uint32(v.queueCount()), Depth: uint32(v.info.Depth), BufferSize: v.info.BufferSize,
-		Export: controlmsg.Export{Access: access, Length: v.region.Len(), Descriptor: descriptor},
+		QueueCount: uint32(v.queueCount()), Depth: uint32(v.info.Depth),
+		BufferSize: v.info.BufferSize,
+		Export: controlmsg.Export{
+			Access: access, Length: v.region.Len(), Descriptor: descriptor,
+		},
 	}
 	request.ClientInstance, request.Epoch = v.config.Instance.next()
 	_, err = s.requester.Call(ctx, request)
 	return err
 }
 
-// connectQueues makes the consumers, learns of the relay's, and makes the
-// producers to them.
+// connectQueues creates a consumer for each queue, exchanges consumer ids with the relay, and
+// creates the producers to the relay's consumers.
 func (s *session) connectQueues(ctx context.Context) error {
 	request := &controlmsg.StartDataPathConnections{}
 	for range s.volume.queueCount() {
@@ -143,38 +147,44 @@ func (s *session) connectQueues(ctx context.Context) error {
 		s.pairs = append(s.pairs, pair)
 		request.ConsumerIDs = append(request.ConsumerIDs, uint32(pair.consumer.ID()))
 	}
-	reply, err := controlmsg.Call[*controlmsg.StartDataPathConnectionsReply](ctx, s.requester, request)
+	reply, err := controlmsg.Call[*controlmsg.StartDataPathConnectionsReply](ctx, s.requester,
+		request)
 	if err != nil {
 		return err
 	}
 	if len(reply.ConsumerIDs) != len(s.pairs) {
-		return status.Errorf(status.InvalidValue, "relay announced %d consumers for %d queues", len(reply.ConsumerIDs), len(s.pairs))
+		return status.Errorf(status.InvalidValue,
+			"relay announced %d consumers for %d queues", len(reply.ConsumerIDs), len(s.pairs))
 	}
 	for i, id := range reply.ConsumerIDs {
-		if s.pairs[i].producer, err = s.connection.NewProducer(ctx, comch.ConsumerID(id)); err != nil {
+		s.pairs[i].producer, err = s.connection.NewProducer(ctx, comch.ConsumerID(id))
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// comchPair is a queue's consumer and producer in one session.
+// comchPair is the Comch consumer and producer that a queue uses in one session. producer is nil
+// until connectQueues has created it.
 type comchPair struct {
 	session  *session
 	consumer comch.Consumer
 	producer comch.Producer
 }
 
-// newPair makes the consumer of a lane, with all of its receives posted.
+// newPair creates a pair's consumer with all of its receives posted.
 func (s *session) newPair(ctx context.Context) (*comchPair, error) {
 	receives := s.volume.info.Depth + spareReceives
-	consumer, err := s.connection.NewConsumer(ctx, comch.ConsumerConfig{Receives: receives, MemorySize: receives * iomsg.Size})
+	consumer, err := s.connection.NewConsumer(ctx,
+		comch.ConsumerConfig{Receives: receives, MemorySize: receives * iomsg.Size})
 	if err != nil {
 		return nil, err
 	}
 	for i := range uint64(receives) {
 		if err := consumer.PostReceive(uint32(i)*iomsg.Size, iomsg.Size, i); err != nil {
-			return nil, errors.Join(fmt.Errorf("post receive %d on the Comch consumer: %w", i, err), consumer.Close())
+			return nil, errors.Join(fmt.Errorf("post receive %d on the Comch consumer: %w", i, err),
+				consumer.Close())
 		}
 	}
 	consumer.Flush()
@@ -189,7 +199,7 @@ func (p *comchPair) close() error {
 	return err
 }
 
-// Err says why the session has ended, nil while it has not.
+// Err returns why the session has ended, nil while it has not.
 func (s *session) Err() error {
 	s.mu.Lock()
 	failure := s.failure
@@ -197,7 +207,7 @@ func (s *session) Err() error {
 	if failure != nil {
 		return failure
 	}
-	// The relay's own last words say more than the end of the connection.
+	// The reason that the relay sent says more than the end of the connection.
 	if err := s.requester.Err(); err != nil {
 		return fmt.Errorf("volume %q: %w", s.info.Name, err)
 	}
@@ -207,19 +217,20 @@ func (s *session) Err() error {
 	return nil
 }
 
-// endError is Err, or a general error if the reason is not known yet.
+// endError returns Err, or a generic error if the reason is not known yet.
 func (s *session) endError() error {
 	if err := s.Err(); err != nil {
 		return err
 	}
-	return status.Errorf(status.ConnectionReset, "volume %q: the connection to the relay has ended", s.info.Name)
+	return status.Errorf(status.ConnectionReset,
+		"volume %q: the connection to the relay has ended", s.info.Name)
 }
 
-// fail ends the session because of err.
+// fail ends the session because of err. The volume may be reopened.
 func (s *session) fail(err error) { s.failWith(err, false) }
 
-// failProtocol ends the session for good: the relay does not keep to the
-// protocol, so that another session would be no better.
+// failProtocol ends the session because the relay broke the protocol. The volume is not reopened:
+// another session would be no better.
 func (s *session) failProtocol(err error) { s.failWith(err, true) }
 
 func (s *session) failWith(err error, protocolBroken bool) {
@@ -238,8 +249,8 @@ func (s *session) brokeProtocol() bool {
 	return s.protocolBroken
 }
 
-// expectEnd is called when an answer tells that the session is ending. If it
-// has not ended within ControlTimeout, this side ends it.
+// expectEnd is called when a response shows that the session is about to end. If the relay has not
+// ended it within ControlTimeout, expectEnd fails it.
 func (s *session) expectEnd(code status.Code) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,16 +259,17 @@ func (s *session) expectEnd(code status.Code) {
 	}
 	bound := s.volume.config.ControlTimeout
 	s.deadline = time.AfterFunc(bound, func() {
-		s.fail(status.Errorf(status.ConnectionReset, "the relay answered %v, but did not end the session within %v", code, bound))
+		s.fail(status.Errorf(status.ConnectionReset,
+			"the relay completed an IO with %v but did not end the session within %v", code, bound))
 	})
 }
 
-// closeReasonTimeout is how long the relay's reason for an end and the end of
-// the connection may be apart.
+// closeReasonTimeout bounds the time between the end of the connection and the arrival of the
+// relay's reason, in either order.
 const closeReasonTimeout = time.Second
 
-// awaitEnd waits until the session has ended and the relay's last words, if it
-// has said any, are known, or until ctx ends.
+// awaitEnd waits until the session has ended and the relay's reason, if it sent one, has arrived,
+// or until ctx ends.
 func (s *session) awaitEnd(ctx context.Context) {
 	select {
 	case <-s.connection.Done():
@@ -277,8 +289,8 @@ func (s *session) awaitEnd(ctx context.Context) {
 	}
 }
 
-// close ends the session and tells the relay why, if it listens. The lanes
-// stay, and see nothing more of the relay.
+// close ends the session and sends the relay the reason if the connection still works. The pairs
+// stay open but receive nothing more.
 func (s *session) close(reason error) {
 	s.mu.Lock()
 	if s.deadline != nil {

@@ -13,13 +13,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// errNoSync is returned by the synchronous methods of a volume that was
-// opened without them.
-var errNoSync = status.Errorf(status.BadState, "the volume was opened without synchronous requests, or is closed")
+// errNoSync is returned by the blocking methods of a volume without them.
+var errNoSync = status.Errorf(status.BadState,
+	"the volume is closed or was opened without blocking methods (negative SyncDepth)")
 
-// ReadAt implements io.ReaderAt: any offset and length, io.EOF at the end of
-// the volume. Requests larger than Info.BufferSize are split and carried out
-// in parallel.
+// ReadAt implements io.ReaderAt for any offset and length; it returns io.EOF at the end of the
+// volume. Requests larger than Info.BufferSize are split and carried out in parallel.
 func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
 	s, err := v.acquireSync()
 	if err != nil {
@@ -44,10 +43,10 @@ func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// WriteAt implements io.WriterAt for any offset and length within the volume.
-// A part of a block is written by reading, changing and writing back the
-// block; concurrent changes by this Volume do not disturb each other in that,
-// those of other clients to the same block do.
+// WriteAt implements io.WriterAt for any offset and length within the volume. It writes a part of a
+// block by reading, changing, and writing back the whole block. This is atomic with respect to
+// other calls on this Volume, but not to writes of the same block by other clients or through a
+// Queue.
 func (v *Volume) WriteAt(p []byte, off int64) (int, error) {
 	s, err := v.acquireSync()
 	if err != nil {
@@ -55,16 +54,17 @@ func (v *Volume) WriteAt(p []byte, off int64) (int, error) {
 	}
 	defer v.releaseSync()
 	if off < 0 || uint64(off) > v.info.Size || uint64(len(p)) > v.info.Size-uint64(off) {
-		return 0, status.Errorf(status.InvalidValue, "write of %d bytes at offset %d is outside the volume of %d bytes", len(p), off, v.info.Size)
+		return 0, status.Errorf(status.InvalidValue,
+			"write of %d bytes at offset %d is outside the volume of %d bytes",
+			len(p), off, v.info.Size)
 	}
 	return s.write(p, uint64(off))
 }
 
-// Flush makes all writes that were completed before durable.
+// Flush makes all writes durable that completed before the call.
 func (v *Volume) Flush() error { return v.submitAndWait(iomsg.Flush, 0, 0) }
 
-// Trim gives up the content of a range of whole blocks: what is read from it
-// afterwards is undefined.
+// Trim discards the content of a range of whole blocks: what reads return afterwards is undefined.
 func (v *Volume) Trim(off, length int64) error { return v.clearRange(iomsg.Trim, off, length) }
 
 // WriteZeroes makes a range of whole blocks read as zeroes.
@@ -72,17 +72,23 @@ func (v *Volume) WriteZeroes(off, length int64) error {
 	return v.clearRange(iomsg.WriteZeroes, off, length)
 }
 
-// longestRange keeps the length of a request that moves no data within its
-// 32 bits, at a multiple of any block size.
+// longestRange is the most bytes that one request without data covers: it fits the 32-bit length
+// field and is a multiple of every block size.
 const longestRange = 1 << 30
 
+// clearRange carries out a Trim or WriteZeroes in as many requests as it takes.
 func (v *Volume) clearRange(t iomsg.Type, off, length int64) error {
-	if off < 0 || length < 0 || uint64(off) > v.info.Size || uint64(length) > v.info.Size-uint64(off) {
-		return status.Errorf(status.InvalidValue, "%v of %d bytes at offset %d is outside the volume of %d bytes", t, length, off, v.info.Size)
+	if off < 0 || length < 0 || uint64(off) > v.info.Size ||
+		uint64(length) > v.info.Size-uint64(off) {
+		return status.Errorf(status.InvalidValue,
+			"%v of %d bytes at offset %d is outside the volume of %d bytes",
+			t, length, off, v.info.Size)
 	}
 	block := int64(v.info.BlockSize)
 	if off%block != 0 || length%block != 0 {
-		return status.Errorf(status.InvalidValue, "%v of %d bytes at offset %d is not a range of whole blocks of %d bytes", t, length, off, block)
+		return status.Errorf(status.InvalidValue,
+			"%v of %d bytes at offset %d is not a range of whole blocks of %d bytes",
+			t, length, off, block)
 	}
 	for length > 0 {
 		n := min(length, longestRange)
@@ -112,8 +118,8 @@ func (v *Volume) submitAndWait(t iomsg.Type, offset uint64, length uint32) error
 	return slot.wait()
 }
 
-// write does the part of a block at the start, the whole blocks, and the part
-// of a block at the end, one after the other.
+// write writes the partial block at the start, the whole blocks, and the partial block at the end,
+// one after the other.
 func (s *syncIO) write(p []byte, offset uint64) (int, error) {
 	block := uint64(s.volume.info.BlockSize)
 	done := 0
@@ -163,16 +169,17 @@ func (s *syncIO) writePart(p []byte, offset uint64) error {
 	return slot.wait()
 }
 
-// piece is a part of a transfer that fits a slot's buffer.
+// piece is a part of a transfer that fits into one slot's buffer.
 type piece struct {
 	slot   *syncSlot
 	data   []byte // the caller's
-	offset uint64 // of data in the volume
+	offset uint64 // position of data in the volume, in bytes
 }
 
-// transfer splits a request into pieces and keeps several of them under way.
-// It returns how many bytes were transferred without a gap from the start.
-func (s *syncIO) transfer(p []byte, offset uint64, start func(*piece), finish func(*piece) error) (int, error) {
+// transfer splits a read or write into pieces and keeps several of them in flight. It returns how
+// many bytes were transferred without a gap from the start.
+func (s *syncIO) transfer(p []byte, offset uint64, start func(*piece),
+	finish func(*piece) error) (int, error) {
 	var pending []piece
 	var failure error
 	done := 0
@@ -198,8 +205,8 @@ func (s *syncIO) transfer(p []byte, offset uint64, start func(*piece), finish fu
 	return done, failure
 }
 
-// nextSlot takes a free slot if one is wanted. Only a caller that holds none
-// waits for one: it would wait for itself.
+// nextSlot returns a free slot if one is wanted, or nil. Only a caller that holds no slot may wait
+// for one: otherwise it could wait for itself.
 func (s *syncIO) nextSlot(wanted, mayWait bool) *syncSlot {
 	if !wanted {
 		return nil
@@ -215,7 +222,7 @@ func (s *syncIO) nextSlot(wanted, mayWait bool) *syncSlot {
 	}
 }
 
-// span is the range of whole blocks around a piece.
+// span returns the whole blocks that contain a piece.
 func (s *syncIO) span(p *piece) (start uint64, length uint32) {
 	block := uint64(s.volume.info.BlockSize)
 	start = p.offset &^ (block - 1)
@@ -244,19 +251,19 @@ func (s *syncIO) startWrite(p *piece) {
 
 func (s *syncIO) finishWrite(p *piece) error { return p.slot.wait() }
 
-// rangeLock keeps changes of a volume from disturbing each other where one of
-// them changes only a part of a block: that reads the block, changes it and
-// writes it back, and must not undo what another wrote in between. Changes of
-// whole blocks hold their range shared, changes of a part hold it exclusive.
+// rangeLock serializes changes of the volume where a partial block is involved. Changing a part of
+// a block reads the block, changes it, and writes it back, which must not undo another write in
+// between. Such a change holds its block exclusively; a change of whole blocks holds its range
+// shared.
 //
-// Nobody waits for a range while holding another.
+// No caller waits for a range while it holds another.
 type rangeLock struct {
 	mu       sync.Mutex
 	released sync.Cond
 	held     []*heldRange
 }
 
-// heldRange is a locked range of the volume in bytes.
+// heldRange is a locked range of the volume, in bytes; end is exclusive.
 type heldRange struct {
 	start, end uint64
 	exclusive  bool
@@ -268,7 +275,7 @@ func newRangeLock() *rangeLock {
 	return l
 }
 
-// lock waits until the range can be held.
+// lock waits until the range is available and locks it.
 func (l *rangeLock) lock(start, end uint64, exclusive bool) *heldRange {
 	r := &heldRange{start, end, exclusive}
 	l.mu.Lock()
@@ -303,8 +310,7 @@ func (l *rangeLock) unlock(r *heldRange) {
 	l.released.Broadcast()
 }
 
-// syncIO carries out the requests of ReadAt and the others on a queue
-// and a thread of its own.
+// syncIO carries out the requests of the blocking methods on a queue and an OS thread of its own.
 type syncIO struct {
 	volume  *Volume
 	queue   *Queue
@@ -315,18 +321,18 @@ type syncIO struct {
 	results [pollBatch]Result
 
 	stopping atomic.Bool
-	ended    sync.WaitGroup
+	running  sync.WaitGroup
 }
 
-// syncSlot is a request with a buffer of its own in the data memory.
+// syncSlot is a request with a buffer in the data memory.
 type syncSlot struct {
 	owner     *syncIO
 	request   Request
 	buffer    []byte
-	command   func() // made once, so that handing over does not allocate
+	command   func() // submit, bound once so that passing it to the engine does not allocate
 	done      chan status.Code
-	session   uint64 // number of the one that the request was submitted to
-	submitErr error  // of the submission
+	session   uint64 // number of the session that the request was submitted to
+	submitErr error  // why Submit failed
 }
 
 func (v *Volume) startSync() error {
@@ -353,11 +359,11 @@ func (v *Volume) startSync() error {
 		return err
 	}
 	v.sync.Store(s)
-	s.ended.Go(s.run)
+	s.running.Go(s.run)
 	return nil
 }
 
-// run is the thread behind the synchronous requests.
+// run is the loop of the thread that owns the queue.
 func (s *syncIO) run() {
 	runtime.LockOSThread()
 	for !s.stopping.Load() {
@@ -365,7 +371,7 @@ func (s *syncIO) run() {
 	}
 }
 
-// Poll implements progress.Source.
+// Poll passes results to the callers that wait for them.
 func (s *syncIO) Poll() int {
 	n := s.queue.Poll(s.results[:])
 	for _, result := range s.results[:n] {
@@ -374,8 +380,8 @@ func (s *syncIO) Poll() int {
 	return n
 }
 
-// hand submits a slot's request on the queue's thread. There are never more
-// slots than the queue is deep.
+// submit submits the slot's request; it runs on the queue's thread. There are never more slots than
+// the queue is deep.
 func (slot *syncSlot) submit() {
 	q := slot.owner.queue
 	err := q.Submit(&slot.request)
@@ -386,20 +392,20 @@ func (slot *syncSlot) submit() {
 	case errors.Is(err, ErrReopening):
 		slot.done <- status.Again
 	case errors.Is(err, status.Again):
-		slot.owner.engine.Do(slot.command) // after the next poll
+		slot.owner.engine.Do(slot.command) // try again after the next poll
 	default:
 		slot.submitErr = err
 		slot.done <- status.CodeOf(err)
 	}
 }
 
-// start starts a slot's request.
+// start submits a new request from the slot.
 func (slot *syncSlot) start(t iomsg.Type, offset uint64, length uint32) {
 	slot.request.Type, slot.request.Offset, slot.request.Length = t, offset, length
 	slot.restart()
 }
 
-// restart starts the request that the slot had before.
+// restart submits the slot's previous request again.
 func (slot *syncSlot) restart() {
 	slot.submitErr = nil
 	if !slot.owner.engine.Do(slot.command) {
@@ -407,14 +413,13 @@ func (slot *syncSlot) restart() {
 	}
 }
 
-// maxRepeats bounds how often a request is repeated that has lost its
-// session each time: it may be the reason.
+// maxRepeats bounds how often a request is repeated after losing its session each time: the request
+// may be the cause.
 const maxRepeats = 8
 
-// wait waits for the outcome of start. A request that the loss of a session
-// has left open is repeated in the next one. What it reads is of then; what it
-// writes can be written twice, because a session is served only when nothing
-// of those before it is under way any more.
+// wait waits for the outcome of start. If a lost session left the request unfinished, wait repeats
+// it in the next session. A repeated read returns the data of that time. Repeating a write is safe,
+// because a session is served only after all IO of the sessions before it has finished.
 func (slot *syncSlot) wait() error {
 	v := slot.owner.volume
 	for repetition := 0; ; repetition++ {
@@ -422,7 +427,8 @@ func (slot *syncSlot) wait() error {
 		if code == status.Success {
 			return nil
 		}
-		if !v.reconnects() || (code != status.Again && !endsSession(code)) || repetition == maxRepeats {
+		if !v.reconnects() || (code != status.Again && !endsSession(code)) ||
+			repetition == maxRepeats {
 			return slot.failure(code)
 		}
 		if err := v.awaitSession(slot.session); err != nil {
@@ -432,6 +438,7 @@ func (slot *syncSlot) wait() error {
 	}
 }
 
+// failure returns the error of a failed request, with the volume's own error if it has failed.
 func (slot *syncSlot) failure(code status.Code) error {
 	if slot.submitErr != nil {
 		return fmt.Errorf("%v: %w", slot, slot.submitErr)
@@ -443,14 +450,14 @@ func (slot *syncSlot) failure(code status.Code) error {
 	return err
 }
 
-// String describes the slot's request.
+// String describes the slot's request for errors.
 func (slot *syncSlot) String() string {
 	r := &slot.request
 	return fmt.Sprintf("%v of %d bytes at offset %d", r.Type, r.Length, r.Offset)
 }
 
-// acquireSync returns what carries out synchronous requests. If it
-// succeeds, releaseSync must follow: until then the data memory stays.
+// acquireSync returns what carries out blocking requests. If it succeeds, the caller must call
+// releaseSync; until then the data memory stays allocated.
 func (v *Volume) acquireSync() (*syncIO, error) {
 	v.callers.RLock()
 	s := v.sync.Load()
@@ -463,8 +470,8 @@ func (v *Volume) acquireSync() (*syncIO, error) {
 
 func (v *Volume) releaseSync() { v.callers.RUnlock() }
 
-// stopSync ends the thread; its queue then belongs to Close. Callers
-// that still wait get status.Shutdown, and are waited for.
+// stopSync ends the thread and hands its queue to Close. Callers that still wait get
+// status.Shutdown; stopSync waits for them to return.
 func (v *Volume) stopSync() {
 	s := v.sync.Swap(nil)
 	if s == nil {
@@ -472,10 +479,11 @@ func (v *Volume) stopSync() {
 	}
 	s.stopping.Store(true)
 	s.engine.Wake()
-	s.ended.Wait()
+	s.running.Wait()
 	s.queue.Detach(s.engine)
 	if err := s.engine.Close(); err != nil {
-		v.config.Logger.Sugar().Warnf("release the progress engine of volume %q: %v", v.info.Name, err)
+		v.config.Logger.Sugar().Warnf("release the progress engine of volume %q: %v", v.info.Name,
+			err)
 	}
 	s.queue.eachOutstanding(func(tag uint64) { s.slots[tag].done <- status.Shutdown })
 	v.callers.Lock()

@@ -14,53 +14,52 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// clockTick is the resolution of the coarse clock that deadlines use.
+// clockTick is the resolution of the coarse clock that checks IOTimeout.
 const clockTick = 100 * time.Millisecond
 
-// Volume is an opened remote volume.
+// Volume is an opened remote volume. Its methods may be called by any goroutine unless documented
+// otherwise.
 type Volume struct {
 	config  Config
-	info    Info // as agreed when the volume was opened
+	info    Info // as negotiated by Open
 	region  *memory.Region
-	queues  []*Queue // the application's, then the one behind ReadAt
+	queues  []*Queue // the application's, then the one behind the blocking methods
 	session atomic.Pointer[session]
 	sync    atomic.Pointer[syncIO]
 	writes  acknowledgedWrites
 
-	clock atomic.Int64 // nanoseconds since Open, advanced every clockTick
+	clock atomic.Int64 // nanoseconds since Open, updated every clockTick
 
-	ctx        context.Context // ends when the volume is closed
+	ctx        context.Context // canceled when the volume is closed
 	cancel     context.CancelFunc
 	background sync.WaitGroup
-	done       chan struct{} // closed when there is no session any more
+	done       chan struct{} // closed when there will be no further session
 
-	callers  sync.RWMutex // held for reading by synchronous requests
-	released atomic.Bool  // by Close or Abort
+	callers  sync.RWMutex // read-locked while a blocking method runs
+	released atomic.Bool  // Close or Abort has been called
 
-	mu      sync.Mutex    // guards what follows
-	failure error         // why there is no session any more
-	changed chan struct{} // closed, and replaced, when session or failure changes
+	mu      sync.Mutex    // guards the fields below
+	failure error         // why there will be no further session
+	changed chan struct{} // closed and replaced when session or failure changes
 	history history
 }
 
-// Info describes the volume, by its current session.
+// Info describes the volume as its current session negotiated it.
 func (v *Volume) Info() Info { return v.session.Load().info }
 
-// Queue returns queue i of Config.Queues.
+// Queue returns queue i, where i is below Config.Queues.
 func (v *Volume) Queue(i int) *Queue { return v.queues[:v.config.Queues][i] }
 
-// Memory is the data memory that the requests of all queues refer to, of
-// Config.MemorySize bytes. While a request is outstanding its part of the
-// memory belongs to the transport: a write's must not be changed, a read's
-// not be looked at.
+// Memory returns the data memory that requests of all queues refer to. It has Config.MemorySize
+// bytes. While a request is outstanding, the transport owns its part of the memory: do not change
+// the data of a write, and do not look at that of a read.
 func (v *Volume) Memory() []byte { return v.region.Bytes()[:v.config.MemorySize] }
 
-// Done is closed when the volume cannot be used any more: when the connection
-// to the relay has ended and Config.Reconnect does not bring it back. All
-// outstanding requests then fail.
+// Done returns a channel that is closed when the volume has failed for good: its session has ended,
+// and Config.Reconnect does not bring it back. All outstanding requests then fail.
 func (v *Volume) Done() <-chan struct{} { return v.done }
 
-// Err says why the volume can no longer be used, nil while it can, or is
+// Err returns why the volume can no longer be used. It returns nil while the volume works or is
 // being reopened.
 func (v *Volume) Err() error {
 	v.mu.Lock()
@@ -72,32 +71,34 @@ func (v *Volume) Err() error {
 	return v.session.Load().Err()
 }
 
-// reconnects reports whether the volume comes back after the loss of a session.
+// reconnects reports whether the volume is reopened after the loss of a session.
 func (v *Volume) reconnects() bool { return v.config.Reconnect != nil }
 
-// connectInterval is how often Open tries again while no relay offers the
+// connectInterval is the pause between Open's attempts to connect while no relay offers the
 // channel.
 const connectInterval = 50 * time.Millisecond
 
-// Open connects to a relay and opens its volume. While no relay offers the
-// channel it keeps trying, up to ControlTimeout or the end of ctx.
+// Open connects to a relay and opens its volume. While no relay offers the channel, Open keeps
+// trying until ControlTimeout has passed or ctx ends.
 func Open(ctx context.Context, config Config) (*Volume, error) {
 	config.setDefaults()
 	opening, cancel := context.WithTimeout(ctx, config.ControlTimeout)
 	defer cancel()
 	connection, err := connectWithRetry(opening, &config)
 	if err != nil {
-		return nil, fmt.Errorf("connect to channel %q on device %q: %w", config.ChannelName, config.Device, err)
+		return nil, fmt.Errorf("connect to channel %q on device %q: %w",
+			config.ChannelName, config.Device, err)
 	}
 	v := &Volume{config: config, done: make(chan struct{}), changed: make(chan struct{})}
 	v.ctx, v.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := v.open(opening, connection); err != nil {
-		return nil, errors.Join(fmt.Errorf("open channel %q on device %q: %w", config.ChannelName, config.Device, err), v.release())
+		err = fmt.Errorf("open channel %q on device %q: %w", config.ChannelName, config.Device, err)
+		return nil, errors.Join(err, v.release())
 	}
 	return v, nil
 }
 
-// connectWithRetry connects, and waits for a relay that offers the channel.
+// connectWithRetry connects, waiting until a relay offers the channel.
 func connectWithRetry(ctx context.Context, config *Config) (comch.Connection, error) {
 	for {
 		connection, err := connect(ctx, config)
@@ -113,9 +114,11 @@ func connectWithRetry(ctx context.Context, config *Config) (comch.Connection, er
 }
 
 func connect(ctx context.Context, config *Config) (comch.Connection, error) {
-	return config.Provider.Connect(ctx, comch.ClientConfig{Device: config.Device, Name: config.ChannelName})
+	return config.Provider.Connect(ctx,
+		comch.ClientConfig{Device: config.Device, Name: config.ChannelName})
 }
 
+// open opens the first session, which determines the queues, and starts the background goroutines.
 func (v *Volume) open(ctx context.Context, connection comch.Connection) error {
 	first, err := v.openSession(ctx, connection, 1)
 	if err != nil {
@@ -137,6 +140,7 @@ func (v *Volume) open(ctx context.Context, connection comch.Connection) error {
 	return nil
 }
 
+// runClock advances the coarse clock until the volume is closed.
 func (v *Volume) runClock() {
 	start := time.Now()
 	ticker := time.NewTicker(clockTick)
@@ -151,12 +155,12 @@ func (v *Volume) runClock() {
 	}
 }
 
-// Close stops every queue, waits until nothing is under way any more, ends
-// the session and releases the data memory. No queue may be in use. It is
-// bounded by ControlTimeout and ctx; what could not be done in order is
-// reported, and the volume is released all the same. Close does not flush,
-// but fails with ErrWritesLost if no flush has told of lost writes before.
-// After Close or Abort it does nothing.
+// Close stops every queue, waits until nothing is in flight, ends the session, and releases the
+// data memory. No queue may be in use. Close is bounded by ControlTimeout and ctx. It reports what
+// it could not do in order, and releases the volume all the same.
+//
+// Close does not flush. It fails with ErrWritesLost if writes may have been lost and no flush has
+// reported it. After Close or Abort it does nothing.
 func (v *Volume) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, v.config.ControlTimeout)
 	defer cancel()
@@ -179,15 +183,14 @@ func (v *Volume) Close(ctx context.Context) error {
 	return nil
 }
 
-// stopBackground ends everything that goes on by itself. No session follows
-// the current one any more.
+// stopBackground stops all background goroutines. The current session stays the last one.
 func (v *Volume) stopBackground() {
 	v.cancel()
 	v.stopSync()
 	v.background.Wait()
 }
 
-// sessionError is why there is no session, nil if there is one.
+// sessionError returns why there is no working session, nil if there is one.
 func (v *Volume) sessionError() error {
 	v.mu.Lock()
 	failure := v.failure
@@ -198,7 +201,7 @@ func (v *Volume) sessionError() error {
 	return v.session.Load().Err()
 }
 
-// stop takes the session down in the order that Comch demands.
+// stop shuts the session down in the order that Comch requires.
 func (v *Volume) stop(ctx context.Context) error {
 	for i, queue := range v.queues {
 		if err := queue.stop(ctx); err != nil {
@@ -227,18 +230,17 @@ func (v *Volume) closeQueues() error {
 	return errors.Join(errs...)
 }
 
-// Abort ends the session at once, without stopping the queues: requests that
-// are outstanding may or may not have been carried out. No queue may be in
-// use.
+// Abort ends the session at once without stopping the queues: outstanding requests may or may not
+// have been carried out. No queue may be in use.
 func (v *Volume) Abort() {
 	if v.released.Swap(true) {
 		return
 	}
 	v.stopBackground()
-	v.abort(status.Errorf(status.ConnectionAborted, "the client has given the volume up"))
+	v.abort(status.Errorf(status.ConnectionAborted, "the client aborted the volume"))
 }
 
-// abort ends the session at once and tells the relay why, if it listens.
+// abort ends the session at once and sends the relay the reason if the connection still works.
 func (v *Volume) abort(reason error) {
 	v.session.Load().close(reason)
 	if err := errors.Join(v.closeQueues(), v.release()); err != nil {
@@ -246,7 +248,7 @@ func (v *Volume) abort(reason error) {
 	}
 }
 
-// release gives back what is left when there is no session any more.
+// release frees what is left when there is no session.
 func (v *Volume) release() error {
 	v.cancel()
 	region := v.region
