@@ -49,14 +49,16 @@ func newFakeRelay(t *testing.T, changes ...func(*controlmsg.OpenVolumeReply)) *f
 		t: t, cancel: cancel, started: make(chan struct{}), ended: make(chan struct{}),
 		provider: emulated.New(emulated.Options{Directory: filepath.Join(t.TempDir(), "comch")}),
 		volume: controlmsg.OpenVolumeReply{
-			Volume: "fake", Size: 1 << 20, BlockSize: testBlock, MaxQueues: 4, MaxDepth: 64, MaxBufferSize: 1 << 20, Transport: "iwarp",
+			Volume: "fake", Size: 1 << 20, BlockSize: testBlock, Transport: "iwarp",
+			MaxQueues: 4, MaxDepth: 64, MaxBufferSize: 1 << 20,
 		},
 	}
 	for _, change := range changes {
 		change(&r.volume)
 	}
 	server, err := r.provider.Listen(ctx, comch.ServerConfig{
-		Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor, Name: client.DefaultChannelName,
+		Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor,
+		Name: client.DefaultChannelName,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +114,7 @@ func (r *fakeRelay) reply(ctx context.Context, connection comch.Connection,
 		reply := &controlmsg.StartDataPathConnectionsReply{}
 		for _, id := range m.ConsumerIDs {
 			reply.ConsumerIDs = append(reply.ConsumerIDs,
-				r.makeQueue(ctx, connection, comch.ConsumerID(id)))
+				r.newQueue(ctx, connection, comch.ConsumerID(id)))
 		}
 		return reply
 	case *controlmsg.StartStorage:
@@ -123,7 +125,7 @@ func (r *fakeRelay) reply(ctx context.Context, connection comch.Connection,
 	return &controlmsg.DestroyObjectsReply{}
 }
 
-func (r *fakeRelay) makeQueue(ctx context.Context, connection comch.Connection,
+func (r *fakeRelay) newQueue(ctx context.Context, connection comch.Connection,
 	id comch.ConsumerID) uint32 {
 	consumer, err := connection.NewConsumer(ctx,
 		comch.ConsumerConfig{Receives: 64, MemorySize: 64 * iomsg.Size})
@@ -171,7 +173,8 @@ func (r *fakeRelay) send(b []byte) {
 func (r *fakeRelay) open() *client.Volume {
 	r.t.Helper()
 	v, err := client.Open(context.Background(), client.Config{
-		Provider: r.provider, Device: emulated.DefaultHostDevice, Queues: 1, Depth: testDepth, BufferSize: testBlock,
+		Provider: r.provider, Device: emulated.DefaultHostDevice,
+		Queues: 1, Depth: testDepth, BufferSize: testBlock,
 		SyncDepth: -1, ControlTimeout: testTimeout, IOTimeout: 300 * time.Millisecond,
 	})
 	if err != nil {
@@ -219,19 +222,22 @@ func TestAProtocolViolationEndsTheSessionAndFailsEveryRequestOnce(t *testing.T) 
 		sent func(request iomsg.Message) []byte
 		want status.Code
 	}{
-		{"another size", func(iomsg.Message) []byte { return make([]byte, 10) },
-			status.InvalidValue},
-		{"a response to no request",
-			func(m iomsg.Message) []byte { return encode(iomsg.Message{UserData: m.UserData + 2}) },
-			status.Unexpected},
-		{"a slot out of range",
-			func(m iomsg.Message) []byte { return encode(iomsg.Message{UserData: m.UserData | 0xFFFF}) }, status.Unexpected},
-		{"an older generation",
-			func(m iomsg.Message) []byte { return encode(iomsg.Message{UserData: m.UserData - 1<<32}) }, status.Unexpected},
-		{"a request", func(m iomsg.Message) []byte { return encode(m) }, status.Unexpected},
-		{"an unsolicited stop",
-			func(iomsg.Message) []byte { return encode(iomsg.Message{Type: iomsg.Stop}) },
-			status.Unexpected},
+		{"another size", func(iomsg.Message) []byte {
+			return make([]byte, 10)
+		}, status.InvalidValue},
+		{"a response to no request", func(m iomsg.Message) []byte {
+			return encode(iomsg.Message{UserData: m.UserData + 2})
+		}, status.Unexpected},
+		{"a slot out of range", func(m iomsg.Message) []byte {
+			return encode(iomsg.Message{UserData: m.UserData | 0xFFFF})
+		}, status.Unexpected},
+		{"an older generation", func(m iomsg.Message) []byte {
+			return encode(iomsg.Message{UserData: m.UserData - 1<<32})
+		}, status.Unexpected},
+		{"a request", encode, status.Unexpected},
+		{"an unsolicited stop", func(iomsg.Message) []byte {
+			return encode(iomsg.Message{Type: iomsg.Stop})
+		}, status.Unexpected},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newFakeRelay(t)
@@ -295,7 +301,8 @@ func TestAVolumeThatDoesNotFitIsRejected(t *testing.T) {
 	} {
 		r := newFakeRelay(t, change)
 		v, err := client.Open(context.Background(), client.Config{
-			Provider: r.provider, Device: emulated.DefaultHostDevice, Queues: 1, Depth: testDepth, BufferSize: testBlock,
+			Provider: r.provider, Device: emulated.DefaultHostDevice,
+			Queues: 1, Depth: testDepth, BufferSize: testBlock,
 			SyncDepth: -1, ControlTimeout: testTimeout,
 		})
 		if err == nil {
@@ -308,7 +315,8 @@ func TestAVolumeThatDoesNotFitIsRejected(t *testing.T) {
 func TestOpenFailsWhenNoRelayOffersTheChannel(t *testing.T) {
 	provider := emulated.New(emulated.Options{Directory: filepath.Join(t.TempDir(), "comch")})
 	_, err := client.Open(context.Background(), client.Config{
-		Provider: provider, Device: emulated.DefaultHostDevice, ControlTimeout: 100 * time.Millisecond,
+		Provider: provider, Device: emulated.DefaultHostDevice,
+		ControlTimeout: 100 * time.Millisecond,
 	})
 	if !errors.Is(err, status.NotFound) {
 		t.Errorf("open: %v", err)

@@ -396,7 +396,7 @@ func (q *Queue) Detach(engine *progress.Engine) {
 const stopPollInterval = 50 * time.Microsecond
 
 // stop sends a stop message and waits until the relay returns it. The relay does so when it has
-// answered everything before it, so nothing of this queue is in flight anywhere afterwards.
+// completed everything before it, so nothing of this queue is in flight anywhere afterwards.
 func (q *Queue) stop(ctx context.Context) error {
 	if !q.disconnected && q.pair.session != q.volume.session.Load() {
 		q.failOutstanding()
