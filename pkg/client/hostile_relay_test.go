@@ -103,8 +103,9 @@ func (r *fakeRelay) serve(ctx context.Context, connection comch.Connection) {
 	}
 }
 
-func (r *fakeRelay) reply(ctx context.Context, connection comch.Connection,
-	message controlmsg.Message) controlmsg.Message {
+func (r *fakeRelay) reply(
+	ctx context.Context, connection comch.Connection, message controlmsg.Message,
+) controlmsg.Message {
 	switch m := message.(type) {
 	case *controlmsg.OpenVolume:
 		return &r.volume
@@ -125,8 +126,9 @@ func (r *fakeRelay) reply(ctx context.Context, connection comch.Connection,
 	return &controlmsg.DestroyObjectsReply{}
 }
 
-func (r *fakeRelay) newQueue(ctx context.Context, connection comch.Connection,
-	id comch.ConsumerID) uint32 {
+func (r *fakeRelay) newQueue(
+	ctx context.Context, connection comch.Connection, id comch.ConsumerID,
+) uint32 {
 	consumer, err := connection.NewConsumer(ctx,
 		comch.ConsumerConfig{Receives: 64, MemorySize: 64 * iomsg.Size})
 	if err != nil {

@@ -52,8 +52,9 @@ type session struct {
 }
 
 // openSession performs the handshake on a connection, which it takes ownership of.
-func (v *Volume) openSession(ctx context.Context, connection comch.Connection,
-	number uint64) (*session, error) {
+func (v *Volume) openSession(
+	ctx context.Context, connection comch.Connection, number uint64,
+) (*session, error) {
 	s := &session{volume: v, number: number, connection: connection}
 	s.requester = controlmsg.NewRequester(controlmsg.NewComchTransport(connection),
 		controlmsg.EndpointConfig{

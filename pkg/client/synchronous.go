@@ -178,8 +178,9 @@ type piece struct {
 
 // transfer splits a read or write into pieces and keeps several of them in flight. It returns how
 // many bytes were transferred without a gap from the start.
-func (s *syncIO) transfer(p []byte, offset uint64, start func(*piece),
-	finish func(*piece) error) (int, error) {
+func (s *syncIO) transfer(
+	p []byte, offset uint64, start func(*piece), finish func(*piece) error,
+) (int, error) {
 	var pending []piece
 	var failure error
 	done := 0

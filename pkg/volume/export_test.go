@@ -2,7 +2,8 @@ package volume
 
 import "testing"
 
-// WithoutFileSystemSupport makes a file volume do everything the slow way.
+// WithoutFileSystemSupport makes a file volume use none of the optional operations of the file
+// system.
 func WithoutFileSystemSupport(v Volume) Volume {
 	s := v.(*storeVolume).store.(*fileStore)
 	s.noNowait.Store(true)
@@ -11,10 +12,10 @@ func WithoutFileSystemSupport(v Volume) Volume {
 	return v
 }
 
-// SetSync replaces what a file volume makes its content durable with.
+// SetSync replaces the system call with which a file volume makes its content durable.
 func SetSync(v Volume, sync func() error) { v.(*storeVolume).store.(*fileStore).syncFile = sync }
 
-// HardwareIdentity is hardwareIdentity, for a made-up folder of sysfs.
+// HardwareIdentity calls hardwareIdentity on a made-up directory of sysfs.
 func HardwareIdentity(t *testing.T, directory string) string {
 	t.Helper()
 	return hardwareIdentity(directory)

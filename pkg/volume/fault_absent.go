@@ -5,5 +5,6 @@ package volume
 import "github.com/zc-relay/zc-relay/pkg/status"
 
 func parseFault(string) (Backend, error) {
-	return nil, status.Errorf(status.NotSupported, "volumes of kind fault are not built in: build with -tags faultinject")
+	return nil, status.Errorf(status.NotSupported,
+		"volumes of kind fault are not built in: build with -tags faultinject")
 }

@@ -20,36 +20,38 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// FaultBackend wraps another backend and makes it fail. What fails depends on
-// the seed and on the order of requests on a queue only.
+// FaultBackend wraps another backend and injects faults. Which requests fail depends only on the
+// seed and on the order of requests on a queue.
 type FaultBackend struct {
-	// EIO is the probability with which a request fails.
+	// EIO is the probability that a request fails.
 	EIO float64
-	// Corrupt is the probability with which one bit of what is read or
-	// written is inverted.
+	// Corrupt is the probability that one bit of the data read or written is inverted.
 	Corrupt float64
-	// NoSpaceAfter is how many bytes may be written before every further
-	// write fails for lack of space, if LimitSpace is set.
+	// NoSpaceAfter is how many bytes can be written, if LimitSpace is set, before every further
+	// write fails for lack of space.
 	NoSpaceAfter uint64
 	LimitSpace   bool
-	// Delay is by how much every completion is late.
+	// Delay postpones every completion.
 	Delay time.Duration
 	Seed  uint64
 	Inner Backend
 }
 
-const faultSyntax = "fault:FAULT[,FAULT...]:BACKEND, where FAULT is eio=P, corrupt=P, enospc-after=SIZE, delay=TIME or seed=N"
+const faultSyntax = "fault:FAULT[,FAULT...]:BACKEND, " +
+	"where FAULT is eio=P, corrupt=P, enospc-after=SIZE, delay=TIME, or seed=N"
 
 func parseFault(argument string) (Backend, error) {
 	faults, inner, found := strings.Cut(argument, ":")
 	if !found {
-		return nil, status.Errorf(status.InvalidValue, "no backend is given to make fail: write %s", faultSyntax)
+		return nil, status.Errorf(status.InvalidValue,
+			"a fault has no backend: write %s", faultSyntax)
 	}
 	var b FaultBackend
 	for fault := range strings.SplitSeq(faults, ",") {
 		key, value, _ := strings.Cut(fault, "=")
 		if err := b.set(key, value); err != nil {
-			return nil, status.Errorf(status.InvalidValue, "fault %q: %w; write %s", fault, err, faultSyntax)
+			return nil, status.Errorf(status.InvalidValue,
+				"fault %q: %w; write %s", fault, err, faultSyntax)
 		}
 	}
 	var err error
@@ -88,9 +90,10 @@ func parseProbability(text string) (float64, error) {
 	return p, nil
 }
 
-// String implements Backend.
+// String returns the text form with every fault and the inner backend.
 func (b FaultBackend) String() string {
-	text := fmt.Sprintf("fault:eio=%v,corrupt=%v,delay=%v,seed=%d", b.EIO, b.Corrupt, b.Delay, b.Seed)
+	text := fmt.Sprintf("fault:eio=%v,corrupt=%v,delay=%v,seed=%d",
+		b.EIO, b.Corrupt, b.Delay, b.Seed)
 	if b.LimitSpace {
 		text += ",enospc-after=" + size.Bytes(b.NoSpaceAfter).String()
 	}
@@ -107,18 +110,18 @@ func (b FaultBackend) open(spec *Spec) (Volume, error) {
 	return &faultVolume{Volume: inner, backend: b}, nil
 }
 
-// faultVolume is another volume that fails.
+// faultVolume is the volume of a FaultBackend.
 type faultVolume struct {
 	Volume
 	backend FaultBackend
 	written atomic.Uint64 // bytes, on all queues
-	queues  atomic.Uint64 // ever made
+	queues  atomic.Uint64 // opened so far
 }
 
-// Memory hides the content, so that no read goes past the faults.
+// Memory hides the content so that no read can bypass the faults.
 func (v *faultVolume) Memory() *memory.Region { return nil }
 
-// NewQueue implements Volume.
+// NewQueue opens a queue, seeded by the backend's seed and the number of queues before it.
 func (v *faultVolume) NewQueue(depth int) (Queue, error) {
 	inner, err := v.Volume.NewQueue(depth)
 	if err != nil {
@@ -141,8 +144,7 @@ func (v *faultVolume) NewQueue(depth int) (Queue, error) {
 	return q, nil
 }
 
-// outOfSpace counts the bytes of a write and reports whether they no longer
-// fit.
+// outOfSpace counts the bytes of a write and reports whether they exceed the space.
 func (v *faultVolume) outOfSpace(r *Request) bool {
 	if r.Operation != iomsg.OpWrite || !v.backend.LimitSpace {
 		return false
@@ -150,14 +152,15 @@ func (v *faultVolume) outOfSpace(r *Request) bool {
 	return v.written.Add(r.Length) > v.backend.NoSpaceAfter
 }
 
-// errInjected tells injected failures from real ones.
+// errInjected distinguishes injected failures from real ones.
 var errInjected = errors.New("injected fault")
 
 func injectedError(r *Request, cause error) error {
-	return status.Errorf(status.IOFailed, "%v %d bytes at offset %d: %w: %w", r.Operation, r.Length, r.Offset, errInjected, cause)
+	return status.Errorf(status.IOFailed,
+		"%v %d bytes at offset %d: %w: %w", r.Operation, r.Length, r.Offset, errInjected, cause)
 }
 
-// faultQueue decides, request by request, what goes wrong.
+// faultQueue decides for each request what goes wrong.
 type faultQueue struct {
 	volume *faultVolume
 	inner  Queue
@@ -168,22 +171,21 @@ type faultQueue struct {
 
 	slots     []faultSlot
 	free      []*faultSlot
-	delayed   fifo.Queue[*faultSlot] // done, in the order in which they become due
-	completed []*Request             // what a poll of the inner queue gets
+	delayed   fifo.Queue[*faultSlot] // completed, in the order in which they become due
+	completed []*Request             // scratch for polling the inner queue
 }
 
-// faultSlot is a request on its way through the inner queue, where its UserData
-// is the number of the slot.
+// faultSlot is a request in flight on the inner queue. There, UserData is the index of the slot.
 type faultSlot struct {
 	inner     Request
 	outer     *Request
-	corrupted int // byte of the buffer whose lowest bit is inverted, or notCorrupted
+	corrupted int // index of the byte whose lowest bit is inverted, or notCorrupted
 	due       time.Time
 }
 
 const notCorrupted = -1
 
-// Submit implements Queue.
+// Submit fails, corrupts, or forwards a request.
 func (q *faultQueue) Submit(r *Request) error {
 	if err := q.info.Check(r); err != nil {
 		return err
@@ -210,7 +212,8 @@ func (q *faultQueue) Submit(r *Request) error {
 	return nil
 }
 
-// pickFailure decides whether a request fails without being carried out.
+// pickFailure returns the error of a request that fails without being carried out, nil for other
+// requests.
 func (q *faultQueue) pickFailure(r *Request) error {
 	if q.random.Float64() < q.volume.backend.EIO {
 		return injectedError(r, unix.EIO)
@@ -221,8 +224,8 @@ func (q *faultQueue) pickFailure(r *Request) error {
 	return nil
 }
 
-// corrupt decides whether data is to be corrupted and where. Data to be
-// written is corrupted until the write is done.
+// corrupt decides whether to corrupt the data of a request, and where. Data to be written stays
+// corrupted until the write completes.
 func (q *faultQueue) corrupt(s *faultSlot) {
 	if q.random.Float64() >= q.volume.backend.Corrupt || len(s.inner.Buffer) == 0 {
 		return
@@ -235,13 +238,13 @@ func (q *faultQueue) corrupt(s *faultSlot) {
 
 func (s *faultSlot) invert() { s.inner.Buffer[s.corrupted] ^= 1 }
 
-// delay queues what is done until it is due.
+// delay holds a completed request back until it is due.
 func (q *faultQueue) delay(s *faultSlot) {
 	s.due = time.Now().Add(q.volume.backend.Delay)
 	*q.delayed.Push() = s
 }
 
-// Poll implements Queue.
+// Poll returns completed requests that are due.
 func (q *faultQueue) Poll(completed []*Request) int {
 	for _, r := range q.completed[:q.inner.Poll(q.completed)] {
 		s := &q.slots[r.UserData]
@@ -265,13 +268,14 @@ func (q *faultQueue) isDue() bool {
 	return q.delayed.Len() > 0 && !time.Now().Before((*q.delayed.Front()).due)
 }
 
-// Close implements Queue.
+// Close closes the inner queue as well.
 func (q *faultQueue) Close() error {
 	if q.closed {
 		return nil
 	}
 	if running := len(q.slots) - len(q.free); running > 0 {
-		return status.Errorf(status.InUse, "close queue of volume %q: %d requests are running", q.info.Name, running)
+		return status.Errorf(status.InUse,
+			"close queue of volume %q: %d requests are in flight", q.info.Name, running)
 	}
 	if err := q.inner.Close(); err != nil {
 		return err
@@ -280,8 +284,8 @@ func (q *faultQueue) Close() error {
 	return q.wait.close()
 }
 
-// faultWait sleeps on another queue's descriptor and on a timer at once: it is
-// an epoll set of the two.
+// faultWait is an epoll set of the inner queue's descriptor and a timer, so that a thread can sleep
+// on both.
 type faultWait struct{ epoll, timer int }
 
 func newFaultWait(inner Queue) (*faultWait, error) {
@@ -295,7 +299,8 @@ func newFaultWait(inner Queue) (*faultWait, error) {
 	}
 	w := &faultWait{epoll: epoll, timer: timer}
 	for _, fd := range []int{timer, inner.Descriptor()} {
-		if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
+		if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd,
+			&unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
 			return nil, errors.Join(fmt.Errorf("watch descriptor %d: %w", fd, err), w.close())
 		}
 	}
@@ -304,30 +309,31 @@ func newFaultWait(inner Queue) (*faultWait, error) {
 
 func (w *faultWait) close() error { return errors.Join(unix.Close(w.epoll), unix.Close(w.timer)) }
 
-// Descriptor implements progress.Waiter.
+// Descriptor returns the epoll set.
 func (q *faultQueue) Descriptor() int { return q.wait.epoll }
 
-// Arm implements progress.Waiter.
+// Arm prepares for sleep until the inner queue has work or the next request is due.
 func (q *faultQueue) Arm() bool {
 	if q.isDue() {
 		q.inner.Disarm() // it may have been armed before
 		return false
 	}
 	if q.delayed.Len() > 0 {
-		// A timer of 0 would be off.
+		// 0 would disarm the timer.
 		d := max(time.Until((*q.delayed.Front()).due), 1)
-		// Fails for invalid arguments only.
-		_ = unix.TimerfdSettime(q.wait.timer, 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(d.Nanoseconds())}, nil)
+		// This fails only for invalid arguments.
+		_ = unix.TimerfdSettime(q.wait.timer, 0,
+			&unix.ItimerSpec{Value: unix.NsecToTimespec(d.Nanoseconds())}, nil)
 	}
 	return q.inner.Arm()
 }
 
-// Disarm implements progress.Waiter.
+// Disarm ends what Arm began.
 func (q *faultQueue) Disarm() { q.inner.Disarm() }
 
-// Drain implements progress.Waiter.
+// Drain clears the timer and the inner queue's descriptor.
 func (q *faultQueue) Drain() {
 	q.inner.Drain()
 	var count [8]byte
-	_, _ = unix.Read(q.wait.timer, count[:]) // EAGAIN: the other descriptor it was
+	_, _ = unix.Read(q.wait.timer, count[:]) // EAGAIN if the other descriptor was readable
 }

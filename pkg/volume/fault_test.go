@@ -31,18 +31,21 @@ func openFault(t testing.TB, faults string) volume.Volume {
 func TestFaultVolumeWithoutFaultsConforms(t *testing.T) {
 	for _, faults := range []string{"seed=1", "delay=100us"} {
 		t.Run(faults, func(t *testing.T) {
-			volumetest.Run(t, func(t testing.TB) (volume.Volume, error) { return openFault(t, faults), nil })
+			volumetest.Run(t,
+				func(t testing.TB) (volume.Volume, error) { return openFault(t, faults), nil })
 		})
 	}
 	t.Run("over a file", func(t *testing.T) {
 		volumetest.Run(t, func(t testing.TB) (volume.Volume, error) {
 			backend := volume.FileBackend{Path: t.TempDir() + "/volume", Size: 1 << 20}
-			return volume.Open(volume.Spec{Name: "v", BlockSize: 4096, Backend: volume.FaultBackend{Inner: backend}})
+			return volume.Open(volume.Spec{Name: "v", BlockSize: 4096,
+				Backend: volume.FaultBackend{Inner: backend}})
 		})
 	})
 }
 
-// outcomes writes every block in turn and returns which writes failed.
+// outcomes writes 200 blocks in turn and returns a character for each outcome: . for success, x for
+// EIO, f for ENOSPC.
 func outcomes(t *testing.T, faults string) string {
 	v := openFault(t, faults)
 	defer closeVolume(t, v)
@@ -50,7 +53,8 @@ func outcomes(t *testing.T, faults string) string {
 	defer closeQueue(t, queue)
 	var b strings.Builder
 	for i := range uint64(200) {
-		r := volume.Request{Operation: iomsg.OpWrite, Offset: i * 4096, Length: 4096, Buffer: make([]byte, 4096)}
+		r := volume.Request{Operation: iomsg.OpWrite, Offset: i * 4096, Length: 4096,
+			Buffer: make([]byte, 4096)}
 		volumetest.Do(t, queue, &r)
 		switch {
 		case r.Err == nil:
@@ -67,9 +71,10 @@ func outcomes(t *testing.T, faults string) string {
 }
 
 func TestSeedDecidesWhichRequestsFail(t *testing.T) {
-	first, again, other := outcomes(t, "eio=0.2,seed=7"), outcomes(t, "eio=0.2,seed=7"), outcomes(t, "eio=0.2,seed=8")
+	first, again, other := outcomes(t, "eio=0.2,seed=7"), outcomes(t, "eio=0.2,seed=7"), outcomes(t,
+		"eio=0.2,seed=8")
 	if first != again || first == other {
-		t.Errorf("seed 7 gave %s, then %s; seed 8 %s", first, again, other)
+		t.Errorf("seed 7: %s, again: %s; seed 8: %s", first, again, other)
 	}
 	if n := strings.Count(first, "x"); n < 15 || n > 70 {
 		t.Errorf("%d of 200 requests failed with probability 0.2", n)
@@ -77,12 +82,13 @@ func TestSeedDecidesWhichRequestsFail(t *testing.T) {
 }
 
 func TestWritesFailWhenTheSpaceIsUsedUp(t *testing.T) {
-	if got, want := outcomes(t, "enospc-after=400KiB"), strings.Repeat(".", 100)+strings.Repeat("f", 100); got != want {
-		t.Errorf("got %s", got)
+	if got, want := outcomes(t, "enospc-after=400KiB"), strings.Repeat(".", 100)+strings.Repeat("f",
+		100); got != want {
+		t.Errorf("outcomes are %s, want %s", got, want)
 	}
 }
 
-func TestCorruptionInvertsOneBitOfWhatIsReadOrStored(t *testing.T) {
+func TestCorruptionInvertsOneBitOfEachReadAndWrite(t *testing.T) {
 	v := openFault(t, "corrupt=1")
 	defer closeVolume(t, v)
 	queue := openQueue(t, v, 1)
@@ -97,15 +103,15 @@ func TestCorruptionInvertsOneBitOfWhatIsReadOrStored(t *testing.T) {
 	for i := range read {
 		different += bits.OnesCount8(read[i] ^ written[i])
 	}
-	if different != 2 { // one by each
+	if different != 2 { // one by the write, one by the read
 		t.Errorf("%d bits differ", different)
 	}
 	if v.Memory() != nil {
-		t.Error("reads could go past the faults")
+		t.Error("reads could bypass the faults")
 	}
 }
 
-func TestDelayHoldsUpCompletionsAndNotTheSubmitter(t *testing.T) {
+func TestDelayPostponesCompletionsWithoutBlockingTheSubmitter(t *testing.T) {
 	const delay = 30 * time.Millisecond
 	v := openFault(t, fmt.Sprintf("delay=%v", delay))
 	defer closeVolume(t, v)
@@ -121,7 +127,7 @@ func TestDelayHoldsUpCompletionsAndNotTheSubmitter(t *testing.T) {
 	}
 	for i, r := range volumetest.Await(t, queue, len(requests)) {
 		if r != &requests[i] {
-			t.Errorf("completion %d is not that of request %d", i, i)
+			t.Errorf("completion %d is for another request than %d", i, i)
 		}
 	}
 	if took := time.Since(began); took < delay {
@@ -129,7 +135,7 @@ func TestDelayHoldsUpCompletionsAndNotTheSubmitter(t *testing.T) {
 	}
 }
 
-func TestBadFaultsAreRefusedWithTheReason(t *testing.T) {
+func TestBadFaultsAreRejectedWithTheReason(t *testing.T) {
 	for text, want := range map[string]string{
 		"v=fault:eio=2:memory:1MiB":             "not a probability",
 		"v=fault:eio=NaN:memory:1MiB":           "not a probability",
@@ -140,13 +146,14 @@ func TestBadFaultsAreRefusedWithTheReason(t *testing.T) {
 		"v=fault:seed=-1:memory:1MiB":           "invalid syntax",
 		"v=fault:fire=1:memory:1MiB":            "unknown fault",
 		"v=fault::memory:1MiB":                  "unknown fault",
-		"v=fault:eio=0.1":                       "no backend is given",
+		"v=fault:eio=0.1":                       "a fault has no backend",
 		"v=fault:eio=0.1:disk:x":                "kinds are",
 		"v=fault:eio=0.1:memory:5000":           "not a positive multiple",
 		"v=fault:eio=1:fault:eio=x:memory:1MiB": "not a probability",
 	} {
-		if _, err := volume.ParseSpec(text, 4096); !errors.Is(err, status.InvalidValue) || !strings.Contains(err.Error(), want) {
-			t.Errorf("ParseSpec(%q) gave %v, want %q", text, err, want)
+		if _, err := volume.ParseSpec(text, 4096); !errors.Is(err, status.InvalidValue) ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("ParseSpec(%q) returned %v, want an error with %q", text, err, want)
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
-func TestVolumeTakesNoMoreWritesAfterAFailedFlush(t *testing.T) {
+func TestVolumeAcceptsNoMoreWritesAfterAFailedFlush(t *testing.T) {
 	core, logged := observer.New(zapcore.InfoLevel)
 	spec := fileSpec(filepath.Join(t.TempDir(), "volume"), 1<<20)
 	spec.Log = zap.New(core)
@@ -29,7 +29,7 @@ func TestVolumeTakesNoMoreWritesAfterAFailedFlush(t *testing.T) {
 	fail := true
 	volume.SetSync(v, func() error {
 		if fail {
-			fail = false // as the kernel does: the error is told once
+			fail = false // like the kernel, report the error once
 			return unix.EIO
 		}
 		return nil
@@ -53,22 +53,23 @@ func TestVolumeTakesNoMoreWritesAfterAFailedFlush(t *testing.T) {
 	do(t, queue, &volume.Request{Operation: iomsg.OpRead, Length: 4096, Buffer: block})
 	closeQueue(t, queue)
 	if err := v.Close(t.Context()); !errors.Is(err, unix.EIO) {
-		t.Errorf("Close returned %v although content was lost", err)
+		t.Errorf("Close returned %v after content was lost", err)
 	}
 	if logged.Len() != 1 {
 		t.Errorf("the failure was logged %d times: %v", logged.Len(), logged.All())
 	}
-	closeVolume(t, open(t, spec)) // opened again, it works
+	closeVolume(t, open(t, spec)) // reopened, it works again
 }
 
 func TestForcedWriteFailsIfItCannotBeMadeDurable(t *testing.T) {
 	v := mustOpen(t, openFile(1<<20))
 	volume.SetSync(v, func() error { return unix.ENOSPC })
 	queue := openQueue(t, v, 1)
-	r := volume.Request{Operation: iomsg.OpWrite, ForceUnitAccess: true, Length: 4096, Buffer: make([]byte, 4096)}
+	r := volume.Request{Operation: iomsg.OpWrite, ForceUnitAccess: true, Length: 4096,
+		Buffer: make([]byte, 4096)}
 	volumetest.Do(t, queue, &r)
 	if !errors.Is(r.Err, unix.ENOSPC) || !errors.Is(r.Err, status.IOFailed) {
-		t.Errorf("write gave %v", r.Err)
+		t.Errorf("write: %v", r.Err)
 	}
 	closeQueue(t, queue)
 	if err := v.Close(t.Context()); !errors.Is(err, unix.ENOSPC) {
@@ -76,9 +77,9 @@ func TestForcedWriteFailsIfItCannotBeMadeDurable(t *testing.T) {
 	}
 }
 
-// A flush that waits for another must not be answered by it, because that may
-// have begun before the writes that it has to cover.
-func TestFlushIsNotAnsweredByOneThatBeganBeforeIt(t *testing.T) {
+// A flush that waits for another must not complete with it: the earlier one may have begun before
+// the writes that the later one has to cover.
+func TestFlushIsNotCompletedByASyncThatBeganBeforeIt(t *testing.T) {
 	v := mustOpen(t, openFile(1<<20))
 	began, goOn := make(chan struct{}, 16), make(chan struct{})
 	volume.SetSync(v, func() error {
@@ -99,7 +100,7 @@ func TestFlushIsNotAnsweredByOneThatBeganBeforeIt(t *testing.T) {
 	}
 	goOn <- struct{}{}
 	if done := volumetest.Await(t, queue, 1); done[0] != &flushes[0] {
-		t.Error("the first sync answered another flush than the first")
+		t.Error("the first sync completed another flush than the first")
 	}
 	<-began
 	close(goOn)
@@ -115,7 +116,7 @@ func TestCloseIsBoundedWhenTheDeviceHangs(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := v.Close(ctx); !errors.Is(err, context.Canceled) || !errors.Is(err, status.TimeOut) {
-		t.Errorf("Close returned %v while the device hung", err)
+		t.Errorf("Close returned %v while the device was hanging", err)
 	}
 	close(goOn)
 	closeVolume(t, v)
@@ -130,17 +131,18 @@ func TestReadOfAFileThatHasShrunkFails(t *testing.T) {
 	}
 	queue := openQueue(t, v, 1)
 	defer closeQueue(t, queue)
-	r := volume.Request{Operation: iomsg.OpRead, Offset: 8192, Length: 4096, Buffer: make([]byte, 4096)}
+	r := volume.Request{Operation: iomsg.OpRead, Offset: 8192, Length: 4096,
+		Buffer: make([]byte, 4096)}
 	volumetest.Do(t, queue, &r)
 	if !errors.Is(r.Err, status.IOFailed) {
-		t.Errorf("read gave %v", r.Err)
+		t.Errorf("read: %v", r.Err)
 	}
 }
 
-func TestFullFileSystemFailsTheWriteAndNoOther(t *testing.T) {
+func TestFullFileSystemFailsOnlyThatWrite(t *testing.T) {
 	directory := t.TempDir()
 	if err := unix.Mount("tmpfs", directory, "tmpfs", 0, "size=256k"); err != nil {
-		t.Skipf("mounting a small tmpfs needs root: %v", err)
+		t.Skipf("mount a small tmpfs (needs root): %v", err)
 	}
 	defer func() { _ = unix.Unmount(directory, unix.MNT_DETACH) }()
 	v := open(t, fileSpec(filepath.Join(directory, "volume"), 1<<20))
@@ -148,21 +150,23 @@ func TestFullFileSystemFailsTheWriteAndNoOther(t *testing.T) {
 	r := volume.Request{Operation: iomsg.OpWrite, Length: 1 << 20, Buffer: make([]byte, 1<<20)}
 	volumetest.Do(t, queue, &r)
 	if !errors.Is(r.Err, unix.ENOSPC) || status.CodeOf(r.Err) != status.IOFailed {
-		t.Errorf("write gave %v", r.Err)
+		t.Errorf("write: %v", r.Err)
 	}
 	do(t, queue, &volume.Request{Operation: iomsg.OpTrim, Length: 1 << 20})
-	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: 4096, Buffer: make([]byte, 4096), ForceUnitAccess: true})
+	do(t, queue,
+		&volume.Request{Operation: iomsg.OpWrite, Length: 4096, Buffer: make([]byte, 4096),
+			ForceUnitAccess: true})
 	closeQueue(t, queue)
 	closeVolume(t, v)
 }
 
-// Queues of several threads sleep after every few requests while the pool falls
-// asleep between them, each after pauses of random length.
-func TestNoWakeUpIsLostBetweenLanesAndPool(t *testing.T) {
+// Queues of several threads sleep after every few requests, and the pool falls asleep in between,
+// each after pauses of random length.
+func TestNoWakeUpIsLostBetweenQueuesAndPool(t *testing.T) {
 	v := mustOpen(t, openFile(1<<20))
 	defer closeVolume(t, v)
 	volume.SetSync(v, func() error { return nil })
-	t.Run("queues", func(t *testing.T) { // ends when all its parallel tests have
+	t.Run("queues", func(t *testing.T) { // returns when all its parallel tests have
 		for seed := range uint64(3) {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
 				t.Parallel()
@@ -181,7 +185,7 @@ func TestNoWakeUpIsLostBetweenLanesAndPool(t *testing.T) {
 					for range random.IntN(50) {
 						runtime.Gosched()
 					}
-					volumetest.Await(t, queue, count) // fails if it sleeps for too long
+					volumetest.Await(t, queue, count) // fails if it sleeps too long
 				}
 			})
 		}

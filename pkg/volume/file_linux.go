@@ -16,18 +16,17 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// FileBackend keeps a volume in a regular file or on a block device. The
-// volume is locked against being opened twice.
+// FileBackend keeps the content in a regular file or on a block device. A lock keeps the volume
+// from being opened twice.
 type FileBackend struct {
 	Path string
-	// Size is the size in bytes at which a file that does not exist, or is
-	// empty, is created. An existing file must have it; 0 takes a file as it
-	// is, without what exceeds a multiple of the block size.
+	// Size is the size in bytes of a file that does not exist yet or is empty. Any other file must
+	// have exactly this size. 0 accepts a file as it is and ignores what exceeds a multiple of the
+	// block size.
 	Size     uint64
 	ReadOnly bool
-	// Direct goes past the page cache (O_DIRECT): for devices that are faster
-	// than copying, or content that is not worth memory. Writes are still only
-	// durable after a flush.
+	// Direct bypasses the page cache (O_DIRECT): for devices that are faster than copying, and for
+	// content that is not worth caching. Writes still become durable only with a flush.
 	Direct bool
 }
 
@@ -55,20 +54,23 @@ func (b *FileBackend) parseOption(option string) error {
 	}
 	text, isSize := strings.CutPrefix(option, "size=")
 	if !isSize {
-		return status.Errorf(status.InvalidValue, "file:%s: unknown option %q: the options are size=SIZE, readonly and direct (a path cannot contain a comma)", b.Path, option)
+		return status.Errorf(status.InvalidValue,
+			"file:%s: unknown option %q: the options are size=SIZE, readonly, and direct "+
+				"(a path cannot contain a comma)", b.Path, option)
 	}
 	bytes, err := size.Parse(text)
 	if err != nil {
 		return status.Errorf(status.InvalidValue, "file:%s: %w", b.Path, err)
 	}
 	if bytes == 0 {
-		return status.Errorf(status.InvalidValue, "file:%s: size=0 leaves nothing to store on", b.Path)
+		return status.Errorf(status.InvalidValue,
+			"file:%s: size=0 leaves nothing to store on", b.Path)
 	}
 	b.Size = uint64(bytes)
 	return nil
 }
 
-// String implements Backend.
+// String returns "file:", the path, and the options.
 func (b FileBackend) String() string {
 	text := "file:" + b.Path
 	if b.Size > 0 {
@@ -86,9 +88,11 @@ func (b FileBackend) String() string {
 func (b FileBackend) validate(spec *Spec) error {
 	switch {
 	case b.Path == "":
-		return status.Errorf(status.InvalidValue, "file:PATH[,size=SIZE][,readonly][,direct]: the path is empty")
+		return status.Errorf(status.InvalidValue,
+			"file:PATH[,size=SIZE][,readonly][,direct]: the path is empty")
 	case b.ReadOnly && b.Size > 0:
-		return status.Errorf(status.InvalidValue, "file:%s: size= creates a file, which readonly forbids: leave one of them out", b.Path)
+		return status.Errorf(status.InvalidValue,
+			"file:%s: size= creates a file, which readonly forbids: remove one of them", b.Path)
 	case b.Size > 0:
 		return spec.checkNewSize(b.Size)
 	}
@@ -107,6 +111,7 @@ func (b FileBackend) open(spec *Spec) (Volume, error) {
 	return v, nil
 }
 
+// newVolume makes a volume of an open file, which it owns on success.
 func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) {
 	bytes, err := b.usableSize(spec, file)
 	if err != nil {
@@ -116,12 +121,15 @@ func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) 
 	if err != nil {
 		return nil, fmt.Errorf("identify %q: %w", b.Path, err)
 	}
-	info := Info{Name: spec.Name, UUID: uuid, Size: bytes, BlockSize: spec.BlockSize, ReadOnly: b.ReadOnly}
+	info := Info{
+		Name: spec.Name, UUID: uuid, Size: bytes, BlockSize: spec.BlockSize, ReadOnly: b.ReadOnly,
+	}
 	if !b.ReadOnly {
 		info.Capabilities = CanTrim | CanWriteZeroes | CanFUA
 	}
 	config := fileStoreConfig{
-		readOnly: b.ReadOnly, direct: b.Direct, writeStep: max(cachedWriteStep, int(spec.BlockSize)), log: spec.Log,
+		readOnly: b.ReadOnly, direct: b.Direct,
+		writeStep: max(cachedWriteStep, int(spec.BlockSize)), log: spec.Log,
 	}
 	if b.Direct {
 		config.writeStep = math.MaxInt
@@ -136,12 +144,13 @@ func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) 
 	return newStoreVolume(info, s), nil
 }
 
-// openFile opens the file, or creates it, and locks it.
+// openFile opens or creates the file and locks it.
 func (b FileBackend) openFile() (*os.File, error) {
 	stat, err := os.Stat(b.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if b.Size == 0 {
-			return nil, status.Errorf(status.NotFound, "file %q does not exist: add ,size=SIZE to create it", b.Path)
+			return nil, status.Errorf(status.NotFound,
+				"file %q does not exist: add ,size=SIZE to create it", b.Path)
 		}
 		return b.create()
 	}
@@ -156,12 +165,13 @@ func (b FileBackend) openFile() (*os.File, error) {
 	case mode.IsRegular():
 	case mode&fs.ModeDevice != 0 && mode&fs.ModeCharDevice == 0:
 		if !b.ReadOnly {
-			// On a block device this refuses what is mounted or in use by
-			// the kernel.
+			// For a block device, O_EXCL fails if it is mounted or otherwise in use by the
+			// kernel.
 			flags |= os.O_EXCL
 		}
 	default:
-		return nil, status.Errorf(status.InvalidValue, "%q is neither a regular file nor a block device (%v)", b.Path, mode.Type())
+		return nil, status.Errorf(status.InvalidValue,
+			"%q is neither a regular file nor a block device (%v)", b.Path, mode.Type())
 	}
 	file, err := os.OpenFile(b.Path, flags|b.openFlags(), 0)
 	if errors.Is(err, unix.EBUSY) {
@@ -191,7 +201,7 @@ func (b FileBackend) create() (*os.File, error) {
 	return file, nil
 }
 
-// openFlags are those of open(2) beyond read and write.
+// openFlags returns the flags of open(2) beyond read and write.
 func (b FileBackend) openFlags() int {
 	if b.Direct {
 		return unix.O_DIRECT
@@ -199,7 +209,7 @@ func (b FileBackend) openFlags() int {
 	return 0
 }
 
-// explainOpenError adds what the failure of an open means, if that is known.
+// explainOpenError adds the likely cause of a failed open.
 func (b FileBackend) explainOpenError(err error) error {
 	if b.Direct && errors.Is(err, unix.EINVAL) {
 		return errNotDirect(b.Path)
@@ -208,10 +218,11 @@ func (b FileBackend) explainOpenError(err error) error {
 }
 
 func errNotDirect(path string) error {
-	return status.Errorf(status.NotSupported, "the file system of %q cannot do direct IO: leave direct out", path)
+	return status.Errorf(status.NotSupported,
+		"the file system of %q does not support direct IO: remove the option direct", path)
 }
 
-// prepare locks an existing file and gives it its size if it is empty.
+// prepare locks an existing file, and sets its size if it is empty.
 func (b FileBackend) prepare(file *os.File, expected fs.FileInfo) error {
 	if err := b.lock(file); err != nil {
 		return err
@@ -223,15 +234,15 @@ func (b FileBackend) prepare(file *os.File, expected fs.FileInfo) error {
 	if !os.SameFile(stat, expected) {
 		return status.Errorf(status.Again, "file %q was replaced while it was being opened", b.Path)
 	}
-	// A crash during creation leaves an empty file behind.
+	// A crash during creation leaves an empty file.
 	if b.Size > 0 && stat.Mode().IsRegular() && stat.Size() == 0 {
 		return b.extend(file)
 	}
 	return nil
 }
 
-// extend gives an empty file its size and makes that durable. The file is
-// sparse: blocks take space when they are written.
+// extend sets the size of an empty file and makes that durable. The file is sparse: blocks take
+// space when they are written.
 func (b FileBackend) extend(file *os.File) error {
 	if err := file.Truncate(int64(b.Size)); err != nil {
 		return err
@@ -246,8 +257,7 @@ func (b FileBackend) extend(file *os.File) error {
 	return errors.Join(directory.Sync(), directory.Close())
 }
 
-// lock excludes other openings of the same file, except that several may
-// read.
+// lock prevents others from opening the same file, except that several readers may share it.
 func (b FileBackend) lock(file *os.File) error {
 	how := unix.LOCK_EX
 	if b.ReadOnly {
@@ -255,7 +265,8 @@ func (b FileBackend) lock(file *os.File) error {
 	}
 	err := unix.Flock(int(file.Fd()), how|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return status.Errorf(status.InUse, "file %q is locked: another volume or program uses it", b.Path)
+		return status.Errorf(status.InUse,
+			"file %q is locked: another volume or program uses it", b.Path)
 	}
 	if err != nil {
 		return fmt.Errorf("lock file %q: %w", b.Path, err)
@@ -263,36 +274,40 @@ func (b FileBackend) lock(file *os.File) error {
 	return nil
 }
 
-// usableSize is the size of the volume in bytes.
+// usableSize returns the size of the volume in bytes.
 func (b FileBackend) usableSize(spec *Spec, file *os.File) (uint64, error) {
-	// Also tells the size of a block device.
+	// Seeking also finds the size of a block device.
 	end, err := file.Seek(0, io.SeekEnd)
 	if err != nil {
 		return 0, err
 	}
 	if b.Size > 0 && uint64(end) != b.Size {
-		return 0, status.Errorf(status.InvalidValue, "file %q has %v although size=%v was given: leave size= out to use it as it is",
+		return 0, status.Errorf(status.InvalidValue,
+			"file %q has %v although size=%v was given: remove size= to use it as it is",
 			b.Path, size.Bytes(end), size.Bytes(b.Size))
 	}
 	usable := uint64(end) &^ (uint64(spec.BlockSize) - 1)
 	if usable == 0 {
-		return 0, status.Errorf(status.InvalidValue, "file %q has %v, less than one block of %v", b.Path, size.Bytes(end), size.Bytes(spec.BlockSize))
+		return 0, status.Errorf(status.InvalidValue,
+			"file %q has %v, less than one block of %v",
+			b.Path, size.Bytes(end), size.Bytes(spec.BlockSize))
 	}
 	sector, err := unix.IoctlGetInt(int(file.Fd()), unix.BLKSSZGET)
 	if err == nil && uint32(sector) > spec.BlockSize {
-		return 0, status.Errorf(status.InvalidValue, "device %q has sectors of %v, more than the block size %v: choose a larger one",
+		return 0, status.Errorf(status.InvalidValue,
+			"device %q has sectors of %v, more than the block size %v: "+
+				"choose a larger block size",
 			b.Path, size.Bytes(sector), size.Bytes(spec.BlockSize))
 	}
 	return usable, nil
 }
 
-// defaultAlignment is what direct IO needs if the kernel does not tell, which
-// it does since Linux 6.1: a multiple of the sector size of every device.
+// defaultAlignment is used where the kernel does not report the alignment of direct IO (before
+// Linux 6.1). It is a multiple of every device's sector size.
 const defaultAlignment = 4096
 
-// directAlignment asks what direct IO demands of a file that was opened for
-// it: the result is that of buffers in memory. Offsets must be multiples of no
-// more than the volume's block size.
+// directAlignment returns the alignment in bytes that direct IO on the file requires of buffers. It
+// fails if offsets would have to be multiples of more than the block size.
 func (b FileBackend) directAlignment(spec *Spec, file *os.File) (int, error) {
 	var stat unix.Statx_t
 	err := unix.Statx(int(file.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &stat)
@@ -306,7 +321,9 @@ func (b FileBackend) directAlignment(spec *Spec, file *os.File) (int, error) {
 	case stat.Dio_offset_align == 0:
 		return 0, errNotDirect(b.Path)
 	case stat.Dio_offset_align > spec.BlockSize:
-		return 0, status.Errorf(status.InvalidValue, "direct IO on %q needs multiples of %v, more than the block size %v: choose a larger one",
+		return 0, status.Errorf(status.InvalidValue,
+			"direct IO on %q needs multiples of %v, more than the block size %v: "+
+				"choose a larger block size",
 			b.Path, size.Bytes(stat.Dio_offset_align), size.Bytes(spec.BlockSize))
 	}
 	return int(stat.Dio_mem_align), nil

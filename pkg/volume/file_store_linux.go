@@ -15,34 +15,31 @@ import (
 )
 
 const (
-	// readAtOnce is up to how many bytes a queue copies out of the page cache
-	// by itself. What is larger is worth another core.
+	// readAtOnce is the most bytes that a queue reads from the page cache on its own thread. A
+	// larger read is worth another core.
 	readAtOnce = 256 << 10
-	// readers is how many reads of one volume may wait for the device at a
-	// time. Each takes a thread.
+	// readers is how many reads of one volume may wait for the device at a time. Each occupies a
+	// thread.
 	readers = 16
-	// changeBatchSize is how many writes, or flushes, are taken at a time.
+	// changeBatchSize is the most writes, or flushes, taken at a time.
 	changeBatchSize = 64
-	// cachedWriteStep is how many bytes one call writes into the page cache,
-	// if blocks are not larger. A file system that keeps state for each of its
-	// blocks (ext4 does) goes through that of a whole folio at every write
-	// into it, and makes folios as large as what is first written: after
-	// writes of 1 MiB, one of 4 KiB takes twenty times as long.
+	// cachedWriteStep is how many bytes one system call writes to the page cache, unless blocks are
+	// larger. A file system that keeps state per block, as ext4 does, walks the state of a whole
+	// folio on every write into it, and makes a folio as large as the first write: after writes of
+	// 1 MiB, a write of 4 KiB takes twenty times as long.
 	cachedWriteStep = 16 << 10
-	// directMembers is how many requests of each kind are at the device at a
-	// time if the page cache is not used: a device does many at once, but as
-	// long as others wait none of the threads sleeps, and needs to be woken.
+	// directMembers is how many requests of each kind are at the device at a time with direct IO.
+	// A device handles many at once. While more requests wait, the goroutines find the next one
+	// without sleeping and being woken.
 	directMembers = 16
 )
 
-// fileStore is the store of a volume on a file or block device. It is never
-// mapped: faults would block the queue's thread, and an error of the device
-// would kill the process.
+// fileStore is the store of a volume on a file or block device. The file is never mapped: a page
+// fault would block the queue's thread, and a device error would kill the process.
 //
-// One goroutine makes all changes of the page cache: a file system lets only
-// one write to a file at a time there anyway, and would make others contend
-// for the inode. Direct writes to blocks that exist go side by side. One
-// goroutine makes changes durable, see flush.
+// One goroutine makes all changes to the page cache: a file system admits only one writer per file
+// there, and others would contend for the inode. Direct writes to existing blocks run in parallel.
+// One goroutine makes changes durable; see flushBatch.
 type fileStore struct {
 	fileStoreConfig
 	file *os.File
@@ -56,34 +53,40 @@ type fileStore struct {
 	// failed is why nothing can be made durable any more; nil while it can.
 	failed atomic.Pointer[status.Error]
 
-	// What the file system turned out not to do.
+	// Set when the file system turns out not to support an operation.
 	noNowait    atomic.Bool
 	noZeroRange atomic.Bool
 	noPunchHole atomic.Bool
 }
 
-// fileStoreConfig says how a file was opened.
+// fileStoreConfig describes how a file was opened.
 type fileStoreConfig struct {
 	readOnly  bool
 	direct    bool
-	alignment int // of buffers, in bytes; 0 if any will do
-	writeStep int // the most bytes of one call
+	alignment int // required of buffers, in bytes; 0 means none
+	writeStep int // the most bytes that one system call writes
 	log       *zap.Logger
 }
 
-// newFileStore starts the goroutines of a store. On success it owns file.
+// newFileStore starts a store's goroutines. On success it owns file.
 func newFileStore(file *os.File, config fileStoreConfig) (*fileStore, error) {
 	s := &fileStore{fileStoreConfig: config, file: file, fd: int(file.Fd())}
 	readMembers, changeMembers, changes := readers, 1, changeBatchSize
 	if config.direct {
 		readMembers, changeMembers, changes = directMembers, directMembers, 1
 	}
-	s.syncFile = func() error { return retryInterrupted(func() error { return unix.Fdatasync(s.fd) }) }
+	s.syncFile = func() error {
+		return retryInterrupted(func() error { return unix.Fdatasync(s.fd) })
+	}
 	for _, p := range []struct {
 		pool            **pool
 		size, batchSize int
 		handle          func(*requestList)
-	}{{&s.reads, readMembers, 1, s.readBatch}, {&s.changes, changeMembers, changes, s.changeBatch}, {&s.flushes, 1, changeBatchSize, s.flushBatch}} {
+	}{
+		{&s.reads, readMembers, 1, s.readBatch},
+		{&s.changes, changeMembers, changes, s.changeBatch},
+		{&s.flushes, 1, changeBatchSize, s.flushBatch},
+	} {
 		started, err := startPool(p.size, p.batchSize, p.handle)
 		if err != nil {
 			return nil, errors.Join(err, s.stop())
@@ -93,7 +96,7 @@ func newFileStore(file *os.File, config fileStoreConfig) (*fileStore, error) {
 	return s, nil
 }
 
-// start serves reads out of the page cache.
+// start reads from the page cache and leaves everything else to the pools.
 func (s *fileStore) start(r *Request) *pool {
 	switch {
 	case r.Operation == iomsg.OpRead && !s.direct && s.readCached(r):
@@ -108,6 +111,7 @@ func (s *fileStore) start(r *Request) *pool {
 	return s.changes
 }
 
+// readCached tries to read without blocking and reports whether it has read everything.
 func (s *fileStore) readCached(r *Request) bool {
 	if r.Length > readAtOnce || s.noNowait.Load() {
 		return false
@@ -126,6 +130,7 @@ func (s *fileStore) readBatch(batch *requestList) {
 	}
 }
 
+// readAt fills buffer.
 func (s *fileStore) readAt(buffer []byte, offset uint64) error {
 	if misalignment(buffer, s.alignment) > 0 {
 		aligned := s.aligned(len(buffer))
@@ -149,9 +154,9 @@ func (s *fileStore) readAt(buffer []byte, offset uint64) error {
 	return nil
 }
 
-var errShrunk = errors.New("the file has become shorter than the volume")
+var errShrunk = errors.New("the file is now shorter than the volume")
 
-// aligned returns a new buffer that direct IO can use.
+// aligned returns a new buffer that is aligned for direct IO.
 func (s *fileStore) aligned(length int) []byte {
 	buffer := make([]byte, length+s.alignment)
 	if m := misalignment(buffer, s.alignment); m > 0 {
@@ -160,6 +165,7 @@ func (s *fileStore) aligned(length int) []byte {
 	return buffer[:length]
 }
 
+// changeBatch carries out writes, trims, and write zeroes.
 func (s *fileStore) changeBatch(batch *requestList) {
 	for r := batch.pop(); r != nil; r = batch.pop() {
 		r.Err = s.change(r)
@@ -184,6 +190,7 @@ func (s *fileStore) change(r *Request) error {
 	return s.writeAt(r.Buffer, r.Offset)
 }
 
+// writeAt writes all of buffer.
 func (s *fileStore) writeAt(buffer []byte, offset uint64) error {
 	if misalignment(buffer, s.alignment) > 0 {
 		aligned := s.aligned(len(buffer))
@@ -207,8 +214,8 @@ func (s *fileStore) writeAt(buffer []byte, offset uint64) error {
 	return nil
 }
 
-// trim gives blocks back. It is advice, so a file system that cannot take it
-// is no error.
+// trim deallocates blocks. It is only advice, so a file system that does not support it is not an
+// error.
 func (s *fileStore) trim(offset, length uint64) error {
 	_, err := s.allocate(&s.noPunchHole, unix.FALLOC_FL_PUNCH_HOLE, offset, length)
 	if err != nil {
@@ -235,12 +242,14 @@ func (s *fileStore) writeZeroes(offset, length uint64) error {
 	return nil
 }
 
-// zeroes is what write zeroes writes where the file system has no better way.
+// zeroes is what writeZeroes writes where the file system has no better way.
 var zeroes [1 << 20]byte
 
-// allocate is fallocate(2) in the given mode. It does nothing if the file
-// system has turned out not to support that.
-func (s *fileStore) allocate(unsupported *atomic.Bool, mode uint32, offset, length uint64) (done bool, err error) {
+// allocate calls fallocate(2) in the given mode. It reports false if the file system does not
+// support the mode, and remembers that in unsupported.
+func (s *fileStore) allocate(
+	unsupported *atomic.Bool, mode uint32, offset, length uint64,
+) (done bool, err error) {
 	if length == 0 {
 		return true, nil
 	}
@@ -257,10 +266,9 @@ func (s *fileStore) allocate(unsupported *atomic.Bool, mode uint32, offset, leng
 	return err == nil, err
 }
 
-// flushBatch completes a batch of requests when everything written before is
-// durable. It is called by one goroutine: the kernel reports a failed
-// write-back once per open file, and of two calls of fdatasync(2) at the same
-// time the one that does not get the error would vouch for data that is lost.
+// flushBatch completes a batch of requests once everything written before is durable. Only one
+// goroutine calls it: the kernel reports a failed write-back once per open file, so of two
+// concurrent calls of fdatasync(2) the one that does not get the error would vouch for lost data.
 func (s *fileStore) flushBatch(batch *requestList) {
 	err := s.makeDurable()
 	for r := batch.pop(); r != nil; r = batch.pop() {
@@ -269,9 +277,8 @@ func (s *fileStore) flushBatch(batch *requestList) {
 	}
 }
 
-// makeDurable fails for ever after it has failed once: the kernel counts the
-// pages that it could not write as clean, so the next fdatasync(2) succeeds
-// without them.
+// makeDurable fails forever after it has failed once: the kernel marks pages that it could not
+// write as clean, so the next fdatasync(2) succeeds without them.
 func (s *fileStore) makeDurable() error {
 	if failed := s.failed.Load(); failed != nil {
 		return failed
@@ -281,14 +288,18 @@ func (s *fileStore) makeDurable() error {
 		return nil
 	}
 	failed := &status.Error{Code: status.IOFailed, Err: fmt.Errorf(
-		"flush %q failed, the volume takes no more writes until it is opened again: %w", s.file.Name(), cause)}
+		"flush %q failed, the volume accepts no more writes until it is reopened: %w",
+		s.file.Name(), cause)}
 	s.failed.Store(failed)
-	s.log.Error("volume takes no more writes until it is opened again", zap.String("file", s.file.Name()), zap.Error(cause))
+	s.log.Error("flush failed, the volume accepts no more writes until it is reopened",
+		zap.String("file", s.file.Name()), zap.Error(cause))
 	return failed
 }
 
+// ioError describes a failed system call.
 func (s *fileStore) ioError(operation string, offset, length uint64, cause error) error {
-	return status.Errorf(status.IOFailed, "%s %d bytes at offset %d of %q: %w", operation, length, offset, s.file.Name(), cause)
+	return status.Errorf(status.IOFailed,
+		"%s %d bytes at offset %d of %q: %w", operation, length, offset, s.file.Name(), cause)
 }
 
 func retryInterrupted(call func() error) error {
@@ -299,7 +310,7 @@ func retryInterrupted(call func() error) error {
 	}
 }
 
-// close also unlocks the file.
+// close makes everything durable, unlocks the file, and closes it.
 func (s *fileStore) close() error {
 	err := s.stop()
 	if !s.readOnly {
@@ -308,8 +319,8 @@ func (s *fileStore) close() error {
 	return errors.Join(err, s.file.Close())
 }
 
-// stop ends the goroutines that were started. Changes go on to be flushed, so
-// they end first.
+// stop ends the goroutines that were started. Changes may still go on to the flush pool, so it
+// stops last.
 func (s *fileStore) stop() error {
 	var errs []error
 	for _, p := range []*pool{s.reads, s.changes, s.flushes} {

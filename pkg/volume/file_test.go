@@ -20,7 +20,8 @@ func TestFileVolumeKeepsContentAndUUIDAcrossReopening(t *testing.T) {
 	v := open(t, fileSpec(path, 1<<20))
 	queue := openQueue(t, v, 1)
 	content := bytes.Repeat([]byte("zc"), 4096)
-	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Offset: 8192, Length: 8192, Buffer: content})
+	do(t, queue,
+		&volume.Request{Operation: iomsg.OpWrite, Offset: 8192, Length: 8192, Buffer: content})
 	uuid := v.Info().UUID
 	closeQueue(t, queue)
 	closeVolume(t, v)
@@ -36,14 +37,14 @@ func TestFileVolumeKeepsContentAndUUIDAcrossReopening(t *testing.T) {
 	got := make([]byte, 8192)
 	do(t, queue, &volume.Request{Operation: iomsg.OpRead, Offset: 8192, Length: 8192, Buffer: got})
 	if !bytes.Equal(got, content) {
-		t.Error("content is another after reopening")
+		t.Error("reopening changed the content")
 	}
 	if v.Info().UUID != uuid {
-		t.Errorf("UUID was %v and became %v", uuid, v.Info().UUID)
+		t.Errorf("reopening changed the UUID from %v to %v", uuid, v.Info().UUID)
 	}
 	file, err := os.ReadFile(renamed)
 	if err != nil || len(file) != 1<<20 || !bytes.Equal(file[8192:16384], content) {
-		t.Errorf("the file itself has %d bytes, or other content (%v)", len(file), err)
+		t.Errorf("the file has %d bytes or different content (%v)", len(file), err)
 	}
 }
 
@@ -54,32 +55,32 @@ func uuidOf(t *testing.T, path string) volume.UUID {
 	return v.Info().UUID
 }
 
-func TestFilePutInPlaceOfAnotherHasAnotherUUID(t *testing.T) {
+func TestReplacedFileHasAnotherUUID(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "volume")
 	before, other := uuidOf(t, path), uuidOf(t, path+".new")
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
 	}
 	if after := uuidOf(t, path); after == before || after != other {
-		t.Errorf("UUID was %v and is %v, the new file had %v", before, after, other)
+		t.Errorf("UUID was %v and is %v; that of the new file was %v", before, after, other)
 	}
 }
 
-func TestInodeUsedAgainHasAnotherUUID(t *testing.T) {
+func TestReusedInodeHasAnotherUUID(t *testing.T) {
 	directory := t.TempDir()
 	var system unix.Statfs_t
 	if err := unix.Statfs(directory, &system); err != nil {
 		t.Fatal(err)
 	}
 	if system.Type != unix.EXT4_SUPER_MAGIC {
-		t.Skip("only for ext4 it is known that inodes are used again, and have generations")
+		t.Skip("not ext4: inodes may not be reused or have no generations")
 	}
 	path := filepath.Join(directory, "volume")
 	seen := map[volume.UUID]bool{}
 	for range 8 {
 		uuid := uuidOf(t, path)
 		if seen[uuid] {
-			t.Errorf("UUID %v came twice", uuid)
+			t.Errorf("UUID %v was used twice", uuid)
 		}
 		seen[uuid] = true
 		if err := os.Remove(path); err != nil {
@@ -90,17 +91,18 @@ func TestInodeUsedAgainHasAnotherUUID(t *testing.T) {
 
 func TestFileIsOpenedByOneWriterOrSeveralReaders(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "volume")
-	readOnly := volume.Spec{Name: "v", BlockSize: 4096, Backend: volume.FileBackend{Path: path, ReadOnly: true}}
+	readOnly := volume.Spec{Name: "v", BlockSize: 4096,
+		Backend: volume.FileBackend{Path: path, ReadOnly: true}}
 	writer := open(t, fileSpec(path, 1<<20))
 	for _, spec := range []volume.Spec{fileSpec(path, 0), readOnly} {
 		if _, err := volume.Open(spec); !errors.Is(err, status.InUse) {
-			t.Errorf("opening %v beside a writer gave %v", spec.Backend, err)
+			t.Errorf("opening %v while a writer has it open returned %v", spec.Backend, err)
 		}
 	}
 	closeVolume(t, writer)
 	first, second := open(t, readOnly), open(t, readOnly)
 	if _, err := volume.Open(fileSpec(path, 0)); !errors.Is(err, status.InUse) {
-		t.Errorf("opening a writer beside readers gave %v", err)
+		t.Errorf("opening a writer while readers have it open returned %v", err)
 	}
 	closeVolume(t, first)
 	closeVolume(t, second)
@@ -111,7 +113,9 @@ func TestReadOnlyFileVolumeOnlyReads(t *testing.T) {
 	if err := os.WriteFile(path, bytes.Repeat([]byte{7}, 8192), 0o400); err != nil {
 		t.Fatal(err)
 	}
-	v := open(t, volume.Spec{Name: "v", BlockSize: 4096, Backend: volume.FileBackend{Path: path, ReadOnly: true}})
+	v := open(t,
+		volume.Spec{Name: "v", BlockSize: 4096,
+			Backend: volume.FileBackend{Path: path, ReadOnly: true}})
 	defer closeVolume(t, v)
 	queue := openQueue(t, v, 2)
 	defer closeQueue(t, queue)
@@ -119,17 +123,17 @@ func TestReadOnlyFileVolumeOnlyReads(t *testing.T) {
 	do(t, queue, &volume.Request{Operation: iomsg.OpRead, Length: 8192, Buffer: got})
 	do(t, queue, &volume.Request{Operation: iomsg.OpFlush})
 	if got[8191] != 7 || !v.Info().ReadOnly {
-		t.Errorf("read %d from a volume with read-only %v", got[8191], v.Info().ReadOnly)
+		t.Errorf("read %d, read-only %v", got[8191], v.Info().ReadOnly)
 	}
 	for _, operation := range []iomsg.Operation{iomsg.OpWrite, iomsg.OpTrim, iomsg.OpWriteZeroes} {
 		r := volume.Request{Operation: operation, Length: 4096, Buffer: got[:4096]}
 		if err := queue.Submit(&r); !errors.Is(err, status.NotPermitted) {
-			t.Errorf("%v gave %v", operation, err)
+			t.Errorf("%v returned %v", operation, err)
 		}
 	}
 }
 
-func TestUnsuitableFilesAreRefusedWithTheReason(t *testing.T) {
+func TestUnsuitableFilesAreRejectedWithTheReason(t *testing.T) {
 	directory := t.TempDir()
 	path := func(name string, bytes int) string {
 		p := filepath.Join(directory, name)
@@ -147,23 +151,29 @@ func TestUnsuitableFilesAreRefusedWithTheReason(t *testing.T) {
 		code    status.Code
 		want    string
 	}{
-		{volume.FileBackend{Path: filepath.Join(directory, "none")}, status.NotFound, "add ,size=SIZE to create it"},
-		{volume.FileBackend{Path: filepath.Join(directory, "no", "folder"), Size: 4096}, status.NotFound, "no such file"},
-		{volume.FileBackend{Path: directory}, status.InvalidValue, "neither a regular file nor a block device"},
-		{volume.FileBackend{Path: fifo}, status.InvalidValue, "neither a regular file nor a block device"},
-		{volume.FileBackend{Path: "/dev/null"}, status.InvalidValue, "neither a regular file nor a block device"},
+		{volume.FileBackend{Path: filepath.Join(directory, "none")}, status.NotFound,
+			"add ,size=SIZE to create it"},
+		{volume.FileBackend{Path: filepath.Join(directory, "no", "folder"), Size: 4096},
+			status.NotFound, "no such file"},
+		{volume.FileBackend{Path: directory}, status.InvalidValue,
+			"neither a regular file nor a block device"},
+		{volume.FileBackend{Path: fifo}, status.InvalidValue,
+			"neither a regular file nor a block device"},
+		{volume.FileBackend{Path: "/dev/null"}, status.InvalidValue,
+			"neither a regular file nor a block device"},
 		{volume.FileBackend{Path: path("small", 4095)}, status.InvalidValue, "less than one block"},
 		{volume.FileBackend{Path: path("empty", 0)}, status.InvalidValue, "less than one block"},
-		{volume.FileBackend{Path: path("other", 8192), Size: 4096}, status.InvalidValue, "has 8KiB although size=4KiB was given"},
+		{volume.FileBackend{Path: path("other", 8192), Size: 4096}, status.InvalidValue,
+			"has 8KiB although size=4KiB was given"},
 		{volume.FileBackend{Path: "", Size: 4096}, status.InvalidValue, "the path is empty"},
 	} {
 		_, err := volume.Open(volume.Spec{Name: "v", BlockSize: 4096, Backend: c.backend})
 		if status.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v gave %v, want %v with %q", c.backend, err, c.code, c.want)
+			t.Errorf("%v: got %v, want %v with %q", c.backend, err, c.code, c.want)
 		}
 	}
 	if entries, err := os.ReadDir(directory); err != nil || len(entries) != 4 {
-		t.Errorf("%d files are there, %v: a refused volume left one behind", len(entries), err)
+		t.Errorf("%d files exist (%v): a rejected volume left one behind", len(entries), err)
 	}
 }
 
@@ -178,11 +188,11 @@ func TestExistingFileIsRoundedDownToWholeBlocks(t *testing.T) {
 	}
 	closeVolume(t, v)
 	if stat, err := os.Stat(path); err != nil || stat.Size() != 3*4096+17 {
-		t.Errorf("file has changed its size: %v, %v", stat, err)
+		t.Errorf("the size of the file changed: %v, %v", stat, err)
 	}
 }
 
-func TestEmptyFileIsGivenItsSize(t *testing.T) {
+func TestEmptyFileGetsTheConfiguredSize(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "volume")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -194,13 +204,15 @@ func TestEmptyFileIsGivenItsSize(t *testing.T) {
 	}
 }
 
-func TestZeroedFileBlocksGiveTheirSpaceBackWhenTrimmed(t *testing.T) {
+func TestTrimmedFileBlocksReleaseTheirSpace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "volume")
 	v := open(t, fileSpec(path, 1<<20))
 	defer closeVolume(t, v)
 	queue := openQueue(t, v, 1)
 	defer closeQueue(t, queue)
-	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: 1 << 20, Buffer: bytes.Repeat([]byte{1}, 1<<20)})
+	do(t, queue,
+		&volume.Request{Operation: iomsg.OpWrite, Length: 1 << 20,
+			Buffer: bytes.Repeat([]byte{1}, 1<<20)})
 	do(t, queue, &volume.Request{Operation: iomsg.OpFlush})
 	do(t, queue, &volume.Request{Operation: iomsg.OpTrim, Length: 1 << 20})
 	var stat unix.Stat_t
@@ -208,20 +220,23 @@ func TestZeroedFileBlocksGiveTheirSpaceBackWhenTrimmed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if stat.Size != 1<<20 || stat.Blocks*512 > 64<<10 {
-		t.Errorf("file has %d bytes and takes %d on the disk", stat.Size, stat.Blocks*512)
+		t.Errorf("the file has %d bytes and uses %d on the disk", stat.Size, stat.Blocks*512)
 	}
 }
 
-func TestDirectVolumeTakesBuffersWhereverTheyLie(t *testing.T) {
+func TestDirectVolumeAcceptsUnalignedBuffers(t *testing.T) {
 	v := mustOpen(t, openDirect(1<<20))
 	defer closeVolume(t, v)
 	queue := openQueue(t, v, 1)
 	defer closeQueue(t, queue)
 	content := append(make([]byte, 0, 8193), bytes.Repeat([]byte{1, 2, 3}, 2731)...)
 	got := make([]byte, 8193)
-	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Offset: 4096, Length: 8192, Buffer: content[1:8193]})
-	do(t, queue, &volume.Request{Operation: iomsg.OpRead, Offset: 4096, Length: 8192, Buffer: got[1:]})
+	do(t, queue,
+		&volume.Request{Operation: iomsg.OpWrite, Offset: 4096, Length: 8192,
+			Buffer: content[1:8193]})
+	do(t, queue,
+		&volume.Request{Operation: iomsg.OpRead, Offset: 4096, Length: 8192, Buffer: got[1:]})
 	if !bytes.Equal(got[1:], content[1:8193]) {
-		t.Error("what was read is not what was written")
+		t.Error("the data read differs from the data written")
 	}
 }

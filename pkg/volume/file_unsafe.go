@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// misalignment is how far a buffer lies behind the last multiple of alignment
-// in memory. alignment is a power of two; 0 means none is asked for.
+// misalignment returns the distance in bytes from the last multiple of alignment, a power of two,
+// to the start of buffer. An alignment of 0 means that none is required.
 func misalignment(buffer []byte, alignment int) int {
 	if alignment == 0 {
 		return 0
@@ -15,17 +15,18 @@ func misalignment(buffer []byte, alignment int) int {
 	return int(uintptr(unsafe.Pointer(unsafe.SliceData(buffer))) & uintptr(alignment-1))
 }
 
-// readNowait reads what the page cache has at offset, without waiting for a
-// device (preadv2(2) with RWF_NOWAIT). It fails with EAGAIN if nothing is
-// cached and with EOPNOTSUPP if the file system cannot tell.
+// readNowait reads what the page cache has at offset without waiting for a device (preadv2(2) with
+// RWF_NOWAIT). It fails with EAGAIN if nothing is cached, and with EOPNOTSUPP if the file system
+// cannot tell.
 //
-// The call is raw because it does not block; to tell the scheduler would cost
-// about as much as a small read.
+// The call bypasses the scheduler because it does not block: telling the scheduler would cost about
+// as much as a small read.
 func readNowait(fd int, buffer []byte, offset uint64) (int, unix.Errno) {
 	vector := unix.Iovec{Base: unsafe.SliceData(buffer)}
 	vector.SetLen(len(buffer))
-	// The two words of the position are those of a 64-bit kernel.
-	n, _, errno := unix.RawSyscall6(unix.SYS_PREADV2, uintptr(fd), uintptr(unsafe.Pointer(&vector)), 1, uintptr(offset), 0, unix.RWF_NOWAIT)
+	// On a 64-bit kernel the low word of the position holds all of it.
+	n, _, errno := unix.RawSyscall6(unix.SYS_PREADV2, uintptr(fd), uintptr(unsafe.Pointer(&vector)),
+		1, uintptr(offset), 0, unix.RWF_NOWAIT)
 	if errno != 0 {
 		return 0, errno
 	}

@@ -11,14 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fsIOCGetVersion reads an inode's generation (FS_IOC_GETVERSION,
-// linux/fs.h), which changes when a file system uses an inode again.
+// fsIOCGetVersion reads an inode's generation (FS_IOC_GETVERSION, linux/fs.h), which changes when a
+// file system reuses an inode.
 const fsIOCGetVersion = 0x80087601
 
-// identify derives a UUID (version 8, RFC 9562 section 5.8) from what stays
-// the same as long as a file or a device does. It survives renaming and
-// restarts; a file that is put in its place has another one, also if it is a
-// copy.
+// identify derives a UUID (version 8, RFC 9562, section 5.8) from properties that stay the same for
+// the lifetime of a file or device. The UUID survives renaming and restarts. Another file in the
+// same place has a different UUID, even if it is a copy.
 func identify(file *os.File) (UUID, error) {
 	stat, err := file.Stat()
 	if err != nil {
@@ -37,20 +36,21 @@ func identify(file *os.File) (UUID, error) {
 	return UUID(sum[:16]).withVersion(8), nil
 }
 
-// fileIdentity names a file by file system, inode, time of birth and
-// generation, as far as the file system knows them.
+// fileIdentity identifies a file by file system, inode, birth time, and generation, as far as the
+// file system has them.
 func fileIdentity(file *os.File) (string, error) {
 	fd := int(file.Fd())
 	var stat unix.Statx_t
-	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &stat); err != nil {
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME,
+		&stat); err != nil {
 		return "", fmt.Errorf("statx: %w", err)
 	}
 	var system unix.Statfs_t
 	if err := unix.Fstatfs(fd, &system); err != nil {
 		return "", fmt.Errorf("statfs: %w", err)
 	}
-	// Derived from the file system's own UUID where it has one; the device
-	// number may be another after a reboot.
+	// The kernel derives Fsid from the file system's own UUID where there is one. The device
+	// number may change with a reboot.
 	where := fmt.Sprintf("file system %x", system.Fsid.Val)
 	if system.Fsid.Val == [2]int32{} {
 		where = fmt.Sprintf("device %d:%d", stat.Dev_major, stat.Dev_minor)
@@ -59,13 +59,13 @@ func fileIdentity(file *os.File) (string, error) {
 	if stat.Mask&unix.STATX_BTIME != 0 {
 		born = fmt.Sprintf("%d.%09d", stat.Btime.Sec, stat.Btime.Nsec)
 	}
-	// Not every file system has generations: 0 then.
+	// 0 if the file system has no generations.
 	generation, _ := unix.IoctlGetUint32(fd, fsIOCGetVersion)
 	return fmt.Sprintf("%s inode %d born %s generation %d", where, stat.Ino, born, generation), nil
 }
 
-// deviceIdentity names a block device by what its hardware or its driver says
-// of itself, and if they say nothing, by its number of this boot.
+// deviceIdentity identifies a block device by what its hardware or driver reports, or else by its
+// number during this boot.
 func deviceIdentity(file *os.File) (string, error) {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
@@ -83,11 +83,12 @@ func deviceIdentity(file *os.File) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("boot %s device %s sequence %s", strings.TrimSpace(string(boot)), number, attribute(directory, "diskseq")), nil
+	return fmt.Sprintf("boot %s device %s sequence %s", strings.TrimSpace(string(boot)), number,
+		attribute(directory, "diskseq")), nil
 }
 
-// hardwareIdentity looks in a block device's folder of sysfs, or for a
-// partition in its disk's. It returns "" if there is nothing that lasts.
+// hardwareIdentity looks in a block device's directory of sysfs; for a partition, in its disk's. It
+// returns "" if it finds nothing permanent.
 func hardwareIdentity(directory string) string {
 	partition := attribute(directory, "partition")
 	disk := directory
@@ -95,7 +96,8 @@ func hardwareIdentity(directory string) string {
 		disk = filepath.Dir(directory)
 		partition += " at " + attribute(directory, "start")
 	}
-	for _, name := range []string{"wwid", "device/wwid", "dm/uuid", "md/uuid", "serial", "device/serial"} {
+	for _, name := range []string{"wwid", "device/wwid", "dm/uuid", "md/uuid", "serial",
+		"device/serial"} {
 		if value := attribute(disk, name); value != "" {
 			return fmt.Sprintf("disk %s %s partition %s", name, value, partition)
 		}
@@ -103,7 +105,7 @@ func hardwareIdentity(directory string) string {
 	return ""
 }
 
-// attribute reads a file of sysfs; "" if there is none.
+// attribute reads a file of sysfs; it returns "" if there is none.
 func attribute(directory, name string) string {
 	value, err := os.ReadFile(filepath.Join(directory, name))
 	if err != nil {

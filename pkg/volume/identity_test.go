@@ -12,6 +12,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
+// sysfs creates a directory with the given files, as in sysfs.
 func sysfs(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -27,55 +28,59 @@ func sysfs(t *testing.T, files map[string]string) string {
 	return root
 }
 
-func TestDiskIsIdentifiedByWhatItsHardwareSays(t *testing.T) {
+func TestDiskIsIdentifiedByItsHardware(t *testing.T) {
 	root := sysfs(t, map[string]string{
-		"nvme/wwid": "eui.01", "nvme/serial": "S1", "nvme/p1/partition": "1", "nvme/p1/start": "2048",
-		"nvme/p2/partition": "2", "nvme/p2/start": "4096", "scsi/device/serial": "S2", "dm/dm/uuid": "LVM-1", "virtual/serial": "",
+		"nvme/wwid": "eui.01", "nvme/serial": "S1",
+		"nvme/p1/partition": "1", "nvme/p1/start": "2048",
+		"nvme/p2/partition": "2", "nvme/p2/start": "4096",
+		"scsi/device/serial": "S2", "dm/dm/uuid": "LVM-1", "virtual/serial": "",
 	})
 	seen := map[string]string{}
 	for _, device := range []string{"nvme", "nvme/p1", "nvme/p2", "scsi", "dm"} {
 		identity := volume.HardwareIdentity(t, filepath.Join(root, device))
 		if identity == "" || seen[identity] != "" {
-			t.Errorf("%s is identified by %q, and so is %q", device, identity, seen[identity])
+			t.Errorf("%s has the identity %q, also used by %q", device, identity, seen[identity])
 		}
 		seen[identity] = device
 	}
-	if got := volume.HardwareIdentity(t, filepath.Join(root, "nvme/p1")); !strings.Contains(got, "eui.01") {
-		t.Errorf("a partition is identified by %q, without its disk", got)
+	if got := volume.HardwareIdentity(t, filepath.Join(root, "nvme/p1")); !strings.Contains(got,
+		"eui.01") {
+		t.Errorf("the identity %q of a partition does not include its disk", got)
 	}
 	if got := volume.HardwareIdentity(t, filepath.Join(root, "virtual")); got != "" {
-		t.Errorf("a disk without a serial number is identified by %q", got)
+		t.Errorf("a disk without a serial number has the identity %q", got)
 	}
 }
 
-func TestBlockDeviceIsIdentifiedUntilItIsAnother(t *testing.T) {
+func TestBlockDeviceHasItsOwnLastingUUID(t *testing.T) {
 	device := loopDevice(t)
 	var uuids []volume.UUID
 	for range 2 {
 		v := open(t, fileSpec(device, 0))
 		uuids = append(uuids, v.Info().UUID)
 		if _, err := volume.Open(fileSpec(device, 0)); !errors.Is(err, status.InUse) {
-			t.Errorf("opening the device twice gave %v", err)
+			t.Errorf("opening the device twice returned %v", err)
 		}
 		closeVolume(t, v)
 	}
 	other := open(t, fileSpec(loopDevice(t), 0))
 	defer closeVolume(t, other)
 	if uuids[0] != uuids[1] || uuids[0] == other.Info().UUID {
-		t.Errorf("UUIDs are %v, and of another device %v", uuids, other.Info().UUID)
+		t.Errorf("UUIDs are %v, that of another device is %v", uuids, other.Info().UUID)
 	}
 }
 
-func TestBlocksSmallerThanTheSectorsOfADeviceAreRefused(t *testing.T) {
+func TestBlockSizeBelowTheSectorSizeIsRejected(t *testing.T) {
 	device := loopDevice(t, "--sector-size", "4096")
 	spec := fileSpec(device, 0)
 	spec.BlockSize = 512
-	if _, err := volume.Open(spec); !errors.Is(err, status.InvalidValue) || !strings.Contains(err.Error(), "sectors of 4KiB") {
+	if _, err := volume.Open(spec); !errors.Is(err, status.InvalidValue) ||
+		!strings.Contains(err.Error(), "sectors of 4KiB") {
 		t.Errorf("Open returned %v", err)
 	}
 }
 
-// loopDevice attaches a new file as a block device, or skips the test.
+// loopDevice attaches a new file as a block device. It skips the test where that is impossible.
 func loopDevice(t testing.TB, arguments ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk")
@@ -85,9 +90,10 @@ func loopDevice(t testing.TB, arguments ...string) string {
 	if err := os.Truncate(path, 1<<20); err != nil {
 		t.Fatal(err)
 	}
-	output, err := exec.Command("losetup", append(arguments, "--find", "--show", path)...).CombinedOutput()
+	output, err := exec.Command("losetup",
+		append(arguments, "--find", "--show", path)...).CombinedOutput()
 	if err != nil {
-		t.Skipf("no loop device can be had: %v: %s", err, output)
+		t.Skipf("attach a loop device: %v: %s", err, output)
 	}
 	device := strings.TrimSpace(string(output))
 	t.Cleanup(func() {

@@ -12,18 +12,18 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// MemoryBackend keeps a volume in memory that is allocated as it is written
-// to. The content is gone, and the UUID another, after Close.
+// MemoryBackend keeps the content in memory, which is allocated as it is written. Close discards
+// the content; the next volume gets a new UUID.
 type MemoryBackend struct {
 	Size uint64 // bytes
 }
 
-// zeroAtOnce is up to how many bytes a queue zeroes by itself: as long as
-// copying the largest usual write takes.
+// zeroAtOnce is the most bytes that a queue zeroes on its own thread. It takes about as long as
+// copying the largest usual write.
 const zeroAtOnce = 1 << 20
 
-// clearStep is how many bytes are cleared between two points at which the
-// garbage collector can stop the thread.
+// clearStep is how many bytes are cleared between two points where the garbage collector can stop
+// the thread.
 const clearStep = 1 << 20
 
 func parseMemory(argument string) (Backend, error) {
@@ -34,7 +34,7 @@ func parseMemory(argument string) (Backend, error) {
 	return MemoryBackend{Size: uint64(bytes)}, nil
 }
 
-// String implements Backend.
+// String returns "memory:" and the size.
 func (b MemoryBackend) String() string { return "memory:" + size.Bytes(b.Size).String() }
 
 func (b MemoryBackend) validate(spec *Spec) error { return spec.checkNewSize(b.Size) }
@@ -57,15 +57,15 @@ func (b MemoryBackend) open(spec *Spec) (Volume, error) {
 	return v, nil
 }
 
-// randomUUID makes a version 4 UUID (RFC 9562, section 5.4).
+// randomUUID returns a version 4 UUID (RFC 9562, section 5.4).
 func randomUUID() UUID {
 	var u UUID
 	_, _ = rand.Read(u[:]) // never fails
 	return u.withVersion(4)
 }
 
-// memoryStore is the store of a volume in memory. Queues do not exclude each
-// other: as on a disk, writes of the same blocks at the same time may mix.
+// memoryStore is the store of a volume in memory. Queues are not synchronized: as on a disk,
+// concurrent writes to the same blocks may mix.
 type memoryStore struct {
 	region     *memory.Region
 	background *pool // zeroes large ranges
@@ -95,9 +95,9 @@ func (m *memoryStore) zeroBatch(batch *requestList) {
 
 func (m *memoryStore) close() error { return errors.Join(m.background.stop(), m.region.Close()) }
 
-// zero clears a range. It steps over holes, so that trimming a large volume
-// does not allocate it. Pages that are there stay: a device that has them
-// registered would go on reading what was punched out.
+// zero clears a range. It skips holes, so that trimming a large volume does not allocate it.
+// Allocated pages stay: a device that has them registered would keep reading pages that were
+// punched out.
 func (m *memoryStore) zero(offset, length uint64) error {
 	for end := offset + length; offset < end; {
 		data, err := unix.Seek(m.region.Descriptor(), int64(offset), unix.SEEK_DATA)

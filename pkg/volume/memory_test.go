@@ -28,16 +28,18 @@ func TestZeroingALargeMemoryVolumeAllocatesNothing(t *testing.T) {
 	defer closeVolume(t, v)
 	queue := openQueue(t, v, 1)
 	defer closeQueue(t, queue)
-	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Offset: bytes / 2, Length: 4096, Buffer: make([]byte, 4096)})
+	do(t, queue,
+		&volume.Request{Operation: iomsg.OpWrite, Offset: bytes / 2, Length: 4096,
+			Buffer: make([]byte, 4096)})
 	before := allocatedBytes(t, v)
 	do(t, queue, &volume.Request{Operation: iomsg.OpTrim, Length: bytes})
 	do(t, queue, &volume.Request{Operation: iomsg.OpWriteZeroes, Length: 1 << 20})
 	if after := allocatedBytes(t, v); before == 0 || after != before {
-		t.Errorf("volume took %d bytes before and %d after", before, after)
+		t.Errorf("volume used %d bytes before and %d after", before, after)
 	}
 }
 
-func TestLargeRangesOfMemoryAreZeroedToTheLastByte(t *testing.T) {
+func TestLargeRangesOfMemoryAreZeroedExactly(t *testing.T) {
 	const size = 8 << 20
 	v := mustOpen(t, openMemory(size))
 	defer closeVolume(t, v)
@@ -46,17 +48,20 @@ func TestLargeRangesOfMemoryAreZeroedToTheLastByte(t *testing.T) {
 	content := bytes.Repeat([]byte{0xa5}, size)
 	for _, hole := range []uint64{0, 3 << 20} {
 		do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: size, Buffer: content})
-		if err := unix.Fallocate(v.Memory().Descriptor(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 2<<20, int64(hole)+4096); err != nil {
+		if err := unix.Fallocate(v.Memory().Descriptor(),
+			unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 2<<20,
+			int64(hole)+4096); err != nil {
 			t.Fatal(err)
 		}
-		do(t, queue, &volume.Request{Operation: iomsg.OpWriteZeroes, Offset: 4096, Length: size - 8192})
+		do(t, queue,
+			&volume.Request{Operation: iomsg.OpWriteZeroes, Offset: 4096, Length: size - 8192})
 		got := make([]byte, size)
 		do(t, queue, &volume.Request{Operation: iomsg.OpRead, Length: size, Buffer: got})
 		want := make([]byte, size)
 		copy(want[:4096], content)
 		copy(want[size-4096:], content)
 		if !bytes.Equal(got, want) {
-			t.Errorf("with a hole of %d bytes, the range is not exactly zeroed", hole)
+			t.Errorf("with a hole of %d+4096 bytes, the range was not zeroed exactly", hole)
 		}
 	}
 }

@@ -15,23 +15,22 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// queue is the Queue of every kind of volume: what cannot block is done within
-// Submit, everything else by a pool of the volume.
+// queue is the Queue of every kind of volume. Submit itself does what cannot block; a pool of the
+// volume does everything else.
 type queue struct {
 	info     Info
 	store    store
-	queues   *atomic.Int32 // queues of the volume that are open
+	queues   *atomic.Int32 // the volume's number of open queues
 	depth    int
-	running  int // submitted and not yet polled
-	ready    requestList
+	running  int         // submitted and not yet polled
+	ready    requestList // completed, in the order in which Poll returns them
 	doorbell doorbell
 	closed   bool
 
-	// What follows is shared with pools.
+	// The fields below are shared with pools.
 	completed requestStack
 	armed     atomic.Bool
-	// completing counts goroutines that are about to ring: the doorbell must
-	// outlive them.
+	// completing counts the goroutines that may still ring the doorbell, which must outlive them.
 	completing atomic.Int32
 }
 
@@ -47,7 +46,7 @@ func newQueue(info Info, s store, queues *atomic.Int32, depth int) (*queue, erro
 	return &queue{info: info, store: s, queues: queues, depth: depth, doorbell: bell}, nil
 }
 
-// Submit implements Queue.
+// Submit starts a request.
 func (q *queue) Submit(r *Request) error {
 	if q.running >= q.depth {
 		return status.Full
@@ -65,7 +64,7 @@ func (q *queue) Submit(r *Request) error {
 	return nil
 }
 
-// Poll implements Queue.
+// Poll collects completed requests.
 func (q *queue) Poll(completed []*Request) int {
 	q.ready.appendAll(&q.completed)
 	for n := range completed {
@@ -80,21 +79,21 @@ func (q *queue) Poll(completed []*Request) int {
 	return len(completed)
 }
 
-// complete hands a request back. It is called by pools.
+// complete hands a request back to the queue's thread. Pools call it.
 func (q *queue) complete(r *Request) {
 	q.completing.Add(1)
 	q.completed.push(r)
-	// Whoever clears the flag rings: once per sleep is enough.
+	// The goroutine that clears the flag rings: one ring per sleep is enough.
 	if q.armed.Load() && q.armed.CompareAndSwap(true, false) {
 		q.doorbell.ring()
 	}
 	q.completing.Add(-1)
 }
 
-// Descriptor implements progress.Waiter.
+// Descriptor returns the doorbell.
 func (q *queue) Descriptor() int { return q.doorbell.fd }
 
-// Arm implements progress.Waiter.
+// Arm prepares for sleep unless a request has completed.
 func (q *queue) Arm() bool {
 	q.armed.Store(true)
 	if q.ready.isEmpty() && q.completed.isEmpty() {
@@ -104,23 +103,24 @@ func (q *queue) Arm() bool {
 	return false
 }
 
-// Disarm implements progress.Waiter.
+// Disarm ends what Arm began.
 func (q *queue) Disarm() { q.armed.Store(false) }
 
-// Drain implements progress.Waiter.
+// Drain clears the doorbell.
 func (q *queue) Drain() { q.doorbell.wait() }
 
-// Close implements Queue.
+// Close releases the queue.
 func (q *queue) Close() error {
 	if q.closed {
 		return nil
 	}
 	if q.running > 0 {
-		return status.Errorf(status.InUse, "close queue of volume %q: %d requests are running", q.info.Name, q.running)
+		return status.Errorf(status.InUse,
+			"close queue of volume %q: %d requests are in flight", q.info.Name, q.running)
 	}
 	q.closed = true
 	for q.completing.Load() > 0 {
-		runtime.Gosched() // for the one system call that ring is
+		runtime.Gosched() // ringing is one system call, so this is short
 	}
 	q.queues.Add(-1)
 	if err := q.doorbell.close(); err != nil {
@@ -129,28 +129,24 @@ func (q *queue) Close() error {
 	return nil
 }
 
-// pool is a fixed number of goroutines that carry out requests which may
-// block.
+// pool is a fixed set of goroutines that carry out requests which may block.
 //
-// A queue's thread only pushes to a lock-free stack; the mutex is among the
-// pool's goroutines, which may block anyway. Each of them sleeps in read(2) on
-// an eventfd of its own rather than on a channel: waking it is one system
-// call without the Go scheduler, which takes ten times as long to get a
-// goroutine going on behalf of a thread that polls and never gives its
-// processor away. The first idle one is woken, so that few requests keep few
+// A queue's thread only pushes to a lock-free stack. The mutex is taken only among the pool's
+// goroutines, which may block anyway. Each of them sleeps in read(2) on its own eventfd rather than
+// on a channel: ringing an eventfd is one system call that does not involve the Go scheduler. The
+// scheduler takes ten times as long to start a goroutine on behalf of a thread that polls and never
+// yields its processor. submit wakes the first idle goroutine, so that a light load keeps few
 // threads warm.
 //
-// A goroutine that is the only one looks for more for a while before it
-// sleeps, and gives the core away between two looks: being woken takes longer
-// than a small write. Among several that would keep those from the core that
-// have something to do.
+// The goroutine of a pool of one polls for more requests for a while before it sleeps, and yields
+// the core between two looks, because being woken takes longer than a small write. In a larger pool
+// that would take the core from the goroutines that have work.
 type pool struct {
-	handle    func(batch *requestList)
 	batchSize int
 	arrived   requestStack
-	idle      atomic.Uint64 // a bit for each goroutine that sleeps or is about to
-	spinning  atomic.Bool   // the only one looks for requests and finds them without being woken
-	doorbells []doorbell    // of each goroutine
+	idle      atomic.Uint64 // one bit for each goroutine that sleeps or is about to
+	spinning  atomic.Bool   // the only goroutine polls: it finds requests without being woken
+	doorbells []doorbell    // one for each goroutine
 	stopping  atomic.Bool
 	members   sync.WaitGroup
 
@@ -158,28 +154,34 @@ type pool struct {
 	waiting requestList
 }
 
-// maxPoolSize is how many goroutines pool.idle has bits for.
+// maxPoolSize is the number of bits in pool.idle.
 const maxPoolSize = 64
 
-// startPool starts size goroutines, at most maxPoolSize. Each calls handle
-// with up to batchSize requests, which handle takes out of the batch and
-// completes.
+// startPool starts size goroutines, at most maxPoolSize. Each calls handle with a batch of up to
+// batchSize requests. handle takes every request
+// out of the batch and completes it or passes it on.
 func startPool(size, batchSize int, handle func(batch *requestList)) (*pool, error) {
-	p := &pool{handle: handle, batchSize: batchSize}
+	p := &pool{batchSize: batchSize}
 	for range min(size, maxPoolSize) {
 		bell, err := newDoorbell(0)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("start %d goroutines for IO: %w", size, err), p.closeDoorbells())
+			return nil, errors.Join(fmt.Errorf("start %d IO goroutines: %w", size, err),
+				p.closeDoorbells())
 		}
 		p.doorbells = append(p.doorbells, bell)
 	}
 	for member := range p.doorbells {
-		p.members.Go(func() { p.run(member) })
+		p.members.Go(func() {
+			var batch requestList
+			for p.awaitBatch(member, &batch) {
+				handle(&batch)
+			}
+		})
 	}
 	return p, nil
 }
 
-// submit hands a request over. It neither blocks nor allocates.
+// submit passes a request to the pool. It neither blocks nor allocates.
 func (p *pool) submit(r *Request) {
 	p.arrived.push(r)
 	if p.spinning.Load() {
@@ -194,13 +196,6 @@ func (p *pool) submit(r *Request) {
 	}
 }
 
-func (p *pool) run(member int) {
-	var batch requestList
-	for p.awaitBatch(member, &batch) {
-		p.handle(&batch)
-	}
-}
-
 // awaitBatch waits for requests. It returns false when the pool stops.
 func (p *pool) awaitBatch(member int, batch *requestList) bool {
 	mine := uint64(1) << member
@@ -209,14 +204,13 @@ func (p *pool) awaitBatch(member int, batch *requestList) bool {
 			return true
 		}
 		p.idle.Or(mine)
-		// Who submitted before that could not know whom to wake, so it is
-		// necessary to look again.
+		// A submitter that came before the idle bit had nobody to wake: look again.
 		found := p.dequeue(batch)
 		if !found && p.stopping.Load() {
 			return false
 		}
 		if !found || p.idle.And(^mine)&mine == 0 {
-			// The second case: somebody has taken the bit away and rings.
+			// In the second case a submitter has cleared the bit and is going to ring.
 			p.doorbells[member].wait()
 		}
 		if found {
@@ -226,12 +220,12 @@ func (p *pool) awaitBatch(member int, batch *requestList) bool {
 	return true
 }
 
-// spinTurns is how often a goroutine looks for requests before it sleeps: some
-// 50 µs on an idle machine.
+// spinTurns is how often a goroutine looks for requests before it sleeps: about 50 µs on an idle
+// machine.
 const spinTurns = 128
 
-// spin waits for requests without sleeping. Nobody is woken for what is
-// submitted meanwhile, so whoever stops looking has to look once more.
+// spin looks for requests without sleeping. Submitters do not ring meanwhile, so it has to look
+// once more after it has stopped spinning.
 func (p *pool) spin(batch *requestList) bool {
 	if len(p.doorbells) > 1 {
 		return false
@@ -244,8 +238,7 @@ func (p *pool) spin(batch *requestList) bool {
 	return p.dequeue(batch)
 }
 
-// dequeue moves the oldest requests into batch and reports whether there were
-// any.
+// dequeue moves the oldest requests into batch and reports whether there were any.
 func (p *pool) dequeue(batch *requestList) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -260,8 +253,8 @@ func (p *pool) dequeue(batch *requestList) bool {
 	return !batch.isEmpty()
 }
 
-// stop waits until everything submitted is done and ends the goroutines. It
-// may be called once.
+// stop waits until every submitted request has completed and ends the goroutines. It may be called
+// once.
 func (p *pool) stop() error {
 	p.stopping.Store(true)
 	for _, bell := range p.doorbells {
@@ -279,19 +272,19 @@ func (p *pool) closeDoorbells() error {
 	return errors.Join(errs...)
 }
 
-// doorbell is an eventfd. Both ends belong to this process: a peer could keep
-// a shared one from ever being read or written.
+// doorbell is an eventfd that never leaves this process. A peer could keep a shared one from ever
+// being read or written.
 type doorbell struct {
 	fd int
-	// count takes what wait reads. It is here because a local variable would
-	// be allocated for each wait in builds with the race detector.
+	// count receives what wait reads. A local variable would be allocated on each wait in builds
+	// with the race detector.
 	count *[8]byte
 }
 
-// oneRing is what is written to an eventfd to add 1 to its count.
+// oneRing is written to an eventfd to add 1 to its count.
 var oneRing = binary.NativeEndian.AppendUint64(nil, 1)
 
-// newDoorbell makes a doorbell; flags are those of eventfd(2).
+// newDoorbell creates a doorbell; flags are those of eventfd(2).
 func newDoorbell(flags int) (doorbell, error) {
 	fd, err := unix.Eventfd(0, flags|unix.EFD_CLOEXEC)
 	if err != nil {
@@ -300,8 +293,7 @@ func newDoorbell(flags int) (doorbell, error) {
 	return doorbell{fd: fd, count: new([8]byte)}, nil
 }
 
-// ring does not block: the count of an eventfd would have to be close to 2^64
-// for that.
+// ring does not block: that would take an eventfd count close to 2^64.
 func (d doorbell) ring() {
 	for {
 		if _, err := unix.Write(d.fd, oneRing); !errors.Is(err, unix.EINTR) {
@@ -310,8 +302,8 @@ func (d doorbell) ring() {
 	}
 }
 
-// wait returns when the doorbell has been rung, and at once if it is
-// non-blocking. It forgets all rings so far. Only one thread waits.
+// wait returns once the doorbell has been rung, and forgets all rings so far. On a non-blocking
+// doorbell it returns at once. Only one thread may wait.
 func (d doorbell) wait() {
 	for {
 		if _, err := unix.Read(d.fd, d.count[:]); !errors.Is(err, unix.EINTR) {
@@ -322,10 +314,9 @@ func (d doorbell) wait() {
 
 func (d doorbell) close() error { return unix.Close(d.fd) }
 
-// requestStack is a lock-free list that many threads push to and one takes from as a
-// whole. Taking everything at once is what makes it immune to the reuse of
-// requests (ABA): no thread ever follows a link of a list that it does not
-// own.
+// requestStack is a lock-free list. Many threads push to it; one takes everything at once. That
+// makes it immune to the reuse of requests (ABA): no thread ever follows a link of a list that it
+// does not own.
 type requestStack struct{ newest atomic.Pointer[Request] }
 
 func (s *requestStack) push(r *Request) {
@@ -340,37 +331,37 @@ func (s *requestStack) push(r *Request) {
 
 func (s *requestStack) isEmpty() bool { return s.newest.Load() == nil }
 
-// requestList is a list that one thread owns, first in, first out.
+// requestList is a first-in, first-out list that one thread owns.
 type requestList struct{ first, last *Request }
 
-func (f *requestList) isEmpty() bool { return f.first == nil }
+func (l *requestList) isEmpty() bool { return l.first == nil }
 
-func (f *requestList) push(r *Request) {
+func (l *requestList) push(r *Request) {
 	r.next = nil
-	if f.last == nil {
-		f.first = r
+	if l.last == nil {
+		l.first = r
 	} else {
-		f.last.next = r
+		l.last.next = r
 	}
-	f.last = r
+	l.last = r
 }
 
-// pop returns nil if the list is empty.
-func (f *requestList) pop() *Request {
-	r := f.first
+// pop returns the oldest request, nil if the list is empty.
+func (l *requestList) pop() *Request {
+	r := l.first
 	if r == nil {
 		return nil
 	}
-	f.first = r.next
-	if f.first == nil {
-		f.last = nil
+	l.first = r.next
+	if l.first == nil {
+		l.last = nil
 	}
 	r.next = nil
 	return r
 }
 
-// appendAll moves what was pushed to s behind what is in f, oldest first.
-func (f *requestList) appendAll(s *requestStack) {
+// appendAll moves everything in s to the end of l, oldest first.
+func (l *requestList) appendAll(s *requestStack) {
 	if s.isEmpty() {
 		return
 	}
@@ -381,10 +372,10 @@ func (f *requestList) appendAll(s *requestStack) {
 		r.next = oldest
 		oldest, r = r, next
 	}
-	if f.last == nil {
-		f.first = oldest
+	if l.last == nil {
+		l.first = oldest
 	} else {
-		f.last.next = oldest
+		l.last.next = oldest
 	}
-	f.last = newest
+	l.last = newest
 }

@@ -12,36 +12,36 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// The bounds of Spec.
+// Limits of a Spec.
 const (
 	MinBlockSize  = 512
 	MaxBlockSize  = 1 << 20
-	MaxNameLength = 255 // bytes, the control protocol's limit
+	MaxNameLength = 255 // bytes; the control protocol's limit
 )
 
-// Spec says which volume to open.
+// Spec describes a volume to open.
 type Spec struct {
-	// Name is what clients ask for: printable UTF-8 without "=".
+	// Name is the volume's name: printable UTF-8 without "=".
 	Name string
-	// BlockSize is in bytes, a power of two from MinBlockSize to
-	// MaxBlockSize.
+	// BlockSize is in bytes, a power of two from MinBlockSize to MaxBlockSize.
 	BlockSize uint32
-	// Backend is what the content lies on.
+	// Backend holds the content.
 	Backend Backend
-	// Log is told, once, what makes the volume unusable; nil tells nobody.
+	// Log receives one message when the volume becomes unusable; it may be nil.
 	Log *zap.Logger
 }
 
 // Backend is a kind of volume with its parameters.
 type Backend interface {
-	// String returns what ParseSpec reads after "NAME=".
+	// String returns the part of the text form after "NAME=".
 	String() string
-	// validate returns an InvalidValue error unless open might succeed.
+	// validate returns an InvalidValue error if open is sure to fail.
 	validate(spec *Spec) error
+	// open opens or creates the volume.
 	open(spec *Spec) (Volume, error)
 }
 
-// Open opens or creates a volume.
+// Open opens a volume, and creates it if its backend says so.
 func Open(spec Spec) (Volume, error) {
 	if err := spec.validate(); err != nil {
 		return nil, fmt.Errorf("open volume %q: %w", spec.Name, err)
@@ -56,18 +56,21 @@ func Open(spec Spec) (Volume, error) {
 	return v, nil
 }
 
-// ParseSpec reads the text form of a Spec, which is one of
+// ParseSpec parses the text form of a Spec:
 //
 //	NAME=memory:SIZE
 //	NAME=file:PATH[,size=SIZE][,readonly][,direct]
 //	NAME=fault:FAULT[,FAULT...]:BACKEND
 //
-// The last is for tests and needs the build tag faultinject. Errors do not
-// repeat text.
+// The last form is for tests and needs the build tag faultinject. Errors do not repeat text; the
+// caller adds it.
 func ParseSpec(text string, blockSize uint32) (Spec, error) {
 	name, backend, found := strings.Cut(text, "=")
 	if !found {
-		return Spec{}, status.Errorf(status.InvalidValue, "volume %q has no name: write NAME=memory:SIZE or NAME=file:PATH[,size=SIZE][,readonly][,direct]", text)
+		return Spec{}, status.Errorf(status.InvalidValue,
+			"volume %q has no name: "+
+				"write NAME=memory:SIZE or NAME=file:PATH[,size=SIZE][,readonly][,direct]",
+			text)
 	}
 	parsed, err := parseBackend(backend)
 	if err != nil {
@@ -92,31 +95,38 @@ func parseBackend(text string) (Backend, error) {
 			return parseFault(argument)
 		}
 	}
-	return nil, status.Errorf(status.InvalidValue, "%q does not begin with a kind of volume and a colon; the kinds are memory, file and fault", text)
+	return nil, status.Errorf(status.InvalidValue,
+		"%q does not begin with a kind of volume and a colon; the kinds are memory, file and fault",
+		text)
 }
 
-// String returns the text form of the spec, without the block size.
+// String returns the text form of the spec, which does not include the block size.
 func (s *Spec) String() string { return s.Name + "=" + s.Backend.String() }
 
 func (s *Spec) validate() error {
-	unprintable := func(r rune) bool { return r < ' ' || r == 0x7f || r == '=' }
-	if s.Name == "" || len(s.Name) > MaxNameLength || !utf8.ValidString(s.Name) || strings.ContainsFunc(s.Name, unprintable) {
-		return status.Errorf(status.InvalidValue, "name %q is not 1 to %d bytes of printable text without \"=\"", s.Name, MaxNameLength)
+	forbidden := func(r rune) bool { return r < ' ' || r == 0x7f || r == '=' }
+	if s.Name == "" || len(s.Name) > MaxNameLength || !utf8.ValidString(s.Name) ||
+		strings.ContainsFunc(s.Name, forbidden) {
+		return status.Errorf(status.InvalidValue,
+			"name %q is not 1 to %d bytes of printable text without \"=\"", s.Name, MaxNameLength)
 	}
-	if s.BlockSize < MinBlockSize || s.BlockSize > MaxBlockSize || s.BlockSize&(s.BlockSize-1) != 0 {
-		return status.Errorf(status.InvalidValue, "block size %d is not a power of two from %d to %d", s.BlockSize, MinBlockSize, MaxBlockSize)
+	if s.BlockSize < MinBlockSize || s.BlockSize > MaxBlockSize ||
+		s.BlockSize&(s.BlockSize-1) != 0 {
+		return status.Errorf(status.InvalidValue,
+			"block size %d is not a power of two from %d to %d",
+			s.BlockSize, MinBlockSize, MaxBlockSize)
 	}
 	if s.Backend == nil {
-		return status.Errorf(status.InvalidValue, "no backend is given")
+		return status.Errorf(status.InvalidValue, "the spec has no backend")
 	}
 	return s.Backend.validate(s)
 }
 
-// checkNewSize returns an error unless a volume of the given size in bytes
-// can be made.
+// checkNewSize returns an error unless a volume of this size in bytes can be created.
 func (s *Spec) checkNewSize(bytes uint64) error {
 	if bytes == 0 || bytes > math.MaxInt64 || bytes%uint64(s.BlockSize) != 0 {
-		return status.Errorf(status.InvalidValue, "size %v is not a positive multiple of the block size %v",
+		return status.Errorf(status.InvalidValue,
+			"size %v is not a positive multiple of the block size %v",
 			size.Bytes(bytes), size.Bytes(s.BlockSize))
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-func TestSpecsAreReadAndPrinted(t *testing.T) {
+func TestSpecsAreParsedAndPrinted(t *testing.T) {
 	for text, want := range map[string]volume.Backend{
 		"v=memory:64MiB":                volume.MemoryBackend{Size: 64 << 20},
 		"v=file:/dev/sdx":               volume.FileBackend{Path: "/dev/sdx"},
@@ -33,7 +33,7 @@ func TestSpecsAreReadAndPrinted(t *testing.T) {
 	}
 }
 
-func TestBadSpecsAreRefusedWithTheReason(t *testing.T) {
+func TestBadSpecsAreRejectedWithTheReason(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                             "has no name",
 		"/dev/sdx":                     "has no name",
@@ -59,34 +59,38 @@ func TestBadSpecsAreRefusedWithTheReason(t *testing.T) {
 		"v=memory:18446744073709551615B": "not a positive multiple",
 	} {
 		spec, err := volume.ParseSpec(text, 4096)
-		if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, status.InvalidValue) {
+		if err == nil || !strings.Contains(err.Error(), want) ||
+			!errors.Is(err, status.InvalidValue) {
 			t.Errorf("ParseSpec(%q) = %+v, %v, want InvalidValue with %q", text, spec, err, want)
 		}
 	}
 }
 
-func TestBlockSizesOtherThanPowersOfTwoAreRefused(t *testing.T) {
+func TestBlockSizesOtherThanPowersOfTwoAreRejected(t *testing.T) {
 	for _, blockSize := range []uint32{0, 1, 256, 4095, 6144, 2 << 20} {
-		if _, err := volume.ParseSpec("v=memory:12MiB", blockSize); !errors.Is(err, status.InvalidValue) {
-			t.Errorf("block size %d gave %v", blockSize, err)
+		if _, err := volume.ParseSpec("v=memory:12MiB", blockSize); !errors.Is(err,
+			status.InvalidValue) {
+			t.Errorf("block size %d: %v", blockSize, err)
 		}
 	}
 	for _, blockSize := range []uint32{volume.MinBlockSize, 4096, volume.MaxBlockSize} {
 		if _, err := volume.ParseSpec("v=memory:12MiB", blockSize); err != nil {
-			t.Errorf("block size %d gave %v", blockSize, err)
+			t.Errorf("block size %d: %v", blockSize, err)
 		}
 	}
 }
 
-func TestSpecWithoutBackendIsRefused(t *testing.T) {
-	if _, err := volume.Open(volume.Spec{Name: "v", BlockSize: 4096}); !errors.Is(err, status.InvalidValue) {
+func TestSpecWithoutBackendIsRejected(t *testing.T) {
+	if _, err := volume.Open(volume.Spec{Name: "v", BlockSize: 4096}); !errors.Is(err,
+		status.InvalidValue) {
 		t.Errorf("Open returned %v", err)
 	}
 }
 
 func FuzzParseSpec(f *testing.F) {
 	for _, seed := range []string{
-		"v=memory:64MiB", "v=file:/tmp/x,size=1GiB", "v=file:/x,readonly", "v=fault:eio=0.5:memory:1MiB", "=:,", "v=fault:delay=1ms:fault:eio=1:file:x",
+		"v=memory:64MiB", "v=file:/tmp/x,size=1GiB", "v=file:/x,readonly", "=:,",
+		"v=fault:eio=0.5:memory:1MiB", "v=fault:delay=1ms:fault:eio=1:file:x",
 	} {
 		f.Add(seed)
 	}
@@ -97,7 +101,7 @@ func FuzzParseSpec(f *testing.F) {
 		}
 		again, err := volume.ParseSpec(spec.String(), 4096)
 		if err != nil || !cmp.Equal(again, spec) {
-			t.Fatalf("%q printed as %q, which reads as %+v, %v", text, spec.String(), again, err)
+			t.Fatalf("%q printed as %q, which parses as %+v, %v", text, spec.String(), again, err)
 		}
 	})
 }

@@ -1,8 +1,7 @@
-// Package volume is what a target stores on.
+// Package volume provides the volumes that a target serves.
 //
-// A volume is shared by all sessions of a target. Its data-path side never
-// blocks a worker: a Queue takes requests and answers them later, when polled
-// by the one thread that owns it.
+// All sessions of a target share a volume. Its data path never blocks a worker: a Queue accepts
+// requests and completes them later, when the thread that owns it polls.
 package volume
 
 import (
@@ -17,16 +16,16 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// UUID identifies a volume for as long as its content lives. A memory volume
-// gets a new one at every start of the target.
+// UUID identifies a volume for as long as its content exists. A memory volume gets a new one each
+// time the target starts.
 type UUID [16]byte
 
-// String returns the canonical form, 8-4-4-4-12 hexadecimal digits.
+// String returns the canonical form: 8-4-4-4-12 hexadecimal digits.
 func (u UUID) String() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:16])
 }
 
-// withVersion sets the version and the variant bits (RFC 9562, section 4).
+// withVersion sets the version and variant bits (RFC 9562, section 4).
 func (u UUID) withVersion(version byte) UUID {
 	u[6] = u[6]&0x0f | version<<4
 	u[8] = u[8]&0x3f | 0x80
@@ -38,16 +37,16 @@ type Info struct {
 	Name      string
 	UUID      UUID
 	Size      uint64 // bytes, a multiple of BlockSize
-	BlockSize uint32 // bytes, a power of two: offsets and lengths are multiples
+	BlockSize uint32 // bytes, a power of two; offsets and lengths are multiples of it
 	ReadOnly  bool
-	// Capabilities are the operations beyond Read and Write that it offers.
+	// Capabilities are the optional operations that the volume supports.
 	Capabilities Capability
 }
 
 // Capability is a set of optional operations.
 type Capability uint32
 
-// The optional operations. Flush is offered by every volume.
+// The optional operations. Every volume supports read, write, and flush.
 const (
 	CanTrim Capability = 1 << iota
 	CanWriteZeroes
@@ -60,64 +59,60 @@ func (c Capability) Has(want Capability) bool { return c&want == want }
 // Volume is an opened volume. Its methods may be called concurrently.
 type Volume interface {
 	Info() Info
-	// Memory is the volume's content if it lies in memory, nil otherwise. It
-	// may be read from directly, but only be written by a Queue.
+	// Memory returns the region that holds the content, or nil if the content is not in memory. It
+	// may be read directly; only a Queue may write to it.
 	Memory() *memory.Region
-	// NewQueue makes the data-path side for one thread, for at most depth
-	// requests at a time.
+	// NewQueue opens a queue for one thread. At most depth requests may be in flight on it.
 	NewQueue(depth int) (Queue, error)
-	// Close waits for running requests until ctx ends, makes everything
-	// durable and releases the volume. All queues must be closed before.
+	// Close makes everything durable and releases the volume. If that takes longer than ctx, Close
+	// fails with status.TimeOut, goes on in the background, and may be called again. All queues
+	// must be closed first.
 	Close(ctx context.Context) error
 }
 
-// Request is one operation on a volume. The caller allocates it once and uses
-// it again and again; between Submit and its completion it belongs to the
-// queue.
+// Request is one operation on a volume. The caller allocates it once and reuses it. From Submit
+// until completion it belongs to the queue.
 type Request struct {
-	// Operation is what the request does. A flush covers all requests that
-	// were completed, on any queue, before it was submitted. After a trim,
-	// each block of the range holds either zeroes or what it held before;
-	// after write zeroes, it holds zeroes.
+	// Operation is what the request does. A flush covers every request that completed, on any
+	// queue, before the flush was submitted. After a trim, each block of the range holds either
+	// zeroes or its old content; after write zeroes, it holds zeroes.
 	Operation iomsg.Operation
-	// ForceUnitAccess makes a Write, Trim or WriteZeroes durable before it
-	// completes.
+	// ForceUnitAccess makes a Write, Trim, or WriteZeroes durable before it completes.
 	ForceUnitAccess bool
-	// Offset and Length name the range in the volume in bytes; both are
-	// multiples of the block size. Unused by Flush.
+	// Offset and Length are the range in the volume in bytes, multiples of the block size. Flush
+	// ignores them.
 	Offset uint64
 	Length uint64
-	// Buffer holds Length bytes to write, or receives them. Unused by the
-	// operations that move no data.
+	// Buffer holds the Length bytes to write, or receives the bytes read. Operations that move no
+	// data ignore it.
 	Buffer []byte
-	// UserData is the caller's own.
+	// UserData is for the caller; the volume does not use it.
 	UserData uint64
 	// Err is the outcome, nil for success. It is valid after completion.
 	Err error
 
-	queue *queue   // where to complete it
-	next  *Request // links requests in the lists of queue and pool
+	queue *queue   // completes the request
+	next  *Request // link of the request lists of queue and pool
 }
 
-// Queue submits requests on behalf of one thread.
+// Queue submits requests for one thread.
 type Queue interface {
 	// Waiter lets the thread sleep until a request completes.
 	progress.Waiter
-	// Submit starts a request. Requests run in any order. A Submit that
-	// fails has not taken the request: status.Full if depth requests are
-	// running, status.InvalidValue for a range outside the volume.
+	// Submit starts a request. Requests complete in any order. If Submit fails, the queue has not
+	// accepted the request: status.Full means that depth requests are in flight; other codes are
+	// those of Info.Check.
 	Submit(request *Request) error
-	// Poll fills completed with requests that are done and returns their
-	// number. Requests that only copy memory are done when Submit returns.
+	// Poll fills completed with requests that have completed and returns their number. A request
+	// that only copies memory has completed when Submit returns.
 	Poll(completed []*Request) int
-	// Close fails with status.InUse while requests are running.
+	// Close fails with status.InUse while requests are in flight.
 	Close() error
 }
 
-// Check returns an error unless the request fits the volume described by
-// info: InvalidValue for a range outside it or one that is not a multiple of
-// blocks, NotSupported for an operation that it does not offer, NotPermitted
-// for a change of a read-only volume.
+// Check returns an error unless a volume described by i can carry out the request: InvalidValue for
+// a range that is outside the volume or not made of whole blocks, NotSupported for an operation
+// that the volume does not offer, NotPermitted for a change to a read-only volume.
 func (i *Info) Check(request *Request) error {
 	if request.Operation == iomsg.OpFlush {
 		return nil
@@ -151,23 +146,22 @@ func (i *Info) Check(request *Request) error {
 	return nil
 }
 
-// store is what tells the kinds of volume apart.
+// store is what distinguishes one kind of volume from another.
 type store interface {
-	// start carries out a request on the calling thread if that means no more
-	// than copying memory, sets its Err and returns nil. Otherwise it returns
-	// the pool that is to do it. It is called by the threads of all queues.
+	// start carries out a request that only copies memory on the calling thread, sets its Err, and
+	// returns nil. For any other request it returns the pool that will carry it out. The threads of
+	// all queues call it concurrently.
 	start(r *Request) *pool
-	// close makes everything durable and frees what the store has. It may
-	// block; nothing is running any more.
+	// close makes everything durable and frees the store. It may block. No request is in flight.
 	close() error
 }
 
-// storeVolume is the Volume of every kind; its store is what differs.
+// storeVolume is the Volume of every kind; only the store differs.
 type storeVolume struct {
 	info   Info
 	store  store
-	memory *memory.Region // nil unless the content lies in memory
-	queues atomic.Int32   // open ones
+	memory *memory.Region // nil unless the content is in memory
+	queues atomic.Int32   // number of open queues
 
 	closing  sync.Once
 	closed   chan struct{}
@@ -178,13 +172,13 @@ func newStoreVolume(info Info, s store) *storeVolume {
 	return &storeVolume{info: info, store: s, closed: make(chan struct{})}
 }
 
-// Info implements Volume.
+// Info describes the volume.
 func (v *storeVolume) Info() Info { return v.info }
 
-// Memory implements Volume.
+// Memory returns the region that holds the content, nil if there is none.
 func (v *storeVolume) Memory() *memory.Region { return v.memory }
 
-// NewQueue implements Volume.
+// NewQueue opens a queue for one thread.
 func (v *storeVolume) NewQueue(depth int) (Queue, error) {
 	q, err := newQueue(v.info, v.store, &v.queues, depth)
 	if err != nil {
@@ -193,13 +187,14 @@ func (v *storeVolume) NewQueue(depth int) (Queue, error) {
 	return q, nil
 }
 
-// Close implements Volume.
+// Close makes everything durable and releases the volume.
 func (v *storeVolume) Close(ctx context.Context) error {
 	if n := v.queues.Load(); n > 0 {
-		return status.Errorf(status.InUse, "close volume %q: %d queues are open", v.info.Name, n)
+		return status.Errorf(status.InUse,
+			"close volume %q: %d queues are still open", v.info.Name, n)
 	}
-	// A device that hangs holds up the last flush for as long as it likes, so
-	// that runs aside, and a later Close may wait for it once more.
+	// A device that hangs can delay the last flush forever. So the flush runs in the
+	// background, and a later Close may wait for it again.
 	v.closing.Do(func() {
 		go func() {
 			defer close(v.closed)
@@ -212,6 +207,7 @@ func (v *storeVolume) Close(ctx context.Context) error {
 	case <-v.closed:
 		return v.closeErr
 	case <-ctx.Done():
-		return status.Errorf(status.TimeOut, "close volume %q: its content is not known to be durable: %w", v.info.Name, ctx.Err())
+		return status.Errorf(status.TimeOut,
+			"close volume %q: its content may not be durable: %w", v.info.Name, ctx.Err())
 	}
 }

@@ -40,7 +40,8 @@ func BenchmarkDirect(b *testing.B) { volumetest.Benchmark(b, openDirect(32<<20))
 
 func openMemory(bytes uint64) volumetest.Open {
 	return func(testing.TB) (volume.Volume, error) {
-		return volume.Open(volume.Spec{Name: "v", BlockSize: 4096, Backend: volume.MemoryBackend{Size: bytes}})
+		return volume.Open(volume.Spec{Name: "v", BlockSize: 4096,
+			Backend: volume.MemoryBackend{Size: bytes}})
 	}
 }
 
@@ -52,13 +53,15 @@ func openFile(bytes uint64) volumetest.Open {
 
 func openDirect(bytes uint64) volumetest.Open {
 	return func(t testing.TB) (volume.Volume, error) {
-		backend := volume.FileBackend{Path: filepath.Join(t.TempDir(), "volume"), Size: bytes, Direct: true}
+		backend := volume.FileBackend{Path: filepath.Join(t.TempDir(), "volume"), Size: bytes,
+			Direct: true}
 		return volume.Open(volume.Spec{Name: "v", BlockSize: 4096, Backend: backend})
 	}
 }
 
 func fileSpec(path string, bytes uint64) volume.Spec {
-	return volume.Spec{Name: "v", BlockSize: 4096, Backend: volume.FileBackend{Path: path, Size: bytes}}
+	return volume.Spec{Name: "v", BlockSize: 4096,
+		Backend: volume.FileBackend{Path: path, Size: bytes}}
 }
 
 // mustOpen opens a volume for a test, and skips the test where this machine does

@@ -21,7 +21,8 @@ func testInfo(t *testing.T, v volume.Volume) {
 		t.Errorf("block size %d is not a power of two", info.BlockSize)
 	}
 	if info.Size < MinBlocks*uint64(info.BlockSize) || info.Size%uint64(info.BlockSize) != 0 {
-		t.Errorf("size %d is not a multiple of the block size, or is too small for the suite", info.Size)
+		t.Errorf("size %d is not a multiple of the block size, or is too small for the suite",
+			info.Size)
 	}
 	if m := v.Memory(); m != nil && (!m.Mapped() || m.Len() != info.Size) {
 		t.Errorf("memory has %d bytes, the volume %d", m.Len(), info.Size)
@@ -47,17 +48,21 @@ func testReadBack(t *testing.T, v volume.Volume) {
 		{2 * block, 0},
 	} {
 		written, read := pattern(c.length, byte(c.offset/block)+1), make([]byte, c.length)
-		w := volume.Request{Operation: iomsg.OpWrite, Offset: c.offset, Length: c.length, Buffer: written, UserData: 7}
-		r := volume.Request{Operation: iomsg.OpRead, Offset: c.offset, Length: c.length, Buffer: read, UserData: 8}
+		w := volume.Request{Operation: iomsg.OpWrite, Offset: c.offset, Length: c.length,
+			Buffer: written, UserData: 7}
+		r := volume.Request{Operation: iomsg.OpRead, Offset: c.offset, Length: c.length,
+			Buffer: read, UserData: 8}
 		Do(t, queue, &w)
 		Do(t, queue, &r)
 		if w.Err != nil || r.Err != nil || w.UserData != 7 || r.UserData != 8 {
-			t.Errorf("%d bytes at %d: write returned %v, read returned %v", c.length, c.offset, w.Err, r.Err)
+			t.Errorf("%d bytes at %d: write returned %v, read returned %v", c.length, c.offset,
+				w.Err, r.Err)
 		}
 		if !bytes.Equal(written, read) {
 			t.Errorf("%d bytes at %d did not read back", c.length, c.offset)
 		}
-		if m := v.Memory(); m != nil && !bytes.Equal(m.Bytes()[c.offset:c.offset+c.length], written) {
+		if m := v.Memory(); m != nil &&
+			!bytes.Equal(m.Bytes()[c.offset:c.offset+c.length], written) {
 			t.Errorf("%d bytes at %d are not in the volume's memory", c.length, c.offset)
 		}
 	}
@@ -68,17 +73,26 @@ func testRejected(t *testing.T, v volume.Volume) {
 	queue := newQueue(t, v, 4)
 	defer closeQueue(t, queue)
 	for name, r := range map[string]volume.Request{
-		"read past the end":       {Operation: iomsg.OpRead, Offset: size, Length: block, Buffer: make([]byte, block)},
-		"write across the end":    {Operation: iomsg.OpWrite, Offset: size - block, Length: 2 * block, Buffer: make([]byte, 2*block)},
-		"overflowing range":       {Operation: iomsg.OpRead, Offset: math.MaxUint64 - block + 1, Length: block, Buffer: make([]byte, block)},
-		"huge trim":               {Operation: iomsg.OpTrim, Offset: block, Length: math.MaxUint64 - block + 1},
-		"unaligned offset":        {Operation: iomsg.OpRead, Offset: 1, Length: block, Buffer: make([]byte, block)},
-		"unaligned length":        {Operation: iomsg.OpWrite, Length: block - 1, Buffer: make([]byte, block-1)},
-		"short buffer":            {Operation: iomsg.OpRead, Length: 2 * block, Buffer: make([]byte, block)},
-		"long buffer":             {Operation: iomsg.OpWrite, Length: block, Buffer: make([]byte, 2*block)},
-		"no operation":            {Length: block, Buffer: make([]byte, block)},
-		"unknown operation":       {Operation: 99, Length: block, Buffer: make([]byte, block)},
-		"unaligned write zeroes":  {Operation: iomsg.OpWriteZeroes, Offset: block / 2, Length: block},
+		"read past the end": {Operation: iomsg.OpRead,
+			Offset: size, Length: block, Buffer: make([]byte, block)},
+		"write across the end": {Operation: iomsg.OpWrite,
+			Offset: size - block, Length: 2 * block, Buffer: make([]byte, 2*block)},
+		"overflowing range": {Operation: iomsg.OpRead,
+			Offset: math.MaxUint64 - block + 1, Length: block, Buffer: make([]byte, block)},
+		"huge trim": {Operation: iomsg.OpTrim,
+			Offset: block, Length: math.MaxUint64 - block + 1},
+		"unaligned offset": {Operation: iomsg.OpRead,
+			Offset: 1, Length: block, Buffer: make([]byte, block)},
+		"unaligned length": {Operation: iomsg.OpWrite,
+			Length: block - 1, Buffer: make([]byte, block-1)},
+		"short buffer": {Operation: iomsg.OpRead,
+			Length: 2 * block, Buffer: make([]byte, block)},
+		"long buffer": {Operation: iomsg.OpWrite,
+			Length: block, Buffer: make([]byte, 2*block)},
+		"no operation":      {Length: block, Buffer: make([]byte, block)},
+		"unknown operation": {Operation: 99, Length: block, Buffer: make([]byte, block)},
+		"unaligned write zeroes": {Operation: iomsg.OpWriteZeroes,
+			Offset: block / 2, Length: block},
 		"write zeroes off limits": {Operation: iomsg.OpWriteZeroes, Offset: size, Length: block},
 	} {
 		if err := queue.Submit(&r); !errors.Is(err, status.InvalidValue) {
@@ -101,7 +115,8 @@ func testDepth(t *testing.T, v volume.Volume) {
 	var requests [depth + 1]volume.Request
 	for round := range 3 {
 		for i := range requests {
-			requests[i] = volume.Request{Operation: iomsg.OpWrite, Offset: uint64(i) * block, Length: block, Buffer: pattern(block, byte(round))}
+			requests[i] = volume.Request{Operation: iomsg.OpWrite, Offset: uint64(i) * block,
+				Length: block, Buffer: pattern(block, byte(round))}
 			err := queue.Submit(&requests[i])
 			if i < depth && err != nil || i == depth && !errors.Is(err, status.Full) {
 				t.Fatalf("request %d of round %d: Submit returned %v", i, round, err)
@@ -131,15 +146,19 @@ func testTrim(t *testing.T, v volume.Volume) {
 
 // testClearing checks that an operation leaves acceptable content in every block
 // of its range and changes nothing else.
-func testClearing(t *testing.T, v volume.Volume, operation iomsg.Operation, needs volume.Capability, acceptable func(b, before []byte) bool) {
+func testClearing(
+	t *testing.T, v volume.Volume, operation iomsg.Operation, needs volume.Capability,
+	acceptable func(b, before []byte) bool,
+) {
 	info := v.Info()
 	block := uint64(info.BlockSize)
 	queue := newQueue(t, v, 1)
 	defer closeQueue(t, queue)
-	clearing := volume.Request{Operation: operation, Offset: 3 * block, Length: (MinBlocks - 7) * block}
+	clearing := volume.Request{Operation: operation, Offset: 3 * block,
+		Length: (MinBlocks - 7) * block}
 	if !info.Capabilities.Has(needs) {
 		if err := queue.Submit(&clearing); !errors.Is(err, status.NotSupported) {
-			t.Errorf("submitting an operation that Info does not offer returned %v, want NotSupported", err)
+			t.Errorf("submitting an unsupported operation returned %v, want NotSupported", err)
 		}
 		return
 	}
@@ -155,7 +174,8 @@ func testClearing(t *testing.T, v volume.Volume, operation iomsg.Operation, need
 		got, was := after[i:i+block], before[i:i+block]
 		inside := i >= clearing.Offset && i < clearing.Offset+clearing.Length
 		if inside && !acceptable(got, was) || !inside && !bytes.Equal(got, was) {
-			t.Fatalf("after %v, block %d (inside the range: %v) holds %x...", operation, i/block, inside, got[:8])
+			t.Fatalf("after %v, block %d (inside the range: %v) holds %x...", operation, i/block,
+				inside, got[:8])
 		}
 	}
 }
@@ -167,7 +187,8 @@ func testDurable(t *testing.T, v volume.Volume) {
 	requests := []*volume.Request{{Operation: iomsg.OpFlush}, {Operation: iomsg.OpFlush}}
 	if v.Info().Capabilities.Has(volume.CanFUA) {
 		requests = append(requests, &volume.Request{
-			Operation: iomsg.OpWrite, ForceUnitAccess: true, Length: block, Buffer: pattern(block, 1),
+			Operation: iomsg.OpWrite, ForceUnitAccess: true, Length: block, Buffer: pattern(block,
+				1),
 		})
 	}
 	if v.Info().Capabilities.Has(volume.CanFUA | volume.CanWriteZeroes) {
@@ -198,7 +219,8 @@ func testWake(t *testing.T, v volume.Volume) {
 		operations = append(operations, iomsg.OpWriteZeroes)
 	}
 	for i := range 400 {
-		r := volume.Request{Operation: operations[i%len(operations)], Length: block, Buffer: pattern(block, byte(i))}
+		r := volume.Request{Operation: operations[i%len(operations)], Length: block,
+			Buffer: pattern(block, byte(i))}
 		if err := queue.Submit(&r); err != nil {
 			t.Fatal(err)
 		}

@@ -45,12 +45,14 @@ func sleep(t testing.TB, queue volume.Queue) {
 		return
 	}
 	defer queue.Disarm()
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(queue.Descriptor()), Events: unix.POLLIN}}, timeoutMs)
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(queue.Descriptor()), Events: unix.POLLIN}},
+		timeoutMs)
 	if errors.Is(err, unix.EINTR) {
 		return
 	}
 	if err != nil || n == 0 {
-		t.Fatalf("the descriptor of an armed queue did not become readable: poll returned %d, %v", n, err)
+		t.Fatalf("the descriptor of an armed queue did not become readable: poll returned %d, %v",
+			n, err)
 	}
 	queue.Drain()
 }

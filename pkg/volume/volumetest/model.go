@@ -38,10 +38,11 @@ func step(rt *rapid.T, t *testing.T, info volume.Info, queue volume.Queue, model
 	for i := range requests {
 		first := rapid.Uint64Range(0, quarter-1).Draw(rt, "first")
 		r := &volume.Request{
-			Operation:       rapid.SampledFrom(offered(info)).Draw(rt, "operation"),
-			ForceUnitAccess: info.Capabilities.Has(volume.CanFUA) && rapid.IntRange(0, 9).Draw(rt, "force") == 0,
-			Offset:          (uint64(i)*quarter + first) * block,
-			Length:          rapid.Uint64Range(1, quarter-first).Draw(rt, "blocks") * block,
+			Operation: rapid.SampledFrom(offered(info)).Draw(rt, "operation"),
+			ForceUnitAccess: info.Capabilities.Has(volume.CanFUA) &&
+				rapid.IntRange(0, 9).Draw(rt, "force") == 0,
+			Offset: (uint64(i)*quarter + first) * block,
+			Length: rapid.Uint64Range(1, quarter-first).Draw(rt, "blocks") * block,
 		}
 		r.Buffer = pattern(r.Length, rapid.Byte().Draw(rt, "seed"))
 		requests[i] = r
@@ -72,18 +73,21 @@ func apply(rt *rapid.T, t *testing.T, queue volume.Queue, r *volume.Request, mod
 	switch r.Operation {
 	case iomsg.OpRead:
 		if !bytes.Equal(r.Buffer, model) {
-			rt.Fatalf("read at %d differs from the model, first at byte %d", r.Offset, firstDifference(r.Buffer, model))
+			rt.Fatalf("read at %d differs from the model, first at byte %d", r.Offset,
+				firstDifference(r.Buffer, model))
 		}
 	case iomsg.OpWrite:
 		copy(model, r.Buffer)
 	case iomsg.OpWriteZeroes:
 		clear(model)
 	case iomsg.OpTrim:
-		now := volume.Request{Operation: iomsg.OpRead, Offset: r.Offset, Length: r.Length, Buffer: r.Buffer}
+		now := volume.Request{Operation: iomsg.OpRead, Offset: r.Offset, Length: r.Length,
+			Buffer: r.Buffer}
 		Do(t, queue, &now)
 		zeroes := make([]byte, len(model))
 		if now.Err != nil || !bytes.Equal(r.Buffer, zeroes) && !bytes.Equal(r.Buffer, model) {
-			rt.Fatalf("after a trim at %d: error %v, or content that is neither zeroes nor unchanged", r.Offset, now.Err)
+			rt.Fatalf("after a trim at %d: error %v, or neither zeroes nor the old content",
+				r.Offset, now.Err)
 		}
 		copy(model, r.Buffer)
 	}
@@ -123,18 +127,22 @@ func rewrite(t *testing.T, info volume.Info, queue volume.Queue, own, queues uin
 	var writes, reads []*volume.Request
 	for number := own; number < MinBlocks; number += queues {
 		writes = append(writes, &volume.Request{
-			Operation: iomsg.OpWrite, Offset: number * block, Length: block, Buffer: pattern(block, seed^byte(number)),
+			Operation: iomsg.OpWrite, Offset: number * block, Length: block, Buffer: pattern(block,
+				seed^byte(number)),
 		})
 		reads = append(reads, &volume.Request{
-			Operation: iomsg.OpRead, Offset: number * block, Length: block, Buffer: make([]byte, block),
+			Operation: iomsg.OpRead, Offset: number * block, Length: block, Buffer: make([]byte,
+				block),
 		})
 	}
 	Do(t, queue, writes...)
 	Do(t, queue, &volume.Request{Operation: iomsg.OpFlush})
 	Do(t, queue, reads...)
 	for i := range writes {
-		if writes[i].Err != nil || reads[i].Err != nil || !bytes.Equal(writes[i].Buffer, reads[i].Buffer) {
-			t.Fatalf("block at %d did not read back as written: write %v, read %v", writes[i].Offset, writes[i].Err, reads[i].Err)
+		if writes[i].Err != nil || reads[i].Err != nil ||
+			!bytes.Equal(writes[i].Buffer, reads[i].Buffer) {
+			t.Fatalf("block at %d did not read back as written: write %v, read %v",
+				writes[i].Offset, writes[i].Err, reads[i].Err)
 		}
 	}
 }

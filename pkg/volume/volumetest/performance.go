@@ -18,7 +18,8 @@ import (
 // and a flush are in flight together, over and over.
 func testAllocations(t *testing.T, v volume.Volume) {
 	build, _ := debug.ReadBuildInfo()
-	if build != nil && slices.Contains(build.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+	if build != nil &&
+		slices.Contains(build.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		t.Skip("the race detector allocates")
 	}
 	queue := newQueue(t, v, 4)
@@ -27,7 +28,8 @@ func testAllocations(t *testing.T, v volume.Volume) {
 	var requests [4]volume.Request
 	completed := make([]*volume.Request, len(requests))
 	for i, operation := range offered(v.Info())[:4] {
-		requests[i] = volume.Request{Operation: operation, Offset: uint64(i) * block, Length: block, Buffer: make([]byte, block)}
+		requests[i] = volume.Request{Operation: operation, Offset: uint64(i) * block, Length: block,
+			Buffer: make([]byte, block)}
 	}
 	allocations := testing.AllocsPerRun(200, func() {
 		for i := range requests {
@@ -73,7 +75,8 @@ func benchmark(b *testing.B, v volume.Volume, operation iomsg.Operation, length 
 		b.Fatal(err)
 	}
 	defer func() { _ = engine.Close() }()
-	l := &load{b: b, queue: queue, size: v.Info().Size, left: b.N, completed: make([]*volume.Request, depth)}
+	l := &load{b: b, queue: queue, size: v.Info().Size, left: b.N,
+		completed: make([]*volume.Request, depth)}
 	if err := errors.Join(engine.Add(l), engine.AddWaiter(queue)); err != nil {
 		b.Fatal(err)
 	}
@@ -82,7 +85,8 @@ func benchmark(b *testing.B, v volume.Volume, operation iomsg.Operation, length 
 	b.ReportAllocs()
 	b.ResetTimer()
 	for i := range requests {
-		requests[i] = volume.Request{Operation: operation, Length: length, Buffer: make([]byte, length)}
+		requests[i] = volume.Request{Operation: operation, Length: length,
+			Buffer: make([]byte, length)}
 		l.submit(&requests[i])
 	}
 	for l.running > 0 {
