@@ -11,45 +11,44 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Engine drives the contexts of one thread (a DOCA progress engine). Only Do,
-// Wake and Stats may be called by other threads; everything else belongs to
-// the thread that runs the engine.
+// Engine drives the contexts of one thread (a DOCA progress engine). Other threads may only call
+// Do, Wake, and Stats; everything else is for the thread that runs the engine.
 type Engine struct {
 	policy  Policy
 	sources []Source
 	waiters []*registration
 
 	epoll  int
-	wakeup int // eventfd, private to this process
+	wakeup int // eventfd of this process alone
 	events []unix.EpollEvent
 
-	pending  atomic.Bool // commands are queued
+	pending  atomic.Bool // commands is not empty
 	sleeping atomic.Bool
 	closed   atomic.Bool
 	mu       sync.Mutex // guards commands
 	commands []func()
-	running  []func() // the owner's spare slice
+	running  []func() // spare slice, for the owner only
 
 	idle  idleState
 	stats statistics
 }
 
-// registration ties a Waiter to its descriptor in the epoll set.
+// registration links a Waiter to its descriptor in the epoll set.
 type registration struct {
 	waiter     Waiter
 	descriptor int
 	armed      bool
 }
 
-// maxEvents bounds how many ready descriptors one wake-up reports; more are
-// reported by the next.
+// maxEvents is the most ready descriptors that one wake-up reports; the next wake-up reports the
+// rest.
 const maxEvents = 64
 
-// wakeupToken marks the engine's own eventfd in epoll events; registrations
-// carry their index.
+// wakeupToken marks the engine's own eventfd in epoll events. Other events carry the waiter's
+// descriptor.
 const wakeupToken = -1
 
-// NewEngine makes an engine without sources. Close releases it.
+// NewEngine creates an engine without sources. Close releases it.
 func NewEngine(policy Policy) (*Engine, error) {
 	if err := policy.validate(); err != nil {
 		return nil, err
@@ -60,20 +59,22 @@ func NewEngine(policy Policy) (*Engine, error) {
 	}
 	wakeup, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("create progress engine: eventfd: %w", err), unix.Close(epoll))
+		return nil, errors.Join(fmt.Errorf("create progress engine: eventfd: %w", err),
+			unix.Close(epoll))
 	}
-	e := &Engine{policy: policy, epoll: epoll, wakeup: wakeup, events: make([]unix.EpollEvent, maxEvents)}
+	e := &Engine{policy: policy, epoll: epoll, wakeup: wakeup,
+		events: make([]unix.EpollEvent, maxEvents)}
 	e.idle.pause = shortestPause
 	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: wakeupToken}
 	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, wakeup, &event); err != nil {
-		return nil, errors.Join(fmt.Errorf("create progress engine: watch eventfd: %w", err), e.Close())
+		return nil, errors.Join(fmt.Errorf("create progress engine: watch eventfd: %w", err),
+			e.Close())
 	}
 	return e, nil
 }
 
-// Close releases the engine; its sources are not polled any more. Commands
-// that Do has accepted and that have not run yet are run by Close, so that
-// none is lost; later ones are refused.
+// Close releases the engine, which polls its sources no more. It runs the commands that Do has
+// accepted and that have not run yet; Do rejects later ones.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	closed := e.closed.Swap(true)
@@ -86,9 +87,8 @@ func (e *Engine) Close() error {
 	return errors.Join(unix.Close(e.epoll), unix.Close(e.wakeup))
 }
 
-// Add makes the engine poll source. If source is a Waiter, the engine also
-// sleeps on it. On error nothing has changed; a source that is no Waiter
-// cannot fail.
+// Add makes the engine poll source. If source is a Waiter, the engine also sleeps on it. If Add
+// fails, nothing has changed; it cannot fail for a source that is not a Waiter.
 func (e *Engine) Add(source Source) error {
 	if waiter, ok := source.(Waiter); ok {
 		if err := e.AddWaiter(waiter); err != nil {
@@ -99,8 +99,8 @@ func (e *Engine) Add(source Source) error {
 	return nil
 }
 
-// Remove stops polling source, and sleeping on it. From within Poll of any
-// source, source may be polled once more before Progress returns.
+// Remove stops polling source and sleeping on it. If it is called from within Poll of any source,
+// source may be polled once more before Progress returns.
 func (e *Engine) Remove(source Source) {
 	if waiter, ok := source.(Waiter); ok {
 		e.RemoveWaiter(waiter)
@@ -114,7 +114,7 @@ func (e *Engine) Remove(source Source) {
 	}
 }
 
-// AddWaiter makes the engine sleep only as long as waiter has nothing to do.
+// AddWaiter makes the engine sleep only while waiter has no work.
 func (e *Engine) AddWaiter(waiter Waiter) error {
 	r := &registration{waiter: waiter, descriptor: waiter.Descriptor()}
 	if r.descriptor != NoDescriptor {
@@ -127,14 +127,14 @@ func (e *Engine) AddWaiter(waiter Waiter) error {
 	return nil
 }
 
-// RemoveWaiter forgets waiter, whose descriptor must still be open.
+// RemoveWaiter stops sleeping on waiter, whose descriptor must still be open.
 func (e *Engine) RemoveWaiter(waiter Waiter) {
 	for i, r := range e.waiters {
 		if r.waiter != waiter {
 			continue
 		}
 		if r.descriptor != NoDescriptor {
-			// The descriptor leaves the set when it is closed anyway.
+			// An error does not matter: closing the descriptor removes it from the set, too.
 			_ = unix.EpollCtl(e.epoll, unix.EPOLL_CTL_DEL, r.descriptor, nil)
 		}
 		e.waiters = append(e.waiters[:i], e.waiters[i+1:]...)
@@ -142,8 +142,7 @@ func (e *Engine) RemoveWaiter(waiter Waiter) {
 	}
 }
 
-// Progress runs queued commands, polls every source once and returns how much
-// work was done.
+// Progress runs queued commands, polls every source once, and returns how much work was done.
 func (e *Engine) Progress() int {
 	done := 0
 	if e.pending.Load() {
@@ -155,9 +154,8 @@ func (e *Engine) Progress() int {
 	return done
 }
 
-// Do has the engine's thread call command between two polls. It may be called
-// by any goroutine and does not wait. It returns false if the engine is
-// closed; the command will then never run.
+// Do queues a command for the engine's thread, which runs it between two polls. Any goroutine may
+// call Do; it does not wait. It returns false if the engine is closed: the command will never run.
 func (e *Engine) Do(command func()) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -170,15 +168,14 @@ func (e *Engine) Do(command func()) bool {
 	return true
 }
 
-// Wake ends the sleep of the engine's thread, or keeps it from falling
-// asleep once.
+// Wake ends the sleep of the engine's thread, or makes its next attempt to sleep return at once.
 func (e *Engine) Wake() { e.Do(func() {}) }
 
 func (e *Engine) wakeLocked() {
 	if !e.sleeping.Load() {
 		return
 	}
-	// A full counter means that it has been rung already.
+	// The write can only fail on a full counter, which wakes the thread as well.
 	_, _ = unix.Write(e.wakeup, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 }
 
@@ -196,28 +193,28 @@ func (e *Engine) runCommands() int {
 	return len(commands)
 }
 
-// safetyTimeout bounds every sleep. Nothing depends on it: work that is found
-// when it strikes is counted as a lost wake-up.
+// safetyTimeout bounds every sleep. Nothing depends on it: work found when it expires counts as a
+// lost wake-up.
 const safetyTimeout = time.Second
 
-// Pauses between polls of contexts that cannot be waited for.
+// Pauses between polls of waiters without a descriptor.
 const (
 	shortestPause = 50 * time.Microsecond
 	longestPause  = 2 * time.Millisecond
 )
 
-// yieldsPerClock is how many empty turns share one look at the clock.
+// yieldsPerClock is the number of empty turns per look at the clock.
 const yieldsPerClock = 4
 
-// idleState is what an engine remembers of the empty turns behind it.
+// idleState describes the empty turns since the last work.
 type idleState struct {
-	misses int       // empty turns in a row
-	since  time.Time // when the row began
-	pause  time.Duration
+	misses int           // empty turns in a row
+	since  time.Time     // when the row began
+	pause  time.Duration // the next pause, if a waiter has no descriptor
 }
 
-// Idle is called after every turn with the work it did, and does what the
-// policy says: nothing, give the core away, or sleep.
+// Idle is called after every turn with the amount of work done. It does what the policy says:
+// nothing, yield the core, or sleep.
 func (e *Engine) Idle(work int) {
 	e.stats.turn(work)
 	if work > 0 {
@@ -252,8 +249,8 @@ func (e *Engine) spinTimeIsUp() bool {
 	return time.Since(e.idle.since) > e.policy.SpinTime
 }
 
-// sleep waits in the kernel until a waiter has work, Do is called or a bound
-// is reached. It may return early.
+// sleep waits in the kernel until a waiter has work, Do is called, or the safety timeout expires.
+// It may return early.
 func (e *Engine) sleep() {
 	e.sleeping.Store(true)
 	if !e.pending.Load() && e.armAll() {
@@ -265,7 +262,7 @@ func (e *Engine) sleep() {
 	e.disarmAll()
 }
 
-// armAll arms every waiter, or stops at the first that has work.
+// armAll arms every waiter. It stops and returns false at the first that has work.
 func (e *Engine) armAll() bool {
 	for _, r := range e.waiters {
 		if !r.waiter.Arm() {
@@ -306,8 +303,8 @@ func (e *Engine) mustPause() bool {
 	return false
 }
 
-// waitFor sleeps until a descriptor is readable or the time is up, drains
-// what is readable and returns its number.
+// waitFor sleeps until a descriptor is readable or the time is up. It drains the readable
+// descriptors and returns their number.
 func (e *Engine) waitFor(bound time.Duration) int {
 	if bound < time.Millisecond {
 		// epoll_wait counts in milliseconds.
@@ -317,7 +314,7 @@ func (e *Engine) waitFor(bound time.Duration) int {
 	}
 	n, err := unix.EpollWait(e.epoll, e.events, int(bound.Milliseconds()))
 	if errors.Is(err, unix.EINTR) {
-		return 1 // as if woken: whoever looks for lost wake-ups must not count this
+		return 1 // as if woken, so that it does not count as a lost wake-up
 	}
 	if err != nil {
 		// The engine's own descriptor cannot fail while it is open.
@@ -343,8 +340,8 @@ func (e *Engine) drain(descriptor int32) {
 	}
 }
 
-// countLateWakeups looks for work that nobody announced. Work that arrived
-// this very moment is announced shortly after, so it gets the time for that.
+// countLateWakeups looks for work that was not announced. Work that arrives at this very moment is
+// announced shortly after, so countLateWakeups waits a little for that.
 func (e *Engine) countLateWakeups() {
 	late := false
 	for _, r := range e.waiters {
@@ -358,8 +355,8 @@ func (e *Engine) countLateWakeups() {
 	}
 }
 
-// Yield gives the core to another runnable thread. It never blocks, so the
-// runtime need not be told: that would cost more than the call.
+// Yield gives the core to another runnable thread (sched_yield(2)). It never blocks, so it bypasses
+// the scheduler of the runtime: telling it would cost more than the call.
 func Yield() {
 	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 }

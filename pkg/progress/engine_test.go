@@ -70,7 +70,8 @@ func (m *mailbox) Drain() {
 }
 
 // runEngine runs an engine on a thread of its own until stop is called.
-func runEngine(t testing.TB, policy progress.Policy, boxes ...*mailbox) (e *progress.Engine, stop func()) {
+func runEngine(t testing.TB, policy progress.Policy, boxes ...*mailbox) (e *progress.Engine,
+	stop func()) {
 	t.Helper()
 	e, err := progress.NewEngine(policy)
 	if err != nil {

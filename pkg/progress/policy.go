@@ -7,12 +7,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Mode is what a thread does when there is nothing to do.
+// Mode is what a thread does when there is no work.
 type Mode uint8
 
 const (
-	// Adaptive gives the core away between empty polls and falls asleep
-	// after Policy.SpinTime without work. It suits cores that are shared.
+	// Adaptive yields the core between empty polls and sleeps after Policy.SpinTime without work.
+	// It suits shared cores.
 	Adaptive Mode = iota
 	// Busy polls without pause and never sleeps. It is for dedicated cores.
 	Busy
@@ -33,24 +33,23 @@ func (m Mode) String() string {
 	return "invalid"
 }
 
-// ParseMode accepts "adaptive", "busy" and "event".
+// ParseMode accepts "adaptive", "busy", and "event".
 func ParseMode(name string) (Mode, error) {
 	for _, m := range []Mode{Adaptive, Busy, Event} {
 		if m.String() == name {
 			return m, nil
 		}
 	}
-	return 0, status.Errorf(status.InvalidValue, "poll mode %q is none of adaptive, busy, event", name)
+	return 0, status.Errorf(status.InvalidValue,
+		"poll mode %q is none of adaptive, busy, event", name)
 }
 
-// DefaultSpinTime is how long an adaptive thread polls in vain before it
-// sleeps. It is longer than a round trip to the storage, so that a thread
-// that waits for the answer to a single IO stays awake, and short enough
-// that an idle process costs nothing.
+// DefaultSpinTime is how long an adaptive thread polls without finding work before it sleeps. It is
+// longer than a round trip to the storage, so that a thread waiting for a single IO stays awake,
+// and short enough that an idle process costs nothing.
 const DefaultSpinTime = 200 * time.Microsecond
 
-// Policy says how a thread polls. The zero value is adaptive polling with
-// the default spin time.
+// Policy is how a thread polls. The zero value means adaptive polling with the default spin time.
 type Policy struct {
 	Mode Mode
 	// SpinTime is used by Adaptive; 0 means DefaultSpinTime.
@@ -59,7 +58,7 @@ type Policy struct {
 
 func (p *Policy) validate() error {
 	if p.Mode > Event {
-		return status.Errorf(status.InvalidValue, "poll mode %d does not exist", p.Mode)
+		return status.Errorf(status.InvalidValue, "unknown poll mode %d", p.Mode)
 	}
 	if p.SpinTime < 0 {
 		return status.Errorf(status.InvalidValue, "spin time %v is negative", p.SpinTime)
@@ -70,22 +69,21 @@ func (p *Policy) validate() error {
 	return nil
 }
 
-// Stats counts what an engine did since it was made.
+// Stats counts what an engine has done since it was created.
 type Stats struct {
-	Hits   uint64 // turns that found work
-	Misses uint64 // turns that found none
-	Sleeps uint64 // times the thread slept in the kernel
-	// LateWakeups counts work that was found by a safety timeout although its
-	// context was armed: a lost wake-up. It is 0 unless there is a bug.
+	Hits   uint64 // turns with work
+	Misses uint64 // turns without work
+	Sleeps uint64 // sleeps in the kernel
+	// LateWakeups counts sleeps that ended with the safety timeout although an armed waiter had
+	// work: lost wake-ups. It stays 0 unless there is a bug.
 	LateWakeups uint64
 }
 
-// publishEvery is after how many turns a thread that is never idle makes its
-// counts visible.
+// publishEvery is the number of turns after which a thread that never sleeps publishes its counts.
 const publishEvery = 1024
 
-// statistics counts locally and publishes now and then, because an atomic
-// addition in every empty turn would cost more than the turn.
+// statistics counts locally and publishes from time to time, because an atomic addition in every
+// empty turn would cost more than the turn.
 type statistics struct {
 	local     Stats
 	unseen    int
@@ -111,8 +109,9 @@ func (s *statistics) publish() {
 	s.published[3].Store(s.local.LateWakeups)
 }
 
-// Stats returns the engine's counts; they may lag behind by some turns.
+// Stats returns the engine's counts, which may lag behind by some turns. Any goroutine may call it.
 func (e *Engine) Stats() Stats {
 	p := &e.stats.published
-	return Stats{Hits: p[0].Load(), Misses: p[1].Load(), Sleeps: p[2].Load(), LateWakeups: p[3].Load()}
+	return Stats{Hits: p[0].Load(), Misses: p[1].Load(), Sleeps: p[2].Load(),
+		LateWakeups: p[3].Load()}
 }

@@ -1,51 +1,46 @@
-// Package progress drives contexts: a progress engine polls the contexts of
-// one thread and puts that thread to sleep when there is nothing to do.
+// Package progress drives contexts. A progress engine polls the contexts of one thread, and puts
+// the thread to sleep when there is nothing to do.
 package progress
 
-// Source is something an Engine polls, normally a context or a group of them.
-// All methods are called by the engine's thread only.
+// Source is something that an Engine polls, normally a context or a group of contexts. Only the
+// engine's thread calls its methods.
 type Source interface {
-	// Poll makes progress without blocking and returns how much was done: 0
-	// means there was nothing to do. It bounds its work per call, so that
-	// other sources get their turn.
+	// Poll makes progress without blocking and returns how much it did, 0 for nothing. It bounds
+	// its work per call, so that other sources get their turn.
 	Poll() int
 }
 
-// NoDescriptor is what Waiter.Descriptor returns if a thread cannot sleep on
-// the waiter (Comch on hardware). Instead of sleeping, its engine polls with
-// growing pauses.
+// NoDescriptor is returned by Waiter.Descriptor if a thread cannot sleep on the waiter (Comch on
+// hardware). An engine with such a waiter polls with growing pauses instead of sleeping.
 const NoDescriptor = -1
 
-// Waiter is what a context offers so that a thread can sleep on it instead
-// of polling it. A Source that also is a Waiter lets its engine sleep.
+// Waiter is what a thread can sleep on instead of polling it. An engine also sleeps on a Source
+// that is a Waiter.
 //
-// The protocol that loses no wake-up: Arm announces to the peer that this
-// side is about to sleep and then checks once more for work. If Arm returns
-// true there was none, and from then on any new work makes Descriptor
-// readable, until Disarm. Both the announcement here and the check for it on
-// the waking side are sequentially consistent.
+// This protocol loses no wake-up: Arm announces to the peer that this side is about to sleep, and
+// then checks once more for work. If Arm returns true, there was no work, and from then on any new
+// work makes Descriptor readable, until Disarm. The announcement on this side and the check for it
+// on the waking side are both sequentially consistent.
 type Waiter interface {
-	// Descriptor returns a file descriptor that epoll can wait for; it is
-	// readable while the waiter is armed and has work. It never changes.
-	// NoDescriptor means that the waiter cannot be slept on, and nothing else.
+	// Descriptor returns a file descriptor that epoll can wait for; it is readable while the waiter
+	// is armed and has work. It never changes. NoDescriptor means that the waiter cannot be slept
+	// on, so the engine polls with growing pauses, and means nothing else.
 	Descriptor() int
-	// Arm prepares for sleep. It returns false if there is work already; the
-	// context is then not armed. On an armed context it only checks again.
+	// Arm prepares for sleep. It returns false, and does not arm, if there is work already. On a
+	// waiter that is armed it only checks again.
 	Arm() bool
-	// Disarm ends what Arm began. It is called after every Arm that
-	// returned true.
+	// Disarm ends what Arm began. It is called after every Arm that returned true.
 	Disarm()
-	// Drain consumes what made Descriptor readable. It is called when the
-	// engine saw it readable.
+	// Drain consumes what made Descriptor readable. It is called after the engine has seen the
+	// descriptor readable.
 	Drain()
 }
 
-// State is where a context is in its life (DOCA Core context state machine).
+// State is the state of a context (DOCA Core context state machine).
 type State int32
 
-// A context is Idle until it is started, Starting until its peer has agreed,
-// Running while it can do work, and Stopping until everything that was
-// submitted has been completed.
+// A context is Idle until it is started, Starting until its peer has agreed, Running while it can
+// do work, and Stopping until everything submitted has completed.
 const (
 	Idle State = iota
 	Starting
