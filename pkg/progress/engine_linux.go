@@ -164,20 +164,15 @@ func (e *Engine) Do(command func()) bool {
 	}
 	e.commands = append(e.commands, command)
 	e.pending.Store(true)
-	e.wakeLocked()
+	if e.sleeping.Load() {
+		// The write can only fail on a full counter, which wakes the thread as well.
+		_, _ = unix.Write(e.wakeup, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	}
 	return true
 }
 
 // Wake ends the sleep of the engine's thread, or makes its next attempt to sleep return at once.
 func (e *Engine) Wake() { e.Do(func() {}) }
-
-func (e *Engine) wakeLocked() {
-	if !e.sleeping.Load() {
-		return
-	}
-	// The write can only fail on a full counter, which wakes the thread as well.
-	_, _ = unix.Write(e.wakeup, []byte{1, 0, 0, 0, 0, 0, 0, 0})
-}
 
 func (e *Engine) runCommands() int {
 	e.mu.Lock()
@@ -230,23 +225,15 @@ func (e *Engine) Idle(work int) {
 		return
 	}
 	e.idle.misses++
-	if e.spinTimeIsUp() {
+	switch {
+	case e.idle.misses == 1:
+		e.idle.since = time.Now()
+	case e.idle.misses%yieldsPerClock == 0 && time.Since(e.idle.since) > e.policy.SpinTime:
 		e.sleep()
 		e.idle.misses = 0
 		return
 	}
 	Yield()
-}
-
-func (e *Engine) spinTimeIsUp() bool {
-	if e.idle.misses == 1 {
-		e.idle.since = time.Now()
-		return false
-	}
-	if e.idle.misses%yieldsPerClock != 0 {
-		return false
-	}
-	return time.Since(e.idle.since) > e.policy.SpinTime
 }
 
 // sleep waits in the kernel until a waiter has work, Do is called, or the safety timeout expires.
@@ -256,11 +243,23 @@ func (e *Engine) sleep() {
 	if !e.pending.Load() && e.armAll() {
 		e.stats.local.Sleeps++
 		e.stats.publish()
-		e.wait()
+		if slices.ContainsFunc(e.waiters, (*registration).cannotSleep) {
+			e.waitFor(e.idle.pause)
+			e.idle.pause = min(2*e.idle.pause, longestPause)
+		} else if e.waitFor(safetyTimeout) == 0 {
+			e.countLateWakeups()
+		}
 	}
 	e.sleeping.Store(false)
-	e.disarmAll()
+	for _, r := range e.waiters {
+		if r.armed {
+			r.armed = false
+			r.waiter.Disarm()
+		}
+	}
 }
+
+func (r *registration) cannotSleep() bool { return r.descriptor == NoDescriptor }
 
 // armAll arms every waiter. It stops and returns false at the first that has work.
 func (e *Engine) armAll() bool {
@@ -271,36 +270,6 @@ func (e *Engine) armAll() bool {
 		r.armed = true
 	}
 	return true
-}
-
-func (e *Engine) disarmAll() {
-	for _, r := range e.waiters {
-		if r.armed {
-			r.armed = false
-			r.waiter.Disarm()
-		}
-	}
-}
-
-func (e *Engine) wait() {
-	if e.mustPause() {
-		e.waitFor(e.idle.pause)
-		e.idle.pause = min(2*e.idle.pause, longestPause)
-		return
-	}
-	if e.waitFor(safetyTimeout) == 0 {
-		e.countLateWakeups()
-	}
-}
-
-// mustPause reports whether a context has no descriptor to sleep on.
-func (e *Engine) mustPause() bool {
-	for _, r := range e.waiters {
-		if r.descriptor == NoDescriptor {
-			return true
-		}
-	}
-	return false
 }
 
 // waitFor sleeps until a descriptor is readable or the time is up. It drains the readable
