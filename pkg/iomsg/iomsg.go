@@ -1,9 +1,9 @@
-// Package iomsg is the 64-byte IO message that travels from the initiator
-// through the relay to the target and back.
+// Package iomsg encodes the 64-byte IO message that travels from the initiator through the relay to
+// the target and back.
 //
-// The layout is that of the DOCA storage applications since 3.2, big-endian,
-// one cache line; the native protocol adds fields in bytes that those
-// applications leave unused. See docs/protocol.md.
+// The layout is the one that the DOCA storage applications have used since 3.2: big-endian, one
+// cache line. The native protocol adds fields in bytes that those applications leave unused. See
+// docs/protocol.md.
 package iomsg
 
 import (
@@ -29,10 +29,10 @@ const (
 	offsetReserved        = 52
 )
 
-// Type tells what an IO message asks for, or that it is an answer.
+// Type says what an IO message requests, or that it is a response.
 type Type uint32
 
-// Types 0 to 3 are those of the DOCA storage applications; the others are
+// Types 0 to 3 come from the DOCA storage applications; the others are
 // native. Hello is the first message on every RDMA connection.
 const (
 	Result      Type = 0
@@ -68,19 +68,19 @@ func (t Type) String() string {
 	return "unknown"
 }
 
-// MovesData reports whether an IO of this type transfers IOSize bytes between
-// the requester's memory and the volume.
+// MovesData reports whether an IO of this type transfers IOSize bytes between the requester's
+// memory and the volume.
 func (t Type) MovesData() bool { return t == Read || t == Write }
 
-// HasRange reports whether an IO of this type names a range of the volume.
+// HasRange reports whether an IO of this type covers a range of the volume.
 func (t Type) HasRange() bool { return t == Read || t == Write || t == Trim || t == WriteZeroes }
 
-// IsRequest reports whether t is an IO that a client may ask for.
+// IsRequest reports whether t is an IO that a client may request.
 func (t Type) IsRequest() bool { return t.HasRange() || t == Flush }
 
-// Connection returns the connection that carries an IO of this type in both
-// directions. Requests and responses on one connection carry each other's
-// acknowledgements, which on TCP would otherwise be packets of their own.
+// Connection returns the connection that carries an IO of this type in both directions. Requests
+// and responses on one connection carry each other's acknowledgements, which on TCP would otherwise
+// be separate packets.
 func (t Type) Connection() ConnectionRole {
 	if t.MovesData() {
 		return DataConnection
@@ -88,11 +88,11 @@ func (t Type) Connection() ConnectionRole {
 	return ControlConnection
 }
 
-// ConnectionRole tells the two RDMA connections of a queue apart.
+// ConnectionRole distinguishes the two RDMA connections of a lane.
 type ConnectionRole uint8
 
-// Requests that move data travel on the data connection, behind or ahead of
-// their data, and everything else on the control connection.
+// Requests that move data use the data connection, as does their data. Everything else uses the
+// control connection.
 const (
 	ControlConnection ConnectionRole = iota
 	DataConnection
@@ -110,11 +110,11 @@ func (r ConnectionRole) String() string {
 	return "invalid"
 }
 
-// Operation is what an IO does, without the types that only the protocol
-// needs. It is small and dense, so it can index tables.
+// Operation is what an IO does, without the types that only the protocol needs. It is small and
+// dense, so it can index tables.
 type Operation uint8
 
-// OpOther stands for every type that is not an IO.
+// OpOther stands for all types that are not an IO.
 const (
 	OpOther Operation = iota
 	OpRead
@@ -125,7 +125,7 @@ const (
 	OperationCount
 )
 
-// Operation returns what an IO of this type does, OpOther if it is no IO.
+// Operation returns what an IO of this type does, OpOther if t is not an IO.
 func (t Type) Operation() Operation {
 	switch t {
 	case Read:
@@ -142,8 +142,7 @@ func (t Type) Operation() Operation {
 	return OpOther
 }
 
-// String returns the operation's label in metrics, which is also the name of
-// its Type.
+// String returns the operation's label in metrics, which is also the name of its Type.
 func (o Operation) String() string {
 	switch o {
 	case OpRead:
@@ -167,43 +166,43 @@ func (o Operation) MovesData() bool { return o == OpRead || o == OpWrite }
 type Flags uint32
 
 const (
-	// FUA (force unit access) makes a write durable before it is answered.
+	// FUA (force unit access) makes a write durable before it completes.
 	FUA Flags = 1 << 0
-	// Pushed is set by a relay: it has written the data of the write into the
-	// target's staging buffer of the slot, ahead of the request.
+	// Pushed is set by the relay after it has written a write's data into the target's staging
+	// buffer of the slot, ahead of the request.
 	Pushed Flags = 1 << 1
 )
 
 const (
-	// ClientFlags are the flags that a client's request may carry.
+	// ClientFlags are the flags allowed in a client's request.
 	ClientFlags = FUA
-	// KnownFlags are the flags that a relay's request may carry.
+	// KnownFlags are the flags allowed in a relay's request.
 	KnownFlags = FUA | Pushed
 )
 
 // Message is a decoded IO message.
 type Message struct {
 	Type Type
-	// Reserved is bytes 4-7, echoed but never interpreted: the transaction
-	// index of DOCA 3.0 and 3.1.
+	// Reserved is bytes 4-7, echoed but never interpreted: the transaction index of DOCA 3.0 and
+	// 3.1.
 	Reserved uint32
-	// UserData is the client's own; it comes back in the answer.
+	// UserData belongs to the client and is returned in the response.
 	UserData uint64
-	// Result is the outcome in an answer, 0 in a request.
+	// Result is the outcome in a response, 0 in a request.
 	Result status.Code
 	// IOSize is the length of the IO in bytes.
 	IOSize uint32
-	// RequesterOffset is where the data lies in the client's exported region.
+	// RequesterOffset is the offset of the data in the client's exported region, in bytes.
 	RequesterOffset uint64
-	// StorageOffset is where the data lies in the volume.
+	// StorageOffset is the offset of the data in the volume, in bytes.
 	StorageOffset uint64
-	// Slot and Generation are the relay's tag; 0 from the client.
+	// Slot and Generation are the relay's tag; they are 0 in messages from the client.
 	Slot       uint32
 	Generation uint32
 	Flags      Flags
 }
 
-// Encode writes m into the first Size bytes of buf, all of them.
+// Encode writes m into the first Size bytes of buf, all of which it sets.
 func Encode(buf []byte, m *Message) {
 	_ = buf[Size-1]
 	binary.BigEndian.PutUint32(buf[offsetType:], uint32(m.Type))
@@ -219,8 +218,8 @@ func Encode(buf []byte, m *Message) {
 	clear(buf[offsetReserved:Size])
 }
 
-// Decode reads the first Size bytes of buf. Every bit pattern decodes: what
-// the fields may hold is for the receiver to judge.
+// Decode reads the first Size bytes of buf. Every bit pattern decodes: the receiver has to check
+// the fields.
 func Decode(buf []byte, m *Message) {
 	_ = buf[Size-1]
 	m.Type = Type(binary.BigEndian.Uint32(buf[offsetType:]))
@@ -245,11 +244,11 @@ func StampTag(buf []byte, slot, generation uint32) {
 // SetFlags adds flags to an encoded message.
 func SetFlags(buf []byte, flags Flags) {
 	_ = buf[Size-1]
-	binary.BigEndian.PutUint32(buf[offsetFlags:], binary.BigEndian.Uint32(buf[offsetFlags:])|uint32(flags))
+	binary.BigEndian.PutUint32(buf[offsetFlags:],
+		binary.BigEndian.Uint32(buf[offsetFlags:])|uint32(flags))
 }
 
-// TurnIntoResult makes the answer to an encoded request out of its own bytes:
-// only type and result change.
+// TurnIntoResult turns an encoded request into its response in place: only type and result change.
 func TurnIntoResult(buf []byte, result status.Code) {
 	_ = buf[Size-1]
 	binary.BigEndian.PutUint32(buf[offsetType:], uint32(Result))

@@ -16,27 +16,31 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The files hold messages as the DOCA 3.2 and 3.3 applications encode them.
-func TestMessagesOfTheOriginalApplicationsAreUnderstoodAndMade(t *testing.T) {
+// The files hold messages as encoded by the DOCA 3.2 and 3.3 applications.
+func TestMessagesAreTheSameAsThoseOfTheDOCAApplications(t *testing.T) {
 	for name, want := range map[string]iomsg.Message{
 		"b33_io_read_request.bin": {
-			Type: iomsg.Read, UserData: 7, IOSize: 4096, RequesterOffset: 0x7000, StorageOffset: 0x123456000,
+			Type: iomsg.Read, UserData: 7, IOSize: 4096, RequesterOffset: 0x7000,
+			StorageOffset: 0x123456000,
 		},
 		"b33_io_write_request.bin": {
-			Type: iomsg.Write, UserData: 63, IOSize: 8192, RequesterOffset: 0x3f000, StorageOffset: 0x40000,
+			Type: iomsg.Write, UserData: 63, IOSize: 8192, RequesterOffset: 0x3f000,
+			StorageOffset: 0x40000,
 		},
 		"b33_io_result_ok.bin": {
-			Type: iomsg.Result, UserData: 7, IOSize: 4096, RequesterOffset: 0x7000, StorageOffset: 0x123456000,
+			Type: iomsg.Result, UserData: 7, IOSize: 4096, RequesterOffset: 0x7000,
+			StorageOffset: 0x123456000,
 		},
 		"b33_io_result_io_failed.bin": {
-			Type: iomsg.Result, UserData: 63, Result: status.IOFailed, IOSize: 8192, RequesterOffset: 0x3f000, StorageOffset: 0x40000,
+			Type: iomsg.Result, UserData: 63, Result: status.IOFailed, IOSize: 8192,
+			RequesterOffset: 0x3f000, StorageOffset: 0x40000,
 		},
 	} {
 		golden := readGolden(t, name)
 		var got iomsg.Message
 		iomsg.Decode(golden, &got)
 		if difference := cmp.Diff(want, got); difference != "" {
-			t.Errorf("%s decodes to something else (-want +got):\n%s", name, difference)
+			t.Errorf("%s decodes differently (-want +got):\n%s", name, difference)
 		}
 		encoded := bytes.Repeat([]byte{0xff}, iomsg.Size)
 		iomsg.Encode(encoded, &want)
@@ -57,14 +61,19 @@ func readGolden(t testing.TB, name string) []byte {
 
 func TestEveryFieldHasItsOwnBytes(t *testing.T) {
 	want := []byte{
-		0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x10,
-		0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f, 0x20,
-		0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x29, 0x2a, 0x2b, 0x2c, 0x2d, 0x2e, 0x2f, 0x30,
+		0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08,
+		0x09, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x10,
+		0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18,
+		0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f, 0x20,
+		0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28,
+		0x29, 0x2a, 0x2b, 0x2c, 0x2d, 0x2e, 0x2f, 0x30,
 		0x31, 0x32, 0x33, 0x34, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 	}
 	m := iomsg.Message{
-		Type: 0x01020304, Reserved: 0x05060708, UserData: 0x090a0b0c0d0e0f10, Result: 0x11121314, IOSize: 0x15161718,
-		RequesterOffset: 0x191a1b1c1d1e1f20, StorageOffset: 0x2122232425262728, Slot: 0x292a2b2c, Generation: 0x2d2e2f30, Flags: 0x31323334,
+		Type: 0x01020304, Reserved: 0x05060708, UserData: 0x090a0b0c0d0e0f10,
+		Result: 0x11121314, IOSize: 0x15161718,
+		RequesterOffset: 0x191a1b1c1d1e1f20, StorageOffset: 0x2122232425262728,
+		Slot: 0x292a2b2c, Generation: 0x2d2e2f30, Flags: 0x31323334,
 	}
 	got := bytes.Repeat([]byte{0xff}, iomsg.Size)
 	iomsg.Encode(got, &m)
@@ -76,11 +85,16 @@ func TestEveryFieldHasItsOwnBytes(t *testing.T) {
 func TestMessagesSurviveEncodingAndDecoding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := iomsg.Message{
-			Type: iomsg.Type(rapid.Uint32().Draw(t, "type")), Reserved: rapid.Uint32().Draw(t, "reserved"),
-			UserData: rapid.Uint64().Draw(t, "user data"), Result: status.Code(rapid.Uint32().Draw(t, "result")),
-			IOSize: rapid.Uint32().Draw(t, "size"), RequesterOffset: rapid.Uint64().Draw(t, "requester offset"),
-			StorageOffset: rapid.Uint64().Draw(t, "storage offset"), Slot: rapid.Uint32().Draw(t, "slot"),
-			Generation: rapid.Uint32().Draw(t, "generation"), Flags: iomsg.Flags(rapid.Uint32().Draw(t, "flags")),
+			Type: iomsg.Type(rapid.Uint32().Draw(t, "type")), Reserved: rapid.Uint32().Draw(t,
+				"reserved"),
+			UserData: rapid.Uint64().Draw(t,
+				"user data"), Result: status.Code(rapid.Uint32().Draw(t, "result")),
+			IOSize: rapid.Uint32().Draw(t, "size"), RequesterOffset: rapid.Uint64().Draw(t,
+				"requester offset"),
+			StorageOffset: rapid.Uint64().Draw(t, "storage offset"), Slot: rapid.Uint32().Draw(t,
+				"slot"),
+			Generation: rapid.Uint32().Draw(t,
+				"generation"), Flags: iomsg.Flags(rapid.Uint32().Draw(t, "flags")),
 		}
 		var encoded [iomsg.Size]byte
 		iomsg.Encode(encoded[:], &want)
@@ -103,18 +117,18 @@ func TestStampedTagIsWhatDecodes(t *testing.T) {
 	}
 }
 
-func TestResultKeepsAllOfTheRequestButTypeAndOutcome(t *testing.T) {
+func TestResultKeepsTheRequestExceptTypeAndOutcome(t *testing.T) {
 	request := make([]byte, iomsg.Size)
 	for i := range request {
 		request[i] = byte(i + 1)
 	}
-	answer := bytes.Clone(request)
-	iomsg.TurnIntoResult(answer, status.TooBig)
+	response := bytes.Clone(request)
+	iomsg.TurnIntoResult(response, status.TooBig)
 	want := bytes.Clone(request)
 	copy(want[0:4], []byte{0, 0, 0, 0})
 	copy(want[16:20], []byte{0, 0, 0, 27})
-	if !bytes.Equal(answer, want) {
-		t.Errorf("answer is\n%x, want\n%x", answer, want)
+	if !bytes.Equal(response, want) {
+		t.Errorf("response is\n%x, want\n%x", response, want)
 	}
 }
 
@@ -135,8 +149,10 @@ func TestTypesAreClassified(t *testing.T) {
 		{5, "unknown", false, false, false},
 		{0xffffffff, "unknown", false, false, false},
 	} {
-		if c.t.String() != c.name || c.t.MovesData() != c.movesData || c.t.HasRange() != c.hasRange || c.t.IsRequest() != c.isRequest {
-			t.Errorf("type %d: %v, moves data %v, has range %v, is request %v", uint32(c.t), c.t, c.t.MovesData(), c.t.HasRange(), c.t.IsRequest())
+		if c.t.String() != c.name || c.t.MovesData() != c.movesData ||
+			c.t.HasRange() != c.hasRange || c.t.IsRequest() != c.isRequest {
+			t.Errorf("type %d: %v, moves data %v, has range %v, is request %v", uint32(c.t), c.t,
+				c.t.MovesData(), c.t.HasRange(), c.t.IsRequest())
 		}
 	}
 }
@@ -163,12 +179,13 @@ func TestShortBuffersPanicInsteadOfReachingBeyond(t *testing.T) {
 func TestCodingDoesNotAllocate(t *testing.T) {
 	buf := make([]byte, iomsg.Size)
 	var m iomsg.Message
-	if n := testing.AllocsPerRun(100, func() { iomsg.Decode(buf, &m); iomsg.Encode(buf, &m) }); n != 0 {
+	if n := testing.AllocsPerRun(100,
+		func() { iomsg.Decode(buf, &m); iomsg.Encode(buf, &m) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
-// Bytes 0 to 51 are fields; the rest is written as zeroes.
+// Bytes 0 to 51 are fields; Encode writes the rest as zeroes.
 func FuzzDecode(f *testing.F) {
 	names, err := filepath.Glob("testdata/*.bin")
 	if err != nil || len(names) == 0 {

@@ -2,13 +2,13 @@ package memory
 
 import "unsafe"
 
-// contains reports whether a virtual address lies in the mapping.
+// contains reports whether a virtual address lies within the mapping.
 func (r *Region) contains(address uintptr) bool {
 	start := uintptr(unsafe.Pointer(unsafe.SliceData(r.bytes)))
 	return address >= start && address-start < uintptr(len(r.bytes))
 }
 
-// offsetOf is the offset of a virtual address that the mapping contains.
+// offsetOf returns the offset of a virtual address that the mapping contains.
 func (r *Region) offsetOf(address uintptr) uint64 {
 	return uint64(address - uintptr(unsafe.Pointer(unsafe.SliceData(r.bytes))))
 }

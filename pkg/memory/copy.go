@@ -6,10 +6,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// CopyOut copies from the region, starting at offset, into dst. A fault on an
-// Untrusted region becomes an IOFailed error; part of dst may have been
-// written. An opaque region gives a NotSupported error. It does not allocate
-// on success.
+// CopyOut copies from the region, starting at offset, into dst. A fault in an Untrusted region
+// becomes an IOFailed error, and part of dst may have been written. An opaque region returns a
+// NotSupported error. CopyOut does not allocate unless it fails.
 func (r *Region) CopyOut(dst []byte, offset uint64) error {
 	if err := r.checkCopy(offset, uint64(len(dst))); err != nil {
 		return err
@@ -17,8 +16,7 @@ func (r *Region) CopyOut(dst []byte, offset uint64) error {
 	return r.copyGuarded(dst, r.bytes[offset:offset+uint64(len(dst))])
 }
 
-// CopyIn copies src into the region, starting at offset. Faults are reported
-// as by CopyOut.
+// CopyIn copies src into the region, starting at offset. Errors are as for CopyOut.
 func (r *Region) CopyIn(offset uint64, src []byte) error {
 	if err := r.checkCopy(offset, uint64(len(src))); err != nil {
 		return err
@@ -26,9 +24,8 @@ func (r *Region) CopyIn(offset uint64, src []byte) error {
 	return r.copyGuarded(r.bytes[offset:offset+uint64(len(src))], src)
 }
 
-// Copy copies length bytes from one region, starting at srcOffset, to another
-// or the same, starting at dstOffset. Faults in either are reported as by
-// CopyOut. Ranges that overlap are copied as if over a third place.
+// Copy copies length bytes between two regions, which may be the same. A fault in either becomes an
+// error as for CopyOut. Overlapping ranges are copied correctly.
 func Copy(dst *Region, dstOffset uint64, src *Region, srcOffset, length uint64) error {
 	if err := dst.checkCopy(dstOffset, length); err != nil {
 		return err
@@ -55,7 +52,8 @@ func copyBetween(dst *Region, to []byte, src *Region, from []byte) (err error) {
 		if fault == nil {
 			return
 		}
-		if addressed, ok := fault.(interface{ Addr() uintptr }); ok && src.contains(addressed.Addr()) {
+		if addressed, ok := fault.(interface{ Addr() uintptr }); ok &&
+			src.contains(addressed.Addr()) {
 			err = src.faultError(fault)
 			return
 		}
@@ -67,11 +65,13 @@ func copyBetween(dst *Region, to []byte, src *Region, from []byte) (err error) {
 
 func (r *Region) checkCopy(offset, length uint64) error {
 	if !r.Mapped() {
-		return status.Errorf(status.NotSupported, "region of %d bytes is opaque: only its provider can copy", r.length)
+		return status.Errorf(status.NotSupported,
+			"region of %d bytes is opaque: only its provider can copy it", r.length)
 	}
 	return r.CheckRange(offset, length)
 }
 
+// copyGuarded copies between the region and trusted memory.
 func (r *Region) copyGuarded(dst, src []byte) (err error) {
 	if !r.untrusted {
 		copy(dst, src)
@@ -88,12 +88,12 @@ func (r *Region) copyGuarded(dst, src []byte) (err error) {
 	return nil
 }
 
-// faultError turns a memory fault inside the region into an error and lets
-// every other panic continue.
+// faultError turns a memory fault inside the region into an error and re-raises every other panic.
 func (r *Region) faultError(fault any) error {
 	addressed, ok := fault.(interface{ Addr() uintptr })
 	if !ok || !r.contains(addressed.Addr()) {
 		panic(fault)
 	}
-	return status.Errorf(status.IOFailed, "memory at offset %d was taken away by its owner", r.offsetOf(addressed.Addr()))
+	return status.Errorf(status.IOFailed,
+		"memory at offset %d was taken away by its owner", r.offsetOf(addressed.Addr()))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// faulty makes an untrusted region of three pages of which the last two fault.
+// faulty makes an untrusted region of three pages. Accesses to the last two fault.
 func faulty(t *testing.T) (r *Region, page int) {
 	t.Helper()
 	page = os.Getpagesize()
@@ -29,7 +29,8 @@ func faulty(t *testing.T) (r *Region, page int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, err = mapDescriptor(fd, uint64(3*page), unix.PROT_READ|unix.PROT_WRITE, true); err != nil {
+	if r, err = mapDescriptor(fd, uint64(3*page), unix.PROT_READ|unix.PROT_WRITE,
+		true); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.Close() })
@@ -39,7 +40,7 @@ func faulty(t *testing.T) (r *Region, page int) {
 	return r, page
 }
 
-func TestMemoryThatItsOwnerTookAwayGivesAnError(t *testing.T) {
+func TestMemoryTakenAwayByItsOwnerReturnsAnError(t *testing.T) {
 	r, page := faulty(t)
 	buffer := make([]byte, 2*page)
 	for name, copy := range map[string]func() error{
@@ -49,16 +50,17 @@ func TestMemoryThatItsOwnerTookAwayGivesAnError(t *testing.T) {
 		"CopyIn across pages":  func() error { return r.CopyIn(uint64(page-1), buffer[:2]) },
 	} {
 		err := copy()
-		if !errors.Is(err, status.IOFailed) || !strings.Contains(err.Error(), "taken away by its owner") {
-			t.Errorf("%s gave %v", name, err)
+		if !errors.Is(err, status.IOFailed) ||
+			!strings.Contains(err.Error(), "taken away by its owner") {
+			t.Errorf("%s returned %v", name, err)
 		}
 	}
 	if err := r.CopyOut(buffer[:page], 0); err != nil {
-		t.Errorf("the page that is left: %v", err)
+		t.Errorf("copying from the remaining page: %v", err)
 	}
 }
 
-func TestACopyBetweenRegionsReportsWhicheverFaults(t *testing.T) {
+func TestACopyBetweenRegionsReportsTheFault(t *testing.T) {
 	first, page := faulty(t)
 	second, _ := faulty(t)
 	sound := Wrap(make([]byte, 3*page))
@@ -76,8 +78,9 @@ func TestACopyBetweenRegionsReportsWhicheverFaults(t *testing.T) {
 		"within untrusted memory":              {first, 0, first, gone},
 	} {
 		err := Copy(c.dst, c.dstOffset, c.src, c.srcOffset, 8)
-		if !errors.Is(err, status.IOFailed) || !strings.Contains(err.Error(), "taken away by its owner") {
-			t.Errorf("%s gave %v", name, err)
+		if !errors.Is(err, status.IOFailed) ||
+			!strings.Contains(err.Error(), "taken away by its owner") {
+			t.Errorf("%s returned %v", name, err)
 		}
 	}
 	copy(sound.bytes, "content")
@@ -93,7 +96,8 @@ func TestACopyBetweenRegionsReportsWhicheverFaults(t *testing.T) {
 	if err := Copy(second, 0, first, 1, uint64(3*page)); !errors.Is(err, status.InvalidValue) {
 		t.Errorf("a copy from past the end gave %v", err)
 	}
-	if err := Copy(NewOpaque("handle", 0, 10, nil), 0, first, 0, 1); !errors.Is(err, status.NotSupported) {
+	if err := Copy(NewOpaque("handle", 0, 10, nil), 0, first, 0, 1); !errors.Is(err,
+		status.NotSupported) {
 		t.Errorf("a copy to opaque memory gave %v", err)
 	}
 }
@@ -104,8 +108,9 @@ func TestFaultIsReportedWhereItHappened(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "memory at offset ") {
 		t.Fatalf("got %v", err)
 	}
-	if !r.contains(addressOf(r)) || r.offsetOf(addressOf(r)) != 0 || r.contains(addressOf(r)-1) || r.contains(addressOf(r)+uintptr(r.Len())) {
-		t.Error("addresses in and outside the region are mixed up")
+	if !r.contains(addressOf(r)) || r.offsetOf(addressOf(r)) != 0 || r.contains(addressOf(r)-1) ||
+		r.contains(addressOf(r)+uintptr(r.Len())) {
+		t.Error("contains or offsetOf is wrong at a boundary of the region")
 	}
 }
 
@@ -115,15 +120,15 @@ func TestFaultOfOtherMemoryIsNotBlamedOnTheRegion(t *testing.T) {
 	defer func() {
 		fault, ok := recover().(interface{ Addr() uintptr })
 		if !ok || !other.contains(fault.Addr()) {
-			t.Errorf("recovered %v, no fault of the other memory", fault)
+			t.Errorf("recovered %v, want a fault in the other memory", fault)
 		}
 	}()
-	// The destination is what faults.
+	// The destination faults, not the region.
 	err := r.CopyOut(other.bytes[page:page+8], 0)
 	t.Errorf("CopyOut returned %v", err)
 }
 
-func TestPanicsThatAreNoFaultsPassThrough(t *testing.T) {
+func TestOtherPanicsPassThrough(t *testing.T) {
 	r, _ := faulty(t)
 	defer func() {
 		if got := recover(); got != "other" {

@@ -15,7 +15,7 @@ import (
 
 const readWrite = memory.PCIRead | memory.PCIWrite
 
-// memfd makes a file of the given size as a peer might.
+// memfd creates a file of the given size, as a peer might.
 func memfd(t *testing.T, length int64, seals int) int {
 	t.Helper()
 	fd, err := unix.MemfdCreate("peer", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -42,8 +42,10 @@ func TestImportedRegionIsTheSameMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.Close() }()
-	if !r.Untrusted() || r.Len() != 5000 || len(r.Bytes()) != 5000 || cap(r.Bytes()) != 5000 || r.Descriptor() != twin {
-		t.Errorf("untrusted %v, %d bytes with room for %d", r.Untrusted(), len(r.Bytes()), cap(r.Bytes()))
+	if !r.Untrusted() || r.Len() != 5000 || len(r.Bytes()) != 5000 || cap(r.Bytes()) != 5000 ||
+		r.Descriptor() != twin {
+		t.Errorf("untrusted %v, length %d, capacity %d", r.Untrusted(), len(r.Bytes()),
+			cap(r.Bytes()))
 	}
 	if err := r.CopyIn(4990, []byte("0123456789")); err != nil {
 		t.Fatal(err)
@@ -88,10 +90,11 @@ func TestUnsafeMemoryIsNotImported(t *testing.T) {
 		"file larger than the limit": {memfd(t, 1<<20, shrink|seal), 4096, status.TooBig},
 		"length beyond the limit":    {memfd(t, 1<<20, shrink|seal), 16385, status.TooBig},
 		"no bytes":                   {memfd(t, 8192, shrink|seal), 0, status.TooBig},
-		"sealed against writing":     {memfd(t, 8192, shrink|seal|unix.F_SEAL_WRITE), 8192, status.NotPermitted},
-		"regular file":               {int(file.Fd()), 8192, status.InvalidValue},
-		"pipe":                       {pipe[0], 8192, status.InvalidValue},
-		"closed descriptor":          {-1, 8192, status.InvalidValue},
+		"sealed against writing": {memfd(t,
+			8192, shrink|seal|unix.F_SEAL_WRITE), 8192, status.NotPermitted},
+		"regular file":      {int(file.Fd()), 8192, status.InvalidValue},
+		"pipe":              {pipe[0], 8192, status.InvalidValue},
+		"closed descriptor": {-1, 8192, status.InvalidValue},
 	} {
 		r, err := memory.Import(c.fd, c.length, 16384, readWrite)
 		if status.CodeOf(err) != c.code {
@@ -111,7 +114,8 @@ func TestUnsafeMemoryIsNotImported(t *testing.T) {
 }
 
 func TestMemoryImportedForReadingCannotBeWritten(t *testing.T) {
-	r, err := memory.Import(memfd(t, 4096, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL|unix.F_SEAL_WRITE), 4096, 4096, memory.PCIRead)
+	r, err := memory.Import(memfd(t, 4096, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL|unix.F_SEAL_WRITE),
+		4096, 4096, memory.PCIRead)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,14 +131,16 @@ func TestMemoryImportedForReadingCannotBeWritten(t *testing.T) {
 
 func TestHugePagesAreImportedAndReleased(t *testing.T) {
 	const hugePage = 2 << 20
-	fd, err := unix.MemfdCreate("huge", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
+	fd, err := unix.MemfdCreate("huge",
+		unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
 	if err != nil {
 		t.Skipf("no huge pages: %v", err)
 	}
 	if err := unix.Ftruncate(fd, hugePage); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS,
+		unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
 		t.Fatal(err)
 	}
 	r, err := memory.Import(fd, 5000, hugePage, readWrite)
@@ -143,6 +149,6 @@ func TestHugePagesAreImportedAndReleased(t *testing.T) {
 		t.Skipf("no huge page is free: %v", err)
 	}
 	if err := r.Close(); err != nil {
-		t.Errorf("a part of a huge page was not released: %v", err)
+		t.Errorf("close a region on a part of a huge page: %v", err)
 	}
 }

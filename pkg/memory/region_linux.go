@@ -10,30 +10,32 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// requiredSeals keep a peer from shrinking a shared file below a mapping of
-// it, which would make every access fault, and from lifting that seal.
+// requiredSeals keep a peer from shrinking a shared file below its mapping, which would make every
+// access fault, and from removing that seal.
 const requiredSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
 
-// maxNameLength is what the kernel takes as the name of a memfd, in bytes.
+// maxNameLength is the longest memfd name that the kernel accepts, in bytes.
 const maxNameLength = 249
 
-// Alloc makes a zeroed region of length bytes that can be shared with another
-// process through its descriptor. name appears in /proc/PID/maps, cut if it is
-// long.
+// Alloc allocates a zeroed region of length bytes that can be shared with another process through
+// its descriptor. name appears in /proc/PID/maps, truncated if it is long.
 //
-// The file is sealed against being resized by anyone. Pages are allocated on
-// first touch unless Prefault is called.
+// The file is sealed so that nobody can resize it. Pages are allocated on first touch unless
+// Prefault is called.
 func Alloc(name string, length uint64) (*Region, error) {
 	if length == 0 || length > math.MaxInt {
-		return nil, status.Errorf(status.InvalidValue, "allocate memory region %q: invalid length %d", name, length)
+		return nil, status.Errorf(status.InvalidValue,
+			"allocate memory region %q: invalid length %d", name, length)
 	}
-	fd, err := unix.MemfdCreate(name[:min(len(name), maxNameLength)], unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	fd, err := unix.MemfdCreate(name[:min(len(name), maxNameLength)],
+		unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, status.Errorf(status.NoMemory, "create shared memory %q: %w", name, err)
 	}
 	r, err := initialize(fd, length)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("allocate memory region %q of %d bytes: %w", name, length, err), unix.Close(fd))
+		return nil, errors.Join(fmt.Errorf("allocate memory region %q of %d bytes: %w", name,
+			length, err), unix.Close(fd))
 	}
 	return r, nil
 }
@@ -42,39 +44,44 @@ func initialize(fd int, length uint64) (*Region, error) {
 	if err := unix.Ftruncate(fd, int64(length)); err != nil {
 		return nil, status.Errorf(status.NoMemory, "set size: %w", err)
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, requiredSeals|unix.F_SEAL_GROW); err != nil {
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS,
+		requiredSeals|unix.F_SEAL_GROW); err != nil {
 		return nil, status.Errorf(status.OperatingSystem, "seal: %w", err)
 	}
 	return mapDescriptor(fd, length, unix.PROT_READ|unix.PROT_WRITE, false)
 }
 
-// Import maps a file that a peer sent. On success the region owns fd; on
-// failure the caller still does. access limits what the mapping allows;
-// without PCIWrite it is read-only.
+// Import maps a file that a peer sent. On success the region owns fd; on failure the caller still
+// owns it. access limits the mapping: without PCIWrite it is read-only.
 //
-// The file must be sealed against shrinking, hold at least length bytes, and
-// be no larger than limit. Hole punching cannot be sealed away together with
-// writes kept possible, so the region is Untrusted.
+// The file must be sealed against shrinking, have at least length bytes, and be no larger than
+// limit. No seal prevents punching holes without also preventing writes, so the region is
+// Untrusted.
 func Import(fd int, length, limit uint64, access Access) (*Region, error) {
 	if length == 0 || length > limit || length > math.MaxInt {
-		return nil, status.Errorf(status.TooBig, "import memory: %d bytes are not within 1 and %d", length, limit)
+		return nil, status.Errorf(status.TooBig,
+			"import memory: length %d is not between 1 and %d bytes", length, limit)
 	}
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
-		return nil, status.Errorf(status.InvalidValue, "import memory: descriptor has no seals (is it a memfd?): %w", err)
+		return nil, status.Errorf(status.InvalidValue,
+			"import memory: descriptor has no seals (is it a memfd?): %w", err)
 	}
 	if seals&requiredSeals != requiredSeals {
-		return nil, status.Errorf(status.InvalidValue, "import memory: seals %#x lack F_SEAL_SHRINK and F_SEAL_SEAL", seals)
+		return nil, status.Errorf(status.InvalidValue,
+			"import memory: seals %#x lack F_SEAL_SHRINK and F_SEAL_SEAL", seals)
 	}
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
 		return nil, status.Errorf(status.OperatingSystem, "import memory: stat: %w", err)
 	}
 	if stat.Size < 0 || uint64(stat.Size) < length {
-		return nil, status.Errorf(status.InvalidValue, "import memory: file has %d bytes, %d were announced", stat.Size, length)
+		return nil, status.Errorf(status.InvalidValue,
+			"import memory: the file has %d bytes, but the peer announced %d", stat.Size, length)
 	}
 	if uint64(stat.Size) > limit {
-		return nil, status.Errorf(status.TooBig, "import memory: file has %d bytes, limit is %d", stat.Size, limit)
+		return nil, status.Errorf(status.TooBig,
+			"import memory: the file has %d bytes, the limit is %d", stat.Size, limit)
 	}
 	protection := unix.PROT_READ
 	if access.Has(PCIWrite) {
@@ -87,8 +94,8 @@ func Import(fd int, length, limit uint64, access Access) (*Region, error) {
 	return r, nil
 }
 
-// mapDescriptor maps whole pages, of whatever size the file has: the kernel
-// would not unmap a part of a huge one.
+// mapDescriptor maps whole pages of the file's page size, because the kernel does not unmap a part
+// of a huge page.
 func mapDescriptor(fd int, length uint64, protection int, untrusted bool) (*Region, error) {
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
@@ -101,44 +108,51 @@ func mapDescriptor(fd int, length uint64, protection int, untrusted bool) (*Regi
 	}
 	b, err := unix.Mmap(fd, 0, int(rounded), protection, unix.MAP_SHARED)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
-		return nil, status.Errorf(status.NotPermitted, "map: %w (is the file sealed or opened against writing?)", err)
+		return nil, status.Errorf(status.NotPermitted,
+			"map: %w (is the file sealed against writing or opened read-only?)", err)
 	}
 	if err != nil {
 		return nil, status.Errorf(status.NoMemory, "map: %w", err)
 	}
 	release := func() error { return errors.Join(unix.Munmap(b), unix.Close(fd)) }
-	return &Region{bytes: b[:length:length], length: length, descriptor: fd, untrusted: untrusted, release: release}, nil
+	return &Region{bytes: b[:length:length], length: length, descriptor: fd, untrusted: untrusted,
+		release: release}, nil
 }
 
-// prefaultStep is how many bytes are allocated per system call. When a signal
-// interrupts fallocate(2) on shared memory it gives back what it had
-// allocated: the step must be short enough to get through between two
-// signals, for instance those of a profiler.
+// prefaultStep is how many bytes one system call allocates. When a signal interrupts fallocate(2)
+// on shared memory, the call frees what it has allocated: a step must be short enough to finish
+// between two signals, such as those of a profiler.
 const prefaultStep = 8 << 20
 
-// Prefault allocates all pages of a region that came from Alloc, so that
-// neither running out of memory nor page faults surprise the data path later.
-// It does nothing for other regions.
+// Prefault allocates and maps all pages of a region that Alloc made, so that the data path meets
+// neither a lack of memory nor page faults. It does nothing for other regions.
 func (r *Region) Prefault() error {
 	if r.descriptor < 0 || r.untrusted {
 		return nil
 	}
 	for offset := uint64(0); offset < r.length; offset += prefaultStep {
 		if err := r.prefault(offset, min(prefaultStep, r.length-offset)); err != nil {
-			return status.Errorf(status.NoMemory, "allocate %d bytes of shared memory at offset %d: %w", r.length, offset, err)
+			return status.Errorf(status.NoMemory,
+				"allocate %d bytes of shared memory at offset %d: %w", r.length, offset, err)
 		}
 	}
 	return nil
 }
 
 func (r *Region) prefault(offset, length uint64) error {
-	err := retryInterrupted(func() error { return unix.Fallocate(r.descriptor, 0, int64(offset), int64(length)) })
+	err := retryInterrupted(func() error {
+		return unix.Fallocate(r.descriptor, 0, int64(offset),
+			int64(length))
+	})
 	if err != nil {
 		return err
 	}
-	err = retryInterrupted(func() error { return unix.Madvise(r.bytes[offset:offset+length], unix.MADV_POPULATE_WRITE) })
+	err = retryInterrupted(func() error {
+		return unix.Madvise(r.bytes[offset:offset+length],
+			unix.MADV_POPULATE_WRITE)
+	})
 	if errors.Is(err, unix.EINVAL) {
-		return nil // before Linux 5.14: the pages are allocated, if not mapped
+		return nil // before Linux 5.14: the pages are allocated but not mapped
 	}
 	return err
 }

@@ -34,8 +34,10 @@ func TestAllocatedRegionIsZeroedAndMapped(t *testing.T) {
 	for _, length := range []uint64{1, 4096, 4097, 1 << 20} {
 		r := alloc(t, length)
 		b := r.Bytes()
-		if uint64(len(b)) != length || uint64(cap(b)) != length || r.Len() != length || !r.Mapped() || r.Untrusted() || r.Base() != 0 || r.Handle() != nil {
-			t.Errorf("region of %d bytes has %d bytes with room for %d, mapped %v", length, len(b), cap(b), r.Mapped())
+		if uint64(len(b)) != length || uint64(cap(b)) != length || r.Len() != length ||
+			!r.Mapped() || r.Untrusted() || r.Base() != 0 || r.Handle() != nil {
+			t.Errorf("region of %d bytes has %d bytes with room for %d, mapped %v", length, len(b),
+				cap(b), r.Mapped())
 		}
 		for i := range b {
 			if b[i] != 0 {
@@ -50,11 +52,12 @@ func TestAllocatedRegionCannotBeResizedByAnyone(t *testing.T) {
 	r := alloc(t, 8192)
 	for _, length := range []int64{0, 4096, 16384} {
 		if err := unix.Ftruncate(r.Descriptor(), length); !errors.Is(err, unix.EPERM) {
-			t.Errorf("resizing to %d bytes gave %v", length, err)
+			t.Errorf("resizing to %d bytes returned %v", length, err)
 		}
 	}
-	if _, err := unix.FcntlInt(uintptr(r.Descriptor()), unix.F_ADD_SEALS, unix.F_SEAL_WRITE); !errors.Is(err, unix.EPERM) {
-		t.Errorf("adding a seal gave %v", err)
+	if _, err := unix.FcntlInt(uintptr(r.Descriptor()), unix.F_ADD_SEALS,
+		unix.F_SEAL_WRITE); !errors.Is(err, unix.EPERM) {
+		t.Errorf("adding a seal returned %v", err)
 	}
 	flags, err := unix.FcntlInt(uintptr(r.Descriptor()), unix.F_GETFD, 0)
 	if err != nil || flags&unix.FD_CLOEXEC == 0 {
@@ -62,10 +65,10 @@ func TestAllocatedRegionCannotBeResizedByAnyone(t *testing.T) {
 	}
 }
 
-func TestImpossibleLengthsAreRefused(t *testing.T) {
+func TestImpossibleLengthsAreRejected(t *testing.T) {
 	for _, length := range []uint64{0, math.MaxInt + 1, math.MaxUint64} {
 		if _, err := memory.Alloc("memory_test", length); !errors.Is(err, status.InvalidValue) {
-			t.Errorf("%d bytes gave %v", length, err)
+			t.Errorf("Alloc of %d bytes returned %v", length, err)
 		}
 	}
 	if _, err := memory.Alloc("memory_test", math.MaxInt); err == nil {
@@ -73,7 +76,7 @@ func TestImpossibleLengthsAreRefused(t *testing.T) {
 	}
 }
 
-func TestLongNamesAreCut(t *testing.T) {
+func TestLongNamesAreTruncated(t *testing.T) {
 	r, err := memory.Alloc(strings.Repeat("n", 300), 1)
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +90,7 @@ func TestPrefaultAllocatesEveryPage(t *testing.T) {
 	const length = 20<<20 + 1 // more than one step, and not whole pages
 	r := alloc(t, length)
 	if got := allocated(t, r); got != 0 {
-		t.Errorf("a new region takes %d bytes", got)
+		t.Errorf("a new region uses %d bytes", got)
 	}
 	if err := r.Prefault(); err != nil {
 		t.Fatal(err)
@@ -122,7 +125,8 @@ func TestRangesAreCheckedWithoutWrappingAround(t *testing.T) {
 		fits           bool
 	}{
 		{0, 100, true}, {100, 0, true}, {99, 1, true}, {0, 0, true},
-		{0, 101, false}, {101, 0, false}, {100, 1, false}, {math.MaxUint64, 1, false}, {1, math.MaxUint64, false},
+		{0, 101, false}, {101, 0, false}, {100, 1, false}, {math.MaxUint64, 1, false},
+		{1, math.MaxUint64, false},
 	} {
 		err := r.CheckRange(c.offset, c.length)
 		if (err == nil) != c.fits || err != nil && !errors.Is(err, status.InvalidValue) {
@@ -134,7 +138,8 @@ func TestRangesAreCheckedWithoutWrappingAround(t *testing.T) {
 func TestOpaqueRegionShowsItsHandleAndNoBytes(t *testing.T) {
 	released := 0
 	r := memory.NewOpaque("handle", 0x1000, 64, func() error { released++; return os.ErrClosed })
-	if r.Mapped() || r.Bytes() != nil || r.Handle() != "handle" || r.Base() != 0x1000 || r.Len() != 64 || r.Descriptor() != -1 {
+	if r.Mapped() || r.Bytes() != nil || r.Handle() != "handle" || r.Base() != 0x1000 ||
+		r.Len() != 64 || r.Descriptor() != -1 {
 		t.Errorf("got %+v", r)
 	}
 	if err := r.CopyOut(make([]byte, 1), 0); !errors.Is(err, status.NotSupported) {
@@ -149,7 +154,7 @@ func TestOpaqueRegionShowsItsHandleAndNoBytes(t *testing.T) {
 	}
 }
 
-func TestCloseGivesMappingAndDescriptorBack(t *testing.T) {
+func TestCloseReleasesMappingAndDescriptor(t *testing.T) {
 	r, err := memory.Alloc("memory_test_close", 1<<20)
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +166,7 @@ func TestCloseGivesMappingAndDescriptorBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := mappings(t, "memory_test_close"); n != 0 {
-		t.Errorf("%d mappings are left", n)
+		t.Errorf("%d mappings remain", n)
 	}
 }
 
@@ -176,10 +181,11 @@ func mappings(t *testing.T, name string) int {
 
 func TestAccessRightsAreSets(t *testing.T) {
 	both := memory.RemoteRead | memory.PCIWrite
-	if !both.Has(memory.RemoteRead) || both.Has(memory.RemoteRead|memory.LocalWrite) || !both.Has(0) {
+	if !both.Has(memory.RemoteRead) || both.Has(memory.RemoteRead|memory.LocalWrite) ||
+		!both.Has(0) {
 		t.Error("Has is not set inclusion")
 	}
 	if !both.Valid() || memory.Access(1<<5).Valid() || !memory.Access(0).Valid() {
-		t.Error("Valid does not tell defined bits from others")
+		t.Error("Valid does not distinguish defined bits from others")
 	}
 }

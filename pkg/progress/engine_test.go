@@ -16,9 +16,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// mailbox is a Source and Waiter with the sleep protocol that the package
-// prescribes: work is published, then the sleeper's announcement is looked
-// at.
+// mailbox is a Source and a Waiter that follows the sleep protocol of the package: it publishes
+// work first and then looks whether the sleeper has announced itself.
 type mailbox struct {
 	work       atomic.Int64
 	sleeping   atomic.Bool
@@ -69,9 +68,10 @@ func (m *mailbox) Drain() {
 	_, _ = unix.Read(m.descriptor, count[:])
 }
 
-// runEngine runs an engine on a thread of its own until stop is called.
-func runEngine(t testing.TB, policy progress.Policy, boxes ...*mailbox) (e *progress.Engine,
-	stop func()) {
+// runEngine runs an engine on its own thread until stop is called.
+func runEngine(
+	t testing.TB, policy progress.Policy, boxes ...*mailbox) (e *progress.Engine, stop func(),
+) {
 	t.Helper()
 	e, err := progress.NewEngine(policy)
 	if err != nil {
@@ -124,15 +124,15 @@ func TestNoWakeUpIsLostWhateverTheMode(t *testing.T) {
 				taken <- first.taken + second.taken
 			})
 			if got := <-taken; got != posts {
-				t.Errorf("%d of %d posts were taken", got, posts)
+				t.Errorf("%d of %d posts were polled", got, posts)
 			}
 			stop()
 			stats := engine.Stats()
 			if stats.LateWakeups != 0 {
-				t.Errorf("%d wake-ups were found late", stats.LateWakeups)
+				t.Errorf("%d wake-ups were late", stats.LateWakeups)
 			}
 			if mode == progress.Event && first.rings.Load()+second.rings.Load() == 0 {
-				t.Error("an engine that sleeps at once was never rung")
+				t.Error("an engine that sleeps at once was never woken")
 			}
 			if mode == progress.Busy && stats.Sleeps != 0 {
 				t.Errorf("a busy engine slept %d times", stats.Sleeps)
@@ -141,7 +141,7 @@ func TestNoWakeUpIsLostWhateverTheMode(t *testing.T) {
 	}
 }
 
-// spin waits without giving the core away to anybody but other threads.
+// spin waits without sleeping; it yields only to other goroutines.
 func spin(d time.Duration) {
 	for start := time.Now(); time.Since(start) < d; {
 		runtime.Gosched()
@@ -156,10 +156,10 @@ func TestALostWakeUpIsCounted(t *testing.T) {
 	for engine.Stats().Sleeps == 0 && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
 	}
-	box.work.Add(1) // without looking whether the other side sleeps
+	box.work.Add(1) // without checking whether the other side sleeps
 	for engine.Stats().LateWakeups == 0 {
 		if time.Now().After(deadline) {
-			t.Fatal("work that nobody announced was not counted as a lost wake-up")
+			t.Fatal("unannounced work was not counted as a lost wake-up")
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -169,7 +169,7 @@ func TestCommandsRunOnTheEnginesThreadAndNoneIsLost(t *testing.T) {
 	for _, mode := range []progress.Mode{progress.Adaptive, progress.Event} {
 		t.Run(mode.String(), func(t *testing.T) {
 			engine, stop := runEngine(t, progress.Policy{Mode: mode, SpinTime: time.Microsecond})
-			var ran int // the engine's thread alone touches it, as -race verifies
+			var ran int // only the engine's thread touches it, as -race verifies
 			const senders, commands = 4, 500
 			var sending sync.WaitGroup
 			for range senders {
@@ -188,14 +188,14 @@ func TestCommandsRunOnTheEnginesThreadAndNoneIsLost(t *testing.T) {
 	}
 }
 
-func TestCloseRunsWhatWasAcceptedAndRefusesTheRest(t *testing.T) {
+func TestCloseRunsAcceptedCommandsAndRejectsLaterOnes(t *testing.T) {
 	engine, err := progress.NewEngine(progress.Policy{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ran := false
 	if !engine.Do(func() { ran = true }) {
-		t.Fatal("an open engine refused a command")
+		t.Fatal("an open engine rejected a command")
 	}
 	if err := engine.Close(); err != nil {
 		t.Fatal(err)
@@ -211,7 +211,7 @@ func TestCloseRunsWhatWasAcceptedAndRefusesTheRest(t *testing.T) {
 	}
 }
 
-func TestRemovedSourcesAndWaitersAreLeftAlone(t *testing.T) {
+func TestRemovedSourcesAreNotPolled(t *testing.T) {
 	box := newMailbox(t)
 	engine, err := progress.NewEngine(progress.Policy{Mode: progress.Event})
 	if err != nil {
@@ -266,7 +266,7 @@ func TestAnEngineSleepsOnASourceThatIsAWaiter(t *testing.T) {
 	}
 	engine.Remove(box)
 	if err := engine.Add(box); err != nil {
-		t.Errorf("add a source that was removed: %v", err)
+		t.Errorf("add a removed source again: %v", err)
 	}
 }
 
@@ -275,7 +275,7 @@ type unwaitable struct{ mailbox }
 
 func (*unwaitable) Descriptor() int { return progress.NoDescriptor }
 
-func TestAContextWithoutDescriptorIsPolledWithPauses(t *testing.T) {
+func TestAWaiterWithoutDescriptorIsPolledWithPauses(t *testing.T) {
 	engine, err := progress.NewEngine(progress.Policy{Mode: progress.Event})
 	if err != nil {
 		t.Fatal(err)
@@ -297,7 +297,7 @@ func TestAContextWithoutDescriptorIsPolledWithPauses(t *testing.T) {
 	}
 }
 
-func TestInvalidPoliciesAreRefused(t *testing.T) {
+func TestInvalidPoliciesAreRejected(t *testing.T) {
 	for _, policy := range []progress.Policy{{Mode: 9}, {SpinTime: -1}} {
 		if _, err := progress.NewEngine(policy); err == nil {
 			t.Errorf("policy %+v was accepted", policy)

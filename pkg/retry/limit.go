@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// infinite is how a limit that bounds nothing is written.
+// infinite is the text form of a limit that bounds nothing.
 const infinite = "infinite"
 
-// state tells the three kinds of a limit apart. Its zero value is unset.
+// state distinguishes the three kinds of limit. The zero value is unset.
 type state uint8
 
 const (
@@ -18,24 +18,24 @@ const (
 	unbounded
 )
 
-// Count limits a number of attempts. The zero value is unset, which is neither
-// 0 nor infinite: whoever uses it has a default. It is a pflag.Value, an
-// encoding.TextUnmarshaler and an encoding.TextMarshaler.
+// Count limits a number of attempts. The zero value is unset, which is neither 0 nor infinite:
+// callers supply the default. Count is a pflag.Value, an encoding.TextUnmarshaler, and an
+// encoding.TextMarshaler.
 type Count struct {
 	state state
 	n     uint32
 }
 
-// Times limits to n attempts; 0 is none at all.
+// Times limits to n attempts; 0 allows none.
 func Times(n uint32) Count { return Count{finite, n} }
 
-// AnyNumber does not limit attempts.
+// AnyNumber allows any number of attempts.
 func AnyNumber() Count { return Count{state: unbounded} }
 
 // IsSet reports whether c is a number or infinite.
 func (c Count) IsSet() bool { return c.state != unset }
 
-// Or is c if that is set, else other.
+// Or returns c if it is set, otherwise other.
 func (c Count) Or(other Count) Count {
 	if c.IsSet() {
 		return c
@@ -43,13 +43,13 @@ func (c Count) Or(other Count) Count {
 	return other
 }
 
-// Number is the limit; false if there is none, because c is infinite or unset.
+// Number returns the limit. ok is false if c is infinite or unset.
 func (c Count) Number() (n uint32, ok bool) { return c.n, c.state == finite }
 
-// allows reports whether a further attempt may follow after done attempts.
+// allows reports whether another attempt may follow after done attempts.
 func (c Count) allows(done uint32) bool { return c.state == unbounded || done < c.n }
 
-// String is what Set reads: a number, "infinite", or "" if c is unset.
+// String returns the text that Set reads: a number, "infinite", or "" if c is unset.
 func (c Count) String() string {
 	switch c.state {
 	case finite:
@@ -60,7 +60,7 @@ func (c Count) String() string {
 	return ""
 }
 
-// Set implements pflag.Value.
+// Set parses a number or "infinite".
 func (c *Count) Set(text string) error {
 	if text == infinite {
 		*c = AnyNumber()
@@ -68,40 +68,39 @@ func (c *Count) Set(text string) error {
 	}
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {
-		return fmt.Errorf("number of attempts %q is neither a number, 0 meaning none, nor %q", text, infinite)
+		return fmt.Errorf("number of attempts %q is neither a number, 0 meaning none, nor %q", text,
+			infinite)
 	}
 	*c = Times(uint32(n))
 	return nil
 }
 
-// Type implements pflag.Value: the word that stands for the value in help
-// texts.
+// Type returns the placeholder for the value in help texts.
 func (*Count) Type() string { return "count" }
 
-// UnmarshalText implements encoding.TextUnmarshaler.
+// UnmarshalText is Set for configuration files.
 func (c *Count) UnmarshalText(text []byte) error { return c.Set(string(text)) }
 
-// MarshalText implements encoding.TextMarshaler.
+// MarshalText returns String.
 func (c Count) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
-// Bound limits how long something is tried. The zero value is unset, which is
-// neither 0 nor infinite: whoever uses it has a default. It is a pflag.Value,
-// an encoding.TextUnmarshaler and an encoding.TextMarshaler.
+// Bound limits a time. The zero value is unset, which is neither 0 nor infinite: callers supply the
+// default. Bound is a pflag.Value, an encoding.TextUnmarshaler, and an encoding.TextMarshaler.
 type Bound struct {
 	state state
 	d     time.Duration
 }
 
-// Within limits to a duration; 0 is no time at all.
+// Within limits to a duration; 0 allows no time at all.
 func Within(d time.Duration) Bound { return Bound{finite, max(d, 0)} }
 
-// Forever does not limit the time.
+// Forever allows any time.
 func Forever() Bound { return Bound{state: unbounded} }
 
 // IsSet reports whether b is a duration or infinite.
 func (b Bound) IsSet() bool { return b.state != unset }
 
-// Or is b if that is set, else other.
+// Or returns b if it is set, otherwise other.
 func (b Bound) Or(other Bound) Bound {
 	if b.IsSet() {
 		return b
@@ -109,11 +108,10 @@ func (b Bound) Or(other Bound) Bound {
 	return other
 }
 
-// Duration is the limit; false if there is none, because b is infinite or
-// unset.
+// Duration returns the limit. ok is false if b is infinite or unset.
 func (b Bound) Duration() (limit time.Duration, ok bool) { return b.d, b.state == finite }
 
-// String is what Set reads: a duration, "infinite", or "" if b is unset.
+// String returns the text that Set reads: a duration, "infinite", or "" if b is unset.
 func (b Bound) String() string {
 	switch b.state {
 	case finite:
@@ -124,7 +122,7 @@ func (b Bound) String() string {
 	return ""
 }
 
-// Set implements pflag.Value.
+// Set parses a duration or "infinite".
 func (b *Bound) Set(text string) error {
 	if text == infinite {
 		*b = Forever()
@@ -132,18 +130,18 @@ func (b *Bound) Set(text string) error {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
-		return fmt.Errorf("%q is neither a duration such as 30s, 0 meaning no time at all, nor %q", text, infinite)
+		return fmt.Errorf("%q is neither a duration such as 30s, 0 meaning no time at all, nor %q",
+			text, infinite)
 	}
 	*b = Within(d)
 	return nil
 }
 
-// Type implements pflag.Value: the word that stands for the value in help
-// texts.
+// Type returns the placeholder for the value in help texts.
 func (*Bound) Type() string { return "duration" }
 
-// UnmarshalText implements encoding.TextUnmarshaler.
+// UnmarshalText is Set for configuration files.
 func (b *Bound) UnmarshalText(text []byte) error { return b.Set(string(text)) }
 
-// MarshalText implements encoding.TextMarshaler.
+// MarshalText returns String.
 func (b Bound) MarshalText() ([]byte, error) { return []byte(b.String()), nil }

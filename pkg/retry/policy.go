@@ -1,5 +1,5 @@
-// Package retry decides when something that has failed is tried again: how
-// often, for how long in all, and with which pauses in between.
+// Package retry decides when to try again after a failure: how often, for how long in total, and
+// with which pauses.
 package retry
 
 import (
@@ -10,16 +10,14 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Policy says how something is tried again. The zero value leaves everything
-// to the defaults.
+// Policy describes how to retry. The zero value uses the defaults for everything.
 type Policy struct {
-	// Attempts bounds how often; unset means infinite.
+	// Attempts limits the number of attempts; unset means infinite.
 	Attempts Count
-	// Total bounds how long after the failure an attempt may begin; unset
-	// means infinite.
+	// Total limits how long after the failure an attempt may begin; unset means infinite.
 	Total Bound
-	// FirstPause is waited after the first attempt that fails, and twice as
-	// long after each further one, up to LongestPause. 0 means the defaults.
+	// FirstPause is the pause after the first failed attempt. It doubles after each further one, up
+	// to LongestPause. 0 means the default.
 	FirstPause   time.Duration
 	LongestPause time.Duration
 }
@@ -30,7 +28,7 @@ const (
 	DefaultLongestPause = 5 * time.Second
 )
 
-// WithDefaults is p with the defaults for what is not set.
+// WithDefaults returns p with defaults for what is not set.
 func (p Policy) WithDefaults() Policy {
 	p.Attempts, p.Total = p.Attempts.Or(AnyNumber()), p.Total.Or(Forever())
 	if p.FirstPause <= 0 {
@@ -43,25 +41,25 @@ func (p Policy) WithDefaults() Policy {
 	return p
 }
 
-// Schedule follows a policy from one failure on. It belongs to one goroutine.
+// Schedule applies a policy to one failure. One goroutine may use it.
 type Schedule struct {
 	policy Policy
 	begun  time.Time
 	done   uint32
-	pause  time.Duration // after the attempt that comes next
+	pause  time.Duration // after the next attempt
 	random func() float64
 }
 
-// Begin starts a schedule for a failure at the time given.
+// Begin starts a schedule for a failure at the given time.
 func (p Policy) Begin(now time.Time) *Schedule {
 	p = p.WithDefaults()
 	return &Schedule{policy: p, begun: now, pause: p.FirstPause, random: rand.Float64}
 }
 
-// Attempt is the number of attempts that Next has allowed.
+// Attempt returns how many attempts Next has allowed.
 func (s *Schedule) Attempt() int { return int(s.done) }
 
-// String is "attempt 3 of 8", or "attempt 3" if there is no limit.
+// String returns "attempt 3 of 8", or "attempt 3" if there is no limit.
 func (s *Schedule) String() string {
 	if s.policy.Attempts.state == finite {
 		return fmt.Sprintf("attempt %d of %v", s.done, s.policy.Attempts)
@@ -69,14 +67,14 @@ func (s *Schedule) String() string {
 	return fmt.Sprintf("attempt %d", s.done)
 }
 
-// Next allows one more attempt and says how long to wait before it. The first
-// attempt follows at once. Pauses vary at random by up to a quarter, so that
-// those who have lost the same peer do not come back all together; the last
-// one is cut so that the attempt begins within the bound. It fails with
-// status.TimeOut when the policy allows no attempt any more.
+// Next allows one more attempt and returns how long to wait before it. The first attempt follows at
+// once. Pauses are shortened at random by up to a quarter, so that clients which lost the same peer
+// do not all come back together. The last pause is cut so that the attempt begins within the
+// policy's total. Next fails with status.TimeOut when the policy allows no further attempt.
 func (s *Schedule) Next(now time.Time) (pause time.Duration, err error) {
 	if !s.policy.Attempts.allows(s.done) {
-		return 0, status.Errorf(status.TimeOut, "given up after %d attempts of at most %v", s.done, s.policy.Attempts)
+		return 0, status.Errorf(status.TimeOut,
+			"given up after %d attempts of at most %v", s.done, s.policy.Attempts)
 	}
 	if s.done > 0 {
 		pause = s.pause - time.Duration(float64(s.pause)*s.random()/4)
@@ -84,7 +82,8 @@ func (s *Schedule) Next(now time.Time) (pause time.Duration, err error) {
 	if limit, ok := s.policy.Total.Duration(); ok {
 		rest := limit - now.Sub(s.begun)
 		if rest <= 0 {
-			return 0, status.Errorf(status.TimeOut, "given up after %d attempts within %v", s.done, limit)
+			return 0, status.Errorf(status.TimeOut,
+				"given up after %d attempts within %v", s.done, limit)
 		}
 		pause = min(pause, rest)
 	}

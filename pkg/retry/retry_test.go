@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestZeroUnsetAndInfiniteAreThreeLimits(t *testing.T) {
+func TestZeroUnsetAndInfiniteAreDistinctLimits(t *testing.T) {
 	var count Count
 	var bound Bound
 	if count.IsSet() || bound.IsSet() || count.String() != "" || bound.String() != "" {
@@ -39,22 +39,22 @@ func TestZeroUnsetAndInfiniteAreThreeLimits(t *testing.T) {
 	}
 }
 
-func TestLimitsAreReadBackAsTheyArePrinted(t *testing.T) {
+func TestPrintedLimitsParseToThemselves(t *testing.T) {
 	for _, c := range []Count{Times(0), Times(7), Times(math.MaxUint32), AnyNumber()} {
 		var read Count
 		if err := read.Set(c.String()); err != nil || read != c {
-			t.Errorf("%v is read as %v: %v", c, read, err)
+			t.Errorf("%v parses as %v: %v", c, read, err)
 		}
 	}
 	for _, b := range []Bound{Within(0), Within(1500 * time.Millisecond), Forever()} {
 		var read Bound
 		if err := read.Set(b.String()); err != nil || read != b {
-			t.Errorf("%v is read as %v: %v", b, read, err)
+			t.Errorf("%v parses as %v: %v", b, read, err)
 		}
 	}
 }
 
-func TestWrongLimitsAreRefusedWithWhatIsAllowed(t *testing.T) {
+func TestInvalidLimitsAreRejectedWithTheAllowedValues(t *testing.T) {
 	for _, limit := range []encoding.TextUnmarshaler{&Count{}, &Bound{}} {
 		for _, text := range []string{"", "-1", "many", "-3s", "1e99", "endless"} {
 			err := limit.UnmarshalText([]byte(text))
@@ -65,7 +65,7 @@ func TestWrongLimitsAreRefusedWithWhatIsAllowed(t *testing.T) {
 	}
 }
 
-func TestAPolicyOfNoAttemptsOrNoTimeGivesUpAtOnce(t *testing.T) {
+func TestAPolicyWithNoAttemptsOrNoTimeFailsAtOnce(t *testing.T) {
 	now := time.Now()
 	for _, p := range []Policy{{Attempts: Times(0)}, {Total: Within(0)}} {
 		if _, err := p.Begin(now).Next(now); !errors.Is(err, status.TimeOut) {
@@ -77,8 +77,10 @@ func TestAPolicyOfNoAttemptsOrNoTimeGivesUpAtOnce(t *testing.T) {
 func TestAScheduleKeepsToItsPolicy(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := Policy{
-			FirstPause:   time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "first pause")),
-			LongestPause: time.Duration(rapid.Int64Range(0, int64(10*time.Second)).Draw(t, "longest pause")),
+			FirstPause: time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t,
+				"first pause")),
+			LongestPause: time.Duration(rapid.Int64Range(0, int64(10*time.Second)).Draw(t,
+				"longest pause")),
 		}
 		attempts := rapid.Uint32Range(0, 20).Draw(t, "attempts")
 		total := time.Duration(rapid.Int64Range(0, int64(20*time.Second)).Draw(t, "total"))
@@ -97,13 +99,14 @@ func TestAScheduleKeepsToItsPolicy(t *testing.T) {
 			if err != nil {
 				late := p.Total.IsSet() && now.Sub(start) >= total
 				if often := p.Attempts.IsSet() && made == int(attempts); !late && !often {
-					t.Fatalf("given up after %d attempts and %v: %v", made, now.Sub(start), err)
+					t.Fatalf("stopped after %d attempts and %v: %v", made, now.Sub(start), err)
 				}
 				return
 			}
 			now = now.Add(pause)
 			if p.Total.IsSet() && now.Sub(start) > total {
-				t.Fatalf("attempt %d begins after %v, the bound is %v", made+1, now.Sub(start), total)
+				t.Fatalf("attempt %d begins after %v, the bound is %v", made+1, now.Sub(start),
+					total)
 			}
 			switch {
 			case made == 0 && pause != 0:
@@ -113,7 +116,8 @@ func TestAScheduleKeepsToItsPolicy(t *testing.T) {
 			case s.Attempt() != made+1:
 				t.Fatalf("attempt %d is counted as %d", made+1, s.Attempt())
 			}
-			now = now.Add(time.Duration(rapid.Int64Range(1, int64(time.Second)).Draw(t, "duration of the attempt")))
+			now = now.Add(time.Duration(rapid.Int64Range(1, int64(time.Second)).Draw(t,
+				"duration of the attempt")))
 		}
 	})
 }

@@ -1,8 +1,8 @@
 // Package status holds the symbolic error codes that cross a wire.
 //
-// The numbers are those of doca_error_t, as the DOCA storage applications put
-// them into IO messages and control messages, so that a code needs no
-// translation between the native protocol and the originals.
+// The numbers are the values of doca_error_t, which the DOCA storage applications put into IO
+// messages and control messages. So a code needs no translation between the native protocol and
+// those applications.
 package status
 
 import (
@@ -13,8 +13,7 @@ import (
 	"syscall"
 )
 
-// Code is a doca_error_t value. A Code other than Success is an error and can
-// be matched with errors.Is.
+// Code is a doca_error_t value. A Code other than Success is an error, and errors.Is matches it.
 type Code uint32
 
 // The doca_error_t values (DOCA 2.10 to 3.3).
@@ -54,8 +53,8 @@ const (
 	codeCount
 )
 
-// CodeCount is the number of known codes: every Code below it has a name.
-// It sizes arrays that are indexed by Code.
+// CodeCount is the number of known codes, for arrays indexed by Code. Every Code below it has a
+// name.
 const CodeCount = int(codeCount)
 
 var codeNames = [codeCount]string{
@@ -68,7 +67,7 @@ var codeNames = [codeCount]string{
 	"AUTHENTICATION", "BAD_CONFIG", "SKIPPED",
 }
 
-// String returns the symbolic name, for instance "INVALID_VALUE".
+// String returns the symbolic name, such as "INVALID_VALUE".
 func (c Code) String() string {
 	if c < codeCount {
 		return codeNames[c]
@@ -76,23 +75,22 @@ func (c Code) String() string {
 	return fmt.Sprintf("CODE_%d", uint32(c))
 }
 
-// Error makes a Code usable as an error and as a target of errors.Is.
+// Error makes a Code an error and a target for errors.Is.
 func (c Code) Error() string { return c.String() }
 
-// Known reports whether c is one of the codes above. A peer may send any
-// number.
+// Known reports whether c is one of the codes above. A peer may send any number.
 func (c Code) Known() bool { return c < codeCount }
 
-// Error is an error with the code under which it crosses a wire.
+// Error is an error with the code that represents it on a wire.
 type Error struct {
-	// Code is what a peer is told.
+	// Code is what a peer receives.
 	Code Code
 	// Err says what failed, and wraps the cause if there is one.
 	Err error
 }
 
-// Errorf returns an *Error with the given code; format and args are those of
-// fmt.Errorf, %w included.
+// Errorf returns an *Error with the given code. format and args are those of fmt.Errorf, including
+// %w.
 func Errorf(code Code, format string, args ...any) error {
 	return &Error{Code: code, Err: fmt.Errorf(format, args...)}
 }
@@ -100,7 +98,7 @@ func Errorf(code Code, format string, args ...any) error {
 // Error returns the text followed by the symbolic code in brackets.
 func (e *Error) Error() string { return fmt.Sprintf("%v [%v]", e.Err, e.Code) }
 
-// Unwrap gives errors.Is and errors.As the cause.
+// Unwrap returns the cause for errors.Is and errors.As.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Is reports whether target is the code of e.
@@ -109,9 +107,8 @@ func (e *Error) Is(target error) bool {
 	return ok && code == e.Code
 }
 
-// CodeOf returns the code under which err is reported to a peer: its own if
-// it carries one, else the closest match for well-known Go errors, else
-// Unknown. CodeOf(nil) is Success.
+// CodeOf returns the code that represents err on a wire: its own code if it has one, otherwise the
+// closest match for well-known Go errors, otherwise Unknown. CodeOf(nil) is Success.
 func CodeOf(err error) Code {
 	if err == nil {
 		return Success
@@ -137,7 +134,8 @@ func CodeOf(err error) Code {
 		return NotPermitted
 	case errors.Is(err, os.ErrNotExist):
 		return NotFound
-	case errors.Is(err, syscall.EIO), errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+	case errors.Is(err, syscall.EIO), errors.Is(err, syscall.ENOSPC), errors.Is(err,
+		syscall.EDQUOT):
 		return IOFailed
 	}
 	var errno syscall.Errno

@@ -30,7 +30,7 @@ func TestEveryKnownCodeHasItsOwnName(t *testing.T) {
 	}
 }
 
-func TestNumbersAreThoseOfDOCA(t *testing.T) {
+func TestNumbersMatchDOCA(t *testing.T) {
 	for code, want := range map[status.Code]uint32{
 		status.Success: 0, status.Again: 5, status.InvalidValue: 6, status.TimeOut: 9,
 		status.ConnectionReset: 11, status.IOFailed: 17, status.Unexpected: 22,
