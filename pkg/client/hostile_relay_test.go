@@ -93,8 +93,8 @@ func (r *fakeRelay) serve(ctx context.Context, connection comch.Connection) {
 		if err != nil {
 			return
 		}
-		if err := responder.Reply(ctx, request.Correlation,
-			r.reply(ctx, connection, request.Message)); err != nil {
+		err = responder.Reply(ctx, request.Correlation, r.reply(ctx, connection, request.Message))
+		if err != nil {
 			return
 		}
 		if request.Message.Kind() == controlmsg.KindStartStorage {

@@ -179,8 +179,8 @@ func TestShortBuffersPanicInsteadOfReachingBeyond(t *testing.T) {
 func TestCodingDoesNotAllocate(t *testing.T) {
 	buf := make([]byte, iomsg.Size)
 	var m iomsg.Message
-	if n := testing.AllocsPerRun(100,
-		func() { iomsg.Decode(buf, &m); iomsg.Encode(buf, &m) }); n != 0 {
+	n := testing.AllocsPerRun(100, func() { iomsg.Decode(buf, &m); iomsg.Encode(buf, &m) })
+	if n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

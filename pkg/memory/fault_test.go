@@ -29,8 +29,8 @@ func faulty(t *testing.T) (r *Region, page int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, err = mapDescriptor(fd, uint64(3*page), unix.PROT_READ|unix.PROT_WRITE,
-		true); err != nil {
+	r, err = mapDescriptor(fd, uint64(3*page), unix.PROT_READ|unix.PROT_WRITE, true)
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.Close() })
@@ -96,8 +96,8 @@ func TestACopyBetweenRegionsReportsTheFault(t *testing.T) {
 	if err := Copy(second, 0, first, 1, uint64(3*page)); !errors.Is(err, status.InvalidValue) {
 		t.Errorf("a copy from past the end gave %v", err)
 	}
-	if err := Copy(NewOpaque("handle", 0, 10, nil), 0, first, 0, 1); !errors.Is(err,
-		status.NotSupported) {
+	err := Copy(NewOpaque("handle", 0, 10, nil), 0, first, 0, 1)
+	if !errors.Is(err, status.NotSupported) {
 		t.Errorf("a copy to opaque memory gave %v", err)
 	}
 }

@@ -139,8 +139,8 @@ func TestHugePagesAreImportedAndReleased(t *testing.T) {
 	if err := unix.Ftruncate(fd, hugePage); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS,
-		unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
+	if err != nil {
 		t.Fatal(err)
 	}
 	r, err := memory.Import(fd, 5000, hugePage, readWrite)

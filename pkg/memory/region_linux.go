@@ -44,8 +44,8 @@ func initialize(fd int, length uint64) (*Region, error) {
 	if err := unix.Ftruncate(fd, int64(length)); err != nil {
 		return nil, status.Errorf(status.NoMemory, "set size: %w", err)
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS,
-		requiredSeals|unix.F_SEAL_GROW); err != nil {
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, requiredSeals|unix.F_SEAL_GROW)
+	if err != nil {
 		return nil, status.Errorf(status.OperatingSystem, "seal: %w", err)
 	}
 	return mapDescriptor(fd, length, unix.PROT_READ|unix.PROT_WRITE, false)

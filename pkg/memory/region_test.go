@@ -55,8 +55,8 @@ func TestAllocatedRegionCannotBeResizedByAnyone(t *testing.T) {
 			t.Errorf("resizing to %d bytes returned %v", length, err)
 		}
 	}
-	if _, err := unix.FcntlInt(uintptr(r.Descriptor()), unix.F_ADD_SEALS,
-		unix.F_SEAL_WRITE); !errors.Is(err, unix.EPERM) {
+	_, err := unix.FcntlInt(uintptr(r.Descriptor()), unix.F_ADD_SEALS, unix.F_SEAL_WRITE)
+	if !errors.Is(err, unix.EPERM) {
 		t.Errorf("adding a seal returned %v", err)
 	}
 	flags, err := unix.FcntlInt(uintptr(r.Descriptor()), unix.F_GETFD, 0)

@@ -299,8 +299,9 @@ func newFaultWait(inner Queue) (*faultWait, error) {
 	}
 	w := &faultWait{epoll: epoll, timer: timer}
 	for _, fd := range []int{timer, inner.Descriptor()} {
-		if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd,
-			&unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
+		err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd,
+			&unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
+		if err != nil {
 			return nil, errors.Join(fmt.Errorf("watch descriptor %d: %w", fd, err), w.close())
 		}
 	}

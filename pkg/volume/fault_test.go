@@ -82,8 +82,8 @@ func TestSeedDecidesWhichRequestsFail(t *testing.T) {
 }
 
 func TestWritesFailWhenTheSpaceIsUsedUp(t *testing.T) {
-	if got, want := outcomes(t, "enospc-after=400KiB"), strings.Repeat(".", 100)+strings.Repeat("f",
-		100); got != want {
+	want := strings.Repeat(".", 100) + strings.Repeat("f", 100)
+	if got := outcomes(t, "enospc-after=400KiB"); got != want {
 		t.Errorf("outcomes are %s, want %s", got, want)
 	}
 }

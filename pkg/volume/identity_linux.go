@@ -41,8 +41,8 @@ func identify(file *os.File) (UUID, error) {
 func fileIdentity(file *os.File) (string, error) {
 	fd := int(file.Fd())
 	var stat unix.Statx_t
-	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME,
-		&stat); err != nil {
+	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &stat)
+	if err != nil {
 		return "", fmt.Errorf("statx: %w", err)
 	}
 	var system unix.Statfs_t
@@ -96,8 +96,9 @@ func hardwareIdentity(directory string) string {
 		disk = filepath.Dir(directory)
 		partition += " at " + attribute(directory, "start")
 	}
-	for _, name := range []string{"wwid", "device/wwid", "dm/uuid", "md/uuid", "serial",
-		"device/serial"} {
+	for _, name := range []string{
+		"wwid", "device/wwid", "dm/uuid", "md/uuid", "serial", "device/serial",
+	} {
 		if value := attribute(disk, name); value != "" {
 			return fmt.Sprintf("disk %s %s partition %s", name, value, partition)
 		}

@@ -43,8 +43,8 @@ func TestDiskIsIdentifiedByItsHardware(t *testing.T) {
 		}
 		seen[identity] = device
 	}
-	if got := volume.HardwareIdentity(t, filepath.Join(root, "nvme/p1")); !strings.Contains(got,
-		"eui.01") {
+	got := volume.HardwareIdentity(t, filepath.Join(root, "nvme/p1"))
+	if !strings.Contains(got, "eui.01") {
 		t.Errorf("the identity %q of a partition does not include its disk", got)
 	}
 	if got := volume.HardwareIdentity(t, filepath.Join(root, "virtual")); got != "" {

@@ -48,9 +48,9 @@ func TestLargeRangesOfMemoryAreZeroedExactly(t *testing.T) {
 	content := bytes.Repeat([]byte{0xa5}, size)
 	for _, hole := range []uint64{0, 3 << 20} {
 		do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: size, Buffer: content})
-		if err := unix.Fallocate(v.Memory().Descriptor(),
-			unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 2<<20,
-			int64(hole)+4096); err != nil {
+		err := unix.Fallocate(v.Memory().Descriptor(),
+			unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 2<<20, int64(hole)+4096)
+		if err != nil {
 			t.Fatal(err)
 		}
 		do(t, queue,

@@ -68,8 +68,8 @@ func TestBadSpecsAreRejectedWithTheReason(t *testing.T) {
 
 func TestBlockSizesOtherThanPowersOfTwoAreRejected(t *testing.T) {
 	for _, blockSize := range []uint32{0, 1, 256, 4095, 6144, 2 << 20} {
-		if _, err := volume.ParseSpec("v=memory:12MiB", blockSize); !errors.Is(err,
-			status.InvalidValue) {
+		_, err := volume.ParseSpec("v=memory:12MiB", blockSize)
+		if !errors.Is(err, status.InvalidValue) {
 			t.Errorf("block size %d: %v", blockSize, err)
 		}
 	}
@@ -81,8 +81,8 @@ func TestBlockSizesOtherThanPowersOfTwoAreRejected(t *testing.T) {
 }
 
 func TestSpecWithoutBackendIsRejected(t *testing.T) {
-	if _, err := volume.Open(volume.Spec{Name: "v", BlockSize: 4096}); !errors.Is(err,
-		status.InvalidValue) {
+	_, err := volume.Open(volume.Spec{Name: "v", BlockSize: 4096})
+	if !errors.Is(err, status.InvalidValue) {
 		t.Errorf("Open returned %v", err)
 	}
 }
