@@ -74,7 +74,7 @@ func (s *Schedule) String() string {
 func (s *Schedule) Next(now time.Time) (pause time.Duration, err error) {
 	if !s.policy.Attempts.allows(s.done) {
 		return 0, status.Errorf(status.TimeOut,
-			"given up after %d attempts of at most %v", s.done, s.policy.Attempts)
+			"gave up after %d attempts (limit %v)", s.done, s.policy.Attempts)
 	}
 	if s.done > 0 {
 		pause = s.pause - time.Duration(float64(s.pause)*s.random()/4)
@@ -83,7 +83,7 @@ func (s *Schedule) Next(now time.Time) (pause time.Duration, err error) {
 		rest := limit - now.Sub(s.begun)
 		if rest <= 0 {
 			return 0, status.Errorf(status.TimeOut,
-				"given up after %d attempts within %v", s.done, limit)
+				"gave up after %d attempts in %v", s.done, limit)
 		}
 		pause = min(pause, rest)
 	}
