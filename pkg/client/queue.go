@@ -37,12 +37,6 @@ type Request struct {
 	Tag uint64
 }
 
-// isVolatile reports whether a restart of the target can undo the request after it has completed. A
-// trim does not count: what it leaves behind is undefined anyway.
-func (r *Request) isVolatile() bool {
-	return (r.Type == iomsg.Write || r.Type == iomsg.WriteZeroes) && r.Flags&iomsg.FUA == 0
-}
-
 // Result is the outcome of the Request with the same tag.
 type Result struct {
 	Tag  uint64
@@ -103,13 +97,6 @@ func newQueue(volume *Volume, index int, pair *comchPair) *Queue {
 	return q
 }
 
-// Outstanding returns the number of requests whose results have not been polled yet.
-func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) }
-
-// WriteVerifier returns the write verifier of the session that the queue uses. It changes whenever
-// the target has restarted. Only the queue's thread may call it.
-func (q *Queue) WriteVerifier() uint64 { return q.pair.session.info.WriteVerifier }
-
 // Submit sends a request. Call Flush after a batch of Submit to wake the relay if it sleeps.
 //
 // status.Again means that as many requests are outstanding as the queue is deep: poll first.
@@ -158,24 +145,10 @@ func (q *Queue) Submit(r *Request) error {
 	return nil
 }
 
-// recoverSession makes a queue that accepts no requests usable by switching to the next session. It
-// returns nil if it has switched, otherwise the reason why requests cannot be submitted.
-func (q *Queue) recoverSession() error {
-	switch {
-	case q.stopSent:
-		return q.pair.session.endError()
-	case len(q.failed) > 0:
-		return status.Again
-	case q.disconnected && q.switchSession():
-		return nil
-	}
-	if err := q.volume.Err(); err != nil {
-		return err
-	}
-	if !q.volume.reconnects() {
-		return q.pair.session.endError()
-	}
-	return ErrReopening
+// isVolatile reports whether a restart of the target can undo the request after it has completed. A
+// trim does not count: what it leaves behind is undefined anyway.
+func (r *Request) isVolatile() bool {
+	return (r.Type == iomsg.Write || r.Type == iomsg.WriteZeroes) && r.Flags&iomsg.FUA == 0
 }
 
 // Flush wakes the relay, if it sleeps, for the requests submitted so far.
@@ -262,16 +235,6 @@ func (q *Queue) receive(r *comch.Received, result *Result) (ok bool) {
 	return true
 }
 
-// endsSession reports whether a response with this code means that no later request of the session
-// will succeed.
-func endsSession(code status.Code) bool {
-	switch code {
-	case status.ConnectionReset, status.Shutdown, status.TimeOut:
-		return true
-	}
-	return false
-}
-
 // release frees the slot of a completed request.
 func (q *Queue) release(index uint32) {
 	q.slots[index].outstanding = false
@@ -331,6 +294,36 @@ func (q *Queue) pollFailed(results []Result) int {
 	return n
 }
 
+// endsSession reports whether a response with this code means that no later request of the session
+// will succeed.
+func endsSession(code status.Code) bool {
+	switch code {
+	case status.ConnectionReset, status.Shutdown, status.TimeOut:
+		return true
+	}
+	return false
+}
+
+// recoverSession makes a queue that accepts no requests usable by switching to the next session. It
+// returns nil if it has switched, otherwise the reason why requests cannot be submitted.
+func (q *Queue) recoverSession() error {
+	switch {
+	case q.stopSent:
+		return q.pair.session.endError()
+	case len(q.failed) > 0:
+		return status.Again
+	case q.disconnected && q.switchSession():
+		return nil
+	}
+	if err := q.volume.Err(); err != nil {
+		return err
+	}
+	if !q.volume.reconnects() {
+		return q.pair.session.endError()
+	}
+	return ErrReopening
+}
+
 // switchSession switches to the next session and reports whether there was one. All requests of the
 // current session must have been reported.
 func (q *Queue) switchSession() bool {
@@ -360,18 +353,18 @@ func (q *Queue) setNext(next *comchPair) {
 	q.wake()
 }
 
+// wake makes the engine that the queue is attached to, if any, poll it.
+func (q *Queue) wake() {
+	if engine := q.engine.Load(); engine != nil {
+		engine.Wake()
+	}
+}
+
 // closePair closes the pair of a lost session.
 func (q *Queue) closePair(lost *comchPair) {
 	if err := lost.close(); err != nil {
 		q.volume.config.Logger.Sugar().
 			Warnf("close queue %d of a lost session: %v", q.index, err)
-	}
-}
-
-// wake makes the engine that the queue is attached to, if any, poll it.
-func (q *Queue) wake() {
-	if engine := q.engine.Load(); engine != nil {
-		engine.Wake()
 	}
 }
 
@@ -391,6 +384,13 @@ func (q *Queue) Detach(engine *progress.Engine) {
 	q.engine.Store(nil)
 	engine.RemoveWaiter(q.pair.consumer)
 }
+
+// Outstanding returns the number of requests whose results have not been polled yet.
+func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) }
+
+// WriteVerifier returns the write verifier of the session that the queue uses. It changes whenever
+// the target has restarted. Only the queue's thread may call it.
+func (q *Queue) WriteVerifier() uint64 { return q.pair.session.info.WriteVerifier }
 
 // stopPollInterval is the pause between two looks for the response to a stop message.
 const stopPollInterval = 50 * time.Microsecond
