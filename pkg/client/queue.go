@@ -73,7 +73,8 @@ type Queue struct {
 	lossesSeen   uint64        // guarded by acknowledgedWrites.mu
 }
 
-// slot is an outstanding request. Its index and generation are the request's user data on the wire.
+// slot holds one outstanding request. The slot's index and generation are the user data of the
+// message, and find the slot again when the response arrives.
 type slot struct {
 	tag         uint64
 	generation  uint32
@@ -99,10 +100,10 @@ func newQueue(volume *Volume, index int, pair *comchPair) *Queue {
 
 // Submit sends a request. Call Flush after a batch of Submit to wake the relay if it sleeps.
 //
-// status.Again means that as many requests are outstanding as the queue is deep: poll first.
-// ErrReopening, which matches status.Again, means that the volume is being reopened: keep polling.
-// A flush fails with ErrWritesLost when writes may have been lost (see Config.Reconnect). After the
-// volume has failed, Submit returns Volume.Err.
+// status.Again means that the queue is full: poll first. ErrReopening, which matches status.Again,
+// means that the volume is being reopened: keep polling. A flush fails with ErrWritesLost when
+// writes may have been lost (see Config.Reconnect). After the volume has failed, Submit returns
+// Volume.Err.
 func (q *Queue) Submit(r *Request) error {
 	if q.disconnected || q.draining || q.stopSent {
 		if err := q.recoverSession(); err != nil {
