@@ -44,9 +44,9 @@ func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
 }
 
 // WriteAt implements io.WriterAt for any offset and length within the volume. It writes a part of a
-// block by reading, changing, and writing back the whole block. This is atomic with respect to
-// other calls on this Volume, but not to writes of the same block by other clients or through a
-// Queue.
+// block by reading, changing, and writing back the whole block. That never undoes a concurrent
+// WriteAt, Trim, or WriteZeroes of this Volume, but it may undo a write to the same block by
+// another client or through a Queue.
 func (v *Volume) WriteAt(p []byte, off int64) (int, error) {
 	s, err := v.acquireSync()
 	if err != nil {
