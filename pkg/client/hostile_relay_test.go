@@ -30,7 +30,7 @@ const (
 // fakeRelay performs the handshake like a relay. The test then uses its consumers and producers to
 // do whatever it wants on the data path.
 type fakeRelay struct {
-	t        *testing.T
+	t        testing.TB
 	provider comch.Provider
 	volume   controlmsg.OpenVolumeReply
 	// consumers and producers are the relay's ends of the client's queues, in the order of the
@@ -42,7 +42,7 @@ type fakeRelay struct {
 	cancel    context.CancelFunc
 }
 
-func newFakeRelay(t *testing.T, changes ...func(*controlmsg.OpenVolumeReply)) *fakeRelay {
+func newFakeRelay(t testing.TB, changes ...func(*controlmsg.OpenVolumeReply)) *fakeRelay {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	r := &fakeRelay{
