@@ -62,8 +62,9 @@ func NewEngine(policy Policy) (*Engine, error) {
 		return nil, errors.Join(fmt.Errorf("create progress engine: eventfd: %w", err),
 			unix.Close(epoll))
 	}
-	e := &Engine{policy: policy, epoll: epoll, wakeup: wakeup,
-		events: make([]unix.EpollEvent, maxEvents)}
+	e := &Engine{
+		policy: policy, epoll: epoll, wakeup: wakeup, events: make([]unix.EpollEvent, maxEvents),
+	}
 	e.idle.pause = shortestPause
 	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: wakeupToken}
 	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, wakeup, &event); err != nil {

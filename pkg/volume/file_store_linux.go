@@ -123,6 +123,7 @@ func (s *fileStore) readCached(r *Request) bool {
 	return errno == 0 && n == len(r.Buffer)
 }
 
+// readBatch carries out reads that may wait for the device.
 func (s *fileStore) readBatch(batch *requestList) {
 	for r := batch.pop(); r != nil; r = batch.pop() {
 		r.Err = s.readAt(r.Buffer, r.Offset)
@@ -224,6 +225,7 @@ func (s *fileStore) trim(offset, length uint64) error {
 	return nil
 }
 
+// writeZeroes uses the best way that the file system supports.
 func (s *fileStore) writeZeroes(offset, length uint64) error {
 	done, err := s.allocate(&s.noZeroRange, unix.FALLOC_FL_ZERO_RANGE, offset, length)
 	if !done && err == nil {
@@ -277,8 +279,9 @@ func (s *fileStore) flushBatch(batch *requestList) {
 	}
 }
 
-// makeDurable fails forever after it has failed once: the kernel marks pages that it could not
-// write as clean, so the next fdatasync(2) succeeds without them.
+// makeDurable makes everything written so far durable. Once it has failed it fails forever: the
+// kernel marks pages that it could not write as clean, so the next fdatasync(2) succeeds without
+// them.
 func (s *fileStore) makeDurable() error {
 	if failed := s.failed.Load(); failed != nil {
 		return failed
