@@ -198,11 +198,6 @@ func (v *Volume) depth() int {
 	return max(v.config.Depth, v.config.SyncDepth)
 }
 
-// memorySize includes the buffers of the blocking methods.
-func (v *Volume) memorySize() uint64 {
-	return v.config.MemorySize + uint64(max(v.config.SyncDepth, 0))*uint64(v.config.BufferSize)
-}
-
 // reconnectPolicy fills in the client's defaults for what p leaves unset.
 func reconnectPolicy(p retry.Policy) *retry.Policy {
 	p.Total = p.Total.Or(retry.Within(DefaultReconnectTotal))

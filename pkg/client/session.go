@@ -111,8 +111,9 @@ func (v *Volume) negotiate(s *session, reply *controlmsg.OpenVolumeReply) error 
 	}
 	s.info.Queues, s.info.Depth, s.info.BufferSize = v.config.Queues, v.depth(), v.config.BufferSize
 	v.info = s.info
+	syncSize := uint64(max(v.config.SyncDepth, 0)) * uint64(v.config.BufferSize)
 	var err error
-	v.region, err = memory.Alloc("zc-relay data", v.memorySize())
+	v.region, err = memory.Alloc("zc-relay data", v.config.MemorySize+syncSize)
 	return err
 }
 

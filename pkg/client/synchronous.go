@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -270,44 +271,26 @@ type heldRange struct {
 	exclusive  bool
 }
 
-func newRangeLock() *rangeLock {
-	l := &rangeLock{}
-	l.released.L = &l.mu
-	return l
-}
-
 // lock waits until the range is available and locks it.
 func (l *rangeLock) lock(start, end uint64, exclusive bool) *heldRange {
 	r := &heldRange{start, end, exclusive}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.conflicts(r) {
+	conflicts := func(h *heldRange) bool {
+		return (h.exclusive || exclusive) && h.start < end && start < h.end
+	}
+	for slices.ContainsFunc(l.held, conflicts) {
 		l.released.Wait()
 	}
 	l.held = append(l.held, r)
 	return r
 }
 
-func (l *rangeLock) conflicts(r *heldRange) bool {
-	for _, h := range l.held {
-		if (h.exclusive || r.exclusive) && h.start < r.end && r.start < h.end {
-			return true
-		}
-	}
-	return false
-}
-
 func (l *rangeLock) unlock(r *heldRange) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i, h := range l.held {
-		if h == r {
-			last := len(l.held) - 1
-			l.held[i] = l.held[last]
-			l.held = l.held[:last]
-			break
-		}
-	}
+	i := slices.Index(l.held, r)
+	l.held = slices.Delete(l.held, i, i+1)
 	l.released.Broadcast()
 }
 
@@ -318,7 +301,7 @@ type syncIO struct {
 	engine  *progress.Engine
 	slots   []syncSlot
 	free    chan *syncSlot
-	ranges  *rangeLock
+	ranges  rangeLock
 	results [pollBatch]Result
 
 	stopping atomic.Bool
@@ -344,8 +327,8 @@ func (v *Volume) startSync() error {
 	s := &syncIO{
 		volume: v, queue: v.queues[v.config.Queues], engine: engine,
 		slots: make([]syncSlot, v.config.SyncDepth), free: make(chan *syncSlot, v.config.SyncDepth),
-		ranges: newRangeLock(),
 	}
+	s.ranges.released.L = &s.ranges.mu
 	size := uint64(v.info.BufferSize)
 	for i := range s.slots {
 		slot := &s.slots[i]
