@@ -77,25 +77,40 @@ func (r *clientRegistry) replace(id [16]byte, epoch uint64, s *session) (others 
 func (r *clientRegistry) leave(id [16]byte, s *session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.remove(id, s)
+}
+
+// remove reports whether s had entered.
+func (r *clientRegistry) remove(id [16]byte, s *session) bool {
 	instance := r.instances[id]
 	if instance == nil {
-		return
+		return false
 	}
-	if ended, ok := instance.sessions[s]; ok {
+	ended, entered := instance.sessions[s]
+	if entered {
 		close(ended)
 		delete(instance.sessions, s)
 	}
+	return entered
 }
 
 // withdraw is leave for a session that has not got as far as serving its
 // epoch, so that the client may try that epoch again.
 func (r *clientRegistry) withdraw(id [16]byte, epoch uint64, s *session) {
-	r.leave(id, s)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if instance := r.instances[id]; instance != nil && instance.epoch == epoch && len(instance.sessions) == 0 {
-		instance.epoch--
+	if !r.remove(id, s) {
+		return // the epoch belongs to another session
 	}
+	instance := r.instances[id]
+	if instance.epoch != epoch || len(instance.sessions) > 0 {
+		return
+	}
+	if epoch == 0 {
+		delete(r.instances, id)
+		return
+	}
+	instance.epoch--
 }
 
 // forgetOldest makes room for one more instance.
@@ -110,5 +125,7 @@ func (r *clientRegistry) forgetOldest() {
 			oldest, seen = id, instance.seen
 		}
 	}
-	delete(r.instances, oldest)
+	if seen < r.clock {
+		delete(r.instances, oldest)
+	}
 }

@@ -114,3 +114,25 @@ func TestRememberedClientsAreBoundedAndThoseWithSessionsAreKept(t *testing.T) {
 		t.Errorf("a client with a session was forgotten: %v", err)
 	}
 }
+
+func TestOnlyAnEpochThatWasNotServedMayBeTriedAgain(t *testing.T) {
+	r := newClientRegistry()
+	id := [16]byte{1}
+	for _, epoch := range []uint64{0, 1, 5} {
+		failed, served, late := testSession(), testSession(), testSession()
+		if err := r.enter(context.Background(), id, epoch, failed); err != nil {
+			t.Fatalf("epoch %d: %v", epoch, err)
+		}
+		r.withdraw(id, epoch, failed)
+		if err := r.enter(context.Background(), id, epoch, served); err != nil {
+			t.Fatalf("epoch %d after a failure: %v", epoch, err)
+		}
+		r.leave(id, served)
+		for range 2 {
+			if err := r.enter(context.Background(), id, epoch, late); !errors.Is(err, status.NotPermitted) {
+				t.Errorf("epoch %d after it was served: %v", epoch, err)
+			}
+			r.withdraw(id, epoch, late)
+		}
+	}
+}
