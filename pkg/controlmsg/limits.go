@@ -1,6 +1,7 @@
 package controlmsg
 
 import (
+	"net/netip"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -51,18 +52,6 @@ func checkCount(field string, value, limit uint32) error {
 	return nil
 }
 
-// checkName returns an error unless value can be shown to people and looked
-// up: valid UTF-8 without control characters, not longer than limit bytes.
-func checkName(field, value string, limit int) error {
-	if len(value) > limit {
-		return status.Errorf(status.TooBig, "%s has %d bytes, the limit is %d", field, len(value), limit)
-	}
-	if !utf8.ValidString(value) || strings.ContainsFunc(value, isControl) {
-		return status.Errorf(status.InvalidValue, "%s %q holds characters that cannot be printed", field, value)
-	}
-	return nil
-}
-
 // checkPowerOfTwo returns an error unless value is a power of two within
 // limit.
 func checkPowerOfTwo(field string, value, limit uint32) error {
@@ -71,6 +60,18 @@ func checkPowerOfTwo(field string, value, limit uint32) error {
 	}
 	if value&(value-1) != 0 {
 		return status.Errorf(status.InvalidValue, "%s is %d, it must be a power of two", field, value)
+	}
+	return nil
+}
+
+// checkName returns an error unless value can be shown to people and looked
+// up: valid UTF-8 without control characters, not longer than limit bytes.
+func checkName(field, value string, limit int) error {
+	if len(value) > limit {
+		return status.Errorf(status.TooBig, "%s has %d bytes, the limit is %d", field, len(value), limit)
+	}
+	if !utf8.ValidString(value) || strings.ContainsFunc(value, isControl) {
+		return status.Errorf(status.InvalidValue, "%s %q holds characters that cannot be printed", field, value)
 	}
 	return nil
 }
@@ -94,4 +95,32 @@ func printableLine(text string, limit int) string {
 // isControl also covers what reorders or hides text on a terminal.
 func isControl(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
+}
+
+// checkAddress refuses what nobody can connect to or from. A zone has a
+// meaning on its own machine only.
+func checkAddress(field string, address netip.Addr) error {
+	if !address.IsValid() || address.IsUnspecified() || address.IsMulticast() || address.Zone() != "" {
+		return status.Errorf(status.InvalidValue, "%s %q is no unicast IP address without zone", field, address)
+	}
+	return nil
+}
+
+// checkConsumers returns an error unless every id can be a consumer and names
+// one queue only.
+func checkConsumers(ids []uint32) error {
+	if len(ids) > MaxQueues {
+		return status.Errorf(status.TooBig, "%d consumer ids, the limit is %d", len(ids), MaxQueues)
+	}
+	queueOf := make(map[uint32]int, len(ids))
+	for queue, id := range ids {
+		if id == 0 {
+			return status.Errorf(status.InvalidValue, "consumer id of queue %d is 0", queue)
+		}
+		if other, taken := queueOf[id]; taken {
+			return status.Errorf(status.InvalidValue, "consumer id %d is given for queue %d and queue %d", id, other, queue)
+		}
+		queueOf[id] = queue
+	}
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,12 +14,45 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// lastWordsTimeout bounds how long the end of a connection waits for the
-// reason to be told, by either side.
-const lastWordsTimeout = time.Second
+// DefaultTimeout bounds each wait of an endpoint unless configured otherwise.
+const DefaultTimeout = 10 * time.Second
 
-// errClosed is the reason of an end that this side wanted.
-var errClosed = status.Errorf(status.Shutdown, "the connection was closed by this side")
+// EndpointConfig configures a Requester or a Responder. Role is required.
+type EndpointConfig struct {
+	// Codec is the native one if nil.
+	Codec Codec
+	// Role is this side's: with its being requester or responder it selects
+	// the conversation.
+	Role Role
+	// Timeout bounds each wait: for the answer to a request, for the peer to
+	// take a message, and for the next request while the peer sets up its
+	// session. 0 means DefaultTimeout.
+	Timeout time.Duration
+	// KeepAlive watches over the peer. The zero value is for transports that
+	// notice a lost peer by themselves, like Comch.
+	KeepAlive KeepAliveConfig
+	// Software is this side's name and version, told to the peer.
+	Software string
+	// Logger may be nil.
+	Logger *zap.Logger
+}
+
+func (c EndpointConfig) withDefaults() EndpointConfig {
+	if c.Codec == nil {
+		c.Codec = NewProtobufCodec()
+	}
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
+	}
+	if c.Software == "" {
+		c.Software = "zc-relay"
+	}
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+	c.KeepAlive = c.KeepAlive.withDefaults()
+	return c
+}
 
 // link is what both kinds of endpoints have in common: a goroutine that
 // receives, the right to send, and one end with one reason.
@@ -129,6 +163,86 @@ func (l *link) dispatch(e *Envelope) error {
 	return l.owner.deliver(e)
 }
 
+// receiveLimit is the largest message that this side receives, in bytes.
+func (l *link) receiveLimit() uint32 { return uint32(min(l.transport.MaxMessageSize(), math.MaxInt32)) }
+
+// agree sets the largest message that may be sent from now on, in bytes.
+func (l *link) agree(maxMessageSize uint32) {
+	l.sendLimit.Store(min(int64(maxMessageSize), int64(l.transport.MaxMessageSize())))
+}
+
+// encode returns the bytes of an envelope that the peer can take.
+func (l *link) encode(e *Envelope) ([]byte, error) {
+	b, err := l.config.Codec.Append(nil, e)
+	if err != nil {
+		return nil, err
+	}
+	if limit := l.sendLimit.Load(); int64(len(b)) > limit {
+		return nil, status.Errorf(status.TooBig, "%v has %d bytes, %s takes at most %d",
+			e.Message.Kind(), len(b), l.transport.RemoteName(), limit)
+	}
+	return b, nil
+}
+
+// send encodes and sends. Every failure ends the link.
+func (l *link) send(ctx context.Context, e *Envelope) error {
+	b, err := l.encode(e)
+	if err != nil {
+		l.end(err)
+		return err
+	}
+	return l.sendBytes(ctx, b)
+}
+
+// sendBytes sends an encoded envelope, waiting at most config.Timeout. If it
+// fails, the link has ended, because the peer misses a message or has part of
+// one, and the error is the link's.
+func (l *link) sendBytes(ctx context.Context, b []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, l.config.Timeout)
+	defer cancel()
+	if err := l.transmit(ctx, b); err != nil {
+		return l.lost(err)
+	}
+	l.sent.Store(true)
+	return nil
+}
+
+// transmit gives b to the transport when it is this goroutine's turn.
+func (l *link) transmit(ctx context.Context, b []byte) error {
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return waitError(ctx, "send message to "+l.transport.RemoteName())
+	}
+	defer func() { <-l.turn }()
+	if l.broken {
+		return status.Errorf(status.ConnectionAborted, "send message to %s: an earlier one failed", l.transport.RemoteName())
+	}
+	err := l.transport.Send(ctx, b)
+	l.broken = err != nil
+	return err
+}
+
+// lost ends the link after a send has failed. The receiving side gets the
+// time to find what the peer said before it went, which tells more.
+func (l *link) lost(err error) error {
+	timer := time.NewTimer(lastWordsTimeout)
+	defer timer.Stop()
+	select {
+	case <-l.done:
+	case <-timer.C:
+		l.endWith(err, nil)
+	}
+	return l.endError()
+}
+
+// lastWordsTimeout bounds how long the end of a connection waits for the
+// reason to be told, by either side.
+const lastWordsTimeout = time.Second
+
+// errClosed is the reason of an end that this side wanted.
+var errClosed = status.Errorf(status.Shutdown, "the connection was closed by this side")
+
 // end ends the link because of what the peer does or fails to do, and tells
 // it.
 func (l *link) end(reason error) {
@@ -157,16 +271,6 @@ func (l *link) describe(phase Phase, reason error) []zap.Field {
 	}
 }
 
-// giveUp ends the link to a peer that has been silent. What it is told, it
-// will read if it ever wakes up.
-func (l *link) giveUp(silence time.Duration) {
-	l.mu.Lock()
-	l.abort = true
-	l.mu.Unlock()
-	l.end(status.Errorf(status.TimeOut, "the peer %s has been silent for %v",
-		l.transport.RemoteName(), silence.Round(time.Millisecond)))
-}
-
 // endError is why the link has ended, nil before.
 func (l *link) endError() error {
 	l.mu.Lock()
@@ -183,22 +287,6 @@ func (l *link) close(reason error) {
 		l.endWith(reason, report(reason, l.owner.Phase()))
 	}
 	<-l.finished
-}
-
-// peerCloseTimeout bounds the wait for a peer that has said that it ends.
-const peerCloseTimeout = 500 * time.Millisecond
-
-// awaitPeer leaves the end of the transport to a peer that has told of it:
-// what it sent before on other ways, answers in a Comch consumer for one, can
-// be received until this side closes.
-func (l *link) awaitPeer() {
-	ctx, cancel := context.WithTimeout(context.Background(), peerCloseTimeout)
-	defer cancel()
-	for {
-		if _, err := l.transport.Receive(ctx); err != nil {
-			return
-		}
-	}
 }
 
 // finish tells the peer why, closes the transport and waits for the watch.
@@ -220,4 +308,144 @@ func (l *link) finish() {
 		l.transport.Abort()
 	}
 	l.watchers.Wait()
+}
+
+// tell sends the last message, as far as that is possible.
+func (l *link) tell(farewell *Error) {
+	ctx, cancel := context.WithTimeout(context.Background(), lastWordsTimeout)
+	defer cancel()
+	b, err := l.encode(&Envelope{Message: farewell})
+	if err == nil {
+		err = l.transmit(ctx, b)
+	}
+	if err != nil {
+		l.config.Logger.Debug("peer was not told why the control connection ends", zap.Error(err))
+	}
+}
+
+// peerCloseTimeout bounds the wait for a peer that has said that it ends.
+const peerCloseTimeout = 500 * time.Millisecond
+
+// awaitPeer leaves the end of the transport to a peer that has told of it:
+// what it sent before on other ways, answers in a Comch consumer for one, can
+// be received until this side closes.
+func (l *link) awaitPeer() {
+	ctx, cancel := context.WithTimeout(context.Background(), peerCloseTimeout)
+	defer cancel()
+	for {
+		if _, err := l.transport.Receive(ctx); err != nil {
+			return
+		}
+	}
+}
+
+// KeepAliveConfig says how an endpoint watches over its peer.
+type KeepAliveConfig struct {
+	// Interval is how often to send something. 0 turns the watch off; this
+	// side then sends keep-alives only if the peer asks for them.
+	Interval time.Duration
+	// DeadAfter is how long the peer may be silent; 0 means five intervals.
+	DeadAfter time.Duration
+}
+
+// DefaultKeepAlive is the watch over a peer behind a network.
+func DefaultKeepAlive() KeepAliveConfig {
+	return KeepAliveConfig{Interval: time.Second, DeadAfter: 5 * time.Second}
+}
+
+func (c KeepAliveConfig) withDefaults() KeepAliveConfig {
+	if c.Interval <= 0 {
+		return KeepAliveConfig{}
+	}
+	if c.DeadAfter == 0 {
+		c.DeadAfter = 5 * c.Interval
+	}
+	c.DeadAfter = max(c.DeadAfter, minSilenceLimit, c.Interval)
+	return c
+}
+
+// silenceLimitMs is what the peer is told about it.
+func (c KeepAliveConfig) silenceLimitMs() uint32 { return uint32(c.DeadAfter.Milliseconds()) }
+
+// interval is how often to send something to a peer that has announced its
+// limit, 0 if never. A quarter of the limit leaves room for delays.
+func (c KeepAliveConfig) interval(peerSilenceLimitMs uint32) time.Duration {
+	asked := time.Duration(peerSilenceLimitMs) * time.Millisecond / 4
+	if c.Interval == 0 || asked == 0 {
+		return c.Interval + asked
+	}
+	return min(c.Interval, asked)
+}
+
+// watch starts keeping the peer alive and under observation. It is called
+// once, after the greeting.
+func (l *link) watch(peerSilenceLimitMs uint32) {
+	interval := l.config.KeepAlive.interval(peerSilenceLimitMs)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if interval == 0 || l.err != nil {
+		return
+	}
+	l.watchers.Go(func() { l.watchEvery(interval) })
+}
+
+func (l *link) watchEvery(interval time.Duration) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	quiet := newSilence(l.config.KeepAlive.DeadAfter, interval, time.Now())
+	for {
+		select {
+		case <-l.done:
+			return
+		case <-ticker.C:
+		}
+		if quiet.observe(time.Now(), l.heard.Swap(false)) {
+			l.giveUp(time.Since(quiet.since))
+			return
+		}
+		if l.sent.Swap(false) {
+			continue
+		}
+		if l.send(context.Background(), &Envelope{Message: &KeepAlive{}}) != nil {
+			return // the link has ended
+		}
+	}
+}
+
+// giveUp ends the link to a peer that has been silent. What it is told, it
+// will read if it ever wakes up.
+func (l *link) giveUp(silence time.Duration) {
+	l.mu.Lock()
+	l.abort = true
+	l.mu.Unlock()
+	l.end(status.Errorf(status.TimeOut, "the peer %s has been silent for %v",
+		l.transport.RemoteName(), silence.Round(time.Millisecond)))
+}
+
+// silence decides when a peer has been silent for too long. It counts the
+// time in which this process has been running: after a pause of its own it
+// starts anew, because what the peer sent meanwhile is still to be read. An
+// observation that is merely late is no pause, or else a busy machine would
+// never give a peer up.
+type silence struct {
+	limit time.Duration // 0: for ever
+	since time.Time
+	last  time.Time // previous observation
+	pause time.Duration
+}
+
+func newSilence(limit, interval time.Duration, now time.Time) silence {
+	return silence{limit: limit, since: now, last: now, pause: max(2*interval, limit/2)}
+}
+
+// observe is called once in each interval. heard tells whether a message has
+// come since the last call. It returns true if the peer is to be given up.
+func (s *silence) observe(now time.Time, heard bool) bool {
+	paused := now.Sub(s.last) > s.pause
+	s.last = now
+	if heard || paused {
+		s.since = now
+		return false
+	}
+	return s.limit > 0 && now.Sub(s.since) >= s.limit
 }

@@ -2,6 +2,7 @@ package controlmsg
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -166,4 +167,125 @@ func (t *tcpTransport) discard() {
 func (t *tcpTransport) Abort() {
 	_ = t.conn.SetLinger(0)
 	_ = t.conn.Close()
+}
+
+// frameHeaderSize is the length of the length that precedes every message on
+// a byte stream: 32 bits, big-endian, without itself.
+const frameHeaderSize = 4
+
+// appendFrame appends a framed message to dst.
+func appendFrame(dst, message []byte) []byte {
+	dst = binary.BigEndian.AppendUint32(dst, uint32(len(message)))
+	return append(dst, message...)
+}
+
+// readFrame reads one message of 1 to limit bytes. It calls begun when the
+// first byte has come. The end of the stream is io.EOF between two messages
+// and io.ErrUnexpectedEOF inside one.
+func readFrame(r io.Reader, limit int, begun func()) ([]byte, error) {
+	var header [frameHeaderSize]byte
+	if _, err := io.ReadFull(r, header[:1]); err != nil {
+		return nil, err
+	}
+	begun()
+	if _, err := io.ReadFull(r, header[1:]); err != nil {
+		return nil, incomplete(err)
+	}
+	length := binary.BigEndian.Uint32(header[:])
+	if length == 0 {
+		return nil, status.Errorf(status.InvalidValue, "a message of 0 bytes is announced")
+	}
+	if looksLikeTLS(header) {
+		return nil, status.Errorf(status.Authentication,
+			"the peer speaks TLS, and this side does not: set up TLS on both sides or on none")
+	}
+	if int64(length) > int64(limit) {
+		return nil, status.Errorf(status.TooBig,
+			"a message of %d bytes is announced, the limit is %d (is this a client of another protocol?)", length, limit)
+	}
+	message := make([]byte, length)
+	if _, err := io.ReadFull(r, message); err != nil {
+		return nil, incomplete(err)
+	}
+	return message, nil
+}
+
+// looksLikeTLS tells the first record of TLS (RFC 8446, 5.1) from a length: it
+// would be one of more than 300 MiB.
+func looksLikeTLS(header [frameHeaderSize]byte) bool {
+	const handshakeRecord, majorVersion = 22, 3
+	return header[0] == handshakeRecord && header[1] == majorVersion
+}
+
+// incomplete turns the end of the stream inside a message into an error of
+// its own.
+func incomplete(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// longAgo is a deadline that ends a wait at once.
+var longAgo = time.Unix(1, 0)
+
+// deadline ends reads or writes of a connection when a context ends.
+type deadline struct {
+	ctx      context.Context
+	set      func(time.Time) error
+	stopFunc func() bool
+	ended    chan struct{} // closed when the context's end has been applied
+}
+
+// newDeadline bounds what set bounds by ctx, until stop is called. Errors of
+// set are those of a closed connection, which the next read or write reports.
+func newDeadline(ctx context.Context, set func(time.Time) error) *deadline {
+	d := &deadline{ctx: ctx, set: set, ended: make(chan struct{})}
+	latest, _ := ctx.Deadline() // the zero time means none, for set as well
+	_ = set(latest)
+	d.stopFunc = context.AfterFunc(ctx, func() {
+		_ = set(longAgo)
+		close(d.ended)
+	})
+	return d
+}
+
+// shorten ends the wait after timeout, unless the context ends it before.
+func (d *deadline) shorten(timeout time.Duration) {
+	latest := time.Now().Add(timeout)
+	if own, ok := d.ctx.Deadline(); ok && own.Before(latest) {
+		return
+	}
+	_ = d.set(latest)
+	if d.ctx.Err() != nil {
+		// The context may have ended just before, and was overridden.
+		_ = d.set(longAgo)
+	}
+}
+
+// stop makes sure that the context's end does not reach into the next
+// operation.
+func (d *deadline) stop() {
+	if !d.stopFunc() {
+		<-d.ended
+	}
+}
+
+// lastWordsConn is a TCP connection that reads on once after a reset: what the
+// peer said before it closed may still be there, and tells why.
+type lastWordsConn struct {
+	*net.TCPConn
+	reset bool // Read has seen the connection reset
+}
+
+func (c *lastWordsConn) Read(b []byte) (int, error) {
+	n, err := c.TCPConn.Read(b)
+	if n > 0 || c.reset || !isReset(err) {
+		return n, err
+	}
+	c.reset = true
+	if n, readOnErr := c.TCPConn.Read(b); n > 0 {
+		return n, readOnErr
+	}
+	return 0, err
 }

@@ -1,6 +1,12 @@
 package controlmsg
 
-import "context"
+import (
+	"context"
+	"fmt"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
 
 // Transport carries whole messages to one peer and back, in order. One
 // goroutine may send while another receives; not more of either.
@@ -26,4 +32,55 @@ type Transport interface {
 	Abort()
 	// RemoteName names the peer, for logs.
 	RemoteName() string
+}
+
+// waitError is what a wait fails with when its context has ended:
+// status.TimeOut, or status.Shutdown if the context was cancelled.
+func waitError(ctx context.Context, what string) error {
+	cause := context.Cause(ctx)
+	return status.Errorf(status.CodeOf(cause), "%s: %w", what, cause)
+}
+
+// comchTransport carries one message per Comch control message.
+type comchTransport struct {
+	connection comch.Connection
+}
+
+// NewComchTransport returns a transport over the control messages of
+// connection. Closing the transport closes the connection: in order if it has
+// no consumers and producers any more, else at once.
+func NewComchTransport(connection comch.Connection) Transport {
+	return &comchTransport{connection: connection}
+}
+
+func (t *comchTransport) Send(ctx context.Context, message []byte) error {
+	if err := t.connection.Send(ctx, message); err != nil {
+		return fmt.Errorf("send message to %s: %w", t.RemoteName(), err)
+	}
+	return nil
+}
+
+func (t *comchTransport) Receive(ctx context.Context) ([]byte, error) {
+	message, err := t.connection.Receive(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("receive message from %s: %w", t.RemoteName(), err)
+	}
+	return message, nil
+}
+
+func (t *comchTransport) MaxMessageSize() int { return t.connection.MaxMessageSize() }
+
+func (t *comchTransport) Close() error {
+	if err := t.connection.Close(); err != nil {
+		t.connection.Abort()
+		return fmt.Errorf("close connection to %s in order: %w", t.RemoteName(), err)
+	}
+	return nil
+}
+
+func (t *comchTransport) Abort() { t.connection.Abort() }
+
+func (t *comchTransport) RemoteName() string {
+	peer := t.connection.Peer()
+	return fmt.Sprintf("process %d of user %d", peer.PID, peer.UID)
 }

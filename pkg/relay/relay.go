@@ -5,98 +5,21 @@
 // A Relay serves channels, each of which has its Comch server, its target and
 // its sessions. What one of them does or suffers is none of the others'
 // business, except that they may share workers.
+
 package relay
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
-	"github.com/zc-relay/zc-relay/pkg/mutualtls"
-	"github.com/zc-relay/zc-relay/pkg/progress"
-	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-// Defaults of Config.
-const (
-	DefaultDrainTimeout     = 10 * time.Second
-	DefaultMaxSessionsInAll = 1024
-)
-
-// Config says what a relay serves. Comch, RDMA, Channels and, unless each
-// channel has its own, CPUs are required.
-type Config struct {
-	Comch comch.Provider
-	RDMA  rdma.Provider
-	// CPUs has an element for each worker that channels share: the core to
-	// pin it to, or datapath.NoCPU.
-	CPUs   []int
-	Policy progress.Policy
-	// TLS secures the control connections to targets. They are in plain text
-	// if TLS is nil.
-	TLS *mutualtls.Credentials
-	// Software names the program to clients and targets.
-	Software string
-	Logger   *zap.Logger
-	// OnReady is told whether any channel can serve new sessions, and if not
-	// why. It may be nil.
-	OnReady func(err error)
-	// Settings are those to begin with.
-	Settings
-}
-
-// Settings are the part of a configuration that Reconfigure can change. Zero
-// values mean the defaults.
-type Settings struct {
-	Channels []ChannelConfig
-	// MaxSessions bounds the concurrent sessions of all channels together.
-	MaxSessions int
-	// DrainTimeout is how long IOs in flight are waited for at shutdown;
-	// negative is no wait.
-	DrainTimeout time.Duration
-}
-
-func (c *Config) setDefaults() {
-	c.Software = cmp.Or(c.Software, "zc-relay")
-	if c.Logger == nil {
-		c.Logger = zap.NewNop()
-	}
-	if c.OnReady == nil {
-		c.OnReady = func(error) {}
-	}
-}
-
-// complete returns s with the defaults, or what is wrong with it.
-func (s Settings) complete() (Settings, error) {
-	s.MaxSessions = cmp.Or(s.MaxSessions, DefaultMaxSessionsInAll)
-	s.DrainTimeout = cmp.Or(s.DrainTimeout, DefaultDrainTimeout)
-	channels := make([]ChannelConfig, len(s.Channels))
-	seen := make(map[ChannelID]bool)
-	for i, c := range s.Channels {
-		c.setDefaults()
-		if err := c.validate(); err != nil {
-			return s, err
-		}
-		if seen[c.ChannelID] {
-			return s, status.Errorf(status.AlreadyExist, "channel %v is configured twice", c.ChannelID)
-		}
-		seen[c.ChannelID] = true
-		channels[i] = c
-	}
-	s.Channels = channels
-	return s, nil
-}
-
-var errShuttingDown = status.Errorf(status.Shutdown, "the relay is shutting down (drain)")
 
 // Relay serves channels.
 type Relay struct {
@@ -189,6 +112,8 @@ func (r *Relay) serveChannel(c *channel) {
 	})
 }
 
+var errShuttingDown = status.Errorf(status.Shutdown, "the relay is shutting down (drain)")
+
 // endSessions drains all sessions at the same time, tells them to end, and
 // waits for that.
 func (r *Relay) endSessions() {
@@ -241,6 +166,107 @@ func (r *Relay) snapshot() []*channel {
 	return append([]*channel(nil), r.channels...)
 }
 
+var errDraining = status.Errorf(status.Shutdown, "the relay is being drained: it takes no new sessions")
+
+// Drain makes the relay take no new sessions, and not ready, until Resume.
+// Clients that connect are told why. Open sessions go on; DrainStatus tells
+// when they have ended.
+func (r *Relay) Drain() {
+	now := time.Now()
+	if r.draining.CompareAndSwap(nil, &now) {
+		r.log.Warn("draining: no new sessions are taken")
+		r.tellReadiness()
+	}
+}
+
+// Resume ends what Drain began.
+func (r *Relay) Resume() {
+	if r.draining.Swap(nil) != nil {
+		r.log.Warn("new sessions are taken again")
+		r.tellReadiness()
+	}
+}
+
+// DrainStatus is how far a relay has been drained.
+type DrainStatus struct {
+	// Draining means that no new sessions are taken, since Since.
+	Draining bool
+	Since    time.Time
+	// Sessions are those that are still open.
+	Sessions int
+}
+
+// DrainStatus tells how far the relay has been drained.
+func (r *Relay) DrainStatus() DrainStatus {
+	s := DrainStatus{Sessions: r.Sessions()}
+	if since := r.draining.Load(); since != nil {
+		s.Draining, s.Since = true, *since
+	}
+	return s
+}
+
+// admit counts a new session, unless the relay takes none.
+func (r *Relay) admit() error {
+	if r.draining.Load() != nil {
+		return errDraining
+	}
+	if most := r.maxSessions.Load(); r.sessionCount.Add(1) > most {
+		r.sessionCount.Add(-1)
+		return status.Errorf(status.Full, "the relay has its maximum of %d sessions", most)
+	}
+	return nil
+}
+
+// readiness tells the program whether any channel can serve new sessions.
+type readiness struct {
+	mu    sync.Mutex // held while telling, so that the last word is the latest
+	ended bool
+	tell  func(error)
+}
+
+// shutDown makes the relay not ready for good.
+func (r *readiness) shutDown() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+	r.tell(errShuttingDown)
+}
+
+// tellReadiness is called whenever a link to a target has changed.
+func (r *Relay) tellReadiness() {
+	r.ready.mu.Lock()
+	defer r.ready.mu.Unlock()
+	if r.ready.ended {
+		return
+	}
+	r.ready.tell(r.unreadiness())
+}
+
+// unreadiness is nil if any channel can serve new sessions, and otherwise why
+// the first one cannot.
+func (r *Relay) unreadiness() error {
+	if r.draining.Load() != nil {
+		return errDraining
+	}
+	var first error
+	for _, c := range r.snapshot() {
+		if c.isRetiring() {
+			continue
+		}
+		s, _ := c.link.snapshot()
+		if s.State == LinkReady {
+			return nil
+		}
+		if first == nil {
+			first = c.link.unavailable(&s)
+		}
+	}
+	if first == nil {
+		return status.Errorf(status.NotFound, "no channel is configured")
+	}
+	return first
+}
+
 // Workers returns the data-path workers, shared and the channels' own, for
 // whoever collects metrics.
 func (r *Relay) Workers() []*datapath.Worker {
@@ -261,26 +287,3 @@ func (r *Relay) Sessions() int { return int(r.sessionCount.Load()) }
 
 // SessionsTotal is how many clients have connected so far.
 func (r *Relay) SessionsTotal() uint64 { return r.sessionID.Load() }
-
-// newChannel makes a channel with its workers and its Comch server. The relay
-// must be locked once it serves.
-func (r *Relay) newChannel(ctx context.Context, config *ChannelConfig) (*channel, error) {
-	c := newChannel(r, config)
-	if err := c.start(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("channel %v: %w", config.ChannelID, err), c.close())
-	}
-	return c, nil
-}
-
-// countersOf returns what the queues of a channel count in. It outlives the
-// channel, so that counts go on when a channel is removed and added again. The
-// relay must be locked once it serves.
-func (r *Relay) countersOf(id ChannelID) *datapath.CounterSet {
-	if r.counters == nil {
-		r.counters = make(map[ChannelID]*datapath.CounterSet)
-	}
-	if r.counters[id] == nil {
-		r.counters[id] = &datapath.CounterSet{}
-	}
-	return r.counters[id]
-}

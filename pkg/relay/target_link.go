@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -9,10 +10,8 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-// LinkState is how a channel stands with its target.
-type LinkState uint8
 
 const (
 	// LinkConnecting means that an attempt is under way.
@@ -24,6 +23,9 @@ const (
 	// LinkGivenUp means that all attempts have failed.
 	LinkGivenUp
 )
+
+// LinkState is how a channel stands with its target.
+type LinkState uint8
 
 // String returns the word for logs, metrics and status.
 func (s LinkState) String() string {
@@ -103,14 +105,6 @@ func (l *targetLink) enter(state LinkState, change func(*LinkStatus)) {
 	l.moved = make(chan struct{})
 	l.mu.Unlock()
 	l.channel.relay.tellReadiness()
-}
-
-// signal notifies on a channel that has room for one.
-func signal(to chan<- struct{}) {
-	select {
-	case to <- struct{}{}:
-	default: // it is there already
-	}
 }
 
 // run keeps the connection until ctx ends.
@@ -240,15 +234,6 @@ func (l *targetLink) count(change func(*LinkStatus)) {
 	change(&l.status)
 }
 
-// How a pause ended.
-type sleepEnd uint8
-
-const (
-	sleptWhole sleepEnd = iota
-	sleptShorter
-	sleptChanged
-)
-
 // sleep waits for length. A session that wants the target shortens it to
 // least, other settings end it.
 func (l *targetLink) sleep(ctx context.Context, length, least time.Duration) sleepEnd {
@@ -314,4 +299,36 @@ func (l *targetLink) unavailable(s *LinkStatus) error {
 			max(0, time.Until(s.NextTry)).Round(time.Millisecond))
 	}
 	return downError(s.LastError, "target %v is being connected to", target)
+}
+
+// How a pause ended.
+type sleepEnd uint8
+
+const (
+	sleptWhole sleepEnd = iota
+	sleptShorter
+	sleptChanged
+)
+
+// signal notifies on a channel that has room for one.
+func signal(to chan<- struct{}) {
+	select {
+	case to <- struct{}{}:
+	default: // it is there already
+	}
+}
+
+// downError gives an error text about a target that is down, caused by cause,
+// the code NotConnected, unless the target itself has refused with a code
+// that tells more.
+func downError(cause error, format string, args ...any) error {
+	text := fmt.Sprintf(format, args...)
+	if cause == nil {
+		return status.Errorf(status.NotConnected, "%s", text)
+	}
+	switch status.CodeOf(cause) {
+	case status.ConnectionReset, status.ConnectionAborted, status.TimeOut, status.Shutdown, status.OperatingSystem, status.Unknown:
+		return status.Errorf(status.NotConnected, "%s: %w", text, cause)
+	}
+	return fmt.Errorf("%s: %w", text, cause)
 }

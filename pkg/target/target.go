@@ -174,27 +174,6 @@ func (t *Target) Run(ctx context.Context) error {
 	return err
 }
 
-func (t *Target) startSession(connection *net.TCPConn, transport controlmsg.Transport) {
-	s := newSession(t, connection, transport)
-	t.mu.Lock()
-	full := len(t.sessions) >= t.config.MaxSessions
-	if !full {
-		t.sessions[s] = struct{}{}
-	}
-	t.mu.Unlock()
-	t.running.Go(func() {
-		if full {
-			s.refuse()
-			return
-		}
-		t.sessionsTotal.Add(1)
-		s.run()
-		t.mu.Lock()
-		delete(t.sessions, s)
-		t.mu.Unlock()
-	})
-}
-
 // endSessions lets requests in flight run out, refuses new ones, and then
 // ends all sessions.
 func (t *Target) endSessions() {

@@ -5,11 +5,86 @@ import (
 	"net/netip"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+// Defaults of Config.
+const (
+	DefaultDrainTimeout     = 10 * time.Second
+	DefaultMaxSessionsInAll = 1024
+)
+
+// Config says what a relay serves. Comch, RDMA, Channels and, unless each
+// channel has its own, CPUs are required.
+type Config struct {
+	Comch comch.Provider
+	RDMA  rdma.Provider
+	// CPUs has an element for each worker that channels share: the core to
+	// pin it to, or datapath.NoCPU.
+	CPUs   []int
+	Policy progress.Policy
+	// TLS secures the control connections to targets. They are in plain text
+	// if TLS is nil.
+	TLS *mutualtls.Credentials
+	// Software names the program to clients and targets.
+	Software string
+	Logger   *zap.Logger
+	// OnReady is told whether any channel can serve new sessions, and if not
+	// why. It may be nil.
+	OnReady func(err error)
+	// Settings are those to begin with.
+	Settings
+}
+
+// Settings are the part of a configuration that Reconfigure can change. Zero
+// values mean the defaults.
+type Settings struct {
+	Channels []ChannelConfig
+	// MaxSessions bounds the concurrent sessions of all channels together.
+	MaxSessions int
+	// DrainTimeout is how long IOs in flight are waited for at shutdown;
+	// negative is no wait.
+	DrainTimeout time.Duration
+}
+
+func (c *Config) setDefaults() {
+	c.Software = cmp.Or(c.Software, "zc-relay")
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+	if c.OnReady == nil {
+		c.OnReady = func(error) {}
+	}
+}
+
+// complete returns s with the defaults, or what is wrong with it.
+func (s Settings) complete() (Settings, error) {
+	s.MaxSessions = cmp.Or(s.MaxSessions, DefaultMaxSessionsInAll)
+	s.DrainTimeout = cmp.Or(s.DrainTimeout, DefaultDrainTimeout)
+	channels := make([]ChannelConfig, len(s.Channels))
+	seen := make(map[ChannelID]bool)
+	for i, c := range s.Channels {
+		c.setDefaults()
+		if err := c.validate(); err != nil {
+			return s, err
+		}
+		if seen[c.ChannelID] {
+			return s, status.Errorf(status.AlreadyExist, "channel %v is configured twice", c.ChannelID)
+		}
+		seen[c.ChannelID] = true
+		channels[i] = c
+	}
+	s.Channels = channels
+	return s, nil
+}
 
 // ChannelID names a channel: a Comch service on one device, for one
 // representor.
@@ -111,15 +186,6 @@ func (c *ChannelConfig) setDefaults() {
 	c.SessionWait = c.SessionWait.Or(retry.Within(DefaultSessionWait))
 }
 
-func (l *Limits) setDefaults() {
-	l.MaxSessions = min(cmp.Or(l.MaxSessions, DefaultMaxSessions), HighestMaxSessions)
-	l.MaxQueues = min(cmp.Or(l.MaxQueues, HighestMaxQueues), HighestMaxQueues)
-	l.MaxDepth = min(cmp.Or(l.MaxDepth, HighestMaxDepth), HighestMaxDepth)
-	l.MaxBufferSize = min(cmp.Or(l.MaxBufferSize, HighestMaxBufferSize), HighestMaxBufferSize)
-	l.MaxOutstanding = min(cmp.Or(l.MaxOutstanding, HighestMaxOutstanding), HighestMaxOutstanding)
-	l.MaxExport = cmp.Or(l.MaxExport, DefaultMaxExport)
-}
-
 func (c *ChannelConfig) validate() error {
 	if !c.Target.IsValid() || c.Target.Port() == 0 {
 		return status.Errorf(status.InvalidValue, "channel %v: target %v is no address with a port", c.ChannelID, c.Target)
@@ -137,4 +203,13 @@ func (c *ChannelConfig) admission() comch.Admission {
 		MaxClients:   c.Limits.MaxSessions,
 		AllowAnyUser: c.Access.AnyUser, AllowUsers: c.Access.Users, MaxExportBytes: c.Limits.MaxExport,
 	}
+}
+
+func (l *Limits) setDefaults() {
+	l.MaxSessions = min(cmp.Or(l.MaxSessions, DefaultMaxSessions), HighestMaxSessions)
+	l.MaxQueues = min(cmp.Or(l.MaxQueues, HighestMaxQueues), HighestMaxQueues)
+	l.MaxDepth = min(cmp.Or(l.MaxDepth, HighestMaxDepth), HighestMaxDepth)
+	l.MaxBufferSize = min(cmp.Or(l.MaxBufferSize, HighestMaxBufferSize), HighestMaxBufferSize)
+	l.MaxOutstanding = min(cmp.Or(l.MaxOutstanding, HighestMaxOutstanding), HighestMaxOutstanding)
+	l.MaxExport = cmp.Or(l.MaxExport, DefaultMaxExport)
 }

@@ -11,6 +11,98 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
+// watchClient ends the session when the client goes, also in the middle of a
+// request of its.
+func (s *session) watchClient() {
+	select {
+	case <-s.client.Done():
+		s.cancel(fmt.Errorf("client: %w", endOf(s.client.Err())))
+	case <-s.ctx.Done():
+	}
+}
+
+// watchTarget ends the session when its control connection to the target
+// ends.
+func (s *session) watchTarget(target *targetConnection) {
+	requester := target.requester
+	select {
+	case <-requester.Done():
+		if target.expendable.Load() {
+			return
+		}
+		s.cancel(fmt.Errorf("target %v: %w", s.settings.Target, endOf(requester.Err())))
+	case <-s.ctx.Done():
+	}
+}
+
+// endOf makes sure that an end has a reason.
+func endOf(err error) error {
+	if err == nil {
+		return status.Errorf(status.ConnectionReset, "connection has ended")
+	}
+	return err
+}
+
+// laneFailed is told by a lane, on its worker's thread, that it cannot go on.
+func (s *session) laneFailed(queue int) func(error) {
+	return func(err error) {
+		// Cancelling wakes waiters and must not hold up the worker.
+		go func() {
+			s.log.Debug("queue cannot go on", zap.Int("queue", queue), zap.Error(err))
+			s.cancel(fmt.Errorf("queue %d: %w", queue, err))
+		}()
+	}
+}
+
+// deadlineChecks is how many times within an IO timeout the lanes look for
+// IOs that take longer.
+const deadlineChecks = 8
+
+// watchDeadlines has the lanes look for IOs that take too long.
+func (s *session) watchDeadlines() {
+	timeout := s.settings.IOTimeout
+	if timeout < 0 {
+		return
+	}
+	ticker := time.NewTicker(max(timeout/deadlineChecks, 10*time.Millisecond))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		for _, lane := range s.lanes.snapshot() {
+			if lane.InFlight() > 0 {
+				lane.CheckDeadline(timeout)
+			}
+		}
+	}
+}
+
+func (s *session) inFlight() int {
+	n := 0
+	for _, lane := range s.lanes.snapshot() {
+		n += lane.InFlight()
+	}
+	return n
+}
+
+// drainPoll is how often a drain looks whether IOs are still in flight.
+const drainPoll = 2 * time.Millisecond
+
+// drain takes no more IOs from the client and waits for those in flight.
+func (s *session) drain(ctx context.Context) {
+	for _, lane := range s.lanes.snapshot() {
+		if err := lane.Drain(ctx); err != nil {
+			return
+		}
+	}
+	for s.inFlight() > 0 && ctx.Err() == nil && s.ctx.Err() == nil {
+		time.Sleep(drainPoll)
+	}
+}
+
 // endTimeout bounds the release of a session.
 const endTimeout = 10 * time.Second
 

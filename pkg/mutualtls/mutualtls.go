@@ -5,6 +5,7 @@
 // Files are looked at with every new connection, so a certificate that is
 // renewed in place is used from then on, without a signal. Connections that
 // exist are not touched.
+
 package mutualtls
 
 import (
@@ -14,17 +15,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-// maxFileSize bounds each file in bytes; the largest bundle of authorities in
-// common use has a quarter of it.
-const maxFileSize = 1 << 20
 
 // Files name the PEM files of one side. All are required.
 type Files struct {
@@ -50,12 +49,10 @@ type Credentials struct {
 	refused stamps // of files that could not be used, so that it is logged once
 }
 
-// content is what the files held when they had these stamps.
-type content struct {
-	stamps      stamps
-	certificate tls.Certificate
-	authorities *x509.CertPool
-}
+// Protocol is the name (ALPN, RFC 7301) of what runs within TLS between relay
+// and target: a certificate that is good for another service of the same
+// machine must not lead its clients here.
+const Protocol = "zc-relay-control"
 
 // Load reads the files for the first time. The logger is told of everything
 // that is read later; it may be nil.
@@ -68,6 +65,87 @@ func Load(files Files, log *zap.Logger) (*Credentials, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// Client returns the configuration for a connection to a target, which must
+// prove with its certificate that it is serverName: a DNS name or an IP
+// address.
+func (c *Credentials) Client(serverName string) *tls.Config {
+	now := c.current()
+	config := now.config()
+	config.RootCAs, config.ServerName = now.authorities, serverName
+	return config
+}
+
+// Server returns the configuration for a connection of a relay, which must
+// have a certificate of one of the authorities and, unless allowedNames is
+// empty, one of these names in it: DNS names, URIs or IP addresses, each as a
+// whole.
+func (c *Credentials) Server(allowedNames []string) *tls.Config {
+	now := c.current()
+	config := now.config()
+	config.ClientCAs, config.ClientAuth = now.authorities, tls.RequireAndVerifyClientCert
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		if err := checkProtocol(state); err != nil {
+			return err
+		}
+		return checkName(state.PeerCertificates[0], allowedNames)
+	}
+	return config
+}
+
+// content is what the files held when they had these stamps.
+type content struct {
+	stamps      stamps
+	certificate tls.Certificate
+	authorities *x509.CertPool
+}
+
+// config is what both sides have in common.
+func (c *content) config() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, MaxVersion: tls.VersionTLS13,
+		Certificates: []tls.Certificate{c.certificate}, NextProtos: []string{Protocol},
+		// Every connection is to show a certificate: one that is not valid any
+		// more must not live on in a ticket.
+		SessionTicketsDisabled: true,
+		VerifyConnection:       checkProtocol,
+	}
+}
+
+func checkProtocol(state tls.ConnectionState) error {
+	if state.NegotiatedProtocol != Protocol {
+		return fmt.Errorf("the peer does not want to speak %q (ALPN)", Protocol)
+	}
+	return nil
+}
+
+func checkName(leaf *x509.Certificate, allowed []string) error {
+	if len(allowed) == 0 {
+		return nil
+	}
+	names := namesOf(leaf)
+	for _, name := range names {
+		for _, good := range allowed {
+			if strings.EqualFold(name, good) {
+				return nil
+			}
+		}
+	}
+	return status.Errorf(status.Authentication, "the peer's certificate is for %q, which is none of the allowed names", names)
+}
+
+// namesOf lists the names that a certificate is for. The subject's common
+// name is none of them (RFC 6125).
+func namesOf(leaf *x509.Certificate) []string {
+	names := append([]string{}, leaf.DNSNames...)
+	for _, uri := range leaf.URIs {
+		names = append(names, uri.String())
+	}
+	for _, address := range leaf.IPAddresses {
+		names = append(names, address.String())
+	}
+	return names
 }
 
 // Reload reads the files even if they seem to be unchanged. If they cannot be
@@ -90,10 +168,6 @@ func (c *Credentials) reload() error {
 	c.warnOfDates(leaf)
 	return nil
 }
-
-// expiryWarning is how long before its end a certificate is complained about
-// in the log. Whoever renews automatically has done so by then.
-const expiryWarning = 7 * 24 * time.Hour
 
 func (c *Credentials) warnOfDates(leaf *x509.Certificate) {
 	now := time.Now()
@@ -135,6 +209,14 @@ func (c *Credentials) NotAfter() time.Time {
 	defer c.mu.Unlock()
 	return c.content.certificate.Leaf.NotAfter
 }
+
+// expiryWarning is how long before its end a certificate is complained about
+// in the log. Whoever renews automatically has done so by then.
+const expiryWarning = 7 * 24 * time.Hour
+
+// maxFileSize bounds each file in bytes; the largest bundle of authorities in
+// common use has a quarter of it.
+const maxFileSize = 1 << 20
 
 func readContent(files Files) (content, error) {
 	// Stamps first: what changes while it is read is read again.
@@ -181,14 +263,14 @@ func readFile(what, path string) ([]byte, error) {
 	return b, nil
 }
 
+type stamps [3]stamp
+
 // stamp tells a file from what it was before.
 type stamp struct {
 	modified time.Time
 	size     int64
 	inode    uint64
 }
-
-type stamps [3]stamp
 
 func stampsOf(files Files) (stamps, error) {
 	var s stamps
@@ -205,4 +287,12 @@ func stampsOf(files Files) (stamps, error) {
 		return stamps{}, fmt.Errorf("look at the TLS files: %w", err)
 	}
 	return s, nil
+}
+
+// inodeOf tells a file that was replaced within the resolution of its times.
+func inodeOf(about os.FileInfo) uint64 {
+	if s, ok := about.Sys().(*syscall.Stat_t); ok {
+		return s.Ino
+	}
+	return 0
 }

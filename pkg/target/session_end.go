@@ -9,7 +9,55 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+// watchRelay ends the session when the relay goes, also in the middle of a
+// request of its.
+func (s *session) watchRelay() {
+	select {
+	case <-s.relay.Done():
+		err := s.relay.Err()
+		if err == nil {
+			err = status.ConnectionReset
+		}
+		s.cancel(fmt.Errorf("relay: %w", err))
+	case <-s.ctx.Done():
+	}
+}
+
+// laneFailed is told by a lane, on its worker's thread, that it cannot go on.
+// After stop, that the relay closes its connections is the regular end.
+func (s *session) laneFailed(queue int) func(error) {
+	return func(err error) {
+		go func() {
+			s.mu.Lock()
+			stopped := s.stopped
+			s.mu.Unlock()
+			if !stopped {
+				s.cancel(fmt.Errorf("queue %d: %w", queue, err))
+			}
+		}()
+	}
+}
+
+// drainPoll is how often a drain looks whether requests are still in flight.
+const drainPoll = 2 * time.Millisecond
+
+// drain refuses new requests and waits for those in flight.
+func (s *session) drain(ctx context.Context) {
+	lanes := s.currentLanes()
+	for _, lane := range lanes {
+		if err := lane.Drain(ctx); err != nil {
+			return
+		}
+	}
+	for _, lane := range lanes {
+		for lane.InFlight() > 0 && ctx.Err() == nil && s.ctx.Err() == nil {
+			time.Sleep(drainPoll)
+		}
+	}
+}
 
 // releaseTimeout bounds the release of a session. Volume IO may take long on
 // a sick disk, and nothing of the session may be freed under it.
@@ -83,24 +131,6 @@ func (s *session) releaseLate(stuck []*datapath.TargetLane) {
 	s.target.clients.leave(s.config.ClientInstance, s)
 	if err := errors.Join(append(errs, s.releaseMemory())...); err != nil {
 		s.log.Error("late release of a session", zap.Error(err))
-	}
-}
-
-// drainPoll is how often a drain looks whether requests are still in flight.
-const drainPoll = 2 * time.Millisecond
-
-// drain refuses new requests and waits for those in flight.
-func (s *session) drain(ctx context.Context) {
-	lanes := s.currentLanes()
-	for _, lane := range lanes {
-		if err := lane.Drain(ctx); err != nil {
-			return
-		}
-	}
-	for _, lane := range lanes {
-		for lane.InFlight() > 0 && ctx.Err() == nil && s.ctx.Err() == nil {
-			time.Sleep(drainPoll)
-		}
 	}
 }
 
