@@ -1,0 +1,167 @@
+// Package epoch keeps the sessions of one client program from overlapping.
+//
+// A client instance is one run of a client program. It numbers its sessions by ascending epochs. A
+// session of a higher epoch supersedes those of lower ones: they end, and it begins only when they
+// have released the volume and the client's memory. Otherwise a write that the client has given up
+// could still take effect later.
+package epoch
+
+import (
+	"context"
+	"sync"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Instance identifies a client instance, which picks it at random.
+type Instance = [16]byte
+
+// Session is a session in a Registry.
+type Session struct {
+	cancel context.CancelCauseFunc
+}
+
+// NewSession returns a session that the registry ends by cancel, which must not block, when a higher
+// epoch supersedes it.
+func NewSession(cancel context.CancelCauseFunc) *Session { return &Session{cancel: cancel} }
+
+// Config says how long a Registry remembers and what it tolerates.
+type Config struct {
+	// Remember is how many client instances keep their epoch after all their sessions are released,
+	// so that it stays superseded. The registry then forgets the instance that started a session
+	// least recently. 0 forgets an instance with its last session.
+	Remember int
+	// Restart lets a session supersede again in the epoch that it already has.
+	Restart bool
+}
+
+// Registry holds the current epoch and the unreleased sessions of each client instance. Its methods
+// may be called concurrently.
+type Registry struct {
+	config Config
+
+	mu        sync.Mutex // guards what follows
+	instances map[Instance]*instance
+	starts    uint64 // calls of Supersede
+}
+
+type instance struct {
+	epoch     uint64                     // the highest so far
+	sessions  map[*Session]chan struct{} // of any epoch; closed when the session is released
+	lastStart uint64                     // value of Registry.starts
+}
+
+// NewRegistry returns an empty registry.
+func NewRegistry(config Config) *Registry {
+	return &Registry{config: config, instances: make(map[Instance]*instance)}
+}
+
+// Supersede makes s a session of a client instance. It ends the instance's other sessions and waits
+// until they are released; if ctx ends first, it fails with status.TimeOut. An epoch that is not
+// higher than the current one fails with status.NotPermitted and has no effect. Otherwise s must be
+// released or undone, even if Supersede fails.
+func (r *Registry) Supersede(ctx context.Context, id Instance, epoch uint64, s *Session) error {
+	former, err := r.add(id, epoch, s)
+	if err != nil {
+		return err
+	}
+	for other := range former {
+		other.cancel(status.Errorf(status.ConnectionReset, "the client has reconnected with epoch %d", epoch))
+	}
+	for _, released := range former {
+		select {
+		case <-released:
+		case <-ctx.Done():
+			return status.Errorf(status.TimeOut, "wait for the release of the client's former session: %w", ctx.Err())
+		}
+	}
+	return nil
+}
+
+// add returns the other sessions of the instance.
+func (r *Registry) add(id Instance, epoch uint64, s *Session) (former map[*Session]chan struct{}, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := r.instances[id]
+	if i == nil {
+		r.makeRoom()
+		i = &instance{sessions: make(map[*Session]chan struct{})}
+		r.instances[id] = i
+	} else if _, restart := i.sessions[s]; epoch < i.epoch || epoch == i.epoch && !(restart && r.config.Restart) {
+		return nil, status.Errorf(status.NotPermitted, "client epoch %d has been superseded: the current epoch is %d", epoch, i.epoch)
+	}
+	r.starts++
+	i.epoch, i.lastStart = epoch, r.starts
+	former = make(map[*Session]chan struct{})
+	for other, released := range i.sessions {
+		if other != s {
+			former[other] = released
+		}
+	}
+	if i.sessions[s] == nil {
+		i.sessions[s] = make(chan struct{})
+	}
+	return former, nil
+}
+
+// makeRoom forgets the instance that started a session least recently, if there are too many. It
+// never forgets an instance with a session.
+func (r *Registry) makeRoom() {
+	if r.config.Remember == 0 || len(r.instances) < r.config.Remember {
+		return
+	}
+	var oldest Instance
+	var lastStart uint64
+	for id, i := range r.instances {
+		if len(i.sessions) == 0 && (lastStart == 0 || i.lastStart < lastStart) {
+			oldest, lastStart = id, i.lastStart
+		}
+	}
+	if lastStart > 0 {
+		delete(r.instances, oldest)
+	}
+}
+
+// Release removes a session that can no longer touch the volume or the client's memory. It has no
+// effect on a session that is not in the registry.
+func (r *Registry) Release(s *Session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id := range r.instances {
+		r.remove(id, s)
+	}
+}
+
+// Undo releases a session that has not served IO, and lets the client use its epoch again. It has
+// no effect on a session that Supersede did not make one of that epoch.
+func (r *Registry) Undo(id Instance, epoch uint64, s *Session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := r.instances[id]
+	if !r.remove(id, s) || i.epoch != epoch || len(i.sessions) > 0 {
+		return
+	}
+	if epoch == 0 {
+		delete(r.instances, id)
+		return
+	}
+	i.epoch--
+}
+
+// remove reports whether s was a session of the instance.
+func (r *Registry) remove(id Instance, s *Session) bool {
+	i := r.instances[id]
+	if i == nil {
+		return false
+	}
+	released, found := i.sessions[s]
+	if !found {
+		return false
+	}
+	close(released)
+	delete(i.sessions, s)
+	if r.config.Remember == 0 && len(i.sessions) == 0 {
+		delete(r.instances, id)
+	}
+	return true
+}
