@@ -6,11 +6,14 @@ import (
 	"slices"
 	"testing"
 
+	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // model is the protocol in prose: what has happened so far decides what may
 // come next. It shares nothing with the tables.
@@ -257,5 +260,25 @@ func TestErrorsNameThePhaseOfTheRequestUnderWay(t *testing.T) {
 	}
 	if err := m.succeed(&StartStorageReply{}); err != nil || m.phase() != PhaseRunning {
 		t.Errorf("after start_storage: phase %v, %v", m.phase(), err)
+	}
+}
+
+// repliedBy returns the reply that the compiler ties to a request.
+func repliedBy[R Message](RequestFor[R]) Kind {
+	var reply R
+	return reply.Kind()
+}
+
+func TestEveryRequestIsTiedToTheReplyThatAnswersIt(t *testing.T) {
+	replies := map[Kind]Kind{
+		KindHello: repliedBy(&Hello{}), KindOpenVolume: repliedBy(&OpenVolume{}), KindConfigureDataPath: repliedBy(&ConfigureDataPath{}),
+		KindCreateRDMAConnection:     repliedBy(&CreateRDMAConnection{}),
+		KindStartDataPathConnections: repliedBy(&StartDataPathConnections{}),
+		KindStartStorage:             repliedBy(&StartStorage{}), KindStop: repliedBy(&Stop{}), KindDestroyObjects: repliedBy(&DestroyObjects{}),
+	}
+	for _, s := range relayToTarget.steps {
+		if replies[s.request] != s.request.reply() {
+			t.Errorf("%v is tied to %v, the machine accepts %v", s.request, replies[s.request], s.request.reply())
+		}
 	}
 }

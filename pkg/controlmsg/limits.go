@@ -3,6 +3,7 @@ package controlmsg
 import (
 	"net/netip"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -10,19 +11,19 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// The protocol's limits. A session's own are lower, see OpenVolumeReply.
+// The protocol's limits. A session's own limits are lower, see OpenVolumeReply.
 const (
-	// MinMessageSize is the least that every side must be able to receive, in
-	// bytes: whatever has no list of consumers fits.
+	// MinMessageSize is the message size that every side must be able to receive, in bytes. All
+	// messages without a list of consumers fit.
 	MinMessageSize = 2048
-	// DefaultMaxMessageSize is the most that a side receives over TCP unless
-	// configured otherwise, in bytes.
+	// DefaultMaxMessageSize is the largest message that a side receives over TCP unless configured
+	// otherwise, in bytes.
 	DefaultMaxMessageSize = 64 << 10
 
-	// MaxQueues bounds the queues of a session, and so the consumers named
-	// in one message and the RDMA connections.
+	// MaxQueues bounds the queues of a session, and with them the RDMA connections and the
+	// consumers named in one message.
 	MaxQueues = 1024
-	// MaxDepth bounds the IOs in flight of one queue.
+	// MaxDepth bounds the IOs in flight per queue.
 	MaxDepth = 1 << 16
 	// MaxBufferSize bounds the size of one IO in bytes.
 	MaxBufferSize = 1 << 30
@@ -33,13 +34,50 @@ const (
 	MaxVolumeNameLength = 255
 	// MaxSoftwareLength bounds Hello.Software in bytes.
 	MaxSoftwareLength = 128
-	// MaxTextLength bounds Error.Text in bytes; what is longer is cut.
+	// MaxTextLength bounds Error.Text in bytes. Longer texts are truncated.
 	MaxTextLength = 1024
 	// MaxTransportLength bounds the name of an RDMA transport in bytes.
 	MaxTransportLength = 32
 	// MaxDescriptorLength bounds Export.Descriptor in bytes.
 	MaxDescriptorLength = comch.MaxExportLength
 )
+
+// The limits of one session at the programs of this repository. A relay's configuration can lower
+// them; OpenVolumeReply announces the result.
+const (
+	SessionMaxQueues     = 64
+	SessionMaxDepth      = 4096
+	SessionMaxBufferSize = 64 << 20 // bytes
+)
+
+// minSilenceLimit bounds the rate of keep-alives that a peer can ask for.
+const minSilenceLimit = 100 * time.Millisecond
+
+// The range of protocol versions that this package supports.
+const (
+	ProtocolVersion    = 1
+	minProtocolVersion = 1
+)
+
+// negotiateVersion returns the highest version in both ranges.
+func negotiateVersion(ownMin, ownMax, peerMin, peerMax uint32) (uint32, error) {
+	version := min(ownMax, peerMax)
+	if version < max(ownMin, peerMin) {
+		return 0, status.Errorf(status.UnsupportedVersion,
+			"the requester supports protocol versions %d to %d, the responder %d to %d",
+			peerMin, peerMax, ownMin, ownMax)
+	}
+	return version, nil
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // checkCount returns an error unless value is between 1 and limit.
 func checkCount(field string, value, limit uint32) error {
@@ -52,8 +90,7 @@ func checkCount(field string, value, limit uint32) error {
 	return nil
 }
 
-// checkPowerOfTwo returns an error unless value is a power of two within
-// limit.
+// checkPowerOfTwo returns an error unless value is a power of two up to limit.
 func checkPowerOfTwo(field string, value, limit uint32) error {
 	if err := checkCount(field, value, limit); err != nil {
 		return err
@@ -64,21 +101,47 @@ func checkPowerOfTwo(field string, value, limit uint32) error {
 	return nil
 }
 
-// checkName returns an error unless value can be shown to people and looked
-// up: valid UTF-8 without control characters, not longer than limit bytes.
+// checkAddress returns an error unless address can be connected to or from. A zone has a meaning
+// on one machine only.
+func checkAddress(field string, address netip.Addr) error {
+	if !address.IsValid() || address.IsUnspecified() || address.IsMulticast() || address.Zone() != "" {
+		return status.Errorf(status.InvalidValue, "%s %q is not a unicast IP address without zone", field, address)
+	}
+	return nil
+}
+
+// checkConsumers returns an error unless ids are nonzero and distinct, and not too many.
+func checkConsumers(ids []uint32) error {
+	if len(ids) > MaxQueues {
+		return status.Errorf(status.TooBig, "%d consumer ids, the limit is %d", len(ids), MaxQueues)
+	}
+	queueOf := make(map[uint32]int, len(ids))
+	for queue, id := range ids {
+		if id == 0 {
+			return status.Errorf(status.InvalidValue, "consumer id of queue %d is 0", queue)
+		}
+		if other, taken := queueOf[id]; taken {
+			return status.Errorf(status.InvalidValue, "consumer id %d is given for queue %d and queue %d",
+				id, other, queue)
+		}
+		queueOf[id] = queue
+	}
+	return nil
+}
+
+// checkName returns an error unless value is printable UTF-8 of at most limit bytes.
 func checkName(field, value string, limit int) error {
 	if len(value) > limit {
 		return status.Errorf(status.TooBig, "%s has %d bytes, the limit is %d", field, len(value), limit)
 	}
 	if !utf8.ValidString(value) || strings.ContainsFunc(value, isControl) {
-		return status.Errorf(status.InvalidValue, "%s %q holds characters that cannot be printed", field, value)
+		return status.Errorf(status.InvalidValue, "%s %q has characters that cannot be printed", field, value)
 	}
 	return nil
 }
 
-// printableLine makes one line of text that is safe on a terminal and in a
-// log, at most limit bytes long: text may come from a peer, or from an error
-// that joins several others with line feeds.
+// printableLine returns text as one line of at most limit bytes that is safe on a terminal and in
+// a log. A peer may have sent the text, or it may be several errors joined by line feeds.
 func printableLine(text string, limit int) string {
 	if len(text) > limit {
 		text = text[:limit]
@@ -92,35 +155,7 @@ func printableLine(text string, limit int) string {
 	}, text)
 }
 
-// isControl also covers what reorders or hides text on a terminal.
+// isControl also reports characters that reorder or hide text on a terminal.
 func isControl(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
-}
-
-// checkAddress refuses what nobody can connect to or from. A zone has a
-// meaning on its own machine only.
-func checkAddress(field string, address netip.Addr) error {
-	if !address.IsValid() || address.IsUnspecified() || address.IsMulticast() || address.Zone() != "" {
-		return status.Errorf(status.InvalidValue, "%s %q is no unicast IP address without zone", field, address)
-	}
-	return nil
-}
-
-// checkConsumers returns an error unless every id can be a consumer and names
-// one queue only.
-func checkConsumers(ids []uint32) error {
-	if len(ids) > MaxQueues {
-		return status.Errorf(status.TooBig, "%d consumer ids, the limit is %d", len(ids), MaxQueues)
-	}
-	queueOf := make(map[uint32]int, len(ids))
-	for queue, id := range ids {
-		if id == 0 {
-			return status.Errorf(status.InvalidValue, "consumer id of queue %d is 0", queue)
-		}
-		if other, taken := queueOf[id]; taken {
-			return status.Errorf(status.InvalidValue, "consumer id %d is given for queue %d and queue %d", id, other, queue)
-		}
-		queueOf[id] = queue
-	}
-	return nil
 }

@@ -17,23 +17,29 @@ import (
 // DefaultTimeout bounds each wait of an endpoint unless configured otherwise.
 const DefaultTimeout = 10 * time.Second
 
+const (
+	// farewellTimeout bounds how long the end of a connection waits for the reason: for sending this
+	// side's, or for receiving the peer's.
+	farewellTimeout = time.Second
+	// peerCloseTimeout bounds the wait for a peer to close after it has sent a farewell.
+	peerCloseTimeout = 500 * time.Millisecond
+)
+
 // EndpointConfig configures a Requester or a Responder. Role is required.
 type EndpointConfig struct {
-	// Codec is the native one if nil.
+	// Codec encodes and decodes messages; nil means protocol buffers.
 	Codec Codec
-	// Role is this side's: with its being requester or responder it selects
-	// the conversation.
+	// Role is the role of this side. Together with the kind of endpoint it selects the conversation.
 	Role Role
-	// Timeout bounds each wait: for the answer to a request, for the peer to
-	// take a message, and for the next request while the peer sets up its
-	// session. 0 means DefaultTimeout.
+	// Timeout bounds each wait: for the reply to a request, for the peer to accept a message, and
+	// for the next request while the peer sets up its session. 0 means DefaultTimeout.
 	Timeout time.Duration
-	// KeepAlive watches over the peer. The zero value is for transports that
-	// notice a lost peer by themselves, like Comch.
+	// KeepAlive configures how the endpoint detects a dead peer. The zero value is for transports
+	// that detect it themselves, like Comch.
 	KeepAlive KeepAliveConfig
-	// Software is this side's name and version, told to the peer.
+	// Software is the name and version that the peer sees.
 	Software string
-	// Logger may be nil.
+	// Logger receives the endpoint's log entries; it may be nil.
 	Logger *zap.Logger
 }
 
@@ -54,50 +60,48 @@ func (c EndpointConfig) withDefaults() EndpointConfig {
 	return c
 }
 
-// link is what both kinds of endpoints have in common: a goroutine that
-// receives, the right to send, and one end with one reason.
+// link is the part that Requester and Responder share: a goroutine that receives, ordered sending,
+// keep-alives, and one end with one reason.
 //
-// Any goroutine may end the link. The receiving goroutine then leaves
-// Receive, tells the peer the reason, closes the transport and is gone:
-// nobody else has to clean up.
+// Any goroutine may end the link. The receiving goroutine then sends the farewell, closes the
+// transport and exits, so that nobody else has to clean up.
 type link struct {
 	transport Transport
 	config    EndpointConfig
 	owner     linkOwner
-	sendLimit atomic.Int64  // largest message that the peer takes, in bytes
-	turn      chan struct{} // filled by whoever sends
-	broken    bool          // a send has failed; guarded by turn
+	sendLimit atomic.Int64  // largest message that the peer accepts, in bytes
+	sending   chan struct{} // has an element while a goroutine sends
+	broken    bool          // a send has failed; guarded by sending
 
 	ctx      context.Context // of Receive; ends with the link
 	cancel   context.CancelFunc
 	done     chan struct{} // closed when the link has ended
-	finished chan struct{} // closed when nothing of it is left
+	finished chan struct{} // closed when the transport is closed and all goroutines have exited
 	watchers sync.WaitGroup
-	heard    atomic.Bool // since the watch looked last
-	sent     atomic.Bool // since the watch looked last
+	heard    atomic.Bool // a message has arrived since the last keep-alive tick
+	sent     atomic.Bool // a message has been sent since the last keep-alive tick
 
 	mu       sync.Mutex // guards what follows
 	err      error      // why the link has ended
-	farewell *Error     // what the peer is told at the end; nil if nothing
-	abort    bool       // do not wait for the peer at the end
+	farewell *Error     // the last message to the peer; nil if none
+	abort    bool       // close without waiting for the peer
 }
 
-// linkOwner is the endpoint that a link belongs to. Its methods are called by
-// any goroutine.
+// linkOwner is the endpoint that owns a link. Any goroutine may call its methods.
 type linkOwner interface {
-	// deliver takes a message that is not the link's own. An error is a
-	// violation of the protocol and ends the link.
+	// deliver handles a message other than keep_alive and farewells. An error is a violation of the
+	// protocol and ends the link.
 	deliver(e *Envelope) error
-	// Phase is where the conversation is.
+	// Phase returns the phase of the conversation.
 	Phase() Phase
-	// mayEnd reports whether a peer that closes now leaves nothing behind.
-	mayEnd() bool
+	// canPeerClose reports whether the peer may close now without a reason.
+	canPeerClose() bool
 }
 
 func newLink(t Transport, config EndpointConfig) *link {
 	l := &link{
 		transport: t, config: config.withDefaults(),
-		turn: make(chan struct{}, 1), done: make(chan struct{}), finished: make(chan struct{}),
+		sending: make(chan struct{}, 1), done: make(chan struct{}), finished: make(chan struct{}),
 	}
 	l.sendLimit.Store(int64(min(MinMessageSize, t.MaxMessageSize())))
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -108,17 +112,17 @@ func (l *link) start(owner linkOwner) {
 	l.owner = owner
 	go func() {
 		defer close(l.finished)
-		l.receiveAll()
+		l.receive()
 		l.finish()
 	}()
 }
 
-// receiveAll delivers messages until the link ends.
-func (l *link) receiveAll() {
+// receive delivers messages until the link ends.
+func (l *link) receive() {
 	for {
 		b, err := l.transport.Receive(l.ctx)
 		if err != nil {
-			l.endReceive(err)
+			l.receiveFailed(err)
 			return
 		}
 		l.heard.Store(true)
@@ -127,133 +131,116 @@ func (l *link) receiveAll() {
 			err = l.dispatch(e)
 		}
 		if err != nil {
-			l.end(fmt.Errorf("message from %s: %w", l.transport.RemoteName(), err))
+			l.fail(fmt.Errorf("message from %s: %w", l.transport.RemoteName(), err))
 			return
 		}
 	}
-}
-
-// endReceive ends the link after Receive has failed: the peer is gone, or it
-// sends what cannot be received.
-func (l *link) endReceive(err error) {
-	gone := errors.Is(err, status.NotConnected)
-	if gone && !l.owner.mayEnd() {
-		err = status.Errorf(status.ConnectionReset, "the peer %s is gone: %w", l.transport.RemoteName(), err)
-	}
-	if gone || errors.Is(err, status.ConnectionReset) || isAlert(err) {
-		l.endWith(err, nil)
-		return
-	}
-	l.end(err)
 }
 
 func (l *link) dispatch(e *Envelope) error {
 	switch m := e.Message.(type) {
 	case *KeepAlive:
 		if l.owner.Phase() == PhaseConnect {
-			return status.Errorf(status.BadState, "%v came before the greeting", m.Kind())
+			return status.Errorf(status.BadState, "%v came before hello", m.Kind())
 		}
 		return nil
 	case *Error:
 		if e.Correlation == 0 {
-			l.endWith(m, nil)
+			l.end(m, nil)
 			return nil
 		}
 	}
 	return l.owner.deliver(e)
 }
 
-// receiveLimit is the largest message that this side receives, in bytes.
-func (l *link) receiveLimit() uint32 { return uint32(min(l.transport.MaxMessageSize(), math.MaxInt32)) }
+// receiveFailed ends the link when the connection is lost or the peer sends what cannot be
+// received. Only in the second case somebody is left to read a farewell.
+func (l *link) receiveFailed(err error) {
+	closed := errors.Is(err, status.NotConnected)
+	if closed && !l.owner.canPeerClose() {
+		err = status.Errorf(status.ConnectionReset, "lost the connection to %s: %w", l.transport.RemoteName(), err)
+	}
+	if closed || errors.Is(err, status.ConnectionReset) || isAlert(err) {
+		l.end(err, nil)
+		return
+	}
+	l.fail(err)
+}
 
-// agree sets the largest message that may be sent from now on, in bytes.
-func (l *link) agree(maxMessageSize uint32) {
+// receiveLimit returns the largest message that this side receives, in bytes.
+func (l *link) receiveLimit() uint32 {
+	return uint32(min(l.transport.MaxMessageSize(), math.MaxInt32))
+}
+
+// setSendLimit sets the largest message that may be sent from now on, in bytes.
+func (l *link) setSendLimit(maxMessageSize uint32) {
 	l.sendLimit.Store(min(int64(maxMessageSize), int64(l.transport.MaxMessageSize())))
 }
 
-// encode returns the bytes of an envelope that the peer can take.
+// encode fails if the peer would not accept the message because of its size.
 func (l *link) encode(e *Envelope) ([]byte, error) {
 	b, err := l.config.Codec.Append(nil, e)
 	if err != nil {
 		return nil, err
 	}
 	if limit := l.sendLimit.Load(); int64(len(b)) > limit {
-		return nil, status.Errorf(status.TooBig, "%v has %d bytes, %s takes at most %d",
+		return nil, status.Errorf(status.TooBig, "%v has %d bytes, %s accepts at most %d",
 			e.Message.Kind(), len(b), l.transport.RemoteName(), limit)
 	}
 	return b, nil
 }
 
-// send encodes and sends. Every failure ends the link.
-func (l *link) send(ctx context.Context, e *Envelope) error {
-	b, err := l.encode(e)
-	if err != nil {
-		l.end(err)
-		return err
-	}
-	return l.sendBytes(ctx, b)
-}
-
-// sendBytes sends an encoded envelope, waiting at most config.Timeout. If it
-// fails, the link has ended, because the peer misses a message or has part of
-// one, and the error is the link's.
-func (l *link) sendBytes(ctx context.Context, b []byte) error {
+// send sends an encoded envelope and waits at most config.Timeout. A failure ends the link, because
+// the peer misses a message or has part of one; send then returns the link's error.
+func (l *link) send(ctx context.Context, b []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, l.config.Timeout)
 	defer cancel()
-	if err := l.transmit(ctx, b); err != nil {
-		return l.lost(err)
+	err := l.transmit(ctx, b)
+	if err == nil {
+		l.sent.Store(true)
+		return nil
 	}
-	l.sent.Store(true)
-	return nil
+	// Give the receiving goroutine time to find the peer's farewell, which says more than err.
+	timer := time.NewTimer(farewellTimeout)
+	defer timer.Stop()
+	select {
+	case <-l.done:
+	case <-timer.C:
+		l.end(err, nil)
+	}
+	return l.endError()
 }
 
-// transmit gives b to the transport when it is this goroutine's turn.
+// transmit passes b to the transport, one goroutine at a time.
 func (l *link) transmit(ctx context.Context, b []byte) error {
 	select {
-	case l.turn <- struct{}{}:
+	case l.sending <- struct{}{}:
 	case <-ctx.Done():
 		return waitError(ctx, "send message to "+l.transport.RemoteName())
 	}
-	defer func() { <-l.turn }()
+	defer func() { <-l.sending }()
 	if l.broken {
-		return status.Errorf(status.ConnectionAborted, "send message to %s: an earlier one failed", l.transport.RemoteName())
+		return status.Errorf(status.ConnectionAborted, "send message to %s: an earlier send failed",
+			l.transport.RemoteName())
 	}
 	err := l.transport.Send(ctx, b)
 	l.broken = err != nil
 	return err
 }
 
-// lost ends the link after a send has failed. The receiving side gets the
-// time to find what the peer said before it went, which tells more.
-func (l *link) lost(err error) error {
-	timer := time.NewTimer(lastWordsTimeout)
-	defer timer.Stop()
-	select {
-	case <-l.done:
-	case <-timer.C:
-		l.endWith(err, nil)
-	}
-	return l.endError()
-}
-
-// lastWordsTimeout bounds how long the end of a connection waits for the
-// reason to be told, by either side.
-const lastWordsTimeout = time.Second
-
-// errClosed is the reason of an end that this side wanted.
+// errClosed is why a link has ended that this side closed without a reason.
 var errClosed = status.Errorf(status.Shutdown, "the connection was closed by this side")
 
-// end ends the link because of what the peer does or fails to do, and tells
-// it.
-func (l *link) end(reason error) {
+// fail ends the link because of what the peer does or fails to do, and sends the peer the reason.
+func (l *link) fail(reason error) {
 	phase := l.owner.Phase()
-	if l.endWith(reason, report(reason, phase)) {
-		l.config.Logger.Warn("control connection cut off", l.describe(phase, reason)...)
+	if l.end(reason, report(reason, phase)) {
+		l.config.Logger.Warn("control connection failed", l.describe(phase, reason)...)
 	}
 }
 
-// endWith ends the link. Only the first call has an effect, and returns true.
-func (l *link) endWith(reason error, farewell *Error) bool {
+// end ends the link. Only the first call has an effect and returns true.
+func (l *link) end(reason error, farewell *Error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
@@ -265,71 +252,61 @@ func (l *link) endWith(reason error, farewell *Error) bool {
 	return true
 }
 
-func (l *link) describe(phase Phase, reason error) []zap.Field {
-	return []zap.Field{
-		zap.String("peer", l.transport.RemoteName()), zap.Stringer("phase", phase), zap.Error(reason),
-	}
-}
-
-// endError is why the link has ended, nil before.
+// endError returns why the link has ended, nil before.
 func (l *link) endError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-// close ends the link and waits until nothing of it is left. A nil reason is
-// not told.
+// close ends the link and waits until the transport is closed. It sends reason to the peer unless
+// it is nil.
 func (l *link) close(reason error) {
 	if reason == nil {
-		l.endWith(errClosed, nil)
+		l.end(errClosed, nil)
 	} else {
-		l.endWith(reason, report(reason, l.owner.Phase()))
+		l.end(reason, report(reason, l.owner.Phase()))
 	}
 	<-l.finished
 }
 
-// finish tells the peer why, closes the transport and waits for the watch.
+// finish sends the farewell, closes the transport, and waits for the keep-alive goroutine to exit.
 func (l *link) finish() {
 	l.mu.Lock()
 	reason, farewell, abort := l.err, l.farewell, l.abort
 	l.mu.Unlock()
 	l.config.Logger.Debug("control connection ended", l.describe(l.owner.Phase(), reason)...)
 	if farewell != nil {
-		l.tell(farewell)
+		l.sendFarewell(farewell)
 	}
-	if _, told := reason.(*Error); told {
-		l.awaitPeer()
+	if _, fromPeer := reason.(*Error); fromPeer {
+		l.awaitPeerClose()
 	}
 	if abort {
 		l.transport.Abort()
 	} else if err := l.transport.Close(); err != nil {
-		l.config.Logger.Debug("control connection closed without order", zap.Error(err))
+		l.config.Logger.Debug("closing the control connection failed: aborted it", zap.Error(err))
 		l.transport.Abort()
 	}
 	l.watchers.Wait()
 }
 
-// tell sends the last message, as far as that is possible.
-func (l *link) tell(farewell *Error) {
-	ctx, cancel := context.WithTimeout(context.Background(), lastWordsTimeout)
+// sendFarewell tries to send the last message.
+func (l *link) sendFarewell(farewell *Error) {
+	ctx, cancel := context.WithTimeout(context.Background(), farewellTimeout)
 	defer cancel()
 	b, err := l.encode(&Envelope{Message: farewell})
 	if err == nil {
 		err = l.transmit(ctx, b)
 	}
 	if err != nil {
-		l.config.Logger.Debug("peer was not told why the control connection ends", zap.Error(err))
+		l.config.Logger.Debug("the peer did not learn why the control connection ends", zap.Error(err))
 	}
 }
 
-// peerCloseTimeout bounds the wait for a peer that has said that it ends.
-const peerCloseTimeout = 500 * time.Millisecond
-
-// awaitPeer leaves the end of the transport to a peer that has told of it:
-// what it sent before on other ways, answers in a Comch consumer for one, can
-// be received until this side closes.
-func (l *link) awaitPeer() {
+// awaitPeerClose lets a peer close first that has sent a farewell. What it sent before over other
+// paths, for instance responses in a Comch consumer, can be received until this side closes.
+func (l *link) awaitPeerClose() {
 	ctx, cancel := context.WithTimeout(context.Background(), peerCloseTimeout)
 	defer cancel()
 	for {
@@ -339,16 +316,22 @@ func (l *link) awaitPeer() {
 	}
 }
 
-// KeepAliveConfig says how an endpoint watches over its peer.
+func (l *link) describe(phase Phase, reason error) []zap.Field {
+	return []zap.Field{
+		zap.String("peer", l.transport.RemoteName()), zap.Stringer("phase", phase), zap.Error(reason),
+	}
+}
+
+// KeepAliveConfig configures how an endpoint detects a dead peer.
 type KeepAliveConfig struct {
-	// Interval is how often to send something. 0 turns the watch off; this
-	// side then sends keep-alives only if the peer asks for them.
+	// Interval is how often to send something. 0 turns detection off; this side then sends
+	// keep-alives only if the peer asks for them.
 	Interval time.Duration
 	// DeadAfter is how long the peer may be silent; 0 means five intervals.
 	DeadAfter time.Duration
 }
 
-// DefaultKeepAlive is the watch over a peer behind a network.
+// DefaultKeepAlive returns the configuration for a peer behind a network.
 func DefaultKeepAlive() KeepAliveConfig {
 	return KeepAliveConfig{Interval: time.Second, DeadAfter: 5 * time.Second}
 }
@@ -364,69 +347,67 @@ func (c KeepAliveConfig) withDefaults() KeepAliveConfig {
 	return c
 }
 
-// silenceLimitMs is what the peer is told about it.
+// silenceLimitMs returns the limit to announce to the peer.
 func (c KeepAliveConfig) silenceLimitMs() uint32 { return uint32(c.DeadAfter.Milliseconds()) }
 
-// interval is how often to send something to a peer that has announced its
-// limit, 0 if never. A quarter of the limit leaves room for delays.
+// interval returns how often to send something to a peer that has announced its limit; 0 means
+// never. A quarter of the limit leaves room for delays.
 func (c KeepAliveConfig) interval(peerSilenceLimitMs uint32) time.Duration {
-	asked := time.Duration(peerSilenceLimitMs) * time.Millisecond / 4
-	if c.Interval == 0 || asked == 0 {
-		return c.Interval + asked
+	requested := time.Duration(peerSilenceLimitMs) * time.Millisecond / 4
+	if c.Interval == 0 || requested == 0 {
+		return c.Interval + requested
 	}
-	return min(c.Interval, asked)
+	return min(c.Interval, requested)
 }
 
-// watch starts keeping the peer alive and under observation. It is called
-// once, after the greeting.
-func (l *link) watch(peerSilenceLimitMs uint32) {
+// startKeepAlive starts sending keep-alives and watching for the peer's. It is called once, after
+// hello.
+func (l *link) startKeepAlive(peerSilenceLimitMs uint32) {
 	interval := l.config.KeepAlive.interval(peerSilenceLimitMs)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if interval == 0 || l.err != nil {
 		return
 	}
-	l.watchers.Go(func() { l.watchEvery(interval) })
+	l.watchers.Go(func() { l.keepAlive(interval) })
 }
 
-func (l *link) watchEvery(interval time.Duration) {
+func (l *link) keepAlive(interval time.Duration) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	quiet := newSilence(l.config.KeepAlive.DeadAfter, interval, time.Now())
+	silence := newSilence(l.config.KeepAlive.DeadAfter, interval, time.Now())
 	for {
 		select {
 		case <-l.done:
 			return
 		case <-ticker.C:
 		}
-		if quiet.observe(time.Now(), l.heard.Swap(false)) {
-			l.giveUp(time.Since(quiet.since))
+		if silence.observe(time.Now(), l.heard.Swap(false)) {
+			l.mu.Lock()
+			l.abort = true // the peer would read the farewell only if it came back to life
+			l.mu.Unlock()
+			l.fail(status.Errorf(status.TimeOut, "the peer %s has been silent for %v",
+				l.transport.RemoteName(), time.Since(silence.since).Round(time.Millisecond)))
 			return
 		}
 		if l.sent.Swap(false) {
 			continue
 		}
-		if l.send(context.Background(), &Envelope{Message: &KeepAlive{}}) != nil {
+		b, err := l.encode(&Envelope{Message: &KeepAlive{}})
+		if err != nil {
+			l.fail(err)
+			return
+		}
+		if l.send(context.Background(), b) != nil {
 			return // the link has ended
 		}
 	}
 }
 
-// giveUp ends the link to a peer that has been silent. What it is told, it
-// will read if it ever wakes up.
-func (l *link) giveUp(silence time.Duration) {
-	l.mu.Lock()
-	l.abort = true
-	l.mu.Unlock()
-	l.end(status.Errorf(status.TimeOut, "the peer %s has been silent for %v",
-		l.transport.RemoteName(), silence.Round(time.Millisecond)))
-}
-
-// silence decides when a peer has been silent for too long. It counts the
-// time in which this process has been running: after a pause of its own it
-// starts anew, because what the peer sent meanwhile is still to be read. An
-// observation that is merely late is no pause, or else a busy machine would
-// never give a peer up.
+// silence decides when a peer has been silent for too long. It counts only time in which this
+// process was running: after a pause of its own it starts anew, because messages that arrived
+// during the pause are still to be read. A late observation alone is not a pause; otherwise a busy
+// machine would never declare a peer dead.
 type silence struct {
 	limit time.Duration // 0: for ever
 	since time.Time
@@ -438,8 +419,8 @@ func newSilence(limit, interval time.Duration, now time.Time) silence {
 	return silence{limit: limit, since: now, last: now, pause: max(2*interval, limit/2)}
 }
 
-// observe is called once in each interval. heard tells whether a message has
-// come since the last call. It returns true if the peer is to be given up.
+// observe reports whether the peer is dead. It is called once per interval; heard says whether a
+// message has arrived since the previous call.
 func (s *silence) observe(now time.Time, heard bool) bool {
 	paused := now.Sub(s.last) > s.pause
 	s.last = now

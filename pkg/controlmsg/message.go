@@ -1,44 +1,73 @@
+// Package controlmsg is the control protocol between initiator, relay and target: its messages,
+// their encoding and framing, and the order in which they may be sent.
+//
+// A conversation has a Requester and a Responder: the initiator sends requests to the relay over
+// Comch, and the relay sends requests to the target over TCP. One request is outstanding at a
+// time. A session, as both ends see it:
+//
+//	initiator                   relay                      target
+//	    │ hello                   │ hello                     │
+//	    │ open_volume             │ open_volume               │
+//	    │ configure_data_path     │ configure_data_path       │
+//	    │                         │ create_rdma_connection ×2 │  for each queue
+//	    │ start_data_path_…       │ start_data_path_…         │
+//	    │ start_storage           │ start_storage             │
+//	    │        … IO on the data path, then …                │
+//	    │ stop                    │ stop                      │
+//	    │ destroy_objects         │ destroy_objects           │
+//
+// Messages are plain structs. A Codec encodes and decodes them, a Transport carries the bytes,
+// and Requester and Responder enforce order, timeouts and correlation. A Responder serves a
+// Handler, which carries out the requests. docs/protocol.md describes the whole protocol.
+//
+// Nothing that a peer sends is trusted: every length, count and wait is bounded. A peer that
+// violates the protocol gets an Error, and the conversation ends.
 package controlmsg
 
-// Message is one of the messages of this package, always as a pointer. The
-// set is closed: another codec translates to and from these.
+// Message is a pointer to one of the message structs of this package. The set is closed, so that
+// every Codec can translate all of them.
 type Message interface {
-	// Kind tells which message it is.
+	// Kind identifies the struct.
 	Kind() Kind
-	// validate returns an error that says which field holds what it must not.
+	// validate returns an error that names the first field outside its limits.
 	validate() error
 }
 
-// Validate returns an InvalidValue or TooBig error unless every field of the
-// message is within the protocol's limits. A Codec calls it in both
-// directions, so that neither side sends what the other would refuse.
+// RequestFor is a request that is answered by an R if it succeeds.
+type RequestFor[R Message] interface {
+	Message
+	repliedBy(R)
+}
+
+// Validate returns an InvalidValue or TooBig error unless every field of the message is within
+// the protocol's limits. A Codec calls it in both directions, so that neither side sends what the
+// other would reject.
 func Validate(message Message) error { return message.validate() }
 
-// Envelope is what travels: a message and the request that it belongs to.
+// Envelope is the unit on the wire: a message and the request that it belongs to.
 type Envelope struct {
-	// Correlation is chosen by the requesting side, is unique on the
-	// connection and never 0; a reply carries that of its request. It is 0
-	// in messages that belong to no request.
+	// Correlation identifies a request. The requester chooses it, unique on the connection and
+	// never 0, and the reply repeats it. It is 0 in messages that belong to no request.
 	Correlation uint64
 	Message     Message
 }
 
-// Codec turns envelopes into bytes and back. Its methods may be called
-// concurrently.
+// Codec encodes and decodes envelopes. Its methods may be called concurrently.
 type Codec interface {
-	// Name is the codec's name in logs, for instance "protobuf".
+	// Name identifies the codec in logs, for instance "protobuf".
 	Name() string
-	// Append appends the encoded envelope to dst. It fails if the message is
-	// not valid.
+	// Append appends the encoded envelope to dst. It fails if the message is not valid.
 	Append(dst []byte, e *Envelope) ([]byte, error)
-	// Decode decodes one envelope that takes up all of b, and keeps nothing
-	// of b. What it returns is valid. status.Unexpected is the code for a
-	// message of unknown kind, status.InvalidValue or status.TooBig for
-	// everything else.
+	// Decode decodes the one envelope that fills b. The result is valid and does not refer to b.
+	// An unknown kind of message fails with status.Unexpected, everything else with
+	// status.InvalidValue or status.TooBig.
 	Decode(b []byte) (*Envelope, error)
 }
 
-// The kinds of messages. A reply follows its request.
+// Kind identifies a message struct.
+type Kind uint8
+
+// The kinds of messages. The reply to a request is the next kind.
 const (
 	KindError Kind = iota + 1
 	KindKeepAlive
@@ -62,9 +91,7 @@ const (
 	kindCount
 )
 
-// Kind tells what a message is.
-type Kind uint8
-
+// kindNames are also the names of the fields of the protocol buffer Envelope.
 var kindNames = [kindCount]string{
 	"invalid",
 	"error", "keep_alive",
@@ -78,7 +105,7 @@ var kindNames = [kindCount]string{
 	"destroy_objects", "destroy_objects_reply",
 }
 
-// String returns the symbolic name, for instance "open_volume_reply".
+// String returns the name on the wire and in logs, for instance "open_volume_reply".
 func (k Kind) String() string {
 	if k < kindCount {
 		return kindNames[k]
@@ -86,16 +113,14 @@ func (k Kind) String() string {
 	return kindNames[0]
 }
 
-// isRequest reports whether messages of this kind are answered.
-func (k Kind) isRequest() bool {
-	return k >= KindHello && k < kindCount && (k-KindHello)%2 == 0
-}
-
-// reply is the kind of answer that a request gets if it succeeds.
+// reply returns the kind of message that answers request k if it succeeds.
 func (k Kind) reply() Kind { return k + 1 }
 
-// The phases in the order in which a session passes them. PhaseUnknown stands
-// for whatever a peer names that this side does not know.
+// Phase is a step of the handshake: the current one or, between requests, the last completed one.
+type Phase uint8
+
+// The phases, in the order in which a session passes them. PhaseUnknown stands for a phase of a
+// peer that this side does not know.
 const (
 	PhaseUnknown Phase = iota
 	PhaseConnect
@@ -113,17 +138,13 @@ const (
 	phaseCount
 )
 
-// Phase is a step of the handshake: the one under way or, between requests,
-// the one that was completed last.
-type Phase uint8
-
 var phaseNames = [phaseCount]string{
 	"unknown", "connect", "hello", "open_volume", "configure_data_path",
 	"create_connections", "start_connections", "start_storage", "running",
 	"stopping", "destroying", "failed",
 }
 
-// String returns the symbolic name, for instance "configure_data_path".
+// String returns the name in logs and errors, for instance "configure_data_path".
 func (p Phase) String() string {
 	if p < phaseCount {
 		return phaseNames[p]
@@ -131,15 +152,15 @@ func (p Phase) String() string {
 	return phaseNames[PhaseUnknown]
 }
 
-// The roles. An initiator asks a relay, a relay asks a target.
+// Role is a program's place in the chain.
+type Role uint8
+
+// The roles. An initiator sends requests to a relay, and a relay to a target.
 const (
 	RoleInitiator Role = iota + 1
 	RoleRelay
 	RoleTarget
 )
-
-// Role is what a program is in the chain.
-type Role uint8
 
 // String returns the lower-case name.
 func (r Role) String() string {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -13,48 +12,45 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Hello opens a connection; the side that has connected sends it.
+// A new field needs a line here, one in proto/zc/relay/control/v1, and one in protobuf.go; a check
+// in validate if the type allows more than the protocol does.
+
+// Hello opens a conversation. The side that has connected sends it.
 type Hello struct {
-	// Role is what the sender is.
+	// Role is the sender's.
 	Role Role
-	// MinVersion and MaxVersion are the protocol versions it speaks.
+	// MinVersion and MaxVersion are the range of protocol versions that the sender supports.
 	MinVersion uint32
 	MaxVersion uint32
-	// MaxMessageSize is the largest message it receives, in bytes.
+	// MaxMessageSize is the largest message that the sender receives, in bytes.
 	MaxMessageSize uint32
-	// Software is its name and version, for logs.
+	// Software is the sender's name and version, for logs.
 	Software string
-	// SilenceLimitMs is after how many milliseconds without a message it
-	// takes the peer for dead; 0 if never.
+	// SilenceLimitMs is how long the peer may be silent before the sender takes it for dead, in
+	// milliseconds; 0 means for ever.
 	SilenceLimitMs uint32
 }
 
-// Kind returns KindHello.
-func (*Hello) Kind() Kind { return KindHello }
-
-func (m *Hello) validate() error {
-	if m.Role < RoleInitiator || m.Role > RoleTarget {
-		return status.Errorf(status.InvalidValue, "role %d does not exist", m.Role)
-	}
-	if m.MinVersion == 0 || m.MinVersion > m.MaxVersion {
-		return status.Errorf(status.InvalidValue, "versions %d to %d are no range", m.MinVersion, m.MaxVersion)
-	}
-	return validateTerms(m.MaxMessageSize, m.Software, m.SilenceLimitMs)
-}
-
-// HelloReply tells what both sides use from now on.
+// HelloReply sets the terms of the conversation.
 type HelloReply struct {
-	// Version is the highest that both sides speak.
+	// Version is the highest that both sides support.
 	Version uint32
-	// MaxMessageSize is the largest message either side may send, in bytes.
+	// MaxMessageSize is the largest message that either side may send, in bytes.
 	MaxMessageSize uint32
 	// Software and SilenceLimitMs are as in Hello.
 	Software       string
 	SilenceLimitMs uint32
 }
 
-// Kind returns KindHelloReply.
-func (*HelloReply) Kind() Kind { return KindHelloReply }
+func (m *Hello) validate() error {
+	if m.Role < RoleInitiator || m.Role > RoleTarget {
+		return status.Errorf(status.InvalidValue, "unknown role %d", m.Role)
+	}
+	if m.MinVersion == 0 || m.MinVersion > m.MaxVersion {
+		return status.Errorf(status.InvalidValue, "invalid version range %d to %d", m.MinVersion, m.MaxVersion)
+	}
+	return validateTerms(m.MaxMessageSize, m.Software, m.SilenceLimitMs)
+}
 
 func (m *HelloReply) validate() error {
 	if m.Version == 0 {
@@ -63,167 +59,114 @@ func (m *HelloReply) validate() error {
 	return validateTerms(m.MaxMessageSize, m.Software, m.SilenceLimitMs)
 }
 
-// The versions of the protocol that this package speaks. There is only one.
-const (
-	ProtocolVersion    = 1
-	minProtocolVersion = 1
-)
-
-// negotiateVersion picks the highest version that lies in both ranges.
-func negotiateVersion(ownMin, ownMax, peerMin, peerMax uint32) (uint32, error) {
-	version := min(ownMax, peerMax)
-	if version < max(ownMin, peerMin) {
-		return 0, status.Errorf(status.UnsupportedVersion,
-			"the requester speaks protocol versions %d to %d, the responder %d to %d", peerMin, peerMax, ownMin, ownMax)
-	}
-	return version, nil
-}
-
-// minSilenceLimit keeps a peer from asking for keep-alives at a rate that
-// would be work.
-const minSilenceLimit = 100 * time.Millisecond
-
 func validateTerms(maxMessageSize uint32, software string, silenceLimitMs uint32) error {
 	if maxMessageSize < MinMessageSize {
-		return status.Errorf(status.InvalidValue,
-			"max_message_size is %d bytes, it must be at least %d", maxMessageSize, MinMessageSize)
+		return status.Errorf(status.InvalidValue, "max_message_size is %d bytes, it must be at least %d",
+			maxMessageSize, MinMessageSize)
 	}
-	if silenceLimitMs != 0 && silenceLimitMs < uint32(minSilenceLimit.Milliseconds()) {
-		return status.Errorf(status.InvalidValue,
-			"silence_limit_ms is %d, it must be 0 or at least %d", silenceLimitMs, minSilenceLimit.Milliseconds())
+	if limit := minSilenceLimit.Milliseconds(); silenceLimitMs != 0 && int64(silenceLimitMs) < limit {
+		return status.Errorf(status.InvalidValue, "silence_limit_ms is %d, it must be 0 or at least %d",
+			silenceLimitMs, limit)
 	}
 	return checkName("software", software, MaxSoftwareLength)
 }
 
-// OpenVolume selects the volume of a connection. It may be sent again to
-// learn whether anything has changed.
+// OpenVolume selects the volume of a session. It may be repeated, to learn of changes.
 type OpenVolume struct {
-	// Volume is the volume's name. It may be empty from an initiator: the
-	// relay's channel decides.
+	// Volume is the volume's name. An initiator may leave it empty: the relay's channel decides.
 	Volume string
 }
 
-// Kind returns KindOpenVolume.
-func (*OpenVolume) Kind() Kind { return KindOpenVolume }
+// OpenVolumeReply describes the volume and limits the session.
+type OpenVolumeReply struct {
+	Volume string
+	// UUID identifies the volume for as long as its content exists.
+	UUID [16]byte
+	// WriteVerifier changes whenever unflushed writes may have been lost.
+	WriteVerifier uint64
+	// Size is in bytes, a multiple of BlockSize.
+	Size uint64
+	// BlockSize is in bytes, a power of two. Offsets and lengths of IO are multiples of it.
+	BlockSize uint32
+	ReadOnly  bool
+	// Capabilities are bits of volume.Capability. Receivers ignore unknown bits.
+	Capabilities uint32
+	// MaxQueues, MaxDepth (IOs in flight per queue) and MaxBufferSize (bytes per IO) are the
+	// largest values that ConfigureDataPath may request.
+	MaxQueues     uint32
+	MaxDepth      uint32
+	MaxBufferSize uint32
+	// Transport is the target's RDMA transport, for instance "iwarp"; empty from a relay.
+	Transport string
+}
 
 func (m *OpenVolume) validate() error {
 	return checkName("volume", m.Volume, MaxVolumeNameLength)
 }
 
-// OpenVolumeReply describes the volume and the limits of a session.
-type OpenVolumeReply struct {
-	Volume string
-	// UUID identifies the volume for as long as its content lives.
-	UUID [16]byte
-	// WriteVerifier changes whenever writes that were not flushed may have
-	// been lost.
-	WriteVerifier uint64
-	// Size is in bytes, a multiple of BlockSize.
-	Size uint64
-	// BlockSize is in bytes, a power of two: offsets and lengths of IO are
-	// multiples.
-	BlockSize uint32
-	ReadOnly  bool
-	// Capabilities are the bits of volume.Capability; unknown ones are to be
-	// ignored.
-	Capabilities uint32
-	// MaxQueues, MaxDepth (IOs in flight of one queue) and MaxBufferSize
-	// (bytes of one IO) are what ConfigureDataPath may ask for.
-	MaxQueues     uint32
-	MaxDepth      uint32
-	MaxBufferSize uint32
-	// Transport is the RDMA transport of a target, for instance "iwarp";
-	// empty from a relay.
-	Transport string
-}
-
-// Kind returns KindOpenVolumeReply.
-func (*OpenVolumeReply) Kind() Kind { return KindOpenVolumeReply }
-
 func (m *OpenVolumeReply) validate() error {
-	if err := checkName("volume", m.Volume, MaxVolumeNameLength); err != nil {
-		return err
-	}
-	if err := checkName("transport", m.Transport, MaxTransportLength); err != nil {
-		return err
-	}
 	if err := checkPowerOfTwo("block_size", m.BlockSize, MaxBlockSize); err != nil {
 		return err
 	}
 	if m.Size%uint64(m.BlockSize) != 0 {
-		return status.Errorf(status.InvalidValue,
-			"size is %d bytes, it must be a multiple of the block size %d", m.Size, m.BlockSize)
+		return status.Errorf(status.InvalidValue, "size is %d bytes, it must be a multiple of the block size %d",
+			m.Size, m.BlockSize)
 	}
-	if err := checkCount("max_queues", m.MaxQueues, MaxQueues); err != nil {
-		return err
-	}
-	if err := checkCount("max_depth", m.MaxDepth, MaxDepth); err != nil {
-		return err
-	}
-	return checkCount("max_buffer_size", m.MaxBufferSize, MaxBufferSize)
+	return firstError(
+		checkName("volume", m.Volume, MaxVolumeNameLength),
+		checkName("transport", m.Transport, MaxTransportLength),
+		checkCount("max_queues", m.MaxQueues, MaxQueues),
+		checkCount("max_depth", m.MaxDepth, MaxDepth),
+		checkCount("max_buffer_size", m.MaxBufferSize, MaxBufferSize),
+	)
 }
 
-// ConfigureDataPath sizes the data path of a session and tells where its data
-// is moved to and from.
+// CheckLimits returns a TooBig error unless c is within the limits that this reply announced.
+func (m *OpenVolumeReply) CheckLimits(c *ConfigureDataPath) error {
+	return firstError(
+		checkCount("queue count", c.QueueCount, m.MaxQueues),
+		checkCount("depth", c.Depth, m.MaxDepth),
+		checkCount("buffer size", c.BufferSize, m.MaxBufferSize),
+	)
+}
+
+// ConfigureDataPath sizes the data path of a session and exports the memory that it works on.
 type ConfigureDataPath struct {
 	QueueCount uint32
-	// Depth is the number of IOs in flight of one queue.
+	// Depth is the number of IOs in flight per queue.
 	Depth uint32
 	// BufferSize is the largest IO in bytes.
 	BufferSize uint32
 	Export     Export
-	// ClientInstance is chosen at random by each start of a client; all its
-	// sessions carry the same.
+	// ClientInstance identifies one run of a client program, which picks it at random. All
+	// sessions of that run carry the same.
 	ClientInstance [16]byte
-	// Epoch counts the sessions of a client instance. A target refuses
-	// epochs lower than one it has seen.
+	// Epoch numbers the sessions of a client instance in ascending order. Relay and target reject
+	// an epoch that has been superseded by a higher one.
 	Epoch uint64
-}
-
-// Kind returns KindConfigureDataPath.
-func (*ConfigureDataPath) Kind() Kind { return KindConfigureDataPath }
-
-func (m *ConfigureDataPath) validate() error {
-	if err := checkCount("queue_count", m.QueueCount, MaxQueues); err != nil {
-		return err
-	}
-	if err := checkCount("depth", m.Depth, MaxDepth); err != nil {
-		return err
-	}
-	if err := checkCount("buffer_size", m.BufferSize, MaxBufferSize); err != nil {
-		return err
-	}
-	return m.Export.validate()
 }
 
 // ConfigureDataPathReply accepts a configuration.
 type ConfigureDataPathReply struct {
-	// InboundReads is how many RDMA Reads the answering side may have
-	// outstanding on one connection; 0 from a relay.
+	// InboundReads is the number of RDMA Reads that a target may have outstanding on one
+	// connection; 0 from a relay.
 	InboundReads uint32
 }
 
-// Kind returns KindConfigureDataPathReply.
-func (*ConfigureDataPathReply) Kind() Kind { return KindConfigureDataPathReply }
-
-func (*ConfigureDataPathReply) validate() error { return nil }
-
-// Export lets the receiver reach memory of the initiator. Exactly one of
-// Descriptor and RDMA is set.
+// Export gives the receiver access to memory of the initiator. Either Descriptor or RDMA is set.
 type Export struct {
 	Access memory.Access
 	// Length is in bytes.
 	Length uint64
-	// Descriptor is what comch.Connection.ImportMemory takes, from an
-	// initiator.
+	// Descriptor is the argument of comch.Connection.ImportMemory, from an initiator.
 	Descriptor []byte
-	// RDMA names the memory in RDMA operations, from a relay.
+	// RDMA identifies the memory in RDMA operations, from a relay.
 	RDMA *RDMAExport
 }
 
-// RDMAExport names memory in RDMA operations.
+// RDMAExport identifies memory in RDMA operations.
 type RDMAExport struct {
-	// Transport is the RDMA transport that the key is for.
+	// Transport is the RDMA transport on which the key is valid.
 	Transport string
 	// Key is the remote key, or STag.
 	Key uint32
@@ -231,185 +174,149 @@ type RDMAExport struct {
 	Base uint64
 }
 
-// RemoteMemory returns the memory as RDMA operations name it. The export must
-// be a relay's.
+// RemoteMemory returns the memory as RDMA operations need it. The export must be a relay's.
 func (e *Export) RemoteMemory() rdma.RemoteMemory {
 	return rdma.RemoteMemory{Key: e.RDMA.Key, Base: e.RDMA.Base, Length: e.Length, Access: e.Access}
 }
+
+func (m *ConfigureDataPath) validate() error {
+	return firstError(
+		checkCount("queue_count", m.QueueCount, MaxQueues),
+		checkCount("depth", m.Depth, MaxDepth),
+		checkCount("buffer_size", m.BufferSize, MaxBufferSize),
+		m.Export.validate(),
+	)
+}
+
+func (*ConfigureDataPathReply) validate() error { return nil }
 
 func (e *Export) validate() error {
 	if !e.Access.Valid() {
 		return status.Errorf(status.InvalidValue, "export access %#x has unknown rights", uint32(e.Access))
 	}
 	if e.Length == 0 {
-		return status.Errorf(status.InvalidValue, "export has no length")
+		return status.Errorf(status.InvalidValue, "export has length 0")
 	}
 	if (len(e.Descriptor) > 0) == (e.RDMA != nil) {
 		return status.Errorf(status.InvalidValue, "export must have either a descriptor or an RDMA key")
 	}
 	if len(e.Descriptor) > MaxDescriptorLength {
-		return status.Errorf(status.TooBig,
-			"export descriptor has %d bytes, the limit is %d", len(e.Descriptor), MaxDescriptorLength)
+		return status.Errorf(status.TooBig, "export descriptor has %d bytes, the limit is %d",
+			len(e.Descriptor), MaxDescriptorLength)
 	}
 	if e.RDMA == nil {
 		return nil
 	}
 	if e.Length > math.MaxUint64-e.RDMA.Base {
-		return status.Errorf(status.InvalidValue,
-			"export of %d bytes at %#x runs past the end of the address space", e.Length, e.RDMA.Base)
+		return status.Errorf(status.InvalidValue, "export of %d bytes at %#x exceeds the address space",
+			e.Length, e.RDMA.Base)
 	}
 	return checkName("export transport", e.RDMA.Transport, MaxTransportLength)
 }
 
-// CreateRDMAConnection asks the target for a place to connect to.
+// CreateRDMAConnection announces an RDMA connection to the target.
 type CreateRDMAConnection struct {
-	// Queue is the number of the queue, from 0.
+	// Queue is the index of the queue, from 0.
 	Queue uint32
-	// Role tells which of the queue's connections it is.
+	// Role is which of the queue's connections it is.
 	Role iomsg.ConnectionRole
-	// Source is where the relay will connect from.
+	// Source is the address that the relay will connect from.
 	Source netip.Addr
 }
 
-// Kind returns KindCreateRDMAConnection.
-func (*CreateRDMAConnection) Kind() Kind { return KindCreateRDMAConnection }
+// CreateRDMAConnectionReply tells the relay where to connect.
+type CreateRDMAConnectionReply struct {
+	Address netip.AddrPort
+	// Token is the one-time secret that the relay returns in RDMAPrivateData when it connects.
+	Token [16]byte
+	// Staging is where the relay may push the data of writes: one buffer of the configured buffer
+	// size per slot. Nil means that the target fetches the data of all writes.
+	Staging *rdma.RemoteMemory
+}
 
 func (m *CreateRDMAConnection) validate() error {
 	if m.Queue >= MaxQueues {
 		return status.Errorf(status.TooBig, "queue is %d, the limit is %d", m.Queue, MaxQueues-1)
 	}
 	if m.Role >= iomsg.ConnectionRoleCount {
-		return status.Errorf(status.InvalidValue, "connection role %d does not exist", m.Role)
+		return status.Errorf(status.InvalidValue, "unknown connection role %d", m.Role)
 	}
 	return checkAddress("source", m.Source)
 }
-
-// CreateRDMAConnectionReply tells where to connect to, and with what.
-type CreateRDMAConnectionReply struct {
-	Address netip.AddrPort
-	// Token goes back to the target in the RDMAPrivateData of the connection
-	// request. It is random and good once.
-	Token [16]byte
-	// Staging is where the relay may push the data of writes: a buffer of the
-	// agreed buffer size for each of its slots. Nil means nowhere.
-	Staging *rdma.RemoteMemory
-}
-
-// Kind returns KindCreateRDMAConnectionReply.
-func (*CreateRDMAConnectionReply) Kind() Kind { return KindCreateRDMAConnectionReply }
 
 func (m *CreateRDMAConnectionReply) validate() error {
 	if m.Address.Port() == 0 {
 		return status.Errorf(status.InvalidValue, "port is 0")
 	}
 	if s := m.Staging; s != nil && (s.Length == 0 || s.Base+s.Length < s.Base) {
-		return status.Errorf(status.InvalidValue, "staging of %d bytes at %#x is empty or wraps", s.Length, s.Base)
+		return status.Errorf(status.InvalidValue, "staging of %d bytes at %#x is empty or wraps around",
+			s.Length, s.Base)
 	}
 	return checkAddress("address", m.Address.Addr())
 }
 
-// StartDataPathConnections tells that the sender's side of all queues exists.
+// StartDataPathConnections announces that the sender's side of all queues exists.
 type StartDataPathConnections struct {
-	// ConsumerIDs are the Comch consumers of an initiator in the order of
-	// its queues; none from a relay.
+	// ConsumerIDs are an initiator's Comch consumers in the order of its queues. A target ignores
+	// them.
 	ConsumerIDs []uint32
 }
 
-// Kind returns KindStartDataPathConnections.
-func (*StartDataPathConnections) Kind() Kind { return KindStartDataPathConnections }
-
-func (m *StartDataPathConnections) validate() error { return checkConsumers(m.ConsumerIDs) }
-
-// StartDataPathConnectionsReply tells that all queues are connected.
+// StartDataPathConnectionsReply confirms that all queues are connected.
 type StartDataPathConnectionsReply struct {
-	// ConsumerIDs are the Comch consumers of a relay in the order of the
-	// queues; none from a target.
+	// ConsumerIDs are a relay's Comch consumers in the order of the queues. A relay ignores those
+	// in a target's reply.
 	ConsumerIDs []uint32
 }
 
-// Kind returns KindStartDataPathConnectionsReply.
-func (*StartDataPathConnectionsReply) Kind() Kind { return KindStartDataPathConnectionsReply }
-
+func (m *StartDataPathConnections) validate() error      { return checkConsumers(m.ConsumerIDs) }
 func (m *StartDataPathConnectionsReply) validate() error { return checkConsumers(m.ConsumerIDs) }
 
 // StartStorage starts serving IO.
 type StartStorage struct{}
 
-// Kind returns KindStartStorage.
-func (*StartStorage) Kind() Kind { return KindStartStorage }
-
-func (*StartStorage) validate() error { return nil }
-
-// StartStorageReply tells that IO is served and all receives are posted.
+// StartStorageReply confirms that all receives are posted and IO is served.
 type StartStorageReply struct{}
 
-// Kind returns KindStartStorageReply.
-func (*StartStorageReply) Kind() Kind { return KindStartStorageReply }
-
-func (*StartStorageReply) validate() error { return nil }
-
-// Stop ends serving IO. Each queue has been drained by a stop message of its
-// own before.
+// Stop stops serving IO. A stop message on each queue has drained it before.
 type Stop struct{}
 
-// Kind returns KindStop.
-func (*Stop) Kind() Kind { return KindStop }
-
-func (*Stop) validate() error { return nil }
-
-// StopReply tells that no IO is served any more.
+// StopReply confirms that no IO is served any more.
 type StopReply struct{}
 
-// Kind returns KindStopReply.
-func (*StopReply) Kind() Kind { return KindStopReply }
-
-func (*StopReply) validate() error { return nil }
-
-// DestroyObjects releases what the session has built, however far it got.
+// DestroyObjects releases everything that the session has built so far.
 type DestroyObjects struct{}
 
-// Kind returns KindDestroyObjects.
-func (*DestroyObjects) Kind() Kind { return KindDestroyObjects }
-
-func (*DestroyObjects) validate() error { return nil }
-
-// DestroyObjectsReply tells that all of it is gone.
+// DestroyObjectsReply confirms that everything has been released.
 type DestroyObjectsReply struct{}
 
-// Kind returns KindDestroyObjectsReply.
-func (*DestroyObjectsReply) Kind() Kind { return KindDestroyObjectsReply }
-
-func (*DestroyObjectsReply) validate() error { return nil }
-
-// KeepAlive tells that the sender is alive. It is not answered.
+// KeepAlive shows that the sender is alive. It has no reply.
 type KeepAlive struct{}
 
-// Kind returns KindKeepAlive.
-func (*KeepAlive) Kind() Kind { return KindKeepAlive }
+func (*StartStorage) validate() error        { return nil }
+func (*StartStorageReply) validate() error   { return nil }
+func (*Stop) validate() error                { return nil }
+func (*StopReply) validate() error           { return nil }
+func (*DestroyObjects) validate() error      { return nil }
+func (*DestroyObjectsReply) validate() error { return nil }
+func (*KeepAlive) validate() error           { return nil }
 
-func (*KeepAlive) validate() error { return nil }
-
-// Error is what a peer reports: the answer to a request that failed, or the
-// reason why it ends the connection. It is an error that errors.Is matches
-// with its status.Code.
+// Error is a failure reported by a peer: the answer to a failed request, or the reason why the
+// peer ends the conversation. It is an error that errors.Is matches with its status.Code.
 type Error struct {
 	Code status.Code
-	// Phase is where in the handshake the peer was.
+	// Phase is the step of the handshake in which the peer failed.
 	Phase Phase
 	// Text is one printable line of at most MaxTextLength bytes.
 	Text string
 }
 
-// Kind returns KindError.
-func (*Error) Kind() Kind { return KindError }
-
-// Error tells that the peer reported it, in which phase, its text and the
-// symbolic code.
+// Error attributes the failure to the peer and names phase, text and symbolic code.
 func (e *Error) Error() string {
 	return fmt.Sprintf("peer reports in phase %v: %s [%v]", e.Phase, e.Text, e.Code)
 }
 
-// Unwrap gives errors.Is and status.CodeOf the code.
+// Unwrap returns the code, for errors.Is and status.CodeOf.
 func (e *Error) Unwrap() error { return e.Code }
 
 func (e *Error) validate() error {
@@ -417,13 +324,13 @@ func (e *Error) validate() error {
 		return status.Errorf(status.InvalidValue, "error with code 0 (success)")
 	}
 	if e.Phase >= phaseCount {
-		return status.Errorf(status.InvalidValue, "phase %d does not exist", e.Phase)
+		return status.Errorf(status.InvalidValue, "unknown phase %d", e.Phase)
 	}
 	return checkName("error text", e.Text, MaxTextLength)
 }
 
-// report is how an error of this side is told to the peer. The error of
-// another peer is passed on as it is.
+// report converts an error of this side to the message for the peer. The error of another peer is
+// passed on as it is.
 func report(err error, phase Phase) *Error {
 	if err == nil {
 		return &Error{Code: status.Unknown, Phase: phase, Text: "unspecified failure"}
@@ -435,16 +342,41 @@ func report(err error, phase Phase) *Error {
 	if code == status.Success {
 		code = status.Unknown
 	}
-	return &Error{Code: code, Phase: phase, Text: printableLine(bareText(err), MaxTextLength)}
+	text := err.Error()
+	switch outermost := err.(type) { // drop what Code and Phase say, but keep the text of inner errors
+	case *Error:
+		text = outermost.Text
+	case *status.Error:
+		text = outermost.Err.Error()
+	}
+	return &Error{Code: code, Phase: phase, Text: printableLine(text, MaxTextLength)}
 }
 
-// bareText is the text of err without what the other fields of an Error say.
-func bareText(err error) string {
-	switch e := err.(type) { // only the outermost error: inner ones are part of the text
-	case *Error:
-		return e.Text
-	case *status.Error:
-		return e.Err.Error()
-	}
-	return err.Error()
-}
+// Kind of each message, see Message.
+func (*Error) Kind() Kind                         { return KindError }
+func (*KeepAlive) Kind() Kind                     { return KindKeepAlive }
+func (*Hello) Kind() Kind                         { return KindHello }
+func (*HelloReply) Kind() Kind                    { return KindHelloReply }
+func (*OpenVolume) Kind() Kind                    { return KindOpenVolume }
+func (*OpenVolumeReply) Kind() Kind               { return KindOpenVolumeReply }
+func (*ConfigureDataPath) Kind() Kind             { return KindConfigureDataPath }
+func (*ConfigureDataPathReply) Kind() Kind        { return KindConfigureDataPathReply }
+func (*CreateRDMAConnection) Kind() Kind          { return KindCreateRDMAConnection }
+func (*CreateRDMAConnectionReply) Kind() Kind     { return KindCreateRDMAConnectionReply }
+func (*StartDataPathConnections) Kind() Kind      { return KindStartDataPathConnections }
+func (*StartDataPathConnectionsReply) Kind() Kind { return KindStartDataPathConnectionsReply }
+func (*StartStorage) Kind() Kind                  { return KindStartStorage }
+func (*StartStorageReply) Kind() Kind             { return KindStartStorageReply }
+func (*Stop) Kind() Kind                          { return KindStop }
+func (*StopReply) Kind() Kind                     { return KindStopReply }
+func (*DestroyObjects) Kind() Kind                { return KindDestroyObjects }
+func (*DestroyObjectsReply) Kind() Kind           { return KindDestroyObjectsReply }
+
+func (*Hello) repliedBy(*HelloReply)                                       {}
+func (*OpenVolume) repliedBy(*OpenVolumeReply)                             {}
+func (*ConfigureDataPath) repliedBy(*ConfigureDataPathReply)               {}
+func (*CreateRDMAConnection) repliedBy(*CreateRDMAConnectionReply)         {}
+func (*StartDataPathConnections) repliedBy(*StartDataPathConnectionsReply) {}
+func (*StartStorage) repliedBy(*StartStorageReply)                         {}
+func (*Stop) repliedBy(*StopReply)                                         {}
+func (*DestroyObjects) repliedBy(*DestroyObjectsReply)                     {}

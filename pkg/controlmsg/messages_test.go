@@ -42,8 +42,8 @@ func TestFieldsOutsideTheirLimitsAreRefusedInBothDirections(t *testing.T) {
 		code    status.Code
 	}{
 		{with(validHello(), func(m *Hello) { m.Role = 4 }), "role 4", status.InvalidValue},
-		{with(validHello(), func(m *Hello) { m.MinVersion = 0 }), "versions 0 to 1", status.InvalidValue},
-		{with(validHello(), func(m *Hello) { m.MinVersion = 2 }), "versions 2 to 1", status.InvalidValue},
+		{with(validHello(), func(m *Hello) { m.MinVersion = 0 }), "version range 0 to 1", status.InvalidValue},
+		{with(validHello(), func(m *Hello) { m.MinVersion = 2 }), "version range 2 to 1", status.InvalidValue},
 		{with(validHello(), func(m *Hello) { m.MaxMessageSize = 100 }), "max_message_size is 100", status.InvalidValue},
 		{with(validHello(), func(m *Hello) { m.Software = strings.Repeat("x", 129) }), "software has 129", status.TooBig},
 		{with(validHello(), func(m *Hello) { m.SilenceLimitMs = 99 }), "silence_limit_ms is 99", status.InvalidValue},
@@ -63,7 +63,7 @@ func TestFieldsOutsideTheirLimitsAreRefusedInBothDirections(t *testing.T) {
 		{with(validConfiguration(), func(m *ConfigureDataPath) { m.Depth = 1<<16 + 1 }), "depth is 65537", status.TooBig},
 		{with(validConfiguration(), func(m *ConfigureDataPath) { m.BufferSize = 0 }), "buffer_size is 0", status.InvalidValue},
 		{with(validConfiguration(), func(m *ConfigureDataPath) { m.Export.Access = 1 << 9 }), "access 0x200", status.InvalidValue},
-		{with(validConfiguration(), func(m *ConfigureDataPath) { m.Export.Length = 0 }), "no length", status.InvalidValue},
+		{with(validConfiguration(), func(m *ConfigureDataPath) { m.Export.Length = 0 }), "length 0", status.InvalidValue},
 		{with(validConfiguration(), func(m *ConfigureDataPath) { m.Export.Descriptor = nil }), "either", status.InvalidValue},
 		{with(validConfiguration(), func(m *ConfigureDataPath) { m.Export.Descriptor = make([]byte, 1025) }), "1025 bytes", status.TooBig},
 		{with(validConfiguration(), func(m *ConfigureDataPath) {
@@ -85,9 +85,7 @@ func TestFieldsOutsideTheirLimitsAreRefusedInBothDirections(t *testing.T) {
 			codec := NewProtobufCodec()
 			_, err := codec.Append(nil, &Envelope{Message: c.message})
 			check(t, "Append", err, c.code, c.text)
-			var wire controlpb.Envelope
-			encodeMessage(&wire, c.message)
-			_, err = codec.Decode(marshal(t, &wire))
+			_, err = codec.Decode(marshal(t, toWire(&Envelope{Message: c.message})))
 			check(t, "Decode", err, c.code, c.text)
 		})
 	}

@@ -2,18 +2,24 @@ package controlmsg
 
 import (
 	"fmt"
+	"math"
+	"net/netip"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// protobufCodec is the native codec. It has no state.
+// protobufCodec encodes messages as proto/zc/relay/control/v1 defines them. It has no state.
 type protobufCodec struct{}
 
-// NewProtobufCodec returns the native codec: protocol buffers as defined in
-// proto/zc/relay/control/v1. Unknown fields are ignored.
+// NewProtobufCodec returns the codec for protocol buffers, as defined in proto/zc/relay/control/v1.
+// It ignores unknown fields.
 func NewProtobufCodec() Codec { return protobufCodec{} }
 
 func (protobufCodec) Name() string { return "protobuf" }
@@ -22,9 +28,7 @@ func (protobufCodec) Append(dst []byte, e *Envelope) ([]byte, error) {
 	if err := Validate(e.Message); err != nil {
 		return nil, fmt.Errorf("encode %v: %w", e.Message.Kind(), err)
 	}
-	wire := &controlpb.Envelope{Correlation: e.Correlation}
-	encodeMessage(wire, e.Message)
-	b, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(dst, wire)
+	b, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(dst, toWire(e))
 	if err != nil {
 		return nil, fmt.Errorf("encode %v: %w", e.Message.Kind(), err)
 	}
@@ -36,7 +40,7 @@ func (protobufCodec) Decode(b []byte) (*Envelope, error) {
 	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b, &wire); err != nil {
 		return nil, status.Errorf(status.InvalidValue, "decode message of %d bytes: %w", len(b), err)
 	}
-	message, err := decodeMessage(&wire)
+	message, err := fromWire(&wire)
 	if err != nil {
 		return nil, fmt.Errorf("decode message of %d bytes: %w", len(b), err)
 	}
@@ -44,4 +48,270 @@ func (protobufCodec) Decode(b []byte) (*Envelope, error) {
 		return nil, fmt.Errorf("decode %v: %w", message.Kind(), err)
 	}
 	return &Envelope{Correlation: wire.Correlation, Message: message}, nil
+}
+
+// wireFormats has the translation of each kind of message.
+var wireFormats = [kindCount]wireFormat{
+	KindError:                         format((*Error).translate),
+	KindKeepAlive:                     format[KeepAlive, controlpb.KeepAlive](nil),
+	KindHello:                         format((*Hello).translate),
+	KindHelloReply:                    format((*HelloReply).translate),
+	KindOpenVolume:                    format((*OpenVolume).translate),
+	KindOpenVolumeReply:               format((*OpenVolumeReply).translate),
+	KindConfigureDataPath:             format((*ConfigureDataPath).translate),
+	KindConfigureDataPathReply:        format((*ConfigureDataPathReply).translate),
+	KindCreateRDMAConnection:          format((*CreateRDMAConnection).translate),
+	KindCreateRDMAConnectionReply:     format((*CreateRDMAConnectionReply).translate),
+	KindStartDataPathConnections:      format((*StartDataPathConnections).translate),
+	KindStartDataPathConnectionsReply: format((*StartDataPathConnectionsReply).translate),
+	KindStartStorage:                  format[StartStorage, controlpb.StartStorage](nil),
+	KindStartStorageReply:             format[StartStorageReply, controlpb.StartStorageReply](nil),
+	KindStop:                          format[Stop, controlpb.Stop](nil),
+	KindStopReply:                     format[StopReply, controlpb.StopReply](nil),
+	KindDestroyObjects:                format[DestroyObjects, controlpb.DestroyObjects](nil),
+	KindDestroyObjectsReply:           format[DestroyObjectsReply, controlpb.DestroyObjectsReply](nil),
+}
+
+func (m *Hello) translate(w *controlpb.Hello, t *translation) {
+	enum(t, "role", &m.Role, &w.Role, 0)
+	plain(t, &m.MinVersion, &w.MinVersion)
+	plain(t, &m.MaxVersion, &w.MaxVersion)
+	plain(t, &m.MaxMessageSize, &w.MaxMessageSize)
+	plain(t, &m.Software, &w.Software)
+	plain(t, &m.SilenceLimitMs, &w.SilenceLimitMs)
+}
+
+func (m *HelloReply) translate(w *controlpb.HelloReply, t *translation) {
+	plain(t, &m.Version, &w.Version)
+	plain(t, &m.MaxMessageSize, &w.MaxMessageSize)
+	plain(t, &m.Software, &w.Software)
+	plain(t, &m.SilenceLimitMs, &w.SilenceLimitMs)
+}
+
+func (m *OpenVolume) translate(w *controlpb.OpenVolume, t *translation) {
+	plain(t, &m.Volume, &w.Volume)
+}
+
+func (m *OpenVolumeReply) translate(w *controlpb.OpenVolumeReply, t *translation) {
+	plain(t, &m.Volume, &w.Volume)
+	sixteenBytes(t, "uuid", &m.UUID, &w.Uuid)
+	plain(t, &m.WriteVerifier, &w.WriteVerifier)
+	plain(t, &m.Size, &w.Size)
+	plain(t, &m.BlockSize, &w.BlockSize)
+	plain(t, &m.ReadOnly, &w.ReadOnly)
+	plain(t, &m.Capabilities, &w.Capabilities)
+	plain(t, &m.MaxQueues, &w.MaxQueues)
+	plain(t, &m.MaxDepth, &w.MaxDepth)
+	plain(t, &m.MaxBufferSize, &w.MaxBufferSize)
+	plain(t, &m.Transport, &w.Transport)
+}
+
+func (m *ConfigureDataPath) translate(w *controlpb.ConfigureDataPath, t *translation) {
+	plain(t, &m.QueueCount, &w.QueueCount)
+	plain(t, &m.Depth, &w.Depth)
+	plain(t, &m.BufferSize, &w.BufferSize)
+	sixteenBytes(t, "client_instance", &m.ClientInstance, &w.ClientInstance)
+	plain(t, &m.Epoch, &w.Epoch)
+	if w.Export == nil {
+		w.Export = &controlpb.Export{}
+	}
+	m.Export.translate(w.Export, t)
+}
+
+func (m *Export) translate(w *controlpb.Export, t *translation) {
+	plain(t, (*uint32)(&m.Access), &w.Access)
+	plain(t, &m.Length, &w.Length)
+	remote := w.GetRdma()
+	switch {
+	case t.decoding:
+		m.Descriptor = w.GetDescriptor_()
+		if remote == nil {
+			return
+		}
+		m.RDMA = &RDMAExport{}
+	case m.RDMA == nil:
+		w.Location = &controlpb.Export_Descriptor_{Descriptor_: m.Descriptor}
+		return
+	default:
+		remote = &controlpb.RdmaExport{}
+		w.Location = &controlpb.Export_Rdma{Rdma: remote}
+	}
+	plain(t, &m.RDMA.Transport, &remote.Transport)
+	plain(t, &m.RDMA.Key, &remote.RemoteKey)
+	plain(t, &m.RDMA.Base, &remote.Base)
+}
+
+func (m *ConfigureDataPathReply) translate(w *controlpb.ConfigureDataPathReply, t *translation) {
+	plain(t, &m.InboundReads, &w.InboundReads)
+}
+
+func (m *CreateRDMAConnection) translate(w *controlpb.CreateRdmaConnection, t *translation) {
+	plain(t, &m.Queue, &w.Queue)
+	connectionRole(t, &m.Role, &w.Role)
+	ipAddress(t, "source", &m.Source, &w.Source)
+}
+
+func (m *CreateRDMAConnectionReply) translate(w *controlpb.CreateRdmaConnectionReply, t *translation) {
+	address, port := m.Address.Addr(), uint32(m.Address.Port())
+	ipAddress(t, "address", &address, &w.Address)
+	plain(t, &port, &w.Port)
+	if port > math.MaxUint16 {
+		t.fail("port %d exceeds 16 bits", port)
+	}
+	if t.decoding {
+		m.Address = netip.AddrPortFrom(address, uint16(port))
+	}
+	sixteenBytes(t, "token", &m.Token, &w.Token)
+	switch {
+	case t.decoding && w.Staging != nil:
+		m.Staging = &rdma.RemoteMemory{Access: memory.RemoteWrite} // implied by the message
+	case !t.decoding && m.Staging != nil:
+		w.Staging = &controlpb.Staging{}
+	default:
+		return
+	}
+	plain(t, &m.Staging.Key, &w.Staging.RemoteKey)
+	plain(t, &m.Staging.Base, &w.Staging.Base)
+	plain(t, &m.Staging.Length, &w.Staging.Length)
+}
+
+func (m *StartDataPathConnections) translate(w *controlpb.StartDataPathConnections, t *translation) {
+	plain(t, &m.ConsumerIDs, &w.ConsumerIds)
+}
+
+func (m *StartDataPathConnectionsReply) translate(w *controlpb.StartDataPathConnectionsReply, t *translation) {
+	plain(t, &m.ConsumerIDs, &w.ConsumerIds)
+}
+
+// translate is lenient in decoding: the reason of a failure must get through, even from a peer that
+// knows more codes and phases.
+func (m *Error) translate(w *controlpb.Error, t *translation) {
+	if !t.decoding {
+		w.Code, w.Phase, w.Text = controlpb.Code(m.Code), controlpb.Phase(m.Phase), m.Text
+		return
+	}
+	m.Code, m.Text = status.Code(w.Code), printableLine(w.Text, MaxTextLength)
+	if w.Phase > 0 && w.Phase < controlpb.Phase(phaseCount) {
+		m.Phase = Phase(w.Phase)
+	}
+}
+
+// translation copies the fields of one message between its Go struct and its protocol buffer, in one
+// of the two directions. It fails only on values that the types of the Go struct cannot hold; the
+// rest is up to validate.
+type translation struct {
+	decoding bool
+	err      error // the first
+}
+
+func (t *translation) fail(format string, args ...any) {
+	if t.err == nil {
+		t.err = status.Errorf(status.InvalidValue, format, args...)
+	}
+}
+
+func plain[T any](t *translation, field, wire *T) {
+	if t.decoding {
+		*field = *wire
+	} else {
+		*wire = *field
+	}
+}
+
+// enum translates between an enum of this package and one of the wire, whose numbers are higher by
+// offset. The wire can carry any number.
+func enum[E ~uint8, W ~int32](t *translation, name string, field *E, wire *W, offset W) {
+	if !t.decoding {
+		*wire = W(*field) + offset
+		return
+	}
+	if *wire < offset || *wire-offset > math.MaxUint8 {
+		t.fail("unknown %s %d", name, *wire)
+		return
+	}
+	*field = E(*wire - offset)
+}
+
+func connectionRole(t *translation, field *iomsg.ConnectionRole, wire *controlpb.ConnectionRole) {
+	enum(t, "connection role", field, wire, controlpb.ConnectionRole_CONNECTION_ROLE_CONTROL)
+}
+
+func sixteenBytes(t *translation, name string, field *[16]byte, wire *[]byte) {
+	switch {
+	case !t.decoding:
+		*wire = field[:]
+	case len(*wire) != len(field):
+		t.fail("%s has %d bytes, it must have %d", name, len(*wire), len(field))
+	default:
+		*field = [16]byte(*wire)
+	}
+}
+
+// ipAddress encodes IPv4 addresses in 4 bytes, even if they are mapped to IPv6.
+func ipAddress(t *translation, name string, field *netip.Addr, wire *[]byte) {
+	if !t.decoding {
+		*wire = field.Unmap().AsSlice()
+		return
+	}
+	address, ok := netip.AddrFromSlice(*wire)
+	if !ok {
+		t.fail("%s has %d bytes, an IP address has 4 or 16", name, len(*wire))
+	}
+	*field = address.Unmap()
+}
+
+// wireFormat translates one kind of message.
+type wireFormat struct {
+	encode func(Message) proto.Message
+	decode func(proto.Message) (Message, error)
+}
+
+// format returns the wire format of a message M whose protocol buffer is W; translate is nil if it
+// has no fields.
+func format[M, W any, PM interface {
+	*M
+	Message
+}, PW interface {
+	*W
+	proto.Message
+}](translate func(PM, PW, *translation)) wireFormat {
+	if translate == nil {
+		translate = func(PM, PW, *translation) {}
+	}
+	return wireFormat{
+		encode: func(m Message) proto.Message {
+			wire := PW(new(W))
+			translate(m.(PM), wire, &translation{})
+			return wire
+		},
+		decode: func(wire proto.Message) (Message, error) {
+			m, t := PM(new(M)), translation{decoding: true}
+			translate(m, wire.(PW), &t)
+			return m, t.err
+		},
+	}
+}
+
+// wireMessages describes the oneof of the protocol buffer Envelope. Its fields have the names of
+// the kinds.
+var wireMessages = (*controlpb.Envelope)(nil).ProtoReflect().Descriptor().Oneofs().ByName("message")
+
+func toWire(e *Envelope) *controlpb.Envelope {
+	wire := &controlpb.Envelope{Correlation: e.Correlation}
+	kind := e.Message.Kind()
+	field := wireMessages.Fields().ByName(protoreflect.Name(kind.String()))
+	message := wireFormats[kind].encode(e.Message)
+	wire.ProtoReflect().Set(field, protoreflect.ValueOfMessage(message.ProtoReflect()))
+	return wire
+}
+
+func fromWire(wire *controlpb.Envelope) (Message, error) {
+	fields := wire.ProtoReflect()
+	field := fields.WhichOneof(wireMessages)
+	for kind := KindError; field != nil && kind < kindCount; kind++ {
+		if string(field.Name()) == kind.String() {
+			return wireFormats[kind].decode(fields.Get(field).Message().Interface())
+		}
+	}
+	return nil, status.Errorf(status.Unexpected, "message of unknown kind")
 }

@@ -6,17 +6,23 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -26,6 +32,63 @@ const goldenFile = "testdata/protobuf.golden"
 
 var compareAddresses = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 var comparePorts = cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
+
+// sample is a message whose encoding is part of the protocol.
+type sample struct {
+	name        string
+	correlation uint64
+	message     Message
+}
+
+func sixteen(first byte) (array [16]byte) {
+	for i := range array {
+		array[i] = first + byte(i)
+	}
+	return array
+}
+
+// samples has every kind of message at least once, every field with a value
+// of its own.
+func samples() []sample {
+	return []sample{
+		{"error_answer", 7, &Error{Code: status.TooBig, Phase: PhaseConfigureDataPath, Text: "depth is 4096, the limit is 1024"}},
+		{"error_spontaneous", 0, &Error{Code: status.Shutdown, Phase: PhaseRunning, Text: "the relay is shutting down"}},
+		{"keep_alive", 0, &KeepAlive{}},
+		{"hello", 1, &Hello{Role: RoleInitiator, MinVersion: 1, MaxVersion: 3, MaxMessageSize: 65536, Software: "initiator 1.2.3", SilenceLimitMs: 5000}},
+		{"hello_reply", 1, &HelloReply{Version: 1, MaxMessageSize: 4080, Software: "zc-relay 1.2.3", SilenceLimitMs: 250}},
+		{"open_volume", 2, &OpenVolume{Volume: "backup"}},
+		{"open_volume_by_channel", 2, &OpenVolume{}},
+		{"open_volume_reply", 2, &OpenVolumeReply{
+			Volume: "backup", UUID: sixteen(0x10), WriteVerifier: 0x0102030405060708, Size: 78187491328, BlockSize: 512,
+			ReadOnly: true, Capabilities: 5, MaxQueues: 32, MaxDepth: 1024, MaxBufferSize: 1 << 20, Transport: "iwarp",
+		}},
+		{"configure_data_path_of_initiator", 3, &ConfigureDataPath{
+			QueueCount: 4, Depth: 64, BufferSize: 1 << 20, ClientInstance: sixteen(0x20), Epoch: 9,
+			Export: Export{Access: memory.PCIRead | memory.PCIWrite, Length: 256 << 20, Descriptor: []byte{0xde, 0xad, 0xbe, 0xef}},
+		}},
+		{"configure_data_path_of_relay", 3, &ConfigureDataPath{
+			QueueCount: 4, Depth: 64, BufferSize: 1 << 20, ClientInstance: sixteen(0x20), Epoch: 9,
+			Export: Export{Access: memory.RemoteRead | memory.RemoteWrite, Length: 256 << 20,
+				RDMA: &RDMAExport{Transport: "iwarp", Key: 0xcafe0001, Base: 0x7f0000000000}},
+		}},
+		{"configure_data_path_reply", 3, &ConfigureDataPathReply{InboundReads: 16}},
+		{"create_rdma_connection_ipv4", 4, &CreateRDMAConnection{Queue: 1, Role: iomsg.DataConnection, Source: netip.MustParseAddr("192.0.2.1")}},
+		{"create_rdma_connection_ipv6", 4, &CreateRDMAConnection{Role: iomsg.ControlConnection, Source: netip.MustParseAddr("2001:db8::1")}},
+		{"create_rdma_connection_reply", 4, &CreateRDMAConnectionReply{Address: netip.MustParseAddrPort("192.0.2.2:20049"), Token: sixteen(0x30)}},
+		{"create_rdma_connection_reply_with_staging", 4, &CreateRDMAConnectionReply{
+			Address: netip.MustParseAddrPort("192.0.2.2:20049"), Token: sixteen(0x30),
+			Staging: &rdma.RemoteMemory{Access: memory.RemoteWrite, Key: 0xcafe0002, Base: 0x7f1000000000, Length: 64 << 20},
+		}},
+		{"start_data_path_connections", 5, &StartDataPathConnections{ConsumerIDs: []uint32{3, 1, 4, 0xffffffff}}},
+		{"start_data_path_connections_reply", 5, &StartDataPathConnectionsReply{ConsumerIDs: []uint32{9, 2, 6, 5}}},
+		{"start_storage", 6, &StartStorage{}},
+		{"start_storage_reply", 6, &StartStorageReply{}},
+		{"stop", 7, &Stop{}},
+		{"stop_reply", 7, &StopReply{}},
+		{"destroy_objects", 8, &DestroyObjects{}},
+		{"destroy_objects_reply", 0xffffffffffffffff, &DestroyObjectsReply{}},
+	}
+}
 
 func readGolden(t *testing.T) map[string][]byte {
 	t.Helper()
@@ -83,13 +146,19 @@ func TestSamplesHaveTheirGoldenEncoding(t *testing.T) {
 	}
 }
 
-func TestEveryKindOfMessageHasASample(t *testing.T) {
-	seen := make(map[Kind]bool)
+// sampleOf returns the first sample of a kind, nil if there is none.
+func sampleOf(kind Kind) Message {
 	for _, s := range samples() {
-		seen[s.message.Kind()] = true
+		if s.message.Kind() == kind {
+			return s.message
+		}
 	}
+	return nil
+}
+
+func TestEveryKindOfMessageHasASample(t *testing.T) {
 	for k := KindError; k < kindCount; k++ {
-		if !seen[k] {
+		if sampleOf(k) == nil {
 			t.Errorf("no sample of %v", k)
 		}
 	}
@@ -112,13 +181,107 @@ func TestEnumsOfTheWireHaveTheNamesOfTheirGoTypes(t *testing.T) {
 		}
 	}
 	for role := range iomsg.ConnectionRoleCount {
-		if got, want := encodeConnectionRole(role).String(), "CONNECTION_ROLE_"+strings.ToUpper(role.String()); got != want {
+		var wire controlpb.ConnectionRole
+		connectionRole(&translation{}, &role, &wire)
+		if got, want := wire.String(), "CONNECTION_ROLE_"+strings.ToUpper(role.String()); got != want {
 			t.Errorf("connection role %d is %s on the wire, want %s", role, got, want)
 		}
 	}
 }
 
-// marshal encodes what Append would refuse.
+// fill sets v and every field in it to a random value other than zero.
+func fill(t *rapid.T, v reflect.Value) {
+	switch p := v.Addr().Interface().(type) {
+	case *netip.Addr:
+		*p = netip.AddrFrom4([4]byte(rapid.SliceOfN(rapid.ByteMin(1), 4, 4).Draw(t, "address")))
+		return
+	case *netip.AddrPort:
+		var address netip.Addr
+		fill(t, reflect.ValueOf(&address).Elem())
+		*p = netip.AddrPortFrom(address, rapid.Uint16Min(1).Draw(t, "port"))
+		return
+	case *iomsg.ConnectionRole:
+		*p = iomsg.ConnectionRoleCount - 1
+		return
+	case *Phase:
+		*p = Phase(rapid.Uint8Range(1, uint8(phaseCount)-1).Draw(t, "phase"))
+		return
+	case *rdma.RemoteMemory:
+		defer func() { p.Access = memory.RemoteWrite }() // not on the wire
+	case *Export:
+		defer func() { // it holds one of the two
+			if rapid.Bool().Draw(t, "descriptor") {
+				p.RDMA = nil
+			} else {
+				p.Descriptor = nil
+			}
+		}()
+	}
+	switch v.Kind() {
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Uint8, reflect.Uint32, reflect.Uint64:
+		v.SetUint(rapid.Uint64Range(1, math.MaxUint64>>(64-v.Type().Bits())).Draw(t, "number"))
+	case reflect.String:
+		v.SetString(rapid.StringMatching("[a-z]{1,9}").Draw(t, "text"))
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(t, v.Elem())
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 3, 3))
+		fallthrough
+	case reflect.Array:
+		for i := range v.Len() {
+			fill(t, v.Index(i))
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			fill(t, v.Field(i))
+		}
+	default:
+		t.Fatalf("fill does not know values of type %v", v.Type())
+	}
+}
+
+// checkPopulated fails if a field of a protocol buffer is empty.
+func checkPopulated(t *rapid.T, m protoreflect.Message) {
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		field := fields.Get(i)
+		if choice := field.ContainingOneof(); choice != nil && m.WhichOneof(choice) != nil && m.WhichOneof(choice) != field {
+			continue
+		}
+		if !m.Has(field) {
+			t.Fatalf("%v is not encoded", field.FullName())
+		}
+		if field.Kind() == protoreflect.MessageKind {
+			checkPopulated(t, m.Get(field).Message())
+		}
+	}
+}
+
+func TestEveryFieldOfEveryMessageSurvivesEncodingAndDecoding(t *testing.T) {
+	for kind := KindError; kind < kindCount; kind++ {
+		t.Run(kind.String(), func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				message := reflect.New(reflect.TypeOf(sampleOf(kind)).Elem())
+				fill(t, message.Elem())
+				want := &Envelope{Correlation: rapid.Uint64Min(1).Draw(t, "correlation"), Message: message.Interface().(Message)}
+				wire := toWire(want)
+				checkPopulated(t, wire.ProtoReflect())
+				got, err := fromWire(wire)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(want.Message, got, compareAddresses, comparePorts); diff != "" {
+					t.Fatalf("decoding (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// marshal encodes what Append would reject.
 func marshal(t *testing.T, e *controlpb.Envelope) []byte {
 	t.Helper()
 	b, err := proto.Marshal(e)

@@ -7,14 +7,13 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// RDMAPrivateData is the private data of a relay's RDMA connection request:
-// 4 bytes that name the protocol and its version, then the token of the
-// CreateRDMAConnectionReply.
+// RDMAPrivateData is the private data of a relay's RDMA connection request: 4 bytes that identify
+// the protocol and its version, then the token from the CreateRDMAConnectionReply.
 type RDMAPrivateData struct {
 	Token [16]byte
 }
 
-// RDMAPrivateDataSize is the length of encoded private data in bytes.
+// RDMAPrivateDataSize is the size of encoded private data in bytes.
 const RDMAPrivateDataSize = len(rdmaPrivateDataMagic) + 16
 
 const rdmaPrivateDataMagic = "zcr1"
@@ -25,9 +24,9 @@ func (d RDMAPrivateData) Append(dst []byte) []byte {
 	return append(dst, d.Token[:]...)
 }
 
-// DecodeRDMAPrivateData decodes what came with a connection request. Zeros
-// may follow, up to rdma.MaxPrivateData bytes in all: InfiniBand and RoCE
-// carry a field of fixed length and do not tell how much of it was set.
+// DecodeRDMAPrivateData decodes the private data of a connection request. Zeros may follow, up to
+// rdma.MaxPrivateData bytes in all: InfiniBand and RoCE deliver a field of fixed size without the
+// size of its content.
 func DecodeRDMAPrivateData(b []byte) (RDMAPrivateData, error) {
 	var d RDMAPrivateData
 	if len(b) < RDMAPrivateDataSize || len(b) > rdma.MaxPrivateData {
@@ -35,11 +34,11 @@ func DecodeRDMAPrivateData(b []byte) (RDMAPrivateData, error) {
 	}
 	token, ok := bytes.CutPrefix(b[:RDMAPrivateDataSize], []byte(rdmaPrivateDataMagic))
 	if !ok {
-		return d, status.Errorf(status.UnsupportedVersion,
-			"private data starts with %q, this side speaks %q", b[:len(rdmaPrivateDataMagic)], rdmaPrivateDataMagic)
+		return d, status.Errorf(status.UnsupportedVersion, "private data starts with %q, this side supports %q",
+			b[:len(rdmaPrivateDataMagic)], rdmaPrivateDataMagic)
 	}
 	if len(bytes.Trim(b[RDMAPrivateDataSize:], "\x00")) > 0 {
-		return d, status.Errorf(status.InvalidValue, "private data goes on after %d bytes", RDMAPrivateDataSize)
+		return d, status.Errorf(status.InvalidValue, "private data has other bytes than 0 after the first %d", RDMAPrivateDataSize)
 	}
 	d.Token = [16]byte(token)
 	return d, nil

@@ -8,28 +8,27 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Requester is the side of a conversation that asks: an initiator towards its
-// relay, a relay towards its target. Its methods may be called concurrently.
+// Requester is the side of a conversation that sends requests: an initiator to its relay, a relay
+// to its target. Its methods may be called concurrently.
 //
-// It ends when it is closed, and by itself when the peer goes, is silent,
-// reports an error that answers no request, or breaks the protocol. Close
-// must be called in any case, to learn that nothing of it is left.
+// It ends when it is closed, and by itself when the peer disconnects, is silent for too long,
+// reports an error that answers no request, or violates the protocol. Close must be called in any
+// case; when it returns, all resources are released.
 type Requester struct {
-	link *link
-	turn chan struct{} // filled by whoever has a request outstanding
-
-	replies chan Message // to the outstanding request; has room for one
+	link    *link
+	turn    chan struct{} // has an element while a request is outstanding
+	replies chan Message  // to the outstanding request; has room for one
 
 	mu          sync.Mutex // guards what follows
 	machine     machine
 	correlation uint64 // of the last request
-	outstanding bool   // it has not been answered
+	outstanding bool   // the last request has not been answered
 }
 
-// NewRequester starts a conversation over t, which it owns from now on. It
-// panics if config.Role is no role that asks.
+// NewRequester starts a conversation over t, which it owns from now on. It panics unless
+// config.Role is RoleInitiator or RoleRelay.
 func NewRequester(t Transport, config EndpointConfig) *Requester {
-	c := conversationAsking(config.Role)
+	c := conversationOfRequester[config.Role]
 	if c == nil {
 		panic(fmt.Sprintf("controlmsg: a requester cannot have the role %v", config.Role))
 	}
@@ -41,53 +40,46 @@ func NewRequester(t Transport, config EndpointConfig) *Requester {
 	return r
 }
 
-// Greet agrees on a version and on limits with the peer. It is the first
-// request of every conversation.
+// Greet agrees with the peer on a version and on limits. It must be the first request.
 func (r *Requester) Greet(ctx context.Context) (HelloReply, error) {
-	reply, err := Call[*HelloReply](ctx, r, &Hello{
+	hello := &Hello{
 		Role:           r.link.config.Role,
 		MinVersion:     minProtocolVersion,
 		MaxVersion:     ProtocolVersion,
 		MaxMessageSize: r.link.receiveLimit(),
 		Software:       r.link.config.Software,
 		SilenceLimitMs: r.link.config.KeepAlive.silenceLimitMs(),
-	})
+	}
+	reply, err := Call(ctx, r, hello)
 	if err != nil {
 		return HelloReply{}, err
 	}
 	return *reply, nil
 }
 
-// Call sends a request and waits for its reply. Calls of several goroutines
-// take turns.
+// Call calls r.Call and returns the reply in the type that belongs to the request.
+func Call[R Message](ctx context.Context, r *Requester, request RequestFor[R]) (R, error) {
+	reply, err := r.Call(ctx, request)
+	if err != nil {
+		var none R
+		return none, err
+	}
+	return reply.(R), nil // the machine accepts no other
+}
+
+// Call sends a request and waits for its reply. Calls of several goroutines take turns.
 //
-// A request that is out of order or not valid is not sent, and nothing
-// changes. A request that the peer refuses fails with its *Error; the phase
-// then is as before for OpenVolume and ConfigureDataPath, which may be
-// corrected and repeated, and PhaseFailed for all others. If ctx or
-// EndpointConfig.Timeout ends while the request is outstanding, the Requester
-// ends with it, because what the peer has done is unknown.
+// A request that is out of order or not valid is not sent, and nothing changes. A request that the
+// peer rejects fails with the peer's *Error; OpenVolume and ConfigureDataPath may then be corrected
+// and repeated, after any other request the phase is PhaseFailed. If ctx or EndpointConfig.Timeout
+// ends while the request is outstanding, the Requester ends too, because what the peer has done is
+// unknown.
 func (r *Requester) Call(ctx context.Context, request Message) (Message, error) {
 	reply, err := r.call(ctx, request)
 	if err != nil {
 		return nil, fmt.Errorf("%v: %w", request.Kind(), err)
 	}
 	return reply, nil
-}
-
-// Call calls r and returns the reply as what it is known to be, for instance
-// Call[*OpenVolumeReply].
-func Call[R Message](ctx context.Context, r *Requester, request Message) (R, error) {
-	var none R
-	reply, err := r.Call(ctx, request)
-	if err != nil {
-		return none, err
-	}
-	typed, ok := reply.(R)
-	if !ok {
-		return none, status.Errorf(status.InvalidValue, "%v is answered by %v, the caller expects %T", request.Kind(), reply.Kind(), none)
-	}
-	return typed, nil
 }
 
 func (r *Requester) call(ctx context.Context, request Message) (Message, error) {
@@ -104,14 +96,14 @@ func (r *Requester) call(ctx context.Context, request Message) (Message, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := r.link.sendBytes(ctx, b); err != nil {
+	if err := r.link.send(ctx, b); err != nil {
 		return nil, err
 	}
 	reply, err := r.wait(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return reply, r.finish(request, reply)
+	return reply, r.complete(request, reply)
 }
 
 // begin checks and encodes a request.
@@ -139,44 +131,43 @@ func (r *Requester) wait(ctx context.Context) (Message, error) {
 		return reply, nil
 	case <-r.link.done:
 	case <-ctx.Done():
-		r.link.end(waitError(ctx, "no answer from "+r.link.transport.RemoteName()))
+		r.link.fail(waitError(ctx, "no reply from "+r.link.transport.RemoteName()))
 	}
 	select {
-	case reply := <-r.replies: // the peer answered before it went
+	case reply := <-r.replies: // arrived just before the end
 		return reply, nil
 	default:
 		return nil, r.Err()
 	}
 }
 
-// finish takes the reply into account.
-func (r *Requester) finish(request, reply Message) error {
+// complete ends the outstanding request with its reply.
+func (r *Requester) complete(request, reply Message) error {
 	r.mu.Lock()
-	refusal, refused := reply.(*Error)
-	if refused {
+	failure, failed := reply.(*Error)
+	if failed {
 		r.machine.fail()
 		r.mu.Unlock()
-		return refusal
+		return failure
 	}
 	err := r.machine.succeed(reply)
 	r.mu.Unlock()
 	if hello, ok := request.(*Hello); ok && err == nil {
-		err = r.settle(hello, reply.(*HelloReply))
+		err = r.applyTerms(hello, reply.(*HelloReply))
 	}
 	if err != nil {
-		r.link.end(err)
+		r.link.fail(err)
 	}
 	return err
 }
 
-// settle applies the terms of the greeting.
-func (r *Requester) settle(hello *Hello, reply *HelloReply) error {
+func (r *Requester) applyTerms(hello *Hello, reply *HelloReply) error {
 	if reply.Version < hello.MinVersion || reply.Version > hello.MaxVersion {
 		return status.Errorf(status.UnsupportedVersion, "the peer picked protocol version %d, offered were %d to %d",
 			reply.Version, hello.MinVersion, hello.MaxVersion)
 	}
-	r.link.agree(reply.MaxMessageSize)
-	r.link.watch(reply.SilenceLimitMs)
+	r.link.setSendLimit(reply.MaxMessageSize)
+	r.link.startKeepAlive(reply.SilenceLimitMs)
 	return nil
 }
 
@@ -184,24 +175,22 @@ func (r *Requester) deliver(e *Envelope) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.outstanding || e.Correlation != r.correlation {
-		return status.Errorf(status.Unexpected, "%v with correlation %d answers no request", e.Message.Kind(), e.Correlation)
+		return status.Errorf(status.Unexpected, "%v with correlation %d answers no request",
+			e.Message.Kind(), e.Correlation)
 	}
 	r.outstanding = false
 	r.replies <- e.Message
 	return nil
 }
 
-// mayEnd: whoever asks is the one to close.
-func (r *Requester) mayEnd() bool { return r.reached() == PhaseDestroying }
-
-// reached is the phase that was completed last.
-func (r *Requester) reached() Phase {
+// canPeerClose: it is up to the requester to close, once everything is destroyed.
+func (r *Requester) canPeerClose() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.machine.reached
+	return r.machine.completed == PhaseDestroying
 }
 
-// Phase is the step under way or, between requests, the one completed last.
+// Phase returns the current step or, between requests, the last completed one.
 func (r *Requester) Phase() Phase {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,12 +200,11 @@ func (r *Requester) Phase() Phase {
 // Done is closed when the conversation has ended, for whatever reason.
 func (r *Requester) Done() <-chan struct{} { return r.link.done }
 
-// Err says why the conversation has ended, nil before: an *Error of the peer,
-// the reason given to Close, status.Shutdown if that was nil,
-// status.ConnectionReset if the peer is gone, status.TimeOut if it is silent.
+// Err returns why the conversation has ended, nil before: an *Error from the peer, the reason given
+// to Close, status.Shutdown if that was nil, status.ConnectionReset if the connection was lost,
+// status.TimeOut if the peer is silent.
 func (r *Requester) Err() error { return r.link.endError() }
 
-// Close ends the conversation, tells the peer the reason unless it is nil,
-// and closes the transport in order. It takes a bounded time. Second and
-// later calls wait for the first.
+// Close ends the conversation, sends the reason to the peer unless it is nil, and closes the
+// transport in order. It takes a bounded time. Later calls wait for the first.
 func (r *Requester) Close(reason error) { r.link.close(reason) }

@@ -6,17 +6,17 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Responder is the side of a conversation that answers: a relay towards its
-// initiator, a target towards its relay. Its methods may be called
-// concurrently.
+// Responder is the side of a conversation that answers requests: a relay to its initiator, a target
+// to its relay. Its methods may be called concurrently.
 //
-// It ends as a Requester does, and also when the peer sends no request for
-// EndpointConfig.Timeout while it has to: before its greeting, between
-// configuring the data path and starting the storage, after a request that
-// failed for good, and when all that is left is to close.
+// It ends as a Requester does, and also when the peer sends no request for EndpointConfig.Timeout
+// although it has to: before hello, between configuring the data path and starting the storage,
+// after a request that leads to PhaseFailed, and when closing is all that is left.
 type Responder struct {
 	link     *link
 	requests chan Request // has room for one
@@ -26,16 +26,16 @@ type Responder struct {
 	correlation uint64 // of the outstanding request, 0 if there is none
 }
 
-// Request is a request that has to be answered once, by Reply or Fail.
+// Request is a request that must be answered once, by Reply or Fail.
 type Request struct {
 	Correlation uint64
 	Message     Message
 }
 
-// NewResponder starts a conversation over t, which it owns from now on. It
-// panics if config.Role is no role that answers.
+// NewResponder starts a conversation over t, which it owns from now on. It panics unless
+// config.Role is RoleRelay or RoleTarget.
 func NewResponder(t Transport, config EndpointConfig) *Responder {
-	c := conversationAnswering(config.Role)
+	c := conversationOfResponder[config.Role]
 	if c == nil {
 		panic(fmt.Sprintf("controlmsg: a responder cannot have the role %v", config.Role))
 	}
@@ -44,12 +44,96 @@ func NewResponder(t Transport, config EndpointConfig) *Responder {
 	return s
 }
 
-// Next waits for the next request, which is valid and in order. The greeting
-// is answered here and does not come up. What breaks the protocol ends the
-// Responder: the peer is told, and Next fails with what Err says.
+// Handler carries out the requests that Serve receives. Serve calls its methods one at a time, in
+// the order that the conversation allows, with valid messages and its own context. An error is the
+// answer to the request.
+type Handler interface {
+	OpenVolume(context.Context, *OpenVolume) (*OpenVolumeReply, error)
+	ConfigureDataPath(context.Context, *ConfigureDataPath) (*ConfigureDataPathReply, error)
+	StartDataPathConnections(context.Context, *StartDataPathConnections) (*StartDataPathConnectionsReply, error)
+	StartStorage(context.Context) error
+	Stop(context.Context) error
+	// DestroyObjects returns done if Serve is to return after the answer. If not, the peer may
+	// repeat a DestroyObjects that failed.
+	DestroyObjects(context.Context) (done bool, err error)
+}
+
+// TargetHandler is the Handler of a target.
+type TargetHandler interface {
+	Handler
+	CreateRDMAConnection(context.Context, *CreateRDMAConnection) (*CreateRDMAConnectionReply, error)
+}
+
+// Serve passes each request to handler and answers it. It returns nil when DestroyObjects is done,
+// otherwise why it cannot go on: the cause of ctx if that has ended, else why the conversation has.
+// When ctx ends during a request, its cause is the answer.
+func (s *Responder) Serve(ctx context.Context, handler Handler) error {
+	// The peer must learn why its session ends, so answers do not depend on ctx. Config.Timeout
+	// bounds them.
+	answering := context.WithoutCancel(ctx)
+	for {
+		request, err := s.Next(ctx)
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		if err != nil {
+			return err
+		}
+		reply, done, err := handle(ctx, handler, request.Message)
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		if err != nil {
+			s.link.config.Logger.Warn("request failed", zap.Stringer("request", request.Message.Kind()), zap.Error(err))
+			err = s.Fail(answering, request.Correlation, err)
+		} else {
+			err = s.Reply(answering, request.Correlation, reply)
+		}
+		if err != nil {
+			return fmt.Errorf("answer %v: %w", request.Message.Kind(), err)
+		}
+		if done {
+			return nil
+		}
+	}
+}
+
+func handle(ctx context.Context, handler Handler, request Message) (reply Message, done bool, err error) {
+	switch m := request.(type) {
+	case *OpenVolume:
+		reply, err = handler.OpenVolume(ctx, m)
+	case *ConfigureDataPath:
+		reply, err = handler.ConfigureDataPath(ctx, m)
+	case *CreateRDMAConnection:
+		if target, ok := handler.(TargetHandler); ok {
+			reply, err = target.CreateRDMAConnection(ctx, m)
+			break
+		}
+		err = status.Errorf(status.Unexpected, "%v is not for this program", request.Kind())
+	case *StartDataPathConnections:
+		reply, err = handler.StartDataPathConnections(ctx, m)
+	case *StartStorage:
+		reply, err = &StartStorageReply{}, handler.StartStorage(ctx)
+	case *Stop:
+		reply, err = &StopReply{}, handler.Stop(ctx)
+	case *DestroyObjects:
+		done, err = handler.DestroyObjects(ctx)
+		reply = &DestroyObjectsReply{}
+	}
+	return reply, done, err
+}
+
+// mustContinue is the set of phases in which a peer has no reason to take its time: it is setting
+// up its session, or has to clean up or to close.
+var mustContinue = phases(PhaseConnect, PhaseHello, PhaseConfigureDataPath, PhaseCreateConnections,
+	PhaseStartConnections, PhaseDestroying, PhaseFailed)
+
+// Next waits for the next request, which is valid and in order. Hello is answered here and not
+// returned. A violation of the protocol ends the Responder: the peer gets the reason, and Next fails
+// with what Err returns.
 //
-// If ctx ends, Next fails and nothing else changes. The silence of a peer
-// that has to go on counts while someone waits in Next.
+// If ctx ends, Next fails and nothing else changes. The silence of a peer that has to continue
+// counts only while a goroutine is in Next.
 func (s *Responder) Next(ctx context.Context) (Request, error) {
 	for {
 		request, err := s.wait(ctx)
@@ -60,15 +144,19 @@ func (s *Responder) Next(ctx context.Context) (Request, error) {
 		if !ok {
 			return request, nil
 		}
-		if err := s.welcome(context.WithoutCancel(ctx), request.Correlation, hello); err != nil {
-			return Request{}, err
+		if err := s.answerHello(context.WithoutCancel(ctx), request.Correlation, hello); err != nil {
+			s.link.fail(err)
+			return Request{}, s.Err()
 		}
 	}
 }
 
 func (s *Responder) wait(ctx context.Context) (Request, error) {
+	s.mu.Lock()
+	bounded := mustContinue.has(s.machine.completed)
+	s.mu.Unlock()
 	var late <-chan time.Time
-	if s.mustGoOn() {
+	if bounded {
 		timer := time.NewTimer(s.link.config.Timeout)
 		defer timer.Stop()
 		late = timer.C
@@ -81,31 +169,18 @@ func (s *Responder) wait(ctx context.Context) (Request, error) {
 	case <-ctx.Done():
 		return Request{}, waitError(ctx, "wait for a request")
 	case <-late:
-		s.link.end(status.Errorf(status.TimeOut, "no request within %v in phase %v", s.link.config.Timeout, s.Phase()))
+		s.link.fail(status.Errorf(status.TimeOut, "no request within %v in phase %v", s.link.config.Timeout, s.Phase()))
 		return Request{}, s.Err()
 	}
 }
 
-// hasty are the phases in which a peer has no reason to take its time: it is
-// setting up its session, or has to clean up or to close.
-var hasty = phases(PhaseConnect, PhaseHello, PhaseConfigureDataPath, PhaseCreateConnections, PhaseStartConnections,
-	PhaseDestroying, PhaseFailed)
-
-func (s *Responder) mustGoOn() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return hasty.has(s.machine.reached)
-}
-
-// welcome answers the greeting.
-func (s *Responder) welcome(ctx context.Context, correlation uint64, hello *Hello) error {
+func (s *Responder) answerHello(ctx context.Context, correlation uint64, hello *Hello) error {
 	version, err := negotiateVersion(minProtocolVersion, ProtocolVersion, hello.MinVersion, hello.MaxVersion)
 	if err != nil {
-		s.link.end(err)
-		return s.Err()
+		return err
 	}
 	size := min(hello.MaxMessageSize, s.link.receiveLimit())
-	s.link.agree(size)
+	s.link.setSendLimit(size)
 	err = s.Reply(ctx, correlation, &HelloReply{
 		Version:        version,
 		MaxMessageSize: size,
@@ -113,35 +188,30 @@ func (s *Responder) welcome(ctx context.Context, correlation uint64, hello *Hell
 		SilenceLimitMs: s.link.config.KeepAlive.silenceLimitMs(),
 	})
 	if err != nil {
-		s.link.end(err)
-		return s.Err()
+		return err
 	}
-	s.link.watch(hello.SilenceLimitMs)
+	s.link.startKeepAlive(hello.SilenceLimitMs)
 	return nil
 }
 
-// Reply answers a request with success. If m is not valid, too big for the
-// peer, or not the reply to that request, nothing is sent and the request is
-// still to be answered. If sending fails, the Responder ends.
+// Reply answers a request with success. If m is not valid, too big for the peer, or not the reply to
+// that request, nothing is sent and the request stays outstanding. If sending fails, the Responder
+// ends.
 func (s *Responder) Reply(ctx context.Context, correlation uint64, m Message) error {
-	return s.answer(ctx, correlation, m, func() error { return s.machine.succeed(m) })
+	return s.answer(ctx, correlation, m, true)
 }
 
-// Fail answers a request with an Error made of err: its status.CodeOf, its
-// text and the current phase, or if err is an *Error of another peer, what
-// that says. OpenVolume and ConfigureDataPath may then be repeated; after any
-// other the peer can only destroy what it has.
+// Fail answers a request with an Error made of err: its status.CodeOf, its text and the current
+// phase; if err is an *Error from another peer, that peer's. OpenVolume and ConfigureDataPath may
+// then be repeated; after any other request the peer can only destroy what it has.
 func (s *Responder) Fail(ctx context.Context, correlation uint64, err error) error {
-	return s.answer(ctx, correlation, report(err, s.Phase()), func() error {
-		s.machine.fail()
-		return nil
-	})
+	return s.answer(ctx, correlation, report(err, s.Phase()), false)
 }
 
-func (s *Responder) answer(ctx context.Context, correlation uint64, m Message, conclude func() error) error {
-	b, err := s.conclude(correlation, m, conclude)
+func (s *Responder) answer(ctx context.Context, correlation uint64, m Message, success bool) error {
+	b, err := s.complete(correlation, m, success)
 	if err == nil {
-		err = s.link.sendBytes(ctx, b)
+		err = s.link.send(ctx, b)
 	}
 	if err != nil {
 		return fmt.Errorf("answer request %d with %v: %w", correlation, m.Kind(), err)
@@ -149,9 +219,9 @@ func (s *Responder) answer(ctx context.Context, correlation uint64, m Message, c
 	return nil
 }
 
-// conclude encodes the answer and then marks the request as answered: the
-// next one may come as soon as this answer is out.
-func (s *Responder) conclude(correlation uint64, m Message, conclude func() error) ([]byte, error) {
+// complete encodes the answer and completes the request before the answer is sent: the next request
+// may arrive as soon as it is.
+func (s *Responder) complete(correlation uint64, m Message, success bool) ([]byte, error) {
 	if err := s.Err(); err != nil {
 		return nil, err
 	}
@@ -164,7 +234,9 @@ func (s *Responder) conclude(correlation uint64, m Message, conclude func() erro
 	if correlation == 0 || correlation != s.correlation {
 		return nil, status.Errorf(status.BadState, "no such request is outstanding")
 	}
-	if err := conclude(); err != nil {
+	if !success {
+		s.machine.fail()
+	} else if err := s.machine.succeed(m); err != nil {
 		return nil, err
 	}
 	s.correlation = 0
@@ -173,7 +245,7 @@ func (s *Responder) conclude(correlation uint64, m Message, conclude func() erro
 
 func (s *Responder) deliver(e *Envelope) error {
 	if failure, ok := e.Message.(*Error); ok {
-		s.link.endWith(failure, nil)
+		s.link.end(failure, nil)
 		return nil
 	}
 	if e.Correlation == 0 {
@@ -189,41 +261,30 @@ func (s *Responder) deliver(e *Envelope) error {
 	return nil
 }
 
-// idle are the phases in which a peer that goes leaves nothing behind.
-var idle = phases(PhaseConnect, PhaseHello, PhaseOpenVolume, PhaseDestroying)
-
-func (s *Responder) mayEnd() bool {
+// canPeerClose: between requests, before configure_data_path and after destroy_objects, the peer
+// leaves nothing behind.
+func (s *Responder) canPeerClose() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.machine.pending == nil && idle.has(s.machine.reached)
+	return s.machine.step == nil &&
+		phases(PhaseConnect, PhaseHello, PhaseOpenVolume, PhaseDestroying).has(s.machine.completed)
 }
 
-// pendingKind is the kind of the outstanding request, 0 if there is none.
-func (s *Responder) pendingKind() Kind {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.machine.pending == nil {
-		return 0
-	}
-	return s.machine.pending.request
-}
-
-// Phase is the step under way or, between requests, the one completed last.
+// Phase returns the current step or, between requests, the last completed one.
 func (s *Responder) Phase() Phase {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.machine.phase()
 }
 
-// Done is closed when the conversation has ended, for whatever reason, even
-// while a request is being handled.
+// Done is closed when the conversation has ended, for whatever reason, even while a request is being
+// handled.
 func (s *Responder) Done() <-chan struct{} { return s.link.done }
 
-// Err says why the conversation has ended, nil before: as for a Requester,
-// and status.NotConnected if the peer has closed in order.
+// Err returns why the conversation has ended, nil before: as for a Requester, and
+// status.NotConnected if the peer has closed in order.
 func (s *Responder) Err() error { return s.link.endError() }
 
-// Close ends the conversation, tells the peer the reason unless it is nil,
-// and closes the transport in order. It takes a bounded time. Second and
-// later calls wait for the first.
+// Close ends the conversation, sends the reason to the peer unless it is nil, and closes the
+// transport in order. It takes a bounded time. Later calls wait for the first.
 func (s *Responder) Close(reason error) { s.link.close(reason) }

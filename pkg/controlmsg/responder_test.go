@@ -85,27 +85,27 @@ func TestWhatBreaksTheProtocolIsToldAndEndsTheResponder(t *testing.T) {
 			raw.Receive()
 			raw.Send(2, relayHello())
 		}, status.BadState, "out of order in phase hello"},
-		{"unknown kind", func(raw *controlmsgtest.Raw) { raw.SendBytes([]byte{0xc2, 0x0c, 0x00}) }, status.Unexpected, "no known kind"},
+		{"unknown kind", func(raw *controlmsgtest.Raw) { raw.SendBytes([]byte{0xc2, 0x0c, 0x00}) }, status.Unexpected, "unknown kind"},
 		{"garbage", func(raw *controlmsgtest.Raw) { raw.SendBytes([]byte("GET / HTTP/1.1\r\n\r\n")) }, status.InvalidValue, "decode message of 18 bytes"},
-		{"reply", func(raw *controlmsgtest.Raw) { raw.Send(1, &controlmsg.StopReply{}) }, status.Unexpected, "no request"},
-		{"keep-alive before hello", func(raw *controlmsgtest.Raw) { raw.Send(0, &controlmsg.KeepAlive{}) }, status.BadState, "before the greeting"},
+		{"reply", func(raw *controlmsgtest.Raw) { raw.Send(1, &controlmsg.StopReply{}) }, status.Unexpected, "is not a request"},
+		{"keep-alive before hello", func(raw *controlmsgtest.Raw) { raw.Send(0, &controlmsg.KeepAlive{}) }, status.BadState, "before hello"},
 		{"request without correlation", func(raw *controlmsgtest.Raw) { raw.Send(0, relayHello()) }, status.InvalidValue, "correlation 0"},
 		{"wrong version", func(raw *controlmsgtest.Raw) {
 			hello := relayHello()
 			hello.MinVersion, hello.MaxVersion = 2, 3
 			raw.Send(1, hello)
-		}, status.UnsupportedVersion, "the requester speaks protocol versions 2 to 3, the responder 1 to 1"},
+		}, status.UnsupportedVersion, "the requester supports protocol versions 2 to 3, the responder 1 to 1"},
 		{"wrong role", func(raw *controlmsgtest.Raw) {
 			hello := relayHello()
 			hello.Role = controlmsg.RoleInitiator
 			raw.Send(1, hello)
-		}, status.Unexpected, "the target expects the hello of the relay, this is the initiator's"},
+		}, status.Unexpected, "the target expects a hello from the relay, and got one from the initiator"},
 		{"second request before the first is answered", func(raw *controlmsgtest.Raw) {
 			raw.Send(1, relayHello())
 			raw.Receive()
 			raw.Send(2, open)
 			raw.Send(3, open)
-		}, status.BadState, "open_volume came before open_volume was answered"},
+		}, status.BadState, "open_volume came before the reply to open_volume"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -194,7 +194,7 @@ func TestDoneClosesWhileARequestIsHandled(t *testing.T) {
 		request := next(t, s)
 		raw.Close()
 		<-s.Done()
-		checkError(t, "Err", s.Err(), status.ConnectionReset, "is gone")
+		checkError(t, "Err", s.Err(), status.ConnectionReset, "lost the connection")
 		err := s.Reply(t.Context(), request.Correlation, &controlmsg.ConfigureDataPathReply{})
 		checkError(t, "Reply", err, status.ConnectionReset, "answer request 2 with configure_data_path_reply")
 	})

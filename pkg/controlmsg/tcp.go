@@ -15,14 +15,13 @@ import (
 
 // TCPConfig bounds a TCP transport. Zero values mean the defaults.
 type TCPConfig struct {
-	// MaxMessageSize is the largest message in bytes, sent or received;
-	// DefaultMaxMessageSize.
+	// MaxMessageSize is the largest message in bytes, in both directions; DefaultMaxMessageSize.
 	MaxMessageSize int
-	// MessageTimeout is how long the rest of a message may take once its
-	// first byte has come; 10 s.
+	// MessageTimeout is how long the rest of a message may take once its first byte has arrived;
+	// 10 s.
 	MessageTimeout time.Duration
-	// UserTimeout is how long sent bytes may stay unacknowledged before the
-	// kernel takes the connection for lost (TCP_USER_TIMEOUT, RFC 5482); 5 s.
+	// UserTimeout is how long sent bytes may stay unacknowledged before the kernel considers the
+	// connection lost (TCP_USER_TIMEOUT, RFC 5482); 5 s.
 	UserTimeout time.Duration
 	// CloseTimeout is how long Close waits for the peer to close; 1 s.
 	CloseTimeout time.Duration
@@ -44,47 +43,42 @@ func (c TCPConfig) withDefaults() TCPConfig {
 	return c
 }
 
-// tcpTransport frames messages on a TCP connection, in plain text or by TLS.
+// tcpTransport frames messages on a TCP connection, in plain text or inside TLS.
 type tcpTransport struct {
 	conn   *net.TCPConn
-	stream stream // on conn: what messages are written to and read from
+	stream stream // carries the frames: conn, or TLS on conn
 	config TCPConfig
-	frame  []byte // being sent
+	frame  []byte // send buffer
 	name   string // of the peer
 }
 
-// stream is a connection that can be ended in one direction.
+// stream is a connection that can be closed in one direction.
 type stream interface {
 	net.Conn
 	CloseWrite() error
 }
 
-// NewTCPTransport returns a transport over conn, which it owns from now on.
-// What it carries can be read and changed on the way; see NewTLSClient and
-// NewTLSServer.
+// NewTCPTransport returns a transport over conn, which it owns from now on. Anyone on the network
+// can read and change what it carries; see NewTLSClient and NewTLSServer.
 func NewTCPTransport(conn *net.TCPConn, config TCPConfig) Transport {
 	return newTCPTransport(conn, config)
 }
 
 func newTCPTransport(conn *net.TCPConn, config TCPConfig) *tcpTransport {
 	t := &tcpTransport{
-		conn: conn, stream: &lastWordsConn{TCPConn: conn}, config: config.withDefaults(),
+		conn: conn, stream: &resetReader{TCPConn: conn}, config: config.withDefaults(),
 		name: conn.RemoteAddr().String(),
 	}
-	t.setOptions()
-	return t
-}
-
-// setOptions makes the kernel send at once and notice a lost network. Where
-// it refuses, the endpoint's own deadlines and keep-alives still hold, only
-// later; a connection that is broken already says so on first use.
-func (t *tcpTransport) setOptions() {
+	// These options make the kernel send at once and detect a lost network. If it rejects one, the
+	// endpoint's own timeouts and keep-alives still work, only later; a broken connection fails on
+	// first use anyway.
 	timeout := t.config.UserTimeout
-	_ = t.conn.SetNoDelay(true)
-	_ = setUserTimeout(t.conn, timeout)
-	_ = t.conn.SetKeepAliveConfig(net.KeepAliveConfig{
+	_ = conn.SetNoDelay(true)
+	_ = setUserTimeout(conn, timeout)
+	_ = conn.SetKeepAliveConfig(net.KeepAliveConfig{
 		Enable: true, Idle: max(timeout, time.Second), Interval: max(timeout/4, time.Second), Count: 4,
 	})
+	return t
 }
 
 func (t *tcpTransport) MaxMessageSize() int { return t.config.MaxMessageSize }
@@ -115,9 +109,9 @@ func (t *tcpTransport) Receive(ctx context.Context) ([]byte, error) {
 	return message, nil
 }
 
-// failure gives an error of the connection its operation, peer and code.
+// failure adds operation, peer and code to an error of the connection.
 func (t *tcpTransport) failure(ctx context.Context, operation string, err error) error {
-	text := fmt.Sprintf("%s %s", operation, t.RemoteName())
+	text := operation + " " + t.RemoteName()
 	if _, coded := errors.AsType[*status.Error](err); coded {
 		return fmt.Errorf("%s: %w", text, err)
 	}
@@ -131,21 +125,23 @@ func (t *tcpTransport) failure(ctx context.Context, operation string, err error)
 	case errors.Is(err, net.ErrClosed):
 		return status.Errorf(status.NotConnected, "%s: the connection is closed", text)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return status.Errorf(status.TimeOut, "%s: it takes too long: %w", text, err)
+		return status.Errorf(status.TimeOut, "%s: timed out: %w", text, err)
 	case isAlert(err):
 		return status.Errorf(status.Authentication, "%s: %w", text, explainAlert(err))
 	}
 	return status.Errorf(status.ConnectionReset, "%s: %w", text, err)
 }
 
-// Close shuts down the connection for writing and waits for the peer to do
-// the same, so that the last message is not lost: closing a socket with
-// unread data makes the kernel discard what the peer has not read yet.
+// Close shuts down the connection for writing and waits, within bounds, for the peer to close too.
+// Otherwise the last message could be lost: closing a socket with unread data makes the kernel
+// discard what the peer has not read yet.
 func (t *tcpTransport) Close() error {
-	// TLS has an end of its own, which must come before that of TCP.
-	ended := t.stream.SetWriteDeadline(time.Now().Add(t.config.CloseTimeout)) == nil && t.stream.CloseWrite() == nil
-	if ended && t.conn.CloseWrite() == nil {
-		t.discard()
+	// TLS has its own end, which must come before TCP's. The peer's data is read below TLS, because
+	// the end of TLS is not the end of the connection.
+	if t.stream.SetWriteDeadline(time.Now().Add(t.config.CloseTimeout)) == nil &&
+		t.stream.CloseWrite() == nil && t.conn.CloseWrite() == nil &&
+		t.conn.SetReadDeadline(time.Now().Add(t.config.CloseTimeout)) == nil {
+		_, _ = io.CopyN(io.Discard, t.conn, 2*int64(t.config.MaxMessageSize))
 	}
 	if err := t.conn.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("close connection to %s: %w", t.RemoteName(), err)
@@ -153,35 +149,23 @@ func (t *tcpTransport) Close() error {
 	return nil
 }
 
-// discard reads until the peer closes, within bounds. Whatever ends it, the
-// connection is closed next. It reads below TLS, whose end is not that of
-// the connection.
-func (t *tcpTransport) discard() {
-	if t.conn.SetReadDeadline(time.Now().Add(t.config.CloseTimeout)) != nil {
-		return
-	}
-	_, _ = io.CopyN(io.Discard, t.conn, 2*int64(t.config.MaxMessageSize))
-}
-
-// Abort makes the kernel drop what is queued and reset the connection.
+// Abort makes the kernel drop queued data and reset the connection.
 func (t *tcpTransport) Abort() {
 	_ = t.conn.SetLinger(0)
 	_ = t.conn.Close()
 }
 
-// frameHeaderSize is the length of the length that precedes every message on
-// a byte stream: 32 bits, big-endian, without itself.
+// frameHeaderSize is the size of the length that precedes every message on a byte stream: 32 bits,
+// big-endian, not counting itself.
 const frameHeaderSize = 4
 
-// appendFrame appends a framed message to dst.
 func appendFrame(dst, message []byte) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, uint32(len(message)))
 	return append(dst, message...)
 }
 
-// readFrame reads one message of 1 to limit bytes. It calls begun when the
-// first byte has come. The end of the stream is io.EOF between two messages
-// and io.ErrUnexpectedEOF inside one.
+// readFrame reads one message of 1 to limit bytes and calls begun after its first byte. The end of
+// the stream is io.EOF between two messages and io.ErrUnexpectedEOF inside one.
 func readFrame(r io.Reader, limit int, begun func()) ([]byte, error) {
 	var header [frameHeaderSize]byte
 	if _, err := io.ReadFull(r, header[:1]); err != nil {
@@ -189,47 +173,37 @@ func readFrame(r io.Reader, limit int, begun func()) ([]byte, error) {
 	}
 	begun()
 	if _, err := io.ReadFull(r, header[1:]); err != nil {
-		return nil, incomplete(err)
+		return nil, insideMessage(err)
 	}
 	length := binary.BigEndian.Uint32(header[:])
 	if length == 0 {
-		return nil, status.Errorf(status.InvalidValue, "a message of 0 bytes is announced")
+		return nil, status.Errorf(status.InvalidValue, "message length is 0")
 	}
-	if looksLikeTLS(header) {
+	// The first record of TLS (RFC 8446, 5.1) reads as a length of more than 300 MiB.
+	const handshakeRecord, majorVersion = 22, 3
+	if header[0] == handshakeRecord && header[1] == majorVersion {
 		return nil, status.Errorf(status.Authentication,
 			"the peer speaks TLS, and this side does not: set up TLS on both sides or on none")
 	}
 	if int64(length) > int64(limit) {
 		return nil, status.Errorf(status.TooBig,
-			"a message of %d bytes is announced, the limit is %d (is this a client of another protocol?)", length, limit)
+			"message length is %d bytes, the limit is %d (is this a client of another protocol?)", length, limit)
 	}
 	message := make([]byte, length)
 	if _, err := io.ReadFull(r, message); err != nil {
-		return nil, incomplete(err)
+		return nil, insideMessage(err)
 	}
 	return message, nil
 }
 
-// looksLikeTLS tells the first record of TLS (RFC 8446, 5.1) from a length: it
-// would be one of more than 300 MiB.
-func looksLikeTLS(header [frameHeaderSize]byte) bool {
-	const handshakeRecord, majorVersion = 22, 3
-	return header[0] == handshakeRecord && header[1] == majorVersion
-}
-
-// incomplete turns the end of the stream inside a message into an error of
-// its own.
-func incomplete(err error) error {
+func insideMessage(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// longAgo is a deadline that ends a wait at once.
-var longAgo = time.Unix(1, 0)
-
-// deadline ends reads or writes of a connection when a context ends.
+// deadline ends the reads or writes of a connection when a context ends.
 type deadline struct {
 	ctx      context.Context
 	set      func(time.Time) error
@@ -237,11 +211,15 @@ type deadline struct {
 	ended    chan struct{} // closed when the context's end has been applied
 }
 
-// newDeadline bounds what set bounds by ctx, until stop is called. Errors of
-// set are those of a closed connection, which the next read or write reports.
+// longAgo is a deadline that ends a wait at once.
+var longAgo = time.Unix(1, 0)
+
+// newDeadline applies the end of ctx by set, which is SetReadDeadline or SetWriteDeadline of a
+// connection, until stop is called. set fails on a closed connection only, which the next read or
+// write reports.
 func newDeadline(ctx context.Context, set func(time.Time) error) *deadline {
 	d := &deadline{ctx: ctx, set: set, ended: make(chan struct{})}
-	latest, _ := ctx.Deadline() // the zero time means none, for set as well
+	latest, _ := ctx.Deadline() // the zero time means none, also for set
 	_ = set(latest)
 	d.stopFunc = context.AfterFunc(ctx, func() {
 		_ = set(longAgo)
@@ -250,7 +228,7 @@ func newDeadline(ctx context.Context, set func(time.Time) error) *deadline {
 	return d
 }
 
-// shorten ends the wait after timeout, unless the context ends it before.
+// shorten ends the wait after timeout, unless the context ends it earlier.
 func (d *deadline) shorten(timeout time.Duration) {
 	latest := time.Now().Add(timeout)
 	if own, ok := d.ctx.Deadline(); ok && own.Before(latest) {
@@ -258,34 +236,32 @@ func (d *deadline) shorten(timeout time.Duration) {
 	}
 	_ = d.set(latest)
 	if d.ctx.Err() != nil {
-		// The context may have ended just before, and was overridden.
-		_ = d.set(longAgo)
+		_ = d.set(longAgo) // the context may have ended just before, and was overwritten
 	}
 }
 
-// stop makes sure that the context's end does not reach into the next
-// operation.
+// stop keeps the end of the context from affecting the next operation.
 func (d *deadline) stop() {
 	if !d.stopFunc() {
 		<-d.ended
 	}
 }
 
-// lastWordsConn is a TCP connection that reads on once after a reset: what the
-// peer said before it closed may still be there, and tells why.
-type lastWordsConn struct {
+// resetReader is a TCP connection that reads once more after a reset: the peer's farewell, which
+// says why it closed, may still be in the socket.
+type resetReader struct {
 	*net.TCPConn
-	reset bool // Read has seen the connection reset
+	reset bool // Read has seen the reset
 }
 
-func (c *lastWordsConn) Read(b []byte) (int, error) {
+func (c *resetReader) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
 	if n > 0 || c.reset || !isReset(err) {
 		return n, err
 	}
 	c.reset = true
-	if n, readOnErr := c.TCPConn.Read(b); n > 0 {
-		return n, readOnErr
+	if n, again := c.TCPConn.Read(b); n > 0 {
+		return n, again
 	}
 	return 0, err
 }

@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setUserTimeout sets TCP_USER_TIMEOUT (RFC 5482), which counts in
-// milliseconds.
+// setUserTimeout sets TCP_USER_TIMEOUT (RFC 5482), whose unit is the millisecond.
 func setUserTimeout(conn *net.TCPConn, timeout time.Duration) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -22,6 +21,5 @@ func setUserTimeout(conn *net.TCPConn, timeout time.Duration) error {
 	return errors.Join(err, optionErr)
 }
 
-// isReset reports whether the peer, or a machine in between, has reset the
-// connection.
+// isReset reports whether the peer or a machine in between has reset the connection.
 func isReset(err error) bool { return errors.Is(err, unix.ECONNRESET) }

@@ -106,7 +106,7 @@ func TestAMessageThatStallsIsNotWaitedForLong(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := b.Receive(generous(t))
-	checkError(t, "Receive", err, status.TimeOut, "it takes too long")
+	checkError(t, "Receive", err, status.TimeOut, "timed out")
 }
 
 func TestTheEndOfATCPConnectionTellsWhereItCame(t *testing.T) {

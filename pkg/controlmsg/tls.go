@@ -12,13 +12,11 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// NewTLSClient does the connecting side's part of a TLS handshake over conn
-// and returns a transport that is secured by it. Either way it owns conn from
-// now on. The end of ctx ends the handshake.
+// NewTLSClient performs the connecting side of a TLS handshake over conn and returns a transport
+// secured by it. It owns conn from now on, even if it fails. The end of ctx ends the handshake.
 //
-// With TLS 1.3 the peer looks at this side's certificate when the handshake
-// is already over for this side: that it is refused shows when a message is
-// sent or received, as status.Authentication.
+// In TLS 1.3 the handshake is over for this side before the peer examines its certificate. A peer
+// that rejects the certificate makes the next Send or Receive fail with status.Authentication.
 func NewTLSClient(ctx context.Context, conn *net.TCPConn, secure *tls.Config, config TCPConfig) (Transport, error) {
 	t := newTCPTransport(conn, config)
 	if err := t.handshake(ctx, tls.Client(t.stream, secure)); err != nil {
@@ -27,8 +25,8 @@ func NewTLSClient(ctx context.Context, conn *net.TCPConn, secure *tls.Config, co
 	return t, nil
 }
 
-// NewTLSServer is NewTLSClient for the accepting side. A peer that does not
-// speak TLS is told so.
+// NewTLSServer is NewTLSClient for the accepting side. A peer that does not speak TLS gets an Error
+// in plain text.
 func NewTLSServer(ctx context.Context, conn *net.TCPConn, secure *tls.Config, config TCPConfig) (Transport, error) {
 	t := newTCPTransport(conn, config)
 	if err := t.handshake(ctx, tls.Server(t.stream, secure)); err != nil {
@@ -37,7 +35,7 @@ func NewTLSServer(ctx context.Context, conn *net.TCPConn, secure *tls.Config, co
 	return t, nil
 }
 
-// handshake secures the transport, or fails and closes it.
+// handshake secures the transport, or closes it and fails.
 func (t *tcpTransport) handshake(ctx context.Context, secured *tls.Conn) error {
 	err := secured.HandshakeContext(ctx)
 	if err == nil {
@@ -46,24 +44,17 @@ func (t *tcpTransport) handshake(ctx context.Context, secured *tls.Conn) error {
 		return nil
 	}
 	reason := t.handshakeError(ctx, err)
-	if speaksPlainText(err) {
-		t.tellInPlainText(ctx, reason)
+	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok && record.RecordHeader[0] == 0 {
+		t.sendPlainTextError(ctx, reason) // TLS never begins with 0, a message of this protocol does
 	}
-	// In order, so that the peer gets the alert that tells it why.
+	// In order, so that the peer gets the alert that says why.
 	return errors.Join(reason, t.Close())
 }
 
-// speaksPlainText reports whether a handshake failed because the peer's first
-// bytes are a message of this protocol, which TLS cannot begin with.
-func speaksPlainText(err error) bool {
-	record, ok := errors.AsType[tls.RecordHeaderError](err)
-	return ok && record.RecordHeader[0] == 0
-}
-
-// tellInPlainText sends the reason to a peer that expects messages. If that
-// fails, nothing is lost but an explanation.
-func (t *tcpTransport) tellInPlainText(ctx context.Context, reason error) {
-	ctx, cancel := context.WithTimeout(ctx, lastWordsTimeout)
+// sendPlainTextError sends the reason to a peer that expects messages. If that fails, the peer only
+// misses an explanation.
+func (t *tcpTransport) sendPlainTextError(ctx context.Context, reason error) {
+	ctx, cancel := context.WithTimeout(ctx, farewellTimeout)
 	defer cancel()
 	farewell, err := NewProtobufCodec().Append(nil, &Envelope{Message: report(reason, PhaseConnect)})
 	if err == nil {
@@ -77,24 +68,25 @@ func (t *tcpTransport) handshakeError(ctx context.Context, err error) error {
 		return waitError(ctx, text)
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		return status.Errorf(status.Authentication, "%s: one side speaks TLS and the other does not: set up TLS on both sides or on none", text)
+		return status.Errorf(status.Authentication,
+			"%s: one side speaks TLS and the other does not: set up TLS on both sides or on none", text)
 	}
 	if isAlert(err) {
 		return status.Errorf(status.Authentication, "%s: %w", text, explainAlert(err))
 	}
 	if rejected, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return status.Errorf(status.Authentication, "%s: its certificate%s is not accepted: %w",
+		return status.Errorf(status.Authentication, "%s: rejected its certificate%s: %w",
 			text, describeIdentity(rejected.UnverifiedCertificates), rejected.Err)
 	}
-	if isLoss(err) {
-		return status.Errorf(status.ConnectionReset, "%s: the connection was lost (does the peer speak TLS?): %w", text, err)
+	if isConnectionLoss(err) {
+		return status.Errorf(status.ConnectionReset, "%s: lost the connection (does the peer speak TLS?): %w", text, err)
 	}
 	return status.Errorf(status.Authentication, "%s: %w", text, err)
 }
 
-// isLoss reports whether a handshake failed because of the network, or
-// because the peer left.
-func isLoss(err error) bool {
+// isConnectionLoss reports whether a handshake failed because of the network, or because the peer
+// disconnected.
+func isConnectionLoss(err error) bool {
 	if failure, ok := errors.AsType[*net.OpError](err); ok {
 		return failure.Op == "read" || failure.Op == "write"
 	}
@@ -107,17 +99,15 @@ func isAlert(err error) bool {
 	return ok && failure.Op == "remote error"
 }
 
-// explainAlert makes a sentence of an alert, which is all that a peer may say
-// within TLS.
+// explainAlert adds the likely cause to an alert, which carries a number only.
 func explainAlert(err error) error {
-	return fmt.Errorf("the peer ended TLS, probably because of the certificate of this side; its log tells more: %w", err)
+	return fmt.Errorf("the peer ended TLS, probably because it rejects this side's certificate; see its log: %w", err)
 }
 
-// maxIdentityLength bounds what logs repeat of a certificate, in bytes.
+// maxIdentityLength bounds the certificate name in logs, in bytes.
 const maxIdentityLength = 128
 
-// describeIdentity is what the peer's certificate calls it, in the form in
-// which it follows an address.
+// describeIdentity returns the name in the peer's certificate as a suffix for its address.
 func describeIdentity(certificates []*x509.Certificate) string {
 	if len(certificates) == 0 {
 		return ""

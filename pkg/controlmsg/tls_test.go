@@ -145,7 +145,7 @@ func TestWhoIsNotTrustedIsRefusedByTLS(t *testing.T) {
 			relaySees: "protocol version not supported", targetSees: "unsupported versions"},
 		{name: "target of another authority",
 			relay: ours.Write(t.TempDir(), good), target: mixed(theirs.Write(t.TempDir(), good), ours.Write(t.TempDir(), good)),
-			relaySees: `its certificate ("target.test") is not accepted: x509: certificate signed by unknown authority`, targetSees: "bad certificate", relayRefuses: true},
+			relaySees: `rejected its certificate ("target.test"): x509: certificate signed by unknown authority`, targetSees: "bad certificate", relayRefuses: true},
 		{name: "target with an expired certificate",
 			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), good, mutualtlstest.Expired),
 			relaySees: "certificate has expired", targetSees: "bad certificate", relayRefuses: true},
@@ -225,5 +225,5 @@ func TestAPeerThatLeavesDuringTheHandshakeIsNotAnImpostor(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := controlmsg.NewTLSServer(generous(t), far, credentials(t, target).Server(nil), controlmsg.TCPConfig{})
-	checkError(t, "NewTLSServer", err, status.ConnectionReset, "the connection was lost")
+	checkError(t, "NewTLSServer", err, status.ConnectionReset, "lost the connection")
 }

@@ -8,47 +8,45 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Transport carries whole messages to one peer and back, in order. One
-// goroutine may send while another receives; not more of either.
+// Transport carries whole messages to and from one peer, in order. One goroutine may send while
+// another receives.
 //
-// An error of Send or Receive ends the transport: what follows is undefined
-// until Close or Abort. Errors carry these codes: status.NotConnected if the
-// peer has closed between two messages, status.ConnectionReset if the
-// connection was lost, status.TooBig if the peer sends more than
-// MaxMessageSize, status.TimeOut if a context or a bound of the transport
-// itself has ended the wait.
+// An error of Send or Receive ends the transport: only Close and Abort are defined afterwards.
+// Errors carry these codes: status.NotConnected if the peer has closed between two messages,
+// status.ConnectionReset if the connection was lost, status.TooBig if the peer sends more than
+// MaxMessageSize, status.TimeOut if a context or a timeout of the transport has ended the wait.
 type Transport interface {
-	// Send sends one message. The message is not kept. If it is longer than
-	// MaxMessageSize, it fails with status.TooBig and sends nothing.
+	// Send sends one message and does not keep it. A message longer than MaxMessageSize is not sent
+	// and fails with status.TooBig.
 	Send(ctx context.Context, message []byte) error
-	// Receive waits for the next message, which the caller then owns.
+	// Receive waits for the next message. The caller owns it.
 	Receive(ctx context.Context) ([]byte, error)
-	// MaxMessageSize is the largest message in bytes, in both directions.
+	// MaxMessageSize returns the largest message in bytes, in both directions.
 	MaxMessageSize() int
-	// Close ends the connection in order: everything sent reaches a peer
-	// that reads it. It takes a bounded time and must not overlap Receive.
+	// Close ends the connection in order: a peer that keeps reading gets everything that was sent.
+	// It takes a bounded time and must not overlap Receive.
 	Close() error
 	// Abort ends the connection at once. It may be called at any time.
 	Abort()
-	// RemoteName names the peer, for logs.
+	// RemoteName identifies the peer in logs.
 	RemoteName() string
 }
 
-// waitError is what a wait fails with when its context has ended:
-// status.TimeOut, or status.Shutdown if the context was cancelled.
+// waitError returns the error of a wait that a context has ended: status.TimeOut, or
+// status.Shutdown if the context was cancelled.
 func waitError(ctx context.Context, what string) error {
 	cause := context.Cause(ctx)
 	return status.Errorf(status.CodeOf(cause), "%s: %w", what, cause)
 }
 
-// comchTransport carries one message per Comch control message.
+// comchTransport sends each message as one Comch control message.
 type comchTransport struct {
 	connection comch.Connection
 }
 
-// NewComchTransport returns a transport over the control messages of
-// connection. Closing the transport closes the connection: in order if it has
-// no consumers and producers any more, else at once.
+// NewComchTransport returns a transport over the control messages of connection. Closing the
+// transport closes the connection: in order if all its consumers and producers are closed,
+// otherwise at once.
 func NewComchTransport(connection comch.Connection) Transport {
 	return &comchTransport{connection: connection}
 }

@@ -76,5 +76,5 @@ func TestAComchClientThatVanishesIsNoticed(t *testing.T) {
 	mustCall(t, r, &controlmsg.OpenVolume{}, configuration(1))
 	initiator.Abort()
 	<-s.Done()
-	checkError(t, "Err", s.Err(), status.ConnectionReset, "the peer process 42 of user 1000 is gone")
+	checkError(t, "Err", s.Err(), status.ConnectionReset, "lost the connection to process 42 of user 1000")
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -21,65 +22,50 @@ type channel struct {
 	relay *Relay
 	id    ChannelID
 	log   *zap.Logger
-	// settings are replaced as a whole; a session keeps those that it began
-	// with.
+	// settings are replaced as a whole. A session keeps the settings that it began with.
 	settings atomic.Pointer[ChannelConfig]
 	link     *targetLink
 	workers  *datapath.Pool
-	ownPool  *datapath.Pool // nil if workers are the relay's
-	retire   context.CancelFunc
-	served   chan struct{} // closed when no more clients are accepted
+	ownPool  *datapath.Pool // nil if the relay's workers serve the channel
+	stop     context.CancelFunc
+	served   chan struct{} // closed when the channel accepts no more clients
 
 	counters *datapath.CounterSet
 	exported atomic.Int64 // bytes of client memory
-	clients  *instanceRegistry
+	// A client exports the same memory again when it reconnects. Before that the target must have
+	// lost the access that former sessions gave it.
+	clients  *epoch.Registry
 	accepted atomic.Uint64
-	refused  atomic.Uint64
+	rejected atomic.Uint64
 	running  sync.WaitGroup // sessions
 
 	mu       sync.Mutex // guards what follows
 	server   comch.Server
 	sessions map[*session]struct{}
-	retiring bool
+	removed  bool // from the configuration
 }
 
-func newChannel(r *Relay, config *ChannelConfig) *channel {
-	c := &channel{
-		relay: r, id: config.ChannelID, counters: r.countersOf(config.ChannelID), clients: newInstanceRegistry(),
-		served: make(chan struct{}), sessions: make(map[*session]struct{}),
+// newChannel creates a channel with its workers and its Comch server. Once the relay serves, the
+// caller holds r.mu.
+func (r *Relay) newChannel(ctx context.Context, config *ChannelConfig) (*channel, error) {
+	id := config.ChannelID
+	if r.counters[id] == nil { // else the channel was removed before, and continues to count
+		r.counters[id] = &datapath.CounterSet{}
 	}
-	c.log = r.log.With(zap.String("channel", c.id.Name), zap.String("representor", c.id.Representor))
+	c := &channel{
+		relay: r, id: id, counters: r.counters[id], clients: epoch.NewRegistry(epoch.Config{Restart: true}),
+		served: make(chan struct{}), sessions: make(map[*session]struct{}),
+		log: r.log.With(zap.String("channel", id.Name), zap.String("representor", id.Representor)),
+	}
 	c.settings.Store(config)
 	c.link = newTargetLink(c)
-	return c
-}
-
-// newChannel makes a channel with its workers and its Comch server. The relay
-// must be locked once it serves.
-func (r *Relay) newChannel(ctx context.Context, config *ChannelConfig) (*channel, error) {
-	c := newChannel(r, config)
-	if err := c.start(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("channel %v: %w", config.ChannelID, err), c.close())
+	if err := c.start(ctx, config); err != nil {
+		return nil, errors.Join(fmt.Errorf("channel %v: %w", id, err), c.close())
 	}
 	return c, nil
 }
 
-// countersOf returns what the queues of a channel count in. It outlives the
-// channel, so that counts go on when a channel is removed and added again. The
-// relay must be locked once it serves.
-func (r *Relay) countersOf(id ChannelID) *datapath.CounterSet {
-	if r.counters == nil {
-		r.counters = make(map[ChannelID]*datapath.CounterSet)
-	}
-	if r.counters[id] == nil {
-		r.counters[id] = &datapath.CounterSet{}
-	}
-	return r.counters[id]
-}
-
-// start makes the channel's own workers and its Comch server.
-func (c *channel) start(ctx context.Context) error {
-	config := c.settings.Load()
+func (c *channel) start(ctx context.Context, config *ChannelConfig) error {
 	if err := c.openDevice(config); err != nil {
 		return err
 	}
@@ -92,13 +78,13 @@ func (c *channel) start(ctx context.Context) error {
 		c.workers = c.ownPool
 	}
 	if c.workers == nil {
-		return status.Errorf(status.InvalidValue, "it has no workers of its own, and there are no shared ones")
+		return status.Errorf(status.InvalidValue, "no workers: neither the channel nor the relay has CPUs")
 	}
 	return c.listen(ctx)
 }
 
-// openDevice makes sure that the target's RDMA device can be used, if there
-// is a way to the target already. If not, it is opened when there is.
+// openDevice checks that the target's RDMA device works, if there is a route to the target. If there
+// is none yet, the device is opened with the connection to the target.
 func (c *channel) openDevice(config *ChannelConfig) error {
 	if config.RDMAAddress.IsValid() {
 		_, err := c.relay.devices.at(config.RDMAAddress)
@@ -106,11 +92,11 @@ func (c *channel) openDevice(config *ChannelConfig) error {
 	}
 	source, err := sourceAddress(config.Target)
 	if err != nil {
-		c.log.Warn("there is no way to the target yet", zap.Error(err))
+		c.log.Warn("no route to the target yet", zap.Error(err))
 		return nil
 	}
 	if _, err = c.relay.devices.at(source); err != nil {
-		return fmt.Errorf("%w (target %v is reached from %v; --rdma-address chooses another)", err, config.Target, source)
+		return fmt.Errorf("%w (the route to target %v starts at %v; --rdma-address selects another)", err, config.Target, source)
 	}
 	return nil
 }
@@ -128,11 +114,10 @@ func (c *channel) listen(ctx context.Context) error {
 	return nil
 }
 
-// listenPause is how long to wait before listening again on a device that has
-// failed.
+// listenPause is how long to wait before listening again on a device that has failed.
 const listenPause = 5 * time.Second
 
-// run serves the channel's clients until ctx ends. Sessions live on.
+// run accepts the channel's clients until ctx ends. Sessions continue.
 func (c *channel) run(ctx context.Context) {
 	settings := c.settings.Load()
 	c.log.Info("listening for clients", zap.String("comch", c.address()), zap.String("device", c.id.Device),
@@ -140,21 +125,21 @@ func (c *channel) run(ctx context.Context) {
 	var linking sync.WaitGroup
 	linking.Go(func() { c.link.run(ctx) })
 	defer linking.Wait()
-	for {
+	for ctx.Err() == nil {
 		err := c.acceptClients(ctx)
 		if closeErr := c.closeServer(); closeErr != nil {
 			c.log.Warn("close the Comch server", zap.Error(closeErr))
 		}
 		for ctx.Err() == nil && err != nil {
 			c.log.Error("clients cannot connect", zap.Error(err), zap.Duration("next_in", listenPause))
-			pause(ctx, listenPause)
+			select {
+			case <-ctx.Done():
+			case <-time.After(listenPause):
+			}
 			err = c.listen(ctx)
 		}
-		if ctx.Err() != nil {
-			break
-		}
 	}
-	_ = c.closeServer() // of a server that was made while the context ended
+	_ = c.closeServer() // created while the context ended
 }
 
 func (c *channel) acceptClients(ctx context.Context) error {
@@ -178,8 +163,11 @@ func (c *channel) acceptClients(ctx context.Context) error {
 
 func (c *channel) startSession(connection comch.Connection) {
 	if err := c.relay.admit(); err != nil {
-		c.refused.Add(1)
-		c.running.Go(func() { c.refuse(connection, err) })
+		c.rejected.Add(1)
+		c.running.Go(func() {
+			c.newResponder(connection, c.log).Close(err)
+			connection.Abort()
+		})
 		return
 	}
 	s := newSession(c, connection)
@@ -196,13 +184,7 @@ func (c *channel) startSession(connection comch.Connection) {
 	})
 }
 
-// refuse tells a client why it gets no session.
-func (c *channel) refuse(connection comch.Connection, reason error) {
-	c.newResponder(connection).Close(reason)
-	connection.Abort()
-}
-
-// openSessions are the sessions of now.
+// openSessions returns the sessions currently open.
 func (c *channel) openSessions() []*session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -233,7 +215,7 @@ func (c *channel) closeServer() error {
 	return server.Close()
 }
 
-// close releases the channel, whose sessions have ended.
+// close releases the channel. All its sessions must have ended.
 func (c *channel) close() error {
 	err := c.closeServer()
 	if c.ownPool != nil {
@@ -242,21 +224,9 @@ func (c *channel) close() error {
 	return err
 }
 
-// pause waits for d or the end of ctx.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
-
-// Reconfigure changes the settings of a relay that runs. Sessions that are
-// open keep the limits and timeouts that they began with, and those of a
-// channel that is removed go on until they end. The CPUs of a channel cannot
-// be changed. A channel that cannot be added does not keep the rest from
-// being applied.
+// Reconfigure changes the settings of a running relay. Open sessions keep the limits and timeouts
+// that they began with, and the sessions of a removed channel continue until they end. The CPUs of a
+// channel cannot change. A channel that cannot be added does not prevent the other changes.
 func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 	settings, err := settings.complete()
 	if err != nil {
@@ -265,7 +235,7 @@ func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.serving == nil || r.serving.Err() != nil {
-		return status.Errorf(status.BadState, "reconfigure: the relay does not serve")
+		return status.Errorf(status.BadState, "reconfigure: the relay is not running")
 	}
 	r.applyLimits(&settings)
 	var errs []error
@@ -273,36 +243,33 @@ func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 	r.channels = nil
 	for i := range settings.Channels {
 		config := &settings.Channels[i]
-		c := takeChannel(&former, config.ChannelID)
-		if c == nil {
-			if c, err = r.newChannel(ctx, config); err != nil {
-				errs = append(errs, err)
-				continue
+		at := slices.IndexFunc(former, func(c *channel) bool { return c.id == config.ChannelID && !c.isRemoved() })
+		if at >= 0 {
+			c := former[at]
+			former = slices.Delete(former, at, at+1)
+			r.channels = append(r.channels, c)
+			if err := c.reconfigure(config); err != nil {
+				errs = append(errs, fmt.Errorf("channel %v: %w", c.id, err))
 			}
-			r.serveChannel(c)
-		} else if err := c.reconfigure(config); err != nil {
-			errs = append(errs, fmt.Errorf("channel %v: %w", config.ChannelID, err))
+			continue
+		}
+		c, err := r.newChannel(ctx, config)
+		if err != nil {
+			errs = append(errs, err)
+			continue
 		}
 		r.channels = append(r.channels, c)
+		r.serveChannel(c)
 	}
+	r.channels = append(r.channels, former...)
 	for _, c := range former {
-		r.retireChannel(c)
+		if !c.isRemoved() {
+			r.removeChannel(c)
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// takeChannel removes the serving channel of that name from a list.
-func takeChannel(channels *[]*channel, id ChannelID) *channel {
-	i := slices.IndexFunc(*channels, func(c *channel) bool { return c.id == id && !c.isRetiring() })
-	if i < 0 {
-		return nil
-	}
-	c := (*channels)[i]
-	*channels = slices.Delete(*channels, i, i+1)
-	return c
-}
-
-// reconfigure replaces the channel's settings.
 func (c *channel) reconfigure(config *ChannelConfig) error {
 	config.CPUs = c.settings.Load().CPUs
 	c.settings.Store(config)
@@ -310,61 +277,46 @@ func (c *channel) reconfigure(config *ChannelConfig) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.server == nil {
-		return nil // it gets them when it listens again
+		return nil // the next server gets the new settings
 	}
 	return c.server.SetAdmission(config.admission())
 }
 
-func (c *channel) isRetiring() bool {
+// isRemoved reports whether the channel has been removed from the configuration.
+func (c *channel) isRemoved() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.retiring
+	return c.removed
 }
 
-// retireChannel makes a channel take no more clients and releases it when its
-// sessions have ended. The relay must be locked.
-func (r *Relay) retireChannel(c *channel) {
-	r.channels = append(r.channels, c)
-	if c.isRetiring() {
-		return
-	}
+// removeChannel stops accepting clients and releases the channel when its last session has ended.
+// The caller holds r.mu.
+func (r *Relay) removeChannel(c *channel) {
 	c.mu.Lock()
-	c.retiring = true
+	c.removed = true
 	c.mu.Unlock()
-	c.log.Info("channel is removed; its sessions may go on")
-	c.retire()
+	c.log.Info("channel removed; open sessions continue")
+	c.stop()
+	serving := r.serving
 	r.serve.Go(func() {
-		if c.awaitSessions(r.serving) {
-			r.forget(c)
+		ended := make(chan struct{})
+		go func() {
+			<-c.served
+			c.running.Wait()
+			close(ended)
+		}()
+		select {
+		case <-ended:
+		case <-serving.Done():
+			return
 		}
+		r.mu.Lock()
+		r.channels = slices.DeleteFunc(r.channels, func(other *channel) bool { return other == c })
+		r.mu.Unlock()
+		if err := c.close(); err != nil {
+			c.log.Error("release the removed channel", zap.Error(err))
+			return
+		}
+		c.log.Info("removed channel is released")
 	})
-}
-
-// awaitSessions waits until the channel, which takes no more clients, has no
-// more sessions; false means that ctx ended before.
-func (c *channel) awaitSessions(ctx context.Context) bool {
-	ended := make(chan struct{})
-	go func() {
-		<-c.served
-		c.running.Wait()
-		close(ended)
-	}()
-	select {
-	case <-ended:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// forget releases a channel that has no more sessions.
-func (r *Relay) forget(c *channel) {
-	r.mu.Lock()
-	r.channels = slices.DeleteFunc(r.channels, func(other *channel) bool { return other == c })
-	r.mu.Unlock()
-	if err := c.close(); err != nil {
-		c.log.Error("release the removed channel", zap.Error(err))
-		return
-	}
-	c.log.Info("removed channel is released")
 }

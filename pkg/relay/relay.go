@@ -1,16 +1,15 @@
-// Package relay is the daemon on the DPU: it accepts clients over Comch, goes
-// through the control handshake with them and with a target over TCP, and
-// gives the queues that result to data-path workers.
+// Package relay is the daemon on the DPU. It accepts clients over Comch, performs the control
+// handshake with them and, over TCP, with a target, and hands the resulting queues to data-path
+// workers.
 //
-// A Relay serves channels, each of which has its Comch server, its target and
-// its sessions. What one of them does or suffers is none of the others'
-// business, except that they may share workers.
-
+// A Relay serves channels. Each has its own Comch server, target and sessions. Channels are isolated:
+// a failure in one never affects another, although they may share workers.
 package relay
 
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,28 +20,35 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Relay serves channels.
+// Relay serves channels. Its methods may be called concurrently, except Close.
 type Relay struct {
 	config  Config
 	log     *zap.Logger
 	devices *deviceSet
-	pool    *datapath.Pool // shared; nil without CPUs
-	ready   readiness
+	pool    *datapath.Pool // shared by channels; nil without CPUs
 
 	maxSessions  atomic.Int64
 	drainTimeout atomic.Int64
 	sessionID    atomic.Uint64
 	sessionCount atomic.Int64
-	draining     atomic.Pointer[time.Time] // since then; nil if not
+	draining     atomic.Pointer[time.Time] // since when; nil if not draining
+
+	reporting sync.Mutex // held while OnReady is called, so that the last call has the latest state
+	stopped   bool       // guarded by reporting: the relay is not ready any more
 
 	mu       sync.Mutex                         // guards what follows
-	counters map[ChannelID]*datapath.CounterSet // of all channels there have been
-	channels []*channel                         // in the order of the configuration, then those that are being removed
+	counters map[ChannelID]*datapath.CounterSet // of all channels since the start
+	channels []*channel                         // in the order of the configuration, then removed ones
 	serving  context.Context
 	serve    sync.WaitGroup // of channels
 }
 
-// New starts the workers and the Comch servers. Run serves; Close releases.
+var (
+	errShuttingDown = status.Errorf(status.Shutdown, "the relay is shutting down (drain)")
+	errDraining     = status.Errorf(status.Shutdown, "the relay is being drained: it accepts no new sessions")
+)
+
+// New starts the workers and the Comch servers. Call Run to serve, and Close to release everything.
 func New(ctx context.Context, config Config) (*Relay, error) {
 	config.setDefaults()
 	settings, err := config.Settings.complete()
@@ -50,8 +56,10 @@ func New(ctx context.Context, config Config) (*Relay, error) {
 		return nil, err
 	}
 	config.Settings = settings
-	r := &Relay{config: config, log: config.Logger, devices: newDeviceSet(config.RDMA)}
-	r.ready.tell = config.OnReady
+	r := &Relay{
+		config: config, log: config.Logger, devices: newDeviceSet(config.RDMA),
+		counters: make(map[ChannelID]*datapath.CounterSet),
+	}
 	if err := r.start(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
@@ -81,8 +89,8 @@ func (r *Relay) applyLimits(s *Settings) {
 	r.drainTimeout.Store(int64(s.DrainTimeout))
 }
 
-// Run serves clients until ctx ends, then lets IOs in flight run out, ends
-// all sessions with a reason, and returns.
+// Run serves clients until ctx ends. It then drains all sessions, ends them with a reason, and
+// returns.
 func (r *Relay) Run(ctx context.Context) error {
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	r.mu.Lock()
@@ -92,7 +100,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 	<-ctx.Done()
-	r.ready.shutDown()
+	r.reporting.Lock()
+	r.stopped = true
+	r.config.OnReady(errShuttingDown)
+	r.reporting.Unlock()
 	r.mu.Lock() // no channel is added from now on
 	stop()
 	r.mu.Unlock()
@@ -101,21 +112,17 @@ func (r *Relay) Run(ctx context.Context) error {
 	return nil
 }
 
-// serveChannel serves a channel until it is removed or the relay ends. The
-// relay must be locked.
+// serveChannel serves a channel until it is removed or the relay ends. The caller holds r.mu.
 func (r *Relay) serveChannel(c *channel) {
-	ctx, retire := context.WithCancel(r.serving)
-	c.retire = retire
+	ctx, stop := context.WithCancel(r.serving)
+	c.stop = stop
 	r.serve.Go(func() {
 		defer close(c.served)
 		c.run(ctx)
 	})
 }
 
-var errShuttingDown = status.Errorf(status.Shutdown, "the relay is shutting down (drain)")
-
-// endSessions drains all sessions at the same time, tells them to end, and
-// waits for that.
+// endSessions drains and ends all sessions concurrently, and waits for them.
 func (r *Relay) endSessions() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(r.drainTimeout.Load()))
 	defer cancel()
@@ -125,7 +132,12 @@ func (r *Relay) endSessions() {
 		for _, s := range c.openSessions() {
 			ending.Go(func() {
 				s.drain(ctx)
-				s.cancel(shutdownReason(s.inFlight()))
+				reason := errShuttingDown
+				if unfinished := s.inFlight(); unfinished > 0 {
+					reason = status.Errorf(status.Shutdown,
+						"the relay is shutting down (drain), without a response from the target to %d requests", unfinished)
+				}
+				s.cancel(reason)
 			})
 		}
 	}
@@ -135,19 +147,10 @@ func (r *Relay) endSessions() {
 	}
 }
 
-// shutdownReason is what a client is told whose session ends with the relay.
-func shutdownReason(unfinished int) error {
-	if unfinished == 0 {
-		return errShuttingDown
-	}
-	return status.Errorf(status.Shutdown, "the relay is shutting down (drain), without an answer of the target to %d requests", unfinished)
-}
-
-// DrainTimeout is how long requests in flight may take to run out when Run is
-// to end.
+// DrainTimeout returns how long Run waits for IOs in flight after its context has ended.
 func (r *Relay) DrainTimeout() time.Duration { return max(0, time.Duration(r.drainTimeout.Load())) }
 
-// Close releases what New made. Run must have returned.
+// Close releases everything that New created. Run must have returned.
 func (r *Relay) Close() error {
 	var errs []error
 	for _, c := range r.snapshot() {
@@ -159,98 +162,59 @@ func (r *Relay) Close() error {
 	return errors.Join(append(errs, r.devices.close())...)
 }
 
-// snapshot is the channels of now.
 func (r *Relay) snapshot() []*channel {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]*channel(nil), r.channels...)
+	return slices.Clone(r.channels)
 }
 
-var errDraining = status.Errorf(status.Shutdown, "the relay is being drained: it takes no new sessions")
-
-// Drain makes the relay take no new sessions, and not ready, until Resume.
-// Clients that connect are told why. Open sessions go on; DrainStatus tells
-// when they have ended.
+// Drain makes the relay not ready and lets it reject new sessions until Resume. Clients that connect
+// get the reason. Open sessions continue; DrainStatus reports how many are left.
 func (r *Relay) Drain() {
 	now := time.Now()
 	if r.draining.CompareAndSwap(nil, &now) {
-		r.log.Warn("draining: no new sessions are taken")
-		r.tellReadiness()
+		r.log.Warn("draining: new sessions are rejected")
+		r.reportReadiness()
 	}
 }
 
-// Resume ends what Drain began.
+// Resume undoes Drain.
 func (r *Relay) Resume() {
 	if r.draining.Swap(nil) != nil {
-		r.log.Warn("new sessions are taken again")
-		r.tellReadiness()
+		r.log.Warn("resumed: new sessions are accepted again")
+		r.reportReadiness()
 	}
 }
 
-// DrainStatus is how far a relay has been drained.
-type DrainStatus struct {
-	// Draining means that no new sessions are taken, since Since.
-	Draining bool
-	Since    time.Time
-	// Sessions are those that are still open.
-	Sessions int
-}
-
-// DrainStatus tells how far the relay has been drained.
-func (r *Relay) DrainStatus() DrainStatus {
-	s := DrainStatus{Sessions: r.Sessions()}
-	if since := r.draining.Load(); since != nil {
-		s.Draining, s.Since = true, *since
-	}
-	return s
-}
-
-// admit counts a new session, unless the relay takes none.
+// admit counts a new session, or returns why the relay rejects it.
 func (r *Relay) admit() error {
 	if r.draining.Load() != nil {
 		return errDraining
 	}
-	if most := r.maxSessions.Load(); r.sessionCount.Add(1) > most {
+	if limit := r.maxSessions.Load(); r.sessionCount.Add(1) > limit {
 		r.sessionCount.Add(-1)
-		return status.Errorf(status.Full, "the relay has its maximum of %d sessions", most)
+		return status.Errorf(status.Full, "the relay has its maximum of %d sessions", limit)
 	}
 	return nil
 }
 
-// readiness tells the program whether any channel can serve new sessions.
-type readiness struct {
-	mu    sync.Mutex // held while telling, so that the last word is the latest
-	ended bool
-	tell  func(error)
-}
-
-// shutDown makes the relay not ready for good.
-func (r *readiness) shutDown() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.ended = true
-	r.tell(errShuttingDown)
-}
-
-// tellReadiness is called whenever a link to a target has changed.
-func (r *Relay) tellReadiness() {
-	r.ready.mu.Lock()
-	defer r.ready.mu.Unlock()
-	if r.ready.ended {
-		return
+// reportReadiness is called whenever the readiness may have changed.
+func (r *Relay) reportReadiness() {
+	r.reporting.Lock()
+	defer r.reporting.Unlock()
+	if !r.stopped {
+		r.config.OnReady(r.notReady())
 	}
-	r.ready.tell(r.unreadiness())
 }
 
-// unreadiness is nil if any channel can serve new sessions, and otherwise why
-// the first one cannot.
-func (r *Relay) unreadiness() error {
+// notReady returns nil if any channel can serve new sessions, otherwise why the first one cannot.
+func (r *Relay) notReady() error {
 	if r.draining.Load() != nil {
 		return errDraining
 	}
 	var first error
 	for _, c := range r.snapshot() {
-		if c.isRetiring() {
+		if c.isRemoved() {
 			continue
 		}
 		s, _ := c.link.snapshot()
@@ -266,24 +230,3 @@ func (r *Relay) unreadiness() error {
 	}
 	return first
 }
-
-// Workers returns the data-path workers, shared and the channels' own, for
-// whoever collects metrics.
-func (r *Relay) Workers() []*datapath.Worker {
-	var workers []*datapath.Worker
-	if r.pool != nil {
-		workers = append(workers, r.pool.Workers()...)
-	}
-	for _, c := range r.snapshot() {
-		if c.ownPool != nil {
-			workers = append(workers, c.ownPool.Workers()...)
-		}
-	}
-	return workers
-}
-
-// Sessions is how many clients are connected now.
-func (r *Relay) Sessions() int { return int(r.sessionCount.Load()) }
-
-// SessionsTotal is how many clients have connected so far.
-func (r *Relay) SessionsTotal() uint64 { return r.sessionID.Load() }

@@ -11,54 +11,42 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// watchClient ends the session when the client goes, also in the middle of a
-// request of its.
+// watchClient ends the session when the connection to the client ends, even while one of its
+// requests is in progress.
 func (s *session) watchClient() {
 	select {
 	case <-s.client.Done():
-		s.cancel(fmt.Errorf("client: %w", endOf(s.client.Err())))
+		s.cancel(fmt.Errorf("client: %w", s.client.Err()))
 	case <-s.ctx.Done():
 	}
 }
 
-// watchTarget ends the session when its control connection to the target
-// ends.
+// watchTarget ends the session when its control connection to the target ends.
 func (s *session) watchTarget(target *targetConnection) {
-	requester := target.requester
 	select {
-	case <-requester.Done():
-		if target.expendable.Load() {
-			return
+	case <-target.requester.Done():
+		if !target.expendable.Load() {
+			s.cancel(fmt.Errorf("target %v: %w", s.settings.Target, target.requester.Err()))
 		}
-		s.cancel(fmt.Errorf("target %v: %w", s.settings.Target, endOf(requester.Err())))
 	case <-s.ctx.Done():
 	}
 }
 
-// endOf makes sure that an end has a reason.
-func endOf(err error) error {
-	if err == nil {
-		return status.Errorf(status.ConnectionReset, "connection has ended")
-	}
-	return err
-}
-
-// laneFailed is told by a lane, on its worker's thread, that it cannot go on.
+// laneFailed returns the function that a lane calls on its worker's thread when it fails.
 func (s *session) laneFailed(queue int) func(error) {
 	return func(err error) {
-		// Cancelling wakes waiters and must not hold up the worker.
+		// Cancelling runs other code and must not delay the worker.
 		go func() {
-			s.log.Debug("queue cannot go on", zap.Int("queue", queue), zap.Error(err))
+			s.log.Debug("queue failed", zap.Int("queue", queue), zap.Error(err))
 			s.cancel(fmt.Errorf("queue %d: %w", queue, err))
 		}()
 	}
 }
 
-// deadlineChecks is how many times within an IO timeout the lanes look for
-// IOs that take longer.
+// deadlineChecks is how many times per IO timeout the lanes look for IOs that have exceeded it.
 const deadlineChecks = 8
 
-// watchDeadlines has the lanes look for IOs that take too long.
+// watchDeadlines makes the lanes look for IOs that have exceeded the IO timeout.
 func (s *session) watchDeadlines() {
 	timeout := s.settings.IOTimeout
 	if timeout < 0 {
@@ -72,7 +60,7 @@ func (s *session) watchDeadlines() {
 			return
 		case <-ticker.C:
 		}
-		for _, lane := range s.lanes.snapshot() {
+		for _, lane := range s.openLanes() {
 			if lane.InFlight() > 0 {
 				lane.CheckDeadline(timeout)
 			}
@@ -80,20 +68,13 @@ func (s *session) watchDeadlines() {
 	}
 }
 
-func (s *session) inFlight() int {
-	n := 0
-	for _, lane := range s.lanes.snapshot() {
-		n += lane.InFlight()
-	}
-	return n
-}
-
-// drainPoll is how often a drain looks whether IOs are still in flight.
+// drainPoll is how often a drain checks for IOs in flight.
 const drainPoll = 2 * time.Millisecond
 
-// drain takes no more IOs from the client and waits for those in flight.
+// drain stops taking IOs from the client and waits for those in flight, until ctx or the session
+// ends.
 func (s *session) drain(ctx context.Context) {
-	for _, lane := range s.lanes.snapshot() {
+	for _, lane := range s.openLanes() {
 		if err := lane.Drain(ctx); err != nil {
 			return
 		}
@@ -103,16 +84,24 @@ func (s *session) drain(ctx context.Context) {
 	}
 }
 
+func (s *session) inFlight() int {
+	n := 0
+	for _, lane := range s.openLanes() {
+		n += lane.InFlight()
+	}
+	return n
+}
+
 // endTimeout bounds the release of a session.
 const endTimeout = 10 * time.Second
 
-// end releases the session. Nothing is answered that the target has not
-// answered before the target can no longer reach the client's memory.
+// end releases the session. IOs that the target has not completed fail only after the target has
+// lost its access to the client's memory.
 func (s *session) end(reason error) {
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
 	s.revoke(ctx)
-	s.refuse(ctx, reason)
+	s.failInFlight(ctx, reason)
 	err := s.closeLanes()
 	s.client.Close(reason)
 	if s.target != nil {
@@ -120,12 +109,8 @@ func (s *session) end(reason error) {
 	}
 	err = errors.Join(err, s.releaseMemory())
 	s.connection.Abort()
-	s.logEnd(reason, err)
-}
-
-func (s *session) logEnd(reason, failure error) {
-	if failure != nil {
-		s.log.Error("session was not released completely", zap.Error(failure))
+	if err != nil {
+		s.log.Error("session was not released completely", zap.Error(err))
 	}
 	if reason == nil {
 		s.log.Info("session ended")
@@ -134,10 +119,10 @@ func (s *session) logEnd(reason, failure error) {
 	s.log.Warn("session ended", zap.Error(reason), zap.Stringer("code", status.CodeOf(reason)))
 }
 
-// revoke closes all RDMA connections and invalidates the key of the client's
-// memory.
+// revoke closes all RDMA connections and deregisters the client's memory. Afterwards the target can
+// no longer touch it.
 func (s *session) revoke(ctx context.Context) {
-	for _, lane := range s.lanes.snapshot() {
+	for _, lane := range s.openLanes() {
 		if err := lane.Revoke(ctx); err != nil {
 			s.log.Error("revoke the target's access", zap.Error(err))
 		}
@@ -146,38 +131,34 @@ func (s *session) revoke(ctx context.Context) {
 		return
 	}
 	if err := s.registered.Deregister(); err != nil {
-		s.log.Error("revoke the key of the client's memory", zap.Error(err))
+		s.log.Error("deregister the client's memory", zap.Error(err))
 	}
 	s.registered = nil
 }
 
-// refuse answers what is still in flight.
-func (s *session) refuse(ctx context.Context, reason error) {
-	code := refusalCode(reason)
-	for _, lane := range s.lanes.snapshot() {
+// failInFlight completes the IOs in flight without a response from the target.
+func (s *session) failInFlight(ctx context.Context, reason error) {
+	code := status.CodeOf(reason)
+	if code != status.TimeOut && code != status.Shutdown {
+		code = status.ConnectionReset
+	}
+	for _, lane := range s.openLanes() {
 		if err := lane.Reject(ctx, code); err != nil {
-			s.log.Error("answer the requests in flight", zap.Error(err))
+			s.log.Error("complete the IOs in flight", zap.Error(err))
 		}
 	}
 }
 
-// refusalCode is the code for IOs that the end of a session leaves without an
-// answer of the target.
-func refusalCode(reason error) status.Code {
-	switch code := status.CodeOf(reason); code {
-	case status.TimeOut, status.Shutdown:
-		return code
-	}
-	return status.ConnectionReset
-}
-
-// closeLanes closes all lanes with their connections, consumers and
-// producers.
+// closeLanes closes all lanes with their connections, consumers and producers.
 func (s *session) closeLanes() error {
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
+	s.mu.Lock()
+	lanes := s.lanes
+	s.lanes = nil
+	s.mu.Unlock()
 	var errs []error
-	for queue, lane := range s.lanes.takeAll() {
+	for queue, lane := range lanes {
 		if err := lane.Close(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("queue %d: %w", queue, err))
 		}
@@ -185,7 +166,7 @@ func (s *session) closeLanes() error {
 	return errors.Join(errs...)
 }
 
-// releaseMemory forgets the client's memory. The lanes must be closed.
+// releaseMemory releases the client's memory. All lanes must be closed.
 func (s *session) releaseMemory() error {
 	var errs []error
 	if s.registered != nil {

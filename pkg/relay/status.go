@@ -10,52 +10,89 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 )
 
-// ChannelStatus is how a channel stands at one moment.
+// ChannelStatus is the state of a channel at one moment.
 type ChannelStatus struct {
 	ChannelID
-	// Address says where clients connect; empty while they cannot.
+	// Address is where clients connect; empty while they cannot.
 	Address string
 	Target  netip.AddrPort
 	Volume  string
 	Link    LinkStatus
 	Limits  Limits
-	// Retiring means that the channel was removed from the configuration and
-	// waits for its sessions to end.
+	// Retiring reports that the channel has been removed from the configuration and waits for its
+	// sessions to end.
 	Retiring bool
 	// OwnWorkers is the number of workers that serve this channel only.
 	OwnWorkers int
 
-	// Counters are those of the channel's queues.
+	// Counters holds the counters of the channel's queues.
 	Counters *datapath.CounterSet
-	// Sessions is how many are open, ExportedBytes the client memory that
-	// they have exported.
+	// Sessions is the number of open sessions, ExportedBytes the client memory that they export.
 	Sessions      int
 	ExportedBytes uint64
 	OpenSessions  []SessionStatus
-	// SessionsAccepted and SessionsRefused count since the start. Clients
-	// that the Comch server itself has turned away are not among them.
+	// SessionsAccepted and SessionsRefused count since the start. Clients rejected by the Comch
+	// server itself are not included.
 	SessionsAccepted uint64
 	SessionsRefused  uint64
 }
 
-// SessionStatus is how a session stands at one moment.
+// SessionStatus is the state of a session at one moment.
 type SessionStatus struct {
-	// ID is the session's number, as in the log.
+	// ID is the session's number in the log.
 	ID     uint64
 	Client comch.Peer
 	Opened time.Time
-	// Queues are those that have been made so far.
+	// Queues are the queues created so far.
 	Queues []QueueStatus
 }
 
-// QueueStatus is one queue of a session.
+// QueueStatus is the state of a session's queue at one moment.
 type QueueStatus struct {
 	Index    int
 	Depth    int
-	InFlight int // IOs that await the target's answer
+	InFlight int // IOs without a response from the target
 }
 
-// Channels describes all channels, in the order of the configuration.
+// DrainStatus is the progress of a drain.
+type DrainStatus struct {
+	// Draining reports that the relay has rejected new sessions since Since.
+	Draining bool
+	Since    time.Time
+	// Sessions is the number of open sessions.
+	Sessions int
+}
+
+// DrainStatus returns the progress of Drain.
+func (r *Relay) DrainStatus() DrainStatus {
+	s := DrainStatus{Sessions: r.Sessions()}
+	if since := r.draining.Load(); since != nil {
+		s.Draining, s.Since = true, *since
+	}
+	return s
+}
+
+// Sessions returns the number of connected clients.
+func (r *Relay) Sessions() int { return int(r.sessionCount.Load()) }
+
+// SessionsTotal returns the number of clients that have connected since the start.
+func (r *Relay) SessionsTotal() uint64 { return r.sessionID.Load() }
+
+// Workers returns the shared data-path workers and those of the channels, for metrics.
+func (r *Relay) Workers() []*datapath.Worker {
+	var workers []*datapath.Worker
+	if r.pool != nil {
+		workers = append(workers, r.pool.Workers()...)
+	}
+	for _, c := range r.snapshot() {
+		if c.ownPool != nil {
+			workers = append(workers, c.ownPool.Workers()...)
+		}
+	}
+	return workers
+}
+
+// Channels returns the state of all channels, in the order of the configuration.
 func (r *Relay) Channels() []ChannelStatus {
 	channels := r.snapshot()
 	all := make([]ChannelStatus, len(channels))
@@ -69,29 +106,24 @@ func (c *channel) status() ChannelStatus {
 	settings := c.settings.Load()
 	link, _ := c.link.snapshot()
 	s := ChannelStatus{
-		ChannelID: c.id, Address: c.address(), Target: settings.Target, Volume: settings.Volume, Link: link, Limits: settings.Limits,
-		Counters: c.counters, ExportedBytes: uint64(c.exported.Load()), SessionsAccepted: c.accepted.Load(), SessionsRefused: c.refused.Load(),
+		ChannelID: c.id, Address: c.address(), Target: settings.Target, Volume: settings.Volume, Link: link,
+		Limits: settings.Limits, Retiring: c.isRemoved(),
+		Counters: c.counters, ExportedBytes: uint64(c.exported.Load()),
+		SessionsAccepted: c.accepted.Load(), SessionsRefused: c.rejected.Load(),
 	}
 	if c.ownPool != nil {
 		s.OwnWorkers = len(c.ownPool.Workers())
 	}
-	s.OpenSessions, s.Retiring = c.sessionStatus(), c.isRetiring()
+	for _, session := range c.openSessions() {
+		s.OpenSessions = append(s.OpenSessions, session.status())
+	}
+	slices.SortFunc(s.OpenSessions, func(a, b SessionStatus) int { return cmp.Compare(a.ID, b.ID) })
 	s.Sessions = len(s.OpenSessions)
 	return s
 }
 
-// sessionStatus describes the channel's sessions, the oldest first.
-func (c *channel) sessionStatus() []SessionStatus {
-	var all []SessionStatus
-	for _, s := range c.openSessions() {
-		all = append(all, s.status())
-	}
-	slices.SortFunc(all, func(a, b SessionStatus) int { return cmp.Compare(a.ID, b.ID) })
-	return all
-}
-
 func (s *session) status() SessionStatus {
-	lanes := s.lanes.snapshot()
+	lanes := s.openLanes()
 	queues := make([]QueueStatus, len(lanes))
 	for i, lane := range lanes {
 		queues[i] = QueueStatus{Index: i, Depth: lane.Depth(), InFlight: lane.InFlight()}

@@ -10,29 +10,29 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"go.uber.org/zap"
+
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// targetConnection is a control connection to the target with its volume
-// opened.
+// targetConnection is a control connection to the target on which the volume is open.
 type targetConnection struct {
 	address   netip.AddrPort
-	name      string // of the volume, as it was asked for
+	name      string // of the volume, as configured
 	requester *controlmsg.Requester
 	volume    *controlmsg.OpenVolumeReply
 	software  string
-	// source is the local address of RDMA connections, and device the RDMA
-	// device that has it.
+	// source is the local address of RDMA connections, device the RDMA device with that address.
 	source netip.Addr
 	device rdma.Device
-	// expendable tells that its end does not matter to the session any more.
+	// expendable reports whether the session can survive losing the connection.
 	expendable atomic.Bool
 }
 
 // openTarget connects to the target and opens the volume.
-func (c *channel) openTarget(ctx context.Context, settings *ChannelConfig) (*targetConnection, error) {
+func (c *channel) openTarget(ctx context.Context, settings *ChannelConfig, log *zap.Logger) (*targetConnection, error) {
 	ctx, cancel := context.WithTimeout(ctx, settings.ControlTimeout)
 	defer cancel()
 	var dialer net.Dialer
@@ -41,65 +41,55 @@ func (c *channel) openTarget(ctx context.Context, settings *ChannelConfig) (*tar
 		return nil, status.Errorf(status.NotConnected, "target %v cannot be reached (is it running?): %w", settings.Target, err)
 	}
 	tcp := connection.(*net.TCPConn)
-	transport, err := c.secure(ctx, tcp, settings)
-	if err != nil {
-		return nil, fmt.Errorf("connect to target %v: %w", settings.Target, err)
+	var transport controlmsg.Transport
+	if credentials := c.relay.config.TLS; credentials == nil {
+		transport = controlmsg.NewTCPTransport(tcp, controlmsg.TCPConfig{})
+	} else {
+		name := cmp.Or(settings.TLSServerName, settings.Target.Addr().String())
+		transport, err = controlmsg.NewTLSClient(ctx, tcp, credentials.Client(name), controlmsg.TCPConfig{})
+		if err != nil {
+			return nil, fmt.Errorf("connect to target %v: %w", settings.Target, err)
+		}
 	}
 	t := &targetConnection{
 		address: settings.Target, name: settings.Volume, source: settings.RDMAAddress,
 		requester: controlmsg.NewRequester(transport, controlmsg.EndpointConfig{
 			Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleRelay, Timeout: settings.ControlTimeout,
-			KeepAlive: settings.KeepAlive, Software: c.relay.config.Software, Logger: c.log,
+			KeepAlive: settings.KeepAlive, Software: c.relay.config.Software, Logger: log,
 		}),
 	}
 	if !t.source.IsValid() {
 		t.source = tcp.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 	}
-	if err := t.open(ctx, settings.Volume, c.relay.devices); err != nil {
+	if err := t.openVolume(ctx, c.relay.devices); err != nil {
 		t.requester.Close(err)
 		return nil, fmt.Errorf("open volume %q of target %v: %w", settings.Volume, settings.Target, err)
 	}
 	return t, nil
 }
 
-// secure makes a transport of a connection to the target, by TLS if that is
-// configured.
-func (c *channel) secure(ctx context.Context, connection *net.TCPConn, settings *ChannelConfig) (controlmsg.Transport, error) {
-	credentials := c.relay.config.TLS
-	if credentials == nil {
-		return controlmsg.NewTCPTransport(connection, controlmsg.TCPConfig{}), nil
-	}
-	name := cmp.Or(settings.TLSServerName, settings.Target.Addr().String())
-	return controlmsg.NewTLSClient(ctx, connection, credentials.Client(name), controlmsg.TCPConfig{})
-}
-
-func (t *targetConnection) open(ctx context.Context, volume string, devices *deviceSet) error {
+func (t *targetConnection) openVolume(ctx context.Context, devices *deviceSet) error {
 	hello, err := t.requester.Greet(ctx)
 	if err != nil {
 		return err
 	}
 	t.software = hello.Software
-	t.volume, err = controlmsg.Call[*controlmsg.OpenVolumeReply](ctx, t.requester, &controlmsg.OpenVolume{Volume: volume})
-	if err != nil {
+	if t.volume, err = controlmsg.Call(ctx, t.requester, &controlmsg.OpenVolume{Volume: t.name}); err != nil {
 		return err
 	}
 	if t.device, err = devices.at(t.source); err != nil {
 		return err
 	}
-	return t.checkTransport()
-}
-
-// checkTransport refuses a target that the relay's device cannot talk to.
-func (t *targetConnection) checkTransport() error {
-	if ours := t.device.Capabilities().Transport; t.volume.Transport != ours {
+	if own := t.device.Capabilities().Transport; t.volume.Transport != own {
 		return status.Errorf(status.NotSupported,
-			"the target's RDMA transport is %q, the relay's %q: choose --rdma-provider and device so that they agree", t.volume.Transport, ours)
+			"the target's RDMA transport is %q, the relay's %q: choose --rdma-provider and device so that they agree",
+			t.volume.Transport, own)
 	}
 	return nil
 }
 
-// deviceSet is the RDMA devices through which targets are reached, by their
-// local addresses. They stay open until the relay ends.
+// deviceSet holds the RDMA devices that lead to targets, by their local addresses. They stay open
+// until the relay closes.
 type deviceSet struct {
 	provider rdma.Provider
 
@@ -111,7 +101,7 @@ func newDeviceSet(provider rdma.Provider) *deviceSet {
 	return &deviceSet{provider: provider, devices: make(map[netip.Addr]rdma.Device)}
 }
 
-// at returns the device that has a local address.
+// at returns the device with a local address, and opens it if necessary.
 func (d *deviceSet) at(source netip.Addr) (rdma.Device, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -126,7 +116,7 @@ func (d *deviceSet) at(source netip.Addr) (rdma.Device, error) {
 	return device, nil
 }
 
-// close closes all devices. Nothing may use them any more.
+// close closes all devices. They must not be in use.
 func (d *deviceSet) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -138,9 +128,9 @@ func (d *deviceSet) close() error {
 	return errors.Join(errs...)
 }
 
-// sourceAddress is the local address from which the target is reached.
+// sourceAddress returns the local address of connections to the target.
 func sourceAddress(target netip.AddrPort) (netip.Addr, error) {
-	// A UDP socket is routed when it is connected; nothing is sent.
+	// Connecting a UDP socket looks up the route and sends nothing.
 	connection, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(target))
 	if err != nil {
 		return netip.Addr{}, status.Errorf(status.NotConnected, "find the route to target %v: %w", target, err)

@@ -16,20 +16,26 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// maxHandshakes bounds the TLS handshakes under way. Nothing is known yet of
-// whoever is behind them, so they wait outside of the places for sessions.
-const maxHandshakes = 256
+const (
+	// maxHandshakes bounds concurrent TLS handshakes. Their peers are not authenticated yet, so they
+	// do not count as sessions.
+	maxHandshakes = 256
+	// maxRequests bounds the RDMA connection requests in progress.
+	maxRequests = 1024
+	// maxAccepting bounds the RDMA connection requests in progress of one session. A relay connects
+	// them one after another.
+	maxAccepting = 8
+	// acceptRetryPause is the pause after a failed accept: in a process without free descriptors,
+	// each attempt fails at once.
+	acceptRetryPause = 50 * time.Millisecond
+)
 
-// acceptRetryPause is the pause after a failed accept: a process that is out
-// of descriptors fails at once, again and again.
-const acceptRetryPause = 50 * time.Millisecond
-
-// acceptControl takes control connections until ctx ends. It returns when all
-// of them are sessions, or closed.
+// acceptControl accepts control connections until ctx ends. It returns when all of them have become
+// sessions or are closed.
 func (t *Target) acceptControl(ctx context.Context) error {
-	var admitting sync.WaitGroup
-	defer admitting.Wait()
-	places := make(chan struct{}, maxHandshakes)
+	var handshakes sync.WaitGroup
+	defer handshakes.Wait()
+	free := make(chan struct{}, maxHandshakes)
 	for {
 		connection, err := t.listener.AcceptTCP()
 		if ctx.Err() != nil {
@@ -51,25 +57,25 @@ func (t *Target) acceptControl(ctx context.Context) error {
 			continue
 		}
 		select {
-		case places <- struct{}{}:
+		case free <- struct{}{}:
 		case <-ctx.Done():
 			_ = connection.Close()
 			return nil
 		}
-		admitting.Go(func() {
-			defer func() { <-places }()
-			t.admit(ctx, connection)
+		handshakes.Go(func() {
+			defer func() { <-free }()
+			t.authenticate(ctx, connection)
 		})
 	}
 }
 
-// admit starts a session if the relay can prove who it is.
-func (t *Target) admit(ctx context.Context, connection *net.TCPConn) {
+// authenticate starts a session if the relay proves its identity.
+func (t *Target) authenticate(ctx context.Context, connection *net.TCPConn) {
 	ctx, cancel := context.WithTimeout(ctx, t.config.ControlTimeout)
 	defer cancel()
 	transport, err := controlmsg.NewTLSServer(ctx, connection, t.config.TLS.Server(t.config.TLSAllowedNames), controlmsg.TCPConfig{})
 	if err != nil {
-		t.log.Warn("refused a control connection", zap.Error(err))
+		t.log.Warn("rejected a control connection", zap.Error(err))
 		return
 	}
 	t.startSession(connection, transport)
@@ -85,7 +91,7 @@ func (t *Target) startSession(connection *net.TCPConn, transport controlmsg.Tran
 	t.mu.Unlock()
 	t.running.Go(func() {
 		if full {
-			s.refuse()
+			s.reject()
 			return
 		}
 		t.sessionsTotal.Add(1)
@@ -96,16 +102,11 @@ func (t *Target) startSession(connection *net.TCPConn, transport controlmsg.Tran
 	})
 }
 
-// maxRequests bounds the RDMA connection requests that are being dealt with at
-// a time.
-const maxRequests = 1024
-
-// acceptRDMA takes RDMA connections until ctx ends. A connection without a
-// good token is refused.
+// acceptRDMA accepts RDMA connections that bring a valid token, and rejects others, until ctx ends.
 func (t *Target) acceptRDMA(ctx context.Context) {
 	var accepting sync.WaitGroup
 	defer accepting.Wait()
-	places := make(chan struct{}, maxRequests)
+	free := make(chan struct{}, maxRequests)
 	for {
 		request, err := t.rdma.Accept(ctx)
 		if err != nil {
@@ -114,9 +115,9 @@ func (t *Target) acceptRDMA(ctx context.Context) {
 			}
 			return
 		}
-		places <- struct{}{}
+		free <- struct{}{}
 		accepting.Go(func() {
-			defer func() { <-places }()
+			defer func() { <-free }()
 			t.acceptRequest(request)
 		})
 	}
@@ -124,38 +125,40 @@ func (t *Target) acceptRDMA(ctx context.Context) {
 
 func (t *Target) acceptRequest(request rdma.Request) {
 	remote := request.Remote()
+	var record tokenRecord
 	data, err := controlmsg.DecodeRDMAPrivateData(request.PrivateData())
 	if err == nil {
-		var record tokenRecord
-		if record, err = t.tokens.claim(data.Token, remote.Addr().Unmap(), time.Now()); err == nil {
-			// Bound to the session: its end must not wait for a peer that
-			// does not go on.
-			ctx, cancel := context.WithTimeout(record.session.ctx, t.config.ControlTimeout)
-			defer cancel()
-			if err = record.session.acceptConnection(ctx, request, record); err != nil {
-				record.session.cancel(err)
-			}
-			return
-		}
+		record, err = t.tokens.claim(data.Token, remote.Addr().Unmap(), time.Now())
 	}
-	t.log.Warn("refused an RDMA connection", zap.Stringer("from", remote), zap.Error(err))
-	if err := request.Reject(nil); err != nil {
-		t.log.Debug("reject an RDMA connection", zap.Stringer("from", remote), zap.Error(err))
+	if err != nil {
+		t.log.Warn("rejected an RDMA connection", zap.Stringer("from", remote), zap.Error(err))
+		if err := request.Reject(nil); err != nil {
+			t.log.Debug("reject an RDMA connection", zap.Stringer("from", remote), zap.Error(err))
+		}
+		return
+	}
+	// Bound to the session, whose end must not wait for a peer that stalls.
+	s := record.session
+	ctx, cancel := context.WithTimeout(s.ctx, t.config.ControlTimeout)
+	defer cancel()
+	if err := s.acceptConnection(ctx, request, record); err != nil {
+		s.cancel(err)
 	}
 }
 
-// maxAccepting bounds the connections of one session that are being accepted
-// at a time. A relay makes them one after another.
-const maxAccepting = 8
-
-// acceptConnection gives an RDMA connection to the lane that it was announced
-// for. The wait for the relay's part in it holds up nobody else.
+// acceptConnection passes an RDMA connection to the lane that it was announced for. It blocks while
+// the relay does its part, without holding a lock.
 func (s *session) acceptConnection(ctx context.Context, request rdma.Request, record tokenRecord) error {
 	lane, err := s.beginAccept(int(record.queue))
 	if err != nil {
 		return errors.Join(err, request.Reject(nil))
 	}
-	defer s.endAccept()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.accepting--
+		s.accepted.Done()
+	}()
 	return lane.Accept(ctx, request, record.role, s.outboundReads())
 }
 
@@ -166,16 +169,9 @@ func (s *session) beginAccept(queue int) (*datapath.TargetLane, error) {
 		return nil, status.Errorf(status.NotConnected, "the session has ended")
 	}
 	if s.accepting == maxAccepting {
-		return nil, status.Errorf(status.Full, "%d connections of the session are being made already", maxAccepting)
+		return nil, status.Errorf(status.Full, "the session is already accepting %d connections", maxAccepting)
 	}
 	s.accepting++
 	s.accepted.Add(1)
 	return s.lanes[queue], nil
-}
-
-func (s *session) endAccept() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.accepting--
-	s.accepted.Done()
 }

@@ -12,24 +12,21 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// watchRelay ends the session when the relay goes, also in the middle of a
-// request of its.
+// watchRelay ends the session when the connection to the relay ends, even while one of its requests
+// is in progress.
 func (s *session) watchRelay() {
 	select {
 	case <-s.relay.Done():
-		err := s.relay.Err()
-		if err == nil {
-			err = status.ConnectionReset
-		}
-		s.cancel(fmt.Errorf("relay: %w", err))
+		s.cancel(fmt.Errorf("relay: %w", s.relay.Err()))
 	case <-s.ctx.Done():
 	}
 }
 
-// laneFailed is told by a lane, on its worker's thread, that it cannot go on.
-// After stop, that the relay closes its connections is the regular end.
+// laneFailed returns the function that a lane calls on its worker's thread when it fails. After
+// Stop, the relay closes its connections in the normal course of events.
 func (s *session) laneFailed(queue int) func(error) {
 	return func(err error) {
+		// Cancelling runs other code and must not delay the worker.
 		go func() {
 			s.mu.Lock()
 			stopped := s.stopped
@@ -41,12 +38,18 @@ func (s *session) laneFailed(queue int) func(error) {
 	}
 }
 
-// drainPoll is how often a drain looks whether requests are still in flight.
+// reject ends a session that exceeds the maximum.
+func (s *session) reject() {
+	s.relay.Close(status.Errorf(status.Full, "the target has its maximum of %d sessions", s.target.config.MaxSessions))
+	s.cancel(nil)
+}
+
+// drainPoll is how often a drain checks for requests in flight.
 const drainPoll = 2 * time.Millisecond
 
-// drain refuses new requests and waits for those in flight.
+// drain rejects new requests and waits for those in flight, until ctx or the session ends.
 func (s *session) drain(ctx context.Context) {
-	lanes := s.currentLanes()
+	lanes := s.openLanes()
 	for _, lane := range lanes {
 		if err := lane.Drain(ctx); err != nil {
 			return
@@ -59,12 +62,7 @@ func (s *session) drain(ctx context.Context) {
 	}
 }
 
-// releaseTimeout bounds the release of a session. Volume IO may take long on
-// a sick disk, and nothing of the session may be freed under it.
-const releaseTimeout = time.Minute
-
-// end tells the relay why the session ends, first of all so that it learns
-// the reason before its connections break, and releases it.
+// end sends the relay the reason, before its connections break, and releases the session.
 func (s *session) end(reason error) {
 	s.relay.Close(reason)
 	if err := s.release(); err != nil {
@@ -77,30 +75,32 @@ func (s *session) end(reason error) {
 	s.log.Info("session ended", zap.Error(reason))
 }
 
-// release closes the lanes, waits for their volume IO, and frees everything.
-// Called again it returns what it did the first time.
+// releaseTimeout bounds the release of a session. Volume IO may take long on a failing disk, and
+// nothing may be freed under it.
+const releaseTimeout = time.Minute
+
+// release closes the lanes, waits for their volume IO, and frees everything. Later calls return the
+// result of the first.
 func (s *session) release() error {
-	s.releaseOnce.Do(func() { s.releaseErr = s.releaseAll() })
+	s.releaseOnce.Do(func() {
+		s.target.tokens.forget(s)
+		s.mu.Lock()
+		s.closed = true
+		s.mu.Unlock()
+		s.accepted.Wait()
+		stuck, err := s.closeLanes()
+		s.releaseErr = err
+		if len(stuck) > 0 {
+			go s.releaseLate(stuck)
+			return
+		}
+		s.target.clients.Release(s.epoch)
+		s.releaseErr = errors.Join(err, s.releaseMemory())
+	})
 	return s.releaseErr
 }
 
-func (s *session) releaseAll() error {
-	s.target.tokens.forget(s)
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
-	s.accepted.Wait()
-	stuck, err := s.closeLanes()
-	if len(stuck) > 0 {
-		go s.releaseLate(stuck)
-		return err
-	}
-	s.target.clients.leave(s.config.ClientInstance, s)
-	return errors.Join(err, s.releaseMemory())
-}
-
-// closeLanes closes all lanes and returns those that could not be: volume IO
-// is still under way for them.
+// closeLanes closes all lanes and returns those that still have volume IO in flight.
 func (s *session) closeLanes() (stuck []*datapath.TargetLane, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
@@ -118,8 +118,8 @@ func (s *session) closeLanes() (stuck []*datapath.TargetLane, err error) {
 	return stuck, errors.Join(errs...)
 }
 
-// releaseLate finishes the release when volume IO that has outlived it ends
-// after all. Only then the client's next session may begin.
+// releaseLate finishes the release when volume IO ends that has exceeded releaseTimeout. The
+// client's next session begins only then.
 func (s *session) releaseLate(stuck []*datapath.TargetLane) {
 	var errs []error
 	for _, lane := range stuck {
@@ -128,12 +128,13 @@ func (s *session) releaseLate(stuck []*datapath.TargetLane) {
 		errs = append(errs, lane.Close(ctx))
 		cancel()
 	}
-	s.target.clients.leave(s.config.ClientInstance, s)
+	s.target.clients.Release(s.epoch)
 	if err := errors.Join(append(errs, s.releaseMemory())...); err != nil {
 		s.log.Error("late release of a session", zap.Error(err))
 	}
 }
 
+// releaseMemory frees what the lanes used. They must be closed.
 func (s *session) releaseMemory() error {
 	var errs []error
 	if s.volumeMemory != nil {

@@ -1,6 +1,6 @@
-// Package target is the process on the storage node: it owns volumes, takes
-// control connections of relays over TCP, and gives the queues that result to
-// data-path workers, which move the data by one-sided RDMA.
+// Package target is the program on the storage node. It owns volumes, accepts control connections of
+// relays over TCP, and hands the resulting queues to data-path workers, which move the data by
+// one-sided RDMA.
 package target
 
 import (
@@ -22,9 +22,11 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
@@ -36,44 +38,38 @@ const (
 	DefaultStagingLimit   = 8 << 30
 )
 
-// Limits of one session, told to the relay when it opens a volume.
-const (
-	maxQueues     = 64
-	maxDepth      = 4096
-	maxBufferSize = 64 << 20
-)
+// maxClientInstances bounds the client instances whose epochs are remembered.
+const maxClientInstances = 4096
 
-// Config says what a target serves. RDMA, Listen, RDMAListen, Volumes and
-// CPUs are required.
+var errShuttingDown = status.Errorf(status.Shutdown, "the target is shutting down (drain)")
+
+// Config configures a target. RDMA, Listen, RDMAListen, Volumes and CPUs are required.
 type Config struct {
 	RDMA rdma.Provider
-	// Listen is the address for control connections, RDMAListen that for
-	// RDMA connections; port 0 picks one.
+	// Listen is the address for control connections, RDMAListen the address for RDMA connections.
+	// Port 0 selects a free port.
 	Listen     netip.AddrPort
 	RDMAListen netip.AddrPort
-	// Volumes are the opened volumes by name. The target does not close them.
+	// Volumes holds the opened volumes by name. The target does not close them.
 	Volumes map[string]volume.Volume
-	// CPUs has an element for each worker: the core to pin it to, or
-	// datapath.NoCPU.
+	// CPUs has an element per worker: the core to pin it to, or datapath.NoCPU.
 	CPUs   []int
 	Policy progress.Policy
-	// ControlTimeout bounds each step of a handshake, DrainTimeout how long
-	// requests in flight are waited for at shutdown. 0 means the defaults, a
-	// negative DrainTimeout no wait.
+	// ControlTimeout bounds each step of a handshake. DrainTimeout is how long to wait for requests
+	// in flight at shutdown; a negative value means not to wait. 0 means the defaults.
 	ControlTimeout time.Duration
 	DrainTimeout   time.Duration
-	// KeepAlive of the control connections; zero means the defaults.
+	// KeepAlive configures the control connections; zero means the defaults.
 	KeepAlive controlmsg.KeepAliveConfig
-	// TLS secures the control connections of relays, which must have a
-	// certificate with one of TLSAllowedNames, unless that is empty. They are
-	// in plain text if TLS is nil.
+	// TLS secures the control connections. A relay's certificate must have one of TLSAllowedNames,
+	// unless that is empty. If TLS is nil, the connections are in plain text.
 	TLS             *mutualtls.Credentials
 	TLSAllowedNames []string
-	// MaxSessions bounds control connections, StagingLimit the bytes of
-	// memory that all sessions together may ask for. 0 means the defaults.
+	// MaxSessions bounds control connections, StagingLimit the bytes of staging memory of all
+	// sessions together. 0 means the defaults.
 	MaxSessions  int
 	StagingLimit uint64
-	// Software names the program to relays.
+	// Software is the name and version that relays see.
 	Software string
 	Logger   *zap.Logger
 }
@@ -90,7 +86,7 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Target serves volumes to relays.
+// Target serves volumes to relays. Its methods may be called concurrently, except Close.
 type Target struct {
 	config   Config
 	log      *zap.Logger
@@ -99,9 +95,9 @@ type Target struct {
 	listener *net.TCPListener
 	rdma     rdma.Listener
 	tokens   *tokenRegistry
-	clients  *clientRegistry
-	staging  atomic.Int64
-	verifier uint64
+	clients  *epoch.Registry
+	staging  atomic.Int64 // bytes used by all sessions
+	verifier uint64       // of unflushed writes: another one after each start
 
 	sessionID     atomic.Uint64
 	sessionsTotal atomic.Uint64
@@ -111,12 +107,13 @@ type Target struct {
 	running       sync.WaitGroup
 }
 
-// New starts the workers and the listeners. Run serves; Close releases.
+// New starts the workers and the listeners. Call Run to serve, and Close to release everything.
 func New(ctx context.Context, config Config) (*Target, error) {
 	config.setDefaults()
 	t := &Target{
 		config: config, log: config.Logger, sessions: make(map[*session]struct{}),
-		tokens: newTokenRegistry(), clients: newClientRegistry(), counters: make(map[string]*datapath.CounterSet),
+		tokens: newTokenRegistry(), clients: epoch.NewRegistry(epoch.Config{Remember: maxClientInstances}),
+		counters: make(map[string]*datapath.CounterSet),
 	}
 	for name := range config.Volumes {
 		t.counters[name] = &datapath.CounterSet{}
@@ -130,12 +127,12 @@ func New(ctx context.Context, config Config) (*Target, error) {
 func (t *Target) start(ctx context.Context) error {
 	var verifier [8]byte
 	if _, err := rand.Read(verifier[:]); err != nil {
-		return fmt.Errorf("make the write verifier: %w", err)
+		return fmt.Errorf("generate the write verifier: %w", err)
 	}
 	t.verifier = binary.BigEndian.Uint64(verifier[:])
 	var err error
 	if t.device, err = t.config.RDMA.Open(t.config.RDMAListen.Addr()); err != nil {
-		return fmt.Errorf("open RDMA device at %v (--rdma-address chooses another): %w", t.config.RDMAListen.Addr(), err)
+		return fmt.Errorf("open RDMA device at %v (--rdma-address selects another): %w", t.config.RDMAListen.Addr(), err)
 	}
 	if t.pool, err = datapath.StartPool(t.config.CPUs, t.config.Policy); err != nil {
 		return err
@@ -149,16 +146,16 @@ func (t *Target) start(ctx context.Context) error {
 	return nil
 }
 
-// Address is where relays connect, with the actual port.
+// Address returns where relays connect, with the actual port.
 func (t *Target) Address() netip.AddrPort {
 	return t.listener.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// RDMAAddress is where RDMA connections arrive, with the actual port.
+// RDMAAddress returns where relays connect by RDMA, with the actual port.
 func (t *Target) RDMAAddress() netip.AddrPort { return t.rdma.Address() }
 
-// Run serves relays until ctx ends, then ends all sessions with a reason and
-// returns when their IO has finished.
+// Run serves relays until ctx ends. It then drains all sessions, ends them with a reason, and returns
+// when their volume IO has finished.
 func (t *Target) Run(ctx context.Context) error {
 	var accepting sync.WaitGroup
 	rdmaContext, stopRDMA := context.WithCancel(context.Background())
@@ -174,8 +171,7 @@ func (t *Target) Run(ctx context.Context) error {
 	return err
 }
 
-// endSessions lets requests in flight run out, refuses new ones, and then
-// ends all sessions.
+// endSessions drains and ends all sessions concurrently.
 func (t *Target) endSessions() {
 	ctx, cancel := context.WithTimeout(context.Background(), t.config.DrainTimeout)
 	defer cancel()
@@ -192,11 +188,10 @@ func (t *Target) endSessions() {
 	ending.Wait()
 }
 
-// DrainTimeout is how long requests in flight may take to run out when Run is
-// to end.
+// DrainTimeout returns how long Run waits for requests in flight after its context has ended.
 func (t *Target) DrainTimeout() time.Duration { return max(0, t.config.DrainTimeout) }
 
-// Close releases what New made. Run must have returned.
+// Close releases everything that New created. Run must have returned.
 func (t *Target) Close() error {
 	var errs []error
 	if t.listener != nil {
@@ -216,19 +211,18 @@ func (t *Target) Close() error {
 	return errors.Join(errs...)
 }
 
-// Workers returns the data-path workers, for whoever collects metrics.
+// Workers returns the data-path workers, for metrics.
 func (t *Target) Workers() []*datapath.Worker { return t.pool.Workers() }
 
-// Counters are those of the queues of each volume, by its name, for whoever
-// collects metrics. The map does not change.
+// Counters returns the counters of the queues, by volume name, for metrics. The map does not change.
 func (t *Target) Counters() map[string]*datapath.CounterSet { return t.counters }
 
-// Sessions is how many control connections there are now.
+// Sessions returns the number of control connections.
 func (t *Target) Sessions() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.sessions)
 }
 
-// SessionsTotal is how many control connections there have been.
+// SessionsTotal returns the number of control connections since the start.
 func (t *Target) SessionsTotal() uint64 { return t.sessionsTotal.Load() }

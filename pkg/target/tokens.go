@@ -11,15 +11,16 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// tokenLifetime is how long a relay has to come back with a token.
-const tokenLifetime = 5 * time.Second
-
-// maxTokens bounds the tokens that have been given out and not come back.
-const maxTokens = 4096
+const (
+	// tokenLifetime is how long a relay may take to connect with a token.
+	tokenLifetime = 5 * time.Second
+	// maxTokens bounds the tokens that are issued and not claimed.
+	maxTokens = 4096
+)
 
 type token = [16]byte
 
-// tokenRecord is what a token stands for.
+// tokenRecord is the RDMA connection that a token was issued for.
 type tokenRecord struct {
 	session *session
 	queue   uint32
@@ -28,8 +29,8 @@ type tokenRecord struct {
 	expires time.Time
 }
 
-// tokenRegistry remembers the tokens of announced RDMA connections: each is
-// good once, for a short time, from the announced address.
+// tokenRegistry holds the tokens of announced RDMA connections. Each is valid once, for a short time,
+// from the announced address. Its methods may be called concurrently.
 type tokenRegistry struct {
 	mu      sync.Mutex
 	records map[token]tokenRecord
@@ -39,41 +40,42 @@ func newTokenRegistry() *tokenRegistry {
 	return &tokenRegistry{records: make(map[token]tokenRecord)}
 }
 
-// issue makes a token for record.
+// issue returns a new token for record.
 func (r *tokenRegistry) issue(record tokenRecord, now time.Time) (token, error) {
 	var t token
 	if _, err := rand.Read(t[:]); err != nil {
-		return t, fmt.Errorf("make a token: %w", err)
+		return t, fmt.Errorf("generate a token: %w", err)
 	}
 	record.expires = now.Add(tokenLifetime)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.expire(now)
 	if len(r.records) >= maxTokens {
-		return t, status.Errorf(status.Full, "%d RDMA connections have been announced and not made", len(r.records))
+		return t, status.Errorf(status.Full, "%d RDMA connections are announced and not yet established", len(r.records))
 	}
 	r.records[t] = record
 	return t, nil
 }
 
-// claim takes a token back.
+// claim removes a token and returns its record. A claim from the wrong address leaves the token
+// valid for the relay that it was issued to.
 func (r *tokenRegistry) claim(t token, source netip.Addr, now time.Time) (tokenRecord, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.expire(now)
 	record, ok := r.records[t]
 	if !ok {
-		return record, status.Errorf(status.Authentication, "the token is unknown, was used before or has expired after %v", tokenLifetime)
+		return tokenRecord{}, status.Errorf(status.Authentication,
+			"the token is unknown, was used before, or has expired after %v", tokenLifetime)
 	}
 	if record.source != source {
-		// It stays valid for whom it was made.
-		return tokenRecord{}, status.Errorf(status.Authentication, "the token was made for %v", record.source)
+		return tokenRecord{}, status.Errorf(status.Authentication, "the token was issued for %v", record.source)
 	}
 	delete(r.records, t)
 	return record, nil
 }
 
-// forget drops the tokens of a session.
+// forget removes the tokens of a session.
 func (r *tokenRegistry) forget(s *session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -249,7 +249,7 @@ func TestAChannelGivesUpAsItsPolicySaysAndAReloadBeginsAnew(t *testing.T) {
 				t.Errorf("after giving up the link is %+v", s)
 			}
 			begin := time.Now()
-			if _, err := client.Open(f.context(), f.small("c")); !errors.Is(err, status.NotConnected) || !strings.Contains(err.Error(), "given up") {
+			if _, err := client.Open(f.context(), f.small("c")); !errors.Is(err, status.NotConnected) || !strings.Contains(err.Error(), "gave up on target") {
 				t.Errorf("open: %v", err)
 			}
 			if took := time.Since(begin); took > relay.DefaultSessionWait {

@@ -114,7 +114,7 @@ func TestADrainIsBoundedAndWhatItLeavesIsAnswered(t *testing.T) {
 		t.Errorf("the requests ended with %v", codes)
 	}
 	<-v.Done()
-	if err := v.Err(); err == nil || !strings.Contains(err.Error(), "without an answer of the target to 8 requests") {
+	if err := v.Err(); err == nil || !strings.Contains(err.Error(), "without a response from the target to 8 requests") {
 		t.Errorf("the client is told %v", err)
 	}
 	if code := c.relay.waitWithin(10 * time.Second); code != 0 {
