@@ -289,3 +289,119 @@ func TestFailuresKeepTheirCodeTextAndPhase(t *testing.T) {
 		})
 	}
 }
+
+// handler is a target's Handler that runs one function for every request.
+type handler struct {
+	handle func(ctx context.Context, kind controlmsg.Kind) error
+	done   bool
+}
+
+func (h *handler) OpenVolume(ctx context.Context, m *controlmsg.OpenVolume) (*controlmsg.OpenVolumeReply, error) {
+	reply := controlmsgtest.Volume()
+	return &reply, h.handle(ctx, m.Kind())
+}
+
+func (h *handler) ConfigureDataPath(ctx context.Context, m *controlmsg.ConfigureDataPath) (*controlmsg.ConfigureDataPathReply, error) {
+	return &controlmsg.ConfigureDataPathReply{}, h.handle(ctx, m.Kind())
+}
+
+func (h *handler) StartDataPathConnections(
+	ctx context.Context, m *controlmsg.StartDataPathConnections,
+) (*controlmsg.StartDataPathConnectionsReply, error) {
+	return &controlmsg.StartDataPathConnectionsReply{ConsumerIDs: m.ConsumerIDs}, h.handle(ctx, m.Kind())
+}
+
+func (h *handler) StartStorage(ctx context.Context) error {
+	return h.handle(ctx, controlmsg.KindStartStorage)
+}
+
+func (h *handler) Stop(ctx context.Context) error { return h.handle(ctx, controlmsg.KindStop) }
+
+func (h *handler) DestroyObjects(ctx context.Context) (bool, error) {
+	return h.done, h.handle(ctx, controlmsg.KindDestroyObjects)
+}
+
+// targetHandler is the handler of a target.
+type targetHandler struct{ *handler }
+
+func (h targetHandler) CreateRDMAConnection(
+	ctx context.Context, m *controlmsg.CreateRDMAConnection,
+) (*controlmsg.CreateRDMAConnectionReply, error) {
+	return &controlmsg.CreateRDMAConnectionReply{Address: targetAddress}, h.handle(ctx, m.Kind())
+}
+
+// serve serves a requester by a handler, and returns what Serve returns.
+func serve(t *testing.T, ctx context.Context, responder, requester controlmsg.EndpointConfig, h controlmsg.Handler) (*controlmsg.Requester, chan error) {
+	t.Helper()
+	near, far := controlmsgtest.NewPipe(controlmsg.DefaultMaxMessageSize)
+	s := controlmsg.NewResponder(far, responder)
+	t.Cleanup(func() { s.Close(nil) })
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx, h) }()
+	return newRequester(t, requester, near), served
+}
+
+func TestServeCallsTheMethodOfEachRequestUntilTheSessionIsDestroyed(t *testing.T) {
+	var kinds []controlmsg.Kind
+	h := &handler{done: true, handle: func(_ context.Context, kind controlmsg.Kind) error {
+		kinds = append(kinds, kind)
+		return nil
+	}}
+	r, served := serve(t, t.Context(), asTarget, asRelay, targetHandler{h})
+	requests := session(1)
+	mustCall(t, r, requests...)
+	if err := <-served; err != nil {
+		t.Errorf("Serve = %v", err)
+	}
+	if len(kinds) != len(requests) {
+		t.Fatalf("handled %v", kinds)
+	}
+	for i, request := range requests {
+		if kinds[i] != request.Kind() {
+			t.Errorf("request %d, %v, is handled as %v", i, request.Kind(), kinds[i])
+		}
+	}
+}
+
+func TestServeGoesOnAfterAFailureAndADestructionThatMayBeRepeated(t *testing.T) {
+	h := &handler{}
+	failures := 0
+	h.handle = func(_ context.Context, kind controlmsg.Kind) error {
+		if failures++; failures%2 == 1 {
+			return status.Errorf(status.IOFailed, "%v failed", kind)
+		}
+		h.done = kind == controlmsg.KindDestroyObjects
+		return nil
+	}
+	r, served := serve(t, t.Context(), asRelay, asInitiator, h)
+	for _, request := range []controlmsg.Message{&controlmsg.OpenVolume{}, configuration(1), &controlmsg.DestroyObjects{}} {
+		_, err := r.Call(t.Context(), request)
+		checkError(t, "first attempt", err, status.IOFailed, request.Kind().String()+" failed")
+		mustCall(t, r, request)
+	}
+	if err := <-served; err != nil {
+		t.Errorf("Serve = %v", err)
+	}
+}
+
+func TestTheCauseOfTheContextIsTheAnswerAndTheEnd(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cause := status.Errorf(status.ConnectionReset, "superseded")
+	h := &handler{handle: func(ctx context.Context, _ controlmsg.Kind) error {
+		cancel(cause)
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	r, served := serve(t, ctx, asRelay, asInitiator, h)
+	_, err := r.Call(t.Context(), &controlmsg.OpenVolume{})
+	checkError(t, "open_volume", err, status.ConnectionReset, "superseded")
+	checkError(t, "Serve", <-served, status.ConnectionReset, "superseded")
+}
+
+func TestServeReturnsWhyTheConversationHasEnded(t *testing.T) {
+	h := &handler{handle: func(context.Context, controlmsg.Kind) error { return nil }}
+	r, served := serve(t, t.Context(), asRelay, asInitiator, h)
+	mustCall(t, r, &controlmsg.OpenVolume{})
+	r.Close(status.Errorf(status.ConnectionAborted, "interrupted"))
+	checkError(t, "Serve", <-served, status.ConnectionAborted, "phase open_volume: interrupted")
+}

@@ -1,0 +1,343 @@
+package relay_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
+	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var loopback = netip.MustParseAddrPort("127.0.0.1:0")
+
+// proxy forwards the control connections between a relay and its target, and shows the test every
+// message.
+type proxy struct {
+	t        *testing.T
+	listener net.Listener
+	target   netip.AddrPort
+	running  sync.WaitGroup
+
+	mu sync.Mutex
+	// request sees the relay's messages, and reply the target's. They return the message to forward,
+	// nil to cut the connection.
+	request, reply func(*controlmsg.Envelope) *controlmsg.Envelope
+}
+
+func startProxy(t *testing.T, target netip.AddrPort) *proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", loopback.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{t: t, listener: listener, target: target}
+	p.running.Go(func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", target.String())
+			if err != nil {
+				_ = near.Close()
+				continue
+			}
+			p.running.Go(func() {
+				p.forward(near, far, func(e *controlmsg.Envelope) *controlmsg.Envelope { return p.show(e, false) })
+			})
+			p.running.Go(func() {
+				p.forward(far, near, func(e *controlmsg.Envelope) *controlmsg.Envelope { return p.show(e, true) })
+			})
+		}
+	})
+	return p
+}
+
+func (p *proxy) show(e *controlmsg.Envelope, isReply bool) *controlmsg.Envelope {
+	p.mu.Lock()
+	watch := p.request
+	if isReply {
+		watch = p.reply
+	}
+	p.mu.Unlock()
+	if watch == nil {
+		return e
+	}
+	return watch(e)
+}
+
+// watch sets what sees the messages from now on.
+func (p *proxy) watch(request, reply func(*controlmsg.Envelope) *controlmsg.Envelope) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.request, p.reply = request, reply
+}
+
+func (p *proxy) forward(from, to net.Conn, watch func(*controlmsg.Envelope) *controlmsg.Envelope) {
+	defer from.Close()
+	defer to.Close()
+	codec := controlmsg.NewProtobufCodec()
+	for {
+		var length [4]byte
+		if _, err := io.ReadFull(from, length[:]); err != nil {
+			return
+		}
+		b := make([]byte, binary.BigEndian.Uint32(length[:]))
+		if _, err := io.ReadFull(from, b); err != nil {
+			return
+		}
+		e, err := codec.Decode(b)
+		if err != nil {
+			p.t.Errorf("proxy: %v", err)
+			return
+		}
+		if e = watch(e); e == nil {
+			return
+		}
+		if b, err = codec.Append(nil, e); err != nil {
+			p.t.Errorf("proxy: %v", err)
+			return
+		}
+		frame := append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
+		if _, err := to.Write(frame); err != nil {
+			return
+		}
+	}
+}
+
+// chain is a client without rules, in front of a relay, a proxy and a target.
+type chain struct {
+	t          *testing.T
+	proxy      *proxy
+	relay      *relay.Relay
+	connection comch.Connection
+	requester  *controlmsg.Requester
+}
+
+func startChain(t *testing.T) *chain {
+	t.Helper()
+	spec, err := volume.ParseSpec("disk=memory:1MiB", 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := volume.Open(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = v.Close(context.Background()) })
+	storage, err := target.New(t.Context(), target.Config{
+		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
+		Volumes: map[string]volume.Volume{"disk": v}, CPUs: []int{datapath.NoCPU},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, storage.Run, storage.Close)
+	c := &chain{t: t, proxy: startProxy(t, storage.Address())}
+	t.Cleanup(c.proxy.running.Wait)
+	t.Cleanup(func() { _ = c.proxy.listener.Close() })
+	provider := emulated.New(emulated.Options{Directory: filepath.Join(t.TempDir(), "comch")})
+	id := relay.ChannelID{
+		Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor, Name: client.DefaultChannelName,
+	}
+	c.relay, err = relay.New(t.Context(), relay.Config{
+		Comch: provider, RDMA: iwarp.New(iwarp.Options{}), CPUs: []int{datapath.NoCPU},
+		Settings: relay.Settings{Channels: []relay.ChannelConfig{{
+			ChannelID: id, Target: netip.MustParseAddrPort(c.proxy.listener.Addr().String()), Volume: "disk",
+		}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, c.relay.Run, c.relay.Close)
+	c.connection, err = provider.Connect(t.Context(), comch.ClientConfig{Device: emulated.DefaultHostDevice, Name: id.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.requester = controlmsg.NewRequester(controlmsg.NewComchTransport(c.connection),
+		controlmsg.EndpointConfig{Role: controlmsg.RoleInitiator})
+	t.Cleanup(func() { c.requester.Close(nil) })
+	if _, err := c.requester.Greet(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// run runs a service until the test ends, and closes it.
+func run(t *testing.T, service func(context.Context) error, closeService func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := service(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		if err := closeService(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// session returns the client's requests of one session, after hello.
+func (c *chain) session() []controlmsg.Message {
+	c.t.Helper()
+	region, err := memory.Alloc("client", 1<<20)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = region.Close() })
+	access := memory.PCIRead | memory.PCIWrite | memory.RemoteRead | memory.RemoteWrite
+	descriptor, err := c.connection.ExportMemory(c.t.Context(), region, access)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	consumer, err := c.connection.NewConsumer(c.t.Context(), comch.ConsumerConfig{Receives: 8, MemorySize: 512})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = consumer.Close() })
+	return []controlmsg.Message{
+		&controlmsg.OpenVolume{},
+		&controlmsg.ConfigureDataPath{
+			QueueCount: 1, Depth: 4, BufferSize: 4096, ClientInstance: [16]byte{7}, Epoch: 1,
+			Export: controlmsg.Export{Access: access, Length: region.Len(), Descriptor: descriptor},
+		},
+		&controlmsg.StartDataPathConnections{ConsumerIDs: []uint32{uint32(consumer.ID())}},
+		&controlmsg.StartStorage{},
+		&controlmsg.DestroyObjects{},
+	}
+}
+
+func (c *chain) call(m controlmsg.Message) error {
+	_, err := c.requester.Call(c.t.Context(), m)
+	return err
+}
+
+// behalf lists the requests to the target, and the client's requests during which the relay may send
+// them. It may send others at any time.
+var behalf = map[controlmsg.Kind]controlmsg.Kind{
+	controlmsg.KindConfigureDataPath:        controlmsg.KindConfigureDataPath,
+	controlmsg.KindCreateRDMAConnection:     controlmsg.KindStartDataPathConnections,
+	controlmsg.KindStartDataPathConnections: controlmsg.KindStartDataPathConnections,
+	controlmsg.KindStartStorage:             controlmsg.KindStartStorage,
+}
+
+func TestARelayActsOnlyForItsClientAndPromisesOnlyWhatTheTargetHas(t *testing.T) {
+	c := startChain(t)
+	for i, request := range c.session() {
+		held, release := make(chan struct{}), make(chan struct{})
+		hold := sync.OnceFunc(func() {
+			close(held)
+			<-release
+		})
+		c.proxy.watch(func(e *controlmsg.Envelope) *controlmsg.Envelope {
+			if want, bound := behalf[e.Message.Kind()]; bound && want != request.Kind() {
+				t.Errorf("the target was sent %v during the client's %v", e.Message.Kind(), request.Kind())
+			}
+			return e
+		}, func(e *controlmsg.Envelope) *controlmsg.Envelope {
+			if e.Message.Kind() == request.Kind()+1 {
+				hold()
+			}
+			return e
+		})
+		answered := make(chan error, 1)
+		go func() { answered <- c.call(request) }()
+		<-held
+		select {
+		case err := <-answered:
+			t.Errorf("%v was answered before the target's reply (%v)", request.Kind(), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+		close(release)
+		if err := <-answered; err != nil {
+			t.Fatalf("request %d, %v: %v", i, request.Kind(), err)
+		}
+	}
+}
+
+func TestTheTargetsFailureIsTheClients(t *testing.T) {
+	for failing := range 4 { // after destroy_objects the target closes, and has nothing left
+		c := startChain(t)
+		requests := c.session()
+		for _, request := range requests[:failing] {
+			if err := c.call(request); err != nil {
+				t.Fatal(err)
+			}
+		}
+		request := requests[failing]
+		c.proxy.watch(nil, func(e *controlmsg.Envelope) *controlmsg.Envelope {
+			if e.Message.Kind() == request.Kind()+1 {
+				e.Message = &controlmsg.Error{Code: status.IOFailed, Phase: controlmsg.PhaseFailed, Text: "made up"}
+			}
+			return e
+		})
+		if err := c.call(request); !errors.Is(err, status.IOFailed) {
+			t.Errorf("%v, failed by the target: %v", request.Kind(), err)
+		}
+	}
+}
+
+func TestTheTargetIsAskedForNothingBeforeTheClientAsks(t *testing.T) {
+	c := startChain(t)
+	if err := c.call(&controlmsg.OpenVolume{}); err != nil {
+		t.Fatal(err)
+	}
+	c.proxy.watch(func(e *controlmsg.Envelope) *controlmsg.Envelope {
+		switch kind := e.Message.Kind(); kind {
+		case controlmsg.KindKeepAlive, controlmsg.KindDestroyObjects, controlmsg.KindError:
+		default:
+			t.Errorf("the target was sent %v", kind)
+		}
+		return e
+	}, nil)
+	time.Sleep(50 * time.Millisecond)
+	if err := c.call(&controlmsg.DestroyObjects{}); err != nil {
+		t.Errorf("destroy_objects at any time: %v", err)
+	}
+}
+
+func TestATargetThatIsLostHasNothingLeftToDestroy(t *testing.T) {
+	for _, last := range []controlmsg.Kind{controlmsg.KindStop, controlmsg.KindDestroyObjects} {
+		c := startChain(t)
+		requests := c.session()
+		for _, request := range requests[:len(requests)-1] {
+			if err := c.call(request); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.proxy.watch(func(e *controlmsg.Envelope) *controlmsg.Envelope {
+			if e.Message.Kind() == last {
+				return nil
+			}
+			return e
+		}, nil)
+		if err := c.call(&controlmsg.DestroyObjects{}); err != nil {
+			t.Errorf("destroy_objects while %v loses the target: %v", last, err)
+		}
+	}
+}
