@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -190,6 +191,27 @@ func (l *lane) start() error {
 // complete.
 func (l *lane) Drain(ctx context.Context) error {
 	return l.worker.do(ctx, func() { l.draining = true })
+}
+
+// drainPoll is how often DrainAll checks for requests in flight.
+const drainPoll = 2 * time.Millisecond
+
+// DrainAll drains lanes and waits until their requests in flight have completed,
+// or ctx ends.
+func DrainAll[L interface {
+	Drain(context.Context) error
+	InFlight() int
+}](ctx context.Context, lanes []L) {
+	for _, lane := range lanes {
+		if err := lane.Drain(ctx); err != nil {
+			return
+		}
+	}
+	for _, lane := range lanes {
+		for lane.InFlight() > 0 && ctx.Err() == nil {
+			time.Sleep(drainPoll)
+		}
+	}
 }
 
 // InFlight returns the number of requests that have not completed, for

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -68,20 +69,13 @@ func (s *session) watchDeadlines() {
 	}
 }
 
-// drainPoll is how often a drain checks for IOs in flight.
-const drainPoll = 2 * time.Millisecond
-
 // drain stops taking IOs from the client and waits for those in flight, until ctx or the session
 // ends.
 func (s *session) drain(ctx context.Context) {
-	for _, lane := range s.openLanes() {
-		if err := lane.Drain(ctx); err != nil {
-			return
-		}
-	}
-	for s.inFlight() > 0 && ctx.Err() == nil && s.ctx.Err() == nil {
-		time.Sleep(drainPoll)
-	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	datapath.DrainAll(ctx, s.openLanes())
 }
 
 func (s *session) inFlight() int {

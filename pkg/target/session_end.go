@@ -44,22 +44,12 @@ func (s *session) reject() {
 	s.cancel(nil)
 }
 
-// drainPoll is how often a drain checks for requests in flight.
-const drainPoll = 2 * time.Millisecond
-
 // drain rejects new requests and waits for those in flight, until ctx or the session ends.
 func (s *session) drain(ctx context.Context) {
-	lanes := s.openLanes()
-	for _, lane := range lanes {
-		if err := lane.Drain(ctx); err != nil {
-			return
-		}
-	}
-	for _, lane := range lanes {
-		for lane.InFlight() > 0 && ctx.Err() == nil && s.ctx.Err() == nil {
-			time.Sleep(drainPoll)
-		}
-	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	datapath.DrainAll(ctx, s.openLanes())
 }
 
 // end sends the relay the reason, before its connections break, and releases the session.
