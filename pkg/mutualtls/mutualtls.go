@@ -1,11 +1,9 @@
-// Package mutualtls is how relay and target prove to each other who they are:
-// a certificate and its key, the authorities whose certificates a peer may
-// have, and the TLS configurations that are made of them.
+// Package mutualtls lets relay and target prove their identity to each other: it loads a certificate
+// with its key and the authorities whose certificates a peer may have, and builds TLS configurations
+// from them.
 //
-// Files are looked at with every new connection, so a certificate that is
-// renewed in place is used from then on, without a signal. Connections that
-// exist are not touched.
-
+// Every new connection checks the files, so that a certificate renewed in place is used from then
+// on, without a signal. Existing connections are not affected.
 package mutualtls
 
 import (
@@ -17,7 +15,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -25,10 +22,23 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Files name the PEM files of one side. All are required.
+// Protocol is the name (ALPN, RFC 7301) of the protocol inside TLS. A certificate that is valid for
+// another service of the same machine must not lead that service's clients here.
+const Protocol = "zc-relay-control"
+
+const (
+	// maxFileSize bounds each file in bytes. The largest bundle of authorities in common use is a
+	// quarter of it.
+	maxFileSize = 1 << 20
+	// expiryWarning is how long before its expiry a certificate causes a warning. Automatic renewal
+	// has replaced it by then.
+	expiryWarning = 7 * 24 * time.Hour
+)
+
+// Files names the PEM files of one side. All are required.
 type Files struct {
-	// Certificate holds this side's certificate, followed by those between
-	// it and the authority that the peer trusts.
+	// Certificate holds this side's certificate, followed by those between it and the authority that
+	// the peer trusts.
 	Certificate string
 	// Key holds the private key of the certificate.
 	Key string
@@ -36,26 +46,24 @@ type Files struct {
 	CA string
 }
 
-func (f Files) list() [3]string { return [3]string{f.Certificate, f.Key, f.CA} }
-
-// Credentials are the content of Files, kept up to date. Their methods may be
-// called concurrently.
+// Credentials is the content of Files, kept up to date. Its methods may be called concurrently.
 type Credentials struct {
 	files Files
 	log   *zap.Logger
 
-	mu      sync.Mutex // guards what follows
-	content content
-	refused stamps // of files that could not be used, so that it is logged once
+	mu       sync.Mutex // guards what follows
+	content  content
+	rejected stamps // of files that could not be used, so that each change is logged once
 }
 
-// Protocol is the name (ALPN, RFC 7301) of what runs within TLS between relay
-// and target: a certificate that is good for another service of the same
-// machine must not lead its clients here.
-const Protocol = "zc-relay-control"
+// content is what the files held when they had these stamps.
+type content struct {
+	stamps      stamps
+	certificate tls.Certificate
+	authorities *x509.CertPool
+}
 
-// Load reads the files for the first time. The logger is told of everything
-// that is read later; it may be nil.
+// Load reads the files. It logs this and every later change to log, which may be nil.
 func Load(files Files, log *zap.Logger) (*Credentials, error) {
 	if log == nil {
 		log = zap.NewNop()
@@ -67,9 +75,62 @@ func Load(files Files, log *zap.Logger) (*Credentials, error) {
 	return c, nil
 }
 
-// Client returns the configuration for a connection to a target, which must
-// prove with its certificate that it is serverName: a DNS name or an IP
-// address.
+// Reload reads the files even if they seem unchanged. If they cannot be used, their former content
+// stays in use.
+func (c *Credentials) Reload() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reload()
+}
+
+func (c *Credentials) reload() error {
+	read, err := readContent(c.files)
+	if err != nil {
+		return err
+	}
+	c.content, c.rejected = read, stamps{}
+	leaf, now := read.certificate.Leaf, time.Now()
+	c.log.Info("loaded TLS certificate", zap.String("certificate", c.files.Certificate), zap.Strings("names", namesOf(leaf)),
+		zap.Time("not_after", leaf.NotAfter), zap.String("authorities", c.files.CA))
+	log, expiry := c.log.With(zap.String("certificate", c.files.Certificate)), zap.Time("not_after", leaf.NotAfter)
+	switch {
+	case now.Before(leaf.NotBefore):
+		log.Warn("TLS certificate is not valid yet: peers reject it", zap.Time("not_before", leaf.NotBefore))
+	case now.After(leaf.NotAfter):
+		log.Warn("TLS certificate has expired: peers reject it; renew it in place", expiry)
+	case now.Add(expiryWarning).After(leaf.NotAfter):
+		log.Warn("TLS certificate expires soon; renew it in place", expiry)
+	}
+	return nil
+}
+
+// current returns what the files hold now, or their former content if that cannot be used.
+func (c *Credentials) current() content {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, err := stampsOf(c.files)
+	if err == nil && (now.equal(c.content.stamps) || now.equal(c.rejected)) {
+		return c.content
+	}
+	if err == nil {
+		err = c.reload()
+	}
+	if err != nil && !now.equal(c.rejected) {
+		c.rejected = now
+		c.log.Warn("changed TLS files cannot be used; their former content stays in use", zap.Error(err))
+	}
+	return c.content
+}
+
+// NotAfter returns when this side's certificate expires.
+func (c *Credentials) NotAfter() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.content.certificate.Leaf.NotAfter
+}
+
+// Client returns the configuration for a connection to a target. The target's certificate must be
+// for serverName, a DNS name or an IP address.
 func (c *Credentials) Client(serverName string) *tls.Config {
 	now := c.current()
 	config := now.config()
@@ -77,10 +138,9 @@ func (c *Credentials) Client(serverName string) *tls.Config {
 	return config
 }
 
-// Server returns the configuration for a connection of a relay, which must
-// have a certificate of one of the authorities and, unless allowedNames is
-// empty, one of these names in it: DNS names, URIs or IP addresses, each as a
-// whole.
+// Server returns the configuration for a connection of a relay. The relay's certificate must come
+// from one of the authorities. Unless allowedNames is empty, it must also be for one of these names:
+// DNS names, URIs or IP addresses, which are compared as a whole.
 func (c *Credentials) Server(allowedNames []string) *tls.Config {
 	now := c.current()
 	config := now.config()
@@ -94,20 +154,12 @@ func (c *Credentials) Server(allowedNames []string) *tls.Config {
 	return config
 }
 
-// content is what the files held when they had these stamps.
-type content struct {
-	stamps      stamps
-	certificate tls.Certificate
-	authorities *x509.CertPool
-}
-
-// config is what both sides have in common.
+// config returns the part of the configuration that both sides share.
 func (c *content) config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, MaxVersion: tls.VersionTLS13,
 		Certificates: []tls.Certificate{c.certificate}, NextProtos: []string{Protocol},
-		// Every connection is to show a certificate: one that is not valid any
-		// more must not live on in a ticket.
+		// Every connection must show a certificate: a ticket would outlive its validity.
 		SessionTicketsDisabled: true,
 		VerifyConnection:       checkProtocol,
 	}
@@ -115,7 +167,7 @@ func (c *content) config() *tls.Config {
 
 func checkProtocol(state tls.ConnectionState) error {
 	if state.NegotiatedProtocol != Protocol {
-		return fmt.Errorf("the peer does not want to speak %q (ALPN)", Protocol)
+		return fmt.Errorf("the peer did not negotiate the protocol %q (ALPN)", Protocol)
 	}
 	return nil
 }
@@ -135,8 +187,8 @@ func checkName(leaf *x509.Certificate, allowed []string) error {
 	return status.Errorf(status.Authentication, "the peer's certificate is for %q, which is none of the allowed names", names)
 }
 
-// namesOf lists the names that a certificate is for. The subject's common
-// name is none of them (RFC 6125).
+// namesOf returns the names that a certificate is for. The subject's common name is not one of them
+// (RFC 6125).
 func namesOf(leaf *x509.Certificate) []string {
 	names := append([]string{}, leaf.DNSNames...)
 	for _, uri := range leaf.URIs {
@@ -148,81 +200,10 @@ func namesOf(leaf *x509.Certificate) []string {
 	return names
 }
 
-// Reload reads the files even if they seem to be unchanged. If they cannot be
-// used, those of before stay in use.
-func (c *Credentials) Reload() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.reload()
-}
-
-func (c *Credentials) reload() error {
-	read, err := readContent(c.files)
-	if err != nil {
-		return err
-	}
-	c.content, c.refused = read, stamps{}
-	leaf := read.certificate.Leaf
-	c.log.Info("loaded TLS certificate", zap.String("certificate", c.files.Certificate), zap.Strings("names", namesOf(leaf)),
-		zap.Time("not_after", leaf.NotAfter), zap.String("authorities", c.files.CA))
-	c.warnOfDates(leaf)
-	return nil
-}
-
-func (c *Credentials) warnOfDates(leaf *x509.Certificate) {
-	now := time.Now()
-	switch {
-	case now.Before(leaf.NotBefore):
-		c.log.Warn("TLS certificate is not valid yet: peers refuse it", zap.String("certificate", c.files.Certificate), zap.Time("not_before", leaf.NotBefore))
-	case now.After(leaf.NotAfter):
-		c.log.Warn("TLS certificate has expired: peers refuse it; renew it in place", zap.String("certificate", c.files.Certificate), zap.Time("not_after", leaf.NotAfter))
-	case now.Add(expiryWarning).After(leaf.NotAfter):
-		c.log.Warn("TLS certificate expires soon; renew it in place", zap.String("certificate", c.files.Certificate), zap.Time("not_after", leaf.NotAfter))
-	}
-}
-
-// current returns what the files hold now or, if that cannot be used, what
-// they held before.
-func (c *Credentials) current() content {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now, err := stampsOf(c.files)
-	if err == nil && now == c.content.stamps {
-		return c.content
-	}
-	if err == nil && now == c.refused {
-		return c.content
-	}
-	if err == nil {
-		err = c.reload()
-	}
-	if err != nil && now != c.refused {
-		c.refused = now
-		c.log.Warn("changed TLS files cannot be used, the ones of before stay in use", zap.Error(err))
-	}
-	return c.content
-}
-
-// NotAfter is the end of this side's certificate.
-func (c *Credentials) NotAfter() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.content.certificate.Leaf.NotAfter
-}
-
-// expiryWarning is how long before its end a certificate is complained about
-// in the log. Whoever renews automatically has done so by then.
-const expiryWarning = 7 * 24 * time.Hour
-
-// maxFileSize bounds each file in bytes; the largest bundle of authorities in
-// common use has a quarter of it.
-const maxFileSize = 1 << 20
-
 func readContent(files Files) (content, error) {
-	// Stamps first: what changes while it is read is read again.
-	read := content{}
-	var err error
-	if read.stamps, err = stampsOf(files); err != nil {
+	// Stamps first: a file that changes while it is read will be read again.
+	stamps, err := stampsOf(files)
+	if err != nil {
 		return content{}, err
 	}
 	certificate, err := readFile("certificate", files.Certificate)
@@ -233,18 +214,19 @@ func readContent(files Files) (content, error) {
 	if err != nil {
 		return content{}, err
 	}
-	if read.certificate, err = tls.X509KeyPair(certificate, key); err != nil {
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
 		return content{}, status.Errorf(status.BadConfig, "TLS certificate %q with key %q: %w", files.Certificate, files.Key, err)
 	}
 	authorities, err := readFile("CA", files.CA)
 	if err != nil {
 		return content{}, err
 	}
-	read.authorities = x509.NewCertPool()
-	if !read.authorities.AppendCertsFromPEM(authorities) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(authorities) {
 		return content{}, status.Errorf(status.BadConfig, "TLS CA %q holds no certificate in PEM", files.CA)
 	}
-	return read, nil
+	return content{stamps: stamps, certificate: pair, authorities: pool}, nil
 }
 
 func readFile(what, path string) ([]byte, error) {
@@ -258,41 +240,43 @@ func readFile(what, path string) ([]byte, error) {
 		return nil, status.Errorf(status.BadConfig, "TLS %s: %w", what, err)
 	}
 	if len(b) > maxFileSize {
-		return nil, status.Errorf(status.BadConfig, "TLS %s %q has more than %d bytes", what, path, maxFileSize)
+		return nil, status.Errorf(status.BadConfig, "TLS %s %q exceeds %d bytes", what, path, maxFileSize)
 	}
 	return b, nil
 }
 
-type stamps [3]stamp
-
-// stamp tells a file from what it was before.
-type stamp struct {
-	modified time.Time
-	size     int64
-	inode    uint64
-}
+// stamps identifies the versions of the three files; nil elements identify none.
+type stamps [3]os.FileInfo
 
 func stampsOf(files Files) (stamps, error) {
 	var s stamps
 	var errs []error
-	for i, path := range files.list() {
-		about, err := os.Stat(path)
-		if err != nil {
+	for i, path := range []string{files.Certificate, files.Key, files.CA} {
+		var err error
+		if s[i], err = os.Stat(path); err != nil {
 			errs = append(errs, status.Errorf(status.BadConfig, "TLS file: %w", err))
-			continue
 		}
-		s[i] = stamp{modified: about.ModTime(), size: about.Size(), inode: inodeOf(about)}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return stamps{}, fmt.Errorf("look at the TLS files: %w", err)
+		return stamps{}, fmt.Errorf("examine the TLS files: %w", err)
 	}
 	return s, nil
 }
 
-// inodeOf tells a file that was replaced within the resolution of its times.
-func inodeOf(about os.FileInfo) uint64 {
-	if s, ok := about.Sys().(*syscall.Stat_t); ok {
-		return s.Ino
+// equal reports whether nothing has changed. The identity of a file shows a replacement within the
+// resolution of its times.
+func (s stamps) equal(other stamps) bool {
+	for i, a := range s {
+		b := other[i]
+		if a == nil || b == nil {
+			if a != b {
+				return false
+			}
+			continue
+		}
+		if !os.SameFile(a, b) || a.Size() != b.Size() || !a.ModTime().Equal(b.ModTime()) {
+			return false
+		}
 	}
-	return 0
+	return true
 }

@@ -1,4 +1,4 @@
-// Package mutualtlstest makes certificates for tests.
+// Package mutualtlstest issues certificates for tests.
 package mutualtlstest
 
 import (
@@ -25,7 +25,7 @@ type Authority struct {
 	key         *ecdsa.PrivateKey
 }
 
-// NewAuthority makes an authority of its own.
+// NewAuthority returns an authority that no other authority trusts.
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
 	a := &Authority{t: t, key: newKey(t)}
@@ -39,15 +39,14 @@ func NewAuthority(t testing.TB) *Authority {
 // Option changes a certificate before it is signed.
 type Option func(*x509.Certificate)
 
-// Expired lets the certificate end an hour ago.
+// Expired makes the certificate expire an hour ago.
 func Expired(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) }
 
-// Until lets the certificate end at a time.
+// Until makes the certificate expire at a given time.
 func Until(end time.Time) Option { return func(c *x509.Certificate) { c.NotAfter = end } }
 
-// Write puts certificate.pem, key.pem and ca.pem into dir, with a new
-// certificate of a that has the given names: IP addresses and DNS names. Files
-// that are there are replaced, each as a whole.
+// Write writes certificate.pem, key.pem and ca.pem to dir, with a new certificate from a for the given
+// names: IP addresses and DNS names. It replaces existing files, each as a whole.
 func (a *Authority) Write(dir string, names []string, options ...Option) mutualtls.Files {
 	a.t.Helper()
 	template := template("peer")

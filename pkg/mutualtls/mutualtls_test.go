@@ -21,10 +21,10 @@ func names(config *tls.Config) []string { return config.Certificates[0].Leaf.DNS
 func checkNames(t *testing.T, c *mutualtls.Credentials, want string) {
 	t.Helper()
 	if got := names(c.Client("target.test")); len(got) != 1 || got[0] != want {
-		t.Errorf("a client shows the certificate of %q, want %q", got, want)
+		t.Errorf("the client's certificate is for %q, want %q", got, want)
 	}
 	if got := names(c.Server(nil)); len(got) != 1 || got[0] != want {
-		t.Errorf("a server shows the certificate of %q, want %q", got, want)
+		t.Errorf("the server's certificate is for %q, want %q", got, want)
 	}
 }
 
@@ -56,7 +56,7 @@ func TestANewAuthorityIsUsedByTheNextConnection(t *testing.T) {
 	}
 }
 
-func TestFilesThatCannotBeUsedAreLoggedOnceAndChangeNothing(t *testing.T) {
+func TestUnusableFilesAreLoggedOnceAndChangeNothing(t *testing.T) {
 	authority, dir := mutualtlstest.NewAuthority(t), t.TempDir()
 	core, logged := observer.New(zapcore.WarnLevel)
 	files := authority.Write(dir, []string{"good.test"})
@@ -82,7 +82,7 @@ func TestFilesThatCannotBeUsedAreLoggedOnceAndChangeNothing(t *testing.T) {
 	checkNames(t, c, "better.test")
 }
 
-func TestACertificateThatExpiresSoonIsComplainedAbout(t *testing.T) {
+func TestACertificateThatExpiresSoonCausesAWarning(t *testing.T) {
 	cases := []struct {
 		end  time.Duration
 		want string
@@ -100,12 +100,12 @@ func TestACertificateThatExpiresSoonIsComplainedAbout(t *testing.T) {
 			got += entry.Message
 		}
 		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
-			t.Errorf("a certificate that ends in %v: warning %q, want %q", c.end, got, c.want)
+			t.Errorf("a certificate that expires in %v: warning %q, want %q", c.end, got, c.want)
 		}
 	}
 }
 
-func TestFilesThatCannotBeLoadedAreNamed(t *testing.T) {
+func TestErrorsNameTheFileThatCannotBeLoaded(t *testing.T) {
 	authority := mutualtlstest.NewAuthority(t)
 	cases := []struct {
 		name   string
@@ -113,15 +113,15 @@ func TestFilesThatCannotBeLoadedAreNamed(t *testing.T) {
 		want   string
 	}{
 		{"no certificate", func(f *mutualtls.Files) error { return os.Remove(f.Certificate) }, "certificate.pem: no such file"},
-		{"the key of another", func(f *mutualtls.Files) error {
+		{"the key of another certificate", func(f *mutualtls.Files) error {
 			f.Key = authority.Write(t.TempDir(), nil).Key
 			return nil
 		}, "private key does not match"},
 		{"authorities without a certificate", func(f *mutualtls.Files) error { return os.WriteFile(f.CA, []byte("nothing"), 0o600) }, `ca.pem" holds no certificate`},
-		{"a file without end", func(f *mutualtls.Files) error {
+		{"an endless file", func(f *mutualtls.Files) error {
 			f.CA = "/dev/zero"
 			return nil
-		}, "has more than 1048576 bytes"},
+		}, "exceeds 1048576 bytes"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
