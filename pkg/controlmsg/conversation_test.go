@@ -15,8 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// model is the protocol in prose: what has happened so far decides what may
-// come next. It shares nothing with the tables.
+// model restates the protocol without the tables: what has happened decides what may come next.
 type model struct {
 	target     bool // relay to target, else initiator to relay
 	greeted    bool
@@ -126,7 +125,7 @@ func drawRequest(t *rapid.T, m *model) Message {
 	return &DestroyObjects{}
 }
 
-// replyTo is a reply that fits.
+// replyTo returns a reply that fits.
 func replyTo(request Message) Message {
 	switch r := request.(type) {
 	case *Hello:
@@ -173,7 +172,7 @@ func followOneRequest(t *rapid.T, machine *machine, model *model, request Messag
 	}
 	if err != nil {
 		if machine.phase() != before {
-			t.Fatalf("a refused %v has led from phase %v to %v", request.Kind(), before, machine.phase())
+			t.Fatalf("a rejected %v led from phase %v to %v", request.Kind(), before, machine.phase())
 		}
 		return
 	}
@@ -244,7 +243,7 @@ func TestAHelloOfTheWrongRoleIsUnexpected(t *testing.T) {
 	}
 }
 
-func TestErrorsNameThePhaseOfTheRequestUnderWay(t *testing.T) {
+func TestErrorsNameThePhaseOfTheOutstandingRequest(t *testing.T) {
 	m := newMachine(&initiatorToRelay)
 	for _, request := range []Message{&Hello{Role: RoleInitiator}, &OpenVolume{}, &ConfigureDataPath{QueueCount: 1},
 		&StartDataPathConnections{ConsumerIDs: []uint32{1}}} {

@@ -33,7 +33,7 @@ func configuration(queues uint32) *controlmsg.ConfigureDataPath {
 	}
 }
 
-// newRequester returns a requester that has been greeted by its peer.
+// newRequester returns a requester that has exchanged hellos with its peer.
 func newRequester(t *testing.T, config controlmsg.EndpointConfig, transport controlmsg.Transport) *controlmsg.Requester {
 	t.Helper()
 	r := controlmsg.NewRequester(transport, config)
@@ -44,8 +44,7 @@ func newRequester(t *testing.T, config controlmsg.EndpointConfig, transport cont
 	return r
 }
 
-// newRequesterOfRaw returns a requester that its peer without rules has
-// greeted with reply.
+// newRequesterOfRaw returns a requester whose raw peer has answered hello with reply.
 func newRequesterOfRaw(t *testing.T, config controlmsg.EndpointConfig, reply *controlmsg.HelloReply) (*controlmsg.Requester, *controlmsgtest.Raw) {
 	t.Helper()
 	raw, transport := controlmsgtest.NewRaw(t)
@@ -66,7 +65,7 @@ func mustCall(t *testing.T, r *controlmsg.Requester, requests ...controlmsg.Mess
 	}
 }
 
-// session is all that a relay asks of a target, but the greeting.
+// session returns all requests of a relay to a target after hello.
 func session(queues uint32) []controlmsg.Message {
 	requests := []controlmsg.Message{&controlmsg.OpenVolume{Volume: "test"}, configuration(queues)}
 	for queue := range queues {
@@ -85,7 +84,7 @@ func checkError(t *testing.T, what string, err error, code status.Code, text str
 	}
 }
 
-// checkFarewell reads until the peer ends with an Error of the given code.
+// checkFarewell reads until the farewell, and checks it.
 func checkFarewell(t *testing.T, raw *controlmsgtest.Raw, code status.Code, text string) {
 	t.Helper()
 	for {
@@ -95,7 +94,7 @@ func checkFarewell(t *testing.T, raw *controlmsgtest.Raw, code status.Code, text
 			continue
 		}
 		if e.Correlation != 0 || farewell.Code != code || !strings.Contains(farewell.Text, text) {
-			t.Errorf("the peer is told %v (correlation %d), want %q and the code %v", farewell, e.Correlation, text, code)
+			t.Errorf("the farewell is %v (correlation %d), want %q and the code %v", farewell, e.Correlation, text, code)
 		}
 		return
 	}

@@ -35,20 +35,20 @@ func TestKeepAlivesKeepAnIdleConversationAlive(t *testing.T) {
 	}
 }
 
-func TestASilentPeerIsGivenUp(t *testing.T) {
+func TestASilentPeerIsDeclaredDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, raw := newRequesterOfRaw(t, watching(controlmsg.RoleRelay), targetHello())
 		start := time.Now()
 		<-r.Done()
 		if silent := time.Since(start); silent < 5*time.Second || silent > 6*time.Second {
-			t.Errorf("given up after %v", silent)
+			t.Errorf("declared dead after %v", silent)
 		}
 		checkError(t, "Err", r.Err(), status.TimeOut, "has been silent for")
 		checkFarewell(t, raw, status.TimeOut, "has been silent for")
 	})
 }
 
-func TestASilentPeerFailsTheCallThatWaitsForIt(t *testing.T) {
+func TestASilentPeerFailsTheOutstandingCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newRequesterOfRaw(t, watching(controlmsg.RoleRelay), targetHello())
 		_, err := r.Call(t.Context(), &controlmsg.OpenVolume{})
@@ -78,7 +78,7 @@ func TestKeepAlivesAreSentOnlyWhenNothingElseIs(t *testing.T) {
 		for correlation := uint64(2); correlation < 20; correlation++ {
 			raw.Send(correlation, &controlmsg.OpenVolume{})
 			if e := raw.Receive(); e.Correlation != correlation {
-				t.Fatalf("%v came although answers keep the conversation alive", e.Message.Kind())
+				t.Fatalf("%v came although replies keep the conversation alive", e.Message.Kind())
 			}
 			time.Sleep(500 * time.Millisecond)
 		}
@@ -88,13 +88,13 @@ func TestKeepAlivesAreSentOnlyWhenNothingElseIs(t *testing.T) {
 	})
 }
 
-func TestAPeerThatTakesNothingEndsTheConversation(t *testing.T) {
+func TestAPeerThatStopsReadingEndsTheConversation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hello := targetHello()
 		hello.SilenceLimitMs = 400
 		r, _ := newRequesterOfRaw(t, asRelay, hello)
 		start := time.Now()
-		<-r.Done() // keep-alives have filled the pipe
+		<-r.Done() // after keep-alives have filled the pipe
 		checkError(t, "Err", r.Err(), status.TimeOut, "send message")
 		if waited := time.Since(start); waited > 20*time.Second {
 			t.Errorf("it took %v", waited)

@@ -34,7 +34,7 @@ func with[M any](message *M, change func(*M)) *M {
 	return message
 }
 
-func TestFieldsOutsideTheirLimitsAreRefusedInBothDirections(t *testing.T) {
+func TestFieldsOutsideTheirLimitsAreRejectedInBothDirections(t *testing.T) {
 	unicast := netip.MustParseAddr("192.0.2.1")
 	cases := []struct {
 		message Message
@@ -98,7 +98,7 @@ func check(t *testing.T, operation string, err error, code status.Code, text str
 	}
 }
 
-func TestFieldsThatHaveNoPlaceInAMessageAreRefused(t *testing.T) {
+func TestFieldsThatDoNotFitTheirTypesAreRejected(t *testing.T) {
 	token := make([]byte, 16)
 	cases := []struct {
 		name string
@@ -136,7 +136,7 @@ func TestAccessRightsHaveFixedBitsOnTheWire(t *testing.T) {
 	}
 }
 
-func TestTheVersionPickedLiesInBothRangesOrThereIsNone(t *testing.T) {
+func TestTheHighestCommonVersionIsNegotiated(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bound := rapid.Uint32Range(1, 5)
 		ownMin, peerMin := bound.Draw(t, "ownMin"), bound.Draw(t, "peerMin")

@@ -26,14 +26,14 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata/protobuf.golden: a change of the wire format")
+var update = flag.Bool("update", false, "rewrite testdata/protobuf.golden, which changes the wire format")
 
 const goldenFile = "testdata/protobuf.golden"
 
 var compareAddresses = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 var comparePorts = cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
 
-// sample is a message whose encoding is part of the protocol.
+// sample is a message with a golden encoding.
 type sample struct {
 	name        string
 	correlation uint64
@@ -47,8 +47,7 @@ func sixteen(first byte) (array [16]byte) {
 	return array
 }
 
-// samples has every kind of message at least once, every field with a value
-// of its own.
+// samples returns every kind of message at least once, with different values in all fields.
 func samples() []sample {
 	return []sample{
 		{"error_answer", 7, &Error{Code: status.TooBig, Phase: PhaseConfigureDataPath, Text: "depth is 4096, the limit is 1024"}},
@@ -164,7 +163,7 @@ func TestEveryKindOfMessageHasASample(t *testing.T) {
 	}
 }
 
-func TestEnumsOfTheWireHaveTheNamesOfTheirGoTypes(t *testing.T) {
+func TestWireEnumsHaveTheNamesOfTheGoConstants(t *testing.T) {
 	for code := status.Unknown; code.Known(); code++ {
 		if got, want := controlpb.Code(code).String(), "CODE_"+code.String(); got != want {
 			t.Errorf("code %d is %s on the wire, want %s", code, got, want)
@@ -307,7 +306,7 @@ func TestUnknownFieldsAreIgnored(t *testing.T) {
 	}
 }
 
-func TestAnErrorWithAnUnknownCodeAndPhaseGetsThrough(t *testing.T) {
+func TestAnErrorWithAnUnknownCodeAndPhaseIsAccepted(t *testing.T) {
 	b := marshal(t, &controlpb.Envelope{Message: &controlpb.Envelope_Error{
 		Error: &controlpb.Error{Code: 4711, Phase: 99, Text: "line\x1b[2J\nfeed"},
 	}})
@@ -321,7 +320,7 @@ func TestAnErrorWithAnUnknownCodeAndPhaseGetsThrough(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoMessageIsRefused(t *testing.T) {
+func TestMalformedMessagesAreRejected(t *testing.T) {
 	valid := marshal(t, &controlpb.Envelope{Message: &controlpb.Envelope_Stop{Stop: &controlpb.Stop{}}})
 	future := protowire.AppendBytes(protowire.AppendTag(nil, 200, protowire.BytesType), nil)
 	cases := []struct {
@@ -369,11 +368,11 @@ func FuzzDecode(f *testing.F) {
 		}
 		again, err := codec.Append(nil, e)
 		if err != nil {
-			t.Fatalf("what was decoded cannot be encoded: %v", err)
+			t.Fatalf("the decoded message cannot be encoded: %v", err)
 		}
 		twice, err := codec.Decode(again)
 		if err != nil {
-			t.Fatalf("what was encoded cannot be decoded: %v", err)
+			t.Fatalf("the encoded message cannot be decoded: %v", err)
 		}
 		if diff := cmp.Diff(e, twice, compareAddresses, comparePorts); diff != "" {
 			t.Fatalf("second round (-first +second):\n%s", diff)

@@ -25,7 +25,7 @@ func TestRDMAPrivateDataIsMagicAndToken(t *testing.T) {
 	}
 }
 
-func TestOtherPrivateDataIsRefused(t *testing.T) {
+func TestOtherPrivateDataIsRejected(t *testing.T) {
 	valid := RDMAPrivateData{Token: sixteen(0x30)}.Append(nil)
 	cases := []struct {
 		name string

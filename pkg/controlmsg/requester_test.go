@@ -44,7 +44,7 @@ func TestGreetAgreesOnTheSmallerMessageSize(t *testing.T) {
 	}
 }
 
-func TestAMessageBeyondWhatThePeerTakesIsNotSent(t *testing.T) {
+func TestAMessageBeyondThePeersLimitIsNotSent(t *testing.T) {
 	r, raw := newRequesterOfRaw(t, asInitiator, targetHello())
 	go func() {
 		volume := controlmsgtest.Volume()
@@ -63,7 +63,7 @@ func TestAMessageBeyondWhatThePeerTakesIsNotSent(t *testing.T) {
 	}
 }
 
-func TestARequestOutOfOrderOrNotValidIsNotSent(t *testing.T) {
+func TestAnInvalidRequestOrOneOutOfOrderIsNotSent(t *testing.T) {
 	transport := controlmsgtest.Serve(t, asTarget, controlmsgtest.Expect(t, []controlmsg.Kind{controlmsg.KindOpenVolume}, acceptAll()))
 	r := newRequester(t, asRelay, transport)
 	_, err := r.Call(t.Context(), &controlmsg.StartStorage{})
@@ -75,7 +75,7 @@ func TestARequestOutOfOrderOrNotValidIsNotSent(t *testing.T) {
 	mustCall(t, r, &controlmsg.OpenVolume{})
 }
 
-func TestARefusedVolumeMayBeCorrected(t *testing.T) {
+func TestARejectedVolumeMayBeCorrected(t *testing.T) {
 	handler := func(request controlmsg.Message) (controlmsg.Message, error) {
 		if open, ok := request.(*controlmsg.OpenVolume); ok && open.Volume == "misspelt" {
 			return nil, status.Errorf(status.NotFound, "there is no volume %q", open.Volume)
@@ -85,16 +85,16 @@ func TestARefusedVolumeMayBeCorrected(t *testing.T) {
 	r := newRequester(t, asInitiator, controlmsgtest.Serve(t, asRelay, handler))
 	_, err := r.Call(t.Context(), &controlmsg.OpenVolume{Volume: "misspelt"})
 	checkError(t, "open_volume", err, status.NotFound, `there is no volume "misspelt" [NOT_FOUND]`)
-	refusal, ok := errors.AsType[*controlmsg.Error](err)
-	if !ok || refusal.Phase != controlmsg.PhaseOpenVolume || refusal.Text != `there is no volume "misspelt"` {
-		t.Errorf("the refusal is %+v", refusal)
+	failure, ok := errors.AsType[*controlmsg.Error](err)
+	if !ok || failure.Phase != controlmsg.PhaseOpenVolume || failure.Text != `there is no volume "misspelt"` {
+		t.Errorf("the failure is %+v", failure)
 	}
 	mustCall(t, r, &controlmsg.OpenVolume{Volume: "test"})
 }
 
-func TestAfterARefusalForGoodOnlyDestroyingIsLeft(t *testing.T) {
-	refuse := controlmsgtest.FailOn(controlmsg.KindStartStorage, status.NoMemory, acceptAll())
-	r := newRequester(t, asRelay, controlmsgtest.Serve(t, asTarget, refuse))
+func TestAfterAFinalFailureOnlyDestroyObjectsIsAllowed(t *testing.T) {
+	failing := controlmsgtest.FailOn(controlmsg.KindStartStorage, status.NoMemory, acceptAll())
+	r := newRequester(t, asRelay, controlmsgtest.Serve(t, asTarget, failing))
 	requests := session(1)
 	mustCall(t, r, requests[:5]...)
 	_, err := r.Call(t.Context(), &controlmsg.StartStorage{})
@@ -104,7 +104,7 @@ func TestAfterARefusalForGoodOnlyDestroyingIsLeft(t *testing.T) {
 	mustCall(t, r, &controlmsg.DestroyObjects{})
 }
 
-func TestARequestWithoutAnswerEndsTheRequesterInTime(t *testing.T) {
+func TestARequestWithoutReplyTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		raw, transport := controlmsgtest.NewRaw(t)
 		r := controlmsg.NewRequester(transport, controlmsg.EndpointConfig{Role: controlmsg.RoleRelay, Timeout: 3 * time.Second})
@@ -133,7 +133,7 @@ func TestACancelledCallEndsTheRequester(t *testing.T) {
 	})
 }
 
-func TestAPeerThatGoesDuringACallFailsIt(t *testing.T) {
+func TestAPeerThatDisconnectsFailsTheOutstandingCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		raw, transport := controlmsgtest.NewRaw(t)
 		r := controlmsg.NewRequester(transport, asRelay)
@@ -151,8 +151,8 @@ func TestAPeerThatGoesDuringACallFailsIt(t *testing.T) {
 	})
 }
 
-func TestAnAnswerIsTakenEvenIfThePeerGoesNext(t *testing.T) {
-	for range 50 { // the order in which a requester sees both is not fixed
+func TestAReplyIsAcceptedEvenIfThePeerThenDisconnects(t *testing.T) {
+	for range 50 { // a requester sees both in any order
 		synctest.Test(t, func(t *testing.T) {
 			raw, transport := controlmsgtest.NewRaw(t)
 			r := controlmsg.NewRequester(transport, asRelay)
@@ -177,7 +177,7 @@ func TestASpontaneousErrorEndsTheRequester(t *testing.T) {
 	checkError(t, "Call", err, status.Shutdown, "open_volume: peer reports")
 }
 
-func TestAnswersThatNobodyAskedForAreAViolation(t *testing.T) {
+func TestUnsolicitedRepliesAreAViolation(t *testing.T) {
 	cases := []struct {
 		name        string
 		correlation uint64
@@ -203,7 +203,7 @@ func TestAnswersThatNobodyAskedForAreAViolation(t *testing.T) {
 	}
 }
 
-func TestWrongAnswersToHelloAreAViolation(t *testing.T) {
+func TestWrongRepliesToHelloAreAViolation(t *testing.T) {
 	cases := []struct {
 		name   string
 		answer controlmsg.Message
@@ -227,7 +227,7 @@ func TestWrongAnswersToHelloAreAViolation(t *testing.T) {
 	}
 }
 
-func TestCloseTellsThePeerTheReason(t *testing.T) {
+func TestCloseSendsThePeerTheReason(t *testing.T) {
 	near, far := controlmsgtest.NewPipe(controlmsg.DefaultMaxMessageSize)
 	s := controlmsgtest.ServeOn(t, far, asTarget, acceptAll())
 	r := newRequester(t, asRelay, near)
@@ -265,7 +265,7 @@ func TestCallReturnsTheReplyInItsOwnType(t *testing.T) {
 	}
 }
 
-func TestARoleThatDoesNotAskMakesNoRequester(t *testing.T) {
+func TestATargetCannotBeARequester(t *testing.T) {
 	defer func() {
 		if recover() == nil {
 			t.Error("a target became a requester")

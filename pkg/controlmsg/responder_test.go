@@ -11,7 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// newResponder returns a target, and its peer without rules.
+// newResponder returns a target's responder and its raw peer.
 func newResponder(t *testing.T) (*controlmsg.Responder, *controlmsgtest.Raw) {
 	t.Helper()
 	raw, transport := controlmsgtest.NewRaw(t)
@@ -24,7 +24,7 @@ func relayHello() *controlmsg.Hello {
 	return &controlmsg.Hello{Role: controlmsg.RoleRelay, MinVersion: 1, MaxVersion: 1, MaxMessageSize: controlmsg.DefaultMaxMessageSize}
 }
 
-// bring answers requests of the peer until count of them have succeeded.
+// bring exchanges hellos and answers the peer's requests with success.
 func bring(t *testing.T, s *controlmsg.Responder, raw *controlmsgtest.Raw, requests []controlmsg.Message) {
 	t.Helper()
 	greet(t, s, raw)
@@ -71,7 +71,7 @@ func answer(t *testing.T, s *controlmsg.Responder, handler controlmsgtest.Handle
 	}
 }
 
-func TestWhatBreaksTheProtocolIsToldAndEndsTheResponder(t *testing.T) {
+func TestAViolationIsReportedAndEndsTheResponder(t *testing.T) {
 	open := &controlmsg.OpenVolume{}
 	cases := []struct {
 		name string
@@ -111,7 +111,7 @@ func TestWhatBreaksTheProtocolIsToldAndEndsTheResponder(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s, raw := newResponder(t)
 			served := make(chan struct{})
-			go func() { // answers the greeting and waits for what follows
+			go func() { // answers hello and waits for the next request
 				defer close(served)
 				for {
 					if _, err := s.Next(context.Background()); err != nil {
@@ -128,7 +128,7 @@ func TestWhatBreaksTheProtocolIsToldAndEndsTheResponder(t *testing.T) {
 	}
 }
 
-func TestAPeerThatDoesNotGoOnIsCutOff(t *testing.T) {
+func TestAPeerThatStallsDuringSetupTimesOut(t *testing.T) {
 	requests := session(1)
 	cases := []struct {
 		name  string
@@ -168,7 +168,7 @@ func checkCutOff(t *testing.T, s *controlmsg.Responder, raw *controlmsgtest.Raw,
 	checkFarewell(t, raw, status.TimeOut, "no request within")
 }
 
-func TestAPeerMayTakeItsTimeWithAnOpenedOrRunningVolume(t *testing.T) {
+func TestAPeerMayBeIdleWithAnOpenOrRunningVolume(t *testing.T) {
 	for _, count := range []int{1, 6, 7} { // opened, running, stopped
 		synctest.Test(t, func(t *testing.T) {
 			s, raw := newResponder(t)
@@ -200,7 +200,7 @@ func TestDoneClosesWhileARequestIsHandled(t *testing.T) {
 	})
 }
 
-func TestAPeerThatClosesIsMissedOnlyIfItLeavesSomethingBehind(t *testing.T) {
+func TestAPeerMayCloseOnlyWithoutObjects(t *testing.T) {
 	requests := session(1)
 	cases := []struct {
 		name string
@@ -224,16 +224,16 @@ func TestAPeerThatClosesIsMissedOnlyIfItLeavesSomethingBehind(t *testing.T) {
 	}
 }
 
-func TestAnErrorOfTheRequesterEndsTheResponder(t *testing.T) {
+func TestAnErrorFromTheRequesterEndsTheResponder(t *testing.T) {
 	for _, correlation := range []uint64{0, 5} {
 		s, raw := newResponder(t)
-		raw.Send(correlation, &controlmsg.Error{Code: status.TimeOut, Text: "given up"})
+		raw.Send(correlation, &controlmsg.Error{Code: status.TimeOut, Text: "timed out"})
 		_, err := s.Next(t.Context())
-		checkError(t, "Next", err, status.TimeOut, "peer reports in phase unknown: given up")
+		checkError(t, "Next", err, status.TimeOut, "peer reports in phase unknown: timed out")
 	}
 }
 
-func TestAnAnswerThatDoesNotFitLeavesTheRequestOutstanding(t *testing.T) {
+func TestAWrongReplyLeavesTheRequestOutstanding(t *testing.T) {
 	s, raw := newResponder(t)
 	bring(t, s, raw, nil)
 	raw.Send(2, &controlmsg.OpenVolume{})
@@ -363,7 +363,7 @@ func TestServeCallsTheMethodOfEachRequestUntilTheSessionIsDestroyed(t *testing.T
 	}
 }
 
-func TestServeGoesOnAfterAFailureAndADestructionThatMayBeRepeated(t *testing.T) {
+func TestServeContinuesAfterAFailureAndLetsDestroyObjectsBeRepeated(t *testing.T) {
 	h := &handler{}
 	failures := 0
 	h.handle = func(_ context.Context, kind controlmsg.Kind) error {
@@ -384,7 +384,7 @@ func TestServeGoesOnAfterAFailureAndADestructionThatMayBeRepeated(t *testing.T) 
 	}
 }
 
-func TestTheCauseOfTheContextIsTheAnswerAndTheEnd(t *testing.T) {
+func TestTheCauseOfTheContextIsTheAnswerAndTheError(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := status.Errorf(status.ConnectionReset, "superseded")
 	h := &handler{handle: func(ctx context.Context, _ controlmsg.Kind) error {

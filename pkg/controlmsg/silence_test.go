@@ -46,7 +46,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-func TestKeepAlivesComplyWithBothSides(t *testing.T) {
+func TestKeepAlivesMeetTheLimitsOfBothSides(t *testing.T) {
 	on := KeepAliveConfig{Interval: time.Second, DeadAfter: 5 * time.Second}
 	cases := []struct {
 		name   string

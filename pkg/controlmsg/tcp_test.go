@@ -14,7 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// connect returns both ends of a TCP connection, which the test closes.
+// connect returns both ends of a TCP connection. The end of the test closes them.
 func connect(t *testing.T) (near, far *net.TCPConn) {
 	t.Helper()
 	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -35,7 +35,7 @@ func connect(t *testing.T) (near, far *net.TCPConn) {
 	return near, far
 }
 
-// generous bounds what must not hang.
+// generous returns a context that ends only if the test hangs.
 func generous(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -50,7 +50,7 @@ func TestASessionRunsOverTCP(t *testing.T) {
 	mustCall(t, r, session(4)...)
 }
 
-func TestMessagesOfAnySizeCrossTCPWhole(t *testing.T) {
+func TestMessagesOfAnySizeArriveUnchangedOverTCP(t *testing.T) {
 	near, far := connect(t)
 	config := controlmsg.TCPConfig{MaxMessageSize: 100_000}
 	a, b := controlmsg.NewTCPTransport(near, config), controlmsg.NewTCPTransport(far, config)
@@ -84,7 +84,7 @@ func TestMessagesOfAnySizeCrossTCPWhole(t *testing.T) {
 	}
 }
 
-func TestAClientOfAnotherProtocolIsToldAndCutOff(t *testing.T) {
+func TestAClientOfAnotherProtocolGetsAnErrorAndIsDisconnected(t *testing.T) {
 	near, far := connect(t)
 	s := controlmsg.NewResponder(controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{}), asTarget)
 	defer s.Close(nil)
@@ -99,7 +99,7 @@ func TestAClientOfAnotherProtocolIsToldAndCutOff(t *testing.T) {
 	}
 }
 
-func TestAMessageThatStallsIsNotWaitedForLong(t *testing.T) {
+func TestAStalledMessageTimesOut(t *testing.T) {
 	near, far := connect(t)
 	b := controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{MessageTimeout: 50 * time.Millisecond})
 	if _, err := near.Write([]byte{0, 0, 0, 10, 1, 2, 3}); err != nil {
@@ -109,7 +109,7 @@ func TestAMessageThatStallsIsNotWaitedForLong(t *testing.T) {
 	checkError(t, "Receive", err, status.TimeOut, "timed out")
 }
 
-func TestTheEndOfATCPConnectionTellsWhereItCame(t *testing.T) {
+func TestErrorsDistinguishHowATCPConnectionEnds(t *testing.T) {
 	cases := []struct {
 		name string
 		end  func(*net.TCPConn) error
@@ -135,10 +135,10 @@ func TestTheEndOfATCPConnectionTellsWhereItCame(t *testing.T) {
 	}
 }
 
-func TestLastWordsAreHeardAlthoughTheConnectionIsReset(t *testing.T) {
+func TestAFarewellIsReceivedDespiteAReset(t *testing.T) {
 	near, far := connect(t)
 	b, err := controlmsg.NewProtobufCodec().Append(nil, &controlmsg.Envelope{
-		Message: &controlmsg.Error{Code: status.Full, Text: "last words"},
+		Message: &controlmsg.Error{Code: status.Full, Text: "farewell"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -156,10 +156,10 @@ func TestLastWordsAreHeardAlthoughTheConnectionIsReset(t *testing.T) {
 	r := controlmsg.NewRequester(controlmsg.NewTCPTransport(near, controlmsg.TCPConfig{}), asRelay)
 	defer r.Close(nil)
 	_, err = r.Greet(generous(t))
-	checkError(t, "Greet", err, status.Full, "last words")
+	checkError(t, "Greet", err, status.Full, "farewell")
 }
 
-func TestTheReasonOfCloseArrivesAlthoughThePeerHasSentMore(t *testing.T) {
+func TestTheReasonOfCloseArrivesDespiteUnreadMessages(t *testing.T) {
 	near, far := connect(t)
 	a := controlmsg.NewTCPTransport(near, controlmsg.TCPConfig{})
 	b := controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{})
@@ -184,7 +184,7 @@ func TestTheReasonOfCloseArrivesAlthoughThePeerHasSentMore(t *testing.T) {
 	}
 }
 
-func TestCloseDoesNotWaitForEverForAPeerThatStays(t *testing.T) {
+func TestCloseDoesNotWaitForeverForThePeer(t *testing.T) {
 	near, _ := connect(t)
 	a := controlmsg.NewTCPTransport(near, controlmsg.TCPConfig{CloseTimeout: 20 * time.Millisecond})
 	if err := a.Close(); err != nil {
@@ -222,7 +222,7 @@ func TestContextsEndWaitsOnTCP(t *testing.T) {
 	checkError(t, "Send to a peer that does not read", err, status.TimeOut, "send message to")
 }
 
-func TestAnEarlierContextDoesNotReachIntoTheNextWait(t *testing.T) {
+func TestAnEndedContextDoesNotAffectTheNextWait(t *testing.T) {
 	near, far := connect(t)
 	a, b := controlmsg.NewTCPTransport(near, controlmsg.TCPConfig{}), controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{})
 	for range 200 {

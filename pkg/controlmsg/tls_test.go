@@ -25,13 +25,13 @@ func credentials(t *testing.T, files mutualtls.Files) *mutualtls.Credentials {
 	return c
 }
 
-// identities are the files of a relay and a target that accept each other.
+// identities returns the files of a relay and a target that trust each other.
 func identities(t *testing.T) (relay, target mutualtls.Files) {
 	authority := mutualtlstest.NewAuthority(t)
 	return authority.Write(t.TempDir(), []string{"relay.test"}), authority.Write(t.TempDir(), []string{"target.test", "127.0.0.1"})
 }
 
-// secured is one end of a connection after its handshake.
+// secured is the result of one side of a handshake.
 type secured struct {
 	transport controlmsg.Transport
 	err       error
@@ -47,7 +47,7 @@ func accept(t *testing.T, conn *net.TCPConn, config *tls.Config) chan secured {
 	return done
 }
 
-// secure returns both ends of a connection that is secured.
+// secure returns both ends of a connection after its handshake.
 func secure(t *testing.T) (a, b controlmsg.Transport) {
 	t.Helper()
 	relay, target := identities(t)
@@ -71,7 +71,7 @@ func TestASessionRunsOverTLS(t *testing.T) {
 	mustCall(t, r, session(4)...)
 }
 
-func TestTheReasonOfCloseArrivesOverTLSAlthoughThePeerHasSentMore(t *testing.T) {
+func TestTheReasonOfCloseArrivesOverTLSDespiteUnreadMessages(t *testing.T) {
 	a, b := secure(t)
 	for range 100 {
 		if err := a.Send(generous(t), []byte("not read by the peer")); err != nil {
@@ -111,7 +111,7 @@ func TestContextsEndWaitsOnTLS(t *testing.T) {
 	a.Abort()
 }
 
-func TestWhoIsNotTrustedIsRefusedByTLS(t *testing.T) {
+func TestTLSRejectsUntrustedPeers(t *testing.T) {
 	ours, theirs := mutualtlstest.NewAuthority(t), mutualtlstest.NewAuthority(t)
 	good := []string{"target.test"}
 	cases := []struct {
@@ -120,7 +120,7 @@ func TestWhoIsNotTrustedIsRefusedByTLS(t *testing.T) {
 		allowed        []string
 		relaySees      string
 		targetSees     string
-		relayRefuses   bool // and not the target
+		relayRejects   bool // otherwise the target does
 		noCertificate  bool // of the relay
 		otherProtocol  bool
 		earlierVersion bool
@@ -145,13 +145,13 @@ func TestWhoIsNotTrustedIsRefusedByTLS(t *testing.T) {
 			relaySees: "protocol version not supported", targetSees: "unsupported versions"},
 		{name: "target of another authority",
 			relay: ours.Write(t.TempDir(), good), target: mixed(theirs.Write(t.TempDir(), good), ours.Write(t.TempDir(), good)),
-			relaySees: `rejected its certificate ("target.test"): x509: certificate signed by unknown authority`, targetSees: "bad certificate", relayRefuses: true},
+			relaySees: `rejected its certificate ("target.test"): x509: certificate signed by unknown authority`, targetSees: "bad certificate", relayRejects: true},
 		{name: "target with an expired certificate",
 			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), good, mutualtlstest.Expired),
-			relaySees: "certificate has expired", targetSees: "bad certificate", relayRefuses: true},
+			relaySees: "certificate has expired", targetSees: "bad certificate", relayRejects: true},
 		{name: "target of another name",
 			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), []string{"impostor.test"}),
-			relaySees: "certificate is valid for impostor.test, not target.test", targetSees: "bad certificate", relayRefuses: true},
+			relaySees: "certificate is valid for impostor.test, not target.test", targetSees: "bad certificate", relayRejects: true},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -168,8 +168,8 @@ func TestWhoIsNotTrustedIsRefusedByTLS(t *testing.T) {
 				config.MinVersion, config.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 			}
 			transport, err := controlmsg.NewTLSClient(generous(t), near, config, controlmsg.TCPConfig{})
-			if err == nil && !c.relayRefuses {
-				// Within TLS 1.3 the client is through before it is refused.
+			if err == nil && !c.relayRejects {
+				// In TLS 1.3 the client's handshake is over before the server rejects it.
 				r := controlmsg.NewRequester(transport, asRelay)
 				_, err = r.Greet(generous(t))
 				r.Close(nil)
@@ -181,13 +181,13 @@ func TestWhoIsNotTrustedIsRefusedByTLS(t *testing.T) {
 	}
 }
 
-// mixed has the certificate of one and the authorities of the other.
+// mixed returns the certificate of own and the authorities of peer.
 func mixed(own, peer mutualtls.Files) mutualtls.Files {
 	own.CA = peer.CA
 	return own
 }
 
-func TestAPlainRelayIsToldThatTheTargetSpeaksTLS(t *testing.T) {
+func TestARelayWithoutTLSLearnsThatTheTargetSpeaksTLS(t *testing.T) {
 	_, target := identities(t)
 	near, far := connect(t)
 	accepted := accept(t, far, credentials(t, target).Server(nil))
@@ -199,7 +199,7 @@ func TestAPlainRelayIsToldThatTheTargetSpeaksTLS(t *testing.T) {
 	checkError(t, "NewTLSServer", s.err, status.Authentication, "one side speaks TLS and the other does not")
 }
 
-func TestATLSRelayIsToldThatTheTargetSpeaksPlainText(t *testing.T) {
+func TestARelayWithTLSLearnsThatTheTargetSpeaksPlainText(t *testing.T) {
 	relay, _ := identities(t)
 	near, far := connect(t)
 	s := controlmsgtest.ServeOn(t, controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{}), asTarget, acceptAll())
@@ -209,7 +209,7 @@ func TestATLSRelayIsToldThatTheTargetSpeaksPlainText(t *testing.T) {
 	checkError(t, "the target's Err", s.Err(), status.Authentication, "the peer speaks TLS, and this side does not")
 }
 
-func TestAHandshakeIsBoundedInTime(t *testing.T) {
+func TestAHandshakeTimesOut(t *testing.T) {
 	_, target := identities(t)
 	_, far := connect(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -218,7 +218,7 @@ func TestAHandshakeIsBoundedInTime(t *testing.T) {
 	checkError(t, "NewTLSServer", err, status.TimeOut, "TLS handshake with 127.0.0.1")
 }
 
-func TestAPeerThatLeavesDuringTheHandshakeIsNotAnImpostor(t *testing.T) {
+func TestADisconnectDuringTheHandshakeIsNotAnAuthenticationError(t *testing.T) {
 	_, target := identities(t)
 	near, far := connect(t)
 	if err := near.Close(); err != nil {

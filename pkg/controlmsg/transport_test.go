@@ -10,8 +10,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// comchConnection is the part of a Comch connection that carries control
-// messages. The embedded interface is nil: nothing else may be used.
+// comchConnection is the part of a Comch connection that carries control messages. The embedded
+// interface is nil, so that any other use panics.
 type comchConnection struct {
 	comch.Connection
 	messages controlmsg.Transport
@@ -57,7 +57,7 @@ func TestASessionRunsOverComch(t *testing.T) {
 		&controlmsg.StartStorage{}, &controlmsg.Stop{}, &controlmsg.DestroyObjects{})
 }
 
-func TestAComchConnectionWithConsumersLeftIsAborted(t *testing.T) {
+func TestAComchConnectionWithOpenConsumersIsAborted(t *testing.T) {
 	initiator, relay := newComchPair()
 	initiator.inUse = true
 	s := controlmsgtest.ServeOn(t, controlmsg.NewComchTransport(relay), asRelay, acceptAll())
@@ -69,7 +69,7 @@ func TestAComchConnectionWithConsumersLeftIsAborted(t *testing.T) {
 	checkError(t, "the relay's Err", s.Err(), status.ConnectionAborted, "phase configure_data_path: interrupted")
 }
 
-func TestAComchClientThatVanishesIsNoticed(t *testing.T) {
+func TestALostComchConnectionIsDetected(t *testing.T) {
 	initiator, relay := newComchPair()
 	s := controlmsgtest.ServeOn(t, controlmsg.NewComchTransport(relay), asRelay, acceptAll())
 	r := newRequester(t, asInitiator, controlmsg.NewComchTransport(initiator))

@@ -24,12 +24,12 @@ func issue(t *testing.T, r *tokenRegistry, record tokenRecord, now time.Time) to
 	return issued
 }
 
-func TestATokenIsGoodOnceFromItsSource(t *testing.T) {
+func TestATokenIsValidOnceFromItsSource(t *testing.T) {
 	r, now := newTokenRegistry(), time.Now()
 	s := &session{}
 	issued := issue(t, r, tokenRecord{session: s, queue: 3, role: iomsg.DataConnection, source: here}, now)
 	if _, err := r.claim(issued, there, now); !errors.Is(err, status.Authentication) {
-		t.Errorf("claim from elsewhere: %v", err)
+		t.Errorf("claim from another address: %v", err)
 	}
 	record, err := r.claim(issued, here, now)
 	if err != nil || record.session != s || record.queue != 3 || record.role != iomsg.DataConnection {
@@ -44,25 +44,25 @@ func TestATokenExpires(t *testing.T) {
 	r, now := newTokenRegistry(), time.Now()
 	issued := issue(t, r, tokenRecord{source: here}, now)
 	if _, err := r.claim(issued, here, now.Add(tokenLifetime+time.Millisecond)); !errors.Is(err, status.Authentication) {
-		t.Errorf("claim after its time: %v", err)
+		t.Errorf("claim after its expiry: %v", err)
 	}
 }
 
-func TestTokensOfASessionAreForgottenWithIt(t *testing.T) {
+func TestASessionsTokensEndWithIt(t *testing.T) {
 	r, now := newTokenRegistry(), time.Now()
 	gone, stays := &session{}, &session{}
 	first := issue(t, r, tokenRecord{session: gone, source: here}, now)
 	second := issue(t, r, tokenRecord{session: stays, source: here}, now)
 	r.forget(gone)
 	if _, err := r.claim(first, here, now); err == nil {
-		t.Error("the token of a session that has ended is good")
+		t.Error("the token of an ended session is valid")
 	}
 	if _, err := r.claim(second, here, now); err != nil {
 		t.Errorf("the token of another session: %v", err)
 	}
 }
 
-func TestUnclaimedTokensAreBoundedAndMakeRoomWhenTheyExpire(t *testing.T) {
+func TestUnclaimedTokensAreBoundedAndExpire(t *testing.T) {
 	r, now := newTokenRegistry(), time.Now()
 	for range maxTokens {
 		issue(t, r, tokenRecord{source: here}, now)

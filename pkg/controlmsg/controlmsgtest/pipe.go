@@ -1,5 +1,5 @@
-// Package controlmsgtest helps to test what speaks the control protocol: a
-// transport in memory, and peers whose behaviour is a function.
+// Package controlmsgtest helps to test users of the control protocol. It provides an in-memory
+// transport and scripted peers.
 package controlmsgtest
 
 import (
@@ -10,10 +10,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// pipeCapacity is how many messages wait in one direction before Send blocks.
+// pipeCapacity is how many messages fit into one direction before Send blocks.
 const pipeCapacity = 16
 
-// pipe is one end of a transport in memory.
+// pipe is one end of an in-memory transport.
 type pipe struct {
 	name     string
 	limit    int
@@ -23,8 +23,8 @@ type pipe struct {
 	closed   chan struct{}
 }
 
-// NewPipe returns the two ends of a transport in memory. It uses channels
-// only, so that it can be used in a testing/synctest bubble.
+// NewPipe returns the two ends of an in-memory transport. It works in a testing/synctest bubble,
+// because it uses channels only.
 func NewPipe(maxMessageSize int) (controlmsg.Transport, controlmsg.Transport) {
 	near := newPipeEnd("far end", maxMessageSize)
 	far := newPipeEnd("near end", maxMessageSize)
@@ -67,16 +67,11 @@ func (p *pipe) Receive(ctx context.Context) ([]byte, error) {
 	case <-p.closed:
 		return nil, status.Errorf(status.NotConnected, "receive message: the pipe is closed")
 	case <-p.peer.closed:
-		return p.lastMessage()
 	case <-ctx.Done():
 		return nil, waitError(ctx, "receive message")
 	}
-}
-
-// lastMessage returns what the peer sent before it closed.
-func (p *pipe) lastMessage() ([]byte, error) {
 	select {
-	case message := <-p.incoming:
+	case message := <-p.incoming: // sent before the peer closed
 		return message, nil
 	default:
 		return nil, status.Errorf(status.NotConnected, "receive message: the peer has closed the pipe")
