@@ -34,7 +34,8 @@ type step struct {
 
 var (
 	// configured is the set of phases in which there is something to stop.
-	configured = phases(PhaseConfigureDataPath, PhaseCreateConnections, PhaseStartConnections, PhaseRunning)
+	configured = phases(PhaseConfigureDataPath, PhaseCreateConnections, PhaseStartConnections,
+		PhaseRunning)
 	// greeted is the set of phases between hello and destroy_objects.
 	greeted = configured | phases(PhaseHello, PhaseOpenVolume, PhaseStopping, PhaseFailed)
 
@@ -67,8 +68,8 @@ var initiatorToRelay = conversation{
 var relayToTarget = conversation{
 	requester: RoleRelay, responder: RoleTarget, countsConnections: true,
 	steps: slices.Concat(setupSteps, []step{
-		{request: KindCreateRDMAConnection, from: phases(PhaseConfigureDataPath, PhaseCreateConnections),
-			during: PhaseCreateConnections, after: PhaseCreateConnections},
+		{request: KindCreateRDMAConnection, from: phases(PhaseConfigureDataPath,
+			PhaseCreateConnections), during: PhaseCreateConnections, after: PhaseCreateConnections},
 		{request: KindStartDataPathConnections, from: phases(PhaseCreateConnections),
 			during: PhaseStartConnections, after: PhaseStartConnections},
 	}, serviceSteps),
@@ -76,8 +77,12 @@ var relayToTarget = conversation{
 
 // The conversations by the role of one side. The relay takes part in both.
 var (
-	conversationOfRequester = map[Role]*conversation{RoleInitiator: &initiatorToRelay, RoleRelay: &relayToTarget}
-	conversationOfResponder = map[Role]*conversation{RoleRelay: &initiatorToRelay, RoleTarget: &relayToTarget}
+	conversationOfRequester = map[Role]*conversation{
+		RoleInitiator: &initiatorToRelay, RoleRelay: &relayToTarget,
+	}
+	conversationOfResponder = map[Role]*conversation{
+		RoleRelay: &initiatorToRelay, RoleTarget: &relayToTarget,
+	}
 )
 
 // machine follows a conversation on either side and rejects what is out of order. It is not safe
@@ -112,7 +117,8 @@ func (m *machine) begin(request Message) error {
 			kind, m.conversation.requester, m.conversation.responder)
 	}
 	if m.step != nil {
-		return status.Errorf(status.BadState, "%v came before the reply to %v", kind, m.step.request)
+		return status.Errorf(status.BadState, "%v came before the reply to %v",
+			kind, m.step.request)
 	}
 	s := &m.conversation.steps[i]
 	if !s.from.has(m.completed) {
@@ -130,20 +136,24 @@ func (m *machine) checkAgreement(request Message) error {
 	switch r := request.(type) {
 	case *Hello:
 		if r.Role != m.conversation.requester {
-			return status.Errorf(status.Unexpected, "the %v expects a hello from the %v, and got one from the %v",
+			return status.Errorf(status.Unexpected,
+				"the %v expects a hello from the %v, and got one from the %v",
 				m.conversation.responder, m.conversation.requester, r.Role)
 		}
 	case *CreateRDMAConnection:
 		if r.Queue >= m.queues {
-			return status.Errorf(status.InvalidValue, "RDMA connection for queue %d of %d", r.Queue, m.queues)
+			return status.Errorf(status.InvalidValue, "RDMA connection for queue %d of %d",
+				r.Queue, m.queues)
 		}
 		if m.created.has(r.Queue, r.Role) {
-			return status.Errorf(status.AlreadyExist, "queue %d already has a %v connection", r.Queue, r.Role)
+			return status.Errorf(status.AlreadyExist, "queue %d already has a %v connection",
+				r.Queue, r.Role)
 		}
 	case *StartDataPathConnections:
 		expected := m.queues * connectionsPerQueue
 		if missing := expected - m.created.count; m.conversation.countsConnections && missing > 0 {
-			return status.Errorf(status.BadState, "%v came while %d of %d RDMA connections were missing",
+			return status.Errorf(status.BadState,
+				"%v came while %d of %d RDMA connections were missing",
 				r.Kind(), missing, expected)
 		}
 		return m.checkConsumers(r.ConsumerIDs)
@@ -164,7 +174,8 @@ func (m *machine) succeed(reply Message) error {
 		return status.Errorf(status.BadState, "%v answers no request", reply.Kind())
 	}
 	if want := m.step.request.reply(); reply.Kind() != want {
-		return status.Errorf(status.Unexpected, "%v answers %v, expected %v", reply.Kind(), m.step.request, want)
+		return status.Errorf(status.Unexpected, "%v answers %v, expected %v",
+			reply.Kind(), m.step.request, want)
 	}
 	if r, ok := reply.(*StartDataPathConnectionsReply); ok {
 		if err := m.checkConsumers(r.ConsumerIDs); err != nil {

@@ -96,7 +96,8 @@ func checkPowerOfTwo(field string, value, limit uint32) error {
 		return err
 	}
 	if value&(value-1) != 0 {
-		return status.Errorf(status.InvalidValue, "%s is %d, it must be a power of two", field, value)
+		return status.Errorf(status.InvalidValue, "%s is %d, it must be a power of two",
+			field, value)
 	}
 	return nil
 }
@@ -104,8 +105,10 @@ func checkPowerOfTwo(field string, value, limit uint32) error {
 // checkAddress returns an error unless address can be connected to or from. A zone has a meaning
 // on one machine only.
 func checkAddress(field string, address netip.Addr) error {
-	if !address.IsValid() || address.IsUnspecified() || address.IsMulticast() || address.Zone() != "" {
-		return status.Errorf(status.InvalidValue, "%s %q is not a unicast IP address without zone", field, address)
+	if !address.IsValid() || address.IsUnspecified() || address.IsMulticast() ||
+		address.Zone() != "" {
+		return status.Errorf(status.InvalidValue, "%s %q is not a unicast IP address without zone",
+			field, address)
 	}
 	return nil
 }
@@ -121,7 +124,8 @@ func checkConsumers(ids []uint32) error {
 			return status.Errorf(status.InvalidValue, "consumer id of queue %d is 0", queue)
 		}
 		if other, taken := queueOf[id]; taken {
-			return status.Errorf(status.InvalidValue, "consumer id %d is given for queue %d and queue %d",
+			return status.Errorf(status.InvalidValue,
+				"consumer id %d is given for queue %d and queue %d",
 				id, other, queue)
 		}
 		queueOf[id] = queue
@@ -132,10 +136,12 @@ func checkConsumers(ids []uint32) error {
 // checkName returns an error unless value is printable UTF-8 of at most limit bytes.
 func checkName(field, value string, limit int) error {
 	if len(value) > limit {
-		return status.Errorf(status.TooBig, "%s has %d bytes, the limit is %d", field, len(value), limit)
+		return status.Errorf(status.TooBig, "%s has %d bytes, the limit is %d",
+			field, len(value), limit)
 	}
 	if !utf8.ValidString(value) || strings.ContainsFunc(value, isControl) {
-		return status.Errorf(status.InvalidValue, "%s %q has characters that cannot be printed", field, value)
+		return status.Errorf(status.InvalidValue, "%s %q has characters that cannot be printed",
+			field, value)
 	}
 	return nil
 }
@@ -157,5 +163,6 @@ func printableLine(text string, limit int) string {
 
 // isControl also reports characters that reorder or hide text on a terminal.
 func isControl(r rune) bool {
-	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
+	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' ||
+		r == '\u2029'
 }

@@ -18,8 +18,8 @@ import (
 const DefaultTimeout = 10 * time.Second
 
 const (
-	// farewellTimeout bounds how long the end of a connection waits for the reason: for sending this
-	// side's, or for receiving the peer's.
+	// farewellTimeout bounds how long the end of a connection waits for the reason: for sending
+	// this side's, or for receiving the peer's.
 	farewellTimeout = time.Second
 	// peerCloseTimeout bounds the wait for a peer to close after it has sent a farewell.
 	peerCloseTimeout = 500 * time.Millisecond
@@ -29,7 +29,8 @@ const (
 type EndpointConfig struct {
 	// Codec encodes and decodes messages; nil means protocol buffers.
 	Codec Codec
-	// Role is the role of this side. Together with the kind of endpoint it selects the conversation.
+	// Role is the role of this side. Together with the kind of endpoint it selects the
+	// conversation.
 	Role Role
 	// Timeout bounds each wait: for the reply to a request, for the peer to accept a message, and
 	// for the next request while the peer sets up its session. 0 means DefaultTimeout.
@@ -158,7 +159,8 @@ func (l *link) dispatch(e *Envelope) error {
 func (l *link) receiveFailed(err error) {
 	closed := errors.Is(err, status.NotConnected)
 	if closed && !l.owner.canPeerClose() {
-		err = status.Errorf(status.ConnectionReset, "lost the connection to %s: %w", l.transport.RemoteName(), err)
+		err = status.Errorf(status.ConnectionReset, "lost the connection to %s: %w",
+			l.transport.RemoteName(), err)
 	}
 	if closed || errors.Is(err, status.ConnectionReset) || isAlert(err) {
 		l.end(err, nil)
@@ -300,7 +302,8 @@ func (l *link) sendFarewell(farewell *Error) {
 		err = l.transmit(ctx, b)
 	}
 	if err != nil {
-		l.config.Logger.Debug("the peer did not learn why the control connection ends", zap.Error(err))
+		l.config.Logger.Debug("the peer did not learn why the control connection ends",
+			zap.Error(err))
 	}
 }
 
@@ -318,7 +321,8 @@ func (l *link) awaitPeerClose() {
 
 func (l *link) describe(phase Phase, reason error) []zap.Field {
 	return []zap.Field{
-		zap.String("peer", l.transport.RemoteName()), zap.Stringer("phase", phase), zap.Error(reason),
+		zap.String("peer", l.transport.RemoteName()), zap.Stringer("phase", phase),
+		zap.Error(reason),
 	}
 }
 

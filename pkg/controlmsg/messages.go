@@ -47,7 +47,8 @@ func (m *Hello) validate() error {
 		return status.Errorf(status.InvalidValue, "unknown role %d", m.Role)
 	}
 	if m.MinVersion == 0 || m.MinVersion > m.MaxVersion {
-		return status.Errorf(status.InvalidValue, "invalid version range %d to %d", m.MinVersion, m.MaxVersion)
+		return status.Errorf(status.InvalidValue, "invalid version range %d to %d",
+			m.MinVersion, m.MaxVersion)
 	}
 	return validateTerms(m.MaxMessageSize, m.Software, m.SilenceLimitMs)
 }
@@ -61,12 +62,14 @@ func (m *HelloReply) validate() error {
 
 func validateTerms(maxMessageSize uint32, software string, silenceLimitMs uint32) error {
 	if maxMessageSize < MinMessageSize {
-		return status.Errorf(status.InvalidValue, "max_message_size is %d bytes, it must be at least %d",
+		return status.Errorf(status.InvalidValue,
+			"max_message_size is %d bytes, it must be at least %d",
 			maxMessageSize, MinMessageSize)
 	}
-	if limit := minSilenceLimit.Milliseconds(); silenceLimitMs != 0 && int64(silenceLimitMs) < limit {
-		return status.Errorf(status.InvalidValue, "silence_limit_ms is %d, it must be 0 or at least %d",
-			silenceLimitMs, limit)
+	limitMs := uint32(minSilenceLimit.Milliseconds())
+	if silenceLimitMs != 0 && silenceLimitMs < limitMs {
+		return status.Errorf(status.InvalidValue,
+			"silence_limit_ms is %d, it must be 0 or at least %d", silenceLimitMs, limitMs)
 	}
 	return checkName("software", software, MaxSoftwareLength)
 }
@@ -109,7 +112,8 @@ func (m *OpenVolumeReply) validate() error {
 		return err
 	}
 	if m.Size%uint64(m.BlockSize) != 0 {
-		return status.Errorf(status.InvalidValue, "size is %d bytes, it must be a multiple of the block size %d",
+		return status.Errorf(status.InvalidValue,
+			"size is %d bytes, it must be a multiple of the block size %d",
 			m.Size, m.BlockSize)
 	}
 	return firstError(
@@ -192,13 +196,15 @@ func (*ConfigureDataPathReply) validate() error { return nil }
 
 func (e *Export) validate() error {
 	if !e.Access.Valid() {
-		return status.Errorf(status.InvalidValue, "export access %#x has unknown rights", uint32(e.Access))
+		return status.Errorf(status.InvalidValue, "export access %#x has unknown rights",
+			uint32(e.Access))
 	}
 	if e.Length == 0 {
 		return status.Errorf(status.InvalidValue, "export has length 0")
 	}
 	if (len(e.Descriptor) > 0) == (e.RDMA != nil) {
-		return status.Errorf(status.InvalidValue, "export must have either a descriptor or an RDMA key")
+		return status.Errorf(status.InvalidValue,
+			"export must have either a descriptor or an RDMA key")
 	}
 	if len(e.Descriptor) > MaxDescriptorLength {
 		return status.Errorf(status.TooBig, "export descriptor has %d bytes, the limit is %d",
@@ -208,7 +214,8 @@ func (e *Export) validate() error {
 		return nil
 	}
 	if e.Length > math.MaxUint64-e.RDMA.Base {
-		return status.Errorf(status.InvalidValue, "export of %d bytes at %#x exceeds the address space",
+		return status.Errorf(status.InvalidValue,
+			"export of %d bytes at %#x exceeds the address space",
 			e.Length, e.RDMA.Base)
 	}
 	return checkName("export transport", e.RDMA.Transport, MaxTransportLength)
@@ -249,7 +256,8 @@ func (m *CreateRDMAConnectionReply) validate() error {
 		return status.Errorf(status.InvalidValue, "port is 0")
 	}
 	if s := m.Staging; s != nil && (s.Length == 0 || s.Base+s.Length < s.Base) {
-		return status.Errorf(status.InvalidValue, "staging of %d bytes at %#x is empty or wraps around",
+		return status.Errorf(status.InvalidValue,
+			"staging of %d bytes at %#x is empty or wraps around",
 			s.Length, s.Base)
 	}
 	return checkAddress("address", m.Address.Addr())
@@ -343,7 +351,7 @@ func report(err error, phase Phase) *Error {
 		code = status.Unknown
 	}
 	text := err.Error()
-	switch outermost := err.(type) { // drop what Code and Phase say, but keep the text of inner errors
+	switch outermost := err.(type) { // without what Code and Phase say; inner errors keep it
 	case *Error:
 		text = outermost.Text
 	case *status.Error:

@@ -38,7 +38,8 @@ func (protobufCodec) Append(dst []byte, e *Envelope) ([]byte, error) {
 func (protobufCodec) Decode(b []byte) (*Envelope, error) {
 	var wire controlpb.Envelope
 	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b, &wire); err != nil {
-		return nil, status.Errorf(status.InvalidValue, "decode message of %d bytes: %w", len(b), err)
+		return nil, status.Errorf(status.InvalidValue, "decode message of %d bytes: %w",
+			len(b), err)
 	}
 	message, err := fromWire(&wire)
 	if err != nil {
@@ -151,7 +152,9 @@ func (m *CreateRDMAConnection) translate(w *controlpb.CreateRdmaConnection, t *t
 	ipAddress(t, "source", &m.Source, &w.Source)
 }
 
-func (m *CreateRDMAConnectionReply) translate(w *controlpb.CreateRdmaConnectionReply, t *translation) {
+func (m *CreateRDMAConnectionReply) translate(
+	w *controlpb.CreateRdmaConnectionReply, t *translation,
+) {
 	address, port := m.Address.Addr(), uint32(m.Address.Port())
 	ipAddress(t, "address", &address, &w.Address)
 	plain(t, &port, &w.Port)
@@ -175,11 +178,15 @@ func (m *CreateRDMAConnectionReply) translate(w *controlpb.CreateRdmaConnectionR
 	plain(t, &m.Staging.Length, &w.Staging.Length)
 }
 
-func (m *StartDataPathConnections) translate(w *controlpb.StartDataPathConnections, t *translation) {
+func (m *StartDataPathConnections) translate(
+	w *controlpb.StartDataPathConnections, t *translation,
+) {
 	plain(t, &m.ConsumerIDs, &w.ConsumerIds)
 }
 
-func (m *StartDataPathConnectionsReply) translate(w *controlpb.StartDataPathConnectionsReply, t *translation) {
+func (m *StartDataPathConnectionsReply) translate(
+	w *controlpb.StartDataPathConnectionsReply, t *translation,
+) {
 	plain(t, &m.ConsumerIDs, &w.ConsumerIds)
 }
 
@@ -196,9 +203,9 @@ func (m *Error) translate(w *controlpb.Error, t *translation) {
 	}
 }
 
-// translation copies the fields of one message between its Go struct and its protocol buffer, in one
-// of the two directions. It fails only on values that the types of the Go struct cannot hold; the
-// rest is up to validate.
+// translation copies the fields of one message between its Go struct and its protocol buffer, in
+// one of the two directions. It fails only on values that the types of the Go struct cannot hold;
+// the rest is up to validate.
 type translation struct {
 	decoding bool
 	err      error // the first

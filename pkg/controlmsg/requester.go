@@ -163,7 +163,8 @@ func (r *Requester) complete(request, reply Message) error {
 
 func (r *Requester) applyTerms(hello *Hello, reply *HelloReply) error {
 	if reply.Version < hello.MinVersion || reply.Version > hello.MaxVersion {
-		return status.Errorf(status.UnsupportedVersion, "the peer picked protocol version %d, offered were %d to %d",
+		return status.Errorf(status.UnsupportedVersion,
+			"the peer picked protocol version %d, offered were %d to %d",
 			reply.Version, hello.MinVersion, hello.MaxVersion)
 	}
 	r.link.setSendLimit(reply.MaxMessageSize)

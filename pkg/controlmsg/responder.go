@@ -39,7 +39,9 @@ func NewResponder(t Transport, config EndpointConfig) *Responder {
 	if c == nil {
 		panic(fmt.Sprintf("controlmsg: a responder cannot have the role %v", config.Role))
 	}
-	s := &Responder{link: newLink(t, config), requests: make(chan Request, 1), machine: newMachine(c)}
+	s := &Responder{
+		link: newLink(t, config), requests: make(chan Request, 1), machine: newMachine(c),
+	}
 	s.link.start(s)
 	return s
 }
@@ -50,7 +52,9 @@ func NewResponder(t Transport, config EndpointConfig) *Responder {
 type Handler interface {
 	OpenVolume(context.Context, *OpenVolume) (*OpenVolumeReply, error)
 	ConfigureDataPath(context.Context, *ConfigureDataPath) (*ConfigureDataPathReply, error)
-	StartDataPathConnections(context.Context, *StartDataPathConnections) (*StartDataPathConnectionsReply, error)
+	StartDataPathConnections(
+		context.Context, *StartDataPathConnections,
+	) (*StartDataPathConnectionsReply, error)
 	StartStorage(context.Context) error
 	Stop(context.Context) error
 	// DestroyObjects returns done if Serve is to return after the answer. If not, the peer may
@@ -84,7 +88,8 @@ func (s *Responder) Serve(ctx context.Context, handler Handler) error {
 			err = cause
 		}
 		if err != nil {
-			s.link.config.Logger.Warn("request failed", zap.Stringer("request", request.Message.Kind()), zap.Error(err))
+			s.link.config.Logger.Warn("request failed",
+				zap.Stringer("request", request.Message.Kind()), zap.Error(err))
 			err = s.Fail(answering, request.Correlation, err)
 		} else {
 			err = s.Reply(answering, request.Correlation, reply)
@@ -98,7 +103,9 @@ func (s *Responder) Serve(ctx context.Context, handler Handler) error {
 	}
 }
 
-func handle(ctx context.Context, handler Handler, request Message) (reply Message, done bool, err error) {
+func handle(
+	ctx context.Context, handler Handler, request Message,
+) (reply Message, done bool, err error) {
 	switch m := request.(type) {
 	case *OpenVolume:
 		reply, err = handler.OpenVolume(ctx, m)
@@ -129,8 +136,8 @@ var mustContinue = phases(PhaseConnect, PhaseHello, PhaseConfigureDataPath, Phas
 	PhaseStartConnections, PhaseDestroying, PhaseFailed)
 
 // Next waits for the next request, which is valid and in order. Hello is answered here and not
-// returned. A violation of the protocol ends the Responder: the peer gets the reason, and Next fails
-// with what Err returns.
+// returned. A violation of the protocol ends the Responder: the peer gets the reason, and Next
+// fails with what Err returns.
 //
 // If ctx ends, Next fails and nothing else changes. The silence of a peer that has to continue
 // counts only while a goroutine is in Next.
@@ -144,7 +151,8 @@ func (s *Responder) Next(ctx context.Context) (Request, error) {
 		if !ok {
 			return request, nil
 		}
-		if err := s.answerHello(context.WithoutCancel(ctx), request.Correlation, hello); err != nil {
+		err = s.answerHello(context.WithoutCancel(ctx), request.Correlation, hello)
+		if err != nil {
 			s.link.fail(err)
 			return Request{}, s.Err()
 		}
@@ -169,13 +177,15 @@ func (s *Responder) wait(ctx context.Context) (Request, error) {
 	case <-ctx.Done():
 		return Request{}, waitError(ctx, "wait for a request")
 	case <-late:
-		s.link.fail(status.Errorf(status.TimeOut, "no request within %v in phase %v", s.link.config.Timeout, s.Phase()))
+		s.link.fail(status.Errorf(status.TimeOut, "no request within %v in phase %v",
+			s.link.config.Timeout, s.Phase()))
 		return Request{}, s.Err()
 	}
 }
 
 func (s *Responder) answerHello(ctx context.Context, correlation uint64, hello *Hello) error {
-	version, err := negotiateVersion(minProtocolVersion, ProtocolVersion, hello.MinVersion, hello.MaxVersion)
+	version, err := negotiateVersion(minProtocolVersion, ProtocolVersion, hello.MinVersion,
+		hello.MaxVersion)
 	if err != nil {
 		return err
 	}
@@ -194,9 +204,9 @@ func (s *Responder) answerHello(ctx context.Context, correlation uint64, hello *
 	return nil
 }
 
-// Reply answers a request with success. If m is not valid, too big for the peer, or not the reply to
-// that request, nothing is sent and the request stays outstanding. If sending fails, the Responder
-// ends.
+// Reply answers a request with success. If m is not valid, too big for the peer, or not the reply
+// to that request, nothing is sent and the request stays outstanding. If sending fails, the
+// Responder ends.
 func (s *Responder) Reply(ctx context.Context, correlation uint64, m Message) error {
 	return s.answer(ctx, correlation, m, true)
 }
@@ -277,8 +287,8 @@ func (s *Responder) Phase() Phase {
 	return s.machine.phase()
 }
 
-// Done is closed when the conversation has ended, for whatever reason, even while a request is being
-// handled.
+// Done is closed when the conversation has ended, for whatever reason, even while a request is
+// being handled.
 func (s *Responder) Done() <-chan struct{} { return s.link.done }
 
 // Err returns why the conversation has ended, nil before: as for a Requester, and

@@ -76,7 +76,8 @@ func newTCPTransport(conn *net.TCPConn, config TCPConfig) *tcpTransport {
 	_ = conn.SetNoDelay(true)
 	_ = setUserTimeout(conn, timeout)
 	_ = conn.SetKeepAliveConfig(net.KeepAliveConfig{
-		Enable: true, Idle: max(timeout, time.Second), Interval: max(timeout/4, time.Second), Count: 4,
+		Enable: true,
+		Idle:   max(timeout, time.Second), Interval: max(timeout/4, time.Second), Count: 4,
 	})
 	return t
 }
@@ -102,7 +103,8 @@ func (t *tcpTransport) Send(ctx context.Context, message []byte) error {
 func (t *tcpTransport) Receive(ctx context.Context) ([]byte, error) {
 	deadline := newDeadline(ctx, t.stream.SetReadDeadline)
 	defer deadline.stop()
-	message, err := readFrame(t.stream, t.config.MaxMessageSize, func() { deadline.shorten(t.config.MessageTimeout) })
+	message, err := readFrame(t.stream, t.config.MaxMessageSize,
+		func() { deadline.shorten(t.config.MessageTimeout) })
 	if err != nil {
 		return nil, t.failure(ctx, "receive message from", err)
 	}
@@ -119,7 +121,8 @@ func (t *tcpTransport) failure(ctx context.Context, operation string, err error)
 	case ctx.Err() != nil:
 		return waitError(ctx, text)
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return status.Errorf(status.ConnectionReset, "%s: the peer closed the connection inside a message", text)
+		return status.Errorf(status.ConnectionReset,
+			"%s: the peer closed the connection inside a message", text)
 	case errors.Is(err, io.EOF):
 		return status.Errorf(status.NotConnected, "%s: the peer has closed the connection", text)
 	case errors.Is(err, net.ErrClosed):
@@ -187,7 +190,8 @@ func readFrame(r io.Reader, limit int, begun func()) ([]byte, error) {
 	}
 	if int64(length) > int64(limit) {
 		return nil, status.Errorf(status.TooBig,
-			"message length is %d bytes, the limit is %d (is this a client of another protocol?)", length, limit)
+			"message length is %d bytes, the limit is %d (is this a client of another protocol?)",
+			length, limit)
 	}
 	message := make([]byte, length)
 	if _, err := io.ReadFull(r, message); err != nil {

@@ -16,7 +16,8 @@ func setUserTimeout(conn *net.TCPConn, timeout time.Duration) error {
 	}
 	var optionErr error
 	err = raw.Control(func(fd uintptr) {
-		optionErr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(timeout.Milliseconds()))
+		optionErr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT,
+			int(timeout.Milliseconds()))
 	})
 	return errors.Join(err, optionErr)
 }

@@ -17,7 +17,9 @@ import (
 //
 // In TLS 1.3 the handshake is over for this side before the peer examines its certificate. A peer
 // that rejects the certificate makes the next Send or Receive fail with status.Authentication.
-func NewTLSClient(ctx context.Context, conn *net.TCPConn, secure *tls.Config, config TCPConfig) (Transport, error) {
+func NewTLSClient(
+	ctx context.Context, conn *net.TCPConn, secure *tls.Config, config TCPConfig,
+) (Transport, error) {
 	t := newTCPTransport(conn, config)
 	if err := t.handshake(ctx, tls.Client(t.stream, secure)); err != nil {
 		return nil, err
@@ -27,7 +29,9 @@ func NewTLSClient(ctx context.Context, conn *net.TCPConn, secure *tls.Config, co
 
 // NewTLSServer is NewTLSClient for the accepting side. A peer that does not speak TLS gets an Error
 // in plain text.
-func NewTLSServer(ctx context.Context, conn *net.TCPConn, secure *tls.Config, config TCPConfig) (Transport, error) {
+func NewTLSServer(
+	ctx context.Context, conn *net.TCPConn, secure *tls.Config, config TCPConfig,
+) (Transport, error) {
 	t := newTCPTransport(conn, config)
 	if err := t.handshake(ctx, tls.Server(t.stream, secure)); err != nil {
 		return nil, err
@@ -45,7 +49,8 @@ func (t *tcpTransport) handshake(ctx context.Context, secured *tls.Conn) error {
 	}
 	reason := t.handshakeError(ctx, err)
 	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok && record.RecordHeader[0] == 0 {
-		t.sendPlainTextError(ctx, reason) // TLS never begins with 0, a message of this protocol does
+		// TLS never begins with 0, a message of this protocol does.
+		t.sendPlainTextError(ctx, reason)
 	}
 	// In order, so that the peer gets the alert that says why.
 	return errors.Join(reason, t.Close())
@@ -56,7 +61,8 @@ func (t *tcpTransport) handshake(ctx context.Context, secured *tls.Conn) error {
 func (t *tcpTransport) sendPlainTextError(ctx context.Context, reason error) {
 	ctx, cancel := context.WithTimeout(ctx, farewellTimeout)
 	defer cancel()
-	farewell, err := NewProtobufCodec().Append(nil, &Envelope{Message: report(reason, PhaseConnect)})
+	farewell, err := NewProtobufCodec().Append(nil,
+		&Envelope{Message: report(reason, PhaseConnect)})
 	if err == nil {
 		_ = t.Send(ctx, farewell)
 	}
@@ -69,7 +75,8 @@ func (t *tcpTransport) handshakeError(ctx context.Context, err error) error {
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		return status.Errorf(status.Authentication,
-			"%s: one side speaks TLS and the other does not: set up TLS on both sides or on none", text)
+			"%s: one side speaks TLS and the other does not: set up TLS on both sides or on none",
+			text)
 	}
 	if isAlert(err) {
 		return status.Errorf(status.Authentication, "%s: %w", text, explainAlert(err))
@@ -79,7 +86,8 @@ func (t *tcpTransport) handshakeError(ctx context.Context, err error) error {
 			text, describeIdentity(rejected.UnverifiedCertificates), rejected.Err)
 	}
 	if isConnectionLoss(err) {
-		return status.Errorf(status.ConnectionReset, "%s: lost the connection (does the peer speak TLS?): %w", text, err)
+		return status.Errorf(status.ConnectionReset,
+			"%s: lost the connection (does the peer speak TLS?): %w", text, err)
 	}
 	return status.Errorf(status.Authentication, "%s: %w", text, err)
 }
@@ -90,7 +98,8 @@ func isConnectionLoss(err error) bool {
 	if failure, ok := errors.AsType[*net.OpError](err); ok {
 		return failure.Op == "read" || failure.Op == "write"
 	}
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed)
 }
 
 // isAlert reports whether the peer has ended TLS with an alert.
@@ -101,7 +110,8 @@ func isAlert(err error) bool {
 
 // explainAlert adds the likely cause to an alert, which carries a number only.
 func explainAlert(err error) error {
-	return fmt.Errorf("the peer ended TLS, probably because it rejects this side's certificate; see its log: %w", err)
+	return fmt.Errorf(
+		"the peer ended TLS, probably because it rejects this side's certificate; see its log: %w", err)
 }
 
 // maxIdentityLength bounds the certificate name in logs, in bytes.

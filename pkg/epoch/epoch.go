@@ -21,8 +21,8 @@ type Session struct {
 	cancel context.CancelCauseFunc
 }
 
-// NewSession returns a session that the registry ends by cancel, which must not block, when a higher
-// epoch supersedes it.
+// NewSession returns a session that the registry ends by cancel, which must not block, when a
+// higher epoch supersedes it.
 func NewSession(cancel context.CancelCauseFunc) *Session { return &Session{cancel: cancel} }
 
 // Config says how long a Registry remembers and what it tolerates.
@@ -66,20 +66,24 @@ func (r *Registry) Supersede(ctx context.Context, id Instance, epoch uint64, s *
 		return err
 	}
 	for other := range former {
-		other.cancel(status.Errorf(status.ConnectionReset, "the client has reconnected with epoch %d", epoch))
+		other.cancel(status.Errorf(status.ConnectionReset,
+			"the client has reconnected with epoch %d", epoch))
 	}
 	for _, released := range former {
 		select {
 		case <-released:
 		case <-ctx.Done():
-			return status.Errorf(status.TimeOut, "wait for the release of the client's former session: %w", ctx.Err())
+			return status.Errorf(status.TimeOut,
+				"wait for the release of the client's former session: %w", ctx.Err())
 		}
 	}
 	return nil
 }
 
 // add returns the other sessions of the instance.
-func (r *Registry) add(id Instance, epoch uint64, s *Session) (former map[*Session]chan struct{}, err error) {
+func (r *Registry) add(
+	id Instance, epoch uint64, s *Session,
+) (former map[*Session]chan struct{}, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i := r.instances[id]
@@ -87,8 +91,9 @@ func (r *Registry) add(id Instance, epoch uint64, s *Session) (former map[*Sessi
 		r.makeRoom()
 		i = &instance{sessions: make(map[*Session]chan struct{})}
 		r.instances[id] = i
-	} else if _, restart := i.sessions[s]; epoch < i.epoch || epoch == i.epoch && !(restart && r.config.Restart) {
-		return nil, status.Errorf(status.NotPermitted, "client epoch %d has been superseded: the current epoch is %d", epoch, i.epoch)
+	} else if epoch < i.epoch || epoch == i.epoch && !(r.config.Restart && i.sessions[s] != nil) {
+		return nil, status.Errorf(status.NotPermitted,
+			"client epoch %d has been superseded: the current epoch is %d", epoch, i.epoch)
 	}
 	r.starts++
 	i.epoch, i.lastStart = epoch, r.starts

@@ -1,6 +1,6 @@
-// Package mutualtls lets relay and target prove their identity to each other: it loads a certificate
-// with its key and the authorities whose certificates a peer may have, and builds TLS configurations
-// from them.
+// Package mutualtls lets relay and target prove their identity to each other: it loads a
+// certificate with its key and the authorities whose certificates a peer may have, and builds TLS
+// configurations from them.
 //
 // Every new connection checks the files, so that a certificate renewed in place is used from then
 // on, without a signal. Existing connections are not affected.
@@ -37,8 +37,8 @@ const (
 
 // Files names the PEM files of one side. All are required.
 type Files struct {
-	// Certificate holds this side's certificate, followed by those between it and the authority that
-	// the peer trusts.
+	// Certificate holds this side's certificate, followed by those between it and the authority
+	// that the peer trusts.
 	Certificate string
 	// Key holds the private key of the certificate.
 	Key string
@@ -90,12 +90,15 @@ func (c *Credentials) reload() error {
 	}
 	c.content, c.rejected = read, stamps{}
 	leaf, now := read.certificate.Leaf, time.Now()
-	c.log.Info("loaded TLS certificate", zap.String("certificate", c.files.Certificate), zap.Strings("names", namesOf(leaf)),
+	c.log.Info("loaded TLS certificate", zap.String("certificate", c.files.Certificate),
+		zap.Strings("names", namesOf(leaf)),
 		zap.Time("not_after", leaf.NotAfter), zap.String("authorities", c.files.CA))
-	log, expiry := c.log.With(zap.String("certificate", c.files.Certificate)), zap.Time("not_after", leaf.NotAfter)
+	log, expiry := c.log.With(zap.String("certificate", c.files.Certificate)),
+		zap.Time("not_after", leaf.NotAfter)
 	switch {
 	case now.Before(leaf.NotBefore):
-		log.Warn("TLS certificate is not valid yet: peers reject it", zap.Time("not_before", leaf.NotBefore))
+		log.Warn("TLS certificate is not valid yet: peers reject it",
+			zap.Time("not_before", leaf.NotBefore))
 	case now.After(leaf.NotAfter):
 		log.Warn("TLS certificate has expired: peers reject it; renew it in place", expiry)
 	case now.Add(expiryWarning).After(leaf.NotAfter):
@@ -117,7 +120,8 @@ func (c *Credentials) current() content {
 	}
 	if err != nil && !now.equal(c.rejected) {
 		c.rejected = now
-		c.log.Warn("changed TLS files cannot be used; their former content stays in use", zap.Error(err))
+		c.log.Warn("changed TLS files cannot be used; their former content stays in use",
+			zap.Error(err))
 	}
 	return c.content
 }
@@ -139,8 +143,8 @@ func (c *Credentials) Client(serverName string) *tls.Config {
 }
 
 // Server returns the configuration for a connection of a relay. The relay's certificate must come
-// from one of the authorities. Unless allowedNames is empty, it must also be for one of these names:
-// DNS names, URIs or IP addresses, which are compared as a whole.
+// from one of the authorities. Unless allowedNames is empty, it must also be for one of these
+// names: DNS names, URIs or IP addresses, which are compared as a whole.
 func (c *Credentials) Server(allowedNames []string) *tls.Config {
 	now := c.current()
 	config := now.config()
@@ -184,7 +188,8 @@ func checkName(leaf *x509.Certificate, allowed []string) error {
 			}
 		}
 	}
-	return status.Errorf(status.Authentication, "the peer's certificate is for %q, which is none of the allowed names", names)
+	return status.Errorf(status.Authentication,
+		"the peer's certificate is for %q, which is none of the allowed names", names)
 }
 
 // namesOf returns the names that a certificate is for. The subject's common name is not one of them
@@ -216,7 +221,8 @@ func readContent(files Files) (content, error) {
 	}
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
-		return content{}, status.Errorf(status.BadConfig, "TLS certificate %q with key %q: %w", files.Certificate, files.Key, err)
+		return content{}, status.Errorf(status.BadConfig, "TLS certificate %q with key %q: %w",
+			files.Certificate, files.Key, err)
 	}
 	authorities, err := readFile("CA", files.CA)
 	if err != nil {
@@ -224,7 +230,8 @@ func readContent(files Files) (content, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(authorities) {
-		return content{}, status.Errorf(status.BadConfig, "TLS CA %q holds no certificate in PEM", files.CA)
+		return content{}, status.Errorf(status.BadConfig, "TLS CA %q holds no certificate in PEM",
+			files.CA)
 	}
 	return content{stamps: stamps, certificate: pair, authorities: pool}, nil
 }
@@ -240,7 +247,8 @@ func readFile(what, path string) ([]byte, error) {
 		return nil, status.Errorf(status.BadConfig, "TLS %s: %w", what, err)
 	}
 	if len(b) > maxFileSize {
-		return nil, status.Errorf(status.BadConfig, "TLS %s %q exceeds %d bytes", what, path, maxFileSize)
+		return nil, status.Errorf(status.BadConfig, "TLS %s %q exceeds %d bytes",
+			what, path, maxFileSize)
 	}
 	return b, nil
 }

@@ -53,9 +53,10 @@ func (r *Relay) newChannel(ctx context.Context, config *ChannelConfig) (*channel
 		r.counters[id] = &datapath.CounterSet{}
 	}
 	c := &channel{
-		relay: r, id: id, counters: r.counters[id], clients: epoch.NewRegistry(epoch.Config{Restart: true}),
+		relay: r, id: id, counters: r.counters[id],
 		served: make(chan struct{}), sessions: make(map[*session]struct{}),
-		log: r.log.With(zap.String("channel", id.Name), zap.String("representor", id.Representor)),
+		clients: epoch.NewRegistry(epoch.Config{Restart: true}),
+		log:     r.log.With(zap.String("channel", id.Name), zap.String("representor", id.Representor)),
 	}
 	c.settings.Store(config)
 	c.link = newTargetLink(c)
@@ -78,13 +79,14 @@ func (c *channel) start(ctx context.Context, config *ChannelConfig) error {
 		c.workers = c.ownPool
 	}
 	if c.workers == nil {
-		return status.Errorf(status.InvalidValue, "no workers: neither the channel nor the relay has CPUs")
+		return status.Errorf(status.InvalidValue,
+			"no workers: neither the channel nor the relay has CPUs")
 	}
 	return c.listen(ctx)
 }
 
-// openDevice checks that the target's RDMA device works, if there is a route to the target. If there
-// is none yet, the device is opened with the connection to the target.
+// openDevice checks that the target's RDMA device works, if there is a route to the target. If
+// there is none yet, the device is opened with the connection to the target.
 func (c *channel) openDevice(config *ChannelConfig) error {
 	if config.RDMAAddress.IsValid() {
 		_, err := c.relay.devices.at(config.RDMAAddress)
@@ -96,14 +98,16 @@ func (c *channel) openDevice(config *ChannelConfig) error {
 		return nil
 	}
 	if _, err = c.relay.devices.at(source); err != nil {
-		return fmt.Errorf("%w (the route to target %v starts at %v; --rdma-address selects another)", err, config.Target, source)
+		return fmt.Errorf("%w (the route to target %v starts at %v; --rdma-address selects another)",
+			err, config.Target, source)
 	}
 	return nil
 }
 
 func (c *channel) listen(ctx context.Context) error {
 	server, err := c.relay.config.Comch.Listen(ctx, comch.ServerConfig{
-		Device: c.id.Device, Representor: c.id.Representor, Name: c.id.Name, Admission: c.settings.Load().admission(),
+		Device: c.id.Device, Representor: c.id.Representor, Name: c.id.Name,
+		Admission: c.settings.Load().admission(),
 	})
 	if err != nil {
 		return err
@@ -120,7 +124,8 @@ const listenPause = 5 * time.Second
 // run accepts the channel's clients until ctx ends. Sessions continue.
 func (c *channel) run(ctx context.Context) {
 	settings := c.settings.Load()
-	c.log.Info("listening for clients", zap.String("comch", c.address()), zap.String("device", c.id.Device),
+	c.log.Info("listening for clients", zap.String("comch", c.address()),
+		zap.String("device", c.id.Device),
 		zap.Stringer("target", settings.Target), zap.String("volume", settings.Volume))
 	var linking sync.WaitGroup
 	linking.Go(func() { c.link.run(ctx) })
@@ -131,7 +136,8 @@ func (c *channel) run(ctx context.Context) {
 			c.log.Warn("close the Comch server", zap.Error(closeErr))
 		}
 		for ctx.Err() == nil && err != nil {
-			c.log.Error("clients cannot connect", zap.Error(err), zap.Duration("next_in", listenPause))
+			c.log.Error("clients cannot connect", zap.Error(err),
+				zap.Duration("next_in", listenPause))
 			select {
 			case <-ctx.Done():
 			case <-time.After(listenPause):
@@ -225,8 +231,8 @@ func (c *channel) close() error {
 }
 
 // Reconfigure changes the settings of a running relay. Open sessions keep the limits and timeouts
-// that they began with, and the sessions of a removed channel continue until they end. The CPUs of a
-// channel cannot change. A channel that cannot be added does not prevent the other changes.
+// that they began with, and the sessions of a removed channel continue until they end. The CPUs of
+// a channel cannot change. A channel that cannot be added does not prevent the other changes.
 func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 	settings, err := settings.complete()
 	if err != nil {
@@ -243,7 +249,8 @@ func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 	r.channels = nil
 	for i := range settings.Channels {
 		config := &settings.Channels[i]
-		at := slices.IndexFunc(former, func(c *channel) bool { return c.id == config.ChannelID && !c.isRemoved() })
+		at := slices.IndexFunc(former,
+			func(c *channel) bool { return c.id == config.ChannelID && !c.isRemoved() })
 		if at >= 0 {
 			c := former[at]
 			former = slices.Delete(former, at, at+1)

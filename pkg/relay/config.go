@@ -38,8 +38,8 @@ const (
 	DefaultSessionWait = 2 * time.Second
 )
 
-// Config configures a relay. Comch, RDMA and Channels are required, and CPUs unless each channel has
-// its own.
+// Config configures a relay. Comch, RDMA and Channels are required, and CPUs unless each channel
+// has its own.
 type Config struct {
 	Comch comch.Provider
 	RDMA  rdma.Provider
@@ -91,8 +91,8 @@ type ChannelConfig struct {
 	// TLSServerName is the name that the target's certificate must have; "" means the address of
 	// Target.
 	TLSServerName string
-	// RDMAAddress is the local address of RDMA connections. The zero Addr means the local address of
-	// the control connection.
+	// RDMAAddress is the local address of RDMA connections. The zero Addr means the local address
+	// of the control connection.
 	RDMAAddress netip.Addr
 	// CPUs has an element per worker of this channel: the core to pin it to, or datapath.NoCPU. If
 	// it is empty, the channel shares the relay's workers with other channels.
@@ -105,8 +105,8 @@ type ChannelConfig struct {
 	// SessionWait is how long a new session may wait for a target that is down. 0 rejects the
 	// session at once; unset means DefaultSessionWait.
 	SessionWait retry.Bound
-	// IOTimeout is how long the target may take for an IO before the session fails. A negative value
-	// means no bound.
+	// IOTimeout is how long the target may take for an IO before the session fails. A negative
+	// value means no bound.
 	IOTimeout time.Duration
 	// ControlTimeout bounds each step of a handshake.
 	ControlTimeout time.Duration
@@ -157,7 +157,8 @@ func (s Settings) complete() (Settings, error) {
 			return s, err
 		}
 		if seen[c.ChannelID] {
-			return s, status.Errorf(status.AlreadyExist, "channel %v is configured twice", c.ChannelID)
+			return s, status.Errorf(status.AlreadyExist, "channel %v is configured twice",
+				c.ChannelID)
 		}
 		seen[c.ChannelID] = true
 		channels[i] = c
@@ -183,11 +184,12 @@ func (c *ChannelConfig) setDefaults() {
 
 func (c *ChannelConfig) validate() error {
 	if !c.Target.IsValid() || c.Target.Port() == 0 {
-		return status.Errorf(status.InvalidValue, "channel %v: target %v is not an address with a port", c.ChannelID, c.Target)
+		return status.Errorf(status.InvalidValue,
+			"channel %v: target %v is not an address with a port", c.ChannelID, c.Target)
 	}
 	if c.RDMAAddress.IsUnspecified() {
 		return status.Errorf(status.InvalidValue,
-			"channel %v: RDMA address %v is unspecified: the target must know the one address to expect connections from",
+			"channel %v: RDMA address %v is unspecified: the target expects connections from one address",
 			c.ChannelID, c.RDMAAddress)
 	}
 	return nil
@@ -197,6 +199,7 @@ func (c *ChannelConfig) validate() error {
 func (c *ChannelConfig) admission() comch.Admission {
 	return comch.Admission{
 		MaxClients:   c.Limits.MaxSessions,
-		AllowAnyUser: c.Access.AnyUser, AllowUsers: c.Access.Users, MaxExportBytes: c.Limits.MaxExport,
+		AllowAnyUser: c.Access.AnyUser, AllowUsers: c.Access.Users,
+		MaxExportBytes: c.Limits.MaxExport,
 	}
 }

@@ -2,8 +2,8 @@
 // handshake with them and, over TCP, with a target, and hands the resulting queues to data-path
 // workers.
 //
-// A Relay serves channels. Each has its own Comch server, target and sessions. Channels are isolated:
-// a failure in one never affects another, although they may share workers.
+// A Relay serves channels. Each has its own Comch server, target and sessions. Channels are
+// isolated: a failure in one never affects another, although they may share workers.
 package relay
 
 import (
@@ -38,14 +38,16 @@ type Relay struct {
 
 	mu       sync.Mutex                         // guards what follows
 	counters map[ChannelID]*datapath.CounterSet // of all channels since the start
-	channels []*channel                         // in the order of the configuration, then removed ones
+	channels []*channel                         // as configured, then removed ones
 	serving  context.Context
 	serve    sync.WaitGroup // of channels
 }
 
 var (
-	errShuttingDown = status.Errorf(status.Shutdown, "the relay is shutting down (drain)")
-	errDraining     = status.Errorf(status.Shutdown, "the relay is being drained: it accepts no new sessions")
+	errShuttingDown = status.Errorf(status.Shutdown,
+		"the relay is shutting down (drain)")
+	errDraining = status.Errorf(status.Shutdown,
+		"the relay is being drained: it accepts no new sessions")
 )
 
 // New starts the workers and the Comch servers. Call Run to serve, and Close to release everything.
@@ -132,12 +134,7 @@ func (r *Relay) endSessions() {
 		for _, s := range c.openSessions() {
 			ending.Go(func() {
 				s.drain(ctx)
-				reason := errShuttingDown
-				if unfinished := s.inFlight(); unfinished > 0 {
-					reason = status.Errorf(status.Shutdown,
-						"the relay is shutting down (drain), without a response from the target to %d requests", unfinished)
-				}
-				s.cancel(reason)
+				s.cancel(shutdownReason(s.inFlight()))
 			})
 		}
 	}
@@ -145,6 +142,15 @@ func (r *Relay) endSessions() {
 	for _, c := range channels {
 		c.running.Wait()
 	}
+}
+
+func shutdownReason(unfinished int) error {
+	if unfinished == 0 {
+		return errShuttingDown
+	}
+	return status.Errorf(status.Shutdown,
+		"the relay is shutting down (drain), without a response from the target to %d requests",
+		unfinished)
 }
 
 // DrainTimeout returns how long Run waits for IOs in flight after its context has ended.
@@ -168,8 +174,8 @@ func (r *Relay) snapshot() []*channel {
 	return slices.Clone(r.channels)
 }
 
-// Drain makes the relay not ready and lets it reject new sessions until Resume. Clients that connect
-// get the reason. Open sessions continue; DrainStatus reports how many are left.
+// Drain makes the relay not ready and lets it reject new sessions until Resume. Clients that
+// connect get the reason. Open sessions continue; DrainStatus reports how many are left.
 func (r *Relay) Drain() {
 	now := time.Now()
 	if r.draining.CompareAndSwap(nil, &now) {

@@ -40,8 +40,8 @@ type proxy struct {
 	running  sync.WaitGroup
 
 	mu sync.Mutex
-	// request sees the relay's messages, and reply the target's. They return the message to forward,
-	// nil to cut the connection.
+	// request sees the relay's messages, and reply the target's. They return the message to
+	// forward, nil to cut the connection.
 	request, reply func(*controlmsg.Envelope) *controlmsg.Envelope
 }
 
@@ -237,8 +237,8 @@ func (c *chain) call(m controlmsg.Message) error {
 	return err
 }
 
-// behalf lists the requests to the target, and the client's requests during which the relay may send
-// them. It may send others at any time.
+// behalf lists the requests to the target, and the client's requests during which the relay may
+// send them. It may send others at any time.
 var behalf = map[controlmsg.Kind]controlmsg.Kind{
 	controlmsg.KindConfigureDataPath:        controlmsg.KindConfigureDataPath,
 	controlmsg.KindCreateRDMAConnection:     controlmsg.KindStartDataPathConnections,

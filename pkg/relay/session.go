@@ -59,17 +59,20 @@ type session struct {
 func newSession(c *channel, connection comch.Connection) *session {
 	id := c.relay.sessionID.Add(1)
 	peer := connection.Peer()
-	log := c.log.With(zap.Uint64("session", id), zap.Int("client_pid", peer.PID), zap.Uint32("client_uid", peer.UID))
+	log := c.log.With(zap.Uint64("session", id), zap.Int("client_pid", peer.PID),
+		zap.Uint32("client_uid", peer.UID))
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &session{
-		id: id, opened: time.Now(), channel: c, settings: c.settings.Load(), log: log, connection: connection,
-		client: c.newResponder(connection, log), epoch: epoch.NewSession(cancel), ctx: ctx, cancel: cancel,
+		id: id, opened: time.Now(), channel: c, settings: c.settings.Load(), log: log,
+		connection: connection, client: c.newResponder(connection, log),
+		ctx: ctx, cancel: cancel, epoch: epoch.NewSession(cancel),
 	}
 }
 
 func (c *channel) newResponder(connection comch.Connection, log *zap.Logger) *controlmsg.Responder {
-	return controlmsg.NewResponder(controlmsg.NewComchTransport(connection), controlmsg.EndpointConfig{
-		Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleRelay, Timeout: c.settings.Load().ControlTimeout,
+	transport := controlmsg.NewComchTransport(connection)
+	return controlmsg.NewResponder(transport, controlmsg.EndpointConfig{
+		Role: controlmsg.RoleRelay, Timeout: c.settings.Load().ControlTimeout,
 		Software: c.relay.config.Software, Logger: log,
 	})
 }
@@ -89,7 +92,9 @@ func (s *session) run() {
 }
 
 // callTarget sends a request to the target on behalf of the client.
-func callTarget[R controlmsg.Message](ctx context.Context, s *session, request controlmsg.RequestFor[R]) (R, error) {
+func callTarget[R controlmsg.Message](
+	ctx context.Context, s *session, request controlmsg.RequestFor[R],
+) (R, error) {
 	reply, err := controlmsg.Call(ctx, s.target.requester, request)
 	if err != nil {
 		return reply, fmt.Errorf("target %v: %w", s.settings.Target, err)
@@ -104,7 +109,9 @@ func (s *session) stepTimeout(ctx context.Context) (context.Context, context.Can
 
 // OpenVolume connects to the target and opens the volume there. The client may repeat it, after the
 // target was down or to learn of a changed size; each time the session gets a new connection.
-func (s *session) OpenVolume(ctx context.Context, _ *controlmsg.OpenVolume) (*controlmsg.OpenVolumeReply, error) {
+func (s *session) OpenVolume(
+	ctx context.Context, _ *controlmsg.OpenVolume,
+) (*controlmsg.OpenVolumeReply, error) {
 	if err := s.channel.link.await(ctx, s.settings.SessionWait); err != nil {
 		return nil, err
 	}
@@ -126,15 +133,18 @@ func (s *session) OpenVolume(ctx context.Context, _ *controlmsg.OpenVolume) (*co
 	return &reply, nil
 }
 
-// ConfigureDataPath imports the client's memory, exports it again for RDMA, and forwards the request
-// with that export in place of the client's.
-func (s *session) ConfigureDataPath(ctx context.Context, m *controlmsg.ConfigureDataPath) (*controlmsg.ConfigureDataPathReply, error) {
+// ConfigureDataPath imports the client's memory, exports it again for RDMA, and forwards the
+// request with that export in place of the client's.
+func (s *session) ConfigureDataPath(
+	ctx context.Context, m *controlmsg.ConfigureDataPath,
+) (*controlmsg.ConfigureDataPathReply, error) {
 	if err := s.checkLimits(m); err != nil {
 		return nil, err
 	}
 	releasing, cancel := s.stepTimeout(ctx)
 	defer cancel()
-	if err := s.channel.clients.Supersede(releasing, m.ClientInstance, m.Epoch, s.epoch); err != nil {
+	err := s.channel.clients.Supersede(releasing, m.ClientInstance, m.Epoch, s.epoch)
+	if err != nil {
 		return nil, err
 	}
 	if err := s.importMemory(m); err != nil {
@@ -164,11 +174,13 @@ func (s *session) checkLimits(m *controlmsg.ConfigureDataPath) error {
 	}
 	limits := &s.settings.Limits
 	if uint64(m.QueueCount)*uint64(m.Depth) > uint64(limits.MaxOutstanding) {
-		return status.Errorf(status.TooBig, "%d queues of depth %d exceed the limit of %d outstanding requests",
+		return status.Errorf(status.TooBig,
+			"%d queues of depth %d exceed the limit of %d outstanding requests",
 			m.QueueCount, m.Depth, limits.MaxOutstanding)
 	}
 	if m.Export.Length > limits.MaxExport {
-		return status.Errorf(status.TooBig, "export of %d bytes exceeds the limit of %d", m.Export.Length, limits.MaxExport)
+		return status.Errorf(status.TooBig, "export of %d bytes exceeds the limit of %d",
+			m.Export.Length, limits.MaxExport)
 	}
 	return nil
 }
@@ -179,7 +191,8 @@ func (s *session) importMemory(m *controlmsg.ConfigureDataPath) error {
 	length := int64(m.Export.Length)
 	if total := s.channel.exported.Add(length); uint64(total) > s.settings.Limits.MaxExport {
 		s.channel.exported.Add(-length)
-		return status.Errorf(status.NoMemory, "export of %d bytes: all sessions of the channel together may export %d",
+		return status.Errorf(status.NoMemory,
+			"export of %d bytes: all sessions of the channel together may export %d",
 			length, s.settings.Limits.MaxExport)
 	}
 	s.exported = length
@@ -189,7 +202,8 @@ func (s *session) importMemory(m *controlmsg.ConfigureDataPath) error {
 	}
 	s.region = region
 	if region.Len() < m.Export.Length {
-		return status.Errorf(status.InvalidValue, "the client exported %d bytes and announced %d", region.Len(), m.Export.Length)
+		return status.Errorf(status.InvalidValue, "the client exported %d bytes and announced %d",
+			region.Len(), m.Export.Length)
 	}
 	s.access = granted & m.Export.Access
 	if s.domain, err = s.target.device.NewProtectionDomain(); err != nil {
@@ -218,7 +232,7 @@ func (s *session) StartDataPathConnections(
 		reply.ConsumerIDs = append(reply.ConsumerIDs, uint32(consumer))
 	}
 	// The target ignores the Comch ids.
-	if _, err := callTarget(ctx, s, &controlmsg.StartDataPathConnections{ConsumerIDs: m.ConsumerIDs}); err != nil {
+	if _, err := callTarget(ctx, s, m); err != nil {
 		return nil, err
 	}
 	return reply, nil
@@ -226,7 +240,9 @@ func (s *session) StartDataPathConnections(
 
 // openQueue opens a lane, which owns its Comch consumer and producer, and its two RDMA connections.
 // It returns the consumer.
-func (s *session) openQueue(ctx context.Context, queue int, clientConsumer comch.ConsumerID) (comch.ConsumerID, error) {
+func (s *session) openQueue(
+	ctx context.Context, queue int, clientConsumer comch.ConsumerID,
+) (comch.ConsumerID, error) {
 	opening, cancel := s.stepTimeout(ctx)
 	defer cancel()
 	depth := int(s.config.Depth)
@@ -236,7 +252,8 @@ func (s *session) openQueue(ctx context.Context, queue int, clientConsumer comch
 	}
 	producer, err := s.connection.NewProducer(opening, clientConsumer)
 	if err != nil {
-		return 0, errors.Join(fmt.Errorf("create Comch producer for consumer %d: %w", clientConsumer, err), consumer.Close())
+		return 0, errors.Join(fmt.Errorf("create Comch producer for consumer %d: %w",
+			clientConsumer, err), consumer.Close())
 	}
 	lane, err := datapath.NewRelayLane(opening, datapath.RelayLaneConfig{
 		Worker: s.channel.workers.Pick(), Queue: queue, Counters: s.channel.counters,
@@ -261,22 +278,27 @@ func (s *session) openQueue(ctx context.Context, queue int, clientConsumer comch
 
 // connectLane establishes one RDMA connection, to the address and with the token that the target
 // gives for it.
-func (s *session) connectLane(ctx context.Context, lane *datapath.RelayLane, queue int, role iomsg.ConnectionRole) error {
+func (s *session) connectLane(
+	ctx context.Context, lane *datapath.RelayLane, queue int, role iomsg.ConnectionRole,
+) error {
 	source := s.target.source
-	details, err := callTarget(ctx, s, &controlmsg.CreateRDMAConnection{Queue: uint32(queue), Role: role, Source: source})
+	details, err := callTarget(ctx, s,
+		&controlmsg.CreateRDMAConnection{Queue: uint32(queue), Role: role, Source: source})
 	if err != nil {
 		return err
 	}
 	if details.Address.Addr().Unmap().Is4() != source.Is4() {
 		return status.Errorf(status.BadConfig,
-			"the target accepts RDMA connections at %v, which %v cannot reach: choose --rdma-address of both in the same family",
-			details.Address, source)
+			"the target accepts RDMA connections at %v, which %v cannot reach: "+
+				"choose --rdma-address of both in the same family", details.Address, source)
 	}
 	var staging rdma.RemoteMemory
 	if details.Staging != nil {
 		staging = *details.Staging
 		if need := uint64(s.config.Depth) * uint64(s.config.BufferSize); staging.Length != need {
-			return status.Errorf(status.Unexpected, "the target offers %d bytes of staging for a queue that needs %d", staging.Length, need)
+			return status.Errorf(status.Unexpected,
+				"the target offers %d bytes of staging for a queue that needs %d", staging.Length,
+				need)
 		}
 	}
 	connecting, cancel := s.stepTimeout(ctx)
@@ -314,7 +336,8 @@ func (s *session) Stop(ctx context.Context) error {
 			select {
 			case <-lane.Stopped():
 			case <-draining.Done():
-				return status.Errorf(status.TimeOut, "queue %d has not received a stop message", queue)
+				return status.Errorf(status.TimeOut, "queue %d has not received a stop message",
+					queue)
 			}
 		}
 	}
@@ -350,7 +373,8 @@ func (s *session) DestroyObjects(ctx context.Context) (done bool, err error) {
 		return false, err
 	}
 	if s.target != nil {
-		if _, err := callTarget(ctx, s, &controlmsg.DestroyObjects{}); err != nil && s.target.requester.Err() == nil {
+		_, err := callTarget(ctx, s, &controlmsg.DestroyObjects{})
+		if err != nil && s.target.requester.Err() == nil {
 			return false, err
 		}
 	}

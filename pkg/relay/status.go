@@ -106,7 +106,8 @@ func (c *channel) status() ChannelStatus {
 	settings := c.settings.Load()
 	link, _ := c.link.snapshot()
 	s := ChannelStatus{
-		ChannelID: c.id, Address: c.address(), Target: settings.Target, Volume: settings.Volume, Link: link,
+		ChannelID: c.id, Address: c.address(), Target: settings.Target, Volume: settings.Volume,
+		Link:   link,
 		Limits: settings.Limits, Retiring: c.isRemoved(),
 		Counters: c.counters, ExportedBytes: uint64(c.exported.Load()),
 		SessionsAccepted: c.accepted.Load(), SessionsRefused: c.rejected.Load(),

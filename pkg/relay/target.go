@@ -32,13 +32,16 @@ type targetConnection struct {
 }
 
 // openTarget connects to the target and opens the volume.
-func (c *channel) openTarget(ctx context.Context, settings *ChannelConfig, log *zap.Logger) (*targetConnection, error) {
+func (c *channel) openTarget(
+	ctx context.Context, settings *ChannelConfig, log *zap.Logger,
+) (*targetConnection, error) {
 	ctx, cancel := context.WithTimeout(ctx, settings.ControlTimeout)
 	defer cancel()
 	var dialer net.Dialer
 	connection, err := dialer.DialContext(ctx, "tcp", settings.Target.String())
 	if err != nil {
-		return nil, status.Errorf(status.NotConnected, "target %v cannot be reached (is it running?): %w", settings.Target, err)
+		return nil, status.Errorf(status.NotConnected,
+			"target %v cannot be reached (is it running?): %w", settings.Target, err)
 	}
 	tcp := connection.(*net.TCPConn)
 	var transport controlmsg.Transport
@@ -46,7 +49,8 @@ func (c *channel) openTarget(ctx context.Context, settings *ChannelConfig, log *
 		transport = controlmsg.NewTCPTransport(tcp, controlmsg.TCPConfig{})
 	} else {
 		name := cmp.Or(settings.TLSServerName, settings.Target.Addr().String())
-		transport, err = controlmsg.NewTLSClient(ctx, tcp, credentials.Client(name), controlmsg.TCPConfig{})
+		transport, err = controlmsg.NewTLSClient(ctx, tcp, credentials.Client(name),
+			controlmsg.TCPConfig{})
 		if err != nil {
 			return nil, fmt.Errorf("connect to target %v: %w", settings.Target, err)
 		}
@@ -54,7 +58,8 @@ func (c *channel) openTarget(ctx context.Context, settings *ChannelConfig, log *
 	t := &targetConnection{
 		address: settings.Target, name: settings.Volume, source: settings.RDMAAddress,
 		requester: controlmsg.NewRequester(transport, controlmsg.EndpointConfig{
-			Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleRelay, Timeout: settings.ControlTimeout,
+			Role:      controlmsg.RoleRelay,
+			Timeout:   settings.ControlTimeout,
 			KeepAlive: settings.KeepAlive, Software: c.relay.config.Software, Logger: log,
 		}),
 	}
@@ -63,7 +68,8 @@ func (c *channel) openTarget(ctx context.Context, settings *ChannelConfig, log *
 	}
 	if err := t.openVolume(ctx, c.relay.devices); err != nil {
 		t.requester.Close(err)
-		return nil, fmt.Errorf("open volume %q of target %v: %w", settings.Volume, settings.Target, err)
+		return nil, fmt.Errorf("open volume %q of target %v: %w",
+			settings.Volume, settings.Target, err)
 	}
 	return t, nil
 }
@@ -74,7 +80,8 @@ func (t *targetConnection) openVolume(ctx context.Context, devices *deviceSet) e
 		return err
 	}
 	t.software = hello.Software
-	if t.volume, err = controlmsg.Call(ctx, t.requester, &controlmsg.OpenVolume{Volume: t.name}); err != nil {
+	t.volume, err = controlmsg.Call(ctx, t.requester, &controlmsg.OpenVolume{Volume: t.name})
+	if err != nil {
 		return err
 	}
 	if t.device, err = devices.at(t.source); err != nil {
@@ -82,7 +89,8 @@ func (t *targetConnection) openVolume(ctx context.Context, devices *deviceSet) e
 	}
 	if own := t.device.Capabilities().Transport; t.volume.Transport != own {
 		return status.Errorf(status.NotSupported,
-			"the target's RDMA transport is %q, the relay's %q: choose --rdma-provider and device so that they agree",
+			"the target's RDMA transport is %q, the relay's %q: "+
+				"choose --rdma-provider and device so that they agree",
 			t.volume.Transport, own)
 	}
 	return nil
@@ -133,7 +141,8 @@ func sourceAddress(target netip.AddrPort) (netip.Addr, error) {
 	// Connecting a UDP socket looks up the route and sends nothing.
 	connection, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(target))
 	if err != nil {
-		return netip.Addr{}, status.Errorf(status.NotConnected, "find the route to target %v: %w", target, err)
+		return netip.Addr{}, status.Errorf(status.NotConnected, "find the route to target %v: %w",
+			target, err)
 	}
 	defer connection.Close()
 	return connection.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil

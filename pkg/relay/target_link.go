@@ -144,7 +144,8 @@ func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 		l.count(func(s *LinkStatus) { s.Failures++ })
 		return nil, err
 	}
-	l.channel.log.Info("target is ready", zap.Stringer("target", t.address), zap.String("volume", t.volume.Volume),
+	l.channel.log.Info("target is ready", zap.Stringer("target", t.address),
+		zap.String("volume", t.volume.Volume),
 		zap.Uint64("size_bytes", t.volume.Size), zap.Uint32("block_size_bytes", t.volume.BlockSize),
 		zap.String("target_software", t.software))
 	l.setState(LinkReady, func(s *LinkStatus) {
@@ -167,8 +168,10 @@ func (l *targetLink) reconnect(ctx context.Context, reason error) *targetConnect
 			return nil
 		}
 		due := time.Now().Add(pause)
-		l.channel.log.Warn("target is not available", zap.Stringer("target", l.channel.settings.Load().Target), zap.Error(reason),
-			zap.Int("attempt", schedule.Attempt()), zap.Stringer("of", policy.Attempts), zap.Duration("next_in", pause))
+		l.channel.log.Warn("target is not available",
+			zap.Stringer("target", l.channel.settings.Load().Target), zap.Error(reason),
+			zap.Int("attempt", schedule.Attempt()), zap.Stringer("of", policy.Attempts),
+			zap.Duration("next_in", pause))
 		target, failure := l.attempt(ctx, due, schedule, reason)
 		if target != nil || failure == nil {
 			return target
@@ -186,7 +189,8 @@ func (l *targetLink) attempt(
 	policy := l.channel.settings.Load().Reconnect
 	for {
 		l.setState(LinkWaiting, func(s *LinkStatus) {
-			s.Attempt, s.Attempts, s.LastError, s.NextTry = schedule.Attempt(), policy.Attempts, reason, due
+			s.Attempt, s.Attempts, s.LastError, s.NextTry = schedule.Attempt(), policy.Attempts,
+				reason, due
 		})
 		end := l.wait(ctx, time.Until(due), policy.FirstPause)
 		if end == settingsChanged || ctx.Err() != nil {
@@ -236,7 +240,8 @@ func (l *targetLink) wait(ctx context.Context, length, least time.Duration) wait
 // giveUp waits until the settings change or ctx ends.
 func (l *targetLink) giveUp(ctx context.Context, schedule *retry.Schedule, reason error) {
 	settings := l.channel.settings.Load()
-	l.channel.log.Error("gave up on the target: reload the configuration to try again", zap.Stringer("target", settings.Target),
+	l.channel.log.Error("gave up on the target: reload the configuration to try again",
+		zap.Stringer("target", settings.Target),
 		zap.Int("attempts", schedule.Attempt()), zap.Error(reason))
 	l.setState(LinkGivenUp, func(s *LinkStatus) {
 		s.Attempt, s.Attempts, s.LastError = schedule.Attempt(), settings.Reconnect.Attempts, reason
@@ -304,9 +309,11 @@ func (l *targetLink) unavailable(s *LinkStatus) error {
 	var text string
 	switch s.State {
 	case LinkGivenUp:
-		text = fmt.Sprintf("gave up on target %v after %d attempts: reload the relay's configuration to try again", target, s.Attempt)
+		text = fmt.Sprintf("gave up on target %v after %d attempts: "+
+			"reload the relay's configuration to try again", target, s.Attempt)
 	case LinkWaiting:
-		text = fmt.Sprintf("target %v is down: attempt %d of %v follows in %v", target, s.Attempt, s.Attempts,
+		text = fmt.Sprintf("target %v is down: attempt %d of %v follows in %v",
+			target, s.Attempt, s.Attempts,
 			max(0, time.Until(s.NextTry)).Round(time.Millisecond))
 	default:
 		text = fmt.Sprintf("still connecting to target %v", target)
@@ -316,7 +323,8 @@ func (l *targetLink) unavailable(s *LinkStatus) error {
 	}
 	// The target's own rejection has a code that says more than NotConnected; losing it has not.
 	switch status.CodeOf(s.LastError) {
-	case status.ConnectionReset, status.ConnectionAborted, status.TimeOut, status.Shutdown, status.OperatingSystem, status.Unknown:
+	case status.ConnectionReset, status.ConnectionAborted, status.TimeOut, status.Shutdown,
+		status.OperatingSystem, status.Unknown:
 		return status.Errorf(status.NotConnected, "%s: %w", text, s.LastError)
 	}
 	return fmt.Errorf("%s: %w", text, s.LastError)

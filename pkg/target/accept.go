@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// maxHandshakes bounds concurrent TLS handshakes. Their peers are not authenticated yet, so they
-	// do not count as sessions.
+	// maxHandshakes bounds concurrent TLS handshakes. Their peers are not authenticated yet, so
+	// they do not count as sessions.
 	maxHandshakes = 256
 	// maxRequests bounds the RDMA connection requests in progress.
 	maxRequests = 1024
@@ -53,7 +53,8 @@ func (t *Target) acceptControl(ctx context.Context) error {
 			continue
 		}
 		if t.config.TLS == nil {
-			t.startSession(connection, controlmsg.NewTCPTransport(connection, controlmsg.TCPConfig{}))
+			t.startSession(connection,
+				controlmsg.NewTCPTransport(connection, controlmsg.TCPConfig{}))
 			continue
 		}
 		select {
@@ -73,7 +74,8 @@ func (t *Target) acceptControl(ctx context.Context) error {
 func (t *Target) authenticate(ctx context.Context, connection *net.TCPConn) {
 	ctx, cancel := context.WithTimeout(ctx, t.config.ControlTimeout)
 	defer cancel()
-	transport, err := controlmsg.NewTLSServer(ctx, connection, t.config.TLS.Server(t.config.TLSAllowedNames), controlmsg.TCPConfig{})
+	transport, err := controlmsg.NewTLSServer(ctx, connection,
+		t.config.TLS.Server(t.config.TLSAllowedNames), controlmsg.TCPConfig{})
 	if err != nil {
 		t.log.Warn("rejected a control connection", zap.Error(err))
 		return
@@ -148,7 +150,9 @@ func (t *Target) acceptRequest(request rdma.Request) {
 
 // acceptConnection passes an RDMA connection to the lane that it was announced for. It blocks while
 // the relay does its part, without holding a lock.
-func (s *session) acceptConnection(ctx context.Context, request rdma.Request, record tokenRecord) error {
+func (s *session) acceptConnection(
+	ctx context.Context, request rdma.Request, record tokenRecord,
+) error {
 	lane, err := s.beginAccept(int(record.queue))
 	if err != nil {
 		return errors.Join(err, request.Reject(nil))
@@ -169,7 +173,8 @@ func (s *session) beginAccept(queue int) (*datapath.TargetLane, error) {
 		return nil, status.Errorf(status.NotConnected, "the session has ended")
 	}
 	if s.accepting == maxAccepting {
-		return nil, status.Errorf(status.Full, "the session is already accepting %d connections", maxAccepting)
+		return nil, status.Errorf(status.Full, "the session is already accepting %d connections",
+			maxAccepting)
 	}
 	s.accepting++
 	s.accepted.Add(1)

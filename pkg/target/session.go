@@ -52,13 +52,15 @@ type session struct {
 }
 
 func newSession(t *Target, connection *net.TCPConn, transport controlmsg.Transport) *session {
-	log := t.log.With(zap.Uint64("session", t.sessionID.Add(1)), zap.String("relay", transport.RemoteName()))
+	log := t.log.With(zap.Uint64("session", t.sessionID.Add(1)),
+		zap.String("relay", transport.RemoteName()))
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &session{
 		target: t, ctx: ctx, cancel: cancel, log: log, epoch: epoch.NewSession(cancel),
 		local: connection.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap(),
 		relay: controlmsg.NewResponder(transport, controlmsg.EndpointConfig{
-			Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleTarget, Timeout: t.config.ControlTimeout,
+			Role:      controlmsg.RoleTarget,
+			Timeout:   t.config.ControlTimeout,
 			KeepAlive: t.config.KeepAlive, Software: t.config.Software, Logger: log,
 		}),
 	}
@@ -77,7 +79,9 @@ func (s *session) run() {
 }
 
 // OpenVolume describes the volume and announces the target's limits.
-func (s *session) OpenVolume(_ context.Context, m *controlmsg.OpenVolume) (*controlmsg.OpenVolumeReply, error) {
+func (s *session) OpenVolume(
+	_ context.Context, m *controlmsg.OpenVolume,
+) (*controlmsg.OpenVolumeReply, error) {
 	v, ok := s.target.config.Volumes[m.Volume]
 	if !ok {
 		return nil, status.Errorf(status.NotFound, "the target has no volume %q", m.Volume)
@@ -90,19 +94,24 @@ func (s *session) describeVolume() *controlmsg.OpenVolumeReply {
 	info := s.volume.Info()
 	return &controlmsg.OpenVolumeReply{
 		Volume: info.Name, UUID: info.UUID, WriteVerifier: s.target.verifier,
-		Size: info.Size, BlockSize: info.BlockSize, ReadOnly: info.ReadOnly, Capabilities: uint32(info.Capabilities),
-		MaxQueues: controlmsg.SessionMaxQueues, MaxDepth: controlmsg.SessionMaxDepth,
-		MaxBufferSize: controlmsg.SessionMaxBufferSize, Transport: s.target.device.Capabilities().Transport,
+		Size: info.Size, BlockSize: info.BlockSize, ReadOnly: info.ReadOnly,
+		Capabilities: uint32(info.Capabilities),
+		MaxQueues:    controlmsg.SessionMaxQueues, MaxDepth: controlmsg.SessionMaxDepth,
+		MaxBufferSize: controlmsg.SessionMaxBufferSize,
+		Transport:     s.target.device.Capabilities().Transport,
 	}
 }
 
 // ConfigureDataPath creates the lanes, without connections. If it fails, nothing is left of the
 // configuration, so that the relay can try again with less.
-func (s *session) ConfigureDataPath(ctx context.Context, m *controlmsg.ConfigureDataPath) (*controlmsg.ConfigureDataPathReply, error) {
+func (s *session) ConfigureDataPath(
+	ctx context.Context, m *controlmsg.ConfigureDataPath,
+) (*controlmsg.ConfigureDataPathReply, error) {
 	if err := s.checkConfiguration(m); err != nil {
 		return nil, err
 	}
-	if err := s.reserveStaging(int64(m.QueueCount) * int64(m.Depth) * int64(m.BufferSize)); err != nil {
+	staging := int64(m.QueueCount) * int64(m.Depth) * int64(m.BufferSize)
+	if err := s.reserveStaging(staging); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.target.config.ControlTimeout)
@@ -139,7 +148,8 @@ func (s *session) checkConfiguration(m *controlmsg.ConfigureDataPath) error {
 		return err
 	}
 	if m.BufferSize%announced.BlockSize != 0 {
-		return status.Errorf(status.InvalidValue, "buffer size %d is not a multiple of the volume's block size %d",
+		return status.Errorf(status.InvalidValue,
+			"buffer size %d is not a multiple of the volume's block size %d",
 			m.BufferSize, announced.BlockSize)
 	}
 	return nil
@@ -150,7 +160,8 @@ func (s *session) reserveStaging(bytes int64) error {
 	if total := s.target.staging.Add(bytes); total > limit {
 		s.target.staging.Add(-bytes)
 		return status.Errorf(status.NoMemory,
-			"staging of %d bytes (queues x depth x buffer size): all sessions together may use %d and already use %d",
+			"staging of %d bytes (queues x depth x buffer size): "+
+				"all sessions together may use %d and already use %d",
 			bytes, limit, total-bytes)
 	}
 	s.staging = bytes
@@ -170,10 +181,12 @@ func (s *session) createLanes(ctx context.Context) error {
 	}
 	for queue := range int(s.config.QueueCount) {
 		lane, err := datapath.NewTargetLane(ctx, datapath.TargetLaneConfig{
-			Worker: s.target.pool.Pick(), Queue: queue, Counters: s.target.counters[s.volume.Info().Name],
-			Device: device, Domain: s.domain, Volume: s.volume, VolumeMemory: s.volumeMemory,
+			Worker: s.target.pool.Pick(), Queue: queue,
+			Counters: s.target.counters[s.volume.Info().Name],
+			Device:   device, Domain: s.domain, Volume: s.volume, VolumeMemory: s.volumeMemory,
 			Export: s.config.Export.RemoteMemory(),
-			Depth:  int(s.config.Depth), BufferSize: s.config.BufferSize, OnFailure: s.laneFailed(queue),
+			Depth:  int(s.config.Depth), BufferSize: s.config.BufferSize,
+			OnFailure: s.laneFailed(queue),
 		})
 		if err != nil {
 			return fmt.Errorf("queue %d: %w", queue, err)
@@ -243,8 +256,8 @@ func (s *session) Stop(context.Context) error {
 	return nil
 }
 
-// DestroyObjects releases everything of the session. A second attempt could not release more, so the
-// session is done in any case.
+// DestroyObjects releases everything of the session. A second attempt could not release more, so
+// the session is done in any case.
 func (s *session) DestroyObjects(context.Context) (done bool, err error) {
 	return true, s.release()
 }

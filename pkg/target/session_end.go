@@ -40,7 +40,8 @@ func (s *session) laneFailed(queue int) func(error) {
 
 // reject ends a session that exceeds the maximum.
 func (s *session) reject() {
-	s.relay.Close(status.Errorf(status.Full, "the target has its maximum of %d sessions", s.target.config.MaxSessions))
+	s.relay.Close(status.Errorf(status.Full, "the target has its maximum of %d sessions",
+		s.target.config.MaxSessions))
 	s.cancel(nil)
 }
 

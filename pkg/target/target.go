@@ -1,5 +1,5 @@
-// Package target is the program on the storage node. It owns volumes, accepts control connections of
-// relays over TCP, and hands the resulting queues to data-path workers, which move the data by
+// Package target is the program on the storage node. It owns volumes, accepts control connections
+// of relays over TCP, and hands the resulting queues to data-path workers, which move the data by
 // one-sided RDMA.
 package target
 
@@ -112,7 +112,8 @@ func New(ctx context.Context, config Config) (*Target, error) {
 	config.setDefaults()
 	t := &Target{
 		config: config, log: config.Logger, sessions: make(map[*session]struct{}),
-		tokens: newTokenRegistry(), clients: epoch.NewRegistry(epoch.Config{Remember: maxClientInstances}),
+		tokens:   newTokenRegistry(),
+		clients:  epoch.NewRegistry(epoch.Config{Remember: maxClientInstances}),
 		counters: make(map[string]*datapath.CounterSet),
 	}
 	for name := range config.Volumes {
@@ -132,7 +133,8 @@ func (t *Target) start(ctx context.Context) error {
 	t.verifier = binary.BigEndian.Uint64(verifier[:])
 	var err error
 	if t.device, err = t.config.RDMA.Open(t.config.RDMAListen.Addr()); err != nil {
-		return fmt.Errorf("open RDMA device at %v (--rdma-address selects another): %w", t.config.RDMAListen.Addr(), err)
+		return fmt.Errorf("open RDMA device at %v (--rdma-address selects another): %w",
+			t.config.RDMAListen.Addr(), err)
 	}
 	if t.pool, err = datapath.StartPool(t.config.CPUs, t.config.Policy); err != nil {
 		return err
@@ -154,8 +156,8 @@ func (t *Target) Address() netip.AddrPort {
 // RDMAAddress returns where relays connect by RDMA, with the actual port.
 func (t *Target) RDMAAddress() netip.AddrPort { return t.rdma.Address() }
 
-// Run serves relays until ctx ends. It then drains all sessions, ends them with a reason, and returns
-// when their volume IO has finished.
+// Run serves relays until ctx ends. It then drains all sessions, ends them with a reason, and
+// returns when their volume IO has finished.
 func (t *Target) Run(ctx context.Context) error {
 	var accepting sync.WaitGroup
 	rdmaContext, stopRDMA := context.WithCancel(context.Background())
@@ -214,7 +216,8 @@ func (t *Target) Close() error {
 // Workers returns the data-path workers, for metrics.
 func (t *Target) Workers() []*datapath.Worker { return t.pool.Workers() }
 
-// Counters returns the counters of the queues, by volume name, for metrics. The map does not change.
+// Counters returns the counters of the queues, by volume name, for metrics. The map does not
+// change.
 func (t *Target) Counters() map[string]*datapath.CounterSet { return t.counters }
 
 // Sessions returns the number of control connections.

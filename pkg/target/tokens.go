@@ -29,8 +29,8 @@ type tokenRecord struct {
 	expires time.Time
 }
 
-// tokenRegistry holds the tokens of announced RDMA connections. Each is valid once, for a short time,
-// from the announced address. Its methods may be called concurrently.
+// tokenRegistry holds the tokens of announced RDMA connections. Each is valid once, for a short
+// time, from the announced address. Its methods may be called concurrently.
 type tokenRegistry struct {
 	mu      sync.Mutex
 	records map[token]tokenRecord
@@ -51,7 +51,8 @@ func (r *tokenRegistry) issue(record tokenRecord, now time.Time) (token, error) 
 	defer r.mu.Unlock()
 	r.expire(now)
 	if len(r.records) >= maxTokens {
-		return t, status.Errorf(status.Full, "%d RDMA connections are announced and not yet established", len(r.records))
+		return t, status.Errorf(status.Full,
+			"%d RDMA connections are announced and not yet established", len(r.records))
 	}
 	r.records[t] = record
 	return t, nil
@@ -69,7 +70,8 @@ func (r *tokenRegistry) claim(t token, source netip.Addr, now time.Time) (tokenR
 			"the token is unknown, was used before, or has expired after %v", tokenLifetime)
 	}
 	if record.source != source {
-		return tokenRecord{}, status.Errorf(status.Authentication, "the token was issued for %v", record.source)
+		return tokenRecord{}, status.Errorf(status.Authentication, "the token was issued for %v",
+			record.source)
 	}
 	delete(r.records, t)
 	return record, nil

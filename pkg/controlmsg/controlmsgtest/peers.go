@@ -12,8 +12,8 @@ import (
 // Handler returns the reply of a responding peer to a request, or the error with which it fails.
 type Handler func(request controlmsg.Message) (controlmsg.Message, error)
 
-// Serve runs a peer that answers with handler until the test ends. It returns the transport on which
-// to send it requests.
+// Serve runs a peer that answers with handler until the test ends. It returns the transport on
+// which to send it requests.
 func Serve(t testing.TB, config controlmsg.EndpointConfig, handler Handler) controlmsg.Transport {
 	t.Helper()
 	near, far := NewPipe(controlmsg.DefaultMaxMessageSize)
@@ -22,7 +22,9 @@ func Serve(t testing.TB, config controlmsg.EndpointConfig, handler Handler) cont
 }
 
 // ServeOn is Serve over any transport, which it owns from now on.
-func ServeOn(t testing.TB, transport controlmsg.Transport, config controlmsg.EndpointConfig, handler Handler) *controlmsg.Responder {
+func ServeOn(
+	t testing.TB, transport controlmsg.Transport, config controlmsg.EndpointConfig, handler Handler,
+) *controlmsg.Responder {
 	t.Helper()
 	responder := controlmsg.NewResponder(transport, config)
 	served := make(chan struct{})

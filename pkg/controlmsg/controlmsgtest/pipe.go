@@ -41,7 +41,8 @@ func newPipeEnd(remoteName string, limit int) *pipe {
 
 func (p *pipe) Send(ctx context.Context, message []byte) error {
 	if len(message) == 0 || len(message) > p.limit {
-		return status.Errorf(status.TooBig, "send message of %d bytes: it must have 1 to %d", len(message), p.limit)
+		return status.Errorf(status.TooBig, "send message of %d bytes: it must have 1 to %d",
+			len(message), p.limit)
 	}
 	select {
 	case <-p.closed:
@@ -74,7 +75,8 @@ func (p *pipe) Receive(ctx context.Context) ([]byte, error) {
 	case message := <-p.incoming: // sent before the peer closed
 		return message, nil
 	default:
-		return nil, status.Errorf(status.NotConnected, "receive message: the peer has closed the pipe")
+		return nil, status.Errorf(status.NotConnected,
+			"receive message: the peer has closed the pipe")
 	}
 }
 

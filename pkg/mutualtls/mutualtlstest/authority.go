@@ -45,8 +45,8 @@ func Expired(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) }
 // Until makes the certificate expire at a given time.
 func Until(end time.Time) Option { return func(c *x509.Certificate) { c.NotAfter = end } }
 
-// Write writes certificate.pem, key.pem and ca.pem to dir, with a new certificate from a for the given
-// names: IP addresses and DNS names. It replaces existing files, each as a whole.
+// Write writes certificate.pem, key.pem and ca.pem to dir, with a new certificate from a for the
+// given names: IP addresses and DNS names. It replaces existing files, each as a whole.
 func (a *Authority) Write(dir string, names []string, options ...Option) mutualtls.Files {
 	a.t.Helper()
 	template := template("peer")
@@ -70,7 +70,8 @@ func (a *Authority) Write(dir string, names []string, options ...Option) mutualt
 		a.t.Fatal(err)
 	}
 	files := mutualtls.Files{
-		Certificate: filepath.Join(dir, "certificate.pem"), Key: filepath.Join(dir, "key.pem"), CA: filepath.Join(dir, "ca.pem"),
+		Certificate: filepath.Join(dir, "certificate.pem"), Key: filepath.Join(dir, "key.pem"),
+		CA: filepath.Join(dir, "ca.pem"),
 	}
 	a.write(files.Certificate, "CERTIFICATE", certificate.Raw)
 	a.write(files.Key, "PRIVATE KEY", encodedKey)
@@ -81,7 +82,8 @@ func (a *Authority) Write(dir string, names []string, options ...Option) mutualt
 func (a *Authority) write(path, kind string, der []byte) {
 	a.t.Helper()
 	temporary := path + ".new"
-	if err := os.WriteFile(temporary, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+	encoded := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+	if err := os.WriteFile(temporary, encoded, 0o600); err != nil {
 		a.t.Fatal(err)
 	}
 	if err := os.Rename(temporary, path); err != nil {
@@ -108,7 +110,10 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-func sign(t testing.TB, template, parent *x509.Certificate, public *ecdsa.PublicKey, key *ecdsa.PrivateKey) *x509.Certificate {
+func sign(
+	t testing.TB, template, parent *x509.Certificate,
+	public *ecdsa.PublicKey, key *ecdsa.PrivateKey,
+) *x509.Certificate {
 	t.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, key)
 	if err != nil {

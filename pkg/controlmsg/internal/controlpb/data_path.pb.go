@@ -21,16 +21,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ConnectionRole tells what one of the two RDMA connections of a queue is
-// for.
+// ConnectionRole is the purpose of one of the two RDMA connections of a queue.
 type ConnectionRole int32
 
 const (
-	// Refused.
+	// Never sent; receivers reject it.
 	ConnectionRole_CONNECTION_ROLE_UNSPECIFIED ConnectionRole = 0
-	// Requests that move no data, and their answers.
+	// Requests that move no data, and their responses.
 	ConnectionRole_CONNECTION_ROLE_CONTROL ConnectionRole = 1
-	// Requests that move data, the data, and their answers.
+	// Requests that move data, the data, and their responses.
 	ConnectionRole_CONNECTION_ROLE_DATA ConnectionRole = 2
 )
 
@@ -75,23 +74,22 @@ func (ConnectionRole) EnumDescriptor() ([]byte, []int) {
 	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{0}
 }
 
-// ConfigureDataPath sizes the data path of a session.
+// ConfigureDataPath sizes the data path of a session and exports the memory that it works on.
 type ConfigureDataPath struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Queues, at most 1024.
+	// Number of queues, at most 1024.
 	QueueCount uint32 `protobuf:"varint,1,opt,name=queue_count,json=queueCount,proto3" json:"queue_count,omitempty"`
 	// IOs in flight per queue.
 	Depth uint32 `protobuf:"varint,2,opt,name=depth,proto3" json:"depth,omitempty"`
 	// Largest IO in bytes.
 	BufferSize uint32 `protobuf:"varint,3,opt,name=buffer_size,json=bufferSize,proto3" json:"buffer_size,omitempty"`
-	// The memory that data is moved to and from.
+	// The initiator's memory.
 	Export *Export `protobuf:"bytes,4,opt,name=export,proto3" json:"export,omitempty"`
-	// 16 bytes, chosen at random by each start of a client. All its sessions
-	// carry the same.
+	// 16 bytes that identify one run of a client program, which picks them at random. All sessions of
+	// that run carry the same.
 	ClientInstance []byte `protobuf:"bytes,5,opt,name=client_instance,json=clientInstance,proto3" json:"client_instance,omitempty"`
-	// Counts the sessions of a client instance. The target refuses epochs
-	// lower than one it has seen, and serves a higher one only after all IO of
-	// the lower ones has finished.
+	// Numbers the sessions of a client instance in ascending order. The target rejects superseded
+	// epochs, and serves a higher one only after all IO of the lower ones has completed.
 	Epoch         uint64 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -169,15 +167,15 @@ func (x *ConfigureDataPath) GetEpoch() uint64 {
 	return 0
 }
 
-// Export lets the receiver reach memory of the initiator.
+// Export gives the receiver access to memory of the initiator.
 type Export struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Bit set of rights: 0 local write, 1 RDMA Read, 2 RDMA Write, 3 PCI read,
-	// 4 PCI write. Other bits are refused.
+	// Bit set of rights: 0 local write, 1 RDMA Read, 2 RDMA Write, 3 PCI read, 4 PCI write. Receivers
+	// reject other bits.
 	Access uint32 `protobuf:"varint,1,opt,name=access,proto3" json:"access,omitempty"`
-	// Bytes, at least 1.
+	// Length in bytes, at least 1.
 	Length uint64 `protobuf:"varint,2,opt,name=length,proto3" json:"length,omitempty"`
-	// How to reach it.
+	// How to access it.
 	//
 	// Types that are valid to be assigned to Location:
 	//
@@ -262,13 +260,12 @@ type isExport_Location interface {
 }
 
 type Export_Descriptor_ struct {
-	// From an initiator: what Comch needs to import it, at most 1024 bytes,
-	// opaque here.
+	// From an initiator: the descriptor that Comch imports, at most 1024 bytes, opaque here.
 	Descriptor_ []byte `protobuf:"bytes,3,opt,name=descriptor,proto3,oneof"`
 }
 
 type Export_Rdma struct {
-	// From a relay: what RDMA operations have to name.
+	// From a relay: key and address for RDMA operations.
 	Rdma *RdmaExport `protobuf:"bytes,4,opt,name=rdma,proto3,oneof"`
 }
 
@@ -276,11 +273,10 @@ func (*Export_Descriptor_) isExport_Location() {}
 
 func (*Export_Rdma) isExport_Location() {}
 
-// RdmaExport names memory in RDMA operations.
+// RdmaExport identifies memory in RDMA operations.
 type RdmaExport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// RDMA transport that the key is for, for instance "iwarp"; at most 32
-	// bytes.
+	// RDMA transport on which the key is valid, for instance "iwarp"; at most 32 bytes.
 	Transport string `protobuf:"bytes,1,opt,name=transport,proto3" json:"transport,omitempty"`
 	// Remote key, or STag.
 	RemoteKey uint32 `protobuf:"fixed32,2,opt,name=remote_key,json=remoteKey,proto3" json:"remote_key,omitempty"`
@@ -344,8 +340,7 @@ func (x *RdmaExport) GetBase() uint64 {
 // ConfigureDataPathReply accepts the configuration.
 type ConfigureDataPathReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// RDMA Reads that the answering side may have outstanding on a connection;
-	// 0 towards an initiator.
+	// RDMA Reads that a target may have outstanding on one connection; 0 from a relay.
 	InboundReads  uint32 `protobuf:"varint,1,opt,name=inbound_reads,json=inboundReads,proto3" json:"inbound_reads,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -388,12 +383,12 @@ func (x *ConfigureDataPathReply) GetInboundReads() uint32 {
 	return 0
 }
 
-// CreateRdmaConnection asks the target for a place to connect to.
+// CreateRdmaConnection announces an RDMA connection to the target.
 type CreateRdmaConnection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the queue, from 0.
+	// Index of the queue, from 0.
 	Queue uint32 `protobuf:"varint,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Which of the queue's connections.
+	// Which of the queue's connections it is.
 	Role ConnectionRole `protobuf:"varint,2,opt,name=role,proto3,enum=zc.relay.control.v1.ConnectionRole" json:"role,omitempty"`
 	// IP address that the relay will connect from: 4 or 16 bytes.
 	Source        []byte `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
@@ -452,19 +447,18 @@ func (x *CreateRdmaConnection) GetSource() []byte {
 	return nil
 }
 
-// CreateRdmaConnectionReply tells where to connect to, and with what.
+// CreateRdmaConnectionReply tells the relay where to connect.
 type CreateRdmaConnectionReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// IP address of the target: 4 or 16 bytes.
 	Address []byte `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	// Port of the target, 1 to 65535.
 	Port uint32 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
-	// 16 random bytes to send as private data of the connection request. Good
-	// once, for 5 seconds, from the announced source.
+	// 16 random bytes that the relay returns in the private data of the connection request. They are
+	// valid once, for 5 seconds, from the announced source.
 	Token []byte `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
-	// Where the relay may put the data of writes on this connection, ahead of
-	// their requests. Absent on the control connection, and if the target
-	// fetches the data of all writes.
+	// Where the relay may push the data of writes on this connection, ahead of their requests. Absent
+	// on the control connection, and if the target fetches the data of all writes.
 	Staging       *Staging `protobuf:"bytes,4,opt,name=staging,proto3" json:"staging,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -528,15 +522,15 @@ func (x *CreateRdmaConnectionReply) GetStaging() *Staging {
 	return nil
 }
 
-// Staging is memory of the target for the data of one queue's writes: for each
-// of the relay's slots a buffer of buffer_size bytes.
+// Staging is memory of the target for the data of one queue's writes: one buffer of buffer_size
+// bytes per slot of the relay.
 type Staging struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Remote key, or STag.
 	RemoteKey uint32 `protobuf:"fixed32,1,opt,name=remote_key,json=remoteKey,proto3" json:"remote_key,omitempty"`
 	// Address of the first byte in RDMA operations.
 	Base uint64 `protobuf:"fixed64,2,opt,name=base,proto3" json:"base,omitempty"`
-	// Bytes, at least 1.
+	// Length in bytes, at least 1.
 	Length        uint64 `protobuf:"varint,3,opt,name=length,proto3" json:"length,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -593,11 +587,10 @@ func (x *Staging) GetLength() uint64 {
 	return 0
 }
 
-// StartDataPathConnections tells that the sender's side of all queues exists.
+// StartDataPathConnections announces that the sender's side of all queues exists.
 type StartDataPathConnections struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Comch consumers of the initiator, in the order of queues; none towards a
-	// target.
+	// Comch consumers of the initiator, in the order of the queues. A target ignores them.
 	ConsumerIds   []uint32 `protobuf:"varint,1,rep,packed,name=consumer_ids,json=consumerIds,proto3" json:"consumer_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -640,10 +633,11 @@ func (x *StartDataPathConnections) GetConsumerIds() []uint32 {
 	return nil
 }
 
-// StartDataPathConnectionsReply tells that all queues are connected.
+// StartDataPathConnectionsReply confirms that all queues are connected.
 type StartDataPathConnectionsReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Comch consumers of the relay, in the order of queues; none from a target.
+	// Comch consumers of the relay, in the order of the queues. A relay ignores those in a target's
+	// reply.
 	ConsumerIds   []uint32 `protobuf:"varint,1,rep,packed,name=consumer_ids,json=consumerIds,proto3" json:"consumer_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -723,7 +717,7 @@ func (*StartStorage) Descriptor() ([]byte, []int) {
 	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{9}
 }
 
-// StartStorageReply tells that IO is served and receives are posted.
+// StartStorageReply confirms that all receives are posted and IO is served.
 type StartStorageReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -760,8 +754,7 @@ func (*StartStorageReply) Descriptor() ([]byte, []int) {
 	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{10}
 }
 
-// Stop ends serving IO. Each queue has been drained by its own stop message
-// before.
+// Stop stops serving IO. A stop message on each queue has drained it before.
 type Stop struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -798,7 +791,7 @@ func (*Stop) Descriptor() ([]byte, []int) {
 	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{11}
 }
 
-// StopReply tells that no IO is served any more.
+// StopReply confirms that no IO is served any more.
 type StopReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -835,7 +828,7 @@ func (*StopReply) Descriptor() ([]byte, []int) {
 	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{12}
 }
 
-// DestroyObjects releases what the session has built, however far it got.
+// DestroyObjects releases everything that the session has built so far.
 type DestroyObjects struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -872,8 +865,7 @@ func (*DestroyObjects) Descriptor() ([]byte, []int) {
 	return file_zc_relay_control_v1_data_path_proto_rawDescGZIP(), []int{13}
 }
 
-// DestroyObjectsReply tells that all of it is gone. The connection is closed
-// next.
+// DestroyObjectsReply confirms that everything has been released. The connection is closed next.
 type DestroyObjectsReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

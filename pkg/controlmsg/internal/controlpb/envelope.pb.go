@@ -6,9 +6,8 @@
 
 // The control protocol between initiator, relay and target.
 //
-// One envelope is one message. On TCP an envelope is preceded by its length
-// in bytes, 32 bits, big-endian; on Comch it is one control message.
-// docs/protocol.md tells the order in which messages may be sent.
+// One envelope is one message. On TCP its length in bytes precedes it, 32 bits, big-endian; on Comch
+// it is one control message. docs/protocol.md has the order in which messages may be sent.
 
 package controlpb
 
@@ -27,14 +26,13 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Envelope is what travels: one message and the request it belongs to.
+// Envelope is the unit on the wire: a message and the request that it belongs to.
 type Envelope struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Chosen by the requesting side, unique on the connection, never 0; an
-	// answer carries that of its request. 0 in messages that belong to no
-	// request.
+	// Identifies a request. The requester chooses it, unique on the connection and never 0, and the
+	// reply repeats it. 0 in messages that belong to no request.
 	Correlation uint64 `protobuf:"varint,1,opt,name=correlation,proto3" json:"correlation,omitempty"`
-	// The message. An envelope without one that the receiver knows is refused.
+	// The message. Receivers reject an envelope without a message that they know.
 	//
 	// Types that are valid to be assigned to Message:
 	//
@@ -272,33 +270,32 @@ type isEnvelope_Message interface {
 }
 
 type Envelope_Error struct {
-	// Answers a request that failed, or ends the connection if correlation
-	// is 0.
+	// Answers a failed request, or ends the conversation if correlation is 0.
 	Error *Error `protobuf:"bytes,2,opt,name=error,proto3,oneof"`
 }
 
 type Envelope_KeepAlive struct {
-	// Tells that the sender is alive. Not answered.
+	// Shows that the sender is alive. Has no reply.
 	KeepAlive *KeepAlive `protobuf:"bytes,3,opt,name=keep_alive,json=keepAlive,proto3,oneof"`
 }
 
 type Envelope_Hello struct {
-	// First message of a connection.
+	// First message of a conversation.
 	Hello *Hello `protobuf:"bytes,16,opt,name=hello,proto3,oneof"`
 }
 
 type Envelope_HelloReply struct {
-	// Answers hello.
+	// Replies to hello.
 	HelloReply *HelloReply `protobuf:"bytes,17,opt,name=hello_reply,json=helloReply,proto3,oneof"`
 }
 
 type Envelope_OpenVolume struct {
-	// Asks for a volume and what it is like.
+	// Selects a volume and requests its description.
 	OpenVolume *OpenVolume `protobuf:"bytes,18,opt,name=open_volume,json=openVolume,proto3,oneof"`
 }
 
 type Envelope_OpenVolumeReply struct {
-	// Answers open_volume.
+	// Replies to open_volume.
 	OpenVolumeReply *OpenVolumeReply `protobuf:"bytes,19,opt,name=open_volume_reply,json=openVolumeReply,proto3,oneof"`
 }
 
@@ -308,27 +305,27 @@ type Envelope_ConfigureDataPath struct {
 }
 
 type Envelope_ConfigureDataPathReply struct {
-	// Answers configure_data_path.
+	// Replies to configure_data_path.
 	ConfigureDataPathReply *ConfigureDataPathReply `protobuf:"bytes,21,opt,name=configure_data_path_reply,json=configureDataPathReply,proto3,oneof"`
 }
 
 type Envelope_CreateRdmaConnection struct {
-	// Asks for a place to connect one RDMA connection to.
+	// Announces an RDMA connection and requests where to connect.
 	CreateRdmaConnection *CreateRdmaConnection `protobuf:"bytes,22,opt,name=create_rdma_connection,json=createRdmaConnection,proto3,oneof"`
 }
 
 type Envelope_CreateRdmaConnectionReply struct {
-	// Answers create_rdma_connection.
+	// Replies to create_rdma_connection.
 	CreateRdmaConnectionReply *CreateRdmaConnectionReply `protobuf:"bytes,23,opt,name=create_rdma_connection_reply,json=createRdmaConnectionReply,proto3,oneof"`
 }
 
 type Envelope_StartDataPathConnections struct {
-	// Tells that the sender's side of all queues exists.
+	// Announces that the sender's side of all queues exists.
 	StartDataPathConnections *StartDataPathConnections `protobuf:"bytes,24,opt,name=start_data_path_connections,json=startDataPathConnections,proto3,oneof"`
 }
 
 type Envelope_StartDataPathConnectionsReply struct {
-	// Answers start_data_path_connections.
+	// Replies to start_data_path_connections.
 	StartDataPathConnectionsReply *StartDataPathConnectionsReply `protobuf:"bytes,25,opt,name=start_data_path_connections_reply,json=startDataPathConnectionsReply,proto3,oneof"`
 }
 
@@ -338,17 +335,17 @@ type Envelope_StartStorage struct {
 }
 
 type Envelope_StartStorageReply struct {
-	// Answers start_storage.
+	// Replies to start_storage.
 	StartStorageReply *StartStorageReply `protobuf:"bytes,27,opt,name=start_storage_reply,json=startStorageReply,proto3,oneof"`
 }
 
 type Envelope_Stop struct {
-	// Ends serving IO.
+	// Stops serving IO.
 	Stop *Stop `protobuf:"bytes,28,opt,name=stop,proto3,oneof"`
 }
 
 type Envelope_StopReply struct {
-	// Answers stop.
+	// Replies to stop.
 	StopReply *StopReply `protobuf:"bytes,29,opt,name=stop_reply,json=stopReply,proto3,oneof"`
 }
 
@@ -358,7 +355,7 @@ type Envelope_DestroyObjects struct {
 }
 
 type Envelope_DestroyObjectsReply struct {
-	// Answers destroy_objects.
+	// Replies to destroy_objects.
 	DestroyObjectsReply *DestroyObjectsReply `protobuf:"bytes,31,opt,name=destroy_objects_reply,json=destroyObjectsReply,proto3,oneof"`
 }
 

@@ -39,23 +39,23 @@ const (
 	Code_CODE_AGAIN Code = 5
 	// A value is out of its range.
 	Code_CODE_INVALID_VALUE Code = 6
-	// Out of memory or of memory that may be used.
+	// Out of memory, or a memory limit is exhausted.
 	Code_CODE_NO_MEMORY Code = 7
 	// A resource could not be set up.
 	Code_CODE_INITIALIZATION Code = 8
-	// Something took longer than it may.
+	// A wait timed out.
 	Code_CODE_TIME_OUT Code = 9
 	// The sender is shutting down.
 	Code_CODE_SHUTDOWN Code = 10
 	// The connection was lost.
 	Code_CODE_CONNECTION_RESET Code = 11
-	// The connection was given up.
+	// The connection was aborted.
 	Code_CODE_CONNECTION_ABORTED Code = 12
-	// The connection is being made.
+	// The connection is being established.
 	Code_CODE_CONNECTION_INPROGRESS Code = 13
 	// There is no connection.
 	Code_CODE_NOT_CONNECTED Code = 14
-	// A lock could not be had.
+	// A lock could not be acquired.
 	Code_CODE_NO_LOCK Code = 15
 	// No such object.
 	Code_CODE_NOT_FOUND Code = 16
@@ -69,15 +69,15 @@ const (
 	Code_CODE_OPERATING_SYSTEM Code = 20
 	// A device driver failed.
 	Code_CODE_DRIVER Code = 21
-	// Something came that must not come.
+	// Something unexpected arrived.
 	Code_CODE_UNEXPECTED Code = 22
-	// The object exists already.
+	// The object already exists.
 	Code_CODE_ALREADY_EXIST Code = 23
 	// No more room.
 	Code_CODE_FULL Code = 24
 	// Nothing there.
 	Code_CODE_EMPTY Code = 25
-	// The operation is under way.
+	// The operation is in progress.
 	Code_CODE_IN_PROGRESS Code = 26
 	// Larger than a limit.
 	Code_CODE_TOO_BIG Code = 27
@@ -190,17 +190,17 @@ func (Code) EnumDescriptor() ([]byte, []int) {
 type Phase int32
 
 const (
-	// Not told.
+	// Unknown.
 	Phase_PHASE_UNSPECIFIED Phase = 0
 	// Before the first message.
 	Phase_PHASE_CONNECT Phase = 1
-	// Agreeing on a version.
+	// Negotiating a version.
 	Phase_PHASE_HELLO Phase = 2
 	// Opening the volume.
 	Phase_PHASE_OPEN_VOLUME Phase = 3
 	// Sizing the data path.
 	Phase_PHASE_CONFIGURE_DATA_PATH Phase = 4
-	// Making RDMA connections.
+	// Establishing RDMA connections.
 	Phase_PHASE_CREATE_CONNECTIONS Phase = 5
 	// Connecting both ends of all queues.
 	Phase_PHASE_START_CONNECTIONS Phase = 6
@@ -208,11 +208,11 @@ const (
 	Phase_PHASE_START_STORAGE Phase = 7
 	// Serving IO.
 	Phase_PHASE_RUNNING Phase = 8
-	// Ending to serve IO, or having ended.
+	// Stopping IO, or stopped.
 	Phase_PHASE_STOPPING Phase = 9
-	// Releasing everything, or having released.
+	// Releasing everything, or released.
 	Phase_PHASE_DESTROYING Phase = 10
-	// After a request that failed for good.
+	// After the failure of a request that cannot be repeated.
 	Phase_PHASE_FAILED Phase = 11
 )
 
@@ -275,15 +275,14 @@ func (Phase) EnumDescriptor() ([]byte, []int) {
 	return file_zc_relay_control_v1_error_proto_rawDescGZIP(), []int{1}
 }
 
-// Error tells why a request failed or why the sender ends the connection.
+// Error is the reason why a request failed, or why the sender ends the conversation.
 type Error struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Never 0 (success). Receivers accept numbers they do not know.
+	// Never 0 (success). Receivers accept unknown numbers.
 	Code Code `protobuf:"varint,1,opt,name=code,proto3,enum=zc.relay.control.v1.Code" json:"code,omitempty"`
-	// Where in the handshake it happened. Receivers take numbers they do not
-	// know for 0.
+	// The step of the handshake in which it happened. Receivers treat unknown numbers as 0.
 	Phase Phase `protobuf:"varint,2,opt,name=phase,proto3,enum=zc.relay.control.v1.Phase" json:"phase,omitempty"`
-	// What failed, for people: one line, at most 1024 bytes.
+	// What failed, for people: one printable line of at most 1024 bytes.
 	Text          string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

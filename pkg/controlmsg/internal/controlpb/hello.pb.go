@@ -21,11 +21,11 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Role is what a program is in the chain.
+// Role is a program's place in the chain.
 type Role int32
 
 const (
-	// Refused.
+	// Never sent; receivers reject it.
 	Role_ROLE_UNSPECIFIED Role = 0
 	// Owns the memory that data is moved to and from.
 	Role_ROLE_INITIATOR Role = 1
@@ -78,21 +78,21 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 	return file_zc_relay_control_v1_hello_proto_rawDescGZIP(), []int{0}
 }
 
-// Hello opens a connection. The side that has connected sends it.
+// Hello opens a conversation. The side that has connected sends it.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the sender is: an initiator talks to a relay, a relay to a target.
+	// The sender's role: an initiator sends requests to a relay, a relay to a target.
 	Role Role `protobuf:"varint,1,opt,name=role,proto3,enum=zc.relay.control.v1.Role" json:"role,omitempty"`
-	// Lowest protocol version that the sender speaks, at least 1.
+	// Lowest protocol version that the sender supports, at least 1.
 	MinVersion uint32 `protobuf:"varint,2,opt,name=min_version,json=minVersion,proto3" json:"min_version,omitempty"`
-	// Highest protocol version that the sender speaks.
+	// Highest protocol version that the sender supports.
 	MaxVersion uint32 `protobuf:"varint,3,opt,name=max_version,json=maxVersion,proto3" json:"max_version,omitempty"`
-	// Largest message in bytes that the sender receives, at least 2048.
+	// Largest message that the sender receives, in bytes, at least 2048.
 	MaxMessageSize uint32 `protobuf:"varint,4,opt,name=max_message_size,json=maxMessageSize,proto3" json:"max_message_size,omitempty"`
 	// Name and version of the sender, for logs: at most 128 bytes.
 	Software string `protobuf:"bytes,5,opt,name=software,proto3" json:"software,omitempty"`
-	// The sender takes a peer for dead that it has heard nothing from for so
-	// many milliseconds. 0: it does not watch. Otherwise at least 100.
+	// How long the peer may be silent before the sender takes it for dead, in milliseconds, at least
+	// 100. 0 means for ever.
 	SilenceLimitMs uint32 `protobuf:"varint,6,opt,name=silence_limit_ms,json=silenceLimitMs,proto3" json:"silence_limit_ms,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -170,12 +170,12 @@ func (x *Hello) GetSilenceLimitMs() uint32 {
 	return 0
 }
 
-// HelloReply tells what both sides use from now on.
+// HelloReply sets the terms of the conversation.
 type HelloReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The highest version that both sides speak.
+	// The highest version that both sides support.
 	Version uint32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// Largest message in bytes that either side may send, at least 2048.
+	// Largest message that either side may send, in bytes, at least 2048.
 	MaxMessageSize uint32 `protobuf:"varint,2,opt,name=max_message_size,json=maxMessageSize,proto3" json:"max_message_size,omitempty"`
 	// As in Hello.
 	Software string `protobuf:"bytes,3,opt,name=software,proto3" json:"software,omitempty"`
@@ -243,8 +243,8 @@ func (x *HelloReply) GetSilenceLimitMs() uint32 {
 	return 0
 }
 
-// KeepAlive is sent when nothing else was, often enough for the receiver's
-// silence limit.
+// KeepAlive shows that the sender is alive. It is sent when nothing else was, often enough for the
+// receiver's silence limit.
 type KeepAlive struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

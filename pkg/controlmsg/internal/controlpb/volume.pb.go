@@ -21,12 +21,11 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// OpenVolume selects the volume of this connection. It may be sent again to
-// learn whether anything has changed.
+// OpenVolume selects the volume of the session. It may be repeated, to learn of changes.
 type OpenVolume struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the volume, at most 255 bytes. From an initiator it may be
-	// empty: the relay's channel decides.
+	// Name of the volume, at most 255 bytes. An initiator may leave it empty: the relay's channel
+	// decides.
 	Volume        string `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -69,23 +68,22 @@ func (x *OpenVolume) GetVolume() string {
 	return ""
 }
 
-// OpenVolumeReply describes the volume and the limits of the data path.
+// OpenVolumeReply describes the volume and limits the session.
 type OpenVolumeReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the volume, at most 255 bytes.
 	Volume string `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
-	// 16 bytes that stay the same as long as the volume's content lives.
+	// 16 bytes that stay the same for as long as the volume's content exists.
 	Uuid []byte `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"`
-	// Changes whenever writes that were not flushed may have been lost.
+	// Changes whenever unflushed writes may have been lost.
 	WriteVerifier uint64 `protobuf:"fixed64,3,opt,name=write_verifier,json=writeVerifier,proto3" json:"write_verifier,omitempty"`
-	// Bytes, a multiple of block_size.
+	// Size in bytes, a multiple of block_size.
 	Size uint64 `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
-	// Bytes, a power of two. Offsets and lengths of IO are multiples.
+	// Block size in bytes, a power of two. Offsets and lengths of IO are multiples of it.
 	BlockSize uint32 `protobuf:"varint,5,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"`
-	// Writes are refused.
+	// Writes fail.
 	ReadOnly bool `protobuf:"varint,6,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
-	// Bit set of optional operations: 0 trim, 1 write zeroes, 2 FUA. Receivers
-	// ignore bits they do not know.
+	// Bit set of optional operations: 0 trim, 1 write zeroes, 2 FUA. Receivers ignore unknown bits.
 	Capabilities uint32 `protobuf:"varint,7,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
 	// Largest number of queues of a session.
 	MaxQueues uint32 `protobuf:"varint,8,opt,name=max_queues,json=maxQueues,proto3" json:"max_queues,omitempty"`
@@ -93,8 +91,7 @@ type OpenVolumeReply struct {
 	MaxDepth uint32 `protobuf:"varint,9,opt,name=max_depth,json=maxDepth,proto3" json:"max_depth,omitempty"`
 	// Largest IO in bytes.
 	MaxBufferSize uint32 `protobuf:"varint,10,opt,name=max_buffer_size,json=maxBufferSize,proto3" json:"max_buffer_size,omitempty"`
-	// RDMA transport of the answering side, for instance "iwarp"; at most 32
-	// bytes. Empty towards an initiator.
+	// RDMA transport of the target, for instance "iwarp"; at most 32 bytes. Empty from a relay.
 	Transport     string `protobuf:"bytes,11,opt,name=transport,proto3" json:"transport,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
