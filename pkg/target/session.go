@@ -102,11 +102,15 @@ func (s *session) describeVolume() *controlmsg.OpenVolumeReply {
 	}
 }
 
-// ConfigureDataPath creates the lanes, without connections. If it fails, nothing is left of the
-// configuration, so that the relay can try again with less.
+// ConfigureDataPath creates the lanes, without connections. If it fails, it undoes everything, so
+// that the relay can try again with less. Only lanes that cannot be closed stay until the session
+// ends.
 func (s *session) ConfigureDataPath(
 	ctx context.Context, m *controlmsg.ConfigureDataPath,
 ) (*controlmsg.ConfigureDataPathReply, error) {
+	if len(s.openLanes()) > 0 {
+		return nil, status.Errorf(status.BadState, "the lanes of a failed configuration are still open")
+	}
 	if err := s.checkConfiguration(m); err != nil {
 		return nil, err
 	}
