@@ -1,10 +1,130 @@
 package dma
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+// Inventory is a fixed number of buffer descriptors (doca_buf_inventory).
+// Taking a buffer allocates no memory, so it can be done on the data path. An
+// inventory and its buffers belong to one thread at a time.
+type Inventory struct {
+	phase   phase
+	buffers []Buffer
+	free    []*Buffer
+}
+
+// maxElements bounds an inventory.
+const maxElements = 1 << 20
+
+// NewInventory makes an inventory of the given number of buffers, between 1
+// and 1 Mi.
+func NewInventory(elements int) (*Inventory, error) {
+	if elements < 1 || elements > maxElements {
+		return nil, status.Errorf(status.InvalidValue, "create buffer inventory: %d elements are not within 1 and %d", elements, maxElements)
+	}
+	v := &Inventory{buffers: make([]Buffer, elements), free: make([]*Buffer, 0, elements)}
+	for i := range v.buffers {
+		v.buffers[i].inventory = v
+		v.free = append(v.free, &v.buffers[i])
+	}
+	return v, nil
+}
+
+// Start makes buffers available. status.BadState if it was started before.
+func (v *Inventory) Start() error {
+	if v.phase != configuring {
+		return status.Errorf(status.BadState, "start buffer inventory: it is %s", v.phase)
+	}
+	v.phase = started
+	return nil
+}
+
+// Stop ends what Start began. status.InUse while buffers are out.
+func (v *Inventory) Stop() error {
+	if v.phase != started {
+		return status.Errorf(status.BadState, "stop buffer inventory: it is %s", v.phase)
+	}
+	return v.stop(configuring)
+}
+
+func (v *Inventory) stop(next phase) error {
+	if out := len(v.buffers) - len(v.free); out > 0 {
+		return status.Errorf(status.InUse, "stop buffer inventory: %d of its buffers are in use: drop their references first", out)
+	}
+	v.phase = next
+	return nil
+}
+
+// Close stops the inventory if it is started, and gives it up. status.InUse
+// while buffers are out. Closing it again does nothing.
+func (v *Inventory) Close() error { return v.stop(closed) }
+
+// Elements is how many buffers there are.
+func (v *Inventory) Elements() int { return len(v.buffers) }
+
+// FreeElements is how many of them can be taken.
+func (v *Inventory) FreeElements() int { return len(v.free) }
+
+// ByAddress takes a buffer of length bytes at address, without data: a
+// destination. Addresses count from the Base of the map's region, which is 0
+// for memory that is mapped. status.InvalidValue if the range is not within the
+// map, status.NoMemory if all buffers are out, status.BadState if the inventory
+// or the map is not started.
+func (v *Inventory) ByAddress(m *MemoryMap, address, length uint64) (*Buffer, error) {
+	return v.take(m, address, length, 0)
+}
+
+// ByData takes a buffer of length bytes at address that is full of data: a
+// source. It fails as ByAddress does.
+func (v *Inventory) ByData(m *MemoryMap, address, length uint64) (*Buffer, error) {
+	return v.take(m, address, length, length)
+}
+
+// Duplicate takes a buffer with the range and data of another, in no list.
+func (v *Inventory) Duplicate(b *Buffer) (*Buffer, error) {
+	if err := b.alive("duplicate buffer"); err != nil {
+		return nil, err
+	}
+	twin, err := v.take(b.memory, b.head, b.length, b.dataLength)
+	if err != nil {
+		return nil, err
+	}
+	twin.data = b.data
+	return twin, nil
+}
+
+func (v *Inventory) take(m *MemoryMap, address, length, dataLength uint64) (*Buffer, error) {
+	if v.phase != started {
+		return nil, status.Errorf(status.BadState, "take buffer: the inventory is %s", v.phase)
+	}
+	if m == nil {
+		return nil, status.Errorf(status.InvalidValue, "take buffer: there is no memory map")
+	}
+	if len(v.free) == 0 {
+		return nil, status.Errorf(status.NoMemory, "take buffer: all %d of the inventory are in use", len(v.buffers))
+	}
+	if err := m.take(address, length); err != nil {
+		return nil, fmt.Errorf("take buffer: %w", err)
+	}
+	b := v.free[len(v.free)-1]
+	v.free = v.free[:len(v.free)-1]
+	*b = Buffer{
+		inventory: v, memory: m, head: address, length: length, data: address, dataLength: dataLength,
+		references: 1, elements: 1,
+	}
+	b.last = b
+	return b, nil
+}
+
+// put takes a buffer back.
+func (v *Inventory) put(b *Buffer) {
+	b.memory.give()
+	*b = Buffer{inventory: v}
+	v.free = append(v.free, b)
+}
 
 // Buffer describes a range of a memory map, and within it the range that holds
 // data (doca_buf). A job copies the data of its source and appends it to the
@@ -142,3 +262,60 @@ func (b *Buffer) counted(what string) error {
 	}
 	return nil
 }
+
+// Chain appends the list that next heads to the list that b heads, and takes
+// over the only reference to it. A job then copies from all of them, in order.
+// status.InvalidValue if either is not the head of a list of its own,
+// status.InUse if a job uses one of them or next has more references.
+func (b *Buffer) Chain(next *Buffer) error {
+	const what = "chain buffers"
+	for _, head := range []*Buffer{b, next} {
+		if err := head.changeable(what); err != nil {
+			return err
+		}
+		if head.references == 0 {
+			return status.Errorf(status.InvalidValue, "%s: one is in the middle of a list", what)
+		}
+	}
+	if b == next {
+		return status.Errorf(status.InvalidValue, "%s: a list cannot follow itself", what)
+	}
+	if next.references > 1 {
+		return status.Errorf(status.InUse, "%s: there are %d references to the second", what, next.references)
+	}
+	b.last.next = next
+	b.last = next.last
+	b.elements += next.elements
+	next.references, next.last, next.elements = 0, nil, 0
+	return nil
+}
+
+// Unchain cuts the list that b heads in front of tail, which then heads a list
+// of its own, with one reference. status.InvalidValue if tail does not follow
+// b in its list.
+func (b *Buffer) Unchain(tail *Buffer) error {
+	const what = "unchain buffers"
+	if err := b.changeable(what); err != nil {
+		return err
+	}
+	if b.references == 0 {
+		return status.Errorf(status.InvalidValue, "%s: the first is in the middle of a list", what)
+	}
+	before, position := b, 1
+	for before.next != nil && before.next != tail {
+		before, position = before.next, position+1
+	}
+	if before.next == nil {
+		return status.Errorf(status.InvalidValue, "%s: the second is not in the list of the first", what)
+	}
+	tail.references, tail.last, tail.elements = 1, b.last, b.elements-position
+	before.next, b.last, b.elements = nil, before, position
+	return nil
+}
+
+// Next is the buffer that follows in the list, nil at its end.
+func (b *Buffer) Next() *Buffer { return b.next }
+
+// ListLength is how many buffers the list has that b heads; 0 if b is not the
+// head.
+func (b *Buffer) ListLength() int { return b.elements }

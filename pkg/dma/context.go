@@ -1,6 +1,7 @@
 package dma
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -197,4 +198,210 @@ func (c *Context) Submit(job Job) error {
 	c.free = c.free[:len(c.free)-1]
 	s.hold(+1)
 	return nil
+}
+
+// Attach lets a progress engine drive the context: from then on jobs can be
+// submitted, and the engine's Progress calls handle with the event of every
+// job that is done, on the engine's thread. handle may submit jobs and drop
+// references, but not detach. status.BadState unless the context is running,
+// status.InUse if it is attached.
+func (c *Context) Attach(engine *progress.Engine, handle func(Event)) error {
+	const what = "attach DMA context"
+	if err := c.running(what); err != nil {
+		return err
+	}
+	if engine == nil || handle == nil {
+		return status.Errorf(status.InvalidValue, "%s: there is no progress engine, or nobody to take events", what)
+	}
+	if c.progress != nil {
+		return status.Errorf(status.InUse, "%s: it is attached already", what)
+	}
+	if err := errors.Join(engine.AddWaiter(c.engine), engine.Add(source{c})); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	c.progress, c.handle = engine, handle
+	return nil
+}
+
+// Detach ends what Attach began. status.InUse while jobs are in flight,
+// status.BadState if the context is not attached, or from within an event.
+func (c *Context) Detach() error {
+	const what = "detach DMA context"
+	if c.progress == nil || c.polling {
+		return status.Errorf(status.BadState, "%s: it is not attached, or handles an event", what)
+	}
+	if n := c.InFlight(); n > 0 {
+		return status.Errorf(status.InUse, "%s: %d jobs are in flight: progress until their events have come", what, n)
+	}
+	c.progress.Remove(source{c})
+	c.progress.RemoveWaiter(c.engine)
+	c.progress, c.handle = nil, nil
+	return nil
+}
+
+// source is a context as its progress engine sees it.
+type source struct{ context *Context }
+
+// Poll hands over the events of what is done.
+func (s source) Poll() int {
+	c := s.context
+	c.polling = true
+	n := c.engine.Poll(c.done)
+	for _, done := range c.done[:n] {
+		c.complete(&c.slots[done.Slot])
+	}
+	c.polling = false
+	return n
+}
+
+// complete gives a job's buffers back before anybody hears of it, so that the
+// event's receiver may do with them what it likes.
+func (c *Context) complete(s *slot) {
+	s.hold(-1)
+	event := Event{Type: s.job.Type, UserData: s.job.UserData, Err: s.copy.Err}
+	if event.Err == nil {
+		event.Length = s.length
+		s.job.Destination.dataLength += s.length
+	}
+	s.job = Job{}
+	c.free = append(c.free, s.copy.Slot)
+	c.handle(event)
+}
+
+// JobType is what a job does.
+type JobType uint8
+
+// Memcpy copies the data of the source and appends it to that of the
+// destination.
+const Memcpy JobType = 1
+
+// String returns the lower-case name of the type.
+func (t JobType) String() string {
+	if t == Memcpy {
+		return "memcpy"
+	}
+	return "invalid"
+}
+
+// Job is what a Context can be asked to do.
+type Job struct {
+	Type JobType
+	// Source is the buffer, or the head of a list of buffers, whose data is
+	// copied. Its data says how much that is. It may be the source of several
+	// jobs at a time.
+	Source *Buffer
+	// Destination has room behind its data for that of the source. It takes
+	// part in one job at a time, and is in no list.
+	Destination *Buffer
+	// UserData comes back in the event.
+	UserData uint64
+}
+
+// Event tells the outcome of a job.
+type Event struct {
+	Type     JobType
+	UserData uint64
+	// Length is how many bytes were copied; 0 if the job has failed.
+	Length uint64
+	// Err is nil, or what has gone wrong, with a code of package status. The
+	// room of the destination then holds anything.
+	Err error
+}
+
+// slot is a job in flight.
+type slot struct {
+	job    Job
+	length uint64
+	copy   Copy
+}
+
+// prepare checks a job as far as that is possible before it is begun, and
+// describes it to the engine.
+func (c *Context) prepare(s *slot, job Job) error {
+	if job.Type != Memcpy {
+		return status.Errorf(status.NotSupported, "job type %d is none that a DMA device knows", job.Type)
+	}
+	if err := checkEnds(job); err != nil {
+		return err
+	}
+	s.job, s.length = job, 0
+	s.copy.Sources, s.copy.Err = s.copy.Sources[:0], nil
+	for b := job.Source; b != nil; b = b.next {
+		if err := c.addSource(s, b); err != nil {
+			return err
+		}
+	}
+	return c.setDestination(s, job.Destination)
+}
+
+func checkEnds(job Job) error {
+	if err := job.Source.alive("source buffer"); err != nil {
+		return err
+	}
+	if err := job.Destination.changeable("destination buffer"); err != nil {
+		return err
+	}
+	if job.Source.references == 0 {
+		return status.Errorf(status.InvalidValue, "source buffer is in the middle of a list: submit its head")
+	}
+	if job.Destination.elements != 1 {
+		return status.Errorf(status.InvalidValue, "destination buffer is in a list: only sources can be")
+	}
+	return nil
+}
+
+func (c *Context) addSource(s *slot, b *Buffer) error {
+	if b == s.job.Destination {
+		return status.Errorf(status.InvalidValue, "a buffer is both source and destination")
+	}
+	if len(s.copy.Sources) == c.capabilities.MaxBufferListLength {
+		return status.Errorf(status.TooBig, "source list has %d buffers, device %s takes %d",
+			s.job.Source.elements, c.device.Name(), c.capabilities.MaxBufferListLength)
+	}
+	if b.dataLength > c.capabilities.MaxBufferSize-s.length {
+		return status.Errorf(status.TooBig, "source has more than the %d bytes that device %s can copy in one job",
+			c.capabilities.MaxBufferSize, c.device.Name())
+	}
+	if !b.memory.mayBeSource() {
+		return status.Errorf(status.NotPermitted, "source memory was exported without the right to read it (PCIRead)")
+	}
+	segment, err := c.segment("source", b, b.data, b.dataLength)
+	if err != nil {
+		return err
+	}
+	s.length += b.dataLength
+	s.copy.Sources = append(s.copy.Sources, segment)
+	return nil
+}
+
+func (c *Context) setDestination(s *slot, b *Buffer) error {
+	if s.length == 0 {
+		return status.Errorf(status.InvalidValue, "source buffer has no data")
+	}
+	if room := b.room(); s.length > room {
+		return status.Errorf(status.InvalidValue, "destination buffer has room for %d bytes, the source has %d", room, s.length)
+	}
+	if !b.memory.mayBeDestination() {
+		return status.Errorf(status.NotPermitted, "destination memory may not be written: its map lacks LocalWrite, or PCIWrite if it is imported")
+	}
+	var err error
+	s.copy.Destination, err = c.segment("destination", b, b.data+b.dataLength, s.length)
+	return err
+}
+
+// segment is a range of a buffer as the device knows it.
+func (c *Context) segment(what string, b *Buffer, address, length uint64) (Segment, error) {
+	r := b.memory.registration(c.device)
+	if r == nil {
+		return Segment{}, status.Errorf(status.NotPermitted, "%s memory was not given to device %s, which is to copy it", what, c.device.Name())
+	}
+	return Segment{Memory: r, Offset: address - b.memory.region.Base(), Length: length}, nil
+}
+
+// hold keeps the buffers of a job as they are until it is done.
+func (s *slot) hold(count int) {
+	for b := s.job.Source; b != nil; b = b.next {
+		b.jobs += count
+	}
+	s.job.Destination.jobs += count
 }

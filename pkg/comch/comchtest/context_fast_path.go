@@ -232,3 +232,222 @@ func errIsOneOf(err error, codes ...status.Code) bool {
 	}
 	return false
 }
+
+func (s *suite) testContextEnding(t *testing.T) {
+	for name, test := range map[string]func(l *lane, from, to *contexts.Connection){
+		"StopFlushesPostedReceives":  testStopFlushes,
+		"StopKeepsArrivedMessages":   testStopKeepsArrived,
+		"StopFlushesQueuedSends":     testStopFlushesSends,
+		"StopWorksInsideCallbacks":   testStopInCallback,
+		"WithoutTasksStopIsComplete": testStopWithoutTasks,
+	} {
+		t.Run(name, func(t *testing.T) { s.bothLanes(t, test) })
+	}
+	t.Run("BrokenConnectionsStopEverything", s.testFatal)
+	t.Run("BrokenConnectionsKeepArrivedMessages", s.testFatalKeepsArrived)
+	t.Run("BrokenConnectionsFailControlSends", s.testFatalSends)
+	t.Run("ClientsWaitForTheirFastPath", s.testClientWaitsForChildren)
+}
+
+func testStopFlushes(l *lane, _, _ *contexts.Connection) {
+	tasks := []*contexts.ReceiveTask{l.post(0, bufferSize), l.post(1, bufferSize), l.post(2, 0)}
+	l.must(l.receiver.Stop())
+	l.awaitOutcomes(0, 3, 0, 0)
+	for i, task := range tasks {
+		wantCode(l.t, "receive that was flushed", l.receiver.errs[i], status.Shutdown)
+		if l.receiver.failed[i] != task || len(task.Data()) != 0 || task.Producer() != 0 {
+			l.t.Errorf("receive %d was flushed out of order or has data", i)
+		}
+	}
+	l.send("nobody listens", "")
+	l.awaitOutcomes(0, 3, 0, 1)
+	if got := l.receiver.State(); got != progress.Stopping {
+		l.t.Errorf("consumer with tasks is %v", got)
+	}
+	l.free()
+	l.awaitState(l.receiver, progress.Idle)
+	wantIdle(l.t, l.receiver)
+}
+
+// testStopKeepsArrived stops a consumer before it has seen a message whose
+// send has completed.
+func testStopKeepsArrived(l *lane, from, _ *contexts.Connection) {
+	l.post(0, bufferSize)
+	l.post(1, bufferSize)
+	l.send("warm-up", "")
+	l.awaitOutcomes(1, 0, 1, 0)
+	other := l.suite.newStage(l.t) // progress for the sender alone
+	transmitter := &transmitter{}
+	producer, err := contexts.NewProducer(from)
+	l.must(err)
+	transmitter.Producer = producer
+	l.must(producer.Configure(transmitter.config()))
+	l.must(producer.Start(other.engine))
+	task, err := producer.AllocateSend(l.receiver.ID(), []byte("arrived"), nil)
+	l.must(err)
+	l.must(task.Submit())
+	other.await("the send", func() bool { return len(transmitter.sent) == 1 })
+	l.must(l.receiver.Stop())
+	l.awaitOutcomes(2, 0, 1, 0)
+	if got := string(l.receiver.received[1].Data()); got != "arrived" {
+		l.t.Errorf("received %q", got)
+	}
+	l.must(task.Free())
+	l.must(producer.Stop())
+	l.free()
+}
+
+func testStopFlushesSends(l *lane, _, _ *contexts.Connection) {
+	first, second := l.send("first", ""), l.send("second", "")
+	l.settle()
+	l.must(l.transmitter.Stop())
+	l.awaitOutcomes(0, 0, 0, 2)
+	if l.transmitter.failed[0] != first || l.transmitter.failed[1] != second {
+		l.t.Error("sends were flushed out of order")
+	}
+	for _, err := range l.transmitter.errs {
+		wantCode(l.t, "send that was flushed", err, status.Shutdown)
+	}
+	if got := l.transmitter.State(); got != progress.Stopping {
+		l.t.Errorf("producer with tasks is %v", got)
+	}
+	l.post(0, bufferSize)
+	l.free()
+	l.awaitState(l.transmitter, progress.Idle)
+	l.awaitOutcomes(0, 0, 0, 0) // nothing was sent
+	l.must(l.receiver.Stop())
+	l.awaitOutcomes(0, 1, 0, 0)
+	l.free()
+}
+
+// testStopInCallback frees and stops within the callback of the only task.
+func testStopInCallback(l *lane, _, _ *contexts.Connection) {
+	l.must(l.receiver.Stop())
+	l.must(l.transmitter.Stop())
+	receiving, sending := l.receiver.config(), l.transmitter.config()
+	receiving.Received = func(t *contexts.ReceiveTask) {
+		l.must(t.Free())
+		l.must(l.receiver.Stop())
+	}
+	sending.Sent = func(t *contexts.ProducerSendTask) {
+		l.must(t.Free())
+		l.must(l.transmitter.Stop())
+	}
+	l.must(l.receiver.Configure(receiving))
+	l.must(l.transmitter.Configure(sending))
+	l.must(l.receiver.Start(l.engine))
+	l.must(l.transmitter.Start(l.engine))
+	l.awaitState(l.receiver, progress.Running)
+	l.post(0, bufferSize)
+	l.send("last", "")
+	l.awaitState(l.receiver, progress.Idle)
+	l.awaitState(l.transmitter, progress.Idle)
+}
+
+func testStopWithoutTasks(l *lane, _, _ *contexts.Connection) {
+	l.must(l.receiver.Stop())
+	l.must(l.transmitter.Stop())
+	wantIdle(l.t, l.receiver)
+	wantIdle(l.t, l.transmitter)
+	l.must(l.receiver.Destroy())
+	l.must(l.transmitter.Destroy())
+}
+
+// wreck is a client with consumer and producer whose server is about to
+// vanish.
+type wreck struct {
+	*lane
+	client *clientParty
+	atHost *contexts.Connection
+}
+
+// newWreck makes contexts on the host whose peer is driven by blocking calls,
+// since contexts never vanish.
+func (s *suite) newWreck(t *testing.T) (w *wreck, vanish func(), deliver func(text string)) {
+	t.Helper()
+	stage := s.newStage(t)
+	config := s.serverConfig()
+	server := s.listen(t, config)
+	client := stage.startClient(config.Name)
+	peer, err := server.Accept(testContext(t))
+	stage.must(err)
+	t.Cleanup(peer.Abort)
+	atHost, err := client.Connection()
+	stage.must(err)
+	l := &lane{stage: stage, receiver: stage.startReceiver(atHost), transmitter: stage.startTransmitter(atHost)}
+	deliver = func(text string) {
+		producer := newProducer(t, peer, l.receiver.ID())
+		send(t, producer, []byte(text), nil)
+	}
+	return &wreck{l, client, atHost}, peer.Abort, deliver
+}
+
+func (s *suite) testFatal(t *testing.T) {
+	w, vanish, _ := s.newWreck(t)
+	w.post(0, bufferSize)
+	w.post(1, bufferSize)
+	w.sendTo(12345, "x", "")
+	vanish()
+	w.awaitOutcomes(0, 2, 0, 1)
+	for _, err := range w.receiver.errs {
+		wantCode(t, "receive when the peer vanished", err, status.NotConnected)
+	}
+	for what, context := range map[string]stateful{"consumer": w.receiver, "producer": w.transmitter, "client": w.client} {
+		w.awaitState(context, progress.Stopping)
+		if context.Err() == nil {
+			t.Errorf("%s does not say why it is stopping", what)
+		}
+		w.must(context.Stop()) // is allowed
+	}
+	wantCode(t, "why the client is stopping", w.client.Err(), status.ConnectionReset)
+	w.free()
+	w.awaitState(w.receiver, progress.Idle)
+	w.awaitState(w.transmitter, progress.Idle)
+	w.awaitState(w.client, progress.Idle)
+}
+
+func (s *suite) testFatalKeepsArrived(t *testing.T) {
+	w, vanish, deliver := s.newWreck(t)
+	for i := range uint32(4) {
+		w.post(i, bufferSize)
+	}
+	for i := range 3 {
+		deliver(fmt.Sprint("word ", i))
+	}
+	vanish()
+	w.awaitOutcomes(3, 1, 0, 0)
+	for i, task := range w.receiver.received {
+		if got := string(task.Data()); got != fmt.Sprint("word ", i) {
+			t.Errorf("received %q", got)
+		}
+	}
+	w.free()
+}
+
+func (s *suite) testFatalSends(t *testing.T) {
+	w, vanish, _ := s.newWreck(t)
+	vanish()
+	w.await("the end of the client", func() bool { return w.client.State() == progress.Stopping })
+	w.submitMessage(w.client, w.atHost, "into the void")
+	w.await("the failure", func() bool { return len(w.client.completions) == 1 })
+	if w.client.completions[0].err == nil {
+		t.Error("a message to nobody was sent")
+	}
+	w.client.free(t)
+}
+
+// testClientWaitsForChildren checks that a client whose server has gone is
+// stopping until its consumer is idle.
+func (s *suite) testClientWaitsForChildren(t *testing.T) {
+	w, vanish, _ := s.newWreck(t)
+	w.post(0, bufferSize)
+	vanish()
+	w.awaitOutcomes(0, 1, 0, 0)
+	w.awaitState(w.transmitter, progress.Idle)
+	w.settle()
+	if got := w.client.State(); got != progress.Stopping {
+		t.Errorf("client with a stopping consumer is %v", got)
+	}
+	w.free()
+	w.awaitState(w.client, progress.Idle)
+}

@@ -3,14 +3,20 @@ package comchtest
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"runtime"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 const (
@@ -176,3 +182,221 @@ func sendOnThread(on *contexts.Connection, ids <-chan comch.ConsumerID) error {
 		return producer, nil
 	})
 }
+
+const (
+	plotClients = 2
+	plotWorkers = 2 // on each side of each client
+	plotSteps   = 80
+)
+
+// plot is a server, some clients, and workers with consumers and producers on
+// both sides of each connection, all on threads of their own, which do what a
+// random script says, allowed or not.
+type plot struct {
+	suite *suite
+	name  string
+	// scripts are the steps of each actor: the server, the clients, the
+	// workers.
+	scripts [][]int
+
+	// links are the present connections of the clients, from both sides.
+	links [plotClients][2]atomic.Pointer[contexts.Connection]
+	// ids are the present consumers of the workers.
+	ids      [plotClients][2][plotWorkers]atomic.Uint32
+	uids     atomic.Uint32 // gives every producer a number
+	begun    atomic.Bool   // the scripts have
+	received atomic.Int64
+
+	mu       sync.Mutex
+	failures []string
+}
+
+// testRandomCalls checks that whatever several threads call in whatever order
+// neither deadlocks nor leaks, corrupts no message, and leads along the edges
+// of the state machine only.
+func (s *suite) testRandomCalls(t *testing.T) {
+	var received int64
+	rapid.Check(t, func(r *rapid.T) {
+		p := &plot{suite: s, name: newName()}
+		actors := 1 + plotClients*(1+2*plotWorkers)
+		for i := range actors {
+			script := rapid.SliceOfN(rapid.IntRange(0, 1<<16), plotSteps/4, plotSteps).Draw(r, fmt.Sprint("script of actor ", i))
+			p.scripts = append(p.scripts, script)
+		}
+		p.perform()
+		received += p.received.Load()
+		for _, failure := range p.failures {
+			r.Error(failure)
+		}
+	})
+	t.Logf("%d messages were received", received)
+	if received == 0 {
+		t.Error("no message has ever been received: the test tests nothing")
+	}
+}
+
+func (p *plot) fail(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failures = append(p.failures, fmt.Sprintf(format, args...))
+}
+
+// perform lets all actors play, and go home in the order that the guide
+// demands: first the workers, then the clients, then the server.
+func (p *plot) perform() {
+	var workers, clients, server sync.WaitGroup
+	workersHome, clientsHome := make(chan struct{}), make(chan struct{})
+	already := make(chan struct{})
+	close(already)
+	scripts := p.scripts
+	play := func(group *sync.WaitGroup, curtain <-chan struct{}, cast func(*actor) role) {
+		script := scripts[0]
+		scripts = scripts[1:]
+		group.Go(func() { p.act(script, curtain, cast) })
+	}
+	play(&server, clientsHome, newServerRole)
+	for i := range plotClients {
+		play(&clients, workersHome, func(a *actor) role { return newClientRole(a, i) })
+		for side := range 2 {
+			for number := range plotWorkers {
+				play(&workers, already, func(a *actor) role { return newWorkerRole(a, i, side, number) })
+			}
+		}
+	}
+	workers.Wait()
+	close(workersHome)
+	clients.Wait()
+	close(clientsHome)
+	server.Wait()
+}
+
+// actor is a thread with an engine.
+type actor struct {
+	*plot
+	engine *progress.Engine
+	role   role
+}
+
+// role is what an actor does.
+type role interface {
+	// rise prepares for the script; it is called until all are there.
+	rise()
+	// step does something random.
+	step(choice int)
+	// home frees and stops what it can, and reports whether all is idle.
+	home() bool
+}
+
+// spread makes all choices about as likely: rapid prefers small numbers.
+func spread(drawn int) int { return int(uint32(drawn) * 2654435761 >> 12) }
+
+// complete reports whether every connection and every consumer has been there.
+func (p *plot) complete() bool {
+	if p.begun.Load() {
+		return true
+	}
+	for client := range p.ids {
+		for side := range p.ids[client] {
+			for number := range p.ids[client][side] {
+				if p.ids[client][side][number].Load() == 0 {
+					return false
+				}
+			}
+		}
+	}
+	p.begun.Store(true)
+	return true
+}
+
+func (p *plot) act(script []int, curtain <-chan struct{}, cast func(*actor) role) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	engine, err := progress.NewEngine(progress.Policy{})
+	if err != nil {
+		p.fail("%v", err)
+		return
+	}
+	a := &actor{plot: p, engine: engine}
+	a.role = cast(a)
+	a.progressUntil("all are there", func() bool {
+		a.role.rise()
+		return p.complete()
+	})
+	for _, drawn := range script {
+		choice := spread(drawn)
+		a.role.step(choice)
+		for range choice % 40 {
+			if engine.Progress() == 0 {
+				runtime.Gosched()
+			}
+		}
+	}
+	a.progressUntil("others are home", func() bool {
+		select {
+		case <-curtain:
+			return true
+		default:
+			return false
+		}
+	})
+	a.progressUntil("everything is idle", a.role.home)
+	if err := engine.Close(); err != nil {
+		p.fail("%v", err)
+	}
+}
+
+func (a *actor) progressUntil(what string, condition func() bool) {
+	for deadline := time.Now().Add(patience); !condition(); {
+		if time.Now().After(deadline) {
+			a.fail("%T waits in vain until %s", a.role, what)
+			return
+		}
+		if a.engine.Progress() == 0 {
+			runtime.Gosched()
+		}
+	}
+}
+
+// edges are the changes of state that the guide knows.
+var edges = [][2]progress.State{
+	{progress.Idle, progress.Starting}, {progress.Idle, progress.Running},
+	{progress.Starting, progress.Running}, {progress.Starting, progress.Idle}, // the start failed
+	{progress.Running, progress.Stopping}, {progress.Stopping, progress.Idle},
+}
+
+// watch checks the changes of a context's state. out is how many of its tasks
+// are not freed.
+func (a *actor) watch(what string, out *int) contexts.StateChanged {
+	last := progress.Idle
+	return func(previous, next progress.State) {
+		if previous != last || !slices.Contains(edges, [2]progress.State{previous, next}) {
+			a.fail("%s went from %v to %v, it was %v", what, previous, next, last)
+		}
+		if next == progress.Idle && *out != 0 {
+			a.fail("%s is idle with %d tasks", what, *out)
+		}
+		last = next
+	}
+}
+
+// expect checks the outcome of a call on a context that was in the given
+// state. BadState is expected exactly in the states that do not allow the
+// operation; of the other errors only those that are listed.
+func (a *actor) expect(what string, state progress.State, allowed []progress.State, err error, errs ...status.Code) bool {
+	if !slices.Contains(allowed, state) {
+		if !errors.Is(err, status.BadState) {
+			a.fail("%s of a context that is %v: %v", what, state, err)
+		}
+		return false
+	}
+	if err != nil && !slices.ContainsFunc(errs, func(code status.Code) bool { return errors.Is(err, code) }) {
+		a.fail("%s of a context that is %v: %v", what, state, err)
+	}
+	return err == nil
+}
+
+var (
+	inIdle    = []progress.State{progress.Idle}
+	inUse     = []progress.State{progress.Running, progress.Stopping}
+	inRunning = []progress.State{progress.Running}
+)

@@ -195,3 +195,220 @@ func (p *Producer) finish() {
 	p.channel.disown(p)
 	p.enter(progress.Idle)
 }
+
+// ProducerSendTask sends one message to a consumer. Once it is submitted its
+// message must not be changed until it completes.
+type ProducerSendTask struct {
+	task
+	producer        *Producer
+	consumer        comch.ConsumerID
+	message         []byte
+	immediate       [comch.MaxImmediateLength]byte
+	immediateLength int
+	err             error
+}
+
+// AllocateSend takes a task from the pool that sends message, which may be
+// empty, and immediate, which is copied, to a consumer of the peer.
+// status.NoMemory if all tasks are in use, status.InvalidValue if the message
+// is longer than any buffer can be.
+func (p *Producer) AllocateSend(consumer comch.ConsumerID, message, immediate []byte) (*ProducerSendTask, error) {
+	if err := p.allow(allocate); err != nil {
+		return nil, err
+	}
+	if err := p.checkMessage(message, immediate); err != nil {
+		return nil, fmt.Errorf("allocate send task: %w", err)
+	}
+	t, err := p.tasks.get()
+	if err != nil {
+		return nil, err
+	}
+	t.take()
+	t.set(consumer, message, immediate)
+	return t, nil
+}
+
+func (p *Producer) checkMessage(message, immediate []byte) error {
+	if len(message) > p.limits.MaxBufferLength {
+		return status.Errorf(status.InvalidValue, "message of %d bytes, the limit is %d", len(message), p.limits.MaxBufferLength)
+	}
+	if len(immediate) > p.limits.MaxImmediateLength {
+		return status.Errorf(status.InvalidValue, "%d bytes of immediate data, the limit is %d", len(immediate), p.limits.MaxImmediateLength)
+	}
+	return nil
+}
+
+// Set changes what a task that is the application's sends, and to whom.
+func (t *ProducerSendTask) Set(consumer comch.ConsumerID, message, immediate []byte) error {
+	if err := t.checkHeld("set message of send task"); err != nil {
+		return err
+	}
+	if err := t.producer.checkMessage(message, immediate); err != nil {
+		return fmt.Errorf("set message of send task: %w", err)
+	}
+	t.set(consumer, message, immediate)
+	return nil
+}
+
+func (t *ProducerSendTask) set(consumer comch.ConsumerID, message, immediate []byte) {
+	t.consumer, t.message, t.err = consumer, message, nil
+	t.immediateLength = copy(t.immediate[:], immediate)
+}
+
+// Consumer is whom the task sends to.
+func (t *ProducerSendTask) Consumer() comch.ConsumerID { return t.consumer }
+
+// Submit sends the message, or queues it until the consumer has posted a
+// receive. The task completes when the message is in the consumer's buffer.
+// It fails with status.InvalidValue if the message is longer than that buffer,
+// status.NotFound if the peer has no such consumer.
+func (t *ProducerSendTask) Submit() error {
+	if err := t.checkSubmit(); err != nil {
+		return err
+	}
+	p := t.producer
+	t.owner = library
+	if p.is(progress.Stopping) {
+		p.finishTask(t, errFlushed)
+		p.engine.Wake()
+		return nil
+	}
+	way := p.find(t.consumer)
+	if way == nil {
+		way = p.openPath(t.consumer)
+	}
+	if way.err != nil {
+		p.finishTask(t, way.err)
+		p.engine.Wake()
+		return nil
+	}
+	way.queue.push(t)
+	if way.queue.length() == 1 {
+		way.send()
+	}
+	return nil
+}
+
+// Free gives the task back to the pool. It fails with status.InUse while the
+// task is submitted.
+func (t *ProducerSendTask) Free() error {
+	if err := t.release(); err != nil {
+		return err
+	}
+	t.message = nil
+	t.producer.tasks.put(t)
+	return nil
+}
+
+// path leads from a producer to one consumer. It is opened by the first
+// message.
+type path struct {
+	producer *Producer
+	consumer comch.ConsumerID
+	opening  bool
+	data     comch.Producer // nil until it is open
+	err      error          // why nothing can be sent any more
+	queue    fifo[*ProducerSendTask]
+}
+
+func (p *Producer) openPath(consumer comch.ConsumerID) *path {
+	way := &path{producer: p, consumer: consumer, opening: true}
+	p.paths = append(p.paths, way)
+	p.pending++
+	ctx, cancel := context.WithTimeout(p.ctx, startTimeout)
+	go func() {
+		defer cancel()
+		data, err := p.channel.newProducer(ctx, consumer)
+		if !p.engine.Do(func() { way.opened(data, err) }) && err == nil {
+			_ = data.Close() // nobody will ever use it
+		}
+	}()
+	return way
+}
+
+func (w *path) opened(data comch.Producer, err error) {
+	p := w.producer
+	p.pending--
+	w.opening = false
+	if err == nil {
+		w.data = data
+		err = p.engine.AddWaiter(w)
+		if err != nil {
+			w.data = nil
+			_ = data.Close() // err says more
+		}
+	}
+	if err != nil {
+		w.fail(err)
+	}
+	p.finish()
+}
+
+// over reports whether the consumer has gone and nobody has noticed.
+func (w *path) over() bool {
+	return w.data != nil && w.err == nil && w.data.State() != progress.Running
+}
+
+// send sends what the consumer has room for and returns how many messages
+// that were.
+func (w *path) send() int {
+	if w.data == nil {
+		return 0
+	}
+	if w.over() {
+		w.fail(status.Errorf(status.NotConnected, "consumer %d is gone", w.consumer))
+		return 1
+	}
+	n := 0
+	for w.queue.length() > 0 {
+		t := w.queue.first()
+		err := w.data.Send(t.message, t.immediate[:t.immediateLength])
+		if err == error(status.Again) {
+			break
+		}
+		w.producer.finishTask(w.queue.pop(), err)
+		n++
+	}
+	if n > 0 {
+		w.data.Flush()
+	}
+	return n
+}
+
+// fail gives up on the consumer, and on all messages to it.
+func (w *path) fail(err error) {
+	if w.err == nil {
+		w.err = err
+	}
+	for w.queue.length() > 0 {
+		w.producer.finishTask(w.queue.pop(), w.err)
+	}
+	w.producer.engine.Wake() // to tell of these
+}
+
+func (w *path) close() {
+	if w.data == nil {
+		return
+	}
+	w.producer.engine.RemoveWaiter(w)
+	_ = w.data.Close() // nothing is lost that has not been told
+	w.data = nil
+}
+
+// Descriptor, Arm, Disarm and Drain let the engine sleep until the consumer
+// has room, if there is something to send to it.
+func (w *path) Descriptor() int { return w.data.Descriptor() }
+
+// Arm reports whether there is nothing to do.
+func (w *path) Arm() bool {
+	if w.producer.completed.length() > 0 || w.over() {
+		return false
+	}
+	return w.queue.length() == 0 || w.data.Arm()
+}
+
+// Disarm is harmless if Arm has not armed.
+func (w *path) Disarm() { w.data.Disarm() }
+
+// Drain takes the rings of the doorbell.
+func (w *path) Drain() { w.data.Drain() }

@@ -4,11 +4,15 @@
 package dmatest
 
 import (
+	"errors"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Config says what is tested.
@@ -53,5 +57,172 @@ func Run(t *testing.T, config Config) {
 				})
 			}
 		})
+	}
+}
+
+// patience bounds every wait. It only ends tests that would hang.
+const patience = time.Minute
+
+// bench is what one test works on: an opened device, and what it makes of it.
+type bench struct {
+	*testing.T
+	config Config
+	device dma.Device
+}
+
+func newBench(t *testing.T, config Config) *bench {
+	t.Helper()
+	return &bench{T: t, config: config, device: open(t, config, config.Device)}
+}
+
+func open(t *testing.T, config Config, name string) dma.Device {
+	t.Helper()
+	device, err := config.Provider.Open(name)
+	if err != nil {
+		t.Fatalf("open device %q: %v", name, err)
+	}
+	t.Cleanup(func() {
+		if err := device.Close(); err != nil {
+			t.Errorf("a device that nothing should use: %v", err)
+		}
+	})
+	return device
+}
+
+// must fails the test at once unless everything went well.
+func (b *bench) must(errs ...error) {
+	b.Helper()
+	if err := errors.Join(errs...); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// want fails the test unless err has the code.
+func (b *bench) want(code status.Code, what string, err error) {
+	b.Helper()
+	if !errors.Is(err, code) {
+		b.Errorf("%s: got error %v, want %v", what, err, code)
+	}
+}
+
+// mapOf makes a started memory map, which is closed when the test ends.
+func (b *bench) mapOf(region *memory.Region, access memory.Access) *dma.MemoryMap {
+	b.Helper()
+	m := dma.NewMemoryMap()
+	b.must(m.SetRegion(region), m.AddDevice(b.device), m.SetAccess(access), m.Start())
+	b.closeLater(m)
+	return m
+}
+
+// localMap makes a map of fresh memory of this process.
+func (b *bench) localMap(length int, access memory.Access) (*dma.MemoryMap, []byte) {
+	b.Helper()
+	bytes := make([]byte, length)
+	return b.mapOf(memory.Wrap(bytes), access), bytes
+}
+
+func (b *bench) closeLater(c interface{ Close() error }) {
+	b.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			b.Errorf("close %T at the end: %v", c, err)
+		}
+	})
+}
+
+// inventory makes a started inventory.
+func (b *bench) inventory(elements int) *dma.Inventory {
+	b.Helper()
+	v, err := dma.NewInventory(elements)
+	b.must(err)
+	b.must(v.Start())
+	b.closeLater(v)
+	return v
+}
+
+func (b *bench) byData(v *dma.Inventory, m *dma.MemoryMap, address, length uint64) *dma.Buffer {
+	b.Helper()
+	buffer, err := v.ByData(m, address, length)
+	b.must(err)
+	return buffer
+}
+
+func (b *bench) byAddress(v *dma.Inventory, m *dma.MemoryMap, address, length uint64) *dma.Buffer {
+	b.Helper()
+	buffer, err := v.ByAddress(m, address, length)
+	b.must(err)
+	return buffer
+}
+
+// release drops the last references to buffers.
+func (b *bench) release(buffers ...*dma.Buffer) {
+	b.Helper()
+	for _, buffer := range buffers {
+		if left, err := buffer.RemoveReference(); left != 0 || err != nil {
+			b.Errorf("dropped a reference: %d left, error %v", left, err)
+		}
+	}
+}
+
+// lane is a running context that is attached to a progress engine, and the
+// events that have come out of that.
+type lane struct {
+	*bench
+	context *dma.Context
+	engine  *progress.Engine
+	events  []dma.Event
+}
+
+// newLane goes through the guide's whole set-up, and through its clean-up when
+// the test ends.
+func (b *bench) newLane(jobs int) *lane { return b.newLaneWith(jobs, progress.Policy{}) }
+
+func (b *bench) newLaneWith(jobs int, policy progress.Policy) *lane {
+	b.Helper()
+	l := &lane{bench: b, context: dma.NewContext(), events: make([]dma.Event, 0, 1<<10)}
+	var err error
+	l.engine, err = progress.NewEngine(policy)
+	b.must(err, l.context.AddDevice(b.device), l.context.SetJobs(jobs), l.context.Start())
+	b.must(l.context.Attach(l.engine, l.note))
+	b.Cleanup(func() {
+		b.must(l.context.Detach(), l.context.Stop(), l.context.RemoveDevice(), l.context.Close(), l.engine.Close())
+	})
+	return l
+}
+
+func (l *lane) note(event dma.Event) { l.events = append(l.events, event) }
+
+// await progresses until count events have come, and returns and forgets them.
+func (l *lane) await(count int) []dma.Event {
+	l.Helper()
+	deadline := time.Now().Add(patience)
+	for len(l.events) < count {
+		l.engine.Idle(l.engine.Progress())
+		if time.Now().After(deadline) {
+			l.Fatalf("%d of %d events have come within %v", len(l.events), count, patience)
+		}
+	}
+	events := l.events
+	l.events = l.events[len(l.events):]
+	if len(events) != count {
+		l.Errorf("%d events have come, not %d", len(events), count)
+	}
+	return events
+}
+
+// do carries a job out and returns its event.
+func (l *lane) do(source, destination *dma.Buffer) dma.Event {
+	l.Helper()
+	l.must(l.context.Submit(memcpy(source, destination)))
+	return l.await(1)[0]
+}
+
+func memcpy(source, destination *dma.Buffer) dma.Job {
+	return dma.Job{Type: dma.Memcpy, Source: source, Destination: destination}
+}
+
+// pattern fills bytes with what no other place holds.
+func pattern(bytes []byte, seed int) {
+	for i := range bytes {
+		bytes[i] = byte(seed + i*7 + i>>8)
 	}
 }

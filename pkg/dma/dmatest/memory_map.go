@@ -1,6 +1,9 @@
 package dmatest
 
 import (
+	"bytes"
+	"errors"
+
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -131,4 +134,132 @@ func manyDevices(b *bench) {
 		}
 		b.release(source, destination)
 	}
+}
+
+var importTests = []conformanceTest{
+	{"MemoryOfAPeerIsCopiedBothWays", bothWays},
+	{"MemoryOfOnePeerIsCopiedToAnother", betweenPeers},
+	{"RightsOfTheExportHold", exportedRights},
+	{"AnImportedMapIsStartedAndFixed", importedMap},
+	{"MemoryThatIsGoneFailsTheJobAlone", faults},
+}
+
+const readWrite = memory.PCIRead | memory.PCIWrite
+
+// importMap makes memory of a peer, and its map on this side.
+func (b *bench) importMap(length uint64, access memory.Access) (owner []byte, imported *dma.MemoryMap) {
+	b.Helper()
+	if !b.device.Capabilities().ImportedMemory {
+		b.Skip("the device reaches no memory across the PCIe bus")
+	}
+	o, i := b.config.Import(b.T, length, access)
+	m, err := dma.ImportMemoryMap(b.device, i, access)
+	b.must(err)
+	b.closeLater(m)
+	return o.Bytes(), m
+}
+
+func bothWays(b *bench) {
+	const size = 1<<20 + 17
+	l := b.newLane(2)
+	peer, remote := b.importMap(size, readWrite)
+	local, own := b.localMap(size, memory.LocalWrite)
+	base := remote.Region().Base()
+	v := b.inventory(2)
+	pattern(peer, 1)
+	x, y := b.byData(v, remote, base, size), b.byAddress(v, local, 0, size)
+	if event := l.do(x, y); event.Err != nil || !bytes.Equal(peer, own) {
+		b.Errorf("from the peer: event %+v, equal %v", event, bytes.Equal(peer, own))
+	}
+	b.release(x, y)
+	pattern(own, 2)
+	x, y = b.byData(v, local, 0, size), b.byAddress(v, remote, base, size)
+	if event := l.do(x, y); event.Err != nil || !bytes.Equal(peer, own) {
+		b.Errorf("to the peer: event %+v, equal %v", event, bytes.Equal(peer, own))
+	}
+	b.release(x, y)
+}
+
+func betweenPeers(b *bench) {
+	l := b.newLane(1)
+	first, from := b.importMap(100, memory.PCIRead)
+	second, to := b.importMap(100, readWrite)
+	pattern(first, 5)
+	v := b.inventory(2)
+	x, y := b.byData(v, from, from.Region().Base(), 100), b.byAddress(v, to, to.Region().Base(), 100)
+	if event := l.do(x, y); event.Err != nil || !bytes.Equal(first, second) {
+		b.Errorf("event %+v, equal %v", event, bytes.Equal(first, second))
+	}
+	b.release(x, y)
+}
+
+func exportedRights(b *bench) {
+	r := b.newRefusing()
+	for _, c := range []struct {
+		access      memory.Access
+		read, write bool
+	}{
+		{memory.PCIRead, true, false}, {readWrite, true, true}, {memory.RemoteRead | memory.RemoteWrite | memory.LocalWrite, false, false},
+	} {
+		_, m := b.importMap(100, c.access)
+		base := m.Region().Base()
+		x, y := b.byData(r.inventory, m, base, 10), b.byAddress(r.inventory, m, base, 10)
+		if !c.read {
+			r.refuse(status.NotPermitted, "read without the right", memcpy(x, r.destination))
+		}
+		if !c.write {
+			r.refuse(status.NotPermitted, "write without the right", memcpy(r.source, y))
+		}
+		if c.read {
+			b.must(r.do(x, r.destination).Err, r.destination.ResetData())
+		}
+		if c.write {
+			b.must(r.do(r.source, y).Err)
+		}
+		b.release(x, y)
+	}
+}
+
+func importedMap(b *bench) {
+	_, m := b.importMap(100, readWrite)
+	if !m.Imported() || m.Access() != readWrite || m.Region().Len() != 100 {
+		b.Errorf("%d bytes with rights %#x, imported %v", m.Region().Len(), uint32(m.Access()), m.Imported())
+	}
+	_, err := dma.ImportMemoryMap(b.device, nil, readWrite)
+	b.want(status.InvalidValue, "import nothing", err)
+	_, err = dma.ImportMemoryMap(nil, m.Region(), readWrite)
+	b.want(status.InvalidValue, "import for no device", err)
+	b.wantFrozen(m)
+	b.want(status.BadState, "start an imported map", m.Start())
+	b.must(m.Stop())
+	b.wantFrozen(m)
+}
+
+// faults copies from and to memory that its owner has made inaccessible: what
+// is found only midway through a job.
+func faults(b *bench) {
+	if b.config.Faulty == nil {
+		b.Skip("the provider cannot be made to see such memory")
+	}
+	const size = 1 << 20
+	l := b.newLane(2)
+	region := b.config.Faulty(b.T, size)
+	bad, err := dma.ImportMemoryMap(b.device, region, readWrite)
+	b.must(err)
+	b.closeLater(bad)
+	local, _ := b.localMap(2*size, memory.LocalWrite)
+	v := b.inventory(3)
+	x, y := b.byData(v, local, 0, size), b.byAddress(v, bad, region.Base(), size)
+	event := l.do(x, y)
+	if !errors.Is(event.Err, status.IOFailed) || event.Length != 0 || event.Type != dma.Memcpy {
+		b.Errorf("event %+v", event)
+	}
+	if _, length := y.Data(); length != 0 {
+		b.Errorf("a failed job has given its destination %d bytes", length)
+	}
+	z := b.byAddress(v, local, size, size)
+	if event := l.do(x, z); event.Err != nil {
+		b.Errorf("the next job failed: %v", event.Err)
+	}
+	b.release(x, y, z)
 }

@@ -3,6 +3,7 @@
 package rdmatest
 
 import (
+	"context"
 	"net/netip"
 	"runtime"
 	"testing"
@@ -92,4 +93,137 @@ type conformanceTest struct {
 	name  string
 	needs Feature // empty if every provider must keep it
 	run   func(*bench)
+}
+
+// bench is what one test works on: the devices of the ends that connect and of
+// those that accept, which may be the same, and the ends it has made on them,
+// all of them driven by the test's own thread.
+type bench struct {
+	*testing.T
+	config    Config
+	device    rdma.Device
+	responder rdma.Device
+	ends      []*end
+}
+
+func newBench(t *testing.T, config Config) *bench {
+	t.Helper()
+	device := open(t, config.Provider, config.Address)
+	responder := device
+	if config.Responder != config.Provider {
+		responder = open(t, config.Responder, config.Address)
+	}
+	return &bench{T: t, config: config, device: device, responder: responder}
+}
+
+func open(t *testing.T, provider rdma.Provider, address netip.Addr) rdma.Device {
+	t.Helper()
+	device, err := provider.Open(address)
+	if err != nil {
+		t.Fatalf("open device %v: %v", address, err)
+	}
+	t.Cleanup(func() {
+		if err := device.Close(); err != nil {
+			t.Errorf("close device: %v", err)
+		}
+	})
+	return device
+}
+
+func (b *bench) context() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), b.config.Timeout)
+	b.Cleanup(cancel)
+	return ctx
+}
+
+func (b *bench) listen() rdma.Listener {
+	b.Helper()
+	l, err := b.responder.Listen(b.context(), netip.AddrPortFrom(b.config.Address, 0))
+	if err != nil {
+		b.Fatalf("listen: %v", err)
+	}
+	b.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			b.Errorf("close listener: %v", err)
+		}
+	})
+	return l
+}
+
+// connect makes a connection between two ends.
+func (b *bench) connect(initiator, responder *end) {
+	b.Helper()
+	listener := b.listen()
+	failed := make(chan error, 1)
+	go func() {
+		c, err := b.device.Connect(b.context(), listener.Address(), initiator.config)
+		initiator.conn = c
+		failed <- err
+	}()
+	request, err := listener.Accept(b.context())
+	if err != nil {
+		b.Fatalf("accept request: %v (connect: %v)", err, <-failed)
+	}
+	responder.conn, err = request.Accept(b.context(), responder.config)
+	if err != nil {
+		b.Fatalf("accept connection: %v", err)
+	}
+	if err := <-failed; err != nil {
+		b.Fatalf("connect: %v", err)
+	}
+	initiator.conns = append(initiator.conns, initiator.conn)
+	responder.conns = append(responder.conns, responder.conn)
+}
+
+// pair makes two connected ends of which the responder may send, because it
+// has received the initiator's hello.
+func (b *bench) pair() (initiator, responder *end) {
+	b.Helper()
+	initiator, responder = b.end(), b.peer()
+	b.connect(initiator, responder)
+	responder.postReceive(helloID, 0, helloBytes)
+	initiator.send(helloID, 0, helloBytes)
+	initiator.awaitOne(rdma.OpSend, helloID)
+	responder.awaitOne(rdma.OpReceive, helloID)
+	return initiator, responder
+}
+
+const (
+	helloBytes = 64
+	helloID    = 0xe110
+)
+
+// drive polls all ends until done reports true.
+func (b *bench) drive(what string, done func() bool) {
+	b.Helper()
+	deadline := time.Now().Add(b.config.Timeout)
+	for !done() {
+		work := 0
+		for _, e := range b.ends {
+			work += e.poll()
+		}
+		if work == 0 {
+			runtime.Gosched()
+		}
+		if time.Now().After(deadline) {
+			b.Fatalf("%s did not happen within %v", what, b.config.Timeout)
+		}
+	}
+}
+
+// settle polls all ends for long enough that something wrong would show, by
+// having a message go there and back on a connection of its own.
+func (b *bench) settle() {
+	b.Helper()
+	x, y := b.pair()
+	for i := range uint64(3) {
+		y.postReceive(i, 0, helloBytes)
+		x.send(i, 0, helloBytes)
+		y.awaitOne(rdma.OpReceive, i)
+		x.awaitOne(rdma.OpSend, i)
+		x.postReceive(i, 0, helloBytes)
+		y.send(i, 0, helloBytes)
+		x.awaitOne(rdma.OpReceive, i)
+		y.awaitOne(rdma.OpSend, i)
+	}
 }

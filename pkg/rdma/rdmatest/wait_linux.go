@@ -2,10 +2,183 @@ package rdmatest
 
 import (
 	"errors"
+	"math/rand/v2"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
+
+var waitTests = []conformanceTest{
+	{"AnIdleQueueLetsItsThreadSleep", "", idleQueue},
+	{"WorkThatIsReadyKeepsTheThreadAwake", "", readyQueue},
+	{"SleepersMissNoMessage", "", sleepers},
+	{"AbortWakesTheSleeper", "", abortWakes},
+	{"AFullSocketWakesTheSleeperWhenItDrains", "", fullSocketWakes},
+}
+
+// canWait skips tests of sleeping where the provider has no descriptor.
+func (b *bench) canWait(e *end) {
+	b.Helper()
+	if e.queue.Descriptor() < 0 {
+		b.Skip("the completion queue has no descriptor")
+	}
+}
+
+// arm polls until the queue has nothing left to do.
+func (e *end) arm() {
+	e.bench.Helper()
+	e.bench.drive("quiet", func() bool { return e.queue.Arm() })
+}
+
+func idleQueue(b *bench) {
+	x, _ := b.pair()
+	b.canWait(x)
+	x.arm()
+	defer x.queue.Disarm()
+	if readable(b, x.queue.Descriptor(), 50*time.Millisecond) {
+		b.Error("the descriptor of an idle queue is readable")
+	}
+}
+
+func readyQueue(b *bench) {
+	x, y := b.pair()
+	b.canWait(x)
+	x.post(x.transfer(rdma.OpWrite, 1, y.mem, 0, 64))
+	b.drive("completion", func() bool { return len(x.completions) == 1 })
+	if err := x.conn.PostSend([]rdma.SendRequest{x.transfer(rdma.OpWrite, 1, y.mem, 0, 64)}); err != nil {
+		b.Fatal(err)
+	}
+	if x.queue.Arm() {
+		b.Error("a queue with an unflushed request lets its thread sleep")
+		x.queue.Disarm()
+	}
+}
+
+// sleeper polls an end on a thread of its own and sleeps whenever it may. A
+// wake-up that does not come is noticed as a sleep that took too long.
+func (e *end) sleeper(rounds int, first bool) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if first {
+		e.send(2, 0, helloBytes)
+	}
+	for received := 0; received < rounds; {
+		if e.poll() == 0 {
+			e.sleep()
+			continue
+		}
+		for _, c := range e.completions {
+			if c.Status != rdma.StatusSuccess {
+				return e.conn.Err()
+			}
+			if c.Opcode != rdma.OpReceive {
+				continue
+			}
+			received++
+			if received == rounds && first {
+				break // the peer has its last message already
+			}
+			e.postReceive(1, 0, helloBytes)
+			dawdle()
+			e.send(2, 0, helloBytes)
+		}
+		e.completions = e.completions[:0]
+	}
+	return nil
+}
+
+// sleep follows the protocol of progress.Waiter.
+func (e *end) sleep() {
+	dawdle()
+	if !e.queue.Arm() {
+		return
+	}
+	dawdle()
+	if readable(e.bench, e.queue.Descriptor(), e.bench.config.Timeout) {
+		e.queue.Drain()
+	} else {
+		e.bench.Error("a wake-up was lost")
+	}
+	e.queue.Disarm()
+}
+
+// dawdle takes a random time of up to some microseconds, so that every
+// interleaving of sleeping and waking is met.
+func dawdle() {
+	for range rand.IntN(500) {
+		rand.Uint32()
+	}
+	if rand.IntN(8) == 0 {
+		runtime.Gosched()
+	}
+}
+
+func sleepers(b *bench) {
+	const rounds = 2000
+	x, y := b.pair()
+	b.canWait(x)
+	x.postReceive(1, 0, helloBytes)
+	y.postReceive(1, 0, helloBytes)
+	results := make(chan error, 2)
+	go func() { results <- x.sleeper(rounds, true) }()
+	go func() { results <- y.sleeper(rounds, false) }()
+	for range 2 {
+		if err := <-results; err != nil {
+			b.Error(err)
+		}
+	}
+	x.completions, y.completions = nil, nil
+}
+
+func abortWakes(b *bench) {
+	for range 50 {
+		x, _ := b.pair()
+		b.canWait(x)
+		x.arm()
+		done := make(chan struct{})
+		go func() {
+			dawdle()
+			x.conn.Abort()
+			close(done)
+		}()
+		if !readable(b, x.queue.Descriptor(), b.config.Timeout) {
+			b.Fatal("Abort does not wake the thread")
+		}
+		x.queue.Drain()
+		x.queue.Disarm()
+		x.awaitEnd()
+		<-done
+	}
+}
+
+// fullSocketWakes sends more than buffers hold, sleeps, and lets the peer read.
+func fullSocketWakes(b *bench) {
+	x, y := b.pair()
+	b.canWait(x)
+	chain := make([]rdma.SendRequest, requests)
+	for i := range chain {
+		chain[i] = x.transfer(rdma.OpWrite, 1, y.mem, 0, memoryBytes)
+	}
+	x.post(chain...)
+	b.ends = remove(b.ends, y)
+	x.arm() // the peer does not read, so this side has to wait
+	if readable(b, x.queue.Descriptor(), 0) {
+		b.Fatal("the descriptor is readable while the socket is full")
+	}
+	b.ends = append(b.ends, y)
+	deadline := time.Now().Add(b.config.Timeout)
+	for !readable(b, x.queue.Descriptor(), 0) {
+		y.poll()
+		if time.Now().After(deadline) {
+			b.Fatal("the thread is not woken when the socket has room again")
+		}
+	}
+	x.queue.Disarm()
+	x.await(requests)
+}
 
 // readable waits until the descriptor is readable.
 func readable(b *bench, descriptor int, timeout time.Duration) bool {

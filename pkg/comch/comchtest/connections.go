@@ -1,0 +1,533 @@
+package comchtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func (s *suite) testProvider(t *testing.T) {
+	t.Run("HasAName", func(t *testing.T) {
+		if s.Provider.Name() == "" {
+			t.Error("the provider has no name")
+		}
+	})
+	t.Run("CapabilitiesAreUsable", func(t *testing.T) {
+		c := s.capabilities
+		if !c.Server || !c.Client || !c.Consumer || !c.Producer {
+			t.Errorf("the device cannot do everything: %+v", c)
+		}
+		for what, value := range map[string]int{
+			"MaxNameLength": c.MaxNameLength, "MaxMessageSize": c.MaxMessageSize, "MaxReceiveQueue": c.MaxReceiveQueue,
+			"MaxClients": c.MaxClients, "MaxConsumers": c.MaxConsumers, "MaxReceives": c.MaxReceives, "MaxMemorySize": c.MaxMemorySize,
+			"MaxSendTasks": c.MaxSendTasks, "MaxBufferLength": c.MaxBufferLength,
+		} {
+			if value < 1 {
+				t.Errorf("%s is %d", what, value)
+			}
+		}
+		if c.MaxImmediateLength < 0 || c.MaxImmediateLength > comch.MaxImmediateLength {
+			t.Errorf("MaxImmediateLength is %d", c.MaxImmediateLength)
+		}
+	})
+}
+
+func (s *suite) testServer(t *testing.T) {
+	t.Run("NameIsUniqueUntilClosed", func(t *testing.T) {
+		config := s.serverConfig()
+		first := s.listen(t, config)
+		_, err := s.Provider.Listen(testContext(t), config)
+		wantCode(t, "listen under a taken name", err, status.AlreadyExist)
+		closeAll(t, first)
+		closeAll(t, s.listen(t, config))
+	})
+	t.Run("SeveralNamesLiveSideBySide", func(t *testing.T) {
+		first, second := s.serverConfig(), s.serverConfig()
+		firstServer, secondServer := s.listen(t, first), s.listen(t, second)
+		s.join(t, secondServer, second)
+		s.join(t, firstServer, first)
+	})
+	t.Run("LongestNameIsUsable", func(t *testing.T) {
+		config := s.serverConfig()
+		config.Name += strings.Repeat("n", s.capabilities.MaxNameLength-len(config.Name))
+		s.connectWith(t, config)
+	})
+	t.Run("BadNamesAreRefused", s.testBadNames)
+	t.Run("AcceptEndsWithItsContext", func(t *testing.T) {
+		server := s.listen(t, s.serverConfig())
+		ctx, cancel := context.WithCancel(testContext(t))
+		cancel()
+		if _, err := server.Accept(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want %v", err, context.Canceled)
+		}
+	})
+	t.Run("CloseEndsAccept", func(t *testing.T) {
+		server := s.listen(t, s.serverConfig())
+		failed := make(chan error, 1)
+		go func() {
+			_, err := server.Accept(context.Background())
+			failed <- err
+		}()
+		closeAll(t, server)
+		wantCode(t, "accept on a closed server", <-failed, status.Shutdown)
+	})
+	t.Run("ConnectionsOutliveTheServer", func(t *testing.T) {
+		config := s.serverConfig()
+		server := s.listen(t, config)
+		p := s.join(t, server, config)
+		closeAll(t, server)
+		exchange(t, p.client, p.server, "still here")
+		exchange(t, p.server, p.client, "so am I")
+	})
+	t.Run("AddressIsNotEmpty", func(t *testing.T) {
+		if server := s.listen(t, s.serverConfig()); server.Address() == "" {
+			t.Error("no address")
+		}
+	})
+}
+
+func (s *suite) testBadNames(t *testing.T) {
+	tooLong := strings.Repeat("n", s.capabilities.MaxNameLength+1)
+	for _, name := range []string{"", ".", "..", "a/b", "a\x00b", tooLong} {
+		config := s.serverConfig()
+		config.Name = name
+		_, err := s.Provider.Listen(testContext(t), config)
+		wantCode(t, "listen as "+name, err, status.InvalidValue)
+		_, err = s.Provider.Connect(testContext(t), s.clientConfig(name))
+		wantCode(t, "connect to "+name, err, status.InvalidValue)
+	}
+}
+
+func (s *suite) testConnect(t *testing.T) {
+	t.Run("MissingServerIsNotFound", func(t *testing.T) {
+		_, err := s.Provider.Connect(testContext(t), s.clientConfig(newName()))
+		wantCode(t, "connect to nobody", err, status.NotFound)
+	})
+	t.Run("ClosedServerIsNotFound", func(t *testing.T) {
+		config := s.serverConfig()
+		closeAll(t, s.listen(t, config))
+		_, err := s.Provider.Connect(testContext(t), s.clientConfig(config.Name))
+		wantCode(t, "connect to a closed server", err, status.NotFound)
+	})
+	t.Run("PeersKnowEachOther", func(t *testing.T) {
+		p := s.connect(t)
+		want := comch.Peer{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+		if got := p.server.Peer(); got != want {
+			t.Errorf("server's peer is %+v, want %+v", got, want)
+		}
+		if got := p.client.Peer(); got != want {
+			t.Errorf("client's peer is %+v, want %+v", got, want)
+		}
+	})
+	t.Run("MessageSizesHaveToAgree", func(t *testing.T) {
+		config := s.serverConfig()
+		config.MaxMessageSize = s.capabilities.MaxMessageSize / 2
+		server := s.listen(t, config)
+		_, err := s.Provider.Connect(testContext(t), s.clientConfig(config.Name))
+		wantCode(t, "connect with another message size", err, status.InvalidValue)
+		p := s.join(t, server, config)
+		if p.client.MaxMessageSize() != config.MaxMessageSize || p.server.MaxMessageSize() != config.MaxMessageSize {
+			t.Errorf("agreed on %d and %d bytes, want %d", p.client.MaxMessageSize(), p.server.MaxMessageSize(), config.MaxMessageSize)
+		}
+	})
+	t.Run("TooManyClientsAreTurnedAwayUntilOneLeaves", s.testFullServer)
+	t.Run("ConnectEndsWithItsContext", func(t *testing.T) {
+		config := s.serverConfig()
+		s.listen(t, config)
+		ctx, cancel := context.WithCancel(testContext(t))
+		cancel()
+		if _, err := s.Provider.Connect(ctx, s.clientConfig(config.Name)); err == nil {
+			t.Error("connected although the context had ended")
+		}
+	})
+	t.Run("ImpossibleLimitsAreRefused", func(t *testing.T) {
+		config := s.serverConfig()
+		config.MaxMessageSize = s.capabilities.MaxMessageSize + 1
+		_, err := s.Provider.Listen(testContext(t), config)
+		wantCode(t, "listen with too large messages", err, status.InvalidValue)
+		client := s.clientConfig(newName())
+		client.ReceiveQueue = -1
+		_, err = s.Provider.Connect(testContext(t), client)
+		wantCode(t, "connect with a negative receive queue", err, status.InvalidValue)
+	})
+	if s.OtherDevice != "" {
+		t.Run("TwoServersOfOneNameAreAnError", func(t *testing.T) {
+			config := s.serverConfig()
+			s.listen(t, config)
+			other := config
+			other.Device = s.OtherDevice
+			second := s.listen(t, other)
+			_, err := s.Provider.Connect(testContext(t), s.clientConfig(config.Name))
+			wantCode(t, "connect to an ambiguous name", err, status.InvalidValue)
+			closeAll(t, second)
+			if _, err := s.Provider.Connect(testContext(t), s.clientConfig(config.Name)); err != nil {
+				t.Errorf("connect after one of them is gone: %v", err)
+			}
+		})
+	}
+}
+
+func (s *suite) testFullServer(t *testing.T) {
+	config := s.serverConfig()
+	config.MaxClients = 2
+	refused := make(chan error, 1)
+	config.Refused = func(_ comch.Peer, reason error) { refused <- reason }
+	server := s.listen(t, config)
+	first := s.join(t, server, config)
+	s.join(t, server, config)
+	_, err := s.Provider.Connect(testContext(t), s.clientConfig(config.Name))
+	wantCode(t, "connect one client too many", err, status.Full)
+	wantCode(t, "reason the server was told", <-refused, status.Full)
+	closeAll(t, first.client)
+	awaitDone(t, first.server)
+	s.join(t, server, config)
+}
+
+// exchange sends a control message and checks that it arrives.
+func exchange(t *testing.T, from, to comch.Connection, text string) {
+	t.Helper()
+	ctx := testContext(t)
+	if err := from.Send(ctx, []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	message, err := to.Receive(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(message) != text {
+		t.Fatalf("received %q, want %q", message, text)
+	}
+}
+
+func (s *suite) testMessages(t *testing.T) {
+	t.Run("ArriveWholeAndInOrder", func(t *testing.T) { s.bothWays(t, testOrder) })
+	t.Run("MayHaveAnySizeUpToTheLimit", func(t *testing.T) { s.bothWays(t, testSizes) })
+	t.Run("BelongToTheReceiver", func(t *testing.T) { s.bothWays(t, testOwnership) })
+	t.Run("WaitWhileTheQueueIsFull", s.testFullQueue)
+	t.Run("ReceiveEndsWithItsContext", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(testContext(t))
+		cancel()
+		if _, err := s.connect(t).client.Receive(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want %v", err, context.Canceled)
+		}
+	})
+	t.Run("OfSeveralClientsDoNotMix", s.testSeveralClients)
+	t.Run("SentBeforeTheEndAreReceived", func(t *testing.T) { s.bothWays(t, testLastWords) })
+}
+
+// bothWays runs a test in either direction of a connection.
+func (s *suite) bothWays(t *testing.T, run func(t *testing.T, from, to comch.Connection)) {
+	t.Run("ClientToServer", func(t *testing.T) {
+		p := s.connect(t)
+		run(t, p.client, p.server)
+	})
+	t.Run("ServerToClient", func(t *testing.T) {
+		p := s.connect(t)
+		run(t, p.server, p.client)
+	})
+}
+
+func testOrder(t *testing.T, from, to comch.Connection) {
+	ctx := testContext(t)
+	const count = 1000
+	failed := make(chan error, 1)
+	go func() {
+		for i := range count {
+			if err := from.Send(ctx, fmt.Appendf(nil, "message %d", i)); err != nil {
+				failed <- err
+				return
+			}
+		}
+		failed <- nil
+	}()
+	for i := range count {
+		message, err := to.Receive(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprintf("message %d", i); string(message) != want {
+			t.Fatalf("received %q, want %q", message, want)
+		}
+	}
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func testSizes(t *testing.T, from, to comch.Connection) {
+	limit := from.MaxMessageSize()
+	for _, size := range []int{0, 1, limit - 1, limit} {
+		exchange(t, from, to, string(bytes.Repeat([]byte{0xa5}, size)))
+	}
+	err := from.Send(testContext(t), make([]byte, limit+1))
+	wantCode(t, "send more than the limit", err, status.TooBig)
+	exchange(t, from, to, "after the refusal")
+}
+
+func testOwnership(t *testing.T, from, to comch.Connection) {
+	ctx := testContext(t)
+	message := []byte("first")
+	for _, text := range []string{"first", "other"} {
+		copy(message, text)
+		if err := from.Send(ctx, message); err != nil {
+			t.Fatal(err)
+		}
+		copy(message, "xxxxx")
+	}
+	first, err := to.Receive(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := to.Receive(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(first) != "first" || string(second) != "other" {
+		t.Errorf("received %q and %q", first, second)
+	}
+}
+
+func (s *suite) testFullQueue(t *testing.T) {
+	config := s.serverConfig()
+	config.ReceiveQueue = 3
+	p := s.connectWith(t, config)
+	ctx := testContext(t)
+	for range config.ReceiveQueue {
+		if err := p.client.Send(ctx, []byte("queued")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	canceled, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := p.client.Send(canceled, []byte("too many")); !errors.Is(err, context.Canceled) {
+		t.Fatalf("send to a full queue: got %v, want %v", err, context.Canceled)
+	}
+	sent := make(chan error, 1)
+	go func() { sent <- p.client.Send(ctx, []byte("last")) }()
+	for _, want := range []string{"queued", "queued", "queued", "last"} {
+		message, err := p.server.Receive(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(message) != want {
+			t.Fatalf("received %q, want %q", message, want)
+		}
+	}
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *suite) testSeveralClients(t *testing.T) {
+	config := s.serverConfig()
+	server := s.listen(t, config)
+	var pairs []pair
+	for range 4 {
+		pairs = append(pairs, s.join(t, server, config))
+	}
+	for i, p := range pairs {
+		exchange(t, p.client, p.server, fmt.Sprintf("from client %d", i))
+		exchange(t, p.server, p.client, fmt.Sprintf("to client %d", i))
+	}
+}
+
+func testLastWords(t *testing.T, from, to comch.Connection) {
+	ctx := testContext(t)
+	for i := range 5 {
+		if err := from.Send(ctx, fmt.Appendf(nil, "word %d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closeAll(t, from)
+	awaitDone(t, to)
+	for i := range 5 {
+		message, err := to.Receive(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprintf("word %d", i); string(message) != want {
+			t.Errorf("received %q, want %q", message, want)
+		}
+	}
+	_, err := to.Receive(ctx)
+	wantCode(t, "receive after the last message", err, status.NotConnected)
+}
+
+func (s *suite) testEnding(t *testing.T) {
+	t.Run("CloseIsSeenByBothSides", func(t *testing.T) { s.bothWays(t, testClose) })
+	t.Run("AbortIsSeenByBothSides", func(t *testing.T) { s.bothWays(t, testAbort) })
+	t.Run("MessagesOnTheWaySurviveAbort", func(t *testing.T) { s.bothWays(t, testAbortWithMessages) })
+	t.Run("NothingIsReceivedAfterOwnAbort", func(t *testing.T) { s.bothWays(t, testOwnAbortWithMessages) })
+	t.Run("AbortDuringTrafficStopsBothSides", func(t *testing.T) { s.bothWays(t, testAbortDuringTraffic) })
+	t.Run("WaitingCallsReturn", func(t *testing.T) { s.bothWays(t, testWaitingCalls) })
+	t.Run("NothingWorksAfterTheEnd", func(t *testing.T) { s.bothWays(t, testAfterTheEnd) })
+	t.Run("CanBeAbortedAndClosedTwice", func(t *testing.T) {
+		p := s.connect(t)
+		p.client.Abort()
+		p.client.Abort()
+		closeAll(t, p.client, p.client)
+		awaitDone(t, p.server)
+		closeAll(t, p.server, p.server)
+	})
+}
+
+func testClose(t *testing.T, from, to comch.Connection) {
+	if from.Err() != nil || to.Err() != nil {
+		t.Errorf("errors before the end: %v, %v", from.Err(), to.Err())
+	}
+	closeAll(t, from)
+	awaitDone(t, from)
+	awaitDone(t, to)
+	wantCode(t, "reason of the side that closed", from.Err(), status.Shutdown)
+	wantCode(t, "reason of the other side", to.Err(), status.Shutdown)
+}
+
+func testAbort(t *testing.T, from, to comch.Connection) {
+	x := newPath(t, from, to)
+	back := newPath(t, to, from)
+	from.Abort()
+	awaitDone(t, from)
+	awaitDone(t, to)
+	wantCode(t, "reason of the side that aborted", from.Err(), status.ConnectionAborted)
+	wantCode(t, "reason of the other side", to.Err(), status.ConnectionReset)
+	for what, state := range map[string]func() progress.State{
+		"consumer": x.consumer.State, "producer": x.producer.State,
+		"consumer back": back.consumer.State, "producer back": back.producer.State,
+	} {
+		if got := state(); got == progress.Running {
+			t.Errorf("%s is running after the end", what)
+		}
+	}
+	wantCode(t, "send after the end", x.producer.Send([]byte("x"), nil), status.NotConnected)
+	wantCode(t, "send back after the end", back.producer.Send([]byte("x"), nil), status.NotConnected)
+	wantCode(t, "close with consumers", from.Close(), status.InUse)
+	closeAll(t, x.consumer, x.producer, back.consumer, back.producer, from, to)
+}
+
+// testAbortWithMessages has the sender vanish with messages in the ring. They
+// can still be polled, and their memory stays where it is.
+func testAbortWithMessages(t *testing.T, from, to comch.Connection) {
+	x := newPath(t, from, to)
+	post(t, x.consumer, receives)
+	for i := range 5 {
+		send(t, x.producer, []byte{byte(i)}, nil)
+	}
+	from.Abort()
+	awaitDone(t, to)
+	for i := range 5 {
+		if got := awaitReceived(t, x.consumer); x.consumer.Memory()[got.Offset] != byte(i) {
+			t.Errorf("message %d arrived as %+v", i, got)
+		}
+	}
+	var received [1]comch.Received
+	if n := x.consumer.Poll(received[:]); n != 0 {
+		t.Errorf("polled %d messages that were not sent", n)
+	}
+}
+
+// testOwnAbortWithMessages has the receiver leave with messages in the ring.
+func testOwnAbortWithMessages(t *testing.T, from, to comch.Connection) {
+	x := newPath(t, from, to)
+	post(t, x.consumer, receives)
+	send(t, x.producer, []byte("first"), nil)
+	awaitReceived(t, x.consumer)
+	send(t, x.producer, []byte("second"), nil)
+	to.Abort()
+	var received [1]comch.Received
+	if n := x.consumer.Poll(received[:]); n != 0 {
+		t.Errorf("polled %d messages after aborting", n)
+	}
+	if !x.consumer.Arm() {
+		t.Error("consumer did not arm after aborting")
+	}
+	x.consumer.Disarm()
+}
+
+func testAbortDuringTraffic(t *testing.T, from, to comch.Connection) {
+	x := newPath(t, from, to)
+	post(t, x.consumer, receives)
+	started, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for sent := 0; x.producer.Send([]byte("x"), nil) != error(status.NotConnected); sent++ {
+			x.producer.Flush()
+			if sent == receives {
+				close(started)
+			}
+		}
+	}()
+	var received [4]comch.Received
+	aborted := false
+	for x.consumer.State() == progress.Running {
+		for _, r := range received[:x.consumer.Poll(received[:])] {
+			if err := x.consumer.PostReceive(r.Offset, bufferSize, r.UserData); err != nil {
+				t.Fatal(err)
+			}
+		}
+		x.consumer.Flush()
+		select {
+		case <-started:
+			if !aborted {
+				aborted = true
+				to.Abort()
+			}
+		default:
+		}
+	}
+	<-stopped
+	closeAll(t, x.consumer, x.producer)
+}
+
+func testWaitingCalls(t *testing.T, from, to comch.Connection) {
+	ctx := testContext(t)
+	calls := map[string]func() error{
+		"receive": func() error { _, err := to.Receive(ctx); return err },
+		"event":   func() error { _, err := to.NextConsumerEvent(ctx); return err },
+		"send": func() error {
+			for {
+				if err := to.Send(ctx, []byte("x")); err != nil {
+					return err
+				}
+			}
+		},
+	}
+	type outcome struct {
+		what string
+		err  error
+	}
+	outcomes := make(chan outcome, len(calls))
+	for what, call := range calls {
+		go func() { outcomes <- outcome{what, call()} }()
+	}
+	from.Abort()
+	for range calls {
+		got := <-outcomes
+		wantCode(t, got.what, got.err, status.NotConnected)
+	}
+}
+
+func testAfterTheEnd(t *testing.T, from, to comch.Connection) {
+	ctx := testContext(t)
+	consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: 1, MemorySize: 1})
+	nextEvent(t, from, comch.ConsumerEvent{ID: consumer.ID(), Created: true})
+	to.Abort()
+	awaitDone(t, from)
+	for _, side := range []comch.Connection{from, to} {
+		_, err := side.NewConsumer(ctx, comch.ConsumerConfig{Receives: 1, MemorySize: 1})
+		wantCode(t, "create a consumer", err, status.NotConnected)
+		wantCode(t, "send", side.Send(ctx, []byte("x")), status.NotConnected)
+		_, err = side.Receive(ctx)
+		wantCode(t, "receive", err, status.NotConnected)
+		if _, err := side.NewProducer(ctx, consumer.ID()); err == nil {
+			t.Error("created a producer")
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package software
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// engine implements dma.Engine. Its Waiter is the queue of what is done.
+type engine struct {
+	*queue // of copies that are done
+
+	device   *device
+	thread   *copyThread
+	capacity int
+	inFlight int
+	closed   bool
+}
+
+func newEngine(d *device, capacity int) (*engine, error) {
+	done, err := newQueue(capacity)
+	if err != nil {
+		return nil, fmt.Errorf("create DMA engine: %w", err)
+	}
+	thread, err := startCopyThread(done, capacity, d.policy)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("create DMA engine: %w", err), done.close())
+	}
+	return &engine{queue: done, device: d, thread: thread, capacity: capacity}, nil
+}
+
+func (e *engine) Submit(c *dma.Copy) error {
+	if e.closed {
+		return status.Errorf(status.BadState, "DMA engine is closed")
+	}
+	if e.inFlight == e.capacity {
+		return status.Errorf(status.Full, "DMA engine has %d copies in flight", e.inFlight)
+	}
+	e.inFlight++
+	e.thread.submitted.add(c)
+	return nil
+}
+
+func (e *engine) Poll(done []*dma.Copy) int {
+	n := 0
+	for n < len(done) {
+		c := e.take()
+		if c == nil {
+			break
+		}
+		done[n] = c
+		n++
+	}
+	e.inFlight -= n
+	return n
+}
+
+func (e *engine) Close() error {
+	if e.closed {
+		return nil
+	}
+	if e.inFlight > 0 {
+		return status.Errorf(status.InUse, "close DMA engine: %d copies are in flight", e.inFlight)
+	}
+	e.closed = true
+	err := errors.Join(e.thread.stop(), e.close())
+	e.device.discount(&e.device.engines)
+	return err
+}
+
+// pieceSize is how many bytes are copied at a stretch. A copy cannot be
+// interrupted, not even by a garbage collection that waits to begin, so it must
+// be short; and long enough that nothing is lost by the breaks.
+const pieceSize = 256 << 10
+
+// copyThread is an operating system thread that does what comes out of one
+// queue and puts it into another.
+type copyThread struct {
+	submitted *queue
+	done      *queue
+	progress  *progress.Engine
+	stopping  atomic.Bool
+	stopped   chan struct{}
+}
+
+func startCopyThread(done *queue, capacity int, policy progress.Policy) (*copyThread, error) {
+	submitted, err := newQueue(capacity)
+	if err != nil {
+		return nil, err
+	}
+	engine, err := progress.NewEngine(policy)
+	if err != nil {
+		return nil, errors.Join(err, submitted.close())
+	}
+	t := &copyThread{submitted: submitted, done: done, progress: engine, stopped: make(chan struct{})}
+	if err := errors.Join(engine.Add(t), engine.AddWaiter(submitted)); err != nil {
+		return nil, errors.Join(err, engine.Close(), submitted.close())
+	}
+	go t.run()
+	return t, nil
+}
+
+func (t *copyThread) run() {
+	defer close(t.stopped)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for !t.stopping.Load() {
+		t.progress.Idle(t.progress.Progress())
+	}
+}
+
+// stop ends the thread, which has nothing to do.
+func (t *copyThread) stop() error {
+	t.stopping.Store(true)
+	t.progress.Wake()
+	<-t.stopped
+	return errors.Join(t.progress.Close(), t.submitted.close())
+}
+
+// Poll does one copy.
+func (t *copyThread) Poll() int {
+	c := t.submitted.take()
+	if c == nil {
+		return 0
+	}
+	c.Err = carryOut(c)
+	t.done.add(c)
+	return 1
+}
+
+// carryOut copies the sources, one after the other, to the destination.
+func carryOut(c *dma.Copy) error {
+	to, offset := c.Destination.Memory.(*registration).region, c.Destination.Offset
+	for _, source := range c.Sources {
+		if err := copySegment(to, offset, source); err != nil {
+			return err
+		}
+		offset += source.Length
+	}
+	return nil
+}
+
+func copySegment(to *memory.Region, offset uint64, source dma.Segment) error {
+	from := source.Memory.(*registration).region
+	for done := uint64(0); done < source.Length; {
+		n := min(pieceSize, source.Length-done)
+		if err := memory.Copy(to, offset+done, from, source.Offset+done, n); err != nil {
+			return err
+		}
+		done += n
+	}
+	return nil
+}
+
+// cacheLine keeps the two sides of a queue from slowing each other down.
+const cacheLine = 64
+
+// queue carries copies from one thread to another. As a progress.Waiter it
+// belongs to the thread that takes.
+type queue struct {
+	slots []*dma.Copy
+
+	_        [cacheLine]byte
+	taken    atomic.Uint64 // written by the thread that takes
+	sleeping atomic.Bool
+
+	_   [cacheLine]byte
+	put atomic.Uint64 // written by the thread that puts
+
+	_          [cacheLine]byte
+	descriptor int     // eventfd
+	ring       [8]byte // what rings it, and what it has counted: system calls
+	count      [8]byte // would have buffers on the stack allocated
+}
+
+// newQueue makes a queue that never holds more than capacity copies.
+func newQueue(capacity int) (*queue, error) {
+	descriptor, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("create eventfd: %w", err)
+	}
+	return &queue{slots: make([]*dma.Copy, capacity), descriptor: descriptor, ring: [8]byte{1}}, nil
+}
+
+func (q *queue) close() error { return unix.Close(q.descriptor) }
+
+// add publishes a copy, and then looks whether anybody sleeps: the sleeper does
+// it the other way round, so one of the two sees the other.
+func (q *queue) add(c *dma.Copy) {
+	position := q.put.Load()
+	q.slots[position%uint64(len(q.slots))] = c
+	q.put.Store(position + 1)
+	if q.sleeping.Load() {
+		// A full counter means that it has been rung already.
+		_, _ = unix.Write(q.descriptor, q.ring[:])
+	}
+}
+
+// take returns the next copy, nil if there is none.
+func (q *queue) take() *dma.Copy {
+	position := q.taken.Load()
+	if position == q.put.Load() {
+		return nil
+	}
+	c := q.slots[position%uint64(len(q.slots))]
+	q.taken.Store(position + 1)
+	return c
+}
+
+func (q *queue) Descriptor() int { return q.descriptor }
+
+func (q *queue) Arm() bool {
+	q.sleeping.Store(true)
+	if q.taken.Load() != q.put.Load() {
+		q.sleeping.Store(false)
+		return false
+	}
+	return true
+}
+
+func (q *queue) Disarm() { q.sleeping.Store(false) }
+
+func (q *queue) Drain() {
+	_, _ = unix.Read(q.descriptor, q.count[:])
+}
