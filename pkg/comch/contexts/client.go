@@ -44,14 +44,14 @@ func (c *Client) Configure(config ClientConfig) error {
 	if err := c.configure(&config.ControlConfig); err != nil {
 		return err
 	}
-	c.accept(config.ControlConfig)
+	c.apply(config.ControlConfig)
 	return nil
 }
 
 // Start begins to connect. The client is starting; progress makes it running
 // or, if there is no connection, idle again with Err saying why.
 func (c *Client) Start(engine *progress.Engine) error {
-	if err := c.begin(engine); err != nil {
+	if err := c.prepareStart(engine); err != nil {
 		return err
 	}
 	c.connection = nil
@@ -74,7 +74,7 @@ func (c *Client) connected(peer comch.Connection, err error) {
 		c.enter(progress.Idle)
 		return
 	}
-	c.connection = c.open(peer)
+	c.connection = c.addConnection(peer)
 	c.enter(progress.Running)
 	go c.connection.receive()
 }
@@ -106,10 +106,10 @@ func (c *Client) Stop() error {
 	if c.is(progress.Stopping) {
 		return nil
 	}
-	if err := c.beginClose(c.connection); err != nil {
+	if err := c.markClosing(c.connection); err != nil {
 		return fmt.Errorf("stop client: %w", err)
 	}
 	c.enter(progress.Stopping)
-	c.close(c.connection)
+	c.disconnect(c.connection)
 	return nil
 }

@@ -22,13 +22,13 @@ type Connection struct {
 	peer    comch.Connection // nil if there never was one
 	refusal error
 	process comch.Peer
-	sends   *sendQueue
-	sending chan struct{} // closed when the goroutine that sends has ended
+	sends   chan *SendTask // has room for the whole pool
+	sending chan struct{}  // closed when the goroutine that sends has ended
 
 	// Only the engine's thread:
 	announced bool // the application knows it
 	gone      bool // it has ended, and the application knows
-	dismissed bool
+	released  bool
 
 	// Guarded by control.mu:
 	children map[child]struct{} // consumers and producers that are not idle
@@ -79,7 +79,7 @@ func (c *Connection) notConnected() error {
 
 // adopt enters a consumer or producer that starts, and keeps the connection
 // from being disconnected in order.
-func (c *Connection) adopt(offspring child) error {
+func (c *Connection) addChild(member child) error {
 	if c.peer == nil {
 		return c.notConnected()
 	}
@@ -88,16 +88,16 @@ func (c *Connection) adopt(offspring child) error {
 	if c.closing || c.peer.Err() != nil {
 		return c.notConnected()
 	}
-	c.children[offspring] = struct{}{}
+	c.children[member] = struct{}{}
 	return nil
 }
 
 // disown is the opposite of adopt. Any thread may call it.
-func (c *Connection) disown(offspring child) {
+func (c *Connection) removeChild(member child) {
 	c.control.mu.Lock()
-	delete(c.children, offspring)
+	delete(c.children, member)
 	c.control.mu.Unlock()
-	c.engine.Do(func() { c.control.dismiss(c) })
+	c.engine.Do(func() { c.control.releaseConnection(c) })
 }
 
 func (c *Connection) newConsumer(ctx context.Context, config comch.ConsumerConfig) (comch.Consumer, error) {
@@ -123,15 +123,9 @@ func (c *Connection) checkEvents() error {
 // send is the goroutine that waits for room at the peer.
 func (c *Connection) send() {
 	defer close(c.sending)
-	for {
-		tasks := c.sends.take()
-		if tasks == nil {
-			return
-		}
-		for _, t := range tasks {
-			// It returns at the end of the connection, if not before.
-			t.complete(c.peer.Send(context.Background(), t.message))
-		}
+	for t := range c.sends {
+		// It returns at the end of the connection, if not before.
+		t.complete(c.peer.Send(context.Background(), t.message))
 	}
 }
 
@@ -143,54 +137,44 @@ func (c *Connection) receive() {
 		defer close(events)
 		c.receiveEvents()
 	}()
-	courier := newCourier(c.engine)
 	for {
 		message, err := c.peer.Receive(context.Background())
 		if err != nil {
 			break
 		}
-		if !courier.deliver(func() { c.control.messageReceived(c, message) }) {
+		if !callOnEngine(c.engine, func() { c.control.messageReceived(c, message) }) {
 			c.peer.Abort()
 			break
 		}
 	}
 	<-events
-	courier.deliver(func() { c.control.connectionEnded(c) })
+	callOnEngine(c.engine, func() { c.control.connectionEnded(c) })
 }
 
 func (c *Connection) receiveEvents() {
-	courier := newCourier(c.engine)
 	for {
 		event, err := c.peer.NextConsumerEvent(context.Background())
 		if err != nil {
 			return
 		}
-		if !courier.deliver(func() { c.control.consumerEvent(c, event) }) {
+		if !callOnEngine(c.engine, func() { c.control.consumerEvent(c, event) }) {
 			c.peer.Abort()
 			return
 		}
 	}
 }
 
-// courier runs functions on the engine's thread, one at a time, so that a
-// peer cannot make them pile up.
-type courier struct {
-	engine *progress.Engine
-	done   chan struct{}
-}
-
-func newCourier(engine *progress.Engine) *courier {
-	return &courier{engine: engine, done: make(chan struct{}, 1)}
-}
-
-// deliver waits until f has run. It returns false if it never will.
-func (d *courier) deliver(f func()) bool {
-	accepted := d.engine.Do(func() {
+// callOnEngine runs f on the engine's thread and waits until it has returned, so
+// that a peer cannot queue calls faster than the application handles them. It
+// returns false if the engine is closed and f will never run.
+func callOnEngine(engine *progress.Engine, f func()) bool {
+	done := make(chan struct{})
+	accepted := engine.Do(func() {
 		f()
-		d.done <- struct{}{}
+		close(done)
 	})
 	if accepted {
-		<-d.done
+		<-done
 	}
 	return accepted
 }

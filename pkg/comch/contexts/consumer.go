@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -37,12 +38,11 @@ type Consumer struct {
 
 	data    comch.Consumer // nil before it runs
 	waiter  *consumerWaiter
-	posted  fifo[*ReceiveTask]
-	refused []*ReceiveTask // submitted while stopping
+	posted  fifo.Queue[*ReceiveTask]
+	late    []*ReceiveTask // submitted while stopping
 	batch   [pollBatch]comch.Received
 	polling bool // in Poll, which flushes afterwards
 	dirty   bool // receives have been posted and not flushed
-	closing bool
 }
 
 // NewConsumer creates an idle consumer on an established connection, with
@@ -66,7 +66,7 @@ func NewConsumer(connection *Connection, memorySize int) (*Consumer, error) {
 func newConsumer(on channel) (*Consumer, error) {
 	c := &Consumer{}
 	c.create("consumer", on)
-	c.settle = c.finish
+	c.finishStop = c.completeStop
 	if !c.limits.Consumer {
 		return nil, status.Errorf(status.NotSupported, "the device has no consumers")
 	}
@@ -86,9 +86,10 @@ func (c *Consumer) Configure(config ConsumerConfig) error {
 		return err
 	}
 	c.config = config
-	c.changed = config.StateChanged
+	c.stateChanged = config.StateChanged
+	c.posted = fifo.New[*ReceiveTask](config.ReceiveTasks)
 	c.tasks = newPool(config.ReceiveTasks, func(t *ReceiveTask) { t.consumer, t.context = c, &c.lifecycle })
-	c.ready = true
+	c.configured = true
 	return nil
 }
 
@@ -96,16 +97,15 @@ func (c *Consumer) Configure(config ConsumerConfig) error {
 // starting; progress makes it running or, if that failed, idle again with Err
 // saying why.
 func (c *Consumer) Start(engine *progress.Engine) error {
-	if err := c.begin(engine); err != nil {
+	if err := c.prepareStart(engine); err != nil {
 		return err
 	}
 	if err := c.channel.checkEvents(); err != nil {
 		return fmt.Errorf("start consumer: %w", err)
 	}
-	if err := c.channel.adopt(c); err != nil {
+	if err := c.channel.addChild(c); err != nil {
 		return fmt.Errorf("start consumer: %w", err)
 	}
-	c.closing = false
 	c.enter(progress.Starting)
 	config := comch.ConsumerConfig{Receives: c.config.ReceiveTasks, MemorySize: c.memorySize, ImmediateLength: c.config.ImmediateLength}
 	go func() {
@@ -129,7 +129,7 @@ func (c *Consumer) started(data comch.Consumer, err error) {
 			_ = data.Close() // err says more
 		}
 		c.reason = err
-		c.channel.disown(c)
+		c.channel.removeChild(c)
 		c.enter(progress.Idle)
 		return
 	}
@@ -160,12 +160,12 @@ func (c *Consumer) Poll() int {
 		return 0
 	}
 	n := 0
-	if c.posted.length() > 0 { // a message to a buffer that has been withdrawn is nobody's
+	if c.posted.Len() > 0 { // a message to a buffer that has been withdrawn is nobody's
 		n = c.data.Poll(c.batch[:])
 	}
 	c.polling = true
 	for i := range c.batch[:n] {
-		t := c.posted.pop()
+		t := c.posted.Pop()
 		t.received = c.batch[i]
 		t.owner = application
 		c.config.Received(t)
@@ -184,17 +184,21 @@ func (c *Consumer) endPoll() int {
 		if c.reason == nil {
 			c.reason = status.Errorf(status.NotConnected, "the consumer has lost its connection")
 		}
-		c.stopReceiving()
+		c.data.Stop()
+		c.enter(progress.Stopping)
+		if c.allocated == 0 {
+			c.engine.Do(c.finishStop)
+		}
 		return 1 // a last message may have come before the end
 	}
 	if !c.is(progress.Stopping) {
 		return 0
 	}
-	failed := c.refused
-	c.refused = nil
+	failed := c.late
+	c.late = nil
 	n := len(failed)
-	for i := c.posted.length(); i > 0; i-- {
-		c.fail(c.posted.pop())
+	for i := c.posted.Len(); i > 0; i-- {
+		c.fail(c.posted.Pop())
 		n++
 	}
 	for _, t := range failed {
@@ -229,14 +233,6 @@ func (c *Consumer) connectionEnded(reason error) {
 	})
 }
 
-func (c *Consumer) stopReceiving() {
-	c.data.Stop()
-	c.enter(progress.Stopping)
-	if c.allocated == 0 {
-		c.engine.Do(c.settle)
-	}
-}
-
 // Stop withdraws all posted receives, which complete with an error unless a
 // message was in them already; one that is sent this very moment may be lost.
 // The consumer is idle if it had no tasks, and else stopping until all tasks
@@ -250,12 +246,12 @@ func (c *Consumer) Stop() error {
 	}
 	c.data.Stop()
 	c.enter(progress.Stopping)
-	c.finish()
+	c.completeStop()
 	return nil
 }
 
 // finish makes a stopping consumer idle once all tasks are freed.
-func (c *Consumer) finish() {
+func (c *Consumer) completeStop() {
 	if !c.is(progress.Stopping) || c.allocated > 0 || c.data == nil {
 		return
 	}
@@ -267,7 +263,7 @@ func (c *Consumer) finish() {
 	if err := data.Close(); err != nil && c.reason == nil {
 		c.reason = err
 	}
-	c.channel.disown(c)
+	c.channel.removeChild(c)
 	c.enter(progress.Idle)
 }
 
@@ -279,7 +275,7 @@ type consumerWaiter struct {
 
 func (w *consumerWaiter) Arm() bool {
 	c := w.context
-	if c.is(progress.Stopping) && c.posted.length()+len(c.refused) > 0 {
+	if c.is(progress.Stopping) && c.posted.Len()+len(c.late) > 0 {
 		return false
 	}
 	return w.Consumer.Arm()
@@ -309,7 +305,7 @@ func (c *Consumer) AllocateReceive(offset, length uint32) (*ReceiveTask, error) 
 	if err != nil {
 		return nil, err
 	}
-	t.take()
+	t.claim()
 	t.offset, t.length, t.received = offset, length, comch.Received{}
 	return t, nil
 }
@@ -346,14 +342,14 @@ func (t *ReceiveTask) Submit() error {
 	c := t.consumer
 	if c.is(progress.Stopping) {
 		t.owner = library
-		c.refused = append(c.refused, t)
+		c.late = append(c.late, t)
 		return nil
 	}
 	if err := c.data.PostReceive(t.offset, t.length, 0); err != nil {
 		return err
 	}
 	t.owner = library
-	c.posted.push(t)
+	*c.posted.Push() = t
 	c.dirty = true
 	if !c.polling {
 		c.flush()

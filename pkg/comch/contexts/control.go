@@ -65,7 +65,7 @@ func (c *control) create(kind string, provider comch.Provider, device, name stri
 	}
 	c.kind = kind
 	c.capabilities = capabilities
-	c.settle = c.settleControl
+	c.finishStop = c.completeStop
 	c.connections = make(map[*Connection]struct{})
 	return nil
 }
@@ -87,18 +87,18 @@ func (c *control) configure(config *ControlConfig) error {
 }
 
 // accept takes over a valid configuration.
-func (c *control) accept(config ControlConfig) {
+func (c *control) apply(config ControlConfig) {
 	c.config = config
-	c.changed = config.StateChanged
+	c.stateChanged = config.StateChanged
 	c.tasks = newPool(config.SendTasks, func(t *SendTask) { t.control, t.context = c, &c.lifecycle })
-	c.ready = true
+	c.configured = true
 }
 
 // open begins to serve a connection.
-func (c *control) open(peer comch.Connection) *Connection {
+func (c *control) addConnection(peer comch.Connection) *Connection {
 	connection := &Connection{
 		control: c, engine: c.engine, events: c.config.ConsumerCreated != nil, peer: peer, process: peer.Peer(),
-		sends: newSendQueue(), sending: make(chan struct{}), children: make(map[child]struct{}),
+		sends: make(chan *SendTask, c.config.SendTasks), sending: make(chan struct{}), children: make(map[child]struct{}),
 	}
 	c.mu.Lock()
 	c.connections[connection] = struct{}{}
@@ -108,9 +108,9 @@ func (c *control) open(peer comch.Connection) *Connection {
 	return connection
 }
 
-// beginClose lets no more consumers and producers come to connections, unless
+// markClosing lets no more consumers and producers come to connections, unless
 // some of them have any.
-func (c *control) beginClose(connections ...*Connection) error {
+func (c *control) markClosing(connections ...*Connection) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, connection := range connections {
@@ -137,7 +137,7 @@ func (c *control) allConnections() []*Connection {
 
 // close says goodbye to the peer. The goroutine that receives tells when that
 // is done.
-func (c *control) close(connection *Connection) {
+func (c *control) disconnect(connection *Connection) {
 	c.inBackground(func() { closePeer(connection.peer) }, nil)
 }
 
@@ -158,7 +158,7 @@ func (c *control) inBackground(f, afterwards func()) {
 			if afterwards != nil {
 				afterwards()
 			}
-			c.settleControl()
+			c.completeStop()
 		})
 	}()
 }
@@ -185,36 +185,36 @@ func (c *control) connectionEnded(connection *Connection) {
 	reason := connection.notConnected()
 	c.mu.Lock()
 	connection.closing = true
-	for offspring := range connection.children {
-		offspring.connectionEnded(reason)
+	for member := range connection.children {
+		member.connectionEnded(reason)
 	}
 	c.mu.Unlock()
 	c.ended(connection)
-	c.dismiss(connection)
+	c.releaseConnection(connection)
 }
 
 // dismiss releases a connection that has ended when its last consumer and
 // producer is gone.
-func (c *control) dismiss(connection *Connection) {
+func (c *control) releaseConnection(connection *Connection) {
 	c.mu.Lock()
-	finished := connection.gone && len(connection.children) == 0 && !connection.dismissed
+	finished := connection.gone && len(connection.children) == 0 && !connection.released
 	if finished {
-		connection.dismissed = true
+		connection.released = true
 		delete(c.connections, connection)
 	}
 	c.mu.Unlock()
 	if !finished {
 		return
 	}
-	connection.sends.close()
+	close(connection.sends)
 	c.inBackground(func() {
 		closePeer(connection.peer)
 		<-connection.sending
 	}, func() { c.outstanding-- })
 }
 
-// settleControl makes a stopping context idle once nothing is left of it.
-func (c *control) settleControl() {
+// completeStop makes a stopping context idle once nothing is left of it.
+func (c *control) completeStop() {
 	if c.is(progress.Stopping) && c.outstanding == 0 && c.allocated == 0 {
 		c.enter(progress.Idle)
 	}
@@ -246,7 +246,7 @@ func (c *control) AllocateSend(connection *Connection, message []byte) (*SendTas
 	if err != nil {
 		return nil, err
 	}
-	t.take()
+	t.claim()
 	t.connection, t.message = connection, message
 	return t, nil
 }
@@ -265,9 +265,11 @@ func (t *SendTask) Submit() error {
 		t.complete(errFlushed)
 		return nil
 	}
-	if !t.connection.sends.put(t) {
+	if t.connection.released {
 		t.complete(t.connection.notConnected())
+		return nil
 	}
+	t.connection.sends <- t
 	return nil
 }
 
@@ -292,58 +294,5 @@ func (t *SendTask) Free() error {
 	}
 	t.connection, t.message = nil, nil
 	t.control.tasks.put(t)
-	return nil
-}
-
-// sendQueue holds the tasks that wait for a connection's goroutine. The pool
-// bounds it.
-type sendQueue struct {
-	mu      sync.Mutex
-	tasks   []*SendTask
-	closed  bool
-	changed chan struct{} // holds a token while there is something to see
-}
-
-func newSendQueue() *sendQueue { return &sendQueue{changed: make(chan struct{}, 1)} }
-
-func (q *sendQueue) put(t *SendTask) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
-		return false
-	}
-	q.tasks = append(q.tasks, t)
-	q.signal()
-	return true
-}
-
-func (q *sendQueue) close() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.closed = true
-	q.signal()
-}
-
-func (q *sendQueue) signal() {
-	select {
-	case q.changed <- struct{}{}:
-	default:
-	}
-}
-
-// take waits for tasks. It returns none when there will be no more.
-func (q *sendQueue) take() []*SendTask {
-	for range q.changed {
-		q.mu.Lock()
-		tasks, closed := q.tasks, q.closed
-		q.tasks = nil
-		q.mu.Unlock()
-		if closed {
-			q.signal()
-		}
-		if len(tasks) > 0 || closed {
-			return tasks
-		}
-	}
 	return nil
 }

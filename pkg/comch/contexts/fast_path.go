@@ -10,8 +10,8 @@ import (
 // channel is what consumers and producers are made on.
 type channel interface {
 	// adopt keeps the channel open for a consumer or producer, until disown.
-	adopt(child) error
-	disown(child)
+	addChild(child) error
+	removeChild(child)
 	// checkEvents refuses a channel on which consumers would come unseen.
 	checkEvents() error
 	capabilities() comch.Capabilities
@@ -42,9 +42,9 @@ type msgqChannel struct {
 	queue comch.MsgQ
 }
 
-func (msgqChannel) adopt(child) error { return nil }
+func (msgqChannel) addChild(child) error { return nil }
 
-func (msgqChannel) disown(child) {}
+func (msgqChannel) removeChild(child) {}
 
 func (msgqChannel) checkEvents() error { return nil }
 

@@ -88,15 +88,15 @@ var errFlushed = status.Errorf(status.Shutdown, "the context stopped before the 
 // lifecycle is the state machine that all contexts share. Only state may be
 // read by other threads.
 type lifecycle struct {
-	kind      string // "server", for instance
-	state     atomic.Int32
-	destroyed bool
-	ready     bool // configured
-	engine    *progress.Engine
-	changed   StateChanged
-	reason    error
-	allocated int    // tasks that are not freed
-	settle    func() // makes a stopping context idle if nothing is left of it
+	kind         string // "server", for instance
+	state        atomic.Int32
+	destroyed    bool
+	configured   bool
+	engine       *progress.Engine
+	stateChanged StateChanged
+	reason       error
+	allocated    int    // tasks that are not freed
+	finishStop   func() // makes a stopping context idle if nothing is left of it
 }
 
 // State is where the context is in its life. Any goroutine may call it.
@@ -127,11 +127,11 @@ func (l *lifecycle) allow(o operation) error {
 }
 
 // begin checks everything that all contexts need in order to start.
-func (l *lifecycle) begin(engine *progress.Engine) error {
+func (l *lifecycle) prepareStart(engine *progress.Engine) error {
 	if err := l.allow(start); err != nil {
 		return err
 	}
-	if !l.ready {
+	if !l.configured {
 		return status.Errorf(status.Initialization, "start %s: it has not been configured: call Configure first", l.kind)
 	}
 	if engine == nil {
@@ -144,8 +144,8 @@ func (l *lifecycle) begin(engine *progress.Engine) error {
 
 func (l *lifecycle) enter(next progress.State) {
 	previous := progress.State(l.state.Swap(int32(next)))
-	if l.changed != nil && previous != next {
-		l.changed(previous, next)
+	if l.stateChanged != nil && previous != next {
+		l.stateChanged(previous, next)
 	}
 }
 
@@ -222,7 +222,7 @@ func (t *task) checkHeld(operation string) error {
 }
 
 // take marks a task that comes out of the pool.
-func (t *task) take() {
+func (t *task) claim() {
 	t.owner = application
 	t.UserData = nil
 	t.context.allocated++
@@ -236,7 +236,7 @@ func (t *task) release() error {
 	t.owner = pooled
 	t.context.allocated--
 	if t.context.is(progress.Stopping) && t.context.allocated == 0 {
-		t.context.engine.Do(t.context.settle)
+		t.context.engine.Do(t.context.finishStop)
 	}
 	return nil
 }
@@ -268,32 +268,3 @@ func (p *pool[T]) get() (*T, error) {
 }
 
 func (p *pool[T]) put(t *T) { p.free = append(p.free, t) }
-
-// fifo is a queue that keeps its memory.
-type fifo[T any] struct {
-	items []T
-	head  int
-}
-
-func (f *fifo[T]) length() int { return len(f.items) - f.head }
-
-func (f *fifo[T]) push(item T) {
-	if f.head > 0 && len(f.items) == cap(f.items) {
-		n := copy(f.items, f.items[f.head:])
-		clear(f.items[n:])
-		f.items, f.head = f.items[:n], 0
-	}
-	f.items = append(f.items, item)
-}
-
-func (f *fifo[T]) first() T { return f.items[f.head] }
-
-func (f *fifo[T]) pop() T {
-	var zero T
-	item := f.items[f.head]
-	f.items[f.head] = zero
-	if f.head++; f.head == len(f.items) {
-		f.items, f.head = f.items[:0], 0
-	}
-	return item
-}

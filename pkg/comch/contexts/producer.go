@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -22,15 +23,15 @@ type ProducerConfig struct {
 	StateChanged StateChanged
 }
 
-// Producer is the context that sends on the fast path, to any consumer of the
+// Producer is the context that sends on the fast outbox, to any consumer of the
 // peer. Messages to one consumer arrive in the order of their submission.
 type Producer struct {
 	fastPath
 	config    ProducerConfig
 	tasks     pool[ProducerSendTask]
-	paths     []*path
-	completed fifo[*ProducerSendTask]
-	alive     bool // between start and finish
+	outboxes  []*outbox
+	completed fifo.Queue[*ProducerSendTask]
+	started   bool // between start and finish
 }
 
 // NewProducer creates an idle producer on an established connection.
@@ -44,7 +45,7 @@ func NewProducer(connection *Connection) (*Producer, error) {
 func newProducer(on channel) (*Producer, error) {
 	p := &Producer{}
 	p.create("producer", on)
-	p.settle = p.finish
+	p.finishStop = p.completeStop
 	if !p.limits.Producer {
 		return nil, status.Errorf(status.NotSupported, "create producer: the device has none")
 	}
@@ -63,29 +64,30 @@ func (p *Producer) Configure(config ProducerConfig) error {
 		return err
 	}
 	p.config = config
-	p.changed = config.StateChanged
+	p.stateChanged = config.StateChanged
+	p.completed = fifo.New[*ProducerSendTask](config.SendTasks)
 	p.tasks = newPool(config.SendTasks, func(t *ProducerSendTask) { t.producer, t.context = p, &p.lifecycle })
-	p.ready = true
+	p.configured = true
 	return nil
 }
 
 // Start lets the producer run.
 func (p *Producer) Start(engine *progress.Engine) error {
-	if err := p.begin(engine); err != nil {
+	if err := p.prepareStart(engine); err != nil {
 		return err
 	}
 	if err := p.channel.checkEvents(); err != nil {
 		return fmt.Errorf("start producer: %w", err)
 	}
-	if err := p.channel.adopt(p); err != nil {
+	if err := p.channel.addChild(p); err != nil {
 		return fmt.Errorf("start producer: %w", err)
 	}
 	if err := engine.Add(p); err != nil {
-		p.channel.disown(p)
+		p.channel.removeChild(p)
 		return fmt.Errorf("start producer: %w", err)
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.alive = true
+	p.started = true
 	p.enter(progress.Running)
 	return nil
 }
@@ -93,16 +95,16 @@ func (p *Producer) Start(engine *progress.Engine) error {
 // ID is the number by which the given consumer knows this producer, 0 before
 // the first message to it has gone.
 func (p *Producer) ID(consumer comch.ConsumerID) uint32 {
-	if way := p.find(consumer); way != nil && way.data != nil {
-		return way.data.ID()
+	if o := p.outboxTo(consumer); o != nil && o.data != nil {
+		return o.data.ID()
 	}
 	return 0
 }
 
-func (p *Producer) find(consumer comch.ConsumerID) *path {
-	for _, way := range p.paths {
-		if way.consumer == consumer {
-			return way
+func (p *Producer) outboxTo(consumer comch.ConsumerID) *outbox {
+	for _, o := range p.outboxes {
+		if o.consumer == consumer {
+			return o
 		}
 	}
 	return nil
@@ -112,13 +114,13 @@ func (p *Producer) find(consumer comch.ConsumerID) *path {
 // be sent before.
 func (p *Producer) Poll() int {
 	n := 0
-	for _, way := range p.paths {
-		if way.queue.length() > 0 || way.over() {
-			n += way.send()
+	for _, o := range p.outboxes {
+		if o.queue.Len() > 0 || o.consumerGone() {
+			n += o.send()
 		}
 	}
-	for i := p.completed.length(); i > 0; i-- {
-		t := p.completed.pop()
+	for i := p.completed.Len(); i > 0; i-- {
+		t := p.completed.Pop()
 		t.owner = application
 		n++
 		if t.err == nil {
@@ -127,25 +129,20 @@ func (p *Producer) Poll() int {
 			p.config.Failed(t, t.err)
 		}
 	}
-	p.removeEndedPaths()
+	p.outboxes = slices.DeleteFunc(p.outboxes, func(o *outbox) bool {
+		if o.opening || o.err == nil || o.queue.Len() > 0 {
+			return false
+		}
+		o.close() // the consumer is gone
+		return true
+	})
 	return n
 }
 
-// finishTask has Poll give a task back.
-func (p *Producer) finishTask(t *ProducerSendTask, err error) {
+// completeTask has Poll give a task back.
+func (p *Producer) completeTask(t *ProducerSendTask, err error) {
 	t.err = err
-	p.completed.push(t)
-}
-
-// removeEndedPaths closes the paths to consumers that are gone.
-func (p *Producer) removeEndedPaths() {
-	p.paths = slices.DeleteFunc(p.paths, func(way *path) bool {
-		if way.opening || way.err == nil || way.queue.length() > 0 {
-			return false
-		}
-		way.close()
-		return true
-	})
+	*p.completed.Push() = t
 }
 
 // connectionEnded stops the producer: there is nobody left to send to.
@@ -162,10 +159,10 @@ func (p *Producer) connectionEnded(reason error) {
 func (p *Producer) stopSending(reason error) {
 	p.enter(progress.Stopping)
 	p.cancel()
-	for _, way := range p.paths {
-		way.fail(reason)
+	for _, o := range p.outboxes {
+		o.fail(reason)
 	}
-	p.finish()
+	p.completeStop()
 }
 
 // Stop gives up what has not been sent; these tasks complete with an error.
@@ -182,17 +179,17 @@ func (p *Producer) Stop() error {
 }
 
 // finish makes a stopping producer idle once all tasks are freed.
-func (p *Producer) finish() {
-	if !p.is(progress.Stopping) || p.allocated > 0 || p.pending > 0 || !p.alive {
+func (p *Producer) completeStop() {
+	if !p.is(progress.Stopping) || p.allocated > 0 || p.pending > 0 || !p.started {
 		return
 	}
-	p.alive = false
-	for _, way := range p.paths {
-		way.close()
+	p.started = false
+	for _, o := range p.outboxes {
+		o.close()
 	}
-	p.paths = nil
+	p.outboxes = nil
 	p.engine.Remove(p)
-	p.channel.disown(p)
+	p.channel.removeChild(p)
 	p.enter(progress.Idle)
 }
 
@@ -223,7 +220,7 @@ func (p *Producer) AllocateSend(consumer comch.ConsumerID, message, immediate []
 	if err != nil {
 		return nil, err
 	}
-	t.take()
+	t.claim()
 	t.set(consumer, message, immediate)
 	return t, nil
 }
@@ -269,22 +266,22 @@ func (t *ProducerSendTask) Submit() error {
 	p := t.producer
 	t.owner = library
 	if p.is(progress.Stopping) {
-		p.finishTask(t, errFlushed)
+		p.completeTask(t, errFlushed)
 		p.engine.Wake()
 		return nil
 	}
-	way := p.find(t.consumer)
-	if way == nil {
-		way = p.openPath(t.consumer)
+	o := p.outboxTo(t.consumer)
+	if o == nil {
+		o = p.openOutbox(t.consumer)
 	}
-	if way.err != nil {
-		p.finishTask(t, way.err)
+	if o.err != nil {
+		p.completeTask(t, o.err)
 		p.engine.Wake()
 		return nil
 	}
-	way.queue.push(t)
-	if way.queue.length() == 1 {
-		way.send()
+	*o.queue.Push() = t
+	if o.queue.Len() == 1 {
+		o.send()
 	}
 	return nil
 }
@@ -302,113 +299,113 @@ func (t *ProducerSendTask) Free() error {
 
 // path leads from a producer to one consumer. It is opened by the first
 // message.
-type path struct {
+type outbox struct {
 	producer *Producer
 	consumer comch.ConsumerID
 	opening  bool
 	data     comch.Producer // nil until it is open
 	err      error          // why nothing can be sent any more
-	queue    fifo[*ProducerSendTask]
+	queue    fifo.Queue[*ProducerSendTask]
 }
 
-func (p *Producer) openPath(consumer comch.ConsumerID) *path {
-	way := &path{producer: p, consumer: consumer, opening: true}
-	p.paths = append(p.paths, way)
+func (p *Producer) openOutbox(consumer comch.ConsumerID) *outbox {
+	o := &outbox{producer: p, consumer: consumer, opening: true, queue: fifo.New[*ProducerSendTask](p.config.SendTasks)}
+	p.outboxes = append(p.outboxes, o)
 	p.pending++
 	ctx, cancel := context.WithTimeout(p.ctx, startTimeout)
 	go func() {
 		defer cancel()
 		data, err := p.channel.newProducer(ctx, consumer)
-		if !p.engine.Do(func() { way.opened(data, err) }) && err == nil {
+		if !p.engine.Do(func() { o.opened(data, err) }) && err == nil {
 			_ = data.Close() // nobody will ever use it
 		}
 	}()
-	return way
+	return o
 }
 
-func (w *path) opened(data comch.Producer, err error) {
-	p := w.producer
+func (o *outbox) opened(data comch.Producer, err error) {
+	p := o.producer
 	p.pending--
-	w.opening = false
+	o.opening = false
 	if err == nil {
-		w.data = data
-		err = p.engine.AddWaiter(w)
+		o.data = data
+		err = p.engine.AddWaiter(o)
 		if err != nil {
-			w.data = nil
+			o.data = nil
 			_ = data.Close() // err says more
 		}
 	}
 	if err != nil {
-		w.fail(err)
+		o.fail(err)
 	}
-	p.finish()
+	p.completeStop()
 }
 
 // over reports whether the consumer has gone and nobody has noticed.
-func (w *path) over() bool {
-	return w.data != nil && w.err == nil && w.data.State() != progress.Running
+func (o *outbox) consumerGone() bool {
+	return o.data != nil && o.err == nil && o.data.State() != progress.Running
 }
 
 // send sends what the consumer has room for and returns how many messages
 // that were.
-func (w *path) send() int {
-	if w.data == nil {
+func (o *outbox) send() int {
+	if o.data == nil {
 		return 0
 	}
-	if w.over() {
-		w.fail(status.Errorf(status.NotConnected, "consumer %d is gone", w.consumer))
+	if o.consumerGone() {
+		o.fail(status.Errorf(status.NotConnected, "consumer %d is gone", o.consumer))
 		return 1
 	}
 	n := 0
-	for w.queue.length() > 0 {
-		t := w.queue.first()
-		err := w.data.Send(t.message, t.immediate[:t.immediateLength])
+	for o.queue.Len() > 0 {
+		t := *o.queue.Front()
+		err := o.data.Send(t.message, t.immediate[:t.immediateLength])
 		if err == error(status.Again) {
 			break
 		}
-		w.producer.finishTask(w.queue.pop(), err)
+		o.producer.completeTask(o.queue.Pop(), err)
 		n++
 	}
 	if n > 0 {
-		w.data.Flush()
+		o.data.Flush()
 	}
 	return n
 }
 
 // fail gives up on the consumer, and on all messages to it.
-func (w *path) fail(err error) {
-	if w.err == nil {
-		w.err = err
+func (o *outbox) fail(err error) {
+	if o.err == nil {
+		o.err = err
 	}
-	for w.queue.length() > 0 {
-		w.producer.finishTask(w.queue.pop(), w.err)
+	for o.queue.Len() > 0 {
+		o.producer.completeTask(o.queue.Pop(), o.err)
 	}
-	w.producer.engine.Wake() // to tell of these
+	o.producer.engine.Wake() // to tell of these
 }
 
-func (w *path) close() {
-	if w.data == nil {
+func (o *outbox) close() {
+	if o.data == nil {
 		return
 	}
-	w.producer.engine.RemoveWaiter(w)
-	_ = w.data.Close() // nothing is lost that has not been told
-	w.data = nil
+	o.producer.engine.RemoveWaiter(o)
+	_ = o.data.Close() // nothing is lost that has not been told
+	o.data = nil
 }
 
 // Descriptor, Arm, Disarm and Drain let the engine sleep until the consumer
 // has room, if there is something to send to it.
-func (w *path) Descriptor() int { return w.data.Descriptor() }
+func (o *outbox) Descriptor() int { return o.data.Descriptor() }
 
 // Arm reports whether there is nothing to do.
-func (w *path) Arm() bool {
-	if w.producer.completed.length() > 0 || w.over() {
+func (o *outbox) Arm() bool {
+	if o.producer.completed.Len() > 0 || o.consumerGone() {
 		return false
 	}
-	return w.queue.length() == 0 || w.data.Arm()
+	return o.queue.Len() == 0 || o.data.Arm()
 }
 
 // Disarm is harmless if Arm has not armed.
-func (w *path) Disarm() { w.data.Disarm() }
+func (o *outbox) Disarm() { o.data.Disarm() }
 
 // Drain takes the rings of the doorbell.
-func (w *path) Drain() { w.data.Drain() }
+func (o *outbox) Drain() { o.data.Drain() }

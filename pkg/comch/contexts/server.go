@@ -64,13 +64,13 @@ func (s *Server) Configure(config ServerConfig) error {
 		return err
 	}
 	s.config = config
-	s.accept(config.ControlConfig)
+	s.apply(config.ControlConfig)
 	return nil
 }
 
 // Start listens. The server is running when Start returns nil.
 func (s *Server) Start(engine *progress.Engine) error {
-	if err := s.begin(engine); err != nil {
+	if err := s.prepareStart(engine); err != nil {
 		return err
 	}
 	place := s.place
@@ -98,13 +98,12 @@ func (s *Server) Address() string {
 }
 
 func (s *Server) acceptClients(ctx context.Context, listener comch.Server) {
-	courier := newCourier(s.engine)
 	for {
 		peer, err := listener.Accept(ctx)
 		if err != nil {
 			break
 		}
-		if !courier.deliver(func() { s.connected(peer) }) {
+		if !callOnEngine(s.engine, func() { s.connected(peer) }) {
 			peer.Abort()
 			break
 		}
@@ -113,13 +112,13 @@ func (s *Server) acceptClients(ctx context.Context, listener comch.Server) {
 }
 
 func (s *Server) connected(peer comch.Connection) {
-	connection := s.open(peer)
+	connection := s.addConnection(peer)
 	if s.is(progress.Running) {
 		connection.announced = true
 		s.config.Connected(connection, true)
 	} else {
-		_ = s.beginClose(connection) // it has no consumers yet
-		s.close(connection)
+		_ = s.markClosing(connection) // it has no consumers yet
+		s.disconnect(connection)
 	}
 	go connection.receive()
 }
@@ -154,20 +153,14 @@ func (s *Server) Disconnect(connection *Connection) error {
 	switch {
 	case connection == nil || connection.control != &s.control:
 		return status.Errorf(status.InvalidValue, "disconnect: the connection is not one of this server")
-	case connection.peer == nil || connection.gone || connection.isClosing():
+	case connection.peer == nil || connection.gone || connection.closing:
 		return fmt.Errorf("disconnect: %w", connection.notConnected())
 	}
-	if err := s.beginClose(connection); err != nil {
+	if err := s.markClosing(connection); err != nil {
 		return fmt.Errorf("disconnect: %w", err)
 	}
-	s.close(connection)
+	s.disconnect(connection)
 	return nil
-}
-
-func (c *Connection) isClosing() bool {
-	c.control.mu.Lock()
-	defer c.control.mu.Unlock()
-	return c.closing
 }
 
 // Stop disconnects all clients and gives up the name. The server is stopping
@@ -181,13 +174,13 @@ func (s *Server) Stop() error {
 		return nil
 	}
 	connections := s.allConnections()
-	if err := s.beginClose(connections...); err != nil {
+	if err := s.markClosing(connections...); err != nil {
 		return fmt.Errorf("stop server: %w", err)
 	}
 	s.enter(progress.Stopping)
 	s.cancel()
 	for _, connection := range connections {
-		s.close(connection)
+		s.disconnect(connection)
 	}
 	return nil
 }
