@@ -74,21 +74,21 @@ func (v *Inventory) FreeElements() int { return len(v.free) }
 // map, status.NoMemory if all buffers are out, status.BadState if the inventory
 // or the map is not started.
 func (v *Inventory) ByAddress(m *MemoryMap, address, length uint64) (*Buffer, error) {
-	return v.take(m, address, length, 0)
+	return v.claim(m, address, length, 0)
 }
 
 // ByData takes a buffer of length bytes at address that is full of data: a
 // source. It fails as ByAddress does.
 func (v *Inventory) ByData(m *MemoryMap, address, length uint64) (*Buffer, error) {
-	return v.take(m, address, length, length)
+	return v.claim(m, address, length, length)
 }
 
 // Duplicate takes a buffer with the range and data of another, in no list.
 func (v *Inventory) Duplicate(b *Buffer) (*Buffer, error) {
-	if err := b.alive("duplicate buffer"); err != nil {
+	if err := b.checkClaimed("duplicate buffer"); err != nil {
 		return nil, err
 	}
-	twin, err := v.take(b.memory, b.head, b.length, b.dataLength)
+	twin, err := v.claim(b.memory, b.head, b.length, b.dataLength)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (v *Inventory) Duplicate(b *Buffer) (*Buffer, error) {
 	return twin, nil
 }
 
-func (v *Inventory) take(m *MemoryMap, address, length, dataLength uint64) (*Buffer, error) {
+func (v *Inventory) claim(m *MemoryMap, address, length, dataLength uint64) (*Buffer, error) {
 	if v.phase != started {
 		return nil, status.Errorf(status.BadState, "take buffer: the inventory is %s", v.phase)
 	}
@@ -106,7 +106,7 @@ func (v *Inventory) take(m *MemoryMap, address, length, dataLength uint64) (*Buf
 	if len(v.free) == 0 {
 		return nil, status.Errorf(status.NoMemory, "take buffer: all %d of the inventory are in use", len(v.buffers))
 	}
-	if err := m.take(address, length); err != nil {
+	if err := m.addBuffer(address, length); err != nil {
 		return nil, fmt.Errorf("take buffer: %w", err)
 	}
 	b := v.free[len(v.free)-1]
@@ -120,8 +120,8 @@ func (v *Inventory) take(m *MemoryMap, address, length, dataLength uint64) (*Buf
 }
 
 // put takes a buffer back.
-func (v *Inventory) put(b *Buffer) {
-	b.memory.give()
+func (v *Inventory) release(b *Buffer) {
+	b.memory.removeBuffer()
 	*b = Buffer{inventory: v}
 	v.free = append(v.free, b)
 }
@@ -154,7 +154,7 @@ type Buffer struct {
 const maxReferences = math.MaxUint16
 
 // alive fails if the buffer is in the inventory.
-func (b *Buffer) alive(what string) error {
+func (b *Buffer) checkClaimed(what string) error {
 	if b == nil {
 		return status.Errorf(status.InvalidValue, "%s: there is none", what)
 	}
@@ -165,8 +165,8 @@ func (b *Buffer) alive(what string) error {
 }
 
 // changeable fails if the buffer is in the inventory, or a job uses it.
-func (b *Buffer) changeable(what string) error {
-	if err := b.alive(what); err != nil {
+func (b *Buffer) checkUnused(what string) error {
+	if err := b.checkClaimed(what); err != nil {
 		return err
 	}
 	if b.jobs > 0 {
@@ -187,7 +187,7 @@ func (b *Buffer) Data() (address, length uint64) { return b.data, b.dataLength }
 // SetData says where data is. status.InvalidValue if that is not within the
 // buffer, status.InUse if a job uses it.
 func (b *Buffer) SetData(address, length uint64) error {
-	if err := b.changeable("set data of buffer"); err != nil {
+	if err := b.checkUnused("set data of buffer"); err != nil {
 		return err
 	}
 	if address < b.head || address-b.head > b.length || length > b.length-(address-b.head) {
@@ -201,7 +201,7 @@ func (b *Buffer) SetData(address, length uint64) error {
 // ResetData makes the buffer empty: the next job puts its data where the data
 // was.
 func (b *Buffer) ResetData() error {
-	if err := b.changeable("reset data of buffer"); err != nil {
+	if err := b.checkUnused("reset data of buffer"); err != nil {
 		return err
 	}
 	b.dataLength = 0
@@ -218,7 +218,7 @@ func (b *Buffer) References() int { return b.references }
 // AddReference adds a reference and returns the new number. status.NotPermitted
 // in a list, except at its head; status.TooBig beyond 65535.
 func (b *Buffer) AddReference() (int, error) {
-	if err := b.counted("add reference to buffer"); err != nil {
+	if err := b.checkHead("add reference to buffer"); err != nil {
 		return b.references, err
 	}
 	if b.references == maxReferences {
@@ -234,27 +234,27 @@ func (b *Buffer) AddReference() (int, error) {
 // list except at its head, status.InUse if a job uses it.
 func (b *Buffer) RemoveReference() (int, error) {
 	const what = "remove reference to buffer"
-	if err := b.counted(what); err != nil {
+	if err := b.checkHead(what); err != nil {
 		return 0, err
 	}
 	if b.references > 1 {
 		b.references--
 		return b.references, nil
 	}
-	if err := b.changeable(what); err != nil {
+	if err := b.checkUnused(what); err != nil {
 		return b.references, err
 	}
 	for e := b; e != nil; {
 		next := e.next
-		e.inventory.put(e)
+		e.inventory.release(e)
 		e = next
 	}
 	return 0, nil
 }
 
 // counted fails if references to the buffer are not counted.
-func (b *Buffer) counted(what string) error {
-	if err := b.alive(what); err != nil {
+func (b *Buffer) checkHead(what string) error {
+	if err := b.checkClaimed(what); err != nil {
 		return err
 	}
 	if b.references == 0 {
@@ -270,7 +270,7 @@ func (b *Buffer) counted(what string) error {
 func (b *Buffer) Chain(next *Buffer) error {
 	const what = "chain buffers"
 	for _, head := range []*Buffer{b, next} {
-		if err := head.changeable(what); err != nil {
+		if err := head.checkUnused(what); err != nil {
 			return err
 		}
 		if head.references == 0 {
@@ -295,7 +295,7 @@ func (b *Buffer) Chain(next *Buffer) error {
 // b in its list.
 func (b *Buffer) Unchain(tail *Buffer) error {
 	const what = "unchain buffers"
-	if err := b.changeable(what); err != nil {
+	if err := b.checkUnused(what); err != nil {
 		return err
 	}
 	if b.references == 0 {

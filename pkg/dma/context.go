@@ -42,7 +42,7 @@ func NewContext() *Context { return &Context{jobs: DefaultJobs} }
 func (c *Context) State() progress.State { return progress.State(c.state.Load()) }
 
 // configurable fails unless the context is idle.
-func (c *Context) configurable(what string) error {
+func (c *Context) checkIdle(what string) error {
 	if c.closed {
 		return status.Errorf(status.BadState, "%s: it is closed", what)
 	}
@@ -53,7 +53,7 @@ func (c *Context) configurable(what string) error {
 }
 
 // running fails unless the context is running.
-func (c *Context) running(what string) error {
+func (c *Context) checkRunning(what string) error {
 	if state := c.State(); state != progress.Running {
 		return status.Errorf(status.BadState, "%s: it is %v, not running", what, state)
 	}
@@ -64,7 +64,7 @@ func (c *Context) running(what string) error {
 // memory maps of the buffers were given. status.AlreadyExist if there is one.
 func (c *Context) AddDevice(device Device) error {
 	const what = "add device to DMA context"
-	if err := c.configurable(what); err != nil {
+	if err := c.checkIdle(what); err != nil {
 		return err
 	}
 	if device == nil {
@@ -80,7 +80,7 @@ func (c *Context) AddDevice(device Device) error {
 // RemoveDevice takes back AddDevice, when the context has been stopped.
 func (c *Context) RemoveDevice() error {
 	const what = "remove device from DMA context"
-	if err := c.configurable(what); err != nil {
+	if err := c.checkIdle(what); err != nil {
 		return err
 	}
 	if c.device == nil {
@@ -93,7 +93,7 @@ func (c *Context) RemoveDevice() error {
 // SetJobs says how many jobs can be in flight, at most the device's MaxJobs.
 func (c *Context) SetJobs(count int) error {
 	const what = "set number of jobs of DMA context"
-	if err := c.configurable(what); err != nil {
+	if err := c.checkIdle(what); err != nil {
 		return err
 	}
 	if count < 1 {
@@ -108,7 +108,7 @@ func (c *Context) SetJobs(count int) error {
 // device cannot copy, status.TooBig if it cannot have that many jobs.
 func (c *Context) Start() error {
 	const what = "start DMA context"
-	if err := c.configurable(what); err != nil {
+	if err := c.checkIdle(what); err != nil {
 		return err
 	}
 	if c.device == nil {
@@ -139,7 +139,7 @@ func (c *Context) Start() error {
 // status.BadState if it is not running.
 func (c *Context) Stop() error {
 	const what = "stop DMA context"
-	if err := c.running(what); err != nil {
+	if err := c.checkRunning(what); err != nil {
 		return err
 	}
 	if c.progress != nil {
@@ -157,7 +157,7 @@ func (c *Context) Stop() error {
 // it again does nothing.
 func (c *Context) Close() error {
 	if !c.closed {
-		if err := c.configurable("close DMA context"); err != nil {
+		if err := c.checkIdle("close DMA context"); err != nil {
 			return err
 		}
 		c.closed, c.device = true, nil
@@ -178,7 +178,7 @@ func (c *Context) InFlight() int { return len(c.slots) - len(c.free) }
 // be changed, chained or given back.
 func (c *Context) Submit(job Job) error {
 	const what = "submit DMA job"
-	if err := c.running(what); err != nil {
+	if err := c.checkRunning(what); err != nil {
 		return err
 	}
 	if c.progress == nil {
@@ -207,7 +207,7 @@ func (c *Context) Submit(job Job) error {
 // status.InUse if it is attached.
 func (c *Context) Attach(engine *progress.Engine, handle func(Event)) error {
 	const what = "attach DMA context"
-	if err := c.running(what); err != nil {
+	if err := c.checkRunning(what); err != nil {
 		return err
 	}
 	if engine == nil || handle == nil {
@@ -248,24 +248,21 @@ func (s source) Poll() int {
 	c.polling = true
 	n := c.engine.Poll(c.done)
 	for _, done := range c.done[:n] {
-		c.complete(&c.slots[done.Slot])
+		// The job's buffers are free before its event is delivered, so that the
+		// handler may do with them what it likes.
+		s := &c.slots[done.Slot]
+		s.hold(-1)
+		event := Event{Type: s.job.Type, UserData: s.job.UserData, Err: s.copy.Err}
+		if event.Err == nil {
+			event.Length = s.length
+			s.job.Destination.dataLength += s.length
+		}
+		s.job = Job{}
+		c.free = append(c.free, s.copy.Slot)
+		c.handle(event)
 	}
 	c.polling = false
 	return n
-}
-
-// complete gives a job's buffers back before anybody hears of it, so that the
-// event's receiver may do with them what it likes.
-func (c *Context) complete(s *slot) {
-	s.hold(-1)
-	event := Event{Type: s.job.Type, UserData: s.job.UserData, Err: s.copy.Err}
-	if event.Err == nil {
-		event.Length = s.length
-		s.job.Destination.dataLength += s.length
-	}
-	s.job = Job{}
-	c.free = append(c.free, s.copy.Slot)
-	c.handle(event)
 }
 
 // JobType is what a job does.
@@ -321,71 +318,53 @@ func (c *Context) prepare(s *slot, job Job) error {
 	if job.Type != Memcpy {
 		return status.Errorf(status.NotSupported, "job type %d is none that a DMA device knows", job.Type)
 	}
-	if err := checkEnds(job); err != nil {
+	source, destination := job.Source, job.Destination
+	if err := source.checkClaimed("source buffer"); err != nil {
 		return err
 	}
-	s.job, s.length = job, 0
-	s.copy.Sources, s.copy.Err = s.copy.Sources[:0], nil
-	for b := job.Source; b != nil; b = b.next {
-		if err := c.addSource(s, b); err != nil {
-			return err
-		}
-	}
-	return c.setDestination(s, job.Destination)
-}
-
-func checkEnds(job Job) error {
-	if err := job.Source.alive("source buffer"); err != nil {
+	if err := destination.checkUnused("destination buffer"); err != nil {
 		return err
 	}
-	if err := job.Destination.changeable("destination buffer"); err != nil {
-		return err
-	}
-	if job.Source.references == 0 {
+	if source.references == 0 {
 		return status.Errorf(status.InvalidValue, "source buffer is in the middle of a list: submit its head")
 	}
-	if job.Destination.elements != 1 {
+	if destination.elements != 1 {
 		return status.Errorf(status.InvalidValue, "destination buffer is in a list: only sources can be")
 	}
-	return nil
-}
 
-func (c *Context) addSource(s *slot, b *Buffer) error {
-	if b == s.job.Destination {
-		return status.Errorf(status.InvalidValue, "a buffer is both source and destination")
+	s.job, s.length = job, 0
+	s.copy.Sources, s.copy.Err = s.copy.Sources[:0], nil
+	for b := source; b != nil; b = b.next {
+		switch {
+		case b == destination:
+			return status.Errorf(status.InvalidValue, "a buffer is both source and destination")
+		case len(s.copy.Sources) == c.capabilities.MaxBufferListLength:
+			return status.Errorf(status.TooBig, "source list has %d buffers, device %s takes %d",
+				source.elements, c.device.Name(), c.capabilities.MaxBufferListLength)
+		case b.dataLength > c.capabilities.MaxBufferSize-s.length:
+			return status.Errorf(status.TooBig, "source has more than the %d bytes that device %s can copy in one job",
+				c.capabilities.MaxBufferSize, c.device.Name())
+		case !b.memory.canBeSource():
+			return status.Errorf(status.NotPermitted, "source memory was exported without the right to read it (PCIRead)")
+		}
+		segment, err := c.segment("source", b, b.data, b.dataLength)
+		if err != nil {
+			return err
+		}
+		s.length += b.dataLength
+		s.copy.Sources = append(s.copy.Sources, segment)
 	}
-	if len(s.copy.Sources) == c.capabilities.MaxBufferListLength {
-		return status.Errorf(status.TooBig, "source list has %d buffers, device %s takes %d",
-			s.job.Source.elements, c.device.Name(), c.capabilities.MaxBufferListLength)
-	}
-	if b.dataLength > c.capabilities.MaxBufferSize-s.length {
-		return status.Errorf(status.TooBig, "source has more than the %d bytes that device %s can copy in one job",
-			c.capabilities.MaxBufferSize, c.device.Name())
-	}
-	if !b.memory.mayBeSource() {
-		return status.Errorf(status.NotPermitted, "source memory was exported without the right to read it (PCIRead)")
-	}
-	segment, err := c.segment("source", b, b.data, b.dataLength)
-	if err != nil {
-		return err
-	}
-	s.length += b.dataLength
-	s.copy.Sources = append(s.copy.Sources, segment)
-	return nil
-}
 
-func (c *Context) setDestination(s *slot, b *Buffer) error {
-	if s.length == 0 {
+	switch room := destination.room(); {
+	case s.length == 0:
 		return status.Errorf(status.InvalidValue, "source buffer has no data")
-	}
-	if room := b.room(); s.length > room {
+	case s.length > room:
 		return status.Errorf(status.InvalidValue, "destination buffer has room for %d bytes, the source has %d", room, s.length)
-	}
-	if !b.memory.mayBeDestination() {
+	case !destination.memory.canBeDestination():
 		return status.Errorf(status.NotPermitted, "destination memory may not be written: its map lacks LocalWrite, or PCIWrite if it is imported")
 	}
 	var err error
-	s.copy.Destination, err = c.segment("destination", b, b.data+b.dataLength, s.length)
+	s.copy.Destination, err = c.segment("destination", destination, destination.data+destination.dataLength, s.length)
 	return err
 }
 

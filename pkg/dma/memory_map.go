@@ -226,7 +226,7 @@ func (m *MemoryMap) Buffers() int {
 
 // take counts a buffer of the given range. Addresses begin at the region's
 // Base.
-func (m *MemoryMap) take(address, length uint64) error {
+func (m *MemoryMap) addBuffer(address, length uint64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.phase != started {
@@ -243,7 +243,7 @@ func (m *MemoryMap) take(address, length uint64) error {
 	return nil
 }
 
-func (m *MemoryMap) give() {
+func (m *MemoryMap) removeBuffer() {
 	m.mu.Lock()
 	m.buffers--
 	m.mu.Unlock()
@@ -261,10 +261,10 @@ func (m *MemoryMap) registration(device Device) Registration {
 	return nil
 }
 
-// mayBeSource and mayBeDestination tell what jobs may do to the memory.
-func (m *MemoryMap) mayBeSource() bool { return !m.imported || m.access.Has(memory.PCIRead) }
+// canBeSource and canBeDestination tell what jobs may do to the memory.
+func (m *MemoryMap) canBeSource() bool { return !m.imported || m.access.Has(memory.PCIRead) }
 
-func (m *MemoryMap) mayBeDestination() bool {
+func (m *MemoryMap) canBeDestination() bool {
 	if m.imported {
 		return m.access.Has(memory.PCIWrite)
 	}

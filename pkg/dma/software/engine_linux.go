@@ -45,14 +45,14 @@ func (e *engine) Submit(c *dma.Copy) error {
 		return status.Errorf(status.Full, "DMA engine has %d copies in flight", e.inFlight)
 	}
 	e.inFlight++
-	e.thread.submitted.add(c)
+	e.thread.submitted.push(c)
 	return nil
 }
 
 func (e *engine) Poll(done []*dma.Copy) int {
 	n := 0
 	for n < len(done) {
-		c := e.take()
+		c := e.pop()
 		if c == nil {
 			break
 		}
@@ -72,7 +72,7 @@ func (e *engine) Close() error {
 	}
 	e.closed = true
 	err := errors.Join(e.thread.stop(), e.close())
-	e.device.discount(&e.device.engines)
+	e.device.removeUser(&e.device.engines)
 	return err
 }
 
@@ -127,35 +127,28 @@ func (t *copyThread) stop() error {
 
 // Poll does one copy.
 func (t *copyThread) Poll() int {
-	c := t.submitted.take()
+	c := t.submitted.pop()
 	if c == nil {
 		return 0
 	}
-	c.Err = carryOut(c)
-	t.done.add(c)
+	c.Err = copyAll(c)
+	t.done.push(c)
 	return 1
 }
 
-// carryOut copies the sources, one after the other, to the destination.
-func carryOut(c *dma.Copy) error {
+// copyAll copies the sources, one after the other, to the destination.
+func copyAll(c *dma.Copy) error {
 	to, offset := c.Destination.Memory.(*registration).region, c.Destination.Offset
 	for _, source := range c.Sources {
-		if err := copySegment(to, offset, source); err != nil {
-			return err
+		from := source.Memory.(*registration).region
+		for done := uint64(0); done < source.Length; {
+			n := min(pieceSize, source.Length-done)
+			if err := memory.Copy(to, offset+done, from, source.Offset+done, n); err != nil {
+				return err
+			}
+			done += n
 		}
 		offset += source.Length
-	}
-	return nil
-}
-
-func copySegment(to *memory.Region, offset uint64, source dma.Segment) error {
-	from := source.Memory.(*registration).region
-	for done := uint64(0); done < source.Length; {
-		n := min(pieceSize, source.Length-done)
-		if err := memory.Copy(to, offset+done, from, source.Offset+done, n); err != nil {
-			return err
-		}
-		done += n
 	}
 	return nil
 }
@@ -169,11 +162,11 @@ type queue struct {
 	slots []*dma.Copy
 
 	_        [cacheLine]byte
-	taken    atomic.Uint64 // written by the thread that takes
+	popped   atomic.Uint64 // written by the thread that takes
 	sleeping atomic.Bool
 
-	_   [cacheLine]byte
-	put atomic.Uint64 // written by the thread that puts
+	_      [cacheLine]byte
+	pushed atomic.Uint64 // written by the thread that puts
 
 	_          [cacheLine]byte
 	descriptor int     // eventfd
@@ -194,10 +187,10 @@ func (q *queue) close() error { return unix.Close(q.descriptor) }
 
 // add publishes a copy, and then looks whether anybody sleeps: the sleeper does
 // it the other way round, so one of the two sees the other.
-func (q *queue) add(c *dma.Copy) {
-	position := q.put.Load()
+func (q *queue) push(c *dma.Copy) {
+	position := q.pushed.Load()
 	q.slots[position%uint64(len(q.slots))] = c
-	q.put.Store(position + 1)
+	q.pushed.Store(position + 1)
 	if q.sleeping.Load() {
 		// A full counter means that it has been rung already.
 		_, _ = unix.Write(q.descriptor, q.ring[:])
@@ -205,13 +198,13 @@ func (q *queue) add(c *dma.Copy) {
 }
 
 // take returns the next copy, nil if there is none.
-func (q *queue) take() *dma.Copy {
-	position := q.taken.Load()
-	if position == q.put.Load() {
+func (q *queue) pop() *dma.Copy {
+	position := q.popped.Load()
+	if position == q.pushed.Load() {
 		return nil
 	}
 	c := q.slots[position%uint64(len(q.slots))]
-	q.taken.Store(position + 1)
+	q.popped.Store(position + 1)
 	return c
 }
 
@@ -219,7 +212,7 @@ func (q *queue) Descriptor() int { return q.descriptor }
 
 func (q *queue) Arm() bool {
 	q.sleeping.Store(true)
-	if q.taken.Load() != q.put.Load() {
+	if q.popped.Load() != q.pushed.Load() {
 		q.sleeping.Store(false)
 		return false
 	}

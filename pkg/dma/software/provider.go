@@ -114,7 +114,7 @@ func (d *device) Register(region *memory.Region, access memory.Access) (dma.Regi
 	if !access.Valid() {
 		return nil, status.Errorf(status.InvalidValue, "access rights %#x are unknown", uint32(access))
 	}
-	if err := d.count(&d.registrations); err != nil {
+	if err := d.addUser(&d.registrations); err != nil {
 		return nil, err
 	}
 	return &registration{device: d, region: region}, nil
@@ -128,7 +128,7 @@ type registration struct {
 }
 
 func (r *registration) Deregister() error {
-	r.once.Do(func() { r.device.discount(&r.device.registrations) })
+	r.once.Do(func() { r.device.removeUser(&r.device.registrations) })
 	return nil
 }
 
@@ -136,18 +136,18 @@ func (d *device) NewEngine(capacity int) (dma.Engine, error) {
 	if capacity < 1 || capacity > d.capabilities.MaxJobs {
 		return nil, status.Errorf(status.InvalidValue, "%d copies at a time are not within 1 and %d", capacity, d.capabilities.MaxJobs)
 	}
-	if err := d.count(&d.engines); err != nil {
+	if err := d.addUser(&d.engines); err != nil {
 		return nil, err
 	}
 	e, err := newEngine(d, capacity)
 	if err != nil {
-		d.discount(&d.engines)
+		d.removeUser(&d.engines)
 		return nil, err
 	}
 	return e, nil
 }
 
-func (d *device) count(what *int) error {
+func (d *device) addUser(what *int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -157,7 +157,7 @@ func (d *device) count(what *int) error {
 	return nil
 }
 
-func (d *device) discount(what *int) {
+func (d *device) removeUser(what *int) {
 	d.mu.Lock()
 	*what--
 	d.mu.Unlock()
