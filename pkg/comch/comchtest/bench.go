@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/internal/conformancetest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -37,11 +38,10 @@ var payloads = []payload{
 // need in order to tell each other anything, a bare cache line there and back,
 // is measured first; x-bare is a multiple of it.
 func Bench(b *testing.B, config Config) {
-	capabilities, err := config.Provider.Capabilities((&suite{Config: config}).device())
-	if err != nil {
-		b.Fatal(err)
-	}
-	s := &suite{Config: config, capabilities: capabilities}
+	s := &suite{Config: config}
+	var err error
+	s.capabilities, err = config.Provider.Capabilities(s.device())
+	conformancetest.SkipIfNotSupported(b, "get capabilities of device "+s.device(), err)
 	bare := bareRoundTrip()
 	b.Run("BareCacheLines", func(b *testing.B) {
 		for b.Loop() {

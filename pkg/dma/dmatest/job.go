@@ -440,7 +440,7 @@ var waitTests = []conformanceTest{
 
 func sleeps(b *bench) {
 	if !b.device.Capabilities().CanWait {
-		b.Skip("contexts of the device have no descriptor to sleep on")
+		b.Skip("the capabilities of the device deny waiting (CanWait)")
 	}
 	l := b.newLaneWith(1, progress.Policy{Mode: progress.Event})
 	size := min(b.device.Capabilities().MaxBufferSize, 1<<20)
