@@ -10,8 +10,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// startTimeout bounds the state Starting, in which nothing but progress is
-// allowed.
+// startTimeout bounds the state Starting, in which the application can do nothing
+// but make progress.
 const startTimeout = 15 * time.Second
 
 // ClientConfig configures a client.
@@ -27,29 +27,31 @@ type Client struct {
 	connection *Connection
 }
 
-// NewClient creates an idle client of the server of that name.
-// status.NotSupported if the device cannot be a client, status.InvalidValue if
-// the name cannot be used.
+// NewClient returns an idle client of the server that listens under name. It fails
+// with status.NotSupported if the device cannot be a client, and with
+// status.InvalidValue if the name is empty or too long.
 func NewClient(provider comch.Provider, device, name string) (*Client, error) {
 	c := &Client{provider: provider, place: comch.ClientConfig{Device: device, Name: name}}
-	if err := c.create("client", provider, device, name, func(c comch.Capabilities) bool { return c.Client }); err != nil {
+	err := c.create("client", provider, device, name, func(c comch.Capabilities) bool { return c.Client })
+	if err != nil {
 		return nil, fmt.Errorf("create Comch client of server %q: %w", name, err)
 	}
 	c.ended = c.disconnected
 	return c, nil
 }
 
-// Configure sets everything anew. Only an idle client can be configured.
+// Configure replaces the configuration of an idle client.
 func (c *Client) Configure(config ClientConfig) error {
-	if err := c.configure(&config.ControlConfig); err != nil {
+	if err := c.checkConfig(&config.ControlConfig); err != nil {
 		return err
 	}
 	c.apply(config.ControlConfig)
 	return nil
 }
 
-// Start begins to connect. The client is starting; progress makes it running
-// or, if there is no connection, idle again with Err saying why.
+// Start starts to connect. The client is starting until progress makes it running.
+// If the connection cannot be made, progress makes the client idle again, and Err
+// returns the reason.
 func (c *Client) Start(engine *progress.Engine) error {
 	if err := c.prepareStart(engine); err != nil {
 		return err
@@ -79,16 +81,17 @@ func (c *Client) connected(peer comch.Connection, err error) {
 	go c.connection.receive()
 }
 
-// Connection is the connection of a client that is running. status.BadState
-// before.
+// Connection returns the connection to the server. It fails with status.BadState
+// if the client has not been running since its last start.
 func (c *Client) Connection() (*Connection, error) {
 	if c.connection == nil {
-		return nil, status.Errorf(status.BadState, "get connection of client: it is %v and has never been running since it was started", c.State())
+		return nil, status.Errorf(status.BadState,
+			"get connection of client: it is %v and has not been running since its last start", c.State())
 	}
 	return c.connection, nil
 }
 
-// disconnected has the client stop, if it was not going to.
+// disconnected stops a running client whose connection has ended.
 func (c *Client) disconnected(connection *Connection) {
 	if c.is(progress.Running) {
 		c.reason = connection.Err()
@@ -96,8 +99,8 @@ func (c *Client) disconnected(connection *Connection) {
 	}
 }
 
-// Stop disconnects. The client is stopping until the server has been told and
-// all tasks are freed. It fails with status.InUse while there are consumers or
+// Stop disconnects. The client is stopping until the connection has ended and all
+// tasks are freed. Stop fails with status.InUse while there are consumers or
 // producers that are not idle.
 func (c *Client) Stop() error {
 	if err := c.allow(stop); err != nil {

@@ -10,58 +10,64 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Connection is the established connection between a client and a server, or,
-// in a connection event that was not successful, what became of the attempt.
+// Connection is the connection between a client and a server. In the event of a
+// rejected client it only carries the reason and the process.
 type Connection struct {
-	// UserData is the application's.
+	// UserData belongs to the application.
 	UserData any
 
 	control *control
-	engine  *progress.Engine // of the control context while this connection lives
-	events  bool             // the application looks at consumers
-	peer    comch.Connection // nil if there never was one
-	refusal error
+	engine  *progress.Engine // of control, for as long as the connection lives
+	events  bool             // the application has consumer callbacks
+	peer    comch.Connection // nil if the client was rejected
+	rejection error            // why it was rejected
 	process comch.Peer
 	sends   chan *SendTask // has room for the whole pool
-	sending chan struct{}  // closed when the goroutine that sends has ended
+	sending chan struct{}  // closed when the goroutine that sends has returned
 
-	// Only the engine's thread:
-	announced bool // the application knows it
-	gone      bool // it has ended, and the application knows
-	released  bool
+	// The following belong to the engine's thread.
+	announced bool // Connected has been called
+	gone      bool // the connection has ended, and control knows
+	released  bool // nothing uses it any more
 
-	// Guarded by control.mu:
+	// The following are guarded by control.mu. Only the engine's thread writes
+	// closing.
 	children map[child]struct{} // consumers and producers that are not idle
-	closing  bool               // takes no more of them
+	closing  bool               // rejects further children
 }
 
-// child is a consumer or producer on a connection.
+// child is a consumer or producer of a connection.
 type child interface {
-	// connectionEnded has the child learn, on its own thread, that the
-	// connection is gone. It does not block.
+	// connectionEnded reports the end of the connection. It does not block; the
+	// child handles the end on its own thread.
 	connectionEnded(reason error)
 }
 
 // Peer identifies the process at the other end.
 func (c *Connection) Peer() comch.Peer { return c.process }
 
-// Err says why the connection has ended or could not be made, nil before.
+// Err returns the reason for which the connection ended, or could not be made. It
+// is nil while the connection lives.
 func (c *Connection) Err() error {
 	if c.peer == nil {
-		return c.refusal
+		return c.rejection
 	}
 	return c.peer.Err()
 }
 
-// ExportMemory is comch.Connection.ExportMemory. It waits for the peer.
-func (c *Connection) ExportMemory(ctx context.Context, region *memory.Region, access memory.Access) ([]byte, error) {
+// ExportMemory lets the peer import a region, as comch.Connection does. It blocks
+// until the peer has answered.
+func (c *Connection) ExportMemory(
+	ctx context.Context, region *memory.Region, access memory.Access,
+) ([]byte, error) {
 	if c.peer == nil {
 		return nil, c.notConnected()
 	}
 	return c.peer.ExportMemory(ctx, region, access)
 }
 
-// ImportMemory is comch.Connection.ImportMemory.
+// ImportMemory turns a descriptor that the peer has sent into a region, as
+// comch.Connection does.
 func (c *Connection) ImportMemory(descriptor []byte) (*memory.Region, memory.Access, error) {
 	if c.peer == nil {
 		return nil, 0, c.notConnected()
@@ -77,8 +83,8 @@ func (c *Connection) notConnected() error {
 	return status.Errorf(status.NotConnected, "connection has ended: %w", reason)
 }
 
-// adopt enters a consumer or producer that starts, and keeps the connection
-// from being disconnected in order.
+// addChild registers a consumer or producer that starts. Until it is removed, the
+// application cannot close the connection.
 func (c *Connection) addChild(member child) error {
 	if c.peer == nil {
 		return c.notConnected()
@@ -92,7 +98,7 @@ func (c *Connection) addChild(member child) error {
 	return nil
 }
 
-// disown is the opposite of adopt. Any thread may call it.
+// removeChild undoes addChild. Any thread may call it.
 func (c *Connection) removeChild(member child) {
 	c.control.mu.Lock()
 	delete(c.children, member)
@@ -110,27 +116,27 @@ func (c *Connection) newProducer(ctx context.Context, consumer comch.ConsumerID)
 
 func (c *Connection) capabilities() comch.Capabilities { return c.control.capabilities }
 
-// checkEvents refuses a fast path beside a server or client that does not look
-// at consumers.
 func (c *Connection) checkEvents() error {
 	if !c.events {
-		return status.Errorf(status.Initialization, "the %s of the connection has no consumer callbacks: configure ConsumerCreated and ConsumerExpired",
+		return status.Errorf(status.Initialization,
+			"the %s of the connection has no consumer callbacks: configure ConsumerCreated and ConsumerExpired",
 			c.control.kind)
 	}
 	return nil
 }
 
-// send is the goroutine that waits for room at the peer.
+// send is the goroutine that sends control messages and waits for the peer to have
+// room for them.
 func (c *Connection) send() {
 	defer close(c.sending)
 	for t := range c.sends {
-		// It returns at the end of the connection, if not before.
+		// Send returns when the connection ends, if not before.
 		t.complete(c.peer.Send(context.Background(), t.message))
 	}
 }
 
-// receive is the goroutine that waits for control messages and, in between,
-// for the application to see each.
+// receive is the goroutine that waits for control messages. It hands each message
+// to the engine's thread and waits until the application has seen it.
 func (c *Connection) receive() {
 	events := make(chan struct{})
 	go func() {
@@ -166,7 +172,7 @@ func (c *Connection) receiveEvents() {
 
 // callOnEngine runs f on the engine's thread and waits until it has returned, so
 // that a peer cannot queue calls faster than the application handles them. It
-// returns false if the engine is closed and f will never run.
+// returns false if the engine is closed, in which case f never runs.
 func callOnEngine(engine *progress.Engine, f func()) bool {
 	done := make(chan struct{})
 	accepted := engine.Do(func() {

@@ -11,43 +11,43 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// pollBatch bounds how many receives complete in one turn of a consumer.
+// pollBatch bounds the receives that complete in one poll of a consumer.
 const pollBatch = 32
 
 // ConsumerConfig configures a consumer.
 type ConsumerConfig struct {
 	// ReceiveTasks is the size of the pool of receive tasks. Mandatory.
 	ReceiveTasks int
-	// Received and Failed give a receive task back to the application, with a
-	// message in it or without. Mandatory.
+	// Received returns a receive task with a message in it, and Failed one
+	// without, to the application. Mandatory.
 	Received func(task *ReceiveTask)
 	Failed   func(task *ReceiveTask, err error)
-	// ImmediateLength is how many bytes of immediate data a message may have;
-	// 0 means the device's maximum.
+	// ImmediateLength is the maximum number of bytes of immediate data in one
+	// message; 0 means the maximum of the device.
 	ImmediateLength int
 	// StateChanged, if set, is called after each change of state.
 	StateChanged StateChanged
 }
 
-// Consumer is the context that receives on the fast path.
+// Consumer is the context that receives messages on the fast path.
 type Consumer struct {
 	fastPath
 	config     ConsumerConfig
 	memorySize int
 	tasks      pool[ReceiveTask]
 
-	data    comch.Consumer // nil before it runs
+	data    comch.Consumer // nil unless running or stopping
 	waiter  *consumerWaiter
 	posted  fifo.Queue[*ReceiveTask]
 	late    []*ReceiveTask // submitted while stopping
 	batch   [pollBatch]comch.Received
-	polling bool // in Poll, which flushes afterwards
-	dirty   bool // receives have been posted and not flushed
+	polling bool // inside Poll, which flushes at its end
+	dirty   bool // receives are posted and not flushed
 }
 
-// NewConsumer creates an idle consumer on an established connection, with
-// memorySize bytes of memory that the peer can read and write. Receives are
-// posted in it.
+// NewConsumer returns an idle consumer on an established connection. Its memory
+// has memorySize bytes, which the peer can read and write; receives are posted in
+// it.
 func NewConsumer(connection *Connection, memorySize int) (*Consumer, error) {
 	if connection.peer == nil || connection.peer.Err() != nil {
 		return nil, fmt.Errorf("create consumer: %w", connection.notConnected())
@@ -73,13 +73,14 @@ func newConsumer(on channel) (*Consumer, error) {
 	return c, nil
 }
 
-// Configure sets everything anew. Only an idle consumer can be configured.
+// Configure replaces the configuration of an idle consumer.
 func (c *Consumer) Configure(config ConsumerConfig) error {
 	if err := c.allow(configure); err != nil {
 		return err
 	}
 	err := errors.Join(
-		checkCallbacks(c.kind, callback{"Received", config.Received != nil}, callback{"Failed", config.Failed != nil}),
+		checkCallbacks(c.kind,
+			callback{"Received", config.Received != nil}, callback{"Failed", config.Failed != nil}),
 		checkCount("ReceiveTasks", config.ReceiveTasks, c.limits.MaxReceives),
 		checkOptional("ImmediateLength", config.ImmediateLength, c.limits.MaxImmediateLength))
 	if err != nil {
@@ -93,9 +94,9 @@ func (c *Consumer) Configure(config ConsumerConfig) error {
 	return nil
 }
 
-// Start begins to register the consumer with the peer. The consumer is
-// starting; progress makes it running or, if that failed, idle again with Err
-// saying why.
+// Start starts to register the consumer with the peer. The consumer is starting
+// until progress makes it running. If the registration fails, progress makes the
+// consumer idle again, and Err returns the reason.
 func (c *Consumer) Start(engine *progress.Engine) error {
 	if err := c.prepareStart(engine); err != nil {
 		return err
@@ -107,13 +108,15 @@ func (c *Consumer) Start(engine *progress.Engine) error {
 		return fmt.Errorf("start consumer: %w", err)
 	}
 	c.enter(progress.Starting)
-	config := comch.ConsumerConfig{Receives: c.config.ReceiveTasks, MemorySize: c.memorySize, ImmediateLength: c.config.ImmediateLength}
+	config := comch.ConsumerConfig{
+		Receives: c.config.ReceiveTasks, MemorySize: c.memorySize, ImmediateLength: c.config.ImmediateLength,
+	}
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
 		data, err := c.channel.newConsumer(ctx, config)
 		if !engine.Do(func() { c.started(data, err) }) && err == nil {
-			_ = data.Close() // nobody will ever use it
+			_ = data.Close() // the engine is closed: nobody will use it
 		}
 	}()
 	return nil
@@ -126,7 +129,7 @@ func (c *Consumer) started(data comch.Consumer, err error) {
 	}
 	if err != nil {
 		if data != nil {
-			_ = data.Close() // err says more
+			_ = data.Close() // err is the error to report
 		}
 		c.reason = err
 		c.channel.removeChild(c)
@@ -137,7 +140,8 @@ func (c *Consumer) started(data comch.Consumer, err error) {
 	c.enter(progress.Running)
 }
 
-// ID is the consumer's id on its connection, 0 before it runs.
+// ID returns the consumer's id on its connection. It is 0 unless the consumer is
+// running or stopping.
 func (c *Consumer) ID() comch.ConsumerID {
 	if c.data == nil {
 		return 0
@@ -145,8 +149,8 @@ func (c *Consumer) ID() comch.ConsumerID {
 	return c.data.ID()
 }
 
-// Memory is where messages are received, nil unless the consumer is running
-// or stopping. The peer can write it at any time.
+// Memory returns the memory in which receives are posted. The peer can write all
+// of it at any time. It is nil unless the consumer is running or stopping.
 func (c *Consumer) Memory() []byte {
 	if c.data == nil {
 		return nil
@@ -154,13 +158,13 @@ func (c *Consumer) Memory() []byte {
 	return c.data.Memory()
 }
 
-// Poll is called by the engine.
+// Poll completes receives. The engine calls it.
 func (c *Consumer) Poll() int {
 	if c.data == nil {
 		return 0
 	}
 	n := 0
-	if c.posted.Len() > 0 { // a message to a buffer that has been withdrawn is nobody's
+	if c.posted.Len() > 0 { // a message in a receive that has failed belongs to nobody
 		n = c.data.Poll(c.batch[:])
 	}
 	c.polling = true
@@ -171,15 +175,16 @@ func (c *Consumer) Poll() int {
 		c.config.Received(t)
 	}
 	if n == 0 {
-		n = c.endPoll()
+		n = c.pollState()
 	}
 	c.polling = false
 	c.flush()
 	return n
 }
 
-// endPoll looks at the state when nothing more has arrived.
-func (c *Consumer) endPoll() int {
+// pollState handles the end of the connection, and fails the tasks of a stopping
+// consumer. Poll calls it when no message has arrived.
+func (c *Consumer) pollState() int {
 	if c.is(progress.Running) && c.data.State() != progress.Running {
 		if c.reason == nil {
 			c.reason = status.Errorf(status.NotConnected, "the consumer has lost its connection")
@@ -189,19 +194,19 @@ func (c *Consumer) endPoll() int {
 		if c.allocated == 0 {
 			c.engine.Do(c.finishStop)
 		}
-		return 1 // a last message may have come before the end
+		return 1 // poll again: a last message may have arrived before the end
 	}
 	if !c.is(progress.Stopping) {
 		return 0
 	}
-	failed := c.late
+	late := c.late
 	c.late = nil
-	n := len(failed)
+	n := len(late)
 	for i := c.posted.Len(); i > 0; i-- {
 		c.fail(c.posted.Pop())
 		n++
 	}
-	for _, t := range failed {
+	for _, t := range late {
 		c.fail(t)
 	}
 	return n
@@ -224,7 +229,8 @@ func (c *Consumer) flush() {
 	}
 }
 
-// connectionEnded is told of the end of the connection: Poll sees the rest.
+// connectionEnded records the reason. Poll notices the end itself, after the last
+// message.
 func (c *Consumer) connectionEnded(reason error) {
 	c.engine.Do(func() {
 		if c.data != nil && c.reason == nil && c.is(progress.Running) {
@@ -233,10 +239,10 @@ func (c *Consumer) connectionEnded(reason error) {
 	})
 }
 
-// Stop withdraws all posted receives, which complete with an error unless a
-// message was in them already; one that is sent this very moment may be lost.
-// The consumer is idle if it had no tasks, and else stopping until all tasks
-// are freed.
+// Stop takes back all posted receives. Those that hold a message complete with
+// success, the others with an error; a message that the peer is just sending may
+// be lost. The consumer is idle at once if no tasks are allocated, and otherwise
+// stopping until all of them are freed.
 func (c *Consumer) Stop() error {
 	if err := c.allow(stop); err != nil {
 		return err
@@ -250,7 +256,7 @@ func (c *Consumer) Stop() error {
 	return nil
 }
 
-// finish makes a stopping consumer idle once all tasks are freed.
+// completeStop makes a stopping consumer idle once all tasks are freed.
 func (c *Consumer) completeStop() {
 	if !c.is(progress.Stopping) || c.allocated > 0 || c.data == nil {
 		return
@@ -267,7 +273,8 @@ func (c *Consumer) completeStop() {
 	c.enter(progress.Idle)
 }
 
-// consumerWaiter lets the engine sleep until a message arrives.
+// consumerWaiter lets the engine sleep until a message arrives, unless there are
+// tasks to fail.
 type consumerWaiter struct {
 	comch.Consumer
 	context *Consumer
@@ -281,8 +288,8 @@ func (w *consumerWaiter) Arm() bool {
 	return w.Consumer.Arm()
 }
 
-// ReceiveTask offers one buffer of a consumer's memory to the peer's
-// producers. Between submission and completion its buffer is theirs.
+// ReceiveTask offers one buffer of the consumer's memory to the producers of the
+// peer, which own the buffer from submission to completion.
 type ReceiveTask struct {
 	task
 	consumer       *Consumer
@@ -290,10 +297,10 @@ type ReceiveTask struct {
 	received       comch.Received
 }
 
-// AllocateReceive takes a task from the pool for length bytes at offset of the
-// consumer's memory. A buffer of no bytes receives immediate data only.
-// status.NoMemory if all tasks are in use, status.InvalidValue if the buffer
-// is outside the memory.
+// AllocateReceive returns a task from the pool for length bytes at offset of the
+// consumer's memory. A buffer without bytes receives immediate data only.
+// AllocateReceive fails with status.NoMemory if all tasks are in use, and with
+// status.InvalidValue if the buffer is outside the memory.
 func (c *Consumer) AllocateReceive(offset, length uint32) (*ReceiveTask, error) {
 	if err := c.allow(allocate); err != nil {
 		return nil, err
@@ -312,16 +319,17 @@ func (c *Consumer) AllocateReceive(offset, length uint32) (*ReceiveTask, error) 
 
 func (c *Consumer) checkBuffer(offset, length uint32) error {
 	if uint64(offset)+uint64(length) > uint64(c.memorySize) {
-		return status.Errorf(status.InvalidValue, "%d bytes at offset %d are outside the consumer's memory of %d bytes",
-			length, offset, c.memorySize)
+		return status.Errorf(status.InvalidValue,
+			"%d bytes at offset %d are outside the consumer's memory of %d bytes", length, offset, c.memorySize)
 	}
 	if uint64(length) > uint64(c.limits.MaxBufferLength) {
-		return status.Errorf(status.InvalidValue, "buffer of %d bytes, the limit is %d", length, c.limits.MaxBufferLength)
+		return status.Errorf(status.InvalidValue,
+			"buffer of %d bytes exceeds the limit of %d", length, c.limits.MaxBufferLength)
 	}
 	return nil
 }
 
-// SetBuffer changes the buffer of a task that is the application's.
+// SetBuffer changes the buffer of a task that the application owns.
 func (t *ReceiveTask) SetBuffer(offset, length uint32) error {
 	if err := t.checkHeld("set buffer of receive task"); err != nil {
 		return err
@@ -333,8 +341,8 @@ func (t *ReceiveTask) SetBuffer(offset, length uint32) error {
 	return nil
 }
 
-// Submit posts the buffer. Tasks complete in the order in which they were
-// submitted, each when a producer has written to its buffer.
+// Submit posts the buffer. Tasks complete in the order of their submission, each
+// when a producer has filled its buffer.
 func (t *ReceiveTask) Submit() error {
 	if err := t.checkSubmit(); err != nil {
 		return err
@@ -357,9 +365,9 @@ func (t *ReceiveTask) Submit() error {
 	return nil
 }
 
-// Data is what was received, in the consumer's memory: the peer can still
-// change it, so it is copied once and then examined. There is none before the
-// task has completed with success, and after the consumer has become idle.
+// Data returns the received message in the consumer's memory. The peer can still
+// change it: copy it once, and examine the copy. Data is nil until the task has
+// completed with success, and once the consumer is idle.
 func (t *ReceiveTask) Data() []byte {
 	if t.owner != application || t.consumer.data == nil {
 		return nil
@@ -367,17 +375,18 @@ func (t *ReceiveTask) Data() []byte {
 	return t.consumer.data.Memory()[t.received.Offset:][:t.received.Length]
 }
 
-// Immediate is the immediate data that was received, valid until the task is
+// Immediate returns the received immediate data, which is valid until the task is
 // submitted or freed.
 func (t *ReceiveTask) Immediate() []byte {
 	return t.received.Immediate[:t.received.ImmediateLength]
 }
 
-// Producer is the id of the producer of what was received, 0 before.
+// Producer returns the id of the producer that sent the message, or 0 if no
+// message has been received.
 func (t *ReceiveTask) Producer() uint32 { return t.received.Producer }
 
-// Free gives the task back to the pool. It fails with status.InUse while the
-// task is submitted.
+// Free returns the task to the pool. It fails with status.InUse while the task is
+// submitted.
 func (t *ReceiveTask) Free() error {
 	if err := t.release(); err != nil {
 		return err

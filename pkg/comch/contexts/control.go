@@ -9,41 +9,42 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// ControlConfig is what servers and clients have in common.
+// ControlConfig is the common part of ServerConfig and ClientConfig.
 type ControlConfig struct {
 	// SendTasks is the size of the pool of send tasks. Mandatory.
 	SendTasks int
-	// SendCompleted and SendFailed give a send task back to the application.
+	// SendCompleted and SendFailed return a send task to the application.
 	// Mandatory.
 	SendCompleted func(task *SendTask)
 	SendFailed    func(task *SendTask, err error)
-	// MessageReceived is told of each control message, which is valid during
-	// the call only. Mandatory.
+	// MessageReceived is called with each control message, which is valid only
+	// during the call. Mandatory.
 	MessageReceived func(connection *Connection, message []byte)
 
-	// ConsumerCreated and ConsumerExpired are told of the peer's consumers.
-	// They are mandatory if there are to be consumers or producers.
+	// ConsumerCreated and ConsumerExpired are called when the peer creates and
+	// destroys a consumer. Set both or neither; consumers and producers can be
+	// started on a connection only if they are set.
 	ConsumerCreated func(connection *Connection, id comch.ConsumerID)
 	ConsumerExpired func(connection *Connection, id comch.ConsumerID)
-	// MaxMessageSize is the largest control message in bytes, the same on both
-	// sides; 0 means the device's maximum.
+	// MaxMessageSize is the size in bytes of the largest control message. Client
+	// and server must agree; 0 means the maximum of the device.
 	MaxMessageSize int
-	// ReceiveQueue is how many received messages are kept for each connection;
-	// 0 leaves it to the provider.
+	// ReceiveQueue is the number of received messages that are kept for each
+	// connection; 0 means the default of the provider.
 	ReceiveQueue int
 	// StateChanged, if set, is called after each change of state.
 	StateChanged StateChanged
 }
 
-// control is what servers and clients have in common.
+// control is the common part of Server and Client.
 type control struct {
 	lifecycle
 	config       ControlConfig
 	capabilities comch.Capabilities
 	tasks        pool[SendTask]
-	// ended is the server's or client's part of the end of a connection.
+	// ended is called when a connection has ended.
 	ended func(c *Connection)
-	// outstanding counts connections and goroutines that a stopping context
+	// outstanding counts the connections and goroutines that a stopping context
 	// waits for.
 	outstanding int
 
@@ -51,14 +52,17 @@ type control struct {
 	connections map[*Connection]struct{}
 }
 
-// create prepares a context on a device that supports it.
-func (c *control) create(kind string, provider comch.Provider, device, name string, supported func(comch.Capabilities) bool) error {
+// create initializes a context. It fails with status.NotSupported if the device
+// cannot be used for it.
+func (c *control) create(
+	kind string, provider comch.Provider, device, name string, supported func(comch.Capabilities) bool,
+) error {
 	capabilities, err := provider.Capabilities(device)
 	if err != nil {
 		return err
 	}
 	if !supported(capabilities) {
-		return status.Errorf(status.NotSupported, "device %s cannot be used for a Comch %s", device, kind)
+		return status.Errorf(status.NotSupported, "device %s cannot be a Comch %s", device, kind)
 	}
 	if err := checkCount("length of server name", len(name), capabilities.MaxNameLength); err != nil {
 		return err
@@ -70,7 +74,9 @@ func (c *control) create(kind string, provider comch.Provider, device, name stri
 	return nil
 }
 
-func (c *control) configure(config *ControlConfig) error {
+// checkConfig rejects an impossible configuration, or any unless the context is
+// idle.
+func (c *control) checkConfig(config *ControlConfig) error {
 	if err := c.allow(configure); err != nil {
 		return err
 	}
@@ -78,7 +84,8 @@ func (c *control) configure(config *ControlConfig) error {
 		callback{"SendCompleted", config.SendCompleted != nil}, callback{"SendFailed", config.SendFailed != nil},
 		callback{"MessageReceived", config.MessageReceived != nil})
 	if err == nil && (config.ConsumerCreated == nil) != (config.ConsumerExpired == nil) {
-		err = status.Errorf(status.InvalidValue, "configure %s: ConsumerCreated and ConsumerExpired go together", c.kind)
+		err = status.Errorf(status.InvalidValue,
+			"configure %s: only one of ConsumerCreated and ConsumerExpired is set: set both or neither", c.kind)
 	}
 	return errors.Join(err,
 		checkCount("SendTasks", config.SendTasks, c.capabilities.MaxSendTasks),
@@ -86,7 +93,7 @@ func (c *control) configure(config *ControlConfig) error {
 		checkOptional("ReceiveQueue", config.ReceiveQueue, c.capabilities.MaxReceiveQueue))
 }
 
-// accept takes over a valid configuration.
+// apply adopts a configuration that has been checked.
 func (c *control) apply(config ControlConfig) {
 	c.config = config
 	c.stateChanged = config.StateChanged
@@ -94,11 +101,12 @@ func (c *control) apply(config ControlConfig) {
 	c.configured = true
 }
 
-// open begins to serve a connection.
+// addConnection makes a connection of the provider one of this context.
 func (c *control) addConnection(peer comch.Connection) *Connection {
 	connection := &Connection{
 		control: c, engine: c.engine, events: c.config.ConsumerCreated != nil, peer: peer, process: peer.Peer(),
-		sends: make(chan *SendTask, c.config.SendTasks), sending: make(chan struct{}), children: make(map[child]struct{}),
+		sends: make(chan *SendTask, c.config.SendTasks), sending: make(chan struct{}),
+		children: make(map[child]struct{}),
 	}
 	c.mu.Lock()
 	c.connections[connection] = struct{}{}
@@ -108,14 +116,15 @@ func (c *control) addConnection(peer comch.Connection) *Connection {
 	return connection
 }
 
-// markClosing lets no more consumers and producers come to connections, unless
-// some of them have any.
+// markClosing makes connections reject further consumers and producers. If one of
+// them has any already, it fails with status.InUse and changes nothing.
 func (c *control) markClosing(connections ...*Connection) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, connection := range connections {
 		if n := len(connection.children); n > 0 {
-			return status.Errorf(status.InUse, "%d consumers and producers of the connection to process %d are not idle: stop them first",
+			return status.Errorf(status.InUse,
+				"%d consumers and producers of the connection to process %d are not idle: stop them first",
 				n, connection.process.PID)
 		}
 	}
@@ -135,8 +144,8 @@ func (c *control) allConnections() []*Connection {
 	return all
 }
 
-// close says goodbye to the peer. The goroutine that receives tells when that
-// is done.
+// disconnect starts to close a connection in order. The goroutine that receives
+// from the peer reports when the connection has ended.
 func (c *control) disconnect(connection *Connection) {
 	c.inBackground(func() { closePeer(connection.peer) }, nil)
 }
@@ -147,8 +156,8 @@ func closePeer(peer comch.Connection) {
 	}
 }
 
-// inBackground runs f apart from the engine's thread and then, on it,
-// afterwards. A stopping context waits for both.
+// inBackground runs f on a goroutine of its own, and then afterwards, unless it is
+// nil, on the engine's thread. A stopping context waits for both.
 func (c *control) inBackground(f, afterwards func()) {
 	c.outstanding++
 	go func() {
@@ -179,7 +188,7 @@ func (c *control) consumerEvent(connection *Connection, event comch.ConsumerEven
 	}
 }
 
-// connectionEnded is the end of a connection, whoever wanted it.
+// connectionEnded is called when a connection has ended, whichever side ended it.
 func (c *control) connectionEnded(connection *Connection) {
 	connection.gone = true
 	reason := connection.notConnected()
@@ -193,8 +202,8 @@ func (c *control) connectionEnded(connection *Connection) {
 	c.releaseConnection(connection)
 }
 
-// dismiss releases a connection that has ended when its last consumer and
-// producer is gone.
+// releaseConnection releases a connection that has ended, unless it still has
+// consumers or producers: the last of them to become idle calls it again.
 func (c *control) releaseConnection(connection *Connection) {
 	c.mu.Lock()
 	finished := connection.gone && len(connection.children) == 0 && !connection.released
@@ -213,15 +222,15 @@ func (c *control) releaseConnection(connection *Connection) {
 	}, func() { c.outstanding-- })
 }
 
-// completeStop makes a stopping context idle once nothing is left of it.
+// completeStop makes a stopping context idle once it has nothing to wait for.
 func (c *control) completeStop() {
 	if c.is(progress.Stopping) && c.outstanding == 0 && c.allocated == 0 {
 		c.enter(progress.Idle)
 	}
 }
 
-// SendTask sends one control message. Once it is submitted its message must
-// not be changed until it completes.
+// SendTask sends one control message. The message must not change between the
+// submission of the task and its completion.
 type SendTask struct {
 	task
 	control    *control
@@ -229,18 +238,20 @@ type SendTask struct {
 	message    []byte
 }
 
-// AllocateSend takes a task from the pool. The message need not be registered
-// memory. status.NoMemory if all tasks are in use, status.TooBig if the
-// message exceeds the agreed size.
+// AllocateSend returns a task from the pool that sends message, which need not be
+// registered memory. It fails with status.NoMemory if all tasks are in use, and
+// with status.TooBig if the message exceeds the agreed size.
 func (c *control) AllocateSend(connection *Connection, message []byte) (*SendTask, error) {
 	if err := c.allow(allocate); err != nil {
 		return nil, err
 	}
 	if connection == nil || connection.control != c || connection.peer == nil {
-		return nil, status.Errorf(status.InvalidValue, "allocate send task: the connection is not one of this %s", c.kind)
+		return nil, status.Errorf(status.InvalidValue,
+			"allocate send task: the connection does not belong to this %s", c.kind)
 	}
 	if limit := connection.peer.MaxMessageSize(); len(message) > limit {
-		return nil, status.Errorf(status.TooBig, "allocate send task: message of %d bytes, the limit is %d", len(message), limit)
+		return nil, status.Errorf(status.TooBig,
+			"allocate send task: message of %d bytes exceeds the limit of %d", len(message), limit)
 	}
 	t, err := c.tasks.get()
 	if err != nil {
@@ -251,30 +262,30 @@ func (c *control) AllocateSend(connection *Connection, message []byte) (*SendTas
 	return t, nil
 }
 
-// Connection is where the message goes.
+// Connection returns the connection that the task sends on.
 func (t *SendTask) Connection() *Connection { return t.connection }
 
-// Submit sends the message. Success completes the task when the peer has room
-// for the message, which will be received unless the connection breaks.
+// Submit starts to send the message. The task completes with success when the
+// peer has room for the message, which the peer then receives unless the
+// connection breaks.
 func (t *SendTask) Submit() error {
 	if err := t.checkSubmit(); err != nil {
 		return err
 	}
 	t.owner = library
-	if t.context.is(progress.Stopping) {
+	switch {
+	case t.context.is(progress.Stopping):
 		t.complete(errFlushed)
-		return nil
-	}
-	if t.connection.released {
+	case t.connection.released:
 		t.complete(t.connection.notConnected())
-		return nil
+	default:
+		t.connection.sends <- t
 	}
-	t.connection.sends <- t
 	return nil
 }
 
-// complete gives the task back to the application, soon. Any goroutine may
-// call it.
+// complete has the engine's thread return the task to the application. Any
+// goroutine may call it.
 func (t *SendTask) complete(err error) {
 	t.context.engine.Do(func() {
 		t.owner = application
@@ -286,8 +297,8 @@ func (t *SendTask) complete(err error) {
 	})
 }
 
-// Free gives the task back to the pool. It fails with status.InUse while the
-// task is submitted.
+// Free returns the task to the pool. It fails with status.InUse while the task is
+// submitted.
 func (t *SendTask) Free() error {
 	if err := t.release(); err != nil {
 		return err

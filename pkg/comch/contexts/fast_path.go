@@ -7,27 +7,26 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 )
 
-// channel is what consumers and producers are made on.
+// channel is what consumers and producers are created on: a Connection, or a
+// message queue to a DPA.
 type channel interface {
-	// adopt keeps the channel open for a consumer or producer, until disown.
+	// addChild keeps the channel open for a consumer or producer until
+	// removeChild.
 	addChild(child) error
 	removeChild(child)
-	// checkEvents refuses a channel on which consumers would come unseen.
+	// checkEvents fails if the application would not learn of the peer's
+	// consumers.
 	checkEvents() error
 	capabilities() comch.Capabilities
 	newConsumer(context.Context, comch.ConsumerConfig) (comch.Consumer, error)
 	newProducer(context.Context, comch.ConsumerID) (comch.Producer, error)
 }
 
-// fastPath is what consumers and producers have in common.
+// fastPath is the common part of Consumer and Producer.
 type fastPath struct {
 	lifecycle
 	channel channel
 	limits  comch.Capabilities
-	// pending counts goroutines that a stopping context waits for.
-	pending int
-	ctx     context.Context // of these goroutines
-	cancel  context.CancelFunc
 }
 
 func (f *fastPath) create(kind string, on channel) {
@@ -36,18 +35,15 @@ func (f *fastPath) create(kind string, on channel) {
 	f.limits = on.capabilities()
 }
 
-// msgqChannel makes CPU consumers and producers on a message queue, which
-// counts them itself, has no peer that could vanish, and needs no events.
+// msgqChannel creates CPU consumers and producers on a message queue. The queue
+// counts them itself, its peer cannot vanish, and it has no consumer events.
 type msgqChannel struct {
 	queue comch.MsgQ
 }
 
-func (msgqChannel) addChild(child) error { return nil }
-
-func (msgqChannel) removeChild(child) {}
-
-func (msgqChannel) checkEvents() error { return nil }
-
+func (msgqChannel) addChild(child) error               { return nil }
+func (msgqChannel) removeChild(child)                  {}
+func (msgqChannel) checkEvents() error                 { return nil }
 func (m msgqChannel) capabilities() comch.Capabilities { return m.queue.Capabilities() }
 
 func (m msgqChannel) newConsumer(ctx context.Context, config comch.ConsumerConfig) (comch.Consumer, error) {
@@ -58,8 +54,8 @@ func (m msgqChannel) newProducer(ctx context.Context, consumer comch.ConsumerID)
 	return m.queue.NewProducer(ctx, consumer)
 }
 
-// NewMsgQConsumer creates an idle CPU consumer on a message queue. Its buffers
-// have no bytes: it receives immediate data only.
+// NewMsgQConsumer returns an idle CPU consumer on a message queue. It has no
+// memory: it receives immediate data only.
 func NewMsgQConsumer(queue comch.MsgQ) (*Consumer, error) {
 	c, err := newConsumer(msgqChannel{queue})
 	if err != nil {
@@ -68,8 +64,8 @@ func NewMsgQConsumer(queue comch.MsgQ) (*Consumer, error) {
 	return c, nil
 }
 
-// NewMsgQProducer creates an idle CPU producer on a message queue. Its
-// messages have no bytes: it sends immediate data only.
+// NewMsgQProducer returns an idle CPU producer on a message queue. Its messages
+// consist of immediate data only.
 func NewMsgQProducer(queue comch.MsgQ) (*Producer, error) {
 	p, err := newProducer(msgqChannel{queue})
 	if err != nil {

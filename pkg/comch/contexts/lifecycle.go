@@ -1,22 +1,22 @@
-// Package contexts is Comch as its guide describes it, on any provider:
-// server, client, consumer and producer as contexts of a progress engine, with
-// tasks that are allocated from fixed pools, submitted, and completed by
-// callbacks.
+// Package contexts implements the programming model of the DOCA Comch guide on
+// top of any comch.Provider: servers, clients, consumers, and producers are
+// contexts of a progress engine. Their tasks come from pools of fixed size and
+// complete through callbacks.
 //
-// A context is configured while it is idle and then started. What happens
-// meanwhile (connections, messages, completions, changes of state) is told by
-// callbacks, which run only inside Progress of the engine that the context was
-// started on. The context belongs to the thread of that engine: apart from
-// State, its methods and those of its tasks and connections may be called by
-// that thread alone. Consumers and producers of one connection may run on
-// engines of their own, each on its own thread; starting and stopping them
-// is safe beside the thread of the server or client.
+// An application configures a context while it is idle, and then starts it. The
+// context reports connections, messages, completions, and changes of its state
+// through callbacks, which run only inside Progress of its engine. A context
+// belongs to the thread of that engine: only State may be called from elsewhere,
+// and the methods of its tasks and connections belong to the same thread. The
+// consumers and producers of one connection may run on other engines, each on
+// its own thread. Starting and stopping them is safe while the thread of the
+// server or client runs.
 //
-// Which operation is allowed in which state is the table in lifecycle.go;
-// everything else fails with status.BadState and changes nothing.
+// The table allowedIn lists the states in which each operation is allowed. In
+// any other state the operation fails with status.BadState and changes nothing.
 //
-// Programs that have goroutines to spare for their control path may use the
-// provider's blocking calls directly instead: both ways speak to each other.
+// A program that has goroutines for its control path may use the blocking calls
+// of the provider instead. Both kinds of programs can talk to each other.
 package contexts
 
 import (
@@ -27,7 +27,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// operation is what a context can be asked for.
+// operation is a request of the application that depends on the state of a
+// context.
 type operation uint8
 
 const (
@@ -42,7 +43,21 @@ const (
 
 var operationNames = [...]string{"configure", "start", "allocate a task of", "submit a task to", "stop", "disconnect a client of", "destroy"}
 
-// states is a set of states.
+// allowedIn lists the states in which each operation is allowed. Two things are
+// always allowed: to free a task that the application holds, and to make
+// progress. As the guide demands, a stopping context still allocates and accepts
+// tasks; they complete with an error.
+var allowedIn = [...]states{
+	configure:  setOf(progress.Idle),
+	start:      setOf(progress.Idle),
+	allocate:   setOf(progress.Running, progress.Stopping),
+	submit:     setOf(progress.Running, progress.Stopping),
+	stop:       setOf(progress.Running, progress.Stopping),
+	disconnect: setOf(progress.Running),
+	destroy:    setOf(progress.Idle),
+}
+
+// states is a set of states, one bit each.
 type states uint8
 
 func setOf(members ...progress.State) (set states) {
@@ -64,49 +79,36 @@ func (s states) String() string {
 	return strings.Join(names, " or ")
 }
 
-// allowed says in which states an operation is possible. Tasks that the
-// application holds can be freed in every state, and progress be made.
-//
-// A stopping context still gives out tasks and takes them, as the guide has
-// it; they complete with an error.
-var allowed = [...]states{
-	configure:  setOf(progress.Idle),
-	start:      setOf(progress.Idle),
-	allocate:   setOf(progress.Running, progress.Stopping),
-	submit:     setOf(progress.Running, progress.Stopping),
-	stop:       setOf(progress.Running, progress.Stopping),
-	disconnect: setOf(progress.Running),
-	destroy:    setOf(progress.Idle),
-}
-
 // StateChanged is called after a context has changed its state.
 type StateChanged func(previous, next progress.State)
 
-// errFlushed is the outcome of tasks that a context had when it stopped.
+// errFlushed completes the tasks that were submitted when their context stopped,
+// or later.
 var errFlushed = status.Errorf(status.Shutdown, "the context stopped before the task was done")
 
-// lifecycle is the state machine that all contexts share. Only state may be
-// read by other threads.
+// lifecycle is the state machine of every context. Other threads may read state
+// and nothing else.
 type lifecycle struct {
-	kind         string // "server", for instance
+	kind         string // for errors, for instance "server"
 	state        atomic.Int32
 	destroyed    bool
 	configured   bool
 	engine       *progress.Engine
-	stateChanged StateChanged
+	stateChanged StateChanged // may be nil
 	reason       error
-	allocated    int    // tasks that are not freed
-	finishStop   func() // makes a stopping context idle if nothing is left of it
+	allocated    int    // tasks that the application has not freed
+	finishStop   func() // makes a stopping context idle if nothing is left to wait for
 }
 
-// State is where the context is in its life. Any goroutine may call it.
+// State returns the present state. Any goroutine may call it.
 func (l *lifecycle) State() progress.State { return progress.State(l.state.Load()) }
 
-// Err says why the context has left Starting or Running without being asked
-// to, nil if it has not. Starting it again clears it.
+// Err returns the reason for which the context left Starting or Running on its
+// own. It is nil if the application stopped the context, and after the next
+// Start.
 func (l *lifecycle) Err() error { return l.reason }
 
-// Destroy ends the life of an idle context: no operation is allowed any more.
+// Destroy releases an idle context. No operation is allowed afterwards.
 func (l *lifecycle) Destroy() error {
 	if err := l.allow(destroy); err != nil {
 		return err
@@ -115,27 +117,29 @@ func (l *lifecycle) Destroy() error {
 	return nil
 }
 
+// allow fails with status.BadState unless the present state allows the
+// operation.
 func (l *lifecycle) allow(o operation) error {
 	state := l.State()
 	switch {
 	case l.destroyed:
 		return status.Errorf(status.BadState, "%s %s: it has been destroyed", operationNames[o], l.kind)
-	case !allowed[o].has(state):
-		return status.Errorf(status.BadState, "%s %s: it is %v and has to be %v", operationNames[o], l.kind, state, allowed[o])
+	case !allowedIn[o].has(state):
+		return status.Errorf(status.BadState, "%s %s: it is %v, but has to be %v", operationNames[o], l.kind, state, allowedIn[o])
 	}
 	return nil
 }
 
-// begin checks everything that all contexts need in order to start.
+// prepareStart checks what every context needs in order to start.
 func (l *lifecycle) prepareStart(engine *progress.Engine) error {
 	if err := l.allow(start); err != nil {
 		return err
 	}
 	if !l.configured {
-		return status.Errorf(status.Initialization, "start %s: it has not been configured: call Configure first", l.kind)
+		return status.Errorf(status.Initialization, "start %s: not configured: call Configure first", l.kind)
 	}
 	if engine == nil {
-		return status.Errorf(status.NotConnected, "start %s: there is no progress engine", l.kind)
+		return status.Errorf(status.NotConnected, "start %s: no progress engine", l.kind)
 	}
 	l.engine = engine
 	l.reason = nil
@@ -151,15 +155,15 @@ func (l *lifecycle) enter(next progress.State) {
 
 func (l *lifecycle) is(state progress.State) bool { return l.State() == state }
 
-// checkCount refuses a number outside 1 and limit.
+// checkCount rejects a number outside 1 to limit.
 func checkCount(what string, value, limit int) error {
 	if value < 1 || value > limit {
-		return status.Errorf(status.InvalidValue, "%s %d is not within 1 and %d", what, value, limit)
+		return status.Errorf(status.InvalidValue, "%s %d is outside 1 to %d", what, value, limit)
 	}
 	return nil
 }
 
-// checkOptional is checkCount for a number that may be left open.
+// checkOptional is checkCount for a number for which 0 means the default.
 func checkOptional(what string, value, limit int) error {
 	if value == 0 {
 		return nil
@@ -167,7 +171,7 @@ func checkOptional(what string, value, limit int) error {
 	return checkCount(what, value, limit)
 }
 
-// callback is a function of the application that has to be there.
+// callback is a mandatory function of a configuration.
 type callback struct {
 	name  string
 	isSet bool
@@ -182,27 +186,26 @@ func checkCallbacks(kind string, callbacks ...callback) error {
 	return nil
 }
 
-// owner is who may touch a task.
+// owner says who may touch a task.
 type owner uint8
 
 const (
-	pooled      owner = iota // nobody: it is free
-	application              // allocated, or completed
-	library                  // submitted
+	pooled      owner = iota // nobody: the task is free
+	application              // the task is allocated, or has completed
+	library                  // the task is submitted
 )
 
-// task is what tasks of all kinds have in common. It belongs to the
-// application from its allocation to its submission, and again from its
-// completion until it is freed; a completed task can be submitted again.
+// task is the common part of tasks of all kinds. The application owns a task from
+// its allocation to its submission, and again from its completion until it frees
+// the task. It may submit a completed task once more.
 type task struct {
-	// UserData is the application's.
+	// UserData belongs to the application.
 	UserData any
 
 	context *lifecycle
 	owner   owner
 }
 
-// checkSubmit refuses a task that cannot be submitted now.
 func (t *task) checkSubmit() error {
 	if err := t.context.allow(submit); err != nil {
 		return err
@@ -210,25 +213,26 @@ func (t *task) checkSubmit() error {
 	return t.checkHeld("submit task")
 }
 
-// checkHeld refuses to do anything with a task that is not the application's.
+// checkHeld fails unless the application owns the task.
 func (t *task) checkHeld(operation string) error {
 	switch t.owner {
 	case library:
-		return status.Errorf(status.InUse, "%s: it is submitted and has not completed", operation)
+		return status.Errorf(status.InUse, "%s: submitted and not completed", operation)
 	case pooled:
-		return status.Errorf(status.BadState, "%s: it has been freed", operation)
+		return status.Errorf(status.BadState, "%s: already freed", operation)
 	}
 	return nil
 }
 
-// take marks a task that comes out of the pool.
+// claim gives the application a task from the pool.
 func (t *task) claim() {
 	t.owner = application
 	t.UserData = nil
 	t.context.allocated++
 }
 
-// release marks a task that goes back to the pool.
+// release takes back a task that the application frees. The last one lets a
+// stopping context become idle.
 func (t *task) release() error {
 	if err := t.checkHeld("free task"); err != nil {
 		return err
@@ -260,7 +264,7 @@ func newPool[T any](size int, initialize func(*T)) pool[T] {
 func (p *pool[T]) get() (*T, error) {
 	last := len(p.free) - 1
 	if last < 0 {
-		return nil, status.Errorf(status.NoMemory, "all %d tasks are in use: free some, or configure more", p.size)
+		return nil, status.Errorf(status.NoMemory, "allocate task: all %d are in use: free some, or configure more", p.size)
 	}
 	t := p.free[last]
 	p.free = p.free[:last]

@@ -16,25 +16,29 @@ import (
 type ProducerConfig struct {
 	// SendTasks is the size of the pool of send tasks. Mandatory.
 	SendTasks int
-	// Sent and Failed give a send task back to the application. Mandatory.
+	// Sent and Failed return a send task to the application. Mandatory.
 	Sent   func(task *ProducerSendTask)
 	Failed func(task *ProducerSendTask, err error)
 	// StateChanged, if set, is called after each change of state.
 	StateChanged StateChanged
 }
 
-// Producer is the context that sends on the fast outbox, to any consumer of the
-// peer. Messages to one consumer arrive in the order of their submission.
+// Producer is the context that sends messages on the fast path, to any consumer of
+// the peer. Messages to one consumer arrive in the order of their submission.
 type Producer struct {
 	fastPath
 	config    ProducerConfig
 	tasks     pool[ProducerSendTask]
-	outboxes  []*outbox
+	outboxes  []*outbox // one for each consumer that has been sent to
 	completed fifo.Queue[*ProducerSendTask]
-	started   bool // between start and finish
+	started   bool // from Start until the producer is idle again
+
+	opening int             // outboxes that are being opened
+	ctx     context.Context // of their goroutines
+	cancel  context.CancelFunc
 }
 
-// NewProducer creates an idle producer on an established connection.
+// NewProducer returns an idle producer on an established connection.
 func NewProducer(connection *Connection) (*Producer, error) {
 	if connection.peer == nil || connection.peer.Err() != nil {
 		return nil, fmt.Errorf("create producer: %w", connection.notConnected())
@@ -52,7 +56,7 @@ func newProducer(on channel) (*Producer, error) {
 	return p, nil
 }
 
-// Configure sets everything anew. Only an idle producer can be configured.
+// Configure replaces the configuration of an idle producer.
 func (p *Producer) Configure(config ProducerConfig) error {
 	if err := p.allow(configure); err != nil {
 		return err
@@ -71,7 +75,7 @@ func (p *Producer) Configure(config ProducerConfig) error {
 	return nil
 }
 
-// Start lets the producer run.
+// Start starts the producer. It is running when Start returns nil.
 func (p *Producer) Start(engine *progress.Engine) error {
 	if err := p.prepareStart(engine); err != nil {
 		return err
@@ -92,8 +96,8 @@ func (p *Producer) Start(engine *progress.Engine) error {
 	return nil
 }
 
-// ID is the number by which the given consumer knows this producer, 0 before
-// the first message to it has gone.
+// ID returns the number by which a consumer of the peer knows this producer. It is
+// 0 until the first message to that consumer has been sent.
 func (p *Producer) ID(consumer comch.ConsumerID) uint32 {
 	if o := p.outboxTo(consumer); o != nil && o.data != nil {
 		return o.data.ID()
@@ -101,6 +105,7 @@ func (p *Producer) ID(consumer comch.ConsumerID) uint32 {
 	return 0
 }
 
+// outboxTo returns nil if there is no outbox to the consumer.
 func (p *Producer) outboxTo(consumer comch.ConsumerID) *outbox {
 	for _, o := range p.outboxes {
 		if o.consumer == consumer {
@@ -110,12 +115,11 @@ func (p *Producer) outboxTo(consumer comch.ConsumerID) *outbox {
 	return nil
 }
 
-// Poll is called by the engine. It completes tasks, and sends what could not
-// be sent before.
+// Poll sends waiting messages and completes tasks. The engine calls it.
 func (p *Producer) Poll() int {
 	n := 0
 	for _, o := range p.outboxes {
-		if o.queue.Len() > 0 || o.consumerGone() {
+		if o.queue.Len() > 0 || o.isConsumerGone() {
 			n += o.send()
 		}
 	}
@@ -139,13 +143,13 @@ func (p *Producer) Poll() int {
 	return n
 }
 
-// completeTask has Poll give a task back.
+// completeTask has the next Poll return a task to the application.
 func (p *Producer) completeTask(t *ProducerSendTask, err error) {
 	t.err = err
 	*p.completed.Push() = t
 }
 
-// connectionEnded stops the producer: there is nobody left to send to.
+// connectionEnded stops the producer on its own thread.
 func (p *Producer) connectionEnded(reason error) {
 	p.engine.Do(func() {
 		if p.is(progress.Running) {
@@ -155,7 +159,7 @@ func (p *Producer) connectionEnded(reason error) {
 	})
 }
 
-// stopSending fails everything that has not been sent.
+// stopSending fails the messages that have not been sent.
 func (p *Producer) stopSending(reason error) {
 	p.enter(progress.Stopping)
 	p.cancel()
@@ -165,9 +169,9 @@ func (p *Producer) stopSending(reason error) {
 	p.completeStop()
 }
 
-// Stop gives up what has not been sent; these tasks complete with an error.
-// The producer is idle if it had no tasks, and else stopping until all tasks
-// are freed.
+// Stop fails the tasks whose messages have not been sent. The producer is idle at
+// once if no tasks are allocated, and otherwise stopping until all of them are
+// freed.
 func (p *Producer) Stop() error {
 	if err := p.allow(stop); err != nil {
 		return err
@@ -178,9 +182,9 @@ func (p *Producer) Stop() error {
 	return nil
 }
 
-// finish makes a stopping producer idle once all tasks are freed.
+// completeStop makes a stopping producer idle once all tasks are freed.
 func (p *Producer) completeStop() {
-	if !p.is(progress.Stopping) || p.allocated > 0 || p.pending > 0 || !p.started {
+	if !p.is(progress.Stopping) || p.allocated > 0 || p.opening > 0 || !p.started {
 		return
 	}
 	p.started = false
@@ -193,8 +197,8 @@ func (p *Producer) completeStop() {
 	p.enter(progress.Idle)
 }
 
-// ProducerSendTask sends one message to a consumer. Once it is submitted its
-// message must not be changed until it completes.
+// ProducerSendTask sends one message to one consumer. The message must not change
+// between the submission of the task and its completion.
 type ProducerSendTask struct {
 	task
 	producer        *Producer
@@ -205,10 +209,10 @@ type ProducerSendTask struct {
 	err             error
 }
 
-// AllocateSend takes a task from the pool that sends message, which may be
-// empty, and immediate, which is copied, to a consumer of the peer.
-// status.NoMemory if all tasks are in use, status.InvalidValue if the message
-// is longer than any buffer can be.
+// AllocateSend returns a task from the pool that sends message, which may be empty,
+// and a copy of immediate to a consumer of the peer. It fails with status.NoMemory
+// if all tasks are in use, and with status.InvalidValue if the message is longer
+// than any buffer can be.
 func (p *Producer) AllocateSend(consumer comch.ConsumerID, message, immediate []byte) (*ProducerSendTask, error) {
 	if err := p.allow(allocate); err != nil {
 		return nil, err
@@ -227,15 +231,17 @@ func (p *Producer) AllocateSend(consumer comch.ConsumerID, message, immediate []
 
 func (p *Producer) checkMessage(message, immediate []byte) error {
 	if len(message) > p.limits.MaxBufferLength {
-		return status.Errorf(status.InvalidValue, "message of %d bytes, the limit is %d", len(message), p.limits.MaxBufferLength)
+		return status.Errorf(status.InvalidValue,
+			"message of %d bytes exceeds the limit of %d", len(message), p.limits.MaxBufferLength)
 	}
 	if len(immediate) > p.limits.MaxImmediateLength {
-		return status.Errorf(status.InvalidValue, "%d bytes of immediate data, the limit is %d", len(immediate), p.limits.MaxImmediateLength)
+		return status.Errorf(status.InvalidValue,
+			"%d bytes of immediate data exceed the limit of %d", len(immediate), p.limits.MaxImmediateLength)
 	}
 	return nil
 }
 
-// Set changes what a task that is the application's sends, and to whom.
+// Set changes the consumer and the message of a task that the application owns.
 func (t *ProducerSendTask) Set(consumer comch.ConsumerID, message, immediate []byte) error {
 	if err := t.checkHeld("set message of send task"); err != nil {
 		return err
@@ -252,13 +258,13 @@ func (t *ProducerSendTask) set(consumer comch.ConsumerID, message, immediate []b
 	t.immediateLength = copy(t.immediate[:], immediate)
 }
 
-// Consumer is whom the task sends to.
+// Consumer returns the id of the consumer that the task sends to.
 func (t *ProducerSendTask) Consumer() comch.ConsumerID { return t.consumer }
 
-// Submit sends the message, or queues it until the consumer has posted a
-// receive. The task completes when the message is in the consumer's buffer.
-// It fails with status.InvalidValue if the message is longer than that buffer,
-// status.NotFound if the peer has no such consumer.
+// Submit sends the message, or queues it until the consumer has posted a receive.
+// The task completes with success when the message is in the consumer's buffer. It
+// fails with status.InvalidValue if the message is longer than the buffer, and
+// with status.NotFound if the peer has no such consumer.
 func (t *ProducerSendTask) Submit() error {
 	if err := t.checkSubmit(); err != nil {
 		return err
@@ -286,8 +292,8 @@ func (t *ProducerSendTask) Submit() error {
 	return nil
 }
 
-// Free gives the task back to the pool. It fails with status.InUse while the
-// task is submitted.
+// Free returns the task to the pool. It fails with status.InUse while the task is
+// submitted.
 func (t *ProducerSendTask) Free() error {
 	if err := t.release(); err != nil {
 		return err
@@ -297,27 +303,32 @@ func (t *ProducerSendTask) Free() error {
 	return nil
 }
 
-// path leads from a producer to one consumer. It is opened by the first
-// message.
+// outbox holds the messages for one consumer until the consumer has room for them.
+// As a progress.Waiter it lets the engine sleep until then.
 type outbox struct {
 	producer *Producer
 	consumer comch.ConsumerID
 	opening  bool
-	data     comch.Producer // nil until it is open
+	data     comch.Producer // nil until the outbox is open
 	err      error          // why nothing can be sent any more
 	queue    fifo.Queue[*ProducerSendTask]
 }
 
+// openOutbox adds an outbox and starts to create the provider's producer for it,
+// which may block.
 func (p *Producer) openOutbox(consumer comch.ConsumerID) *outbox {
-	o := &outbox{producer: p, consumer: consumer, opening: true, queue: fifo.New[*ProducerSendTask](p.config.SendTasks)}
+	o := &outbox{
+		producer: p, consumer: consumer, opening: true,
+		queue: fifo.New[*ProducerSendTask](p.config.SendTasks),
+	}
 	p.outboxes = append(p.outboxes, o)
-	p.pending++
+	p.opening++
 	ctx, cancel := context.WithTimeout(p.ctx, startTimeout)
 	go func() {
 		defer cancel()
 		data, err := p.channel.newProducer(ctx, consumer)
 		if !p.engine.Do(func() { o.opened(data, err) }) && err == nil {
-			_ = data.Close() // nobody will ever use it
+			_ = data.Close() // the engine is closed: nobody will use it
 		}
 	}()
 	return o
@@ -325,14 +336,14 @@ func (p *Producer) openOutbox(consumer comch.ConsumerID) *outbox {
 
 func (o *outbox) opened(data comch.Producer, err error) {
 	p := o.producer
-	p.pending--
+	p.opening--
 	o.opening = false
 	if err == nil {
 		o.data = data
 		err = p.engine.AddWaiter(o)
 		if err != nil {
 			o.data = nil
-			_ = data.Close() // err says more
+			_ = data.Close() // err is the error to report
 		}
 	}
 	if err != nil {
@@ -341,18 +352,19 @@ func (o *outbox) opened(data comch.Producer, err error) {
 	p.completeStop()
 }
 
-// over reports whether the consumer has gone and nobody has noticed.
-func (o *outbox) consumerGone() bool {
+// isConsumerGone reports whether the consumer is gone and the outbox has not
+// failed yet.
+func (o *outbox) isConsumerGone() bool {
 	return o.data != nil && o.err == nil && o.data.State() != progress.Running
 }
 
-// send sends what the consumer has room for and returns how many messages
-// that were.
+// send sends the messages for which the consumer has room, and returns the amount
+// of work done.
 func (o *outbox) send() int {
 	if o.data == nil {
 		return 0
 	}
-	if o.consumerGone() {
+	if o.isConsumerGone() {
 		o.fail(status.Errorf(status.NotConnected, "consumer %d is gone", o.consumer))
 		return 1
 	}
@@ -372,7 +384,7 @@ func (o *outbox) send() int {
 	return n
 }
 
-// fail gives up on the consumer, and on all messages to it.
+// fail completes all queued messages with an error; later ones fail too.
 func (o *outbox) fail(err error) {
 	if o.err == nil {
 		o.err = err
@@ -380,7 +392,7 @@ func (o *outbox) fail(err error) {
 	for o.queue.Len() > 0 {
 		o.producer.completeTask(o.queue.Pop(), o.err)
 	}
-	o.producer.engine.Wake() // to tell of these
+	o.producer.engine.Wake() // so that Poll completes the tasks
 }
 
 func (o *outbox) close() {
@@ -388,24 +400,24 @@ func (o *outbox) close() {
 		return
 	}
 	o.producer.engine.RemoveWaiter(o)
-	_ = o.data.Close() // nothing is lost that has not been told
+	_ = o.data.Close() // every message has its outcome already
 	o.data = nil
 }
 
-// Descriptor, Arm, Disarm and Drain let the engine sleep until the consumer
-// has room, if there is something to send to it.
+// Descriptor implements progress.Waiter.
 func (o *outbox) Descriptor() int { return o.data.Descriptor() }
 
-// Arm reports whether there is nothing to do.
+// Arm reports whether the engine may sleep: there is nothing to complete, and
+// either nothing to send or no room at the consumer.
 func (o *outbox) Arm() bool {
-	if o.producer.completed.Len() > 0 || o.consumerGone() {
+	if o.producer.completed.Len() > 0 || o.isConsumerGone() {
 		return false
 	}
 	return o.queue.Len() == 0 || o.data.Arm()
 }
 
-// Disarm is harmless if Arm has not armed.
+// Disarm also works if Arm has not armed the provider's producer.
 func (o *outbox) Disarm() { o.data.Disarm() }
 
-// Drain takes the rings of the doorbell.
+// Drain implements progress.Waiter.
 func (o *outbox) Drain() { o.data.Drain() }

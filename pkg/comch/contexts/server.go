@@ -11,54 +11,62 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// maxRefusals bounds the refused clients that wait to be told of. More of
-// them, which only a flood of clients brings about, are left out.
-const maxRefusals = 64
+// maxRejections bounds the number of rejected clients whose events wait for the
+// engine. Only a flood of clients exceeds it; their events are dropped.
+const maxRejections = 64
 
 // ServerConfig configures a server.
 type ServerConfig struct {
 	ControlConfig
 
-	// Connected is told of each client, and whether it is connected: of one
-	// that was refused, Connection.Err has the reason. Disconnected is told of
-	// the end of a connection, and whether it ended in order. Mandatory.
-	Connected    func(connection *Connection, successful bool)
+	// Connected is called for each client that asks for a connection. If
+	// successful is false, the provider has rejected the client, and
+	// Connection.Err returns the reason. Mandatory.
+	Connected func(connection *Connection, successful bool)
+	// Disconnected is called when a connection has ended. It was closed in order
+	// if successful is true, and broke otherwise. Mandatory.
 	Disconnected func(connection *Connection, successful bool)
 
-	// MaxClients, AllowAnyUser and MaxExportBytes are as in
+	// MaxClients, AllowAnyUser, and MaxExportBytes are those of
 	// comch.ServerConfig.
 	MaxClients     int
 	AllowAnyUser   bool
 	MaxExportBytes uint64
 }
 
-// Server is the context that listens for clients.
+// Server is the context that accepts clients under a name.
 type Server struct {
 	control
 	provider comch.Provider
-	place    comch.ServerConfig // device, representor and name
+	place    comch.ServerConfig // device, representor, and name
 	config   ServerConfig
-	refusals atomic.Int32
+	rejections atomic.Int32 // rejected clients whose events are queued
 
 	listener comch.Server
 	cancel   context.CancelFunc
 }
 
-// NewServer creates an idle server. status.NotSupported if the device cannot
-// be a server, status.InvalidValue if the name cannot be used.
+// NewServer returns an idle server. It fails with status.NotSupported if the
+// device cannot be a server, and with status.InvalidValue if the name is empty or
+// too long.
 func NewServer(provider comch.Provider, device, representor, name string) (*Server, error) {
-	s := &Server{provider: provider, place: comch.ServerConfig{Device: device, Representor: representor, Name: name}}
-	if err := s.create("server", provider, device, name, func(c comch.Capabilities) bool { return c.Server }); err != nil {
+	s := &Server{
+		provider: provider,
+		place:    comch.ServerConfig{Device: device, Representor: representor, Name: name},
+	}
+	err := s.create("server", provider, device, name, func(c comch.Capabilities) bool { return c.Server })
+	if err != nil {
 		return nil, fmt.Errorf("create Comch server %q: %w", name, err)
 	}
 	s.ended = s.disconnected
 	return s, nil
 }
 
-// Configure sets everything anew. Only an idle server can be configured.
+// Configure replaces the configuration of an idle server.
 func (s *Server) Configure(config ServerConfig) error {
-	err := errors.Join(s.configure(&config.ControlConfig),
-		checkCallbacks(s.kind, callback{"Connected", config.Connected != nil}, callback{"Disconnected", config.Disconnected != nil}),
+	err := errors.Join(s.checkConfig(&config.ControlConfig),
+		checkCallbacks(s.kind,
+			callback{"Connected", config.Connected != nil}, callback{"Disconnected", config.Disconnected != nil}),
 		checkOptional("MaxClients", config.MaxClients, s.capabilities.MaxClients))
 	if err != nil {
 		return err
@@ -68,15 +76,16 @@ func (s *Server) Configure(config ServerConfig) error {
 	return nil
 }
 
-// Start listens. The server is running when Start returns nil.
+// Start starts to listen. The server is running when Start returns nil.
 func (s *Server) Start(engine *progress.Engine) error {
 	if err := s.prepareStart(engine); err != nil {
 		return err
 	}
 	place := s.place
 	place.MaxMessageSize, place.ReceiveQueue = s.config.MaxMessageSize, s.config.ReceiveQueue
-	place.MaxClients, place.AllowAnyUser, place.MaxExportBytes = s.config.MaxClients, s.config.AllowAnyUser, s.config.MaxExportBytes
-	place.Refused = s.refused
+	place.MaxClients, place.AllowAnyUser = s.config.MaxClients, s.config.AllowAnyUser
+	place.MaxExportBytes = s.config.MaxExportBytes
+	place.Refused = s.rejected
 	ctx, cancel := context.WithCancel(context.Background())
 	listener, err := s.provider.Listen(ctx, place)
 	if err != nil {
@@ -89,7 +98,8 @@ func (s *Server) Start(engine *progress.Engine) error {
 	return nil
 }
 
-// Address says where the server listens, "" if it has never been started.
+// Address returns the address that the server listens on, for logs. It is "" until
+// the first Start.
 func (s *Server) Address() string {
 	if s.listener == nil {
 		return ""
@@ -108,7 +118,7 @@ func (s *Server) acceptClients(ctx context.Context, listener comch.Server) {
 			break
 		}
 	}
-	_ = listener.Close() // the name is free and nobody listens, whatever it says
+	_ = listener.Close() // releases the name even if it fails
 }
 
 func (s *Server) connected(peer comch.Connection) {
@@ -117,22 +127,23 @@ func (s *Server) connected(peer comch.Connection) {
 		connection.announced = true
 		s.config.Connected(connection, true)
 	} else {
-		_ = s.markClosing(connection) // it has no consumers yet
+		_ = s.markClosing(connection) // cannot fail: there are no consumers yet
 		s.disconnect(connection)
 	}
 	go connection.receive()
 }
 
-// refused tells the application of a client that never got a connection.
-func (s *Server) refused(peer comch.Peer, reason error) {
-	if s.refusals.Add(1) > maxRefusals {
-		s.refusals.Add(-1)
+// rejected reports a client that the provider has rejected. Any goroutine may call
+// it.
+func (s *Server) rejected(peer comch.Peer, reason error) {
+	if s.rejections.Add(1) > maxRejections {
+		s.rejections.Add(-1)
 		return
 	}
 	s.engine.Do(func() {
-		s.refusals.Add(-1)
+		s.rejections.Add(-1)
 		if s.is(progress.Running) {
-			s.config.Connected(&Connection{control: &s.control, refusal: reason, process: peer}, false)
+			s.config.Connected(&Connection{control: &s.control, rejection: reason, process: peer}, false)
 		}
 	})
 }
@@ -143,16 +154,16 @@ func (s *Server) disconnected(connection *Connection) {
 	}
 }
 
-// Disconnect ends one connection: the Disconnected callback tells when it has
-// ended, on both sides. It fails with status.InUse while the connection has
-// consumers or producers that are not idle.
+// Disconnect starts to close one connection. The server calls Disconnected when
+// both sides have seen the end. Disconnect fails with status.InUse while the
+// connection has consumers or producers that are not idle.
 func (s *Server) Disconnect(connection *Connection) error {
 	if err := s.allow(disconnect); err != nil {
 		return err
 	}
 	switch {
 	case connection == nil || connection.control != &s.control:
-		return status.Errorf(status.InvalidValue, "disconnect: the connection is not one of this server")
+		return status.Errorf(status.InvalidValue, "disconnect: the connection does not belong to this server")
 	case connection.peer == nil || connection.gone || connection.closing:
 		return fmt.Errorf("disconnect: %w", connection.notConnected())
 	}
@@ -163,8 +174,8 @@ func (s *Server) Disconnect(connection *Connection) error {
 	return nil
 }
 
-// Stop disconnects all clients and gives up the name. The server is stopping
-// until the clients are gone and all tasks are freed. It fails with
+// Stop disconnects all clients and releases the name. The server is stopping until
+// all connections have ended and all tasks are freed. Stop fails with
 // status.InUse while there are consumers or producers that are not idle.
 func (s *Server) Stop() error {
 	if err := s.allow(stop); err != nil {
