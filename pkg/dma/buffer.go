@@ -7,23 +7,24 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Inventory is a fixed number of buffer descriptors (doca_buf_inventory).
-// Taking a buffer allocates no memory, so it can be done on the data path. An
-// inventory and its buffers belong to one thread at a time.
+// Inventory is a fixed number of buffer descriptors (doca_buf_inventory). Claiming
+// a buffer allocates no memory, so it can be done on the data path. An inventory
+// and its buffers belong to one thread at a time.
 type Inventory struct {
 	phase   phase
 	buffers []Buffer
 	free    []*Buffer
 }
 
-// maxElements bounds an inventory.
+// maxElements bounds the size of an inventory.
 const maxElements = 1 << 20
 
-// NewInventory makes an inventory of the given number of buffers, between 1
-// and 1 Mi.
+// NewInventory returns an inventory with the given number of buffers, from 1 to
+// 1 Mi.
 func NewInventory(elements int) (*Inventory, error) {
 	if elements < 1 || elements > maxElements {
-		return nil, status.Errorf(status.InvalidValue, "create buffer inventory: %d elements are not within 1 and %d", elements, maxElements)
+		return nil, status.Errorf(status.InvalidValue,
+			"create buffer inventory: number of elements %d is outside 1 to %d", elements, maxElements)
 	}
 	v := &Inventory{buffers: make([]Buffer, elements), free: make([]*Buffer, 0, elements)}
 	for i := range v.buffers {
@@ -33,7 +34,8 @@ func NewInventory(elements int) (*Inventory, error) {
 	return v, nil
 }
 
-// Start makes buffers available. status.BadState if it was started before.
+// Start makes the buffers available. It fails with status.BadState if the inventory
+// is started.
 func (v *Inventory) Start() error {
 	if v.phase != configuring {
 		return status.Errorf(status.BadState, "start buffer inventory: it is %s", v.phase)
@@ -42,7 +44,7 @@ func (v *Inventory) Start() error {
 	return nil
 }
 
-// Stop ends what Start began. status.InUse while buffers are out.
+// Stop undoes Start. It fails with status.InUse while buffers are claimed.
 func (v *Inventory) Stop() error {
 	if v.phase != started {
 		return status.Errorf(status.BadState, "stop buffer inventory: it is %s", v.phase)
@@ -52,38 +54,40 @@ func (v *Inventory) Stop() error {
 
 func (v *Inventory) stop(next phase) error {
 	if out := len(v.buffers) - len(v.free); out > 0 {
-		return status.Errorf(status.InUse, "stop buffer inventory: %d of its buffers are in use: drop their references first", out)
+		return status.Errorf(status.InUse,
+			"stop buffer inventory: %d of its buffers are in use: drop their references first", out)
 	}
 	v.phase = next
 	return nil
 }
 
-// Close stops the inventory if it is started, and gives it up. status.InUse
-// while buffers are out. Closing it again does nothing.
+// Close stops the inventory if it is started, and releases it. It fails with
+// status.InUse while buffers are claimed. Closing a closed inventory does nothing.
 func (v *Inventory) Close() error { return v.stop(closed) }
 
-// Elements is how many buffers there are.
+// Elements returns the number of buffers, claimed or not.
 func (v *Inventory) Elements() int { return len(v.buffers) }
 
-// FreeElements is how many of them can be taken.
+// FreeElements returns the number of buffers that can be claimed.
 func (v *Inventory) FreeElements() int { return len(v.free) }
 
-// ByAddress takes a buffer of length bytes at address, without data: a
-// destination. Addresses count from the Base of the map's region, which is 0
-// for memory that is mapped. status.InvalidValue if the range is not within the
-// map, status.NoMemory if all buffers are out, status.BadState if the inventory
-// or the map is not started.
+// ByAddress claims a buffer of length bytes at address that holds no data: a
+// destination. Addresses start at the Base of the map's region, which is 0 for
+// mapped memory. ByAddress fails with status.InvalidValue if the range is outside
+// the map, with status.NoMemory if all buffers are claimed, and with
+// status.BadState if the inventory or the map is not started.
 func (v *Inventory) ByAddress(m *MemoryMap, address, length uint64) (*Buffer, error) {
 	return v.claim(m, address, length, 0)
 }
 
-// ByData takes a buffer of length bytes at address that is full of data: a
-// source. It fails as ByAddress does.
+// ByData claims a buffer of length bytes at address that is full of data: a source.
+// It fails as ByAddress does.
 func (v *Inventory) ByData(m *MemoryMap, address, length uint64) (*Buffer, error) {
 	return v.claim(m, address, length, length)
 }
 
-// Duplicate takes a buffer with the range and data of another, in no list.
+// Duplicate claims a buffer with the range and the data of b. The duplicate is in no
+// list.
 func (v *Inventory) Duplicate(b *Buffer) (*Buffer, error) {
 	if err := b.checkClaimed("duplicate buffer"); err != nil {
 		return nil, err
@@ -98,16 +102,16 @@ func (v *Inventory) Duplicate(b *Buffer) (*Buffer, error) {
 
 func (v *Inventory) claim(m *MemoryMap, address, length, dataLength uint64) (*Buffer, error) {
 	if v.phase != started {
-		return nil, status.Errorf(status.BadState, "take buffer: the inventory is %s", v.phase)
+		return nil, status.Errorf(status.BadState, "claim buffer: the inventory is %s", v.phase)
 	}
 	if m == nil {
-		return nil, status.Errorf(status.InvalidValue, "take buffer: there is no memory map")
+		return nil, status.Errorf(status.InvalidValue, "claim buffer: no memory map")
 	}
 	if len(v.free) == 0 {
-		return nil, status.Errorf(status.NoMemory, "take buffer: all %d of the inventory are in use", len(v.buffers))
+		return nil, status.Errorf(status.NoMemory, "claim buffer: all %d of the inventory are in use", len(v.buffers))
 	}
 	if err := m.addBuffer(address, length); err != nil {
-		return nil, fmt.Errorf("take buffer: %w", err)
+		return nil, fmt.Errorf("claim buffer: %w", err)
 	}
 	b := v.free[len(v.free)-1]
 	v.free = v.free[:len(v.free)-1]
@@ -119,19 +123,18 @@ func (v *Inventory) claim(m *MemoryMap, address, length, dataLength uint64) (*Bu
 	return b, nil
 }
 
-// put takes a buffer back.
+// release takes back a buffer without references.
 func (v *Inventory) release(b *Buffer) {
 	b.memory.removeBuffer()
 	*b = Buffer{inventory: v}
 	v.free = append(v.free, b)
 }
 
-// Buffer describes a range of a memory map, and within it the range that holds
-// data (doca_buf). A job copies the data of its source and appends it to the
-// data of its destination. Buffers come from an Inventory, are counted by
-// references, and belong to the thread of their inventory. After the last
-// reference was dropped a Buffer must not be used: it may be another one by
-// then.
+// Buffer is a range of a memory map, and within it the range that holds data
+// (doca_buf). A job copies the data of its source and appends it to the data of its
+// destination. Buffers come from an Inventory, count their references, and belong to
+// the thread of the inventory. A Buffer must not be used after its last reference
+// has been dropped, because the inventory may have reused it.
 type Buffer struct {
 	inventory  *Inventory
 	memory     *MemoryMap
@@ -140,23 +143,23 @@ type Buffer struct {
 	data       uint64 // address of the data
 	dataLength uint64
 
-	references int // 0 in the inventory, and in a list except at its head
+	references int // 0 in the inventory, and in a list behind its head
 	jobs       int // jobs in flight that use the buffer
 
-	// The list: next is the buffer that follows. The head also knows the last
-	// one, and how many there are. A buffer alone is a list of one.
+	// A buffer alone is a list of one. Only the head of a list has last and
+	// elements.
 	next     *Buffer
 	last     *Buffer
 	elements int
 }
 
-// maxReferences is what doca_buf counts up to.
+// maxReferences is the limit of doca_buf.
 const maxReferences = math.MaxUint16
 
-// alive fails if the buffer is in the inventory.
+// checkClaimed fails if the buffer is in the inventory.
 func (b *Buffer) checkClaimed(what string) error {
 	if b == nil {
-		return status.Errorf(status.InvalidValue, "%s: there is none", what)
+		return status.Errorf(status.InvalidValue, "%s: the buffer is nil", what)
 	}
 	if b.memory == nil {
 		return status.Errorf(status.BadState, "%s: its last reference was dropped", what)
@@ -164,7 +167,7 @@ func (b *Buffer) checkClaimed(what string) error {
 	return nil
 }
 
-// changeable fails if the buffer is in the inventory, or a job uses it.
+// checkUnused fails if the buffer is in the inventory, or a job uses it.
 func (b *Buffer) checkUnused(what string) error {
 	if err := b.checkClaimed(what); err != nil {
 		return err
@@ -175,31 +178,31 @@ func (b *Buffer) checkUnused(what string) error {
 	return nil
 }
 
-// Memory is the map that the buffer is part of.
+// Memory returns the map that the buffer is a range of.
 func (b *Buffer) Memory() *MemoryMap { return b.memory }
 
-// Range is the whole buffer: its address in the map, and its bytes.
+// Range returns the address of the buffer in the map, and its length in bytes.
 func (b *Buffer) Range() (address, length uint64) { return b.head, b.length }
 
-// Data is where data is in the buffer: its address in the map, and its bytes.
+// Data returns the address of the data in the map, and its length in bytes.
 func (b *Buffer) Data() (address, length uint64) { return b.data, b.dataLength }
 
-// SetData says where data is. status.InvalidValue if that is not within the
-// buffer, status.InUse if a job uses it.
+// SetData sets the range that holds data. It fails with status.InvalidValue if the
+// range is outside the buffer, and with status.InUse if a job uses the buffer.
 func (b *Buffer) SetData(address, length uint64) error {
 	if err := b.checkUnused("set data of buffer"); err != nil {
 		return err
 	}
 	if address < b.head || address-b.head > b.length || length > b.length-(address-b.head) {
-		return status.Errorf(status.InvalidValue, "set data of buffer: %d bytes at %#x are not within its %d bytes at %#x",
-			length, address, b.length, b.head)
+		return status.Errorf(status.InvalidValue,
+			"set data of buffer: %d bytes at %#x are outside its %d bytes at %#x", length, address, b.length, b.head)
 	}
 	b.data, b.dataLength = address, length
 	return nil
 }
 
-// ResetData makes the buffer empty: the next job puts its data where the data
-// was.
+// ResetData discards the data, but not its address: the next job that copies into
+// the buffer starts there.
 func (b *Buffer) ResetData() error {
 	if err := b.checkUnused("reset data of buffer"); err != nil {
 		return err
@@ -208,15 +211,16 @@ func (b *Buffer) ResetData() error {
 	return nil
 }
 
-// room is how many bytes fit behind the data.
+// room returns the number of bytes that fit behind the data.
 func (b *Buffer) room() uint64 { return b.head + b.length - (b.data + b.dataLength) }
 
-// References is how many references there are to the buffer, or to the list
-// that it heads.
+// References returns the number of references to the buffer, or to the list that it
+// heads.
 func (b *Buffer) References() int { return b.references }
 
-// AddReference adds a reference and returns the new number. status.NotPermitted
-// in a list, except at its head; status.TooBig beyond 65535.
+// AddReference adds a reference and returns the new number. It fails with
+// status.NotPermitted if the buffer is in a list but not its head, and with
+// status.TooBig if the buffer has 65535 references.
 func (b *Buffer) AddReference() (int, error) {
 	if err := b.checkHead("add reference to buffer"); err != nil {
 		return b.references, err
@@ -228,10 +232,11 @@ func (b *Buffer) AddReference() (int, error) {
 	return b.references, nil
 }
 
-// RemoveReference drops a reference and returns how many are left. With the
-// last one the buffer, and the whole list that it heads, goes back to the
-// inventory. status.BadState if it is there already, status.NotPermitted in a
-// list except at its head, status.InUse if a job uses it.
+// RemoveReference drops a reference and returns the remaining number. Dropping the
+// last one releases the buffer, and the whole list that it heads, to its inventory.
+// RemoveReference fails with status.BadState if the buffer is released already,
+// with status.NotPermitted if it is in a list but not its head, and with
+// status.InUse if a job uses it.
 func (b *Buffer) RemoveReference() (int, error) {
 	const what = "remove reference to buffer"
 	if err := b.checkHead(what); err != nil {
@@ -252,21 +257,21 @@ func (b *Buffer) RemoveReference() (int, error) {
 	return 0, nil
 }
 
-// counted fails if references to the buffer are not counted.
+// checkHead fails if the buffer is released, or is in a list but not its head.
 func (b *Buffer) checkHead(what string) error {
 	if err := b.checkClaimed(what); err != nil {
 		return err
 	}
 	if b.references == 0 {
-		return status.Errorf(status.NotPermitted, "%s: it is in a list, of which only the head has references", what)
+		return status.Errorf(status.NotPermitted, "%s: it is in a list, where only the head has references", what)
 	}
 	return nil
 }
 
-// Chain appends the list that next heads to the list that b heads, and takes
-// over the only reference to it. A job then copies from all of them, in order.
-// status.InvalidValue if either is not the head of a list of its own,
-// status.InUse if a job uses one of them or next has more references.
+// Chain appends the list that next heads to the list that b heads, and takes over
+// the only reference to next. A job then copies from all buffers, in order. Chain
+// fails with status.InvalidValue unless b and next are the heads of two lists, and
+// with status.InUse if a job uses either or next has several references.
 func (b *Buffer) Chain(next *Buffer) error {
 	const what = "chain buffers"
 	for _, head := range []*Buffer{b, next} {
@@ -274,14 +279,14 @@ func (b *Buffer) Chain(next *Buffer) error {
 			return err
 		}
 		if head.references == 0 {
-			return status.Errorf(status.InvalidValue, "%s: one is in the middle of a list", what)
+			return status.Errorf(status.InvalidValue, "%s: one of them is not the head of its list", what)
 		}
 	}
 	if b == next {
 		return status.Errorf(status.InvalidValue, "%s: a list cannot follow itself", what)
 	}
 	if next.references > 1 {
-		return status.Errorf(status.InUse, "%s: there are %d references to the second", what, next.references)
+		return status.Errorf(status.InUse, "%s: the second has %d references, not one", what, next.references)
 	}
 	b.last.next = next
 	b.last = next.last
@@ -290,16 +295,16 @@ func (b *Buffer) Chain(next *Buffer) error {
 	return nil
 }
 
-// Unchain cuts the list that b heads in front of tail, which then heads a list
-// of its own, with one reference. status.InvalidValue if tail does not follow
-// b in its list.
+// Unchain splits the list that b heads in front of tail, which becomes the head of a
+// second list, with one reference. It fails with status.InvalidValue if tail does
+// not follow b in its list.
 func (b *Buffer) Unchain(tail *Buffer) error {
 	const what = "unchain buffers"
 	if err := b.checkUnused(what); err != nil {
 		return err
 	}
 	if b.references == 0 {
-		return status.Errorf(status.InvalidValue, "%s: the first is in the middle of a list", what)
+		return status.Errorf(status.InvalidValue, "%s: the first is not the head of its list", what)
 	}
 	before, position := b, 1
 	for before.next != nil && before.next != tail {
@@ -313,9 +318,9 @@ func (b *Buffer) Unchain(tail *Buffer) error {
 	return nil
 }
 
-// Next is the buffer that follows in the list, nil at its end.
+// Next returns the next buffer of the list, or nil at its end.
 func (b *Buffer) Next() *Buffer { return b.next }
 
-// ListLength is how many buffers the list has that b heads; 0 if b is not the
-// head.
+// ListLength returns the number of buffers in the list that b heads, or 0 if b is
+// not the head of its list.
 func (b *Buffer) ListLength() int { return b.elements }

@@ -9,75 +9,76 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// DefaultJobs is how many jobs of a context can be in flight unless SetJobs
-// says otherwise.
+// DefaultJobs is the number of jobs of a context that can be in flight unless
+// SetJobs changes it.
 const DefaultJobs = 32
 
-// Context takes jobs for one device (doca_dma). It is idle until Start and
-// running until Stop. It belongs to one thread, which also runs the progress
-// engine that it is attached to; only State may be asked by others.
+// Context executes jobs on one device (doca_dma). It is idle until Start, and
+// running until Stop. It belongs to one thread, which also runs the progress engine
+// that the context is attached to; any thread may call State.
 type Context struct {
 	state  atomic.Int32
 	closed bool
 	jobs   int
 	device Device
 
-	// While it is running:
+	// Valid while the context is running:
 	capabilities Capabilities
 	engine       Engine
 	slots        []slot
 	free         []int // indices of slots
 	done         []*Copy
 
-	// While it is attached:
+	// Valid while the context is attached:
 	progress *progress.Engine
 	handle   func(Event)
-	polling  bool
+	polling  bool // events are being delivered
 }
 
-// NewContext makes an idle context without a device.
+// NewContext returns an idle context without a device.
 func NewContext() *Context { return &Context{jobs: DefaultJobs} }
 
-// State is Idle or Running.
+// State returns Idle or Running. Any thread may call it.
 func (c *Context) State() progress.State { return progress.State(c.state.Load()) }
 
-// configurable fails unless the context is idle.
+// checkIdle fails unless the context is idle.
 func (c *Context) checkIdle(what string) error {
 	if c.closed {
 		return status.Errorf(status.BadState, "%s: it is closed", what)
 	}
 	if state := c.State(); state != progress.Idle {
-		return status.Errorf(status.BadState, "%s: it is %v, not idle", what, state)
+		return status.Errorf(status.BadState, "%s: it is %v, but has to be idle", what, state)
 	}
 	return nil
 }
 
-// running fails unless the context is running.
+// checkRunning fails unless the context is running.
 func (c *Context) checkRunning(what string) error {
 	if state := c.State(); state != progress.Running {
-		return status.Errorf(status.BadState, "%s: it is %v, not running", what, state)
+		return status.Errorf(status.BadState, "%s: it is %v, but has to be running", what, state)
 	}
 	return nil
 }
 
-// AddDevice says which device is to copy. It must be one of those that the
-// memory maps of the buffers were given. status.AlreadyExist if there is one.
+// AddDevice sets the device that copies. The memory maps of all buffers must have
+// the same device. AddDevice fails with status.AlreadyExist if the context has a
+// device.
 func (c *Context) AddDevice(device Device) error {
 	const what = "add device to DMA context"
 	if err := c.checkIdle(what); err != nil {
 		return err
 	}
 	if device == nil {
-		return status.Errorf(status.InvalidValue, "%s: there is no device", what)
+		return status.Errorf(status.InvalidValue, "%s: the device is nil", what)
 	}
 	if c.device != nil {
-		return status.Errorf(status.AlreadyExist, "%s: it has device %s", what, c.device.Name())
+		return status.Errorf(status.AlreadyExist, "%s: it already has device %s", what, c.device.Name())
 	}
 	c.device = device
 	return nil
 }
 
-// RemoveDevice takes back AddDevice, when the context has been stopped.
+// RemoveDevice undoes AddDevice. The context must be idle.
 func (c *Context) RemoveDevice() error {
 	const what = "remove device from DMA context"
 	if err := c.checkIdle(what); err != nil {
@@ -90,7 +91,8 @@ func (c *Context) RemoveDevice() error {
 	return nil
 }
 
-// SetJobs says how many jobs can be in flight, at most the device's MaxJobs.
+// SetJobs sets the number of jobs that can be in flight. Start fails if it exceeds
+// MaxJobs of the device.
 func (c *Context) SetJobs(count int) error {
 	const what = "set number of jobs of DMA context"
 	if err := c.checkIdle(what); err != nil {
@@ -103,9 +105,10 @@ func (c *Context) SetJobs(count int) error {
 	return nil
 }
 
-// Start makes the context ready to be attached. From then on it cannot be
-// configured. status.BadState without a device, status.NotSupported if the
-// device cannot copy, status.TooBig if it cannot have that many jobs.
+// Start makes the context ready to be attached. A running context cannot be
+// configured. Start fails with status.BadState if the context has no device, with
+// status.NotSupported if the device cannot copy, and with status.TooBig if the
+// device cannot have that many jobs in flight.
 func (c *Context) Start() error {
 	const what = "start DMA context"
 	if err := c.checkIdle(what); err != nil {
@@ -116,10 +119,11 @@ func (c *Context) Start() error {
 	}
 	capabilities := c.device.Capabilities()
 	if !capabilities.Memcpy {
-		return status.Errorf(status.NotSupported, "%s: device %s does no memcpy jobs", what, c.device.Name())
+		return status.Errorf(status.NotSupported, "%s: device %s does not support memcpy jobs", what, c.device.Name())
 	}
 	if c.jobs > capabilities.MaxJobs {
-		return status.Errorf(status.TooBig, "%s: %d jobs are more than the %d of device %s", what, c.jobs, capabilities.MaxJobs, c.device.Name())
+		return status.Errorf(status.TooBig, "%s: %d jobs exceed the limit of %d of device %s",
+			what, c.jobs, capabilities.MaxJobs, c.device.Name())
 	}
 	engine, err := c.device.NewEngine(c.jobs)
 	if err != nil {
@@ -135,15 +139,15 @@ func (c *Context) Start() error {
 	return nil
 }
 
-// Stop makes the context idle. status.InUse while it is attached,
-// status.BadState if it is not running.
+// Stop makes the context idle. It fails with status.InUse while the context is
+// attached, and with status.BadState if it is not running.
 func (c *Context) Stop() error {
 	const what = "stop DMA context"
 	if err := c.checkRunning(what); err != nil {
 		return err
 	}
 	if c.progress != nil {
-		return status.Errorf(status.InUse, "%s: it is attached to a progress engine: detach it first", what)
+		return status.Errorf(status.InUse, "%s: attached to a progress engine: detach it first", what)
 	}
 	if err := c.engine.Close(); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -153,8 +157,8 @@ func (c *Context) Stop() error {
 	return nil
 }
 
-// Close gives an idle context up. status.BadState while it is running. Closing
-// it again does nothing.
+// Close releases an idle context. It fails with status.BadState while the context is
+// running. Closing a closed context does nothing.
 func (c *Context) Close() error {
 	if !c.closed {
 		if err := c.checkIdle("close DMA context"); err != nil {
@@ -165,24 +169,28 @@ func (c *Context) Close() error {
 	return nil
 }
 
-// InFlight is how many jobs were submitted and have not come back.
+// InFlight returns the number of submitted jobs whose event has not been delivered.
 func (c *Context) InFlight() int { return len(c.slots) - len(c.free) }
 
-// Submit begins a job without waiting for it. What can be found wrong at once
-// is returned, and the job has then not been begun: status.BadState unless the
-// context is running and attached, status.Again if all jobs are in flight,
-// status.InvalidValue for buffers that do not fit each other, status.TooBig
-// beyond the device's limits, status.NotPermitted for memory without the right
-// or the device, status.InUse for a destination that another job uses. What goes
-// wrong later is told by the job's event. Until that comes, the buffers cannot
-// be changed, chained or given back.
+// Submit starts a job without waiting for it. Until the job's event has been
+// delivered, its buffers cannot be changed, chained, or released. Submit returns the
+// errors that it can find at once, and does not start the job then:
+//
+//   - status.BadState: the context is not running and attached
+//   - status.Again: the context has as many jobs in flight as it can have
+//   - status.InvalidValue: the buffers do not fit each other
+//   - status.TooBig: the job exceeds a limit of the device
+//   - status.NotPermitted: a memory map lacks the access right or the device
+//   - status.InUse: another job uses the destination
+//
+// The event reports later errors.
 func (c *Context) Submit(job Job) error {
 	const what = "submit DMA job"
 	if err := c.checkRunning(what); err != nil {
 		return err
 	}
 	if c.progress == nil {
-		return status.Errorf(status.BadState, "%s: the context is attached to no progress engine", what)
+		return status.Errorf(status.BadState, "%s: the context is not attached to a progress engine", what)
 	}
 	if len(c.free) == 0 {
 		return status.Errorf(status.Again, "%s: all %d jobs are in flight", what, len(c.slots))
@@ -200,21 +208,21 @@ func (c *Context) Submit(job Job) error {
 	return nil
 }
 
-// Attach lets a progress engine drive the context: from then on jobs can be
-// submitted, and the engine's Progress calls handle with the event of every
-// job that is done, on the engine's thread. handle may submit jobs and drop
-// references, but not detach. status.BadState unless the context is running,
-// status.InUse if it is attached.
+// Attach lets a progress engine drive the context, so that jobs can be submitted.
+// Progress of the engine calls handle with the event of each job that is done.
+// handle may submit jobs and drop references, but not detach. Attach fails with
+// status.BadState unless the context is running, and with status.InUse if it is
+// attached.
 func (c *Context) Attach(engine *progress.Engine, handle func(Event)) error {
 	const what = "attach DMA context"
 	if err := c.checkRunning(what); err != nil {
 		return err
 	}
 	if engine == nil || handle == nil {
-		return status.Errorf(status.InvalidValue, "%s: there is no progress engine, or nobody to take events", what)
+		return status.Errorf(status.InvalidValue, "%s: no progress engine, or no event handler", what)
 	}
 	if c.progress != nil {
-		return status.Errorf(status.InUse, "%s: it is attached already", what)
+		return status.Errorf(status.InUse, "%s: already attached", what)
 	}
 	if err := errors.Join(engine.AddWaiter(c.engine), engine.Add(source{c})); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -223,15 +231,15 @@ func (c *Context) Attach(engine *progress.Engine, handle func(Event)) error {
 	return nil
 }
 
-// Detach ends what Attach began. status.InUse while jobs are in flight,
-// status.BadState if the context is not attached, or from within an event.
+// Detach undoes Attach. It fails with status.InUse while jobs are in flight, and with
+// status.BadState if the context is not attached, or inside an event handler.
 func (c *Context) Detach() error {
 	const what = "detach DMA context"
 	if c.progress == nil || c.polling {
-		return status.Errorf(status.BadState, "%s: it is not attached, or handles an event", what)
+		return status.Errorf(status.BadState, "%s: not attached, or called by an event handler", what)
 	}
 	if n := c.InFlight(); n > 0 {
-		return status.Errorf(status.InUse, "%s: %d jobs are in flight: progress until their events have come", what, n)
+		return status.Errorf(status.InUse, "%s: %d jobs are in flight: make progress until they are done", what, n)
 	}
 	c.progress.Remove(source{c})
 	c.progress.RemoveWaiter(c.engine)
@@ -239,17 +247,16 @@ func (c *Context) Detach() error {
 	return nil
 }
 
-// source is a context as its progress engine sees it.
+// source is the side of a context that its progress engine polls.
 type source struct{ context *Context }
 
-// Poll hands over the events of what is done.
+// Poll delivers the events of the jobs that are done.
 func (s source) Poll() int {
 	c := s.context
 	c.polling = true
 	n := c.engine.Poll(c.done)
 	for _, done := range c.done[:n] {
-		// The job's buffers are free before its event is delivered, so that the
-		// handler may do with them what it likes.
+		// Free the slot and the buffers first: the handler may use both.
 		s := &c.slots[done.Slot]
 		s.hold(-1)
 		event := Event{Type: s.job.Type, UserData: s.job.UserData, Err: s.copy.Err}
@@ -265,14 +272,13 @@ func (s source) Poll() int {
 	return n
 }
 
-// JobType is what a job does.
+// JobType selects what a job does.
 type JobType uint8
 
-// Memcpy copies the data of the source and appends it to that of the
-// destination.
+// Memcpy appends a copy of the source's data to the data of the destination.
 const Memcpy JobType = 1
 
-// String returns the lower-case name of the type.
+// String returns the name of the type in lower case.
 func (t JobType) String() string {
 	if t == Memcpy {
 		return "memcpy"
@@ -280,43 +286,41 @@ func (t JobType) String() string {
 	return "invalid"
 }
 
-// Job is what a Context can be asked to do.
+// Job is one copy for a Context to execute.
 type Job struct {
 	Type JobType
-	// Source is the buffer, or the head of a list of buffers, whose data is
-	// copied. Its data says how much that is. It may be the source of several
-	// jobs at a time.
+	// Source is a buffer, or the head of a list of buffers. The job copies all of
+	// its data. Several jobs may have the same source at a time.
 	Source *Buffer
-	// Destination has room behind its data for that of the source. It takes
-	// part in one job at a time, and is in no list.
+	// Destination has room behind its data for the data of the source. It is in no
+	// list, and no other job may use it at the same time.
 	Destination *Buffer
-	// UserData comes back in the event.
+	// UserData is returned in the event.
 	UserData uint64
 }
 
-// Event tells the outcome of a job.
+// Event is the outcome of a job.
 type Event struct {
 	Type     JobType
 	UserData uint64
-	// Length is how many bytes were copied; 0 if the job has failed.
+	// Length is the number of bytes copied; 0 if the job failed.
 	Length uint64
-	// Err is nil, or what has gone wrong, with a code of package status. The
-	// room of the destination then holds anything.
+	// Err is nil, or an error with a code of package status. If it is not nil, the
+	// content of the destination behind its data is undefined.
 	Err error
 }
 
-// slot is a job in flight.
+// slot is an entry of the table of jobs in flight.
 type slot struct {
 	job    Job
 	length uint64
 	copy   Copy
 }
 
-// prepare checks a job as far as that is possible before it is begun, and
-// describes it to the engine.
+// prepare checks a job and fills its slot with the copy to submit.
 func (c *Context) prepare(s *slot, job Job) error {
 	if job.Type != Memcpy {
-		return status.Errorf(status.NotSupported, "job type %d is none that a DMA device knows", job.Type)
+		return status.Errorf(status.NotSupported, "unknown job type %d", job.Type)
 	}
 	source, destination := job.Source, job.Destination
 	if err := source.checkClaimed("source buffer"); err != nil {
@@ -326,10 +330,10 @@ func (c *Context) prepare(s *slot, job Job) error {
 		return err
 	}
 	if source.references == 0 {
-		return status.Errorf(status.InvalidValue, "source buffer is in the middle of a list: submit its head")
+		return status.Errorf(status.InvalidValue, "source buffer is not the head of its list: submit the head")
 	}
 	if destination.elements != 1 {
-		return status.Errorf(status.InvalidValue, "destination buffer is in a list: only sources can be")
+		return status.Errorf(status.InvalidValue, "destination buffer is in a list: only a source can be a list")
 	}
 
 	s.job, s.length = job, 0
@@ -337,15 +341,15 @@ func (c *Context) prepare(s *slot, job Job) error {
 	for b := source; b != nil; b = b.next {
 		switch {
 		case b == destination:
-			return status.Errorf(status.InvalidValue, "a buffer is both source and destination")
+			return status.Errorf(status.InvalidValue, "the same buffer is source and destination")
 		case len(s.copy.Sources) == c.capabilities.MaxBufferListLength:
-			return status.Errorf(status.TooBig, "source list has %d buffers, device %s takes %d",
-				source.elements, c.device.Name(), c.capabilities.MaxBufferListLength)
+			return status.Errorf(status.TooBig, "source list of %d buffers exceeds the limit of %d of device %s",
+				source.elements, c.capabilities.MaxBufferListLength, c.device.Name())
 		case b.dataLength > c.capabilities.MaxBufferSize-s.length:
-			return status.Errorf(status.TooBig, "source has more than the %d bytes that device %s can copy in one job",
+			return status.Errorf(status.TooBig, "source exceeds the limit of %d bytes per job of device %s",
 				c.capabilities.MaxBufferSize, c.device.Name())
 		case !b.memory.canBeSource():
-			return status.Errorf(status.NotPermitted, "source memory was exported without the right to read it (PCIRead)")
+			return status.Errorf(status.NotPermitted, "source memory was exported without the right PCIRead")
 		}
 		segment, err := c.segment("source", b, b.data, b.dataLength)
 		if err != nil {
@@ -359,25 +363,29 @@ func (c *Context) prepare(s *slot, job Job) error {
 	case s.length == 0:
 		return status.Errorf(status.InvalidValue, "source buffer has no data")
 	case s.length > room:
-		return status.Errorf(status.InvalidValue, "destination buffer has room for %d bytes, the source has %d", room, s.length)
+		return status.Errorf(status.InvalidValue,
+			"destination buffer has room for %d bytes, but the source has %d", room, s.length)
 	case !destination.memory.canBeDestination():
-		return status.Errorf(status.NotPermitted, "destination memory may not be written: its map lacks LocalWrite, or PCIWrite if it is imported")
+		return status.Errorf(status.NotPermitted,
+			"destination memory is read-only: its map lacks LocalWrite, or PCIWrite if it is imported")
 	}
 	var err error
 	s.copy.Destination, err = c.segment("destination", destination, destination.data+destination.dataLength, s.length)
 	return err
 }
 
-// segment is a range of a buffer as the device knows it.
+// segment describes a range of a buffer to the device.
 func (c *Context) segment(what string, b *Buffer, address, length uint64) (Segment, error) {
 	r := b.memory.registration(c.device)
 	if r == nil {
-		return Segment{}, status.Errorf(status.NotPermitted, "%s memory was not given to device %s, which is to copy it", what, c.device.Name())
+		return Segment{}, status.Errorf(status.NotPermitted,
+			"%s memory is not registered with device %s: add the device to its map", what, c.device.Name())
 	}
 	return Segment{Memory: r, Offset: address - b.memory.region.Base(), Length: length}, nil
 }
 
-// hold keeps the buffers of a job as they are until it is done.
+// hold adds count to the number of jobs that use each buffer of the job. A buffer
+// that a job uses cannot be changed.
 func (s *slot) hold(count int) {
 	for b := s.job.Source; b != nil; b = b.next {
 		b.jobs += count

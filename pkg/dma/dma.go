@@ -1,28 +1,26 @@
-// Package dma is the seam to DMA engines: devices that copy memory on their
-// own while the CPU does something else (DOCA DMA).
+// Package dma is the interface to DMA engines (DOCA DMA): devices that copy memory
+// while the CPU does something else.
 //
-// A job copies from one Buffer, or a list of them, to another. Buffers are
-// ranges of memory maps, and come from an Inventory; a MemoryMap is memory of
-// this process, or of the other side of a PCIe bus, made usable for devices; a
-// Context takes jobs on one thread, and their completions come out of that
-// thread's progress engine.
+// A job copies the data of one Buffer, or of a list of buffers, into another
+// Buffer. Buffers come from an Inventory and are ranges of a MemoryMap: memory of
+// this process, or of the other side of a PCIe bus, that devices can reach. A
+// Context accepts jobs on one thread and reports their outcomes as events through
+// the progress engine of that thread.
 //
-// The order in which things are set up: open a Device; make a MemoryMap, give
-// it memory, device and access rights, and start it; make an Inventory and
-// start it; make a Context, add the same device, start it, and attach it to a
-// progress engine. Then, for every job: take the buffers, submit, progress
-// until the event has come, and drop the references to the buffers. Cleaning
-// up goes backwards: detach, stop, remove the device, close. Whatever is done
-// in another order fails with status.BadState, or with status.InUse where
-// something that depends on it is still there.
+// Set up in this order: open a Device; make a MemoryMap, give it memory, devices,
+// and access rights, and start it; make an Inventory and start it; make a Context,
+// add the same device, start the context, and attach it to a progress engine. For
+// each job, claim the buffers, submit the job, make progress until its event has
+// been delivered, and drop the references to the buffers. Clean up in reverse
+// order: detach, stop, remove the device, close. A step out of order fails with
+// status.BadState, or with status.InUse if something still depends on the object.
 //
-// These rules are the same on every device, so they are here. What differs is
-// behind Provider: registering memory, and copying.
+// These rules are the same for every device, so this package implements them. A
+// Provider implements what differs: registering memory, and copying.
 //
-// A copy is not atomic: whoever reads the destination, or writes the source,
-// before the event has come sees, or causes, a mixture. The memory of a peer is
-// not trusted either: it may change, or be taken away, at any time, which ends
-// the job with an error and nothing else.
+// A copy is not atomic: until its event has been delivered, reading the destination
+// or writing the source gives a mixture of old and new bytes. The memory of a peer
+// may change or vanish at any time. That fails the job and nothing else.
 package dma
 
 import (
@@ -30,88 +28,90 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// Provider is one implementation of DMA.
+// Provider implements DMA on one kind of device.
 type Provider interface {
-	// Name is the provider's name in configuration, for instance "software".
+	// Name returns the provider's name in configurations, for instance "software".
 	Name() string
-	// Devices lists the PCI addresses of the devices that can be opened. It
-	// holds no resources of them. status.NotSupported if the provider is not
+	// Devices returns the PCI addresses of the devices that can be opened, without
+	// holding any of them. It fails with status.NotSupported if the provider is not
 	// built in.
 	Devices() ([]string, error)
-	// Capabilities answers what a device can do before it is opened.
-	// status.NotFound if there is none of that name.
+	// Capabilities returns the capabilities of a device that need not be open. It
+	// fails with status.NotFound if there is no such device.
 	Capabilities(device string) (Capabilities, error)
 	// Open opens a device. It fails as Capabilities does.
 	Open(device string) (Device, error)
 }
 
-// Capabilities are a device's limits (doca_dma_cap_*).
+// Capabilities are the limits of a device (doca_dma_cap_*).
 type Capabilities struct {
-	Memcpy              bool   // jobs of type Memcpy are supported
+	Memcpy              bool   // the device executes jobs of type Memcpy
 	MaxBufferSize       uint64 // bytes that one job can copy
 	MaxBufferListLength int    // buffers in the list that a job copies from
 	MaxJobs             int    // jobs of one context in flight
-	// ImportedMemory tells that memory of the other side of the PCIe bus can
-	// be copied from and to.
+	// ImportedMemory reports whether the device can reach memory on the other side
+	// of the PCIe bus.
 	ImportedMemory bool
-	// OpaqueMemory tells that regions that the CPU cannot address can be
-	// registered.
+	// OpaqueMemory reports whether the device can register regions that the CPU
+	// cannot address.
 	OpaqueMemory bool
-	// CanWait tells whether a thread can sleep until a job is done.
+	// CanWait reports whether a thread can sleep until a job is done.
 	CanWait bool
 }
 
-// Device is an opened device. It may be used by any goroutine.
+// Device is an open device. Any goroutine may use it.
 type Device interface {
-	// Name is the PCI address that it was opened with.
+	// Name returns the PCI address that the device was opened with.
 	Name() string
 	Capabilities() Capabilities
-	// Register makes a region reachable for the device. status.NotSupported
-	// if the provider cannot take this kind of region.
+	// Register makes a region reachable for the device. It fails with
+	// status.NotSupported if the device cannot reach this kind of region.
 	Register(region *memory.Region, access memory.Access) (Registration, error)
-	// NewEngine makes an engine for at most capacity copies at a time.
+	// NewEngine returns an engine for up to capacity copies at a time.
 	NewEngine(capacity int) (Engine, error)
-	// Close releases the device. status.InUse while it has engines or
-	// registered memory. Closing it again does nothing.
+	// Close releases the device. It fails with status.InUse while the device has
+	// engines or registered memory. Closing a closed device does nothing.
 	Close() error
 }
 
 // Registration is memory that a device can reach.
 type Registration interface {
-	// Deregister gives the memory up. No copy of it may be under way.
+	// Deregister revokes the device's access. No copy of the memory may be in
+	// flight.
 	Deregister() error
 }
 
-// Engine copies. It belongs to one thread, which sleeps on it as on any
+// Engine executes copies. It belongs to one thread, which can sleep on it as on any
 // progress.Waiter.
 type Engine interface {
 	progress.Waiter
-	// Submit starts a copy without waiting. The engine owns it until Poll
-	// returns it. status.Full if the engine has its capacity of copies.
+	// Submit starts a copy without waiting for it. The engine owns the copy until
+	// Poll returns it. Submit fails with status.Full if capacity copies are in
+	// flight.
 	Submit(c *Copy) error
-	// Poll fills done with copies that have ended, in any order, and returns
-	// their number.
+	// Poll fills done with copies that have ended, in any order, and returns their
+	// number.
 	Poll(done []*Copy) int
-	// Close releases the engine. status.InUse while it owns copies. Closing
-	// it again does nothing.
+	// Close releases the engine. It fails with status.InUse while the engine owns
+	// copies. Closing a closed engine does nothing.
 	Close() error
 }
 
-// Copy is what an Engine does: it fills the destination with the sources, one
-// after the other. Their lengths add up to that of the destination.
+// Copy is one copy by an Engine: it fills the destination with the sources, one
+// after the other. The lengths of the sources add up to that of the destination.
 type Copy struct {
-	// Slot is for whoever submits.
+	// Slot is for the submitter; engines ignore it.
 	Slot        int
 	Destination Segment
 	Sources     []Segment
-	// Err is what has gone wrong, set before Poll returns the copy. The
-	// destination then holds anything.
+	// Err is the outcome, valid once Poll has returned the copy. If it is not nil,
+	// the content of the destination is undefined.
 	Err error
 }
 
 // Segment is a range of registered memory.
 type Segment struct {
 	Memory Registration
-	Offset uint64 // bytes from the beginning of the region
+	Offset uint64 // bytes from the start of the region
 	Length uint64 // bytes
 }

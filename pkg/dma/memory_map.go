@@ -9,9 +9,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// MemoryMap is a range of memory that devices can copy from and to
-// (doca_mmap). It is configured, then started, and from then on buffers can be
-// made of it. It may be used by any goroutine.
+// MemoryMap is a range of memory that devices can copy from and to (doca_mmap).
+// Configure it, start it, and then claim buffers of it. Any goroutine may use it.
 type MemoryMap struct {
 	mu            sync.Mutex
 	phase         phase
@@ -19,11 +18,11 @@ type MemoryMap struct {
 	region        *memory.Region
 	access        memory.Access
 	devices       []Device
-	registrations []Registration // of devices, in their order, while started
-	buffers       int
+	registrations []Registration // one for each device, in order, while started
+	buffers       int            // claimed ones
 }
 
-// phase is where an object without peers is in its life.
+// phase is the state of a memory map or an inventory.
 type phase uint8
 
 const (
@@ -34,19 +33,19 @@ const (
 
 func (p phase) String() string { return [...]string{"not started", "started", "closed"}[p] }
 
-// NewMemoryMap makes a memory map without memory, devices or rights.
+// NewMemoryMap returns a memory map without memory, devices, and rights.
 func NewMemoryMap() *MemoryMap { return &MemoryMap{} }
 
-// ImportMemoryMap makes a memory map of memory that a peer has exported, with
-// the rights that it has granted, as Connection.ImportMemory of package comch
-// returns them. It is started, cannot be configured, and leaves closing the
-// region to the caller.
+// ImportMemoryMap returns a memory map of a region that a peer has exported. Region
+// and access are what Connection.ImportMemory of package comch returns. The map is
+// started and cannot be configured. The caller closes the region after the map.
 func ImportMemoryMap(device Device, region *memory.Region, access memory.Access) (*MemoryMap, error) {
 	if device == nil || region == nil {
-		return nil, status.Errorf(status.InvalidValue, "import memory map: there is no device, or no memory")
+		return nil, status.Errorf(status.InvalidValue, "import memory map: no device, or no memory")
 	}
 	if !device.Capabilities().ImportedMemory {
-		return nil, status.Errorf(status.NotSupported, "import memory map: device %s cannot reach memory across the PCIe bus", device.Name())
+		return nil, status.Errorf(status.NotSupported,
+			"import memory map: device %s cannot reach memory across the PCIe bus", device.Name())
 	}
 	m := &MemoryMap{imported: true, region: region, access: access, devices: []Device{device}}
 	if err := m.Start(); err != nil {
@@ -55,12 +54,12 @@ func ImportMemoryMap(device Device, region *memory.Region, access memory.Access)
 	return m, nil
 }
 
-// SetRegion sets the memory range, once. The region has to stay open until
-// the map is stopped.
+// SetRegion sets the memory of the map, once. The region must stay open until the
+// map is stopped.
 func (m *MemoryMap) SetRegion(region *memory.Region) error {
-	return m.configure("set memory range", func() error {
+	return m.configure("set memory", func() error {
 		if m.region != nil {
-			return status.Errorf(status.NotPermitted, "it has one already")
+			return status.Errorf(status.NotPermitted, "it is already set")
 		}
 		if region == nil || region.Len() == 0 {
 			return status.Errorf(status.InvalidValue, "the region is empty")
@@ -70,11 +69,12 @@ func (m *MemoryMap) SetRegion(region *memory.Region) error {
 	})
 }
 
-// AddDevice lets a device reach the memory. status.AlreadyExist if it can.
+// AddDevice lets a device reach the memory. It fails with status.AlreadyExist if
+// the device was added before.
 func (m *MemoryMap) AddDevice(device Device) error {
 	return m.configure("add device", func() error {
 		if device == nil {
-			return status.Errorf(status.InvalidValue, "there is no device")
+			return status.Errorf(status.InvalidValue, "the device is nil")
 		}
 		if m.indexOf(device) >= 0 {
 			return status.Errorf(status.AlreadyExist, "device %s was added before", device.Name())
@@ -84,40 +84,40 @@ func (m *MemoryMap) AddDevice(device Device) error {
 	})
 }
 
-// RemoveDevice takes back AddDevice. status.NotFound if there is nothing to
-// take back.
+// RemoveDevice undoes AddDevice. It fails with status.NotFound if the device was
+// not added.
 func (m *MemoryMap) RemoveDevice(device Device) error {
 	return m.configure("remove device", func() error {
 		i := m.indexOf(device)
 		if i < 0 {
-			return status.Errorf(status.NotFound, "it was not added")
+			return status.Errorf(status.NotFound, "the device was not added")
 		}
 		m.devices = append(m.devices[:i], m.devices[i+1:]...)
 		return nil
 	})
 }
 
-// SetAccess sets what may be done to the memory. Reading it as a source of
-// this process's jobs is always allowed; a destination needs
-// memory.LocalWrite.
+// SetAccess sets the access rights to the memory. Jobs of this process can always
+// read it as a source; memory.LocalWrite lets them write it as a destination.
 func (m *MemoryMap) SetAccess(access memory.Access) error {
 	return m.configure("set access rights", func() error {
 		if !access.Valid() {
-			return status.Errorf(status.InvalidValue, "rights %#x are unknown", uint32(access))
+			return status.Errorf(status.InvalidValue, "unknown rights %#x", uint32(access))
 		}
 		m.access = access
 		return nil
 	})
 }
 
+// configure applies a change to a map that is not started.
 func (m *MemoryMap) configure(what string, change func() error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.phase != configuring || m.imported {
-		return status.Errorf(status.BadState, "%s of memory map: it is %s", what, m.describe())
+		return status.Errorf(status.BadState, "configure memory map: %s: it is %s", what, m.describe())
 	}
 	if err := change(); err != nil {
-		return fmt.Errorf("%s of memory map: %w", what, err)
+		return fmt.Errorf("configure memory map: %s: %w", what, err)
 	}
 	return nil
 }
@@ -138,8 +138,9 @@ func (m *MemoryMap) indexOf(device Device) int {
 	return -1
 }
 
-// Start registers the memory with the devices. The map cannot be configured
-// any further. status.BadState if it lacks memory or devices, or is started.
+// Start registers the memory with the devices. A started map cannot be configured.
+// Start fails with status.BadState if the map has no memory or no device, or is
+// started.
 func (m *MemoryMap) Start() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -147,14 +148,15 @@ func (m *MemoryMap) Start() error {
 	case m.phase != configuring:
 		return status.Errorf(status.BadState, "start memory map: it is %s", m.phase)
 	case m.region == nil:
-		return status.Errorf(status.BadState, "start memory map: it has no memory range")
+		return status.Errorf(status.BadState, "start memory map: it has no memory")
 	case len(m.devices) == 0:
 		return status.Errorf(status.BadState, "start memory map: it has no device")
 	}
 	for _, device := range m.devices {
 		r, err := device.Register(m.region, m.access)
 		if err != nil {
-			err = fmt.Errorf("start memory map of %d bytes: register with device %s: %w", m.region.Len(), device.Name(), err)
+			err = fmt.Errorf("start memory map of %d bytes: register with device %s: %w",
+				m.region.Len(), device.Name(), err)
 			return errors.Join(err, m.deregister())
 		}
 		m.registrations = append(m.registrations, r)
@@ -172,9 +174,9 @@ func (m *MemoryMap) deregister() error {
 	return err
 }
 
-// Stop takes the memory from the devices; the map can then be configured and
-// started again, unless it is imported. status.InUse while there are buffers
-// of it, status.BadState if it is not started.
+// Stop deregisters the memory. The map can then be configured and started again,
+// unless it is imported. Stop fails with status.InUse while buffers of the map are
+// claimed, and with status.BadState if the map is not started.
 func (m *MemoryMap) Stop() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -186,46 +188,47 @@ func (m *MemoryMap) Stop() error {
 
 func (m *MemoryMap) stop(next phase) error {
 	if m.buffers > 0 {
-		return status.Errorf(status.InUse, "stop memory map: %d buffers of it are in use: drop their references first", m.buffers)
+		return status.Errorf(status.InUse,
+			"stop memory map: %d of its buffers are in use: drop their references first", m.buffers)
 	}
 	m.phase = next
 	return m.deregister()
 }
 
-// Close stops the map if it is started, and gives it up. status.InUse while
-// there are buffers of it. Closing it again does nothing.
+// Close stops the map if it is started, and releases it. It fails with status.InUse
+// while buffers of the map are claimed. Closing a closed map does nothing.
 func (m *MemoryMap) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.stop(closed)
 }
 
-// Region is the memory, nil if none was set.
+// Region returns the memory, or nil if none is set.
 func (m *MemoryMap) Region() *memory.Region {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.region
 }
 
-// Access is what may be done to the memory.
+// Access returns the access rights to the memory.
 func (m *MemoryMap) Access() memory.Access {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.access
 }
 
-// Imported reports whether the memory is that of a peer.
+// Imported reports whether the memory belongs to a peer.
 func (m *MemoryMap) Imported() bool { return m.imported }
 
-// Buffers is how many buffers of the map are in use.
+// Buffers returns the number of claimed buffers.
 func (m *MemoryMap) Buffers() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.buffers
 }
 
-// take counts a buffer of the given range. Addresses begin at the region's
-// Base.
+// addBuffer counts a buffer that is claimed, after checking its range. Addresses
+// start at the Base of the region.
 func (m *MemoryMap) addBuffer(address, length uint64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -234,7 +237,7 @@ func (m *MemoryMap) addBuffer(address, length uint64) error {
 	}
 	base := m.region.Base()
 	if address < base {
-		return status.Errorf(status.InvalidValue, "address %#x is below the memory map, which begins at %#x", address, base)
+		return status.Errorf(status.InvalidValue, "address %#x is below the start of the memory map, %#x", address, base)
 	}
 	if err := m.region.CheckRange(address-base, length); err != nil {
 		return err
@@ -243,17 +246,18 @@ func (m *MemoryMap) addBuffer(address, length uint64) error {
 	return nil
 }
 
+// removeBuffer undoes addBuffer.
 func (m *MemoryMap) removeBuffer() {
 	m.mu.Lock()
 	m.buffers--
 	m.mu.Unlock()
 }
 
-// While there is a buffer of the map nothing below changes, so whoever holds one
-// needs no lock.
+// The methods below take no lock: the caller holds a buffer of the map, so nothing
+// that they read can change.
 
-// registration is the memory as a device of the map knows it, nil if it does
-// not.
+// registration returns the registration with a device, or nil if the map was not
+// given that device.
 func (m *MemoryMap) registration(device Device) Registration {
 	if i := m.indexOf(device); i >= 0 {
 		return m.registrations[i]
@@ -261,9 +265,10 @@ func (m *MemoryMap) registration(device Device) Registration {
 	return nil
 }
 
-// canBeSource and canBeDestination tell what jobs may do to the memory.
+// canBeSource reports whether jobs may read the memory.
 func (m *MemoryMap) canBeSource() bool { return !m.imported || m.access.Has(memory.PCIRead) }
 
+// canBeDestination reports whether jobs may write the memory.
 func (m *MemoryMap) canBeDestination() bool {
 	if m.imported {
 		return m.access.Has(memory.PCIWrite)

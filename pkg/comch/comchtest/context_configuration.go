@@ -215,7 +215,7 @@ func (s *suite) testImmediateLength(t *testing.T) {
 	c.must(r.Configure(config))
 	c.must(r.Start(c.engine))
 	c.awaitState(r, progress.Running)
-	l := &lane{stage: c.stage, receiver: r, transmitter: c.startTransmitter(c.atHost)}
+	l := &link{stage: c.stage, receiver: r, transmitter: c.startTransmitter(c.atHost)}
 	l.post(0, 0)
 	l.send("", "12345")
 	l.awaitOutcomes(0, 0, 0, 1)

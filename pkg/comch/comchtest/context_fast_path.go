@@ -11,11 +11,11 @@ import (
 )
 
 func (s *suite) testContextFastPath(t *testing.T) {
-	for name, test := range map[string]func(l *lane, from, to *contexts.Connection){
+	for name, test := range map[string]func(l *link, from, to *contexts.Connection){
 		"CarriesEveryMixOfBufferAndImmediate": testMixes,
 		"CompletesReceivesOnlyWithAMessage":   testReceiveWaits,
 		"QueuesSendsUntilThereIsAReceive":     testSendWaits,
-		"KeepsTheOrderOfSubmission":           testLaneOrder,
+		"KeepsTheOrderOfSubmission":           testFastPathOrder,
 		"RefusesWhatIsLongerThanTheBuffer":    testLongerThanBuffer,
 		"RefusesWhatNoBufferCouldHold":        testImpossibleMessages,
 		"RefusesBuffersOutsideTheMemory":      testBuffersOutside,
@@ -24,11 +24,11 @@ func (s *suite) testContextFastPath(t *testing.T) {
 		"TellsWhoSent":                        testWhoSent,
 		"ServesManyConsumersByOneProducer":    testManyConsumers,
 	} {
-		t.Run(name, func(t *testing.T) { s.bothLanes(t, test) })
+		t.Run(name, func(t *testing.T) { s.bothLinks(t, test) })
 	}
 }
 
-func testMixes(l *lane, _, _ *contexts.Connection) {
+func testMixes(l *link, _, _ *contexts.Connection) {
 	full := strings.Repeat("f", bufferSize)
 	immediate := strings.Repeat("i", l.suite.capabilities.MaxImmediateLength)
 	for _, buffer := range []uint32{0, 1, bufferSize} {
@@ -51,7 +51,7 @@ func testMixes(l *lane, _, _ *contexts.Connection) {
 	}
 }
 
-func testReceiveWaits(l *lane, _, _ *contexts.Connection) {
+func testReceiveWaits(l *link, _, _ *contexts.Connection) {
 	l.post(0, bufferSize)
 	l.post(1, bufferSize)
 	l.settle()
@@ -68,7 +68,7 @@ func testReceiveWaits(l *lane, _, _ *contexts.Connection) {
 	l.free()
 }
 
-func testSendWaits(l *lane, _, _ *contexts.Connection) {
+func testSendWaits(l *link, _, _ *contexts.Connection) {
 	l.send("early", "")
 	l.settle()
 	l.awaitOutcomes(0, 0, 0, 0)
@@ -77,7 +77,7 @@ func testSendWaits(l *lane, _, _ *contexts.Connection) {
 	l.free()
 }
 
-func testLaneOrder(l *lane, _, _ *contexts.Connection) {
+func testFastPathOrder(l *link, _, _ *contexts.Connection) {
 	const rounds = 40
 	next := 0
 	for round := range rounds {
@@ -102,7 +102,7 @@ func testLaneOrder(l *lane, _, _ *contexts.Connection) {
 	}
 }
 
-func testLongerThanBuffer(l *lane, _, _ *contexts.Connection) {
+func testLongerThanBuffer(l *link, _, _ *contexts.Connection) {
 	l.post(1, 5)
 	l.send("123456", "")
 	l.awaitOutcomes(0, 0, 0, 1)
@@ -121,7 +121,7 @@ func testLongerThanBuffer(l *lane, _, _ *contexts.Connection) {
 	l.free()
 }
 
-func testImpossibleMessages(l *lane, _, _ *contexts.Connection) {
+func testImpossibleMessages(l *link, _, _ *contexts.Connection) {
 	c := l.suite.capabilities
 	_, err := l.transmitter.AllocateSend(1, make([]byte, c.MaxBufferLength+1), nil)
 	wantCode(l.t, "allocate a send beyond any buffer", err, status.InvalidValue)
@@ -133,7 +133,7 @@ func testImpossibleMessages(l *lane, _, _ *contexts.Connection) {
 	l.must(task.Free())
 }
 
-func testBuffersOutside(l *lane, _, _ *contexts.Connection) {
+func testBuffersOutside(l *link, _, _ *contexts.Connection) {
 	task, err := l.receiver.AllocateReceive(memorySize, 0)
 	l.must(err)
 	for _, r := range []struct{ offset, length uint32 }{
@@ -146,7 +146,7 @@ func testBuffersOutside(l *lane, _, _ *contexts.Connection) {
 	l.must(task.Free())
 }
 
-func testUnknownConsumer(l *lane, _, _ *contexts.Connection) {
+func testUnknownConsumer(l *link, _, _ *contexts.Connection) {
 	l.sendTo(l.receiver.ID()+100, "x", "")
 	l.awaitOutcomes(0, 0, 0, 1)
 	wantCode(l.t, "send to an unknown consumer", l.transmitter.errs[0], status.NotFound)
@@ -156,7 +156,7 @@ func testUnknownConsumer(l *lane, _, _ *contexts.Connection) {
 	l.free()
 }
 
-func testExpiredConsumer(l *lane, _, _ *contexts.Connection) {
+func testExpiredConsumer(l *link, _, _ *contexts.Connection) {
 	id := l.receiver.ID()
 	l.post(0, bufferSize)
 	l.send("received", "")
@@ -178,9 +178,9 @@ func testExpiredConsumer(l *lane, _, _ *contexts.Connection) {
 	l.free()
 }
 
-func testWhoSent(l *lane, from, _ *contexts.Connection) {
-	second := &lane{stage: l.stage, receiver: l.receiver, transmitter: l.startTransmitter(from)}
-	for i, sender := range []*lane{l, second, l} {
+func testWhoSent(l *link, from, _ *contexts.Connection) {
+	second := &link{stage: l.stage, receiver: l.receiver, transmitter: l.startTransmitter(from)}
+	for i, sender := range []*link{l, second, l} {
 		l.post(uint32(i), bufferSize)
 		sender.send("x", "")
 		l.await("the message", func() bool { return len(l.receiver.received) == i+1 })
@@ -203,20 +203,20 @@ func testWhoSent(l *lane, from, _ *contexts.Connection) {
 	l.free()
 }
 
-func testManyConsumers(l *lane, _, to *contexts.Connection) {
-	lanes := []*lane{l}
+func testManyConsumers(l *link, _, to *contexts.Connection) {
+	links := []*link{l}
 	for range 3 {
-		lanes = append(lanes, &lane{stage: l.stage, receiver: l.startReceiver(to), transmitter: l.transmitter})
+		links = append(links, &link{stage: l.stage, receiver: l.startReceiver(to), transmitter: l.transmitter})
 	}
-	for i, x := range lanes {
+	for i, x := range links {
 		x.send(fmt.Sprint("to ", i), "")
 	}
-	for i := len(lanes) - 1; i >= 0; i-- {
-		lanes[i].post(0, bufferSize)
-		l.await("the message", func() bool { return len(lanes[i].receiver.received) == 1 })
+	for i := len(links) - 1; i >= 0; i-- {
+		links[i].post(0, bufferSize)
+		l.await("the message", func() bool { return len(links[i].receiver.received) == 1 })
 	}
-	l.await("the completion of all sends", func() bool { return len(l.transmitter.sent) == len(lanes) })
-	for i, x := range lanes {
+	l.await("the completion of all sends", func() bool { return len(l.transmitter.sent) == len(links) })
+	for i, x := range links {
 		if got := string(x.receiver.received[0].Data()); got != fmt.Sprint("to ", i) {
 			l.t.Errorf("consumer %d received %q", i, got)
 		}
@@ -234,14 +234,14 @@ func errIsOneOf(err error, codes ...status.Code) bool {
 }
 
 func (s *suite) testContextEnding(t *testing.T) {
-	for name, test := range map[string]func(l *lane, from, to *contexts.Connection){
+	for name, test := range map[string]func(l *link, from, to *contexts.Connection){
 		"StopFlushesPostedReceives":  testStopFlushes,
 		"StopKeepsArrivedMessages":   testStopKeepsArrived,
 		"StopFlushesQueuedSends":     testStopFlushesSends,
 		"StopWorksInsideCallbacks":   testStopInCallback,
 		"WithoutTasksStopIsComplete": testStopWithoutTasks,
 	} {
-		t.Run(name, func(t *testing.T) { s.bothLanes(t, test) })
+		t.Run(name, func(t *testing.T) { s.bothLinks(t, test) })
 	}
 	t.Run("BrokenConnectionsStopEverything", s.testFatal)
 	t.Run("BrokenConnectionsKeepArrivedMessages", s.testFatalKeepsArrived)
@@ -249,7 +249,7 @@ func (s *suite) testContextEnding(t *testing.T) {
 	t.Run("ClientsWaitForTheirFastPath", s.testClientWaitsForChildren)
 }
 
-func testStopFlushes(l *lane, _, _ *contexts.Connection) {
+func testStopFlushes(l *link, _, _ *contexts.Connection) {
 	tasks := []*contexts.ReceiveTask{l.post(0, bufferSize), l.post(1, bufferSize), l.post(2, 0)}
 	l.must(l.receiver.Stop())
 	l.awaitOutcomes(0, 3, 0, 0)
@@ -271,7 +271,7 @@ func testStopFlushes(l *lane, _, _ *contexts.Connection) {
 
 // testStopKeepsArrived stops a consumer before it has seen a message whose
 // send has completed.
-func testStopKeepsArrived(l *lane, from, _ *contexts.Connection) {
+func testStopKeepsArrived(l *link, from, _ *contexts.Connection) {
 	l.post(0, bufferSize)
 	l.post(1, bufferSize)
 	l.send("warm-up", "")
@@ -297,7 +297,7 @@ func testStopKeepsArrived(l *lane, from, _ *contexts.Connection) {
 	l.free()
 }
 
-func testStopFlushesSends(l *lane, _, _ *contexts.Connection) {
+func testStopFlushesSends(l *link, _, _ *contexts.Connection) {
 	first, second := l.send("first", ""), l.send("second", "")
 	l.settle()
 	l.must(l.transmitter.Stop())
@@ -321,7 +321,7 @@ func testStopFlushesSends(l *lane, _, _ *contexts.Connection) {
 }
 
 // testStopInCallback frees and stops within the callback of the only task.
-func testStopInCallback(l *lane, _, _ *contexts.Connection) {
+func testStopInCallback(l *link, _, _ *contexts.Connection) {
 	l.must(l.receiver.Stop())
 	l.must(l.transmitter.Stop())
 	receiving, sending := l.receiver.config(), l.transmitter.config()
@@ -344,7 +344,7 @@ func testStopInCallback(l *lane, _, _ *contexts.Connection) {
 	l.awaitState(l.transmitter, progress.Idle)
 }
 
-func testStopWithoutTasks(l *lane, _, _ *contexts.Connection) {
+func testStopWithoutTasks(l *link, _, _ *contexts.Connection) {
 	l.must(l.receiver.Stop())
 	l.must(l.transmitter.Stop())
 	wantIdle(l.t, l.receiver)
@@ -356,7 +356,7 @@ func testStopWithoutTasks(l *lane, _, _ *contexts.Connection) {
 // wreck is a client with consumer and producer whose server is about to
 // vanish.
 type wreck struct {
-	*lane
+	*link
 	client *clientParty
 	atHost *contexts.Connection
 }
@@ -374,7 +374,7 @@ func (s *suite) newWreck(t *testing.T) (w *wreck, vanish func(), deliver func(te
 	t.Cleanup(peer.Abort)
 	atHost, err := client.Connection()
 	stage.must(err)
-	l := &lane{stage: stage, receiver: stage.startReceiver(atHost), transmitter: stage.startTransmitter(atHost)}
+	l := &link{stage: stage, receiver: stage.startReceiver(atHost), transmitter: stage.startTransmitter(atHost)}
 	deliver = func(text string) {
 		producer := newProducer(t, peer, l.receiver.ID())
 		send(t, producer, []byte(text), nil)

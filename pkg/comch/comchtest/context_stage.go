@@ -360,32 +360,32 @@ func (s *stage) startTransmitter(on *contexts.Connection) *transmitter {
 	return p
 }
 
-// lane is a consumer and a producer of the peer.
-type lane struct {
+// link is a consumer and a producer of the peer.
+type link struct {
 	*stage
 	receiver    *receiver
 	transmitter *transmitter
 }
 
-// bothLanes runs a test in either direction.
-func (s *suite) bothLanes(t *testing.T, run func(l *lane, from, to *contexts.Connection)) {
+// bothLinks runs a test in either direction.
+func (s *suite) bothLinks(t *testing.T, run func(l *link, from, to *contexts.Connection)) {
 	t.Run("ClientToServer", func(t *testing.T) {
 		c := s.newCouple(t)
-		run(c.newLane(c.atHost, c.atServer), c.atHost, c.atServer)
+		run(c.newLink(c.atHost, c.atServer), c.atHost, c.atServer)
 	})
 	t.Run("ServerToClient", func(t *testing.T) {
 		c := s.newCouple(t)
-		run(c.newLane(c.atServer, c.atHost), c.atServer, c.atHost)
+		run(c.newLink(c.atServer, c.atHost), c.atServer, c.atHost)
 	})
 }
 
-func (s *stage) newLane(from, to *contexts.Connection) *lane {
+func (s *stage) newLink(from, to *contexts.Connection) *link {
 	s.t.Helper()
-	return &lane{stage: s, receiver: s.startReceiver(to), transmitter: s.startTransmitter(from)}
+	return &link{stage: s, receiver: s.startReceiver(to), transmitter: s.startTransmitter(from)}
 }
 
 // post submits a receive of a buffer by its number.
-func (l *lane) post(buffer, length uint32) *contexts.ReceiveTask {
+func (l *link) post(buffer, length uint32) *contexts.ReceiveTask {
 	l.t.Helper()
 	task, err := l.receiver.AllocateReceive(buffer*bufferSize, length)
 	l.must(err)
@@ -393,13 +393,13 @@ func (l *lane) post(buffer, length uint32) *contexts.ReceiveTask {
 	return task
 }
 
-// send submits a message to the lane's consumer.
-func (l *lane) send(message, immediate string) *contexts.ProducerSendTask {
+// send submits a message to the link's consumer.
+func (l *link) send(message, immediate string) *contexts.ProducerSendTask {
 	l.t.Helper()
 	return l.sendTo(l.receiver.ID(), message, immediate)
 }
 
-func (l *lane) sendTo(id comch.ConsumerID, message, immediate string) *contexts.ProducerSendTask {
+func (l *link) sendTo(id comch.ConsumerID, message, immediate string) *contexts.ProducerSendTask {
 	l.t.Helper()
 	task, err := l.transmitter.AllocateSend(id, []byte(message), []byte(immediate))
 	l.must(err)
@@ -409,7 +409,7 @@ func (l *lane) sendTo(id comch.ConsumerID, message, immediate string) *contexts.
 
 // awaitOutcomes makes progress until so many tasks of each kind have
 // completed.
-func (l *lane) awaitOutcomes(received, receivesFailed, sent, sendsFailed int) {
+func (l *link) awaitOutcomes(received, receivesFailed, sent, sendsFailed int) {
 	l.t.Helper()
 	l.await("the completion of tasks", func() bool {
 		return len(l.receiver.received) >= received && len(l.receiver.failed) >= receivesFailed &&
@@ -422,7 +422,7 @@ func (l *lane) awaitOutcomes(received, receivesFailed, sent, sendsFailed int) {
 }
 
 // free frees everything that has completed.
-func (l *lane) free() {
+func (l *link) free() {
 	l.t.Helper()
 	for _, tasks := range [][]*contexts.ReceiveTask{l.receiver.received, l.receiver.failed} {
 		for _, task := range tasks {

@@ -278,7 +278,7 @@ func (s *suite) testTaskOwnership(t *testing.T) {
 }
 
 func (s *suite) testFastPathOwnership(t *testing.T) {
-	s.bothLanes(t, func(l *lane, _, _ *contexts.Connection) {
+	s.bothLinks(t, func(l *link, _, _ *contexts.Connection) {
 		receive, err := l.receiver.AllocateReceive(0, bufferSize)
 		l.must(err)
 		send, err := l.transmitter.AllocateSend(l.receiver.ID(), []byte("x"), nil)
@@ -307,7 +307,7 @@ func (s *suite) testFastPathOwnership(t *testing.T) {
 
 func (s *suite) testPools(t *testing.T) {
 	c := s.newCouple(t)
-	l := c.newLane(c.atHost, c.atServer)
+	l := c.newLink(c.atHost, c.atServer)
 	for name, allocate := range map[string]func() (heldTask, error){
 		"control send": func() (heldTask, error) { return c.client.AllocateSend(c.atHost, nil) },
 		"receive":      func() (heldTask, error) { return l.receiver.AllocateReceive(0, 1) },
@@ -342,7 +342,7 @@ func (s *suite) testRestart(t *testing.T) {
 		stage.await("the connection event", func() bool { return len(server.events) > 0 })
 		atHost, err := client.Connection()
 		stage.must(err)
-		l := stage.newLane(atHost, server.events[0].connection)
+		l := stage.newLink(atHost, server.events[0].connection)
 		for range 2 {
 			l.post(0, bufferSize)
 			l.send("again", "")

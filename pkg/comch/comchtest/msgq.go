@@ -257,7 +257,7 @@ func (s *suite) testMsgQEcho(t *testing.T) {
 	stage.must(err)
 	stage.must(p.Configure(p.config()))
 	stage.must(p.Start(stage.engine))
-	l := &lane{stage: stage, receiver: r, transmitter: p}
+	l := &link{stage: stage, receiver: r, transmitter: p}
 
 	failures := make(chan error, 100)
 	if err := dpa.Start(echoKernel(inbound, outbound, r.ID(), failures)); err != nil {

@@ -16,14 +16,14 @@ type Connection struct {
 	// UserData belongs to the application.
 	UserData any
 
-	control *control
-	engine  *progress.Engine // of control, for as long as the connection lives
-	events  bool             // the application has consumer callbacks
-	peer    comch.Connection // nil if the client was rejected
+	control   *control
+	engine    *progress.Engine // of control, for as long as the connection lives
+	events    bool             // the application has consumer callbacks
+	peer      comch.Connection // nil if the client was rejected
 	rejection error            // why it was rejected
-	process comch.Peer
-	sends   chan *SendTask // has room for the whole pool
-	sending chan struct{}  // closed when the goroutine that sends has returned
+	process   comch.Peer
+	sends     chan *SendTask // has room for the whole pool
+	sending   chan struct{}  // closed when the goroutine that sends has returned
 
 	// The following belong to the engine's thread.
 	announced bool // Connected has been called

@@ -37,9 +37,9 @@ type ServerConfig struct {
 // Server is the context that accepts clients under a name.
 type Server struct {
 	control
-	provider comch.Provider
-	place    comch.ServerConfig // device, representor, and name
-	config   ServerConfig
+	provider   comch.Provider
+	place      comch.ServerConfig // device, representor, and name
+	config     ServerConfig
 	rejections atomic.Int32 // rejected clients whose events are queued
 
 	listener comch.Server

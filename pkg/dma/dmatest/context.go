@@ -117,7 +117,7 @@ func guidesOrder(b *bench) {
 }
 
 func contextIsFrozen(b *bench) {
-	l := b.newLane(1)
+	l := b.newLoop(1)
 	b.want(status.BadState, "add a device", l.context.AddDevice(b.device))
 	b.want(status.BadState, "remove the device", l.context.RemoveDevice())
 	b.want(status.BadState, "set the number of jobs", l.context.SetJobs(2))
@@ -157,7 +157,7 @@ func notAttached(b *bench) {
 }
 
 func detachInFlight(b *bench) {
-	l := b.newLane(1)
+	l := b.newLoop(1)
 	m, _ := b.localMap(16, memory.LocalWrite)
 	v := b.inventory(2)
 	source, destination := b.byData(v, m, 0, 8), b.byAddress(v, m, 8, 8)
@@ -195,7 +195,7 @@ func detachInEvent(b *bench) {
 }
 
 func oneEngine(b *bench) {
-	l := b.newLane(1)
+	l := b.newLoop(1)
 	other, err := progress.NewEngine(progress.Policy{})
 	b.must(err)
 	b.want(status.InUse, "attach to a second engine", l.context.Attach(other, l.note))

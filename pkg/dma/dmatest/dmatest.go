@@ -162,22 +162,22 @@ func (b *bench) release(buffers ...*dma.Buffer) {
 	}
 }
 
-// lane is a running context that is attached to a progress engine, and the
+// loop is a running context that is attached to a progress engine, and the
 // events that have come out of that.
-type lane struct {
+type loop struct {
 	*bench
 	context *dma.Context
 	engine  *progress.Engine
 	events  []dma.Event
 }
 
-// newLane goes through the guide's whole set-up, and through its clean-up when
+// newLoop goes through the guide's whole set-up, and through its clean-up when
 // the test ends.
-func (b *bench) newLane(jobs int) *lane { return b.newLaneWith(jobs, progress.Policy{}) }
+func (b *bench) newLoop(jobs int) *loop { return b.newLoopWith(jobs, progress.Policy{}) }
 
-func (b *bench) newLaneWith(jobs int, policy progress.Policy) *lane {
+func (b *bench) newLoopWith(jobs int, policy progress.Policy) *loop {
 	b.Helper()
-	l := &lane{bench: b, context: dma.NewContext(), events: make([]dma.Event, 0, 1<<10)}
+	l := &loop{bench: b, context: dma.NewContext(), events: make([]dma.Event, 0, 1<<10)}
 	var err error
 	l.engine, err = progress.NewEngine(policy)
 	b.must(err, l.context.AddDevice(b.device), l.context.SetJobs(jobs), l.context.Start())
@@ -188,10 +188,10 @@ func (b *bench) newLaneWith(jobs int, policy progress.Policy) *lane {
 	return l
 }
 
-func (l *lane) note(event dma.Event) { l.events = append(l.events, event) }
+func (l *loop) note(event dma.Event) { l.events = append(l.events, event) }
 
 // await progresses until count events have come, and returns and forgets them.
-func (l *lane) await(count int) []dma.Event {
+func (l *loop) await(count int) []dma.Event {
 	l.Helper()
 	deadline := time.Now().Add(patience)
 	for len(l.events) < count {
@@ -209,7 +209,7 @@ func (l *lane) await(count int) []dma.Event {
 }
 
 // do carries a job out and returns its event.
-func (l *lane) do(source, destination *dma.Buffer) dma.Event {
+func (l *loop) do(source, destination *dma.Buffer) dma.Event {
 	l.Helper()
 	l.must(l.context.Submit(memcpy(source, destination)))
 	return l.await(1)[0]

@@ -28,7 +28,7 @@ var jobTests = []conformanceTest{
 }
 
 func copies(b *bench) {
-	l := b.newLane(2)
+	l := b.newLoop(2)
 	largest := int(b.device.Capabilities().MaxBufferSize)
 	for _, size := range []int{1, 2, 63, 64, 4095, 4096, 4097, 256<<10 - 1, 256 << 10, 256<<10 + 1, 1 << 20, min(largest, 16<<20)} {
 		from, source := b.localMap(size+3, 0)
@@ -53,7 +53,7 @@ func copies(b *bench) {
 // exactly takes a segment of a buffer as the source, and a destination with
 // more room than that.
 func exactly(b *bench) {
-	l := b.newLane(1)
+	l := b.newLoop(1)
 	from, source := b.localMap(100, 0)
 	to, destination := b.localMap(100, memory.LocalWrite)
 	pattern(source, 1)
@@ -73,7 +73,7 @@ func exactly(b *bench) {
 }
 
 func gathers(b *bench) {
-	l := b.newLane(1)
+	l := b.newLoop(1)
 	count := min(b.device.Capabilities().MaxBufferListLength, 10)
 	v := b.inventory(count + 1)
 	var head *dma.Buffer
@@ -101,7 +101,7 @@ func gathers(b *bench) {
 }
 
 func appends(b *bench) {
-	l := b.newLane(1)
+	l := b.newLoop(1)
 	from, source := b.localMap(4, 0)
 	to, destination := b.localMap(10, memory.LocalWrite)
 	v := b.inventory(2)
@@ -127,7 +127,7 @@ func appends(b *bench) {
 }
 
 func asynchronous(b *bench) {
-	l := b.newLane(1)
+	l := b.newLoop(1)
 	m, bytes := b.localMap(2<<20, memory.LocalWrite)
 	v := b.inventory(2)
 	x, y := b.byData(v, m, 0, 1<<20), b.byAddress(v, m, 1<<20, 1<<20)
@@ -148,7 +148,7 @@ func asynchronous(b *bench) {
 }
 
 func buffersHeld(b *bench) {
-	l := b.newLane(2)
+	l := b.newLoop(2)
 	m, _ := b.localMap(32, memory.LocalWrite)
 	v := b.inventory(4)
 	list, y := b.chain(v, m, 2), b.byAddress(v, m, 8, 8)
@@ -174,7 +174,7 @@ func buffersHeld(b *bench) {
 }
 
 func sharedSource(b *bench) {
-	l := b.newLane(8)
+	l := b.newLoop(8)
 	from, source := b.localMap(8, 0)
 	to, destination := b.localMap(64, memory.LocalWrite)
 	pattern(source, 3)
@@ -195,7 +195,7 @@ func sharedSource(b *bench) {
 func manyInFlight(b *bench) {
 	const size = 1 << 10
 	count := min(b.device.Capabilities().MaxJobs, 128)
-	l := b.newLane(count)
+	l := b.newLoop(count)
 	from, source := b.localMap(count*size, 0)
 	to, destination := b.localMap(count*size, memory.LocalWrite)
 	v := b.inventory(2*count + 2)
@@ -254,7 +254,7 @@ func submitInEvent(b *bench) {
 }
 
 func jobAllocations(b *bench) {
-	l := b.newLane(1)
+	l := b.newLoop(1)
 	m, _ := b.localMap(16, memory.LocalWrite)
 	v := b.inventory(2)
 	run := func() {
@@ -278,7 +278,7 @@ func threads(b *bench) {
 	var running sync.WaitGroup
 	for range 4 {
 		to, destination := b.localMap(size, memory.LocalWrite)
-		l, v := b.newLane(4), b.inventory(2)
+		l, v := b.newLoop(4), b.inventory(2)
 		running.Go(func() {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
@@ -312,9 +312,9 @@ var refusalTests = []conformanceTest{
 	{"BothMemoryMapsHaveTheDeviceOfTheContext", foreignDevice},
 }
 
-// refusing is a lane and two buffers that a job can be made of.
+// refusing is a loop and two buffers that a job can be made of.
 type refusing struct {
-	*lane
+	*loop
 	inventory   *dma.Inventory
 	memory      *dma.MemoryMap
 	source      *dma.Buffer
@@ -323,7 +323,7 @@ type refusing struct {
 
 func (b *bench) newRefusing() *refusing {
 	b.Helper()
-	r := &refusing{lane: b.newLane(4), inventory: b.inventory(200)}
+	r := &refusing{loop: b.newLoop(4), inventory: b.inventory(200)}
 	r.memory, _ = b.localMap(100, memory.LocalWrite)
 	r.source, r.destination = b.byData(r.inventory, r.memory, 0, 10), b.byAddress(r.inventory, r.memory, 50, 10)
 	b.Cleanup(func() { b.release(r.source, r.destination) })
@@ -442,7 +442,7 @@ func sleeps(b *bench) {
 	if !b.device.Capabilities().CanWait {
 		b.Skip("the capabilities of the device deny waiting (CanWait)")
 	}
-	l := b.newLaneWith(1, progress.Policy{Mode: progress.Event})
+	l := b.newLoopWith(1, progress.Policy{Mode: progress.Event})
 	size := min(b.device.Capabilities().MaxBufferSize, 1<<20)
 	m, _ := b.localMap(int(2*size), memory.LocalWrite)
 	v := b.inventory(2)
@@ -460,7 +460,7 @@ func sleeps(b *bench) {
 // noLostWakeUp has jobs finish about when the thread falls asleep, over and
 // over.
 func noLostWakeUp(b *bench) {
-	l := b.newLaneWith(4, progress.Policy{SpinTime: time.Microsecond})
+	l := b.newLoopWith(4, progress.Policy{SpinTime: time.Microsecond})
 	m, _ := b.localMap(1<<16, memory.LocalWrite)
 	v := b.inventory(8)
 	for i := range 2000 {

@@ -128,7 +128,7 @@ func manyDevices(b *bench) {
 	v := b.inventory(2)
 	pattern(bytes[:8], 1)
 	for i, device := range []dma.Device{b.device, other} {
-		l := (&bench{T: b.T, config: b.config, device: device}).newLane(1)
+		l := (&bench{T: b.T, config: b.config, device: device}).newLoop(1)
 		source, destination := b.byData(v, m, 0, 8), b.byAddress(v, m, uint64(8+8*i), 8)
 		if event := l.do(source, destination); event.Err != nil || string(bytes[8+8*i:][:8]) != string(bytes[:8]) {
 			b.Errorf("device %s: copied %x, error %v", device.Name(), bytes[8+8*i:][:8], event.Err)
@@ -164,7 +164,7 @@ func (b *bench) importMap(length uint64, access memory.Access) (owner []byte, im
 
 func bothWays(b *bench) {
 	const size = 1<<20 + 17
-	l := b.newLane(2)
+	l := b.newLoop(2)
 	peer, remote := b.importMap(size, readWrite)
 	local, own := b.localMap(size, memory.LocalWrite)
 	base := remote.Region().Base()
@@ -184,7 +184,7 @@ func bothWays(b *bench) {
 }
 
 func betweenPeers(b *bench) {
-	l := b.newLane(1)
+	l := b.newLoop(1)
 	first, from := b.importMap(100, memory.PCIRead)
 	second, to := b.importMap(100, readWrite)
 	pattern(first, 5)
@@ -245,7 +245,7 @@ func faults(b *bench) {
 		b.Skip("Config.Faulty is not set: the provider cannot be given such memory")
 	}
 	const size = 1 << 20
-	l := b.newLane(2)
+	l := b.newLoop(2)
 	region := b.config.Faulty(b.T, size)
 	bad, err := dma.ImportMemoryMap(b.device, region, readWrite)
 	b.must(err)

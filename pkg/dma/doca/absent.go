@@ -1,6 +1,6 @@
-// Package doca is the place of the DMA provider for BlueField hardware. It is
-// absent from this build: every call answers with status.NotSupported, so that
-// programs can list the provider and say why it cannot be chosen.
+// Package doca takes the place of the DMA provider for BlueField hardware, which is
+// not part of this repository. Every call fails with status.NotSupported, so that
+// programs can list the provider and say why it cannot be used.
 package doca
 
 import (
@@ -8,9 +8,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// ErrAbsent is why the provider cannot be used. It matches
-// status.NotSupported.
-var ErrAbsent = status.Errorf(status.NotSupported, "dma provider doca is not part of this build: use the provider software")
+// ErrAbsent is the error of every call. It matches status.NotSupported.
+var ErrAbsent = status.Errorf(status.NotSupported,
+	"DMA provider doca is not part of this build: use the provider software")
 
 type absent struct{}
 

@@ -59,8 +59,8 @@ func BenchmarkCopy(b *testing.B) {
 	b.Run("imported/depth=8/1024KiB", func(b *testing.B) { benchmarkJobs(b, imported, destination, 8, 1<<20) })
 }
 
-// lane is what a benchmark submits jobs to.
-type lane struct {
+// loop is what a benchmark submits jobs to.
+type loop struct {
 	b           *testing.B
 	context     *dma.Context
 	engine      *progress.Engine
@@ -70,11 +70,11 @@ type lane struct {
 	device      dma.Device
 }
 
-func newLane(b *testing.B, source, destination *memory.Region, depth int) *lane {
+func newLoop(b *testing.B, source, destination *memory.Region, depth int) *loop {
 	b.Helper()
 	device, err := software.New(software.Options{}).Open(software.DefaultDevice)
 	must(b, err)
-	l := &lane{b: b, context: dma.NewContext(), destination: dma.NewMemoryMap(), device: device}
+	l := &loop{b: b, context: dma.NewContext(), destination: dma.NewMemoryMap(), device: device}
 	if source.Untrusted() {
 		l.source, err = dma.ImportMemoryMap(device, source, memory.PCIRead)
 		must(b, err)
@@ -90,13 +90,13 @@ func newLane(b *testing.B, source, destination *memory.Region, depth int) *lane 
 	return l
 }
 
-func (l *lane) close() {
+func (l *loop) close() {
 	must(l.b, l.context.Detach(), l.context.Stop(), l.context.Close(), l.engine.Close())
 	must(l.b, l.inventory.Close(), l.source.Close(), l.destination.Close(), l.device.Close())
 }
 
 func benchmarkJobs(b *testing.B, source, destination *memory.Region, depth int, block uint64) {
-	l := newLane(b, source, destination, depth)
+	l := newLoop(b, source, destination, depth)
 	defer l.close()
 	type job struct{ x, y *dma.Buffer }
 	jobs := make([]job, depth)

@@ -14,9 +14,11 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// engine implements dma.Engine. Its Waiter is the queue of what is done.
+// engine implements dma.Engine. A copy goes through the submitted queue to a thread,
+// which executes it, and comes back through the done queue, which is also the
+// Waiter of the engine.
 type engine struct {
-	*queue // of copies that are done
+	*queue // done
 
 	device   *device
 	thread   *copyThread
@@ -39,10 +41,10 @@ func newEngine(d *device, capacity int) (*engine, error) {
 
 func (e *engine) Submit(c *dma.Copy) error {
 	if e.closed {
-		return status.Errorf(status.BadState, "DMA engine is closed")
+		return status.Errorf(status.BadState, "submit copy: the DMA engine is closed")
 	}
 	if e.inFlight == e.capacity {
-		return status.Errorf(status.Full, "DMA engine has %d copies in flight", e.inFlight)
+		return status.Errorf(status.Full, "submit copy: the DMA engine has %d copies in flight, its limit", e.inFlight)
 	}
 	e.inFlight++
 	e.thread.submitted.push(c)
@@ -76,13 +78,13 @@ func (e *engine) Close() error {
 	return err
 }
 
-// pieceSize is how many bytes are copied at a stretch. A copy cannot be
-// interrupted, not even by a garbage collection that waits to begin, so it must
-// be short; and long enough that nothing is lost by the breaks.
+// pieceSize is the number of bytes that are copied without a break. Nothing can
+// interrupt a copy, not even a garbage collection that wants to start, so a piece
+// must be short; it must also be long enough that the breaks cost nothing.
 const pieceSize = 256 << 10
 
-// copyThread is an operating system thread that does what comes out of one
-// queue and puts it into another.
+// copyThread is an operating system thread that moves copies from the submitted
+// queue to the done queue, and executes them on the way.
 type copyThread struct {
 	submitted *queue
 	done      *queue
@@ -117,7 +119,7 @@ func (t *copyThread) run() {
 	}
 }
 
-// stop ends the thread, which has nothing to do.
+// stop ends the thread. Nothing may be in flight.
 func (t *copyThread) stop() error {
 	t.stopping.Store(true)
 	t.progress.Wake()
@@ -125,7 +127,7 @@ func (t *copyThread) stop() error {
 	return errors.Join(t.progress.Close(), t.submitted.close())
 }
 
-// Poll does one copy.
+// Poll executes one copy.
 func (t *copyThread) Poll() int {
 	c := t.submitted.pop()
 	if c == nil {
@@ -153,28 +155,30 @@ func copyAll(c *dma.Copy) error {
 	return nil
 }
 
-// cacheLine keeps the two sides of a queue from slowing each other down.
+// cacheLine is the distance in bytes that keeps the two sides of a queue from
+// slowing each other down.
 const cacheLine = 64
 
-// queue carries copies from one thread to another. As a progress.Waiter it
-// belongs to the thread that takes.
+// queue carries copies from one thread, which pushes, to another, which pops. Its
+// progress.Waiter belongs to the thread that pops.
 type queue struct {
 	slots []*dma.Copy
 
 	_        [cacheLine]byte
-	popped   atomic.Uint64 // written by the thread that takes
+	popped   atomic.Uint64 // written by the thread that pops
 	sleeping atomic.Bool
 
 	_      [cacheLine]byte
-	pushed atomic.Uint64 // written by the thread that puts
+	pushed atomic.Uint64 // written by the thread that pushes
 
 	_          [cacheLine]byte
-	descriptor int     // eventfd
-	ring       [8]byte // what rings it, and what it has counted: system calls
-	count      [8]byte // would have buffers on the stack allocated
+	descriptor int // eventfd
+	// The buffers of system calls. On the stack, they would escape to the heap.
+	ring  [8]byte // written to ring the doorbell
+	count [8]byte // read to drain it
 }
 
-// newQueue makes a queue that never holds more than capacity copies.
+// newQueue returns a queue for up to capacity copies. The caller never pushes more.
 func newQueue(capacity int) (*queue, error) {
 	descriptor, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -185,19 +189,19 @@ func newQueue(capacity int) (*queue, error) {
 
 func (q *queue) close() error { return unix.Close(q.descriptor) }
 
-// add publishes a copy, and then looks whether anybody sleeps: the sleeper does
-// it the other way round, so one of the two sees the other.
+// push publishes a copy and then checks whether the other side sleeps. Arm announces
+// the sleep and then checks for copies, so at least one side sees the other.
 func (q *queue) push(c *dma.Copy) {
 	position := q.pushed.Load()
 	q.slots[position%uint64(len(q.slots))] = c
 	q.pushed.Store(position + 1)
 	if q.sleeping.Load() {
-		// A full counter means that it has been rung already.
+		// The write fails only if the counter is full: the doorbell is rung already.
 		_, _ = unix.Write(q.descriptor, q.ring[:])
 	}
 }
 
-// take returns the next copy, nil if there is none.
+// pop returns the oldest copy, or nil if there is none.
 func (q *queue) pop() *dma.Copy {
 	position := q.popped.Load()
 	if position == q.pushed.Load() {

@@ -1,12 +1,12 @@
-// Package software is a DMA provider for any Linux machine: each engine is a
-// thread that copies.
+// Package software is a DMA provider for any Linux machine: each engine is a thread
+// that copies.
 //
-// Copies go to the thread and come back through two rings of atomic indices.
-// Whichever side has nothing to do polls for a while and then sleeps on an
-// eventfd, which the other rings only then. The thread copies in pieces, so that
-// the garbage collector never waits for a large one, and under the protection of
-// package memory: a page that its owner has taken away fails the copy, not the
-// process.
+// Copies go to the thread and back through two rings with atomic indices. A side
+// that has nothing to do polls for a while and then sleeps on an eventfd; the other
+// side writes to the eventfd only while it sleeps. The thread copies in pieces, so
+// that the garbage collector never waits for a large one. It copies with
+// memory.Copy, so that a page that its owner has taken away fails the copy and not
+// the process.
 package software
 
 import (
@@ -19,29 +19,29 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// The PCI addresses of the devices there are when Options name none.
+// The PCI addresses of the devices that exist by default.
 const (
-	// DefaultDevice is the device as the DPU sees it.
+	// DefaultDevice is the address of the device on the DPU.
 	DefaultDevice = "03:00.0"
-	// DefaultHostDevice is the device as the host sees it.
+	// DefaultHostDevice is the address of the device on the host.
 	DefaultHostDevice = "b1:00.0"
 )
 
 // Options configure a provider. The zero value is usable.
 type Options struct {
-	// Devices are the PCI addresses of the devices that there seem to be; nil
-	// means DefaultDevice and DefaultHostDevice.
+	// Devices are the PCI addresses of the emulated devices; nil means
+	// DefaultDevice and DefaultHostDevice.
 	Devices []string
-	// MaxBufferSize is how many bytes one job can copy; 0 means
+	// MaxBufferSize is the number of bytes that one job can copy; 0 means
 	// DefaultMaxBufferSize.
 	MaxBufferSize uint64
-	// Policy is how a copying thread waits for something to copy. The zero
-	// value suits cores that are shared.
+	// Policy is how a copy thread waits for work. The zero value suits cores that
+	// are shared.
 	Policy progress.Policy
 }
 
-// DefaultMaxBufferSize is small, as it is on hardware, so that nothing works
-// only here.
+// DefaultMaxBufferSize is the default of Options.MaxBufferSize, in bytes. It is as
+// small as on hardware, so that programs do not come to depend on more.
 const DefaultMaxBufferSize = 2 << 20
 
 // The other limits.
@@ -56,7 +56,7 @@ type provider struct {
 	policy       progress.Policy
 }
 
-// New returns the provider.
+// New returns a provider.
 func New(options Options) dma.Provider {
 	p := &provider{devices: slices.Clone(options.Devices), policy: options.Policy}
 	if len(p.devices) == 0 {
@@ -78,7 +78,7 @@ func (p *provider) Devices() ([]string, error) { return slices.Clone(p.devices),
 
 func (p *provider) Capabilities(device string) (dma.Capabilities, error) {
 	if !slices.Contains(p.devices, device) {
-		return dma.Capabilities{}, status.Errorf(status.NotFound, "there is no DMA device %q, only %q", device, p.devices)
+		return dma.Capabilities{}, status.Errorf(status.NotFound, "no DMA device %q: the devices are %q", device, p.devices)
 	}
 	return p.capabilities, nil
 }
@@ -91,7 +91,8 @@ func (p *provider) Open(name string) (dma.Device, error) {
 	return &device{name: name, capabilities: capabilities, policy: p.policy}, nil
 }
 
-// device implements dma.Device.
+// device implements dma.Device. It counts its users, so that it is not closed while
+// there are any.
 type device struct {
 	name         string
 	capabilities dma.Capabilities
@@ -109,10 +110,10 @@ func (d *device) Capabilities() dma.Capabilities { return d.capabilities }
 
 func (d *device) Register(region *memory.Region, access memory.Access) (dma.Registration, error) {
 	if !region.Mapped() {
-		return nil, status.Errorf(status.NotSupported, "a region of %d bytes is opaque: the CPU cannot copy it", region.Len())
+		return nil, status.Errorf(status.NotSupported, "opaque region of %d bytes: the CPU cannot copy it", region.Len())
 	}
 	if !access.Valid() {
-		return nil, status.Errorf(status.InvalidValue, "access rights %#x are unknown", uint32(access))
+		return nil, status.Errorf(status.InvalidValue, "unknown access rights %#x", uint32(access))
 	}
 	if err := d.addUser(&d.registrations); err != nil {
 		return nil, err
@@ -134,7 +135,8 @@ func (r *registration) Deregister() error {
 
 func (d *device) NewEngine(capacity int) (dma.Engine, error) {
 	if capacity < 1 || capacity > d.capabilities.MaxJobs {
-		return nil, status.Errorf(status.InvalidValue, "%d copies at a time are not within 1 and %d", capacity, d.capabilities.MaxJobs)
+		return nil, status.Errorf(status.InvalidValue,
+			"create DMA engine: %d copies at a time is outside 1 to %d", capacity, d.capabilities.MaxJobs)
 	}
 	if err := d.addUser(&d.engines); err != nil {
 		return nil, err
@@ -167,7 +169,8 @@ func (d *device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.engines > 0 || d.registrations > 0 {
-		return status.Errorf(status.InUse, "close device %s: %d contexts and %d memory maps use it", d.name, d.engines, d.registrations)
+		return status.Errorf(status.InUse,
+			"close device %s: %d contexts and %d memory maps use it", d.name, d.engines, d.registrations)
 	}
 	d.closed = true
 	return nil
