@@ -26,7 +26,7 @@ func elements(b *bench) {
 	v := b.inventory(2)
 	first, second := b.byData(v, m, 0, 8), b.byData(v, m, 0, 8)
 	_, err := v.ByData(m, 0, 8)
-	b.want(status.NoMemory, "take one buffer too many", err)
+	b.want(status.NoMemory, "claim one buffer too many", err)
 	if v.Elements() != 2 || v.FreeElements() != 0 {
 		b.Errorf("%d elements, %d free", v.Elements(), v.FreeElements())
 	}
@@ -42,15 +42,15 @@ func inventoryStates(b *bench) {
 	v, err := dma.NewInventory(1)
 	b.must(err)
 	_, err = v.ByData(m, 0, 8)
-	b.want(status.BadState, "take a buffer before starting", err)
+	b.want(status.BadState, "claim a buffer before starting", err)
 	b.want(status.BadState, "stop before starting", v.Stop())
 	b.must(v.Start())
 	b.want(status.BadState, "start twice", v.Start())
 	_, err = v.ByData(nil, 0, 8)
-	b.want(status.InvalidValue, "take a buffer of nothing", err)
+	b.want(status.InvalidValue, "claim a buffer without a map", err)
 	b.must(v.Stop())
 	_, err = v.ByAddress(m, 0, 8)
-	b.want(status.BadState, "take a buffer after stopping", err)
+	b.want(status.BadState, "claim a buffer after stopping", err)
 	b.must(v.Start())
 	b.release(b.byAddress(v, m, 0, 8))
 	b.must(v.Close(), v.Close())
@@ -63,7 +63,7 @@ func oneInventory(b *bench) {
 	v := b.inventory(2)
 	x, y := b.byData(v, first, 0, 8), b.byData(v, second, 0, 8)
 	if x.Memory() != first || y.Memory() != second {
-		b.Error("buffers belong to other maps than they were taken of")
+		b.Error("a buffer belongs to another map than it was claimed of")
 	}
 	b.release(x, y)
 }
@@ -75,12 +75,12 @@ func bounds(b *bench) {
 		{0, 101}, {100, 1}, {101, 0}, {99, 2}, {math.MaxUint64, 1}, {1, math.MaxUint64}, {math.MaxUint64, math.MaxUint64},
 	} {
 		_, err := v.ByData(m, r.address, r.length)
-		b.want(status.InvalidValue, "take data outside the map", err)
+		b.want(status.InvalidValue, "claim data outside the map", err)
 		_, err = v.ByAddress(m, r.address, r.length)
-		b.want(status.InvalidValue, "take a range outside the map", err)
+		b.want(status.InvalidValue, "claim a range outside the map", err)
 	}
 	if m.Buffers() != 0 || v.FreeElements() != 1 {
-		b.Errorf("refused buffers are counted: %d of the map, %d free", m.Buffers(), v.FreeElements())
+		b.Errorf("rejected buffers are counted: %d of the map, %d free", m.Buffers(), v.FreeElements())
 	}
 	for _, r := range []struct{ address, length uint64 }{{0, 100}, {99, 1}, {100, 0}, {0, 0}} {
 		buffer := b.byData(v, m, r.address, r.length)
@@ -103,8 +103,8 @@ func inventoryInUse(b *bench) {
 	m, _ := b.localMap(8, 0)
 	v := b.inventory(2)
 	buffer := b.byData(v, m, 0, 8)
-	b.want(status.InUse, "stop an inventory with a buffer out", v.Stop())
-	b.want(status.InUse, "close an inventory with a buffer out", v.Close())
+	b.want(status.InUse, "stop an inventory with a claimed buffer", v.Stop())
+	b.want(status.InUse, "close an inventory with a claimed buffer", v.Close())
 	b.release(buffer)
 	b.must(v.Stop())
 }
@@ -149,20 +149,20 @@ func references(b *bench) {
 	v := b.inventory(1)
 	buffer := b.byData(v, m, 0, 8)
 	if n, err := buffer.AddReference(); n != 2 || err != nil || buffer.References() != 2 {
-		b.Errorf("%d references, %d were told, error %v", buffer.References(), n, err)
+		b.Errorf("%d references, AddReference returned %d, error %v", buffer.References(), n, err)
 	}
 	if n, err := buffer.RemoveReference(); n != 1 || err != nil || v.FreeElements() != 0 {
 		b.Errorf("%d references, %d free elements, error %v", n, v.FreeElements(), err)
 	}
 	b.release(buffer)
 	if v.FreeElements() != 1 {
-		b.Error("the buffer did not go back")
+		b.Error("the buffer was not released")
 	}
 	_, err := buffer.RemoveReference()
 	b.want(status.BadState, "drop a reference too many", err)
 	_, err = buffer.AddReference()
-	b.want(status.BadState, "add a reference to a buffer that went back", err)
-	b.want(status.BadState, "set data of a buffer that went back", buffer.SetData(0, 1))
+	b.want(status.BadState, "add a reference to a released buffer", err)
+	b.want(status.BadState, "set data of a released buffer", buffer.SetData(0, 1))
 }
 
 func manyReferences(b *bench) {
@@ -183,7 +183,7 @@ func manyReferences(b *bench) {
 	b.release(buffer)
 }
 
-// chain makes a list of count buffers of one byte each.
+// chain returns a list of count buffers of one byte each.
 func (b *bench) chain(v *dma.Inventory, m *dma.MemoryMap, count int) []*dma.Buffer {
 	b.Helper()
 	var all []*dma.Buffer
@@ -213,15 +213,15 @@ func onlyTheHead(b *bench) {
 	list := b.chain(v, m, 3)
 	for _, member := range list[1:] {
 		_, err := member.RemoveReference()
-		b.want(status.NotPermitted, "drop a reference to the middle of a list", err)
+		b.want(status.NotPermitted, "drop a reference to a buffer behind the head", err)
 		_, err = member.AddReference()
-		b.want(status.NotPermitted, "add a reference to the middle of a list", err)
+		b.want(status.NotPermitted, "add a reference to a buffer behind the head", err)
 		if member.References() != 0 || member.ListLength() != 0 {
 			b.Errorf("a member has %d references and a list of %d", member.References(), member.ListLength())
 		}
 	}
 	if v.FreeElements() != 0 {
-		b.Error("a member went back")
+		b.Error("a member was released")
 	}
 	b.release(list[0])
 }
@@ -236,7 +236,7 @@ func chains(b *bench) {
 		count++
 	}
 	if count != 5 || first[0].ListLength() != 5 {
-		b.Errorf("the list has %d buffers, and says %d", count, first[0].ListLength())
+		b.Errorf("the list has %d buffers, but ListLength is %d", count, first[0].ListLength())
 	}
 	b.must(first[0].Unchain(first[2]))
 	if first[0].ListLength() != 2 || first[2].ListLength() != 3 || first[2].References() != 1 || first[1].Next() != nil {
@@ -264,13 +264,13 @@ func badChains(b *bench) {
 	if _, err := other.AddReference(); err != nil {
 		b.Fatal(err)
 	}
-	b.want(status.InUse, "chain a list that somebody else refers to", list[0].Chain(other))
+	b.want(status.InUse, "chain a list with two references", list[0].Chain(other))
 	if _, err := other.RemoveReference(); err != nil {
 		b.Fatal(err)
 	}
 	gone := b.byData(v, m, 0, 8)
 	b.release(gone)
-	b.want(status.BadState, "chain a buffer that went back", list[0].Chain(gone))
+	b.want(status.BadState, "chain a released buffer", list[0].Chain(gone))
 	b.release(list[0], other)
 }
 
@@ -286,7 +286,7 @@ func duplicates(b *bench) {
 	}
 	b.must(twin.SetData(0, 1))
 	if address, _ := list[0].Data(); address != 1 {
-		b.Error("changing the duplicate has changed the original")
+		b.Error("a change of the duplicate changed the original")
 	}
 	b.release(twin, list[0])
 }

@@ -42,7 +42,7 @@ func capabilities(b *bench) {
 	c, err := b.config.Provider.Capabilities(b.config.Device)
 	b.must(err)
 	if c != b.device.Capabilities() {
-		b.Errorf("before opening %+v, after it %+v", c, b.device.Capabilities())
+		b.Errorf("capabilities are %+v before the device is opened, %+v afterwards", c, b.device.Capabilities())
 	}
 	if !c.Memcpy || c.MaxBufferSize < 1<<20 || c.MaxBufferListLength < 1 || c.MaxJobs < 1 {
 		b.Errorf("unusable capabilities: %+v", c)
@@ -84,8 +84,8 @@ var contextTests = []conformanceTest{
 	{"IsOfNoUseWhenClosed", closedContext},
 }
 
-// guidesOrder takes every step in order, and tries before each of them what is
-// only allowed after it.
+// guidesOrder takes every step in order. Before each step it tries what only the
+// step allows.
 func guidesOrder(b *bench) {
 	c := dma.NewContext()
 	engine, err := progress.NewEngine(progress.Policy{})
@@ -94,7 +94,7 @@ func guidesOrder(b *bench) {
 	b.want(status.NotFound, "remove a device that was not added", c.RemoveDevice())
 	b.must(c.AddDevice(b.device))
 	if c.State() != progress.Idle {
-		b.Errorf("a context that was not started is %v", c.State())
+		b.Errorf("a new context is %v", c.State())
 	}
 	b.want(status.BadState, "attach before starting", c.Attach(engine, func(dma.Event) {}))
 	b.want(status.BadState, "stop before starting", c.Stop())

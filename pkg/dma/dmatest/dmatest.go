@@ -1,6 +1,6 @@
-// Package dmatest is the conformance suite of the dma seam: what every
-// provider must do, sentence by sentence of the guides (docs/dma-conformance.md
-// names the test of each).
+// Package dmatest is the conformance suite for providers of package dma. It follows
+// the DOCA guides sentence by sentence; docs/dma-conformance.md names the test of
+// each sentence.
 package dmatest
 
 import (
@@ -16,27 +16,29 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Config says what is tested.
+// Config describes the provider to test.
 type Config struct {
 	Provider dma.Provider
-	// Device and OtherDevice are PCI addresses of two devices.
+	// Device and OtherDevice are the PCI addresses of two devices.
 	Device, OtherDevice string
-	// Import makes memory of a peer: as the peer, its owner, has it, and as it
-	// is imported with the given rights.
+	// Import returns memory of a peer twice: as its owner sees it, and as this side
+	// imports it with the given rights.
 	Import func(t testing.TB, length uint64, access memory.Access) (owner, imported *memory.Region)
-	// Faulty makes imported memory whose last byte cannot be copied from or
-	// to, although the rights to it allow that. It is nil if the provider
-	// cannot be made to see such memory.
+	// Faulty returns imported memory whose last byte cannot be copied, although the
+	// access rights allow it. It is nil if such memory cannot be made for the
+	// provider.
 	Faulty func(t testing.TB, length uint64) *memory.Region
 }
 
-// conformanceTest is one promise of the seam.
+// conformanceTest checks one promise of package dma.
 type conformanceTest struct {
 	name string
 	run  func(*bench)
 }
 
-// Run runs the whole suite as subtests of t.
+// Run runs the suite as subtests of t. It skips a test only if the provider fails
+// with status.NotSupported, or if the capabilities of the device or a nil Faulty say
+// that there is nothing to test.
 func Run(t *testing.T, config Config) {
 	t.Helper()
 	groups := []struct {
@@ -44,7 +46,7 @@ func Run(t *testing.T, config Config) {
 		tests []conformanceTest
 	}{
 		{"Device", deviceTests}, {"MemoryMap", memoryMapTests}, {"Inventory", inventoryTests}, {"Buffer", bufferTests},
-		{"Context", contextTests}, {"Job", jobTests}, {"Refusal", refusalTests}, {"Import", importTests}, {"Wait", waitTests},
+		{"Context", contextTests}, {"Job", jobTests}, {"Refusal", rejectionTests}, {"Import", importTests}, {"Wait", waitTests},
 		{"Sequence", sequenceTests},
 	}
 	for _, group := range groups {
@@ -61,10 +63,10 @@ func Run(t *testing.T, config Config) {
 	}
 }
 
-// patience bounds every wait. It only ends tests that would hang.
+// patience bounds every wait, so that a test that would hang fails.
 const patience = time.Minute
 
-// bench is what one test works on: an opened device, and what it makes of it.
+// bench is the state of one test: an open device, and helpers to use it.
 type bench struct {
 	*testing.T
 	config Config
@@ -82,13 +84,13 @@ func open(t *testing.T, config Config, name string) dma.Device {
 	conformancetest.SkipIfNotSupported(t, "open device "+name, err)
 	t.Cleanup(func() {
 		if err := device.Close(); err != nil {
-			t.Errorf("a device that nothing should use: %v", err)
+			t.Errorf("close device at the end of the test: %v", err)
 		}
 	})
 	return device
 }
 
-// must fails the test at once unless everything went well.
+// must ends the test with a failure if any of errs is not nil.
 func (b *bench) must(errs ...error) {
 	b.Helper()
 	if err := errors.Join(errs...); err != nil {
@@ -104,7 +106,7 @@ func (b *bench) want(code status.Code, what string, err error) {
 	}
 }
 
-// mapOf makes a started memory map, which is closed when the test ends.
+// mapOf returns a started memory map. It is closed when the test ends.
 func (b *bench) mapOf(region *memory.Region, access memory.Access) *dma.MemoryMap {
 	b.Helper()
 	m := dma.NewMemoryMap()
@@ -113,7 +115,7 @@ func (b *bench) mapOf(region *memory.Region, access memory.Access) *dma.MemoryMa
 	return m
 }
 
-// localMap makes a map of fresh memory of this process.
+// localMap returns a started map of new memory of this process, and the memory.
 func (b *bench) localMap(length int, access memory.Access) (*dma.MemoryMap, []byte) {
 	b.Helper()
 	bytes := make([]byte, length)
@@ -123,12 +125,12 @@ func (b *bench) localMap(length int, access memory.Access) (*dma.MemoryMap, []by
 func (b *bench) closeLater(c interface{ Close() error }) {
 	b.Cleanup(func() {
 		if err := c.Close(); err != nil {
-			b.Errorf("close %T at the end: %v", c, err)
+			b.Errorf("close %T at the end of the test: %v", c, err)
 		}
 	})
 }
 
-// inventory makes a started inventory.
+// inventory returns a started inventory. It is closed when the test ends.
 func (b *bench) inventory(elements int) *dma.Inventory {
 	b.Helper()
 	v, err := dma.NewInventory(elements)
@@ -152,18 +154,18 @@ func (b *bench) byAddress(v *dma.Inventory, m *dma.MemoryMap, address, length ui
 	return buffer
 }
 
-// release drops the last references to buffers.
+// release drops the last reference to each buffer.
 func (b *bench) release(buffers ...*dma.Buffer) {
 	b.Helper()
 	for _, buffer := range buffers {
 		if left, err := buffer.RemoveReference(); left != 0 || err != nil {
-			b.Errorf("dropped a reference: %d left, error %v", left, err)
+			b.Errorf("drop the last reference: %d left, error %v", left, err)
 		}
 	}
 }
 
-// loop is a running context that is attached to a progress engine, and the
-// events that have come out of that.
+// loop is a running context attached to a progress engine, and the events that have
+// been delivered.
 type loop struct {
 	*bench
 	context *dma.Context
@@ -171,8 +173,8 @@ type loop struct {
 	events  []dma.Event
 }
 
-// newLoop goes through the guide's whole set-up, and through its clean-up when
-// the test ends.
+// newLoop sets up a context as the guide describes, and cleans up when the test
+// ends.
 func (b *bench) newLoop(jobs int) *loop { return b.newLoopWith(jobs, progress.Policy{}) }
 
 func (b *bench) newLoopWith(jobs int, policy progress.Policy) *loop {
@@ -190,25 +192,26 @@ func (b *bench) newLoopWith(jobs int, policy progress.Policy) *loop {
 
 func (l *loop) note(event dma.Event) { l.events = append(l.events, event) }
 
-// await progresses until count events have come, and returns and forgets them.
+// await makes progress until count events have been delivered, and removes and
+// returns them.
 func (l *loop) await(count int) []dma.Event {
 	l.Helper()
 	deadline := time.Now().Add(patience)
 	for len(l.events) < count {
 		l.engine.Idle(l.engine.Progress())
 		if time.Now().After(deadline) {
-			l.Fatalf("%d of %d events have come within %v", len(l.events), count, patience)
+			l.Fatalf("%d of %d events were delivered within %v", len(l.events), count, patience)
 		}
 	}
 	events := l.events
 	l.events = l.events[len(l.events):]
 	if len(events) != count {
-		l.Errorf("%d events have come, not %d", len(events), count)
+		l.Errorf("%d events were delivered, want %d", len(events), count)
 	}
 	return events
 }
 
-// do carries a job out and returns its event.
+// do executes a copy and returns its event.
 func (l *loop) do(source, destination *dma.Buffer) dma.Event {
 	l.Helper()
 	l.must(l.context.Submit(memcpy(source, destination)))
@@ -219,7 +222,7 @@ func memcpy(source, destination *dma.Buffer) dma.Job {
 	return dma.Job{Type: dma.Memcpy, Source: source, Destination: destination}
 }
 
-// pattern fills bytes with what no other place holds.
+// pattern fills bytes so that neighbouring ranges differ.
 func pattern(bytes []byte, seed int) {
 	for i := range bytes {
 		bytes[i] = byte(seed + i*7 + i>>8)

@@ -50,8 +50,7 @@ func copies(b *bench) {
 	}
 }
 
-// exactly takes a segment of a buffer as the source, and a destination with
-// more room than that.
+// exactly copies a part of a buffer into a destination with more room.
 func exactly(b *bench) {
 	l := b.newLoop(1)
 	from, source := b.localMap(100, 0)
@@ -67,7 +66,7 @@ func exactly(b *bench) {
 		b.Errorf("copied %x", destination)
 	}
 	if address, length := y.Data(); address != 0 || length != 7 {
-		b.Errorf("the destination has %d bytes at %d", length, address)
+		b.Errorf("the destination has %d bytes of data at %d", length, address)
 	}
 	b.release(x, y)
 }
@@ -135,7 +134,7 @@ func asynchronous(b *bench) {
 	job := dma.Job{Type: dma.Memcpy, Source: x, Destination: y, UserData: 1<<63 | 77}
 	b.must(l.context.Submit(job))
 	if len(l.events) > 0 {
-		b.Error("an event has come without progress")
+		b.Error("an event was delivered without progress")
 	}
 	if _, length := y.Data(); length != 0 {
 		b.Error("the destination has data before the event")
@@ -215,14 +214,14 @@ func manyInFlight(b *bench) {
 			seen[event.UserData] = event.Err == nil
 		}
 		if len(seen) != count || !bytes.Equal(source, destination) {
-			b.Errorf("%d of %d jobs have come back, equal %v", len(seen), count, bytes.Equal(source, destination))
+			b.Errorf("%d of %d jobs are done, equal %v", len(seen), count, bytes.Equal(source, destination))
 		}
 		b.release(append(buffers, x, y)...)
 	}
 }
 
-// submitInEvent moves a byte through memory, each job submitted by the event of
-// the one before, which also gives back and takes buffers.
+// submitInEvent moves a byte through memory. The event handler of each job releases
+// its buffers, claims new ones, and submits the next job.
 func submitInEvent(b *bench) {
 	const hops = 200
 	m, bytes := b.localMap(hops+1, memory.LocalWrite)
@@ -286,7 +285,7 @@ func threads(b *bench) {
 				x, err := v.ByData(from, 0, size)
 				y, err2 := v.ByAddress(to, 0, size)
 				if err != nil || err2 != nil || l.context.Submit(memcpy(x, y)) != nil {
-					b.Errorf("taking buffers gave %v, %v", err, err2)
+					b.Errorf("claim buffers and submit: %v, %v", err, err2)
 					return
 				}
 				for l.context.InFlight() > 0 {
@@ -303,7 +302,7 @@ func threads(b *bench) {
 	running.Wait()
 }
 
-var refusalTests = []conformanceTest{
+var rejectionTests = []conformanceTest{
 	{"AJobHasAKnownType", badType},
 	{"AJobHasBothBuffers", badBuffers},
 	{"TheSourceSaysHowMuchAndTheDestinationHoldsIt", badLengths},
@@ -312,8 +311,8 @@ var refusalTests = []conformanceTest{
 	{"BothMemoryMapsHaveTheDeviceOfTheContext", foreignDevice},
 }
 
-// refusing is a loop and two buffers that a job can be made of.
-type refusing struct {
+// rejecting is a loop and the buffers of a good job.
+type rejecting struct {
 	*loop
 	inventory   *dma.Inventory
 	memory      *dma.MemoryMap
@@ -321,17 +320,17 @@ type refusing struct {
 	destination *dma.Buffer
 }
 
-func (b *bench) newRefusing() *refusing {
+func (b *bench) newRejecting() *rejecting {
 	b.Helper()
-	r := &refusing{loop: b.newLoop(4), inventory: b.inventory(200)}
+	r := &rejecting{loop: b.newLoop(4), inventory: b.inventory(200)}
 	r.memory, _ = b.localMap(100, memory.LocalWrite)
 	r.source, r.destination = b.byData(r.inventory, r.memory, 0, 10), b.byAddress(r.inventory, r.memory, 50, 10)
 	b.Cleanup(func() { b.release(r.source, r.destination) })
 	return r
 }
 
-// refuse submits a job that must be refused, and then one that must not.
-func (r *refusing) refuse(code status.Code, what string, job dma.Job) {
+// reject submits a job that must be rejected, and then a good one.
+func (r *rejecting) reject(code status.Code, what string, job dma.Job) {
 	r.Helper()
 	r.want(code, what, r.context.Submit(job))
 	if r.context.InFlight() != 0 {
@@ -344,48 +343,48 @@ func (r *refusing) refuse(code status.Code, what string, job dma.Job) {
 }
 
 func badType(b *bench) {
-	r := b.newRefusing()
+	r := b.newRejecting()
 	for _, t := range []dma.JobType{0, 2, 255} {
-		r.refuse(status.NotSupported, "submit a job of an unknown type", dma.Job{Type: t, Source: r.source, Destination: r.destination})
+		r.reject(status.NotSupported, "submit a job of an unknown type", dma.Job{Type: t, Source: r.source, Destination: r.destination})
 	}
 }
 
 func badBuffers(b *bench) {
-	r := b.newRefusing()
-	r.refuse(status.InvalidValue, "submit without a source", memcpy(nil, r.destination))
-	r.refuse(status.InvalidValue, "submit without a destination", memcpy(r.source, nil))
-	r.refuse(status.InvalidValue, "copy a buffer to itself", memcpy(r.source, r.source))
+	r := b.newRejecting()
+	r.reject(status.InvalidValue, "submit without a source", memcpy(nil, r.destination))
+	r.reject(status.InvalidValue, "submit without a destination", memcpy(r.source, nil))
+	r.reject(status.InvalidValue, "copy a buffer to itself", memcpy(r.source, r.source))
 	list := b.chain(r.inventory, r.memory, 3)
-	r.refuse(status.InvalidValue, "submit the middle of a list as source", memcpy(list[1], r.destination))
-	r.refuse(status.InvalidValue, "submit the middle of a list as destination", memcpy(r.source, list[1]))
-	r.refuse(status.InvalidValue, "submit a list as destination", memcpy(r.source, list[0]))
+	r.reject(status.InvalidValue, "submit a buffer behind the head as source", memcpy(list[1], r.destination))
+	r.reject(status.InvalidValue, "submit a buffer behind the head as destination", memcpy(r.source, list[1]))
+	r.reject(status.InvalidValue, "submit a list as destination", memcpy(r.source, list[0]))
 	b.release(list[0])
 	gone := b.byData(r.inventory, r.memory, 0, 8)
 	b.release(gone)
-	r.refuse(status.BadState, "submit a source that went back", memcpy(gone, r.destination))
-	r.refuse(status.BadState, "submit a destination that went back", memcpy(r.source, gone))
+	r.reject(status.BadState, "submit a released source", memcpy(gone, r.destination))
+	r.reject(status.BadState, "submit a released destination", memcpy(r.source, gone))
 }
 
 func badLengths(b *bench) {
-	r := b.newRefusing()
+	r := b.newRejecting()
 	empty := b.byAddress(r.inventory, r.memory, 0, 10)
-	r.refuse(status.InvalidValue, "copy nothing", memcpy(empty, r.destination))
+	r.reject(status.InvalidValue, "copy nothing", memcpy(empty, r.destination))
 	short := b.byAddress(r.inventory, r.memory, 50, 9)
-	r.refuse(status.InvalidValue, "copy into too short a buffer", memcpy(r.source, short))
+	r.reject(status.InvalidValue, "copy into a buffer that is too short", memcpy(r.source, short))
 	full := b.byData(r.inventory, r.memory, 50, 50)
-	r.refuse(status.InvalidValue, "copy into a buffer full of data", memcpy(r.source, full))
+	r.reject(status.InvalidValue, "copy into a buffer full of data", memcpy(r.source, full))
 	b.must(full.SetData(91, 0))
-	r.refuse(status.InvalidValue, "copy past the end of a buffer", memcpy(r.source, full))
+	r.reject(status.InvalidValue, "copy past the end of a buffer", memcpy(r.source, full))
 	b.release(empty, short, full)
 }
 
 func deviceLimits(b *bench) {
-	r := b.newRefusing()
+	r := b.newRejecting()
 	c := b.device.Capabilities()
 	if c.MaxBufferListLength < 100 {
 		list := b.chain(r.inventory, r.memory, c.MaxBufferListLength+1)
 		wide := b.byAddress(r.inventory, r.memory, 0, 100)
-		r.refuse(status.TooBig, "submit too long a list", memcpy(list[0], wide))
+		r.reject(status.TooBig, "submit a list that is too long", memcpy(list[0], wide))
 		b.must(list[0].Unchain(list[1]))
 		b.release(list[0], list[1], wide)
 	}
@@ -394,29 +393,29 @@ func deviceLimits(b *bench) {
 	}
 	large, _ := b.localMap(int(c.MaxBufferSize)+1, memory.LocalWrite)
 	x, y := b.byData(r.inventory, large, 0, c.MaxBufferSize+1), b.byAddress(r.inventory, large, 0, c.MaxBufferSize+1)
-	r.refuse(status.TooBig, "copy more than a device can", memcpy(x, y))
+	r.reject(status.TooBig, "copy more than the device can", memcpy(x, y))
 	b.must(x.SetData(0, c.MaxBufferSize))
 	more := b.byData(r.inventory, large, 0, 1)
 	b.must(x.Chain(more))
-	r.refuse(status.TooBig, "copy a list with more than a device can", memcpy(x, y))
+	r.reject(status.TooBig, "copy a list of more than the device can", memcpy(x, y))
 	b.release(x, y)
 }
 
 func readOnlyDestination(b *bench) {
-	r := b.newRefusing()
+	r := b.newRejecting()
 	for _, access := range []memory.Access{0, memory.PCIRead | memory.PCIWrite | memory.RemoteWrite} {
 		m, bytes := b.localMap(10, access)
 		y := b.byAddress(r.inventory, m, 0, 10)
-		r.refuse(status.NotPermitted, "write to memory without the right", memcpy(r.source, y))
+		r.reject(status.NotPermitted, "write to memory without LocalWrite", memcpy(r.source, y))
 		b.release(y)
 		for _, v := range bytes {
 			if v != 0 {
-				b.Error("it was written")
+				b.Error("a rejected job wrote to its destination")
 			}
 		}
 		x := b.byData(r.inventory, m, 0, 10)
 		if event := r.do(x, r.destination); event.Err != nil {
-			b.Errorf("reading local memory is always allowed, but gave %v", event.Err)
+			b.Errorf("read local memory, which is always allowed: %v", event.Err)
 		}
 		b.must(r.destination.ResetData())
 		b.release(x)
@@ -424,12 +423,12 @@ func readOnlyDestination(b *bench) {
 }
 
 func foreignDevice(b *bench) {
-	r := b.newRefusing()
+	r := b.newRejecting()
 	other := &bench{T: b.T, config: b.config, device: open(b.T, b.config, b.config.OtherDevice)}
 	m, _ := other.localMap(10, memory.LocalWrite)
 	x, y := b.byData(r.inventory, m, 0, 10), b.byAddress(r.inventory, m, 0, 10)
-	r.refuse(status.NotPermitted, "copy from memory of another device", memcpy(x, r.destination))
-	r.refuse(status.NotPermitted, "copy to memory of another device", memcpy(r.source, y))
+	r.reject(status.NotPermitted, "copy from memory of another device", memcpy(x, r.destination))
+	r.reject(status.NotPermitted, "copy to memory of another device", memcpy(r.source, y))
 	b.release(x, y)
 }
 
@@ -453,12 +452,11 @@ func sleeps(b *bench) {
 	}
 	stats := l.engine.Stats()
 	if stats.Sleeps == 0 || stats.LateWakeups > 0 {
-		b.Errorf("%+v", stats)
+		b.Errorf("the thread slept %d times and lost %d wake-ups", stats.Sleeps, stats.LateWakeups)
 	}
 }
 
-// noLostWakeUp has jobs finish about when the thread falls asleep, over and
-// over.
+// noLostWakeUp makes jobs end at about the time at which the thread falls asleep.
 func noLostWakeUp(b *bench) {
 	l := b.newLoopWith(4, progress.Policy{SpinTime: time.Microsecond})
 	m, _ := b.localMap(1<<16, memory.LocalWrite)
@@ -478,6 +476,6 @@ func noLostWakeUp(b *bench) {
 		b.release(buffers...)
 	}
 	if late := l.engine.Stats().LateWakeups; late > 0 {
-		b.Errorf("%d late wake-ups", late)
+		b.Errorf("%d wake-ups were lost", late)
 	}
 }

@@ -35,10 +35,10 @@ func startIncomplete(b *bench) {
 	b.must(m.Close())
 }
 
-// wantFrozen fails unless no configuration of the map is possible.
+// wantFrozen checks that the map rejects every configuration.
 func (b *bench) wantFrozen(m *dma.MemoryMap) {
 	b.Helper()
-	b.want(status.BadState, "set the memory range", m.SetRegion(memory.Wrap(make([]byte, 8))))
+	b.want(status.BadState, "set the memory", m.SetRegion(memory.Wrap(make([]byte, 8))))
 	b.want(status.BadState, "add a device", m.AddDevice(b.device))
 	b.want(status.BadState, "remove a device", m.RemoveDevice(b.device))
 	b.want(status.BadState, "set access rights", m.SetAccess(0))
@@ -57,7 +57,7 @@ func mapAgain(b *bench) {
 	v := b.inventory(1)
 	b.must(m.Stop(), m.SetAccess(memory.LocalWrite))
 	_, err := v.ByData(m, 0, 8)
-	b.want(status.BadState, "take a buffer of a stopped map", err)
+	b.want(status.BadState, "claim a buffer of a stopped map", err)
 	b.must(m.Start())
 	b.release(b.byData(v, m, 0, 8))
 }
@@ -66,9 +66,9 @@ func oneRange(b *bench) {
 	m := dma.NewMemoryMap()
 	region := memory.Wrap(make([]byte, 8))
 	b.must(m.SetRegion(region))
-	b.want(status.NotPermitted, "set the memory range twice", m.SetRegion(memory.Wrap(make([]byte, 9))))
+	b.want(status.NotPermitted, "set the memory twice", m.SetRegion(memory.Wrap(make([]byte, 9))))
 	if m.Region() != region {
-		b.Error("the memory range has changed")
+		b.Error("the memory of the map has changed")
 	}
 }
 
@@ -84,7 +84,7 @@ func mapDevices(b *bench) {
 func badConfiguration(b *bench) {
 	m := dma.NewMemoryMap()
 	b.want(status.InvalidValue, "set no memory", m.SetRegion(nil))
-	b.want(status.InvalidValue, "set an empty memory range", m.SetRegion(memory.Wrap(nil)))
+	b.want(status.InvalidValue, "set memory without bytes", m.SetRegion(memory.Wrap(nil)))
 	b.want(status.InvalidValue, "add no device", m.AddDevice(nil))
 	b.want(status.InvalidValue, "set unknown rights", m.SetAccess(1<<31))
 	if b.device.Capabilities().OpaqueMemory {
@@ -116,7 +116,7 @@ func closedMap(b *bench) {
 	b.want(status.BadState, "start a closed map", m.Start())
 	b.want(status.BadState, "stop a closed map", m.Stop())
 	_, err := b.inventory(1).ByData(m, 0, 1)
-	b.want(status.BadState, "take a buffer of a closed map", err)
+	b.want(status.BadState, "claim a buffer of a closed map", err)
 }
 
 func manyDevices(b *bench) {
@@ -147,7 +147,8 @@ var importTests = []conformanceTest{
 
 const readWrite = memory.PCIRead | memory.PCIWrite
 
-// importMap makes memory of a peer, and its map on this side.
+// importMap returns memory of a peer, and its map on this side. It skips the test if
+// the device cannot import memory.
 func (b *bench) importMap(length uint64, access memory.Access) (owner []byte, imported *dma.MemoryMap) {
 	b.Helper()
 	if !b.device.Capabilities().ImportedMemory {
@@ -197,7 +198,7 @@ func betweenPeers(b *bench) {
 }
 
 func exportedRights(b *bench) {
-	r := b.newRefusing()
+	r := b.newRejecting()
 	for _, c := range []struct {
 		access      memory.Access
 		read, write bool
@@ -208,10 +209,10 @@ func exportedRights(b *bench) {
 		base := m.Region().Base()
 		x, y := b.byData(r.inventory, m, base, 10), b.byAddress(r.inventory, m, base, 10)
 		if !c.read {
-			r.refuse(status.NotPermitted, "read without the right", memcpy(x, r.destination))
+			r.reject(status.NotPermitted, "read without the right", memcpy(x, r.destination))
 		}
 		if !c.write {
-			r.refuse(status.NotPermitted, "write without the right", memcpy(r.source, y))
+			r.reject(status.NotPermitted, "write without the right", memcpy(r.source, y))
 		}
 		if c.read {
 			b.must(r.do(x, r.destination).Err, r.destination.ResetData())
@@ -238,8 +239,8 @@ func importedMap(b *bench) {
 	b.wantFrozen(m)
 }
 
-// faults copies from and to memory that its owner has made inaccessible: what
-// is found only midway through a job.
+// faults copies to memory that its owner has made inaccessible: an error that only
+// shows in the middle of a job.
 func faults(b *bench) {
 	if b.config.Faulty == nil {
 		b.Skip("Config.Faulty is not set: the provider cannot be given such memory")
@@ -258,7 +259,7 @@ func faults(b *bench) {
 		b.Errorf("event %+v", event)
 	}
 	if _, length := y.Data(); length != 0 {
-		b.Errorf("a failed job has given its destination %d bytes", length)
+		b.Errorf("a failed job left %d bytes of data in its destination", length)
 	}
 	z := b.byAddress(v, local, size, size)
 	if event := l.do(x, z); event.Err != nil {

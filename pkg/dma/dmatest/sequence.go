@@ -16,8 +16,8 @@ var sequenceTests = []conformanceTest{
 	{"RandomCallsGiveWhatTheStateSays", randomCalls},
 }
 
-// machine is a random sequence of calls, legal and illegal, next to a model of
-// what each of them must give.
+// machine makes random calls, allowed or not, and predicts the outcome of each from
+// a model of the state.
 type machine struct {
 	*bench
 	memory    *dma.MemoryMap
@@ -73,14 +73,14 @@ func newMachine(b *bench) *machine {
 	return m
 }
 
-// expect fails unless err has the code, or is nil if that is Success.
+// expect fails unless err has the code; Success stands for nil.
 func expect(t *rapid.T, what string, err error, code status.Code) {
 	if status.CodeOf(err) != code {
 		t.Fatalf("%s: got %v, want %v", what, err, code)
 	}
 }
 
-// first is the code of the first condition that holds.
+// first returns the code of the first case that holds, or Success.
 func first(cases ...struct {
 	holds bool
 	code  status.Code
@@ -146,7 +146,7 @@ func (m *machine) take(t *rapid.T) {
 	}
 }
 
-// pick chooses a buffer, nil if there is none.
+// pick draws a claimed buffer, or returns nil if there is none.
 func (m *machine) pick(t *rapid.T, what string) *dma.Buffer {
 	if len(m.buffers) == 0 {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// The bandwidth of copying larger memory than caches hold, in blocks: by the
-// CPU itself, and by jobs of which several are in flight.
+// The benchmarks copy, block by block, more memory than caches hold: with the CPU
+// alone, and with several jobs in flight.
 const benchMemory = 256 << 20
 
 var benchBlocks = []uint64{4 << 10, 64 << 10, 1 << 20, 2 << 20}
@@ -59,7 +59,7 @@ func BenchmarkCopy(b *testing.B) {
 	b.Run("imported/depth=8/1024KiB", func(b *testing.B) { benchmarkJobs(b, imported, destination, 8, 1<<20) })
 }
 
-// loop is what a benchmark submits jobs to.
+// loop is a running context with everything that a job needs.
 type loop struct {
 	b           *testing.B
 	context     *dma.Context

@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 		Provider: software.New(software.Options{}),
 		Device:   software.DefaultDevice, OtherDevice: software.DefaultHostDevice,
 		Import: exported,
-		// The mapping allows less than the rights that the test then claims.
+		// The mapping is read-only, although the test imports it with more rights.
 		Faulty: func(t testing.TB, length uint64) *memory.Region {
 			_, imported := exported(t, length, memory.PCIRead)
 			return imported
@@ -26,7 +26,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// exported is memory as its owner has it, and as a peer imports it.
+// exported returns memory as its owner sees it, and as a peer imports it.
 func exported(t testing.TB, length uint64, access memory.Access) (owner, imported *memory.Region) {
 	t.Helper()
 	owner, err := memory.Alloc("dmatest", length)
