@@ -22,7 +22,7 @@ var setUpTests = []conformanceTest{
 }
 
 func noDevice(b *bench) {
-	// TEST-NET-3 (RFC 5737) is nobody's.
+	// No device has an address of TEST-NET-3 (RFC 5737).
 	d, err := b.config.Provider.Open(netip.MustParseAddr("203.0.113.77"))
 	if !errors.Is(err, status.NotFound) {
 		b.Fatalf("opened %v, error %v", d, err)
@@ -39,7 +39,7 @@ func capabilities(b *bench) {
 
 func privateData(b *bench) {
 	for _, length := range []int{0, 1, rdma.MaxPrivateData} {
-		x, y := b.end(), b.peer()
+		x, y := b.newInitiator(), b.newResponder()
 		x.config.PrivateData = bytes.Repeat([]byte{'x'}, length)
 		y.config.PrivateData = bytes.Repeat([]byte{'y'}, length)
 		b.connect(x, y)
@@ -52,7 +52,7 @@ func privateData(b *bench) {
 	}
 }
 
-// unpadded is private data without the zeros that some transports append.
+// unpadded removes the zeros that some transports append to private data.
 func (b *bench) unpadded(privateData []byte) []byte {
 	if len(privateData) > rdma.MaxPrivateData {
 		b.Errorf("%d bytes of private data", len(privateData))
@@ -72,24 +72,25 @@ func addresses(b *bench) {
 }
 
 func sourceAddress(b *bench) {
-	x, y := b.end(), b.peer()
+	x, y := b.newInitiator(), b.newResponder()
 	x.config.Source = b.config.Address
 	b.connect(x, y)
 	if got := y.conn.Parameters().Remote.Addr(); got != b.config.Address {
-		b.Errorf("connection comes from %v, not %v", got, b.config.Address)
+		b.Errorf("connection comes from %v, want %v", got, b.config.Address)
 	}
 }
 
 func readDepths(b *bench) {
 	for _, c := range []struct{ inbound, outbound, want int }{{1, 8, 1}, {8, 1, 1}, {3, 3, 3}, {2, 0, 0}} {
-		x, y := b.end(), b.peer()
+		x, y := b.newInitiator(), b.newResponder()
 		x.config.OutboundReads, y.config.InboundReads = c.outbound, c.inbound
 		y.config.OutboundReads, x.config.InboundReads = c.outbound, c.inbound
 		b.connect(x, y)
-		for _, e := range []*end{x, y} {
+		for _, e := range []*endpoint{x, y} {
 			p := e.conn.Parameters()
 			if p.OutboundReads != c.want || p.InboundReads > c.inbound || p.InboundReads < c.want {
-				b.Errorf("offered IRD %d and ORD %d: agreed on IRD %d and ORD %d", c.inbound, c.outbound, p.InboundReads, p.OutboundReads)
+				b.Errorf("offered IRD %d and ORD %d: agreed on IRD %d and ORD %d",
+					c.inbound, c.outbound, p.InboundReads, p.OutboundReads)
 			}
 		}
 	}
@@ -98,20 +99,21 @@ func readDepths(b *bench) {
 func inUse(b *bench) {
 	x, _ := b.pair()
 	if err := x.queue.Close(); !errors.Is(err, status.InUse) {
-		b.Errorf("a queue with a connection closes with %v", err)
+		b.Errorf("close a queue with a connection: %v", err)
 	}
 	if err := x.domain.Close(); !errors.Is(err, status.InUse) {
-		b.Errorf("a domain with a connection and memory closes with %v", err)
+		b.Errorf("close a domain with a connection and memory: %v", err)
 	}
 }
 
-// manyConnections goes beyond any batch of events, on one queue.
+// manyConnections attaches more connections to one queue than any batch of events
+// holds.
 func manyConnections(b *bench) {
 	const count = 150
-	shared := b.endOf(b.device, helloBytes)
-	var peers []*end
+	shared := b.newEndpoint(b.device, helloBytes)
+	var peers []*endpoint
 	for range count {
-		peer := b.endOf(b.responder, helloBytes)
+		peer := b.newEndpoint(b.responder, helloBytes)
 		peer.config.Receives = []rdma.ReceiveRequest{peer.receiveRequest(1, 0, helloBytes)}
 		b.connect(shared, peer)
 		peers = append(peers, peer)
@@ -126,7 +128,7 @@ func manyConnections(b *bench) {
 	}
 }
 
-var refusalTests = []conformanceTest{
+var rejectionTests = []conformanceTest{
 	{"IncompleteConfigurationsAreRefused", "", incompleteConfigs},
 	{"TooMuchPrivateDataIsRefused", "", tooMuchPrivateData},
 	{"ARejectionCarriesItsReason", "", rejection},
@@ -149,7 +151,7 @@ func incompleteConfigs(b *bench) {
 			c.Receives = make([]rdma.ReceiveRequest, c.ReceiveRequests+1)
 		},
 	} {
-		e := b.end()
+		e := b.newInitiator()
 		spoil(&e.config)
 		if _, err := b.device.Connect(b.context(), remote, e.config); err == nil {
 			b.Errorf("%s: accepted", name)
@@ -159,16 +161,16 @@ func incompleteConfigs(b *bench) {
 
 func tooMuchPrivateData(b *bench) {
 	listener := b.listen()
-	e := b.end()
+	e := b.newInitiator()
 	e.config.PrivateData = make([]byte, rdma.MaxPrivateData+1)
 	if _, err := b.device.Connect(b.context(), listener.Address(), e.config); err == nil {
-		b.Error("Connect takes more than MaxPrivateData")
+		b.Error("Connect accepts more than MaxPrivateData bytes")
 	}
 }
 
-// tryConnect connects in the background and returns the error.
+// tryConnect connects in the background and delivers the error.
 func (b *bench) tryConnect(ctx context.Context, remote netip.AddrPort) <-chan error {
-	e := b.end()
+	e := b.newInitiator()
 	result := make(chan error, 1)
 	go func() {
 		_, err := b.device.Connect(ctx, remote, e.config)
@@ -186,7 +188,7 @@ func rejection(b *bench) {
 	}
 	reason := bytes.Repeat([]byte{'r'}, rdma.MaxPrivateData)
 	if err := request.Reject(append(reason, 'r')); err == nil {
-		b.Error("Reject takes more than MaxPrivateData")
+		b.Error("Reject accepts more than MaxPrivateData bytes")
 	}
 	if err := request.Reject(reason); err != nil {
 		b.Fatal(err)
@@ -212,7 +214,7 @@ func connectDeadline(b *bench) {
 	listener := b.listen()
 	ctx, cancel := context.WithCancel(b.context())
 	result := b.tryConnect(ctx, listener.Address())
-	// The request is there, nobody answers it, and the caller gives up.
+	// The request has arrived; the caller cancels before it is accepted.
 	request, err := listener.Accept(b.context())
 	if err != nil {
 		b.Fatal(err)
@@ -221,7 +223,7 @@ func connectDeadline(b *bench) {
 	if err := <-result; !errors.Is(err, context.Canceled) {
 		b.Errorf("Connect returns %v", err)
 	}
-	_ = request.Reject(nil) // to nobody
+	_ = request.Reject(nil) // the caller is gone
 }
 
 func acceptDeadline(b *bench) {

@@ -16,7 +16,7 @@ var protectionTests = []conformanceTest{
 }
 
 func freshKeys(b *bench) {
-	e := b.endOf(b.device, 4096)
+	e := b.newEndpoint(b.device, 4096)
 	seen := map[uint32]bool{}
 	for range 200 {
 		m, err := e.domain.Register(e.mem.region, allRights)
@@ -24,7 +24,7 @@ func freshKeys(b *bench) {
 			b.Fatal(err)
 		}
 		if seen[m.RemoteKey()] {
-			b.Fatalf("key %#x came twice", m.RemoteKey())
+			b.Fatalf("key %#x was used twice", m.RemoteKey())
 		}
 		seen[m.RemoteKey()] = true
 		if err := m.Deregister(); err != nil {
@@ -33,9 +33,9 @@ func freshKeys(b *bench) {
 	}
 }
 
-// forbidden are remote addresses and keys that x must not reach in y's
-// process, with the right of the memory that is meant.
-func forbidden(b *bench, y *end, needed memory.Access) map[string]rdma.SendRequest {
+// forbidden returns requests with remote addresses and keys that y must not let a
+// peer reach. needed is the right that the peer would need.
+func forbidden(b *bench, y *endpoint, needed memory.Access) map[string]rdma.SendRequest {
 	b.Helper()
 	gone, err := y.domain.Register(y.mem.region, allRights)
 	if err != nil {
@@ -44,7 +44,7 @@ func forbidden(b *bench, y *end, needed memory.Access) map[string]rdma.SendReque
 	if err := gone.Deregister(); err != nil {
 		b.Fatal(err)
 	}
-	other := b.endOf(y.device, 8192) // its memory is in a domain of its own
+	other := b.newEndpoint(y.device, 8192) // has its own domain
 	noRight := y.register(8192, allRights&^needed)
 	base := y.mem.Base()
 	return map[string]rdma.SendRequest{
@@ -65,7 +65,7 @@ func forbiddenWrites(b *bench) { b.forbiddenTransfers(rdma.OpWrite, memory.Remot
 func forbiddenReads(b *bench) { b.forbiddenTransfers(rdma.OpRead, memory.RemoteRead) }
 
 func (b *bench) forbiddenTransfers(opcode rdma.Opcode, needed memory.Access) {
-	names := forbidden(b, b.endOf(b.device, 8192), needed)
+	names := forbidden(b, b.newEndpoint(b.device, 8192), needed)
 	if opcode == rdma.OpRead && !b.has(RemoteReadRight) {
 		delete(names, "no right")
 	}
@@ -97,8 +97,8 @@ var revocationTests = []conformanceTest{
 	{"OtherConnectionsOutliveARevocation", "", revocationIsLocal},
 }
 
-// revokedUnderWay deregisters memory from another goroutine while the peer
-// writes to it without pause.
+// revokedUnderWay deregisters memory on another goroutine while the peer keeps
+// writing to it.
 func revokedUnderWay(b *bench) {
 	for range 10 {
 		x, y := b.pair()
@@ -106,7 +106,7 @@ func revokedUnderWay(b *bench) {
 		var revoked atomic.Bool
 		written := 0
 		result := make(chan bool, 1)
-		for x.gone == 0 {
+		for x.disconnects == 0 {
 			request := target.remote(rdma.SendRequest{Opcode: rdma.OpWrite, Local: x.segment(0, 1<<20)}, 0)
 			if x.conn.PostSend([]rdma.SendRequest{request}) == nil {
 				x.conn.Flush()
@@ -116,7 +116,7 @@ func revokedUnderWay(b *bench) {
 				written++
 				go func() {
 					ok := target.Deregister() == nil
-					clear(target.bytes) // ours alone from here on
+					clear(target.bytes) // the peer must not write from here on
 					revoked.Store(true)
 					result <- ok
 				}()
@@ -134,12 +134,12 @@ func revokedUnderWay(b *bench) {
 			b.Error("memory was written after Deregister had returned")
 		}
 		if y.conn.Err() == nil {
-			b.Error("the connection that used the memory ended in order")
+			b.Error("the connection that used the memory ended without an error")
 		}
 	}
 }
 
-// revokedSource takes away the source of messages that do not fit the socket.
+// revokedSource deregisters the source of Writes that wait because the socket is full.
 func revokedSource(b *bench) {
 	x, y := b.pair()
 	source := x.register(2<<20, allRights)
@@ -147,7 +147,7 @@ func revokedSource(b *bench) {
 	for i := range requests {
 		chain = append(chain, y.mem.remote(rdma.SendRequest{ID: uint64(i), Opcode: rdma.OpWrite, Local: source.segment(0, 2<<20)}, 0))
 	}
-	// The peer is not polled, so what it has not read stays here.
+	// Nobody polls the peer, so what does not fit its socket stays here.
 	x.post(chain...)
 	if err := source.Deregister(); err != nil {
 		b.Fatal(err)
@@ -158,7 +158,7 @@ func revokedSource(b *bench) {
 		b.Error("the last request was sent from memory that was deregistered")
 	}
 	if x.conn.Err() == nil {
-		b.Error("the connection ended in order")
+		b.Error("the connection ended without an error")
 	}
 }
 

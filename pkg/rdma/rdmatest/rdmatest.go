@@ -1,5 +1,5 @@
-// Package rdmatest is the conformance suite of the rdma seam: what every
-// provider must do, sentence by sentence, whatever its transport.
+// Package rdmatest is the conformance suite for providers of package rdma. It checks
+// every promise of that package, whatever the transport.
 package rdmatest
 
 import (
@@ -13,63 +13,63 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// Feature is a promise of the seam that a provider may be unable to keep.
+// Feature is a promise of package rdma that some providers cannot keep.
 type Feature string
 
 // The features that Config.Missing can name.
 const (
-	// ReceiverNotReady: a Send that finds no posted receive ends the
-	// connection. Transports that retry it for long do not have this.
+	// ReceiverNotReady: a Send that finds no posted receive ends the connection.
+	// Some transports retry the Send instead.
 	ReceiverNotReady Feature = "a Send without a posted receive ends the connection"
-	// OrderlyClose: an orderly end can be told from a failure, so that Err is
-	// nil on both sides.
+	// OrderlyClose: both sides can distinguish an orderly end from a failure, so
+	// Err is nil after an orderly end.
 	OrderlyClose Feature = "an orderly end is no error"
 	// ExactPrivateData: private data arrives without padding.
 	ExactPrivateData Feature = "private data keeps its length"
-	// LengthStatus: the receive that a message is too long for completes with
-	// StatusLocalLength, and not just with some failure.
-	LengthStatus Feature = "a too long message is reported as such"
-	// RemoteReadRight: memory that was registered without RemoteRead cannot be
-	// read by peers.
+	// LengthStatus: a receive completes with StatusLocalLength, and not with another
+	// failure, if the message is too long for it.
+	LengthStatus Feature = "a message that is too long is reported as such"
+	// RemoteReadRight: peers cannot read memory that was registered without
+	// RemoteRead.
 	RemoteReadRight Feature = "the right to be read is checked"
-	// AnswersNeedPolling: a Read is not answered, and a Write to it not
-	// completed, as long as the peer is not polled, so that it can be flushed.
-	AnswersNeedPolling Feature = "only a peer that is polled answers"
-	// Descriptor: a completion queue has a descriptor, so that its thread can
-	// sleep.
-	Descriptor Feature = "a completion queue can be slept on"
-	// ReadDepthPerPost: posting a Read beyond the agreed depth is refused.
-	ReadDepthPerPost Feature = "a Read beyond the read depth is refused"
+	// AnswersNeedPolling: while nobody polls the peer, it does not execute a Read,
+	// and a Write behind the Read does not complete, so both can be flushed.
+	AnswersNeedPolling Feature = "only a peer that is polled executes a Read"
+	// Descriptor: a thread can sleep on the descriptor of a completion queue.
+	Descriptor Feature = "a completion queue has a descriptor"
+	// ReadDepthPerPost: PostSend rejects a Read beyond the agreed depth.
+	ReadDepthPerPost Feature = "a Read beyond the read depth is rejected"
 )
 
-// DefaultTimeout is how long the suite waits for what must happen. It only
-// bounds hanging; nothing depends on being faster.
+// DefaultTimeout bounds each wait of the suite, so that a test that would hang fails.
+// No test depends on being faster.
 const DefaultTimeout = 30 * time.Second
 
-// Config says what is tested.
+// Config describes the provider to test.
 type Config struct {
 	Provider rdma.Provider
-	// Responder is the provider of the ends that accept connections, if it is
-	// another one with the same transport. The suite is then what happens
-	// between both.
+	// Responder is a second provider with the same transport, which then accepts
+	// all connections. If it is set, the suite runs only the tests that concern
+	// both sides.
 	Responder rdma.Provider
-	// Address is a local address of a device; both ends of all connections
-	// are on it.
+	// Address is the local address of a device. Both sides of all connections use
+	// it.
 	Address netip.Addr
-	// Missing names what the provider cannot do, each with the reason.
+	// Missing lists the features that the provider lacks, each with the reason.
 	Missing map[Feature]string
-	// Timeout bounds each wait, DefaultTimeout if 0.
+	// Timeout bounds each wait; 0 means DefaultTimeout.
 	Timeout time.Duration
 }
 
-// Run runs the whole suite as subtests of t.
+// Run runs the suite as subtests of t. It skips a test only if Config.Missing lists
+// its feature, or if opening the device fails with status.NotSupported.
 func Run(t *testing.T, config Config) {
 	groups := [][]conformanceTest{
 		messageTests, transferTests, readTests, protectionTests, revocationTests, endTests,
 	}
 	if config.Responder == nil {
 		config.Responder = config.Provider
-		groups = append(groups, setUpTests, refusalTests, postTests, waitTests)
+		groups = append(groups, setUpTests, rejectionTests, postTests, waitTests)
 	}
 	if config.Timeout == 0 {
 		config.Timeout = DefaultTimeout
@@ -78,7 +78,7 @@ func Run(t *testing.T, config Config) {
 		for _, test := range group {
 			t.Run(test.name, func(t *testing.T) {
 				if reason := config.Missing[test.needs]; reason != "" {
-					t.Skipf("%s: not with provider %s, because %s", test.needs, config.Provider.Name(), reason)
+					t.Skipf("provider %s does not promise that %s: %s", config.Provider.Name(), test.needs, reason)
 				}
 				// The thread that polls a completion queue owns its connections.
 				runtime.LockOSThread()
@@ -89,25 +89,25 @@ func Run(t *testing.T, config Config) {
 	}
 }
 
-// has tells whether the provider keeps a promise.
+// has reports whether the provider has a feature.
 func (b *bench) has(f Feature) bool { return b.config.Missing[f] == "" }
 
-// conformanceTest is one promise of the seam.
+// conformanceTest checks one promise of package rdma.
 type conformanceTest struct {
 	name  string
-	needs Feature // empty if every provider must keep it
+	needs Feature // empty if every provider must pass
 	run   func(*bench)
 }
 
-// bench is what one test works on: the devices of the ends that connect and of
-// those that accept, which may be the same, and the ends it has made on them,
-// all of them driven by the test's own thread.
+// bench is the state of one test: the device that connects, the device that accepts,
+// which may be the same, and the endpoints on both. The thread of the test drives all
+// endpoints.
 type bench struct {
 	*testing.T
 	config    Config
 	device    rdma.Device
 	responder rdma.Device
-	ends      []*end
+	endpoints []*endpoint
 }
 
 func newBench(t *testing.T, config Config) *bench {
@@ -152,8 +152,8 @@ func (b *bench) listen() rdma.Listener {
 	return l
 }
 
-// connect makes a connection between two ends.
-func (b *bench) connect(initiator, responder *end) {
+// connect connects two endpoints.
+func (b *bench) connect(initiator, responder *endpoint) {
 	b.Helper()
 	listener := b.listen()
 	failed := make(chan error, 1)
@@ -177,11 +177,11 @@ func (b *bench) connect(initiator, responder *end) {
 	responder.conns = append(responder.conns, responder.conn)
 }
 
-// pair makes two connected ends of which the responder may send, because it
-// has received the initiator's hello.
-func (b *bench) pair() (initiator, responder *end) {
+// pair returns two connected endpoints. The responder may send, because it has
+// received a message from the initiator.
+func (b *bench) pair() (initiator, responder *endpoint) {
 	b.Helper()
-	initiator, responder = b.end(), b.peer()
+	initiator, responder = b.newInitiator(), b.newResponder()
 	b.connect(initiator, responder)
 	responder.postReceive(helloID, 0, helloBytes)
 	initiator.send(helloID, 0, helloBytes)
@@ -195,13 +195,13 @@ const (
 	helloID    = 0xe110
 )
 
-// drive polls all ends until done reports true.
+// drive polls all endpoints until done reports true.
 func (b *bench) drive(what string, done func() bool) {
 	b.Helper()
 	deadline := time.Now().Add(b.config.Timeout)
 	for !done() {
 		work := 0
-		for _, e := range b.ends {
+		for _, e := range b.endpoints {
 			work += e.poll()
 		}
 		if work == 0 {
@@ -213,8 +213,8 @@ func (b *bench) drive(what string, done func() bool) {
 	}
 }
 
-// settle polls all ends for long enough that something wrong would show, by
-// having a message go there and back on a connection of its own.
+// settle polls all endpoints until a message has made a round trip on a connection of
+// its own. That is long enough for an error to show.
 func (b *bench) settle() {
 	b.Helper()
 	x, y := b.pair()

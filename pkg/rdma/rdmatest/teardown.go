@@ -13,7 +13,7 @@ var endTests = []conformanceTest{
 	{"ThePeersEndFlushesEverything", "", peerEnds},
 	{"PostsAfterTheEndAreFlushed", "", postAfterEnd},
 	{"CloseMayBeRepeated", "", closeTwice},
-	{"WhatWasFlushedBeforeCloseArrives", "", lastWords},
+	{"WhatWasFlushedBeforeCloseArrives", "", messagesBeforeClose},
 	{"OneConnectionsEndLeavesOthersAlone", "", endIsLocal},
 }
 
@@ -23,13 +23,13 @@ func orderlyEnd(b *bench) {
 	x.awaitEnd()
 	y.awaitEnd()
 	if x.conn.Err() != nil || y.conn.Err() != nil {
-		b.Errorf("Err is %v where it was closed and %v at the peer", x.conn.Err(), y.conn.Err())
+		b.Errorf("Err is %v on the side that closed, %v at the peer", x.conn.Err(), y.conn.Err())
 	}
 }
 
-// load posts requests that cannot complete: receives without messages, and
-// Reads that a peer that is not polled does not answer.
-func (e *end) load(peer *end) {
+// load posts requests that cannot complete: receives without messages, and Reads that
+// the peer does not execute because nobody polls it.
+func (e *endpoint) load(peer *endpoint) {
 	e.bench.Helper()
 	for i := range 5 {
 		e.postReceive(uint64(10+i), 0, helloBytes)
@@ -39,7 +39,7 @@ func (e *end) load(peer *end) {
 }
 
 // expectFlushed checks the completions of load.
-func (e *end) expectFlushed() {
+func (e *endpoint) expectFlushed() {
 	b := e.bench
 	b.Helper()
 	e.awaitEnd()
@@ -70,9 +70,9 @@ func closeFlushes(b *bench) {
 	x, y := b.pair()
 	x.load(y)
 	x.conn.Close()
-	b.ends = remove(b.ends, y) // what the peer does is not to matter
+	b.endpoints = remove(b.endpoints, y) // the flush must not depend on the peer
 	x.expectFlushed()
-	b.ends = append(b.ends, y)
+	b.endpoints = append(b.endpoints, y)
 	if x.conn.Err() != nil {
 		b.Errorf("Err is %v after Close", x.conn.Err())
 	}
@@ -82,7 +82,7 @@ func closeFlushes(b *bench) {
 func abort(b *bench) {
 	x, y := b.pair()
 	x.load(y)
-	b.ends = remove(b.ends, y)
+	b.endpoints = remove(b.endpoints, y)
 	done := make(chan struct{})
 	go func() {
 		x.conn.Abort()
@@ -90,7 +90,7 @@ func abort(b *bench) {
 	}()
 	x.expectFlushed()
 	<-done
-	b.ends = append(b.ends, y)
+	b.endpoints = append(b.endpoints, y)
 	y.awaitEnd()
 	if x.conn.Err() == nil {
 		b.Error("Err is nil after Abort")
@@ -126,13 +126,14 @@ func closeTwice(b *bench) {
 	x.conn.Abort()
 	x.conn.Flush()
 	b.settle()
-	if x.gone != 1 {
-		b.Errorf("OpDisconnected came %d times", x.gone)
+	if x.disconnects != 1 {
+		b.Errorf("%d completions with OpDisconnected", x.disconnects)
 	}
 }
 
-// lastWords closes right behind messages, with unread ones from the peer.
-func lastWords(b *bench) {
+// messagesBeforeClose closes right after sending, while messages from the peer are
+// still unread.
+func messagesBeforeClose(b *bench) {
 	for range 20 {
 		x, y := b.pair()
 		for i := range 4 {
@@ -158,7 +159,7 @@ func lastWords(b *bench) {
 				}
 			}
 			y.completions = nil
-			return got == 4 || y.gone > 0
+			return got == 4 || y.disconnects > 0
 		})
 		if got != 4 || !bytes.Equal(x.mem.bytes[:4*4096], y.mem.bytes[:4*4096]) {
 			b.Fatalf("%d of 4 messages arrived", got)
@@ -167,7 +168,7 @@ func lastWords(b *bench) {
 }
 
 func endIsLocal(b *bench) {
-	shared, y, z := b.end(), b.peer(), b.peer()
+	shared, y, z := b.newInitiator(), b.newResponder(), b.newResponder()
 	b.connect(shared, y)
 	first := shared.conn
 	z.config.Receives = []rdma.ReceiveRequest{z.receiveRequest(1, 0, helloBytes)}

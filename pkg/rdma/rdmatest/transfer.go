@@ -8,8 +8,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// messageSizes are around the limits of headers, padding, segments, staging
-// buffers and socket buffers.
+// messageSizes lie around the limits of headers, padding, segments, staging buffers,
+// and socket buffers.
 var messageSizes = []int{0, 1, 2, 3, 4, 64, 255, 256, 257, 1400, 1428, 4096, 8191, 8192, 65456, 65457, 65536, 131072, 1<<20 + 1}
 
 var messageTests = []conformanceTest{
@@ -24,7 +24,7 @@ var messageTests = []conformanceTest{
 }
 
 func firstMessages(b *bench) {
-	x, y := b.end(), b.peer()
+	x, y := b.newInitiator(), b.newResponder()
 	for i := range 3 {
 		y.config.Receives = append(y.config.Receives, y.receiveRequest(uint64(i), i*helloBytes, helloBytes))
 	}
@@ -56,11 +56,11 @@ func messageSizesArrive(b *bench) {
 		y.postReceive(uint64(i), 0, size)
 		x.send(uint64(i), 0, size)
 		if c := y.awaitOne(rdma.OpReceive, uint64(i)); int(c.Length) != size {
-			b.Errorf("message of %d bytes arrives as %d", size, c.Length)
+			b.Errorf("message of %d bytes arrived with %d", size, c.Length)
 		}
 		x.awaitOne(rdma.OpSend, uint64(i))
 		if !bytes.Equal(x.mem.bytes[:size], y.mem.bytes[:size]) || y.mem.bytes[size] != beyond {
-			b.Errorf("message of %d bytes arrives with other content", size)
+			b.Errorf("message of %d bytes arrived with other content", size)
 		}
 	}
 }
@@ -188,7 +188,7 @@ func silentSlots(b *bench) {
 		chain[i].Silent = i < requests-1
 	}
 	for range 10 {
-		x.post(chain...) // takes all slots, so it fits only if all are free
+		x.post(chain...) // needs all slots
 		x.awaitOne(rdma.OpWrite, requests-1)
 	}
 }
@@ -249,7 +249,7 @@ var transferTests = []conformanceTest{
 	{"EverythingMovesAtOnce", "", everything},
 }
 
-// writeSizes writes at odd offsets and looks at the bytes around.
+// writeSizes writes at odd offsets and checks the bytes around the range.
 func writeSizes(b *bench) {
 	x, y := b.pair()
 	for i, size := range messageSizes {
@@ -291,11 +291,11 @@ func emptyWrite(b *bench) {
 	x.await(2)
 }
 
-// everything keeps all kinds of requests going in both directions.
+// everything keeps requests of all kinds in flight in both directions.
 func everything(b *bench) {
 	x, y := b.pair()
 	const size, slots = 100_000, 8
-	ends := []*end{x, y}
+	ends := []*endpoint{x, y}
 	for round := range 20 {
 		for _, e := range ends {
 			for slot := range slots {
@@ -359,7 +359,7 @@ func readAfterWrite(b *bench) {
 		x.post(x.transfer(rdma.OpWrite, 1, y.mem, 0, size), back)
 		x.await(2)
 		if !bytes.Equal(x.mem.bytes[:size], x.mem.bytes[size:2*size]) {
-			b.Fatal("the Read brought older data")
+			b.Fatal("the Read returned data from before the Write")
 		}
 	}
 }

@@ -19,8 +19,8 @@ var waitTests = []conformanceTest{
 	{"AFullSocketWakesTheSleeperWhenItDrains", Descriptor, fullSocketWakes},
 }
 
-// arm polls until the queue has nothing left to do.
-func (e *end) arm() {
+// arm polls all endpoints until the queue can be armed.
+func (e *endpoint) arm() {
 	e.bench.Helper()
 	e.bench.drive("quiet", func() bool { return e.queue.Arm() })
 }
@@ -50,9 +50,9 @@ func readyQueue(b *bench) {
 	}
 }
 
-// sleeper polls an end on a thread of its own and sleeps whenever it may. A
-// wake-up that does not come is noticed as a sleep that took too long.
-func (e *end) sleeper(rounds int, first bool) error {
+// sleeper polls an endpoint on a thread of its own and sleeps whenever it may. A lost
+// wake-up shows as a sleep that times out.
+func (e *endpoint) sleeper(rounds int, first bool) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if first {
@@ -72,10 +72,10 @@ func (e *end) sleeper(rounds int, first bool) error {
 			}
 			received++
 			if received == rounds && first {
-				break // the peer has its last message already
+				break // the peer has received its last message
 			}
 			e.postReceive(1, 0, helloBytes)
-			dawdle()
+			delay()
 			e.send(2, 0, helloBytes)
 		}
 		e.completions = e.completions[:0]
@@ -83,13 +83,13 @@ func (e *end) sleeper(rounds int, first bool) error {
 	return nil
 }
 
-// sleep follows the protocol of progress.Waiter.
-func (e *end) sleep() {
-	dawdle()
+// sleep follows the protocol of progress.Waiter, with random delays.
+func (e *endpoint) sleep() {
+	delay()
 	if !e.queue.Arm() {
 		return
 	}
-	dawdle()
+	delay()
 	if readable(e.bench, e.queue.Descriptor(), e.bench.config.Timeout) {
 		e.queue.Drain()
 	} else {
@@ -98,9 +98,9 @@ func (e *end) sleep() {
 	e.queue.Disarm()
 }
 
-// dawdle takes a random time of up to some microseconds, so that every
-// interleaving of sleeping and waking is met.
-func dawdle() {
+// delay waits for a random time of up to a few microseconds, so that sleeping and
+// waking interleave in every way.
+func delay() {
 	for range rand.IntN(500) {
 		rand.Uint32()
 	}
@@ -131,7 +131,7 @@ func abortWakes(b *bench) {
 		x.arm()
 		done := make(chan struct{})
 		go func() {
-			dawdle()
+			delay()
 			x.conn.Abort()
 			close(done)
 		}()
@@ -145,7 +145,8 @@ func abortWakes(b *bench) {
 	}
 }
 
-// fullSocketWakes sends more than buffers hold, sleeps, and lets the peer read.
+// fullSocketWakes sends more than the socket buffers hold, sleeps, and lets the peer
+// read.
 func fullSocketWakes(b *bench) {
 	x, y := b.pair()
 	chain := make([]rdma.SendRequest, requests)
@@ -153,12 +154,12 @@ func fullSocketWakes(b *bench) {
 		chain[i] = x.transfer(rdma.OpWrite, 1, y.mem, 0, memoryBytes)
 	}
 	x.post(chain...)
-	b.ends = remove(b.ends, y)
-	x.arm() // the peer does not read, so this side has to wait
+	b.endpoints = remove(b.endpoints, y)
+	x.arm() // the peer does not read, so this side waits
 	if readable(b, x.queue.Descriptor(), 0) {
 		b.Fatal("the descriptor is readable while the socket is full")
 	}
-	b.ends = append(b.ends, y)
+	b.endpoints = append(b.endpoints, y)
 	deadline := time.Now().Add(b.config.Timeout)
 	for !readable(b, x.queue.Descriptor(), 0) {
 		y.poll()
@@ -170,7 +171,7 @@ func fullSocketWakes(b *bench) {
 	x.await(requests)
 }
 
-// readable waits until the descriptor is readable.
+// readable waits for the descriptor and reports whether it became readable in time.
 func readable(b *bench, descriptor int, timeout time.Duration) bool {
 	fds := []unix.PollFd{{Fd: int32(descriptor), Events: unix.POLLIN}}
 	for {

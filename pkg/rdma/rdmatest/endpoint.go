@@ -7,7 +7,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// The defaults of an end.
+// Default sizes of an endpoint.
 const (
 	memoryBytes = 4 << 20
 	requests    = 32
@@ -16,21 +16,21 @@ const (
 	allRights = memory.LocalWrite | memory.RemoteRead | memory.RemoteWrite
 )
 
-// end is one side of a connection: a protection domain with registered
-// memory, a completion queue and the connection.
-type end struct {
+// endpoint is one side of a connection: a protection domain with registered memory, a
+// completion queue, and the connection.
+type endpoint struct {
 	bench  *bench
 	device rdma.Device
 	domain rdma.ProtectionDomain
 	queue  rdma.CompletionQueue
-	conn   rdma.Connection // the latest of conns, mostly the only one
+	conn   rdma.Connection // the latest of conns, usually the only one
 	conns  []rdma.Connection
 	config rdma.ConnectionConfig
 	mem    *mem
 
-	// completions are those collected and not yet awaited, in their order.
+	// completions have been polled, in this order, and not awaited.
 	completions []rdma.Completion
-	gone        int // how often OpDisconnected came
+	disconnects int // completions with OpDisconnected
 }
 
 // mem is registered memory.
@@ -40,23 +40,23 @@ type mem struct {
 	bytes  []byte
 }
 
-// end makes an end that is not connected and will not accept. It is torn down
-// with the test.
-func (b *bench) end() *end {
+// newInitiator returns an endpoint that can connect. Its teardown is part of the
+// test's cleanup.
+func (b *bench) newInitiator() *endpoint {
 	b.Helper()
-	return b.endOf(b.device, memoryBytes)
+	return b.newEndpoint(b.device, memoryBytes)
 }
 
-// peer makes an end that is not connected and will accept.
-func (b *bench) peer() *end {
+// newResponder returns an endpoint that can accept a connection.
+func (b *bench) newResponder() *endpoint {
 	b.Helper()
-	return b.endOf(b.responder, memoryBytes)
+	return b.newEndpoint(b.responder, memoryBytes)
 }
 
-// endOf makes an end with that much memory.
-func (b *bench) endOf(device rdma.Device, size uint64) *end {
+// newEndpoint returns an endpoint with size bytes of memory.
+func (b *bench) newEndpoint(device rdma.Device, size uint64) *endpoint {
 	b.Helper()
-	e := &end{bench: b, device: device}
+	e := &endpoint{bench: b, device: device}
 	var err error
 	if e.domain, err = device.NewProtectionDomain(); err != nil {
 		b.Fatalf("make protection domain: %v", err)
@@ -68,14 +68,14 @@ func (b *bench) endOf(device rdma.Device, size uint64) *end {
 		Domain: e.domain, Queue: e.queue, Context: rand.Uint64(), SendRequests: requests, ReceiveRequests: requests,
 		InboundReads: readDepth, OutboundReads: readDepth,
 	}
-	b.ends = append(b.ends, e)
+	b.endpoints = append(b.endpoints, e)
 	b.Cleanup(e.tearDown)
 	e.mem = e.register(size, allRights)
 	return e
 }
 
-// register makes memory with random content.
-func (e *end) register(size uint64, access memory.Access) *mem {
+// register allocates and registers memory with random content.
+func (e *endpoint) register(size uint64, access memory.Access) *mem {
 	b := e.bench
 	b.Helper()
 	region, err := memory.Alloc("rdmatest", size)
@@ -107,47 +107,47 @@ func fill(b []byte) {
 	_, _ = rand.NewChaCha8(seed).Read(b)
 }
 
-// tearDown ends the connection, if there is one, and closes the queue and the
-// domain, which must be unused then.
-func (e *end) tearDown() {
+// tearDown closes the connections, and then the queue and the domain, which nothing
+// may use any more.
+func (e *endpoint) tearDown() {
 	b := e.bench
 	for _, conn := range e.conns {
 		conn.Close()
 	}
-	b.drive("the last completion", func() bool { return e.gone >= len(e.conns) })
+	b.drive("the last completion", func() bool { return e.disconnects >= len(e.conns) })
 	if err := e.queue.Close(); err != nil {
 		b.Errorf("close completion queue: %v", err)
 	}
 	if err := e.domain.Close(); err != nil {
 		b.Errorf("close protection domain: %v", err)
 	}
-	b.ends = remove(b.ends, e)
+	b.endpoints = remove(b.endpoints, e)
 }
 
-func remove(ends []*end, e *end) []*end {
-	for i := range ends {
-		if ends[i] == e {
-			return append(ends[:i:i], ends[i+1:]...)
+func remove(endpoints []*endpoint, e *endpoint) []*endpoint {
+	for i := range endpoints {
+		if endpoints[i] == e {
+			return append(endpoints[:i:i], endpoints[i+1:]...)
 		}
 	}
-	return ends
+	return endpoints
 }
 
-// poll collects completions and checks what holds for each of them.
-func (e *end) poll() int {
+// poll collects completions and checks what must hold for each of them.
+func (e *endpoint) poll() int {
 	b := e.bench
 	b.Helper()
 	var completions [7]rdma.Completion
 	n := e.queue.Poll(completions[:])
 	for _, c := range completions[:n] {
 		if c.Context != e.config.Context {
-			b.Errorf("%v completion has context %#x, not %#x", c.Opcode, c.Context, e.config.Context)
+			b.Errorf("%v completion has context %#x, want %#x", c.Opcode, c.Context, e.config.Context)
 		}
-		if e.gone == len(e.conns) && e.gone > 0 {
+		if e.disconnects == len(e.conns) && e.disconnects > 0 {
 			b.Errorf("%v completion %#x after the last OpDisconnected", c.Opcode, c.ID)
 		}
 		if c.Opcode == rdma.OpDisconnected {
-			e.gone++
+			e.disconnects++
 			continue
 		}
 		e.completions = append(e.completions, c)
@@ -155,8 +155,8 @@ func (e *end) poll() int {
 	return n
 }
 
-// segment is a range of the end's memory.
-func (e *end) segment(offset, length int) rdma.Segment {
+// segment returns a range of the endpoint's memory.
+func (e *endpoint) segment(offset, length int) rdma.Segment {
 	return e.mem.segment(offset, length)
 }
 
@@ -164,27 +164,27 @@ func (m *mem) segment(offset, length int) rdma.Segment {
 	return rdma.Segment{Key: m.LocalKey(), Address: m.Base() + uint64(offset), Length: uint32(length)}
 }
 
-// remote points a Write or Read at another end's memory.
+// remote returns r with the given place in m as its remote memory.
 func (m *mem) remote(r rdma.SendRequest, offset int) rdma.SendRequest {
 	r.RemoteAddress, r.RemoteKey = m.Base()+uint64(offset), m.RemoteKey()
 	return r
 }
 
-func (e *end) sendRequest(id uint64, offset, length int) rdma.SendRequest {
+func (e *endpoint) sendRequest(id uint64, offset, length int) rdma.SendRequest {
 	return rdma.SendRequest{ID: id, Opcode: rdma.OpSend, Local: e.segment(offset, length)}
 }
 
-func (e *end) receiveRequest(id uint64, offset, length int) rdma.ReceiveRequest {
+func (e *endpoint) receiveRequest(id uint64, offset, length int) rdma.ReceiveRequest {
 	return rdma.ReceiveRequest{ID: id, Local: e.segment(offset, length)}
 }
 
-// transfer is a Write or Read of the same range of both memories.
-func (e *end) transfer(opcode rdma.Opcode, id uint64, peer *mem, offset, length int) rdma.SendRequest {
+// transfer returns a Write or Read between the same ranges of both memories.
+func (e *endpoint) transfer(opcode rdma.Opcode, id uint64, peer *mem, offset, length int) rdma.SendRequest {
 	return peer.remote(rdma.SendRequest{ID: id, Opcode: opcode, Local: e.segment(offset, length)}, offset)
 }
 
-// post posts requests as one chain and starts them.
-func (e *end) post(requests ...rdma.SendRequest) {
+// post posts requests as one chain and flushes them.
+func (e *endpoint) post(requests ...rdma.SendRequest) {
 	e.bench.Helper()
 	if err := e.conn.PostSend(requests); err != nil {
 		e.bench.Fatalf("post: %v", err)
@@ -192,20 +192,20 @@ func (e *end) post(requests ...rdma.SendRequest) {
 	e.conn.Flush()
 }
 
-func (e *end) send(id uint64, offset, length int) {
+func (e *endpoint) send(id uint64, offset, length int) {
 	e.bench.Helper()
 	e.post(e.sendRequest(id, offset, length))
 }
 
-func (e *end) postReceive(id uint64, offset, length int) {
+func (e *endpoint) postReceive(id uint64, offset, length int) {
 	e.bench.Helper()
 	if err := e.conn.PostReceive([]rdma.ReceiveRequest{e.receiveRequest(id, offset, length)}); err != nil {
 		e.bench.Fatalf("post receive: %v", err)
 	}
 }
 
-// await waits for the next n completions of the end and takes them.
-func (e *end) await(n int) []rdma.Completion {
+// await waits for the next n completions, and removes and returns them.
+func (e *endpoint) await(n int) []rdma.Completion {
 	e.bench.Helper()
 	e.bench.drive("completion", func() bool { return len(e.completions) >= n })
 	taken := e.completions[:n:n]
@@ -213,24 +213,25 @@ func (e *end) await(n int) []rdma.Completion {
 	return taken
 }
 
-// awaitOne waits for the next completion, which must be this one.
-func (e *end) awaitOne(opcode rdma.Opcode, id uint64) rdma.Completion {
+// awaitOne waits for the next completion, which must be a success with the given
+// opcode and id.
+func (e *endpoint) awaitOne(opcode rdma.Opcode, id uint64) rdma.Completion {
 	e.bench.Helper()
 	c := e.await(1)[0]
 	if c.Opcode != opcode || c.ID != id || c.Status != rdma.StatusSuccess {
-		e.bench.Fatalf("completion is %v %#x %v, not %v %#x", c.Opcode, c.ID, c.Status, opcode, id)
+		e.bench.Fatalf("completion is %v %#x %v, want %v %#x", c.Opcode, c.ID, c.Status, opcode, id)
 	}
 	return c
 }
 
-// awaitEnd waits until the connection has ended.
-func (e *end) awaitEnd() {
+// awaitEnd waits for the end of the connection.
+func (e *endpoint) awaitEnd() {
 	e.bench.Helper()
-	e.bench.drive("the end of the connection", func() bool { return e.gone > 0 })
+	e.bench.drive("the end of the connection", func() bool { return e.disconnects > 0 })
 }
 
 // expectNone fails if there is a completion.
-func (e *end) expectNone() {
+func (e *endpoint) expectNone() {
 	e.bench.Helper()
 	e.poll()
 	if len(e.completions) > 0 {
