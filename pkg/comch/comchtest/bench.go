@@ -14,14 +14,14 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Most receives of a consumer, and most bytes of memory, in a benchmark.
+// The size of a consumer in a benchmark: at most so many receives, and bytes of memory.
 const (
 	benchReceives = 256
 	benchMemory   = 8 << 20
 	benchBatch    = 32 // receives per poll
 )
 
-// payload is what the messages of a benchmark carry.
+// payload is the size of the messages of a benchmark.
 type payload struct {
 	name               string
 	length, immediates int // bytes
@@ -32,11 +32,11 @@ var payloads = []payload{
 	{"64B", 64, 0}, {"4KiB", 4 << 10, 0}, {"1MiB", 1 << 20, 0},
 }
 
-// Bench measures messages of a provider on threads that do nothing but poll:
-// round trips, and the rate from one to four producers to one consumer, by
-// size. The consumer leaves messages where they are. The least that two cores
-// need in order to tell each other anything, a bare cache line there and back,
-// is measured first; x-bare is a multiple of it.
+// Bench measures the messages of a provider, by size, on threads that only poll: round
+// trips, and the rate from one to four producers to one consumer. The consumer does
+// not read the messages. Bench first measures a bare round trip, one cache line to
+// another core and one back, which is the least that any provider needs. The metric
+// x-bare is a multiple of that time.
 func Bench(b *testing.B, config Config) {
 	s := &suite{Config: config}
 	var err error
@@ -59,8 +59,8 @@ func Bench(b *testing.B, config Config) {
 	}
 }
 
-// bareRoundTrip is how long a cache line takes to another core and another one
-// back, in nanoseconds.
+// bareRoundTrip measures the time in nanoseconds that a cache line takes to another
+// core, and another one back.
 func bareRoundTrip() float64 {
 	const rounds = 200_000
 	var lines struct {
@@ -92,8 +92,8 @@ func awaitLine(line *atomic.Uint64, value uint64) {
 	}
 }
 
-// impatience gives the core away after long waits only: benchmarks also have
-// to end where there are fewer cores than threads.
+// impatience yields the core, but only after a long wait. Without it a benchmark would
+// not end on a machine with fewer cores than threads.
 type impatience int
 
 func (i *impatience) miss() {
@@ -104,7 +104,7 @@ func (i *impatience) miss() {
 	}
 }
 
-// onThreads runs each function on a thread of its own and waits for all.
+// onThreads runs each function on its own thread and waits for all of them.
 func onThreads(functions ...func()) {
 	var group sync.WaitGroup
 	for _, run := range functions {
@@ -117,7 +117,7 @@ func onThreads(functions ...func()) {
 	group.Wait()
 }
 
-// benchConnection is a connection for benchmarks.
+// benchConnection returns both sides of a connection.
 func (s *suite) benchConnection(b *testing.B) (client, server comch.Connection) {
 	b.Helper()
 	config := s.serverConfig()
@@ -166,7 +166,7 @@ func newBenchConsumer(b *testing.B, on comch.Connection, load payload) *benchCon
 	return &benchConsumer{Consumer: consumer, length: uint32(load.length)}
 }
 
-// benchProducer is a producer with what it sends.
+// benchProducer is a producer with the message that it sends.
 type benchProducer struct {
 	comch.Producer
 	message, immediate []byte
@@ -182,7 +182,7 @@ func newBenchProducer(b *testing.B, on comch.Connection, consumer *benchConsumer
 	return &benchProducer{Producer: producer, message: make([]byte, load.length), immediate: make([]byte, load.immediates)}
 }
 
-// send sends so many messages as fast as the consumer takes them.
+// send sends count messages as fast as the consumer has room for them.
 func (p *benchProducer) send(b *testing.B, count int) {
 	var wait impatience
 	for sent := 0; sent < count; {
@@ -199,11 +199,11 @@ func (p *benchProducer) send(b *testing.B, count int) {
 	}
 }
 
-// take takes so many messages and posts their buffers again.
-func (c *benchConsumer) take(b *testing.B, count int) {
+// receive receives count messages and posts their buffers again.
+func (c *benchConsumer) receive(b *testing.B, count int) {
 	var wait impatience
-	for taken := 0; taken < count; {
-		n := c.Poll(c.received[:min(benchBatch, count-taken)])
+	for received := 0; received < count; {
+		n := c.Poll(c.received[:min(benchBatch, count-received)])
 		if n == 0 {
 			wait.miss()
 			continue
@@ -215,7 +215,7 @@ func (c *benchConsumer) take(b *testing.B, count int) {
 			}
 		}
 		c.Flush()
-		taken += n
+		received += n
 	}
 }
 
@@ -229,11 +229,11 @@ func (s *suite) benchRoundTrip(b *testing.B, load payload, bare float64) {
 	onThreads(func() {
 		for range rounds {
 			question.send(b, 1)
-			back.take(b, 1)
+			back.receive(b, 1)
 		}
 	}, func() {
 		for range rounds {
-			there.take(b, 1)
+			there.receive(b, 1)
 			answer.send(b, 1)
 		}
 	})
@@ -245,7 +245,7 @@ func (s *suite) benchRate(b *testing.B, load payload, producers int, bare float6
 	client, server := s.benchConnection(b)
 	consumer := newBenchConsumer(b, server, load)
 	each := (b.N + producers - 1) / producers
-	threads := []func(){func() { consumer.take(b, each*producers) }}
+	threads := []func(){func() { consumer.receive(b, each*producers) }}
 	for range producers {
 		producer := newBenchProducer(b, client, consumer, load)
 		threads = append(threads, func() { producer.send(b, each) })

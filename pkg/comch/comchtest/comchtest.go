@@ -1,5 +1,6 @@
-// Package comchtest checks that a Comch provider does what package comch
-// promises. Every provider runs it from its own tests.
+// Package comchtest is the conformance suite for providers of package comch, and for
+// package contexts on top of them. It follows the DOCA Comch guide sentence by
+// sentence; docs/comch-conformance.md names the tests of each sentence.
 package comchtest
 
 import (
@@ -17,28 +18,28 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Config says what to test. The provider has to reach itself: servers and
-// clients are made in the test's process.
+// Config describes the provider to test. Servers and clients run in the process of
+// the test, so the provider must be able to connect to itself.
 type Config struct {
 	Provider comch.Provider
-	// Device, Representor and HostDevice are what a server listens on and a
-	// client connects from; "" leaves it to the provider.
+	// Servers listen on Device for Representor, and clients connect from HostDevice;
+	// "" means the default of the provider.
 	Device, Representor, HostDevice string
-	// OtherHostDevice is another host function, which the same DPU device can
-	// represent; without it, what needs one is not tested.
+	// OtherHostDevice is another host function that Device can represent. The tests
+	// that need it are skipped if it is "".
 	OtherHostDevice string
-	// OtherDevice is another DPU device that serves the same representor;
-	// without it, what needs one is not tested.
+	// OtherDevice is another DPU device that serves the same representor. The tests
+	// that need it are skipped if it is "".
 	OtherDevice string
-	// ExportNeedsDescriptor tells that only memory with a file descriptor can
-	// be exported.
+	// ExportNeedsDescriptor reports whether the provider can export only memory that
+	// has a file descriptor.
 	ExportNeedsDescriptor bool
 }
 
-// patience bounds every wait. It only ends tests that would hang.
+// patience bounds every wait, so that a test that would hang fails.
 const patience = time.Minute
 
-// suite is one run of the tests.
+// suite is one run of the suite.
 type suite struct {
 	Config
 	capabilities comch.Capabilities
@@ -46,7 +47,9 @@ type suite struct {
 
 var nameCounter atomic.Uint64
 
-// Run tests a provider.
+// Run runs the suite as subtests of t. It skips a test only if the provider fails with
+// status.NotSupported, or if the capabilities of the device or an empty field of
+// config say that there is nothing to test.
 func Run(t *testing.T, config Config) {
 	t.Helper()
 	s := &suite{Config: config}
@@ -81,13 +84,13 @@ func Run(t *testing.T, config Config) {
 	}
 }
 
-// device is what a server of the test listens on.
+// device returns the device that servers listen on.
 func (s *suite) device() string { return cmp.Or(s.Device, "03:00.0") }
 
-// hostDevice is what a client of the test connects from.
+// hostDevice returns the device that clients connect from.
 func (s *suite) hostDevice() string { return cmp.Or(s.HostDevice, "b1:00.0") }
 
-// testContext bounds a test.
+// testContext returns a context that bounds a test.
 func testContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -95,7 +98,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// newName makes a server name that no other test uses.
+// newName returns a server name that no other test uses.
 func newName() string { return fmt.Sprintf("comchtest %d", nameCounter.Add(1)) }
 
 func (s *suite) serverConfig() comch.ServerConfig {
@@ -116,12 +119,12 @@ func (s *suite) clientConfig(name string) comch.ClientConfig {
 	return comch.ClientConfig{Device: s.HostDevice, Name: name}
 }
 
-// pair is a connection from both sides.
+// pair is both sides of a connection.
 type pair struct {
 	server, client comch.Connection
 }
 
-// sides names both connections of the pair with their opposites.
+// sides returns both directions of the pair, by name: the sending side first.
 func (p pair) sides() map[string][2]comch.Connection {
 	return map[string][2]comch.Connection{
 		"client to server": {p.client, p.server},
@@ -140,7 +143,7 @@ func (s *suite) connectWith(t *testing.T, config comch.ServerConfig) pair {
 	return s.join(t, server, config)
 }
 
-// join connects one more client to a server.
+// join connects another client to a server.
 func (s *suite) join(t *testing.T, server comch.Server, config comch.ServerConfig) pair {
 	t.Helper()
 	ctx := testContext(t)
@@ -161,7 +164,7 @@ func (s *suite) join(t *testing.T, server comch.Server, config comch.ServerConfi
 	return pair{server: accepted, client: connected}
 }
 
-// wantCode fails the test unless err carries the code.
+// wantCode fails the test unless err has the code.
 func wantCode(t *testing.T, what string, err error, code status.Code) {
 	t.Helper()
 	if !errors.Is(err, code) {

@@ -23,7 +23,7 @@ func (s *suite) testProvider(t *testing.T) {
 	t.Run("CapabilitiesAreUsable", func(t *testing.T) {
 		c := s.capabilities
 		if !c.Server || !c.Client || !c.Consumer || !c.Producer {
-			t.Errorf("the device cannot do everything: %+v", c)
+			t.Errorf("the device lacks a role: %+v", c)
 		}
 		for what, value := range map[string]int{
 			"MaxNameLength": c.MaxNameLength, "MaxMessageSize": c.MaxMessageSize, "MaxReceiveQueue": c.MaxReceiveQueue,
@@ -145,7 +145,7 @@ func (s *suite) testConnect(t *testing.T) {
 		ctx, cancel := context.WithCancel(testContext(t))
 		cancel()
 		if _, err := s.Provider.Connect(ctx, s.clientConfig(config.Name)); err == nil {
-			t.Error("connected although the context had ended")
+			t.Error("connected although the context was canceled")
 		}
 	})
 	t.Run("ImpossibleLimitsAreRefused", func(t *testing.T) {
@@ -171,7 +171,7 @@ func (s *suite) testConnect(t *testing.T) {
 		wantCode(t, "connect to an ambiguous name", err, status.InvalidValue)
 		closeAll(t, second)
 		if _, err := s.Provider.Connect(testContext(t), s.clientConfig(config.Name)); err != nil {
-			t.Errorf("connect after one of them is gone: %v", err)
+			t.Errorf("connect after one of them was closed: %v", err)
 		}
 	})
 }
@@ -179,14 +179,14 @@ func (s *suite) testConnect(t *testing.T) {
 func (s *suite) testFullServer(t *testing.T) {
 	config := s.serverConfig()
 	config.MaxClients = 2
-	refused := make(chan error, 1)
-	config.Refused = func(_ comch.Peer, reason error) { refused <- reason }
+	rejected := make(chan error, 1)
+	config.Refused = func(_ comch.Peer, reason error) { rejected <- reason }
 	server := s.listen(t, config)
 	first := s.join(t, server, config)
 	s.join(t, server, config)
 	_, err := s.Provider.Connect(testContext(t), s.clientConfig(config.Name))
 	wantCode(t, "connect one client too many", err, status.Full)
-	wantCode(t, "reason the server was told", <-refused, status.Full)
+	wantCode(t, "reason reported to the server", <-rejected, status.Full)
 	closeAll(t, first.client)
 	awaitDone(t, first.server)
 	s.join(t, server, config)
@@ -270,7 +270,7 @@ func testSizes(t *testing.T, from, to comch.Connection) {
 	}
 	err := from.Send(testContext(t), make([]byte, limit+1))
 	wantCode(t, "send more than the limit", err, status.TooBig)
-	exchange(t, from, to, "after the refusal")
+	exchange(t, from, to, "after the rejection")
 }
 
 func testOwnership(t *testing.T, from, to comch.Connection) {
@@ -413,8 +413,8 @@ func testAbort(t *testing.T, from, to comch.Connection) {
 	closeAll(t, x.consumer, x.producer, back.consumer, back.producer, from, to)
 }
 
-// testAbortWithMessages has the sender vanish with messages in the ring. They
-// can still be polled, and their memory stays where it is.
+// testAbortWithMessages aborts the sender while messages are in the ring. The receiver
+// can still poll them, and their memory stays valid.
 func testAbortWithMessages(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
 	post(t, x.consumer, receives)
@@ -434,7 +434,7 @@ func testAbortWithMessages(t *testing.T, from, to comch.Connection) {
 	}
 }
 
-// testOwnAbortWithMessages has the receiver leave with messages in the ring.
+// testOwnAbortWithMessages aborts the receiver while messages are in the ring.
 func testOwnAbortWithMessages(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
 	post(t, x.consumer, receives)

@@ -14,14 +14,14 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Sizes of the consumers that tests make.
+// The size of a consumer in most tests.
 const (
 	receives   = 16
 	bufferSize = 64 // bytes of one posted buffer
 	memorySize = receives * bufferSize
 )
 
-// newConsumer makes a consumer and closes it at the end of the test.
+// newConsumer returns a consumer that is closed when the test ends.
 func newConsumer(t *testing.T, connection comch.Connection, config comch.ConsumerConfig) comch.Consumer {
 	t.Helper()
 	consumer, err := connection.NewConsumer(testContext(t), config)
@@ -42,7 +42,7 @@ func newProducer(t *testing.T, connection comch.Connection, id comch.ConsumerID)
 	return producer
 }
 
-// path is a consumer and a producer of the peer to it.
+// path is a consumer, and a producer of the peer that sends to it.
 type path struct {
 	consumer comch.Consumer
 	producer comch.Producer
@@ -54,7 +54,7 @@ func newPath(t *testing.T, from, to comch.Connection) path {
 	return path{consumer: consumer, producer: newProducer(t, from, consumer.ID())}
 }
 
-// nextEvent waits for an event and checks it.
+// nextEvent waits for the next event, which must be want.
 func nextEvent(t *testing.T, connection comch.Connection, want comch.ConsumerEvent) {
 	t.Helper()
 	event, err := connection.NextConsumerEvent(testContext(t))
@@ -113,7 +113,7 @@ func (s *suite) testIDs(t *testing.T) {
 		for _, side := range []comch.Connection{p.client, p.server} {
 			id := newConsumer(t, side, comch.ConsumerConfig{Receives: 1, MemorySize: 1}).ID()
 			if id == 0 || seen[id] {
-				t.Errorf("consumer has id %d, which is 0 or taken", id)
+				t.Errorf("consumer has id %d, which is 0 or in use", id)
 			}
 			seen[id] = true
 		}
@@ -171,7 +171,7 @@ func testMissingConsumer(t *testing.T, from, to comch.Connection) {
 	_, err := from.NewProducer(ctx, consumer.ID()+100)
 	wantCode(t, "create a producer to nobody", err, status.NotFound)
 	_, err = to.NewProducer(ctx, consumer.ID())
-	wantCode(t, "create a producer to one's own consumer", err, status.NotFound)
+	wantCode(t, "create a producer to a consumer of the same side", err, status.NotFound)
 	closeAll(t, consumer)
 	nextEvent(t, from, comch.ConsumerEvent{ID: consumer.ID(), Created: true})
 	nextEvent(t, from, comch.ConsumerEvent{ID: consumer.ID()})
@@ -200,7 +200,7 @@ func testConsumerClosed(t *testing.T, from, to comch.Connection) {
 	}
 }
 
-// testStop stops a consumer that has one message and one posted receive.
+// testStop stops a consumer with one message and one posted receive.
 func testStop(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
 	post(t, x.consumer, 2)
@@ -231,7 +231,8 @@ func testImmediateLimit(t *testing.T, from, to comch.Connection) {
 	consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: 1, MemorySize: bufferSize, ImmediateLength: limit})
 	producer := newProducer(t, from, consumer.ID())
 	post(t, consumer, 1)
-	wantCode(t, "send more immediate data than the consumer takes", producer.Send(nil, make([]byte, limit+1)), status.InvalidValue)
+	wantCode(t, "send more immediate data than the consumer allows",
+		producer.Send(nil, make([]byte, limit+1)), status.InvalidValue)
 	send(t, producer, nil, []byte("12345"))
 	if got := awaitReceived(t, consumer); string(got.Immediate[:got.ImmediateLength]) != "12345" {
 		t.Errorf("received %+v", got)
@@ -332,7 +333,7 @@ func testContents(t *testing.T, from, to comch.Connection) {
 				t.Errorf("sent %d bytes to offset %d, received %+v", size, offset, got)
 			}
 			if !bytes.Equal(x.consumer.Memory()[offset:][:size], message) {
-				t.Errorf("message of %d bytes arrived changed", size)
+				t.Errorf("message of %d bytes arrived with other content", size)
 			}
 			if !bytes.Equal(got.Immediate[:got.ImmediateLength], immediate[:immediateLength]) {
 				t.Errorf("immediate data is %q, want %q", got.Immediate[:got.ImmediateLength], immediate[:immediateLength])
@@ -370,7 +371,7 @@ func testOutside(t *testing.T, from, to comch.Connection) {
 		wantCode(t, "post outside the memory", err, status.InvalidValue)
 	}
 	if err := x.consumer.PostReceive(memorySize, 0, 7); err != nil {
-		t.Errorf("post nothing at the end of the memory: %v", err)
+		t.Errorf("post an empty buffer at the end of the memory: %v", err)
 	}
 	x.consumer.Flush()
 	send(t, x.producer, nil, []byte{1})
@@ -394,7 +395,7 @@ func testFullRing(t *testing.T, from, to comch.Connection) {
 	wantCode(t, "post one receive too many again", x.consumer.PostReceive(0, 1, 0), status.Full)
 }
 
-// testRounds goes round the ring many times with one message at a time.
+// testRounds goes around the ring many times, one message at a time.
 func testRounds(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
 	post(t, x.consumer, receives)
@@ -484,7 +485,7 @@ func (s *suite) testParallel(t *testing.T) {
 	t.Run("PathsWorkOnThreadsOfTheirOwn", s.testManyPaths)
 }
 
-// testManyProducers lets several threads send to one consumer.
+// testManyProducers sends to one consumer from several threads.
 func testManyProducers(t *testing.T, from, to comch.Connection) {
 	consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: receives, MemorySize: memorySize})
 	post(t, consumer, receives)
@@ -515,7 +516,7 @@ func testManyProducers(t *testing.T, from, to comch.Connection) {
 	}
 }
 
-// testManyPaths uses both directions, each path on two threads of its own.
+// testManyPaths uses several paths in both directions, each on two threads of its own.
 func (s *suite) testManyPaths(t *testing.T) {
 	p := s.connect(t)
 	var wg sync.WaitGroup
@@ -543,7 +544,7 @@ func (s *suite) testManyPaths(t *testing.T) {
 	wg.Wait()
 }
 
-// produce sends numbered messages from a thread of its own.
+// produce sends numbered messages on a locked thread.
 func produce(t *testing.T, producer comch.Producer, first uint64) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -564,12 +565,12 @@ func produce(t *testing.T, producer comch.Producer, first uint64) {
 	}
 }
 
-// consume takes a number of messages, showing their first eight bytes.
+// consume receives count messages and calls see with the first eight bytes of each.
 func consume(t *testing.T, consumer comch.Consumer, count int, see func(*comch.Received, uint64)) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	received := make([]comch.Received, 8)
-	for taken := 0; taken < count && !t.Failed(); {
+	for done := 0; done < count && !t.Failed(); {
 		n := consumer.Poll(received)
 		if n == 0 {
 			runtime.Gosched()
@@ -582,6 +583,6 @@ func consume(t *testing.T, consumer comch.Consumer, count int, see func(*comch.R
 			}
 		}
 		consumer.Flush()
-		taken += n
+		done += n
 	}
 }

@@ -121,7 +121,7 @@ func testBadDescriptors(t *testing.T, from, to comch.Connection) {
 	for _, descriptor := range bad {
 		if region, _, err := to.ImportMemory(descriptor); err == nil {
 			_ = region.Close()
-			t.Errorf("imported %x, exported was %x", descriptor, good)
+			t.Errorf("imported descriptor %x, but the peer exported %x", descriptor, good)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func (s *suite) testForeignDescriptor(t *testing.T) {
 	descriptor := export(t, first.client, allocate(t, exportLength), readWrite)
 	if region, _, err := second.server.ImportMemory(descriptor); err == nil {
 		_ = region.Close()
-		t.Error("imported what another client has exported")
+		t.Error("imported memory that another client has exported")
 	}
 }
 

@@ -96,7 +96,7 @@ func newDPAProducer(t *testing.T, queue comch.MsgQ, sends int) comch.DPAProducer
 	return producer
 }
 
-// newCPUConsumer makes a CPU consumer with some receives posted.
+// newCPUConsumer returns a CPU consumer with the given number of posted receives.
 func newCPUConsumer(t *testing.T, queue comch.MsgQ, posted int) comch.Consumer {
 	t.Helper()
 	consumer, err := queue.NewConsumer(testContext(t), comch.ConsumerConfig{Receives: receives})
@@ -113,7 +113,7 @@ func newCPUConsumer(t *testing.T, queue comch.MsgQ, posted int) comch.Consumer {
 	return consumer
 }
 
-// runOnDPA has the kernel run f once and waits for it.
+// runOnDPA starts a kernel that runs f once, and waits until it has.
 func runOnDPA(t *testing.T, dpa comch.DPA, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -237,8 +237,8 @@ func (s *suite) testMsgQBounds(t *testing.T) {
 	wantCode(t, "create one producer too many", err, status.Full)
 }
 
-// testMsgQEcho sends from CPU to DPA, whose kernel sends back, through CPU
-// contexts at both ends, with pauses in which all threads fall asleep.
+// testMsgQEcho sends from CPU contexts to the DPA, whose kernel sends the messages back,
+// with pauses in which all threads fall asleep.
 func (s *suite) testMsgQEcho(t *testing.T) {
 	dpa := s.newDPA(t)
 	toDPA, fromDPA := s.newMsgQ(t, dpa, comch.DPAConsumers), s.newMsgQ(t, dpa, comch.DPAProducers)
@@ -285,7 +285,8 @@ func (s *suite) testMsgQEcho(t *testing.T) {
 	}
 }
 
-// echoKernel answers each message with its producer's id in front.
+// echoKernel returns a kernel that sends each message back with its producer's id in
+// front.
 func echoKernel(inbound comch.DPAConsumer, outbound comch.DPAProducer, answers comch.ConsumerID, failures chan<- error) comch.DPAKernel {
 	var received [4]comch.Received
 	started := false
@@ -336,14 +337,14 @@ func (s *suite) testDPAAck(t *testing.T) {
 			}
 		}
 		wantCode(t, "send more than was acked", producer.Send(nil, []byte("x")), status.Again)
-		wantCode(t, "ack before messages were taken", consumer.Ack(1), status.Full)
+		wantCode(t, "ack before messages were polled", consumer.Ack(1), status.Full)
 		var received [3]comch.Received
 		if n := consumer.Poll(received[:]); n != 2 || string(received[0].Immediate[:5]) != "first" || string(received[1].Immediate[:6]) != "second" ||
 			received[0].Producer != producer.ID() {
 			t.Errorf("polled %d messages: %+v", n, received[:n])
 		}
 		if err := consumer.Ack(2); err != nil {
-			t.Errorf("ack after messages were taken: %v", err)
+			t.Errorf("ack after messages were polled: %v", err)
 		}
 	})
 }
@@ -385,9 +386,8 @@ func (s *suite) testDPACompletions(t *testing.T) {
 	}
 }
 
-// testDPAWakesForRoom has the kernel send whenever there is room, and lets it
-// fall asleep before there is. A wake-up that is lost costs more than the test
-// has time for.
+// testDPAWakesForRoom makes the kernel send whenever the consumer has room, and lets it
+// fall asleep in between. A lost wake-up takes longer than the test may.
 func (s *suite) testDPAWakesForRoom(t *testing.T) {
 	dpa := s.newDPA(t)
 	queue := s.newMsgQ(t, dpa, comch.DPAProducers)
@@ -419,7 +419,7 @@ func (s *suite) testDPAWakesForRoom(t *testing.T) {
 		awaitReceived(t, consumer)
 	}
 	if bound.Err() != nil {
-		t.Error("the kernel was woken by time-outs only")
+		t.Error("only timeouts woke the kernel")
 	}
 	select {
 	case err := <-failed:
@@ -429,7 +429,7 @@ func (s *suite) testDPAWakesForRoom(t *testing.T) {
 	closeAll(t, producer)
 }
 
-// testDMACopy looks at the destination when the immediate message is there.
+// testDMACopy checks the destination once the immediate message has arrived.
 func (s *suite) testDMACopy(t *testing.T) {
 	dpa := s.newDPA(t)
 	queue := s.newMsgQ(t, dpa, comch.DPAProducers)
@@ -461,7 +461,7 @@ func (s *suite) testDMACopy(t *testing.T) {
 	})
 	got := awaitReceived(t, consumer)
 	if string(got.Immediate[:got.ImmediateLength]) != "copied" || !bytes.Equal(region.Bytes()[1<<19:][:length], want) {
-		t.Errorf("after message %q the destination is not what it should be", got.Immediate[:got.ImmediateLength])
+		t.Errorf("after message %q the destination differs from the source", got.Immediate[:got.ImmediateLength])
 	}
 	if !bytes.Equal(other.Bytes()[4000:], want[:96]) || other.Bytes()[3999] != 0 {
 		t.Error("the small copy is wrong")
@@ -500,12 +500,12 @@ func (s *suite) testBadDMACopies(t *testing.T) {
 		}
 		var completions [1]comch.DPACompletion
 		if n := producer.Poll(completions[:]); n != 0 {
-			t.Errorf("refused copies completed: %d", n)
+			t.Errorf("%d rejected copies completed", n)
 		}
 	})
 	var received [1]comch.Received
 	if n := consumer.Poll(received[:]); n != 0 || other.Bytes()[0] != 0 {
-		t.Error("a refused copy copied or sent something")
+		t.Error("a rejected copy copied or sent something")
 	}
 }
 

@@ -35,7 +35,7 @@ func testNoDescriptor(t *testing.T, from, to comch.Connection) {
 	}
 }
 
-// readable waits for a descriptor and reports whether it became readable.
+// readable waits for a descriptor and reports whether it became readable in time.
 func readable(t *testing.T, descriptor int, bound time.Duration) bool {
 	t.Helper()
 	poll := []unix.PollFd{{Fd: int32(descriptor), Events: unix.POLLIN}}
@@ -52,7 +52,7 @@ func readable(t *testing.T, descriptor int, bound time.Duration) bool {
 	}
 }
 
-// sleep waits on an armed waiter and drains it, as an engine does.
+// sleep waits for an armed waiter and drains it, as an engine does.
 func sleep(t *testing.T, waiter progress.Waiter) {
 	t.Helper()
 	if !readable(t, waiter.Descriptor(), patience) {
@@ -90,7 +90,7 @@ func testArm(t *testing.T, from, to comch.Connection) {
 	})
 	awaitReceived(t, x.consumer)
 	if !x.consumer.Arm() {
-		t.Error("consumer did not arm after the message was taken")
+		t.Error("consumer did not arm after the message was polled")
 	}
 	x.consumer.Disarm()
 }
@@ -130,8 +130,8 @@ func testProducersWake(t *testing.T, from, to comch.Connection) {
 	sleep(t, second)
 }
 
-// testEndWakes checks that the end of a connection wakes sleepers, and that
-// a drained descriptor lets its thread sleep again.
+// testEndWakes checks that the end of a connection wakes sleepers, and that their
+// threads can sleep again once the descriptors are drained.
 func testEndWakes(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
 	post(t, x.consumer, 1)
@@ -169,9 +169,8 @@ func testCloseWakes(t *testing.T, from, to comch.Connection) {
 	}
 }
 
-// testNoLostWakeUp has both sides fall asleep whenever there is nothing to
-// do, with random delays at the critical places. There is no timer: a lost
-// wake-up is a hang.
+// testNoLostWakeUp lets both sides sleep whenever they have nothing to do, with random
+// delays at the critical places. No timer ends a sleep: a lost wake-up is a hang.
 func testNoLostWakeUp(t *testing.T, from, to comch.Connection) {
 	const messages = 3000
 	consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: 2, MemorySize: 2 * bufferSize})
@@ -218,7 +217,7 @@ func sendSleepily(t *testing.T, producer comch.Producer, messages int) {
 	}
 }
 
-// delay takes a random short time, by one means or another.
+// delay waits for a short random time: asleep, yielding, or busy.
 func delay() {
 	switch rand.IntN(8) {
 	case 0:
