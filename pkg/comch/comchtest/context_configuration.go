@@ -31,18 +31,18 @@ func (s *suite) testContextNames(t *testing.T) {
 		_, err = contexts.NewClient(s.Provider, s.hostDevice(), name)
 		wantCode(t, "create client of "+name, err, status.InvalidValue)
 	}
-	stage := s.newStage(t)
-	first := stage.startServer(nil)
+	h := s.newHarness(t)
+	first := h.startServer(nil)
 	second, err := contexts.NewServer(s.Provider, s.device(), s.Representor, first.name)
-	stage.must(err)
-	stage.must(second.Configure(first.serverConfig()))
-	wantCode(t, "start a second server of one name", second.Start(stage.engine), status.AlreadyExist)
+	h.must(err)
+	h.must(second.Configure(first.serverConfig()))
+	wantCode(t, "start a second server of one name", second.Start(h.engine), status.AlreadyExist)
 	if got := second.State(); got != progress.Idle {
 		t.Errorf("server that could not start is %v", got)
 	}
 }
 
-// without is a way to spoil a configuration.
+// without removes something from a configuration.
 type without[T any] struct {
 	what  string
 	spoil func(*T)
@@ -68,7 +68,7 @@ func (s *suite) testServerConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range s.spoiledControl() {
-		config := new(party).serverConfig()
+		config := new(recorder).serverConfig()
 		c.spoil(&config.ControlConfig)
 		wantCode(t, "configure server without "+c.what, server.Configure(config), status.InvalidValue)
 	}
@@ -77,7 +77,7 @@ func (s *suite) testServerConfiguration(t *testing.T) {
 		{"disconnection callback", func(c *contexts.ServerConfig) { c.Disconnected = nil }},
 		{"possible number of clients", func(c *contexts.ServerConfig) { c.MaxClients = s.capabilities.MaxClients + 1 }},
 	} {
-		config := new(party).serverConfig()
+		config := new(recorder).serverConfig()
 		c.spoil(&config)
 		wantCode(t, "configure server without "+c.what, server.Configure(config), status.InvalidValue)
 	}
@@ -89,19 +89,19 @@ func (s *suite) testClientConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range s.spoiledControl() {
-		config := contexts.ClientConfig{ControlConfig: new(party).controlConfig()}
+		config := contexts.ClientConfig{ControlConfig: new(recorder).controlConfig()}
 		c.spoil(&config.ControlConfig)
 		wantCode(t, "configure client without "+c.what, client.Configure(config), status.InvalidValue)
 	}
 }
 
 func (s *suite) testConsumerConfiguration(t *testing.T) {
-	c := s.newCouple(t)
+	c := s.newContextPair(t)
 	for _, size := range []int{0, -1, s.capabilities.MaxMemorySize + 1} {
-		_, err := contexts.NewConsumer(c.atHost, size)
+		_, err := contexts.NewConsumer(c.atClient, size)
 		wantCode(t, "create a consumer with impossible memory", err, status.InvalidValue)
 	}
-	r := c.newReceiver(c.atHost)
+	r := c.newReceiver(c.atClient)
 	for _, x := range []without[contexts.ConsumerConfig]{
 		{"receive callback", func(c *contexts.ConsumerConfig) { c.Received = nil }},
 		{"receive error callback", func(c *contexts.ConsumerConfig) { c.Failed = nil }},
@@ -116,8 +116,8 @@ func (s *suite) testConsumerConfiguration(t *testing.T) {
 }
 
 func (s *suite) testProducerConfiguration(t *testing.T) {
-	c := s.newCouple(t)
-	p := c.newTransmitter(c.atHost)
+	c := s.newContextPair(t)
+	p := c.newTransmitter(c.atClient)
 	for _, x := range []without[contexts.ProducerConfig]{
 		{"send callback", func(c *contexts.ProducerConfig) { c.Sent = nil }},
 		{"send error callback", func(c *contexts.ProducerConfig) { c.Failed = nil }},
@@ -131,14 +131,14 @@ func (s *suite) testProducerConfiguration(t *testing.T) {
 }
 
 func (s *suite) testStartNeeds(t *testing.T) {
-	c := s.newCouple(t)
+	c := s.newContextPair(t)
 	server, err := contexts.NewServer(s.Provider, s.device(), s.Representor, newName())
 	c.must(err)
 	client, err := contexts.NewClient(s.Provider, s.hostDevice(), newName())
 	c.must(err)
-	consumer, err := contexts.NewConsumer(c.atHost, memorySize)
+	consumer, err := contexts.NewConsumer(c.atClient, memorySize)
 	c.must(err)
-	producer, err := contexts.NewProducer(c.atHost)
+	producer, err := contexts.NewProducer(c.atClient)
 	c.must(err)
 	for what, context := range map[string]interface {
 		Start(*progress.Engine) error
@@ -151,20 +151,20 @@ func (s *suite) testStartNeeds(t *testing.T) {
 	}
 	wantCode(t, "start a server without engine", c.newServer(nil).Start(nil), status.NotConnected)
 	wantCode(t, "start a client without engine", c.newClient(newName(), nil).Start(nil), status.NotConnected)
-	wantCode(t, "start a consumer without engine", c.newReceiver(c.atHost).Start(nil), status.NotConnected)
-	wantCode(t, "start a producer without engine", c.newTransmitter(c.atHost).Start(nil), status.NotConnected)
+	wantCode(t, "start a consumer without engine", c.newReceiver(c.atClient).Start(nil), status.NotConnected)
+	wantCode(t, "start a producer without engine", c.newTransmitter(c.atClient).Start(nil), status.NotConnected)
 }
 
 func (s *suite) testDefaultMessageSize(t *testing.T) {
-	c := s.newCouple(t)
+	c := s.newContextPair(t)
 	longest := string(bytes.Repeat([]byte{'m'}, s.capabilities.MaxMessageSize))
-	c.submitMessage(c.client, c.atHost, longest)
+	c.submitMessage(c.client, c.atClient, longest)
 	c.submitMessage(c.server, c.atServer, longest)
 	c.await("both messages", func() bool { return len(c.server.messages) == 1 && len(c.client.messages) == 1 })
 	if c.server.messages[0] != longest || c.client.messages[0] != longest {
 		t.Error("the longest message arrived changed")
 	}
-	_, err := c.client.AllocateSend(c.atHost, []byte(longest+"m"))
+	_, err := c.client.AllocateSend(c.atClient, []byte(longest+"m"))
 	wantCode(t, "allocate too long a message", err, status.TooBig)
 	c.await("both completions", func() bool { return len(c.server.completions) == 1 && len(c.client.completions) == 1 })
 	c.server.free(t)
@@ -172,31 +172,30 @@ func (s *suite) testDefaultMessageSize(t *testing.T) {
 }
 
 func (s *suite) testMessageSizes(t *testing.T) {
-	stage := s.newStage(t)
-	server := stage.startServer(func(c *contexts.ServerConfig) { c.MaxMessageSize = 100 })
-	other := stage.newClient(server.name, func(c *contexts.ClientConfig) { c.MaxMessageSize = 101 })
-	stage.must(other.Start(stage.engine))
-	stage.awaitState(other, progress.Idle)
+	h := s.newHarness(t)
+	server := h.startServer(func(c *contexts.ServerConfig) { c.MaxMessageSize = 100 })
+	other := h.newClient(server.name, func(c *contexts.ClientConfig) { c.MaxMessageSize = 101 })
+	h.must(other.Start(h.engine))
+	h.awaitState(other, progress.Idle)
 	wantCode(t, "why a client of another message size did not start", other.Err(), status.InvalidValue)
-	same := stage.newClient(server.name, func(c *contexts.ClientConfig) { c.MaxMessageSize = 100 })
-	stage.must(same.Start(stage.engine))
-	stage.awaitState(same, progress.Running)
-	atHost, err := same.Connection()
-	stage.must(err)
-	_, err = same.AllocateSend(atHost, make([]byte, 101))
+	same := h.newClient(server.name, func(c *contexts.ClientConfig) { c.MaxMessageSize = 100 })
+	h.must(same.Start(h.engine))
+	h.awaitState(same, progress.Running)
+	atClient, err := same.Connection()
+	h.must(err)
+	_, err = same.AllocateSend(atClient, make([]byte, 101))
 	wantCode(t, "allocate a message beyond the size that was set", err, status.TooBig)
 }
 
-// testReceiveQueue fills a server's queue of two while its engine does not
-// move: the third message has to wait.
+// testReceiveQueue sends more messages at once than the server's queue of two holds.
 func (s *suite) testReceiveQueue(t *testing.T) {
-	stage := s.newStage(t)
-	server := stage.startServer(func(c *contexts.ServerConfig) { c.ReceiveQueue = 2 })
-	c := stage.join(server)
+	h := s.newHarness(t)
+	server := h.startServer(func(c *contexts.ServerConfig) { c.ReceiveQueue = 2 })
+	c := h.join(server)
 	seen := 0
 	server.onMessage = func(*contexts.Connection, []byte) { seen++ }
 	for range sendTasks {
-		c.submitMessage(c.client, c.atHost, "queued")
+		c.submitMessage(c.client, c.atClient, "queued")
 	}
 	c.await("all messages", func() bool { return seen == sendTasks && len(c.client.completions) == sendTasks })
 	for _, x := range c.client.completions {
@@ -208,14 +207,14 @@ func (s *suite) testReceiveQueue(t *testing.T) {
 }
 
 func (s *suite) testImmediateLength(t *testing.T) {
-	c := s.newCouple(t)
+	c := s.newContextPair(t)
 	r := c.newReceiver(c.atServer)
 	config := r.config()
 	config.ImmediateLength = 4
 	c.must(r.Configure(config))
 	c.must(r.Start(c.engine))
 	c.awaitState(r, progress.Running)
-	l := &link{stage: c.stage, receiver: r, transmitter: c.startTransmitter(c.atHost)}
+	l := &link{harness: c.harness, receiver: r, transmitter: c.startTransmitter(c.atClient)}
 	l.post(0, 0)
 	l.send("", "12345")
 	l.awaitOutcomes(0, 0, 0, 1)
@@ -229,18 +228,18 @@ func (s *suite) testImmediateLength(t *testing.T) {
 }
 
 func (s *suite) testFastPathNeedsCallbacks(t *testing.T) {
-	stage := s.newStage(t)
-	server := stage.startServer(nil)
-	client := stage.newClient(server.name, func(c *contexts.ClientConfig) { c.ConsumerCreated, c.ConsumerExpired = nil, nil })
-	stage.must(client.Start(stage.engine))
-	stage.awaitState(client, progress.Running)
-	atHost, err := client.Connection()
-	stage.must(err)
-	wantCode(t, "start a consumer", stage.newReceiver(atHost).Start(stage.engine), status.Initialization)
-	wantCode(t, "start a producer", stage.newTransmitter(atHost).Start(stage.engine), status.Initialization)
-	stage.await("the connection event", func() bool { return len(server.events) == 1 })
-	stage.startReceiver(server.events[0].connection)
-	stage.settle() // the client does not trip over the event that it does not want
+	h := s.newHarness(t)
+	server := h.startServer(nil)
+	client := h.newClient(server.name, func(c *contexts.ClientConfig) { c.ConsumerCreated, c.ConsumerExpired = nil, nil })
+	h.must(client.Start(h.engine))
+	h.awaitState(client, progress.Running)
+	atClient, err := client.Connection()
+	h.must(err)
+	wantCode(t, "start a consumer", h.newReceiver(atClient).Start(h.engine), status.Initialization)
+	wantCode(t, "start a producer", h.newTransmitter(atClient).Start(h.engine), status.Initialization)
+	h.await("the connection event", func() bool { return len(server.events) == 1 })
+	h.startReceiver(server.events[0].connection)
+	h.settle() // the client ignores the consumer event
 	if client.State() != progress.Running || len(client.consumers) != 0 {
 		t.Errorf("client is %v and saw %d consumer events", client.State(), len(client.consumers))
 	}

@@ -24,13 +24,13 @@ func (s *suite) testContextConnections(t *testing.T) {
 }
 
 func (s *suite) testConnectionEvents(t *testing.T) {
-	c := s.newCouple(t)
+	c := s.newContextPair(t)
 	event := c.server.events[0]
 	if event.what != "connected" || !event.successful || event.connection.Err() != nil {
 		t.Errorf("first event is %+v", event)
 	}
-	if event.connection.Peer().PID != os.Getpid() || c.atHost.Peer().PID != os.Getpid() {
-		t.Errorf("peers are %+v and %+v", event.connection.Peer(), c.atHost.Peer())
+	if event.connection.Peer().PID != os.Getpid() || c.atClient.Peer().PID != os.Getpid() {
+		t.Errorf("peers are %+v and %+v", event.connection.Peer(), c.atClient.Peer())
 	}
 	event.connection.UserData = "mine"
 	c.must(c.client.Stop())
@@ -43,15 +43,15 @@ func (s *suite) testConnectionEvents(t *testing.T) {
 }
 
 func (s *suite) testRefusedEvent(t *testing.T) {
-	stage := s.newStage(t)
-	server := stage.startServer(func(c *contexts.ServerConfig) { c.MaxClients = 1 })
-	stage.join(server)
-	second := stage.newClient(server.name, nil)
-	stage.must(second.Start(stage.engine))
-	stage.awaitState(second, progress.Idle)
+	h := s.newHarness(t)
+	server := h.startServer(func(c *contexts.ServerConfig) { c.MaxClients = 1 })
+	h.join(server)
+	second := h.newClient(server.name, nil)
+	h.must(second.Start(h.engine))
+	h.awaitState(second, progress.Idle)
 	wantCode(t, "why the second client is idle", second.Err(), status.Full)
 	second.check(t, progress.Idle, progress.Starting, progress.Idle)
-	stage.await("the event of the refused client", func() bool { return len(server.events) == 2 })
+	h.await("the event of the refused client", func() bool { return len(server.events) == 2 })
 	event := server.events[1]
 	if event.what != "connected" || event.successful {
 		t.Errorf("event of the refused client is %+v", event)
@@ -67,13 +67,13 @@ func (s *suite) testRefusedEvent(t *testing.T) {
 }
 
 func (s *suite) testBrokenEvent(t *testing.T) {
-	stage := s.newStage(t)
-	server := stage.startServer(nil)
+	h := s.newHarness(t)
+	server := h.startServer(nil)
 	peer, err := s.Provider.Connect(testContext(t), s.clientConfig(server.name))
-	stage.must(err)
-	stage.await("the connection", func() bool { return len(server.events) == 1 })
+	h.must(err)
+	h.await("the connection", func() bool { return len(server.events) == 1 })
 	peer.Abort()
-	stage.await("the disconnection", func() bool { return len(server.events) == 2 })
+	h.await("the disconnection", func() bool { return len(server.events) == 2 })
 	if event := server.events[1]; event.what != "disconnected" || event.successful {
 		t.Errorf("event of a client that vanished is %+v", event)
 	}
@@ -81,63 +81,63 @@ func (s *suite) testBrokenEvent(t *testing.T) {
 }
 
 func (s *suite) testNoServer(t *testing.T) {
-	stage := s.newStage(t)
-	client := stage.newClient(newName(), nil)
-	stage.must(client.Start(stage.engine))
-	stage.awaitState(client, progress.Idle)
+	h := s.newHarness(t)
+	client := h.newClient(newName(), nil)
+	h.must(client.Start(h.engine))
+	h.awaitState(client, progress.Idle)
 	wantCode(t, "why the client is idle", client.Err(), status.NotFound)
 }
 
-// testOtherHost has a client of another host function look for the server.
+// testOtherHost connects from another host function, which must not find the server.
 func (s *suite) testOtherHost(t *testing.T) {
 	if s.OtherHostDevice == "" {
 		t.Skip("Config.OtherHostDevice names no other host function")
 	}
-	stage := s.newStage(t)
-	server := stage.startServer(nil)
+	h := s.newHarness(t)
+	server := h.startServer(nil)
 	client, err := contexts.NewClient(s.Provider, s.OtherHostDevice, server.name)
-	stage.must(err)
-	stage.must(client.Configure(contexts.ClientConfig{ControlConfig: new(party).controlConfig()}))
-	stage.must(client.Start(stage.engine))
-	stage.awaitState(client, progress.Idle)
+	h.must(err)
+	h.must(client.Configure(contexts.ClientConfig{ControlConfig: new(recorder).controlConfig()}))
+	h.must(client.Start(h.engine))
+	h.awaitState(client, progress.Idle)
 	wantCode(t, "why a client of another function is idle", client.Err(), status.NotFound)
-	// The name is unique per representor only.
+	// Another representor can have a server of the same name.
 	other, err := contexts.NewServer(s.Provider, s.device(), s.OtherHostDevice, server.name)
-	stage.must(err)
-	stage.must(other.Configure(new(party).serverConfig()))
-	stage.must(other.Start(stage.engine))
-	stage.must(client.Start(stage.engine))
-	stage.awaitState(client, progress.Running)
+	h.must(err)
+	h.must(other.Configure(new(recorder).serverConfig()))
+	h.must(other.Start(h.engine))
+	h.must(client.Start(h.engine))
+	h.awaitState(client, progress.Running)
 	if len(server.events) != 0 {
 		t.Error("the client of another function reached the server")
 	}
-	stage.must(client.Stop())
-	stage.must(other.Stop())
-	stage.awaitState(client, progress.Idle)
-	stage.awaitState(other, progress.Idle)
+	h.must(client.Stop())
+	h.must(other.Stop())
+	h.awaitState(client, progress.Idle)
+	h.awaitState(other, progress.Idle)
 }
 
 func (s *suite) testDisconnectOne(t *testing.T) {
-	stage := s.newStage(t)
-	server := stage.startServer(nil)
-	first, second := stage.join(server), stage.join(server)
-	stage.must(server.Disconnect(first.atServer))
+	h := s.newHarness(t)
+	server := h.startServer(nil)
+	first, second := h.join(server), h.join(server)
+	h.must(server.Disconnect(first.atServer))
 	wantCode(t, "disconnect a second time", server.Disconnect(first.atServer), status.NotConnected)
-	stage.awaitState(first.client, progress.Idle)
+	h.awaitState(first.client, progress.Idle)
 	wantCode(t, "why the first client is idle", first.client.Err(), status.Shutdown)
 	first.client.check(t, progress.Idle, progress.Starting, progress.Running, progress.Stopping, progress.Idle)
-	stage.await("the disconnection", func() bool { return len(server.events) == 3 })
+	h.await("the disconnection", func() bool { return len(server.events) == 3 })
 	if event := server.events[2]; event.what != "disconnected" || !event.successful || event.connection != first.atServer {
 		t.Errorf("event is %+v", event)
 	}
-	stage.submitMessage(second.client, second.atHost, "still here")
-	stage.await("the other client's message", func() bool { return len(server.messages) == 1 && len(second.client.completions) == 1 })
+	h.submitMessage(second.client, second.atClient, "still here")
+	h.await("the other client's message", func() bool { return len(server.messages) == 1 && len(second.client.completions) == 1 })
 	second.client.free(t)
 }
 
 func (s *suite) testDisconnectInUse(t *testing.T) {
 	for _, kind := range []string{"consumer", "producer"} {
-		c := s.newCouple(t)
+		c := s.newContextPair(t)
 		other := c.join(c.server)
 		start := func(on *contexts.Connection) stateful {
 			if kind == "consumer" {
@@ -145,38 +145,38 @@ func (s *suite) testDisconnectInUse(t *testing.T) {
 			}
 			return c.startTransmitter(on)
 		}
-		atServer, atHost := start(c.atServer), start(c.atHost)
+		atServer, atClient := start(c.atServer), start(c.atClient)
 		wantCode(t, "disconnect with a "+kind, c.server.Disconnect(c.atServer), status.InUse)
 		wantCode(t, "stop a server with a "+kind, c.server.Stop(), status.InUse)
 		wantCode(t, "stop a client with a "+kind, c.client.Stop(), status.InUse)
 		c.settle()
 		for what, context := range map[string]stateful{"server": c.server, "client": c.client, "other client": other.client} {
 			if got := context.State(); got != progress.Running {
-				t.Errorf("%s is %v after refusals", what, got)
+				t.Errorf("%s is %v after rejected calls", what, got)
 			}
 		}
 		c.must(atServer.Stop())
-		// What the other side still has does not matter.
+		// Only the consumers and producers of this side prevent a disconnect.
 		c.must(c.server.Disconnect(c.atServer))
-		c.awaitState(atHost, progress.Idle)
-		wantCode(t, "why the "+kind+" at the client ended", atHost.Err(), status.NotConnected)
+		c.awaitState(atClient, progress.Idle)
+		wantCode(t, "why the "+kind+" at the client ended", atClient.Err(), status.NotConnected)
 		c.awaitState(c.client, progress.Idle)
 	}
 }
 
 func (s *suite) testServerStop(t *testing.T) {
-	stage := s.newStage(t)
-	server := stage.startServer(nil)
-	couples := []*couple{stage.join(server), stage.join(server), stage.join(server)}
-	consumer := stage.startReceiver(couples[1].atHost)
-	stage.must(server.Stop())
+	h := s.newHarness(t)
+	server := h.startServer(nil)
+	pairs := []*contextPair{h.join(server), h.join(server), h.join(server)}
+	consumer := h.startReceiver(pairs[1].atClient)
+	h.must(server.Stop())
 	if got := server.State(); got != progress.Stopping {
 		t.Errorf("server is %v after stop", got)
 	}
-	stage.awaitState(server, progress.Idle)
-	stage.awaitState(consumer, progress.Idle)
-	for _, c := range couples {
-		stage.awaitState(c.client, progress.Idle)
+	h.awaitState(server, progress.Idle)
+	h.awaitState(consumer, progress.Idle)
+	for _, c := range pairs {
+		h.awaitState(c.client, progress.Idle)
 		wantCode(t, "why a client is idle", c.client.Err(), status.Shutdown)
 	}
 	ended := 0
@@ -185,17 +185,17 @@ func (s *suite) testServerStop(t *testing.T) {
 			ended++
 		}
 	}
-	if ended != len(couples) {
-		t.Errorf("the server saw %d connections end, want %d", ended, len(couples))
+	if ended != len(pairs) {
+		t.Errorf("the server saw %d connections end, want %d", ended, len(pairs))
 	}
-	again := stage.newClient(server.name, nil)
-	stage.must(again.Start(stage.engine))
-	stage.awaitState(again, progress.Idle)
+	again := h.newClient(server.name, nil)
+	h.must(again.Start(h.engine))
+	h.awaitState(again, progress.Idle)
 	wantCode(t, "why a client of a stopped server is idle", again.Err(), status.NotFound)
 }
 
 func (s *suite) testClientStop(t *testing.T) {
-	c := s.newCouple(t)
+	c := s.newContextPair(t)
 	consumer, producer := c.startReceiver(c.atServer), c.startTransmitter(c.atServer)
 	c.must(c.client.Stop())
 	if got := c.client.State(); got != progress.Stopping {
@@ -208,17 +208,17 @@ func (s *suite) testClientStop(t *testing.T) {
 	c.await("the disconnection", func() bool { return len(c.server.events) == 2 })
 	_, err := contexts.NewConsumer(c.atServer, memorySize)
 	wantCode(t, "create a consumer on a connection that ended", err, status.NotConnected)
-	_, err = contexts.NewProducer(c.atHost)
+	_, err = contexts.NewProducer(c.atClient)
 	wantCode(t, "create a producer on a connection that ended", err, status.NotConnected)
 	wantCode(t, "start a consumer on a connection that ended", consumer.Start(c.engine), status.NotConnected)
 	wantCode(t, "start a producer on a connection that ended", producer.Start(c.engine), status.NotConnected)
 }
 
 func (s *suite) testConsumerEvents(t *testing.T) {
-	stage := s.newStage(t)
-	server := stage.startServer(nil)
-	c, other := stage.join(server), stage.join(server)
-	first, second := c.startReceiver(c.atHost), c.startReceiver(c.atHost)
+	h := s.newHarness(t)
+	server := h.startServer(nil)
+	c, other := h.join(server), h.join(server)
+	first, second := c.startReceiver(c.atClient), c.startReceiver(c.atClient)
 	if first.ID() == 0 || first.ID() == second.ID() {
 		t.Errorf("consumers have the ids %d and %d", first.ID(), second.ID())
 	}
@@ -228,7 +228,7 @@ func (s *suite) testConsumerEvents(t *testing.T) {
 	if own.ID() == id || own.ID() == second.ID() {
 		t.Errorf("consumers of both sides have the id %d", own.ID())
 	}
-	want := []occurrence{
+	want := []recordedEvent{
 		{connection: c.atServer, what: "created", consumer: id},
 		{connection: c.atServer, what: "created", consumer: second.ID()},
 		{connection: c.atServer, what: "expired", consumer: id},
@@ -243,7 +243,7 @@ func (s *suite) testConsumerEvents(t *testing.T) {
 			t.Errorf("event %d is %+v, want %+v", i, server.consumers[i], want[i])
 		}
 	}
-	if got := c.client.consumers[0]; got != (occurrence{connection: c.atHost, what: "created", consumer: own.ID()}) {
+	if got := c.client.consumers[0]; got != (recordedEvent{connection: c.atClient, what: "created", consumer: own.ID()}) {
 		t.Errorf("the client saw %+v", got)
 	}
 }
@@ -258,25 +258,25 @@ func (s *suite) testContextMessages(t *testing.T) {
 	t.Run("SpeakToBlockingPeers", s.testBlockingPeer)
 }
 
-// testControlExchange is the guide's control path sample: the client sends
-// when it is connected, the server answers in its callback.
+// testControlExchange is the control path sample of the guide: the client sends when it is
+// connected, and the server replies in its callback.
 func (s *suite) testControlExchange(t *testing.T) {
-	c := s.newCouple(t)
+	c := s.newContextPair(t)
 	c.server.onMessage = func(from *contexts.Connection, message []byte) {
-		c.submitMessage(c.server, from, "answer to "+string(message))
+		c.submitMessage(c.server, from, "reply to "+string(message))
 	}
-	task := c.submitMessage(c.client, c.atHost, "question")
-	if task.Connection() != c.atHost {
-		t.Error("the task is for another connection")
+	task := c.submitMessage(c.client, c.atClient, "request")
+	if task.Connection() != c.atClient {
+		t.Error("the task belongs to another connection")
 	}
-	c.await("question and answer", func() bool {
+	c.await("request and reply", func() bool {
 		return len(c.server.messages) == 1 && len(c.client.messages) == 1 && len(c.client.completions) == 1 && len(c.server.completions) == 1
 	})
-	if c.server.messages[0] != "question" || c.client.messages[0] != "answer to question" {
+	if c.server.messages[0] != "request" || c.client.messages[0] != "reply to request" {
 		t.Errorf("received %q and %q", c.server.messages, c.client.messages)
 	}
-	if c.server.senders[0] != c.atServer || c.client.senders[0] != c.atHost {
-		t.Error("messages came on the wrong connections")
+	if c.server.senders[0] != c.atServer || c.client.senders[0] != c.atClient {
+		t.Error("messages arrived on the wrong connections")
 	}
 	for _, x := range append(c.client.completions, c.server.completions...) {
 		if x.err != nil {
@@ -288,7 +288,7 @@ func (s *suite) testControlExchange(t *testing.T) {
 }
 
 func (s *suite) testControlOrder(t *testing.T) {
-	c := s.newCouple(t)
+	c := s.newContextPair(t)
 	const rounds = 50
 	for round := range rounds {
 		for i := range sendTasks {
@@ -306,24 +306,24 @@ func (s *suite) testControlOrder(t *testing.T) {
 }
 
 func (s *suite) testManyClients(t *testing.T) {
-	stage := s.newStage(t)
-	server := stage.startServer(nil)
-	var couples []*couple
+	h := s.newHarness(t)
+	server := h.startServer(nil)
+	var pairs []*contextPair
 	for range 5 {
-		couples = append(couples, stage.join(server))
+		pairs = append(pairs, h.join(server))
 	}
-	for i, c := range couples {
-		c.submitMessage(c.client, c.atHost, fmt.Sprint("from ", i))
+	for i, c := range pairs {
+		c.submitMessage(c.client, c.atClient, fmt.Sprint("from ", i))
 		c.submitMessage(server, c.atServer, fmt.Sprint("to ", i))
 	}
-	stage.await("all messages", func() bool {
+	h.await("all messages", func() bool {
 		received := len(server.messages)
-		for _, c := range couples {
+		for _, c := range pairs {
 			received += len(c.client.messages)
 		}
-		return received == 2*len(couples) && len(server.completions) == len(couples)
+		return received == 2*len(pairs) && len(server.completions) == len(pairs)
 	})
-	for i, c := range couples {
+	for i, c := range pairs {
 		if len(c.client.messages) != 1 || c.client.messages[0] != fmt.Sprint("to ", i) {
 			t.Errorf("client %d received %q", i, c.client.messages)
 		}
@@ -331,7 +331,7 @@ func (s *suite) testManyClients(t *testing.T) {
 		c.client.free(t)
 	}
 	for i, message := range server.messages {
-		for k, c := range couples {
+		for k, c := range pairs {
 			if server.senders[i] == c.atServer && message != fmt.Sprint("from ", k) {
 				t.Errorf("client %d sent %q", k, message)
 			}
@@ -340,18 +340,18 @@ func (s *suite) testManyClients(t *testing.T) {
 	server.free(t)
 }
 
-// testNoProgress shows that callbacks come from progress only.
+// testNoProgress checks that only progress calls callbacks.
 func (s *suite) testNoProgress(t *testing.T) {
-	c := s.newCouple(t)
-	other := c.suite.newStage(t)
-	client := other.startClientOn(c.server.name, c.stage)
-	atHost, err := client.Connection()
+	c := s.newContextPair(t)
+	other := c.suite.newHarness(t)
+	client := other.startClientOn(c.server.name, c.harness)
+	atClient, err := client.Connection()
 	c.must(err)
-	other.submitMessage(client, atHost, "hello")
+	other.submitMessage(client, atClient, "hello")
 	other.await("the completion at the client", func() bool { return len(client.completions) == 1 })
 	other.settle()
 	if len(c.server.messages) != 0 {
-		t.Error("the server was told of a message without making progress")
+		t.Error("the server received a message without making progress")
 	}
 	c.await("the message", func() bool { return len(c.server.messages) == 1 })
 	client.free(t)
@@ -359,12 +359,12 @@ func (s *suite) testNoProgress(t *testing.T) {
 	other.awaitState(client, progress.Idle)
 }
 
-// startClientOn connects a client of this stage to a server of another.
-func (s *stage) startClientOn(name string, other *stage) *clientParty {
-	s.t.Helper()
-	client := s.newClient(name, nil)
-	s.must(client.Start(s.engine))
-	s.await("the connection", func() bool {
+// startClientOn connects a client of this harness to a server of another.
+func (h *harness) startClientOn(name string, other *harness) *recordingClient {
+	h.t.Helper()
+	client := h.newClient(name, nil)
+	h.must(client.Start(h.engine))
+	h.await("the connection", func() bool {
 		other.engine.Progress()
 		return client.State() == progress.Running
 	})
@@ -372,17 +372,17 @@ func (s *stage) startClientOn(name string, other *stage) *clientParty {
 }
 
 func (s *suite) testForeignConnection(t *testing.T) {
-	c := s.newCouple(t)
+	c := s.newContextPair(t)
 	_, err := c.client.AllocateSend(c.atServer, nil)
 	wantCode(t, "allocate a send on the server's connection for the client", err, status.InvalidValue)
 	_, err = c.server.AllocateSend(nil, nil)
 	wantCode(t, "allocate a send without connection", err, status.InvalidValue)
-	wantCode(t, "disconnect another's connection", c.server.Disconnect(c.atHost), status.InvalidValue)
+	wantCode(t, "disconnect another's connection", c.server.Disconnect(c.atClient), status.InvalidValue)
 	wantCode(t, "disconnect nobody", c.server.Disconnect(nil), status.InvalidValue)
 }
 
 func (s *suite) testSendToGonePeer(t *testing.T) {
-	c := s.newCouple(t)
+	c := s.newContextPair(t)
 	task, err := c.server.AllocateSend(c.atServer, []byte("too late"))
 	c.must(err)
 	c.must(c.client.Stop())
@@ -396,21 +396,22 @@ func (s *suite) testSendToGonePeer(t *testing.T) {
 	}
 }
 
-// testBlockingPeer has a context talk to the provider's own calls.
+// testBlockingPeer connects a context with a peer that uses the blocking calls of the
+// provider.
 func (s *suite) testBlockingPeer(t *testing.T) {
-	stage := s.newStage(t)
-	server := stage.startServer(nil)
+	h := s.newHarness(t)
+	server := h.startServer(nil)
 	peer, err := s.Provider.Connect(testContext(t), s.clientConfig(server.name))
-	stage.must(err)
+	h.must(err)
 	defer peer.Abort()
-	stage.must(peer.Send(testContext(t), []byte("plain")))
-	stage.await("the message", func() bool { return len(server.messages) == 1 })
-	stage.submitMessage(server, server.senders[0], "context")
+	h.must(peer.Send(testContext(t), []byte("plain")))
+	h.await("the message", func() bool { return len(server.messages) == 1 })
+	h.submitMessage(server, server.senders[0], "context")
 	message, err := peer.Receive(testContext(t))
-	stage.must(err)
+	h.must(err)
 	if server.messages[0] != "plain" || string(message) != "context" {
 		t.Errorf("received %q and %q", server.messages[0], message)
 	}
-	stage.await("the completion", func() bool { return len(server.completions) == 1 })
+	h.await("the completion", func() bool { return len(server.completions) == 1 })
 	server.free(t)
 }

@@ -116,7 +116,7 @@ func testLongerThanBuffer(l *link, _, _ *contexts.Connection) {
 		l.t.Errorf("the byte behind the buffer is %#x", got)
 	}
 	if l.transmitter.State() != progress.Running || l.receiver.State() != progress.Running {
-		l.t.Error("a refused message stopped a context")
+		l.t.Error("a rejected message stopped a context")
 	}
 	l.free()
 }
@@ -179,7 +179,7 @@ func testExpiredConsumer(l *link, _, _ *contexts.Connection) {
 }
 
 func testWhoSent(l *link, from, _ *contexts.Connection) {
-	second := &link{stage: l.stage, receiver: l.receiver, transmitter: l.startTransmitter(from)}
+	second := &link{harness: l.harness, receiver: l.receiver, transmitter: l.startTransmitter(from)}
 	for i, sender := range []*link{l, second, l} {
 		l.post(uint32(i), bufferSize)
 		sender.send("x", "")
@@ -192,7 +192,7 @@ func testWhoSent(l *link, from, _ *contexts.Connection) {
 	consumer := l.receiver.ID()
 	if want := []uint32{l.transmitter.ID(consumer), second.transmitter.ID(consumer), l.transmitter.ID(consumer)}; ids[0] == 0 ||
 		ids[0] == ids[1] || fmt.Sprint(ids) != fmt.Sprint(want) {
-		l.t.Errorf("messages came from %v, want %v", ids, want)
+		l.t.Errorf("messages arrived from producers %v, want %v", ids, want)
 	}
 	if got := l.transmitter.ID(consumer + 100); got != 0 {
 		l.t.Errorf("producer has the id %d at a consumer that it never sent to", got)
@@ -206,7 +206,7 @@ func testWhoSent(l *link, from, _ *contexts.Connection) {
 func testManyConsumers(l *link, _, to *contexts.Connection) {
 	links := []*link{l}
 	for range 3 {
-		links = append(links, &link{stage: l.stage, receiver: l.startReceiver(to), transmitter: l.transmitter})
+		links = append(links, &link{harness: l.harness, receiver: l.startReceiver(to), transmitter: l.transmitter})
 	}
 	for i, x := range links {
 		x.send(fmt.Sprint("to ", i), "")
@@ -269,14 +269,14 @@ func testStopFlushes(l *link, _, _ *contexts.Connection) {
 	wantIdle(l.t, l.receiver)
 }
 
-// testStopKeepsArrived stops a consumer before it has seen a message whose
-// send has completed.
+// testStopKeepsArrived stops a consumer before it polls a message whose send has
+// completed.
 func testStopKeepsArrived(l *link, from, _ *contexts.Connection) {
 	l.post(0, bufferSize)
 	l.post(1, bufferSize)
 	l.send("warm-up", "")
 	l.awaitOutcomes(1, 0, 1, 0)
-	other := l.suite.newStage(l.t) // progress for the sender alone
+	other := l.suite.newHarness(l.t) // makes progress for the sender alone
 	transmitter := &transmitter{}
 	producer, err := contexts.NewProducer(from)
 	l.must(err)
@@ -320,7 +320,7 @@ func testStopFlushesSends(l *link, _, _ *contexts.Connection) {
 	l.free()
 }
 
-// testStopInCallback frees and stops within the callback of the only task.
+// testStopInCallback frees the only task and stops the context in one callback.
 func testStopInCallback(l *link, _, _ *contexts.Connection) {
 	l.must(l.receiver.Stop())
 	l.must(l.transmitter.Stop())
@@ -353,37 +353,38 @@ func testStopWithoutTasks(l *link, _, _ *contexts.Connection) {
 	l.must(l.transmitter.Destroy())
 }
 
-// wreck is a client with consumer and producer whose server is about to
+// brokenClient is a client with a consumer and a producer, whose server is about to
 // vanish.
-type wreck struct {
+type brokenClient struct {
 	*link
-	client *clientParty
-	atHost *contexts.Connection
+	client   *recordingClient
+	atClient *contexts.Connection
 }
 
-// newWreck makes contexts on the host whose peer is driven by blocking calls,
-// since contexts never vanish.
-func (s *suite) newWreck(t *testing.T) (w *wreck, vanish func(), deliver func(text string)) {
+// newBrokenClient returns a client, and two functions of its server: vanish aborts the
+// connection, and deliver sends a message to the client's consumer. The server uses the
+// blocking calls of the provider, because contexts cannot abort.
+func (s *suite) newBrokenClient(t *testing.T) (w *brokenClient, vanish func(), deliver func(text string)) {
 	t.Helper()
-	stage := s.newStage(t)
+	h := s.newHarness(t)
 	config := s.serverConfig()
 	server := s.listen(t, config)
-	client := stage.startClient(config.Name)
+	client := h.startClient(config.Name)
 	peer, err := server.Accept(testContext(t))
-	stage.must(err)
+	h.must(err)
 	t.Cleanup(peer.Abort)
-	atHost, err := client.Connection()
-	stage.must(err)
-	l := &link{stage: stage, receiver: stage.startReceiver(atHost), transmitter: stage.startTransmitter(atHost)}
+	atClient, err := client.Connection()
+	h.must(err)
+	l := &link{harness: h, receiver: h.startReceiver(atClient), transmitter: h.startTransmitter(atClient)}
 	deliver = func(text string) {
 		producer := newProducer(t, peer, l.receiver.ID())
 		send(t, producer, []byte(text), nil)
 	}
-	return &wreck{l, client, atHost}, peer.Abort, deliver
+	return &brokenClient{l, client, atClient}, peer.Abort, deliver
 }
 
 func (s *suite) testFatal(t *testing.T) {
-	w, vanish, _ := s.newWreck(t)
+	w, vanish, _ := s.newBrokenClient(t)
 	w.post(0, bufferSize)
 	w.post(1, bufferSize)
 	w.sendTo(12345, "x", "")
@@ -395,9 +396,9 @@ func (s *suite) testFatal(t *testing.T) {
 	for what, context := range map[string]stateful{"consumer": w.receiver, "producer": w.transmitter, "client": w.client} {
 		w.awaitState(context, progress.Stopping)
 		if context.Err() == nil {
-			t.Errorf("%s does not say why it is stopping", what)
+			t.Errorf("%s is stopping without an error", what)
 		}
-		w.must(context.Stop()) // is allowed
+		w.must(context.Stop()) // allowed while stopping
 	}
 	wantCode(t, "why the client is stopping", w.client.Err(), status.ConnectionReset)
 	w.free()
@@ -407,7 +408,7 @@ func (s *suite) testFatal(t *testing.T) {
 }
 
 func (s *suite) testFatalKeepsArrived(t *testing.T) {
-	w, vanish, deliver := s.newWreck(t)
+	w, vanish, deliver := s.newBrokenClient(t)
 	for i := range uint32(4) {
 		w.post(i, bufferSize)
 	}
@@ -425,21 +426,21 @@ func (s *suite) testFatalKeepsArrived(t *testing.T) {
 }
 
 func (s *suite) testFatalSends(t *testing.T) {
-	w, vanish, _ := s.newWreck(t)
+	w, vanish, _ := s.newBrokenClient(t)
 	vanish()
 	w.await("the end of the client", func() bool { return w.client.State() == progress.Stopping })
-	w.submitMessage(w.client, w.atHost, "into the void")
+	w.submitMessage(w.client, w.atClient, "into the void")
 	w.await("the failure", func() bool { return len(w.client.completions) == 1 })
 	if w.client.completions[0].err == nil {
-		t.Error("a message to nobody was sent")
+		t.Error("a message was sent after the connection ended")
 	}
 	w.client.free(t)
 }
 
-// testClientWaitsForChildren checks that a client whose server has gone is
-// stopping until its consumer is idle.
+// testClientWaitsForChildren checks that a client whose server is gone is stopping until
+// its consumer is idle.
 func (s *suite) testClientWaitsForChildren(t *testing.T) {
-	w, vanish, _ := s.newWreck(t)
+	w, vanish, _ := s.newBrokenClient(t)
 	w.post(0, bufferSize)
 	vanish()
 	w.awaitOutcomes(0, 1, 0, 0)

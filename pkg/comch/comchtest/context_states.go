@@ -19,16 +19,15 @@ func (s *suite) testContextStates(t *testing.T) {
 	t.Run("IdleContextsStartAgain", s.testRestart)
 }
 
-// subject is a context whose operations are tried one by one.
+// subject is a context and its operations.
 type subject struct {
 	stateful
 	configure, start, disconnect func() error
-	// allocate also frees what it got; submit resubmits the task kept for
-	// this.
+	// allocate also frees the task; submit submits a task that is kept for this.
 	allocate, submit func() error
 }
 
-// check tries every operation that has to be refused in the present state.
+// check tries every operation that the present state does not allow.
 func (x subject) check(t *testing.T) {
 	t.Helper()
 	state := x.State()
@@ -49,7 +48,7 @@ func (x subject) check(t *testing.T) {
 		}
 		wantCode(t, name+" of a context that is "+state.String(), o.call(), status.BadState)
 		if x.State() != state {
-			t.Fatalf("the refused %s changed the state from %v to %v", name, state, x.State())
+			t.Fatalf("the rejected %s changed the state from %v to %v", name, state, x.State())
 		}
 	}
 }
@@ -64,7 +63,7 @@ func contains(states []progress.State, state progress.State) bool {
 }
 
 func (s *suite) testServerStates(t *testing.T) {
-	c := s.newCouple(t)
+	c := s.newContextPair(t)
 	server := c.server
 	task, err := server.AllocateSend(c.atServer, []byte("kept"))
 	c.must(err)
@@ -85,18 +84,18 @@ func (s *suite) testServerStates(t *testing.T) {
 	x.check(t)
 	c.must(x.allocate())
 	c.must(server.Stop())
-	c.stopped(x, &server.transitions, progress.Idle, progress.Running, progress.Stopping, progress.Idle)
+	c.checkStopping(x, &server.transitions, progress.Idle, progress.Running, progress.Stopping, progress.Idle)
 	c.must(server.Destroy())
 	wantCode(t, "start a destroyed server", x.start(), status.BadState)
 	wantCode(t, "destroy a destroyed server", server.Destroy(), status.BadState)
 }
 
-// stopped checks a control context that is stopping with one task, down to
+// checkStopping checks a server or client that is stopping with one task, until it is
 // idle.
-func (c *couple) stopped(x subject, seen *transitions, want ...progress.State) {
+func (c *contextPair) checkStopping(x subject, seen *transitions, want ...progress.State) {
 	c.t.Helper()
 	x.check(c.t)
-	c.must(x.Stop()) // is allowed again
+	c.must(x.Stop()) // allowed while stopping
 	c.must(x.submit())
 	completions := &c.server.completions
 	if x.stateful == stateful(c.client) {
@@ -117,47 +116,47 @@ func (c *couple) stopped(x subject, seen *transitions, want ...progress.State) {
 }
 
 func (s *suite) testClientStates(t *testing.T) {
-	stage := s.newStage(t)
-	server := stage.startServer(nil)
-	client := stage.newClient(server.name, nil)
+	h := s.newHarness(t)
+	server := h.startServer(nil)
+	client := h.newClient(server.name, nil)
 	_, err := client.Connection()
 	wantCode(t, "connection of an idle client", err, status.BadState)
 	x := subject{
 		stateful:  client,
 		configure: func() error { return client.Configure(contexts.ClientConfig{ControlConfig: client.controlConfig()}) },
-		start:     func() error { return client.Start(stage.engine) },
+		start:     func() error { return client.Start(h.engine) },
 		allocate:  func() error { _, err := client.AllocateSend(nil, nil); return err },
 	}
 	x.check(t)
-	stage.must(client.Start(stage.engine))
+	h.must(client.Start(h.engine))
 	if got := client.State(); got != progress.Starting {
 		t.Fatalf("client is %v after start", got)
 	}
 	x.check(t)
 	_, err = client.Connection()
 	wantCode(t, "connection of a starting client", err, status.BadState)
-	stage.awaitState(client, progress.Running)
-	atHost, err := client.Connection()
-	stage.must(err)
-	task, err := client.AllocateSend(atHost, nil)
-	stage.must(err)
+	h.awaitState(client, progress.Running)
+	atClient, err := client.Connection()
+	h.must(err)
+	task, err := client.AllocateSend(atClient, nil)
+	h.must(err)
 	x.submit = task.Submit
 	x.allocate = func() error {
-		more, err := client.AllocateSend(atHost, nil)
+		more, err := client.AllocateSend(atClient, nil)
 		if err == nil {
 			return more.Free()
 		}
 		return err
 	}
 	x.check(t)
-	stage.must(client.Stop())
-	c := &couple{stage: stage, server: server, client: client}
-	c.stopped(x, &client.transitions, progress.Idle, progress.Starting, progress.Running, progress.Stopping, progress.Idle)
+	h.must(client.Stop())
+	c := &contextPair{harness: h, server: server, client: client}
+	c.checkStopping(x, &client.transitions, progress.Idle, progress.Starting, progress.Running, progress.Stopping, progress.Idle)
 }
 
 func (s *suite) testConsumerStates(t *testing.T) {
-	c := s.newCouple(t)
-	r := c.newReceiver(c.atHost)
+	c := s.newContextPair(t)
+	r := c.newReceiver(c.atClient)
 	x := subject{
 		stateful:  r,
 		configure: func() error { return r.Configure(r.config()) },
@@ -202,7 +201,7 @@ func (s *suite) testConsumerStates(t *testing.T) {
 }
 
 func (s *suite) testProducerStates(t *testing.T) {
-	c := s.newCouple(t)
+	c := s.newContextPair(t)
 	p := c.newTransmitter(c.atServer)
 	x := subject{
 		stateful:  p,
@@ -242,29 +241,29 @@ func (s *suite) testProducerStates(t *testing.T) {
 	p.check(t, progress.Idle, progress.Running, progress.Stopping, progress.Idle)
 }
 
-// heldTask is what tasks of all kinds can do.
+// heldTask is the common part of tasks of all kinds.
 type heldTask interface {
 	Submit() error
 	Free() error
 }
 
-// checkOwnership walks a task through its life. complete lets it complete.
-func (s *stage) checkOwnership(task heldTask, complete func()) {
-	s.t.Helper()
+// checkOwnership checks a task through its life. complete makes it complete.
+func (h *harness) checkOwnership(task heldTask, complete func()) {
+	h.t.Helper()
 	for range 2 { // a completed task can be submitted again
-		s.must(task.Submit())
-		wantCode(s.t, "submit a submitted task", task.Submit(), status.InUse)
-		wantCode(s.t, "free a submitted task", task.Free(), status.InUse)
+		h.must(task.Submit())
+		wantCode(h.t, "submit a submitted task", task.Submit(), status.InUse)
+		wantCode(h.t, "free a submitted task", task.Free(), status.InUse)
 		complete()
 	}
-	s.must(task.Free())
-	wantCode(s.t, "free a freed task", task.Free(), status.BadState)
-	wantCode(s.t, "submit a freed task", task.Submit(), status.BadState)
+	h.must(task.Free())
+	wantCode(h.t, "free a freed task", task.Free(), status.BadState)
+	wantCode(h.t, "submit a freed task", task.Submit(), status.BadState)
 }
 
 func (s *suite) testTaskOwnership(t *testing.T) {
-	c := s.newCouple(t)
-	task, err := c.client.AllocateSend(c.atHost, []byte("x"))
+	c := s.newContextPair(t)
+	task, err := c.client.AllocateSend(c.atClient, []byte("x"))
 	c.must(err)
 	task.UserData = "mine"
 	done := 0
@@ -306,10 +305,10 @@ func (s *suite) testFastPathOwnership(t *testing.T) {
 }
 
 func (s *suite) testPools(t *testing.T) {
-	c := s.newCouple(t)
-	l := c.newLink(c.atHost, c.atServer)
+	c := s.newContextPair(t)
+	l := c.newLink(c.atClient, c.atServer)
 	for name, allocate := range map[string]func() (heldTask, error){
-		"control send": func() (heldTask, error) { return c.client.AllocateSend(c.atHost, nil) },
+		"control send": func() (heldTask, error) { return c.client.AllocateSend(c.atClient, nil) },
 		"receive":      func() (heldTask, error) { return l.receiver.AllocateReceive(0, 1) },
 		"send":         func() (heldTask, error) { return l.transmitter.AllocateSend(1, nil, nil) },
 	} {
@@ -335,35 +334,35 @@ func (s *suite) testPools(t *testing.T) {
 }
 
 func (s *suite) testRestart(t *testing.T) {
-	stage := s.newStage(t)
-	server := stage.startServer(nil)
-	client := stage.startClient(server.name)
+	h := s.newHarness(t)
+	server := h.startServer(nil)
+	client := h.startClient(server.name)
 	for range 2 {
-		stage.await("the connection event", func() bool { return len(server.events) > 0 })
-		atHost, err := client.Connection()
-		stage.must(err)
-		l := stage.newLink(atHost, server.events[0].connection)
+		h.await("the connection event", func() bool { return len(server.events) > 0 })
+		atClient, err := client.Connection()
+		h.must(err)
+		l := h.newLink(atClient, server.events[0].connection)
 		for range 2 {
 			l.post(0, bufferSize)
 			l.send("again", "")
 			l.awaitOutcomes(1, 0, 1, 0)
 			l.free()
-			stage.must(l.receiver.Stop())
-			stage.must(l.transmitter.Stop())
+			h.must(l.receiver.Stop())
+			h.must(l.transmitter.Stop())
 			wantIdle(t, l.receiver)
 			wantIdle(t, l.transmitter)
-			stage.must(l.receiver.Start(stage.engine))
-			stage.must(l.transmitter.Start(stage.engine))
-			stage.awaitState(l.receiver, progress.Running)
+			h.must(l.receiver.Start(h.engine))
+			h.must(l.transmitter.Start(h.engine))
+			h.awaitState(l.receiver, progress.Running)
 		}
-		stage.must(l.receiver.Stop())
-		stage.must(l.transmitter.Stop())
-		stage.must(server.Stop())
-		stage.awaitState(server, progress.Idle)
-		stage.awaitState(client, progress.Idle)
+		h.must(l.receiver.Stop())
+		h.must(l.transmitter.Stop())
+		h.must(server.Stop())
+		h.awaitState(server, progress.Idle)
+		h.awaitState(client, progress.Idle)
 		server.events = nil
-		stage.must(server.Start(stage.engine))
-		stage.must(client.Start(stage.engine))
-		stage.awaitState(client, progress.Running)
+		h.must(server.Start(h.engine))
+		h.must(client.Start(h.engine))
+		h.awaitState(client, progress.Running)
 	}
 }

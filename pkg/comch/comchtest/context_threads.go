@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	contextThreads  = 3 // of each kind and side
-	contextMessages = 400
+	contextThreads  = 3   // of each kind and side
+	contextMessages = 400 // from each producer
 )
 
 func (s *suite) testContextThreads(t *testing.T) {
@@ -29,14 +29,13 @@ func (s *suite) testContextThreads(t *testing.T) {
 	t.Run("SurviveRandomCalls", s.testRandomCalls)
 }
 
-// testThreads runs consumers and producers of both sides of one connection,
-// each on an engine and a thread of its own, which sleeps when there is
-// nothing to do.
+// testThreads runs consumers and producers on both sides of one connection, each with
+// its own engine and its own thread, which sleeps when it has nothing to do.
 func (s *suite) testThreads(t *testing.T) {
-	c := s.newCouple(t)
+	c := s.newContextPair(t)
 	var workers sync.WaitGroup
 	failures := make(chan error, 4*contextThreads)
-	for _, ends := range [][2]*contexts.Connection{{c.atHost, c.atServer}, {c.atServer, c.atHost}} {
+	for _, ends := range [][2]*contexts.Connection{{c.atClient, c.atServer}, {c.atServer, c.atClient}} {
 		for range contextThreads {
 			ids := make(chan comch.ConsumerID, 1)
 			workers.Go(func() { failures <- receiveOnThread(ends[1], ids) })
@@ -62,7 +61,7 @@ func (s *suite) testThreads(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, p := range []*party{&c.server.party, &c.client.party} {
+	for _, p := range []*recorder{&c.server.recorder, &c.client.recorder} {
 		c.await("all consumer events", func() bool { return len(p.consumers) == 2*contextThreads })
 	}
 }
@@ -73,7 +72,8 @@ type thread struct {
 	err    error
 }
 
-// onThread runs setup and then makes progress until a context is idle.
+// onThread runs setup, and then makes progress until the context that it returns is
+// idle.
 func onThread(setup func(*thread) (stateful, error)) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -89,7 +89,7 @@ func onThread(setup func(*thread) (stateful, error)) error {
 	deadline := time.Now().Add(patience)
 	for context.State() != progress.Idle {
 		if time.Now().After(deadline) {
-			t.fail(errors.New("context does not become idle"))
+			t.fail(errors.New("the context did not become idle"))
 			break
 		}
 		engine.Idle(engine.Progress())
@@ -103,7 +103,7 @@ func (t *thread) fail(err error) {
 	}
 }
 
-// receiveOnThread takes numbered messages and stops after the last.
+// receiveOnThread receives numbered messages, and stops after the last.
 func receiveOnThread(on *contexts.Connection, ids chan<- comch.ConsumerID) error {
 	return onThread(func(t *thread) (stateful, error) {
 		consumer, err := contexts.NewConsumer(on, memorySize)
@@ -141,8 +141,8 @@ func receiveOnThread(on *contexts.Connection, ids chan<- comch.ConsumerID) error
 	})
 }
 
-// sendOnThread sends numbered messages with a few tasks that it submits again
-// and again, and stops when the last is sent.
+// sendOnThread sends numbered messages with a few tasks, which it submits again and
+// again, and stops when the last message is sent.
 func sendOnThread(on *contexts.Connection, ids <-chan comch.ConsumerID) error {
 	id := <-ids
 	return onThread(func(t *thread) (stateful, error) {
@@ -184,46 +184,45 @@ func sendOnThread(on *contexts.Connection, ids <-chan comch.ConsumerID) error {
 }
 
 const (
-	plotClients = 2
-	plotWorkers = 2 // on each side of each client
-	plotSteps   = 80
+	randomClients = 2
+	randomWorkers = 2 // on each side of each connection
+	randomSteps   = 80
 )
 
-// plot is a server, some clients, and workers with consumers and producers on
-// both sides of each connection, all on threads of their own, which do what a
-// random script says, allowed or not.
-type plot struct {
+// randomRun is a server, some clients, and workers with consumers and producers on both
+// sides of each connection. Each of them is an actor on its own thread, which makes
+// random calls, allowed or not.
+type randomRun struct {
 	suite *suite
 	name  string
-	// scripts are the steps of each actor: the server, the clients, the
-	// workers.
+	// scripts holds the random numbers that each actor draws its calls from, first
+	// those of the server, then those of each client and its workers.
 	scripts [][]int
 
-	// links are the present connections of the clients, from both sides.
-	links [plotClients][2]atomic.Pointer[contexts.Connection]
-	// ids are the present consumers of the workers.
-	ids      [plotClients][2][plotWorkers]atomic.Uint32
-	uids     atomic.Uint32 // gives every producer a number
-	begun    atomic.Bool   // the scripts have
+	// links holds the current connection of each client: server's side, client's side.
+	links [randomClients][2]atomic.Pointer[contexts.Connection]
+	// ids holds the current consumers of the workers; 0 stands for none.
+	ids      [randomClients][2][randomWorkers]atomic.Uint32
+	uids     atomic.Uint32 // the last number given to a producer
+	started  atomic.Bool   // the actors have begun their scripts
 	received atomic.Int64
 
 	mu       sync.Mutex
 	failures []string
 }
 
-// testRandomCalls checks that whatever several threads call in whatever order
-// neither deadlocks nor leaks, corrupts no message, and leads along the edges
-// of the state machine only.
+// testRandomCalls checks that no sequence of calls on several threads deadlocks, leaks,
+// corrupts a message, or leaves the edges of the state machine.
 func (s *suite) testRandomCalls(t *testing.T) {
 	var received int64
 	rapid.Check(t, func(r *rapid.T) {
-		p := &plot{suite: s, name: newName()}
-		actors := 1 + plotClients*(1+2*plotWorkers)
+		p := &randomRun{suite: s, name: newName()}
+		actors := 1 + randomClients*(1+2*randomWorkers)
+		numbers := rapid.SliceOfN(rapid.IntRange(0, 1<<16), randomSteps/4, randomSteps)
 		for i := range actors {
-			script := rapid.SliceOfN(rapid.IntRange(0, 1<<16), plotSteps/4, plotSteps).Draw(r, fmt.Sprint("script of actor ", i))
-			p.scripts = append(p.scripts, script)
+			p.scripts = append(p.scripts, numbers.Draw(r, fmt.Sprint("script of actor ", i)))
 		}
-		p.perform()
+		p.run()
 		received += p.received.Load()
 		for _, failure := range p.failures {
 			r.Error(failure)
@@ -231,68 +230,70 @@ func (s *suite) testRandomCalls(t *testing.T) {
 	})
 	t.Logf("%d messages were received", received)
 	if received == 0 {
-		t.Error("no message has ever been received: the test tests nothing")
+		t.Error("no run received a message, so the test has checked nothing")
 	}
 }
 
-func (p *plot) fail(format string, args ...any) {
+func (p *randomRun) fail(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.failures = append(p.failures, fmt.Sprintf(format, args...))
 }
 
-// perform lets all actors play, and go home in the order that the guide
-// demands: first the workers, then the clients, then the server.
-func (p *plot) perform() {
+// run runs all actors. They shut down in the order that the guide demands: first the
+// workers, then the clients, then the server.
+func (p *randomRun) run() {
 	var workers, clients, server sync.WaitGroup
-	workersHome, clientsHome := make(chan struct{}), make(chan struct{})
-	already := make(chan struct{})
-	close(already)
+	workersDone, clientsDone := make(chan struct{}), make(chan struct{})
+	atOnce := make(chan struct{})
+	close(atOnce)
 	scripts := p.scripts
-	play := func(group *sync.WaitGroup, curtain <-chan struct{}, cast func(*actor) role) {
+	start := func(group *sync.WaitGroup, mayEnd <-chan struct{}, newRole func(*actor) role) {
 		script := scripts[0]
 		scripts = scripts[1:]
-		group.Go(func() { p.act(script, curtain, cast) })
+		group.Go(func() { p.runActor(script, mayEnd, newRole) })
 	}
-	play(&server, clientsHome, newServerRole)
-	for i := range plotClients {
-		play(&clients, workersHome, func(a *actor) role { return newClientRole(a, i) })
+	start(&server, clientsDone, newServerRole)
+	for i := range randomClients {
+		start(&clients, workersDone, func(a *actor) role { return newClientRole(a, i) })
 		for side := range 2 {
-			for number := range plotWorkers {
-				play(&workers, already, func(a *actor) role { return newWorkerRole(a, i, side, number) })
+			for number := range randomWorkers {
+				start(&workers, atOnce, func(a *actor) role { return newWorkerRole(a, i, side, number) })
 			}
 		}
 	}
 	workers.Wait()
-	close(workersHome)
+	close(workersDone)
 	clients.Wait()
-	close(clientsHome)
+	close(clientsDone)
 	server.Wait()
 }
 
-// actor is a thread with an engine.
+// actor is a thread with an engine, and what it does there.
 type actor struct {
-	*plot
+	*randomRun
 	engine *progress.Engine
 	role   role
 }
 
-// role is what an actor does.
+// role is a server, a client, or a worker.
 type role interface {
-	// rise prepares for the script; it is called until all are there.
-	rise()
-	// step does something random.
+	// setUp starts the contexts of the role. It is called repeatedly until the
+	// contexts of all roles run.
+	setUp()
+	// step makes the call that choice selects.
 	step(choice int)
-	// home frees and stops what it can, and reports whether all is idle.
-	home() bool
+	// shutDown frees and stops what it can, and reports whether all contexts of the
+	// role are idle. It is called until they are.
+	shutDown() bool
 }
 
-// spread makes all choices about as likely: rapid prefers small numbers.
+// spread makes all choices about equally likely, since rapid prefers small numbers.
 func spread(drawn int) int { return int(uint32(drawn) * 2654435761 >> 12) }
 
-// complete reports whether every connection and every consumer has been there.
-func (p *plot) complete() bool {
-	if p.begun.Load() {
+// isSetUp reports whether all connections and consumers have existed at the same time.
+func (p *randomRun) isSetUp() bool {
+	if p.started.Load() {
 		return true
 	}
 	for client := range p.ids {
@@ -304,11 +305,11 @@ func (p *plot) complete() bool {
 			}
 		}
 	}
-	p.begun.Store(true)
+	p.started.Store(true)
 	return true
 }
 
-func (p *plot) act(script []int, curtain <-chan struct{}, cast func(*actor) role) {
+func (p *randomRun) runActor(script []int, mayEnd <-chan struct{}, newRole func(*actor) role) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	engine, err := progress.NewEngine(progress.Policy{})
@@ -316,11 +317,11 @@ func (p *plot) act(script []int, curtain <-chan struct{}, cast func(*actor) role
 		p.fail("%v", err)
 		return
 	}
-	a := &actor{plot: p, engine: engine}
-	a.role = cast(a)
-	a.progressUntil("all are there", func() bool {
-		a.role.rise()
-		return p.complete()
+	a := &actor{randomRun: p, engine: engine}
+	a.role = newRole(a)
+	a.progressUntil("all contexts run", func() bool {
+		a.role.setUp()
+		return p.isSetUp()
 	})
 	for _, drawn := range script {
 		choice := spread(drawn)
@@ -331,15 +332,15 @@ func (p *plot) act(script []int, curtain <-chan struct{}, cast func(*actor) role
 			}
 		}
 	}
-	a.progressUntil("others are home", func() bool {
+	a.progressUntil("the actors that depend on it have ended", func() bool {
 		select {
-		case <-curtain:
+		case <-mayEnd:
 			return true
 		default:
 			return false
 		}
 	})
-	a.progressUntil("everything is idle", a.role.home)
+	a.progressUntil("everything is idle", a.role.shutDown)
 	if err := engine.Close(); err != nil {
 		p.fail("%v", err)
 	}
@@ -348,7 +349,7 @@ func (p *plot) act(script []int, curtain <-chan struct{}, cast func(*actor) role
 func (a *actor) progressUntil(what string, condition func() bool) {
 	for deadline := time.Now().Add(patience); !condition(); {
 		if time.Now().After(deadline) {
-			a.fail("%T waits in vain until %s", a.role, what)
+			a.fail("%T waited in vain until %s", a.role, what)
 			return
 		}
 		if a.engine.Progress() == 0 {
@@ -357,15 +358,15 @@ func (a *actor) progressUntil(what string, condition func() bool) {
 	}
 }
 
-// edges are the changes of state that the guide knows.
+// edges are the changes of state that the guide allows.
 var edges = [][2]progress.State{
 	{progress.Idle, progress.Starting}, {progress.Idle, progress.Running},
 	{progress.Starting, progress.Running}, {progress.Starting, progress.Idle}, // the start failed
 	{progress.Running, progress.Stopping}, {progress.Stopping, progress.Idle},
 }
 
-// watch checks the changes of a context's state. out is how many of its tasks
-// are not freed.
+// watch returns a callback that checks the changes of a context's state. out points to
+// the number of its tasks that are not freed.
 func (a *actor) watch(what string, out *int) contexts.StateChanged {
 	last := progress.Idle
 	return func(previous, next progress.State) {
@@ -379,9 +380,9 @@ func (a *actor) watch(what string, out *int) contexts.StateChanged {
 	}
 }
 
-// expect checks the outcome of a call on a context that was in the given
-// state. BadState is expected exactly in the states that do not allow the
-// operation; of the other errors only those that are listed.
+// expect checks the outcome of a call on a context that was in the given state, and
+// reports whether the call succeeded. The error must be BadState in exactly the states
+// outside allowed. In the others, errs lists the possible errors.
 func (a *actor) expect(what string, state progress.State, allowed []progress.State, err error, errs ...status.Code) bool {
 	if !slices.Contains(allowed, state) {
 		if !errors.Is(err, status.BadState) {

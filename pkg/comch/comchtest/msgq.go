@@ -197,22 +197,22 @@ func (s *suite) testMsgQImmediateOnly(t *testing.T) {
 	wantCode(t, "send a buffer", producer.Send([]byte("x"), nil), status.InvalidValue)
 	wantCode(t, "send too much immediate data", producer.Send(nil, make([]byte, comch.MaxImmediateLength+1)), status.InvalidValue)
 
-	stage := s.newStage(t)
+	h := s.newHarness(t)
 	context, err := contexts.NewMsgQConsumer(fromDPA)
-	stage.must(err)
-	stage.must(context.Configure(new(receiver).config()))
-	stage.must(context.Start(stage.engine))
-	stage.awaitState(context, progress.Running)
+	h.must(err)
+	h.must(context.Configure(new(receiver).config()))
+	h.must(context.Start(h.engine))
+	h.awaitState(context, progress.Running)
 	_, err = context.AllocateReceive(0, 1)
 	wantCode(t, "allocate a receive with a buffer", err, status.InvalidValue)
 	sending, err := contexts.NewMsgQProducer(toDPA)
-	stage.must(err)
-	stage.must(sending.Configure(new(transmitter).config()))
-	stage.must(sending.Start(stage.engine))
+	h.must(err)
+	h.must(sending.Configure(new(transmitter).config()))
+	h.must(sending.Start(h.engine))
 	_, err = sending.AllocateSend(target.ID(), []byte("x"), nil)
 	wantCode(t, "allocate a send with a buffer", err, status.InvalidValue)
-	stage.must(context.Stop())
-	stage.must(sending.Stop())
+	h.must(context.Stop())
+	h.must(sending.Stop())
 }
 
 func (s *suite) testMsgQBounds(t *testing.T) {
@@ -244,20 +244,20 @@ func (s *suite) testMsgQEcho(t *testing.T) {
 	toDPA, fromDPA := s.newMsgQ(t, dpa, comch.DPAConsumers), s.newMsgQ(t, dpa, comch.DPAProducers)
 	inbound, outbound := newDPAConsumer(t, toDPA, receives), newDPAProducer(t, fromDPA, receives)
 
-	stage := s.newStage(t)
+	h := s.newHarness(t)
 	r := &receiver{}
 	var err error
 	r.Consumer, err = contexts.NewMsgQConsumer(fromDPA)
-	stage.must(err)
-	stage.must(r.Configure(r.config()))
-	stage.must(r.Start(stage.engine))
-	stage.awaitState(r, progress.Running)
+	h.must(err)
+	h.must(r.Configure(r.config()))
+	h.must(r.Start(h.engine))
+	h.awaitState(r, progress.Running)
 	p := &transmitter{}
 	p.Producer, err = contexts.NewMsgQProducer(toDPA)
-	stage.must(err)
-	stage.must(p.Configure(p.config()))
-	stage.must(p.Start(stage.engine))
-	l := &link{stage: stage, receiver: r, transmitter: p}
+	h.must(err)
+	h.must(p.Configure(p.config()))
+	h.must(p.Start(h.engine))
+	l := &link{harness: h, receiver: r, transmitter: p}
 
 	failures := make(chan error, 100)
 	if err := dpa.Start(echoKernel(inbound, outbound, r.ID(), failures)); err != nil {
@@ -276,8 +276,8 @@ func (s *suite) testMsgQEcho(t *testing.T) {
 			time.Sleep(2 * time.Millisecond)
 		}
 	}
-	stage.must(r.Stop())
-	stage.must(p.Stop())
+	h.must(r.Stop())
+	h.must(p.Stop())
 	select {
 	case err := <-failures:
 		t.Errorf("kernel: %v", err)

@@ -10,14 +10,14 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// controlContext is a server or client in a random test.
+// controlContext is a server or a client.
 type controlContext interface {
 	stateful
 	sender
 	Start(*progress.Engine) error
 }
 
-// controlRole is what servers and clients have in common.
+// controlRole is the common part of the roles of servers and clients.
 type controlRole struct {
 	*actor
 	context   controlContext
@@ -39,7 +39,7 @@ func (c *controlRole) config(what string) contexts.ControlConfig {
 	}
 }
 
-// text is a control message of a given length that can be recognized.
+// text returns the control message of a given length; checkText recognizes it.
 func text(length int) []byte {
 	message := make([]byte, length)
 	for i := range message {
@@ -50,12 +50,12 @@ func text(length int) []byte {
 
 func (c *controlRole) checkText(message []byte) {
 	if !slices.Equal(message, text(len(message))) {
-		c.fail("control message of %d bytes arrived changed: %x", len(message), message)
+		c.fail("control message of %d bytes arrived with other content: %x", len(message), message)
 	}
 }
 
-// rise has a client try again if it was faster than the server.
-func (c *controlRole) rise() {
+// setUp starts a client again if it was faster than its server.
+func (c *controlRole) setUp() {
 	if c.context.State() == progress.Idle {
 		c.expect("start", progress.Idle, inIdle, c.context.Start(c.engine))
 	}
@@ -69,7 +69,7 @@ func (c *controlRole) step(choice int) {
 	case 1:
 		c.expect("start", state, inIdle, c.context.Start(c.engine))
 	case 2:
-		if detail%4 == 0 { // or nothing would ever be running
+		if detail%4 == 0 { // more often, and hardly anything would ever run
 			c.expect("stop", state, inUse, c.context.Stop(), status.InUse)
 		}
 	case 3, 4:
@@ -123,15 +123,15 @@ func (c *controlRole) resubmit(state progress.State) {
 	}
 }
 
-func (c *controlRole) home() bool {
+func (c *controlRole) shutDown() bool {
 	c.free()
 	if c.context.State() == progress.Running {
-		_ = c.context.Stop() // it may take the workers a moment to be seen idle
+		_ = c.context.Stop() // fails until the workers are seen to be idle
 	}
 	return c.context.State() == progress.Idle
 }
 
-// serverRole also disconnects clients.
+// serverRole is a server that also disconnects clients.
 type serverRole struct {
 	controlRole
 	server *contexts.Server
@@ -162,15 +162,16 @@ func (s *serverRole) connected(connection *contexts.Connection, successful bool)
 func (s *serverRole) disconnected(connection *contexts.Connection, _ bool) {
 	i := slices.Index(s.peers, connection)
 	if i < 0 {
-		s.fail("a connection ended that never began")
+		s.fail("an unknown connection ended")
 		return
 	}
 	s.peers = slices.Delete(s.peers, i, i+1)
 }
 
-// messageReceived learns from a client's first message which one it is.
+// messageReceived stores the connection of a client that introduces itself, and checks
+// any other message.
 func (s *serverRole) messageReceived(connection *contexts.Connection, message []byte) {
-	if len(message) == 1 && int(message[0]) < plotClients {
+	if len(message) == 1 && int(message[0]) < randomClients {
 		s.links[message[0]][0].Store(connection)
 		return
 	}
@@ -187,7 +188,7 @@ func (s *serverRole) step(choice int) {
 	s.expect("disconnect", state, inRunning, err, status.InUse, status.NotConnected)
 }
 
-// newClientRole makes a client that tells the server its number.
+// newClientRole returns a client that sends the server its number once it is connected.
 func newClientRole(a *actor, number int) role {
 	c := &controlRole{actor: a}
 	client, err := contexts.NewClient(a.suite.Provider, a.suite.hostDevice(), a.name)
@@ -228,10 +229,10 @@ func newClientRole(a *actor, number int) role {
 
 const (
 	workerTasks  = 4
-	headerLength = 8 // bytes of a message that say who sent it and as which
+	headerLength = 8 // bytes of immediate data: number of producer and of message
 )
 
-// workerRole has a consumer and a producer on one side of a connection.
+// workerRole is a consumer and a producer on one side of a connection.
 type workerRole struct {
 	*actor
 	client, side, number int
@@ -239,9 +240,9 @@ type workerRole struct {
 	consumer     *contexts.Consumer
 	receivesOut  int
 	heldReceives []*contexts.ReceiveTask
-	free         []uint32 // buffers that no task has
+	free         []uint32 // buffers without a task
 	buffers      map[*contexts.ReceiveTask]uint32
-	next         map[uint32]uint32 // of each producer, the least number that may come
+	next         map[uint32]uint32 // by producer, the lowest number of its next message
 
 	producer  *contexts.Producer
 	sendsOut  int
@@ -261,8 +262,8 @@ func newWorkerRole(a *actor, client, side, number int) role {
 	return w
 }
 
-// rise starts with a consumer and a producer.
-func (w *workerRole) rise() {
+// setUp creates a consumer and a producer once the connection exists.
+func (w *workerRole) setUp() {
 	connection := w.links[w.client][w.side].Load()
 	if connection == nil || w.consumer != nil {
 		return
@@ -306,8 +307,7 @@ func (w *workerRole) stopOne(detail int) {
 	}
 }
 
-// renewConsumer makes another consumer if the present one is idle, and starts
-// it.
+// renewConsumer replaces an idle consumer, and starts the new one.
 func (w *workerRole) renewConsumer(connection *contexts.Connection) {
 	if w.consumer != nil {
 		state := w.consumer.State()
@@ -348,8 +348,8 @@ func (w *workerRole) startConsumer() {
 	}
 }
 
-// receive allocates a task, sometimes for an impossible buffer, and submits
-// it, sometimes twice.
+// receive allocates a task, sometimes for an impossible buffer, and submits it,
+// sometimes twice.
 func (w *workerRole) receive(detail int) {
 	if w.consumer == nil {
 		return
@@ -378,10 +378,10 @@ func (w *workerRole) receive(detail int) {
 	}
 }
 
-// messageReceived checks one message.
+// messageReceived checks the order and the content of a message.
 func (w *workerRole) messageReceived(t *contexts.ReceiveTask) {
 	w.heldReceives = append(w.heldReceives, t)
-	w.plot.received.Add(1)
+	w.randomRun.received.Add(1)
 	data, immediate := t.Data(), t.Immediate()
 	if len(immediate) != headerLength {
 		w.fail("message has %d bytes of immediate data", len(immediate))
@@ -389,7 +389,7 @@ func (w *workerRole) messageReceived(t *contexts.ReceiveTask) {
 	}
 	uid, sequence := binary.LittleEndian.Uint32(immediate), binary.LittleEndian.Uint32(immediate[4:])
 	if sequence < w.next[uid] {
-		w.fail("message %d of producer %d came after message %d", sequence, uid, w.next[uid]-1)
+		w.fail("message %d of producer %d arrived after message %d", sequence, uid, w.next[uid]-1)
 	}
 	w.next[uid] = sequence + 1
 	for i, b := range data {
@@ -414,8 +414,7 @@ func (w *workerRole) freeReceives() {
 	w.heldReceives = nil
 }
 
-// renewProducer makes another producer if the present one is idle, and starts
-// it.
+// renewProducer replaces an idle producer, and starts the new one.
 func (w *workerRole) renewProducer(connection *contexts.Connection) {
 	if w.producer != nil {
 		if !w.expect("destroy", w.producer.State(), inIdle, w.producer.Destroy()) {
@@ -441,13 +440,14 @@ func (w *workerRole) renewProducer(connection *contexts.Connection) {
 	w.expect("start", producer.State(), inIdle, producer.Start(w.engine), status.NotConnected)
 }
 
-// send sends a numbered message to a consumer of the other side, or to none.
+// send sends a numbered message to a consumer of the other side, or to an id that no
+// consumer has.
 func (w *workerRole) send(detail int) {
 	if w.producer == nil {
 		return
 	}
 	state := w.producer.State()
-	target := comch.ConsumerID(w.ids[w.client][1-w.side][detail%plotWorkers].Load())
+	target := comch.ConsumerID(w.ids[w.client][1-w.side][detail%randomWorkers].Load())
 	if detail%16 == 15 {
 		target = comch.ConsumerID(detail)
 	}
@@ -476,7 +476,7 @@ func (w *workerRole) freeSends() {
 	w.heldSends = nil
 }
 
-func (w *workerRole) home() bool {
+func (w *workerRole) shutDown() bool {
 	w.freeReceives()
 	w.freeSends()
 	idle := true

@@ -11,7 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// stateful is what all contexts have.
+// stateful is the common part of all contexts.
 type stateful interface {
 	State() progress.State
 	Err() error
@@ -19,46 +19,47 @@ type stateful interface {
 	Destroy() error
 }
 
-// stage is a test's engine, which its contexts share, and what it sees.
-type stage struct {
+// harness is the state of one test of contexts: an engine, which the contexts share, and
+// helpers to use it.
+type harness struct {
 	t      *testing.T
 	suite  *suite
 	engine *progress.Engine
 }
 
-func (s *suite) newStage(t *testing.T) *stage {
+func (s *suite) newHarness(t *testing.T) *harness {
 	t.Helper()
 	engine, err := progress.NewEngine(progress.Policy{Mode: progress.Busy})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = engine.Close() })
-	return &stage{t: t, suite: s, engine: engine}
+	return &harness{t: t, suite: s, engine: engine}
 }
 
 // await makes progress until condition holds.
-func (s *stage) await(what string, condition func() bool) {
-	s.t.Helper()
+func (h *harness) await(what string, condition func() bool) {
+	h.t.Helper()
 	deadline := time.Now().Add(patience)
 	for !condition() {
 		if time.Now().After(deadline) {
-			s.t.Fatalf("%s did not happen within %v", what, patience)
+			h.t.Fatalf("%s did not happen within %v", what, patience)
 		}
-		if s.engine.Progress() == 0 {
+		if h.engine.Progress() == 0 {
 			runtime.Gosched()
 		}
 	}
 }
 
-func (s *stage) awaitState(c stateful, want progress.State) {
-	s.t.Helper()
-	s.await("state "+want.String(), func() bool { return c.State() == want })
+func (h *harness) awaitState(c stateful, want progress.State) {
+	h.t.Helper()
+	h.await("state "+want.String(), func() bool { return c.State() == want })
 }
 
-// settle makes progress for a while in which something should not happen.
-func (s *stage) settle() {
+// settle makes progress for a while, so that something that must not happen would show.
+func (h *harness) settle() {
 	for end := time.Now().Add(20 * time.Millisecond); time.Now().Before(end); {
-		s.engine.Progress()
+		h.engine.Progress()
 		runtime.Gosched()
 	}
 }
@@ -80,38 +81,38 @@ func (r *transitions) check(t *testing.T, want ...progress.State) {
 	}
 }
 
-// completion is how a send task ended.
+// completion is the outcome of a send task.
 type completion struct {
 	task *contexts.SendTask
 	err  error
 }
 
-// occurrence is a connection event or a consumer event.
-type occurrence struct {
+// recordedEvent is a connection event or a consumer event.
+type recordedEvent struct {
 	connection *contexts.Connection
 	what       string
 	successful bool
 	consumer   comch.ConsumerID
 }
 
-// party is a server or client that records what it is told.
-type party struct {
+// recorder records the callbacks of a server or client.
+type recorder struct {
 	transitions
 	completions []completion
 	messages    []string
 	senders     []*contexts.Connection
-	events      []occurrence // of connections
-	consumers   []occurrence
+	events      []recordedEvent // of connections
+	consumers   []recordedEvent
 	// onMessage, if set, is called for each message.
 	onMessage func(*contexts.Connection, []byte)
 }
 
 const sendTasks = 8
 
-func (p *party) controlConfig() contexts.ControlConfig {
+func (p *recorder) controlConfig() contexts.ControlConfig {
 	consumerEvent := func(what string) func(*contexts.Connection, comch.ConsumerID) {
 		return func(c *contexts.Connection, id comch.ConsumerID) {
-			p.consumers = append(p.consumers, occurrence{connection: c, what: what, consumer: id})
+			p.consumers = append(p.consumers, recordedEvent{connection: c, what: what, consumer: id})
 		}
 	}
 	return contexts.ControlConfig{
@@ -131,10 +132,10 @@ func (p *party) controlConfig() contexts.ControlConfig {
 	}
 }
 
-func (p *party) serverConfig() contexts.ServerConfig {
+func (p *recorder) serverConfig() contexts.ServerConfig {
 	connectionEvent := func(what string) func(*contexts.Connection, bool) {
 		return func(c *contexts.Connection, successful bool) {
-			p.events = append(p.events, occurrence{connection: c, what: what, successful: successful})
+			p.events = append(p.events, recordedEvent{connection: c, what: what, successful: successful})
 		}
 	}
 	return contexts.ServerConfig{
@@ -144,112 +145,112 @@ func (p *party) serverConfig() contexts.ServerConfig {
 	}
 }
 
-// serverParty is a server with its records.
-type serverParty struct {
-	party
+// recordingServer is a server with a record of its callbacks.
+type recordingServer struct {
+	recorder
 	*contexts.Server
 	name string
 }
 
-// clientParty is a client with its records.
-type clientParty struct {
-	party
+// recordingClient is a client with a record of its callbacks.
+type recordingClient struct {
+	recorder
 	*contexts.Client
 }
 
-// newServer makes an idle server that is configured.
-func (s *stage) newServer(change func(*contexts.ServerConfig)) *serverParty {
-	s.t.Helper()
-	p := &serverParty{name: newName()}
-	server, err := contexts.NewServer(s.suite.Provider, s.suite.device(), s.suite.Representor, p.name)
+// newServer returns a configured server. change, if set, alters the configuration.
+func (h *harness) newServer(change func(*contexts.ServerConfig)) *recordingServer {
+	h.t.Helper()
+	p := &recordingServer{name: newName()}
+	server, err := contexts.NewServer(h.suite.Provider, h.suite.device(), h.suite.Representor, p.name)
 	if err != nil {
-		s.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	p.Server = server
 	config := p.serverConfig()
 	if change != nil {
 		change(&config)
 	}
-	s.must(server.Configure(config))
-	s.t.Cleanup(func() { s.end(server) })
+	h.must(server.Configure(config))
+	h.t.Cleanup(func() { h.stopAndWait(server) })
 	return p
 }
 
-func (s *stage) startServer(change func(*contexts.ServerConfig)) *serverParty {
-	s.t.Helper()
-	server := s.newServer(change)
-	s.must(server.Start(s.engine))
+func (h *harness) startServer(change func(*contexts.ServerConfig)) *recordingServer {
+	h.t.Helper()
+	server := h.newServer(change)
+	h.must(server.Start(h.engine))
 	return server
 }
 
-func (s *stage) newClient(name string, change func(*contexts.ClientConfig)) *clientParty {
-	s.t.Helper()
-	client, err := contexts.NewClient(s.suite.Provider, s.suite.hostDevice(), name)
+func (h *harness) newClient(name string, change func(*contexts.ClientConfig)) *recordingClient {
+	h.t.Helper()
+	client, err := contexts.NewClient(h.suite.Provider, h.suite.hostDevice(), name)
 	if err != nil {
-		s.t.Fatal(err)
+		h.t.Fatal(err)
 	}
-	p := &clientParty{Client: client}
+	p := &recordingClient{Client: client}
 	config := contexts.ClientConfig{ControlConfig: p.controlConfig()}
 	if change != nil {
 		change(&config)
 	}
-	s.must(client.Configure(config))
-	s.t.Cleanup(func() { s.end(client) })
+	h.must(client.Configure(config))
+	h.t.Cleanup(func() { h.stopAndWait(client) })
 	return p
 }
 
-// startClient makes a client that is connected.
-func (s *stage) startClient(name string) *clientParty {
-	s.t.Helper()
-	client := s.newClient(name, nil)
-	s.must(client.Start(s.engine))
-	s.awaitState(client, progress.Running)
+// startClient returns a client that is connected.
+func (h *harness) startClient(name string) *recordingClient {
+	h.t.Helper()
+	client := h.newClient(name, nil)
+	h.must(client.Start(h.engine))
+	h.awaitState(client, progress.Running)
 	return client
 }
 
-// end brings a context home whatever the test has left of it. Nothing else
-// but contexts without tasks may be left.
-func (s *stage) end(c stateful) {
+// stopAndWait stops a context that a test has left running. The test must have freed its
+// tasks.
+func (h *harness) stopAndWait(c stateful) {
 	if c.State() == progress.Running {
-		_ = c.Stop() // it may be in use: then its users end first
+		_ = c.Stop() // fails while it is in use; then the cleanup of its users stops it
 	}
-	if s.t.Failed() {
+	if h.t.Failed() {
 		return
 	}
-	s.await("the end of the test", func() bool { return c.State() == progress.Idle })
+	h.await("state idle at the end of the test", func() bool { return c.State() == progress.Idle })
 }
 
-func (s *stage) must(err error) {
-	s.t.Helper()
+func (h *harness) must(err error) {
+	h.t.Helper()
 	if err != nil {
-		s.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 }
 
-// couple is a server and a client that are connected, with both ends.
-type couple struct {
-	*stage
-	server           *serverParty
-	client           *clientParty
-	atServer, atHost *contexts.Connection
+// contextPair is a server and a client, with both sides of their connection.
+type contextPair struct {
+	*harness
+	server             *recordingServer
+	client             *recordingClient
+	atServer, atClient *contexts.Connection
 }
 
-func (s *suite) newCouple(t *testing.T) *couple {
+func (s *suite) newContextPair(t *testing.T) *contextPair {
 	t.Helper()
-	stage := s.newStage(t)
-	server := stage.startServer(nil)
-	return stage.join(server)
+	h := s.newHarness(t)
+	server := h.startServer(nil)
+	return h.join(server)
 }
 
-// join connects one more client.
-func (s *stage) join(server *serverParty) *couple {
-	s.t.Helper()
+// join connects another client to a server.
+func (h *harness) join(server *recordingServer) *contextPair {
+	h.t.Helper()
 	before := len(server.events)
-	client := s.startClient(server.name)
-	s.await("the connection event", func() bool { return len(server.events) > before })
-	atHost, err := client.Connection()
-	s.must(err)
-	return &couple{stage: s, server: server, client: client, atServer: server.events[before].connection, atHost: atHost}
+	client := h.startClient(server.name)
+	h.await("the connection event", func() bool { return len(server.events) > before })
+	atClient, err := client.Connection()
+	h.must(err)
+	return &contextPair{harness: h, server: server, client: client, atServer: server.events[before].connection, atClient: atClient}
 }
 
 // sender is a server or a client.
@@ -258,16 +259,16 @@ type sender interface {
 }
 
 // submitMessage sends a control message and returns its task.
-func (s *stage) submitMessage(from sender, connection *contexts.Connection, text string) *contexts.SendTask {
-	s.t.Helper()
+func (h *harness) submitMessage(from sender, connection *contexts.Connection, text string) *contexts.SendTask {
+	h.t.Helper()
 	task, err := from.AllocateSend(connection, []byte(text))
-	s.must(err)
-	s.must(task.Submit())
+	h.must(err)
+	h.must(task.Submit())
 	return task
 }
 
 // free frees completed tasks.
-func (p *party) free(t *testing.T) {
+func (p *recorder) free(t *testing.T) {
 	t.Helper()
 	for _, c := range p.completions {
 		if err := c.task.Free(); err != nil {
@@ -277,7 +278,7 @@ func (p *party) free(t *testing.T) {
 	p.completions = nil
 }
 
-// wantIdle checks that a context came to rest without a reason to complain.
+// wantIdle checks that a context is idle and has no error.
 func wantIdle(t *testing.T, c stateful) {
 	t.Helper()
 	if c.State() != progress.Idle || c.Err() != nil {
@@ -285,7 +286,7 @@ func wantIdle(t *testing.T, c stateful) {
 	}
 }
 
-// receiver is a consumer that records what it is told.
+// receiver is a consumer with a record of its callbacks.
 type receiver struct {
 	transitions
 	*contexts.Consumer
@@ -294,7 +295,7 @@ type receiver struct {
 	errs     []error
 }
 
-// transmitter is a producer that records what it is told.
+// transmitter is a producer with a record of its callbacks.
 type transmitter struct {
 	transitions
 	*contexts.Producer
@@ -325,44 +326,44 @@ func (p *transmitter) config() contexts.ProducerConfig {
 	}
 }
 
-func (s *stage) newReceiver(on *contexts.Connection) *receiver {
-	s.t.Helper()
+func (h *harness) newReceiver(on *contexts.Connection) *receiver {
+	h.t.Helper()
 	consumer, err := contexts.NewConsumer(on, memorySize)
-	s.must(err)
+	h.must(err)
 	r := &receiver{Consumer: consumer}
-	s.must(consumer.Configure(r.config()))
-	s.t.Cleanup(func() { s.end(consumer) })
+	h.must(consumer.Configure(r.config()))
+	h.t.Cleanup(func() { h.stopAndWait(consumer) })
 	return r
 }
 
-func (s *stage) startReceiver(on *contexts.Connection) *receiver {
-	s.t.Helper()
-	r := s.newReceiver(on)
-	s.must(r.Start(s.engine))
-	s.awaitState(r, progress.Running)
+func (h *harness) startReceiver(on *contexts.Connection) *receiver {
+	h.t.Helper()
+	r := h.newReceiver(on)
+	h.must(r.Start(h.engine))
+	h.awaitState(r, progress.Running)
 	return r
 }
 
-func (s *stage) newTransmitter(on *contexts.Connection) *transmitter {
-	s.t.Helper()
+func (h *harness) newTransmitter(on *contexts.Connection) *transmitter {
+	h.t.Helper()
 	producer, err := contexts.NewProducer(on)
-	s.must(err)
+	h.must(err)
 	p := &transmitter{Producer: producer}
-	s.must(producer.Configure(p.config()))
-	s.t.Cleanup(func() { s.end(producer) })
+	h.must(producer.Configure(p.config()))
+	h.t.Cleanup(func() { h.stopAndWait(producer) })
 	return p
 }
 
-func (s *stage) startTransmitter(on *contexts.Connection) *transmitter {
-	s.t.Helper()
-	p := s.newTransmitter(on)
-	s.must(p.Start(s.engine))
+func (h *harness) startTransmitter(on *contexts.Connection) *transmitter {
+	h.t.Helper()
+	p := h.newTransmitter(on)
+	h.must(p.Start(h.engine))
 	return p
 }
 
-// link is a consumer and a producer of the peer.
+// link is a consumer, and a producer of the peer that sends to it.
 type link struct {
-	*stage
+	*harness
 	receiver    *receiver
 	transmitter *transmitter
 }
@@ -370,21 +371,21 @@ type link struct {
 // bothLinks runs a test in either direction.
 func (s *suite) bothLinks(t *testing.T, run func(l *link, from, to *contexts.Connection)) {
 	t.Run("ClientToServer", func(t *testing.T) {
-		c := s.newCouple(t)
-		run(c.newLink(c.atHost, c.atServer), c.atHost, c.atServer)
+		c := s.newContextPair(t)
+		run(c.newLink(c.atClient, c.atServer), c.atClient, c.atServer)
 	})
 	t.Run("ServerToClient", func(t *testing.T) {
-		c := s.newCouple(t)
-		run(c.newLink(c.atServer, c.atHost), c.atServer, c.atHost)
+		c := s.newContextPair(t)
+		run(c.newLink(c.atServer, c.atClient), c.atServer, c.atClient)
 	})
 }
 
-func (s *stage) newLink(from, to *contexts.Connection) *link {
-	s.t.Helper()
-	return &link{stage: s, receiver: s.startReceiver(to), transmitter: s.startTransmitter(from)}
+func (h *harness) newLink(from, to *contexts.Connection) *link {
+	h.t.Helper()
+	return &link{harness: h, receiver: h.startReceiver(to), transmitter: h.startTransmitter(from)}
 }
 
-// post submits a receive of a buffer by its number.
+// post submits a receive of length bytes at the start of the buffer with that number.
 func (l *link) post(buffer, length uint32) *contexts.ReceiveTask {
 	l.t.Helper()
 	task, err := l.receiver.AllocateReceive(buffer*bufferSize, length)
@@ -407,8 +408,8 @@ func (l *link) sendTo(id comch.ConsumerID, message, immediate string) *contexts.
 	return task
 }
 
-// awaitOutcomes makes progress until so many tasks of each kind have
-// completed.
+// awaitOutcomes makes progress until the given numbers of tasks have completed since the
+// last free.
 func (l *link) awaitOutcomes(received, receivesFailed, sent, sendsFailed int) {
 	l.t.Helper()
 	l.await("the completion of tasks", func() bool {
@@ -421,7 +422,7 @@ func (l *link) awaitOutcomes(received, receivesFailed, sent, sendsFailed int) {
 	}
 }
 
-// free frees everything that has completed.
+// free frees all completed tasks and clears the records.
 func (l *link) free() {
 	l.t.Helper()
 	for _, tasks := range [][]*contexts.ReceiveTask{l.receiver.received, l.receiver.failed} {
