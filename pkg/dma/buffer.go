@@ -108,7 +108,8 @@ func (v *Inventory) claim(m *MemoryMap, address, length, dataLength uint64) (*Bu
 		return nil, status.Errorf(status.InvalidValue, "claim buffer: no memory map")
 	}
 	if len(v.free) == 0 {
-		return nil, status.Errorf(status.NoMemory, "claim buffer: all %d of the inventory are in use", len(v.buffers))
+		return nil, status.Errorf(status.NoMemory, "claim buffer: all %d of the inventory are in use",
+			len(v.buffers))
 	}
 	if err := m.addBuffer(address, length); err != nil {
 		return nil, fmt.Errorf("claim buffer: %w", err)
@@ -263,7 +264,8 @@ func (b *Buffer) checkHead(what string) error {
 		return err
 	}
 	if b.references == 0 {
-		return status.Errorf(status.NotPermitted, "%s: it is in a list, where only the head has references", what)
+		return status.Errorf(status.NotPermitted, "%s: it is in a list, where only the head has references",
+			what)
 	}
 	return nil
 }

@@ -119,7 +119,8 @@ func (c *Context) Start() error {
 	}
 	capabilities := c.device.Capabilities()
 	if !capabilities.Memcpy {
-		return status.Errorf(status.NotSupported, "%s: device %s does not support memcpy jobs", what, c.device.Name())
+		return status.Errorf(status.NotSupported, "%s: device %s does not support memcpy jobs", what,
+			c.device.Name())
 	}
 	if c.jobs > capabilities.MaxJobs {
 		return status.Errorf(status.TooBig, "%s: %d jobs exceed the limit of %d of device %s",
@@ -239,7 +240,8 @@ func (c *Context) Detach() error {
 		return status.Errorf(status.BadState, "%s: not attached, or called by an event handler", what)
 	}
 	if n := c.InFlight(); n > 0 {
-		return status.Errorf(status.InUse, "%s: %d jobs are in flight: make progress until they are done", what, n)
+		return status.Errorf(status.InUse, "%s: %d jobs are in flight: make progress until they are done",
+			what, n)
 	}
 	c.progress.Remove(source{c})
 	c.progress.RemoveWaiter(c.engine)
@@ -330,10 +332,12 @@ func (c *Context) prepare(s *slot, job Job) error {
 		return err
 	}
 	if source.references == 0 {
-		return status.Errorf(status.InvalidValue, "source buffer is not the head of its list: submit the head")
+		return status.Errorf(status.InvalidValue,
+			"source buffer is not the head of its list: submit the head")
 	}
 	if destination.elements != 1 {
-		return status.Errorf(status.InvalidValue, "destination buffer is in a list: only a source can be a list")
+		return status.Errorf(status.InvalidValue,
+			"destination buffer is in a list: only a source can be a list")
 	}
 
 	s.job, s.length = job, 0
@@ -343,7 +347,8 @@ func (c *Context) prepare(s *slot, job Job) error {
 		case b == destination:
 			return status.Errorf(status.InvalidValue, "the same buffer is source and destination")
 		case len(s.copy.Sources) == c.capabilities.MaxBufferListLength:
-			return status.Errorf(status.TooBig, "source list of %d buffers exceeds the limit of %d of device %s",
+			return status.Errorf(status.TooBig,
+				"source list of %d buffers exceeds the limit of %d of device %s",
 				source.elements, c.capabilities.MaxBufferListLength, c.device.Name())
 		case b.dataLength > c.capabilities.MaxBufferSize-s.length:
 			return status.Errorf(status.TooBig, "source exceeds the limit of %d bytes per job of device %s",
@@ -370,7 +375,8 @@ func (c *Context) prepare(s *slot, job Job) error {
 			"destination memory is read-only: its map lacks LocalWrite, or PCIWrite if it is imported")
 	}
 	var err error
-	s.copy.Destination, err = c.segment("destination", destination, destination.data+destination.dataLength, s.length)
+	s.copy.Destination, err = c.segment("destination", destination, destination.data+destination.dataLength,
+		s.length)
 	return err
 }
 

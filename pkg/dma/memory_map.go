@@ -237,7 +237,8 @@ func (m *MemoryMap) addBuffer(address, length uint64) error {
 	}
 	base := m.region.Base()
 	if address < base {
-		return status.Errorf(status.InvalidValue, "address %#x is below the start of the memory map, %#x", address, base)
+		return status.Errorf(status.InvalidValue, "address %#x is below the start of the memory map, %#x",
+			address, base)
 	}
 	if err := m.region.CheckRange(address-base, length); err != nil {
 		return err

@@ -54,7 +54,8 @@ func Bench(b *testing.B, config Config) {
 	}
 	for _, load := range payloads {
 		for producers := 1; producers <= 4; producers++ {
-			b.Run(fmt.Sprintf("Rate/%s/producers-%d", load.name, producers), func(b *testing.B) { s.benchRate(b, load, producers, bare) })
+			b.Run(fmt.Sprintf("Rate/%s/producers-%d", load.name, producers),
+				func(b *testing.B) { s.benchRate(b, load, producers, bare) })
 		}
 	}
 }
@@ -152,7 +153,8 @@ func newBenchConsumer(b *testing.B, on comch.Connection, load payload) *benchCon
 	b.Helper()
 	size := max(load.length, 1)
 	count := min(benchReceives, benchMemory/size)
-	consumer, err := on.NewConsumer(context.Background(), comch.ConsumerConfig{Receives: count, MemorySize: count * size})
+	consumer, err := on.NewConsumer(context.Background(),
+		comch.ConsumerConfig{Receives: count, MemorySize: count * size})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -179,7 +181,9 @@ func newBenchProducer(b *testing.B, on comch.Connection, consumer *benchConsumer
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = producer.Close() })
-	return &benchProducer{Producer: producer, message: make([]byte, load.length), immediate: make([]byte, load.immediates)}
+	return &benchProducer{
+		Producer: producer, message: make([]byte, load.length), immediate: make([]byte, load.immediates),
+	}
 }
 
 // send sends count messages as fast as the consumer has room for them.

@@ -27,8 +27,9 @@ func (s *suite) testProvider(t *testing.T) {
 		}
 		for what, value := range map[string]int{
 			"MaxNameLength": c.MaxNameLength, "MaxMessageSize": c.MaxMessageSize, "MaxReceiveQueue": c.MaxReceiveQueue,
-			"MaxClients": c.MaxClients, "MaxConsumers": c.MaxConsumers, "MaxReceives": c.MaxReceives, "MaxMemorySize": c.MaxMemorySize,
-			"MaxSendTasks": c.MaxSendTasks, "MaxBufferLength": c.MaxBufferLength,
+			"MaxClients": c.MaxClients, "MaxConsumers": c.MaxConsumers, "MaxReceives": c.MaxReceives,
+			"MaxMemorySize": c.MaxMemorySize,
+			"MaxSendTasks":  c.MaxSendTasks, "MaxBufferLength": c.MaxBufferLength,
 		} {
 			if value < 1 {
 				t.Errorf("%s is %d", what, value)
@@ -135,7 +136,8 @@ func (s *suite) testConnect(t *testing.T) {
 		wantCode(t, "connect with another message size", err, status.InvalidValue)
 		p := s.join(t, server, config)
 		if p.client.MaxMessageSize() != config.MaxMessageSize || p.server.MaxMessageSize() != config.MaxMessageSize {
-			t.Errorf("agreed on %d and %d bytes, want %d", p.client.MaxMessageSize(), p.server.MaxMessageSize(), config.MaxMessageSize)
+			t.Errorf("agreed on %d and %d bytes, want %d", p.client.MaxMessageSize(), p.server.MaxMessageSize(),
+				config.MaxMessageSize)
 		}
 	})
 	t.Run("TooManyClientsAreTurnedAwayUntilOneLeaves", s.testFullServer)

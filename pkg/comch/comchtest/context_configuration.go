@@ -58,7 +58,8 @@ func (s *suite) spoiledControl() []without[contexts.ControlConfig] {
 		{"possible send tasks", func(c *contexts.ControlConfig) { c.SendTasks = s.capabilities.MaxSendTasks + 1 }},
 		{"possible message size", func(c *contexts.ControlConfig) { c.MaxMessageSize = s.capabilities.MaxMessageSize + 1 }},
 		{"positive message size", func(c *contexts.ControlConfig) { c.MaxMessageSize = -1 }},
-		{"possible receive queue", func(c *contexts.ControlConfig) { c.ReceiveQueue = s.capabilities.MaxReceiveQueue + 1 }},
+		{"possible receive queue",
+			func(c *contexts.ControlConfig) { c.ReceiveQueue = s.capabilities.MaxReceiveQueue + 1 }},
 	}
 }
 
@@ -107,7 +108,8 @@ func (s *suite) testConsumerConfiguration(t *testing.T) {
 		{"receive error callback", func(c *contexts.ConsumerConfig) { c.Failed = nil }},
 		{"tasks", func(c *contexts.ConsumerConfig) { c.ReceiveTasks = 0 }},
 		{"possible tasks", func(c *contexts.ConsumerConfig) { c.ReceiveTasks = s.capabilities.MaxReceives + 1 }},
-		{"possible immediate data", func(c *contexts.ConsumerConfig) { c.ImmediateLength = s.capabilities.MaxImmediateLength + 1 }},
+		{"possible immediate data",
+			func(c *contexts.ConsumerConfig) { c.ImmediateLength = s.capabilities.MaxImmediateLength + 1 }},
 	} {
 		config := r.config()
 		x.spoil(&config)
@@ -230,7 +232,8 @@ func (s *suite) testImmediateLength(t *testing.T) {
 func (s *suite) testFastPathNeedsCallbacks(t *testing.T) {
 	h := s.newHarness(t)
 	server := h.startServer(nil)
-	client := h.newClient(server.name, func(c *contexts.ClientConfig) { c.ConsumerCreated, c.ConsumerExpired = nil, nil })
+	client := h.newClient(server.name,
+		func(c *contexts.ClientConfig) { c.ConsumerCreated, c.ConsumerExpired = nil, nil })
 	h.must(client.Start(h.engine))
 	h.awaitState(client, progress.Running)
 	atClient, err := client.Connection()

@@ -36,7 +36,8 @@ func (s *suite) testConnectionEvents(t *testing.T) {
 	c.must(c.client.Stop())
 	c.await("the disconnection", func() bool { return len(c.server.events) == 2 })
 	event = c.server.events[1]
-	if event.what != "disconnected" || !event.successful || event.connection != c.atServer || event.connection.UserData != "mine" {
+	if event.what != "disconnected" || !event.successful || event.connection != c.atServer ||
+		event.connection.UserData != "mine" {
 		t.Errorf("second event is %+v", event)
 	}
 	wantCode(t, "why the connection ended", event.connection.Err(), status.Shutdown)
@@ -127,11 +128,13 @@ func (s *suite) testDisconnectOne(t *testing.T) {
 	wantCode(t, "why the first client is idle", first.client.Err(), status.Shutdown)
 	first.client.check(t, progress.Idle, progress.Starting, progress.Running, progress.Stopping, progress.Idle)
 	h.await("the disconnection", func() bool { return len(server.events) == 3 })
-	if event := server.events[2]; event.what != "disconnected" || !event.successful || event.connection != first.atServer {
+	if event := server.events[2]; event.what != "disconnected" || !event.successful ||
+		event.connection != first.atServer {
 		t.Errorf("event is %+v", event)
 	}
 	h.submitMessage(second.client, second.atClient, "still here")
-	h.await("the other client's message", func() bool { return len(server.messages) == 1 && len(second.client.completions) == 1 })
+	h.await("the other client's message",
+		func() bool { return len(server.messages) == 1 && len(second.client.completions) == 1 })
 	second.client.free(t)
 }
 
@@ -150,7 +153,9 @@ func (s *suite) testDisconnectInUse(t *testing.T) {
 		wantCode(t, "stop a server with a "+kind, c.server.Stop(), status.InUse)
 		wantCode(t, "stop a client with a "+kind, c.client.Stop(), status.InUse)
 		c.settle()
-		for what, context := range map[string]stateful{"server": c.server, "client": c.client, "other client": other.client} {
+		for what, context := range map[string]stateful{
+			"server": c.server, "client": c.client, "other client": other.client,
+		} {
 			if got := context.State(); got != progress.Running {
 				t.Errorf("%s is %v after rejected calls", what, got)
 			}
@@ -233,7 +238,8 @@ func (s *suite) testConsumerEvents(t *testing.T) {
 		{connection: c.atServer, what: "created", consumer: second.ID()},
 		{connection: c.atServer, what: "expired", consumer: id},
 	}
-	c.await("the consumer events", func() bool { return len(server.consumers) >= len(want) && len(c.client.consumers) == 1 })
+	c.await("the consumer events",
+		func() bool { return len(server.consumers) >= len(want) && len(c.client.consumers) == 1 })
 	c.settle()
 	if len(server.consumers) != len(want) || len(other.client.consumers) != 0 {
 		t.Fatalf("the server saw %+v, the other client %+v", server.consumers, other.client.consumers)
@@ -243,7 +249,8 @@ func (s *suite) testConsumerEvents(t *testing.T) {
 			t.Errorf("event %d is %+v, want %+v", i, server.consumers[i], want[i])
 		}
 	}
-	if got := c.client.consumers[0]; got != (recordedEvent{connection: c.atClient, what: "created", consumer: own.ID()}) {
+	seen := recordedEvent{connection: c.atClient, what: "created", consumer: own.ID()}
+	if got := c.client.consumers[0]; got != seen {
 		t.Errorf("the client saw %+v", got)
 	}
 }
@@ -270,7 +277,8 @@ func (s *suite) testControlExchange(t *testing.T) {
 		t.Error("the task belongs to another connection")
 	}
 	c.await("request and reply", func() bool {
-		return len(c.server.messages) == 1 && len(c.client.messages) == 1 && len(c.client.completions) == 1 && len(c.server.completions) == 1
+		return len(c.server.messages) == 1 && len(c.client.messages) == 1 &&
+			len(c.client.completions) == 1 && len(c.server.completions) == 1
 	})
 	if c.server.messages[0] != "request" || c.client.messages[0] != "reply to request" {
 		t.Errorf("received %q and %q", c.server.messages, c.client.messages)

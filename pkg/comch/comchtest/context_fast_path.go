@@ -129,7 +129,8 @@ func testImpossibleMessages(l *link, _, _ *contexts.Connection) {
 	wantCode(l.t, "allocate a send with too much immediate data", err, status.InvalidValue)
 	task, err := l.transmitter.AllocateSend(1, nil, nil)
 	l.must(err)
-	wantCode(l.t, "set too much immediate data", task.Set(1, nil, make([]byte, c.MaxImmediateLength+1)), status.InvalidValue)
+	wantCode(l.t, "set too much immediate data", task.Set(1, nil, make([]byte, c.MaxImmediateLength+1)),
+		status.InvalidValue)
 	l.must(task.Free())
 }
 
@@ -190,8 +191,8 @@ func testWhoSent(l *link, from, _ *contexts.Connection) {
 		ids = append(ids, task.Producer())
 	}
 	consumer := l.receiver.ID()
-	if want := []uint32{l.transmitter.ID(consumer), second.transmitter.ID(consumer), l.transmitter.ID(consumer)}; ids[0] == 0 ||
-		ids[0] == ids[1] || fmt.Sprint(ids) != fmt.Sprint(want) {
+	want := []uint32{l.transmitter.ID(consumer), second.transmitter.ID(consumer), l.transmitter.ID(consumer)}
+	if ids[0] == 0 || ids[0] == ids[1] || fmt.Sprint(ids) != fmt.Sprint(want) {
 		l.t.Errorf("messages arrived from producers %v, want %v", ids, want)
 	}
 	if got := l.transmitter.ID(consumer + 100); got != 0 {
@@ -393,7 +394,9 @@ func (s *suite) testFatal(t *testing.T) {
 	for _, err := range w.receiver.errs {
 		wantCode(t, "receive when the peer vanished", err, status.NotConnected)
 	}
-	for what, context := range map[string]stateful{"consumer": w.receiver, "producer": w.transmitter, "client": w.client} {
+	for what, context := range map[string]stateful{
+		"consumer": w.receiver, "producer": w.transmitter, "client": w.client,
+	} {
 		w.awaitState(context, progress.Stopping)
 		if context.Err() == nil {
 			t.Errorf("%s is stopping without an error", what)

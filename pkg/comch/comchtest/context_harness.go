@@ -118,7 +118,9 @@ func (p *recorder) controlConfig() contexts.ControlConfig {
 	return contexts.ControlConfig{
 		SendTasks:     sendTasks,
 		SendCompleted: func(t *contexts.SendTask) { p.completions = append(p.completions, completion{t, nil}) },
-		SendFailed:    func(t *contexts.SendTask, err error) { p.completions = append(p.completions, completion{t, err}) },
+		SendFailed: func(t *contexts.SendTask, err error) {
+			p.completions = append(p.completions, completion{t, err})
+		},
 		MessageReceived: func(c *contexts.Connection, message []byte) {
 			p.messages = append(p.messages, string(message))
 			p.senders = append(p.senders, c)
@@ -250,7 +252,10 @@ func (h *harness) join(server *recordingServer) *contextPair {
 	h.await("the connection event", func() bool { return len(server.events) > before })
 	atClient, err := client.Connection()
 	h.must(err)
-	return &contextPair{harness: h, server: server, client: client, atServer: server.events[before].connection, atClient: atClient}
+	return &contextPair{
+		harness: h, server: server, client: client,
+		atServer: server.events[before].connection, atClient: atClient,
+	}
 }
 
 // sender is a server or a client.

@@ -122,10 +122,12 @@ func (s *suite) testClientStates(t *testing.T) {
 	_, err := client.Connection()
 	wantCode(t, "connection of an idle client", err, status.BadState)
 	x := subject{
-		stateful:  client,
-		configure: func() error { return client.Configure(contexts.ClientConfig{ControlConfig: client.controlConfig()}) },
-		start:     func() error { return client.Start(h.engine) },
-		allocate:  func() error { _, err := client.AllocateSend(nil, nil); return err },
+		stateful: client,
+		configure: func() error {
+			return client.Configure(contexts.ClientConfig{ControlConfig: client.controlConfig()})
+		},
+		start:    func() error { return client.Start(h.engine) },
+		allocate: func() error { _, err := client.AllocateSend(nil, nil); return err },
 	}
 	x.check(t)
 	h.must(client.Start(h.engine))
@@ -151,7 +153,8 @@ func (s *suite) testClientStates(t *testing.T) {
 	x.check(t)
 	h.must(client.Stop())
 	c := &contextPair{harness: h, server: server, client: client}
-	c.checkStopping(x, &client.transitions, progress.Idle, progress.Starting, progress.Running, progress.Stopping, progress.Idle)
+	c.checkStopping(x, &client.transitions, progress.Idle, progress.Starting, progress.Running, progress.Stopping,
+		progress.Idle)
 }
 
 func (s *suite) testConsumerStates(t *testing.T) {

@@ -383,7 +383,9 @@ func (a *actor) watch(what string, out *int) contexts.StateChanged {
 // expect checks the outcome of a call on a context that was in the given state, and
 // reports whether the call succeeded. The error must be BadState in exactly the states
 // outside allowed. In the others, errs lists the possible errors.
-func (a *actor) expect(what string, state progress.State, allowed []progress.State, err error, errs ...status.Code) bool {
+func (a *actor) expect(
+	what string, state progress.State, allowed []progress.State, err error, errs ...status.Code,
+) bool {
 	if !slices.Contains(allowed, state) {
 		if !errors.Is(err, status.BadState) {
 			a.fail("%s of a context that is %v: %v", what, state, err)

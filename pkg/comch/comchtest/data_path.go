@@ -329,14 +329,16 @@ func testContents(t *testing.T, from, to comch.Connection) {
 			message := bytes.Repeat([]byte{byte(size)}, size)
 			send(t, x.producer, message, immediate[:immediateLength])
 			got := awaitReceived(t, x.consumer)
-			if got.UserData != 1<<63|uint64(size) || got.Offset != offset || got.Length != uint32(size) || got.Producer == 0 {
+			if got.UserData != 1<<63|uint64(size) || got.Offset != offset || got.Length != uint32(size) ||
+				got.Producer == 0 {
 				t.Errorf("sent %d bytes to offset %d, received %+v", size, offset, got)
 			}
 			if !bytes.Equal(x.consumer.Memory()[offset:][:size], message) {
 				t.Errorf("message of %d bytes arrived with other content", size)
 			}
 			if !bytes.Equal(got.Immediate[:got.ImmediateLength], immediate[:immediateLength]) {
-				t.Errorf("immediate data is %q, want %q", got.Immediate[:got.ImmediateLength], immediate[:immediateLength])
+				t.Errorf("immediate data is %q, want %q", got.Immediate[:got.ImmediateLength],
+					immediate[:immediateLength])
 			}
 		}
 	}
@@ -365,7 +367,8 @@ func testTooLong(t *testing.T, from, to comch.Connection) {
 func testOutside(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
 	for _, r := range []struct{ offset, length uint32 }{
-		{memorySize, 1}, {memorySize - 1, 2}, {memorySize + 1, 0}, {0, memorySize + 1}, {0xffffffff, 0xffffffff}, {1, 0xffffffff},
+		{memorySize, 1}, {memorySize - 1, 2}, {memorySize + 1, 0}, {0, memorySize + 1},
+		{0xffffffff, 0xffffffff}, {1, 0xffffffff},
 	} {
 		err := x.consumer.PostReceive(r.offset, r.length, 0)
 		wantCode(t, "post outside the memory", err, status.InvalidValue)
@@ -404,7 +407,8 @@ func testRounds(t *testing.T, from, to comch.Connection) {
 		binary.LittleEndian.PutUint64(message, i)
 		send(t, x.producer, message, nil)
 		got := awaitReceived(t, x.consumer)
-		if value := binary.LittleEndian.Uint64(x.consumer.Memory()[got.Offset:]); value != i || got.UserData != i%receives {
+		if value := binary.LittleEndian.Uint64(x.consumer.Memory()[got.Offset:]); value != i ||
+			got.UserData != i%receives {
 			t.Fatalf("message %d arrived as %d in receive %d", i, value, got.UserData)
 		}
 		if err := x.consumer.PostReceive(got.Offset, bufferSize, got.UserData); err != nil {

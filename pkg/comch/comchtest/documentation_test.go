@@ -28,7 +28,8 @@ func TestDocumentedTestsExist(t *testing.T) {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(source)) {
-			for _, match := range append(groupLine.FindAllStringSubmatch(line, -1), runLine.FindAllStringSubmatch(line, -1)...) {
+			for _, match := range append(groupLine.FindAllStringSubmatch(line, -1),
+				runLine.FindAllStringSubmatch(line, -1)...) {
 				known[match[1]] = true
 			}
 		}

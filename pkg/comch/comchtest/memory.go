@@ -78,7 +78,8 @@ func testImport(t *testing.T, from, to comch.Connection) {
 func testRights(t *testing.T, from, to comch.Connection) {
 	region := allocate(t, exportLength)
 	for _, access := range []memory.Access{
-		memory.PCIRead, readWrite, readWrite | memory.RemoteRead, readWrite | memory.RemoteRead | memory.RemoteWrite | memory.LocalWrite,
+		memory.PCIRead, readWrite, readWrite | memory.RemoteRead,
+		readWrite | memory.RemoteRead | memory.RemoteWrite | memory.LocalWrite,
 	} {
 		imported, got, err := to.ImportMemory(export(t, from, region, access))
 		if err != nil {
@@ -112,7 +113,8 @@ func testImportOutlives(t *testing.T, from, to comch.Connection) {
 
 func testBadDescriptors(t *testing.T, from, to comch.Connection) {
 	good := export(t, from, allocate(t, exportLength), readWrite)
-	bad := [][]byte{nil, {}, {1}, make([]byte, len(good)), good[:len(good)-1], append(bytes.Clone(good), 0), make([]byte, comch.MaxExportLength)}
+	bad := [][]byte{nil, {}, {1}, make([]byte, len(good)), good[:len(good)-1], append(bytes.Clone(good), 0),
+		make([]byte, comch.MaxExportLength)}
 	for i := range good {
 		changed := bytes.Clone(good)
 		changed[i] ^= 0x40

@@ -150,7 +150,8 @@ func (s *suite) testMsgQDirection(t *testing.T) {
 	_, err = fromDPA.NewDPAConsumer(ctx, 1)
 	wantCode(t, "create a DPA consumer on a queue from the DPA", err, status.NotSupported)
 	for _, config := range []comch.MsgQConfig{
-		{Direction: comch.DPAConsumers}, {DPA: dpa}, {DPA: dpa, Direction: 9}, {DPA: dpa, Direction: comch.DPAConsumers, MaxConsumers: -1},
+		{Direction: comch.DPAConsumers}, {DPA: dpa}, {DPA: dpa, Direction: 9},
+		{DPA: dpa, Direction: comch.DPAConsumers, MaxConsumers: -1},
 	} {
 		_, err := s.msgQProvider(t).NewMsgQ(config)
 		wantCode(t, "create an impossible message queue", err, status.InvalidValue)
@@ -195,7 +196,8 @@ func (s *suite) testMsgQImmediateOnly(t *testing.T) {
 	}
 	defer closeAll(t, producer)
 	wantCode(t, "send a buffer", producer.Send([]byte("x"), nil), status.InvalidValue)
-	wantCode(t, "send too much immediate data", producer.Send(nil, make([]byte, comch.MaxImmediateLength+1)), status.InvalidValue)
+	wantCode(t, "send too much immediate data", producer.Send(nil, make([]byte, comch.MaxImmediateLength+1)),
+		status.InvalidValue)
 
 	h := s.newHarness(t)
 	context, err := contexts.NewMsgQConsumer(fromDPA)
@@ -217,7 +219,9 @@ func (s *suite) testMsgQImmediateOnly(t *testing.T) {
 
 func (s *suite) testMsgQBounds(t *testing.T) {
 	dpa := s.newDPA(t)
-	queue, err := s.msgQProvider(t).NewMsgQ(comch.MsgQConfig{DPA: dpa, Direction: comch.DPAConsumers, MaxConsumers: 1, MaxProducers: 1})
+	queue, err := s.msgQProvider(t).NewMsgQ(comch.MsgQConfig{
+		DPA: dpa, Direction: comch.DPAConsumers, MaxConsumers: 1, MaxProducers: 1,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +291,9 @@ func (s *suite) testMsgQEcho(t *testing.T) {
 
 // echoKernel returns a kernel that sends each message back with its producer's id in
 // front.
-func echoKernel(inbound comch.DPAConsumer, outbound comch.DPAProducer, answers comch.ConsumerID, failures chan<- error) comch.DPAKernel {
+func echoKernel(
+	inbound comch.DPAConsumer, outbound comch.DPAProducer, replies comch.ConsumerID, failures chan<- error,
+) comch.DPAKernel {
 	var received [4]comch.Received
 	started := false
 	return func() int {
@@ -301,7 +307,7 @@ func echoKernel(inbound comch.DPAConsumer, outbound comch.DPAProducer, answers c
 		for i := range received[:n] {
 			r := &received[i]
 			text := fmt.Appendf(nil, "%d: %s", r.Producer, r.Immediate[:r.ImmediateLength])
-			if err := outbound.PostSendImmediate(answers, text, false); err != nil {
+			if err := outbound.PostSendImmediate(replies, text, false); err != nil {
 				failures <- err
 			}
 		}
@@ -339,7 +345,8 @@ func (s *suite) testDPAAck(t *testing.T) {
 		wantCode(t, "send more than was acked", producer.Send(nil, []byte("x")), status.Again)
 		wantCode(t, "ack before messages were polled", consumer.Ack(1), status.Full)
 		var received [3]comch.Received
-		if n := consumer.Poll(received[:]); n != 2 || string(received[0].Immediate[:5]) != "first" || string(received[1].Immediate[:6]) != "second" ||
+		if n := consumer.Poll(received[:]); n != 2 || string(received[0].Immediate[:5]) != "first" ||
+			string(received[1].Immediate[:6]) != "second" ||
 			received[0].Producer != producer.ID() {
 			t.Errorf("polled %d messages: %+v", n, received[:n])
 		}
@@ -359,7 +366,8 @@ func (s *suite) testDPACompletions(t *testing.T) {
 		if empty, err := producer.IsConsumerEmpty(id); err != nil || empty {
 			t.Errorf("consumer with receives: empty %v, %v", empty, err)
 		}
-		wantCode(t, "send too much", producer.PostSendImmediate(id, make([]byte, comch.MaxImmediateLength+1), true), status.InvalidValue)
+		wantCode(t, "send too much", producer.PostSendImmediate(id, make([]byte, comch.MaxImmediateLength+1), true),
+			status.InvalidValue)
 		for _, requested := range []bool{false, true, true} {
 			if err := producer.PostSendImmediate(id, []byte("x"), requested); err != nil {
 				t.Error(err)
@@ -372,7 +380,8 @@ func (s *suite) testDPACompletions(t *testing.T) {
 		if n := producer.Poll(completions[:]); n != 0 {
 			t.Errorf("polled %d completions that were not requested", n)
 		}
-		if err := producer.PostSendImmediate(id, bytes.Repeat([]byte("y"), comch.MaxImmediateLength), true); err != nil {
+		longest := bytes.Repeat([]byte("y"), comch.MaxImmediateLength)
+		if err := producer.PostSendImmediate(id, longest, true); err != nil {
 			t.Error(err)
 		}
 		if empty, err := producer.IsConsumerEmpty(id); err != nil || !empty {
@@ -381,7 +390,8 @@ func (s *suite) testDPACompletions(t *testing.T) {
 		wantCode(t, "send to an empty consumer", producer.PostSendImmediate(id, nil, false), status.Again)
 	})
 	var received [5]comch.Received
-	if n := consumer.Poll(received[:]); n != 4 || received[3].ImmediateLength != comch.MaxImmediateLength || received[3].Length != 0 {
+	if n := consumer.Poll(received[:]); n != 4 || received[3].ImmediateLength != comch.MaxImmediateLength ||
+		received[3].Length != 0 {
 		t.Errorf("received %d messages: %+v", n, received[:n])
 	}
 }
@@ -457,7 +467,8 @@ func (s *suite) testDMACopy(t *testing.T) {
 		if err := producer.DMACopy(consumer.ID(), small, source, 0, []byte("0"), false); err != nil {
 			t.Errorf("copy nothing: %v", err)
 		}
-		wantCode(t, "copy without a receive", producer.DMACopy(consumer.ID(), small, source, 1, nil, false), status.Again)
+		wantCode(t, "copy without a receive", producer.DMACopy(consumer.ID(), small, source, 1, nil, false),
+			status.Again)
 	})
 	got := awaitReceived(t, consumer)
 	if string(got.Immediate[:got.ImmediateLength]) != "copied" || !bytes.Equal(region.Bytes()[1<<19:][:length], want) {
@@ -514,7 +525,8 @@ func (s *suite) testDPAUnknownConsumer(t *testing.T) {
 	queue := s.newMsgQ(t, dpa, comch.DPAProducers)
 	consumer, producer := newCPUConsumer(t, queue, 2), newDPAProducer(t, queue, 1)
 	runOnDPA(t, dpa, func() {
-		wantCode(t, "send to an unknown consumer", producer.PostSendImmediate(consumer.ID()+100, nil, false), status.NotFound)
+		wantCode(t, "send to an unknown consumer", producer.PostSendImmediate(consumer.ID()+100, nil, false),
+			status.NotFound)
 		_, err := producer.IsConsumerEmpty(consumer.ID() + 100)
 		wantCode(t, "look at an unknown consumer", err, status.NotFound)
 		if err := producer.PostSendImmediate(consumer.ID(), nil, false); err != nil {

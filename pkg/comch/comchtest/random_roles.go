@@ -145,7 +145,9 @@ func newServerRole(a *actor) role {
 		return s
 	}
 	s.context = s.server
-	config := contexts.ServerConfig{ControlConfig: s.config("server"), Connected: s.connected, Disconnected: s.disconnected}
+	config := contexts.ServerConfig{
+		ControlConfig: s.config("server"), Connected: s.connected, Disconnected: s.disconnected,
+	}
 	config.MessageReceived = s.messageReceived
 	s.configure = func() error { return s.server.Configure(config) }
 	s.step(0)

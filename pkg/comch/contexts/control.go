@@ -81,7 +81,8 @@ func (c *control) checkConfig(config *ControlConfig) error {
 		return err
 	}
 	err := checkCallbacks(c.kind,
-		callback{"SendCompleted", config.SendCompleted != nil}, callback{"SendFailed", config.SendFailed != nil},
+		callback{"SendCompleted", config.SendCompleted != nil},
+		callback{"SendFailed", config.SendFailed != nil},
 		callback{"MessageReceived", config.MessageReceived != nil})
 	if err == nil && (config.ConsumerCreated == nil) != (config.ConsumerExpired == nil) {
 		err = status.Errorf(status.InvalidValue,

@@ -41,7 +41,9 @@ const (
 	destroy
 )
 
-var operationNames = [...]string{"configure", "start", "allocate a task of", "submit a task to", "stop", "disconnect a client of", "destroy"}
+var operationNames = [...]string{
+	"configure", "start", "allocate a task of", "submit a task to", "stop", "disconnect a client of", "destroy",
+}
 
 // allowedIn lists the states in which each operation is allowed. Two things are
 // always allowed: to free a task that the application holds, and to make
@@ -125,7 +127,8 @@ func (l *lifecycle) allow(o operation) error {
 	case l.destroyed:
 		return status.Errorf(status.BadState, "%s %s: it has been destroyed", operationNames[o], l.kind)
 	case !allowedIn[o].has(state):
-		return status.Errorf(status.BadState, "%s %s: it is %v, but has to be %v", operationNames[o], l.kind, state, allowedIn[o])
+		return status.Errorf(status.BadState, "%s %s: it is %v, but has to be %v",
+			operationNames[o], l.kind, state, allowedIn[o])
 	}
 	return nil
 }
@@ -264,7 +267,8 @@ func newPool[T any](size int, initialize func(*T)) pool[T] {
 func (p *pool[T]) get() (*T, error) {
 	last := len(p.free) - 1
 	if last < 0 {
-		return nil, status.Errorf(status.NoMemory, "allocate task: all %d are in use: free some, or configure more", p.size)
+		return nil, status.Errorf(status.NoMemory,
+			"allocate task: all %d are in use: free some, or configure more", p.size)
 	}
 	t := p.free[last]
 	p.free = p.free[:last]

@@ -62,7 +62,8 @@ func (p *Producer) Configure(config ProducerConfig) error {
 		return err
 	}
 	err := errors.Join(
-		checkCallbacks(p.kind, callback{"Sent", config.Sent != nil}, callback{"Failed", config.Failed != nil}),
+		checkCallbacks(p.kind, callback{"Sent", config.Sent != nil},
+			callback{"Failed", config.Failed != nil}),
 		checkCount("SendTasks", config.SendTasks, p.limits.MaxSendTasks))
 	if err != nil {
 		return err

@@ -66,7 +66,8 @@ func NewServer(provider comch.Provider, device, representor, name string) (*Serv
 func (s *Server) Configure(config ServerConfig) error {
 	err := errors.Join(s.checkConfig(&config.ControlConfig),
 		checkCallbacks(s.kind,
-			callback{"Connected", config.Connected != nil}, callback{"Disconnected", config.Disconnected != nil}),
+			callback{"Connected", config.Connected != nil},
+			callback{"Disconnected", config.Disconnected != nil}),
 		checkOptional("MaxClients", config.MaxClients, s.capabilities.MaxClients))
 	if err != nil {
 		return err

@@ -72,7 +72,8 @@ func bounds(b *bench) {
 	m, _ := b.localMap(100, 0)
 	v := b.inventory(1)
 	for _, r := range []struct{ address, length uint64 }{
-		{0, 101}, {100, 1}, {101, 0}, {99, 2}, {math.MaxUint64, 1}, {1, math.MaxUint64}, {math.MaxUint64, math.MaxUint64},
+		{0, 101}, {100, 1}, {101, 0}, {99, 2}, {math.MaxUint64, 1}, {1, math.MaxUint64},
+		{math.MaxUint64, math.MaxUint64},
 	} {
 		_, err := v.ByData(m, r.address, r.length)
 		b.want(status.InvalidValue, "claim data outside the map", err)
@@ -131,7 +132,9 @@ func dataWindow(b *bench) {
 		b.Errorf("an empty buffer has %d bytes at %d", length, address)
 	}
 	b.must(buffer.SetData(20, 40))
-	for _, r := range []struct{ address, length uint64 }{{9, 1}, {10, 51}, {60, 1}, {61, 0}, {20, math.MaxUint64}, {math.MaxUint64, 1}} {
+	for _, r := range []struct{ address, length uint64 }{
+		{9, 1}, {10, 51}, {60, 1}, {61, 0}, {20, math.MaxUint64}, {math.MaxUint64, 1},
+	} {
 		b.want(status.InvalidValue, "set data outside the buffer", buffer.SetData(r.address, r.length))
 	}
 	if address, length := buffer.Data(); address != 20 || length != 40 {
@@ -239,7 +242,8 @@ func chains(b *bench) {
 		b.Errorf("the list has %d buffers, but ListLength is %d", count, first[0].ListLength())
 	}
 	b.must(first[0].Unchain(first[2]))
-	if first[0].ListLength() != 2 || first[2].ListLength() != 3 || first[2].References() != 1 || first[1].Next() != nil {
+	if first[0].ListLength() != 2 || first[2].ListLength() != 3 || first[2].References() != 1 ||
+		first[1].Next() != nil {
 		b.Errorf("the lists have %d and %d buffers", first[0].ListLength(), first[2].ListLength())
 	}
 	b.must(first[2].Chain(first[0]))
@@ -281,7 +285,8 @@ func duplicates(b *bench) {
 	b.must(list[0].SetData(1, 0))
 	twin, err := v.Duplicate(list[0])
 	b.must(err)
-	if address, length := twin.Data(); address != 1 || length != 0 || twin.ListLength() != 1 || twin.Next() != nil || twin.References() != 1 {
+	if address, length := twin.Data(); address != 1 || length != 0 ||
+		twin.ListLength() != 1 || twin.Next() != nil || twin.References() != 1 {
 		b.Errorf("the duplicate has %d bytes at %d and a list of %d", length, address, twin.ListLength())
 	}
 	b.must(twin.SetData(0, 1))

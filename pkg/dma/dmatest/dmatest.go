@@ -46,8 +46,8 @@ func Run(t *testing.T, config Config) {
 		tests []conformanceTest
 	}{
 		{"Device", deviceTests}, {"MemoryMap", memoryMapTests}, {"Inventory", inventoryTests}, {"Buffer", bufferTests},
-		{"Context", contextTests}, {"Job", jobTests}, {"Refusal", rejectionTests}, {"Import", importTests}, {"Wait", waitTests},
-		{"Sequence", sequenceTests},
+		{"Context", contextTests}, {"Job", jobTests}, {"Refusal", rejectionTests}, {"Import", importTests},
+		{"Wait", waitTests}, {"Sequence", sequenceTests},
 	}
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {

@@ -30,7 +30,9 @@ var jobTests = []conformanceTest{
 func copies(b *bench) {
 	l := b.newLoop(2)
 	largest := int(b.device.Capabilities().MaxBufferSize)
-	for _, size := range []int{1, 2, 63, 64, 4095, 4096, 4097, 256<<10 - 1, 256 << 10, 256<<10 + 1, 1 << 20, min(largest, 16<<20)} {
+	for _, size := range []int{
+		1, 2, 63, 64, 4095, 4096, 4097, 256<<10 - 1, 256 << 10, 256<<10 + 1, 1 << 20, min(largest, 16<<20),
+	} {
 		from, source := b.localMap(size+3, 0)
 		to, destination := b.localMap(size+5, memory.LocalWrite)
 		pattern(source, size)
@@ -90,7 +92,8 @@ func gathers(b *bench) {
 	}
 	to, destination := b.localMap(len(want), memory.LocalWrite)
 	y := b.byAddress(v, to, 0, uint64(len(want)))
-	if event := l.do(head, y); event.Err != nil || event.Length != uint64(len(want)) || !bytes.Equal(destination, want) {
+	if event := l.do(head, y); event.Err != nil || event.Length != uint64(len(want)) ||
+		!bytes.Equal(destination, want) {
 		b.Errorf("event %+v for %d bytes, equal %v", event, len(want), bytes.Equal(destination, want))
 	}
 	b.release(head, y)
@@ -345,7 +348,8 @@ func (r *rejecting) reject(code status.Code, what string, job dma.Job) {
 func badType(b *bench) {
 	r := b.newRejecting()
 	for _, t := range []dma.JobType{0, 2, 255} {
-		r.reject(status.NotSupported, "submit a job of an unknown type", dma.Job{Type: t, Source: r.source, Destination: r.destination})
+		r.reject(status.NotSupported, "submit a job of an unknown type",
+			dma.Job{Type: t, Source: r.source, Destination: r.destination})
 	}
 }
 

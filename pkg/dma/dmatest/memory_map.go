@@ -48,7 +48,8 @@ func mapIsFrozen(b *bench) {
 	m, _ := b.localMap(8, memory.LocalWrite)
 	b.wantFrozen(m)
 	if m.Access() != memory.LocalWrite || m.Region().Len() != 8 || m.Imported() {
-		b.Errorf("the map has %d bytes with rights %#x, imported %v", m.Region().Len(), uint32(m.Access()), m.Imported())
+		b.Errorf("the map has %d bytes with rights %#x, imported %v", m.Region().Len(), uint32(m.Access()),
+			m.Imported())
 	}
 }
 
@@ -123,7 +124,8 @@ func manyDevices(b *bench) {
 	other := open(b.T, b.config, b.config.OtherDevice)
 	bytes := make([]byte, 64)
 	m := dma.NewMemoryMap()
-	b.must(m.SetRegion(memory.Wrap(bytes)), m.AddDevice(b.device), m.AddDevice(other), m.SetAccess(memory.LocalWrite), m.Start())
+	b.must(m.SetRegion(memory.Wrap(bytes)), m.AddDevice(b.device), m.AddDevice(other),
+		m.SetAccess(memory.LocalWrite), m.Start())
 	b.closeLater(m)
 	v := b.inventory(2)
 	pattern(bytes[:8], 1)
@@ -203,7 +205,8 @@ func exportedRights(b *bench) {
 		access      memory.Access
 		read, write bool
 	}{
-		{memory.PCIRead, true, false}, {readWrite, true, true}, {memory.RemoteRead | memory.RemoteWrite | memory.LocalWrite, false, false},
+		{memory.PCIRead, true, false}, {readWrite, true, true},
+		{memory.RemoteRead | memory.RemoteWrite | memory.LocalWrite, false, false},
 	} {
 		_, m := b.importMap(100, c.access)
 		base := m.Region().Base()

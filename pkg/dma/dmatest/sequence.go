@@ -51,8 +51,10 @@ func randomCalls(b *bench) {
 	rapid.Check(b.T, func(t *rapid.T) {
 		m := newMachine(b)
 		actions := map[string]func(*rapid.T){
-			"add device": m.addDevice, "remove device": m.removeDevice, "start": m.start, "stop": m.stop, "attach": m.attach, "detach": m.detach,
-			"take": m.take, "release": m.release, "submit": m.submit, "submit again": m.submit, "progress": m.step, "stop map": m.stopMap,
+			"add device": m.addDevice, "remove device": m.removeDevice,
+			"start": m.start, "stop": m.stop, "attach": m.attach, "detach": m.detach,
+			"claim": m.claim, "release": m.release, "submit": m.submit, "submit again": m.submit,
+			"progress": m.step, "stop map": m.stopMap,
 			"": m.invariants,
 		}
 		t.Repeat(actions)
@@ -61,7 +63,10 @@ func randomCalls(b *bench) {
 }
 
 func newMachine(b *bench) *machine {
-	m := &machine{bench: b, context: dma.NewContext(), busy: make(map[*dma.Buffer]bool), jobs: make(map[uint64]machineJob)}
+	m := &machine{
+		bench: b, context: dma.NewContext(),
+		busy: make(map[*dma.Buffer]bool), jobs: make(map[uint64]machineJob),
+	}
 	m.bytes = make([]byte, 2*machineBuffers*machineBytes) // sources, then destinations
 	pattern(m.bytes[:machineBuffers*machineBytes], 1)
 	m.memory = dma.NewMemoryMap()
@@ -69,7 +74,8 @@ func newMachine(b *bench) *machine {
 	m.inventory, err = dma.NewInventory(machineBuffers)
 	m.engine, err2 = progress.NewEngine(progress.Policy{})
 	b.must(err, err2, m.inventory.Start(), m.context.SetJobs(machineJobs))
-	b.must(m.memory.SetRegion(memory.Wrap(m.bytes)), m.memory.AddDevice(b.device), m.memory.SetAccess(memory.LocalWrite), m.memory.Start())
+	b.must(m.memory.SetRegion(memory.Wrap(m.bytes)), m.memory.AddDevice(b.device),
+		m.memory.SetAccess(memory.LocalWrite), m.memory.Start())
 	return m
 }
 
@@ -127,11 +133,12 @@ func (m *machine) attach(t *rapid.T) {
 }
 
 func (m *machine) detach(t *rapid.T) {
-	expect(t, "detach", m.context.Detach(), first(when{!m.attached, status.BadState}, when{m.inFlight > 0, status.InUse}))
+	expect(t, "detach", m.context.Detach(),
+		first(when{!m.attached, status.BadState}, when{m.inFlight > 0, status.InUse}))
 	m.attached = m.attached && m.inFlight > 0
 }
 
-func (m *machine) take(t *rapid.T) {
+func (m *machine) claim(t *rapid.T) {
 	offset := rapid.Uint64Range(0, machineBuffers-1).Draw(t, "place") * machineBytes
 	var buffer *dma.Buffer
 	var err error
@@ -140,7 +147,7 @@ func (m *machine) take(t *rapid.T) {
 	} else {
 		buffer, err = m.inventory.ByAddress(m.memory, machineBuffers*machineBytes+offset, machineBytes)
 	}
-	expect(t, "take", err, first(when{len(m.buffers) == machineBuffers, status.NoMemory}))
+	expect(t, "claim", err, first(when{len(m.buffers) == machineBuffers, status.NoMemory}))
 	if err == nil {
 		m.buffers = append(m.buffers, buffer)
 	}
@@ -176,7 +183,8 @@ func (m *machine) submit(t *rapid.T) {
 	m.nextJob++
 	err := m.context.Submit(dma.Job{Type: dma.Memcpy, Source: x, Destination: y, UserData: m.nextJob})
 	expect(t, "submit", err, first(
-		when{!m.attached, status.BadState}, when{m.inFlight == machineJobs, status.Again}, when{m.busy[y], status.InUse},
+		when{!m.attached, status.BadState}, when{m.inFlight == machineJobs, status.Again},
+		when{m.busy[y], status.InUse},
 		when{x == y || length == 0 || length > machineBytes-used, status.InvalidValue},
 	))
 	if err != nil {
@@ -220,8 +228,10 @@ func (m *machine) invariants(t *rapid.T) {
 	if m.running {
 		state = progress.Running
 	}
-	if m.context.State() != state || m.memory.Buffers() != len(m.buffers) || m.inventory.FreeElements() != machineBuffers-len(m.buffers) {
-		t.Fatalf("%v with %d buffers and %d free elements, want %v with %d", m.context.State(), m.memory.Buffers(), m.inventory.FreeElements(), state, len(m.buffers))
+	if m.context.State() != state || m.memory.Buffers() != len(m.buffers) ||
+		m.inventory.FreeElements() != machineBuffers-len(m.buffers) {
+		t.Fatalf("%v with %d buffers and %d free elements, want %v with %d", m.context.State(), m.memory.Buffers(),
+			m.inventory.FreeElements(), state, len(m.buffers))
 	}
 }
 

@@ -82,7 +82,8 @@ func newLoop(b *testing.B, source, destination *memory.Region, depth int) *loop 
 		l.source = dma.NewMemoryMap()
 		must(b, l.source.SetRegion(source), l.source.AddDevice(device), l.source.Start())
 	}
-	must(b, l.destination.SetRegion(destination), l.destination.AddDevice(device), l.destination.SetAccess(memory.LocalWrite), l.destination.Start())
+	must(b, l.destination.SetRegion(destination), l.destination.AddDevice(device),
+		l.destination.SetAccess(memory.LocalWrite), l.destination.Start())
 	l.inventory, err = dma.NewInventory(2 * depth)
 	must(b, err, l.inventory.Start())
 	l.engine, err = progress.NewEngine(progress.Policy{})

@@ -78,7 +78,8 @@ func (p *provider) Devices() ([]string, error) { return slices.Clone(p.devices),
 
 func (p *provider) Capabilities(device string) (dma.Capabilities, error) {
 	if !slices.Contains(p.devices, device) {
-		return dma.Capabilities{}, status.Errorf(status.NotFound, "no DMA device %q: the devices are %q", device, p.devices)
+		return dma.Capabilities{}, status.Errorf(status.NotFound, "no DMA device %q: the devices are %q", device,
+			p.devices)
 	}
 	return p.capabilities, nil
 }
@@ -110,7 +111,8 @@ func (d *device) Capabilities() dma.Capabilities { return d.capabilities }
 
 func (d *device) Register(region *memory.Region, access memory.Access) (dma.Registration, error) {
 	if !region.Mapped() {
-		return nil, status.Errorf(status.NotSupported, "opaque region of %d bytes: the CPU cannot copy it", region.Len())
+		return nil, status.Errorf(status.NotSupported, "opaque region of %d bytes: the CPU cannot copy it",
+			region.Len())
 	}
 	if !access.Valid() {
 		return nil, status.Errorf(status.InvalidValue, "unknown access rights %#x", uint32(access))

@@ -145,7 +145,8 @@ func revokedSource(b *bench) {
 	source := x.register(2<<20, allRights)
 	var chain []rdma.SendRequest
 	for i := range requests {
-		chain = append(chain, y.mem.remote(rdma.SendRequest{ID: uint64(i), Opcode: rdma.OpWrite, Local: source.segment(0, 2<<20)}, 0))
+		write := rdma.SendRequest{ID: uint64(i), Opcode: rdma.OpWrite, Local: source.segment(0, 2<<20)}
+		chain = append(chain, y.mem.remote(write, 0))
 	}
 	// Nobody polls the peer, so what does not fit its socket stays here.
 	x.post(chain...)

@@ -10,7 +10,10 @@ import (
 
 // messageSizes lie around the limits of headers, padding, segments, staging buffers,
 // and socket buffers.
-var messageSizes = []int{0, 1, 2, 3, 4, 64, 255, 256, 257, 1400, 1428, 4096, 8191, 8192, 65456, 65457, 65536, 131072, 1<<20 + 1}
+var messageSizes = []int{
+	0, 1, 2, 3, 4, 64, 255, 256, 257, 1400, 1428, 4096, 8191, 8192,
+	65456, 65457, 65536, 131072, 1<<20 + 1,
+}
 
 var messageTests = []conformanceTest{
 	{"ReceivesPostedAtSetUpTakeTheFirstMessages", "", firstMessages},
@@ -309,18 +312,21 @@ func everything(b *bench) {
 				peer := ends[1-i].mem
 				local := e.segment(slot*size, size)
 				e.post(
-					peer.remote(rdma.SendRequest{ID: 1, Opcode: rdma.OpWrite, Local: local, Silent: true}, (slots+slot)*size),
+					peer.remote(rdma.SendRequest{ID: 1, Opcode: rdma.OpWrite, Local: local, Silent: true},
+						(slots+slot)*size),
 					rdma.SendRequest{ID: 2, Opcode: rdma.OpSend, Local: local},
 				)
 				if slot < readDepth {
-					e.post(peer.remote(rdma.SendRequest{ID: 3, Opcode: rdma.OpRead, Local: e.segment((3*slots+slot)*size, size)}, slot*size))
+					back := rdma.SendRequest{ID: 3, Opcode: rdma.OpRead, Local: e.segment((3*slots+slot)*size, size)}
+					e.post(peer.remote(back, slot*size))
 				}
 			}
 		}
 		for i, e := range ends {
 			e.await(2*slots + readDepth)
 			theirs := want[1-i]
-			if !bytes.Equal(e.mem.bytes[slots*size:2*slots*size], theirs) || !bytes.Equal(e.mem.bytes[2*slots*size:3*slots*size], theirs) ||
+			if !bytes.Equal(e.mem.bytes[slots*size:2*slots*size], theirs) ||
+				!bytes.Equal(e.mem.bytes[2*slots*size:3*slots*size], theirs) ||
 				!bytes.Equal(e.mem.bytes[3*slots*size:(3*slots+readDepth)*size], theirs[:readDepth*size]) {
 				b.Fatalf("round %d: data differs", round)
 			}
