@@ -1,4 +1,4 @@
-// Package examples runs the samples as processes.
+// Package examples tests the samples as processes.
 package examples
 
 import (
@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// patience bounds what would otherwise hang.
+// patience bounds every wait, so that a test that would hang fails.
 const patience = time.Minute
 
-// programs is where TestMain has built the samples.
+// programs is the directory into which TestMain builds the samples.
 var programs string
 
 func TestMain(m *testing.M) {
@@ -39,13 +39,13 @@ func buildAndRun(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// outcome is how a sample ended.
+// outcome is the outcome of one run of a sample.
 type outcome struct {
 	output string
 	err    error
 }
 
-// start runs a sample and returns where its outcome will be.
+// start runs a sample and returns a channel that delivers its outcome.
 func start(t *testing.T, name string, arguments ...string) <-chan outcome {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -58,7 +58,7 @@ func start(t *testing.T, name string, arguments ...string) <-chan outcome {
 	return ended
 }
 
-// runPair runs a server and, once it listens, a client.
+// runPair runs a server and, once it listens, a client, and returns their outputs.
 func runPair(t *testing.T, sample, listens string, server, client []string) (serverOutput, clientOutput string) {
 	t.Helper()
 	directory := t.TempDir()
@@ -118,9 +118,9 @@ func TestSamplesSayWhatIsWrong(t *testing.T) {
 		arguments []string
 		want      string
 	}{
-		"without server":     {nil, "NOT_FOUND"},
-		"with too long text": {[]string{"-t", strings.Repeat("x", 4081)}, "4081 bytes"},
-		"with unknown flag":  {[]string{"--fast"}, "unknown flag: --fast"},
+		"without server":    {nil, "NOT_FOUND"},
+		"with a long text":  {[]string{"-t", strings.Repeat("x", 4081)}, "4081 bytes"},
+		"with unknown flag": {[]string{"--fast"}, "unknown flag: --fast"},
 	} {
 		for _, sample := range []string{"comch-ctrl-path-client", "comch-data-path-high-speed-client"} {
 			t.Run(sample+" "+name, func(t *testing.T) {
@@ -144,6 +144,6 @@ func TestLocalMemoryIsCopiedByDMA(t *testing.T) {
 		}
 	}
 	if o := <-start(t, "dma-local-copy", "-p", "99:00.0"); o.err == nil || !strings.Contains(o.output, "99:00.0") {
-		t.Errorf("a device that is not there gave %q, error %v", o.output, o.err)
+		t.Errorf("a missing device gave %q, error %v", o.output, o.err)
 	}
 }

@@ -1,6 +1,7 @@
-// Command comch-data-path-high-speed-client is the client of the Comch data
-// path sample: it sends a text to the server's consumer, and then takes one
-// with a consumer of its own.
+// Command comch-data-path-high-speed-client is the client of the data path sample
+// of the DOCA Comch guide. It sends one message to the server on the fast path,
+// receives one on the fast path, and ends. The documentation of
+// comch-data-path-high-speed-server shows the whole exchange.
 package main
 
 import (
@@ -13,16 +14,16 @@ import (
 
 func main() { sample.Main(emulated.DefaultHostDevice, start) }
 
+// start returns a client that is connecting. The rest happens in its callbacks.
 func start(s *sample.Sample) (sample.Context, error) {
 	client, err := contexts.NewClient(s.Provider, s.Device, "comch_data_path_sample_server")
 	if err != nil {
 		return nil, err
 	}
 	err = client.Configure(contexts.ClientConfig{ControlConfig: contexts.ControlConfig{
-		SendTasks:     sample.SendTasks,
-		ReceiveQueue:  sample.ReceiveQueue,
-		SendCompleted: func(task *contexts.SendTask) { s.Check(task.Free()) },
-		SendFailed:    s.SendFailed,
+		SendTasks:    sample.SendTasks,
+		ReceiveQueue: sample.ReceiveQueue,
+		// Connected: ask the server to create its consumer.
 		StateChanged: func(_, state progress.State) {
 			if state == progress.Running {
 				connection, err := client.Connection()
@@ -30,17 +31,23 @@ func start(s *sample.Sample) (sample.Context, error) {
 				s.Send(client, connection, sample.StartDataPath)
 			}
 		},
+		// The server has created its consumer: send to it, then receive from the
+		// server, and then end the test. Both consumer callbacks are mandatory for
+		// the fast path.
 		ConsumerCreated: func(server *contexts.Connection, id comch.ConsumerID) {
 			s.Produce(server, id, s.Text, func() {
 				s.Consume(server, func() { s.Send(client, server, sample.StopDataPath) })
 			})
 		},
 		ConsumerExpired: func(*contexts.Connection, comch.ConsumerID) {},
+		// The server has confirmed the end: disconnect.
 		MessageReceived: func(_ *contexts.Connection, message []byte) {
 			if string(message) == sample.StopDataPath {
 				s.Check(client.Stop())
 			}
 		},
+		SendCompleted: func(task *contexts.SendTask) { s.Check(task.Free()) },
+		SendFailed:    s.SendFailed,
 	}})
 	if err != nil {
 		return nil, err

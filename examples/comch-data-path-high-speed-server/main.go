@@ -1,6 +1,22 @@
-// Command comch-data-path-high-speed-server is the server of the Comch data
-// path sample: it takes a text with its consumer, and then sends one to the
-// client's.
+// Command comch-data-path-high-speed-server is the server of the data path sample
+// of the DOCA Comch guide. It receives one message of the client on the fast path,
+// sends one to the client on the fast path, and ends. Start it before its client,
+// comch-data-path-high-speed-client.
+//
+// The fast path consists of consumers and producers, which are contexts on an
+// established connection. A consumer offers buffers, and a producer of the peer
+// fills them. The control messages of the connection say when to start and when to
+// stop:
+//
+//	client                                server
+//	start_data_path_test  ------------->  create a consumer
+//	learn of the consumer                 start_data_path_test
+//	send a message        ===fast path=>  receive it
+//	create a consumer                     learn of the consumer
+//	receive the message   <==fast path==  send a message
+//	stop_data_path_test   ------------->
+//	stop                  <-------------  stop_data_path_test
+//	                                      stop
 package main
 
 import (
@@ -14,6 +30,7 @@ import (
 
 func main() { sample.Main(emulated.DefaultDevice, start) }
 
+// start returns a running server. The rest happens in its callbacks.
 func start(s *sample.Sample) (sample.Context, error) {
 	server, err := contexts.NewServer(s.Provider, s.Device, s.Representor, "comch_data_path_sample_server")
 	if err != nil {
@@ -24,13 +41,8 @@ func start(s *sample.Sample) (sample.Context, error) {
 		ControlConfig: contexts.ControlConfig{
 			SendTasks:    sample.SendTasks,
 			ReceiveQueue: sample.ReceiveQueue,
-			SendCompleted: func(task *contexts.SendTask) {
-				s.Check(task.Free())
-				if finished {
-					s.Check(server.Stop())
-				}
-			},
-			SendFailed: s.SendFailed,
+			// The client starts and ends the test with a control message, and expects
+			// the same message back. At the start, the server creates its consumer.
 			MessageReceived: func(client *contexts.Connection, message []byte) {
 				finished = string(message) == sample.StopDataPath
 				s.Send(server, client, string(message))
@@ -38,6 +50,16 @@ func start(s *sample.Sample) (sample.Context, error) {
 					s.Consume(client, func() {})
 				}
 			},
+			// The last control message has been sent: the server can stop.
+			SendCompleted: func(task *contexts.SendTask) {
+				s.Check(task.Free())
+				if finished {
+					s.Check(server.Stop())
+				}
+			},
+			SendFailed: s.SendFailed,
+			// The client has created its consumer: send to it. Both consumer callbacks
+			// are mandatory for the fast path.
 			ConsumerCreated: func(client *contexts.Connection, id comch.ConsumerID) {
 				s.Produce(client, id, s.Text, func() {})
 			},
@@ -46,7 +68,7 @@ func start(s *sample.Sample) (sample.Context, error) {
 		Connected: func(*contexts.Connection, bool) {},
 		Disconnected: func(*contexts.Connection, bool) {
 			if !finished {
-				s.Check(errors.New("the client left before the test was over"))
+				s.Check(errors.New("the client disconnected before the end of the test"))
 			}
 		},
 	})

@@ -1,5 +1,6 @@
-// Command dma-local-copy copies a text from one memory of this process to
-// another by a DMA job: the guide's steps for local memory, one after the other.
+// Command dma-local-copy copies a text from one buffer of this process to another
+// with a DMA job. It takes the steps that the DOCA DMA guide lists for local memory,
+// one after the other.
 package main
 
 import (
@@ -22,7 +23,7 @@ func main() {
 	destination := make([]byte, len(*text))
 	err := copyLocally(*device, destination, []byte(*text))
 	if err == nil && string(destination) != *text {
-		err = fmt.Errorf("copied was %q", destination)
+		err = fmt.Errorf("copied %q instead of %q", destination, *text)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "dma-local-copy:", err)
@@ -31,10 +32,11 @@ func main() {
 	fmt.Printf("Success, memory copied and verified as correct: %s\n", destination)
 }
 
-// copyLocally fills destination from source, which are of the same length. On
-// failure it leaves cleaning up to the end of the process.
+// copyLocally fills destination from source, which has the same length. If it fails,
+// it leaves the cleanup to the end of the process.
 func copyLocally(address string, destination, source []byte) error {
-	// The device, and what the engine of this thread needs.
+	// 1. Open the device that copies. The progress engine of this thread reports
+	// when a copy is done.
 	device, err := software.New(software.Options{}).Open(address)
 	if err != nil {
 		return err
@@ -44,7 +46,8 @@ func copyLocally(address string, destination, source []byte) error {
 		return err
 	}
 
-	// A memory map for each of the two memories, with the least rights.
+	// 2. Register both buffers with the device, each in a memory map of its own. The
+	// source is only read, so only the destination needs an access right.
 	from, to := dma.NewMemoryMap(), dma.NewMemoryMap()
 	err = errors.Join(
 		from.SetRegion(memory.Wrap(source)), from.AddDevice(device), from.Start(),
@@ -54,7 +57,8 @@ func copyLocally(address string, destination, source []byte) error {
 		return err
 	}
 
-	// One inventory is enough for the buffers of both.
+	// 3. Make an inventory of buffer descriptors. One inventory serves any number of
+	// memory maps.
 	inventory, err := dma.NewInventory(2)
 	if err != nil {
 		return err
@@ -63,15 +67,20 @@ func copyLocally(address string, destination, source []byte) error {
 		return err
 	}
 
-	// The context that takes jobs; its events come out of the engine.
+	// 4. Make a context on the same device and attach it to the engine, which will
+	// deliver one event for each job.
 	context := dma.NewContext()
 	var event *dma.Event
-	err = errors.Join(context.AddDevice(device), context.Start(), context.Attach(engine, func(e dma.Event) { event = &e }))
+	err = errors.Join(
+		context.AddDevice(device), context.Start(),
+		context.Attach(engine, func(e dma.Event) { event = &e }),
+	)
 	if err != nil {
 		return err
 	}
 
-	// The source's data says how much is copied, the destination is empty.
+	// 5. Describe the copy. The source buffer is full of data, all of which is
+	// copied; the destination buffer is empty.
 	sourceBuffer, err := inventory.ByData(from, 0, uint64(len(source)))
 	if err != nil {
 		return err
@@ -81,7 +90,9 @@ func copyLocally(address string, destination, source []byte) error {
 		return err
 	}
 
-	// Some errors are found at once, others are told by the event.
+	// 6. Submit the job, and make progress until its event has been delivered. Submit
+	// finds some errors at once, and the event reports the others. Idle decides
+	// whether to poll again, to yield the core, or to sleep.
 	err = context.Submit(dma.Job{Type: dma.Memcpy, Source: sourceBuffer, Destination: destinationBuffer})
 	if err != nil {
 		return err
@@ -89,11 +100,11 @@ func copyLocally(address string, destination, source []byte) error {
 	for event == nil {
 		engine.Idle(engine.Progress())
 	}
-	if event.Type == dma.Memcpy && event.Err != nil {
+	if event.Err != nil {
 		return event.Err
 	}
 
-	// Whether that went well or not, everything goes in reverse order.
+	// 7. Clean up in reverse order. Dropping the last reference releases a buffer.
 	_, err = sourceBuffer.RemoveReference()
 	_, err2 := destinationBuffer.RemoveReference()
 	return errors.Join(err, err2,

@@ -8,22 +8,25 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// The messages that begin and end the data path test.
+// The control messages that start and end the data path sample.
 const (
 	StartDataPath = "start_data_path_test"
 	StopDataPath  = "stop_data_path_test"
 )
 
-const bufferSize = 1 << 20 // bytes of the one buffer of a consumer
+// bufferSize is the size in bytes of the only buffer of a consumer.
+const bufferSize = 1 << 20
 
-// Produce makes a producer, sends one message and ends the producer; then it
-// calls done.
+// Produce creates a producer, sends one message to a consumer of the peer, stops the
+// producer, and calls done once the producer is idle.
 func (s *Sample) Produce(connection *contexts.Connection, consumer comch.ConsumerID, text string, done func()) {
 	producer, err := contexts.NewProducer(connection)
 	if err != nil {
 		s.Check(err)
 		return
 	}
+	// end handles the completion of the only task. A stopping context is idle once
+	// all its tasks are freed.
 	end := func(task *contexts.ProducerSendTask, err error) {
 		s.Check(err)
 		s.Check(task.Free())
@@ -41,6 +44,8 @@ func (s *Sample) Produce(connection *contexts.Connection, consumer comch.Consume
 			}
 		},
 	}))
+	// A producer is running as soon as it is started. The message waits until the
+	// consumer has posted a receive.
 	s.Check(producer.Start(s.Engine))
 	task, err := producer.AllocateSend(consumer, []byte(text), nil)
 	if err == nil {
@@ -49,8 +54,8 @@ func (s *Sample) Produce(connection *contexts.Connection, consumer comch.Consume
 	s.Check(err)
 }
 
-// Consume makes a consumer, logs one message and ends the consumer; then it
-// calls done.
+// Consume creates a consumer, logs the first message that it receives, stops the
+// consumer, and calls done once the consumer is idle.
 func (s *Sample) Consume(connection *contexts.Connection, done func()) {
 	consumer, err := contexts.NewConsumer(connection, bufferSize)
 	if err != nil {
@@ -67,6 +72,7 @@ func (s *Sample) Consume(connection *contexts.Connection, done func()) {
 	s.Check(consumer.Configure(contexts.ConsumerConfig{
 		ReceiveTasks: 1,
 		Received: func(task *contexts.ReceiveTask) {
+			// The peer can still change the data: copy it, and use only the copy.
 			Log(bytes.Clone(task.Data()))
 			end(task, nil)
 		},
@@ -74,6 +80,8 @@ func (s *Sample) Consume(connection *contexts.Connection, done func()) {
 		StateChanged: func(_, state progress.State) {
 			switch state {
 			case progress.Running:
+				// The consumer is registered with the peer. Offer the whole memory as
+				// one buffer.
 				task, err := consumer.AllocateReceive(0, bufferSize)
 				if err == nil {
 					err = task.Submit()

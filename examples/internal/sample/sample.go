@@ -1,5 +1,9 @@
-// Package sample is what the samples have in common: flags, progress engine,
-// and the loop around it.
+// Package sample is the common part of the Comch samples: the flags, the loop around
+// the progress engine, and short forms of the steps that several samples share.
+//
+// A sample runs on one thread. It starts one server or client, and then makes
+// progress until that context is idle. Callbacks do all the work; the first error
+// that one of them passes to Check ends the sample.
 package sample
 
 import (
@@ -19,10 +23,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// What the original samples configure.
+// The values that the original samples configure.
 const (
-	SendTasks    = 1024
-	ReceiveQueue = 10
+	SendTasks    = 1024                      // in the pool of a context
+	ReceiveQueue = 10                        // control messages
 	defaultText  = "Message from the client" // of both sides
 	maxText      = 4080                      // bytes
 )
@@ -38,14 +42,6 @@ type Sample struct {
 	err error
 }
 
-// Main reads the flags, runs a sample that has one context, and exits.
-func Main(device string, start func(*Sample) (Context, error)) {
-	if err := run(device, start); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
-		os.Exit(1)
-	}
-}
-
 // Context is the server or client of a sample.
 type Context interface {
 	State() progress.State
@@ -53,14 +49,25 @@ type Context interface {
 	Stop() error
 }
 
+// Main reads the flags, calls start, makes progress until the context that start
+// returns is idle, and exits. device is the default of the flag --pci-addr.
+func Main(device string, start func(*Sample) (Context, error)) {
+	if err := run(device, start); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
+		os.Exit(1)
+	}
+}
+
 func run(device string, start func(*Sample) (Context, error)) error {
 	s := &Sample{}
 	directory := ""
 	flags := pflag.NewFlagSet(filepath.Base(os.Args[0]), pflag.ContinueOnError)
 	flags.StringVarP(&s.Device, "pci-addr", "p", device, "DOCA Comch device PCIe address")
-	flags.StringVarP(&s.Representor, "rep-pci", "r", emulated.DefaultRepresentor, "DOCA Comch device representor PCIe address (needed only on the DPU)")
+	flags.StringVarP(&s.Representor, "rep-pci", "r", emulated.DefaultRepresentor,
+		"DOCA Comch device representor PCIe address (needed only on the DPU)")
 	flags.StringVarP(&s.Text, "text", "t", defaultText, "text to be sent to the other side of the channel")
-	flags.StringVar(&directory, "emulated-dir", "", `directory of the emulated Comch (default "`+emulated.DefaultDirectory()+`")`)
+	flags.StringVar(&directory, "emulated-dir", "",
+		`directory of the emulated Comch (default "`+emulated.DefaultDirectory()+`")`)
 	if err := flags.Parse(os.Args[1:]); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			return nil
@@ -85,8 +92,9 @@ func run(device string, start func(*Sample) (Context, error)) error {
 	return errors.Join(s.err, main.Err())
 }
 
-// drive makes progress until the context is idle or something fails. A signal
-// stops the context.
+// drive makes progress until the context is idle or an error occurs. SIGINT and
+// SIGTERM stop the context. A context belongs to the thread of its engine, so the
+// goroutine that waits for the signal has the engine call Stop.
 func (s *Sample) drive(main Context) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -98,7 +106,7 @@ func (s *Sample) drive(main Context) {
 	}
 }
 
-// Check keeps the first error, with which the sample ends.
+// Check keeps the first error, which ends the sample.
 func (s *Sample) Check(err error) {
 	if err != nil && s.err == nil {
 		s.err = err
@@ -110,7 +118,8 @@ type Sender interface {
 	AllocateSend(connection *contexts.Connection, message []byte) (*contexts.SendTask, error)
 }
 
-// Send sends a control message.
+// Send sends a control message: it allocates a task from the sender's pool and
+// submits it. SendCompleted or SendFailed of the sender must free the task.
 func (s *Sample) Send(from Sender, connection *contexts.Connection, text string) {
 	task, err := from.AllocateSend(connection, []byte(text))
 	if err == nil {
@@ -119,11 +128,11 @@ func (s *Sample) Send(from Sender, connection *contexts.Connection, text string)
 	s.Check(err)
 }
 
-// SendFailed is the error callback of control messages.
+// SendFailed is a callback for failed control messages: the failure ends the sample.
 func (s *Sample) SendFailed(task *contexts.SendTask, err error) {
 	s.Check(err)
 	s.Check(task.Free())
 }
 
-// Log prints what a sample has received.
+// Log prints a received message.
 func Log(text []byte) { fmt.Printf("Message received: '%s'\n", text) }
