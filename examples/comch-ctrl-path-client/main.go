@@ -1,6 +1,6 @@
-// Command comch-ctrl-path-client is the client of the control path sample of the
-// DOCA Comch guide. It connects to comch-ctrl-path-server, sends one message, waits
-// for the server's message, and ends.
+// Command comch-ctrl-path-client is the client of the control path sample of the DOCA Comch guide.
+// It connects to comch-ctrl-path-server, sends one message, waits for the server's message, and
+// ends.
 package main
 
 import (
@@ -22,8 +22,8 @@ func start(s *sample.Sample) (sample.Context, error) {
 	err = client.Configure(contexts.ClientConfig{ControlConfig: contexts.ControlConfig{
 		SendTasks:    sample.SendTasks,
 		ReceiveQueue: sample.ReceiveQueue,
-		// Start only starts to connect. The client is running once it is connected.
-		// If there is no such server, it becomes idle instead, and Err says why.
+		// Start only starts to connect. The client is running once it is connected. If there is no
+		// such server, it becomes idle instead, and Err says why.
 		StateChanged: func(_, state progress.State) {
 			if state == progress.Running {
 				connection, err := client.Connection()
@@ -34,8 +34,8 @@ func start(s *sample.Sample) (sample.Context, error) {
 		// Our message has been sent: return the task to the pool.
 		SendCompleted: func(task *contexts.SendTask) { s.Check(task.Free()) },
 		SendFailed:    s.SendFailed,
-		// The server's message ends the sample. Stop disconnects; the sample makes
-		// progress until the client is idle.
+		// The server's message ends the sample. Stop disconnects; the sample makes progress until
+		// the client is idle.
 		MessageReceived: func(_ *contexts.Connection, message []byte) {
 			sample.Log(message)
 			s.Check(client.Stop())

@@ -1,12 +1,10 @@
-// Command comch-data-path-high-speed-server is the server of the data path sample
-// of the DOCA Comch guide. It receives one message of the client on the fast path,
-// sends one to the client on the fast path, and ends. Start it before its client,
-// comch-data-path-high-speed-client.
+// Command comch-data-path-high-speed-server is the server of the data path sample of the DOCA Comch
+// guide. It receives one message of the client on the fast path, sends one to the client on the
+// fast path, and ends. Start it before its client, comch-data-path-high-speed-client.
 //
-// The fast path consists of consumers and producers, which are contexts on an
-// established connection. A consumer offers buffers, and a producer of the peer
-// fills them. The control messages of the connection say when to start and when to
-// stop:
+// The fast path consists of consumers and producers, which are contexts on an established
+// connection. A consumer offers buffers, and a producer of the peer fills them. The control
+// messages of the connection say when to start and when to stop:
 //
 //	client                                server
 //	start_data_path_test  ------------->  create a consumer
@@ -41,8 +39,8 @@ func start(s *sample.Sample) (sample.Context, error) {
 		ControlConfig: contexts.ControlConfig{
 			SendTasks:    sample.SendTasks,
 			ReceiveQueue: sample.ReceiveQueue,
-			// The client starts and ends the test with a control message, and expects
-			// the same message back. At the start, the server creates its consumer.
+			// The client starts and ends the test with a control message, and expects the same
+			// message back. At the start, the server creates its consumer.
 			MessageReceived: func(client *contexts.Connection, message []byte) {
 				finished = string(message) == sample.StopDataPath
 				s.Send(server, client, string(message))
@@ -58,8 +56,8 @@ func start(s *sample.Sample) (sample.Context, error) {
 				}
 			},
 			SendFailed: s.SendFailed,
-			// The client has created its consumer: send to it. Both consumer callbacks
-			// are mandatory for the fast path.
+			// The client has created its consumer: send to it. Both consumer callbacks are
+			// mandatory for the fast path.
 			ConsumerCreated: func(client *contexts.Connection, id comch.ConsumerID) {
 				s.Produce(client, id, s.Text, func() {})
 			},

@@ -1,6 +1,5 @@
-// Command dma-local-copy copies a text from one buffer of this process to another
-// with a DMA job. It takes the steps that the DOCA DMA guide lists for local memory,
-// one after the other.
+// Command dma-local-copy copies a text from one buffer of this process to another with a DMA job.
+// It takes the steps that the DOCA DMA guide lists for local memory, one after the other.
 package main
 
 import (
@@ -32,11 +31,11 @@ func main() {
 	fmt.Printf("Success, memory copied and verified as correct: %s\n", destination)
 }
 
-// copyLocally fills destination from source, which has the same length. If it fails,
-// it leaves the cleanup to the end of the process.
+// copyLocally fills destination from source, which has the same length. If it fails, it leaves the
+// cleanup to the end of the process.
 func copyLocally(address string, destination, source []byte) error {
-	// 1. Open the device that copies. The progress engine of this thread reports
-	// when a copy is done.
+	// 1. Open the device that copies. The progress engine of this thread reports when a copy is
+	// done.
 	device, err := software.New(software.Options{}).Open(address)
 	if err != nil {
 		return err
@@ -46,8 +45,8 @@ func copyLocally(address string, destination, source []byte) error {
 		return err
 	}
 
-	// 2. Register both buffers with the device, each in a memory map of its own. The
-	// source is only read, so only the destination needs an access right.
+	// 2. Register both buffers with the device, each in a memory map of its own. The source is only
+	// read, so only the destination needs an access right.
 	from, to := dma.NewMemoryMap(), dma.NewMemoryMap()
 	err = errors.Join(
 		from.SetRegion(memory.Wrap(source)), from.AddDevice(device), from.Start(),
@@ -57,8 +56,7 @@ func copyLocally(address string, destination, source []byte) error {
 		return err
 	}
 
-	// 3. Make an inventory of buffer descriptors. One inventory serves any number of
-	// memory maps.
+	// 3. Make an inventory of buffer descriptors. One inventory serves any number of memory maps.
 	inventory, err := dma.NewInventory(2)
 	if err != nil {
 		return err
@@ -67,8 +65,8 @@ func copyLocally(address string, destination, source []byte) error {
 		return err
 	}
 
-	// 4. Make a context on the same device and attach it to the engine, which will
-	// deliver one event for each job.
+	// 4. Make a context on the same device and attach it to the engine, which will deliver one
+	// event for each job.
 	context := dma.NewContext()
 	var event *dma.Event
 	err = errors.Join(
@@ -79,8 +77,8 @@ func copyLocally(address string, destination, source []byte) error {
 		return err
 	}
 
-	// 5. Describe the copy. The source buffer is full of data, all of which is
-	// copied; the destination buffer is empty.
+	// 5. Describe the copy. The source buffer is full of data, all of which is copied; the
+	// destination buffer is empty.
 	sourceBuffer, err := inventory.ByData(from, 0, uint64(len(source)))
 	if err != nil {
 		return err
@@ -90,9 +88,9 @@ func copyLocally(address string, destination, source []byte) error {
 		return err
 	}
 
-	// 6. Submit the job, and make progress until its event has been delivered. Submit
-	// finds some errors at once, and the event reports the others. Idle decides
-	// whether to poll again, to yield the core, or to sleep.
+	// 6. Submit the job, and make progress until its event has been delivered. Submit finds some
+	// errors at once, and the event reports the others. Idle decides whether to poll again, to
+	// yield the core, or to sleep.
 	err = context.Submit(dma.Job{Type: dma.Memcpy, Source: sourceBuffer, Destination: destinationBuffer})
 	if err != nil {
 		return err

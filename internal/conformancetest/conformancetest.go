@@ -1,5 +1,5 @@
-// Package conformancetest holds the one rule by which the conformance suites of
-// this repository (comchtest, dmatest, rdmatest) skip a test.
+// Package conformancetest holds the one rule by which the conformance suites of this repository
+// (comchtest, dmatest, rdmatest) skip a test.
 package conformancetest
 
 import (
@@ -9,11 +9,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// SkipIfNotSupported judges the error of an attempt to use something optional.
-// No error lets the test continue. status.NotSupported skips it: the provider
-// has said that it cannot do this. Any other error fails it, because a provider
-// that is broken must not look like one that is merely limited. action names
-// the attempt, for instance "open device 03:00.0".
+// SkipIfNotSupported judges the error of an attempt to use something optional. No error lets the
+// test continue. status.NotSupported skips it: the provider has said that it cannot do this. Any
+// other error fails it, because a provider that is broken must not look like one that is merely
+// limited. action names the attempt, for instance "open device 03:00.0".
 func SkipIfNotSupported(t testing.TB, action string, err error) {
 	t.Helper()
 	switch {

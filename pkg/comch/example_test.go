@@ -13,9 +13,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// A client on the host and a server on the DPU exchange a control message each way,
-// and one message on the data path. Here both run in one process, on the emulated
-// provider, which only needs a directory where they can meet.
+// A client on the host and a server on the DPU exchange a control message each way, and one message
+// on the data path. Here both run in one process, on the emulated provider, which only needs a
+// directory where they can meet.
 func Example() {
 	ctx := context.Background()
 	directory, err := os.MkdirTemp("", "comch-example")
@@ -47,8 +47,8 @@ func Example() {
 	must(consumer.PostReceive(0, 64, 0))
 	consumer.Flush()
 
-	// The client learns of the consumer and sends to it. Send returns status.Again
-	// while no receive is posted.
+	// The client learns of the consumer and sends to it. Send returns status.Again while no receive
+	// is posted.
 	event, err := client.NextConsumerEvent(ctx)
 	must(err)
 	producer, err := client.NewProducer(ctx, event.ID)
@@ -59,8 +59,8 @@ func Example() {
 	must(err)
 	producer.Flush()
 
-	// The server polls. Its memory stays writable by the client, so a real program
-	// copies the message before it looks at it.
+	// The server polls. Its memory stays writable by the client, so a real program copies the
+	// message before it looks at it.
 	var received [1]comch.Received
 	for consumer.Poll(received[:]) == 0 {
 		progress.Yield()

@@ -7,9 +7,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Inventory is a fixed number of buffer descriptors (doca_buf_inventory). Claiming
-// a buffer allocates no memory, so it can be done on the data path. An inventory
-// and its buffers belong to one thread at a time.
+// Inventory is a fixed number of buffer descriptors (doca_buf_inventory). Claiming a buffer
+// allocates no memory, so it can be done on the data path. An inventory and its buffers belong to
+// one thread at a time.
 type Inventory struct {
 	phase   phase
 	buffers []Buffer
@@ -19,8 +19,7 @@ type Inventory struct {
 // maxElements bounds the size of an inventory.
 const maxElements = 1 << 20
 
-// NewInventory returns an inventory with the given number of buffers, from 1 to
-// 1 Mi.
+// NewInventory returns an inventory with the given number of buffers, from 1 to 1 Mi.
 func NewInventory(elements int) (*Inventory, error) {
 	if elements < 1 || elements > maxElements {
 		return nil, status.Errorf(status.InvalidValue,
@@ -34,8 +33,7 @@ func NewInventory(elements int) (*Inventory, error) {
 	return v, nil
 }
 
-// Start makes the buffers available. It fails with status.BadState if the inventory
-// is started.
+// Start makes the buffers available. It fails with status.BadState if the inventory is started.
 func (v *Inventory) Start() error {
 	if v.phase != configuring {
 		return status.Errorf(status.BadState, "start buffer inventory: it is %s", v.phase)
@@ -61,8 +59,8 @@ func (v *Inventory) stop(next phase) error {
 	return nil
 }
 
-// Close stops the inventory if it is started, and releases it. It fails with
-// status.InUse while buffers are claimed. Closing a closed inventory does nothing.
+// Close stops the inventory if it is started, and releases it. It fails with status.InUse while
+// buffers are claimed. Closing a closed inventory does nothing.
 func (v *Inventory) Close() error { return v.stop(closed) }
 
 // Elements returns the number of buffers, claimed or not.
@@ -71,23 +69,21 @@ func (v *Inventory) Elements() int { return len(v.buffers) }
 // FreeElements returns the number of buffers that can be claimed.
 func (v *Inventory) FreeElements() int { return len(v.free) }
 
-// ByAddress claims a buffer of length bytes at address that holds no data: a
-// destination. Addresses start at the Base of the map's region, which is 0 for
-// mapped memory. ByAddress fails with status.InvalidValue if the range is outside
-// the map, with status.NoMemory if all buffers are claimed, and with
-// status.BadState if the inventory or the map is not started.
+// ByAddress claims a buffer of length bytes at address that holds no data: a destination. Addresses
+// start at the Base of the map's region, which is 0 for mapped memory. ByAddress fails with
+// status.InvalidValue if the range is outside the map, with status.NoMemory if all buffers are
+// claimed, and with status.BadState if the inventory or the map is not started.
 func (v *Inventory) ByAddress(m *MemoryMap, address, length uint64) (*Buffer, error) {
 	return v.claim(m, address, length, 0)
 }
 
-// ByData claims a buffer of length bytes at address that is full of data: a source.
-// It fails as ByAddress does.
+// ByData claims a buffer of length bytes at address that is full of data: a source. It fails as
+// ByAddress does.
 func (v *Inventory) ByData(m *MemoryMap, address, length uint64) (*Buffer, error) {
 	return v.claim(m, address, length, length)
 }
 
-// Duplicate claims a buffer with the range and the data of b. The duplicate is in no
-// list.
+// Duplicate claims a buffer with the range and the data of b. The duplicate is in no list.
 func (v *Inventory) Duplicate(b *Buffer) (*Buffer, error) {
 	if err := b.checkClaimed("duplicate buffer"); err != nil {
 		return nil, err
@@ -131,11 +127,10 @@ func (v *Inventory) release(b *Buffer) {
 	v.free = append(v.free, b)
 }
 
-// Buffer is a range of a memory map, and within it the range that holds data
-// (doca_buf). A job copies the data of its source and appends it to the data of its
-// destination. Buffers come from an Inventory, count their references, and belong to
-// the thread of the inventory. A Buffer must not be used after its last reference
-// has been dropped, because the inventory may have reused it.
+// Buffer is a range of a memory map, and within it the range that holds data (doca_buf). A job
+// copies the data of its source and appends it to the data of its destination. Buffers come from an
+// Inventory, count their references, and belong to the thread of the inventory. A Buffer must not
+// be used after its last reference has been dropped, because the inventory may have reused it.
 type Buffer struct {
 	inventory  *Inventory
 	memory     *MemoryMap
@@ -147,8 +142,7 @@ type Buffer struct {
 	references int // 0 in the inventory, and in a list behind its head
 	jobs       int // jobs in flight that use the buffer
 
-	// A buffer alone is a list of one. Only the head of a list has last and
-	// elements.
+	// A buffer alone is a list of one. Only the head of a list has last and elements.
 	next     *Buffer
 	last     *Buffer
 	elements int
@@ -188,8 +182,8 @@ func (b *Buffer) Range() (address, length uint64) { return b.head, b.length }
 // Data returns the address of the data in the map, and its length in bytes.
 func (b *Buffer) Data() (address, length uint64) { return b.data, b.dataLength }
 
-// SetData sets the range that holds data. It fails with status.InvalidValue if the
-// range is outside the buffer, and with status.InUse if a job uses the buffer.
+// SetData sets the range that holds data. It fails with status.InvalidValue if the range is outside
+// the buffer, and with status.InUse if a job uses the buffer.
 func (b *Buffer) SetData(address, length uint64) error {
 	if err := b.checkUnused("set data of buffer"); err != nil {
 		return err
@@ -202,8 +196,8 @@ func (b *Buffer) SetData(address, length uint64) error {
 	return nil
 }
 
-// ResetData discards the data, but not its address: the next job that copies into
-// the buffer starts there.
+// ResetData discards the data, but not its address: the next job that copies into the buffer starts
+// there.
 func (b *Buffer) ResetData() error {
 	if err := b.checkUnused("reset data of buffer"); err != nil {
 		return err
@@ -215,13 +209,12 @@ func (b *Buffer) ResetData() error {
 // room returns the number of bytes that fit behind the data.
 func (b *Buffer) room() uint64 { return b.head + b.length - (b.data + b.dataLength) }
 
-// References returns the number of references to the buffer, or to the list that it
-// heads.
+// References returns the number of references to the buffer, or to the list that it heads.
 func (b *Buffer) References() int { return b.references }
 
-// AddReference adds a reference and returns the new number. It fails with
-// status.NotPermitted if the buffer is in a list but not its head, and with
-// status.TooBig if the buffer has 65535 references.
+// AddReference adds a reference and returns the new number. It fails with status.NotPermitted if
+// the buffer is in a list but not its head, and with status.TooBig if the buffer has 65535
+// references.
 func (b *Buffer) AddReference() (int, error) {
 	if err := b.checkHead("add reference to buffer"); err != nil {
 		return b.references, err
@@ -233,11 +226,10 @@ func (b *Buffer) AddReference() (int, error) {
 	return b.references, nil
 }
 
-// RemoveReference drops a reference and returns the remaining number. Dropping the
-// last one releases the buffer, and the whole list that it heads, to its inventory.
-// RemoveReference fails with status.BadState if the buffer is released already,
-// with status.NotPermitted if it is in a list but not its head, and with
-// status.InUse if a job uses it.
+// RemoveReference drops a reference and returns the remaining number. Dropping the last one
+// releases the buffer, and the whole list that it heads, to its inventory. RemoveReference fails
+// with status.BadState if the buffer is released already, with status.NotPermitted if it is in a
+// list but not its head, and with status.InUse if a job uses it.
 func (b *Buffer) RemoveReference() (int, error) {
 	const what = "remove reference to buffer"
 	if err := b.checkHead(what); err != nil {
@@ -270,10 +262,10 @@ func (b *Buffer) checkHead(what string) error {
 	return nil
 }
 
-// Chain appends the list that next heads to the list that b heads, and takes over
-// the only reference to next. A job then copies from all buffers, in order. Chain
-// fails with status.InvalidValue unless b and next are the heads of two lists, and
-// with status.InUse if a job uses either or next has several references.
+// Chain appends the list that next heads to the list that b heads, and takes over the only
+// reference to next. A job then copies from all buffers, in order. Chain fails with
+// status.InvalidValue unless b and next are the heads of two lists, and with status.InUse if a job
+// uses either or next has several references.
 func (b *Buffer) Chain(next *Buffer) error {
 	const what = "chain buffers"
 	for _, head := range []*Buffer{b, next} {
@@ -297,9 +289,8 @@ func (b *Buffer) Chain(next *Buffer) error {
 	return nil
 }
 
-// Unchain splits the list that b heads in front of tail, which becomes the head of a
-// second list, with one reference. It fails with status.InvalidValue if tail does
-// not follow b in its list.
+// Unchain splits the list that b heads in front of tail, which becomes the head of a second list,
+// with one reference. It fails with status.InvalidValue if tail does not follow b in its list.
 func (b *Buffer) Unchain(tail *Buffer) error {
 	const what = "unchain buffers"
 	if err := b.checkUnused(what); err != nil {
@@ -323,6 +314,6 @@ func (b *Buffer) Unchain(tail *Buffer) error {
 // Next returns the next buffer of the list, or nil at its end.
 func (b *Buffer) Next() *Buffer { return b.next }
 
-// ListLength returns the number of buffers in the list that b heads, or 0 if b is
-// not the head of its list.
+// ListLength returns the number of buffers in the list that b heads, or 0 if b is not the head of
+// its list.
 func (b *Buffer) ListLength() int { return b.elements }

@@ -9,13 +9,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// DefaultJobs is the number of jobs of a context that can be in flight unless
-// SetJobs changes it.
+// DefaultJobs is the number of jobs of a context that can be in flight unless SetJobs changes it.
 const DefaultJobs = 32
 
-// Context executes jobs on one device (doca_dma). It is idle until Start, and
-// running until Stop. It belongs to one thread, which also runs the progress engine
-// that the context is attached to; any thread may call State.
+// Context executes jobs on one device (doca_dma). It is idle until Start, and running until Stop.
+// It belongs to one thread, which also runs the progress engine that the context is attached to;
+// any thread may call State.
 type Context struct {
 	state  atomic.Int32
 	closed bool
@@ -60,9 +59,8 @@ func (c *Context) checkRunning(what string) error {
 	return nil
 }
 
-// AddDevice sets the device that copies. The memory maps of all buffers must have
-// the same device. AddDevice fails with status.AlreadyExist if the context has a
-// device.
+// AddDevice sets the device that copies. The memory maps of all buffers must have the same device.
+// AddDevice fails with status.AlreadyExist if the context has a device.
 func (c *Context) AddDevice(device Device) error {
 	const what = "add device to DMA context"
 	if err := c.checkIdle(what); err != nil {
@@ -91,8 +89,8 @@ func (c *Context) RemoveDevice() error {
 	return nil
 }
 
-// SetJobs sets the number of jobs that can be in flight. Start fails if it exceeds
-// MaxJobs of the device.
+// SetJobs sets the number of jobs that can be in flight. Start fails if it exceeds MaxJobs of the
+// device.
 func (c *Context) SetJobs(count int) error {
 	const what = "set number of jobs of DMA context"
 	if err := c.checkIdle(what); err != nil {
@@ -105,10 +103,9 @@ func (c *Context) SetJobs(count int) error {
 	return nil
 }
 
-// Start makes the context ready to be attached. A running context cannot be
-// configured. Start fails with status.BadState if the context has no device, with
-// status.NotSupported if the device cannot copy, and with status.TooBig if the
-// device cannot have that many jobs in flight.
+// Start makes the context ready to be attached. A running context cannot be configured. Start fails
+// with status.BadState if the context has no device, with status.NotSupported if the device cannot
+// copy, and with status.TooBig if the device cannot have that many jobs in flight.
 func (c *Context) Start() error {
 	const what = "start DMA context"
 	if err := c.checkIdle(what); err != nil {
@@ -140,8 +137,8 @@ func (c *Context) Start() error {
 	return nil
 }
 
-// Stop makes the context idle. It fails with status.InUse while the context is
-// attached, and with status.BadState if it is not running.
+// Stop makes the context idle. It fails with status.InUse while the context is attached, and with
+// status.BadState if it is not running.
 func (c *Context) Stop() error {
 	const what = "stop DMA context"
 	if err := c.checkRunning(what); err != nil {
@@ -158,8 +155,8 @@ func (c *Context) Stop() error {
 	return nil
 }
 
-// Close releases an idle context. It fails with status.BadState while the context is
-// running. Closing a closed context does nothing.
+// Close releases an idle context. It fails with status.BadState while the context is running.
+// Closing a closed context does nothing.
 func (c *Context) Close() error {
 	if !c.closed {
 		if err := c.checkIdle("close DMA context"); err != nil {
@@ -173,9 +170,9 @@ func (c *Context) Close() error {
 // InFlight returns the number of submitted jobs whose event has not been delivered.
 func (c *Context) InFlight() int { return len(c.slots) - len(c.free) }
 
-// Submit starts a job without waiting for it. Until the job's event has been
-// delivered, its buffers cannot be changed, chained, or released. Submit returns the
-// errors that it can find at once, and does not start the job then:
+// Submit starts a job without waiting for it. Until the job's event has been delivered, its buffers
+// cannot be changed, chained, or released. Submit returns the errors that it can find at once, and
+// does not start the job then:
 //
 //   - status.BadState: the context is not running and attached
 //   - status.Again: the context has as many jobs in flight as it can have
@@ -209,11 +206,10 @@ func (c *Context) Submit(job Job) error {
 	return nil
 }
 
-// Attach lets a progress engine drive the context, so that jobs can be submitted.
-// Progress of the engine calls handle with the event of each job that is done.
-// handle may submit jobs and drop references, but not detach. Attach fails with
-// status.BadState unless the context is running, and with status.InUse if it is
-// attached.
+// Attach lets a progress engine drive the context, so that jobs can be submitted. Progress of the
+// engine calls handle with the event of each job that is done. handle may submit jobs and drop
+// references, but not detach. Attach fails with status.BadState unless the context is running, and
+// with status.InUse if it is attached.
 func (c *Context) Attach(engine *progress.Engine, handle func(Event)) error {
 	const what = "attach DMA context"
 	if err := c.checkRunning(what); err != nil {
@@ -291,11 +287,11 @@ func (t JobType) String() string {
 // Job is one copy for a Context to execute.
 type Job struct {
 	Type JobType
-	// Source is a buffer, or the head of a list of buffers. The job copies all of
-	// its data. Several jobs may have the same source at a time.
+	// Source is a buffer, or the head of a list of buffers. The job copies all of its data. Several
+	// jobs may have the same source at a time.
 	Source *Buffer
-	// Destination has room behind its data for the data of the source. It is in no
-	// list, and no other job may use it at the same time.
+	// Destination has room behind its data for the data of the source. It is in no list, and no
+	// other job may use it at the same time.
 	Destination *Buffer
 	// UserData is returned in the event.
 	UserData uint64
@@ -307,8 +303,8 @@ type Event struct {
 	UserData uint64
 	// Length is the number of bytes copied; 0 if the job failed.
 	Length uint64
-	// Err is nil, or an error with a code of package status. If it is not nil, the
-	// content of the destination behind its data is undefined.
+	// Err is nil, or an error with a code of package status. If it is not nil, the content of the
+	// destination behind its data is undefined.
 	Err error
 }
 
@@ -390,8 +386,8 @@ func (c *Context) segment(what string, b *Buffer, address, length uint64) (Segme
 	return Segment{Memory: r, Offset: address - b.memory.region.Base(), Length: length}, nil
 }
 
-// hold adds count to the number of jobs that use each buffer of the job. A buffer
-// that a job uses cannot be changed.
+// hold adds count to the number of jobs that use each buffer of the job. A buffer that a job uses
+// cannot be changed.
 func (s *slot) hold(count int) {
 	for b := s.job.Source; b != nil; b = b.next {
 		b.jobs += count

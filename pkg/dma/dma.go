@@ -1,26 +1,24 @@
-// Package dma is the interface to DMA engines (DOCA DMA): devices that copy memory
-// while the CPU does something else.
+// Package dma is the interface to DMA engines (DOCA DMA): devices that copy memory while the CPU
+// does something else.
 //
-// A job copies the data of one Buffer, or of a list of buffers, into another
-// Buffer. Buffers come from an Inventory and are ranges of a MemoryMap: memory of
-// this process, or of the other side of a PCIe bus, that devices can reach. A
-// Context accepts jobs on one thread and reports their outcomes as events through
-// the progress engine of that thread.
+// A job copies the data of one Buffer, or of a list of buffers, into another Buffer. Buffers come
+// from an Inventory and are ranges of a MemoryMap: memory of this process, or of the other side of
+// a PCIe bus, that devices can reach. A Context accepts jobs on one thread and reports their
+// outcomes as events through the progress engine of that thread.
 //
-// Set up in this order: open a Device; make a MemoryMap, give it memory, devices,
-// and access rights, and start it; make an Inventory and start it; make a Context,
-// add the same device, start the context, and attach it to a progress engine. For
-// each job, claim the buffers, submit the job, make progress until its event has
-// been delivered, and drop the references to the buffers. Clean up in reverse
-// order: detach, stop, remove the device, close. A step out of order fails with
+// Set up in this order: open a Device; make a MemoryMap, give it memory, devices, and access
+// rights, and start it; make an Inventory and start it; make a Context, add the same device, start
+// the context, and attach it to a progress engine. For each job, claim the buffers, submit the job,
+// make progress until its event has been delivered, and drop the references to the buffers. Clean
+// up in reverse order: detach, stop, remove the device, close. A step out of order fails with
 // status.BadState, or with status.InUse if something still depends on the object.
 //
-// These rules are the same for every device, so this package implements them. A
-// Provider implements what differs: registering memory, and copying.
+// These rules are the same for every device, so this package implements them. A Provider implements
+// what differs: registering memory, and copying.
 //
-// A copy is not atomic: until its event has been delivered, reading the destination
-// or writing the source gives a mixture of old and new bytes. The memory of a peer
-// may change or vanish at any time. That fails the job and nothing else.
+// A copy is not atomic: until its event has been delivered, reading the destination or writing the
+// source gives a mixture of old and new bytes. The memory of a peer may change or vanish at any
+// time. That fails the job and nothing else.
 package dma
 
 import (
@@ -32,12 +30,11 @@ import (
 type Provider interface {
 	// Name returns the provider's name in configurations, for instance "software".
 	Name() string
-	// Devices returns the PCI addresses of the devices that can be opened, without
-	// holding any of them. It fails with status.NotSupported if the provider is not
-	// built in.
+	// Devices returns the PCI addresses of the devices that can be opened, without holding any of
+	// them. It fails with status.NotSupported if the provider is not built in.
 	Devices() ([]string, error)
-	// Capabilities returns the capabilities of a device that need not be open. It
-	// fails with status.NotFound if there is no such device.
+	// Capabilities returns the capabilities of a device that need not be open. It fails with
+	// status.NotFound if there is no such device.
 	Capabilities(device string) (Capabilities, error)
 	// Open opens a device. It fails as Capabilities does.
 	Open(device string) (Device, error)
@@ -49,11 +46,9 @@ type Capabilities struct {
 	MaxBufferSize       uint64 // bytes that one job can copy
 	MaxBufferListLength int    // buffers in the list that a job copies from
 	MaxJobs             int    // jobs of one context in flight
-	// ImportedMemory reports whether the device can reach memory on the other side
-	// of the PCIe bus.
+	// ImportedMemory reports whether the device can reach memory on the other side of the PCIe bus.
 	ImportedMemory bool
-	// OpaqueMemory reports whether the device can register regions that the CPU
-	// cannot address.
+	// OpaqueMemory reports whether the device can register regions that the CPU cannot address.
 	OpaqueMemory bool
 	// CanWait reports whether a thread can sleep until a job is done.
 	CanWait bool
@@ -64,20 +59,19 @@ type Device interface {
 	// Name returns the PCI address that the device was opened with.
 	Name() string
 	Capabilities() Capabilities
-	// Register makes a region reachable for the device. It fails with
-	// status.NotSupported if the device cannot reach this kind of region.
+	// Register makes a region reachable for the device. It fails with status.NotSupported if the
+	// device cannot reach this kind of region.
 	Register(region *memory.Region, access memory.Access) (Registration, error)
 	// NewEngine returns an engine for up to capacity copies at a time.
 	NewEngine(capacity int) (Engine, error)
-	// Close releases the device. It fails with status.InUse while the device has
-	// engines or registered memory. Closing a closed device does nothing.
+	// Close releases the device. It fails with status.InUse while the device has engines or
+	// registered memory. Closing a closed device does nothing.
 	Close() error
 }
 
 // Registration is memory that a device can reach.
 type Registration interface {
-	// Deregister revokes the device's access. No copy of the memory may be in
-	// flight.
+	// Deregister revokes the device's access. No copy of the memory may be in flight.
 	Deregister() error
 }
 
@@ -85,27 +79,25 @@ type Registration interface {
 // progress.Waiter.
 type Engine interface {
 	progress.Waiter
-	// Submit starts a copy without waiting for it. The engine owns the copy until
-	// Poll returns it. Submit fails with status.Full if capacity copies are in
-	// flight.
+	// Submit starts a copy without waiting for it. The engine owns the copy until Poll returns it.
+	// Submit fails with status.Full if capacity copies are in flight.
 	Submit(c *Copy) error
-	// Poll fills done with copies that have ended, in any order, and returns their
-	// number.
+	// Poll fills done with copies that have ended, in any order, and returns their number.
 	Poll(done []*Copy) int
-	// Close releases the engine. It fails with status.InUse while the engine owns
-	// copies. Closing a closed engine does nothing.
+	// Close releases the engine. It fails with status.InUse while the engine owns copies. Closing a
+	// closed engine does nothing.
 	Close() error
 }
 
-// Copy is one copy by an Engine: it fills the destination with the sources, one
-// after the other. The lengths of the sources add up to that of the destination.
+// Copy is one copy by an Engine: it fills the destination with the sources, one after the other.
+// The lengths of the sources add up to that of the destination.
 type Copy struct {
 	// Slot is for the submitter; engines ignore it.
 	Slot        int
 	Destination Segment
 	Sources     []Segment
-	// Err is the outcome, valid once Poll has returned the copy. If it is not nil,
-	// the content of the destination is undefined.
+	// Err is the outcome, valid once Poll has returned the copy. If it is not nil, the content of
+	// the destination is undefined.
 	Err error
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// One job gathers two ranges of a buffer into another buffer. The program
-// examples/dma-local-copy takes the same steps one by one, with explanations.
+// One job gathers two ranges of a buffer into another buffer. The program examples/dma-local-copy
+// takes the same steps one by one, with explanations.
 func Example() {
 	device, err := software.New(software.Options{}).Open(software.DefaultDevice)
 	must(err)

@@ -9,8 +9,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// MemoryMap is a range of memory that devices can copy from and to (doca_mmap).
-// Configure it, start it, and then claim buffers of it. Any goroutine may use it.
+// MemoryMap is a range of memory that devices can copy from and to (doca_mmap). Configure it, start
+// it, and then claim buffers of it. Any goroutine may use it.
 type MemoryMap struct {
 	mu            sync.Mutex
 	phase         phase
@@ -36,9 +36,9 @@ func (p phase) String() string { return [...]string{"not started", "started", "c
 // NewMemoryMap returns a memory map without memory, devices, and rights.
 func NewMemoryMap() *MemoryMap { return &MemoryMap{} }
 
-// ImportMemoryMap returns a memory map of a region that a peer has exported. Region
-// and access are what Connection.ImportMemory of package comch returns. The map is
-// started and cannot be configured. The caller closes the region after the map.
+// ImportMemoryMap returns a memory map of a region that a peer has exported. Region and access are
+// what Connection.ImportMemory of package comch returns. The map is started and cannot be
+// configured. The caller closes the region after the map.
 func ImportMemoryMap(device Device, region *memory.Region, access memory.Access) (*MemoryMap, error) {
 	if device == nil || region == nil {
 		return nil, status.Errorf(status.InvalidValue, "import memory map: no device, or no memory")
@@ -54,8 +54,7 @@ func ImportMemoryMap(device Device, region *memory.Region, access memory.Access)
 	return m, nil
 }
 
-// SetRegion sets the memory of the map, once. The region must stay open until the
-// map is stopped.
+// SetRegion sets the memory of the map, once. The region must stay open until the map is stopped.
 func (m *MemoryMap) SetRegion(region *memory.Region) error {
 	return m.configure("set memory", func() error {
 		if m.region != nil {
@@ -69,8 +68,8 @@ func (m *MemoryMap) SetRegion(region *memory.Region) error {
 	})
 }
 
-// AddDevice lets a device reach the memory. It fails with status.AlreadyExist if
-// the device was added before.
+// AddDevice lets a device reach the memory. It fails with status.AlreadyExist if the device was
+// added before.
 func (m *MemoryMap) AddDevice(device Device) error {
 	return m.configure("add device", func() error {
 		if device == nil {
@@ -84,8 +83,7 @@ func (m *MemoryMap) AddDevice(device Device) error {
 	})
 }
 
-// RemoveDevice undoes AddDevice. It fails with status.NotFound if the device was
-// not added.
+// RemoveDevice undoes AddDevice. It fails with status.NotFound if the device was not added.
 func (m *MemoryMap) RemoveDevice(device Device) error {
 	return m.configure("remove device", func() error {
 		i := m.indexOf(device)
@@ -97,8 +95,8 @@ func (m *MemoryMap) RemoveDevice(device Device) error {
 	})
 }
 
-// SetAccess sets the access rights to the memory. Jobs of this process can always
-// read it as a source; memory.LocalWrite lets them write it as a destination.
+// SetAccess sets the access rights to the memory. Jobs of this process can always read it as a
+// source; memory.LocalWrite lets them write it as a destination.
 func (m *MemoryMap) SetAccess(access memory.Access) error {
 	return m.configure("set access rights", func() error {
 		if !access.Valid() {
@@ -138,9 +136,8 @@ func (m *MemoryMap) indexOf(device Device) int {
 	return -1
 }
 
-// Start registers the memory with the devices. A started map cannot be configured.
-// Start fails with status.BadState if the map has no memory or no device, or is
-// started.
+// Start registers the memory with the devices. A started map cannot be configured. Start fails with
+// status.BadState if the map has no memory or no device, or is started.
 func (m *MemoryMap) Start() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -174,9 +171,9 @@ func (m *MemoryMap) deregister() error {
 	return err
 }
 
-// Stop deregisters the memory. The map can then be configured and started again,
-// unless it is imported. Stop fails with status.InUse while buffers of the map are
-// claimed, and with status.BadState if the map is not started.
+// Stop deregisters the memory. The map can then be configured and started again, unless it is
+// imported. Stop fails with status.InUse while buffers of the map are claimed, and with
+// status.BadState if the map is not started.
 func (m *MemoryMap) Stop() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -195,8 +192,8 @@ func (m *MemoryMap) stop(next phase) error {
 	return m.deregister()
 }
 
-// Close stops the map if it is started, and releases it. It fails with status.InUse
-// while buffers of the map are claimed. Closing a closed map does nothing.
+// Close stops the map if it is started, and releases it. It fails with status.InUse while buffers
+// of the map are claimed. Closing a closed map does nothing.
 func (m *MemoryMap) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -227,8 +224,8 @@ func (m *MemoryMap) Buffers() int {
 	return m.buffers
 }
 
-// addBuffer counts a buffer that is claimed, after checking its range. Addresses
-// start at the Base of the region.
+// addBuffer counts a buffer that is claimed, after checking its range. Addresses start at the Base
+// of the region.
 func (m *MemoryMap) addBuffer(address, length uint64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -254,11 +251,10 @@ func (m *MemoryMap) removeBuffer() {
 	m.mu.Unlock()
 }
 
-// The methods below take no lock: the caller holds a buffer of the map, so nothing
-// that they read can change.
+// The methods below take no lock: the caller holds a buffer of the map, so nothing that they read
+// can change.
 
-// registration returns the registration with a device, or nil if the map was not
-// given that device.
+// registration returns the registration with a device, or nil if the map was not given that device.
 func (m *MemoryMap) registration(device Device) Registration {
 	if i := m.indexOf(device); i >= 0 {
 		return m.registrations[i]

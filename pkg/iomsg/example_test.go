@@ -7,8 +7,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// A request travels from the client through the relay to the target, and its
-// response travels back. Each of them edits the same 64 bytes in place.
+// A request travels from the client through the relay to the target, and its response travels back.
+// Each of them edits the same 64 bytes in place.
 func Example() {
 	// The client asks for a read of 4 KiB.
 	var wire [iomsg.Size]byte

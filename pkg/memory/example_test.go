@@ -11,8 +11,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// The owner of a region shares it by its file descriptor, and a peer imports it. The
-// peer's mapping allows only what the peer was granted.
+// The owner of a region shares it by its file descriptor, and a peer imports it. The peer's mapping
+// allows only what the peer was granted.
 func Example() {
 	owned, err := memory.Alloc("example", 4096)
 	must(err)
@@ -22,9 +22,8 @@ func Example() {
 	descriptor, err := unix.Dup(owned.Descriptor())
 	must(err)
 
-	// The peer limits the size of the file that it is willing to map. The owner can
-	// take pages away at any time, so the peer only copies, and a page that is gone
-	// becomes an error.
+	// The peer limits the size of the file that it is willing to map. The owner can take pages away
+	// at any time, so the peer only copies, and a page that is gone becomes an error.
 	imported, err := memory.Import(descriptor, 4096, 1<<20, memory.PCIRead)
 	must(err)
 	buffer := make([]byte, 5)

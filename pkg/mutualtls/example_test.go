@@ -13,8 +13,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 )
 
-// A relay and a target prove to each other who they are. Both have a certificate of
-// an authority that the other trusts.
+// A relay and a target prove to each other who they are. Both have a certificate of an authority
+// that the other trusts.
 func Example() {
 	directory, err := os.MkdirTemp("", "mutualtls-example")
 	must(err)
@@ -35,8 +35,8 @@ func Example() {
 		must(atTarget.Close())
 	}()
 
-	// The relay requires the name of the target that it has connected to. To pick up
-	// renewed files, ask for a new configuration for each connection.
+	// The relay requires the name of the target that it has connected to. To pick up renewed files,
+	// ask for a new configuration for each connection.
 	connection := tls.Client(atRelay, relay.Client("target.test"))
 	message := make([]byte, 64)
 	n, err := connection.Read(message)

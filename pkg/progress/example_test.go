@@ -26,8 +26,8 @@ func (b *inbox) Poll() int {
 	}
 }
 
-// One thread polls its sources as long as they have work, and sleeps when they have
-// none. Other goroutines wake it, or have it run commands.
+// One thread polls its sources as long as they have work, and sleeps when they have none. Other
+// goroutines wake it, or have it run commands.
 func Example() {
 	engine, err := progress.NewEngine(progress.Policy{Mode: progress.Adaptive})
 	if err != nil {

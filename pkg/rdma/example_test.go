@@ -21,14 +21,14 @@ type endpoint struct {
 	bytes  []byte // of memory
 }
 
-// One side writes into the memory of the other, and then sends a message that says
-// so. The provider iwarp needs nothing but TCP; other providers take the same steps.
+// One side writes into the memory of the other, and then sends a message that says so. The provider
+// iwarp needs nothing but TCP; other providers take the same steps.
 func Example() {
 	ctx := context.Background()
 	initiator, responder := open(), open()
 
-	// The responder accepts the connection. Receives in the configuration are posted
-	// before the connection is established, so the first message finds one.
+	// The responder accepts the connection. Receives in the configuration are posted before the
+	// connection is established, so the first message finds one.
 	listener, err := responder.device.Listen(ctx, netip.MustParseAddrPort("127.0.0.1:0"))
 	must(err)
 	accepted := make(chan rdma.Connection, 1)
@@ -45,9 +45,9 @@ func Example() {
 	must(err)
 	peer := <-accepted
 
-	// The Write needs the key and the address of the peer's memory. Programs exchange
-	// them in messages; here both sides are in one process. The Send behind the Write
-	// arrives after its data.
+	// The Write needs the key and the address of the peer's memory. Programs exchange them in
+	// messages; here both sides are in one process. The Send behind the Write arrives after its
+	// data.
 	copy(initiator.bytes, "a block of data")
 	copy(initiator.bytes[16:], "written")
 	must(connection.PostSend([]rdma.SendRequest{
@@ -83,8 +83,8 @@ func Example() {
 	// disconnected
 }
 
-// open opens the device of the loopback address and registers 4096 bytes of memory
-// that the peer may write.
+// open opens the device of the loopback address and registers 4096 bytes of memory that the peer
+// may write.
 func open() *endpoint {
 	e := &endpoint{bytes: make([]byte, 4096)}
 	var err error
@@ -108,8 +108,8 @@ func (e *endpoint) segment(offset uint64, length uint32) rdma.Segment {
 	return rdma.Segment{Key: e.memory.LocalKey(), Address: e.memory.Base() + offset, Length: length}
 }
 
-// await polls until there is a completion, and drives other endpoints meanwhile. The
-// queues of two real peers are polled by two threads.
+// await polls until there is a completion, and drives other endpoints meanwhile. The queues of two
+// real peers are polled by two threads.
 func (e *endpoint) await(others ...*endpoint) rdma.Completion {
 	var completions [1]rdma.Completion
 	for e.queue.Poll(completions[:]) == 0 {

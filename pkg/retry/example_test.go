@@ -9,8 +9,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// A schedule follows one failure: it allows attempts, with growing pauses, until the
-// policy is exhausted.
+// A schedule follows one failure: it allows attempts, with growing pauses, until the policy is
+// exhausted.
 func Example() {
 	policy := retry.Policy{
 		Attempts:   retry.Times(3),
@@ -39,8 +39,8 @@ func Example() {
 	// give up: true
 }
 
-// A Bound reads from flags and configuration files. An unset one means the default of
-// its user, which is neither 0 nor infinite.
+// A Bound reads from flags and configuration files. An unset one means the default of its user,
+// which is neither 0 nor infinite.
 func ExampleBound() {
 	var fromFlag, unset retry.Bound
 	if err := fromFlag.Set("infinite"); err != nil {

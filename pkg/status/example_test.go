@@ -9,8 +9,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// An error carries the code under which it is reported to a peer. Callers match the
-// code with errors.Is, and can still match the cause.
+// An error carries the code under which it is reported to a peer. Callers match the code with
+// errors.Is, and can still match the cause.
 func Example() {
 	cause := fmt.Errorf("open /var/lib/disk: %w", fs.ErrNotExist)
 	err := fmt.Errorf("open volume: %w", status.Errorf(status.NotFound, "no volume %q: %w", "disk", cause))

@@ -40,8 +40,8 @@ func Example() {
 	// read: "hello"
 }
 
-// run submits one request and waits for it. A real program keeps many in flight, and
-// sleeps on the queue, which is a progress.Waiter, when it has nothing else to do.
+// run submits one request and waits for it. A real program keeps many in flight, and sleeps on the
+// queue, which is a progress.Waiter, when it has nothing else to do.
 func run(queue volume.Queue, request *volume.Request) {
 	must(queue.Submit(request))
 	var completed [1]*volume.Request

@@ -17,16 +17,16 @@ const (
 // bufferSize is the size in bytes of the only buffer of a consumer.
 const bufferSize = 1 << 20
 
-// Produce creates a producer, sends one message to a consumer of the peer, stops the
-// producer, and calls done once the producer is idle.
+// Produce creates a producer, sends one message to a consumer of the peer, stops the producer, and
+// calls done once the producer is idle.
 func (s *Sample) Produce(connection *contexts.Connection, consumer comch.ConsumerID, text string, done func()) {
 	producer, err := contexts.NewProducer(connection)
 	if err != nil {
 		s.Check(err)
 		return
 	}
-	// end handles the completion of the only task. A stopping context is idle once
-	// all its tasks are freed.
+	// end handles the completion of the only task. A stopping context is idle once all its tasks
+	// are freed.
 	end := func(task *contexts.ProducerSendTask, err error) {
 		s.Check(err)
 		s.Check(task.Free())
@@ -44,8 +44,8 @@ func (s *Sample) Produce(connection *contexts.Connection, consumer comch.Consume
 			}
 		},
 	}))
-	// A producer is running as soon as it is started. The message waits until the
-	// consumer has posted a receive.
+	// A producer is running as soon as it is started. The message waits until the consumer has
+	// posted a receive.
 	s.Check(producer.Start(s.Engine))
 	task, err := producer.AllocateSend(consumer, []byte(text), nil)
 	if err == nil {
@@ -54,8 +54,8 @@ func (s *Sample) Produce(connection *contexts.Connection, consumer comch.Consume
 	s.Check(err)
 }
 
-// Consume creates a consumer, logs the first message that it receives, stops the
-// consumer, and calls done once the consumer is idle.
+// Consume creates a consumer, logs the first message that it receives, stops the consumer, and
+// calls done once the consumer is idle.
 func (s *Sample) Consume(connection *contexts.Connection, done func()) {
 	consumer, err := contexts.NewConsumer(connection, bufferSize)
 	if err != nil {
@@ -80,8 +80,7 @@ func (s *Sample) Consume(connection *contexts.Connection, done func()) {
 		StateChanged: func(_, state progress.State) {
 			switch state {
 			case progress.Running:
-				// The consumer is registered with the peer. Offer the whole memory as
-				// one buffer.
+				// The consumer is registered with the peer. Offer the whole memory as one buffer.
 				task, err := consumer.AllocateReceive(0, bufferSize)
 				if err == nil {
 					err = task.Submit()

@@ -1,9 +1,9 @@
-// Package sample is the common part of the Comch samples: the flags, the loop around
-// the progress engine, and short forms of the steps that several samples share.
+// Package sample is the common part of the Comch samples: the flags, the loop around the progress
+// engine, and short forms of the steps that several samples share.
 //
-// A sample runs on one thread. It starts one server or client, and then makes
-// progress until that context is idle. Callbacks do all the work; the first error
-// that one of them passes to Check ends the sample.
+// A sample runs on one thread. It starts one server or client, and then makes progress until that
+// context is idle. Callbacks do all the work; the first error that one of them passes to Check ends
+// the sample.
 package sample
 
 import (
@@ -49,8 +49,8 @@ type Context interface {
 	Stop() error
 }
 
-// Main reads the flags, calls start, makes progress until the context that start
-// returns is idle, and exits. device is the default of the flag --pci-addr.
+// Main reads the flags, calls start, makes progress until the context that start returns is idle,
+// and exits. device is the default of the flag --pci-addr.
 func Main(device string, start func(*Sample) (Context, error)) {
 	if err := run(device, start); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
@@ -92,9 +92,9 @@ func run(device string, start func(*Sample) (Context, error)) error {
 	return errors.Join(s.err, main.Err())
 }
 
-// drive makes progress until the context is idle or an error occurs. SIGINT and
-// SIGTERM stop the context. A context belongs to the thread of its engine, so the
-// goroutine that waits for the signal has the engine call Stop.
+// drive makes progress until the context is idle or an error occurs. SIGINT and SIGTERM stop the
+// context. A context belongs to the thread of its engine, so the goroutine that waits for the
+// signal has the engine call Stop.
 func (s *Sample) drive(main Context) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -118,8 +118,8 @@ type Sender interface {
 	AllocateSend(connection *contexts.Connection, message []byte) (*contexts.SendTask, error)
 }
 
-// Send sends a control message: it allocates a task from the sender's pool and
-// submits it. SendCompleted or SendFailed of the sender must free the task.
+// Send sends a control message: it allocates a task from the sender's pool and submits it.
+// SendCompleted or SendFailed of the sender must free the task.
 func (s *Sample) Send(from Sender, connection *contexts.Connection, text string) {
 	task, err := from.AllocateSend(connection, []byte(text))
 	if err == nil {

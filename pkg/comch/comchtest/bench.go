@@ -32,11 +32,10 @@ var payloads = []payload{
 	{"64B", 64, 0}, {"4KiB", 4 << 10, 0}, {"1MiB", 1 << 20, 0},
 }
 
-// Bench measures the messages of a provider, by size, on threads that only poll: round
-// trips, and the rate from one to four producers to one consumer. The consumer does
-// not read the messages. Bench first measures a bare round trip, one cache line to
-// another core and one back, which is the least that any provider needs. The metric
-// x-bare is a multiple of that time.
+// Bench measures the messages of a provider, by size, on threads that only poll: round trips, and
+// the rate from one to four producers to one consumer. The consumer does not read the messages.
+// Bench first measures a bare round trip, one cache line to another core and one back, which is the
+// least that any provider needs. The metric x-bare is a multiple of that time.
 func Bench(b *testing.B, config Config) {
 	s := &suite{Config: config}
 	var err error
@@ -60,8 +59,8 @@ func Bench(b *testing.B, config Config) {
 	}
 }
 
-// bareRoundTrip measures the time in nanoseconds that a cache line takes to another
-// core, and another one back.
+// bareRoundTrip measures the time in nanoseconds that a cache line takes to another core, and
+// another one back.
 func bareRoundTrip() float64 {
 	const rounds = 200_000
 	var lines struct {
@@ -93,8 +92,8 @@ func awaitLine(line *atomic.Uint64, value uint64) {
 	}
 }
 
-// impatience yields the core, but only after a long wait. Without it a benchmark would
-// not end on a machine with fewer cores than threads.
+// impatience yields the core, but only after a long wait. Without it a benchmark would not end on a
+// machine with fewer cores than threads.
 type impatience int
 
 func (i *impatience) miss() {

@@ -1,6 +1,6 @@
-// Package comchtest is the conformance suite for providers of package comch, and for
-// package contexts on top of them. It follows the DOCA Comch guide sentence by
-// sentence; docs/comch-conformance.md names the tests of each sentence.
+// Package comchtest is the conformance suite for providers of package comch, and for package
+// contexts on top of them. It follows the DOCA Comch guide sentence by sentence;
+// docs/comch-conformance.md names the tests of each sentence.
 package comchtest
 
 import (
@@ -18,21 +18,21 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Config describes the provider to test. Servers and clients run in the process of
-// the test, so the provider must be able to connect to itself.
+// Config describes the provider to test. Servers and clients run in the process of the test, so the
+// provider must be able to connect to itself.
 type Config struct {
 	Provider comch.Provider
-	// Servers listen on Device for Representor, and clients connect from HostDevice;
-	// "" means the default of the provider.
+	// Servers listen on Device for Representor, and clients connect from HostDevice; "" means the
+	// default of the provider.
 	Device, Representor, HostDevice string
-	// OtherHostDevice is another host function that Device can represent. The tests
-	// that need it are skipped if it is "".
+	// OtherHostDevice is another host function that Device can represent. The tests that need it
+	// are skipped if it is "".
 	OtherHostDevice string
-	// OtherDevice is another DPU device that serves the same representor. The tests
-	// that need it are skipped if it is "".
+	// OtherDevice is another DPU device that serves the same representor. The tests that need it
+	// are skipped if it is "".
 	OtherDevice string
-	// ExportNeedsDescriptor reports whether the provider can export only memory that
-	// has a file descriptor.
+	// ExportNeedsDescriptor reports whether the provider can export only memory that has a file
+	// descriptor.
 	ExportNeedsDescriptor bool
 }
 
@@ -48,8 +48,8 @@ type suite struct {
 var nameCounter atomic.Uint64
 
 // Run runs the suite as subtests of t. It skips a test only if the provider fails with
-// status.NotSupported, or if the capabilities of the device or an empty field of
-// config say that there is nothing to test.
+// status.NotSupported, or if the capabilities of the device or an empty field of config say that
+// there is nothing to test.
 func Run(t *testing.T, config Config) {
 	t.Helper()
 	s := &suite{Config: config}

@@ -415,8 +415,8 @@ func testAbort(t *testing.T, from, to comch.Connection) {
 	closeAll(t, x.consumer, x.producer, back.consumer, back.producer, from, to)
 }
 
-// testAbortWithMessages aborts the sender while messages are in the ring. The receiver
-// can still poll them, and their memory stays valid.
+// testAbortWithMessages aborts the sender while messages are in the ring. The receiver can still
+// poll them, and their memory stays valid.
 func testAbortWithMessages(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
 	post(t, x.consumer, receives)

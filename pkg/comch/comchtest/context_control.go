@@ -404,8 +404,7 @@ func (s *suite) testSendToGonePeer(t *testing.T) {
 	}
 }
 
-// testBlockingPeer connects a context with a peer that uses the blocking calls of the
-// provider.
+// testBlockingPeer connects a context with a peer that uses the blocking calls of the provider.
 func (s *suite) testBlockingPeer(t *testing.T) {
 	h := s.newHarness(t)
 	server := h.startServer(nil)

@@ -270,8 +270,7 @@ func testStopFlushes(l *link, _, _ *contexts.Connection) {
 	wantIdle(l.t, l.receiver)
 }
 
-// testStopKeepsArrived stops a consumer before it polls a message whose send has
-// completed.
+// testStopKeepsArrived stops a consumer before it polls a message whose send has completed.
 func testStopKeepsArrived(l *link, from, _ *contexts.Connection) {
 	l.post(0, bufferSize)
 	l.post(1, bufferSize)
@@ -354,17 +353,16 @@ func testStopWithoutTasks(l *link, _, _ *contexts.Connection) {
 	l.must(l.transmitter.Destroy())
 }
 
-// brokenClient is a client with a consumer and a producer, whose server is about to
-// vanish.
+// brokenClient is a client with a consumer and a producer, whose server is about to vanish.
 type brokenClient struct {
 	*link
 	client   *recordingClient
 	atClient *contexts.Connection
 }
 
-// newBrokenClient returns a client, and two functions of its server: vanish aborts the
-// connection, and deliver sends a message to the client's consumer. The server uses the
-// blocking calls of the provider, because contexts cannot abort.
+// newBrokenClient returns a client, and two functions of its server: vanish aborts the connection,
+// and deliver sends a message to the client's consumer. The server uses the blocking calls of the
+// provider, because contexts cannot abort.
 func (s *suite) newBrokenClient(t *testing.T) (w *brokenClient, vanish func(), deliver func(text string)) {
 	t.Helper()
 	h := s.newHarness(t)
@@ -440,8 +438,8 @@ func (s *suite) testFatalSends(t *testing.T) {
 	w.client.free(t)
 }
 
-// testClientWaitsForChildren checks that a client whose server is gone is stopping until
-// its consumer is idle.
+// testClientWaitsForChildren checks that a client whose server is gone is stopping until its
+// consumer is idle.
 func (s *suite) testClientWaitsForChildren(t *testing.T) {
 	w, vanish, _ := s.newBrokenClient(t)
 	w.post(0, bufferSize)

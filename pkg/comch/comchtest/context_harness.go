@@ -19,8 +19,8 @@ type stateful interface {
 	Destroy() error
 }
 
-// harness is the state of one test of contexts: an engine, which the contexts share, and
-// helpers to use it.
+// harness is the state of one test of contexts: an engine, which the contexts share, and helpers to
+// use it.
 type harness struct {
 	t      *testing.T
 	suite  *suite
@@ -210,8 +210,7 @@ func (h *harness) startClient(name string) *recordingClient {
 	return client
 }
 
-// stopAndWait stops a context that a test has left running. The test must have freed its
-// tasks.
+// stopAndWait stops a context that a test has left running. The test must have freed its tasks.
 func (h *harness) stopAndWait(c stateful) {
 	if c.State() == progress.Running {
 		_ = c.Stop() // fails while it is in use; then the cleanup of its users stops it
@@ -413,8 +412,7 @@ func (l *link) sendTo(id comch.ConsumerID, message, immediate string) *contexts.
 	return task
 }
 
-// awaitOutcomes makes progress until the given numbers of tasks have completed since the
-// last free.
+// awaitOutcomes makes progress until the given numbers of tasks have completed since the last free.
 func (l *link) awaitOutcomes(received, receivesFailed, sent, sendsFailed int) {
 	l.t.Helper()
 	l.await("the completion of tasks", func() bool {

@@ -90,8 +90,7 @@ func (s *suite) testServerStates(t *testing.T) {
 	wantCode(t, "destroy a destroyed server", server.Destroy(), status.BadState)
 }
 
-// checkStopping checks a server or client that is stopping with one task, until it is
-// idle.
+// checkStopping checks a server or client that is stopping with one task, until it is idle.
 func (c *contextPair) checkStopping(x subject, seen *transitions, want ...progress.State) {
 	c.t.Helper()
 	x.check(c.t)

@@ -29,8 +29,8 @@ func (s *suite) testContextThreads(t *testing.T) {
 	t.Run("SurviveRandomCalls", s.testRandomCalls)
 }
 
-// testThreads runs consumers and producers on both sides of one connection, each with
-// its own engine and its own thread, which sleeps when it has nothing to do.
+// testThreads runs consumers and producers on both sides of one connection, each with its own
+// engine and its own thread, which sleeps when it has nothing to do.
 func (s *suite) testThreads(t *testing.T) {
 	c := s.newContextPair(t)
 	var workers sync.WaitGroup
@@ -72,8 +72,7 @@ type thread struct {
 	err    error
 }
 
-// onThread runs setup, and then makes progress until the context that it returns is
-// idle.
+// onThread runs setup, and then makes progress until the context that it returns is idle.
 func onThread(setup func(*thread) (stateful, error)) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -141,8 +140,8 @@ func receiveOnThread(on *contexts.Connection, ids chan<- comch.ConsumerID) error
 	})
 }
 
-// sendOnThread sends numbered messages with a few tasks, which it submits again and
-// again, and stops when the last message is sent.
+// sendOnThread sends numbered messages with a few tasks, which it submits again and again, and
+// stops when the last message is sent.
 func sendOnThread(on *contexts.Connection, ids <-chan comch.ConsumerID) error {
 	id := <-ids
 	return onThread(func(t *thread) (stateful, error) {
@@ -189,14 +188,14 @@ const (
 	randomSteps   = 80
 )
 
-// randomRun is a server, some clients, and workers with consumers and producers on both
-// sides of each connection. Each of them is an actor on its own thread, which makes
-// random calls, allowed or not.
+// randomRun is a server, some clients, and workers with consumers and producers on both sides of
+// each connection. Each of them is an actor on its own thread, which makes random calls, allowed or
+// not.
 type randomRun struct {
 	suite *suite
 	name  string
-	// scripts holds the random numbers that each actor draws its calls from, first
-	// those of the server, then those of each client and its workers.
+	// scripts holds the random numbers that each actor draws its calls from, first those of the
+	// server, then those of each client and its workers.
 	scripts [][]int
 
 	// links holds the current connection of each client: server's side, client's side.
@@ -211,8 +210,8 @@ type randomRun struct {
 	failures []string
 }
 
-// testRandomCalls checks that no sequence of calls on several threads deadlocks, leaks,
-// corrupts a message, or leaves the edges of the state machine.
+// testRandomCalls checks that no sequence of calls on several threads deadlocks, leaks, corrupts a
+// message, or leaves the edges of the state machine.
 func (s *suite) testRandomCalls(t *testing.T) {
 	var received int64
 	rapid.Check(t, func(r *rapid.T) {
@@ -240,8 +239,8 @@ func (p *randomRun) fail(format string, args ...any) {
 	p.failures = append(p.failures, fmt.Sprintf(format, args...))
 }
 
-// run runs all actors. They shut down in the order that the guide demands: first the
-// workers, then the clients, then the server.
+// run runs all actors. They shut down in the order that the guide demands: first the workers, then
+// the clients, then the server.
 func (p *randomRun) run() {
 	var workers, clients, server sync.WaitGroup
 	workersDone, clientsDone := make(chan struct{}), make(chan struct{})
@@ -278,13 +277,13 @@ type actor struct {
 
 // role is a server, a client, or a worker.
 type role interface {
-	// setUp starts the contexts of the role. It is called repeatedly until the
-	// contexts of all roles run.
+	// setUp starts the contexts of the role. It is called repeatedly until the contexts of all
+	// roles run.
 	setUp()
 	// step makes the call that choice selects.
 	step(choice int)
-	// shutDown frees and stops what it can, and reports whether all contexts of the
-	// role are idle. It is called until they are.
+	// shutDown frees and stops what it can, and reports whether all contexts of the role are idle.
+	// It is called until they are.
 	shutDown() bool
 }
 
@@ -365,8 +364,8 @@ var edges = [][2]progress.State{
 	{progress.Running, progress.Stopping}, {progress.Stopping, progress.Idle},
 }
 
-// watch returns a callback that checks the changes of a context's state. out points to
-// the number of its tasks that are not freed.
+// watch returns a callback that checks the changes of a context's state. out points to the number
+// of its tasks that are not freed.
 func (a *actor) watch(what string, out *int) contexts.StateChanged {
 	last := progress.Idle
 	return func(previous, next progress.State) {
@@ -380,9 +379,9 @@ func (a *actor) watch(what string, out *int) contexts.StateChanged {
 	}
 }
 
-// expect checks the outcome of a call on a context that was in the given state, and
-// reports whether the call succeeded. The error must be BadState in exactly the states
-// outside allowed. In the others, errs lists the possible errors.
+// expect checks the outcome of a call on a context that was in the given state, and reports whether
+// the call succeeded. The error must be BadState in exactly the states outside allowed. In the
+// others, errs lists the possible errors.
 func (a *actor) expect(
 	what string, state progress.State, allowed []progress.State, err error, errs ...status.Code,
 ) bool {

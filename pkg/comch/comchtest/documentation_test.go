@@ -14,8 +14,8 @@ var (
 	runLine   = regexp.MustCompile(`(?:t\.Run\(|^\s*)"([A-Z][A-Za-z]+)"[,:]`)
 )
 
-// TestDocumentedTestsExist reads the names in the documentation and looks for
-// them in the sources of the suite.
+// TestDocumentedTestsExist reads the names in the documentation and looks for them in the sources
+// of the suite.
 func TestDocumentedTestsExist(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {

@@ -241,8 +241,8 @@ func (s *suite) testMsgQBounds(t *testing.T) {
 	wantCode(t, "create one producer too many", err, status.Full)
 }
 
-// testMsgQEcho sends from CPU contexts to the DPA, whose kernel sends the messages back,
-// with pauses in which all threads fall asleep.
+// testMsgQEcho sends from CPU contexts to the DPA, whose kernel sends the messages back, with
+// pauses in which all threads fall asleep.
 func (s *suite) testMsgQEcho(t *testing.T) {
 	dpa := s.newDPA(t)
 	toDPA, fromDPA := s.newMsgQ(t, dpa, comch.DPAConsumers), s.newMsgQ(t, dpa, comch.DPAProducers)
@@ -289,8 +289,7 @@ func (s *suite) testMsgQEcho(t *testing.T) {
 	}
 }
 
-// echoKernel returns a kernel that sends each message back with its producer's id in
-// front.
+// echoKernel returns a kernel that sends each message back with its producer's id in front.
 func echoKernel(
 	inbound comch.DPAConsumer, outbound comch.DPAProducer, replies comch.ConsumerID, failures chan<- error,
 ) comch.DPAKernel {
@@ -396,8 +395,8 @@ func (s *suite) testDPACompletions(t *testing.T) {
 	}
 }
 
-// testDPAWakesForRoom makes the kernel send whenever the consumer has room, and lets it
-// fall asleep in between. A lost wake-up takes longer than the test may.
+// testDPAWakesForRoom makes the kernel send whenever the consumer has room, and lets it fall asleep
+// in between. A lost wake-up takes longer than the test may.
 func (s *suite) testDPAWakesForRoom(t *testing.T) {
 	dpa := s.newDPA(t)
 	queue := s.newMsgQ(t, dpa, comch.DPAProducers)

@@ -170,8 +170,8 @@ func (s *serverRole) disconnected(connection *contexts.Connection, _ bool) {
 	s.peers = slices.Delete(s.peers, i, i+1)
 }
 
-// messageReceived stores the connection of a client that introduces itself, and checks
-// any other message.
+// messageReceived stores the connection of a client that introduces itself, and checks any other
+// message.
 func (s *serverRole) messageReceived(connection *contexts.Connection, message []byte) {
 	if len(message) == 1 && int(message[0]) < randomClients {
 		s.links[message[0]][0].Store(connection)
@@ -350,8 +350,7 @@ func (w *workerRole) startConsumer() {
 	}
 }
 
-// receive allocates a task, sometimes for an impossible buffer, and submits it,
-// sometimes twice.
+// receive allocates a task, sometimes for an impossible buffer, and submits it, sometimes twice.
 func (w *workerRole) receive(detail int) {
 	if w.consumer == nil {
 		return
@@ -442,8 +441,7 @@ func (w *workerRole) renewProducer(connection *contexts.Connection) {
 	w.expect("start", producer.State(), inIdle, producer.Start(w.engine), status.NotConnected)
 }
 
-// send sends a numbered message to a consumer of the other side, or to an id that no
-// consumer has.
+// send sends a numbered message to a consumer of the other side, or to an id that no consumer has.
 func (w *workerRole) send(detail int) {
 	if w.producer == nil {
 		return

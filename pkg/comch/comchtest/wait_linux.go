@@ -130,8 +130,8 @@ func testProducersWake(t *testing.T, from, to comch.Connection) {
 	sleep(t, second)
 }
 
-// testEndWakes checks that the end of a connection wakes sleepers, and that their
-// threads can sleep again once the descriptors are drained.
+// testEndWakes checks that the end of a connection wakes sleepers, and that their threads can sleep
+// again once the descriptors are drained.
 func testEndWakes(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
 	post(t, x.consumer, 1)
@@ -169,8 +169,8 @@ func testCloseWakes(t *testing.T, from, to comch.Connection) {
 	}
 }
 
-// testNoLostWakeUp lets both sides sleep whenever they have nothing to do, with random
-// delays at the critical places. No timer ends a sleep: a lost wake-up is a hang.
+// testNoLostWakeUp lets both sides sleep whenever they have nothing to do, with random delays at
+// the critical places. No timer ends a sleep: a lost wake-up is a hang.
 func testNoLostWakeUp(t *testing.T, from, to comch.Connection) {
 	const messages = 3000
 	consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: 2, MemorySize: 2 * bufferSize})

@@ -10,8 +10,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// startTimeout bounds the state Starting, in which the application can do nothing
-// but make progress.
+// startTimeout bounds the state Starting, in which the application can do nothing but make
+// progress.
 const startTimeout = 15 * time.Second
 
 // ClientConfig configures a client.
@@ -27,9 +27,9 @@ type Client struct {
 	connection *Connection
 }
 
-// NewClient returns an idle client of the server that listens under name. It fails
-// with status.NotSupported if the device cannot be a client, and with
-// status.InvalidValue if the name is empty or too long.
+// NewClient returns an idle client of the server that listens under name. It fails with
+// status.NotSupported if the device cannot be a client, and with status.InvalidValue if the name is
+// empty or too long.
 func NewClient(provider comch.Provider, device, name string) (*Client, error) {
 	c := &Client{provider: provider, place: comch.ClientConfig{Device: device, Name: name}}
 	err := c.create("client", provider, device, name, func(c comch.Capabilities) bool { return c.Client })
@@ -49,9 +49,8 @@ func (c *Client) Configure(config ClientConfig) error {
 	return nil
 }
 
-// Start starts to connect. The client is starting until progress makes it running.
-// If the connection cannot be made, progress makes the client idle again, and Err
-// returns the reason.
+// Start starts to connect. The client is starting until progress makes it running. If the
+// connection cannot be made, progress makes the client idle again, and Err returns the reason.
 func (c *Client) Start(engine *progress.Engine) error {
 	if err := c.prepareStart(engine); err != nil {
 		return err
@@ -81,8 +80,8 @@ func (c *Client) connected(peer comch.Connection, err error) {
 	go c.connection.receive()
 }
 
-// Connection returns the connection to the server. It fails with status.BadState
-// if the client has not been running since its last start.
+// Connection returns the connection to the server. It fails with status.BadState if the client has
+// not been running since its last start.
 func (c *Client) Connection() (*Connection, error) {
 	if c.connection == nil {
 		return nil, status.Errorf(status.BadState,
@@ -99,9 +98,8 @@ func (c *Client) disconnected(connection *Connection) {
 	}
 }
 
-// Stop disconnects. The client is stopping until the connection has ended and all
-// tasks are freed. Stop fails with status.InUse while there are consumers or
-// producers that are not idle.
+// Stop disconnects. The client is stopping until the connection has ended and all tasks are freed.
+// Stop fails with status.InUse while there are consumers or producers that are not idle.
 func (c *Client) Stop() error {
 	if err := c.allow(stop); err != nil {
 		return err

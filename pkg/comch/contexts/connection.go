@@ -10,8 +10,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Connection is the connection between a client and a server. In the event of a
-// rejected client it only carries the reason and the process.
+// Connection is the connection between a client and a server. In the event of a rejected client it
+// only carries the reason and the process.
 type Connection struct {
 	// UserData belongs to the application.
 	UserData any
@@ -30,24 +30,23 @@ type Connection struct {
 	gone      bool // the connection has ended, and control knows
 	released  bool // nothing uses it any more
 
-	// The following are guarded by control.mu. Only the engine's thread writes
-	// closing.
+	// The following are guarded by control.mu. Only the engine's thread writes closing.
 	children map[child]struct{} // consumers and producers that are not idle
 	closing  bool               // rejects further children
 }
 
 // child is a consumer or producer of a connection.
 type child interface {
-	// connectionEnded reports the end of the connection. It does not block; the
-	// child handles the end on its own thread.
+	// connectionEnded reports the end of the connection. It does not block; the child handles the
+	// end on its own thread.
 	connectionEnded(reason error)
 }
 
 // Peer identifies the process at the other end.
 func (c *Connection) Peer() comch.Peer { return c.process }
 
-// Err returns the reason for which the connection ended, or could not be made. It
-// is nil while the connection lives.
+// Err returns the reason for which the connection ended, or could not be made. It is nil while the
+// connection lives.
 func (c *Connection) Err() error {
 	if c.peer == nil {
 		return c.rejection
@@ -55,8 +54,8 @@ func (c *Connection) Err() error {
 	return c.peer.Err()
 }
 
-// ExportMemory lets the peer import a region, as comch.Connection does. It blocks
-// until the peer has answered.
+// ExportMemory lets the peer import a region, as comch.Connection does. It blocks until the peer
+// has answered.
 func (c *Connection) ExportMemory(
 	ctx context.Context, region *memory.Region, access memory.Access,
 ) ([]byte, error) {
@@ -66,8 +65,7 @@ func (c *Connection) ExportMemory(
 	return c.peer.ExportMemory(ctx, region, access)
 }
 
-// ImportMemory turns a descriptor that the peer has sent into a region, as
-// comch.Connection does.
+// ImportMemory turns a descriptor that the peer has sent into a region, as comch.Connection does.
 func (c *Connection) ImportMemory(descriptor []byte) (*memory.Region, memory.Access, error) {
 	if c.peer == nil {
 		return nil, 0, c.notConnected()
@@ -83,8 +81,8 @@ func (c *Connection) notConnected() error {
 	return status.Errorf(status.NotConnected, "connection has ended: %w", reason)
 }
 
-// addChild registers a consumer or producer that starts. Until it is removed, the
-// application cannot close the connection.
+// addChild registers a consumer or producer that starts. Until it is removed, the application
+// cannot close the connection.
 func (c *Connection) addChild(member child) error {
 	if c.peer == nil {
 		return c.notConnected()
@@ -125,8 +123,7 @@ func (c *Connection) checkEvents() error {
 	return nil
 }
 
-// send is the goroutine that sends control messages and waits for the peer to have
-// room for them.
+// send is the goroutine that sends control messages and waits for the peer to have room for them.
 func (c *Connection) send() {
 	defer close(c.sending)
 	for t := range c.sends {
@@ -135,8 +132,8 @@ func (c *Connection) send() {
 	}
 }
 
-// receive is the goroutine that waits for control messages. It hands each message
-// to the engine's thread and waits until the application has seen it.
+// receive is the goroutine that waits for control messages. It hands each message to the engine's
+// thread and waits until the application has seen it.
 func (c *Connection) receive() {
 	events := make(chan struct{})
 	go func() {
@@ -170,9 +167,9 @@ func (c *Connection) receiveEvents() {
 	}
 }
 
-// callOnEngine runs f on the engine's thread and waits until it has returned, so
-// that a peer cannot queue calls faster than the application handles them. It
-// returns false if the engine is closed, in which case f never runs.
+// callOnEngine runs f on the engine's thread and waits until it has returned, so that a peer cannot
+// queue calls faster than the application handles them. It returns false if the engine is closed,
+// in which case f never runs.
 func callOnEngine(engine *progress.Engine, f func()) bool {
 	done := make(chan struct{})
 	accepted := engine.Do(func() {

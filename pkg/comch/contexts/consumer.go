@@ -18,12 +18,12 @@ const pollBatch = 32
 type ConsumerConfig struct {
 	// ReceiveTasks is the size of the pool of receive tasks. Mandatory.
 	ReceiveTasks int
-	// Received returns a receive task with a message in it, and Failed one
-	// without, to the application. Mandatory.
+	// Received returns a receive task with a message in it, and Failed one without, to the
+	// application. Mandatory.
 	Received func(task *ReceiveTask)
 	Failed   func(task *ReceiveTask, err error)
-	// ImmediateLength is the maximum number of bytes of immediate data in one
-	// message; 0 means the maximum of the device.
+	// ImmediateLength is the maximum number of bytes of immediate data in one message; 0 means the
+	// maximum of the device.
 	ImmediateLength int
 	// StateChanged, if set, is called after each change of state.
 	StateChanged StateChanged
@@ -45,9 +45,8 @@ type Consumer struct {
 	dirty   bool // receives are posted and not flushed
 }
 
-// NewConsumer returns an idle consumer on an established connection. Its memory
-// has memorySize bytes, which the peer can read and write; receives are posted in
-// it.
+// NewConsumer returns an idle consumer on an established connection. Its memory has memorySize
+// bytes, which the peer can read and write; receives are posted in it.
 func NewConsumer(connection *Connection, memorySize int) (*Consumer, error) {
 	if connection.peer == nil || connection.peer.Err() != nil {
 		return nil, fmt.Errorf("create consumer: %w", connection.notConnected())
@@ -94,9 +93,9 @@ func (c *Consumer) Configure(config ConsumerConfig) error {
 	return nil
 }
 
-// Start starts to register the consumer with the peer. The consumer is starting
-// until progress makes it running. If the registration fails, progress makes the
-// consumer idle again, and Err returns the reason.
+// Start starts to register the consumer with the peer. The consumer is starting until progress
+// makes it running. If the registration fails, progress makes the consumer idle again, and Err
+// returns the reason.
 func (c *Consumer) Start(engine *progress.Engine) error {
 	if err := c.prepareStart(engine); err != nil {
 		return err
@@ -140,8 +139,8 @@ func (c *Consumer) started(data comch.Consumer, err error) {
 	c.enter(progress.Running)
 }
 
-// ID returns the consumer's id on its connection. It is 0 unless the consumer is
-// running or stopping.
+// ID returns the consumer's id on its connection. It is 0 unless the consumer is running or
+// stopping.
 func (c *Consumer) ID() comch.ConsumerID {
 	if c.data == nil {
 		return 0
@@ -149,8 +148,8 @@ func (c *Consumer) ID() comch.ConsumerID {
 	return c.data.ID()
 }
 
-// Memory returns the memory in which receives are posted. The peer can write all
-// of it at any time. It is nil unless the consumer is running or stopping.
+// Memory returns the memory in which receives are posted. The peer can write all of it at any time.
+// It is nil unless the consumer is running or stopping.
 func (c *Consumer) Memory() []byte {
 	if c.data == nil {
 		return nil
@@ -182,8 +181,8 @@ func (c *Consumer) Poll() int {
 	return n
 }
 
-// pollState handles the end of the connection, and fails the tasks of a stopping
-// consumer. Poll calls it when no message has arrived.
+// pollState handles the end of the connection, and fails the tasks of a stopping consumer. Poll
+// calls it when no message has arrived.
 func (c *Consumer) pollState() int {
 	if c.is(progress.Running) && c.data.State() != progress.Running {
 		if c.reason == nil {
@@ -229,8 +228,7 @@ func (c *Consumer) flush() {
 	}
 }
 
-// connectionEnded records the reason. Poll notices the end itself, after the last
-// message.
+// connectionEnded records the reason. Poll notices the end itself, after the last message.
 func (c *Consumer) connectionEnded(reason error) {
 	c.engine.Do(func() {
 		if c.data != nil && c.reason == nil && c.is(progress.Running) {
@@ -239,10 +237,9 @@ func (c *Consumer) connectionEnded(reason error) {
 	})
 }
 
-// Stop takes back all posted receives. Those that hold a message complete with
-// success, the others with an error; a message that the peer is just sending may
-// be lost. The consumer is idle at once if no tasks are allocated, and otherwise
-// stopping until all of them are freed.
+// Stop takes back all posted receives. Those that hold a message complete with success, the others
+// with an error; a message that the peer is just sending may be lost. The consumer is idle at once
+// if no tasks are allocated, and otherwise stopping until all of them are freed.
 func (c *Consumer) Stop() error {
 	if err := c.allow(stop); err != nil {
 		return err
@@ -273,8 +270,7 @@ func (c *Consumer) completeStop() {
 	c.enter(progress.Idle)
 }
 
-// consumerWaiter lets the engine sleep until a message arrives, unless there are
-// tasks to fail.
+// consumerWaiter lets the engine sleep until a message arrives, unless there are tasks to fail.
 type consumerWaiter struct {
 	comch.Consumer
 	context *Consumer
@@ -288,8 +284,8 @@ func (w *consumerWaiter) Arm() bool {
 	return w.Consumer.Arm()
 }
 
-// ReceiveTask offers one buffer of the consumer's memory to the producers of the
-// peer, which own the buffer from submission to completion.
+// ReceiveTask offers one buffer of the consumer's memory to the producers of the peer, which own
+// the buffer from submission to completion.
 type ReceiveTask struct {
 	task
 	consumer       *Consumer
@@ -297,10 +293,9 @@ type ReceiveTask struct {
 	received       comch.Received
 }
 
-// AllocateReceive returns a task from the pool for length bytes at offset of the
-// consumer's memory. A buffer without bytes receives immediate data only.
-// AllocateReceive fails with status.NoMemory if all tasks are in use, and with
-// status.InvalidValue if the buffer is outside the memory.
+// AllocateReceive returns a task from the pool for length bytes at offset of the consumer's memory.
+// A buffer without bytes receives immediate data only. AllocateReceive fails with status.NoMemory
+// if all tasks are in use, and with status.InvalidValue if the buffer is outside the memory.
 func (c *Consumer) AllocateReceive(offset, length uint32) (*ReceiveTask, error) {
 	if err := c.allow(allocate); err != nil {
 		return nil, err
@@ -341,8 +336,8 @@ func (t *ReceiveTask) SetBuffer(offset, length uint32) error {
 	return nil
 }
 
-// Submit posts the buffer. Tasks complete in the order of their submission, each
-// when a producer has filled its buffer.
+// Submit posts the buffer. Tasks complete in the order of their submission, each when a producer
+// has filled its buffer.
 func (t *ReceiveTask) Submit() error {
 	if err := t.checkSubmit(); err != nil {
 		return err
@@ -365,9 +360,9 @@ func (t *ReceiveTask) Submit() error {
 	return nil
 }
 
-// Data returns the received message in the consumer's memory. The peer can still
-// change it: copy it once, and examine the copy. Data is nil until the task has
-// completed with success, and once the consumer is idle.
+// Data returns the received message in the consumer's memory. The peer can still change it: copy it
+// once, and examine the copy. Data is nil until the task has completed with success, and once the
+// consumer is idle.
 func (t *ReceiveTask) Data() []byte {
 	if t.owner != application || t.consumer.data == nil {
 		return nil
@@ -375,18 +370,17 @@ func (t *ReceiveTask) Data() []byte {
 	return t.consumer.data.Memory()[t.received.Offset:][:t.received.Length]
 }
 
-// Immediate returns the received immediate data, which is valid until the task is
-// submitted or freed.
+// Immediate returns the received immediate data, which is valid until the task is submitted or
+// freed.
 func (t *ReceiveTask) Immediate() []byte {
 	return t.received.Immediate[:t.received.ImmediateLength]
 }
 
-// Producer returns the id of the producer that sent the message, or 0 if no
-// message has been received.
+// Producer returns the id of the producer that sent the message, or 0 if no message has been
+// received.
 func (t *ReceiveTask) Producer() uint32 { return t.received.Producer }
 
-// Free returns the task to the pool. It fails with status.InUse while the task is
-// submitted.
+// Free returns the task to the pool. It fails with status.InUse while the task is submitted.
 func (t *ReceiveTask) Free() error {
 	if err := t.release(); err != nil {
 		return err

@@ -13,24 +13,23 @@ import (
 type ControlConfig struct {
 	// SendTasks is the size of the pool of send tasks. Mandatory.
 	SendTasks int
-	// SendCompleted and SendFailed return a send task to the application.
-	// Mandatory.
+	// SendCompleted and SendFailed return a send task to the application. Mandatory.
 	SendCompleted func(task *SendTask)
 	SendFailed    func(task *SendTask, err error)
-	// MessageReceived is called with each control message, which is valid only
-	// during the call. Mandatory.
+	// MessageReceived is called with each control message, which is valid only during the call.
+	// Mandatory.
 	MessageReceived func(connection *Connection, message []byte)
 
-	// ConsumerCreated and ConsumerExpired are called when the peer creates and
-	// destroys a consumer. Set both or neither; consumers and producers can be
-	// started on a connection only if they are set.
+	// ConsumerCreated and ConsumerExpired are called when the peer creates and destroys a consumer.
+	// Set both or neither; consumers and producers can be started on a connection only if they are
+	// set.
 	ConsumerCreated func(connection *Connection, id comch.ConsumerID)
 	ConsumerExpired func(connection *Connection, id comch.ConsumerID)
-	// MaxMessageSize is the size in bytes of the largest control message. Client
-	// and server must agree; 0 means the maximum of the device.
+	// MaxMessageSize is the size in bytes of the largest control message. Client and server must
+	// agree; 0 means the maximum of the device.
 	MaxMessageSize int
-	// ReceiveQueue is the number of received messages that are kept for each
-	// connection; 0 means the default of the provider.
+	// ReceiveQueue is the number of received messages that are kept for each connection; 0 means
+	// the default of the provider.
 	ReceiveQueue int
 	// StateChanged, if set, is called after each change of state.
 	StateChanged StateChanged
@@ -44,16 +43,15 @@ type control struct {
 	tasks        pool[SendTask]
 	// ended is called when a connection has ended.
 	ended func(c *Connection)
-	// outstanding counts the connections and goroutines that a stopping context
-	// waits for.
+	// outstanding counts the connections and goroutines that a stopping context waits for.
 	outstanding int
 
 	mu          sync.Mutex // guards connections and their children
 	connections map[*Connection]struct{}
 }
 
-// create initializes a context. It fails with status.NotSupported if the device
-// cannot be used for it.
+// create initializes a context. It fails with status.NotSupported if the device cannot be used for
+// it.
 func (c *control) create(
 	kind string, provider comch.Provider, device, name string, supported func(comch.Capabilities) bool,
 ) error {
@@ -74,8 +72,7 @@ func (c *control) create(
 	return nil
 }
 
-// checkConfig rejects an impossible configuration, or any unless the context is
-// idle.
+// checkConfig rejects an impossible configuration, or any unless the context is idle.
 func (c *control) checkConfig(config *ControlConfig) error {
 	if err := c.allow(configure); err != nil {
 		return err
@@ -117,8 +114,8 @@ func (c *control) addConnection(peer comch.Connection) *Connection {
 	return connection
 }
 
-// markClosing makes connections reject further consumers and producers. If one of
-// them has any already, it fails with status.InUse and changes nothing.
+// markClosing makes connections reject further consumers and producers. If one of them has any
+// already, it fails with status.InUse and changes nothing.
 func (c *control) markClosing(connections ...*Connection) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,8 +142,8 @@ func (c *control) allConnections() []*Connection {
 	return all
 }
 
-// disconnect starts to close a connection in order. The goroutine that receives
-// from the peer reports when the connection has ended.
+// disconnect starts to close a connection in order. The goroutine that receives from the peer
+// reports when the connection has ended.
 func (c *control) disconnect(connection *Connection) {
 	c.inBackground(func() { closePeer(connection.peer) }, nil)
 }
@@ -157,8 +154,8 @@ func closePeer(peer comch.Connection) {
 	}
 }
 
-// inBackground runs f on a goroutine of its own, and then afterwards, unless it is
-// nil, on the engine's thread. A stopping context waits for both.
+// inBackground runs f on a goroutine of its own, and then afterwards, unless it is nil, on the
+// engine's thread. A stopping context waits for both.
 func (c *control) inBackground(f, afterwards func()) {
 	c.outstanding++
 	go func() {
@@ -203,8 +200,8 @@ func (c *control) connectionEnded(connection *Connection) {
 	c.releaseConnection(connection)
 }
 
-// releaseConnection releases a connection that has ended, unless it still has
-// consumers or producers: the last of them to become idle calls it again.
+// releaseConnection releases a connection that has ended, unless it still has consumers or
+// producers: the last of them to become idle calls it again.
 func (c *control) releaseConnection(connection *Connection) {
 	c.mu.Lock()
 	finished := connection.gone && len(connection.children) == 0 && !connection.released
@@ -230,8 +227,8 @@ func (c *control) completeStop() {
 	}
 }
 
-// SendTask sends one control message. The message must not change between the
-// submission of the task and its completion.
+// SendTask sends one control message. The message must not change between the submission of the
+// task and its completion.
 type SendTask struct {
 	task
 	control    *control
@@ -239,9 +236,9 @@ type SendTask struct {
 	message    []byte
 }
 
-// AllocateSend returns a task from the pool that sends message, which need not be
-// registered memory. It fails with status.NoMemory if all tasks are in use, and
-// with status.TooBig if the message exceeds the agreed size.
+// AllocateSend returns a task from the pool that sends message, which need not be registered
+// memory. It fails with status.NoMemory if all tasks are in use, and with status.TooBig if the
+// message exceeds the agreed size.
 func (c *control) AllocateSend(connection *Connection, message []byte) (*SendTask, error) {
 	if err := c.allow(allocate); err != nil {
 		return nil, err
@@ -266,9 +263,8 @@ func (c *control) AllocateSend(connection *Connection, message []byte) (*SendTas
 // Connection returns the connection that the task sends on.
 func (t *SendTask) Connection() *Connection { return t.connection }
 
-// Submit starts to send the message. The task completes with success when the
-// peer has room for the message, which the peer then receives unless the
-// connection breaks.
+// Submit starts to send the message. The task completes with success when the peer has room for the
+// message, which the peer then receives unless the connection breaks.
 func (t *SendTask) Submit() error {
 	if err := t.checkSubmit(); err != nil {
 		return err
@@ -285,8 +281,7 @@ func (t *SendTask) Submit() error {
 	return nil
 }
 
-// complete has the engine's thread return the task to the application. Any
-// goroutine may call it.
+// complete has the engine's thread return the task to the application. Any goroutine may call it.
 func (t *SendTask) complete(err error) {
 	t.context.engine.Do(func() {
 		t.owner = application
@@ -298,8 +293,7 @@ func (t *SendTask) complete(err error) {
 	})
 }
 
-// Free returns the task to the pool. It fails with status.InUse while the task is
-// submitted.
+// Free returns the task to the pool. It fails with status.InUse while the task is submitted.
 func (t *SendTask) Free() error {
 	if err := t.release(); err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// A client sends a message, and the server replies. Both are contexts of one
-// progress engine: their callbacks run inside Progress, on the thread that calls it.
+// A client sends a message, and the server replies. Both are contexts of one progress engine: their
+// callbacks run inside Progress, on the thread that calls it.
 func Example() {
 	directory, err := os.MkdirTemp("", "contexts-example")
 	must(err)

@@ -7,15 +7,13 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 )
 
-// channel is what consumers and producers are created on: a Connection, or a
-// message queue to a DPA.
+// channel is what consumers and producers are created on: a Connection, or a message queue to a
+// DPA.
 type channel interface {
-	// addChild keeps the channel open for a consumer or producer until
-	// removeChild.
+	// addChild keeps the channel open for a consumer or producer until removeChild.
 	addChild(child) error
 	removeChild(child)
-	// checkEvents fails if the application would not learn of the peer's
-	// consumers.
+	// checkEvents fails if the application would not learn of the peer's consumers.
 	checkEvents() error
 	capabilities() comch.Capabilities
 	newConsumer(context.Context, comch.ConsumerConfig) (comch.Consumer, error)
@@ -35,8 +33,8 @@ func (f *fastPath) create(kind string, on channel) {
 	f.limits = on.capabilities()
 }
 
-// msgqChannel creates CPU consumers and producers on a message queue. The queue
-// counts them itself, its peer cannot vanish, and it has no consumer events.
+// msgqChannel creates CPU consumers and producers on a message queue. The queue counts them itself,
+// its peer cannot vanish, and it has no consumer events.
 type msgqChannel struct {
 	queue comch.MsgQ
 }
@@ -54,8 +52,8 @@ func (m msgqChannel) newProducer(ctx context.Context, consumer comch.ConsumerID)
 	return m.queue.NewProducer(ctx, consumer)
 }
 
-// NewMsgQConsumer returns an idle CPU consumer on a message queue. It has no
-// memory: it receives immediate data only.
+// NewMsgQConsumer returns an idle CPU consumer on a message queue. It has no memory: it receives
+// immediate data only.
 func NewMsgQConsumer(queue comch.MsgQ) (*Consumer, error) {
 	c, err := newConsumer(msgqChannel{queue})
 	if err != nil {
@@ -64,8 +62,8 @@ func NewMsgQConsumer(queue comch.MsgQ) (*Consumer, error) {
 	return c, nil
 }
 
-// NewMsgQProducer returns an idle CPU producer on a message queue. Its messages
-// consist of immediate data only.
+// NewMsgQProducer returns an idle CPU producer on a message queue. Its messages consist of
+// immediate data only.
 func NewMsgQProducer(queue comch.MsgQ) (*Producer, error) {
 	p, err := newProducer(msgqChannel{queue})
 	if err != nil {

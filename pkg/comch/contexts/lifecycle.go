@@ -1,22 +1,19 @@
-// Package contexts implements the programming model of the DOCA Comch guide on
-// top of any comch.Provider: servers, clients, consumers, and producers are
-// contexts of a progress engine. Their tasks come from pools of fixed size and
-// complete through callbacks.
+// Package contexts implements the programming model of the DOCA Comch guide on top of any
+// comch.Provider: servers, clients, consumers, and producers are contexts of a progress engine.
+// Their tasks come from pools of fixed size and complete through callbacks.
 //
-// An application configures a context while it is idle, and then starts it. The
-// context reports connections, messages, completions, and changes of its state
-// through callbacks, which run only inside Progress of its engine. A context
-// belongs to the thread of that engine: only State may be called from elsewhere,
-// and the methods of its tasks and connections belong to the same thread. The
-// consumers and producers of one connection may run on other engines, each on
-// its own thread. Starting and stopping them is safe while the thread of the
-// server or client runs.
+// An application configures a context while it is idle, and then starts it. The context reports
+// connections, messages, completions, and changes of its state through callbacks, which run only
+// inside Progress of its engine. A context belongs to the thread of that engine: only State may be
+// called from elsewhere, and the methods of its tasks and connections belong to the same thread.
+// The consumers and producers of one connection may run on other engines, each on its own thread.
+// Starting and stopping them is safe while the thread of the server or client runs.
 //
-// The table allowedIn lists the states in which each operation is allowed. In
-// any other state the operation fails with status.BadState and changes nothing.
+// The table allowedIn lists the states in which each operation is allowed. In any other state the
+// operation fails with status.BadState and changes nothing.
 //
-// A program that has goroutines for its control path may use the blocking calls
-// of the provider instead. Both kinds of programs can talk to each other.
+// A program that has goroutines for its control path may use the blocking calls of the provider
+// instead. Both kinds of programs can talk to each other.
 package contexts
 
 import (
@@ -27,8 +24,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// operation is a request of the application that depends on the state of a
-// context.
+// operation is a request of the application that depends on the state of a context.
 type operation uint8
 
 const (
@@ -45,10 +41,9 @@ var operationNames = [...]string{
 	"configure", "start", "allocate a task of", "submit a task to", "stop", "disconnect a client of", "destroy",
 }
 
-// allowedIn lists the states in which each operation is allowed. Two things are
-// always allowed: to free a task that the application holds, and to make
-// progress. As the guide demands, a stopping context still allocates and accepts
-// tasks; they complete with an error.
+// allowedIn lists the states in which each operation is allowed. Two things are always allowed: to
+// free a task that the application holds, and to make progress. As the guide demands, a stopping
+// context still allocates and accepts tasks; they complete with an error.
 var allowedIn = [...]states{
 	configure:  setOf(progress.Idle),
 	start:      setOf(progress.Idle),
@@ -84,12 +79,10 @@ func (s states) String() string {
 // StateChanged is called after a context has changed its state.
 type StateChanged func(previous, next progress.State)
 
-// errFlushed completes the tasks that were submitted when their context stopped,
-// or later.
+// errFlushed completes the tasks that were submitted when their context stopped, or later.
 var errFlushed = status.Errorf(status.Shutdown, "the context stopped before the task was done")
 
-// lifecycle is the state machine of every context. Other threads may read state
-// and nothing else.
+// lifecycle is the state machine of every context. Other threads may read state and nothing else.
 type lifecycle struct {
 	kind         string // for errors, for instance "server"
 	state        atomic.Int32
@@ -105,9 +98,8 @@ type lifecycle struct {
 // State returns the present state. Any goroutine may call it.
 func (l *lifecycle) State() progress.State { return progress.State(l.state.Load()) }
 
-// Err returns the reason for which the context left Starting or Running on its
-// own. It is nil if the application stopped the context, and after the next
-// Start.
+// Err returns the reason for which the context left Starting or Running on its own. It is nil if
+// the application stopped the context, and after the next Start.
 func (l *lifecycle) Err() error { return l.reason }
 
 // Destroy releases an idle context. No operation is allowed afterwards.
@@ -119,8 +111,7 @@ func (l *lifecycle) Destroy() error {
 	return nil
 }
 
-// allow fails with status.BadState unless the present state allows the
-// operation.
+// allow fails with status.BadState unless the present state allows the operation.
 func (l *lifecycle) allow(o operation) error {
 	state := l.State()
 	switch {
@@ -198,9 +189,9 @@ const (
 	library                  // the task is submitted
 )
 
-// task is the common part of tasks of all kinds. The application owns a task from
-// its allocation to its submission, and again from its completion until it frees
-// the task. It may submit a completed task once more.
+// task is the common part of tasks of all kinds. The application owns a task from its allocation to
+// its submission, and again from its completion until it frees the task. It may submit a completed
+// task once more.
 type task struct {
 	// UserData belongs to the application.
 	UserData any
@@ -234,8 +225,8 @@ func (t *task) claim() {
 	t.context.allocated++
 }
 
-// release takes back a task that the application frees. The last one lets a
-// stopping context become idle.
+// release takes back a task that the application frees. The last one lets a stopping context become
+// idle.
 func (t *task) release() error {
 	if err := t.checkHeld("free task"); err != nil {
 		return err

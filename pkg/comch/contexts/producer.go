@@ -23,8 +23,8 @@ type ProducerConfig struct {
 	StateChanged StateChanged
 }
 
-// Producer is the context that sends messages on the fast path, to any consumer of
-// the peer. Messages to one consumer arrive in the order of their submission.
+// Producer is the context that sends messages on the fast path, to any consumer of the peer.
+// Messages to one consumer arrive in the order of their submission.
 type Producer struct {
 	fastPath
 	config    ProducerConfig
@@ -97,8 +97,8 @@ func (p *Producer) Start(engine *progress.Engine) error {
 	return nil
 }
 
-// ID returns the number by which a consumer of the peer knows this producer. It is
-// 0 until the first message to that consumer has been sent.
+// ID returns the number by which a consumer of the peer knows this producer. It is 0 until the
+// first message to that consumer has been sent.
 func (p *Producer) ID(consumer comch.ConsumerID) uint32 {
 	if o := p.outboxTo(consumer); o != nil && o.data != nil {
 		return o.data.ID()
@@ -170,9 +170,8 @@ func (p *Producer) stopSending(reason error) {
 	p.completeStop()
 }
 
-// Stop fails the tasks whose messages have not been sent. The producer is idle at
-// once if no tasks are allocated, and otherwise stopping until all of them are
-// freed.
+// Stop fails the tasks whose messages have not been sent. The producer is idle at once if no tasks
+// are allocated, and otherwise stopping until all of them are freed.
 func (p *Producer) Stop() error {
 	if err := p.allow(stop); err != nil {
 		return err
@@ -198,8 +197,8 @@ func (p *Producer) completeStop() {
 	p.enter(progress.Idle)
 }
 
-// ProducerSendTask sends one message to one consumer. The message must not change
-// between the submission of the task and its completion.
+// ProducerSendTask sends one message to one consumer. The message must not change between the
+// submission of the task and its completion.
 type ProducerSendTask struct {
 	task
 	producer        *Producer
@@ -210,10 +209,9 @@ type ProducerSendTask struct {
 	err             error
 }
 
-// AllocateSend returns a task from the pool that sends message, which may be empty,
-// and a copy of immediate to a consumer of the peer. It fails with status.NoMemory
-// if all tasks are in use, and with status.InvalidValue if the message is longer
-// than any buffer can be.
+// AllocateSend returns a task from the pool that sends message, which may be empty, and a copy of
+// immediate to a consumer of the peer. It fails with status.NoMemory if all tasks are in use, and
+// with status.InvalidValue if the message is longer than any buffer can be.
 func (p *Producer) AllocateSend(consumer comch.ConsumerID, message, immediate []byte) (*ProducerSendTask, error) {
 	if err := p.allow(allocate); err != nil {
 		return nil, err
@@ -262,10 +260,10 @@ func (t *ProducerSendTask) set(consumer comch.ConsumerID, message, immediate []b
 // Consumer returns the id of the consumer that the task sends to.
 func (t *ProducerSendTask) Consumer() comch.ConsumerID { return t.consumer }
 
-// Submit sends the message, or queues it until the consumer has posted a receive.
-// The task completes with success when the message is in the consumer's buffer. It
-// fails with status.InvalidValue if the message is longer than the buffer, and
-// with status.NotFound if the peer has no such consumer.
+// Submit sends the message, or queues it until the consumer has posted a receive. The task
+// completes with success when the message is in the consumer's buffer. It fails with
+// status.InvalidValue if the message is longer than the buffer, and with status.NotFound if the
+// peer has no such consumer.
 func (t *ProducerSendTask) Submit() error {
 	if err := t.checkSubmit(); err != nil {
 		return err
@@ -293,8 +291,7 @@ func (t *ProducerSendTask) Submit() error {
 	return nil
 }
 
-// Free returns the task to the pool. It fails with status.InUse while the task is
-// submitted.
+// Free returns the task to the pool. It fails with status.InUse while the task is submitted.
 func (t *ProducerSendTask) Free() error {
 	if err := t.release(); err != nil {
 		return err
@@ -304,8 +301,8 @@ func (t *ProducerSendTask) Free() error {
 	return nil
 }
 
-// outbox holds the messages for one consumer until the consumer has room for them.
-// As a progress.Waiter it lets the engine sleep until then.
+// outbox holds the messages for one consumer until the consumer has room for them. As a
+// progress.Waiter it lets the engine sleep until then.
 type outbox struct {
 	producer *Producer
 	consumer comch.ConsumerID
@@ -315,8 +312,7 @@ type outbox struct {
 	queue    fifo.Queue[*ProducerSendTask]
 }
 
-// openOutbox adds an outbox and starts to create the provider's producer for it,
-// which may block.
+// openOutbox adds an outbox and starts to create the provider's producer for it, which may block.
 func (p *Producer) openOutbox(consumer comch.ConsumerID) *outbox {
 	o := &outbox{
 		producer: p, consumer: consumer, opening: true,
@@ -353,14 +349,12 @@ func (o *outbox) opened(data comch.Producer, err error) {
 	p.completeStop()
 }
 
-// isConsumerGone reports whether the consumer is gone and the outbox has not
-// failed yet.
+// isConsumerGone reports whether the consumer is gone and the outbox has not failed yet.
 func (o *outbox) isConsumerGone() bool {
 	return o.data != nil && o.err == nil && o.data.State() != progress.Running
 }
 
-// send sends the messages for which the consumer has room, and returns the amount
-// of work done.
+// send sends the messages for which the consumer has room, and returns the amount of work done.
 func (o *outbox) send() int {
 	if o.data == nil {
 		return 0
@@ -408,8 +402,8 @@ func (o *outbox) close() {
 // Descriptor implements progress.Waiter.
 func (o *outbox) Descriptor() int { return o.data.Descriptor() }
 
-// Arm reports whether the engine may sleep: there is nothing to complete, and
-// either nothing to send or no room at the consumer.
+// Arm reports whether the engine may sleep: there is nothing to complete, and either nothing to
+// send or no room at the consumer.
 func (o *outbox) Arm() bool {
 	if o.producer.completed.Len() > 0 || o.isConsumerGone() {
 		return false

@@ -11,24 +11,22 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// maxRejections bounds the number of rejected clients whose events wait for the
-// engine. Only a flood of clients exceeds it; their events are dropped.
+// maxRejections bounds the number of rejected clients whose events wait for the engine. Only a
+// flood of clients exceeds it; their events are dropped.
 const maxRejections = 64
 
 // ServerConfig configures a server.
 type ServerConfig struct {
 	ControlConfig
 
-	// Connected is called for each client that asks for a connection. If
-	// successful is false, the provider has rejected the client, and
-	// Connection.Err returns the reason. Mandatory.
+	// Connected is called for each client that asks for a connection. If successful is false, the
+	// provider has rejected the client, and Connection.Err returns the reason. Mandatory.
 	Connected func(connection *Connection, successful bool)
-	// Disconnected is called when a connection has ended. It was closed in order
-	// if successful is true, and broke otherwise. Mandatory.
+	// Disconnected is called when a connection has ended. It was closed in order if successful is
+	// true, and broke otherwise. Mandatory.
 	Disconnected func(connection *Connection, successful bool)
 
-	// MaxClients, AllowAnyUser, and MaxExportBytes are those of
-	// comch.ServerConfig.
+	// MaxClients, AllowAnyUser, and MaxExportBytes are those of comch.ServerConfig.
 	MaxClients     int
 	AllowAnyUser   bool
 	MaxExportBytes uint64
@@ -46,9 +44,8 @@ type Server struct {
 	cancel   context.CancelFunc
 }
 
-// NewServer returns an idle server. It fails with status.NotSupported if the
-// device cannot be a server, and with status.InvalidValue if the name is empty or
-// too long.
+// NewServer returns an idle server. It fails with status.NotSupported if the device cannot be a
+// server, and with status.InvalidValue if the name is empty or too long.
 func NewServer(provider comch.Provider, device, representor, name string) (*Server, error) {
 	s := &Server{
 		provider: provider,
@@ -99,8 +96,7 @@ func (s *Server) Start(engine *progress.Engine) error {
 	return nil
 }
 
-// Address returns the address that the server listens on, for logs. It is "" until
-// the first Start.
+// Address returns the address that the server listens on, for logs. It is "" until the first Start.
 func (s *Server) Address() string {
 	if s.listener == nil {
 		return ""
@@ -134,8 +130,7 @@ func (s *Server) connected(peer comch.Connection) {
 	go connection.receive()
 }
 
-// rejected reports a client that the provider has rejected. Any goroutine may call
-// it.
+// rejected reports a client that the provider has rejected. Any goroutine may call it.
 func (s *Server) rejected(peer comch.Peer, reason error) {
 	if s.rejections.Add(1) > maxRejections {
 		s.rejections.Add(-1)
@@ -155,9 +150,9 @@ func (s *Server) disconnected(connection *Connection) {
 	}
 }
 
-// Disconnect starts to close one connection. The server calls Disconnected when
-// both sides have seen the end. Disconnect fails with status.InUse while the
-// connection has consumers or producers that are not idle.
+// Disconnect starts to close one connection. The server calls Disconnected when both sides have
+// seen the end. Disconnect fails with status.InUse while the connection has consumers or producers
+// that are not idle.
 func (s *Server) Disconnect(connection *Connection) error {
 	if err := s.allow(disconnect); err != nil {
 		return err
@@ -175,9 +170,9 @@ func (s *Server) Disconnect(connection *Connection) error {
 	return nil
 }
 
-// Stop disconnects all clients and releases the name. The server is stopping until
-// all connections have ended and all tasks are freed. Stop fails with
-// status.InUse while there are consumers or producers that are not idle.
+// Stop disconnects all clients and releases the name. The server is stopping until all connections
+// have ended and all tasks are freed. Stop fails with status.InUse while there are consumers or
+// producers that are not idle.
 func (s *Server) Stop() error {
 	if err := s.allow(stop); err != nil {
 		return err

@@ -84,8 +84,7 @@ var contextTests = []conformanceTest{
 	{"IsOfNoUseWhenClosed", closedContext},
 }
 
-// guidesOrder takes every step in order. Before each step it tries what only the
-// step allows.
+// guidesOrder takes every step in order. Before each step it tries what only the step allows.
 func guidesOrder(b *bench) {
 	c := dma.NewContext()
 	engine, err := progress.NewEngine(progress.Policy{})

@@ -1,6 +1,5 @@
-// Package dmatest is the conformance suite for providers of package dma. It follows
-// the DOCA guides sentence by sentence; docs/dma-conformance.md names the test of
-// each sentence.
+// Package dmatest is the conformance suite for providers of package dma. It follows the DOCA guides
+// sentence by sentence; docs/dma-conformance.md names the test of each sentence.
 package dmatest
 
 import (
@@ -21,12 +20,11 @@ type Config struct {
 	Provider dma.Provider
 	// Device and OtherDevice are the PCI addresses of two devices.
 	Device, OtherDevice string
-	// Import returns memory of a peer twice: as its owner sees it, and as this side
-	// imports it with the given rights.
+	// Import returns memory of a peer twice: as its owner sees it, and as this side imports it with
+	// the given rights.
 	Import func(t testing.TB, length uint64, access memory.Access) (owner, imported *memory.Region)
-	// Faulty returns imported memory whose last byte cannot be copied, although the
-	// access rights allow it. It is nil if such memory cannot be made for the
-	// provider.
+	// Faulty returns imported memory whose last byte cannot be copied, although the access rights
+	// allow it. It is nil if such memory cannot be made for the provider.
 	Faulty func(t testing.TB, length uint64) *memory.Region
 }
 
@@ -36,9 +34,9 @@ type conformanceTest struct {
 	run  func(*bench)
 }
 
-// Run runs the suite as subtests of t. It skips a test only if the provider fails
-// with status.NotSupported, or if the capabilities of the device or a nil Faulty say
-// that there is nothing to test.
+// Run runs the suite as subtests of t. It skips a test only if the provider fails with
+// status.NotSupported, or if the capabilities of the device or a nil Faulty say that there is
+// nothing to test.
 func Run(t *testing.T, config Config) {
 	t.Helper()
 	groups := []struct {
@@ -164,8 +162,7 @@ func (b *bench) release(buffers ...*dma.Buffer) {
 	}
 }
 
-// loop is a running context attached to a progress engine, and the events that have
-// been delivered.
+// loop is a running context attached to a progress engine, and the events that have been delivered.
 type loop struct {
 	*bench
 	context *dma.Context
@@ -173,8 +170,7 @@ type loop struct {
 	events  []dma.Event
 }
 
-// newLoop sets up a context as the guide describes, and cleans up when the test
-// ends.
+// newLoop sets up a context as the guide describes, and cleans up when the test ends.
 func (b *bench) newLoop(jobs int) *loop { return b.newLoopWith(jobs, progress.Policy{}) }
 
 func (b *bench) newLoopWith(jobs int, policy progress.Policy) *loop {
@@ -192,8 +188,7 @@ func (b *bench) newLoopWith(jobs int, policy progress.Policy) *loop {
 
 func (l *loop) note(event dma.Event) { l.events = append(l.events, event) }
 
-// await makes progress until count events have been delivered, and removes and
-// returns them.
+// await makes progress until count events have been delivered, and removes and returns them.
 func (l *loop) await(count int) []dma.Event {
 	l.Helper()
 	deadline := time.Now().Add(patience)

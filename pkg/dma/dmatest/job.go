@@ -223,8 +223,8 @@ func manyInFlight(b *bench) {
 	}
 }
 
-// submitInEvent moves a byte through memory. The event handler of each job releases
-// its buffers, claims new ones, and submits the next job.
+// submitInEvent moves a byte through memory. The event handler of each job releases its buffers,
+// claims new ones, and submits the next job.
 func submitInEvent(b *bench) {
 	const hops = 200
 	m, bytes := b.localMap(hops+1, memory.LocalWrite)

@@ -149,8 +149,8 @@ var importTests = []conformanceTest{
 
 const readWrite = memory.PCIRead | memory.PCIWrite
 
-// importMap returns memory of a peer, and its map on this side. It skips the test if
-// the device cannot import memory.
+// importMap returns memory of a peer, and its map on this side. It skips the test if the device
+// cannot import memory.
 func (b *bench) importMap(length uint64, access memory.Access) (owner []byte, imported *dma.MemoryMap) {
 	b.Helper()
 	if !b.device.Capabilities().ImportedMemory {
@@ -242,8 +242,8 @@ func importedMap(b *bench) {
 	b.wantFrozen(m)
 }
 
-// faults copies to memory that its owner has made inaccessible: an error that only
-// shows in the middle of a job.
+// faults copies to memory that its owner has made inaccessible: an error that only shows in the
+// middle of a job.
 func faults(b *bench) {
 	if b.config.Faulty == nil {
 		b.Skip("Config.Faulty is not set: the provider cannot be given such memory")

@@ -10,8 +10,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// The benchmarks copy, block by block, more memory than caches hold: with the CPU
-// alone, and with several jobs in flight.
+// The benchmarks copy, block by block, more memory than caches hold: with the CPU alone, and with
+// several jobs in flight.
 const benchMemory = 256 << 20
 
 var benchBlocks = []uint64{4 << 10, 64 << 10, 1 << 20, 2 << 20}

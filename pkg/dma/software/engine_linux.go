@@ -14,9 +14,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// engine implements dma.Engine. A copy goes through the submitted queue to a thread,
-// which executes it, and comes back through the done queue, which is also the
-// Waiter of the engine.
+// engine implements dma.Engine. A copy goes through the submitted queue to a thread, which executes
+// it, and comes back through the done queue, which is also the Waiter of the engine.
 type engine struct {
 	*queue // done
 
@@ -78,13 +77,13 @@ func (e *engine) Close() error {
 	return err
 }
 
-// pieceSize is the number of bytes that are copied without a break. Nothing can
-// interrupt a copy, not even a garbage collection that wants to start, so a piece
-// must be short; it must also be long enough that the breaks cost nothing.
+// pieceSize is the number of bytes that are copied without a break. Nothing can interrupt a copy,
+// not even a garbage collection that wants to start, so a piece must be short; it must also be long
+// enough that the breaks cost nothing.
 const pieceSize = 256 << 10
 
-// copyThread is an operating system thread that moves copies from the submitted
-// queue to the done queue, and executes them on the way.
+// copyThread is an operating system thread that moves copies from the submitted queue to the done
+// queue, and executes them on the way.
 type copyThread struct {
 	submitted *queue
 	done      *queue
@@ -155,12 +154,12 @@ func copyAll(c *dma.Copy) error {
 	return nil
 }
 
-// cacheLine is the distance in bytes that keeps the two sides of a queue from
-// slowing each other down.
+// cacheLine is the distance in bytes that keeps the two sides of a queue from slowing each other
+// down.
 const cacheLine = 64
 
-// queue carries copies from one thread, which pushes, to another, which pops. Its
-// progress.Waiter belongs to the thread that pops.
+// queue carries copies from one thread, which pushes, to another, which pops. Its progress.Waiter
+// belongs to the thread that pops.
 type queue struct {
 	slots []*dma.Copy
 
@@ -189,8 +188,8 @@ func newQueue(capacity int) (*queue, error) {
 
 func (q *queue) close() error { return unix.Close(q.descriptor) }
 
-// push publishes a copy and then checks whether the other side sleeps. Arm announces
-// the sleep and then checks for copies, so at least one side sees the other.
+// push publishes a copy and then checks whether the other side sleeps. Arm announces the sleep and
+// then checks for copies, so at least one side sees the other.
 func (q *queue) push(c *dma.Copy) {
 	position := q.pushed.Load()
 	q.slots[position%uint64(len(q.slots))] = c

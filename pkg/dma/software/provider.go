@@ -1,12 +1,10 @@
-// Package software is a DMA provider for any Linux machine: each engine is a thread
-// that copies.
+// Package software is a DMA provider for any Linux machine: each engine is a thread that copies.
 //
-// Copies go to the thread and back through two rings with atomic indices. A side
-// that has nothing to do polls for a while and then sleeps on an eventfd; the other
-// side writes to the eventfd only while it sleeps. The thread copies in pieces, so
-// that the garbage collector never waits for a large one. It copies with
-// memory.Copy, so that a page that its owner has taken away fails the copy and not
-// the process.
+// Copies go to the thread and back through two rings with atomic indices. A side that has nothing
+// to do polls for a while and then sleeps on an eventfd; the other side writes to the eventfd only
+// while it sleeps. The thread copies in pieces, so that the garbage collector never waits for a
+// large one. It copies with memory.Copy, so that a page that its owner has taken away fails the
+// copy and not the process.
 package software
 
 import (
@@ -29,19 +27,17 @@ const (
 
 // Options configure a provider. The zero value is usable.
 type Options struct {
-	// Devices are the PCI addresses of the emulated devices; nil means
-	// DefaultDevice and DefaultHostDevice.
+	// Devices are the PCI addresses of the emulated devices; nil means DefaultDevice and
+	// DefaultHostDevice.
 	Devices []string
-	// MaxBufferSize is the number of bytes that one job can copy; 0 means
-	// DefaultMaxBufferSize.
+	// MaxBufferSize is the number of bytes that one job can copy; 0 means DefaultMaxBufferSize.
 	MaxBufferSize uint64
-	// Policy is how a copy thread waits for work. The zero value suits cores that
-	// are shared.
+	// Policy is how a copy thread waits for work. The zero value suits cores that are shared.
 	Policy progress.Policy
 }
 
-// DefaultMaxBufferSize is the default of Options.MaxBufferSize, in bytes. It is as
-// small as on hardware, so that programs do not come to depend on more.
+// DefaultMaxBufferSize is the default of Options.MaxBufferSize, in bytes. It is as small as on
+// hardware, so that programs do not come to depend on more.
 const DefaultMaxBufferSize = 2 << 20
 
 // The other limits.
@@ -92,8 +88,7 @@ func (p *provider) Open(name string) (dma.Device, error) {
 	return &device{name: name, capabilities: capabilities, policy: p.policy}, nil
 }
 
-// device implements dma.Device. It counts its users, so that it is not closed while
-// there are any.
+// device implements dma.Device. It counts its users, so that it is not closed while there are any.
 type device struct {
 	name         string
 	capabilities dma.Capabilities

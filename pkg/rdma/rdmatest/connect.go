@@ -106,8 +106,7 @@ func inUse(b *bench) {
 	}
 }
 
-// manyConnections attaches more connections to one queue than any batch of events
-// holds.
+// manyConnections attaches more connections to one queue than any batch of events holds.
 func manyConnections(b *bench) {
 	const count = 150
 	shared := b.newEndpoint(b.device, helloBytes)

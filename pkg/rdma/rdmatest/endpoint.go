@@ -16,8 +16,8 @@ const (
 	allRights = memory.LocalWrite | memory.RemoteRead | memory.RemoteWrite
 )
 
-// endpoint is one side of a connection: a protection domain with registered memory, a
-// completion queue, and the connection.
+// endpoint is one side of a connection: a protection domain with registered memory, a completion
+// queue, and the connection.
 type endpoint struct {
 	bench  *bench
 	device rdma.Device
@@ -40,8 +40,7 @@ type mem struct {
 	bytes  []byte
 }
 
-// newInitiator returns an endpoint that can connect. Its teardown is part of the
-// test's cleanup.
+// newInitiator returns an endpoint that can connect. Its teardown is part of the test's cleanup.
 func (b *bench) newInitiator() *endpoint {
 	b.Helper()
 	return b.newEndpoint(b.device, memoryBytes)
@@ -107,8 +106,8 @@ func fill(b []byte) {
 	_, _ = rand.NewChaCha8(seed).Read(b)
 }
 
-// tearDown closes the connections, and then the queue and the domain, which nothing
-// may use any more.
+// tearDown closes the connections, and then the queue and the domain, which nothing may use any
+// more.
 func (e *endpoint) tearDown() {
 	b := e.bench
 	for _, conn := range e.conns {
@@ -213,8 +212,7 @@ func (e *endpoint) await(n int) []rdma.Completion {
 	return taken
 }
 
-// awaitOne waits for the next completion, which must be a success with the given
-// opcode and id.
+// awaitOne waits for the next completion, which must be a success with the given opcode and id.
 func (e *endpoint) awaitOne(opcode rdma.Opcode, id uint64) rdma.Completion {
 	e.bench.Helper()
 	c := e.await(1)[0]

@@ -33,8 +33,8 @@ func freshKeys(b *bench) {
 	}
 }
 
-// forbidden returns requests with remote addresses and keys that y must not let a
-// peer reach. needed is the right that the peer would need.
+// forbidden returns requests with remote addresses and keys that y must not let a peer reach.
+// needed is the right that the peer would need.
 func forbidden(b *bench, y *endpoint, needed memory.Access) map[string]rdma.SendRequest {
 	b.Helper()
 	gone, err := y.domain.Register(y.mem.region, allRights)
@@ -97,8 +97,7 @@ var revocationTests = []conformanceTest{
 	{"OtherConnectionsOutliveARevocation", "", revocationIsLocal},
 }
 
-// revokedUnderWay deregisters memory on another goroutine while the peer keeps
-// writing to it.
+// revokedUnderWay deregisters memory on another goroutine while the peer keeps writing to it.
 func revokedUnderWay(b *bench) {
 	for range 10 {
 		x, y := b.pair()

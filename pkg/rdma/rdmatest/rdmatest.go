@@ -1,5 +1,5 @@
-// Package rdmatest is the conformance suite for providers of package rdma. It checks
-// every promise of that package, whatever the transport.
+// Package rdmatest is the conformance suite for providers of package rdma. It checks every promise
+// of that package, whatever the transport.
 package rdmatest
 
 import (
@@ -18,22 +18,21 @@ type Feature string
 
 // The features that Config.Missing can name.
 const (
-	// ReceiverNotReady: a Send that finds no posted receive ends the connection.
-	// Some transports retry the Send instead.
+	// ReceiverNotReady: a Send that finds no posted receive ends the connection. Some transports
+	// retry the Send instead.
 	ReceiverNotReady Feature = "a Send without a posted receive ends the connection"
-	// OrderlyClose: both sides can distinguish an orderly end from a failure, so
-	// Err is nil after an orderly end.
+	// OrderlyClose: both sides can distinguish an orderly end from a failure, so Err is nil after
+	// an orderly end.
 	OrderlyClose Feature = "an orderly end is no error"
 	// ExactPrivateData: private data arrives without padding.
 	ExactPrivateData Feature = "private data keeps its length"
-	// LengthStatus: a receive completes with StatusLocalLength, and not with another
-	// failure, if the message is too long for it.
+	// LengthStatus: a receive completes with StatusLocalLength, and not with another failure, if
+	// the message is too long for it.
 	LengthStatus Feature = "a message that is too long is reported as such"
-	// RemoteReadRight: peers cannot read memory that was registered without
-	// RemoteRead.
+	// RemoteReadRight: peers cannot read memory that was registered without RemoteRead.
 	RemoteReadRight Feature = "the right to be read is checked"
-	// AnswersNeedPolling: while nobody polls the peer, it does not execute a Read,
-	// and a Write behind the Read does not complete, so both can be flushed.
+	// AnswersNeedPolling: while nobody polls the peer, it does not execute a Read, and a Write
+	// behind the Read does not complete, so both can be flushed.
 	AnswersNeedPolling Feature = "only a peer that is polled executes a Read"
 	// Descriptor: a thread can sleep on the descriptor of a completion queue.
 	Descriptor Feature = "a completion queue has a descriptor"
@@ -41,19 +40,17 @@ const (
 	ReadDepthPerPost Feature = "a Read beyond the read depth is rejected"
 )
 
-// DefaultTimeout bounds each wait of the suite, so that a test that would hang fails.
-// No test depends on being faster.
+// DefaultTimeout bounds each wait of the suite, so that a test that would hang fails. No test
+// depends on being faster.
 const DefaultTimeout = 30 * time.Second
 
 // Config describes the provider to test.
 type Config struct {
 	Provider rdma.Provider
-	// Responder is a second provider with the same transport, which then accepts
-	// all connections. If it is set, the suite runs only the tests that concern
-	// both sides.
+	// Responder is a second provider with the same transport, which then accepts all connections.
+	// If it is set, the suite runs only the tests that concern both sides.
 	Responder rdma.Provider
-	// Address is the local address of a device. Both sides of all connections use
-	// it.
+	// Address is the local address of a device. Both sides of all connections use it.
 	Address netip.Addr
 	// Missing lists the features that the provider lacks, each with the reason.
 	Missing map[Feature]string
@@ -61,8 +58,8 @@ type Config struct {
 	Timeout time.Duration
 }
 
-// Run runs the suite as subtests of t. It skips a test only if Config.Missing lists
-// its feature, or if opening the device fails with status.NotSupported.
+// Run runs the suite as subtests of t. It skips a test only if Config.Missing lists its feature, or
+// if opening the device fails with status.NotSupported.
 func Run(t *testing.T, config Config) {
 	groups := [][]conformanceTest{
 		messageTests, transferTests, readTests, protectionTests, revocationTests, endTests,
@@ -99,9 +96,8 @@ type conformanceTest struct {
 	run   func(*bench)
 }
 
-// bench is the state of one test: the device that connects, the device that accepts,
-// which may be the same, and the endpoints on both. The thread of the test drives all
-// endpoints.
+// bench is the state of one test: the device that connects, the device that accepts, which may be
+// the same, and the endpoints on both. The thread of the test drives all endpoints.
 type bench struct {
 	*testing.T
 	config    Config
@@ -177,8 +173,8 @@ func (b *bench) connect(initiator, responder *endpoint) {
 	responder.conns = append(responder.conns, responder.conn)
 }
 
-// pair returns two connected endpoints. The responder may send, because it has
-// received a message from the initiator.
+// pair returns two connected endpoints. The responder may send, because it has received a message
+// from the initiator.
 func (b *bench) pair() (initiator, responder *endpoint) {
 	b.Helper()
 	initiator, responder = b.newInitiator(), b.newResponder()
@@ -213,8 +209,8 @@ func (b *bench) drive(what string, done func() bool) {
 	}
 }
 
-// settle polls all endpoints until a message has made a round trip on a connection of
-// its own. That is long enough for an error to show.
+// settle polls all endpoints until a message has made a round trip on a connection of its own. That
+// is long enough for an error to show.
 func (b *bench) settle() {
 	b.Helper()
 	x, y := b.pair()

@@ -27,8 +27,8 @@ func orderlyEnd(b *bench) {
 	}
 }
 
-// load posts requests that cannot complete: receives without messages, and Reads that
-// the peer does not execute because nobody polls it.
+// load posts requests that cannot complete: receives without messages, and Reads that the peer does
+// not execute because nobody polls it.
 func (e *endpoint) load(peer *endpoint) {
 	e.bench.Helper()
 	for i := range 5 {
@@ -131,8 +131,7 @@ func closeTwice(b *bench) {
 	}
 }
 
-// messagesBeforeClose closes right after sending, while messages from the peer are
-// still unread.
+// messagesBeforeClose closes right after sending, while messages from the peer are still unread.
 func messagesBeforeClose(b *bench) {
 	for range 20 {
 		x, y := b.pair()

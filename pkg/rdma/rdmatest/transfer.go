@@ -8,8 +8,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// messageSizes lie around the limits of headers, padding, segments, staging buffers,
-// and socket buffers.
+// messageSizes lie around the limits of headers, padding, segments, staging buffers, and socket
+// buffers.
 var messageSizes = []int{
 	0, 1, 2, 3, 4, 64, 255, 256, 257, 1400, 1428, 4096, 8191, 8192,
 	65456, 65457, 65536, 131072, 1<<20 + 1,

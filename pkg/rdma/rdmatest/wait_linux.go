@@ -50,8 +50,8 @@ func readyQueue(b *bench) {
 	}
 }
 
-// sleeper polls an endpoint on a thread of its own and sleeps whenever it may. A lost
-// wake-up shows as a sleep that times out.
+// sleeper polls an endpoint on a thread of its own and sleeps whenever it may. A lost wake-up shows
+// as a sleep that times out.
 func (e *endpoint) sleeper(rounds int, first bool) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -98,8 +98,8 @@ func (e *endpoint) sleep() {
 	e.queue.Disarm()
 }
 
-// delay waits for a random time of up to a few microseconds, so that sleeping and
-// waking interleave in every way.
+// delay waits for a random time of up to a few microseconds, so that sleeping and waking interleave
+// in every way.
 func delay() {
 	for range rand.IntN(500) {
 		rand.Uint32()
@@ -145,8 +145,7 @@ func abortWakes(b *bench) {
 	}
 }
 
-// fullSocketWakes sends more than the socket buffers hold, sleeps, and lets the peer
-// read.
+// fullSocketWakes sends more than the socket buffers hold, sleeps, and lets the peer read.
 func fullSocketWakes(b *bench) {
 	x, y := b.pair()
 	chain := make([]rdma.SendRequest, requests)
