@@ -1,0 +1,110 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/netip"
+	"os"
+	"sync"
+
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
+	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// A target, a relay, and a client run in one process. The client writes a block to the volume of
+// the target and reads it back: its memory is exported to the relay, which moves the data between
+// that memory and the target by RDMA.
+func Example() {
+	ctx := context.Background()
+	directory, err := os.MkdirTemp("", "client-example")
+	must(err)
+	defer os.RemoveAll(directory)
+	provider := emulated.New(emulated.Options{Directory: directory})
+	stopTarget, address := startTarget(ctx, "disk")
+	stopRelay := startRelay(ctx, provider, address, "disk")
+
+	// The client only knows the relay's channel, which chooses the target and the volume.
+	disk, err := client.Open(ctx, client.Config{Provider: provider, Device: emulated.DefaultHostDevice})
+	must(err)
+	info := disk.Info()
+	fmt.Printf("%s: %d bytes over %s\n", info.Name, info.Size, info.Transport)
+	_, err = disk.WriteAt([]byte("zero-copy"), 4096)
+	must(err)
+	must(disk.Flush())
+	buffer := make([]byte, 9)
+	_, err = disk.ReadAt(buffer, 4096)
+	must(err)
+	fmt.Printf("read %q\n", buffer)
+
+	must(disk.Close(ctx))
+	stopRelay()
+	stopTarget()
+	// Output:
+	// disk: 1048576 bytes over iwarp
+	// read "zero-copy"
+}
+
+// startTarget serves a volume in memory on the loopback interface.
+func startTarget(ctx context.Context, name string) (stop func(), address netip.AddrPort) {
+	spec, err := volume.ParseSpec(name+"=memory:1MiB", 4096)
+	must(err)
+	disk, err := volume.Open(spec)
+	must(err)
+	loopback := netip.MustParseAddrPort("127.0.0.1:0")
+	t, err := target.New(ctx, target.Config{
+		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
+		Volumes: map[string]volume.Volume{name: disk},
+		CPUs:    []int{datapath.NoCPU}, // one worker, not pinned to a core
+	})
+	must(err)
+	stopRun := run(ctx, t.Run)
+	return func() {
+		stopRun()
+		must(errors.Join(t.Close(), disk.Close(ctx)))
+	}, t.Address()
+}
+
+// startRelay offers a volume of a target on the default channel.
+func startRelay(ctx context.Context, provider comch.Provider, address netip.AddrPort, name string) (stop func()) {
+	r, err := relay.New(ctx, relay.Config{
+		Comch: provider, RDMA: iwarp.New(iwarp.Options{}), CPUs: []int{datapath.NoCPU},
+		Settings: relay.Settings{Channels: []relay.ChannelConfig{{
+			ChannelID: relay.ChannelID{
+				Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor,
+				Name: client.DefaultChannelName,
+			},
+			Target: address, Volume: name,
+		}}},
+	})
+	must(err)
+	stopRun := run(ctx, r.Run)
+	return func() {
+		stopRun()
+		must(r.Close())
+	}
+}
+
+// run runs a service until stop is called.
+func run(ctx context.Context, service func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { must(service(ctx)) })
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+func must(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
