@@ -20,7 +20,7 @@ func Example() {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		serve(ctx, relay)
+		replyToOpenVolume(ctx, relay)
 	}()
 
 	// The first request agrees on the protocol version and on limits.
@@ -31,7 +31,8 @@ func Example() {
 	}
 	fmt.Println("protocol version", hello.Version)
 
-	// A request that the relay rejects fails with the code of the relay. OpenVolume may be repeated.
+	// A request that the relay rejects fails with the code of the relay. OpenVolume may be
+	// repeated.
 	_, err = controlmsg.Call[*controlmsg.OpenVolumeReply](ctx, initiator, &controlmsg.OpenVolume{Volume: "disc"})
 	fmt.Println("rejected:", errors.Is(err, status.NotFound))
 	reply, err := controlmsg.Call[*controlmsg.OpenVolumeReply](ctx, initiator, &controlmsg.OpenVolume{Volume: "disk"})
@@ -53,9 +54,9 @@ func Example() {
 	// out of order: true
 }
 
-// serve replies to requests until the initiator closes the conversation. Next returns only requests
-// that are valid and in order.
-func serve(ctx context.Context, relay *controlmsg.Responder) {
+// replyToOpenVolume replies to requests until the initiator closes the conversation. Next returns
+// only requests that are valid and in order.
+func replyToOpenVolume(ctx context.Context, relay *controlmsg.Responder) {
 	defer relay.Close(nil)
 	for {
 		request, err := relay.Next(ctx)
