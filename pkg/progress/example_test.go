@@ -39,7 +39,7 @@ func Example() {
 	}
 
 	go func() {
-		// This source is not a Waiter, so whoever gives it work wakes the engine.
+		// This source is not a Waiter, so the goroutine that gives it work wakes the engine.
 		source.arrived <- 1
 		engine.Wake()
 		// A command runs on the engine's thread, where it may use the source.

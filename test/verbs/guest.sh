@@ -56,9 +56,9 @@ frame_tests=(
     MessagesOfAllSizesArriveWhole
     MessagesCrossInBothDirections
     WritesOfAllSizesLandExactly
-    ReadsOfAllSizesBringTheData
+    ReadsOfAllSizesReturnTheData
     EverythingMovesAtOnce
-    ATooLongMessageEndsTheConnection
+    AMessageThatIsTooLongEndsTheConnection
     WhatWasFlushedBeforeCloseArrives
 )
 embedded_crc() {

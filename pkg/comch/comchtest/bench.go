@@ -225,19 +225,19 @@ func (c *benchConsumer) receive(b *testing.B, count int) {
 func (s *suite) benchRoundTrip(b *testing.B, load payload, bare float64) {
 	client, server := s.benchConnection(b)
 	there, back := newBenchConsumer(b, server, load), newBenchConsumer(b, client, load)
-	question, answer := newBenchProducer(b, client, there, load), newBenchProducer(b, server, back, load)
+	ping, pong := newBenchProducer(b, client, there, load), newBenchProducer(b, server, back, load)
 	rounds := b.N
 	b.ReportAllocs()
 	b.ResetTimer()
 	onThreads(func() {
 		for range rounds {
-			question.send(b, 1)
+			ping.send(b, 1)
 			back.receive(b, 1)
 		}
 	}, func() {
 		for range rounds {
 			there.receive(b, 1)
-			answer.send(b, 1)
+			pong.send(b, 1)
 		}
 	})
 	b.StopTimer()

@@ -46,7 +46,7 @@ func (s *suite) testServer(t *testing.T) {
 		config := s.serverConfig()
 		first := s.listen(t, config)
 		_, err := s.Provider.Listen(testContext(t), config)
-		wantCode(t, "listen under a taken name", err, status.AlreadyExist)
+		wantCode(t, "listen under a name in use", err, status.AlreadyExist)
 		closeAll(t, first)
 		closeAll(t, s.listen(t, config))
 	})
@@ -61,7 +61,7 @@ func (s *suite) testServer(t *testing.T) {
 		config.Name += strings.Repeat("n", s.capabilities.MaxNameLength-len(config.Name))
 		s.connectWith(t, config)
 	})
-	t.Run("BadNamesAreRefused", s.testBadNames)
+	t.Run("BadNamesAreRejected", s.testBadNames)
 	t.Run("AcceptEndsWithItsContext", func(t *testing.T) {
 		server := s.listen(t, s.serverConfig())
 		ctx, cancel := context.WithCancel(testContext(t))
@@ -110,7 +110,7 @@ func (s *suite) testBadNames(t *testing.T) {
 func (s *suite) testConnect(t *testing.T) {
 	t.Run("MissingServerIsNotFound", func(t *testing.T) {
 		_, err := s.Provider.Connect(testContext(t), s.clientConfig(newName()))
-		wantCode(t, "connect to nobody", err, status.NotFound)
+		wantCode(t, "connect without a server", err, status.NotFound)
 	})
 	t.Run("ClosedServerIsNotFound", func(t *testing.T) {
 		config := s.serverConfig()
@@ -140,7 +140,7 @@ func (s *suite) testConnect(t *testing.T) {
 				config.MaxMessageSize)
 		}
 	})
-	t.Run("TooManyClientsAreTurnedAwayUntilOneLeaves", s.testFullServer)
+	t.Run("TooManyClientsAreRejectedUntilOneDisconnects", s.testFullServer)
 	t.Run("ConnectEndsWithItsContext", func(t *testing.T) {
 		config := s.serverConfig()
 		s.listen(t, config)
@@ -150,7 +150,7 @@ func (s *suite) testConnect(t *testing.T) {
 			t.Error("connected although the context was canceled")
 		}
 	})
-	t.Run("ImpossibleLimitsAreRefused", func(t *testing.T) {
+	t.Run("ImpossibleLimitsAreRejected", func(t *testing.T) {
 		config := s.serverConfig()
 		config.MaxMessageSize = s.capabilities.MaxMessageSize + 1
 		_, err := s.Provider.Listen(testContext(t), config)
@@ -367,7 +367,7 @@ func testLastWords(t *testing.T, from, to comch.Connection) {
 func (s *suite) testEnding(t *testing.T) {
 	t.Run("CloseIsSeenByBothSides", func(t *testing.T) { s.bothWays(t, testClose) })
 	t.Run("AbortIsSeenByBothSides", func(t *testing.T) { s.bothWays(t, testAbort) })
-	t.Run("MessagesOnTheWaySurviveAbort", func(t *testing.T) { s.bothWays(t, testAbortWithMessages) })
+	t.Run("MessagesInFlightSurviveAbort", func(t *testing.T) { s.bothWays(t, testAbortWithMessages) })
 	t.Run("NothingIsReceivedAfterOwnAbort", func(t *testing.T) { s.bothWays(t, testOwnAbortWithMessages) })
 	t.Run("AbortDuringTrafficStopsBothSides", func(t *testing.T) { s.bothWays(t, testAbortDuringTraffic) })
 	t.Run("WaitingCallsReturn", func(t *testing.T) { s.bothWays(t, testWaitingCalls) })

@@ -12,15 +12,15 @@ import (
 
 func (s *suite) testContextConnections(t *testing.T) {
 	t.Run("AreAnnouncedOnTheServer", s.testConnectionEvents)
-	t.Run("ThatAreRefusedAreAnnouncedAsSuch", s.testRefusedEvent)
+	t.Run("ThatAreRejectedAreAnnouncedAsSuch", s.testRefusedEvent)
 	t.Run("ThatBreakAreAnnouncedAsSuch", s.testBrokenEvent)
 	t.Run("NeedAServer", s.testNoServer)
 	t.Run("NeedTheServersHost", s.testOtherHost)
 	t.Run("CanBeDisconnectedOneByOne", s.testDisconnectOne)
-	t.Run("AreRefusedToDisconnectInUse", s.testDisconnectInUse)
+	t.Run("CannotBeDisconnectedInUse", s.testDisconnectInUse)
 	t.Run("EndWithTheServer", s.testServerStop)
 	t.Run("EndWithTheClient", s.testClientStop)
-	t.Run("TellOfConsumersThatComeAndGo", s.testConsumerEvents)
+	t.Run("ReportConsumersThatComeAndGo", s.testConsumerEvents)
 }
 
 func (s *suite) testConnectionEvents(t *testing.T) {
@@ -52,19 +52,19 @@ func (s *suite) testRefusedEvent(t *testing.T) {
 	h.awaitState(second, progress.Idle)
 	wantCode(t, "why the second client is idle", second.Err(), status.Full)
 	second.check(t, progress.Idle, progress.Starting, progress.Idle)
-	h.await("the event of the refused client", func() bool { return len(server.events) == 2 })
+	h.await("the event of the rejected client", func() bool { return len(server.events) == 2 })
 	event := server.events[1]
 	if event.what != "connected" || event.successful {
-		t.Errorf("event of the refused client is %+v", event)
+		t.Errorf("event of the rejected client is %+v", event)
 	}
-	wantCode(t, "why it was refused", event.connection.Err(), status.Full)
+	wantCode(t, "why it was rejected", event.connection.Err(), status.Full)
 	_, err := server.AllocateSend(event.connection, nil)
-	wantCode(t, "allocate a send to a refused client", err, status.InvalidValue)
+	wantCode(t, "allocate a send to a rejected client", err, status.InvalidValue)
 	_, err = contexts.NewConsumer(event.connection, memorySize)
-	wantCode(t, "create a consumer for a refused client", err, status.NotConnected)
+	wantCode(t, "create a consumer for a rejected client", err, status.NotConnected)
 	_, err = contexts.NewProducer(event.connection)
-	wantCode(t, "create a producer for a refused client", err, status.NotConnected)
-	wantCode(t, "disconnect a refused client", server.Disconnect(event.connection), status.NotConnected)
+	wantCode(t, "create a producer for a rejected client", err, status.NotConnected)
+	wantCode(t, "disconnect a rejected client", server.Disconnect(event.connection), status.NotConnected)
 }
 
 func (s *suite) testBrokenEvent(t *testing.T) {
@@ -260,9 +260,9 @@ func (s *suite) testContextMessages(t *testing.T) {
 	t.Run("ArriveInOrder", s.testControlOrder)
 	t.Run("OfManyClientsDoNotMix", s.testManyClients)
 	t.Run("NothingHappensWithoutProgress", s.testNoProgress)
-	t.Run("NeedAConnectionOfTheirOwn", s.testForeignConnection)
+	t.Run("NeedTheirOwnConnection", s.testForeignConnection)
 	t.Run("FailWhenThePeerIsGone", s.testSendToGonePeer)
-	t.Run("SpeakToBlockingPeers", s.testBlockingPeer)
+	t.Run("TalkToBlockingPeers", s.testBlockingPeer)
 }
 
 // testControlExchange is the control path sample of the guide: the client sends when it is
@@ -386,7 +386,7 @@ func (s *suite) testForeignConnection(t *testing.T) {
 	_, err = c.server.AllocateSend(nil, nil)
 	wantCode(t, "allocate a send without connection", err, status.InvalidValue)
 	wantCode(t, "disconnect another's connection", c.server.Disconnect(c.atClient), status.InvalidValue)
-	wantCode(t, "disconnect nobody", c.server.Disconnect(nil), status.InvalidValue)
+	wantCode(t, "disconnect nil", c.server.Disconnect(nil), status.InvalidValue)
 }
 
 func (s *suite) testSendToGonePeer(t *testing.T) {

@@ -16,12 +16,12 @@ func (s *suite) testContextFastPath(t *testing.T) {
 		"CompletesReceivesOnlyWithAMessage":   testReceiveWaits,
 		"QueuesSendsUntilThereIsAReceive":     testSendWaits,
 		"KeepsTheOrderOfSubmission":           testFastPathOrder,
-		"RefusesWhatIsLongerThanTheBuffer":    testLongerThanBuffer,
-		"RefusesWhatNoBufferCouldHold":        testImpossibleMessages,
-		"RefusesBuffersOutsideTheMemory":      testBuffersOutside,
+		"RejectsWhatIsLongerThanTheBuffer":    testLongerThanBuffer,
+		"RejectsWhatNoBufferCouldHold":        testImpossibleMessages,
+		"RejectsBuffersOutsideTheMemory":      testBuffersOutside,
 		"FailsWithoutSuchAConsumer":           testUnknownConsumer,
 		"FailsWhenTheConsumerStops":           testExpiredConsumer,
-		"TellsWhoSent":                        testWhoSent,
+		"ReportsTheSender":                    testWhoSent,
 		"ServesManyConsumersByOneProducer":    testManyConsumers,
 	} {
 		t.Run(name, func(t *testing.T) { s.bothLinks(t, test) })

@@ -25,7 +25,7 @@ const (
 )
 
 func (s *suite) testContextThreads(t *testing.T) {
-	t.Run("ConsumersAndProducersWorkOnTheirOwn", s.testThreads)
+	t.Run("ConsumersAndProducersHaveTheirOwnThreads", s.testThreads)
 	t.Run("SurviveRandomCalls", s.testRandomCalls)
 }
 

@@ -70,7 +70,7 @@ func (s *suite) testConsumers(t *testing.T) {
 	t.Run("ComeAndGoWithEventsInOrder", func(t *testing.T) { s.bothWays(t, testEvents) })
 	t.Run("IDsAreUniqueAndNotZero", s.testIDs)
 	t.Run("AreRunningAndHaveMemory", func(t *testing.T) { s.bothWays(t, testNewConsumer) })
-	t.Run("RefuseImpossibleSizes", s.testImpossibleSizes)
+	t.Run("RejectImpossibleSizes", s.testImpossibleSizes)
 	t.Run("AreLimitedInNumber", s.testTooManyConsumers)
 	t.Run("ProducerNeedsAConsumer", func(t *testing.T) { s.bothWays(t, testMissingConsumer) })
 	t.Run("KeepTheirConnectionOpen", func(t *testing.T) { s.bothWays(t, testInUse) })
@@ -169,7 +169,7 @@ func testMissingConsumer(t *testing.T, from, to comch.Connection) {
 	consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: 1, MemorySize: 1})
 	ctx := testContext(t)
 	_, err := from.NewProducer(ctx, consumer.ID()+100)
-	wantCode(t, "create a producer to nobody", err, status.NotFound)
+	wantCode(t, "create a producer to an unknown consumer", err, status.NotFound)
 	_, err = to.NewProducer(ctx, consumer.ID())
 	wantCode(t, "create a producer to a consumer of the same side", err, status.NotFound)
 	closeAll(t, consumer)
@@ -258,11 +258,11 @@ func (s *suite) testDataPath(t *testing.T) {
 	t.Run("NothingArrivesUnasked", func(t *testing.T) { s.bothWays(t, testNothingPosted) })
 	t.Run("FlushMakesReceivesVisible", func(t *testing.T) { s.bothWays(t, testFlushTwice) })
 	t.Run("CarriesMessageAndImmediate", func(t *testing.T) { s.bothWays(t, testContents) })
-	t.Run("RefusesWhatDoesNotFit", func(t *testing.T) { s.bothWays(t, testTooLong) })
-	t.Run("RefusesReceivesOutsideTheMemory", func(t *testing.T) { s.bothWays(t, testOutside) })
+	t.Run("RejectsWhatDoesNotFit", func(t *testing.T) { s.bothWays(t, testTooLong) })
+	t.Run("RejectsReceivesOutsideTheMemory", func(t *testing.T) { s.bothWays(t, testOutside) })
 	t.Run("HoldsAsManyReceivesAsAgreed", func(t *testing.T) { s.bothWays(t, testFullRing) })
 	t.Run("KeepsOrderOverManyRounds", func(t *testing.T) { s.bothWays(t, testRounds) })
-	t.Run("PollTakesNoMoreThanItHasRoomFor", func(t *testing.T) { s.bothWays(t, testPartialPoll) })
+	t.Run("PollReturnsNoMoreThanItHasRoomFor", func(t *testing.T) { s.bothWays(t, testPartialPoll) })
 	t.Run("NumberOfReceivesNeedNotBeAPowerOfTwo", func(t *testing.T) { s.bothWays(t, testOddSize) })
 	t.Run("DoesNotAllocate", func(t *testing.T) { s.bothWays(t, testAllocations) })
 }
@@ -486,7 +486,7 @@ const (
 
 func (s *suite) testParallel(t *testing.T) {
 	t.Run("ProducersOfOneConsumerKeepTheirOrder", func(t *testing.T) { s.bothWays(t, testManyProducers) })
-	t.Run("PathsWorkOnThreadsOfTheirOwn", s.testManyPaths)
+	t.Run("PathsHaveTheirOwnThreads", s.testManyPaths)
 }
 
 // testManyProducers sends to one consumer from several threads.

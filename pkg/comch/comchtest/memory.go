@@ -18,10 +18,10 @@ func (s *suite) testMemory(t *testing.T) {
 	t.Run("ImportReachesTheExportedBytes", func(t *testing.T) { s.bothWays(t, testImport) })
 	t.Run("RightsTravelWithTheExport", func(t *testing.T) { s.bothWays(t, testRights) })
 	t.Run("ImportOutlivesTheConnection", func(t *testing.T) { s.bothWays(t, testImportOutlives) })
-	t.Run("BadDescriptorsAreRefused", func(t *testing.T) { s.bothWays(t, testBadDescriptors) })
+	t.Run("BadDescriptorsAreRejected", func(t *testing.T) { s.bothWays(t, testBadDescriptors) })
 	t.Run("ExportsBelongToTheirConnection", s.testForeignDescriptor)
 	t.Run("ExportedBytesAreLimited", s.testExportLimit)
-	t.Run("BadExportsAreRefused", func(t *testing.T) { s.bothWays(t, s.testBadExports) })
+	t.Run("BadExportsAreRejected", func(t *testing.T) { s.bothWays(t, s.testBadExports) })
 }
 
 func allocate(t *testing.T, length uint64) *memory.Region {

@@ -30,11 +30,11 @@ func (s *suite) testMsgQ(t *testing.T) {
 	t.Run("CarriesImmediateDataOnly", s.testMsgQImmediateOnly)
 	t.Run("IsBounded", s.testMsgQBounds)
 	t.Run("ReachesTheDPAAndBack", s.testMsgQEcho)
-	t.Run("AcksLetMessagesCome", s.testDPAAck)
+	t.Run("AcksLetMessagesArrive", s.testDPAAck)
 	t.Run("WakesForRoom", s.testDPAWakesForRoom)
-	t.Run("CompletesWhatWasAskedFor", s.testDPACompletions)
+	t.Run("CompletesWhatWasRequested", s.testDPACompletions)
 	t.Run("CopiesBeforeItSends", s.testDMACopy)
-	t.Run("RefusesImpossibleCopies", s.testBadDMACopies)
+	t.Run("RejectsImpossibleCopies", s.testBadDMACopies)
 	t.Run("FailsWithoutSuchAConsumer", s.testDPAUnknownConsumer)
 }
 

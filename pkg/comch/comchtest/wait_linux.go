@@ -180,7 +180,7 @@ func testNoLostWakeUp(t *testing.T, from, to comch.Connection) {
 	sender.Go(func() { sendSleepily(t, producer, messages) })
 	post(t, consumer, 2)
 	received := make([]comch.Received, 2)
-	for taken := 0; taken < messages && !t.Failed(); {
+	for done := 0; done < messages && !t.Failed(); {
 		n := consumer.Poll(received)
 		for _, r := range received[:n] {
 			delay()
@@ -189,7 +189,7 @@ func testNoLostWakeUp(t *testing.T, from, to comch.Connection) {
 			}
 		}
 		consumer.Flush()
-		taken += n
+		done += n
 		if n == 0 && consumer.Arm() {
 			delay()
 			sleep(t, consumer)

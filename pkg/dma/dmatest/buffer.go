@@ -10,11 +10,11 @@ import (
 
 var inventoryTests = []conformanceTest{
 	{"HoldsAsManyBuffersAsItWasCreatedWith", elements},
-	{"GivesNothingUnlessStarted", inventoryStates},
+	{"HasNoBuffersUnlessStarted", inventoryStates},
 	{"HoldsBuffersOfAnyMemoryMap", oneInventory},
 	{"BuffersLieWithinTheirMemoryMap", bounds},
-	{"TakingABufferAllocatesNothing", takeAllocations},
-	{"CannotBeStoppedWhileBuffersAreOut", inventoryInUse},
+	{"ClaimingABufferAllocatesNothing", takeAllocations},
+	{"CannotBeStoppedWhileBuffersAreClaimed", inventoryInUse},
 }
 
 func elements(b *bench) {
@@ -112,13 +112,13 @@ func inventoryInUse(b *bench) {
 
 var bufferTests = []conformanceTest{
 	{"DataIsARangeWithinTheBuffer", dataWindow},
-	{"GoesBackWithTheLastReference", references},
+	{"IsReleasedWithTheLastReference", references},
 	{"ReferencesAreBounded", manyReferences},
 	{"DroppingTheHeadReleasesTheWholeList", releaseList},
 	{"OnlyTheHeadOfAListHasReferences", onlyTheHead},
 	{"ListsAreChainedAndUnchained", chains},
 	{"NoBufferIsInTwoPlaces", badChains},
-	{"ADuplicateIsABufferOfItsOwn", duplicates},
+	{"ADuplicateIsASeparateBuffer", duplicates},
 }
 
 func dataWindow(b *bench) {

@@ -11,10 +11,10 @@ import (
 
 var deviceTests = []conformanceTest{
 	{"TheListNamesWhatCanBeOpened", listed},
-	{"AnUnknownOneIsNotFound", unknownDevice},
-	{"LimitsAreToldBeforeAnythingIsCreated", capabilities},
+	{"AnUnknownDeviceIsNotFound", unknownDevice},
+	{"LimitsAreKnownBeforeAnythingIsCreated", capabilities},
 	{"CannotBeClosedWhileSomethingUsesIt", deviceInUse},
-	{"AClosedOneIsOfNoUse", closedDevice},
+	{"AClosedDeviceRejectsEverything", closedDevice},
 }
 
 func listed(b *bench) {
@@ -31,10 +31,10 @@ func listed(b *bench) {
 }
 
 func unknownDevice(b *bench) {
-	const nobody = "ff:1f.7"
-	_, err := b.config.Provider.Capabilities(nobody)
+	const unknown = "ff:1f.7"
+	_, err := b.config.Provider.Capabilities(unknown)
 	b.want(status.NotFound, "ask for capabilities", err)
-	_, err = b.config.Provider.Open(nobody)
+	_, err = b.config.Provider.Open(unknown)
 	b.want(status.NotFound, "open", err)
 }
 
@@ -76,12 +76,12 @@ var contextTests = []conformanceTest{
 	{"IsSetUpAndCleanedUpInTheGuidesOrder", guidesOrder},
 	{"CannotBeConfiguredOnceStarted", contextIsFrozen},
 	{"CanBeUsedAgainWhenStopped", contextAgain},
-	{"RefusesWhatTheDeviceCannotDo", contextLimits},
-	{"TakesNoJobsUnlessAttached", notAttached},
+	{"RejectsWhatTheDeviceCannotDo", contextLimits},
+	{"AcceptsNoJobsUnlessAttached", notAttached},
 	{"CannotBeDetachedWhileJobsAreInFlight", detachInFlight},
 	{"CannotBeDetachedByAnEvent", detachInEvent},
 	{"HasOneProgressEngine", oneEngine},
-	{"IsOfNoUseWhenClosed", closedContext},
+	{"RejectsEverythingWhenClosed", closedContext},
 }
 
 // guidesOrder takes every step in order. Before each step it tries what only the step allows.

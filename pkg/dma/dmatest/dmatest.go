@@ -44,7 +44,7 @@ func Run(t *testing.T, config Config) {
 		tests []conformanceTest
 	}{
 		{"Device", deviceTests}, {"MemoryMap", memoryMapTests}, {"Inventory", inventoryTests}, {"Buffer", bufferTests},
-		{"Context", contextTests}, {"Job", jobTests}, {"Refusal", rejectionTests}, {"Import", importTests},
+		{"Context", contextTests}, {"Job", jobTests}, {"Rejection", rejectionTests}, {"Import", importTests},
 		{"Wait", waitTests}, {"Sequence", sequenceTests},
 	}
 	for _, group := range groups {

@@ -18,13 +18,13 @@ var jobTests = []conformanceTest{
 	{"CopiesExactlyTheDataOfTheSource", exactly},
 	{"CopiesAListIntoOneBuffer", gathers},
 	{"AppendsToTheDataOfTheDestination", appends},
-	{"IsDoneOnlyWhenItsEventHasCome", asynchronous},
+	{"IsDoneOnlyOnceItsEventIsDelivered", asynchronous},
 	{"BuffersStayAsTheyAreUntilTheEvent", buffersHeld},
 	{"OneSourceServesManyJobs", sharedSource},
 	{"ManyAreInFlight", manyInFlight},
 	{"EventsMaySubmitMore", submitInEvent},
 	{"AllocatesNothing", jobAllocations},
-	{"ThreadsHaveContextsOfTheirOwn", threads},
+	{"ThreadsHaveTheirOwnContexts", threads},
 }
 
 func copies(b *bench) {
@@ -308,9 +308,9 @@ func threads(b *bench) {
 var rejectionTests = []conformanceTest{
 	{"AJobHasAKnownType", badType},
 	{"AJobHasBothBuffers", badBuffers},
-	{"TheSourceSaysHowMuchAndTheDestinationHoldsIt", badLengths},
+	{"TheSourceSetsTheLengthAndTheDestinationHasRoom", badLengths},
 	{"LimitsOfTheDeviceHold", deviceLimits},
-	{"TheDestinationMayBeWritten", readOnlyDestination},
+	{"TheDestinationIsWritable", readOnlyDestination},
 	{"BothMemoryMapsHaveTheDeviceOfTheContext", foreignDevice},
 }
 

@@ -16,9 +16,9 @@ var memoryMapTests = []conformanceTest{
 	{"CanBeConfiguredAgainWhenStopped", mapAgain},
 	{"HasOneMemoryRange", oneRange},
 	{"HasEachDeviceOnce", mapDevices},
-	{"RefusesWhatIsNoMemoryAndNoRight", badConfiguration},
+	{"RejectsMissingMemoryAndUnknownRights", badConfiguration},
 	{"CannotBeStoppedWhileBuffersExist", mapInUse},
-	{"IsOfNoUseWhenClosed", closedMap},
+	{"RejectsEverythingWhenClosed", closedMap},
 	{"CanBeMadeOfManyDevices", manyDevices},
 }
 
@@ -144,7 +144,7 @@ var importTests = []conformanceTest{
 	{"MemoryOfOnePeerIsCopiedToAnother", betweenPeers},
 	{"RightsOfTheExportHold", exportedRights},
 	{"AnImportedMapIsStartedAndFixed", importedMap},
-	{"MemoryThatIsGoneFailsTheJobAlone", faults},
+	{"MissingMemoryFailsOnlyTheJob", faults},
 }
 
 const readWrite = memory.PCIRead | memory.PCIWrite

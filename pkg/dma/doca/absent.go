@@ -1,6 +1,6 @@
-// Package doca takes the place of the DMA provider for BlueField hardware, which is not part of
-// this repository. Every call fails with status.NotSupported, so that programs can list the
-// provider and say why it cannot be used.
+// Package doca stands in for the DMA provider for BlueField hardware, which is not part of this
+// repository. Every call fails with status.NotSupported, so that programs can list the provider and
+// say why it cannot be used.
 package doca
 
 import (

@@ -128,14 +128,14 @@ func manyConnections(b *bench) {
 }
 
 var rejectionTests = []conformanceTest{
-	{"IncompleteConfigurationsAreRefused", "", incompleteConfigs},
-	{"TooMuchPrivateDataIsRefused", "", tooMuchPrivateData},
+	{"IncompleteConfigurationsAreRejected", "", incompleteConfigs},
+	{"TooMuchPrivateDataIsRejected", "", tooMuchPrivateData},
 	{"ARejectionCarriesItsReason", "", rejection},
-	{"ConnectingWhereNobodyListensFails", "", nobodyListens},
+	{"ConnectingWithoutAListenerFails", "", noListener},
 	{"ConnectEndsWithItsContext", "", connectDeadline},
 	{"AcceptEndsWithItsContext", "", acceptDeadline},
 	{"ClosingAListenerEndsItsAccept", "", closedListener},
-	{"ClosingAListenerRefusesWaitingRequests", "", closedWithRequests},
+	{"ClosingAListenerRejectsWaitingRequests", "", closedWithRequests},
 }
 
 func incompleteConfigs(b *bench) {
@@ -198,14 +198,14 @@ func rejection(b *bench) {
 	}
 }
 
-func nobodyListens(b *bench) {
+func noListener(b *bench) {
 	listener := b.listen()
 	remote := listener.Address()
 	if err := listener.Close(); err != nil {
 		b.Fatal(err)
 	}
 	if err := <-b.tryConnect(b.context(), remote); err == nil {
-		b.Error("Connect succeeds where nobody listens")
+		b.Error("Connect succeeds without a listener")
 	}
 }
 

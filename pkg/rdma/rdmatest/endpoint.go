@@ -207,9 +207,9 @@ func (e *endpoint) postReceive(id uint64, offset, length int) {
 func (e *endpoint) await(n int) []rdma.Completion {
 	e.bench.Helper()
 	e.bench.drive("completion", func() bool { return len(e.completions) >= n })
-	taken := e.completions[:n:n]
+	awaited := e.completions[:n:n]
 	e.completions = e.completions[n:]
-	return taken
+	return awaited
 }
 
 // awaitOne waits for the next completion, which must be a success with the given opcode and id.

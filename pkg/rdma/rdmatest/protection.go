@@ -12,7 +12,7 @@ import (
 var protectionTests = []conformanceTest{
 	{"KeysAreNotReused", "", freshKeys},
 	{"ForbiddenWritesEndTheConnectionAndChangeNothing", "", forbiddenWrites},
-	{"ForbiddenReadsEndTheConnectionAndBringNothing", "", forbiddenReads},
+	{"ForbiddenReadsEndTheConnectionAndReturnNothing", "", forbiddenReads},
 }
 
 func freshKeys(b *bench) {

@@ -14,7 +14,7 @@ var endTests = []conformanceTest{
 	{"PostsAfterTheEndAreFlushed", "", postAfterEnd},
 	{"CloseMayBeRepeated", "", closeTwice},
 	{"WhatWasFlushedBeforeCloseArrives", "", messagesBeforeClose},
-	{"OneConnectionsEndLeavesOthersAlone", "", endIsLocal},
+	{"TheEndOfAConnectionAffectsNoOther", "", endIsLocal},
 }
 
 func orderlyEnd(b *bench) {

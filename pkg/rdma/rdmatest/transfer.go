@@ -22,7 +22,7 @@ var messageTests = []conformanceTest{
 	{"MessagesArriveInOrder", "", messagesInOrder},
 	{"MessagesCrossInBothDirections", "", messagesCross},
 	{"AnUnflushedRequestStartsWhenTheQueueIsPolled", "", unflushed},
-	{"ATooLongMessageEndsTheConnection", "", tooLong},
+	{"AMessageThatIsTooLongEndsTheConnection", "", tooLong},
 	{"AMessageWithoutReceiveEndsTheConnection", ReceiverNotReady, noReceive},
 }
 
@@ -155,7 +155,7 @@ var postTests = []conformanceTest{
 	{"SilentRequestsCompleteSilently", "", silent},
 	{"SlotsOfSilentRequestsAreFreeAfterTheChain", "", silentSlots},
 	{"PostingMoreThanFitsPostsNothing", "", allOrNone},
-	{"SegmentsOutsideOfMemoryAreRefused", "", badSegments},
+	{"SegmentsOutsideOfMemoryAreRejected", "", badSegments},
 }
 
 func completionOrder(b *bench) {
@@ -335,7 +335,7 @@ func everything(b *bench) {
 }
 
 var readTests = []conformanceTest{
-	{"ReadsOfAllSizesBringTheData", "", readSizes},
+	{"ReadsOfAllSizesReturnTheData", "", readSizes},
 	{"AReadSeesTheWritesBeforeIt", "", readAfterWrite},
 	{"ReadsBeyondTheReadDepthHaveToWait", ReadDepthPerPost, readDepthLimit},
 	{"AWaitingReadDoesNotHoldUpMessages", "", readHoldsNothing},
