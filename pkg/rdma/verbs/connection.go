@@ -4,7 +4,11 @@ package verbs
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync/atomic"
+
+	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs/internal/ibv"
@@ -45,9 +49,6 @@ type connection struct {
 	failure      atomic.Pointer[error] // why the connection has ended
 }
 
-// phase is how far a connection's life has come.
-type phase uint8
-
 const (
 	phaseConnecting phase = iota // completions are kept back
 	phaseOpen
@@ -55,6 +56,9 @@ const (
 	phaseEnded    // the queue pair is gone, OpDisconnected is yet to be collected
 	phaseDetached // OpDisconnected has been collected
 )
+
+// phase is how far a connection's life has come.
+type phase uint8
 
 // The progress of a handshake, told to the queue's thread. Storing it also
 // orders what was written before with what that thread reads.
@@ -146,6 +150,13 @@ func (c *connection) createQueuePair(e *endpoint, receives []rdma.ReceiveRequest
 	return nil
 }
 
+// addConnection lets events of the device find a connection.
+func (d *device) addConnection(number uint32, c *connection) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.connections[number] = c
+}
+
 // minRNRTimer is the code of 0.64 ms, the pause of a peer whose message finds
 // no receive.
 const minRNRTimer = 12
@@ -207,21 +218,28 @@ func (c *connection) abandon(ctx context.Context, e *endpoint) {
 	}
 }
 
+// adopt opens a connection whose handshake has succeeded since the queue's
+// thread last looked.
+func (c *connection) adopt() {
+	if c.phase != phaseConnecting || c.handshake.Load() != handshakeDone {
+		return
+	}
+	c.phase = phaseOpen
+	c.deliver()
+	if c.broken != nil {
+		c.beginEnd(c.broken)
+	}
+}
+
 // Parameters implements rdma.Connection.
 func (c *connection) Parameters() rdma.Parameters { return c.parameters }
 
-// Flush implements rdma.Connection.
-func (c *connection) Flush() {
-	c.adopt()
-	c.submit()
-}
-
-// Close implements rdma.Connection.
-func (c *connection) Close() {
-	c.adopt()
-	if c.phase == phaseOpen || c.phase == phaseEnding {
-		c.finish()
+// Err implements rdma.Connection. Any goroutine may call it.
+func (c *connection) Err() error {
+	if err := c.failure.Load(); err != nil {
+		return *err
 	}
+	return nil
 }
 
 // Abort implements rdma.Connection.
@@ -237,10 +255,84 @@ func (c *connection) interrupt(cause error) {
 	}
 }
 
-// Err implements rdma.Connection. Any goroutine may call it.
-func (c *connection) Err() error {
-	if err := c.failure.Load(); err != nil {
-		return *err
+// errPeerLeft interrupts a connection whose peer has disconnected; what that
+// means is found out by the queue's thread.
+var errPeerLeft = errors.New("the peer has disconnected")
+
+// reasonOfPeer tells an orderly end from a failure. A queue pair that has
+// failed, although its peer only disconnected, has refused something of the
+// peer's. iWARP has no orderly end: its queue pairs always fail.
+func (c *connection) reasonOfPeer() error {
+	if c.device.limits.Transport == ibv.IWARP {
+		return errClosed
+	}
+	failed, err := c.qp.Failed()
+	if err != nil {
+		return err
+	}
+	if failed {
+		return status.Errorf(status.ConnectionReset, "the peer has disconnected after a request of its was refused here")
 	}
 	return nil
+}
+
+// errClosed is why a connection of iWARP has ended when nothing else is known.
+var errClosed = status.Errorf(status.ConnectionReset, "the peer has closed the connection, or the network has")
+
+// beginEnd stops the connection: what the device has completed is still
+// collected, then the rest is flushed. cause is nil for an orderly end.
+func (c *connection) beginEnd(cause error) {
+	if c.phase != phaseOpen {
+		return
+	}
+	c.phase = phaseEnding
+	c.posted = c.posted[:0]
+	if cause != nil {
+		cause = fmt.Errorf("connection to %v: %w", c.parameters.Remote, cause)
+		c.failure.Store(&cause)
+		level := zap.InfoLevel
+		if errors.Is(cause, errClosed) {
+			level = zap.DebugLevel // most likely in order
+		}
+		c.device.log.Log(level, "connection lost", zap.Stringer("remote", c.parameters.Remote), zap.Error(cause))
+	}
+	c.queue.ending = append(c.queue.ending, c)
+}
+
+// Close implements rdma.Connection.
+func (c *connection) Close() {
+	c.adopt()
+	if c.phase == phaseOpen || c.phase == phaseEnding {
+		c.finish()
+	}
+}
+
+// finish destroys the queue pair, after which the device touches no memory on
+// behalf of the connection, and flushes what it has not completed.
+func (c *connection) finish() {
+	c.endpoint.connection.Store(nil)
+	c.phase = phaseEnded
+	c.posted = c.posted[:0]
+	c.endpoint.retire()
+	c.destroyQueuePair()
+	c.flushSends()
+	c.flushReceives()
+	c.queue.bury(c)
+}
+
+func (c *connection) destroyQueuePair() {
+	if c.qp == nil {
+		return
+	}
+	c.device.removeConnection(c.qp.Number())
+	if err := c.qp.Destroy(); err != nil {
+		c.device.log.Error("destroy queue pair", zap.Error(err))
+	}
+}
+
+// removeConnection forgets a connection, before its number may be used again.
+func (d *device) removeConnection(number uint32) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.connections, number)
 }

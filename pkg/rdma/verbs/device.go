@@ -4,9 +4,7 @@ package verbs
 
 import (
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -137,47 +135,3 @@ func (d *device) use(operation string) error {
 }
 
 func (d *device) release() { d.uses.Add(-1) }
-
-// addConnection lets events of the device find a connection.
-func (d *device) addConnection(number uint32, c *connection) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.connections[number] = c
-}
-
-// removeConnection forgets a connection, before its number may be used again.
-func (d *device) removeConnection(number uint32) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.connections, number)
-}
-
-// connectionsOf is the connection of a queue pair, if it still exists.
-func (d *device) connectionsOf(number uint32) []*connection {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if c := d.connections[number]; c != nil {
-		return []*connection{c}
-	}
-	return nil
-}
-
-func (d *device) allConnections() []*connection {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Collect(maps.Values(d.connections))
-}
-
-// confirm completes a handshake whose last packet was lost: a message of the
-// peer says the same. The lock keeps the identifier from being destroyed.
-func (d *device) confirm(number uint32) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	c := d.connections[number]
-	if c == nil || d.endpoints[c.endpoint.handle] != c.endpoint {
-		return
-	}
-	if err := c.endpoint.id.NotifyEstablished(); err != nil {
-		d.log.Debug("confirm connection", zap.Error(err))
-	}
-}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 
@@ -14,21 +15,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs/internal/ibv"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-// maxPendingRequests bounds the requests of one listener that are not
-// accepted yet. The connection manager refuses more.
-const maxPendingRequests = 128
-
-// listener implements rdma.Listener.
-type listener struct {
-	endpoint *endpoint
-	requests chan *request
-	done     chan struct{} // closed when it accepts no more
-
-	mu     sync.Mutex
-	closed bool
-	cause  error // why it accepts no more
-}
 
 // Listen implements rdma.Device. An unspecified address stands for the
 // device's own.
@@ -57,6 +43,21 @@ func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Liste
 	return l, nil
 }
 
+// maxPendingRequests bounds the requests of one listener that are not
+// accepted yet. The connection manager refuses more.
+const maxPendingRequests = 128
+
+// listener implements rdma.Listener.
+type listener struct {
+	endpoint *endpoint
+	requests chan *request
+	done     chan struct{} // closed when it accepts no more
+
+	mu     sync.Mutex
+	closed bool
+	cause  error // why it accepts no more
+}
+
 func (l *listener) listen(d *device, address netip.AddrPort) error {
 	var err error
 	if l.endpoint, err = d.newEndpoint(l); err != nil {
@@ -78,13 +79,6 @@ func (l *listener) listen(d *device, address netip.AddrPort) error {
 		l.endpoint.destroy()
 	}
 	return err
-}
-
-func (e *endpoint) setTypeOfService() error {
-	if tos := e.device.options.TypeOfService; tos != 0 {
-		return e.id.SetTypeOfService(tos)
-	}
-	return nil
 }
 
 // Address implements rdma.Listener.
@@ -167,3 +161,85 @@ func (l *listener) Close() error {
 		}
 	}
 }
+
+// request implements rdma.Request.
+type request struct {
+	endpoint    *endpoint
+	remote      netip.AddrPort
+	offer       readDepths // what the peer allows
+	privateData []byte
+	answered    atomic.Bool
+}
+
+func newRequest(e *endpoint, event *ibv.CMEvent) *request {
+	return &request{
+		endpoint: e, remote: e.id.Remote(), offer: readDepthsOf(event), privateData: limitPrivateData(event.PrivateData),
+	}
+}
+
+// PrivateData implements rdma.Request. On InfiniBand and RoCE zeros follow
+// what the peer set.
+func (r *request) PrivateData() []byte { return r.privateData }
+
+// Remote implements rdma.Request.
+func (r *request) Remote() netip.AddrPort { return r.remote }
+
+// Accept implements rdma.Request. If it fails, the peer finds its request
+// refused.
+func (r *request) Accept(ctx context.Context, config rdma.ConnectionConfig) (rdma.Connection, error) {
+	if r.answered.Swap(true) {
+		return nil, errAnswered
+	}
+	ctx, cancel := context.WithTimeout(ctx, rdma.DefaultHandshakeTimeout)
+	defer cancel()
+	c, err := newConnection(r.endpoint.device, &config)
+	if err != nil {
+		r.endpoint.destroy()
+	} else if err = r.accept(ctx, &config, c); err == nil {
+		return c, nil
+	} else {
+		c.abandon(ctx, r.endpoint)
+	}
+	return nil, fmt.Errorf("accept RDMA connection from %v: %w", r.remote, err)
+}
+
+func (r *request) accept(ctx context.Context, config *rdma.ConnectionConfig, c *connection) error {
+	e := r.endpoint
+	if name := e.id.DeviceName(); name != e.device.location.device {
+		return status.Errorf(status.NotFound, "the request came in on RDMA device %q, not on %s", name, e.device.location.device)
+	}
+	if err := c.createQueuePair(e, config.Receives); err != nil {
+		return err
+	}
+	depths := offeredReadDepths(config).limitedTo(r.offer)
+	if err := c.makeReady(depths); err != nil {
+		return err
+	}
+	c.parameters = newParameters(e, r.privateData, depths, config)
+	parameters := c.connectionParameters(depths, config.PrivateData)
+	if err := e.id.Accept(&parameters); err != nil {
+		return err
+	}
+	if _, err := e.await(ctx, ibv.EventConnected); err != nil {
+		return err
+	}
+	c.open()
+	return nil
+}
+
+// Reject implements rdma.Request.
+func (r *request) Reject(reason []byte) error {
+	if len(reason) > rdma.MaxPrivateData {
+		return status.Errorf(status.TooBig, "reject RDMA connection: reason of %d bytes exceeds %d", len(reason), rdma.MaxPrivateData)
+	}
+	if r.answered.Swap(true) {
+		return errAnswered
+	}
+	defer r.endpoint.destroy()
+	if err := r.endpoint.id.Reject(reason); err != nil {
+		return fmt.Errorf("reject RDMA connection from %v: %w", r.remote, err)
+	}
+	return nil
+}
+
+var errAnswered = status.Errorf(status.BadState, "connection request has been answered already")

@@ -142,3 +142,69 @@ func (r *receiveRing) flush() *receiveEntry {
 	r.head++
 	return e
 }
+
+// completionRing queues completions between the device and the caller. It is
+// filled only while it holds fewer than the caller takes, but a request can
+// release many silent ones and the end of a connection all of its requests:
+// then it grows.
+type completionRing struct {
+	entries []rdma.Completion
+	head    uint32
+	tail    uint32
+}
+
+func newCompletionRing(capacity int) completionRing {
+	return completionRing{entries: make([]rdma.Completion, ringSize(capacity))}
+}
+
+func (r *completionRing) len() int { return int(r.tail - r.head) }
+
+func (r *completionRing) push(c rdma.Completion) {
+	if r.len() == len(r.entries) {
+		r.grow()
+	}
+	r.entries[r.tail&uint32(len(r.entries)-1)] = c
+	r.tail++
+}
+
+func (r *completionRing) grow() {
+	larger := make([]rdma.Completion, 2*len(r.entries))
+	n := r.take(larger)
+	r.entries, r.head, r.tail = larger, 0, uint32(n)
+}
+
+// take moves completions to the caller.
+func (r *completionRing) take(completions []rdma.Completion) int {
+	n := min(len(completions), r.len())
+	for i := range n {
+		completions[i] = r.entries[r.head&uint32(len(r.entries)-1)]
+		r.head++
+	}
+	return n
+}
+
+// A work id names a request towards the device: bit 63 says which ring it is
+// in, 31 bits of which connection it is, and 32 bits are its index. The token
+// of a connection is its slot in the completion queue and a generation, so
+// that what a device reports after a connection is gone is recognised.
+const (
+	slotBits       = 16
+	maxSlots       = 1 << slotBits
+	maxGeneration  = 1<<15 - 1
+	tokenShift     = 32
+	receiveWorkBit = 1 << 63
+)
+
+func newToken(slot int, generation uint32) uint32 {
+	return uint32(slot) | (generation&maxGeneration)<<slotBits
+}
+
+func slotOf(token uint32) int { return int(token & (maxSlots - 1)) }
+
+func sendWorkID(token, index uint32) uint64 { return uint64(token)<<tokenShift | uint64(index) }
+
+func receiveWorkID(token, index uint32) uint64 { return receiveWorkBit | sendWorkID(token, index) }
+
+func splitWorkID(id uint64) (token, index uint32, receive bool) {
+	return uint32(id&^receiveWorkBit>>tokenShift) & (1<<31 - 1), uint32(id), id&receiveWorkBit != 0
+}

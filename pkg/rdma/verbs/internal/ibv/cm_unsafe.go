@@ -6,7 +6,10 @@ package ibv
 import "C"
 
 import (
+	"fmt"
+	"net"
 	"net/netip"
+	"strconv"
 	"time"
 	"unsafe"
 
@@ -36,6 +39,97 @@ func (c *Channel) Descriptor() int { return int(c.channel.fd) }
 
 // Close releases the channel. Its identifiers must have been destroyed.
 func (c *Channel) Close() { C.rdma_destroy_event_channel(c.channel) }
+
+// Next takes one event without blocking; false if there is none.
+func (c *Channel) Next() (CMEvent, bool, error) {
+	var event C.struct_zc_cm_event
+	switch errno := unix.Errno(C.zc_next_cm_event(c.channel, &event)); errno {
+	case 0:
+	case unix.EAGAIN, unix.EINTR:
+		return CMEvent{}, false, nil
+	default:
+		return CMEvent{}, false, wrap("get connection event", errno)
+	}
+	e := CMEvent{
+		Handle: uint64(event.handle), Type: CMEventType(event._type), Status: int(event.status),
+		// The peer's view of the roles is the reverse of ours; librdmacm has
+		// turned it already.
+		InboundReads: int(event.responder_resources), OutboundReads: int(event.initiator_depth),
+	}
+	if event.request != nil {
+		e.Request = &ID{id: event.request}
+	}
+	if event.private_length > 0 {
+		e.PrivateData = C.GoBytes(unsafe.Pointer(&event.private_data[0]), C.int(event.private_length))
+	}
+	return e, true, nil
+}
+
+// CMEvent is an event of the connection manager.
+type CMEvent struct {
+	// Handle names the identifier, for EventConnectRequest the listening one.
+	Handle uint64
+	Type   CMEventType
+	// Status is 0, a negative errno, or for EventRejected on InfiniBand and
+	// RoCE the reason (IBTA volume 1, 12.6.7.2).
+	Status int
+	// Request is the identifier of a connection request.
+	Request *ID
+	// InboundReads and OutboundReads are what the peer asks of this side and
+	// offers it, for EventConnectRequest and the peer's answer.
+	InboundReads  int
+	OutboundReads int
+	// PrivateData is what the peer sent. InfiniBand and RoCE pad it with
+	// zeros.
+	PrivateData []byte
+}
+
+// CMEventType is an rdma_cm_event_type.
+type CMEventType uint32
+
+// The events.
+const (
+	EventAddressResolved CMEventType = C.RDMA_CM_EVENT_ADDR_RESOLVED
+	EventAddressError    CMEventType = C.RDMA_CM_EVENT_ADDR_ERROR
+	EventRouteResolved   CMEventType = C.RDMA_CM_EVENT_ROUTE_RESOLVED
+	EventRouteError      CMEventType = C.RDMA_CM_EVENT_ROUTE_ERROR
+	EventConnectRequest  CMEventType = C.RDMA_CM_EVENT_CONNECT_REQUEST
+	EventConnectResponse CMEventType = C.RDMA_CM_EVENT_CONNECT_RESPONSE
+	EventConnectError    CMEventType = C.RDMA_CM_EVENT_CONNECT_ERROR
+	EventUnreachable     CMEventType = C.RDMA_CM_EVENT_UNREACHABLE
+	EventRejected        CMEventType = C.RDMA_CM_EVENT_REJECTED
+	EventConnected       CMEventType = C.RDMA_CM_EVENT_ESTABLISHED
+	EventDisconnected    CMEventType = C.RDMA_CM_EVENT_DISCONNECTED
+	EventDeviceRemoval   CMEventType = C.RDMA_CM_EVENT_DEVICE_REMOVAL
+	EventAddressChange   CMEventType = C.RDMA_CM_EVENT_ADDR_CHANGE
+	EventTimeWaitExit    CMEventType = C.RDMA_CM_EVENT_TIMEWAIT_EXIT
+)
+
+// String returns the symbolic name.
+func (t CMEventType) String() string { return C.GoString(C.rdma_event_str(uint32(t))) }
+
+// RejectedByApplication is the Status of EventRejected, on InfiniBand and
+// RoCE, when the peer's application refused (IB_CM_REJ_CONSUMER_DEFINED).
+const RejectedByApplication = 28
+
+// Reason describes the status of an event that reports a failure.
+func (e *CMEvent) Reason() string {
+	switch {
+	case e.Status < 0:
+		errno := unix.Errno(-e.Status)
+		return fmt.Sprintf("%v: %s: %v", e.Type, unix.ErrnoName(errno), errno)
+	case e.Status > 0:
+		return fmt.Sprintf("%v: reason %d%s", e.Type, e.Status, rejectReasons[e.Status])
+	}
+	return e.Type.String()
+}
+
+// rejectReasons are the frequent ones of IBTA volume 1, table 107.
+var rejectReasons = map[int]string{
+	1: " (no queue pair available)", 3: " (no resources)", 4: " (time-out)", 8: " (nobody listens there)",
+	10: " (stale connection)", 26: " (invalid path MTU)", 27: " (insufficient responder resources)",
+	RejectedByApplication: " (refused by the application)",
+}
 
 // ID is an rdma_cm_id of the port space for reliable connections. It has a
 // handle, a number by which events name it.
@@ -209,5 +303,45 @@ func (i *ID) DeviceName() string {
 func (i *ID) Port() uint8 { return uint8(i.id.port_num) }
 
 // Local and Remote are the addresses of both ends.
-func (i *ID) Local() netip.AddrPort  { return addressOf(C.zc_local_address(i.id)) }
+func (i *ID) Local() netip.AddrPort { return addressOf(C.zc_local_address(i.id)) }
+
 func (i *ID) Remote() netip.AddrPort { return addressOf(C.zc_peer_address(i.id)) }
+
+// socketAddress encodes an address.
+func socketAddress(a netip.AddrPort) C.struct_sockaddr_storage {
+	var storage C.struct_sockaddr_storage
+	ip := a.Addr().Unmap().AsSlice()
+	C.zc_address(&storage, (*C.uint8_t)(unsafe.SliceData(ip)), C.int(len(ip)), C.uint16_t(a.Port()), C.uint32_t(scopeOf(a.Addr())))
+	return storage
+}
+
+func asSocketAddress(s *C.struct_sockaddr_storage) *C.struct_sockaddr {
+	return (*C.struct_sockaddr)(unsafe.Pointer(s))
+}
+
+// scopeOf is the interface that a link-local address belongs to.
+func scopeOf(a netip.Addr) uint32 {
+	zone := a.Zone()
+	if zone == "" {
+		return 0
+	}
+	if index, err := strconv.ParseUint(zone, 10, 32); err == nil {
+		return uint32(index)
+	}
+	if i, err := net.InterfaceByName(zone); err == nil {
+		return uint32(i.Index)
+	}
+	return 0
+}
+
+// addressOf decodes an address; one of another family is invalid.
+func addressOf(s *C.struct_sockaddr) netip.AddrPort {
+	var b [16]byte
+	var port C.uint16_t
+	n := int(C.zc_read_address(s, (*C.uint8_t)(&b[0]), &port))
+	address, ok := netip.AddrFromSlice(b[:n])
+	if !ok {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(address.Unmap(), uint16(port))
+}

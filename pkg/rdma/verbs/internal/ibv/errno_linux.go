@@ -10,19 +10,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// errnoRemedies say what to do about the errors that set-up usually fails with.
-var errnoRemedies = map[unix.Errno]string{
-	unix.ENODEV:        "no RDMA device is there: see `rdma link`",
-	unix.ENOENT:        "the RDMA modules are not loaded: modprobe rdma_ucm ib_uverbs",
-	unix.EACCES:        "this user may not open /dev/infiniband: see its owner and mode",
-	unix.EPERM:         "this user may not do that: see the owner and mode of /dev/infiniband",
-	unix.EADDRNOTAVAIL: "the address is not one of an RDMA device: see `rdma link` and `ip address`",
-	unix.EADDRINUSE:    "another process listens there",
-	unix.ENETUNREACH:   "there is no route: see `ip route get`",
-	unix.EHOSTUNREACH:  "there is no way there over RDMA: see `ip route get` and `rdma link`",
-	unix.EFAULT:        "the memory is not mapped for the access that was asked for, or not backed",
-}
-
 // wrap turns an errno of a verbs call into an error with its name and, where
 // one is known, a remedy.
 func wrap(operation string, errno unix.Errno) error {
@@ -35,6 +22,19 @@ func wrap(operation string, errno unix.Errno) error {
 		return status.Errorf(codeOf(errno), "%s: %s: %w", operation, name, errno)
 	}
 	return status.Errorf(codeOf(errno), "%s: %s: %w (%s)", operation, name, errno, remedy)
+}
+
+// errnoRemedies say what to do about the errors that set-up usually fails with.
+var errnoRemedies = map[unix.Errno]string{
+	unix.ENODEV:        "no RDMA device is there: see `rdma link`",
+	unix.ENOENT:        "the RDMA modules are not loaded: modprobe rdma_ucm ib_uverbs",
+	unix.EACCES:        "this user may not open /dev/infiniband: see its owner and mode",
+	unix.EPERM:         "this user may not do that: see the owner and mode of /dev/infiniband",
+	unix.EADDRNOTAVAIL: "the address is not one of an RDMA device: see `rdma link` and `ip address`",
+	unix.EADDRINUSE:    "another process listens there",
+	unix.ENETUNREACH:   "there is no route: see `ip route get`",
+	unix.EHOSTUNREACH:  "there is no way there over RDMA: see `ip route get` and `rdma link`",
+	unix.EFAULT:        "the memory is not mapped for the access that was asked for, or not backed",
 }
 
 // memoryRemedy explains the usual reason for ENOMEM: a device needs pinned
@@ -70,4 +70,13 @@ func codeOf(errno unix.Errno) status.Code {
 		return status.ConnectionReset
 	}
 	return status.OperatingSystem
+}
+
+// errnoOf is the errno of a C call; libraries that fail without setting it
+// count as EIO.
+func errnoOf(err error) unix.Errno {
+	if errno, ok := err.(unix.Errno); ok && errno != 0 {
+		return errno
+	}
+	return unix.EIO
 }

@@ -6,14 +6,11 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"golang.org/x/sys/unix"
+
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs/internal/ibv"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-// minCompletions is the least capacity of a completion queue. Not every
-// driver can make one larger later.
-const minCompletions = 1 << 14
 
 // completionQueue implements rdma.CompletionQueue. It belongs to the thread
 // that polls it, but for alarm, slots, and what mu guards.
@@ -46,6 +43,10 @@ type completionQueue struct {
 	gone       int // those of reserved whose connections are gone
 	closed     bool
 }
+
+// minCompletions is the least capacity of a completion queue. Not every
+// driver can make one larger later.
+const minCompletions = 1 << 14
 
 func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 	cq, err := d.context.NewCompletionQueue(min(max(capacity, minCompletions), d.limits.Completions))
@@ -151,30 +152,6 @@ func (q *completionQueue) find(token uint32) *connection {
 	return slots[slot]
 }
 
-// wakeUp makes the queue's thread look at the notes that were left, also if
-// it sleeps. Any goroutine may call it.
-func (q *completionQueue) wakeUp() {
-	q.alarm.Store(true)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if !q.closed { // its descriptor may be another file's by now
-		q.poller.ring()
-	}
-}
-
-// answer does what wakeUp was called for.
-func (q *completionQueue) answer() {
-	q.poller.silence()
-	// The alarm goes off before the notes are looked for: what comes later
-	// sets it again.
-	q.alarm.Store(false)
-	for _, c := range *q.slots.Load() {
-		if c != nil {
-			c.heed()
-		}
-	}
-}
-
 // list notes that a connection has requests for the device.
 func (q *completionQueue) list(c *connection) {
 	if !c.listed {
@@ -196,18 +173,106 @@ func (q *completionQueue) bury(c *connection) {
 	q.ended = append(q.ended, c)
 }
 
-// unlist releases a connection that ended with OpDisconnected.
-func (q *completionQueue) unlist() rdma.Completion {
-	last := len(q.ended) - 1
-	c := q.ended[last]
-	q.ended[last] = nil
-	q.ended = q.ended[:last]
-	c.phase = phaseDetached
-	q.detach(c)
-	c.domain.release()
-	outcome := rdma.StatusSuccess
-	if c.Err() != nil {
-		outcome = rdma.StatusFatal
+// Descriptor implements progress.Waiter.
+func (q *completionQueue) Descriptor() int { return q.poller.descriptor }
+
+// Arm implements progress.Waiter. A notification is requested first, then the
+// device's queue is looked at once more: what was added before the request
+// would not be notified of.
+func (q *completionQueue) Arm() bool {
+	if q.completions.len() > 0 || len(q.ended) > 0 || len(q.ending) > 0 || q.unsubmitted() || q.alarm.Load() {
+		return false
 	}
-	return rdma.Completion{Context: c.context, Opcode: rdma.OpDisconnected, Status: outcome}
+	// The late half of a wake-up that Poll has already answered.
+	q.poller.silence()
+	if q.requested && q.cq.TakeNotifications() {
+		q.requested = false
+	}
+	if !q.requested {
+		if err := q.cq.RequestNotification(); err != nil {
+			q.fail(err)
+			return false
+		}
+		q.requested = true
+	}
+	if q.first == q.last {
+		q.fetch()
+	}
+	return q.first == q.last && !q.alarm.Load()
+}
+
+// unsubmitted tells whether there is a request that the device does not have.
+// Connections stay listed after a Flush, until the next Poll.
+func (q *completionQueue) unsubmitted() bool {
+	for _, c := range q.waiting {
+		if len(c.posted) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Disarm implements progress.Waiter. A notification that is still requested
+// is used by the next Arm.
+func (q *completionQueue) Disarm() {}
+
+// Drain implements progress.Waiter.
+func (q *completionQueue) Drain() {
+	q.poller.silence()
+	if q.cq.TakeNotifications() {
+		q.requested = false
+	}
+}
+
+// wakeUp makes the queue's thread look at the notes that were left, also if
+// it sleeps. Any goroutine may call it.
+func (q *completionQueue) wakeUp() {
+	q.alarm.Store(true)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.closed { // its descriptor may be another file's by now
+		q.poller.ring()
+	}
+}
+
+// poller is one descriptor for what can wake a completion queue's thread: the
+// device's notifications, and an alarm that other threads ring.
+type poller struct {
+	descriptor int
+	alarm      int // eventfd, private to this process
+}
+
+func newPoller(notifications int) (*poller, error) {
+	descriptor, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, status.Errorf(status.OperatingSystem, "create epoll descriptor: %w", err)
+	}
+	alarm, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		_ = unix.Close(descriptor)
+		return nil, status.Errorf(status.OperatingSystem, "create event descriptor: %w", err)
+	}
+	p := &poller{descriptor: descriptor, alarm: alarm}
+	for _, d := range []int{notifications, alarm} {
+		event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(d)}
+		if err := unix.EpollCtl(descriptor, unix.EPOLL_CTL_ADD, d, &event); err != nil {
+			p.close()
+			return nil, status.Errorf(status.OperatingSystem, "watch descriptor: %w", err)
+		}
+	}
+	return p, nil
+}
+
+func (p *poller) close() {
+	_ = unix.Close(p.alarm)
+	_ = unix.Close(p.descriptor)
+}
+
+// ring wakes the thread. A full counter means that it has been rung already.
+func (p *poller) ring() { _, _ = unix.Write(p.alarm, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
+
+// silence consumes the ringing.
+func (p *poller) silence() {
+	var counter [8]byte
+	_, _ = unix.Read(p.alarm, counter[:])
 }

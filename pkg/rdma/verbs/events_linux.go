@@ -4,6 +4,8 @@ package verbs
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -112,6 +114,52 @@ func (m *monitor) takeConnectionEvents() bool {
 	return true
 }
 
+// hear gives an event to the endpoint that it is about. Only the monitor
+// calls it, so a new identifier has its handle before its next event.
+func (d *device) hear(event *ibv.CMEvent) {
+	d.mu.Lock()
+	e := d.endpoints[event.Handle]
+	d.mu.Unlock()
+	if event.Type == ibv.EventConnectRequest {
+		handle := d.nextHandle.Add(1)
+		event.Request.SetHandle(handle)
+		requester := d.adoptID(event.Request, handle)
+		if e == nil || e.listener == nil || !e.listener.offer(requester, event) {
+			requester.destroy()
+		}
+		return
+	}
+	if e != nil {
+		e.hear(event)
+	}
+}
+
+func (e *endpoint) hear(event *ibv.CMEvent) {
+	switch event.Type {
+	case ibv.EventDisconnected, ibv.EventTimeWaitExit:
+		e.parted.Store(true)
+		if c := e.connection.Load(); c != nil {
+			c.interrupt(errPeerLeft)
+		}
+	case ibv.EventDeviceRemoval, ibv.EventAddressChange:
+		e.lose(status.Errorf(status.ConnectionReset, "RDMA device %s: %v", e.device.location.device, event.Type))
+	}
+	select {
+	case e.events <- *event:
+	default: // nobody is in a handshake
+	}
+}
+
+// lose ends what depends on the endpoint's device or address.
+func (e *endpoint) lose(cause error) {
+	if c := e.connection.Load(); c != nil {
+		c.interrupt(cause)
+	}
+	if e.listener != nil {
+		e.listener.fail(cause)
+	}
+}
+
 // takeDeviceEvents returns false if no more events will come.
 func (m *monitor) takeDeviceEvents() bool {
 	for range maxEventsPerTurn {
@@ -159,4 +207,84 @@ var eventRemedies = map[ibv.AsyncEventType]string{
 	ibv.EventQPAccessError:  ": the peer asked for memory that it may not reach",
 	ibv.EventQPRequestError: ": a request of the peer was refused",
 	ibv.EventQPFatal:        ": the queue pair has failed",
+}
+
+// connectionsOf is the connection of a queue pair, if it still exists.
+func (d *device) connectionsOf(number uint32) []*connection {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c := d.connections[number]; c != nil {
+		return []*connection{c}
+	}
+	return nil
+}
+
+func (d *device) allConnections() []*connection {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Values(d.connections))
+}
+
+// confirm completes a handshake whose last packet was lost: a message of the
+// peer says the same. The lock keeps the identifier from being destroyed.
+func (d *device) confirm(number uint32) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.connections[number]
+	if c == nil || d.endpoints[c.endpoint.handle] != c.endpoint {
+		return
+	}
+	if err := c.endpoint.id.NotifyEstablished(); err != nil {
+		d.log.Debug("confirm connection", zap.Error(err))
+	}
+}
+
+// lingerTimeout bounds the wait for a peer's answer to the farewell. The
+// connection manager repeats a lost farewell only as long as its identifier
+// exists.
+const lingerTimeout = time.Second
+
+// retire takes leave of the peer, unless it has left already, and leaves the
+// identifier to the monitor.
+func (e *endpoint) retire() {
+	if !e.parted.Load() {
+		if err := e.id.Disconnect(); err != nil {
+			e.parted.Store(true) // there is no connection to be ended any more
+		}
+	}
+	d := e.device
+	d.mu.Lock()
+	e.expires = time.Now().Add(lingerTimeout)
+	d.retired = append(d.retired, e)
+	d.mu.Unlock()
+	d.monitor.ring()
+}
+
+// destroyRetired destroys the identifiers whose peers have parted or whose
+// time is over. It returns how many are left, and in what time to look again,
+// negative if there is none.
+func (d *device) destroyRetired(now time.Time) (left int, next time.Duration) {
+	d.mu.Lock()
+	var over []*endpoint
+	next = -1
+	kept := d.retired[:0]
+	for _, e := range d.retired {
+		remaining := e.expires.Sub(now)
+		if e.parted.Load() || remaining <= 0 {
+			over = append(over, e)
+			continue
+		}
+		kept = append(kept, e)
+		if next < 0 || remaining < next {
+			next = remaining
+		}
+	}
+	clear(d.retired[len(kept):])
+	d.retired = kept
+	left = len(kept)
+	d.mu.Unlock()
+	for _, e := range over {
+		e.destroy()
+	}
+	return left, next
 }

@@ -5,8 +5,11 @@ package verbs
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -88,6 +91,54 @@ func (d *protectionDomain) use() bool {
 
 func (d *protectionDomain) release() { d.uses.Add(-1) }
 
+// memoryRegion implements rdma.MemoryRegion. Its addresses are those of this
+// process: not every driver can register memory under others.
+type memoryRegion struct {
+	domain    *protectionDomain
+	mr        *ibv.MemoryRegion
+	localKey  uint32
+	base      uint64
+	length    uint64
+	access    memory.Access
+	untrusted bool // the CPU must not touch it directly
+
+	deregister sync.Once
+	failure    error
+}
+
+func (r *memoryRegion) LocalKey() uint32 { return r.localKey }
+
+func (r *memoryRegion) RemoteKey() uint32 { return r.mr.RemoteKey() }
+
+func (r *memoryRegion) Base() uint64 { return r.base }
+
+func (r *memoryRegion) Len() uint64 { return r.length }
+
+// Deregister implements rdma.MemoryRegion. The device waits for what touches
+// the memory and fails later accesses; it needs no thread of this process to
+// do so. siw does not wait, so this does in its place.
+func (r *memoryRegion) Deregister() error {
+	r.deregister.Do(func() {
+		r.domain.regions.remove(r)
+		r.failure = r.mr.Deregister()
+		if r.domain.device.limits.SoftIWARP {
+			awaitKernelCopies()
+		}
+		r.domain.release()
+	})
+	return r.failure
+}
+
+// awaitKernelCopies waits until copies that the kernel is making into user
+// memory at this moment have ended. siw places data while preemption is
+// disabled, and membarrier's global command returns when every core has been
+// through a state in which it is not (synchronize_rcu). It costs some 10 ms,
+// and is not there with isolated cores (nohz_full).
+func awaitKernelCopies() {
+	const membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL
+	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0)
+}
+
 // resolve finds the memory of a local segment that was posted for a use that
 // needs the given rights. Without bytes no memory is needed.
 func (d *protectionDomain) resolve(segment *rdma.Segment, rights memory.Access) (*memoryRegion, error) {
@@ -106,4 +157,75 @@ func (d *protectionDomain) resolve(segment *rdma.Segment, rights memory.Access) 
 		return nil, status.Errorf(status.NotPermitted, "memory region with key %#x was registered without LocalWrite", segment.Key)
 	}
 	return r, nil
+}
+
+// contains tells whether a range lies within the memory. It cannot wrap.
+func (r *memoryRegion) contains(address, length uint64) bool {
+	offset := address - r.base
+	return address >= r.base && offset <= r.length && length <= r.length-offset
+}
+
+// memoryTable finds the memory regions of a protection domain by their local
+// keys. Lookups take no lock; a change, which is rare, replaces the table.
+type memoryTable struct {
+	current atomic.Pointer[memorySlots]
+
+	mu      sync.Mutex
+	regions map[uint32]*memoryRegion
+}
+
+// memorySlots is a hash table with open addressing, at most half full. Keys
+// are the device's choice and may differ in few bits only.
+type memorySlots struct {
+	shift   int
+	entries []*memoryRegion
+}
+
+// golden spreads neighbouring keys (Knuth's multiplicative hashing).
+const golden = 0x9e3779b1
+
+func (s *memorySlots) first(key uint32) int { return int(key * golden >> s.shift) }
+
+// lookup returns nil if nothing has this key.
+func (t *memoryTable) lookup(key uint32) *memoryRegion {
+	slots := t.current.Load()
+	if slots == nil {
+		return nil
+	}
+	for i := slots.first(key); ; i++ {
+		r := slots.entries[i&(len(slots.entries)-1)]
+		if r == nil || r.localKey == key {
+			return r
+		}
+	}
+}
+
+func (t *memoryTable) insert(r *memoryRegion) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.regions == nil {
+		t.regions = map[uint32]*memoryRegion{}
+	}
+	t.regions[r.localKey] = r
+	t.publish()
+}
+
+func (t *memoryTable) remove(r *memoryRegion) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.regions, r.localKey)
+	t.publish()
+}
+
+func (t *memoryTable) publish() {
+	width := max(2, bits.Len(uint(2*len(t.regions))))
+	slots := &memorySlots{shift: 32 - width, entries: make([]*memoryRegion, 1<<width)}
+	for key, r := range t.regions {
+		i := slots.first(key)
+		for slots.entries[i&(len(slots.entries)-1)] != nil {
+			i++
+		}
+		slots.entries[i&(len(slots.entries)-1)] = r
+	}
+	t.current.Store(slots)
 }

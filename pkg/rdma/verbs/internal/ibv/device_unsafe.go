@@ -1,5 +1,11 @@
 //go:build verbs
 
+// Package ibv binds libibverbs and librdmacm: thin types over their objects,
+// errors with symbolic names, and one crossing into C per batch on the data
+// path. What the objects are used for is its importer's business.
+//
+// Objects do not count their users: whoever destroys one makes sure that
+// nothing else uses it.
 package ibv
 
 // #cgo LDFLAGS: -libverbs -lrdmacm
@@ -53,15 +59,6 @@ func Open(name string) (*Context, error) {
 	}
 	return nil, status.Errorf(status.NotFound,
 		"RDMA device %s has no user-space driver here: install ibverbs-providers and see `ibv_devices`", name)
-}
-
-// errnoOf is the errno of a C call; libraries that fail without setting it
-// count as EIO.
-func errnoOf(err error) unix.Errno {
-	if errno, ok := err.(unix.Errno); ok && errno != 0 {
-		return errno
-	}
-	return unix.EIO
 }
 
 // Close releases the device.
@@ -131,7 +128,8 @@ func (c *Context) transport(port *C.struct_ibv_port_attr) Transport {
 }
 
 // The path MTUs run from 256 (1) to 4096 (5) bytes, IBTA volume 1, 9.4.
-func mtuBytes(mtu uint32) int              { return 128 << mtu }
+func mtuBytes(mtu uint32) int { return 128 << mtu }
+
 func mtuOf(bytes int) (mtu C.enum_ibv_mtu) { return C.enum_ibv_mtu(logarithm(bytes) - 7) }
 
 func logarithm(n int) (bits int) {
@@ -149,4 +147,64 @@ func (c *Context) GID(port uint8, index int) ([16]byte, error) {
 		return [16]byte{}, wrap("query GID table", errnoOf(err))
 	}
 	return *(*[16]byte)(unsafe.Pointer(&gid)), nil
+}
+
+// AsyncEvent is something that happened to a device, a port or a queue pair.
+type AsyncEvent struct {
+	Type      AsyncEventType
+	QueuePair uint32 // its number, if the event is about one
+	Port      uint32 // its number, if the event is about one
+}
+
+// AsyncEventType is an ibv_event_type.
+type AsyncEventType uint32
+
+// The asynchronous events that somebody acts on.
+const (
+	EventCQError        AsyncEventType = C.IBV_EVENT_CQ_ERR
+	EventQPFatal        AsyncEventType = C.IBV_EVENT_QP_FATAL
+	EventQPRequestError AsyncEventType = C.IBV_EVENT_QP_REQ_ERR
+	EventQPAccessError  AsyncEventType = C.IBV_EVENT_QP_ACCESS_ERR
+	EventEstablished    AsyncEventType = C.IBV_EVENT_COMM_EST
+	EventDeviceFatal    AsyncEventType = C.IBV_EVENT_DEVICE_FATAL
+	EventPortError      AsyncEventType = C.IBV_EVENT_PORT_ERR
+)
+
+// String returns the symbolic name.
+func (t AsyncEventType) String() string {
+	switch t {
+	case EventCQError:
+		return "IBV_EVENT_CQ_ERR"
+	case EventQPFatal:
+		return "IBV_EVENT_QP_FATAL"
+	case EventQPRequestError:
+		return "IBV_EVENT_QP_REQ_ERR"
+	case EventQPAccessError:
+		return "IBV_EVENT_QP_ACCESS_ERR"
+	case EventEstablished:
+		return "IBV_EVENT_COMM_EST"
+	case EventDeviceFatal:
+		return "IBV_EVENT_DEVICE_FATAL"
+	case EventPortError:
+		return "IBV_EVENT_PORT_ERR"
+	}
+	return C.GoString(C.ibv_event_type_str(uint32(t)))
+}
+
+// AsyncDescriptor is readable when NextAsyncEvent has something.
+func (c *Context) AsyncDescriptor() int { return int(c.context.async_fd) }
+
+// NextAsyncEvent takes one event without blocking; false if there is none.
+func (c *Context) NextAsyncEvent() (AsyncEvent, bool, error) {
+	var event C.struct_zc_async_event
+	errno := unix.Errno(C.zc_next_async_event(c.context, &event))
+	switch errno {
+	case 0:
+		return AsyncEvent{
+			Type: AsyncEventType(event._type), QueuePair: uint32(event.queue_pair), Port: uint32(event.port),
+		}, true, nil
+	case unix.EAGAIN, unix.EINTR:
+		return AsyncEvent{}, false, nil
+	}
+	return AsyncEvent{}, false, wrap("get asynchronous event", errno)
 }

@@ -1,0 +1,430 @@
+//go:build verbs
+
+package verbs
+
+import (
+	"errors"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/verbs/internal/ibv"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// PostSend implements rdma.Connection. The requests go to the device with the
+// next Flush, all that were posted since the last one as one chain.
+func (c *connection) PostSend(requests []rdma.SendRequest) error {
+	c.adopt()
+	if c.phase == phaseDetached {
+		return errDetached
+	}
+	r := &c.sends
+	if uint32(len(requests)) > r.room() {
+		return errSendQueueFull
+	}
+	before, reads := len(c.posted), 0
+	for i := range requests {
+		if err := c.prepare(&requests[i], r.tail+uint32(i)); err != nil {
+			c.posted = c.posted[:before]
+			return err
+		}
+		if requests[i].Opcode == rdma.OpRead {
+			reads++
+		}
+	}
+	if reads > 0 && c.phase == phaseOpen && c.reads+reads > c.parameters.OutboundReads {
+		c.posted = c.posted[:before]
+		return errReadDepth
+	}
+	c.reads += reads
+	r.tail += uint32(len(requests))
+	if c.phase == phaseOpen {
+		c.queue.list(c)
+		return nil
+	}
+	c.posted = c.posted[:0]
+	if c.phase == phaseEnded {
+		c.flushSends()
+	}
+	return nil
+}
+
+// prepare checks a request, puts it into the ring and appends it to posted.
+func (c *connection) prepare(r *rdma.SendRequest, index uint32) error {
+	work := ibv.SendWork{
+		WorkID: sendWorkID(c.token, index), Address: r.Local.Address, Length: r.Local.Length, LocalKey: r.Local.Key,
+		RemoteAddress: r.RemoteAddress, RemoteKey: r.RemoteKey,
+	}
+	var rights memory.Access
+	switch r.Opcode {
+	case rdma.OpSend:
+		work.Opcode = ibv.WorkSend
+	case rdma.OpWrite:
+		work.Opcode = ibv.WorkWrite
+	case rdma.OpRead:
+		work.Opcode, rights = ibv.WorkRead, memory.LocalWrite
+	default:
+		return status.Errorf(status.InvalidValue, "post request %#x: opcode %q cannot be posted for sending", r.ID, r.Opcode)
+	}
+	if uint64(r.Local.Length) > min(c.device.limits.MessageBytes, maxMessage) {
+		return postError(r.Opcode, r.ID, status.Errorf(status.TooBig, "message of %d bytes is too long for the device", r.Local.Length))
+	}
+	region, err := c.domain.resolve(&r.Local, rights)
+	if err != nil {
+		return postError(r.Opcode, r.ID, err)
+	}
+	if !r.Silent || r.Opcode == rdma.OpRead {
+		work.Flags = ibv.Signaled
+	}
+	// Inline bytes are read by the CPU, which could fault on memory that
+	// another process can take away.
+	if region != nil && !region.untrusted && r.Opcode != rdma.OpRead && int(r.Local.Length) <= c.qp.InlineBytes {
+		work.Flags |= ibv.Inline
+	}
+	*c.sends.at(index) = sendEntry{id: r.ID, opcode: r.Opcode, silent: r.Silent}
+	c.posted = append(c.posted, work)
+	return nil
+}
+
+// Errors that callers may meet often are made once.
+var (
+	errSendQueueFull    = status.Errorf(status.Full, "send queue is full")
+	errReceiveQueueFull = status.Errorf(status.Full, "receive queue is full")
+	errReadDepth        = status.Errorf(status.Again, "as many Reads are outstanding as the peer takes")
+	errDetached         = status.Errorf(status.NotConnected, "connection has ended and its last completion was collected")
+)
+
+func postError(opcode rdma.Opcode, id uint64, err error) error {
+	return fmt.Errorf("post %v %#x: %w", opcode, id, err)
+}
+
+// Flush implements rdma.Connection.
+func (c *connection) Flush() {
+	c.adopt()
+	c.submit()
+}
+
+// submit gives the device what was posted.
+func (c *connection) submit() {
+	if len(c.posted) == 0 || c.phase != phaseOpen {
+		return
+	}
+	work := c.posted
+	c.posted = c.posted[:0]
+	if err := c.qp.PostSend(work); err != nil {
+		c.beginEnd(err)
+	}
+}
+
+// PostReceive implements rdma.Connection. The receives are the device's when
+// it returns.
+func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
+	c.adopt()
+	if c.phase == phaseDetached {
+		return errDetached
+	}
+	work, err := c.prepareReceives(requests)
+	if err != nil || len(work) == 0 {
+		return err
+	}
+	switch c.phase {
+	case phaseOpen:
+		if err := c.qp.PostReceive(work); err != nil {
+			c.beginEnd(err)
+		}
+	case phaseEnded:
+		c.flushReceives()
+	}
+	return nil
+}
+
+// prepareReceives puts receives into the ring and returns them in the form in
+// which the device takes them, valid until the next call.
+func (c *connection) prepareReceives(requests []rdma.ReceiveRequest) ([]ibv.ReceiveWork, error) {
+	r := &c.receives
+	if uint32(len(requests)) > r.room() {
+		return nil, errReceiveQueueFull
+	}
+	for i := range requests {
+		request := &requests[i]
+		if _, err := c.domain.resolve(&request.Local, memory.LocalWrite); err != nil {
+			return nil, postError(rdma.OpReceive, request.ID, err)
+		}
+		index := r.tail + uint32(i)
+		*r.at(index) = receiveEntry{id: request.ID}
+		c.scratch[i] = ibv.ReceiveWork{
+			WorkID: receiveWorkID(c.token, index), Address: request.Local.Address,
+			Length: request.Local.Length, LocalKey: request.Local.Key,
+		}
+	}
+	r.tail += uint32(len(requests))
+	return c.scratch[:len(requests)], nil
+}
+
+// Poll implements rdma.CompletionQueue. While as many completions are ready
+// as the caller takes, it does nothing else.
+func (q *completionQueue) Poll(completions []rdma.Completion) int {
+	if len(completions) == 0 || q.completions.len() < len(completions) {
+		q.progress()
+	}
+	return q.collect(completions)
+}
+
+// progress gives the device what is posted and takes what it has completed.
+func (q *completionQueue) progress() {
+	if q.alarm.Load() {
+		q.answer()
+	}
+	q.submitWaiting()
+	fresh := q.first == q.last
+	if fresh {
+		q.fetch()
+	}
+	for ; q.first < q.last; q.first++ {
+		q.dispatch(q.first)
+	}
+	// Only if fewer than were asked for came just now, the device's queue is
+	// empty: what Arm found does not tell.
+	if !fresh || q.last == len(q.work) {
+		return
+	}
+	if q.owed.Load() {
+		q.settle()
+	}
+	for len(q.ending) > 0 {
+		q.ending[len(q.ending)-1].finish()
+	}
+}
+
+// answer does what wakeUp was called for.
+func (q *completionQueue) answer() {
+	q.poller.silence()
+	// The alarm goes off before the notes are looked for: what comes later
+	// sets it again.
+	q.alarm.Store(false)
+	for _, c := range *q.slots.Load() {
+		if c != nil {
+			c.heed()
+		}
+	}
+}
+
+// heed does what another thread has asked for.
+func (c *connection) heed() {
+	c.adopt()
+	cause := c.interruption.Load()
+	if cause == nil || c.phase != phaseOpen {
+		return
+	}
+	if errors.Is(*cause, errPeerLeft) {
+		c.beginEnd(c.reasonOfPeer())
+		return
+	}
+	c.beginEnd(*cause)
+}
+
+func (q *completionQueue) submitWaiting() {
+	if len(q.waiting) == 0 {
+		return
+	}
+	list := q.waiting
+	q.waiting = q.spare[:0]
+	for i, c := range list {
+		list[i] = nil
+		c.listed = false
+		c.submit()
+	}
+	q.spare = list[:0]
+}
+
+// fetch polls the device's queue into work.
+func (q *completionQueue) fetch() {
+	n, err := q.cq.Poll(q.work[:])
+	if err != nil {
+		q.fail(err)
+	}
+	q.first, q.last = 0, n
+}
+
+// fail ends all connections of a completion queue that does not work.
+func (q *completionQueue) fail(err error) {
+	q.device.log.Error("completion queue", zap.Error(err))
+	for _, c := range *q.slots.Load() {
+		if c != nil {
+			c.interrupt(fmt.Errorf("completion queue: %w", err))
+		}
+	}
+}
+
+// dispatch gives a completion to its connection.
+func (q *completionQueue) dispatch(i int) {
+	w := &q.work[i]
+	token, index, receive := splitWorkID(w.WorkID)
+	c := q.find(token)
+	if c == nil {
+		return // left over from a connection that is gone
+	}
+	c.adopt()
+	if c.phase == phaseEnded {
+		return // flushed already
+	}
+	c.record(index, receive, w)
+	if c.phase != phaseConnecting {
+		c.deliver()
+	}
+}
+
+// record notes the outcome of a request that the device reports.
+func (c *connection) record(index uint32, receive bool, w *ibv.Completion) {
+	outcome := outcomeOf(w.Status)
+	opcode, id := rdma.OpReceive, uint64(0)
+	if receive {
+		if !c.receives.holds(index) {
+			return
+		}
+		c.receives.report(index, w.Length, outcome)
+		id = c.receives.at(index).id
+	} else {
+		if !c.sends.holds(index) {
+			return
+		}
+		c.sends.report(index, outcome)
+		opcode, id = c.sends.at(index).opcode, c.sends.at(index).id
+	}
+	if outcome == rdma.StatusSuccess {
+		return
+	}
+	c.fail(opcode, id, w)
+}
+
+// fail ends the connection because of a failed request. One that was merely
+// flushed does not tell why; usually the connection manager is about to.
+func (c *connection) fail(opcode rdma.Opcode, id uint64, w *ibv.Completion) {
+	switch {
+	case c.phase == phaseConnecting: // the queue pair still belongs to the handshake
+		c.broken = workError(opcode, id, w)
+	case c.phase != phaseOpen:
+	case w.Status == ibv.WorkFlushed:
+		c.beginEnd(c.reasonOfPeer())
+	default:
+		c.beginEnd(workError(opcode, id, w))
+	}
+}
+
+// deliver queues the completions of the requests whose outcome is known.
+func (c *connection) deliver() {
+	for e := c.sends.next(); e != nil; e = c.sends.next() {
+		c.completeSend(e)
+	}
+	for e := c.receives.next(); e != nil; e = c.receives.next() {
+		c.completeReceive(e)
+	}
+}
+
+// flushSends completes all requests of the send queue, those whose outcome is
+// not known as flushed. flushReceives does the same for the receive queue.
+func (c *connection) flushSends() {
+	for e := c.sends.flush(); e != nil; e = c.sends.flush() {
+		c.completeSend(e)
+	}
+}
+
+func (c *connection) flushReceives() {
+	for e := c.receives.flush(); e != nil; e = c.receives.flush() {
+		c.completeReceive(e)
+	}
+}
+
+func (c *connection) completeSend(e *sendEntry) {
+	if e.opcode == rdma.OpRead {
+		c.reads--
+	}
+	if e.silent && e.status == rdma.StatusSuccess {
+		return
+	}
+	c.queue.completions.push(rdma.Completion{ID: e.id, Context: c.context, Opcode: e.opcode, Status: e.status})
+}
+
+func (c *connection) completeReceive(e *receiveEntry) {
+	c.queue.completions.push(rdma.Completion{
+		ID: e.id, Context: c.context, Length: e.length, Opcode: rdma.OpReceive, Status: e.status,
+	})
+}
+
+// collect hands out completions, and OpDisconnected after all others.
+func (q *completionQueue) collect(completions []rdma.Completion) int {
+	n := q.completions.take(completions)
+	for n < len(completions) && len(q.ended) > 0 {
+		completions[n] = q.unlist()
+		n++
+	}
+	return n
+}
+
+// unlist releases a connection that ended with OpDisconnected.
+func (q *completionQueue) unlist() rdma.Completion {
+	last := len(q.ended) - 1
+	c := q.ended[last]
+	q.ended[last] = nil
+	q.ended = q.ended[:last]
+	c.phase = phaseDetached
+	q.detach(c)
+	c.domain.release()
+	outcome := rdma.StatusSuccess
+	if c.Err() != nil {
+		outcome = rdma.StatusFatal
+	}
+	return rdma.Completion{Context: c.context, Opcode: rdma.OpDisconnected, Status: outcome}
+}
+
+// outcomeOf translates the status of a work completion.
+func outcomeOf(s ibv.WorkStatus) rdma.CompletionStatus {
+	switch s {
+	case ibv.WorkSuccess:
+		return rdma.StatusSuccess
+	case ibv.WorkFlushed:
+		return rdma.StatusFlushed
+	case ibv.WorkLocalLength:
+		return rdma.StatusLocalLength
+	case ibv.WorkLocalProtection, ibv.WorkLocalAccess, ibv.WorkLocalQueuePair:
+		return rdma.StatusLocalProtection
+	case ibv.WorkRemoteAccess:
+		return rdma.StatusRemoteAccess
+	case ibv.WorkRemoteOperation, ibv.WorkRemoteInvalidRequest, ibv.WorkRemoteAborted:
+		return rdma.StatusRemoteOperation
+	case ibv.WorkRetryExceeded, ibv.WorkRNRRetryExceeded, ibv.WorkResponseTimeout:
+		return rdma.StatusRetryExceeded
+	}
+	return rdma.StatusFatal
+}
+
+// workError describes a request that failed.
+func workError(opcode rdma.Opcode, id uint64, w *ibv.Completion) error {
+	remedy := workRemedies[w.Status]
+	if remedy == "" {
+		remedy = "see the manual of ibv_poll_cq"
+	}
+	return status.Errorf(outcomeOf(w.Status).Code(), "%v %#x failed with %v (vendor error %#x): %s", opcode, id, w.Status, w.VendorError, remedy)
+}
+
+// workRemedies say what the outcomes usually mean and what to do about them.
+var workRemedies = map[ibv.WorkStatus]string{
+	ibv.WorkLocalLength:          "a message is longer than its buffer, or than the device allows",
+	ibv.WorkLocalProtection:      "the memory was deregistered or lacks the right",
+	ibv.WorkLocalAccess:          "the memory was deregistered or lacks the right",
+	ibv.WorkLocalQueuePair:       "the device could not carry out the request: the link may be down, or the request does not suit the queue pair",
+	ibv.WorkBadResponse:          "the peer's device answered something unexpected",
+	ibv.WorkRemoteInvalidRequest: "the peer has no room for a message of this length, or does not take such requests",
+	ibv.WorkRemoteAccess:         "the peer's memory was deregistered, is shorter, or may not be accessed like this",
+	ibv.WorkRemoteOperation:      "the peer's device could not carry out the request",
+	ibv.WorkRetryExceeded: "the peer does not acknowledge: it is gone, the network drops packets, " +
+		"or path MTU or RoCE version differ on the two sides",
+	ibv.WorkRNRRetryExceeded: "the peer has posted no receive",
+	ibv.WorkRemoteAborted:    "the peer aborted the request",
+	ibv.WorkFatal:            "the device has failed: see the kernel's log",
+	ibv.WorkResponseTimeout:  "the peer does not answer",
+	ibv.WorkGeneral:          "the driver gives no reason: see the kernel's log",
+}
