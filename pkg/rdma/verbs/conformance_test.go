@@ -3,13 +3,22 @@
 package verbs_test
 
 import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/rdma/rdmatest"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs"
 )
@@ -68,4 +77,158 @@ func TestProviderKeepsThePromisesOfTheSeam(t *testing.T) {
 			rdmatest.Run(t, rdmatest.Config{Provider: provider, Address: address, Missing: missing[transport]})
 		})
 	}
+}
+
+// iwarpDevices are those of the devices to test on that speak iWARP.
+func iwarpDevices(t *testing.T) map[string]netip.Addr {
+	t.Helper()
+	devices := testDevices(t)
+	for name, address := range devices {
+		capabilities, err := open(t, verbs.Options{Device: name}, address)
+		must(t, err)
+		if capabilities.Transport != "iwarp" {
+			delete(devices, name)
+		}
+	}
+	return devices
+}
+
+func TestTheEmbeddedEndpointAndADeviceKeepThePromisesTogether(t *testing.T) {
+	for name, address := range iwarpDevices(t) {
+		device, err := verbs.New(verbs.Options{Device: name})
+		must(t, err)
+		for _, crc := range []bool{false, true} {
+			embedded := iwarp.New(iwarp.Options{CRC: crc})
+			for _, direction := range []struct {
+				initiator, responder rdma.Provider
+				victimChecksReads    bool
+			}{
+				{embedded, device, false},
+				{device, embedded, true},
+			} {
+				t.Run(fmt.Sprintf("%s/%s connects, CRC %t", name, direction.initiator.Name(), crc), func(t *testing.T) {
+					lacks := maps.Clone(missing["iwarp"])
+					if direction.victimChecksReads {
+						delete(lacks, rdmatest.RemoteReadRight)
+					}
+					rdmatest.Run(t, rdmatest.Config{
+						Provider: direction.initiator, Responder: direction.responder, Address: address, Missing: lacks,
+					})
+				})
+			}
+		}
+	}
+}
+
+// frame is an untagged FPDU without payload, by its fields (RFC 5040, 5041,
+// 5044). CRC is not in use.
+type frame struct {
+	ddp, rdmap      byte // version, flags; version, opcode
+	queue, sequence uint32
+}
+
+func (f frame) bytes() []byte {
+	const header = 18
+	b := binary.BigEndian.AppendUint16(nil, header)
+	b = append(b, f.ddp, f.rdmap, 0, 0, 0, 0)
+	b = binary.BigEndian.AppendUint32(b, f.queue)
+	b = binary.BigEndian.AppendUint32(b, f.sequence)
+	b = binary.BigEndian.AppendUint32(b, 0) // offset
+	return binary.BigEndian.AppendUint32(b, 0)
+}
+
+func TestADeviceEndsStreamsThatViolateTheProtocol(t *testing.T) {
+	for name, address := range iwarpDevices(t) {
+		for violation, f := range map[string]frame{ // 0x43 is a Send
+			"unknown opcode":        {0x41, 0x4f, 0, 1},
+			"DDP version":           {0x42, 0x43, 0, 1},
+			"RDMAP version":         {0x41, 0x83, 0, 1},
+			"queue number":          {0x41, 0x43, 7, 1},
+			"sequence number":       {0x41, 0x43, 0, 9},
+			"Read Response unasked": {0xc1, 0x42, 0, 1},
+		} {
+			t.Run(name+"/"+violation, func(t *testing.T) { violate(t, verbs.Options{Device: name}, address, f) })
+		}
+	}
+}
+
+// violate sends a frame to a device on a connection made by hand.
+func violate(t *testing.T, options verbs.Options, address netip.Addr, f frame) {
+	provider, err := verbs.New(options)
+	must(t, err)
+	device, err := provider.Open(address)
+	must(t, err)
+	t.Cleanup(func() { must(t, device.Close()) })
+	l := &link{t: t, device: device}
+	victim := l.newSide()
+	victim.bytes[0] = 0xa5
+	stranger := l.shakeHands(address, victim)
+	defer stranger.Close()
+	must(t, stranger.SetReadDeadline(time.Now().Add(testTimeout)))
+	ended := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, stranger) // a Terminate, at most
+		ended <- err
+	}()
+	// siw does not look at what comes before it has handed the stream to the
+	// queue pair, until more comes.
+	for sending := true; sending; {
+		_, _ = stranger.Write(f.bytes())
+		select {
+		case err := <-ended:
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatal("the stream goes on")
+			}
+			sending = false
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	victim.awaitEnd(t)
+	if victim.conn.Err() == nil {
+		t.Error("the connection ended in order")
+	}
+	if victim.bytes[0] != 0xa5 {
+		t.Error("memory was changed")
+	}
+	victim.conn = nil
+}
+
+// awaitEnd polls until the connection has ended.
+func (s *side) awaitEnd(t *testing.T) {
+	t.Helper()
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); {
+		for _, c := range s.completions[:s.queue.Poll(s.completions[:])] {
+			if c.Opcode == rdma.OpDisconnected {
+				return
+			}
+		}
+	}
+	t.Fatal("the connection does not end")
+}
+
+// shakeHands connects to a side that accepts, by a hand-made MPA Request of
+// revision 2 (RFC 6581).
+func (l *link) shakeHands(address netip.Addr, accepting *side) net.Conn {
+	t := l.t
+	listener, err := l.device.Listen(t.Context(), netip.AddrPortFrom(address, 0))
+	must(t, err)
+	defer func() { must(t, listener.Close()) }()
+	stranger, err := net.Dial("tcp", listener.Address().String())
+	must(t, err)
+	const enhanced, revision, privateBytes = 0x10, 2, 4
+	request := append([]byte("MPA ID Req Frame"), enhanced, revision, 0, privateBytes)
+	request = append(request, 0, 1, 0, 1) // one Read each way
+	_, err = stranger.Write(request)
+	must(t, err)
+	arrived, err := listener.Accept(t.Context())
+	must(t, err)
+	accepting.conn, err = arrived.Accept(t.Context(), accepting.config())
+	must(t, err)
+	reply := make([]byte, 20)
+	must(t, stranger.SetReadDeadline(time.Now().Add(testTimeout)))
+	_, err = io.ReadFull(stranger, reply)
+	must(t, err)
+	_, err = io.CopyN(io.Discard, stranger, int64(binary.BigEndian.Uint16(reply[18:])))
+	must(t, err)
+	return stranger
 }

@@ -3,13 +3,16 @@
 package verbs_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"runtime"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs"
 )
@@ -149,4 +152,186 @@ func BenchmarkEmptyPoll(b *testing.B) {
 			l.x.queue.Poll(l.x.completions[:])
 		}
 	})
+}
+
+const (
+	linkMemory   = 1 << 20
+	linkRequests = 128
+	linkReads    = 8
+	testTimeout  = 30 * time.Second // reached by tests that fail only
+)
+
+// side is one end of a link.
+type side struct {
+	domain rdma.ProtectionDomain
+	queue  rdma.CompletionQueue
+	conn   rdma.Connection
+	memory rdma.MemoryRegion
+	bytes  []byte
+	// completions are scratch, so that polling does not allocate.
+	completions [64]rdma.Completion
+	requests    [linkRequests]rdma.SendRequest
+	receives    [linkRequests]rdma.ReceiveRequest
+}
+
+// link is two connected sides, both driven by the test's thread.
+type link struct {
+	t      testing.TB
+	device rdma.Device
+	x, y   *side
+}
+
+func newLink(t testing.TB, options verbs.Options, address netip.Addr) *link {
+	t.Helper()
+	provider, err := verbs.New(options)
+	must(t, err)
+	device, err := provider.Open(address)
+	must(t, err)
+	t.Cleanup(func() { must(t, device.Close()) })
+	l := &link{t: t, device: device}
+	l.x, l.y = l.newSide(), l.newSide()
+	l.connect(address)
+	l.y.postReceives(t, 1, 64)
+	l.x.send(t, 64)
+	l.await(l.x, 1)
+	l.await(l.y, 1)
+	return l
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (l *link) newSide() *side {
+	t := l.t
+	s := &side{}
+	var err error
+	s.domain, err = l.device.NewProtectionDomain()
+	must(t, err)
+	s.queue, err = l.device.NewCompletionQueue(4 * linkRequests)
+	must(t, err)
+	region, err := memory.Alloc("verbs_test", linkMemory)
+	must(t, err)
+	s.bytes = region.Bytes()
+	s.memory, err = s.domain.Register(region, memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite)
+	must(t, err)
+	t.Cleanup(func() {
+		s.end(t)
+		must(t, s.memory.Deregister())
+		must(t, s.queue.Close())
+		must(t, s.domain.Close())
+		must(t, region.Close())
+	})
+	return s
+}
+
+// end closes the connection and waits for its last completion.
+func (s *side) end(t testing.TB) {
+	if s.conn == nil {
+		return
+	}
+	s.conn.Close()
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); {
+		for _, c := range s.completions[:s.queue.Poll(s.completions[:])] {
+			if c.Opcode == rdma.OpDisconnected {
+				return
+			}
+		}
+	}
+	t.Error("the connection does not end")
+}
+
+func (s *side) config() rdma.ConnectionConfig {
+	return rdma.ConnectionConfig{
+		Domain: s.domain, Queue: s.queue, SendRequests: linkRequests, ReceiveRequests: linkRequests,
+		InboundReads: linkReads, OutboundReads: linkReads,
+	}
+}
+
+func (l *link) connect(address netip.Addr) {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	listener, err := l.device.Listen(ctx, netip.AddrPortFrom(address, 0))
+	must(l.t, err)
+	defer func() { must(l.t, listener.Close()) }()
+	connected := make(chan error, 1)
+	go func() {
+		var err error
+		l.x.conn, err = l.device.Connect(ctx, listener.Address(), l.x.config())
+		connected <- err
+	}()
+	request, err := listener.Accept(ctx)
+	must(l.t, err)
+	l.y.conn, err = request.Accept(ctx, l.y.config())
+	must(l.t, err)
+	must(l.t, <-connected)
+}
+
+func (s *side) segment(length int) rdma.Segment {
+	return rdma.Segment{Key: s.memory.LocalKey(), Address: s.memory.Base(), Length: uint32(length)}
+}
+
+func (s *side) postReceives(t testing.TB, count, length int) {
+	for i := range count {
+		s.receives[i] = rdma.ReceiveRequest{ID: uint64(i), Local: s.segment(length)}
+	}
+	if err := s.conn.PostReceive(s.receives[:count]); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// transfer posts a chain of Writes or Reads of which only the last completes
+// with a word, and starts it.
+func (s *side) transfer(t testing.TB, peer *side, opcode rdma.Opcode, count, length int) {
+	for i := range count {
+		s.requests[i] = rdma.SendRequest{
+			ID: uint64(i), Opcode: opcode, Silent: i < count-1, Local: s.segment(length),
+			RemoteAddress: peer.memory.Base(), RemoteKey: peer.memory.RemoteKey(),
+		}
+	}
+	s.post(t, count)
+}
+
+func (s *side) send(t testing.TB, length int) {
+	s.requests[0] = rdma.SendRequest{Opcode: rdma.OpSend, Local: s.segment(length)}
+	s.post(t, 1)
+}
+
+func (s *side) post(t testing.TB, count int) {
+	if err := s.conn.PostSend(s.requests[:count]); err != nil {
+		t.Fatal(err)
+	}
+	s.conn.Flush()
+}
+
+// await polls a side until it has at least so many completions, which must be
+// successful, and returns how many it has got.
+func (l *link) await(s *side, count int) (collected int) {
+	var deadline time.Time
+	for empty := 0; collected < count; empty++ {
+		n := s.queue.Poll(s.completions[:])
+		for i := range n {
+			if c := &s.completions[i]; c.Status != rdma.StatusSuccess {
+				l.t.Fatalf("%v completes with %v: %v", c.Opcode, c.Status, s.conn.Err())
+			}
+		}
+		if collected += n; n > 0 {
+			empty = 0
+		}
+		if empty%16 == 15 {
+			runtime.Gosched()
+		}
+		if empty%(1<<16) != 1<<15 {
+			continue
+		}
+		if deadline.IsZero() {
+			deadline = time.Now().Add(testTimeout)
+		} else if time.Now().After(deadline) {
+			l.t.Fatal("no completion")
+		}
+	}
+	return collected
 }
