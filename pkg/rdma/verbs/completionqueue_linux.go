@@ -3,6 +3,7 @@
 package verbs
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -15,32 +16,29 @@ import (
 // completionQueue implements rdma.CompletionQueue. It belongs to the thread
 // that polls it, but for alarm, slots, and what mu guards.
 type completionQueue struct {
-	device      *device
-	cq          *ibv.CompletionQueue
-	poller      *poller
-	completions completionRing
-	waiting     []*connection // with requests that the device does not have yet
-	spare       []*connection // the list that waiting takes turns with
-	ending      []*connection // to be finished when the device's queue was seen empty
-	ended       []*connection // OpDisconnected not yet collected
+	device       *device
+	cq           *ibv.CompletionQueue
+	poller       *poller
+	completions  completionRing
+	unflushed    []*connection // with requests that the device does not have yet
+	closing      []*connection // to be finished when the device's queue was seen empty
+	disconnected []*connection // OpDisconnected not yet collected
 	// work holds what was polled; taken of it are first to last.
-	work        [ibv.MaxPoll]ibv.Completion
-	first, last int
+	polled    [ibv.MaxPoll]ibv.Completion
+	next, end int
 	// requested: the device is to notify of the next completion.
-	requested bool
+	notifyRequested bool
 
 	// alarm says that another thread has left a note at a connection.
-	alarm    atomic.Bool
-	slots    atomic.Pointer[[]*connection]
-	attached atomic.Int32 // connections whose OpDisconnected is not collected
-	// owed tells that gone is not 0.
-	owed    atomic.Bool
-	leaving sync.WaitGroup // connections that have been abandoned
+	wakePending atomic.Bool
+	slots       atomic.Pointer[[]*connection]
+	attached    atomic.Int32   // connections whose OpDisconnected is not collected
+	released    atomic.Int64   // those of reserved whose connections are gone
+	discards    sync.WaitGroup // connections that have been abandoned
 
 	mu         sync.Mutex // guards what follows, and changes of slots
 	generation uint32
 	reserved   int // requests that attached connections can have outstanding
-	gone       int // those of reserved whose connections are gone
 	closed     bool
 }
 
@@ -64,7 +62,7 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 
 // Close implements rdma.CompletionQueue.
 func (q *completionQueue) Close() error {
-	q.leaving.Wait()
+	q.discards.Wait()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
@@ -125,53 +123,12 @@ func (q *completionQueue) detach(c *connection) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.setSlot(slotOf(c.token), nil)
-	q.gone += c.requests()
-	q.owed.Store(true)
+	q.released.Add(int64(c.requests()))
 	q.attached.Add(-1)
-}
-
-// settle gives back the room of connections that are gone.
-func (q *completionQueue) settle() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.owed.Store(false)
-	q.reserved -= q.gone
-	q.gone = 0
 }
 
 // requests is how many completions the connection can have.
 func (c *connection) requests() int { return int(c.sends.limit + c.receives.limit) }
-
-// find returns the connection with the token, or nil if it is gone.
-func (q *completionQueue) find(token uint32) *connection {
-	slots := *q.slots.Load()
-	slot := slotOf(token)
-	if slot >= len(slots) || slots[slot] == nil || slots[slot].token != token {
-		return nil
-	}
-	return slots[slot]
-}
-
-// list notes that a connection has requests for the device.
-func (q *completionQueue) list(c *connection) {
-	if !c.listed {
-		c.listed = true
-		q.waiting = append(q.waiting, c)
-	}
-}
-
-// bury notes that a connection has completed everything but its end.
-func (q *completionQueue) bury(c *connection) {
-	for i, other := range q.ending {
-		if other == c {
-			last := len(q.ending) - 1
-			q.ending[i], q.ending[last] = q.ending[last], nil
-			q.ending = q.ending[:last]
-			break
-		}
-	}
-	q.ended = append(q.ended, c)
-}
 
 // Descriptor implements progress.Waiter.
 func (q *completionQueue) Descriptor() int { return q.poller.descriptor }
@@ -180,36 +137,29 @@ func (q *completionQueue) Descriptor() int { return q.poller.descriptor }
 // device's queue is looked at once more: what was added before the request
 // would not be notified of.
 func (q *completionQueue) Arm() bool {
-	if q.completions.len() > 0 || len(q.ended) > 0 || len(q.ending) > 0 || q.unsubmitted() || q.alarm.Load() {
+	if q.completions.len() > 0 || len(q.disconnected) > 0 || len(q.closing) > 0 || q.wakePending.Load() {
+		return false
+	}
+	// Connections stay listed after a Flush, until the next Poll.
+	if slices.ContainsFunc(q.unflushed, func(c *connection) bool { return len(c.unflushed) > 0 }) {
 		return false
 	}
 	// The late half of a wake-up that Poll has already answered.
-	q.poller.silence()
-	if q.requested && q.cq.TakeNotifications() {
-		q.requested = false
+	q.poller.clear()
+	if q.notifyRequested && q.cq.ConsumeNotifications() {
+		q.notifyRequested = false
 	}
-	if !q.requested {
+	if !q.notifyRequested {
 		if err := q.cq.RequestNotification(); err != nil {
 			q.fail(err)
 			return false
 		}
-		q.requested = true
+		q.notifyRequested = true
 	}
-	if q.first == q.last {
-		q.fetch()
+	if q.next == q.end {
+		q.pollDevice()
 	}
-	return q.first == q.last && !q.alarm.Load()
-}
-
-// unsubmitted tells whether there is a request that the device does not have.
-// Connections stay listed after a Flush, until the next Poll.
-func (q *completionQueue) unsubmitted() bool {
-	for _, c := range q.waiting {
-		if len(c.posted) > 0 {
-			return true
-		}
-	}
-	return false
+	return q.next == q.end && !q.wakePending.Load()
 }
 
 // Disarm implements progress.Waiter. A notification that is still requested
@@ -218,20 +168,20 @@ func (q *completionQueue) Disarm() {}
 
 // Drain implements progress.Waiter.
 func (q *completionQueue) Drain() {
-	q.poller.silence()
-	if q.cq.TakeNotifications() {
-		q.requested = false
+	q.poller.clear()
+	if q.cq.ConsumeNotifications() {
+		q.notifyRequested = false
 	}
 }
 
 // wakeUp makes the queue's thread look at the notes that were left, also if
 // it sleeps. Any goroutine may call it.
-func (q *completionQueue) wakeUp() {
-	q.alarm.Store(true)
+func (q *completionQueue) wake() {
+	q.wakePending.Store(true)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.closed { // its descriptor may be another file's by now
-		q.poller.ring()
+		q.poller.signal()
 	}
 }
 
@@ -239,7 +189,7 @@ func (q *completionQueue) wakeUp() {
 // device's notifications, and an alarm that other threads ring.
 type poller struct {
 	descriptor int
-	alarm      int // eventfd, private to this process
+	eventFD
 }
 
 func newPoller(notifications int) (*poller, error) {
@@ -247,13 +197,13 @@ func newPoller(notifications int) (*poller, error) {
 	if err != nil {
 		return nil, status.Errorf(status.OperatingSystem, "create epoll descriptor: %w", err)
 	}
-	alarm, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	wake, err := newEventFD()
 	if err != nil {
 		_ = unix.Close(descriptor)
-		return nil, status.Errorf(status.OperatingSystem, "create event descriptor: %w", err)
+		return nil, err
 	}
-	p := &poller{descriptor: descriptor, alarm: alarm}
-	for _, d := range []int{notifications, alarm} {
+	p := &poller{descriptor: descriptor, eventFD: wake}
+	for _, d := range []int{notifications, int(wake)} {
 		event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(d)}
 		if err := unix.EpollCtl(descriptor, unix.EPOLL_CTL_ADD, d, &event); err != nil {
 			p.close()
@@ -264,15 +214,6 @@ func newPoller(notifications int) (*poller, error) {
 }
 
 func (p *poller) close() {
-	_ = unix.Close(p.alarm)
+	p.eventFD.close()
 	_ = unix.Close(p.descriptor)
-}
-
-// ring wakes the thread. A full counter means that it has been rung already.
-func (p *poller) ring() { _, _ = unix.Write(p.alarm, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
-
-// silence consumes the ringing.
-func (p *poller) silence() {
-	var counter [8]byte
-	_, _ = unix.Read(p.alarm, counter[:])
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -26,7 +27,7 @@ func (d *device) Connect(ctx context.Context, remote netip.AddrPort, config rdma
 		ctx, cancel = context.WithTimeout(ctx, rdma.DefaultConnectTimeout)
 		defer cancel()
 	}
-	if err := d.use("connect"); err != nil {
+	if err := d.acquire("connect"); err != nil {
 		return nil, err
 	}
 	defer d.release()
@@ -71,10 +72,10 @@ func (d *device) connect(ctx context.Context, remote netip.AddrPort, config *rdm
 		err = e.initiate(ctx, config, c)
 	}
 	if err != nil {
-		c.abandon(ctx, e)
+		c.discard(ctx, e)
 		return nil, err
 	}
-	c.open()
+	c.markEstablished()
 	return c, nil
 }
 
@@ -127,7 +128,7 @@ func (e *endpoint) initiate(ctx context.Context, config *rdma.ConnectionConfig, 
 		return err
 	}
 	depths = depths.limitedTo(readDepthsOf(&answer))
-	c.parameters = newParameters(e, limitPrivateData(answer.PrivateData), depths, config)
+	c.parameters = newParameters(e, trimPrivateData(answer.PrivateData), depths, config)
 	if answer.Type == ibv.EventConnected {
 		return nil
 	}
@@ -176,10 +177,10 @@ type endpoint struct {
 	listener *listener
 	// connection is told of the end.
 	connection atomic.Pointer[connection]
-	// parted: the peer has taken leave or answered ours.
-	parted atomic.Bool
-	// expires is when the identifier is destroyed at the latest, once retired.
-	expires time.Time
+	// disconnected: the peer has taken leave or answered ours.
+	disconnected atomic.Bool
+	// lingerDeadline is when the identifier is destroyed at the latest, once retired.
+	lingerDeadline time.Time
 }
 
 // maxHandshakeEvents is more than any handshake has.
@@ -192,13 +193,13 @@ func (d *device) newEndpoint(l *listener) (*endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := d.adoptID(id, handle)
+	e := d.addEndpoint(id, handle)
 	e.listener = l
 	return e, nil
 }
 
-// adoptID makes an endpoint of an identifier.
-func (d *device) adoptID(id *ibv.ID, handle uint64) *endpoint {
+// addEndpoint makes an endpoint of an identifier.
+func (d *device) addEndpoint(id *ibv.ID, handle uint64) *endpoint {
 	e := &endpoint{device: d, id: id, handle: handle, events: make(chan ibv.CMEvent, maxHandshakeEvents)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -219,12 +220,10 @@ func (e *endpoint) await(ctx context.Context, wanted ...ibv.CMEventType) (ibv.CM
 	for {
 		select {
 		case event := <-e.events:
-			for _, w := range wanted {
-				if event.Type == w {
-					return event, nil
-				}
+			if slices.Contains(wanted, event.Type) {
+				return event, nil
 			}
-			if err := e.handshakeFailure(&event); err != nil {
+			if err := e.handshakeError(&event); err != nil {
 				return event, err
 			}
 		case <-ctx.Done():
@@ -233,8 +232,8 @@ func (e *endpoint) await(ctx context.Context, wanted ...ibv.CMEventType) (ibv.CM
 	}
 }
 
-// handshakeFailure is nil for an event that is none.
-func (e *endpoint) handshakeFailure(event *ibv.CMEvent) error {
+// handshakeError is nil for an event that is none.
+func (e *endpoint) handshakeError(event *ibv.CMEvent) error {
 	switch event.Type {
 	case ibv.EventAddressError, ibv.EventRouteError:
 		return status.Errorf(status.NotFound, "%s: is the network up, and is there an RDMA device on the way? see `ip route get` and `rdma link`", event.Reason())
@@ -243,28 +242,24 @@ func (e *endpoint) handshakeFailure(event *ibv.CMEvent) error {
 	case ibv.EventConnectError:
 		return status.Errorf(status.ConnectionAborted, "%s", event.Reason())
 	case ibv.EventRejected:
-		return e.rejection(event)
+		// iWARP does not tell the peer's application from its connection
+		// manager: there only the application gives reasons.
+		byApplication := event.Status == ibv.RejectedByApplication
+		if e.device.limits.Transport == ibv.IWARP {
+			byApplication = len(event.PrivateData) > 0
+		}
+		if byApplication {
+			return &rdma.RejectedError{Reason: trimPrivateData(event.PrivateData)}
+		}
+		return status.Errorf(status.ConnectionAborted, "refused: %s", event.Reason())
 	case ibv.EventDisconnected, ibv.EventDeviceRemoval, ibv.EventAddressChange:
 		return status.Errorf(status.ConnectionReset, "%s", event.Reason())
 	}
 	return nil
 }
 
-// rejection tells the peer's application from its connection manager. iWARP
-// does not: there only the application gives reasons.
-func (e *endpoint) rejection(event *ibv.CMEvent) error {
-	byApplication := event.Status == ibv.RejectedByApplication
-	if e.device.limits.Transport == ibv.IWARP {
-		byApplication = len(event.PrivateData) > 0
-	}
-	if byApplication {
-		return &rdma.RejectedError{Reason: limitPrivateData(event.PrivateData)}
-	}
-	return status.Errorf(status.ConnectionAborted, "refused: %s", event.Reason())
-}
-
-// limitPrivateData cuts off the padding beyond what a peer can have set.
-func limitPrivateData(b []byte) []byte { return b[:min(len(b), rdma.MaxPrivateData)] }
+// trimPrivateData cuts off the padding beyond what a peer can have set.
+func trimPrivateData(b []byte) []byte { return b[:min(len(b), rdma.MaxPrivateData)] }
 
 // destroy releases an endpoint that has no connection any more. The peer of
 // an unfinished handshake is told.

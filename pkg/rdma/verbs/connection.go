@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -37,11 +38,11 @@ type connection struct {
 	reads    int // outstanding
 	// posted are requests for the device's send queue, and scratch is used to
 	// post receives. Both have their full capacity from the start.
-	posted  []ibv.SendWork
-	scratch []ibv.ReceiveWork
+	unflushed []ibv.SendWork
+	scratch   []ibv.ReceiveWork
 	// broken is why the device failed a request before the connection was
 	// open.
-	broken error
+	earlyFailure error
 
 	handshake atomic.Uint32 // how far it has come, see below
 	// interruption is why another thread wants the connection to end.
@@ -49,16 +50,16 @@ type connection struct {
 	failure      atomic.Pointer[error] // why the connection has ended
 }
 
+// phase is how far a connection's life has come.
+type phase uint8
+
 const (
 	phaseConnecting phase = iota // completions are kept back
 	phaseOpen
-	phaseEnding   // what has arrived is collected; nothing goes to the device
-	phaseEnded    // the queue pair is gone, OpDisconnected is yet to be collected
+	phaseClosing  // what has arrived is collected; nothing goes to the device
+	phaseClosed   // the queue pair is gone, OpDisconnected is yet to be collected
 	phaseDetached // OpDisconnected has been collected
 )
-
-// phase is how far a connection's life has come.
-type phase uint8
 
 // The progress of a handshake, told to the queue's thread. Storing it also
 // orders what was written before with what that thread reads.
@@ -75,11 +76,12 @@ func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error
 	}
 	c := &connection{
 		device: d, domain: domain, queue: queue, context: config.Context,
-		sends: newSendRing(config.SendRequests), receives: newReceiveRing(config.ReceiveRequests),
-		posted:  make([]ibv.SendWork, 0, config.SendRequests),
-		scratch: make([]ibv.ReceiveWork, config.ReceiveRequests),
+		sends:     sendRing{ring: newRing[sendEntry](config.SendRequests)},
+		receives:  receiveRing{newRing[receiveEntry](config.ReceiveRequests)},
+		unflushed: make([]ibv.SendWork, 0, config.SendRequests),
+		scratch:   make([]ibv.ReceiveWork, config.ReceiveRequests),
 	}
-	if !domain.use() {
+	if !domain.acquire() {
 		return nil, status.Errorf(status.BadState, "protection domain is closed")
 	}
 	if err := queue.attach(c); err != nil {
@@ -132,7 +134,10 @@ func (c *connection) createQueuePair(e *endpoint, receives []rdma.ReceiveRequest
 		return err
 	}
 	c.qp, c.endpoint = qp, e
-	c.device.addConnection(qp.Number(), c)
+	// Events of the device find the connection by the number of its queue pair.
+	c.device.mu.Lock()
+	c.device.connections[qp.Number()] = c
+	c.device.mu.Unlock()
 	e.connection.Store(c)
 	if err := qp.Initialize(e.id); err != nil {
 		return err
@@ -148,13 +153,6 @@ func (c *connection) createQueuePair(e *endpoint, receives []rdma.ReceiveRequest
 	}
 	c.handshake.Store(handshakePrepared)
 	return nil
-}
-
-// addConnection lets events of the device find a connection.
-func (d *device) addConnection(number uint32, c *connection) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.connections[number] = c
 }
 
 // minRNRTimer is the code of 0.64 ms, the pause of a peer whose message finds
@@ -189,23 +187,23 @@ func (c *connection) connectionParameters(depths readDepths, privateData []byte)
 }
 
 // open hands the connection over to its queue's thread.
-func (c *connection) open() {
+func (c *connection) markEstablished() {
 	c.handshake.Store(handshakeDone)
-	c.queue.wakeUp()
+	c.queue.wake()
 }
 
 // abandon gives up a connection that was never open, and its endpoint. It
 // waits for that no longer than until ctx ends: the connection manager of
 // iWARP holds on to the queue pair until the peer has answered or 10 seconds
 // have passed. What the connection uses waits for it when it is closed.
-func (c *connection) abandon(ctx context.Context, e *endpoint) {
+func (c *connection) discard(ctx context.Context, e *endpoint) {
 	done := make(chan struct{})
-	c.queue.leaving.Add(1)
-	c.domain.leaving.Add(1)
+	c.queue.discards.Add(1)
+	c.domain.discards.Add(1)
 	go func() {
 		defer close(done)
-		defer c.domain.leaving.Done()
-		defer c.queue.leaving.Done()
+		defer c.domain.discards.Done()
+		defer c.queue.discards.Done()
 		e.connection.Store(nil)
 		c.destroyQueuePair()
 		e.destroy()
@@ -220,14 +218,14 @@ func (c *connection) abandon(ctx context.Context, e *endpoint) {
 
 // adopt opens a connection whose handshake has succeeded since the queue's
 // thread last looked.
-func (c *connection) adopt() {
+func (c *connection) openIfEstablished() {
 	if c.phase != phaseConnecting || c.handshake.Load() != handshakeDone {
 		return
 	}
 	c.phase = phaseOpen
 	c.deliver()
-	if c.broken != nil {
-		c.beginEnd(c.broken)
+	if c.earlyFailure != nil {
+		c.beginClose(c.earlyFailure)
 	}
 }
 
@@ -251,20 +249,20 @@ func (c *connection) Abort() {
 // cause counts.
 func (c *connection) interrupt(cause error) {
 	if c.interruption.CompareAndSwap(nil, &cause) {
-		c.queue.wakeUp()
+		c.queue.wake()
 	}
 }
 
-// errPeerLeft interrupts a connection whose peer has disconnected; what that
+// errPeerDisconnected interrupts a connection whose peer has disconnected; what that
 // means is found out by the queue's thread.
-var errPeerLeft = errors.New("the peer has disconnected")
+var errPeerDisconnected = errors.New("the peer has disconnected")
 
-// reasonOfPeer tells an orderly end from a failure. A queue pair that has
+// disconnectReason tells an orderly end from a failure. A queue pair that has
 // failed, although its peer only disconnected, has refused something of the
 // peer's. iWARP has no orderly end: its queue pairs always fail.
-func (c *connection) reasonOfPeer() error {
+func (c *connection) disconnectReason() error {
 	if c.device.limits.Transport == ibv.IWARP {
-		return errClosed
+		return errConnectionClosed
 	}
 	failed, err := c.qp.Failed()
 	if err != nil {
@@ -276,63 +274,62 @@ func (c *connection) reasonOfPeer() error {
 	return nil
 }
 
-// errClosed is why a connection of iWARP has ended when nothing else is known.
-var errClosed = status.Errorf(status.ConnectionReset, "the peer has closed the connection, or the network has")
+// errConnectionClosed is why a connection of iWARP has ended when nothing else is known.
+var errConnectionClosed = status.Errorf(status.ConnectionReset, "the peer has closed the connection, or the network has")
 
-// beginEnd stops the connection: what the device has completed is still
+// beginClose stops the connection: what the device has completed is still
 // collected, then the rest is flushed. cause is nil for an orderly end.
-func (c *connection) beginEnd(cause error) {
+func (c *connection) beginClose(cause error) {
 	if c.phase != phaseOpen {
 		return
 	}
-	c.phase = phaseEnding
-	c.posted = c.posted[:0]
+	c.phase = phaseClosing
+	c.unflushed = c.unflushed[:0]
 	if cause != nil {
 		cause = fmt.Errorf("connection to %v: %w", c.parameters.Remote, cause)
 		c.failure.Store(&cause)
 		level := zap.InfoLevel
-		if errors.Is(cause, errClosed) {
+		if errors.Is(cause, errConnectionClosed) {
 			level = zap.DebugLevel // most likely in order
 		}
 		c.device.log.Log(level, "connection lost", zap.Stringer("remote", c.parameters.Remote), zap.Error(cause))
 	}
-	c.queue.ending = append(c.queue.ending, c)
+	c.queue.closing = append(c.queue.closing, c)
 }
 
 // Close implements rdma.Connection.
 func (c *connection) Close() {
-	c.adopt()
-	if c.phase == phaseOpen || c.phase == phaseEnding {
-		c.finish()
+	c.openIfEstablished()
+	if c.phase == phaseOpen || c.phase == phaseClosing {
+		c.finishClose()
 	}
 }
 
 // finish destroys the queue pair, after which the device touches no memory on
 // behalf of the connection, and flushes what it has not completed.
-func (c *connection) finish() {
+func (c *connection) finishClose() {
 	c.endpoint.connection.Store(nil)
-	c.phase = phaseEnded
-	c.posted = c.posted[:0]
-	c.endpoint.retire()
+	c.phase = phaseClosed
+	c.unflushed = c.unflushed[:0]
+	c.endpoint.disconnect()
 	c.destroyQueuePair()
-	c.flushSends()
-	c.flushReceives()
-	c.queue.bury(c)
+	c.completeAllSends()
+	c.completeAllReceives()
+	if i := slices.Index(c.queue.closing, c); i >= 0 {
+		c.queue.closing = slices.Delete(c.queue.closing, i, i+1)
+	}
+	c.queue.disconnected = append(c.queue.disconnected, c)
 }
 
 func (c *connection) destroyQueuePair() {
 	if c.qp == nil {
 		return
 	}
-	c.device.removeConnection(c.qp.Number())
+	// The number may be used again as soon as the queue pair is destroyed.
+	c.device.mu.Lock()
+	delete(c.device.connections, c.qp.Number())
+	c.device.mu.Unlock()
 	if err := c.qp.Destroy(); err != nil {
 		c.device.log.Error("destroy queue pair", zap.Error(err))
 	}
-}
-
-// removeConnection forgets a connection, before its number may be used again.
-func (d *device) removeConnection(number uint32) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.connections, number)
 }

@@ -17,7 +17,7 @@ import (
 // PostSend implements rdma.Connection. The requests go to the device with the
 // next Flush, all that were posted since the last one as one chain.
 func (c *connection) PostSend(requests []rdma.SendRequest) error {
-	c.adopt()
+	c.openIfEstablished()
 	if c.phase == phaseDetached {
 		return errDetached
 	}
@@ -25,10 +25,10 @@ func (c *connection) PostSend(requests []rdma.SendRequest) error {
 	if uint32(len(requests)) > r.room() {
 		return errSendQueueFull
 	}
-	before, reads := len(c.posted), 0
+	before, reads := len(c.unflushed), 0
 	for i := range requests {
 		if err := c.prepare(&requests[i], r.tail+uint32(i)); err != nil {
-			c.posted = c.posted[:before]
+			c.unflushed = c.unflushed[:before]
 			return err
 		}
 		if requests[i].Opcode == rdma.OpRead {
@@ -36,18 +36,21 @@ func (c *connection) PostSend(requests []rdma.SendRequest) error {
 		}
 	}
 	if reads > 0 && c.phase == phaseOpen && c.reads+reads > c.parameters.OutboundReads {
-		c.posted = c.posted[:before]
+		c.unflushed = c.unflushed[:before]
 		return errReadDepth
 	}
 	c.reads += reads
 	r.tail += uint32(len(requests))
 	if c.phase == phaseOpen {
-		c.queue.list(c)
+		if !c.listed {
+			c.listed = true
+			c.queue.unflushed = append(c.queue.unflushed, c)
+		}
 		return nil
 	}
-	c.posted = c.posted[:0]
-	if c.phase == phaseEnded {
-		c.flushSends()
+	c.unflushed = c.unflushed[:0]
+	if c.phase == phaseClosed {
+		c.completeAllSends()
 	}
 	return nil
 }
@@ -85,7 +88,7 @@ func (c *connection) prepare(r *rdma.SendRequest, index uint32) error {
 		work.Flags |= ibv.Inline
 	}
 	*c.sends.at(index) = sendEntry{id: r.ID, opcode: r.Opcode, silent: r.Silent}
-	c.posted = append(c.posted, work)
+	c.unflushed = append(c.unflushed, work)
 	return nil
 }
 
@@ -103,26 +106,26 @@ func postError(opcode rdma.Opcode, id uint64, err error) error {
 
 // Flush implements rdma.Connection.
 func (c *connection) Flush() {
-	c.adopt()
-	c.submit()
+	c.openIfEstablished()
+	c.flush()
 }
 
 // submit gives the device what was posted.
-func (c *connection) submit() {
-	if len(c.posted) == 0 || c.phase != phaseOpen {
+func (c *connection) flush() {
+	if len(c.unflushed) == 0 || c.phase != phaseOpen {
 		return
 	}
-	work := c.posted
-	c.posted = c.posted[:0]
+	work := c.unflushed
+	c.unflushed = c.unflushed[:0]
 	if err := c.qp.PostSend(work); err != nil {
-		c.beginEnd(err)
+		c.beginClose(err)
 	}
 }
 
 // PostReceive implements rdma.Connection. The receives are the device's when
 // it returns.
 func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
-	c.adopt()
+	c.openIfEstablished()
 	if c.phase == phaseDetached {
 		return errDetached
 	}
@@ -133,10 +136,10 @@ func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 	switch c.phase {
 	case phaseOpen:
 		if err := c.qp.PostReceive(work); err != nil {
-			c.beginEnd(err)
+			c.beginClose(err)
 		}
-	case phaseEnded:
-		c.flushReceives()
+	case phaseClosed:
+		c.completeAllReceives()
 	}
 	return nil
 }
@@ -165,88 +168,93 @@ func (c *connection) prepareReceives(requests []rdma.ReceiveRequest) ([]ibv.Rece
 }
 
 // Poll implements rdma.CompletionQueue. While as many completions are ready
-// as the caller takes, it does nothing else.
+// as the caller takes, it does nothing else. OpDisconnected comes after all
+// others.
 func (q *completionQueue) Poll(completions []rdma.Completion) int {
 	if len(completions) == 0 || q.completions.len() < len(completions) {
 		q.progress()
 	}
-	return q.collect(completions)
+	n := q.completions.pop(completions)
+	for ; n < len(completions) && len(q.disconnected) > 0; n++ {
+		last := len(q.disconnected) - 1
+		c := q.disconnected[last]
+		q.disconnected[last] = nil
+		q.disconnected = q.disconnected[:last]
+		c.phase = phaseDetached
+		q.detach(c)
+		c.domain.release()
+		outcome := rdma.StatusSuccess
+		if c.Err() != nil {
+			outcome = rdma.StatusFatal
+		}
+		completions[n] = rdma.Completion{Context: c.context, Opcode: rdma.OpDisconnected, Status: outcome}
+	}
+	return n
 }
 
 // progress gives the device what is posted and takes what it has completed.
 func (q *completionQueue) progress() {
-	if q.alarm.Load() {
-		q.answer()
+	if q.wakePending.Load() {
+		q.handleWake()
 	}
-	q.submitWaiting()
-	fresh := q.first == q.last
+	for i, c := range q.unflushed {
+		q.unflushed[i] = nil
+		c.listed = false
+		c.flush()
+	}
+	q.unflushed = q.unflushed[:0]
+	fresh := q.next == q.end
 	if fresh {
-		q.fetch()
+		q.pollDevice()
 	}
-	for ; q.first < q.last; q.first++ {
-		q.dispatch(q.first)
+	for ; q.next < q.end; q.next++ {
+		q.dispatch(&q.polled[q.next])
 	}
 	// Only if fewer than were asked for came just now, the device's queue is
 	// empty: what Arm found does not tell.
-	if !fresh || q.last == len(q.work) {
+	if !fresh || q.end == len(q.polled) {
 		return
 	}
-	if q.owed.Load() {
-		q.settle()
+	// The room of connections that are gone is free again.
+	if q.released.Load() > 0 {
+		q.mu.Lock()
+		q.reserved -= int(q.released.Swap(0))
+		q.mu.Unlock()
 	}
-	for len(q.ending) > 0 {
-		q.ending[len(q.ending)-1].finish()
+	for len(q.closing) > 0 {
+		q.closing[len(q.closing)-1].finishClose()
 	}
 }
 
-// answer does what wakeUp was called for.
-func (q *completionQueue) answer() {
-	q.poller.silence()
+// handleWake does what other threads have asked for.
+func (q *completionQueue) handleWake() {
+	q.poller.clear()
 	// The alarm goes off before the notes are looked for: what comes later
 	// sets it again.
-	q.alarm.Store(false)
+	q.wakePending.Store(false)
 	for _, c := range *q.slots.Load() {
-		if c != nil {
-			c.heed()
+		if c == nil {
+			continue
+		}
+		c.openIfEstablished()
+		cause := c.interruption.Load()
+		switch {
+		case cause == nil || c.phase != phaseOpen:
+		case errors.Is(*cause, errPeerDisconnected):
+			c.beginClose(c.disconnectReason())
+		default:
+			c.beginClose(*cause)
 		}
 	}
 }
 
-// heed does what another thread has asked for.
-func (c *connection) heed() {
-	c.adopt()
-	cause := c.interruption.Load()
-	if cause == nil || c.phase != phaseOpen {
-		return
-	}
-	if errors.Is(*cause, errPeerLeft) {
-		c.beginEnd(c.reasonOfPeer())
-		return
-	}
-	c.beginEnd(*cause)
-}
-
-func (q *completionQueue) submitWaiting() {
-	if len(q.waiting) == 0 {
-		return
-	}
-	list := q.waiting
-	q.waiting = q.spare[:0]
-	for i, c := range list {
-		list[i] = nil
-		c.listed = false
-		c.submit()
-	}
-	q.spare = list[:0]
-}
-
-// fetch polls the device's queue into work.
-func (q *completionQueue) fetch() {
-	n, err := q.cq.Poll(q.work[:])
+// pollDevice polls the device's queue.
+func (q *completionQueue) pollDevice() {
+	n, err := q.cq.Poll(q.polled[:])
 	if err != nil {
 		q.fail(err)
 	}
-	q.first, q.last = 0, n
+	q.next, q.end = 0, n
 }
 
 // fail ends all connections of a completion queue that does not work.
@@ -260,57 +268,49 @@ func (q *completionQueue) fail(err error) {
 }
 
 // dispatch gives a completion to its connection.
-func (q *completionQueue) dispatch(i int) {
-	w := &q.work[i]
+func (q *completionQueue) dispatch(w *ibv.Completion) {
 	token, index, receive := splitWorkID(w.WorkID)
-	c := q.find(token)
-	if c == nil {
+	slots, slot := *q.slots.Load(), slotOf(token)
+	if slot >= len(slots) || slots[slot] == nil || slots[slot].token != token {
 		return // left over from a connection that is gone
 	}
-	c.adopt()
-	if c.phase == phaseEnded {
+	c := slots[slot]
+	c.openIfEstablished()
+	if c.phase == phaseClosed {
 		return // flushed already
 	}
-	c.record(index, receive, w)
+	outcome := outcomeOf(w.Status)
+	opcode, id := rdma.OpReceive, uint64(0)
+	switch {
+	case receive && c.receives.hasOutstanding(index):
+		c.receives.report(index, w.Length, outcome)
+		id = c.receives.at(index).id
+	case !receive && c.sends.hasOutstanding(index):
+		c.sends.report(index, outcome)
+		opcode, id = c.sends.at(index).opcode, c.sends.at(index).id
+	default:
+		return
+	}
+	if outcome != rdma.StatusSuccess {
+		c.requestFailed(opcode, id, w)
+	}
 	if c.phase != phaseConnecting {
 		c.deliver()
 	}
 }
 
-// record notes the outcome of a request that the device reports.
-func (c *connection) record(index uint32, receive bool, w *ibv.Completion) {
-	outcome := outcomeOf(w.Status)
-	opcode, id := rdma.OpReceive, uint64(0)
-	if receive {
-		if !c.receives.holds(index) {
-			return
-		}
-		c.receives.report(index, w.Length, outcome)
-		id = c.receives.at(index).id
-	} else {
-		if !c.sends.holds(index) {
-			return
-		}
-		c.sends.report(index, outcome)
-		opcode, id = c.sends.at(index).opcode, c.sends.at(index).id
-	}
-	if outcome == rdma.StatusSuccess {
-		return
-	}
-	c.fail(opcode, id, w)
-}
-
-// fail ends the connection because of a failed request. One that was merely
-// flushed does not tell why; usually the connection manager is about to.
-func (c *connection) fail(opcode rdma.Opcode, id uint64, w *ibv.Completion) {
+// requestFailed ends the connection because of a failed request. One that was
+// merely flushed does not tell why; usually the connection manager is about
+// to.
+func (c *connection) requestFailed(opcode rdma.Opcode, id uint64, w *ibv.Completion) {
 	switch {
 	case c.phase == phaseConnecting: // the queue pair still belongs to the handshake
-		c.broken = workError(opcode, id, w)
+		c.earlyFailure = workError(opcode, id, w)
 	case c.phase != phaseOpen:
 	case w.Status == ibv.WorkFlushed:
-		c.beginEnd(c.reasonOfPeer())
+		c.beginClose(c.disconnectReason())
 	default:
-		c.beginEnd(workError(opcode, id, w))
+		c.beginClose(workError(opcode, id, w))
 	}
 }
 
@@ -324,16 +324,16 @@ func (c *connection) deliver() {
 	}
 }
 
-// flushSends completes all requests of the send queue, those whose outcome is
-// not known as flushed. flushReceives does the same for the receive queue.
-func (c *connection) flushSends() {
-	for e := c.sends.flush(); e != nil; e = c.sends.flush() {
+// completeAllSends completes all requests of the send queue, those whose outcome is
+// not known as flushed. completeAllReceives does the same for the receive queue.
+func (c *connection) completeAllSends() {
+	for e := c.sends.nextFlushed(); e != nil; e = c.sends.nextFlushed() {
 		c.completeSend(e)
 	}
 }
 
-func (c *connection) flushReceives() {
-	for e := c.receives.flush(); e != nil; e = c.receives.flush() {
+func (c *connection) completeAllReceives() {
+	for e := c.receives.nextFlushed(); e != nil; e = c.receives.nextFlushed() {
 		c.completeReceive(e)
 	}
 }
@@ -352,32 +352,6 @@ func (c *connection) completeReceive(e *receiveEntry) {
 	c.queue.completions.push(rdma.Completion{
 		ID: e.id, Context: c.context, Length: e.length, Opcode: rdma.OpReceive, Status: e.status,
 	})
-}
-
-// collect hands out completions, and OpDisconnected after all others.
-func (q *completionQueue) collect(completions []rdma.Completion) int {
-	n := q.completions.take(completions)
-	for n < len(completions) && len(q.ended) > 0 {
-		completions[n] = q.unlist()
-		n++
-	}
-	return n
-}
-
-// unlist releases a connection that ended with OpDisconnected.
-func (q *completionQueue) unlist() rdma.Completion {
-	last := len(q.ended) - 1
-	c := q.ended[last]
-	q.ended[last] = nil
-	q.ended = q.ended[:last]
-	c.phase = phaseDetached
-	q.detach(c)
-	c.domain.release()
-	outcome := rdma.StatusSuccess
-	if c.Err() != nil {
-		outcome = rdma.StatusFatal
-	}
-	return rdma.Completion{Context: c.context, Opcode: rdma.OpDisconnected, Status: outcome}
 }
 
 // outcomeOf translates the status of a work completion.
@@ -416,7 +390,7 @@ var workRemedies = map[ibv.WorkStatus]string{
 	ibv.WorkLocalProtection:      "the memory was deregistered or lacks the right",
 	ibv.WorkLocalAccess:          "the memory was deregistered or lacks the right",
 	ibv.WorkLocalQueuePair:       "the device could not carry out the request: the link may be down, or the request does not suit the queue pair",
-	ibv.WorkBadResponse:          "the peer's device answered something unexpected",
+	ibv.WorkBadResponse:          "the peer's device decided something unexpected",
 	ibv.WorkRemoteInvalidRequest: "the peer has no room for a message of this length, or does not take such requests",
 	ibv.WorkRemoteAccess:         "the peer's memory was deregistered, is shorter, or may not be accessed like this",
 	ibv.WorkRemoteOperation:      "the peer's device could not carry out the request",

@@ -31,7 +31,7 @@ type device struct {
 	mu          sync.Mutex
 	endpoints   map[uint64]*endpoint   // by handle
 	connections map[uint32]*connection // by queue pair number
-	retired     []*endpoint            // to be destroyed by the monitor
+	lingering   []*endpoint            // to be destroyed by the monitor
 }
 
 func newDevice(place location, options Options, context *ibv.Context, channel *ibv.Channel) (*device, error) {
@@ -82,7 +82,7 @@ func (d *device) Capabilities() rdma.Capabilities {
 
 // NewProtectionDomain implements rdma.Device.
 func (d *device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
-	if err := d.use("make protection domain"); err != nil {
+	if err := d.acquire("make protection domain"); err != nil {
 		return nil, err
 	}
 	pd, err := d.context.NewProtectionDomain()
@@ -100,7 +100,7 @@ func (d *device) NewCompletionQueue(capacity int) (rdma.CompletionQueue, error) 
 	if capacity < 0 {
 		return nil, status.Errorf(status.InvalidValue, "make completion queue: capacity %d is negative", capacity)
 	}
-	if err := d.use("make completion queue"); err != nil {
+	if err := d.acquire("make completion queue"); err != nil {
 		return nil, err
 	}
 	q, err := newCompletionQueue(d, capacity)
@@ -126,7 +126,7 @@ func (d *device) Close() error {
 	return nil
 }
 
-func (d *device) use(operation string) error {
+func (d *device) acquire(operation string) error {
 	if d.uses.Add(1) > 0 {
 		return nil
 	}

@@ -19,31 +19,27 @@ import (
 // and destroys identifiers when the peer has answered the farewell.
 type monitor struct {
 	device  *device
-	alarm   int // eventfd: identifiers have been retired, or stop
+	wake    eventFD // identifiers have been retired, or stop
 	stopped chan struct{}
 	stopNow chan struct{}
 }
 
 func startMonitor(d *device) (*monitor, error) {
-	alarm, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	wake, err := newEventFD()
 	if err != nil {
-		return nil, status.Errorf(status.OperatingSystem, "create event descriptor: %w", err)
+		return nil, err
 	}
-	m := &monitor{device: d, alarm: alarm, stopped: make(chan struct{}), stopNow: make(chan struct{})}
+	m := &monitor{device: d, wake: wake, stopped: make(chan struct{}), stopNow: make(chan struct{})}
 	go m.run()
 	return m, nil
 }
 
-// ring makes the monitor look at what was retired. A full counter means that
-// it has been rung already.
-func (m *monitor) ring() { _, _ = unix.Write(m.alarm, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
-
 // stop ends the monitor when it has destroyed all retired identifiers.
 func (m *monitor) stop() {
 	close(m.stopNow)
-	m.ring()
+	m.wake.signal()
 	<-m.stopped
-	_ = unix.Close(m.alarm)
+	m.wake.close()
 }
 
 func (m *monitor) run() {
@@ -51,10 +47,10 @@ func (m *monitor) run() {
 	descriptors := []unix.PollFd{
 		{Fd: int32(m.device.channel.Descriptor()), Events: unix.POLLIN},
 		{Fd: int32(m.device.context.AsyncDescriptor()), Events: unix.POLLIN},
-		{Fd: int32(m.alarm), Events: unix.POLLIN},
+		{Fd: int32(m.wake), Events: unix.POLLIN},
 	}
 	for {
-		waiting, next := m.device.destroyRetired(time.Now())
+		waiting, next := m.device.destroyLingering(time.Now())
 		select {
 		case <-m.stopNow:
 			if waiting == 0 {
@@ -66,19 +62,19 @@ func (m *monitor) run() {
 			m.device.log.Error("wait for device events", zap.Error(err))
 			return
 		}
-		m.silence()
-		if !m.takeConnectionEvents() {
-			descriptors[0].Fd = unwatched
+		m.wake.clear()
+		if !m.pollConnectionEvents() {
+			descriptors[0].Fd = ignored
 		}
-		if !m.takeDeviceEvents() {
-			descriptors[1].Fd = unwatched
+		if !m.pollDeviceEvents() {
+			descriptors[1].Fd = ignored
 		}
 	}
 }
 
-// unwatched makes poll skip a descriptor: that of a device that is gone would
+// ignored makes poll skip a descriptor: that of a device that is gone would
 // be ready for ever.
-const unwatched = -1
+const ignored = -1
 
 // milliseconds rounds up, so that a deadline has passed when poll returns; a
 // negative duration means to wait without end.
@@ -89,19 +85,14 @@ func milliseconds(d time.Duration) int {
 	return int((d + time.Millisecond - 1) / time.Millisecond)
 }
 
-func (m *monitor) silence() {
-	var counter [8]byte
-	_, _ = unix.Read(m.alarm, counter[:])
-}
-
 // maxEventsPerTurn bounds one turn, so that a flood of connection requests
 // cannot keep device events waiting.
 const maxEventsPerTurn = 64
 
-// takeConnectionEvents returns false if no more events will come.
-func (m *monitor) takeConnectionEvents() bool {
+// pollConnectionEvents returns false if no more events will come.
+func (m *monitor) pollConnectionEvents() bool {
 	for range maxEventsPerTurn {
-		event, ok, err := m.device.channel.Next()
+		event, ok, err := m.device.channel.NextEvent()
 		if err != nil {
 			m.device.log.Error("no more connection events", zap.Error(err))
 			return false
@@ -109,40 +100,45 @@ func (m *monitor) takeConnectionEvents() bool {
 		if !ok {
 			break
 		}
-		m.device.hear(&event)
+		m.device.handleConnectionEvent(&event)
 	}
 	return true
 }
 
-// hear gives an event to the endpoint that it is about. Only the monitor
-// calls it, so a new identifier has its handle before its next event.
-func (d *device) hear(event *ibv.CMEvent) {
+// handleConnectionEvent gives an event to the endpoint that it is about. Only
+// the monitor calls it, so a new identifier has its handle before its next
+// event.
+func (d *device) handleConnectionEvent(event *ibv.CMEvent) {
 	d.mu.Lock()
 	e := d.endpoints[event.Handle]
 	d.mu.Unlock()
 	if event.Type == ibv.EventConnectRequest {
 		handle := d.nextHandle.Add(1)
 		event.Request.SetHandle(handle)
-		requester := d.adoptID(event.Request, handle)
-		if e == nil || e.listener == nil || !e.listener.offer(requester, event) {
+		requester := d.addEndpoint(event.Request, handle)
+		if e == nil || e.listener == nil || !e.listener.enqueue(requester, event) {
 			requester.destroy()
 		}
 		return
 	}
-	if e != nil {
-		e.hear(event)
+	if e == nil {
+		return
 	}
-}
-
-func (e *endpoint) hear(event *ibv.CMEvent) {
+	c := e.connection.Load()
 	switch event.Type {
 	case ibv.EventDisconnected, ibv.EventTimeWaitExit:
-		e.parted.Store(true)
-		if c := e.connection.Load(); c != nil {
-			c.interrupt(errPeerLeft)
+		e.disconnected.Store(true)
+		if c != nil {
+			c.interrupt(errPeerDisconnected)
 		}
 	case ibv.EventDeviceRemoval, ibv.EventAddressChange:
-		e.lose(status.Errorf(status.ConnectionReset, "RDMA device %s: %v", e.device.location.device, event.Type))
+		cause := status.Errorf(status.ConnectionReset, "RDMA device %s: %v", d.location.device, event.Type)
+		if c != nil {
+			c.interrupt(cause)
+		}
+		if e.listener != nil {
+			e.listener.fail(cause)
+		}
 	}
 	select {
 	case e.events <- *event:
@@ -150,18 +146,8 @@ func (e *endpoint) hear(event *ibv.CMEvent) {
 	}
 }
 
-// lose ends what depends on the endpoint's device or address.
-func (e *endpoint) lose(cause error) {
-	if c := e.connection.Load(); c != nil {
-		c.interrupt(cause)
-	}
-	if e.listener != nil {
-		e.listener.fail(cause)
-	}
-}
-
-// takeDeviceEvents returns false if no more events will come.
-func (m *monitor) takeDeviceEvents() bool {
+// pollDeviceEvents returns false if no more events will come.
+func (m *monitor) pollDeviceEvents() bool {
 	for range maxEventsPerTurn {
 		event, ok, err := m.device.context.NextAsyncEvent()
 		if err != nil {
@@ -171,36 +157,43 @@ func (m *monitor) takeDeviceEvents() bool {
 		if !ok {
 			break
 		}
-		m.device.heed(event)
+		if event.Type == ibv.EventEstablished {
+			m.device.confirmEstablished(event.QueuePair)
+		} else {
+			m.device.handleDeviceEvent(event)
+		}
 	}
 	return true
 }
 
-// heed ends the connections that an asynchronous event affects.
-func (d *device) heed(event ibv.AsyncEvent) {
-	var connections []*connection
+// handleDeviceEvent ends the connections that an asynchronous event affects.
+func (d *device) handleDeviceEvent(event ibv.AsyncEvent) {
+	var affected []*connection
+	d.mu.Lock()
 	switch event.Type {
-	case ibv.EventEstablished:
-		d.confirm(event.QueuePair)
-		return
 	case ibv.EventQPFatal, ibv.EventQPRequestError, ibv.EventQPAccessError:
-		connections = d.connectionsOf(event.QueuePair)
+		if c := d.connections[event.QueuePair]; c != nil {
+			affected = []*connection{c}
+		}
 	case ibv.EventPortError:
 		if uint8(event.Port) == d.port {
-			connections = d.allConnections()
+			affected = slices.Collect(maps.Values(d.connections))
 		}
 	case ibv.EventDeviceFatal, ibv.EventCQError:
-		connections = d.allConnections()
-	default:
+		affected = slices.Collect(maps.Values(d.connections))
+	}
+	d.mu.Unlock()
+	reason, known := eventReasons[event.Type]
+	if !known {
 		return
 	}
-	d.log.Warn("event of the RDMA device", zap.Stringer("event", event.Type), zap.Int("connections", len(connections)))
-	for _, c := range connections {
-		c.interrupt(status.Errorf(status.ConnectionReset, "RDMA device %s: %v%s", d.location.device, event.Type, eventRemedies[event.Type]))
+	d.log.Warn("event of the RDMA device", zap.Stringer("event", event.Type), zap.Int("connections", len(affected)))
+	for _, c := range affected {
+		c.interrupt(status.Errorf(status.ConnectionReset, "RDMA device %s: %v%s", d.location.device, event.Type, reason))
 	}
 }
 
-var eventRemedies = map[ibv.AsyncEventType]string{
+var eventReasons = map[ibv.AsyncEventType]string{
 	ibv.EventPortError:      ": the link is down (see `rdma link`)",
 	ibv.EventDeviceFatal:    ": the device has failed or is being removed (see the kernel's log)",
 	ibv.EventCQError:        ": a completion queue has overrun",
@@ -209,25 +202,9 @@ var eventRemedies = map[ibv.AsyncEventType]string{
 	ibv.EventQPFatal:        ": the queue pair has failed",
 }
 
-// connectionsOf is the connection of a queue pair, if it still exists.
-func (d *device) connectionsOf(number uint32) []*connection {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if c := d.connections[number]; c != nil {
-		return []*connection{c}
-	}
-	return nil
-}
-
-func (d *device) allConnections() []*connection {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Collect(maps.Values(d.connections))
-}
-
 // confirm completes a handshake whose last packet was lost: a message of the
 // peer says the same. The lock keeps the identifier from being destroyed.
-func (d *device) confirm(number uint32) {
+func (d *device) confirmEstablished(number uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := d.connections[number]
@@ -246,31 +223,31 @@ const lingerTimeout = time.Second
 
 // retire takes leave of the peer, unless it has left already, and leaves the
 // identifier to the monitor.
-func (e *endpoint) retire() {
-	if !e.parted.Load() {
+func (e *endpoint) disconnect() {
+	if !e.disconnected.Load() {
 		if err := e.id.Disconnect(); err != nil {
-			e.parted.Store(true) // there is no connection to be ended any more
+			e.disconnected.Store(true) // there is no connection to be ended any more
 		}
 	}
 	d := e.device
 	d.mu.Lock()
-	e.expires = time.Now().Add(lingerTimeout)
-	d.retired = append(d.retired, e)
+	e.lingerDeadline = time.Now().Add(lingerTimeout)
+	d.lingering = append(d.lingering, e)
 	d.mu.Unlock()
-	d.monitor.ring()
+	d.monitor.wake.signal()
 }
 
-// destroyRetired destroys the identifiers whose peers have parted or whose
+// destroyLingering destroys the identifiers whose peers have disconnected or whose
 // time is over. It returns how many are left, and in what time to look again,
 // negative if there is none.
-func (d *device) destroyRetired(now time.Time) (left int, next time.Duration) {
+func (d *device) destroyLingering(now time.Time) (left int, next time.Duration) {
 	d.mu.Lock()
 	var over []*endpoint
 	next = -1
-	kept := d.retired[:0]
-	for _, e := range d.retired {
-		remaining := e.expires.Sub(now)
-		if e.parted.Load() || remaining <= 0 {
+	kept := d.lingering[:0]
+	for _, e := range d.lingering {
+		remaining := e.lingerDeadline.Sub(now)
+		if e.disconnected.Load() || remaining <= 0 {
 			over = append(over, e)
 			continue
 		}
@@ -279,8 +256,8 @@ func (d *device) destroyRetired(now time.Time) (left int, next time.Duration) {
 			next = remaining
 		}
 	}
-	clear(d.retired[len(kept):])
-	d.retired = kept
+	clear(d.lingering[len(kept):])
+	d.lingering = kept
 	left = len(kept)
 	d.mu.Unlock()
 	for _, e := range over {
@@ -288,3 +265,25 @@ func (d *device) destroyRetired(now time.Time) (left int, next time.Duration) {
 	}
 	return left, next
 }
+
+// eventFD is an eventfd by which one thread wakes another.
+type eventFD int
+
+func newEventFD() (eventFD, error) {
+	descriptor, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return -1, status.Errorf(status.OperatingSystem, "create event descriptor: %w", err)
+	}
+	return eventFD(descriptor), nil
+}
+
+// signal wakes the thread. A full counter means that it has been done already.
+func (e eventFD) signal() { _, _ = unix.Write(int(e), []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
+
+// clear consumes the signals.
+func (e eventFD) clear() {
+	var counter [8]byte
+	_, _ = unix.Read(int(e), counter[:])
+}
+
+func (e eventFD) close() { _ = unix.Close(int(e)) }

@@ -25,7 +25,7 @@ func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Liste
 	if address.Addr().IsUnspecified() {
 		address = netip.AddrPortFrom(d.address, address.Port())
 	}
-	if err := d.use("listen"); err != nil {
+	if err := d.acquire("listen"); err != nil {
 		return nil, err
 	}
 	l := &listener{requests: make(chan *request, maxPendingRequests), done: make(chan struct{})}
@@ -63,17 +63,16 @@ func (l *listener) listen(d *device, address netip.AddrPort) error {
 	if l.endpoint, err = d.newEndpoint(l); err != nil {
 		return err
 	}
-	err = l.endpoint.id.Bind(address)
-	if err == nil {
-		if name := l.endpoint.id.DeviceName(); name != d.location.device {
-			err = status.Errorf(status.NotFound, "the address belongs to RDMA device %q, not to %s", name, d.location.device)
-		}
+	id := l.endpoint.id
+	err = id.Bind(address)
+	if name := id.DeviceName(); err == nil && name != d.location.device {
+		err = status.Errorf(status.NotFound, "the address belongs to RDMA device %q, not to %s", name, d.location.device)
 	}
 	if err == nil {
 		err = l.endpoint.setTypeOfService()
 	}
 	if err == nil {
-		err = l.endpoint.id.Listen(maxPendingRequests)
+		err = id.Listen(maxPendingRequests)
 	}
 	if err != nil {
 		l.endpoint.destroy()
@@ -85,14 +84,17 @@ func (l *listener) listen(d *device, address netip.AddrPort) error {
 func (l *listener) Address() netip.AddrPort { return l.endpoint.id.Local() }
 
 // offer takes a connection request. False means that it cannot.
-func (l *listener) offer(requester *endpoint, event *ibv.CMEvent) bool {
+func (l *listener) enqueue(requester *endpoint, event *ibv.CMEvent) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return false
 	}
 	select {
-	case l.requests <- newRequest(requester, event):
+	case l.requests <- &request{
+		endpoint: requester, remote: requester.id.Remote(), peerDepths: readDepthsOf(event),
+		privateData: trimPrivateData(event.PrivateData),
+	}:
 		return true
 	default:
 		l.endpoint.device.log.Warn("connection request refused: too many wait to be accepted",
@@ -130,10 +132,10 @@ func (l *listener) reason() error {
 func (l *listener) fail(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.finish(status.Errorf(status.Shutdown, "RDMA listener has lost its device: %w", cause))
+	l.stopAccepting(status.Errorf(status.Shutdown, "RDMA listener has lost its device: %w", cause))
 }
 
-func (l *listener) finish(cause error) {
+func (l *listener) stopAccepting(cause error) {
 	if l.cause == nil {
 		l.cause = cause
 		close(l.done)
@@ -148,7 +150,7 @@ func (l *listener) Close() error {
 		return nil
 	}
 	l.closed = true
-	l.finish(errListenerClosed)
+	l.stopAccepting(errListenerClosed)
 	l.mu.Unlock()
 	l.endpoint.destroy()
 	for {
@@ -166,15 +168,9 @@ func (l *listener) Close() error {
 type request struct {
 	endpoint    *endpoint
 	remote      netip.AddrPort
-	offer       readDepths // what the peer allows
+	peerDepths  readDepths // what the peer allows
 	privateData []byte
-	answered    atomic.Bool
-}
-
-func newRequest(e *endpoint, event *ibv.CMEvent) *request {
-	return &request{
-		endpoint: e, remote: e.id.Remote(), offer: readDepthsOf(event), privateData: limitPrivateData(event.PrivateData),
-	}
+	decided     atomic.Bool
 }
 
 // PrivateData implements rdma.Request. On InfiniBand and RoCE zeros follow
@@ -187,20 +183,21 @@ func (r *request) Remote() netip.AddrPort { return r.remote }
 // Accept implements rdma.Request. If it fails, the peer finds its request
 // refused.
 func (r *request) Accept(ctx context.Context, config rdma.ConnectionConfig) (rdma.Connection, error) {
-	if r.answered.Swap(true) {
-		return nil, errAnswered
+	if r.decided.Swap(true) {
+		return nil, errDecided
 	}
 	ctx, cancel := context.WithTimeout(ctx, rdma.DefaultHandshakeTimeout)
 	defer cancel()
 	c, err := newConnection(r.endpoint.device, &config)
 	if err != nil {
 		r.endpoint.destroy()
-	} else if err = r.accept(ctx, &config, c); err == nil {
-		return c, nil
-	} else {
-		c.abandon(ctx, r.endpoint)
+		return nil, fmt.Errorf("accept RDMA connection from %v: %w", r.remote, err)
 	}
-	return nil, fmt.Errorf("accept RDMA connection from %v: %w", r.remote, err)
+	if err := r.accept(ctx, &config, c); err != nil {
+		c.discard(ctx, r.endpoint)
+		return nil, fmt.Errorf("accept RDMA connection from %v: %w", r.remote, err)
+	}
+	return c, nil
 }
 
 func (r *request) accept(ctx context.Context, config *rdma.ConnectionConfig, c *connection) error {
@@ -211,7 +208,7 @@ func (r *request) accept(ctx context.Context, config *rdma.ConnectionConfig, c *
 	if err := c.createQueuePair(e, config.Receives); err != nil {
 		return err
 	}
-	depths := offeredReadDepths(config).limitedTo(r.offer)
+	depths := offeredReadDepths(config).limitedTo(r.peerDepths)
 	if err := c.makeReady(depths); err != nil {
 		return err
 	}
@@ -223,7 +220,7 @@ func (r *request) accept(ctx context.Context, config *rdma.ConnectionConfig, c *
 	if _, err := e.await(ctx, ibv.EventConnected); err != nil {
 		return err
 	}
-	c.open()
+	c.markEstablished()
 	return nil
 }
 
@@ -232,8 +229,8 @@ func (r *request) Reject(reason []byte) error {
 	if len(reason) > rdma.MaxPrivateData {
 		return status.Errorf(status.TooBig, "reject RDMA connection: reason of %d bytes exceeds %d", len(reason), rdma.MaxPrivateData)
 	}
-	if r.answered.Swap(true) {
-		return errAnswered
+	if r.decided.Swap(true) {
+		return errDecided
 	}
 	defer r.endpoint.destroy()
 	if err := r.endpoint.id.Reject(reason); err != nil {
@@ -242,4 +239,4 @@ func (r *request) Reject(reason []byte) error {
 	return nil
 }
 
-var errAnswered = status.Errorf(status.BadState, "connection request has been answered already")
+var errDecided = status.Errorf(status.BadState, "connection request has been answered already")

@@ -19,11 +19,11 @@ import (
 
 // protectionDomain implements rdma.ProtectionDomain.
 type protectionDomain struct {
-	device  *device
-	pd      *ibv.ProtectionDomain
-	regions memoryTable
-	uses    atomic.Int64   // memory regions and connections; closed if negative
-	leaving sync.WaitGroup // connections that have been abandoned
+	device   *device
+	pd       *ibv.ProtectionDomain
+	regions  memoryTable
+	uses     atomic.Int64   // memory regions and connections; closed if negative
+	discards sync.WaitGroup // connections that have been abandoned
 }
 
 // Register implements rdma.ProtectionDomain. Only mapped memory can be taken.
@@ -39,10 +39,10 @@ func (d *protectionDomain) Register(region *memory.Region, access memory.Access)
 		return nil, status.Errorf(status.TooBig, "register memory: %d bytes are more than the %d that %s takes at once",
 			region.Len(), d.device.limits.RegionBytes, d.device.location.device)
 	}
-	if !d.use() {
+	if !d.acquire() {
 		return nil, status.Errorf(status.BadState, "register memory: protection domain is closed")
 	}
-	mr, err := d.pd.Register(region.Bytes(), hardwareAccess(access))
+	mr, err := d.pd.Register(region.Bytes(), deviceAccess(access))
 	if err != nil {
 		d.release()
 		return nil, fmt.Errorf("register memory of %d bytes on %s: %w", region.Len(), d.device.location.device, err)
@@ -55,9 +55,9 @@ func (d *protectionDomain) Register(region *memory.Region, access memory.Access)
 	return r, nil
 }
 
-// hardwareAccess translates rights. Whoever grants remote writes has to grant
+// deviceAccess translates rights. Whoever grants remote writes has to grant
 // local ones to the device too (IBTA volume 1, 10.6.3.1).
-func hardwareAccess(access memory.Access) (rights ibv.Access) {
+func deviceAccess(access memory.Access) (rights ibv.Access) {
 	if access&(memory.LocalWrite|memory.RemoteWrite) != 0 {
 		rights |= ibv.LocalWrite
 	}
@@ -72,7 +72,7 @@ func hardwareAccess(access memory.Access) (rights ibv.Access) {
 
 // Close implements rdma.ProtectionDomain.
 func (d *protectionDomain) Close() error {
-	d.leaving.Wait()
+	d.discards.Wait()
 	if !d.uses.CompareAndSwap(0, math.MinInt64/2) {
 		return status.Errorf(status.InUse, "close protection domain: it has memory regions or connections, or is closed")
 	}
@@ -81,7 +81,7 @@ func (d *protectionDomain) Close() error {
 	return err
 }
 
-func (d *protectionDomain) use() bool {
+func (d *protectionDomain) acquire() bool {
 	if d.uses.Add(1) > 0 {
 		return true
 	}
@@ -149,7 +149,7 @@ func (d *protectionDomain) resolve(segment *rdma.Segment, rights memory.Access) 
 	if r == nil {
 		return nil, status.Errorf(status.InvalidValue, "local key %#x is not registered in the connection's protection domain", segment.Key)
 	}
-	if !r.contains(segment.Address, uint64(segment.Length)) {
+	if !r.hasRange(segment.Address, uint64(segment.Length)) {
 		return nil, status.Errorf(status.InvalidValue, "segment of %d bytes at %#x is outside the memory region of %d bytes at %#x",
 			segment.Length, segment.Address, r.length, r.base)
 	}
@@ -160,7 +160,7 @@ func (d *protectionDomain) resolve(segment *rdma.Segment, rights memory.Access) 
 }
 
 // contains tells whether a range lies within the memory. It cannot wrap.
-func (r *memoryRegion) contains(address, length uint64) bool {
+func (r *memoryRegion) hasRange(address, length uint64) bool {
 	offset := address - r.base
 	return address >= r.base && offset <= r.length && length <= r.length-offset
 }

@@ -55,7 +55,7 @@ func TestRangesOutsideOfTheMemoryAreNotContained(t *testing.T) {
 		{0x6fff, 1, false}, {0x7000, 0x1001, false}, {0x7fff, 2, false}, {0x8000, 1, false},
 		{0, 1, false}, {^uint64(0), 2, false}, {0x7000, ^uint64(0), false},
 	} {
-		if got := r.contains(c.address, c.length); got != c.want {
+		if got := r.hasRange(c.address, c.length); got != c.want {
 			t.Errorf("%d bytes at %#x: %v", c.length, c.address, got)
 		}
 	}

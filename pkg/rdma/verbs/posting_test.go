@@ -18,8 +18,9 @@ func detached(limit int) *connection {
 	q := &completionQueue{device: d, completions: newCompletionRing(64)}
 	c := &connection{
 		device: d, domain: domain, queue: q, qp: &ibv.QueuePair{InlineBytes: inlineBytes}, phase: phaseOpen, token: newToken(0, 1),
-		sends: newSendRing(limit), receives: newReceiveRing(limit),
-		posted: make([]ibv.SendWork, 0, limit), scratch: make([]ibv.ReceiveWork, limit),
+		sends:     sendRing{ring: newRing[sendEntry](limit)},
+		receives:  receiveRing{newRing[receiveEntry](limit)},
+		unflushed: make([]ibv.SendWork, 0, limit), scratch: make([]ibv.ReceiveWork, limit),
 	}
 	c.parameters.OutboundReads = limit
 	q.slots.Store(&[]*connection{c})
@@ -29,15 +30,15 @@ func detached(limit int) *connection {
 // carryOut plays the device: it completes what was posted.
 func (c *connection) carryOut() {
 	n := 0
-	for i := range c.posted {
-		if c.posted[i].Flags&ibv.Signaled != 0 {
-			c.queue.work[n] = ibv.Completion{WorkID: c.posted[i].WorkID}
+	for i := range c.unflushed {
+		if c.unflushed[i].Flags&ibv.Signaled != 0 {
+			c.queue.polled[n] = ibv.Completion{WorkID: c.unflushed[i].WorkID}
 			n++
 		}
 	}
-	c.posted = c.posted[:0]
+	c.unflushed = c.unflushed[:0]
 	for i := range n {
-		c.queue.dispatch(i)
+		c.queue.dispatch(&c.queue.polled[i])
 	}
 }
 
@@ -59,9 +60,9 @@ func BenchmarkBookkeeping(b *testing.B) {
 		if err := c.PostSend(requests[:]); err != nil {
 			b.Fatal(err)
 		}
-		c.queue.waiting, c.listed = c.queue.waiting[:0], false
+		c.queue.unflushed, c.listed = c.queue.unflushed[:0], false
 		c.carryOut()
-		if n := c.queue.completions.take(completions[:]); n != pairs {
+		if n := c.queue.completions.pop(completions[:]); n != pairs {
 			b.Fatalf("%d completions", n)
 		}
 	}
@@ -76,8 +77,8 @@ func TestPostingIsAllOrNothing(t *testing.T) {
 	if err := c.PostSend([]rdma.SendRequest{good, bad}); err == nil {
 		t.Fatal("memory that is not registered was accepted")
 	}
-	if len(c.posted) != 0 || c.sends.room() != 4 {
-		t.Errorf("%d requests are posted and there is room for %d", len(c.posted), c.sends.room())
+	if len(c.unflushed) != 0 || c.sends.room() != 4 {
+		t.Errorf("%d requests are posted and there is room for %d", len(c.unflushed), c.sends.room())
 	}
 }
 
@@ -88,7 +89,7 @@ func TestOnlyTrustedMemoryIsReadByTheCPU(t *testing.T) {
 		if err := c.PostSend([]rdma.SendRequest{{Opcode: rdma.OpSend, Local: rdma.Segment{Key: 9, Length: 64}}}); err != nil {
 			t.Fatal(err)
 		}
-		if inline := c.posted[0].Flags&ibv.Inline != 0; inline == untrusted {
+		if inline := c.unflushed[0].Flags&ibv.Inline != 0; inline == untrusted {
 			t.Errorf("untrusted %v: inline %v", untrusted, inline)
 		}
 	}
@@ -97,11 +98,11 @@ func TestOnlyTrustedMemoryIsReadByTheCPU(t *testing.T) {
 func TestCompletionsOfAConnectionThatIsGoneAreDropped(t *testing.T) {
 	c := detached(4)
 	for _, token := range []uint32{newToken(0, 2), newToken(1, 1), newToken(7, 1)} {
-		c.queue.work[0] = ibv.Completion{WorkID: sendWorkID(token, 0)}
-		c.queue.dispatch(0)
+		c.queue.polled[0] = ibv.Completion{WorkID: sendWorkID(token, 0)}
+		c.queue.dispatch(&c.queue.polled[0])
 	}
-	c.queue.work[0] = ibv.Completion{WorkID: receiveWorkID(c.token, 5)} // nothing was posted
-	c.queue.dispatch(0)
+	c.queue.polled[0] = ibv.Completion{WorkID: receiveWorkID(c.token, 5)} // nothing was posted
+	c.queue.dispatch(&c.queue.polled[0])
 	if n := c.queue.completions.len(); n != 0 {
 		t.Errorf("%d completions", n)
 	}

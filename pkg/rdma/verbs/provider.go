@@ -28,7 +28,7 @@ func New(options Options) (rdma.Provider, error) {
 	if err := options.validate(); err != nil {
 		return nil, fmt.Errorf("rdma provider verbs: %w", err)
 	}
-	return &provider{options: options, system: thisMachine{}}, nil
+	return &provider{options: options, system: localMachine{}}, nil
 }
 
 // Name implements rdma.Provider.
@@ -174,12 +174,12 @@ func resolveDevice(s system, name string) (string, error) {
 		return name, nil
 	}
 	if !s.isInterface(name) {
-		return "", status.Errorf(status.NotFound, "%q is neither an RDMA device nor a network interface: %s", name, listing(devices))
+		return "", status.Errorf(status.NotFound, "%q is neither an RDMA device nor a network interface: %s", name, deviceList(devices))
 	}
 	if device := s.deviceOf(name); device != "" {
 		return device, nil
 	}
-	return "", status.Errorf(status.NotFound, "network interface %s has no RDMA device: %s", name, listing(devices))
+	return "", status.Errorf(status.NotFound, "network interface %s has no RDMA device: %s", name, deviceList(devices))
 }
 
 // onlyDevice is the RDMA device of a machine that has just one.
@@ -189,22 +189,22 @@ func onlyDevice(s system) (string, error) {
 		return devices[0], nil
 	}
 	if len(devices) == 0 {
-		return "", status.Errorf(status.NotFound, "%s", listing(devices))
+		return "", status.Errorf(status.NotFound, "%s", deviceList(devices))
 	}
-	return "", status.Errorf(status.NotFound, "neither address nor device says which RDMA device is meant: %s", listing(devices))
+	return "", status.Errorf(status.NotFound, "neither address nor device says which RDMA device is meant: %s", deviceList(devices))
 }
 
-func listing(devices []string) string {
+func deviceList(devices []string) string {
 	if len(devices) == 0 {
 		return "this machine has no RDMA device (see `rdma link`)"
 	}
 	return "the RDMA devices are " + strings.Join(devices, ", ")
 }
 
-// thisMachine asks rdmamap, whose paths are fixed, and the net package.
-type thisMachine struct{}
+// localMachine asks rdmamap, whose paths are fixed, and the net package.
+type localMachine struct{}
 
-func (thisMachine) devices() []string {
+func (localMachine) devices() []string {
 	devices := rdmamap.GetRdmaDeviceList()
 	slices.Sort(devices)
 	return devices
@@ -212,7 +212,7 @@ func (thisMachine) devices() []string {
 
 // rdmamap reports an InfiniBand interface without device by "" and an
 // Ethernet one by an error, and the causes of its errors do not help.
-func (thisMachine) deviceOf(networkInterface string) string {
+func (localMachine) deviceOf(networkInterface string) string {
 	device, err := rdmamap.GetRdmaDeviceForNetdevice(networkInterface)
 	if err != nil {
 		return ""
@@ -220,12 +220,12 @@ func (thisMachine) deviceOf(networkInterface string) string {
 	return device
 }
 
-func (thisMachine) isInterface(name string) bool {
+func (localMachine) isInterface(name string) bool {
 	_, err := net.InterfaceByName(name)
 	return err == nil
 }
 
-func (thisMachine) addresses() []netip.Addr {
+func (localMachine) addresses() []netip.Addr {
 	networks, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil

@@ -8,6 +8,29 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
+// ring holds the requests that are posted to one of a connection's queues. Its
+// indices only grow and are taken modulo its size; head ≤ tail.
+type ring[E any] struct {
+	entries []E
+	limit   uint32 // requests that may be outstanding
+	head    uint32 // oldest request that has not completed
+	tail    uint32 // next to be posted
+}
+
+func newRing[E any](limit int) ring[E] {
+	return ring[E]{entries: make([]E, ringSize(limit)), limit: uint32(limit)}
+}
+
+// ringSize is the power of two that holds n elements.
+func ringSize(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
+
+func (r *ring[E]) at(index uint32) *E { return &r.entries[index&uint32(len(r.entries)-1)] }
+
+func (r *ring[E]) room() uint32 { return r.limit - (r.tail - r.head) }
+
+// hasOutstanding tells whether index is that of an outstanding request.
+func (r *ring[E]) hasOutstanding(index uint32) bool { return index-r.head < r.tail-r.head }
+
 // sendEntry is a posted send, write or read.
 type sendEntry struct {
 	id     uint64
@@ -17,31 +40,14 @@ type sendEntry struct {
 	status rdma.CompletionStatus
 }
 
-// sendRing mirrors the device's send queue. Its indices only grow and are
-// taken modulo the ring's size; head ≤ reported ≤ tail.
+// sendRing mirrors the device's send queue.
 type sendRing struct {
-	entries []sendEntry
-	limit   uint32 // requests that may be outstanding
-	head    uint32 // oldest request that has not completed
+	ring[sendEntry]
 	// reported is the index after the latest request of which the device has
-	// reported the outcome. Silent ones before it have succeeded.
+	// reported the outcome, at most tail and at least head. Silent ones before
+	// it have succeeded.
 	reported uint32
-	tail     uint32 // next to be posted
 }
-
-func newSendRing(limit int) sendRing {
-	return sendRing{entries: make([]sendEntry, ringSize(limit)), limit: uint32(limit)}
-}
-
-// ringSize is the power of two that holds n elements.
-func ringSize(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
-
-func (r *sendRing) at(index uint32) *sendEntry { return &r.entries[index&uint32(len(r.entries)-1)] }
-
-func (r *sendRing) room() uint32 { return r.limit - (r.tail - r.head) }
-
-// holds tells whether index is that of an outstanding request.
-func (r *sendRing) holds(index uint32) bool { return index-r.head < r.tail-r.head }
 
 // report notes the outcome of a request. Devices report in the order of
 // posting, but siw, which reports what follows a Read before the Read.
@@ -53,39 +59,38 @@ func (r *sendRing) report(index uint32, outcome rdma.CompletionStatus) {
 	}
 }
 
-// next takes the oldest request if its outcome is known. A silent request has
-// succeeded when a later one is reported; that does not hold for a Read,
-// which is therefore never silent towards the device.
+// next takes the oldest request if its outcome is known.
 func (r *sendRing) next() *sendEntry {
-	if r.head == r.tail {
+	if r.head == r.tail || !r.hasOutcome(r.at(r.head)) {
 		return nil
 	}
-	e := r.at(r.head)
-	if !e.done && (!e.silent || e.opcode == rdma.OpRead || r.reported == r.head) {
-		return nil
-	}
-	r.advance()
-	return e
+	return r.advance()
 }
 
-// flush takes the oldest request, whatever its outcome.
-func (r *sendRing) flush() *sendEntry {
+// nextFlushed takes the oldest request, whatever its outcome.
+func (r *sendRing) nextFlushed() *sendEntry {
 	if r.head == r.tail {
 		return nil
 	}
-	e := r.at(r.head)
-	if !e.done && (!e.silent || e.opcode == rdma.OpRead || r.reported == r.head) {
+	if e := r.at(r.head); !r.hasOutcome(e) {
 		e.done, e.status = true, rdma.StatusFlushed
 	}
-	r.advance()
-	return e
+	return r.advance()
 }
 
-func (r *sendRing) advance() {
+// hasOutcome tells whether the outcome of the oldest request is known. A
+// silent request has succeeded when a later one is reported; that does not
+// hold for a Read, which is therefore never silent towards the device.
+func (r *sendRing) hasOutcome(oldest *sendEntry) bool {
+	return oldest.done || oldest.silent && oldest.opcode != rdma.OpRead && r.reported != r.head
+}
+
+func (r *sendRing) advance() *sendEntry {
 	if r.reported == r.head {
 		r.reported++
 	}
 	r.head++
+	return r.at(r.head - 1)
 }
 
 // receiveEntry is a posted receive.
@@ -96,25 +101,8 @@ type receiveEntry struct {
 	status rdma.CompletionStatus
 }
 
-// receiveRing mirrors the device's receive queue: head ≤ tail.
-type receiveRing struct {
-	entries []receiveEntry
-	limit   uint32
-	head    uint32
-	tail    uint32
-}
-
-func newReceiveRing(limit int) receiveRing {
-	return receiveRing{entries: make([]receiveEntry, ringSize(limit)), limit: uint32(limit)}
-}
-
-func (r *receiveRing) at(index uint32) *receiveEntry {
-	return &r.entries[index&uint32(len(r.entries)-1)]
-}
-
-func (r *receiveRing) room() uint32 { return r.limit - (r.tail - r.head) }
-
-func (r *receiveRing) holds(index uint32) bool { return index-r.head < r.tail-r.head }
+// receiveRing mirrors the device's receive queue.
+type receiveRing struct{ ring[receiveEntry] }
 
 func (r *receiveRing) report(index, length uint32, outcome rdma.CompletionStatus) {
 	e := r.at(index)
@@ -130,8 +118,8 @@ func (r *receiveRing) next() *receiveEntry {
 	return r.at(r.head - 1)
 }
 
-// flush takes the oldest receive, whatever its outcome.
-func (r *receiveRing) flush() *receiveEntry {
+// nextFlushed takes the oldest receive, whatever its outcome.
+func (r *receiveRing) nextFlushed() *receiveEntry {
 	if r.head == r.tail {
 		return nil
 	}
@@ -169,12 +157,12 @@ func (r *completionRing) push(c rdma.Completion) {
 
 func (r *completionRing) grow() {
 	larger := make([]rdma.Completion, 2*len(r.entries))
-	n := r.take(larger)
+	n := r.pop(larger)
 	r.entries, r.head, r.tail = larger, 0, uint32(n)
 }
 
-// take moves completions to the caller.
-func (r *completionRing) take(completions []rdma.Completion) int {
+// pop moves completions to the caller.
+func (r *completionRing) pop(completions []rdma.Completion) int {
 	n := min(len(completions), r.len())
 	for i := range n {
 		completions[i] = r.entries[r.head&uint32(len(r.entries)-1)]

@@ -96,16 +96,16 @@ func (m *model) flush(t *rapid.T) {
 		if m.reported[0] || !signaled(m.pending[0]) && later {
 			want = rdma.StatusSuccess
 		}
-		m.take(t, m.ring.flush(), want)
+		m.take(t, m.ring.nextFlushed(), want)
 	}
-	if m.ring.flush() != nil || m.ring.room() != m.ring.limit {
+	if m.ring.nextFlushed() != nil || m.ring.room() != m.ring.limit {
 		t.Fatal("a flushed ring is not empty")
 	}
 }
 
 func TestRequestsAreDeliveredOnceAndInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := &model{ring: newSendRing(rapid.IntRange(1, 20).Draw(t, "limit"))}
+		m := &model{ring: sendRing{ring: newRing[sendEntry](rapid.IntRange(1, 20).Draw(t, "limit"))}}
 		start := rapid.Uint32().Draw(t, "start") // indices wrap around
 		m.ring.head, m.ring.reported, m.ring.tail, m.first = start, start, start, start
 		var nextID uint64
@@ -119,14 +119,14 @@ func TestRequestsAreDeliveredOnceAndInOrder(t *testing.T) {
 }
 
 func TestReceivesAreDeliveredOnceAndInOrder(t *testing.T) {
-	r := newReceiveRing(3)
+	r := receiveRing{newRing[receiveEntry](3)}
 	r.head, r.tail = 1<<32-2, 1<<32-2
 	for round := range uint32(10) {
 		for i := range uint32(3) {
 			*r.at(r.tail) = receiveEntry{id: uint64(round*3 + i)}
 			r.tail++
 		}
-		if r.room() != 0 || !r.holds(r.head) || r.holds(r.tail) {
+		if r.room() != 0 || !r.hasOutstanding(r.head) || r.hasOutstanding(r.tail) {
 			t.Fatalf("round %d: room for %d", round, r.room())
 		}
 		r.report(r.head+1, 7, rdma.StatusSuccess)
@@ -139,7 +139,7 @@ func TestReceivesAreDeliveredOnceAndInOrder(t *testing.T) {
 				t.Fatalf("round %d: receive %d is %+v", round, i, e)
 			}
 		}
-		if e := r.flush(); e == nil || e.status != rdma.StatusFlushed || r.flush() != nil {
+		if e := r.nextFlushed(); e == nil || e.status != rdma.StatusFlushed || r.nextFlushed() != nil {
 			t.Fatalf("round %d: the last receive is flushed as %+v", round, e)
 		}
 	}

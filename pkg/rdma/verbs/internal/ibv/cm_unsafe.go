@@ -27,21 +27,21 @@ func NewChannel() (*Channel, error) {
 	if channel == nil {
 		return nil, wrap("open the connection manager (/dev/infiniband/rdma_cm)", errnoOf(err))
 	}
-	if errno := C.zc_do_not_block(channel.fd); errno != 0 {
+	if errno := C.zc_set_nonblocking(channel.fd); errno != 0 {
 		C.rdma_destroy_event_channel(channel)
 		return nil, wrap("open the connection manager", unix.Errno(errno))
 	}
 	return &Channel{channel: channel}, nil
 }
 
-// Descriptor is readable when Next has something.
+// Descriptor is readable when NextEvent has something.
 func (c *Channel) Descriptor() int { return int(c.channel.fd) }
 
 // Close releases the channel. Its identifiers must have been destroyed.
 func (c *Channel) Close() { C.rdma_destroy_event_channel(c.channel) }
 
-// Next takes one event without blocking; false if there is none.
-func (c *Channel) Next() (CMEvent, bool, error) {
+// NextEvent takes one event without blocking; false if there is none.
+func (c *Channel) NextEvent() (CMEvent, bool, error) {
 	var event C.struct_zc_cm_event
 	switch errno := unix.Errno(C.zc_next_cm_event(c.channel, &event)); errno {
 	case 0:
@@ -307,31 +307,25 @@ func (i *ID) Local() netip.AddrPort { return addressOf(C.zc_local_address(i.id))
 
 func (i *ID) Remote() netip.AddrPort { return addressOf(C.zc_peer_address(i.id)) }
 
-// socketAddress encodes an address.
+// socketAddress encodes an address. The zone of a link-local one is the name or
+// the number of its interface.
 func socketAddress(a netip.AddrPort) C.struct_sockaddr_storage {
+	var scope uint64
+	if zone := a.Addr().Zone(); zone != "" {
+		if index, err := strconv.ParseUint(zone, 10, 32); err == nil {
+			scope = index
+		} else if i, err := net.InterfaceByName(zone); err == nil {
+			scope = uint64(i.Index)
+		}
+	}
 	var storage C.struct_sockaddr_storage
 	ip := a.Addr().Unmap().AsSlice()
-	C.zc_address(&storage, (*C.uint8_t)(unsafe.SliceData(ip)), C.int(len(ip)), C.uint16_t(a.Port()), C.uint32_t(scopeOf(a.Addr())))
+	C.zc_address(&storage, (*C.uint8_t)(unsafe.SliceData(ip)), C.int(len(ip)), C.uint16_t(a.Port()), C.uint32_t(scope))
 	return storage
 }
 
 func asSocketAddress(s *C.struct_sockaddr_storage) *C.struct_sockaddr {
 	return (*C.struct_sockaddr)(unsafe.Pointer(s))
-}
-
-// scopeOf is the interface that a link-local address belongs to.
-func scopeOf(a netip.Addr) uint32 {
-	zone := a.Zone()
-	if zone == "" {
-		return 0
-	}
-	if index, err := strconv.ParseUint(zone, 10, 32); err == nil {
-		return uint32(index)
-	}
-	if i, err := net.InterfaceByName(zone); err == nil {
-		return uint32(i.Index)
-	}
-	return 0
 }
 
 // addressOf decodes an address; one of another family is invalid.

@@ -48,7 +48,7 @@ func (c *Context) NewCompletionQueue(capacity int) (*CompletionQueue, error) {
 	if channel == nil {
 		return nil, wrap("create completion channel", errnoOf(err))
 	}
-	if errno := C.zc_do_not_block(channel.fd); errno != 0 {
+	if errno := C.zc_set_nonblocking(channel.fd); errno != 0 {
 		C.ibv_destroy_comp_channel(channel)
 		return nil, wrap("create completion channel", unix.Errno(errno))
 	}
@@ -86,10 +86,10 @@ func (q *CompletionQueue) RequestNotification() error {
 	return nil
 }
 
-// TakeNotifications consumes what made Descriptor readable and reports
+// ConsumeNotifications consumes what made Descriptor readable and reports
 // whether there was anything.
-func (q *CompletionQueue) TakeNotifications() bool {
-	n := uint32(C.zc_take_cq_events(q.channel))
+func (q *CompletionQueue) ConsumeNotifications() bool {
+	n := uint32(C.zc_consume_cq_events(q.channel))
 	q.unacked += n
 	if q.unacked >= ackBatch {
 		q.acknowledge()
@@ -105,7 +105,7 @@ func (q *CompletionQueue) acknowledge() {
 // Close destroys the queue, which waits until all notifications that were
 // taken are acknowledged.
 func (q *CompletionQueue) Close() error {
-	q.TakeNotifications()
+	q.ConsumeNotifications()
 	q.acknowledge()
 	if errno := C.ibv_destroy_cq(q.cq); errno != 0 {
 		return wrap("destroy completion queue", unix.Errno(errno))

@@ -13,6 +13,7 @@ package ibv
 import "C"
 
 import (
+	"math/bits"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -51,7 +52,7 @@ func Open(name string) (*Context, error) {
 		if context == nil {
 			return nil, wrap("open RDMA device "+name, errnoOf(err))
 		}
-		if errno := C.zc_do_not_block(context.async_fd); errno != 0 {
+		if errno := C.zc_set_nonblocking(context.async_fd); errno != 0 {
 			C.ibv_close_device(context)
 			return nil, wrap("open RDMA device "+name, unix.Errno(errno))
 		}
@@ -100,8 +101,15 @@ func (c *Context) Limits(port uint8) (Limits, error) {
 	if errno := C.zc_query_port(c.context, C.uint8_t(port), &attributes); errno != 0 {
 		return Limits{}, wrap("query RDMA port", unix.Errno(errno))
 	}
+	transport := InfiniBand
+	switch {
+	case c.context.device.transport_type == C.IBV_TRANSPORT_IWARP:
+		transport = IWARP
+	case attributes.link_layer == C.IBV_LINK_LAYER_ETHERNET:
+		transport = RoCE
+	}
 	return Limits{
-		Transport:     c.transport(&attributes),
+		Transport:     transport,
 		QueuePairs:    int(device.max_qp),
 		WorkRequests:  int(device.max_qp_wr),
 		Segments:      int(device.max_sge),
@@ -117,27 +125,10 @@ func (c *Context) Limits(port uint8) (Limits, error) {
 	}, nil
 }
 
-func (c *Context) transport(port *C.struct_ibv_port_attr) Transport {
-	switch {
-	case c.context.device.transport_type == C.IBV_TRANSPORT_IWARP:
-		return IWARP
-	case port.link_layer == C.IBV_LINK_LAYER_ETHERNET:
-		return RoCE
-	}
-	return InfiniBand
-}
-
 // The path MTUs run from 256 (1) to 4096 (5) bytes, IBTA volume 1, 9.4.
 func mtuBytes(mtu uint32) int { return 128 << mtu }
 
-func mtuOf(bytes int) (mtu C.enum_ibv_mtu) { return C.enum_ibv_mtu(logarithm(bytes) - 7) }
-
-func logarithm(n int) (bits int) {
-	for ; n > 1; n >>= 1 {
-		bits++
-	}
-	return bits
-}
+func mtuOf(bytes int) (mtu C.enum_ibv_mtu) { return C.enum_ibv_mtu(bits.Len(uint(bytes)) - 8) }
 
 // GID returns an entry of the port's table, which for RoCE is an IPv6 address
 // or a mapped IPv4 address.

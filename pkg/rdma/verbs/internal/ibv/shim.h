@@ -132,9 +132,9 @@ static inline int zc_poll(struct ibv_cq *cq, struct zc_completion *completions, 
 	return n;
 }
 
-// zc_take_cq_events consumes the notifications that wait in a channel whose
+// zc_consume_cq_events consumes the notifications that wait in a channel whose
 // descriptor does not block. Returns their number.
-static inline int zc_take_cq_events(struct ibv_comp_channel *channel)
+static inline int zc_consume_cq_events(struct ibv_comp_channel *channel)
 {
 	struct ibv_cq *cq;
 	void *context;
@@ -147,7 +147,7 @@ static inline int zc_take_cq_events(struct ibv_comp_channel *channel)
 
 static inline int zc_request_notification(struct ibv_cq *cq) { return ibv_req_notify_cq(cq, 0); }
 
-static inline int zc_do_not_block(int descriptor)
+static inline int zc_set_nonblocking(int descriptor)
 {
 	int flags = fcntl(descriptor, F_GETFL);
 
