@@ -4,7 +4,7 @@ package verbs
 
 import "github.com/zc-relay/zc-relay/pkg/rdma"
 
-// New fails with ErrAbsent.
+// New validates options and fails with ErrAbsent: this build lacks the provider.
 func New(options Options) (rdma.Provider, error) {
 	options = options.withDefaults()
 	if err := options.validate(); err != nil {

@@ -1,24 +1,20 @@
-// Package verbs is the RDMA provider for verbs devices: RoCE, InfiniBand and
-// iWARP adapters, and the kernel's own Soft-RoCE (rdma_rxe) and Soft-iWARP
-// (siw). It stands on libibverbs and librdmacm and is part of a build with
-// cgo and the tag verbs; without it New fails with ErrAbsent.
+// Package verbs is the RDMA provider for verbs devices: RoCE, InfiniBand, and iWARP adapters, and
+// the kernel's Soft-RoCE (rdma_rxe) and Soft-iWARP (siw). It uses libibverbs and librdmacm, and is
+// built only with cgo and the build tag verbs; without them New fails with ErrAbsent.
 //
-// Connections are made by rdma_cm, in goroutines and under deadlines. One
-// goroutine per opened device waits for the events of the connection manager
-// and of the device. It touches connections only by leaving a note and
-// ringing their completion queue; what belongs to the data path happens on
-// the thread that polls the queue.
+// Goroutines set up connections through rdma_cm, under deadlines. Each open device has a monitor
+// goroutine that waits for events from the connection manager and the device. The monitor never
+// touches a connection's data path: it records why the connection must end and wakes the thread
+// that polls the completion queue.
 //
-// Requests are kept in rings of this package as well as in the device: a
-// device frees the slots of silent requests without a word, tells of a failed
-// request only its id, and may forget what was outstanding when its queue pair
-// is destroyed. From the rings every request completes exactly once, in
-// order, with OpDisconnected as the last.
+// Requests are kept in rings of this package as well as in the device. A device frees the slots of
+// silent requests without a completion, reports only the ID of a failed request, and may drop
+// outstanding requests when their queue pair is destroyed. From the rings, every request completes
+// exactly once and in order, and OpDisconnected follows the last one.
 //
-// A connection ends by the destruction of its queue pair. That, and not the
-// error state, is what guarantees that the device touches no memory on the
-// peer's behalf any more. What has not completed by then is completed as
-// flushed from the rings.
+// A connection ends when its queue pair is destroyed. Only that guarantees that the device no longer
+// touches memory on the peer's behalf; the error state does not. Requests that have not completed by
+// then complete as flushed, from the rings.
 package verbs
 
 import (
@@ -32,54 +28,46 @@ import (
 // ProviderName is the provider's name in configuration.
 const ProviderName = "verbs"
 
-// ErrAbsent is why New fails in a build without the provider. It matches
-// status.NotSupported.
+// ErrAbsent is the error of New in a build without the provider. It matches status.NotSupported.
 var ErrAbsent = status.Errorf(status.NotSupported,
-	"rdma provider verbs is not part of this build: build with cgo and `-tags verbs`, or use the provider iwarp")
+	"rdma provider verbs is not part of this build: build with cgo and `-tags verbs`, "+
+		"or use provider iwarp")
 
-// Options tune the provider. The zero value is ready for use.
+// Options configures the provider. The zero value is ready for use.
 type Options struct {
-	// Device restricts the provider to one device: the name of an RDMA device
-	// ("mlx5_0"), or of a network interface that has one ("eth0"). Empty: the
-	// device that has the address.
+	// Device restricts the provider to one device: the name of an RDMA device ("mlx5_0"), or of a
+	// network interface that has one ("eth0"). If empty, the address selects the device.
 	Device string
-	// GIDIndex is the entry of the port's GID table to communicate with. The
-	// address follows from it where none is given; where one is given, the
-	// two must agree. nil: the entry of the address.
+	// GIDIndex is the entry to use in the port's GID table. Without an address, the entry determines
+	// it; with an address, the two must agree. If nil, the address determines the entry.
 	GIDIndex *int
-	// PathMTU is the largest payload of a packet: 256, 512, 1024, 2048 or 4096
-	// bytes. Both sides must use the same. 0: as the route allows. It has no
-	// meaning on iWARP.
+	// PathMTU is the largest payload of a packet: 256, 512, 1024, 2048, or 4096 bytes. Both sides
+	// must use the same value. 0 uses what the route allows. Ignored on iWARP.
 	PathMTU int
-	// TypeOfService of all packets (DSCP and ECN bits; on RoCE it selects the
-	// traffic class). 0 leaves it to the system's default.
+	// TypeOfService sets the DSCP and ECN bits of all packets; on RoCE it selects the traffic class.
+	// 0 uses the system's default.
 	TypeOfService uint8
-	// RetryCount is how often a packet without acknowledgement is sent again,
-	// 1 to 7. 0: DefaultRetryCount. Not on iWARP.
+	// RetryCount is how often the device resends an unacknowledged packet, 1 to 7.
+	// 0 means DefaultRetryCount. Ignored on iWARP.
 	RetryCount int
-	// AckTimeout is the wait before that, rounded up to 4.096 µs × 2^n;
-	// devices may wait up to four times as long. 0: DefaultAckTimeout.
+	// AckTimeout is how long the device waits for an acknowledgement before it resends, rounded up
+	// to 4.096 µs × 2^n. Devices may wait up to four times as long. 0 means DefaultAckTimeout.
 	AckTimeout time.Duration
-	// RNRRetryCount is how often a Send that finds no posted receive is
-	// repeated, 1 to 7, of which 7 means without end. Receives are posted
-	// before they are needed, so that more would only hide a fault. 0:
-	// DefaultRNRRetryCount. Not on iWARP, where there is no repetition.
+	// RNRRetryCount is how often the device repeats a Send that finds no posted receive, 1 to 7,
+	// where 7 means forever. Receives are always posted before they are needed, so a higher count
+	// only hides faults. 0 means DefaultRNRRetryCount. Ignored on iWARP, which never repeats a Send.
 	RNRRetryCount int
-	// Logger gets one line for each lost connection and each event of the
-	// device; nil means silence.
+	// Logger gets one line for each lost connection and each device event. If nil, nothing is logged.
 	Logger *zap.Logger
 }
 
-// The defaults of Options. With them a peer that is gone is noticed after
-// some two seconds of waiting for acknowledgements.
+// The defaults of Options. With them, the device gives up on a silent peer after waiting about two
+// seconds for acknowledgements.
 const (
 	DefaultRetryCount    = 7
 	DefaultAckTimeout    = 250 * time.Millisecond
 	DefaultRNRRetryCount = 3
 )
-
-// maxCount is the largest retry count: both fields have three bits.
-const maxCount = 7
 
 func (o Options) withDefaults() Options {
 	if o.RetryCount == 0 {
@@ -97,36 +85,45 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// validate refuses what no device can do.
+// The maxima of the queue pair attributes: three bits for either retry count, and five for the
+// exponent of the acknowledgement timeout.
+const (
+	maxRetryCount         = 7
+	maxAckTimeoutExponent = 31
+)
+
+// validate rejects values that no device can use.
 func (o *Options) validate() error {
 	switch o.PathMTU {
 	case 0, 256, 512, 1024, 2048, 4096:
 	default:
-		return status.Errorf(status.InvalidValue, "path MTU %d is none of 256, 512, 1024, 2048 and 4096", o.PathMTU)
+		return status.Errorf(status.InvalidValue,
+			"invalid path MTU %d: must be 256, 512, 1024, 2048, or 4096", o.PathMTU)
 	}
 	if o.GIDIndex != nil && *o.GIDIndex < 0 {
-		return status.Errorf(status.InvalidValue, "GID index %d is negative", *o.GIDIndex)
+		return status.Errorf(status.InvalidValue, "invalid GID index %d: must not be negative",
+			*o.GIDIndex)
 	}
-	if o.RetryCount < 1 || o.RetryCount > maxCount {
-		return status.Errorf(status.InvalidValue, "retry count %d is not between 1 and %d", o.RetryCount, maxCount)
+	if o.RetryCount < 1 || o.RetryCount > maxRetryCount {
+		return status.Errorf(status.InvalidValue, "invalid retry count %d: must be between 1 and %d",
+			o.RetryCount, maxRetryCount)
 	}
-	if o.RNRRetryCount < 1 || o.RNRRetryCount > maxCount {
-		return status.Errorf(status.InvalidValue, "RNR retry count %d is not between 1 and %d", o.RNRRetryCount, maxCount)
+	if o.RNRRetryCount < 1 || o.RNRRetryCount > maxRetryCount {
+		return status.Errorf(status.InvalidValue,
+			"invalid RNR retry count %d: must be between 1 and %d", o.RNRRetryCount, maxRetryCount)
 	}
-	if o.AckTimeout < 0 || ackTimeoutExponent(o.AckTimeout) > maxAckTimeout {
-		return status.Errorf(status.InvalidValue, "acknowledgement time-out %v is not between 4.096µs and 2h", o.AckTimeout)
+	if o.AckTimeout < 0 || ackTimeoutExponent(o.AckTimeout) > maxAckTimeoutExponent {
+		return status.Errorf(status.InvalidValue,
+			"invalid acknowledgement timeout %v: must be between 4.096µs and 2h", o.AckTimeout)
 	}
 	return nil
 }
 
-// maxAckTimeout is the largest value of the field's five bits.
-const maxAckTimeout = 31
-
-// ackTimeoutExponent is the smallest n with 4.096 µs × 2^n ≥ d. 0 would mean
-// to wait without end (IBTA volume 1, 9.7.6.1.3).
+// ackTimeoutExponent returns the smallest n ≥ 1 with 4.096 µs × 2^n ≥ d. An exponent of 0 would
+// mean an infinite timeout (IBTA volume 1, 9.7.6.1.3).
 func ackTimeoutExponent(d time.Duration) int {
 	n := 1
-	for n <= maxAckTimeout && 4096*time.Nanosecond<<n < d {
+	for n <= maxAckTimeoutExponent && 4096*time.Nanosecond<<n < d {
 		n++
 	}
 	return n

@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Channel brings the events of connection manager identifiers.
+// Channel delivers the events of connection manager identifiers (rdma_event_channel).
 type Channel struct {
 	channel *C.struct_rdma_event_channel
 }
 
-// NewChannel makes an event channel.
+// NewChannel opens an event channel.
 func NewChannel() (*Channel, error) {
 	channel, err := C.rdma_create_event_channel()
 	if channel == nil {
@@ -34,13 +34,13 @@ func NewChannel() (*Channel, error) {
 	return &Channel{channel: channel}, nil
 }
 
-// Descriptor is readable when NextEvent has something.
+// Descriptor returns a descriptor that is readable while NextEvent has an event.
 func (c *Channel) Descriptor() int { return int(c.channel.fd) }
 
-// Close releases the channel. Its identifiers must have been destroyed.
+// Close closes the channel. Its identifiers must have been destroyed.
 func (c *Channel) Close() { C.rdma_destroy_event_channel(c.channel) }
 
-// NextEvent takes one event without blocking; false if there is none.
+// NextEvent returns the next event without blocking, and whether there was one.
 func (c *Channel) NextEvent() (CMEvent, bool, error) {
 	var event C.struct_zc_cm_event
 	switch errno := unix.Errno(C.zc_next_cm_event(c.channel, &event)); errno {
@@ -51,43 +51,47 @@ func (c *Channel) NextEvent() (CMEvent, bool, error) {
 		return CMEvent{}, false, wrap("get connection event", errno)
 	}
 	e := CMEvent{
-		Handle: uint64(event.handle), Type: CMEventType(event._type), Status: int(event.status),
-		// The peer's view of the roles is the reverse of ours; librdmacm has
-		// turned it already.
-		InboundReads: int(event.responder_resources), OutboundReads: int(event.initiator_depth),
+		Handle: uint64(event.handle),
+		Type:   CMEventType(event._type),
+		Status: int(event.status),
+		// librdmacm has already swapped the peer's roles for ours.
+		InboundReads:  int(event.responder_resources),
+		OutboundReads: int(event.initiator_depth),
 	}
 	if event.request != nil {
 		e.Request = &ID{id: event.request}
 	}
 	if event.private_length > 0 {
-		e.PrivateData = C.GoBytes(unsafe.Pointer(&event.private_data[0]), C.int(event.private_length))
+		data := unsafe.Pointer(&event.private_data[0])
+		e.PrivateData = C.GoBytes(data, C.int(event.private_length))
 	}
 	return e, true, nil
 }
 
-// CMEvent is an event of the connection manager.
+// CMEvent is an event of the connection manager (rdma_cm_event).
 type CMEvent struct {
-	// Handle names the identifier, for EventConnectRequest the listening one.
+	// Handle is the handle of the event's identifier; for EventConnectRequest, of the listening
+	// one.
 	Handle uint64
 	Type   CMEventType
-	// Status is 0, a negative errno, or for EventRejected on InfiniBand and
-	// RoCE the reason (IBTA volume 1, 12.6.7.2).
+	// Status is 0, a negative errno, or, for EventRejected on InfiniBand and RoCE, the reject
+	// reason (IBTA volume 1, 12.6.7.2).
 	Status int
-	// Request is the identifier of a connection request.
+	// Request is the new identifier that comes with EventConnectRequest.
 	Request *ID
-	// InboundReads and OutboundReads are what the peer asks of this side and
-	// offers it, for EventConnectRequest and the peer's answer.
+	// InboundReads is how many outstanding Reads the peer wants this side to serve, and
+	// OutboundReads how many it serves for this side. EventConnectRequest and the peer's reply
+	// carry them.
 	InboundReads  int
 	OutboundReads int
-	// PrivateData is what the peer sent. InfiniBand and RoCE pad it with
-	// zeros.
+	// PrivateData is the peer's private data. InfiniBand and RoCE pad it with zeros.
 	PrivateData []byte
 }
 
-// CMEventType is an rdma_cm_event_type.
+// CMEventType is the type of a CMEvent (rdma_cm_event_type).
 type CMEventType uint32
 
-// The events.
+// The connection manager events that the provider handles.
 const (
 	EventAddressResolved CMEventType = C.RDMA_CM_EVENT_ADDR_RESOLVED
 	EventAddressError    CMEventType = C.RDMA_CM_EVENT_ADDR_ERROR
@@ -105,14 +109,14 @@ const (
 	EventTimeWaitExit    CMEventType = C.RDMA_CM_EVENT_TIMEWAIT_EXIT
 )
 
-// String returns the symbolic name.
+// String returns the symbolic name, for example "RDMA_CM_EVENT_REJECTED".
 func (t CMEventType) String() string { return C.GoString(C.rdma_event_str(uint32(t))) }
 
-// RejectedByApplication is the Status of EventRejected, on InfiniBand and
-// RoCE, when the peer's application refused (IB_CM_REJ_CONSUMER_DEFINED).
+// RejectedByApplication is the Status of EventRejected on InfiniBand and RoCE if the peer's
+// application rejected the request (IB_CM_REJ_CONSUMER_DEFINED).
 const RejectedByApplication = 28
 
-// Reason describes the status of an event that reports a failure.
+// Reason describes an event that reports a failure, including its status.
 func (e *CMEvent) Reason() string {
 	switch {
 	case e.Status < 0:
@@ -124,20 +128,26 @@ func (e *CMEvent) Reason() string {
 	return e.Type.String()
 }
 
-// rejectReasons are the frequent ones of IBTA volume 1, table 107.
+// rejectReasons holds the most frequent reasons of IBTA volume 1, table 107.
 var rejectReasons = map[int]string{
-	1: " (no queue pair available)", 3: " (no resources)", 4: " (time-out)", 8: " (nobody listens there)",
-	10: " (stale connection)", 26: " (invalid path MTU)", 27: " (insufficient responder resources)",
-	RejectedByApplication: " (refused by the application)",
+	1:  " (no queue pair available)",
+	3:  " (no resources)",
+	4:  " (timeout)",
+	8:  " (no listener)",
+	10: " (stale connection)",
+	26: " (invalid path MTU)",
+	27: " (insufficient responder resources)",
+
+	RejectedByApplication: " (rejected by the application)",
 }
 
-// ID is an rdma_cm_id of the port space for reliable connections. It has a
-// handle, a number by which events name it.
+// ID is a connection manager identifier for reliable connections (an rdma_cm_id in RDMA_PS_TCP).
+// Its handle is the number by which events refer to it.
 type ID struct {
 	id *C.struct_rdma_cm_id
 }
 
-// NewID makes an identifier.
+// NewID creates an identifier.
 func (c *Channel) NewID(handle uint64) (*ID, error) {
 	var id *C.struct_rdma_cm_id
 	if errno := C.zc_create_id(c.channel, C.uint64_t(handle), &id); errno != 0 {
@@ -146,11 +156,11 @@ func (c *Channel) NewID(handle uint64) (*ID, error) {
 	return &ID{id: id}, nil
 }
 
-// SetHandle names an identifier that came with a connection request.
+// SetHandle sets the handle of an identifier that came with a connection request.
 func (i *ID) SetHandle(handle uint64) { C.zc_set_handle(i.id, C.uint64_t(handle)) }
 
-// Destroy ends whatever the identifier is used for. It waits for events that
-// have been taken and are not acknowledged.
+// Destroy destroys the identifier and ends whatever it is used for. It blocks while an event of the
+// identifier is unacknowledged.
 func (i *ID) Destroy() error {
 	if result, err := C.rdma_destroy_id(i.id); result != 0 {
 		return wrap("destroy connection identifier", errnoOf(err))
@@ -158,7 +168,7 @@ func (i *ID) Destroy() error {
 	return nil
 }
 
-// Bind chooses the local address, and by it the device.
+// Bind sets the local address, which selects the device.
 func (i *ID) Bind(address netip.AddrPort) error {
 	storage := socketAddress(address)
 	if result, err := C.rdma_bind_addr(i.id, asSocketAddress(&storage)); result != 0 {
@@ -167,7 +177,7 @@ func (i *ID) Bind(address netip.AddrPort) error {
 	return nil
 }
 
-// Listen asks for connection requests.
+// Listen starts listening for connection requests, which arrive as EventConnectRequest.
 func (i *ID) Listen(backlog int) error {
 	if result, err := C.rdma_listen(i.id, C.int(backlog)); result != 0 {
 		return wrap("listen", errnoOf(err))
@@ -175,8 +185,8 @@ func (i *ID) Listen(backlog int) error {
 	return nil
 }
 
-// ResolveAddress looks for the way to remote; source may be invalid. The
-// outcome comes as EventAddressResolved.
+// ResolveAddress finds the device that leads to remote; source may be invalid. EventAddressResolved
+// or EventAddressError reports the outcome.
 func (i *ID) ResolveAddress(source netip.Addr, remote netip.AddrPort, timeout time.Duration) error {
 	from, to := C.struct_sockaddr_storage{}, socketAddress(remote)
 	var fromAddress *C.struct_sockaddr
@@ -184,14 +194,16 @@ func (i *ID) ResolveAddress(source netip.Addr, remote netip.AddrPort, timeout ti
 		from = socketAddress(netip.AddrPortFrom(source, 0))
 		fromAddress = asSocketAddress(&from)
 	}
-	if result, err := C.rdma_resolve_addr(i.id, fromAddress, asSocketAddress(&to), milliseconds(timeout)); result != 0 {
+	result, err := C.rdma_resolve_addr(i.id, fromAddress, asSocketAddress(&to),
+		milliseconds(timeout))
+	if result != 0 {
 		return wrap("resolve address "+remote.Addr().String(), errnoOf(err))
 	}
 	return nil
 }
 
-// ResolveRoute follows ResolveAddress. The outcome comes as
-// EventRouteResolved.
+// ResolveRoute finds the route to the address that ResolveAddress resolved. EventRouteResolved or
+// EventRouteError reports the outcome.
 func (i *ID) ResolveRoute(timeout time.Duration) error {
 	if result, err := C.rdma_resolve_route(i.id, milliseconds(timeout)); result != 0 {
 		return wrap("resolve route", errnoOf(err))
@@ -201,17 +213,17 @@ func (i *ID) ResolveRoute(timeout time.Duration) error {
 
 func milliseconds(d time.Duration) C.int { return C.int(max(1, min(d.Milliseconds(), 1<<30))) }
 
-// ConnectionParameters go to the peer with a request or its answer.
+// ConnectionParameters is sent to the peer with a connection request or the reply to one.
 type ConnectionParameters struct {
-	QueuePair     uint32
-	InboundReads  int
-	OutboundReads int
+	QueuePair     uint32 // QueuePair.Number
+	InboundReads  int    // outstanding RDMA Reads to serve
+	OutboundReads int    // outstanding RDMA Reads to issue
 	RetryCount    uint8
 	RNRRetryCount uint8
 	PrivateData   []byte // at most MaxPrivateData bytes
 }
 
-// MaxPrivateData is the longest private data that an event can carry.
+// MaxPrivateData is the most bytes of private data that an event can carry.
 const MaxPrivateData = C.ZC_MAX_PRIVATE_DATA
 
 func (p *ConnectionParameters) encode() (c C.struct_zc_connection_parameters) {
@@ -227,7 +239,7 @@ func (p *ConnectionParameters) encode() (c C.struct_zc_connection_parameters) {
 	return c
 }
 
-// Connect sends a connection request. Its queue pair must be in INIT.
+// Connect sends a connection request. The queue pair must be in INIT.
 func (i *ID) Connect(p *ConnectionParameters) error {
 	parameters := p.encode()
 	if errno := C.zc_connect(i.id, &parameters); errno != 0 {
@@ -236,8 +248,7 @@ func (i *ID) Connect(p *ConnectionParameters) error {
 	return nil
 }
 
-// Establish tells the peer that its answer has come and the queue pair is
-// ready. It follows EventConnectResponse.
+// Establish acknowledges EventConnectResponse to the peer. The queue pair must be in RTS.
 func (i *ID) Establish() error {
 	if result, err := C.rdma_establish(i.id); result != 0 {
 		return wrap("establish connection", errnoOf(err))
@@ -245,7 +256,7 @@ func (i *ID) Establish() error {
 	return nil
 }
 
-// Accept answers a connection request. Its queue pair must be in RTS.
+// Accept accepts a connection request. The queue pair must be in RTS.
 func (i *ID) Accept(p *ConnectionParameters) error {
 	parameters := p.encode()
 	if errno := C.zc_accept(i.id, &parameters); errno != 0 {
@@ -254,7 +265,7 @@ func (i *ID) Accept(p *ConnectionParameters) error {
 	return nil
 }
 
-// Reject refuses a connection request.
+// Reject rejects a connection request and sends reason as private data.
 func (i *ID) Reject(reason []byte) error {
 	data := unsafe.Pointer(unsafe.SliceData(reason))
 	if result, err := C.rdma_reject(i.id, data, C.uint8_t(len(reason))); result != 0 {
@@ -271,8 +282,8 @@ func (i *ID) Disconnect() error {
 	return nil
 }
 
-// NotifyEstablished tells the connection manager that a message of the peer
-// has come before the peer's last word of the handshake.
+// NotifyEstablished tells the connection manager that a message from the peer has arrived before
+// the last packet of the handshake.
 func (i *ID) NotifyEstablished() error {
 	if result, err := C.rdma_notify(i.id, C.IBV_EVENT_COMM_EST); result != 0 {
 		return wrap("notify the connection manager", errnoOf(err))
@@ -280,17 +291,19 @@ func (i *ID) NotifyEstablished() error {
 	return nil
 }
 
-// SetTypeOfService sets the type of service (RoCE: the traffic class) of the
-// connections that the identifier makes or accepts.
+// SetTypeOfService sets the type of service (on RoCE, the traffic class) of connections that are
+// made or accepted with the identifier.
 func (i *ID) SetTypeOfService(value uint8) error {
 	c := C.uint8_t(value)
-	if result, err := C.rdma_set_option(i.id, C.RDMA_OPTION_ID, C.RDMA_OPTION_ID_TOS, unsafe.Pointer(&c), 1); result != 0 {
+	result, err := C.rdma_set_option(i.id, C.RDMA_OPTION_ID, C.RDMA_OPTION_ID_TOS,
+		unsafe.Pointer(&c), 1)
+	if result != 0 {
 		return wrap("set type of service", errnoOf(err))
 	}
 	return nil
 }
 
-// DeviceName is the device that the address has led to, "" before.
+// DeviceName returns the device that the address selected, or "" if none is selected yet.
 func (i *ID) DeviceName() string {
 	name := C.zc_device_name(i.id)
 	if name == nil {
@@ -299,16 +312,17 @@ func (i *ID) DeviceName() string {
 	return C.GoString(name)
 }
 
-// Port is the port of the device that the address has led to.
+// Port returns the device port that the address selected.
 func (i *ID) Port() uint8 { return uint8(i.id.port_num) }
 
-// Local and Remote are the addresses of both ends.
+// Local returns this end's address.
 func (i *ID) Local() netip.AddrPort { return addressOf(C.zc_local_address(i.id)) }
 
+// Remote returns the peer's address.
 func (i *ID) Remote() netip.AddrPort { return addressOf(C.zc_peer_address(i.id)) }
 
-// socketAddress encodes an address. The zone of a link-local one is the name or
-// the number of its interface.
+// socketAddress encodes an address. The zone of a link-local address is the name or the number of
+// an interface.
 func socketAddress(a netip.AddrPort) C.struct_sockaddr_storage {
 	var scope uint64
 	if zone := a.Addr().Zone(); zone != "" {
@@ -320,7 +334,8 @@ func socketAddress(a netip.AddrPort) C.struct_sockaddr_storage {
 	}
 	var storage C.struct_sockaddr_storage
 	ip := a.Addr().Unmap().AsSlice()
-	C.zc_address(&storage, (*C.uint8_t)(unsafe.SliceData(ip)), C.int(len(ip)), C.uint16_t(a.Port()), C.uint32_t(scope))
+	C.zc_address(&storage, (*C.uint8_t)(unsafe.SliceData(ip)), C.int(len(ip)),
+		C.uint16_t(a.Port()), C.uint32_t(scope))
 	return storage
 }
 
@@ -328,7 +343,7 @@ func asSocketAddress(s *C.struct_sockaddr_storage) *C.struct_sockaddr {
 	return (*C.struct_sockaddr)(unsafe.Pointer(s))
 }
 
-// addressOf decodes an address; one of another family is invalid.
+// addressOf decodes an address. It returns an invalid address for a family other than IP.
 func addressOf(s *C.struct_sockaddr) netip.AddrPort {
 	var b [16]byte
 	var port C.uint16_t

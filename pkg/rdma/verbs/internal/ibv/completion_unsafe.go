@@ -14,35 +14,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Completion is the outcome of a work request, as plain data.
+// Completion is the outcome of a work request. It holds no pointers, so that Go memory can cross
+// into C.
 type Completion struct {
 	WorkID      uint64
 	Status      WorkStatus
 	VendorError uint32
-	Length      uint32 // received bytes
+	Length      uint32 // bytes received
 	_           uint32
 }
 
-// The layout is that of struct zc_completion.
+// Completion has the layout of struct zc_completion.
 var _ [unsafe.Sizeof(Completion{})]byte = [C.sizeof_struct_zc_completion]byte{}
 
-// MaxPoll is how many completions one Poll takes at most.
+// MaxPoll is the most completions that one Poll returns.
 const MaxPoll = C.ZC_BATCH
 
-// ackBatch is how many notifications are acknowledged at once: each
-// acknowledgement takes a mutex (ibv_ack_cq_events).
+// ackBatch is how many notifications are acknowledged at once, because ibv_ack_cq_events locks a
+// mutex.
 const ackBatch = 64
 
-// CompletionQueue is an ibv_cq with a completion channel of its own. It
-// belongs to one thread.
+// CompletionQueue is an ibv_cq with its own completion channel. Only one thread may use it at a
+// time.
 type CompletionQueue struct {
 	cq      *C.struct_ibv_cq
 	channel *C.struct_ibv_comp_channel
-	unacked uint32
+	unacked uint32 // notifications consumed but not acknowledged
 }
 
-// NewCompletionQueue makes a completion queue for at least that many
-// completions.
+// NewCompletionQueue creates a completion queue that holds at least capacity completions.
 func (c *Context) NewCompletionQueue(capacity int) (*CompletionQueue, error) {
 	channel, err := C.ibv_create_comp_channel(c.context)
 	if channel == nil {
@@ -60,14 +60,14 @@ func (c *Context) NewCompletionQueue(capacity int) (*CompletionQueue, error) {
 	return &CompletionQueue{cq: cq, channel: channel}, nil
 }
 
-// Capacity is how many completions the queue holds.
+// Capacity returns how many completions the queue can hold.
 func (q *CompletionQueue) Capacity() int { return int(q.cq.cqe) }
 
-// Descriptor is readable when a notification that was requested has come.
+// Descriptor returns a descriptor that is readable while a notification is pending.
 func (q *CompletionQueue) Descriptor() int { return int(q.channel.fd) }
 
-// Poll takes completions, at most MaxPoll. It does not allocate and does not
-// block.
+// Poll fills completions with up to MaxPoll entries and returns their number. It neither allocates
+// nor blocks.
 func (q *CompletionQueue) Poll(completions []Completion) (int, error) {
 	first := (*C.struct_zc_completion)(unsafe.Pointer(unsafe.SliceData(completions)))
 	n := int(C.zc_poll(q.cq, first, C.int(len(completions))))
@@ -77,17 +77,16 @@ func (q *CompletionQueue) Poll(completions []Completion) (int, error) {
 	return n, nil
 }
 
-// RequestNotification makes the next completion that is added to the queue
-// make Descriptor readable, once.
+// RequestNotification makes Descriptor readable, once, when the next completion is added to the
+// queue.
 func (q *CompletionQueue) RequestNotification() error {
-	if errno := C.zc_request_notification(q.cq); errno != 0 {
+	if errno := C.ibv_req_notify_cq(q.cq, 0); errno != 0 {
 		return wrap("request completion notification", unix.Errno(errno))
 	}
 	return nil
 }
 
-// ConsumeNotifications consumes what made Descriptor readable and reports
-// whether there was anything.
+// ConsumeNotifications consumes the pending notifications and reports whether there were any.
 func (q *CompletionQueue) ConsumeNotifications() bool {
 	n := uint32(C.zc_consume_cq_events(q.channel))
 	q.unacked += n
@@ -102,8 +101,8 @@ func (q *CompletionQueue) acknowledge() {
 	q.unacked = 0
 }
 
-// Close destroys the queue, which waits until all notifications that were
-// taken are acknowledged.
+// Close destroys the queue. libibverbs waits there for the acknowledgement of every consumed
+// notification, so Close acknowledges the rest first.
 func (q *CompletionQueue) Close() error {
 	q.ConsumeNotifications()
 	q.acknowledge()
@@ -116,10 +115,10 @@ func (q *CompletionQueue) Close() error {
 	return nil
 }
 
-// WorkStatus is an ibv_wc_status.
+// WorkStatus is the status of a completion (ibv_wc_status).
 type WorkStatus uint32
 
-// The outcomes of work that are told apart.
+// The statuses that the provider distinguishes.
 const (
 	WorkSuccess              WorkStatus = C.IBV_WC_SUCCESS
 	WorkLocalLength          WorkStatus = C.IBV_WC_LOC_LEN_ERR
@@ -139,15 +138,16 @@ const (
 	WorkGeneral              WorkStatus = C.IBV_WC_GENERAL_ERR
 )
 
-// workStatusNames are in the order of enum ibv_wc_status.
+// workStatusNames follows the order of enum ibv_wc_status.
 var workStatusNames = [...]string{
-	"SUCCESS", "LOC_LEN_ERR", "LOC_QP_OP_ERR", "LOC_EEC_OP_ERR", "LOC_PROT_ERR", "WR_FLUSH_ERR", "MW_BIND_ERR",
-	"BAD_RESP_ERR", "LOC_ACCESS_ERR", "REM_INV_REQ_ERR", "REM_ACCESS_ERR", "REM_OP_ERR", "RETRY_EXC_ERR",
-	"RNR_RETRY_EXC_ERR", "LOC_RDD_VIOL_ERR", "REM_INV_RD_REQ_ERR", "REM_ABORT_ERR", "INV_EECN_ERR",
-	"INV_EEC_STATE_ERR", "FATAL_ERR", "RESP_TIMEOUT_ERR", "GENERAL_ERR", "TM_ERR", "TM_RNDV_INCOMPLETE",
+	"SUCCESS", "LOC_LEN_ERR", "LOC_QP_OP_ERR", "LOC_EEC_OP_ERR", "LOC_PROT_ERR", "WR_FLUSH_ERR",
+	"MW_BIND_ERR", "BAD_RESP_ERR", "LOC_ACCESS_ERR", "REM_INV_REQ_ERR", "REM_ACCESS_ERR",
+	"REM_OP_ERR", "RETRY_EXC_ERR", "RNR_RETRY_EXC_ERR", "LOC_RDD_VIOL_ERR", "REM_INV_RD_REQ_ERR",
+	"REM_ABORT_ERR", "INV_EECN_ERR", "INV_EEC_STATE_ERR", "FATAL_ERR", "RESP_TIMEOUT_ERR",
+	"GENERAL_ERR", "TM_ERR", "TM_RNDV_INCOMPLETE",
 }
 
-// String returns the symbolic name.
+// String returns the symbolic name, for example "IBV_WC_SUCCESS".
 func (s WorkStatus) String() string {
 	if int(s) < len(workStatusNames) {
 		return "IBV_WC_" + workStatusNames[s]

@@ -1,11 +1,10 @@
 //go:build verbs
 
-// Package ibv binds libibverbs and librdmacm: thin types over their objects,
-// errors with symbolic names, and one crossing into C per batch on the data
-// path. What the objects are used for is its importer's business.
+// Package ibv binds libibverbs and librdmacm: thin types over their objects, errors with symbolic
+// names, and one call into C per batch on the data path. Policy belongs to the importer.
 //
-// Objects do not count their users: whoever destroys one makes sure that
-// nothing else uses it.
+// Objects are not reference-counted: before destroying one, the caller must make sure that nothing
+// else uses it.
 package ibv
 
 // #cgo LDFLAGS: -libverbs -lrdmacm
@@ -21,17 +20,17 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Transport is what carries a device's connections.
+// Transport is the transport of a device's connections.
 type Transport string
 
-// The transports, by the names of rdma.Capabilities.
+// The transports, named as in rdma.Capabilities.
 const (
 	IWARP      Transport = "iwarp"
 	InfiniBand Transport = "infiniband"
 	RoCE       Transport = "roce"
 )
 
-// Context is an opened device.
+// Context is an open device (ibv_context).
 type Context struct {
 	context *C.struct_ibv_context
 }
@@ -59,10 +58,11 @@ func Open(name string) (*Context, error) {
 		return &Context{context: context}, nil
 	}
 	return nil, status.Errorf(status.NotFound,
-		"RDMA device %s has no user-space driver here: install ibverbs-providers and see `ibv_devices`", name)
+		"RDMA device %s has no user-space driver: "+
+			"install ibverbs-providers, then check `ibv_devices`", name)
 }
 
-// Close releases the device.
+// Close closes the device. Everything created on it must have been destroyed.
 func (c *Context) Close() error {
 	if result, err := C.ibv_close_device(c.context); result != 0 {
 		return wrap("close RDMA device", errnoOf(err))
@@ -70,7 +70,7 @@ func (c *Context) Close() error {
 	return nil
 }
 
-// Limits are what a device and its port can do.
+// Limits holds the limits of a device and one of its ports.
 type Limits struct {
 	Transport     Transport
 	QueuePairs    int
@@ -84,14 +84,13 @@ type Limits struct {
 	MessageBytes  uint64
 	PathMTU       int // of the port, in bytes
 	PortActive    bool
-	// SoftIWARP: the device is the kernel's siw.
-	SoftIWARP bool
+	SoftIWARP     bool // the device is the kernel's siw
 }
 
-// siwVendor is the vendor id of siw (SIW_VENDOR_ID in its sources).
+// siwVendor is the vendor ID of siw (SIW_VENDOR_ID in its source).
 const siwVendor = 0x626d74
 
-// Limits asks the device for its limits.
+// Limits queries the device and its port.
 func (c *Context) Limits(port uint8) (Limits, error) {
 	var device C.struct_ibv_device_attr
 	if errno := C.ibv_query_device(c.context, &device); errno != 0 {
@@ -125,13 +124,11 @@ func (c *Context) Limits(port uint8) (Limits, error) {
 	}, nil
 }
 
-// The path MTUs run from 256 (1) to 4096 (5) bytes, IBTA volume 1, 9.4.
-func mtuBytes(mtu uint32) int { return 128 << mtu }
-
+// Path MTUs are encoded from 1 (256 bytes) to 5 (4096 bytes), IBTA volume 1, 9.4.
+func mtuBytes(mtu uint32) int              { return 128 << mtu }
 func mtuOf(bytes int) (mtu C.enum_ibv_mtu) { return C.enum_ibv_mtu(bits.Len(uint(bytes)) - 8) }
 
-// GID returns an entry of the port's table, which for RoCE is an IPv6 address
-// or a mapped IPv4 address.
+// GID returns an entry of the port's GID table. For RoCE, it is an IPv6 or an IPv4-mapped address.
 func (c *Context) GID(port uint8, index int) ([16]byte, error) {
 	var gid C.union_ibv_gid
 	if result, err := C.ibv_query_gid(c.context, C.uint8_t(port), C.int(index), &gid); result != 0 {
@@ -140,17 +137,17 @@ func (c *Context) GID(port uint8, index int) ([16]byte, error) {
 	return *(*[16]byte)(unsafe.Pointer(&gid)), nil
 }
 
-// AsyncEvent is something that happened to a device, a port or a queue pair.
+// AsyncEvent is an event of a device, a port, or a queue pair (ibv_async_event).
 type AsyncEvent struct {
 	Type      AsyncEventType
-	QueuePair uint32 // its number, if the event is about one
-	Port      uint32 // its number, if the event is about one
+	QueuePair uint32 // number, for events of a queue pair
+	Port      uint32 // number, for events of a port
 }
 
 // AsyncEventType is an ibv_event_type.
 type AsyncEventType uint32
 
-// The asynchronous events that somebody acts on.
+// The asynchronous events that the provider acts on.
 const (
 	EventCQError        AsyncEventType = C.IBV_EVENT_CQ_ERR
 	EventQPFatal        AsyncEventType = C.IBV_EVENT_QP_FATAL
@@ -161,7 +158,8 @@ const (
 	EventPortError      AsyncEventType = C.IBV_EVENT_PORT_ERR
 )
 
-// String returns the symbolic name.
+// String returns the symbolic name, or the driver library's description of an event not listed
+// above.
 func (t AsyncEventType) String() string {
 	switch t {
 	case EventCQError:
@@ -182,17 +180,19 @@ func (t AsyncEventType) String() string {
 	return C.GoString(C.ibv_event_type_str(uint32(t)))
 }
 
-// AsyncDescriptor is readable when NextAsyncEvent has something.
+// AsyncDescriptor returns a descriptor that is readable while NextAsyncEvent has an event.
 func (c *Context) AsyncDescriptor() int { return int(c.context.async_fd) }
 
-// NextAsyncEvent takes one event without blocking; false if there is none.
+// NextAsyncEvent returns the next event without blocking, and whether there was one.
 func (c *Context) NextAsyncEvent() (AsyncEvent, bool, error) {
 	var event C.struct_zc_async_event
 	errno := unix.Errno(C.zc_next_async_event(c.context, &event))
 	switch errno {
 	case 0:
 		return AsyncEvent{
-			Type: AsyncEventType(event._type), QueuePair: uint32(event.queue_pair), Port: uint32(event.port),
+			Type:      AsyncEventType(event._type),
+			QueuePair: uint32(event.queue_pair),
+			Port:      uint32(event.port),
 		}, true, nil
 	case unix.EAGAIN, unix.EINTR:
 		return AsyncEvent{}, false, nil

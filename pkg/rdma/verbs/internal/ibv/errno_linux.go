@@ -10,8 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// wrap turns an errno of a verbs call into an error with its name and, where
-// one is known, a remedy.
+// wrap turns the errno of a verbs call into an error that names the errno and, if known, a remedy.
 func wrap(operation string, errno unix.Errno) error {
 	remedy := errnoRemedies[errno]
 	if errno == unix.ENOMEM {
@@ -24,30 +23,33 @@ func wrap(operation string, errno unix.Errno) error {
 	return status.Errorf(codeOf(errno), "%s: %s: %w (%s)", operation, name, errno, remedy)
 }
 
-// errnoRemedies say what to do about the errors that set-up usually fails with.
+// errnoRemedies suggests what to do about the usual set-up errors.
 var errnoRemedies = map[unix.Errno]string{
-	unix.ENODEV:        "no RDMA device is there: see `rdma link`",
-	unix.ENOENT:        "the RDMA modules are not loaded: modprobe rdma_ucm ib_uverbs",
-	unix.EACCES:        "this user may not open /dev/infiniband: see its owner and mode",
-	unix.EPERM:         "this user may not do that: see the owner and mode of /dev/infiniband",
-	unix.EADDRNOTAVAIL: "the address is not one of an RDMA device: see `rdma link` and `ip address`",
-	unix.EADDRINUSE:    "another process listens there",
-	unix.ENETUNREACH:   "there is no route: see `ip route get`",
-	unix.EHOSTUNREACH:  "there is no way there over RDMA: see `ip route get` and `rdma link`",
-	unix.EFAULT:        "the memory is not mapped for the access that was asked for, or not backed",
+	unix.ENODEV:        "no RDMA device found: check `rdma link`",
+	unix.ENOENT:        "the RDMA modules are not loaded: run `modprobe -a rdma_ucm ib_uverbs`",
+	unix.EACCES:        "this user may not open /dev/infiniband: check its owner and mode",
+	unix.EPERM:         "permission denied: check the owner and mode of /dev/infiniband",
+	unix.EADDRNOTAVAIL: "no RDMA device has the address: check `rdma link` and `ip address`",
+	unix.EADDRINUSE:    "another process is listening there",
+	unix.ENETUNREACH:   "there is no route: check `ip route get`",
+	unix.EHOSTUNREACH:  "host unreachable over RDMA: check `ip route get` and `rdma link`",
+	unix.EFAULT:        "the memory is unmapped or unbacked, or forbids the requested access",
 }
 
-// memoryRemedy explains the usual reason for ENOMEM: a device needs pinned
-// memory, whose amount is limited per process.
+// memoryRemedy explains the usual cause of ENOMEM: RDMA needs locked memory, which is limited per
+// process.
 func memoryRemedy() string {
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
-		return "the device or the machine has no more of it"
+	err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit)
+	if err != nil || limit.Cur == unix.RLIM_INFINITY {
+		return "the device or the machine is out of it"
 	}
-	return fmt.Sprintf("memory for RDMA is locked and RLIMIT_MEMLOCK allows %d KiB: "+
-		"raise it by `ulimit -l`, /etc/security/limits.conf or LimitMEMLOCK= of the systemd unit", limit.Cur>>10)
+	return fmt.Sprintf("RDMA memory is locked, and RLIMIT_MEMLOCK allows %d KiB: "+
+		"raise it with `ulimit -l`, in /etc/security/limits.conf, or by LimitMEMLOCK= in the unit",
+		limit.Cur>>10)
 }
 
+// codeOf returns the status code under which an errno is reported.
 func codeOf(errno unix.Errno) status.Code {
 	switch errno {
 	case unix.ENODEV, unix.ENOENT, unix.EADDRNOTAVAIL, unix.ENXIO:
@@ -72,8 +74,7 @@ func codeOf(errno unix.Errno) status.Code {
 	return status.OperatingSystem
 }
 
-// errnoOf is the errno of a C call; libraries that fail without setting it
-// count as EIO.
+// errnoOf returns the errno of a failed C call, or EIO if the library did not set it.
 func errnoOf(err error) unix.Errno {
 	if errno, ok := err.(unix.Errno); ok && errno != 0 {
 		return errno

@@ -12,30 +12,32 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-func TestErrorsHaveTheirSymbolicNameAndARemedy(t *testing.T) {
+func TestErrorsGiveSymbolicNameAndRemedy(t *testing.T) {
 	for _, c := range []struct {
 		errno unix.Errno
 		code  status.Code
 		texts []string
 	}{
-		{unix.EACCES, status.NotPermitted, []string{"do it", "EACCES", "permission denied", "/dev/infiniband"}},
+		{unix.EACCES, status.NotPermitted, []string{
+			"do it", "EACCES", "permission denied", "/dev/infiniband",
+		}},
 		{unix.ENODEV, status.NotFound, []string{"ENODEV", "rdma link"}},
 		{unix.ECONNREFUSED, status.ConnectionAborted, []string{"ECONNREFUSED"}},
 		{unix.EIO, status.OperatingSystem, []string{"EIO"}},
 	} {
 		err := wrap("do it", c.errno)
 		if !errors.Is(err, c.errno) || !errors.Is(err, c.code) {
-			t.Errorf("%v is not %v and %v", err, c.errno, c.code)
+			t.Errorf("error %q does not match %v and %v", err, c.errno, c.code)
 		}
 		for _, text := range c.texts {
 			if !strings.Contains(err.Error(), text) {
-				t.Errorf("%q does not say %q", err, text)
+				t.Errorf("error %q lacks %q", err, text)
 			}
 		}
 	}
 }
 
-func TestALimitOfLockedMemoryIsExplained(t *testing.T) {
+func TestLockedMemoryLimitIsExplained(t *testing.T) {
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &before); err != nil {
 		t.Fatal(err)
@@ -51,26 +53,35 @@ func TestALimitOfLockedMemoryIsExplained(t *testing.T) {
 		}
 	}()
 	err := wrap("register memory", unix.ENOMEM)
-	if !errors.Is(err, status.NoMemory) || !strings.Contains(err.Error(), "RLIMIT_MEMLOCK allows 64 KiB") {
-		t.Error(err)
+	const hint = "RLIMIT_MEMLOCK allows 64 KiB"
+	if !errors.Is(err, status.NoMemory) || !strings.Contains(err.Error(), hint) {
+		t.Errorf("error %q does not match %v, or lacks %q", err, status.NoMemory, hint)
 	}
 }
 
-func TestEveryWorkStatusHasItsName(t *testing.T) {
+func TestWorkStatusesHaveSymbolicNames(t *testing.T) {
 	for s, want := range map[WorkStatus]string{
-		WorkSuccess: "IBV_WC_SUCCESS", WorkFlushed: "IBV_WC_WR_FLUSH_ERR", WorkRemoteAccess: "IBV_WC_REM_ACCESS_ERR",
-		WorkRetryExceeded: "IBV_WC_RETRY_EXC_ERR", WorkGeneral: "IBV_WC_GENERAL_ERR", 99: "IBV_WC_99",
+		WorkSuccess:       "IBV_WC_SUCCESS",
+		WorkFlushed:       "IBV_WC_WR_FLUSH_ERR",
+		WorkRemoteAccess:  "IBV_WC_REM_ACCESS_ERR",
+		WorkRetryExceeded: "IBV_WC_RETRY_EXC_ERR",
+		WorkGeneral:       "IBV_WC_GENERAL_ERR",
+		99:                "IBV_WC_99",
 	} {
 		if got := s.String(); got != want {
-			t.Errorf("status %d is %q, not %q", uint32(s), got, want)
+			t.Errorf("status %d is %q, want %q", uint32(s), got, want)
 		}
 	}
 }
 
-func TestPathMTUsAreTranslatedBothWays(t *testing.T) {
+func TestPathMTUsConvertBothWays(t *testing.T) {
 	for code, bytes := range []int{1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096} {
-		if code > 0 && (mtuBytes(uint32(code)) != bytes || uint32(mtuOf(bytes)) != uint32(code)) {
-			t.Errorf("path MTU %d: %d bytes, code %d", code, mtuBytes(uint32(code)), mtuOf(bytes))
+		if code == 0 {
+			continue
+		}
+		if mtuBytes(uint32(code)) != bytes || uint32(mtuOf(bytes)) != uint32(code) {
+			t.Errorf("path MTU code %d is %d bytes, and %d bytes are code %d; want %d bytes",
+				code, mtuBytes(uint32(code)), bytes, mtuOf(bytes), bytes)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProtectionDomain is an ibv_pd.
+// ProtectionDomain groups memory regions and the queue pairs that may use them (ibv_pd).
 type ProtectionDomain struct {
 	pd *C.struct_ibv_pd
 }
@@ -26,7 +26,7 @@ func (c *Context) NewProtectionDomain() (*ProtectionDomain, error) {
 	return &ProtectionDomain{pd: pd}, nil
 }
 
-// Close frees the protection domain.
+// Close frees the protection domain. Its memory regions and queue pairs must have been destroyed.
 func (d *ProtectionDomain) Close() error {
 	if errno := C.ibv_dealloc_pd(d.pd); errno != 0 {
 		return wrap("free protection domain", unix.Errno(errno))
@@ -34,24 +34,24 @@ func (d *ProtectionDomain) Close() error {
 	return nil
 }
 
-// Access is a set of ibv_access_flags.
+// Access is a set of access rights (ibv_access_flags).
 type Access uint32
 
-// The access rights; reading locally is always allowed.
+// The access rights. Local reads are always allowed.
 const (
 	LocalWrite  Access = C.IBV_ACCESS_LOCAL_WRITE
 	RemoteRead  Access = C.IBV_ACCESS_REMOTE_READ
 	RemoteWrite Access = C.IBV_ACCESS_REMOTE_WRITE
 )
 
-// MemoryRegion is an ibv_mr.
+// MemoryRegion is registered memory (ibv_mr).
 type MemoryRegion struct {
 	mr  *C.struct_ibv_mr
 	pin runtime.Pinner
 }
 
-// Register registers memory, which must stay mapped until Deregister. Memory
-// of the Go heap is pinned.
+// Register registers memory. The memory must stay mapped until Deregister returns; memory from the
+// Go heap is pinned.
 func (d *ProtectionDomain) Register(memory []byte, access Access) (*MemoryRegion, error) {
 	m := &MemoryRegion{}
 	address := unsafe.Pointer(unsafe.SliceData(memory))
@@ -65,12 +65,16 @@ func (d *ProtectionDomain) Register(memory []byte, access Access) (*MemoryRegion
 	return m, nil
 }
 
-// LocalKey, RemoteKey and Address name the memory in work requests.
-func (m *MemoryRegion) LocalKey() uint32  { return uint32(m.mr.lkey) }
-func (m *MemoryRegion) RemoteKey() uint32 { return uint32(m.mr.rkey) }
-func (m *MemoryRegion) Address() uint64   { return uint64(uintptr(m.mr.addr)) }
+// LocalKey returns the key that names the memory in this process's work requests.
+func (m *MemoryRegion) LocalKey() uint32 { return uint32(m.mr.lkey) }
 
-// Deregister revokes the keys.
+// RemoteKey returns the key that names the memory in the peer's work requests.
+func (m *MemoryRegion) RemoteKey() uint32 { return uint32(m.mr.rkey) }
+
+// Address returns the address of the first byte, as work requests give it.
+func (m *MemoryRegion) Address() uint64 { return uint64(uintptr(m.mr.addr)) }
+
+// Deregister revokes both keys and unpins the memory.
 func (m *MemoryRegion) Deregister() error {
 	if errno := C.ibv_dereg_mr(m.mr); errno != 0 {
 		return wrap("deregister memory", unix.Errno(errno))

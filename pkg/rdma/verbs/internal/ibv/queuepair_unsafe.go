@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SendWork is a request for the send queue, as plain data.
+// SendWork is a work request for the send queue. It holds no pointers, so that Go memory can cross
+// into C.
 type SendWork struct {
 	WorkID        uint64
 	Address       uint64
@@ -27,7 +28,7 @@ type SendWork struct {
 	Flags         SendFlags
 }
 
-// ReceiveWork is a request for the receive queue, as plain data.
+// ReceiveWork is a work request for the receive queue, pointer-free like SendWork.
 type ReceiveWork struct {
 	WorkID   uint64
 	Address  uint64
@@ -35,52 +36,50 @@ type ReceiveWork struct {
 	LocalKey uint32
 }
 
-// The layouts are those of struct zc_send and struct zc_receive.
+// The types have the layouts of struct zc_send and struct zc_receive.
 var (
 	_ [unsafe.Sizeof(SendWork{})]byte    = [C.sizeof_struct_zc_send]byte{}
 	_ [unsafe.Sizeof(ReceiveWork{})]byte = [C.sizeof_struct_zc_receive]byte{}
 )
 
-// WorkOpcode is an ibv_wr_opcode.
+// WorkOpcode is the operation of a send work request (ibv_wr_opcode).
 type WorkOpcode uint16
 
-// The operations of the send queue.
+// The operations that the provider posts.
 const (
 	WorkSend  WorkOpcode = C.IBV_WR_SEND
 	WorkWrite WorkOpcode = C.IBV_WR_RDMA_WRITE
 	WorkRead  WorkOpcode = C.IBV_WR_RDMA_READ
 )
 
-// SendFlags are ibv_send_flags.
+// SendFlags is a set of ibv_send_flags.
 type SendFlags uint16
 
-// The flags of send work.
+// The flags that the provider sets.
 const (
-	// Signaled asks for a completion also on success.
+	// Signaled requests a completion even on success.
 	Signaled SendFlags = C.IBV_SEND_SIGNALED
-	// Inline takes the bytes while posting, so that the device need not fetch
-	// them.
+	// Inline copies the bytes while posting, so that the device need not fetch them.
 	Inline SendFlags = C.IBV_SEND_INLINE
 )
 
-// QueuePairConfig sizes a queue pair.
+// QueuePairConfig gives a queue pair its completion queue and sizes.
 type QueuePairConfig struct {
 	Queue           *CompletionQueue
 	SendRequests    int
 	ReceiveRequests int
-	InlineBytes     int // a wish, see QueuePair.InlineBytes
+	InlineBytes     int // requested; QueuePair.InlineBytes holds the actual limit
 }
 
-// QueuePair is a reliable connected ibv_qp. Its post methods belong to one
-// thread.
+// QueuePair is a reliably connected ibv_qp. Only one thread may call its post methods at a time.
 type QueuePair struct {
 	qp *C.struct_ibv_qp
-	// InlineBytes is how long a message with the flag Inline may be.
+	// InlineBytes is the most bytes that a work request with the flag Inline may have.
 	InlineBytes int
 }
 
-// NewQueuePair makes a queue pair. If the device cannot inline as much as was
-// wished, it inlines nothing.
+// NewQueuePair creates a queue pair. If the device cannot inline as much as requested, the queue
+// pair inlines nothing.
 func (d *ProtectionDomain) NewQueuePair(config QueuePairConfig) (*QueuePair, error) {
 	attributes := C.struct_ibv_qp_init_attr{
 		send_cq: config.Queue.cq,
@@ -102,13 +101,15 @@ func (d *ProtectionDomain) NewQueuePair(config QueuePairConfig) (*QueuePair, err
 	if qp == nil {
 		return nil, wrap("create queue pair", errnoOf(err))
 	}
-	return &QueuePair{qp: qp, InlineBytes: min(config.InlineBytes, int(attributes.cap.max_inline_data))}, nil
+	inline := min(config.InlineBytes, int(attributes.cap.max_inline_data))
+	return &QueuePair{qp: qp, InlineBytes: inline}, nil
 }
 
-// Number names the queue pair on its device.
+// Number returns the number that identifies the queue pair on its device.
 func (q *QueuePair) Number() uint32 { return uint32(q.qp.qp_num) }
 
-// PostSend posts requests in order, as one chain. It does not allocate.
+// PostSend posts requests in order, as one chain. It does not allocate. If it fails, the requests
+// before the offending one have been posted.
 func (q *QueuePair) PostSend(work []SendWork) error {
 	first := (*C.struct_zc_send)(unsafe.Pointer(unsafe.SliceData(work)))
 	if errno := C.zc_post_send(q.qp, first, C.int(len(work))); errno != 0 {
@@ -117,7 +118,8 @@ func (q *QueuePair) PostSend(work []SendWork) error {
 	return nil
 }
 
-// PostReceive posts receives in order. It does not allocate.
+// PostReceive posts receives in order. It does not allocate. If it fails, the receives before the
+// offending one have been posted.
 func (q *QueuePair) PostReceive(work []ReceiveWork) error {
 	first := (*C.struct_zc_receive)(unsafe.Pointer(unsafe.SliceData(work)))
 	if errno := C.zc_post_receive(q.qp, first, C.int(len(work))); errno != 0 {
@@ -136,8 +138,8 @@ func (q *QueuePair) Failed() (bool, error) {
 	return attributes.qp_state == C.IBV_QPS_ERR, nil
 }
 
-// Destroy destroys the queue pair. When it returns, the device touches no
-// memory on its behalf any more. Requests that have not completed never will.
+// Destroy destroys the queue pair. When it returns, the device no longer touches memory on its
+// behalf, and requests that have not completed never will.
 func (q *QueuePair) Destroy() error {
 	if errno := C.ibv_destroy_qp(q.qp); errno != 0 {
 		return wrap("destroy queue pair", unix.Errno(errno))
@@ -145,39 +147,38 @@ func (q *QueuePair) Destroy() error {
 	return nil
 }
 
-// QueuePairSettings are what a connection's queue pair is set to beyond what
-// the connection manager has negotiated.
+// QueuePairSettings holds the attributes of a queue pair that the connection manager does not
+// negotiate.
 type QueuePairSettings struct {
-	InboundReads  int
-	OutboundReads int
-	// PathMTU in bytes replaces that of the route, if it is not 0.
-	PathMTU int
-	// AckTimeout is the exponent of the time to wait for an acknowledgement:
-	// 4.096 µs × 2^AckTimeout (IBTA volume 1, 9.7.6.1.3).
+	InboundReads  int // outstanding RDMA Reads to serve
+	OutboundReads int // outstanding RDMA Reads to issue
+	PathMTU       int // bytes; 0 keeps the route's
+	// AckTimeout is the exponent of the acknowledgement timeout: 4.096 µs × 2^AckTimeout (IBTA
+	// volume 1, 9.7.6.1.3).
 	AckTimeout    uint8
 	RetryCount    uint8
 	RNRRetryCount uint8
-	// MinRNRTimer is the code of the pause that a peer is asked to make when
-	// no receive is posted (IBTA volume 1, table 45).
+	// MinRNRTimer encodes how long a peer pauses when its message finds no receive (IBTA volume 1,
+	// table 45).
 	MinRNRTimer uint8
 }
 
-// connectionRights are what peers may do to memory that allows it.
-const connectionRights = C.IBV_ACCESS_LOCAL_WRITE | C.IBV_ACCESS_REMOTE_WRITE | C.IBV_ACCESS_REMOTE_READ
+// peerAccess is the access that peers have to memory that allows it.
+const peerAccess = C.IBV_ACCESS_LOCAL_WRITE | C.IBV_ACCESS_REMOTE_WRITE | C.IBV_ACCESS_REMOTE_READ
 
-// Initialize takes a new queue pair to INIT, where receives can be posted.
+// Initialize moves a new queue pair to INIT, where receives can be posted.
 func (q *QueuePair) Initialize(id *ID) error {
 	attributes, mask, err := id.queuePairAttributes(C.IBV_QPS_INIT)
 	if err != nil {
 		return err
 	}
-	attributes.qp_access_flags = connectionRights
+	attributes.qp_access_flags = peerAccess
 	return q.modify("INIT", &attributes, mask)
 }
 
-// MakeReady takes a queue pair to RTS with what the connection manager knows
-// of the peer, by way of INIT, where its rights are set, and RTR. It returns
-// the index of the local GID, or -1 if the transport has none.
+// MakeReady moves a queue pair to RTS, with the attributes that the connection manager has for the
+// peer. It passes through INIT, which sets the access rights, and RTR. MakeReady returns the index
+// of the local GID, or -1 if the transport has none.
 func (q *QueuePair) MakeReady(id *ID, settings *QueuePairSettings) (gidIndex int, err error) {
 	if err := q.Initialize(id); err != nil {
 		return -1, err
@@ -210,12 +211,13 @@ func (q *QueuePair) MakeReady(id *ID, settings *QueuePairSettings) (gidIndex int
 
 func (q *QueuePair) modify(state string, attributes *C.struct_ibv_qp_attr, mask C.int) error {
 	if errno := C.ibv_modify_qp(q.qp, attributes, mask); errno != 0 {
-		return wrap("take queue pair to "+state, unix.Errno(errno))
+		return wrap("move queue pair to "+state, unix.Errno(errno))
 	}
 	return nil
 }
 
-// queuePairAttributes asks the connection manager how to get to a state.
+// queuePairAttributes returns the connection manager's attributes for the transition to state, and
+// which of them to set.
 func (i *ID) queuePairAttributes(state uint32) (C.struct_ibv_qp_attr, C.int, error) {
 	var attributes C.struct_ibv_qp_attr
 	var mask C.int

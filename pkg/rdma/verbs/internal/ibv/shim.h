@@ -1,8 +1,8 @@
-// The calls that Go makes per batch, as one crossing each, and those whose
-// arguments Go cannot build: unions, and structures with pointers to Go memory.
+// C side of the bindings: one call per batch on the data path, and the calls whose arguments Go
+// cannot build, because they are unions or hold pointers to Go memory.
 //
-// Work requests and completions cross as plain records without pointers, so
-// that Go may keep them in its own memory.
+// Work requests and completions cross as records without pointers, so that Go can keep them in its
+// own memory.
 
 #ifndef ZC_VERBS_SHIM_H
 #define ZC_VERBS_SHIM_H
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Layouts shared with Go, which checks their sizes.
+// Layouts shared with Go, which checks their sizes at compile time.
 
 struct zc_send {
 	uint64_t work_id;
@@ -44,14 +44,14 @@ struct zc_completion {
 	uint32_t reserved;
 };
 
-// How many records are turned into verbs structures at a time, on the stack.
+// How many records are converted to verbs structures at a time, on the stack.
 enum { ZC_BATCH = 64 };
 
-// zc_errno makes an errno of what posting returns: some drivers negate it.
+// zc_errno converts the result of posting to an errno: some drivers negate it.
 static inline int zc_errno(int failed) { return failed < 0 ? -failed : failed; }
 
-// zc_post_send posts a chain and rings the doorbell once per ZC_BATCH.
-// Returns an errno; requests before the offending one have been posted.
+// zc_post_send posts a chain and rings the doorbell once per ZC_BATCH. Returns an errno; the
+// requests before the offending one have been posted.
 static inline int zc_post_send(struct ibv_qp *qp, const struct zc_send *sends, int count)
 {
 	struct ibv_send_wr requests[ZC_BATCH];
@@ -87,8 +87,8 @@ static inline int zc_post_send(struct ibv_qp *qp, const struct zc_send *sends, i
 	return 0;
 }
 
-// zc_post_receive does the same for the receive queue. A receive of no bytes
-// has a segment too: libsiw refuses one that has none.
+// zc_post_receive does the same for the receive queue. Even a receive of no bytes has a segment,
+// because libsiw rejects a receive without one.
 static inline int zc_post_receive(struct ibv_qp *qp, const struct zc_receive *receives, int count)
 {
 	struct ibv_recv_wr requests[ZC_BATCH];
@@ -116,8 +116,8 @@ static inline int zc_post_receive(struct ibv_qp *qp, const struct zc_receive *re
 	return 0;
 }
 
-// zc_poll takes at most ZC_BATCH completions. Returns their number, or a
-// negative errno.
+// zc_poll polls for up to ZC_BATCH completions. Returns their number, or a negative number on
+// failure.
 static inline int zc_poll(struct ibv_cq *cq, struct zc_completion *completions, int count)
 {
 	struct ibv_wc done[ZC_BATCH];
@@ -132,8 +132,8 @@ static inline int zc_poll(struct ibv_cq *cq, struct zc_completion *completions, 
 	return n;
 }
 
-// zc_consume_cq_events consumes the notifications that wait in a channel whose
-// descriptor does not block. Returns their number.
+// zc_consume_cq_events consumes the notifications pending in a channel with a nonblocking
+// descriptor. Returns their number, which the caller must acknowledge.
 static inline int zc_consume_cq_events(struct ibv_comp_channel *channel)
 {
 	struct ibv_cq *cq;
@@ -145,8 +145,6 @@ static inline int zc_consume_cq_events(struct ibv_comp_channel *channel)
 	return n;
 }
 
-static inline int zc_request_notification(struct ibv_cq *cq) { return ibv_req_notify_cq(cq, 0); }
-
 static inline int zc_set_nonblocking(int descriptor)
 {
 	int flags = fcntl(descriptor, F_GETFL);
@@ -157,12 +155,15 @@ static inline int zc_set_nonblocking(int descriptor)
 }
 
 // zc_query_port exists because ibv_query_port is a macro.
-static inline int zc_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attributes)
+static inline int zc_query_port(struct ibv_context *context, uint8_t port,
+				struct ibv_port_attr *attributes)
 {
 	return ibv_query_port(context, port, attributes);
 }
 
-static inline struct ibv_mr *zc_register(struct ibv_pd *pd, void *address, size_t length, int access)
+// zc_register exists because ibv_reg_mr is a macro.
+static inline struct ibv_mr *zc_register(struct ibv_pd *pd, void *address, size_t length,
+					 int access)
 {
 	return ibv_reg_mr(pd, address, length, access);
 }
@@ -173,8 +174,8 @@ struct zc_async_event {
 	uint32_t port;
 };
 
-// zc_next_async_event takes one event from a context whose descriptor does
-// not block. Returns an errno.
+// zc_next_async_event copies the next event of a context with a nonblocking descriptor, and
+// acknowledges it. Returns an errno.
 static inline int zc_next_async_event(struct ibv_context *context, struct zc_async_event *out)
 {
 	struct ibv_async_event event;
@@ -210,25 +211,25 @@ static inline int zc_next_async_event(struct ibv_context *context, struct zc_asy
 	return 0;
 }
 
-// The longest private data that any transport delivers (rdma_conn_param has
-// one byte for the length).
+// The longest private data that any transport delivers: rdma_conn_param holds its length in a byte.
 enum { ZC_MAX_PRIVATE_DATA = 255 };
 
 struct zc_cm_event {
-	uint64_t handle;            // of the identifier, or of the listener for a connection request
-	struct rdma_cm_id *request; // of a connection request
+	uint64_t handle;            // of the identifier; for a connection request, of the listener
+	struct rdma_cm_id *request; // new identifier, for a connection request
 	uint32_t type;              // enum rdma_cm_event_type
-	int32_t status;             // errno, or a reject reason of InfiniBand
+	int32_t status;             // negative errno, or a reject reason on InfiniBand and RoCE
 	uint8_t responder_resources;
 	uint8_t initiator_depth;
 	uint8_t private_length;
 	uint8_t private_data[ZC_MAX_PRIVATE_DATA];
 };
 
-// An identifier carries a number that names it in Go.
+// The context of an identifier is the number by which Go refers to it.
 static inline void *zc_handle_context(uint64_t handle) { return (void *)(uintptr_t)handle; }
 
-static inline int zc_create_id(struct rdma_event_channel *channel, uint64_t handle, struct rdma_cm_id **id)
+static inline int zc_create_id(struct rdma_event_channel *channel, uint64_t handle,
+			       struct rdma_cm_id **id)
 {
 	return rdma_create_id(channel, id, zc_handle_context(handle), RDMA_PS_TCP) ? errno : 0;
 }
@@ -238,8 +239,8 @@ static inline void zc_set_handle(struct rdma_cm_id *id, uint64_t handle)
 	id->context = zc_handle_context(handle);
 }
 
-// zc_next_cm_event copies one event out of a channel whose descriptor does
-// not block, and acknowledges it. Returns an errno.
+// zc_next_cm_event copies the next event of a channel with a nonblocking descriptor, and
+// acknowledges it. Returns an errno.
 static inline int zc_next_cm_event(struct rdma_event_channel *channel, struct zc_cm_event *out)
 {
 	struct rdma_cm_event *event;
@@ -298,10 +299,10 @@ static inline struct rdma_conn_param zc_parameters(const struct zc_connection_pa
 	return c;
 }
 
-// zc_connect sends a connection request. siw makes the TCP connection within
-// the call: a signal (the Go runtime sends many) would end the attempt halfway
-// and start the call again, whose port is taken then, and a half connection
-// that ends takes a listening siw with it. So no signal is let in.
+// zc_connect sends a connection request with all signals blocked. siw makes the TCP connection
+// within the call. A signal, of which the Go runtime sends many, would interrupt the attempt and
+// restart the call, which then finds its port in use. Worse, a half-open connection that closes
+// takes down a listener of siw.
 static inline int zc_connect(struct rdma_cm_id *id, const struct zc_connection_parameters *p)
 {
 	struct rdma_conn_param c = zc_parameters(p);
@@ -321,8 +322,10 @@ static inline int zc_accept(struct rdma_cm_id *id, const struct zc_connection_pa
 	return rdma_accept(id, &c) ? errno : 0;
 }
 
-// zc_address makes a socket address of 4 or 16 bytes in network order.
-static inline void zc_address(struct sockaddr_storage *out, const uint8_t *address, int length, uint16_t port, uint32_t scope)
+// zc_address builds a socket address from 4 or 16 address bytes in network order, a port in host
+// order, and, for link-local IPv6, an interface index.
+static inline void zc_address(struct sockaddr_storage *out, const uint8_t *address, int length,
+			      uint16_t port, uint32_t scope)
 {
 	memset(out, 0, sizeof(*out));
 	if (length == 4) {
@@ -341,8 +344,8 @@ static inline void zc_address(struct sockaddr_storage *out, const uint8_t *addre
 	memcpy(&v6->sin6_addr, address, 16);
 }
 
-// zc_read_address is its inverse. Returns the length of the address, 0 if it
-// is of another family.
+// zc_read_address is the inverse of zc_address. Returns the length of the address in bytes, or 0
+// for a family other than IP.
 static inline int zc_read_address(const struct sockaddr *in, uint8_t *address, uint16_t *port)
 {
 	if (in->sa_family == AF_INET) {
@@ -362,10 +365,17 @@ static inline int zc_read_address(const struct sockaddr *in, uint8_t *address, u
 	return 0;
 }
 
-static inline struct sockaddr *zc_local_address(struct rdma_cm_id *id) { return rdma_get_local_addr(id); }
-static inline struct sockaddr *zc_peer_address(struct rdma_cm_id *id) { return rdma_get_peer_addr(id); }
+static inline struct sockaddr *zc_local_address(struct rdma_cm_id *id)
+{
+	return rdma_get_local_addr(id);
+}
 
-// zc_device_name is NULL as long as no device has been chosen.
+static inline struct sockaddr *zc_peer_address(struct rdma_cm_id *id)
+{
+	return rdma_get_peer_addr(id);
+}
+
+// zc_device_name returns NULL until an address has selected a device.
 static inline const char *zc_device_name(struct rdma_cm_id *id)
 {
 	return id->verbs ? ibv_get_device_name(id->verbs->device) : NULL;
