@@ -13,41 +13,43 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// completionQueue implements rdma.CompletionQueue. It belongs to the thread
-// that polls it, but for alarm, slots, and what mu guards.
+// completionQueue implements rdma.CompletionQueue. Only the thread that polls the queue uses the
+// first group of fields. Any goroutine may use the atomic fields, and the rest while holding mu.
 type completionQueue struct {
 	device       *device
 	cq           *ibv.CompletionQueue
 	poller       *poller
 	completions  completionRing
-	unflushed    []*connection // with requests that the device does not have yet
-	closing      []*connection // to be finished when the device's queue was seen empty
-	disconnected []*connection // OpDisconnected not yet collected
-	// work holds what was polled; taken of it are first to last.
+	unflushed    []*connection // with requests posted by the caller but not to the device
+	closing      []*connection // waiting until the device's queue has been seen empty
+	disconnected []*connection // whose OpDisconnected has not been polled
+	// polled holds the latest completions from the device. Those from next to end are not
+	// dispatched.
 	polled    [ibv.MaxPoll]ibv.Completion
 	next, end int
-	// requested: the device is to notify of the next completion.
+	// notifyRequested reports whether the device will signal the next completion.
 	notifyRequested bool
 
-	// alarm says that another thread has left a note at a connection.
+	// wakePending reports whether wake was called since the thread last looked.
 	wakePending atomic.Bool
-	slots       atomic.Pointer[[]*connection]
-	attached    atomic.Int32   // connections whose OpDisconnected is not collected
-	released    atomic.Int64   // those of reserved whose connections are gone
-	discards    sync.WaitGroup // connections that have been abandoned
+	slots       atomic.Pointer[[]*connection] // by slotOf(token); replaced at each change
+	attached    atomic.Int32                  // connections before their OpDisconnected
+	released    atomic.Int64                  // requests of detached connections, still in reserved
+	discards    sync.WaitGroup                // connections being discarded
 
-	mu         sync.Mutex // guards what follows, and changes of slots
+	mu         sync.Mutex // guards the fields below, and changes of slots
 	generation uint32
-	reserved   int // requests that attached connections can have outstanding
+	reserved   int // completions that attached connections can have outstanding
 	closed     bool
 }
 
-// minCompletions is the least capacity of a completion queue. Not every
-// driver can make one larger later.
+// minCompletions is the smallest capacity of a completion queue, because not every driver can
+// enlarge one later.
 const minCompletions = 1 << 14
 
 func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
-	cq, err := d.context.NewCompletionQueue(min(max(capacity, minCompletions), d.limits.Completions))
+	capacity = min(max(capacity, minCompletions), d.limits.Completions)
+	cq, err := d.context.NewCompletionQueue(capacity)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +62,8 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 	return q, nil
 }
 
-// Close implements rdma.CompletionQueue.
+// Close implements rdma.CompletionQueue. It first waits for connections that are being discarded.
+// Any goroutine may call it, but not while another polls the queue.
 func (q *completionQueue) Close() error {
 	q.discards.Wait()
 	q.mu.Lock()
@@ -69,7 +72,8 @@ func (q *completionQueue) Close() error {
 		return nil
 	}
 	if n := q.attached.Load(); n > 0 {
-		return status.Errorf(status.InUse, "close completion queue: %d connections are attached", n)
+		return status.Errorf(status.InUse,
+			"close completion queue: %d connections are still attached", n)
 	}
 	q.closed = true
 	q.poller.close()
@@ -78,8 +82,8 @@ func (q *completionQueue) Close() error {
 	return err
 }
 
-// attach gives a connection a slot and reserves room for its completions. Any
-// goroutine may call it.
+// attach gives a connection a slot and reserves room for its completions. Any goroutine may call
+// it.
 func (q *completionQueue) attach(c *connection) error {
 	requests := c.requests()
 	q.mu.Lock()
@@ -89,7 +93,8 @@ func (q *completionQueue) attach(c *connection) error {
 	}
 	if q.reserved+requests > q.cq.Capacity() {
 		return status.Errorf(status.NoMemory,
-			"completion queue of %d entries has no room for %d requests more than the %d of its other connections: use more workers, fewer queues or less depth",
+			"completion queue of %d entries has no room for %d more requests, besides %d of its "+
+				"other connections: use more workers, fewer queues, or a smaller queue depth",
 			q.cq.Capacity(), requests, q.reserved)
 	}
 	slots := *q.slots.Load()
@@ -98,7 +103,8 @@ func (q *completionQueue) attach(c *connection) error {
 		slot++
 	}
 	if slot == maxSlots {
-		return status.Errorf(status.Full, "completion queue has its maximum of %d connections", maxSlots)
+		return status.Errorf(status.Full,
+			"completion queue already has the maximum of %d connections", maxSlots)
 	}
 	q.generation++
 	c.token = newToken(slot, q.generation)
@@ -108,7 +114,7 @@ func (q *completionQueue) attach(c *connection) error {
 	return nil
 }
 
-// setSlot publishes the slots with one changed.
+// setSlot publishes a copy of the slots with one changed. The caller holds mu.
 func (q *completionQueue) setSlot(slot int, c *connection) {
 	old := *q.slots.Load()
 	slots := make([]*connection, max(len(old), slot+1))
@@ -117,8 +123,9 @@ func (q *completionQueue) setSlot(slot int, c *connection) {
 	q.slots.Store(&slots)
 }
 
-// detach forgets a connection without queue pair. What it may have left in
-// the device's queue keeps its room until that was seen empty.
+// detach removes a connection whose queue pair has been destroyed. Its completions may still be in
+// the device's queue, so its room stays reserved until Poll has seen that queue empty. Any
+// goroutine may call it.
 func (q *completionQueue) detach(c *connection) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -127,24 +134,25 @@ func (q *completionQueue) detach(c *connection) {
 	q.attached.Add(-1)
 }
 
-// requests is how many completions the connection can have.
+// requests returns how many completions of the connection can be outstanding.
 func (c *connection) requests() int { return int(c.sends.limit + c.receives.limit) }
 
-// Descriptor implements progress.Waiter.
+// Descriptor returns the descriptor to wait on between Arm and Drain.
 func (q *completionQueue) Descriptor() int { return q.poller.descriptor }
 
-// Arm implements progress.Waiter. A notification is requested first, then the
-// device's queue is looked at once more: what was added before the request
-// would not be notified of.
+// Arm implements progress.Waiter. It requests a notification before it polls the device's queue
+// once more, because the device does not signal completions that came before the request.
 func (q *completionQueue) Arm() bool {
-	if q.completions.len() > 0 || len(q.disconnected) > 0 || len(q.closing) > 0 || q.wakePending.Load() {
+	if q.completions.len() > 0 || len(q.disconnected) > 0 || len(q.closing) > 0 ||
+		q.wakePending.Load() {
 		return false
 	}
-	// Connections stay listed after a Flush, until the next Poll.
+	// A connection stays in the list after Flush, until the next Poll.
 	if slices.ContainsFunc(q.unflushed, func(c *connection) bool { return len(c.unflushed) > 0 }) {
 		return false
 	}
-	// The late half of a wake-up that Poll has already answered.
+	// wake sets wakePending before it signals: Poll may have handled the flag but missed the
+	// signal.
 	q.poller.clear()
 	if q.notifyRequested && q.cq.ConsumeNotifications() {
 		q.notifyRequested = false
@@ -162,11 +170,10 @@ func (q *completionQueue) Arm() bool {
 	return q.next == q.end && !q.wakePending.Load()
 }
 
-// Disarm implements progress.Waiter. A notification that is still requested
-// is used by the next Arm.
+// Disarm implements progress.Waiter. It leaves a requested notification for the next Arm.
 func (q *completionQueue) Disarm() {}
 
-// Drain implements progress.Waiter.
+// Drain consumes what made the descriptor readable.
 func (q *completionQueue) Drain() {
 	q.poller.clear()
 	if q.cq.ConsumeNotifications() {
@@ -174,21 +181,21 @@ func (q *completionQueue) Drain() {
 	}
 }
 
-// wakeUp makes the queue's thread look at the notes that were left, also if
-// it sleeps. Any goroutine may call it.
+// wake makes the queue's thread call handleWake, ending its sleep if necessary. Any goroutine may
+// call it.
 func (q *completionQueue) wake() {
 	q.wakePending.Store(true)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.closed { // its descriptor may be another file's by now
+	if !q.closed { // else the descriptor may already belong to another file
 		q.poller.signal()
 	}
 }
 
-// poller is one descriptor for what can wake a completion queue's thread: the
-// device's notifications, and an alarm that other threads ring.
+// poller combines everything that can wake a completion queue's thread into one descriptor: the
+// device's notifications, and signals from other threads.
 type poller struct {
-	descriptor int
+	descriptor int // epoll
 	eventFD
 }
 
@@ -207,7 +214,8 @@ func newPoller(notifications int) (*poller, error) {
 		event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(d)}
 		if err := unix.EpollCtl(descriptor, unix.EPOLL_CTL_ADD, d, &event); err != nil {
 			p.close()
-			return nil, status.Errorf(status.OperatingSystem, "watch descriptor: %w", err)
+			return nil, status.Errorf(status.OperatingSystem,
+				"add descriptor %d to epoll: %w", d, err)
 		}
 	}
 	return p, nil

@@ -19,9 +19,11 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Connect implements rdma.Device. A refusal by the peer's application is an
+// Connect implements rdma.Device. If the peer's application rejects the request, the error is an
 // *rdma.RejectedError.
-func (d *device) Connect(ctx context.Context, remote netip.AddrPort, config rdma.ConnectionConfig) (rdma.Connection, error) {
+func (d *device) Connect(
+	ctx context.Context, remote netip.AddrPort, config rdma.ConnectionConfig,
+) (rdma.Connection, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, rdma.DefaultConnectTimeout)
@@ -36,18 +38,17 @@ func (d *device) Connect(ctx context.Context, remote netip.AddrPort, config rdma
 		c, err = d.connect(ctx, remote, &config)
 		return err
 	})
-	if err == nil {
-		return c, nil
+	if err != nil {
+		return nil, fmt.Errorf("connect to %v over %s: %w", remote, d.location.device, err)
 	}
-	return nil, fmt.Errorf("connect to %v by %s: %w", remote, d.location.device, err)
+	return c, nil
 }
 
-// maxPortAttempts bounds the search for a port.
+// maxPortAttempts bounds the search for a free port.
 const maxPortAttempts = 16
 
-// withFreePort repeats what chooses a port as long as that turns out to be
-// taken: iWARP uses the ports of TCP, which the connection manager hands out
-// without asking TCP.
+// withFreePort calls attempt, which picks a local port, until that port turns out to be free. On
+// iWARP the connection manager hands out TCP ports without asking TCP.
 func (d *device) withFreePort(attempt func() error) error {
 	var err error
 	for range maxPortAttempts {
@@ -58,7 +59,9 @@ func (d *device) withFreePort(attempt func() error) error {
 	return err
 }
 
-func (d *device) connect(ctx context.Context, remote netip.AddrPort, config *rdma.ConnectionConfig) (*connection, error) {
+func (d *device) connect(
+	ctx context.Context, remote netip.AddrPort, config *rdma.ConnectionConfig,
+) (*connection, error) {
 	e, err := d.newEndpoint(nil)
 	if err != nil {
 		return nil, err
@@ -79,8 +82,10 @@ func (d *device) connect(ctx context.Context, remote netip.AddrPort, config *rdm
 	return c, nil
 }
 
-// resolve finds the way to the peer, which must lead through the device.
-func (e *endpoint) resolve(ctx context.Context, remote netip.AddrPort, source netip.Addr) error {
+// resolve finds the route to the peer, which must lead through the device.
+func (e *endpoint) resolve(
+	ctx context.Context, remote netip.AddrPort, source netip.Addr,
+) error {
 	if !source.IsValid() {
 		source = e.device.address
 	}
@@ -91,7 +96,9 @@ func (e *endpoint) resolve(ctx context.Context, remote netip.AddrPort, source ne
 		return err
 	}
 	if name := e.id.DeviceName(); name != e.device.location.device {
-		return status.Errorf(status.NotFound, "the way to %v leads through RDMA device %q, not %s", remote.Addr(), name, e.device.location.device)
+		return status.Errorf(status.NotFound,
+			"the route to %v leads through RDMA device %q, not %s",
+			remote.Addr(), name, e.device.location.device)
 	}
 	if err := e.setTypeOfService(); err != nil {
 		return err
@@ -103,7 +110,7 @@ func (e *endpoint) resolve(ctx context.Context, remote netip.AddrPort, source ne
 	return err
 }
 
-// remaining is the time until ctx ends.
+// remaining returns the time until the deadline of ctx.
 func remaining(ctx context.Context) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
 		return time.Until(deadline)
@@ -112,7 +119,9 @@ func remaining(ctx context.Context) time.Duration {
 }
 
 // initiate performs the connecting side of the handshake.
-func (e *endpoint) initiate(ctx context.Context, config *rdma.ConnectionConfig, c *connection) error {
+func (e *endpoint) initiate(
+	ctx context.Context, config *rdma.ConnectionConfig, c *connection,
+) error {
 	if err := c.createQueuePair(e, config.Receives); err != nil {
 		return err
 	}
@@ -121,15 +130,15 @@ func (e *endpoint) initiate(ctx context.Context, config *rdma.ConnectionConfig, 
 	if err := e.id.Connect(&parameters); err != nil {
 		return err
 	}
-	// iWARP makes the queue pair ready in the kernel and reports that the
-	// connection is established; the others report an answer to be acted on.
-	answer, err := e.await(ctx, ibv.EventConnectResponse, ibv.EventConnected)
+	// On iWARP the kernel makes the queue pair ready, and reports the connection as established.
+	// The other transports report the peer's reply, and leave the rest to this side.
+	reply, err := e.await(ctx, ibv.EventConnectResponse, ibv.EventConnected)
 	if err != nil {
 		return err
 	}
-	depths = depths.limitedTo(readDepthsOf(&answer))
-	c.parameters = newParameters(e, trimPrivateData(answer.PrivateData), depths, config)
-	if answer.Type == ibv.EventConnected {
+	depths = depths.limitedTo(readDepthsOf(&reply))
+	c.parameters = newParameters(e, trimPrivateData(reply.PrivateData), depths, config)
+	if reply.Type == ibv.EventConnected {
 		return nil
 	}
 	if err := c.makeReady(depths); err != nil {
@@ -138,55 +147,65 @@ func (e *endpoint) initiate(ctx context.Context, config *rdma.ConnectionConfig, 
 	return e.id.Establish()
 }
 
-// newParameters limits what was agreed on the wire to what the caller offered.
-func newParameters(e *endpoint, privateData []byte, depths readDepths, config *rdma.ConnectionConfig) rdma.Parameters {
+// newParameters returns the parameters of a connection. It limits the read depths to what the
+// caller offered, because offeredReadDepths may have offered more.
+func newParameters(
+	e *endpoint, privateData []byte, depths readDepths, config *rdma.ConnectionConfig,
+) rdma.Parameters {
 	return rdma.Parameters{
-		Local: e.id.Local(), Remote: e.id.Remote(), PrivateData: privateData,
+		Local:         e.id.Local(),
+		Remote:        e.id.Remote(),
+		PrivateData:   privateData,
 		InboundReads:  min(depths.inbound, config.InboundReads),
 		OutboundReads: min(depths.outbound, config.OutboundReads),
 	}
 }
 
-// readDepths are how many Reads one side serves and issues at a time.
+// readDepths holds how many outstanding Reads one side serves and issues.
 type readDepths struct{ inbound, outbound int }
 
-// offeredReadDepths are what the connection manager is told: at least one
-// each, because siw does not survive zero.
+// offeredReadDepths returns the depths to give the connection manager: at least one each, because
+// siw breaks on zero.
 func offeredReadDepths(config *rdma.ConnectionConfig) readDepths {
 	return readDepths{max(config.InboundReads, 1), max(config.OutboundReads, 1)}
 }
 
-// readDepthsOf is what the peer allows this side.
+// readDepthsOf returns the depths that the peer offers this side.
 func readDepthsOf(event *ibv.CMEvent) readDepths {
 	return readDepths{event.InboundReads, event.OutboundReads}
 }
 
+// limitedTo returns the smaller of both depths, but at least one.
 func (r readDepths) limitedTo(other readDepths) readDepths {
-	return readDepths{max(1, min(r.inbound, other.inbound)), max(1, min(r.outbound, other.outbound))}
+	return readDepths{
+		inbound:  max(1, min(r.inbound, other.inbound)),
+		outbound: max(1, min(r.outbound, other.outbound)),
+	}
 }
 
-// endpoint is a connection manager identifier with what is heard of it.
+// endpoint is a connection manager identifier and the state that its events need.
 type endpoint struct {
 	device *device
 	id     *ibv.ID
-	handle uint64
-	// events are those of the handshake. The channel has room for all that
-	// one identifier gets; what is more is not waited for.
+	handle uint64 // key in device.endpoints
+	// events holds the events of the handshake. It has room for all events of one identifier that a
+	// handshake waits for; the monitor drops the rest.
 	events chan ibv.CMEvent
-	// listener takes the requests, if the endpoint listens.
+	// listener receives connection requests, if the endpoint listens.
 	listener *listener
-	// connection is told of the end.
+	// connection is interrupted when the endpoint's connection ends.
 	connection atomic.Pointer[connection]
-	// disconnected: the peer has taken leave or answered ours.
+	// disconnected reports whether the peer has disconnected, or confirmed that this side has.
 	disconnected atomic.Bool
-	// lingerDeadline is when the identifier is destroyed at the latest, once retired.
+	// lingerDeadline is when the monitor destroys the identifier at the latest, once this side has
+	// disconnected.
 	lingerDeadline time.Time
 }
 
 // maxHandshakeEvents is more than any handshake has.
 const maxHandshakeEvents = 8
 
-// newEndpoint makes an identifier.
+// newEndpoint creates an endpoint with a new identifier. l is nil unless the endpoint is to listen.
 func (d *device) newEndpoint(l *listener) (*endpoint, error) {
 	handle := d.nextHandle.Add(1)
 	id, err := d.channel.NewID(handle)
@@ -198,15 +217,18 @@ func (d *device) newEndpoint(l *listener) (*endpoint, error) {
 	return e, nil
 }
 
-// addEndpoint makes an endpoint of an identifier.
+// addEndpoint creates an endpoint for an identifier and makes its events find it.
 func (d *device) addEndpoint(id *ibv.ID, handle uint64) *endpoint {
-	e := &endpoint{device: d, id: id, handle: handle, events: make(chan ibv.CMEvent, maxHandshakeEvents)}
+	e := &endpoint{
+		device: d, id: id, handle: handle, events: make(chan ibv.CMEvent, maxHandshakeEvents),
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.endpoints[handle] = e
 	return e
 }
 
+// setTypeOfService applies Options.TypeOfService.
 func (e *endpoint) setTypeOfService() error {
 	if tos := e.device.options.TypeOfService; tos != 0 {
 		return e.id.SetTypeOfService(tos)
@@ -214,9 +236,11 @@ func (e *endpoint) setTypeOfService() error {
 	return nil
 }
 
-// await waits for an event of the handshake that is one of the wanted. The
-// failures of a handshake become errors.
-func (e *endpoint) await(ctx context.Context, wanted ...ibv.CMEventType) (ibv.CMEvent, error) {
+// await waits for one of the wanted events of the handshake. Events that report a failure become
+// errors; await ignores all others.
+func (e *endpoint) await(
+	ctx context.Context, wanted ...ibv.CMEventType,
+) (ibv.CMEvent, error) {
 	for {
 		select {
 		case event := <-e.events:
@@ -227,23 +251,26 @@ func (e *endpoint) await(ctx context.Context, wanted ...ibv.CMEventType) (ibv.CM
 				return event, err
 			}
 		case <-ctx.Done():
-			return ibv.CMEvent{}, fmt.Errorf("no answer: %w", context.Cause(ctx))
+			return ibv.CMEvent{}, fmt.Errorf("no reply from the peer: %w", context.Cause(ctx))
 		}
 	}
 }
 
-// handshakeError is nil for an event that is none.
+// handshakeError returns the error that an event reports, or nil if it reports none.
 func (e *endpoint) handshakeError(event *ibv.CMEvent) error {
 	switch event.Type {
 	case ibv.EventAddressError, ibv.EventRouteError:
-		return status.Errorf(status.NotFound, "%s: is the network up, and is there an RDMA device on the way? see `ip route get` and `rdma link`", event.Reason())
+		return status.Errorf(status.NotFound,
+			"%s: the network may be down, or the route may not use an RDMA device: "+
+				"check `ip route get` and `rdma link`", event.Reason())
 	case ibv.EventUnreachable:
-		return status.Errorf(status.TimeOut, "%s: does the peer have RDMA at that address?", event.Reason())
+		return status.Errorf(status.TimeOut,
+			"%s: check that the peer has an RDMA device at that address", event.Reason())
 	case ibv.EventConnectError:
 		return status.Errorf(status.ConnectionAborted, "%s", event.Reason())
 	case ibv.EventRejected:
-		// iWARP does not tell the peer's application from its connection
-		// manager: there only the application gives reasons.
+		// iWARP has no status for a rejection by the application, but only the application sends
+		// private data with it.
 		byApplication := event.Status == ibv.RejectedByApplication
 		if e.device.limits.Transport == ibv.IWARP {
 			byApplication = len(event.PrivateData) > 0
@@ -251,23 +278,24 @@ func (e *endpoint) handshakeError(event *ibv.CMEvent) error {
 		if byApplication {
 			return &rdma.RejectedError{Reason: trimPrivateData(event.PrivateData)}
 		}
-		return status.Errorf(status.ConnectionAborted, "refused: %s", event.Reason())
+		return status.Errorf(status.ConnectionAborted,
+			"connection request was rejected: %s", event.Reason())
 	case ibv.EventDisconnected, ibv.EventDeviceRemoval, ibv.EventAddressChange:
 		return status.Errorf(status.ConnectionReset, "%s", event.Reason())
 	}
 	return nil
 }
 
-// trimPrivateData cuts off the padding beyond what a peer can have set.
+// trimPrivateData removes padding beyond the most that a peer can have sent.
 func trimPrivateData(b []byte) []byte { return b[:min(len(b), rdma.MaxPrivateData)] }
 
-// destroy releases an endpoint that has no connection any more. The peer of
-// an unfinished handshake is told.
+// destroy destroys an endpoint without a connection. The connection manager tells the peer of an
+// unfinished handshake.
 func (e *endpoint) destroy() {
 	e.device.mu.Lock()
 	delete(e.device.endpoints, e.handle)
 	e.device.mu.Unlock()
 	if err := e.id.Destroy(); err != nil {
-		e.device.log.Warn("destroy connection identifier", zap.Error(err))
+		e.device.log.Warn("cannot destroy connection identifier", zap.Error(err))
 	}
 }

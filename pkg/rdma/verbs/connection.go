@@ -16,66 +16,67 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// connection implements rdma.Connection. What the handshake has set does not
-// change; everything else belongs to the thread of its completion queue, but
-// for what is atomic.
+// connection implements rdma.Connection. The handshake sets the first group of fields, which then
+// stay constant. Only the thread that polls the completion queue uses the second group. Any
+// goroutine may use the atomic fields.
 type connection struct {
 	device     *device
 	domain     *protectionDomain
 	queue      *completionQueue
 	endpoint   *endpoint
 	qp         *ibv.QueuePair
-	context    uint64
-	token      uint32
+	context    uint64 // of the caller
+	token      uint32 // names the connection in work IDs
 	parameters rdma.Parameters
 
-	phase phase
-	// listed: the connection is in its queue's list of those with requests
-	// that the device does not have yet.
-	listed   bool
+	phase    phase
+	listed   bool // in queue.unflushed
 	sends    sendRing
 	receives receiveRing
-	reads    int // outstanding
-	// posted are requests for the device's send queue, and scratch is used to
-	// post receives. Both have their full capacity from the start.
+	reads    int // outstanding Reads
+	// unflushed holds requests for the device's send queue, and scratch is for posting receives.
+	// Both are allocated at full capacity.
 	unflushed []ibv.SendWork
 	scratch   []ibv.ReceiveWork
-	// broken is why the device failed a request before the connection was
-	// open.
+	// earlyFailure is why a request failed before the connection was open.
 	earlyFailure error
 
-	handshake atomic.Uint32 // how far it has come, see below
+	handshake atomic.Uint32 // progress: handshakePrepared, handshakeDone
 	// interruption is why another thread wants the connection to end.
 	interruption atomic.Pointer[error]
 	failure      atomic.Pointer[error] // why the connection has ended
 }
 
-// phase is how far a connection's life has come.
+// phase is the state of a connection, as the thread of its completion queue sees it.
 type phase uint8
 
 const (
-	phaseConnecting phase = iota // completions are kept back
+	phaseConnecting phase = iota // completions are held back
 	phaseOpen
-	phaseClosing  // what has arrived is collected; nothing goes to the device
-	phaseClosed   // the queue pair is gone, OpDisconnected is yet to be collected
-	phaseDetached // OpDisconnected has been collected
+	phaseClosing  // completions are still polled from the device, but nothing is posted to it
+	phaseClosed   // the queue pair is destroyed; OpDisconnected has not been polled
+	phaseDetached // OpDisconnected has been polled
 )
 
-// The progress of a handshake, told to the queue's thread. Storing it also
-// orders what was written before with what that thread reads.
+// The progress of a handshake, for the thread of the completion queue. The atomic store also makes
+// earlier writes of the handshake visible to that thread.
 const (
-	handshakePrepared uint32 = iota + 1 // receives are posted
+	handshakePrepared uint32 = iota + 1 // the first receives are posted
 	handshakeDone
 )
 
-// newConnection makes a connection that its queue knows, without queue pair.
+// newConnection returns a connection that is attached to its completion queue but has no queue
+// pair.
 func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error) {
 	domain, queue, err := d.checkConfig(config)
 	if err != nil {
 		return nil, err
 	}
 	c := &connection{
-		device: d, domain: domain, queue: queue, context: config.Context,
+		device:    d,
+		domain:    domain,
+		queue:     queue,
+		context:   config.Context,
 		sends:     sendRing{ring: newRing[sendEntry](config.SendRequests)},
 		receives:  receiveRing{newRing[receiveEntry](config.ReceiveRequests)},
 		unflushed: make([]ibv.SendWork, 0, config.SendRequests),
@@ -91,15 +92,19 @@ func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error
 	return c, nil
 }
 
-// checkConfig refuses what a connection cannot be made with.
-func (d *device) checkConfig(config *rdma.ConnectionConfig) (*protectionDomain, *completionQueue, error) {
+// checkConfig rejects values that the device cannot provide.
+func (d *device) checkConfig(
+	config *rdma.ConnectionConfig,
+) (*protectionDomain, *completionQueue, error) {
 	domain, ok := config.Domain.(*protectionDomain)
 	if !ok || domain.device != d {
-		return nil, nil, status.Errorf(status.InvalidValue, "protection domain is missing or of another device")
+		return nil, nil, status.Errorf(status.InvalidValue,
+			"protection domain is missing, or belongs to another device")
 	}
 	queue, ok := config.Queue.(*completionQueue)
 	if !ok || queue.device != d {
-		return nil, nil, status.Errorf(status.InvalidValue, "completion queue is missing or of another device")
+		return nil, nil, status.Errorf(status.InvalidValue,
+			"completion queue is missing, or belongs to another device")
 	}
 	limits := d.Capabilities()
 	for _, c := range []struct {
@@ -114,27 +119,30 @@ func (d *device) checkConfig(config *rdma.ConnectionConfig) (*protectionDomain, 
 		{"number of Receives", len(config.Receives), 0, config.ReceiveRequests},
 	} {
 		if c.value < c.min || c.value > c.max {
-			return nil, nil, status.Errorf(status.InvalidValue, "%s %d is not between %d and %d (the limits of RDMA device %s)",
+			return nil, nil, status.Errorf(status.InvalidValue,
+				"invalid %s %d: must be between %d and %d on RDMA device %s",
 				c.name, c.value, c.min, c.max, d.location.device)
 		}
 	}
 	return domain, queue, nil
 }
 
-// inlineBytes is the length of the messages that are worth to be taken while
-// posting: an IO message.
+// inlineBytes is the longest message worth copying while posting: the length of an IO message.
 const inlineBytes = 64
 
-// createQueuePair makes the queue pair and posts the first receives.
+// createQueuePair creates the queue pair and posts the first receives.
 func (c *connection) createQueuePair(e *endpoint, receives []rdma.ReceiveRequest) error {
 	qp, err := c.domain.pd.NewQueuePair(ibv.QueuePairConfig{
-		Queue: c.queue.cq, SendRequests: int(c.sends.limit), ReceiveRequests: int(c.receives.limit), InlineBytes: inlineBytes,
+		Queue:           c.queue.cq,
+		SendRequests:    int(c.sends.limit),
+		ReceiveRequests: int(c.receives.limit),
+		InlineBytes:     inlineBytes,
 	})
 	if err != nil {
 		return err
 	}
 	c.qp, c.endpoint = qp, e
-	// Events of the device find the connection by the number of its queue pair.
+	// Device events find the connection by the number of its queue pair.
 	c.device.mu.Lock()
 	c.device.connections[qp.Number()] = c
 	c.device.mu.Unlock()
@@ -155,47 +163,57 @@ func (c *connection) createQueuePair(e *endpoint, receives []rdma.ReceiveRequest
 	return nil
 }
 
-// minRNRTimer is the code of 0.64 ms, the pause of a peer whose message finds
-// no receive.
+// minRNRTimer encodes 0.64 ms, how long a peer pauses when its message finds no receive.
 const minRNRTimer = 12
 
-// makeReady takes the queue pair to the state in which it can send.
+// makeReady moves the queue pair to the state in which it can send.
 func (c *connection) makeReady(depths readDepths) error {
 	o := &c.device.options
 	gidIndex, err := c.qp.MakeReady(c.endpoint.id, &ibv.QueuePairSettings{
-		InboundReads: depths.inbound, OutboundReads: depths.outbound, PathMTU: o.PathMTU,
-		AckTimeout: uint8(ackTimeoutExponent(o.AckTimeout)), RetryCount: uint8(o.RetryCount),
-		RNRRetryCount: uint8(o.RNRRetryCount), MinRNRTimer: minRNRTimer,
+		InboundReads:  depths.inbound,
+		OutboundReads: depths.outbound,
+		PathMTU:       o.PathMTU,
+		AckTimeout:    uint8(ackTimeoutExponent(o.AckTimeout)),
+		RetryCount:    uint8(o.RetryCount),
+		RNRRetryCount: uint8(o.RNRRetryCount),
+		MinRNRTimer:   minRNRTimer,
 	})
 	if err != nil {
 		return err
 	}
 	if o.GIDIndex != nil && gidIndex >= 0 && gidIndex != *o.GIDIndex {
-		return status.Errorf(status.BadConfig, "address %v has GID index %d, not %d: choose the address of that entry, or set the RoCE "+
-			"mode of the connection manager (cma_roce_mode)", c.device.address, gidIndex, *o.GIDIndex)
+		return status.Errorf(status.BadConfig,
+			"address %v has GID index %d, not %d: use the address of that entry, or set the "+
+				"connection manager's RoCE mode (cma_roce_mode)",
+			c.device.address, gidIndex, *o.GIDIndex)
 	}
 	return nil
 }
 
-// connectionParameters are what the peer is told.
-func (c *connection) connectionParameters(depths readDepths, privateData []byte) ibv.ConnectionParameters {
+// connectionParameters returns the parameters to send to the peer.
+func (c *connection) connectionParameters(
+	depths readDepths, privateData []byte,
+) ibv.ConnectionParameters {
 	return ibv.ConnectionParameters{
-		QueuePair: c.qp.Number(), InboundReads: depths.inbound, OutboundReads: depths.outbound,
-		RetryCount: uint8(c.device.options.RetryCount), RNRRetryCount: uint8(c.device.options.RNRRetryCount),
-		PrivateData: privateData,
+		QueuePair:     c.qp.Number(),
+		InboundReads:  depths.inbound,
+		OutboundReads: depths.outbound,
+		RetryCount:    uint8(c.device.options.RetryCount),
+		RNRRetryCount: uint8(c.device.options.RNRRetryCount),
+		PrivateData:   privateData,
 	}
 }
 
-// open hands the connection over to its queue's thread.
+// markEstablished hands the connection to the thread of its completion queue.
 func (c *connection) markEstablished() {
 	c.handshake.Store(handshakeDone)
 	c.queue.wake()
 }
 
-// abandon gives up a connection that was never open, and its endpoint. It
-// waits for that no longer than until ctx ends: the connection manager of
-// iWARP holds on to the queue pair until the peer has answered or 10 seconds
-// have passed. What the connection uses waits for it when it is closed.
+// discard destroys a connection whose handshake failed, and its endpoint. It returns when ctx ends,
+// even if they still exist: the connection manager of iWARP holds the queue pair until the peer
+// responds or 10 seconds have passed. The connection's completion queue and protection domain wait
+// for it when they are closed.
 func (c *connection) discard(ctx context.Context, e *endpoint) {
 	done := make(chan struct{})
 	c.queue.discards.Add(1)
@@ -216,8 +234,8 @@ func (c *connection) discard(ctx context.Context, e *endpoint) {
 	}
 }
 
-// adopt opens a connection whose handshake has succeeded since the queue's
-// thread last looked.
+// openIfEstablished opens the connection if its handshake has succeeded since the thread of its
+// completion queue last looked.
 func (c *connection) openIfEstablished() {
 	if c.phase != phaseConnecting || c.handshake.Load() != handshakeDone {
 		return
@@ -229,10 +247,11 @@ func (c *connection) openIfEstablished() {
 	}
 }
 
-// Parameters implements rdma.Connection.
+// Parameters returns what both sides agreed on in the handshake. Any goroutine may call it.
 func (c *connection) Parameters() rdma.Parameters { return c.parameters }
 
-// Err implements rdma.Connection. Any goroutine may call it.
+// Err returns why the connection failed. It returns nil for a connection that is open or ended in
+// an orderly way. Any goroutine may call it.
 func (c *connection) Err() error {
 	if err := c.failure.Load(); err != nil {
 		return *err
@@ -240,26 +259,27 @@ func (c *connection) Err() error {
 	return nil
 }
 
-// Abort implements rdma.Connection.
+// Abort ends the connection as if the network were lost. Any goroutine may call it.
 func (c *connection) Abort() {
-	c.interrupt(status.Errorf(status.ConnectionAborted, "connection to %v was aborted", c.parameters.Remote))
+	c.interrupt(status.Errorf(status.ConnectionAborted,
+		"connection to %v was aborted", c.parameters.Remote))
 }
 
-// interrupt has the connection end. Any goroutine may call it; the first
-// cause counts.
+// interrupt makes the thread of the completion queue end the connection. Any goroutine may call it;
+// the first cause wins.
 func (c *connection) interrupt(cause error) {
 	if c.interruption.CompareAndSwap(nil, &cause) {
 		c.queue.wake()
 	}
 }
 
-// errPeerDisconnected interrupts a connection whose peer has disconnected; what that
-// means is found out by the queue's thread.
-var errPeerDisconnected = errors.New("the peer has disconnected")
+// errPeerDisconnected interrupts a connection whose peer has disconnected. The thread of the
+// completion queue then finds out what that means.
+var errPeerDisconnected = errors.New("peer has disconnected")
 
-// disconnectReason tells an orderly end from a failure. A queue pair that has
-// failed, although its peer only disconnected, has refused something of the
-// peer's. iWARP has no orderly end: its queue pairs always fail.
+// disconnectReason distinguishes an orderly end, for which it returns nil, from a failure. If the
+// queue pair has failed although the peer only disconnected, this side has rejected a request from
+// the peer. On iWARP, queue pairs always fail, so there is no orderly end.
 func (c *connection) disconnectReason() error {
 	if c.device.limits.Transport == ibv.IWARP {
 		return errConnectionClosed
@@ -269,16 +289,18 @@ func (c *connection) disconnectReason() error {
 		return err
 	}
 	if failed {
-		return status.Errorf(status.ConnectionReset, "the peer has disconnected after a request of its was refused here")
+		return status.Errorf(status.ConnectionReset,
+			"peer has disconnected after this side rejected one of its requests")
 	}
 	return nil
 }
 
-// errConnectionClosed is why a connection of iWARP has ended when nothing else is known.
-var errConnectionClosed = status.Errorf(status.ConnectionReset, "the peer has closed the connection, or the network has")
+// errConnectionClosed is why an iWARP connection ended, if nothing more is known.
+var errConnectionClosed = status.Errorf(status.ConnectionReset,
+	"connection was closed by the peer or the network")
 
-// beginClose stops the connection: what the device has completed is still
-// collected, then the rest is flushed. cause is nil for an orderly end.
+// beginClose starts to end the connection: Poll still collects what the device has completed, then
+// completes the rest as flushed. cause is nil for an orderly end.
 func (c *connection) beginClose(cause error) {
 	if c.phase != phaseOpen {
 		return
@@ -290,14 +312,16 @@ func (c *connection) beginClose(cause error) {
 		c.failure.Store(&cause)
 		level := zap.InfoLevel
 		if errors.Is(cause, errConnectionClosed) {
-			level = zap.DebugLevel // most likely in order
+			level = zap.DebugLevel // most likely an orderly end
 		}
-		c.device.log.Log(level, "connection lost", zap.Stringer("remote", c.parameters.Remote), zap.Error(cause))
+		c.device.log.Log(level, "connection lost",
+			zap.Stringer("remote", c.parameters.Remote), zap.Error(cause))
 	}
 	c.queue.closing = append(c.queue.closing, c)
 }
 
-// Close implements rdma.Connection.
+// Close implements rdma.Connection. It does not wait for outstanding requests: they complete as
+// flushed.
 func (c *connection) Close() {
 	c.openIfEstablished()
 	if c.phase == phaseOpen || c.phase == phaseClosing {
@@ -305,8 +329,8 @@ func (c *connection) Close() {
 	}
 }
 
-// finish destroys the queue pair, after which the device touches no memory on
-// behalf of the connection, and flushes what it has not completed.
+// finishClose destroys the queue pair, after which the device no longer touches memory on behalf of
+// the connection, and completes the outstanding requests as flushed.
 func (c *connection) finishClose() {
 	c.endpoint.connection.Store(nil)
 	c.phase = phaseClosed
@@ -325,11 +349,11 @@ func (c *connection) destroyQueuePair() {
 	if c.qp == nil {
 		return
 	}
-	// The number may be used again as soon as the queue pair is destroyed.
+	// Another queue pair may get the number as soon as this one is destroyed.
 	c.device.mu.Lock()
 	delete(c.device.connections, c.qp.Number())
 	c.device.mu.Unlock()
 	if err := c.qp.Destroy(); err != nil {
-		c.device.log.Error("destroy queue pair", zap.Error(err))
+		c.device.log.Error("cannot destroy queue pair", zap.Error(err))
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// PostSend implements rdma.Connection. The requests go to the device with the
-// next Flush, all that were posted since the last one as one chain.
+// PostSend implements rdma.Connection. Flush, or else Poll, posts all requests since the last flush
+// to the device, as one chain.
 func (c *connection) PostSend(requests []rdma.SendRequest) error {
 	c.openIfEstablished()
 	if c.phase == phaseDetached {
@@ -27,7 +27,7 @@ func (c *connection) PostSend(requests []rdma.SendRequest) error {
 	}
 	before, reads := len(c.unflushed), 0
 	for i := range requests {
-		if err := c.prepare(&requests[i], r.tail+uint32(i)); err != nil {
+		if err := c.prepareSend(&requests[i], r.tail+uint32(i)); err != nil {
 			c.unflushed = c.unflushed[:before]
 			return err
 		}
@@ -55,11 +55,15 @@ func (c *connection) PostSend(requests []rdma.SendRequest) error {
 	return nil
 }
 
-// prepare checks a request, puts it into the ring and appends it to posted.
-func (c *connection) prepare(r *rdma.SendRequest, index uint32) error {
+// prepareSend checks a request, puts it into the ring, and appends it to unflushed.
+func (c *connection) prepareSend(r *rdma.SendRequest, index uint32) error {
 	work := ibv.SendWork{
-		WorkID: sendWorkID(c.token, index), Address: r.Local.Address, Length: r.Local.Length, LocalKey: r.Local.Key,
-		RemoteAddress: r.RemoteAddress, RemoteKey: r.RemoteKey,
+		WorkID:        sendWorkID(c.token, index),
+		Address:       r.Local.Address,
+		Length:        r.Local.Length,
+		LocalKey:      r.Local.Key,
+		RemoteAddress: r.RemoteAddress,
+		RemoteKey:     r.RemoteKey,
 	}
 	var rights memory.Access
 	switch r.Opcode {
@@ -70,10 +74,12 @@ func (c *connection) prepare(r *rdma.SendRequest, index uint32) error {
 	case rdma.OpRead:
 		work.Opcode, rights = ibv.WorkRead, memory.LocalWrite
 	default:
-		return status.Errorf(status.InvalidValue, "post request %#x: opcode %q cannot be posted for sending", r.ID, r.Opcode)
+		return status.Errorf(status.InvalidValue,
+			"post request %#x: invalid opcode %q for a send queue", r.ID, r.Opcode)
 	}
 	if uint64(r.Local.Length) > min(c.device.limits.MessageBytes, maxMessage) {
-		return postError(r.Opcode, r.ID, status.Errorf(status.TooBig, "message of %d bytes is too long for the device", r.Local.Length))
+		return postError(r.Opcode, r.ID, status.Errorf(status.TooBig,
+			"message of %d bytes is too long for the device", r.Local.Length))
 	}
 	region, err := c.domain.resolve(&r.Local, rights)
 	if err != nil {
@@ -82,9 +88,9 @@ func (c *connection) prepare(r *rdma.SendRequest, index uint32) error {
 	if !r.Silent || r.Opcode == rdma.OpRead {
 		work.Flags = ibv.Signaled
 	}
-	// Inline bytes are read by the CPU, which could fault on memory that
-	// another process can take away.
-	if region != nil && !region.untrusted && r.Opcode != rdma.OpRead && int(r.Local.Length) <= c.qp.InlineBytes {
+	// The CPU reads inline bytes, and could fault on memory that another process can take away.
+	if region != nil && !region.untrusted && r.Opcode != rdma.OpRead &&
+		int(r.Local.Length) <= c.qp.InlineBytes {
 		work.Flags |= ibv.Inline
 	}
 	*c.sends.at(index) = sendEntry{id: r.ID, opcode: r.Opcode, silent: r.Silent}
@@ -92,25 +98,13 @@ func (c *connection) prepare(r *rdma.SendRequest, index uint32) error {
 	return nil
 }
 
-// Errors that callers may meet often are made once.
-var (
-	errSendQueueFull    = status.Errorf(status.Full, "send queue is full")
-	errReceiveQueueFull = status.Errorf(status.Full, "receive queue is full")
-	errReadDepth        = status.Errorf(status.Again, "as many Reads are outstanding as the peer takes")
-	errDetached         = status.Errorf(status.NotConnected, "connection has ended and its last completion was collected")
-)
-
-func postError(opcode rdma.Opcode, id uint64, err error) error {
-	return fmt.Errorf("post %v %#x: %w", opcode, id, err)
-}
-
-// Flush implements rdma.Connection.
+// Flush posts to the device what PostSend has added since the last flush.
 func (c *connection) Flush() {
 	c.openIfEstablished()
 	c.flush()
 }
 
-// submit gives the device what was posted.
+// flush is Flush for a connection that is known to be open, or not to have any requests.
 func (c *connection) flush() {
 	if len(c.unflushed) == 0 || c.phase != phaseOpen {
 		return
@@ -122,8 +116,8 @@ func (c *connection) flush() {
 	}
 }
 
-// PostReceive implements rdma.Connection. The receives are the device's when
-// it returns.
+// PostReceive implements rdma.Connection. It posts the receives to the device at once, without
+// waiting for Flush.
 func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 	c.openIfEstablished()
 	if c.phase == phaseDetached {
@@ -144,8 +138,8 @@ func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
 	return nil
 }
 
-// prepareReceives puts receives into the ring and returns them in the form in
-// which the device takes them, valid until the next call.
+// prepareReceives puts receives into the ring and returns the work requests for the device, which
+// are valid until the next call.
 func (c *connection) prepareReceives(requests []rdma.ReceiveRequest) ([]ibv.ReceiveWork, error) {
 	r := &c.receives
 	if uint32(len(requests)) > r.room() {
@@ -159,17 +153,32 @@ func (c *connection) prepareReceives(requests []rdma.ReceiveRequest) ([]ibv.Rece
 		index := r.tail + uint32(i)
 		*r.at(index) = receiveEntry{id: request.ID}
 		c.scratch[i] = ibv.ReceiveWork{
-			WorkID: receiveWorkID(c.token, index), Address: request.Local.Address,
-			Length: request.Local.Length, LocalKey: request.Local.Key,
+			WorkID:   receiveWorkID(c.token, index),
+			Address:  request.Local.Address,
+			Length:   request.Local.Length,
+			LocalKey: request.Local.Key,
 		}
 	}
 	r.tail += uint32(len(requests))
 	return c.scratch[:len(requests)], nil
 }
 
-// Poll implements rdma.CompletionQueue. While as many completions are ready
-// as the caller takes, it does nothing else. OpDisconnected comes after all
-// others.
+// Errors that callers meet often are allocated once.
+var (
+	errSendQueueFull    = status.Errorf(status.Full, "send queue is full")
+	errReceiveQueueFull = status.Errorf(status.Full, "receive queue is full")
+	errReadDepth        = status.Errorf(status.Again, "outbound read depth is exhausted")
+	errDetached         = status.Errorf(status.NotConnected, "connection has ended")
+)
+
+// postError says which request could not be posted.
+func postError(opcode rdma.Opcode, id uint64, err error) error {
+	return fmt.Errorf("post %v %#x: %w", opcode, id, err)
+}
+
+// Poll implements rdma.CompletionQueue. If the completion ring already holds enough completions for
+// the caller, Poll does not touch the device. The OpDisconnected of a connection follows all its
+// other completions.
 func (q *completionQueue) Poll(completions []rdma.Completion) int {
 	if len(completions) == 0 || q.completions.len() < len(completions) {
 		q.progress()
@@ -187,12 +196,14 @@ func (q *completionQueue) Poll(completions []rdma.Completion) int {
 		if c.Err() != nil {
 			outcome = rdma.StatusFatal
 		}
-		completions[n] = rdma.Completion{Context: c.context, Opcode: rdma.OpDisconnected, Status: outcome}
+		completions[n] = rdma.Completion{
+			Context: c.context, Opcode: rdma.OpDisconnected, Status: outcome,
+		}
 	}
 	return n
 }
 
-// progress gives the device what is posted and takes what it has completed.
+// progress flushes the connections, polls the device once, and moves connections towards their end.
 func (q *completionQueue) progress() {
 	if q.wakePending.Load() {
 		q.handleWake()
@@ -210,12 +221,12 @@ func (q *completionQueue) progress() {
 	for ; q.next < q.end; q.next++ {
 		q.dispatch(&q.polled[q.next])
 	}
-	// Only if fewer than were asked for came just now, the device's queue is
-	// empty: what Arm found does not tell.
+	// The device's queue was empty if the poll above returned fewer completions than it asked for.
+	// The completions that Arm polled say nothing about now.
 	if !fresh || q.end == len(q.polled) {
 		return
 	}
-	// The room of connections that are gone is free again.
+	// No completions of detached connections are left, so their room is free again.
 	if q.released.Load() > 0 {
 		q.mu.Lock()
 		q.reserved -= int(q.released.Swap(0))
@@ -226,11 +237,10 @@ func (q *completionQueue) progress() {
 	}
 }
 
-// handleWake does what other threads have asked for.
+// handleWake handles what other threads called wake for: finished handshakes and interruptions.
 func (q *completionQueue) handleWake() {
 	q.poller.clear()
-	// The alarm goes off before the notes are looked for: what comes later
-	// sets it again.
+	// Clear the flag before looking: anything that comes later sets it again.
 	q.wakePending.Store(false)
 	for _, c := range *q.slots.Load() {
 		if c == nil {
@@ -248,7 +258,7 @@ func (q *completionQueue) handleWake() {
 	}
 }
 
-// pollDevice polls the device's queue.
+// pollDevice polls the device's queue into polled, whose entries must all have been dispatched.
 func (q *completionQueue) pollDevice() {
 	n, err := q.cq.Poll(q.polled[:])
 	if err != nil {
@@ -257,27 +267,28 @@ func (q *completionQueue) pollDevice() {
 	q.next, q.end = 0, n
 }
 
-// fail ends all connections of a completion queue that does not work.
+// fail ends all connections of a completion queue that has failed.
 func (q *completionQueue) fail(err error) {
-	q.device.log.Error("completion queue", zap.Error(err))
+	q.device.log.Error("completion queue failed", zap.Error(err))
 	for _, c := range *q.slots.Load() {
 		if c != nil {
-			c.interrupt(fmt.Errorf("completion queue: %w", err))
+			c.interrupt(fmt.Errorf("completion queue failed: %w", err))
 		}
 	}
 }
 
-// dispatch gives a completion to its connection.
+// dispatch records a completion from the device with its connection, and delivers all completions
+// of the connection that have become known.
 func (q *completionQueue) dispatch(w *ibv.Completion) {
 	token, index, receive := splitWorkID(w.WorkID)
 	slots, slot := *q.slots.Load(), slotOf(token)
 	if slot >= len(slots) || slots[slot] == nil || slots[slot].token != token {
-		return // left over from a connection that is gone
+		return // left over from a connection that no longer exists
 	}
 	c := slots[slot]
 	c.openIfEstablished()
 	if c.phase == phaseClosed {
-		return // flushed already
+		return // all its requests have completed as flushed
 	}
 	outcome := outcomeOf(w.Status)
 	opcode, id := rdma.OpReceive, uint64(0)
@@ -299,12 +310,11 @@ func (q *completionQueue) dispatch(w *ibv.Completion) {
 	}
 }
 
-// requestFailed ends the connection because of a failed request. One that was
-// merely flushed does not tell why; usually the connection manager is about
-// to.
+// requestFailed ends the connection because of a failed request. A flushed request does not say why
+// the connection failed; usually the connection manager is about to.
 func (c *connection) requestFailed(opcode rdma.Opcode, id uint64, w *ibv.Completion) {
 	switch {
-	case c.phase == phaseConnecting: // the queue pair still belongs to the handshake
+	case c.phase == phaseConnecting: // the handshake still uses the queue pair
 		c.earlyFailure = workError(opcode, id, w)
 	case c.phase != phaseOpen:
 	case w.Status == ibv.WorkFlushed:
@@ -314,7 +324,7 @@ func (c *connection) requestFailed(opcode rdma.Opcode, id uint64, w *ibv.Complet
 	}
 }
 
-// deliver queues the completions of the requests whose outcome is known.
+// deliver queues the completions of all requests whose outcome is known.
 func (c *connection) deliver() {
 	for e := c.sends.next(); e != nil; e = c.sends.next() {
 		c.completeSend(e)
@@ -324,14 +334,15 @@ func (c *connection) deliver() {
 	}
 }
 
-// completeAllSends completes all requests of the send queue, those whose outcome is
-// not known as flushed. completeAllReceives does the same for the receive queue.
+// completeAllSends completes every request of the send queue. Requests whose outcome is unknown
+// complete as flushed.
 func (c *connection) completeAllSends() {
 	for e := c.sends.nextFlushed(); e != nil; e = c.sends.nextFlushed() {
 		c.completeSend(e)
 	}
 }
 
+// completeAllReceives does the same for the receive queue.
 func (c *connection) completeAllReceives() {
 	for e := c.receives.nextFlushed(); e != nil; e = c.receives.nextFlushed() {
 		c.completeReceive(e)
@@ -345,16 +356,18 @@ func (c *connection) completeSend(e *sendEntry) {
 	if e.silent && e.status == rdma.StatusSuccess {
 		return
 	}
-	c.queue.completions.push(rdma.Completion{ID: e.id, Context: c.context, Opcode: e.opcode, Status: e.status})
+	c.queue.completions.push(rdma.Completion{
+		ID: e.id, Context: c.context, Opcode: e.opcode, Status: e.status,
+	})
 }
 
 func (c *connection) completeReceive(e *receiveEntry) {
 	c.queue.completions.push(rdma.Completion{
-		ID: e.id, Context: c.context, Length: e.length, Opcode: rdma.OpReceive, Status: e.status,
+		ID: e.id, Context: c.context, Opcode: rdma.OpReceive, Status: e.status, Length: e.length,
 	})
 }
 
-// outcomeOf translates the status of a work completion.
+// outcomeOf converts the status of a completion from the device.
 func outcomeOf(s ibv.WorkStatus) rdma.CompletionStatus {
 	switch s {
 	case ibv.WorkSuccess:
@@ -375,30 +388,31 @@ func outcomeOf(s ibv.WorkStatus) rdma.CompletionStatus {
 	return rdma.StatusFatal
 }
 
-// workError describes a request that failed.
+// workError describes a failed request. It gives the status, its usual cause, and what to do.
 func workError(opcode rdma.Opcode, id uint64, w *ibv.Completion) error {
-	remedy := workRemedies[w.Status]
-	if remedy == "" {
-		remedy = "see the manual of ibv_poll_cq"
+	cause := workCauses[w.Status]
+	if cause == "" {
+		cause = "see `man ibv_poll_cq`"
 	}
-	return status.Errorf(outcomeOf(w.Status).Code(), "%v %#x failed with %v (vendor error %#x): %s", opcode, id, w.Status, w.VendorError, remedy)
+	return status.Errorf(outcomeOf(w.Status).Code(), "%v %#x failed with %v (vendor error %#x): %s",
+		opcode, id, w.Status, w.VendorError, cause)
 }
 
-// workRemedies say what the outcomes usually mean and what to do about them.
-var workRemedies = map[ibv.WorkStatus]string{
-	ibv.WorkLocalLength:          "a message is longer than its buffer, or than the device allows",
-	ibv.WorkLocalProtection:      "the memory was deregistered or lacks the right",
-	ibv.WorkLocalAccess:          "the memory was deregistered or lacks the right",
-	ibv.WorkLocalQueuePair:       "the device could not carry out the request: the link may be down, or the request does not suit the queue pair",
-	ibv.WorkBadResponse:          "the peer's device decided something unexpected",
-	ibv.WorkRemoteInvalidRequest: "the peer has no room for a message of this length, or does not take such requests",
-	ibv.WorkRemoteAccess:         "the peer's memory was deregistered, is shorter, or may not be accessed like this",
-	ibv.WorkRemoteOperation:      "the peer's device could not carry out the request",
-	ibv.WorkRetryExceeded: "the peer does not acknowledge: it is gone, the network drops packets, " +
-		"or path MTU or RoCE version differ on the two sides",
+// workCauses holds the usual cause of each failure.
+var workCauses = map[ibv.WorkStatus]string{
+	ibv.WorkLocalLength:          "the message is too long for its buffer or the device",
+	ibv.WorkLocalProtection:      "the local memory was deregistered, or forbids the access",
+	ibv.WorkLocalAccess:          "the local memory was deregistered, or forbids the access",
+	ibv.WorkLocalQueuePair:       "the link is down, or the queue pair cannot do the request",
+	ibv.WorkBadResponse:          "the peer's device sent an unexpected response",
+	ibv.WorkRemoteInvalidRequest: "the message is too long for the peer, or not supported there",
+	ibv.WorkRemoteAccess:         "the peer's memory was deregistered, ends earlier, or forbids it",
+	ibv.WorkRemoteOperation:      "the peer's device could not execute the request",
+	ibv.WorkRetryExceeded: "the peer does not acknowledge: it is down, the network drops " +
+		"packets, or the two sides differ in path MTU or RoCE version",
 	ibv.WorkRNRRetryExceeded: "the peer has posted no receive",
 	ibv.WorkRemoteAborted:    "the peer aborted the request",
-	ibv.WorkFatal:            "the device has failed: see the kernel's log",
-	ibv.WorkResponseTimeout:  "the peer does not answer",
-	ibv.WorkGeneral:          "the driver gives no reason: see the kernel's log",
+	ibv.WorkFatal:            "the device has failed: check the kernel log",
+	ibv.WorkResponseTimeout:  "the peer does not respond",
+	ibv.WorkGeneral:          "the driver gives no reason: check the kernel log",
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// device implements rdma.Device: one port of a device, by one address.
+// device implements rdma.Device for one port of an RDMA device, at one address. Any goroutine may
+// use it.
 type device struct {
 	location
 	options Options
@@ -24,46 +25,58 @@ type device struct {
 	channel *ibv.Channel
 	limits  ibv.Limits
 	monitor *monitor
-	uses    atomic.Int64 // protection domains, completion queues, listeners; closed if negative
-
-	nextHandle atomic.Uint64
+	// uses counts the open protection domains, completion queues, and listeners, and the calls of
+	// Connect in progress. It is negative once the device is closed.
+	uses       atomic.Int64
+	nextHandle atomic.Uint64 // of the next endpoint
 
 	mu          sync.Mutex
 	endpoints   map[uint64]*endpoint   // by handle
 	connections map[uint32]*connection // by queue pair number
-	lingering   []*endpoint            // to be destroyed by the monitor
+	lingering   []*endpoint            // disconnected; the monitor destroys them
 }
 
-func newDevice(place location, options Options, context *ibv.Context, channel *ibv.Channel) (*device, error) {
+// newDevice checks the limits of an open device and starts its monitor. On success the device owns
+// context and channel.
+func newDevice(
+	place location, options Options, context *ibv.Context, channel *ibv.Channel,
+) (*device, error) {
 	limits, err := context.Limits(place.port)
 	if err != nil {
 		return nil, err
 	}
 	if !limits.PortActive {
-		return nil, status.Errorf(status.NotConnected, "port %d of RDMA device %s is not active: see `rdma link`", place.port, place.device)
+		return nil, status.Errorf(status.NotConnected,
+			"port %d of RDMA device %s is not active: check `rdma link`", place.port, place.device)
 	}
 	if options.PathMTU > limits.PathMTU && limits.Transport != ibv.IWARP {
-		return nil, status.Errorf(status.TooBig, "path MTU %d is more than the %d that port %d of RDMA device %s has now",
+		return nil, status.Errorf(status.TooBig,
+			"path MTU %d exceeds the current %d of port %d of RDMA device %s",
 			options.PathMTU, limits.PathMTU, place.port, place.device)
 	}
 	d := &device{
-		location: place, options: options, context: context, channel: channel, limits: limits,
-		log:       options.Logger.With(zap.String("device", place.device)),
-		endpoints: map[uint64]*endpoint{}, connections: map[uint32]*connection{},
+		location:    place,
+		options:     options,
+		log:         options.Logger.With(zap.String("device", place.device)),
+		context:     context,
+		channel:     channel,
+		limits:      limits,
+		endpoints:   map[uint64]*endpoint{},
+		connections: map[uint32]*connection{},
 	}
 	d.monitor, err = startMonitor(d)
 	return d, err
 }
 
-// The bounds of a connection beyond those of the device. They bound its
-// memory, and keep lengths positive for drivers with signed ones (siw).
+// Limits of a connection beyond those of the device. They bound its memory, and keep lengths
+// positive for drivers that treat them as signed (siw).
 const (
 	maxRequests  = 1 << 15
 	maxReadDepth = 128
 	maxMessage   = math.MaxInt32
 )
 
-// Capabilities implements rdma.Device.
+// Capabilities returns the limits of a connection on the device.
 func (d *device) Capabilities() rdma.Capabilities {
 	requests := min(d.limits.WorkRequests, maxRequests)
 	return rdma.Capabilities{
@@ -75,48 +88,48 @@ func (d *device) Capabilities() rdma.Capabilities {
 		MaxSegments:        1,
 		MaxMessageSize:     min(d.limits.MessageBytes, maxMessage),
 		WriteImpliesPlaced: d.limits.Transport != ibv.IWARP,
-		// iWARP peers may have agreed on checksums over data in user memory.
+		// Peers on iWARP may have negotiated CRCs, which cover data in user memory.
 		StableSource: d.limits.Transport == ibv.IWARP,
 	}
 }
 
-// NewProtectionDomain implements rdma.Device.
+// NewProtectionDomain allocates a protection domain on the device.
 func (d *device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
-	if err := d.acquire("make protection domain"); err != nil {
+	if err := d.acquire("allocate protection domain"); err != nil {
 		return nil, err
 	}
 	pd, err := d.context.NewProtectionDomain()
 	if err != nil {
 		d.release()
-		return nil, fmt.Errorf("make protection domain on %s: %w", d.location.device, err)
+		return nil, fmt.Errorf("allocate protection domain on %s: %w", d.location.device, err)
 	}
 	return &protectionDomain{device: d, pd: pd}, nil
 }
 
-// NewCompletionQueue implements rdma.Device. The requests of all connections
-// of the queue together are limited by its capacity, which is no less than
-// minCompletions.
+// NewCompletionQueue implements rdma.Device. The queue's capacity, which is at least minCompletions
+// where the device allows it, limits the requests of all its connections together.
 func (d *device) NewCompletionQueue(capacity int) (rdma.CompletionQueue, error) {
 	if capacity < 0 {
-		return nil, status.Errorf(status.InvalidValue, "make completion queue: capacity %d is negative", capacity)
+		return nil, status.Errorf(status.InvalidValue,
+			"create completion queue: capacity %d is negative", capacity)
 	}
-	if err := d.acquire("make completion queue"); err != nil {
+	if err := d.acquire("create completion queue"); err != nil {
 		return nil, err
 	}
 	q, err := newCompletionQueue(d, capacity)
 	if err != nil {
 		d.release()
-		return nil, fmt.Errorf("make completion queue on %s: %w", d.location.device, err)
+		return nil, fmt.Errorf("create completion queue on %s: %w", d.location.device, err)
 	}
 	return q, nil
 }
 
-// Close implements rdma.Device: status.InUse while anything made on it is
-// open. It waits for the connection manager to have said farewell to the
-// peers, for lingerTimeout at most.
+// Close implements rdma.Device. It fails with status.InUse while anything opened on the device is
+// still open, and waits up to lingerTimeout for peers to confirm that their connections ended.
 func (d *device) Close() error {
 	if !d.uses.CompareAndSwap(0, math.MinInt64/2) {
-		return status.Errorf(status.InUse, "close verbs device %s: not everything made on it is closed", d.location.device)
+		return status.Errorf(status.InUse,
+			"close verbs device %s: it is in use, or closed already", d.location.device)
 	}
 	d.monitor.stop()
 	d.channel.Close()
@@ -126,12 +139,15 @@ func (d *device) Close() error {
 	return nil
 }
 
+// acquire takes a reference that keeps the device open, until release. It fails once the device is
+// closed.
 func (d *device) acquire(operation string) error {
 	if d.uses.Add(1) > 0 {
 		return nil
 	}
 	d.release()
-	return status.Errorf(status.BadState, "%s: verbs device %s is closed", operation, d.location.device)
+	return status.Errorf(status.BadState, "%s: verbs device %s is closed",
+		operation, d.location.device)
 }
 
 func (d *device) release() { d.uses.Add(-1) }

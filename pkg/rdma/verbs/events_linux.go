@@ -15,13 +15,14 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// monitor waits for the events of one device and of the connection manager,
-// and destroys identifiers when the peer has answered the farewell.
+// monitor is the goroutine of a device that handles events from the device and the connection
+// manager. It also destroys the endpoints of ended connections, once their peers have confirmed the
+// disconnect.
 type monitor struct {
 	device  *device
-	wake    eventFD // identifiers have been retired, or stop
-	stopped chan struct{}
-	stopNow chan struct{}
+	wake    eventFD       // signaled when endpoints linger, or to stop
+	stopNow chan struct{} // closed to stop
+	stopped chan struct{} // closed when run returns
 }
 
 func startMonitor(d *device) (*monitor, error) {
@@ -34,7 +35,7 @@ func startMonitor(d *device) (*monitor, error) {
 	return m, nil
 }
 
-// stop ends the monitor when it has destroyed all retired identifiers.
+// stop waits until the monitor has destroyed all lingering endpoints, and ends it.
 func (m *monitor) stop() {
 	close(m.stopNow)
 	m.wake.signal()
@@ -50,16 +51,17 @@ func (m *monitor) run() {
 		{Fd: int32(m.wake), Events: unix.POLLIN},
 	}
 	for {
-		waiting, next := m.device.destroyLingering(time.Now())
+		left, wait := m.device.destroyLingering(time.Now())
 		select {
 		case <-m.stopNow:
-			if waiting == 0 {
+			if left == 0 {
 				return
 			}
 		default:
 		}
-		if _, err := unix.Poll(descriptors, milliseconds(next)); err != nil && !errors.Is(err, unix.EINTR) {
-			m.device.log.Error("wait for device events", zap.Error(err))
+		_, err := unix.Poll(descriptors, milliseconds(wait))
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			m.device.log.Error("cannot wait for device events", zap.Error(err))
 			return
 		}
 		m.wake.clear()
@@ -72,12 +74,11 @@ func (m *monitor) run() {
 	}
 }
 
-// ignored makes poll skip a descriptor: that of a device that is gone would
-// be ready for ever.
+// ignored makes poll skip a descriptor. The descriptor of a removed device is always readable.
 const ignored = -1
 
-// milliseconds rounds up, so that a deadline has passed when poll returns; a
-// negative duration means to wait without end.
+// milliseconds converts a timeout for poll. It rounds up, so that a deadline has passed when poll
+// returns. A negative timeout never expires.
 func milliseconds(d time.Duration) int {
 	if d < 0 {
 		return -1
@@ -85,16 +86,17 @@ func milliseconds(d time.Duration) int {
 	return int((d + time.Millisecond - 1) / time.Millisecond)
 }
 
-// maxEventsPerTurn bounds one turn, so that a flood of connection requests
-// cannot keep device events waiting.
+// maxEventsPerTurn bounds the events of one kind that are handled in a row, so that a flood of
+// connection requests cannot delay device events.
 const maxEventsPerTurn = 64
 
-// pollConnectionEvents returns false if no more events will come.
+// pollConnectionEvents handles events of the connection manager. It returns false if there will be
+// no more.
 func (m *monitor) pollConnectionEvents() bool {
 	for range maxEventsPerTurn {
 		event, ok, err := m.device.channel.NextEvent()
 		if err != nil {
-			m.device.log.Error("no more connection events", zap.Error(err))
+			m.device.log.Error("connection manager events have stopped", zap.Error(err))
 			return false
 		}
 		if !ok {
@@ -105,9 +107,9 @@ func (m *monitor) pollConnectionEvents() bool {
 	return true
 }
 
-// handleConnectionEvent gives an event to the endpoint that it is about. Only
-// the monitor calls it, so a new identifier has its handle before its next
-// event.
+// handleConnectionEvent passes an event to its endpoint: to the listener, to the connection, and to
+// the handshake in progress. Only the monitor calls it, so a new identifier has its handle before
+// its next event.
 func (d *device) handleConnectionEvent(event *ibv.CMEvent) {
 	d.mu.Lock()
 	e := d.endpoints[event.Handle]
@@ -132,7 +134,8 @@ func (d *device) handleConnectionEvent(event *ibv.CMEvent) {
 			c.interrupt(errPeerDisconnected)
 		}
 	case ibv.EventDeviceRemoval, ibv.EventAddressChange:
-		cause := status.Errorf(status.ConnectionReset, "RDMA device %s: %v", d.location.device, event.Type)
+		cause := status.Errorf(status.ConnectionReset, "RDMA device %s: %v",
+			d.location.device, event.Type)
 		if c != nil {
 			c.interrupt(cause)
 		}
@@ -142,16 +145,16 @@ func (d *device) handleConnectionEvent(event *ibv.CMEvent) {
 	}
 	select {
 	case e.events <- *event:
-	default: // nobody is in a handshake
+	default: // no handshake is in progress
 	}
 }
 
-// pollDeviceEvents returns false if no more events will come.
+// pollDeviceEvents handles events of the device. It returns false if there will be no more.
 func (m *monitor) pollDeviceEvents() bool {
 	for range maxEventsPerTurn {
 		event, ok, err := m.device.context.NextAsyncEvent()
 		if err != nil {
-			m.device.log.Error("no more events of the RDMA device", zap.Error(err))
+			m.device.log.Error("RDMA device events have stopped", zap.Error(err))
 			return false
 		}
 		if !ok {
@@ -166,7 +169,7 @@ func (m *monitor) pollDeviceEvents() bool {
 	return true
 }
 
-// handleDeviceEvent ends the connections that an asynchronous event affects.
+// handleDeviceEvent interrupts the connections that an asynchronous event affects.
 func (d *device) handleDeviceEvent(event ibv.AsyncEvent) {
 	var affected []*connection
 	d.mu.Lock()
@@ -187,23 +190,26 @@ func (d *device) handleDeviceEvent(event ibv.AsyncEvent) {
 	if !known {
 		return
 	}
-	d.log.Warn("event of the RDMA device", zap.Stringer("event", event.Type), zap.Int("connections", len(affected)))
+	d.log.Warn("RDMA device event",
+		zap.Stringer("event", event.Type), zap.Int("connections", len(affected)))
 	for _, c := range affected {
-		c.interrupt(status.Errorf(status.ConnectionReset, "RDMA device %s: %v%s", d.location.device, event.Type, reason))
+		c.interrupt(status.Errorf(status.ConnectionReset, "RDMA device %s: %v: %s",
+			d.location.device, event.Type, reason))
 	}
 }
 
+// eventReasons explains the events that end connections.
 var eventReasons = map[ibv.AsyncEventType]string{
-	ibv.EventPortError:      ": the link is down (see `rdma link`)",
-	ibv.EventDeviceFatal:    ": the device has failed or is being removed (see the kernel's log)",
-	ibv.EventCQError:        ": a completion queue has overrun",
-	ibv.EventQPAccessError:  ": the peer asked for memory that it may not reach",
-	ibv.EventQPRequestError: ": a request of the peer was refused",
-	ibv.EventQPFatal:        ": the queue pair has failed",
+	ibv.EventPortError:      "the link is down (check `rdma link`)",
+	ibv.EventDeviceFatal:    "the device has failed or is being removed (check the kernel log)",
+	ibv.EventCQError:        "a completion queue has overrun",
+	ibv.EventQPAccessError:  "the peer accessed memory without permission",
+	ibv.EventQPRequestError: "a request from the peer was rejected",
+	ibv.EventQPFatal:        "the queue pair has failed",
 }
 
-// confirm completes a handshake whose last packet was lost: a message of the
-// peer says the same. The lock keeps the identifier from being destroyed.
+// confirmEstablished completes a handshake whose last packet was lost: a message from the peer
+// implies that packet. Holding mu keeps the identifier from being destroyed.
 func (d *device) confirmEstablished(number uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -212,21 +218,20 @@ func (d *device) confirmEstablished(number uint32) {
 		return
 	}
 	if err := c.endpoint.id.NotifyEstablished(); err != nil {
-		d.log.Debug("confirm connection", zap.Error(err))
+		d.log.Debug("cannot confirm connection", zap.Error(err))
 	}
 }
 
-// lingerTimeout bounds the wait for a peer's answer to the farewell. The
-// connection manager repeats a lost farewell only as long as its identifier
-// exists.
+// lingerTimeout bounds the wait for a peer to confirm a disconnect. The connection manager resends
+// a lost disconnect request only while its identifier exists.
 const lingerTimeout = time.Second
 
-// retire takes leave of the peer, unless it has left already, and leaves the
-// identifier to the monitor.
+// disconnect tells the peer that the connection ends, unless the peer has disconnected already, and
+// leaves the endpoint to the monitor.
 func (e *endpoint) disconnect() {
 	if !e.disconnected.Load() {
 		if err := e.id.Disconnect(); err != nil {
-			e.disconnected.Store(true) // there is no connection to be ended any more
+			e.disconnected.Store(true) // there is no connection left to end
 		}
 	}
 	d := e.device
@@ -237,33 +242,33 @@ func (e *endpoint) disconnect() {
 	d.monitor.wake.signal()
 }
 
-// destroyLingering destroys the identifiers whose peers have disconnected or whose
-// time is over. It returns how many are left, and in what time to look again,
-// negative if there is none.
-func (d *device) destroyLingering(now time.Time) (left int, next time.Duration) {
+// destroyLingering destroys the lingering endpoints whose peers have disconnected or whose deadline
+// has passed. It returns how many are left, and how long to wait before the next call, negative if
+// forever.
+func (d *device) destroyLingering(now time.Time) (left int, wait time.Duration) {
 	d.mu.Lock()
-	var over []*endpoint
-	next = -1
+	var expired []*endpoint
+	wait = -1
 	kept := d.lingering[:0]
 	for _, e := range d.lingering {
 		remaining := e.lingerDeadline.Sub(now)
 		if e.disconnected.Load() || remaining <= 0 {
-			over = append(over, e)
+			expired = append(expired, e)
 			continue
 		}
 		kept = append(kept, e)
-		if next < 0 || remaining < next {
-			next = remaining
+		if wait < 0 || remaining < wait {
+			wait = remaining
 		}
 	}
 	clear(d.lingering[len(kept):])
 	d.lingering = kept
 	left = len(kept)
 	d.mu.Unlock()
-	for _, e := range over {
+	for _, e := range expired {
 		e.destroy()
 	}
-	return left, next
+	return left, wait
 }
 
 // eventFD is an eventfd by which one thread wakes another.
@@ -277,10 +282,11 @@ func newEventFD() (eventFD, error) {
 	return eventFD(descriptor), nil
 }
 
-// signal wakes the thread. A full counter means that it has been done already.
+// signal wakes the thread. Writing fails only if the counter is full, and then it is signaled
+// already.
 func (e eventFD) signal() { _, _ = unix.Write(int(e), []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
 
-// clear consumes the signals.
+// clear consumes all signals.
 func (e eventFD) clear() {
 	var counter [8]byte
 	_, _ = unix.Read(int(e), counter[:])

@@ -16,8 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Listen implements rdma.Device. An unspecified address stands for the
-// device's own.
+// Listen implements rdma.Device. An unspecified address means the device's own address.
 func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("listen for RDMA connections: %w", err)
@@ -43,21 +42,22 @@ func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Liste
 	return l, nil
 }
 
-// maxPendingRequests bounds the requests of one listener that are not
-// accepted yet. The connection manager refuses more.
+// maxPendingRequests bounds the requests of a listener that wait for Accept. Further requests are
+// rejected.
 const maxPendingRequests = 128
 
-// listener implements rdma.Listener.
+// listener implements rdma.Listener. Any goroutine may use it.
 type listener struct {
 	endpoint *endpoint
 	requests chan *request
-	done     chan struct{} // closed when it accepts no more
+	done     chan struct{} // closed when the listener stops accepting
 
 	mu     sync.Mutex
 	closed bool
-	cause  error // why it accepts no more
+	cause  error // why the listener stopped accepting
 }
 
+// listen opens the endpoint and starts listening.
 func (l *listener) listen(d *device, address netip.AddrPort) error {
 	var err error
 	if l.endpoint, err = d.newEndpoint(l); err != nil {
@@ -66,7 +66,8 @@ func (l *listener) listen(d *device, address netip.AddrPort) error {
 	id := l.endpoint.id
 	err = id.Bind(address)
 	if name := id.DeviceName(); err == nil && name != d.location.device {
-		err = status.Errorf(status.NotFound, "the address belongs to RDMA device %q, not to %s", name, d.location.device)
+		err = status.Errorf(status.NotFound,
+			"the address belongs to RDMA device %q, not to %s", name, d.location.device)
 	}
 	if err == nil {
 		err = l.endpoint.setTypeOfService()
@@ -80,10 +81,11 @@ func (l *listener) listen(d *device, address netip.AddrPort) error {
 	return err
 }
 
-// Address implements rdma.Listener.
+// Address returns the address with the actual port.
 func (l *listener) Address() netip.AddrPort { return l.endpoint.id.Local() }
 
-// offer takes a connection request. False means that it cannot.
+// enqueue queues a connection request for Accept. It returns false if the listener is closed or the
+// queue is full; the caller then keeps requester.
 func (l *listener) enqueue(requester *endpoint, event *ibv.CMEvent) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +99,7 @@ func (l *listener) enqueue(requester *endpoint, event *ibv.CMEvent) bool {
 	}:
 		return true
 	default:
-		l.endpoint.device.log.Warn("connection request refused: too many wait to be accepted",
+		l.endpoint.device.log.Warn("rejecting a connection request: too many wait for Accept",
 			zap.Int("waiting", cap(l.requests)))
 		return false
 	}
@@ -105,7 +107,7 @@ func (l *listener) enqueue(requester *endpoint, event *ibv.CMEvent) bool {
 
 var errListenerClosed = status.Errorf(status.Shutdown, "RDMA listener is closed")
 
-// Accept implements rdma.Listener.
+// Accept waits for the next connection request.
 func (l *listener) Accept(ctx context.Context) (rdma.Request, error) {
 	select {
 	case <-l.done:
@@ -122,19 +124,21 @@ func (l *listener) Accept(ctx context.Context) (rdma.Request, error) {
 	}
 }
 
+// reason returns why the listener stopped accepting.
 func (l *listener) reason() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.cause
 }
 
-// fail ends accepting because the device is lost.
+// fail stops accepting because the device or the address is gone. Any goroutine may call it.
 func (l *listener) fail(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.stopAccepting(status.Errorf(status.Shutdown, "RDMA listener has lost its device: %w", cause))
+	l.stopAccepting(status.Errorf(status.Shutdown, "RDMA listener lost its device: %w", cause))
 }
 
+// stopAccepting makes Accept return cause, the first of which wins. The caller holds mu.
 func (l *listener) stopAccepting(cause error) {
 	if l.cause == nil {
 		l.cause = cause
@@ -142,7 +146,7 @@ func (l *listener) stopAccepting(cause error) {
 	}
 }
 
-// Close implements rdma.Listener.
+// Close stops listening and rejects all requests that wait for Accept.
 func (l *listener) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -164,25 +168,26 @@ func (l *listener) Close() error {
 	}
 }
 
-// request implements rdma.Request.
+// request implements rdma.Request. Any goroutine may use it.
 type request struct {
 	endpoint    *endpoint
 	remote      netip.AddrPort
-	peerDepths  readDepths // what the peer allows
+	peerDepths  readDepths // offered by the peer
 	privateData []byte
-	decided     atomic.Bool
+	decided     atomic.Bool // Accept or Reject was called
 }
 
-// PrivateData implements rdma.Request. On InfiniBand and RoCE zeros follow
-// what the peer set.
+// PrivateData returns the private data of the request. On InfiniBand and RoCE it is padded with
+// zeros.
 func (r *request) PrivateData() []byte { return r.privateData }
 
-// Remote implements rdma.Request.
+// Remote returns the address of the peer.
 func (r *request) Remote() netip.AddrPort { return r.remote }
 
-// Accept implements rdma.Request. If it fails, the peer finds its request
-// refused.
-func (r *request) Accept(ctx context.Context, config rdma.ConnectionConfig) (rdma.Connection, error) {
+// Accept implements rdma.Request. If it fails, the peer's request is rejected.
+func (r *request) Accept(
+	ctx context.Context, config rdma.ConnectionConfig,
+) (rdma.Connection, error) {
 	if r.decided.Swap(true) {
 		return nil, errDecided
 	}
@@ -200,10 +205,14 @@ func (r *request) Accept(ctx context.Context, config rdma.ConnectionConfig) (rdm
 	return c, nil
 }
 
-func (r *request) accept(ctx context.Context, config *rdma.ConnectionConfig, c *connection) error {
+// accept performs the accepting side of the handshake.
+func (r *request) accept(
+	ctx context.Context, config *rdma.ConnectionConfig, c *connection,
+) error {
 	e := r.endpoint
 	if name := e.id.DeviceName(); name != e.device.location.device {
-		return status.Errorf(status.NotFound, "the request came in on RDMA device %q, not on %s", name, e.device.location.device)
+		return status.Errorf(status.NotFound,
+			"the request arrived on RDMA device %q, not on %s", name, e.device.location.device)
 	}
 	if err := c.createQueuePair(e, config.Receives); err != nil {
 		return err
@@ -224,10 +233,11 @@ func (r *request) accept(ctx context.Context, config *rdma.ConnectionConfig, c *
 	return nil
 }
 
-// Reject implements rdma.Request.
+// Reject rejects the request and sends the peer a reason of at most rdma.MaxPrivateData bytes.
 func (r *request) Reject(reason []byte) error {
 	if len(reason) > rdma.MaxPrivateData {
-		return status.Errorf(status.TooBig, "reject RDMA connection: reason of %d bytes exceeds %d", len(reason), rdma.MaxPrivateData)
+		return status.Errorf(status.TooBig, "reject RDMA connection: reason of %d bytes exceeds %d",
+			len(reason), rdma.MaxPrivateData)
 	}
 	if r.decided.Swap(true) {
 		return errDecided
@@ -239,4 +249,5 @@ func (r *request) Reject(reason []byte) error {
 	return nil
 }
 
-var errDecided = status.Errorf(status.BadState, "connection request has been answered already")
+var errDecided = status.Errorf(status.BadState,
+	"connection request was already accepted or rejected")

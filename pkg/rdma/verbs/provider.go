@@ -17,26 +17,27 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
+// provider implements rdma.Provider.
 type provider struct {
 	options Options
 	system  system
 }
 
-// New makes the provider. Whether there is a device only Open tells.
+// New returns the provider. It validates options, but only Open finds out whether there is a
+// device.
 func New(options Options) (rdma.Provider, error) {
 	options = options.withDefaults()
 	if err := options.validate(); err != nil {
 		return nil, fmt.Errorf("rdma provider verbs: %w", err)
 	}
-	return &provider{options: options, system: localMachine{}}, nil
+	return &provider{options: options, system: localSystem{}}, nil
 }
 
-// Name implements rdma.Provider.
+// Name returns ProviderName.
 func (p *provider) Name() string { return ProviderName }
 
-// Open implements rdma.Provider. With an unspecified address the address
-// follows from Options.Device and Options.GIDIndex; without these there must
-// be exactly one RDMA device.
+// Open implements rdma.Provider. If address is unspecified, Options.Device and Options.GIDIndex
+// determine it; without either, the machine must have exactly one RDMA device.
 func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 	d, err := p.open(address)
 	if err != nil {
@@ -75,13 +76,23 @@ func (p *provider) open(address netip.Addr) (*device, error) {
 	return d, nil
 }
 
-// locate finds the device of an address, or the address of a device. The
-// connection manager has the last word on which device an address leads to.
-func (p *provider) locate(channel *ibv.Channel, name string, address netip.Addr) (location, error) {
+// location is where connections are made: a port of a device, and the address that selects it.
+type location struct {
+	device  string
+	port    uint8
+	address netip.Addr
+}
+
+// locate finds the device that has an address, or an address of the device called name. The
+// connection manager decides which device an address selects.
+func (p *provider) locate(
+	channel *ibv.Channel, name string, address netip.Addr,
+) (location, error) {
 	if !address.IsUnspecified() {
 		place, err := bindTo(channel, address)
 		if err == nil && name != "" && name != place.device {
-			err = status.Errorf(status.NotFound, "%v belongs to RDMA device %s, not to %s: choose an address of %s or another device",
+			err = status.Errorf(status.NotFound,
+				"%v belongs to RDMA device %s, not to %s: use an address of %s, or another device",
 				address, place.device, name, name)
 		}
 		return place, err
@@ -103,14 +114,7 @@ func (p *provider) locate(channel *ibv.Channel, name string, address netip.Addr)
 	return firstAddress(channel, p.system, name)
 }
 
-// location is where connections are made: a port of a device, by an address.
-type location struct {
-	device  string
-	port    uint8
-	address netip.Addr
-}
-
-// bindTo asks the connection manager which device has an address.
+// bindTo asks the connection manager which device an address selects.
 func bindTo(channel *ibv.Channel, address netip.Addr) (location, error) {
 	id, err := channel.NewID(0)
 	if err != nil {
@@ -121,50 +125,38 @@ func bindTo(channel *ibv.Channel, address netip.Addr) (location, error) {
 	}
 	place := location{device: id.DeviceName(), port: id.Port(), address: address}
 	if place.device == "" {
-		err = status.Errorf(status.NotFound, "%v is not an address of an RDMA device: see `rdma link` and `ip address`", address)
+		err = status.Errorf(status.NotFound,
+			"no RDMA device has address %v: check `rdma link` and `ip address`", address)
 	}
 	return place, errors.Join(err, id.Destroy())
 }
 
-// firstAddress looks through the machine's addresses for one that leads to
-// the device.
+// firstAddress returns the first of the machine's addresses that selects the device called name.
 func firstAddress(channel *ibv.Channel, s system, name string) (location, error) {
 	for _, address := range s.addresses() {
 		if place, err := bindTo(channel, address); err == nil && place.device == name {
 			return place, nil
 		}
 	}
-	return location{}, status.Errorf(status.NotFound, "RDMA device %s has no IP address: give its network interface one", name)
+	return location{}, status.Errorf(status.NotFound,
+		"RDMA device %s has no IP address: assign one to its network interface", name)
 }
 
-// defaultPort is the port of a device whose address is asked for by GID index.
-const defaultPort = 1
+// gidPort is the port whose GID table determines the address.
+const gidPort = 1
 
-// addressOfGID is the address in an entry of a device's GID table.
+// addressOfGID returns the address in an entry of a device's GID table.
 func addressOfGID(name string, index int) (netip.Addr, error) {
 	context, err := ibv.Open(name)
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	gid, err := context.GID(defaultPort, index)
+	gid, err := context.GID(gidPort, index)
 	return netip.AddrFrom16(gid).Unmap(), errors.Join(err, context.Close())
 }
 
-// system is what is asked of the machine to find devices by name.
-type system interface {
-	// devices lists the RDMA devices.
-	devices() []string
-	// deviceOf is the RDMA device of a network interface, "" if it has none.
-	deviceOf(networkInterface string) string
-	// isInterface tells whether there is a network interface of that name.
-	isInterface(name string) bool
-	// addresses are those of all network interfaces that are up, IPv4 first,
-	// without loopback.
-	addresses() []netip.Addr
-}
-
-// resolveDevice finds the RDMA device that a user has named, by its own name
-// or by that of its network interface. "" stays "".
+// resolveDevice finds an RDMA device by its own name or by the name of its network interface. It
+// returns "" for "".
 func resolveDevice(s system, name string) (string, error) {
 	if name == "" {
 		return "", nil
@@ -174,45 +166,62 @@ func resolveDevice(s system, name string) (string, error) {
 		return name, nil
 	}
 	if !s.isInterface(name) {
-		return "", status.Errorf(status.NotFound, "%q is neither an RDMA device nor a network interface: %s", name, deviceList(devices))
+		return "", status.Errorf(status.NotFound,
+			"%q is neither an RDMA device nor a network interface: %s", name, describe(devices))
 	}
 	if device := s.deviceOf(name); device != "" {
 		return device, nil
 	}
-	return "", status.Errorf(status.NotFound, "network interface %s has no RDMA device: %s", name, deviceList(devices))
+	return "", status.Errorf(status.NotFound,
+		"network interface %s has no RDMA device: %s", name, describe(devices))
 }
 
-// onlyDevice is the RDMA device of a machine that has just one.
+// onlyDevice returns the RDMA device of a machine that has exactly one.
 func onlyDevice(s system) (string, error) {
 	devices := s.devices()
 	if len(devices) == 1 {
 		return devices[0], nil
 	}
 	if len(devices) == 0 {
-		return "", status.Errorf(status.NotFound, "%s", deviceList(devices))
+		return "", status.Errorf(status.NotFound, "%s", describe(devices))
 	}
-	return "", status.Errorf(status.NotFound, "neither address nor device says which RDMA device is meant: %s", deviceList(devices))
+	return "", status.Errorf(status.NotFound,
+		"neither address nor device selects one of several RDMA devices: %s", describe(devices))
 }
 
-func deviceList(devices []string) string {
+// describe lists the machine's RDMA devices, for errors.
+func describe(devices []string) string {
 	if len(devices) == 0 {
-		return "this machine has no RDMA device (see `rdma link`)"
+		return "this machine has no RDMA device (check `rdma link`)"
 	}
 	return "the RDMA devices are " + strings.Join(devices, ", ")
 }
 
-// localMachine asks rdmamap, whose paths are fixed, and the net package.
-type localMachine struct{}
+// system is what the provider needs to know about the machine to find devices by name.
+type system interface {
+	// devices returns the names of the RDMA devices, sorted.
+	devices() []string
+	// deviceOf returns the RDMA device of a network interface, or "" if it has none.
+	deviceOf(networkInterface string) string
+	// isInterface reports whether a network interface has the name.
+	isInterface(name string) bool
+	// addresses returns the addresses of all network interfaces that are up, IPv4 first, without
+	// loopback and link-local addresses.
+	addresses() []netip.Addr
+}
 
-func (localMachine) devices() []string {
+// localSystem implements system for this machine. rdmamap reads /sys at fixed paths.
+type localSystem struct{}
+
+func (localSystem) devices() []string {
 	devices := rdmamap.GetRdmaDeviceList()
 	slices.Sort(devices)
 	return devices
 }
 
-// rdmamap reports an InfiniBand interface without device by "" and an
-// Ethernet one by an error, and the causes of its errors do not help.
-func (localMachine) deviceOf(networkInterface string) string {
+// For an interface without an RDMA device, rdmamap returns "" on InfiniBand and an error on
+// Ethernet. The causes of its errors do not help users.
+func (localSystem) deviceOf(networkInterface string) string {
 	device, err := rdmamap.GetRdmaDeviceForNetdevice(networkInterface)
 	if err != nil {
 		return ""
@@ -220,12 +229,12 @@ func (localMachine) deviceOf(networkInterface string) string {
 	return device
 }
 
-func (localMachine) isInterface(name string) bool {
+func (localSystem) isInterface(name string) bool {
 	_, err := net.InterfaceByName(name)
 	return err == nil
 }
 
-func (localMachine) addresses() []netip.Addr {
+func (localSystem) addresses() []netip.Addr {
 	networks, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil
@@ -233,9 +242,10 @@ func (localMachine) addresses() []netip.Addr {
 	var addresses []netip.Addr
 	for _, network := range networks {
 		prefix, err := netip.ParsePrefix(network.String())
-		if err == nil && !prefix.Addr().IsLoopback() && !prefix.Addr().IsLinkLocalUnicast() {
-			addresses = append(addresses, prefix.Addr().Unmap())
+		if err != nil || prefix.Addr().IsLoopback() || prefix.Addr().IsLinkLocalUnicast() {
+			continue
 		}
+		addresses = append(addresses, prefix.Addr().Unmap())
 	}
 	slices.SortStableFunc(addresses, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
 	return addresses

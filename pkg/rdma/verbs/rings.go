@@ -8,30 +8,30 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// ring holds the requests that are posted to one of a connection's queues. Its
-// indices only grow and are taken modulo its size; head ≤ tail.
+// ring holds the requests posted to one queue of a connection. Indices only grow, wrapping at 2^32,
+// and their low bits select the entry; head ≤ tail.
 type ring[E any] struct {
 	entries []E
-	limit   uint32 // requests that may be outstanding
-	head    uint32 // oldest request that has not completed
-	tail    uint32 // next to be posted
+	limit   uint32 // outstanding requests that configuration allows
+	head    uint32 // the oldest request that has not completed
+	tail    uint32 // the next request to be posted
 }
 
 func newRing[E any](limit int) ring[E] {
 	return ring[E]{entries: make([]E, ringSize(limit)), limit: uint32(limit)}
 }
 
-// ringSize is the power of two that holds n elements.
+// ringSize returns the smallest power of two that is at least n.
 func ringSize(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 
 func (r *ring[E]) at(index uint32) *E { return &r.entries[index&uint32(len(r.entries)-1)] }
 
 func (r *ring[E]) room() uint32 { return r.limit - (r.tail - r.head) }
 
-// hasOutstanding tells whether index is that of an outstanding request.
+// hasOutstanding reports whether the request at index has been posted and has not completed.
 func (r *ring[E]) hasOutstanding(index uint32) bool { return index-r.head < r.tail-r.head }
 
-// sendEntry is a posted send, write or read.
+// sendEntry is a posted Send, Write, or Read.
 type sendEntry struct {
 	id     uint64
 	opcode rdma.Opcode
@@ -43,14 +43,13 @@ type sendEntry struct {
 // sendRing mirrors the device's send queue.
 type sendRing struct {
 	ring[sendEntry]
-	// reported is the index after the latest request of which the device has
-	// reported the outcome, at most tail and at least head. Silent ones before
-	// it have succeeded.
+	// reported is the index after the latest request whose outcome the device has reported, with
+	// head ≤ reported ≤ tail. Silent requests before it have succeeded, except Reads.
 	reported uint32
 }
 
-// report notes the outcome of a request. Devices report in the order of
-// posting, but siw, which reports what follows a Read before the Read.
+// report records the outcome of a request. Devices report in posting order, except siw, which
+// reports requests that follow a Read before the Read.
 func (r *sendRing) report(index uint32, outcome rdma.CompletionStatus) {
 	e := r.at(index)
 	e.done, e.status = true, outcome
@@ -59,7 +58,8 @@ func (r *sendRing) report(index uint32, outcome rdma.CompletionStatus) {
 	}
 }
 
-// next takes the oldest request if its outcome is known.
+// next removes and returns the oldest request if its outcome is known, else nil. The entry is valid
+// until the next request is posted.
 func (r *sendRing) next() *sendEntry {
 	if r.head == r.tail || !r.hasOutcome(r.at(r.head)) {
 		return nil
@@ -67,7 +67,8 @@ func (r *sendRing) next() *sendEntry {
 	return r.advance()
 }
 
-// nextFlushed takes the oldest request, whatever its outcome.
+// nextFlushed removes and returns the oldest request, or nil if the ring is empty. If the outcome
+// is unknown, it becomes StatusFlushed.
 func (r *sendRing) nextFlushed() *sendEntry {
 	if r.head == r.tail {
 		return nil
@@ -78,13 +79,14 @@ func (r *sendRing) nextFlushed() *sendEntry {
 	return r.advance()
 }
 
-// hasOutcome tells whether the outcome of the oldest request is known. A
-// silent request has succeeded when a later one is reported; that does not
-// hold for a Read, which is therefore never silent towards the device.
+// hasOutcome reports whether the outcome of the oldest request is known. A silent request has
+// succeeded once the device reports a later one. That does not hold for Reads, which are therefore
+// always posted to the device as signaled.
 func (r *sendRing) hasOutcome(oldest *sendEntry) bool {
 	return oldest.done || oldest.silent && oldest.opcode != rdma.OpRead && r.reported != r.head
 }
 
+// advance removes and returns the oldest request.
 func (r *sendRing) advance() *sendEntry {
 	if r.reported == r.head {
 		r.reported++
@@ -96,20 +98,21 @@ func (r *sendRing) advance() *sendEntry {
 // receiveEntry is a posted receive.
 type receiveEntry struct {
 	id     uint64
-	length uint32 // received
-	done   bool
+	length uint32 // bytes received
+	done   bool   // the device has reported the outcome
 	status rdma.CompletionStatus
 }
 
 // receiveRing mirrors the device's receive queue.
 type receiveRing struct{ ring[receiveEntry] }
 
+// report records the outcome of a receive.
 func (r *receiveRing) report(index, length uint32, outcome rdma.CompletionStatus) {
 	e := r.at(index)
 	e.done, e.length, e.status = true, length, outcome
 }
 
-// next takes the oldest receive if its outcome is known.
+// next removes and returns the oldest receive if its outcome is known, else nil.
 func (r *receiveRing) next() *receiveEntry {
 	if r.head == r.tail || !r.at(r.head).done {
 		return nil
@@ -118,7 +121,8 @@ func (r *receiveRing) next() *receiveEntry {
 	return r.at(r.head - 1)
 }
 
-// nextFlushed takes the oldest receive, whatever its outcome.
+// nextFlushed removes and returns the oldest receive, or nil if the ring is empty. If the outcome
+// is unknown, it becomes StatusFlushed.
 func (r *receiveRing) nextFlushed() *receiveEntry {
 	if r.head == r.tail {
 		return nil
@@ -131,14 +135,14 @@ func (r *receiveRing) nextFlushed() *receiveEntry {
 	return e
 }
 
-// completionRing queues completions between the device and the caller. It is
-// filled only while it holds fewer than the caller takes, but a request can
-// release many silent ones and the end of a connection all of its requests:
-// then it grows.
+// completionRing queues completions between the device and the caller of Poll. Poll fills it only
+// while it holds fewer completions than the caller asked for. It still has to grow at times,
+// because one completion can release many requests, and the end of a connection releases all of
+// them.
 type completionRing struct {
 	entries []rdma.Completion
-	head    uint32
-	tail    uint32
+	head    uint32 // the oldest completion
+	tail    uint32 // the next free entry
 }
 
 func newCompletionRing(capacity int) completionRing {
@@ -161,7 +165,7 @@ func (r *completionRing) grow() {
 	r.entries, r.head, r.tail = larger, 0, uint32(n)
 }
 
-// pop moves completions to the caller.
+// pop moves the oldest completions to the caller and returns their number.
 func (r *completionRing) pop(completions []rdma.Completion) int {
 	n := min(len(completions), r.len())
 	for i := range n {
@@ -171,10 +175,10 @@ func (r *completionRing) pop(completions []rdma.Completion) int {
 	return n
 }
 
-// A work id names a request towards the device: bit 63 says which ring it is
-// in, 31 bits of which connection it is, and 32 bits are its index. The token
-// of a connection is its slot in the completion queue and a generation, so
-// that what a device reports after a connection is gone is recognised.
+// A work ID identifies a request to the device: bit 63 says which ring it is in, the next 31 bits
+// are the token of its connection, and the low 32 bits are its index. A token combines the
+// connection's slot in the completion queue with a generation, so that completions for a connection
+// that no longer exists are recognized.
 const (
 	slotBits       = 16
 	maxSlots       = 1 << slotBits

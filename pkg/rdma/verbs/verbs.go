@@ -12,9 +12,9 @@
 // outstanding requests when their queue pair is destroyed. From the rings, every request completes
 // exactly once and in order, and OpDisconnected follows the last one.
 //
-// A connection ends when its queue pair is destroyed. Only that guarantees that the device no longer
-// touches memory on the peer's behalf; the error state does not. Requests that have not completed by
-// then complete as flushed, from the rings.
+// A connection ends when its queue pair is destroyed. Only that guarantees that the device no
+// longer touches memory on the peer's behalf; the error state does not. Requests that have not
+// completed by then complete as flushed, from the rings.
 package verbs
 
 import (
@@ -38,26 +38,28 @@ type Options struct {
 	// Device restricts the provider to one device: the name of an RDMA device ("mlx5_0"), or of a
 	// network interface that has one ("eth0"). If empty, the address selects the device.
 	Device string
-	// GIDIndex is the entry to use in the port's GID table. Without an address, the entry determines
-	// it; with an address, the two must agree. If nil, the address determines the entry.
+	// GIDIndex is the entry to use in the port's GID table. Without an address, the entry
+	// determines it; with an address, the two must agree. If nil, the address determines the entry.
 	GIDIndex *int
 	// PathMTU is the largest payload of a packet: 256, 512, 1024, 2048, or 4096 bytes. Both sides
 	// must use the same value. 0 uses what the route allows. Ignored on iWARP.
 	PathMTU int
-	// TypeOfService sets the DSCP and ECN bits of all packets; on RoCE it selects the traffic class.
-	// 0 uses the system's default.
+	// TypeOfService sets the DSCP and ECN bits of all packets; on RoCE it selects the traffic
+	// class. 0 uses the system's default.
 	TypeOfService uint8
-	// RetryCount is how often the device resends an unacknowledged packet, 1 to 7.
-	// 0 means DefaultRetryCount. Ignored on iWARP.
+	// RetryCount is how often the device resends an unacknowledged packet, 1 to 7. 0 means
+	// DefaultRetryCount. Ignored on iWARP.
 	RetryCount int
 	// AckTimeout is how long the device waits for an acknowledgement before it resends, rounded up
 	// to 4.096 µs × 2^n. Devices may wait up to four times as long. 0 means DefaultAckTimeout.
 	AckTimeout time.Duration
 	// RNRRetryCount is how often the device repeats a Send that finds no posted receive, 1 to 7,
 	// where 7 means forever. Receives are always posted before they are needed, so a higher count
-	// only hides faults. 0 means DefaultRNRRetryCount. Ignored on iWARP, which never repeats a Send.
+	// only hides faults. 0 means DefaultRNRRetryCount. Ignored on iWARP, which never repeats a
+	// Send.
 	RNRRetryCount int
-	// Logger gets one line for each lost connection and each device event. If nil, nothing is logged.
+	// Logger gets one line for each lost connection and each device event. If nil, nothing is
+	// logged.
 	Logger *zap.Logger
 }
 
@@ -105,8 +107,8 @@ func (o *Options) validate() error {
 			*o.GIDIndex)
 	}
 	if o.RetryCount < 1 || o.RetryCount > maxRetryCount {
-		return status.Errorf(status.InvalidValue, "invalid retry count %d: must be between 1 and %d",
-			o.RetryCount, maxRetryCount)
+		return status.Errorf(status.InvalidValue,
+			"invalid retry count %d: must be between 1 and %d", o.RetryCount, maxRetryCount)
 	}
 	if o.RNRRetryCount < 1 || o.RNRRetryCount > maxRetryCount {
 		return status.Errorf(status.InvalidValue,
