@@ -44,11 +44,11 @@ provider_tests() {
 
 # strangers are the tests with the embedded endpoint, or a hand-made stream, at
 # the other end.
-together=TestTheEmbeddedEndpointAndADeviceKeepThePromisesTogether
-strangers="$together|ViolateTheProtocol"
+interoperation=TestDeviceInteroperatesWithProviderIWARP
+foreign="$interoperation|TestProtocolViolationsEndTheConnection"
 
-conformance() { provider_tests "$1" "TestProviderKeepsThePromisesOfTheSeam/${1}0" 1 -test.skip "$strangers"; }
-embedded() { provider_tests siw "$together/siw0/(iwarp|verbs)_connects,_CRC_false" 2 -test.run "$strangers" -test.skip "$together/siw0/CRC_true"; }
+conformance() { provider_tests "$1" "TestConformance/${1}0" 1 -test.skip "$foreign"; }
+embedded() { provider_tests siw "$interoperation/siw0/(iwarp|verbs)_connects,_CRC_false" 2 -test.run "$foreign" -test.skip "$interoperation/siw0/CRC_true"; }
 
 # embedded_crc: a checksum is part of every frame, whatever the promise; these
 # have every kind of frame, of all lengths, both ways.
@@ -64,8 +64,8 @@ frame_tests=(
 embedded_crc() {
     local names
     names=$(printf '|%s' "${frame_tests[@]}")
-    provider_tests siw "$together/siw0/(iwarp|verbs)_connects,_CRC_true/[A-Za-z]*" $((2 * ${#frame_tests[@]})) \
-        -test.run "$together/siw0/CRC_true/^(${names#|})\$"
+    provider_tests siw "$interoperation/siw0/(iwarp|verbs)_connects,_CRC_true/[A-Za-z]*" $((2 * ${#frame_tests[@]})) \
+        -test.run "$interoperation/siw0/CRC_true/^(${names#|})\$"
 }
 
 # fault_tests kill or stop one of the daemons.

@@ -25,11 +25,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// devicesVariable lists the devices to test on: NAME=ADDRESS, separated by
-// commas. test/verbs/run.sh sets it in its virtual machine.
+// devicesVariable names an environment variable that lists the devices to test on: NAME=ADDRESS,
+// separated by commas. test/verbs/guest.sh sets it in the VM.
 const devicesVariable = "ZC_RELAY_VERBS_DEVICES"
 
-// testDevices are the addresses of the devices to test on, by name.
+// testDevices returns the addresses of the devices to test on, by name.
 func testDevices(t testing.TB) map[string]netip.Addr {
 	t.Helper()
 	list := os.Getenv(devicesVariable)
@@ -44,22 +44,22 @@ func testDevices(t testing.TB) map[string]netip.Addr {
 	return devices
 }
 
-// missing is what the devices cannot do, by their transport.
+// missing holds the features that the software devices lack, by transport, and why.
 var missing = map[string]map[rdmatest.Feature]string{
 	"roce": {
-		rdmatest.ReceiverNotReady:   "RoCE repeats the Send, and the receiver is not told of it",
+		rdmatest.ReceiverNotReady:   "RoCE repeats the Send, and does not tell the receiver",
 		rdmatest.ExactPrivateData:   "InfiniBand's connection manager pads it with zeros",
-		rdmatest.LengthStatus:       "rxe reports a too long message as IBV_WC_LOC_QP_OP_ERR",
-		rdmatest.AnswersNeedPolling: "the device answers",
+		rdmatest.LengthStatus:       "rxe reports an overlong message as IBV_WC_LOC_QP_OP_ERR",
+		rdmatest.AnswersNeedPolling: "the device responds",
 	},
 	"iwarp": {
-		rdmatest.OrderlyClose:       "siw fails a queue pair also when its peer closes in order, and gives no reason",
-		rdmatest.RemoteReadRight:    "siw does not check the right to be read",
-		rdmatest.AnswersNeedPolling: "the device answers",
+		rdmatest.OrderlyClose:       "siw fails its queue pair even after an orderly close",
+		rdmatest.RemoteReadRight:    "siw does not check the right to read remotely",
+		rdmatest.AnswersNeedPolling: "the device responds",
 	},
 }
 
-func TestProviderKeepsThePromisesOfTheSeam(t *testing.T) {
+func TestConformance(t *testing.T) {
 	for name, address := range testDevices(t) {
 		t.Run(name, func(t *testing.T) {
 			provider, err := verbs.New(verbs.Options{Device: name})
@@ -74,12 +74,14 @@ func TestProviderKeepsThePromisesOfTheSeam(t *testing.T) {
 			if err := device.Close(); err != nil {
 				t.Fatal(err)
 			}
-			rdmatest.Run(t, rdmatest.Config{Provider: provider, Address: address, Missing: missing[transport]})
+			rdmatest.Run(t, rdmatest.Config{
+				Provider: provider, Address: address, Missing: missing[transport],
+			})
 		})
 	}
 }
 
-// iwarpDevices are those of the devices to test on that speak iWARP.
+// iwarpDevices returns the devices to test on whose transport is iWARP.
 func iwarpDevices(t *testing.T) map[string]netip.Addr {
 	t.Helper()
 	devices := testDevices(t)
@@ -93,26 +95,30 @@ func iwarpDevices(t *testing.T) map[string]netip.Addr {
 	return devices
 }
 
-func TestTheEmbeddedEndpointAndADeviceKeepThePromisesTogether(t *testing.T) {
+func TestDeviceInteroperatesWithProviderIWARP(t *testing.T) {
 	for name, address := range iwarpDevices(t) {
 		device, err := verbs.New(verbs.Options{Device: name})
 		must(t, err)
 		for _, crc := range []bool{false, true} {
-			embedded := iwarp.New(iwarp.Options{CRC: crc})
+			userSpace := iwarp.New(iwarp.Options{CRC: crc})
 			for _, direction := range []struct {
 				initiator, responder rdma.Provider
-				victimChecksReads    bool
+				victimChecksReads    bool // the side whose memory is read checks the right
 			}{
-				{embedded, device, false},
-				{device, embedded, true},
+				{userSpace, device, false},
+				{device, userSpace, true},
 			} {
-				t.Run(fmt.Sprintf("%s/%s connects, CRC %t", name, direction.initiator.Name(), crc), func(t *testing.T) {
+				name := fmt.Sprintf("%s/%s connects, CRC %t", name, direction.initiator.Name(), crc)
+				t.Run(name, func(t *testing.T) {
 					lacks := maps.Clone(missing["iwarp"])
 					if direction.victimChecksReads {
 						delete(lacks, rdmatest.RemoteReadRight)
 					}
 					rdmatest.Run(t, rdmatest.Config{
-						Provider: direction.initiator, Responder: direction.responder, Address: address, Missing: lacks,
+						Provider:  direction.initiator,
+						Responder: direction.responder,
+						Address:   address,
+						Missing:   lacks,
 					})
 				})
 			}
@@ -120,10 +126,10 @@ func TestTheEmbeddedEndpointAndADeviceKeepThePromisesTogether(t *testing.T) {
 	}
 }
 
-// frame is an untagged FPDU without payload, by its fields (RFC 5040, 5041,
-// 5044). CRC is not in use.
+// frame holds the fields of an untagged FPDU without payload (RFC 5040, 5041, 5044), on a
+// connection without CRCs.
 type frame struct {
-	ddp, rdmap      byte // version, flags; version, opcode
+	ddp, rdmap      byte // flags and version; version and opcode
 	queue, sequence uint32
 }
 
@@ -133,26 +139,29 @@ func (f frame) bytes() []byte {
 	b = append(b, f.ddp, f.rdmap, 0, 0, 0, 0)
 	b = binary.BigEndian.AppendUint32(b, f.queue)
 	b = binary.BigEndian.AppendUint32(b, f.sequence)
-	b = binary.BigEndian.AppendUint32(b, 0) // offset
-	return binary.BigEndian.AppendUint32(b, 0)
+	b = binary.BigEndian.AppendUint32(b, 0)    // message offset
+	return binary.BigEndian.AppendUint32(b, 0) // unused CRC field
 }
 
-func TestADeviceEndsStreamsThatViolateTheProtocol(t *testing.T) {
+func TestProtocolViolationsEndTheConnection(t *testing.T) {
 	for name, address := range iwarpDevices(t) {
 		for violation, f := range map[string]frame{ // 0x43 is a Send
-			"unknown opcode":        {0x41, 0x4f, 0, 1},
-			"DDP version":           {0x42, 0x43, 0, 1},
-			"RDMAP version":         {0x41, 0x83, 0, 1},
-			"queue number":          {0x41, 0x43, 7, 1},
-			"sequence number":       {0x41, 0x43, 0, 9},
-			"Read Response unasked": {0xc1, 0x42, 0, 1},
+			"unknown opcode":            {0x41, 0x4f, 0, 1},
+			"DDP version":               {0x42, 0x43, 0, 1},
+			"RDMAP version":             {0x41, 0x83, 0, 1},
+			"queue number":              {0x41, 0x43, 7, 1},
+			"sequence number":           {0x41, 0x43, 0, 9},
+			"unsolicited Read Response": {0xc1, 0x42, 0, 1},
 		} {
-			t.Run(name+"/"+violation, func(t *testing.T) { violate(t, verbs.Options{Device: name}, address, f) })
+			t.Run(name+"/"+violation, func(t *testing.T) {
+				violate(t, verbs.Options{Device: name}, address, f)
+			})
 		}
 	}
 }
 
-// violate sends a frame to a device on a connection made by hand.
+// violate sends a frame to a device over a hand-made connection, and checks that the device ends
+// the connection and leaves memory alone.
 func violate(t *testing.T, options verbs.Options, address netip.Addr, f frame) {
 	provider, err := verbs.New(options)
 	must(t, err)
@@ -162,22 +171,22 @@ func violate(t *testing.T, options verbs.Options, address netip.Addr, f frame) {
 	l := &link{t: t, device: device}
 	victim := l.newSide()
 	victim.bytes[0] = 0xa5
-	stranger := l.shakeHands(address, victim)
-	defer stranger.Close()
-	must(t, stranger.SetReadDeadline(time.Now().Add(testTimeout)))
+	stream := l.acceptStream(address, victim)
+	defer stream.Close()
+	must(t, stream.SetReadDeadline(time.Now().Add(testTimeout)))
 	ended := make(chan error, 1)
 	go func() {
-		_, err := io.Copy(io.Discard, stranger) // a Terminate, at most
+		_, err := io.Copy(io.Discard, stream) // at most a Terminate
 		ended <- err
 	}()
-	// siw does not look at what comes before it has handed the stream to the
-	// queue pair, until more comes.
+	// siw ignores what arrives before it has attached the stream to the queue pair, until more
+	// arrives.
 	for sending := true; sending; {
-		_, _ = stranger.Write(f.bytes())
+		_, _ = stream.Write(f.bytes())
 		select {
 		case err := <-ended:
 			if errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Fatal("the stream goes on")
+				t.Fatal("the device keeps the stream open")
 			}
 			sending = false
 		case <-time.After(200 * time.Millisecond):
@@ -185,10 +194,10 @@ func violate(t *testing.T, options verbs.Options, address netip.Addr, f frame) {
 	}
 	victim.awaitEnd(t)
 	if victim.conn.Err() == nil {
-		t.Error("the connection ended in order")
+		t.Error("the connection ended without an error")
 	}
 	if victim.bytes[0] != 0xa5 {
-		t.Error("memory was changed")
+		t.Error("memory was overwritten")
 	}
 	victim.conn = nil
 }
@@ -203,32 +212,32 @@ func (s *side) awaitEnd(t *testing.T) {
 			}
 		}
 	}
-	t.Fatal("the connection does not end")
+	t.Fatal("the connection did not end")
 }
 
-// shakeHands connects to a side that accepts, by a hand-made MPA Request of
-// revision 2 (RFC 6581).
-func (l *link) shakeHands(address netip.Addr, accepting *side) net.Conn {
+// acceptStream makes accepting accept a TCP stream, which sends a hand-made MPA Request of revision
+// 2 (RFC 6581). It returns the stream after the handshake.
+func (l *link) acceptStream(address netip.Addr, accepting *side) net.Conn {
 	t := l.t
 	listener, err := l.device.Listen(t.Context(), netip.AddrPortFrom(address, 0))
 	must(t, err)
 	defer func() { must(t, listener.Close()) }()
-	stranger, err := net.Dial("tcp", listener.Address().String())
+	stream, err := net.Dial("tcp", listener.Address().String())
 	must(t, err)
 	const enhanced, revision, privateBytes = 0x10, 2, 4
 	request := append([]byte("MPA ID Req Frame"), enhanced, revision, 0, privateBytes)
 	request = append(request, 0, 1, 0, 1) // one Read each way
-	_, err = stranger.Write(request)
+	_, err = stream.Write(request)
 	must(t, err)
 	arrived, err := listener.Accept(t.Context())
 	must(t, err)
 	accepting.conn, err = arrived.Accept(t.Context(), accepting.config())
 	must(t, err)
 	reply := make([]byte, 20)
-	must(t, stranger.SetReadDeadline(time.Now().Add(testTimeout)))
-	_, err = io.ReadFull(stranger, reply)
+	must(t, stream.SetReadDeadline(time.Now().Add(testTimeout)))
+	_, err = io.ReadFull(stream, reply)
 	must(t, err)
-	_, err = io.CopyN(io.Discard, stranger, int64(binary.BigEndian.Uint16(reply[18:])))
+	_, err = io.CopyN(io.Discard, stream, int64(binary.BigEndian.Uint16(reply[18:])))
 	must(t, err)
-	return stranger
+	return stream
 }

@@ -47,8 +47,8 @@ func (d *device) Connect(
 // maxPortAttempts bounds the search for a free port.
 const maxPortAttempts = 16
 
-// withFreePort calls attempt, which picks a local port, until that port turns out to be free. On
-// iWARP the connection manager hands out TCP ports without asking TCP.
+// withFreePort repeats attempt while the local port that it picks turns out to be in use. On iWARP
+// the connection manager picks TCP ports without asking TCP.
 func (d *device) withFreePort(attempt func() error) error {
 	var err error
 	for range maxPortAttempts {

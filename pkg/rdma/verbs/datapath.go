@@ -104,7 +104,7 @@ func (c *connection) Flush() {
 	c.flush()
 }
 
-// flush is Flush for a connection that is known to be open, or not to have any requests.
+// flush posts the unflushed requests to the device, unless the connection is ending.
 func (c *connection) flush() {
 	if len(c.unflushed) == 0 || c.phase != phaseOpen {
 		return
@@ -405,8 +405,8 @@ var workCauses = map[ibv.WorkStatus]string{
 	ibv.WorkLocalAccess:          "the local memory was deregistered, or forbids the access",
 	ibv.WorkLocalQueuePair:       "the link is down, or the queue pair cannot do the request",
 	ibv.WorkBadResponse:          "the peer's device sent an unexpected response",
-	ibv.WorkRemoteInvalidRequest: "the message is too long for the peer, or not supported there",
-	ibv.WorkRemoteAccess:         "the peer's memory was deregistered, ends earlier, or forbids it",
+	ibv.WorkRemoteInvalidRequest: "the peer does not support the request, or such a long message",
+	ibv.WorkRemoteAccess:         "the peer's memory is too short, was deregistered, or forbids it",
 	ibv.WorkRemoteOperation:      "the peer's device could not execute the request",
 	ibv.WorkRetryExceeded: "the peer does not acknowledge: it is down, the network drops " +
 		"packets, or the two sides differ in path MTU or RoCE version",

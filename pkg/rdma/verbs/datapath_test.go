@@ -17,7 +17,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs"
 )
 
-func TestTheDataPathDoesNotAllocate(t *testing.T) {
+func TestDataPathDoesNotAllocate(t *testing.T) {
 	for name, address := range testDevices(t) {
 		l := newLink(t, verbs.Options{}, address)
 		exchange := func() {
@@ -29,11 +29,11 @@ func TestTheDataPathDoesNotAllocate(t *testing.T) {
 			l.x.transfer(t, l.y, rdma.OpRead, 2, 4096)
 			l.await(l.x, 1)
 		}
-		for range 100 { // lists grow to their size
+		for range 100 { // until lists have grown to their final size
 			exchange()
 		}
 		if n := testing.AllocsPerRun(200, exchange); n != 0 {
-			t.Errorf("%s: %v allocations for Writes, a Send and Reads", name, n)
+			t.Errorf("%s: %v allocations for Writes, a Send, and Reads; want 0", name, n)
 		}
 	}
 }
@@ -48,19 +48,24 @@ func benchmarkDevices(b *testing.B, run func(*testing.B, *link)) {
 	}
 }
 
-// The transfers are those of perftest's ib_write_bw and ib_read_bw at their
-// defaults: 64 KiB, 128 outstanding Writes or as many Reads as the depth
-// allows.
+// BenchmarkWrite64KiB transfers as perftest's ib_write_bw does by default: 64 KiB, 128 outstanding
+// Writes.
 
 func BenchmarkWrite64KiB(b *testing.B) {
-	benchmarkDevices(b, func(b *testing.B, l *link) { l.bandwidth(b, rdma.OpWrite, linkRequests/2) })
+	benchmarkDevices(b, func(b *testing.B, l *link) {
+		l.bandwidth(b, rdma.OpWrite, linkRequests/2)
+	})
 }
 
+// BenchmarkRead64KiB transfers as perftest's ib_read_bw does: 64 KiB, with as many outstanding
+// Reads as the read depth allows.
 func BenchmarkRead64KiB(b *testing.B) {
-	benchmarkDevices(b, func(b *testing.B, l *link) { l.bandwidth(b, rdma.OpRead, linkReads/2) })
+	benchmarkDevices(b, func(b *testing.B, l *link) {
+		l.bandwidth(b, rdma.OpRead, linkReads/2)
+	})
 }
 
-// bandwidth keeps two chains under way.
+// bandwidth keeps two chains of requests in flight.
 func (l *link) bandwidth(b *testing.B, opcode rdma.Opcode, chain int) {
 	const size = 64 << 10
 	b.SetBytes(size)
@@ -78,9 +83,8 @@ func (l *link) bandwidth(b *testing.B, opcode rdma.Opcode, chain int) {
 	}
 }
 
-// BenchmarkSendRoundTrip64B is two of ib_send_lat's latencies. As there, each
-// side has a thread of its own that polls without pause, and the median is
-// what counts.
+// BenchmarkSendRoundTrip64B measures twice the latency that ib_send_lat reports. As there, each
+// side has its own thread that polls without pause, and the result is the median.
 func BenchmarkSendRoundTrip64B(b *testing.B) {
 	benchmarkDevices(b, func(b *testing.B, l *link) {
 		l.x.postReceives(b, 2, 64)
@@ -98,7 +102,8 @@ func BenchmarkSendRoundTrip64B(b *testing.B) {
 	})
 }
 
-// ping sends, waits for the answer, and so on.
+// ping sends a message and waits for its echo, once for each element of rounds, which it sets to
+// the round trip time.
 func (s *side) ping(t testing.TB, rounds []time.Duration) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -113,7 +118,7 @@ func (s *side) ping(t testing.TB, rounds []time.Duration) error {
 	return nil
 }
 
-// echo answers.
+// echo returns each message.
 func (s *side) echo(t testing.TB, rounds int) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -126,7 +131,7 @@ func (s *side) echo(t testing.TB, rounds int) error {
 	return nil
 }
 
-// awaitMessage polls until a message has come, and posts its receive again.
+// awaitMessage polls until a message has arrived, and posts its receive again.
 func (s *side) awaitMessage(t testing.TB) error {
 	for {
 		n := s.queue.Poll(s.completions[:])
@@ -134,7 +139,7 @@ func (s *side) awaitMessage(t testing.TB) error {
 		for i := range n {
 			c := &s.completions[i]
 			if c.Status != rdma.StatusSuccess {
-				return fmt.Errorf("%v completes with %v: %w", c.Opcode, c.Status, s.conn.Err())
+				return fmt.Errorf("%v completed with %v: %w", c.Opcode, c.Status, s.conn.Err())
 			}
 			received = received || c.Opcode == rdma.OpReceive
 		}
@@ -145,7 +150,7 @@ func (s *side) awaitMessage(t testing.TB) error {
 	}
 }
 
-// BenchmarkEmptyPoll is what a look at an idle device costs.
+// BenchmarkEmptyPoll measures the cost of polling an idle device.
 func BenchmarkEmptyPoll(b *testing.B) {
 	benchmarkDevices(b, func(b *testing.B, l *link) {
 		for b.Loop() {
@@ -158,7 +163,7 @@ const (
 	linkMemory   = 1 << 20
 	linkRequests = 128
 	linkReads    = 8
-	testTimeout  = 30 * time.Second // reached by tests that fail only
+	testTimeout  = 30 * time.Second // only failing tests reach it
 )
 
 // side is one end of a link.
@@ -168,19 +173,20 @@ type side struct {
 	conn   rdma.Connection
 	memory rdma.MemoryRegion
 	bytes  []byte
-	// completions are scratch, so that polling does not allocate.
+	// The rest is scratch space, so that posting and polling do not allocate.
 	completions [64]rdma.Completion
 	requests    [linkRequests]rdma.SendRequest
 	receives    [linkRequests]rdma.ReceiveRequest
 }
 
-// link is two connected sides, both driven by the test's thread.
+// link is two connected sides on one device. The goroutine of the test drives both.
 type link struct {
 	t      testing.TB
 	device rdma.Device
 	x, y   *side
 }
 
+// newLink opens a device, connects two sides on it, and sends the first message.
 func newLink(t testing.TB, options verbs.Options, address netip.Addr) *link {
 	t.Helper()
 	provider, err := verbs.New(options)
@@ -216,7 +222,8 @@ func (l *link) newSide() *side {
 	region, err := memory.Alloc("verbs_test", linkMemory)
 	must(t, err)
 	s.bytes = region.Bytes()
-	s.memory, err = s.domain.Register(region, memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite)
+	s.memory, err = s.domain.Register(region,
+		memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite)
 	must(t, err)
 	t.Cleanup(func() {
 		s.end(t)
@@ -241,7 +248,7 @@ func (s *side) end(t testing.TB) {
 			}
 		}
 	}
-	t.Error("the connection does not end")
+	t.Error("the connection did not end")
 }
 
 func (s *side) config() rdma.ConnectionConfig {
@@ -283,8 +290,7 @@ func (s *side) postReceives(t testing.TB, count, length int) {
 	}
 }
 
-// transfer posts a chain of Writes or Reads of which only the last completes
-// with a word, and starts it.
+// transfer posts a chain of Writes or Reads, all silent except the last, and flushes it.
 func (s *side) transfer(t testing.TB, peer *side, opcode rdma.Opcode, count, length int) {
 	for i := range count {
 		s.requests[i] = rdma.SendRequest{
@@ -307,15 +313,15 @@ func (s *side) post(t testing.TB, count int) {
 	s.conn.Flush()
 }
 
-// await polls a side until it has at least so many completions, which must be
-// successful, and returns how many it has got.
+// await polls a side until it has at least count completions, which must be successful, and returns
+// their number.
 func (l *link) await(s *side, count int) (collected int) {
 	var deadline time.Time
 	for empty := 0; collected < count; empty++ {
 		n := s.queue.Poll(s.completions[:])
 		for i := range n {
 			if c := &s.completions[i]; c.Status != rdma.StatusSuccess {
-				l.t.Fatalf("%v completes with %v: %v", c.Opcode, c.Status, s.conn.Err())
+				l.t.Fatalf("%v completed with %v: %v", c.Opcode, c.Status, s.conn.Err())
 			}
 		}
 		if collected += n; n > 0 {
@@ -330,7 +336,7 @@ func (l *link) await(s *side, count int) (collected int) {
 		if deadline.IsZero() {
 			deadline = time.Now().Add(testTimeout)
 		} else if time.Now().After(deadline) {
-			l.t.Fatal("no completion")
+			l.t.Fatalf("got %d completions within %v, want %d", collected, testTimeout, count)
 		}
 	}
 	return collected

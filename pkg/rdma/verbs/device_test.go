@@ -13,7 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// open opens and closes a device and returns its capabilities.
+// open opens a device, closes it, and returns its capabilities.
 func open(t *testing.T, options verbs.Options, address netip.Addr) (rdma.Capabilities, error) {
 	t.Helper()
 	provider, err := verbs.New(options)
@@ -26,7 +26,7 @@ func open(t *testing.T, options verbs.Options, address netip.Addr) (rdma.Capabil
 	return device.Capabilities(), nil
 }
 
-// interfaceOf is the network interface with the address.
+// interfaceOf returns the name of the network interface that has the address.
 func interfaceOf(t *testing.T, address netip.Addr) string {
 	t.Helper()
 	interfaces, err := net.Interfaces()
@@ -35,16 +35,17 @@ func interfaceOf(t *testing.T, address netip.Addr) string {
 		addresses, err := i.Addrs()
 		must(t, err)
 		for _, a := range addresses {
-			if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr() == address {
+			prefix, err := netip.ParsePrefix(a.String())
+			if err == nil && prefix.Addr() == address {
 				return i.Name
 			}
 		}
 	}
-	t.Fatalf("no interface has address %v", address)
+	t.Fatalf("no network interface has address %v", address)
 	return ""
 }
 
-func TestADeviceIsOpenedByItsNameAlone(t *testing.T) {
+func TestDeviceNameDeterminesAddress(t *testing.T) {
 	for name := range testDevices(t) {
 		if _, err := open(t, verbs.Options{Device: name}, netip.IPv4Unspecified()); err != nil {
 			t.Error(err)
@@ -52,19 +53,19 @@ func TestADeviceIsOpenedByItsNameAlone(t *testing.T) {
 	}
 }
 
-func TestTheAddressOfAnotherDeviceIsRefused(t *testing.T) {
+func TestAddressOfAnotherDeviceIsRejected(t *testing.T) {
 	devices := testDevices(t)
 	for name := range devices {
 		for other, address := range devices {
 			_, err := open(t, verbs.Options{Device: name}, address)
 			if (err == nil) != (name == other) || err != nil && !errors.Is(err, status.NotFound) {
-				t.Errorf("device %s at the address of %s: %v", name, other, err)
+				t.Errorf("open device %s at the address of %s: %v", name, other, err)
 			}
 		}
 	}
 }
 
-func TestRoCEDevicesAreOpenedByInterfaceAndByGID(t *testing.T) {
+func TestInterfaceAndGIDDetermineRoCEAddress(t *testing.T) {
 	for _, address := range testDevices(t) {
 		capabilities, err := open(t, verbs.Options{}, address)
 		must(t, err)
@@ -73,29 +74,29 @@ func TestRoCEDevicesAreOpenedByInterfaceAndByGID(t *testing.T) {
 		}
 		network := interfaceOf(t, address)
 		if _, err := open(t, verbs.Options{Device: network}, netip.IPv4Unspecified()); err != nil {
-			t.Errorf("interface %s: %v", network, err)
+			t.Errorf("open interface %s: %v", network, err)
 		}
-		ipv4 := 1 // the entry of the IPv4 address, behind that of the link-local one
+		ipv4 := 1 // the IPv4 address; index 0 is the link-local one
 		newLink(t, verbs.Options{Device: network, GIDIndex: &ipv4}, address)
 	}
 }
 
-func TestConnectionsTakeTheConfiguredSettings(t *testing.T) {
+func TestConnectionsWorkWithConfiguredSettings(t *testing.T) {
 	for _, address := range testDevices(t) {
 		options := verbs.Options{PathMTU: 1024, TypeOfService: 104, RetryCount: 3, RNRRetryCount: 1}
 		l := newLink(t, options, address)
 		l.x.bytes[65535] = 0xa5
 		l.x.transfer(t, l.y, rdma.OpWrite, 1, 65536)
 		l.await(l.x, 1)
-		l.x.transfer(t, l.y, rdma.OpRead, 1, 65536) // behind the Write
+		l.x.transfer(t, l.y, rdma.OpRead, 1, 65536) // after the Write
 		l.await(l.x, 1)
 		if l.y.bytes[65535] != 0xa5 {
-			t.Error("the data has not arrived")
+			t.Error("the Read completed before the data of the Write was placed")
 		}
 	}
 }
 
-func TestAGIDOfAnotherAddressIsRefused(t *testing.T) {
+func TestGIDOfAnotherAddressIsRejected(t *testing.T) {
 	for _, address := range testDevices(t) {
 		capabilities, err := open(t, verbs.Options{}, address)
 		must(t, err)
@@ -121,10 +122,10 @@ func TestAGIDOfAnotherAddressIsRefused(t *testing.T) {
 			accepted <- err
 		}()
 		if _, err := device.Connect(t.Context(), listener.Address(), s.config()); err == nil {
-			t.Error("connected in spite of another GID index")
+			t.Error("connected although the GID index belongs to another address")
 		}
 		if err := <-accepted; !errors.Is(err, status.BadConfig) {
-			t.Errorf("accept: %v", err)
+			t.Errorf("Accept returned %v, want %v", err, status.BadConfig)
 		}
 		must(t, listener.Close())
 	}

@@ -282,8 +282,8 @@ func newEventFD() (eventFD, error) {
 	return eventFD(descriptor), nil
 }
 
-// signal wakes the thread. Writing fails only if the counter is full, and then it is signaled
-// already.
+// signal wakes the thread. The write fails only if the counter is full, when a signal is pending
+// anyway.
 func (e eventFD) signal() { _, _ = unix.Write(int(e), []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
 
 // clear consumes all signals.

@@ -8,20 +8,20 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestMemoryIsFoundByItsKeyAsLongAsItIsRegistered(t *testing.T) {
+func TestRegionsAreFoundByKeyWhileRegistered(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var table memoryTable
 		registered := map[uint32]*memoryRegion{}
-		// Few distinct keys, and keys that differ in high bits only, as
-		// devices choose them.
+		// Few distinct keys, some of which differ only in high bits, like those of devices.
 		key := rapid.Custom(func(t *rapid.T) uint32 {
-			return rapid.Uint32Range(0, 40).Draw(t, "key") << rapid.SampledFrom([]int{0, 8, 24}).Draw(t, "shift")
+			shift := rapid.SampledFrom([]int{0, 8, 24}).Draw(t, "shift")
+			return rapid.Uint32Range(0, 40).Draw(t, "key") << shift
 		})
 		t.Repeat(map[string]func(*rapid.T){
 			"register": func(t *rapid.T) {
 				k := key.Draw(t, "new")
 				if registered[k] != nil {
-					t.Skip("taken")
+					t.Skip("key is in use")
 				}
 				registered[k] = &memoryRegion{localKey: k}
 				table.insert(registered[k])
@@ -36,7 +36,8 @@ func TestMemoryIsFoundByItsKeyAsLongAsItIsRegistered(t *testing.T) {
 				for k := range uint32(50) {
 					for _, shift := range []int{0, 8, 24} {
 						if got := table.lookup(k << shift); got != registered[k<<shift] {
-							t.Fatalf("key %#x leads to %v", k<<shift, got)
+							t.Fatalf("lookup of key %#x: got %v, want %v",
+								k<<shift, got, registered[k<<shift])
 						}
 					}
 				}
@@ -45,7 +46,7 @@ func TestMemoryIsFoundByItsKeyAsLongAsItIsRegistered(t *testing.T) {
 	})
 }
 
-func TestRangesOutsideOfTheMemoryAreNotContained(t *testing.T) {
+func TestRangesMustLieWithinTheRegion(t *testing.T) {
 	r := &memoryRegion{base: 0x7000, length: 0x1000}
 	for _, c := range []struct {
 		address, length uint64
@@ -56,7 +57,7 @@ func TestRangesOutsideOfTheMemoryAreNotContained(t *testing.T) {
 		{0, 1, false}, {^uint64(0), 2, false}, {0x7000, ^uint64(0), false},
 	} {
 		if got := r.hasRange(c.address, c.length); got != c.want {
-			t.Errorf("%d bytes at %#x: %v", c.length, c.address, got)
+			t.Errorf("hasRange(%#x, %d) = %v, want %v", c.address, c.length, got, c.want)
 		}
 	}
 }

@@ -10,22 +10,23 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// model is what the send ring mirrors: a device that completes requests, in
-// order but for Reads, and is silent about some.
+// model is the device that a send ring mirrors: it completes requests in order, except Reads, and
+// does not report successful silent requests.
 type model struct {
 	ring     sendRing
-	pending  []sendEntry // posted, in order, not yet delivered
-	reported []bool
-	first    uint32 // index of pending[0]
+	pending  []sendEntry // posted and not delivered, in order
+	reported []bool      // of pending, by the device
+	first    uint32      // index of pending[0]
 }
 
 func (m *model) post(t *rapid.T, nextID *uint64) {
 	if m.ring.room() == 0 {
 		t.Skip("full")
 	}
+	opcodes := []rdma.Opcode{rdma.OpSend, rdma.OpWrite, rdma.OpRead}
 	e := sendEntry{
 		id:     *nextID,
-		opcode: rapid.SampledFrom([]rdma.Opcode{rdma.OpSend, rdma.OpWrite, rdma.OpRead}).Draw(t, "opcode"),
+		opcode: rapid.SampledFrom(opcodes).Draw(t, "opcode"),
 		silent: rapid.Bool().Draw(t, "silent"),
 	}
 	*nextID++
@@ -35,11 +36,11 @@ func (m *model) post(t *rapid.T, nextID *uint64) {
 	m.reported = append(m.reported, false)
 }
 
-// signaled tells whether the device reports a successful request.
+// signaled reports whether the device reports a request that succeeds.
 func signaled(e sendEntry) bool { return !e.silent || e.opcode == rdma.OpRead }
 
-// report completes the oldest request of its kind that the device reports:
-// Reads are overtaken by what follows them, as siw does.
+// report completes the oldest Read, or the oldest other request: siw reports requests that follow a
+// Read before the Read.
 func (m *model) report(t *rapid.T) {
 	reads := rapid.Bool().Draw(t, "reads")
 	for i, e := range m.pending {
@@ -53,7 +54,7 @@ func (m *model) report(t *rapid.T) {
 	t.Skip("nothing to report")
 }
 
-// deliver takes everything that can be known to be complete.
+// deliver checks that the ring delivers exactly the requests known to be complete.
 func (m *model) deliver(t *rapid.T) {
 	for len(m.pending) > 0 {
 		complete := m.reported[0]
@@ -65,26 +66,28 @@ func (m *model) deliver(t *rapid.T) {
 		got := m.ring.next()
 		if !complete {
 			if got != nil {
-				t.Fatalf("request %d is delivered before it is known to be complete", got.id)
+				t.Fatalf("request %d was delivered before its outcome was known", got.id)
 			}
 			return
 		}
-		m.take(t, got, rdma.StatusSuccess)
+		m.delivered(t, got, rdma.StatusSuccess)
 	}
 	if m.ring.next() != nil {
-		t.Fatal("an empty ring delivers something")
+		t.Fatal("an empty ring delivered a request")
 	}
 }
 
-func (m *model) take(t *rapid.T, got *sendEntry, want rdma.CompletionStatus) {
+// delivered checks the next request that the ring delivered.
+func (m *model) delivered(t *rapid.T, got *sendEntry, want rdma.CompletionStatus) {
 	if got == nil || got.id != m.pending[0].id || got.status != want {
-		t.Fatalf("delivered %+v instead of %d with %v", got, m.pending[0].id, want)
+		t.Fatalf("delivered %+v, want request %d with status %v", got, m.pending[0].id, want)
 	}
 	m.pending, m.reported = m.pending[1:], m.reported[1:]
 	m.first++
 }
 
-// flush takes the rest.
+// flush checks that the ring delivers all remaining requests, as flushed unless known to be
+// complete.
 func (m *model) flush(t *rapid.T) {
 	m.deliver(t)
 	for len(m.pending) > 0 {
@@ -96,17 +99,18 @@ func (m *model) flush(t *rapid.T) {
 		if m.reported[0] || !signaled(m.pending[0]) && later {
 			want = rdma.StatusSuccess
 		}
-		m.take(t, m.ring.nextFlushed(), want)
+		m.delivered(t, m.ring.nextFlushed(), want)
 	}
 	if m.ring.nextFlushed() != nil || m.ring.room() != m.ring.limit {
-		t.Fatal("a flushed ring is not empty")
+		t.Fatal("the ring is not empty after nextFlushed returned every request")
 	}
 }
 
-func TestRequestsAreDeliveredOnceAndInOrder(t *testing.T) {
+func TestSendRingDeliversOnceAndInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := &model{ring: sendRing{ring: newRing[sendEntry](rapid.IntRange(1, 20).Draw(t, "limit"))}}
-		start := rapid.Uint32().Draw(t, "start") // indices wrap around
+		limit := rapid.IntRange(1, 20).Draw(t, "limit")
+		m := &model{ring: sendRing{ring: newRing[sendEntry](limit)}}
+		start := rapid.Uint32().Draw(t, "start") // so that indices wrap
 		m.ring.head, m.ring.reported, m.ring.tail, m.first = start, start, start, start
 		var nextID uint64
 		t.Repeat(map[string]func(*rapid.T){
@@ -118,7 +122,7 @@ func TestRequestsAreDeliveredOnceAndInOrder(t *testing.T) {
 	})
 }
 
-func TestReceivesAreDeliveredOnceAndInOrder(t *testing.T) {
+func TestReceiveRingDeliversOnceAndInOrder(t *testing.T) {
 	r := receiveRing{newRing[receiveEntry](3)}
 	r.head, r.tail = 1<<32-2, 1<<32-2
 	for round := range uint32(10) {
@@ -127,35 +131,39 @@ func TestReceivesAreDeliveredOnceAndInOrder(t *testing.T) {
 			r.tail++
 		}
 		if r.room() != 0 || !r.hasOutstanding(r.head) || r.hasOutstanding(r.tail) {
-			t.Fatalf("round %d: room for %d", round, r.room())
+			t.Fatalf("round %d: a full ring has room for %d, or wrong bounds", round, r.room())
 		}
 		r.report(r.head+1, 7, rdma.StatusSuccess)
 		if r.next() != nil {
-			t.Fatal("the second receive is delivered before the first")
+			t.Fatal("the second receive was delivered before the first")
 		}
 		r.report(r.head, 5, rdma.StatusSuccess)
 		for i, length := range []uint32{5, 7} {
 			if e := r.next(); e == nil || e.id != uint64(round*3)+uint64(i) || e.length != length {
-				t.Fatalf("round %d: receive %d is %+v", round, i, e)
+				t.Fatalf("round %d: receive %d is %+v, want length %d", round, i, e, length)
 			}
 		}
-		if e := r.nextFlushed(); e == nil || e.status != rdma.StatusFlushed || r.nextFlushed() != nil {
-			t.Fatalf("round %d: the last receive is flushed as %+v", round, e)
+		e := r.nextFlushed()
+		if e == nil || e.status != rdma.StatusFlushed || r.nextFlushed() != nil {
+			t.Fatalf("round %d: the last receive is %+v, want flushed", round, e)
 		}
 	}
 }
 
-func TestWorkIDsNameConnectionRingAndIndex(t *testing.T) {
+func TestWorkIDsEncodeTokenRingAndIndex(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		slot := rapid.IntRange(0, maxSlots-1).Draw(t, "slot")
 		token := newToken(slot, rapid.Uint32().Draw(t, "generation"))
 		index := rapid.Uint32().Draw(t, "index")
 		if slotOf(token) != slot {
-			t.Fatalf("token %#x has slot %d, not %d", token, slotOf(token), slot)
+			t.Fatalf("token %#x has slot %d, want %d", token, slotOf(token), slot)
 		}
-		for receive, id := range map[bool]uint64{false: sendWorkID(token, index), true: receiveWorkID(token, index)} {
+		for receive, id := range map[bool]uint64{
+			false: sendWorkID(token, index), true: receiveWorkID(token, index),
+		} {
 			if a, b, c := splitWorkID(id); a != token || b != index || c != receive {
-				t.Fatalf("work id %#x is split into %#x, %#x, %v", id, a, b, c)
+				t.Fatalf("work ID %#x splits into %#x, %#x, %v; want %#x, %#x, %v",
+					id, a, b, c, token, index, receive)
 			}
 		}
 	})
