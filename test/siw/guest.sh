@@ -1,12 +1,12 @@
 #!/bin/bash
-# guest.sh - the part of run.sh that runs inside the VM: the embedded iWARP
-# endpoint against rping and perftest on the kernel's siw, in both roles.
+# guest.sh - the part of run.sh that runs in the VM: the provider iwarp against rping and perftest
+# on siw, in both roles.
 #
 # Usage: guest.sh PEER-PROGRAM
 
 set -u
 PEER=$1
-ADDRESS=10.0.2.15                           # siw0, see rdma-vm.sh
+ADDRESS=10.0.2.15                           # of siw0, see rdma-vm.sh
 ROUNDS=20
 port=7470
 failed=0
@@ -15,7 +15,7 @@ report() {   # report STATUS TEXT
     if [ "$1" = 0 ]; then echo "ok     $2"; else echo "FAILED $2"; failed=1; fi
 }
 
-wait_listening() {   # wait_listening PORT: until siw or the peer listens there
+wait_listening() {   # wait_listening PORT: wait until siw or the peer listens on it
     local n=0
     while [ $n -lt 100 ]; do
         ss -Hltn "sport = :$1" | grep -q . && return 0
@@ -24,38 +24,47 @@ wait_listening() {   # wait_listening PORT: until siw or the peer listens there
     return 1
 }
 
-# against_server TEXT PROGRAM SIZE CRC COMMAND...: the peer connects to COMMAND
+# against_server TEXT PROGRAM SIZE CRC COMMAND...: run COMMAND, and let the peer connect to it
 against_server() {
     local text=$1 program=$2 size=$3 crc=$4 server=0 client=0
     shift 4
     timeout 60 "$@" >/tmp/server.log 2>&1 &
-    wait_listening $port || echo "$1 does not listen"
+    wait_listening $port || echo "$1 is not listening on port $port"
     timeout 60 "$PEER" "$program" connect $ADDRESS:$port "$size" $ROUNDS "$crc" || client=$?
     wait $! || server=$?
-    # The server of a bandwidth test prints what its client has reported.
+    # The server of a bandwidth test prints the results that its client reported.
     case $program in *_bw) grep -Eq "^ *$size +$ROUNDS " /tmp/server.log || server=1 ;; esac
-    [ $client = 0 ] && [ $server = 0 ] || { echo "peer $client, $1 $server:"; cat /tmp/server.log; }
+    [ $client = 0 ] && [ $server = 0 ] || {
+        echo "the peer exited with $client, $1 with $server:"
+        cat /tmp/server.log
+    }
     report $((client + server)) "connecting to $text: size $size, CRC requested: $crc"
 }
 
-# against_client TEXT PROGRAM SIZE CRC COMMAND...: COMMAND connects to the peer
+# against_client TEXT PROGRAM SIZE CRC COMMAND...: run the peer, and let COMMAND connect to it
 against_client() {
     local text=$1 program=$2 size=$3 crc=$4 server=0 client=0
     shift 4
-    timeout 60 "$PEER" "$program" accept $ADDRESS:$port "$size" $ROUNDS "$crc" >/tmp/peer.log 2>&1 &
-    wait_listening $port || echo "the peer does not listen"
+    timeout 60 "$PEER" "$program" accept $ADDRESS:$port "$size" $ROUNDS "$crc" \
+        >/tmp/peer.log 2>&1 &
+    wait_listening $port || echo "the peer is not listening on port $port"
     timeout 60 "$@" >/tmp/client.log 2>&1 || client=$?
     wait $! || server=$?
-    [ $client = 0 ] && [ $server = 0 ] || { echo "peer $server, $1 $client:"; cat /tmp/peer.log /tmp/client.log; }
+    [ $client = 0 ] && [ $server = 0 ] || {
+        echo "the peer exited with $server, $1 with $client:"
+        cat /tmp/peer.log /tmp/client.log
+    }
     report $((client + server)) "accepting $text: size $size, CRC requested: $crc"
 }
 
 # rping_cases SIZE CRC
 rping_cases() {
     port=$((port + 1))
-    against_server "rping (Send; Read and Write by siw)" rping "$@" rping -s -a $ADDRESS -p $port -S "$1" -C $ROUNDS
+    against_server "rping (Send; Read and Write by siw)" rping "$@" \
+        rping -s -a $ADDRESS -p $port -S "$1" -C $ROUNDS
     port=$((port + 1))
-    against_client "rping (Send, Read and Write)" rping "$@" rping -c -V -a $ADDRESS -p $port -S "$1" -C $ROUNDS
+    against_client "rping (Send, Read, and Write)" rping "$@" \
+        rping -c -V -a $ADDRESS -p $port -S "$1" -C $ROUNDS
 }
 
 # perftest_cases PROGRAM SIZE CRC [OPTION...]
@@ -63,9 +72,11 @@ perftest_cases() {
     local program=$1 size=$2 crc=$3
     shift 3
     port=$((port + 1))
-    against_server "$program" "$program" "$size" "$crc" "$program" -R -d siw0 -p $port -s "$size" -n $ROUNDS "$@"
+    against_server "$program" "$program" "$size" "$crc" \
+        "$program" -R -d siw0 -p $port -s "$size" -n $ROUNDS "$@"
     port=$((port + 1))
-    against_client "$program" "$program" "$size" "$crc" "$program" -R -d siw0 -p $port -s "$size" -n $ROUNDS "$@" $ADDRESS
+    against_client "$program" "$program" "$size" "$crc" \
+        "$program" -R -d siw0 -p $port -s "$size" -n $ROUNDS "$@" $ADDRESS
 }
 
 for crc in false true; do

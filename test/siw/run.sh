@@ -1,17 +1,17 @@
 #!/bin/bash
-# run.sh - the embedded iWARP endpoint against the Linux kernel's own iWARP
-# (siw), in a small VM: against rping and perftest, which know nothing of it,
-# in both roles, with and without CRC32C. Prints one line per case; exits 0 only if all passed.
+# run.sh - test the provider iwarp against the Linux kernel's iWARP (siw) in a small VM. Its peers
+# are rping and perftest, which were written independently. Tests both roles, with and without
+# CRC32C. Prints a line for each case. Exits 0 only if all cases passed.
 #
-# The first run fetches a kernel and builds siw, see rdma-vm.sh.
+# The first run downloads a kernel and builds siw, see rdma-vm.sh.
 
 set -euo pipefail
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/zc-relay-siw.XXXXXX")
 trap 'rm -rf -- "$work"' EXIT
 
-# Static, because the guest has none of the host's libraries but what it needs
-# itself.
+# Static, because the guest has only those libraries of the host that its own programs need.
 ( cd "$here" && CGO_ENABLED=0 go build -o "$work/peer" ./peer )
 cp "$here/guest.sh" "$work/"
-RDMA_VM_SIW=yes "$here/rdma-vm.sh" --share "$work" --timeout 600 -- bash "$work/guest.sh" "$work/peer"
+RDMA_VM_SIW=yes "$here/rdma-vm.sh" --share "$work" --timeout 600 -- \
+    bash "$work/guest.sh" "$work/peer"

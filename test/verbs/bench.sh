@@ -1,10 +1,10 @@
 #!/bin/bash
-# bench.sh - the verbs provider beside perftest, on the same devices in the
-# same virtual machine: bandwidth of 64 KiB Writes and Reads, latency of
-# 64-byte Sends. Everything is emulated, so only the ratios mean anything.
+# bench.sh - compare the verbs provider with perftest on the same devices in the same VM: the
+# bandwidth of 64 KiB Writes and Reads, and the latency of 64-byte Sends. Everything is emulated, so
+# only the ratios are meaningful.
 #
-# ROUNDS (default 3) repeats the whole; the best of each is printed, because
-# what disturbs a measurement makes it worse only.
+# ROUNDS (default 3) sets how often to measure. The script prints the best result of each test,
+# because disturbances can only make a result worse.
 
 set -euo pipefail
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)

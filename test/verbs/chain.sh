@@ -1,9 +1,9 @@
-# chain.sh - target and relay as processes in the VM; sourced by the scripts
-# that run there. They set $programs and $scratch.
+# chain.sh - run target and relay as processes in the VM. Scripts that run there source it, and set
+# $programs and $scratch.
 
 target= relay=
 
-# wait_for SECONDS COMMAND...: until COMMAND succeeds
+# wait_for SECONDS COMMAND...: wait until COMMAND succeeds
 wait_for() {
     local tenths=$(($1 * 10))
     shift
@@ -14,22 +14,26 @@ wait_for() {
     done
 }
 
-# start_chain ADDRESS TARGET-PROVIDER RELAY-PROVIDER [FLAG...]
+# start_chain ADDRESS TARGET-PROVIDER RELAY-PROVIDER [FLAG...]: start both, wait until they are
+# ready
 start_chain() {
     local address=$1 target_provider=$2 relay_provider=$3
     shift 3
     rm -rf "$scratch/comch" "$scratch/address"
-    "$programs/target" --listen-address "$address" --listen-port 0 --address-file "$scratch/address" \
-        --volume disk=memory:16MiB --rdma-provider "$target_provider" "$@" 2>"$scratch/target.log" &
+    "$programs/target" --listen-address "$address" --listen-port 0 \
+        --address-file "$scratch/address" --volume disk=memory:16MiB \
+        --rdma-provider "$target_provider" "$@" 2>"$scratch/target.log" &
     target=$!
     wait_for 30 test -s "$scratch/address" || return 1
     "$programs/zc-relay" run --storage-server "$(cat "$scratch/address")" --volume disk \
-        --emulated-dir "$scratch/comch" --rdma-provider "$relay_provider" "$@" 2>"$scratch/relay.log" &
+        --emulated-dir "$scratch/comch" --rdma-provider "$relay_provider" "$@" \
+        2>"$scratch/relay.log" &
     relay=$!
-    wait_for 30 grep -q "listening for clients" "$scratch/relay.log" && wait_for 30 grep -q "target is ready" "$scratch/relay.log"
+    wait_for 30 grep -q "listening for clients" "$scratch/relay.log" &&
+        wait_for 30 grep -q "target is ready" "$scratch/relay.log"
 }
 
-# stop_chain: both have to end in order
+# stop_chain: stop both; fail unless both exit cleanly
 stop_chain() {
     local code=0 process
     for process in $relay $target; do

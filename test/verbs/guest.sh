@@ -1,21 +1,21 @@
 #!/bin/bash
-# guest.sh - the part of run.sh that runs inside the VM.
+# guest.sh - the part of run.sh that runs in the VM.
 #
-# Usage: guest.sh DIRECTORY    where run.sh has put programs and test binaries
+# Usage: guest.sh DIRECTORY    DIRECTORY holds the programs and test binaries that run.sh built
 
 set -u
 directory=$1 programs=/tmp/bin scratch=/tmp/chain
 mkdir -p $scratch
-cp -r "$directory/bin" $programs # to memory: the share is read anew each time
+cp -r "$directory/bin" $programs # into memory, which is faster than the share
 . "$directory/chain.sh"
 ulimit -n 65536
 
-# Device, address and network interface, see rdma-vm.sh.
+# The devices' addresses and network interfaces, as rdma-vm.sh makes them.
 declare -A address=([rxe]=192.0.2.1 [siw]=10.0.2.15) interface=([rxe]=rdma0 [siw]=eth0)
 declare -A failures=([rxe]=0 [siw]=0)
 declare -A session_count=([rxe]=100 [siw]=20)
 
-# check DEVICE TEXT COMMAND...: run one case and report it
+# check DEVICE TEXT COMMAND...: run one case and report its result
 check() {
     local device=$1 text=$2 start=$SECONDS log=$scratch/case.$1.log
     shift 2
@@ -29,29 +29,33 @@ check() {
     return 1
 }
 
-# provider_tests DEVICE PASSING COUNT FLAG...: tests of the provider, of which
-# none may be skipped; COUNT is how many match PASSING and have passed
+# provider_tests DEVICE PASSING COUNT FLAG...: run tests of the provider. None may be skipped, and
+# exactly COUNT tests whose names match PASSING must pass.
 provider_tests() {
-    local device=$1 passing=$2 count=$3 log=$scratch/provider.$1.log
+    local device=$1 passing=$2 count=$3 log=$scratch/provider.$1.log passed
     shift 3
-    ZC_RELAY_VERBS_DEVICES=${device}0=${address[$device]} "$directory/verbs.test" -test.v -test.timeout 600s "$@" >"$log" 2>&1 || {
+    ZC_RELAY_VERBS_DEVICES=${device}0=${address[$device]} \
+        "$directory/verbs.test" -test.v -test.timeout 600s "$@" >"$log" 2>&1 || {
         grep -v '^=== ' "$log"
         return 1
     }
     ! grep '^--- SKIP' "$log" || return 1
-    [ "$(grep -cE -- "--- PASS: $passing " "$log")" = "$count" ] || { echo "not $count times: $passing"; return 1; }
+    passed=$(grep -cE -- "--- PASS: $passing " "$log")
+    [ "$passed" = "$count" ] || { echo "$passed tests match $passing, not $count"; return 1; }
 }
 
-# strangers are the tests with the embedded endpoint, or a hand-made stream, at
-# the other end.
+# foreign matches the tests whose other side is the provider iwarp or a hand-made stream.
 interoperation=TestDeviceInteroperatesWithProviderIWARP
 foreign="$interoperation|TestProtocolViolationsEndTheConnection"
 
 conformance() { provider_tests "$1" "TestConformance/${1}0" 1 -test.skip "$foreign"; }
-embedded() { provider_tests siw "$interoperation/siw0/(iwarp|verbs)_connects,_CRC_false" 2 -test.run "$foreign" -test.skip "$interoperation/siw0/CRC_true"; }
+foreign() {
+    provider_tests siw "$interoperation/siw0/(iwarp|verbs)_connects,_CRC_false" 2 \
+        -test.run "$foreign" -test.skip "$interoperation/siw0/CRC_true"
+}
 
-# embedded_crc: a checksum is part of every frame, whatever the promise; these
-# have every kind of frame, of all lengths, both ways.
+# With CRC on, these tests suffice. They send every kind of frame, in all lengths and both
+# directions, and the CRC is a matter of the frame alone.
 frame_tests=(
     MessagesOfAllSizesArriveWhole
     MessagesCrossInBothDirections
@@ -61,14 +65,14 @@ frame_tests=(
     AMessageThatIsTooLongEndsTheConnection
     WhatWasFlushedBeforeCloseArrives
 )
-embedded_crc() {
+foreign_crc() {
     local names
     names=$(printf '|%s' "${frame_tests[@]}")
-    provider_tests siw "$interoperation/siw0/(iwarp|verbs)_connects,_CRC_true/[A-Za-z]*" $((2 * ${#frame_tests[@]})) \
-        -test.run "$interoperation/siw0/CRC_true/^(${names#|})\$"
+    provider_tests siw "$interoperation/siw0/(iwarp|verbs)_connects,_CRC_true/[A-Za-z]*" \
+        $((2 * ${#frame_tests[@]})) -test.run "$interoperation/siw0/CRC_true/^(${names#|})\$"
 }
 
-# fault_tests kill or stop one of the daemons.
+# These end-to-end tests kill or stop the target or the relay.
 fault_tests=(
     TestAKilledTargetFailsRunsAtOnceAndServesAgainWhenItIsBack/bench
     TestAKilledTargetFailsRunsAtOnceAndServesAgainWhenItIsBack/verify
@@ -77,16 +81,21 @@ fault_tests=(
     TestATargetThatWakesUpTooLateFindsNoWayToTheBuffer
 )
 
-# faults DEVICE: each of the tests has run and passed
+# faults DEVICE: run the fault tests; each must run and pass
 faults() {
     local test names
     names=$(printf '|%s' "${fault_tests[@]%%/*}")
     ZC_RELAY_E2E_PROGRAMS=$programs ZC_RELAY_E2E_ADDRESS=${address[$1]} \
-        ZC_RELAY_E2E_TARGET_FLAGS="--rdma-provider verbs" ZC_RELAY_E2E_RELAY_FLAGS="--rdma-provider verbs" \
-        "$directory/e2e.test" -test.v -test.timeout 300s -test.run "^(${names#|})\$" >"$scratch/faults.log" 2>&1
+        ZC_RELAY_E2E_TARGET_FLAGS="--rdma-provider verbs" \
+        ZC_RELAY_E2E_RELAY_FLAGS="--rdma-provider verbs" \
+        "$directory/e2e.test" -test.v -test.timeout 300s -test.run "^(${names#|})\$" \
+        >"$scratch/faults.log" 2>&1
     cat "$scratch/faults.log"
     for test in "${fault_tests[@]}"; do
-        grep -q -- "--- PASS: $test " "$scratch/faults.log" || { echo "has not passed: $test"; return 1; }
+        grep -q -- "--- PASS: $test " "$scratch/faults.log" || {
+            echo "test did not pass: $test"
+            return 1
+        }
     done
 }
 
@@ -101,108 +110,117 @@ copy_file() {
 resources() { rdma resource show "${1}0"; }
 resources_are() { [ "$(resources "$1")" = "$2" ]; }
 
-# sessions DEVICE COUNT: so many, four at a time, leave nothing behind
+# sessions DEVICE COUNT: run COUNT sessions, four at a time; fail if they leave resources behind
 sessions() {
     local before runs run
     before=$(resources "$1")
     for _ in $(seq $(($2 / 4))); do
         runs=()
         for _ in $(seq 4); do
-            initiator bench --control-timeout 60s --rw write --block-size 4KiB --queues 2 --queue-depth 8 --warmup 0s \
-                --run-limit-operation-count 16 >/dev/null &
+            initiator bench --control-timeout 60s --rw write --block-size 4KiB --queues 2 \
+                --queue-depth 8 --warmup 0s --run-limit-operation-count 16 >/dev/null &
             runs+=($!)
         done
         for run in "${runs[@]}"; do wait "$run" || return 1; done
     done
-    wait_for 5 resources_are "$1" "$before" || { echo "before: $before"; echo "after: $(resources "$1")"; return 1; }
+    wait_for 5 resources_are "$1" "$before" || {
+        echo "resources before: $before"
+        echo "resources after:  $(resources "$1")"
+        return 1
+    }
 }
 
 queue_pairs() { rdma resource show qp | grep -c "${1}0"; }
 queue_pairs_above() { [ "$(queue_pairs "$1")" -gt "$2" ]; }
 
-# breaks DEVICE COMMAND...: a run fails when COMMAND takes the device away
-breaks() {
+# run_fails DEVICE COMMAND...: a run of the initiator must fail when COMMAND takes the device away
+run_fails() {
     local device=$1 idle run code=0
     shift
     idle=$(queue_pairs "$device")
     initiator bench --rw randrw --block-size 4KiB --queue-depth 16 --runtime 100s &
     run=$!
     wait_for 30 queue_pairs_above "$device" "$idle" || return 1
-    sleep 1 # into the run
+    sleep 1 # until IO is in flight
     "$@"
     wait $run || code=$?
-    echo "the run ended with $code"
+    echo "the initiator exited with $code"
     [ $code = 1 ] || [ $code = 3 ]
 }
 
-# link_lost DEVICE: the session ends, the daemons live on
+# link_lost DEVICE: the session must end, and the daemons must keep running
 link_lost() {
-    breaks "$1" ip link set "${interface[$1]}" down && kill -0 "$target" "$relay"
+    run_fails "$1" ip link set "${interface[$1]}" down && kill -0 "$target" "$relay"
 }
 
-# link_back DEVICE: the daemons serve again
+# link_back DEVICE: the daemons must serve again
 link_back() {
     ip link set "${interface[$1]}" up
-    wait_for 60 initiator info && initiator verify --queues 1 --queue-depth 16 --passes 1 --length 2MiB
+    wait_for 60 initiator info &&
+        initiator verify --queues 1 --queue-depth 16 --passes 1 --length 2MiB
 }
 
-# removed DEVICE: the kernel waits for the daemons, which end in order; then
-# the device is made anew
+# removed DEVICE: the kernel waits for the daemons, which must exit cleanly; then create the device
+# again
 removed() {
     local code=0 removal=
     delete_link() { rdma link delete "${1}0" & removal=$!; }
-    breaks "$1" delete_link "$1" || code=1
+    run_fails "$1" delete_link "$1" || code=1
     stop_chain || code=1
     wait $removal || code=1
     ip link set "${interface[$1]}" up
-    rdma link add "${1}0" type "$1" netdev "${interface[$1]}" && wait_for 10 active "$1" && return $code
+    rdma link add "${1}0" type "$1" netdev "${interface[$1]}" &&
+        wait_for 10 active "$1" && return $code
 }
 
-active() { rdma link show "${1}0/1" | grep -q ACTIVE && [ -n "$(ip -4 -o address show "${interface[$1]}")" ]; }
+active() {
+    rdma link show "${1}0/1" | grep -q ACTIVE &&
+        [ -n "$(ip -4 -o address show "${interface[$1]}")" ]
+}
 
-# chain DEVICE: both ends on verbs
+# chain DEVICE: test the chain with verbs at both ends
 chain() {
-    local device=$1
+    local device=$1 count=${session_count[$1]}
     check "$device" "target and relay start" start_chain "${address[$device]}" verbs verbs
     check "$device" "verify, 4 queues x depth 32" verify
     check "$device" "put and get" copy_file
-    check "$device" "${session_count[$device]} sessions leave no resource behind" sessions "$device" "${session_count[$device]}"
-    check "$device" "device removed under way, target and relay end in order" removed "$device"
+    check "$device" "$count sessions leave no resources behind" sessions "$device" "$count"
+    check "$device" "device removed during IO, target and relay exit cleanly" removed "$device"
     check "$device" "target or relay killed, target stopped, revocation" faults "$device"
     check "$device" "target and relay start" start_chain "${address[$device]}" verbs verbs
-    check "$device" "link lost under way" link_lost "$device"
-    # A Soft-RoCE device whose link was down while the connection manager had
-    # something to say makes no connections any more.
+    check "$device" "link lost during IO" link_lost "$device"
+    # Soft-RoCE makes no more connections if its link was down while the connection manager was
+    # sending.
     [ "$device" = rxe ] || check "$device" "link back" link_back "$device"
-    check "$device" "target and relay end in order" stop_chain
+    check "$device" "target and relay exit cleanly" stop_chain
     ip link set "${interface[$device]}" up
 }
 
-# mixed TARGET-PROVIDER RELAY-PROVIDER [FLAG...]: one end on the kernel's
-# iWARP, one in user space
+# mixed TARGET-PROVIDER RELAY-PROVIDER [FLAG...]: test the chain with the kernel's iWARP at one end
+# and iWARP in user space at the other
 mixed() {
     check siw "target on $1, relay on $2${3:+, $3}: start" start_chain "${address[siw]}" "$@"
     check siw "target on $1, relay on $2${3:+, $3}: verify" verify --length 6MiB
-    check siw "target and relay end in order" stop_chain
+    check siw "target and relay exit cleanly" stop_chain
 }
 
-# apart DEVICE: control connections over one address, RDMA over another
+# apart DEVICE: use one address for control connections, another for RDMA
 apart() {
     start_chain 127.0.0.1 verbs verbs --rdma-address "${address[$1]}" && verify && stop_chain
 }
 
-# Side by side: only hanging makes these fail, not being slow.
+# In parallel, because a slow run cannot fail them, only a hang.
 check rxe "conformance suite of the RDMA seam" conformance rxe &
-beside=$!
+parallel=$!
 check siw "conformance suite of the RDMA seam" conformance siw
-wait $beside || failures[rxe]=1
+wait $parallel || failures[rxe]=1
 for device in rxe siw; do
-    # Before the link is lost, because of Soft-RoCE.
+    # Before Soft-RoCE loses its link, see chain.
     check $device "control connections over another address" apart $device
     chain $device
 done
-check siw "conformance suite between siw and the provider iwarp, both ways; broken frames" embedded
-check siw "the tests of that with every kind of frame, CRC on" embedded_crc
+check siw "conformance suite between siw and provider iwarp, both ways; invalid frames" foreign
+check siw "tests of that suite with every kind of frame, CRC on" foreign_crc
 for crc in "" --rdma-crc; do
     mixed iwarp verbs $crc
     mixed verbs iwarp $crc

@@ -1,10 +1,10 @@
 #!/bin/bash
-# run.sh - the verbs provider on the kernel's own RDMA devices, Soft-RoCE
-# (rxe) and Soft-iWARP (siw), in a small VM: the conformance suite of the RDMA
-# seam, and the whole chain with faults. Prints a line per case and, at the
-# end, one per device; exits 0 only if all passed.
+# run.sh - test the verbs provider on the kernel's software RDMA devices, Soft-RoCE (rxe) and
+# Soft-iWARP (siw), in a small VM: the conformance suite of the RDMA seam, and the whole chain with
+# faults. Prints a line for each case and, at the end, one for each device. Exits 0 only if all
+# cases passed.
 #
-# Needs what test/siw/rdma-vm.sh needs, and libibverbs-dev and librdmacm-dev.
+# Needs everything that test/siw/rdma-vm.sh needs, and libibverbs-dev and librdmacm-dev.
 
 set -euo pipefail
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
@@ -14,7 +14,8 @@ trap 'rm -rf -- "$work"' EXIT
 
 printf '#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n' |
     ${CC:-cc} -E -o /dev/null - 2>/dev/null || {
-    echo "no C compiler or no RDMA headers; run: apt-get install -y --no-install-recommends gcc libc6-dev libibverbs-dev librdmacm-dev" >&2
+    echo "found no C compiler or no RDMA headers; run:
+  apt-get install -y --no-install-recommends gcc libc6-dev libibverbs-dev librdmacm-dev" >&2
     exit 1
 }
 
@@ -25,4 +26,5 @@ go build -tags verbs -o "$work/bin/" ./cmd/...
 go test -c -tags verbs -o "$work/verbs.test" ./pkg/rdma/verbs
 go test -c -o "$work/e2e.test" ./test/e2e
 cp "$here"/guest.sh "$here"/chain.sh "$work/"
-RDMA_VM_SIW=yes test/siw/rdma-vm.sh --share "$work" --mem 1536 --timeout 1800 -- bash "$work/guest.sh" "$work"
+RDMA_VM_SIW=yes test/siw/rdma-vm.sh --share "$work" --mem 1536 --timeout 1800 -- \
+    bash "$work/guest.sh" "$work"
