@@ -1,12 +1,11 @@
-// Command peer is the other side of rping and of perftest: it speaks their
-// protocols with the embedded iWARP endpoint, to be run against the real
-// programs on Linux siw.
+// Command peer plays the other side of rping and perftest: it speaks their protocols over the
+// provider iwarp, against the original programs on Linux siw.
 //
-//	peer PROGRAM connect ADDRESS:PORT SIZE ROUNDS CRC    against a server
-//	peer PROGRAM accept  ADDRESS:PORT SIZE ROUNDS CRC    against a client
+//	peer PROGRAM connect ADDRESS:PORT SIZE ROUNDS CRC    connect to a server
+//	peer PROGRAM accept  ADDRESS:PORT SIZE ROUNDS CRC    accept a client
 //
-// PROGRAM is rping, ib_send_lat, ib_write_bw or ib_read_bw; SIZE is that of a
-// message or transfer in bytes, CRC true or false.
+// PROGRAM is rping, ib_send_lat, ib_write_bw, or ib_read_bw. SIZE is the size of a message or
+// transfer in bytes. CRC is true or false.
 package main
 
 import (
@@ -23,7 +22,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 )
 
-// timeout bounds the whole run, in an emulated machine.
+// timeout bounds the whole run, which may be on an emulated machine.
 const timeout = 60 * time.Second
 
 func main() {
@@ -33,10 +32,10 @@ func main() {
 	}
 }
 
-// settings are the arguments of a run.
+// settings holds the arguments of a run.
 type settings struct {
 	program string
-	accepts bool // the server's role
+	accepts bool // plays the server
 	address netip.AddrPort
 	size    int
 	rounds  int
@@ -57,9 +56,9 @@ func run(args []string) error {
 		return err
 	}
 	if s.program != "rping" {
-		return playPerftest(ctx, e, s)
+		return runPerftest(ctx, e, s)
 	}
-	p, err := newPeer(e, s.size)
+	p, err := newRping(e, s.size)
 	if err != nil {
 		return err
 	}
@@ -69,28 +68,31 @@ func run(args []string) error {
 	return p.ping(ctx, s.address, s.rounds)
 }
 
+// parse parses the arguments of the command line.
 func parse(args []string) (settings, error) {
 	if len(args) != 6 {
-		return settings{}, fmt.Errorf("usage: peer PROGRAM connect|accept ADDRESS:PORT SIZE ROUNDS CRC")
+		return settings{}, fmt.Errorf(
+			"usage: peer PROGRAM connect|accept ADDRESS:PORT SIZE ROUNDS CRC")
 	}
 	s := settings{program: args[0], accepts: args[1] == "accept"}
 	var err error
 	if s.address, err = netip.ParseAddrPort(args[2]); err != nil {
-		return s, fmt.Errorf("address: %w", err)
+		return s, fmt.Errorf("invalid ADDRESS:PORT: %w", err)
 	}
 	if s.size, err = strconv.Atoi(args[3]); err != nil || s.size < 64 {
-		return s, fmt.Errorf("size %q is no number from 64 on", args[3])
+		return s, fmt.Errorf("invalid SIZE %q: must be a number, at least 64", args[3])
 	}
 	if s.rounds, err = strconv.Atoi(args[4]); err != nil || s.rounds < 1 {
-		return s, fmt.Errorf("rounds: %q is no number from 1 on", args[4])
+		return s, fmt.Errorf("invalid ROUNDS %q: must be a number, at least 1", args[4])
 	}
 	if s.crc, err = strconv.ParseBool(args[5]); err != nil {
-		return s, fmt.Errorf("crc: %w", err)
+		return s, fmt.Errorf("invalid CRC: %w", err)
 	}
 	return s, nil
 }
 
-// endpoint is an opened device of the provider iwarp.
+// endpoint is an open device of the provider iwarp, with a completion queue and a protection
+// domain.
 type endpoint struct {
 	device rdma.Device
 	queue  rdma.CompletionQueue
@@ -122,7 +124,9 @@ func (e *endpoint) register(size int, access memory.Access) (buffer, error) {
 	return buffer{m, b}, err
 }
 
-// segment is a range of the buffer.
+// segment returns a range of the buffer.
 func (b buffer) segment(offset, length int) rdma.Segment {
-	return rdma.Segment{Key: b.LocalKey(), Address: b.Base() + uint64(offset), Length: uint32(length)}
+	return rdma.Segment{
+		Key: b.LocalKey(), Address: b.Base() + uint64(offset), Length: uint32(length),
+	}
 }

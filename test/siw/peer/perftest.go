@@ -14,40 +14,41 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// perftest plays one side of a perftest program with the option -R. The two
-// sides make two connections, to the same port. On the first, the control
-// connection, they swap parameters and wait for each other, always by one Send
-// of the client and one of the server; on the second they measure.
+// perftest plays one side of a perftest program that runs with the option -R. The two sides make
+// two connections to the same port. On the first, the control connection, they exchange parameters
+// and wait for each other, always with one Send by the client and then one by the server. On the
+// second, the data connection, they measure.
 type perftest struct {
 	*endpoint
 	settings
 	listener rdma.Listener
 	control  link
 	data     link
-	messages buffer   // a control message to send, then one that is received
-	inbox    [][]byte // control messages not yet looked at
-	// own is what the test sends from or reads into; offered is where
-	// messages arrive and what the other side writes or reads.
-	own, offered buffer
-	received     uint32 // length of the last message on the data connection
+	messages buffer   // the control message to send, then the one received
+	inbox    [][]byte // control messages not yet handled
+	// The test sends from local or reads into it. Messages arrive in offered, and the other side
+	// writes or reads it.
+	local, offered buffer
+	received       uint32 // length of the last message on the data connection
 }
 
-// link is a connection with what has completed on it.
+// link is a connection with a count of its completions.
 type link struct {
 	rdma.Connection
-	completed [rdma.OpDisconnected + 1]int
+	completed [rdma.OpDisconnected + 1]int // by opcode
 }
 
-// The contexts of the connections.
+// The connections' contexts in completions.
 const (
 	controlContext = iota
 	dataContext
 )
 
-// sendRequests is how many requests a connection takes.
+// sendRequests is how many send requests a connection allows.
 const sendRequests = 8
 
-func playPerftest(ctx context.Context, e *endpoint, s settings) error {
+// runPerftest plays the program that the settings name.
+func runPerftest(ctx context.Context, e *endpoint, s settings) error {
 	play, ok := map[string]func(*perftest, context.Context) error{
 		"ib_send_lat": (*perftest).sendLatency,
 		"ib_write_bw": (*perftest).writeBandwidth,
@@ -67,52 +68,26 @@ func playPerftest(ctx context.Context, e *endpoint, s settings) error {
 		return err
 	}
 	if p.accepts {
-		p.data.Close() // the client waits for that
+		p.data.Close() // the client waits for it
 	}
 	return errors.Join(p.awaitEnd(ctx, &p.data), p.awaitEnd(ctx, &p.control))
 }
 
-// newBuffers registers memory. What is offered has a guard behind.
+// newBuffers registers memory. A guard follows the offered memory.
 func (p *perftest) newBuffers() error {
 	var err error
 	if p.messages, err = p.register(2*keysBytes, memory.LocalWrite); err != nil {
 		return err
 	}
-	if p.own, err = p.register(p.size, memory.LocalWrite); err != nil {
+	if p.local, err = p.register(p.size, memory.LocalWrite); err != nil {
 		return err
 	}
-	p.offered, err = p.register(p.size+guardBytes, memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite)
+	p.offered, err = p.register(p.size+guardBytes,
+		memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite)
 	return err
 }
 
-// The sizes of control messages, as perftest 6.06 sends them.
-const (
-	versionBytes = 16 // text
-	keysBytes    = 56 // numbers in network byte order at their places in a C structure
-)
-
-// The places of what matters to iWARP in a side's keys; the rest addresses
-// InfiniBand queue pairs.
-const (
-	readDepthOffset = 4
-	keyOffset       = 16
-	addressOffset   = 24
-)
-
-// readDepth is how many Reads are outstanding, and cycleBytes what perftest
-// rounds its buffers up to.
-const (
-	readDepth  = 4
-	cycleBytes = 4096
-)
-
-// remoteKeys is the memory that the other side offers.
-type remoteKeys struct {
-	key     uint32
-	address uint64
-}
-
-// open makes both connections, with what the sides tell each other before.
+// open makes both connections, and exchanges what the two sides agree on before each.
 func (p *perftest) open(ctx context.Context) error {
 	var err error
 	if p.accepts {
@@ -134,25 +109,56 @@ func (p *perftest) open(ctx context.Context) error {
 		{"size of a cache line", binary.BigEndian.AppendUint32(nil, 64)},
 		{"MTU", []byte("3\x00")}, // IBV_MTU_1024
 	} {
-		if _, err := p.swap(ctx, message.what, message.bytes); err != nil {
+		if _, err := p.exchange(ctx, message.what, message.bytes); err != nil {
 			return err
 		}
 	}
-	if _, err := p.swapKeys(ctx, "turn to connect"); err != nil {
+	if _, err := p.exchangeKeys(ctx, "turn to connect"); err != nil {
 		return err
 	}
-	if p.data.Connection, err = p.connection(ctx, rdma.ConnectionConfig{Context: dataContext}); err != nil {
+	data := rdma.ConnectionConfig{Context: dataContext}
+	if p.data.Connection, err = p.connection(ctx, data); err != nil {
 		return err
 	}
-	_, err = p.swapKeys(ctx, "second connection")
+	_, err = p.exchangeKeys(ctx, "second connection")
 	return err
 }
 
-// swap sends a control message and returns the other side's, of the same
+// connection makes the next connection.
+func (p *perftest) connection(
+	ctx context.Context, config rdma.ConnectionConfig,
+) (rdma.Connection, error) {
+	config.Domain, config.Queue = p.domain, p.queue
+	config.SendRequests, config.ReceiveRequests = sendRequests, 2
+	config.InboundReads, config.OutboundReads = readDepth, readDepth
+	if p.accepts {
+		request, err := p.listener.Accept(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return request.Accept(ctx, config)
+	}
+	// Retry, because the server announces the second connection before it listens for it.
+	for {
+		conn, err := p.device.Connect(ctx, p.address, config)
+		if err == nil || ctx.Err() != nil {
+			return conn, err
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// The sizes of control messages in perftest 6.06.
+const (
+	versionBytes = 16 // text
+	keysBytes    = 56 // a C structure, with its numbers in network byte order
+)
+
+// exchange sends a control message and returns the other side's message, which must have the same
 // length. The client sends first.
-func (p *perftest) swap(ctx context.Context, what string, mine []byte) ([]byte, error) {
+func (p *perftest) exchange(ctx context.Context, what string, mine []byte) ([]byte, error) {
 	if !p.accepts {
-		if err := p.tell(ctx, mine); err != nil {
+		if err := p.sendControl(ctx, mine); err != nil {
 			return nil, err
 		}
 	}
@@ -162,49 +168,70 @@ func (p *perftest) swap(ctx context.Context, what string, mine []byte) ([]byte, 
 	theirs := p.inbox[0]
 	p.inbox = p.inbox[1:]
 	if len(theirs) != len(mine) {
-		return nil, fmt.Errorf("%s: perftest sent %d bytes, not %d: %x", what, len(theirs), len(mine), theirs)
+		return nil, fmt.Errorf("%s: perftest sent %d bytes, not %d: %x",
+			what, len(theirs), len(mine), theirs)
 	}
 	if p.accepts {
-		return theirs, p.tell(ctx, mine)
+		return theirs, p.sendControl(ctx, mine)
 	}
 	return theirs, nil
 }
 
-func (p *perftest) tell(ctx context.Context, message []byte) error {
+// sendControl sends a control message and waits until it has completed.
+func (p *perftest) sendControl(ctx context.Context, message []byte) error {
 	copy(p.messages.bytes, message)
-	return p.do(ctx, &p.control, rdma.SendRequest{Opcode: rdma.OpSend, Local: p.messages.segment(0, len(message))})
+	return p.do(ctx, &p.control, rdma.SendRequest{
+		Opcode: rdma.OpSend, Local: p.messages.segment(0, len(message)),
+	})
 }
 
-// swapKeys tells the other side what is offered. It also serves to wait for
-// the other side.
-func (p *perftest) swapKeys(ctx context.Context, what string) (remoteKeys, error) {
+// The offsets of the fields that iWARP needs in a side's keys. The other fields address InfiniBand
+// queue pairs.
+const (
+	readDepthOffset = 4
+	keyOffset       = 16
+	addressOffset   = 24
+)
+
+// readDepth is how many Reads are outstanding. cycleBytes is the granularity to which perftest
+// rounds up its buffers.
+const (
+	readDepth  = 4
+	cycleBytes = 4096
+)
+
+// exchangeKeys tells the other side which memory is offered, and returns the memory that it offers.
+// perftest also uses it to wait for the other side.
+func (p *perftest) exchangeKeys(ctx context.Context, what string) (rdma.RemoteMemory, error) {
 	var mine [keysBytes]byte
 	binary.BigEndian.PutUint32(mine[readDepthOffset:], readDepth)
 	binary.BigEndian.PutUint32(mine[keyOffset:], p.offered.RemoteKey())
 	binary.BigEndian.PutUint64(mine[addressOffset:], p.offered.Base())
-	theirs, err := p.swap(ctx, what, mine[:])
+	theirs, err := p.exchange(ctx, what, mine[:])
 	if err != nil {
-		return remoteKeys{}, err
+		return rdma.RemoteMemory{}, err
 	}
-	return remoteKeys{
-		key: binary.BigEndian.Uint32(theirs[keyOffset:]), address: binary.BigEndian.Uint64(theirs[addressOffset:]),
+	return rdma.RemoteMemory{
+		Key:    binary.BigEndian.Uint32(theirs[keyOffset:]),
+		Base:   binary.BigEndian.Uint64(theirs[addressOffset:]),
+		Length: uint64(p.size),
 	}, nil
 }
 
-// prepare swaps the keys as often as perftest does before a run.
-func (p *perftest) prepare(ctx context.Context) (keys remoteKeys, err error) {
+// prepare exchanges the keys as often as perftest does before a run.
+func (p *perftest) prepare(ctx context.Context) (remote rdma.RemoteMemory, err error) {
 	for _, what := range []string{"keys", "keys, again", "queue pairs ready"} {
-		if keys, err = p.swapKeys(ctx, what); err != nil {
-			return keys, err
+		if remote, err = p.exchangeKeys(ctx, what); err != nil {
+			return remote, err
 		}
 	}
-	return keys, nil
+	return remote, nil
 }
 
-// report swaps the outcome of a bandwidth test, field by field. Only the
-// client's has a meaning: the server prints it.
-func (p *perftest) report(ctx context.Context) error {
-	if _, err := p.swapKeys(ctx, "end of the run"); err != nil {
+// exchangeResults exchanges the results of a bandwidth test, field by field. Only the client's
+// results matter: the server prints them.
+func (p *perftest) exchangeResults(ctx context.Context) error {
+	if _, err := p.exchangeKeys(ctx, "end of the run"); err != nil {
 		return err
 	}
 	for _, field := range []struct {
@@ -219,34 +246,27 @@ func (p *perftest) report(ctx context.Context) error {
 		{"message rate", math.Float64bits(1), false},
 	} {
 		mine := binary.BigEndian.AppendUint64(nil, field.value)
-		theirs, err := p.swap(ctx, field.what, mine)
+		theirs, err := p.exchange(ctx, field.what, mine)
 		if err != nil {
 			return err
 		}
 		if p.accepts && field.counted && !bytes.Equal(theirs, mine) {
-			return fmt.Errorf("perftest reports %s %x, not %x", field.what, theirs, mine)
+			return fmt.Errorf("perftest reported %s %x, not %x", field.what, theirs, mine)
 		}
 	}
 	return nil
 }
 
-// guard is what the offered memory holds before perftest writes there, and
-// guardBytes of it stay behind.
-const (
-	guard      = 0xa5
-	guardBytes = 4096
-)
-
-// sendLatency sends messages to and fro. perftest sends the same each time.
+// sendLatency sends messages back and forth. perftest sends the same message each time.
 func (p *perftest) sendLatency(ctx context.Context) error {
 	if _, err := p.prepare(ctx); err != nil {
 		return err
 	}
-	pattern(p.own.bytes, 0)
+	pattern(p.local.bytes, 0)
 	if err := p.receiveNext(); err != nil {
 		return err
 	}
-	if _, err := p.swapKeys(ctx, "receives posted"); err != nil {
+	if _, err := p.exchangeKeys(ctx, "receives posted"); err != nil {
 		return err
 	}
 	var first []byte
@@ -259,30 +279,30 @@ func (p *perftest) sendLatency(ctx context.Context) error {
 			first = message
 		}
 		if !bytes.Equal(message, first) {
-			return fmt.Errorf("round %d brought another message than the first", round)
+			return fmt.Errorf("round %d: the message differs from the first", round)
 		}
 	}
-	_, err := p.swapKeys(ctx, "end")
+	_, err := p.exchangeKeys(ctx, "end")
 	return err
 }
 
-// pingPong sends a message and returns the one received. The client sends
-// first.
+// pingPong sends a message and returns the message received. The client sends first.
 func (p *perftest) pingPong(ctx context.Context, round int) ([]byte, error) {
-	send := rdma.SendRequest{Opcode: rdma.OpSend, Local: p.own.segment(0, p.size)}
+	send := rdma.SendRequest{Opcode: rdma.OpSend, Local: p.local.segment(0, p.size)}
 	if !p.accepts {
 		if err := p.do(ctx, &p.data, send); err != nil {
 			return nil, err
 		}
 	}
-	if err := p.until(ctx, "a message", func() bool { return p.data.completed[rdma.OpReceive] > round }); err != nil {
+	received := func() bool { return p.data.completed[rdma.OpReceive] > round }
+	if err := p.until(ctx, "a message", received); err != nil {
 		return nil, err
 	}
 	if p.received != uint32(p.size) {
-		return nil, fmt.Errorf("a message of %d bytes instead of %d", p.received, p.size)
+		return nil, fmt.Errorf("received a message of %d bytes, not %d", p.received, p.size)
 	}
 	message := bytes.Clone(p.offered.bytes[:p.size])
-	if err := p.wasOverwritten(); err != nil {
+	if err := p.checkOverwritten(); err != nil {
 		return nil, err
 	}
 	if round < p.rounds-1 {
@@ -296,74 +316,88 @@ func (p *perftest) pingPong(ctx context.Context, round int) ([]byte, error) {
 	return message, nil
 }
 
+// receiveNext posts the receive for the next message.
 func (p *perftest) receiveNext() error {
-	fill(p.offered.bytes)
+	fillGuard(p.offered.bytes)
 	return p.data.PostReceive([]rdma.ReceiveRequest{{Local: p.offered.segment(0, p.size)}})
 }
 
-// writeBandwidth writes to the server's memory, or is written to.
+// writeBandwidth writes to the server's memory, or lets the client write.
 func (p *perftest) writeBandwidth(ctx context.Context) error {
-	fill(p.offered.bytes)
-	keys, err := p.prepare(ctx)
+	fillGuard(p.offered.bytes)
+	remote, err := p.prepare(ctx)
 	if err != nil {
 		return err
 	}
 	if !p.accepts {
-		pattern(p.own.bytes, 0)
-		if err := p.repeat(ctx, p.remote(rdma.OpWrite, keys.key, keys.address), sendRequests); err != nil {
+		pattern(p.local.bytes, 0)
+		write := p.transfer(rdma.OpWrite, remote)
+		if err := p.repeat(ctx, write, sendRequests); err != nil {
 			return err
 		}
 	}
-	if err := p.report(ctx); err != nil {
+	if err := p.exchangeResults(ctx); err != nil {
 		return err
 	}
 	if p.accepts {
-		// The report may be here before the last Write, on the other connection.
+		// The results may arrive before the last Write, which is on the other connection.
 		last := p.offered.bytes[p.size-8 : p.size]
-		written := func() bool { return !bytes.Equal(last, bytes.Repeat([]byte{guard}, len(last))) }
-		if err := p.until(ctx, "the Writes", written); err != nil {
+		guards := bytes.Repeat([]byte{guard}, len(last))
+		written := func() bool { return !bytes.Equal(last, guards) }
+		if err := p.until(ctx, "the last Write", written); err != nil {
 			return err
 		}
-		if err := p.wasOverwritten(); err != nil {
+		if err := p.checkOverwritten(); err != nil {
 			return err
 		}
 	}
-	_, err = p.swapKeys(ctx, "end")
+	_, err = p.exchangeKeys(ctx, "end")
 	return err
 }
 
-// readBandwidth reads the server's memory, or is read from.
+// readBandwidth reads the server's memory, or lets the client read.
 func (p *perftest) readBandwidth(ctx context.Context) error {
 	pattern(p.offered.bytes, 1)
-	keys, err := p.prepare(ctx)
+	remote, err := p.prepare(ctx)
 	if err != nil {
 		return err
 	}
 	if !p.accepts {
-		if err := p.repeat(ctx, p.remote(rdma.OpRead, keys.key, keys.address), readDepth); err != nil {
+		if err := p.repeat(ctx, p.transfer(rdma.OpRead, remote), readDepth); err != nil {
 			return err
 		}
-		if err := p.writeAndReadBack(ctx, keys); err != nil {
+		// The bytes read are random. On iWARP perftest registers its memory for Writes too, so
+		// overwrite it and read it back.
+		pattern(p.local.bytes, 2)
+		want := bytes.Clone(p.local.bytes)
+		if err := p.do(ctx, &p.data, p.transfer(rdma.OpWrite, remote)); err != nil {
+			return err
+		}
+		if err := p.readAndCompare(ctx, remote, want); err != nil {
 			return err
 		}
 	}
-	if err := p.report(ctx); err != nil {
+	if err := p.exchangeResults(ctx); err != nil {
 		return err
 	}
 	if p.accepts {
-		if err := p.readWhatWasRead(ctx, keys); err != nil {
+		// Check the memory into which the client has read. It precedes the memory that the client
+		// offers, at a multiple of the cyclic buffer's size.
+		remote.Base -= uint64((p.size + cycleBytes - 1) / cycleBytes * cycleBytes)
+		if err := p.readAndCompare(ctx, remote, p.offered.bytes[:p.size]); err != nil {
 			return err
 		}
 	}
-	_, err = p.swapKeys(ctx, "end")
+	_, err = p.exchangeKeys(ctx, "end")
 	return err
 }
 
-// repeat carries out a request as often as the test demands.
+// repeat executes a request as often as the settings say, keeping the given number outstanding.
 func (p *perftest) repeat(ctx context.Context, request rdma.SendRequest, outstanding int) error {
 	completed := &p.data.completed[request.Opcode]
 	for posted := range p.rounds {
-		if err := p.until(ctx, request.Opcode.String(), func() bool { return posted-*completed < outstanding }); err != nil {
+		room := func() bool { return posted-*completed < outstanding }
+		if err := p.until(ctx, request.Opcode.String(), room); err != nil {
 			return err
 		}
 		if err := p.data.PostSend([]rdma.SendRequest{request}); err != nil {
@@ -374,89 +408,89 @@ func (p *perftest) repeat(ctx context.Context, request rdma.SendRequest, outstan
 	return p.until(ctx, request.Opcode.String(), func() bool { return *completed == p.rounds })
 }
 
-// writeAndReadBack overwrites the server's memory, which perftest registers
-// for writing too on iWARP, and reads that.
-func (p *perftest) writeAndReadBack(ctx context.Context, keys remoteKeys) error {
-	pattern(p.own.bytes, 2)
-	want := bytes.Clone(p.own.bytes)
-	if err := p.do(ctx, &p.data, p.remote(rdma.OpWrite, keys.key, keys.address)); err != nil {
+// readAndCompare reads perftest's memory and compares it with the expected bytes.
+func (p *perftest) readAndCompare(
+	ctx context.Context, remote rdma.RemoteMemory, want []byte,
+) error {
+	clear(p.local.bytes)
+	if err := p.do(ctx, &p.data, p.transfer(rdma.OpRead, remote)); err != nil {
 		return err
 	}
-	return p.readAndCompare(ctx, keys.key, keys.address, want)
-}
-
-// readWhatWasRead reads the memory into which the client has read. It is in
-// front of what the client offers, at a multiple of the cyclic buffer's size.
-func (p *perftest) readWhatWasRead(ctx context.Context, keys remoteKeys) error {
-	distance := uint64((p.size + cycleBytes - 1) / cycleBytes * cycleBytes)
-	return p.readAndCompare(ctx, keys.key, keys.address-distance, p.offered.bytes[:p.size])
-}
-
-func (p *perftest) readAndCompare(ctx context.Context, key uint32, address uint64, want []byte) error {
-	clear(p.own.bytes)
-	if err := p.do(ctx, &p.data, p.remote(rdma.OpRead, key, address)); err != nil {
-		return err
-	}
-	if !bytes.Equal(p.own.bytes, want) {
-		return fmt.Errorf("perftest's memory is %x…, not %x…", p.own.bytes[:8], want[:8])
+	if !bytes.Equal(p.local.bytes, want) {
+		return fmt.Errorf("perftest's memory is %x…, not %x…", p.local.bytes[:8], want[:8])
 	}
 	return nil
 }
 
-// remote is a request between own memory and perftest's.
-func (p *perftest) remote(opcode rdma.Opcode, key uint32, address uint64) rdma.SendRequest {
-	return rdma.SendRequest{Opcode: opcode, Local: p.own.segment(0, p.size), RemoteKey: key, RemoteAddress: address}
+// transfer returns a request between local memory and perftest's.
+func (p *perftest) transfer(opcode rdma.Opcode, remote rdma.RemoteMemory) rdma.SendRequest {
+	return rdma.SendRequest{
+		Opcode: opcode, Local: p.local.segment(0, p.size),
+		RemoteAddress: remote.Base, RemoteKey: remote.Key,
+	}
 }
 
-// wasOverwritten checks that the offered memory holds something else than the
-// guard, which remains behind it. perftest's bytes are random.
-func (p *perftest) wasOverwritten() error {
-	place, behind := p.offered.bytes[:p.size], p.offered.bytes[p.size:]
-	if left := bytes.Count(place, []byte{guard}); left > p.size/8 {
-		return fmt.Errorf("%d of %d bytes are as before", left, p.size)
+// The offered memory is filled with guard before perftest writes to it. It is followed by
+// guardBytes more, which must not change.
+const (
+	guard      = 0xa5
+	guardBytes = 4096
+)
+
+// checkOverwritten checks that the other side has overwritten the offered memory, but not the guard
+// that follows it. perftest's bytes are random, so some may equal the guard.
+func (p *perftest) checkOverwritten() error {
+	offered, after := p.offered.bytes[:p.size], p.offered.bytes[p.size:]
+	if left := bytes.Count(offered, []byte{guard}); left > p.size/8 {
+		return fmt.Errorf("%d of %d bytes were not overwritten", left, p.size)
 	}
-	if bytes.Count(behind, []byte{guard}) != len(behind) {
-		return fmt.Errorf("bytes behind the %d were changed", p.size)
+	if bytes.Count(after, []byte{guard}) != len(after) {
+		return fmt.Errorf("bytes after the %d offered ones were overwritten", p.size)
 	}
 	return nil
 }
 
-func fill(b []byte) {
+func fillGuard(b []byte) {
 	for i := range b {
 		b[i] = guard
 	}
 }
 
-// pattern fills b with bytes that tell their place.
+// pattern fills b with bytes that depend on their offsets and on seed.
 func pattern(b []byte, seed int) {
 	for i := range b {
 		b[i] = byte(i + i/251 + seed*17)
 	}
 }
 
-// connection makes the next of the two connections.
-func (p *perftest) connection(ctx context.Context, config rdma.ConnectionConfig) (rdma.Connection, error) {
-	config.Domain, config.Queue = p.domain, p.queue
-	config.SendRequests, config.ReceiveRequests = sendRequests, 2
-	config.InboundReads, config.OutboundReads = readDepth, readDepth
-	if p.accepts {
-		request, err := p.listener.Accept(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return request.Accept(ctx, config)
+// do executes a request on a connection and waits until it has completed.
+func (p *perftest) do(ctx context.Context, l *link, request rdma.SendRequest) error {
+	before := l.completed[request.Opcode]
+	if err := l.PostSend([]rdma.SendRequest{request}); err != nil {
+		return err
 	}
-	// The server says that it goes on before it listens for the second time.
-	for {
-		conn, err := p.device.Connect(ctx, p.address, config)
-		if err == nil || ctx.Err() != nil {
-			return conn, err
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	l.Flush()
+	completed := func() bool { return l.completed[request.Opcode] > before }
+	return p.until(ctx, request.Opcode.String(), completed)
 }
 
-// poll takes one completion, or none.
+// until polls until condition returns true.
+func (p *perftest) until(ctx context.Context, what string, condition func() bool) error {
+	for !condition() {
+		if ctx.Err() != nil {
+			return fmt.Errorf("wait for %s: %w", what, context.Cause(ctx))
+		}
+		if p.control.completed[rdma.OpDisconnected]+p.data.completed[rdma.OpDisconnected] > 0 {
+			return fmt.Errorf("wait for %s: perftest has ended a connection", what)
+		}
+		if err := p.poll(); err != nil {
+			return fmt.Errorf("wait for %s: %w", what, err)
+		}
+	}
+	return nil
+}
+
+// poll handles at most one completion.
 func (p *perftest) poll() error {
 	var completions [1]rdma.Completion
 	if p.queue.Poll(completions[:]) == 0 {
@@ -474,40 +508,22 @@ func (p *perftest) poll() error {
 	case c.Status != rdma.StatusSuccess:
 		return errors.Join(fmt.Errorf("%v: %v", c.Opcode, c.Status), l.Err())
 	case c.Opcode == rdma.OpReceive && c.Context == controlContext:
-		return p.keep(int(c.Length))
+		// Copy the message, so that its buffer is free for the next one.
+		message := p.messages.bytes[keysBytes : keysBytes+int(c.Length)]
+		p.inbox = append(p.inbox, slices.Clone(message))
+		return p.control.PostReceive([]rdma.ReceiveRequest{p.controlReceive()})
 	case c.Opcode == rdma.OpReceive:
 		p.received = c.Length
 	}
 	return nil
 }
 
-// keep takes a control message out of the buffer for the next one.
-func (p *perftest) keep(length int) error {
-	p.inbox = append(p.inbox, slices.Clone(p.messages.bytes[keysBytes:keysBytes+length]))
-	return p.control.PostReceive([]rdma.ReceiveRequest{p.controlReceive()})
-}
-
+// controlReceive returns a request that receives the next control message.
 func (p *perftest) controlReceive() rdma.ReceiveRequest {
 	return rdma.ReceiveRequest{Local: p.messages.segment(keysBytes, keysBytes)}
 }
 
-// until polls until the condition holds.
-func (p *perftest) until(ctx context.Context, what string, condition func() bool) error {
-	for !condition() {
-		if ctx.Err() != nil {
-			return fmt.Errorf("wait for %s: %w", what, context.Cause(ctx))
-		}
-		if p.control.completed[rdma.OpDisconnected]+p.data.completed[rdma.OpDisconnected] > 0 {
-			return fmt.Errorf("wait for %s: perftest has ended a connection", what)
-		}
-		if err := p.poll(); err != nil {
-			return fmt.Errorf("wait for %s: %w", what, err)
-		}
-	}
-	return nil
-}
-
-// awaitEnd polls until the connection has ended. Its receives are flushed.
+// awaitEnd polls until the connection has ended, ignoring the receives that complete as flushed.
 func (p *perftest) awaitEnd(ctx context.Context, l *link) error {
 	for l.completed[rdma.OpDisconnected] == 0 {
 		if ctx.Err() != nil {
@@ -516,14 +532,4 @@ func (p *perftest) awaitEnd(ctx context.Context, l *link) error {
 		_ = p.poll()
 	}
 	return nil
-}
-
-// do posts a request on a connection and waits until it has completed.
-func (p *perftest) do(ctx context.Context, l *link, request rdma.SendRequest) error {
-	before := l.completed[request.Opcode]
-	if err := l.PostSend([]rdma.SendRequest{request}); err != nil {
-		return err
-	}
-	l.Flush()
-	return p.until(ctx, request.Opcode.String(), func() bool { return l.completed[request.Opcode] > before })
 }

@@ -11,22 +11,24 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// infoBytes is the size of rping's message: address, key and size of a
-// buffer, big-endian. The server's messages have the same size and no meaning.
+// infoBytes is the size of rping's messages. A client's message holds the address, key, and size of
+// a buffer, big-endian. The content of a server's message means nothing.
 const infoBytes = 16
 
-// peer is an endpoint with the buffers of one rping process.
-type peer struct {
+// rping plays one side of rping. In each round the client announces a buffer, which the server
+// Reads before it replies. Then the client announces a second buffer. The server Writes what it has
+// read there, and replies.
+type rping struct {
 	*endpoint
 	conn     rdma.Connection
 	size     int
-	messages buffer // one to send, one to receive
-	start    buffer
-	sink     buffer
+	messages buffer // the message to send, then the message received
+	start    buffer // the server Reads it, or Reads into it
+	sink     buffer // the server Writes it
 }
 
-func newPeer(e *endpoint, size int) (*peer, error) {
-	p := &peer{endpoint: e, size: size}
+func newRping(e *endpoint, size int) (*rping, error) {
+	p := &rping{endpoint: e, size: size}
 	var err error
 	if p.messages, err = p.register(2*infoBytes, memory.LocalWrite); err != nil {
 		return nil, err
@@ -38,12 +40,8 @@ func newPeer(e *endpoint, size int) (*peer, error) {
 	return p, err
 }
 
-// In each round the client announces a buffer, the server Reads it and
-// answers; the client announces a second buffer, the server Writes what it has
-// read there and answers.
-
-// ping is the client's part: it announces, the server moves the data.
-func (p *peer) ping(ctx context.Context, address netip.AddrPort, rounds int) error {
+// ping plays the client: it announces buffers, and the server moves the data.
+func (p *rping) ping(ctx context.Context, address netip.AddrPort, rounds int) error {
 	conn, err := p.device.Connect(ctx, address, p.config())
 	if err != nil {
 		return err
@@ -64,15 +62,15 @@ func (p *peer) ping(ctx context.Context, address netip.AddrPort, rounds int) err
 			return fmt.Errorf("round %d, after the server's Write: %w", round, err)
 		}
 		if !bytes.Equal(p.start.bytes, p.sink.bytes) {
-			return fmt.Errorf("round %d: the server wrote back something else", round)
+			return fmt.Errorf("round %d: the server wrote back different data", round)
 		}
 	}
 	conn.Close()
 	return p.await(ctx, rdma.OpDisconnected)
 }
 
-// serve is the server's part: it Reads and Writes the client's memory.
-func (p *peer) serve(ctx context.Context, address netip.AddrPort, rounds int) error {
+// serve plays the server: it Reads and Writes the client's memory.
+func (p *rping) serve(ctx context.Context, address netip.AddrPort, rounds int) error {
 	listener, err := p.device.Listen(ctx, address)
 	if err != nil {
 		return err
@@ -94,17 +92,21 @@ func (p *peer) serve(ctx context.Context, address netip.AddrPort, rounds int) er
 	return p.await(ctx, rdma.OpDisconnected)
 }
 
-func (p *peer) serveRound(ctx context.Context) error {
+// serveRound plays one round of the server.
+func (p *rping) serveRound(ctx context.Context) error {
 	source, err := p.announced(ctx)
 	if err != nil {
 		return err
 	}
-	if err := p.transfer(ctx, rdma.OpRead, source); err != nil {
+	if err := p.post(p.transfer(rdma.OpRead, source)); err != nil {
+		return err
+	}
+	if err := p.await(ctx, rdma.OpRead); err != nil {
 		return err
 	}
 	// rping fills its buffer with a text that begins like this.
 	if want := []byte("rdma-ping-"); !bytes.HasPrefix(p.start.bytes, want) {
-		return fmt.Errorf("the Read brought %q…, not %q…", p.start.bytes[:len(want)], want)
+		return fmt.Errorf("the Read returned %q…, not %q…", p.start.bytes[:len(want)], want)
 	}
 	if err := p.post(p.send()); err != nil {
 		return err
@@ -113,49 +115,39 @@ func (p *peer) serveRound(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The Write and the message that tells of it, as one chain.
-	return p.post(p.remote(rdma.OpWrite, sink), p.send())
+	// Post the Write and the message that announces it as one chain.
+	return p.post(p.transfer(rdma.OpWrite, sink), p.send())
 }
 
-// transfer carries out one Read and waits for it.
-func (p *peer) transfer(ctx context.Context, opcode rdma.Opcode, info remoteBuffer) error {
-	if err := p.post(p.remote(opcode, info)); err != nil {
-		return err
-	}
-	return p.await(ctx, opcode)
-}
-
-// remoteBuffer is what the client has announced.
-type remoteBuffer struct {
-	address uint64
-	key     uint32
-	size    uint32
-}
-
-func (p *peer) announced(ctx context.Context) (remoteBuffer, error) {
+// announced waits for the client to announce a buffer.
+func (p *rping) announced(ctx context.Context) (rdma.RemoteMemory, error) {
 	if err := p.await(ctx, rdma.OpReceive); err != nil {
-		return remoteBuffer{}, err
+		return rdma.RemoteMemory{}, err
 	}
 	b := p.messages.bytes[infoBytes:]
-	info := remoteBuffer{
-		address: binary.BigEndian.Uint64(b), key: binary.BigEndian.Uint32(b[8:]), size: binary.BigEndian.Uint32(b[12:]),
+	announced := rdma.RemoteMemory{
+		Base:   binary.BigEndian.Uint64(b),
+		Key:    binary.BigEndian.Uint32(b[8:]),
+		Length: uint64(binary.BigEndian.Uint32(b[12:])),
 	}
-	if int(info.size) != p.size {
-		return info, fmt.Errorf("the client announced %d bytes, not %d", info.size, p.size)
+	if int(announced.Length) != p.size {
+		return announced, fmt.Errorf("the client announced %d bytes, not %d",
+			announced.Length, p.size)
 	}
-	return info, nil
+	return announced, nil
 }
 
-func (p *peer) announce(b buffer) error {
+// announce sends the server the address of a buffer.
+func (p *rping) announce(b buffer) error {
 	binary.BigEndian.PutUint64(p.messages.bytes, b.Base())
 	binary.BigEndian.PutUint32(p.messages.bytes[8:], b.RemoteKey())
 	binary.BigEndian.PutUint32(p.messages.bytes[12:], uint32(b.Len()))
 	return p.post(p.send())
 }
 
-// fill makes a text of the start buffer's size: the server writes back as
-// much as strlen tells it.
-func (p *peer) fill(round int) {
+// fill fills the start buffer with a zero-terminated text: the server writes back as many bytes as
+// strlen counts.
+func (p *rping) fill(round int) {
 	last := len(p.start.bytes) - 1
 	for i := range last {
 		p.start.bytes[i] = byte(1 + (i+i/251+round)%255)
@@ -164,37 +156,38 @@ func (p *peer) fill(round int) {
 	clear(p.sink.bytes)
 }
 
-func (p *peer) config() rdma.ConnectionConfig {
+func (p *rping) config() rdma.ConnectionConfig {
 	return rdma.ConnectionConfig{
-		Domain: p.domain, Queue: p.queue, SendRequests: 8, ReceiveRequests: 8, InboundReads: 4, OutboundReads: 4,
-		Receives: []rdma.ReceiveRequest{p.receive()},
+		Domain:          p.domain,
+		Queue:           p.queue,
+		SendRequests:    8,
+		ReceiveRequests: 8,
+		InboundReads:    4,
+		OutboundReads:   4,
+		Receives:        []rdma.ReceiveRequest{p.receive()},
 	}
 }
 
-// send is a request that sends the message buffer.
-func (p *peer) send() rdma.SendRequest {
+// send returns a request that sends the first half of the message buffer.
+func (p *rping) send() rdma.SendRequest {
+	return rdma.SendRequest{Opcode: rdma.OpSend, Local: p.messages.segment(0, infoBytes)}
+}
+
+// receive returns a request that fills the second half of the message buffer.
+func (p *rping) receive() rdma.ReceiveRequest {
+	return rdma.ReceiveRequest{Local: p.messages.segment(infoBytes, infoBytes)}
+}
+
+// transfer returns a request between the start buffer and the client's memory.
+func (p *rping) transfer(opcode rdma.Opcode, memory rdma.RemoteMemory) rdma.SendRequest {
 	return rdma.SendRequest{
-		Opcode: rdma.OpSend,
-		Local:  rdma.Segment{Key: p.messages.LocalKey(), Address: p.messages.Base(), Length: infoBytes},
+		Opcode: opcode, RemoteAddress: memory.Base, RemoteKey: memory.Key,
+		Local: p.start.segment(0, int(memory.Length)),
 	}
 }
 
-// receive is a request that fills the second half of the message buffer.
-func (p *peer) receive() rdma.ReceiveRequest {
-	return rdma.ReceiveRequest{
-		Local: rdma.Segment{Key: p.messages.LocalKey(), Address: p.messages.Base() + infoBytes, Length: infoBytes},
-	}
-}
-
-// remote is a request between the start buffer and the client's memory.
-func (p *peer) remote(opcode rdma.Opcode, info remoteBuffer) rdma.SendRequest {
-	return rdma.SendRequest{
-		Opcode: opcode, RemoteAddress: info.address, RemoteKey: info.key,
-		Local: rdma.Segment{Key: p.start.LocalKey(), Address: p.start.Base(), Length: info.size},
-	}
-}
-
-func (p *peer) post(requests ...rdma.SendRequest) error {
+// post posts requests and flushes them.
+func (p *rping) post(requests ...rdma.SendRequest) error {
 	if err := p.conn.PostSend(requests); err != nil {
 		return err
 	}
@@ -202,13 +195,13 @@ func (p *peer) post(requests ...rdma.SendRequest) error {
 	return nil
 }
 
-// await polls until a completion of the given kind has come. The next receive
-// is posted as soon as one is used: nothing answers the message before this
-// process does.
-func (p *peer) await(ctx context.Context, opcode rdma.Opcode) error {
+// await polls until a request with the given opcode has completed. It posts the next receive as
+// soon as one has completed, which is early enough: the other side sends nothing until this process
+// replies.
+func (p *rping) await(ctx context.Context, opcode rdma.Opcode) error {
 	var completions [4]rdma.Completion
 	for ctx.Err() == nil {
-		// One at a time: the message buffer holds one message.
+		// Poll one at a time, because the buffer has room for one received message.
 		n := p.queue.Poll(completions[:1])
 		for _, c := range completions[:n] {
 			if c.Opcode == rdma.OpDisconnected && c.Opcode != opcode {
