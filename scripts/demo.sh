@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Runs target, relay and initiator as processes on the embedded providers,
-# writes a file through the chain, reads it back, compares it and the volume
-# with the original, and runs a short benchmark. Exits 0 only if all of that
-# held. Needs bin/ (make build).
+# Runs target, relay, and initiator as processes, with the providers that need no hardware. Writes a
+# file through the chain, reads it back, compares both the copy and the volume with the original,
+# and runs a short benchmark. Exits 0 only if everything succeeds. Needs bin/ (make build).
 set -euo pipefail
 
 bin=$(cd "$(dirname "${BASH_SOURCE[0]}")/../bin" && pwd)
@@ -18,7 +17,7 @@ finish() {
         wait "$process" || code=1
     done
     if [ "$code" != 0 ]; then
-        echo "demo failed; the logs:" >&2
+        echo "the demo failed; last lines of the logs:" >&2
         tail -n 20 "$work"/*.log >&2 || true
     fi
     rm -rf -- "$work"
@@ -45,18 +44,19 @@ initiator() { "$bin/initiator" "$@" --emulated-dir "$work/comch"; }
 
 initiator info
 
-step "writing $((size >> 20)) MiB through the chain and reading them back"
+step "writing $((size >> 20)) MiB through the chain and reading it back"
 head -c "$size" /dev/urandom >"$work/original"
 initiator put "$work/original"
 initiator get "$work/copy"
 cmp "$work/original" "$work/copy"
 cmp "$work/original" "$work/volume.img"
-echo "copy and volume are identical to the original"
+echo "the copy and the volume are identical to the original"
 
 step "verifying with 4 queues"
 initiator verify --queues 4 --queue-depth 16 --passes 1
 
 step "4 KiB random reads for 3 seconds"
-initiator bench --rw randread --block-size 4KiB --queue-depth 32 --queues 1 --runtime 3s --warmup 500ms
+initiator bench --rw randread --block-size 4KiB --queue-depth 32 --queues 1 \
+    --runtime 3s --warmup 500ms
 
-step "stopping everything"
+step "stopping relay and target"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes .deb and .rpm packages for amd64 and arm64 in dist/. $PACKAGE_VERSION is
-# their version; without it, it is derived from the last tag and the commit.
-# $PACKAGE_ARCHITECTURES and $PACKAGE_DIRECTORY choose others.
+# Builds .deb and .rpm packages for amd64 and arm64 in dist/. $PACKAGE_VERSION sets their version;
+# the default derives from the last tag and the commit. $PACKAGE_ARCHITECTURES and
+# $PACKAGE_DIRECTORY override architectures and directory.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -10,20 +10,23 @@ read -r -a architectures <<<"${PACKAGE_ARCHITECTURES:-amd64 arm64}"
 
 module=github.com/zc-relay/zc-relay
 declare -A programs=([zc-relay]=zc-relay [zc-relay-target]=target [zc-relay-initiator]=initiator)
-declare -A directories=([zc-relay]=/etc/zc-relay/tls [zc-relay-target]="/etc/zc-relay/target-tls /var/lib/zc-relay-target")
+declare -A directories=(
+    [zc-relay]=/etc/zc-relay/tls
+    [zc-relay-target]="/etc/zc-relay/target-tls /var/lib/zc-relay-target"
+)
 export SOURCE_DATE_EPOCH PACKAGE_VERSION PACKAGE_ARCH
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 
 if [ -z "${PACKAGE_VERSION:-}" ]; then
-    # Before the first tag: a version that is less than every release.
-    PACKAGE_VERSION=0~git$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M%S).$(git rev-parse --short=12 HEAD)
+    # Before the first tag: a version that sorts before every release.
+    date=$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M%S)
+    PACKAGE_VERSION=0~git$date.$(git rev-parse --short=12 HEAD)
     if tag=$(git describe --tags --match 'v[0-9]*' 2>/dev/null); then
         PACKAGE_VERSION=$(sed -E 's/^v//; s/-([0-9]+)-g/+\1.g/; s/-/~/g' <<<"$tag")
     fi
 fi
 
-# Manual pages and completions are written by the programs themselves, built
-# for that with a tag of its own.
+# The programs write their own manual pages and completions if they are built with the tag manual.
 rm -rf dist/manual dist/stage
 for name in "${!programs[@]}"; do
     CGO_ENABLED=0 go build -tags manual -o "dist/manual/bin/$name" "./cmd/${programs[$name]}"
@@ -31,20 +34,23 @@ for name in "${!programs[@]}"; do
     gzip --no-name --best "dist/manual/$name"/man/*.1
 done
 
-# The nfpm that tools/nfpm pins, for this machine.
+# Build the version of nfpm that tools/nfpm pins, for this machine.
 go build -modfile=tools/nfpm/go.mod -o dist/manual/bin/nfpm github.com/goreleaser/nfpm/v2/cmd/nfpm
 
 for PACKAGE_ARCH in "${architectures[@]}"; do
     rm -rf dist/stage
     mkdir -p dist/stage
     for name in "${!programs[@]}"; do
-        CGO_ENABLED=0 GOARCH=$PACKAGE_ARCH go build -trimpath -ldflags "-s -w -X $module/internal/buildinfo.version=$PACKAGE_VERSION" \
+        CGO_ENABLED=0 GOARCH=$PACKAGE_ARCH go build -trimpath \
+            -ldflags "-s -w -X $module/internal/buildinfo.version=$PACKAGE_VERSION" \
             -o "dist/stage/$name" "./cmd/${programs[$name]}"
         for script in postinstall preremove postremove; do
-            sed "s|@UNIT@|$name|g; s|@DIRECTORIES@|${directories[$name]:-}|g" "deploy/packages/$script.sh" >"dist/stage/$name.$script.sh"
+            sed "s|@UNIT@|$name|g; s|@DIRECTORIES@|${directories[$name]:-}|g" \
+                "deploy/packages/$script.sh" >"dist/stage/$name.$script.sh"
         done
         for packager in deb rpm; do
-            dist/manual/bin/nfpm package --config "deploy/packages/$name.yaml" --packager "$packager" --target "$directory/"
+            dist/manual/bin/nfpm package --config "deploy/packages/$name.yaml" \
+                --packager "$packager" --target "$directory/"
         done
     done
 done

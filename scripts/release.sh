@@ -15,7 +15,8 @@ fail() {
 }
 
 version=${1:-}
-[[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+(-[a-z0-9.]+)?$ ]] || fail "usage: scripts/release.sh MAJOR.MINOR.PATCH[-PRERELEASE]"
+[[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+(-[a-z0-9.]+)?$ ]] ||
+    fail "usage: scripts/release.sh MAJOR.MINOR.PATCH[-PRERELEASE]"
 [ -z "$(git status --porcelain)" ] || fail "the tree has changes: commit or stash them first"
 ! git rev-parse -q --verify "refs/tags/v$version" >/dev/null || fail "tag v$version exists"
 notes=$(awk '/^## /{inside = ($2 == "Unreleased"); next} inside' CHANGELOG.md)

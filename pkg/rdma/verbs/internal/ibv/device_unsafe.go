@@ -158,7 +158,7 @@ const (
 	EventPortError      AsyncEventType = C.IBV_EVENT_PORT_ERR
 )
 
-// String returns the symbolic name, or the driver library's description of an event not listed
+// String returns the symbolic name, or libibverbs's description of an event that is not listed
 // above.
 func (t AsyncEventType) String() string {
 	switch t {
