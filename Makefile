@@ -64,7 +64,7 @@ lint: ## Check architecture, style and protocol definitions
 .PHONY: generate
 generate: ## Generate code from proto/, and the table of metrics in docs/
 	$(TOOL) buf generate
-	go run ./internal/document docs/operations.md
+	go test ./cmd/internal/service -run TestTheOperatorsGuide -update
 
 .PHONY: check-generated
 check-generated: generate ## Fail if generated code, go.mod or formatting is not up to date

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/zc-relay/zc-relay/internal/bench/suite"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
 )
 
 // warmup is not measured.
@@ -63,9 +63,9 @@ func runClient(p parameters) error {
 }
 
 // result sums up a run.
-func result(p parameters, measured int, latencies []time.Duration) suite.Run {
+func result(p parameters, measured int, latencies []time.Duration) benchsuite.Run {
 	iops := float64(measured) / p.duration.Seconds()
-	run := suite.Run{IOPS: iops, BytesPerSecond: uint64(iops * float64(p.blockSize))}
+	run := benchsuite.Run{IOPS: iops, BytesPerSecond: uint64(iops * float64(p.blockSize))}
 	if len(latencies) == 0 {
 		return run
 	}
@@ -73,7 +73,7 @@ func result(p parameters, measured int, latencies []time.Duration) suite.Run {
 	at := func(quantile float64) *int64 {
 		return new(latencies[int(quantile*float64(len(latencies)-1))].Nanoseconds())
 	}
-	run.LatencyNs = &suite.Latency{
+	run.LatencyNs = &benchsuite.Latency{
 		Min: at(0), P50: at(0.5), P90: at(0.9), P99: at(0.99), P999: at(0.999), P9999: at(0.9999), Max: at(1),
 	}
 	return run

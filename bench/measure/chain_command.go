@@ -10,9 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/zc-relay/zc-relay/internal/bench"
-	"github.com/zc-relay/zc-relay/internal/bench/suite"
-	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
@@ -50,7 +48,7 @@ and result.svg into a directory.`,
 	c.options.add(f)
 	f.BoolVar(&c.options.bare, "bare", true, "run the bare chain as well")
 	f.StringSliceVar(&c.series, "series", seriesOrder, "series to measure")
-	f.StringSliceVar(&c.patterns, "rw", []string{string(bench.RandomRead)}, "axis: patterns, as of initiator bench")
+	f.StringSliceVar(&c.patterns, "rw", []string{string(benchsuite.RandomRead)}, "axis: patterns, as of initiator bench")
 	f.StringSliceVar(&c.blockSizes, "block-size", []string{"4KiB"}, "axis: block sizes")
 	f.IntSliceVar(&c.depths, "queue-depth", []int{32}, "axis: depths of each queue")
 	f.IntSliceVar(&c.queues, "queues", []int{1}, "axis: numbers of queues")
@@ -64,7 +62,7 @@ and result.svg into a directory.`,
 func (c *chainCommand) run(cmd *cobra.Command) error {
 	workloads, err := c.workloads()
 	if err != nil {
-		return program.Usage(err)
+		return err
 	}
 	idle := !c.usesAxes() && slices.Contains(c.series, idleSeries)
 	return c.options.run(cmd.Context(), cmd.ErrOrStderr(), func(r *runner) error { return r.measure(workloads, idle) })
@@ -75,7 +73,7 @@ var axisFlags = []string{"rw", "block-size", "queue-depth", "queues", "sessions"
 
 func (c *chainCommand) usesAxes() bool { return slices.ContainsFunc(axisFlags, c.set.Changed) }
 
-func (c *chainCommand) workloads() ([]suite.Workload, error) {
+func (c *chainCommand) workloads() ([]benchsuite.Workload, error) {
 	if !c.usesAxes() {
 		return workloadsOf(c.series)
 	}
@@ -88,7 +86,7 @@ func (c *chainCommand) axes() (axes, error) {
 	a.depths, a.queues, a.sessions, a.polls, a.crc, a.volumes = c.depths, c.queues, c.sessions, c.polls, c.crc, c.volumes
 	a.patterns, a.blockSizes = nil, nil
 	for _, text := range c.patterns {
-		var pattern bench.Pattern
+		var pattern benchsuite.Pattern
 		if err := pattern.Set(text); err != nil {
 			return a, fmt.Errorf("--rw: %w", err)
 		}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/bench/internal/process"
-	"github.com/zc-relay/zc-relay/internal/bench/suite"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -52,7 +52,7 @@ func (r *runner) measureIdle() error {
 		return err
 	}
 	r.idle = append(r.idle, sample)
-	fmt.Fprintf(r.log, "idle: %.2f %% of a core, first request %v\n", sample.percent, suite.Median(microseconds(sample.firstNs)))
+	fmt.Fprintf(r.log, "idle: %.2f %% of a core, first request %v\n", sample.percent, benchsuite.Median(microseconds(sample.firstNs)))
 	return v.Close(r.ctx)
 }
 
@@ -148,8 +148,8 @@ func (r *runner) judgeIdle() {
 		percents = append(percents, s.percent)
 		first = append(first, microseconds(s.firstNs)...)
 	}
-	r.goal(suite.NewGoal("CPU time of an idle chain", fmt.Sprintf("target, relay and initiator together, median of %d times %v", len(r.idle), r.options.runtime),
-		suite.Median(percents), "% of a core", atMostIdlePercent, true))
-	r.goal(suite.NewGoal("first read after a pause", fmt.Sprintf("median of %d, each after %v; the worst took %.0f µs", len(first), idlePause, slices.Max(first)),
-		suite.Median(first), "µs", atMostFirstMicros, true))
+	r.goal(benchsuite.NewGoal("CPU time of an idle chain", fmt.Sprintf("target, relay and initiator together, median of %d times %v", len(r.idle), r.options.runtime),
+		benchsuite.Median(percents), "% of a core", atMostIdlePercent, true))
+	r.goal(benchsuite.NewGoal("first read after a pause", fmt.Sprintf("median of %d, each after %v; the worst took %.0f µs", len(first), idlePause, slices.Max(first)),
+		benchsuite.Median(first), "µs", atMostFirstMicros, true))
 }

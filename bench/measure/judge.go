@@ -3,8 +3,8 @@ package main
 import (
 	"fmt"
 
-	"github.com/zc-relay/zc-relay/bench/internal/calibrator"
-	"github.com/zc-relay/zc-relay/internal/bench/suite"
+	"github.com/zc-relay/zc-relay/bench/internal/chain"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
 )
 
 // What figures are to be.
@@ -28,20 +28,20 @@ func (r *runner) judge() {
 			continue
 		}
 		w := c.Workload
-		r.compare(c, d.Find(calibrator.System, w), suite.IOPS, atLeastBare, false)
-		r.compare(c, d.Find(fioSystem, w), suite.IOPS, atLeastDirect, false)
+		r.compare(c, d.Find(chain.BareSystem, w), benchsuite.IOPS, atLeastBare, false)
+		r.compare(c, d.Find(fioSystem, w), benchsuite.IOPS, atLeastDirect, false)
 		usual := w
 		usual.Condition = ""
 		switch w.Condition {
 		case besideLarge:
 			usual.Condition = alone
-			r.compare(c, d.Find(system, usual), suite.P99, atMostBesideLarge, true)
+			r.compare(c, d.Find(system, usual), benchsuite.P99, atMostBesideLarge, true)
 		case withCollections:
-			r.compare(c, d.Find(system, usual), suite.P999, atMostCollecting, true)
+			r.compare(c, d.Find(system, usual), benchsuite.P999, atMostCollecting, true)
 		}
 		if w.Volume == fileVolume {
 			usual.Volume = memoryVolume
-			r.compare(c, d.Find(system, usual), suite.IOPS, atLeastFile, false)
+			r.compare(c, d.Find(system, usual), benchsuite.IOPS, atLeastFile, false)
 		}
 	}
 	r.judgeSessions()
@@ -49,7 +49,7 @@ func (r *runner) judge() {
 }
 
 // compare holds a quantity of a case against that of another, if there is one.
-func (r *runner) compare(c, other *suite.Case, q suite.Quantity, bound float64, atMost bool) {
+func (r *runner) compare(c, other *benchsuite.Case, q benchsuite.Quantity, bound float64, atMost bool) {
 	if other == nil {
 		return
 	}
@@ -58,15 +58,15 @@ func (r *runner) compare(c, other *suite.Case, q suite.Quantity, bound float64, 
 	if other.System == c.System {
 		against = other.Workload.String()
 	}
-	r.goal(suite.NewGoal(fmt.Sprintf("%v of %s beside %s", q, c.Workload, against),
+	r.goal(benchsuite.NewGoal(fmt.Sprintf("%v of %s beside %s", q, c.Workload, against),
 		fmt.Sprintf("median of %d neighbouring pairs of runs, ± %.0f %%", min(len(c.Runs), len(other.Runs)), spread*50), ratio, "", bound, atMost))
 }
 
-func (r *runner) goal(g suite.Goal) { r.document.Goals = append(r.document.Goals, g) }
+func (r *runner) goal(g benchsuite.Goal) { r.document.Goals = append(r.document.Goals, g) }
 
 // judgeSessions holds the worst number of sessions against the best.
 func (r *runner) judgeSessions() {
-	var best, worst *suite.Case
+	var best, worst *benchsuite.Case
 	for i := range r.document.Cases {
 		c := &r.document.Cases[i]
 		w := c.Workload
@@ -83,12 +83,12 @@ func (r *runner) judgeSessions() {
 		}
 	}
 	if best != worst {
-		r.goal(suite.NewGoal(fmt.Sprintf("iops of %d sessions beside %d", worst.Workload.Sessions, best.Workload.Sessions),
+		r.goal(benchsuite.NewGoal(fmt.Sprintf("iops of %d sessions beside %d", worst.Workload.Sessions, best.Workload.Sessions),
 			"medians of the worst and the best number of sessions", medianIOPS(worst)/medianIOPS(best), "", atLeastOfBest, false))
 	}
 }
 
-func medianIOPS(c *suite.Case) float64 {
-	iops, _ := c.Median(suite.IOPS)
+func medianIOPS(c *benchsuite.Case) float64 {
+	iops, _ := c.Median(benchsuite.IOPS)
 	return iops
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/bench/internal/peer"
 	"github.com/zc-relay/zc-relay/bench/internal/process"
-	"github.com/zc-relay/zc-relay/internal/bench/suite"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
 )
 
 // peersCommand is "measure peers".
@@ -101,7 +101,7 @@ func install(r *runner, peers []peer.Peer) error {
 
 // measurePeers runs a workload on every peer that knows it. A peer that fails
 // is skipped: it is not what is measured.
-func (r *runner) measurePeers(peers []peer.Peer, w suite.Workload) error {
+func (r *runner) measurePeers(peers []peer.Peer, w benchsuite.Workload) error {
 	for _, p := range peers {
 		if !p.Knows(w) {
 			continue
@@ -136,7 +136,7 @@ func (r *runner) judgePeers() {
 	for i := range r.document.Cases {
 		c := &r.document.Cases[i]
 		if c.System == system {
-			r.compare(c, r.document.Find(peer.IPerf3, c.Workload), suite.BytesPerSecond, atLeastStream, false)
+			r.compare(c, r.document.Find(peer.IPerf3, c.Workload), benchsuite.BytesPerSecond, atLeastStream, false)
 		}
 	}
 }

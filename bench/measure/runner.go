@@ -12,13 +12,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/zc-relay/zc-relay/bench/internal/calibrator"
 	"github.com/zc-relay/zc-relay/bench/internal/chain"
 	"github.com/zc-relay/zc-relay/bench/internal/fio"
 	"github.com/zc-relay/zc-relay/bench/internal/process"
-	"github.com/zc-relay/zc-relay/internal/bench/suite"
-	"github.com/zc-relay/zc-relay/internal/program"
-	"github.com/zc-relay/zc-relay/internal/program/report"
+	"github.com/zc-relay/zc-relay/bench/internal/render"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
+	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
@@ -30,8 +29,8 @@ type runner struct {
 	options    *runOptions
 	ctx        context.Context
 	log        io.Writer // for people who wait
-	bare       *calibrator.Calibrator
-	document   *suite.Document
+	bare       *chain.Bare
+	document   *benchsuite.Document
 	configured chain.Config // of the chain that runs
 	chain      *chain.Chain // nil if none does
 	verified   map[chain.Config]bool
@@ -45,7 +44,7 @@ type runner struct {
 // it failed.
 func (o *runOptions) run(ctx context.Context, log io.Writer, body func(*runner) error) error {
 	if o.repetitions < 1 || o.runtime <= 0 || o.warmup < 0 {
-		return program.Usagef("%d runs of %v after %v of warm-up measure nothing", o.repetitions, o.runtime, o.warmup)
+		return fmt.Errorf("%d runs of %v after %v of warm-up measure nothing", o.repetitions, o.runtime, o.warmup)
 	}
 	if err := os.MkdirAll(o.outputDirectory, 0o777); err != nil {
 		return err
@@ -62,23 +61,23 @@ func (o *runOptions) run(ctx context.Context, log io.Writer, body func(*runner) 
 	defer os.RemoveAll(files)
 	r := &runner{
 		options: o, ctx: ctx, log: log, verified: map[chain.Config]bool{}, scratch: scratch, files: files,
-		document: suite.NewDocument(time.Now(), suite.Method{Runtime: o.runtime, Warmup: o.warmup, Repetitions: o.repetitions}),
+		document: benchsuite.NewDocument(time.Now(), benchsuite.Method{Runtime: o.runtime, Warmup: o.warmup, Repetitions: o.repetitions}),
 	}
 	if o.bare {
-		if r.bare, err = calibrator.Build(ctx, scratch); err != nil {
-			return fmt.Errorf("build the bare chain: %w", err)
+		if r.bare, err = chain.FindBare(); err != nil {
+			return err
 		}
 	}
 	err = errors.Join(body(r), r.stop())
 	if err != nil {
-		r.document.Error = report.FailureOf("run", err, program.Sentence(err))
+		r.document.Error = report.FailureOf("run", err, sentence(err))
 	}
 	return errors.Join(err, r.write())
 }
 
 // measure runs all workloads, over and over, each beside what it is held
 // against, and verifies every configuration of the chain once.
-func (r *runner) measure(workloads []suite.Workload, idle bool) error {
+func (r *runner) measure(workloads []benchsuite.Workload, idle bool) error {
 	workloads = inRounds(workloads)
 	for repetition := range r.options.repetitions {
 		for i, w := range workloads {
@@ -101,7 +100,7 @@ func (r *runner) measure(workloads []suite.Workload, idle bool) error {
 	return nil
 }
 
-func (r *runner) measureOne(w suite.Workload) error {
+func (r *runner) measureOne(w benchsuite.Workload) error {
 	if err := r.start(w); err != nil {
 		return err
 	}
@@ -131,7 +130,7 @@ func (r *runner) measureOne(w suite.Workload) error {
 }
 
 // largeWorkload is what goes on beside another.
-func largeWorkload() suite.Workload {
+func largeWorkload() benchsuite.Workload {
 	return baseAxes().with(sizes(128*size.KiB), depths(8)).workloads()[0]
 }
 
@@ -140,11 +139,11 @@ const fioSystem = "fio io_uring"
 
 // measureReference runs what a workload is held against; name is "" if there
 // is nothing.
-func (r *runner) measureReference(w suite.Workload) (run suite.Run, name string, err error) {
+func (r *runner) measureReference(w benchsuite.Workload) (run benchsuite.Run, name string, err error) {
 	switch {
 	case r.bareKnows(w):
 		run, err = r.bare.Measure(r.ctx, w, r.options.runtime)
-		return run, calibrator.System, err
+		return run, chain.BareSystem, err
 	case w.Volume == directVolume && w.Queues == 1 && w.Sessions == 1:
 		if _, err := exec.LookPath("fio"); err != nil {
 			r.skip(fioSystem, "fio is not installed: apt-get install fio")
@@ -162,7 +161,7 @@ func (r *runner) measureReference(w suite.Workload) (run suite.Run, name string,
 
 // skip tells once that something is not measured.
 func (r *runner) skip(name, reason string) {
-	s := suite.Skipped{Name: name, Reason: reason}
+	s := benchsuite.Skipped{Name: name, Reason: reason}
 	if !slices.Contains(r.document.Skipped, s) {
 		r.document.Skipped = append(r.document.Skipped, s)
 		fmt.Fprintf(r.log, "\nskipped %s: %s\n", name, reason)
@@ -170,7 +169,7 @@ func (r *runner) skip(name, reason string) {
 }
 
 // bareKnows reports whether the bare chain does the same as the chain.
-func (r *runner) bareKnows(w suite.Workload) bool {
+func (r *runner) bareKnows(w benchsuite.Workload) bool {
 	return r.bare != nil && w.Poll == adaptive && !w.CRC && w.Queues == 1 && w.Sessions == 1 && w.Volume == memoryVolume && w.Condition == ""
 }
 
@@ -178,7 +177,7 @@ func (r *runner) bareKnows(w suite.Workload) bool {
 func (r *runner) volumeFile() string { return filepath.Join(r.files, "volume") }
 
 // config is the chain that a workload needs.
-func (r *runner) config(w suite.Workload) (chain.Config, error) {
+func (r *runner) config(w benchsuite.Workload) (chain.Config, error) {
 	c := chain.Config{Programs: r.options.programs, Poll: w.Poll, CRC: w.CRC}
 	if w.Condition == withCollections {
 		if err := r.buildCollecting(); err != nil {
@@ -217,7 +216,7 @@ func (r *runner) buildCollecting() error {
 }
 
 // start makes sure that a chain for the workload runs.
-func (r *runner) start(w suite.Workload) (err error) {
+func (r *runner) start(w benchsuite.Workload) (err error) {
 	config, err := r.config(w)
 	if err != nil {
 		return err
@@ -272,8 +271,8 @@ func (r *runner) write() error {
 	d := r.document
 	err := errors.Join(
 		r.writeFile("result.json", func(w io.Writer) error { return report.WriteJSON(w, d) }),
-		r.writeFile("result.md", d.WriteMarkdown),
-		r.writeFile("result.svg", d.WriteSVG),
+		r.writeFile("result.md", func(w io.Writer) error { return render.WriteMarkdown(w, d) }),
+		r.writeFile("result.svg", func(w io.Writer) error { return render.WriteSVG(w, d) }),
 	)
 	for i := range d.Goals {
 		fmt.Fprintln(r.log, &d.Goals[i])

@@ -4,8 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/zc-relay/zc-relay/internal/bench"
-	"github.com/zc-relay/zc-relay/internal/bench/suite"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
@@ -26,7 +25,7 @@ const (
 
 // axes are values whose combinations are workloads.
 type axes struct {
-	patterns   []bench.Pattern
+	patterns   []benchsuite.Pattern
 	blockSizes []size.Bytes
 	depths     []int
 	queues     []int
@@ -43,29 +42,29 @@ var adaptive = progress.Adaptive.String()
 // baseAxes has one value on each axis.
 func baseAxes() axes {
 	return axes{
-		patterns: []bench.Pattern{bench.RandomRead}, blockSizes: []size.Bytes{4 * size.KiB}, depths: []int{32},
+		patterns: []benchsuite.Pattern{benchsuite.RandomRead}, blockSizes: []size.Bytes{4 * size.KiB}, depths: []int{32},
 		queues: []int{1}, polls: []string{adaptive}, crc: []bool{false},
 		sessions: []int{1}, volumes: []string{memoryVolume}, conditions: []string{""},
 	}
 }
 
 // workloads are all combinations. The axis to the right changes first.
-func (a axes) workloads() []suite.Workload {
-	all := []suite.Workload{{}}
-	all = crossed(all, a.polls, func(w *suite.Workload, v string) { w.Poll = v })
-	all = crossed(all, a.crc, func(w *suite.Workload, v bool) { w.CRC = v })
-	all = crossed(all, a.patterns, func(w *suite.Workload, v bench.Pattern) { w.Pattern = v })
-	all = crossed(all, a.blockSizes, func(w *suite.Workload, v size.Bytes) { w.BlockSize = uint32(v) })
-	all = crossed(all, a.queues, func(w *suite.Workload, v int) { w.Queues = v })
-	all = crossed(all, a.depths, func(w *suite.Workload, v int) { w.QueueDepth = v })
-	all = crossed(all, a.sessions, func(w *suite.Workload, v int) { w.Sessions = v })
-	all = crossed(all, a.volumes, func(w *suite.Workload, v string) { w.Volume = v })
-	return crossed(all, a.conditions, func(w *suite.Workload, v string) { w.Condition = v })
+func (a axes) workloads() []benchsuite.Workload {
+	all := []benchsuite.Workload{{}}
+	all = crossed(all, a.polls, func(w *benchsuite.Workload, v string) { w.Poll = v })
+	all = crossed(all, a.crc, func(w *benchsuite.Workload, v bool) { w.CRC = v })
+	all = crossed(all, a.patterns, func(w *benchsuite.Workload, v benchsuite.Pattern) { w.Pattern = v })
+	all = crossed(all, a.blockSizes, func(w *benchsuite.Workload, v size.Bytes) { w.BlockSize = uint32(v) })
+	all = crossed(all, a.queues, func(w *benchsuite.Workload, v int) { w.Queues = v })
+	all = crossed(all, a.depths, func(w *benchsuite.Workload, v int) { w.QueueDepth = v })
+	all = crossed(all, a.sessions, func(w *benchsuite.Workload, v int) { w.Sessions = v })
+	all = crossed(all, a.volumes, func(w *benchsuite.Workload, v string) { w.Volume = v })
+	return crossed(all, a.conditions, func(w *benchsuite.Workload, v string) { w.Condition = v })
 }
 
 // crossed gives each workload each of the values.
-func crossed[T any](workloads []suite.Workload, values []T, set func(*suite.Workload, T)) []suite.Workload {
-	var all []suite.Workload
+func crossed[T any](workloads []benchsuite.Workload, values []T, set func(*benchsuite.Workload, T)) []benchsuite.Workload {
+	var all []benchsuite.Workload
 	for _, w := range workloads {
 		for _, v := range values {
 			set(&w, v)
@@ -97,8 +96,8 @@ const neighbourRounds = 5
 
 // inRounds has all workloads in a row that belong to neighbours come
 // neighbourRounds times.
-func inRounds(workloads []suite.Workload) []suite.Workload {
-	neighbours := func(w suite.Workload) bool { return w.Condition == alone || w.Condition == besideLarge }
+func inRounds(workloads []benchsuite.Workload) []benchsuite.Workload {
+	neighbours := func(w benchsuite.Workload) bool { return w.Condition == alone || w.Condition == besideLarge }
 	first := slices.IndexFunc(workloads, neighbours)
 	if first < 0 {
 		return workloads
@@ -134,15 +133,17 @@ func (a axes) with(changes ...func(*axes)) axes {
 	return a
 }
 
-func bothRandom(a *axes) { a.patterns = []bench.Pattern{bench.RandomRead, bench.RandomWrite} }
+func bothRandom(a *axes) {
+	a.patterns = []benchsuite.Pattern{benchsuite.RandomRead, benchsuite.RandomWrite}
+}
 
 func sizes(values ...size.Bytes) func(*axes) { return func(a *axes) { a.blockSizes = values } }
 
 func depths(values ...int) func(*axes) { return func(a *axes) { a.depths = values } }
 
 // workloadsOf are those of the named series, each once.
-func workloadsOf(names []string) ([]suite.Workload, error) {
-	var all []suite.Workload
+func workloadsOf(names []string) ([]benchsuite.Workload, error) {
+	var all []benchsuite.Workload
 	for _, name := range names {
 		if _, ok := series[name]; !ok {
 			return nil, fmt.Errorf("series %q is none of %v", name, seriesOrder)

@@ -6,9 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/zc-relay/zc-relay/bench/internal/calibrator"
-	"github.com/zc-relay/zc-relay/internal/bench"
-	"github.com/zc-relay/zc-relay/internal/bench/suite"
+	"github.com/zc-relay/zc-relay/bench/internal/chain"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
 )
 
 func TestEverySeriesIsNamedAndHasWorkloadsOfItsOwn(t *testing.T) {
@@ -65,7 +64,7 @@ func TestNeighboursAreMeasuredByTurns(t *testing.T) {
 	if len(rounds) != len(workloads)+2*(neighbourRounds-1) {
 		t.Fatalf("%d workloads became %d", len(workloads), len(rounds))
 	}
-	first := slices.IndexFunc(rounds, func(w suite.Workload) bool { return w.Condition == alone })
+	first := slices.IndexFunc(rounds, func(w benchsuite.Workload) bool { return w.Condition == alone })
 	for i, w := range rounds {
 		want := ""
 		if i >= first && i < first+2*neighbourRounds {
@@ -81,8 +80,8 @@ func TestNeighboursAreMeasuredByTurns(t *testing.T) {
 }
 
 // newJudged makes a runner with one run of each of the given figures.
-func newJudged(cases ...suite.Case) *runner {
-	r := &runner{options: &runOptions{runtime: time.Second}, document: suite.NewDocument(time.Now(), suite.Method{})}
+func newJudged(cases ...benchsuite.Case) *runner {
+	r := &runner{options: &runOptions{runtime: time.Second}, document: benchsuite.NewDocument(time.Now(), benchsuite.Method{})}
 	for _, c := range cases {
 		for _, run := range c.Runs {
 			r.document.Add(c.System, c.Workload, run)
@@ -91,10 +90,10 @@ func newJudged(cases ...suite.Case) *runner {
 	return r
 }
 
-func figures(system string, w suite.Workload, iops float64, tailNs int64) suite.Case {
-	return suite.Case{System: system, Workload: w, Runs: []suite.Run{suite.RunOf(&bench.Result{
-		IOPS: iops, LatencyNs: &bench.Latency{P99: tailNs, P999: tailNs},
-	})}}
+func figures(system string, w benchsuite.Workload, iops float64, tailNs int64) benchsuite.Case {
+	return benchsuite.Case{System: system, Workload: w, Runs: []benchsuite.Run{{
+		IOPS: iops, LatencyNs: &benchsuite.Latency{P99: &tailNs, P999: &tailNs},
+	}}}
 }
 
 func TestCasesAreHeldAgainstWhatTheyAreToBe(t *testing.T) {
@@ -105,7 +104,7 @@ func TestCasesAreHeldAgainstWhatTheyAreToBe(t *testing.T) {
 	two, four := usual, usual
 	two.Sessions, two.QueueDepth, four.Sessions, four.QueueDepth = 2, 64, 4, 32
 	r := newJudged(
-		figures(system, usual, 1000, 100), figures(calibrator.System, usual, 800, 1),
+		figures(system, usual, 1000, 100), figures(chain.BareSystem, usual, 800, 1),
 		figures(system, single, 1000, 90), figures(system, neighbour, 500, 271), figures(system, collecting, 900, 110),
 		figures(system, file, 499, 1), figures(system, direct, 90, 1), figures(fioSystem, direct, 100, 1),
 		figures(system, two, 2000, 1), figures(system, four, 1600, 1),

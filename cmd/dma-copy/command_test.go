@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 
-	"github.com/zc-relay/zc-relay/internal/dmacopy"
-	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/dma-copy/internal/dmacopy"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -2,6 +2,6 @@
 // direction it is missing, by DMA.
 package main
 
-import "github.com/zc-relay/zc-relay/internal/program"
+import "github.com/zc-relay/zc-relay/cmd/internal/program"
 
 func main() { program.Main(newCommand()) }

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/zc-relay/zc-relay/internal/dmacopy"
-	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/dma-copy/internal/dmacopy"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 

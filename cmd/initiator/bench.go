@@ -10,9 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/zc-relay/zc-relay/internal/bench"
-	"github.com/zc-relay/zc-relay/internal/program"
-	"github.com/zc-relay/zc-relay/internal/program/report"
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/bench"
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -61,7 +62,7 @@ func (b *benchCommand) run(cmd *cobra.Command) error {
 func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 	p, err := b.flags.parameters(b.connection.controlTimeout)
 	policy, policyError := b.flags.reconnect.policy()
-	p.Reconnect = report.ReconnectPolicyOf(policy)
+	p.Reconnect = document.ReconnectPolicyOf(policy)
 	err = errors.Join(err, policyError)
 	r.Parameters, r.Result = p, bench.NoResult()
 	if err != nil {
@@ -75,7 +76,7 @@ func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 	volumes, err := b.openSessions(ctx, &p, policy)
 	if err == nil {
 		info := volumes[0].Info()
-		r.Volume = report.VolumeOf(&info)
+		r.Volume = document.VolumeOf(&info)
 		err = during(phaseRun, r.Parameters.Resolve(&info))
 	}
 	if err == nil {

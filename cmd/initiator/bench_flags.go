@@ -6,9 +6,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/zc-relay/zc-relay/internal/bench"
-	"github.com/zc-relay/zc-relay/internal/program"
-	"github.com/zc-relay/zc-relay/internal/program/report"
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/bench"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
+	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/client"
 )
@@ -26,7 +27,7 @@ type benchFlags struct {
 	set            *pflag.FlagSet
 	queue          queueFlags
 	sessions       int
-	pattern        bench.Pattern
+	pattern        benchsuite.Pattern
 	strategy       strategy
 	readPercent    int
 	blockSize      size.Bytes

@@ -15,10 +15,11 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
 
-	"github.com/zc-relay/zc-relay/internal/bench"
-	"github.com/zc-relay/zc-relay/internal/program"
-	"github.com/zc-relay/zc-relay/internal/program/queuetest"
-	"github.com/zc-relay/zc-relay/internal/verify"
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/bench"
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/queuetest"
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/verify"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -224,7 +225,7 @@ func TestBenchDefaultsAreToldAsTheyAre(t *testing.T) {
 		t.Errorf("parameters are %+v", p)
 	}
 	want := bench.Parameters{
-		Pattern: bench.RandomMixed, ReadPercent: 70, BlockSize: 4096, QueueDepth: 64, Queues: p.Queues, Sessions: 1, CPUs: []int{},
+		Pattern: benchsuite.RandomMixed, ReadPercent: 70, BlockSize: 4096, QueueDepth: 64, Queues: p.Queues, Sessions: 1, CPUs: []int{},
 		OperationLimit: 300, Length: testSize, Seed: p.Seed, Poll: "adaptive", DrainTimeout: 10 * time.Second,
 	}
 	if difference := cmp.Diff(want, p); difference != "" {
@@ -354,7 +355,7 @@ func TestInfoDescribesTheVolume(t *testing.T) {
 }
 
 func TestCompareTellsWhatHasChanged(t *testing.T) {
-	suite := filepath.Join("..", "..", "internal", "bench", "suite", "testdata", "suite.json")
+	suite := filepath.Join("..", "..", "internal", "benchsuite", "testdata", "suite.json")
 	content, err := os.ReadFile(suite)
 	if err != nil {
 		t.Fatal(err)

@@ -9,11 +9,12 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
+	"github.com/zc-relay/zc-relay/cmd/internal/logging"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
-	"github.com/zc-relay/zc-relay/internal/logging"
-	"github.com/zc-relay/zc-relay/internal/program"
-	"github.com/zc-relay/zc-relay/internal/program/report"
-	"github.com/zc-relay/zc-relay/internal/providers"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -87,7 +88,7 @@ const lastWordsTimeout = time.Second
 // explained adds to the failure of a request why the connection has ended, if
 // that is what made it fail.
 func explained(v volume, failure error) error {
-	if failure == nil || !program.LostConnection(status.CodeOf(failure)) {
+	if failure == nil || !supervisor.LostConnection(status.CodeOf(failure)) {
 		return failure
 	}
 	select {
@@ -101,6 +102,6 @@ func explained(v volume, failure error) error {
 	return fmt.Errorf("%w: %w", failure, reason)
 }
 
-func (c *connectionFlags) report() report.Connection {
-	return report.Connection{Provider: c.provider, Device: c.device, Channel: c.channelName}
+func (c *connectionFlags) report() document.Connection {
+	return document.Connection{Provider: c.provider, Device: c.device, Channel: c.channelName}
 }

@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/zc-relay/zc-relay/cmd/initiator/transfer"
-	"github.com/zc-relay/zc-relay/internal/output"
-	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/transfer"
+	"github.com/zc-relay/zc-relay/cmd/internal/output"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 

@@ -5,7 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/zc-relay/zc-relay/internal/program/report"
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
+	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/pkg/client"
 )
 
@@ -14,9 +15,9 @@ const infoSchema = "zc-relay.info/1"
 
 // infoReport is everything that info prints.
 type infoReport struct {
-	Schema     string            `json:"schema"`
-	Connection report.Connection `json:"connection"`
-	Volume     *report.Volume    `json:"volume"`
+	Schema     string              `json:"schema"`
+	Connection document.Connection `json:"connection"`
+	Volume     *document.Volume    `json:"volume"`
 	// Capabilities are the operations beyond read, write and flush.
 	Capabilities *capabilities   `json:"capabilities"`
 	Error        *report.Failure `json:"error,omitempty"`
@@ -51,14 +52,14 @@ func (r *infoReport) fill(cmd *cobra.Command, connection *connectionFlags) error
 		return during(phaseConnect, err)
 	}
 	info := v.Info()
-	r.Volume = report.VolumeOf(&info)
+	r.Volume = document.VolumeOf(&info)
 	r.Capabilities = &capabilities{Trim: info.CanTrim, WriteZeroes: info.CanWriteZeroes}
 	return during(phaseClose, v.Close(cmd.Context()))
 }
 
 // WriteText prints the report for people.
 func (r *infoReport) WriteText(w io.Writer) error {
-	t := &report.Table{}
+	t := &document.Table{}
 	t.Connection(&r.Connection, r.Volume)
 	t.Row("capabilities", "read, write, flush%s%s", optional(", trim", r.Capabilities.Trim), optional(", write zeroes", r.Capabilities.WriteZeroes))
 	t.Failure(r.Error)

@@ -6,17 +6,17 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/zc-relay/zc-relay/internal/program"
-	"github.com/zc-relay/zc-relay/internal/program/report"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/report"
 )
 
-// document is a result that can be printed.
-type document interface{ WriteText(w io.Writer) error }
+// printable is a result that can be printed.
+type printable interface{ WriteText(w io.Writer) error }
 
 // printed prints a result and returns failure, if any. JSON is printed in any
 // case, so that a script always gets a document; text only if there is
 // something to tell beyond the failure, which is explained on standard error.
-func printed(cmd *cobra.Command, output report.Output, d document, worthText bool, failure error) error {
+func printed(cmd *cobra.Command, output report.Output, d printable, worthText bool, failure error) error {
 	var err error
 	switch {
 	case output == report.JSON:

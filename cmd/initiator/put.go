@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/zc-relay/zc-relay/cmd/initiator/transfer"
-	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/transfer"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
 )
 
 // standardStream is the file name that stands for standard input or output.

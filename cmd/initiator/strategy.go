@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/zc-relay/zc-relay/internal/bench"
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/bench"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
 )
 
 // strategy is an execution strategy of the DOCA storage applications since
@@ -47,9 +48,9 @@ func strategyNames(separator string) string {
 
 // apply makes the strategy's pattern, which is sequential as it is there.
 func (s strategy) apply(p *bench.Parameters) {
-	p.Pattern = bench.Read
+	p.Pattern = benchsuite.Read
 	if s == writeThroughput || s == readWriteValidity {
-		p.Pattern = bench.Write
+		p.Pattern = benchsuite.Write
 	}
 	if s == readWriteValidity || s == readOnlyValidity {
 		p.Validate = true

@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/zc-relay/zc-relay/cmd/initiator/transfer"
-	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/transfer"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/progress"

@@ -5,7 +5,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 

@@ -10,10 +10,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/zc-relay/zc-relay/internal/program"
-	"github.com/zc-relay/zc-relay/internal/program/report"
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/verify"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/internal/size"
-	"github.com/zc-relay/zc-relay/internal/verify"
 	"github.com/zc-relay/zc-relay/pkg/client"
 )
 
@@ -86,7 +87,7 @@ func newRunID() uint64 {
 func (c *verifyCommand) fill(ctx context.Context, r *verify.Report, id uint64) error {
 	p, err := c.parameters()
 	policy, policyError := c.reconnect.policy()
-	p.Reconnect = report.ReconnectPolicyOf(policy)
+	p.Reconnect = document.ReconnectPolicyOf(policy)
 	err = errors.Join(err, policyError)
 	r.Parameters, r.Result = p, verify.NoResult()
 	if err != nil {
@@ -99,7 +100,7 @@ func (c *verifyCommand) fill(ctx context.Context, r *verify.Report, id uint64) e
 		return during(phaseConnect, err)
 	}
 	info := v.Info()
-	r.Volume = report.VolumeOf(&info)
+	r.Volume = document.VolumeOf(&info)
 	err = r.Parameters.Resolve(&info)
 	if err == nil {
 		r.Result, err = verify.Run(ctx, verify.Config{

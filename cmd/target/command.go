@@ -12,11 +12,11 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/config"
+	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/service"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
-	"github.com/zc-relay/zc-relay/internal/config"
-	"github.com/zc-relay/zc-relay/internal/metrics"
-	"github.com/zc-relay/zc-relay/internal/program"
-	"github.com/zc-relay/zc-relay/internal/service"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/target"
 )

@@ -5,21 +5,20 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/zc-relay/zc-relay/internal/config"
-	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/config"
 )
 
 func newConfigCommand() *cobra.Command {
 	var from source
-	return program.NewConfigCommand(program.ConfigCommand{
+	return config.NewConfigCommand(config.ConfigCommand{
 		VariablePrefix: "ZC_TARGET",
 		Subject:        "the target",
-		Check: func(file string) (program.Checked, error) {
+		Check: func(file string) (config.Checked, error) {
 			c, err := config.LoadTarget(config.Sources{File: file})
 			if err != nil {
-				return program.Checked{}, err
+				return config.Checked{}, err
 			}
-			return program.Checked{Count: len(c.Volumes), Of: "volumes"}, nil
+			return config.Checked{Count: len(c.Volumes), Of: "volumes"}, nil
 		},
 		AddFlags: from.add,
 		Dump: func(w io.Writer) error {

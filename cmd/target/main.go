@@ -3,7 +3,7 @@
 package main
 
 import (
-	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
 )
 
 func main() { program.Main(newCommand()) }

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/zc-relay/zc-relay/internal/statusreport"
+	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )

@@ -3,8 +3,8 @@ package main
 import (
 	"fmt"
 
-	"github.com/zc-relay/zc-relay/internal/config"
-	"github.com/zc-relay/zc-relay/internal/service"
+	"github.com/zc-relay/zc-relay/cmd/internal/config"
+	"github.com/zc-relay/zc-relay/cmd/internal/service"
 )
 
 // reloader reads the configuration again and applies what can be applied.

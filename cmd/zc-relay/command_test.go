@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/zc-relay/zc-relay/internal/doctor"
-	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/zc-relay/internal/doctor"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
 )
 

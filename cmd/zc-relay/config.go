@@ -5,21 +5,20 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/zc-relay/zc-relay/internal/config"
-	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/config"
 )
 
 func newConfigCommand() *cobra.Command {
 	var from source
-	return program.NewConfigCommand(program.ConfigCommand{
+	return config.NewConfigCommand(config.ConfigCommand{
 		VariablePrefix: "ZC_RELAY",
 		Subject:        `"run"`,
-		Check: func(file string) (program.Checked, error) {
+		Check: func(file string) (config.Checked, error) {
 			c, err := config.LoadRelay(config.Sources{File: file})
 			if err != nil {
-				return program.Checked{}, err
+				return config.Checked{}, err
 			}
-			return program.Checked{Count: len(c.Channels), Of: "channels"}, nil
+			return config.Checked{Count: len(c.Channels), Of: "channels"}, nil
 		},
 		AddFlags: from.add,
 		Dump: func(w io.Writer) error {

@@ -1,8 +1,8 @@
 package main
 
 import (
-	"github.com/zc-relay/zc-relay/internal/metrics"
-	"github.com/zc-relay/zc-relay/internal/statusreport"
+	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
+	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 )
 

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/zc-relay/zc-relay/internal/program/report"
-	"github.com/zc-relay/zc-relay/internal/providers"
+	"github.com/zc-relay/zc-relay/cmd/internal/providers"
+	"github.com/zc-relay/zc-relay/internal/report"
 )
 
 func newProvidersCommand() *cobra.Command {

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/zc-relay/zc-relay/internal/config"
-	"github.com/zc-relay/zc-relay/internal/service"
+	"github.com/zc-relay/zc-relay/cmd/internal/config"
+	"github.com/zc-relay/zc-relay/cmd/internal/service"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 )
 

@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/zc-relay/zc-relay/internal/ops"
-	"github.com/zc-relay/zc-relay/internal/program"
-	"github.com/zc-relay/zc-relay/internal/program/report"
-	"github.com/zc-relay/zc-relay/internal/statusreport"
+	"github.com/zc-relay/zc-relay/cmd/internal/ops"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
+	"github.com/zc-relay/zc-relay/internal/report"
 )
 
 // statusOptions are the flags of "zc-relay status".

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
-	"github.com/zc-relay/zc-relay/internal/program/report"
+	"github.com/zc-relay/zc-relay/internal/report"
 )
 
 func newVersionCommand() *cobra.Command {

@@ -27,6 +27,9 @@ func readAllowed() ([]int, error) {
 	return cpus, nil
 }
 
+// AnyCPU, in place of a CPU number, leaves a thread unpinned.
+const AnyCPU = -1
+
 // Allowed returns the CPUs that the process might run on when it started, in
 // ascending order (sched_getaffinity: what taskset, cpusets and systemd's
 // CPUAffinity have left of the machine).

@@ -9,8 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/zc-relay/zc-relay/internal/program/report/schematest"
-	"github.com/zc-relay/zc-relay/internal/statusreport"
+	"github.com/zc-relay/zc-relay/internal/schematest"
 )
 
 // startAdministeredChain is a chain whose relay has an admin socket, which is
@@ -24,17 +23,34 @@ func startAdministeredChain(t *testing.T) (c *chain, admin string) {
 	return c, admin
 }
 
+// statusDocument is the part of a daemon's status document that the tests read.
+type statusDocument struct {
+	Ready    bool `json:"ready"`
+	Channels []struct {
+		Volume string `json:"volume"`
+		Open   int    `json:"sessions_open"`
+		Link   struct {
+			State string `json:"state"`
+		} `json:"link"`
+		Queues []struct {
+			Operations map[string]struct {
+				Succeeded uint64 `json:"succeeded"`
+			} `json:"operations"`
+		} `json:"queues"`
+	} `json:"channels"`
+}
+
 func TestStatusShowsTheSessionsThatAreOpen(t *testing.T) {
 	c, admin := startAdministeredChain(t)
 	c.startIO(bench(8)...)
 	schema := schematest.Read(t, "../../docs/status.schema.json")
-	var d statusreport.Document
+	var d statusDocument
 	eventually(t, "the status shows a session with IO", func() bool {
 		p := spawn(t, "zc-relay", "status", "--admin", admin, "-o", "json")
 		if p.wait() != 0 {
 			t.Fatal("status failed")
 		}
-		d = statusreport.Document{}
+		d = statusDocument{}
 		var document any
 		for _, into := range []any{&d, &document} {
 			if err := json.Unmarshal([]byte(p.stdout.String()), into); err != nil {

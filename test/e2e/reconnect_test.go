@@ -9,8 +9,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/zc-relay/zc-relay/internal/verify"
 )
 
 // startFileChain serves a file, which survives the target, and observes the
@@ -28,10 +26,32 @@ func reconnectingVerify(more ...string) []string {
 	}, more...)
 }
 
-// verifyReport is what verify has printed.
-func verifyReport(t *testing.T, p *process) verify.Report {
+// verifyDocument is the part of verify's JSON document that the tests read.
+type verifyDocument struct {
+	Result struct {
+		Errors        uint64 `json:"errors"`
+		BlocksWritten uint64 `json:"blocks_written"`
+		BlocksChecked uint64 `json:"blocks_checked"`
+		FindingCount  uint64 `json:"finding_count"`
+		LostBlocks    uint64 `json:"lost_blocks"`
+		Interrupted   bool   `json:"interrupted"`
+		Reconnections *struct {
+			Count            int    `json:"count"`
+			OutageNs         int64  `json:"outage_ns"`
+			LongestOutageNs  int64  `json:"longest_outage_ns"`
+			RepeatedRequests uint64 `json:"repeated_requests"`
+			LostWrites       uint64 `json:"lost_writes"`
+		} `json:"reconnections"`
+	} `json:"result"`
+	Error *struct {
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+// verifyReport returns the document that verify has printed.
+func verifyReport(t *testing.T, p *process) verifyDocument {
 	t.Helper()
-	var r verify.Report
+	var r verifyDocument
 	if err := json.Unmarshal([]byte(p.stdout.String()), &r); err != nil {
 		t.Fatalf("the result is no document: %v", err)
 	}

@@ -13,11 +13,8 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/bench/internal/process"
-	"github.com/zc-relay/zc-relay/internal/bench"
-	"github.com/zc-relay/zc-relay/internal/bench/suite"
-	"github.com/zc-relay/zc-relay/internal/program"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/internal/size"
-	"github.com/zc-relay/zc-relay/internal/verify"
 )
 
 // Config says what chain to start.
@@ -124,28 +121,34 @@ func (c *Chain) Stop() error {
 }
 
 // Bench runs a workload by the initiator.
-func (c *Chain) Bench(ctx context.Context, w suite.Workload, warmup, runtime time.Duration) (suite.Run, error) {
+func (c *Chain) Bench(ctx context.Context, w benchsuite.Workload, warmup, runtime time.Duration) (benchsuite.Run, error) {
 	output, err := process.Output(ctx, c.bench(w, warmup, runtime)...)
 	if err != nil {
-		return suite.Run{}, err
+		return benchsuite.Run{}, err
 	}
 	result, err := resultOf(output)
-	if err != nil {
-		return suite.Run{}, err
-	}
-	return suite.RunOf(result), nil
+	return result.Run, err
+}
+
+// result is what this package reads of what initiator bench has measured.
+type result struct {
+	benchsuite.Run
+	Operations  uint64 `json:"operations"`
+	Interrupted bool   `json:"interrupted"`
 }
 
 // resultOf reads what initiator bench has printed.
-func resultOf(output []byte) (*bench.Result, error) {
-	var report bench.Report
-	if err := json.Unmarshal(output, &report); err != nil {
-		return nil, fmt.Errorf("read the result of initiator bench: %w", err)
+func resultOf(output []byte) (result, error) {
+	var report struct {
+		Result result `json:"result"`
 	}
-	return &report.Result, nil
+	if err := json.Unmarshal(output, &report); err != nil {
+		return result{}, fmt.Errorf("read the result of initiator bench: %w", err)
+	}
+	return report.Result, nil
 }
 
-func (c *Chain) bench(w suite.Workload, warmup, runtime time.Duration) []string {
+func (c *Chain) bench(w benchsuite.Workload, warmup, runtime time.Duration) []string {
 	return c.initiator("bench",
 		"--rw", string(w.Pattern), "--block-size", size.Bytes(w.BlockSize).String(), "--queue-depth", strconv.Itoa(w.QueueDepth),
 		"--queues", strconv.Itoa(w.Queues), "--sessions", strconv.Itoa(w.Sessions), "--warmup", warmup.String(), "--runtime", runtime.String())
@@ -159,7 +162,7 @@ const settleTime = 300 * time.Millisecond
 
 // Load starts a workload that goes on until stop is called, which fails if it
 // did not.
-func (c *Chain) Load(w suite.Workload) (stop func() error, err error) {
+func (c *Chain) Load(w benchsuite.Workload) (stop func() error, err error) {
 	p, err := process.Start(c.directory, "load", c.bench(w, 0, longRuntime)...)
 	if err != nil {
 		return nil, err
@@ -190,19 +193,24 @@ const fillBlock = size.MiB
 // Fill writes all of the volume once, so that no later run finds memory or
 // blocks that are not allocated yet.
 func (c *Chain) Fill(ctx context.Context, length size.Bytes) error {
-	_, err := process.Output(ctx, c.initiator("bench", "--rw", string(bench.Write), "--block-size", fillBlock.String(), "--queues", "1",
+	_, err := process.Output(ctx, c.initiator("bench", "--rw", string(benchsuite.Write), "--block-size", fillBlock.String(), "--queues", "1",
 		"--queue-depth", "4", "--run-limit-operation-count", strconv.FormatUint(uint64(length/fillBlock), 10))...)
 	return err
 }
 
 // Verify writes length bytes of the volume and checks what can be read.
-func (c *Chain) Verify(ctx context.Context, length size.Bytes) (suite.Check, error) {
+func (c *Chain) Verify(ctx context.Context, length size.Bytes) (benchsuite.Check, error) {
 	output, failure := process.Output(ctx, c.initiator("verify", "--length", length.String(), "--queues", "2", "--queue-depth", "32")...)
-	var report verify.Report
-	if err := json.Unmarshal(output, &report); err != nil {
-		return suite.Check{}, errors.Join(failure, fmt.Errorf("read the result of initiator verify: %w", err))
+	var report struct {
+		Result struct {
+			BlocksChecked uint64 `json:"blocks_checked"`
+			FindingCount  uint64 `json:"finding_count"`
+		} `json:"result"`
 	}
-	return suite.Check{
+	if err := json.Unmarshal(output, &report); err != nil {
+		return benchsuite.Check{}, errors.Join(failure, fmt.Errorf("read the result of initiator verify: %w", err))
+	}
+	return benchsuite.Check{
 		Name: c.config.String(), Blocks: report.Result.BlocksChecked, Problems: report.Result.FindingCount,
 	}, failure
 }
@@ -212,13 +220,17 @@ func (c *Chain) initiator(command string, args ...string) []string {
 	return append(append(all, args...), "--emulated-dir", c.Directory(), "--poll", c.config.Poll, "--log-level", "warn", "--output", "json")
 }
 
+// collectVariable is the environment variable that makes programs built with
+// the tag faultinject force a garbage collection at that interval.
+const collectVariable = "ZC_RELAY_COLLECT_INTERVAL"
+
 // program is the beginning of a command line.
 func (c Config) program(name string) []string {
 	path := filepath.Join(c.Programs, name)
 	if c.CollectInterval == 0 {
 		return []string{path}
 	}
-	return []string{"env", program.CollectVariable + "=" + c.CollectInterval.String(), path}
+	return []string{"env", collectVariable + "=" + c.CollectInterval.String(), path}
 }
 
 // String names what is special about a chain.

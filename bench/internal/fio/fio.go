@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/bench/internal/process"
-	"github.com/zc-relay/zc-relay/internal/bench/suite"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
@@ -28,10 +28,10 @@ type Job struct {
 }
 
 // Measure runs a workload.
-func (j *Job) Measure(ctx context.Context, w suite.Workload) (suite.Run, error) {
+func (j *Job) Measure(ctx context.Context, w benchsuite.Workload) (benchsuite.Run, error) {
 	directory, err := os.MkdirTemp("", "zc-relay-fio")
 	if err != nil {
-		return suite.Run{}, err
+		return benchsuite.Run{}, err
 	}
 	defer os.RemoveAll(directory)
 	// Engines print what they like on standard output.
@@ -43,11 +43,11 @@ func (j *Job) Measure(ctx context.Context, w suite.Workload) (suite.Run, error) 
 		"--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:90:99:99.9:99.99", "--randrepeat=0", "--norandommap",
 	}
 	if _, err := process.Output(ctx, append(command, j.Arguments...)...); err != nil {
-		return suite.Run{}, err
+		return benchsuite.Run{}, err
 	}
 	output, err := os.ReadFile(document)
 	if err != nil {
-		return suite.Run{}, err
+		return benchsuite.Run{}, err
 	}
 	return parse(output)
 }
@@ -76,24 +76,24 @@ type direction struct {
 }
 
 // parse reads fio's document, of one job in one direction.
-func parse(output []byte) (suite.Run, error) {
+func parse(output []byte) (benchsuite.Run, error) {
 	var r result
 	if err := json.Unmarshal(output, &r); err != nil {
-		return suite.Run{}, fmt.Errorf("read the result of fio: %w", err)
+		return benchsuite.Run{}, fmt.Errorf("read the result of fio: %w", err)
 	}
 	if len(r.Jobs) != 1 {
-		return suite.Run{}, fmt.Errorf("fio reports %d jobs instead of one", len(r.Jobs))
+		return benchsuite.Run{}, fmt.Errorf("fio reports %d jobs instead of one", len(r.Jobs))
 	}
 	job := &r.Jobs[0]
 	if job.Error != 0 {
-		return suite.Run{}, fmt.Errorf("fio reports error %d", job.Error)
+		return benchsuite.Run{}, fmt.Errorf("fio reports error %d", job.Error)
 	}
 	d := &job.Read
 	if job.Write.TotalIOs > 0 {
 		d = &job.Write
 	}
 	if d.TotalIOs == 0 {
-		return suite.Run{}, errors.New("fio reports no IO")
+		return benchsuite.Run{}, errors.New("fio reports no IO")
 	}
 	percentile := func(name string) *int64 {
 		if ns, ok := d.Latency.Percentile[name]; ok {
@@ -101,7 +101,7 @@ func parse(output []byte) (suite.Run, error) {
 		}
 		return nil
 	}
-	return suite.Run{IOPS: d.IOPS, BytesPerSecond: d.BytesPerSecond, LatencyNs: &suite.Latency{
+	return benchsuite.Run{IOPS: d.IOPS, BytesPerSecond: d.BytesPerSecond, LatencyNs: &benchsuite.Latency{
 		Min: &d.Latency.Min, Mean: new(int64(d.Latency.Mean)), Max: &d.Latency.Max,
 		P50: percentile("50.000000"), P90: percentile("90.000000"), P99: percentile("99.000000"),
 		P999: percentile("99.900000"), P9999: percentile("99.990000"),

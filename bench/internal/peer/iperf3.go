@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/bench/internal/process"
-	"github.com/zc-relay/zc-relay/internal/bench/suite"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
 )
 
 // IPerf3 is the name of one loopback TCP stream.
@@ -24,12 +24,12 @@ const startTimeout = 10 * time.Second
 func iperf3() Peer {
 	return Peer{
 		Name: IPerf3, Programs: []string{"iperf3"}, Packages: []string{"iperf3"},
-		Knows:   func(w suite.Workload) bool { return w.BlockSize >= 64<<10 },
+		Knows:   func(w benchsuite.Workload) bool { return w.BlockSize >= 64<<10 },
 		Measure: measureIPerf3,
 	}
 }
 
-func measureIPerf3(ctx context.Context, j *Job) (suite.Run, error) {
+func measureIPerf3(ctx context.Context, j *Job) (benchsuite.Run, error) {
 	var output []byte
 	err := withServer(ctx, j, "iperf3", func(port string) []string {
 		return []string{"iperf3", "-s", "-1", "-B", "127.0.0.1", "-p", port}
@@ -40,12 +40,12 @@ func measureIPerf3(ctx context.Context, j *Job) (suite.Run, error) {
 		return err
 	})
 	if err != nil {
-		return suite.Run{}, err
+		return benchsuite.Run{}, err
 	}
 	return parseIPerf3(output, j.Workload.BlockSize)
 }
 
-func parseIPerf3(output []byte, blockSize uint32) (suite.Run, error) {
+func parseIPerf3(output []byte, blockSize uint32) (benchsuite.Run, error) {
 	var result struct {
 		End struct {
 			Received struct {
@@ -54,13 +54,13 @@ func parseIPerf3(output []byte, blockSize uint32) (suite.Run, error) {
 		} `json:"end"`
 	}
 	if err := json.Unmarshal(output, &result); err != nil {
-		return suite.Run{}, fmt.Errorf("read the result of iperf3: %w", err)
+		return benchsuite.Run{}, fmt.Errorf("read the result of iperf3: %w", err)
 	}
 	bytes := result.End.Received.BitsPerSecond / 8
 	if bytes <= 0 {
-		return suite.Run{}, errors.New("iperf3 reports no throughput")
+		return benchsuite.Run{}, errors.New("iperf3 reports no throughput")
 	}
-	return suite.Run{IOPS: bytes / float64(blockSize), BytesPerSecond: uint64(bytes)}, nil
+	return benchsuite.Run{IOPS: bytes / float64(blockSize), BytesPerSecond: uint64(bytes)}, nil
 }
 
 // withServer calls use while a server listens on a port.

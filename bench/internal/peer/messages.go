@@ -7,8 +7,7 @@ import (
 	"strings"
 
 	"github.com/zc-relay/zc-relay/bench/internal/process"
-	"github.com/zc-relay/zc-relay/internal/bench"
-	"github.com/zc-relay/zc-relay/internal/bench/suite"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
 )
 
 // The programs here end after a number of messages, not after a time: a short
@@ -24,13 +23,13 @@ const (
 func ucx(transport string) Peer {
 	return Peer{
 		Name: "ucx_perftest " + transport, Programs: []string{"ucx_perftest"}, Packages: []string{"ucx-utils"},
-		Knows: func(w suite.Workload) bool {
-			return w.Pattern == bench.RandomRead && w.Queues == 1 && w.Sessions == 1
+		Knows: func(w benchsuite.Workload) bool {
+			return w.Pattern == benchsuite.RandomRead && w.Queues == 1 && w.Sessions == 1
 		},
-		Measure: func(ctx context.Context, j *Job) (suite.Run, error) {
+		Measure: func(ctx context.Context, j *Job) (benchsuite.Run, error) {
 			probe, err := measureUCX(ctx, j, transport, probeMessages)
 			if err != nil {
-				return suite.Run{}, err
+				return benchsuite.Run{}, err
 			}
 			return measureUCX(ctx, j, transport, messagesFor(j, probe.IOPS))
 		},
@@ -42,7 +41,7 @@ func messagesFor(j *Job, perSecond float64) int {
 	return int(min(max(perSecond*j.Runtime.Seconds(), probeMessages), mostMessages))
 }
 
-func measureUCX(ctx context.Context, j *Job, transport string, messages int) (suite.Run, error) {
+func measureUCX(ctx context.Context, j *Job, transport string, messages int) (benchsuite.Run, error) {
 	program := []string{"env", "UCX_TLS=" + transport + ",self", "ucx_perftest"}
 	test := []string{"-t", "ucp_get"}
 	if depth := j.Workload.QueueDepth; depth > 1 {
@@ -58,7 +57,7 @@ func measureUCX(ctx context.Context, j *Job, transport string, messages int) (su
 		return err
 	})
 	if err != nil {
-		return suite.Run{}, err
+		return benchsuite.Run{}, err
 	}
 	return parseUCX(output, j.Workload.BlockSize)
 }
@@ -66,21 +65,21 @@ func measureUCX(ctx context.Context, j *Job, transport string, messages int) (su
 // parseUCX reads the last line of ucx_perftest: iterations, three latencies in
 // µs (median, average, overall), two throughputs, two rates (average,
 // overall).
-func parseUCX(output []byte, blockSize uint32) (suite.Run, error) {
+func parseUCX(output []byte, blockSize uint32) (benchsuite.Run, error) {
 	fields := lastFields(output)
 	if len(fields) != 8 {
-		return suite.Run{}, fmt.Errorf("ucx_perftest ends with %q instead of eight numbers", strings.Join(fields, " "))
+		return benchsuite.Run{}, fmt.Errorf("ucx_perftest ends with %q instead of eight numbers", strings.Join(fields, " "))
 	}
 	median, err := strconv.ParseFloat(fields[1], 64)
 	if err != nil {
-		return suite.Run{}, fmt.Errorf("read the result of ucx_perftest: %w", err)
+		return benchsuite.Run{}, fmt.Errorf("read the result of ucx_perftest: %w", err)
 	}
 	rate, err := strconv.ParseFloat(fields[7], 64)
 	if err != nil {
-		return suite.Run{}, fmt.Errorf("read the result of ucx_perftest: %w", err)
+		return benchsuite.Run{}, fmt.Errorf("read the result of ucx_perftest: %w", err)
 	}
-	return suite.Run{
-		IOPS: rate, BytesPerSecond: uint64(rate * float64(blockSize)), LatencyNs: &suite.Latency{P50: new(int64(median * 1000))},
+	return benchsuite.Run{
+		IOPS: rate, BytesPerSecond: uint64(rate * float64(blockSize)), LatencyNs: &benchsuite.Latency{P50: new(int64(median * 1000))},
 	}, nil
 }
 
@@ -89,20 +88,20 @@ func parseUCX(output []byte, blockSize uint32) (suite.Run, error) {
 func fiPingpong() Peer {
 	return Peer{
 		Name: "fi_pingpong tcp", Programs: []string{"fi_pingpong"}, Packages: []string{"libfabric-bin"},
-		Knows: func(w suite.Workload) bool {
-			return w.Pattern == bench.RandomRead && w.QueueDepth == 1 && w.Queues == 1 && w.Sessions == 1
+		Knows: func(w benchsuite.Workload) bool {
+			return w.Pattern == benchsuite.RandomRead && w.QueueDepth == 1 && w.Queues == 1 && w.Sessions == 1
 		},
-		Measure: func(ctx context.Context, j *Job) (suite.Run, error) {
+		Measure: func(ctx context.Context, j *Job) (benchsuite.Run, error) {
 			probe, err := measurePingpong(ctx, j, probeMessages)
 			if err != nil {
-				return suite.Run{}, err
+				return benchsuite.Run{}, err
 			}
 			return measurePingpong(ctx, j, messagesFor(j, probe.IOPS))
 		},
 	}
 }
 
-func measurePingpong(ctx context.Context, j *Job, messages int) (suite.Run, error) {
+func measurePingpong(ctx context.Context, j *Job, messages int) (benchsuite.Run, error) {
 	line := []string{"fi_pingpong", "-p", "tcp", "-e", "msg", "-S", strconv.Itoa(int(j.Workload.BlockSize)), "-I", strconv.Itoa(messages)}
 	var output []byte
 	err := withServer(ctx, j, "fi_pingpong", func(port string) []string {
@@ -112,7 +111,7 @@ func measurePingpong(ctx context.Context, j *Job, messages int) (suite.Run, erro
 		return err
 	})
 	if err != nil {
-		return suite.Run{}, err
+		return benchsuite.Run{}, err
 	}
 	return parsePingpong(output, j.Workload.BlockSize)
 }
@@ -120,18 +119,18 @@ func measurePingpong(ctx context.Context, j *Job, messages int) (suite.Run, erro
 // parsePingpong reads the last line of fi_pingpong: bytes, messages sent and
 // acknowledged, total, time, MB/s, µs of one way, millions of messages per
 // second.
-func parsePingpong(output []byte, blockSize uint32) (suite.Run, error) {
+func parsePingpong(output []byte, blockSize uint32) (benchsuite.Run, error) {
 	fields := lastFields(output)
 	if len(fields) != 8 {
-		return suite.Run{}, fmt.Errorf("fi_pingpong ends with %q instead of eight numbers", strings.Join(fields, " "))
+		return benchsuite.Run{}, fmt.Errorf("fi_pingpong ends with %q instead of eight numbers", strings.Join(fields, " "))
 	}
 	oneWay, err := strconv.ParseFloat(fields[6], 64)
 	if err != nil || oneWay <= 0 {
-		return suite.Run{}, fmt.Errorf("fi_pingpong reports %q µs", fields[6])
+		return benchsuite.Run{}, fmt.Errorf("fi_pingpong reports %q µs", fields[6])
 	}
 	iops := 1e6 / (2 * oneWay)
-	return suite.Run{
-		IOPS: iops, BytesPerSecond: uint64(iops * float64(blockSize)), LatencyNs: &suite.Latency{Mean: new(int64(2 * oneWay * 1000))},
+	return benchsuite.Run{
+		IOPS: iops, BytesPerSecond: uint64(iops * float64(blockSize)), LatencyNs: &benchsuite.Latency{Mean: new(int64(2 * oneWay * 1000))},
 	}, nil
 }
 

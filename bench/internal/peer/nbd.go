@@ -10,8 +10,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/bench/internal/fio"
 	"github.com/zc-relay/zc-relay/bench/internal/process"
-	"github.com/zc-relay/zc-relay/internal/bench"
-	"github.com/zc-relay/zc-relay/internal/bench/suite"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
@@ -47,18 +46,18 @@ func qemuStorageDaemon() Peer {
 func nbd(name, program string, command func(j *Job, socket string) ([]string, error), packages ...string) Peer {
 	return Peer{
 		Name: name, Programs: []string{program, "fio"}, Packages: append(packages, "fio"),
-		Knows: func(w suite.Workload) bool { return w.Queues == 1 && w.Sessions == 1 },
-		Measure: func(ctx context.Context, j *Job) (suite.Run, error) {
+		Knows: func(w benchsuite.Workload) bool { return w.Queues == 1 && w.Sessions == 1 },
+		Measure: func(ctx context.Context, j *Job) (benchsuite.Run, error) {
 			socket := filepath.Join(j.Directory, "nbd")
 			defer os.Remove(filepath.Join(diskDirectory, filepath.Base(j.Directory)+".disk"))
 			defer os.Remove(socket)
 			line, err := command(j, socket)
 			if err != nil {
-				return suite.Run{}, err
+				return benchsuite.Run{}, err
 			}
 			server, err := process.Start(j.Directory, program, line...)
 			if err != nil {
-				return suite.Run{}, err
+				return benchsuite.Run{}, err
 			}
 			run, err := measureNBD(ctx, j, server, socket)
 			return run, errors.Join(err, server.Stop())
@@ -66,7 +65,7 @@ func nbd(name, program string, command func(j *Job, socket string) ([]string, er
 	}
 }
 
-func measureNBD(ctx context.Context, j *Job, server *process.Process, socket string) (suite.Run, error) {
+func measureNBD(ctx context.Context, j *Job, server *process.Process, socket string) (benchsuite.Run, error) {
 	starting, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	err := server.Await(starting, func() bool {
@@ -74,14 +73,14 @@ func measureNBD(ctx context.Context, j *Job, server *process.Process, socket str
 		return err == nil && strings.Contains(string(sockets), socket)
 	})
 	if err != nil {
-		return suite.Run{}, err
+		return benchsuite.Run{}, err
 	}
 	job := fio.Job{
 		Engine: "nbd", Arguments: []string{"--uri=nbd+unix:///?socket=" + socket},
 		Size: j.VolumeSize, Warmup: j.Warmup, Runtime: j.Runtime,
 	}
 	if err := fillNBD(ctx, job); err != nil {
-		return suite.Run{}, err
+		return benchsuite.Run{}, err
 	}
 	return job.Measure(ctx, j.Workload)
 }
@@ -89,7 +88,7 @@ func measureNBD(ctx context.Context, j *Job, server *process.Process, socket str
 // fillNBD writes the disk once, as volumes are.
 func fillNBD(ctx context.Context, job fio.Job) error {
 	_, err := process.Output(ctx, append([]string{
-		"fio", "--name=fill", "--ioengine=" + job.Engine, "--rw=" + string(bench.Write), "--bs=" + strconv.Itoa(int(size.MiB)),
+		"fio", "--name=fill", "--ioengine=" + job.Engine, "--rw=" + string(benchsuite.Write), "--bs=" + strconv.Itoa(int(size.MiB)),
 		"--iodepth=4", "--size=" + strconv.FormatUint(uint64(job.Size), 10),
 	}, job.Arguments...)...)
 	return err

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/zc-relay/zc-relay/internal/bench/suite"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
@@ -21,14 +21,14 @@ type Peer struct {
 	Programs []string
 	Packages []string
 	// Knows reports whether it can do something like a workload.
-	Knows func(w suite.Workload) bool
+	Knows func(w benchsuite.Workload) bool
 	// Measure runs a workload.
-	Measure func(ctx context.Context, j *Job) (suite.Run, error)
+	Measure func(ctx context.Context, j *Job) (benchsuite.Run, error)
 }
 
 // Job is a workload and how long to run it.
 type Job struct {
-	Workload suite.Workload
+	Workload benchsuite.Workload
 	Warmup   time.Duration
 	Runtime  time.Duration
 	// VolumeSize is that of the disk, where there is one.

@@ -1,0 +1,207 @@
+package dmacopy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// RunDPU is the DPU's side of a copy: it serves one host.
+func RunDPU(ctx context.Context, config Config) (result Result, err error) {
+	if err := config.validate(); err != nil {
+		return Result{}, program.Usage(err)
+	}
+	own, err := openInput(config.Path)
+	if err != nil {
+		return Result{}, err
+	}
+	defer own.close()
+	device, err := openDevice(&config)
+	if err != nil {
+		return Result{}, err
+	}
+	defer func() { err = errors.Join(err, device.Close()) }()
+	connection, err := accept(ctx, &config)
+	if err != nil {
+		return Result{}, program.CannotConnect(err)
+	}
+	d := &dpu{side: side{config: &config, peer: newPeer(connection, "host", &config), own: own, begun: time.Now()}, device: device}
+	return d.run(ctx, d.copy, d.copyOriginal)
+}
+
+// openDevice opens the DMA device, and fits chunks to what it can copy.
+func openDevice(config *Config) (dma.Device, error) {
+	device, err := config.DMA.Open(config.Device)
+	if err != nil {
+		return nil, fmt.Errorf("open DMA device %s: %w", config.Device, err)
+	}
+	limits := device.Capabilities()
+	if !limits.Memcpy || !limits.ImportedMemory || limits.MaxJobs < 1 {
+		err := status.Errorf(status.NotSupported, "DMA device %s cannot copy memory of the host", config.Device)
+		return nil, errors.Join(err, device.Close())
+	}
+	config.ChunkSize = min(config.ChunkSize, limits.MaxBufferSize)
+	config.Slots = min(config.Slots, limits.MaxJobs)
+	return device, nil
+}
+
+// accept waits for one host. Further ones are turned away.
+func accept(ctx context.Context, config *Config) (comch.Connection, error) {
+	server, err := config.Comch.Listen(ctx, comch.ServerConfig{
+		Device: config.Device, Representor: config.Representor, Name: ServiceName, Admission: comch.Admission{MaxClients: 1},
+	})
+	if err != nil {
+		return nil, err
+	}
+	config.Logger.Info("waiting for the host", zap.String("address", server.Address()))
+	bounded, cancel := context.WithTimeout(ctx, config.ConnectTimeout)
+	defer cancel()
+	connection, err := server.Accept(bounded)
+	if err != nil && errors.Is(bounded.Err(), context.DeadlineExceeded) && ctx.Err() == nil {
+		err = fmt.Errorf("no host to copy with within %v: is dma-copy --side host running? %w", config.ConnectTimeout, err)
+	}
+	err = errors.Join(cause(ctx, err), server.Close())
+	if err != nil && connection != nil {
+		connection.Abort()
+	}
+	return connection, err
+}
+
+type dpu struct {
+	side
+	device dma.Device
+}
+
+func (d *dpu) copy(ctx context.Context) (Result, error) {
+	p, err := d.negotiate(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	if p.size == 0 {
+		return d.copyNothing(ctx, p)
+	}
+	window, access, err := d.importWindow(ctx, p)
+	if err != nil {
+		return Result{}, err
+	}
+	defer func() { _ = window.Close() }()
+	m, err := startMover(d.device, window, access, p, int(p.slots), d.config.Policy)
+	if err != nil {
+		return Result{}, err
+	}
+	var result Result
+	if p.direction == ToDPU {
+		result, err = d.take(ctx, p, m)
+	} else {
+		result, err = d.supply(ctx, p, m)
+	}
+	return result, errors.Join(err, m.stop())
+}
+
+func (d *dpu) negotiate(ctx context.Context) (plan, error) {
+	m, err := d.peer.receive(ctx)
+	if err != nil {
+		return plan{}, err
+	}
+	o, ok := m.(offer)
+	if !ok {
+		return plan{}, d.peer.unexpected(m, "an offer")
+	}
+	direction, err := choose(o.hasFile, d.own != nil)
+	if err != nil {
+		return plan{}, err
+	}
+	size := o.size
+	if direction == ToHost {
+		size = d.own.size
+	}
+	p := divide(direction, size, d.config)
+	if size > 1<<63-1 {
+		return plan{}, status.Errorf(status.TooBig, "a file of %d bytes is too large", size)
+	}
+	return p, d.peer.send(ctx, p)
+}
+
+// divide makes a plan with a window that is no larger than the file.
+func divide(direction Direction, size uint64, config *Config) plan {
+	p := plan{direction: direction, size: size, chunkSize: min(config.ChunkSize, max(size, 1)), slots: 1}
+	p.slots = uint32(min(uint64(config.Slots), max(p.chunks(), 1)))
+	return p
+}
+
+func (d *dpu) importWindow(ctx context.Context, p plan) (*memory.Region, memory.Access, error) {
+	m, err := d.peer.receive(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	e, ok := m.(export)
+	if !ok {
+		return nil, 0, d.peer.unexpected(m, "an export")
+	}
+	window, access, err := d.peer.connection.ImportMemory(e.descriptor)
+	if err != nil {
+		return nil, 0, fmt.Errorf("import the host's memory: %w", err)
+	}
+	if e.length != p.window() || window.Len() < p.window() || e.address != window.Base() {
+		err := status.Errorf(status.InvalidValue, "the host exported %d bytes at %#x and says %d at %#x, needed are %d",
+			window.Len(), window.Base(), e.length, e.address, p.window())
+		return nil, 0, errors.Join(err, window.Close())
+	}
+	return window, access, nil
+}
+
+// copyNothing copies an empty file.
+func (d *dpu) copyNothing(ctx context.Context, p plan) (Result, error) {
+	result := Result{Direction: p.direction}
+	if p.direction == ToHost {
+		if err := d.peer.send(ctx, end{}); err != nil {
+			return result, err
+		}
+		return result, d.awaitOutcome(ctx)
+	}
+	m, err := d.peer.receive(ctx)
+	if err != nil {
+		return result, err
+	}
+	last, ok := m.(end)
+	if !ok {
+		return result, d.peer.unexpected(m, "the end")
+	}
+	s, err := newSink(p, d.config)
+	if err != nil {
+		return result, err
+	}
+	if err := s.finish(last, nil); err != nil {
+		return result, err
+	}
+	d.confirm(ctx)
+	return result, nil
+}
+
+// confirm tells the host that it has all been done.
+func (d *dpu) confirm(ctx context.Context) {
+	if err := d.peer.send(ctx, outcome{}); err != nil {
+		// The file is there. Only the host does not know.
+		d.config.Logger.Warn("the file is complete, but the host could not be told", zap.Error(err))
+	}
+}
+
+func (d *dpu) awaitOutcome(ctx context.Context) error {
+	m, err := d.peer.receive(ctx)
+	if err != nil {
+		return err
+	}
+	if _, ok := m.(outcome); !ok {
+		return d.peer.unexpected(m, "a status")
+	}
+	return nil
+}

@@ -1,0 +1,235 @@
+package dmacopy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// A host looks for its DPU again after shortestRetry, and then less and less
+// often.
+const (
+	shortestRetry = 2 * time.Millisecond
+	longestRetry  = 100 * time.Millisecond
+)
+
+// RunHost is the host's side of a copy.
+func RunHost(ctx context.Context, config Config) (Result, error) {
+	if err := config.validate(); err != nil {
+		return Result{}, program.Usage(err)
+	}
+	own, err := openInput(config.Path)
+	if err != nil {
+		return Result{}, err
+	}
+	defer own.close()
+	connection, err := connect(ctx, &config)
+	if err != nil {
+		return Result{}, program.CannotConnect(err)
+	}
+	h := &host{side{config: &config, peer: newPeer(connection, "DPU", &config), own: own, begun: time.Now()}}
+	return h.run(ctx, h.copy, h.copyOriginal)
+}
+
+// connect waits for a DPU that listens.
+func connect(ctx context.Context, config *Config) (comch.Connection, error) {
+	ctx, cancel := context.WithTimeout(ctx, config.ConnectTimeout)
+	defer cancel()
+	for interval := shortestRetry; ; interval = min(2*interval, longestRetry) {
+		connection, err := config.Comch.Connect(ctx, comch.ClientConfig{Device: config.Device, Name: ServiceName})
+		if err == nil || !(errors.Is(err, status.NotFound) || errors.Is(err, status.Full)) {
+			return connection, err
+		}
+		select {
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return nil, fmt.Errorf("no DPU to copy with within %v: is dma-copy --side dpu running? %w", config.ConnectTimeout, err)
+			}
+			return nil, context.Cause(ctx)
+		case <-time.After(interval):
+		}
+	}
+}
+
+type host struct{ side }
+
+func (h *host) copy(ctx context.Context) (Result, error) {
+	p, err := h.negotiate(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	window, err := h.exportWindow(ctx, p)
+	if err != nil {
+		return Result{}, err
+	}
+	if window != nil {
+		defer func() { _ = window.Close() }()
+	}
+	if p.direction == ToDPU {
+		return h.supply(ctx, p, window)
+	}
+	return h.take(ctx, p, window)
+}
+
+func (h *host) negotiate(ctx context.Context) (plan, error) {
+	o := offer{hasFile: h.own != nil}
+	if h.own != nil {
+		o.size = h.own.size
+	}
+	if err := h.peer.send(ctx, o); err != nil {
+		return plan{}, err
+	}
+	m, err := h.peer.receive(ctx)
+	if err != nil {
+		return plan{}, err
+	}
+	p, ok := m.(plan)
+	if !ok {
+		return plan{}, h.peer.unexpected(m, "a plan")
+	}
+	return p, p.validate(h.own)
+}
+
+// exportWindow lets the DPU reach the memory that the copy goes through, with
+// no more rights than it needs; nil for an empty file.
+func (h *host) exportWindow(ctx context.Context, p plan) (*memory.Region, error) {
+	if p.size == 0 {
+		return nil, nil
+	}
+	access := memory.PCIRead
+	if p.direction == ToHost {
+		access |= memory.PCIWrite
+	}
+	window, err := memory.Alloc("dma-copy-window", p.window())
+	if err != nil {
+		return nil, err
+	}
+	descriptor, err := h.peer.connection.ExportMemory(ctx, window, access)
+	if err == nil {
+		err = h.peer.send(ctx, export{address: window.Base(), length: window.Len(), descriptor: descriptor})
+	}
+	if err != nil {
+		return nil, errors.Join(err, window.Close())
+	}
+	return window, nil
+}
+
+// supply reads the file into the window, for the DPU to copy from.
+func (h *host) supply(ctx context.Context, p plan, window *memory.Region) (Result, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	free := make(chan struct{}, p.slots)
+	for range p.slots {
+		free <- struct{}{}
+	}
+	confirmed := make(chan error, 1)
+	go func() {
+		err := h.awaitReleases(ctx, p, free)
+		if err != nil {
+			cancel(err)
+		}
+		confirmed <- err
+	}()
+	cancelUnlessGone(cancel, h.fill(ctx, p, window, free))
+	err := <-confirmed
+	return Result{Direction: ToDPU, Bytes: p.size, Checksum: h.own.checksum}, cause(ctx, err)
+}
+
+func (h *host) fill(ctx context.Context, p plan, window *memory.Region, free <-chan struct{}) error {
+	for chunk := range p.chunks() {
+		select {
+		case <-free:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		slot := window.Bytes()[p.slot(chunk):][:p.length(chunk)]
+		if err := h.own.read(slot); err != nil {
+			return err
+		}
+		if err := h.peer.send(ctx, filled{chunk: chunk, length: uint64(len(slot)), checksum: h.own.checksum}); err != nil {
+			return err
+		}
+	}
+	if err := h.own.unchanged(); err != nil {
+		return err
+	}
+	return h.peer.send(ctx, end{size: p.size, checksum: h.own.checksum})
+}
+
+// awaitReleases takes the DPU's messages until it has confirmed the whole file.
+func (h *host) awaitReleases(ctx context.Context, p plan, free chan<- struct{}) error {
+	next := uint64(0)
+	for {
+		m, err := h.peer.receive(ctx)
+		if err != nil {
+			return err
+		}
+		switch m := m.(type) {
+		case released:
+			if m.chunk != next || next == p.chunks() || len(free) == cap(free) {
+				return status.Errorf(status.Unexpected, "the DPU released chunk %d, next is %d", m.chunk, next)
+			}
+			next++
+			free <- struct{}{}
+			h.config.observe(min(next*p.chunkSize, p.size), p.size)
+		case outcome:
+			if next != p.chunks() {
+				return status.Errorf(status.Unexpected, "the DPU says that it is done after %d of %d chunks", next, p.chunks())
+			}
+			return nil
+		default:
+			return h.peer.unexpected(m, "a release or a status")
+		}
+	}
+}
+
+// take writes to the file what the DPU copies into the window.
+func (h *host) take(ctx context.Context, p plan, window *memory.Region) (Result, error) {
+	s, err := newSink(p, h.config)
+	if err != nil {
+		return Result{}, err
+	}
+	last, err := h.takeChunks(ctx, s, window)
+	if err = s.finish(last, err); err != nil {
+		return Result{}, err
+	}
+	if err := h.peer.send(ctx, outcome{}); err != nil {
+		// The file is there. Only the DPU does not know.
+		h.config.Logger.Warn("the file is complete, but the DPU could not be told", zap.Error(err))
+	}
+	return Result{Direction: ToHost, Bytes: p.size, Checksum: s.checksum}, nil
+}
+
+func (h *host) takeChunks(ctx context.Context, s *sink, window *memory.Region) (end, error) {
+	for {
+		m, err := h.peer.receive(ctx)
+		if err != nil {
+			return end{}, err
+		}
+		switch m := m.(type) {
+		case filled:
+			if err := s.expect(m); err != nil {
+				return end{}, err
+			}
+			if err := s.write(m, window.Bytes()[s.plan.slot(m.chunk):][:m.length]); err != nil {
+				return end{}, err
+			}
+			err := h.peer.send(ctx, released{chunk: m.chunk})
+			if err != nil && !errors.Is(err, status.ConnectionReset) {
+				return end{}, err
+			} // why the DPU has gone is still to be received
+		case end:
+			return m, nil
+		default:
+			return end{}, h.peer.unexpected(m, "a chunk or the end")
+		}
+	}
+}

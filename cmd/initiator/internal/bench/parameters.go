@@ -1,0 +1,156 @@
+package bench
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/affinity"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+)
+
+// Parameters say what a run does. After Resolve they are what is in effect,
+// and that is how they are reported.
+type Parameters struct {
+	Pattern benchsuite.Pattern `json:"rw"`
+	// ReadPercent is the share of reads.
+	ReadPercent int `json:"read_percent"`
+	// BlockSize is the length of each request.
+	BlockSize  uint32 `json:"block_size_bytes"`
+	QueueDepth int    `json:"queue_depth"`
+	Queues     int    `json:"queues"` // of each session
+	Sessions   int    `json:"sessions"`
+	// CPUs are those that the queues' threads are pinned to, one for each
+	// queue of a session; empty if they are not pinned. A thread serves one
+	// queue of every session.
+	CPUs []int `json:"cpus"`
+	// Runtime bounds the measured part of the run, OperationLimit the number
+	// of requests in it, over all queues. 0 means no bound; not both may be 0.
+	Runtime        time.Duration `json:"runtime_ns"`
+	OperationLimit uint64        `json:"operation_limit"`
+	// Warmup is run before and not measured.
+	Warmup time.Duration `json:"warmup_ns"`
+	// Offset and Length are the range of the volume that is used; Length 0
+	// means up to its end.
+	Offset uint64 `json:"offset_bytes"`
+	Length uint64 `json:"length_bytes"`
+	Seed   uint64 `json:"seed"`
+	Poll   string `json:"poll"` // a progress.Mode
+	// Validate compares the data: what was written is read back, and what is
+	// read must be that of the file PlainContent.
+	Validate     bool   `json:"validate"`
+	PlainContent string `json:"plain_content,omitempty"`
+	// DrainTimeout bounds the wait for outstanding requests at the end.
+	DrainTimeout time.Duration `json:"drain_timeout_ns"`
+	// Reconnect is nil if the run ends when the volume is lost.
+	Reconnect *document.ReconnectPolicy `json:"reconnect,omitempty"`
+}
+
+// Resolve checks the parameters against the volume and fills in what follows
+// from it. Its errors are usage errors.
+func (p *Parameters) Resolve(info *client.Info) error {
+	if err := p.Check(); err != nil {
+		return program.Usage(err)
+	}
+	if p.Pattern.Writes() && info.ReadOnly {
+		return program.Usagef("volume %q is read-only: only read and randread are possible", info.Name)
+	}
+	return program.Usage(p.resolveRange(info))
+}
+
+// Check finds what is wrong whatever the volume, and settles ReadPercent.
+func (p *Parameters) Check() error {
+	p.ReadPercent = p.Pattern.ReadPercent(p.ReadPercent)
+	if p.CPUs == nil {
+		p.CPUs = []int{} // a list in JSON
+	}
+	if err := p.checkRun(); err != nil {
+		return err
+	}
+	_, err := progress.ParseMode(p.Poll)
+	return err
+}
+
+func (p *Parameters) checkRun() error {
+	switch {
+	case p.ReadPercent < 0 || p.ReadPercent > 100:
+		return fmt.Errorf("share of reads %d is not a percentage", p.ReadPercent)
+	case p.BlockSize == 0:
+		return fmt.Errorf("block size is 0")
+	case p.QueueDepth < 1:
+		return fmt.Errorf("queue depth %d is less than 1", p.QueueDepth)
+	case p.Queues < 1:
+		return fmt.Errorf("number of queues %d is less than 1", p.Queues)
+	case p.Sessions < 1:
+		return fmt.Errorf("number of sessions %d is less than 1", p.Sessions)
+	case len(p.CPUs) != 0 && len(p.CPUs) != p.Queues:
+		return fmt.Errorf("%d CPUs do not fit %d queues: each queue has a thread", len(p.CPUs), p.Queues)
+	case p.Runtime < 0 || p.Warmup < 0:
+		return fmt.Errorf("a run cannot last %v after %v of warm-up", p.Runtime, p.Warmup)
+	case p.Runtime == 0 && p.OperationLimit == 0:
+		return fmt.Errorf("neither a runtime nor a number of operations bounds the run")
+	case p.Validate && p.ReadPercent > 0 && p.PlainContent == "":
+		return fmt.Errorf("pattern %s cannot be validated: what it reads is not known without the plain content of the volume", p.Pattern)
+	case p.DrainTimeout <= 0:
+		return fmt.Errorf("drain timeout %v is not positive", p.DrainTimeout)
+	}
+	return nil
+}
+
+func (p *Parameters) resolveRange(info *client.Info) error {
+	block := uint64(info.BlockSize)
+	switch {
+	case uint64(p.BlockSize)%block != 0:
+		return fmt.Errorf("block size %d is not a multiple of the %d of volume %q", p.BlockSize, block, info.Name)
+	case p.Offset%block != 0:
+		return fmt.Errorf("offset %d is not a multiple of the block size %d of volume %q", p.Offset, block, info.Name)
+	case p.Offset > info.Size || p.Length > info.Size-p.Offset:
+		return fmt.Errorf("%d bytes at offset %d are outside volume %q of %d bytes", p.Length, p.Offset, info.Name, info.Size)
+	}
+	if p.Length == 0 {
+		p.Length = info.Size - p.Offset
+	}
+	if needed := p.slices() * uint64(p.BlockSize); p.Length < needed {
+		return fmt.Errorf("range of %d bytes is too small: %d queues of depth %d need at least %d bytes in blocks of %d",
+			p.Length, p.allQueues(), p.QueueDepth, needed, p.BlockSize)
+	}
+	return nil
+}
+
+// slices is into how many parts the range is divided so that requests do not
+// disturb each other.
+func (p *Parameters) slices() uint64 {
+	switch {
+	case p.Validate && p.Pattern.Writes():
+		return uint64(p.allQueues()) * uint64(p.QueueDepth)
+	case p.Pattern.Random():
+		return 1
+	}
+	return uint64(p.allQueues())
+}
+
+// allQueues is the number of queues of all sessions.
+func (p *Parameters) allQueues() int { return p.Sessions * p.Queues }
+
+// operationLimit is queue i's part of OperationLimit.
+func (p *Parameters) operationLimit(i int) uint64 {
+	if p.OperationLimit == 0 {
+		return unlimited
+	}
+	limit := p.OperationLimit / uint64(p.allQueues())
+	if uint64(i) < p.OperationLimit%uint64(p.allQueues()) {
+		limit++
+	}
+	return limit
+}
+
+// cpu is where the thread of every session's queue i runs.
+func (p *Parameters) cpu(i int) int {
+	if len(p.CPUs) == 0 {
+		return affinity.AnyCPU
+	}
+	return p.CPUs[i]
+}

@@ -1,0 +1,228 @@
+package bench
+
+import (
+	"errors"
+
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Queue is what a run needs of a client.Queue.
+type Queue interface {
+	Submit(request *client.Request) error
+	Flush()
+	Poll(results []client.Result) int
+	Attach(engine *progress.Engine) error
+	Detach(engine *progress.Engine)
+}
+
+// unlimited is a number of requests that no run reaches.
+const unlimited = ^uint64(0)
+
+// resultBatch is how many results are taken from a queue at a time.
+const resultBatch = 64
+
+// worker keeps the requests of one queue outstanding. It belongs to a thread
+// that serves one queue of every session.
+type worker struct {
+	index     int // of the queue, over all sessions
+	queue     Queue
+	run       *supervisor.Supervisor
+	generator generator
+	recorder  *recorder
+
+	buffers []byte // one for each slot
+	memory  uint64 // where buffers lie in the volume's data memory
+	slots   []slot
+	free    []uint32
+	ready   []uint32 // slots with a request that is made but not submitted yet
+	request client.Request
+	results [resultBatch]client.Result
+
+	stage      supervisor.Stage // that may start requests
+	limit      uint64           // requests that may still be started
+	totalLimit uint64           // of the measured part
+	hasWarmup  bool
+	reconnect  bool
+	reopening  bool // the queue takes no requests until its volume is back
+
+	validation *validation // nil if data is not looked at
+
+	firstError timedError // of a request
+	failure    timedError // that ended the run
+	lost       bool       // the connection, as a result has told
+	startedNs  int64      // of the measured part, by Supervisor.NowNs
+	endedNs    int64
+	engine     progress.Stats // of the measured part
+}
+
+// The stages of a run.
+const (
+	warmingUp supervisor.Stage = iota
+	measuring
+	draining
+	abandoned
+)
+
+// slot is a request that is outstanding or about to be.
+type slot struct {
+	sinceNs  int64
+	offset   uint64
+	kind     iomsg.Type
+	readBack bool
+	repeated bool // a lost session has left it open: its latency goes on
+}
+
+func (w *worker) finished() bool {
+	if len(w.free) == len(w.slots) {
+		return !w.mayStart()
+	}
+	if w.run.Stage() < abandoned {
+		return false
+	}
+	w.giveUp()
+	return true
+}
+
+// mayStart reports whether there may be more requests in this stage.
+func (w *worker) mayStart() bool {
+	return w.limit > 0 && w.failure.err == nil && !w.lost && w.run.Stage() <= w.stage
+}
+
+// Poll implements progress.Source: one turn of the loop. It reads the clock
+// once: a request is taken to be submitted when the turn's results were
+// found, so that a latency includes the turn's own work rather than too
+// little.
+func (w *worker) Poll() int {
+	n := w.queue.Poll(w.results[:])
+	if n == 0 && len(w.free) == 0 && len(w.ready) == 0 {
+		return 0
+	}
+	nowNs := w.run.NowNs()
+	for i := range w.results[:n] {
+		w.complete(&w.results[i], nowNs)
+	}
+	started := w.fill(nowNs)
+	if n > 0 {
+		w.recorder.publish()
+	}
+	return n + started
+}
+
+// fill starts as many requests as there is room for.
+func (w *worker) fill(nowNs int64) int {
+	started := w.startReady(nowNs)
+	if len(w.ready) == 0 && w.mayStart() {
+		started += w.startNew(nowNs)
+	}
+	if started > 0 {
+		w.queue.Flush()
+	}
+	if len(w.ready)+len(w.free) == len(w.slots) && len(w.ready) > 0 && !w.reopening {
+		return 1 // the queue is full with nothing outstanding: no result would wake this thread
+	}
+	return started
+}
+
+// startReady submits the requests that are made already.
+func (w *worker) startReady(nowNs int64) int {
+	started := 0
+	for len(w.ready) > 0 && w.submit(w.ready[len(w.ready)-1], nowNs) {
+		w.ready = w.ready[:len(w.ready)-1]
+		started++
+	}
+	return started
+}
+
+func (w *worker) startNew(nowNs int64) int {
+	started := 0
+	for len(w.free) > 0 && w.limit > 0 {
+		index := w.free[len(w.free)-1]
+		if !w.prepare(index) {
+			break
+		}
+		w.free = w.free[:len(w.free)-1]
+		w.limit--
+		if !w.submit(index, nowNs) {
+			w.postpone(index)
+			break
+		}
+		started++
+	}
+	return started
+}
+
+// postpone keeps the request of slot index for later.
+func (w *worker) postpone(index uint32) {
+	if w.failure.err != nil {
+		w.free = append(w.free, index)
+		return
+	}
+	w.ready = append(w.ready, index)
+}
+
+// prepare makes the next request in slot index. It fails only if its data
+// cannot be made.
+func (w *worker) prepare(index uint32) bool {
+	s := &w.slots[index]
+	s.kind, s.readBack, s.repeated = w.generator.kind(), false, false
+	if w.validation == nil {
+		s.offset = w.generator.offset()
+		return true
+	}
+	s.offset = w.validation.offset(index)
+	if err := w.validation.prepare(s.kind, index, s.offset, w.buffer(index)); err != nil {
+		w.fail(err)
+		return false
+	}
+	return true
+}
+
+// submit hands the request of slot index to the queue. False means that it
+// has to wait for room, or that the run has failed.
+func (w *worker) submit(index uint32, nowNs int64) bool {
+	s := &w.slots[index]
+	if !s.repeated {
+		s.sinceNs = nowNs
+	}
+	w.request.Type, w.request.Offset = s.kind, s.offset
+	w.request.Memory = w.memory + uint64(index)*w.generator.blockSize
+	w.request.Tag = uint64(index)
+	err := w.queue.Submit(&w.request)
+	w.reopening = errors.Is(err, client.ErrReopening)
+	if err == nil {
+		return true
+	}
+	if !errors.Is(err, status.Again) {
+		w.fail(err)
+	}
+	return false
+}
+
+// complete takes note of a result.
+func (w *worker) complete(result *client.Result, nowNs int64) {
+	index := uint32(result.Tag)
+	s := &w.slots[index]
+	switch {
+	case result.Code != status.Success && w.reconnect && supervisor.LeftOpen(result.Code):
+		w.repeat(index)
+		return
+	case result.Code != status.Success:
+		w.failed(s, result.Code)
+	case w.validation != nil:
+		if w.finish(index, nowNs) {
+			return
+		}
+	default:
+		w.recorder.record(s.kind, nowNs-s.sinceNs)
+	}
+	w.free = append(w.free, index)
+}
+
+func (w *worker) buffer(index uint32) []byte {
+	start := uint64(index) * w.generator.blockSize
+	return w.buffers[start:][:w.generator.blockSize]
+}

@@ -1,0 +1,168 @@
+// Package compare holds the results of two benchmarks against each other.
+package compare
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/bench"
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
+	"github.com/zc-relay/zc-relay/internal/report"
+)
+
+// Results are what one file holds.
+type Results struct {
+	Environment report.Environment
+	Cases       []benchsuite.Case
+}
+
+// largestFile bounds what is read into memory.
+const largestFile = 256 << 20
+
+// Read reads a file with one or more documents of "initiator bench", each of
+// which is a run, or with documents of "make bench-chain".
+func Read(path string) (*Results, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	r, err := parse(io.LimitReader(file, largestFile))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
+}
+
+func parse(content io.Reader) (*Results, error) {
+	r := &Results{}
+	decoder := json.NewDecoder(content)
+	for number := 1; ; number++ {
+		var document json.RawMessage
+		err := decoder.Decode(&document)
+		if err == io.EOF {
+			break
+		}
+		if err == nil {
+			err = r.add(document)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("document %d: %w", number, err)
+		}
+	}
+	if len(r.Cases) == 0 {
+		return nil, errors.New("nothing was measured")
+	}
+	return r, nil
+}
+
+// add takes over what one document has measured.
+func (r *Results) add(document json.RawMessage) error {
+	var kind struct {
+		Schema string `json:"schema"`
+	}
+	if err := json.Unmarshal(document, &kind); err != nil {
+		return err
+	}
+	switch kind.Schema {
+	case bench.Schema:
+		return r.addRun(document)
+	case benchsuite.Schema:
+		return r.addSuite(document)
+	}
+	return fmt.Errorf("schema %q is neither %s (of initiator bench) nor %s (of make bench-chain)", kind.Schema, bench.Schema, benchsuite.Schema)
+}
+
+// failure is an error that a document reports, nil if it reports none.
+func failure(f *report.Failure) error {
+	if f == nil {
+		return nil
+	}
+	return fmt.Errorf("the run had failed (%s, %s): %s", f.Phase, f.Code, f.Message)
+}
+
+func (r *Results) addRun(document json.RawMessage) error {
+	var b bench.Report
+	if err := json.Unmarshal(document, &b); err != nil {
+		return err
+	}
+	if err := failure(b.Error); err != nil {
+		return err
+	}
+	if b.Result.Operations == 0 {
+		return errors.New("nothing was measured")
+	}
+	r.Environment = b.Environment
+	r.merge(benchsuite.Case{System: "zc-relay", Workload: workloadOf(&b), Runs: []benchsuite.Run{runOf(&b.Result)}})
+	return nil
+}
+
+// workloadOf is what a run of "initiator bench" was asked to do.
+func workloadOf(b *bench.Report) benchsuite.Workload {
+	p := &b.Parameters
+	w := benchsuite.Workload{
+		Pattern: p.Pattern, BlockSize: p.BlockSize, QueueDepth: p.QueueDepth, Queues: p.Queues, Sessions: max(1, p.Sessions), Poll: p.Poll,
+	}
+	if b.Volume != nil {
+		w.Volume = b.Volume.Name
+	}
+	if p.Pattern == benchsuite.RandomMixed {
+		w.Condition = fmt.Sprintf("%d %% reads", p.ReadPercent)
+	}
+	if p.Validate {
+		w.Condition += " validated"
+	}
+	return w
+}
+
+func (r *Results) addSuite(document json.RawMessage) error {
+	var d benchsuite.Document
+	if err := json.Unmarshal(document, &d); err != nil {
+		return err
+	}
+	if err := failure(d.Error); err != nil {
+		return err
+	}
+	r.Environment = d.Environment
+	for _, c := range d.Cases {
+		r.merge(c)
+	}
+	return nil
+}
+
+// merge adds the runs of a case to those of the same case.
+func (r *Results) merge(c benchsuite.Case) {
+	if len(c.Runs) == 0 {
+		return
+	}
+	if known := r.find(&c); known != nil {
+		known.Runs = append(known.Runs, c.Runs...)
+		return
+	}
+	r.Cases = append(r.Cases, c)
+}
+
+// find returns the case with the system and workload of c, nil if there is
+// none.
+func (r *Results) find(c *benchsuite.Case) *benchsuite.Case {
+	for i := range r.Cases {
+		if r.Cases[i].System == c.System && r.Cases[i].Workload == c.Workload {
+			return &r.Cases[i]
+		}
+	}
+	return nil
+}
+
+// runOf is the run that initiator bench reported.
+func runOf(r *bench.Result) benchsuite.Run {
+	run := benchsuite.Run{IOPS: r.IOPS, BytesPerSecond: r.BytesPerSecond}
+	if l := r.LatencyNs; l != nil {
+		run.LatencyNs = &benchsuite.Latency{
+			Min: &l.Min, Mean: &l.Mean, P50: &l.P50, P90: &l.P90, P99: &l.P99, P999: &l.P999, P9999: &l.P9999, Max: &l.Max,
+		}
+	}
+	return run
+}

@@ -1,0 +1,169 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// UnknownSize is the size of a stream that has to be read to its end.
+const UnknownSize = ^uint64(0)
+
+// Put writes a stream to the volume, starting at offset, and flushes. Neither
+// offset nor the stream's size need be multiples of the block size. A size
+// that is known is checked before anything is written, which is a usage error; a stream of unknown
+// size fails when the volume is full. It returns how many bytes were written.
+func Put(ctx context.Context, config Config, source io.Reader, size, offset uint64) (uint64, error) {
+	info := config.Volume.Info()
+	if err := fits(&info, size, offset); err != nil {
+		return 0, program.Usage(err)
+	}
+	p := &put{
+		volume: config.Volume, source: source, offset: offset, end: offset + min(size, info.Size-offset),
+		blockSize: uint64(info.BlockSize),
+	}
+	err := p.run(ctx, config)
+	if moved := p.moved.Load(); err == nil && size != UnknownSize && moved < size {
+		err = fmt.Errorf("input ended before its %d bytes: %w", size, io.ErrUnexpectedEOF)
+	}
+	if err != nil {
+		return p.moved.Load(), incomplete(fmt.Sprintf("write to volume %q", info.Name), &p.moved, err)
+	}
+	return p.moved.Load(), nil
+}
+
+// fits fails if it is known before the beginning that the stream cannot be
+// put.
+func fits(info *client.Info, size, offset uint64) error {
+	if info.ReadOnly {
+		return status.Errorf(status.NotPermitted, "volume %q is read-only", info.Name)
+	}
+	if offset > info.Size {
+		return status.Errorf(status.InvalidValue, "offset %d is past the end of volume %q of %d bytes", offset, info.Name, info.Size)
+	}
+	if space := info.Size - offset; size != UnknownSize && size > space {
+		return status.Errorf(status.TooBig, "%d bytes do not fit volume %q of %d bytes: from offset %d on there is room for %d; nothing was written",
+			size, info.Name, info.Size, offset, space)
+	}
+	return nil
+}
+
+// put is a stream on its way to the volume. Parts of blocks at its ends are
+// written by WriteAt, which reads the rest of them.
+type put struct {
+	volume    Volume
+	blockSize uint64
+	moved     atomic.Uint64
+
+	mu     sync.Mutex // guards the fields below
+	source io.Reader
+	offset uint64 // in the volume, of what is read next
+	end    uint64 // where the stream or the volume ends
+	ended  bool   // nothing more comes from source
+	tail   []byte // what does not make a block
+}
+
+func (p *put) run(ctx context.Context, config Config) error {
+	if err := p.putHead(); err != nil {
+		return err
+	}
+	if err := config.carryOut(ctx, p, &p.moved); err != nil {
+		return err
+	}
+	if err := p.putTail(); err != nil {
+		return err
+	}
+	if err := p.volume.Flush(); err != nil {
+		return fmt.Errorf("flush: %w", err)
+	}
+	return nil
+}
+
+// putHead writes up to the first boundary of a block.
+func (p *put) putHead() error {
+	missing := p.offset % p.blockSize
+	if missing == 0 {
+		return nil
+	}
+	head := make([]byte, min(p.blockSize-missing, p.end-p.offset))
+	n, err := p.read(head)
+	if err != nil {
+		return err
+	}
+	start := p.offset
+	p.offset += uint64(n)
+	return p.writeAt(head[:n], start)
+}
+
+// putTail writes what is left after the last whole block, and makes sure that
+// nothing else is.
+func (p *put) putTail() error {
+	if len(p.tail) > 0 {
+		if err := p.writeAt(p.tail, p.offset-uint64(len(p.tail))); err != nil {
+			return err
+		}
+	}
+	if p.ended || p.offset < p.volume.Info().Size {
+		return nil
+	}
+	var more [1]byte
+	if n, _ := io.ReadFull(p.source, more[:]); n > 0 {
+		return status.Errorf(status.TooBig, "the input goes on past the end of the volume")
+	}
+	return nil
+}
+
+func (p *put) writeAt(data []byte, offset uint64) error {
+	n, err := p.volume.WriteAt(data, int64(offset))
+	p.moved.Add(uint64(n))
+	return err
+}
+
+// read fills data as far as the source goes.
+func (p *put) read(data []byte) (int, error) {
+	n, err := io.ReadFull(p.source, data)
+	switch {
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		p.ended = true
+		return n, nil
+	case err != nil:
+		return n, fmt.Errorf("read input: %w", err)
+	}
+	return n, nil
+}
+
+func (p *put) kind() iomsg.Type { return iomsg.Write }
+
+// next implements job.
+func (p *put) next(buffer []byte) (extent, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended || p.offset == p.end {
+		return extent{}, nil
+	}
+	n, err := p.read(buffer[:min(uint64(len(buffer)), p.end-p.offset)])
+	if err != nil {
+		return extent{}, err
+	}
+	start := p.offset
+	p.offset += uint64(n)
+	whole := uint64(n) &^ (p.blockSize - 1)
+	if whole < uint64(n) {
+		p.tail = append([]byte(nil), buffer[whole:n]...)
+	}
+	return extent{offset: start, length: uint32(whole)}, nil
+}
+
+// done implements job.
+func (p *put) done(e extent, _ []byte) error {
+	p.moved.Add(uint64(e.length))
+	return nil
+}

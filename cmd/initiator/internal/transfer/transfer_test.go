@@ -1,0 +1,226 @@
+package transfer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/queuetest"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	testBlock  = 512
+	testSize   = 100 * testBlock
+	testBuffer = 4 * testBlock
+)
+
+// testVolume adds to a volume in memory what works without queues.
+type testVolume struct {
+	*queuetest.Volume
+	flushes int
+}
+
+func (v *testVolume) Info() client.Info { return v.Volume.Info }
+func (v *testVolume) Memory() []byte    { return v.Volume.Memory }
+
+func (v *testVolume) WriteAt(p []byte, off int64) (int, error) {
+	return copy(v.Data()[off:], p), nil
+}
+
+func (v *testVolume) Flush() error {
+	v.flushes++
+	return nil
+}
+
+func newTestVolume(queues, depth int) (*testVolume, Config) {
+	v := &testVolume{Volume: queuetest.New(testSize, testBlock, queues, depth, testBuffer)}
+	if _, err := rand.NewChaCha8([32]byte{1}).Read(v.Data()); err != nil {
+		panic(err)
+	}
+	config := Config{Volume: v, Depth: depth, BufferSize: testBuffer, DrainTimeout: time.Minute}
+	for i := range queues {
+		config.Queues = append(config.Queues, v.Queue(i))
+	}
+	return v, config
+}
+
+// memoryFile is a file that takes its parts in any order.
+type memoryFile struct {
+	mu   sync.Mutex
+	data []byte
+}
+
+func (f *memoryFile) Write([]byte) (int, error) { panic("written in order") }
+
+func (f *memoryFile) WriteAt(p []byte, off int64) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return copy(f.data[off:], p), nil
+}
+
+func TestAnyPartOfAVolumeComesBackAsItIs(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		v, config := newTestVolume(rapid.IntRange(1, 4).Draw(t, "queues"), rapid.IntRange(1, 5).Draw(t, "depth"))
+		v.Queue(0).RefuseEvery = rapid.SampledFrom([]int{0, 2, 3}).Draw(t, "refuse every")
+		offset := rapid.IntRange(0, testSize).Draw(t, "offset")
+		want := v.Data()[offset:][:rapid.IntRange(0, testSize-offset).Draw(t, "length")]
+		file := &memoryFile{data: make([]byte, len(want))}
+		if n, err := Get(context.Background(), config, file, uint64(offset), uint64(len(want))); err != nil || n != uint64(len(want)) || !bytes.Equal(file.data, want) {
+			t.Fatalf("a file got %d bytes, error %v", n, err)
+		}
+		var stream bytes.Buffer
+		if _, err := Get(context.Background(), config, &stream, uint64(offset), uint64(len(want))); err != nil || !bytes.Equal(stream.Bytes(), want) {
+			t.Fatalf("a stream got %d bytes, error %v", stream.Len(), err)
+		}
+	})
+}
+
+func TestAnyStreamPutAnywhereChangesNothingElse(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		v, config := newTestVolume(rapid.IntRange(1, 4).Draw(t, "queues"), rapid.IntRange(1, 5).Draw(t, "depth"))
+		v.Queue(0).RefuseEvery = rapid.SampledFrom([]int{0, 2, 3}).Draw(t, "refuse every")
+		offset := rapid.IntRange(0, testSize).Draw(t, "offset")
+		data := bytes.Repeat([]byte("data"), testSize)[:rapid.IntRange(0, testSize-offset).Draw(t, "length")]
+		want := bytes.Clone(v.Data())
+		copy(want[offset:], data)
+		size := uint64(len(data))
+		if rapid.Bool().Draw(t, "unknown size") {
+			size = UnknownSize
+		}
+		n, err := Put(context.Background(), config, onlyReader{bytes.NewReader(data)}, size, uint64(offset))
+		if err != nil || n != uint64(len(data)) || !bytes.Equal(v.Data(), want) {
+			t.Fatalf("%d bytes put, error %v", n, err)
+		}
+		if v.flushes != 1 {
+			t.Fatalf("the volume was flushed %d times", v.flushes)
+		}
+	})
+}
+
+// onlyReader returns little at a time, as pipes do.
+type onlyReader struct{ r io.Reader }
+
+func (o onlyReader) Read(p []byte) (int, error) { return o.r.Read(p[:min(len(p), 777)]) }
+
+func TestWhatDoesNotFitIsRefusedBeforeAnythingIsWritten(t *testing.T) {
+	for name, c := range map[string]struct {
+		size, offset uint64
+		readOnly     bool
+		want         status.Code
+	}{
+		"too large":        {testSize + 1, 0, false, status.TooBig},
+		"too far":          {testBlock + 1, testSize - testBlock, false, status.TooBig},
+		"past the end":     {0, testSize + 1, false, status.InvalidValue},
+		"read-only volume": {1, 0, true, status.NotPermitted},
+	} {
+		v, config := newTestVolume(1, 2)
+		v.Volume.Info.ReadOnly = c.readOnly
+		before := bytes.Clone(v.Data())
+		_, err := Put(context.Background(), config, bytes.NewReader(make([]byte, 2*testSize)), c.size, c.offset)
+		if !errors.Is(err, c.want) || program.ExitCode(err) != program.ExitUsage || !bytes.Equal(v.Data(), before) {
+			t.Errorf("%s: error is %v", name, err)
+		}
+	}
+}
+
+func TestAStreamThatGoesOnPastTheEndFailsWhenTheVolumeIsFull(t *testing.T) {
+	v, config := newTestVolume(2, 2)
+	data := bytes.Repeat([]byte{7}, testSize)
+	n, err := Put(context.Background(), config, bytes.NewReader(data), UnknownSize, testBlock+1)
+	if !errors.Is(err, status.TooBig) || n != testSize-testBlock-1 || !bytes.Equal(v.Data()[testBlock+1:], data[:n]) {
+		t.Errorf("%d bytes put, error %v", n, err)
+	}
+}
+
+func TestAFileThatEndsBeforeItsSizeFails(t *testing.T) {
+	_, config := newTestVolume(1, 2)
+	if _, err := Put(context.Background(), config, bytes.NewReader(make([]byte, 5000)), 6000, 0); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestAnInputThatFailsFailsThePut(t *testing.T) {
+	_, config := newTestVolume(2, 2)
+	broken := errors.New("broken tape")
+	source := io.MultiReader(bytes.NewReader(make([]byte, 5000)), failingReader{broken})
+	if _, err := Put(context.Background(), config, source, UnknownSize, 100); !errors.Is(err, broken) {
+		t.Errorf("error is %v", err)
+	}
+}
+
+type failingReader struct{ err error }
+
+func (f failingReader) Read([]byte) (int, error) { return 0, f.err }
+
+func TestAnOutputThatFailsFailsTheGet(t *testing.T) {
+	_, config := newTestVolume(2, 2)
+	broken := errors.New("broken pipe")
+	if _, err := Get(context.Background(), config, failingWriter{broken}, 0, testSize); !errors.Is(err, broken) {
+		t.Errorf("error is %v", err)
+	}
+}
+
+type failingWriter struct{ err error }
+
+func (f failingWriter) Write([]byte) (int, error) { return 0, f.err }
+
+func TestAFailedRequestFailsTheTransfer(t *testing.T) {
+	v, config := newTestVolume(2, 4)
+	v.Intercept = func(r *client.Request) status.Code {
+		if r.Offset <= testSize/2 && r.Offset+uint64(r.Length) > testSize/2 {
+			return status.IOFailed
+		}
+		return v.Apply(r)
+	}
+	if _, err := Get(context.Background(), config, io.Discard, 0, testSize); !errors.Is(err, status.IOFailed) {
+		t.Errorf("get: error is %v", err)
+	}
+	if _, err := Put(context.Background(), config, bytes.NewReader(make([]byte, testSize)), testSize, 0); !errors.Is(err, status.IOFailed) || v.flushes > 0 {
+		t.Errorf("put: error is %v, %d flushes", err, v.flushes)
+	}
+}
+
+func TestRequestsThatNeverCompleteAreGivenUp(t *testing.T) {
+	v, config := newTestVolume(1, 2)
+	v.Stalled.Store(true)
+	config.DrainTimeout = time.Millisecond
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Get(ctx, config, io.Discard, 0, testSize); !errors.Is(err, status.TimeOut) && !errors.Is(err, context.Canceled) {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestCancellingEndsATransferAsIncomplete(t *testing.T) {
+	v, config := newTestVolume(1, 2)
+	ctx, cancel := context.WithCancel(context.Background())
+	v.Volume.Info.Size = 1 << 50
+	v.Intercept = func(r *client.Request) status.Code {
+		cancel()
+		if r.Type != iomsg.Write {
+			return status.NotSupported
+		}
+		return status.Success
+	}
+	if _, err := Put(ctx, config, endlessReader{}, UnknownSize, 0); !errors.Is(err, context.Canceled) || v.flushes > 0 {
+		t.Errorf("error is %v, %d flushes", err, v.flushes)
+	}
+}
+
+type endlessReader struct{}
+
+func (endlessReader) Read(p []byte) (int, error) { return len(p), nil }

@@ -1,0 +1,147 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/queuetest"
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// volatileVolume keeps what was not flushed in a cache, which a restart of its
+// target may empty.
+type volatileVolume struct {
+	*queuetest.Volume
+	random  *rand.Rand
+	durable []byte
+	// every is how many requests there are between restarts on average.
+	every int
+	// loses tells that a restart takes some of what was not flushed away;
+	// silent that it does not tell, and careless that it also takes what was
+	// flushed.
+	loses, silent, careless bool
+	restarts                int
+}
+
+func newVolatileVolume(p *Parameters, seed uint64) *volatileVolume {
+	v := &volatileVolume{Volume: newTestVolume(p), random: rand.New(rand.NewPCG(seed, 1)), every: 100}
+	v.durable = append([]byte(nil), v.Data()...)
+	v.Intercept = v.carryOut
+	return v
+}
+
+func (v *volatileVolume) carryOut(r *client.Request) status.Code {
+	if v.random.IntN(v.every) == 0 {
+		v.restart()
+		return status.ConnectionReset
+	}
+	code := v.Apply(r)
+	if r.Type == iomsg.Flush {
+		copy(v.durable, v.Data())
+	}
+	return code
+}
+
+func (v *volatileVolume) restart() {
+	v.restarts++
+	if v.loses {
+		for i := range uint64(testBlocks) {
+			if v.random.IntN(2) == 0 {
+				copy(v.Data()[i*testBlock:][:testBlock], v.durable[i*testBlock:][:testBlock])
+			}
+		}
+	}
+	if v.careless {
+		clear(v.Data())
+	}
+	copy(v.durable, v.Data())
+	v.Restart(!v.silent)
+}
+
+func runReconnecting(t testing.TB, p Parameters, v *volatileVolume) (Result, error) {
+	t.Helper()
+	config := configOf(t, p, v.Volume)
+	config.Reconnect = true
+	return Run(context.Background(), config)
+}
+
+func TestRestartsAreNoErrorsWhateverIsLostAsLongAsItIsTold(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := testParameters()
+		p.Queues = rapid.IntRange(1, 3).Draw(t, "queues")
+		p.QueueDepth = rapid.IntRange(1, 8).Draw(t, "depth")
+		p.Seed = rapid.Uint64().Draw(t, "seed")
+		v := newVolatileVolume(&p, p.Seed)
+		v.loses = rapid.Bool().Draw(t, "loses")
+		v.every = rapid.IntRange(40, 400).Draw(t, "every")
+		if err := p.Resolve(&v.Info); err != nil {
+			t.Fatal(err)
+		}
+		config := Config{Parameters: p, RunID: testRun, BlockSize: v.Info.BlockSize, Memory: v.Memory, Reconnect: true}
+		for i := range p.Queues {
+			config.Queues = append(config.Queues, v.Queue(i))
+		}
+		result, err := Run(context.Background(), config)
+		if err != nil {
+			t.Fatalf("%d restarts: %v", v.restarts, err)
+		}
+		if result.PassesCompleted != p.Passes || result.Errors > 0 {
+			t.Fatalf("%d restarts: result is %+v", v.restarts, result)
+		}
+		if !v.loses && result.LostBlocks > 0 {
+			t.Fatalf("%d blocks were called lost that were not", result.LostBlocks)
+		}
+		if v.restarts > 0 && result.Reconnections.RepeatedRequests == 0 {
+			t.Fatal("nothing was repeated")
+		}
+	})
+}
+
+func TestLostBlocksAreCounted(t *testing.T) {
+	p := testParameters()
+	p.Passes = 10
+	v := newVolatileVolume(&p, 5)
+	v.loses = true
+	result, err := runReconnecting(t, p, v)
+	if err != nil || result.LostBlocks == 0 || result.LossesTold == 0 {
+		t.Errorf("%d restarts: error %v, result %+v", v.restarts, err, result)
+	}
+}
+
+func TestALossThatIsNotToldIsAnError(t *testing.T) {
+	p := testParameters()
+	p.Passes, p.Queues = 10, 1
+	v := newVolatileVolume(&p, 5)
+	v.silent = true
+	_, err := runReconnecting(t, p, v)
+	if !errors.Is(err, status.Unexpected) || !strings.Contains(err.Error(), "does not tell") {
+		t.Errorf("after %d restarts: %v", v.restarts, err)
+	}
+}
+
+func TestTheLossOfWhatWasFlushedIsAFinding(t *testing.T) {
+	p := testParameters()
+	p.Passes = 10
+	v := newVolatileVolume(&p, 5)
+	v.careless = true
+	result, err := runReconnecting(t, p, v)
+	if err == nil || result.FindingsByKind[Lost] == 0 {
+		t.Errorf("after %d restarts: error %v, result %+v", v.restarts, err, result)
+	}
+}
+
+func TestWithoutReconnectARestartEndsTheRun(t *testing.T) {
+	p := testParameters()
+	v := newVolatileVolume(&p, 5)
+	v.silent = true
+	if _, err := run(t, p, v.Volume); !errors.Is(err, status.ConnectionReset) {
+		t.Errorf("after %d restarts: %v", v.restarts, err)
+	}
+}

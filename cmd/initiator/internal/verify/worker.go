@@ -1,0 +1,224 @@
+package verify
+
+import (
+	"errors"
+
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Queue is what a run needs of a client.Queue.
+type Queue interface {
+	Submit(request *client.Request) error
+	Flush()
+	Poll(results []client.Result) int
+	Attach(engine *progress.Engine) error
+	Detach(engine *progress.Engine)
+	WriteVerifier() uint64
+}
+
+// The stages of a run.
+const (
+	running supervisor.Stage = iota
+	draining
+	abandoned
+)
+
+// resultBatch is how many results are taken from a queue at a time.
+const resultBatch = 32
+
+// worker verifies a slice of the range through one queue. It belongs to the
+// queue's thread.
+type worker struct {
+	index   int // of the queue
+	queue   Queue
+	run     *supervisor.Supervisor
+	planner planner
+	tally   tally
+
+	runID     uint64 // in every block that this run writes
+	start     uint64 // of the slice in the volume, in bytes
+	blockSize uint64
+	buffers   []byte // one for each slot
+	memory    uint64 // where buffers lie in the volume's data memory
+	slotSize  uint64
+	slots     []operation
+	free      []uint32
+	ready     []uint32 // slots with an operation that is not submitted yet
+	request   client.Request
+	results   [resultBatch]client.Result
+
+	losses    *losses // nil if the loss of the volume ends the run
+	reopening bool    // the queue takes no requests until its volume is back
+
+	failure error // that ended the run
+	lost    bool  // the connection, as a result has told
+}
+
+// body is the life of the worker's thread.
+func (w *worker) body(engine *progress.Engine) error {
+	if err := w.queue.Attach(engine); err != nil {
+		return err
+	}
+	defer w.queue.Detach(engine)
+	if err := engine.Add(w); err != nil {
+		return err
+	}
+	for !w.finished() {
+		engine.Idle(engine.Progress())
+	}
+	w.tally.publish()
+	return nil
+}
+
+func (w *worker) finished() bool {
+	if len(w.free) == len(w.slots) {
+		return !w.mayStart()
+	}
+	if w.run.Stage() < abandoned {
+		return false
+	}
+	w.giveUp()
+	return true
+}
+
+func (w *worker) mayStart() bool {
+	return w.failure == nil && !w.lost && !w.planner.done() && w.run.Stage() == running
+}
+
+// Poll implements progress.Source: one turn of the loop.
+func (w *worker) Poll() int {
+	n := w.queue.Poll(w.results[:])
+	w.noticeRestart()
+	for i := range w.results[:n] {
+		w.complete(&w.results[i])
+	}
+	if n > 0 {
+		w.tally.publish()
+	}
+	return n + w.fill()
+}
+
+// fill starts as many operations as there is room for. It returns how much it
+// did, not less than 1 while nothing is outstanding whose result could wake
+// the thread.
+func (w *worker) fill() int {
+	started := 0
+	for len(w.ready) > 0 && w.submit(w.ready[len(w.ready)-1]) {
+		w.ready = w.ready[:len(w.ready)-1]
+		started++
+	}
+	for len(w.ready) == 0 && len(w.free) > 0 && w.mayStart() {
+		op, ok := w.planner.next(len(w.free) == len(w.slots))
+		if !ok {
+			break
+		}
+		started += w.begin(op)
+	}
+	if started > 0 {
+		w.queue.Flush()
+	}
+	if len(w.free)+len(w.ready) == len(w.slots) && !w.reopening {
+		return 1
+	}
+	return started
+}
+
+// begin prepares the operation's data and submits it.
+func (w *worker) begin(op operation) int {
+	index := w.free[len(w.free)-1]
+	w.free = w.free[:len(w.free)-1]
+	w.slots[index] = op
+	data := w.data(index)
+	if op.kind == iomsg.Read {
+		clear(data) // what is not transferred must not be found
+	} else {
+		w.stamp(&op, data)
+	}
+	if w.submit(index) {
+		return 1
+	}
+	if w.failure != nil {
+		w.forget(index)
+	} else {
+		w.ready = append(w.ready, index)
+	}
+	return 0
+}
+
+func (w *worker) stamp(op *operation, data []byte) {
+	for i := range op.count {
+		w.identity(op.first+i, w.planner.pass).stamp(data[i*w.blockSize:][:w.blockSize])
+	}
+}
+
+// identity is that of a block of the slice as a pass writes it.
+func (w *worker) identity(block uint64, generation uint32) identity {
+	return identity{run: w.runID, offset: w.start + block*w.blockSize, generation: generation}
+}
+
+func (w *worker) data(index uint32) []byte {
+	return w.buffers[uint64(index)*w.slotSize:][:w.slots[index].count*w.blockSize]
+}
+
+// submit hands slot index to the queue. False means that it has to wait for
+// room, or that the run has failed.
+func (w *worker) submit(index uint32) bool {
+	op := &w.slots[index]
+	w.request = client.Request{
+		Type: op.kind, Length: uint32(op.count * w.blockSize), Offset: w.start + op.first*w.blockSize,
+		Memory: w.memory + uint64(index)*w.slotSize, Tag: uint64(index),
+	}
+	if op.kind == iomsg.Flush {
+		w.request.Offset, w.request.Memory = 0, 0
+	}
+	err := w.submitTold(op)
+	w.reopening = errors.Is(err, client.ErrReopening)
+	if err == nil {
+		return true
+	}
+	if !errors.Is(err, status.Again) {
+		w.fail(err)
+	}
+	return false
+}
+
+// fail ends the run because of err. What is outstanding is still waited for.
+func (w *worker) fail(err error) {
+	for _, index := range w.ready {
+		w.forget(index)
+	}
+	w.ready = w.ready[:0]
+	if w.failure == nil {
+		w.failure = err
+		w.run.End()
+	}
+}
+
+// forget frees a slot whose operation was not carried out.
+func (w *worker) forget(index uint32) {
+	op := &w.slots[index]
+	w.planner.ledger.release(op.first, op.count)
+	w.free = append(w.free, index)
+}
+
+// giveUp counts everything outstanding as timed out.
+func (w *worker) giveUp() {
+	for _, index := range w.ready {
+		w.forget(index)
+	}
+	w.ready = w.ready[:0]
+	w.losses = nil // nothing is repeated any more
+	idle := make([]bool, len(w.slots))
+	for _, index := range w.free {
+		idle[index] = true
+	}
+	for i := range w.slots {
+		if !idle[i] {
+			w.complete(&client.Result{Tag: uint64(i), Code: status.TimeOut})
+		}
+	}
+}

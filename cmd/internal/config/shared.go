@@ -1,0 +1,203 @@
+package config
+
+import (
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/logging"
+	"github.com/zc-relay/zc-relay/cmd/internal/providers"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+)
+
+// Log says what is logged, and how.
+type Log struct {
+	Level    string
+	Format   string
+	Sampling int
+}
+
+func defaultLog() Log { return Log{Level: "info", Format: "console", Sampling: 100} }
+
+func (c *Log) describe(s section) {
+	s.value("level", text(&c.Level, checkLevel),
+		"least severity to log: debug, info, warn, error, or a number of the DOCA applications from 10 (nothing) to 70 (everything)").
+		flagged("log-level", "l").reloads(AtOnce)
+	s.value("format", choice(&c.Format, "console", "json"), "log format: console or json").flagged("log-format", "")
+	s.value("sampling", integer(&c.Sampling, 0, 1<<20),
+		"log a message this often per second, then every hundredth time only; 0 logs all").flagged("log-sampling", "")
+}
+
+func checkLevel(s string) error {
+	if _, err := logging.ParseLevel(s); err != nil {
+		return errors.New("must be one of debug, info, warn, error, 10, 20, 30, 40, 50, 60, 70")
+	}
+	return nil
+}
+
+// Operations is the listener for those who operate the program.
+type Operations struct {
+	Listen string // HOST:PORT, "" for none
+	Admin  string // unix:PATH or a loopback HOST:PORT, "" for none
+}
+
+func (c *Operations) describe(s section) {
+	s.value("listen", text(&c.Listen, checkListen), "address of the status page, /status, /metrics, /healthz and /readyz, HOST:PORT; empty is none").
+		flagged("metrics-listen", "")
+	s.value("admin", text(&c.Admin, checkAdmin),
+		"address for administration: unix:PATH, or a loopback address, which every user of the machine can reach; empty is none").
+		flagged("admin-listen", "")
+}
+
+// checkAdmin leaves it to the listener whether the host is this machine.
+func checkAdmin(s string) error {
+	if path, isSocket := strings.CutPrefix(s, "unix:"); isSocket && path != "" {
+		return nil
+	}
+	if checkListen(s) != nil {
+		return errors.New("must be unix:PATH or an address of the form HOST:PORT, for instance unix:/run/zc-relay/admin.sock, or empty for none")
+	}
+	return nil
+}
+
+func checkListen(s string) error {
+	if s == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(s)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return errors.New("must be an address of the form HOST:PORT, for instance 127.0.0.1:9470, or empty for none")
+	}
+	return nil
+}
+
+// Workers are the threads of the data path.
+type Workers struct {
+	CPUs []int
+	// Count is used without CPUs; 0 chooses.
+	Count    int
+	Poll     string
+	SpinTime time.Duration
+}
+
+func defaultWorkers() Workers {
+	return Workers{Poll: progress.Adaptive.String(), SpinTime: progress.DefaultSpinTime}
+}
+
+// maxWorkers bounds the threads of a process.
+const maxWorkers = 256
+
+func (c *Workers) describe(s section) {
+	s.value("cpus", cpuList(&c.CPUs), "pin a worker to each of these cores, for instance 0-3,8; empty pins none").flagged("cpu", "")
+	s.value("count", orWord(integer(&c.Count, 1, maxWorkers), &c.Count, "auto", 0),
+		"number of workers that are not pinned, if there are no cpus; auto is two, or one on a single core")
+	s.value("poll", choice(&c.Poll, progress.Adaptive.String(), progress.Busy.String(), progress.Event.String()),
+		"what an idle worker does: adaptive, busy or event").flagged("poll", "")
+	s.value("spin_time", duration(&c.SpinTime, time.Microsecond, time.Second), "how long an adaptive worker polls in vain before it sleeps")
+}
+
+// RDMA chooses and tunes the RDMA provider.
+type RDMA struct {
+	Provider      string
+	CRC           bool
+	Device        string
+	GIDIndex      int // or AutoGID
+	PathMTU       int // the next three: or 0 for the provider's choice
+	TypeOfService uint8
+	RetryCount    int
+}
+
+// AutoGID leaves the choice of the GID to the address.
+const AutoGID = -1
+
+const auto = "auto"
+
+func defaultRDMA() RDMA { return RDMA{Provider: providers.DefaultRDMA, GIDIndex: AutoGID} }
+
+func (c *RDMA) describe(s section) {
+	s.value("provider", choice(&c.Provider, "iwarp", "verbs"), "RDMA provider: iwarp or verbs").flagged("rdma-provider", "")
+	s.value("crc", boolean(&c.CRC), "iwarp: protect connections by CRC32C; on if either side asks for it").flagged("rdma-crc", "")
+	s.value("device", text(&c.Device, nil),
+		"verbs: RDMA device, or network interface that has one; empty is the device that has the address").flagged("rdma-device", "")
+	s.value("gid_index", orWord(integer(&c.GIDIndex, 0, 1<<15), &c.GIDIndex, auto, AutoGID),
+		"verbs: entry of the GID table to use; auto is that of the address").flagged("rdma-gid-index", "")
+	s.value("path_mtu", orWord(integer(&c.PathMTU, 256, 4096), &c.PathMTU, auto, 0),
+		"verbs: payload of a packet in bytes, the same on both sides, 256 to 4096; auto is as the route allows").flagged("rdma-path-mtu", "")
+	s.value("type_of_service", orWord(integer(&c.TypeOfService, 1, 255), &c.TypeOfService, auto, 0),
+		"verbs: type of service of the packets, which selects the traffic class; auto is the system's").flagged("rdma-tos", "")
+	s.value("retry_count", orWord(integer(&c.RetryCount, 1, 7), &c.RetryCount, auto, 0),
+		"verbs: how often a packet without acknowledgement is sent again, 1 to 7; auto is 7").flagged("rdma-retry-count", "")
+}
+
+// TLS secures the control connections. All are "" for plain text.
+type TLS struct {
+	Certificate string
+	Key         string
+	CA          string
+}
+
+func (c *TLS) describe(s section) {
+	s.value("certificate", text(&c.Certificate, nil),
+		"secure control connections by mutual TLS: PEM file with this side's certificate; empty is plain text").flagged("tls-cert", "")
+	s.value("key", text(&c.Key, nil), "PEM file with the certificate's private key").flagged("tls-key", "")
+	s.value("ca", text(&c.CA, nil), "PEM file with the authorities that may sign the peer's certificate").flagged("tls-ca", "")
+}
+
+// Enabled tells whether there is TLS.
+func (c *TLS) Enabled() bool { return *c != TLS{} }
+
+func (c *TLS) check(report reporter) {
+	if !c.Enabled() {
+		return
+	}
+	for _, part := range []struct{ key, file string }{{"certificate", c.Certificate}, {"key", c.Key}, {"ca", c.CA}} {
+		if part.file == "" {
+			report(part.key, nil, "is missing: TLS needs a certificate (--tls-cert), a key (--tls-key) and an authority (--tls-ca)")
+		}
+	}
+}
+
+// Control bounds the control connections.
+type Control struct {
+	Timeout            time.Duration
+	KeepAliveInterval  time.Duration
+	KeepAliveDeadAfter time.Duration
+}
+
+func defaultControl(timeout time.Duration) Control {
+	k := controlmsg.DefaultKeepAlive()
+	return Control{Timeout: timeout, KeepAliveInterval: k.Interval, KeepAliveDeadAfter: k.DeadAfter}
+}
+
+// describe has the keys take effect as reload says: the daemons differ.
+func (c *Control) describe(s section, reload Reload) {
+	s.value("timeout", duration(&c.Timeout, 10*time.Millisecond, time.Hour), "bound of each step of a handshake").
+		flagged("control-timeout", "").reloads(reload)
+	s.value("keep_alive_interval", duration(&c.KeepAliveInterval, time.Millisecond, time.Hour),
+		"pause between signs of life on control connections").flagged("keep-alive-interval", "").reloads(reload)
+	s.value("keep_alive_dead_after", duration(&c.KeepAliveDeadAfter, time.Millisecond, time.Hour),
+		"silence after which the peer of a control connection counts as dead").flagged("keep-alive-dead-after", "").reloads(reload)
+}
+
+func (c *Control) check(report reporter) {
+	if c.KeepAliveDeadAfter < c.KeepAliveInterval {
+		report("keep_alive_dead_after", c.KeepAliveDeadAfter, "must not be less than keep_alive_interval, which is %v", c.KeepAliveInterval)
+	}
+}
+
+// Shutdown bounds the end of a program.
+type Shutdown struct {
+	DrainTimeout time.Duration // or Infinite
+}
+
+func (c *Shutdown) describe(s section, reload Reload) {
+	s.value("drain_timeout", wait(&c.DrainTimeout),
+		"how long IO in flight may take to run out at shutdown; 0s is not at all, infinite until a second signal").
+		flagged("drain-timeout", "").reloads(reload)
+}

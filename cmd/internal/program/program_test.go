@@ -1,0 +1,95 @@
+package program
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/goleak"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// testTree has a command that ends with err.
+func testTree(err error, stderr *bytes.Buffer) *cobra.Command {
+	root := &cobra.Command{Use: "tool"}
+	root.SetErr(stderr)
+	root.SetOut(&bytes.Buffer{})
+	work := &cobra.Command{Use: "work", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return err }}
+	work.Flags().Int("count", 0, "")
+	work.Flags().String("needed", "", "")
+	if err := work.MarkFlagRequired("needed"); err != nil {
+		panic(err)
+	}
+	root.AddCommand(work)
+	return root
+}
+
+func TestExitCodesFollowTheFailure(t *testing.T) {
+	for name, c := range map[string]struct {
+		err       error
+		arguments string
+		want      int
+		text      string
+	}{
+		"success":         {nil, "work --needed x", ExitOK, ""},
+		"failure":         {errors.New("disk on fire"), "work --needed x", ExitFailure, "tool work: disk on fire\n"},
+		"usage":           {Usagef("no such disk"), "work --needed x", ExitUsage, "tool work: no such disk\nRun 'tool work --help' for usage.\n"},
+		"wrapped":         {fmt.Errorf("run: %w", CannotConnect(status.NotFound)), "work --needed x", ExitConnect, "tool work: run: NOT_FOUND\n"},
+		"several lines":   {errors.Join(errors.New("one"), errors.New("two")), "work --needed x", ExitFailure, "tool work: one; two\n"},
+		"unknown flag":    {nil, "work --no-such", ExitUsage, "unknown flag"},
+		"bad value":       {nil, "work --needed x --count many", ExitUsage, "--count"},
+		"missing flag":    {nil, "work", ExitUsage, "needed"},
+		"extra argument":  {nil, "work --needed x y", ExitUsage, "unknown command"},
+		"unknown command": {nil, "dance", ExitUsage, "dance"},
+		"no command":      {nil, "", ExitUsage, "no command"},
+		"help":            {errors.New("not run"), "work --help", ExitOK, ""},
+	} {
+		var stderr bytes.Buffer
+		got := Run(context.Background(), testTree(c.err, &stderr), strings.Fields(c.arguments))
+		if got != c.want || !strings.Contains(stderr.String(), c.text) || (c.text == "" && stderr.Len() > 0) {
+			t.Errorf("%s: exit code %d, text %q", name, got, stderr.String())
+		}
+	}
+	if Usage(nil) != nil || CannotConnect(nil) != nil {
+		t.Error("no error has become one")
+	}
+}
+
+func TestASignalCancelsTheContextAndIsItsCause(t *testing.T) {
+	ctx, stop := WithSignals(context.Background())
+	defer stop()
+	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-ctx.Done()
+	var interrupted *Interrupted
+	if cause := context.Cause(ctx); !errors.As(cause, &interrupted) || interrupted.Signal != syscall.SIGTERM || !errors.Is(cause, context.Canceled) {
+		t.Errorf("cause is %v", context.Cause(ctx))
+	}
+}
+
+func TestAStatusLineIsOnlyForTerminals(t *testing.T) {
+	var out bytes.Buffer
+	l := NewStatusLine(&out)
+	l.Show("%d %%", 50)
+	l.Clear()
+	if out.Len() > 0 || l.Active() {
+		t.Errorf("something that is no terminal got %q", out.String())
+	}
+	l = &StatusLine{w: &out}
+	l.Show("%d %%", 50)
+	l.Clear()
+	l.Clear()
+	if want := eraseLine + "50 %" + eraseLine; out.String() != want {
+		t.Errorf("a terminal got %q, want %q", out.String(), want)
+	}
+}

@@ -1,0 +1,147 @@
+package service_test
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
+	"github.com/zc-relay/zc-relay/cmd/internal/ops"
+	"github.com/zc-relay/zc-relay/cmd/internal/service"
+)
+
+// known are the labels that each metric of the daemons has.
+func known() map[string][]string {
+	names := map[string][]string{
+		ops.BuildInfoMetric: nil, service.CertificateExpiryMetric: nil,
+	}
+	for _, d := range metrics.Definitions() {
+		names[d.Name] = d.Labels
+		if d.Type != metrics.Histogram {
+			continue
+		}
+		for _, suffix := range []string{"_sum", "_count"} {
+			names[d.Name+suffix] = d.Labels
+		}
+		names[d.Name+"_bucket"] = append(slices.Clone(d.Labels), "le")
+	}
+	return names
+}
+
+var (
+	// A metric with what is asked of its labels. The names that rules record
+	// have colons, and are none of the daemons'.
+	selector = regexp.MustCompile(`([a-zA-Z0-9_:]*\bzc_[a-z0-9_]+[a-zA-Z0-9_:]*)(?:\{([^}]*)\})?`)
+	label    = regexp.MustCompile(`([a-z_]+)\s*(?:=~|!~|!=|=)`)
+	quoted   = regexp.MustCompile(`"[^"]*"`)
+)
+
+// check fails for every metric in expression that is neither the daemons' nor
+// recorded, and for every label that the metric does not have.
+func check(t *testing.T, where, expression string, recorded map[string]bool) (metrics int) {
+	t.Helper()
+	names := known()
+	for _, match := range selector.FindAllStringSubmatch(expression, -1) {
+		metrics++
+		if recorded[match[1]] {
+			continue
+		}
+		labels, ok := names[match[1]]
+		if !ok {
+			t.Errorf("%s: there is no metric %s", where, match[1])
+			continue
+		}
+		for _, asked := range label.FindAllStringSubmatch(quoted.ReplaceAllString(match[2], `""`), -1) {
+			if asked[1] != "instance" && asked[1] != "job" && !slices.Contains(labels, asked[1]) {
+				t.Errorf("%s: %s has no label %q, only %q", where, match[1], asked[1], labels)
+			}
+		}
+	}
+	return metrics
+}
+
+func TestRulesAskForMetricsThatTheDaemonsHave(t *testing.T) {
+	type rule struct{ Record, Alert, Expr string }
+	var rules []rule
+	recorded := make(map[string]bool)
+	files, err := filepath.Glob("../../../deploy/prometheus/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no rules: %v", err)
+	}
+	for _, file := range files {
+		var content struct {
+			Groups []struct{ Rules []rule }
+		}
+		if err := yaml.Unmarshal(read(t, file), &content); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		for _, group := range content.Groups {
+			for _, r := range group.Rules {
+				rules = append(rules, r)
+				recorded[r.Record] = true
+			}
+		}
+	}
+	for _, r := range rules {
+		if check(t, r.Record+r.Alert, r.Expr, recorded) == 0 && !strings.HasPrefix(r.Expr, "up{") {
+			t.Errorf("%s: %s asks for no metric of the daemons", r.Record+r.Alert, r.Expr)
+		}
+	}
+}
+
+func TestTheDashboardAsksForMetricsThatTheDaemonsHave(t *testing.T) {
+	var dashboard struct {
+		Panels []struct {
+			Title, Type string
+			Targets     []struct{ Expr string }
+		}
+		Templating struct {
+			List []struct{ Name, Type, Query string }
+		}
+	}
+	if err := json.Unmarshal(read(t, "../../../deploy/grafana/zc-relay.json"), &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	for _, panel := range dashboard.Panels {
+		for _, target := range panel.Targets {
+			if check(t, panel.Title, target.Expr, nil) == 0 {
+				t.Errorf("%s: %s asks for no metric of the daemons", panel.Title, target.Expr)
+			}
+		}
+		if panel.Type != "row" && len(panel.Targets) == 0 {
+			t.Errorf("%s: the panel asks for nothing", panel.Title)
+		}
+	}
+	for _, variable := range dashboard.Templating.List {
+		if variable.Type == "query" {
+			check(t, "variable "+variable.Name, variable.Query, nil)
+		}
+	}
+}
+
+func TestTheNamesThatAreCheckedAreFound(t *testing.T) {
+	found := make(map[string]string)
+	for _, match := range selector.FindAllStringSubmatch(`sum(rate(zc_relay_io_total{code!="A|B"}[1m])) / channel_op:zc_relay_io:rate1m`, -1) {
+		found[match[1]] = match[2]
+	}
+	want := map[string]string{"zc_relay_io_total": `code!="A|B"`, "channel_op:zc_relay_io:rate1m": ""}
+	if !maps.Equal(found, want) {
+		t.Errorf("found %v, want %v", found, want)
+	}
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}

@@ -1,0 +1,96 @@
+package statusreport
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/zc-relay/zc-relay/internal/goldentest"
+	"github.com/zc-relay/zc-relay/internal/schematest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const schemaPath = "../../../docs/status.schema.json"
+
+var testNow = time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC)
+
+func exampleQueues() []Queue {
+	return []Queue{{
+		Index: 0, InFlight: 3, BackPressure: map[string]uint64{"client_receive": 2},
+		Operations: map[string]Operation{
+			"read": {
+				Succeeded: 1000, Failed: map[string]uint64{"IO_FAILED": 1, "TIME_OUT": 2}, Bytes: 4096000,
+				Latency: Latency{Sum: 20_000_000, Mean: new(uint64(20_000)), P50: new(uint64(19_000)), P99: new(uint64(50_100)), P999: new(uint64(99_000))},
+			},
+			"flush": {Succeeded: 0, Failed: map[string]uint64{"SHUTDOWN": 1}},
+		},
+	}}
+}
+
+func exampleRelay() *Document {
+	return &Document{
+		Schema: Schema, Program: "zc-relay", Version: "v1.2.3", PID: 42, Started: testNow.Add(-90 * time.Minute), Now: testNow,
+		Reason:  "1 of 2 channels cannot serve",
+		Workers: []Worker{{Index: 0, CPU: new(3), Queues: 1, Hits: 10, Misses: 20, Sleeps: 5}, {Index: 1}},
+		Channels: []Channel{
+			{
+				Name: "03:00.0/b1:00.0/disk", Device: "03:00.0", Representor: "b1:00.0", Service: "disk", Address: "/run/x", Target: "192.0.2.1:7470", Volume: "ram",
+				Link: Link{State: "ready", Since: testNow, Connects: 3, Losses: 2}, SessionCount: SessionCount{Open: 1, Total: 7}, Queues: exampleQueues(),
+				Sessions: []Session{{ID: 7, ClientPID: 100, ClientUID: 1000, Opened: testNow.Add(-time.Minute), Queues: []SessionQueue{{0, 32, 3}, {1, 32, 4}}}},
+			},
+			{
+				Name: "03:00.0/b1:00.1/other", Device: "03:00.0", Representor: "b1:00.1", Service: "other", Target: "192.0.2.2:7470", Volume: "disk",
+				Link:     Link{State: "waiting", Failures: 3, Since: testNow, Reason: "target cannot be reached", Attempt: 3, MaxAttempts: new(8), NextAttempt: new(testNow.Add(1500 * time.Millisecond))},
+				Sessions: []Session{}, Queues: []Queue{}, Retiring: true, Refused: 1, Exported: 1 << 20,
+			},
+		},
+	}
+}
+
+func exampleTarget() *Document {
+	return &Document{
+		Schema: Schema, Program: "target", Version: "v1.2.3", PID: 43, Started: testNow, Now: testNow, Ready: true,
+		Workers: []Worker{}, Sessions: &SessionCount{Open: 2, Total: 9},
+		Volumes: []Volume{{Name: "disk", UUID: "00000000-0000-0000-0000-000000000001", Size: 1 << 30, BlockSize: 4096, ReadOnly: true, Queues: exampleQueues()}},
+	}
+}
+
+func TestDocumentsFitTheSchemaAndEveryFieldIsInIt(t *testing.T) {
+	s := schematest.Read(t, schemaPath)
+	for name, d := range map[string]*Document{"relay": exampleRelay(), "target": exampleTarget()} {
+		for _, problem := range s.Check(schematest.Document(t, d)) {
+			t.Errorf("%s: %s", name, problem)
+		}
+	}
+}
+
+func TestTheSchemaRefusesWhatIsNoStatus(t *testing.T) {
+	s := schematest.Read(t, schemaPath)
+	for name, spoil := range map[string]func(map[string]any){
+		"other schema":    func(d map[string]any) { d["schema"] = "zc-relay.status/2" },
+		"missing workers": func(d map[string]any) { delete(d, "workers") },
+		"unknown state": func(d map[string]any) {
+			d["channels"].([]any)[0].(map[string]any)["link"].(map[string]any)["state"] = "sideways"
+		},
+		"field nobody has described": func(d map[string]any) { d["surprise"] = true },
+	} {
+		d := schematest.Document(t, exampleRelay()).(map[string]any)
+		spoil(d)
+		if len(s.Check(d)) == 0 {
+			t.Errorf("%s: the schema accepts it", name)
+		}
+	}
+}
+
+func TestTheTextSaysWhatTheDocumentDoes(t *testing.T) {
+	for name, d := range map[string]*Document{"relay.txt": exampleRelay(), "target.txt": exampleTarget()} {
+		var text bytes.Buffer
+		if err := d.WriteText(&text); err != nil {
+			t.Fatal(err)
+		}
+		goldentest.Check(t, "testdata/"+name, text.Bytes())
+	}
+}
