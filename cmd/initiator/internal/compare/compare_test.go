@@ -83,8 +83,8 @@ func TestBothFormsOfTheReportAreKept(t *testing.T) {
 func TestReportsFitTheSchemaAndEveryFieldIsInIt(t *testing.T) {
 	s := schematest.Read(t, "../../../../docs/bench-compare.schema.json")
 	for _, r := range []*Report{example(t), NewReport("a", "b")} {
-		for _, problem := range s.Check(schematest.Document(t, r)) {
-			t.Error(problem)
+		if err := s.Check(schematest.Document(t, r)); err != nil {
+			t.Error(err)
 		}
 	}
 }
