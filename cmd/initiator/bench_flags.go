@@ -104,10 +104,11 @@ func (b *benchFlags) parameters(drainTimeout time.Duration) (bench.Parameters, e
 	if p.BlockSize, err = requestLength("block-size", b.blockSize); err != nil {
 		return p, err
 	}
-	p.Queues, p.CPUs, err = b.queue.resolve()
+	queues, cpus, err := b.queue.resolve()
 	if err != nil {
-		return p, err
+		return p, err // CPUs stay a list, which is what the document promises
 	}
+	p.Queues, p.CPUs = queues, cpus
 	return p, program.Usage(p.Check())
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/verify"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
+	"github.com/zc-relay/zc-relay/internal/schematest"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -189,7 +190,37 @@ func benchDocument(t *testing.T, o outcome) bench.Report {
 	if decoder.More() {
 		t.Error("something follows the document")
 	}
+	checkDocument(t, "bench-result", o)
 	return d
+}
+
+// checkDocument fails the test unless the JSON output of a program is valid under a schema in docs/.
+func checkDocument(t *testing.T, schema string, o outcome) {
+	t.Helper()
+	var document any
+	if err := json.Unmarshal([]byte(o.stdout), &document); err != nil {
+		t.Fatalf("standard output is no document: %v\n%s", err, o.stdout)
+	}
+	if err := schematest.Read(t, "../../docs/"+schema+".schema.json").Check(document); err != nil {
+		t.Errorf("%v\n%s", err, o.stdout)
+	}
+}
+
+func TestDocumentsOfWrongCallsAreValid(t *testing.T) {
+	for _, line := range []string{
+		"bench --rw read --queue-depth 0", "bench --rw read --queues -1", "bench --rw read --block-size 5GiB", "bench --rw read --cpu 4095",
+		"bench --rw read --queue-depth 0 --reconnect", "bench --rw read --poll lazily", "bench --rw read --offset 5MiB", "bench --rw randrw --rwmix 101",
+		"bench --rw read --control-timeout 0s", "bench --rw read --storage-plain-content /no/such/file", "bench --execution-strategy read_throughput_test --cpu x",
+	} {
+		o := newRelay().call(context.Background(), "", line+" --output json")
+		if o.code != program.ExitUsage {
+			t.Errorf("%s: exit code %d", line, o.code)
+		}
+		if o.stdout != "" {
+			checkDocument(t, "bench-result", o)
+		}
+	}
+	checkDocument(t, "bench-compare", newRelay().call(context.Background(), "", "compare /no/such/file /no/such/file --output json"))
 }
 
 func TestTheWordsOfTheOriginalsMeanTheSame(t *testing.T) {
@@ -283,6 +314,9 @@ func TestEveryFailureUnderJSONIsADocument(t *testing.T) {
 			r := newRelay()
 			c.spoil(r)
 			o := r.call(context.Background(), "", command+"--queues 1 --output json "+c.line)
+			if strings.HasPrefix(command, "bench") {
+				checkDocument(t, "bench-result", o)
+			}
 			var d struct {
 				Schema string
 				Error  struct{ Code, Phase, Message string }
