@@ -3,7 +3,7 @@
 # build, demo and test need nothing but Linux, Go and make.
 
 SHELL := /bin/bash
-TOOL := go tool -modfile=tools/go.mod
+TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -s -w -X github.com/zc-relay/zc-relay/internal/buildinfo.version=$(VERSION)
 
@@ -35,10 +35,12 @@ demo: build ## Run target, relay and initiator as processes; move and compare a 
 test: ## Run all tests, with the race detector where a C compiler is found
 	@echo "race detector: $(if $(RACE),on,off (no working C compiler))"
 	go test $(RACE) -tags '$(TAGS)' -timeout 15m ./...
+	go -C bench test $(RACE) ./...
 
 .PHONY: test-short
 test-short: ## Run the quick tests without the race detector
 	go test -short -tags '$(TAGS)' ./...
+	go -C bench test -short ./...
 
 .PHONY: test-siw
 test-siw: ## Test iWARP against the Linux kernel's own, in a small VM (Debian, QEMU)
@@ -58,6 +60,7 @@ test-arm64: ## Run unit tests built for linux/arm64 under qemu-user
 .PHONY: lint
 lint: ## Check architecture, style and protocol definitions
 	$(TOOL) golangci-lint run --build-tags '$(TAGS)' ./...
+	cd bench && $(TOOL) golangci-lint run ./...
 	$(TOOL) buf lint
 	$(TOOL) buf format -d --exit-code
 
@@ -70,26 +73,35 @@ generate: ## Generate code from proto/, and the table of metrics in docs/
 check-generated: generate ## Fail if generated code, go.mod or formatting is not up to date
 	git diff --exit-code
 	go mod tidy -diff
+	cd bench && go mod tidy -diff
 	cd tools && go mod tidy -diff
 	cd tools/nfpm && go mod tidy -diff
 	test -z "$$(gofmt -l $$(git ls-files '*.go'))"
 
-# The benchmark program. What it writes goes to RESULTS.
-MEASURE := go run -ldflags '$(LDFLAGS)' ./bench/measure
+.PHONY: check-tree
+check-tree: ## Fail if a tracked file is a compiled program or larger than 1 MB
+	scripts/check-tree.sh
+
+# The benchmark programs have a module of their own, bench/. Results go to RESULTS.
+MEASURE := bin/bench/measure
 RESULTS := bench-results
 
+.PHONY: build-bench
+build-bench: build ## Build all programs, and the benchmark programs into bin/bench/
+	CGO_ENABLED=0 go -C bench build -trimpath -ldflags '$(LDFLAGS)' -o '$(CURDIR)/bin/bench/' ./...
+
 .PHONY: bench
-bench: build ## Measure the chain, and each hop alone
+bench: build-bench ## Measure the chain, and each hop alone
 	go test -run '^$$' -bench . -benchmem ./pkg/...
 	go test -run '^$$' -bench FileCopy ./test/e2e
 	$(MEASURE) chain --series small,large --output-directory '$(RESULTS)'
 
 .PHONY: bench-chain
-bench-chain: build ## Measure the chain with all series, beside a bare chain: JSON, Markdown and SVG into RESULTS
+bench-chain: build-bench ## Measure the chain with all series, beside a bare chain: JSON, Markdown and SVG into RESULTS
 	$(MEASURE) chain --output-directory '$(RESULTS)'
 
 .PHONY: bench-peers
-bench-peers: build ## Measure the chain beside what Debian offers: iperf3, fio over NBD, ucx_perftest, fi_pingpong
+bench-peers: build-bench ## Measure the chain beside what Debian offers: iperf3, fio over NBD, ucx_perftest, fi_pingpong
 	$(MEASURE) peers --output-directory '$(RESULTS)/peers'
 
 .PHONY: bench-scrape
@@ -97,8 +109,8 @@ bench-scrape: build ## Measure what a scrape of the metrics every 100 ms costs
 	scripts/bench-scrape.sh
 
 .PHONY: bench-once
-bench-once: build ## Run every benchmark once, so that none rots
-	go test -run '^$$' -bench . -benchtime 1x ./pkg/... ./internal/... ./test/e2e
+bench-once: build-bench ## Run every benchmark once, so that none rots
+	go test -run '^$$' -bench . -benchtime 1x ./pkg/... ./internal/... ./cmd/... ./test/e2e
 	$(MEASURE) chain --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once'
 	$(MEASURE) peers --install=false --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once/peers'
 

@@ -31,7 +31,7 @@ func main() {
 	err := root.ExecuteContext(ctx)
 	stop()
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "measure: %s\n", sentence(err))
+		fmt.Fprintln(os.Stderr, "measure:", sentence(err))
 		os.Exit(1)
 	}
 }
