@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Fails if a tracked file is a compiled program (ELF, Mach-O or PE) or larger than 1 MB.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+limit=1000000
+failed=0
+complain() {
+    echo "$1: $2" >&2
+    failed=1
+}
+
+while IFS= read -r -d '' file; do
+    [ -f "$file" ] && [ ! -L "$file" ] || continue
+    size=$(stat -c %s "$file")
+    [ "$size" -le $limit ] || complain "$file" "$size bytes, more than $limit"
+    # The magic numbers of ELF; of Mach-O for 32 and 64 bits in both byte orders; of universal Mach-O
+    # binaries; and of DOS, with which PE files begin.
+    case $(od -An -N4 -tx1 "$file" | tr -d ' ') in
+    7f454c46) complain "$file" "ELF file" ;;
+    feedface | feedfacf | cefaedfe | cffaedfe | cafebabe) complain "$file" "Mach-O file" ;;
+    4d5a*) complain "$file" "PE file" ;;
+    esac
+done < <(git ls-files -z)
+
+if [ $failed -ne 0 ]; then
+    echo "Remove these files from the tree: git rm --cached FILE" >&2
+    exit 1
+fi
