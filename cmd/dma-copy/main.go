@@ -2,6 +2,214 @@
 // direction it is missing, by DMA.
 package main
 
-import "github.com/zc-relay/zc-relay/cmd/internal/program"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/zc-relay/zc-relay/cmd/dma-copy/internal/dmacopy"
+	"github.com/zc-relay/zc-relay/cmd/internal/logging"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/providers"
+	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/dma/software"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
 
 func main() { program.Main(newCommand()) }
+
+// options are the flags.
+type options struct {
+	side           string
+	file           string
+	device         string
+	representor    string
+	json           string
+	compatible     bool
+	chunkSize      size.Bytes
+	jobs           int
+	connectTimeout time.Duration
+	timeout        time.Duration
+	timeLimit      time.Duration
+	comchProvider  string
+	dmaProvider    string
+	emulatedDir    string
+	logging        logging.Options
+}
+
+func newCommand() *cobra.Command {
+	o := options{chunkSize: dmacopy.DefaultChunkSize}
+	cmd := &cobra.Command{
+		Use:   "dma-copy --side host|dpu --file PATH --pci-addr ADDRESS [--rep-pci ADDRESS]",
+		Short: "Copy a file between host and DPU by DMA",
+		Long: `dma-copy runs on both sides. The one where the file exists sends it, the other
+creates it; that both, or neither, have it is an error on both. The file appears
+under its name only when all of it has arrived, its checksum is right, and it is
+on disk.
+
+  on the DPU:   dma-copy --side dpu  -p 03:00.0 -r b1:00.0 -f /tmp/file
+  on the host:  dma-copy --side host -p b1:00.0 -f /tmp/file
+
+Exit codes: 0 the file was copied; 1 it was not; 2 wrong usage; 3 the other side
+did not come.`,
+		Version: buildinfo.Version(),
+		Args:    cobra.NoArgs,
+		RunE:    o.run,
+	}
+	cmd.SetVersionTemplate(buildinfo.String("dma-copy") + "\n")
+	o.add(cmd.Flags())
+	return cmd
+}
+
+func (o *options) add(f *pflag.FlagSet) {
+	f.SortFlags = false
+	f.StringVar(&o.side, "side", "", "which side this is: host or dpu (required)")
+	f.StringVarP(&o.file, "file", "f", "", "the file to be copied, or created (required)")
+	f.StringVarP(&o.device, "pci-addr", "p", "", "PCI address of this side's device (required)")
+	f.StringVarP(&o.device, "dev-pci", "d", "", "another name of --pci-addr")
+	f.StringVarP(&o.representor, "rep-pci", "r", "", "PCI address of the host function to serve (required on the DPU)")
+	f.StringVarP(&o.json, "json", "j", "", "take flags that are not given from a JSON file of the DOCA applications' form")
+	f.BoolVar(&o.compatible, "compat", false, "exchange the messages of the DOCA DMA Copy application: one piece of at most 1GiB, no checksum, no reasons of failures")
+	f.Var(&o.chunkSize, "chunk-size", "how much one DMA job copies; the DPU's value counts, at most what its device can do")
+	f.IntVar(&o.jobs, "jobs", dmacopy.DefaultSlots, "how many chunks are under way at a time; the DPU's value counts")
+	f.DurationVar(&o.connectTimeout, "connect-timeout", dmacopy.DefaultConnectTimeout, "how long to wait for the other side to appear")
+	f.DurationVar(&o.timeout, "timeout", dmacopy.DefaultTimeout, "give up when the other side has not said anything for so long")
+	f.DurationVar(&o.timeLimit, "time-limit", 0, "give up when everything takes longer (default: no limit)")
+	f.StringVar(&o.comchProvider, "comch-provider", providers.DefaultComch, "Comch provider: emulated or doca")
+	f.StringVar(&o.dmaProvider, "dma-provider", providers.DefaultDMA, "DMA provider: software or doca")
+	f.StringVar(&o.emulatedDir, "emulated-dir", "", `directory of the emulated Comch (default "`+emulated.DefaultDirectory()+`")`)
+	o.logging.AddFlags(f)
+}
+
+// check finds wrong usage.
+func (o *options) check(f *pflag.FlagSet) error {
+	switch {
+	case o.side != "host" && o.side != "dpu":
+		return fmt.Errorf("--side %q is neither host nor dpu", o.side)
+	case o.file == "":
+		return errors.New("--file is missing: the file to be copied or created")
+	case o.device == "":
+		return errors.New("--pci-addr is missing: the PCI address of this side's device, for instance 03:00.0 on the DPU and b1:00.0 on the host")
+	case f.Changed("pci-addr") && f.Changed("dev-pci"):
+		return errors.New("--pci-addr and --dev-pci are the same: give one of them")
+	case o.side == "dpu" && o.representor == "":
+		return errors.New("--rep-pci is missing: the DPU needs the PCI address of the host function to serve, for instance b1:00.0")
+	case o.side == "host" && o.representor != "":
+		return errors.New("--rep-pci is for the DPU only")
+	case f.Changed("time-limit") && o.timeLimit <= 0:
+		return fmt.Errorf("--time-limit %v is not positive", o.timeLimit)
+	}
+	return nil
+}
+
+func (o *options) run(cmd *cobra.Command, _ []string) error {
+	if o.json != "" {
+		if err := loadParameters(o.json, cmd.Flags()); err != nil {
+			return program.Usage(err)
+		}
+	}
+	if err := o.check(cmd.Flags()); err != nil {
+		return program.Usage(err)
+	}
+	config, err := o.config()
+	if err != nil {
+		return program.Usage(err)
+	}
+	ctx := cmd.Context()
+	if o.timeLimit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, o.timeLimit, status.Errorf(status.TimeOut, "the copy has taken longer than --time-limit %v", o.timeLimit))
+		defer cancel()
+	}
+	tell := newProgressBar(cmd.ErrOrStderr())
+	config.Observe = tell.observe
+	run := dmacopy.RunHost
+	if o.side == "dpu" {
+		run = dmacopy.RunDPU
+	}
+	result, err := run(ctx, config)
+	tell.end(o.file, result, err)
+	return err
+}
+
+func (o *options) config() (dmacopy.Config, error) {
+	logger, _, err := logging.New("dma-copy", o.logging)
+	if err != nil {
+		return dmacopy.Config{}, err
+	}
+	comchProvider, err := providers.Comch(o.comchProvider, o.emulatedDir, logger)
+	if err != nil {
+		return dmacopy.Config{}, err
+	}
+	// Chunks are so large that waking up costs nothing, and a thread that polls
+	// would keep those that read and write files from the core.
+	policy := progress.Policy{Mode: progress.Event}
+	dmaProvider, err := providers.DMA(o.dmaProvider, software.Options{Devices: []string{o.device}, Policy: policy})
+	if err != nil {
+		return dmacopy.Config{}, err
+	}
+	return dmacopy.Config{
+		Comch: comchProvider, DMA: dmaProvider, Device: o.device, Representor: o.representor, Path: o.file,
+		ChunkSize: uint64(o.chunkSize), Slots: o.jobs, Original: o.compatible, ConnectTimeout: o.connectTimeout, Timeout: o.timeout,
+		Policy: policy, Logger: logger,
+	}, nil
+}
+
+// progressBar tells on standard error how a copy goes, if that is a terminal,
+// and how it went.
+type progressBar struct {
+	w     io.Writer
+	line  *program.StatusLine
+	begun time.Time // of the first byte
+	shown time.Time
+}
+
+const (
+	barWidth    = 30 // characters
+	barInterval = 100 * time.Millisecond
+)
+
+func newProgressBar(w io.Writer) *progressBar {
+	return &progressBar{w: w, line: program.NewStatusLine(w)}
+}
+
+func (p *progressBar) observe(moved, total uint64) {
+	now := time.Now()
+	if p.begun.IsZero() {
+		p.begun = now
+	}
+	if !p.line.Active() || now.Sub(p.shown) < barInterval && moved < total {
+		return
+	}
+	p.shown = now
+	p.line.Show("%s", bar(moved, total, now.Sub(p.begun)))
+}
+
+// bar is one picture of a copy under way. total is not 0.
+func bar(moved, total uint64, elapsed time.Duration) string {
+	part := float64(moved) / float64(total)
+	filled := int(part * barWidth)
+	rate := float64(moved) / max(elapsed.Seconds(), 1e-3)
+	left := time.Duration(float64(total-moved) / max(rate, 1) * float64(time.Second))
+	return fmt.Sprintf("[%s%s] %3.0f %%, %d of %d bytes, %s, %v left",
+		strings.Repeat("#", filled), strings.Repeat(".", barWidth-filled), 100*part, moved, total, size.FormatThroughput(rate), left.Round(time.Second))
+}
+
+// end tells what a successful copy has done.
+func (p *progressBar) end(path string, r dmacopy.Result, err error) {
+	p.line.Clear()
+	if err != nil {
+		return
+	}
+	rate := size.FormatThroughput(float64(r.Bytes) / max(r.Duration.Seconds(), 1e-9))
+	fmt.Fprintf(p.w, "%s: %d bytes copied from %v in %s, %s\n", path, r.Bytes, r.Direction, size.FormatDuration(r.Duration), rate)
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -14,9 +16,13 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
+	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -105,3 +111,122 @@ func explained(v volume, failure error) error {
 func (c *connectionFlags) report() document.Connection {
 	return document.Connection{Provider: c.provider, Device: c.device, Channel: c.channelName}
 }
+
+// reconnectFlags say whether, and by which policy, a volume is reopened that
+// was lost.
+type reconnectFlags struct {
+	set          *pflag.FlagSet
+	enabled      bool
+	attempts     retry.Count
+	timeout      retry.Bound
+	firstPause   time.Duration
+	longestPause time.Duration
+}
+
+// reconnectDetails are the flags that have no meaning without --reconnect.
+var reconnectDetails = []string{"reconnect-attempts", "reconnect-timeout", "reconnect-first-pause", "reconnect-longest-pause"}
+
+func (r *reconnectFlags) add(f *pflag.FlagSet) {
+	r.set = f
+	r.attempts, r.timeout = retry.AnyNumber(), retry.Within(client.DefaultReconnectTotal)
+	f.BoolVar(&r.enabled, "reconnect", false, "reopen the volume when it is lost, and repeat what that has left open")
+	f.Var(&r.attempts, "reconnect-attempts", `attempts to reopen the volume after each loss: a number, 0 for none, or "infinite"`)
+	f.Var(&r.timeout, "reconnect-timeout", `how long after a loss attempts may begin: a duration, 0 for no time at all, or "infinite"`)
+	f.DurationVar(&r.firstPause, "reconnect-first-pause", retry.DefaultFirstPause, "pause after the first attempt that fails; each further one is twice as long")
+	f.DurationVar(&r.longestPause, "reconnect-longest-pause", client.DefaultReconnectLongestPause, "longest pause between attempts")
+}
+
+// policy is nil if the volume is not to be reopened.
+func (r *reconnectFlags) policy() (*retry.Policy, error) {
+	if !r.enabled {
+		for _, name := range reconnectDetails {
+			if r.set.Changed(name) {
+				return nil, program.Usagef("--%s has no meaning without --reconnect", name)
+			}
+		}
+		return nil, nil
+	}
+	if r.firstPause <= 0 || r.longestPause < r.firstPause {
+		return nil, program.Usagef("--reconnect-first-pause %v must be positive, and --reconnect-longest-pause %v not shorter", r.firstPause, r.longestPause)
+	}
+	return &retry.Policy{Attempts: r.attempts, Total: r.timeout, FirstPause: r.firstPause, LongestPause: r.longestPause}, nil
+}
+
+// exceptLoss is err, but nil for the loss of writes that no flush had the
+// occasion to tell: the report does.
+func exceptLoss(err error) error {
+	if errors.Is(err, client.ErrWritesLost) {
+		return nil
+	}
+	return err
+}
+
+// defaultQueues is how many queues there are unless told otherwise, if the
+// process may use as many cores.
+const defaultQueues = 2
+
+// queueFlags choose queues and the threads that serve them.
+type queueFlags struct {
+	queues int
+	cpus   []string
+	depth  int
+	poll   string
+}
+
+func (q *queueFlags) add(f *pflag.FlagSet, depth int) {
+	f.IntVar(&q.queues, "queues", 0, "number of queues, each with a thread that is not pinned (default: two, one on a single core)")
+	f.StringArrayVar(&q.cpus, "cpu", nil, "a queue with a thread pinned to this core; repeatable, and takes lists like 0-3")
+	f.IntVar(&q.depth, "queue-depth", depth, "requests outstanding on each queue")
+	f.StringVar(&q.poll, "poll", progress.Adaptive.String(), "what an idle thread does: adaptive, busy or event")
+}
+
+// resolve returns the number of queues and the cores of their threads, none
+// if they are not pinned.
+func (q *queueFlags) resolve() (queues int, cpus []int, err error) {
+	for _, list := range q.cpus {
+		part, err := affinity.ParseList(list)
+		if err != nil {
+			return 0, nil, program.Usage(fmt.Errorf("--cpu: %w", err))
+		}
+		cpus = append(cpus, part...)
+	}
+	if err := affinity.Check(cpus); err != nil {
+		return 0, nil, program.Usage(fmt.Errorf("--cpu: %w", err))
+	}
+	queues = q.queues
+	switch {
+	case len(cpus) > 0:
+		queues = len(cpus)
+	case queues < 0:
+		return 0, nil, program.Usagef("--queues %d is negative", queues)
+	case queues == 0:
+		allowed, err := affinity.Allowed()
+		if err != nil {
+			return 0, nil, err
+		}
+		queues = min(defaultQueues, len(allowed))
+	}
+	program.ReserveProcessors(queues)
+	return queues, cpus, nil
+}
+
+// policy is how the threads poll.
+func (q *queueFlags) policy() (progress.Policy, error) {
+	mode, err := progress.ParseMode(q.poll)
+	if err != nil {
+		return progress.Policy{}, program.Usage(fmt.Errorf("--poll: %w", err))
+	}
+	return progress.Policy{Mode: mode}, nil
+}
+
+// requestLength is the value of a flag for the length of a request.
+func requestLength(flag string, value size.Bytes) (uint32, error) {
+	if value == 0 || value > math.MaxUint32 {
+		return 0, program.Usagef("--%s %v is not between 1 and %d bytes", flag, value, uint32(math.MaxUint32))
+	}
+	return uint32(value), nil
+}
+
+// drawSeed is a seed for a run that was not given one: short enough to be
+// typed in again, and exact in every JSON parser.
+func drawSeed() uint64 { return uint64(rand.Uint32()) }

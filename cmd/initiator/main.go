@@ -4,12 +4,16 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
 func main() { program.Main(newCommand(openVolume)) }
@@ -37,4 +41,114 @@ for what the volume does not offer; 3 no connection.`,
 		newPutCommand(connection), newGetCommand(connection), newInfoCommand(connection), newCompareCommand(),
 	)
 	return root
+}
+
+// printable is a result that can be printed.
+type printable interface{ WriteText(w io.Writer) error }
+
+// printed prints a result and returns failure, if any. JSON is printed in any
+// case, so that a script always gets a document; text only if there is
+// something to tell beyond the failure, which is explained on standard error.
+func printed(cmd *cobra.Command, output report.Output, d printable, worthText bool, failure error) error {
+	var err error
+	switch {
+	case output == report.JSON:
+		err = report.WriteJSON(cmd.OutOrStdout(), d)
+	case worthText:
+		err = d.WriteText(cmd.OutOrStdout())
+	}
+	if failure != nil {
+		return failure
+	}
+	return err
+}
+
+// sentence is the text of an error, "" if there is none.
+func sentence(err error) string {
+	if err == nil {
+		return ""
+	}
+	return program.Sentence(err)
+}
+
+// The phases of a run, as documents name them.
+const (
+	phasePrepare = "prepare" // nothing has been asked of a relay
+	phaseConnect = "connect"
+	phaseRun     = "run"
+	phaseClose   = "close"
+)
+
+// phased is an error and what the program was doing.
+type phased struct {
+	phase string
+	err   error
+}
+
+func (p *phased) Error() string { return p.err.Error() }
+
+func (p *phased) Unwrap() error { return p.err }
+
+func during(phase string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &phased{phase: phase, err: err}
+}
+
+// failureOf describes err for a document.
+func failureOf(err error) *report.Failure {
+	phase := phaseRun
+	var p *phased
+	if errors.As(err, &p) {
+		phase = p.phase
+	}
+	return report.FailureOf(phase, err, sentence(err))
+}
+
+// volume is what the commands need of a client.Volume.
+type volume interface {
+	Info() client.Info
+	Memory() []byte
+	Queue(i int) queue
+	WriteAt(p []byte, off int64) (int, error)
+	Flush() error
+	Done() <-chan struct{}
+	Err() error
+	Reconnections() client.Reconnections
+	Close(ctx context.Context) error
+}
+
+// queue is what they need of a client.Queue.
+type queue interface {
+	Submit(request *client.Request) error
+	Flush()
+	Poll(results []client.Result) int
+	Attach(engine *progress.Engine) error
+	Detach(engine *progress.Engine)
+	WriteVerifier() uint64
+}
+
+// clientVolume is a volume behind a relay.
+type clientVolume struct{ *client.Volume }
+
+// Queue hides the type of the queue.
+func (v clientVolume) Queue(i int) queue { return v.Volume.Queue(i) }
+
+func openVolume(ctx context.Context, config client.Config) (volume, error) {
+	v, err := client.Open(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	return clientVolume{v}, nil
+}
+
+// queuesOf are the first count queues of a volume, under the name Q by which
+// a package knows them.
+func queuesOf[Q any](v volume, count int) []Q {
+	queues := make([]Q, count)
+	for i := range queues {
+		queues[i] = v.Queue(i).(Q)
+	}
+	return queues
 }

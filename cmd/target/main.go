@@ -3,7 +3,246 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/config"
+	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/service"
+	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
+	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 func main() { program.Main(newCommand()) }
+
+// source is where the configuration comes from.
+type source struct {
+	file  string
+	flags *pflag.FlagSet
+}
+
+// add adds the flags of the configuration to a command.
+func (s *source) add(f *pflag.FlagSet) {
+	f.StringVarP(&s.file, "config", "c", "", "YAML file with the configuration; flags override it")
+	config.AddTargetFlags(f)
+	s.flags = f
+}
+
+func (s *source) load() (*config.Target, error) {
+	c, err := config.LoadTarget(config.Sources{File: s.file, Environ: os.Environ(), Flags: s.flags})
+	return c, program.Usage(err)
+}
+
+func newCommand() *cobra.Command {
+	var from source
+	cmd := &cobra.Command{
+		Use:   "target",
+		Short: "Serve volumes to relays until SIGTERM",
+		Long: `target owns volumes and moves their data by one-sided RDMA to and from the memory
+that relays export to it.
+
+  target --listen-address 10.0.0.5 --volume scratch=memory:1GiB
+  target --listen-address 10.0.0.5 --volume disk=file:/dev/nvme0n1
+  target --config /etc/zc-relay/target.yaml
+
+SIGHUP reads the file again and says what changes need a restart.`,
+		Version: buildinfo.Version(),
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), &from) },
+	}
+	cmd.SetVersionTemplate(buildinfo.String("target") + "\n")
+	from.add(cmd.Flags())
+	cmd.AddCommand(newConfigCommand())
+	return cmd
+}
+
+func run(ctx context.Context, from *source) error {
+	c, err := from.load()
+	if err != nil {
+		return err
+	}
+	return service.Run(ctx, "target", service.Config{
+		Log: c.Log, Operations: c.Operations, Workers: c.Workers, RDMA: c.RDMA, TLS: c.TLS,
+	}, func(ctx context.Context, env *service.Environment) error { return serve(ctx, env, c, from) })
+}
+
+// volumeCloseTimeout bounds making everything durable at the end.
+const volumeCloseTimeout = time.Minute
+
+func serve(ctx context.Context, env *service.Environment, c *config.Target, from *source) (err error) {
+	env.WarnOfPlainText(c.Listen.Address)
+	volumes, err := openVolumes(c.Volumes, env.Log)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ending, cancel := context.WithTimeout(context.Background(), volumeCloseTimeout)
+		defer cancel()
+		err = errors.Join(err, closeVolumes(ending, volumes))
+	}()
+	control, rdma := listenAddresses(&c.Listen)
+	t, err := target.New(ctx, target.Config{
+		RDMA: env.RDMA, Listen: control, RDMAListen: rdma, Volumes: volumes, CPUs: env.CPUs, Policy: env.Policy,
+		ControlTimeout: c.Control.Timeout, DrainTimeout: service.Bound(c.Shutdown.DrainTimeout),
+		KeepAlive: controlmsg.KeepAliveConfig{Interval: c.Control.KeepAliveInterval, DeadAfter: c.Control.KeepAliveDeadAfter},
+		TLS:       env.TLS, TLSAllowedNames: c.Listen.TLSAllowedNames, MaxSessions: c.Limits.Sessions,
+		StagingLimit: c.Limits.Staging, Software: buildinfo.String("target"), Logger: env.Log,
+	})
+	if err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	env.SetStatus(describe(t, volumes))
+	env.BoundTeardown(t.DrainTimeout)
+	reloader := &reloader{env: env, from: from, started: c, applied: c}
+	env.OnReload(reloader.reload)
+	if err := announce(ctx, env, t, c.Listen.AddressFile); err != nil {
+		return errors.Join(err, t.Close())
+	}
+	return service.RunAndClose(ctx, t)
+}
+
+// listenAddresses are where control and RDMA connections arrive.
+func listenAddresses(c *config.Listen) (control, rdma netip.AddrPort) {
+	address := c.Address
+	if c.RDMAAddress.IsValid() {
+		address = c.RDMAAddress
+	}
+	return netip.AddrPortFrom(c.Address, c.Port), netip.AddrPortFrom(address, c.RDMAPort)
+}
+
+// announce tells everybody that relays can connect.
+func announce(ctx context.Context, env *service.Environment, t *target.Target, addressFile string) error {
+	if err := env.Register(metrics.NewTargetCollector(t)); err != nil {
+		return err
+	}
+	env.Log.Info("listening for relays", zap.Stringer("control", t.Address()), zap.Stringer("rdma", t.RDMAAddress()))
+	env.SetReady(nil)
+	context.AfterFunc(ctx, func() { env.SetReady(context.Cause(ctx)) })
+	if addressFile != "" {
+		if err := writeAtomically(addressFile, t.Address().String()+"\n"); err != nil {
+			return err
+		}
+	}
+	return env.Started(t.Workers)
+}
+
+// writeAtomically makes a file appear with all of its content.
+func writeAtomically(path, content string) error {
+	temporary := path + ".new"
+	if err := os.WriteFile(temporary, []byte(content), 0o644); err != nil {
+		return fmt.Errorf("write address file: %w", err)
+	}
+	if err := os.Rename(temporary, path); err != nil {
+		return fmt.Errorf("write address file: %w", err)
+	}
+	return nil
+}
+
+func newConfigCommand() *cobra.Command {
+	var from source
+	return config.NewConfigCommand(config.ConfigCommand{
+		VariablePrefix: "ZC_TARGET",
+		Subject:        "the target",
+		Check: func(file string) (config.Checked, error) {
+			c, err := config.LoadTarget(config.Sources{File: file})
+			if err != nil {
+				return config.Checked{}, err
+			}
+			return config.Checked{Count: len(c.Volumes), Of: "volumes"}, nil
+		},
+		AddFlags: from.add,
+		Dump: func(w io.Writer) error {
+			c, err := from.load()
+			if err != nil {
+				return err
+			}
+			return c.Dump(w)
+		},
+	})
+}
+
+// openVolumes opens what the configuration describes.
+func openVolumes(configs []config.Volume, log *zap.Logger) (map[string]volume.Volume, error) {
+	volumes := make(map[string]volume.Volume, len(configs))
+	for i := range configs {
+		v, err := openVolume(&configs[i], log)
+		if err != nil {
+			return nil, errors.Join(err, closeVolumes(context.Background(), volumes))
+		}
+		volumes[configs[i].Name] = v
+	}
+	for _, v := range volumes {
+		info := v.Info()
+		log.Info("serving volume", zap.String("volume", info.Name), zap.Uint64("size_bytes", info.Size),
+			zap.Uint32("block_size_bytes", info.BlockSize), zap.Stringer("uuid", info.UUID), zap.Bool("read_only", info.ReadOnly))
+	}
+	return volumes, nil
+}
+
+func openVolume(c *config.Volume, log *zap.Logger) (volume.Volume, error) {
+	spec, err := volume.ParseSpec(c.Name+"="+c.Backend, c.BlockSize)
+	if err != nil {
+		return nil, program.Usage(fmt.Errorf("volume %q: %w", c.Name, err))
+	}
+	spec.Log = log
+	return volume.Open(spec)
+}
+
+func closeVolumes(ctx context.Context, volumes map[string]volume.Volume) error {
+	var errs []error
+	for _, v := range volumes {
+		errs = append(errs, v.Close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// reloader reads the configuration again and applies what can be applied.
+type reloader struct {
+	env  *service.Environment
+	from *source
+	// started is what the process began with, applied what holds now, where
+	// it can be changed.
+	started, applied *config.Target
+}
+
+// reload is called by one goroutine at a time.
+func (r *reloader) reload() error {
+	c, err := r.from.load()
+	if err != nil {
+		return fmt.Errorf("the configuration stays as it was: %w", err)
+	}
+	r.env.Reloaded(config.TargetChanges(r.applied, c), config.TargetChanges(r.started, c), c.Log)
+	r.applied = c
+	return nil
+}
+
+// describe adds what a target serves to its status.
+func describe(t *target.Target, volumes map[string]volume.Volume) func(*statusreport.Document) {
+	return func(d *statusreport.Document) {
+		d.Workers = statusreport.Workers(t.Workers())
+		d.Sessions = &statusreport.SessionCount{Open: t.Sessions(), Total: t.SessionsTotal()}
+		counters := t.Counters()
+		for _, name := range slices.Sorted(maps.Keys(volumes)) {
+			info := volumes[name].Info()
+			d.Volumes = append(d.Volumes, statusreport.Volume{
+				Name: name, UUID: info.UUID.String(), Size: info.Size, BlockSize: info.BlockSize, ReadOnly: info.ReadOnly,
+				Queues: statusreport.Queues(counters[name]),
+			})
+		}
+	}
+}

@@ -3,9 +3,17 @@
 package main
 
 import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
 	"github.com/spf13/cobra"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/providers"
+	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/internal/report"
 )
 
 func main() { program.Main(newCommand()) }
@@ -20,4 +28,68 @@ straight between the target and the memory of the application.`,
 	}
 	root.AddCommand(newRunCommand(), newConfigCommand(), newDrainCommand(), newDevicesCommand(), newDoctorCommand(), newProvidersCommand(), newStatusCommand(), newVersionCommand())
 	return root
+}
+
+func newConfigCommand() *cobra.Command {
+	var from source
+	return config.NewConfigCommand(config.ConfigCommand{
+		VariablePrefix: "ZC_RELAY",
+		Subject:        `"run"`,
+		Check: func(file string) (config.Checked, error) {
+			c, err := config.LoadRelay(config.Sources{File: file})
+			if err != nil {
+				return config.Checked{}, err
+			}
+			return config.Checked{Count: len(c.Channels), Of: "channels"}, nil
+		},
+		AddFlags: from.add,
+		Dump: func(w io.Writer) error {
+			c, err := from.load()
+			if err != nil {
+				return err
+			}
+			return c.Dump(w)
+		},
+	})
+}
+
+func newVersionCommand() *cobra.Command {
+	output := report.Text
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print version, source revision, build tags and Go version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output == report.JSON {
+				return report.WriteJSON(cmd.OutOrStdout(), buildinfo.Describe("zc-relay"))
+			}
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), buildinfo.String("zc-relay"))
+			return err
+		},
+	}
+	cmd.Flags().VarP(&output, "output", "o", "output format: text or json")
+	return cmd
+}
+
+func newProvidersCommand() *cobra.Command {
+	output := report.Text
+	cmd := &cobra.Command{
+		Use:   "providers",
+		Short: "List the providers of Comch, RDMA and DMA, and what they can do",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all := providers.All()
+			if output == report.JSON {
+				return report.WriteJSON(cmd.OutOrStdout(), map[string]any{"schema": "zc-relay.providers/1", "providers": all})
+			}
+			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(table, "SEAM\tPROVIDER\tSTATE\tDETAIL")
+			for _, d := range all {
+				fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", d.Seam, d.Name, d.State, d.Detail)
+			}
+			return table.Flush()
+		},
+	}
+	cmd.Flags().VarP(&output, "output", "o", "output format: text or json")
+	return cmd
 }

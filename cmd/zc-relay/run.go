@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/user"
+	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -14,8 +17,11 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
+	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
 // source is where the configuration comes from.
@@ -98,4 +104,182 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 		return errors.Join(err, r.Close())
 	}
 	return service.RunAndClose(ctx, r)
+}
+
+// relaySettings is what the configuration says of channels. It fails if there
+// is no user of a name.
+func relaySettings(c *config.Relay) (relay.Settings, error) {
+	settings := relay.Settings{MaxSessions: c.Limits.Sessions, DrainTimeout: service.Bound(c.Shutdown.DrainTimeout)}
+	var errs []error
+	for i := range c.Channels {
+		channel := channelConfig(&c.Channels[i], &c.Control)
+		users, err := userIDs(c.Channels[i].Access.Users)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("channels.%d.access.users: %w", i, err))
+		}
+		channel.Access.Users = users
+		settings.Channels = append(settings.Channels, channel)
+	}
+	return settings, errors.Join(errs...)
+}
+
+func channelConfig(c *config.Channel, control *config.Control) relay.ChannelConfig {
+	return relay.ChannelConfig{
+		ChannelID: relay.ChannelID{Device: c.Device, Representor: c.Representor, Name: c.Name},
+		Target:    c.Target, Volume: c.Volume, TLSServerName: c.TLSServerName, RDMAAddress: c.RDMAAddress, CPUs: c.CPUs,
+		Limits: relay.Limits{
+			MaxSessions: c.Limits.Sessions, MaxQueues: c.Limits.Queues, MaxDepth: c.Limits.Depth, MaxOutstanding: c.Limits.Outstanding,
+			MaxBufferSize: c.Limits.BufferSize, MaxExport: c.Limits.Export,
+		},
+		Access: relay.Access{AnyUser: c.Access.AnyUser},
+		Reconnect: retry.Policy{
+			Attempts: c.Reconnect.Attempts, Total: c.Reconnect.GiveUpAfter,
+			FirstPause: c.Reconnect.FirstPause, LongestPause: c.Reconnect.LongestPause,
+		},
+		SessionWait: c.Reconnect.SessionWait,
+		IOTimeout:   ioTimeout(c), ControlTimeout: control.Timeout,
+		KeepAlive: controlmsg.KeepAliveConfig{Interval: control.KeepAliveInterval, DeadAfter: control.KeepAliveDeadAfter},
+	}
+}
+
+// noTimeout is an IO timeout without end.
+const noTimeout = -1
+
+func ioTimeout(c *config.Channel) time.Duration {
+	if c.IOTimeout == config.Infinite {
+		return noTimeout
+	}
+	return c.IOTimeout
+}
+
+// userIDs are the numbers of users that are given by number or name.
+func userIDs(names []string) ([]uint32, error) {
+	var ids []uint32
+	for _, name := range names {
+		text := name
+		if u, err := user.Lookup(name); err == nil {
+			text = u.Uid
+		}
+		id, err := strconv.ParseUint(text, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("there is no user %q on this machine", name)
+		}
+		ids = append(ids, uint32(id))
+	}
+	return ids, nil
+}
+
+// sharedWorkers are the cores of the workers that channels share, none if
+// every channel has its own.
+func sharedWorkers(c *config.Relay, cpus []int) []int {
+	for i := range c.Channels {
+		if len(c.Channels[i].CPUs) == 0 {
+			return cpus
+		}
+	}
+	return nil
+}
+
+// reloader reads the configuration again and applies what can be applied.
+type reloader struct {
+	env   *service.Environment
+	relay *relay.Relay
+	from  *source
+	// started is what the process began with, applied what holds now, where
+	// it can be changed.
+	started, applied *config.Relay
+}
+
+// reload is called by one goroutine at a time. Live sessions are not touched.
+func (r *reloader) reload(ctx context.Context) error {
+	c, err := r.from.load()
+	if err != nil {
+		return fmt.Errorf("the configuration stays as it was: %w", err)
+	}
+	settings, err := relaySettings(c)
+	if err != nil {
+		return fmt.Errorf("the configuration stays as it was: %w", err)
+	}
+	r.env.Reloaded(config.RelayChanges(r.applied, c), config.RelayChanges(r.started, c), c.Log)
+	r.applied = c
+	return r.relay.Reconfigure(ctx, settings)
+}
+
+// observed is a relay as whoever collects metrics sees it.
+type observed struct{ *relay.Relay }
+
+// Channels implements metrics.RelaySource. A channel that was removed from the
+// configuration and added again may be there twice, while sessions of the
+// former go on: together they are one.
+func (o observed) Channels() []metrics.Channel {
+	var channels []metrics.Channel
+	places := make(map[relay.ChannelID]int)
+	for _, c := range o.Relay.Channels() {
+		place, known := places[c.ChannelID]
+		if !known {
+			place = len(channels)
+			places[c.ChannelID] = place
+			channels = append(channels, channelOf(&c))
+		}
+		channel := &channels[place]
+		channel.Sessions += c.Sessions
+		channel.SessionsAccepted += c.SessionsAccepted
+		channel.SessionsRefused += c.SessionsRefused
+		channel.ExportedBytes += c.ExportedBytes
+	}
+	return channels
+}
+
+// channelOf describes a channel without what adds up.
+func channelOf(c *relay.ChannelStatus) metrics.Channel {
+	return metrics.Channel{
+		Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor, Service: c.ChannelID.Name,
+		Target: c.Target.String(), Volume: c.Volume, Counters: c.Counters,
+		TargetReady: c.Link.State == relay.LinkReady, TargetAttempt: c.Link.Attempt,
+		TargetConnects: c.Link.Connects, TargetLosses: c.Link.Losses, TargetFailures: c.Link.Failures,
+	}
+}
+
+// describe adds what the relay serves to its status.
+func describe(r *relay.Relay) func(*statusreport.Document) {
+	return func(d *statusreport.Document) {
+		d.Workers = statusreport.Workers(r.Workers())
+		for _, c := range r.Channels() {
+			d.Channels = append(d.Channels, statusreport.Channel{
+				Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor, Service: c.ChannelID.Name,
+				Address: c.Address, Target: c.Target.String(), Volume: c.Volume, Retiring: c.Retiring, Link: linkOf(&c.Link),
+				SessionCount: statusreport.SessionCount{Open: c.Sessions, Total: c.SessionsAccepted}, Refused: c.SessionsRefused,
+				Exported: c.ExportedBytes, Sessions: sessionsOf(c.OpenSessions), Queues: statusreport.Queues(c.Counters),
+			})
+		}
+	}
+}
+
+func linkOf(l *relay.LinkStatus) statusreport.Link {
+	link := statusreport.Link{
+		State: l.State.String(), Since: l.Since.UTC(), Attempt: l.Attempt, Connects: l.Connects, Losses: l.Losses, Failures: l.Failures,
+	}
+	if l.LastError != nil {
+		link.Reason = l.LastError.Error()
+	}
+	if n, limited := l.Attempts.Number(); limited {
+		link.MaxAttempts = new(int(n))
+	}
+	if !l.NextTry.IsZero() {
+		link.NextAttempt = new(l.NextTry.UTC())
+	}
+	return link
+}
+
+func sessionsOf(sessions []relay.SessionStatus) []statusreport.Session {
+	all := make([]statusreport.Session, len(sessions))
+	for i, s := range sessions {
+		all[i] = statusreport.Session{
+			ID: s.ID, ClientPID: s.Client.PID, ClientUID: s.Client.UID, Opened: s.Opened.UTC(), Queues: []statusreport.SessionQueue{},
+		}
+		for _, q := range s.Queues {
+			all[i].Queues = append(all[i].Queues, statusreport.SessionQueue{Index: q.Index, Depth: q.Depth, InFlight: q.InFlight})
+		}
+	}
+	return all
 }

@@ -4,7 +4,11 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestTheLineTellsNameVersionAndToolchain(t *testing.T) {
 	defer func(v string) { version = v }(version)

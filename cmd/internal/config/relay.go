@@ -1,8 +1,20 @@
 package config
 
 import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"time"
+
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
 // Relay is the configuration of zc-relay.
@@ -91,3 +103,146 @@ func (c *Relay) check(report reporter) {
 }
 
 const noTLS = "is given, but no TLS: give tls.certificate (--tls-cert), tls.key (--tls-key) and tls.ca (--tls-ca) too"
+
+// Channel is a Comch service with its target.
+type Channel struct {
+	Name        string
+	Device      string
+	Representor string
+	Target      netip.AddrPort
+	Volume      string
+	// TLSServerName is "" for the address of the target, RDMAAddress invalid
+	// for the address from which the target is reached.
+	TLSServerName string
+	RDMAAddress   netip.Addr
+	CPUs          []int         // empty: the shared workers
+	IOTimeout     time.Duration // or Infinite
+	Limits        ChannelLimits
+	Access        Access
+	Reconnect     Reconnect
+}
+
+// ChannelLimits bound what the clients of a channel can take up.
+type ChannelLimits struct {
+	Sessions    int
+	Queues      uint32
+	Depth       uint32
+	Outstanding uint32
+	BufferSize  uint32
+	Export      uint64
+}
+
+// Access says who may use a channel besides root and the relay's own user.
+type Access struct {
+	AnyUser bool
+	Users   []string // names or numbers
+}
+
+// Reconnect is what a channel does while its target is down.
+type Reconnect struct {
+	Attempts     retry.Count
+	GiveUpAfter  retry.Bound
+	FirstPause   time.Duration
+	LongestPause time.Duration
+	SessionWait  retry.Bound
+}
+
+func defaultChannel() Channel {
+	policy := retry.Policy{}.WithDefaults()
+	return Channel{
+		Name: client.DefaultChannelName, Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor,
+		IOTimeout: relay.DefaultIOTimeout,
+		Limits: ChannelLimits{
+			Sessions: relay.DefaultMaxSessions, Queues: relay.HighestMaxQueues, Depth: relay.HighestMaxDepth,
+			Outstanding: relay.HighestMaxOutstanding, BufferSize: relay.HighestMaxBufferSize, Export: relay.DefaultMaxExport,
+		},
+		Reconnect: Reconnect{
+			Attempts: policy.Attempts, GiveUpAfter: policy.Total, FirstPause: policy.FirstPause, LongestPause: policy.LongestPause,
+			SessionWait: retry.Within(relay.DefaultSessionWait),
+		},
+	}
+}
+
+func (c *Channel) describe(s section) {
+	s.value("name", text(&c.Name, checkName(maxComchName)), "name of the Comch service").flagged("command-channel-name", "")
+	s.value("device", text(&c.Device, checkName(maxComchName)), "Comch device, as the DPU sees it").flagged("device", "d")
+	s.value("representor", text(&c.Representor, checkName(maxComchName)),
+		"representor of the host function to serve; only that function's clients can connect").flagged("representor", "r")
+	s.value("target", ipPort(&c.Target), "control address of the target").flagged("storage-server", "").require().reloads(NewSessions)
+	s.value("volume", text(&c.Volume, checkName(controlmsg.MaxVolumeNameLength)), "name of the volume at the target").
+		flagged("volume", "").require().reloads(NewSessions)
+	s.value("tls_server_name", text(&c.TLSServerName, nil), "name that the target's certificate must have; empty is the address of the target").
+		flagged("tls-server-name", "").reloads(NewSessions)
+	s.value("rdma_address", ipAddress(&c.RDMAAddress, true),
+		"local IP address of RDMA connections; empty is that from which the target is reached").flagged("rdma-address", "").reloads(NewSessions)
+	s.value("cpus", cpuList(&c.CPUs), "workers of this channel alone, pinned to these cores; empty uses the shared workers")
+	s.value("io_timeout", timeout(&c.IOTimeout),
+		"how long the target may take for an IO before the session is ended; infinite is no bound").flagged("io-timeout", "").reloads(NewSessions)
+	s.section("limits", "What the clients of the channel can take up.", c.Limits.describe)
+	s.section("access", "Who may connect besides root and the relay's own user.", c.Access.describe)
+	s.section("reconnect", "What to do while the target is down.", c.Reconnect.describe)
+}
+
+func (c *ChannelLimits) describe(s section) {
+	s.value("sessions", integer(&c.Sessions, 1, relay.HighestMaxSessions), "sessions at once").flagged("max-clients", "").reloads(AtOnce)
+	s.value("queues", integer(&c.Queues, 1, relay.HighestMaxQueues), "queues of a session").reloads(NewSessions)
+	s.value("depth", integer(&c.Depth, 1, relay.HighestMaxDepth), "IOs in flight of a queue").reloads(NewSessions)
+	s.value("outstanding", integer(&c.Outstanding, 1, relay.HighestMaxOutstanding), "queues times depth of a session").reloads(NewSessions)
+	s.value("buffer_size", byteSize(&c.BufferSize, 512, relay.HighestMaxBufferSize), "data of one IO").reloads(NewSessions)
+	s.value("export", byteSize(&c.Export, 4*size.KiB, 1<<50), "client memory that all sessions together may have exported").reloads(NewSessions)
+}
+
+func (c *Access) describe(s section) {
+	s.value("any_user", boolean(&c.AnyUser), "let clients of every user connect").flagged("allow-any-user", "").reloads(AtOnce)
+	s.value("users", words(&c.Users, checkUser), "users whose clients may connect, by name or number").reloads(AtOnce)
+}
+
+func (c *Reconnect) describe(s section) {
+	s.value("attempts", attempts(&c.Attempts),
+		"how often to try again before the channel is given up until the next reload; 0 is not at all, infinite for ever").
+		flagged("reconnect-attempts", "").reloads(AtOnce)
+	s.value("give_up_after", within(&c.GiveUpAfter), "how long to try again before the channel is given up until the next reload, or infinite").reloads(AtOnce)
+	s.value("first_pause", duration(&c.FirstPause, time.Millisecond, longest),
+		"pause after the first attempt; it doubles each time, and varies at random by a quarter").reloads(AtOnce)
+	s.value("longest_pause", duration(&c.LongestPause, time.Millisecond, longest), "longest pause").reloads(AtOnce)
+	s.value("session_wait", within(&c.SessionWait),
+		"how long a new session may wait for the target; 0s refuses it at once, infinite is as long as the client likes").
+		flagged("session-wait", "").reloads(NewSessions)
+}
+
+func (c *Channel) check(report reporter) {
+	if c.Access.AnyUser && len(c.Access.Users) > 0 {
+		report.in("access")("users", c.Access.Users, "any_user is true, which lets every user connect: remove one of the two")
+	}
+	if r := &c.Reconnect; r.LongestPause < r.FirstPause {
+		report.in("reconnect")("longest_pause", r.LongestPause, "must not be less than first_pause, which is %v", r.FirstPause)
+	}
+	if c.RDMAAddress.IsUnspecified() && c.RDMAAddress.IsValid() {
+		report("rdma_address", c.RDMAAddress, "is no address that the target can be told: name one of this machine")
+	}
+}
+
+// maxComchName is what the hardware allows, in bytes.
+const maxComchName = 120
+
+// checkName accepts printable text of bounded length without a slash.
+func checkName(most int) func(string) error {
+	return func(s string) error {
+		if s == "" || len(s) > most || !printable.MatchString(s) {
+			return fmt.Errorf("must be 1 to %d printable characters without a slash", most)
+		}
+		return nil
+	}
+}
+
+var (
+	printable = regexp.MustCompile(`^[^\pC/]+$`)
+	userName  = regexp.MustCompile(`^[a-z_][a-z0-9_.-]{0,31}\$?$`)
+)
+
+func checkUser(s string) error {
+	if _, err := strconv.ParseUint(s, 10, 32); err != nil && !userName.MatchString(s) {
+		return errors.New("must be names or numbers of users, for instance alice or 1000")
+	}
+	return nil
+}

@@ -8,9 +8,12 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func options(t *testing.T, arguments ...string) Options {
 	t.Helper()

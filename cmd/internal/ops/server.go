@@ -4,16 +4,20 @@
 package ops
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"runtime"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/internal/buildinfo"
 )
 
 // Server serves /metrics, /healthz, /readyz, /status and a page that shows the
@@ -69,4 +73,36 @@ func (s *Server) SetReady(reason error) { s.unready.Store(&reason) }
 // Register adds metrics.
 func (s *Server) Register(collector prometheus.Collector) error {
 	return s.registry.Register(collector)
+}
+
+// page shows the status for people. It fetches /status by itself.
+//
+//go:embed page.html
+var page []byte
+
+// pagePolicy lets the page load nothing but itself and the status.
+const pagePolicy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+
+func servePage(w http.ResponseWriter, _ *http.Request) {
+	header := w.Header()
+	header.Set("Content-Type", "text/html; charset=utf-8")
+	header.Set("Content-Security-Policy", pagePolicy)
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Referrer-Policy", "no-referrer")
+	_, _ = w.Write(page) // a client that went is its own business
+}
+
+// BuildInfoMetric is the name of the metric whose labels tell the build.
+const BuildInfoMetric = "zc_build_info"
+
+// buildInfo is the customary metric that is always 1 and says which build runs.
+func buildInfo() prometheus.Collector {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: BuildInfoMetric, Help: "Always 1; its labels tell the build.",
+		ConstLabels: prometheus.Labels{
+			"version": buildinfo.Version(), "revision": buildinfo.Revision(), "tags": buildinfo.Tags(), "goversion": runtime.Version(),
+		},
+	})
+	g.Set(1)
+	return g
 }

@@ -1,9 +1,20 @@
+// Package program is what the command line programs have in common: exit
+// codes, the one sentence that explains a failure, signals, and the processors
+// that polling threads need.
 package program
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -56,5 +67,121 @@ func prepare(command *cobra.Command, entered *bool) {
 	command.RunE = func(c *cobra.Command, arguments []string) error {
 		*entered = true
 		return inner(c, arguments)
+	}
+}
+
+// answerTo makes a program speak of itself by the name that it was called by:
+// packages install some under longer names, which are also those of their
+// completions and manual pages.
+func answerTo(root *cobra.Command, path string) {
+	_, arguments, _ := strings.Cut(root.Use, " ")
+	root.Use = strings.TrimSpace(filepath.Base(path) + " " + arguments)
+}
+
+// The exit codes of every program.
+const (
+	// ExitOK means that everything asked for was done.
+	ExitOK = 0
+	// ExitFailure means that an IO failed, or data was not what it must be.
+	ExitFailure = 1
+	// ExitUsage means that the program was called wrongly, or asked for what
+	// the volume or the peer does not offer.
+	ExitUsage = 2
+	// ExitConnect means that there was no way to the peer.
+	ExitConnect = 3
+)
+
+// exitError is an error that asks for an exit code.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// Usage makes the program end with ExitUsage because of err. Usage(nil) is
+// nil.
+func Usage(err error) error { return withExitCode(ExitUsage, err) }
+
+// Usagef is Usage(fmt.Errorf(format, args...)).
+func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, args...)) }
+
+// CannotConnect makes the program end with ExitConnect because of err.
+// CannotConnect(nil) is nil.
+func CannotConnect(err error) error { return withExitCode(ExitConnect, err) }
+
+func withExitCode(code int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &exitError{code: code, err: err}
+}
+
+// ExitCode is the exit code that err asks for: ExitOK for nil, ExitFailure
+// for an error that asks for nothing else.
+func ExitCode(err error) int {
+	if err == nil {
+		return ExitOK
+	}
+	var exit *exitError
+	if errors.As(err, &exit) {
+		return exit.code
+	}
+	return ExitFailure
+}
+
+// Sentence is the text of err on one line: joined errors come one per line
+// otherwise.
+func Sentence(err error) string {
+	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' })
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
+	}
+	return strings.Join(lines, "; ")
+}
+
+// Interrupted is the cause of a context that a signal has cancelled.
+type Interrupted struct{ Signal os.Signal }
+
+// Error names the signal.
+func (i *Interrupted) Error() string { return fmt.Sprintf("stopped by signal %q", i.Signal) }
+
+// Is makes Interrupted match context.Canceled, as the error of the cancelled
+// context does.
+func (i *Interrupted) Is(target error) bool { return target == context.Canceled }
+
+// WithSignals returns a context that the first SIGINT or SIGTERM cancels, with
+// *Interrupted as its cause. The process then reacts to signals as it does by
+// default, so that a second one ends it at once. The returned function
+// releases what it takes to listen for signals.
+func WithSignals(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	var listener sync.WaitGroup
+	listener.Go(func() {
+		select {
+		case s := <-signals:
+			signal.Stop(signals)
+			cancel(&Interrupted{Signal: s})
+		case <-ctx.Done():
+			signal.Stop(signals)
+		}
+	})
+	return ctx, func() {
+		cancel(context.Canceled)
+		listener.Wait()
+	}
+}
+
+// ReserveProcessors lets the Go runtime run count threads that poll without
+// pause, and two more for everything else. The runtime's own choice follows
+// the number of CPUs, with which pollers could keep out garbage collection
+// and control messages.
+func ReserveProcessors(count int) {
+	if wanted := count + 2; runtime.GOMAXPROCS(0) < wanted {
+		runtime.GOMAXPROCS(wanted)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -16,11 +17,13 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/verbs"
 )
 
 // Config is the part of a configuration that both daemons have.
@@ -163,4 +166,48 @@ func Bound(d time.Duration) time.Duration {
 		return -1
 	}
 	return d
+}
+
+// openRDMA returns the RDMA provider that is configured.
+func openRDMA(c config.RDMA, log *zap.Logger) (rdma.Provider, error) {
+	options := providers.RDMAOptions{CRC: c.CRC, Logger: log, Verbs: verbs.Options{
+		Device: c.Device, PathMTU: c.PathMTU, TypeOfService: c.TypeOfService, RetryCount: c.RetryCount,
+	}}
+	if c.GIDIndex != config.AutoGID {
+		options.Verbs.GIDIndex = &c.GIDIndex
+	}
+	p, err := providers.RDMA(c.Provider, options)
+	if err != nil {
+		return nil, fmt.Errorf("rdma.provider (--rdma-provider): %w", err)
+	}
+	return p, nil
+}
+
+// loadTLS returns nil if there is no TLS.
+func loadTLS(c config.TLS, log *zap.Logger) (*mutualtls.Credentials, error) {
+	if !c.Enabled() {
+		return nil, nil
+	}
+	return mutualtls.Load(mutualtls.Files{Certificate: c.Certificate, Key: c.Key, CA: c.CA}, log)
+}
+
+// CertificateExpiryMetric is the name of the metric for alerts before the
+// certificate expires.
+const CertificateExpiryMetric = "zc_tls_certificate_expiry_timestamp_seconds"
+
+// certificateExpiry reads the end of the certificate that is in use.
+func certificateExpiry(credentials *mutualtls.Credentials) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: CertificateExpiryMetric, Help: "When the TLS certificate of this daemon expires, in seconds since 1970. Only with TLS.",
+	}, func() float64 { return float64(credentials.NotAfter().Unix()) })
+}
+
+// WarnOfPlainText complains about control connections that others can read
+// and change: those at an address that is not of the loopback interface,
+// without TLS.
+func (e *Environment) WarnOfPlainText(address netip.Addr) {
+	if e.TLS == nil && !address.IsLoopback() {
+		e.Log.Warn("control connections are neither encrypted nor authenticated: give --tls-cert, --tls-key and --tls-ca, or use a network that you trust",
+			zap.Stringer("address", address))
+	}
 }

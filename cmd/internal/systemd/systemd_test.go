@@ -10,10 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // manager is a service manager that this process takes for its own.
 type manager struct {

@@ -1,11 +1,14 @@
 package bench
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -122,4 +125,89 @@ func (r *recorder) merge(other *recorder) {
 	r.errorCount += other.errorCount
 	r.validated += other.validated
 	r.mismatches += other.mismatches
+}
+
+// resultOf sums up what the workers of a run have done.
+func resultOf(p *Parameters, run *supervisor.Supervisor, workers []*worker) Result {
+	total := newRecorder()
+	r := NoResult()
+	r.Interrupted = run.Interrupted()
+	first, last := int64(math.MaxInt64), int64(0)
+	for _, w := range workers {
+		total.merge(w.recorder)
+		r.Engine.add(w)
+		if w.endedNs > 0 {
+			first, last = min(first, w.startedNs), max(last, w.endedNs)
+		}
+	}
+	r.Engine.HitRatePercent = ratio(float64(r.Engine.Hits)*100, float64(r.Engine.Hits+r.Engine.Misses))
+	r.DurationNs = max(last-first, 0)
+	r.Read = directionOf(&total.read, p, r.DurationNs)
+	r.Write = directionOf(&total.write, p, r.DurationNs)
+	both := newDistribution()
+	both.merge(&total.read)
+	both.merge(&total.write)
+	all := directionOf(&both, p, r.DurationNs)
+	r.Operations, r.IOPS, r.BytesPerSecond, r.LatencyNs = all.Operations, all.IOPS, all.BytesPerSecond, all.LatencyNs
+	r.Bytes = r.Operations * uint64(p.BlockSize)
+	r.Errors, r.Validated, r.Mismatches = total.errorCount, total.validated, total.mismatches
+	for code, count := range total.errors {
+		if count > 0 {
+			r.ErrorsByCode[status.Code(code).String()] = count
+		}
+	}
+	return r
+}
+
+func (r *Result) addRepetitions(reconnect bool, workers []*worker) {
+	if !reconnect {
+		return
+	}
+	r.Reconnections = &document.Reconnections{}
+	for _, w := range workers {
+		r.Reconnections.RepeatedRequests += w.recorder.repeated
+	}
+}
+
+func (e *Engine) add(w *worker) {
+	e.Hits += w.engine.Hits
+	e.Misses += w.engine.Misses
+	e.Sleeps += w.engine.Sleeps
+	e.LateWakeups += w.engine.LateWakeups
+}
+
+func directionOf(d *distribution, p *Parameters, durationNs int64) Direction {
+	seconds := time.Duration(durationNs).Seconds()
+	return Direction{
+		Operations:     d.count,
+		IOPS:           ratio(float64(d.count), seconds),
+		BytesPerSecond: uint64(ratio(float64(d.count)*float64(p.BlockSize), seconds)),
+		LatencyNs:      d.latency(),
+	}
+}
+
+// latency is nil for a distribution of nothing.
+func (d *distribution) latency() *Latency {
+	if d.count == 0 {
+		return nil
+	}
+	return &Latency{
+		Min: d.minNs, Mean: int64(d.sumNs / d.count), Max: d.maxNs,
+		P50: d.percentile(50), P90: d.percentile(90), P99: d.percentile(99),
+		P999: d.percentile(99.9), P9999: d.percentile(99.99),
+	}
+}
+
+// percentile rounds up to the histogram's resolution, but never past the
+// exact maximum.
+func (d *distribution) percentile(p float64) int64 {
+	return min(d.histogram.ValueAtPercentile(p), d.maxNs)
+}
+
+// ratio is a/b with three decimals, and 0 where it would not be a number.
+func ratio(a, b float64) float64 {
+	if b <= 0 {
+		return 0
+	}
+	return math.Round(a/b*1000) / 1000
 }

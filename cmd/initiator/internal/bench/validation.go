@@ -2,7 +2,10 @@ package bench
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
+	"io"
+	"math/rand/v2"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -122,4 +125,40 @@ func (m *mismatch) Unwrap() error { return status.IOFailed }
 func (m *mismatch) Error() string {
 	return fmt.Sprintf("data mismatch in %d bytes at offset %d: byte %d is %#02x instead of %#02x",
 		m.length, m.offset, m.position, m.found, m.expected)
+}
+
+// content is what a validated part of the volume holds.
+type content interface {
+	// fill makes the data that belongs at offset of the volume. round tells
+	// successive writes apart.
+	fill(data []byte, offset, round uint64) error
+}
+
+// pattern is content that differs with the place and with every write, and
+// that nothing compresses or finds twice.
+type pattern struct{ seed uint64 }
+
+func (p pattern) fill(data []byte, offset, round uint64) error {
+	var random rand.PCG
+	random.Seed(p.seed^offset, round)
+	fillRandom(data, &random)
+	return nil
+}
+
+// fillRandom fills data, whose length is a multiple of 8.
+func fillRandom(data []byte, random *rand.PCG) {
+	for ; len(data) >= 8; data = data[8:] {
+		binary.LittleEndian.PutUint64(data, random.Uint64())
+	}
+}
+
+// plainContent is the content that the whole volume is known to have, as a
+// file of the DOCA storage applications holds it (--storage-plain-content).
+type plainContent struct{ source io.ReaderAt }
+
+func (c plainContent) fill(data []byte, offset, _ uint64) error {
+	if _, err := c.source.ReadAt(data, int64(offset)); err != nil {
+		return fmt.Errorf("read %d bytes at offset %d of the plain content: %w", len(data), offset, err)
+	}
+	return nil
 }

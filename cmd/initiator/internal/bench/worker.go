@@ -2,6 +2,7 @@ package bench
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
 	"github.com/zc-relay/zc-relay/pkg/client"
@@ -9,6 +10,76 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+// group are the workers of one thread.
+type group []*worker
+
+// groupsOf gives each of threads one worker of every session.
+func groupsOf(workers []*worker, threads int) []group {
+	groups := make([]group, threads)
+	for i, w := range workers {
+		groups[i%threads] = append(groups[i%threads], w)
+	}
+	return groups
+}
+
+// body is the life of the thread.
+func (g group) body(engine *progress.Engine) error {
+	for _, w := range g {
+		if err := w.queue.Attach(engine); err != nil {
+			return err
+		}
+		defer w.queue.Detach(engine)
+		if err := engine.Add(w); err != nil {
+			return err
+		}
+	}
+	if g[0].hasWarmup {
+		g.run(engine, warmingUp, func(*worker) uint64 { return unlimited })
+		for _, w := range g {
+			w.recorder.forgetOperations()
+		}
+	}
+	before := engine.Stats()
+	startedNs := g[0].run.NowNs()
+	g.run(engine, measuring, func(w *worker) uint64 { return w.totalLimit })
+	endedNs := g[0].run.NowNs()
+	for _, w := range g {
+		w.startedNs, w.endedNs = startedNs, endedNs
+	}
+	g[0].engine = difference(engine.Stats(), before)
+	return nil
+}
+
+// run goes through a stage until nothing is outstanding and nothing may be
+// started any more.
+func (g group) run(engine *progress.Engine, stage supervisor.Stage, limit func(*worker) uint64) {
+	for _, w := range g {
+		w.stage, w.limit = stage, limit(w)
+	}
+	for !g.finished() {
+		engine.Idle(engine.Progress())
+	}
+	for _, w := range g {
+		w.recorder.publish()
+	}
+}
+
+func (g group) finished() bool {
+	finished := true
+	for _, w := range g {
+		finished = w.finished() && finished // each of them may have to give up
+	}
+	return finished
+}
+
+// difference is what an engine did since before.
+func difference(now, before progress.Stats) progress.Stats {
+	return progress.Stats{
+		Hits: now.Hits - before.Hits, Misses: now.Misses - before.Misses,
+		Sleeps: now.Sleeps - before.Sleeps, LateWakeups: now.LateWakeups - before.LateWakeups,
+	}
+}
 
 // Queue is what a run needs of a client.Queue.
 type Queue interface {
@@ -225,4 +296,75 @@ func (w *worker) complete(result *client.Result, nowNs int64) {
 func (w *worker) buffer(index uint32) []byte {
 	start := uint64(index) * w.generator.blockSize
 	return w.buffers[start:][:w.generator.blockSize]
+}
+
+// timedError is an error and when it happened, so that the first of several
+// threads' can be told.
+type timedError struct {
+	err  error
+	atNs int64
+}
+
+func (t *timedError) set(err error, atNs int64) { t.err, t.atNs = err, atNs }
+
+// note takes other over if it is the earlier one.
+func (t *timedError) note(other timedError) {
+	if other.err != nil && (t.err == nil || other.atNs < t.atNs) {
+		*t = other
+	}
+}
+
+// failed takes note of a request that failed.
+func (w *worker) failed(s *slot, code status.Code) {
+	w.recorder.fail(code)
+	if w.firstError.err == nil {
+		w.firstError.set(fmt.Errorf("%v of %d bytes at offset %d on queue %d: %w",
+			s.kind, w.generator.blockSize, s.offset, w.index, code), w.run.NowNs())
+	}
+	if supervisor.LostConnection(code) && !w.lost {
+		w.lost = true
+		w.run.End()
+	}
+}
+
+// repeat has slot index submit its request again.
+func (w *worker) repeat(index uint32) {
+	w.slots[index].repeated = true
+	w.recorder.repeated++
+	w.ready = append(w.ready, index)
+}
+
+// mismatched takes note of data that is wrong.
+func (w *worker) mismatched(wrong *mismatch) {
+	w.recorder.mismatches++
+	if w.firstError.err == nil {
+		w.firstError.set(fmt.Errorf("%w (queue %d)", wrong, w.index), w.run.NowNs())
+	}
+}
+
+// fail ends the run because of err. Requests that are outstanding are still
+// waited for.
+func (w *worker) fail(err error) {
+	w.free = append(w.free, w.ready...)
+	w.ready = w.ready[:0]
+	if w.failure.err == nil {
+		w.failure.set(err, w.run.NowNs())
+		w.run.End()
+	}
+}
+
+// giveUp counts everything outstanding as timed out.
+func (w *worker) giveUp() {
+	w.free = append(w.free, w.ready...)
+	w.ready = w.ready[:0]
+	idle := make([]bool, len(w.slots))
+	for _, index := range w.free {
+		idle[index] = true
+	}
+	for i := range w.slots {
+		if !idle[i] {
+			w.failed(&w.slots[i], status.TimeOut)
+			w.free = append(w.free, uint32(i))
+		}
+	}
 }

@@ -1,4 +1,3 @@
-// Package compare holds the results of two benchmarks against each other.
 package compare
 
 import (

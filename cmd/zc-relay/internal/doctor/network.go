@@ -4,7 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/zc-relay/zc-relay/internal/affinity"
+	"github.com/zc-relay/zc-relay/internal/rdmadevice"
 )
 
 // reachTimeout bounds the attempt to reach the target.
@@ -54,4 +61,137 @@ func (m *machine) timeouts() []Finding {
 		return []Finding{warn(check, detail+": an IO times out before a dead target is noticed, and the reason is lost", "set --io-timeout above --keep-alive-dead-after")}
 	}
 	return []Finding{ok(check, detail)}
+}
+
+// minRoCEMTU is the MTU of a network interface below which RoCE packets carry
+// less than 4096 bytes.
+const minRoCEMTU = 4200
+
+// list returns the RDMA devices, and what went wrong in reading them.
+func (m *machine) list() ([]rdmadevice.Device, error) {
+	tree, err := rdmadevice.Open(m.Sysfs)
+	if err != nil {
+		return nil, err
+	}
+	return tree.Devices()
+}
+
+func (m *machine) devices() []Finding {
+	const check = "rdma-devices"
+	devices, err := m.list()
+	var findings []Finding
+	if err != nil {
+		findings = append(findings, warn(check, "not all can be read: "+err.Error(), "see \"zc-relay devices\""))
+	}
+	if len(devices) == 0 {
+		return append(findings, m.noDevices(check))
+	}
+	for i := range devices {
+		findings = append(findings, m.device(&devices[i])...)
+	}
+	return findings
+}
+
+func (m *machine) noDevices(check string) Finding {
+	if m.Verbs {
+		return fail(check, "there are no RDMA devices", "load the driver (mlx5_ib), or try Soft-RoCE: rdma link add rxe0 type rxe netdev NAME")
+	}
+	return ok(check, "there are none; iwarp needs none")
+}
+
+func (m *machine) device(d *rdmadevice.Device) []Finding {
+	var findings []Finding
+	ethernet := false
+	for i := range d.Ports {
+		p := &d.Ports[i]
+		ethernet = ethernet || p.LinkLayer == "Ethernet"
+		name := fmt.Sprintf("%s port %d (%s, %d Gbit/s)", d.Name, p.Number, p.LinkLayer, p.RateBitsPerS/1e9)
+		if p.Active() {
+			findings = append(findings, ok("rdma-port", name+" is active"))
+			continue
+		}
+		findings = append(findings, warn("rdma-port", fmt.Sprintf("%s is %s, physically %s", name, p.State, p.PhysicalState),
+			"bring its network interface up, and look at the cable and the switch"))
+	}
+	if !ethernet {
+		return findings
+	}
+	for _, n := range d.Net {
+		if n.MTU > 0 && n.MTU < minRoCEMTU {
+			findings = append(findings, warn("mtu", fmt.Sprintf("%s of %s has MTU %d: packets carry less than 4096 bytes", n.Name, d.Name, n.MTU),
+				fmt.Sprintf("ip link set %s mtu 9000, and the same on the switch and at the other end", n.Name)))
+		} else if n.MTU > 0 {
+			findings = append(findings, ok("mtu", fmt.Sprintf("%s of %s has MTU %d", n.Name, d.Name, n.MTU)))
+		}
+	}
+	return findings
+}
+
+// numa looks whether workers are near the devices.
+func (m *machine) numa() []Finding {
+	const check = "numa"
+	nodes := m.sys("devices/system/node/online")
+	if nodes == "" || !strings.ContainsAny(nodes, ",-") {
+		return []Finding{ok(check, "there is one node")}
+	}
+	if len(m.CPUs) == 0 {
+		return []Finding{ok(check, "nodes "+nodes+"; workers are not pinned")}
+	}
+	devices, _ := m.list() // what cannot be read is told elsewhere
+	var findings []Finding
+	for i := range devices {
+		d := &devices[i]
+		if d.NUMANode == nil {
+			continue
+		}
+		near := m.cpuList(m.sys(fmt.Sprintf("devices/system/node/node%d/cpulist", *d.NUMANode)))
+		far := slices.DeleteFunc(slices.Clone(m.CPUs), func(cpu int) bool { return slices.Contains(near, cpu) })
+		if len(far) > 0 {
+			findings = append(findings, warn(check, fmt.Sprintf("cores %s are not on node %d, where %s is", affinity.FormatList(far), *d.NUMANode, d.Name),
+				"choose cores among "+affinity.FormatList(near)))
+		}
+	}
+	if len(findings) == 0 {
+		findings = append(findings, ok(check, "nodes "+nodes+"; the workers are near the RDMA devices"))
+	}
+	return findings
+}
+
+// infinibandFiles looks at the character devices of verbs.
+func (m *machine) infinibandFiles() []Finding {
+	const check = "dev-infiniband"
+	if !m.Verbs {
+		return []Finding{ok(check, "not needed by iwarp")}
+	}
+	directory := filepath.Join(m.Dev, "infiniband")
+	entries, err := os.ReadDir(directory)
+	if err != nil {
+		return []Finding{fail(check, directory+" cannot be read: "+err.Error(), "load ib_uverbs and rdma_ucm; in a container, pass --device=/dev/infiniband")}
+	}
+	var findings []Finding
+	uverbs := 0
+	for _, e := range entries {
+		name := e.Name()
+		if strings.HasPrefix(name, "uverbs") {
+			uverbs++
+		} else if name != "rdma_cm" {
+			continue
+		}
+		file, err := os.OpenFile(filepath.Join(directory, name), os.O_RDWR, 0)
+		if err != nil {
+			findings = append(findings, fail(check, "cannot open: "+err.Error(), "run as a user that may, and allow it in the unit: DeviceAllow=char-infiniband_verbs rw"))
+			continue
+		}
+		_ = file.Close()
+	}
+	if uverbs == 0 {
+		findings = append(findings, fail(check, "there is no uverbs device in "+directory, "load the driver of the RDMA device, and ib_uverbs"))
+	}
+	if !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == "rdma_cm" }) {
+		findings = append(findings, fail(check, "there is no rdma_cm in "+directory, "modprobe rdma_ucm"))
+	}
+	if len(findings) == 0 {
+		findings = append(findings, ok(check, fmt.Sprintf("rdma_cm and %d uverbs devices can be opened", uverbs)))
+	}
+	return findings
 }

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/transfer"
+	"github.com/zc-relay/zc-relay/cmd/internal/output"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+)
+
+// Requests that put and get have outstanding unless told otherwise: enough to
+// keep the transport busy while files are read and written.
+const (
+	transferQueues     = 1
+	transferDepth      = 16
+	transferBufferSize = size.MiB
+)
+
+// transferFlags are the flags that put and get have in common.
+type transferFlags struct {
+	connection *connectionFlags
+	queues     int
+	depth      int
+	bufferSize size.Bytes
+	poll       string
+	offset     size.Bytes
+}
+
+func (t *transferFlags) add(f *pflag.FlagSet) {
+	t.bufferSize = transferBufferSize
+	f.Var(&t.offset, "offset", "where in the volume; need not be a multiple of its block size")
+	f.IntVar(&t.queues, "queues", transferQueues, "number of queues, each with a thread")
+	f.IntVar(&t.depth, "queue-depth", transferDepth, "requests outstanding on each queue")
+	f.Var(&t.bufferSize, "buffer-size", "length of the longest requests")
+	f.StringVar(&t.poll, "poll", progress.Adaptive.String(), "what an idle thread does: adaptive, busy or event")
+}
+
+// open opens the volume for a transfer. syncDepth is that of client.Config.
+func (t *transferFlags) open(ctx context.Context, syncDepth int) (volume, transfer.Config, error) {
+	queue := queueFlags{queues: t.queues, poll: t.poll}
+	policy, err := queue.policy()
+	if err != nil {
+		return nil, transfer.Config{}, err
+	}
+	if t.queues < 1 || t.depth < 1 {
+		return nil, transfer.Config{}, program.Usagef("--queues %d and --queue-depth %d must be at least 1", t.queues, t.depth)
+	}
+	length, err := requestLength("buffer-size", t.bufferSize)
+	if err != nil {
+		return nil, transfer.Config{}, err
+	}
+	program.ReserveProcessors(t.queues)
+	v, err := t.connection.openVolume(ctx, client.Config{
+		Queues: t.queues, Depth: t.depth, BufferSize: length, SyncDepth: syncDepth,
+	})
+	if err != nil {
+		return nil, transfer.Config{}, err
+	}
+	return v, transfer.Config{
+		Volume: v, Queues: queuesOf[transfer.Queue](v, t.queues), Depth: t.depth, BufferSize: length,
+		Policy: policy, DrainTimeout: t.connection.controlTimeout,
+	}, nil
+}
+
+// standardStream is the file name that stands for standard input or output.
+const standardStream = "-"
+
+func newPutCommand(connection *connectionFlags) *cobra.Command {
+	flags := transferFlags{connection: connection}
+	cmd := &cobra.Command{
+		Use:   "put FILE",
+		Short: "Copy a file to the volume",
+		Long: `put copies FILE, or standard input if it is "-", to the volume and flushes it.
+Nothing is written if the file is larger than the space. A part of a block is
+written by reading, changing and writing back the block.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return put(cmd, &flags, args[0]) },
+	}
+	flags.add(cmd.Flags())
+	return cmd
+}
+
+func put(cmd *cobra.Command, flags *transferFlags, path string) error {
+	ctx := cmd.Context()
+	source, size, closeSource, err := openSource(ctx, cmd.InOrStdin(), path)
+	if err != nil {
+		return err
+	}
+	defer closeSource()
+	v, config, err := flags.open(ctx, 1)
+	if err != nil {
+		return err
+	}
+	tell := newTransferProgress(cmd.ErrOrStderr())
+	config.Observe = tell.observe
+	moved, err := transfer.Put(ctx, config, source, size, uint64(flags.offset))
+	err = closeVolume(ctx, v, named(path, err))
+	tell.end("put "+path, moved, err)
+	return err
+}
+
+func named(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%q: %w", path, err)
+}
+
+// openSource opens what is to be put, and tells its size if that is known.
+func openSource(ctx context.Context, stdin io.Reader, path string) (source io.Reader, size uint64, end func(), err error) {
+	if path == standardStream {
+		source, end := interruptible(ctx, stdin)
+		return source, transfer.UnknownSize, end, nil
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, 0, nil, program.Usage(err)
+	}
+	end = func() { _ = file.Close() } // only read
+	about, err := file.Stat()
+	if err == nil && about.IsDir() {
+		err = program.Usagef("%q is a directory", path)
+	}
+	if err != nil {
+		end()
+		return nil, 0, nil, err
+	}
+	if !about.Mode().IsRegular() {
+		return file, transfer.UnknownSize, end, nil
+	}
+	return file, uint64(about.Size()), end, nil
+}
+
+// interruptible makes a reader that ends with ctx, even while nothing comes
+// from source: a terminal or pipe may be silent for ever. Closing the ends of
+// the pipe between them never fails.
+func interruptible(ctx context.Context, source io.Reader) (io.Reader, func()) {
+	reader, writer := io.Pipe()
+	go func() {
+		_, err := io.CopyBuffer(writer, source, make([]byte, transferBufferSize))
+		_ = writer.CloseWithError(err)
+	}()
+	stop := context.AfterFunc(ctx, func() { _ = writer.CloseWithError(context.Cause(ctx)) })
+	return reader, func() {
+		stop()
+		_ = reader.Close()
+	}
+}
+
+func newGetCommand(connection *connectionFlags) *cobra.Command {
+	flags := transferFlags{connection: connection}
+	var length size.Bytes
+	cmd := &cobra.Command{
+		Use:   "get FILE",
+		Short: "Copy the volume to a file",
+		Long: `get copies the volume, or a range of it, to FILE, or to standard output if it is
+"-", which uses a single queue. A file appears, or changes, only when it is
+complete and on disk.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			g := getRequest{flags: &flags, path: args[0], length: uint64(length), toEnd: !cmd.Flags().Changed("length")}
+			return g.run(cmd)
+		},
+	}
+	flags.add(cmd.Flags())
+	cmd.Flags().Var(&length, "length", "how much (default: to the end of the volume)")
+	return cmd
+}
+
+// getRequest is what one call of get asks for.
+type getRequest struct {
+	flags  *transferFlags
+	path   string
+	length uint64
+	toEnd  bool
+}
+
+func (g *getRequest) run(cmd *cobra.Command) error {
+	ctx := cmd.Context()
+	v, config, err := g.flags.open(ctx, -1)
+	if err != nil {
+		return err
+	}
+	tell := newTransferProgress(cmd.ErrOrStderr())
+	config.Observe = tell.observe
+	moved, err := g.transfer(ctx, config, cmd.OutOrStdout())
+	err = closeVolume(ctx, v, named(g.path, err))
+	tell.end("get "+g.path, moved, err)
+	return err
+}
+
+func (g *getRequest) transfer(ctx context.Context, config transfer.Config, stdout io.Writer) (uint64, error) {
+	info, offset := config.Volume.Info(), uint64(g.flags.offset)
+	if offset > info.Size || (!g.toEnd && g.length > info.Size-offset) {
+		return 0, program.Usagef("%d bytes at offset %d are outside volume %q of %d bytes", g.length, offset, info.Name, info.Size)
+	}
+	if g.toEnd {
+		g.length = info.Size - offset
+	}
+	if g.path == standardStream {
+		return transfer.Get(ctx, config, output.Stream{Writer: stdout}, offset, g.length)
+	}
+	target, err := output.Create(g.path)
+	if err != nil {
+		return 0, err
+	}
+	moved, err := transfer.Get(ctx, config, target.Sink(), offset, g.length)
+	return moved, target.Finish(err)
+}
+
+// transferProgress tells on standard error how a transfer goes, and how it
+// went.
+type transferProgress struct {
+	w      io.Writer
+	status *program.StatusLine
+	begun  time.Time
+}
+
+func newTransferProgress(w io.Writer) *transferProgress {
+	return &transferProgress{w: w, status: program.NewStatusLine(w), begun: time.Now()}
+}
+
+func (t *transferProgress) observe(bytes uint64) {
+	t.status.Show("%d bytes, %s", bytes, t.rate(bytes))
+}
+
+// end tells what a successful transfer has done.
+func (t *transferProgress) end(what string, bytes uint64, err error) {
+	t.status.Clear()
+	if err == nil {
+		fmt.Fprintf(t.w, "%s: %d bytes in %s, %s\n", what, bytes, size.FormatDuration(time.Since(t.begun)), t.rate(bytes))
+	}
+}
+
+func (t *transferProgress) rate(bytes uint64) string {
+	seconds := max(time.Since(t.begun).Seconds(), 1e-9)
+	return size.FormatThroughput(float64(bytes) / seconds)
+}

@@ -1,0 +1,202 @@
+package metrics
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// queueMetrics are those of the queues of a channel or a volume.
+type queueMetrics struct {
+	io, bytes, latency, inFlight, backPressure *metric
+
+	causes []datapath.BackPressure
+}
+
+// newQueueMetrics makes the metrics of queues that belong to what owner names,
+// "channel" or "volume", with the given causes of back pressure.
+func newQueueMetrics(prefix, owner, latencyIs string, causes ...datapath.BackPressure) queueMetrics {
+	return queueMetrics{
+		io:    define(prefix+"io_total", Counter, "IOs that have been answered, by operation and result.", owner, "queue", "op", "code"),
+		bytes: define(prefix+"io_bytes_total", Counter, "Bytes that successful IOs have moved, by operation.", owner, "queue", "op"),
+		latency: define(prefix+"io_latency_seconds", Histogram, latencyIs+
+			" Native histogram, classic with a bucket for each power of two. The clock is read once for all IOs that a poll finds together.", owner, "queue", "op"),
+		inFlight: define(prefix+"io_in_flight", Gauge, "IOs that have been taken and not been answered.", owner, "queue"),
+		backPressure: define(prefix+"back_pressure_total", Counter, "Waits for want of something: "+causeList(causes)+".",
+			owner, "queue", "cause"),
+		causes: causes,
+	}
+}
+
+// causeHelp says what is wanting.
+var causeHelp = map[datapath.BackPressure]string{
+	datapath.NoClientReceive: "answers for which the client had posted no receive (client_receive)",
+	datapath.NoResponseRoom:  "requests that came before the answers to earlier ones had left (answer_room)",
+	datapath.NoReadCredit:    "writes beyond the RDMA Reads that a connection may have outstanding (rdma_read)",
+}
+
+func causeList(causes []datapath.BackPressure) string {
+	var text string
+	for i, cause := range causes {
+		if i > 0 {
+			text += ", "
+		}
+		text += causeHelp[cause]
+	}
+	return text
+}
+
+func (q *queueMetrics) all() []*metric {
+	return []*metric{q.io, q.bytes, q.latency, q.inFlight, q.backPressure}
+}
+
+// collect sends the counts of all queues of one owner.
+func (q *queueMetrics) collect(out chan<- prometheus.Metric, owner string, counters *datapath.CounterSet) {
+	queues := counters.Queues()
+	for i := range queues {
+		counts := &queues[i]
+		index := strconv.Itoa(counts.Queue)
+		q.inFlight.send(out, float64(counts.InFlight), owner, index)
+		for _, cause := range q.causes {
+			q.backPressure.send(out, float64(counts.BackPressure(cause)), owner, index, cause.String())
+		}
+		for operation := range iomsg.OperationCount {
+			q.collectOperation(out, owner, index, operation, counts)
+		}
+	}
+}
+
+// collectOperation sends nothing of operations that have never been asked for,
+// except that reads and writes are there from the start, so that rates can be
+// taken.
+func (q *queueMetrics) collectOperation(out chan<- prometheus.Metric, owner, index string, operation iomsg.Operation, counts *datapath.QueueCounts) {
+	if counts.Total(operation) == 0 && !operation.MovesData() {
+		return
+	}
+	for code := range status.Code(status.CodeCount) {
+		n := counts.IO(operation, code)
+		if n > 0 || code == status.Success {
+			q.io.send(out, float64(n), owner, index, operation.String(), code.String())
+		}
+	}
+	if operation.MovesData() {
+		q.bytes.send(out, float64(counts.Bytes(operation)), owner, index, operation.String())
+	}
+	out <- newLatencyHistogram(q.latency.desc, q.latency.Labels, []string{owner, index, operation.String()}, counts.Latency(operation))
+}
+
+// workerMetrics are those of the data-path workers.
+type workerMetrics struct {
+	polls, sleeps, lateWakeups, queues *metric
+}
+
+func newWorkerMetrics(prefix string) workerMetrics {
+	return workerMetrics{
+		polls:       define(prefix+"poll_total", Counter, "Turns of the worker's polling loop that found work (hit) or none (miss).", "worker", "outcome"),
+		sleeps:      define(prefix+"sleeps_total", Counter, "Times that the worker slept in the kernel for lack of work.", "worker"),
+		lateWakeups: define(prefix+"late_wakeups_total", Counter, "Work that the sleeping worker was not woken for. Anything but 0 is a bug.", "worker"),
+		queues:      define(prefix+"worker_queues", Gauge, "Queues that the worker serves now.", "worker"),
+	}
+}
+
+func (w *workerMetrics) all() []*metric {
+	return []*metric{w.polls, w.sleeps, w.lateWakeups, w.queues}
+}
+
+func (w *workerMetrics) collect(out chan<- prometheus.Metric, workers []*datapath.Worker) {
+	for i, worker := range workers {
+		index := strconv.Itoa(i)
+		stats := worker.Stats()
+		w.polls.send(out, float64(stats.Hits), index, "hit")
+		w.polls.send(out, float64(stats.Misses), index, "miss")
+		w.sleeps.send(out, float64(stats.Sleeps), index)
+		w.lateWakeups.send(out, float64(stats.LateWakeups), index)
+		w.queues.send(out, float64(worker.Lanes()), index)
+	}
+}
+
+const nanosecondsPerSecond = 1e9
+
+// classicStride is how many native buckets make one classic bucket: those of
+// one power of two.
+const classicStride = 1 << datapath.LatencySchema
+
+// latencyHistogram is a latency distribution as a native and as a classic
+// histogram at once: the client library's own constant metrics are either.
+// Servers that scrape as protocol buffers get both, others the classic one.
+type latencyHistogram struct {
+	desc    *prometheus.Desc
+	labels  []*dto.LabelPair
+	latency *datapath.Latency
+}
+
+func newLatencyHistogram(desc *prometheus.Desc, names, values []string, latency *datapath.Latency) prometheus.Metric {
+	labels := make([]*dto.LabelPair, len(names))
+	for i := range names {
+		labels[i] = &dto.LabelPair{Name: new(names[i]), Value: new(values[i])}
+	}
+	return &latencyHistogram{desc: desc, labels: labels, latency: latency}
+}
+
+// Desc implements prometheus.Metric.
+func (h *latencyHistogram) Desc() *prometheus.Desc { return h.desc }
+
+// Write implements prometheus.Metric.
+func (h *latencyHistogram) Write(out *dto.Metric) error {
+	histogram := &dto.Histogram{SampleSum: new(float64(h.latency.SumNs) / nanosecondsPerSecond)}
+	h.writeClassic(histogram)
+	h.writeNative(histogram)
+	out.Label, out.Histogram = h.labels, histogram
+	return nil
+}
+
+func (h *latencyHistogram) writeClassic(out *dto.Histogram) {
+	var count uint64
+	for i, n := range h.latency.Buckets {
+		count += n
+		if i%classicStride == 0 {
+			out.Bucket = append(out.Bucket, &dto.Bucket{
+				CumulativeCount: new(count), UpperBound: new(datapath.LatencyBound(i)),
+			})
+		}
+	}
+	out.SampleCount = new(count)
+}
+
+// firstNativeIndex is the index, in the native histogram, of the bucket behind
+// the first: index i ends at 2^(i/8).
+const firstNativeIndex = datapath.LatencyFirstExponent*classicStride + 1
+
+// writeNative writes the buckets that are not empty, each as its difference
+// from the one before, in spans of neighbours (the format of Prometheus). The
+// first bucket is the native histogram's zero bucket.
+func (h *latencyHistogram) writeNative(out *dto.Histogram) {
+	buckets := &h.latency.Buckets
+	out.Schema = new(int32(datapath.LatencySchema))
+	out.ZeroThreshold = new(datapath.LatencyBound(0))
+	out.ZeroCount = new(buckets[0])
+	// A histogram without buckets is told from a classic one by its spans.
+	out.PositiveSpan = []*dto.BucketSpan{{Offset: new(int32(0)), Length: new(uint32(0))}}
+	span := out.PositiveSpan[0]
+	end := int32(0) // index behind the last span
+	var before int64
+	for i, n := range buckets[1:] {
+		if n == 0 {
+			continue
+		}
+		index := int32(firstNativeIndex + i)
+		if index != end || *span.Length == 0 {
+			span = &dto.BucketSpan{Offset: new(index - end), Length: new(uint32(0))}
+			out.PositiveSpan = append(out.PositiveSpan, span)
+		}
+		*span.Length++
+		end = index + 1
+		out.PositiveDelta = append(out.PositiveDelta, int64(n)-before)
+		before = int64(n)
+	}
+}
