@@ -37,10 +37,10 @@ func TestWrongCallsAreUsageErrors(t *testing.T) {
 		"--side host -f /x":                   "--pci-addr",
 		"--side dpu -f /x -p 03:00.0":         "--rep-pci",
 		host + " -r b1:00.0":                  "--rep-pci is for the DPU only",
-		host + " -d b1:00.0":                  "--dev-pci are the same",
+		host + " -d b1:00.0":                  "--dev-pci mean the same",
 		host + " extra":                       "extra",
-		host + " --chunk-size 0":              "chunks of 0 bytes",
-		host + " --chunk-size 1GiB":           "chunks of 1073741824 bytes",
+		host + " --chunk-size 0":              "chunk size 0 ",
+		host + " --chunk-size 1GiB":           "chunk size 1073741824 ",
 		host + " --jobs 0":                    "0 slots",
 		host + " --jobs 65":                   "65 slots",
 		host + " --timeout 0s":                "must be positive",
@@ -54,7 +54,7 @@ func TestWrongCallsAreUsageErrors(t *testing.T) {
 		"--json testdata/unknown_flag.json":   "colour",
 		"--json testdata/wrong_section.json":  "doca_flags",
 		"--json testdata/not_a_value.json":    "must be a string, a number, true or false",
-		"--json testdata/another_file.json":   `"json" is no flag`,
+		"--json testdata/another_file.json":   `"json" is not a flag`,
 		"--json testdata/parameters.json.bad": "--json",
 	} {
 		code, stdout, stderr := call(strings.Fields(line)...)

@@ -51,16 +51,16 @@ func newCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dma-copy --side host|dpu --file PATH --pci-addr ADDRESS [--rep-pci ADDRESS]",
 		Short: "Copy a file between host and DPU by DMA",
-		Long: `dma-copy runs on both sides. The one where the file exists sends it, the other
-creates it; that both, or neither, have it is an error on both. The file appears
-under its name only when all of it has arrived, its checksum is right, and it is
-on disk.
+		Long: `dma-copy runs on both sides. The side where the file exists sends it, and the
+other creates it. If both sides have the file, or neither, both fail. The file
+appears under its name only after all of it has arrived, its checksum has been
+verified, and it is on disk.
 
   on the DPU:   dma-copy --side dpu  -p 03:00.0 -r b1:00.0 -f /tmp/file
   on the host:  dma-copy --side host -p b1:00.0 -f /tmp/file
 
 Exit codes: 0 the file was copied; 1 it was not; 2 wrong usage; 3 the other side
-did not come.`,
+did not appear.`,
 		Version: buildinfo.Version(),
 		Args:    cobra.NoArgs,
 		RunE:    o.run,
@@ -73,34 +73,34 @@ did not come.`,
 func (o *options) add(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.StringVar(&o.side, "side", "", "which side this is: host or dpu (required)")
-	f.StringVarP(&o.file, "file", "f", "", "the file to be copied, or created (required)")
+	f.StringVarP(&o.file, "file", "f", "", "the file to copy, or to create (required)")
 	f.StringVarP(&o.device, "pci-addr", "p", "", "PCI address of this side's device (required)")
-	f.StringVarP(&o.device, "dev-pci", "d", "", "another name of --pci-addr")
+	f.StringVarP(&o.device, "dev-pci", "d", "", "same as --pci-addr")
 	f.StringVarP(&o.representor, "rep-pci", "r", "", "PCI address of the host function to serve (required on the DPU)")
-	f.StringVarP(&o.json, "json", "j", "", "take flags that are not given from a JSON file of the DOCA applications' form")
-	f.BoolVar(&o.compatible, "compat", false, "exchange the messages of the DOCA DMA Copy application: one piece of at most 1GiB, no checksum, no reasons of failures")
-	f.Var(&o.chunkSize, "chunk-size", "how much one DMA job copies; the DPU's value counts, at most what its device can do")
-	f.IntVar(&o.jobs, "jobs", dmacopy.DefaultSlots, "how many chunks are under way at a time; the DPU's value counts")
+	f.StringVarP(&o.json, "json", "j", "", "read flags that are not given from a JSON file in the format of the DOCA applications")
+	f.BoolVar(&o.compatible, "compat", false, "speak the messages of the DOCA DMA Copy application: one piece of at most 1GiB, no checksum, no reasons for failures")
+	f.Var(&o.chunkSize, "chunk-size", "size of one DMA job; the DPU's value counts, limited by its device")
+	f.IntVar(&o.jobs, "jobs", dmacopy.DefaultSlots, "chunks in flight at a time; the DPU's value counts")
 	f.DurationVar(&o.connectTimeout, "connect-timeout", dmacopy.DefaultConnectTimeout, "how long to wait for the other side to appear")
-	f.DurationVar(&o.timeout, "timeout", dmacopy.DefaultTimeout, "give up when the other side has not said anything for so long")
-	f.DurationVar(&o.timeLimit, "time-limit", 0, "give up when everything takes longer (default: no limit)")
+	f.DurationVar(&o.timeout, "timeout", dmacopy.DefaultTimeout, "fail after this long without a message from the other side")
+	f.DurationVar(&o.timeLimit, "time-limit", 0, "fail if the whole copy takes longer (default: no limit)")
 	f.StringVar(&o.comchProvider, "comch-provider", providers.DefaultComch, "Comch provider: emulated or doca")
 	f.StringVar(&o.dmaProvider, "dma-provider", providers.DefaultDMA, "DMA provider: software or doca")
 	f.StringVar(&o.emulatedDir, "emulated-dir", "", `directory of the emulated Comch (default "`+emulated.DefaultDirectory()+`")`)
 	o.logging.AddFlags(f)
 }
 
-// check finds wrong usage.
+// check returns an error for wrong usage.
 func (o *options) check(f *pflag.FlagSet) error {
 	switch {
 	case o.side != "host" && o.side != "dpu":
 		return fmt.Errorf("--side %q is neither host nor dpu", o.side)
 	case o.file == "":
-		return errors.New("--file is missing: the file to be copied or created")
+		return errors.New("--file is missing: the file to copy, or to create")
 	case o.device == "":
 		return errors.New("--pci-addr is missing: the PCI address of this side's device, for instance 03:00.0 on the DPU and b1:00.0 on the host")
 	case f.Changed("pci-addr") && f.Changed("dev-pci"):
-		return errors.New("--pci-addr and --dev-pci are the same: give one of them")
+		return errors.New("--pci-addr and --dev-pci mean the same: give only one of them")
 	case o.side == "dpu" && o.representor == "":
 		return errors.New("--rep-pci is missing: the DPU needs the PCI address of the host function to serve, for instance b1:00.0")
 	case o.side == "host" && o.representor != "":
@@ -127,17 +127,17 @@ func (o *options) run(cmd *cobra.Command, _ []string) error {
 	ctx := cmd.Context()
 	if o.timeLimit > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, o.timeLimit, status.Errorf(status.TimeOut, "the copy has taken longer than --time-limit %v", o.timeLimit))
+		ctx, cancel = context.WithTimeoutCause(ctx, o.timeLimit, status.Errorf(status.TimeOut, "the copy took longer than --time-limit %v", o.timeLimit))
 		defer cancel()
 	}
-	tell := newProgressBar(cmd.ErrOrStderr())
-	config.Observe = tell.observe
+	bar := newProgressBar(cmd.ErrOrStderr())
+	config.Observe = bar.observe
 	run := dmacopy.RunHost
 	if o.side == "dpu" {
 		run = dmacopy.RunDPU
 	}
 	result, err := run(ctx, config)
-	tell.end(o.file, result, err)
+	bar.end(o.file, result, err)
 	return err
 }
 
@@ -150,8 +150,8 @@ func (o *options) config() (dmacopy.Config, error) {
 	if err != nil {
 		return dmacopy.Config{}, err
 	}
-	// Chunks are so large that waking up costs nothing, and a thread that polls
-	// would keep those that read and write files from the core.
+	// Chunks are so large that a wake-up costs nothing by comparison, and a polling thread would
+	// take the core away from the goroutines that read and write files.
 	policy := progress.Policy{Mode: progress.Event}
 	dmaProvider, err := providers.DMA(o.dmaProvider, software.Options{Devices: []string{o.device}, Policy: policy})
 	if err != nil {
@@ -164,8 +164,8 @@ func (o *options) config() (dmacopy.Config, error) {
 	}, nil
 }
 
-// progressBar tells on standard error how a copy goes, if that is a terminal,
-// and how it went.
+// progressBar shows the progress of a copy on standard error, if that is a terminal, and its
+// result.
 type progressBar struct {
 	w     io.Writer
 	line  *program.StatusLine
@@ -194,7 +194,7 @@ func (p *progressBar) observe(moved, total uint64) {
 	p.line.Show("%s", bar(moved, total, now.Sub(p.begun)))
 }
 
-// bar is one picture of a copy under way. total is not 0.
+// bar returns the line that shows a copy in progress. total must not be 0.
 func bar(moved, total uint64, elapsed time.Duration) string {
 	part := float64(moved) / float64(total)
 	filled := int(part * barWidth)
@@ -204,7 +204,7 @@ func bar(moved, total uint64, elapsed time.Duration) string {
 		strings.Repeat("#", filled), strings.Repeat(".", barWidth-filled), 100*part, moved, total, size.FormatThroughput(rate), left.Round(time.Second))
 }
 
-// end tells what a successful copy has done.
+// end prints the result of a successful copy.
 func (p *progressBar) end(path string, r dmacopy.Result, err error) {
 	p.line.Clear()
 	if err != nil {

@@ -11,20 +11,19 @@ import (
 	"github.com/tailscale/hujson"
 )
 
-// maxParameters bounds a file of parameters in bytes.
+// maxParameters is the largest accepted size of a parameter file in bytes.
 const maxParameters = 1 << 20
 
-// parameters are what a file of the DOCA argument parser holds: flags by their
-// long names. Such files may have comments.
+// parameters is the content of a file of the DOCA argument parser: flags by their long names. Such
+// files may have comments.
 type parameters struct {
 	General map[string]any `json:"doca_general_flags"`
 	Program map[string]any `json:"doca_program_flags"`
-	// DPDK is for applications that use DPDK; this one does not.
+	// DPDK holds flags for applications that use DPDK, which this one does not.
 	DPDK map[string]any `json:"doca_dpdk_flags"`
 }
 
-// loadParameters sets the flags that a file names and the command line does
-// not.
+// loadParameters sets the flags that are in the file and not on the command line.
 func loadParameters(path string, flags *pflag.FlagSet) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -60,14 +59,14 @@ func parseParameters(text []byte) (parameters, error) {
 	return p, decoder.Decode(&p)
 }
 
-// apply sets flags. What was set before, on the command line, stays.
+// apply sets flags, except those given on the command line.
 func (p *parameters) apply(flags *pflag.FlagSet) error {
 	given := make(map[string]bool)
 	flags.Visit(func(f *pflag.Flag) { given[f.Name] = true })
 	device := given["pci-addr"] || given["dev-pci"]
 	given["pci-addr"], given["dev-pci"] = device, device
-	given["sdk-log-level"] = true // there is no SDK whose log it could be
-	given["json"] = false         // is not for files
+	given["sdk-log-level"] = true // there is no SDK log
+	given["json"] = false         // not allowed in files
 	for _, section := range []map[string]any{p.General, p.Program} {
 		for name, value := range section {
 			if given[name] {
@@ -83,7 +82,7 @@ func (p *parameters) apply(flags *pflag.FlagSet) error {
 
 func set(flags *pflag.FlagSet, name string, value any) error {
 	if flags.Lookup(name) == nil || name == "json" {
-		return fmt.Errorf("%q is no flag of this program", name)
+		return fmt.Errorf("%q is not a flag of this program", name)
 	}
 	switch value.(type) {
 	case string, json.Number, bool:

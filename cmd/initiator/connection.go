@@ -94,7 +94,7 @@ const lastWordsTimeout = time.Second
 // explained adds to the failure of a request why the connection has ended, if
 // that is what made it fail.
 func explained(v volume, failure error) error {
-	if failure == nil || !supervisor.LostConnection(status.CodeOf(failure)) {
+	if failure == nil || !supervisor.IsConnectionLost(status.CodeOf(failure)) {
 		return failure
 	}
 	select {

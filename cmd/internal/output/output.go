@@ -1,5 +1,4 @@
-// Package output writes files that appear, or change, only when they are
-// complete and on disk.
+// Package output writes files that appear, or change, only once they are complete and on disk.
 package output
 
 import (
@@ -11,18 +10,17 @@ import (
 	"path/filepath"
 )
 
-// File is a file that is being written. What is at its path stays as it is
-// until all of the new content is on disk.
+// File is a file being written. What was at its path before stays there until all of the new
+// content is on disk.
 type File struct {
 	file *os.File
 	path string // what the file becomes; "" if it is written in place
 }
 
-// newFileMode is that of files made by any program, less the umask.
+// newFileMode is the mode of new files, before the umask.
 const newFileMode = 0o666
 
-// Create begins to write the file at path. A device or a pipe is written in
-// place.
+// Create starts to write the file at path. A device or a pipe is written in place.
 func Create(path string) (*File, error) {
 	about, err := os.Stat(path)
 	switch {
@@ -46,8 +44,8 @@ func Create(path string) (*File, error) {
 	return createBeside(path, about)
 }
 
-// createBeside makes a temporary file in the directory of path, with the mode
-// of the file that it will replace, if any.
+// createBeside creates a temporary file in the directory of path, with the mode of the file that it
+// will replace, if any.
 func createBeside(path string, replaced os.FileInfo) (*File, error) {
 	name := fmt.Sprintf(".%s.%08x.partial", filepath.Base(path), rand.Uint32())
 	file, err := os.OpenFile(filepath.Join(filepath.Dir(path), name), os.O_RDWR|os.O_CREATE|os.O_EXCL, newFileMode)
@@ -63,8 +61,8 @@ func createBeside(path string, replaced os.FileInfo) (*File, error) {
 	return o, nil
 }
 
-// Sink is where the content goes: an io.WriterAt too, unless the file is
-// written in place.
+// Sink returns the writer for the content. It is an io.WriterAt too, unless the file is written in
+// place.
 func (o *File) Sink() io.Writer {
 	if o.path == "" {
 		return Stream{Writer: o.file}
@@ -72,8 +70,8 @@ func (o *File) Sink() io.Writer {
 	return o.file
 }
 
-// Finish puts the file in its place, unless err says that it is incomplete:
-// then it removes it and returns err.
+// Finish moves the complete file into place. If err is not nil, Finish removes the file and returns
+// err.
 func (o *File) Finish(err error) error {
 	if err == nil && o.path != "" {
 		err = o.file.Sync()
@@ -101,5 +99,5 @@ func syncDirectory(path string) error {
 	return errors.Join(err, directory.Close())
 }
 
-// Stream hides that a file could be written to at any offset: a pipe cannot.
+// Stream hides WriteAt, which a pipe does not support.
 type Stream struct{ io.Writer }

@@ -10,18 +10,16 @@ import (
 	"time"
 )
 
-// collectPercent makes the runtime collect as soon as that is worth the
-// while: it leaves a distance of a MiB for sweeping, whatever the percentage.
+// collectPercent makes the runtime collect at the next opportunity: whatever the percentage, it
+// leaves a distance of 1 MiB for sweeping.
 const collectPercent = 5
 
-// collectGarbage is what has to be allocated for that, with something to
-// spare.
+// collectGarbage is the number of bytes to allocate to cause a collection, with some reserve.
 const collectGarbage = 5 << 18
 
-// forceCollections starts the collections that the environment asks for, as
-// the runtime does by itself: because something is allocated. runtime.GC would
-// also sweep, against the runtime's own sweeper, and while one of the two has
-// no core the other asks again and again, which takes more time than the
+// forceCollections starts the collections that the environment asks for. It causes them as programs
+// do, by allocating. runtime.GC would also sweep, in competition with the runtime's own sweeper;
+// while one of the two has no core, the other retries again and again, which takes longer than the
 // collection.
 func forceCollections() {
 	text := os.Getenv(CollectVariable)
@@ -30,7 +28,7 @@ func forceCollections() {
 	}
 	interval, err := time.ParseDuration(text)
 	if err != nil || interval <= 0 {
-		fmt.Fprintf(os.Stderr, "%s=%q is no interval: write for instance 100ms\n", CollectVariable, text)
+		fmt.Fprintf(os.Stderr, "%s=%q is not an interval: write for instance 100ms\n", CollectVariable, text)
 		os.Exit(ExitUsage)
 	}
 	debug.SetGCPercent(collectPercent)
@@ -41,8 +39,7 @@ func forceCollections() {
 	}()
 }
 
-// allocateGarbage allocates memory in one piece, which is neither cleared nor
-// touched.
+// allocateGarbage allocates memory in one piece, without clearing or touching it.
 func allocateGarbage() {
 	var garbage strings.Builder
 	garbage.Grow(collectGarbage)

@@ -9,9 +9,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Main runs the program whose commands root holds with the arguments of the
-// process, cancels its context at SIGINT or SIGTERM, and exits. A second
-// signal ends the process at once.
+// Main runs the program with the arguments of the process and exits. root holds its commands.
+// SIGINT or SIGTERM cancels the context of the command; a second signal kills the process.
 func Main(root *cobra.Command) {
 	forceCollections()
 	answerTo(root, os.Args[0])

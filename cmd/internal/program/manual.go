@@ -11,10 +11,9 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// Main writes the manual pages and the shell completions of a program into
-// the directories man, bash, zsh and fish below the one named on the command
-// line, instead of running it. Only builds with the tag "manual" do so, for
-// packages: the programs themselves shall not carry what this needs.
+// Main writes the manual pages and the shell completions of a program into the directories man,
+// bash, zsh and fish below the directory named on the command line, instead of running it. Only
+// builds with the tag "manual", for packages, contain this code and its dependencies.
 func Main(root *cobra.Command) {
 	answerTo(root, os.Args[0])
 	root.InitDefaultHelpCmd()
@@ -41,6 +40,6 @@ func writeManual(root *cobra.Command, directory string) error {
 		return err
 	}
 	root.DisableAutoGenTag = true
-	// The date is $SOURCE_DATE_EPOCH, so that packages can be made again.
+	// The date is $SOURCE_DATE_EPOCH, which makes packages reproducible.
 	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "zc-relay", Manual: "zc-relay"}, filepath.Join(directory, "man"))
 }

@@ -1,6 +1,5 @@
-// Package program is what the command line programs have in common: exit
-// codes, the one sentence that explains a failure, signals, and the processors
-// that polling threads need.
+// Package program holds what all command line programs share: exit codes, the sentence that
+// explains a failure, signals, and the processors that polling threads need.
 package program
 
 import (
@@ -19,14 +18,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// CollectVariable is the environment variable that makes programs built with
-// the tag faultinject force a garbage collection at that interval, for
-// instance "100ms".
+// CollectVariable is an environment variable for programs built with the tag faultinject. It sets
+// the interval of forced garbage collections, for instance "100ms".
 const CollectVariable = "ZC_RELAY_COLLECT_INTERVAL"
 
-// Run executes a command line and returns the exit code. A failure is
-// explained by one sentence on the error output of root. Whatever goes wrong
-// before a command's RunE is entered is a usage error.
+// Run executes a command line and returns the exit code. It explains a failure with one sentence on
+// root's error output. Any error before a command's RunE starts is a usage error.
 func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 	entered := false
 	prepare(root, &entered)
@@ -50,9 +47,8 @@ func explain(w io.Writer, command *cobra.Command, err error) {
 	}
 }
 
-// prepare notes when a command's RunE is entered, and makes a command that
-// only groups others fail when none of them is named: cobra would print the
-// help and succeed.
+// prepare records in *entered that a command's RunE was called. It also makes commands fail that
+// only group others: cobra would print the help and succeed.
 func prepare(command *cobra.Command, entered *bool) {
 	for _, child := range command.Commands() {
 		prepare(child, entered)
@@ -70,9 +66,8 @@ func prepare(command *cobra.Command, entered *bool) {
 	}
 }
 
-// answerTo makes a program speak of itself by the name that it was called by:
-// packages install some under longer names, which are also those of their
-// completions and manual pages.
+// answerTo makes a program use the name that it was called by. Packages install some programs under
+// longer names, and so name their completions and manual pages.
 func answerTo(root *cobra.Command, path string) {
 	_, arguments, _ := strings.Cut(root.Use, " ")
 	root.Use = strings.TrimSpace(filepath.Base(path) + " " + arguments)
@@ -80,18 +75,18 @@ func answerTo(root *cobra.Command, path string) {
 
 // The exit codes of every program.
 const (
-	// ExitOK means that everything asked for was done.
+	// ExitOK means that the program did everything it was asked to.
 	ExitOK = 0
-	// ExitFailure means that an IO failed, or data was not what it must be.
+	// ExitFailure means that an IO failed, or that data was wrong.
 	ExitFailure = 1
-	// ExitUsage means that the program was called wrongly, or asked for what
-	// the volume or the peer does not offer.
+	// ExitUsage means a wrong command line, or a request that the volume or the peer does not
+	// support.
 	ExitUsage = 2
-	// ExitConnect means that there was no way to the peer.
+	// ExitConnect means that the peer could not be reached.
 	ExitConnect = 3
 )
 
-// exitError is an error that asks for an exit code.
+// exitError is an error with an exit code.
 type exitError struct {
 	code int
 	err  error
@@ -101,15 +96,13 @@ func (e *exitError) Error() string { return e.err.Error() }
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// Usage makes the program end with ExitUsage because of err. Usage(nil) is
-// nil.
+// Usage gives err the exit code ExitUsage. Usage(nil) is nil.
 func Usage(err error) error { return withExitCode(ExitUsage, err) }
 
 // Usagef is Usage(fmt.Errorf(format, args...)).
 func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, args...)) }
 
-// CannotConnect makes the program end with ExitConnect because of err.
-// CannotConnect(nil) is nil.
+// CannotConnect gives err the exit code ExitConnect. CannotConnect(nil) is nil.
 func CannotConnect(err error) error { return withExitCode(ExitConnect, err) }
 
 func withExitCode(code int, err error) error {
@@ -119,8 +112,7 @@ func withExitCode(code int, err error) error {
 	return &exitError{code: code, err: err}
 }
 
-// ExitCode is the exit code that err asks for: ExitOK for nil, ExitFailure
-// for an error that asks for nothing else.
+// ExitCode returns the exit code of err: ExitOK for nil, ExitFailure for an error without one.
 func ExitCode(err error) int {
 	if err == nil {
 		return ExitOK
@@ -132,8 +124,7 @@ func ExitCode(err error) int {
 	return ExitFailure
 }
 
-// Sentence is the text of err on one line: joined errors come one per line
-// otherwise.
+// Sentence returns the text of err on one line. Joined errors have one line each.
 func Sentence(err error) string {
 	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' })
 	for i, line := range lines {
@@ -142,20 +133,18 @@ func Sentence(err error) string {
 	return strings.Join(lines, "; ")
 }
 
-// Interrupted is the cause of a context that a signal has cancelled.
+// Interrupted is the cause of a context that a signal cancelled.
 type Interrupted struct{ Signal os.Signal }
 
 // Error names the signal.
 func (i *Interrupted) Error() string { return fmt.Sprintf("stopped by signal %q", i.Signal) }
 
-// Is makes Interrupted match context.Canceled, as the error of the cancelled
-// context does.
+// Is makes Interrupted match context.Canceled, the error of the cancelled context.
 func (i *Interrupted) Is(target error) bool { return target == context.Canceled }
 
-// WithSignals returns a context that the first SIGINT or SIGTERM cancels, with
-// *Interrupted as its cause. The process then reacts to signals as it does by
-// default, so that a second one ends it at once. The returned function
-// releases what it takes to listen for signals.
+// WithSignals returns a context that the first SIGINT or SIGTERM cancels, with *Interrupted as its
+// cause. After that the process reacts to signals in the default way, so that a second one kills
+// it. The returned function cancels the context and stops listening for signals.
 func WithSignals(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
@@ -176,9 +165,8 @@ func WithSignals(parent context.Context) (context.Context, func()) {
 	}
 }
 
-// ReserveProcessors lets the Go runtime run count threads that poll without
-// pause, and two more for everything else. The runtime's own choice follows
-// the number of CPUs, with which pollers could keep out garbage collection
+// ReserveProcessors raises GOMAXPROCS to count polling threads and two more for everything else.
+// The runtime's default follows the number of CPUs, where pollers could starve garbage collection
 // and control messages.
 func ReserveProcessors(count int) {
 	if wanted := count + 2; runtime.GOMAXPROCS(0) < wanted {

@@ -5,14 +5,14 @@ import (
 	"io"
 )
 
-// StatusLine is a line on a terminal that is written over and over again. On
-// anything else than a terminal it shows nothing. It belongs to one goroutine.
+// StatusLine is a line on a terminal that is rewritten in place. On anything but a terminal it
+// shows nothing. One goroutine owns it.
 type StatusLine struct {
-	w     io.Writer // nil if nothing is to be shown
+	w     io.Writer // nil if there is no terminal
 	shown bool
 }
 
-// NewStatusLine makes a status line on w, normally the standard error.
+// NewStatusLine returns a status line on w, normally standard error.
 func NewStatusLine(w io.Writer) *StatusLine {
 	if !IsTerminal(w) {
 		return &StatusLine{}
@@ -20,10 +20,10 @@ func NewStatusLine(w io.Writer) *StatusLine {
 	return &StatusLine{w: w}
 }
 
-// Active reports whether there is a terminal to show the line on.
+// Active reports whether the line is shown.
 func (l *StatusLine) Active() bool { return l.w != nil }
 
-// eraseLine returns to the first column and clears the line (ECMA-48 EL).
+// eraseLine moves to the first column and clears the line (ECMA-48 EL).
 const eraseLine = "\r\x1b[K"
 
 // Show replaces the line.

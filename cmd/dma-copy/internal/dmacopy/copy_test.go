@@ -185,7 +185,7 @@ func TestThatBothOrNeitherHaveTheFileIsAnErrorOnBothSides(t *testing.T) {
 				t.Errorf("DPU: %v", dpu.err)
 			}
 			if original {
-				code, text = status.IOFailed, "do both sides, or neither, have the file"
+				code, text = status.IOFailed, "does the file exist on both sides, or on neither"
 			}
 			if !errors.Is(host.err, code) || !strings.Contains(host.err.Error(), text) {
 				t.Errorf("host: %v", host.err)

@@ -1,5 +1,5 @@
 // Package dmacopy copies a file between a host and its DPU: control messages
-// go over Comch, the data by DMA jobs of the DPU.
+// go over Comch, and DMA jobs of the DPU move the data.
 //
 // The DPU is the Comch server ServiceName, the host its client. The side that
 // has the file is the source.
@@ -7,19 +7,18 @@
 //	host → DPU   offer: whether the host has the file, and its size
 //	DPU → host   plan: direction, size, and how the window is divided
 //	host → DPU   export: descriptor of the window, which is host memory
-//	source       filled, for every chunk, when it is in its slot of the window
-//	sink         released, for every chunk, when it is in the file
-//	source       end: size and checksum of the whole
-//	sink         status: success when the file has its name, and is on disk
+//	source       filled, for each chunk that is in its slot of the window
+//	sink         released, for each chunk that is in the file
+//	source       end: size and checksum of the whole file
+//	sink         status: success, once the file has its name and is on disk
 //
-// Chunk n uses slot n modulo the number of slots, so that several are under way
-// at a time. The checksum is the CRC32C of the file so far: it goes with every
-// chunk, and the sink sums what it writes. Either side may send a status with an
-// error at any time, which ends the copy, and alive, which says that it is still
-// there. An empty file has neither window nor chunks.
+// Chunk n uses slot n modulo the number of slots, so that several chunks are in flight at a time.
+// Every chunk carries the CRC32C of the file so far, and the sink computes the same over what it
+// writes. At any time, either side may send a status with an error, which ends the copy, or alive,
+// which restarts the peer's timeout. An empty file has neither window nor chunks.
 //
-// With Config.Original, the messages are those of the DOCA DMA Copy
-// application instead (original.go), which copies the whole file in one piece.
+// With Config.Original, both sides speak the messages of the DOCA DMA Copy application instead
+// (original.go), which copies the whole file in one piece.
 package dmacopy
 
 import (
@@ -37,13 +36,13 @@ import (
 // ServiceName is the name of the Comch server.
 const ServiceName = "dma copy server"
 
-// Bounds of what either side lets the other ask for.
+// Limits on what a side accepts from its peer.
 const (
 	maxChunkSize = 64 << 20
 	maxSlots     = 64
 	maxWindow    = 1 << 30 // bytes
-	// maxOriginalSize bounds a file in the original's messages, which is in
-	// memory as a whole on both sides.
+	// maxOriginalSize bounds a file in the original's messages, which both sides hold in memory
+	// as a whole, in bytes.
 	maxOriginalSize = 1 << 30
 )
 
@@ -55,36 +54,36 @@ const (
 	DefaultConnectTimeout = time.Minute
 )
 
-// Config says what is copied, and how.
+// Config describes a copy.
 type Config struct {
 	Comch comch.Provider
 	// DMA is needed on the DPU only.
 	DMA dma.Provider
-	// Device is the PCI address of this side's device, Representor that of the
-	// host function that the DPU serves.
+	// Device is the PCI address of this side's device. Representor is the PCI address of the host
+	// function that the DPU serves.
 	Device      string
 	Representor string
 	// Path is the file. The side where it exists is the source.
 	Path string
-	// ChunkSize in bytes and Slots are chosen by the DPU; a chunk is no larger
-	// than what one of its DMA jobs can copy.
+	// The DPU chooses ChunkSize, in bytes, and Slots. A chunk is at most what one DMA job of its
+	// device can copy.
 	ChunkSize uint64
 	Slots     int
 	// Original selects the messages of the DOCA DMA Copy application.
 	Original bool
-	// ConnectTimeout bounds the wait for the other side to appear, Timeout each
-	// later wait for a word of it.
+	// ConnectTimeout bounds the wait for the peer to appear, Timeout each later wait for a message
+	// from it.
 	ConnectTimeout time.Duration
 	Timeout        time.Duration
 	// Policy is how the DPU's thread waits for its DMA jobs.
 	Policy progress.Policy
-	// Observe, if not nil, is told how many bytes have arrived, by one
-	// goroutine at a time.
+	// Observe, if not nil, is called with the number of bytes that have arrived, by one goroutine
+	// at a time.
 	Observe func(moved, total uint64)
 	Logger  *zap.Logger
 }
 
-// Direction is where a file goes.
+// Direction is the way in which a file is copied.
 type Direction uint8
 
 // The directions.
@@ -104,25 +103,25 @@ func (d Direction) String() string {
 	return "nowhere"
 }
 
-// Result is what a successful copy has done.
+// Result describes a successful copy.
 type Result struct {
 	Direction Direction
 	Bytes     uint64
-	// Checksum is the CRC32C of the file, as both sides have it; 0 with
-	// Config.Original, which carries none.
+	// Checksum is the CRC32C of the file, equal on both sides; 0 with Config.Original, whose
+	// messages carry none.
 	Checksum uint32
-	Duration time.Duration // from the first message on
+	Duration time.Duration // since the first message
 }
 
 func (c *Config) validate() error {
 	if c.ChunkSize < 1 || c.ChunkSize > maxChunkSize {
-		return status.Errorf(status.InvalidValue, "chunks of %d bytes are not within 1 and %d", c.ChunkSize, maxChunkSize)
+		return status.Errorf(status.InvalidValue, "chunk size %d is not between 1 and %d bytes", c.ChunkSize, maxChunkSize)
 	}
 	if c.Slots < 1 || c.Slots > maxSlots || c.ChunkSize*uint64(c.Slots) > maxWindow {
-		return status.Errorf(status.InvalidValue, "%d slots of %d bytes are not within 1 and %d, or more than %d bytes", c.Slots, c.ChunkSize, maxSlots, maxWindow)
+		return status.Errorf(status.InvalidValue, "%d slots of %d bytes: at least 1 and at most %d slots, and at most %d bytes in all, are allowed", c.Slots, c.ChunkSize, maxSlots, maxWindow)
 	}
 	if c.Timeout <= 0 || c.ConnectTimeout <= 0 {
-		return status.Errorf(status.InvalidValue, "time limits %v and %v must be positive", c.ConnectTimeout, c.Timeout)
+		return status.Errorf(status.InvalidValue, "timeouts %v and %v must be positive", c.ConnectTimeout, c.Timeout)
 	}
 	return nil
 }
@@ -133,12 +132,11 @@ func (c *Config) observe(moved, total uint64) {
 	}
 }
 
-// choose finds the direction of a copy, of which exactly one side must have
-// the file.
+// choose returns the direction of a copy. Exactly one side must have the file.
 func choose(onHost, onDPU bool) (Direction, error) {
 	switch {
 	case onHost && onDPU:
-		return 0, status.Errorf(status.AlreadyExist, "the file exists on both sides: remove the copy that is to be replaced")
+		return 0, status.Errorf(status.AlreadyExist, "the file exists on both sides: remove the copy to be replaced")
 	case onHost:
 		return ToDPU, nil
 	case onDPU:
@@ -147,7 +145,7 @@ func choose(onHost, onDPU bool) (Direction, error) {
 	return 0, status.Errorf(status.NotFound, "the file exists on neither side")
 }
 
-// cause prefers the reason for which a context was cancelled.
+// cause returns the reason why ctx was cancelled, if it was, instead of err.
 func cause(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -155,21 +153,21 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// side is what both sides of a copy have.
+// side is the common part of host and DPU.
 type side struct {
 	config *Config
 	peer   *peer
-	own    *input // nil if the other side has the file
+	input  *input // nil if the peer has the file
 	begun  time.Time
 }
 
-// run copies, in the messages of this package or of the original application,
-// and tells the other side of a failure.
+// run copies the file, with the messages of this package or of the original application, and
+// reports a failure to the peer.
 func (s *side) run(ctx context.Context, native, original func(context.Context) (Result, error)) (result Result, err error) {
-	farewell := s.peer.farewell
-	defer func() { s.peer.close(err, farewell) }()
+	sendFailure := s.peer.sendFailure
+	defer func() { s.peer.close(err, sendFailure) }()
 	if s.config.Original {
-		farewell = originalFarewell(s.peer)
+		sendFailure = sendOriginalFailure(s.peer)
 		result, err = original(ctx)
 	} else {
 		s.peer.keepAlive(ctx)

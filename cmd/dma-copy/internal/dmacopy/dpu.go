@@ -15,16 +15,16 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// RunDPU is the DPU's side of a copy: it serves one host.
+// RunDPU runs the DPU's side of a copy. It serves one host.
 func RunDPU(ctx context.Context, config Config) (result Result, err error) {
 	if err := config.validate(); err != nil {
 		return Result{}, program.Usage(err)
 	}
-	own, err := openInput(config.Path)
+	file, err := openInput(config.Path)
 	if err != nil {
 		return Result{}, err
 	}
-	defer own.close()
+	defer file.close()
 	device, err := openDevice(&config)
 	if err != nil {
 		return Result{}, err
@@ -34,11 +34,11 @@ func RunDPU(ctx context.Context, config Config) (result Result, err error) {
 	if err != nil {
 		return Result{}, program.CannotConnect(err)
 	}
-	d := &dpu{side: side{config: &config, peer: newPeer(connection, "host", &config), own: own, begun: time.Now()}, device: device}
+	d := &dpu{side: side{config: &config, peer: newPeer(connection, "host", &config), input: file, begun: time.Now()}, device: device}
 	return d.run(ctx, d.copy, d.copyOriginal)
 }
 
-// openDevice opens the DMA device, and fits chunks to what it can copy.
+// openDevice opens the DMA device and limits chunks to what it can copy.
 func openDevice(config *Config) (dma.Device, error) {
 	device, err := config.DMA.Open(config.Device)
 	if err != nil {
@@ -54,7 +54,7 @@ func openDevice(config *Config) (dma.Device, error) {
 	return device, nil
 }
 
-// accept waits for one host. Further ones are turned away.
+// accept waits for one host. Comch rejects further ones.
 func accept(ctx context.Context, config *Config) (comch.Connection, error) {
 	server, err := config.Comch.Listen(ctx, comch.ServerConfig{
 		Device: config.Device, Representor: config.Representor, Name: ServiceName, Admission: comch.Admission{MaxClients: 1},
@@ -67,7 +67,7 @@ func accept(ctx context.Context, config *Config) (comch.Connection, error) {
 	defer cancel()
 	connection, err := server.Accept(bounded)
 	if err != nil && errors.Is(bounded.Err(), context.DeadlineExceeded) && ctx.Err() == nil {
-		err = fmt.Errorf("no host to copy with within %v: is dma-copy --side host running? %w", config.ConnectTimeout, err)
+		err = fmt.Errorf("no host connected within %v: is dma-copy --side host running? %w", config.ConnectTimeout, err)
 	}
 	err = errors.Join(cause(ctx, err), server.Close())
 	if err != nil && connection != nil {
@@ -100,9 +100,9 @@ func (d *dpu) copy(ctx context.Context) (Result, error) {
 	}
 	var result Result
 	if p.direction == ToDPU {
-		result, err = d.take(ctx, p, m)
+		result, err = d.receiveFile(ctx, p, m)
 	} else {
-		result, err = d.supply(ctx, p, m)
+		result, err = d.sendFile(ctx, p, m)
 	}
 	return result, errors.Join(err, m.stop())
 }
@@ -116,13 +116,13 @@ func (d *dpu) negotiate(ctx context.Context) (plan, error) {
 	if !ok {
 		return plan{}, d.peer.unexpected(m, "an offer")
 	}
-	direction, err := choose(o.hasFile, d.own != nil)
+	direction, err := choose(o.hasFile, d.input != nil)
 	if err != nil {
 		return plan{}, err
 	}
 	size := o.size
 	if direction == ToHost {
-		size = d.own.size
+		size = d.input.size
 	}
 	p := divide(direction, size, d.config)
 	if size > 1<<63-1 {
@@ -131,7 +131,7 @@ func (d *dpu) negotiate(ctx context.Context) (plan, error) {
 	return p, d.peer.send(ctx, p)
 }
 
-// divide makes a plan with a window that is no larger than the file.
+// divide returns a plan with a window that is no larger than the file.
 func divide(direction Direction, size uint64, config *Config) plan {
 	p := plan{direction: direction, size: size, chunkSize: min(config.ChunkSize, max(size, 1)), slots: 1}
 	p.slots = uint32(min(uint64(config.Slots), max(p.chunks(), 1)))
@@ -152,7 +152,7 @@ func (d *dpu) importWindow(ctx context.Context, p plan) (*memory.Region, memory.
 		return nil, 0, fmt.Errorf("import the host's memory: %w", err)
 	}
 	if e.length != p.window() || window.Len() < p.window() || e.address != window.Base() {
-		err := status.Errorf(status.InvalidValue, "the host exported %d bytes at %#x and says %d at %#x, needed are %d",
+		err := status.Errorf(status.InvalidValue, "the host exported %d bytes at %#x and announced %d at %#x, but the copy needs %d",
 			window.Len(), window.Base(), e.length, e.address, p.window())
 		return nil, 0, errors.Join(err, window.Close())
 	}
@@ -187,11 +187,11 @@ func (d *dpu) copyNothing(ctx context.Context, p plan) (Result, error) {
 	return result, nil
 }
 
-// confirm tells the host that it has all been done.
+// confirm reports success to the host.
 func (d *dpu) confirm(ctx context.Context) {
 	if err := d.peer.send(ctx, outcome{}); err != nil {
-		// The file is there. Only the host does not know.
-		d.config.Logger.Warn("the file is complete, but the host could not be told", zap.Error(err))
+		// The file is complete, which only the host does not learn.
+		d.config.Logger.Warn("the file is complete, but reporting this to the host failed", zap.Error(err))
 	}
 }
 
@@ -206,8 +206,8 @@ func (d *dpu) awaitOutcome(ctx context.Context) error {
 	return nil
 }
 
-// take copies chunks out of the window and writes them to the file.
-func (d *dpu) take(ctx context.Context, p plan, m *mover) (Result, error) {
+// receiveFile copies chunks out of the window and writes them to the file.
+func (d *dpu) receiveFile(ctx context.Context, p plan, m *mover) (Result, error) {
 	s, err := newSink(p, d.config)
 	if err != nil {
 		return Result{}, err
@@ -220,7 +220,7 @@ func (d *dpu) take(ctx context.Context, p plan, m *mover) (Result, error) {
 		cancelUnlessGone(cancel, err)
 		written <- err
 	}()
-	last, err := d.takeMessages(ctx, p, m)
+	last, err := d.receiveChunks(ctx, p, m)
 	if err != nil {
 		cancel(err)
 	}
@@ -234,8 +234,8 @@ func (d *dpu) take(ctx context.Context, p plan, m *mover) (Result, error) {
 	return Result{Direction: ToDPU, Bytes: p.size, Checksum: s.checksum}, nil
 }
 
-// takeMessages starts a job for every chunk that the host has filled.
-func (d *dpu) takeMessages(ctx context.Context, p plan, m *mover) (end, error) {
+// receiveChunks starts a job for every chunk that the host has filled.
+func (d *dpu) receiveChunks(ctx context.Context, p plan, m *mover) (end, error) {
 	next := sink{plan: p}
 	for {
 		received, err := d.peer.receive(ctx)
@@ -248,12 +248,12 @@ func (d *dpu) takeMessages(ctx context.Context, p plan, m *mover) (end, error) {
 				return end{}, err
 			}
 			if received.chunk >= m.released.Load()+uint64(p.slots) {
-				return end{}, status.Errorf(status.Unexpected, "the host has filled chunk %d, whose slot is in use", received.chunk)
+				return end{}, status.Errorf(status.Unexpected, "the host filled chunk %d, whose slot is in use", received.chunk)
 			}
 			m.submit(received)
 		case end:
 			if next.chunk != p.chunks() {
-				return end{}, status.Errorf(status.Unexpected, "the host says that it is done after %d of %d chunks", next.chunk, p.chunks())
+				return end{}, status.Errorf(status.Unexpected, "the host sent the end after %d of %d chunks", next.chunk, p.chunks())
 			}
 			return received, nil
 		default:
@@ -262,7 +262,7 @@ func (d *dpu) takeMessages(ctx context.Context, p plan, m *mover) (end, error) {
 	}
 }
 
-// write takes what the jobs have copied, in order, until the last chunk.
+// write writes what the jobs have copied, in order, up to the last chunk.
 func (d *dpu) write(ctx context.Context, s *sink, m *mover) error {
 	for range s.plan.chunks() {
 		c, err := m.next(ctx)
@@ -280,8 +280,8 @@ func (d *dpu) write(ctx context.Context, s *sink, m *mover) error {
 	return nil
 }
 
-// supply reads the file, and copies it chunk by chunk into the window.
-func (d *dpu) supply(ctx context.Context, p plan, m *mover) (Result, error) {
+// sendFile reads the file and copies it chunk by chunk into the window.
+func (d *dpu) sendFile(ctx context.Context, p plan, m *mover) (Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	free := make(chan struct{}, p.slots)
@@ -305,7 +305,7 @@ func (d *dpu) supply(ctx context.Context, p plan, m *mover) (Result, error) {
 	if ctx.Err() != nil {
 		return Result{}, context.Cause(ctx)
 	}
-	return Result{Direction: ToHost, Bytes: p.size, Checksum: d.own.checksum}, nil
+	return Result{Direction: ToHost, Bytes: p.size, Checksum: d.input.checksum}, nil
 }
 
 func (d *dpu) read(ctx context.Context, p plan, m *mover, free <-chan struct{}) error {
@@ -316,16 +316,16 @@ func (d *dpu) read(ctx context.Context, p plan, m *mover, free <-chan struct{}) 
 			return ctx.Err()
 		}
 		c := filled{chunk: chunk, length: p.length(chunk)}
-		if err := d.own.read(m.slot(c)); err != nil {
+		if err := d.input.read(m.slot(c)); err != nil {
 			return err
 		}
-		c.checksum = d.own.checksum
+		c.checksum = d.input.checksum
 		m.submit(c)
 	}
-	return d.own.unchanged()
+	return d.input.unchanged()
 }
 
-// announce tells the host of every chunk that has arrived, and of the end.
+// announce announces every chunk that has arrived in the window, and the end, to the host.
 func (d *dpu) announce(ctx context.Context, p plan, m *mover) error {
 	var checksum uint32
 	for range p.chunks() {
@@ -339,14 +339,13 @@ func (d *dpu) announce(ctx context.Context, p plan, m *mover) error {
 		}
 		checksum = c.checksum
 	}
-	if err := d.own.unchanged(); err != nil {
+	if err := d.input.unchanged(); err != nil {
 		return err
 	}
 	return d.peer.send(ctx, end{size: p.size, checksum: checksum})
 }
 
-// awaitReleases takes the host's messages until it has confirmed the whole
-// file.
+// awaitReleases handles the host's messages until it has confirmed the whole file.
 func (d *dpu) awaitReleases(ctx context.Context, p plan, m *mover, free chan<- struct{}) error {
 	for {
 		received, err := d.peer.receive(ctx)
@@ -357,14 +356,14 @@ func (d *dpu) awaitReleases(ctx context.Context, p plan, m *mover, free chan<- s
 		switch received := received.(type) {
 		case released:
 			if received.chunk != next || next >= m.announced.Load() || len(free) == cap(free) {
-				return status.Errorf(status.Unexpected, "the host released chunk %d, next is %d", received.chunk, next)
+				return status.Errorf(status.Unexpected, "the host released chunk %d instead of %d", received.chunk, next)
 			}
 			m.released.Add(1)
 			free <- struct{}{}
 			d.config.observe(min((next+1)*p.chunkSize, p.size), p.size)
 		case outcome:
 			if next != p.chunks() {
-				return status.Errorf(status.Unexpected, "the host says that it is done after %d of %d chunks", next, p.chunks())
+				return status.Errorf(status.Unexpected, "the host reported success after %d of %d chunks", next, p.chunks())
 			}
 			return nil
 		default:

@@ -20,10 +20,10 @@ type input struct {
 	path     string
 	size     uint64
 	modified time.Time
-	checksum uint32 // CRC32C of what was read
+	checksum uint32 // CRC32C of the data read so far
 }
 
-// openInput opens the file, and returns nil if there is none.
+// openInput opens the file. It returns nil if there is none.
 func openInput(path string) (*input, error) {
 	about, err := os.Stat(path) // opening a pipe would wait for its writer
 	if errors.Is(err, os.ErrNotExist) {
@@ -33,7 +33,7 @@ func openInput(path string) (*input, error) {
 		return nil, fmt.Errorf("examine file: %w", err)
 	}
 	if !about.Mode().IsRegular() {
-		return nil, status.Errorf(status.InvalidValue, "%q is no regular file", path)
+		return nil, status.Errorf(status.InvalidValue, "%q is not a regular file", path)
 	}
 	file, err := os.Open(path)
 	if err != nil {
@@ -45,7 +45,7 @@ func openInput(path string) (*input, error) {
 	return &input{file: file, path: path, size: uint64(about.Size()), modified: about.ModTime()}, nil
 }
 
-// read fills b with what follows in the file.
+// read fills b with the next bytes of the file.
 func (i *input) read(b []byte) error {
 	_, err := io.ReadFull(i.file, b)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -58,7 +58,7 @@ func (i *input) read(b []byte) error {
 	return nil
 }
 
-// unchanged fails if the file was written to while it was read.
+// unchanged fails if the file was written to after it was opened.
 func (i *input) unchanged() error {
 	about, err := i.file.Stat()
 	if err != nil {
@@ -71,7 +71,7 @@ func (i *input) unchanged() error {
 }
 
 func (i *input) changed() error {
-	return status.Errorf(status.IOFailed, "%q was changed while it was copied: try again when nobody writes to it", i.path)
+	return status.Errorf(status.IOFailed, "%q changed while it was copied: try again when nothing writes to it", i.path)
 }
 
 func (i *input) close() {
@@ -80,14 +80,14 @@ func (i *input) close() {
 	}
 }
 
-// sink is the file on the side that gets it.
+// sink is the file on the side that receives it.
 type sink struct {
 	plan     plan
 	file     *output.File
 	config   *Config
-	chunk    uint64 // that comes next
+	chunk    uint64 // expected next
 	moved    uint64
-	checksum uint32 // CRC32C of what was written
+	checksum uint32 // CRC32C of the data written so far
 }
 
 func newSink(p plan, config *Config) (*sink, error) {
@@ -98,20 +98,20 @@ func newSink(p plan, config *Config) (*sink, error) {
 	return &sink{plan: p, file: file, config: config}, nil
 }
 
-// expect fails unless m is what has to come next.
+// expect fails unless m announces the next chunk.
 func (s *sink) expect(m filled) error {
 	if m.chunk != s.chunk || m.chunk >= s.plan.chunks() || m.length != s.plan.length(m.chunk) {
-		return status.Errorf(status.Unexpected, "chunk %d of %d bytes was sent, next of %d chunks is %d", m.chunk, m.length, s.plan.chunks(), s.chunk)
+		return status.Errorf(status.Unexpected, "chunk %d of %d bytes was sent; there are %d chunks, and the next is %d", m.chunk, m.length, s.plan.chunks(), s.chunk)
 	}
 	s.chunk++
 	return nil
 }
 
-// write appends a chunk that was copied to b.
+// write appends a chunk that was copied to b, if its checksum is right.
 func (s *sink) write(m filled, b []byte) error {
 	s.checksum = crc32.Update(s.checksum, castagnoli, b)
 	if s.checksum != m.checksum {
-		return status.Errorf(status.IOFailed, "bytes %d to %d arrived changed: checksum %#08x, sent was %#08x",
+		return status.Errorf(status.IOFailed, "bytes %d to %d arrived corrupted: checksum %#08x instead of %#08x",
 			s.moved, s.moved+m.length, s.checksum, m.checksum)
 	}
 	if _, err := s.file.Sink().Write(b); err != nil {
@@ -122,11 +122,10 @@ func (s *sink) write(m filled, b []byte) error {
 	return nil
 }
 
-// finish gives the file its name, if nothing has gone wrong and all of it is
-// there.
+// finish gives the file its name if all of it has arrived without an error.
 func (s *sink) finish(m end, err error) error {
 	if err == nil && (s.moved != s.plan.size || m.size != s.moved || m.checksum != s.checksum) {
-		err = status.Errorf(status.IOFailed, "%d bytes with checksum %#08x have arrived, sent were %d with %#08x", s.moved, s.checksum, m.size, m.checksum)
+		err = status.Errorf(status.IOFailed, "%d bytes with checksum %#08x arrived, but %d with %#08x were sent", s.moved, s.checksum, m.size, m.checksum)
 	}
 	return s.file.Finish(err)
 }

@@ -14,32 +14,31 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// A host looks for its DPU again after shortestRetry, and then less and less
-// often.
+// A host retries to connect after shortestRetry, and then less and less often.
 const (
 	shortestRetry = 2 * time.Millisecond
 	longestRetry  = 100 * time.Millisecond
 )
 
-// RunHost is the host's side of a copy.
+// RunHost runs the host's side of a copy.
 func RunHost(ctx context.Context, config Config) (Result, error) {
 	if err := config.validate(); err != nil {
 		return Result{}, program.Usage(err)
 	}
-	own, err := openInput(config.Path)
+	file, err := openInput(config.Path)
 	if err != nil {
 		return Result{}, err
 	}
-	defer own.close()
+	defer file.close()
 	connection, err := connect(ctx, &config)
 	if err != nil {
 		return Result{}, program.CannotConnect(err)
 	}
-	h := &host{side{config: &config, peer: newPeer(connection, "DPU", &config), own: own, begun: time.Now()}}
+	h := &host{side{config: &config, peer: newPeer(connection, "DPU", &config), input: file, begun: time.Now()}}
 	return h.run(ctx, h.copy, h.copyOriginal)
 }
 
-// connect waits for a DPU that listens.
+// connect waits until the DPU listens, and connects to it.
 func connect(ctx context.Context, config *Config) (comch.Connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, config.ConnectTimeout)
 	defer cancel()
@@ -51,7 +50,7 @@ func connect(ctx context.Context, config *Config) (comch.Connection, error) {
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return nil, fmt.Errorf("no DPU to copy with within %v: is dma-copy --side dpu running? %w", config.ConnectTimeout, err)
+				return nil, fmt.Errorf("no DPU found within %v: is dma-copy --side dpu running? %w", config.ConnectTimeout, err)
 			}
 			return nil, context.Cause(ctx)
 		case <-time.After(interval):
@@ -74,15 +73,15 @@ func (h *host) copy(ctx context.Context) (Result, error) {
 		defer func() { _ = window.Close() }()
 	}
 	if p.direction == ToDPU {
-		return h.supply(ctx, p, window)
+		return h.sendFile(ctx, p, window)
 	}
-	return h.take(ctx, p, window)
+	return h.receiveFile(ctx, p, window)
 }
 
 func (h *host) negotiate(ctx context.Context) (plan, error) {
-	o := offer{hasFile: h.own != nil}
-	if h.own != nil {
-		o.size = h.own.size
+	o := offer{hasFile: h.input != nil}
+	if h.input != nil {
+		o.size = h.input.size
 	}
 	if err := h.peer.send(ctx, o); err != nil {
 		return plan{}, err
@@ -95,11 +94,11 @@ func (h *host) negotiate(ctx context.Context) (plan, error) {
 	if !ok {
 		return plan{}, h.peer.unexpected(m, "a plan")
 	}
-	return p, p.validate(h.own)
+	return p, p.validate(h.input)
 }
 
-// exportWindow lets the DPU reach the memory that the copy goes through, with
-// no more rights than it needs; nil for an empty file.
+// exportWindow allocates the window and exports it to the DPU, with no more rights than the copy
+// needs. It returns nil for an empty file.
 func (h *host) exportWindow(ctx context.Context, p plan) (*memory.Region, error) {
 	if p.size == 0 {
 		return nil, nil
@@ -122,8 +121,8 @@ func (h *host) exportWindow(ctx context.Context, p plan) (*memory.Region, error)
 	return window, nil
 }
 
-// supply reads the file into the window, for the DPU to copy from.
-func (h *host) supply(ctx context.Context, p plan, window *memory.Region) (Result, error) {
+// sendFile reads the file into the window, for the DPU to copy from.
+func (h *host) sendFile(ctx context.Context, p plan, window *memory.Region) (Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	free := make(chan struct{}, p.slots)
@@ -140,7 +139,7 @@ func (h *host) supply(ctx context.Context, p plan, window *memory.Region) (Resul
 	}()
 	cancelUnlessGone(cancel, h.fill(ctx, p, window, free))
 	err := <-confirmed
-	return Result{Direction: ToDPU, Bytes: p.size, Checksum: h.own.checksum}, cause(ctx, err)
+	return Result{Direction: ToDPU, Bytes: p.size, Checksum: h.input.checksum}, cause(ctx, err)
 }
 
 func (h *host) fill(ctx context.Context, p plan, window *memory.Region, free <-chan struct{}) error {
@@ -151,20 +150,20 @@ func (h *host) fill(ctx context.Context, p plan, window *memory.Region, free <-c
 			return ctx.Err()
 		}
 		slot := window.Bytes()[p.slot(chunk):][:p.length(chunk)]
-		if err := h.own.read(slot); err != nil {
+		if err := h.input.read(slot); err != nil {
 			return err
 		}
-		if err := h.peer.send(ctx, filled{chunk: chunk, length: uint64(len(slot)), checksum: h.own.checksum}); err != nil {
+		if err := h.peer.send(ctx, filled{chunk: chunk, length: uint64(len(slot)), checksum: h.input.checksum}); err != nil {
 			return err
 		}
 	}
-	if err := h.own.unchanged(); err != nil {
+	if err := h.input.unchanged(); err != nil {
 		return err
 	}
-	return h.peer.send(ctx, end{size: p.size, checksum: h.own.checksum})
+	return h.peer.send(ctx, end{size: p.size, checksum: h.input.checksum})
 }
 
-// awaitReleases takes the DPU's messages until it has confirmed the whole file.
+// awaitReleases handles the DPU's messages until it has confirmed the whole file.
 func (h *host) awaitReleases(ctx context.Context, p plan, free chan<- struct{}) error {
 	next := uint64(0)
 	for {
@@ -175,14 +174,14 @@ func (h *host) awaitReleases(ctx context.Context, p plan, free chan<- struct{}) 
 		switch m := m.(type) {
 		case released:
 			if m.chunk != next || next == p.chunks() || len(free) == cap(free) {
-				return status.Errorf(status.Unexpected, "the DPU released chunk %d, next is %d", m.chunk, next)
+				return status.Errorf(status.Unexpected, "the DPU released chunk %d instead of %d", m.chunk, next)
 			}
 			next++
 			free <- struct{}{}
 			h.config.observe(min(next*p.chunkSize, p.size), p.size)
 		case outcome:
 			if next != p.chunks() {
-				return status.Errorf(status.Unexpected, "the DPU says that it is done after %d of %d chunks", next, p.chunks())
+				return status.Errorf(status.Unexpected, "the DPU reported success after %d of %d chunks", next, p.chunks())
 			}
 			return nil
 		default:
@@ -191,24 +190,24 @@ func (h *host) awaitReleases(ctx context.Context, p plan, free chan<- struct{}) 
 	}
 }
 
-// take writes to the file what the DPU copies into the window.
-func (h *host) take(ctx context.Context, p plan, window *memory.Region) (Result, error) {
+// receiveFile writes to the file what the DPU copies into the window.
+func (h *host) receiveFile(ctx context.Context, p plan, window *memory.Region) (Result, error) {
 	s, err := newSink(p, h.config)
 	if err != nil {
 		return Result{}, err
 	}
-	last, err := h.takeChunks(ctx, s, window)
+	last, err := h.receiveChunks(ctx, s, window)
 	if err = s.finish(last, err); err != nil {
 		return Result{}, err
 	}
 	if err := h.peer.send(ctx, outcome{}); err != nil {
-		// The file is there. Only the DPU does not know.
-		h.config.Logger.Warn("the file is complete, but the DPU could not be told", zap.Error(err))
+		// The file is complete, which only the DPU does not learn.
+		h.config.Logger.Warn("the file is complete, but reporting this to the DPU failed", zap.Error(err))
 	}
 	return Result{Direction: ToHost, Bytes: p.size, Checksum: s.checksum}, nil
 }
 
-func (h *host) takeChunks(ctx context.Context, s *sink, window *memory.Region) (end, error) {
+func (h *host) receiveChunks(ctx context.Context, s *sink, window *memory.Region) (end, error) {
 	for {
 		m, err := h.peer.receive(ctx)
 		if err != nil {
@@ -225,7 +224,7 @@ func (h *host) takeChunks(ctx context.Context, s *sink, window *memory.Region) (
 			err := h.peer.send(ctx, released{chunk: m.chunk})
 			if err != nil && !errors.Is(err, status.ConnectionReset) {
 				return end{}, err
-			} // why the DPU has gone is still to be received
+			} // the DPU's reason for disconnecting is still to be received
 		case end:
 			return m, nil
 		default:

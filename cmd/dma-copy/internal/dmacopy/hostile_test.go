@@ -248,11 +248,11 @@ func TestASilentSideIsGivenUp(t *testing.T) {
 	s := newSite(t)
 	s.dpu.Timeout, s.host.Timeout = 100*time.Millisecond, 100*time.Millisecond
 	err := againstDPU(s, func(*actor) {})
-	if !errors.Is(err, status.TimeOut) || !strings.Contains(err.Error(), "the host has not said anything for 100ms") {
+	if !errors.Is(err, status.TimeOut) || !strings.Contains(err.Error(), "no message from the host for 100ms") {
 		t.Errorf("the DPU ended with %v", err)
 	}
 	err = againstHost(s, func(*actor) {})
-	if !errors.Is(err, status.TimeOut) || !strings.Contains(err.Error(), "the DPU has not said anything for 100ms") {
+	if !errors.Is(err, status.TimeOut) || !strings.Contains(err.Error(), "no message from the DPU for 100ms") {
 		t.Errorf("the host ended with %v", err)
 	}
 	s.original()

@@ -43,7 +43,7 @@ const (
 	exportFixed = 16
 )
 
-// offer says whether the host has the file.
+// offer announces whether the host has the file.
 //
 //	0 has file u8 (0 or 1) · 1 zero · 8 size u64
 type offer struct {
@@ -51,7 +51,7 @@ type offer struct {
 	size    uint64
 }
 
-// plan says what is to be done.
+// plan describes the copy.
 //
 //	0 direction u8 · 1 zero · 4 slots u32 · 8 chunk size u64 · 16 size u64
 type plan struct {
@@ -61,7 +61,7 @@ type plan struct {
 	size      uint64
 }
 
-// export lets the DPU reach the window.
+// export gives the DPU access to the window.
 //
 //	0 address u64 · 8 length u64 · 16 descriptor
 type export struct {
@@ -70,7 +70,7 @@ type export struct {
 	descriptor []byte
 }
 
-// filled says that a chunk is in its slot.
+// filled announces a chunk in its slot.
 //
 //	0 chunk u64 · 8 length u64 · 16 checksum u32 · 20 zero u32
 type filled struct {
@@ -79,12 +79,12 @@ type filled struct {
 	checksum uint32 // of the file up to the end of the chunk
 }
 
-// released says that a chunk's slot may be used again.
+// released frees a chunk's slot.
 //
 //	0 chunk u64
 type released struct{ chunk uint64 }
 
-// end says that everything was sent.
+// end follows the last chunk.
 //
 //	0 size u64 · 8 checksum u32 · 12 zero u32
 type end struct {
@@ -92,7 +92,7 @@ type end struct {
 	checksum uint32
 }
 
-// outcome says that the copy is complete, or why it has failed.
+// outcome reports success, or the reason of a failure.
 //
 //	0 code u32 (0 is success) · 4 text length u32 · 8 text
 type outcome struct {
@@ -100,7 +100,7 @@ type outcome struct {
 	text string
 }
 
-// alive says that the sender is still there.
+// alive is a sign of life.
 type alive struct{}
 
 func (offer) kind() messageKind    { return kindOffer }
@@ -161,19 +161,19 @@ func flag(b bool) byte {
 	return 0
 }
 
-// encode makes the bytes of a message.
+// encode returns the bytes of a message.
 func encode(m message) []byte {
 	b := binary.BigEndian.AppendUint32(make([]byte, 0, 64), messageMagic)
 	return m.appendBody(append(b, messageVersion, byte(m.kind()), 0, 0))
 }
 
-// parse reads a message of the peer, which may be anything.
+// parse reads a message from the peer, which is not trusted.
 func parse(b []byte) (message, error) {
 	if len(b) < headerSize || binary.BigEndian.Uint32(b) != messageMagic {
 		return nil, foreign(b)
 	}
 	if b[4] != messageVersion {
-		return nil, status.Errorf(status.UnsupportedVersion, "message has version %d, this program speaks %d", b[4], messageVersion)
+		return nil, status.Errorf(status.UnsupportedVersion, "message has version %d, this program supports %d", b[4], messageVersion)
 	}
 	kind, body := messageKind(b[5]), b[headerSize:]
 	if !zero(b[6:headerSize]) {
@@ -190,7 +190,7 @@ func parse(b []byte) (message, error) {
 		return nil, status.Errorf(status.InvalidValue, "message has unknown kind %d", kind)
 	}
 	if len(body) != want {
-		return nil, malformed(kind, "it has "+strconv.Itoa(len(body))+" bytes, not "+strconv.Itoa(want))
+		return nil, malformed(kind, "its body has "+strconv.Itoa(len(body))+" bytes instead of "+strconv.Itoa(want))
 	}
 	return parseFixed(kind, body)
 }
@@ -199,7 +199,7 @@ var bodySizes = map[messageKind]int{
 	kindOffer: 16, kindPlan: 24, kindFilled: 24, kindReleased: 8, kindEnd: 16, kindAlive: 0,
 }
 
-// parseFixed reads the kinds that have one length, which was checked.
+// parseFixed reads a message of a kind with a fixed length, which the caller has checked.
 func parseFixed(kind messageKind, b []byte) (message, error) {
 	be := binary.BigEndian
 	var m message
@@ -242,7 +242,7 @@ func parseOutcome(b []byte) (message, error) {
 	}
 	length, text := binary.BigEndian.Uint32(b[4:]), b[8:]
 	if length > maxText || int(length) != len(text) {
-		return nil, malformed(kindStatus, "its text has another length than it says")
+		return nil, malformed(kindStatus, "its text length is wrong")
 	}
 	return outcome{code: status.Code(binary.BigEndian.Uint32(b)), text: string(text)}, nil
 }
@@ -251,12 +251,12 @@ func malformed(kind messageKind, why string) error {
 	return status.Errorf(status.InvalidValue, "message of kind %d is malformed: %s", kind, why)
 }
 
-// foreign says what a message that is none of ours may be.
+// foreign returns the error for a message of another protocol.
 func foreign(b []byte) error {
 	if _, err := parseOriginal(b); err == nil {
-		return status.Errorf(status.UnsupportedVersion, "the other side speaks the original application's messages: use --compat")
+		return status.Errorf(status.UnsupportedVersion, "the peer speaks the messages of the DOCA application: use --compat")
 	}
-	return status.Errorf(status.InvalidValue, "a message of %d bytes is not of this application", len(b))
+	return status.Errorf(status.InvalidValue, "a message of %d bytes does not belong to this protocol", len(b))
 }
 
 func zero(b []byte) bool {
@@ -268,14 +268,14 @@ func zero(b []byte) bool {
 	return true
 }
 
-// validate checks a plan as far as its receiver can tell.
+// validate checks a plan as far as its receiver can.
 func (m plan) validate(own *input) error {
 	onHost := own != nil
 	switch {
 	case m.direction != ToDPU && m.direction != ToHost, (m.direction == ToDPU) != onHost:
-		return status.Errorf(status.InvalidValue, "the DPU plans to copy from %v, but this side's file says otherwise", m.direction)
+		return status.Errorf(status.InvalidValue, "the DPU plans to copy from %v, which contradicts the side that has the file", m.direction)
 	case onHost && m.size != own.size:
-		return status.Errorf(status.InvalidValue, "the DPU expects %d bytes of a file of %d", m.size, own.size)
+		return status.Errorf(status.InvalidValue, "the DPU expects a file of %d bytes, this one has %d", m.size, own.size)
 	case m.size > math.MaxInt64:
 		return status.Errorf(status.TooBig, "a file of %d bytes is too large", m.size)
 	case m.chunkSize < 1 || m.chunkSize > maxChunkSize || m.slots < 1 || m.slots > maxSlots || m.chunkSize*uint64(m.slots) > maxWindow:
@@ -284,7 +284,7 @@ func (m plan) validate(own *input) error {
 	return nil
 }
 
-// chunks is how many there are.
+// chunks returns the number of chunks.
 func (m plan) chunks() uint64 {
 	if m.size == 0 {
 		return 0
@@ -292,11 +292,11 @@ func (m plan) chunks() uint64 {
 	return (m.size-1)/m.chunkSize + 1
 }
 
-// length is how many bytes a chunk has.
+// length returns the length of a chunk in bytes.
 func (m plan) length(chunk uint64) uint64 { return min(m.chunkSize, m.size-chunk*m.chunkSize) }
 
-// window is how many bytes of host memory the copy goes through.
+// window returns the size of the window in bytes.
 func (m plan) window() uint64 { return m.chunkSize * uint64(m.slots) }
 
-// slot is where a chunk is in the window.
+// slot returns the offset of a chunk in the window.
 func (m plan) slot(chunk uint64) uint64 { return chunk % uint64(m.slots) * m.chunkSize }

@@ -12,13 +12,13 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// mover copies chunks between the host's window and local memory of the same
-// size, by DMA jobs on a thread of its own.
+// mover copies chunks between the host's window and local memory of the same size, by DMA jobs on a
+// thread of its own.
 type mover struct {
 	plan   plan
 	jobs   int
 	local  []byte
-	buffer *memory.Region // local
+	buffer *memory.Region // describes local
 
 	engine    *progress.Engine
 	context   *dma.Context
@@ -26,20 +26,19 @@ type mover struct {
 	remoteMap *dma.MemoryMap
 	localMap  *dma.MemoryMap
 
-	// Of the thread:
+	// The thread owns these fields.
 	moves   []move // by slot
-	deliver uint64 // chunk that is delivered next
+	deliver uint64 // next chunk to deliver
 	closing bool
 	stopped chan error
 
 	arrived chan arrival
-	// released and announced are how many chunks the side that moves the data
-	// on has done with.
+	// released and announced count the chunks that the side which passes the data on has finished.
 	released  atomic.Uint64
 	announced atomic.Uint64
 }
 
-// move is a chunk on its way.
+// move is a chunk in flight.
 type move struct {
 	chunk               filled
 	done                bool
@@ -47,14 +46,14 @@ type move struct {
 	source, destination *dma.Buffer
 }
 
-// arrival is a chunk that was copied, or not.
+// arrival is the outcome of copying a chunk.
 type arrival struct {
 	chunk filled
 	err   error
 }
 
-// startMover sets everything up in the order of package dma, for at most jobs
-// chunks at a time.
+// startMover starts the thread with its DMA objects, for at most jobs chunks in flight. Objects are
+// set up in the order that package dma requires.
 func startMover(device dma.Device, window *memory.Region, access memory.Access, p plan, jobs int, policy progress.Policy) (*mover, error) {
 	m := &mover{
 		plan: p, jobs: jobs, local: make([]byte, p.window()), moves: make([]move, p.slots),
@@ -98,7 +97,7 @@ func (m *mover) setUp(device dma.Device, window *memory.Region, access memory.Ac
 	return m.context.Start()
 }
 
-// run is the thread.
+// run is the body of the thread.
 func (m *mover) run(ready chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -113,7 +112,7 @@ func (m *mover) run(ready chan<- error) {
 	m.stopped <- errors.Join(m.context.Detach(), m.cleanUp())
 }
 
-// cleanUp goes backwards through what setUp has done, as far as that was.
+// cleanUp undoes setUp in reverse order, from the point that setUp reached.
 func (m *mover) cleanUp() error {
 	var err error
 	if m.context.State() == progress.Running {
@@ -134,19 +133,19 @@ func (m *mover) cleanUp() error {
 	return err
 }
 
-// stop waits for the jobs in flight and takes everything down.
+// stop waits for the jobs in flight and releases everything.
 func (m *mover) stop() error {
 	m.engine.Do(func() { m.closing = true })
 	return <-m.stopped
 }
 
-// slot is the local memory of a chunk.
+// slot returns the local memory of a chunk.
 func (m *mover) slot(c filled) []byte { return m.local[m.plan.slot(c.chunk):][:c.length] }
 
-// submit starts to copy a chunk, whose slot nobody uses.
+// submit starts to copy a chunk, whose slot must be free. Any goroutine may call it.
 func (m *mover) submit(c filled) { m.engine.Do(func() { m.begin(c) }) }
 
-// next waits for the next chunk, in order.
+// next waits for the next chunk, in file order.
 func (m *mover) next(ctx context.Context) (filled, error) {
 	select {
 	case a := <-m.arrived:
@@ -183,8 +182,8 @@ func (m *mover) submitJob(slot uint64) error {
 
 func (m *mover) done(e dma.Event) { m.finish(e.UserData, e.Err) }
 
-// finish gives the buffers of a chunk back, and delivers what has arrived in
-// order: jobs may be done in any.
+// finish releases the buffers of a chunk and delivers chunks in file order: jobs may complete in
+// any order.
 func (m *mover) finish(slot uint64, err error) {
 	moving := &m.moves[slot]
 	for _, buffer := range []*dma.Buffer{moving.source, moving.destination} {
@@ -204,6 +203,6 @@ func (m *mover) finish(slot uint64, err error) {
 		}
 		next.done = false
 		m.deliver++
-		m.arrived <- arrival{next.chunk, next.err} // has room for a chunk per slot
+		m.arrived <- arrival{next.chunk, next.err} // never blocks: there is room for one chunk per slot
 	}
 }

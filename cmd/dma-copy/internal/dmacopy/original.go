@@ -20,10 +20,9 @@ import (
 //	export       0 type u32le 2 · 8 host address u64 · 16 descriptor length u64 · 24 descriptor
 //	status       0 type u32le 3 · 4 success u8
 //
-// The host says whether it has the file; the DPU answers with a direction
-// message, whose size is 0 if the file is the host's; the host exports a buffer
-// of the file's size; the DPU copies, and says whether that went well. Padding is
-// zero in what this side sends.
+// The host says whether it has the file; the DPU replies with a direction
+// message, whose size is 0 if the host has the file; the host exports a buffer of the file's size;
+// the DPU copies and reports the outcome. This side sends zero padding.
 type originalMessage interface{ append(b []byte) []byte }
 
 const (
@@ -67,7 +66,7 @@ func (m statusMessage) append(b []byte) []byte {
 	return append(b, flag(m.success), 0, 0, 0)
 }
 
-// parseOriginal reads a message of the peer, which may be anything.
+// parseOriginal reads a message from the peer, which is not trusted.
 func parseOriginal(b []byte) (originalMessage, error) {
 	if len(b) < originalStatusSize {
 		return nil, status.Errorf(status.InvalidValue, "message of %d bytes is too short", len(b))
@@ -92,34 +91,34 @@ func parseOriginal(b []byte) (originalMessage, error) {
 
 func exactly(name string, b []byte, size int) error {
 	if len(b) != size {
-		return status.Errorf(status.InvalidValue, "%s message has %d bytes, not %d", name, len(b), size)
+		return status.Errorf(status.InvalidValue, "%s message has %d bytes instead of %d", name, len(b), size)
 	}
 	return nil
 }
 
 func parseOriginalExport(b []byte) (originalMessage, error) {
 	if len(b) <= originalExportFixed || len(b) > originalExportFixed+comch.MaxExportLength {
-		return nil, status.Errorf(status.InvalidValue, "export message of %d bytes has no descriptor, or too long a one", len(b))
+		return nil, status.Errorf(status.InvalidValue, "export message of %d bytes: its descriptor is empty or too long", len(b))
 	}
-	// The descriptor may be followed by what the sender's buffer held.
+	// The rest of the sender's buffer may follow the descriptor.
 	length := binary.BigEndian.Uint64(b[16:])
 	if length < 1 || length > uint64(len(b)-originalExportFixed) {
-		return nil, status.Errorf(status.InvalidValue, "export message says that its descriptor has %d bytes of the %d there are", length, len(b)-originalExportFixed)
+		return nil, status.Errorf(status.InvalidValue, "export message announces a descriptor of %d bytes but holds %d", length, len(b)-originalExportFixed)
 	}
 	m := exportMessage{hostAddress: binary.BigEndian.Uint64(b[8:])}
 	m.descriptor = append(m.descriptor, b[originalExportFixed:][:length]...)
 	return m, nil
 }
 
-// originalFarewell tells a peer that speaks the original's messages that the
-// copy has failed; they have no room for the reason.
-func originalFarewell(p *peer) func(context.Context, error) error {
+// sendOriginalFailure reports a failure to a peer that speaks the original's messages, which have
+// no room for a reason.
+func sendOriginalFailure(p *peer) func(context.Context, error) error {
 	return func(ctx context.Context, _ error) error {
 		return p.sendBytes(ctx, statusMessage{success: false}.append(nil))
 	}
 }
 
-// receiveOriginal waits for a message. A status that is no success is an error.
+// receiveOriginal waits for a message. It returns a failure that the peer reports as an error.
 func (p *peer) receiveOriginal(ctx context.Context) (originalMessage, error) {
 	b, err := p.receiveBytes(ctx)
 	if err != nil {
@@ -127,25 +126,25 @@ func (p *peer) receiveOriginal(ctx context.Context) (originalMessage, error) {
 	}
 	m, err := parseOriginal(b)
 	if err != nil {
-		return nil, fmt.Errorf("message of the %s: %w", p.name, err)
+		return nil, fmt.Errorf("message from the %s: %w", p.name, err)
 	}
 	if s, ok := m.(statusMessage); ok && !s.success {
-		return nil, &peerError{err: status.Errorf(status.IOFailed, "the %s reports a failure: these messages carry no reason, look at its log (do both sides, or neither, have the file?)", p.name)}
+		return nil, &peerError{err: status.Errorf(status.IOFailed, "the %s reports a failure. These messages carry no reason, its log has it (does the file exist on both sides, or on neither?)", p.name)}
 	}
 	return m, nil
 }
 
 func (p *peer) unexpectedOriginal(m originalMessage, want string) error {
-	return status.Errorf(status.Unexpected, "the %s sent %T, expected was %s", p.name, m, want)
+	return status.Errorf(status.Unexpected, "the %s sent %T instead of %s", p.name, m, want)
 }
 
-// checkOriginalSize fails unless a file can be copied in one piece.
+// checkOriginalSize fails unless a file of this size can be copied in one piece.
 func checkOriginalSize(size uint64) error {
 	if size == 0 {
-		return status.Errorf(status.NotSupported, "the original's messages cannot carry an empty file")
+		return status.Errorf(status.NotSupported, "the messages of the DOCA application cannot carry an empty file")
 	}
 	if size > maxOriginalSize {
-		return status.Errorf(status.TooBig, "the original's messages carry files of at most %d bytes, not %d: leave --compat out on both sides", maxOriginalSize, size)
+		return status.Errorf(status.TooBig, "the messages of the DOCA application carry files of at most %d bytes, this one has %d: leave out --compat on both sides", maxOriginalSize, size)
 	}
 	return nil
 }
@@ -160,10 +159,10 @@ func (h *host) copyOriginal(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	defer func() { _ = buffer.Close() }()
-	if h.own == nil {
-		return h.takeOriginal(ctx, buffer)
+	if h.input == nil {
+		return h.receiveOriginalFile(ctx, buffer)
 	}
-	if err := h.own.read(buffer.Bytes()); err != nil {
+	if err := h.input.read(buffer.Bytes()); err != nil {
 		return Result{}, err
 	}
 	if err := h.exportOriginal(ctx, buffer, memory.PCIRead); err != nil {
@@ -177,9 +176,9 @@ func (h *host) copyOriginal(ctx context.Context) (Result, error) {
 }
 
 func (h *host) negotiateOriginal(ctx context.Context) (size uint64, err error) {
-	own := directionMessage{fileInHost: h.own != nil}
-	if h.own != nil {
-		own.fileSize = h.own.size
+	own := directionMessage{fileInHost: h.input != nil}
+	if h.input != nil {
+		own.fileSize = h.input.size
 		if err := checkOriginalSize(own.fileSize); err != nil {
 			return 0, err
 		}
@@ -191,17 +190,17 @@ func (h *host) negotiateOriginal(ctx context.Context) (size uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	answer, ok := m.(directionMessage)
+	reply, ok := m.(directionMessage)
 	if !ok {
 		return 0, h.peer.unexpectedOriginal(m, "a direction")
 	}
-	if answer.fileInHost != own.fileInHost {
-		return 0, status.Errorf(status.InvalidValue, "the DPU says that the file is on the host: %v; it is: %v", answer.fileInHost, own.fileInHost)
+	if reply.fileInHost != own.fileInHost {
+		return 0, status.Errorf(status.InvalidValue, "file on the host: the DPU says %v, but it is %v", reply.fileInHost, own.fileInHost)
 	}
 	if own.fileInHost {
 		return own.fileSize, nil
 	}
-	return answer.fileSize, checkOriginalSize(answer.fileSize)
+	return reply.fileSize, checkOriginalSize(reply.fileSize)
 }
 
 func (h *host) exportOriginal(ctx context.Context, buffer *memory.Region, access memory.Access) error {
@@ -223,8 +222,8 @@ func (h *host) awaitSuccess(ctx context.Context) error {
 	return nil
 }
 
-// takeOriginal writes the file when the DPU has copied all of it.
-func (h *host) takeOriginal(ctx context.Context, buffer *memory.Region) (Result, error) {
+// receiveOriginalFile writes the file once the DPU has copied all of it.
+func (h *host) receiveOriginalFile(ctx context.Context, buffer *memory.Region) (Result, error) {
 	err := h.exportOriginal(ctx, buffer, memory.PCIRead|memory.PCIWrite)
 	if err == nil {
 		err = h.awaitSuccess(ctx)
@@ -235,7 +234,7 @@ func (h *host) takeOriginal(ctx context.Context, buffer *memory.Region) (Result,
 	return Result{Direction: ToHost, Bytes: buffer.Len()}, writeWhole(h.config, buffer.Bytes())
 }
 
-// writeWhole writes a file that is in memory.
+// writeWhole writes a file whose content is in memory.
 func writeWhole(config *Config, content []byte) error {
 	size := uint64(len(content))
 	s, err := newSink(plan{size: size, chunkSize: max(size, 1), slots: 1}, config)
@@ -290,19 +289,19 @@ func (d *dpu) negotiateOriginal(ctx context.Context) (Direction, uint64, error) 
 	if !ok {
 		return 0, 0, d.peer.unexpectedOriginal(m, "a direction")
 	}
-	direction, err := choose(asked.fileInHost, d.own != nil)
+	direction, err := choose(asked.fileInHost, d.input != nil)
 	if err != nil {
 		return 0, 0, err
 	}
-	size, answer := asked.fileSize, directionMessage{fileInHost: true}
+	size, reply := asked.fileSize, directionMessage{fileInHost: true}
 	if direction == ToHost {
-		size = d.own.size
-		answer = directionMessage{fileSize: size}
+		size = d.input.size
+		reply = directionMessage{fileSize: size}
 	}
 	if err := checkOriginalSize(size); err != nil {
 		return 0, 0, err
 	}
-	return direction, size, d.peer.sendBytes(ctx, answer.append(nil))
+	return direction, size, d.peer.sendBytes(ctx, reply.append(nil))
 }
 
 func (d *dpu) importOriginal(ctx context.Context, size uint64) (*memory.Region, memory.Access, error) {
@@ -319,19 +318,19 @@ func (d *dpu) importOriginal(ctx context.Context, size uint64) (*memory.Region, 
 		return nil, 0, fmt.Errorf("import the host's memory: %w", err)
 	}
 	if buffer.Len() < size || e.hostAddress != buffer.Base() {
-		err := status.Errorf(status.InvalidValue, "the host exported %d bytes at %#x and says %#x, the file has %d", buffer.Len(), buffer.Base(), e.hostAddress, size)
+		err := status.Errorf(status.InvalidValue, "the host exported %d bytes at %#x and announced %#x, but the file has %d bytes", buffer.Len(), buffer.Base(), e.hostAddress, size)
 		return nil, 0, errors.Join(err, buffer.Close())
 	}
 	return buffer, access, nil
 }
 
-// moveOriginal copies the whole file, in as many jobs as the device needs.
+// moveOriginal copies the whole file with as many jobs as the device needs.
 func (d *dpu) moveOriginal(ctx context.Context, p plan, m *mover) error {
 	if p.direction == ToHost {
-		if err := d.own.read(m.local[:p.size]); err != nil {
+		if err := d.input.read(m.local[:p.size]); err != nil {
 			return err
 		}
-		if err := d.own.unchanged(); err != nil {
+		if err := d.input.unchanged(); err != nil {
 			return err
 		}
 	}
@@ -357,7 +356,7 @@ func (d *dpu) awaitDeparture(ctx context.Context) error {
 	select {
 	case <-d.peer.connection.Done():
 	case <-ctx.Done():
-		d.config.Logger.Warn("the copy is complete, but the host does not disconnect")
+		d.config.Logger.Warn("the copy is complete, but the host has not disconnected")
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// peer is the other side of a copy.
+// peer is the other side of a copy, as seen from here.
 type peer struct {
 	connection comch.Connection
 	name       string // "host" or "DPU"
@@ -26,18 +26,18 @@ type peer struct {
 	stopAlive    context.CancelFunc
 }
 
-// aliveFraction is how often a side says that it is there within the time after
-// which the other gives up.
+// aliveFraction is the number of signs of life that a side sends within the peer's timeout.
 const aliveFraction = 4
 
-// farewellTimeout bounds telling the other side why a copy ends.
-const farewellTimeout = time.Second
+// sendFailureTimeout bounds sending the reason for the end of a copy.
+const sendFailureTimeout = time.Second
 
 func newPeer(connection comch.Connection, name string, config *Config) *peer {
 	return &peer{connection: connection, name: name, timeout: config.Timeout, log: config.Logger}
 }
 
-// keepAlive lets the peer know that this side is busy, not dead.
+// keepAlive sends signs of life until ctx ends, so that the peer does not take this side for dead
+// while it is busy.
 func (p *peer) keepAlive(ctx context.Context) {
 	ctx, p.stopAlive = context.WithCancel(ctx)
 	p.keepingAlive.Go(func() {
@@ -49,7 +49,7 @@ func (p *peer) keepAlive(ctx context.Context) {
 				return
 			case <-tick.C:
 				if err := p.send(ctx, alive{}); err != nil && !errors.Is(err, status.TimeOut) {
-					return // whoever receives will find out why
+					return // the receiving goroutine will get the reason
 				}
 			}
 		}
@@ -71,8 +71,8 @@ func (p *peer) receiveBytes(ctx context.Context) ([]byte, error) {
 	return b, p.explain(err)
 }
 
-// receive waits for the next message that says anything. A status with an error
-// is returned as that error.
+// receive waits for the next message, skipping signs of life. It returns a status with an error as
+// that error.
 func (p *peer) receive(ctx context.Context) (message, error) {
 	for {
 		b, err := p.receiveBytes(ctx)
@@ -81,27 +81,27 @@ func (p *peer) receive(ctx context.Context) (message, error) {
 		}
 		m, err := parse(b)
 		if err != nil {
-			return nil, fmt.Errorf("message of the %s: %w", p.name, err)
+			return nil, fmt.Errorf("message from the %s: %w", p.name, err)
 		}
 		switch m := m.(type) {
 		case alive:
 			continue
 		case outcome:
 			if m.code != status.Success {
-				return nil, &peerError{err: status.Errorf(m.code, "the %s says: %s", p.name, printable(m.text))}
+				return nil, &peerError{err: status.Errorf(m.code, "the %s reports: %s", p.name, printable(m.text))}
 			}
 		}
 		return m, nil
 	}
 }
 
-// peerError is a failure that the peer has told of, and need not hear again.
+// peerError is a failure that the peer reported, so that it need not be sent back.
 type peerError struct{ err error }
 
 func (e *peerError) Error() string { return e.err.Error() }
 func (e *peerError) Unwrap() error { return e.err }
 
-// printable is text of a peer that does no harm on a terminal.
+// printable returns text from a peer, with characters replaced that could harm a terminal.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -111,44 +111,44 @@ func printable(text string) string {
 	}, text)
 }
 
-// explain says of a failed exchange what it means.
+// explain adds the likely meaning of a failed exchange.
 func (p *peer) explain(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
-		return status.Errorf(status.TimeOut, "the %s has not said anything for %v: is it stopped, or is --timeout too short? %w", p.name, p.timeout, err)
+		return status.Errorf(status.TimeOut, "no message from the %s for %v: is it stopped, or is --timeout too short? %w", p.name, p.timeout, err)
 	case errors.Is(err, status.NotConnected):
-		return status.Errorf(status.ConnectionReset, "the %s went away before the copy was complete: %w", p.name, err)
+		return status.Errorf(status.ConnectionReset, "the %s disconnected before the copy was complete: %w", p.name, err)
 	}
 	return err
 }
 
-// cancelUnlessGone makes a failure end everything else, except that of sending
-// to a peer that has gone: its last words are still to be received.
+// cancelUnlessGone cancels everything else after a failure, except a failure to send to a peer that
+// has disconnected: its final message is still to be received.
 func cancelUnlessGone(cancel context.CancelCauseFunc, err error) {
 	if err != nil && !errors.Is(err, status.ConnectionReset) {
 		cancel(err)
 	}
 }
 
-// unexpected is the error for a message that does not belong here.
+// unexpected returns the error for a message that is out of place.
 func (p *peer) unexpected(m message, want string) error {
-	return status.Errorf(status.Unexpected, "the %s sent a message of kind %d, expected was %s", p.name, m.kind(), want)
+	return status.Errorf(status.Unexpected, "the %s sent a message of kind %d instead of %s", p.name, m.kind(), want)
 }
 
-// close ends the connection; the peer hears of failure, unless it is its own.
-func (p *peer) close(failure error, farewell func(context.Context, error) error) {
+// close ends the connection. It reports failure to the peer, unless the peer reported it.
+func (p *peer) close(failure error, sendFailure func(context.Context, error) error) {
 	if p.stopAlive != nil {
 		p.stopAlive()
 		p.keepingAlive.Wait()
 	}
-	var told *peerError
-	if failure != nil && !errors.As(failure, &told) {
-		ctx, cancel := context.WithTimeout(context.Background(), farewellTimeout)
+	var reported *peerError
+	if failure != nil && !errors.As(failure, &reported) {
+		ctx, cancel := context.WithTimeout(context.Background(), sendFailureTimeout)
 		defer cancel()
-		if err := farewell(ctx, failure); err != nil {
-			p.log.Debug("could not tell the other side", zap.Error(err))
+		if err := sendFailure(ctx, failure); err != nil {
+			p.log.Debug("report failure to the peer", zap.Error(err))
 		}
 	}
 	if err := p.connection.Close(); err != nil {
@@ -157,8 +157,8 @@ func (p *peer) close(failure error, farewell func(context.Context, error) error)
 	}
 }
 
-// farewell tells the peer what went wrong.
-func (p *peer) farewell(ctx context.Context, failure error) error {
+// sendFailure reports a failure to the peer.
+func (p *peer) sendFailure(ctx context.Context, failure error) error {
 	code := status.CodeOf(failure)
 	if code == status.Success {
 		code = status.Unknown

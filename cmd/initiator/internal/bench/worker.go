@@ -135,7 +135,7 @@ const (
 	warmingUp supervisor.Stage = iota
 	measuring
 	draining
-	abandoned
+	expired
 )
 
 // slot is a request that is outstanding or about to be.
@@ -149,17 +149,17 @@ type slot struct {
 
 func (w *worker) finished() bool {
 	if len(w.free) == len(w.slots) {
-		return !w.mayStart()
+		return !w.canStart()
 	}
-	if w.run.Stage() < abandoned {
+	if w.run.Stage() < expired {
 		return false
 	}
-	w.giveUp()
+	w.timeOutOutstanding()
 	return true
 }
 
-// mayStart reports whether there may be more requests in this stage.
-func (w *worker) mayStart() bool {
+// canStart reports whether there may be more requests in this stage.
+func (w *worker) canStart() bool {
 	return w.limit > 0 && w.failure.err == nil && !w.lost && w.run.Stage() <= w.stage
 }
 
@@ -186,7 +186,7 @@ func (w *worker) Poll() int {
 // fill starts as many requests as there is room for.
 func (w *worker) fill(nowNs int64) int {
 	started := w.startReady(nowNs)
-	if len(w.ready) == 0 && w.mayStart() {
+	if len(w.ready) == 0 && w.canStart() {
 		started += w.startNew(nowNs)
 	}
 	if started > 0 {
@@ -278,7 +278,7 @@ func (w *worker) complete(result *client.Result, nowNs int64) {
 	index := uint32(result.Tag)
 	s := &w.slots[index]
 	switch {
-	case result.Code != status.Success && w.reconnect && supervisor.LeftOpen(result.Code):
+	case result.Code != status.Success && w.reconnect && supervisor.CanRepeat(result.Code):
 		w.repeat(index)
 		return
 	case result.Code != status.Success:
@@ -321,9 +321,9 @@ func (w *worker) failed(s *slot, code status.Code) {
 		w.firstError.set(fmt.Errorf("%v of %d bytes at offset %d on queue %d: %w",
 			s.kind, w.generator.blockSize, s.offset, w.index, code), w.run.NowNs())
 	}
-	if supervisor.LostConnection(code) && !w.lost {
+	if supervisor.IsConnectionLost(code) && !w.lost {
 		w.lost = true
-		w.run.End()
+		w.run.Drain()
 	}
 }
 
@@ -349,12 +349,12 @@ func (w *worker) fail(err error) {
 	w.ready = w.ready[:0]
 	if w.failure.err == nil {
 		w.failure.set(err, w.run.NowNs())
-		w.run.End()
+		w.run.Drain()
 	}
 }
 
-// giveUp counts everything outstanding as timed out.
-func (w *worker) giveUp() {
+// timeOutOutstanding counts everything outstanding as timed out.
+func (w *worker) timeOutOutstanding() {
 	w.free = append(w.free, w.ready...)
 	w.ready = w.ready[:0]
 	idle := make([]bool, len(w.slots))

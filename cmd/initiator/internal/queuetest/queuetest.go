@@ -108,7 +108,7 @@ type Queue struct {
 	RefuseEvery int
 	calls       int
 	session     uint64 // restarts of the target that the queue knows of
-	lossesTold  uint64
+	lossesReported  uint64
 	engine      *progress.Engine
 }
 
@@ -127,8 +127,8 @@ func (q *Queue) Submit(r *client.Request) error {
 		}
 		return client.ErrReopening
 	}
-	if losses := q.volume.losses.Load(); r.Type == iomsg.Flush && losses != q.lossesTold {
-		q.lossesTold = losses
+	if losses := q.volume.losses.Load(); r.Type == iomsg.Flush && losses != q.lossesReported {
+		q.lossesReported = losses
 		return client.ErrWritesLost
 	}
 	q.calls++

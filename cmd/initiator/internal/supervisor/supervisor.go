@@ -1,4 +1,5 @@
-// Package supervisor runs the threads of a benchmark, a verification, or a transfer.
+// Package supervisor runs the threads of a benchmark, a verification, or a transfer, and takes them
+// through the stages of the run.
 package supervisor
 
 import (
@@ -15,58 +16,57 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Stage is how far a run is. It only grows.
+// Stage is a stage of a run. It only grows.
 type Stage uint32
 
-// Supervisor leads the threads of a run through its stages: those of the run
-// itself, then draining, when nothing new is started, and then abandoned,
-// when what is outstanding is not waited for any more.
+// Supervisor takes the threads of a run through its stages: the stages of the run itself; then
+// draining, when nothing new is started; and then expired, when the threads no longer wait for what
+// is outstanding.
 type Supervisor struct {
 	threads     Threads
 	bounds      []time.Duration
 	current     atomic.Uint32
 	epoch       time.Time
-	failed      chan struct{} // signals that the run is to end
+	failed      chan struct{} // asks Wait to drain
 	interrupted bool
 }
 
-// observeInterval is how often an observer hears of a run.
+// observeInterval is the time between calls of an observer.
 const observeInterval = time.Second
 
-// New makes a supervisor for a run whose stages last as long as
-// bounds say, 0 meaning as long as the threads like. The last of them is
-// draining, and abandoned is one more.
+// New returns a supervisor for a run that begins in stage first. bounds limits the duration of each
+// stage; 0 is no limit. The last bound belongs to draining. The stage after it, expired, has none.
 func New(first Stage, bounds ...time.Duration) *Supervisor {
 	s := &Supervisor{bounds: bounds, epoch: time.Now(), failed: make(chan struct{}, 1)}
-	s.threads.OnFailure = s.End
+	s.threads.OnFailure = s.Drain
 	s.current.Store(uint32(first))
 	return s
 }
 
-// Stage is how far the run is. Any thread may ask at any time.
+// Stage returns the current stage. Any thread may call it at any time.
 func (s *Supervisor) Stage() Stage { return Stage(s.current.Load()) }
 
-// NowNs is the time since the supervisor was made, in nanoseconds.
+// NowNs returns the time since New, in nanoseconds.
 func (s *Supervisor) NowNs() int64 { return int64(time.Since(s.epoch)) }
 
-// Threads are the run's. A thread that fails ends the run.
+// Threads returns the run's threads. A thread that fails starts the draining.
 func (s *Supervisor) Threads() *Threads { return &s.threads }
 
-// Interrupted reports whether the end of the context given to Wait ended the
-// run. It is known when Wait has returned.
+// Interrupted reports whether the end of Wait's context ended the run. It is valid after Wait has
+// returned.
 func (s *Supervisor) Interrupted() bool { return s.interrupted }
 
-// End begins to drain. Any thread may call it, any number of times.
-func (s *Supervisor) End() {
+// Drain starts the draining. Any thread may call it, any number of times.
+func (s *Supervisor) Drain() {
 	select {
 	case s.failed <- struct{}{}:
 	default: // one is enough
 	}
 }
 
-// LostConnection reports whether a request that fails with code fails because
-// the way to the volume is gone, so that others need not be tried.
-func LostConnection(code status.Code) bool {
+// IsConnectionLost reports whether code means that the connection to the volume is gone, so that
+// further requests would fail too.
+func IsConnectionLost(code status.Code) bool {
 	switch code {
 	case status.ConnectionReset, status.ConnectionAborted, status.NotConnected, status.Shutdown:
 		return true
@@ -74,13 +74,12 @@ func LostConnection(code status.Code) bool {
 	return false
 }
 
-// LeftOpen reports whether a request that fails with code was left open by the
-// end of its session, so that it can be repeated in the next one.
-func LeftOpen(code status.Code) bool { return LostConnection(code) || code == status.TimeOut }
+// CanRepeat reports whether a request that failed with code may succeed in the next session,
+// because the end of its session left its outcome open.
+func CanRepeat(code status.Code) bool { return IsConnectionLost(code) || code == status.TimeOut }
 
-// Wait moves from stage to stage until all threads have ended, and returns
-// what went wrong in them. The end of ctx begins to drain. observe is called
-// about once a second.
+// Wait advances the stages until all threads have ended, and returns their errors. The end of ctx
+// starts the draining. Wait calls observe about once a second.
 func (s *Supervisor) Wait(ctx context.Context, observe func()) error {
 	ended := make(chan error, 1)
 	go func() { ended <- s.threads.Wait() }()
@@ -124,12 +123,10 @@ func (s *Supervisor) enter(stage Stage, due *time.Timer) {
 	s.threads.Wake()
 }
 
-// Threads runs functions on operating system threads of their own, each with
-// a progress engine. The zero value has no threads. Its methods may be called
-// by any goroutine, Go not at the same time as Wait.
+// Threads runs functions on dedicated OS threads, each with a progress engine. The zero value has
+// no threads. Any goroutine may call its methods, but Go not concurrently with Wait.
 type Threads struct {
-	// OnFailure, if not nil, is called when a thread has failed. It is set
-	// before Go.
+	// OnFailure, if not nil, is called after a thread has failed. Set it before Go.
 	OnFailure func()
 
 	running sync.WaitGroup
@@ -138,9 +135,8 @@ type Threads struct {
 	err     error
 }
 
-// Go calls body on a new thread, which is pinned to cpu unless that is
-// affinity.AnyCPU. The engine belongs to that thread and is closed when body returns.
-// An error of body ends up in that of Wait.
+// Go calls body on a new thread, pinned to cpu unless that is affinity.AnyCPU. The engine belongs
+// to that thread and is closed when body returns. Wait returns an error of body.
 func (t *Threads) Go(cpu int, policy progress.Policy, body func(*progress.Engine) error) error {
 	engine, err := progress.NewEngine(policy)
 	if err != nil {
@@ -158,8 +154,8 @@ func (t *Threads) Go(cpu int, policy progress.Policy, body func(*progress.Engine
 }
 
 func run(cpu int, engine *progress.Engine, body func(*progress.Engine) error) error {
-	// Never unlocked: a thread with an affinity of its own must not go back
-	// to the runtime, which ends it together with this goroutine.
+	// The thread stays locked: the runtime must not reuse a pinned thread. It ends together with
+	// this goroutine.
 	runtime.LockOSThread()
 	if cpu != affinity.AnyCPU {
 		if err := affinity.Pin(cpu); err != nil {
@@ -178,7 +174,7 @@ func (t *Threads) note(err error) {
 	}
 }
 
-// Wake makes every thread that sleeps in its engine look around.
+// Wake wakes every thread that sleeps in its engine.
 func (t *Threads) Wake() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -187,8 +183,7 @@ func (t *Threads) Wake() {
 	}
 }
 
-// Wait waits until all threads have ended and returns what went wrong in
-// them.
+// Wait waits until all threads have ended and returns their errors.
 func (t *Threads) Wait() error {
 	t.running.Wait()
 	t.mu.Lock()

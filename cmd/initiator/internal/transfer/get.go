@@ -10,11 +10,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Get reads length bytes of the volume, starting at offset, neither of which
-// need be multiples of the block size, and hands them to sink. If it is an
-// io.WriterAt its parts come in any order, from several threads; offsets are
-// counted from the first byte of the transfer. Otherwise it is an io.Writer,
-// and only the first queue is used. It returns how many bytes were moved.
+// Get reads length bytes of the volume, starting at offset, and writes them to sink. Neither number
+// needs to be a multiple of the block size. If sink is an io.WriterAt, several threads write to it,
+// in any order, at offsets counted from the first byte of the transfer. Otherwise only the first
+// queue is used. Get returns the number of bytes moved.
 func Get(ctx context.Context, config Config, sink io.Writer, offset, length uint64) (uint64, error) {
 	info := config.Volume.Info()
 	if offset > info.Size || length > info.Size-offset {
@@ -28,38 +27,36 @@ func Get(ctx context.Context, config Config, sink io.Writer, offset, length uint
 	}
 	g.random, _ = sink.(io.WriterAt)
 	if g.random == nil {
-		config.Queues = config.Queues[:1] // so that there is one order
+		config.Queues = config.Queues[:1] // one queue writes in order
 	}
-	if err := config.carryOut(ctx, g, &g.moved); err != nil {
+	if err := config.execute(ctx, g, &g.moved); err != nil {
 		return g.moved.Load(), incomplete(fmt.Sprintf("read volume %q", info.Name), &g.moved, err)
 	}
 	return g.moved.Load(), nil
 }
 
-// get is a range of the volume on its way to a file or a stream.
+// get is a range of the volume in transfer to a file or a stream.
 type get struct {
-	offset, end  uint64 // of the wanted bytes in the volume
-	start, limit uint64 // of the blocks around them
-	size         uint64 // of an extent
-	taken        atomic.Uint64
+	offset, end  uint64        // of the wanted bytes in the volume
+	start, limit uint64        // of the blocks around them
+	size         uint64        // of an extent
+	extents      atomic.Uint64 // returned by next
 	moved        atomic.Uint64
 
 	sink   io.Writer
-	random io.WriterAt // sink, if it takes parts in any order
+	random io.WriterAt // sink, if it can be written in any order
 }
 
 func (g *get) kind() iomsg.Type { return iomsg.Read }
 
-// next implements job.
 func (g *get) next([]byte) (extent, error) {
-	start := g.start + (g.taken.Add(1)-1)*g.size
+	start := g.start + (g.extents.Add(1)-1)*g.size
 	if start >= g.limit {
 		return extent{}, nil
 	}
 	return extent{offset: start, length: uint32(min(g.size, g.limit-start))}, nil
 }
 
-// done implements job.
 func (g *get) done(e extent, data []byte) error {
 	from, to := max(e.offset, g.offset), min(e.offset+uint64(e.length), g.end)
 	data = data[from-e.offset : to-e.offset]

@@ -14,13 +14,13 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// UnknownSize is the size of a stream that has to be read to its end.
+// UnknownSize is the size of a stream whose end is found by reading it.
 const UnknownSize = ^uint64(0)
 
-// Put writes a stream to the volume, starting at offset, and flushes. Neither
-// offset nor the stream's size need be multiples of the block size. A size
-// that is known is checked before anything is written, which is a usage error; a stream of unknown
-// size fails when the volume is full. It returns how many bytes were written.
+// Put writes a stream to the volume, starting at offset, and flushes. Neither offset nor the
+// stream's size needs to be a multiple of the block size. Put checks a known size before it writes
+// anything; a stream that does not fit is a usage error. A stream of unknown size fails when the
+// volume is full. Put returns the number of bytes written.
 func Put(ctx context.Context, config Config, source io.Reader, size, offset uint64) (uint64, error) {
 	info := config.Volume.Info()
 	if err := fits(&info, size, offset); err != nil {
@@ -40,8 +40,7 @@ func Put(ctx context.Context, config Config, source io.Reader, size, offset uint
 	return p.moved.Load(), nil
 }
 
-// fits fails if it is known before the beginning that the stream cannot be
-// put.
+// fits fails if it is clear from the start that the stream does not fit.
 func fits(info *client.Info, size, offset uint64) error {
 	if info.ReadOnly {
 		return status.Errorf(status.NotPermitted, "volume %q is read-only", info.Name)
@@ -50,14 +49,14 @@ func fits(info *client.Info, size, offset uint64) error {
 		return status.Errorf(status.InvalidValue, "offset %d is past the end of volume %q of %d bytes", offset, info.Name, info.Size)
 	}
 	if space := info.Size - offset; size != UnknownSize && size > space {
-		return status.Errorf(status.TooBig, "%d bytes do not fit volume %q of %d bytes: from offset %d on there is room for %d; nothing was written",
+		return status.Errorf(status.TooBig, "%d bytes do not fit into volume %q of %d bytes: there is room for %[5]d from offset %[4]d on; nothing was written",
 			size, info.Name, info.Size, offset, space)
 	}
 	return nil
 }
 
-// put is a stream on its way to the volume. Parts of blocks at its ends are
-// written by WriteAt, which reads the rest of them.
+// put is a stream in transfer to the volume. WriteAt writes the partial blocks at its ends, after
+// it has read the rest of those blocks.
 type put struct {
 	volume    Volume
 	blockSize uint64
@@ -65,17 +64,17 @@ type put struct {
 
 	mu     sync.Mutex // guards the fields below
 	source io.Reader
-	offset uint64 // in the volume, of what is read next
+	offset uint64 // in the volume, of the next byte from source
 	end    uint64 // where the stream or the volume ends
-	ended  bool   // nothing more comes from source
-	tail   []byte // what does not make a block
+	ended  bool   // source has ended
+	tail   []byte // the last bytes, less than a block
 }
 
 func (p *put) run(ctx context.Context, config Config) error {
 	if err := p.putHead(); err != nil {
 		return err
 	}
-	if err := config.carryOut(ctx, p, &p.moved); err != nil {
+	if err := config.execute(ctx, p, &p.moved); err != nil {
 		return err
 	}
 	if err := p.putTail(); err != nil {
@@ -87,7 +86,7 @@ func (p *put) run(ctx context.Context, config Config) error {
 	return nil
 }
 
-// putHead writes up to the first boundary of a block.
+// putHead writes up to the first block boundary.
 func (p *put) putHead() error {
 	missing := p.offset % p.blockSize
 	if missing == 0 {
@@ -103,8 +102,7 @@ func (p *put) putHead() error {
 	return p.writeAt(head[:n], start)
 }
 
-// putTail writes what is left after the last whole block, and makes sure that
-// nothing else is.
+// putTail writes the bytes after the last whole block, and fails if the source has more.
 func (p *put) putTail() error {
 	if len(p.tail) > 0 {
 		if err := p.writeAt(p.tail, p.offset-uint64(len(p.tail))); err != nil {
@@ -116,7 +114,7 @@ func (p *put) putTail() error {
 	}
 	var more [1]byte
 	if n, _ := io.ReadFull(p.source, more[:]); n > 0 {
-		return status.Errorf(status.TooBig, "the input goes on past the end of the volume")
+		return status.Errorf(status.TooBig, "the input continues past the end of the volume")
 	}
 	return nil
 }
@@ -127,7 +125,7 @@ func (p *put) writeAt(data []byte, offset uint64) error {
 	return err
 }
 
-// read fills data as far as the source goes.
+// read fills data until the source ends.
 func (p *put) read(data []byte) (int, error) {
 	n, err := io.ReadFull(p.source, data)
 	switch {
@@ -142,7 +140,6 @@ func (p *put) read(data []byte) (int, error) {
 
 func (p *put) kind() iomsg.Type { return iomsg.Write }
 
-// next implements job.
 func (p *put) next(buffer []byte) (extent, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,7 +159,6 @@ func (p *put) next(buffer []byte) (extent, error) {
 	return extent{offset: start, length: uint32(whole)}, nil
 }
 
-// done implements job.
 func (p *put) done(e extent, _ []byte) error {
 	p.moved.Add(uint64(e.length))
 	return nil

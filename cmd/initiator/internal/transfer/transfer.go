@@ -1,6 +1,5 @@
-// Package transfer moves byte streams to and from a volume through queues,
-// with many requests outstanding and no copy between the stream's reads or
-// writes and the data memory.
+// Package transfer moves byte streams to and from a volume through queues. It keeps many requests
+// outstanding, and reads and writes the stream directly in the data memory, without a copy.
 package transfer
 
 import (
@@ -18,17 +17,17 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Volume is what a transfer needs of an opened volume.
+// Volume is the part of an opened volume that a transfer uses.
 type Volume interface {
 	Info() client.Info
 	// Memory is the data memory that the queues' requests refer to.
 	Memory() []byte
-	// WriteAt and Flush are used by Put only.
+	// Only Put calls WriteAt and Flush.
 	WriteAt(p []byte, off int64) (int, error)
 	Flush() error
 }
 
-// Queue is what a transfer needs of a client.Queue.
+// Queue is the part of a client.Queue that a transfer uses.
 type Queue interface {
 	Submit(request *client.Request) error
 	Flush()
@@ -37,10 +36,10 @@ type Queue interface {
 	Detach(engine *progress.Engine)
 }
 
-// Config is what a transfer works with.
+// Config describes a transfer.
 type Config struct {
 	Volume Volume
-	// Queues are used by nobody else. Each has Depth requests of at most
+	// Queues belong to the transfer until it ends. Each has up to Depth requests of at most
 	// BufferSize bytes outstanding, for which Volume.Memory has room.
 	Queues     []Queue
 	Depth      int
@@ -48,7 +47,7 @@ type Config struct {
 	Policy     progress.Policy
 	// DrainTimeout bounds the wait for outstanding requests after a failure.
 	DrainTimeout time.Duration
-	// Observe is told now and then how many bytes were moved; may be nil.
+	// Observe is called about once a second with the number of bytes moved; may be nil.
 	Observe func(bytes uint64)
 }
 
@@ -62,16 +61,16 @@ type extent struct {
 type job interface {
 	// kind is iomsg.Read or iomsg.Write.
 	kind() iomsg.Type
-	// next takes the next extent and fills the buffer if it is to be written.
-	// Length 0 is the end.
+	// next returns the next extent, and fills the buffer if the extent is to be written. Length 0
+	// is the end. Threads of several queues call it concurrently.
 	next(buffer []byte) (extent, error)
-	// done is called in the order of next, for one queue, when the data of an
-	// extent has been moved.
+	// done is called after the data of an extent has been moved, for each queue in the order of
+	// next.
 	done(e extent, data []byte) error
 }
 
-// carryOut does a job on all queues.
-func (c *Config) carryOut(ctx context.Context, j job, moved *atomic.Uint64) error {
+// execute runs a job on all queues.
+func (c *Config) execute(ctx context.Context, j job, moved *atomic.Uint64) error {
 	run := supervisor.New(running, 0, c.DrainTimeout)
 	workers := make([]*worker, len(c.Queues))
 	size := uint64(c.Depth) * uint64(c.BufferSize)
@@ -106,48 +105,47 @@ func (c *Config) observe(moved *atomic.Uint64) {
 	}
 }
 
-// incomplete says of a transfer that failed how far it was.
+// incomplete returns the error for a transfer that failed after some bytes.
 func incomplete(what string, moved *atomic.Uint64, err error) error {
-	return fmt.Errorf("%s: broke off after %d bytes: %w", what, moved.Load(), err)
+	return fmt.Errorf("%s: failed after %d bytes: %w", what, moved.Load(), err)
 }
 
 // The stages of a transfer.
 const (
 	running supervisor.Stage = iota
 	draining
-	abandoned
+	expired
 )
 
-// worker does its part of a job on one queue. It belongs to the queue's
-// thread. Its slots are a ring: requests complete in any order, but are dealt
-// with in the order in which they were made.
+// worker runs a job's share on one queue. The queue's thread owns it. Its slots are a ring:
+// requests complete in any order, but extents are finished in the order in which they were made.
 type worker struct {
 	queue Queue
 	run   *supervisor.Supervisor
 	job   job
 
 	buffers    []byte // one for each slot
-	memory     uint64 // where buffers lie in the volume's data memory
+	memory     uint64 // offset of buffers in the volume's data memory
 	bufferSize uint64
 	slots      []slot
-	oldest     uint64 // number of the first extent that is not done with
-	made       uint64 // number of extents that were taken
+	oldest     uint64 // number of the first extent that is not finished
+	made       uint64 // number of extents that the job returned
 	submitted  uint64 // number of them that were submitted
 	completed  uint64 // number of requests with a result
 	ended      bool   // there are no more extents
 	results    [32]client.Result
 	request    client.Request
 
-	failure error // that ended the transfer
+	failure error // reason why the transfer ended early
 }
 
-// slot is an extent that is not done with.
+// slot is an unfinished extent.
 type slot struct {
 	extent extent
 	moved  bool
 }
 
-// body is the life of the worker's thread.
+// body runs on the worker's thread.
 func (w *worker) body(engine *progress.Engine) error {
 	if err := w.queue.Attach(engine); err != nil {
 		return err
@@ -164,28 +162,28 @@ func (w *worker) body(engine *progress.Engine) error {
 
 func (w *worker) finished() bool {
 	if w.outstanding() > 0 {
-		if w.run.Stage() < abandoned {
+		if w.run.Stage() < expired {
 			return false
 		}
-		w.fail(status.Errorf(status.TimeOut, "%d requests have not completed", w.outstanding()))
+		w.fail(status.Errorf(status.TimeOut, "%d requests did not complete", w.outstanding()))
 		return true
 	}
-	return !w.mayGoOn() || (w.ended && w.oldest == w.made)
+	return !w.canContinue() || (w.ended && w.oldest == w.made)
 }
 
 func (w *worker) outstanding() uint64 { return w.submitted - w.completed }
 
-func (w *worker) mayGoOn() bool { return w.failure == nil && w.run.Stage() == running }
+func (w *worker) canContinue() bool { return w.failure == nil && w.run.Stage() == running }
 
-// Poll implements progress.Source: one turn of the loop.
+// Poll is one turn of the thread's loop (progress.Source).
 func (w *worker) Poll() int {
 	n := w.queue.Poll(w.results[:])
 	for _, result := range w.results[:n] {
 		w.complete(result)
 	}
-	work := n + w.retire() + w.fill()
+	work := n + w.finishOldest() + w.fill()
 	if w.outstanding() == 0 {
-		return work + 1 // no result would wake this thread
+		return work + 1 // nothing is outstanding whose result could wake this thread
 	}
 	return work
 }
@@ -200,9 +198,9 @@ func (w *worker) complete(result client.Result) {
 	s.moved = true
 }
 
-// retire deals with the oldest extents whose data has been moved.
-func (w *worker) retire() int {
-	retired := 0
+// finishOldest finishes the oldest extents whose data has been moved.
+func (w *worker) finishOldest() int {
+	finished := 0
 	for w.oldest < w.submitted && w.failure == nil {
 		index := w.oldest % uint64(len(w.slots))
 		s := &w.slots[index]
@@ -215,27 +213,26 @@ func (w *worker) retire() int {
 		}
 		s.moved = false
 		w.oldest++
-		retired++
+		finished++
 	}
-	return retired
+	return finished
 }
 
 // fill submits as many requests as there is room for.
 func (w *worker) fill() int {
 	started := 0
-	for w.mayGoOn() && w.make() && w.submit() {
-		// One at a time, so that the first is under way while the next is
-		// being read.
+	for w.canContinue() && w.make() && w.submit() {
+		// Flush each request by itself, so that the first is in flight while the next is read.
 		w.queue.Flush()
 		started++
 	}
 	return started
 }
 
-// make sees to it that there is an extent to submit.
+// make reports whether there is an extent to submit, after asking the job for one if necessary.
 func (w *worker) make() bool {
 	if w.submitted < w.made {
-		return true // the queue had no room for it
+		return true // the queue had no room for it before
 	}
 	if w.ended || w.made-w.oldest == uint64(len(w.slots)) {
 		return false
@@ -275,11 +272,10 @@ func (w *worker) submit() bool {
 
 func (w *worker) buffer(index uint64) []byte { return w.buffers[index*w.bufferSize:][:w.bufferSize] }
 
-// fail ends the transfer because of err. What is outstanding is still waited
-// for.
+// fail ends the transfer because of err, after the outstanding requests have completed.
 func (w *worker) fail(err error) {
 	if w.failure == nil {
 		w.failure = err
-		w.run.End()
+		w.run.Drain()
 	}
 }

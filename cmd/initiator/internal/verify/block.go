@@ -7,9 +7,8 @@ import (
 	"hash/crc32"
 )
 
-// Every block starts with a header and continues with data that only its
-// identity has, so that a block tells what it is, and whether all of it is
-// that. Numbers are big-endian.
+// Every block starts with a header and continues with data that is unique to its identity. So a
+// block shows what it is, and whether all of it is intact. Numbers are big-endian.
 //
 //	 0 magic         8 bytes
 //	 8 run           u64, drawn anew for every run
@@ -36,23 +35,22 @@ const smallestBlock = 2 * headerSize
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// identity is what distinguishes a block from every other that was ever
-// written.
+// identity distinguishes a block from every other block ever written.
 type identity struct {
 	run        uint64
 	offset     uint64
 	generation uint32
 }
 
-// header is what a block says of itself.
+// header is the header found in a block.
 type header struct {
 	identity
-	magic     bool // it has one
+	magic     bool // is present
 	blockSize uint32
 	checksum  uint32
 }
 
-// stamp makes data the block with the given identity.
+// stamp fills data with the block of the given identity.
 func (id identity) stamp(data []byte) {
 	copy(data, magic)
 	binary.BigEndian.PutUint64(data[offsetRun:], id.run)
@@ -68,8 +66,7 @@ func (id identity) stamp(data []byte) {
 	binary.BigEndian.PutUint32(data[offsetChecksum:], checksum(data))
 }
 
-// weyl is the odd number by which splitmix64 counts: 2^64 over the golden
-// ratio.
+// weyl is the increment of splitmix64: 2^64 divided by the golden ratio, odd.
 const weyl = 0x9e3779b97f4a7c15
 
 // mix is the output function of splitmix64: it spreads every bit of its
@@ -97,7 +94,7 @@ func parseHeader(data []byte) header {
 	}
 }
 
-// intact reports whether data is the whole block that h, its header, says.
+// intact reports whether data is the whole block that its header h describes.
 func (h *header) intact(data []byte) bool {
 	return h.magic && h.blockSize == uint32(len(data)) && h.checksum == checksum(data)
 }
@@ -108,11 +105,11 @@ func (id identity) holds(data []byte) bool {
 	return h.identity == id && h.intact(data)
 }
 
-// olderGenerations is how far back the second half of a torn block is looked
-// for.
+// olderGenerations is the number of earlier passes that are searched for the second half of a torn
+// block.
 const olderGenerations = 64
 
-// classify says what is wrong with data, which is not the block want.
+// classify determines how data differs from the block want.
 func classify(data []byte, want identity) Finding {
 	c := &classifier{data: data, want: want, header: parseHeader(data)}
 	expected := c.render(want)
@@ -130,14 +127,14 @@ func classify(data []byte, want identity) Finding {
 	return f
 }
 
-// classifier compares a block with others that it might be made of.
+// classifier compares a block with others that it might consist of.
 type classifier struct {
 	data   []byte
 	want   identity
 	header header
 }
 
-// render is the block with the given identity.
+// render returns the block with the given identity.
 func (c *classifier) render(id identity) []byte {
 	block := make([]byte, len(c.data))
 	id.stamp(block)
@@ -156,20 +153,20 @@ func (c *classifier) judge(f *Finding) {
 	}
 }
 
-// judgeIntact is for a block that this run has written, as a whole.
+// judgeIntact classifies an intact block of this run.
 func (c *classifier) judgeIntact(f *Finding) {
 	switch {
 	case c.header.offset != c.want.offset:
-		f.Kind, f.Detail = Misplaced, fmt.Sprintf("holds what was written to offset %d in pass %d", c.header.offset, c.header.generation)
+		f.Kind, f.Detail = Misplaced, fmt.Sprintf("holds the data that pass %[2]d wrote to offset %[1]d", c.header.offset, c.header.generation)
 	case c.header.generation < c.want.generation:
-		f.Kind, f.Detail = Stale, fmt.Sprintf("holds what pass %d has written", c.header.generation)
+		f.Kind, f.Detail = Stale, fmt.Sprintf("holds the data of pass %d", c.header.generation)
 	default:
-		f.Kind, f.Detail = Corrupt, fmt.Sprintf("claims to be of pass %d, which has not written it yet", c.header.generation)
+		f.Kind, f.Detail = Corrupt, fmt.Sprintf("claims to be from pass %d, which has not written it yet", c.header.generation)
 	}
 }
 
-// judgeBroken is for a block that begins like one of this run. A header that
-// is wrong in itself says nothing of where the data comes from.
+// judgeBroken classifies a block that begins like one of this run. If the header itself is wrong,
+// it says nothing about the origin of the data.
 func (c *classifier) judgeBroken(f *Finding) {
 	if f.LastWrongByte < headerSize {
 		f.judgeCorrupt()
@@ -179,22 +176,21 @@ func (c *classifier) judgeBroken(f *Finding) {
 	first, last := firstDifference(c.data, begins), lastDifference(c.data, begins)
 	if other, ok := c.endsLike(first); ok {
 		f.Kind, f.TornAtByte = Torn, first
-		f.Detail = fmt.Sprintf("begins as generation %d and continues as generation %d from byte %d on", c.header.generation, other, first)
+		f.Detail = fmt.Sprintf("begins as generation %d and continues as generation %d at byte %d", c.header.generation, other, first)
 		return
 	}
 	if first >= headerSize && last >= len(c.data)-8 {
 		f.Kind, f.TornAtByte = Torn, first
-		f.Detail = fmt.Sprintf("begins as generation %d and continues with %s from byte %d on", c.header.generation, describe(c.data[first:]), first)
+		f.Detail = fmt.Sprintf("begins as generation %d and continues with %s at byte %d", c.header.generation, describe(c.data[first:]), first)
 		return
 	}
 	f.judgeCorrupt()
 }
 
-// endsLike looks for the version of the block of which everything from byte
-// first on is.
+// endsLike searches for the generation of the block that matches the data from byte first on.
 func (c *classifier) endsLike(first int) (generation uint32, ok bool) {
 	if first == 0 || first >= len(c.data)-8 {
-		return 0, false // some bytes are alike by chance
+		return 0, false // a few bytes can match by chance
 	}
 	for id := c.want; id.generation > 0 && c.want.generation-id.generation < olderGenerations; id.generation-- {
 		if id != c.header.identity && bytes.Equal(c.data[first:], c.render(id)[first:]) {
@@ -204,7 +200,7 @@ func (c *classifier) endsLike(first int) (generation uint32, ok bool) {
 	return 0, false
 }
 
-// judgeForeign is for a block that does not begin like one of this run.
+// judgeForeign classifies a block that does not begin like one of this run.
 func (c *classifier) judgeForeign(f *Finding) {
 	rest := f.LastWrongByte + 1
 	switch {
@@ -212,14 +208,14 @@ func (c *classifier) judgeForeign(f *Finding) {
 		f.Kind, f.Detail = Lost, "holds "+c.foreign()
 	case f.FirstWrongByte == 0 && rest >= headerSize:
 		f.Kind, f.TornAtByte = Torn, rest
-		f.Detail = fmt.Sprintf("begins with %s and is as expected from byte %d on", describe(c.data[:rest]), rest)
+		f.Detail = fmt.Sprintf("begins with %s and matches from byte %d on", describe(c.data[:rest]), rest)
 	default:
 		f.judgeCorrupt()
 	}
 }
 
 func (f *Finding) judgeCorrupt() {
-	f.Kind, f.Detail = Corrupt, fmt.Sprintf("bytes %d to %d are what nobody has written", f.FirstWrongByte, f.LastWrongByte)
+	f.Kind, f.Detail = Corrupt, fmt.Sprintf("bytes %d to %d were never written", f.FirstWrongByte, f.LastWrongByte)
 }
 
 func (c *classifier) foreign() string {
@@ -232,14 +228,14 @@ func (c *classifier) foreign() string {
 func describe(data []byte) string {
 	for _, b := range data {
 		if b != 0 {
-			return "data that is not of this run"
+			return "data from outside this run"
 		}
 	}
 	return "zeroes"
 }
 
-// firstDifference is the index of the first byte in which a and b, of the
-// same length, differ; that length if they do not.
+// firstDifference returns the index of the first byte in which a and b, of the same length, differ,
+// or that length if they are equal.
 func firstDifference(a, b []byte) int {
 	for i := range a {
 		if a[i] != b[i] {
@@ -249,8 +245,8 @@ func firstDifference(a, b []byte) int {
 	return len(a)
 }
 
-// lastDifference is the index of the last byte in which a and b differ, -1 if
-// they do not.
+// lastDifference returns the index of the last byte in which a and b differ, or -1 if they are
+// equal.
 func lastDifference(a, b []byte) int {
 	for i := len(a) - 1; i >= 0; i-- {
 		if a[i] != b[i] {
@@ -260,37 +256,37 @@ func lastDifference(a, b []byte) int {
 	return -1
 }
 
-// Kind is the way in which a block is wrong.
+// Kind is a class of wrong blocks.
 type Kind string
 
 const (
-	// Lost is a block that was written, but holds no data of this run.
+	// Lost is a block that was written but holds no data of this run.
 	Lost Kind = "lost"
-	// Stale is a block that holds what an earlier pass has written.
+	// Stale is a block that holds the data of an earlier pass.
 	Stale Kind = "stale"
-	// Torn is a block whose beginning and end are from different writes.
+	// Torn is a block whose beginning and end come from different writes.
 	Torn Kind = "torn"
-	// Misplaced is a block that holds data written to another place.
+	// Misplaced is a block that holds data written to another offset.
 	Misplaced Kind = "misplaced"
-	// Corrupt is a block that holds what nobody has written.
+	// Corrupt is a block that holds data that was never written.
 	Corrupt Kind = "corrupt"
 )
 
-// Kinds are all of them.
+// Kinds lists all kinds.
 var Kinds = []Kind{Lost, Stale, Torn, Misplaced, Corrupt}
 
-// Finding is a block that is wrong.
+// Finding describes a wrong block.
 type Finding struct {
 	Kind   Kind   `json:"kind"`
 	Offset uint64 `json:"offset_bytes"` // of the block in the volume
 	Queue  int    `json:"queue"`
-	Pass   uint32 `json:"pass"` // that read it
+	Pass   uint32 `json:"pass"` // that found it
 	// ExpectedGeneration is the pass that last wrote the block.
 	ExpectedGeneration uint32 `json:"expected_generation"`
 	// Found is the block's own header, if it has one.
 	Found *FoundHeader `json:"found,omitempty"`
-	// FirstWrongByte and LastWrongByte are where the block differs from what
-	// it must be. A torn block is torn at TornAtByte.
+	// FirstWrongByte and LastWrongByte delimit where the block differs from its expected content. A
+	// torn block is torn at TornAtByte.
 	FirstWrongByte int    `json:"first_wrong_byte"`
 	LastWrongByte  int    `json:"last_wrong_byte"`
 	TornAtByte     int    `json:"torn_at_byte,omitempty"`
@@ -305,7 +301,7 @@ type FoundHeader struct {
 	ChecksumValid bool   `json:"checksum_valid"`
 }
 
-// String is the finding in a sentence.
+// String returns the finding as a sentence.
 func (f *Finding) String() string {
 	text := fmt.Sprintf("%s block at offset %d (queue %d, pass %d): expected generation %d, %s",
 		f.Kind, f.Offset, f.Queue, f.Pass, f.ExpectedGeneration, f.Detail)

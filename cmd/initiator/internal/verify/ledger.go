@@ -9,8 +9,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// ledger knows of each block of a slice, in four bytes, what it must hold and
-// whether a request is under way to it.
+// ledger records for each block of a slice, in four bytes, its expected content and whether a
+// request is in flight to it.
 type ledger []uint32
 
 const (
@@ -20,8 +20,8 @@ const (
 	generationOf = doubtBit - 1
 )
 
-// unknown is the generation of a block whose content nobody knows: it was not
-// written yet, or a write to it has failed.
+// unknown is the generation of a block with unknown content: it has not been written yet, or a
+// write to it has failed.
 const unknown = 0
 
 func (l ledger) generation(block uint64) uint32 { return l[block] & generationOf }
@@ -31,34 +31,34 @@ func (l ledger) busy(block uint64) bool { return l[block]&busyBit != 0 }
 // visited reports whether the step with this mark has visited the block.
 func (l ledger) visited(block uint64, mark uint32) bool { return l[block]&markBit == mark }
 
-// claim makes blocks busy, so that no other request touches them, and visited
-// by the step with this mark.
+// claim marks blocks as busy, so that no other request touches them, and as visited by the step
+// with this mark.
 func (l ledger) claim(first, count uint64, mark uint32) {
 	for i := first; i < first+count; i++ {
 		l[i] = l[i]&(generationOf|doubtBit) | busyBit | mark
 	}
 }
 
-// borrow makes blocks busy without visiting them.
+// borrow marks blocks as busy without visiting them.
 func (l ledger) borrow(first, count uint64) {
 	for i := first; i < first+count; i++ {
 		l[i] |= busyBit
 	}
 }
 
-// release ends what claim or borrow began.
+// release ends claim or borrow.
 func (l ledger) release(first, count uint64) {
 	for i := first; i < first+count; i++ {
 		l[i] &^= busyBit
 	}
 }
 
-// set notes what a block holds.
+// set records the content of a block.
 func (l ledger) set(block uint64, generation uint32) {
 	l[block] = l[block]&^uint32(generationOf|doubtBit) | generation
 }
 
-// doubt notes that the last write to a block may be lost.
+// doubt records that the last write to a block may be lost.
 func (l ledger) doubt(block uint64) { l[block] |= doubtBit }
 
 func (l ledger) doubtful(block uint64) bool { return l[block]&doubtBit != 0 }
@@ -77,24 +77,23 @@ func (l ledger) free(first, limit uint64, mark uint32) uint64 {
 	return count
 }
 
-// noMark is the mark of no step.
+// noMark differs from the mark of every step.
 const noMark = ^uint32(0)
 
-// losses follows which blocks of a slice a restart of the target may undo: a
-// write is safe when a flush that was submitted after its acknowledgement has
-// succeeded. A target that has restarted has another write verifier; then the
-// next flush must fail, and until a block has been read again it may hold
-// either what was written last or what is durable.
+// losses tracks the blocks of a slice that a restart of the target may revert. A write is durable
+// once a flush has succeeded that was submitted after the write's acknowledgement. A restarted
+// target has a new write verifier; then the next flush must fail, and until a block has been read
+// again it may hold either the last write or the durable content.
 type losses struct {
-	durable      []uint32 // for each block the generation that was flushed
-	verifier     uint64   // that the queue's session had when last looked at
+	durable      []uint32 // flushed generation of each block
+	verifier     uint64   // of the queue's session, when last checked
 	acknowledged uint64   // writes
-	flushed      uint64   // of them, by this queue's flushes
-	due          bool     // the next flush must tell of a loss
+	flushed      uint64   // how many of them this queue has flushed
+	due          bool     // the next flush must report a loss
 
-	// flushes counts those that any thread has submitted, and flushesBefore
-	// is their number when a write was last acknowledged: the flush of another
-	// queue saves it as well.
+	// flushes counts the flushes that all threads have submitted, and flushesBefore is its value
+	// when a write was last acknowledged: a flush on another queue makes that write durable as
+	// well.
 	flushes       *atomic.Uint64
 	flushesBefore uint64
 }
@@ -103,15 +102,14 @@ func newLosses(blocks, verifier uint64, flushes *atomic.Uint64) *losses {
 	return &losses{durable: make([]uint32, blocks), verifier: verifier, flushes: flushes}
 }
 
-// written takes note of an acknowledged write.
+// written records an acknowledged write.
 func (l *losses) written() {
 	l.acknowledged++
 	l.flushesBefore = l.flushes.Load()
 }
 
-// noticeRestart looks whether the queue has gone over to a session with a
-// target that has restarted. Everything from sessions before has been
-// completed by then.
+// noticeRestart checks whether the queue has switched to a session with a restarted target. By
+// then, everything from earlier sessions has completed.
 func (w *worker) noticeRestart() {
 	if w.losses == nil {
 		return
@@ -133,31 +131,31 @@ func (w *worker) noticeRestart() {
 	}
 }
 
-// submitTold submits the request that has been made for op. A flush that fails
-// to tell of a loss is submitted again.
-func (w *worker) submitTold(op *operation) error {
+// submitRequest submits the request prepared for op. It resubmits a flush that fails to report a
+// loss.
+func (w *worker) submitRequest(op *operation) error {
 	if w.losses == nil || op.kind != iomsg.Flush {
 		return w.queue.Submit(&w.request)
 	}
 	err := w.queue.Submit(&w.request)
 	w.noticeRestart()
-	defer w.losses.flushes.Add(1) // before its result can be known
+	defer w.losses.flushes.Add(1) // before its result can arrive
 	if errors.Is(err, client.ErrWritesLost) {
-		w.tally.lossesTold++
+		w.tally.lossesReported++
 		w.losses.due = false
 		err = w.queue.Submit(&w.request)
 		w.noticeRestart()
 	}
 	if err == nil && w.losses.due {
 		w.losses.due = false
-		return status.Errorf(status.Unexpected, "the target has restarted while writes were not flushed, and the next flush does not tell")
+		return status.Errorf(status.Unexpected, "the target restarted with unflushed writes, and the next flush did not report it")
 	}
 	op.cover = w.losses.acknowledged
 	return err
 }
 
-// flushed takes note of a flush that has succeeded. The one at the end of a
-// pass, when nothing else is outstanding, makes the whole slice durable.
+// flushed records a successful flush. The flush at the end of a pass, when nothing else is
+// outstanding, makes the whole slice durable.
 func (w *worker) flushed(op *operation) {
 	w.tally.flushes++
 	if w.losses == nil {
@@ -174,9 +172,9 @@ func (w *worker) flushed(op *operation) {
 	}
 }
 
-// settleDoubt looks at a block whose last write may be lost. It returns false
-// if the block is neither that nor what is durable. Once everything is
-// flushed, what it is found to hold is what it must hold from then on.
+// settleDoubt checks a block whose last write may be lost. It returns false if the block holds
+// neither that write nor the durable content. Once everything has been flushed, the content found
+// is the expected content from then on.
 func (w *worker) settleDoubt(block uint64, content []byte) bool {
 	durable := w.losses.durable[block]
 	generation := w.planner.ledger.generation(block)

@@ -110,7 +110,7 @@ func TestLostBlocksAreCounted(t *testing.T) {
 	v := newVolatileVolume(&p, 5)
 	v.loses = true
 	result, err := runReconnecting(t, p, v)
-	if err != nil || result.LostBlocks == 0 || result.LossesTold == 0 {
+	if err != nil || result.LostBlocks == 0 || result.LossesReported == 0 {
 		t.Errorf("%d restarts: error %v, result %+v", v.restarts, err, result)
 	}
 }
@@ -121,7 +121,7 @@ func TestALossThatIsNotToldIsAnError(t *testing.T) {
 	v := newVolatileVolume(&p, 5)
 	v.silent = true
 	_, err := runReconnecting(t, p, v)
-	if !errors.Is(err, status.Unexpected) || !strings.Contains(err.Error(), "does not tell") {
+	if !errors.Is(err, status.Unexpected) || !strings.Contains(err.Error(), "did not report it") {
 		t.Errorf("after %d restarts: %v", v.restarts, err)
 	}
 }

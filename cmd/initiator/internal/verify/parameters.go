@@ -11,26 +11,23 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// Parameters say what a run does. After Resolve they are what is in effect,
-// and that is how they are reported.
+// Parameters describe a run. After Resolve they hold the values in effect, which the report
+// contains.
 type Parameters struct {
 	Queues     int `json:"queues"`
 	QueueDepth int `json:"queue_depth"`
-	// CPUs are those that the queues' threads are pinned to, one for each
-	// queue; empty if they are not pinned.
+	// CPUs holds the CPU of each queue's thread; empty if threads are not pinned.
 	CPUs []int `json:"cpus"`
-	// MaxIOSize bounds the length of requests, which goes from one block up
-	// to that.
+	// MaxIOSize is the largest length of a request in bytes; the smallest is one block.
 	MaxIOSize uint32 `json:"max_io_size_bytes"`
-	// Passes is how often the range is written and read; 0 means as often as
-	// Runtime allows, which is not bounded by 0. Not both may be 0.
+	// Passes is the number of times that the range is written and read; 0 means as often as Runtime
+	// allows. Runtime 0 is no limit. Not both may be 0.
 	Passes  uint32        `json:"passes"`
 	Runtime time.Duration `json:"runtime_ns"`
-	// Offset and Length are the range of the volume that is used; Length 0
-	// means up to its end.
+	// Offset and Length are the range of the volume to use. Length 0 means up to its end.
 	Offset uint64 `json:"offset_bytes"`
 	Length uint64 `json:"length_bytes"`
-	// Seed decides the order and the sizes of requests.
+	// Seed determines the order and the sizes of requests.
 	Seed uint64 `json:"seed"`
 	Poll string `json:"poll"` // a progress.Mode
 	// DrainTimeout bounds the wait for outstanding requests at the end.
@@ -39,8 +36,8 @@ type Parameters struct {
 	Reconnect *document.ReconnectPolicy `json:"reconnect,omitempty"`
 }
 
-// Resolve checks the parameters against the volume and fills in what follows
-// from it. Its errors are usage errors.
+// Resolve checks the parameters against the volume and fills in derived values. Its errors are
+// usage errors.
 func (p *Parameters) Resolve(info *client.Info) error {
 	if err := p.Check(); err != nil {
 		return program.Usage(err)
@@ -48,7 +45,7 @@ func (p *Parameters) Resolve(info *client.Info) error {
 	return program.Usage(p.resolveRange(info))
 }
 
-// Check finds what is wrong whatever the volume.
+// Check checks everything that does not depend on the volume.
 func (p *Parameters) Check() error {
 	if p.CPUs == nil {
 		p.CPUs = []int{} // a list in JSON
@@ -59,11 +56,11 @@ func (p *Parameters) Check() error {
 	case p.Queues < 1:
 		return fmt.Errorf("number of queues %d is less than 1", p.Queues)
 	case len(p.CPUs) != 0 && len(p.CPUs) != p.Queues:
-		return fmt.Errorf("%d CPUs do not fit %d queues: each queue has a thread", len(p.CPUs), p.Queues)
+		return fmt.Errorf("%d CPUs for %d queues: each queue has one thread", len(p.CPUs), p.Queues)
 	case p.Passes >= generationOf:
 		return fmt.Errorf("%d passes are more than %d", p.Passes, generationOf-1)
 	case p.Runtime < 0:
-		return fmt.Errorf("a run cannot last %v", p.Runtime)
+		return fmt.Errorf("runtime %v is negative", p.Runtime)
 	case p.Runtime == 0 && p.Passes == 0:
 		return fmt.Errorf("neither a runtime nor a number of passes bounds the run")
 	case p.DrainTimeout <= 0:
@@ -77,13 +74,13 @@ func (p *Parameters) resolveRange(info *client.Info) error {
 	block := uint64(info.BlockSize)
 	switch {
 	case info.ReadOnly:
-		return fmt.Errorf("volume %q is read-only: what is verified is written first", info.Name)
+		return fmt.Errorf("volume %q is read-only, but verifying writes to it", info.Name)
 	case block < smallestBlock:
-		return fmt.Errorf("blocks of %d bytes, as volume %q has, are too small: at least %d are needed", block, info.Name, smallestBlock)
+		return fmt.Errorf("the block size %d of volume %q is too small: verifying needs at least %d bytes", block, info.Name, smallestBlock)
 	case p.MaxIOSize == 0 || uint64(p.MaxIOSize)%block != 0:
 		return fmt.Errorf("maximum IO size %d is not a multiple of the block size %d of volume %q", p.MaxIOSize, block, info.Name)
 	case p.Offset%block != 0 || p.Length%block != 0:
-		return fmt.Errorf("%d bytes at offset %d are not whole blocks of the %d bytes that volume %q has", p.Length, p.Offset, block, info.Name)
+		return fmt.Errorf("%d bytes at offset %d are not a multiple of the block size %d of volume %q", p.Length, p.Offset, block, info.Name)
 	case p.Offset > info.Size || p.Length > info.Size-p.Offset:
 		return fmt.Errorf("%d bytes at offset %d are outside volume %q of %d bytes", p.Length, p.Offset, info.Name, info.Size)
 	}
@@ -96,7 +93,7 @@ func (p *Parameters) resolveRange(info *client.Info) error {
 	return nil
 }
 
-// slice is queue i's part of the range, in bytes: its start and its blocks.
+// slice returns queue i's part of the range: its start in bytes and its number of blocks.
 func (p *Parameters) slice(i int, blockSize uint32) (start, blocks uint64) {
 	total, queues := p.Length/uint64(blockSize), uint64(p.Queues)
 	share := func(i uint64) uint64 { return total/queues*i + min(i, total%queues) }
@@ -104,7 +101,7 @@ func (p *Parameters) slice(i int, blockSize uint32) (start, blocks uint64) {
 	return p.Offset + first*uint64(blockSize), share(uint64(i)+1) - first
 }
 
-// cpu is where the thread of queue i runs.
+// cpu returns the CPU of queue i's thread.
 func (p *Parameters) cpu(i int) int {
 	if len(p.CPUs) == 0 {
 		return affinity.AnyCPU

@@ -7,14 +7,13 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 )
 
-// How often a request among the writes of a pass is something else, in 256.
+// The share of other requests among the writes of a pass, in 256ths.
 const (
 	readsAmongWrites   = 64
 	flushesAmongWrites = 4
 )
 
-// step is what a pass is at: it writes every block, flushes, then reads every
-// block.
+// step is a step of a pass: it writes every block, flushes, then reads every block.
 type step uint8
 
 const (
@@ -28,10 +27,10 @@ type operation struct {
 	kind  iomsg.Type
 	first uint64
 	count uint64
-	cover uint64 // of a flush: how many writes it makes durable
+	cover uint64 // of a flush: number of writes that it makes durable
 }
 
-// planner decides what a thread does next with its slice.
+// planner decides the next operation of a thread on its slice.
 type planner struct {
 	ledger    ledger
 	random    *rand.PCG
@@ -43,7 +42,7 @@ type planner struct {
 	mark      uint32
 	order     permutation
 	candidate uint64
-	pending   bool // candidate has not been dealt with
+	pending   bool // candidate has not been used
 	flushed   bool // in the step flushing
 	completed uint32
 }
@@ -57,12 +56,11 @@ func newPlanner(blocks, maxBlocks uint64, passes uint32, random *rand.PCG) plann
 	return p
 }
 
-// done reports whether all passes have been made.
+// done reports whether all passes are complete.
 func (p *planner) done() bool { return p.passes > 0 && p.completed == p.passes }
 
-// next returns the next operation and makes its blocks busy. False means that
-// nothing can be started before something outstanding has completed; idle
-// tells that nothing is.
+// next returns the next operation and marks its blocks as busy. It returns false if an outstanding
+// operation has to complete first; idle means that there is none.
 func (p *planner) next(idle bool) (operation, bool) {
 	switch p.step {
 	case writing:
@@ -82,7 +80,7 @@ func (p *planner) nextWhileWriting(idle bool) (operation, bool) {
 	return p.visit(iomsg.Write, flushing, idle)
 }
 
-// stray draws whether something else comes between the writes.
+// stray draws whether another request comes between the writes.
 func (p *planner) stray() (operation, bool) {
 	switch draw := p.random.Uint64() % 256; {
 	case draw < flushesAmongWrites:
@@ -104,7 +102,7 @@ func (p *planner) strayRead() (operation, bool) {
 	return operation{kind: iomsg.Read, first: first, count: count}, true
 }
 
-// nextFlush ends the writes of a pass.
+// nextFlush flushes the writes of a pass, once all have completed.
 func (p *planner) nextFlush(idle bool) (operation, bool) {
 	if !idle {
 		return operation{}, false
@@ -125,11 +123,11 @@ func (p *planner) nextRead(idle bool) (operation, bool) {
 	}
 	p.completed++
 	p.pass++
-	return operation{}, false // the next turn goes on, unless this was all
+	return operation{}, false // the next turn continues, unless this was the last pass
 }
 
-// visit takes the next blocks of the step, or goes over to the step after it
-// when all have been visited and nothing is outstanding.
+// visit claims the next blocks of the step. When all have been visited and nothing is outstanding,
+// it starts the step after.
 func (p *planner) visit(kind iomsg.Type, after step, idle bool) (operation, bool) {
 	for p.advance() {
 		if p.ledger.visited(p.candidate, p.mark) {
@@ -138,7 +136,7 @@ func (p *planner) visit(kind iomsg.Type, after step, idle bool) (operation, bool
 		}
 		count := p.ledger.free(p.candidate, p.size(), p.mark)
 		if count == 0 {
-			return operation{}, false // it is being read: later
+			return operation{}, false // a stray read is in flight: later
 		}
 		p.ledger.claim(p.candidate, count, p.mark)
 		p.pending = false
@@ -150,7 +148,7 @@ func (p *planner) visit(kind iomsg.Type, after step, idle bool) (operation, bool
 	return operation{}, false
 }
 
-// advance makes sure that there is a candidate; false if all have been.
+// advance makes sure that there is a candidate. It returns false if all blocks have been one.
 func (p *planner) advance() bool {
 	if !p.pending {
 		p.candidate, p.pending = p.order.value()
@@ -175,9 +173,9 @@ func (p *planner) below(n uint64) uint64 {
 	return high
 }
 
-// permutation visits the numbers below n once each in a scattered order,
-// without remembering which it has visited: it permutes the next larger power
-// of two by invertible steps, and skips what is not below n.
+// permutation visits the numbers below n once each in a scattered order, without recording which it
+// has visited: it permutes the next larger power of two by invertible steps, and skips numbers that
+// are not below n.
 type permutation struct {
 	n     uint64
 	mask  uint64
@@ -191,7 +189,7 @@ func newPermutation(n, key uint64) permutation {
 	return permutation{n: n, mask: 1<<width - 1, shift: uint(width+1) / 2, key: key}
 }
 
-// value returns the next number; false when all have been visited.
+// value returns the next number, or false when all have been visited.
 func (p *permutation) value() (uint64, bool) {
 	for p.next <= p.mask {
 		x := p.at(p.next)
@@ -203,8 +201,8 @@ func (p *permutation) value() (uint64, bool) {
 	return 0, false
 }
 
-// at is a bijection on the numbers up to mask: adding, multiplying by an odd
-// number and folding the upper half into the lower can all be undone.
+// at is a bijection on the numbers up to mask: addition, multiplication by an odd number, and
+// folding the upper half into the lower half are all invertible.
 func (p *permutation) at(x uint64) uint64 {
 	x = (x + p.key) & p.mask
 	for _, odd := range [...]uint64{p.key | 1, weyl, p.key>>32 | 1} {

@@ -16,15 +16,14 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Schema names the shape of a report. Fields may be added within a number,
-// nothing else.
+// Schema names the format of a report. Within a version, fields may be added, nothing else changes.
 const Schema = "zc-relay.verify/1"
 
-// Report is everything that is printed about a run, as text or as JSON.
+// Report is everything printed about a run, as text or as JSON.
 type Report struct {
 	Schema    string    `json:"schema"`
 	StartedAt time.Time `json:"started_at"`
-	// RunID is what the run's blocks carry.
+	// RunID identifies the run in its blocks.
 	RunID       string              `json:"run_id"`
 	Parameters  Parameters          `json:"parameters"`
 	Connection  document.Connection `json:"connection"`
@@ -34,10 +33,10 @@ type Report struct {
 	Error       *report.Failure     `json:"error,omitempty"`
 }
 
-// RunName is how a run's id is printed.
+// RunName returns the printed form of a run's id.
 func RunName(id uint64) string { return runName(id) }
 
-// WriteText prints the report for people: the same facts as the JSON.
+// WriteText prints the report for people, with the same facts as the JSON.
 func (r *Report) WriteText(w io.Writer) error {
 	t := &document.Table{}
 	p := &r.Parameters
@@ -80,8 +79,8 @@ func (r *Result) write(t *document.Table) {
 	t.Errors(r.Errors, r.ErrorsByCode)
 	t.Reconnections(r.Reconnections)
 	if r.Reconnections != nil {
-		t.Row("lost blocks", "%d hold what was flushed before instead of what was written, as %d failed flushes have told",
-			r.LostBlocks, r.LossesTold)
+		t.Row("lost blocks", "%d hold the flushed content instead of the last write, as %d failed flushes reported",
+			r.LostBlocks, r.LossesReported)
 	}
 	var kinds []string
 	for _, kind := range Kinds {
@@ -93,13 +92,12 @@ func (r *Result) write(t *document.Table) {
 	}
 }
 
-// Result is what a run has found out.
+// Result holds the findings of a run.
 type Result struct {
-	// PassesCompleted is how often all of the range was written and read.
+	// PassesCompleted is the number of times that the whole range was written and read.
 	PassesCompleted uint32 `json:"passes_completed"`
 	DurationNs      int64  `json:"duration_ns"`
-	// Reads, Writes and Flushes are the requests that succeeded, the others
-	// are Errors.
+	// Reads, Writes and Flushes count successful requests, Errors the failed ones.
 	Reads   uint64 `json:"reads"`
 	Writes  uint64 `json:"writes"`
 	Flushes uint64 `json:"flushes"`
@@ -109,26 +107,25 @@ type Result struct {
 	BytesWritten  uint64            `json:"bytes_written"`
 	BytesRead     uint64            `json:"bytes_read"`
 	BlocksWritten uint64            `json:"blocks_written"`
-	// BlocksChecked are those read whose content was known.
+	// BlocksChecked counts blocks that were read and whose expected content was known.
 	BlocksChecked uint64 `json:"blocks_checked"`
-	// FindingCount is the number of wrong blocks, FindingsByKind how they are
-	// wrong, and Findings the first of them.
+	// FindingCount is the number of wrong blocks, FindingsByKind the number of each kind. Findings
+	// holds the first of them.
 	FindingCount   uint64          `json:"finding_count"`
 	FindingsByKind map[Kind]uint64 `json:"findings_by_kind"`
 	Findings       []Finding       `json:"findings"`
-	// Interrupted tells that the run was ended before its time.
+	// Interrupted means that the run was ended early.
 	Interrupted bool `json:"interrupted"`
-	// Reconnections is nil unless the volume is reopened when it is lost.
+	// Reconnections is nil unless the volume is reopened after a loss.
 	Reconnections *document.Reconnections `json:"reconnections,omitempty"`
-	// LossesTold is how many flushes have failed to tell that writes may be
-	// lost because the target has restarted. LostBlocks is how many blocks
-	// then were found to be as they had been flushed before; they are no
+	// LossesReported counts flushes that failed to report that writes may be lost because the
+	// target restarted. LostBlocks counts blocks that then held their flushed content; they are not
 	// findings.
-	LossesTold uint64 `json:"losses_told,omitempty"`
-	LostBlocks uint64 `json:"lost_blocks,omitempty"`
+	LossesReported uint64 `json:"losses_told,omitempty"`
+	LostBlocks     uint64 `json:"lost_blocks,omitempty"`
 }
 
-// NoResult is that of a run that has not begun.
+// NoResult returns the result of a run that has not begun.
 func NoResult() Result {
 	r := Result{ErrorsByCode: map[string]uint64{}, FindingsByKind: map[Kind]uint64{}, Findings: []Finding{}}
 	for _, kind := range Kinds {
@@ -137,7 +134,7 @@ func NoResult() Result {
 	return r
 }
 
-// resultOf sums up what the workers of a run have done.
+// resultOf sums up the counts of all workers.
 func resultOf(c *Config, run *supervisor.Supervisor, workers []*worker) Result {
 	r := NoResult()
 	r.PassesCompleted, r.DurationNs, r.Interrupted = workers[0].planner.completed, run.NowNs(), run.Interrupted()
@@ -174,7 +171,7 @@ func (r *Result) add(t *tally, blockSize uint64) {
 			r.ErrorsByCode[status.Code(code).String()] += count
 		}
 	}
-	r.LossesTold += t.lossesTold
+	r.LossesReported += t.lossesReported
 	r.LostBlocks += t.lostBlocks
 	r.FindingCount += t.findingCount
 	for kind, count := range t.findingsKinds {
@@ -182,17 +179,16 @@ func (r *Result) add(t *tally, blockSize uint64) {
 	}
 }
 
-// findingsKept is how many findings each thread remembers; all are counted.
+// findingsKept is the number of findings that each thread keeps; it counts all of them.
 const findingsKept = 16
 
-// tally counts what one thread has done. Only its thread writes to it; others
-// may read what is published at any time, and all of it when the thread has
-// ended.
+// tally holds the counts of one thread. Only that thread writes it. Others may read the published
+// values at any time, and everything after the thread has ended.
 type tally struct {
 	writes, reads, flushes                   uint64
 	blocksWritten, blocksRead, blocksChecked uint64
 
-	repeated, lossesTold, lostBlocks uint64
+	repeated, lossesReported, lostBlocks uint64
 
 	errors     [status.CodeCount]uint64
 	errorCount uint64
@@ -207,21 +203,20 @@ type tally struct {
 	publishedProblems atomic.Uint64
 }
 
-// timedFinding is a finding and when it was made, so that the first of
-// several threads can be told.
+// timedFinding is a finding with its time, to order the findings of several threads.
 type timedFinding struct {
 	Finding
 	atNs int64
 }
 
-// publish lets others see how far the thread is.
+// publish makes the thread's progress visible to others.
 func (t *tally) publish() {
 	t.publishedWritten.Store(t.blocksWritten)
 	t.publishedChecked.Store(t.blocksChecked)
 	t.publishedProblems.Store(t.errorCount + t.findingCount)
 }
 
-// fail counts a failed request; describe is called for the first.
+// fail counts a failed request. It calls describe for the first.
 func (t *tally) fail(code status.Code, describe func() error) {
 	if t.firstError == nil {
 		t.firstError = describe()

@@ -1,7 +1,6 @@
-// Package verify finds out whether a volume keeps what is written to it: it
-// writes blocks that know their place and age, reads them back in another
-// order, with many requests outstanding on several queues, and says of every
-// wrong block whether it was lost, is stale, torn, misplaced or corrupt.
+// Package verify checks whether a volume keeps what is written to it. It writes blocks that contain
+// their place and age, reads them back in another order, with many requests outstanding on several
+// queues, and classifies every wrong block as lost, stale, torn, misplaced or corrupt.
 package verify
 
 import (
@@ -16,41 +15,39 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Config is what a run works with.
+// Config describes a run.
 type Config struct {
 	// Parameters have been resolved against the volume.
 	Parameters Parameters
-	// RunID is in every block that the run writes, so that blocks of other
-	// runs are not taken for its own: it must be new for each run.
+	// RunID is in every block that the run writes, so that it does not take blocks of other runs
+	// for its own. It must be new for each run.
 	RunID uint64
-	// BlockSize is the volume's, in bytes.
+	// BlockSize is the volume's block size in bytes.
 	BlockSize uint32
-	// Queues are as many as Parameters.Queues, each of them at least
-	// Parameters.QueueDepth deep. Nobody else may use them.
+	// Queues holds Parameters.Queues queues, each at least Parameters.QueueDepth deep. They belong
+	// to the run until it ends.
 	Queues []Queue
 	// Memory is the data memory that the queues' requests refer to:
 	// Parameters.MaxIOSize bytes for each request that can be outstanding.
 	Memory []byte
-	// Reconnect has requests repeated that the loss of a session has left
-	// open, and lets blocks be lost that were not flushed when the target
-	// restarted, if that is told.
+	// Reconnect makes the run repeat requests whose outcome the loss of a session left open. It
+	// also accepts the loss of blocks that were not flushed when the target restarted, if a flush
+	// reports it.
 	Reconnect bool
-	// Observe is told once a second how far the run is; may be nil.
+	// Observe is called once a second with the progress of the run; may be nil.
 	Observe func(Progress)
 }
 
-// Progress is how far a run is. Problems are failed requests and wrong
-// blocks.
+// Progress is the progress of a run. Problems counts failed requests and wrong blocks.
 type Progress struct {
 	BlocksWritten uint64
 	BlocksChecked uint64
 	Problems      uint64
 }
 
-// Run carries out a run until it has ended by itself, fails, or ctx is
-// cancelled, which is a failure. The result is valid even if there is an
-// error: it says what was found before. Neither a failed request nor a wrong
-// block ends the run, but both make it fail when it has ended.
+// Run verifies until it is done, fails, or ctx is cancelled, which is a failure. Even with an
+// error, the result is valid: it holds what was found before. A failed request or a wrong block
+// does not end the run, but makes it fail when it has ended.
 func Run(ctx context.Context, config Config) (Result, error) {
 	p := &config.Parameters
 	if err := config.check(); err != nil {
@@ -76,11 +73,11 @@ func Run(ctx context.Context, config Config) (Result, error) {
 func (c *Config) check() error {
 	p := &c.Parameters
 	if len(c.Queues) != p.Queues {
-		return status.Errorf(status.InvalidValue, "%d queues were opened for a run with %d", len(c.Queues), p.Queues)
+		return status.Errorf(status.InvalidValue, "the run needs %[2]d queues, but %[1]d were opened", len(c.Queues), p.Queues)
 	}
 	needed := uint64(p.Queues) * uint64(p.QueueDepth) * uint64(p.MaxIOSize)
 	if uint64(len(c.Memory)) < needed {
-		return status.Errorf(status.InvalidValue, "%d bytes of data memory are less than the %d that the run needs", len(c.Memory), needed)
+		return status.Errorf(status.InvalidValue, "the run needs %[2]d bytes of data memory, but there are %[1]d", len(c.Memory), needed)
 	}
 	return nil
 }
@@ -127,7 +124,7 @@ func (c *Config) observe(workers []*worker) {
 	c.Observe(now)
 }
 
-// failureOf is why a run counts as failed, nil if it does not.
+// failureOf returns the reason why a run failed, nil if it succeeded.
 func failureOf(ctx context.Context, r *Result, workers []*worker, threadError error) error {
 	var failure, firstError error
 	for _, w := range workers {
@@ -142,11 +139,11 @@ func failureOf(ctx context.Context, r *Result, workers []*worker, threadError er
 	case threadError != nil:
 		return threadError
 	case r.FindingCount > 0:
-		return status.Errorf(status.IOFailed, "%d of %d checked blocks are wrong, the first: %v", r.FindingCount, r.BlocksChecked, &r.Findings[0])
+		return status.Errorf(status.IOFailed, "%d of %d checked blocks are wrong, first: %v", r.FindingCount, r.BlocksChecked, &r.Findings[0])
 	case failure != nil:
 		return failure
 	case firstError != nil:
-		return fmt.Errorf("%d requests failed, one of them: %w", r.Errors, firstError)
+		return fmt.Errorf("%d requests failed, for instance: %w", r.Errors, firstError)
 	case r.Interrupted:
 		return fmt.Errorf("verification is incomplete: %w", context.Cause(ctx))
 	}

@@ -131,7 +131,7 @@ var faults = map[string]struct {
 	check  func(f *Finding) bool
 }{
 	"a write that is lost in the second pass is stale": {
-		Stale, "holds what pass 1 has written",
+		Stale, "holds the data of pass 1",
 		func(_ *queuetest.Volume, _, data []byte) {
 			identity{run: testRun, offset: victim, generation: 1}.stamp(data)
 		},
@@ -150,14 +150,14 @@ var faults = map[string]struct {
 		func(f *Finding) bool { return f.Found.Run == runName(testRun+1) },
 	},
 	"a block with data of another place is misplaced": {
-		Misplaced, "written to offset 0",
+		Misplaced, "wrote to offset 0",
 		func(v *queuetest.Volume, _, data []byte) {
 			identity{run: testRun, offset: 0, generation: 2}.stamp(data)
 		},
 		func(f *Finding) bool { return f.Found.Offset == 0 },
 	},
 	"a block of which only the beginning was written is torn": {
-		Torn, "begins as generation 2 and continues as generation 1 from byte 200 on",
+		Torn, "begins as generation 2 and continues as generation 1 at byte 200",
 		func(_ *queuetest.Volume, block, data []byte) {
 			identity{run: testRun, offset: victim, generation: 1}.stamp(data)
 			copy(data[:200], block)
@@ -167,7 +167,7 @@ var faults = map[string]struct {
 		},
 	},
 	"a block of which only the end was written is torn": {
-		Torn, "begins as generation 1 and continues as generation 2 from byte 256 on",
+		Torn, "begins as generation 1 and continues as generation 2 at byte 256",
 		func(_ *queuetest.Volume, block, data []byte) {
 			identity{run: testRun, offset: victim, generation: 1}.stamp(data)
 			copy(data[256:], block[256:])
@@ -175,12 +175,12 @@ var faults = map[string]struct {
 		func(f *Finding) bool { return f.TornAtByte == 256 },
 	},
 	"a block that ends in foreign data is torn": {
-		Torn, "continues with zeroes from byte 128 on",
+		Torn, "continues with zeroes at byte 128",
 		func(_ *queuetest.Volume, _, data []byte) { clear(data[128:]) },
 		func(f *Finding) bool { return f.TornAtByte == 128 },
 	},
 	"a block that begins with foreign data is torn": {
-		Torn, "as expected from byte 256 on",
+		Torn, "matches from byte 256 on",
 		func(_ *queuetest.Volume, _, data []byte) { clear(data[:256]) },
 		func(f *Finding) bool { return f.TornAtByte == 256 && f.FirstWrongByte == 0 },
 	},

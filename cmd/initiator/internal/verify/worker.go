@@ -11,7 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Queue is what a run needs of a client.Queue.
+// Queue is the part of a client.Queue that a run uses.
 type Queue interface {
 	Submit(request *client.Request) error
 	Flush()
@@ -25,14 +25,13 @@ type Queue interface {
 const (
 	running supervisor.Stage = iota
 	draining
-	abandoned
+	expired
 )
 
-// resultBatch is how many results are taken from a queue at a time.
+// resultBatch is the number of results to poll at a time.
 const resultBatch = 32
 
-// worker verifies a slice of the range through one queue. It belongs to the
-// queue's thread.
+// worker verifies a slice of the range through one queue. The queue's thread owns it.
 type worker struct {
 	index   int // of the queue
 	queue   Queue
@@ -44,7 +43,7 @@ type worker struct {
 	start     uint64 // of the slice in the volume, in bytes
 	blockSize uint64
 	buffers   []byte // one for each slot
-	memory    uint64 // where buffers lie in the volume's data memory
+	memory    uint64 // offset of buffers in the volume's data memory
 	slotSize  uint64
 	slots     []operation
 	free      []uint32
@@ -53,13 +52,13 @@ type worker struct {
 	results   [resultBatch]client.Result
 
 	losses    *losses // nil if the loss of the volume ends the run
-	reopening bool    // the queue takes no requests until its volume is back
+	reopening bool    // the queue accepts no requests until its volume is back
 
-	failure error // that ended the run
-	lost    bool  // the connection, as a result has told
+	failure error // reason why the run ended early
+	lost    bool  // a result reported the loss of the connection
 }
 
-// body is the life of the worker's thread.
+// body runs on the worker's thread.
 func (w *worker) body(engine *progress.Engine) error {
 	if err := w.queue.Attach(engine); err != nil {
 		return err
@@ -77,20 +76,20 @@ func (w *worker) body(engine *progress.Engine) error {
 
 func (w *worker) finished() bool {
 	if len(w.free) == len(w.slots) {
-		return !w.mayStart()
+		return !w.canStart()
 	}
-	if w.run.Stage() < abandoned {
+	if w.run.Stage() < expired {
 		return false
 	}
-	w.giveUp()
+	w.timeOutOutstanding()
 	return true
 }
 
-func (w *worker) mayStart() bool {
+func (w *worker) canStart() bool {
 	return w.failure == nil && !w.lost && !w.planner.done() && w.run.Stage() == running
 }
 
-// Poll implements progress.Source: one turn of the loop.
+// Poll is one turn of the thread's loop (progress.Source).
 func (w *worker) Poll() int {
 	n := w.queue.Poll(w.results[:])
 	w.noticeRestart()
@@ -103,16 +102,15 @@ func (w *worker) Poll() int {
 	return n + w.fill()
 }
 
-// fill starts as many operations as there is room for. It returns how much it
-// did, not less than 1 while nothing is outstanding whose result could wake
-// the thread.
+// fill starts as many operations as there is room for. It returns the amount of work done, at least
+// 1 while nothing is outstanding whose result could wake the thread.
 func (w *worker) fill() int {
 	started := 0
 	for len(w.ready) > 0 && w.submit(w.ready[len(w.ready)-1]) {
 		w.ready = w.ready[:len(w.ready)-1]
 		started++
 	}
-	for len(w.ready) == 0 && len(w.free) > 0 && w.mayStart() {
+	for len(w.ready) == 0 && len(w.free) > 0 && w.canStart() {
 		op, ok := w.planner.next(len(w.free) == len(w.slots))
 		if !ok {
 			break
@@ -135,7 +133,7 @@ func (w *worker) begin(op operation) int {
 	w.slots[index] = op
 	data := w.data(index)
 	if op.kind == iomsg.Read {
-		clear(data) // what is not transferred must not be found
+		clear(data) // old content must not pass for data that was read
 	} else {
 		w.stamp(&op, data)
 	}
@@ -156,7 +154,7 @@ func (w *worker) stamp(op *operation, data []byte) {
 	}
 }
 
-// identity is that of a block of the slice as a pass writes it.
+// identity returns the identity of a block of the slice as a pass writes it.
 func (w *worker) identity(block uint64, generation uint32) identity {
 	return identity{run: w.runID, offset: w.start + block*w.blockSize, generation: generation}
 }
@@ -165,8 +163,8 @@ func (w *worker) data(index uint32) []byte {
 	return w.buffers[uint64(index)*w.slotSize:][:w.slots[index].count*w.blockSize]
 }
 
-// submit hands slot index to the queue. False means that it has to wait for
-// room, or that the run has failed.
+// submit submits the operation of slot index. It returns false if the operation has to wait for
+// room, or if the run has failed.
 func (w *worker) submit(index uint32) bool {
 	op := &w.slots[index]
 	w.request = client.Request{
@@ -176,7 +174,7 @@ func (w *worker) submit(index uint32) bool {
 	if op.kind == iomsg.Flush {
 		w.request.Offset, w.request.Memory = 0, 0
 	}
-	err := w.submitTold(op)
+	err := w.submitRequest(op)
 	w.reopening = errors.Is(err, client.ErrReopening)
 	if err == nil {
 		return true
@@ -187,7 +185,7 @@ func (w *worker) submit(index uint32) bool {
 	return false
 }
 
-// fail ends the run because of err. What is outstanding is still waited for.
+// fail ends the run because of err, after the outstanding requests have completed.
 func (w *worker) fail(err error) {
 	for _, index := range w.ready {
 		w.forget(index)
@@ -195,7 +193,7 @@ func (w *worker) fail(err error) {
 	w.ready = w.ready[:0]
 	if w.failure == nil {
 		w.failure = err
-		w.run.End()
+		w.run.Drain()
 	}
 }
 
@@ -206,13 +204,13 @@ func (w *worker) forget(index uint32) {
 	w.free = append(w.free, index)
 }
 
-// giveUp counts everything outstanding as timed out.
-func (w *worker) giveUp() {
+// timeOutOutstanding completes every outstanding request as timed out.
+func (w *worker) timeOutOutstanding() {
 	for _, index := range w.ready {
 		w.forget(index)
 	}
 	w.ready = w.ready[:0]
-	w.losses = nil // nothing is repeated any more
+	w.losses = nil // nothing is repeated from here on
 	idle := make([]bool, len(w.slots))
 	for _, index := range w.free {
 		idle[index] = true
@@ -224,11 +222,11 @@ func (w *worker) giveUp() {
 	}
 }
 
-// complete takes note of a result.
+// complete processes a result.
 func (w *worker) complete(result *client.Result) {
 	index := uint32(result.Tag)
 	op := &w.slots[index]
-	if w.losses != nil && supervisor.LeftOpen(result.Code) {
+	if w.losses != nil && supervisor.CanRepeat(result.Code) {
 		w.tally.repeated++
 		w.ready = append(w.ready, index)
 		return
@@ -247,8 +245,7 @@ func (w *worker) complete(result *client.Result) {
 	w.free = append(w.free, index)
 }
 
-// failed takes note of a request that failed. What a failed write has left
-// behind is not known.
+// failed counts a failed request. The content of blocks after a failed write is unknown.
 func (w *worker) failed(op *operation, code status.Code) {
 	if op.kind == iomsg.Write {
 		for i := range op.count {
@@ -259,9 +256,9 @@ func (w *worker) failed(op *operation, code status.Code) {
 		return fmt.Errorf("%v of %d bytes at offset %d on queue %d: %w",
 			op.kind, op.count*w.blockSize, w.start+op.first*w.blockSize, w.index, code)
 	})
-	if supervisor.LostConnection(code) && !w.lost {
+	if supervisor.IsConnectionLost(code) && !w.lost {
 		w.lost = true
-		w.run.End()
+		w.run.Drain()
 	}
 }
 
@@ -276,7 +273,7 @@ func (w *worker) written(op *operation) {
 	w.tally.blocksWritten += op.count
 }
 
-// check looks at every block that was read.
+// check checks every block that was read.
 func (w *worker) check(op *operation, data []byte) {
 	w.tally.reads++
 	w.tally.blocksRead += op.count
@@ -297,8 +294,7 @@ func (w *worker) check(op *operation, data []byte) {
 	}
 }
 
-// found takes note of a wrong block, and does not look at it again until it
-// has been written anew.
+// found counts a wrong block, and excludes it from further checks until it has been rewritten.
 func (w *worker) found(block uint64, f Finding) {
 	w.planner.ledger.set(block, unknown)
 	f.Queue, f.Pass = w.index, w.planner.pass
