@@ -8,15 +8,15 @@ import (
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
-// Case is a workload on a system.
+// Case holds the runs of a workload on a system.
 type Case struct {
 	System   string   `json:"system"`
 	Workload Workload `json:"workload"`
 	Runs     []Run    `json:"runs"`
 }
 
-// Workload is what a system is asked to do. What does not apply to a system is
-// 0 or empty. Workloads are equal if all their fields are.
+// Workload is what a system is asked to do. Fields that do not apply to a system are 0 or empty.
+// Workloads with equal fields are equal.
 type Workload struct {
 	Pattern    Pattern `json:"rw"`
 	BlockSize  uint32  `json:"block_size_bytes"`
@@ -25,20 +25,19 @@ type Workload struct {
 	Sessions   int     `json:"sessions"`
 	Poll       string  `json:"poll"`
 	CRC        bool    `json:"crc"`
-	Volume     string  `json:"volume"` // what kind of volume: memory, file, …
-	// Condition is what else is special, such as another load at the same
-	// time.
+	Volume     string  `json:"volume"` // kind of volume: memory, file, …
+	// Condition is anything else of note, such as another load at the same time.
 	Condition string `json:"condition,omitempty"`
 }
 
-// What a workload is unless its name says otherwise.
+// The defaults, which the name of a workload omits.
 const (
 	defaultPoll   = "adaptive"
 	defaultVolume = "memory"
 )
 
-// String names the workload on one line: pattern, block size and depth, and
-// what is not as usual.
+// String names the workload on one line: pattern, block size and depth, and whatever differs from
+// the defaults.
 func (w Workload) String() string {
 	parts := []string{string(w.Pattern)}
 	if w.BlockSize > 0 {
@@ -66,16 +65,16 @@ func (w Workload) String() string {
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), " ")
 }
 
-// Run is what one run of a case measured.
+// Run holds the measurements of one run.
 type Run struct {
 	IOPS           float64 `json:"iops"`
 	BytesPerSecond uint64  `json:"bytes_per_second"`
-	// LatencyNs is nil if the system does not tell any.
+	// LatencyNs is nil if the system does not report latencies.
 	LatencyNs *Latency `json:"latency_ns"`
 }
 
-// Latency is that of the requests of a run in nanoseconds; nil is what the
-// system does not tell.
+// Latency holds the latencies of a run's requests in nanoseconds. Values that the system does not
+// report are nil.
 type Latency struct {
 	Min   *int64 `json:"min"`
 	Mean  *int64 `json:"mean"`
@@ -87,7 +86,7 @@ type Latency struct {
 	Max   *int64 `json:"max"`
 }
 
-// Quantity is something that every run measures.
+// Quantity is a quantity that runs measure.
 type Quantity int
 
 // The quantities.
@@ -105,13 +104,13 @@ const (
 
 var quantityNames = [quantityCount]string{"iops", "bytes_per_second", "p50_ns", "p90_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns"}
 
-// String returns the name that documents use.
+// String returns the name in documents.
 func (q Quantity) String() string { return quantityNames[q] }
 
-// Percentiles are the quantities that are latencies, in order.
+// Percentiles returns the quantities that are latencies, in ascending order.
 func Percentiles() []Quantity { return []Quantity{P50, P90, P99, P999, P9999, Max} }
 
-// Of returns the quantity of a run; false if the run does not tell it.
+// Of returns the quantity of a run, and false if the run does not report it.
 func (q Quantity) Of(r *Run) (float64, bool) {
 	switch q {
 	case IOPS:
@@ -130,7 +129,7 @@ func (q Quantity) Of(r *Run) (float64, bool) {
 	return float64(*ns), true
 }
 
-// Values are the quantity of every run that tells it.
+// Values returns the quantity of every run that reports it.
 func (c *Case) Values(q Quantity) []float64 {
 	var values []float64
 	for i := range c.Runs {
@@ -141,13 +140,13 @@ func (c *Case) Values(q Quantity) []float64 {
 	return values
 }
 
-// Median is that of the quantity over all runs; false if none tells it.
+// Median returns the median of the quantity over all runs, and false if none reports it.
 func (c *Case) Median(q Quantity) (float64, bool) {
 	values := c.Values(q)
 	return Median(values), len(values) > 0
 }
 
-// Median is the middle of values, 0 if there are none.
+// Median returns the median of values, 0 if there are none.
 func Median(values []float64) float64 {
 	n := len(values)
 	if n == 0 {
@@ -157,8 +156,8 @@ func Median(values []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// Spread is the distance of the lowest from the highest value, as a share of
-// the median; 0 if that is 0.
+// Spread returns the distance between the lowest and the highest value, divided by the median; 0 if
+// the median is 0.
 func Spread(values []float64) float64 {
 	middle := Median(values)
 	if middle == 0 {
@@ -167,10 +166,9 @@ func Spread(values []float64) float64 {
 	return (slices.Max(values) - slices.Min(values)) / middle
 }
 
-// Ratio is the median of the quantity of the case's runs, each divided by that
-// of the other case's run that was made next to it, and the spread of those
-// ratios. A machine that is faster in one minute than in the next shifts both
-// runs of a pair.
+// Ratio divides the quantity of each of the case's runs by that of the other case's neighbouring
+// run. It returns the median and the spread of these ratios. A machine whose speed varies affects
+// both runs of a pair alike.
 func (c *Case) Ratio(other *Case, q Quantity) (ratio, spread float64) {
 	var ratios []float64
 	for i := range min(len(c.Runs), len(other.Runs)) {

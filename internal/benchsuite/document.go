@@ -1,5 +1,5 @@
-// Package suite is what a series of benchmarks has measured: cases, each a
-// workload on a system, with several runs of each, and what follows from them.
+// Package benchsuite holds the document of a series of benchmarks: cases, each of which is several
+// runs of a workload on a system, and the verdict on them.
 package benchsuite
 
 import (
@@ -9,11 +9,11 @@ import (
 	"github.com/zc-relay/zc-relay/internal/report"
 )
 
-// Schema names the shape of a document. Fields may be added within a number,
-// nothing else.
+// Schema names the format of a document. Within a version, fields may be added, nothing else
+// changes.
 const Schema = "zc-relay.bench-suite/1"
 
-// Document is everything that is printed about a series.
+// Document is everything printed about a series.
 type Document struct {
 	Schema      string             `json:"schema"`
 	StartedAt   time.Time          `json:"started_at"`
@@ -26,33 +26,31 @@ type Document struct {
 	Error       *report.Failure    `json:"error,omitempty"`
 }
 
-// Method is how it was measured.
+// Method describes how the series was measured.
 type Method struct {
-	// Runtime is that of one run, after Warmup.
+	// Runtime is the duration of one run, after Warmup.
 	Runtime time.Duration `json:"runtime_ns"`
 	Warmup  time.Duration `json:"warmup_ns"`
-	// Repetitions is how many runs each case has. They alternate: each
-	// repetition goes through all cases, and through all systems of a
-	// workload one after another.
+	// Repetitions is the number of runs of each case. Runs alternate: each repetition goes through
+	// all cases, and through all systems of a workload one after another.
 	Repetitions int `json:"repetitions"`
 }
 
-// Check is a run that looked at data instead of time.
+// Check is a run that verified data instead of measuring.
 type Check struct {
 	Name string `json:"name"`
-	// Blocks is how many blocks were read back and compared.
-	Blocks uint64 `json:"blocks_checked"`
-	// Problems is how many of them were wrong.
+	// Blocks counts the blocks that were read back and compared, Problems the wrong ones.
+	Blocks   uint64 `json:"blocks_checked"`
 	Problems uint64 `json:"problems"`
 }
 
-// Skipped is what was not measured.
+// Skipped is something that was not measured.
 type Skipped struct {
 	Name   string `json:"name"`
 	Reason string `json:"reason"`
 }
 
-// NewDocument makes one with nothing in it.
+// NewDocument returns an empty document of this machine.
 func NewDocument(startedAt time.Time, method Method) *Document {
 	return &Document{
 		Schema: Schema, StartedAt: startedAt.Truncate(time.Second), Environment: report.CurrentEnvironment(), Method: method,
@@ -60,8 +58,7 @@ func NewDocument(startedAt time.Time, method Method) *Document {
 	}
 }
 
-// Add adds a run to the case of a system and a workload, which is made if
-// there is none.
+// Add adds a run to the case of a system and a workload, which it creates if necessary.
 func (d *Document) Add(system string, workload Workload, run Run) {
 	if c := d.Find(system, workload); c != nil {
 		c.Runs = append(c.Runs, run)
@@ -70,8 +67,8 @@ func (d *Document) Add(system string, workload Workload, run Run) {
 	d.Cases = append(d.Cases, Case{System: system, Workload: workload, Runs: []Run{run}})
 }
 
-// Find returns the case of a system and a workload, nil if there is none. It
-// is valid until the next Add.
+// Find returns the case of a system and a workload, nil if there is none. The result is valid until
+// the next Add.
 func (d *Document) Find(system string, workload Workload) *Case {
 	for i := range d.Cases {
 		if d.Cases[i].System == system && d.Cases[i].Workload == workload {
@@ -81,20 +78,20 @@ func (d *Document) Find(system string, workload Workload) *Case {
 	return nil
 }
 
-// Goal is a figure and what it is to be.
+// Goal is a figure with its bound.
 type Goal struct {
 	Name string `json:"name"`
-	// Basis is what the figure was made of.
+	// Basis describes the origin of the figure.
 	Basis  string  `json:"basis"`
 	Figure float64 `json:"figure"`
 	Unit   string  `json:"unit"` // "" for a ratio
-	// Bound is what the figure has to reach, or with AtMost not to exceed.
+	// Bound is the least value of the figure, or with AtMost the greatest.
 	Bound  float64 `json:"bound"`
 	AtMost bool    `json:"at_most"`
 	Met    bool    `json:"met"`
 }
 
-// NewGoal holds a figure against a bound.
+// NewGoal compares a figure with its bound.
 func NewGoal(name, basis string, figure float64, unit string, bound float64, atMost bool) Goal {
 	met := figure >= bound
 	if atMost {
@@ -103,15 +100,15 @@ func NewGoal(name, basis string, figure float64, unit string, bound float64, atM
 	return Goal{Name: name, Basis: basis, Figure: figure, Unit: unit, Bound: bound, AtMost: atMost, Met: met}
 }
 
-// String tells figure and bound.
+// String returns the figure and its bound.
 func (g *Goal) String() string {
-	return fmt.Sprintf("%s: %s, to be %s", g.Name, g.Text(), g.Demand())
+	return fmt.Sprintf("%s: %s, goal %s", g.Name, g.Text(), g.Demand())
 }
 
-// Text is the figure with its unit.
+// Text returns the figure with its unit.
 func (g *Goal) Text() string { return g.value(g.Figure) }
 
-// Demand tells the bound.
+// Demand describes the bound.
 func (g *Goal) Demand() string {
 	if g.AtMost {
 		return "at most " + g.value(g.Bound)

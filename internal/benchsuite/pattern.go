@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// Pattern is the kind of load, by the name that fio gives it. It is a flag
-// value.
+// Pattern is a kind of load, with fio's name for it. It is a flag value.
 type Pattern string
 
 // The patterns.
@@ -23,10 +22,10 @@ func Patterns() []Pattern {
 	return []Pattern{Read, Write, RandomRead, RandomWrite, RandomMixed}
 }
 
-// String implements pflag.Value.
+// String returns the name of the pattern.
 func (p *Pattern) String() string { return string(*p) }
 
-// Set implements pflag.Value.
+// Set accepts the name of a pattern.
 func (p *Pattern) Set(text string) error {
 	for _, known := range Patterns() {
 		if text == string(known) {
@@ -34,10 +33,10 @@ func (p *Pattern) Set(text string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("pattern %q is none of %s", text, patternNames())
+	return fmt.Errorf("pattern %q is not one of %s", text, patternNames())
 }
 
-// Type implements pflag.Value.
+// Type returns the values for help texts.
 func (p *Pattern) Type() string { return strings.ReplaceAll(patternNames(), ", ", "|") }
 
 func patternNames() string {
@@ -51,11 +50,10 @@ func patternNames() string {
 // Random reports whether offsets are drawn at random.
 func (p Pattern) Random() bool { return p != Read && p != Write }
 
-// Writes reports whether the volume is changed.
+// Writes reports whether the pattern changes the volume.
 func (p Pattern) Writes() bool { return p != Read && p != RandomRead }
 
-// ReadPercent is the share of reads of a pattern, of which mixed says how
-// much that is for RandomMixed.
+// ReadPercent returns the percentage of reads: mixed for RandomMixed, otherwise 100 or 0.
 func (p Pattern) ReadPercent(mixed int) int {
 	switch p {
 	case Read, RandomRead:

@@ -10,8 +10,8 @@ import (
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 )
 
-// Environment is where a result was obtained. Values that the system does not
-// tell are empty.
+// Environment describes where a result was obtained. Values that the system does not provide are
+// empty.
 type Environment struct {
 	Version           string `json:"version"`
 	GoVersion         string `json:"go_version"`
@@ -19,7 +19,7 @@ type Environment struct {
 	Hostname          string `json:"hostname"`
 	Kernel            string `json:"kernel"`
 	CPUModel          string `json:"cpu_model"`
-	CPUs              int    `json:"cpus"` // that this process may use
+	CPUs              int    `json:"cpus"` // available to this process
 	MaxProcessors     int    `json:"gomaxprocs"`
 	NUMANodes         string `json:"numa_nodes"` // a list such as "0-1"
 	ClockSource       string `json:"clock_source"`
@@ -71,8 +71,8 @@ func cpuModel() string {
 	return parseCPUModel(file)
 }
 
-// parseCPUModel finds the model in the text of /proc/cpuinfo. On arm64 there
-// is no name, but the numbers of implementer and part (MIDR_EL1).
+// parseCPUModel finds the CPU model in the text of /proc/cpuinfo. On arm64 there is no name; the
+// numbers of implementer and part (MIDR_EL1) take its place.
 func parseCPUModel(r io.Reader) string {
 	var implementer, part string
 	scanner := bufio.NewScanner(r)

@@ -1,5 +1,4 @@
-// Package report is what the documents that programs print as their results
-// have in common.
+// Package report holds the common parts of the documents that programs print as their results.
 package report
 
 import (
@@ -13,16 +12,16 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Failure is why a run failed.
+// Failure is the reason why a run failed.
 type Failure struct {
 	// Code is the symbolic name of a status code.
 	Code string `json:"code"`
-	// Phase is what the program was doing.
+	// Phase names what the program was doing.
 	Phase   string `json:"phase"`
 	Message string `json:"message"`
 }
 
-// FailureOf describes err, nil if that is nil. message is its text.
+// FailureOf describes err, nil for no error. message is its text.
 func FailureOf(phase string, err error, message string) *Failure {
 	if err == nil {
 		return nil
@@ -30,7 +29,7 @@ func FailureOf(phase string, err error, message string) *Failure {
 	return &Failure{Code: status.CodeOf(err).String(), Phase: phase, Message: message}
 }
 
-// Output is how a result is printed. It is a flag value.
+// Output is the format of a result. It is a flag value.
 type Output string
 
 // The output formats.
@@ -39,10 +38,10 @@ const (
 	JSON Output = "json"
 )
 
-// String implements pflag.Value.
+// String returns the name of the format.
 func (o *Output) String() string { return string(*o) }
 
-// Set implements pflag.Value.
+// Set accepts "text" and "json".
 func (o *Output) Set(text string) error {
 	switch Output(text) {
 	case Text, JSON:
@@ -52,10 +51,10 @@ func (o *Output) Set(text string) error {
 	return fmt.Errorf("output format %q is neither text nor json", text)
 }
 
-// Type implements pflag.Value.
+// Type returns the values for help texts.
 func (o *Output) Type() string { return "text|json" }
 
-// WriteJSON prints a document with a line for each field.
+// WriteJSON prints an indented JSON document.
 func WriteJSON(w io.Writer, document any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
@@ -66,7 +65,7 @@ func WriteJSON(w io.Writer, document any) error {
 	return nil
 }
 
-// Table is a text of names and values, one pair a line.
+// Table is a text of names and values, one pair per line.
 type Table struct{ strings.Builder }
 
 // Row adds a line.
@@ -74,7 +73,7 @@ func (t *Table) Row(name, format string, args ...any) {
 	fmt.Fprintf(t, "%-18s %s\n", name, fmt.Sprintf(format, args...))
 }
 
-// Environment adds where the result was obtained.
+// Environment adds the environment of the result.
 func (t *Table) Environment(e *Environment) {
 	t.Row("environment", "zc-relay %s, %s %s, GOMAXPROCS %d", e.Version, e.GoVersion, e.Architecture, e.MaxProcessors)
 	t.Row("", "host %s, kernel %s, %d × %s", orUnknown(e.Hostname), orUnknown(e.Kernel), e.CPUs, orUnknown(e.CPUModel))
@@ -89,7 +88,7 @@ func orUnknown(s string) string {
 	return s
 }
 
-// Errors adds the number of failed requests, and of which kinds they are.
+// Errors adds the number of failed requests, in total and by code.
 func (t *Table) Errors(count uint64, byCode map[string]uint64) {
 	text := fmt.Sprint(count)
 	for i, code := range slices.Sorted(maps.Keys(byCode)) {
@@ -105,7 +104,7 @@ func separator(i int) string {
 	return ", "
 }
 
-// Failure adds why the run failed, if it did.
+// Failure adds the reason why the run failed, if it did.
 func (t *Table) Failure(f *Failure) {
 	if f != nil {
 		t.Row("FAILED", "%s (%s): %s", f.Phase, f.Code, f.Message)

@@ -1,5 +1,5 @@
-// Package bench measures a volume: it keeps a number of requests outstanding
-// on each of several queues and records how long each of them takes.
+// Package bench measures a volume. It keeps a number of requests outstanding on each of several
+// queues and records their latencies.
 package bench
 
 import (
@@ -14,45 +14,44 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Config is what a run works with.
+// Config describes a run.
 type Config struct {
 	// Parameters have been resolved against the volume.
 	Parameters Parameters
-	// Sessions are as many as Parameters.Sessions.
+	// Sessions holds Parameters.Sessions sessions.
 	Sessions []Session
-	// PlainContent is what the volume holds if Parameters.Validate is to
-	// compare with, or write, that; nil means data made up by the run.
+	// PlainContent is the content to compare with, and to write, if Parameters.Validate is set; nil
+	// means data that the run generates.
 	PlainContent io.ReaderAt
-	// Reconnect has requests repeated that the loss of a session has left
-	// open: the volume is reopened.
+	// Reconnect makes the run repeat requests whose outcome the loss of a session left open, after
+	// the volume has been reopened.
 	Reconnect bool
-	// Observe is told once a second how far the run is; may be nil.
+	// Observe is called once a second with the progress of the run; may be nil.
 	Observe func(Progress)
 }
 
 // Session is one connection to the volume.
 type Session struct {
-	// Queues are as many as Parameters.Queues, each of them at least
-	// Parameters.QueueDepth deep. Nobody else may use them.
+	// Queues holds Parameters.Queues queues, each at least Parameters.QueueDepth deep. They belong
+	// to the run until it ends.
 	Queues []Queue
-	// Memory is the data memory that the queues' requests refer to: one block
-	// for each request that can be outstanding.
+	// Memory is the data memory that the queues' requests refer to: one block for each request that
+	// can be outstanding.
 	Memory []byte
 }
 
-// Progress is how far a run is.
+// Progress is the progress of a run.
 type Progress struct {
 	WarmingUp  bool
-	Operations uint64 // of this stage
+	Operations uint64 // completed in the current stage
 	Errors     uint64
 }
 
-// Run carries out a run until it has ended by itself, fails, or ctx is
-// cancelled, which is no failure. The result is valid even if there is an
-// error: it says what was measured before.
+// Run measures until the run is over, fails, or ctx is cancelled, which is not a failure. Even with
+// an error, the result is valid: it holds what was measured before.
 //
-// A failed request does not end the run, but makes it fail when it has ended:
-// the error is that of the first.
+// A failed request does not end the run, but makes it fail when it has ended. The error describes
+// the first failed request.
 func Run(ctx context.Context, config Config) (Result, error) {
 	p := &config.Parameters
 	if err := config.check(); err != nil {
@@ -87,15 +86,15 @@ func (p *Parameters) newSupervisor() *supervisor.Supervisor {
 func (c *Config) check() error {
 	p := &c.Parameters
 	if len(c.Sessions) != p.Sessions {
-		return status.Errorf(status.InvalidValue, "%d sessions were opened for a run with %d", len(c.Sessions), p.Sessions)
+		return status.Errorf(status.InvalidValue, "the run needs %[2]d sessions, but %[1]d were opened", len(c.Sessions), p.Sessions)
 	}
 	needed := uint64(p.Queues) * uint64(p.QueueDepth) * uint64(p.BlockSize)
 	for _, s := range c.Sessions {
 		if len(s.Queues) != p.Queues {
-			return status.Errorf(status.InvalidValue, "%d queues were opened for a run with %d", len(s.Queues), p.Queues)
+			return status.Errorf(status.InvalidValue, "the run needs %[2]d queues, but %[1]d were opened", len(s.Queues), p.Queues)
 		}
 		if uint64(len(s.Memory)) < needed {
-			return status.Errorf(status.InvalidValue, "%d bytes of data memory are less than the %d that the run needs", len(s.Memory), needed)
+			return status.Errorf(status.InvalidValue, "the run needs %[2]d bytes of data memory, but there are %[1]d", len(s.Memory), needed)
 		}
 	}
 	return nil
@@ -104,7 +103,7 @@ func (c *Config) check() error {
 func (c *Config) newWorkers(run *supervisor.Supervisor) []*worker {
 	p := &c.Parameters
 	for i, s := range c.Sessions {
-		// Data that no layer below can compress or deduplicate.
+		// Random data, so that no layer below can compress or deduplicate it.
 		fillRandom(s.Memory, rand.NewPCG(p.Seed, uint64(i)))
 	}
 	size := uint64(p.QueueDepth) * uint64(p.BlockSize)
@@ -153,7 +152,7 @@ func (c *Config) observe(run *supervisor.Supervisor, workers []*worker) {
 	c.Observe(now)
 }
 
-// problems counts what has gone wrong.
+// problems describes the number of failed requests and of requests with wrong data.
 func problems(errorCount, mismatches uint64) string {
 	switch {
 	case mismatches == 0:
@@ -164,7 +163,7 @@ func problems(errorCount, mismatches uint64) string {
 	return fmt.Sprintf("%d requests failed and %d had wrong data", errorCount, mismatches)
 }
 
-// failureOf is why a run counts as failed, nil if it does not.
+// failureOf returns the reason why a run failed, nil if it succeeded.
 func failureOf(workers []*worker, threadError error) error {
 	if threadError != nil {
 		return threadError
@@ -172,18 +171,18 @@ func failureOf(workers []*worker, threadError error) error {
 	var failure, first timedError
 	var errorCount, mismatches uint64
 	for _, w := range workers {
-		failure.note(w.failure)
-		first.note(w.firstError)
+		failure.keepEarlier(w.failure)
+		first.keepEarlier(w.firstError)
 		errorCount += w.recorder.errorCount
 		mismatches += w.recorder.mismatches
 	}
 	switch {
 	case failure.err != nil && errorCount > 0:
-		return fmt.Errorf("the run broke off and %d requests failed: %w", errorCount, failure.err)
+		return fmt.Errorf("the run was aborted and %d requests failed: %w", errorCount, failure.err)
 	case failure.err != nil:
 		return failure.err
 	case first.err != nil:
-		return fmt.Errorf("%s, the first: %w", problems(errorCount, mismatches), first.err)
+		return fmt.Errorf("%s, first: %w", problems(errorCount, mismatches), first.err)
 	}
 	return nil
 }

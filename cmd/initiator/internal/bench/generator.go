@@ -7,38 +7,37 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 )
 
-// span is a part of the volume in blocks of the run's block size.
+// span is a part of the volume, in blocks of the run's block size.
 type span struct {
-	start  uint64 // of the part, in bytes
+	start  uint64 // offset in the volume, in bytes
 	blocks uint64
 }
 
-// spanOf is part i of n of the range in use. The parts differ by one block at
-// most.
+// spanOf returns part i of n of the range in use. The sizes of parts differ by at most one block.
 func (p *Parameters) spanOf(i, n uint64) span {
 	blocks := p.Length / uint64(p.BlockSize)
 	first, end := share(blocks, i, n), share(blocks, i+1, n)
 	return span{start: p.Offset + first*uint64(p.BlockSize), blocks: end - first}
 }
 
-// share is blocks*i/n without overflow.
+// share returns blocks*i/n without overflow.
 func share(blocks, i, n uint64) uint64 {
 	high, low := bits.Mul64(blocks, i)
 	quotient, _ := bits.Div64(high, low, n)
 	return quotient
 }
 
-// generator decides what the requests of one queue are.
+// generator decides the requests of one queue.
 type generator struct {
 	random      *rand.PCG
 	span        span
 	sequential  bool
-	next        uint64 // block, if sequential
+	next        uint64 // next block, if sequential
 	blockSize   uint64
 	readPercent uint64
 }
 
-// newGenerator makes that of a queue, counted over all sessions.
+// newGenerator returns the generator of a queue, counted over all sessions.
 func newGenerator(p *Parameters, queue int) generator {
 	g := generator{
 		random: rand.NewPCG(p.Seed, uint64(queue)), sequential: !p.Pattern.Random(),
@@ -52,7 +51,7 @@ func newGenerator(p *Parameters, queue int) generator {
 	return g
 }
 
-// kind draws whether the next request reads or writes.
+// kind draws the operation of the next request: read or write.
 func (g *generator) kind() iomsg.Type {
 	switch g.readPercent {
 	case 100:
@@ -66,7 +65,7 @@ func (g *generator) kind() iomsg.Type {
 	return iomsg.Write
 }
 
-// offset is where in the volume the next request goes.
+// offset returns the offset of the next request in the volume.
 func (g *generator) offset() uint64 {
 	if !g.sequential {
 		return g.span.start + below(g.random, g.span.blocks)*g.blockSize
@@ -78,9 +77,8 @@ func (g *generator) offset() uint64 {
 	return g.span.start + block*g.blockSize
 }
 
-// below draws a number less than n. The product's high half favours some
-// numbers by at most n in 2^64, which no run can notice, and costs no
-// division.
+// below draws a number less than n without a division. The high half of the product favours some
+// numbers by at most n in 2^64, which no run can detect.
 func below(random *rand.PCG, n uint64) uint64 {
 	high, _ := bits.Mul64(random.Uint64(), n)
 	return high

@@ -12,35 +12,33 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// Parameters say what a run does. After Resolve they are what is in effect,
-// and that is how they are reported.
+// Parameters describe a run. After Resolve they hold the values in effect, which the report
+// contains.
 type Parameters struct {
 	Pattern benchsuite.Pattern `json:"rw"`
-	// ReadPercent is the share of reads.
+	// ReadPercent is the percentage of reads.
 	ReadPercent int `json:"read_percent"`
-	// BlockSize is the length of each request.
+	// BlockSize is the length of each request in bytes.
 	BlockSize  uint32 `json:"block_size_bytes"`
 	QueueDepth int    `json:"queue_depth"`
-	Queues     int    `json:"queues"` // of each session
+	Queues     int    `json:"queues"` // in each session
 	Sessions   int    `json:"sessions"`
-	// CPUs are those that the queues' threads are pinned to, one for each
-	// queue of a session; empty if they are not pinned. A thread serves one
-	// queue of every session.
+	// CPUs holds the CPU of each thread, one per queue of a session; empty if threads are not
+	// pinned. A thread serves one queue of every session.
 	CPUs []int `json:"cpus"`
-	// Runtime bounds the measured part of the run, OperationLimit the number
-	// of requests in it, over all queues. 0 means no bound; not both may be 0.
+	// Runtime limits the duration of the measured part, OperationLimit its number of requests, over
+	// all queues. 0 is no limit; not both may be 0.
 	Runtime        time.Duration `json:"runtime_ns"`
 	OperationLimit uint64        `json:"operation_limit"`
-	// Warmup is run before and not measured.
+	// Warmup is the duration before the measured part.
 	Warmup time.Duration `json:"warmup_ns"`
-	// Offset and Length are the range of the volume that is used; Length 0
-	// means up to its end.
+	// Offset and Length are the range of the volume to use. Length 0 means up to its end.
 	Offset uint64 `json:"offset_bytes"`
 	Length uint64 `json:"length_bytes"`
 	Seed   uint64 `json:"seed"`
 	Poll   string `json:"poll"` // a progress.Mode
-	// Validate compares the data: what was written is read back, and what is
-	// read must be that of the file PlainContent.
+	// Validate turns on the comparison of data: writes are read back, and reads must return the
+	// content of the file PlainContent.
 	Validate     bool   `json:"validate"`
 	PlainContent string `json:"plain_content,omitempty"`
 	// DrainTimeout bounds the wait for outstanding requests at the end.
@@ -49,19 +47,19 @@ type Parameters struct {
 	Reconnect *document.ReconnectPolicy `json:"reconnect,omitempty"`
 }
 
-// Resolve checks the parameters against the volume and fills in what follows
-// from it. Its errors are usage errors.
+// Resolve checks the parameters against the volume and fills in derived values. Its errors are
+// usage errors.
 func (p *Parameters) Resolve(info *client.Info) error {
 	if err := p.Check(); err != nil {
 		return program.Usage(err)
 	}
 	if p.Pattern.Writes() && info.ReadOnly {
-		return program.Usagef("volume %q is read-only: only read and randread are possible", info.Name)
+		return program.Usagef("volume %q is read-only: use --rw read or randread", info.Name)
 	}
 	return program.Usage(p.resolveRange(info))
 }
 
-// Check finds what is wrong whatever the volume, and settles ReadPercent.
+// Check checks everything that does not depend on the volume, and sets ReadPercent.
 func (p *Parameters) Check() error {
 	p.ReadPercent = p.Pattern.ReadPercent(p.ReadPercent)
 	if p.CPUs == nil {
@@ -77,7 +75,7 @@ func (p *Parameters) Check() error {
 func (p *Parameters) checkRun() error {
 	switch {
 	case p.ReadPercent < 0 || p.ReadPercent > 100:
-		return fmt.Errorf("share of reads %d is not a percentage", p.ReadPercent)
+		return fmt.Errorf("read percentage %d is not between 0 and 100", p.ReadPercent)
 	case p.BlockSize == 0:
 		return fmt.Errorf("block size is 0")
 	case p.QueueDepth < 1:
@@ -87,13 +85,13 @@ func (p *Parameters) checkRun() error {
 	case p.Sessions < 1:
 		return fmt.Errorf("number of sessions %d is less than 1", p.Sessions)
 	case len(p.CPUs) != 0 && len(p.CPUs) != p.Queues:
-		return fmt.Errorf("%d CPUs do not fit %d queues: each queue has a thread", len(p.CPUs), p.Queues)
+		return fmt.Errorf("%d CPUs for %d queues: each queue has one thread", len(p.CPUs), p.Queues)
 	case p.Runtime < 0 || p.Warmup < 0:
-		return fmt.Errorf("a run cannot last %v after %v of warm-up", p.Runtime, p.Warmup)
+		return fmt.Errorf("runtime %v or warm-up %v is negative", p.Runtime, p.Warmup)
 	case p.Runtime == 0 && p.OperationLimit == 0:
 		return fmt.Errorf("neither a runtime nor a number of operations bounds the run")
 	case p.Validate && p.ReadPercent > 0 && p.PlainContent == "":
-		return fmt.Errorf("pattern %s cannot be validated: what it reads is not known without the plain content of the volume", p.Pattern)
+		return fmt.Errorf("pattern %s cannot be validated: the expected data is unknown without --storage-plain-content", p.Pattern)
 	case p.DrainTimeout <= 0:
 		return fmt.Errorf("drain timeout %v is not positive", p.DrainTimeout)
 	}
@@ -120,8 +118,8 @@ func (p *Parameters) resolveRange(info *client.Info) error {
 	return nil
 }
 
-// slices is into how many parts the range is divided so that requests do not
-// disturb each other.
+// slices returns the number of parts of the range, so that requests do not interfere with each
+// other.
 func (p *Parameters) slices() uint64 {
 	switch {
 	case p.Validate && p.Pattern.Writes():
@@ -132,10 +130,10 @@ func (p *Parameters) slices() uint64 {
 	return uint64(p.allQueues())
 }
 
-// allQueues is the number of queues of all sessions.
+// allQueues returns the number of queues of all sessions.
 func (p *Parameters) allQueues() int { return p.Sessions * p.Queues }
 
-// operationLimit is queue i's part of OperationLimit.
+// operationLimit returns queue i's share of OperationLimit.
 func (p *Parameters) operationLimit(i int) uint64 {
 	if p.OperationLimit == 0 {
 		return unlimited
@@ -147,7 +145,7 @@ func (p *Parameters) operationLimit(i int) uint64 {
 	return limit
 }
 
-// cpu is where the thread of every session's queue i runs.
+// cpu returns the CPU of the thread that serves queue i of every session.
 func (p *Parameters) cpu(i int) int {
 	if len(p.CPUs) == 0 {
 		return affinity.AnyCPU

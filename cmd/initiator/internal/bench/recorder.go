@@ -13,15 +13,15 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// The histogram keeps three significant digits up to an hour; what lasts
-// longer counts as an hour in percentiles.
+// The histogram keeps three significant digits up to one hour. Longer latencies count as one hour
+// in percentiles.
 const (
 	significantDigits = 3
 	longestLatencyNs  = int64(time.Hour)
 )
 
-// distribution is the latencies of one kind of request, in nanoseconds. Its
-// minimum, maximum and mean are exact.
+// distribution holds the latencies of one kind of request, in nanoseconds. Its minimum, maximum and
+// mean are exact.
 type distribution struct {
 	histogram *hdrhistogram.Histogram
 	count     uint64
@@ -41,7 +41,7 @@ func (d *distribution) record(latencyNs int64) {
 	d.maxNs = max(d.maxNs, latencyNs)
 	d.count++
 	d.sumNs += uint64(latencyNs)
-	// Within the histogram's bounds it cannot fail.
+	// It cannot fail within the histogram's bounds.
 	_ = d.histogram.RecordValue(min(latencyNs, longestLatencyNs))
 }
 
@@ -63,17 +63,16 @@ func (d *distribution) reset() {
 	*d = distribution{histogram: d.histogram}
 }
 
-// recorder counts what one thread has done. Only its thread writes to it;
-// others may read what is published at any time, and all of it when the
-// thread has ended.
+// recorder holds the counts of one worker. Only its thread writes it. Others may read the published
+// values at any time, and everything after the thread has ended.
 type recorder struct {
 	read, write distribution
-	// errors are all of the run, those of the warm-up included.
+	// errors counts the failed requests of the whole run, including the warm-up.
 	errors     [status.CodeCount]uint64
 	errorCount uint64
 	validated  uint64 // requests whose data was compared
 	mismatches uint64
-	repeated   uint64 // requests that a lost session has left open
+	repeated   uint64 // requests submitted again after the loss of a session
 
 	publishedOperations atomic.Uint64
 	publishedErrors     atomic.Uint64
@@ -91,8 +90,7 @@ func (r *recorder) record(t iomsg.Type, latencyNs int64) {
 	r.write.record(latencyNs)
 }
 
-// fail counts a failed request. A code that the relay should not know counts
-// as Unknown.
+// fail counts a failed request. An undefined code counts as Unknown.
 func (r *recorder) fail(code status.Code) {
 	if !code.Known() {
 		code = status.Unknown
@@ -101,15 +99,15 @@ func (r *recorder) fail(code status.Code) {
 	r.errorCount++
 }
 
-// publish lets others see how far the thread is.
+// publish makes the worker's progress visible to others.
 func (r *recorder) publish() {
 	r.publishedOperations.Store(r.read.count + r.write.count)
 	r.publishedErrors.Store(r.errorCount + r.mismatches)
 }
 
-// forgetOperations begins to measure anew, but keeps the errors: one that
-// happened in the warm-up must not go unseen.
-func (r *recorder) forgetOperations() {
+// resetOperations discards the measurements of the warm-up. It keeps the errors, which must not go
+// unseen.
+func (r *recorder) resetOperations() {
 	r.read.reset()
 	r.write.reset()
 	r.validated = 0
@@ -127,7 +125,7 @@ func (r *recorder) merge(other *recorder) {
 	r.mismatches += other.mismatches
 }
 
-// resultOf sums up what the workers of a run have done.
+// resultOf sums up the counts of all workers.
 func resultOf(p *Parameters, run *supervisor.Supervisor, workers []*worker) Result {
 	total := newRecorder()
 	r := NoResult()
@@ -186,7 +184,7 @@ func directionOf(d *distribution, p *Parameters, durationNs int64) Direction {
 	}
 }
 
-// latency is nil for a distribution of nothing.
+// latency returns the latencies, nil for an empty distribution.
 func (d *distribution) latency() *Latency {
 	if d.count == 0 {
 		return nil
@@ -198,13 +196,13 @@ func (d *distribution) latency() *Latency {
 	}
 }
 
-// percentile rounds up to the histogram's resolution, but never past the
-// exact maximum.
+// percentile returns a percentile, rounded up to the histogram's resolution but at most the exact
+// maximum.
 func (d *distribution) percentile(p float64) int64 {
 	return min(d.histogram.ValueAtPercentile(p), d.maxNs)
 }
 
-// ratio is a/b with three decimals, and 0 where it would not be a number.
+// ratio returns a/b with three decimals, or 0 if b is not positive.
 func ratio(a, b float64) float64 {
 	if b <= 0 {
 		return 0

@@ -12,11 +12,10 @@ import (
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
-// Schema names the shape of a report. Fields may be added within a number,
-// nothing else.
+// Schema names the format of a report. Within a version, fields may be added, nothing else changes.
 const Schema = "zc-relay.bench/1"
 
-// Report is everything that is printed about a run, as text or as JSON.
+// Report is everything printed about a run, as text or as JSON.
 type Report struct {
 	Schema      string              `json:"schema"`
 	StartedAt   time.Time           `json:"started_at"`
@@ -29,7 +28,7 @@ type Report struct {
 	Error       *report.Failure     `json:"error,omitempty"`
 }
 
-// Measurement says what the latencies of a report are.
+// Measurement describes how the latencies of a report were measured.
 type Measurement struct {
 	Latency            string `json:"latency"`
 	SignificantDigits  int    `json:"histogram_significant_digits"`
@@ -39,7 +38,7 @@ type Measurement struct {
 	ClockReadsPerBatch int    `json:"clock_reads_per_batch"`
 }
 
-// CurrentMeasurement describes how this package measures.
+// CurrentMeasurement describes the method of this package.
 func CurrentMeasurement() Measurement {
 	return Measurement{
 		Latency: "submit to completion", SignificantDigits: significantDigits,
@@ -47,11 +46,10 @@ func CurrentMeasurement() Measurement {
 	}
 }
 
-// Result is what a run measured: requests that were submitted after the
-// warm-up, from the first to the last completion. Errors are those of the
-// whole run.
+// Result holds the measurements of a run: of the requests submitted after the warm-up, from the
+// first submission to the last completion. Errors are those of the whole run.
 type Result struct {
-	// Operations is the number of requests that succeeded.
+	// Operations counts the requests that succeeded.
 	Operations     uint64    `json:"operations"`
 	Errors         uint64    `json:"errors"`
 	IOPS           float64   `json:"iops"`
@@ -63,18 +61,17 @@ type Result struct {
 	Write          Direction `json:"write"`
 	// ErrorsByCode counts failed requests by the name of the status code.
 	ErrorsByCode map[string]uint64 `json:"errors_by_code"`
-	// Validated is how many requests had their data compared, Mismatches how
-	// many of those had other data than they must.
+	// Validated counts requests whose data was compared, Mismatches those with wrong data.
 	Validated  uint64 `json:"validated"`
 	Mismatches uint64 `json:"mismatches"`
-	// Interrupted tells that the run was ended before its time.
+	// Interrupted means that the run was ended early.
 	Interrupted bool   `json:"interrupted"`
 	Engine      Engine `json:"progress_engine"`
-	// Reconnections is nil unless the volume is reopened when it is lost.
+	// Reconnections is nil unless the volume is reopened after a loss.
 	Reconnections *document.Reconnections `json:"reconnections,omitempty"`
 }
 
-// Direction is the part of a result that is reads, or writes.
+// Direction is the part of a result for reads, or for writes.
 type Direction struct {
 	Operations     uint64   `json:"operations"`
 	IOPS           float64  `json:"iops"`
@@ -82,7 +79,7 @@ type Direction struct {
 	LatencyNs      *Latency `json:"latency_ns"`
 }
 
-// Latency is from submit to completion, in nanoseconds.
+// Latency is the time from submission to completion, in nanoseconds.
 type Latency struct {
 	Min   int64 `json:"min"`
 	Mean  int64 `json:"mean"`
@@ -94,8 +91,7 @@ type Latency struct {
 	Max   int64 `json:"max"`
 }
 
-// Engine is what the progress engines of all threads did. A hit is a poll
-// that found work.
+// Engine counts what the progress engines of all threads did. A hit is a poll that found work.
 type Engine struct {
 	Hits           uint64  `json:"hits"`
 	Misses         uint64  `json:"misses"`
@@ -104,10 +100,10 @@ type Engine struct {
 	LateWakeups    uint64  `json:"late_wakeups"`
 }
 
-// NoResult is that of a run that has not begun.
+// NoResult returns the result of a run that has not begun.
 func NoResult() Result { return Result{ErrorsByCode: map[string]uint64{}} }
 
-// WriteText prints the report for people: the same facts as the JSON.
+// WriteText prints the report for people, with the same facts as the JSON.
 func (r *Report) WriteText(w io.Writer) error {
 	t := &text{}
 	t.parameters(r)
@@ -118,7 +114,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// text is a report in the making.
+// text is a report under construction.
 type text struct{ document.Table }
 
 func (t *text) parameters(r *Report) {
@@ -160,7 +156,7 @@ func (p *Parameters) validation() string {
 	if p.PlainContent != "" {
 		return fmt.Sprintf("data is compared with %q", p.PlainContent)
 	}
-	return "what is written is read back and compared"
+	return "writes are read back and compared"
 }
 
 func (t *text) measurement(r *Report) {
@@ -199,8 +195,7 @@ func interruption(result *Result) string {
 	return ""
 }
 
-// latencies prints a line for all requests, and one for each direction if
-// there were both.
+// latencies prints one line for all requests, and one for each direction if there were both.
 func (t *text) latencies(result *Result) {
 	if result.LatencyNs == nil {
 		return

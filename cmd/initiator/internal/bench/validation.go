@@ -11,12 +11,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// validation compares what a thread's requests read with what the volume must
-// hold. What is written is read back at once, by the same slot; each slot has
-// a part of the range of its own, so that nothing else changes it in between.
+// validation compares the data of a thread's reads with its expected content. Each slot reads back
+// at once what it wrote; it has its own part of the range, so that nothing else changes the data in
+// between.
 type validation struct {
 	content content
-	spans   []span // of each slot; nil if all of them may write the same content
+	spans   []span // of each slot; nil if the run only reads
 	rounds  []uint64
 	scratch []byte
 	random  *generator
@@ -37,7 +37,7 @@ func newValidation(p *Parameters, thread int, content content, random *generator
 	return v
 }
 
-// offset is where the next request of a slot goes.
+// offset returns the offset of a slot's next request.
 func (v *validation) offset(slot uint32) uint64 {
 	if v.spans == nil {
 		return v.random.offset()
@@ -50,8 +50,8 @@ func (v *validation) offset(slot uint32) uint64 {
 	return part.start + block*v.random.blockSize
 }
 
-// prepare makes a buffer ready for a request of the given kind: with what is
-// to be written, or with nothing that a read must find.
+// prepare fills the buffer of a request: with the data of a write, or with zeroes for a read, so
+// that old content cannot pass for data that was read.
 func (v *validation) prepare(t iomsg.Type, slot uint32, offset uint64, buffer []byte) error {
 	if t == iomsg.Read {
 		clear(buffer)
@@ -61,8 +61,7 @@ func (v *validation) prepare(t iomsg.Type, slot uint32, offset uint64, buffer []
 	return v.content.fill(buffer, offset, v.rounds[slot])
 }
 
-// check compares what was read from offset with the last that the slot wrote
-// there.
+// check compares data read from offset with the slot's last write there.
 func (v *validation) check(slot uint32, offset uint64, buffer []byte) (*mismatch, error) {
 	if err := v.content.fill(v.scratch, offset, v.rounds[slot]); err != nil {
 		return nil, err
@@ -77,8 +76,8 @@ func (v *validation) check(slot uint32, offset uint64, buffer []byte) (*mismatch
 	return &mismatch{offset: offset, length: len(buffer), position: i, found: buffer[i], expected: v.scratch[i]}, nil
 }
 
-// finish looks at the data of a successful request. It returns true if the
-// slot goes on to read back what it wrote.
+// finish processes a successful request with validation. It returns true if the slot continues by
+// reading back its write.
 func (w *worker) finish(index uint32, nowNs int64) bool {
 	s := &w.slots[index]
 	if !s.readBack {
@@ -99,7 +98,7 @@ func (w *worker) finish(index uint32, nowNs int64) bool {
 	return false
 }
 
-// readBack has slot index read what it wrote, unless the run has failed.
+// readBack makes slot index read what it wrote, unless the run has failed.
 func (w *worker) readBack(index uint32) bool {
 	if w.failure.err != nil {
 		return false
@@ -111,31 +110,30 @@ func (w *worker) readBack(index uint32) bool {
 	return true
 }
 
-// mismatch is data that is not what it must be.
+// mismatch describes wrong data.
 type mismatch struct {
-	offset          uint64 // of the request in the volume
+	offset          uint64 // offset of the request in the volume
 	length          int
 	position        int // of the first wrong byte in the request
 	found, expected byte
 }
 
-// Unwrap gives wrong data the code of an IO that failed.
+// Unwrap returns the status of a failed IO.
 func (m *mismatch) Unwrap() error { return status.IOFailed }
 
 func (m *mismatch) Error() string {
-	return fmt.Sprintf("data mismatch in %d bytes at offset %d: byte %d is %#02x instead of %#02x",
+	return fmt.Sprintf("wrong data in %d bytes at offset %d: byte %d is %#02x instead of %#02x",
 		m.length, m.offset, m.position, m.found, m.expected)
 }
 
-// content is what a validated part of the volume holds.
+// content is the expected content of the volume.
 type content interface {
-	// fill makes the data that belongs at offset of the volume. round tells
-	// successive writes apart.
+	// fill generates the data at offset of the volume. round distinguishes successive writes.
 	fill(data []byte, offset, round uint64) error
 }
 
-// pattern is content that differs with the place and with every write, and
-// that nothing compresses or finds twice.
+// pattern is content that differs for every offset and every write, so that it cannot be compressed
+// or deduplicated.
 type pattern struct{ seed uint64 }
 
 func (p pattern) fill(data []byte, offset, round uint64) error {
@@ -152,8 +150,8 @@ func fillRandom(data []byte, random *rand.PCG) {
 	}
 }
 
-// plainContent is the content that the whole volume is known to have, as a
-// file of the DOCA storage applications holds it (--storage-plain-content).
+// plainContent is content from a file that holds the whole volume, as the DOCA storage applications
+// use it (--storage-plain-content).
 type plainContent struct{ source io.ReaderAt }
 
 func (c plainContent) fill(data []byte, offset, _ uint64) error {

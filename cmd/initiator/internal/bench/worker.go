@@ -11,10 +11,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// group are the workers of one thread.
+// group holds the workers of one thread.
 type group []*worker
 
-// groupsOf gives each of threads one worker of every session.
+// groupsOf assigns one worker of every session to each thread.
 func groupsOf(workers []*worker, threads int) []group {
 	groups := make([]group, threads)
 	for i, w := range workers {
@@ -23,7 +23,7 @@ func groupsOf(workers []*worker, threads int) []group {
 	return groups
 }
 
-// body is the life of the thread.
+// body runs on the group's thread.
 func (g group) body(engine *progress.Engine) error {
 	for _, w := range g {
 		if err := w.queue.Attach(engine); err != nil {
@@ -37,7 +37,7 @@ func (g group) body(engine *progress.Engine) error {
 	if g[0].hasWarmup {
 		g.run(engine, warmingUp, func(*worker) uint64 { return unlimited })
 		for _, w := range g {
-			w.recorder.forgetOperations()
+			w.recorder.resetOperations()
 		}
 	}
 	before := engine.Stats()
@@ -51,8 +51,7 @@ func (g group) body(engine *progress.Engine) error {
 	return nil
 }
 
-// run goes through a stage until nothing is outstanding and nothing may be
-// started any more.
+// run runs a stage until nothing is outstanding and nothing more may be started.
 func (g group) run(engine *progress.Engine, stage supervisor.Stage, limit func(*worker) uint64) {
 	for _, w := range g {
 		w.stage, w.limit = stage, limit(w)
@@ -68,12 +67,12 @@ func (g group) run(engine *progress.Engine, stage supervisor.Stage, limit func(*
 func (g group) finished() bool {
 	finished := true
 	for _, w := range g {
-		finished = w.finished() && finished // each of them may have to give up
+		finished = w.finished() && finished // every worker must check its stage
 	}
 	return finished
 }
 
-// difference is what an engine did since before.
+// difference returns what an engine did since before.
 func difference(now, before progress.Stats) progress.Stats {
 	return progress.Stats{
 		Hits: now.Hits - before.Hits, Misses: now.Misses - before.Misses,
@@ -81,7 +80,7 @@ func difference(now, before progress.Stats) progress.Stats {
 	}
 }
 
-// Queue is what a run needs of a client.Queue.
+// Queue is the part of a client.Queue that a run uses.
 type Queue interface {
 	Submit(request *client.Request) error
 	Flush()
@@ -93,41 +92,41 @@ type Queue interface {
 // unlimited is a number of requests that no run reaches.
 const unlimited = ^uint64(0)
 
-// resultBatch is how many results are taken from a queue at a time.
+// resultBatch is the number of results to poll at a time.
 const resultBatch = 64
 
-// worker keeps the requests of one queue outstanding. It belongs to a thread
-// that serves one queue of every session.
+// worker keeps the requests of one queue outstanding. Its thread owns it, which serves one queue of
+// every session.
 type worker struct {
-	index     int // of the queue, over all sessions
+	index     int // of the queue, counted over all sessions
 	queue     Queue
 	run       *supervisor.Supervisor
 	generator generator
 	recorder  *recorder
 
 	buffers []byte // one for each slot
-	memory  uint64 // where buffers lie in the volume's data memory
+	memory  uint64 // offset of buffers in the volume's data memory
 	slots   []slot
 	free    []uint32
-	ready   []uint32 // slots with a request that is made but not submitted yet
+	ready   []uint32 // slots with a request that is not submitted yet
 	request client.Request
 	results [resultBatch]client.Result
 
-	stage      supervisor.Stage // that may start requests
+	stage      supervisor.Stage // in which requests may be started
 	limit      uint64           // requests that may still be started
-	totalLimit uint64           // of the measured part
+	totalLimit uint64           // in the measured part
 	hasWarmup  bool
 	reconnect  bool
-	reopening  bool // the queue takes no requests until its volume is back
+	reopening  bool // the queue accepts no requests until its volume is back
 
-	validation *validation // nil if data is not looked at
+	validation *validation // nil if data is not compared
 
 	firstError timedError // of a request
-	failure    timedError // that ended the run
-	lost       bool       // the connection, as a result has told
-	startedNs  int64      // of the measured part, by Supervisor.NowNs
+	failure    timedError // reason why the run ended early
+	lost       bool       // a result reported the loss of the connection
+	startedNs  int64      // in the measured part, by Supervisor.NowNs
 	endedNs    int64
-	engine     progress.Stats // of the measured part
+	engine     progress.Stats // in the measured part
 }
 
 // The stages of a run.
@@ -144,7 +143,7 @@ type slot struct {
 	offset   uint64
 	kind     iomsg.Type
 	readBack bool
-	repeated bool // a lost session has left it open: its latency goes on
+	repeated bool // was outstanding when a session was lost: its latency continues
 }
 
 func (w *worker) finished() bool {
@@ -158,15 +157,14 @@ func (w *worker) finished() bool {
 	return true
 }
 
-// canStart reports whether there may be more requests in this stage.
+// canStart reports whether more requests may be started in this stage.
 func (w *worker) canStart() bool {
 	return w.limit > 0 && w.failure.err == nil && !w.lost && w.run.Stage() <= w.stage
 }
 
-// Poll implements progress.Source: one turn of the loop. It reads the clock
-// once: a request is taken to be submitted when the turn's results were
-// found, so that a latency includes the turn's own work rather than too
-// little.
+// Poll is one turn of the thread's loop (progress.Source). It reads the clock once, and takes that
+// as the submission time of the requests that it starts, so that their latencies include the turn's
+// own work rather than omit it.
 func (w *worker) Poll() int {
 	n := w.queue.Poll(w.results[:])
 	if n == 0 && len(w.free) == 0 && len(w.ready) == 0 {
@@ -193,12 +191,12 @@ func (w *worker) fill(nowNs int64) int {
 		w.queue.Flush()
 	}
 	if len(w.ready)+len(w.free) == len(w.slots) && len(w.ready) > 0 && !w.reopening {
-		return 1 // the queue is full with nothing outstanding: no result would wake this thread
+		return 1 // the queue is full but nothing is outstanding whose result could wake this thread
 	}
 	return started
 }
 
-// startReady submits the requests that are made already.
+// startReady submits the requests that wait in their slots.
 func (w *worker) startReady(nowNs int64) int {
 	started := 0
 	for len(w.ready) > 0 && w.submit(w.ready[len(w.ready)-1], nowNs) {
@@ -235,8 +233,7 @@ func (w *worker) postpone(index uint32) {
 	w.ready = append(w.ready, index)
 }
 
-// prepare makes the next request in slot index. It fails only if its data
-// cannot be made.
+// prepare prepares the next request in slot index. It fails only if its data cannot be generated.
 func (w *worker) prepare(index uint32) bool {
 	s := &w.slots[index]
 	s.kind, s.readBack, s.repeated = w.generator.kind(), false, false
@@ -252,8 +249,8 @@ func (w *worker) prepare(index uint32) bool {
 	return true
 }
 
-// submit hands the request of slot index to the queue. False means that it
-// has to wait for room, or that the run has failed.
+// submit submits the request of slot index. It returns false if the request has to wait for room,
+// or if the run has failed.
 func (w *worker) submit(index uint32, nowNs int64) bool {
 	s := &w.slots[index]
 	if !s.repeated {
@@ -273,7 +270,7 @@ func (w *worker) submit(index uint32, nowNs int64) bool {
 	return false
 }
 
-// complete takes note of a result.
+// complete processes a result.
 func (w *worker) complete(result *client.Result, nowNs int64) {
 	index := uint32(result.Tag)
 	s := &w.slots[index]
@@ -298,8 +295,7 @@ func (w *worker) buffer(index uint32) []byte {
 	return w.buffers[start:][:w.generator.blockSize]
 }
 
-// timedError is an error and when it happened, so that the first of several
-// threads' can be told.
+// timedError is an error with its time, to find the first error of several threads.
 type timedError struct {
 	err  error
 	atNs int64
@@ -307,14 +303,14 @@ type timedError struct {
 
 func (t *timedError) set(err error, atNs int64) { t.err, t.atNs = err, atNs }
 
-// note takes other over if it is the earlier one.
-func (t *timedError) note(other timedError) {
+// keepEarlier replaces t by other if other is earlier.
+func (t *timedError) keepEarlier(other timedError) {
 	if other.err != nil && (t.err == nil || other.atNs < t.atNs) {
 		*t = other
 	}
 }
 
-// failed takes note of a request that failed.
+// failed counts a failed request.
 func (w *worker) failed(s *slot, code status.Code) {
 	w.recorder.fail(code)
 	if w.firstError.err == nil {
@@ -327,14 +323,14 @@ func (w *worker) failed(s *slot, code status.Code) {
 	}
 }
 
-// repeat has slot index submit its request again.
+// repeat queues the request of slot index to be submitted again.
 func (w *worker) repeat(index uint32) {
 	w.slots[index].repeated = true
 	w.recorder.repeated++
 	w.ready = append(w.ready, index)
 }
 
-// mismatched takes note of data that is wrong.
+// mismatched counts a request with wrong data.
 func (w *worker) mismatched(wrong *mismatch) {
 	w.recorder.mismatches++
 	if w.firstError.err == nil {
@@ -342,8 +338,7 @@ func (w *worker) mismatched(wrong *mismatch) {
 	}
 }
 
-// fail ends the run because of err. Requests that are outstanding are still
-// waited for.
+// fail ends the run because of err, after the outstanding requests have completed.
 func (w *worker) fail(err error) {
 	w.free = append(w.free, w.ready...)
 	w.ready = w.ready[:0]
@@ -353,7 +348,7 @@ func (w *worker) fail(err error) {
 	}
 }
 
-// timeOutOutstanding counts everything outstanding as timed out.
+// timeOutOutstanding counts every outstanding request as timed out.
 func (w *worker) timeOutOutstanding() {
 	w.free = append(w.free, w.ready...)
 	w.ready = w.ready[:0]

@@ -1,4 +1,4 @@
-// Package compare holds the results of two benchmarks against each other.
+// Package compare compares the results of two benchmarks.
 package compare
 
 import (
@@ -16,55 +16,53 @@ import (
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
-// Schema names the shape of a report. Fields may be added within a number,
-// nothing else.
+// Schema names the format of a report. Within a version, fields may be added, nothing else changes.
 const Schema = "zc-relay.bench-compare/1"
 
-// Report says how two results differ.
+// Report describes how two results differ.
 type Report struct {
 	Schema string `json:"schema"`
 	Before string `json:"before"` // path of the file
 	After  string `json:"after"`
-	// Alpha is the probability below which a difference counts as
-	// significant (Mann-Whitney U test).
+	// Alpha is the probability below which a difference counts as significant (Mann-Whitney U
+	// test).
 	Alpha       float64      `json:"alpha"`
 	Environment []Difference `json:"environment_differences"`
 	Cases       []Case       `json:"cases"`
-	// OnlyBefore and OnlyAfter name the cases that the other file has not.
+	// OnlyBefore and OnlyAfter name the cases that only one file has.
 	OnlyBefore []string        `json:"only_before"`
 	OnlyAfter  []string        `json:"only_after"`
 	Error      *report.Failure `json:"error,omitempty"`
 }
 
-// Difference is a value that was another before.
+// Difference is a value of the environment that changed.
 type Difference struct {
 	Name   string `json:"name"`
 	Before string `json:"before"`
 	After  string `json:"after"`
 }
 
-// Case is a workload on a system that both files have.
+// Case is a workload on a system that is in both files.
 type Case struct {
 	System     string              `json:"system"`
 	Workload   benchsuite.Workload `json:"workload"`
 	Quantities []Quantity          `json:"quantities"`
 }
 
-// Quantity is what both have measured.
+// Quantity compares one measured quantity.
 type Quantity struct {
 	Name   string `json:"name"`
 	Before Sample `json:"before"`
 	After  Sample `json:"after"`
-	// Ratio is the median after divided by that before; nil if that is 0.
+	// Ratio is the median after divided by the median before; nil if the latter is 0.
 	Ratio *float64 `json:"ratio"`
-	// P is the probability to see such a difference if there is none.
+	// P is the probability of such a difference by chance.
 	P float64 `json:"p"`
-	// Significant tells that P is less than Alpha. With fewer than four runs
-	// on either side it never is.
+	// Significant means that P is less than Alpha, which takes at least four runs on each side.
 	Significant bool `json:"significant"`
 }
 
-// Sample is what several runs have measured.
+// Sample summarizes the runs of one side.
 type Sample struct {
 	Runs   int     `json:"runs"`
 	Median float64 `json:"median"`
@@ -72,10 +70,10 @@ type Sample struct {
 	Max    float64 `json:"max"`
 }
 
-// compared are the quantities that are told.
+// compared lists the quantities to report.
 var compared = []benchsuite.Quantity{benchsuite.IOPS, benchsuite.BytesPerSecond, benchsuite.P50, benchsuite.P99, benchsuite.P999}
 
-// NewReport makes a report of nothing.
+// NewReport returns an empty report.
 func NewReport(before, after string) *Report {
 	return &Report{
 		Schema: Schema, Before: before, After: after, Alpha: benchmath.DefaultThresholds.CompareAlpha,
@@ -83,7 +81,7 @@ func NewReport(before, after string) *Report {
 	}
 }
 
-// Compare fills the report with what two files hold.
+// Compare fills the report from the contents of two files.
 func (r *Report) Compare(before, after *Results) {
 	r.compareEnvironments(&before.Environment, &after.Environment)
 	for i := range before.Cases {
@@ -147,10 +145,10 @@ func sampleOf(values []float64) Sample {
 	return Sample{Runs: len(values), Median: benchsuite.Median(values), Min: slices.Min(values), Max: slices.Max(values)}
 }
 
-// round keeps four decimals.
+// round rounds to four decimals.
 func round(v float64) float64 { return math.Round(v*1e4) / 1e4 }
 
-// WriteText prints the report for people: the same facts as the JSON.
+// WriteText prints the report for people, with the same facts as the JSON.
 func (r *Report) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "before\t%s\nafter\t%s\n", r.Before, r.After)
@@ -185,8 +183,7 @@ func (r *Report) writeCase(t io.Writer, c *Case) {
 	}
 }
 
-// text is the median of a sample and half of the distance between its
-// extremes.
+// text returns the median of a sample and half the distance between its extremes.
 func (s *Sample) text(quantity string) string {
 	spread := 0.0
 	if s.Median != 0 {

@@ -146,7 +146,7 @@ func TestWhatCannotBeComparedIsRefused(t *testing.T) {
 		"cut off":         {`{"schema":`, "document 1: unexpected EOF"},
 		"other program's": {`{"fio version": "3.39"}`, `schema "" is neither zc-relay.bench/1`},
 		"later version":   {`{"schema": "zc-relay.bench-suite/2"}`, `schema "zc-relay.bench-suite/2" is neither`},
-		"failed run":      {string(failed), "document 1: the run had failed (run, IO_FAILED)"},
+		"failed run":      {string(failed), "document 1: the run failed (run, IO_FAILED)"},
 		"run of nothing":  {`{"schema": "zc-relay.bench/1"}`, "nothing was measured"},
 		"suite of none":   {`{"schema": "zc-relay.bench-suite/1"}`, "nothing was measured"},
 		"wrong types":     {`{"schema": "zc-relay.bench-suite/1", "cases": 3}`, "document 1: json"},

@@ -12,17 +12,17 @@ import (
 	"github.com/zc-relay/zc-relay/internal/report"
 )
 
-// Results are what one file holds.
+// Results is the content of one file.
 type Results struct {
 	Environment report.Environment
 	Cases       []benchsuite.Case
 }
 
-// largestFile bounds what is read into memory.
+// largestFile is the number of bytes that are read at most.
 const largestFile = 256 << 20
 
-// Read reads a file with one or more documents of "initiator bench", each of
-// which is a run, or with documents of "make bench-chain".
+// Read reads a file with documents of "initiator bench", each of which is one run, or of "make
+// bench-chain".
 func Read(path string) (*Results, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -58,7 +58,7 @@ func parse(content io.Reader) (*Results, error) {
 	return r, nil
 }
 
-// add takes over what one document has measured.
+// add adds the cases of one document.
 func (r *Results) add(document json.RawMessage) error {
 	var kind struct {
 		Schema string `json:"schema"`
@@ -75,12 +75,12 @@ func (r *Results) add(document json.RawMessage) error {
 	return fmt.Errorf("schema %q is neither %s (of initiator bench) nor %s (of make bench-chain)", kind.Schema, bench.Schema, benchsuite.Schema)
 }
 
-// failure is an error that a document reports, nil if it reports none.
+// failure returns the error that a document reports, nil if there is none.
 func failure(f *report.Failure) error {
 	if f == nil {
 		return nil
 	}
-	return fmt.Errorf("the run had failed (%s, %s): %s", f.Phase, f.Code, f.Message)
+	return fmt.Errorf("the run failed (%s, %s): %s", f.Phase, f.Code, f.Message)
 }
 
 func (r *Results) addRun(document json.RawMessage) error {
@@ -99,7 +99,7 @@ func (r *Results) addRun(document json.RawMessage) error {
 	return nil
 }
 
-// workloadOf is what a run of "initiator bench" was asked to do.
+// workloadOf returns the workload of a run of "initiator bench".
 func workloadOf(b *bench.Report) benchsuite.Workload {
 	p := &b.Parameters
 	w := benchsuite.Workload{
@@ -132,7 +132,7 @@ func (r *Results) addSuite(document json.RawMessage) error {
 	return nil
 }
 
-// merge adds the runs of a case to those of the same case.
+// merge adds the runs of a case to the known case with the same system and workload, if any.
 func (r *Results) merge(c benchsuite.Case) {
 	if len(c.Runs) == 0 {
 		return
@@ -144,8 +144,7 @@ func (r *Results) merge(c benchsuite.Case) {
 	r.Cases = append(r.Cases, c)
 }
 
-// find returns the case with the system and workload of c, nil if there is
-// none.
+// find returns the case with the system and workload of c, nil if there is none.
 func (r *Results) find(c *benchsuite.Case) *benchsuite.Case {
 	for i := range r.Cases {
 		if r.Cases[i].System == c.System && r.Cases[i].Workload == c.Workload {
@@ -155,7 +154,7 @@ func (r *Results) find(c *benchsuite.Case) *benchsuite.Case {
 	return nil
 }
 
-// runOf is the run that initiator bench reported.
+// runOf returns the run in a result of "initiator bench".
 func runOf(r *bench.Result) benchsuite.Run {
 	run := benchsuite.Run{IOPS: r.IOPS, BytesPerSecond: r.BytesPerSecond}
 	if l := r.LatencyNs; l != nil {

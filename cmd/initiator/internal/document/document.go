@@ -1,4 +1,4 @@
-// Package document holds what the documents of the initiator's commands have in common.
+// Package document holds the common parts of the documents that the initiator's commands print.
 package document
 
 import (
@@ -12,14 +12,14 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// Connection is the way to the relay.
+// Connection identifies the connection to the relay.
 type Connection struct {
 	Provider string `json:"comch_provider"`
 	Device   string `json:"device"`
 	Channel  string `json:"command_channel_name"`
 }
 
-// Volume is what a program worked on.
+// Volume describes the volume that a command worked on.
 type Volume struct {
 	Name      string `json:"name"`
 	UUID      string `json:"uuid"`
@@ -30,7 +30,7 @@ type Volume struct {
 	Relay     string `json:"relay"`
 }
 
-// VolumeOf is what a document says of an opened volume.
+// VolumeOf describes an opened volume.
 func VolumeOf(info *client.Info) *Volume {
 	return &Volume{
 		Name: info.Name, UUID: volume.UUID(info.UUID).String(), Size: info.Size, BlockSize: info.BlockSize,
@@ -38,10 +38,10 @@ func VolumeOf(info *client.Info) *Volume {
 	}
 }
 
-// Table is a text of names and values, one pair a line.
+// Table is a text of names and values, one pair per line.
 type Table struct{ report.Table }
 
-// Connection adds the way to the relay, and the volume unless it is nil.
+// Connection adds the connection to the relay, and the volume unless it is nil.
 func (t *Table) Connection(c *Connection, v *Volume) {
 	t.Row("channel", "%s on device %s (comch %s)", c.Channel, c.Device, c.Provider)
 	if v == nil {
@@ -59,8 +59,7 @@ func readOnly(v *Volume) string {
 	return ""
 }
 
-// ReconnectPolicy is the policy in effect by which a lost volume is reopened.
-// A limit is a number or "infinite".
+// ReconnectPolicy is the policy for reopening a lost volume. A limit is a number or "infinite".
 type ReconnectPolicy struct {
 	Attempts       any   `json:"attempts"`
 	TimeoutNs      any   `json:"timeout_ns"`
@@ -68,8 +67,7 @@ type ReconnectPolicy struct {
 	LongestPauseNs int64 `json:"longest_pause_ns"`
 }
 
-// ReconnectPolicyOf describes a policy, whose limits are set; nil if there is
-// none.
+// ReconnectPolicyOf describes a policy with all limits set, nil if there is none.
 func ReconnectPolicyOf(p *retry.Policy) *ReconnectPolicy {
 	if p == nil {
 		return nil
@@ -87,20 +85,20 @@ func ReconnectPolicyOf(p *retry.Policy) *ReconnectPolicy {
 	return d
 }
 
-// Reconnections is what became of the sessions of a run whose volume is
-// reopened when it is lost.
+// Reconnections counts what happened to the sessions of a run whose volume is reopened after a
+// loss.
 type Reconnections struct {
 	Count           int   `json:"count"`
 	OutageNs        int64 `json:"outage_ns"`
 	LongestOutageNs int64 `json:"longest_outage_ns"`
-	// RepeatedRequests were outstanding when a session was lost.
+	// RepeatedRequests counts requests that were outstanding when a session was lost.
 	RepeatedRequests uint64 `json:"repeated_requests"`
-	// LostWrites had been acknowledged and not flushed when a target
-	// restarted: they may be lost. Flushes have failed to tell of it.
+	// LostWrites counts writes that were acknowledged but not flushed when a target restarted, and
+	// so may be lost. Flushes failed to report this.
 	LostWrites uint64 `json:"lost_writes"`
 }
 
-// Add adds what a volume knows, unless nobody wants to know.
+// Add adds the reconnections of a volume. It does nothing if r is nil.
 func (r *Reconnections) Add(of client.Reconnections) {
 	if r == nil {
 		return
@@ -111,17 +109,17 @@ func (r *Reconnections) Add(of client.Reconnections) {
 	r.LongestOutageNs = max(r.LongestOutageNs, int64(of.LongestOutage))
 }
 
-// Reconnections adds how often the volume was reopened, if it could be.
+// Reconnections adds the number of reconnections, unless r is nil.
 func (t *Table) Reconnections(r *Reconnections) {
 	if r == nil {
 		return
 	}
-	t.Row("reconnections", "%d, outages of %s in all, the longest of %s", r.Count,
+	t.Row("reconnections", "%d, outages of %s in total, the longest %s", r.Count,
 		size.FormatDuration(time.Duration(r.OutageNs)), size.FormatDuration(time.Duration(r.LongestOutageNs)))
-	t.Row("", "%d requests repeated, %d acknowledged writes not flushed when the target restarted", r.RepeatedRequests, r.LostWrites)
+	t.Row("", "%d requests repeated, %d acknowledged writes were not flushed when the target restarted", r.RepeatedRequests, r.LostWrites)
 }
 
-// Reconnect adds the policy by which the volume is reopened, if there is one.
+// Reconnect adds the policy for reopening the volume, unless there is none.
 func (t *Table) Reconnect(p *ReconnectPolicy) {
 	if p == nil {
 		return

@@ -105,11 +105,11 @@ type Queue struct {
 	// Submitted counts requests; any thread may look.
 	Submitted atomic.Uint64
 	// RefuseEvery makes every so-many-th Submit find the queue full.
-	RefuseEvery int
-	calls       int
-	session     uint64 // restarts of the target that the queue knows of
-	lossesReported  uint64
-	engine      *progress.Engine
+	RefuseEvery    int
+	calls          int
+	session        uint64 // restarts of the target that the queue knows of
+	lossesReported uint64
+	engine         *progress.Engine
 }
 
 // Submit implements what client.Queue does.
