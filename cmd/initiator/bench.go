@@ -34,14 +34,14 @@ func newBenchCommand(connection *connectionFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure the volume",
-		Long: `bench keeps a number of requests outstanding on each queue and measures how many
-are completed and how long each takes, from submit to completion. SIGINT ends it
-early and prints what was measured.
+		Long: `bench keeps a number of requests outstanding on each queue. It measures their rate
+and their latency from submission to completion. SIGINT ends it early and prints
+what was measured so far.
 
-The words of the DOCA storage applications are understood as well: --operation
+The flags of the DOCA storage applications work as well: --operation
 (for --rw), --buffer-size (--block-size), --per-cpu-buffer-count,
 --transaction-count and --task-count (--queue-depth), --execution-strategy.
-Unlike there, --run-limit-operation-count is the number of all queues together.`,
+In contrast to them, --run-limit-operation-count counts all queues together.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd) },
 	}
@@ -58,10 +58,10 @@ func (b *benchCommand) run(cmd *cobra.Command) error {
 	err := b.fill(cmd.Context(), r)
 	r.Environment = report.CurrentEnvironment()
 	r.Error = failureOf(err)
-	return printed(cmd, b.flags.output, r, r.Volume != nil, err)
+	return printResult(cmd, b.flags.output, r, r.Volume != nil, err)
 }
 
-// fill measures, and puts everything there is to tell into the report.
+// fill runs the benchmark and fills the report.
 func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 	p, err := b.flags.parameters(b.connection.controlTimeout)
 	policy, policyError := b.flags.reconnect.policy()
@@ -100,8 +100,8 @@ func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 	return err
 }
 
-// openSessions opens the volume once for each session. Those that it returns
-// are open, also if it fails.
+// openSessions opens the volume once for each session. Even with an error, the volumes it returns
+// are open.
 func (b *benchCommand) openSessions(ctx context.Context, p *bench.Parameters, reconnect *retry.Policy) ([]volume, error) {
 	var volumes []volume
 	for range p.Sessions {
@@ -116,8 +116,8 @@ func (b *benchCommand) openSessions(ctx context.Context, p *bench.Parameters, re
 	return volumes, nil
 }
 
-// observer shows the progress of a run on a terminal: what was done since the
-// last time, not in all.
+// observer returns a function that shows the progress of a run on a terminal: the rate since the
+// last call, not the average.
 func (b *benchCommand) observer(p *bench.Parameters) func(bench.Progress) {
 	if !b.status.Active() {
 		return nil
@@ -140,8 +140,7 @@ func (b *benchCommand) observer(p *bench.Parameters) func(bench.Progress) {
 	}
 }
 
-// plainContent is the file that a volume's content is compared with, if there
-// is one.
+// plainContent is the file to compare a volume's content with, if any.
 type plainContent struct{ file *os.File }
 
 func openPlainContent(path string) (plainContent, error) {
@@ -155,7 +154,7 @@ func openPlainContent(path string) (plainContent, error) {
 	return plainContent{file}, err
 }
 
-// reader is nil if there is no file.
+// reader returns the file, nil if there is none.
 func (p plainContent) reader() io.ReaderAt {
 	if p.file == nil {
 		return nil
@@ -169,7 +168,7 @@ func (p plainContent) close() {
 	}
 }
 
-// What a run does unless told otherwise.
+// The defaults of a run.
 const (
 	defaultRuntime     = 10 * time.Second
 	defaultWarmup      = time.Second
@@ -177,7 +176,7 @@ const (
 	defaultReadPercent = 70
 )
 
-// benchFlags are the flags of "initiator bench".
+// benchFlags holds the flags of "initiator bench".
 type benchFlags struct {
 	set            *pflag.FlagSet
 	queue          queueFlags
@@ -197,7 +196,7 @@ type benchFlags struct {
 	output         report.Output
 }
 
-// aliases are the words of the DOCA storage applications for flags.
+// aliases maps flags of the DOCA storage applications to flags of this program.
 var aliases = map[string]string{
 	"operation":            "rw",
 	"buffer-size":          "block-size",
@@ -217,29 +216,29 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	b.set, b.output, b.blockSize = f, report.Text, defaultBlockSize
 	f.SetNormalizeFunc(canonicalName)
-	f.Var(&b.pattern, "rw", "what to do; mixed patterns are random")
-	f.Var(&b.strategy, "execution-strategy", "what to do, in the words of the DOCA storage applications")
-	f.IntVar(&b.readPercent, "rwmix", defaultReadPercent, "share of reads of randrw, in percent")
+	f.Var(&b.pattern, "rw", "access pattern")
+	f.Var(&b.strategy, "execution-strategy", "access pattern and validation, as a strategy of the DOCA storage applications")
+	f.IntVar(&b.readPercent, "rwmix", defaultReadPercent, "percentage of reads in randrw")
 	f.Var(&b.blockSize, "block-size", "length of each request; 4k is 4KiB")
 	b.queue.add(f, client.DefaultDepth)
-	f.IntVar(&b.sessions, "sessions", 1, "connections at the same time, each with these queues; a thread serves one queue of every session")
-	f.DurationVar(&b.runtime, "runtime", 0, "duration of the measurement (default 10s, unless there is a number of operations)")
-	f.Uint64Var(&b.operationLimit, "run-limit-operation-count", 0, "end after so many operations, all queues together")
-	f.DurationVar(&b.warmup, "warmup", 0, "run for so long before measuring (default 1s, or nothing if there is a number of operations)")
+	f.IntVar(&b.sessions, "sessions", 1, "concurrent sessions, each with these queues; a thread serves one queue of every session")
+	f.DurationVar(&b.runtime, "runtime", 0, "duration of the measurement (default 10s, unless the number of operations is limited)")
+	f.Uint64Var(&b.operationLimit, "run-limit-operation-count", 0, "end after this many operations, counting all queues")
+	f.DurationVar(&b.warmup, "warmup", 0, "run this long before measuring (default 1s, or 0 if the number of operations is limited)")
 	f.Var(&b.offset, "offset", "start of the range of the volume to use")
 	f.Var(&b.length, "length", "length of the range (default: to the end of the volume)")
-	f.Uint64Var(&b.seed, "seed", 0, "seed of offsets and data (default: drawn, and told in the result)")
-	f.BoolVar(&b.validateWrites, "validate-writes", false, "read back and compare everything that is written")
-	f.StringVar(&b.plainContent, "storage-plain-content", "", "file with the content of the whole volume: compare what is read with it, and write it")
+	f.Uint64Var(&b.seed, "seed", 0, "seed of offsets and data (default: random, shown in the result)")
+	f.BoolVar(&b.validateWrites, "validate-writes", false, "read back and compare everything written")
+	f.StringVar(&b.plainContent, "storage-plain-content", "", "file with the content of the whole volume, to compare reads with and to write")
 	b.reconnect.add(f)
-	f.Var(&b.output, "output", "form of the result")
+	f.Var(&b.output, "output", "output format")
 	cmd.MarkFlagsOneRequired("rw", "execution-strategy")
 	cmd.MarkFlagsMutuallyExclusive("rw", "execution-strategy")
 	cmd.MarkFlagsMutuallyExclusive("queues", "cpu")
 }
 
-// parameters are what the flags ask for, before anything is known of the
-// volume. Outstanding requests are waited for up to drainTimeout.
+// parameters returns the parameters that the flags ask for, before the volume is known.
+// drainTimeout bounds the wait for outstanding requests.
 func (b *benchFlags) parameters(drainTimeout time.Duration) (bench.Parameters, error) {
 	p := bench.Parameters{
 		Pattern: b.pattern, ReadPercent: b.readPercent, QueueDepth: b.queue.depth, Sessions: b.sessions,
@@ -261,7 +260,7 @@ func (b *benchFlags) parameters(drainTimeout time.Duration) (bench.Parameters, e
 	}
 	queues, cpus, err := b.queue.resolve()
 	if err != nil {
-		return p, err // CPUs stay a list, which is what the document promises
+		return p, err // CPUs stays an empty list, as the document's schema requires
 	}
 	p.Queues, p.CPUs = queues, cpus
 	return p, program.Usage(p.Check())
@@ -280,8 +279,8 @@ func (b *benchFlags) applyDefaults(p *bench.Parameters) {
 	}
 }
 
-// strategy is an execution strategy of the DOCA storage applications since
-// 3.0. It is a flag value.
+// strategy is an execution strategy of the DOCA storage applications since version 3.0. It is a
+// flag value.
 type strategy string
 
 const (
@@ -293,10 +292,8 @@ const (
 
 var strategies = []strategy{readThroughput, writeThroughput, readWriteValidity, readOnlyValidity}
 
-// String implements pflag.Value.
 func (s *strategy) String() string { return string(*s) }
 
-// Set implements pflag.Value.
 func (s *strategy) Set(text string) error {
 	for _, known := range strategies {
 		if text == string(known) {
@@ -304,10 +301,9 @@ func (s *strategy) Set(text string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("execution strategy %q is none of %s", text, strategyNames(", "))
+	return fmt.Errorf("execution strategy %q is not one of %s", text, strategyNames(", "))
 }
 
-// Type implements pflag.Value.
 func (s *strategy) Type() string { return "strategy" }
 
 func strategyNames(separator string) string {
@@ -318,7 +314,7 @@ func strategyNames(separator string) string {
 	return strings.Join(names, separator)
 }
 
-// apply makes the strategy's pattern, which is sequential as it is there.
+// apply sets the strategy's pattern, which is sequential as in the original.
 func (s strategy) apply(p *bench.Parameters) {
 	p.Pattern = benchsuite.Read
 	if s == writeThroughput || s == readWriteValidity {

@@ -13,22 +13,22 @@ func newCompareCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare BEFORE AFTER",
 		Short: "Compare the results of two benchmarks",
-		Long: `compare holds the runs of two files against each other, case by case: medians,
-their ratio, and whether the difference is significant. A file holds documents of
-"initiator bench --output json", one after another, each of them a run:
+		Long: `compare compares the runs in two files case by case: medians, their ratio, and whether
+the difference is significant. A file holds documents of "initiator bench --output
+json", one after another, each of which is a run:
 
   for i in 1 2 3 4 5; do initiator bench --rw randread --output json; done > before.json
 
-or a document of "make bench-chain". No relay is needed.`,
+or one document of "make bench-chain". It needs no relay.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r := compare.NewReport(args[0], args[1])
 			err := fillComparison(r)
 			r.Error = failureOf(err)
-			return printed(cmd, output, r, err == nil, err)
+			return printResult(cmd, output, r, err == nil, err)
 		},
 	}
-	cmd.Flags().Var(&output, "output", "form of the result")
+	cmd.Flags().Var(&output, "output", "output format")
 	return cmd
 }
 
@@ -45,7 +45,7 @@ func fillComparison(r *compare.Report) error {
 	r.Compare(before, after)
 	if len(r.Cases) == 0 {
 		return during(phasePrepare, program.Usagef(
-			"%s and %s have no case in common: the first has %q, the second %q", r.Before, r.After, r.OnlyBefore[0], r.OnlyAfter[0]))
+			"%s and %s have no case in common: the first has %q, the second has %q", r.Before, r.After, r.OnlyBefore[0], r.OnlyAfter[0]))
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// connectionFlags are the flags that all commands take.
+// connectionFlags holds the flags that all commands share.
 type connectionFlags struct {
 	open opener
 
@@ -44,13 +44,12 @@ func (c *connectionFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&c.channelName, "command-channel-name", client.DefaultChannelName, "name of the relay's Comch service")
 	f.StringVar(&c.provider, "comch-provider", providers.DefaultComch, "Comch provider: emulated or doca")
 	f.StringVar(&c.emulatedDir, "emulated-dir", "", `directory of the emulated Comch (default "`+emulated.DefaultDirectory()+`")`)
-	f.DurationVar(&c.controlTimeout, "control-timeout", client.DefaultControlTimeout, "bound of connecting, of each step of closing, and of the wait for outstanding requests at the end")
-	f.DurationVar(&c.ioTimeout, "io-timeout", client.DefaultIOTimeout, "how long a request may take before the volume is given up")
+	f.DurationVar(&c.controlTimeout, "control-timeout", client.DefaultControlTimeout, "timeout for connecting, for each step of closing, and for outstanding requests at the end")
+	f.DurationVar(&c.ioTimeout, "io-timeout", client.DefaultIOTimeout, "fail the volume when a request takes longer than this")
 	c.logging.AddFlags(f)
 }
 
-// openVolume opens the volume as config says, which lacks only what the flags
-// decide.
+// openVolume opens the volume with config, completed by the flags.
 func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) (volume, error) {
 	if c.controlTimeout <= 0 || c.ioTimeout <= 0 {
 		return nil, program.Usagef("--control-timeout %v and --io-timeout %v must be positive", c.controlTimeout, c.ioTimeout)
@@ -71,13 +70,13 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 	case err == nil:
 		return v, nil
 	case errors.Is(err, status.InvalidValue), errors.Is(err, status.TooBig):
-		return nil, program.Usage(err) // more was asked for than is offered
+		return nil, program.Usage(err) // the request exceeds what the relay or the volume supports
 	}
 	return nil, program.CannotConnect(err)
 }
 
-// closeVolume closes the volume in order even if ctx has been cancelled. It
-// returns failure, which explains more, if there is one.
+// closeVolume closes the volume in an orderly way even if ctx has been cancelled. It returns
+// failure, if any, in preference to an error from closing.
 func closeVolume(ctx context.Context, v volume, failure error) error {
 	failure = explained(v, failure)
 	err := exceptLoss(v.Close(context.WithoutCancel(ctx)))
@@ -87,19 +86,19 @@ func closeVolume(ctx context.Context, v volume, failure error) error {
 	return during(phaseClose, err)
 }
 
-// lastWordsTimeout is how long the reason for the end of a connection may
-// follow the failure of the requests on it.
-const lastWordsTimeout = time.Second
+// disconnectReasonTimeout bounds the wait for the reason why a connection ended, which can arrive
+// after its requests have failed.
+const disconnectReasonTimeout = time.Second
 
-// explained adds to the failure of a request why the connection has ended, if
-// that is what made it fail.
+// explained adds to the failure of a request the reason why the connection ended, if that made it
+// fail.
 func explained(v volume, failure error) error {
 	if failure == nil || !supervisor.IsConnectionLost(status.CodeOf(failure)) {
 		return failure
 	}
 	select {
 	case <-v.Done():
-	case <-time.After(lastWordsTimeout):
+	case <-time.After(disconnectReasonTimeout):
 	}
 	reason := v.Err()
 	if reason == nil || errors.Is(failure, context.Canceled) || strings.Contains(failure.Error(), reason.Error()) {
@@ -112,8 +111,7 @@ func (c *connectionFlags) report() document.Connection {
 	return document.Connection{Provider: c.provider, Device: c.device, Channel: c.channelName}
 }
 
-// reconnectFlags say whether, and by which policy, a volume is reopened that
-// was lost.
+// reconnectFlags determine whether a lost volume is reopened, and by which policy.
 type reconnectFlags struct {
 	set          *pflag.FlagSet
 	enabled      bool
@@ -123,37 +121,37 @@ type reconnectFlags struct {
 	longestPause time.Duration
 }
 
-// reconnectDetails are the flags that have no meaning without --reconnect.
+// reconnectDetails lists the flags that require --reconnect.
 var reconnectDetails = []string{"reconnect-attempts", "reconnect-timeout", "reconnect-first-pause", "reconnect-longest-pause"}
 
 func (r *reconnectFlags) add(f *pflag.FlagSet) {
 	r.set = f
 	r.attempts, r.timeout = retry.AnyNumber(), retry.Within(client.DefaultReconnectTotal)
-	f.BoolVar(&r.enabled, "reconnect", false, "reopen the volume when it is lost, and repeat what that has left open")
+	f.BoolVar(&r.enabled, "reconnect", false, "reopen the volume when it is lost, and repeat the requests that were outstanding")
 	f.Var(&r.attempts, "reconnect-attempts", `attempts to reopen the volume after each loss: a number, 0 for none, or "infinite"`)
-	f.Var(&r.timeout, "reconnect-timeout", `how long after a loss attempts may begin: a duration, 0 for no time at all, or "infinite"`)
-	f.DurationVar(&r.firstPause, "reconnect-first-pause", retry.DefaultFirstPause, "pause after the first attempt that fails; each further one is twice as long")
+	f.Var(&r.timeout, "reconnect-timeout", `how long after a loss to start attempts: a duration, 0 for none, or "infinite"`)
+	f.DurationVar(&r.firstPause, "reconnect-first-pause", retry.DefaultFirstPause, "pause after the first failed attempt; it doubles with each further one")
 	f.DurationVar(&r.longestPause, "reconnect-longest-pause", client.DefaultReconnectLongestPause, "longest pause between attempts")
 }
 
-// policy is nil if the volume is not to be reopened.
+// policy returns the policy, nil if the volume is not to be reopened.
 func (r *reconnectFlags) policy() (*retry.Policy, error) {
 	if !r.enabled {
 		for _, name := range reconnectDetails {
 			if r.set.Changed(name) {
-				return nil, program.Usagef("--%s has no meaning without --reconnect", name)
+				return nil, program.Usagef("--%s requires --reconnect", name)
 			}
 		}
 		return nil, nil
 	}
 	if r.firstPause <= 0 || r.longestPause < r.firstPause {
-		return nil, program.Usagef("--reconnect-first-pause %v must be positive, and --reconnect-longest-pause %v not shorter", r.firstPause, r.longestPause)
+		return nil, program.Usagef("--reconnect-first-pause %v must be positive and at most --reconnect-longest-pause %v", r.firstPause, r.longestPause)
 	}
 	return &retry.Policy{Attempts: r.attempts, Total: r.timeout, FirstPause: r.firstPause, LongestPause: r.longestPause}, nil
 }
 
-// exceptLoss is err, but nil for the loss of writes that no flush had the
-// occasion to tell: the report does.
+// exceptLoss returns err, or nil for a loss of writes that no flush could report any more: the
+// result reports it.
 func exceptLoss(err error) error {
 	if errors.Is(err, client.ErrWritesLost) {
 		return nil
@@ -161,11 +159,10 @@ func exceptLoss(err error) error {
 	return err
 }
 
-// defaultQueues is how many queues there are unless told otherwise, if the
-// process may use as many cores.
+// defaultQueues is the default number of queues, if the process may use as many cores.
 const defaultQueues = 2
 
-// queueFlags choose queues and the threads that serve them.
+// queueFlags determine the queues and the threads that serve them.
 type queueFlags struct {
 	queues int
 	cpus   []string
@@ -174,14 +171,13 @@ type queueFlags struct {
 }
 
 func (q *queueFlags) add(f *pflag.FlagSet, depth int) {
-	f.IntVar(&q.queues, "queues", 0, "number of queues, each with a thread that is not pinned (default: two, one on a single core)")
-	f.StringArrayVar(&q.cpus, "cpu", nil, "a queue with a thread pinned to this core; repeatable, and takes lists like 0-3")
+	f.IntVar(&q.queues, "queues", 0, "number of queues, each with an unpinned thread (default: 2, or 1 on a single core)")
+	f.StringArrayVar(&q.cpus, "cpu", nil, "add a queue whose thread is pinned to this core; repeatable, accepts lists like 0-3")
 	f.IntVar(&q.depth, "queue-depth", depth, "requests outstanding on each queue")
 	f.StringVar(&q.poll, "poll", progress.Adaptive.String(), "what an idle thread does: adaptive, busy or event")
 }
 
-// resolve returns the number of queues and the cores of their threads, none
-// if they are not pinned.
+// resolve returns the number of queues and the cores of their threads, none if they are not pinned.
 func (q *queueFlags) resolve() (queues int, cpus []int, err error) {
 	for _, list := range q.cpus {
 		part, err := affinity.ParseList(list)
@@ -210,7 +206,7 @@ func (q *queueFlags) resolve() (queues int, cpus []int, err error) {
 	return queues, cpus, nil
 }
 
-// policy is how the threads poll.
+// policy returns the polling policy of the threads.
 func (q *queueFlags) policy() (progress.Policy, error) {
 	mode, err := progress.ParseMode(q.poll)
 	if err != nil {
@@ -219,7 +215,7 @@ func (q *queueFlags) policy() (progress.Policy, error) {
 	return progress.Policy{Mode: mode}, nil
 }
 
-// requestLength is the value of a flag for the length of a request.
+// requestLength checks the value of a flag for the length of a request.
 func requestLength(flag string, value size.Bytes) (uint32, error) {
 	if value == 0 || value > math.MaxUint32 {
 		return 0, program.Usagef("--%s %v is not between 1 and %d bytes", flag, value, uint32(math.MaxUint32))
@@ -227,6 +223,5 @@ func requestLength(flag string, value size.Bytes) (uint32, error) {
 	return uint32(value), nil
 }
 
-// drawSeed is a seed for a run that was not given one: short enough to be
-// typed in again, and exact in every JSON parser.
+// drawSeed draws a seed that is short enough to type, and exact in every JSON parser.
 func drawSeed() uint64 { return uint64(rand.Uint32()) }

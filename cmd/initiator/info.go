@@ -10,7 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 )
 
-// infoSchema names the shape of the document that info prints.
+// infoSchema names the format of info's document.
 const infoSchema = "zc-relay.info/1"
 
 // infoReport is everything that info prints.
@@ -18,7 +18,7 @@ type infoReport struct {
 	Schema     string              `json:"schema"`
 	Connection document.Connection `json:"connection"`
 	Volume     *document.Volume    `json:"volume"`
-	// Capabilities are the operations beyond read, write and flush.
+	// Capabilities lists the operations beyond read, write and flush.
 	Capabilities *capabilities   `json:"capabilities"`
 	Error        *report.Failure `json:"error,omitempty"`
 }
@@ -38,14 +38,14 @@ func newInfoCommand(connection *connectionFlags) *cobra.Command {
 			r := infoReport{Schema: infoSchema, Connection: connection.report()}
 			err := r.fill(cmd, connection)
 			r.Error = failureOf(err)
-			return printed(cmd, output, &r, r.Volume != nil, err)
+			return printResult(cmd, output, &r, r.Volume != nil, err)
 		},
 	}
-	cmd.Flags().Var(&output, "output", "form of the result")
+	cmd.Flags().Var(&output, "output", "output format")
 	return cmd
 }
 
-// fill asks the relay.
+// fill opens the volume and describes it.
 func (r *infoReport) fill(cmd *cobra.Command, connection *connectionFlags) error {
 	v, err := connection.openVolume(cmd.Context(), client.Config{SyncDepth: 1})
 	if err != nil {

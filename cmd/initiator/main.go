@@ -1,5 +1,5 @@
-// Command initiator uses a volume through a relay: it measures and verifies
-// it, and moves files to and from it.
+// Command initiator uses a volume through a relay: it measures it, verifies it, and moves files to
+// and from it.
 package main
 
 import (
@@ -21,7 +21,7 @@ func main() { program.Main(newCommand(openVolume)) }
 // opener opens a volume, normally through a relay.
 type opener func(ctx context.Context, config client.Config) (volume, error)
 
-// newCommand makes the tree of commands.
+// newCommand returns the root command.
 func newCommand(open opener) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "initiator",
@@ -29,8 +29,8 @@ func newCommand(open opener) *cobra.Command {
 		Long: `initiator opens a volume through a relay and measures it, verifies it, or moves
 files to and from it. Standard output carries only the result.
 
-Exit codes: 0 success; 1 an IO failed or data is wrong; 2 wrong usage, or asking
-for what the volume does not offer; 3 no connection.`,
+Exit codes: 0 success; 1 an IO failed or data is wrong; 2 wrong usage, or a request
+that the volume does not support; 3 no connection.`,
 		Version: buildinfo.Version(),
 	}
 	root.SetVersionTemplate(buildinfo.String("initiator") + "\n")
@@ -46,10 +46,10 @@ for what the volume does not offer; 3 no connection.`,
 // printable is a result that can be printed.
 type printable interface{ WriteText(w io.Writer) error }
 
-// printed prints a result and returns failure, if any. JSON is printed in any
-// case, so that a script always gets a document; text only if there is
-// something to tell beyond the failure, which is explained on standard error.
-func printed(cmd *cobra.Command, output report.Output, d printable, worthText bool, failure error) error {
+// printResult prints a result and returns failure, if any. It always prints JSON, so that scripts
+// get a document. It prints text only if there is something to report beyond the failure, which
+// standard error explains.
+func printResult(cmd *cobra.Command, output report.Output, d printable, worthText bool, failure error) error {
 	var err error
 	switch {
 	case output == report.JSON:
@@ -63,7 +63,7 @@ func printed(cmd *cobra.Command, output report.Output, d printable, worthText bo
 	return err
 }
 
-// sentence is the text of an error, "" if there is none.
+// sentence returns the text of an error, "" if there is none.
 func sentence(err error) string {
 	if err == nil {
 		return ""
@@ -73,13 +73,13 @@ func sentence(err error) string {
 
 // The phases of a run, as documents name them.
 const (
-	phasePrepare = "prepare" // nothing has been asked of a relay
+	phasePrepare = "prepare" // no relay has been contacted
 	phaseConnect = "connect"
 	phaseRun     = "run"
 	phaseClose   = "close"
 )
 
-// phased is an error and what the program was doing.
+// phased is an error with the phase in which it happened.
 type phased struct {
 	phase string
 	err   error
@@ -106,7 +106,7 @@ func failureOf(err error) *report.Failure {
 	return report.FailureOf(phase, err, sentence(err))
 }
 
-// volume is what the commands need of a client.Volume.
+// volume is the part of a client.Volume that the commands use.
 type volume interface {
 	Info() client.Info
 	Memory() []byte
@@ -119,7 +119,7 @@ type volume interface {
 	Close(ctx context.Context) error
 }
 
-// queue is what they need of a client.Queue.
+// queue is the part of a client.Queue that the commands use.
 type queue interface {
 	Submit(request *client.Request) error
 	Flush()
@@ -132,7 +132,7 @@ type queue interface {
 // clientVolume is a volume behind a relay.
 type clientVolume struct{ *client.Volume }
 
-// Queue hides the type of the queue.
+// Queue returns queue i as the interface.
 func (v clientVolume) Queue(i int) queue { return v.Volume.Queue(i) }
 
 func openVolume(ctx context.Context, config client.Config) (volume, error) {
@@ -143,8 +143,7 @@ func openVolume(ctx context.Context, config client.Config) (volume, error) {
 	return clientVolume{v}, nil
 }
 
-// queuesOf are the first count queues of a volume, under the name Q by which
-// a package knows them.
+// queuesOf returns the first count queues of a volume as Q, the queue interface of another package.
 func queuesOf[Q any](v volume, count int) []Q {
 	queues := make([]Q, count)
 	for i := range queues {

@@ -18,15 +18,15 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// Requests that put and get have outstanding unless told otherwise: enough to
-// keep the transport busy while files are read and written.
+// The defaults of put and get: enough outstanding requests to keep the transport busy while files
+// are read and written.
 const (
 	transferQueues     = 1
 	transferDepth      = 16
 	transferBufferSize = size.MiB
 )
 
-// transferFlags are the flags that put and get have in common.
+// transferFlags holds the flags that put and get share.
 type transferFlags struct {
 	connection *connectionFlags
 	queues     int
@@ -38,14 +38,14 @@ type transferFlags struct {
 
 func (t *transferFlags) add(f *pflag.FlagSet) {
 	t.bufferSize = transferBufferSize
-	f.Var(&t.offset, "offset", "where in the volume; need not be a multiple of its block size")
+	f.Var(&t.offset, "offset", "offset in the volume; any byte, not only a block boundary")
 	f.IntVar(&t.queues, "queues", transferQueues, "number of queues, each with a thread")
 	f.IntVar(&t.depth, "queue-depth", transferDepth, "requests outstanding on each queue")
-	f.Var(&t.bufferSize, "buffer-size", "length of the longest requests")
+	f.Var(&t.bufferSize, "buffer-size", "maximum length of a request")
 	f.StringVar(&t.poll, "poll", progress.Adaptive.String(), "what an idle thread does: adaptive, busy or event")
 }
 
-// open opens the volume for a transfer. syncDepth is that of client.Config.
+// open opens the volume for a transfer. syncDepth is for client.Config.
 func (t *transferFlags) open(ctx context.Context, syncDepth int) (volume, transfer.Config, error) {
 	queue := queueFlags{queues: t.queues, poll: t.poll}
 	policy, err := queue.policy()
@@ -80,9 +80,9 @@ func newPutCommand(connection *connectionFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put FILE",
 		Short: "Copy a file to the volume",
-		Long: `put copies FILE, or standard input if it is "-", to the volume and flushes it.
-Nothing is written if the file is larger than the space. A part of a block is
-written by reading, changing and writing back the block.`,
+		Long: `put copies FILE, or standard input for "-", to the volume and flushes it. It writes
+nothing if the file does not fit. To write a part of a block, it reads, changes, and
+writes back the whole block.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return put(cmd, &flags, args[0]) },
 	}
@@ -101,11 +101,11 @@ func put(cmd *cobra.Command, flags *transferFlags, path string) error {
 	if err != nil {
 		return err
 	}
-	tell := newTransferProgress(cmd.ErrOrStderr())
-	config.Observe = tell.observe
+	progress := newTransferProgress(cmd.ErrOrStderr())
+	config.Observe = progress.observe
 	moved, err := transfer.Put(ctx, config, source, size, uint64(flags.offset))
 	err = closeVolume(ctx, v, named(path, err))
-	tell.end("put "+path, moved, err)
+	progress.end("put "+path, moved, err)
 	return err
 }
 
@@ -116,7 +116,7 @@ func named(path string, err error) error {
 	return fmt.Errorf("%q: %w", path, err)
 }
 
-// openSource opens what is to be put, and tells its size if that is known.
+// openSource opens the source of put and returns its size, if known.
 func openSource(ctx context.Context, stdin io.Reader, path string) (source io.Reader, size uint64, end func(), err error) {
 	if path == standardStream {
 		source, end := interruptible(ctx, stdin)
@@ -141,9 +141,8 @@ func openSource(ctx context.Context, stdin io.Reader, path string) (source io.Re
 	return file, uint64(about.Size()), end, nil
 }
 
-// interruptible makes a reader that ends with ctx, even while nothing comes
-// from source: a terminal or pipe may be silent for ever. Closing the ends of
-// the pipe between them never fails.
+// interruptible returns a reader that ends with ctx, even while source is silent, as a terminal or
+// pipe may be for ever. Closing the ends of the pipe between them never fails.
 func interruptible(ctx context.Context, source io.Reader) (io.Reader, func()) {
 	reader, writer := io.Pipe()
 	go func() {
@@ -163,9 +162,8 @@ func newGetCommand(connection *connectionFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get FILE",
 		Short: "Copy the volume to a file",
-		Long: `get copies the volume, or a range of it, to FILE, or to standard output if it is
-"-", which uses a single queue. A file appears, or changes, only when it is
-complete and on disk.`,
+		Long: `get copies the volume, or a range of it, to FILE, or to standard output for "-", which
+uses a single queue. The file appears, or changes, only once it is complete and on disk.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := getRequest{flags: &flags, path: args[0], length: uint64(length), toEnd: !cmd.Flags().Changed("length")}
@@ -173,11 +171,11 @@ complete and on disk.`,
 		},
 	}
 	flags.add(cmd.Flags())
-	cmd.Flags().Var(&length, "length", "how much (default: to the end of the volume)")
+	cmd.Flags().Var(&length, "length", "number of bytes (default: to the end of the volume)")
 	return cmd
 }
 
-// getRequest is what one call of get asks for.
+// getRequest holds the arguments of one call of get.
 type getRequest struct {
 	flags  *transferFlags
 	path   string
@@ -191,11 +189,11 @@ func (g *getRequest) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	tell := newTransferProgress(cmd.ErrOrStderr())
-	config.Observe = tell.observe
+	progress := newTransferProgress(cmd.ErrOrStderr())
+	config.Observe = progress.observe
 	moved, err := g.transfer(ctx, config, cmd.OutOrStdout())
 	err = closeVolume(ctx, v, named(g.path, err))
-	tell.end("get "+g.path, moved, err)
+	progress.end("get "+g.path, moved, err)
 	return err
 }
 
@@ -218,8 +216,7 @@ func (g *getRequest) transfer(ctx context.Context, config transfer.Config, stdou
 	return moved, target.Finish(err)
 }
 
-// transferProgress tells on standard error how a transfer goes, and how it
-// went.
+// transferProgress shows the progress and the result of a transfer on standard error.
 type transferProgress struct {
 	w      io.Writer
 	status *program.StatusLine
@@ -234,7 +231,7 @@ func (t *transferProgress) observe(bytes uint64) {
 	t.status.Show("%d bytes, %s", bytes, t.rate(bytes))
 }
 
-// end tells what a successful transfer has done.
+// end prints the result of a successful transfer.
 func (t *transferProgress) end(what string, bytes uint64, err error) {
 	t.status.Clear()
 	if err == nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 )
 
-// defaultMaxIOSize is the length of verify's longest requests.
+// defaultMaxIOSize is the default length of verify's longest requests.
 const defaultMaxIOSize = 64 * size.KiB
 
 // verifyCommand is "initiator verify".
@@ -42,23 +42,23 @@ func newVerifyCommand(connection *connectionFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Check that the volume keeps what is written to it",
-		Long: `verify overwrites the volume, or a range of it, with blocks that know their place
-and age, reads them back in another order, and tells lost, stale, torn,
-misplaced and corrupt blocks apart. WHAT WAS IN THE RANGE IS GONE AFTERWARDS.`,
+		Long: `verify overwrites the volume, or a range of it, with blocks that contain their place
+and age. It reads them back in another order and reports lost, stale, torn, misplaced
+and corrupt blocks. THE FORMER CONTENT OF THE RANGE IS DESTROYED.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd) },
 	}
 	f := cmd.Flags()
 	c.set = f
 	c.queue.add(f, client.DefaultDepth)
-	f.Var(&c.maxIOSize, "max-io-size", "length of the longest requests; the shortest are one block")
-	f.Uint32Var(&c.passes, "passes", 0, "how often to write and read the range (default 1, unless there is a runtime)")
-	f.DurationVar(&c.runtime, "runtime", 0, "make passes for so long")
+	f.Var(&c.maxIOSize, "max-io-size", "maximum length of a request; the minimum is one block")
+	f.Uint32Var(&c.passes, "passes", 0, "number of times to write and read the range (default 1, unless --runtime is given)")
+	f.DurationVar(&c.runtime, "runtime", 0, "make passes for this long")
 	f.Var(&c.offset, "offset", "start of the range of the volume to use")
 	f.Var(&c.length, "length", "length of the range (default: to the end of the volume)")
-	f.Uint64Var(&c.seed, "seed", 0, "seed of the order and sizes of requests (default: drawn, and told in the result)")
+	f.Uint64Var(&c.seed, "seed", 0, "seed of the order and sizes of requests (default: random, shown in the result)")
 	c.reconnect.add(f)
-	f.Var(&c.output, "output", "form of the result")
+	f.Var(&c.output, "output", "output format")
 	cmd.MarkFlagsMutuallyExclusive("queues", "cpu")
 	return cmd
 }
@@ -73,17 +73,17 @@ func (c *verifyCommand) run(cmd *cobra.Command) error {
 	err := c.fill(cmd.Context(), r, id)
 	r.Environment = report.CurrentEnvironment()
 	r.Error = failureOf(err)
-	return printed(cmd, c.output, r, r.Volume != nil, err)
+	return printResult(cmd, c.output, r, r.Volume != nil, err)
 }
 
-// newRunID is what no other run has.
+// newRunID draws an id that no other run has.
 func newRunID() uint64 {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // documented never to fail
 	return binary.BigEndian.Uint64(id[:])
 }
 
-// fill verifies, and puts everything there is to tell into the report.
+// fill runs the verification and fills the report.
 func (c *verifyCommand) fill(ctx context.Context, r *verify.Report, id uint64) error {
 	p, err := c.parameters()
 	policy, policyError := c.reconnect.policy()
@@ -113,8 +113,7 @@ func (c *verifyCommand) fill(ctx context.Context, r *verify.Report, id uint64) e
 	return closeVolume(ctx, v, during(phaseRun, err))
 }
 
-// parameters are what the flags ask for, before anything is known of the
-// volume.
+// parameters returns the parameters that the flags ask for, before the volume is known.
 func (c *verifyCommand) parameters() (verify.Parameters, error) {
 	p := verify.Parameters{
 		QueueDepth: c.queue.depth, Passes: c.passes, Runtime: c.runtime,
@@ -131,10 +130,11 @@ func (c *verifyCommand) parameters() (verify.Parameters, error) {
 	if p.MaxIOSize, err = requestLength("max-io-size", c.maxIOSize); err != nil {
 		return p, err
 	}
-	p.Queues, p.CPUs, err = c.queue.resolve()
+	queues, cpus, err := c.queue.resolve()
 	if err != nil {
-		return p, err
+		return p, err // CPUs stays an empty list
 	}
+	p.Queues, p.CPUs = queues, cpus
 	return p, program.Usage(p.Check())
 }
 

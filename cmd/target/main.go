@@ -1,5 +1,4 @@
-// Command target is the process on a storage node: it serves volumes to
-// relays.
+// Command target runs on a storage node and serves volumes to relays.
 package main
 
 import (
@@ -30,7 +29,7 @@ import (
 
 func main() { program.Main(newCommand()) }
 
-// source is where the configuration comes from.
+// source determines where the configuration comes from.
 type source struct {
 	file  string
 	flags *pflag.FlagSet
@@ -53,14 +52,14 @@ func newCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "target",
 		Short: "Serve volumes to relays until SIGTERM",
-		Long: `target owns volumes and moves their data by one-sided RDMA to and from the memory
-that relays export to it.
+		Long: `target owns volumes. It moves their data by one-sided RDMA to and from the memory that
+relays export to it.
 
   target --listen-address 10.0.0.5 --volume scratch=memory:1GiB
   target --listen-address 10.0.0.5 --volume disk=file:/dev/nvme0n1
   target --config /etc/zc-relay/target.yaml
 
-SIGHUP reads the file again and says what changes need a restart.`,
+SIGHUP rereads the file and logs which changes need a restart.`,
 		Version: buildinfo.Version(),
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), &from) },
@@ -81,7 +80,7 @@ func run(ctx context.Context, from *source) error {
 	}, func(ctx context.Context, env *service.Environment) error { return serve(ctx, env, c, from) })
 }
 
-// volumeCloseTimeout bounds making everything durable at the end.
+// volumeCloseTimeout bounds the final flush of all volumes.
 const volumeCloseTimeout = time.Minute
 
 func serve(ctx context.Context, env *service.Environment, c *config.Target, from *source) (err error) {
@@ -116,7 +115,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target, from
 	return service.RunAndClose(ctx, t)
 }
 
-// listenAddresses are where control and RDMA connections arrive.
+// listenAddresses returns the addresses for control and RDMA connections.
 func listenAddresses(c *config.Listen) (control, rdma netip.AddrPort) {
 	address := c.Address
 	if c.RDMAAddress.IsValid() {
@@ -125,7 +124,8 @@ func listenAddresses(c *config.Listen) (control, rdma netip.AddrPort) {
 	return netip.AddrPortFrom(c.Address, c.Port), netip.AddrPortFrom(address, c.RDMAPort)
 }
 
-// announce tells everybody that relays can connect.
+// announce makes metrics, log, readiness, address file, and service manager report that relays can
+// connect.
 func announce(ctx context.Context, env *service.Environment, t *target.Target, addressFile string) error {
 	if err := env.Register(metrics.NewTargetCollector(t)); err != nil {
 		return err
@@ -141,7 +141,7 @@ func announce(ctx context.Context, env *service.Environment, t *target.Target, a
 	return env.Started(t.Workers)
 }
 
-// writeAtomically makes a file appear with all of its content.
+// writeAtomically makes a file appear with its whole content.
 func writeAtomically(path, content string) error {
 	temporary := path + ".new"
 	if err := os.WriteFile(temporary, []byte(content), 0o644); err != nil {
@@ -155,7 +155,7 @@ func writeAtomically(path, content string) error {
 
 func newConfigCommand() *cobra.Command {
 	var from source
-	return config.NewConfigCommand(config.ConfigCommand{
+	return config.NewCommand(config.Command{
 		VariablePrefix: "ZC_TARGET",
 		Subject:        "the target",
 		Check: func(file string) (config.Checked, error) {
@@ -176,7 +176,7 @@ func newConfigCommand() *cobra.Command {
 	})
 }
 
-// openVolumes opens what the configuration describes.
+// openVolumes opens all configured volumes, or none.
 func openVolumes(configs []config.Volume, log *zap.Logger) (map[string]volume.Volume, error) {
 	volumes := make(map[string]volume.Volume, len(configs))
 	for i := range configs {
@@ -211,27 +211,27 @@ func closeVolumes(ctx context.Context, volumes map[string]volume.Volume) error {
 	return errors.Join(errs...)
 }
 
-// reloader reads the configuration again and applies what can be applied.
+// reloader rereads the configuration and applies the changes that do not need a restart.
 type reloader struct {
 	env  *service.Environment
 	from *source
-	// started is what the process began with, applied what holds now, where
-	// it can be changed.
+	// started is the configuration that the process started with, applied the one currently in
+	// effect, as far as it can be changed.
 	started, applied *config.Target
 }
 
-// reload is called by one goroutine at a time.
+// reload reloads the configuration. One goroutine at a time may call it.
 func (r *reloader) reload() error {
 	c, err := r.from.load()
 	if err != nil {
-		return fmt.Errorf("the configuration stays as it was: %w", err)
+		return fmt.Errorf("the configuration is unchanged: %w", err)
 	}
 	r.env.Reloaded(config.TargetChanges(r.applied, c), config.TargetChanges(r.started, c), c.Log)
 	r.applied = c
 	return nil
 }
 
-// describe adds what a target serves to its status.
+// describe returns a function that adds a target's volumes, sessions and workers to its status.
 func describe(t *target.Target, volumes map[string]volume.Volume) func(*statusreport.Document) {
 	return func(d *statusreport.Document) {
 		d.Workers = statusreport.Workers(t.Workers())

@@ -16,8 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 )
 
-// devicesSchema names the format of the JSON document. Fields may be added
-// within a version.
+// devicesSchema names the format of the JSON document. Fields may be added within a version.
 const devicesSchema = "zc-relay.devices/1"
 
 // deviceList is what "zc-relay devices" prints.
@@ -27,16 +26,16 @@ type deviceList struct {
 	Comch  comchDevices        `json:"comch"`
 }
 
-// comchDevices is what the Comch provider knows of its devices.
+// comchDevices describes the services of the Comch provider.
 type comchDevices struct {
 	Provider string `json:"provider"`
-	// Services are those that servers offer now.
+	// Services lists the services that servers currently offer.
 	Services []comch.Service `json:"services"`
-	// Absent is why there is nothing to tell.
+	// Absent is the reason why there is no list.
 	Absent string `json:"absent,omitempty"`
 }
 
-// devicesOptions are the flags of "zc-relay devices".
+// devicesOptions holds the flags of "zc-relay devices".
 type devicesOptions struct {
 	output      report.Output
 	sysfs       string
@@ -52,7 +51,7 @@ func newDevicesCommand() *cobra.Command {
 		Long: `devices lists the machine's RDMA devices with their network interfaces, PCI addresses,
 ports and GIDs, and the devices, representors and services of the Comch
 provider. A NAME (RDMA device, network interface, PCI address, auxiliary
-device) restricts the list to the RDMA devices that it has.`,
+device) restricts the list to the RDMA devices that belong to it.`,
 		RunE: func(cmd *cobra.Command, names []string) error { return o.run(cmd.OutOrStdout(), names) },
 	}
 	f := cmd.Flags()

@@ -20,8 +20,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/relay"
 )
 
-// doctorOptions are the flags of "zc-relay doctor". Those that "run" has as
-// well mean the same.
+// doctorOptions holds the flags of "zc-relay doctor". Flags that "run" has too mean the same.
 type doctorOptions struct {
 	doctor.Options
 	output report.Output
@@ -31,32 +30,32 @@ type doctorOptions struct {
 	target string
 }
 
-// defaultDoctorWorkers is how many workers a relay has without --cpu.
+// defaultDoctorWorkers is the number of workers of a relay without --cpu.
 const defaultDoctorWorkers = 2
 
 func newDoctorCommand() *cobra.Command {
 	o := doctorOptions{output: report.Text}
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look for what keeps a relay from working well on this machine",
-		Long: `doctor looks at limits, cores, memory, RDMA devices, ports and time-outs, and says what
-to do about what it does not like. It takes the flags of "run" that matter. It
-ends with 1 if a check fails, and with 0 if there are warnings at most.`,
+		Short: "Check this machine for problems that affect a relay",
+		Long: `doctor checks limits, cores, memory, RDMA devices, ports and timeouts, and suggests a
+remedy for every problem. It accepts the relevant flags of "run". The exit code is 1
+if a check fails, and 0 if there are only warnings or none.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	f := cmd.Flags()
 	f.VarP(&o.output, "output", "o", "output format: text or json")
-	f.StringArrayVar(&o.cpus, "cpu", nil, "core that a worker is to be pinned to; repeatable, and takes lists like 0-3")
-	f.IntVar(&o.Workers, "workers", defaultDoctorWorkers, "workers without --cpu")
-	f.StringVar(&o.poll, "poll", progress.Adaptive.String(), "what an idle worker is to do: adaptive, busy or event")
+	f.StringArrayVar(&o.cpus, "cpu", nil, "core to pin a worker to; repeatable, accepts lists like 0-3")
+	f.IntVar(&o.Workers, "workers", defaultDoctorWorkers, "number of workers without --cpu")
+	f.StringVar(&o.poll, "poll", progress.Adaptive.String(), "what an idle worker does: adaptive, busy or event")
 	f.StringVar(&o.rdma, "rdma-provider", providers.DefaultRDMA, "RDMA provider: iwarp or verbs")
-	f.StringVar(&o.target, "storage-server", "", "control address of the target, IP:PORT, that must be reachable")
-	f.StringArrayVar(&o.Listen, "listen", nil, "address that must be free, such as that of --metrics-listen; repeatable")
+	f.StringVar(&o.target, "storage-server", "", "control address of the target, IP:PORT, which must be reachable")
+	f.StringArrayVar(&o.Listen, "listen", nil, "address that must be free, such as the value of --metrics-listen; repeatable")
 	keepAlive := controlmsg.DefaultKeepAlive()
-	f.DurationVar(&o.KeepAliveInterval, "keep-alive-interval", keepAlive.Interval, "pause between signs of life on control connections")
-	f.DurationVar(&o.DeadAfter, "keep-alive-dead-after", keepAlive.DeadAfter, "silence after which the peer of a control connection counts as dead")
-	f.DurationVar(&o.IOTimeout, "io-timeout", relay.DefaultIOTimeout, "how long the target may take for an IO; 0 is no bound")
+	f.DurationVar(&o.KeepAliveInterval, "keep-alive-interval", keepAlive.Interval, "interval of keep-alive messages on control connections")
+	f.DurationVar(&o.DeadAfter, "keep-alive-dead-after", keepAlive.DeadAfter, "time without messages after which the peer of a control connection counts as dead")
+	f.DurationVar(&o.IOTimeout, "io-timeout", relay.DefaultIOTimeout, "timeout for an IO at the target; 0 is none")
 	f.StringVar(&o.Sysfs, "path.sysfs", "/sys", "where sysfs is")
 	f.StringVar(&o.Procfs, "path.procfs", "/proc", "where procfs is")
 	f.StringVar(&o.Dev, "path.dev", "/dev", "where device files are")
@@ -94,7 +93,7 @@ func (o *doctorOptions) complete() error {
 	}
 	o.Busy = mode == progress.Busy
 	if !slices.Contains([]string{"iwarp", "verbs"}, o.rdma) {
-		return fmt.Errorf("--rdma-provider %q is none of iwarp, verbs", o.rdma)
+		return fmt.Errorf("--rdma-provider %q is neither iwarp nor verbs", o.rdma)
 	}
 	o.Verbs = o.rdma == "verbs"
 	if o.target == "" {

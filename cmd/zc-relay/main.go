@@ -1,5 +1,5 @@
-// Command zc-relay is the relay: a daemon on a BlueField DPU that forwards
-// the IO messages of host applications to a storage target.
+// Command zc-relay is the relay: a daemon on a BlueField DPU that forwards the IO messages of host
+// applications to a storage target.
 package main
 
 import (
@@ -23,8 +23,8 @@ func newCommand() *cobra.Command {
 		Use:   "zc-relay",
 		Short: "Storage zero-copy relay for BlueField",
 		Long: `zc-relay serves a remote volume to applications on the host over DOCA Comch.
-It forwards 64-byte IO messages to a target; the data goes by one-sided RDMA,
-straight between the target and the memory of the application.`,
+It forwards 64-byte IO messages to a target. The data moves by one-sided RDMA,
+directly between the target and the memory of the application.`,
 	}
 	root.AddCommand(newRunCommand(), newConfigCommand(), newDrainCommand(), newDevicesCommand(), newDoctorCommand(), newProvidersCommand(), newStatusCommand(), newVersionCommand())
 	return root
@@ -32,7 +32,7 @@ straight between the target and the memory of the application.`,
 
 func newConfigCommand() *cobra.Command {
 	var from source
-	return config.NewConfigCommand(config.ConfigCommand{
+	return config.NewCommand(config.Command{
 		VariablePrefix: "ZC_RELAY",
 		Subject:        `"run"`,
 		Check: func(file string) (config.Checked, error) {
@@ -75,7 +75,7 @@ func newProvidersCommand() *cobra.Command {
 	output := report.Text
 	cmd := &cobra.Command{
 		Use:   "providers",
-		Short: "List the providers of Comch, RDMA and DMA, and what they can do",
+		Short: "List the providers of Comch, RDMA and DMA, and their capabilities",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all := providers.All()

@@ -24,7 +24,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
-// source is where the configuration comes from.
+// source determines where the configuration comes from.
 type source struct {
 	file  string
 	flags *pflag.FlagSet
@@ -47,15 +47,15 @@ func newRunCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Serve channels until SIGTERM",
-		Long: `run offers channels to clients on the host and forwards their IO to volumes of
-storage servers. It serves any number of clients, at once and one after
-another. A single channel can be described by flags alone:
+		Long: `run offers channels to clients on the host and forwards their IO to volumes on
+storage servers. It serves any number of clients, concurrently and one after
+another. Flags alone can describe a single channel:
 
   zc-relay run --storage-server 10.0.0.5:7470 --volume disk
 
-Many channels are described in a file: see "zc-relay config". SIGHUP reads it
-again and says what changes need a restart. SIGTERM lets IO in flight run out
-and ends; a second signal ends at once.`,
+Several channels need a file: see "zc-relay config". SIGHUP rereads it and logs which
+changes need a restart. SIGTERM completes the IO in flight and exits; a second
+signal exits at once.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), &from) },
 	}
@@ -106,8 +106,8 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 	return service.RunAndClose(ctx, r)
 }
 
-// relaySettings is what the configuration says of channels. It fails if there
-// is no user of a name.
+// relaySettings returns the settings of the channels in the configuration. It fails if a user does
+// not exist.
 func relaySettings(c *config.Relay) (relay.Settings, error) {
 	settings := relay.Settings{MaxSessions: c.Limits.Sessions, DrainTimeout: service.Bound(c.Shutdown.DrainTimeout)}
 	var errs []error
@@ -142,7 +142,7 @@ func channelConfig(c *config.Channel, control *config.Control) relay.ChannelConf
 	}
 }
 
-// noTimeout is an IO timeout without end.
+// noTimeout is an infinite IO timeout.
 const noTimeout = -1
 
 func ioTimeout(c *config.Channel) time.Duration {
@@ -152,7 +152,7 @@ func ioTimeout(c *config.Channel) time.Duration {
 	return c.IOTimeout
 }
 
-// userIDs are the numbers of users that are given by number or name.
+// userIDs returns the numbers of users that are given by number or name.
 func userIDs(names []string) ([]uint32, error) {
 	var ids []uint32
 	for _, name := range names {
@@ -162,15 +162,15 @@ func userIDs(names []string) ([]uint32, error) {
 		}
 		id, err := strconv.ParseUint(text, 10, 32)
 		if err != nil {
-			return nil, fmt.Errorf("there is no user %q on this machine", name)
+			return nil, fmt.Errorf("user %q does not exist on this machine", name)
 		}
 		ids = append(ids, uint32(id))
 	}
 	return ids, nil
 }
 
-// sharedWorkers are the cores of the workers that channels share, none if
-// every channel has its own.
+// sharedWorkers returns the cores of the workers that channels share, none if every channel has its
+// own.
 func sharedWorkers(c *config.Relay, cpus []int) []int {
 	for i := range c.Channels {
 		if len(c.Channels[i].CPUs) == 0 {
@@ -180,37 +180,37 @@ func sharedWorkers(c *config.Relay, cpus []int) []int {
 	return nil
 }
 
-// reloader reads the configuration again and applies what can be applied.
+// reloader rereads the configuration and applies the changes that do not need a restart.
 type reloader struct {
 	env   *service.Environment
 	relay *relay.Relay
 	from  *source
-	// started is what the process began with, applied what holds now, where
-	// it can be changed.
+	// started is the configuration that the process started with, applied the one currently in
+	// effect, as far as it can be changed.
 	started, applied *config.Relay
 }
 
-// reload is called by one goroutine at a time. Live sessions are not touched.
+// reload reloads the configuration. It does not affect open sessions. One goroutine at a time may
+// call it.
 func (r *reloader) reload(ctx context.Context) error {
 	c, err := r.from.load()
 	if err != nil {
-		return fmt.Errorf("the configuration stays as it was: %w", err)
+		return fmt.Errorf("the configuration is unchanged: %w", err)
 	}
 	settings, err := relaySettings(c)
 	if err != nil {
-		return fmt.Errorf("the configuration stays as it was: %w", err)
+		return fmt.Errorf("the configuration is unchanged: %w", err)
 	}
 	r.env.Reloaded(config.RelayChanges(r.applied, c), config.RelayChanges(r.started, c), c.Log)
 	r.applied = c
 	return r.relay.Reconfigure(ctx, settings)
 }
 
-// observed is a relay as whoever collects metrics sees it.
+// observed adapts a relay to the metrics collector.
 type observed struct{ *relay.Relay }
 
-// Channels implements metrics.RelaySource. A channel that was removed from the
-// configuration and added again may be there twice, while sessions of the
-// former go on: together they are one.
+// Channels returns the channels of the relay. A channel that was removed from the configuration and
+// added again can be there twice while sessions of the former continue; it is reported as one.
 func (o observed) Channels() []metrics.Channel {
 	var channels []metrics.Channel
 	places := make(map[relay.ChannelID]int)
@@ -230,7 +230,7 @@ func (o observed) Channels() []metrics.Channel {
 	return channels
 }
 
-// channelOf describes a channel without what adds up.
+// channelOf describes a channel, without the counts that Channels adds up.
 func channelOf(c *relay.ChannelStatus) metrics.Channel {
 	return metrics.Channel{
 		Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor, Service: c.ChannelID.Name,
@@ -240,7 +240,7 @@ func channelOf(c *relay.ChannelStatus) metrics.Channel {
 	}
 }
 
-// describe adds what the relay serves to its status.
+// describe returns a function that adds the relay's channels and workers to its status.
 func describe(r *relay.Relay) func(*statusreport.Document) {
 	return func(d *statusreport.Document) {
 		d.Workers = statusreport.Workers(r.Workers())

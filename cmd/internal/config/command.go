@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// ConfigCommand is what a daemon's config command needs to know of it.
-type ConfigCommand struct {
+// Command is what a daemon's config command needs to know of it.
+type Command struct {
 	// VariablePrefix begins the names of its environment variables.
 	VariablePrefix string
 	// Subject is who has the configuration, in a sentence.
@@ -30,8 +30,8 @@ type Checked struct {
 	Of    string // "channels" or "volumes"
 }
 
-// NewConfigCommand makes the command that checks and shows a configuration.
-func NewConfigCommand(c ConfigCommand) *cobra.Command {
+// NewCommand makes the command that checks and shows a configuration.
+func NewCommand(c Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Check and show the configuration",
@@ -65,7 +65,7 @@ can be used on another machine than the one that the file is for.`,
 	}
 }
 
-func newConfigDumpCommand(c ConfigCommand) *cobra.Command {
+func newConfigDumpCommand(c Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dump",
 		Short: "Print the effective configuration",

@@ -1,5 +1,5 @@
-// Package doctor looks at a machine for what keeps a relay or a target from
-// working, or from working well, and says what to do about it.
+// Package doctor checks a machine for problems that keep a relay or a target from working, or from
+// working well, and suggests remedies.
 package doctor
 
 import (
@@ -17,7 +17,7 @@ import (
 // Schema names the report's format. Fields may be added within a version.
 const Schema = "zc-relay.doctor/1"
 
-// Verdict is what a check has come to.
+// Verdict is the result of a check.
 type Verdict string
 
 // The verdicts, from good to bad.
@@ -42,7 +42,7 @@ func (v Verdict) worse(other Verdict) Verdict {
 type Finding struct {
 	Check   string  `json:"check"`
 	Verdict Verdict `json:"verdict"`
-	// Detail is what was found, Remedy what to do about it; empty if ok.
+	// Detail describes what was found, Remedy what to do about it; empty if ok.
 	Detail string `json:"detail"`
 	Remedy string `json:"remedy,omitempty"`
 }
@@ -57,14 +57,14 @@ func fail(check, detail, remedy string) Finding {
 	return Finding{Check: check, Verdict: Fail, Detail: detail, Remedy: remedy}
 }
 
-// Report is all findings.
+// Report holds all findings.
 type Report struct {
 	Schema   string    `json:"schema"`
 	Verdict  Verdict   `json:"verdict"` // the worst of all
 	Findings []Finding `json:"findings"`
 }
 
-// Count is how many findings have a verdict.
+// Count returns the number of findings with a verdict.
 func (r *Report) Count(v Verdict) int {
 	n := 0
 	for _, f := range r.Findings {
@@ -75,29 +75,28 @@ func (r *Report) Count(v Verdict) int {
 	return n
 }
 
-// Options say what is to be run on the machine.
+// Options describe what the machine is to run.
 type Options struct {
-	// Sysfs, Procfs and Dev are the roots, "/sys", "/proc" and "/dev" or those
-	// of another machine.
+	// Sysfs, Procfs and Dev are the roots of these trees: "/sys", "/proc" and "/dev", or copies
+	// from another machine.
 	Sysfs, Procfs, Dev string
-	// CPUs are the cores for the workers; none lets the scheduler place
-	// Workers of them.
+	// CPUs holds the cores for the workers; if empty, the scheduler places Workers of them.
 	CPUs    []int
 	Workers int
-	// Busy tells that the workers poll without pause.
+	// Busy means that the workers poll without pause.
 	Busy bool
-	// Verbs tells that the RDMA provider is verbs.
+	// Verbs means that the RDMA provider is verbs.
 	Verbs bool
-	// Target, if it is valid, is the control address that must be reachable.
+	// Target, if valid, is the control address that must be reachable.
 	Target netip.AddrPort
-	// Listen are addresses, HOST:PORT, that must be free.
+	// Listen holds addresses, HOST:PORT, that must be free.
 	Listen []string
-	// KeepAliveInterval and DeadAfter are those of the control connections,
-	// IOTimeout how long a target may take for an IO, 0 for no bound.
+	// KeepAliveInterval and DeadAfter apply to control connections. IOTimeout bounds an IO at the
+	// target; 0 is no bound.
 	KeepAliveInterval, DeadAfter, IOTimeout time.Duration
 }
 
-// Examine makes all checks. The end of ctx ends those that wait.
+// Examine runs all checks. The end of ctx ends checks that wait.
 func Examine(ctx context.Context, options *Options) *Report {
 	m := &machine{Options: options}
 	r := &Report{Schema: Schema, Verdict: OK}
@@ -114,7 +113,7 @@ func Examine(ctx context.Context, options *Options) *Report {
 	return r
 }
 
-// machine is what the checks look at.
+// machine gives the checks access to the machine.
 type machine struct{ *Options }
 
 // readFile returns the content of a small file, "" if it cannot be read.
@@ -140,11 +139,10 @@ func (m *machine) field(path, key string) string {
 	return ""
 }
 
-// unlimited is a limit that is none.
+// unlimited stands for the absence of a limit.
 const unlimited = ^uint64(0)
 
-// limit returns a soft limit of the process, by its name in
-// /proc/self/limits. The columns of that file are wide apart.
+// limit returns a soft limit of the process by its name in /proc/self/limits.
 func (m *machine) limit(name string) (value uint64, known bool) {
 	for line := range strings.Lines(m.proc("self/limits")) {
 		rest, found := strings.CutPrefix(line, name)
@@ -164,8 +162,8 @@ func (m *machine) limit(name string) (value uint64, known bool) {
 	return 0, false
 }
 
-// cpuList reads a list of cores as the kernel writes it; none if it is empty
-// or cannot be read.
+// cpuList parses a list of cores in the kernel's format. It returns none for an empty or invalid
+// list.
 func (m *machine) cpuList(text string) []int {
 	if text == "" {
 		return nil

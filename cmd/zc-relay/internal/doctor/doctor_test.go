@@ -93,19 +93,19 @@ func TestWhatIsWrongWithAMachineIsFound(t *testing.T) {
 		text    string
 	}{
 		"old kernel":             {files: map[string]string{"proc/sys/kernel/osrelease": "4.18.0"}, verdict: Fail, text: "Linux 4.18.0"},
-		"no procfs":              {files: map[string]string{"proc/sys/kernel/osrelease": "", "proc/self/limits": "", "proc/self/status": ""}, verdict: Warn, text: "limit of locked memory cannot be read"},
+		"no procfs":              {files: map[string]string{"proc/sys/kernel/osrelease": "", "proc/self/limits": "", "proc/self/status": ""}, verdict: Warn, text: "limit on locked memory cannot be read"},
 		"little memlock, iwarp":  {files: map[string]string{"proc/self/limits": limits}, verdict: Warn, text: "RLIMIT_MEMLOCK is 64KiB"},
 		"little memlock, verbs":  {files: map[string]string{"proc/self/limits": limits}, change: func(o *Options) { o.Verbs = true }, verdict: Fail, text: "RLIMIT_MEMLOCK is 64KiB"},
 		"few descriptors":        {files: map[string]string{"proc/self/limits": limits}, verdict: Warn, text: "RLIMIT_NOFILE is 1024"},
 		"huge pages are taken":   {files: map[string]string{"proc/meminfo": "HugePages_Total: 8\nHugePages_Free: 0"}, verdict: Warn, text: "all 8 reserved huge pages"},
-		"no huge pages at all":   {files: map[string]string{"proc/meminfo": "", "sys/kernel/mm/transparent_hugepage/enabled": "always madvise [never]"}, verdict: Warn, text: "transparent ones are off"},
-		"core not allowed":       {change: func(o *Options) { o.CPUs = []int{4, 9} }, verdict: Fail, text: "core 9 is not among"},
+		"no huge pages at all":   {files: map[string]string{"proc/meminfo": "", "sys/kernel/mm/transparent_hugepage/enabled": "always madvise [never]"}, verdict: Warn, text: "transparent huge pages are off"},
+		"core not allowed":       {change: func(o *Options) { o.CPUs = []int{4, 9} }, verdict: Fail, text: "core 9 is not available"},
 		"busy on shared cores":   {change: func(o *Options) { o.CPUs, o.Busy = []int{1, 4}, true }, verdict: Warn, text: "cores 1 are shared"},
-		"adaptive shared cores":  {change: func(o *Options) { o.CPUs = []int{1} }, verdict: OK, text: "as adaptive polling allows"},
+		"adaptive shared cores":  {change: func(o *Options) { o.CPUs = []int{1} }, verdict: OK, text: "which is fine with adaptive polling"},
 		"busy takes every core":  {files: map[string]string{"proc/self/status": "Cpus_allowed_list: 0-1"}, change: func(o *Options) { o.CPUs, o.Busy = nil, true }, verdict: Fail, text: "no core for anything else"},
 		"workers share a core":   {files: map[string]string{"proc/self/status": "Cpus_allowed_list: 0"}, change: func(o *Options) { o.CPUs = nil }, verdict: Warn, text: "workers share a core"},
 		"quota":                  {files: map[string]string{"sys/fs/cgroup/system.slice/zc-relay.service/cpu.max": "150000 100000"}, verdict: Warn, text: "may use 1.5 cores, for 2 workers"},
-		"quota, busy":            {files: map[string]string{"sys/fs/cgroup/system.slice/zc-relay.service/cpu.max": "150000 100000"}, change: func(o *Options) { o.Busy = true }, verdict: Fail, text: "stopped again and again"},
+		"quota, busy":            {files: map[string]string{"sys/fs/cgroup/system.slice/zc-relay.service/cpu.max": "150000 100000"}, change: func(o *Options) { o.Busy = true }, verdict: Fail, text: "throttle them all the time"},
 		"governor":               {files: map[string]string{"sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave"}, verdict: Warn, text: "governor powersave"},
 		"clock":                  {files: map[string]string{"sys/devices/system/clocksource/clocksource0/current_clocksource": "hpet"}, verdict: Warn, text: "clock source hpet"},
 		"no devices for verbs":   {change: func(o *Options) { o.Verbs = true }, verdict: Fail, text: "there are no RDMA devices"},
@@ -115,9 +115,9 @@ func TestWhatIsWrongWithAMachineIsFound(t *testing.T) {
 		"small MTU":              {files: map[string]string{"sys/rdma": "yes"}, verdict: Warn, text: "p0 of mlx5_0 has MTU 1500"},
 		"large MTU":              {files: map[string]string{"sys/rdma": "yes"}, verdict: OK, text: "eth0 of rxe0 has MTU 9000"},
 		"far from the device":    {files: map[string]string{"sys/rdma": "yes"}, change: func(o *Options) { o.CPUs = []int{2, 4} }, verdict: Warn, text: "cores 2 are not on node 1, where mlx5_0 is"},
-		"dead too early":         {change: func(o *Options) { o.DeadAfter = time.Second }, verdict: Fail, text: "one late sign of life"},
-		"IO times out too early": {change: func(o *Options) { o.IOTimeout = 4 * time.Second }, verdict: Warn, text: "before a dead target is noticed"},
-		"IO never times out":     {change: func(o *Options) { o.IOTimeout = 0 }, verdict: Warn, text: "holds sessions for ever"},
+		"dead too early":         {change: func(o *Options) { o.DeadAfter = time.Second }, verdict: Fail, text: "a single late message"},
+		"IO times out too early": {change: func(o *Options) { o.IOTimeout = 4 * time.Second }, verdict: Warn, text: "before the relay detects a dead target"},
+		"IO never times out":     {change: func(o *Options) { o.IOTimeout = 0 }, verdict: Warn, text: "blocks sessions for ever"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := machineWith(t, c.files)
@@ -159,7 +159,7 @@ func TestThePortsOfTheNetworkAreTried(t *testing.T) {
 	m := machineWith(t, nil)
 	m.Target, m.Listen = address, []string{address.String()}
 	expect(t, m.target(t.Context()), OK, "can be reached")
-	expect(t, m.ports(), Fail, "cannot be listened on")
+	expect(t, m.ports(), Fail, "cannot listen on")
 	_ = listener.Close()
 	expect(t, m.target(t.Context()), Fail, "cannot be reached")
 	expect(t, m.ports(), OK, "is free")

@@ -14,7 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/rdmadevice"
 )
 
-// reachTimeout bounds the attempt to reach the target.
+// reachTimeout bounds the connection attempt to the target.
 const reachTimeout = 3 * time.Second
 
 func (m *machine) target(ctx context.Context) []Finding {
@@ -27,7 +27,7 @@ func (m *machine) target(ctx context.Context) []Finding {
 	var d net.Dialer
 	connection, err := d.DialContext(ctx, "tcp", m.Target.String())
 	if err != nil {
-		return []Finding{fail(check, fmt.Sprintf("%v cannot be reached: %v", m.Target, err), "start the target; look at address, route and firewall")}
+		return []Finding{fail(check, fmt.Sprintf("%v cannot be reached: %v", m.Target, err), "start the target; check address, route and firewall")}
 	}
 	defer connection.Close()
 	return []Finding{ok(check, fmt.Sprintf("%v can be reached from %v", m.Target, connection.LocalAddr()))}
@@ -39,7 +39,7 @@ func (m *machine) ports() []Finding {
 	for _, address := range m.Listen {
 		listener, err := net.Listen("tcp", address)
 		if err != nil {
-			findings = append(findings, fail(check, fmt.Sprintf("%s cannot be listened on: %v", address, err), "see who has it: ss -ltnp"))
+			findings = append(findings, fail(check, fmt.Sprintf("cannot listen on %s: %v", address, err), "find the process that uses it: ss -ltnp"))
 			continue
 		}
 		_ = listener.Close()
@@ -48,26 +48,25 @@ func (m *machine) ports() []Finding {
 	return findings
 }
 
-// timeouts looks whether the bounds on waiting fit each other.
+// timeouts checks whether the timeouts fit each other.
 func (m *machine) timeouts() []Finding {
 	const check = "time-outs"
-	detail := fmt.Sprintf("a silent peer is dead after %v, with signs of life every %v; an IO may take %v", m.DeadAfter, m.KeepAliveInterval, m.IOTimeout)
+	detail := fmt.Sprintf("a silent peer is dead after %v, with keep-alive messages every %v; an IO may take %v", m.DeadAfter, m.KeepAliveInterval, m.IOTimeout)
 	switch {
 	case m.DeadAfter < 2*m.KeepAliveInterval:
-		return []Finding{fail(check, detail+": one late sign of life ends all sessions", "set --keep-alive-dead-after to three times --keep-alive-interval or more")}
+		return []Finding{fail(check, detail+": a single late message ends all sessions", "set --keep-alive-dead-after to at least three times --keep-alive-interval")}
 	case m.IOTimeout == 0:
-		return []Finding{warn(check, detail+" (no bound): a target that hangs holds sessions for ever", "set --io-timeout")}
+		return []Finding{warn(check, detail+" (no timeout): a target that hangs blocks sessions for ever", "set --io-timeout")}
 	case m.IOTimeout <= m.DeadAfter:
-		return []Finding{warn(check, detail+": an IO times out before a dead target is noticed, and the reason is lost", "set --io-timeout above --keep-alive-dead-after")}
+		return []Finding{warn(check, detail+": an IO times out before the relay detects a dead target, which hides the cause", "set --io-timeout above --keep-alive-dead-after")}
 	}
 	return []Finding{ok(check, detail)}
 }
 
-// minRoCEMTU is the MTU of a network interface below which RoCE packets carry
-// less than 4096 bytes.
+// minRoCEMTU is the interface MTU below which RoCE packets carry less than 4096 bytes.
 const minRoCEMTU = 4200
 
-// list returns the RDMA devices, and what went wrong in reading them.
+// list returns the RDMA devices, and the errors in reading them.
 func (m *machine) list() ([]rdmadevice.Device, error) {
 	tree, err := rdmadevice.Open(m.Sysfs)
 	if err != nil {
@@ -81,7 +80,7 @@ func (m *machine) devices() []Finding {
 	devices, err := m.list()
 	var findings []Finding
 	if err != nil {
-		findings = append(findings, warn(check, "not all can be read: "+err.Error(), "see \"zc-relay devices\""))
+		findings = append(findings, warn(check, "some cannot be read: "+err.Error(), "run \"zc-relay devices\""))
 	}
 	if len(devices) == 0 {
 		return append(findings, m.noDevices(check))
@@ -96,7 +95,7 @@ func (m *machine) noDevices(check string) Finding {
 	if m.Verbs {
 		return fail(check, "there are no RDMA devices", "load the driver (mlx5_ib), or try Soft-RoCE: rdma link add rxe0 type rxe netdev NAME")
 	}
-	return ok(check, "there are none; iwarp needs none")
+	return ok(check, "there are none, and iwarp needs none")
 }
 
 func (m *machine) device(d *rdmadevice.Device) []Finding {
@@ -111,7 +110,7 @@ func (m *machine) device(d *rdmadevice.Device) []Finding {
 			continue
 		}
 		findings = append(findings, warn("rdma-port", fmt.Sprintf("%s is %s, physically %s", name, p.State, p.PhysicalState),
-			"bring its network interface up, and look at the cable and the switch"))
+			"bring its network interface up, and check the cable and the switch"))
 	}
 	if !ethernet {
 		return findings
@@ -127,7 +126,7 @@ func (m *machine) device(d *rdmadevice.Device) []Finding {
 	return findings
 }
 
-// numa looks whether workers are near the devices.
+// numa checks whether the workers are near the devices.
 func (m *machine) numa() []Finding {
 	const check = "numa"
 	nodes := m.sys("devices/system/node/online")
@@ -137,7 +136,7 @@ func (m *machine) numa() []Finding {
 	if len(m.CPUs) == 0 {
 		return []Finding{ok(check, "nodes "+nodes+"; workers are not pinned")}
 	}
-	devices, _ := m.list() // what cannot be read is told elsewhere
+	devices, _ := m.list() // devices reports the error
 	var findings []Finding
 	for i := range devices {
 		d := &devices[i]
@@ -157,7 +156,7 @@ func (m *machine) numa() []Finding {
 	return findings
 }
 
-// infinibandFiles looks at the character devices of verbs.
+// infinibandFiles checks the character devices of verbs.
 func (m *machine) infinibandFiles() []Finding {
 	const check = "dev-infiniband"
 	if !m.Verbs {
@@ -179,13 +178,13 @@ func (m *machine) infinibandFiles() []Finding {
 		}
 		file, err := os.OpenFile(filepath.Join(directory, name), os.O_RDWR, 0)
 		if err != nil {
-			findings = append(findings, fail(check, "cannot open: "+err.Error(), "run as a user that may, and allow it in the unit: DeviceAllow=char-infiniband_verbs rw"))
+			findings = append(findings, fail(check, "cannot open: "+err.Error(), "run as a user with access, and allow it in the unit: DeviceAllow=char-infiniband_verbs rw"))
 			continue
 		}
 		_ = file.Close()
 	}
 	if uverbs == 0 {
-		findings = append(findings, fail(check, "there is no uverbs device in "+directory, "load the driver of the RDMA device, and ib_uverbs"))
+		findings = append(findings, fail(check, "there is no uverbs device in "+directory, "load ib_uverbs and the driver of the RDMA device"))
 	}
 	if !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == "rdma_cm" }) {
 		findings = append(findings, fail(check, "there is no rdma_cm in "+directory, "modprobe rdma_ucm"))

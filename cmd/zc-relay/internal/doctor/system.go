@@ -11,12 +11,12 @@ import (
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
-// cores looks at where the workers are to run.
+// cores checks the cores of the workers.
 func (m *machine) cores() []Finding {
 	const check = "cores"
 	allowed := m.cpuList(m.field("self/status", "Cpus_allowed_list"))
 	if len(allowed) == 0 {
-		return []Finding{warn(check, "the cores that the process may use cannot be read", "see that /proc is mounted")}
+		return []Finding{warn(check, "the cores available to the process cannot be read", "check that /proc is mounted")}
 	}
 	if len(m.CPUs) == 0 {
 		return []Finding{m.sharedCores(allowed)}
@@ -26,8 +26,8 @@ func (m *machine) cores() []Finding {
 	var shared []int
 	for _, cpu := range m.CPUs {
 		if !slices.Contains(allowed, cpu) {
-			findings = append(findings, fail(check, fmt.Sprintf("core %d is not among those that the process may use, %s", cpu, affinity.FormatList(allowed)),
-				"choose others with --cpu, or widen AllowedCPUs= and CPUAffinity= of the unit"))
+			findings = append(findings, fail(check, fmt.Sprintf("core %d is not available to the process, only %s are", cpu, affinity.FormatList(allowed)),
+				"choose other cores with --cpu, or extend AllowedCPUs= and CPUAffinity= of the unit"))
 		} else if !slices.Contains(isolated, cpu) {
 			shared = append(shared, cpu)
 		}
@@ -44,28 +44,28 @@ func (m *machine) cores() []Finding {
 func (m *machine) notIsolated(cpus []int) Finding {
 	detail := fmt.Sprintf("cores %s are shared with the rest of the system", affinity.FormatList(cpus))
 	if m.Busy {
-		return warn("cores", detail+": busy polling takes them from everything else, and everything else from the workers",
-			"boot with isolcpus= and nohz_full= for them, or use --poll adaptive")
+		return warn("cores", detail+": busy polling starves everything else there, which in turn delays the workers",
+			"boot with isolcpus= and nohz_full= for these cores, or use --poll adaptive")
 	}
-	return ok("cores", detail+", as adaptive polling allows")
+	return ok("cores", detail+", which is fine with adaptive polling")
 }
 
-// sharedCores judges workers that the scheduler places.
+// sharedCores checks workers that the scheduler places.
 func (m *machine) sharedCores(allowed []int) Finding {
-	detail := fmt.Sprintf("%d workers that are not pinned, on cores %s", m.Workers, affinity.FormatList(allowed))
+	detail := fmt.Sprintf("%d unpinned workers on cores %s", m.Workers, affinity.FormatList(allowed))
 	switch {
 	case m.Busy && len(allowed) <= m.Workers:
 		return fail("cores", detail+": busy polling would leave no core for anything else", "use --poll adaptive, or fewer workers")
 	case m.Busy:
-		return warn("cores", detail+": busy polling is for cores of their own", "name cores with --cpu, or use --poll adaptive")
+		return warn("cores", detail+": busy polling needs dedicated cores", "choose cores with --cpu, or use --poll adaptive")
 	case len(allowed) < m.Workers:
 		return warn("cores", detail+": workers share a core", "use fewer workers")
 	}
 	return ok("cores", detail)
 }
 
-// cpuQuota looks at the limit that cgroups put on CPU time. A worker that has
-// used it up stands still, up to 100 ms at a time.
+// cpuQuota checks the CPU limit of the cgroups. A worker that has used up its quota stops for up to
+// 100 ms at a time.
 func (m *machine) cpuQuota() []Finding {
 	const check = "cpu-quota"
 	workers := max(len(m.CPUs), m.Workers)
@@ -78,22 +78,22 @@ func (m *machine) cpuQuota() []Finding {
 		if found && err == nil && errPeriod == nil && length > 0 {
 			cores := limit / length
 			detail := fmt.Sprintf("cgroup %s may use %.1f cores, for %d workers", path, cores, workers)
-			const remedy = "raise CPUQuota= of the unit, or the CPU limit of the container, to a core for each worker and one more"
+			const remedy = "raise CPUQuota= of the unit, or the CPU limit of the container, to one core per worker and one more"
 			switch {
 			case m.Busy && cores < float64(workers):
-				return []Finding{fail(check, detail+": they would be stopped again and again", remedy)}
+				return []Finding{fail(check, detail+": the kernel would throttle them all the time", remedy)}
 			case cores < float64(workers+1):
-				return []Finding{warn(check, detail+": under load they are stopped, up to a period at a time", remedy)}
+				return []Finding{warn(check, detail+": under load the kernel throttles them, for up to a period at a time", remedy)}
 			}
 			return []Finding{ok(check, detail)}
 		}
 		if path == "/" || path == "." {
-			return []Finding{ok(check, "CPU time is not limited by cgroups")}
+			return []Finding{ok(check, "cgroups do not limit CPU time")}
 		}
 	}
 }
 
-// cgroup is the process's group in the unified hierarchy.
+// cgroup returns the process's cgroup in the unified hierarchy.
 func (m *machine) cgroup() string {
 	for line := range strings.Lines(m.proc("self/cgroup")) {
 		if path, found := strings.CutPrefix(strings.TrimSpace(line), "0::"); found {
@@ -108,11 +108,11 @@ func (m *machine) frequency() []Finding {
 	governor := m.sys("devices/system/cpu/cpu0/cpufreq/scaling_governor")
 	switch governor {
 	case "":
-		return []Finding{ok(check, "the system does not change the frequency")}
+		return []Finding{ok(check, "the system does not scale the frequency")}
 	case "performance":
 		return []Finding{ok(check, "governor performance")}
 	}
-	return []Finding{warn(check, "governor "+governor+": cores that wake up are slow at first", "cpupower frequency-set -g performance")}
+	return []Finding{warn(check, "governor "+governor+": cores are slow at first when they wake up", "cpupower frequency-set -g performance")}
 }
 
 func (m *machine) clock() []Finding {
@@ -122,17 +122,17 @@ func (m *machine) clock() []Finding {
 	case "tsc", "arch_sys_counter", "kvm-clock":
 		return []Finding{ok(check, "clock source "+source)}
 	case "":
-		return []Finding{warn(check, "the clock source cannot be read", "see that /sys is mounted")}
+		return []Finding{warn(check, "the clock source cannot be read", "check that /sys is mounted")}
 	}
-	return []Finding{warn(check, "clock source "+source+": each reading of the clock is a system call", "boot with clocksource=tsc if the machine's is stable")}
+	return []Finding{warn(check, "clock source "+source+": reading the clock takes a system call", "boot with clocksource=tsc if the machine's TSC is stable")}
 }
 
-// Bounds between good and worrying.
+// Thresholds for warnings.
 const (
-	// minMemlock is enough for the message memory of a few sessions.
+	// minMemlock is enough for the message memory of a few sessions, in bytes.
 	minMemlock     = 64 << 20
 	minDescriptors = 16384
-	oldestKernel   = 5 // the major version that Debian 11 and DOCA's images have
+	oldestKernel   = 5 // major version in Debian 11 and in DOCA's images
 )
 
 func (m *machine) kernel() []Finding {
@@ -141,7 +141,7 @@ func (m *machine) kernel() []Finding {
 	major, err := strconv.Atoi(strings.SplitN(release, ".", 2)[0])
 	switch {
 	case err != nil:
-		return []Finding{warn(check, fmt.Sprintf("the kernel's version %q cannot be read", release), "see that /proc is mounted")}
+		return []Finding{warn(check, fmt.Sprintf("the kernel version %q cannot be parsed", release), "check that /proc is mounted")}
 	case major < oldestKernel:
 		return []Finding{fail(check, "Linux "+release, fmt.Sprintf("update to Linux %d or later", oldestKernel))}
 	}
@@ -153,9 +153,9 @@ func (m *machine) memlock() []Finding {
 	limit, known := m.limit("Max locked memory")
 	switch {
 	case !known:
-		return []Finding{warn(check, "the limit of locked memory cannot be read", "see that /proc is mounted")}
+		return []Finding{warn(check, "the limit on locked memory cannot be read", "check that /proc is mounted")}
 	case limit == unlimited:
-		return []Finding{ok(check, "locked memory is not limited")}
+		return []Finding{ok(check, "locked memory is unlimited")}
 	}
 	detail := fmt.Sprintf("RLIMIT_MEMLOCK is %v", size.Bytes(limit))
 	const remedy = "set LimitMEMLOCK=infinity in the unit, or \"ulimit -l unlimited\""
@@ -163,9 +163,9 @@ func (m *machine) memlock() []Finding {
 	case limit >= minMemlock:
 		return []Finding{ok(check, detail)}
 	case m.Verbs:
-		return []Finding{fail(check, detail+": memory that is registered with verbs is locked", remedy)}
+		return []Finding{fail(check, detail+": verbs locks the memory that it registers", remedy)}
 	}
-	return []Finding{warn(check, detail+": enough for iwarp, which locks nothing, not for verbs", remedy)}
+	return []Finding{warn(check, detail+": enough for iwarp, which locks nothing, but not for verbs", remedy)}
 }
 
 func (m *machine) descriptors() []Finding {
@@ -173,9 +173,9 @@ func (m *machine) descriptors() []Finding {
 	limit, known := m.limit("Max open files")
 	switch {
 	case !known:
-		return []Finding{warn(check, "the limit of open files cannot be read", "see that /proc is mounted")}
+		return []Finding{warn(check, "the limit on open files cannot be read", "check that /proc is mounted")}
 	case limit < minDescriptors:
-		return []Finding{warn(check, fmt.Sprintf("RLIMIT_NOFILE is %d: each queue takes about a dozen", limit), fmt.Sprintf("set LimitNOFILE=%d in the unit, or \"ulimit -n\"", 4*minDescriptors))}
+		return []Finding{warn(check, fmt.Sprintf("RLIMIT_NOFILE is %d: each queue takes about a dozen descriptors", limit), fmt.Sprintf("set LimitNOFILE=%d in the unit, or \"ulimit -n\"", 4*minDescriptors))}
 	}
 	return []Finding{ok(check, fmt.Sprintf("RLIMIT_NOFILE is %d", limit))}
 }
@@ -186,11 +186,11 @@ func (m *machine) hugePages() []Finding {
 	free, _ := strconv.Atoi(m.field("meminfo", "HugePages_Free"))
 	transparent := m.sys("kernel/mm/transparent_hugepage/enabled")
 	if strings.Contains(transparent, "[never]") && total == 0 {
-		return []Finding{warn(check, "no huge pages are reserved and transparent ones are off: large volumes in memory cost more page table walks",
+		return []Finding{warn(check, "no huge pages are reserved and transparent huge pages are off: large volumes in memory need more page table walks",
 			"echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")}
 	}
 	if total > 0 && free == 0 {
-		return []Finding{warn(check, fmt.Sprintf("all %d reserved huge pages are taken: clients that export such memory cannot start", total), "raise vm.nr_hugepages")}
+		return []Finding{warn(check, fmt.Sprintf("all %d reserved huge pages are in use: clients that export huge pages cannot start", total), "raise vm.nr_hugepages")}
 	}
 	return []Finding{ok(check, fmt.Sprintf("%d of %d reserved pages are free (%s each), transparent: %s", free, total,
 		orUnknown(m.field("meminfo", "Hugepagesize")), orUnknown(transparent)))}
