@@ -8,13 +8,12 @@ import (
 
 // Change is a difference between two configurations.
 type Change struct {
-	// Key is the path of the key. An element of a list is named by what
-	// identifies it, for instance "channels[03:00.0/b1:00.0/storage].volume".
+	// Key is the path of the key. The identity of a list element replaces its number, for instance
+	// "channels[03:00.0/b1:00.0/storage].volume".
 	Key string
-	// Former and Now are the values; "" for an element that was added or
-	// removed.
+	// Former and Now are the values. Now is "added" or "removed" for a list element.
 	Former, Now string
-	// Reload is what the change takes to have effect.
+	// Reload determines when the change takes effect.
 	Reload Reload
 }
 
@@ -69,7 +68,7 @@ func (s state) add(n *node, path string) {
 	}
 }
 
-// identity names an element by some of its keys.
+// identity names an element by its identifying keys.
 func (l *list) identity(element *node) string {
 	texts := make([]string, len(l.identifiedBy))
 	for i, key := range l.identifiedBy {

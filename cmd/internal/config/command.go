@@ -10,48 +10,47 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Command is what a daemon's config command needs to know of it.
+// Command describes a daemon to its config command.
 type Command struct {
-	// VariablePrefix begins the names of its environment variables.
+	// VariablePrefix is the prefix of the daemon's environment variables.
 	VariablePrefix string
-	// Subject is who has the configuration, in a sentence.
+	// Subject names the daemon, or the command that runs it, in a sentence.
 	Subject string
-	// Check reads a configuration file.
+	// Check reads and checks a configuration file.
 	Check func(file string) (Checked, error)
-	// AddFlags adds the flags that a configuration comes from, and Dump prints
-	// the one that they have led to.
+	// AddFlags adds the flags of the configuration, and Dump prints the configuration that results
+	// from them.
 	AddFlags func(*pflag.FlagSet)
 	Dump     func(io.Writer) error
 }
 
-// Checked is what a configuration that can be used describes.
+// Checked summarizes a valid configuration.
 type Checked struct {
 	Count int
 	Of    string // "channels" or "volumes"
 }
 
-// NewCommand makes the command that checks and shows a configuration.
+// NewCommand returns the command that checks and shows a configuration.
 func NewCommand(c Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Check and show the configuration",
-		Long: fmt.Sprintf(`The configuration comes from defaults, a YAML file, environment variables and
-flags, each over the one before. The variable of a key begins with %[1]s,
-and two underscores stand between sections: %[1]s__LOG__LEVEL is log.level.`, c.VariablePrefix),
+		Long: fmt.Sprintf(`The configuration comes from defaults, a YAML file, environment variables and flags.
+Later sources override earlier ones. The variable of a key begins with %[1]s, and two
+underscores separate sections: %[1]s__LOG__LEVEL is log.level.`, c.VariablePrefix),
 	}
 	cmd.AddCommand(newConfigCheckCommand(c.Check), newConfigDumpCommand(c))
 	return cmd
 }
 
-// newConfigCheckCommand makes the command that tells whether a configuration
-// file can be used, and otherwise every reason why not on a line of its own.
+// newConfigCheckCommand returns the command that checks a configuration file. It prints every
+// problem on a line of its own.
 func newConfigCheckCommand(check func(file string) (Checked, error)) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check FILE",
-		Short: "Tell whether a configuration file can be used",
-		Long: `check reads a configuration file without environment and flags, and lists
-everything that is wrong with it. It looks at nothing but the file, so that it
-can be used on another machine than the one that the file is for.`,
+		Short: "Check a configuration file",
+		Long: `check reads a configuration file, without environment and flags, and lists all
+problems. It needs nothing but the file, and so works on any machine.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			checked, err := check(arguments[0])
@@ -59,7 +58,7 @@ can be used on another machine than the one that the file is for.`,
 				fmt.Fprintln(cmd.ErrOrStderr(), err)
 				return fmt.Errorf("%s cannot be used", arguments[0])
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is good; %s: %d\n", arguments[0], checked.Of, checked.Count)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid; %s: %d\n", arguments[0], checked.Of, checked.Count)
 			return err
 		},
 	}
@@ -69,8 +68,8 @@ func newConfigDumpCommand(c Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dump",
 		Short: "Print the effective configuration",
-		Long: fmt.Sprintf(`dump prints the configuration that %s would have with the same file, variables
-and flags, with every key, as a file that reads back as the same.`, c.Subject),
+		Long: fmt.Sprintf(`dump prints the configuration that %s would use with the same file, variables and
+flags. The output has every key and is a valid configuration file.`, c.Subject),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.Dump(cmd.OutOrStdout()) },
 	}
@@ -78,11 +77,11 @@ and flags, with every key, as a file that reads back as the same.`, c.Subject),
 	return cmd
 }
 
-// AddRelayFlags adds the flags of zc-relay, which with a single channel need
-// no file. LoadRelay takes them.
+// AddRelayFlags adds the flags of zc-relay, for LoadRelay. With a single channel, flags alone can
+// describe everything.
 func AddRelayFlags(f *pflag.FlagSet) { addFlags(f, describeSection("", "", DefaultRelay().describe)) }
 
-// AddTargetFlags adds the flags of the target. LoadTarget takes them.
+// AddTargetFlags adds the flags of the target, for LoadTarget.
 func AddTargetFlags(f *pflag.FlagSet) { addFlags(f, describeSection("", "", DefaultTarget().describe)) }
 
 func addFlags(f *pflag.FlagSet, root *node) {
@@ -99,8 +98,8 @@ func addFlags(f *pflag.FlagSet, root *node) {
 	}
 }
 
-// flags calls visit for every key that has a flag. In lists they are those of
-// the elements, under the number anyElement.
+// flags calls visit for every key that has a flag. The path of a list element's key contains
+// anyElement in place of the element's number.
 func (n *node) flags(path string, visit func(path string, n *node)) {
 	if n.value != nil && n.flag != "" {
 		visit(path, n)
@@ -121,13 +120,13 @@ func flagValue(v Value) pflag.Value {
 	return v
 }
 
-// repeated collects what the occurrences of a flag say.
+// repeated joins the values of a repeated flag.
 type repeated struct {
 	Value
 	texts []string
 }
 
-// Set implements pflag.Value.
+// Set adds a value.
 func (r *repeated) Set(text string) error {
 	texts := append(slices.Clone(r.texts), text)
 	if err := r.Value.Set(strings.Join(texts, ",")); err != nil {
@@ -137,7 +136,7 @@ func (r *repeated) Set(text string) error {
 	return nil
 }
 
-// isListType tells whether values of a type are lists, whose text has commas.
+// isListType reports whether values of a type are lists, whose text has commas.
 func isListType(kind string) bool { return kind == listType || kind == cpusType }
 
 // WriteRelayTable writes a Markdown table of every key of zc-relay.

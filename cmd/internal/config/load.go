@@ -21,19 +21,18 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Sources are where values come from, besides the defaults.
+// Sources are the origins of values, besides the defaults.
 type Sources struct {
 	// File is the path of a YAML file, "" for none.
 	File string
-	// Environ lists variables as os.Environ does.
+	// Environ holds environment variables in the format of os.Environ.
 	Environ []string
-	// Flags are those that AddFlags of the configuration has added; nil for
-	// none.
+	// Flags is the flag set with the flags of AddRelayFlags or AddTargetFlags; nil for none.
 	Flags *pflag.FlagSet
 }
 
-// The prefixes of environment variables. Two underscores set off the prefix
-// and the sections of a key: ZC_RELAY__LOG__LEVEL is log.level.
+// The prefixes of environment variables. Two underscores separate the prefix and the sections of a
+// key: ZC_RELAY__LOG__LEVEL is log.level.
 const (
 	RelayPrefix  = "ZC_RELAY" + levelSeparator
 	TargetPrefix = "ZC_TARGET" + levelSeparator
@@ -41,8 +40,7 @@ const (
 	levelSeparator = "__"
 )
 
-// LoadRelay reads the configuration of zc-relay. An error of type Problems
-// lists everything that is wrong with it.
+// LoadRelay reads the configuration of zc-relay. An error of type Problems lists all problems.
 func LoadRelay(s Sources) (*Relay, error) {
 	c := DefaultRelay()
 	if err := load(s, RelayPrefix, c.describe, c.check); err != nil {
@@ -51,7 +49,7 @@ func LoadRelay(s Sources) (*Relay, error) {
 	return c, nil
 }
 
-// LoadTarget is LoadRelay for the target.
+// LoadTarget reads the configuration of the target, as LoadRelay does for zc-relay.
 func LoadTarget(s Sources) (*Target, error) {
 	c := DefaultTarget()
 	if err := load(s, TargetPrefix, c.describe, c.check); err != nil {
@@ -60,7 +58,7 @@ func LoadTarget(s Sources) (*Target, error) {
 	return c, nil
 }
 
-// loader puts the sources together.
+// loader merges the sources.
 type loader struct {
 	root     *node
 	merged   *koanf.Koanf
@@ -88,7 +86,7 @@ func load(s Sources, prefix string, describe func(section), check func(reporter)
 	return l.problems.orNil()
 }
 
-// provider hands a layer to koanf.
+// provider adapts a layer to koanf.
 type provider map[string]any
 
 func (p provider) Read() (map[string]any, error) { return p, nil }
@@ -147,7 +145,7 @@ func (l *loader) addFlags(flags *pflag.FlagSet) error {
 	}), nil)
 }
 
-// addListFlag replaces a list by what its flag says.
+// addListFlag replaces a list by the elements in its flag.
 func (l *loader) addListFlag(n *node, f *pflag.Flag) error {
 	l.merged.Delete(n.key)
 	elements := make(map[string]any)
@@ -167,8 +165,8 @@ func (l *loader) addListFlag(n *node, f *pflag.Flag) error {
 // anyElement stands for the number of an element in the path of a flag.
 const anyElement = "N"
 
-// placeFlag says what a flag sets. That of an element's key sets the key of
-// the only element, or of all that the list's flag describes.
+// placeFlag returns the key and the value that a flag sets. A flag for a key of list elements sets
+// the key of the only element, or of all elements that the list's flag describes.
 func (l *loader) placeFlag(f *pflag.Flag, path string) (string, any) {
 	source, value := "--"+f.Name, f.Value.String()
 	listKey, rest, inList := strings.Cut(path, separator+anyElement+separator)
@@ -196,7 +194,7 @@ func (l *loader) placeFlag(f *pflag.Flag, path string) (string, any) {
 	return "", nil
 }
 
-// elements is how long a list is.
+// elements returns the length of a list.
 func (l *loader) elements(path string) int {
 	values, _ := l.merged.Get(path).(map[string]any)
 	longest := 0
@@ -250,7 +248,7 @@ func flagHint(n *node) string {
 	return " (flag --" + n.flag + ")"
 }
 
-// hasProblem tells whether a key could not be read, or what it is in.
+// hasProblem reports whether a key, or a section around it, has a problem.
 func (l *loader) hasProblem(path string) bool {
 	for _, p := range l.problems {
 		if p.Key == path || strings.HasPrefix(path, p.Key+separator) {
@@ -264,7 +262,7 @@ func (l *loader) problem(source, key, value, text string) {
 	l.problems = append(l.problems, Problem{Source: source, Key: key, Value: value, Text: text})
 }
 
-// sourceOf is where a value comes from, or what it is missing in.
+// sourceOf returns the source of a value, or of the innermost section around a missing one.
 func (l *loader) sourceOf(path string) string {
 	for {
 		if source, known := l.sources[path]; known {
@@ -278,8 +276,8 @@ func (l *loader) sourceOf(path string) string {
 	}
 }
 
-// reporter takes problems with values that do not fit together. The key is
-// relative to the section that is checked; nil is no value.
+// reporter records a problem with values that do not fit together. The key is relative to the
+// checked section; a nil value is not shown.
 type reporter func(key string, value any, format string, args ...any)
 
 func (l *loader) report(key string, value any, format string, args ...any) {
@@ -290,7 +288,7 @@ func (l *loader) report(key string, value any, format string, args ...any) {
 	l.problem(l.sourceOf(key), key, shown, fmt.Sprintf(format, args...))
 }
 
-// in reports for a section within.
+// in returns a reporter for an inner section.
 func (r reporter) in(section string) reporter {
 	return func(key string, value any, format string, args ...any) {
 		r(join(section, key), value, format, args...)
@@ -299,7 +297,7 @@ func (r reporter) in(section string) reporter {
 
 func (r reporter) element(i int) reporter { return r.in(strconv.Itoa(i)) }
 
-// plain is an error's text without its symbolic code.
+// plain returns an error's text without its symbolic code.
 func plain(err error) string {
 	text, _, _ := strings.Cut(err.Error(), " [")
 	return text

@@ -6,28 +6,25 @@ import (
 	"strings"
 )
 
-// Value is the value of a key, as text: a variable of a configuration with
-// what it may hold. It is a pflag.Value as well.
+// Value is a variable of the configuration in text form. It is a pflag.Value as well.
 type Value interface {
-	// Set reads a value. The error says what is allowed and does not repeat
-	// the text.
+	// Set parses a value. Its error says what is allowed and does not repeat the text.
 	Set(text string) error
-	// String returns the value as Set reads it.
+	// String returns the value in a form that Set accepts.
 	String() string
-	// Type is the word for such values in help texts and tables.
+	// Type returns the word for such values in help texts and tables.
 	Type() string
 }
 
-// Reload is what it takes for a changed value to have effect.
+// Reload determines when a changed value takes effect.
 type Reload uint8
 
 const (
-	// Restart means that the program must be started again.
+	// Restart means after a restart of the program.
 	Restart Reload = iota
-	// NewSessions means that a reload changes it for sessions that begin
-	// afterwards.
+	// NewSessions means for sessions that begin after a reload.
 	NewSessions
-	// AtOnce means that a reload changes it at once.
+	// AtOnce means immediately at a reload.
 	AtOnce
 )
 
@@ -42,8 +39,7 @@ func (r Reload) String() string {
 	return "restart"
 }
 
-// node is a part of a configuration: a section, a list of sections, or a key
-// with a value.
+// node is a part of a configuration: a section, a list of sections, or a key with a value.
 type node struct {
 	key      string
 	doc      string
@@ -59,17 +55,16 @@ type node struct {
 // list is a list of sections.
 type list struct {
 	length func() int
-	// resize makes the list that long; new elements have the defaults.
+	// resize sets the length of the list. New elements have the defaults.
 	resize func(n int)
-	// element describes an element, prototype one that is not in the list.
+	// element describes an element of the list, prototype an element with the defaults.
 	element   func(i int) *node
 	prototype func() *node
-	// parseFlag reads an element from the text of the list's flag, if there
-	// is one.
+	// parseFlag parses an element from the text of the list's flag; nil if there is none.
 	parseFlag func(text string) (map[string]any, error)
-	// single tells that flags may describe the only element.
+	// single means that flags may describe the only element.
 	single bool
-	// identifiedBy are the keys that tell elements apart.
+	// identifiedBy holds the keys that distinguish elements.
 	identifiedBy []string
 }
 
@@ -83,7 +78,7 @@ func (s section) value(key string, v Value, doc string) *node {
 	return n
 }
 
-// section adds a section within.
+// section adds an inner section.
 func (s section) section(key, doc string, describe func(section)) {
 	s.node.children = append(s.node.children, describeSection(key, doc, describe))
 }
@@ -94,7 +89,7 @@ func describeSection(key, doc string, describe func(section)) *node {
 	return n
 }
 
-// addList adds a list of sections to s, whose elements begin as defaults says.
+// addList adds a list of sections to s. New elements are the result of defaults.
 func addList[T any](s section, key, doc string, elements *[]T, defaults func() T, describe func(*T, section)) *node {
 	n := &node{key: key, doc: doc, list: &list{
 		length: func() int { return len(*elements) },
@@ -116,25 +111,25 @@ func addList[T any](s section, key, doc string, elements *[]T, defaults func() T
 	return n
 }
 
-// flagged gives a key a flag, and a letter for it unless that is "".
+// flagged gives a key a flag, and a one-letter form of it unless short is "".
 func (n *node) flagged(name, short string) *node {
 	n.flag, n.short = name, short
 	return n
 }
 
-// reloads says when a changed value has effect; without it that is Restart.
+// reloads sets when a changed value takes effect. The default is Restart.
 func (n *node) reloads(r Reload) *node {
 	n.reload = r
 	return n
 }
 
-// require refuses a configuration without a value for the key.
+// require makes the key mandatory.
 func (n *node) require() *node {
 	n.required = true
 	return n
 }
 
-// child finds a part of a section by its key.
+// child returns the part of a section with the given key, nil if there is none.
 func (n *node) child(key string) *node {
 	i := slices.IndexFunc(n.children, func(c *node) bool { return c.key == key })
 	if i < 0 {
@@ -143,8 +138,8 @@ func (n *node) child(key string) *node {
 	return n.children[i]
 }
 
-// find follows a path of keys from n, in which the elements of lists are
-// numbered, and says how far it leads.
+// find follows a path of keys from n, in which list elements are numbered. It returns the node it
+// reaches and the number of known keys.
 func (n *node) find(path []string) (found *node, known int) {
 	for i, key := range path {
 		next := n.child(key)
@@ -159,7 +154,7 @@ func (n *node) find(path []string) (found *node, known int) {
 	return n, len(path)
 }
 
-// separator is between the keys of a path.
+// separator separates the keys of a path.
 const separator = "."
 
 func join(path, key string) string {
@@ -169,7 +164,7 @@ func join(path, key string) string {
 	return path + separator + key
 }
 
-// maxElements bounds the elements of a list.
+// maxElements is the largest number of elements in a list.
 const maxElements = 1024
 
 func isIndex(key string) bool {

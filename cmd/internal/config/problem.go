@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// Problem is one thing that is wrong with a configuration.
+// Problem is one problem of a configuration.
 type Problem struct {
-	// Source is where the value comes from: FILE:LINE, an environment
-	// variable or a flag; "" if nothing gave one.
+	// Source is the source of the value: FILE:LINE, an environment variable or a flag; "" if none
+	// gave one.
 	Source string
 	// Key is the path of the key, for instance "channels.0.volume".
 	Key string
-	// Value is what was given, quoted, or "".
+	// Value is the value given, quoted, or "".
 	Value string
-	// Text says what is wrong and what is allowed.
+	// Text describes the problem and what is allowed.
 	Text string
 }
 
@@ -33,10 +33,10 @@ func (p Problem) String() string {
 	return strings.Join(parts, ": ")
 }
 
-// Problems is everything that is wrong with a configuration.
+// Problems holds all problems of a configuration.
 type Problems []Problem
 
-// Error returns a line for each problem.
+// Error returns one line for each problem.
 func (p Problems) Error() string {
 	lines := make([]string, len(p))
 	for i := range p {
@@ -45,13 +45,12 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// sort puts what is in a file in the order of its lines, before the rest.
+// sort orders problems in a file by line, before all others.
 func (p Problems) sort() {
 	slices.SortStableFunc(p, func(a, b Problem) int { return cmp.Compare(a.line(), b.line()) })
 }
 
-// line is the line of the source in its file, beyond all lines if it has
-// none.
+// line returns the line of the source in its file, math.MaxInt if it has none.
 func (p Problem) line() int {
 	line, err := strconv.Atoi(p.Source[strings.LastIndexByte(p.Source, ':')+1:])
 	if err != nil {
@@ -60,7 +59,7 @@ func (p Problem) line() int {
 	return line
 }
 
-// orNil is p as an error, nil without problems.
+// orNil returns p as an error, nil if there are no problems.
 func (p Problems) orNil() error {
 	if len(p) == 0 {
 		return nil
@@ -68,7 +67,7 @@ func (p Problems) orNil() error {
 	return p
 }
 
-// maxShownValue bounds a value in a message.
+// maxShownValue is the largest number of bytes of a value in a message.
 const maxShownValue = 80
 
 func quote(text string) string {
@@ -78,8 +77,7 @@ func quote(text string) string {
 	return fmt.Sprintf("%q", text)
 }
 
-// suggestion is the child of n that key was probably meant to be, "" if none
-// is like it.
+// suggestion returns the key that was probably meant, "" if none is similar.
 func (n *node) suggestion(key string) string {
 	best, least := "", 1+len(key)/3
 	for _, c := range n.children {
@@ -90,7 +88,7 @@ func (n *node) suggestion(key string) string {
 	return best
 }
 
-// editDistance is the Levenshtein distance.
+// editDistance returns the Levenshtein distance.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -110,7 +108,7 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
-// unknownKey says that a section or value has no such key.
+// unknownKey returns the message for a key that does not exist in a section, list, or value.
 func (n *node) unknownKey(key string) string {
 	switch {
 	case n.value != nil:

@@ -37,12 +37,12 @@ type Comch struct {
 	Directory string
 }
 
-// RelayLimits are those of all channels together.
+// RelayLimits holds the limits of all channels together.
 type RelayLimits struct {
 	Sessions int
 }
 
-// DefaultRelay has no channels.
+// DefaultRelay returns the defaults. They have no channels.
 func DefaultRelay() *Relay {
 	return &Relay{
 		Log: defaultLog(), Workers: defaultWorkers(), RDMA: defaultRDMA(),
@@ -71,11 +71,11 @@ func (c *Relay) describe(s section) {
 func (c *Comch) describe(s section) {
 	s.value("provider", choice(&c.Provider, "emulated", "doca"), "Comch provider: emulated or doca").flagged("comch-provider", "")
 	s.value("directory", text(&c.Directory, nil),
-		"emulated: directory where servers and clients meet; empty is /run/zc-relay/comch for root, or one of the user's own").flagged("emulated-dir", "")
+		"emulated: directory of the sockets; empty is /run/zc-relay/comch for root, or a directory of the user").flagged("emulated-dir", "")
 }
 
 func (c *RelayLimits) describe(s section) {
-	s.value("sessions", integer(&c.Sessions, 1, maxSessions), "sessions at once, of all channels").reloads(AtOnce)
+	s.value("sessions", integer(&c.Sessions, 1, maxSessions), "concurrent sessions of all channels").reloads(AtOnce)
 }
 
 const maxSessions = 1 << 16
@@ -111,18 +111,18 @@ type Channel struct {
 	Representor string
 	Target      netip.AddrPort
 	Volume      string
-	// TLSServerName is "" for the address of the target, RDMAAddress invalid
-	// for the address from which the target is reached.
+	// TLSServerName is "" for the target's address. RDMAAddress is invalid for the local address of
+	// the route to the target.
 	TLSServerName string
 	RDMAAddress   netip.Addr
-	CPUs          []int         // empty: the shared workers
+	CPUs          []int         // empty for the shared workers
 	IOTimeout     time.Duration // or Infinite
 	Limits        ChannelLimits
 	Access        Access
 	Reconnect     Reconnect
 }
 
-// ChannelLimits bound what the clients of a channel can take up.
+// ChannelLimits limits the resources of a channel's clients.
 type ChannelLimits struct {
 	Sessions    int
 	Queues      uint32
@@ -132,13 +132,13 @@ type ChannelLimits struct {
 	Export      uint64
 }
 
-// Access says who may use a channel besides root and the relay's own user.
+// Access determines who may use a channel, besides root and the relay's own user.
 type Access struct {
 	AnyUser bool
 	Users   []string // names or numbers
 }
 
-// Reconnect is what a channel does while its target is down.
+// Reconnect configures the behaviour of a channel while its target is down.
 type Reconnect struct {
 	Attempts     retry.Count
 	GiveUpAfter  retry.Bound
@@ -167,29 +167,29 @@ func (c *Channel) describe(s section) {
 	s.value("name", text(&c.Name, checkName(maxComchName)), "name of the Comch service").flagged("command-channel-name", "")
 	s.value("device", text(&c.Device, checkName(maxComchName)), "Comch device, as the DPU sees it").flagged("device", "d")
 	s.value("representor", text(&c.Representor, checkName(maxComchName)),
-		"representor of the host function to serve; only that function's clients can connect").flagged("representor", "r")
+		"representor of the host function to serve; only clients on that function can connect").flagged("representor", "r")
 	s.value("target", ipPort(&c.Target), "control address of the target").flagged("storage-server", "").require().reloads(NewSessions)
 	s.value("volume", text(&c.Volume, checkName(controlmsg.MaxVolumeNameLength)), "name of the volume at the target").
 		flagged("volume", "").require().reloads(NewSessions)
 	s.value("tls_server_name", text(&c.TLSServerName, nil), "name that the target's certificate must have; empty is the address of the target").
 		flagged("tls-server-name", "").reloads(NewSessions)
 	s.value("rdma_address", ipAddress(&c.RDMAAddress, true),
-		"local IP address of RDMA connections; empty is that from which the target is reached").flagged("rdma-address", "").reloads(NewSessions)
+		"local IP address of RDMA connections; empty is the local address of the route to the target").flagged("rdma-address", "").reloads(NewSessions)
 	s.value("cpus", cpuList(&c.CPUs), "workers of this channel alone, pinned to these cores; empty uses the shared workers")
 	s.value("io_timeout", timeout(&c.IOTimeout),
-		"how long the target may take for an IO before the session is ended; infinite is no bound").flagged("io-timeout", "").reloads(NewSessions)
-	s.section("limits", "What the clients of the channel can take up.", c.Limits.describe)
+		"end the session when the target takes longer than this for an IO; infinite is no limit").flagged("io-timeout", "").reloads(NewSessions)
+	s.section("limits", "Limits on the clients of the channel.", c.Limits.describe)
 	s.section("access", "Who may connect besides root and the relay's own user.", c.Access.describe)
-	s.section("reconnect", "What to do while the target is down.", c.Reconnect.describe)
+	s.section("reconnect", "Behaviour while the target is down.", c.Reconnect.describe)
 }
 
 func (c *ChannelLimits) describe(s section) {
-	s.value("sessions", integer(&c.Sessions, 1, relay.HighestMaxSessions), "sessions at once").flagged("max-clients", "").reloads(AtOnce)
+	s.value("sessions", integer(&c.Sessions, 1, relay.HighestMaxSessions), "concurrent sessions").flagged("max-clients", "").reloads(AtOnce)
 	s.value("queues", integer(&c.Queues, 1, relay.HighestMaxQueues), "queues of a session").reloads(NewSessions)
 	s.value("depth", integer(&c.Depth, 1, relay.HighestMaxDepth), "IOs in flight of a queue").reloads(NewSessions)
 	s.value("outstanding", integer(&c.Outstanding, 1, relay.HighestMaxOutstanding), "queues times depth of a session").reloads(NewSessions)
 	s.value("buffer_size", byteSize(&c.BufferSize, 512, relay.HighestMaxBufferSize), "data of one IO").reloads(NewSessions)
-	s.value("export", byteSize(&c.Export, 4*size.KiB, 1<<50), "client memory that all sessions together may have exported").reloads(NewSessions)
+	s.value("export", byteSize(&c.Export, 4*size.KiB, 1<<50), "client memory that all sessions together may export").reloads(NewSessions)
 }
 
 func (c *Access) describe(s section) {
@@ -199,14 +199,14 @@ func (c *Access) describe(s section) {
 
 func (c *Reconnect) describe(s section) {
 	s.value("attempts", attempts(&c.Attempts),
-		"how often to try again before the channel is given up until the next reload; 0 is not at all, infinite for ever").
+		"attempts before the channel stays down until the next reload; 0 is none, infinite is no limit").
 		flagged("reconnect-attempts", "").reloads(AtOnce)
-	s.value("give_up_after", within(&c.GiveUpAfter), "how long to try again before the channel is given up until the next reload, or infinite").reloads(AtOnce)
+	s.value("give_up_after", within(&c.GiveUpAfter), "how long to try before the channel stays down until the next reload, or infinite").reloads(AtOnce)
 	s.value("first_pause", duration(&c.FirstPause, time.Millisecond, longest),
-		"pause after the first attempt; it doubles each time, and varies at random by a quarter").reloads(AtOnce)
+		"pause after the first attempt; it doubles each time, and varies randomly by a quarter").reloads(AtOnce)
 	s.value("longest_pause", duration(&c.LongestPause, time.Millisecond, longest), "longest pause").reloads(AtOnce)
 	s.value("session_wait", within(&c.SessionWait),
-		"how long a new session may wait for the target; 0s refuses it at once, infinite is as long as the client likes").
+		"how long a new session may wait for the target; 0s rejects it at once, infinite is as long as the client waits").
 		flagged("session-wait", "").reloads(NewSessions)
 }
 
@@ -218,14 +218,14 @@ func (c *Channel) check(report reporter) {
 		report.in("reconnect")("longest_pause", r.LongestPause, "must not be less than first_pause, which is %v", r.FirstPause)
 	}
 	if c.RDMAAddress.IsUnspecified() && c.RDMAAddress.IsValid() {
-		report("rdma_address", c.RDMAAddress, "is no address that the target can be told: name one of this machine")
+		report("rdma_address", c.RDMAAddress, "is not an address that the target can connect to: use an address of this machine")
 	}
 }
 
-// maxComchName is what the hardware allows, in bytes.
+// maxComchName is the hardware's limit, in bytes.
 const maxComchName = 120
 
-// checkName accepts printable text of bounded length without a slash.
+// checkName returns a check for printable text of limited length without a slash.
 func checkName(most int) func(string) error {
 	return func(s string) error {
 		if s == "" || len(s) > most || !printable.MatchString(s) {

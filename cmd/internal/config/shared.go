@@ -13,7 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// Log says what is logged, and how.
+// Log selects what is logged, and the format.
 type Log struct {
 	Level    string
 	Format   string
@@ -24,11 +24,11 @@ func defaultLog() Log { return Log{Level: "info", Format: "console", Sampling: 1
 
 func (c *Log) describe(s section) {
 	s.value("level", text(&c.Level, checkLevel),
-		"least severity to log: debug, info, warn, error, or a number of the DOCA applications from 10 (nothing) to 70 (everything)").
+		"lowest severity to log: debug, info, warn, error, or a DOCA log level from 10 (nothing) to 70 (everything)").
 		flagged("log-level", "l").reloads(AtOnce)
 	s.value("format", choice(&c.Format, "console", "json"), "log format: console or json").flagged("log-format", "")
 	s.value("sampling", integer(&c.Sampling, 0, 1<<20),
-		"log a message this often per second, then every hundredth time only; 0 logs all").flagged("log-sampling", "")
+		"log a repeated message this often per second, then only every hundredth time; 0 logs all").flagged("log-sampling", "")
 }
 
 func checkLevel(s string) error {
@@ -38,7 +38,7 @@ func checkLevel(s string) error {
 	return nil
 }
 
-// Operations is the listener for those who operate the program.
+// Operations configures the listeners for monitoring and administration.
 type Operations struct {
 	Listen string // HOST:PORT, "" for none
 	Admin  string // unix:PATH or a loopback HOST:PORT, "" for none
@@ -52,7 +52,8 @@ func (c *Operations) describe(s section) {
 		flagged("admin-listen", "")
 }
 
-// checkAdmin leaves it to the listener whether the host is this machine.
+// checkAdmin checks the form of an admin address. The listener checks that the host is this
+// machine.
 func checkAdmin(s string) error {
 	if path, isSocket := strings.CutPrefix(s, "unix:"); isSocket && path != "" {
 		return nil
@@ -77,10 +78,10 @@ func checkListen(s string) error {
 	return nil
 }
 
-// Workers are the threads of the data path.
+// Workers configures the data-path threads.
 type Workers struct {
 	CPUs []int
-	// Count is used without CPUs; 0 chooses.
+	// Count is the number of workers if CPUs is empty; 0 means automatic.
 	Count    int
 	Poll     string
 	SpinTime time.Duration
@@ -90,16 +91,16 @@ func defaultWorkers() Workers {
 	return Workers{Poll: progress.Adaptive.String(), SpinTime: progress.DefaultSpinTime}
 }
 
-// maxWorkers bounds the threads of a process.
+// maxWorkers is the largest number of workers in a process.
 const maxWorkers = 256
 
 func (c *Workers) describe(s section) {
 	s.value("cpus", cpuList(&c.CPUs), "pin a worker to each of these cores, for instance 0-3,8; empty pins none").flagged("cpu", "")
 	s.value("count", orWord(integer(&c.Count, 1, maxWorkers), &c.Count, "auto", 0),
-		"number of workers that are not pinned, if there are no cpus; auto is two, or one on a single core")
+		"number of unpinned workers if cpus is empty; auto is two, or one on a single core")
 	s.value("poll", choice(&c.Poll, progress.Adaptive.String(), progress.Busy.String(), progress.Event.String()),
 		"what an idle worker does: adaptive, busy or event").flagged("poll", "")
-	s.value("spin_time", duration(&c.SpinTime, time.Microsecond, time.Second), "how long an adaptive worker polls in vain before it sleeps")
+	s.value("spin_time", duration(&c.SpinTime, time.Microsecond, time.Second), "how long an adaptive worker polls without work before it sleeps")
 }
 
 // RDMA chooses and tunes the RDMA provider.
@@ -113,7 +114,7 @@ type RDMA struct {
 	RetryCount    int
 }
 
-// AutoGID leaves the choice of the GID to the address.
+// AutoGID selects the GID by the address.
 const AutoGID = -1
 
 const auto = "auto"
@@ -124,18 +125,18 @@ func (c *RDMA) describe(s section) {
 	s.value("provider", choice(&c.Provider, "iwarp", "verbs"), "RDMA provider: iwarp or verbs").flagged("rdma-provider", "")
 	s.value("crc", boolean(&c.CRC), "iwarp: protect connections by CRC32C; on if either side asks for it").flagged("rdma-crc", "")
 	s.value("device", text(&c.Device, nil),
-		"verbs: RDMA device, or network interface that has one; empty is the device that has the address").flagged("rdma-device", "")
+		"verbs: RDMA device, or network interface that has one; empty is the device with the address").flagged("rdma-device", "")
 	s.value("gid_index", orWord(integer(&c.GIDIndex, 0, 1<<15), &c.GIDIndex, auto, AutoGID),
 		"verbs: entry of the GID table to use; auto is that of the address").flagged("rdma-gid-index", "")
 	s.value("path_mtu", orWord(integer(&c.PathMTU, 256, 4096), &c.PathMTU, auto, 0),
-		"verbs: payload of a packet in bytes, the same on both sides, 256 to 4096; auto is as the route allows").flagged("rdma-path-mtu", "")
+		"verbs: payload of a packet in bytes, equal on both sides, 256 to 4096; auto is the route's maximum").flagged("rdma-path-mtu", "")
 	s.value("type_of_service", orWord(integer(&c.TypeOfService, 1, 255), &c.TypeOfService, auto, 0),
-		"verbs: type of service of the packets, which selects the traffic class; auto is the system's").flagged("rdma-tos", "")
+		"verbs: type of service of the packets, which selects the traffic class; auto is the system's default").flagged("rdma-tos", "")
 	s.value("retry_count", orWord(integer(&c.RetryCount, 1, 7), &c.RetryCount, auto, 0),
-		"verbs: how often a packet without acknowledgement is sent again, 1 to 7; auto is 7").flagged("rdma-retry-count", "")
+		"verbs: retransmissions of a packet without acknowledgement, 1 to 7; auto is 7").flagged("rdma-retry-count", "")
 }
 
-// TLS secures the control connections. All are "" for plain text.
+// TLS configures TLS for the control connections. All fields are "" for plain text.
 type TLS struct {
 	Certificate string
 	Key         string
@@ -149,7 +150,7 @@ func (c *TLS) describe(s section) {
 	s.value("ca", text(&c.CA, nil), "PEM file with the authorities that may sign the peer's certificate").flagged("tls-ca", "")
 }
 
-// Enabled tells whether there is TLS.
+// Enabled reports whether TLS is configured.
 func (c *TLS) Enabled() bool { return *c != TLS{} }
 
 func (c *TLS) check(report reporter) {
@@ -163,7 +164,7 @@ func (c *TLS) check(report reporter) {
 	}
 }
 
-// Control bounds the control connections.
+// Control holds the timeouts of control connections.
 type Control struct {
 	Timeout            time.Duration
 	KeepAliveInterval  time.Duration
@@ -175,14 +176,14 @@ func defaultControl(timeout time.Duration) Control {
 	return Control{Timeout: timeout, KeepAliveInterval: k.Interval, KeepAliveDeadAfter: k.DeadAfter}
 }
 
-// describe has the keys take effect as reload says: the daemons differ.
+// describe adds the keys. reload differs between the daemons.
 func (c *Control) describe(s section, reload Reload) {
-	s.value("timeout", duration(&c.Timeout, 10*time.Millisecond, time.Hour), "bound of each step of a handshake").
+	s.value("timeout", duration(&c.Timeout, 10*time.Millisecond, time.Hour), "timeout of each step of a handshake").
 		flagged("control-timeout", "").reloads(reload)
 	s.value("keep_alive_interval", duration(&c.KeepAliveInterval, time.Millisecond, time.Hour),
-		"pause between signs of life on control connections").flagged("keep-alive-interval", "").reloads(reload)
+		"interval of keep-alive messages on control connections").flagged("keep-alive-interval", "").reloads(reload)
 	s.value("keep_alive_dead_after", duration(&c.KeepAliveDeadAfter, time.Millisecond, time.Hour),
-		"silence after which the peer of a control connection counts as dead").flagged("keep-alive-dead-after", "").reloads(reload)
+		"time without messages after which the peer of a control connection counts as dead").flagged("keep-alive-dead-after", "").reloads(reload)
 }
 
 func (c *Control) check(report reporter) {
@@ -191,13 +192,13 @@ func (c *Control) check(report reporter) {
 	}
 }
 
-// Shutdown bounds the end of a program.
+// Shutdown configures the shutdown of a daemon.
 type Shutdown struct {
 	DrainTimeout time.Duration // or Infinite
 }
 
 func (c *Shutdown) describe(s section, reload Reload) {
 	s.value("drain_timeout", wait(&c.DrainTimeout),
-		"how long IO in flight may take to run out at shutdown; 0s is not at all, infinite until a second signal").
+		"how long IO in flight may take to complete at shutdown; 0s is not at all, infinite is until a second signal").
 		flagged("drain-timeout", "").reloads(reload)
 }

@@ -23,38 +23,37 @@ type Target struct {
 	Volumes    []Volume
 }
 
-// Listen is where relays connect.
+// Listen configures the addresses that relays connect to.
 type Listen struct {
 	Address     netip.Addr
 	Port        uint16
-	RDMAAddress netip.Addr // invalid: Address
+	RDMAAddress netip.Addr // invalid for Address
 	RDMAPort    uint16
 	AddressFile string
-	// TLSAllowedNames is empty if every certificate of the authorities will
-	// do.
+	// TLSAllowedNames is empty to accept every certificate of the authorities.
 	TLSAllowedNames []string
 }
 
-// TargetLimits are those of all sessions together.
+// TargetLimits holds the limits of all sessions together.
 type TargetLimits struct {
 	Sessions int
 	Staging  uint64
 }
 
-// Volume is what the target stores.
+// Volume configures a volume.
 type Volume struct {
 	Name      string
 	Backend   string
 	BlockSize uint32
 }
 
-// DefaultPort is where a target listens unless told otherwise.
+// DefaultPort is the default port for control connections.
 const DefaultPort = 7470
 
-// defaultBlockSize is that of most disks and file systems.
+// defaultBlockSize is the block size of most disks and file systems.
 const defaultBlockSize = 4096
 
-// DefaultTarget has no volumes.
+// DefaultTarget returns the defaults. They have no volumes.
 func DefaultTarget() *Target {
 	return &Target{
 		Log: defaultLog(), Workers: defaultWorkers(), RDMA: defaultRDMA(),
@@ -85,34 +84,34 @@ func (c *Target) describe(s section) {
 	volumes.list.identifiedBy = []string{"name"}
 }
 
-// maxCertificateName is that of a DNS name, in bytes.
+// maxCertificateName is the limit of a DNS name, in bytes.
 const maxCertificateName = 253
 
 func (c *Listen) describe(s section) {
 	s.value("address", ipAddress(&c.Address, false), "IP address for control connections of relays").flagged("listen-address", "")
 	s.value("port", integer(&c.Port, 0, 65535), "port for control connections; 0 picks one").flagged("listen-port", "")
-	s.value("rdma_address", ipAddress(&c.RDMAAddress, true), "IP address for RDMA connections; empty is that for control connections").
+	s.value("rdma_address", ipAddress(&c.RDMAAddress, true), "IP address for RDMA connections; empty is the address for control connections").
 		flagged("rdma-address", "")
-	s.value("rdma_port", integer(&c.RDMAPort, 0, 65535), "port for RDMA connections; 0 picks one, relays are told").flagged("rdma-port", "")
-	s.value("address_file", text(&c.AddressFile, nil), "write the control address to this file when it is listened on; empty is none").
+	s.value("rdma_port", integer(&c.RDMAPort, 0, 65535), "port for RDMA connections; 0 picks one, which relays learn by the handshake").flagged("rdma-port", "")
+	s.value("address_file", text(&c.AddressFile, nil), "write the control address to this file once the target listens; empty is none").
 		flagged("address-file", "")
 	s.value("tls_allowed_names", words(&c.TLSAllowedNames, checkName(maxCertificateName)),
-		"names of which a relay's certificate must have one; empty is every certificate of the authorities").flagged("tls-allowed-name", "")
+		"a relay's certificate must have one of these names; empty accepts every certificate of the authorities").flagged("tls-allowed-name", "")
 }
 
 func (c *TargetLimits) describe(s section) {
-	s.value("sessions", integer(&c.Sessions, 1, maxSessions), "control connections at once").flagged("max-sessions", "")
-	s.value("staging", byteSize(&c.Staging, size.MiB, 1<<50), "memory that all sessions together may use for data on its way").
+	s.value("sessions", integer(&c.Sessions, 1, maxSessions), "concurrent control connections").flagged("max-sessions", "")
+	s.value("staging", byteSize(&c.Staging, size.MiB, 1<<50), "memory that all sessions together may use for data in transit").
 		flagged("staging-limit", "")
 }
 
 func (c *Volume) describe(s section) {
-	s.value("name", text(&c.Name, checkName(volume.MaxNameLength)), "what relays ask for").require()
-	s.value("backend", text(&c.Backend, nil), "what the content lies on: memory:SIZE or file:PATH[,size=SIZE][,readonly][,direct]").require()
+	s.value("name", text(&c.Name, checkName(volume.MaxNameLength)), "name that relays request").require()
+	s.value("backend", text(&c.Backend, nil), "storage of the content: memory:SIZE or file:PATH[,size=SIZE][,readonly][,direct]").require()
 	s.value("block_size", byteSize(&c.BlockSize, volume.MinBlockSize, volume.MaxBlockSize), "block size of the volumes, a power of two").flagged("block-size", "")
 }
 
-// parseVolumeFlag leaves the checks to those of the keys.
+// parseVolumeFlag parses the flag. The keys check the values.
 func parseVolumeFlag(text string) (map[string]any, error) {
 	name, backend, found := strings.Cut(text, "=")
 	if !found {

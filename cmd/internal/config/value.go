@@ -15,12 +15,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
-// Infinite is a duration without end. It is written "infinite".
+// Infinite is an unlimited duration. Its text is "infinite".
 const Infinite = time.Duration(math.MaxInt64)
 
 const infiniteText = "infinite"
 
-// Types of values that are written in a way of their own.
+// Types of values with their own text form.
 const (
 	stringType = "string"
 	listType   = "list"
@@ -38,7 +38,7 @@ func (v variable) Set(text string) error { return v.set(text) }
 func (v variable) String() string        { return v.get() }
 func (v variable) Type() string          { return v.kind }
 
-// text is any text that check accepts; nil accepts all.
+// text is any text that check accepts; a nil check accepts everything.
 func text(p *string, check func(string) error) Value {
 	return variable{kind: stringType, get: func() string { return *p }, set: func(s string) error {
 		if check != nil {
@@ -51,7 +51,7 @@ func text(p *string, check func(string) error) Value {
 	}}
 }
 
-// choice is one of some words.
+// choice is one of several words.
 func choice(p *string, options ...string) Value {
 	return text(p, func(s string) error {
 		if !slices.Contains(options, s) {
@@ -84,7 +84,7 @@ func integer[T int | uint8 | uint16 | uint32](p *T, least, most T) Value {
 	}}
 }
 
-// orWord lets v also be a word, which stands for special.
+// orWord extends v by a word that stands for the value special.
 func orWord[T comparable](v Value, p *T, word string, special T) Value {
 	return variable{kind: v.Type(), get: func() string {
 		if *p == special {
@@ -103,17 +103,17 @@ func orWord[T comparable](v Value, p *T, word string, special T) Value {
 	}}
 }
 
-// attempts is how often something is tried, from 0, or infinite.
+// attempts is a number of attempts, from 0, or infinite.
 func attempts(p *retry.Count) Value {
 	return described(p, `must be a number of attempts, of which 0 is none, or "infinite"`)
 }
 
-// within is how long something may take, from 0, or infinite.
+// within is a time limit, from 0, or infinite.
 func within(p *retry.Bound) Value {
 	return described(p, `must be a duration with a unit, for instance 500ms or 30s, of which 0s is no time at all, or "infinite"`)
 }
 
-// described is v with another error.
+// described is v with another error text.
 func described(v Value, allowed string) Value {
 	return variable{kind: v.Type(), get: v.String, set: func(s string) error {
 		if v.Set(s) != nil {
@@ -123,7 +123,7 @@ func described(v Value, allowed string) Value {
 	}}
 }
 
-// duration is a duration of at least least and at most most.
+// duration is a duration from least to most.
 func duration(p *time.Duration, least, most time.Duration) Value {
 	return variable{kind: "duration", get: func() string { return p.String() }, set: func(s string) error {
 		d, err := time.ParseDuration(s)
@@ -148,7 +148,7 @@ func durationError(s string) error {
 	return errors.New("must be a duration with a unit, for instance 500ms, 30s or 1m30s")
 }
 
-// longest bounds durations, so that sums do not overflow.
+// longest limits durations, so that sums do not overflow.
 const longest = 365 * 24 * time.Hour
 
 // timeout is a duration above 0, or infinite.
@@ -176,7 +176,7 @@ func byteSize[T uint32 | uint64](p *T, least, most size.Bytes) Value {
 	}}
 }
 
-// ipAddress is an address without port. If it may be missing, "" is none.
+// ipAddress is an address without a port. If it is optional, "" is no address.
 func ipAddress(p *netip.Addr, optional bool) Value {
 	return variable{kind: "IP", get: func() string {
 		if !p.IsValid() {
@@ -214,7 +214,7 @@ func ipPort(p *netip.AddrPort) Value {
 	}}
 }
 
-// cpuList is CPUs as the kernel lists them.
+// cpuList is a list of CPUs in the kernel's format.
 func cpuList(p *[]int) Value {
 	return variable{kind: cpusType, get: func() string { return joinInts(*p) }, set: func(s string) error {
 		if s == "" {

@@ -11,11 +11,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// layer is one source of values: nested maps from keys to text. The elements
-// of lists have their numbers as keys.
+// layer holds the values of one source: nested maps from keys to text. List elements have their
+// numbers as keys.
 type layer struct {
 	values map[string]any
-	// sources says for each path where its value comes from.
+	// sources holds the source of the value at each path.
 	sources  map[string]string
 	problems Problems
 }
@@ -24,15 +24,15 @@ func newLayer() *layer {
 	return &layer{values: make(map[string]any), sources: make(map[string]string)}
 }
 
-// maxFileSize bounds a configuration file in bytes, maxNodes what its aliases
-// may make of it.
+// maxFileSize is the largest size of a configuration file in bytes, maxNodes the largest number of
+// values after its aliases are expanded.
 const (
 	maxFileSize = 1 << 20
 	maxNodes    = 1 << 16
 )
 
-// readFile reads a YAML file. It fails if the file cannot be read or is no
-// YAML; other problems are the layer's.
+// readFile reads a YAML file. It fails if the file cannot be read or is not YAML; the layer holds
+// other problems.
 func readFile(path string, root *node) (*layer, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -69,7 +69,7 @@ func parseYAML(name string, text []byte, root *node) (*layer, error) {
 	return r.layer, nil
 }
 
-// yamlReader turns a YAML tree into a layer, checking its shape and its keys.
+// yamlReader converts a YAML tree to a layer, and checks its shape and its keys.
 type yamlReader struct {
 	name  string
 	layer *layer
@@ -82,8 +82,8 @@ func (r *yamlReader) problem(y *yaml.Node, path, value, text string) {
 	r.layer.problems = append(r.layer.problems, Problem{Source: r.source(y), Key: path, Value: value, Text: text})
 }
 
-// read returns what y says for n: a map for a section or a list, text for a
-// value, nil if it cannot be used.
+// read converts y according to n: to a map for a section or a list, to text for a value, and to nil
+// if y cannot be used.
 func (r *yamlReader) read(y *yaml.Node, n *node, path string) any {
 	if r.nodes++; r.nodes > maxNodes {
 		if r.nodes == maxNodes+1 {
@@ -142,7 +142,7 @@ func (r *yamlReader) readList(y *yaml.Node, n *node, path string) any {
 		if v := r.read(item, n.list.prototype(), join(path, key)); v != nil {
 			values[key] = v
 		} else {
-			values[key] = map[string]any{} // the problem is noted
+			values[key] = map[string]any{} // the problem is recorded
 		}
 	}
 	return values
@@ -179,7 +179,7 @@ func (r *yamlReader) readSection(y *yaml.Node, n *node, path string) any {
 	return values
 }
 
-// merge adds what "<<" refers to, unless the section says otherwise itself.
+// merge adds the keys that "<<" refers to, unless the section has its own.
 func (r *yamlReader) merge(y *yaml.Node, n *node, path string, values map[string]any) {
 	merged := []*yaml.Node{y}
 	if y.Kind == yaml.SequenceNode {
@@ -198,7 +198,7 @@ func (r *yamlReader) merge(y *yaml.Node, n *node, path string, values map[string
 	}
 }
 
-// shown is a scalar for messages.
+// shown returns a scalar for messages, "" for anything else.
 func shown(y *yaml.Node) string {
 	if y.Kind != yaml.ScalarNode {
 		return ""
@@ -206,12 +206,10 @@ func shown(y *yaml.Node) string {
 	return quote(y.Value)
 }
 
-// Dump writes the configuration as YAML, with every key. LoadRelay reads it
-// back as the same.
+// Dump writes the configuration as YAML, with every key, in a form that LoadRelay reads back.
 func (c *Relay) Dump(w io.Writer) error { return dump(w, describeSection("", "", c.describe)) }
 
-// Dump writes the configuration as YAML, with every key. LoadTarget reads it
-// back as the same.
+// Dump writes the configuration as YAML, with every key, in a form that LoadTarget reads back.
 func (c *Target) Dump(w io.Writer) error { return dump(w, describeSection("", "", c.describe)) }
 
 func dump(w io.Writer, root *node) error {
@@ -254,7 +252,7 @@ func valueYAML(v Value) *yaml.Node {
 	}
 	y := &yaml.Node{Kind: yaml.ScalarNode, Value: text}
 	if text == "" || v.Type() == stringType {
-		// Other readers of YAML take some device names for times of day.
+		// Quoted, because some YAML parsers take some device names for times of day.
 		y.Style = yaml.DoubleQuotedStyle
 	}
 	return y
