@@ -47,7 +47,7 @@ func TestDevicesAreListedAsTextAndJSON(t *testing.T) {
 	if list.Schema != devicesSchema || len(list.RDMA) != 1 || list.RDMA[0].Name != "rxe0" || list.Comch.Services == nil {
 		t.Errorf("the document is %+v", list)
 	}
-	if code, _, stderr := execute(t, "devices", "--path.sysfs", sys, "nothing"); code != program.ExitUsage || !strings.Contains(stderr, `"nothing" is no RDMA device`) {
+	if code, _, stderr := execute(t, "devices", "--path.sysfs", sys, "nothing"); code != program.ExitUsage || !strings.Contains(stderr, `"nothing" is not an RDMA device`) {
 		t.Errorf("an unknown name: %d %q", code, stderr)
 	}
 }

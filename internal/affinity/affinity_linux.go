@@ -9,8 +9,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// The set is read before any thread can have been pinned: afterwards the
-// answer would depend on which thread asks.
+// Read the set before any thread can have been pinned: afterwards the result would depend on the
+// calling thread.
 var allowedAtStart, errAllowed = readAllowed()
 
 func readAllowed() ([]int, error) {
@@ -30,15 +30,13 @@ func readAllowed() ([]int, error) {
 // AnyCPU, in place of a CPU number, leaves a thread unpinned.
 const AnyCPU = -1
 
-// Allowed returns the CPUs that the process might run on when it started, in
-// ascending order (sched_getaffinity: what taskset, cpusets and systemd's
-// CPUAffinity have left of the machine).
+// Allowed returns the CPUs that the process could run on when it started, in ascending order
+// (sched_getaffinity, which respects taskset, cpusets, and systemd's CPUAffinity).
 func Allowed() ([]int, error) {
 	return slices.Clone(allowedAtStart), errAllowed
 }
 
-// Check returns an InvalidValue error that names the first of cpus on which
-// the process must not run.
+// Check returns an InvalidValue error that names the first of cpus that the process may not run on.
 func Check(cpus []int) error {
 	allowed, err := Allowed()
 	if err != nil {
@@ -52,9 +50,8 @@ func Check(cpus []int) error {
 	return nil
 }
 
-// Pin ties the calling thread to one CPU. The goroutine must have called
-// runtime.LockOSThread, and should end without unlocking: the thread keeps
-// its affinity.
+// Pin pins the calling thread to one CPU. The goroutine must have called runtime.LockOSThread, and
+// should end without unlocking: the thread keeps its affinity.
 func Pin(cpu int) error {
 	if err := Check([]int{cpu}); err != nil {
 		return fmt.Errorf("pin thread: %w", err)
@@ -67,9 +64,8 @@ func Pin(cpu int) error {
 	return nil
 }
 
-// Describe says in a few words where the threads of cpus run, for logs. An
-// empty list, or negative numbers in it, stand for threads that are not
-// pinned.
+// Describe describes the placement of threads, for logs. An empty list, or negative numbers in it,
+// stand for unpinned threads.
 func Describe(cpus []int) string {
 	pinned := slices.DeleteFunc(slices.Clone(cpus), func(cpu int) bool { return cpu < 0 })
 	if len(pinned) == 0 {

@@ -1,5 +1,4 @@
-// Package affinity knows the CPUs that this process may run on and ties
-// threads to them.
+// Package affinity pins threads to CPUs, and lists the CPUs that this process may run on.
 package affinity
 
 import (
@@ -9,13 +8,12 @@ import (
 	"strings"
 )
 
-// maxCPU is the highest CPU number that the kernel interface used here can
-// name (CPU_SETSIZE is 1024).
+// maxCPU is the highest CPU number that the kernel interface used here supports (CPU_SETSIZE is
+// 1024).
 const maxCPU = 1023
 
-// ParseList reads a CPU list as the kernel writes it, for instance "3" or
-// "0-3,8". The result is in the order of the list and without duplicates:
-// a CPU that is named twice is an error, since two workers would share it.
+// ParseList parses a CPU list in the kernel's format, for instance "3" or "0-3,8". The result is in
+// the order of the list. A duplicate CPU is an error, because two workers would share it.
 func ParseList(text string) ([]int, error) {
 	var cpus []int
 	for item := range strings.SplitSeq(text, ",") {
@@ -58,8 +56,7 @@ func parseCPU(text string) (int, error) {
 	return int(cpu), nil
 }
 
-// FormatList writes CPUs the way ParseList reads them, sorted and with
-// neighbours joined to ranges: "0-3,8".
+// FormatList formats CPUs for ParseList, sorted and with neighbours joined to ranges: "0-3,8".
 func FormatList(cpus []int) string {
 	sorted := slices.Compact(slices.Sorted(slices.Values(cpus)))
 	var b strings.Builder

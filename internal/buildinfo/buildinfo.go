@@ -1,4 +1,4 @@
-// Package buildinfo tells which build of zc-relay this is.
+// Package buildinfo identifies the build of zc-relay.
 package buildinfo
 
 import (
@@ -11,8 +11,8 @@ import (
 // version is set by the linker (make build).
 var version string
 
-// Version is the version that the build was given, or the revision that the Go
-// toolchain has recorded, or "devel".
+// Version returns the version given to the build, or else the revision that the Go toolchain
+// recorded, or else "devel".
 func Version() string {
 	if version != "" {
 		return version
@@ -24,7 +24,7 @@ func Version() string {
 	return "devel"
 }
 
-// String is one line with name, version, build tags, Go version and platform.
+// String returns one line with name, version, build tags, Go version and platform.
 func String(name string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s", name, Version())
@@ -38,10 +38,10 @@ func String(name string) string {
 	return b.String()
 }
 
-// Tags are the build tags, separated by commas.
+// Tags returns the build tags, separated by commas.
 func Tags() string { return setting("-tags") }
 
-// Revision is the revision of the source, "" if the build has not recorded it.
+// Revision returns the revision of the source, "" if the build did not record it.
 func Revision() string { return setting("vcs.revision") }
 
 func setting(key string) string {
@@ -57,18 +57,16 @@ func setting(key string) string {
 	return ""
 }
 
-// Schema names the format of Description as JSON. Fields may be added within a
-// version.
+// Schema names the format of Description as JSON. Fields may be added within a version.
 const Schema = "zc-relay.version/1"
 
-// Description is everything that is known of the build.
+// Description is everything known about the build.
 type Description struct {
 	Schema  string `json:"schema"`
 	Program string `json:"program"`
 	Version string `json:"version"`
-	// Revision is that of the source, Modified whether the source differed
-	// from it, Time when it was committed; empty if the build has not
-	// recorded them.
+	// Revision identifies the source, Modified means that the source differed from it, and Time is
+	// when it was committed; empty if the build did not record them.
 	Revision  string `json:"revision"`
 	Modified  bool   `json:"modified"`
 	Time      string `json:"revision_time"`

@@ -1,4 +1,4 @@
-// Package goldentest compares what a test produces with a file that keeps it.
+// Package goldentest compares the output of tests with golden files.
 package goldentest
 
 import (
@@ -9,10 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// Check fails the test if got is not what the file holds. With -update it
-// writes the file.
+// Check fails the test if got differs from the file. With -update it writes the file instead.
 func Check(t testing.TB, path string, got []byte) {
 	t.Helper()
 	if *update {
@@ -25,6 +24,6 @@ func Check(t testing.TB, path string, got []byte) {
 		t.Fatal(err)
 	}
 	if difference := cmp.Diff(string(want), string(got)); difference != "" {
-		t.Errorf("%s has changed (-update writes it anew):\n%s", path, difference)
+		t.Errorf("%s has changed (-update rewrites it):\n%s", path, difference)
 	}
 }

@@ -5,16 +5,15 @@ package prefetch
 
 import "unsafe"
 
-// lineBytes is a cache line. Where lines are longer, the same one is asked
-// for more than once, which costs little.
+// lineBytes is the size of a cache line. If lines are longer, each is requested several times,
+// which costs little.
 const lineBytes = 64
 
-// Memory begins to load b into the caches and does not wait for it. Memory
-// that cannot be read is left alone: a prefetch never faults.
+// Memory starts to load b into the caches and does not wait for it. A prefetch never faults, so b
+// need not be readable.
 //
-// It is for what the kernel copies next from all over a large area: its copy
-// loop asks for one line after the other, while prefetches keep as many under
-// way as the core can have outstanding.
+// It is for memory that the kernel copies next, scattered over a large area: its copy loop requests
+// one line after the other, while prefetches keep as many requests in flight as the core supports.
 func Memory(b []byte) {
 	if len(b) == 0 {
 		return

@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/procfs/sysfs"
 )
 
-// PortCounters is what a port has counted since its driver was loaded.
-// Counters that the device does not have are missing, which is not 0.
+// PortCounters holds a port's counts since its driver was loaded. A counter that the device does
+// not have is missing, which differs from 0.
 type PortCounters struct {
 	Device        string
 	Port          uint
@@ -20,14 +20,14 @@ type PortCounters struct {
 	RateBytesPerS uint64
 	ReceivedBytes, TransmittedBytes,
 	ReceivedPackets, TransmittedPackets *uint64
-	// Errors are the port's error counters, and Hardware all counters of the
-	// device's own, by their names in sysfs.
+	// Errors holds the port's error counters, Hardware the device's own counters, by their names in
+	// sysfs.
 	Errors   map[string]uint64
 	Hardware map[string]uint64
 }
 
-// Counters reads the counters of all ports. Devices that cannot be read are
-// in the error, the others are returned all the same.
+// Counters reads the counters of all ports. The error lists devices that cannot be read; the others
+// are returned all the same.
 func (t *Tree) Counters() ([]PortCounters, error) {
 	names, err := t.Names()
 	if err != nil {
@@ -72,11 +72,10 @@ func portErrors(c *sysfs.InfiniBandCounters) map[string]uint64 {
 	return counts
 }
 
-// maxHardwareCounters bounds how many counters one port may have.
+// maxHardwareCounters is the largest number of counters of one port.
 const maxHardwareCounters = 512
 
-// hardwareCounters reads a port's hw_counters. Which there are depends on the
-// driver: mlx5 has other ones than the software devices.
+// hardwareCounters reads a port's hw_counters, which depend on the driver.
 func (t *Tree) hardwareCounters(name string, port uint) map[string]uint64 {
 	directory := filepath.Join(classDirectory, name, "ports", fmt.Sprint(port), "hw_counters")
 	counts := make(map[string]uint64)

@@ -1,6 +1,6 @@
-// Package rdmadevice tells which RDMA devices the machine has: what they are
-// called, what they belong to, and how their ports stand. It reads sysfs and
-// needs neither libraries nor rights.
+// Package rdmadevice lists the machine's RDMA devices: their names, the hardware and interfaces
+// they belong to, and the state of their ports. It reads sysfs, which takes neither libraries nor
+// privileges.
 package rdmadevice
 
 import (
@@ -24,14 +24,13 @@ type Device struct {
 	NodeGUID string `json:"node_guid"`
 	Firmware string `json:"firmware"`
 	Board    string `json:"board"`
-	// PCI is the address of the function that the device belongs to, empty
-	// for a software device. Auxiliary is the sub-function on it, if it is one.
+	// PCI is the address of the function that the device belongs to, empty for a software device.
+	// Auxiliary is the sub-function on it, if any.
 	PCI       string `json:"pci"`
 	Auxiliary string `json:"auxiliary"`
-	// NUMANode is the node that the device is attached to; null if there is
-	// none or nobody says.
+	// NUMANode is the node that the device is attached to; nil if there is none or it is unknown.
 	NUMANode *int `json:"numa_node"`
-	// Verbs is the character device through which programs use it.
+	// Verbs is the name of the character device for verbs programs.
 	Verbs string   `json:"verbs_device"`
 	Net   []NetDev `json:"netdevs"`
 	Ports []Port   `json:"ports"`
@@ -65,18 +64,18 @@ type GID struct {
 	NetDev string `json:"netdev"`
 }
 
-// SystemRoot is where sysfs normally is.
+// SystemRoot is the usual location of sysfs.
 const SystemRoot = "/sys"
 
 const classDirectory = "class/infiniband"
 
-// Tree is a sysfs. Its methods may be called concurrently.
+// Tree is a sysfs tree. Its methods may be called concurrently.
 type Tree struct {
 	root string
 	fs   sysfs.FS
 }
 
-// Open opens the sysfs at root: SystemRoot, or that of another machine.
+// Open opens the sysfs at root: SystemRoot, or a copy from another machine.
 func Open(root string) (*Tree, error) {
 	fs, err := sysfs.NewFS(root)
 	if err != nil {
@@ -85,7 +84,7 @@ func Open(root string) (*Tree, error) {
 	return &Tree{root: root, fs: fs}, nil
 }
 
-// Names are the names of all RDMA devices; none if the kernel has no RDMA.
+// Names returns the names of all RDMA devices, none if the kernel has no RDMA.
 func (t *Tree) Names() ([]string, error) {
 	names, err := t.fs.InfiniBandClassDevices()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -98,8 +97,8 @@ func (t *Tree) Names() ([]string, error) {
 	return names, nil
 }
 
-// Devices describes all RDMA devices. Those that cannot be read are in the
-// error, the others are returned all the same.
+// Devices describes all RDMA devices. The error lists devices that cannot be read; the others are
+// returned all the same.
 func (t *Tree) Devices() ([]Device, error) {
 	names, err := t.Names()
 	if err != nil {
@@ -169,8 +168,8 @@ var (
 	auxiliaryName = regexp.MustCompile(`^[a-z0-9_]+\.[a-z_]+\.[0-9]+$`)
 )
 
-// location finds the PCI function, and the auxiliary device on it, in the path
-// of the device that the RDMA device belongs to.
+// location finds the PCI function, and the auxiliary device on it, in the sysfs path of the parent
+// device.
 func (t *Tree) location(name string) (pci, auxiliary string) {
 	path, err := filepath.EvalSymlinks(filepath.Join(t.root, classDirectory, name, "device"))
 	if err != nil {
@@ -178,7 +177,7 @@ func (t *Tree) location(name string) (pci, auxiliary string) {
 	}
 	for part := range strings.SplitSeq(path, string(filepath.Separator)) {
 		if pciAddress.MatchString(part) {
-			pci, auxiliary = part, "" // the last one counts: bridges come before
+			pci, auxiliary = part, "" // the last one counts: bridges precede it
 		} else if pci != "" && auxiliaryName.MatchString(part) {
 			auxiliary = part
 		}
@@ -203,9 +202,8 @@ func (t *Tree) verbsDevice(name string) string {
 	return ""
 }
 
-// netDevs finds a device's network interfaces: those in its GID tables, those
-// of the same function (IP over InfiniBand), and the one below a software
-// device.
+// netDevs finds a device's network interfaces: in its GID tables, on the same function (IP over
+// InfiniBand), and below a software device.
 func (t *Tree) netDevs(d *Device) []string {
 	names := t.list(classDirectory, d.Name, "device/net")
 	if parent := t.read(classDirectory, d.Name, "parent"); parent != "" {
@@ -222,7 +220,7 @@ func (t *Tree) netDevs(d *Device) []string {
 	return slices.Compact(names)
 }
 
-// gids are the entries of a port's GID table that are in use.
+// gids returns the entries of a port's GID table that are in use.
 func (t *Tree) gids(name string, port uint) []GID {
 	directory := filepath.Join(classDirectory, name, "ports", fmt.Sprint(port))
 	gids := []GID{}

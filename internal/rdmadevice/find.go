@@ -8,21 +8,19 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// finder knows the RDMA devices of what they belong to. Unknown names have
-// none.
+// finder finds the RDMA devices that belong to something else. Unknown names have none.
 type finder interface {
 	ofNetDev(name string) []string
 	ofPCI(address string) []string
 	ofAuxiliary(name string) []string
 }
 
-// systemFinder asks the running system. rdmamap cannot be pointed at another
-// root.
+// systemFinder queries the running system. rdmamap does not support another root.
 type systemFinder struct{}
 
 func (systemFinder) ofNetDev(name string) []string {
 	device, err := rdmamap.GetRdmaDeviceForNetdevice(name)
-	if err != nil || device == "" { // no RDMA device is told by either
+	if err != nil || device == "" { // either means no RDMA device
 		return nil
 	}
 	return []string{device}
@@ -31,7 +29,7 @@ func (systemFinder) ofNetDev(name string) []string {
 func (systemFinder) ofPCI(address string) []string    { return rdmamap.GetRdmaDevicesForPcidev(address) }
 func (systemFinder) ofAuxiliary(name string) []string { return rdmamap.GetRdmaDevicesForAuxdev(name) }
 
-// listFinder looks through devices that were read before.
+// listFinder searches devices that were read before.
 type listFinder []Device
 
 func (l listFinder) find(matches func(*Device) bool) []string {
@@ -56,9 +54,9 @@ func (l listFinder) ofAuxiliary(name string) []string {
 	return l.find(func(d *Device) bool { return d.Auxiliary == name })
 }
 
-// Select returns those of devices that have, or belong to what has, one of
-// names: an RDMA device, a network interface, a PCI function or an auxiliary
-// device. It fails with status.NotFound for a name without any.
+// Select returns the devices that match names: names of RDMA devices, or of network interfaces, PCI
+// functions or auxiliary devices that they belong to. It fails with status.NotFound for a name
+// without a match.
 func (t *Tree) Select(devices []Device, names []string) ([]Device, error) {
 	var find finder = listFinder(devices)
 	if t.root == SystemRoot {
@@ -76,7 +74,7 @@ func selectWith(find finder, devices []Device, names []string) ([]Device, error)
 		}
 		if len(found) == 0 {
 			return nil, status.Errorf(status.NotFound,
-				"%q is no RDMA device, and no network interface, PCI function or auxiliary device that has one: \"zc-relay devices\" lists all", name)
+				"%q is not an RDMA device, nor a network interface, PCI function or auxiliary device that has one: \"zc-relay devices\" lists all", name)
 		}
 		for _, device := range found {
 			wanted[device] = true

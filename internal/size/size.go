@@ -1,9 +1,8 @@
-// Package size reads and prints byte sizes, throughputs and durations the way
-// people write them.
+// Package size parses and formats byte sizes, throughputs and durations for people.
 //
 // Units are those of IEC 80000-13 and SI: KiB, MiB, GiB, TiB count by 1024;
 // kB, MB, GB, TB by 1000. A bare k, M, G or T, as in "4k", counts by 1024,
-// which is what fio does.
+// as in fio.
 package size
 
 import (
@@ -14,8 +13,8 @@ import (
 	"time"
 )
 
-// Bytes is a number of bytes. It is a pflag.Value, an
-// encoding.TextUnmarshaler and an encoding.TextMarshaler.
+// Bytes is a number of bytes. It is a pflag.Value, an encoding.TextUnmarshaler and an
+// encoding.TextMarshaler.
 type Bytes uint64
 
 // The binary multiples.
@@ -28,8 +27,7 @@ const (
 
 const prefixes = "kMGT"
 
-// Parse reads a size: a whole number and a unit, which may be missing or B
-// for bytes.
+// Parse parses a size: a whole number and a unit. No unit, or B, stands for bytes.
 func Parse(text string) (Bytes, error) {
 	digits := strings.TrimRight(text, "kKmMgGtTiB")
 	number, err := strconv.ParseUint(digits, 10, 64)
@@ -60,7 +58,7 @@ func parseError(text, digits string, err error) error {
 	return fmt.Errorf("size %q is not a number with a unit, for instance 4096, 4k, 4KiB, 1MiB or 1MB", text)
 }
 
-// parseUnit returns how many bytes a unit stands for.
+// parseUnit returns the number of bytes in a unit.
 func parseUnit(unit string) (uint64, error) {
 	if unit == "" || unit == "B" {
 		return 1, nil
@@ -90,7 +88,7 @@ func (b Bytes) String() string {
 	return strconv.FormatUint(uint64(b), 10)
 }
 
-// Set implements pflag.Value.
+// Set parses a size (pflag.Value).
 func (b *Bytes) Set(text string) error {
 	parsed, err := Parse(text)
 	if err != nil {
@@ -100,24 +98,23 @@ func (b *Bytes) Set(text string) error {
 	return nil
 }
 
-// Type implements pflag.Value: the word that stands for the value in help
-// texts.
+// Type returns the word for a size in help texts (pflag.Value).
 func (b *Bytes) Type() string { return "size" }
 
-// UnmarshalText implements encoding.TextUnmarshaler.
+// UnmarshalText parses a size.
 func (b *Bytes) UnmarshalText(text []byte) error { return b.Set(string(text)) }
 
-// MarshalText implements encoding.TextMarshaler.
+// MarshalText formats the size as String does.
 func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
-// FormatThroughput prints bytes per second in MiB/s, with as many digits as
-// tell something: "0.25 MiB/s", "12.3 MiB/s", "1234 MiB/s".
+// FormatThroughput formats bytes per second in MiB/s with three significant digits or more: "0.25
+// MiB/s", "12.3 MiB/s", "1234 MiB/s".
 func FormatThroughput(bytesPerSecond float64) string {
 	return formatDigits(bytesPerSecond/float64(MiB)) + " MiB/s"
 }
 
-// FormatDuration prints a duration with three significant digits or more in
-// the unit that suits it: "870ns", "12.3µs", "4.56ms", "1.23s", "75.3s".
+// FormatDuration formats a duration with three significant digits or more in the unit that suits
+// it: "870ns", "12.3µs", "4.56ms", "1.23s", "75.3s".
 func FormatDuration(d time.Duration) string {
 	ns := float64(d)
 	switch magnitude := math.Abs(ns); {
@@ -131,7 +128,7 @@ func FormatDuration(d time.Duration) string {
 	return formatDigits(ns/1e9) + "s"
 }
 
-// formatDigits keeps three significant digits, or all before the point.
+// formatDigits keeps three significant digits, or all before the decimal point.
 func formatDigits(value float64) string {
 	decimals := 2
 	switch magnitude := math.Abs(value); {

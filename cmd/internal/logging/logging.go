@@ -14,32 +14,31 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// Options choose what is logged, and how.
+// Options select what is logged, and the format.
 type Options struct {
 	Level  string // as ParseLevel reads it
 	Format string // "console" or "json"
-	// Sampling is how often a message is logged per second before it is
-	// thinned out; 0 logs all.
+	// Sampling is the number of times per second that a message is logged before it is thinned out;
+	// 0 logs all.
 	Sampling int
 }
 
 // AddFlags adds --log-level, short -l, and --log-format to f.
 func (o *Options) AddFlags(f *pflag.FlagSet) {
-	f.StringVarP(&o.Level, "log-level", "l", "info", "least severity to log: debug, info, warn, error, or a number of the DOCA applications from 10 (nothing) to 70 (everything)")
+	f.StringVarP(&o.Level, "log-level", "l", "info", "lowest severity to log: debug, info, warn, error, or a DOCA log level from 10 (nothing) to 70 (everything)")
 	f.StringVar(&o.Format, "log-format", "console", "log format: console or json")
-	f.IntVar(&o.Sampling, "log-sampling", 100, "log a message this often per second, then every hundredth time only; 0 logs all")
+	f.IntVar(&o.Sampling, "log-sampling", 100, "log a repeated message this often per second, then only every hundredth time; 0 logs all")
 }
 
-// timeLayout is RFC 3339 with microseconds: a data path's events are closer
-// together than milliseconds.
+// timeLayout is RFC 3339 with microseconds: events on a data path are less than a millisecond
+// apart.
 const timeLayout = "2006-01-02T15:04:05.000000Z07:00"
 
-// sampleEvery thins out a message that is repeated beyond --log-sampling: a
-// peer that fails over and over must not fill the disk.
+// sampleEvery is the rate at which repeated messages are logged beyond --log-sampling, so that a
+// peer that keeps failing cannot fill the disk.
 const sampleEvery = 100
 
-// New makes the logger that the options ask for, with a level that can be
-// changed.
+// New returns a logger with the given options, and its level, which can be changed.
 func New(name string, o Options) (*zap.Logger, zap.AtomicLevel, error) {
 	return newTo(os.Stderr, name, o)
 }
@@ -74,25 +73,24 @@ func newTo(w io.Writer, name string, o Options) (*zap.Logger, zap.AtomicLevel, e
 	return zap.New(core).Named(name), level, nil
 }
 
-// docaLevels are the numbers of DOCA's log levels (doca_log_level): disabled,
-// critical, error, warning, info, debug, trace.
+// docaLevels maps DOCA's log levels (doca_log_level): disabled, critical, error, warning, info,
+// debug, trace.
 var docaLevels = map[int]zapcore.Level{
 	10: zapcore.FatalLevel + 1, 20: zapcore.ErrorLevel, 30: zapcore.ErrorLevel, 40: zapcore.WarnLevel,
 	50: zapcore.InfoLevel, 60: zapcore.DebugLevel, 70: zapcore.DebugLevel,
 }
 
-// ParseLevel accepts zap's names and the numbers that the DOCA applications
-// take.
+// ParseLevel accepts zap's names and the numbers of DOCA's log levels.
 func ParseLevel(text string) (zapcore.Level, error) {
 	if number, err := strconv.Atoi(text); err == nil {
 		if level, ok := docaLevels[number]; ok {
 			return level, nil
 		}
-		return 0, fmt.Errorf("level %d is none of 10, 20, 30, 40, 50, 60, 70", number)
+		return 0, fmt.Errorf("level %d is not one of 10, 20, 30, 40, 50, 60, 70", number)
 	}
 	level, err := zapcore.ParseLevel(text)
 	if err != nil || text == "" || level > zapcore.ErrorLevel {
-		return 0, fmt.Errorf("level %q is none of debug, info, warn, error", text)
+		return 0, fmt.Errorf("level %q is not one of debug, info, warn, error", text)
 	}
 	return level, nil
 }

@@ -11,32 +11,32 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// queueMetrics are those of the queues of a channel or a volume.
+// queueMetrics are the metrics of the queues of a channel or a volume.
 type queueMetrics struct {
 	io, bytes, latency, inFlight, backPressure *metric
 
 	causes []datapath.BackPressure
 }
 
-// newQueueMetrics makes the metrics of queues that belong to what owner names,
-// "channel" or "volume", with the given causes of back pressure.
+// newQueueMetrics returns the metrics of queues, with the label owner, "channel" or "volume", and
+// the given causes of backpressure.
 func newQueueMetrics(prefix, owner, latencyIs string, causes ...datapath.BackPressure) queueMetrics {
 	return queueMetrics{
-		io:    define(prefix+"io_total", Counter, "IOs that have been answered, by operation and result.", owner, "queue", "op", "code"),
+		io:    define(prefix+"io_total", Counter, "IOs that have completed, by operation and result.", owner, "queue", "op", "code"),
 		bytes: define(prefix+"io_bytes_total", Counter, "Bytes that successful IOs have moved, by operation.", owner, "queue", "op"),
 		latency: define(prefix+"io_latency_seconds", Histogram, latencyIs+
 			" Native histogram, classic with a bucket for each power of two. The clock is read once for all IOs that a poll finds together.", owner, "queue", "op"),
-		inFlight: define(prefix+"io_in_flight", Gauge, "IOs that have been taken and not been answered.", owner, "queue"),
-		backPressure: define(prefix+"back_pressure_total", Counter, "Waits for want of something: "+causeList(causes)+".",
+		inFlight: define(prefix+"io_in_flight", Gauge, "IOs that have been received and not completed.", owner, "queue"),
+		backPressure: define(prefix+"back_pressure_total", Counter, "Waits because of backpressure: "+causeList(causes)+".",
 			owner, "queue", "cause"),
 		causes: causes,
 	}
 }
 
-// causeHelp says what is wanting.
+// causeHelp describes the causes of backpressure.
 var causeHelp = map[datapath.BackPressure]string{
-	datapath.NoClientReceive: "answers for which the client had posted no receive (client_receive)",
-	datapath.NoResponseRoom:  "requests that came before the answers to earlier ones had left (answer_room)",
+	datapath.NoClientReceive: "responses for which the client had posted no receive (client_receive)",
+	datapath.NoResponseRoom:  "requests that arrived before the responses to earlier ones had been sent (answer_room)",
 	datapath.NoReadCredit:    "writes beyond the RDMA Reads that a connection may have outstanding (rdma_read)",
 }
 
@@ -71,9 +71,8 @@ func (q *queueMetrics) collect(out chan<- prometheus.Metric, owner string, count
 	}
 }
 
-// collectOperation sends nothing of operations that have never been asked for,
-// except that reads and writes are there from the start, so that rates can be
-// taken.
+// collectOperation sends the counts of one operation. It omits operations that have never been
+// requested, except reads and writes, which are there from the start so that rates can be computed.
 func (q *queueMetrics) collectOperation(out chan<- prometheus.Metric, owner, index string, operation iomsg.Operation, counts *datapath.QueueCounts) {
 	if counts.Total(operation) == 0 && !operation.MovesData() {
 		return
@@ -90,7 +89,7 @@ func (q *queueMetrics) collectOperation(out chan<- prometheus.Metric, owner, ind
 	out <- newLatencyHistogram(q.latency.desc, q.latency.Labels, []string{owner, index, operation.String()}, counts.Latency(operation))
 }
 
-// workerMetrics are those of the data-path workers.
+// workerMetrics are the metrics of the data-path workers.
 type workerMetrics struct {
 	polls, sleeps, lateWakeups, queues *metric
 }
@@ -122,13 +121,13 @@ func (w *workerMetrics) collect(out chan<- prometheus.Metric, workers []*datapat
 
 const nanosecondsPerSecond = 1e9
 
-// classicStride is how many native buckets make one classic bucket: those of
-// one power of two.
+// classicStride is the number of native buckets in one classic bucket, which spans one power of
+// two.
 const classicStride = 1 << datapath.LatencySchema
 
-// latencyHistogram is a latency distribution as a native and as a classic
-// histogram at once: the client library's own constant metrics are either.
-// Servers that scrape as protocol buffers get both, others the classic one.
+// latencyHistogram is a latency distribution as a native and a classic histogram at once; the
+// client library's constant metrics are only one of them. Servers that scrape protocol buffers get
+// both, others get the classic one.
 type latencyHistogram struct {
 	desc    *prometheus.Desc
 	labels  []*dto.LabelPair
@@ -143,10 +142,10 @@ func newLatencyHistogram(desc *prometheus.Desc, names, values []string, latency 
 	return &latencyHistogram{desc: desc, labels: labels, latency: latency}
 }
 
-// Desc implements prometheus.Metric.
+// Desc returns the metric's description.
 func (h *latencyHistogram) Desc() *prometheus.Desc { return h.desc }
 
-// Write implements prometheus.Metric.
+// Write fills in both histograms.
 func (h *latencyHistogram) Write(out *dto.Metric) error {
 	histogram := &dto.Histogram{SampleSum: new(float64(h.latency.SumNs) / nanosecondsPerSecond)}
 	h.writeClassic(histogram)
@@ -168,19 +167,19 @@ func (h *latencyHistogram) writeClassic(out *dto.Histogram) {
 	out.SampleCount = new(count)
 }
 
-// firstNativeIndex is the index, in the native histogram, of the bucket behind
-// the first: index i ends at 2^(i/8).
+// firstNativeIndex is the native histogram's index of the bucket after the first: index i ends at
+// 2^(i/8).
 const firstNativeIndex = datapath.LatencyFirstExponent*classicStride + 1
 
-// writeNative writes the buckets that are not empty, each as its difference
-// from the one before, in spans of neighbours (the format of Prometheus). The
-// first bucket is the native histogram's zero bucket.
+// writeNative writes the non-empty buckets, each as its difference from the previous one, in spans
+// of adjacent buckets (the format of Prometheus). The first bucket is the native histogram's zero
+// bucket.
 func (h *latencyHistogram) writeNative(out *dto.Histogram) {
 	buckets := &h.latency.Buckets
 	out.Schema = new(int32(datapath.LatencySchema))
 	out.ZeroThreshold = new(datapath.LatencyBound(0))
 	out.ZeroCount = new(buckets[0])
-	// A histogram without buckets is told from a classic one by its spans.
+	// An empty span distinguishes a native histogram without buckets from a classic one.
 	out.PositiveSpan = []*dto.BucketSpan{{Offset: new(int32(0)), Length: new(uint32(0))}}
 	span := out.PositiveSpan[0]
 	end := int32(0) // index behind the last span

@@ -2,7 +2,7 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Definition is what can be said of a metric before it has a value.
+// Definition describes a metric without its value.
 type Definition struct {
 	Name   string
 	Type   Type
@@ -10,7 +10,7 @@ type Definition struct {
 	Help   string
 }
 
-// Type is a metric's type as Prometheus names it.
+// Type is a metric's type, with Prometheus' name for it.
 type Type string
 
 // The types of metrics.
@@ -20,7 +20,7 @@ const (
 	Histogram Type = "histogram"
 )
 
-// metric is a definition with the description that the client library wants.
+// metric is a definition with its description for the client library.
 type metric struct {
 	Definition
 	desc *prometheus.Desc
@@ -42,8 +42,7 @@ func (m *metric) send(out chan<- prometheus.Metric, value float64, labels ...str
 	out <- prometheus.MustNewConstMetric(m.desc, kind, value, labels...)
 }
 
-// Definitions are all metrics of the daemons' own, in the order in which they
-// are documented.
+// Definitions returns all metrics that the daemons define, in the order of the documentation.
 func Definitions() []Definition {
 	relay, target, device := newRelayMetrics(), newTargetMetrics(), newDeviceMetrics()
 	var all []Definition

@@ -155,7 +155,7 @@ func TestDeviceCountersAreCollected(t *testing.T) {
 	}
 	collector := NewDeviceCollector(tree, zap.NewNop())
 	want := `
-# HELP zc_rdma_device_info Always 1; the labels tell what the RDMA device was when the daemon started.
+# HELP zc_rdma_device_info Always 1; the labels describe the RDMA device as of the start of the daemon.
 # TYPE zc_rdma_device_info gauge
 zc_rdma_device_info{auxiliary="",board="",device="rxe0",firmware="",netdev="eth0",node_guid="5054:00ff:fe12:3456",pci=""} 1
 zc_rdma_device_info{auxiliary="",board="MT_0000000884",device="mlx5_0",firmware="32.41.1000",netdev="p0",node_guid="b83f:d203:00a1:b2c4",pci="0000:03:00.0"} 1

@@ -10,13 +10,13 @@ import (
 	"github.com/zc-relay/zc-relay/internal/rdmadevice"
 )
 
-// DeviceCollector collects the counters of the machine's RDMA devices from
-// sysfs whenever it is scraped. A machine without any has no such metrics.
+// DeviceCollector collects the counters of the machine's RDMA devices from sysfs at each scrape. A
+// machine without RDMA devices has none of these metrics except the success of the scrape.
 type DeviceCollector struct {
 	tree *rdmadevice.Tree
 	log  *zap.Logger
-	// described is sent with each scrape but read once: a device's GID table
-	// may have hundreds of entries.
+	// described is sent at each scrape but read once: a device's GID table may have hundreds of
+	// entries.
 	described []prometheus.Metric
 	deviceMetrics
 }
@@ -36,7 +36,7 @@ func newDeviceMetrics() deviceMetrics {
 		return define(devicePrefix+"port_"+name, kind, help, append([]string{"device", "port"}, more...)...)
 	}
 	return deviceMetrics{
-		info: define(devicePrefix+"device_info", Gauge, "Always 1; the labels tell what the RDMA device was when the daemon started.",
+		info: define(devicePrefix+"device_info", Gauge, "Always 1; the labels describe the RDMA device as of the start of the daemon.",
 			"device", "netdev", "pci", "auxiliary", "node_guid", "firmware", "board"),
 		success:            define(devicePrefix+"scrape_success", Gauge, "1 if all RDMA devices could be read, else 0. Machines without any have 1."),
 		active:             port("active", Gauge, "1 if the port is active, else 0."),
@@ -56,12 +56,12 @@ func (m *deviceMetrics) all() []*metric {
 	}
 }
 
-// NewDeviceCollector makes a collector for the devices of a sysfs.
+// NewDeviceCollector returns a collector for the devices of a sysfs.
 func NewDeviceCollector(tree *rdmadevice.Tree, log *zap.Logger) *DeviceCollector {
 	c := &DeviceCollector{tree: tree, log: log, deviceMetrics: newDeviceMetrics()}
 	devices, err := tree.Devices()
 	if err != nil {
-		log.Warn("RDMA devices cannot be described", zap.Error(err))
+		log.Warn("read RDMA devices", zap.Error(err))
 	}
 	for i := range devices {
 		d := &devices[i]
@@ -79,10 +79,10 @@ func netDevNames(d *rdmadevice.Device) string {
 	return strings.Join(names, ",")
 }
 
-// Describe implements prometheus.Collector.
+// Describe sends the descriptions of all metrics.
 func (c *DeviceCollector) Describe(out chan<- *prometheus.Desc) { describe(out, c.all()) }
 
-// Collect implements prometheus.Collector.
+// Collect sends the current values of all metrics.
 func (c *DeviceCollector) Collect(out chan<- prometheus.Metric) {
 	for _, m := range c.described {
 		out <- m
@@ -91,7 +91,7 @@ func (c *DeviceCollector) Collect(out chan<- prometheus.Metric) {
 	success := 1.0
 	if err != nil {
 		success = 0
-		c.log.Debug("RDMA counters cannot be read", zap.Error(err))
+		c.log.Debug("read RDMA counters", zap.Error(err))
 	}
 	c.success.send(out, success)
 	for i := range ports {

@@ -1,6 +1,5 @@
-// Package metrics exports what the daemons count to Prometheus. The data path
-// is not disturbed by a scrape: it counts in memory of its own, which is only
-// read.
+// Package metrics exports the daemons' counters to Prometheus. A scrape does not disturb the data
+// path: it only reads the memory that the data path counts in.
 package metrics
 
 import (
@@ -11,12 +10,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 )
 
-// Channel is what the metrics of a relay's channel are made of.
+// Channel holds the values of a channel's metrics.
 type Channel struct {
-	// Name tells the channel from all others of the relay.
+	// Name is unique among the relay's channels.
 	Name string
-	// Device, Representor and Service are its parts; Target is where it
-	// forwards to, and Volume what it asks for there.
+	// Device, Representor and Service make up Name. Target is the address that the channel forwards
+	// to, and Volume the volume there.
 	Device, Representor, Service, Target, Volume string
 
 	Counters         *datapath.CounterSet
@@ -32,13 +31,13 @@ type Channel struct {
 	TargetFailures uint64
 }
 
-// RelaySource is a relay whose channels and workers may change over time.
+// RelaySource is a relay. Its channels and workers may change over time.
 type RelaySource interface {
 	Channels() []Channel
 	Workers() []*datapath.Worker
 }
 
-// RelayCollector collects the metrics of a relay whenever it is scraped.
+// RelayCollector collects the metrics of a relay at each scrape.
 type RelayCollector struct {
 	source RelaySource
 	relayMetrics
@@ -69,15 +68,15 @@ func (m *relayMetrics) all() []*metric {
 	return slices.Concat(m.channel.all(), m.sessions.all(), m.link.all(), m.queues.all(), m.workers.all())
 }
 
-// NewRelayCollector makes a collector of source's metrics.
+// NewRelayCollector returns a collector of source's metrics.
 func NewRelayCollector(source RelaySource) *RelayCollector {
 	return &RelayCollector{source: source, relayMetrics: newRelayMetrics()}
 }
 
-// Describe implements prometheus.Collector.
+// Describe sends the descriptions of all metrics.
 func (c *RelayCollector) Describe(out chan<- *prometheus.Desc) { describe(out, c.all()) }
 
-// Collect implements prometheus.Collector.
+// Collect sends the current values of all metrics.
 func (c *RelayCollector) Collect(out chan<- prometheus.Metric) {
 	for _, channel := range c.source.Channels() {
 		c.channel.collect(out, &channel)
@@ -94,12 +93,12 @@ func describe(out chan<- *prometheus.Desc, metrics []*metric) {
 	}
 }
 
-// channelMetrics say what a channel is.
+// channelMetrics describe a channel.
 type channelMetrics struct{ info *metric }
 
 func newChannelMetrics() channelMetrics {
 	return channelMetrics{
-		info: define(relayPrefix+"channel_info", Gauge, "Always 1; the labels tell what the channel is.",
+		info: define(relayPrefix+"channel_info", Gauge, "Always 1; the labels describe the channel.",
 			"channel", "device", "representor", "service", "target", "volume"),
 	}
 }
@@ -110,14 +109,14 @@ func (m *channelMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
 	m.info.send(out, 1, c.Name, c.Device, c.Representor, c.Service, c.Target, c.Volume)
 }
 
-// sessionMetrics are those of a channel's sessions.
+// sessionMetrics are the metrics of a channel's sessions.
 type sessionMetrics struct{ open, accepted, refused, exported *metric }
 
 func newSessionMetrics() sessionMetrics {
 	return sessionMetrics{
 		open:     define(relayPrefix+"sessions", Gauge, "Sessions that are open now.", "channel"),
 		accepted: define(relayPrefix+"sessions_total", Counter, "Sessions that have been opened.", "channel"),
-		refused:  define(relayPrefix+"sessions_refused_total", Counter, "Clients that were turned away because the relay had its maximum of sessions.", "channel"),
+		refused:  define(relayPrefix+"sessions_refused_total", Counter, "Clients that were rejected because the relay had its maximum of sessions.", "channel"),
 		exported: define(relayPrefix+"exported_bytes", Gauge, "Memory that the clients have exported.", "channel"),
 	}
 }
@@ -133,14 +132,14 @@ func (m *sessionMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
 	m.exported.send(out, float64(c.ExportedBytes), c.Name)
 }
 
-// linkMetrics are those of a channel's standing connection to its target.
+// linkMetrics are the metrics of a channel's standing connection to its target.
 type linkMetrics struct{ ready, attempt, connects, losses, failures *metric }
 
 func newLinkMetrics() linkMetrics {
 	return linkMetrics{
 		ready:    define(relayPrefix+"target_ready", Gauge, "1 if the target can serve new sessions, else 0.", "channel"),
 		attempt:  define(relayPrefix+"target_connect_attempt", Gauge, "Attempts to connect since the target was found to be down; 0 while it is up.", "channel"),
-		connects: define(relayPrefix+"target_connects_total", Counter, "Times that the standing connection to the target was made; all but the first are reconnects.", "channel"),
+		connects: define(relayPrefix+"target_connects_total", Counter, "Times that the standing connection to the target was set up; all except the first are reconnects.", "channel"),
 		losses:   define(relayPrefix+"target_losses_total", Counter, "Times that the standing connection to the target was lost.", "channel"),
 		failures: define(relayPrefix+"target_connect_failures_total", Counter, "Attempts to connect to the target that failed.", "channel"),
 	}

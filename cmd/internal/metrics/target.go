@@ -11,14 +11,14 @@ import (
 
 // TargetSource is a target.
 type TargetSource interface {
-	// Counters are those of each volume, by its name.
+	// Counters returns per-queue counters, keyed by volume name.
 	Counters() map[string]*datapath.CounterSet
 	Sessions() int
 	SessionsTotal() uint64
 	Workers() []*datapath.Worker
 }
 
-// TargetCollector collects the metrics of a target whenever it is scraped.
+// TargetCollector collects the metrics of a target at each scrape.
 type TargetCollector struct {
 	source TargetSource
 	targetMetrics
@@ -34,7 +34,7 @@ const targetPrefix = "zc_target_"
 
 func newTargetMetrics() targetMetrics {
 	return targetMetrics{
-		sessions:      define(targetPrefix+"sessions", Gauge, "Control connections of relays that are open now; each relay keeps one more than it has sessions."),
+		sessions:      define(targetPrefix+"sessions", Gauge, "Control connections of relays that are open now; each relay has one more than it has sessions."),
 		sessionsTotal: define(targetPrefix+"sessions_total", Counter, "Control connections of relays that have been opened."),
 		queues: newQueueMetrics(targetPrefix, "volume", "Time from receiving an IO to sending its answer.",
 			datapath.NoResponseRoom, datapath.NoReadCredit),
@@ -47,15 +47,15 @@ func (m *targetMetrics) all() []*metric {
 	return append(append(all, m.queues.all()...), m.workers.all()...)
 }
 
-// NewTargetCollector makes a collector of source's metrics.
+// NewTargetCollector returns a collector of source's metrics.
 func NewTargetCollector(source TargetSource) *TargetCollector {
 	return &TargetCollector{source: source, targetMetrics: newTargetMetrics()}
 }
 
-// Describe implements prometheus.Collector.
+// Describe sends the descriptions of all metrics.
 func (c *TargetCollector) Describe(out chan<- *prometheus.Desc) { describe(out, c.all()) }
 
-// Collect implements prometheus.Collector.
+// Collect sends the current values of all metrics.
 func (c *TargetCollector) Collect(out chan<- prometheus.Metric) {
 	c.sessions.send(out, float64(c.source.Sessions()))
 	c.sessionsTotal.send(out, float64(c.source.SessionsTotal()))

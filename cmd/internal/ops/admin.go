@@ -16,24 +16,22 @@ import (
 	"go.uber.org/zap"
 )
 
-// unixPrefix marks an address that is the path of a Unix socket.
+// unixPrefix marks an address as the path of a Unix socket.
 const unixPrefix = "unix:"
 
-// AdminConfig says what an Admin serves.
+// AdminConfig configures an Admin.
 type AdminConfig struct {
-	// Address is "unix:PATH", or IP:PORT with a loopback address. Every user
-	// of the machine can reach the latter, only the daemon's user and root the
-	// former.
+	// Address is "unix:PATH", or IP:PORT with a loopback address. Every user of the machine can
+	// connect to the latter, only root and the daemon's user to the former.
 	Address string
 	Status  Status
-	// Level is the least severity that Log logs.
+	// Level is the lowest severity that Log logs.
 	Level zap.AtomicLevel
 	Log   *zap.Logger
 }
 
-// Admin is the listener for whoever runs the daemon, on its own machine: what
-// it serves tells secrets of the process (profiles) or changes it (the log
-// level, and what Handle adds).
+// Admin is the listener for administrators on this machine. It serves what exposes secrets of the
+// process (profiles) or changes it (the log level, and what Handle adds).
 type Admin struct {
 	*httpServer
 	mux *http.ServeMux
@@ -56,11 +54,11 @@ func ListenAdmin(config AdminConfig) (*Admin, error) {
 	return a, nil
 }
 
-// Handle serves one more pattern of http.ServeMux.
+// Handle adds a pattern of http.ServeMux.
 func (a *Admin) Handle(pattern string, handler http.Handler) { a.mux.Handle(pattern, handler) }
 
-// handleProfiles serves what net/http/pprof does, profiles of everything the
-// runtime knows, and runtime/trace. Several at a time would measure each other.
+// handleProfiles serves the profiles of net/http/pprof and runtime/trace. Their number at a time is
+// limited because they would measure each other.
 func (a *Admin) handleProfiles() {
 	profiles := http.NewServeMux()
 	profiles.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -71,21 +69,21 @@ func (a *Admin) handleProfiles() {
 	a.mux.Handle("GET /debug/pprof/", limitRequests(maxRequestsAtATime, profiles))
 }
 
-// maxProfileSeconds bounds a profile or trace, which slows the process down.
+// maxProfileSeconds limits the duration of a profile or trace, which slows down the process.
 const maxProfileSeconds = 300
 
 func boundSeconds(handler http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		text := r.FormValue("seconds")
 		if seconds, err := strconv.ParseFloat(text, 64); text != "" && (err != nil || !(seconds > 0 && seconds <= maxProfileSeconds)) {
-			http.Error(w, fmt.Sprintf("seconds=%q is not a number above 0, up to %d", text, maxProfileSeconds), http.StatusBadRequest)
+			http.Error(w, fmt.Sprintf("seconds=%q is not a positive number up to %d", text, maxProfileSeconds), http.StatusBadRequest)
 			return
 		}
 		handler(w, r)
 	}
 }
 
-// setLevel changes the log level: {"level":"debug"}, or the form value level.
+// setLevel changes the log level to {"level":"debug"} in the body, or to the form value level.
 func setLevel(level zap.AtomicLevel, log *zap.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		before := level.Level()
@@ -96,8 +94,8 @@ func setLevel(level zap.AtomicLevel, log *zap.Logger) http.Handler {
 	})
 }
 
-// localHostOnly refuses requests whose Host names another host: a page that
-// has its name resolve to this machine's loopback address could send them.
+// localHostOnly rejects requests whose Host names another host. A web page could send such requests
+// if its name resolves to this machine's loopback address.
 func localHostOnly(address net.Addr, handler http.Handler) http.Handler {
 	if address.Network() == "unix" {
 		return handler
@@ -115,14 +113,14 @@ func localHostOnly(address net.Addr, handler http.Handler) http.Handler {
 	})
 }
 
-var errNotLocal = errors.New("it is open to this machine only: use unix:/run/zc-relay/admin.sock, or a loopback address such as 127.0.0.1:9472")
+var errNotLocal = errors.New("administration is for this machine only: use unix:/run/zc-relay/admin.sock, or a loopback address such as 127.0.0.1:9472")
 
 func listenAdmin(address string) (net.Listener, error) {
 	if path, isUnix := strings.CutPrefix(address, unixPrefix); isUnix {
 		return listenUnix(path)
 	}
 	if strings.ContainsRune(address, filepath.Separator) {
-		return nil, fmt.Errorf("address %q: a path is written %s%s", address, unixPrefix, address)
+		return nil, fmt.Errorf("address %q: write a path as %s%s", address, unixPrefix, address)
 	}
 	parsed, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -138,26 +136,25 @@ func listenAdmin(address string) (net.Listener, error) {
 	return listener, nil
 }
 
-// DrainState is the answer to every request to /drain.
+// DrainState is the reply to every request to DrainPath.
 type DrainState struct {
-	// Draining means that the daemon takes no new sessions.
+	// Draining means that the daemon rejects new sessions.
 	Draining bool `json:"draining"`
-	// Since is when that began; missing if it has not.
+	// Since is the start of the drain; missing if the daemon does not drain.
 	Since *time.Time `json:"since,omitempty"`
-	// Sessions are those that are still open.
+	// Sessions is the number of open sessions.
 	Sessions int `json:"sessions"`
 }
 
-// Drainer is a daemon that can be made to take no new sessions. Its methods
-// are called by several goroutines at once.
+// Drainer is a daemon that can reject new sessions. Its methods may be called concurrently.
 type Drainer interface {
 	Drain()
 	Resume()
 	DrainState() DrainState
 }
 
-// DrainPath is where an Admin serves a Drainer: POST begins to drain, DELETE
-// ends that, and GET tells how far it is. None of them waits.
+// DrainPath is the path of a Drainer: POST starts to drain, DELETE accepts sessions again, and GET
+// reports the progress. None of them waits.
 const DrainPath = "/drain"
 
 // HandleDrain serves DrainPath.
@@ -167,7 +164,7 @@ func (a *Admin) HandleDrain(d Drainer) {
 			act()
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Cache-Control", "no-store")
-			_ = json.NewEncoder(w).Encode(d.DrainState()) // a client that went is its own business
+			_ = json.NewEncoder(w).Encode(d.DrainState()) // fails only if the client has disconnected
 		}
 	}
 	a.Handle("POST "+DrainPath, serve(d.Drain))

@@ -15,11 +15,11 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// DefaultAdminAddress is where the packaged service administers itself.
+// DefaultAdminAddress is the admin address of the packaged relay.
 const DefaultAdminAddress = unixPrefix + "/run/zc-relay/admin.sock"
 
-// maxAnswerBytes bounds what is read of an answer.
-const maxAnswerBytes = 64 << 20
+// maxReplyBytes is the largest reply that is read.
+const maxReplyBytes = 64 << 20
 
 // AdminClient talks to the admin listener of a daemon. Its methods may be
 // called concurrently.
@@ -28,8 +28,8 @@ type AdminClient struct {
 	http    http.Client
 }
 
-// NewAdminClient makes a client for an address in the form of
-// AdminConfig.Address. It does not connect yet.
+// NewAdminClient returns a client for an address in the form of AdminConfig.Address. It does not
+// connect yet.
 func NewAdminClient(address string) (*AdminClient, error) {
 	network, destination := "unix", strings.TrimPrefix(address, unixPrefix)
 	if destination == address {
@@ -45,32 +45,32 @@ func NewAdminClient(address string) (*AdminClient, error) {
 	return &AdminClient{address: address, http: http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}, nil
 }
 
-// Do sends a request and returns the body of the answer. An answer that is not
-// a success is an error with its text.
+// Do sends a request and returns the body of the reply. A reply that does not mean success is an
+// error with its text.
 func (c *AdminClient) Do(ctx context.Context, method, path, body string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path, strings.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("ask the daemon for %s: %w", path, err)
+		return nil, fmt.Errorf("request %s from the daemon: %w", path, err)
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
 		return nil, c.explain(err)
 	}
 	defer response.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswerBytes))
+	reply, err := io.ReadAll(io.LimitReader(response.Body, maxReplyBytes))
 	if err != nil {
-		return nil, fmt.Errorf("read the answer of the daemon at %s: %w", c.address, err)
+		return nil, fmt.Errorf("read the reply of the daemon at %s: %w", c.address, err)
 	}
 	if response.StatusCode/100 != 2 {
-		return nil, fmt.Errorf("%s %s at %s: %s: %s", method, path, c.address, response.Status, strings.TrimSpace(string(answer)))
+		return nil, fmt.Errorf("%s %s at %s: %s: %s", method, path, c.address, response.Status, strings.TrimSpace(string(reply)))
 	}
-	return answer, nil
+	return reply, nil
 }
 
 func (c *AdminClient) explain(err error) error {
 	cause := "does it run with --admin-listen " + c.address + "?"
 	if errors.Is(err, fs.ErrPermission) {
-		cause = "only root and its own user may"
+		cause = "only root and the daemon's user may"
 	}
 	code := status.NotConnected
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -74,7 +74,7 @@ func TestAdministrationIsForThisMachineOnly(t *testing.T) {
 		"192.0.2.1:9472":               "not a loopback address",
 		":9472":                        "neither unix:PATH nor IP:PORT",
 		"localhost:9472":               "neither unix:PATH nor IP:PORT",
-		"/run/admin.sock":              "a path is written unix:/run/admin.sock",
+		"/run/admin.sock":              "write a path as unix:/run/admin.sock",
 		"unix:/nonexistent/admin.sock": "its directory does not exist",
 	} {
 		if _, err := ListenAdmin(AdminConfig{Address: address, Log: zap.NewNop()}); err == nil || !strings.Contains(err.Error(), want) {
@@ -242,7 +242,7 @@ func TestASocketIsPrivateAndWhatAKilledDaemonLeftIsReplaced(t *testing.T) {
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listenUnix(file); err == nil || !strings.Contains(err.Error(), "something else") {
+	if _, err := listenUnix(file); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("a file: %v", err)
 	}
 	if _, err := os.Stat(file); err != nil {

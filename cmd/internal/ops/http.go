@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Bounds on what a client of a listener can take up.
+// Limits on the resources of a listener's clients.
 const (
 	headerTimeout      = 5 * time.Second
 	requestTimeout     = 10 * time.Second
@@ -21,10 +21,10 @@ const (
 	maxHeaderBytes     = 16 << 10
 	maxBodyBytes       = 64 << 10
 	maxConnections     = 64
-	maxRequestsAtATime = 4 // of the kind that costs something
+	maxRequestsAtATime = 4 // of expensive requests
 )
 
-// httpServer is an HTTP server within these bounds.
+// httpServer is an HTTP server with these limits.
 type httpServer struct {
 	listener net.Listener
 	http     http.Server
@@ -41,16 +41,16 @@ func newHTTPServer(name string, listener net.Listener, handler http.Handler, log
 	}
 	s.serving.Go(func() {
 		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("the listener serves no more", zap.String("listener", name), zap.Error(err))
+			log.Error("the listener failed", zap.String("listener", name), zap.Error(err))
 		}
 	})
 	return s
 }
 
-// Address is where the server listens, with the actual port.
+// Address returns the address of the server, with the actual port.
 func (s *httpServer) Address() net.Addr { return s.listener.Addr() }
 
-// Shutdown stops serving. Requests under way may finish until ctx ends.
+// Shutdown stops serving. Requests in progress may finish until ctx ends.
 func (s *httpServer) Shutdown(ctx context.Context) error {
 	err := s.http.Shutdown(ctx)
 	if err != nil {
@@ -60,7 +60,7 @@ func (s *httpServer) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// limitRequests refuses requests beyond a number at a time.
+// limitRequests rejects requests beyond a number at a time.
 func limitRequests(limit int, handler http.Handler) http.Handler {
 	places := make(chan struct{}, limit)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -69,16 +69,16 @@ func limitRequests(limit int, handler http.Handler) http.Handler {
 			defer func() { <-places }()
 			handler.ServeHTTP(w, r)
 		default:
-			http.Error(w, fmt.Sprintf("%d such requests are under way already: try again", limit), http.StatusServiceUnavailable)
+			http.Error(w, fmt.Sprintf("%d such requests are in progress: try again", limit), http.StatusServiceUnavailable)
 		}
 	})
 }
 
-// Status tells how the daemon stands: a value that encoding/json can marshal.
-// It is called by several goroutines at once.
+// Status returns the status of the daemon, a value for encoding/json. Several goroutines call it
+// concurrently.
 type Status func() any
 
-// serveStatus answers with the status as JSON, read anew each time.
+// serveStatus returns the current status as JSON.
 func serveStatus(status Status) http.Handler {
 	return limitRequests(maxRequestsAtATime, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		document, err := json.MarshalIndent(status(), "", "  ")
@@ -88,12 +88,11 @@ func serveStatus(status Status) http.Handler {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
-		_, _ = w.Write(append(document, '\n')) // a client that went is its own business
+		_, _ = w.Write(append(document, '\n')) // fails only if the client has disconnected
 	}))
 }
 
-// limitedListener accepts no more connections than its limit at a time; more
-// wait in the kernel's queue.
+// limitedListener limits the number of open connections. Further ones wait in the kernel's queue.
 type limitedListener struct {
 	net.Listener
 	places chan struct{}
@@ -105,7 +104,7 @@ func newLimitedListener(inner net.Listener, limit int) *limitedListener {
 	return &limitedListener{Listener: inner, places: make(chan struct{}, limit), closed: make(chan struct{})}
 }
 
-// Accept implements net.Listener.
+// Accept waits for a place, then for a connection.
 func (l *limitedListener) Accept() (net.Conn, error) {
 	select {
 	case l.places <- struct{}{}:
@@ -120,19 +119,19 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	return &limitedConn{Conn: connection, release: sync.OnceFunc(func() { <-l.places })}, nil
 }
 
-// Close implements net.Listener.
+// Close also ends an Accept that waits for a place.
 func (l *limitedListener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return l.Listener.Close()
 }
 
-// limitedConn gives its place back when it is closed.
+// limitedConn frees its place when it is closed.
 type limitedConn struct {
 	net.Conn
 	release func()
 }
 
-// Close implements net.Conn.
+// Close closes the connection and frees its place.
 func (c *limitedConn) Close() error {
 	c.release()
 	return c.Conn.Close()

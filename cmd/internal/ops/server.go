@@ -1,6 +1,5 @@
-// Package ops is how people and machines look at a daemon and steer it, over
-// HTTP and apart from everything that serves IO: Server is open to the
-// management network, Admin to this machine only.
+// Package ops lets people and machines monitor and control a daemon over HTTP, apart from
+// everything that serves IO. Server is for the management network, Admin only for this machine.
 package ops
 
 import (
@@ -20,20 +19,19 @@ import (
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 )
 
-// Server serves /metrics, /healthz, /readyz, /status and a page that shows the
-// status. Nothing of it changes anything. Its methods may be called
-// concurrently.
+// Server serves /metrics, /healthz, /readyz, /status and a page that shows the status. It changes
+// nothing. Its methods may be called concurrently.
 type Server struct {
 	*httpServer
 	registry *prometheus.Registry
 	unready  *atomic.Pointer[error]
 }
 
-// errStarting is why a server is not ready that was not told otherwise.
+// errStarting is the reason why a new server is not ready.
 var errStarting = errors.New("starting")
 
-// Listen starts to serve on address, HOST:PORT; port 0 picks one. It is not
-// ready before SetReady(nil).
+// Listen starts to serve on address, HOST:PORT; port 0 picks a port. The server is not ready until
+// SetReady(nil).
 func Listen(address string, status Status, log *zap.Logger) (*Server, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -66,8 +64,8 @@ func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, "ready")
 }
 
-// SetReady makes /readyz answer that the daemon can serve, or with 503 and
-// the reason why it cannot.
+// SetReady makes /readyz report that the daemon can serve, or return 503 with the reason why it
+// cannot.
 func (s *Server) SetReady(reason error) { s.unready.Store(&reason) }
 
 // Register adds metrics.
@@ -80,7 +78,7 @@ func (s *Server) Register(collector prometheus.Collector) error {
 //go:embed page.html
 var page []byte
 
-// pagePolicy lets the page load nothing but itself and the status.
+// pagePolicy allows the page to load nothing but the status.
 const pagePolicy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 func servePage(w http.ResponseWriter, _ *http.Request) {
@@ -89,16 +87,16 @@ func servePage(w http.ResponseWriter, _ *http.Request) {
 	header.Set("Content-Security-Policy", pagePolicy)
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Referrer-Policy", "no-referrer")
-	_, _ = w.Write(page) // a client that went is its own business
+	_, _ = w.Write(page) // fails only if the client has disconnected
 }
 
-// BuildInfoMetric is the name of the metric whose labels tell the build.
+// BuildInfoMetric is the name of the metric whose labels describe the build.
 const BuildInfoMetric = "zc_build_info"
 
-// buildInfo is the customary metric that is always 1 and says which build runs.
+// buildInfo returns the customary metric that is always 1 and describes the running build.
 func buildInfo() prometheus.Collector {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: BuildInfoMetric, Help: "Always 1; its labels tell the build.",
+		Name: BuildInfoMetric, Help: "Always 1; the labels describe the build.",
 		ConstLabels: prometheus.Labels{
 			"version": buildinfo.Version(), "revision": buildinfo.Revision(), "tags": buildinfo.Tags(), "goversion": runtime.Version(),
 		},

@@ -13,14 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketMode lets only the daemon's user, and root, connect.
+// socketMode allows only root and the daemon's user to connect.
 const socketMode = 0o600
 
-// listenUnix listens on a Unix socket. What a killed daemon has left at path
-// is replaced.
+// listenUnix listens on a Unix socket. It replaces the socket of a daemon that was killed.
 func listenUnix(path string) (net.Listener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {
-		// Before bind, so that there is no moment with another mode.
+		// Set before bind, so that the socket never has another mode.
 		var failed error
 		err := socket.Control(func(fd uintptr) { failed = unix.Fchmod(int(fd), socketMode) })
 		return errors.Join(err, failed)
@@ -41,17 +40,17 @@ func listenUnix(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// staleTimeout bounds the look whether somebody listens on a socket.
+// staleTimeout bounds the check whether a process listens on a socket.
 const staleTimeout = time.Second
 
-// removeStale removes a socket on which nobody listens.
+// removeStale removes a socket that no process listens on.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil {
 		return fmt.Errorf("socket %q: %w", path, err)
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("socket %q: there is something else of that name: %v", path, info.Mode())
+		return fmt.Errorf("socket %q: path exists and is not a socket: %v", path, info.Mode())
 	}
 	connection, err := net.DialTimeout("unix", path, staleTimeout)
 	if err == nil {
@@ -59,10 +58,10 @@ func removeStale(path string) error {
 		return fmt.Errorf("socket %q: another process listens on it", path)
 	}
 	if !errors.Is(err, unix.ECONNREFUSED) {
-		return fmt.Errorf("socket %q: is it in use? %w", path, err)
+		return fmt.Errorf("socket %q: check whether it is in use: %w", path, err)
 	}
 	if err := os.Remove(path); err != nil {
-		return fmt.Errorf("remove the socket that nobody listens on: %w", err)
+		return fmt.Errorf("remove the stale socket: %w", err)
 	}
 	return nil
 }

@@ -20,15 +20,15 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Names of the providers that are there on any machine.
+// The default providers, which work on any machine.
 const (
 	DefaultComch = "emulated"
 	DefaultRDMA  = "iwarp"
 	DefaultDMA   = "software"
 )
 
-// Comch returns the Comch provider with the given name. directory is where
-// the emulated one has its sockets; "" means its default.
+// Comch returns the Comch provider with the given name. directory is the directory of the emulated
+// provider's sockets; "" means its default.
 func Comch(name, directory string, logger *zap.Logger) (comch.Provider, error) {
 	switch name {
 	case "emulated":
@@ -36,14 +36,14 @@ func Comch(name, directory string, logger *zap.Logger) (comch.Provider, error) {
 	case "doca":
 		return nil, doca.ErrAbsent
 	}
-	return nil, status.Errorf(status.InvalidValue, "comch provider %q is none of emulated, doca", name)
+	return nil, status.Errorf(status.InvalidValue, "comch provider %q is neither emulated nor doca", name)
 }
 
-// RDMAOptions are what a program lets its user choose of an RDMA provider.
+// RDMAOptions are the options of RDMA providers that users can set.
 type RDMAOptions struct {
-	// CRC asks the provider iwarp for checksums.
+	// CRC makes the provider iwarp ask for checksums.
 	CRC bool
-	// Verbs is for the provider verbs; its Logger is the one below.
+	// Verbs holds the options of the provider verbs. Logger replaces its Logger.
 	Verbs  verbs.Options
 	Logger *zap.Logger
 }
@@ -57,11 +57,10 @@ func RDMA(name string, options RDMAOptions) (rdma.Provider, error) {
 		options.Verbs.Logger = options.Logger
 		return verbs.New(options.Verbs)
 	}
-	return nil, status.Errorf(status.InvalidValue, "rdma provider %q is none of iwarp, verbs", name)
+	return nil, status.Errorf(status.InvalidValue, "rdma provider %q is neither iwarp nor verbs", name)
 }
 
-// DMA returns the DMA provider with the given name. options are for the one in
-// software.
+// DMA returns the DMA provider with the given name. options are for the software provider.
 func DMA(name string, options software.Options) (dma.Provider, error) {
 	switch name {
 	case "software":
@@ -69,18 +68,17 @@ func DMA(name string, options software.Options) (dma.Provider, error) {
 	case "doca":
 		return nil, dmadoca.ErrAbsent
 	}
-	return nil, status.Errorf(status.InvalidValue, "dma provider %q is none of software, doca", name)
+	return nil, status.Errorf(status.InvalidValue, "dma provider %q is neither software nor doca", name)
 }
 
-// Description is what can be told of a provider without using it.
+// Description describes a provider without using it.
 type Description struct {
 	Seam  string `json:"seam"` // "comch", "rdma" or "dma"
 	Name  string `json:"name"`
 	State string `json:"state"` // "built in" or "absent"
-	// Detail is what it can do, or why it is absent.
+	// Detail describes its capabilities, or why it is absent.
 	Detail string `json:"detail"`
-	// Capabilities are its limits and abilities by name; none if it is absent
-	// or has no device.
+	// Capabilities holds its limits and abilities by name; none if it is absent or has no device.
 	Capabilities map[string]any `json:"capabilities,omitempty"`
 }
 
@@ -166,7 +164,7 @@ func describeDMA(p dma.Provider) Description {
 	return d
 }
 
-// bare is an error's text without its code.
+// bare returns an error's text without its code.
 func bare(err error) string {
 	text, _, _ := strings.Cut(err.Error(), " [")
 	return text

@@ -20,7 +20,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// lifecycle is what a daemon tells its service manager, and is told by it.
+// lifecycle connects a daemon with its service manager: readiness, reload, watchdog, and the end.
 type lifecycle struct {
 	log      *zap.Logger
 	notifier *systemd.Notifier
@@ -28,7 +28,7 @@ type lifecycle struct {
 
 	teardown teardown
 
-	background context.Context // of what runs beside the service
+	background context.Context // of goroutines beside the service
 	end        context.CancelFunc
 	running    sync.WaitGroup
 
@@ -42,8 +42,7 @@ func newLifecycle(log *zap.Logger) *lifecycle {
 	return l
 }
 
-// call calls body. Meanwhile SIGHUP reloads, and the manager is told when ctx
-// ends.
+// call calls body. Meanwhile SIGHUP reloads, and the end of ctx is reported to the manager.
 func (l *lifecycle) call(ctx context.Context, body func() error) error {
 	signal.Notify(l.hangups, syscall.SIGHUP)
 	defer signal.Stop(l.hangups)
@@ -66,8 +65,8 @@ func (l *lifecycle) reloadAtHangups() {
 	}
 }
 
-// reload calls everything that was registered for it. What fails leaves things
-// as they were, so that the daemon goes on.
+// reload calls all registered functions. A function that fails changes nothing, so the daemon
+// continues.
 func (l *lifecycle) reload() {
 	l.notifier.Reloading()
 	defer l.notifier.Ready()
@@ -78,14 +77,14 @@ func (l *lifecycle) reload() {
 		errs = append(errs, apply())
 	}
 	if err := errors.Join(errs...); err != nil {
-		l.log.Error("reload: what failed stays as it was", zap.Error(err))
+		l.log.Error("reload failed, the affected settings are unchanged", zap.Error(err))
 		return
 	}
 	l.log.Info("reloaded")
 }
 
-// started tells the manager that the service runs and, if it wants to know,
-// from now on that its workers do.
+// started reports to the manager that the service runs. If the manager has a watchdog, it also
+// starts reporting that the workers make progress.
 func (l *lifecycle) started(workers func() []*datapath.Worker) error {
 	timeout, err := systemd.WatchdogTimeout()
 	if err != nil {
@@ -106,16 +105,15 @@ func (l *lifecycle) started(workers func() []*datapath.Worker) error {
 	return nil
 }
 
-// OnReload has apply called at every SIGHUP.
+// OnReload registers apply to be called at every SIGHUP.
 func (e *Environment) OnReload(apply func() error) {
 	e.lifecycle.mu.Lock()
 	defer e.lifecycle.mu.Unlock()
 	e.lifecycle.reloads = append(e.lifecycle.reloads, apply)
 }
 
-// Started tells the service manager that the daemon serves, and lets its
-// watchdog watch the workers that there are at the time of each look. It is
-// called once, when the daemon listens.
+// Started reports to the service manager that the daemon serves. From then on, its watchdog watches
+// the workers that workers returns at each check. Call it once, when the daemon listens.
 func (e *Environment) Started(workers func() []*datapath.Worker) error {
 	if e.TLS != nil {
 		if err := e.Register(certificateExpiry(e.TLS)); err != nil {
@@ -125,9 +123,9 @@ func (e *Environment) Started(workers func() []*datapath.Worker) error {
 	return e.lifecycle.started(workers)
 }
 
-// Reloaded logs what a configuration that was read again changes, beside the
-// one that holds and the one that the process began with, and applies what the
-// environment can: the log level.
+// Reloaded logs the changes in a configuration that was read again, and applies the log level.
+// sinceApplied compares it to the configuration in effect, sinceStart to the configuration at the
+// start of the process.
 func (e *Environment) Reloaded(sinceApplied, sinceStart []config.Change, log config.Log) {
 	for _, change := range sinceApplied {
 		if change.Reload != config.Restart {
@@ -147,23 +145,21 @@ func (e *Environment) Reloaded(sinceApplied, sinceStart []config.Change, log con
 // DefaultTeardownTimeout bounds the end of a daemon after its drain.
 const DefaultTeardownTimeout = time.Minute
 
-// teardown bounds the end of a daemon: one that is stuck tells where, and the
-// process ends without it.
+// teardown bounds the end of a daemon. If the end is stuck, it logs where, and the process exits.
 type teardown struct {
-	// drain is how long requests in flight may take before; nil if there are
-	// none.
+	// drain returns how long requests in flight may take before; nil if there are none.
 	drain   atomic.Pointer[func() time.Duration]
 	timeout time.Duration // 0 means the default
 }
 
-// BoundTeardown has the daemon given up that has not ended a time, from
-// DefaultTeardownTimeout, after its requests in flight had time to run out:
-// drain, asked at the end of the run's context, says how much.
+// BoundTeardown ends the process if the daemon's end is stuck: DefaultTeardownTimeout after the
+// time that requests in flight have to complete. drain returns that time; it is called when the
+// run's context ends.
 func (e *Environment) BoundTeardown(drain func() time.Duration) {
 	e.lifecycle.teardown.drain.Store(&drain)
 }
 
-// bound calls body, which is to return soon after the end of ctx.
+// bound calls body, which must return soon after the end of ctx.
 func (t *teardown) bound(ctx context.Context, log *zap.Logger, body func() error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- body() }()
@@ -181,7 +177,7 @@ func (t *teardown) bound(ctx context.Context, log *zap.Logger, body func() error
 		return err
 	case <-overdue.C:
 	}
-	// In the text and not as a field, so that it can be read.
+	// In the message and not in a field, which would not be readable.
 	log.Error("the teardown is stuck, goroutines:\n" + stacks())
 	return status.Errorf(status.TimeOut, "the teardown has not ended within %v: the process ends without it; the log says where it is stuck", bound)
 }
@@ -197,10 +193,10 @@ func (t *teardown) longest() time.Duration {
 	return bound
 }
 
-// maxStacksBytes bounds what is logged of the stacks of all goroutines.
+// maxStacksBytes is the largest amount of stack traces that is logged.
 const maxStacksBytes = 16 << 20
 
-// stacks is where every goroutine is.
+// stacks returns the stack traces of all goroutines.
 func stacks() string {
 	for size := 256 << 10; ; size *= 2 {
 		text := make([]byte, size)

@@ -18,13 +18,13 @@ import (
 	"github.com/zc-relay/zc-relay/internal/rdmadevice"
 )
 
-// listener is one of the operations listeners.
+// listener is a listener for operators.
 type listener interface {
 	Shutdown(ctx context.Context) error
 }
 
-// listen starts the operations listeners that are configured, and returns also
-// after an error those that were started.
+// listen starts the configured listeners for operators. Even with an error, it returns the
+// listeners it has started.
 func listen(c config.Operations, env *Environment) ([]listener, error) {
 	var listeners []listener
 	if c.Listen != "" {
@@ -53,7 +53,7 @@ func listen(c config.Operations, env *Environment) ([]listener, error) {
 	return listeners, nil
 }
 
-// SetDrainer lets whoever administers the daemon drain it.
+// SetDrainer lets administrators drain the daemon.
 func (e *Environment) SetDrainer(d ops.Drainer) {
 	if e.admin != nil {
 		e.admin.HandleDrain(d)
@@ -69,7 +69,7 @@ func registerDevices(env *Environment) error {
 	return env.Register(metrics.NewDeviceCollector(tree, env.Log))
 }
 
-// listenerEndTimeout bounds the end of the operations listeners.
+// listenerEndTimeout bounds the shutdown of the listeners for operators.
 const listenerEndTimeout = 2 * time.Second
 
 func endListeners(listeners []listener) error {
@@ -82,12 +82,12 @@ func endListeners(listeners []listener) error {
 	return errors.Join(errs...)
 }
 
-// statusSource makes the status of the daemon whenever it is asked for.
+// statusSource creates the status document of the daemon at each request.
 type statusSource struct {
 	program string
 	started time.Time
 	unready atomic.Pointer[error]
-	// describe adds what the daemon serves; nil before there is anything.
+	// describe adds what the daemon serves; nil until it serves.
 	describe atomic.Pointer[func(*statusreport.Document)]
 }
 
@@ -101,7 +101,7 @@ func newStatusSource(program string) *statusSource {
 
 func (s *statusSource) setReady(reason error) { s.unready.Store(&reason) }
 
-// document implements ops.Status.
+// document returns the status (ops.Status).
 func (s *statusSource) document() any {
 	d := &statusreport.Document{
 		Schema: statusreport.Schema, Program: s.program, Version: buildinfo.Version(), PID: os.Getpid(),
@@ -117,8 +117,8 @@ func (s *statusSource) document() any {
 	return d
 }
 
-// SetStatus has describe add what the daemon serves to its status. It is
-// called by several goroutines at once.
+// SetStatus registers describe, which adds what the daemon serves to its status. Several goroutines
+// call it concurrently.
 func (e *Environment) SetStatus(describe func(*statusreport.Document)) {
 	e.status.describe.Store(&describe)
 }

@@ -1,5 +1,5 @@
-// Package service is what the daemons have in common: their workers,
-// logging, the operations listener and the run until a signal.
+// Package service holds what both daemons share: workers, logging, TLS, the listeners for
+// operators, reload, and an orderly end.
 package service
 
 import (
@@ -35,22 +35,23 @@ type Config struct {
 	TLS        config.TLS
 }
 
-// Environment is what a daemon runs in.
+// Environment gives a daemon its log, providers, and workers, and connects it to operators and the
+// service manager.
 type Environment struct {
 	Log      *zap.Logger
 	LogLevel zap.AtomicLevel // of Log
 	RDMA     rdma.Provider
-	CPUs     []int // for each worker its core, or -1
+	CPUs     []int // core of each worker, or affinity.AnyCPU
 	Policy   progress.Policy
 	TLS      *mutualtls.Credentials // nil for plain text
 
-	ops       *ops.Server // nil if nobody listens
-	admin     *ops.Admin  // the same
+	ops       *ops.Server // nil without this listener
+	admin     *ops.Admin  // nil without this listener
 	status    *statusSource
 	lifecycle *lifecycle
 }
 
-// Register adds metrics.
+// Register adds metrics. It does nothing without a listener for metrics.
 func (e *Environment) Register(collector prometheus.Collector) error {
 	if e.ops == nil {
 		return nil
@@ -61,7 +62,8 @@ func (e *Environment) Register(collector prometheus.Collector) error {
 	return nil
 }
 
-// SetReady tells /readyz and the service manager whether the daemon can serve, and if not why.
+// SetReady reports to /readyz, the status, and the service manager whether the daemon can serve.
+// err is the reason why not.
 func (e *Environment) SetReady(err error) {
 	e.status.setReady(err)
 	if err == nil {
@@ -74,8 +76,7 @@ func (e *Environment) SetReady(err error) {
 	}
 }
 
-// Run makes the environment that the configuration describes and calls body
-// in it.
+// Run creates the environment that the configuration describes and calls body in it.
 func Run(ctx context.Context, name string, c Config, body func(context.Context, *Environment) error) (err error) {
 	env, err := newEnvironment(name, c)
 	if err != nil {
@@ -127,11 +128,10 @@ func newEnvironment(name string, c Config) (*Environment, error) {
 	return env, nil
 }
 
-// defaultWorkers is how many workers there are unless told otherwise, if the
-// process may use as many cores.
+// defaultWorkers is the default number of workers, if the process may use as many cores.
 const defaultWorkers = 2
 
-// workerCPUs has an element for each worker: its core, or "any".
+// workerCPUs returns the core of each worker, or affinity.AnyCPU.
 func workerCPUs(c config.Workers) ([]int, error) {
 	if len(c.CPUs) > 0 {
 		return c.CPUs, nil
@@ -147,20 +147,19 @@ func workerCPUs(c config.Workers) ([]int, error) {
 	return slices.Repeat([]int{affinity.AnyCPU}, count), nil
 }
 
-// runner is a service that New has made.
+// runner is a daemon's service, ready to run.
 type runner interface {
 	Run(ctx context.Context) error
 	Close() error
 }
 
-// RunAndClose runs a service until ctx ends and releases it.
+// RunAndClose runs a service until ctx ends, and closes it.
 func RunAndClose(ctx context.Context, service runner) error {
 	return errors.Join(service.Run(ctx), service.Close())
 }
 
-// Bound turns a duration of a configuration file, where 0 is what it says,
-// into one of a package, where 0 means the default, less than 0 none, and
-// there is no end of time.
+// Bound converts a duration of a configuration file, where 0 means 0, to one of a package, where 0
+// means the default and a negative value means 0. Infinite durations stay.
 func Bound(d time.Duration) time.Duration {
 	if d == 0 {
 		return -1
@@ -168,7 +167,7 @@ func Bound(d time.Duration) time.Duration {
 	return d
 }
 
-// openRDMA returns the RDMA provider that is configured.
+// openRDMA returns the configured RDMA provider.
 func openRDMA(c config.RDMA, log *zap.Logger) (rdma.Provider, error) {
 	options := providers.RDMAOptions{CRC: c.CRC, Logger: log, Verbs: verbs.Options{
 		Device: c.Device, PathMTU: c.PathMTU, TypeOfService: c.TypeOfService, RetryCount: c.RetryCount,
@@ -183,7 +182,7 @@ func openRDMA(c config.RDMA, log *zap.Logger) (rdma.Provider, error) {
 	return p, nil
 }
 
-// loadTLS returns nil if there is no TLS.
+// loadTLS loads the credentials, nil without TLS.
 func loadTLS(c config.TLS, log *zap.Logger) (*mutualtls.Credentials, error) {
 	if !c.Enabled() {
 		return nil, nil
@@ -191,23 +190,21 @@ func loadTLS(c config.TLS, log *zap.Logger) (*mutualtls.Credentials, error) {
 	return mutualtls.Load(mutualtls.Files{Certificate: c.Certificate, Key: c.Key, CA: c.CA}, log)
 }
 
-// CertificateExpiryMetric is the name of the metric for alerts before the
-// certificate expires.
+// CertificateExpiryMetric is the name of the metric for alerts before the certificate expires.
 const CertificateExpiryMetric = "zc_tls_certificate_expiry_timestamp_seconds"
 
-// certificateExpiry reads the end of the certificate that is in use.
+// certificateExpiry reports the expiry of the certificate in use.
 func certificateExpiry(credentials *mutualtls.Credentials) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: CertificateExpiryMetric, Help: "When the TLS certificate of this daemon expires, in seconds since 1970. Only with TLS.",
 	}, func() float64 { return float64(credentials.NotAfter().Unix()) })
 }
 
-// WarnOfPlainText complains about control connections that others can read
-// and change: those at an address that is not of the loopback interface,
-// without TLS.
+// WarnOfPlainText logs a warning if control connections at this address can be read and changed by
+// others: without TLS, except on the loopback interface.
 func (e *Environment) WarnOfPlainText(address netip.Addr) {
 	if e.TLS == nil && !address.IsLoopback() {
-		e.Log.Warn("control connections are neither encrypted nor authenticated: give --tls-cert, --tls-key and --tls-ca, or use a network that you trust",
+		e.Log.Warn("control connections are neither encrypted nor authenticated: use --tls-cert, --tls-key and --tls-ca, or a trusted network",
 			zap.Stringer("address", address))
 	}
 }

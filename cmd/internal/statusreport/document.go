@@ -1,5 +1,5 @@
-// Package statusreport is how a daemon stands at one moment, as a document for
-// machines and as text for people.
+// Package statusreport describes the status of a daemon, as a document for machines and as text for
+// people.
 package statusreport
 
 import (
@@ -11,12 +11,11 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Schema names the document's format. Fields may be added within a version;
+// Schema names the format of the document. Fields may be added within a version;
 // docs/status.schema.json describes all of them.
 const Schema = "zc-relay.status/1"
 
-// Document is the status of a daemon. Counts grow from the daemon's start and
-// are never reset.
+// Document is the status of a daemon. Counts start at 0 with the daemon and are never reset.
 type Document struct {
 	Schema  string    `json:"schema"`
 	Program string    `json:"program"` // "zc-relay" or "target"
@@ -24,15 +23,15 @@ type Document struct {
 	PID     int       `json:"pid"`
 	Started time.Time `json:"started_at"`
 	Now     time.Time `json:"now"`
-	// Ready is whether new sessions can be served, Reason why not.
+	// Ready means that new sessions can be served. Reason explains why not.
 	Ready  bool   `json:"ready"`
 	Reason string `json:"not_ready_reason,omitempty"`
 
 	Workers []Worker `json:"workers"`
-	// Channels are a relay's, Volumes a target's.
+	// Only a relay has Channels, and only a target Volumes.
 	Channels []Channel `json:"channels,omitempty"`
 	Volumes  []Volume  `json:"volumes,omitempty"`
-	// Sessions are a target's; those of a relay belong to its channels.
+	// Sessions counts a target's sessions; the sessions of a relay belong to its channels.
 	Sessions *SessionCount `json:"sessions,omitempty"`
 }
 
@@ -59,10 +58,10 @@ type Channel struct {
 	Link        Link   `json:"link"`
 	SessionCount
 	Refused uint64 `json:"sessions_refused"`
-	// Exported is the client memory that all sessions have exported.
+	// Exported is the client memory that all sessions have exported, in bytes.
 	Exported uint64 `json:"exported_bytes"`
-	// Retiring means that the channel was removed from the configuration and
-	// waits for its sessions to end.
+	// Retiring means that the channel was removed from the configuration and waits for its sessions
+	// to end.
 	Retiring bool      `json:"retiring"`
 	Sessions []Session `json:"sessions"`
 	Queues   []Queue   `json:"queues"`
@@ -74,15 +73,15 @@ type Link struct {
 	// "given-up".
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
-	// Reason is why it is not ready.
+	// Reason explains why the link is not ready.
 	Reason string `json:"reason,omitempty"`
-	// Attempt is the latest attempt since the target was found to be down or,
-	// while waiting, the next one, of at most MaxAttempts; null is without end.
+	// Attempt is the number of the latest attempt since the target was found to be down or, while
+	// waiting, of the next one. MaxAttempts is the limit, nil for none.
 	Attempt     int        `json:"attempt"`
 	MaxAttempts *int       `json:"max_attempts"`
 	NextAttempt *time.Time `json:"next_attempt_at"`
-	// Connects and Losses count how often the link was made and lost, Failures
-	// the attempts that failed.
+	// Connects and Losses count how often the link was set up and lost, Failures the failed
+	// attempts.
 	Connects uint64 `json:"connects"`
 	Losses   uint64 `json:"losses"`
 	Failures uint64 `json:"failures"`
@@ -94,7 +93,7 @@ type SessionCount struct {
 	Total uint64 `json:"sessions_total"`
 }
 
-// Session is one client's.
+// Session is a client's use of a channel.
 type Session struct {
 	ID        uint64         `json:"id"`
 	ClientPID int            `json:"client_pid"`
@@ -110,7 +109,7 @@ type SessionQueue struct {
 	InFlight int `json:"in_flight"`
 }
 
-// Volume is what a target stores.
+// Volume is a volume of a target.
 type Volume struct {
 	Name      string  `json:"name"`
 	UUID      string  `json:"uuid"`
@@ -120,8 +119,7 @@ type Volume struct {
 	Queues    []Queue `json:"queues"`
 }
 
-// Queue is what the queues with one index have done, of all sessions that
-// there have been.
+// Queue sums up all queues with one index, over all sessions so far.
 type Queue struct {
 	Index        int                  `json:"index"`
 	InFlight     int64                `json:"in_flight"`
@@ -129,7 +127,7 @@ type Queue struct {
 	Operations   map[string]Operation `json:"operations"`
 }
 
-// Operation is what has become of the IOs of one kind.
+// Operation counts the IOs of one kind.
 type Operation struct {
 	Succeeded uint64            `json:"succeeded"`
 	Failed    map[string]uint64 `json:"failed"` // by symbolic code
@@ -137,11 +135,10 @@ type Operation struct {
 	Latency   Latency           `json:"latency"`
 }
 
-// Latency is the distribution of all latencies since the start. Percentiles
-// are upper bounds of histogram buckets that are 9 % wide; null if there is
-// nothing to take them from.
+// Latency is the distribution of all latencies since the start. Percentiles are upper bounds of
+// histogram buckets that are 9 % wide; nil if there are no latencies.
 type Latency struct {
-	Sum  uint64  `json:"sum_ns"` // of all IOs, also the failed
+	Sum  uint64  `json:"sum_ns"` // of all IOs, including failed ones
 	Mean *uint64 `json:"mean_ns"`
 	P50  *uint64 `json:"p50_ns"`
 	P99  *uint64 `json:"p99_ns"`
@@ -163,7 +160,7 @@ func Workers(workers []*datapath.Worker) []Worker {
 	return all
 }
 
-// Queues describes what has been counted.
+// Queues describes the counters of queues.
 func Queues(counters *datapath.CounterSet) []Queue {
 	counts := counters.Queues()
 	all := make([]Queue, len(counts))
@@ -218,8 +215,8 @@ func latencyOf(latency *datapath.Latency) Latency {
 	}
 }
 
-// percentileNs is the bound of the bucket that holds the percentile. The last
-// bucket has no bound: its lower one is taken.
+// percentileNs returns the upper bound of the bucket that holds the percentile. For the last
+// bucket, which has none, it returns the lower bound.
 func percentileNs(latency *datapath.Latency, count uint64, part float64) *uint64 {
 	rank := uint64(math.Ceil(part * float64(count)))
 	var below uint64

@@ -55,7 +55,7 @@ func (d *Document) writeChannel(w io.Writer, c *Channel) {
 	writeQueues(w, c.Queues)
 }
 
-// load is how many IOs are in flight, of as many as there may be.
+// load returns the number of IOs in flight, and their limit.
 func (s *Session) load() string {
 	inFlight, depth := 0, 0
 	for _, q := range s.Queues {
@@ -101,7 +101,7 @@ func writeQueues(w io.Writer, queues []Queue) {
 	fmt.Fprintln(w, "\n  QUEUE\tOPERATION\tSUCCEEDED\tFAILED\tBYTES\tMEAN\tP50\tP99\tIN FLIGHT\tBACK PRESSURE")
 	for i := range queues {
 		q := &queues[i]
-		// What is the whole queue's stands beside its first operation.
+		// Values of the whole queue are in the row of its first operation.
 		index, rest := fmt.Sprint(q.Index), fmt.Sprintf("\t%d\t%s", q.InFlight, countsText(q.BackPressure))
 		for _, name := range slices.Sorted(maps.Keys(q.Operations)) {
 			o := q.Operations[name]

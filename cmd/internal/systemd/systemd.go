@@ -17,8 +17,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Notifier speaks to the service manager of this process. Its methods may be
-// called concurrently.
+// Notifier reports to the service manager of this process. Its methods may be called concurrently.
 type Notifier struct {
 	log  *zap.Logger
 	send func(state string) error
@@ -27,8 +26,7 @@ type Notifier struct {
 	status string     // sent last
 }
 
-// NewNotifier makes a notifier for the manager that the environment names
-// ($NOTIFY_SOCKET), if there is one.
+// NewNotifier returns a notifier for the service manager in $NOTIFY_SOCKET, if any.
 func NewNotifier(log *zap.Logger) *Notifier {
 	return &Notifier{log: log, send: func(state string) error {
 		_, err := daemon.SdNotify(false, state)
@@ -36,22 +34,20 @@ func NewNotifier(log *zap.Logger) *Notifier {
 	}}
 }
 
-// Ready tells that the daemon has started, or has done what Reloading began.
+// Ready reports that the daemon has started, or finished reloading.
 func (n *Notifier) Ready() { n.notify(daemon.SdNotifyReady) }
 
-// Reloading tells that the daemon is about to apply a new configuration.
-// Ready must follow.
+// Reloading reports that the daemon starts to apply a new configuration. Ready must follow.
 func (n *Notifier) Reloading() {
 	n.notify(daemon.SdNotifyReloading + "\n" + strings.TrimSpace(daemon.SdNotifyMonotonicUsec()))
 }
 
-// Stopping tells that the daemon has begun to end, and may take that long.
+// Stopping reports that the daemon has started to end, and how long this may take.
 func (n *Notifier) Stopping(bound time.Duration) {
 	n.notify(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, bound.Microseconds()))
 }
 
-// Status sets the line that "systemctl status" shows. The same line again is
-// not sent.
+// Status sets the line that "systemctl status" shows. It does not send the same line again.
 func (n *Notifier) Status(text string) {
 	text = strings.ReplaceAll(text, "\n", "; ")
 	n.mu.Lock()
@@ -63,30 +59,28 @@ func (n *Notifier) Status(text string) {
 	n.notify("STATUS=" + text)
 }
 
-// notify reports a failure and goes on: a daemon that serves must not end
-// because its manager does not listen.
+// notify sends a state. It only logs a failure: a daemon must not end because its manager does not
+// listen.
 func (n *Notifier) notify(state string) {
 	if err := n.send(state); err != nil {
 		name, _, _ := strings.Cut(state, "\n")
-		n.log.Warn("service manager was not told", zap.String("state", name), zap.Error(err))
+		n.log.Warn("notify service manager", zap.String("state", name), zap.Error(err))
 	}
 }
 
-// Worker is a thread whose life is watched.
+// Worker is a thread that the watchdog watches.
 type Worker interface {
-	// CheckAlive makes the thread go through its loop, waking it if it
-	// sleeps, and fails if it has not by the end of ctx. One that has been
-	// stopped fails with status.Shutdown.
+	// CheckAlive waits until the thread has gone through its loop, after waking it if it sleeps. It
+	// fails if ctx ends first, and with status.Shutdown if the thread has been stopped.
 	CheckAlive(ctx context.Context) error
 }
 
-// checksPerTimeout is how often the workers are checked within the time after
-// which the manager takes the daemon for dead. One check that is late, on a
+// checksPerTimeout is the number of checks within the manager's timeout. A single late check, on a
 // busy machine, does no harm.
 const checksPerTimeout = 3
 
-// WatchdogTimeout is after how long without a sign of life the manager ends
-// this process (WatchdogSec= of the unit), or 0 if it does not.
+// WatchdogTimeout returns the time without a sign of life after which the manager kills this
+// process (WatchdogSec= of the unit), or 0 if there is no watchdog.
 func WatchdogTimeout() (time.Duration, error) {
 	timeout, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -95,9 +89,9 @@ func WatchdogTimeout() (time.Duration, error) {
 	return timeout, nil
 }
 
-// FeedWatchdog gives the manager a sign of life each time that every worker
-// of workers() has gone through its loop, until ctx ends. One that is stuck is complained
-// about; the manager then ends the process when timeout has passed.
+// FeedWatchdog reports a sign of life to the manager each time that every worker of workers() has
+// gone through its loop, until ctx ends. It logs a stuck worker; the manager then kills the process
+// after timeout.
 func (n *Notifier) FeedWatchdog(ctx context.Context, timeout time.Duration, workers func() []Worker) {
 	interval := timeout / checksPerTimeout
 	ticker := time.NewTicker(interval)
@@ -106,7 +100,7 @@ func (n *Notifier) FeedWatchdog(ctx context.Context, timeout time.Duration, work
 		if err := checkAll(ctx, interval, workers()); ctx.Err() != nil {
 			return
 		} else if err != nil {
-			n.log.Error("a worker makes no progress, the watchdog is not fed", zap.Duration("timeout", timeout), zap.Error(err))
+			n.log.Error("a worker makes no progress, so the watchdog will end the process", zap.Duration("timeout", timeout), zap.Error(err))
 		} else {
 			n.notify(daemon.SdNotifyWatchdog)
 		}
@@ -122,7 +116,7 @@ func checkAll(ctx context.Context, bound time.Duration, workers []Worker) error 
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	for i, worker := range workers {
-		// A worker that was stopped meanwhile is no part of the daemon any more.
+		// A worker that has been stopped is no longer part of the daemon.
 		if err := worker.CheckAlive(ctx); err != nil && !errors.Is(err, status.Shutdown) {
 			return fmt.Errorf("worker %d: %w", i, err)
 		}
