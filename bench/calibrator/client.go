@@ -10,10 +10,10 @@ import (
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 )
 
-// warmup is not measured.
+// warmup is the unmeasured time at the beginning.
 const warmup = 300 * time.Millisecond
 
-// runClient keeps depth requests under way and prints what it measured.
+// runClient keeps depth requests outstanding and prints its measurements.
 func runClient(p parameters) error {
 	s, _, err := mapShared(&p, true)
 	if err != nil {
@@ -33,7 +33,7 @@ func runClient(p parameters) error {
 	for slot := range p.depth {
 		send(uint32(slot), 0)
 	}
-	for !s.answers.get(received, &message) { // the others are still starting
+	for !s.answers.get(received, &message) { // the other processes are still starting
 		yield()
 	}
 	epoch := time.Now()
@@ -62,7 +62,7 @@ func runClient(p parameters) error {
 	return json.NewEncoder(os.Stdout).Encode(result(p, measured, latencies))
 }
 
-// result sums up a run.
+// result summarizes a run.
 func result(p parameters, measured int, latencies []time.Duration) benchsuite.Run {
 	iops := float64(measured) / p.duration.Seconds()
 	run := benchsuite.Run{IOPS: iops, BytesPerSecond: uint64(iops * float64(p.blockSize))}

@@ -1,12 +1,11 @@
-// Command calibrator is a bare chain to measure the real one against: three
-// processes, a shared-memory ring from the client to the middle, one loopback
-// TCP stream from there to the storage, messages of the same sizes, and
-// nothing else: no checks, no slots, no sessions, no errors, one client.
+// Command calibrator is a bare chain, the baseline for the real one: three processes, a shared-memory
+// ring from the client to the middle, one loopback TCP stream from there to the storage, messages of
+// the same sizes, and nothing else: no checks, no slots, no sessions, no errors, one client.
 //
 //	calibrator DIRECTORY RW BLOCK_SIZE DEPTH DURATION
 //
-// starts the other two processes by itself and prints the client's result, a
-// run as in zc-relay.bench-suite/1.
+// starts the other two processes by itself and prints the client's result in the format of a run in
+// zc-relay.bench-suite/1.
 package main
 
 import (
@@ -55,7 +54,7 @@ func run(args []string) error {
 	for _, other := range []string{"storage", "middle"} {
 		command := exec.Command(os.Args[0], append(os.Args[1:], other)...)
 		command.Stderr = os.Stderr
-		command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // of this thread, which is the main one
+		command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // when the parent's thread ends, here the main thread
 		if err := command.Start(); err != nil {
 			return err
 		}
@@ -85,7 +84,7 @@ func parse(args []string) (p parameters, err error) {
 func (p *parameters) sharedFile() string { return filepath.Join(p.directory, "shared") }
 func (p *parameters) socketFile() string { return filepath.Join(p.directory, "address") }
 
-// await waits until a file of another process is there.
+// await waits until a file of another process exists.
 func await(path string) error {
 	for range 1000 {
 		if _, err := os.Stat(path); err == nil {
@@ -93,5 +92,5 @@ func await(path string) error {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	return fmt.Errorf("%s does not appear", path)
+	return fmt.Errorf("%s did not appear", path)
 }

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// streamBuffer is what the middle reads at once.
+// streamBuffer is the number of bytes that the middle reads at once.
 const streamBuffer = 1 << 20
 
-// stream is the TCP connection, driven by raw non-blocking calls.
+// stream is the TCP connection, used by raw non-blocking system calls.
 type stream struct{ fd int }
 
 func newStream(c net.Conn) (stream, error) {
@@ -28,7 +28,7 @@ func newStream(c net.Conn) (stream, error) {
 	return stream{fd}, unix.SetNonblock(fd, true)
 }
 
-// read returns what is there, 0 if nothing.
+// read returns the number of bytes read, 0 if there are none yet.
 func (s stream) read(b []byte) (int, error) {
 	n, err := unix.Read(s.fd, b)
 	switch {
@@ -42,7 +42,7 @@ func (s stream) read(b []byte) (int, error) {
 	return n, nil
 }
 
-// write writes everything.
+// write writes all of b.
 func (s stream) write(b []byte) error {
 	for len(b) > 0 {
 		n, err := unix.Write(s.fd, b)
@@ -58,7 +58,7 @@ func (s stream) write(b []byte) error {
 	return nil
 }
 
-// runMiddle forwards requests to the storage and places what comes back.
+// runMiddle forwards requests to the storage, and copies the responses back.
 func runMiddle(p parameters) error {
 	if err := await(p.sharedFile()); err != nil {
 		return err
@@ -108,8 +108,7 @@ type middle struct {
 	forwarded, answers uint64
 }
 
-// forward sends all requests that are there in one write, with their data if
-// they are writes.
+// forward sends all available requests in one write, including the data of writes.
 func (m *middle) forward() (bool, error) {
 	m.out = m.out[:0]
 	var message [messageSize]byte
@@ -124,7 +123,7 @@ func (m *middle) forward() (bool, error) {
 	return len(m.out) > 0, m.tcp.write(m.out)
 }
 
-// place copies the data of all answers that are there and publishes them.
+// place copies the data of all available responses and publishes them.
 func (m *middle) place() (bool, error) {
 	n, err := m.tcp.read(m.in[len(m.in):cap(m.in)])
 	if n == 0 || err != nil {

@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// messageSize is that of the IO message.
+// messageSize is the size of an IO message in bytes.
 const messageSize = 64
 
-// ringSlots is how many messages a ring holds; more than any depth.
+// ringSlots is the capacity of a ring, larger than any depth.
 const ringSlots = 1024
 
-// ring is a single-producer, single-consumer queue of messages. A message is
-// there when its sequence number is; both share no cache line.
+// ring is a single-producer, single-consumer queue of messages. A message is valid once its
+// sequence number is; the two share no cache line.
 type ring struct {
 	slots [ringSlots]struct {
 		sequence atomic.Uint64
@@ -24,7 +24,7 @@ type ring struct {
 	}
 }
 
-// shared is the memory of client and middle; the data follows it.
+// shared is the memory that client and middle share; the data follows it.
 type shared struct {
 	requests ring
 	answers  ring
@@ -32,7 +32,7 @@ type shared struct {
 
 const sharedSize = int(unsafe.Sizeof(shared{}))
 
-// mapShared maps the file of the run, made by the client.
+// mapShared maps the run's file, which the client creates.
 func mapShared(p *parameters, create bool) (*shared, []byte, error) {
 	flags := os.O_RDWR
 	if create {
@@ -63,7 +63,7 @@ func (r *ring) put(index uint64, message *[messageSize]byte) {
 	slot.sequence.Store(index + 1)
 }
 
-// get takes the message with the given index if it is there.
+// get returns the message with the given index, if available.
 func (r *ring) get(index uint64, message *[messageSize]byte) bool {
 	slot := &r.slots[index%ringSlots]
 	if slot.sequence.Load() != index+1 {

@@ -6,10 +6,10 @@ import (
 	"os"
 )
 
-// volumeSize is that of the memory the storage serves.
+// volumeSize is the size of the served memory in bytes.
 const volumeSize = 256 << 20
 
-// runStorage answers requests out of memory.
+// runStorage serves requests from memory.
 func runStorage(p parameters) error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -35,27 +35,27 @@ func newChainCommand() *cobra.Command {
 	c := &chainCommand{}
 	cmd := &cobra.Command{
 		Use:   "chain",
-		Short: "Measure target, relay and initiator beside a bare chain",
-		Long: `chain runs target, relay and initiator as processes, and after each workload a
-bare chain of the same message sizes. It measures the named series or, if one of
-the axes is given, all combinations of the axes. It writes result.json, result.md
-and result.svg into a directory.`,
+		Short: "Measure target, relay and initiator, with a bare chain as the baseline",
+		Long: `chain runs target, relay and initiator as processes, and after each workload a bare
+chain with the same message sizes. It measures the named series or, if an axis is
+given, all combinations of the axes. It writes result.json, result.md and result.svg
+to a directory.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd) },
 	}
 	f := cmd.Flags()
 	c.set = f
 	c.options.add(f)
-	f.BoolVar(&c.options.bare, "bare", true, "run the bare chain as well")
+	f.BoolVar(&c.options.bare, "bare", true, "also run the bare chain")
 	f.StringSliceVar(&c.series, "series", seriesOrder, "series to measure")
-	f.StringSliceVar(&c.patterns, "rw", []string{string(benchsuite.RandomRead)}, "axis: patterns, as of initiator bench")
+	f.StringSliceVar(&c.patterns, "rw", []string{string(benchsuite.RandomRead)}, "axis: patterns of initiator bench")
 	f.StringSliceVar(&c.blockSizes, "block-size", []string{"4KiB"}, "axis: block sizes")
 	f.IntSliceVar(&c.depths, "queue-depth", []int{32}, "axis: depths of each queue")
 	f.IntSliceVar(&c.queues, "queues", []int{1}, "axis: numbers of queues")
 	f.IntSliceVar(&c.sessions, "sessions", []int{1}, "axis: numbers of sessions")
 	f.StringArrayVar(&c.volumes, "volume", []string{memoryVolume}, "axis: kind of volume: memory, file, or file,direct; repeatable")
-	f.StringSliceVar(&c.polls, "poll", []string{adaptive}, "axis: what idle threads do")
-	f.BoolSliceVar(&c.crc, "crc", []bool{false}, "axis: whether connections are protected by CRC32C")
+	f.StringSliceVar(&c.polls, "poll", []string{adaptive}, "axis: polling modes")
+	f.BoolSliceVar(&c.crc, "crc", []bool{false}, "axis: protection of connections by CRC32C")
 	return cmd
 }
 
@@ -68,7 +68,7 @@ func (c *chainCommand) run(cmd *cobra.Command) error {
 	return c.options.run(cmd.Context(), cmd.ErrOrStderr(), func(r *runner) error { return r.measure(workloads, idle) })
 }
 
-// axisFlags are those that replace the series.
+// axisFlags lists the flags that replace the series.
 var axisFlags = []string{"rw", "block-size", "queue-depth", "queues", "sessions", "volume", "poll", "crc"}
 
 func (c *chainCommand) usesAxes() bool { return slices.ContainsFunc(axisFlags, c.set.Changed) }
@@ -104,7 +104,7 @@ func (c *chainCommand) axes() (axes, error) {
 	}
 	for _, volume := range c.volumes {
 		if !slices.Contains([]string{memoryVolume, fileVolume, directVolume}, volume) {
-			return a, fmt.Errorf("--volume %q is none of %s, %s and %s", volume, memoryVolume, fileVolume, directVolume)
+			return a, fmt.Errorf("--volume %q is not one of %s, %s and %s", volume, memoryVolume, fileVolume, directVolume)
 		}
 	}
 	for _, poll := range c.polls {
@@ -115,10 +115,10 @@ func (c *chainCommand) axes() (axes, error) {
 	return a, nil
 }
 
-// maxBlockSize keeps all that is outstanding within the volume.
+// maxBlockSize keeps all outstanding requests within the volume.
 const maxBlockSize = size.MiB
 
-// runOptions are the flags of all commands.
+// runOptions holds the flags of all commands.
 type runOptions struct {
 	programs        string
 	outputDirectory string
@@ -135,8 +135,8 @@ func (o *runOptions) add(f *pflag.FlagSet) {
 	f.StringVar(&o.programs, "programs", "bin", "directory of target, zc-relay and initiator")
 	f.StringVar(&o.outputDirectory, "output-directory", "bench-results", "where to write the results")
 	f.DurationVar(&o.runtime, "runtime", 2*time.Second, "duration of each run")
-	f.DurationVar(&o.warmup, "warmup", 500*time.Millisecond, "what is run before and not measured")
+	f.DurationVar(&o.warmup, "warmup", 500*time.Millisecond, "unmeasured time before each run")
 	f.IntVar(&o.repetitions, "repetitions", 3, "runs of each case")
 	f.Var(&o.volumeSize, "volume-size", "size of the volume")
-	f.StringVar(&o.fileDirectory, "file-directory", os.TempDir(), "where to put the files of volumes")
+	f.StringVar(&o.fileDirectory, "file-directory", os.TempDir(), "directory for the files of volumes")
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// idleSample is what one repetition has found out about an idle chain.
+// idleSample holds one repetition's measurements of an idle chain.
 type idleSample struct {
-	percent float64         // of a core, that all three programs took
-	firstNs []time.Duration // how long the first request after a pause took
+	percent float64         // of a core, used by all three programs
+	firstNs []time.Duration // durations of first requests after a pause
 }
 
 const (
@@ -27,8 +27,8 @@ const (
 	idleRounds = 20
 )
 
-// measureIdle connects a session, lets it rest, and measures the CPU time that
-// takes and single requests after pauses. This program is the initiator.
+// measureIdle opens a session and measures the CPU time of the idle chain, and the duration of
+// single requests after pauses. This program is the initiator.
 func (r *runner) measureIdle() error {
 	if err := r.start(baseAxes().workloads()[0]); err != nil {
 		return err
@@ -44,7 +44,7 @@ func (r *runner) measureIdle() error {
 	failed := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		defer runtime.UnlockOSThread() // the end of a thread that has started programs would end those
+		defer runtime.UnlockOSThread() // the thread must survive: its end would kill the programs that it started
 		failed <- r.rest(v.Queue(0), &sample)
 	}()
 	if err := <-failed; err != nil {
@@ -56,7 +56,7 @@ func (r *runner) measureIdle() error {
 	return v.Close(r.ctx)
 }
 
-// rest measures on the thread of the queue.
+// rest measures, on the queue's thread.
 func (r *runner) rest(q *client.Queue, sample *idleSample) error {
 	engine, err := progress.NewEngine(progress.Policy{})
 	if err != nil {
@@ -68,7 +68,7 @@ func (r *runner) rest(q *client.Queue, sample *idleSample) error {
 	}
 	defer q.Detach(engine)
 	for round := range idleRounds + 1 {
-		if round == 1 { // connecting and the first request are over
+		if round == 1 { // after connecting and the first request
 			if err := r.restLong(engine, sample); err != nil {
 				return err
 			}
@@ -85,7 +85,7 @@ func (r *runner) rest(q *client.Queue, sample *idleSample) error {
 	return nil
 }
 
-// restLong sleeps in the engine for the runtime of a run.
+// restLong sleeps in the engine for the duration of a run.
 func (r *runner) restLong(engine *progress.Engine, sample *idleSample) error {
 	before, err := r.cpuTime()
 	if err != nil {
@@ -102,7 +102,7 @@ func (r *runner) restLong(engine *progress.Engine, sample *idleSample) error {
 	return err
 }
 
-// cpuTime is what target, relay and this program have used so far.
+// cpuTime returns the CPU time of target, relay and this program so far.
 func (r *runner) cpuTime() (total time.Duration, err error) {
 	for _, id := range append(r.chain.ProcessIDs(), os.Getpid()) {
 		used, err := process.CPUTime(id)
@@ -114,7 +114,7 @@ func (r *runner) cpuTime() (total time.Duration, err error) {
 	return total, nil
 }
 
-// readOne reads a block and waits for it.
+// readOne reads one block.
 func readOne(engine *progress.Engine, q *client.Queue) error {
 	if err := q.Submit(&client.Request{Type: iomsg.Read, Length: 4096}); err != nil {
 		return err

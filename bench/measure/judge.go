@@ -7,19 +7,19 @@ import (
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 )
 
-// What figures are to be.
+// The goals.
 const (
-	atLeastBare       = 1.0  // IOPS beside the bare chain
-	atLeastOfBest     = 0.85 // IOPS of any number of sessions, of the best number
-	atMostBesideLarge = 3.0  // p99 beside large transfers, of that alone
-	atMostCollecting  = 1.25 // p99.9 with collections, of that without: noise
-	atLeastFile       = 0.5  // IOPS of a file in page cache, of memory
-	atLeastDirect     = 0.8  // IOPS of direct IO, of fio
-	atMostIdlePercent = 1.0  // of a core, all three programs
+	atLeastBare       = 1.0  // IOPS, relative to the bare chain
+	atLeastOfBest     = 0.85 // IOPS of any number of sessions, relative to the best number
+	atMostBesideLarge = 3.0  // p99 beside large transfers, relative to p99 alone
+	atMostCollecting  = 1.25 // p99.9 with collections, relative to p99.9 without: noise
+	atLeastFile       = 0.5  // IOPS of a file in the page cache, relative to memory
+	atLeastDirect     = 0.8  // IOPS of direct IO, relative to fio
+	atMostIdlePercent = 1.0  // of a core, for all three programs
 	atMostFirstMicros = 200.0
 )
 
-// judge holds every case against what it is to be.
+// judge compares every case with its goal.
 func (r *runner) judge() {
 	d := r.document
 	for i := range d.Cases {
@@ -48,7 +48,7 @@ func (r *runner) judge() {
 	r.judgeIdle()
 }
 
-// compare holds a quantity of a case against that of another, if there is one.
+// compare compares a quantity of a case with another case, if there is one.
 func (r *runner) compare(c, other *benchsuite.Case, q benchsuite.Quantity, bound float64, atMost bool) {
 	if other == nil {
 		return
@@ -64,7 +64,7 @@ func (r *runner) compare(c, other *benchsuite.Case, q benchsuite.Quantity, bound
 
 func (r *runner) goal(g benchsuite.Goal) { r.document.Goals = append(r.document.Goals, g) }
 
-// judgeSessions holds the worst number of sessions against the best.
+// judgeSessions compares the worst number of sessions with the best.
 func (r *runner) judgeSessions() {
 	var best, worst *benchsuite.Case
 	for i := range r.document.Cases {

@@ -1,5 +1,5 @@
-// Command measure benchmarks zc-relay as a whole: real processes, several
-// workloads, alternating with what they are held against.
+// Command measure benchmarks zc-relay as a whole: real processes and several workloads, alternating
+// with baselines.
 package main
 
 import (

@@ -25,12 +25,11 @@ func newPeersCommand() *cobra.Command {
 	c := &peersCommand{}
 	cmd := &cobra.Command{
 		Use:   "peers",
-		Short: "Measure the chain beside what Debian offers",
+		Short: "Measure the chain and comparable programs in Debian",
 		Long: `peers runs the same sizes and depths on zc-relay and on iperf3, fio over NBD with
-nbdkit and with qemu-storage-daemon, ucx_perftest and fi_pingpong, one after
-another. What is not installed is installed by apt-get if this user may, and
-skipped otherwise. It writes result.json, result.md and result.svg into a
-directory.`,
+nbdkit and with qemu-storage-daemon, ucx_perftest and fi_pingpong, one after another.
+It installs missing programs with apt-get as root, and skips them otherwise. It writes
+result.json, result.md and result.svg to a directory.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.options.run(cmd.Context(), cmd.ErrOrStderr(), c.measure)
@@ -38,7 +37,7 @@ directory.`,
 	}
 	f := cmd.Flags()
 	c.options.add(f)
-	f.BoolVar(&c.install, "install", os.Geteuid() == 0, "install what is missing by apt-get")
+	f.BoolVar(&c.install, "install", os.Geteuid() == 0, "install missing programs with apt-get")
 	return cmd
 }
 
@@ -78,7 +77,7 @@ func (c *peersCommand) measure(r *runner) error {
 	return nil
 }
 
-// install installs what the peers lack.
+// install installs the programs that the peers need.
 func install(r *runner, peers []peer.Peer) error {
 	var packages []string
 	for _, p := range peers {
@@ -90,7 +89,7 @@ func install(r *runner, peers []peer.Peer) error {
 		return nil
 	}
 	if _, err := exec.LookPath("apt-get"); err != nil {
-		return errors.New("there is no apt-get")
+		return errors.New("apt-get is not available")
 	}
 	fmt.Fprintf(r.log, "installing %s\n", strings.Join(packages, " "))
 	_, err := process.Output(r.ctx, append([]string{
@@ -99,8 +98,8 @@ func install(r *runner, peers []peer.Peer) error {
 	return err
 }
 
-// measurePeers runs a workload on every peer that knows it. A peer that fails
-// is skipped: it is not what is measured.
+// measurePeers runs a workload on every peer that knows it. It skips a peer that fails, which is no
+// reason to stop.
 func (r *runner) measurePeers(peers []peer.Peer, w benchsuite.Workload) error {
 	for _, p := range peers {
 		if !p.Knows(w) {
@@ -129,7 +128,7 @@ func (r *runner) measurePeers(peers []peer.Peer, w benchsuite.Workload) error {
 	return nil
 }
 
-// atLeastStream is what long requests are to move of what one TCP stream does.
+// atLeastStream is the goal for the throughput of long requests, relative to one TCP stream.
 const atLeastStream = 0.9
 
 func (r *runner) judgePeers() {

@@ -21,30 +21,29 @@ import (
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
-// system is the name under which the chain is reported.
+// system is the name of the chain in reports.
 const system = "zc-relay"
 
 // runner measures workloads and collects the results.
 type runner struct {
 	options    *runOptions
 	ctx        context.Context
-	log        io.Writer // for people who wait
+	log        io.Writer // progress, for people
 	bare       *chain.Bare
 	document   *benchsuite.Document
 	configured chain.Config // of the chain that runs
 	chain      *chain.Chain // nil if none does
 	verified   map[chain.Config]bool
-	scratch    string // directory for what is built
+	scratch    string // directory of built programs
 	files      string // directory of volumes in files
-	collecting string // directory of programs that can be told to collect; "" if they are not built
+	collecting string // directory of programs with forced collections; "" if not built
 	idle       []idleSample
 }
 
-// run prepares a runner, lets body measure, and writes what it found, also if
-// it failed.
+// run prepares a runner, lets body measure, and writes the results, even if body fails.
 func (o *runOptions) run(ctx context.Context, log io.Writer, body func(*runner) error) error {
 	if o.repetitions < 1 || o.runtime <= 0 || o.warmup < 0 {
-		return fmt.Errorf("%d runs of %v after %v of warm-up measure nothing", o.repetitions, o.runtime, o.warmup)
+		return fmt.Errorf("%d repetitions of %v after %v of warm-up cannot be measured", o.repetitions, o.runtime, o.warmup)
 	}
 	if err := os.MkdirAll(o.outputDirectory, 0o777); err != nil {
 		return err
@@ -75,8 +74,8 @@ func (o *runOptions) run(ctx context.Context, log io.Writer, body func(*runner) 
 	return errors.Join(err, r.write())
 }
 
-// measure runs all workloads, over and over, each beside what it is held
-// against, and verifies every configuration of the chain once.
+// measure runs all workloads repeatedly, each alternating with its baseline, and verifies every
+// configuration of the chain once.
 func (r *runner) measure(workloads []benchsuite.Workload, idle bool) error {
 	workloads = inRounds(workloads)
 	for repetition := range r.options.repetitions {
@@ -92,7 +91,7 @@ func (r *runner) measure(workloads []benchsuite.Workload, idle bool) error {
 				return fmt.Errorf("idle: %w", err)
 			}
 		}
-		if err := r.stop(); err != nil { // every repetition with fresh processes
+		if err := r.stop(); err != nil { // every repetition uses fresh processes
 			return err
 		}
 	}
@@ -129,16 +128,15 @@ func (r *runner) measureOne(w benchsuite.Workload) error {
 	return nil
 }
 
-// largeWorkload is what goes on beside another.
+// largeWorkload returns the background load of besideLarge.
 func largeWorkload() benchsuite.Workload {
 	return baseAxes().with(sizes(128*size.KiB), depths(8)).workloads()[0]
 }
 
-// fioSystem is the name under which fio on the volume's file is reported.
+// fioSystem is the name of fio on the volume's file in reports.
 const fioSystem = "fio io_uring"
 
-// measureReference runs what a workload is held against; name is "" if there
-// is nothing.
+// measureReference runs the baseline of a workload; name is "" if there is none.
 func (r *runner) measureReference(w benchsuite.Workload) (run benchsuite.Run, name string, err error) {
 	switch {
 	case r.bareKnows(w):
@@ -159,7 +157,7 @@ func (r *runner) measureReference(w benchsuite.Workload) (run benchsuite.Run, na
 	return run, "", nil
 }
 
-// skip tells once that something is not measured.
+// skip reports, once, that something is not measured.
 func (r *runner) skip(name, reason string) {
 	s := benchsuite.Skipped{Name: name, Reason: reason}
 	if !slices.Contains(r.document.Skipped, s) {
@@ -168,15 +166,15 @@ func (r *runner) skip(name, reason string) {
 	}
 }
 
-// bareKnows reports whether the bare chain does the same as the chain.
+// bareKnows reports whether the bare chain can run the workload.
 func (r *runner) bareKnows(w benchsuite.Workload) bool {
 	return r.bare != nil && w.Poll == adaptive && !w.CRC && w.Queues == 1 && w.Sessions == 1 && w.Volume == memoryVolume && w.Condition == ""
 }
 
-// volumeFile is where a volume in a file lies.
+// volumeFile returns the path of a volume in a file.
 func (r *runner) volumeFile() string { return filepath.Join(r.files, "volume") }
 
-// config is the chain that a workload needs.
+// config returns the chain configuration for a workload.
 func (r *runner) config(w benchsuite.Workload) (chain.Config, error) {
 	c := chain.Config{Programs: r.options.programs, Poll: w.Poll, CRC: w.CRC}
 	if w.Condition == withCollections {
@@ -198,10 +196,11 @@ func (r *runner) config(w benchsuite.Workload) (chain.Config, error) {
 	return c, nil
 }
 
-// collectInterval is how often garbage collections are forced.
+// collectInterval is the interval of forced garbage collections.
 const collectInterval = 100 * time.Millisecond
 
-// buildCollecting builds the programs so that they can be told to collect.
+// buildCollecting builds programs that support forced collections. It runs in the root of the
+// repository.
 func (r *runner) buildCollecting() error {
 	if r.collecting != "" {
 		return nil
@@ -215,7 +214,7 @@ func (r *runner) buildCollecting() error {
 	return nil
 }
 
-// start makes sure that a chain for the workload runs.
+// start makes sure that a chain for the workload is running.
 func (r *runner) start(w benchsuite.Workload) (err error) {
 	config, err := r.config(w)
 	if err != nil {
@@ -237,7 +236,7 @@ func (r *runner) start(w benchsuite.Workload) (err error) {
 	return r.verify(config)
 }
 
-// verifyLength is how much of a volume is verified.
+// verifyLength is the number of bytes of a volume to verify.
 const verifyLength = 64 * size.MiB
 
 func (r *runner) verify(config chain.Config) error {
@@ -266,7 +265,7 @@ func (r *runner) stop() error {
 	return err
 }
 
-// write writes the document in all its forms.
+// write writes the document in all formats.
 func (r *runner) write() error {
 	d := r.document
 	err := errors.Join(

@@ -9,21 +9,21 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// How cases name volumes.
+// Names of volumes in cases.
 const (
 	memoryVolume = "memory"
 	fileVolume   = "file"        // in the page cache
-	directVolume = "file,direct" // past it
+	directVolume = "file,direct" // bypassing the page cache
 )
 
-// How cases name what else goes on.
+// Names of conditions in cases.
 const (
-	alone           = "alone" // what besideLarge is held against
+	alone           = "alone" // the baseline of besideLarge
 	besideLarge     = "beside a queue of 128KiB reads"
 	withCollections = "with forced garbage collections"
 )
 
-// axes are values whose combinations are workloads.
+// axes holds values for each property of a workload. Their combinations are workloads.
 type axes struct {
 	patterns   []benchsuite.Pattern
 	blockSizes []size.Bytes
@@ -39,7 +39,7 @@ type axes struct {
 // adaptive is the default polling mode.
 var adaptive = progress.Adaptive.String()
 
-// baseAxes has one value on each axis.
+// baseAxes returns one value on each axis.
 func baseAxes() axes {
 	return axes{
 		patterns: []benchsuite.Pattern{benchsuite.RandomRead}, blockSizes: []size.Bytes{4 * size.KiB}, depths: []int{32},
@@ -48,7 +48,7 @@ func baseAxes() axes {
 	}
 }
 
-// workloads are all combinations. The axis to the right changes first.
+// workloads returns all combinations. The rightmost axis varies fastest.
 func (a axes) workloads() []benchsuite.Workload {
 	all := []benchsuite.Workload{{}}
 	all = crossed(all, a.polls, func(w *benchsuite.Workload, v string) { w.Poll = v })
@@ -62,7 +62,7 @@ func (a axes) workloads() []benchsuite.Workload {
 	return crossed(all, a.conditions, func(w *benchsuite.Workload, v string) { w.Condition = v })
 }
 
-// crossed gives each workload each of the values.
+// crossed combines each workload with each of the values.
 func crossed[T any](workloads []benchsuite.Workload, values []T, set func(*benchsuite.Workload, T)) []benchsuite.Workload {
 	var all []benchsuite.Workload
 	for _, w := range workloads {
@@ -74,8 +74,7 @@ func crossed[T any](workloads []benchsuite.Workload, values []T, set func(*bench
 	return all
 }
 
-// series are the workloads that are measured unless others are asked for,
-// by name.
+// series holds the named sets of workloads. By default all are measured.
 var series = map[string][]axes{
 	"small":       {baseAxes().with(bothRandom, sizes(4*size.KiB), depths(1, 32, 128))},
 	"large":       {baseAxes().with(bothRandom, sizes(128*size.KiB), depths(32))},
@@ -89,13 +88,12 @@ var series = map[string][]axes{
 	idleSeries:    {},
 }
 
-// neighbourRounds is how often a repetition measures alone and beside another,
-// by turns. The kernel places the threads anew for each initiator, and on few
-// cores the tail depends on that more than on anything else.
+// neighbourRounds is how often a repetition alternates between alone and besideLarge. The kernel
+// places the threads anew for each initiator, and on few cores the tail latency depends on that
+// more than on anything else.
 const neighbourRounds = 5
 
-// inRounds has all workloads in a row that belong to neighbours come
-// neighbourRounds times.
+// inRounds repeats the workloads with neighbours neighbourRounds times, as a group.
 func inRounds(workloads []benchsuite.Workload) []benchsuite.Workload {
 	neighbours := func(w benchsuite.Workload) bool { return w.Condition == alone || w.Condition == besideLarge }
 	first := slices.IndexFunc(workloads, neighbours)
@@ -112,10 +110,10 @@ func inRounds(workloads []benchsuite.Workload) []benchsuite.Workload {
 // idleSeries has no workloads: see runner.measureIdle.
 const idleSeries = "idle"
 
-// seriesOrder is that in which series are measured.
+// seriesOrder is the order in which series are measured.
 var seriesOrder = []string{"small", "large", "queues", "sessions", "neighbour", "collections", "file", "poll", "crc", idleSeries}
 
-// sessionDepth is the depth of all sessions of the series together.
+// sessionDepth is the total depth of all sessions of the series.
 const sessionDepth = 128
 
 func sessionAxes() []axes {
@@ -141,12 +139,12 @@ func sizes(values ...size.Bytes) func(*axes) { return func(a *axes) { a.blockSiz
 
 func depths(values ...int) func(*axes) { return func(a *axes) { a.depths = values } }
 
-// workloadsOf are those of the named series, each once.
+// workloadsOf returns the workloads of the named series, each once.
 func workloadsOf(names []string) ([]benchsuite.Workload, error) {
 	var all []benchsuite.Workload
 	for _, name := range names {
 		if _, ok := series[name]; !ok {
-			return nil, fmt.Errorf("series %q is none of %v", name, seriesOrder)
+			return nil, fmt.Errorf("series %q is not one of %v", name, seriesOrder)
 		}
 		for _, a := range series[name] {
 			for _, w := range a.workloads() {

@@ -17,11 +17,10 @@ import (
 // BareSystem is the name under which runs of the bare chain are reported.
 const BareSystem = "bare chain"
 
-// Bare is the bare chain, the baseline for the real one: the program
-// bench/calibrator.
+// Bare runs the bare chain, the baseline for the real one: the program bench/calibrator.
 type Bare struct{ path string }
 
-// FindBare finds the program beside the running one, where "make" builds both.
+// FindBare finds the program next to the running one, where "make build-bench" puts both.
 func FindBare() (*Bare, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -34,8 +33,7 @@ func FindBare() (*Bare, error) {
 	return b, nil
 }
 
-// Measure runs a workload, of which the bare chain knows pattern, block size
-// and depth.
+// Measure runs a workload. The bare chain knows only pattern, block size and depth.
 func (b *Bare) Measure(ctx context.Context, w benchsuite.Workload, runtime time.Duration) (run benchsuite.Run, err error) {
 	directory, err := os.MkdirTemp("", "zc-relay-calibrator")
 	if err != nil {

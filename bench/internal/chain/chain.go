@@ -17,18 +17,18 @@ import (
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
-// Config says what chain to start.
+// Config describes a chain.
 type Config struct {
 	// Programs is the directory of the three programs.
 	Programs string
-	// Volume is the backend of the target's volume, such as "memory:1GiB".
+	// Volume is the backend of the target's volume, for instance "memory:1GiB".
 	Volume string
-	// Poll is what idle threads do, in all three programs.
+	// Poll is the polling mode of all three programs.
 	Poll string
-	// CRC protects the connections between relay and target.
+	// CRC turns on checksums between relay and target.
 	CRC bool
-	// CollectInterval forces garbage collections, if it is not 0. Programs
-	// obey that are built with the tag faultinject.
+	// CollectInterval is the interval of forced garbage collections, 0 for none. It needs programs
+	// built with the tag faultinject.
 	CollectInterval time.Duration
 }
 
@@ -40,7 +40,7 @@ type Chain struct {
 	relay     *process.Process
 }
 
-// volumeName is that of the only volume.
+// volumeName is the name of the only volume.
 const volumeName = "bench"
 
 // startTimeout bounds the start of a program.
@@ -84,8 +84,8 @@ func (c *Chain) startRelay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Clients wait for the channel by themselves, but their patience is to
-	// go into measuring.
+	// Wait until the channel exists. Clients would wait by themselves, but the time would count as
+	// part of the measurement.
 	return c.relay.Await(ctx, func() bool {
 		found, _ := filepath.Glob(filepath.Join(c.Directory(), "*", "*", "*"))
 		return len(found) > 0
@@ -103,13 +103,13 @@ func (c *Chain) daemon(name string, args ...string) []string {
 
 func (c *Chain) addressFile() string { return filepath.Join(c.directory, "address") }
 
-// Directory is that of the emulated Comch.
+// Directory returns the directory of the emulated Comch.
 func (c *Chain) Directory() string { return filepath.Join(c.directory, "comch") }
 
-// ProcessIDs are those of target and relay.
+// ProcessIDs returns the process ids of target and relay.
 func (c *Chain) ProcessIDs() []int { return []int{c.target.ID(), c.relay.ID()} }
 
-// Stop ends relay and target, and returns an error unless both ended in order.
+// Stop ends relay and target. It returns an error unless both end normally.
 func (c *Chain) Stop() error {
 	var errs []error
 	for _, p := range []*process.Process{c.relay, c.target} {
@@ -120,7 +120,7 @@ func (c *Chain) Stop() error {
 	return errors.Join(append(errs, os.RemoveAll(c.directory))...)
 }
 
-// Bench runs a workload by the initiator.
+// Bench runs a workload with the initiator.
 func (c *Chain) Bench(ctx context.Context, w benchsuite.Workload, warmup, runtime time.Duration) (benchsuite.Run, error) {
 	output, err := process.Output(ctx, c.bench(w, warmup, runtime)...)
 	if err != nil {
@@ -130,14 +130,14 @@ func (c *Chain) Bench(ctx context.Context, w benchsuite.Workload, warmup, runtim
 	return result.Run, err
 }
 
-// result is what this package reads of what initiator bench has measured.
+// result is the part of a result of initiator bench that this package reads.
 type result struct {
 	benchsuite.Run
 	Operations  uint64 `json:"operations"`
 	Interrupted bool   `json:"interrupted"`
 }
 
-// resultOf reads what initiator bench has printed.
+// resultOf parses the output of initiator bench.
 func resultOf(output []byte) (result, error) {
 	var report struct {
 		Result result `json:"result"`
@@ -154,14 +154,13 @@ func (c *Chain) bench(w benchsuite.Workload, warmup, runtime time.Duration) []st
 		"--queues", strconv.Itoa(w.Queues), "--sessions", strconv.Itoa(w.Sessions), "--warmup", warmup.String(), "--runtime", runtime.String())
 }
 
-// longRuntime is longer than anything that goes on beside a load.
+// longRuntime is longer than anything measured beside a load.
 const longRuntime = time.Hour
 
-// settleTime is how long a load takes to be under way.
+// settleTime is the time that a load takes to start.
 const settleTime = 300 * time.Millisecond
 
-// Load starts a workload that goes on until stop is called, which fails if it
-// did not.
+// Load starts a workload that runs until stop is called. stop fails if the load has ended before.
 func (c *Chain) Load(w benchsuite.Workload) (stop func() error, err error) {
 	p, err := process.Start(c.directory, "load", c.bench(w, 0, longRuntime)...)
 	if err != nil {
@@ -181,7 +180,7 @@ func (c *Chain) Load(w benchsuite.Workload) (stop func() error, err error) {
 			return err
 		}
 		if !result.Interrupted || result.Operations == 0 {
-			return fmt.Errorf("the load beside ended by itself after %d operations", result.Operations)
+			return fmt.Errorf("the background load ended by itself after %d operations", result.Operations)
 		}
 		return nil
 	}, nil
@@ -190,15 +189,14 @@ func (c *Chain) Load(w benchsuite.Workload) (stop func() error, err error) {
 // fillBlock is the length of the requests that fill a volume.
 const fillBlock = size.MiB
 
-// Fill writes all of the volume once, so that no later run finds memory or
-// blocks that are not allocated yet.
+// Fill writes the whole volume once, so that no run has to allocate memory or blocks.
 func (c *Chain) Fill(ctx context.Context, length size.Bytes) error {
 	_, err := process.Output(ctx, c.initiator("bench", "--rw", string(benchsuite.Write), "--block-size", fillBlock.String(), "--queues", "1",
 		"--queue-depth", "4", "--run-limit-operation-count", strconv.FormatUint(uint64(length/fillBlock), 10))...)
 	return err
 }
 
-// Verify writes length bytes of the volume and checks what can be read.
+// Verify writes and checks length bytes of the volume.
 func (c *Chain) Verify(ctx context.Context, length size.Bytes) (benchsuite.Check, error) {
 	output, failure := process.Output(ctx, c.initiator("verify", "--length", length.String(), "--queues", "2", "--queue-depth", "32")...)
 	var report struct {
@@ -224,7 +222,7 @@ func (c *Chain) initiator(command string, args ...string) []string {
 // the tag faultinject force a garbage collection at that interval.
 const collectVariable = "ZC_RELAY_COLLECT_INTERVAL"
 
-// program is the beginning of a command line.
+// program returns the beginning of a command line.
 func (c Config) program(name string) []string {
 	path := filepath.Join(c.Programs, name)
 	if c.CollectInterval == 0 {
@@ -233,7 +231,7 @@ func (c Config) program(name string) []string {
 	return []string{"env", collectVariable + "=" + c.CollectInterval.String(), path}
 }
 
-// String names what is special about a chain.
+// String describes the configuration of a chain.
 func (c Config) String() string {
 	kind, _, _ := strings.Cut(c.Volume, ":")
 	text := c.Poll + ", " + kind

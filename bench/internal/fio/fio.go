@@ -16,12 +16,12 @@ import (
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
-// Job is what fio is to do beside the workload.
+// Job is the part of fio's job description that the workload does not contain.
 type Job struct {
 	Engine string
-	// Arguments name what the engine works on.
+	// Arguments name the object that the engine works on.
 	Arguments []string
-	// Size is that of what it works on.
+	// Size is the size of that object.
 	Size    size.Bytes
 	Warmup  time.Duration
 	Runtime time.Duration
@@ -34,7 +34,7 @@ func (j *Job) Measure(ctx context.Context, w benchsuite.Workload) (benchsuite.Ru
 		return benchsuite.Run{}, err
 	}
 	defer os.RemoveAll(directory)
-	// Engines print what they like on standard output.
+	// Engines print messages on standard output before the document.
 	document := filepath.Join(directory, "result.json")
 	command := []string{
 		"fio", "--name=bench", "--output-format=json", "--output=" + document, "--ioengine=" + j.Engine, "--rw=" + string(w.Pattern),
@@ -75,7 +75,7 @@ type direction struct {
 	} `json:"lat_ns"`
 }
 
-// parse reads fio's document, of one job in one direction.
+// parse parses fio's document of one job in one direction.
 func parse(output []byte) (benchsuite.Run, error) {
 	var r result
 	if err := json.Unmarshal(output, &r); err != nil {

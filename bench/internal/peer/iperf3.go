@@ -13,14 +13,14 @@ import (
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 )
 
-// IPerf3 is the name of one loopback TCP stream.
+// IPerf3 is the name of the peer that is one loopback TCP stream.
 const IPerf3 = "iperf3, one TCP stream"
 
 // startTimeout bounds the start of a server.
 const startTimeout = 10 * time.Second
 
-// iperf3 is one TCP stream from one process to another: an upper bound of
-// throughput, so it is held against long requests only.
+// iperf3 is one TCP stream between two processes: an upper bound of throughput, and so a baseline
+// for long requests only.
 func iperf3() Peer {
 	return Peer{
 		Name: IPerf3, Programs: []string{"iperf3"}, Packages: []string{"iperf3"},

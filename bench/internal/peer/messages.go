@@ -10,16 +10,16 @@ import (
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 )
 
-// The programs here end after a number of messages, not after a time: a short
-// run tells how many are needed.
+// The programs in this file stop after a number of messages, not after a time. A short run
+// determines the number.
 const (
 	probeMessages = 2000
 	mostMessages  = 100_000_000
 )
 
-// ucx is ucx_perftest over one of UCX's transports, "tcp" or "sm" (shared
-// memory): ucp_get at depth 1, which is a read, and otherwise a stream of
-// messages of which as many as the depth are outstanding.
+// ucx is ucx_perftest over one of UCX's transports, "tcp" or "sm" (shared memory). At depth 1 it
+// runs ucp_get, which is a read, and otherwise a stream of messages with the depth as the number
+// outstanding.
 func ucx(transport string) Peer {
 	return Peer{
 		Name: "ucx_perftest " + transport, Programs: []string{"ucx_perftest"}, Packages: []string{"ucx-utils"},
@@ -36,7 +36,7 @@ func ucx(transport string) Peer {
 	}
 }
 
-// messagesFor is how many messages take as long as a run is to take.
+// messagesFor returns the number of messages for a run of the given duration.
 func messagesFor(j *Job, perSecond float64) int {
 	return int(min(max(perSecond*j.Runtime.Seconds(), probeMessages), mostMessages))
 }
@@ -62,9 +62,8 @@ func measureUCX(ctx context.Context, j *Job, transport string, messages int) (be
 	return parseUCX(output, j.Workload.BlockSize)
 }
 
-// parseUCX reads the last line of ucx_perftest: iterations, three latencies in
-// µs (median, average, overall), two throughputs, two rates (average,
-// overall).
+// parseUCX parses the last line of ucx_perftest: iterations, three latencies in µs (median,
+// average, overall), two throughputs, two rates (average, overall).
 func parseUCX(output []byte, blockSize uint32) (benchsuite.Run, error) {
 	fields := lastFields(output)
 	if len(fields) != 8 {
@@ -83,8 +82,8 @@ func parseUCX(output []byte, blockSize uint32) (benchsuite.Run, error) {
 	}, nil
 }
 
-// fiPingpong is fi_pingpong of libfabric over TCP: a message there and one
-// back, both of the block size.
+// fiPingpong is fi_pingpong of libfabric over TCP: one message in each direction, both of the block
+// size.
 func fiPingpong() Peer {
 	return Peer{
 		Name: "fi_pingpong tcp", Programs: []string{"fi_pingpong"}, Packages: []string{"libfabric-bin"},
@@ -116,9 +115,8 @@ func measurePingpong(ctx context.Context, j *Job, messages int) (benchsuite.Run,
 	return parsePingpong(output, j.Workload.BlockSize)
 }
 
-// parsePingpong reads the last line of fi_pingpong: bytes, messages sent and
-// acknowledged, total, time, MB/s, µs of one way, millions of messages per
-// second.
+// parsePingpong parses the last line of fi_pingpong: bytes, messages sent and acknowledged, total,
+// time, MB/s, µs one way, millions of messages per second.
 func parsePingpong(output []byte, blockSize uint32) (benchsuite.Run, error) {
 	fields := lastFields(output)
 	if len(fields) != 8 {

@@ -14,15 +14,15 @@ import (
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
-// nbdkit is a disk in the memory of nbdkit, used by fio over NBD on a Unix
-// socket: two processes, no relay.
+// nbdkit is a disk in the memory of nbdkit, accessed by fio over NBD on a Unix socket: two
+// processes, no relay.
 func nbdkit() Peer {
 	return nbd("fio nbd, nbdkit memory", "nbdkit", func(j *Job, socket string) ([]string, error) {
 		return []string{"nbdkit", "--foreground", "--unix", socket, "memory", strconv.FormatUint(uint64(j.VolumeSize), 10)}, nil
 	}, "nbdkit")
 }
 
-// diskDirectory is where files lie in memory.
+// diskDirectory is a directory on a file system in memory.
 const diskDirectory = "/dev/shm"
 
 // qemuStorageDaemon is a file in memory, served by qemu-storage-daemon.
@@ -85,7 +85,7 @@ func measureNBD(ctx context.Context, j *Job, server *process.Process, socket str
 	return job.Measure(ctx, j.Workload)
 }
 
-// fillNBD writes the disk once, as volumes are.
+// fillNBD writes the whole disk once, like a volume.
 func fillNBD(ctx context.Context, job fio.Job) error {
 	_, err := process.Output(ctx, append([]string{
 		"fio", "--name=fill", "--ioengine=" + job.Engine, "--rw=" + string(benchsuite.Write), "--bs=" + strconv.Itoa(int(size.MiB)),

@@ -14,35 +14,35 @@ import (
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
-// Peer is a program, or several, that moves data.
+// Peer is one or more programs that move data.
 type Peer struct {
 	Name string
-	// Programs are what it needs, Packages the Debian packages that have them.
+	// Programs lists the programs that it needs, Packages their Debian packages.
 	Programs []string
 	Packages []string
-	// Knows reports whether it can do something like a workload.
+	// Knows reports whether it can run something comparable to a workload.
 	Knows func(w benchsuite.Workload) bool
 	// Measure runs a workload.
 	Measure func(ctx context.Context, j *Job) (benchsuite.Run, error)
 }
 
-// Job is a workload and how long to run it.
+// Job is a workload with the duration of a run.
 type Job struct {
 	Workload benchsuite.Workload
 	Warmup   time.Duration
 	Runtime  time.Duration
-	// VolumeSize is that of the disk, where there is one.
+	// VolumeSize is the size of the disk, if there is one.
 	VolumeSize size.Bytes
-	// Directory is for files of the run.
+	// Directory is for the files of the run.
 	Directory string
 }
 
-// All are the peers.
+// All returns all peers.
 func All() []Peer {
 	return []Peer{iperf3(), nbdkit(), qemuStorageDaemon(), ucx("tcp"), ucx("sm"), fiPingpong()}
 }
 
-// Missing returns why the peer cannot be run, "" if it can.
+// Missing returns the reason why the peer cannot be run, "" if it can.
 func (p *Peer) Missing() string {
 	for _, program := range p.Programs {
 		if _, err := exec.LookPath(program); err != nil {
@@ -52,7 +52,7 @@ func (p *Peer) Missing() string {
 	return ""
 }
 
-// freePort is a TCP port that nobody listens on at the moment.
+// freePort returns a TCP port that is currently free.
 func freePort() (string, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -62,8 +62,8 @@ func freePort() (string, error) {
 	return strconv.Itoa(listener.Addr().(*net.TCPAddr).Port), nil
 }
 
-// listens reports whether somebody listens on a TCP port, without connecting:
-// servers for one client would take that for it.
+// listens reports whether a process listens on a TCP port. It does not connect, because a server
+// for one client would accept that as its client.
 func listens(port string) bool {
 	number, err := strconv.Atoi(port)
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// CPUTime is what all threads of a process have used since its start, in
-// nanoseconds as the scheduler counts them: /proc/PID/stat counts ticks of
-// 10 ms, which a process that is nearly idle may never be caught in.
+// CPUTime returns the CPU time of all threads of a process since its start, as the scheduler counts
+// it, in nanoseconds. /proc/PID/stat counts ticks of 10 ms, which can miss a nearly idle process
+// entirely.
 func CPUTime(id int) (time.Duration, error) {
 	tasks := fmt.Sprintf("/proc/%d/task", id)
 	threads, err := os.ReadDir(tasks)

@@ -1,4 +1,4 @@
-// Package process runs the programs that are measured.
+// Package process runs the programs to measure.
 package process
 
 import (
@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// stopTimeout is how long a program may take to end after SIGTERM.
+// stopTimeout bounds the end of a program after SIGTERM.
 const stopTimeout = 15 * time.Second
 
-// tailLength is how much of what a program complained is repeated in errors.
+// tailLength is the number of bytes of a program's output that errors repeat.
 const tailLength = 2000
 
 // Process is a program that runs until it is stopped.
@@ -38,7 +38,7 @@ func Start(directory, name string, command ...string) (*Process, error) {
 	defer log.Close()
 	p := &Process{name: name, cmd: exec.Command(command[0], command[1:]...), log: log.Name(), ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
-	// It must not outlive this program, nor hear the terminal's SIGINT before it.
+	// It must neither outlive this program nor receive the terminal's SIGINT before it does.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
@@ -50,10 +50,10 @@ func Start(directory, name string, command ...string) (*Process, error) {
 	return p, nil
 }
 
-// ID is the process's.
+// ID returns the process id.
 func (p *Process) ID() int { return p.cmd.Process.Pid }
 
-// Stop ends the program and returns an error unless it ended in order.
+// Stop ends the program, and returns an error unless it ends normally.
 func (p *Process) Stop() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
@@ -61,19 +61,19 @@ func (p *Process) Stop() error {
 	case <-time.After(stopTimeout):
 		_ = p.cmd.Process.Kill()
 		<-p.ended
-		return fmt.Errorf("%s did not end within %v of SIGTERM%s", p.name, stopTimeout, p.words())
+		return fmt.Errorf("%s did not exit within %v of SIGTERM%s", p.name, stopTimeout, p.lastOutput())
 	}
 	if p.err != nil && !endedBySIGTERM(p.cmd.ProcessState) {
-		return fmt.Errorf("%s: %w%s", p.name, p.err, p.words())
+		return fmt.Errorf("%s: %w%s", p.name, p.err, p.lastOutput())
 	}
 	return nil
 }
 
-// quitTimeout is how long a program may take to end by itself.
+// quitTimeout bounds the end of a program that exits by itself.
 const quitTimeout = time.Second
 
-// Quit ends a program that normally ends by itself when its only client has
-// left. How it ends tells nothing.
+// Quit ends a program that normally exits when its only client has disconnected. The exit code has
+// no meaning.
 func (p *Process) Quit() {
 	select {
 	case <-p.ended:
@@ -88,29 +88,28 @@ func endedBySIGTERM(state *os.ProcessState) bool {
 	return ok && s.Signaled() && s.Signal() == syscall.SIGTERM
 }
 
-// Await waits until ready reports true; it fails when the program ends before
-// that, or ctx does.
+// Await waits until ready returns true. It fails if the program or ctx ends first.
 func (p *Process) Await(ctx context.Context, ready func() bool) error {
 	const interval = 10 * time.Millisecond
 	for !ready() {
 		select {
 		case <-p.ended:
-			return fmt.Errorf("%s ended early: %w%s", p.name, errors.Join(p.err, errEarly), p.words())
+			return fmt.Errorf("%s ended early: %w%s", p.name, errors.Join(p.err, errEarly), p.lastOutput())
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w%s", p.name, context.Cause(ctx), p.words())
+			return fmt.Errorf("wait for %s: %w%s", p.name, context.Cause(ctx), p.lastOutput())
 		case <-time.After(interval):
 		}
 	}
 	return nil
 }
 
-var errEarly = errors.New("it is to run until it is stopped")
+var errEarly = errors.New("it must run until it is stopped")
 
-// Log is what the program has printed so far, on either output.
+// Log returns the output of the program so far, from standard output and standard error.
 func (p *Process) Log() ([]byte, error) { return os.ReadFile(p.log) }
 
-// words are the last that the program had to say.
-func (p *Process) words() string {
+// lastOutput returns the end of the program's output, for errors.
+func (p *Process) lastOutput() string {
 	content, err := p.Log()
 	if err != nil || len(content) == 0 {
 		return ""
@@ -125,8 +124,7 @@ func tail(content []byte) string {
 	return strings.TrimSpace(string(content))
 }
 
-// Output runs a program to its end and returns what it printed on standard
-// output, also if it fails.
+// Output runs a program to its end and returns its standard output, even if it fails.
 func Output(ctx context.Context, command ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	var stdout, stderr bytes.Buffer

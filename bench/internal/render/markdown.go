@@ -10,8 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/size"
 )
 
-// WriteMarkdown prints the document for people: medians over the runs of each
-// case, and how far those are apart.
+// WriteMarkdown prints a document for people: medians over the runs of each case, and their spread.
 func WriteMarkdown(w io.Writer, d *benchsuite.Document) error {
 	var t strings.Builder
 	writeHead(&t, d)

@@ -84,7 +84,7 @@ func TestAManagerThatDoesNotListenIsOnlyLogged(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "nobody"))
 	core, logged := observer.New(zapcore.DebugLevel)
 	NewNotifier(zap.New(core)).Ready()
-	if logged.FilterMessage("service manager notify service manager").Len() != 1 {
+	if logged.FilterMessage("notify service manager").Len() != 1 {
 		t.Errorf("logged %v", logged.All())
 	}
 }
