@@ -74,7 +74,8 @@ func result(p parameters, measured int, latencies []time.Duration) benchsuite.Ru
 		return new(latencies[int(quantile*float64(len(latencies)-1))].Nanoseconds())
 	}
 	run.LatencyNs = &benchsuite.Latency{
-		Min: at(0), P50: at(0.5), P90: at(0.9), P99: at(0.99), P999: at(0.999), P9999: at(0.9999), Max: at(1),
+		Min: at(0), P50: at(0.5), P90: at(0.9), P99: at(0.99), P999: at(0.999), P9999: at(0.9999),
+		Max: at(1),
 	}
 	return run
 }

@@ -1,6 +1,7 @@
-// Command calibrator is a bare chain, the baseline for the real one: three processes, a shared-memory
-// ring from the client to the middle, one loopback TCP stream from there to the storage, messages of
-// the same sizes, and nothing else: no checks, no slots, no sessions, no errors, one client.
+// Command calibrator is a bare chain, the baseline for the real one: three processes, a
+// shared-memory ring from the client to the middle, one loopback TCP stream from there to the
+// storage, messages of the same sizes, and nothing else: no checks, no slots, no sessions, no
+// errors, one client.
 //
 //	calibrator DIRECTORY RW BLOCK_SIZE DEPTH DURATION
 //
@@ -54,7 +55,8 @@ func run(args []string) error {
 	for _, other := range []string{"storage", "middle"} {
 		command := exec.Command(os.Args[0], append(os.Args[1:], other)...)
 		command.Stderr = os.Stderr
-		command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // when the parent's thread ends, here the main thread
+		// when the parent's thread ends, here the main thread
+		command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		if err := command.Start(); err != nil {
 			return err
 		}

@@ -49,7 +49,8 @@ func mapShared(p *parameters, create bool) (*shared, []byte, error) {
 			return nil, nil, err
 		}
 	}
-	b, err := unix.Mmap(int(file.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	b, err := unix.Mmap(int(file.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
 		return nil, nil, err
 	}

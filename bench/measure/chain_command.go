@@ -48,12 +48,14 @@ to a directory.`,
 	c.options.add(f)
 	f.BoolVar(&c.options.bare, "bare", true, "also run the bare chain")
 	f.StringSliceVar(&c.series, "series", seriesOrder, "series to measure")
-	f.StringSliceVar(&c.patterns, "rw", []string{string(benchsuite.RandomRead)}, "axis: patterns of initiator bench")
+	f.StringSliceVar(&c.patterns, "rw", []string{string(benchsuite.RandomRead)},
+		"axis: patterns of initiator bench")
 	f.StringSliceVar(&c.blockSizes, "block-size", []string{"4KiB"}, "axis: block sizes")
 	f.IntSliceVar(&c.depths, "queue-depth", []int{32}, "axis: depths of each queue")
 	f.IntSliceVar(&c.queues, "queues", []int{1}, "axis: numbers of queues")
 	f.IntSliceVar(&c.sessions, "sessions", []int{1}, "axis: numbers of sessions")
-	f.StringArrayVar(&c.volumes, "volume", []string{memoryVolume}, "axis: kind of volume: memory, file, or file,direct; repeatable")
+	f.StringArrayVar(&c.volumes, "volume", []string{memoryVolume},
+		"axis: kind of volume: memory, file, or file,direct; repeatable")
 	f.StringSliceVar(&c.polls, "poll", []string{adaptive}, "axis: polling modes")
 	f.BoolSliceVar(&c.crc, "crc", []bool{false}, "axis: protection of connections by CRC32C")
 	return cmd
@@ -65,11 +67,13 @@ func (c *chainCommand) run(cmd *cobra.Command) error {
 		return err
 	}
 	idle := !c.usesAxes() && slices.Contains(c.series, idleSeries)
-	return c.options.run(cmd.Context(), cmd.ErrOrStderr(), func(r *runner) error { return r.measure(workloads, idle) })
+	return c.options.run(cmd.Context(), cmd.ErrOrStderr(),
+		func(r *runner) error { return r.measure(workloads, idle) })
 }
 
 // axisFlags lists the flags that replace the series.
-var axisFlags = []string{"rw", "block-size", "queue-depth", "queues", "sessions", "volume", "poll", "crc"}
+var axisFlags = []string{"rw", "block-size", "queue-depth", "queues", "sessions", "volume", "poll",
+	"crc"}
 
 func (c *chainCommand) usesAxes() bool { return slices.ContainsFunc(axisFlags, c.set.Changed) }
 
@@ -83,7 +87,8 @@ func (c *chainCommand) workloads() ([]benchsuite.Workload, error) {
 
 func (c *chainCommand) axes() (axes, error) {
 	a := baseAxes()
-	a.depths, a.queues, a.sessions, a.polls, a.crc, a.volumes = c.depths, c.queues, c.sessions, c.polls, c.crc, c.volumes
+	a.depths, a.queues, a.sessions, a.polls, a.crc, a.volumes = c.depths, c.queues, c.sessions,
+		c.polls, c.crc, c.volumes
 	a.patterns, a.blockSizes = nil, nil
 	for _, text := range c.patterns {
 		var pattern benchsuite.Pattern
@@ -104,7 +109,8 @@ func (c *chainCommand) axes() (axes, error) {
 	}
 	for _, volume := range c.volumes {
 		if !slices.Contains([]string{memoryVolume, fileVolume, directVolume}, volume) {
-			return a, fmt.Errorf("--volume %q is not one of %s, %s and %s", volume, memoryVolume, fileVolume, directVolume)
+			return a, fmt.Errorf("--volume %q is not one of %s, %s and %s", volume, memoryVolume,
+				fileVolume, directVolume)
 		}
 	}
 	for _, poll := range c.polls {
@@ -133,10 +139,12 @@ type runOptions struct {
 func (o *runOptions) add(f *pflag.FlagSet) {
 	o.volumeSize = 256 * size.MiB
 	f.StringVar(&o.programs, "programs", "bin", "directory of target, zc-relay and initiator")
-	f.StringVar(&o.outputDirectory, "output-directory", "bench-results", "where to write the results")
+	f.StringVar(&o.outputDirectory, "output-directory", "bench-results",
+		"where to write the results")
 	f.DurationVar(&o.runtime, "runtime", 2*time.Second, "duration of each run")
 	f.DurationVar(&o.warmup, "warmup", 500*time.Millisecond, "unmeasured time before each run")
 	f.IntVar(&o.repetitions, "repetitions", 3, "runs of each case")
 	f.Var(&o.volumeSize, "volume-size", "size of the volume")
-	f.StringVar(&o.fileDirectory, "file-directory", os.TempDir(), "directory for the files of volumes")
+	f.StringVar(&o.fileDirectory, "file-directory", os.TempDir(),
+		"directory for the files of volumes")
 }

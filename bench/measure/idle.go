@@ -34,8 +34,9 @@ func (r *runner) measureIdle() error {
 		return err
 	}
 	v, err := client.Open(r.ctx, client.Config{
-		Provider: emulated.New(emulated.Options{Directory: r.chain.Directory()}), Device: emulated.DefaultHostDevice,
-		Queues: 1, Depth: 1, BufferSize: 4096, SyncDepth: -1,
+		Provider: emulated.New(emulated.Options{Directory: r.chain.Directory()}),
+		Device:   emulated.DefaultHostDevice,
+		Queues:   1, Depth: 1, BufferSize: 4096, SyncDepth: -1,
 	})
 	if err != nil {
 		return err
@@ -44,7 +45,8 @@ func (r *runner) measureIdle() error {
 	failed := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		defer runtime.UnlockOSThread() // the thread must survive: its end would kill the programs that it started
+		// the thread must survive: its end would kill the programs that it started
+		defer runtime.UnlockOSThread()
 		failed <- r.rest(v.Queue(0), &sample)
 	}()
 	if err := <-failed; err != nil {
@@ -52,7 +54,8 @@ func (r *runner) measureIdle() error {
 		return err
 	}
 	r.idle = append(r.idle, sample)
-	fmt.Fprintf(r.log, "idle: %.2f %% of a core, first request %v\n", sample.percent, benchsuite.Median(microseconds(sample.firstNs)))
+	fmt.Fprintf(r.log, "idle: %.2f %% of a core, first request %v\n", sample.percent,
+		benchsuite.Median(microseconds(sample.firstNs)))
 	return v.Close(r.ctx)
 }
 
@@ -148,8 +151,12 @@ func (r *runner) judgeIdle() {
 		percents = append(percents, s.percent)
 		first = append(first, microseconds(s.firstNs)...)
 	}
-	r.goal(benchsuite.NewGoal("CPU time of an idle chain", fmt.Sprintf("target, relay and initiator together, median of %d times %v", len(r.idle), r.options.runtime),
+	r.goal(benchsuite.NewGoal("CPU time of an idle chain",
+		fmt.Sprintf("target, relay and initiator together, median of %d times %v", len(r.idle),
+			r.options.runtime),
 		benchsuite.Median(percents), "% of a core", atMostIdlePercent, true))
-	r.goal(benchsuite.NewGoal("first read after a pause", fmt.Sprintf("median of %d, each after %v; the worst took %.0f µs", len(first), idlePause, slices.Max(first)),
+	r.goal(benchsuite.NewGoal("first read after a pause",
+		fmt.Sprintf("median of %d, each after %v; the worst took %.0f µs", len(first), idlePause,
+			slices.Max(first)),
 		benchsuite.Median(first), "µs", atMostFirstMicros, true))
 }

@@ -49,7 +49,8 @@ func (r *runner) judge() {
 }
 
 // compare compares a quantity of a case with another case, if there is one.
-func (r *runner) compare(c, other *benchsuite.Case, q benchsuite.Quantity, bound float64, atMost bool) {
+func (r *runner) compare(c, other *benchsuite.Case, q benchsuite.Quantity, bound float64,
+	atMost bool) {
 	if other == nil {
 		return
 	}
@@ -59,7 +60,8 @@ func (r *runner) compare(c, other *benchsuite.Case, q benchsuite.Quantity, bound
 		against = other.Workload.String()
 	}
 	r.goal(benchsuite.NewGoal(fmt.Sprintf("%v of %s beside %s", q, c.Workload, against),
-		fmt.Sprintf("median of %d neighbouring pairs of runs, ± %.0f %%", min(len(c.Runs), len(other.Runs)), spread*50), ratio, "", bound, atMost))
+		fmt.Sprintf("median of %d neighbouring pairs of runs, ± %.0f %%",
+			min(len(c.Runs), len(other.Runs)), spread*50), ratio, "", bound, atMost))
 }
 
 func (r *runner) goal(g benchsuite.Goal) { r.document.Goals = append(r.document.Goals, g) }
@@ -83,8 +85,10 @@ func (r *runner) judgeSessions() {
 		}
 	}
 	if best != worst {
-		r.goal(benchsuite.NewGoal(fmt.Sprintf("iops of %d sessions beside %d", worst.Workload.Sessions, best.Workload.Sessions),
-			"medians of the worst and the best number of sessions", medianIOPS(worst)/medianIOPS(best), "", atLeastOfBest, false))
+		r.goal(benchsuite.NewGoal(fmt.Sprintf("iops of %d sessions beside %d",
+			worst.Workload.Sessions, best.Workload.Sessions),
+			"medians of the worst and the best number of sessions",
+			medianIOPS(worst)/medianIOPS(best), "", atLeastOfBest, false))
 	}
 }
 

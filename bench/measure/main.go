@@ -18,11 +18,14 @@ import (
 
 func main() {
 	root := &cobra.Command{
-		Use:           "measure",
-		Short:         "Benchmark zc-relay as a whole",
-		Version:       buildinfo.Version(),
-		Args:          cobra.NoArgs,
-		RunE:          func(*cobra.Command, []string) error { return errors.New("no command was given") },
+		Use:     "measure",
+		Short:   "Benchmark zc-relay as a whole",
+		Version: buildinfo.Version(),
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command,
+			[]string) error {
+			return errors.New("no command was given")
+		},
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}

@@ -61,7 +61,8 @@ func (c *peersCommand) measure(r *runner) error {
 	}
 	for repetition := range r.options.repetitions {
 		for i, w := range workloads {
-			fmt.Fprintf(r.log, "%d/%d %3d/%d %s", repetition+1, r.options.repetitions, i+1, len(workloads), w)
+			fmt.Fprintf(r.log, "%d/%d %3d/%d %s", repetition+1, r.options.repetitions, i+1,
+				len(workloads), w)
 			if err := r.measureOne(w); err != nil {
 				return fmt.Errorf("%s: %w", w, err)
 			}
@@ -93,7 +94,8 @@ func install(r *runner, peers []peer.Peer) error {
 	}
 	fmt.Fprintf(r.log, "installing %s\n", strings.Join(packages, " "))
 	_, err := process.Output(r.ctx, append([]string{
-		"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "-qq", "--no-install-recommends",
+		"env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "-qq",
+		"--no-install-recommends",
 	}, packages...)...)
 	return err
 }
@@ -110,7 +112,8 @@ func (r *runner) measurePeers(peers []peer.Peer, w benchsuite.Workload) error {
 			return err
 		}
 		run, err := p.Measure(r.ctx, &peer.Job{
-			Workload: w, Warmup: r.options.warmup, Runtime: r.options.runtime, VolumeSize: r.options.volumeSize, Directory: directory,
+			Workload: w, Warmup: r.options.warmup, Runtime: r.options.runtime,
+			VolumeSize: r.options.volumeSize, Directory: directory,
 		})
 		if removeErr := os.RemoveAll(directory); removeErr != nil {
 			return removeErr
@@ -135,7 +138,8 @@ func (r *runner) judgePeers() {
 	for i := range r.document.Cases {
 		c := &r.document.Cases[i]
 		if c.System == system {
-			r.compare(c, r.document.Find(peer.IPerf3, c.Workload), benchsuite.BytesPerSecond, atLeastStream, false)
+			r.compare(c, r.document.Find(peer.IPerf3, c.Workload), benchsuite.BytesPerSecond,
+				atLeastStream, false)
 		}
 	}
 }

@@ -43,7 +43,8 @@ type runner struct {
 // run prepares a runner, lets body measure, and writes the results, even if body fails.
 func (o *runOptions) run(ctx context.Context, log io.Writer, body func(*runner) error) error {
 	if o.repetitions < 1 || o.runtime <= 0 || o.warmup < 0 {
-		return fmt.Errorf("%d repetitions of %v after %v of warm-up cannot be measured", o.repetitions, o.runtime, o.warmup)
+		return fmt.Errorf("%d repetitions of %v after %v of warm-up cannot be measured",
+			o.repetitions, o.runtime, o.warmup)
 	}
 	if err := os.MkdirAll(o.outputDirectory, 0o777); err != nil {
 		return err
@@ -59,8 +60,10 @@ func (o *runOptions) run(ctx context.Context, log io.Writer, body func(*runner) 
 	}
 	defer os.RemoveAll(files)
 	r := &runner{
-		options: o, ctx: ctx, log: log, verified: map[chain.Config]bool{}, scratch: scratch, files: files,
-		document: benchsuite.NewDocument(time.Now(), benchsuite.Method{Runtime: o.runtime, Warmup: o.warmup, Repetitions: o.repetitions}),
+		options: o, ctx: ctx, log: log, verified: map[chain.Config]bool{}, scratch: scratch,
+		files: files,
+		document: benchsuite.NewDocument(time.Now(), benchsuite.Method{Runtime: o.runtime,
+			Warmup: o.warmup, Repetitions: o.repetitions}),
 	}
 	if o.bare {
 		if r.bare, err = chain.FindBare(); err != nil {
@@ -80,7 +83,8 @@ func (r *runner) measure(workloads []benchsuite.Workload, idle bool) error {
 	workloads = inRounds(workloads)
 	for repetition := range r.options.repetitions {
 		for i, w := range workloads {
-			fmt.Fprintf(r.log, "%d/%d %3d/%d %s", repetition+1, r.options.repetitions, i+1, len(workloads), w)
+			fmt.Fprintf(r.log, "%d/%d %3d/%d %s", repetition+1, r.options.repetitions, i+1,
+				len(workloads), w)
 			if err := r.measureOne(w); err != nil {
 				fmt.Fprintln(r.log)
 				return fmt.Errorf("%s: %w", w, err)
@@ -168,7 +172,8 @@ func (r *runner) skip(name, reason string) {
 
 // bareKnows reports whether the bare chain can run the workload.
 func (r *runner) bareKnows(w benchsuite.Workload) bool {
-	return r.bare != nil && w.Poll == adaptive && !w.CRC && w.Queues == 1 && w.Sessions == 1 && w.Volume == memoryVolume && w.Condition == ""
+	return r.bare != nil && w.Poll == adaptive && !w.CRC && w.Queues == 1 && w.Sessions == 1 &&
+		w.Volume == memoryVolume && w.Condition == ""
 }
 
 // volumeFile returns the path of a volume in a file.
@@ -206,7 +211,8 @@ func (r *runner) buildCollecting() error {
 		return nil
 	}
 	directory := filepath.Join(r.scratch, "collecting")
-	_, err := process.Output(r.ctx, "go", "build", "-tags", "faultinject", "-o", directory+"/", "github.com/zc-relay/zc-relay/cmd/...")
+	_, err := process.Output(r.ctx, "go", "build", "-tags", "faultinject", "-o", directory+"/",
+		"github.com/zc-relay/zc-relay/cmd/...")
 	if err != nil {
 		return err
 	}

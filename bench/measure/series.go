@@ -42,7 +42,8 @@ var adaptive = progress.Adaptive.String()
 // baseAxes returns one value on each axis.
 func baseAxes() axes {
 	return axes{
-		patterns: []benchsuite.Pattern{benchsuite.RandomRead}, blockSizes: []size.Bytes{4 * size.KiB}, depths: []int{32},
+		patterns:   []benchsuite.Pattern{benchsuite.RandomRead},
+		blockSizes: []size.Bytes{4 * size.KiB}, depths: []int{32},
 		queues: []int{1}, polls: []string{adaptive}, crc: []bool{false},
 		sessions: []int{1}, volumes: []string{memoryVolume}, conditions: []string{""},
 	}
@@ -53,8 +54,14 @@ func (a axes) workloads() []benchsuite.Workload {
 	all := []benchsuite.Workload{{}}
 	all = crossed(all, a.polls, func(w *benchsuite.Workload, v string) { w.Poll = v })
 	all = crossed(all, a.crc, func(w *benchsuite.Workload, v bool) { w.CRC = v })
-	all = crossed(all, a.patterns, func(w *benchsuite.Workload, v benchsuite.Pattern) { w.Pattern = v })
-	all = crossed(all, a.blockSizes, func(w *benchsuite.Workload, v size.Bytes) { w.BlockSize = uint32(v) })
+	all = crossed(all, a.patterns, func(w *benchsuite.Workload,
+		v benchsuite.Pattern) {
+		w.Pattern = v
+	})
+	all = crossed(all, a.blockSizes, func(w *benchsuite.Workload,
+		v size.Bytes) {
+		w.BlockSize = uint32(v)
+	})
 	all = crossed(all, a.queues, func(w *benchsuite.Workload, v int) { w.Queues = v })
 	all = crossed(all, a.depths, func(w *benchsuite.Workload, v int) { w.QueueDepth = v })
 	all = crossed(all, a.sessions, func(w *benchsuite.Workload, v int) { w.Sessions = v })
@@ -63,7 +70,8 @@ func (a axes) workloads() []benchsuite.Workload {
 }
 
 // crossed combines each workload with each of the values.
-func crossed[T any](workloads []benchsuite.Workload, values []T, set func(*benchsuite.Workload, T)) []benchsuite.Workload {
+func crossed[T any](workloads []benchsuite.Workload, values []T, set func(*benchsuite.Workload,
+	T)) []benchsuite.Workload {
 	var all []benchsuite.Workload
 	for _, w := range workloads {
 		for _, v := range values {
@@ -76,16 +84,24 @@ func crossed[T any](workloads []benchsuite.Workload, values []T, set func(*bench
 
 // series holds the named sets of workloads. By default all are measured.
 var series = map[string][]axes{
-	"small":       {baseAxes().with(bothRandom, sizes(4*size.KiB), depths(1, 32, 128))},
-	"large":       {baseAxes().with(bothRandom, sizes(128*size.KiB), depths(32))},
-	"queues":      {baseAxes().with(func(a *axes) { a.queues = []int{2, 4} })},
-	"sessions":    sessionAxes(),
-	"neighbour":   {baseAxes().with(func(a *axes) { a.conditions = []string{alone, besideLarge} })},
-	"collections": {baseAxes().with(depths(1, 32), func(a *axes) { a.conditions = []string{"", withCollections} })},
-	"file":        {baseAxes().with(bothRandom, func(a *axes) { a.volumes = []string{memoryVolume, fileVolume, directVolume} })},
-	"poll":        {baseAxes().with(depths(1, 32), func(a *axes) { a.polls = []string{"busy", "event"} })},
-	"crc":         {baseAxes().with(sizes(4*size.KiB, 128*size.KiB), bothRandom, func(a *axes) { a.crc = []bool{false, true} })},
-	idleSeries:    {},
+	"small":     {baseAxes().with(bothRandom, sizes(4*size.KiB), depths(1, 32, 128))},
+	"large":     {baseAxes().with(bothRandom, sizes(128*size.KiB), depths(32))},
+	"queues":    {baseAxes().with(func(a *axes) { a.queues = []int{2, 4} })},
+	"sessions":  sessionAxes(),
+	"neighbour": {baseAxes().with(func(a *axes) { a.conditions = []string{alone, besideLarge} })},
+	"collections": {baseAxes().with(depths(1, 32), func(a *axes) {
+		a.conditions = []string{"",
+			withCollections}
+	})},
+	"file": {baseAxes().with(bothRandom, func(a *axes) {
+		a.volumes = []string{memoryVolume,
+			fileVolume, directVolume}
+	})},
+	"poll": {baseAxes().with(depths(1, 32),
+		func(a *axes) { a.polls = []string{"busy", "event"} })},
+	"crc": {baseAxes().with(sizes(4*size.KiB, 128*size.KiB), bothRandom,
+		func(a *axes) { a.crc = []bool{false, true} })},
+	idleSeries: {},
 }
 
 // neighbourRounds is how often a repetition alternates between alone and besideLarge. The kernel
@@ -95,7 +111,10 @@ const neighbourRounds = 5
 
 // inRounds repeats the workloads with neighbours neighbourRounds times, as a group.
 func inRounds(workloads []benchsuite.Workload) []benchsuite.Workload {
-	neighbours := func(w benchsuite.Workload) bool { return w.Condition == alone || w.Condition == besideLarge }
+	neighbours := func(w benchsuite.Workload) bool {
+		return w.Condition == alone ||
+			w.Condition == besideLarge
+	}
 	first := slices.IndexFunc(workloads, neighbours)
 	if first < 0 {
 		return workloads
@@ -104,14 +123,16 @@ func inRounds(workloads []benchsuite.Workload) []benchsuite.Workload {
 	for end < len(workloads) && neighbours(workloads[end]) {
 		end++
 	}
-	return slices.Concat(workloads[:first], slices.Repeat(workloads[first:end], neighbourRounds), workloads[end:])
+	return slices.Concat(workloads[:first], slices.Repeat(workloads[first:end], neighbourRounds),
+		workloads[end:])
 }
 
 // idleSeries has no workloads: see runner.measureIdle.
 const idleSeries = "idle"
 
 // seriesOrder is the order in which series are measured.
-var seriesOrder = []string{"small", "large", "queues", "sessions", "neighbour", "collections", "file", "poll", "crc", idleSeries}
+var seriesOrder = []string{"small", "large", "queues", "sessions", "neighbour", "collections",
+	"file", "poll", "crc", idleSeries}
 
 // sessionDepth is the total depth of all sessions of the series.
 const sessionDepth = 128
@@ -119,7 +140,8 @@ const sessionDepth = 128
 func sessionAxes() []axes {
 	var all []axes
 	for _, sessions := range []int{1, 2, 4, 8, 16, 64} {
-		all = append(all, baseAxes().with(depths(sessionDepth/sessions), func(a *axes) { a.sessions = []int{sessions} }))
+		all = append(all, baseAxes().with(depths(sessionDepth/sessions),
+			func(a *axes) { a.sessions = []int{sessions} }))
 	}
 	return all
 }

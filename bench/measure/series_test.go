@@ -22,7 +22,8 @@ func TestEverySeriesIsNamedAndHasWorkloadsOfItsOwn(t *testing.T) {
 		if slices.Contains(all[:i], w) {
 			t.Errorf("%s comes twice", w)
 		}
-		if w.BlockSize == 0 || w.QueueDepth == 0 || w.Queues == 0 || w.Sessions == 0 || w.Poll == "" || w.Volume == "" {
+		if w.BlockSize == 0 || w.QueueDepth == 0 || w.Queues == 0 || w.Sessions == 0 ||
+			w.Poll == "" || w.Volume == "" {
 			t.Errorf("%+v lacks something", w)
 		}
 	}
@@ -31,13 +32,15 @@ func TestEverySeriesIsNamedAndHasWorkloadsOfItsOwn(t *testing.T) {
 			t.Errorf("series %s is empty", name)
 		}
 	}
-	if _, err := workloadsOf([]string{"none"}); err == nil || !strings.Contains(err.Error(), "small") {
+	if _, err := workloadsOf([]string{"none"}); err == nil || !strings.Contains(err.Error(),
+		"small") {
 		t.Errorf("an unknown series gives %v", err)
 	}
 }
 
 func TestAllCombinationsOfTheAxesAreMeasured(t *testing.T) {
-	a := baseAxes().with(bothRandom, depths(1, 8, 32), func(a *axes) { a.crc = []bool{false, true} })
+	a := baseAxes().with(bothRandom, depths(1, 8, 32),
+		func(a *axes) { a.crc = []bool{false, true} })
 	workloads := a.workloads()
 	if len(workloads) != 12 {
 		t.Fatalf("there are %d workloads", len(workloads))
@@ -64,7 +67,8 @@ func TestNeighboursAreMeasuredByTurns(t *testing.T) {
 	if len(rounds) != len(workloads)+2*(neighbourRounds-1) {
 		t.Fatalf("%d workloads became %d", len(workloads), len(rounds))
 	}
-	first := slices.IndexFunc(rounds, func(w benchsuite.Workload) bool { return w.Condition == alone })
+	first := slices.IndexFunc(rounds,
+		func(w benchsuite.Workload) bool { return w.Condition == alone })
 	for i, w := range rounds {
 		want := ""
 		if i >= first && i < first+2*neighbourRounds {
@@ -81,7 +85,8 @@ func TestNeighboursAreMeasuredByTurns(t *testing.T) {
 
 // newJudged makes a runner with one run of each of the given figures.
 func newJudged(cases ...benchsuite.Case) *runner {
-	r := &runner{options: &runOptions{runtime: time.Second}, document: benchsuite.NewDocument(time.Now(), benchsuite.Method{})}
+	r := &runner{options: &runOptions{runtime: time.Second},
+		document: benchsuite.NewDocument(time.Now(), benchsuite.Method{})}
 	for _, c := range cases {
 		for _, run := range c.Runs {
 			r.document.Add(c.System, c.Workload, run)
@@ -99,17 +104,21 @@ func figures(system string, w benchsuite.Workload, iops float64, tailNs int64) b
 func TestCasesAreHeldAgainstWhatTheyAreToBe(t *testing.T) {
 	usual := baseAxes().workloads()[0]
 	single, neighbour, collecting, file, direct := usual, usual, usual, usual, usual
-	single.Condition, neighbour.Condition, collecting.Condition = alone, besideLarge, withCollections
+	single.Condition, neighbour.Condition, collecting.Condition = alone, besideLarge,
+		withCollections
 	file.Volume, direct.Volume = fileVolume, directVolume
 	two, four := usual, usual
 	two.Sessions, two.QueueDepth, four.Sessions, four.QueueDepth = 2, 64, 4, 32
 	r := newJudged(
 		figures(system, usual, 1000, 100), figures(chain.BareSystem, usual, 800, 1),
-		figures(system, single, 1000, 90), figures(system, neighbour, 500, 271), figures(system, collecting, 900, 110),
-		figures(system, file, 499, 1), figures(system, direct, 90, 1), figures(fioSystem, direct, 100, 1),
+		figures(system, single, 1000, 90), figures(system, neighbour, 500, 271),
+		figures(system, collecting, 900, 110),
+		figures(system, file, 499, 1), figures(system, direct, 90, 1), figures(fioSystem, direct,
+			100, 1),
 		figures(system, two, 2000, 1), figures(system, four, 1600, 1),
 	)
-	r.idle = []idleSample{{percent: 0.5, firstNs: []time.Duration{100 * time.Microsecond, 300 * time.Microsecond}}}
+	r.idle = []idleSample{{percent: 0.5, firstNs: []time.Duration{100 * time.Microsecond,
+		300 * time.Microsecond}}}
 	r.judge()
 	got := map[string]bool{}
 	for i := range r.document.Goals {

@@ -58,7 +58,8 @@ func TestWrongCallsAreUsageErrors(t *testing.T) {
 		"--json testdata/parameters.json.bad": "--json",
 	} {
 		code, stdout, stderr := call(strings.Fields(line)...)
-		if code != program.ExitUsage || stdout != "" || !strings.Contains(stderr, want) || !strings.HasPrefix(stderr, "dma-copy: ") {
+		if code != program.ExitUsage || stdout != "" || !strings.Contains(stderr, want) ||
+			!strings.HasPrefix(stderr, "dma-copy: ") {
 			t.Errorf("%q: exit code %d, %q", line, code, stderr)
 		}
 	}
@@ -72,7 +73,8 @@ func TestVersionAndHelpHaveTheOriginalsFlags(t *testing.T) {
 	}
 	for _, flag := range []string{"-h", "--help"} {
 		_, stdout, _ := call(flag)
-		for _, want := range []string{"-f, --file", "-p, --pci-addr", "-d, --dev-pci", "-r, --rep-pci", "-j, --json", "-l, --log-level", "-v, --version"} {
+		for _, want := range []string{"-f, --file", "-p, --pci-addr", "-d, --dev-pci",
+			"-r, --rep-pci", "-j, --json", "-l, --log-level", "-v, --version"} {
 			if !strings.Contains(stdout, want) {
 				t.Errorf("%s does not tell of %s", flag, want)
 			}
@@ -96,7 +98,8 @@ func flagsOf(t *testing.T, path string, arguments ...string) *pflag.FlagSet {
 func TestAFileOfParametersStandsForFlags(t *testing.T) {
 	flags := flagsOf(t, filepath.Join("testdata", "parameters.json"))
 	for name, want := range map[string]string{
-		"file": "/tmp/file_to_read.txt", "pci-addr": "03:00.0", "rep-pci": "b1:00.0", "log-level": "60", "compat": "true", "jobs": "3",
+		"file": "/tmp/file_to_read.txt", "pci-addr": "03:00.0", "rep-pci": "b1:00.0",
+		"log-level": "60", "compat": "true", "jobs": "3",
 	} {
 		if got := flags.Lookup(name).Value.String(); got != want {
 			t.Errorf("--%s is %q, want %q", name, got, want)
@@ -106,8 +109,10 @@ func TestAFileOfParametersStandsForFlags(t *testing.T) {
 
 func TestTheCommandLineHasPrecedenceOverTheFile(t *testing.T) {
 	for _, device := range []string{"--pci-addr", "--dev-pci", "-p", "-d"} {
-		flags := flagsOf(t, filepath.Join("testdata", "parameters.json"), device, "04:00.0", "-f", "/other", "--compat=false")
-		for name, want := range map[string]string{"file": "/other", "pci-addr": "04:00.0", "rep-pci": "b1:00.0", "compat": "false"} {
+		flags := flagsOf(t, filepath.Join("testdata", "parameters.json"), device, "04:00.0", "-f",
+			"/other", "--compat=false")
+		for name, want := range map[string]string{"file": "/other", "pci-addr": "04:00.0",
+			"rep-pci": "b1:00.0", "compat": "false"} {
 			if got := flags.Lookup(name).Value.String(); got != want {
 				t.Errorf("%s: --%s is %q, want %q", device, name, got, want)
 			}
@@ -120,13 +125,15 @@ func TestALargeFileOfParametersIsRefused(t *testing.T) {
 	if err := os.WriteFile(path, bytes.Repeat([]byte{' '}, maxParameters+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := loadParameters(path, newCommand().Flags()); err == nil || !strings.Contains(err.Error(), "larger") {
+	if err := loadParameters(path, newCommand().Flags()); err == nil ||
+		!strings.Contains(err.Error(), "larger") {
 		t.Errorf("got %v", err)
 	}
 }
 
 func FuzzParameters(f *testing.F) {
-	for _, name := range []string{"parameters.json", "unknown_flag.json", "wrong_section.json", "not_a_value.json"} {
+	for _, name := range []string{"parameters.json", "unknown_flag.json", "wrong_section.json",
+		"not_a_value.json"} {
 		text, err := os.ReadFile(filepath.Join("testdata", name))
 		if err != nil {
 			f.Fatal(err)
@@ -150,7 +157,8 @@ func TestTheBarIsAsLongAsWhatHasArrived(t *testing.T) {
 			t.Errorf("%d bytes: %q", moved, got)
 		}
 	}
-	if got := bar(100<<20, 300<<20, 10*time.Second); !strings.HasSuffix(got, "10.0 MiB/s, 20s left") {
+	if got := bar(100<<20, 300<<20, 10*time.Second); !strings.HasSuffix(got,
+		"10.0 MiB/s, 20s left") {
 		t.Errorf("%q", got)
 	}
 }

@@ -76,17 +76,28 @@ func (o *options) add(f *pflag.FlagSet) {
 	f.StringVarP(&o.file, "file", "f", "", "the file to copy, or to create (required)")
 	f.StringVarP(&o.device, "pci-addr", "p", "", "PCI address of this side's device (required)")
 	f.StringVarP(&o.device, "dev-pci", "d", "", "same as --pci-addr")
-	f.StringVarP(&o.representor, "rep-pci", "r", "", "PCI address of the host function to serve (required on the DPU)")
-	f.StringVarP(&o.json, "json", "j", "", "read flags that are not given from a JSON file in the format of the DOCA applications")
-	f.BoolVar(&o.compatible, "compat", false, "speak the messages of the DOCA DMA Copy application: one piece of at most 1GiB, no checksum, no reasons for failures")
-	f.Var(&o.chunkSize, "chunk-size", "size of one DMA job; the DPU's value counts, limited by its device")
-	f.IntVar(&o.jobs, "jobs", dmacopy.DefaultSlots, "chunks in flight at a time; the DPU's value counts")
-	f.DurationVar(&o.connectTimeout, "connect-timeout", dmacopy.DefaultConnectTimeout, "how long to wait for the other side to appear")
-	f.DurationVar(&o.timeout, "timeout", dmacopy.DefaultTimeout, "fail after this long without a message from the other side")
-	f.DurationVar(&o.timeLimit, "time-limit", 0, "fail if the whole copy takes longer (default: no limit)")
-	f.StringVar(&o.comchProvider, "comch-provider", providers.DefaultComch, "Comch provider: emulated or doca")
-	f.StringVar(&o.dmaProvider, "dma-provider", providers.DefaultDMA, "DMA provider: software or doca")
-	f.StringVar(&o.emulatedDir, "emulated-dir", "", `directory of the emulated Comch (default "`+emulated.DefaultDirectory()+`")`)
+	f.StringVarP(&o.representor, "rep-pci", "r", "",
+		"PCI address of the host function to serve (required on the DPU)")
+	f.StringVarP(&o.json, "json", "j", "",
+		"read flags that are not given from a JSON file in the format of the DOCA applications")
+	f.BoolVar(&o.compatible, "compat", false,
+		"speak the messages of the DOCA DMA Copy application: one piece of at most 1GiB, no checksum, no reasons for failures")
+	f.Var(&o.chunkSize, "chunk-size",
+		"size of one DMA job; the DPU's value counts, limited by its device")
+	f.IntVar(&o.jobs, "jobs", dmacopy.DefaultSlots,
+		"chunks in flight at a time; the DPU's value counts")
+	f.DurationVar(&o.connectTimeout, "connect-timeout", dmacopy.DefaultConnectTimeout,
+		"how long to wait for the other side to appear")
+	f.DurationVar(&o.timeout, "timeout", dmacopy.DefaultTimeout,
+		"fail after this long without a message from the other side")
+	f.DurationVar(&o.timeLimit, "time-limit", 0,
+		"fail if the whole copy takes longer (default: no limit)")
+	f.StringVar(&o.comchProvider, "comch-provider", providers.DefaultComch,
+		"Comch provider: emulated or doca")
+	f.StringVar(&o.dmaProvider, "dma-provider", providers.DefaultDMA,
+		"DMA provider: software or doca")
+	f.StringVar(&o.emulatedDir, "emulated-dir", "", `directory of the emulated Comch (default "`+
+		emulated.DefaultDirectory()+`")`)
 	o.logging.AddFlags(f)
 }
 
@@ -127,7 +138,8 @@ func (o *options) run(cmd *cobra.Command, _ []string) error {
 	ctx := cmd.Context()
 	if o.timeLimit > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, o.timeLimit, status.Errorf(status.TimeOut, "the copy took longer than --time-limit %v", o.timeLimit))
+		ctx, cancel = context.WithTimeoutCause(ctx, o.timeLimit, status.Errorf(status.TimeOut,
+			"the copy took longer than --time-limit %v", o.timeLimit))
 		defer cancel()
 	}
 	bar := newProgressBar(cmd.ErrOrStderr())
@@ -153,13 +165,16 @@ func (o *options) config() (dmacopy.Config, error) {
 	// Chunks are so large that a wake-up costs nothing by comparison, and a polling thread would
 	// take the core away from the goroutines that read and write files.
 	policy := progress.Policy{Mode: progress.Event}
-	dmaProvider, err := providers.DMA(o.dmaProvider, software.Options{Devices: []string{o.device}, Policy: policy})
+	dmaProvider, err := providers.DMA(o.dmaProvider, software.Options{Devices: []string{o.device},
+		Policy: policy})
 	if err != nil {
 		return dmacopy.Config{}, err
 	}
 	return dmacopy.Config{
-		Comch: comchProvider, DMA: dmaProvider, Device: o.device, Representor: o.representor, Path: o.file,
-		ChunkSize: uint64(o.chunkSize), Slots: o.jobs, Original: o.compatible, ConnectTimeout: o.connectTimeout, Timeout: o.timeout,
+		Comch: comchProvider, DMA: dmaProvider, Device: o.device, Representor: o.representor,
+		Path:      o.file,
+		ChunkSize: uint64(o.chunkSize), Slots: o.jobs, Original: o.compatible,
+		ConnectTimeout: o.connectTimeout, Timeout: o.timeout,
 		Policy: policy, Logger: logger,
 	}, nil
 }
@@ -201,7 +216,8 @@ func bar(moved, total uint64, elapsed time.Duration) string {
 	rate := float64(moved) / max(elapsed.Seconds(), 1e-3)
 	left := time.Duration(float64(total-moved) / max(rate, 1) * float64(time.Second))
 	return fmt.Sprintf("[%s%s] %3.0f %%, %d of %d bytes, %s, %v left",
-		strings.Repeat("#", filled), strings.Repeat(".", barWidth-filled), 100*part, moved, total, size.FormatThroughput(rate), left.Round(time.Second))
+		strings.Repeat("#", filled), strings.Repeat(".", barWidth-filled), 100*part, moved, total,
+		size.FormatThroughput(rate), left.Round(time.Second))
 }
 
 // end prints the result of a successful copy.
@@ -211,5 +227,6 @@ func (p *progressBar) end(path string, r dmacopy.Result, err error) {
 		return
 	}
 	rate := size.FormatThroughput(float64(r.Bytes) / max(r.Duration.Seconds(), 1e-9))
-	fmt.Fprintf(p.w, "%s: %d bytes copied from %v in %s, %s\n", path, r.Bytes, r.Direction, size.FormatDuration(r.Duration), rate)
+	fmt.Fprintf(p.w, "%s: %d bytes copied from %v in %s, %s\n", path, r.Bytes, r.Direction,
+		size.FormatDuration(r.Duration), rate)
 }

@@ -83,9 +83,11 @@ func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 		err = during(phaseRun, r.Parameters.Resolve(&info))
 	}
 	if err == nil {
-		config := bench.Config{Parameters: r.Parameters, PlainContent: plain.reader(), Reconnect: policy != nil, Observe: b.observer(&r.Parameters)}
+		config := bench.Config{Parameters: r.Parameters, PlainContent: plain.reader(),
+			Reconnect: policy != nil, Observe: b.observer(&r.Parameters)}
 		for _, v := range volumes {
-			config.Sessions = append(config.Sessions, bench.Session{Queues: queuesOf[bench.Queue](v, p.Queues), Memory: v.Memory()})
+			config.Sessions = append(config.Sessions, bench.Session{Queues: queuesOf[bench.Queue](v,
+				p.Queues), Memory: v.Memory()})
 		}
 		r.Result, err = bench.Run(ctx, config)
 		err = during(phaseRun, err)
@@ -102,11 +104,13 @@ func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 
 // openSessions opens the volume once for each session. Even with an error, the volumes it returns
 // are open.
-func (b *benchCommand) openSessions(ctx context.Context, p *bench.Parameters, reconnect *retry.Policy) ([]volume, error) {
+func (b *benchCommand) openSessions(ctx context.Context, p *bench.Parameters,
+	reconnect *retry.Policy) ([]volume, error) {
 	var volumes []volume
 	for range p.Sessions {
 		v, err := b.connection.openVolume(ctx, client.Config{
-			Queues: p.Queues, Depth: p.QueueDepth, BufferSize: p.BlockSize, SyncDepth: -1, Reconnect: reconnect,
+			Queues: p.Queues, Depth: p.QueueDepth, BufferSize: p.BlockSize, SyncDepth: -1,
+			Reconnect: reconnect,
 		})
 		if err != nil {
 			return volumes, during(phaseConnect, err)
@@ -129,12 +133,14 @@ func (b *benchCommand) observer(p *bench.Parameters) func(bench.Progress) {
 			last = bench.Progress{}
 		}
 		at := time.Now()
-		rate := float64(now.Operations-min(last.Operations, now.Operations)) / at.Sub(lastAt).Seconds()
+		rate := float64(now.Operations-min(last.Operations,
+			now.Operations)) / at.Sub(lastAt).Seconds()
 		stage := ""
 		if now.WarmingUp {
 			stage = " (warm-up)"
 		}
-		b.status.Show("%s %s%s: %.0f IOPS, %s, %d errors", at.Sub(begun).Truncate(time.Second), p.Pattern, stage,
+		b.status.Show("%s %s%s: %.0f IOPS, %s, %d errors", at.Sub(begun).Truncate(time.Second),
+			p.Pattern, stage,
 			rate, size.FormatThroughput(rate*float64(p.BlockSize)), now.Errors)
 		last, lastAt = now, at
 	}
@@ -217,19 +223,27 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 	b.set, b.output, b.blockSize = f, report.Text, defaultBlockSize
 	f.SetNormalizeFunc(canonicalName)
 	f.Var(&b.pattern, "rw", "access pattern")
-	f.Var(&b.strategy, "execution-strategy", "access pattern and validation, as a strategy of the DOCA storage applications")
+	f.Var(&b.strategy, "execution-strategy",
+		"access pattern and validation, as a strategy of the DOCA storage applications")
 	f.IntVar(&b.readPercent, "rwmix", defaultReadPercent, "percentage of reads in randrw")
 	f.Var(&b.blockSize, "block-size", "length of each request; 4k is 4KiB")
 	b.queue.add(f, client.DefaultDepth)
-	f.IntVar(&b.sessions, "sessions", 1, "concurrent sessions, each with these queues; a thread serves one queue of every session")
-	f.DurationVar(&b.runtime, "runtime", 0, "duration of the measurement (default 10s, unless the number of operations is limited)")
-	f.Uint64Var(&b.operationLimit, "run-limit-operation-count", 0, "end after this many operations, counting all queues")
-	f.DurationVar(&b.warmup, "warmup", 0, "run this long before measuring (default 1s, or 0 if the number of operations is limited)")
+	f.IntVar(&b.sessions, "sessions", 1,
+		"concurrent sessions, each with these queues; a thread serves one queue of every session")
+	f.DurationVar(&b.runtime, "runtime", 0,
+		"duration of the measurement (default 10s, unless the number of operations is limited)")
+	f.Uint64Var(&b.operationLimit, "run-limit-operation-count", 0,
+		"end after this many operations, counting all queues")
+	f.DurationVar(&b.warmup, "warmup", 0,
+		"run this long before measuring (default 1s, or 0 if the number of operations is limited)")
 	f.Var(&b.offset, "offset", "start of the range of the volume to use")
 	f.Var(&b.length, "length", "length of the range (default: to the end of the volume)")
-	f.Uint64Var(&b.seed, "seed", 0, "seed of offsets and data (default: random, shown in the result)")
-	f.BoolVar(&b.validateWrites, "validate-writes", false, "read back and compare everything written")
-	f.StringVar(&b.plainContent, "storage-plain-content", "", "file with the content of the whole volume, to compare reads with and to write")
+	f.Uint64Var(&b.seed, "seed", 0,
+		"seed of offsets and data (default: random, shown in the result)")
+	f.BoolVar(&b.validateWrites, "validate-writes", false,
+		"read back and compare everything written")
+	f.StringVar(&b.plainContent, "storage-plain-content", "",
+		"file with the content of the whole volume, to compare reads with and to write")
 	b.reconnect.add(f)
 	f.Var(&b.output, "output", "output format")
 	cmd.MarkFlagsOneRequired("rw", "execution-strategy")
@@ -241,8 +255,9 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 // drainTimeout bounds the wait for outstanding requests.
 func (b *benchFlags) parameters(drainTimeout time.Duration) (bench.Parameters, error) {
 	p := bench.Parameters{
-		Pattern: b.pattern, ReadPercent: b.readPercent, QueueDepth: b.queue.depth, Sessions: b.sessions,
-		Runtime: b.runtime, OperationLimit: b.operationLimit, Warmup: b.warmup,
+		Pattern: b.pattern, ReadPercent: b.readPercent, QueueDepth: b.queue.depth,
+		Sessions: b.sessions,
+		Runtime:  b.runtime, OperationLimit: b.operationLimit, Warmup: b.warmup,
 		Offset: uint64(b.offset), Length: uint64(b.length), Seed: b.seed, Poll: b.queue.poll,
 		Validate: b.validateWrites, PlainContent: b.plainContent,
 		CPUs: []int{}, DrainTimeout: drainTimeout,

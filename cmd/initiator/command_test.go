@@ -63,7 +63,8 @@ func (r *relay) open(_ context.Context, config client.Config) (volume, error) {
 	if r.openError != nil {
 		return nil, r.openError
 	}
-	v := &session{Volume: queuetest.New(0, testBlock, config.Queues, config.Depth, config.BufferSize), relay: r}
+	v := &session{Volume: queuetest.New(0, testBlock, config.Queues, config.Depth,
+		config.BufferSize), relay: r}
 	v.Volume.Info.Size, v.Volume.Info.CanTrim = testSize, true
 	v.SetData(r.data)
 	if r.prepare != nil {
@@ -127,16 +128,24 @@ func (r *relay) mustCall(t *testing.T, line string) outcome {
 
 func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
 	for _, line := range []string{
-		"", "dance", "bench", "bench --rw sideways", "bench --rw read extra", "bench --rw read --queues 1 --cpu 0",
-		"bench --rw read --execution-strategy read_throughput_test", "bench --execution-strategy dance",
-		"bench --rw read --block-size 0", "bench --rw read --block-size 5GiB", "bench --rw read --block-size 4furlongs",
-		"bench --rw randrw --rwmix 101", "bench --rw read --queue-depth 0", "bench --rw read --cpu 4095", "bench --rw read --cpu x",
-		"bench --rw read --queues -1", "bench --rw read --poll lazily", "bench --rw read --validate-writes",
-		"bench --rw read --output xml", "bench --rw read --runtime 0s", "bench --rw read --storage-plain-content /no/such/file",
-		"bench --rw read --control-timeout 0s", "bench --rw read --io-timeout -1s", "bench --rw read --log-level shouting",
+		"", "dance", "bench", "bench --rw sideways", "bench --rw read extra",
+		"bench --rw read --queues 1 --cpu 0",
+		"bench --rw read --execution-strategy read_throughput_test",
+		"bench --execution-strategy dance",
+		"bench --rw read --block-size 0", "bench --rw read --block-size 5GiB",
+		"bench --rw read --block-size 4furlongs",
+		"bench --rw randrw --rwmix 101", "bench --rw read --queue-depth 0",
+		"bench --rw read --cpu 4095", "bench --rw read --cpu x",
+		"bench --rw read --queues -1", "bench --rw read --poll lazily",
+		"bench --rw read --validate-writes",
+		"bench --rw read --output xml", "bench --rw read --runtime 0s",
+		"bench --rw read --storage-plain-content /no/such/file",
+		"bench --rw read --control-timeout 0s", "bench --rw read --io-timeout -1s",
+		"bench --rw read --log-level shouting",
 		"bench --rw read --comch-provider doca", "bench --rw read --comch-provider pigeon",
 		"verify --passes 0", "verify --max-io-size 0", "verify --queue-depth 0", "verify x",
-		"put", "put a b", "put /no/such/file", "put /", "put - --queues 0", "put - --poll lazily", "put - --buffer-size 0",
+		"put", "put a b", "put /no/such/file", "put /", "put - --queues 0", "put - --poll lazily",
+		"put - --buffer-size 0",
 		"get", "get a b", "get x --queue-depth 0", "info x", "info --output xml",
 	} {
 		r := newRelay()
@@ -144,7 +153,8 @@ func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
 		if o.code != program.ExitUsage || len(r.configs) > 0 {
 			t.Errorf("%q: exit code %d, %d sessions: %s", line, o.code, len(r.configs), o.stderr)
 		}
-		if !strings.HasPrefix(o.stderr, "initiator") || strings.Count(o.stderr, "\n") != 2 || o.stdout != "" {
+		if !strings.HasPrefix(o.stderr, "initiator") || strings.Count(o.stderr, "\n") != 2 ||
+			o.stdout != "" {
 			t.Errorf("%q: standard output %q, standard error %q", line, o.stdout, o.stderr)
 		}
 	}
@@ -152,11 +162,13 @@ func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
 
 func TestWhatTheVolumeCannotDoIsAUsageError(t *testing.T) {
 	for _, line := range []string{
-		"bench --rw read --offset 5MiB", "bench --rw read --length 5MiB", "verify --offset 100", "verify --max-io-size 5000",
+		"bench --rw read --offset 5MiB", "bench --rw read --length 5MiB", "verify --offset 100",
+		"verify --max-io-size 5000",
 		"get x --length 5MiB", "get x --offset 5MiB", "put - --offset 5MiB",
 	} {
 		r := newRelay()
-		if o := r.call(context.Background(), "", line); o.code != program.ExitUsage || r.closed != 1 {
+		if o := r.call(context.Background(), "", line); o.code != program.ExitUsage ||
+			r.closed != 1 {
 			t.Errorf("%q: exit code %d, closed %d times: %s", line, o.code, r.closed, o.stderr)
 		}
 	}
@@ -172,8 +184,10 @@ func TestNoConnectionIsItsOwnExitCode(t *testing.T) {
 		r := newRelay()
 		r.openError = status.Errorf(status.NotFound, "no relay")
 		o := r.call(context.Background(), "", line)
-		if o.code != program.ExitConnect || o.stdout != "" || !strings.Contains(o.stderr, "no relay [NOT_FOUND]\n") {
-			t.Errorf("%q: exit code %d, standard output %q, standard error %q", line, o.code, o.stdout, o.stderr)
+		if o.code != program.ExitConnect || o.stdout != "" || !strings.Contains(o.stderr,
+			"no relay [NOT_FOUND]\n") {
+			t.Errorf("%q: exit code %d, standard output %q, standard error %q", line, o.code,
+				o.stdout, o.stderr)
 		}
 	}
 }
@@ -208,9 +222,13 @@ func checkDocument(t *testing.T, schema string, o outcome) {
 
 func TestDocumentsOfWrongCallsAreValid(t *testing.T) {
 	for _, line := range []string{
-		"bench --rw read --queue-depth 0", "bench --rw read --queues -1", "bench --rw read --block-size 5GiB", "bench --rw read --cpu 4095",
-		"bench --rw read --queue-depth 0 --reconnect", "bench --rw read --poll lazily", "bench --rw read --offset 5MiB", "bench --rw randrw --rwmix 101",
-		"bench --rw read --control-timeout 0s", "bench --rw read --storage-plain-content /no/such/file", "bench --execution-strategy read_throughput_test --cpu x",
+		"bench --rw read --queue-depth 0", "bench --rw read --queues -1",
+		"bench --rw read --block-size 5GiB", "bench --rw read --cpu 4095",
+		"bench --rw read --queue-depth 0 --reconnect", "bench --rw read --poll lazily",
+		"bench --rw read --offset 5MiB", "bench --rw randrw --rwmix 101",
+		"bench --rw read --control-timeout 0s",
+		"bench --rw read --storage-plain-content /no/such/file",
+		"bench --execution-strategy read_throughput_test --cpu x",
 	} {
 		o := newRelay().call(context.Background(), "", line+" --output json")
 		if o.code != program.ExitUsage {
@@ -220,7 +238,8 @@ func TestDocumentsOfWrongCallsAreValid(t *testing.T) {
 			checkDocument(t, "bench-result", o)
 		}
 	}
-	checkDocument(t, "bench-compare", newRelay().call(context.Background(), "", "compare /no/such/file /no/such/file --output json"))
+	checkDocument(t, "bench-compare", newRelay().call(context.Background(), "",
+		"compare /no/such/file /no/such/file --output json"))
 }
 
 func TestTheWordsOfTheOriginalsMeanTheSame(t *testing.T) {
@@ -238,7 +257,8 @@ func TestTheWordsOfTheOriginalsMeanTheSame(t *testing.T) {
 		"--execution-strategy read_throughput_test":          "--rw read",
 		"--execution-strategy write_throughput_test":         "--rw write",
 		"--execution-strategy read_write_data_validity_test": "--rw write --validate-writes",
-		"--execution-strategy read_only_data_validity_test " + ` --storage-plain-content ` + file: "--rw read --storage-plain-content " + file,
+		"--execution-strategy read_only_data_validity_test " + ` --storage-plain-content ` +
+			file: "--rw read --storage-plain-content " + file,
 	} {
 		const rest = " --run-limit-operation-count 100 --queues 1 --seed 1 --output json"
 		got := benchDocument(t, newRelay().mustCall(t, "bench "+original+rest)).Parameters
@@ -251,26 +271,31 @@ func TestTheWordsOfTheOriginalsMeanTheSame(t *testing.T) {
 
 func TestBenchDefaultsAreToldAsTheyAre(t *testing.T) {
 	r := newRelay()
-	p := benchDocument(t, r.mustCall(t, "bench --rw randrw --run-limit-operation-count 300 --output json")).Parameters
+	p := benchDocument(t,
+		r.mustCall(t, "bench --rw randrw --run-limit-operation-count 300 --output json")).Parameters
 	if p.Seed > 1<<32 || p.Queues < 1 || p.Queues > 2 {
 		t.Errorf("parameters are %+v", p)
 	}
 	want := bench.Parameters{
-		Pattern: benchsuite.RandomMixed, ReadPercent: 70, BlockSize: 4096, QueueDepth: 64, Queues: p.Queues, Sessions: 1, CPUs: []int{},
-		OperationLimit: 300, Length: testSize, Seed: p.Seed, Poll: "adaptive", DrainTimeout: 10 * time.Second,
+		Pattern: benchsuite.RandomMixed, ReadPercent: 70, BlockSize: 4096, QueueDepth: 64,
+		Queues: p.Queues, Sessions: 1, CPUs: []int{},
+		OperationLimit: 300, Length: testSize, Seed: p.Seed, Poll: "adaptive",
+		DrainTimeout: 10 * time.Second,
 	}
 	if difference := cmp.Diff(want, p); difference != "" {
 		t.Error(difference)
 	}
 	c := r.configs[0]
-	if c.Queues != p.Queues || c.Depth != 64 || c.BufferSize != 4096 || c.SyncDepth >= 0 || c.Device != "b1:00.0" || c.ChannelName != "storage_zero_copy_comch" {
+	if c.Queues != p.Queues || c.Depth != 64 || c.BufferSize != 4096 || c.SyncDepth >= 0 ||
+		c.Device != "b1:00.0" || c.ChannelName != "storage_zero_copy_comch" {
 		t.Errorf("the volume was opened with %+v", c)
 	}
 	var flags benchFlags
 	flags.add(&cobra.Command{})
 	q, err := flags.parameters(time.Second)
 	if err != nil || q.Runtime != 10*time.Second || q.Warmup != time.Second {
-		t.Errorf("without bounds a run has %v after %v of warm-up, error %v", q.Runtime, q.Warmup, err)
+		t.Errorf("without bounds a run has %v after %v of warm-up, error %v", q.Runtime, q.Warmup,
+			err)
 	}
 }
 
@@ -286,12 +311,15 @@ func TestAFailedBenchPrintsADocumentWithTheErrorAndWhatWasMeasured(t *testing.T)
 			return v.Apply(q)
 		}
 	}
-	o := r.call(context.Background(), "", "bench --rw randread --queues 1 --queue-depth 8 --runtime 1h --warmup 0s --output json")
+	o := r.call(context.Background(), "",
+		"bench --rw randread --queues 1 --queue-depth 8 --runtime 1h --warmup 0s --output json")
 	d := benchDocument(t, o)
-	if o.code != program.ExitFailure || d.Result.Operations != 100 || d.Result.Errors == 0 || d.Result.Errors > 8 {
+	if o.code != program.ExitFailure || d.Result.Operations != 100 || d.Result.Errors == 0 ||
+		d.Result.Errors > 8 {
 		t.Errorf("exit code %d, result %+v", o.code, d.Result)
 	}
-	if d.Error == nil || d.Error.Code != "CONNECTION_RESET" || d.Error.Phase != "run" || !strings.Contains(d.Error.Message, "the target is dead") {
+	if d.Error == nil || d.Error.Code != "CONNECTION_RESET" || d.Error.Phase != "run" ||
+		!strings.Contains(d.Error.Message, "the target is dead") {
 		t.Errorf("error is %+v", d.Error)
 	}
 	if !strings.Contains(o.stderr, "the target is dead") {
@@ -308,9 +336,11 @@ func TestEveryFailureUnderJSONIsADocument(t *testing.T) {
 		"prepare": {"--queue-depth 0", func(*relay) {}, program.ExitUsage},
 		"connect": {"", func(r *relay) { r.openError = status.NotFound }, program.ExitConnect},
 		"run":     {"--offset 5MiB", func(*relay) {}, program.ExitUsage},
-		"close":   {"--length 1MiB", func(r *relay) { r.closeErr = status.TimeOut }, program.ExitFailure},
+		"close": {"--length 1MiB", func(r *relay) { r.closeErr = status.TimeOut },
+			program.ExitFailure},
 	} {
-		for _, command := range []string{"bench --rw read --run-limit-operation-count 100 ", "verify "} {
+		for _, command := range []string{"bench --rw read --run-limit-operation-count 100 ",
+			"verify "} {
 			r := newRelay()
 			c.spoil(r)
 			o := r.call(context.Background(), "", command+"--queues 1 --output json "+c.line)
@@ -321,8 +351,11 @@ func TestEveryFailureUnderJSONIsADocument(t *testing.T) {
 				Schema string
 				Error  struct{ Code, Phase, Message string }
 			}
-			if err := json.Unmarshal([]byte(o.stdout), &d); err != nil || o.code != c.code || d.Error.Phase != phase || d.Error.Code == "" || d.Error.Message == "" || d.Schema == "" {
-				t.Errorf("%s %s: exit code %d, document %s, error %v", command, phase, o.code, o.stdout, err)
+			if err := json.Unmarshal([]byte(o.stdout), &d); err != nil || o.code != c.code ||
+				d.Error.Phase != phase || d.Error.Code == "" || d.Error.Message == "" ||
+				d.Schema == "" {
+				t.Errorf("%s %s: exit code %d, document %s, error %v", command, phase, o.code,
+					o.stdout, err)
 			}
 		}
 	}
@@ -341,7 +374,8 @@ func TestCancellingABenchIsNoFailure(t *testing.T) {
 		}
 	}
 	o := r.call(ctx, "", "bench --rw randread --queues 1 --runtime 1h --warmup 0s --output json")
-	if d := benchDocument(t, o); o.code != program.ExitOK || !d.Result.Interrupted || d.Result.Operations < 900 || r.closed != 1 {
+	if d := benchDocument(t, o); o.code != program.ExitOK || !d.Result.Interrupted ||
+		d.Result.Operations < 900 || r.closed != 1 {
 		t.Errorf("exit code %d, result %+v: %s", o.code, d.Result, o.stderr)
 	}
 }
@@ -352,7 +386,8 @@ func TestVerifyReportsAsTextAndJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(o.stdout), &d); err != nil {
 		t.Fatal(err)
 	}
-	if d.Schema != verify.Schema || d.Result.BlocksWritten != 2*testSize/testBlock || d.Result.PassesCompleted != 2 || len(d.RunID) != 16 || d.Error != nil {
+	if d.Schema != verify.Schema || d.Result.BlocksWritten != 2*testSize/testBlock ||
+		d.Result.PassesCompleted != 2 || len(d.RunID) != 16 || d.Error != nil {
 		t.Errorf("document is %s", o.stdout)
 	}
 	r := newRelay()
@@ -376,14 +411,16 @@ func TestVerifyReportsAsTextAndJSON(t *testing.T) {
 
 func TestInfoDescribesTheVolume(t *testing.T) {
 	o := newRelay().mustCall(t, "info")
-	for _, want := range []string{"4MiB", "4194304 bytes", "blocks of 4096", "trim", "00000000-0000-0000-0000-000000000000", "relay none"} {
+	for _, want := range []string{"4MiB", "4194304 bytes", "blocks of 4096", "trim",
+		"00000000-0000-0000-0000-000000000000", "relay none"} {
 		if !strings.Contains(o.stdout, want) {
 			t.Errorf("%q is missing in %s", want, o.stdout)
 		}
 	}
 	o = newRelay().mustCall(t, "info --output json")
 	var d infoReport
-	if err := json.Unmarshal([]byte(o.stdout), &d); err != nil || d.Schema != infoSchema || d.Volume.Size != testSize || !d.Capabilities.Trim || d.Capabilities.WriteZeroes {
+	if err := json.Unmarshal([]byte(o.stdout), &d); err != nil || d.Schema != infoSchema ||
+		d.Volume.Size != testSize || !d.Capabilities.Trim || d.Capabilities.WriteZeroes {
 		t.Errorf("document is %s, error %v", o.stdout, err)
 	}
 }
@@ -412,7 +449,8 @@ func TestCompareTellsWhatHasChanged(t *testing.T) {
 		stdout string
 	}{
 		{[]string{path, path}, program.ExitOK, "zc-relay: randread 4KiB depth=32"},
-		{[]string{"--output", "json", path, path}, program.ExitOK, `"schema": "zc-relay.bench-compare/1"`},
+		{[]string{"--output", "json", path, path}, program.ExitOK,
+			`"schema": "zc-relay.bench-compare/1"`},
 		{[]string{path, suite}, program.ExitUsage, ""},
 		{[]string{"--output", "json", path, "missing"}, program.ExitUsage, `"phase": "prepare"`},
 		{[]string{path}, program.ExitUsage, ""},
@@ -423,7 +461,8 @@ func TestCompareTellsWhatHasChanged(t *testing.T) {
 		root.SetErr(&stderr)
 		code := program.Run(t.Context(), root, append([]string{"compare"}, test.args...))
 		if code != test.code || !strings.Contains(stdout.String(), test.stdout) {
-			t.Errorf("compare %v ended with %d: %s%s", test.args, code, stdout.String(), stderr.String())
+			t.Errorf("compare %v ended with %d: %s%s", test.args, code, stdout.String(),
+				stderr.String())
 		}
 	}
 }

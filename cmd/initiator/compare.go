@@ -45,7 +45,8 @@ func fillComparison(r *compare.Report) error {
 	r.Compare(before, after)
 	if len(r.Cases) == 0 {
 		return during(phasePrepare, program.Usagef(
-			"%s and %s have no case in common: the first has %q, the second has %q", r.Before, r.After, r.OnlyBefore[0], r.OnlyAfter[0]))
+			"%s and %s have no case in common: the first has %q, the second has %q", r.Before,
+			r.After, r.OnlyBefore[0], r.OnlyAfter[0]))
 	}
 	return nil
 }

@@ -40,19 +40,27 @@ type connectionFlags struct {
 }
 
 func (c *connectionFlags) add(f *pflag.FlagSet) {
-	f.StringVarP(&c.device, "device", "d", emulated.DefaultHostDevice, "Comch device, as the host sees it")
-	f.StringVar(&c.channelName, "command-channel-name", client.DefaultChannelName, "name of the relay's Comch service")
-	f.StringVar(&c.provider, "comch-provider", providers.DefaultComch, "Comch provider: emulated or doca")
-	f.StringVar(&c.emulatedDir, "emulated-dir", "", `directory of the emulated Comch (default "`+emulated.DefaultDirectory()+`")`)
-	f.DurationVar(&c.controlTimeout, "control-timeout", client.DefaultControlTimeout, "timeout for connecting, for each step of closing, and for outstanding requests at the end")
-	f.DurationVar(&c.ioTimeout, "io-timeout", client.DefaultIOTimeout, "fail the volume when a request takes longer than this")
+	f.StringVarP(&c.device, "device", "d", emulated.DefaultHostDevice,
+		"Comch device, as the host sees it")
+	f.StringVar(&c.channelName, "command-channel-name", client.DefaultChannelName,
+		"name of the relay's Comch service")
+	f.StringVar(&c.provider, "comch-provider", providers.DefaultComch,
+		"Comch provider: emulated or doca")
+	f.StringVar(&c.emulatedDir, "emulated-dir", "", `directory of the emulated Comch (default "`+
+		emulated.DefaultDirectory()+`")`)
+	f.DurationVar(&c.controlTimeout, "control-timeout", client.DefaultControlTimeout,
+		"timeout for connecting, for each step of closing, and for outstanding requests at the end")
+	f.DurationVar(&c.ioTimeout, "io-timeout", client.DefaultIOTimeout,
+		"fail the volume when a request takes longer than this")
 	c.logging.AddFlags(f)
 }
 
 // openVolume opens the volume with config, completed by the flags.
 func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) (volume, error) {
 	if c.controlTimeout <= 0 || c.ioTimeout <= 0 {
-		return nil, program.Usagef("--control-timeout %v and --io-timeout %v must be positive", c.controlTimeout, c.ioTimeout)
+		return nil,
+			program.Usagef("--control-timeout %v and --io-timeout %v must be positive", c.controlTimeout,
+				c.ioTimeout)
 	}
 	logger, _, err := logging.New("initiator", c.logging)
 	if err != nil {
@@ -101,7 +109,8 @@ func explained(v volume, failure error) error {
 	case <-time.After(disconnectReasonTimeout):
 	}
 	reason := v.Err()
-	if reason == nil || errors.Is(failure, context.Canceled) || strings.Contains(failure.Error(), reason.Error()) {
+	if reason == nil || errors.Is(failure, context.Canceled) || strings.Contains(failure.Error(),
+		reason.Error()) {
 		return failure
 	}
 	return fmt.Errorf("%w: %w", failure, reason)
@@ -122,16 +131,22 @@ type reconnectFlags struct {
 }
 
 // reconnectDetails lists the flags that require --reconnect.
-var reconnectDetails = []string{"reconnect-attempts", "reconnect-timeout", "reconnect-first-pause", "reconnect-longest-pause"}
+var reconnectDetails = []string{"reconnect-attempts", "reconnect-timeout", "reconnect-first-pause",
+	"reconnect-longest-pause"}
 
 func (r *reconnectFlags) add(f *pflag.FlagSet) {
 	r.set = f
 	r.attempts, r.timeout = retry.AnyNumber(), retry.Within(client.DefaultReconnectTotal)
-	f.BoolVar(&r.enabled, "reconnect", false, "reopen the volume when it is lost, and repeat the requests that were outstanding")
-	f.Var(&r.attempts, "reconnect-attempts", `attempts to reopen the volume after each loss: a number, 0 for none, or "infinite"`)
-	f.Var(&r.timeout, "reconnect-timeout", `how long after a loss to start attempts: a duration, 0 for none, or "infinite"`)
-	f.DurationVar(&r.firstPause, "reconnect-first-pause", retry.DefaultFirstPause, "pause after the first failed attempt; it doubles with each further one")
-	f.DurationVar(&r.longestPause, "reconnect-longest-pause", client.DefaultReconnectLongestPause, "longest pause between attempts")
+	f.BoolVar(&r.enabled, "reconnect", false,
+		"reopen the volume when it is lost, and repeat the requests that were outstanding")
+	f.Var(&r.attempts, "reconnect-attempts",
+		`attempts to reopen the volume after each loss: a number, 0 for none, or "infinite"`)
+	f.Var(&r.timeout, "reconnect-timeout",
+		`how long after a loss to start attempts: a duration, 0 for none, or "infinite"`)
+	f.DurationVar(&r.firstPause, "reconnect-first-pause", retry.DefaultFirstPause,
+		"pause after the first failed attempt; it doubles with each further one")
+	f.DurationVar(&r.longestPause, "reconnect-longest-pause", client.DefaultReconnectLongestPause,
+		"longest pause between attempts")
 }
 
 // policy returns the policy, nil if the volume is not to be reopened.
@@ -145,9 +160,12 @@ func (r *reconnectFlags) policy() (*retry.Policy, error) {
 		return nil, nil
 	}
 	if r.firstPause <= 0 || r.longestPause < r.firstPause {
-		return nil, program.Usagef("--reconnect-first-pause %v must be positive and at most --reconnect-longest-pause %v", r.firstPause, r.longestPause)
+		return nil,
+			program.Usagef("--reconnect-first-pause %v must be positive and at most --reconnect-longest-pause %v", r.firstPause,
+				r.longestPause)
 	}
-	return &retry.Policy{Attempts: r.attempts, Total: r.timeout, FirstPause: r.firstPause, LongestPause: r.longestPause}, nil
+	return &retry.Policy{Attempts: r.attempts, Total: r.timeout, FirstPause: r.firstPause,
+		LongestPause: r.longestPause}, nil
 }
 
 // exceptLoss returns err, or nil for a loss of writes that no flush could report any more: the
@@ -171,10 +189,13 @@ type queueFlags struct {
 }
 
 func (q *queueFlags) add(f *pflag.FlagSet, depth int) {
-	f.IntVar(&q.queues, "queues", 0, "number of queues, each with an unpinned thread (default: 2, or 1 on a single core)")
-	f.StringArrayVar(&q.cpus, "cpu", nil, "add a queue whose thread is pinned to this core; repeatable, accepts lists like 0-3")
+	f.IntVar(&q.queues, "queues", 0,
+		"number of queues, each with an unpinned thread (default: 2, or 1 on a single core)")
+	f.StringArrayVar(&q.cpus, "cpu", nil,
+		"add a queue whose thread is pinned to this core; repeatable, accepts lists like 0-3")
 	f.IntVar(&q.depth, "queue-depth", depth, "requests outstanding on each queue")
-	f.StringVar(&q.poll, "poll", progress.Adaptive.String(), "what an idle thread does: adaptive, busy or event")
+	f.StringVar(&q.poll, "poll", progress.Adaptive.String(),
+		"what an idle thread does: adaptive, busy or event")
 }
 
 // resolve returns the number of queues and the cores of their threads, none if they are not pinned.
@@ -218,7 +239,8 @@ func (q *queueFlags) policy() (progress.Policy, error) {
 // requestLength checks the value of a flag for the length of a request.
 func requestLength(flag string, value size.Bytes) (uint32, error) {
 	if value == 0 || value > math.MaxUint32 {
-		return 0, program.Usagef("--%s %v is not between 1 and %d bytes", flag, value, uint32(math.MaxUint32))
+		return 0, program.Usagef("--%s %v is not between 1 and %d bytes", flag, value,
+			uint32(math.MaxUint32))
 	}
 	return uint32(value), nil
 }

@@ -61,7 +61,8 @@ func (r *infoReport) fill(cmd *cobra.Command, connection *connectionFlags) error
 func (r *infoReport) WriteText(w io.Writer) error {
 	t := &document.Table{}
 	t.Connection(&r.Connection, r.Volume)
-	t.Row("capabilities", "read, write, flush%s%s", optional(", trim", r.Capabilities.Trim), optional(", write zeroes", r.Capabilities.WriteZeroes))
+	t.Row("capabilities", "read, write, flush%s%s", optional(", trim", r.Capabilities.Trim),
+		optional(", write zeroes", r.Capabilities.WriteZeroes))
 	t.Failure(r.Error)
 	_, err := io.WriteString(w, t.String())
 	return err

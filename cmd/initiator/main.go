@@ -38,7 +38,8 @@ that the volume does not support; 3 no connection.`,
 	connection.add(root.PersistentFlags())
 	root.AddCommand(
 		newBenchCommand(connection), newVerifyCommand(connection),
-		newPutCommand(connection), newGetCommand(connection), newInfoCommand(connection), newCompareCommand(),
+		newPutCommand(connection), newGetCommand(connection), newInfoCommand(connection),
+		newCompareCommand(),
 	)
 	return root
 }
@@ -49,7 +50,8 @@ type printable interface{ WriteText(w io.Writer) error }
 // printResult prints a result and returns failure, if any. It always prints JSON, so that scripts
 // get a document. It prints text only if there is something to report beyond the failure, which
 // standard error explains.
-func printResult(cmd *cobra.Command, output report.Output, d printable, worthText bool, failure error) error {
+func printResult(cmd *cobra.Command, output report.Output, d printable, worthText bool,
+	failure error) error {
 	var err error
 	switch {
 	case output == report.JSON:

@@ -42,7 +42,8 @@ func (t *transferFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&t.queues, "queues", transferQueues, "number of queues, each with a thread")
 	f.IntVar(&t.depth, "queue-depth", transferDepth, "requests outstanding on each queue")
 	f.Var(&t.bufferSize, "buffer-size", "maximum length of a request")
-	f.StringVar(&t.poll, "poll", progress.Adaptive.String(), "what an idle thread does: adaptive, busy or event")
+	f.StringVar(&t.poll, "poll", progress.Adaptive.String(),
+		"what an idle thread does: adaptive, busy or event")
 }
 
 // open opens the volume for a transfer. syncDepth is for client.Config.
@@ -53,7 +54,8 @@ func (t *transferFlags) open(ctx context.Context, syncDepth int) (volume, transf
 		return nil, transfer.Config{}, err
 	}
 	if t.queues < 1 || t.depth < 1 {
-		return nil, transfer.Config{}, program.Usagef("--queues %d and --queue-depth %d must be at least 1", t.queues, t.depth)
+		return nil, transfer.Config{},
+			program.Usagef("--queues %d and --queue-depth %d must be at least 1", t.queues, t.depth)
 	}
 	length, err := requestLength("buffer-size", t.bufferSize)
 	if err != nil {
@@ -67,8 +69,9 @@ func (t *transferFlags) open(ctx context.Context, syncDepth int) (volume, transf
 		return nil, transfer.Config{}, err
 	}
 	return v, transfer.Config{
-		Volume: v, Queues: queuesOf[transfer.Queue](v, t.queues), Depth: t.depth, BufferSize: length,
-		Policy: policy, DrainTimeout: t.connection.controlTimeout,
+		Volume: v, Queues: queuesOf[transfer.Queue](v, t.queues), Depth: t.depth,
+		BufferSize: length,
+		Policy:     policy, DrainTimeout: t.connection.controlTimeout,
 	}, nil
 }
 
@@ -117,7 +120,8 @@ func named(path string, err error) error {
 }
 
 // openSource opens the source of put and returns its size, if known.
-func openSource(ctx context.Context, stdin io.Reader, path string) (source io.Reader, size uint64, end func(), err error) {
+func openSource(ctx context.Context, stdin io.Reader, path string) (source io.Reader, size uint64,
+	end func(), err error) {
 	if path == standardStream {
 		source, end := interruptible(ctx, stdin)
 		return source, transfer.UnknownSize, end, nil
@@ -166,7 +170,8 @@ func newGetCommand(connection *connectionFlags) *cobra.Command {
 uses a single queue. The file appears, or changes, only once it is complete and on disk.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			g := getRequest{flags: &flags, path: args[0], length: uint64(length), toEnd: !cmd.Flags().Changed("length")}
+			g := getRequest{flags: &flags, path: args[0], length: uint64(length),
+				toEnd: !cmd.Flags().Changed("length")}
 			return g.run(cmd)
 		},
 	}
@@ -197,10 +202,12 @@ func (g *getRequest) run(cmd *cobra.Command) error {
 	return err
 }
 
-func (g *getRequest) transfer(ctx context.Context, config transfer.Config, stdout io.Writer) (uint64, error) {
+func (g *getRequest) transfer(ctx context.Context, config transfer.Config,
+	stdout io.Writer) (uint64, error) {
 	info, offset := config.Volume.Info(), uint64(g.flags.offset)
 	if offset > info.Size || (!g.toEnd && g.length > info.Size-offset) {
-		return 0, program.Usagef("%d bytes at offset %d are outside volume %q of %d bytes", g.length, offset, info.Name, info.Size)
+		return 0, program.Usagef("%d bytes at offset %d are outside volume %q of %d bytes",
+			g.length, offset, info.Name, info.Size)
 	}
 	if g.toEnd {
 		g.length = info.Size - offset
@@ -235,7 +242,8 @@ func (t *transferProgress) observe(bytes uint64) {
 func (t *transferProgress) end(what string, bytes uint64, err error) {
 	t.status.Clear()
 	if err == nil {
-		fmt.Fprintf(t.w, "%s: %d bytes in %s, %s\n", what, bytes, size.FormatDuration(time.Since(t.begun)), t.rate(bytes))
+		fmt.Fprintf(t.w, "%s: %d bytes in %s, %s\n", what, bytes,
+			size.FormatDuration(time.Since(t.begun)), t.rate(bytes))
 	}
 }
 

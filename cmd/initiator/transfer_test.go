@@ -34,7 +34,8 @@ func TestPutAndGetMoveFilesAndStreams(t *testing.T) {
 	if o := r.mustCall(t, "get - --offset 12345 --length 70000"); o.stdout != string(content) {
 		t.Error("what was streamed differs")
 	}
-	if o := r.call(context.Background(), "streamed", "put - --offset 1"); o.code != program.ExitOK || string(r.data[1:9]) != "streamed" {
+	if o := r.call(context.Background(), "streamed",
+		"put - --offset 1"); o.code != program.ExitOK || string(r.data[1:9]) != "streamed" {
 		t.Errorf("exit code %d, volume %q: %s", o.code, r.data[1:9], o.stderr)
 	}
 	r.mustCall(t, "get "+copied)
@@ -73,7 +74,8 @@ func TestAGetThatFailsLeavesTheFileAsItWas(t *testing.T) {
 			return v.Apply(q)
 		}
 	}
-	if o := r.call(context.Background(), "", "get "+path); o.code != program.ExitFailure || !strings.Contains(o.stderr, "IO_FAILED") {
+	if o := r.call(context.Background(), "", "get "+path); o.code != program.ExitFailure ||
+		!strings.Contains(o.stderr, "IO_FAILED") {
 		t.Errorf("exit code %d: %s", o.code, o.stderr)
 	}
 	onlyFile(t, path, "precious")
@@ -110,7 +112,8 @@ func TestAGetToADeviceWritesItInPlace(t *testing.T) {
 func TestAGetWhereNoFileCanBeFails(t *testing.T) {
 	for _, path := range []string{t.TempDir(), "/no/such/directory/file"} {
 		r := newRelay()
-		if o := r.call(context.Background(), "", "get "+path); o.code == program.ExitOK || r.closed != 1 {
+		if o := r.call(context.Background(), "", "get "+path); o.code == program.ExitOK ||
+			r.closed != 1 {
 			t.Errorf("%s: exit code %d", path, o.code)
 		}
 	}
@@ -124,7 +127,8 @@ func TestAPutOfTooLargeAFileChangesNothing(t *testing.T) {
 	r := newRelay()
 	before := bytes.Clone(r.data)
 	o := r.call(context.Background(), "", "put "+path+" --offset 1")
-	if o.code != program.ExitUsage || !bytes.Equal(r.data, before) || !strings.Contains(o.stderr, "room for 4194303") {
+	if o.code != program.ExitUsage || !bytes.Equal(r.data, before) || !strings.Contains(o.stderr,
+		"room for 4194303") {
 		t.Errorf("exit code %d: %s", o.code, o.stderr)
 	}
 }

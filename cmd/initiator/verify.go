@@ -52,11 +52,13 @@ and corrupt blocks. THE FORMER CONTENT OF THE RANGE IS DESTROYED.`,
 	c.set = f
 	c.queue.add(f, client.DefaultDepth)
 	f.Var(&c.maxIOSize, "max-io-size", "maximum length of a request; the minimum is one block")
-	f.Uint32Var(&c.passes, "passes", 0, "number of times to write and read the range (default 1, unless --runtime is given)")
+	f.Uint32Var(&c.passes, "passes", 0,
+		"number of times to write and read the range (default 1, unless --runtime is given)")
 	f.DurationVar(&c.runtime, "runtime", 0, "make passes for this long")
 	f.Var(&c.offset, "offset", "start of the range of the volume to use")
 	f.Var(&c.length, "length", "length of the range (default: to the end of the volume)")
-	f.Uint64Var(&c.seed, "seed", 0, "seed of the order and sizes of requests (default: random, shown in the result)")
+	f.Uint64Var(&c.seed, "seed", 0,
+		"seed of the order and sizes of requests (default: random, shown in the result)")
 	c.reconnect.add(f)
 	f.Var(&c.output, "output", "output format")
 	cmd.MarkFlagsMutuallyExclusive("queues", "cpu")
@@ -67,7 +69,8 @@ func (c *verifyCommand) run(cmd *cobra.Command) error {
 	c.status = program.NewStatusLine(cmd.ErrOrStderr())
 	id := newRunID()
 	r := &verify.Report{
-		Schema: verify.Schema, StartedAt: time.Now().Truncate(time.Second), RunID: verify.RunName(id),
+		Schema: verify.Schema, StartedAt: time.Now().Truncate(time.Second),
+		RunID:      verify.RunName(id),
 		Connection: c.connection.report(),
 	}
 	err := c.fill(cmd.Context(), r, id)
@@ -94,7 +97,8 @@ func (c *verifyCommand) fill(ctx context.Context, r *verify.Report, id uint64) e
 		return during(phasePrepare, err)
 	}
 	v, err := c.connection.openVolume(ctx, client.Config{
-		Queues: p.Queues, Depth: p.QueueDepth, BufferSize: p.MaxIOSize, SyncDepth: -1, Reconnect: policy,
+		Queues: p.Queues, Depth: p.QueueDepth, BufferSize: p.MaxIOSize, SyncDepth: -1,
+		Reconnect: policy,
 	})
 	if err != nil {
 		return during(phaseConnect, err)
@@ -104,8 +108,9 @@ func (c *verifyCommand) fill(ctx context.Context, r *verify.Report, id uint64) e
 	err = r.Parameters.Resolve(&info)
 	if err == nil {
 		r.Result, err = verify.Run(ctx, verify.Config{
-			Parameters: r.Parameters, RunID: id, BlockSize: info.BlockSize, Reconnect: policy != nil,
-			Queues: queuesOf[verify.Queue](v, p.Queues), Memory: v.Memory(), Observe: c.observe,
+			Parameters: r.Parameters, RunID: id, BlockSize: info.BlockSize,
+			Reconnect: policy != nil,
+			Queues:    queuesOf[verify.Queue](v, p.Queues), Memory: v.Memory(), Observe: c.observe,
 		})
 		c.status.Clear()
 		r.Result.Reconnections.Add(v.Reconnections())
@@ -139,5 +144,6 @@ func (c *verifyCommand) parameters() (verify.Parameters, error) {
 }
 
 func (c *verifyCommand) observe(now verify.Progress) {
-	c.status.Show("%d blocks written, %d checked, %d problems", now.BlocksWritten, now.BlocksChecked, now.Problems)
+	c.status.Show("%d blocks written, %d checked, %d problems", now.BlocksWritten,
+		now.BlocksChecked, now.Problems)
 }

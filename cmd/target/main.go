@@ -77,13 +77,17 @@ func run(ctx context.Context, from *source) error {
 	}
 	return service.Run(ctx, "target", service.Config{
 		Log: c.Log, Operations: c.Operations, Workers: c.Workers, RDMA: c.RDMA, TLS: c.TLS,
-	}, func(ctx context.Context, env *service.Environment) error { return serve(ctx, env, c, from) })
+	}, func(ctx context.Context, env *service.Environment) error {
+		return serve(ctx, env, c,
+			from)
+	})
 }
 
 // volumeCloseTimeout bounds the final flush of all volumes.
 const volumeCloseTimeout = time.Minute
 
-func serve(ctx context.Context, env *service.Environment, c *config.Target, from *source) (err error) {
+func serve(ctx context.Context, env *service.Environment, c *config.Target,
+	from *source) (err error) {
 	env.WarnOfPlainText(c.Listen.Address)
 	volumes, err := openVolumes(c.Volumes, env.Log)
 	if err != nil {
@@ -96,10 +100,13 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target, from
 	}()
 	control, rdma := listenAddresses(&c.Listen)
 	t, err := target.New(ctx, target.Config{
-		RDMA: env.RDMA, Listen: control, RDMAListen: rdma, Volumes: volumes, CPUs: env.CPUs, Policy: env.Policy,
+		RDMA: env.RDMA, Listen: control, RDMAListen: rdma, Volumes: volumes, CPUs: env.CPUs,
+		Policy:         env.Policy,
 		ControlTimeout: c.Control.Timeout, DrainTimeout: service.Bound(c.Shutdown.DrainTimeout),
-		KeepAlive: controlmsg.KeepAliveConfig{Interval: c.Control.KeepAliveInterval, DeadAfter: c.Control.KeepAliveDeadAfter},
-		TLS:       env.TLS, TLSAllowedNames: c.Listen.TLSAllowedNames, MaxSessions: c.Limits.Sessions,
+		KeepAlive: controlmsg.KeepAliveConfig{Interval: c.Control.KeepAliveInterval,
+			DeadAfter: c.Control.KeepAliveDeadAfter},
+		TLS: env.TLS, TLSAllowedNames: c.Listen.TLSAllowedNames,
+		MaxSessions:  c.Limits.Sessions,
 		StagingLimit: c.Limits.Staging, Software: buildinfo.String("target"), Logger: env.Log,
 	})
 	if err != nil {
@@ -126,11 +133,13 @@ func listenAddresses(c *config.Listen) (control, rdma netip.AddrPort) {
 
 // announce makes metrics, log, readiness, address file, and service manager report that relays can
 // connect.
-func announce(ctx context.Context, env *service.Environment, t *target.Target, addressFile string) error {
+func announce(ctx context.Context, env *service.Environment, t *target.Target,
+	addressFile string) error {
 	if err := env.Register(metrics.NewTargetCollector(t)); err != nil {
 		return err
 	}
-	env.Log.Info("listening for relays", zap.Stringer("control", t.Address()), zap.Stringer("rdma", t.RDMAAddress()))
+	env.Log.Info("listening for relays", zap.Stringer("control", t.Address()),
+		zap.Stringer("rdma", t.RDMAAddress()))
 	env.SetReady(nil)
 	context.AfterFunc(ctx, func() { env.SetReady(context.Cause(ctx)) })
 	if addressFile != "" {
@@ -188,8 +197,10 @@ func openVolumes(configs []config.Volume, log *zap.Logger) (map[string]volume.Vo
 	}
 	for _, v := range volumes {
 		info := v.Info()
-		log.Info("serving volume", zap.String("volume", info.Name), zap.Uint64("size_bytes", info.Size),
-			zap.Uint32("block_size_bytes", info.BlockSize), zap.Stringer("uuid", info.UUID), zap.Bool("read_only", info.ReadOnly))
+		log.Info("serving volume", zap.String("volume", info.Name), zap.Uint64("size_bytes",
+			info.Size),
+			zap.Uint32("block_size_bytes", info.BlockSize), zap.Stringer("uuid", info.UUID),
+			zap.Bool("read_only", info.ReadOnly))
 	}
 	return volumes, nil
 }
@@ -240,8 +251,9 @@ func describe(t *target.Target, volumes map[string]volume.Volume) func(*statusre
 		for _, name := range slices.Sorted(maps.Keys(volumes)) {
 			info := volumes[name].Info()
 			d.Volumes = append(d.Volumes, statusreport.Volume{
-				Name: name, UUID: info.UUID.String(), Size: info.Size, BlockSize: info.BlockSize, ReadOnly: info.ReadOnly,
-				Queues: statusreport.Queues(counters[name]),
+				Name: name, UUID: info.UUID.String(), Size: info.Size, BlockSize: info.BlockSize,
+				ReadOnly: info.ReadOnly,
+				Queues:   statusreport.Queues(counters[name]),
 			})
 		}
 	}

@@ -39,7 +39,8 @@ sessions, queues and workers. docs/status.schema.json describes the JSON documen
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.admin, "admin", ops.DefaultAdminAddress, "admin address of the daemon, as given to its --admin-listen")
+	f.StringVar(&o.admin, "admin", ops.DefaultAdminAddress,
+		"admin address of the daemon, as given to its --admin-listen")
 	f.VarP(&o.output, "output", "o", "output format: text or json")
 	f.DurationVar(&o.timeout, "timeout", defaultAdminTimeout, "how long to wait for the reply")
 	return cmd
@@ -61,10 +62,12 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 		return fmt.Errorf("read the status of the daemon at %s: %w", o.admin, err)
 	}
 	if document.Schema != statusreport.Schema {
-		return fmt.Errorf("the daemon at %s reports its status as %q, but this program reads %q: use a program of the daemon's version", o.admin, document.Schema, statusreport.Schema)
+		return fmt.Errorf("the daemon at %s reports its status as %q, but this program reads %q: use a program of the daemon's version",
+			o.admin, document.Schema, statusreport.Schema)
 	}
 	if o.output == report.JSON {
-		_, err := cmd.OutOrStdout().Write(content) // unchanged, with fields that this program may not know
+		// unchanged, with fields that this program may not know
+		_, err := cmd.OutOrStdout().Write(content)
 		return err
 	}
 	return document.WriteText(cmd.OutOrStdout())
@@ -107,8 +110,10 @@ affecting anyone, or accept sessions again with --resume.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.admin, "admin", ops.DefaultAdminAddress, "admin address of the relay, as given to its --admin-listen")
-	f.Var(&o.timeout, "timeout", `how long to wait for the sessions to end: a duration, 0 for not at all, or "infinite"`)
+	f.StringVar(&o.admin, "admin", ops.DefaultAdminAddress,
+		"admin address of the relay, as given to its --admin-listen")
+	f.Var(&o.timeout, "timeout",
+		`how long to wait for the sessions to end: a duration, 0 for not at all, or "infinite"`)
 	f.BoolVar(&o.resume, "resume", false, "accept new sessions again")
 	return cmd
 }
@@ -128,11 +133,13 @@ func (o *drainOptions) run(cmd *cobra.Command) error {
 	}
 	line := program.NewStatusLine(cmd.ErrOrStderr())
 	defer line.Clear()
-	return o.await(cmd.Context(), client, state, func(s ops.DrainState) { line.Show("%d sessions are open", s.Sessions) })
+	return o.await(cmd.Context(), client, state,
+		func(s ops.DrainState) { line.Show("%d sessions are open", s.Sessions) })
 }
 
 // requestDrain sends one request to the relay, which replies at once.
-func requestDrain(ctx context.Context, client *ops.AdminClient, method string) (ops.DrainState, error) {
+func requestDrain(ctx context.Context, client *ops.AdminClient,
+	method string) (ops.DrainState, error) {
 	ctx, cancel := context.WithTimeout(ctx, defaultAdminTimeout)
 	defer cancel()
 	var state ops.DrainState
@@ -150,16 +157,20 @@ func requestDrain(ctx context.Context, client *ops.AdminClient, method string) (
 const drainPause = 200 * time.Millisecond
 
 // await waits until no session is open.
-func (o *drainOptions) await(ctx context.Context, client *ops.AdminClient, state ops.DrainState, show func(ops.DrainState)) error {
+func (o *drainOptions) await(ctx context.Context, client *ops.AdminClient, state ops.DrainState,
+	show func(ops.DrainState)) error {
 	begun := time.Now()
 	for state.Sessions > 0 {
 		show(state)
 		if limit, limited := o.timeout.Duration(); limited && time.Since(begun) >= limit {
-			return status.Errorf(status.TimeOut, "%d sessions are still open after %v; the relay rejects new ones", state.Sessions, limit)
+			return status.Errorf(status.TimeOut,
+				"%d sessions are still open after %v; the relay rejects new ones", state.Sessions,
+				limit)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d sessions are still open; the relay rejects new ones: %w", state.Sessions, context.Cause(ctx))
+			return fmt.Errorf("%d sessions are still open; the relay rejects new ones: %w",
+				state.Sessions, context.Cause(ctx))
 		case <-time.After(drainPause):
 		}
 		var err error
@@ -167,7 +178,8 @@ func (o *drainOptions) await(ctx context.Context, client *ops.AdminClient, state
 			return program.CannotConnect(err)
 		}
 		if !state.Draining {
-			return status.Errorf(status.BadState, "the relay accepts new sessions again: it was resumed or restarted")
+			return status.Errorf(status.BadState,
+				"the relay accepts new sessions again: it was resumed or restarted")
 		}
 	}
 	return nil

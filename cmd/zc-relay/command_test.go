@@ -34,7 +34,8 @@ func TestDevicesAreListedAsTextAndJSON(t *testing.T) {
 	sys, directory := sysfstest.New(t), t.TempDir()
 	code, text, _ := execute(t, "devices", "--path.sysfs", sys, "--emulated-dir", directory)
 	for _, want := range []string{
-		"mlx5_0", "0000:03:00.0 mlx5_core.sf.4", "p0 (up, MTU 1500)", "200 Gbit/s", "RoCE v2", "0000:0000:0000:0000:0000:ffff:c000:0205",
+		"mlx5_0", "0000:03:00.0 mlx5_core.sf.4", "p0 (up, MTU 1500)", "200 Gbit/s", "RoCE v2",
+		"0000:0000:0000:0000:0000:ffff:c000:0205",
 		"DOWN, Disabled", "comch provider emulated", "no services are offered",
 	} {
 		if code != 0 || !strings.Contains(text, want) {
@@ -42,19 +43,24 @@ func TestDevicesAreListedAsTextAndJSON(t *testing.T) {
 		}
 	}
 	var list deviceList
-	_, text, _ = execute(t, "devices", "--path.sysfs", sys, "--emulated-dir", directory, "-o", "json", "eth0")
+	_, text, _ = execute(t, "devices", "--path.sysfs", sys, "--emulated-dir", directory, "-o",
+		"json", "eth0")
 	decode(t, text, &list)
-	if list.Schema != devicesSchema || len(list.RDMA) != 1 || list.RDMA[0].Name != "rxe0" || list.Comch.Services == nil {
+	if list.Schema != devicesSchema || len(list.RDMA) != 1 || list.RDMA[0].Name != "rxe0" ||
+		list.Comch.Services == nil {
 		t.Errorf("the document is %+v", list)
 	}
-	if code, _, stderr := execute(t, "devices", "--path.sysfs", sys, "nothing"); code != program.ExitUsage || !strings.Contains(stderr, `"nothing" is not an RDMA device`) {
+	if code, _, stderr := execute(t, "devices", "--path.sysfs", sys,
+		"nothing"); code != program.ExitUsage || !strings.Contains(stderr,
+		`"nothing" is not an RDMA device`) {
 		t.Errorf("an unknown name: %d %q", code, stderr)
 	}
 }
 
 func TestDevicesOfAnAbsentProviderSayWhy(t *testing.T) {
 	code, text, _ := execute(t, "devices", "--path.sysfs", t.TempDir(), "--comch-provider", "doca")
-	if code != 0 || !strings.Contains(text, "no RDMA devices") || !strings.Contains(text, "comch provider doca\n  ") {
+	if code != 0 || !strings.Contains(text, "no RDMA devices") || !strings.Contains(text,
+		"comch provider doca\n  ") {
 		t.Errorf("code %d:\n%s", code, text)
 	}
 }
@@ -64,7 +70,8 @@ func TestDoctorEndsWithTheWorstOfItsFindings(t *testing.T) {
 	sysfstest.Write(t, proc, "sys/kernel/osrelease", "6.1.0")
 	arguments := []string{"doctor", "--path.procfs", proc, "--path.sysfs", sys}
 	code, text, _ := execute(t, arguments...)
-	if code != 0 || !strings.Contains(text, "Linux 6.1.0") || !strings.Contains(text, "→ ") || !strings.Contains(text, "0 failures") {
+	if code != 0 || !strings.Contains(text, "Linux 6.1.0") || !strings.Contains(text, "→ ") ||
+		!strings.Contains(text, "0 failures") {
 		t.Errorf("warnings: %d\n%s", code, text)
 	}
 	code, text, stderr := execute(t, append(arguments, "--rdma-provider", "verbs", "-o", "json")...)
@@ -73,10 +80,12 @@ func TestDoctorEndsWithTheWorstOfItsFindings(t *testing.T) {
 	failed := slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool {
 		return f.Check == "rdma-devices" && f.Verdict == doctor.Fail && f.Remedy != ""
 	})
-	if code != program.ExitFailure || r.Schema != doctor.Schema || r.Verdict != doctor.Fail || !failed || !strings.Contains(stderr, "checks failed") {
+	if code != program.ExitFailure || r.Schema != doctor.Schema || r.Verdict != doctor.Fail ||
+		!failed || !strings.Contains(stderr, "checks failed") {
 		t.Errorf("failures: %d %q\n%s", code, stderr, text)
 	}
-	for _, wrong := range [][]string{{"--cpu", "x"}, {"--poll", "x"}, {"--rdma-provider", "x"}, {"--storage-server", "x"}} {
+	for _, wrong := range [][]string{{"--cpu", "x"}, {"--poll", "x"}, {"--rdma-provider", "x"},
+		{"--storage-server", "x"}} {
 		if code, _, _ := execute(t, append(arguments, wrong...)...); code != program.ExitUsage {
 			t.Errorf("%v ends with %d", wrong, code)
 		}
@@ -100,7 +109,8 @@ func TestProvidersTellCapabilitiesOrWhyTheyAreAbsent(t *testing.T) {
 		if p.State == "absent" && (p.Detail == "" || len(p.Capabilities) > 0) {
 			t.Errorf("%s %s is absent: %+v", p.Seam, p.Name, p)
 		}
-		if p.Name == "emulated" && p.Capabilities["max_clients"] == nil || p.Name == "iwarp" && p.Capabilities["transport"] != "iwarp" {
+		if p.Name == "emulated" && p.Capabilities["max_clients"] == nil || p.Name == "iwarp" &&
+			p.Capabilities["transport"] != "iwarp" {
 			t.Errorf("%s %s can do %v", p.Seam, p.Name, p.Capabilities)
 		}
 	}
@@ -111,7 +121,8 @@ func TestVersionIsToldAsTextAndJSON(t *testing.T) {
 	_, document, _ := execute(t, "version", "-o", "json")
 	var v map[string]any
 	decode(t, document, &v)
-	if v["schema"] != "zc-relay.version/1" || v["go_version"] == "" || !strings.Contains(text, v["go_version"].(string)) || !strings.Contains(text, v["version"].(string)) {
+	if v["schema"] != "zc-relay.version/1" || v["go_version"] == "" || !strings.Contains(text,
+		v["go_version"].(string)) || !strings.Contains(text, v["version"].(string)) {
 		t.Errorf("%q and %v", text, v)
 	}
 }

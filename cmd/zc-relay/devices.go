@@ -52,13 +52,18 @@ func newDevicesCommand() *cobra.Command {
 ports and GIDs, and the devices, representors and services of the Comch
 provider. A NAME (RDMA device, network interface, PCI address, auxiliary
 device) restricts the list to the RDMA devices that belong to it.`,
-		RunE: func(cmd *cobra.Command, names []string) error { return o.run(cmd.OutOrStdout(), names) },
+		RunE: func(cmd *cobra.Command, names []string) error {
+			return o.run(cmd.OutOrStdout(),
+				names)
+		},
 	}
 	f := cmd.Flags()
 	f.VarP(&o.output, "output", "o", "output format: text or json")
 	f.StringVar(&o.sysfs, "path.sysfs", rdmadevice.SystemRoot, "where sysfs is")
-	f.StringVar(&o.comch, "comch-provider", providers.DefaultComch, "Comch provider: emulated or doca")
-	f.StringVar(&o.emulatedDir, "emulated-dir", "", "directory of the emulated Comch (default: that of \"run\")")
+	f.StringVar(&o.comch, "comch-provider", providers.DefaultComch,
+		"Comch provider: emulated or doca")
+	f.StringVar(&o.emulatedDir, "emulated-dir", "",
+		"directory of the emulated Comch (default: that of \"run\")")
 	return cmd
 }
 
@@ -147,12 +152,15 @@ func writeDevice(w io.Writer, d *rdmadevice.Device) {
 		}
 		netdevs += fmt.Sprintf("%s (%s, MTU %d)", n.Name, orNone(n.State), n.MTU)
 	}
-	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", d.Name, pci, orNone(netdevs), node, orNone(d.Verbs), orNone(d.Firmware))
+	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", d.Name, pci, orNone(netdevs), node, orNone(d.Verbs),
+		orNone(d.Firmware))
 	for i := range d.Ports {
 		p := &d.Ports[i]
-		fmt.Fprintf(w, "  port %d\t%s\t%s, %s\t%d Gbit/s\n", p.Number, p.LinkLayer, p.State, p.PhysicalState, p.RateBitsPerS/1e9)
+		fmt.Fprintf(w, "  port %d\t%s\t%s, %s\t%d Gbit/s\n", p.Number, p.LinkLayer, p.State,
+			p.PhysicalState, p.RateBitsPerS/1e9)
 		for _, g := range p.GIDs {
-			fmt.Fprintf(w, "    GID %d\t%s\t%s\t%s\n", g.Index, orNone(g.Type), g.GID, orNone(g.NetDev))
+			fmt.Fprintf(w, "    GID %d\t%s\t%s\t%s\n", g.Index, orNone(g.Type), g.GID,
+				orNone(g.NetDev))
 		}
 	}
 }

@@ -46,16 +46,23 @@ if a check fails, and 0 if there are only warnings or none.`,
 	}
 	f := cmd.Flags()
 	f.VarP(&o.output, "output", "o", "output format: text or json")
-	f.StringArrayVar(&o.cpus, "cpu", nil, "core to pin a worker to; repeatable, accepts lists like 0-3")
+	f.StringArrayVar(&o.cpus, "cpu", nil,
+		"core to pin a worker to; repeatable, accepts lists like 0-3")
 	f.IntVar(&o.Workers, "workers", defaultDoctorWorkers, "number of workers without --cpu")
-	f.StringVar(&o.poll, "poll", progress.Adaptive.String(), "what an idle worker does: adaptive, busy or event")
+	f.StringVar(&o.poll, "poll", progress.Adaptive.String(),
+		"what an idle worker does: adaptive, busy or event")
 	f.StringVar(&o.rdma, "rdma-provider", providers.DefaultRDMA, "RDMA provider: iwarp or verbs")
-	f.StringVar(&o.target, "storage-server", "", "control address of the target, IP:PORT, which must be reachable")
-	f.StringArrayVar(&o.Listen, "listen", nil, "address that must be free, such as the value of --metrics-listen; repeatable")
+	f.StringVar(&o.target, "storage-server", "",
+		"control address of the target, IP:PORT, which must be reachable")
+	f.StringArrayVar(&o.Listen, "listen", nil,
+		"address that must be free, such as the value of --metrics-listen; repeatable")
 	keepAlive := controlmsg.DefaultKeepAlive()
-	f.DurationVar(&o.KeepAliveInterval, "keep-alive-interval", keepAlive.Interval, "interval of keep-alive messages on control connections")
-	f.DurationVar(&o.DeadAfter, "keep-alive-dead-after", keepAlive.DeadAfter, "time without messages after which the peer of a control connection counts as dead")
-	f.DurationVar(&o.IOTimeout, "io-timeout", relay.DefaultIOTimeout, "timeout for an IO at the target; 0 is none")
+	f.DurationVar(&o.KeepAliveInterval, "keep-alive-interval", keepAlive.Interval,
+		"interval of keep-alive messages on control connections")
+	f.DurationVar(&o.DeadAfter, "keep-alive-dead-after", keepAlive.DeadAfter,
+		"time without messages after which the peer of a control connection counts as dead")
+	f.DurationVar(&o.IOTimeout, "io-timeout", relay.DefaultIOTimeout,
+		"timeout for an IO at the target; 0 is none")
 	f.StringVar(&o.Sysfs, "path.sysfs", "/sys", "where sysfs is")
 	f.StringVar(&o.Procfs, "path.procfs", "/proc", "where procfs is")
 	f.StringVar(&o.Dev, "path.dev", "/dev", "where device files are")
@@ -116,6 +123,7 @@ func writeFindings(w io.Writer, r *doctor.Report) error {
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print findings: %w", err)
 	}
-	_, err := fmt.Fprintf(w, "\n%d ok, %d warnings, %d failures\n", r.Count(doctor.OK), r.Count(doctor.Warn), r.Count(doctor.Fail))
+	_, err := fmt.Fprintf(w, "\n%d ok, %d warnings, %d failures\n", r.Count(doctor.OK),
+		r.Count(doctor.Warn), r.Count(doctor.Fail))
 	return err
 }

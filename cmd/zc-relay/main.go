@@ -26,7 +26,8 @@ func newCommand() *cobra.Command {
 It forwards 64-byte IO messages to a target. The data moves by one-sided RDMA,
 directly between the target and the memory of the application.`,
 	}
-	root.AddCommand(newRunCommand(), newConfigCommand(), newDrainCommand(), newDevicesCommand(), newDoctorCommand(), newProvidersCommand(), newStatusCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(), newConfigCommand(), newDrainCommand(), newDevicesCommand(),
+		newDoctorCommand(), newProvidersCommand(), newStatusCommand(), newVersionCommand())
 	return root
 }
 
@@ -80,7 +81,8 @@ func newProvidersCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all := providers.All()
 			if output == report.JSON {
-				return report.WriteJSON(cmd.OutOrStdout(), map[string]any{"schema": "zc-relay.providers/1", "providers": all})
+				return report.WriteJSON(cmd.OutOrStdout(),
+					map[string]any{"schema": "zc-relay.providers/1", "providers": all})
 			}
 			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			fmt.Fprintln(table, "SEAM\tPROVIDER\tSTATE\tDETAIL")

@@ -70,7 +70,10 @@ func run(ctx context.Context, from *source) error {
 	}
 	return service.Run(ctx, "zc-relay", service.Config{
 		Log: c.Log, Operations: c.Operations, Workers: c.Workers, RDMA: c.RDMA, TLS: c.TLS,
-	}, func(ctx context.Context, env *service.Environment) error { return serve(ctx, env, c, from) })
+	}, func(ctx context.Context, env *service.Environment) error {
+		return serve(ctx, env, c,
+			from)
+	})
 }
 
 func serve(ctx context.Context, env *service.Environment, c *config.Relay, from *source) error {
@@ -86,8 +89,10 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 		return program.Usage(err)
 	}
 	r, err := relay.New(ctx, relay.Config{
-		Comch: comch, RDMA: env.RDMA, CPUs: sharedWorkers(c, env.CPUs), Policy: env.Policy, TLS: env.TLS,
-		Software: buildinfo.String("zc-relay"), Logger: env.Log, OnReady: env.SetReady, Settings: settings,
+		Comch: comch, RDMA: env.RDMA, CPUs: sharedWorkers(c, env.CPUs), Policy: env.Policy,
+		TLS:      env.TLS,
+		Software: buildinfo.String("zc-relay"), Logger: env.Log, OnReady: env.SetReady,
+		Settings: settings,
 	})
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
@@ -109,7 +114,8 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 // relaySettings returns the settings of the channels in the configuration. It fails if a user does
 // not exist.
 func relaySettings(c *config.Relay) (relay.Settings, error) {
-	settings := relay.Settings{MaxSessions: c.Limits.Sessions, DrainTimeout: service.Bound(c.Shutdown.DrainTimeout)}
+	settings := relay.Settings{MaxSessions: c.Limits.Sessions,
+		DrainTimeout: service.Bound(c.Shutdown.DrainTimeout)}
 	var errs []error
 	for i := range c.Channels {
 		channel := channelConfig(&c.Channels[i], &c.Control)
@@ -126,10 +132,12 @@ func relaySettings(c *config.Relay) (relay.Settings, error) {
 func channelConfig(c *config.Channel, control *config.Control) relay.ChannelConfig {
 	return relay.ChannelConfig{
 		ChannelID: relay.ChannelID{Device: c.Device, Representor: c.Representor, Name: c.Name},
-		Target:    c.Target, Volume: c.Volume, TLSServerName: c.TLSServerName, RDMAAddress: c.RDMAAddress, CPUs: c.CPUs,
+		Target:    c.Target, Volume: c.Volume, TLSServerName: c.TLSServerName,
+		RDMAAddress: c.RDMAAddress, CPUs: c.CPUs,
 		Limits: relay.Limits{
-			MaxSessions: c.Limits.Sessions, MaxQueues: c.Limits.Queues, MaxDepth: c.Limits.Depth, MaxOutstanding: c.Limits.Outstanding,
-			MaxBufferSize: c.Limits.BufferSize, MaxExport: c.Limits.Export,
+			MaxSessions: c.Limits.Sessions, MaxQueues: c.Limits.Queues, MaxDepth: c.Limits.Depth,
+			MaxOutstanding: c.Limits.Outstanding,
+			MaxBufferSize:  c.Limits.BufferSize, MaxExport: c.Limits.Export,
 		},
 		Access: relay.Access{AnyUser: c.Access.AnyUser},
 		Reconnect: retry.Policy{
@@ -138,7 +146,8 @@ func channelConfig(c *config.Channel, control *config.Control) relay.ChannelConf
 		},
 		SessionWait: c.Reconnect.SessionWait,
 		IOTimeout:   ioTimeout(c), ControlTimeout: control.Timeout,
-		KeepAlive: controlmsg.KeepAliveConfig{Interval: control.KeepAliveInterval, DeadAfter: control.KeepAliveDeadAfter},
+		KeepAlive: controlmsg.KeepAliveConfig{Interval: control.KeepAliveInterval,
+			DeadAfter: control.KeepAliveDeadAfter},
 	}
 }
 
@@ -233,10 +242,12 @@ func (o observed) Channels() []metrics.Channel {
 // channelOf describes a channel, without the counts that Channels adds up.
 func channelOf(c *relay.ChannelStatus) metrics.Channel {
 	return metrics.Channel{
-		Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor, Service: c.ChannelID.Name,
-		Target: c.Target.String(), Volume: c.Volume, Counters: c.Counters,
+		Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor,
+		Service: c.ChannelID.Name,
+		Target:  c.Target.String(), Volume: c.Volume, Counters: c.Counters,
 		TargetReady: c.Link.State == relay.LinkReady, TargetAttempt: c.Link.Attempt,
-		TargetConnects: c.Link.Connects, TargetLosses: c.Link.Losses, TargetFailures: c.Link.Failures,
+		TargetConnects: c.Link.Connects, TargetLosses: c.Link.Losses,
+		TargetFailures: c.Link.Failures,
 	}
 }
 
@@ -246,10 +257,14 @@ func describe(r *relay.Relay) func(*statusreport.Document) {
 		d.Workers = statusreport.Workers(r.Workers())
 		for _, c := range r.Channels() {
 			d.Channels = append(d.Channels, statusreport.Channel{
-				Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor, Service: c.ChannelID.Name,
-				Address: c.Address, Target: c.Target.String(), Volume: c.Volume, Retiring: c.Retiring, Link: linkOf(&c.Link),
-				SessionCount: statusreport.SessionCount{Open: c.Sessions, Total: c.SessionsAccepted}, Refused: c.SessionsRefused,
-				Exported: c.ExportedBytes, Sessions: sessionsOf(c.OpenSessions), Queues: statusreport.Queues(c.Counters),
+				Name: c.ChannelID.String(), Device: c.Device, Representor: c.Representor,
+				Service: c.ChannelID.Name,
+				Address: c.Address, Target: c.Target.String(), Volume: c.Volume,
+				Retiring: c.Retiring, Link: linkOf(&c.Link),
+				SessionCount: statusreport.SessionCount{Open: c.Sessions,
+					Total: c.SessionsAccepted}, Refused: c.SessionsRefused,
+				Exported: c.ExportedBytes, Sessions: sessionsOf(c.OpenSessions),
+				Queues: statusreport.Queues(c.Counters),
 			})
 		}
 	}
@@ -257,7 +272,8 @@ func describe(r *relay.Relay) func(*statusreport.Document) {
 
 func linkOf(l *relay.LinkStatus) statusreport.Link {
 	link := statusreport.Link{
-		State: l.State.String(), Since: l.Since.UTC(), Attempt: l.Attempt, Connects: l.Connects, Losses: l.Losses, Failures: l.Failures,
+		State: l.State.String(), Since: l.Since.UTC(), Attempt: l.Attempt, Connects: l.Connects,
+		Losses: l.Losses, Failures: l.Failures,
 	}
 	if l.LastError != nil {
 		link.Reason = l.LastError.Error()
@@ -275,10 +291,12 @@ func sessionsOf(sessions []relay.SessionStatus) []statusreport.Session {
 	all := make([]statusreport.Session, len(sessions))
 	for i, s := range sessions {
 		all[i] = statusreport.Session{
-			ID: s.ID, ClientPID: s.Client.PID, ClientUID: s.Client.UID, Opened: s.Opened.UTC(), Queues: []statusreport.SessionQueue{},
+			ID: s.ID, ClientPID: s.Client.PID, ClientUID: s.Client.UID, Opened: s.Opened.UTC(),
+			Queues: []statusreport.SessionQueue{},
 		}
 		for _, q := range s.Queues {
-			all[i].Queues = append(all[i].Queues, statusreport.SessionQueue{Index: q.Index, Depth: q.Depth, InFlight: q.InFlight})
+			all[i].Queues = append(all[i].Queues, statusreport.SessionQueue{Index: q.Index,
+				Depth: q.Depth, InFlight: q.InFlight})
 		}
 	}
 	return all

@@ -44,7 +44,8 @@ func Check(cpus []int) error {
 	}
 	for _, cpu := range cpus {
 		if !slices.Contains(allowed, cpu) {
-			return status.Errorf(status.InvalidValue, "CPU %d is not in the allowed set %s", cpu, FormatList(allowed))
+			return status.Errorf(status.InvalidValue, "CPU %d is not in the allowed set %s", cpu,
+				FormatList(allowed))
 		}
 	}
 	return nil

@@ -19,7 +19,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestListsAreReadAsTheKernelWritesThem(t *testing.T) {
 	for text, want := range map[string][]int{
-		"3": {3}, "0-3,8": {0, 1, 2, 3, 8}, "5,1": {5, 1}, " 1 , 2-3": {1, 2, 3}, "7-7": {7}, "1023": {1023},
+		"3": {3}, "0-3,8": {0, 1, 2, 3, 8}, "5,1": {5, 1}, " 1 , 2-3": {1, 2, 3}, "7-7": {7},
+		"1023": {1023},
 	} {
 		got, err := affinity.ParseList(text)
 		if err != nil || !slices.Equal(got, want) {
@@ -31,8 +32,10 @@ func TestListsAreReadAsTheKernelWritesThem(t *testing.T) {
 func TestBadListsAreRefusedWithTheReason(t *testing.T) {
 	for text, want := range map[string]string{
 		"": `"" is not a CPU number`, "a": `"a" is not`, "-1": `"" is not`, "1-": `"" is not`,
-		"3-1": "ends before it begins", "1,1": "CPU 1 is named twice", "0-2,1": "CPU 1 is named twice",
-		"1024": "from 0 to 1023", "99999999999": "from 0 to 1023", "1,,2": `"" is not`, "0x1": `"0x1" is not`, "+1": `"+1" is not`,
+		"3-1": "ends before it begins", "1,1": "CPU 1 is named twice",
+		"0-2,1": "CPU 1 is named twice",
+		"1024":  "from 0 to 1023", "99999999999": "from 0 to 1023", "1,,2": `"" is not`,
+		"0x1": `"0x1" is not`, "+1": `"+1" is not`,
 	} {
 		got, err := affinity.ParseList(text)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -43,7 +46,8 @@ func TestBadListsAreRefusedWithTheReason(t *testing.T) {
 
 func TestFormattedListsReadBackAsTheSameSet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cpus := rapid.SliceOfNDistinct(rapid.IntRange(0, 1023), 1, 80, rapid.ID[int]).Draw(t, "cpus")
+		cpus := rapid.SliceOfNDistinct(rapid.IntRange(0, 1023), 1, 80, rapid.ID[int]).Draw(t,
+			"cpus")
 		text := affinity.FormatList(cpus)
 		got, err := affinity.ParseList(text)
 		slices.Sort(cpus)
@@ -82,7 +86,8 @@ func TestPinnedThreadRunsOnItsCPUAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if set.Count() != 1 || !set.IsSet(last) {
-		t.Errorf("thread may run on %d CPUs, CPU %d included: %v", set.Count(), last, set.IsSet(last))
+		t.Errorf("thread may run on %d CPUs, CPU %d included: %v", set.Count(), last,
+			set.IsSet(last))
 	}
 	if again, _ := affinity.Allowed(); !slices.Equal(again, allowed) {
 		t.Errorf("pinning a thread changed the allowed set to %v", again)
@@ -99,7 +104,8 @@ func TestForbiddenCPUIsNamedTogetherWithTheAllowedOnes(t *testing.T) {
 	if !errors.Is(err, status.InvalidValue) {
 		t.Fatalf("Pin(%d) = %v", forbidden, err)
 	}
-	if want := "is not in the allowed set " + affinity.FormatList(allowed); !strings.Contains(err.Error(), want) {
+	if want := "is not in the allowed set " +
+		affinity.FormatList(allowed); !strings.Contains(err.Error(), want) {
 		t.Errorf("%q does not contain %q", err, want)
 	}
 	if err := affinity.Pin(-1); !errors.Is(err, status.InvalidValue) {

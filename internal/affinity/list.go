@@ -51,7 +51,8 @@ func parseRange(item string) (first, last int, err error) {
 func parseCPU(text string) (int, error) {
 	cpu, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || cpu > maxCPU {
-		return 0, fmt.Errorf("%q is not a CPU number from 0 to %d (a list looks like \"0-3,8\")", text, maxCPU)
+		return 0, fmt.Errorf("%q is not a CPU number from 0 to %d (a list looks like \"0-3,8\")",
+			text, maxCPU)
 	}
 	return int(cpu), nil
 }

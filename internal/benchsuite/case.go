@@ -102,7 +102,8 @@ const (
 	quantityCount
 )
 
-var quantityNames = [quantityCount]string{"iops", "bytes_per_second", "p50_ns", "p90_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns"}
+var quantityNames = [quantityCount]string{"iops", "bytes_per_second", "p50_ns", "p90_ns", "p99_ns",
+	"p99_9_ns", "p99_99_ns", "max_ns"}
 
 // String returns the name in documents.
 func (q Quantity) String() string { return quantityNames[q] }
@@ -122,7 +123,8 @@ func (q Quantity) Of(r *Run) (float64, bool) {
 		return 0, false
 	}
 	l := r.LatencyNs
-	ns := map[Quantity]*int64{P50: l.P50, P90: l.P90, P99: l.P99, P999: l.P999, P9999: l.P9999, Max: l.Max}[q]
+	ns := map[Quantity]*int64{P50: l.P50, P90: l.P90, P99: l.P99, P999: l.P999, P9999: l.P9999,
+		Max: l.Max}[q]
 	if ns == nil {
 		return 0, false
 	}

@@ -53,7 +53,8 @@ type Skipped struct {
 // NewDocument returns an empty document of this machine.
 func NewDocument(startedAt time.Time, method Method) *Document {
 	return &Document{
-		Schema: Schema, StartedAt: startedAt.Truncate(time.Second), Environment: report.CurrentEnvironment(), Method: method,
+		Schema: Schema, StartedAt: startedAt.Truncate(time.Second),
+		Environment: report.CurrentEnvironment(), Method: method,
 		Cases: []Case{}, Goals: []Goal{}, Checks: []Check{}, Skipped: []Skipped{},
 	}
 }
@@ -97,7 +98,8 @@ func NewGoal(name, basis string, figure float64, unit string, bound float64, atM
 	if atMost {
 		met = figure <= bound
 	}
-	return Goal{Name: name, Basis: basis, Figure: figure, Unit: unit, Bound: bound, AtMost: atMost, Met: met}
+	return Goal{Name: name, Basis: basis, Figure: figure, Unit: unit, Bound: bound, AtMost: atMost,
+		Met: met}
 }
 
 // String returns the figure and its bound.

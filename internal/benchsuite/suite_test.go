@@ -17,7 +17,8 @@ import (
 
 func workload(pattern benchsuite.Pattern, blockSize uint32, depth int) benchsuite.Workload {
 	return benchsuite.Workload{
-		Pattern: pattern, BlockSize: blockSize, QueueDepth: depth, Queues: 1, Sessions: 1, Poll: "adaptive", Volume: "memory",
+		Pattern: pattern, BlockSize: blockSize, QueueDepth: depth, Queues: 1, Sessions: 1,
+		Poll: "adaptive", Volume: "memory",
 	}
 }
 
@@ -25,7 +26,8 @@ func run(iops float64, w benchsuite.Workload, p50 int64) benchsuite.Run {
 	return benchsuite.Run{
 		IOPS: iops, BytesPerSecond: uint64(iops) * uint64(w.BlockSize),
 		LatencyNs: &benchsuite.Latency{
-			Min: new(p50 / 2), Mean: &p50, P50: &p50, P90: new(p50 * 2), P99: new(p50 * 3), P999: new(p50 * 10), P9999: new(p50 * 100), Max: new(p50 * 150),
+			Min: new(p50 / 2), Mean: &p50, P50: &p50, P90: new(p50 * 2), P99: new(p50 * 3),
+			P999: new(p50 * 10), P9999: new(p50 * 100), Max: new(p50 * 150),
 		},
 	}
 }
@@ -36,8 +38,10 @@ func exampleDocument() *benchsuite.Document {
 		Runtime: 2 * time.Second, Warmup: 500 * time.Millisecond, Repetitions: 3,
 	})
 	d.Environment = report.Environment{
-		Version: "v1.0.0", GoVersion: "go1.26.8", Architecture: "linux/amd64", Hostname: "host", Kernel: "6.12.0",
-		CPUModel: "Fast CPU", CPUs: 16, MaxProcessors: 4, NUMANodes: "0-1", ClockSource: "tsc", FrequencyGovernor: "performance",
+		Version: "v1.0.0", GoVersion: "go1.26.8", Architecture: "linux/amd64", Hostname: "host",
+		Kernel:   "6.12.0",
+		CPUModel: "Fast CPU", CPUs: 16, MaxProcessors: 4, NUMANodes: "0-1", ClockSource: "tsc",
+		FrequencyGovernor: "performance",
 	}
 	for i := range 3 {
 		for _, depth := range []int{1, 32} {
@@ -46,15 +50,18 @@ func exampleDocument() *benchsuite.Document {
 			d.Add("bare chain", w, run(50000*float64(depth+i), w, 18000))
 		}
 		w := workload(benchsuite.Write, 128<<10, 32)
-		w.Queues, w.Sessions, w.Poll, w.CRC, w.Volume, w.Condition = 2, 4, "busy", true, "file", "beside <another>"
+		w.Queues, w.Sessions, w.Poll, w.CRC, w.Volume, w.Condition = 2, 4, "busy", true, "file",
+			"beside <another>"
 		d.Add("zc-relay", w, run(10000, w, 1e6))
-		d.Add("stream", benchsuite.Workload{BlockSize: 128 << 10}, benchsuite.Run{BytesPerSecond: 3 << 30})
+		d.Add("stream", benchsuite.Workload{BlockSize: 128 << 10},
+			benchsuite.Run{BytesPerSecond: 3 << 30})
 	}
 	d.Goals = append(d.Goals,
 		benchsuite.NewGoal("beside the bare chain", "median of 3 pairs", 0.8, "", 1, false),
 		benchsuite.NewGoal("cost of an IO", "10 runs", 132.5, "ns", 150, true))
 	d.Checks = append(d.Checks, benchsuite.Check{Name: "adaptive", Blocks: 16384, Problems: 1})
-	d.Skipped = append(d.Skipped, benchsuite.Skipped{Name: "ucx_perftest", Reason: "it is not installed: apt-get install ucx-utils"})
+	d.Skipped = append(d.Skipped, benchsuite.Skipped{Name: "ucx_perftest",
+		Reason: "it is not installed: apt-get install ucx-utils"})
 	d.Error = &report.Failure{Code: "IO_FAILED", Phase: "run", Message: "1 block is wrong"}
 	return d
 }
@@ -76,14 +83,16 @@ func checkGolden(t *testing.T, name string, print func(io.Writer) error) {
 }
 
 func TestEveryFormOfTheDocumentIsKept(t *testing.T) {
-	for name, d := range map[string]*benchsuite.Document{"suite": exampleDocument(), "empty": emptyDocument()} {
+	for name, d := range map[string]*benchsuite.Document{"suite": exampleDocument(),
+		"empty": emptyDocument()} {
 		checkGolden(t, name+".json", func(w io.Writer) error { return report.WriteJSON(w, d) })
 	}
 }
 
 func TestDocumentsAreValidAndEveryFieldIsDescribed(t *testing.T) {
 	s := schematest.Read(t, "../../docs/bench-suite.schema.json")
-	for name, d := range map[string]*benchsuite.Document{"example": exampleDocument(), "empty": emptyDocument()} {
+	for name, d := range map[string]*benchsuite.Document{"example": exampleDocument(),
+		"empty": emptyDocument()} {
 		if err := s.Check(schematest.Document(t, d)); err != nil {
 			t.Errorf("%s: %s", name, err)
 		}
@@ -167,8 +176,10 @@ func TestTheNameOfAWorkloadLeavesOutWhatIsUsual(t *testing.T) {
 	if got := w.String(); got != "randread 4KiB depth=32" {
 		t.Errorf("name is %q", got)
 	}
-	w.Queues, w.Sessions, w.Poll, w.CRC, w.Volume, w.Condition = 2, 8, "event", true, "file", "with collections"
-	if got := w.String(); !strings.HasSuffix(got, "queues=2 sessions=8 event crc file with collections") {
+	w.Queues, w.Sessions, w.Poll, w.CRC, w.Volume, w.Condition = 2, 8, "event", true, "file",
+		"with collections"
+	if got := w.String(); !strings.HasSuffix(got,
+		"queues=2 sessions=8 event crc file with collections") {
 		t.Errorf("name is %q", got)
 	}
 }

@@ -79,7 +79,8 @@ type Description struct {
 func Describe(program string) Description {
 	return Description{
 		Schema: Schema, Program: program, Version: Version(),
-		Revision: Revision(), Modified: setting("vcs.modified") == "true", Time: setting("vcs.time"),
+		Revision: Revision(), Modified: setting("vcs.modified") == "true",
+		Time: setting("vcs.time"),
 		Tags: Tags(), GoVersion: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 	}
 }

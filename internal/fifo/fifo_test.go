@@ -19,7 +19,8 @@ func TestAQueueBehavesLikeABoundedSlice(t *testing.T) {
 				item := rapid.Int().Draw(t, "item")
 				place := queue.Push()
 				if (place == nil) != (len(model) == capacity) {
-					t.Fatalf("a queue of %d values with room for %d: push returned %v", len(model), capacity, place)
+					t.Fatalf("a queue of %d values with room for %d: push returned %v", len(model),
+						capacity, place)
 				}
 				if place != nil {
 					if *place != 0 {
@@ -43,7 +44,8 @@ func TestAQueueBehavesLikeABoundedSlice(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				if queue.Len() != len(model) || queue.Room() != capacity-len(model) {
-					t.Fatalf("length %d and room %d, want %d and %d", queue.Len(), queue.Room(), len(model), capacity-len(model))
+					t.Fatalf("length %d and room %d, want %d and %d", queue.Len(), queue.Room(),
+						len(model), capacity-len(model))
 				}
 			},
 		})

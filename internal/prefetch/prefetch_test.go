@@ -31,7 +31,8 @@ func TestAnyPieceOfMemoryCanBePrefetchedAndStaysAsItIs(t *testing.T) {
 
 func TestMemoryThatCannotBeReadIsLeftAlone(t *testing.T) {
 	page := os.Getpagesize()
-	memory, err := unix.Mmap(-1, 0, 2*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	memory, err := unix.Mmap(-1, 0, 2*page, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,10 +44,14 @@ func (t *Tree) Counters() ([]PortCounters, error) {
 		for _, number := range slices.Sorted(maps.Keys(device.Ports)) {
 			port := device.Ports[number]
 			all = append(all, PortCounters{
-				Device: name, Port: number, Active: port.State == "ACTIVE", RateBytesPerS: port.Rate,
-				ReceivedBytes: port.Counters.PortRcvData, TransmittedBytes: port.Counters.PortXmitData,
-				ReceivedPackets: port.Counters.PortRcvPackets, TransmittedPackets: port.Counters.PortXmitPackets,
-				Errors: portErrors(&port.Counters), Hardware: t.hardwareCounters(name, number),
+				Device: name, Port: number, Active: port.State == "ACTIVE",
+				RateBytesPerS:      port.Rate,
+				ReceivedBytes:      port.Counters.PortRcvData,
+				TransmittedBytes:   port.Counters.PortXmitData,
+				ReceivedPackets:    port.Counters.PortRcvPackets,
+				TransmittedPackets: port.Counters.PortXmitPackets,
+				Errors:             portErrors(&port.Counters), Hardware: t.hardwareCounters(name,
+					number),
 			})
 		}
 	}
@@ -57,12 +61,18 @@ func (t *Tree) Counters() ([]PortCounters, error) {
 func portErrors(c *sysfs.InfiniBandCounters) map[string]uint64 {
 	counts := make(map[string]uint64)
 	for name, value := range map[string]*uint64{
-		"excessive_buffer_overrun_errors": c.ExcessiveBufferOverrunErrors, "link_downed": c.LinkDowned,
-		"link_error_recovery": c.LinkErrorRecovery, "local_link_integrity_errors": c.LocalLinkIntegrityErrors,
-		"port_rcv_constraint_errors": c.PortRcvConstraintErrors, "port_rcv_discards": c.PortRcvDiscards,
-		"port_rcv_errors": c.PortRcvErrors, "port_rcv_remote_physical_errors": c.PortRcvRemotePhysicalErrors,
-		"port_rcv_switch_relay_errors": c.PortRcvSwitchRelayErrors, "port_xmit_constraint_errors": c.PortXmitConstraintErrors,
-		"port_xmit_discards": c.PortXmitDiscards, "port_xmit_wait": c.PortXmitWait, "symbol_error": c.SymbolError,
+		"excessive_buffer_overrun_errors": c.ExcessiveBufferOverrunErrors,
+		"link_downed":                     c.LinkDowned,
+		"link_error_recovery":             c.LinkErrorRecovery,
+		"local_link_integrity_errors":     c.LocalLinkIntegrityErrors,
+		"port_rcv_constraint_errors":      c.PortRcvConstraintErrors,
+		"port_rcv_discards":               c.PortRcvDiscards,
+		"port_rcv_errors":                 c.PortRcvErrors,
+		"port_rcv_remote_physical_errors": c.PortRcvRemotePhysicalErrors,
+		"port_rcv_switch_relay_errors":    c.PortRcvSwitchRelayErrors,
+		"port_xmit_constraint_errors":     c.PortXmitConstraintErrors,
+		"port_xmit_discards":              c.PortXmitDiscards, "port_xmit_wait": c.PortXmitWait,
+		"symbol_error": c.SymbolError,
 		"VL15_dropped": c.VL15Dropped,
 	} {
 		if value != nil {

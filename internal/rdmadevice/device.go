@@ -122,7 +122,8 @@ func (t *Tree) device(name string) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read RDMA device %q: %w", name, err)
 	}
-	d := &Device{Name: name, NodeGUID: read.NodeGUID, Firmware: read.FirmwareVersion, Board: read.BoardID, Net: []NetDev{}, Ports: []Port{}}
+	d := &Device{Name: name, NodeGUID: read.NodeGUID, Firmware: read.FirmwareVersion,
+		Board: read.BoardID, Net: []NetDev{}, Ports: []Port{}}
 	d.PCI, d.Auxiliary = t.location(name)
 	d.NUMANode = t.numaNode(name)
 	d.Verbs = t.verbsDevice(name)
@@ -130,13 +131,15 @@ func (t *Tree) device(name string) (*Device, error) {
 	for _, number := range slices.Sorted(maps.Keys(read.Ports)) {
 		p := read.Ports[number]
 		d.Ports = append(d.Ports, Port{
-			Number: number, State: p.State, PhysicalState: p.PhysState, LinkLayer: p.LinkLayer, RateBitsPerS: p.Rate * bitsPerByte,
-			GIDs: t.gids(name, number),
+			Number: number, State: p.State, PhysicalState: p.PhysState, LinkLayer: p.LinkLayer,
+			RateBitsPerS: p.Rate * bitsPerByte,
+			GIDs:         t.gids(name, number),
 		})
 	}
 	for _, netdev := range t.netDevs(d) {
 		mtu, _ := strconv.Atoi(t.read("class/net", netdev, "mtu"))
-		d.Net = append(d.Net, NetDev{Name: netdev, MTU: mtu, State: t.read("class/net", netdev, "operstate")})
+		d.Net = append(d.Net, NetDev{Name: netdev, MTU: mtu, State: t.read("class/net", netdev,
+			"operstate")})
 	}
 	return d, nil
 }
@@ -235,7 +238,8 @@ func (t *Tree) gids(name string, port uint) []GID {
 		}
 		gids = append(gids, GID{
 			Index: index, GID: value,
-			Type: t.read(directory, "gid_attrs/types", entry), NetDev: t.read(directory, "gid_attrs/ndevs", entry),
+			Type: t.read(directory, "gid_attrs/types", entry), NetDev: t.read(directory,
+				"gid_attrs/ndevs", entry),
 		})
 	}
 	slices.SortFunc(gids, func(a, b GID) int { return a.Index - b.Index })

@@ -43,7 +43,10 @@ func (l listFinder) find(matches func(*Device) bool) []string {
 }
 
 func (l listFinder) ofNetDev(name string) []string {
-	return l.find(func(d *Device) bool { return slices.ContainsFunc(d.Net, func(n NetDev) bool { return n.Name == name }) })
+	return l.find(func(d *Device) bool {
+		return slices.ContainsFunc(d.Net,
+			func(n NetDev) bool { return n.Name == name })
+	})
 }
 
 func (l listFinder) ofPCI(address string) []string {
@@ -74,11 +77,13 @@ func selectWith(find finder, devices []Device, names []string) ([]Device, error)
 		}
 		if len(found) == 0 {
 			return nil, status.Errorf(status.NotFound,
-				"%q is not an RDMA device, nor a network interface, PCI function or auxiliary device that has one: \"zc-relay devices\" lists all", name)
+				"%q is not an RDMA device, nor a network interface, PCI function or auxiliary device that has one: \"zc-relay devices\" lists all",
+				name)
 		}
 		for _, device := range found {
 			wanted[device] = true
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(devices), func(d Device) bool { return !wanted[d.Name] }), nil
+	return slices.DeleteFunc(slices.Clone(devices), func(d Device) bool { return !wanted[d.Name] }),
+		nil
 }

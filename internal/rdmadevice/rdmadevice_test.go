@@ -31,24 +31,33 @@ func TestDevicesAreDescribedWithWhatTheyBelongTo(t *testing.T) {
 	}
 	want := []Device{
 		{
-			Name: "mlx5_0", NodeGUID: "b83f:d203:00a1:b2c4", Firmware: "32.41.1000", Board: "MT_0000000884",
-			PCI: "0000:03:00.0", NUMANode: new(1), Verbs: "uverbs0", Net: []NetDev{{Name: "p0", MTU: 1500, State: "up"}},
+			Name: "mlx5_0", NodeGUID: "b83f:d203:00a1:b2c4", Firmware: "32.41.1000",
+			Board: "MT_0000000884",
+			PCI:   "0000:03:00.0", NUMANode: new(1), Verbs: "uverbs0",
+			Net: []NetDev{{Name: "p0", MTU: 1500, State: "up"}},
 			Ports: []Port{{
-				Number: 1, State: "ACTIVE", PhysicalState: "LinkUp", LinkLayer: "Ethernet", RateBitsPerS: 200_000_000_000,
+				Number: 1, State: "ACTIVE", PhysicalState: "LinkUp", LinkLayer: "Ethernet",
+				RateBitsPerS: 200_000_000_000,
 				GIDs: []GID{
-					{Index: 0, GID: "fe80:0000:0000:0000:ba3f:d2ff:fea1:b2c4", Type: "IB/RoCE v1", NetDev: "p0"},
-					{Index: 1, GID: "0000:0000:0000:0000:0000:ffff:c000:0205", Type: "RoCE v2", NetDev: "p0"},
+					{Index: 0, GID: "fe80:0000:0000:0000:ba3f:d2ff:fea1:b2c4", Type: "IB/RoCE v1",
+						NetDev: "p0"},
+					{Index: 1, GID: "0000:0000:0000:0000:0000:ffff:c000:0205", Type: "RoCE v2",
+						NetDev: "p0"},
 				},
 			}},
 		},
 		{
-			Name: "mlx5_4", NodeGUID: "b83f:d203:00a1:b2c5", Firmware: "32.41.1000", PCI: "0000:03:00.0", Auxiliary: "mlx5_core.sf.4",
+			Name: "mlx5_4", NodeGUID: "b83f:d203:00a1:b2c5", Firmware: "32.41.1000",
+			PCI: "0000:03:00.0", Auxiliary: "mlx5_core.sf.4",
 			Verbs: "uverbs1", Net: []NetDev{},
-			Ports: []Port{{Number: 1, State: "DOWN", PhysicalState: "Disabled", LinkLayer: "Ethernet", RateBitsPerS: 200_000_000_000, GIDs: []GID{}}},
+			Ports: []Port{{Number: 1, State: "DOWN", PhysicalState: "Disabled",
+				LinkLayer: "Ethernet", RateBitsPerS: 200_000_000_000, GIDs: []GID{}}},
 		},
 		{
-			Name: "rxe0", NodeGUID: "5054:00ff:fe12:3456", Net: []NetDev{{Name: "eth0", MTU: 9000, State: "up"}},
-			Ports: []Port{{Number: 1, State: "ACTIVE", PhysicalState: "LinkUp", LinkLayer: "Ethernet", RateBitsPerS: 2_500_000_000, GIDs: []GID{}}},
+			Name: "rxe0", NodeGUID: "5054:00ff:fe12:3456",
+			Net: []NetDev{{Name: "eth0", MTU: 9000, State: "up"}},
+			Ports: []Port{{Number: 1, State: "ACTIVE", PhysicalState: "LinkUp",
+				LinkLayer: "Ethernet", RateBitsPerS: 2_500_000_000, GIDs: []GID{}}},
 		},
 	}
 	if diff := cmp.Diff(want, devices); diff != "" {
@@ -66,8 +75,10 @@ func TestCountersKeepWhatIsMissingApartFromZero(t *testing.T) {
 	}
 	want := PortCounters{
 		Device: "mlx5_0", Port: 1, Active: true, RateBytesPerS: 25_000_000_000,
-		ReceivedBytes: new(uint64(4000)), TransmittedBytes: new(uint64(8000)), ReceivedPackets: new(uint64(30)),
-		Errors: map[string]uint64{"symbol_error": 7}, Hardware: map[string]uint64{"out_of_sequence": 5, "np_cnp_sent": 6},
+		ReceivedBytes: new(uint64(4000)), TransmittedBytes: new(uint64(8000)),
+		ReceivedPackets: new(uint64(30)),
+		Errors:          map[string]uint64{"symbol_error": 7},
+		Hardware:        map[string]uint64{"out_of_sequence": 5, "np_cnp_sent": 6},
 	}
 	if diff := cmp.Diff(want, ports[0]); diff != "" {
 		t.Error(diff)
@@ -112,7 +123,8 @@ func TestDevicesAreFoundByWhatTheyBelongTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"mlx5_4": "mlx5_4", "p0": "mlx5_0", "eth0": "rxe0", "0000:03:00.0": "mlx5_0", "mlx5_core.sf.4": "mlx5_4",
+		"mlx5_4": "mlx5_4", "p0": "mlx5_0", "eth0": "rxe0", "0000:03:00.0": "mlx5_0",
+		"mlx5_core.sf.4": "mlx5_4",
 	} {
 		found, err := tree.Select(devices, []string{name})
 		if err != nil || len(found) != 1 || found[0].Name != want {
@@ -122,7 +134,8 @@ func TestDevicesAreFoundByWhatTheyBelongTo(t *testing.T) {
 	if _, err := tree.Select(devices, []string{"p0", "p1"}); !errors.Is(err, status.NotFound) {
 		t.Errorf("an unknown name: %v", err)
 	}
-	if found, err := tree.Select(devices, []string{"p0", "mlx5_0", "eth0"}); err != nil || len(found) != 2 {
+	if found, err := tree.Select(devices, []string{"p0", "mlx5_0", "eth0"}); err != nil ||
+		len(found) != 2 {
 		t.Errorf("found %v, error %v", found, err)
 	}
 }

@@ -75,8 +75,10 @@ func (t *Table) Row(name, format string, args ...any) {
 
 // Environment adds the environment of the result.
 func (t *Table) Environment(e *Environment) {
-	t.Row("environment", "zc-relay %s, %s %s, GOMAXPROCS %d", e.Version, e.GoVersion, e.Architecture, e.MaxProcessors)
-	t.Row("", "host %s, kernel %s, %d × %s", orUnknown(e.Hostname), orUnknown(e.Kernel), e.CPUs, orUnknown(e.CPUModel))
+	t.Row("environment", "zc-relay %s, %s %s, GOMAXPROCS %d", e.Version, e.GoVersion,
+		e.Architecture, e.MaxProcessors)
+	t.Row("", "host %s, kernel %s, %d × %s", orUnknown(e.Hostname), orUnknown(e.Kernel), e.CPUs,
+		orUnknown(e.CPUModel))
 	t.Row("", "NUMA nodes %s, clock %s, frequency governor %s",
 		orUnknown(e.NUMANodes), orUnknown(e.ClockSource), orUnknown(e.FrequencyGovernor))
 }

@@ -24,7 +24,8 @@ func TestCPUModelIsFoundOnEveryArchitecture(t *testing.T) {
 
 func TestTheEnvironmentSaysWhatEveryMachineKnows(t *testing.T) {
 	e := CurrentEnvironment()
-	if e.Version == "" || e.GoVersion == "" || e.Architecture == "" || e.Kernel == "" || e.CPUs < 1 || e.MaxProcessors < 1 {
+	if e.Version == "" || e.GoVersion == "" || e.Architecture == "" || e.Kernel == "" ||
+		e.CPUs < 1 || e.MaxProcessors < 1 {
 		t.Errorf("environment is %+v", e)
 	}
 }
@@ -57,7 +58,8 @@ func TestADocumentThatCannotBeWrittenIsAnError(t *testing.T) {
 		t.Error("writing succeeded")
 	}
 	var out bytes.Buffer
-	if err := WriteJSON(&out, map[string]string{"a": "<&>"}); err != nil || out.String() != "{\n  \"a\": \"<&>\"\n}\n" {
+	if err := WriteJSON(&out, map[string]string{"a": "<&>"}); err != nil ||
+		out.String() != "{\n  \"a\": \"<&>\"\n}\n" {
 		t.Errorf("document is %q, error %v", out.String(), err)
 	}
 }

@@ -41,7 +41,8 @@ func Read(t testing.TB, path string) *Schema {
 // keywords are all that the schemas of this repository use. A schema may contain any others, which
 // validators ignore, so that a misspelled keyword would check nothing.
 var keywords = []string{
-	"$schema", "$id", "$ref", "$defs", "title", "description", "type", "const", "enum", "minimum", "maximum",
+	"$schema", "$id", "$ref", "$defs", "title", "description", "type", "const", "enum", "minimum",
+	"maximum",
 	"properties", "additionalProperties", "required", "items", "anyOf",
 }
 

@@ -28,7 +28,8 @@ func TestDocumentsAreCheckedAgainstTheSchema(t *testing.T) {
 		document any
 		valid    bool
 	}{
-		"all fields":           {object{"count": 1, "latency": object{"max": 2}, "errors": object{"A": 1}}, true},
+		"all fields": {object{"count": 1, "latency": object{"max": 2},
+			"errors": object{"A": 1}}, true},
 		"null where allowed":   {object{"count": 1, "latency": nil}, true},
 		"missing field":        {object{}, false},
 		"null where forbidden": {object{"count": nil}, false},

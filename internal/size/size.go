@@ -39,7 +39,8 @@ func Parse(text string) (Bytes, error) {
 		return 0, fmt.Errorf("size %q: %w", text, err)
 	}
 	if number > math.MaxUint64/multiple {
-		return 0, fmt.Errorf("size %q exceeds the largest possible size of %d bytes", text, uint64(math.MaxUint64))
+		return 0, fmt.Errorf("size %q exceeds the largest possible size of %d bytes", text,
+			uint64(math.MaxUint64))
 	}
 	return Bytes(number * multiple), nil
 }
@@ -51,11 +52,14 @@ func parseError(text, digits string, err error) error {
 	case strings.HasPrefix(text, "-"):
 		return fmt.Errorf("size %q is negative", text)
 	case strings.Contains(digits, "."):
-		return fmt.Errorf("size %q is not a whole number: use a smaller unit, for instance 1536KiB for 1.5MiB", text)
+		return fmt.Errorf("size %q is not a whole number: use a smaller unit, for instance 1536KiB for 1.5MiB",
+			text)
 	case err.(*strconv.NumError).Err == strconv.ErrRange:
-		return fmt.Errorf("size %q exceeds the largest possible size of %d bytes", text, uint64(math.MaxUint64))
+		return fmt.Errorf("size %q exceeds the largest possible size of %d bytes", text,
+			uint64(math.MaxUint64))
 	}
-	return fmt.Errorf("size %q is not a number with a unit, for instance 4096, 4k, 4KiB, 1MiB or 1MB", text)
+	return fmt.Errorf("size %q is not a number with a unit, for instance 4096, 4k, 4KiB, 1MiB or 1MB",
+		text)
 }
 
 // parseUnit returns the number of bytes in a unit.
@@ -72,7 +76,9 @@ func parseUnit(unit string) (uint64, error) {
 			return uint64(math.Pow10(3 * power)), nil
 		}
 	}
-	return 0, fmt.Errorf("unknown unit %q: use k, M, G, T or KiB, MiB, GiB, TiB (powers of 1024), or kB, MB, GB, TB (powers of 1000)", unit)
+	return 0,
+		fmt.Errorf("unknown unit %q: use k, M, G, T or KiB, MiB, GiB, TiB (powers of 1024), or kB, MB, GB, TB (powers of 1000)",
+			unit)
 }
 
 // String returns the size in the largest binary unit that expresses it
@@ -82,7 +88,8 @@ func (b Bytes) String() string {
 	for ; power > 0; power-- {
 		unit := Bytes(1) << (10 * power)
 		if b >= unit && b%unit == 0 {
-			return strconv.FormatUint(uint64(b/unit), 10) + strings.ToUpper(prefixes[power-1:power]) + "iB"
+			return strconv.FormatUint(uint64(b/unit), 10) +
+				strings.ToUpper(prefixes[power-1:power]) + "iB"
 		}
 	}
 	return strconv.FormatUint(uint64(b), 10)

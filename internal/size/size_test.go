@@ -26,8 +26,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestSizesAreReadInEveryUnit(t *testing.T) {
 	for text, want := range map[string]size.Bytes{
 		"0": 0, "4096": 4096, "4096B": 4096, "4k": 4096, "4K": 4096, "4KiB": 4096, "4kiB": 4096,
-		"1MiB": 1 << 20, "1M": 1 << 20, "1m": 1 << 20, "4kB": 4000, "4KB": 4000, "1MB": 1e6, "1GB": 1e9, "1TB": 1e12,
-		"1GiB": 1 << 30, "1g": 1 << 30, "2TiB": 2 << 40, "18446744073709551615": math.MaxUint64, "007": 7,
+		"1MiB": 1 << 20, "1M": 1 << 20, "1m": 1 << 20, "4kB": 4000, "4KB": 4000, "1MB": 1e6,
+		"1GB": 1e9, "1TB": 1e12,
+		"1GiB": 1 << 30, "1g": 1 << 30, "2TiB": 2 << 40, "18446744073709551615": math.MaxUint64,
+		"007": 7,
 	} {
 		if got, err := size.Parse(text); err != nil || got != want {
 			t.Errorf("Parse(%q) = %d, %v, want %d", text, got, err, want)
@@ -37,11 +39,16 @@ func TestSizesAreReadInEveryUnit(t *testing.T) {
 
 func TestBadSizesAreRefusedWithTheReason(t *testing.T) {
 	for text, want := range map[string]string{
-		"": "size is empty", "-4k": "is negative", "1.5MiB": "use a smaller unit", "k": "not a number with a unit",
-		"4kb": "not a number with a unit", "4iB": `unknown unit "iB"`, "4kk": `unknown unit "kk"`, "4BB": `unknown unit "BB"`,
-		"4 KiB": "not a number with a unit", "+4": "not a number with a unit", "4_096": "not a number with a unit",
-		"0x10": "not a number with a unit", "18446744073709551616": "exceeds the largest possible size",
-		"16777216TiB": "exceeds the largest possible size", "99999999999999999999999k": "exceeds the largest possible size",
+		"": "size is empty", "-4k": "is negative", "1.5MiB": "use a smaller unit",
+		"k":   "not a number with a unit",
+		"4kb": "not a number with a unit", "4iB": `unknown unit "iB"`, "4kk": `unknown unit "kk"`,
+		"4BB":   `unknown unit "BB"`,
+		"4 KiB": "not a number with a unit", "+4": "not a number with a unit",
+		"4_096":                    "not a number with a unit",
+		"0x10":                     "not a number with a unit",
+		"18446744073709551616":     "exceeds the largest possible size",
+		"16777216TiB":              "exceeds the largest possible size",
+		"99999999999999999999999k": "exceeds the largest possible size",
 	} {
 		got, err := size.Parse(text)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -52,8 +59,10 @@ func TestBadSizesAreRefusedWithTheReason(t *testing.T) {
 
 func TestSizesPrintInTheLargestExactUnit(t *testing.T) {
 	for b, want := range map[size.Bytes]string{
-		0: "0", 1: "1", 1000: "1000", 4096: "4KiB", 4097: "4097", 1 << 20: "1MiB", 3 << 19: "1536KiB",
-		1 << 30: "1GiB", 5 << 40: "5TiB", 1 << 60: "1048576TiB", math.MaxUint64: "18446744073709551615",
+		0: "0", 1: "1", 1000: "1000", 4096: "4KiB", 4097: "4097", 1 << 20: "1MiB",
+		3 << 19: "1536KiB",
+		1 << 30: "1GiB", 5 << 40: "5TiB", 1 << 60: "1048576TiB",
+		math.MaxUint64: "18446744073709551615",
 	} {
 		if got := b.String(); got != want {
 			t.Errorf("%d prints as %q, want %q", uint64(b), got, want)
@@ -63,7 +72,8 @@ func TestSizesPrintInTheLargestExactUnit(t *testing.T) {
 
 func TestPrintedSizesReadBackExactly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		b := size.Bytes(rapid.Uint64().Draw(t, "mantissa") << rapid.IntRange(0, 63).Draw(t, "shift"))
+		b := size.Bytes(rapid.Uint64().Draw(t, "mantissa") << rapid.IntRange(0, 63).Draw(t,
+			"shift"))
 		if got, err := size.Parse(b.String()); err != nil || got != b {
 			t.Fatalf("%d printed as %q, which reads as %d, %v", uint64(b), b, uint64(got), err)
 		}
@@ -74,7 +84,8 @@ func TestSizeIsAFlagAndAJSONValue(t *testing.T) {
 	value := 4 * size.KiB
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	flags.Var(&value, "block-size", "size of a block")
-	if usage := flags.FlagUsages(); !strings.Contains(usage, "--block-size size") || !strings.Contains(usage, "4KiB") {
+	if usage := flags.FlagUsages(); !strings.Contains(usage, "--block-size size") ||
+		!strings.Contains(usage, "4KiB") {
 		t.Errorf("usage is %q", usage)
 	}
 	if err := flags.Parse([]string{"--block-size", "64k"}); err != nil || value != 64*size.KiB {
@@ -93,7 +104,8 @@ func TestSizeIsAFlagAndAJSONValue(t *testing.T) {
 
 func TestThroughputIsPrintedInMebibytesPerSecond(t *testing.T) {
 	for rate, want := range map[float64]string{
-		0: "0.00 MiB/s", 1 << 18: "0.25 MiB/s", 12.34 * (1 << 20): "12.3 MiB/s", 99.96 * (1 << 20): "100 MiB/s", 1234.5 * (1 << 30): "1264128 MiB/s",
+		0: "0.00 MiB/s", 1 << 18: "0.25 MiB/s", 12.34 * (1 << 20): "12.3 MiB/s",
+		99.96 * (1 << 20): "100 MiB/s", 1234.5 * (1 << 30): "1264128 MiB/s",
 	} {
 		if got := size.FormatThroughput(rate); got != want {
 			t.Errorf("%g prints as %q, want %q", rate, got, want)
@@ -103,8 +115,10 @@ func TestThroughputIsPrintedInMebibytesPerSecond(t *testing.T) {
 
 func TestDurationsArePrintedInTheirOwnUnit(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		0: "0ns", 870: "870ns", 999: "999ns", 1000: "1.00µs", 12_345: "12.3µs", 999_499: "999µs", 999_500: "1.00ms",
-		4_560_000: "4.56ms", 999_600_000: "1.00s", 1_234_000_000: "1.23s", 75_300_000_000: "75.3s", -12_345: "-12.3µs",
+		0: "0ns", 870: "870ns", 999: "999ns", 1000: "1.00µs", 12_345: "12.3µs", 999_499: "999µs",
+		999_500:   "1.00ms",
+		4_560_000: "4.56ms", 999_600_000: "1.00s", 1_234_000_000: "1.23s", 75_300_000_000: "75.3s",
+		-12_345: "-12.3µs",
 	} {
 		if got := size.FormatDuration(d); got != want {
 			t.Errorf("%d ns print as %q, want %q", int64(d), got, want)
@@ -113,7 +127,8 @@ func TestDurationsArePrintedInTheirOwnUnit(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{"4096", "4k", "4KiB", "1MB", "-1", "1.5G", "iB", "99999999999999999999T", ""} {
+	for _, seed := range []string{"4096", "4k", "4KiB", "1MB", "-1", "1.5G", "iB",
+		"99999999999999999999T", ""} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -125,7 +140,8 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if again, err := size.Parse(b.String()); err != nil || again != b {
-			t.Fatalf("%q is %d, printed as %q, which reads as %d, %v", text, uint64(b), b, uint64(again), err)
+			t.Fatalf("%q is %d, printed as %q, which reads as %d, %v", text, uint64(b), b,
+				uint64(again), err)
 		}
 	})
 }

@@ -23,7 +23,7 @@ func TestAnRDMAAddressThatCannotBeUsedIsExplained(t *testing.T) {
 	for _, test := range []struct{ address, says string }{
 		{"mlx5_0", `"mlx5_0" for "--rdma-address" flag: must be an IP address`},
 		{"203.0.113.77", "open RDMA device at 203.0.113.77"}, // TEST-NET-3 is nobody's
-		{"0.0.0.0", "no address that the target can be told"},
+		{"0.0.0.0", "not an address that the target can connect to"},
 	} {
 		relay := spawn(t, "zc-relay", "run", "--storage-server", "127.0.0.1:1", "--volume", "disk",
 			"--emulated-dir", t.TempDir(), "--rdma-address", test.address)

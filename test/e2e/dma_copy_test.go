@@ -193,7 +193,7 @@ func TestDMACopyThatIsKilledLeavesNoPartialFile(t *testing.T) {
 			t.Errorf("killed after %v: %d bytes are under the final name, error %v", moment, len(got), err)
 		case code == 0 || killed == 0:
 			t.Errorf("killed after %v: there is no file, but a side ended with success", moment)
-		case code > 0 && !strings.Contains(other.stderr.String(), "went away"):
+		case code > 0 && !strings.Contains(other.stderr.String(), "disconnected before"):
 			t.Errorf("killed after %v: the other side ended with %d: %s", moment, code, other.stderr.String())
 		}
 		other.signal(syscall.SIGKILL)
@@ -218,7 +218,7 @@ func TestDMACopyGivesUpASideThatIsStopped(t *testing.T) {
 		}
 		underWay(t, s.dpuFile)
 		stopped.signal(syscall.SIGSTOP)
-		want := "the " + name + " has not said anything for 1s"
+		want := "no message from the " + name + " for 1s"
 		if code := other.wait(); code != 1 || !strings.Contains(other.stderr.String(), want) {
 			t.Errorf("the other side ended with %d: %s", code, other.stderr.String())
 		}

@@ -28,13 +28,16 @@ func FindBare() (*Bare, error) {
 	}
 	b := &Bare{path: filepath.Join(filepath.Dir(self), "calibrator")}
 	if _, err := os.Stat(b.path); err != nil {
-		return nil, fmt.Errorf("find the bare chain: %w; build both programs with \"make build-bench\"", err)
+		return nil,
+			fmt.Errorf("find the bare chain: %w; build both programs with \"make build-bench\"",
+				err)
 	}
 	return b, nil
 }
 
 // Measure runs a workload. The bare chain knows only pattern, block size and depth.
-func (b *Bare) Measure(ctx context.Context, w benchsuite.Workload, runtime time.Duration) (run benchsuite.Run, err error) {
+func (b *Bare) Measure(ctx context.Context, w benchsuite.Workload,
+	runtime time.Duration) (run benchsuite.Run, err error) {
 	directory, err := os.MkdirTemp("", "zc-relay-calibrator")
 	if err != nil {
 		return run, err

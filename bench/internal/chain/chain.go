@@ -67,7 +67,8 @@ func Start(ctx context.Context, config Config) (_ *Chain, err error) {
 
 func (c *Chain) startTarget(ctx context.Context) (err error) {
 	c.target, err = process.Start(c.directory, "target", c.daemon("target",
-		"--listen-port", "0", "--address-file", c.addressFile(), "--volume", volumeName+"="+c.config.Volume)...)
+		"--listen-port", "0", "--address-file", c.addressFile(), "--volume", volumeName+"="+
+			c.config.Volume)...)
 	if err != nil {
 		return err
 	}
@@ -80,7 +81,8 @@ func (c *Chain) startRelay(ctx context.Context) error {
 		return err
 	}
 	c.relay, err = process.Start(c.directory, "zc-relay", c.daemon("zc-relay", "run",
-		"--storage-server", strings.TrimSpace(string(address)), "--volume", volumeName, "--emulated-dir", c.Directory())...)
+		"--storage-server", strings.TrimSpace(string(address)), "--volume", volumeName,
+		"--emulated-dir", c.Directory())...)
 	if err != nil {
 		return err
 	}
@@ -121,7 +123,8 @@ func (c *Chain) Stop() error {
 }
 
 // Bench runs a workload with the initiator.
-func (c *Chain) Bench(ctx context.Context, w benchsuite.Workload, warmup, runtime time.Duration) (benchsuite.Run, error) {
+func (c *Chain) Bench(ctx context.Context, w benchsuite.Workload, warmup,
+	runtime time.Duration) (benchsuite.Run, error) {
 	output, err := process.Output(ctx, c.bench(w, warmup, runtime)...)
 	if err != nil {
 		return benchsuite.Run{}, err
@@ -150,8 +153,10 @@ func resultOf(output []byte) (result, error) {
 
 func (c *Chain) bench(w benchsuite.Workload, warmup, runtime time.Duration) []string {
 	return c.initiator("bench",
-		"--rw", string(w.Pattern), "--block-size", size.Bytes(w.BlockSize).String(), "--queue-depth", strconv.Itoa(w.QueueDepth),
-		"--queues", strconv.Itoa(w.Queues), "--sessions", strconv.Itoa(w.Sessions), "--warmup", warmup.String(), "--runtime", runtime.String())
+		"--rw", string(w.Pattern), "--block-size", size.Bytes(w.BlockSize).String(),
+		"--queue-depth", strconv.Itoa(w.QueueDepth),
+		"--queues", strconv.Itoa(w.Queues), "--sessions", strconv.Itoa(w.Sessions),
+		"--warmup", warmup.String(), "--runtime", runtime.String())
 }
 
 // longRuntime is longer than anything measured beside a load.
@@ -180,7 +185,8 @@ func (c *Chain) Load(w benchsuite.Workload) (stop func() error, err error) {
 			return err
 		}
 		if !result.Interrupted || result.Operations == 0 {
-			return fmt.Errorf("the background load ended by itself after %d operations", result.Operations)
+			return fmt.Errorf("the background load ended by itself after %d operations",
+				result.Operations)
 		}
 		return nil
 	}, nil
@@ -191,14 +197,17 @@ const fillBlock = size.MiB
 
 // Fill writes the whole volume once, so that no run has to allocate memory or blocks.
 func (c *Chain) Fill(ctx context.Context, length size.Bytes) error {
-	_, err := process.Output(ctx, c.initiator("bench", "--rw", string(benchsuite.Write), "--block-size", fillBlock.String(), "--queues", "1",
-		"--queue-depth", "4", "--run-limit-operation-count", strconv.FormatUint(uint64(length/fillBlock), 10))...)
+	_, err := process.Output(ctx, c.initiator("bench", "--rw", string(benchsuite.Write),
+		"--block-size", fillBlock.String(), "--queues", "1",
+		"--queue-depth", "4",
+		"--run-limit-operation-count", strconv.FormatUint(uint64(length/fillBlock), 10))...)
 	return err
 }
 
 // Verify writes and checks length bytes of the volume.
 func (c *Chain) Verify(ctx context.Context, length size.Bytes) (benchsuite.Check, error) {
-	output, failure := process.Output(ctx, c.initiator("verify", "--length", length.String(), "--queues", "2", "--queue-depth", "32")...)
+	output, failure := process.Output(ctx, c.initiator("verify", "--length", length.String(),
+		"--queues", "2", "--queue-depth", "32")...)
 	var report struct {
 		Result struct {
 			BlocksChecked uint64 `json:"blocks_checked"`
@@ -206,16 +215,19 @@ func (c *Chain) Verify(ctx context.Context, length size.Bytes) (benchsuite.Check
 		} `json:"result"`
 	}
 	if err := json.Unmarshal(output, &report); err != nil {
-		return benchsuite.Check{}, errors.Join(failure, fmt.Errorf("read the result of initiator verify: %w", err))
+		return benchsuite.Check{},
+			errors.Join(failure, fmt.Errorf("read the result of initiator verify: %w", err))
 	}
 	return benchsuite.Check{
-		Name: c.config.String(), Blocks: report.Result.BlocksChecked, Problems: report.Result.FindingCount,
+		Name: c.config.String(), Blocks: report.Result.BlocksChecked,
+		Problems: report.Result.FindingCount,
 	}, failure
 }
 
 func (c *Chain) initiator(command string, args ...string) []string {
 	all := append(c.config.program("initiator"), command)
-	return append(append(all, args...), "--emulated-dir", c.Directory(), "--poll", c.config.Poll, "--log-level", "warn", "--output", "json")
+	return append(append(all, args...), "--emulated-dir", c.Directory(), "--poll", c.config.Poll,
+		"--log-level", "warn", "--output", "json")
 }
 
 // collectVariable is the environment variable that makes programs built with

@@ -37,10 +37,14 @@ func (j *Job) Measure(ctx context.Context, w benchsuite.Workload) (benchsuite.Ru
 	// Engines print messages on standard output before the document.
 	document := filepath.Join(directory, "result.json")
 	command := []string{
-		"fio", "--name=bench", "--output-format=json", "--output=" + document, "--ioengine=" + j.Engine, "--rw=" + string(w.Pattern),
-		"--bs=" + strconv.Itoa(int(w.BlockSize)), "--iodepth=" + strconv.Itoa(w.QueueDepth), "--size=" + strconv.FormatUint(uint64(j.Size), 10),
-		"--time_based", "--runtime=" + milliseconds(j.Runtime), "--ramp_time=" + milliseconds(j.Warmup),
-		"--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:90:99:99.9:99.99", "--randrepeat=0", "--norandommap",
+		"fio", "--name=bench", "--output-format=json", "--output=" + document,
+		"--ioengine=" + j.Engine, "--rw=" + string(w.Pattern),
+		"--bs=" + strconv.Itoa(int(w.BlockSize)), "--iodepth=" + strconv.Itoa(w.QueueDepth),
+		"--size=" + strconv.FormatUint(uint64(j.Size), 10),
+		"--time_based", "--runtime=" + milliseconds(j.Runtime),
+		"--ramp_time=" + milliseconds(j.Warmup),
+		"--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:90:99:99.9:99.99",
+		"--randrepeat=0", "--norandommap",
 	}
 	if _, err := process.Output(ctx, append(command, j.Arguments...)...); err != nil {
 		return benchsuite.Run{}, err
@@ -101,9 +105,11 @@ func parse(output []byte) (benchsuite.Run, error) {
 		}
 		return nil
 	}
-	return benchsuite.Run{IOPS: d.IOPS, BytesPerSecond: d.BytesPerSecond, LatencyNs: &benchsuite.Latency{
-		Min: &d.Latency.Min, Mean: new(int64(d.Latency.Mean)), Max: &d.Latency.Max,
-		P50: percentile("50.000000"), P90: percentile("90.000000"), P99: percentile("99.000000"),
-		P999: percentile("99.900000"), P9999: percentile("99.990000"),
-	}}, nil
+	return benchsuite.Run{IOPS: d.IOPS, BytesPerSecond: d.BytesPerSecond,
+		LatencyNs: &benchsuite.Latency{
+			Min: &d.Latency.Min, Mean: new(int64(d.Latency.Mean)), Max: &d.Latency.Max,
+			P50: percentile("50.000000"), P90: percentile("90.000000"),
+			P99:  percentile("99.000000"),
+			P999: percentile("99.900000"), P9999: percentile("99.990000"),
+		}}, nil
 }

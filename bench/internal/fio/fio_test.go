@@ -15,10 +15,12 @@ func TestTheResultOfFioIsUnderstood(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := run.LatencyNs
-	if run.IOPS < 1 || run.BytesPerSecond < 4096 || *l.Min > *l.P50 || *l.P50 > *l.P99 || *l.P99 > *l.P999 || *l.Mean == 0 {
+	if run.IOPS < 1 || run.BytesPerSecond < 4096 || *l.Min > *l.P50 || *l.P50 > *l.P99 ||
+		*l.P99 > *l.P999 || *l.Mean == 0 {
 		t.Errorf("run is %+v with latencies %+v", run, l)
 	}
-	for _, text := range []string{"", "{}", `{"jobs": [{"error": 5}]}`, `{"jobs": [{}]}`, `{"jobs": [{}, {}]}`} {
+	for _, text := range []string{"", "{}", `{"jobs": [{"error": 5}]}`, `{"jobs": [{}]}`,
+		`{"jobs": [{}, {}]}`} {
 		if _, err := parse([]byte(text)); err == nil {
 			t.Errorf("%q was understood", text)
 		}

@@ -64,7 +64,8 @@ func parseIPerf3(output []byte, blockSize uint32) (benchsuite.Run, error) {
 }
 
 // withServer calls use while a server listens on a port.
-func withServer(ctx context.Context, j *Job, name string, command func(port string) []string, use func(port string) error) error {
+func withServer(ctx context.Context, j *Job, name string, command func(port string) []string,
+	use func(port string) error) error {
 	port, err := freePort()
 	if err != nil {
 		return err

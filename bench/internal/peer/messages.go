@@ -22,7 +22,8 @@ const (
 // outstanding.
 func ucx(transport string) Peer {
 	return Peer{
-		Name: "ucx_perftest " + transport, Programs: []string{"ucx_perftest"}, Packages: []string{"ucx-utils"},
+		Name: "ucx_perftest " + transport, Programs: []string{"ucx_perftest"},
+		Packages: []string{"ucx-utils"},
 		Knows: func(w benchsuite.Workload) bool {
 			return w.Pattern == benchsuite.RandomRead && w.Queues == 1 && w.Sessions == 1
 		},
@@ -41,7 +42,8 @@ func messagesFor(j *Job, perSecond float64) int {
 	return int(min(max(perSecond*j.Runtime.Seconds(), probeMessages), mostMessages))
 }
 
-func measureUCX(ctx context.Context, j *Job, transport string, messages int) (benchsuite.Run, error) {
+func measureUCX(ctx context.Context, j *Job, transport string,
+	messages int) (benchsuite.Run, error) {
 	program := []string{"env", "UCX_TLS=" + transport + ",self", "ucx_perftest"}
 	test := []string{"-t", "ucp_get"}
 	if depth := j.Workload.QueueDepth; depth > 1 {
@@ -51,7 +53,8 @@ func measureUCX(ctx context.Context, j *Job, transport string, messages int) (be
 	err := withServer(ctx, j, "ucx_perftest", func(port string) []string {
 		return append(program[:3:3], "-p", port)
 	}, func(port string) (err error) {
-		line := append(program[:3:3], "127.0.0.1", "-p", port, "-f", "-s", strconv.Itoa(int(j.Workload.BlockSize)),
+		line := append(program[:3:3], "127.0.0.1", "-p", port, "-f", "-s",
+			strconv.Itoa(int(j.Workload.BlockSize)),
 			"-n", strconv.Itoa(messages), "-w", strconv.Itoa(min(messages/10, 1000)))
 		output, err = process.Output(ctx, append(line, test...)...)
 		return err
@@ -67,7 +70,8 @@ func measureUCX(ctx context.Context, j *Job, transport string, messages int) (be
 func parseUCX(output []byte, blockSize uint32) (benchsuite.Run, error) {
 	fields := lastFields(output)
 	if len(fields) != 8 {
-		return benchsuite.Run{}, fmt.Errorf("ucx_perftest ends with %q instead of eight numbers", strings.Join(fields, " "))
+		return benchsuite.Run{}, fmt.Errorf("ucx_perftest ends with %q instead of eight numbers",
+			strings.Join(fields, " "))
 	}
 	median, err := strconv.ParseFloat(fields[1], 64)
 	if err != nil {
@@ -78,7 +82,8 @@ func parseUCX(output []byte, blockSize uint32) (benchsuite.Run, error) {
 		return benchsuite.Run{}, fmt.Errorf("read the result of ucx_perftest: %w", err)
 	}
 	return benchsuite.Run{
-		IOPS: rate, BytesPerSecond: uint64(rate * float64(blockSize)), LatencyNs: &benchsuite.Latency{P50: new(int64(median * 1000))},
+		IOPS: rate, BytesPerSecond: uint64(rate * float64(blockSize)),
+		LatencyNs: &benchsuite.Latency{P50: new(int64(median * 1000))},
 	}, nil
 }
 
@@ -86,9 +91,11 @@ func parseUCX(output []byte, blockSize uint32) (benchsuite.Run, error) {
 // size.
 func fiPingpong() Peer {
 	return Peer{
-		Name: "fi_pingpong tcp", Programs: []string{"fi_pingpong"}, Packages: []string{"libfabric-bin"},
+		Name: "fi_pingpong tcp", Programs: []string{"fi_pingpong"},
+		Packages: []string{"libfabric-bin"},
 		Knows: func(w benchsuite.Workload) bool {
-			return w.Pattern == benchsuite.RandomRead && w.QueueDepth == 1 && w.Queues == 1 && w.Sessions == 1
+			return w.Pattern == benchsuite.RandomRead && w.QueueDepth == 1 && w.Queues == 1 &&
+				w.Sessions == 1
 		},
 		Measure: func(ctx context.Context, j *Job) (benchsuite.Run, error) {
 			probe, err := measurePingpong(ctx, j, probeMessages)
@@ -101,12 +108,14 @@ func fiPingpong() Peer {
 }
 
 func measurePingpong(ctx context.Context, j *Job, messages int) (benchsuite.Run, error) {
-	line := []string{"fi_pingpong", "-p", "tcp", "-e", "msg", "-S", strconv.Itoa(int(j.Workload.BlockSize)), "-I", strconv.Itoa(messages)}
+	line := []string{"fi_pingpong", "-p", "tcp", "-e", "msg", "-S",
+		strconv.Itoa(int(j.Workload.BlockSize)), "-I", strconv.Itoa(messages)}
 	var output []byte
 	err := withServer(ctx, j, "fi_pingpong", func(port string) []string {
 		return append(line[:len(line):len(line)], "-B", port)
 	}, func(port string) (err error) {
-		output, err = process.Output(ctx, append(line[:len(line):len(line)], "-P", port, "127.0.0.1")...)
+		output, err = process.Output(ctx, append(line[:len(line):len(line)], "-P", port,
+			"127.0.0.1")...)
 		return err
 	})
 	if err != nil {
@@ -120,7 +129,8 @@ func measurePingpong(ctx context.Context, j *Job, messages int) (benchsuite.Run,
 func parsePingpong(output []byte, blockSize uint32) (benchsuite.Run, error) {
 	fields := lastFields(output)
 	if len(fields) != 8 {
-		return benchsuite.Run{}, fmt.Errorf("fi_pingpong ends with %q instead of eight numbers", strings.Join(fields, " "))
+		return benchsuite.Run{}, fmt.Errorf("fi_pingpong ends with %q instead of eight numbers",
+			strings.Join(fields, " "))
 	}
 	oneWay, err := strconv.ParseFloat(fields[6], 64)
 	if err != nil || oneWay <= 0 {
@@ -128,7 +138,8 @@ func parsePingpong(output []byte, blockSize uint32) (benchsuite.Run, error) {
 	}
 	iops := 1e6 / (2 * oneWay)
 	return benchsuite.Run{
-		IOPS: iops, BytesPerSecond: uint64(iops * float64(blockSize)), LatencyNs: &benchsuite.Latency{Mean: new(int64(2 * oneWay * 1000))},
+		IOPS: iops, BytesPerSecond: uint64(iops * float64(blockSize)),
+		LatencyNs: &benchsuite.Latency{Mean: new(int64(2 * oneWay * 1000))},
 	}, nil
 }
 

@@ -18,7 +18,8 @@ import (
 // processes, no relay.
 func nbdkit() Peer {
 	return nbd("fio nbd, nbdkit memory", "nbdkit", func(j *Job, socket string) ([]string, error) {
-		return []string{"nbdkit", "--foreground", "--unix", socket, "memory", strconv.FormatUint(uint64(j.VolumeSize), 10)}, nil
+		return []string{"nbdkit", "--foreground", "--unix", socket, "memory",
+			strconv.FormatUint(uint64(j.VolumeSize), 10)}, nil
 	}, "nbdkit")
 }
 
@@ -27,23 +28,26 @@ const diskDirectory = "/dev/shm"
 
 // qemuStorageDaemon is a file in memory, served by qemu-storage-daemon.
 func qemuStorageDaemon() Peer {
-	return nbd("fio nbd, qemu-storage-daemon", "qemu-storage-daemon", func(j *Job, socket string) ([]string, error) {
-		disk := filepath.Join(diskDirectory, filepath.Base(j.Directory)+".disk")
-		file, err := os.Create(disk)
-		if err != nil {
-			return nil, err
-		}
-		if err := errors.Join(file.Truncate(int64(j.VolumeSize)), file.Close()); err != nil {
-			return nil, err
-		}
-		return []string{
-			"qemu-storage-daemon", "--blockdev", "driver=file,node-name=disk,filename=" + disk,
-			"--nbd-server", "addr.type=unix,addr.path=" + socket, "--export", "type=nbd,id=disk,node-name=disk,name=,writable=on",
-		}, nil
-	}, "qemu-system-common")
+	return nbd("fio nbd, qemu-storage-daemon", "qemu-storage-daemon",
+		func(j *Job, socket string) ([]string, error) {
+			disk := filepath.Join(diskDirectory, filepath.Base(j.Directory)+".disk")
+			file, err := os.Create(disk)
+			if err != nil {
+				return nil, err
+			}
+			if err := errors.Join(file.Truncate(int64(j.VolumeSize)), file.Close()); err != nil {
+				return nil, err
+			}
+			return []string{
+				"qemu-storage-daemon", "--blockdev", "driver=file,node-name=disk,filename=" + disk,
+				"--nbd-server", "addr.type=unix,addr.path=" + socket,
+				"--export", "type=nbd,id=disk,node-name=disk,name=,writable=on",
+			}, nil
+		}, "qemu-system-common")
 }
 
-func nbd(name, program string, command func(j *Job, socket string) ([]string, error), packages ...string) Peer {
+func nbd(name, program string,
+	command func(j *Job, socket string) ([]string, error), packages ...string) Peer {
 	return Peer{
 		Name: name, Programs: []string{program, "fio"}, Packages: append(packages, "fio"),
 		Knows: func(w benchsuite.Workload) bool { return w.Queues == 1 && w.Sessions == 1 },
@@ -65,7 +69,8 @@ func nbd(name, program string, command func(j *Job, socket string) ([]string, er
 	}
 }
 
-func measureNBD(ctx context.Context, j *Job, server *process.Process, socket string) (benchsuite.Run, error) {
+func measureNBD(ctx context.Context, j *Job, server *process.Process,
+	socket string) (benchsuite.Run, error) {
 	starting, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	err := server.Await(starting, func() bool {
@@ -88,7 +93,8 @@ func measureNBD(ctx context.Context, j *Job, server *process.Process, socket str
 // fillNBD writes the whole disk once, like a volume.
 func fillNBD(ctx context.Context, job fio.Job) error {
 	_, err := process.Output(ctx, append([]string{
-		"fio", "--name=fill", "--ioengine=" + job.Engine, "--rw=" + string(benchsuite.Write), "--bs=" + strconv.Itoa(int(size.MiB)),
+		"fio", "--name=fill", "--ioengine=" + job.Engine, "--rw=" + string(benchsuite.Write),
+		"--bs=" + strconv.Itoa(int(size.MiB)),
 		"--iodepth=4", "--size=" + strconv.FormatUint(uint64(job.Size), 10),
 	}, job.Arguments...)...)
 	return err

@@ -46,7 +46,8 @@ func All() []Peer {
 func (p *Peer) Missing() string {
 	for _, program := range p.Programs {
 		if _, err := exec.LookPath(program); err != nil {
-			return fmt.Sprintf("%s is not installed: apt-get install %s", program, strings.Join(p.Packages, " "))
+			return fmt.Sprintf("%s is not installed: apt-get install %s", program,
+				strings.Join(p.Packages, " "))
 		}
 	}
 	return ""

@@ -36,7 +36,8 @@ func Start(directory, name string, command ...string) (*Process, error) {
 		return nil, err
 	}
 	defer log.Close()
-	p := &Process{name: name, cmd: exec.Command(command[0], command[1:]...), log: log.Name(), ended: make(chan struct{})}
+	p := &Process{name: name, cmd: exec.Command(command[0], command[1:]...), log: log.Name(),
+		ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	// It must neither outlive this program nor receive the terminal's SIGINT before it does.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
@@ -61,7 +62,8 @@ func (p *Process) Stop() error {
 	case <-time.After(stopTimeout):
 		_ = p.cmd.Process.Kill()
 		<-p.ended
-		return fmt.Errorf("%s did not exit within %v of SIGTERM%s", p.name, stopTimeout, p.lastOutput())
+		return fmt.Errorf("%s did not exit within %v of SIGTERM%s", p.name, stopTimeout,
+			p.lastOutput())
 	}
 	if p.err != nil && !endedBySIGTERM(p.cmd.ProcessState) {
 		return fmt.Errorf("%s: %w%s", p.name, p.err, p.lastOutput())
@@ -94,7 +96,8 @@ func (p *Process) Await(ctx context.Context, ready func() bool) error {
 	for !ready() {
 		select {
 		case <-p.ended:
-			return fmt.Errorf("%s ended early: %w%s", p.name, errors.Join(p.err, errEarly), p.lastOutput())
+			return fmt.Errorf("%s ended early: %w%s", p.name, errors.Join(p.err, errEarly),
+				p.lastOutput())
 		case <-ctx.Done():
 			return fmt.Errorf("wait for %s: %w%s", p.name, context.Cause(ctx), p.lastOutput())
 		case <-time.After(interval):
@@ -136,7 +139,8 @@ func Output(ctx context.Context, command ...string) ([]byte, error) {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
-		return stdout.Bytes(), fmt.Errorf("%s: %w\n%s", strings.Join(command, " "), err, tail(stderr.Bytes()))
+		return stdout.Bytes(), fmt.Errorf("%s: %w\n%s", strings.Join(command, " "), err,
+			tail(stderr.Bytes()))
 	}
 	return stdout.Bytes(), nil
 }

@@ -43,7 +43,8 @@ func TestAProgramIsAwaitedAndStopped(t *testing.T) {
 func TestTheEndOfAProgramTellsItsLastWords(t *testing.T) {
 	p := start(t, "echo out of luck >&2; exit 3")
 	err := p.Await(testContext(t), func() bool { return false })
-	if !errors.Is(err, errEarly) || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "out of luck") {
+	if !errors.Is(err, errEarly) || !strings.Contains(err.Error(), "exit status 3") ||
+		!strings.Contains(err.Error(), "out of luck") {
 		t.Errorf("error is %v", err)
 	}
 	if err := p.Stop(); err == nil {

@@ -35,7 +35,11 @@ func WriteSVG(w io.Writer, d *benchsuite.Document) error {
 			charts = append(charts, c)
 		}
 	}
-	for _, group := range groups(cases, func(c *benchsuite.Case) string { return string(c.Workload.Pattern) + " " + blockSize(c) }) {
+	for _, group := range groups(cases,
+		func(c *benchsuite.Case) string {
+			return string(c.Workload.Pattern) + " " +
+				blockSize(c)
+		}) {
 		if c := latencyChart(group); len(c.lines) > 0 {
 			charts = append(charts, c)
 		}
@@ -69,7 +73,8 @@ func depthChart(cases []*benchsuite.Case) chart {
 	slices.Sort(depths)
 	depths = slices.Compact(depths)
 	all := chart{
-		title:  fmt.Sprintf("IOPS against queue depth, %s blocks", size.Bytes(cases[0].Workload.BlockSize)),
+		title: fmt.Sprintf("IOPS against queue depth, %s blocks",
+			size.Bytes(cases[0].Workload.BlockSize)),
 		xLabel: "requests outstanding on each queue", yLabel: "operations per second",
 	}
 	for _, depth := range depths {
@@ -98,7 +103,8 @@ func latencyChart(cases []*benchsuite.Case) chart {
 	w := &cases[0].Workload
 	all := chart{
 		title:      fmt.Sprintf("Latency, %s %s", w.Pattern, size.Bytes(w.BlockSize)),
-		categories: []string{"p50", "p90", "p99", "p99.9", "p99.99", "max"}, xLabel: "percentile", yLabel: "latency (µs)",
+		categories: []string{"p50", "p90", "p99", "p99.9", "p99.99", "max"}, xLabel: "percentile",
+		yLabel: "latency (µs)",
 	}
 	for _, c := range cases {
 		var values []float64
@@ -109,7 +115,8 @@ func latencyChart(cases []*benchsuite.Case) chart {
 		if slices.Max(values) > 0 {
 			w := c.Workload
 			w.Pattern, w.BlockSize = "", 0
-			all.lines = append(all.lines, line{name: strings.TrimSpace(c.System + " " + w.String()), values: values})
+			all.lines = append(all.lines, line{name: strings.TrimSpace(c.System + " " + w.String()),
+				values: values})
 		}
 	}
 	return all

@@ -17,7 +17,8 @@ func WriteMarkdown(w io.Writer, d *benchsuite.Document) error {
 	writeCases(&t, d)
 	writeGoals(&t, d)
 	for _, c := range d.Checks {
-		fmt.Fprintf(&t, "- verified: %s: %d blocks checked, %d problems\n", c.Name, c.Blocks, c.Problems)
+		fmt.Fprintf(&t, "- verified: %s: %d blocks checked, %d problems\n", c.Name, c.Blocks,
+			c.Problems)
 	}
 	for _, s := range d.Skipped {
 		fmt.Fprintf(&t, "- skipped: %s: %s\n", s.Name, s.Reason)
@@ -32,9 +33,12 @@ func WriteMarkdown(w io.Writer, d *benchsuite.Document) error {
 func writeHead(t *strings.Builder, d *benchsuite.Document) {
 	e := &d.Environment
 	fmt.Fprintf(t, "# zc-relay %s, %s\n\n", e.Version, d.StartedAt.Format(time.RFC3339))
-	fmt.Fprintf(t, "%d × %s, kernel %s, %s %s. ", e.CPUs, e.CPUModel, e.Kernel, e.GoVersion, e.Architecture)
-	fmt.Fprintf(t, "Median of %d runs of %s after %s of warm-up; ± is half of the distance between the extremes.\n\n",
-		d.Method.Repetitions, size.FormatDuration(d.Method.Runtime), size.FormatDuration(d.Method.Warmup))
+	fmt.Fprintf(t, "%d × %s, kernel %s, %s %s. ", e.CPUs, e.CPUModel, e.Kernel, e.GoVersion,
+		e.Architecture)
+	fmt.Fprintf(t,
+		"Median of %d runs of %s after %s of warm-up; ± is half of the distance between the extremes.\n\n",
+		d.Method.Repetitions, size.FormatDuration(d.Method.Runtime),
+		size.FormatDuration(d.Method.Warmup))
 }
 
 func writeCases(t *strings.Builder, d *benchsuite.Document) {
@@ -48,7 +52,8 @@ func writeCases(t *strings.Builder, d *benchsuite.Document) {
 		bandwidth, _ := c.Median(benchsuite.BytesPerSecond)
 		fmt.Fprintf(t, "| %s | %s | %.0f | %.0f %% | %.0f |", c.Workload, c.System, iops,
 			benchsuite.Spread(c.Values(benchsuite.IOPS))*50, bandwidth/float64(size.MiB))
-		for _, q := range []benchsuite.Quantity{benchsuite.P50, benchsuite.P99, benchsuite.P999, benchsuite.Max} {
+		for _, q := range []benchsuite.Quantity{benchsuite.P50, benchsuite.P99, benchsuite.P999,
+			benchsuite.Max} {
 			fmt.Fprintf(t, " %s |", microseconds(c, q))
 		}
 		t.WriteByte('\n')

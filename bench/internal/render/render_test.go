@@ -45,24 +45,29 @@ func TestEveryValueIsDrawn(t *testing.T) {
 		var svg bytes.Buffer
 		err := writeCharts(&svg, []chart{{
 			title: "a < b & c", categories: []string{"1", "2", "3"}, xLabel: "x", yLabel: "y",
-			lines: []line{{name: "rising", values: []float64{1, 20, 300}}, {name: "other", values: values}},
+			lines: []line{{name: "rising", values: []float64{1, 20, 300}},
+				{name: "other", values: values}},
 		}, {title: "nothing"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(svg.String(), "a &lt; b &amp; c") || !strings.Contains(svg.String(), ">other<") {
+		if !strings.Contains(svg.String(), "a &lt; b &amp; c") || !strings.Contains(svg.String(),
+			">other<") {
 			t.Error("the title or the legend is missing")
 		}
 		return checkDrawing(t, svg.Bytes())["path"]
 	}
-	if all, gap, end := marks(5, 6, 7), marks(5, 0, 7), marks(5, 6, 7, 8); gap != all-1 || end != all {
-		t.Errorf("3 values are drawn as %d paths, 2 as %d, and 4 for 3 categories as %d", all, gap, end)
+	if all, gap, end := marks(5, 6, 7), marks(5, 0, 7), marks(5, 6, 7, 8); gap != all-1 ||
+		end != all {
+		t.Errorf("3 values are drawn as %d paths, 2 as %d, and 4 for 3 categories as %d", all, gap,
+			end)
 	}
 }
 
 func TestAnyValuesHaveAPlace(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		values := rapid.SliceOfN(rapid.Float64Range(-1, math.MaxFloat64/100), 1, 8).Draw(t, "values")
+		values := rapid.SliceOfN(rapid.Float64Range(-1, math.MaxFloat64/100), 1, 8).Draw(t,
+			"values")
 		var svg bytes.Buffer
 		c := chart{categories: make([]string, len(values)), lines: []line{{values: values}}}
 		if err := writeCharts(&svg, []chart{c}); err != nil {
@@ -84,7 +89,8 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 func TestEveryFormOfTheDocumentIsKept(t *testing.T) {
 	for _, name := range []string{"suite", "empty"} {
-		content, err := os.ReadFile(filepath.Join("../../../internal/benchsuite/testdata", name+".json"))
+		content, err := os.ReadFile(filepath.Join("../../../internal/benchsuite/testdata",
+			name+".json"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +98,8 @@ func TestEveryFormOfTheDocumentIsKept(t *testing.T) {
 		if err := json.Unmarshal(content, &d); err != nil {
 			t.Fatal(err)
 		}
-		for extension, write := range map[string]func(io.Writer, *benchsuite.Document) error{"md": WriteMarkdown, "svg": WriteSVG} {
+		for extension, write := range map[string]func(io.Writer,
+			*benchsuite.Document) error{"md": WriteMarkdown, "svg": WriteSVG} {
 			var got bytes.Buffer
 			if err := write(&got, &d); err != nil {
 				t.Fatal(err)

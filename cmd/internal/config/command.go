@@ -58,7 +58,8 @@ problems. It needs nothing but the file, and so works on any machine.`,
 				fmt.Fprintln(cmd.ErrOrStderr(), err)
 				return fmt.Errorf("%s cannot be used", arguments[0])
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid; %s: %d\n", arguments[0], checked.Of, checked.Count)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid; %s: %d\n", arguments[0],
+				checked.Of, checked.Count)
 			return err
 		},
 	}
@@ -79,10 +80,16 @@ flags. The output has every key and is a valid configuration file.`, c.Subject),
 
 // AddRelayFlags adds the flags of zc-relay, for LoadRelay. With a single channel, flags alone can
 // describe everything.
-func AddRelayFlags(f *pflag.FlagSet) { addFlags(f, describeSection("", "", DefaultRelay().describe)) }
+func AddRelayFlags(f *pflag.FlagSet) {
+	addFlags(f, describeSection("", "",
+		DefaultRelay().describe))
+}
 
 // AddTargetFlags adds the flags of the target, for LoadTarget.
-func AddTargetFlags(f *pflag.FlagSet) { addFlags(f, describeSection("", "", DefaultTarget().describe)) }
+func AddTargetFlags(f *pflag.FlagSet) {
+	addFlags(f, describeSection("", "",
+		DefaultTarget().describe))
+}
 
 func addFlags(f *pflag.FlagSet, root *node) {
 	root.flags("", func(_ string, n *node) {
@@ -153,7 +160,8 @@ func writeTable(w io.Writer, describe func(section)) {
 
 func (n *node) writeRows(w io.Writer, path string) {
 	if n.value != nil {
-		fmt.Fprintf(w, "| `%s` | %s | %s | %s | %s |\n", path, n.defaultText(), n.flagText(), n.reload, escape(n.doc))
+		fmt.Fprintf(w, "| `%s` | %s | %s | %s | %s |\n", path, n.defaultText(), n.flagText(),
+			n.reload, escape(n.doc))
 	}
 	for _, c := range n.children {
 		c.writeRows(w, join(path, c.key))

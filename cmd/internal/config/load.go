@@ -67,7 +67,8 @@ type loader struct {
 }
 
 func load(s Sources, prefix string, describe func(section), check func(reporter)) error {
-	l := &loader{root: describeSection("", "", describe), merged: koanf.New(separator), sources: make(map[string]string)}
+	l := &loader{root: describeSection("", "", describe), merged: koanf.New(separator),
+		sources: make(map[string]string)}
 	if err := l.addFile(s.File); err != nil {
 		return err
 	}
@@ -136,13 +137,14 @@ func (l *loader) addFlags(flags *pflag.FlagSet) error {
 	}
 	keys := make(map[string]string)
 	l.root.flags("", func(path string, n *node) { keys[n.flag] = path })
-	return l.merged.Load(posflag.ProviderWithFlag(flags, separator, nil, func(f *pflag.Flag) (string, any) {
-		path, known := keys[f.Name]
-		if !known || !f.Changed {
-			return "", nil
-		}
-		return l.placeFlag(f, path)
-	}), nil)
+	return l.merged.Load(posflag.ProviderWithFlag(flags, separator, nil,
+		func(f *pflag.Flag) (string, any) {
+			path, known := keys[f.Name]
+			if !known || !f.Changed {
+				return "", nil
+			}
+			return l.placeFlag(f, path)
+		}), nil)
 }
 
 // addListFlag replaces a list by the elements in its flag.
@@ -177,7 +179,9 @@ func (l *loader) placeFlag(f *pflag.Flag, path string) (string, any) {
 	list, count := l.root.child(listKey).list, l.elements(listKey)
 	if list.single {
 		if count > 1 {
-			l.problem(source, "", quote(value), fmt.Sprintf("describes the only one of the %s, but there are %d: say it in the file", listKey, count))
+			l.problem(source, "", quote(value),
+				fmt.Sprintf("describes the only one of the %s, but there are %d: say it in the file",
+					listKey, count))
 			return "", nil
 		}
 		path = join(join(listKey, "0"), rest)
@@ -217,7 +221,8 @@ func (l *loader) decode(n *node, path string) {
 		for i := range count {
 			at := join(path, strconv.Itoa(i))
 			if !l.merged.Exists(at) {
-				l.problem(l.sourceOf(path), at, "", fmt.Sprintf("is missing, but element %d is there: number them from 0", count-1))
+				l.problem(l.sourceOf(path), at, "",
+					fmt.Sprintf("is missing, but element %d is there: number them from 0", count-1))
 			}
 			l.decode(n.list.element(i), at)
 		}

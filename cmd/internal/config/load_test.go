@@ -56,27 +56,34 @@ func TestEachSourceOverridesTheOneBefore(t *testing.T) {
 log: {level: warn, format: json, sampling: 7}
 channels: [{target: "10.0.0.5:7470", volume: disk, io_timeout: 1m}]
 `)
-	environ := []string{"ZC_RELAY__LOG__FORMAT=console", "ZC_RELAY__LOG__SAMPLING=8", "ZC_RELAY__CHANNELS__0__VOLUME=ram", "ZC_RELAY_SERVICE_HOST=10.1.1.1"}
-	c := mustLoadRelay(t, Sources{File: file, Environ: environ, Flags: relayFlags(t, "--log-sampling", "9", "--io-timeout", "infinite")})
+	environ := []string{"ZC_RELAY__LOG__FORMAT=console", "ZC_RELAY__LOG__SAMPLING=8",
+		"ZC_RELAY__CHANNELS__0__VOLUME=ram", "ZC_RELAY_SERVICE_HOST=10.1.1.1"}
+	c := mustLoadRelay(t, Sources{File: file, Environ: environ,
+		Flags: relayFlags(t, "--log-sampling", "9", "--io-timeout", "infinite")})
 	if want := (Log{Level: "warn", Format: "console", Sampling: 9}); c.Log != want {
 		t.Errorf("log is %+v, want %+v", c.Log, want)
 	}
 	want := defaultChannel()
-	want.Target, want.Volume, want.IOTimeout = netip.MustParseAddrPort("10.0.0.5:7470"), "ram", Infinite
+	want.Target, want.Volume, want.IOTimeout = netip.MustParseAddrPort("10.0.0.5:7470"), "ram",
+		Infinite
 	if diff := cmp.Diff([]Channel{want}, c.Channels, compare...); diff != "" {
 		t.Error(diff)
 	}
 }
 
 var compare = []cmp.Option{
-	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
-	cmp.Comparer(func(a, b retry.Count) bool { return a == b }), cmp.Comparer(func(a, b retry.Bound) bool { return a == b }),
+	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
+	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	cmp.Comparer(func(a, b retry.Count) bool { return a == b }),
+	cmp.Comparer(func(a, b retry.Bound) bool { return a == b }),
 }
 
 func TestFlagsAloneDescribeAChannel(t *testing.T) {
 	c := mustLoadRelay(t, Sources{Flags: relayFlags(t,
-		"-d", "03:00.1", "-r", "b1:00.1", "--command-channel-name", "storage", "--storage-server", "[fd00::5]:7470", "--volume", "disk",
-		"--cpu", "1", "--cpu", "3-4", "--allow-any-user", "--max-clients", "3", "--reconnect-attempts", "0", "--session-wait", "0s", "-l", "60")})
+		"-d", "03:00.1", "-r", "b1:00.1", "--command-channel-name", "storage",
+		"--storage-server", "[fd00::5]:7470", "--volume", "disk",
+		"--cpu", "1", "--cpu", "3-4", "--allow-any-user", "--max-clients", "3",
+		"--reconnect-attempts", "0", "--session-wait", "0s", "-l", "60")})
 	if !slices.Equal(c.Workers.CPUs, []int{1, 3, 4}) || c.Log.Level != "60" {
 		t.Errorf("workers %+v, log %+v", c.Workers, c.Log)
 	}
@@ -97,7 +104,8 @@ channels:
   - {name: b, target: "10.0.0.5:7470", volume: disk}
 `)
 	_, err := LoadRelay(Sources{File: file, Flags: relayFlags(t, "--volume", "ram")})
-	if err == nil || !strings.Contains(err.Error(), `--volume: "ram": describes the only one of the channels, but there are 2`) {
+	if err == nil || !strings.Contains(err.Error(),
+		`--volume: "ram": describes the only one of the channels, but there are 2`) {
 		t.Errorf("load: %v", err)
 	}
 }
@@ -105,12 +113,16 @@ channels:
 func TestZeroUnsetAndInfiniteAreThreeThings(t *testing.T) {
 	const file = `channels: [{target: "10.0.0.5:7470", volume: disk, reconnect: {%s}}]`
 	for text, want := range map[string]Reconnect{
-		"":                              {Attempts: retry.AnyNumber(), SessionWait: retry.Within(2 * time.Second)},
+		"": {Attempts: retry.AnyNumber(),
+			SessionWait: retry.Within(2 * time.Second)},
 		"attempts: 0, session_wait: 0s": {Attempts: retry.Times(0), SessionWait: retry.Within(0)},
-		"attempts: 8, session_wait: 1m": {Attempts: retry.Times(8), SessionWait: retry.Within(time.Minute)},
-		"attempts: infinite, session_wait: infinite": {Attempts: retry.AnyNumber(), SessionWait: retry.Forever()},
+		"attempts: 8, session_wait: 1m": {Attempts: retry.Times(8),
+			SessionWait: retry.Within(time.Minute)},
+		"attempts: infinite, session_wait: infinite": {Attempts: retry.AnyNumber(),
+			SessionWait: retry.Forever()},
 	} {
-		got := mustLoadRelay(t, Sources{File: write(t, fmt.Sprintf(file, text))}).Channels[0].Reconnect
+		got := mustLoadRelay(t,
+			Sources{File: write(t, fmt.Sprintf(file, text))}).Channels[0].Reconnect
 		if got.Attempts != want.Attempts || got.SessionWait != want.SessionWait {
 			t.Errorf("%q: attempts %v, session wait %v", text, got.Attempts, got.SessionWait)
 		}
@@ -148,7 +160,8 @@ channels:
     volume: two
 `)})
 	second := c.Channels[1]
-	if second.Name != "b" || second.Volume != "two" || second.Limits.Sessions != 5 || !slices.Equal(second.Access.Users, []string{"alice", "1000"}) {
+	if second.Name != "b" || second.Volume != "two" || second.Limits.Sessions != 5 ||
+		!slices.Equal(second.Access.Users, []string{"alice", "1000"}) {
 		t.Errorf("the second channel is %+v", second)
 	}
 }
@@ -168,7 +181,8 @@ volumes:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []Volume{{Name: "c", Backend: "memory:2MiB", BlockSize: 512}}; !slices.Equal(c.Volumes, want) {
+	if want := []Volume{{Name: "c", Backend: "memory:2MiB",
+		BlockSize: 512}}; !slices.Equal(c.Volumes, want) {
 		t.Errorf("volumes are %+v", c.Volumes)
 	}
 }
@@ -176,21 +190,30 @@ volumes:
 func TestADumpReadsBackAsTheSame(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		c := DefaultRelay()
-		c.Log = Log{Level: rapid.SampledFrom([]string{"debug", "info", "70"}).Draw(r, "level"), Format: "json", Sampling: rapid.IntRange(0, 1<<20).Draw(r, "sampling")}
+		c.Log = Log{Level: rapid.SampledFrom([]string{"debug", "info", "70"}).Draw(r, "level"),
+			Format: "json", Sampling: rapid.IntRange(0, 1<<20).Draw(r, "sampling")}
 		c.Operations.Listen = rapid.SampledFrom([]string{"", "[::1]:9470", ":0"}).Draw(r, "listen")
 		c.Workers.CPUs = rapid.SampledFrom([][]int{nil, {0}, {3, 1, 2}}).Draw(r, "cpus")
 		c.RDMA.GIDIndex = rapid.IntRange(AutoGID, 20).Draw(r, "gid_index")
-		c.Comch.Directory = rapid.StringMatching(`(/[a-z "':#{}&*!\\-]{1,8}){0,3}`).Draw(r, "directory")
-		c.Shutdown.DrainTimeout = rapid.SampledFrom([]time.Duration{0, time.Millisecond, 90 * time.Second, Infinite}).Draw(r, "drain_timeout")
+		c.Comch.Directory = rapid.StringMatching(`(/[a-z "':#{}&*!\\-]{1,8}){0,3}`).Draw(r,
+			"directory")
+		c.Shutdown.DrainTimeout = rapid.SampledFrom([]time.Duration{0, time.Millisecond,
+			90 * time.Second, Infinite}).Draw(r, "drain_timeout")
 		for i := range rapid.IntRange(1, 5).Draw(r, "channels") {
 			channel := defaultChannel()
-			channel.Name = fmt.Sprintf("%d%s", i, rapid.StringMatching(`[a-z0-9:. "'#{}&*!-]{0,10}`).Draw(r, "name"))
-			channel.Target, channel.Volume = netip.MustParseAddrPort("[fd00::1]:7470"), rapid.SampledFrom([]string{"null", "yes", "1e3", "~", "a: b"}).Draw(r, "volume")
-			channel.IOTimeout = rapid.SampledFrom([]time.Duration{time.Millisecond, Infinite}).Draw(r, "io_timeout")
+			channel.Name = fmt.Sprintf("%d%s", i,
+				rapid.StringMatching(`[a-z0-9:. "'#{}&*!-]{0,10}`).Draw(r, "name"))
+			channel.Target, channel.Volume = netip.MustParseAddrPort("[fd00::1]:7470"),
+				rapid.SampledFrom([]string{"null", "yes", "1e3", "~", "a: b"}).Draw(r, "volume")
+			channel.IOTimeout = rapid.SampledFrom([]time.Duration{time.Millisecond,
+				Infinite}).Draw(r, "io_timeout")
 			channel.Limits.Export = uint64(size.KiB) * rapid.Uint64Range(4, 1<<30).Draw(r, "export")
-			channel.Access.Users = rapid.SampledFrom([][]string{nil, {"alice"}, {"1000", "_ceph"}}).Draw(r, "users")
-			channel.Reconnect.Attempts = rapid.SampledFrom([]retry.Count{retry.AnyNumber(), retry.Times(0), retry.Times(8)}).Draw(r, "attempts")
-			channel.Reconnect.GiveUpAfter = rapid.SampledFrom([]retry.Bound{retry.Forever(), retry.Within(0), retry.Within(time.Hour)}).Draw(r, "give_up_after")
+			channel.Access.Users = rapid.SampledFrom([][]string{nil, {"alice"},
+				{"1000", "_ceph"}}).Draw(r, "users")
+			channel.Reconnect.Attempts = rapid.SampledFrom([]retry.Count{retry.AnyNumber(),
+				retry.Times(0), retry.Times(8)}).Draw(r, "attempts")
+			channel.Reconnect.GiveUpAfter = rapid.SampledFrom([]retry.Bound{retry.Forever(),
+				retry.Within(0), retry.Within(time.Hour)}).Draw(r, "give_up_after")
 			c.Channels = append(c.Channels, channel)
 		}
 		var first, second bytes.Buffer
@@ -248,10 +271,12 @@ channels:
 }
 
 func TestAFileThatIsTooLargeIsRefused(t *testing.T) {
-	if _, err := LoadRelay(Sources{File: write(t, strings.Repeat("# nothing\n", maxFileSize/10+1))}); err == nil || !strings.Contains(err.Error(), "larger") {
+	if _, err := LoadRelay(Sources{File: write(t, strings.Repeat("# nothing\n",
+		maxFileSize/10+1))}); err == nil || !strings.Contains(err.Error(), "larger") {
 		t.Errorf("load: %v", err)
 	}
-	if _, err := LoadRelay(Sources{File: "/nowhere/relay.yaml"}); err == nil || !strings.Contains(err.Error(), "/nowhere/relay.yaml") {
+	if _, err := LoadRelay(Sources{File: "/nowhere/relay.yaml"}); err == nil ||
+		!strings.Contains(err.Error(), "/nowhere/relay.yaml") {
 		t.Errorf("load: %v", err)
 	}
 }

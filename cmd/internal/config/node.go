@@ -90,7 +90,8 @@ func describeSection(key, doc string, describe func(section)) *node {
 }
 
 // addList adds a list of sections to s. New elements are the result of defaults.
-func addList[T any](s section, key, doc string, elements *[]T, defaults func() T, describe func(*T, section)) *node {
+func addList[T any](s section, key, doc string, elements *[]T, defaults func() T,
+	describe func(*T, section)) *node {
 	n := &node{key: key, doc: doc, list: &list{
 		length: func() int { return len(*elements) },
 		resize: func(n int) {
@@ -100,7 +101,10 @@ func addList[T any](s section, key, doc string, elements *[]T, defaults func() T
 			*elements = (*elements)[:n]
 		},
 		element: func(i int) *node {
-			return describeSection(strconv.Itoa(i), doc, func(s section) { describe(&(*elements)[i], s) })
+			return describeSection(strconv.Itoa(i), doc, func(s section) {
+				describe(&(*elements)[i],
+					s)
+			})
 		},
 		prototype: func() *node {
 			element := defaults()

@@ -114,7 +114,8 @@ func (n *node) unknownKey(key string) string {
 	case n.value != nil:
 		return "unknown key: " + quote(n.key) + " is a value and has no keys"
 	case n.list != nil:
-		return fmt.Sprintf("unknown key: this is a list, whose elements are numbered from 0 to %d", maxElements-1)
+		return fmt.Sprintf("unknown key: this is a list, whose elements are numbered from 0 to %d",
+			maxElements-1)
 	}
 	if s := n.suggestion(key); s != "" {
 		return fmt.Sprintf("unknown key: did you mean %q?", s)

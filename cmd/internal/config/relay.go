@@ -46,9 +46,10 @@ type RelayLimits struct {
 func DefaultRelay() *Relay {
 	return &Relay{
 		Log: defaultLog(), Workers: defaultWorkers(), RDMA: defaultRDMA(),
-		Comch:   Comch{Provider: providers.DefaultComch},
-		Control: defaultControl(relay.DefaultControlTimeout),
-		Limits:  RelayLimits{Sessions: relay.DefaultMaxSessionsInAll}, Shutdown: Shutdown{DrainTimeout: relay.DefaultDrainTimeout},
+		Comch:    Comch{Provider: providers.DefaultComch},
+		Control:  defaultControl(relay.DefaultControlTimeout),
+		Limits:   RelayLimits{Sessions: relay.DefaultMaxSessionsInAll},
+		Shutdown: Shutdown{DrainTimeout: relay.DefaultDrainTimeout},
 	}
 }
 
@@ -59,23 +60,29 @@ func (c *Relay) describe(s section) {
 	s.section("rdma", "The connections to targets.", c.RDMA.describe)
 	s.section("tls", "Security of the control connections to targets.", c.TLS.describe)
 	s.section("comch", "The connections of clients.", c.Comch.describe)
-	s.section("control", "Control connections to clients and targets.", func(s section) { c.Control.describe(s, NewSessions) })
+	s.section("control", "Control connections to clients and targets.",
+		func(s section) { c.Control.describe(s, NewSessions) })
 	s.section("limits", "Limits of all channels together.", c.Limits.describe)
-	s.section("shutdown", "The end of the daemon.", func(s section) { c.Shutdown.describe(s, AtOnce) })
-	addList(s, "channels", "A Comch service with its target.", &c.Channels, defaultChannel, (*Channel).describe)
+	s.section("shutdown", "The end of the daemon.",
+		func(s section) { c.Shutdown.describe(s, AtOnce) })
+	addList(s, "channels", "A Comch service with its target.", &c.Channels, defaultChannel,
+		(*Channel).describe)
 	channels := s.node.child("channels").reloads(AtOnce)
 	channels.list.single = true
 	channels.list.identifiedBy = []string{"device", "representor", "name"}
 }
 
 func (c *Comch) describe(s section) {
-	s.value("provider", choice(&c.Provider, "emulated", "doca"), "Comch provider: emulated or doca").flagged("comch-provider", "")
+	s.value("provider", choice(&c.Provider, "emulated", "doca"),
+		"Comch provider: emulated or doca").flagged("comch-provider", "")
 	s.value("directory", text(&c.Directory, nil),
-		"emulated: directory of the sockets; empty is /run/zc-relay/comch for root, or a directory of the user").flagged("emulated-dir", "")
+		"emulated: directory of the sockets; empty is /run/zc-relay/comch for root, or a directory of the user").
+		flagged("emulated-dir", "")
 }
 
 func (c *RelayLimits) describe(s section) {
-	s.value("sessions", integer(&c.Sessions, 1, maxSessions), "concurrent sessions of all channels").reloads(AtOnce)
+	s.value("sessions", integer(&c.Sessions, 1, maxSessions),
+		"concurrent sessions of all channels").reloads(AtOnce)
 }
 
 const maxSessions = 1 << 16
@@ -84,7 +91,8 @@ func (c *Relay) check(report reporter) {
 	c.Control.check(report.in("control"))
 	c.TLS.check(report.in("tls"))
 	if len(c.Channels) == 0 {
-		report("channels", nil, "is empty: describe a channel in the file, or by --storage-server and --volume")
+		report("channels", nil,
+			"is empty: describe a channel in the file, or by --storage-server and --volume")
 	}
 	seen := make(map[[3]string]int)
 	for i := range c.Channels {
@@ -96,7 +104,9 @@ func (c *Relay) check(report reporter) {
 		}
 		id := [3]string{channel.Device, channel.Representor, channel.Name}
 		if first, twice := seen[id]; twice {
-			at("name", channel.Name, "channel %d has the same name, device and representor: one of the three must differ", first)
+			at("name", channel.Name,
+				"channel %d has the same name, device and representor: one of the three must differ",
+				first)
 		}
 		seen[id] = i
 	}
@@ -150,61 +160,84 @@ type Reconnect struct {
 func defaultChannel() Channel {
 	policy := retry.Policy{}.WithDefaults()
 	return Channel{
-		Name: client.DefaultChannelName, Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor,
-		IOTimeout: relay.DefaultIOTimeout,
+		Name: client.DefaultChannelName, Device: emulated.DefaultDevice,
+		Representor: emulated.DefaultRepresentor,
+		IOTimeout:   relay.DefaultIOTimeout,
 		Limits: ChannelLimits{
-			Sessions: relay.DefaultMaxSessions, Queues: relay.HighestMaxQueues, Depth: relay.HighestMaxDepth,
-			Outstanding: relay.HighestMaxOutstanding, BufferSize: relay.HighestMaxBufferSize, Export: relay.DefaultMaxExport,
+			Sessions: relay.DefaultMaxSessions, Queues: relay.HighestMaxQueues,
+			Depth:       relay.HighestMaxDepth,
+			Outstanding: relay.HighestMaxOutstanding, BufferSize: relay.HighestMaxBufferSize,
+			Export: relay.DefaultMaxExport,
 		},
 		Reconnect: Reconnect{
-			Attempts: policy.Attempts, GiveUpAfter: policy.Total, FirstPause: policy.FirstPause, LongestPause: policy.LongestPause,
-			SessionWait: retry.Within(relay.DefaultSessionWait),
+			Attempts: policy.Attempts, GiveUpAfter: policy.Total, FirstPause: policy.FirstPause,
+			LongestPause: policy.LongestPause,
+			SessionWait:  retry.Within(relay.DefaultSessionWait),
 		},
 	}
 }
 
 func (c *Channel) describe(s section) {
-	s.value("name", text(&c.Name, checkName(maxComchName)), "name of the Comch service").flagged("command-channel-name", "")
-	s.value("device", text(&c.Device, checkName(maxComchName)), "Comch device, as the DPU sees it").flagged("device", "d")
+	s.value("name", text(&c.Name, checkName(maxComchName)),
+		"name of the Comch service").flagged("command-channel-name", "")
+	s.value("device", text(&c.Device, checkName(maxComchName)),
+		"Comch device, as the DPU sees it").flagged("device", "d")
 	s.value("representor", text(&c.Representor, checkName(maxComchName)),
-		"representor of the host function to serve; only clients on that function can connect").flagged("representor", "r")
-	s.value("target", ipPort(&c.Target), "control address of the target").flagged("storage-server", "").require().reloads(NewSessions)
-	s.value("volume", text(&c.Volume, checkName(controlmsg.MaxVolumeNameLength)), "name of the volume at the target").
+		"representor of the host function to serve; only clients on that function can connect").
+		flagged("representor", "r")
+	s.value("target", ipPort(&c.Target), "control address of the target").
+		flagged("storage-server", "").require().reloads(NewSessions)
+	s.value("volume", text(&c.Volume, checkName(controlmsg.MaxVolumeNameLength)),
+		"name of the volume at the target").
 		flagged("volume", "").require().reloads(NewSessions)
-	s.value("tls_server_name", text(&c.TLSServerName, nil), "name that the target's certificate must have; empty is the address of the target").
+	s.value("tls_server_name", text(&c.TLSServerName, nil),
+		"name that the target's certificate must have; empty is the address of the target").
 		flagged("tls-server-name", "").reloads(NewSessions)
 	s.value("rdma_address", ipAddress(&c.RDMAAddress, true),
-		"local IP address of RDMA connections; empty is the local address of the route to the target").flagged("rdma-address", "").reloads(NewSessions)
-	s.value("cpus", cpuList(&c.CPUs), "workers of this channel alone, pinned to these cores; empty uses the shared workers")
+		"local IP address of RDMA connections; empty is the local address of the route to the target").
+		flagged("rdma-address", "").reloads(NewSessions)
+	s.value("cpus", cpuList(&c.CPUs),
+		"workers of this channel alone, pinned to these cores; empty uses the shared workers")
 	s.value("io_timeout", timeout(&c.IOTimeout),
-		"end the session when the target takes longer than this for an IO; infinite is no limit").flagged("io-timeout", "").reloads(NewSessions)
+		"end the session when the target takes longer than this for an IO; infinite is no limit").
+		flagged("io-timeout", "").reloads(NewSessions)
 	s.section("limits", "Limits on the clients of the channel.", c.Limits.describe)
 	s.section("access", "Who may connect besides root and the relay's own user.", c.Access.describe)
 	s.section("reconnect", "Behaviour while the target is down.", c.Reconnect.describe)
 }
 
 func (c *ChannelLimits) describe(s section) {
-	s.value("sessions", integer(&c.Sessions, 1, relay.HighestMaxSessions), "concurrent sessions").flagged("max-clients", "").reloads(AtOnce)
-	s.value("queues", integer(&c.Queues, 1, relay.HighestMaxQueues), "queues of a session").reloads(NewSessions)
-	s.value("depth", integer(&c.Depth, 1, relay.HighestMaxDepth), "IOs in flight of a queue").reloads(NewSessions)
-	s.value("outstanding", integer(&c.Outstanding, 1, relay.HighestMaxOutstanding), "queues times depth of a session").reloads(NewSessions)
-	s.value("buffer_size", byteSize(&c.BufferSize, 512, relay.HighestMaxBufferSize), "data of one IO").reloads(NewSessions)
-	s.value("export", byteSize(&c.Export, 4*size.KiB, 1<<50), "client memory that all sessions together may export").reloads(NewSessions)
+	s.value("sessions", integer(&c.Sessions, 1, relay.HighestMaxSessions),
+		"concurrent sessions").flagged("max-clients", "").reloads(AtOnce)
+	s.value("queues", integer(&c.Queues, 1, relay.HighestMaxQueues),
+		"queues of a session").reloads(NewSessions)
+	s.value("depth", integer(&c.Depth, 1, relay.HighestMaxDepth),
+		"IOs in flight of a queue").reloads(NewSessions)
+	s.value("outstanding", integer(&c.Outstanding, 1, relay.HighestMaxOutstanding),
+		"queues times depth of a session").reloads(NewSessions)
+	s.value("buffer_size", byteSize(&c.BufferSize, 512, relay.HighestMaxBufferSize),
+		"data of one IO").reloads(NewSessions)
+	s.value("export", byteSize(&c.Export, 4*size.KiB, 1<<50),
+		"client memory that all sessions together may export").reloads(NewSessions)
 }
 
 func (c *Access) describe(s section) {
-	s.value("any_user", boolean(&c.AnyUser), "let clients of every user connect").flagged("allow-any-user", "").reloads(AtOnce)
-	s.value("users", words(&c.Users, checkUser), "users whose clients may connect, by name or number").reloads(AtOnce)
+	s.value("any_user", boolean(&c.AnyUser),
+		"let clients of every user connect").flagged("allow-any-user", "").reloads(AtOnce)
+	s.value("users", words(&c.Users, checkUser),
+		"users whose clients may connect, by name or number").reloads(AtOnce)
 }
 
 func (c *Reconnect) describe(s section) {
 	s.value("attempts", attempts(&c.Attempts),
 		"attempts before the channel stays down until the next reload; 0 is none, infinite is no limit").
 		flagged("reconnect-attempts", "").reloads(AtOnce)
-	s.value("give_up_after", within(&c.GiveUpAfter), "how long to try before the channel stays down until the next reload, or infinite").reloads(AtOnce)
+	s.value("give_up_after", within(&c.GiveUpAfter),
+		"how long to try before the channel stays down until the next reload, or infinite").reloads(AtOnce)
 	s.value("first_pause", duration(&c.FirstPause, time.Millisecond, longest),
 		"pause after the first attempt; it doubles each time, and varies randomly by a quarter").reloads(AtOnce)
-	s.value("longest_pause", duration(&c.LongestPause, time.Millisecond, longest), "longest pause").reloads(AtOnce)
+	s.value("longest_pause", duration(&c.LongestPause, time.Millisecond, longest),
+		"longest pause").reloads(AtOnce)
 	s.value("session_wait", within(&c.SessionWait),
 		"how long a new session may wait for the target; 0s rejects it at once, infinite is as long as the client waits").
 		flagged("session-wait", "").reloads(NewSessions)
@@ -212,13 +245,16 @@ func (c *Reconnect) describe(s section) {
 
 func (c *Channel) check(report reporter) {
 	if c.Access.AnyUser && len(c.Access.Users) > 0 {
-		report.in("access")("users", c.Access.Users, "any_user is true, which lets every user connect: remove one of the two")
+		report.in("access")("users", c.Access.Users,
+			"any_user is true, which lets every user connect: remove one of the two")
 	}
 	if r := &c.Reconnect; r.LongestPause < r.FirstPause {
-		report.in("reconnect")("longest_pause", r.LongestPause, "must not be less than first_pause, which is %v", r.FirstPause)
+		report.in("reconnect")("longest_pause", r.LongestPause,
+			"must not be less than first_pause, which is %v", r.FirstPause)
 	}
 	if c.RDMAAddress.IsUnspecified() && c.RDMAAddress.IsValid() {
-		report("rdma_address", c.RDMAAddress, "is not an address that the target can connect to: use an address of this machine")
+		report("rdma_address", c.RDMAAddress,
+			"is not an address that the target can connect to: use an address of this machine")
 	}
 }
 

@@ -26,9 +26,11 @@ func (c *Log) describe(s section) {
 	s.value("level", text(&c.Level, checkLevel),
 		"lowest severity to log: debug, info, warn, error, or a DOCA log level from 10 (nothing) to 70 (everything)").
 		flagged("log-level", "l").reloads(AtOnce)
-	s.value("format", choice(&c.Format, "console", "json"), "log format: console or json").flagged("log-format", "")
+	s.value("format", choice(&c.Format, "console", "json"),
+		"log format: console or json").flagged("log-format", "")
 	s.value("sampling", integer(&c.Sampling, 0, 1<<20),
-		"log a repeated message this often per second, then only every hundredth time; 0 logs all").flagged("log-sampling", "")
+		"log a repeated message this often per second, then only every hundredth time; 0 logs all").
+		flagged("log-sampling", "")
 }
 
 func checkLevel(s string) error {
@@ -45,7 +47,8 @@ type Operations struct {
 }
 
 func (c *Operations) describe(s section) {
-	s.value("listen", text(&c.Listen, checkListen), "address of the status page, /status, /metrics, /healthz and /readyz, HOST:PORT; empty is none").
+	s.value("listen", text(&c.Listen, checkListen),
+		"address of the status page, /status, /metrics, /healthz and /readyz, HOST:PORT; empty is none").
 		flagged("metrics-listen", "")
 	s.value("admin", text(&c.Admin, checkAdmin),
 		"address for administration: unix:PATH, or a loopback address, which every user of the machine can reach; empty is none").
@@ -95,12 +98,16 @@ func defaultWorkers() Workers {
 const maxWorkers = 256
 
 func (c *Workers) describe(s section) {
-	s.value("cpus", cpuList(&c.CPUs), "pin a worker to each of these cores, for instance 0-3,8; empty pins none").flagged("cpu", "")
+	s.value("cpus", cpuList(&c.CPUs),
+		"pin a worker to each of these cores, for instance 0-3,8; empty pins none").
+		flagged("cpu", "")
 	s.value("count", orWord(integer(&c.Count, 1, maxWorkers), &c.Count, "auto", 0),
 		"number of unpinned workers if cpus is empty; auto is two, or one on a single core")
-	s.value("poll", choice(&c.Poll, progress.Adaptive.String(), progress.Busy.String(), progress.Event.String()),
+	s.value("poll", choice(&c.Poll, progress.Adaptive.String(), progress.Busy.String(),
+		progress.Event.String()),
 		"what an idle worker does: adaptive, busy or event").flagged("poll", "")
-	s.value("spin_time", duration(&c.SpinTime, time.Microsecond, time.Second), "how long an adaptive worker polls without work before it sleeps")
+	s.value("spin_time", duration(&c.SpinTime, time.Microsecond, time.Second),
+		"how long an adaptive worker polls without work before it sleeps")
 }
 
 // RDMA chooses and tunes the RDMA provider.
@@ -122,18 +129,26 @@ const auto = "auto"
 func defaultRDMA() RDMA { return RDMA{Provider: providers.DefaultRDMA, GIDIndex: AutoGID} }
 
 func (c *RDMA) describe(s section) {
-	s.value("provider", choice(&c.Provider, "iwarp", "verbs"), "RDMA provider: iwarp or verbs").flagged("rdma-provider", "")
-	s.value("crc", boolean(&c.CRC), "iwarp: protect connections by CRC32C; on if either side asks for it").flagged("rdma-crc", "")
+	s.value("provider", choice(&c.Provider, "iwarp", "verbs"),
+		"RDMA provider: iwarp or verbs").flagged("rdma-provider", "")
+	s.value("crc", boolean(&c.CRC),
+		"iwarp: protect connections by CRC32C; on if either side asks for it").
+		flagged("rdma-crc", "")
 	s.value("device", text(&c.Device, nil),
-		"verbs: RDMA device, or network interface that has one; empty is the device with the address").flagged("rdma-device", "")
+		"verbs: RDMA device, or network interface that has one; empty is the device with the address").
+		flagged("rdma-device", "")
 	s.value("gid_index", orWord(integer(&c.GIDIndex, 0, 1<<15), &c.GIDIndex, auto, AutoGID),
-		"verbs: entry of the GID table to use; auto is that of the address").flagged("rdma-gid-index", "")
+		"verbs: entry of the GID table to use; auto is that of the address").
+		flagged("rdma-gid-index", "")
 	s.value("path_mtu", orWord(integer(&c.PathMTU, 256, 4096), &c.PathMTU, auto, 0),
-		"verbs: payload of a packet in bytes, equal on both sides, 256 to 4096; auto is the route's maximum").flagged("rdma-path-mtu", "")
+		"verbs: payload of a packet in bytes, equal on both sides, 256 to 4096; auto is the route's maximum").
+		flagged("rdma-path-mtu", "")
 	s.value("type_of_service", orWord(integer(&c.TypeOfService, 1, 255), &c.TypeOfService, auto, 0),
-		"verbs: type of service of the packets, which selects the traffic class; auto is the system's default").flagged("rdma-tos", "")
+		"verbs: type of service of the packets, which selects the traffic class; auto is the system's default").
+		flagged("rdma-tos", "")
 	s.value("retry_count", orWord(integer(&c.RetryCount, 1, 7), &c.RetryCount, auto, 0),
-		"verbs: retransmissions of a packet without acknowledgement, 1 to 7; auto is 7").flagged("rdma-retry-count", "")
+		"verbs: retransmissions of a packet without acknowledgement, 1 to 7; auto is 7").
+		flagged("rdma-retry-count", "")
 }
 
 // TLS configures TLS for the control connections. All fields are "" for plain text.
@@ -145,9 +160,12 @@ type TLS struct {
 
 func (c *TLS) describe(s section) {
 	s.value("certificate", text(&c.Certificate, nil),
-		"secure control connections by mutual TLS: PEM file with this side's certificate; empty is plain text").flagged("tls-cert", "")
-	s.value("key", text(&c.Key, nil), "PEM file with the certificate's private key").flagged("tls-key", "")
-	s.value("ca", text(&c.CA, nil), "PEM file with the authorities that may sign the peer's certificate").flagged("tls-ca", "")
+		"secure control connections by mutual TLS: PEM file with this side's certificate; empty is plain text").
+		flagged("tls-cert", "")
+	s.value("key", text(&c.Key, nil),
+		"PEM file with the certificate's private key").flagged("tls-key", "")
+	s.value("ca", text(&c.CA, nil),
+		"PEM file with the authorities that may sign the peer's certificate").flagged("tls-ca", "")
 }
 
 // Enabled reports whether TLS is configured.
@@ -157,9 +175,11 @@ func (c *TLS) check(report reporter) {
 	if !c.Enabled() {
 		return
 	}
-	for _, part := range []struct{ key, file string }{{"certificate", c.Certificate}, {"key", c.Key}, {"ca", c.CA}} {
+	for _, part := range []struct{ key, file string }{{"certificate", c.Certificate},
+		{"key", c.Key}, {"ca", c.CA}} {
 		if part.file == "" {
-			report(part.key, nil, "is missing: TLS needs a certificate (--tls-cert), a key (--tls-key) and an authority (--tls-ca)")
+			report(part.key, nil,
+				"is missing: TLS needs a certificate (--tls-cert), a key (--tls-key) and an authority (--tls-ca)")
 		}
 	}
 }
@@ -178,17 +198,21 @@ func defaultControl(timeout time.Duration) Control {
 
 // describe adds the keys. reload differs between the daemons.
 func (c *Control) describe(s section, reload Reload) {
-	s.value("timeout", duration(&c.Timeout, 10*time.Millisecond, time.Hour), "timeout of each step of a handshake").
+	s.value("timeout", duration(&c.Timeout, 10*time.Millisecond, time.Hour),
+		"timeout of each step of a handshake").
 		flagged("control-timeout", "").reloads(reload)
 	s.value("keep_alive_interval", duration(&c.KeepAliveInterval, time.Millisecond, time.Hour),
-		"interval of keep-alive messages on control connections").flagged("keep-alive-interval", "").reloads(reload)
+		"interval of keep-alive messages on control connections").
+		flagged("keep-alive-interval", "").reloads(reload)
 	s.value("keep_alive_dead_after", duration(&c.KeepAliveDeadAfter, time.Millisecond, time.Hour),
-		"time without messages after which the peer of a control connection counts as dead").flagged("keep-alive-dead-after", "").reloads(reload)
+		"time without messages after which the peer of a control connection counts as dead").
+		flagged("keep-alive-dead-after", "").reloads(reload)
 }
 
 func (c *Control) check(report reporter) {
 	if c.KeepAliveDeadAfter < c.KeepAliveInterval {
-		report("keep_alive_dead_after", c.KeepAliveDeadAfter, "must not be less than keep_alive_interval, which is %v", c.KeepAliveInterval)
+		report("keep_alive_dead_after", c.KeepAliveDeadAfter,
+			"must not be less than keep_alive_interval, which is %v", c.KeepAliveInterval)
 	}
 }
 

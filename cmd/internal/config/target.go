@@ -59,7 +59,8 @@ func DefaultTarget() *Target {
 		Log: defaultLog(), Workers: defaultWorkers(), RDMA: defaultRDMA(),
 		Listen:  Listen{Address: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Port: DefaultPort},
 		Control: defaultControl(target.DefaultControlTimeout),
-		Limits:  TargetLimits{Sessions: target.DefaultMaxSessions, Staging: target.DefaultStagingLimit},
+		Limits: TargetLimits{Sessions: target.DefaultMaxSessions,
+			Staging: target.DefaultStagingLimit},
 
 		Shutdown: Shutdown{DrainTimeout: target.DefaultDrainTimeout},
 	}
@@ -74,9 +75,11 @@ func (c *Target) describe(s section) {
 	s.section("rdma", "The connections of relays.", c.RDMA.describe)
 	s.section("tls", "Security of the control connections of relays.", c.TLS.describe)
 	s.section("listen", "Where relays connect.", c.Listen.describe)
-	s.section("control", "Control connections of relays.", func(s section) { c.Control.describe(s, Restart) })
+	s.section("control", "Control connections of relays.",
+		func(s section) { c.Control.describe(s, Restart) })
 	s.section("limits", "Limits of all sessions together.", c.Limits.describe)
-	s.section("shutdown", "The end of the daemon.", func(s section) { c.Shutdown.describe(s, Restart) })
+	s.section("shutdown", "The end of the daemon.",
+		func(s section) { c.Shutdown.describe(s, Restart) })
 	addList(s, "volumes", "A volume.", &c.Volumes, defaultVolume, (*Volume).describe)
 	volumes := s.node.child("volumes").flagged("volume", "")
 	volumes.doc = "volume to serve, NAME=memory:SIZE or NAME=file:PATH[,size=SIZE][,readonly][,direct]; repeatable"
@@ -88,27 +91,39 @@ func (c *Target) describe(s section) {
 const maxCertificateName = 253
 
 func (c *Listen) describe(s section) {
-	s.value("address", ipAddress(&c.Address, false), "IP address for control connections of relays").flagged("listen-address", "")
-	s.value("port", integer(&c.Port, 0, 65535), "port for control connections; 0 picks one").flagged("listen-port", "")
-	s.value("rdma_address", ipAddress(&c.RDMAAddress, true), "IP address for RDMA connections; empty is the address for control connections").
+	s.value("address", ipAddress(&c.Address, false),
+		"IP address for control connections of relays").flagged("listen-address", "")
+	s.value("port", integer(&c.Port, 0, 65535),
+		"port for control connections; 0 picks one").flagged("listen-port", "")
+	s.value("rdma_address", ipAddress(&c.RDMAAddress, true),
+		"IP address for RDMA connections; empty is the address for control connections").
 		flagged("rdma-address", "")
-	s.value("rdma_port", integer(&c.RDMAPort, 0, 65535), "port for RDMA connections; 0 picks one, which relays learn by the handshake").flagged("rdma-port", "")
-	s.value("address_file", text(&c.AddressFile, nil), "write the control address to this file once the target listens; empty is none").
+	s.value("rdma_port", integer(&c.RDMAPort, 0, 65535),
+		"port for RDMA connections; 0 picks one, which relays learn by the handshake").
+		flagged("rdma-port", "")
+	s.value("address_file", text(&c.AddressFile, nil),
+		"write the control address to this file once the target listens; empty is none").
 		flagged("address-file", "")
 	s.value("tls_allowed_names", words(&c.TLSAllowedNames, checkName(maxCertificateName)),
-		"a relay's certificate must have one of these names; empty accepts every certificate of the authorities").flagged("tls-allowed-name", "")
+		"a relay's certificate must have one of these names; empty accepts every certificate of the authorities").
+		flagged("tls-allowed-name", "")
 }
 
 func (c *TargetLimits) describe(s section) {
-	s.value("sessions", integer(&c.Sessions, 1, maxSessions), "concurrent control connections").flagged("max-sessions", "")
-	s.value("staging", byteSize(&c.Staging, size.MiB, 1<<50), "memory that all sessions together may use for data in transit").
+	s.value("sessions", integer(&c.Sessions, 1, maxSessions),
+		"concurrent control connections").flagged("max-sessions", "")
+	s.value("staging", byteSize(&c.Staging, size.MiB, 1<<50),
+		"memory that all sessions together may use for data in transit").
 		flagged("staging-limit", "")
 }
 
 func (c *Volume) describe(s section) {
-	s.value("name", text(&c.Name, checkName(volume.MaxNameLength)), "name that relays request").require()
-	s.value("backend", text(&c.Backend, nil), "storage of the content: memory:SIZE or file:PATH[,size=SIZE][,readonly][,direct]").require()
-	s.value("block_size", byteSize(&c.BlockSize, volume.MinBlockSize, volume.MaxBlockSize), "block size of the volumes, a power of two").flagged("block-size", "")
+	s.value("name", text(&c.Name, checkName(volume.MaxNameLength)),
+		"name that relays request").require()
+	s.value("backend", text(&c.Backend, nil),
+		"storage of the content: memory:SIZE or file:PATH[,size=SIZE][,readonly][,direct]").require()
+	s.value("block_size", byteSize(&c.BlockSize, volume.MinBlockSize, volume.MaxBlockSize),
+		"block size of the volumes, a power of two").flagged("block-size", "")
 }
 
 // parseVolumeFlag parses the flag. The keys check the values.
@@ -128,7 +143,8 @@ func (c *Target) check(report reporter) {
 		report("listen.tls_allowed_names", c.Listen.TLSAllowedNames, noTLS)
 	}
 	if len(c.Volumes) == 0 {
-		report("volumes", nil, "is empty: describe a volume in the file, or by --volume NAME=memory:SIZE")
+		report("volumes", nil,
+			"is empty: describe a volume in the file, or by --volume NAME=memory:SIZE")
 	}
 	seen := make(map[string]int)
 	for i := range c.Volumes {

@@ -62,26 +62,28 @@ func choice(p *string, options ...string) Value {
 }
 
 func boolean(p *bool) Value {
-	return variable{kind: "bool", get: func() string { return strconv.FormatBool(*p) }, set: func(s string) error {
-		switch s {
-		case "true", "false":
-			*p = s == "true"
-			return nil
-		}
-		return errors.New("must be true or false")
-	}}
+	return variable{kind: "bool", get: func() string { return strconv.FormatBool(*p) },
+		set: func(s string) error {
+			switch s {
+			case "true", "false":
+				*p = s == "true"
+				return nil
+			}
+			return errors.New("must be true or false")
+		}}
 }
 
 // integer is a whole number between two others.
 func integer[T int | uint8 | uint16 | uint32](p *T, least, most T) Value {
-	return variable{kind: "int", get: func() string { return fmt.Sprint(*p) }, set: func(s string) error {
-		n, err := strconv.ParseInt(s, 10, 64)
-		if err != nil || n < int64(least) || n > int64(most) {
-			return fmt.Errorf("must be a whole number from %d to %d", least, most)
-		}
-		*p = T(n)
-		return nil
-	}}
+	return variable{kind: "int", get: func() string { return fmt.Sprint(*p) },
+		set: func(s string) error {
+			n, err := strconv.ParseInt(s, 10, 64)
+			if err != nil || n < int64(least) || n > int64(most) {
+				return fmt.Errorf("must be a whole number from %d to %d", least, most)
+			}
+			*p = T(n)
+			return nil
+		}}
 }
 
 // orWord extends v by a word that stands for the value special.
@@ -110,7 +112,8 @@ func attempts(p *retry.Count) Value {
 
 // within is a time limit, from 0, or infinite.
 func within(p *retry.Bound) Value {
-	return described(p, `must be a duration with a unit, for instance 500ms or 30s, of which 0s is no time at all, or "infinite"`)
+	return described(p,
+		`must be a duration with a unit, for instance 500ms or 30s, of which 0s is no time at all, or "infinite"`)
 }
 
 // described is v with another error text.
@@ -125,20 +128,21 @@ func described(v Value, allowed string) Value {
 
 // duration is a duration from least to most.
 func duration(p *time.Duration, least, most time.Duration) Value {
-	return variable{kind: "duration", get: func() string { return p.String() }, set: func(s string) error {
-		d, err := time.ParseDuration(s)
-		if err != nil {
-			return durationError(s)
-		}
-		switch {
-		case d < least && most == longest:
-			return fmt.Errorf("must be at least %v", least)
-		case d < least || d > most:
-			return fmt.Errorf("must be from %v to %v", least, most)
-		}
-		*p = d
-		return nil
-	}}
+	return variable{kind: "duration", get: func() string { return p.String() },
+		set: func(s string) error {
+			d, err := time.ParseDuration(s)
+			if err != nil {
+				return durationError(s)
+			}
+			switch {
+			case d < least && most == longest:
+				return fmt.Errorf("must be at least %v", least)
+			case d < least || d > most:
+				return fmt.Errorf("must be from %v to %v", least, most)
+			}
+			*p = d
+			return nil
+		}}
 }
 
 func durationError(s string) error {
@@ -163,17 +167,18 @@ func wait(p *time.Duration) Value {
 
 // byteSize is a size between two others.
 func byteSize[T uint32 | uint64](p *T, least, most size.Bytes) Value {
-	return variable{kind: "size", get: func() string { return size.Bytes(*p).String() }, set: func(s string) error {
-		b, err := size.Parse(s)
-		if err != nil {
-			return err
-		}
-		if b < least || b > most {
-			return fmt.Errorf("must be from %v to %v", least, most)
-		}
-		*p = T(b)
-		return nil
-	}}
+	return variable{kind: "size", get: func() string { return size.Bytes(*p).String() },
+		set: func(s string) error {
+			b, err := size.Parse(s)
+			if err != nil {
+				return err
+			}
+			if b < least || b > most {
+				return fmt.Errorf("must be from %v to %v", least, most)
+			}
+			*p = T(b)
+			return nil
+		}}
 }
 
 // ipAddress is an address without a port. If it is optional, "" is no address.
@@ -216,18 +221,19 @@ func ipPort(p *netip.AddrPort) Value {
 
 // cpuList is a list of CPUs in the kernel's format.
 func cpuList(p *[]int) Value {
-	return variable{kind: cpusType, get: func() string { return joinInts(*p) }, set: func(s string) error {
-		if s == "" {
-			*p = nil
+	return variable{kind: cpusType, get: func() string { return joinInts(*p) },
+		set: func(s string) error {
+			if s == "" {
+				*p = nil
+				return nil
+			}
+			cpus, err := affinity.ParseList(s)
+			if err != nil {
+				return err
+			}
+			*p = cpus
 			return nil
-		}
-		cpus, err := affinity.ParseList(s)
-		if err != nil {
-			return err
-		}
-		*p = cpus
-		return nil
-	}}
+		}}
 }
 
 func joinInts(list []int) string {
@@ -240,22 +246,23 @@ func joinInts(list []int) string {
 
 // words is a list of texts without commas.
 func words(p *[]string, check func(string) error) Value {
-	return variable{kind: listType, get: func() string { return strings.Join(*p, ",") }, set: func(s string) error {
-		if s == "" {
-			*p = nil
+	return variable{kind: listType, get: func() string { return strings.Join(*p, ",") },
+		set: func(s string) error {
+			if s == "" {
+				*p = nil
+				return nil
+			}
+			list := strings.Split(s, ",")
+			for i, word := range list {
+				list[i] = strings.TrimSpace(word)
+				if err := check(list[i]); err != nil {
+					return err
+				}
+				if slices.Contains(list[:i], list[i]) {
+					return fmt.Errorf("%q is named twice", list[i])
+				}
+			}
+			*p = list
 			return nil
-		}
-		list := strings.Split(s, ",")
-		for i, word := range list {
-			list[i] = strings.TrimSpace(word)
-			if err := check(list[i]); err != nil {
-				return err
-			}
-			if slices.Contains(list[:i], list[i]) {
-				return fmt.Errorf("%q is named twice", list[i])
-			}
-		}
-		*p = list
-		return nil
-	}}
+		}}
 }

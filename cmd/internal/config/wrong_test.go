@@ -16,8 +16,16 @@ import (
 // when they change: each line has to tell somebody what to do.
 func TestWhatIsSaidOfWrongConfigurations(t *testing.T) {
 	for name, load := range map[string]func(file string) error{
-		"wrong-relay":  func(file string) error { _, err := LoadRelay(Sources{File: file}); return err },
-		"wrong-target": func(file string) error { _, err := LoadTarget(Sources{File: file}); return err },
+		"wrong-relay": func(file string) error {
+			_,
+				err := LoadRelay(Sources{File: file})
+			return err
+		},
+		"wrong-target": func(file string) error {
+			_,
+				err := LoadTarget(Sources{File: file})
+			return err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			archive, err := txtar.ParseFile(filepath.Join("testdata", name+".txtar"))

@@ -44,7 +44,8 @@ func readFile(path string, root *node) (*layer, error) {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 	if len(text) > maxFileSize {
-		return nil, fmt.Errorf("read configuration %s: it is larger than %d bytes", path, maxFileSize)
+		return nil, fmt.Errorf("read configuration %s: it is larger than %d bytes", path,
+			maxFileSize)
 	}
 	return parseYAML(path, text, root)
 }
@@ -55,7 +56,9 @@ func parseYAML(name string, text []byte, root *node) (*layer, error) {
 	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
 		return newLayer(), nil // empty
 	} else if err != nil {
-		return nil, Problems{{Source: name, Text: "not valid YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}}
+		return nil,
+			Problems{{Source: name, Text: "not valid YAML: " + strings.TrimPrefix(err.Error(),
+				"yaml: ")}}
 	}
 	r := &yamlReader{name: name, layer: newLayer()}
 	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
@@ -79,7 +82,8 @@ type yamlReader struct {
 func (r *yamlReader) source(y *yaml.Node) string { return r.name + ":" + strconv.Itoa(y.Line) }
 
 func (r *yamlReader) problem(y *yaml.Node, path, value, text string) {
-	r.layer.problems = append(r.layer.problems, Problem{Source: r.source(y), Key: path, Value: value, Text: text})
+	r.layer.problems = append(r.layer.problems, Problem{Source: r.source(y), Key: path,
+		Value: value, Text: text})
 }
 
 // read converts y according to n: to a map for a section or a list, to text for a value, and to nil
@@ -87,7 +91,8 @@ func (r *yamlReader) problem(y *yaml.Node, path, value, text string) {
 func (r *yamlReader) read(y *yaml.Node, n *node, path string) any {
 	if r.nodes++; r.nodes > maxNodes {
 		if r.nodes == maxNodes+1 {
-			r.problem(y, path, "", fmt.Sprintf("too large: aliases make it more than %d values", maxNodes))
+			r.problem(y, path, "", fmt.Sprintf("too large: aliases make it more than %d values",
+				maxNodes))
 		}
 		return nil
 	}
@@ -133,7 +138,8 @@ func (r *yamlReader) readList(y *yaml.Node, n *node, path string) any {
 		return nil
 	}
 	if len(y.Content) > maxElements {
-		r.problem(y, path, "", fmt.Sprintf("%d elements are more than the %d that are allowed", len(y.Content), maxElements))
+		r.problem(y, path, "", fmt.Sprintf("%d elements are more than the %d that are allowed",
+			len(y.Content), maxElements))
 		return nil
 	}
 	values := make(map[string]any)

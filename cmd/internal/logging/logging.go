@@ -25,9 +25,11 @@ type Options struct {
 
 // AddFlags adds --log-level, short -l, and --log-format to f.
 func (o *Options) AddFlags(f *pflag.FlagSet) {
-	f.StringVarP(&o.Level, "log-level", "l", "info", "lowest severity to log: debug, info, warn, error, or a DOCA log level from 10 (nothing) to 70 (everything)")
+	f.StringVarP(&o.Level, "log-level", "l", "info",
+		"lowest severity to log: debug, info, warn, error, or a DOCA log level from 10 (nothing) to 70 (everything)")
 	f.StringVar(&o.Format, "log-format", "console", "log format: console or json")
-	f.IntVar(&o.Sampling, "log-sampling", 100, "log a repeated message this often per second, then only every hundredth time; 0 logs all")
+	f.IntVar(&o.Sampling, "log-sampling", 100,
+		"log a repeated message this often per second, then only every hundredth time; 0 logs all")
 }
 
 // timeLayout is RFC 3339 with microseconds: events on a data path are less than a millisecond
@@ -76,7 +78,8 @@ func newTo(w io.Writer, name string, o Options) (*zap.Logger, zap.AtomicLevel, e
 // docaLevels maps DOCA's log levels (doca_log_level): disabled, critical, error, warning, info,
 // debug, trace.
 var docaLevels = map[int]zapcore.Level{
-	10: zapcore.FatalLevel + 1, 20: zapcore.ErrorLevel, 30: zapcore.ErrorLevel, 40: zapcore.WarnLevel,
+	10: zapcore.FatalLevel + 1, 20: zapcore.ErrorLevel, 30: zapcore.ErrorLevel,
+	40: zapcore.WarnLevel,
 	50: zapcore.InfoLevel, 60: zapcore.DebugLevel, 70: zapcore.DebugLevel,
 }
 

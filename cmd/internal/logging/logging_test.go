@@ -79,8 +79,10 @@ func TestTheLevelChangesWhileTheLoggerIsUsed(t *testing.T) {
 
 func TestLevelsHaveNamesAndTheNumbersOfDOCA(t *testing.T) {
 	for text, want := range map[string]zapcore.Level{
-		"debug": zapcore.DebugLevel, "info": zapcore.InfoLevel, "warn": zapcore.WarnLevel, "error": zapcore.ErrorLevel,
-		"30": zapcore.ErrorLevel, "40": zapcore.WarnLevel, "50": zapcore.InfoLevel, "70": zapcore.DebugLevel,
+		"debug": zapcore.DebugLevel, "info": zapcore.InfoLevel, "warn": zapcore.WarnLevel,
+		"error": zapcore.ErrorLevel,
+		"30":    zapcore.ErrorLevel, "40": zapcore.WarnLevel, "50": zapcore.InfoLevel,
+		"70": zapcore.DebugLevel,
 	} {
 		if got, err := ParseLevel(text); err != nil || got != want {
 			t.Errorf("ParseLevel(%q) = %v, %v", text, got, err)

@@ -20,14 +20,20 @@ type queueMetrics struct {
 
 // newQueueMetrics returns the metrics of queues, with the label owner, "channel" or "volume", and
 // the given causes of backpressure.
-func newQueueMetrics(prefix, owner, latencyIs string, causes ...datapath.BackPressure) queueMetrics {
+func newQueueMetrics(prefix, owner, latencyIs string,
+	causes ...datapath.BackPressure) queueMetrics {
 	return queueMetrics{
-		io:    define(prefix+"io_total", Counter, "IOs that have completed, by operation and result.", owner, "queue", "op", "code"),
-		bytes: define(prefix+"io_bytes_total", Counter, "Bytes that successful IOs have moved, by operation.", owner, "queue", "op"),
+		io: define(prefix+"io_total", Counter,
+			"IOs that have completed, by operation and result.", owner, "queue", "op", "code"),
+		bytes: define(prefix+"io_bytes_total", Counter,
+			"Bytes that successful IOs have moved, by operation.", owner, "queue", "op"),
 		latency: define(prefix+"io_latency_seconds", Histogram, latencyIs+
-			" Native histogram, classic with a bucket for each power of two. The clock is read once for all IOs that a poll finds together.", owner, "queue", "op"),
-		inFlight: define(prefix+"io_in_flight", Gauge, "IOs that have been received and not completed.", owner, "queue"),
-		backPressure: define(prefix+"back_pressure_total", Counter, "Waits because of backpressure: "+causeList(causes)+".",
+			" Native histogram, classic with a bucket for each power of two. The clock is read once for all IOs that a poll finds together.",
+			owner, "queue", "op"),
+		inFlight: define(prefix+"io_in_flight", Gauge,
+			"IOs that have been received and not completed.", owner, "queue"),
+		backPressure: define(prefix+"back_pressure_total", Counter,
+			"Waits because of backpressure: "+causeList(causes)+".",
 			owner, "queue", "cause"),
 		causes: causes,
 	}
@@ -56,14 +62,16 @@ func (q *queueMetrics) all() []*metric {
 }
 
 // collect sends the counts of all queues of one owner.
-func (q *queueMetrics) collect(out chan<- prometheus.Metric, owner string, counters *datapath.CounterSet) {
+func (q *queueMetrics) collect(out chan<- prometheus.Metric, owner string,
+	counters *datapath.CounterSet) {
 	queues := counters.Queues()
 	for i := range queues {
 		counts := &queues[i]
 		index := strconv.Itoa(counts.Queue)
 		q.inFlight.send(out, float64(counts.InFlight), owner, index)
 		for _, cause := range q.causes {
-			q.backPressure.send(out, float64(counts.BackPressure(cause)), owner, index, cause.String())
+			q.backPressure.send(out, float64(counts.BackPressure(cause)), owner, index,
+				cause.String())
 		}
 		for operation := range iomsg.OperationCount {
 			q.collectOperation(out, owner, index, operation, counts)
@@ -73,7 +81,8 @@ func (q *queueMetrics) collect(out chan<- prometheus.Metric, owner string, count
 
 // collectOperation sends the counts of one operation. It omits operations that have never been
 // requested, except reads and writes, which are there from the start so that rates can be computed.
-func (q *queueMetrics) collectOperation(out chan<- prometheus.Metric, owner, index string, operation iomsg.Operation, counts *datapath.QueueCounts) {
+func (q *queueMetrics) collectOperation(out chan<- prometheus.Metric, owner, index string,
+	operation iomsg.Operation, counts *datapath.QueueCounts) {
 	if counts.Total(operation) == 0 && !operation.MovesData() {
 		return
 	}
@@ -86,7 +95,8 @@ func (q *queueMetrics) collectOperation(out chan<- prometheus.Metric, owner, ind
 	if operation.MovesData() {
 		q.bytes.send(out, float64(counts.Bytes(operation)), owner, index, operation.String())
 	}
-	out <- newLatencyHistogram(q.latency.desc, q.latency.Labels, []string{owner, index, operation.String()}, counts.Latency(operation))
+	out <- newLatencyHistogram(q.latency.desc, q.latency.Labels, []string{owner, index,
+		operation.String()}, counts.Latency(operation))
 }
 
 // workerMetrics are the metrics of the data-path workers.
@@ -96,10 +106,15 @@ type workerMetrics struct {
 
 func newWorkerMetrics(prefix string) workerMetrics {
 	return workerMetrics{
-		polls:       define(prefix+"poll_total", Counter, "Turns of the worker's polling loop that found work (hit) or none (miss).", "worker", "outcome"),
-		sleeps:      define(prefix+"sleeps_total", Counter, "Times that the worker slept in the kernel for lack of work.", "worker"),
-		lateWakeups: define(prefix+"late_wakeups_total", Counter, "Work that the sleeping worker was not woken for. Anything but 0 is a bug.", "worker"),
-		queues:      define(prefix+"worker_queues", Gauge, "Queues that the worker serves now.", "worker"),
+		polls: define(prefix+"poll_total", Counter,
+			"Turns of the worker's polling loop that found work (hit) or none (miss).", "worker",
+			"outcome"),
+		sleeps: define(prefix+"sleeps_total", Counter,
+			"Times that the worker slept in the kernel for lack of work.", "worker"),
+		lateWakeups: define(prefix+"late_wakeups_total", Counter,
+			"Work that the sleeping worker was not woken for. Anything but 0 is a bug.", "worker"),
+		queues: define(prefix+"worker_queues", Gauge, "Queues that the worker serves now.",
+			"worker"),
 	}
 }
 
@@ -134,7 +149,8 @@ type latencyHistogram struct {
 	latency *datapath.Latency
 }
 
-func newLatencyHistogram(desc *prometheus.Desc, names, values []string, latency *datapath.Latency) prometheus.Metric {
+func newLatencyHistogram(desc *prometheus.Desc, names, values []string,
+	latency *datapath.Latency) prometheus.Metric {
 	labels := make([]*dto.LabelPair, len(names))
 	for i := range names {
 		labels[i] = &dto.LabelPair{Name: new(names[i]), Value: new(values[i])}

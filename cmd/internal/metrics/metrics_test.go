@@ -32,7 +32,8 @@ func TestEveryMetricIsDefinedAsPrometheusWantsIt(t *testing.T) {
 			t.Errorf("%s has the help %q", d.Name, d.Help)
 		}
 	}
-	for _, want := range []string{"zc_relay_io_total", "zc_target_io_latency_seconds", "zc_relay_late_wakeups_total"} {
+	for _, want := range []string{"zc_relay_io_total", "zc_target_io_latency_seconds",
+		"zc_relay_late_wakeups_total"} {
 		if !seen[want] {
 			t.Errorf("%s is not defined", want)
 		}
@@ -55,7 +56,8 @@ func TestChannelsAreToldApart(t *testing.T) {
 zc_relay_sessions{channel="a"} 2
 zc_relay_sessions{channel="b"} 0
 `
-	if err := testutil.CollectAndCompare(collector, strings.NewReader(want), "zc_relay_sessions"); err != nil {
+	if err := testutil.CollectAndCompare(collector, strings.NewReader(want),
+		"zc_relay_sessions"); err != nil {
 		t.Error(err)
 	}
 	if problems, err := testutil.CollectAndLint(collector); err != nil || len(problems) > 0 {
@@ -68,7 +70,8 @@ zc_relay_sessions{channel="b"} 0
 func collectLatency(t *testing.T, latency *datapath.Latency) *dto.Histogram {
 	t.Helper()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(oneMetric{newLatencyHistogram(prometheus.NewDesc("x_seconds", "X.", []string{"l"}, nil), []string{"l"}, []string{"v"}, latency)})
+	registry.MustRegister(oneMetric{newLatencyHistogram(prometheus.NewDesc("x_seconds", "X.",
+		[]string{"l"}, nil), []string{"l"}, []string{"v"}, latency)})
 	families, err := registry.Gather()
 	if err != nil || len(families) != 1 {
 		t.Fatalf("gathered %v, error %v", families, err)
@@ -113,7 +116,8 @@ func TestALatencyHistogramIsNativeAndClassicAtOnce(t *testing.T) {
 	got := nativeBuckets(h)
 	want := map[int32]int64{-159: 5, -158: 4, 0: 7, 49: 2}
 	if len(got) != len(want) || h.GetZeroCount() != 3 || h.GetSchema() != 3 {
-		t.Errorf("native buckets are %v, zero count %d, schema %d", got, h.GetZeroCount(), h.GetSchema())
+		t.Errorf("native buckets are %v, zero count %d, schema %d", got, h.GetZeroCount(),
+			h.GetSchema())
 	}
 	for index, n := range want {
 		if got[index] != n {
@@ -129,7 +133,8 @@ func TestALatencyHistogramIsNativeAndClassicAtOnce(t *testing.T) {
 			want = 19
 		}
 		if b.GetCumulativeCount() != want {
-			t.Errorf("classic bucket up to %v s has %d, want %d", b.GetUpperBound(), b.GetCumulativeCount(), want)
+			t.Errorf("classic bucket up to %v s has %d, want %d", b.GetUpperBound(),
+				b.GetCumulativeCount(), want)
 		}
 	}
 	bounds := make([]float64, len(h.Bucket))
@@ -173,7 +178,8 @@ zc_rdma_port_received_bytes_total{device="mlx5_0",port="1"} 4000
 zc_rdma_scrape_success 1
 `
 	if err := testutil.CollectAndCompare(collector, strings.NewReader(want),
-		"zc_rdma_device_info", "zc_rdma_port_active", "zc_rdma_port_received_bytes_total", "zc_rdma_scrape_success"); err != nil {
+		"zc_rdma_device_info", "zc_rdma_port_active", "zc_rdma_port_received_bytes_total",
+		"zc_rdma_scrape_success"); err != nil {
 		t.Error(err)
 	}
 }

@@ -33,26 +33,35 @@ const devicePrefix = "zc_rdma_"
 
 func newDeviceMetrics() deviceMetrics {
 	port := func(name string, kind Type, help string, more ...string) *metric {
-		return define(devicePrefix+"port_"+name, kind, help, append([]string{"device", "port"}, more...)...)
+		return define(devicePrefix+"port_"+name, kind, help, append([]string{"device", "port"},
+			more...)...)
 	}
 	return deviceMetrics{
-		info: define(devicePrefix+"device_info", Gauge, "Always 1; the labels describe the RDMA device as of the start of the daemon.",
+		info: define(devicePrefix+"device_info", Gauge,
+			"Always 1; the labels describe the RDMA device as of the start of the daemon.",
 			"device", "netdev", "pci", "auxiliary", "node_guid", "firmware", "board"),
-		success:            define(devicePrefix+"scrape_success", Gauge, "1 if all RDMA devices could be read, else 0. Machines without any have 1."),
-		active:             port("active", Gauge, "1 if the port is active, else 0."),
-		rate:               port("rate_bytes_per_second", Gauge, "Speed of the port's link."),
-		receivedBytes:      port("received_bytes_total", Counter, "Bytes received, headers included."),
-		transmittedBytes:   port("transmitted_bytes_total", Counter, "Bytes transmitted, headers included."),
+		success: define(devicePrefix+"scrape_success", Gauge,
+			"1 if all RDMA devices could be read, else 0. Machines without any have 1."),
+		active: port("active", Gauge, "1 if the port is active, else 0."),
+		rate:   port("rate_bytes_per_second", Gauge, "Speed of the port's link."),
+		receivedBytes: port("received_bytes_total", Counter,
+			"Bytes received, headers included."),
+		transmittedBytes: port("transmitted_bytes_total", Counter,
+			"Bytes transmitted, headers included."),
 		receivedPackets:    port("received_packets_total", Counter, "Packets received."),
 		transmittedPackets: port("transmitted_packets_total", Counter, "Packets transmitted."),
-		errors:             port("errors_total", Counter, "The port's error counters, named as in sysfs.", "error"),
-		hardware:           port("hardware_total", Counter, "The device's own counters (hw_counters), named as in sysfs; they differ by driver.", "counter"),
+		errors: port("errors_total", Counter,
+			"The port's error counters, named as in sysfs.", "error"),
+		hardware: port("hardware_total", Counter,
+			"The device's own counters (hw_counters), named as in sysfs; they differ by driver.",
+			"counter"),
 	}
 }
 
 func (m *deviceMetrics) all() []*metric {
 	return []*metric{
-		m.info, m.success, m.active, m.rate, m.receivedBytes, m.transmittedBytes, m.receivedPackets, m.transmittedPackets, m.errors, m.hardware,
+		m.info, m.success, m.active, m.rate, m.receivedBytes, m.transmittedBytes, m.receivedPackets,
+		m.transmittedPackets, m.errors, m.hardware,
 	}
 }
 
@@ -65,7 +74,8 @@ func NewDeviceCollector(tree *rdmadevice.Tree, log *zap.Logger) *DeviceCollector
 	}
 	for i := range devices {
 		d := &devices[i]
-		c.described = append(c.described, prometheus.MustNewConstMetric(c.info.desc, prometheus.GaugeValue, 1,
+		c.described = append(c.described, prometheus.MustNewConstMetric(c.info.desc,
+			prometheus.GaugeValue, 1,
 			d.Name, netDevNames(d), d.PCI, d.Auxiliary, d.NodeGUID, d.Firmware, d.Board))
 	}
 	return c

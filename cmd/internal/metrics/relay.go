@@ -58,14 +58,16 @@ func newRelayMetrics() relayMetrics {
 		channel:  newChannelMetrics(),
 		sessions: newSessionMetrics(),
 		link:     newLinkMetrics(),
-		queues: newQueueMetrics(relayPrefix, "channel", "Time from taking an IO from the client to answering it.",
+		queues: newQueueMetrics(relayPrefix, "channel",
+			"Time from taking an IO from the client to answering it.",
 			datapath.NoClientReceive),
 		workers: newWorkerMetrics(relayPrefix),
 	}
 }
 
 func (m *relayMetrics) all() []*metric {
-	return slices.Concat(m.channel.all(), m.sessions.all(), m.link.all(), m.queues.all(), m.workers.all())
+	return slices.Concat(m.channel.all(), m.sessions.all(), m.link.all(), m.queues.all(),
+		m.workers.all())
 }
 
 // NewRelayCollector returns a collector of source's metrics.
@@ -98,7 +100,8 @@ type channelMetrics struct{ info *metric }
 
 func newChannelMetrics() channelMetrics {
 	return channelMetrics{
-		info: define(relayPrefix+"channel_info", Gauge, "Always 1; the labels describe the channel.",
+		info: define(relayPrefix+"channel_info", Gauge,
+			"Always 1; the labels describe the channel.",
 			"channel", "device", "representor", "service", "target", "volume"),
 	}
 }
@@ -114,10 +117,13 @@ type sessionMetrics struct{ open, accepted, refused, exported *metric }
 
 func newSessionMetrics() sessionMetrics {
 	return sessionMetrics{
-		open:     define(relayPrefix+"sessions", Gauge, "Sessions that are open now.", "channel"),
-		accepted: define(relayPrefix+"sessions_total", Counter, "Sessions that have been opened.", "channel"),
-		refused:  define(relayPrefix+"sessions_refused_total", Counter, "Clients that were rejected because the relay had its maximum of sessions.", "channel"),
-		exported: define(relayPrefix+"exported_bytes", Gauge, "Memory that the clients have exported.", "channel"),
+		open: define(relayPrefix+"sessions", Gauge, "Sessions that are open now.", "channel"),
+		accepted: define(relayPrefix+"sessions_total", Counter, "Sessions that have been opened.",
+			"channel"),
+		refused: define(relayPrefix+"sessions_refused_total", Counter,
+			"Clients that were rejected because the relay had its maximum of sessions.", "channel"),
+		exported: define(relayPrefix+"exported_bytes", Gauge,
+			"Memory that the clients have exported.", "channel"),
 	}
 }
 
@@ -137,11 +143,18 @@ type linkMetrics struct{ ready, attempt, connects, losses, failures *metric }
 
 func newLinkMetrics() linkMetrics {
 	return linkMetrics{
-		ready:    define(relayPrefix+"target_ready", Gauge, "1 if the target can serve new sessions, else 0.", "channel"),
-		attempt:  define(relayPrefix+"target_connect_attempt", Gauge, "Attempts to connect since the target was found to be down; 0 while it is up.", "channel"),
-		connects: define(relayPrefix+"target_connects_total", Counter, "Times that the standing connection to the target was set up; all except the first are reconnects.", "channel"),
-		losses:   define(relayPrefix+"target_losses_total", Counter, "Times that the standing connection to the target was lost.", "channel"),
-		failures: define(relayPrefix+"target_connect_failures_total", Counter, "Attempts to connect to the target that failed.", "channel"),
+		ready: define(relayPrefix+"target_ready", Gauge,
+			"1 if the target can serve new sessions, else 0.", "channel"),
+		attempt: define(relayPrefix+"target_connect_attempt", Gauge,
+			"Attempts to connect since the target was found to be down; 0 while it is up.",
+			"channel"),
+		connects: define(relayPrefix+"target_connects_total", Counter,
+			"Times that the standing connection to the target was set up; all except the first are reconnects.",
+			"channel"),
+		losses: define(relayPrefix+"target_losses_total", Counter,
+			"Times that the standing connection to the target was lost.", "channel"),
+		failures: define(relayPrefix+"target_connect_failures_total", Counter,
+			"Attempts to connect to the target that failed.", "channel"),
 	}
 }
 

@@ -34,9 +34,12 @@ const targetPrefix = "zc_target_"
 
 func newTargetMetrics() targetMetrics {
 	return targetMetrics{
-		sessions:      define(targetPrefix+"sessions", Gauge, "Control connections of relays that are open now; each relay has one more than it has sessions."),
-		sessionsTotal: define(targetPrefix+"sessions_total", Counter, "Control connections of relays that have been opened."),
-		queues: newQueueMetrics(targetPrefix, "volume", "Time from receiving an IO to sending its answer.",
+		sessions: define(targetPrefix+"sessions", Gauge,
+			"Control connections of relays that are open now; each relay has one more than it has sessions."),
+		sessionsTotal: define(targetPrefix+"sessions_total", Counter,
+			"Control connections of relays that have been opened."),
+		queues: newQueueMetrics(targetPrefix, "volume",
+			"Time from receiving an IO to sending its answer.",
 			datapath.NoResponseRoom, datapath.NoReadCredit),
 		workers: newWorkerMetrics(targetPrefix),
 	}

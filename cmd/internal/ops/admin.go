@@ -75,8 +75,10 @@ const maxProfileSeconds = 300
 func boundSeconds(handler http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		text := r.FormValue("seconds")
-		if seconds, err := strconv.ParseFloat(text, 64); text != "" && (err != nil || !(seconds > 0 && seconds <= maxProfileSeconds)) {
-			http.Error(w, fmt.Sprintf("seconds=%q is not a positive number up to %d", text, maxProfileSeconds), http.StatusBadRequest)
+		if seconds, err := strconv.ParseFloat(text, 64); text != "" &&
+			(err != nil || !(seconds > 0 && seconds <= maxProfileSeconds)) {
+			http.Error(w, fmt.Sprintf("seconds=%q is not a positive number up to %d", text,
+				maxProfileSeconds), http.StatusBadRequest)
 			return
 		}
 		handler(w, r)
@@ -89,7 +91,8 @@ func setLevel(level zap.AtomicLevel, log *zap.Logger) http.Handler {
 		before := level.Level()
 		level.ServeHTTP(w, r)
 		if after := level.Level(); after != before {
-			log.Log(max(before, after, zap.WarnLevel), "log level changed", zap.Stringer("from", before), zap.Stringer("to", after))
+			log.Log(max(before, after, zap.WarnLevel), "log level changed",
+				zap.Stringer("from", before), zap.Stringer("to", after))
 		}
 	})
 }
@@ -105,8 +108,10 @@ func localHostOnly(address net.Addr, handler http.Handler) http.Handler {
 		if err != nil {
 			host = r.Host
 		}
-		if ip, err := netip.ParseAddr(strings.Trim(host, "[]")); host != "localhost" && (err != nil || !ip.IsLoopback()) {
-			http.Error(w, fmt.Sprintf("host %q is not this machine's loopback address", r.Host), http.StatusForbidden)
+		if ip, err := netip.ParseAddr(strings.Trim(host, "[]")); host != "localhost" &&
+			(err != nil || !ip.IsLoopback()) {
+			http.Error(w, fmt.Sprintf("host %q is not this machine's loopback address", r.Host),
+				http.StatusForbidden)
 			return
 		}
 		handler.ServeHTTP(w, r)
@@ -124,7 +129,8 @@ func listenAdmin(address string) (net.Listener, error) {
 	}
 	parsed, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return nil, fmt.Errorf("address %q is neither unix:PATH nor IP:PORT: %w", address, errNotLocal)
+		return nil, fmt.Errorf("address %q is neither unix:PATH nor IP:PORT: %w", address,
+			errNotLocal)
 	}
 	if !parsed.Addr().Unmap().IsLoopback() {
 		return nil, fmt.Errorf("address %q is not a loopback address: %w", address, errNotLocal)
@@ -164,7 +170,8 @@ func (a *Admin) HandleDrain(d Drainer) {
 			act()
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Cache-Control", "no-store")
-			_ = json.NewEncoder(w).Encode(d.DrainState()) // fails only if the client has disconnected
+			// fails only if the client has disconnected
+			_ = json.NewEncoder(w).Encode(d.DrainState())
 		}
 	}
 	a.Handle("POST "+DrainPath, serve(d.Drain))

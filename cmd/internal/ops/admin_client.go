@@ -35,20 +35,25 @@ func NewAdminClient(address string) (*AdminClient, error) {
 	if destination == address {
 		network = "tcp"
 		if _, err := netip.ParseAddrPort(address); err != nil {
-			return nil, status.Errorf(status.InvalidValue, "admin address %q is neither unix:PATH nor IP:PORT", address)
+			return nil, status.Errorf(status.InvalidValue,
+				"admin address %q is neither unix:PATH nor IP:PORT", address)
 		}
 	}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, network, destination)
 	}
-	return &AdminClient{address: address, http: http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}, nil
+	return &AdminClient{address: address,
+			http: http.Client{Transport: &http.Transport{DialContext: dial,
+				DisableKeepAlives: true}}},
+		nil
 }
 
 // Do sends a request and returns the body of the reply. A reply that does not mean success is an
 // error with its text.
 func (c *AdminClient) Do(ctx context.Context, method, path, body string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path,
+		strings.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("request %s from the daemon: %w", path, err)
 	}
@@ -62,7 +67,8 @@ func (c *AdminClient) Do(ctx context.Context, method, path, body string) ([]byte
 		return nil, fmt.Errorf("read the reply of the daemon at %s: %w", c.address, err)
 	}
 	if response.StatusCode/100 != 2 {
-		return nil, fmt.Errorf("%s %s at %s: %s: %s", method, path, c.address, response.Status, strings.TrimSpace(string(reply)))
+		return nil, fmt.Errorf("%s %s at %s: %s: %s", method, path, c.address, response.Status,
+			strings.TrimSpace(string(reply)))
 	}
 	return reply, nil
 }

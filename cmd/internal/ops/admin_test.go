@@ -20,15 +20,18 @@ import (
 func testStatus() any { return map[string]string{"schema": "test/1"} }
 
 // startAdmin serves on address and returns a client of it.
-func startAdmin(t *testing.T, address string) (*Admin, *http.Client, zap.AtomicLevel, *observer.ObservedLogs) {
+func startAdmin(t *testing.T,
+	address string) (*Admin, *http.Client, zap.AtomicLevel, *observer.ObservedLogs) {
 	t.Helper()
 	level := zap.NewAtomicLevelAt(zap.InfoLevel)
 	core, logs := observer.New(zap.DebugLevel)
-	a, err := ListenAdmin(AdminConfig{Address: address, Status: testStatus, Level: level, Log: zap.New(core)})
+	a, err := ListenAdmin(AdminConfig{Address: address, Status: testStatus, Level: level,
+		Log: zap.New(core)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn,
+		error) {
 		var d net.Dialer
 		return d.DialContext(ctx, a.Address().Network(), a.Address().String())
 	}}
@@ -43,7 +46,8 @@ func startAdmin(t *testing.T, address string) (*Admin, *http.Client, zap.AtomicL
 	return a, &http.Client{Transport: transport}, level, logs
 }
 
-func do(t *testing.T, client *http.Client, method, url, body string, header ...string) (int, string) {
+func do(t *testing.T, client *http.Client, method, url, body string,
+	header ...string) (int, string) {
 	t.Helper()
 	request, err := http.NewRequest(method, url, strings.NewReader(body))
 	if err != nil {
@@ -77,30 +81,37 @@ func TestAdministrationIsForThisMachineOnly(t *testing.T) {
 		"/run/admin.sock":              "write a path as unix:/run/admin.sock",
 		"unix:/nonexistent/admin.sock": "its directory does not exist",
 	} {
-		if _, err := ListenAdmin(AdminConfig{Address: address, Log: zap.NewNop()}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ListenAdmin(AdminConfig{Address: address, Log: zap.NewNop()}); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", address, err)
 		}
 	}
 }
 
 func TestTheLogLevelIsReadAndSet(t *testing.T) {
-	for name, address := range map[string]string{"loopback": "127.0.0.1:0", "Unix socket": "unix:" + filepath.Join(t.TempDir(), "admin.sock")} {
+	for name, address := range map[string]string{"loopback": "127.0.0.1:0", "Unix socket": "unix:" +
+		filepath.Join(t.TempDir(), "admin.sock")} {
 		t.Run(name, func(t *testing.T) {
 			_, client, level, logs := startAdmin(t, address)
 			url := "http://localhost/loglevel"
-			if code, body := do(t, client, http.MethodGet, url, ""); code != http.StatusOK || strings.TrimSpace(body) != `{"level":"info"}` {
+			if code, body := do(t, client, http.MethodGet, url, ""); code != http.StatusOK ||
+				strings.TrimSpace(body) != `{"level":"info"}` {
 				t.Errorf("GET answers %d %q", code, body)
 			}
-			if code, body := do(t, client, http.MethodPut, url, `{"level":"debug"}`); code != http.StatusOK || level.Level() != zap.DebugLevel {
+			if code, body := do(t, client, http.MethodPut, url,
+				`{"level":"debug"}`); code != http.StatusOK || level.Level() != zap.DebugLevel {
 				t.Errorf("PUT answers %d %q, the level is %v", code, body, level)
 			}
 			if logs.FilterMessage("log level changed").Len() != 1 {
 				t.Error("the change is not logged")
 			}
-			if code, _ := do(t, client, http.MethodPut, url, `{"level":"loud"}`); code != http.StatusBadRequest || level.Level() != zap.DebugLevel {
+			if code, _ := do(t, client, http.MethodPut, url,
+				`{"level":"loud"}`); code != http.StatusBadRequest ||
+				level.Level() != zap.DebugLevel {
 				t.Errorf("PUT of an unknown level answers %d, the level is %v", code, level)
 			}
-			if code, _ := do(t, client, http.MethodPost, url, `{"level":"info"}`); code != http.StatusMethodNotAllowed {
+			if code, _ := do(t, client, http.MethodPost, url,
+				`{"level":"info"}`); code != http.StatusMethodNotAllowed {
 				t.Errorf("POST answers %d", code)
 			}
 		})
@@ -115,14 +126,16 @@ func TestPagesOfOtherSitesCannotAdminister(t *testing.T) {
 		"cross-site by its own account": {"Sec-Fetch-Site", "cross-site"},
 		"another host":                  {"Host", "evil.example:80"},
 	} {
-		if code, _ := do(t, client, http.MethodPut, url, `{"level":"error"}`, header...); code != http.StatusForbidden {
+		if code, _ := do(t, client, http.MethodPut, url, `{"level":"error"}`,
+			header...); code != http.StatusForbidden {
 			t.Errorf("%s: PUT answers %d", name, code)
 		}
 	}
 	if level.Level() != zap.InfoLevel {
 		t.Errorf("the level is %v", level)
 	}
-	if code, _ := do(t, client, http.MethodGet, "http://127.0.0.1/debug/pprof/goroutine?debug=1", "", "Host", "evil.example"); code != http.StatusForbidden {
+	if code, _ := do(t, client, http.MethodGet, "http://127.0.0.1/debug/pprof/goroutine?debug=1",
+		"", "Host", "evil.example"); code != http.StatusForbidden {
 		t.Errorf("a profile for another host: %d", code)
 	}
 }
@@ -130,14 +143,18 @@ func TestPagesOfOtherSitesCannotAdminister(t *testing.T) {
 func TestProfilesAreServedWithinBounds(t *testing.T) {
 	_, client, _, _ := startAdmin(t, "127.0.0.1:0")
 	base := "http://127.0.0.1/debug/pprof/"
-	for path, want := range map[string]string{"": "goroutine", "goroutine?debug=1": "goroutine profile", "cmdline": os.Args[0], "trace?seconds=0.05": "trace"} {
-		if code, body := do(t, client, http.MethodGet, base+path, ""); code != http.StatusOK || !strings.Contains(body, want) {
+	for path, want := range map[string]string{"": "goroutine",
+		"goroutine?debug=1": "goroutine profile", "cmdline": os.Args[0],
+		"trace?seconds=0.05": "trace"} {
+		if code, body := do(t, client, http.MethodGet, base+path, ""); code != http.StatusOK ||
+			!strings.Contains(body, want) {
 			t.Errorf("%s answers %d, %d bytes", path, code, len(body))
 		}
 	}
 	for _, seconds := range []string{"301", "0", "-1", "NaN", "x"} {
 		for _, kind := range []string{"profile", "trace"} {
-			if code, _ := do(t, client, http.MethodGet, base+kind+"?seconds="+seconds, ""); code != http.StatusBadRequest {
+			if code, _ := do(t, client, http.MethodGet, base+kind+"?seconds="+seconds,
+				""); code != http.StatusBadRequest {
 				t.Errorf("%s of %s seconds answers %d", kind, seconds, code)
 			}
 		}
@@ -151,7 +168,8 @@ func TestBothListenersServeTheStatus(t *testing.T) {
 	_, private := do(t, client, http.MethodGet, "http://"+a.Address().String()+"/status", "")
 	for name, text := range map[string]string{"public": public, "admin": private} {
 		var document map[string]string
-		if err := json.Unmarshal([]byte(text), &document); err != nil || document["schema"] != "test/1" {
+		if err := json.Unmarshal([]byte(text), &document); err != nil ||
+			document["schema"] != "test/1" {
 			t.Errorf("%s: %q, error %v", name, text, err)
 		}
 	}
@@ -169,7 +187,8 @@ func TestThePageLoadsNothingFromElsewhere(t *testing.T) {
 		t.Fatalf("the page: %d", code)
 	}
 	for _, outside := range []string{"http://", "https://", "//cdn", "@import", "src=\"http"} {
-		if at := strings.Index(strings.ReplaceAll(body, "http://www.w3.org/2000/svg", ""), outside); at >= 0 {
+		if at := strings.Index(strings.ReplaceAll(body, "http://www.w3.org/2000/svg", ""),
+			outside); at >= 0 {
 			t.Errorf("the page has %q", outside)
 		}
 	}
@@ -222,7 +241,8 @@ func TestASocketIsPrivateAndWhatAKilledDaemonLeftIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	stale.SetUnlinkOnClose(false)
-	if _, err := listenUnix(path); err == nil || !strings.Contains(err.Error(), "another process listens") {
+	if _, err := listenUnix(path); err == nil || !strings.Contains(err.Error(),
+		"another process listens") {
 		t.Errorf("a socket in use: %v", err)
 	}
 	_ = stale.Close()

@@ -17,7 +17,8 @@ func TestSilentClientIsCutOff(t *testing.T) {
 	}
 	t.Parallel()
 	s := start(t)
-	for name, sent := range map[string]string{"nothing sent": "", "half a request sent": "GET /metrics HTTP/1.1\r\nHost: x\r\n"} {
+	for name, sent := range map[string]string{"nothing sent": "",
+		"half a request sent": "GET /metrics HTTP/1.1\r\nHost: x\r\n"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, err := net.Dial("tcp", s.Address().String())
@@ -51,7 +52,8 @@ func TestRequestsBeyondTheBoundsAreRefused(t *testing.T) {
 	if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("large headers gave %s", response.Status)
 	}
-	if response, err = http.Post("http://"+s.Address().String()+"/readyz", "text/plain", strings.NewReader("x")); err != nil {
+	if response, err = http.Post("http://"+s.Address().String()+"/readyz", "text/plain",
+		strings.NewReader("x")); err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()

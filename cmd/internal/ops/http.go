@@ -32,7 +32,8 @@ type httpServer struct {
 	name     string
 }
 
-func newHTTPServer(name string, listener net.Listener, handler http.Handler, log *zap.Logger) *httpServer {
+func newHTTPServer(name string, listener net.Listener, handler http.Handler,
+	log *zap.Logger) *httpServer {
 	s := &httpServer{name: name, listener: newLimitedListener(listener, maxConnections)}
 	s.http = http.Server{
 		Handler:           http.MaxBytesHandler(handler, maxBodyBytes),
@@ -69,7 +70,8 @@ func limitRequests(limit int, handler http.Handler) http.Handler {
 			defer func() { <-places }()
 			handler.ServeHTTP(w, r)
 		default:
-			http.Error(w, fmt.Sprintf("%d such requests are in progress: try again", limit), http.StatusServiceUnavailable)
+			http.Error(w, fmt.Sprintf("%d such requests are in progress: try again", limit),
+				http.StatusServiceUnavailable)
 		}
 	})
 }
@@ -80,10 +82,12 @@ type Status func() any
 
 // serveStatus returns the current status as JSON.
 func serveStatus(status Status) http.Handler {
-	return limitRequests(maxRequestsAtATime, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	return limitRequests(maxRequestsAtATime, http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
 		document, err := json.MarshalIndent(status(), "", "  ")
 		if err != nil {
-			http.Error(w, fmt.Sprintf("marshal the status: %v", err), http.StatusInternalServerError)
+			http.Error(w, fmt.Sprintf("marshal the status: %v", err),
+				http.StatusInternalServerError)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -101,7 +105,8 @@ type limitedListener struct {
 }
 
 func newLimitedListener(inner net.Listener, limit int) *limitedListener {
-	return &limitedListener{Listener: inner, places: make(chan struct{}, limit), closed: make(chan struct{})}
+	return &limitedListener{Listener: inner, places: make(chan struct{}, limit),
+		closed: make(chan struct{})}
 }
 
 // Accept waits for a place, then for a connection.

@@ -39,7 +39,8 @@ func Listen(address string, status Status, log *zap.Logger) (*Server, error) {
 	}
 	s := &Server{registry: prometheus.NewRegistry(), unready: &atomic.Pointer[error]{}}
 	s.SetReady(errStarting)
-	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
+	s.registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
 	s.httpServer = newHTTPServer("metrics", listener, s.handler(status), log)
 	return s, nil
 }
@@ -49,7 +50,10 @@ func (s *Server) handler(status Status) http.Handler {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{
 		MaxRequestsInFlight: maxRequestsAtATime, Timeout: requestTimeout, Registry: s.registry,
 	}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w,
+			"ok")
+	})
 	mux.HandleFunc("GET /readyz", s.serveReady)
 	mux.Handle("GET /status", serveStatus(status))
 	mux.HandleFunc("GET /{$}", servePage)
@@ -98,7 +102,8 @@ func buildInfo() prometheus.Collector {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: BuildInfoMetric, Help: "Always 1; the labels describe the build.",
 		ConstLabels: prometheus.Labels{
-			"version": buildinfo.Version(), "revision": buildinfo.Revision(), "tags": buildinfo.Tags(), "goversion": runtime.Version(),
+			"version": buildinfo.Version(), "revision": buildinfo.Revision(),
+			"tags": buildinfo.Tags(), "goversion": runtime.Version(),
 		},
 	})
 	g.Set(1)

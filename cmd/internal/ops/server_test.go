@@ -50,7 +50,8 @@ func get(t *testing.T, s *Server, path string) (int, string) {
 
 func TestReadinessFollowsWhatItIsTold(t *testing.T) {
 	s := start(t)
-	if code, body := get(t, s, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "starting") {
+	if code, body := get(t, s, "/readyz"); code != http.StatusServiceUnavailable ||
+		!strings.Contains(body, "starting") {
 		t.Errorf("at the start: %d %q", code, body)
 	}
 	s.SetReady(nil)
@@ -58,7 +59,8 @@ func TestReadinessFollowsWhatItIsTold(t *testing.T) {
 		t.Errorf("when ready: %d", code)
 	}
 	s.SetReady(errors.New("target is down"))
-	if code, body := get(t, s, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "target is down") {
+	if code, body := get(t, s, "/readyz"); code != http.StatusServiceUnavailable ||
+		!strings.Contains(body, "target is down") {
 		t.Errorf("when not ready any more: %d %q", code, body)
 	}
 	if code, _ := get(t, s, "/healthz"); code != http.StatusOK {
@@ -86,7 +88,8 @@ func TestMetricsIncludeBuildAndWhatIsRegistered(t *testing.T) {
 
 func TestAnAddressInUseIsNamed(t *testing.T) {
 	s := start(t)
-	if _, err := Listen(s.Address().String(), testStatus, zap.NewNop()); err == nil || !strings.Contains(err.Error(), s.Address().String()) {
+	if _, err := Listen(s.Address().String(), testStatus, zap.NewNop()); err == nil ||
+		!strings.Contains(err.Error(), s.Address().String()) {
 		t.Errorf("second listener: %v", err)
 	}
 }

@@ -32,7 +32,9 @@ func listenUnix(path string) (net.Listener, error) {
 		listener, err = config.Listen(context.Background(), "unix", path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("socket %q: its directory does not exist (systemd makes it with RuntimeDirectory=): %w", path, err)
+		return nil,
+			fmt.Errorf("socket %q: its directory does not exist (systemd makes it with RuntimeDirectory=): %w",
+				path, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("socket %q: %w", path, err)

@@ -48,7 +48,8 @@ func Create(path string) (*File, error) {
 // will replace, if any.
 func createBeside(path string, replaced os.FileInfo) (*File, error) {
 	name := fmt.Sprintf(".%s.%08x.partial", filepath.Base(path), rand.Uint32())
-	file, err := os.OpenFile(filepath.Join(filepath.Dir(path), name), os.O_RDWR|os.O_CREATE|os.O_EXCL, newFileMode)
+	file, err := os.OpenFile(filepath.Join(filepath.Dir(path), name),
+		os.O_RDWR|os.O_CREATE|os.O_EXCL, newFileMode)
 	if err != nil {
 		return nil, fmt.Errorf("create output: %w", err)
 	}

@@ -43,7 +43,8 @@ func TestAFileAppearsOnlyWhenItIsComplete(t *testing.T) {
 	if err := f.Finish(nil); err != nil {
 		t.Fatal(err)
 	}
-	if content, err := os.ReadFile(path); string(content) != "content" || err != nil || len(names(t, dir)) != 1 {
+	if content, err := os.ReadFile(path); string(content) != "content" || err != nil ||
+		len(names(t, dir)) != 1 {
 		t.Errorf("the file holds %q, error %v, beside %q", content, err, names(t, dir))
 	}
 }

@@ -28,7 +28,8 @@ func forceCollections() {
 	}
 	interval, err := time.ParseDuration(text)
 	if err != nil || interval <= 0 {
-		fmt.Fprintf(os.Stderr, "%s=%q is not an interval: write for instance 100ms\n", CollectVariable, text)
+		fmt.Fprintf(os.Stderr, "%s=%q is not an interval: write for instance 100ms\n",
+			CollectVariable, text)
 		os.Exit(ExitUsage)
 	}
 	debug.SetGCPercent(collectPercent)

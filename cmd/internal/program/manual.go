@@ -30,16 +30,19 @@ func writeManual(root *cobra.Command, directory string) error {
 		}
 	}
 	name := root.Name()
-	if err := root.GenBashCompletionFileV2(filepath.Join(directory, "bash", name), true); err != nil {
+	if err := root.GenBashCompletionFileV2(filepath.Join(directory, "bash", name),
+		true); err != nil {
 		return err
 	}
 	if err := root.GenZshCompletionFile(filepath.Join(directory, "zsh", "_"+name)); err != nil {
 		return err
 	}
-	if err := root.GenFishCompletionFile(filepath.Join(directory, "fish", name+".fish"), true); err != nil {
+	if err := root.GenFishCompletionFile(filepath.Join(directory, "fish", name+".fish"),
+		true); err != nil {
 		return err
 	}
 	root.DisableAutoGenTag = true
 	// The date is $SOURCE_DATE_EPOCH, which makes packages reproducible.
-	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "zc-relay", Manual: "zc-relay"}, filepath.Join(directory, "man"))
+	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "zc-relay",
+		Manual: "zc-relay"}, filepath.Join(directory, "man"))
 }

@@ -23,7 +23,10 @@ func testTree(err error, stderr *bytes.Buffer) *cobra.Command {
 	root := &cobra.Command{Use: "tool"}
 	root.SetErr(stderr)
 	root.SetOut(&bytes.Buffer{})
-	work := &cobra.Command{Use: "work", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return err }}
+	work := &cobra.Command{Use: "work", Args: cobra.NoArgs, RunE: func(*cobra.Command,
+		[]string) error {
+		return err
+	}}
 	work.Flags().Int("count", 0, "")
 	work.Flags().String("needed", "", "")
 	if err := work.MarkFlagRequired("needed"); err != nil {
@@ -40,11 +43,15 @@ func TestExitCodesFollowTheFailure(t *testing.T) {
 		want      int
 		text      string
 	}{
-		"success":         {nil, "work --needed x", ExitOK, ""},
-		"failure":         {errors.New("disk on fire"), "work --needed x", ExitFailure, "tool work: disk on fire\n"},
-		"usage":           {Usagef("no such disk"), "work --needed x", ExitUsage, "tool work: no such disk\nRun 'tool work --help' for usage.\n"},
-		"wrapped":         {fmt.Errorf("run: %w", CannotConnect(status.NotFound)), "work --needed x", ExitConnect, "tool work: run: NOT_FOUND\n"},
-		"several lines":   {errors.Join(errors.New("one"), errors.New("two")), "work --needed x", ExitFailure, "tool work: one; two\n"},
+		"success": {nil, "work --needed x", ExitOK, ""},
+		"failure": {errors.New("disk on fire"), "work --needed x", ExitFailure,
+			"tool work: disk on fire\n"},
+		"usage": {Usagef("no such disk"), "work --needed x", ExitUsage,
+			"tool work: no such disk\nRun 'tool work --help' for usage.\n"},
+		"wrapped": {fmt.Errorf("run: %w", CannotConnect(status.NotFound)),
+			"work --needed x", ExitConnect, "tool work: run: NOT_FOUND\n"},
+		"several lines": {errors.Join(errors.New("one"), errors.New("two")), "work --needed x",
+			ExitFailure, "tool work: one; two\n"},
 		"unknown flag":    {nil, "work --no-such", ExitUsage, "unknown flag"},
 		"bad value":       {nil, "work --needed x --count many", ExitUsage, "--count"},
 		"missing flag":    {nil, "work", ExitUsage, "needed"},
@@ -55,7 +62,8 @@ func TestExitCodesFollowTheFailure(t *testing.T) {
 	} {
 		var stderr bytes.Buffer
 		got := Run(context.Background(), testTree(c.err, &stderr), strings.Fields(c.arguments))
-		if got != c.want || !strings.Contains(stderr.String(), c.text) || (c.text == "" && stderr.Len() > 0) {
+		if got != c.want || !strings.Contains(stderr.String(), c.text) ||
+			(c.text == "" && stderr.Len() > 0) {
 			t.Errorf("%s: exit code %d, text %q", name, got, stderr.String())
 		}
 	}
@@ -72,7 +80,8 @@ func TestASignalCancelsTheContextAndIsItsCause(t *testing.T) {
 	}
 	<-ctx.Done()
 	var interrupted *Interrupted
-	if cause := context.Cause(ctx); !errors.As(cause, &interrupted) || interrupted.Signal != syscall.SIGTERM || !errors.Is(cause, context.Canceled) {
+	if cause := context.Cause(ctx); !errors.As(cause, &interrupted) ||
+		interrupted.Signal != syscall.SIGTERM || !errors.Is(cause, context.Canceled) {
 		t.Errorf("cause is %v", context.Cause(ctx))
 	}
 }

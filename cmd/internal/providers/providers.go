@@ -36,7 +36,8 @@ func Comch(name, directory string, logger *zap.Logger) (comch.Provider, error) {
 	case "doca":
 		return nil, doca.ErrAbsent
 	}
-	return nil, status.Errorf(status.InvalidValue, "comch provider %q is neither emulated nor doca", name)
+	return nil, status.Errorf(status.InvalidValue, "comch provider %q is neither emulated nor doca",
+		name)
 }
 
 // RDMAOptions are the options of RDMA providers that users can set.
@@ -57,7 +58,8 @@ func RDMA(name string, options RDMAOptions) (rdma.Provider, error) {
 		options.Verbs.Logger = options.Logger
 		return verbs.New(options.Verbs)
 	}
-	return nil, status.Errorf(status.InvalidValue, "rdma provider %q is neither iwarp nor verbs", name)
+	return nil, status.Errorf(status.InvalidValue, "rdma provider %q is neither iwarp nor verbs",
+		name)
 }
 
 // DMA returns the DMA provider with the given name. options are for the software provider.
@@ -68,7 +70,8 @@ func DMA(name string, options software.Options) (dma.Provider, error) {
 	case "doca":
 		return nil, dmadoca.ErrAbsent
 	}
-	return nil, status.Errorf(status.InvalidValue, "dma provider %q is neither software nor doca", name)
+	return nil, status.Errorf(status.InvalidValue, "dma provider %q is neither software nor doca",
+		name)
 }
 
 // Description describes a provider without using it.
@@ -94,7 +97,8 @@ func All() []Description {
 func describeVerbs() Description {
 	p, err := verbs.New(verbs.Options{})
 	if err != nil {
-		return Description{Seam: "rdma", Name: verbs.ProviderName, State: "absent", Detail: bare(err)}
+		return Description{Seam: "rdma", Name: verbs.ProviderName, State: "absent",
+			Detail: bare(err)}
 	}
 	return describeRDMA(p)
 }
@@ -107,9 +111,12 @@ func describeComch(p comch.Provider) Description {
 		return d
 	}
 	d.Capabilities = map[string]any{
-		"server": c.Server, "client": c.Client, "consumer": c.Consumer, "producer": c.Producer, "msgq": c.MsgQ,
-		"max_name_length": c.MaxNameLength, "max_message_size_bytes": c.MaxMessageSize, "max_receive_queue": c.MaxReceiveQueue,
-		"max_clients": c.MaxClients, "max_send_tasks": c.MaxSendTasks, "max_consumers": c.MaxConsumers, "max_receives": c.MaxReceives,
+		"server": c.Server, "client": c.Client, "consumer": c.Consumer, "producer": c.Producer,
+		"msgq":            c.MsgQ,
+		"max_name_length": c.MaxNameLength, "max_message_size_bytes": c.MaxMessageSize,
+		"max_receive_queue": c.MaxReceiveQueue,
+		"max_clients":       c.MaxClients, "max_send_tasks": c.MaxSendTasks,
+		"max_consumers": c.MaxConsumers, "max_receives": c.MaxReceives,
 		"max_memory_size_bytes": c.MaxMemorySize, "max_buffer_length_bytes": c.MaxBufferLength,
 		"max_immediate_length_bytes": c.MaxImmediateLength, "can_wait": c.CanWait,
 	}
@@ -127,8 +134,10 @@ func describeRDMA(p rdma.Provider) Description {
 	}
 	c := device.Capabilities()
 	d.Capabilities = map[string]any{
-		"transport": c.Transport, "max_inbound_reads": c.MaxInboundReads, "max_outbound_reads": c.MaxOutboundReads,
-		"max_send_requests": c.MaxSendRequests, "max_receive_requests": c.MaxReceiveRequests, "max_segments": c.MaxSegments,
+		"transport": c.Transport, "max_inbound_reads": c.MaxInboundReads,
+		"max_outbound_reads": c.MaxOutboundReads,
+		"max_send_requests":  c.MaxSendRequests, "max_receive_requests": c.MaxReceiveRequests,
+		"max_segments":           c.MaxSegments,
 		"max_message_size_bytes": c.MaxMessageSize, "write_implies_placed": c.WriteImpliesPlaced,
 		"stable_source": c.StableSource, "opaque_memory": c.OpaqueMemory,
 	}
@@ -157,7 +166,8 @@ func describeDMA(p dma.Provider) Description {
 		return d
 	}
 	d.Capabilities = map[string]any{
-		"max_buffer_size_bytes": c.MaxBufferSize, "max_buffer_list_length": c.MaxBufferListLength, "max_jobs": c.MaxJobs, "can_wait": c.CanWait,
+		"max_buffer_size_bytes": c.MaxBufferSize, "max_buffer_list_length": c.MaxBufferListLength,
+		"max_jobs": c.MaxJobs, "can_wait": c.CanWait,
 	}
 	d.Detail = fmt.Sprintf("jobs up to %d bytes, %d source buffers each, %d jobs per context, waits: %s",
 		c.MaxBufferSize, c.MaxBufferListLength, c.MaxJobs, yesOrNo(c.CanWait))

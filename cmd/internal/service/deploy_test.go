@@ -58,7 +58,8 @@ func check(t *testing.T, where, expression string, recorded map[string]bool) (me
 			t.Errorf("%s: there is no metric %s", where, match[1])
 			continue
 		}
-		for _, asked := range label.FindAllStringSubmatch(quoted.ReplaceAllString(match[2], `""`), -1) {
+		for _, asked := range label.FindAllStringSubmatch(quoted.ReplaceAllString(match[2], `""`),
+			-1) {
 			if asked[1] != "instance" && asked[1] != "job" && !slices.Contains(labels, asked[1]) {
 				t.Errorf("%s: %s has no label %q, only %q", where, match[1], asked[1], labels)
 			}
@@ -106,7 +107,8 @@ func TestTheDashboardAsksForMetricsThatTheDaemonsHave(t *testing.T) {
 			List []struct{ Name, Type, Query string }
 		}
 	}
-	if err := json.Unmarshal(read(t, "../../../deploy/grafana/zc-relay.json"), &dashboard); err != nil {
+	if err := json.Unmarshal(read(t, "../../../deploy/grafana/zc-relay.json"),
+		&dashboard); err != nil {
 		t.Fatal(err)
 	}
 	for _, panel := range dashboard.Panels {
@@ -128,10 +130,12 @@ func TestTheDashboardAsksForMetricsThatTheDaemonsHave(t *testing.T) {
 
 func TestTheNamesThatAreCheckedAreFound(t *testing.T) {
 	found := make(map[string]string)
-	for _, match := range selector.FindAllStringSubmatch(`sum(rate(zc_relay_io_total{code!="A|B"}[1m])) / channel_op:zc_relay_io:rate1m`, -1) {
+	for _, match := range selector.FindAllStringSubmatch(`sum(rate(zc_relay_io_total{code!="A|B"}[1m])) / channel_op:zc_relay_io:rate1m`,
+		-1) {
 		found[match[1]] = match[2]
 	}
-	want := map[string]string{"zc_relay_io_total": `code!="A|B"`, "channel_op:zc_relay_io:rate1m": ""}
+	want := map[string]string{"zc_relay_io_total": `code!="A|B"`,
+		"channel_op:zc_relay_io:rate1m": ""}
 	if !maps.Equal(found, want) {
 		t.Errorf("found %v, want %v", found, want)
 	}

@@ -61,7 +61,8 @@ func replace(content []byte, name, text string) ([]byte, error) {
 	head, rest, found := bytes.Cut(content, []byte(begin(name)))
 	_, tail, closed := bytes.Cut(rest, []byte(end(name)))
 	if !found || !closed {
-		return nil, fmt.Errorf("there are no lines %q and %q", strings.TrimSpace(begin(name)), strings.TrimSpace(end(name)))
+		return nil, fmt.Errorf("there are no lines %q and %q", strings.TrimSpace(begin(name)),
+			strings.TrimSpace(end(name)))
 	}
 	var out bytes.Buffer
 	out.Write(head)
@@ -74,7 +75,8 @@ func metricsTable() string {
 	var b strings.Builder
 	b.WriteString("| metric | labels | type | |\n|---|---|---|---|\n")
 	for _, d := range metrics.Definitions() {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Name, strings.Join(d.Labels, ", "), d.Type, strings.ReplaceAll(d.Help, "|", `\|`))
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Name, strings.Join(d.Labels, ", "), d.Type,
+			strings.ReplaceAll(d.Help, "|", `\|`))
 	}
 	return b.String()
 }

@@ -129,7 +129,8 @@ func (e *Environment) Started(workers func() []*datapath.Worker) error {
 func (e *Environment) Reloaded(sinceApplied, sinceStart []config.Change, log config.Log) {
 	for _, change := range sinceApplied {
 		if change.Reload != config.Restart {
-			e.Log.Info("changed", zap.Stringer("key", change), zap.Stringer("effect", change.Reload))
+			e.Log.Info("changed", zap.Stringer("key", change), zap.Stringer("effect",
+				change.Reload))
 		}
 	}
 	for _, change := range sinceStart {
@@ -179,7 +180,9 @@ func (t *teardown) bound(ctx context.Context, log *zap.Logger, body func() error
 	}
 	// In the message and not in a field, which would not be readable.
 	log.Error("the teardown is stuck, goroutines:\n" + stacks())
-	return status.Errorf(status.TimeOut, "the teardown has not ended within %v: the process ends without it; the log says where it is stuck", bound)
+	return status.Errorf(status.TimeOut,
+		"the teardown has not ended within %v: the process ends without it; the log says where it is stuck",
+		bound)
 }
 
 func (t *teardown) longest() time.Duration {

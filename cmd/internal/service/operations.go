@@ -104,7 +104,8 @@ func (s *statusSource) setReady(reason error) { s.unready.Store(&reason) }
 // document returns the status (ops.Status).
 func (s *statusSource) document() any {
 	d := &statusreport.Document{
-		Schema: statusreport.Schema, Program: s.program, Version: buildinfo.Version(), PID: os.Getpid(),
+		Schema: statusreport.Schema, Program: s.program, Version: buildinfo.Version(),
+		PID:     os.Getpid(),
 		Started: s.started.UTC(), Now: time.Now().UTC(), Workers: []statusreport.Worker{},
 	}
 	if reason := *s.unready.Load(); reason != nil {

@@ -77,7 +77,8 @@ func (e *Environment) SetReady(err error) {
 }
 
 // Run creates the environment that the configuration describes and calls body in it.
-func Run(ctx context.Context, name string, c Config, body func(context.Context, *Environment) error) (err error) {
+func Run(ctx context.Context, name string, c Config, body func(context.Context,
+	*Environment) error) (err error) {
 	env, err := newEnvironment(name, c)
 	if err != nil {
 		return program.Usage(err)
@@ -89,7 +90,8 @@ func Run(ctx context.Context, name string, c Config, body func(context.Context, 
 	if err != nil {
 		return err
 	}
-	env.Log.Info("starting", zap.String("version", buildinfo.Version()), zap.Ints("cpus", env.CPUs), zap.String("poll", c.Workers.Poll))
+	env.Log.Info("starting", zap.String("version", buildinfo.Version()), zap.Ints("cpus", env.CPUs),
+		zap.String("poll", c.Workers.Poll))
 	err = env.lifecycle.call(ctx, func() error { return body(ctx, env) })
 	if cause := context.Cause(ctx); cause != nil && err == nil {
 		env.Log.Info("ended", zap.NamedError("reason", cause))
@@ -98,7 +100,8 @@ func Run(ctx context.Context, name string, c Config, body func(context.Context, 
 }
 
 func newEnvironment(name string, c Config) (*Environment, error) {
-	log, level, err := logging.New(name, logging.Options{Level: c.Log.Level, Format: c.Log.Format, Sampling: c.Log.Sampling})
+	log, level, err := logging.New(name, logging.Options{Level: c.Log.Level, Format: c.Log.Format,
+		Sampling: c.Log.Sampling})
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +122,8 @@ func newEnvironment(name string, c Config) (*Environment, error) {
 		return nil, err
 	}
 	env := &Environment{
-		lifecycle: newLifecycle(log), status: newStatusSource(name), Log: log, LogLevel: level, RDMA: provider, CPUs: cpus, TLS: credentials,
+		lifecycle: newLifecycle(log), status: newStatusSource(name), Log: log, LogLevel: level,
+		RDMA: provider, CPUs: cpus, TLS: credentials,
 		Policy: progress.Policy{Mode: mode, SpinTime: c.Workers.SpinTime},
 	}
 	if credentials != nil {
@@ -170,7 +174,8 @@ func Bound(d time.Duration) time.Duration {
 // openRDMA returns the configured RDMA provider.
 func openRDMA(c config.RDMA, log *zap.Logger) (rdma.Provider, error) {
 	options := providers.RDMAOptions{CRC: c.CRC, Logger: log, Verbs: verbs.Options{
-		Device: c.Device, PathMTU: c.PathMTU, TypeOfService: c.TypeOfService, RetryCount: c.RetryCount,
+		Device: c.Device, PathMTU: c.PathMTU, TypeOfService: c.TypeOfService,
+		RetryCount: c.RetryCount,
 	}}
 	if c.GIDIndex != config.AutoGID {
 		options.Verbs.GIDIndex = &c.GIDIndex
@@ -196,7 +201,8 @@ const CertificateExpiryMetric = "zc_tls_certificate_expiry_timestamp_seconds"
 // certificateExpiry reports the expiry of the certificate in use.
 func certificateExpiry(credentials *mutualtls.Credentials) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: CertificateExpiryMetric, Help: "When the TLS certificate of this daemon expires, in seconds since 1970. Only with TLS.",
+		Name: CertificateExpiryMetric,
+		Help: "When the TLS certificate of this daemon expires, in seconds since 1970. Only with TLS.",
 	}, func() float64 { return float64(credentials.NotAfter().Unix()) })
 }
 

@@ -32,7 +32,8 @@ func TestAStuckTeardownIsGivenUpAndItsStacksAreLogged(t *testing.T) {
 	if !errors.Is(err, status.TimeOut) || !strings.Contains(err.Error(), "10ms") {
 		t.Errorf("the teardown ended with %v", err)
 	}
-	if entries := logs.FilterLevelExact(zap.ErrorLevel).All(); len(entries) != 1 || !strings.Contains(entries[0].Message, "stuckInItsTeardown") {
+	if entries := logs.FilterLevelExact(zap.ErrorLevel).All(); len(entries) != 1 ||
+		!strings.Contains(entries[0].Message, "stuckInItsTeardown") {
 		t.Errorf("the log has %d errors, which do not say where it is stuck", len(entries))
 	}
 }
@@ -43,7 +44,8 @@ func TestATeardownThatEndsIsNotDisturbed(t *testing.T) {
 	defer cancel()
 	var b teardown
 	for _, want := range []error{nil, status.IOFailed} {
-		if err := b.bound(ctx, zap.New(core), func() error { cancel(); return want }); !errors.Is(err, want) {
+		if err := b.bound(ctx, zap.New(core),
+			func() error { cancel(); return want }); !errors.Is(err, want) {
 			t.Errorf("the teardown ended with %v, want %v", err, want)
 		}
 	}

@@ -17,7 +17,8 @@ func TestPercentilesAreBoundsOfTheBucketsThatHoldThem(t *testing.T) {
 		got  *uint64
 		want uint64
 	}{
-		"mean": {l.Mean, 10}, "median": {l.P50, 976562}, "99 %": {l.P99, 1953125}, "99.9 %": {l.P999, 64_000_000_000},
+		"mean": {l.Mean, 10}, "median": {l.P50, 976562}, "99 %": {l.P99, 1953125},
+		"99.9 %": {l.P999, 64_000_000_000},
 	} {
 		if c.got == nil || *c.got != c.want {
 			t.Errorf("%s is %v, want %d", name, c.got, c.want)

@@ -151,7 +151,8 @@ func Workers(workers []*datapath.Worker) []Worker {
 	for i, w := range workers {
 		stats := w.Stats()
 		all[i] = Worker{
-			Index: i, Queues: w.Lanes(), Hits: stats.Hits, Misses: stats.Misses, Sleeps: stats.Sleeps, LateWakeups: stats.LateWakeups,
+			Index: i, Queues: w.Lanes(), Hits: stats.Hits, Misses: stats.Misses,
+			Sleeps: stats.Sleeps, LateWakeups: stats.LateWakeups,
 		}
 		if cpu := w.CPU(); cpu != datapath.NoCPU {
 			all[i].CPU = &cpu
@@ -211,7 +212,8 @@ func latencyOf(latency *datapath.Latency) Latency {
 	}
 	return Latency{
 		Sum: latency.SumNs, Mean: new(latency.SumNs / count),
-		P50: percentileNs(latency, count, 0.5), P99: percentileNs(latency, count, 0.99), P999: percentileNs(latency, count, 0.999),
+		P50: percentileNs(latency, count, 0.5), P99: percentileNs(latency, count, 0.99),
+		P999: percentileNs(latency, count, 0.999),
 	}
 }
 

@@ -22,8 +22,10 @@ func exampleQueues() []Queue {
 		Index: 0, InFlight: 3, BackPressure: map[string]uint64{"client_receive": 2},
 		Operations: map[string]Operation{
 			"read": {
-				Succeeded: 1000, Failed: map[string]uint64{"IO_FAILED": 1, "TIME_OUT": 2}, Bytes: 4096000,
-				Latency: Latency{Sum: 20_000_000, Mean: new(uint64(20_000)), P50: new(uint64(19_000)), P99: new(uint64(50_100)), P999: new(uint64(99_000))},
+				Succeeded: 1000, Failed: map[string]uint64{"IO_FAILED": 1, "TIME_OUT": 2},
+				Bytes: 4096000,
+				Latency: Latency{Sum: 20_000_000, Mean: new(uint64(20_000)),
+					P50: new(uint64(19_000)), P99: new(uint64(50_100)), P999: new(uint64(99_000))},
 			},
 			"flush": {Succeeded: 0, Failed: map[string]uint64{"SHUTDOWN": 1}},
 		},
@@ -32,19 +34,29 @@ func exampleQueues() []Queue {
 
 func exampleRelay() *Document {
 	return &Document{
-		Schema: Schema, Program: "zc-relay", Version: "v1.2.3", PID: 42, Started: testNow.Add(-90 * time.Minute), Now: testNow,
-		Reason:  "1 of 2 channels cannot serve",
-		Workers: []Worker{{Index: 0, CPU: new(3), Queues: 1, Hits: 10, Misses: 20, Sleeps: 5}, {Index: 1}},
+		Schema: Schema, Program: "zc-relay", Version: "v1.2.3", PID: 42,
+		Started: testNow.Add(-90 * time.Minute), Now: testNow,
+		Reason: "1 of 2 channels cannot serve",
+		Workers: []Worker{{Index: 0, CPU: new(3), Queues: 1, Hits: 10, Misses: 20, Sleeps: 5},
+			{Index: 1}},
 		Channels: []Channel{
 			{
-				Name: "03:00.0/b1:00.0/disk", Device: "03:00.0", Representor: "b1:00.0", Service: "disk", Address: "/run/x", Target: "192.0.2.1:7470", Volume: "ram",
-				Link: Link{State: "ready", Since: testNow, Connects: 3, Losses: 2}, SessionCount: SessionCount{Open: 1, Total: 7}, Queues: exampleQueues(),
-				Sessions: []Session{{ID: 7, ClientPID: 100, ClientUID: 1000, Opened: testNow.Add(-time.Minute), Queues: []SessionQueue{{0, 32, 3}, {1, 32, 4}}}},
+				Name: "03:00.0/b1:00.0/disk", Device: "03:00.0", Representor: "b1:00.0",
+				Service: "disk", Address: "/run/x", Target: "192.0.2.1:7470", Volume: "ram",
+				Link:         Link{State: "ready", Since: testNow, Connects: 3, Losses: 2},
+				SessionCount: SessionCount{Open: 1, Total: 7}, Queues: exampleQueues(),
+				Sessions: []Session{{ID: 7, ClientPID: 100, ClientUID: 1000,
+					Opened: testNow.Add(-time.Minute), Queues: []SessionQueue{{0, 32, 3},
+						{1, 32, 4}}}},
 			},
 			{
-				Name: "03:00.0/b1:00.1/other", Device: "03:00.0", Representor: "b1:00.1", Service: "other", Target: "192.0.2.2:7470", Volume: "disk",
-				Link:     Link{State: "waiting", Failures: 3, Since: testNow, Reason: "target cannot be reached", Attempt: 3, MaxAttempts: new(8), NextAttempt: new(testNow.Add(1500 * time.Millisecond))},
-				Sessions: []Session{}, Queues: []Queue{}, Retiring: true, Refused: 1, Exported: 1 << 20,
+				Name: "03:00.0/b1:00.1/other", Device: "03:00.0", Representor: "b1:00.1",
+				Service: "other", Target: "192.0.2.2:7470", Volume: "disk",
+				Link: Link{State: "waiting", Failures: 3, Since: testNow,
+					Reason: "target cannot be reached", Attempt: 3, MaxAttempts: new(8),
+					NextAttempt: new(testNow.Add(1500 * time.Millisecond))},
+				Sessions: []Session{}, Queues: []Queue{}, Retiring: true, Refused: 1,
+				Exported: 1 << 20,
 			},
 		},
 	}
@@ -52,9 +64,11 @@ func exampleRelay() *Document {
 
 func exampleTarget() *Document {
 	return &Document{
-		Schema: Schema, Program: "target", Version: "v1.2.3", PID: 43, Started: testNow, Now: testNow, Ready: true,
+		Schema: Schema, Program: "target", Version: "v1.2.3", PID: 43, Started: testNow,
+		Now: testNow, Ready: true,
 		Workers: []Worker{}, Sessions: &SessionCount{Open: 2, Total: 9},
-		Volumes: []Volume{{Name: "disk", UUID: "00000000-0000-0000-0000-000000000001", Size: 1 << 30, BlockSize: 4096, ReadOnly: true, Queues: exampleQueues()}},
+		Volumes: []Volume{{Name: "disk", UUID: "00000000-0000-0000-0000-000000000001",
+			Size: 1 << 30, BlockSize: 4096, ReadOnly: true, Queues: exampleQueues()}},
 	}
 }
 
@@ -86,7 +100,8 @@ func TestTheSchemaRefusesWhatIsNoStatus(t *testing.T) {
 }
 
 func TestTheTextSaysWhatTheDocumentDoes(t *testing.T) {
-	for name, d := range map[string]*Document{"relay.txt": exampleRelay(), "target.txt": exampleTarget()} {
+	for name, d := range map[string]*Document{"relay.txt": exampleRelay(),
+		"target.txt": exampleTarget()} {
 		var text bytes.Buffer
 		if err := d.WriteText(&text); err != nil {
 			t.Fatal(err)

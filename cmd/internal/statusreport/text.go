@@ -14,14 +14,16 @@ import (
 
 // WriteText writes the status for people.
 func (d *Document) WriteText(w io.Writer) error {
-	fmt.Fprintf(w, "%s %s, process %d, up %v\n", d.Program, d.Version, d.PID, d.Now.Sub(d.Started).Round(time.Second))
+	fmt.Fprintf(w, "%s %s, process %d, up %v\n", d.Program, d.Version, d.PID,
+		d.Now.Sub(d.Started).Round(time.Second))
 	if d.Ready {
 		fmt.Fprintln(w, "ready")
 	} else {
 		fmt.Fprintf(w, "not ready: %s\n", d.Reason)
 	}
 	if d.Sessions != nil {
-		fmt.Fprintf(w, "control connections: %d open, %d so far\n", d.Sessions.Open, d.Sessions.Total)
+		fmt.Fprintf(w, "control connections: %d open, %d so far\n", d.Sessions.Open,
+			d.Sessions.Total)
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for i := range d.Channels {
@@ -40,7 +42,8 @@ func (d *Document) WriteText(w io.Writer) error {
 func (d *Document) writeChannel(w io.Writer, c *Channel) {
 	fmt.Fprintf(w, "\nchannel %s\n", c.Name)
 	fmt.Fprintf(w, "  target\t%s, volume %s: %s\n", c.Target, c.Volume, c.Link.text(d.Now))
-	fmt.Fprintf(w, "  sessions\t%d open, %d so far, %d refused, %s exported\n", c.Open, c.Total, c.Refused, size.Bytes(c.Exported))
+	fmt.Fprintf(w, "  sessions\t%d open, %d so far, %d refused, %s exported\n", c.Open, c.Total,
+		c.Refused, size.Bytes(c.Exported))
 	if c.Retiring {
 		fmt.Fprintln(w, "  removed\tfrom the configuration; waits for its sessions to end")
 	}
@@ -90,7 +93,8 @@ func writeVolume(w io.Writer, v *Volume) {
 	if v.ReadOnly {
 		readOnly = ", read-only"
 	}
-	fmt.Fprintf(w, "\nvolume %s\n  size\t%s (%d bytes) in blocks of %d bytes%s, UUID %s\n", v.Name, size.Bytes(v.Size), v.Size, v.BlockSize, readOnly, v.UUID)
+	fmt.Fprintf(w, "\nvolume %s\n  size\t%s (%d bytes) in blocks of %d bytes%s, UUID %s\n", v.Name,
+		size.Bytes(v.Size), v.Size, v.BlockSize, readOnly, v.UUID)
 	writeQueues(w, v.Queues)
 }
 
@@ -98,15 +102,19 @@ func writeQueues(w io.Writer, queues []Queue) {
 	if len(queues) == 0 {
 		return
 	}
-	fmt.Fprintln(w, "\n  QUEUE\tOPERATION\tSUCCEEDED\tFAILED\tBYTES\tMEAN\tP50\tP99\tIN FLIGHT\tBACK PRESSURE")
+	fmt.Fprintln(w,
+		"\n  QUEUE\tOPERATION\tSUCCEEDED\tFAILED\tBYTES\tMEAN\tP50\tP99\tIN FLIGHT\tBACK PRESSURE")
 	for i := range queues {
 		q := &queues[i]
 		// Values of the whole queue are in the row of its first operation.
-		index, rest := fmt.Sprint(q.Index), fmt.Sprintf("\t%d\t%s", q.InFlight, countsText(q.BackPressure))
+		index, rest := fmt.Sprint(q.Index), fmt.Sprintf("\t%d\t%s", q.InFlight,
+			countsText(q.BackPressure))
 		for _, name := range slices.Sorted(maps.Keys(q.Operations)) {
 			o := q.Operations[name]
-			fmt.Fprintf(w, "  %s\t%s\t%d\t%s\t%s\t%s\t%s\t%s%s\n", index, name, o.Succeeded, countsText(o.Failed), size.Bytes(o.Bytes),
-				latencyText(o.Latency.Mean), latencyText(o.Latency.P50), latencyText(o.Latency.P99), rest)
+			fmt.Fprintf(w, "  %s\t%s\t%d\t%s\t%s\t%s\t%s\t%s%s\n", index, name, o.Succeeded,
+				countsText(o.Failed), size.Bytes(o.Bytes),
+				latencyText(o.Latency.Mean), latencyText(o.Latency.P50), latencyText(o.Latency.P99),
+				rest)
 			index, rest = "", ""
 		}
 	}
@@ -119,7 +127,8 @@ func writeWorkers(w io.Writer, workers []Worker) {
 		if worker.CPU != nil {
 			core = fmt.Sprint(*worker.CPU)
 		}
-		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%d\n", worker.Index, core, worker.Queues, worker.Hits, worker.Misses, worker.Sleeps, worker.LateWakeups)
+		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%d\n", worker.Index, core, worker.Queues,
+			worker.Hits, worker.Misses, worker.Sleeps, worker.LateWakeups)
 	}
 }
 

@@ -1,6 +1,6 @@
 // Package systemd reports the state of a daemon to the service manager, by the protocol of
-// sd_notify(3): started, reloading, stopping, a status line, and the watchdog's sign of life. It sends
-// nothing if no service manager listens.
+// sd_notify(3): started, reloading, stopping, a status line, and the watchdog's sign of life. It
+// sends nothing if no service manager listens.
 package systemd
 
 import (
@@ -44,7 +44,8 @@ func (n *Notifier) Reloading() {
 
 // Stopping reports that the daemon has started to end, and how long this may take.
 func (n *Notifier) Stopping(bound time.Duration) {
-	n.notify(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, bound.Microseconds()))
+	n.notify(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping,
+		bound.Microseconds()))
 }
 
 // Status sets the line that "systemctl status" shows. It does not send the same line again.
@@ -92,7 +93,8 @@ func WatchdogTimeout() (time.Duration, error) {
 // FeedWatchdog reports a sign of life to the manager each time that every worker of workers() has
 // gone through its loop, until ctx ends. It logs a stuck worker; the manager then kills the process
 // after timeout.
-func (n *Notifier) FeedWatchdog(ctx context.Context, timeout time.Duration, workers func() []Worker) {
+func (n *Notifier) FeedWatchdog(ctx context.Context, timeout time.Duration,
+	workers func() []Worker) {
 	interval := timeout / checksPerTimeout
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -100,7 +102,8 @@ func (n *Notifier) FeedWatchdog(ctx context.Context, timeout time.Duration, work
 		if err := checkAll(ctx, interval, workers()); ctx.Err() != nil {
 			return
 		} else if err != nil {
-			n.log.Error("a worker makes no progress, so the watchdog will end the process", zap.Duration("timeout", timeout), zap.Error(err))
+			n.log.Error("a worker makes no progress, so the watchdog will end the process",
+				zap.Duration("timeout", timeout), zap.Error(err))
 		} else {
 			n.notify(daemon.SdNotifyWatchdog)
 		}

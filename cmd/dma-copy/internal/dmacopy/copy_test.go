@@ -41,14 +41,17 @@ func newSite(t *testing.T) *site {
 			t.Fatal(err)
 		}
 	}
-	s.hostFile, s.dpuFile = filepath.Join(s.dir, "host", "file"), filepath.Join(s.dir, "dpu", "file")
+	s.hostFile, s.dpuFile = filepath.Join(s.dir, "host", "file"), filepath.Join(s.dir, "dpu",
+		"file")
 	common := Config{
 		Comch:     emulated.New(emulated.Options{Directory: filepath.Join(s.dir, "comch")}),
-		ChunkSize: 64 << 10, Slots: 4, Timeout: 20 * time.Second, ConnectTimeout: 20 * time.Second, Logger: zap.NewNop(),
+		ChunkSize: 64 << 10, Slots: 4, Timeout: 20 * time.Second, ConnectTimeout: 20 * time.Second,
+		Logger: zap.NewNop(),
 	}
 	s.host, s.dpu = common, common
 	s.host.Device, s.host.Path = emulated.DefaultHostDevice, s.hostFile
-	s.dpu.Device, s.dpu.Representor, s.dpu.Path = emulated.DefaultDevice, emulated.DefaultRepresentor, s.dpuFile
+	s.dpu.Device, s.dpu.Representor, s.dpu.Path = emulated.DefaultDevice,
+		emulated.DefaultRepresentor, s.dpuFile
 	s.dpu.DMA = software.New(software.Options{})
 	return s
 }
@@ -103,8 +106,10 @@ func (s *site) wantOnly(path string, content []byte) {
 		}
 		return
 	}
-	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, content) || len(entries) != 1 {
-		s.t.Errorf("%s has %d bytes, equal %v, beside %v, error %v", path, len(got), bytes.Equal(got, content), entries, err)
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, content) ||
+		len(entries) != 1 {
+		s.t.Errorf("%s has %d bytes, equal %v, beside %v, error %v", path, len(got),
+			bytes.Equal(got, content), entries, err)
 	}
 }
 
@@ -116,7 +121,8 @@ func content(size int) []byte {
 
 func TestFilesOfAnySizeGoBothWays(t *testing.T) {
 	for _, original := range []bool{false, true} {
-		for _, size := range []int{0, 1, 4095, 64 << 10, 64<<10 + 1, 4 * 64 << 10, 1 << 20, 5<<20 + 17} {
+		for _, size := range []int{0, 1, 4095, 64 << 10, 64<<10 + 1, 4 * 64 << 10, 1 << 20,
+			5<<20 + 17} {
 			if original && size == 0 {
 				continue // the next test
 			}
@@ -136,10 +142,12 @@ func TestFilesOfAnySizeGoBothWays(t *testing.T) {
 					s.wantOnly(to, want)
 					s.wantOnly(from, want)
 					for side, e := range map[string]ending{"host": host, "DPU": dpu} {
-						if e.result.Direction != direction || e.result.Bytes != uint64(size) || e.result.Duration <= 0 {
+						if e.result.Direction != direction || e.result.Bytes != uint64(size) ||
+							e.result.Duration <= 0 {
 							t.Errorf("%s: %+v", side, e.result)
 						}
-						if sum := crc32.Checksum(want, castagnoli); !original && e.result.Checksum != sum {
+						if sum := crc32.Checksum(want, castagnoli); !original &&
+							e.result.Checksum != sum {
 							t.Errorf("%s: checksum %#x, want %#x", side, e.result.Checksum, sum)
 						}
 					}
@@ -159,7 +167,8 @@ func TestTheOriginalsMessagesCarryNoEmptyFile(t *testing.T) {
 		}
 		s.write(from, nil)
 		host, dpu := s.copy()
-		if host.err == nil || dpu.err == nil || !strings.Contains(host.err.Error()+dpu.err.Error(), "empty file") {
+		if host.err == nil || dpu.err == nil || !strings.Contains(host.err.Error()+dpu.err.Error(),
+			"empty file") {
 			t.Errorf("host: %v; DPU: %v", host.err, dpu.err)
 		}
 		s.wantOnly(to, nil)
@@ -225,7 +234,8 @@ func TestAFileThatCannotBeCreatedIsAnErrorOnBothSides(t *testing.T) {
 			host, dpu := s.copy()
 			// In the original's messages the host has no way to say so.
 			if host.err == nil || dpu.err == nil && (toDPU || !original) {
-				t.Errorf("original %v, to the DPU %v: host: %v; DPU: %v", original, toDPU, host.err, dpu.err)
+				t.Errorf("original %v, to the DPU %v: host: %v; DPU: %v", original, toDPU, host.err,
+					dpu.err)
 			}
 		}
 	}
@@ -249,10 +259,12 @@ func TestSidesThatSpeakDifferentlySaySo(t *testing.T) {
 func TestNobodyComes(t *testing.T) {
 	s := newSite(t)
 	s.host.ConnectTimeout, s.dpu.ConnectTimeout = 50*time.Millisecond, 50*time.Millisecond
-	if _, err := RunHost(context.Background(), s.host); !errors.Is(err, status.NotFound) || !strings.Contains(err.Error(), "is dma-copy --side dpu running?") {
+	if _, err := RunHost(context.Background(), s.host); !errors.Is(err, status.NotFound) ||
+		!strings.Contains(err.Error(), "is dma-copy --side dpu running?") {
 		t.Errorf("host: %v", err)
 	}
-	if _, err := RunDPU(context.Background(), s.dpu); status.CodeOf(err) != status.TimeOut || !strings.Contains(err.Error(), "is dma-copy --side host running?") {
+	if _, err := RunDPU(context.Background(), s.dpu); status.CodeOf(err) != status.TimeOut ||
+		!strings.Contains(err.Error(), "is dma-copy --side host running?") {
 		t.Errorf("DPU: %v", err)
 	}
 }
@@ -299,7 +311,8 @@ func TestAFileThatChangesWhileItIsCopiedIsAnError(t *testing.T) {
 	}
 	host, dpu := s.copy()
 	for side, err := range map[string]error{"host": host.err, "DPU": dpu.err} {
-		if !errors.Is(err, status.IOFailed) || !strings.Contains(err.Error(), "changed while it was copied") {
+		if !errors.Is(err, status.IOFailed) || !strings.Contains(err.Error(),
+			"changed while it was copied") {
 			t.Errorf("%s: %v", side, err)
 		}
 	}

@@ -115,13 +115,17 @@ type Result struct {
 
 func (c *Config) validate() error {
 	if c.ChunkSize < 1 || c.ChunkSize > maxChunkSize {
-		return status.Errorf(status.InvalidValue, "chunk size %d is not between 1 and %d bytes", c.ChunkSize, maxChunkSize)
+		return status.Errorf(status.InvalidValue, "chunk size %d is not between 1 and %d bytes",
+			c.ChunkSize, maxChunkSize)
 	}
 	if c.Slots < 1 || c.Slots > maxSlots || c.ChunkSize*uint64(c.Slots) > maxWindow {
-		return status.Errorf(status.InvalidValue, "%d slots of %d bytes: at least 1 and at most %d slots, and at most %d bytes in all, are allowed", c.Slots, c.ChunkSize, maxSlots, maxWindow)
+		return status.Errorf(status.InvalidValue,
+			"%d slots of %d bytes: at least 1 and at most %d slots, and at most %d bytes in all, are allowed",
+			c.Slots, c.ChunkSize, maxSlots, maxWindow)
 	}
 	if c.Timeout <= 0 || c.ConnectTimeout <= 0 {
-		return status.Errorf(status.InvalidValue, "timeouts %v and %v must be positive", c.ConnectTimeout, c.Timeout)
+		return status.Errorf(status.InvalidValue, "timeouts %v and %v must be positive",
+			c.ConnectTimeout, c.Timeout)
 	}
 	return nil
 }
@@ -136,7 +140,8 @@ func (c *Config) observe(moved, total uint64) {
 func choose(onHost, onDPU bool) (Direction, error) {
 	switch {
 	case onHost && onDPU:
-		return 0, status.Errorf(status.AlreadyExist, "the file exists on both sides: remove the copy to be replaced")
+		return 0, status.Errorf(status.AlreadyExist,
+			"the file exists on both sides: remove the copy to be replaced")
 	case onHost:
 		return ToDPU, nil
 	case onDPU:
@@ -163,7 +168,8 @@ type side struct {
 
 // run copies the file, with the messages of this package or of the original application, and
 // reports a failure to the peer.
-func (s *side) run(ctx context.Context, native, original func(context.Context) (Result, error)) (result Result, err error) {
+func (s *side) run(ctx context.Context, native, original func(context.Context) (Result,
+	error)) (result Result, err error) {
 	sendFailure := s.peer.sendFailure
 	defer func() { s.peer.close(err, sendFailure) }()
 	if s.config.Original {

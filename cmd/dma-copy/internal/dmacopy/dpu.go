@@ -34,7 +34,8 @@ func RunDPU(ctx context.Context, config Config) (result Result, err error) {
 	if err != nil {
 		return Result{}, program.CannotConnect(err)
 	}
-	d := &dpu{side: side{config: &config, peer: newPeer(connection, "host", &config), input: file, begun: time.Now()}, device: device}
+	d := &dpu{side: side{config: &config, peer: newPeer(connection, "host", &config), input: file,
+		begun: time.Now()}, device: device}
 	return d.run(ctx, d.copy, d.copyOriginal)
 }
 
@@ -46,7 +47,8 @@ func openDevice(config *Config) (dma.Device, error) {
 	}
 	limits := device.Capabilities()
 	if !limits.Memcpy || !limits.ImportedMemory || limits.MaxJobs < 1 {
-		err := status.Errorf(status.NotSupported, "DMA device %s cannot copy memory of the host", config.Device)
+		err := status.Errorf(status.NotSupported, "DMA device %s cannot copy memory of the host",
+			config.Device)
 		return nil, errors.Join(err, device.Close())
 	}
 	config.ChunkSize = min(config.ChunkSize, limits.MaxBufferSize)
@@ -57,7 +59,8 @@ func openDevice(config *Config) (dma.Device, error) {
 // accept waits for one host. Comch rejects further ones.
 func accept(ctx context.Context, config *Config) (comch.Connection, error) {
 	server, err := config.Comch.Listen(ctx, comch.ServerConfig{
-		Device: config.Device, Representor: config.Representor, Name: ServiceName, Admission: comch.Admission{MaxClients: 1},
+		Device: config.Device, Representor: config.Representor, Name: ServiceName,
+		Admission: comch.Admission{MaxClients: 1},
 	})
 	if err != nil {
 		return nil, err
@@ -67,7 +70,8 @@ func accept(ctx context.Context, config *Config) (comch.Connection, error) {
 	defer cancel()
 	connection, err := server.Accept(bounded)
 	if err != nil && errors.Is(bounded.Err(), context.DeadlineExceeded) && ctx.Err() == nil {
-		err = fmt.Errorf("no host connected within %v: is dma-copy --side host running? %w", config.ConnectTimeout, err)
+		err = fmt.Errorf("no host connected within %v: is dma-copy --side host running? %w",
+			config.ConnectTimeout, err)
 	}
 	err = errors.Join(cause(ctx, err), server.Close())
 	if err != nil && connection != nil {
@@ -133,7 +137,8 @@ func (d *dpu) negotiate(ctx context.Context) (plan, error) {
 
 // divide returns a plan with a window that is no larger than the file.
 func divide(direction Direction, size uint64, config *Config) plan {
-	p := plan{direction: direction, size: size, chunkSize: min(config.ChunkSize, max(size, 1)), slots: 1}
+	p := plan{direction: direction, size: size, chunkSize: min(config.ChunkSize, max(size, 1)),
+		slots: 1}
 	p.slots = uint32(min(uint64(config.Slots), max(p.chunks(), 1)))
 	return p
 }
@@ -152,7 +157,8 @@ func (d *dpu) importWindow(ctx context.Context, p plan) (*memory.Region, memory.
 		return nil, 0, fmt.Errorf("import the host's memory: %w", err)
 	}
 	if e.length != p.window() || window.Len() < p.window() || e.address != window.Base() {
-		err := status.Errorf(status.InvalidValue, "the host exported %d bytes at %#x and announced %d at %#x, but the copy needs %d",
+		err := status.Errorf(status.InvalidValue,
+			"the host exported %d bytes at %#x and announced %d at %#x, but the copy needs %d",
 			window.Len(), window.Base(), e.length, e.address, p.window())
 		return nil, 0, errors.Join(err, window.Close())
 	}
@@ -191,7 +197,8 @@ func (d *dpu) copyNothing(ctx context.Context, p plan) (Result, error) {
 func (d *dpu) confirm(ctx context.Context) {
 	if err := d.peer.send(ctx, outcome{}); err != nil {
 		// The file is complete, which only the host does not learn.
-		d.config.Logger.Warn("the file is complete, but reporting this to the host failed", zap.Error(err))
+		d.config.Logger.Warn("the file is complete, but reporting this to the host failed",
+			zap.Error(err))
 	}
 }
 
@@ -248,12 +255,14 @@ func (d *dpu) receiveChunks(ctx context.Context, p plan, m *mover) (end, error) 
 				return end{}, err
 			}
 			if received.chunk >= m.released.Load()+uint64(p.slots) {
-				return end{}, status.Errorf(status.Unexpected, "the host filled chunk %d, whose slot is in use", received.chunk)
+				return end{}, status.Errorf(status.Unexpected,
+					"the host filled chunk %d, whose slot is in use", received.chunk)
 			}
 			m.submit(received)
 		case end:
 			if next.chunk != p.chunks() {
-				return end{}, status.Errorf(status.Unexpected, "the host sent the end after %d of %d chunks", next.chunk, p.chunks())
+				return end{}, status.Errorf(status.Unexpected,
+					"the host sent the end after %d of %d chunks", next.chunk, p.chunks())
 			}
 			return received, nil
 		default:
@@ -356,14 +365,16 @@ func (d *dpu) awaitReleases(ctx context.Context, p plan, m *mover, free chan<- s
 		switch received := received.(type) {
 		case released:
 			if received.chunk != next || next >= m.announced.Load() || len(free) == cap(free) {
-				return status.Errorf(status.Unexpected, "the host released chunk %d instead of %d", received.chunk, next)
+				return status.Errorf(status.Unexpected, "the host released chunk %d instead of %d",
+					received.chunk, next)
 			}
 			m.released.Add(1)
 			free <- struct{}{}
 			d.config.observe(min((next+1)*p.chunkSize, p.size), p.size)
 		case outcome:
 			if next != p.chunks() {
-				return status.Errorf(status.Unexpected, "the host reported success after %d of %d chunks", next, p.chunks())
+				return status.Errorf(status.Unexpected,
+					"the host reported success after %d of %d chunks", next, p.chunks())
 			}
 			return nil
 		default:

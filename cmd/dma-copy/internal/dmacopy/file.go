@@ -42,7 +42,8 @@ func openInput(path string) (*input, error) {
 	if about, err = file.Stat(); err != nil {
 		return nil, errors.Join(fmt.Errorf("examine file: %w", err), file.Close())
 	}
-	return &input{file: file, path: path, size: uint64(about.Size()), modified: about.ModTime()}, nil
+	return &input{file: file, path: path, size: uint64(about.Size()), modified: about.ModTime()},
+		nil
 }
 
 // read fills b with the next bytes of the file.
@@ -71,7 +72,8 @@ func (i *input) unchanged() error {
 }
 
 func (i *input) changed() error {
-	return status.Errorf(status.IOFailed, "%q changed while it was copied: try again when nothing writes to it", i.path)
+	return status.Errorf(status.IOFailed,
+		"%q changed while it was copied: try again when nothing writes to it", i.path)
 }
 
 func (i *input) close() {
@@ -101,7 +103,9 @@ func newSink(p plan, config *Config) (*sink, error) {
 // expect fails unless m announces the next chunk.
 func (s *sink) expect(m filled) error {
 	if m.chunk != s.chunk || m.chunk >= s.plan.chunks() || m.length != s.plan.length(m.chunk) {
-		return status.Errorf(status.Unexpected, "chunk %d of %d bytes was sent; there are %d chunks, and the next is %d", m.chunk, m.length, s.plan.chunks(), s.chunk)
+		return status.Errorf(status.Unexpected,
+			"chunk %d of %d bytes was sent; there are %d chunks, and the next is %d", m.chunk,
+			m.length, s.plan.chunks(), s.chunk)
 	}
 	s.chunk++
 	return nil
@@ -111,7 +115,8 @@ func (s *sink) expect(m filled) error {
 func (s *sink) write(m filled, b []byte) error {
 	s.checksum = crc32.Update(s.checksum, castagnoli, b)
 	if s.checksum != m.checksum {
-		return status.Errorf(status.IOFailed, "bytes %d to %d arrived corrupted: checksum %#08x instead of %#08x",
+		return status.Errorf(status.IOFailed,
+			"bytes %d to %d arrived corrupted: checksum %#08x instead of %#08x",
 			s.moved, s.moved+m.length, s.checksum, m.checksum)
 	}
 	if _, err := s.file.Sink().Write(b); err != nil {
@@ -125,7 +130,9 @@ func (s *sink) write(m filled, b []byte) error {
 // finish gives the file its name if all of it has arrived without an error.
 func (s *sink) finish(m end, err error) error {
 	if err == nil && (s.moved != s.plan.size || m.size != s.moved || m.checksum != s.checksum) {
-		err = status.Errorf(status.IOFailed, "%d bytes with checksum %#08x arrived, but %d with %#08x were sent", s.moved, s.checksum, m.size, m.checksum)
+		err = status.Errorf(status.IOFailed,
+			"%d bytes with checksum %#08x arrived, but %d with %#08x were sent", s.moved,
+			s.checksum, m.size, m.checksum)
 	}
 	return s.file.Finish(err)
 }

@@ -34,7 +34,8 @@ func RunHost(ctx context.Context, config Config) (Result, error) {
 	if err != nil {
 		return Result{}, program.CannotConnect(err)
 	}
-	h := &host{side{config: &config, peer: newPeer(connection, "DPU", &config), input: file, begun: time.Now()}}
+	h := &host{side{config: &config, peer: newPeer(connection, "DPU", &config), input: file,
+		begun: time.Now()}}
 	return h.run(ctx, h.copy, h.copyOriginal)
 }
 
@@ -43,14 +44,16 @@ func connect(ctx context.Context, config *Config) (comch.Connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, config.ConnectTimeout)
 	defer cancel()
 	for interval := shortestRetry; ; interval = min(2*interval, longestRetry) {
-		connection, err := config.Comch.Connect(ctx, comch.ClientConfig{Device: config.Device, Name: ServiceName})
+		connection, err := config.Comch.Connect(ctx, comch.ClientConfig{Device: config.Device,
+			Name: ServiceName})
 		if err == nil || !(errors.Is(err, status.NotFound) || errors.Is(err, status.Full)) {
 			return connection, err
 		}
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return nil, fmt.Errorf("no DPU found within %v: is dma-copy --side dpu running? %w", config.ConnectTimeout, err)
+				return nil, fmt.Errorf("no DPU found within %v: is dma-copy --side dpu running? %w",
+					config.ConnectTimeout, err)
 			}
 			return nil, context.Cause(ctx)
 		case <-time.After(interval):
@@ -113,7 +116,8 @@ func (h *host) exportWindow(ctx context.Context, p plan) (*memory.Region, error)
 	}
 	descriptor, err := h.peer.connection.ExportMemory(ctx, window, access)
 	if err == nil {
-		err = h.peer.send(ctx, export{address: window.Base(), length: window.Len(), descriptor: descriptor})
+		err = h.peer.send(ctx, export{address: window.Base(), length: window.Len(),
+			descriptor: descriptor})
 	}
 	if err != nil {
 		return nil, errors.Join(err, window.Close())
@@ -142,7 +146,8 @@ func (h *host) sendFile(ctx context.Context, p plan, window *memory.Region) (Res
 	return Result{Direction: ToDPU, Bytes: p.size, Checksum: h.input.checksum}, cause(ctx, err)
 }
 
-func (h *host) fill(ctx context.Context, p plan, window *memory.Region, free <-chan struct{}) error {
+func (h *host) fill(ctx context.Context, p plan, window *memory.Region,
+	free <-chan struct{}) error {
 	for chunk := range p.chunks() {
 		select {
 		case <-free:
@@ -153,7 +158,8 @@ func (h *host) fill(ctx context.Context, p plan, window *memory.Region, free <-c
 		if err := h.input.read(slot); err != nil {
 			return err
 		}
-		if err := h.peer.send(ctx, filled{chunk: chunk, length: uint64(len(slot)), checksum: h.input.checksum}); err != nil {
+		if err := h.peer.send(ctx, filled{chunk: chunk, length: uint64(len(slot)),
+			checksum: h.input.checksum}); err != nil {
 			return err
 		}
 	}
@@ -174,14 +180,16 @@ func (h *host) awaitReleases(ctx context.Context, p plan, free chan<- struct{}) 
 		switch m := m.(type) {
 		case released:
 			if m.chunk != next || next == p.chunks() || len(free) == cap(free) {
-				return status.Errorf(status.Unexpected, "the DPU released chunk %d instead of %d", m.chunk, next)
+				return status.Errorf(status.Unexpected, "the DPU released chunk %d instead of %d",
+					m.chunk, next)
 			}
 			next++
 			free <- struct{}{}
 			h.config.observe(min(next*p.chunkSize, p.size), p.size)
 		case outcome:
 			if next != p.chunks() {
-				return status.Errorf(status.Unexpected, "the DPU reported success after %d of %d chunks", next, p.chunks())
+				return status.Errorf(status.Unexpected,
+					"the DPU reported success after %d of %d chunks", next, p.chunks())
 			}
 			return nil
 		default:
@@ -202,7 +210,8 @@ func (h *host) receiveFile(ctx context.Context, p plan, window *memory.Region) (
 	}
 	if err := h.peer.send(ctx, outcome{}); err != nil {
 		// The file is complete, which only the DPU does not learn.
-		h.config.Logger.Warn("the file is complete, but reporting this to the DPU failed", zap.Error(err))
+		h.config.Logger.Warn("the file is complete, but reporting this to the DPU failed",
+			zap.Error(err))
 	}
 	return Result{Direction: ToHost, Bytes: p.size, Checksum: s.checksum}, nil
 }

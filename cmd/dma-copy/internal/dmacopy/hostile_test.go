@@ -126,9 +126,11 @@ func TestHostileHostsEndTheirOwnCopyOnly(t *testing.T) {
 		"garbage":         {status.InvalidValue, func(a *actor) { a.send([]byte("garbage")) }},
 		"nothing":         {status.InvalidValue, func(a *actor) { a.send(nil) }},
 		"wrong beginning": {status.Unexpected, func(a *actor) { a.say(end{}) }},
-		"huge file":       {status.TooBig, func(a *actor) { a.say(offer{hasFile: true, size: 1 << 63}) }},
-		"no export":       {status.Unexpected, func(a *actor) { begin(a); a.say(end{}) }},
-		"bad export":      {status.InvalidValue, func(a *actor) { begin(a); a.say(export{length: 1, descriptor: []byte("x")}) }},
+		"huge file": {status.TooBig,
+			func(a *actor) { a.say(offer{hasFile: true, size: 1 << 63}) }},
+		"no export": {status.Unexpected, func(a *actor) { begin(a); a.say(end{}) }},
+		"bad export": {status.InvalidValue,
+			func(a *actor) { begin(a); a.say(export{length: 1, descriptor: []byte("x")}) }},
 		"small window": {status.InvalidValue, func(a *actor) {
 			p := begin(a)
 			p.slots--
@@ -144,12 +146,38 @@ func TestHostileHostsEndTheirOwnCopyOnly(t *testing.T) {
 			a.export(p, memory.PCIRead)
 			a.say(filled{chunk: 1, length: p.length(1)})
 		}},
-		"wrong length":   {status.Unexpected, func(a *actor) { p := begin(a); a.export(p, memory.PCIRead); a.say(filled{length: 1 << 60}) }},
-		"wrong checksum": {status.IOFailed, func(a *actor) { p := begin(a); a.export(p, memory.PCIRead); a.say(first(p)) }},
-		"early end":      {status.Unexpected, func(a *actor) { p := begin(a); a.export(p, memory.PCIRead); a.say(end{}) }},
-		"early success":  {status.Unexpected, func(a *actor) { p := begin(a); a.export(p, memory.PCIRead); a.say(outcome{}) }},
-		"its failure":    {status.NoMemory, func(a *actor) { begin(a); a.say(outcome{code: status.NoMemory, text: "no \x1b[31mmemory"}) }},
-		"leaving":        {status.ConnectionReset, func(a *actor) { begin(a); a.connection.Abort() }},
+		"wrong length": {status.Unexpected, func(a *actor) {
+			p := begin(a)
+			a.export(p,
+				memory.PCIRead)
+			a.say(filled{length: 1 << 60})
+		}},
+		"wrong checksum": {status.IOFailed, func(a *actor) {
+			p := begin(a)
+			a.export(p,
+				memory.PCIRead)
+			a.say(first(p))
+		}},
+		"early end": {status.Unexpected, func(a *actor) {
+			p := begin(a)
+			a.export(p,
+				memory.PCIRead)
+			a.say(end{})
+		}},
+		"early success": {status.Unexpected, func(a *actor) {
+			p := begin(a)
+			a.export(p,
+				memory.PCIRead)
+			a.say(outcome{})
+		}},
+		"its failure": {status.NoMemory,
+			func(a *actor) {
+				begin(a)
+				a.say(outcome{code: status.NoMemory,
+					text: "no \x1b[31mmemory"})
+			}},
+		"leaving": {status.ConnectionReset,
+			func(a *actor) { begin(a); a.connection.Abort() }},
 		"wrong sum at the end": {status.IOFailed, func(a *actor) {
 			p := begin(a)
 			region := a.export(p, memory.PCIRead)
@@ -166,7 +194,8 @@ func TestHostileHostsEndTheirOwnCopyOnly(t *testing.T) {
 			s := newSite(t)
 			err := againstDPU(s, func(a *actor) {
 				c.play(a)
-				if told := a.hearFailure(); told.code != c.code && name != "its failure" && name != "leaving" {
+				if told := a.hearFailure(); told.code != c.code && name != "its failure" &&
+					name != "leaving" {
 					t.Errorf("the host was told %v: %s", told.code, told.text)
 				}
 			})
@@ -189,20 +218,34 @@ func TestHostileDPUsEndTheirOwnCopyOnly(t *testing.T) {
 		code status.Code
 		play func(*actor)
 	}{
-		"garbage":         {status.InvalidValue, func(a *actor) { a.hear(); a.send(make([]byte, 4000)) }},
-		"no plan":         {status.Unexpected, func(a *actor) { a.hear(); a.say(end{}) }},
-		"wrong direction": {status.InvalidValue, func(a *actor) { a.hear(); a.say(plan{direction: ToDPU, slots: 1, chunkSize: 1}) }},
-		"huge window":     {status.TooBig, func(a *actor) { a.hear(); a.say(plan{direction: ToHost, slots: 64, chunkSize: 64 << 20, size: 1}) }},
-		"wrong chunk":     {status.Unexpected, func(a *actor) { begin(a); a.say(filled{chunk: 3, length: 1}) }},
-		"wrong length":    {status.Unexpected, func(a *actor) { begin(a); a.say(filled{length: 1 << 40}) }},
-		"wrong checksum":  {status.IOFailed, func(a *actor) { begin(a); a.say(filled{length: good.length(0), checksum: 1}) }},
-		"early end":       {status.IOFailed, func(a *actor) { begin(a); a.say(end{size: hostileSize}) }},
-		"its failure":     {status.AlreadyExist, func(a *actor) { a.hear(); a.say(outcome{code: status.AlreadyExist, text: "both"}) }},
-		"leaving":         {status.ConnectionReset, func(a *actor) { begin(a); a.connection.Abort() }},
+		"garbage": {status.InvalidValue,
+			func(a *actor) { a.hear(); a.send(make([]byte, 4000)) }},
+		"no plan": {status.Unexpected, func(a *actor) { a.hear(); a.say(end{}) }},
+		"wrong direction": {status.InvalidValue,
+			func(a *actor) { a.hear(); a.say(plan{direction: ToDPU, slots: 1, chunkSize: 1}) }},
+		"huge window": {status.TooBig,
+			func(a *actor) {
+				a.hear()
+				a.say(plan{direction: ToHost, slots: 64, chunkSize: 64 << 20,
+					size: 1})
+			}},
+		"wrong chunk": {status.Unexpected,
+			func(a *actor) { begin(a); a.say(filled{chunk: 3, length: 1}) }},
+		"wrong length": {status.Unexpected,
+			func(a *actor) { begin(a); a.say(filled{length: 1 << 40}) }},
+		"wrong checksum": {status.IOFailed,
+			func(a *actor) { begin(a); a.say(filled{length: good.length(0), checksum: 1}) }},
+		"early end": {status.IOFailed,
+			func(a *actor) { begin(a); a.say(end{size: hostileSize}) }},
+		"its failure": {status.AlreadyExist,
+			func(a *actor) { a.hear(); a.say(outcome{code: status.AlreadyExist, text: "both"}) }},
+		"leaving": {status.ConnectionReset,
+			func(a *actor) { begin(a); a.connection.Abort() }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
-			if err := againstHost(s, func(a *actor) { c.play(a); a.hearFailure() }); !errors.Is(err, c.code) {
+			if err := againstHost(s, func(a *actor) { c.play(a); a.hearFailure() }); !errors.Is(err,
+				c.code) {
 				t.Errorf("the host ended with %v, want %v", err, c.code)
 			}
 			s.wantOnly(s.hostFile, nil)
@@ -233,7 +276,9 @@ func TestMemoryThatTheHostTakesAwayHarmsNobody(t *testing.T) {
 		a.say(offer{hasFile: true, size: hostileSize})
 		p, _ := a.hear().(plan)
 		region := a.export(p, memory.PCIRead)
-		if err := unix.Fallocate(region.Descriptor(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(region.Len())); err != nil {
+		if err := unix.Fallocate(region.Descriptor(),
+			unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0,
+			int64(region.Len())); err != nil {
 			a.t.Error(err)
 		}
 		a.say(filled{length: p.length(0), checksum: 1})
@@ -248,11 +293,13 @@ func TestASilentSideIsGivenUp(t *testing.T) {
 	s := newSite(t)
 	s.dpu.Timeout, s.host.Timeout = 100*time.Millisecond, 100*time.Millisecond
 	err := againstDPU(s, func(*actor) {})
-	if !errors.Is(err, status.TimeOut) || !strings.Contains(err.Error(), "no message from the host for 100ms") {
+	if !errors.Is(err, status.TimeOut) || !strings.Contains(err.Error(),
+		"no message from the host for 100ms") {
 		t.Errorf("the DPU ended with %v", err)
 	}
 	err = againstHost(s, func(*actor) {})
-	if !errors.Is(err, status.TimeOut) || !strings.Contains(err.Error(), "no message from the DPU for 100ms") {
+	if !errors.Is(err, status.TimeOut) || !strings.Contains(err.Error(),
+		"no message from the DPU for 100ms") {
 		t.Errorf("the host ended with %v", err)
 	}
 	s.original()
@@ -288,10 +335,12 @@ func TestHostileMessagesOfTheOriginalEndTheCopy(t *testing.T) {
 	}{
 		"garbage":         {status.InvalidValue, [][]byte{[]byte("garbage of any kind")}},
 		"wrong beginning": {status.Unexpected, [][]byte{statusMessage{success: true}.append(nil)}},
-		"huge file":       {status.TooBig, [][]byte{directionMessage{fileInHost: true, fileSize: 1 << 60}.append(nil)}},
-		"no export":       {status.Unexpected, [][]byte{direction, direction}},
-		"bad descriptor":  {status.InvalidValue, [][]byte{direction, exportMessage{descriptor: []byte("x")}.append(nil)}},
-		"failure":         {status.IOFailed, [][]byte{direction, statusMessage{}.append(nil)}},
+		"huge file": {status.TooBig, [][]byte{directionMessage{fileInHost: true,
+			fileSize: 1 << 60}.append(nil)}},
+		"no export": {status.Unexpected, [][]byte{direction, direction}},
+		"bad descriptor": {status.InvalidValue,
+			[][]byte{direction, exportMessage{descriptor: []byte("x")}.append(nil)}},
+		"failure": {status.IOFailed, [][]byte{direction, statusMessage{}.append(nil)}},
 	} {
 		s := newSite(t)
 		s.original()

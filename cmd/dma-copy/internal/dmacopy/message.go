@@ -173,7 +173,8 @@ func parse(b []byte) (message, error) {
 		return nil, foreign(b)
 	}
 	if b[4] != messageVersion {
-		return nil, status.Errorf(status.UnsupportedVersion, "message has version %d, this program supports %d", b[4], messageVersion)
+		return nil, status.Errorf(status.UnsupportedVersion,
+			"message has version %d, this program supports %d", b[4], messageVersion)
 	}
 	kind, body := messageKind(b[5]), b[headerSize:]
 	if !zero(b[6:headerSize]) {
@@ -190,7 +191,8 @@ func parse(b []byte) (message, error) {
 		return nil, status.Errorf(status.InvalidValue, "message has unknown kind %d", kind)
 	}
 	if len(body) != want {
-		return nil, malformed(kind, "its body has "+strconv.Itoa(len(body))+" bytes instead of "+strconv.Itoa(want))
+		return nil, malformed(kind, "its body has "+strconv.Itoa(len(body))+" bytes instead of "+
+			strconv.Itoa(want))
 	}
 	return parseFixed(kind, body)
 }
@@ -211,9 +213,11 @@ func parseFixed(kind messageKind, b []byte) (message, error) {
 		}
 		m, reserved = offer{hasFile: b[0] == 1, size: be.Uint64(b[8:])}, b[1:8]
 	case kindPlan:
-		m, reserved = plan{direction: Direction(b[0]), slots: be.Uint32(b[4:]), chunkSize: be.Uint64(b[8:]), size: be.Uint64(b[16:])}, b[1:4]
+		m, reserved = plan{direction: Direction(b[0]), slots: be.Uint32(b[4:]),
+			chunkSize: be.Uint64(b[8:]), size: be.Uint64(b[16:])}, b[1:4]
 	case kindFilled:
-		m, reserved = filled{chunk: be.Uint64(b), length: be.Uint64(b[8:]), checksum: be.Uint32(b[16:])}, b[20:]
+		m, reserved = filled{chunk: be.Uint64(b), length: be.Uint64(b[8:]),
+			checksum: be.Uint32(b[16:])}, b[20:]
 	case kindReleased:
 		m = released{chunk: be.Uint64(b)}
 	case kindEnd:
@@ -254,9 +258,11 @@ func malformed(kind messageKind, why string) error {
 // foreign returns the error for a message of another protocol.
 func foreign(b []byte) error {
 	if _, err := parseOriginal(b); err == nil {
-		return status.Errorf(status.UnsupportedVersion, "the peer speaks the messages of the DOCA application: use --compat")
+		return status.Errorf(status.UnsupportedVersion,
+			"the peer speaks the messages of the DOCA application: use --compat")
 	}
-	return status.Errorf(status.InvalidValue, "a message of %d bytes does not belong to this protocol", len(b))
+	return status.Errorf(status.InvalidValue,
+		"a message of %d bytes does not belong to this protocol", len(b))
 }
 
 func zero(b []byte) bool {
@@ -273,13 +279,18 @@ func (m plan) validate(own *input) error {
 	onHost := own != nil
 	switch {
 	case m.direction != ToDPU && m.direction != ToHost, (m.direction == ToDPU) != onHost:
-		return status.Errorf(status.InvalidValue, "the DPU plans to copy from %v, which contradicts the side that has the file", m.direction)
+		return status.Errorf(status.InvalidValue,
+			"the DPU plans to copy from %v, which contradicts the side that has the file",
+			m.direction)
 	case onHost && m.size != own.size:
-		return status.Errorf(status.InvalidValue, "the DPU expects a file of %d bytes, this one has %d", m.size, own.size)
+		return status.Errorf(status.InvalidValue,
+			"the DPU expects a file of %d bytes, this one has %d", m.size, own.size)
 	case m.size > math.MaxInt64:
 		return status.Errorf(status.TooBig, "a file of %d bytes is too large", m.size)
-	case m.chunkSize < 1 || m.chunkSize > maxChunkSize || m.slots < 1 || m.slots > maxSlots || m.chunkSize*uint64(m.slots) > maxWindow:
-		return status.Errorf(status.TooBig, "a window of %d slots of %d bytes is not within the limits", m.slots, m.chunkSize)
+	case m.chunkSize < 1 || m.chunkSize > maxChunkSize || m.slots < 1 || m.slots > maxSlots ||
+		m.chunkSize*uint64(m.slots) > maxWindow:
+		return status.Errorf(status.TooBig,
+			"a window of %d slots of %d bytes is not within the limits", m.slots, m.chunkSize)
 	}
 	return nil
 }

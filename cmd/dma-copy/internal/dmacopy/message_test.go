@@ -15,12 +15,16 @@ import (
 )
 
 var everyMessage = []message{
-	offer{}, offer{hasFile: true, size: 1<<63 - 1}, plan{direction: ToHost, slots: 8, chunkSize: 1 << 20, size: 3 << 30},
-	export{address: 1, length: 2, descriptor: []byte("descriptor")}, filled{chunk: 1 << 40, length: 7, checksum: 0xdeadbeef},
-	released{chunk: 9}, end{size: 1 << 40, checksum: 1}, outcome{}, outcome{code: status.NotFound, text: "it is gone"}, alive{},
+	offer{}, offer{hasFile: true, size: 1<<63 - 1}, plan{direction: ToHost, slots: 8,
+		chunkSize: 1 << 20, size: 3 << 30},
+	export{address: 1, length: 2, descriptor: []byte("descriptor")}, filled{chunk: 1 << 40,
+		length: 7, checksum: 0xdeadbeef},
+	released{chunk: 9}, end{size: 1 << 40, checksum: 1}, outcome{}, outcome{code: status.NotFound,
+		text: "it is gone"}, alive{},
 }
 
-var allowUnexported = cmp.AllowUnexported(offer{}, plan{}, export{}, filled{}, released{}, end{}, outcome{})
+var allowUnexported = cmp.AllowUnexported(offer{}, plan{}, export{}, filled{}, released{}, end{},
+	outcome{})
 
 func TestMessagesReadBackAsTheyWere(t *testing.T) {
 	for _, m := range everyMessage {
@@ -44,14 +48,16 @@ func TestMessagesReadBackAsTheyWere(t *testing.T) {
 func TestMessagesOfOtherLengthsAreRefused(t *testing.T) {
 	for _, m := range everyMessage {
 		b := encode(m)
-		for _, bad := range [][]byte{b[:len(b)-1], append(bytes.Clone(b), 0), b[:headerSize-1], nil} {
+		for _, bad := range [][]byte{b[:len(b)-1], append(bytes.Clone(b), 0), b[:headerSize-1],
+			nil} {
 			if _, err := parse(bad); err == nil && m.kind() != kindExport {
 				t.Errorf("%T of %d bytes instead of %d was accepted", m, len(bad), len(b))
 			}
 		}
 	}
 	for _, size := range []int{0, comch.MaxExportLength + 1} {
-		if _, err := parse(encode(export{descriptor: make([]byte, size)})); !errors.Is(err, status.InvalidValue) {
+		if _, err := parse(encode(export{descriptor: make([]byte, size)})); !errors.Is(err,
+			status.InvalidValue) {
 			t.Errorf("a descriptor of %d bytes gave %v", size, err)
 		}
 	}
@@ -60,7 +66,8 @@ func TestMessagesOfOtherLengthsAreRefused(t *testing.T) {
 	if _, err := parse(newer); !errors.Is(err, status.UnsupportedVersion) {
 		t.Errorf("a newer version gave %v", err)
 	}
-	if _, err := parse(directionMessage{}.append(nil)); err == nil || !strings.Contains(err.Error(), "--compat") {
+	if _, err := parse(directionMessage{}.append(nil)); err == nil || !strings.Contains(err.Error(),
+		"--compat") {
 		t.Errorf("a message of the original gave %v", err)
 	}
 }
@@ -79,13 +86,15 @@ func FuzzMessage(f *testing.F) {
 
 // goldenOriginal are messages as the original sends them.
 var goldenOriginal = map[string]originalMessage{
-	"dma_direction_file_in_host.bin":           directionMessage{fileInHost: true, fileSize: 1048576},
+	"dma_direction_file_in_host.bin": directionMessage{fileInHost: true,
+		fileSize: 1048576},
 	"dma_direction_file_not_in_host.bin":       directionMessage{},
 	"dma_direction_dpu_reply_file_on_dpu.bin":  directionMessage{fileSize: 123456789},
 	"dma_direction_dpu_reply_file_on_host.bin": directionMessage{fileInHost: true},
-	"dma_export_descriptor.bin":                exportMessage{hostAddress: 0x7f00deadb000, descriptor: []byte("0123456789:;<=>?")},
-	"dma_status_failure.bin":                   statusMessage{},
-	"dma_status_success.bin":                   statusMessage{success: true},
+	"dma_export_descriptor.bin": exportMessage{hostAddress: 0x7f00deadb000,
+		descriptor: []byte("0123456789:;<=>?")},
+	"dma_status_failure.bin": statusMessage{},
+	"dma_status_success.bin": statusMessage{success: true},
 }
 
 func originalFile(t testing.TB, name string) []byte {
@@ -107,7 +116,8 @@ func TestOriginalMessagesHaveTheOriginalsBytes(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if difference := cmp.Diff(want, got, cmp.AllowUnexported(directionMessage{}, exportMessage{}, statusMessage{})); difference != "" {
+		if difference := cmp.Diff(want, got, cmp.AllowUnexported(directionMessage{},
+			exportMessage{}, statusMessage{})); difference != "" {
 			t.Errorf("%s: %s", name, difference)
 		}
 	}
@@ -116,7 +126,8 @@ func TestOriginalMessagesHaveTheOriginalsBytes(t *testing.T) {
 func TestPaddingOfOriginalMessagesHoldsAnything(t *testing.T) {
 	b := originalFile(t, "dma_direction_file_in_host.bin")
 	b[5], b[6], b[7] = 0xff, 0xee, 0xdd
-	if m, err := parseOriginal(b); err != nil || m != goldenOriginal["dma_direction_file_in_host.bin"] {
+	if m, err := parseOriginal(b); err != nil ||
+		m != goldenOriginal["dma_direction_file_in_host.bin"] {
 		t.Errorf("%+v, error %v", m, err)
 	}
 }
@@ -154,7 +165,8 @@ func FuzzOriginalMessage(f *testing.F) {
 			return
 		}
 		again, err := parseOriginal(m.append(nil))
-		if err != nil || !cmp.Equal(m, again, cmp.AllowUnexported(directionMessage{}, exportMessage{}, statusMessage{})) {
+		if err != nil || !cmp.Equal(m, again, cmp.AllowUnexported(directionMessage{},
+			exportMessage{}, statusMessage{})) {
 			t.Errorf("%+v reads back as %+v, error %v", m, again, err)
 		}
 	})
@@ -173,7 +185,8 @@ func TestPlansDivideFilesWithoutGapsAndWithinTheWindow(t *testing.T) {
 		for chunk := range p.chunks() {
 			total += p.length(chunk)
 			if p.slot(chunk)+p.length(chunk) > p.window() || p.length(chunk) == 0 {
-				t.Errorf("%d bytes: chunk %d has %d bytes at %d of %d", size, chunk, p.length(chunk), p.slot(chunk), p.window())
+				t.Errorf("%d bytes: chunk %d has %d bytes at %d of %d", size, chunk,
+					p.length(chunk), p.slot(chunk), p.window())
 			}
 		}
 		if total != size {

@@ -54,10 +54,12 @@ type arrival struct {
 
 // startMover starts the thread with its DMA objects, for at most jobs chunks in flight. Objects are
 // set up in the order that package dma requires.
-func startMover(device dma.Device, window *memory.Region, access memory.Access, p plan, jobs int, policy progress.Policy) (*mover, error) {
+func startMover(device dma.Device, window *memory.Region, access memory.Access, p plan, jobs int,
+	policy progress.Policy) (*mover, error) {
 	m := &mover{
 		plan: p, jobs: jobs, local: make([]byte, p.window()), moves: make([]move, p.slots),
-		stopped: make(chan error, 1), arrived: make(chan arrival, p.slots), context: dma.NewContext(),
+		stopped: make(chan error, 1), arrived: make(chan arrival, p.slots),
+		context: dma.NewContext(),
 	}
 	m.buffer = memory.Wrap(m.local)
 	if err := m.setUp(device, window, access, policy); err != nil {
@@ -71,12 +73,14 @@ func startMover(device dma.Device, window *memory.Region, access memory.Access, 
 	return m, nil
 }
 
-func (m *mover) setUp(device dma.Device, window *memory.Region, access memory.Access, policy progress.Policy) (err error) {
+func (m *mover) setUp(device dma.Device, window *memory.Region, access memory.Access,
+	policy progress.Policy) (err error) {
 	if m.remoteMap, err = dma.ImportMemoryMap(device, window, access); err != nil {
 		return err
 	}
 	m.localMap = dma.NewMemoryMap()
-	if err := errors.Join(m.localMap.SetRegion(m.buffer), m.localMap.AddDevice(device), m.localMap.SetAccess(memory.LocalWrite)); err != nil {
+	if err := errors.Join(m.localMap.SetRegion(m.buffer), m.localMap.AddDevice(device),
+		m.localMap.SetAccess(memory.LocalWrite)); err != nil {
 		return err
 	}
 	if err := m.localMap.Start(); err != nil {
@@ -171,13 +175,16 @@ func (m *mover) submitJob(slot uint64) error {
 	}
 	offset, length := m.plan.slot(moving.chunk.chunk), moving.chunk.length
 	var err error
-	if moving.source, err = m.inventory.ByData(from, from.Region().Base()+offset, length); err != nil {
+	if moving.source, err = m.inventory.ByData(from, from.Region().Base()+offset,
+		length); err != nil {
 		return err
 	}
-	if moving.destination, err = m.inventory.ByAddress(to, to.Region().Base()+offset, length); err != nil {
+	if moving.destination, err = m.inventory.ByAddress(to, to.Region().Base()+offset,
+		length); err != nil {
 		return err
 	}
-	return m.context.Submit(dma.Job{Type: dma.Memcpy, Source: moving.source, Destination: moving.destination, UserData: slot})
+	return m.context.Submit(dma.Job{Type: dma.Memcpy, Source: moving.source,
+		Destination: moving.destination, UserData: slot})
 }
 
 func (m *mover) done(e dma.Event) { m.finish(e.UserData, e.Err) }
@@ -193,7 +200,8 @@ func (m *mover) finish(slot uint64, err error) {
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("copy chunk %d of %d bytes by DMA: %w", moving.chunk.chunk, moving.chunk.length, err)
+		err = fmt.Errorf("copy chunk %d of %d bytes by DMA: %w", moving.chunk.chunk,
+			moving.chunk.length, err)
 	}
 	moving.done, moving.err = true, err
 	for {
@@ -203,6 +211,7 @@ func (m *mover) finish(slot uint64, err error) {
 		}
 		next.done = false
 		m.deliver++
-		m.arrived <- arrival{next.chunk, next.err} // never blocks: there is room for one chunk per slot
+		// never blocks: there is room for one chunk per slot
+		m.arrived <- arrival{next.chunk, next.err}
 	}
 }

@@ -76,7 +76,8 @@ func parseOriginal(b []byte) (originalMessage, error) {
 		if err := exactly("direction", b, originalDirectionSize); err != nil {
 			return nil, err
 		}
-		return directionMessage{fileInHost: b[4] != 0, fileSize: binary.BigEndian.Uint64(b[8:])}, nil
+		return directionMessage{fileInHost: b[4] != 0, fileSize: binary.BigEndian.Uint64(b[8:])},
+			nil
 	case originalExport:
 		return parseOriginalExport(b)
 	case originalStatus:
@@ -91,19 +92,23 @@ func parseOriginal(b []byte) (originalMessage, error) {
 
 func exactly(name string, b []byte, size int) error {
 	if len(b) != size {
-		return status.Errorf(status.InvalidValue, "%s message has %d bytes instead of %d", name, len(b), size)
+		return status.Errorf(status.InvalidValue, "%s message has %d bytes instead of %d", name,
+			len(b), size)
 	}
 	return nil
 }
 
 func parseOriginalExport(b []byte) (originalMessage, error) {
 	if len(b) <= originalExportFixed || len(b) > originalExportFixed+comch.MaxExportLength {
-		return nil, status.Errorf(status.InvalidValue, "export message of %d bytes: its descriptor is empty or too long", len(b))
+		return nil, status.Errorf(status.InvalidValue,
+			"export message of %d bytes: its descriptor is empty or too long", len(b))
 	}
 	// The rest of the sender's buffer may follow the descriptor.
 	length := binary.BigEndian.Uint64(b[16:])
 	if length < 1 || length > uint64(len(b)-originalExportFixed) {
-		return nil, status.Errorf(status.InvalidValue, "export message announces a descriptor of %d bytes but holds %d", length, len(b)-originalExportFixed)
+		return nil, status.Errorf(status.InvalidValue,
+			"export message announces a descriptor of %d bytes but holds %d", length,
+			len(b)-originalExportFixed)
 	}
 	m := exportMessage{hostAddress: binary.BigEndian.Uint64(b[8:])}
 	m.descriptor = append(m.descriptor, b[originalExportFixed:][:length]...)
@@ -129,7 +134,9 @@ func (p *peer) receiveOriginal(ctx context.Context) (originalMessage, error) {
 		return nil, fmt.Errorf("message from the %s: %w", p.name, err)
 	}
 	if s, ok := m.(statusMessage); ok && !s.success {
-		return nil, &peerError{err: status.Errorf(status.IOFailed, "the %s reports a failure. These messages carry no reason, its log has it (does the file exist on both sides, or on neither?)", p.name)}
+		return nil, &peerError{err: status.Errorf(status.IOFailed,
+			"the %s reports a failure. These messages carry no reason, its log has it (does the file exist on both sides, or on neither?)",
+			p.name)}
 	}
 	return m, nil
 }
@@ -141,10 +148,13 @@ func (p *peer) unexpectedOriginal(m originalMessage, want string) error {
 // checkOriginalSize fails unless a file of this size can be copied in one piece.
 func checkOriginalSize(size uint64) error {
 	if size == 0 {
-		return status.Errorf(status.NotSupported, "the messages of the DOCA application cannot carry an empty file")
+		return status.Errorf(status.NotSupported,
+			"the messages of the DOCA application cannot carry an empty file")
 	}
 	if size > maxOriginalSize {
-		return status.Errorf(status.TooBig, "the messages of the DOCA application carry files of at most %d bytes, this one has %d: leave out --compat on both sides", maxOriginalSize, size)
+		return status.Errorf(status.TooBig,
+			"the messages of the DOCA application carry files of at most %d bytes, this one has %d: leave out --compat on both sides",
+			maxOriginalSize, size)
 	}
 	return nil
 }
@@ -195,7 +205,8 @@ func (h *host) negotiateOriginal(ctx context.Context) (size uint64, err error) {
 		return 0, h.peer.unexpectedOriginal(m, "a direction")
 	}
 	if reply.fileInHost != own.fileInHost {
-		return 0, status.Errorf(status.InvalidValue, "file on the host: the DPU says %v, but it is %v", reply.fileInHost, own.fileInHost)
+		return 0, status.Errorf(status.InvalidValue,
+			"file on the host: the DPU says %v, but it is %v", reply.fileInHost, own.fileInHost)
 	}
 	if own.fileInHost {
 		return own.fileSize, nil
@@ -203,12 +214,14 @@ func (h *host) negotiateOriginal(ctx context.Context) (size uint64, err error) {
 	return reply.fileSize, checkOriginalSize(reply.fileSize)
 }
 
-func (h *host) exportOriginal(ctx context.Context, buffer *memory.Region, access memory.Access) error {
+func (h *host) exportOriginal(ctx context.Context, buffer *memory.Region,
+	access memory.Access) error {
 	descriptor, err := h.peer.connection.ExportMemory(ctx, buffer, access)
 	if err != nil {
 		return err
 	}
-	return h.peer.sendBytes(ctx, exportMessage{hostAddress: buffer.Base(), descriptor: descriptor}.append(nil))
+	return h.peer.sendBytes(ctx, exportMessage{hostAddress: buffer.Base(),
+		descriptor: descriptor}.append(nil))
 }
 
 func (h *host) awaitSuccess(ctx context.Context) error {
@@ -259,7 +272,8 @@ func (d *dpu) copyOriginal(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	defer func() { _ = buffer.Close() }()
-	p := plan{direction: direction, size: size, chunkSize: min(size, d.device.Capabilities().MaxBufferSize)}
+	p := plan{direction: direction, size: size,
+		chunkSize: min(size, d.device.Capabilities().MaxBufferSize)}
 	p.slots = uint32(p.chunks()) // the whole file is in the buffer
 	m, err := startMover(d.device, buffer, access, p, d.config.Slots, d.config.Policy)
 	if err != nil {
@@ -304,7 +318,8 @@ func (d *dpu) negotiateOriginal(ctx context.Context) (Direction, uint64, error) 
 	return direction, size, d.peer.sendBytes(ctx, reply.append(nil))
 }
 
-func (d *dpu) importOriginal(ctx context.Context, size uint64) (*memory.Region, memory.Access, error) {
+func (d *dpu) importOriginal(ctx context.Context,
+	size uint64) (*memory.Region, memory.Access, error) {
 	m, err := d.peer.receiveOriginal(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -318,7 +333,9 @@ func (d *dpu) importOriginal(ctx context.Context, size uint64) (*memory.Region, 
 		return nil, 0, fmt.Errorf("import the host's memory: %w", err)
 	}
 	if buffer.Len() < size || e.hostAddress != buffer.Base() {
-		err := status.Errorf(status.InvalidValue, "the host exported %d bytes at %#x and announced %#x, but the file has %d bytes", buffer.Len(), buffer.Base(), e.hostAddress, size)
+		err := status.Errorf(status.InvalidValue,
+			"the host exported %d bytes at %#x and announced %#x, but the file has %d bytes",
+			buffer.Len(), buffer.Base(), e.hostAddress, size)
 		return nil, 0, errors.Join(err, buffer.Close())
 	}
 	return buffer, access, nil

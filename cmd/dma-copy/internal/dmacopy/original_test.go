@@ -53,7 +53,8 @@ func TestTheHostSaysToTheOriginalWhatTheOriginalsHostSays(t *testing.T) {
 				a.wantOriginal("dma_direction_file_in_host.bin")
 				a.send(originalFile(t, "dma_direction_dpu_reply_file_on_host.bin"))
 				got := make([]byte, size)
-				if err := a.takeOriginalExport(size).CopyOut(got, 0); err != nil || !bytes.Equal(got, want) {
+				if err := a.takeOriginalExport(size).CopyOut(got, 0); err != nil ||
+					!bytes.Equal(got, want) {
 					t.Errorf("the exported memory is not the file, error %v", err)
 				}
 			} else {
@@ -99,7 +100,8 @@ func TestTheDPUSaysToTheOriginalWhatTheOriginalsDPUSays(t *testing.T) {
 			}
 			defer func() { _ = region.Close() }()
 			copy(region.Bytes(), "from the host")
-			descriptor, err := a.connection.ExportMemory(a.context(), region, memory.PCIRead|memory.PCIWrite)
+			descriptor, err := a.connection.ExportMemory(a.context(), region,
+				memory.PCIRead|memory.PCIWrite)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -117,7 +119,8 @@ func TestTheDPUSaysToTheOriginalWhatTheOriginalsDPUSays(t *testing.T) {
 			t.Errorf("the DPU ended with %v", err)
 		}
 		if onHost {
-			if got, err := os.ReadFile(s.dpuFile); err != nil || len(got) != 1<<20 || string(got[:13]) != "from the host" {
+			if got, err := os.ReadFile(s.dpuFile); err != nil || len(got) != 1<<20 ||
+				string(got[:13]) != "from the host" {
 				t.Errorf("the file has %d bytes, error %v", len(got), err)
 			}
 		}

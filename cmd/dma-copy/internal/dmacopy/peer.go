@@ -88,7 +88,8 @@ func (p *peer) receive(ctx context.Context) (message, error) {
 			continue
 		case outcome:
 			if m.code != status.Success {
-				return nil, &peerError{err: status.Errorf(m.code, "the %s reports: %s", p.name, printable(m.text))}
+				return nil, &peerError{err: status.Errorf(m.code, "the %s reports: %s", p.name,
+					printable(m.text))}
 			}
 		}
 		return m, nil
@@ -117,9 +118,12 @@ func (p *peer) explain(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
-		return status.Errorf(status.TimeOut, "no message from the %s for %v: is it stopped, or is --timeout too short? %w", p.name, p.timeout, err)
+		return status.Errorf(status.TimeOut,
+			"no message from the %s for %v: is it stopped, or is --timeout too short? %w", p.name,
+			p.timeout, err)
 	case errors.Is(err, status.NotConnected):
-		return status.Errorf(status.ConnectionReset, "the %s disconnected before the copy was complete: %w", p.name, err)
+		return status.Errorf(status.ConnectionReset,
+			"the %s disconnected before the copy was complete: %w", p.name, err)
 	}
 	return err
 }
@@ -134,7 +138,8 @@ func cancelUnlessGone(cancel context.CancelCauseFunc, err error) {
 
 // unexpected returns the error for a message that is out of place.
 func (p *peer) unexpected(m message, want string) error {
-	return status.Errorf(status.Unexpected, "the %s sent a message of kind %d instead of %s", p.name, m.kind(), want)
+	return status.Errorf(status.Unexpected, "the %s sent a message of kind %d instead of %s",
+		p.name, m.kind(), want)
 }
 
 // close ends the connection. It reports failure to the peer, unless the peer reported it.

@@ -86,15 +86,19 @@ func (p *Parameters) newSupervisor() *supervisor.Supervisor {
 func (c *Config) check() error {
 	p := &c.Parameters
 	if len(c.Sessions) != p.Sessions {
-		return status.Errorf(status.InvalidValue, "the run needs %[2]d sessions, but %[1]d were opened", len(c.Sessions), p.Sessions)
+		return status.Errorf(status.InvalidValue,
+			"the run needs %[2]d sessions, but %[1]d were opened", len(c.Sessions), p.Sessions)
 	}
 	needed := uint64(p.Queues) * uint64(p.QueueDepth) * uint64(p.BlockSize)
 	for _, s := range c.Sessions {
 		if len(s.Queues) != p.Queues {
-			return status.Errorf(status.InvalidValue, "the run needs %[2]d queues, but %[1]d were opened", len(s.Queues), p.Queues)
+			return status.Errorf(status.InvalidValue,
+				"the run needs %[2]d queues, but %[1]d were opened", len(s.Queues), p.Queues)
 		}
 		if uint64(len(s.Memory)) < needed {
-			return status.Errorf(status.InvalidValue, "the run needs %[2]d bytes of data memory, but there are %[1]d", len(s.Memory), needed)
+			return status.Errorf(status.InvalidValue,
+				"the run needs %[2]d bytes of data memory, but there are %[1]d", len(s.Memory),
+				needed)
 		}
 	}
 	return nil

@@ -95,7 +95,8 @@ func TestARunBoundedByOperationsCompletesExactlyThose(t *testing.T) {
 			}
 			submitted := v.Queue(0).Submitted.Load() + v.Queue(1).Submitted.Load()
 			if result.Operations != 1001 || submitted != 1001 || result.Errors != 0 {
-				t.Errorf("%s: %d operations measured, %d submitted, %d errors", pattern, result.Operations, submitted, result.Errors)
+				t.Errorf("%s: %d operations measured, %d submitted, %d errors", pattern,
+					result.Operations, submitted, result.Errors)
 			}
 			checkConsistent(t, pattern, &result)
 		}
@@ -105,7 +106,8 @@ func TestARunBoundedByOperationsCompletesExactlyThose(t *testing.T) {
 func checkConsistent(t *testing.T, pattern benchsuite.Pattern, r *Result) {
 	t.Helper()
 	l := r.LatencyNs
-	if l.Min > l.P50 || l.P50 > l.P90 || l.P90 > l.P99 || l.P99 > l.P999 || l.P999 > l.P9999 || l.P9999 > l.Max || l.Mean > l.Max || l.Mean < l.Min {
+	if l.Min > l.P50 || l.P50 > l.P90 || l.P90 > l.P99 || l.P99 > l.P999 || l.P999 > l.P9999 ||
+		l.P9999 > l.Max || l.Mean > l.Max || l.Mean < l.Min {
 		t.Errorf("%s: latencies %+v are out of order", pattern, *l)
 	}
 	if r.Read.Operations+r.Write.Operations != r.Operations || r.DurationNs <= 0 || r.IOPS <= 0 {
@@ -205,7 +207,8 @@ func TestFailedRequestsAreCountedByCodeAndFailTheRun(t *testing.T) {
 	if !errors.Is(err, status.IOFailed) {
 		t.Errorf("error is %v", err)
 	}
-	if result.Errors != 101 || result.Operations != 899 || result.ErrorsByCode["IO_FAILED"] != 100 || result.ErrorsByCode["UNKNOWN"] != 1 {
+	if result.Errors != 101 || result.Operations != 899 ||
+		result.ErrorsByCode["IO_FAILED"] != 100 || result.ErrorsByCode["UNKNOWN"] != 1 {
 		t.Errorf("result is %+v", result)
 	}
 }
@@ -228,8 +231,10 @@ func TestTheLossOfTheConnectionEndsTheRunAndFailsEveryRequestOnce(t *testing.T) 
 			t.Errorf("error is %v", err)
 		}
 		submitted := v.Queue(0).Submitted.Load() + v.Queue(1).Submitted.Load()
-		if want := submitted - 499; result.Errors != want || result.ErrorsByCode["CONNECTION_RESET"] != want {
-			t.Errorf("%d errors of %d requests, 499 of which were served: %v", result.Errors, submitted, result.ErrorsByCode)
+		if want := submitted - 499; result.Errors != want ||
+			result.ErrorsByCode["CONNECTION_RESET"] != want {
+			t.Errorf("%d errors of %d requests, 499 of which were served: %v", result.Errors,
+				submitted, result.ErrorsByCode)
 		}
 	}
 }
@@ -243,12 +248,16 @@ func TestRequestsThatNeverCompleteAreGivenUp(t *testing.T) {
 		v.Stalled.Store(true)
 		config := configOf(t, p, v)
 		run, workers := start(t, config)
-		await(t, func() bool { return v.Queue(0).Submitted.Load() == 8 && v.Queue(1).Submitted.Load() == 8 })
+		await(t, func() bool {
+			return v.Queue(0).Submitted.Load() == 8 &&
+				v.Queue(1).Submitted.Load() == 8
+		})
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		err := failureOf(workers, run.Wait(ctx, func() {}))
 		result := resultOf(&config.Parameters, run, workers)
-		if !errors.Is(err, status.TimeOut) || result.ErrorsByCode["TIME_OUT"] != 16 || result.LatencyNs != nil {
+		if !errors.Is(err, status.TimeOut) || result.ErrorsByCode["TIME_OUT"] != 16 ||
+			result.LatencyNs != nil {
 			t.Errorf("result %+v, error %v", result, err)
 		}
 	}
@@ -265,13 +274,22 @@ func TestAThreadThatCannotBePinnedFailsTheRun(t *testing.T) {
 
 func TestParametersThatDoNotFitTheVolumeAreUsageErrors(t *testing.T) {
 	for name, change := range map[string]func(*Parameters, *client.Info){
-		"block size off":      func(p *Parameters, _ *client.Info) { p.BlockSize = 1000 },
-		"block size zero":     func(p *Parameters, _ *client.Info) { p.BlockSize = 0 },
-		"offset off":          func(p *Parameters, _ *client.Info) { p.Offset = 100 },
-		"offset past the end": func(p *Parameters, _ *client.Info) { p.Offset = 2 * testVolumeSize },
-		"length past the end": func(p *Parameters, _ *client.Info) { p.Offset, p.Length = 4096, testVolumeSize },
-		"nothing left":        func(p *Parameters, _ *client.Info) { p.Offset = testVolumeSize },
-		"slices too small":    func(p *Parameters, _ *client.Info) { p.Pattern, p.Queues, p.Length = benchsuite.Read, 3, 8192 },
+		"block size off":  func(p *Parameters, _ *client.Info) { p.BlockSize = 1000 },
+		"block size zero": func(p *Parameters, _ *client.Info) { p.BlockSize = 0 },
+		"offset off":      func(p *Parameters, _ *client.Info) { p.Offset = 100 },
+		"offset past the end": func(p *Parameters,
+			_ *client.Info) {
+			p.Offset = 2 * testVolumeSize
+		},
+		"length past the end": func(p *Parameters, _ *client.Info) {
+			p.Offset, p.Length = 4096,
+				testVolumeSize
+		},
+		"nothing left": func(p *Parameters, _ *client.Info) { p.Offset = testVolumeSize },
+		"slices too small": func(p *Parameters, _ *client.Info) {
+			p.Pattern, p.Queues,
+				p.Length = benchsuite.Read, 3, 8192
+		},
 		"validation too small": func(p *Parameters, _ *client.Info) {
 			p.Pattern, p.Validate, p.Length = benchsuite.RandomWrite, true, 15*4096
 		},
@@ -283,7 +301,10 @@ func TestParametersThatDoNotFitTheVolumeAreUsageErrors(t *testing.T) {
 		"negative runtime":    func(p *Parameters, _ *client.Info) { p.Runtime = -1 },
 		"poll mode":           func(p *Parameters, _ *client.Info) { p.Poll = "sometimes" },
 		"no drain timeout":    func(p *Parameters, _ *client.Info) { p.DrainTimeout = 0 },
-		"share of reads":      func(p *Parameters, _ *client.Info) { p.Pattern, p.ReadPercent = benchsuite.RandomMixed, 101 },
+		"share of reads": func(p *Parameters, _ *client.Info) {
+			p.Pattern,
+				p.ReadPercent = benchsuite.RandomMixed, 101
+		},
 		"read-only": func(p *Parameters, info *client.Info) {
 			p.Pattern, info.ReadOnly = benchsuite.Write, true
 		},

@@ -16,12 +16,15 @@ func drawParameters(t *rapid.T, info *client.Info) Parameters {
 		Pattern:     rapid.SampledFrom(benchsuite.Patterns()).Draw(t, "pattern"),
 		ReadPercent: rapid.IntRange(0, 100).Draw(t, "share of reads"),
 		BlockSize:   info.BlockSize * rapid.Uint32Range(1, 4).Draw(t, "blocks per request"),
-		QueueDepth:  1, Queues: rapid.IntRange(1, 5).Draw(t, "queues"), Sessions: rapid.IntRange(1, 3).Draw(t, "sessions"),
+		QueueDepth:  1, Queues: rapid.IntRange(1, 5).Draw(t, "queues"), Sessions: rapid.IntRange(1,
+			3).Draw(t, "sessions"),
 		OperationLimit: rapid.Uint64Range(1, 1000).Draw(t, "operations"),
-		Offset:         uint64(info.BlockSize) * rapid.Uint64Range(0, 50).Draw(t, "offset in blocks"),
-		Seed:           rapid.Uint64().Draw(t, "seed"), Poll: "adaptive", DrainTimeout: time.Second,
+		Offset: uint64(info.BlockSize) * rapid.Uint64Range(0, 50).Draw(t,
+			"offset in blocks"),
+		Seed: rapid.Uint64().Draw(t, "seed"), Poll: "adaptive", DrainTimeout: time.Second,
 	}
-	p.Length = info.Size - p.Offset - rapid.Uint64Range(0, 50).Draw(t, "blocks less")*uint64(info.BlockSize)
+	p.Length = info.Size - p.Offset - rapid.Uint64Range(0, 50).Draw(t,
+		"blocks less")*uint64(info.BlockSize)
 	return p
 }
 
@@ -35,8 +38,10 @@ func TestRequestsStayAlignedAndInTheirRange(t *testing.T) {
 		g := newGenerator(&p, rapid.IntRange(0, p.allQueues()-1).Draw(t, "queue"))
 		for range 300 {
 			offset := g.offset()
-			if offset < p.Offset || offset+uint64(p.BlockSize) > p.Offset+p.Length || (offset-p.Offset)%uint64(p.BlockSize) != 0 {
-				t.Fatalf("a request of %d bytes goes to %d, the range is %d bytes at %d", p.BlockSize, offset, p.Length, p.Offset)
+			if offset < p.Offset || offset+uint64(p.BlockSize) > p.Offset+p.Length ||
+				(offset-p.Offset)%uint64(p.BlockSize) != 0 {
+				t.Fatalf("a request of %d bytes goes to %d, the range is %d bytes at %d",
+					p.BlockSize, offset, p.Length, p.Offset)
 			}
 		}
 	})
@@ -108,7 +113,9 @@ func TestRandomOffsetsReachEveryBlockAboutAsOften(t *testing.T) {
 
 func TestOperationsAreSharedOutCompletely(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := Parameters{Queues: rapid.IntRange(1, 64).Draw(t, "queues"), Sessions: rapid.IntRange(1, 8).Draw(t, "sessions"), OperationLimit: rapid.Uint64Range(1, 1<<40).Draw(t, "operations")}
+		p := Parameters{Queues: rapid.IntRange(1, 64).Draw(t, "queues"), Sessions: rapid.IntRange(1,
+			8).Draw(t, "sessions"), OperationLimit: rapid.Uint64Range(1, 1<<40).Draw(t,
+			"operations")}
 		sum := uint64(0)
 		for i := range p.allQueues() {
 			sum += p.operationLimit(i)

@@ -91,7 +91,8 @@ func (p *Parameters) checkRun() error {
 	case p.Runtime == 0 && p.OperationLimit == 0:
 		return fmt.Errorf("neither a runtime nor a number of operations bounds the run")
 	case p.Validate && p.ReadPercent > 0 && p.PlainContent == "":
-		return fmt.Errorf("pattern %s cannot be validated: the expected data is unknown without --storage-plain-content", p.Pattern)
+		return fmt.Errorf("pattern %s cannot be validated: the expected data is unknown without --storage-plain-content",
+			p.Pattern)
 	case p.DrainTimeout <= 0:
 		return fmt.Errorf("drain timeout %v is not positive", p.DrainTimeout)
 	}
@@ -102,11 +103,14 @@ func (p *Parameters) resolveRange(info *client.Info) error {
 	block := uint64(info.BlockSize)
 	switch {
 	case uint64(p.BlockSize)%block != 0:
-		return fmt.Errorf("block size %d is not a multiple of the %d of volume %q", p.BlockSize, block, info.Name)
+		return fmt.Errorf("block size %d is not a multiple of the %d of volume %q", p.BlockSize,
+			block, info.Name)
 	case p.Offset%block != 0:
-		return fmt.Errorf("offset %d is not a multiple of the block size %d of volume %q", p.Offset, block, info.Name)
+		return fmt.Errorf("offset %d is not a multiple of the block size %d of volume %q", p.Offset,
+			block, info.Name)
 	case p.Offset > info.Size || p.Length > info.Size-p.Offset:
-		return fmt.Errorf("%d bytes at offset %d are outside volume %q of %d bytes", p.Length, p.Offset, info.Name, info.Size)
+		return fmt.Errorf("%d bytes at offset %d are outside volume %q of %d bytes", p.Length,
+			p.Offset, info.Name, info.Size)
 	}
 	if p.Length == 0 {
 		p.Length = info.Size - p.Offset

@@ -138,7 +138,8 @@ func resultOf(p *Parameters, run *supervisor.Supervisor, workers []*worker) Resu
 			first, last = min(first, w.startedNs), max(last, w.endedNs)
 		}
 	}
-	r.Engine.HitRatePercent = ratio(float64(r.Engine.Hits)*100, float64(r.Engine.Hits+r.Engine.Misses))
+	r.Engine.HitRatePercent = ratio(float64(r.Engine.Hits)*100,
+		float64(r.Engine.Hits+r.Engine.Misses))
 	r.DurationNs = max(last-first, 0)
 	r.Read = directionOf(&total.read, p, r.DurationNs)
 	r.Write = directionOf(&total.write, p, r.DurationNs)
@@ -146,7 +147,8 @@ func resultOf(p *Parameters, run *supervisor.Supervisor, workers []*worker) Resu
 	both.merge(&total.read)
 	both.merge(&total.write)
 	all := directionOf(&both, p, r.DurationNs)
-	r.Operations, r.IOPS, r.BytesPerSecond, r.LatencyNs = all.Operations, all.IOPS, all.BytesPerSecond, all.LatencyNs
+	r.Operations, r.IOPS, r.BytesPerSecond, r.LatencyNs = all.Operations, all.IOPS,
+		all.BytesPerSecond, all.LatencyNs
 	r.Bytes = r.Operations * uint64(p.BlockSize)
 	r.Errors, r.Validated, r.Mismatches = total.errorCount, total.validated, total.mismatches
 	for code, count := range total.errors {

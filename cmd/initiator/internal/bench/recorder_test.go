@@ -11,7 +11,8 @@ import (
 
 func TestPercentilesMatchTheSortedLatencies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		latencies := rapid.SliceOfN(rapid.Int64Range(0, int64(time.Minute)), 1, 500).Draw(t, "latencies")
+		latencies := rapid.SliceOfN(rapid.Int64Range(0, int64(time.Minute)), 1, 500).Draw(t,
+			"latencies")
 		first, second := newDistribution(), newDistribution()
 		for i, l := range latencies {
 			if i%2 == 0 {
@@ -28,10 +29,12 @@ func TestPercentilesMatchTheSortedLatencies(t *testing.T) {
 			sum += latency
 		}
 		n := len(latencies)
-		if l.Min != latencies[0] || l.Max != latencies[n-1] || l.Mean != sum/int64(n) || first.count != uint64(n) {
+		if l.Min != latencies[0] || l.Max != latencies[n-1] || l.Mean != sum/int64(n) ||
+			first.count != uint64(n) {
 			t.Fatalf("%+v for %v", *l, latencies)
 		}
-		for percent, got := range map[float64]int64{50: l.P50, 90: l.P90, 99: l.P99, 99.9: l.P999, 99.99: l.P9999} {
+		for percent, got := range map[float64]int64{50: l.P50, 90: l.P90, 99: l.P99, 99.9: l.P999,
+			99.99: l.P9999} {
 			rank := percent / 100 * float64(n)
 			low := latencies[max(int(math.Floor(rank)), 1)-1]
 			high := latencies[max(int(math.Ceil(rank)), 1)-1]
@@ -45,7 +48,8 @@ func TestPercentilesMatchTheSortedLatencies(t *testing.T) {
 func TestALatencyBeyondTheHistogramIsNotLost(t *testing.T) {
 	d := newDistribution()
 	d.record(3 * longestLatencyNs)
-	if l := d.latency(); d.count != 1 || l.Max != 3*longestLatencyNs || l.P50 < longestLatencyNs*99/100 {
+	if l := d.latency(); d.count != 1 || l.Max != 3*longestLatencyNs ||
+		l.P50 < longestLatencyNs*99/100 {
 		t.Errorf("latency is %+v", *l)
 	}
 }

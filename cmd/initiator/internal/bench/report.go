@@ -121,7 +121,8 @@ func (t *text) parameters(r *Report) {
 	p := &r.Parameters
 	t.Row("started", "%s", r.StartedAt.Format(time.RFC3339))
 	t.Row("load", "%s, %d %% reads, %s blocks, %squeues %d of depth %d (threads: %s)",
-		p.Pattern, p.ReadPercent, size.Bytes(p.BlockSize), p.sessions(), p.Queues, p.QueueDepth, affinity.Describe(p.CPUs))
+		p.Pattern, p.ReadPercent, size.Bytes(p.BlockSize), p.sessions(), p.Queues, p.QueueDepth,
+		affinity.Describe(p.CPUs))
 	t.Row("bounds", "%s, after %s of warm-up that is not measured; drain timeout %s", p.bounds(),
 		size.FormatDuration(p.Warmup), size.FormatDuration(p.DrainTimeout))
 	t.Row("range", "%s at offset %s", size.Bytes(p.Length), size.Bytes(p.Offset))
@@ -161,7 +162,8 @@ func (p *Parameters) validation() string {
 
 func (t *text) measurement(r *Report) {
 	m := &r.Measurement
-	t.Row("latency is", "%s, closed loop, %d significant digits, coordinated omission %s", m.Latency, m.SignificantDigits, corrected(m.OmissionCorrected))
+	t.Row("latency is", "%s, closed loop, %d significant digits, coordinated omission %s",
+		m.Latency, m.SignificantDigits, corrected(m.OmissionCorrected))
 }
 
 func corrected(yes bool) string {
@@ -175,15 +177,18 @@ func (t *text) result(r *Report) {
 	result := &r.Result
 	t.WriteByte('\n')
 	t.Row("IOPS", "%.0f", result.IOPS)
-	t.Row("throughput", "%s (%d bytes/s)", size.FormatThroughput(float64(result.BytesPerSecond)), result.BytesPerSecond)
-	t.Row("operations", "%d (%d bytes) in %s%s", result.Operations, result.Bytes, size.FormatDuration(time.Duration(result.DurationNs)), interruption(result))
+	t.Row("throughput", "%s (%d bytes/s)", size.FormatThroughput(float64(result.BytesPerSecond)),
+		result.BytesPerSecond)
+	t.Row("operations", "%d (%d bytes) in %s%s", result.Operations, result.Bytes,
+		size.FormatDuration(time.Duration(result.DurationNs)), interruption(result))
 	t.Errors(result.Errors, result.ErrorsByCode)
 	t.Reconnections(result.Reconnections)
 	if r.Parameters.Validate {
 		t.Row("validated", "%d operations, %d with wrong data", result.Validated, result.Mismatches)
 	}
 	e := &result.Engine
-	t.Row("engine hit rate", "%.3f %% (hits:misses %d:%d), %d sleeps, %d late wake-ups", e.HitRatePercent, e.Hits, e.Misses, e.Sleeps, e.LateWakeups)
+	t.Row("engine hit rate", "%.3f %% (hits:misses %d:%d), %d sleeps, %d late wake-ups",
+		e.HitRatePercent, e.Hits, e.Misses, e.Sleeps, e.LateWakeups)
 	t.latencies(result)
 	t.Failure(r.Error)
 }
@@ -200,14 +205,17 @@ func (t *text) latencies(result *Result) {
 	if result.LatencyNs == nil {
 		return
 	}
-	fmt.Fprintf(t, "\n%-12s %11s %11s %11s %11s %11s %11s %11s %11s\n", "latency µs", "min", "mean", "p50", "p90", "p99", "p99.9", "p99.99", "max")
+	fmt.Fprintf(t, "\n%-12s %11s %11s %11s %11s %11s %11s %11s %11s\n", "latency µs", "min", "mean",
+		"p50", "p90", "p99", "p99.9", "p99.99", "max")
 	t.latency("all", result.LatencyNs)
 	if result.Read.LatencyNs != nil && result.Write.LatencyNs != nil {
 		t.latency("read", result.Read.LatencyNs)
 		t.latency("write", result.Write.LatencyNs)
 		t.WriteByte('\n')
-		t.Row("read IOPS", "%.0f, %s", result.Read.IOPS, size.FormatThroughput(float64(result.Read.BytesPerSecond)))
-		t.Row("write IOPS", "%.0f, %s", result.Write.IOPS, size.FormatThroughput(float64(result.Write.BytesPerSecond)))
+		t.Row("read IOPS", "%.0f, %s", result.Read.IOPS,
+			size.FormatThroughput(float64(result.Read.BytesPerSecond)))
+		t.Row("write IOPS", "%.0f, %s", result.Write.IOPS,
+			size.FormatThroughput(float64(result.Write.BytesPerSecond)))
 	}
 }
 

@@ -15,32 +15,46 @@ import (
 
 // exampleReport has a value in every field.
 func exampleReport() *Report {
-	latency := &Latency{Min: 16053, Mean: 30468, P50: 23343, P90: 30047, P99: 81983, P999: 2260991, P9999: 4657151, Max: 5016647}
-	writes := &Latency{Min: 62573, Mean: 157244, P50: 137855, P90: 247679, P99: 303359, P999: 488703, P9999: 4349951, Max: 4912311}
+	latency := &Latency{Min: 16053, Mean: 30468, P50: 23343, P90: 30047, P99: 81983, P999: 2260991,
+		P9999: 4657151, Max: 5016647}
+	writes := &Latency{Min: 62573, Mean: 157244, P50: 137855, P90: 247679, P99: 303359,
+		P999: 488703, P9999: 4349951, Max: 4912311}
 	return &Report{
 		Schema: Schema, StartedAt: time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC),
 		Parameters: Parameters{
-			Pattern: benchsuite.RandomMixed, ReadPercent: 70, BlockSize: 4096, QueueDepth: 32, Queues: 2, Sessions: 3, CPUs: []int{2, 3},
-			Runtime: 10 * time.Second, OperationLimit: 1000000, Warmup: time.Second, Offset: 1 << 20, Length: 1 << 30,
-			Seed: 42, Poll: "adaptive", Validate: true, PlainContent: "content.bin", DrainTimeout: 10 * time.Second,
+			Pattern: benchsuite.RandomMixed, ReadPercent: 70, BlockSize: 4096, QueueDepth: 32,
+			Queues: 2, Sessions: 3, CPUs: []int{2, 3},
+			Runtime: 10 * time.Second, OperationLimit: 1000000, Warmup: time.Second,
+			Offset: 1 << 20, Length: 1 << 30,
+			Seed: 42, Poll: "adaptive", Validate: true, PlainContent: "content.bin",
+			DrainTimeout: 10 * time.Second,
 		},
-		Connection: document.Connection{Provider: "emulated", Device: "b1:00.0", Channel: "storage_zero_copy_comch"},
+		Connection: document.Connection{Provider: "emulated", Device: "b1:00.0",
+			Channel: "storage_zero_copy_comch"},
 		Volume: &document.Volume{
-			Name: "disk", UUID: "00112233-4455-6677-8899-aabbccddeeff", Size: 2 << 30, BlockSize: 512, ReadOnly: true,
+			Name: "disk", UUID: "00112233-4455-6677-8899-aabbccddeeff", Size: 2 << 30,
+			BlockSize: 512, ReadOnly: true,
 			Transport: "iwarp", Relay: "zc-relay v1.0.0",
 		},
 		Environment: report.Environment{
-			Version: "v1.0.0", GoVersion: "go1.26.8", Architecture: "linux/amd64", Hostname: "host", Kernel: "6.12.0",
-			CPUModel: "Fast CPU", CPUs: 16, MaxProcessors: 4, NUMANodes: "0-1", ClockSource: "tsc", FrequencyGovernor: "performance",
+			Version: "v1.0.0", GoVersion: "go1.26.8", Architecture: "linux/amd64", Hostname: "host",
+			Kernel:   "6.12.0",
+			CPUModel: "Fast CPU", CPUs: 16, MaxProcessors: 4, NUMANodes: "0-1", ClockSource: "tsc",
+			FrequencyGovernor: "performance",
 		},
 		Measurement: CurrentMeasurement(),
 		Result: Result{
-			Operations: 499990, Errors: 10, IOPS: 49999.125, BytesPerSecond: 204796416, Bytes: 2047959040, DurationNs: 9999975000,
-			LatencyNs:    latency,
-			Read:         Direction{Operations: 350000, IOPS: 35000.088, BytesPerSecond: 143360360, LatencyNs: latency},
-			Write:        Direction{Operations: 149990, IOPS: 14999.037, BytesPerSecond: 61436055, LatencyNs: writes},
-			ErrorsByCode: map[string]uint64{"IO_FAILED": 9, "TIME_OUT": 1}, Validated: 499989, Mismatches: 1, Interrupted: true,
-			Engine: Engine{Hits: 65525, Misses: 1300230, HitRatePercent: 4.798, Sleeps: 101, LateWakeups: 1},
+			Operations: 499990, Errors: 10, IOPS: 49999.125, BytesPerSecond: 204796416,
+			Bytes: 2047959040, DurationNs: 9999975000,
+			LatencyNs: latency,
+			Read: Direction{Operations: 350000, IOPS: 35000.088, BytesPerSecond: 143360360,
+				LatencyNs: latency},
+			Write: Direction{Operations: 149990, IOPS: 14999.037, BytesPerSecond: 61436055,
+				LatencyNs: writes},
+			ErrorsByCode: map[string]uint64{"IO_FAILED": 9, "TIME_OUT": 1}, Validated: 499989,
+			Mismatches: 1, Interrupted: true,
+			Engine: Engine{Hits: 65525, Misses: 1300230, HitRatePercent: 4.798, Sleeps: 101,
+				LateWakeups: 1},
 		},
 		Error: &report.Failure{Code: "IO_FAILED", Phase: "run", Message: "10 requests failed"},
 	}
@@ -54,7 +68,8 @@ func emptyReport() *Report {
 }
 
 func TestTheShapeOfTheDocumentIsKept(t *testing.T) {
-	for name, r := range map[string]*Report{"report.json": exampleReport(), "empty.json": emptyReport()} {
+	for name, r := range map[string]*Report{"report.json": exampleReport(),
+		"empty.json": emptyReport()} {
 		var document bytes.Buffer
 		if err := report.WriteJSON(&document, r); err != nil {
 			t.Fatal(err)

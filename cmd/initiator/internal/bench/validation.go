@@ -73,7 +73,8 @@ func (v *validation) check(slot uint32, offset uint64, buffer []byte) (*mismatch
 	for buffer[i] == v.scratch[i] {
 		i++
 	}
-	return &mismatch{offset: offset, length: len(buffer), position: i, found: buffer[i], expected: v.scratch[i]}, nil
+	return &mismatch{offset: offset, length: len(buffer), position: i, found: buffer[i],
+		expected: v.scratch[i]}, nil
 }
 
 // finish processes a successful request with validation. It returns true if the slot continues by
@@ -156,7 +157,8 @@ type plainContent struct{ source io.ReaderAt }
 
 func (c plainContent) fill(data []byte, offset, _ uint64) error {
 	if _, err := c.source.ReadAt(data, int64(offset)); err != nil {
-		return fmt.Errorf("read %d bytes at offset %d of the plain content: %w", len(data), offset, err)
+		return fmt.Errorf("read %d bytes at offset %d of the plain content: %w", len(data), offset,
+			err)
 	}
 	return nil
 }

@@ -37,8 +37,10 @@ func TestEveryWriteIsReadBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if writes != 1000 || reads != 1000 || result.Operations != 1000 || result.Validated != 1000 || result.Read.Operations != 0 {
-			t.Errorf("%s: %d writes and %d reads arrived, result %+v", pattern, writes, reads, result)
+		if writes != 1000 || reads != 1000 || result.Operations != 1000 ||
+			result.Validated != 1000 || result.Read.Operations != 0 {
+			t.Errorf("%s: %d writes and %d reads arrived, result %+v", pattern, writes, reads,
+				result)
 		}
 	}
 }
@@ -57,7 +59,8 @@ func TestAChangedByteIsNoticed(t *testing.T) {
 		return code
 	}
 	result, err := Run(context.Background(), configOf(t, p, v))
-	if !errors.Is(err, status.IOFailed) || !strings.Contains(err.Error(), "byte 77 is") || result.Mismatches != 1 || result.Errors != 0 {
+	if !errors.Is(err, status.IOFailed) || !strings.Contains(err.Error(), "byte 77 is") ||
+		result.Mismatches != 1 || result.Errors != 0 {
 		t.Errorf("result %+v, error %v", result, err)
 	}
 }
@@ -75,7 +78,8 @@ func TestAWriteThatIsLostIsNoticed(t *testing.T) {
 		}
 		return v.Apply(r)
 	}
-	if result, err := Run(context.Background(), configOf(t, p, v)); err == nil || result.Mismatches != 1 {
+	if result, err := Run(context.Background(), configOf(t, p, v)); err == nil ||
+		result.Mismatches != 1 {
 		t.Errorf("result %+v, error %v", result, err)
 	}
 }
@@ -99,7 +103,8 @@ func TestPlainContentIsComparedAndWritten(t *testing.T) {
 		if pattern == benchsuite.Read {
 			v.Data()[4096*3]++
 			config.PlainContent = bytes.NewReader(content)
-			if result, err := Run(context.Background(), config); err == nil || result.Mismatches == 0 {
+			if result, err := Run(context.Background(), config); err == nil ||
+				result.Mismatches == 0 {
 				t.Errorf("changed content: result %+v, error %v", result, err)
 			}
 		}
@@ -111,7 +116,8 @@ func TestPlainContentThatIsTooShortFailsTheRun(t *testing.T) {
 	p.PlainContent = "content"
 	config := configOf(t, p, newTestVolume(&p))
 	config.PlainContent = bytes.NewReader(make([]byte, 4096))
-	if _, err := Run(context.Background(), config); err == nil || !strings.Contains(err.Error(), "plain content") {
+	if _, err := Run(context.Background(), config); err == nil || !strings.Contains(err.Error(),
+		"plain content") {
 		t.Errorf("error is %v", err)
 	}
 }

@@ -71,12 +71,14 @@ type Sample struct {
 }
 
 // compared lists the quantities to report.
-var compared = []benchsuite.Quantity{benchsuite.IOPS, benchsuite.BytesPerSecond, benchsuite.P50, benchsuite.P99, benchsuite.P999}
+var compared = []benchsuite.Quantity{benchsuite.IOPS, benchsuite.BytesPerSecond, benchsuite.P50,
+	benchsuite.P99, benchsuite.P999}
 
 // NewReport returns an empty report.
 func NewReport(before, after string) *Report {
 	return &Report{
-		Schema: Schema, Before: before, After: after, Alpha: benchmath.DefaultThresholds.CompareAlpha,
+		Schema: Schema, Before: before, After: after,
+		Alpha:       benchmath.DefaultThresholds.CompareAlpha,
 		Environment: []Difference{}, Cases: []Case{}, OnlyBefore: []string{}, OnlyAfter: []string{},
 	}
 }
@@ -135,14 +137,16 @@ func (r *Report) compareValues(name string, before, after []float64) Quantity {
 		q.Ratio = new(round(q.After.Median / q.Before.Median))
 	}
 	thresholds := benchmath.DefaultThresholds
-	outcome := benchmath.AssumeNothing.Compare(benchmath.NewSample(before, &thresholds), benchmath.NewSample(after, &thresholds))
+	outcome := benchmath.AssumeNothing.Compare(benchmath.NewSample(before, &thresholds),
+		benchmath.NewSample(after, &thresholds))
 	q.P = round(outcome.P)
 	q.Significant = outcome.P < r.Alpha
 	return q
 }
 
 func sampleOf(values []float64) Sample {
-	return Sample{Runs: len(values), Median: benchsuite.Median(values), Min: slices.Min(values), Max: slices.Max(values)}
+	return Sample{Runs: len(values), Median: benchsuite.Median(values), Min: slices.Min(values),
+		Max: slices.Max(values)}
 }
 
 // round rounds to four decimals.
@@ -159,7 +163,9 @@ func (r *Report) WriteText(w io.Writer) error {
 		r.writeCase(t, &r.Cases[i])
 	}
 	if len(r.Cases) > 0 {
-		fmt.Fprintf(t, "\n~ is a difference that may be chance: p is not below %v (Mann-Whitney U test, at least 4 runs of each)\n", r.Alpha)
+		fmt.Fprintf(t,
+			"\n~ is a difference that may be chance: p is not below %v (Mann-Whitney U test, at least 4 runs of each)\n",
+			r.Alpha)
 	}
 	for _, name := range r.OnlyBefore {
 		fmt.Fprintf(t, "only before\t%s\n", name)
@@ -179,7 +185,8 @@ func (r *Report) writeCase(t io.Writer, c *Case) {
 	for i := range c.Quantities {
 		q := &c.Quantities[i]
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t(p=%.3f n=%d+%d)\n", strings.TrimSuffix(q.Name, "_ns"),
-			q.Before.text(q.Name), q.After.text(q.Name), q.verdict(), q.P, q.Before.Runs, q.After.Runs)
+			q.Before.text(q.Name), q.After.text(q.Name), q.verdict(), q.P, q.Before.Runs,
+			q.After.Runs)
 	}
 }
 

@@ -18,7 +18,8 @@ import (
 )
 
 var randomRead = benchsuite.Workload{
-	Pattern: benchsuite.RandomRead, BlockSize: 4096, QueueDepth: 32, Queues: 1, Sessions: 1, Poll: "adaptive", Volume: "memory",
+	Pattern: benchsuite.RandomRead, BlockSize: 4096, QueueDepth: 32, Queues: 1, Sessions: 1,
+	Poll: "adaptive", Volume: "memory",
 }
 
 func run(iops float64, p50Ns int64) benchsuite.Run {
@@ -30,7 +31,8 @@ func run(iops float64, p50Ns int64) benchsuite.Run {
 
 // document makes the text of a suite whose runs are those given.
 func document(t *testing.T, version string, runs ...benchsuite.Run) string {
-	d := benchsuite.NewDocument(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), benchsuite.Method{Repetitions: len(runs)})
+	d := benchsuite.NewDocument(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
+		benchsuite.Method{Repetitions: len(runs)})
 	d.Environment = report.Environment{Version: version, Hostname: "host"}
 	for _, r := range runs {
 		d.Add("zc-relay", randomRead, r)
@@ -53,12 +55,16 @@ func mustParse(t *testing.T, text string) *Results {
 
 // example is a report with a value in every field.
 func example(t *testing.T) *Report {
-	before := mustParse(t, document(t, "v1", run(1000, 9000), run(1010, 9100), run(990, 8900), run(1005, 9050), run(995, 9000)))
-	after := mustParse(t, document(t, "v2", run(1500, 6000), run(1520, 9100), run(1480, 5900), run(1505, 9050), run(1495, 9000)))
+	before := mustParse(t, document(t, "v1", run(1000, 9000), run(1010, 9100), run(990, 8900),
+		run(1005, 9050), run(995, 9000)))
+	after := mustParse(t, document(t, "v2", run(1500, 6000), run(1520, 9100), run(1480, 5900),
+		run(1505, 9050), run(1495, 9000)))
 	other := randomRead
 	other.QueueDepth = 1
-	before.merge(benchsuite.Case{System: "zc-relay", Workload: other, Runs: []benchsuite.Run{run(1, 1)}})
-	after.merge(benchsuite.Case{System: "bare chain", Workload: other, Runs: []benchsuite.Run{run(1, 1)}})
+	before.merge(benchsuite.Case{System: "zc-relay", Workload: other,
+		Runs: []benchsuite.Run{run(1, 1)}})
+	after.merge(benchsuite.Case{System: "bare chain", Workload: other,
+		Runs: []benchsuite.Run{run(1, 1)}})
 	r := NewReport("before.json", "after.json")
 	r.Compare(before, after)
 	r.Error = &report.Failure{Code: "IO_FAILED", Phase: "prepare", Message: "an example"}
@@ -94,14 +100,18 @@ func TestOnlyADifferenceThatIsHardlyChanceIsSignificant(t *testing.T) {
 		before, after []benchsuite.Run
 		significant   bool
 	}{
-		"apart":   {[]benchsuite.Run{run(10, 1), run(11, 1), run(12, 1), run(13, 1)}, []benchsuite.Run{run(20, 1), run(21, 1), run(22, 1), run(23, 1)}, true},
-		"mixed":   {[]benchsuite.Run{run(10, 1), run(21, 1), run(12, 1), run(23, 1)}, []benchsuite.Run{run(20, 1), run(11, 1), run(22, 1), run(13, 1)}, false},
+		"apart": {[]benchsuite.Run{run(10, 1), run(11, 1), run(12, 1), run(13, 1)},
+			[]benchsuite.Run{run(20, 1), run(21, 1), run(22, 1), run(23, 1)}, true},
+		"mixed": {[]benchsuite.Run{run(10, 1), run(21, 1), run(12, 1), run(23, 1)},
+			[]benchsuite.Run{run(20, 1), run(11, 1), run(22, 1), run(13, 1)}, false},
 		"too few": {[]benchsuite.Run{run(10, 1)}, []benchsuite.Run{run(20, 1)}, false},
-		"equal":   {[]benchsuite.Run{run(10, 1), run(10, 1), run(10, 1), run(10, 1)}, []benchsuite.Run{run(10, 1), run(10, 1), run(10, 1), run(10, 1)}, false},
+		"equal": {[]benchsuite.Run{run(10, 1), run(10, 1), run(10, 1), run(10, 1)},
+			[]benchsuite.Run{run(10, 1), run(10, 1), run(10, 1), run(10, 1)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := NewReport("a", "b")
-			r.Compare(mustParse(t, document(t, "v1", test.before...)), mustParse(t, document(t, "v1", test.after...)))
+			r.Compare(mustParse(t, document(t, "v1", test.before...)),
+				mustParse(t, document(t, "v1", test.after...)))
 			if q := r.Cases[0].Quantities[0]; q.Significant != test.significant {
 				t.Errorf("IOPS: %+v", q)
 			}
@@ -130,7 +140,8 @@ func TestDocumentsOfOneFileAreRunsOfOneCase(t *testing.T) {
 	if len(r.Cases) != 1 || len(r.Cases[0].Runs) != 3 {
 		t.Fatalf("there are %d cases: %+v", len(r.Cases), r.Cases)
 	}
-	if got, want := name(&r.Cases[0]), "zc-relay: randrw 4KiB depth=32 queues=2 sessions=3 disk 70 % reads validated"; got != want {
+	if got, want := name(&r.Cases[0]),
+		"zc-relay: randrw 4KiB depth=32 queues=2 sessions=3 disk 70 % reads validated"; got != want {
 		t.Errorf("the case is %q, want %q", got, want)
 	}
 }
@@ -145,12 +156,13 @@ func TestWhatCannotBeComparedIsRefused(t *testing.T) {
 		"no JSON":         {"IOPS 1000", "document 1: invalid character"},
 		"cut off":         {`{"schema":`, "document 1: unexpected EOF"},
 		"other program's": {`{"fio version": "3.39"}`, `schema "" is neither zc-relay.bench/1`},
-		"later version":   {`{"schema": "zc-relay.bench-suite/2"}`, `schema "zc-relay.bench-suite/2" is neither`},
-		"failed run":      {string(failed), "document 1: the run failed (run, IO_FAILED)"},
-		"run of nothing":  {`{"schema": "zc-relay.bench/1"}`, "nothing was measured"},
-		"suite of none":   {`{"schema": "zc-relay.bench-suite/1"}`, "nothing was measured"},
-		"wrong types":     {`{"schema": "zc-relay.bench-suite/1", "cases": 3}`, "document 1: json"},
-		"no object":       {`3`, "document 1: json"},
+		"later version": {`{"schema": "zc-relay.bench-suite/2"}`,
+			`schema "zc-relay.bench-suite/2" is neither`},
+		"failed run":     {string(failed), "document 1: the run failed (run, IO_FAILED)"},
+		"run of nothing": {`{"schema": "zc-relay.bench/1"}`, "nothing was measured"},
+		"suite of none":  {`{"schema": "zc-relay.bench-suite/1"}`, "nothing was measured"},
+		"wrong types":    {`{"schema": "zc-relay.bench-suite/1", "cases": 3}`, "document 1: json"},
+		"no object":      {`3`, "document 1: json"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parse(strings.NewReader(test.text))
@@ -165,7 +177,9 @@ func TestWhatCannotBeComparedIsRefused(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, path := range []string{"../bench/testdata/report.json", "../../../../internal/benchsuite/testdata/suite.json", "../../../../internal/benchsuite/testdata/empty.json"} {
+	for _, path := range []string{"../bench/testdata/report.json",
+		"../../../../internal/benchsuite/testdata/suite.json",
+		"../../../../internal/benchsuite/testdata/empty.json"} {
 		content, err := os.ReadFile(path)
 		if err != nil {
 			f.Fatal(err)

@@ -72,7 +72,8 @@ func (r *Results) add(document json.RawMessage) error {
 	case benchsuite.Schema:
 		return r.addSuite(document)
 	}
-	return fmt.Errorf("schema %q is neither %s (of initiator bench) nor %s (of make bench-chain)", kind.Schema, bench.Schema, benchsuite.Schema)
+	return fmt.Errorf("schema %q is neither %s (of initiator bench) nor %s (of make bench-chain)",
+		kind.Schema, bench.Schema, benchsuite.Schema)
 }
 
 // failure returns the error that a document reports, nil if there is none.
@@ -95,7 +96,8 @@ func (r *Results) addRun(document json.RawMessage) error {
 		return errors.New("nothing was measured")
 	}
 	r.Environment = b.Environment
-	r.merge(benchsuite.Case{System: "zc-relay", Workload: workloadOf(&b), Runs: []benchsuite.Run{runOf(&b.Result)}})
+	r.merge(benchsuite.Case{System: "zc-relay", Workload: workloadOf(&b),
+		Runs: []benchsuite.Run{runOf(&b.Result)}})
 	return nil
 }
 
@@ -103,7 +105,8 @@ func (r *Results) addRun(document json.RawMessage) error {
 func workloadOf(b *bench.Report) benchsuite.Workload {
 	p := &b.Parameters
 	w := benchsuite.Workload{
-		Pattern: p.Pattern, BlockSize: p.BlockSize, QueueDepth: p.QueueDepth, Queues: p.Queues, Sessions: max(1, p.Sessions), Poll: p.Poll,
+		Pattern: p.Pattern, BlockSize: p.BlockSize, QueueDepth: p.QueueDepth, Queues: p.Queues,
+		Sessions: max(1, p.Sessions), Poll: p.Poll,
 	}
 	if b.Volume != nil {
 		w.Volume = b.Volume.Name
@@ -159,7 +162,8 @@ func runOf(r *bench.Result) benchsuite.Run {
 	run := benchsuite.Run{IOPS: r.IOPS, BytesPerSecond: r.BytesPerSecond}
 	if l := r.LatencyNs; l != nil {
 		run.LatencyNs = &benchsuite.Latency{
-			Min: &l.Min, Mean: &l.Mean, P50: &l.P50, P90: &l.P90, P99: &l.P99, P999: &l.P999, P9999: &l.P9999, Max: &l.Max,
+			Min: &l.Min, Mean: &l.Mean, P50: &l.P50, P90: &l.P90, P99: &l.P99, P999: &l.P999,
+			P9999: &l.P9999, Max: &l.Max,
 		}
 	}
 	return run

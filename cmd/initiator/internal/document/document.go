@@ -33,8 +33,9 @@ type Volume struct {
 // VolumeOf describes an opened volume.
 func VolumeOf(info *client.Info) *Volume {
 	return &Volume{
-		Name: info.Name, UUID: volume.UUID(info.UUID).String(), Size: info.Size, BlockSize: info.BlockSize,
-		ReadOnly: info.ReadOnly, Transport: info.Transport, Relay: info.Relay,
+		Name: info.Name, UUID: volume.UUID(info.UUID).String(), Size: info.Size,
+		BlockSize: info.BlockSize,
+		ReadOnly:  info.ReadOnly, Transport: info.Transport, Relay: info.Relay,
 	}
 }
 
@@ -115,8 +116,11 @@ func (t *Table) Reconnections(r *Reconnections) {
 		return
 	}
 	t.Row("reconnections", "%d, outages of %s in total, the longest %s", r.Count,
-		size.FormatDuration(time.Duration(r.OutageNs)), size.FormatDuration(time.Duration(r.LongestOutageNs)))
-	t.Row("", "%d requests repeated, %d acknowledged writes were not flushed when the target restarted", r.RepeatedRequests, r.LostWrites)
+		size.FormatDuration(time.Duration(r.OutageNs)),
+		size.FormatDuration(time.Duration(r.LongestOutageNs)))
+	t.Row("",
+		"%d requests repeated, %d acknowledged writes were not flushed when the target restarted",
+		r.RepeatedRequests, r.LostWrites)
 }
 
 // Reconnect adds the policy for reopening the volume, unless there is none.
@@ -129,5 +133,6 @@ func (t *Table) Reconnect(p *ReconnectPolicy) {
 		timeout = size.FormatDuration(time.Duration(ns))
 	}
 	t.Row("reconnect", "attempts %v, timeout %v, pauses of %s to %s", p.Attempts, timeout,
-		size.FormatDuration(time.Duration(p.FirstPauseNs)), size.FormatDuration(time.Duration(p.LongestPauseNs)))
+		size.FormatDuration(time.Duration(p.FirstPauseNs)),
+		size.FormatDuration(time.Duration(p.LongestPauseNs)))
 }

@@ -81,7 +81,8 @@ func (v *Volume) Apply(r *client.Request) status.Code {
 		return status.Success
 	}
 	block := uint64(v.Info.BlockSize)
-	if r.Offset%block != 0 || uint64(r.Length)%block != 0 || r.Offset+uint64(r.Length) > v.Info.Size {
+	if r.Offset%block != 0 || uint64(r.Length)%block != 0 ||
+		r.Offset+uint64(r.Length) > v.Info.Size {
 		return status.InvalidValue
 	}
 	memory, data := v.Memory[r.Memory:][:r.Length], v.data[r.Offset:][:r.Length]
@@ -132,7 +133,8 @@ func (q *Queue) Submit(r *client.Request) error {
 		return client.ErrWritesLost
 	}
 	q.calls++
-	if len(q.outstanding) == cap(q.outstanding) || (q.RefuseEvery > 0 && q.calls%q.RefuseEvery == 0) {
+	if len(q.outstanding) == cap(q.outstanding) || (q.RefuseEvery > 0 &&
+		q.calls%q.RefuseEvery == 0) {
 		return status.Again
 	}
 	q.outstanding = append(q.outstanding, *r)

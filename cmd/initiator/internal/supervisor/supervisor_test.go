@@ -38,7 +38,8 @@ func TestStagesFollowEachOtherInTheirTime(t *testing.T) {
 		}
 		return nil
 	}
-	if err := s.Threads().Go(affinity.AnyCPU, progress.Policy{Mode: progress.Event}, body); err != nil {
+	if err := s.Threads().Go(affinity.AnyCPU, progress.Policy{Mode: progress.Event},
+		body); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Wait(context.Background(), func() {}); err != nil {
@@ -57,7 +58,8 @@ func TestStagesFollowEachOtherInTheirTime(t *testing.T) {
 func TestTheEndOfTheContextInterruptsARunThatSleeps(t *testing.T) {
 	s := New(0, 0, time.Minute)
 	ctx, cancel := context.WithCancel(context.Background())
-	if err := s.Threads().Go(affinity.AnyCPU, progress.Policy{Mode: progress.Event}, spin(s, 1)); err != nil {
+	if err := s.Threads().Go(affinity.AnyCPU, progress.Policy{Mode: progress.Event},
+		spin(s, 1)); err != nil {
 		t.Fatal(err)
 	}
 	cancel()
@@ -75,7 +77,8 @@ func TestAFailedThreadEndsTheOthers(t *testing.T) {
 	if err := s.Threads().Go(affinity.AnyCPU, progress.Policy{}, failing); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Wait(context.Background(), func() {}); !errors.Is(err, status.IOFailed) || s.Interrupted() {
+	if err := s.Wait(context.Background(), func() {}); !errors.Is(err, status.IOFailed) ||
+		s.Interrupted() {
 		t.Errorf("error %v, interrupted %v", err, s.Interrupted())
 	}
 }
@@ -86,10 +89,12 @@ func TestAThreadIsPinnedWhereItWasAskedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	var threads Threads
-	if err := threads.Go(allowed[len(allowed)-1], progress.Policy{}, func(*progress.Engine) error { return nil }); err != nil {
+	if err := threads.Go(allowed[len(allowed)-1], progress.Policy{},
+		func(*progress.Engine) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if err := threads.Go(4095, progress.Policy{}, func(*progress.Engine) error { panic("must not run") }); err != nil {
+	if err := threads.Go(4095, progress.Policy{},
+		func(*progress.Engine) error { panic("must not run") }); err != nil {
 		t.Fatal(err)
 	}
 	if err := threads.Wait(); err == nil || !strings.Contains(err.Error(), "4095") {

@@ -14,10 +14,13 @@ import (
 // needs to be a multiple of the block size. If sink is an io.WriterAt, several threads write to it,
 // in any order, at offsets counted from the first byte of the transfer. Otherwise only the first
 // queue is used. Get returns the number of bytes moved.
-func Get(ctx context.Context, config Config, sink io.Writer, offset, length uint64) (uint64, error) {
+func Get(ctx context.Context, config Config, sink io.Writer, offset,
+	length uint64) (uint64, error) {
 	info := config.Volume.Info()
 	if offset > info.Size || length > info.Size-offset {
-		return 0, status.Errorf(status.InvalidValue, "%d bytes at offset %d are outside volume %q of %d bytes", length, offset, info.Name, info.Size)
+		return 0, status.Errorf(status.InvalidValue,
+			"%d bytes at offset %d are outside volume %q of %d bytes", length, offset, info.Name,
+			info.Size)
 	}
 	block := uint64(info.BlockSize)
 	g := &get{offset: offset, end: offset + length, sink: sink, size: uint64(config.BufferSize)}

@@ -21,13 +21,15 @@ const UnknownSize = ^uint64(0)
 // stream's size needs to be a multiple of the block size. Put checks a known size before it writes
 // anything; a stream that does not fit is a usage error. A stream of unknown size fails when the
 // volume is full. Put returns the number of bytes written.
-func Put(ctx context.Context, config Config, source io.Reader, size, offset uint64) (uint64, error) {
+func Put(ctx context.Context, config Config, source io.Reader, size,
+	offset uint64) (uint64, error) {
 	info := config.Volume.Info()
 	if err := fits(&info, size, offset); err != nil {
 		return 0, program.Usage(err)
 	}
 	p := &put{
-		volume: config.Volume, source: source, offset: offset, end: offset + min(size, info.Size-offset),
+		volume: config.Volume, source: source, offset: offset, end: offset + min(size,
+			info.Size-offset),
 		blockSize: uint64(info.BlockSize),
 	}
 	err := p.run(ctx, config)
@@ -35,7 +37,8 @@ func Put(ctx context.Context, config Config, source io.Reader, size, offset uint
 		err = fmt.Errorf("input ended before its %d bytes: %w", size, io.ErrUnexpectedEOF)
 	}
 	if err != nil {
-		return p.moved.Load(), incomplete(fmt.Sprintf("write to volume %q", info.Name), &p.moved, err)
+		return p.moved.Load(), incomplete(fmt.Sprintf("write to volume %q", info.Name), &p.moved,
+			err)
 	}
 	return p.moved.Load(), nil
 }
@@ -46,10 +49,12 @@ func fits(info *client.Info, size, offset uint64) error {
 		return status.Errorf(status.NotPermitted, "volume %q is read-only", info.Name)
 	}
 	if offset > info.Size {
-		return status.Errorf(status.InvalidValue, "offset %d is past the end of volume %q of %d bytes", offset, info.Name, info.Size)
+		return status.Errorf(status.InvalidValue,
+			"offset %d is past the end of volume %q of %d bytes", offset, info.Name, info.Size)
 	}
 	if space := info.Size - offset; size != UnknownSize && size > space {
-		return status.Errorf(status.TooBig, "%d bytes do not fit into volume %q of %d bytes: there is room for %[5]d from offset %[4]d on; nothing was written",
+		return status.Errorf(status.TooBig,
+			"%d bytes do not fit into volume %q of %d bytes: there is room for %[5]d from offset %[4]d on; nothing was written",
 			size, info.Name, info.Size, offset, space)
 	}
 	return nil

@@ -78,8 +78,9 @@ func (c *Config) execute(ctx context.Context, j job, moved *atomic.Uint64) error
 		memory := uint64(i) * size
 		workers[i] = &worker{
 			queue: c.Queues[i], run: run, job: j,
-			buffers: c.Volume.Memory()[memory:][:size], memory: memory, bufferSize: uint64(c.BufferSize),
-			slots: make([]slot, c.Depth),
+			buffers: c.Volume.Memory()[memory:][:size], memory: memory,
+			bufferSize: uint64(c.BufferSize),
+			slots:      make([]slot, c.Depth),
 		}
 		if err := run.Threads().Go(affinity.AnyCPU, c.Policy, workers[i].body); err != nil {
 			workers[i].fail(err)
@@ -192,7 +193,8 @@ func (w *worker) complete(result client.Result) {
 	w.completed++
 	s := &w.slots[result.Tag]
 	if result.Code != status.Success {
-		w.fail(fmt.Errorf("%v of %d bytes at offset %d: %w", w.job.kind(), s.extent.length, s.extent.offset, result.Code))
+		w.fail(fmt.Errorf("%v of %d bytes at offset %d: %w", w.job.kind(), s.extent.length,
+			s.extent.offset, result.Code))
 		return
 	}
 	s.moved = true

@@ -74,16 +74,20 @@ func (f *memoryFile) WriteAt(p []byte, off int64) (int, error) {
 
 func TestAnyPartOfAVolumeComesBackAsItIs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		v, config := newTestVolume(rapid.IntRange(1, 4).Draw(t, "queues"), rapid.IntRange(1, 5).Draw(t, "depth"))
+		v, config := newTestVolume(rapid.IntRange(1, 4).Draw(t, "queues"),
+			rapid.IntRange(1, 5).Draw(t, "depth"))
 		v.Queue(0).RefuseEvery = rapid.SampledFrom([]int{0, 2, 3}).Draw(t, "refuse every")
 		offset := rapid.IntRange(0, testSize).Draw(t, "offset")
 		want := v.Data()[offset:][:rapid.IntRange(0, testSize-offset).Draw(t, "length")]
 		file := &memoryFile{data: make([]byte, len(want))}
-		if n, err := Get(context.Background(), config, file, uint64(offset), uint64(len(want))); err != nil || n != uint64(len(want)) || !bytes.Equal(file.data, want) {
+		if n, err := Get(context.Background(), config, file, uint64(offset),
+			uint64(len(want))); err != nil || n != uint64(len(want)) || !bytes.Equal(file.data,
+			want) {
 			t.Fatalf("a file got %d bytes, error %v", n, err)
 		}
 		var stream bytes.Buffer
-		if _, err := Get(context.Background(), config, &stream, uint64(offset), uint64(len(want))); err != nil || !bytes.Equal(stream.Bytes(), want) {
+		if _, err := Get(context.Background(), config, &stream, uint64(offset),
+			uint64(len(want))); err != nil || !bytes.Equal(stream.Bytes(), want) {
 			t.Fatalf("a stream got %d bytes, error %v", stream.Len(), err)
 		}
 	})
@@ -91,17 +95,20 @@ func TestAnyPartOfAVolumeComesBackAsItIs(t *testing.T) {
 
 func TestAnyStreamPutAnywhereChangesNothingElse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		v, config := newTestVolume(rapid.IntRange(1, 4).Draw(t, "queues"), rapid.IntRange(1, 5).Draw(t, "depth"))
+		v, config := newTestVolume(rapid.IntRange(1, 4).Draw(t, "queues"),
+			rapid.IntRange(1, 5).Draw(t, "depth"))
 		v.Queue(0).RefuseEvery = rapid.SampledFrom([]int{0, 2, 3}).Draw(t, "refuse every")
 		offset := rapid.IntRange(0, testSize).Draw(t, "offset")
-		data := bytes.Repeat([]byte("data"), testSize)[:rapid.IntRange(0, testSize-offset).Draw(t, "length")]
+		data := bytes.Repeat([]byte("data"), testSize)[:rapid.IntRange(0, testSize-offset).Draw(t,
+			"length")]
 		want := bytes.Clone(v.Data())
 		copy(want[offset:], data)
 		size := uint64(len(data))
 		if rapid.Bool().Draw(t, "unknown size") {
 			size = UnknownSize
 		}
-		n, err := Put(context.Background(), config, onlyReader{bytes.NewReader(data)}, size, uint64(offset))
+		n, err := Put(context.Background(), config, onlyReader{bytes.NewReader(data)}, size,
+			uint64(offset))
 		if err != nil || n != uint64(len(data)) || !bytes.Equal(v.Data(), want) {
 			t.Fatalf("%d bytes put, error %v", n, err)
 		}
@@ -130,8 +137,10 @@ func TestWhatDoesNotFitIsRefusedBeforeAnythingIsWritten(t *testing.T) {
 		v, config := newTestVolume(1, 2)
 		v.Volume.Info.ReadOnly = c.readOnly
 		before := bytes.Clone(v.Data())
-		_, err := Put(context.Background(), config, bytes.NewReader(make([]byte, 2*testSize)), c.size, c.offset)
-		if !errors.Is(err, c.want) || program.ExitCode(err) != program.ExitUsage || !bytes.Equal(v.Data(), before) {
+		_, err := Put(context.Background(), config, bytes.NewReader(make([]byte, 2*testSize)),
+			c.size, c.offset)
+		if !errors.Is(err, c.want) || program.ExitCode(err) != program.ExitUsage ||
+			!bytes.Equal(v.Data(), before) {
 			t.Errorf("%s: error is %v", name, err)
 		}
 	}
@@ -141,14 +150,16 @@ func TestAStreamThatGoesOnPastTheEndFailsWhenTheVolumeIsFull(t *testing.T) {
 	v, config := newTestVolume(2, 2)
 	data := bytes.Repeat([]byte{7}, testSize)
 	n, err := Put(context.Background(), config, bytes.NewReader(data), UnknownSize, testBlock+1)
-	if !errors.Is(err, status.TooBig) || n != testSize-testBlock-1 || !bytes.Equal(v.Data()[testBlock+1:], data[:n]) {
+	if !errors.Is(err, status.TooBig) || n != testSize-testBlock-1 ||
+		!bytes.Equal(v.Data()[testBlock+1:], data[:n]) {
 		t.Errorf("%d bytes put, error %v", n, err)
 	}
 }
 
 func TestAFileThatEndsBeforeItsSizeFails(t *testing.T) {
 	_, config := newTestVolume(1, 2)
-	if _, err := Put(context.Background(), config, bytes.NewReader(make([]byte, 5000)), 6000, 0); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, err := Put(context.Background(), config, bytes.NewReader(make([]byte, 5000)), 6000,
+		0); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("error is %v", err)
 	}
 }
@@ -157,7 +168,8 @@ func TestAnInputThatFailsFailsThePut(t *testing.T) {
 	_, config := newTestVolume(2, 2)
 	broken := errors.New("broken tape")
 	source := io.MultiReader(bytes.NewReader(make([]byte, 5000)), failingReader{broken})
-	if _, err := Put(context.Background(), config, source, UnknownSize, 100); !errors.Is(err, broken) {
+	if _, err := Put(context.Background(), config, source, UnknownSize, 100); !errors.Is(err,
+		broken) {
 		t.Errorf("error is %v", err)
 	}
 }
@@ -169,7 +181,8 @@ func (f failingReader) Read([]byte) (int, error) { return 0, f.err }
 func TestAnOutputThatFailsFailsTheGet(t *testing.T) {
 	_, config := newTestVolume(2, 2)
 	broken := errors.New("broken pipe")
-	if _, err := Get(context.Background(), config, failingWriter{broken}, 0, testSize); !errors.Is(err, broken) {
+	if _, err := Get(context.Background(), config, failingWriter{broken}, 0,
+		testSize); !errors.Is(err, broken) {
 		t.Errorf("error is %v", err)
 	}
 }
@@ -186,10 +199,12 @@ func TestAFailedRequestFailsTheTransfer(t *testing.T) {
 		}
 		return v.Apply(r)
 	}
-	if _, err := Get(context.Background(), config, io.Discard, 0, testSize); !errors.Is(err, status.IOFailed) {
+	if _, err := Get(context.Background(), config, io.Discard, 0, testSize); !errors.Is(err,
+		status.IOFailed) {
 		t.Errorf("get: error is %v", err)
 	}
-	if _, err := Put(context.Background(), config, bytes.NewReader(make([]byte, testSize)), testSize, 0); !errors.Is(err, status.IOFailed) || v.flushes > 0 {
+	if _, err := Put(context.Background(), config, bytes.NewReader(make([]byte, testSize)),
+		testSize, 0); !errors.Is(err, status.IOFailed) || v.flushes > 0 {
 		t.Errorf("put: error is %v, %d flushes", err, v.flushes)
 	}
 }
@@ -200,7 +215,8 @@ func TestRequestsThatNeverCompleteAreGivenUp(t *testing.T) {
 	config.DrainTimeout = time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Get(ctx, config, io.Discard, 0, testSize); !errors.Is(err, status.TimeOut) && !errors.Is(err, context.Canceled) {
+	if _, err := Get(ctx, config, io.Discard, 0, testSize); !errors.Is(err, status.TimeOut) &&
+		!errors.Is(err, context.Canceled) {
 		t.Errorf("error is %v", err)
 	}
 }
@@ -216,7 +232,8 @@ func TestCancellingEndsATransferAsIncomplete(t *testing.T) {
 		}
 		return status.Success
 	}
-	if _, err := Put(ctx, config, endlessReader{}, UnknownSize, 0); !errors.Is(err, context.Canceled) || v.flushes > 0 {
+	if _, err := Put(ctx, config, endlessReader{}, UnknownSize, 0); !errors.Is(err,
+		context.Canceled) || v.flushes > 0 {
 		t.Errorf("error is %v, %d flushes", err, v.flushes)
 	}
 }

@@ -78,7 +78,8 @@ func mix(x uint64) uint64 {
 }
 
 func checksum(data []byte) uint32 {
-	return crc32.Update(crc32.Update(0, castagnoli, data[:offsetChecksum]), castagnoli, data[offsetZero:])
+	return crc32.Update(crc32.Update(0, castagnoli, data[:offsetChecksum]), castagnoli,
+		data[offsetZero:])
 }
 
 func parseHeader(data []byte) header {
@@ -115,7 +116,8 @@ func classify(data []byte, want identity) Finding {
 	expected := c.render(want)
 	f := Finding{
 		Offset: want.offset, ExpectedGeneration: want.generation,
-		FirstWrongByte: firstDifference(data, expected), LastWrongByte: lastDifference(data, expected),
+		FirstWrongByte: firstDifference(data, expected), LastWrongByte: lastDifference(data,
+			expected),
 	}
 	if c.header.magic {
 		f.Found = &FoundHeader{
@@ -157,11 +159,15 @@ func (c *classifier) judge(f *Finding) {
 func (c *classifier) judgeIntact(f *Finding) {
 	switch {
 	case c.header.offset != c.want.offset:
-		f.Kind, f.Detail = Misplaced, fmt.Sprintf("holds the data that pass %[2]d wrote to offset %[1]d", c.header.offset, c.header.generation)
+		f.Kind, f.Detail = Misplaced,
+			fmt.Sprintf("holds the data that pass %[2]d wrote to offset %[1]d", c.header.offset,
+				c.header.generation)
 	case c.header.generation < c.want.generation:
 		f.Kind, f.Detail = Stale, fmt.Sprintf("holds the data of pass %d", c.header.generation)
 	default:
-		f.Kind, f.Detail = Corrupt, fmt.Sprintf("claims to be from pass %d, which has not written it yet", c.header.generation)
+		f.Kind, f.Detail = Corrupt,
+			fmt.Sprintf("claims to be from pass %d, which has not written it yet",
+				c.header.generation)
 	}
 }
 
@@ -176,12 +182,14 @@ func (c *classifier) judgeBroken(f *Finding) {
 	first, last := firstDifference(c.data, begins), lastDifference(c.data, begins)
 	if other, ok := c.endsLike(first); ok {
 		f.Kind, f.TornAtByte = Torn, first
-		f.Detail = fmt.Sprintf("begins as generation %d and continues as generation %d at byte %d", c.header.generation, other, first)
+		f.Detail = fmt.Sprintf("begins as generation %d and continues as generation %d at byte %d",
+			c.header.generation, other, first)
 		return
 	}
 	if first >= headerSize && last >= len(c.data)-8 {
 		f.Kind, f.TornAtByte = Torn, first
-		f.Detail = fmt.Sprintf("begins as generation %d and continues with %s at byte %d", c.header.generation, describe(c.data[first:]), first)
+		f.Detail = fmt.Sprintf("begins as generation %d and continues with %s at byte %d",
+			c.header.generation, describe(c.data[first:]), first)
 		return
 	}
 	f.judgeCorrupt()
@@ -192,7 +200,8 @@ func (c *classifier) endsLike(first int) (generation uint32, ok bool) {
 	if first == 0 || first >= len(c.data)-8 {
 		return 0, false // a few bytes can match by chance
 	}
-	for id := c.want; id.generation > 0 && c.want.generation-id.generation < olderGenerations; id.generation-- {
+	for id := c.want; id.generation > 0 &&
+		c.want.generation-id.generation < olderGenerations; id.generation-- {
 		if id != c.header.identity && bytes.Equal(c.data[first:], c.render(id)[first:]) {
 			return id.generation, true
 		}
@@ -208,14 +217,16 @@ func (c *classifier) judgeForeign(f *Finding) {
 		f.Kind, f.Detail = Lost, "holds "+c.foreign()
 	case f.FirstWrongByte == 0 && rest >= headerSize:
 		f.Kind, f.TornAtByte = Torn, rest
-		f.Detail = fmt.Sprintf("begins with %s and matches from byte %d on", describe(c.data[:rest]), rest)
+		f.Detail = fmt.Sprintf("begins with %s and matches from byte %d on",
+			describe(c.data[:rest]), rest)
 	default:
 		f.judgeCorrupt()
 	}
 }
 
 func (f *Finding) judgeCorrupt() {
-	f.Kind, f.Detail = Corrupt, fmt.Sprintf("bytes %d to %d were never written", f.FirstWrongByte, f.LastWrongByte)
+	f.Kind, f.Detail = Corrupt, fmt.Sprintf("bytes %d to %d were never written", f.FirstWrongByte,
+		f.LastWrongByte)
 }
 
 func (c *classifier) foreign() string {

@@ -26,7 +26,8 @@ func TestABlockHoldsItsIdentityAndNoOther(t *testing.T) {
 		if other != id && other.holds(data) {
 			t.Fatal("a block holds another identity")
 		}
-		data[rapid.IntRange(0, len(data)-1).Draw(t, "position")] ^= 1 << rapid.IntRange(0, 7).Draw(t, "bit")
+		data[rapid.IntRange(0, len(data)-1).Draw(t, "position")] ^= 1 << rapid.IntRange(0,
+			7).Draw(t, "bit")
 		if id.holds(data) {
 			t.Fatal("a flipped bit is not noticed")
 		}
@@ -57,7 +58,8 @@ func FuzzAnyWrongBlockIsClassified(f *testing.F) {
 			return
 		}
 		finding := classify(data, want)
-		if finding.Kind == "" || finding.Detail == "" || finding.FirstWrongByte > finding.LastWrongByte {
+		if finding.Kind == "" || finding.Detail == "" ||
+			finding.FirstWrongByte > finding.LastWrongByte {
 			t.Errorf("finding is %+v", finding)
 		}
 		if finding.Kind == Torn && (finding.TornAtByte <= 0 || finding.TornAtByte >= len(data)) {

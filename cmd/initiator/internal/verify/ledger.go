@@ -125,7 +125,8 @@ func (w *worker) noticeRestart() {
 	w.losses.flushed = w.losses.acknowledged
 	w.losses.due = w.losses.due || w.losses.flushesBefore == w.losses.flushes.Load()
 	for block, durable := range w.losses.durable {
-		if generation := w.planner.ledger.generation(uint64(block)); generation != unknown && generation != durable {
+		if generation := w.planner.ledger.generation(uint64(block)); generation != unknown &&
+			generation != durable {
 			w.planner.ledger.doubt(uint64(block))
 		}
 	}
@@ -148,7 +149,8 @@ func (w *worker) submitRequest(op *operation) error {
 	}
 	if err == nil && w.losses.due {
 		w.losses.due = false
-		return status.Errorf(status.Unexpected, "the target restarted with unflushed writes, and the next flush did not report it")
+		return status.Errorf(status.Unexpected,
+			"the target restarted with unflushed writes, and the next flush did not report it")
 	}
 	op.cover = w.losses.acknowledged
 	return err

@@ -31,7 +31,8 @@ type volatileVolume struct {
 }
 
 func newVolatileVolume(p *Parameters, seed uint64) *volatileVolume {
-	v := &volatileVolume{Volume: newTestVolume(p), random: rand.New(rand.NewPCG(seed, 1)), every: 100}
+	v := &volatileVolume{Volume: newTestVolume(p), random: rand.New(rand.NewPCG(seed, 1)),
+		every: 100}
 	v.durable = append([]byte(nil), v.Data()...)
 	v.Intercept = v.carryOut
 	return v
@@ -84,7 +85,8 @@ func TestRestartsAreNoErrorsWhateverIsLostAsLongAsItIsTold(t *testing.T) {
 		if err := p.Resolve(&v.Info); err != nil {
 			t.Fatal(err)
 		}
-		config := Config{Parameters: p, RunID: testRun, BlockSize: v.Info.BlockSize, Memory: v.Memory, Reconnect: true}
+		config := Config{Parameters: p, RunID: testRun, BlockSize: v.Info.BlockSize,
+			Memory: v.Memory, Reconnect: true}
 		for i := range p.Queues {
 			config.Queues = append(config.Queues, v.Queue(i))
 		}

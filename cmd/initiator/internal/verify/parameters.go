@@ -76,19 +76,24 @@ func (p *Parameters) resolveRange(info *client.Info) error {
 	case info.ReadOnly:
 		return fmt.Errorf("volume %q is read-only, but verifying writes to it", info.Name)
 	case block < smallestBlock:
-		return fmt.Errorf("the block size %d of volume %q is too small: verifying needs at least %d bytes", block, info.Name, smallestBlock)
+		return fmt.Errorf("the block size %d of volume %q is too small: verifying needs at least %d bytes",
+			block, info.Name, smallestBlock)
 	case p.MaxIOSize == 0 || uint64(p.MaxIOSize)%block != 0:
-		return fmt.Errorf("maximum IO size %d is not a multiple of the block size %d of volume %q", p.MaxIOSize, block, info.Name)
+		return fmt.Errorf("maximum IO size %d is not a multiple of the block size %d of volume %q",
+			p.MaxIOSize, block, info.Name)
 	case p.Offset%block != 0 || p.Length%block != 0:
-		return fmt.Errorf("%d bytes at offset %d are not a multiple of the block size %d of volume %q", p.Length, p.Offset, block, info.Name)
+		return fmt.Errorf("%d bytes at offset %d are not a multiple of the block size %d of volume %q",
+			p.Length, p.Offset, block, info.Name)
 	case p.Offset > info.Size || p.Length > info.Size-p.Offset:
-		return fmt.Errorf("%d bytes at offset %d are outside volume %q of %d bytes", p.Length, p.Offset, info.Name, info.Size)
+		return fmt.Errorf("%d bytes at offset %d are outside volume %q of %d bytes", p.Length,
+			p.Offset, info.Name, info.Size)
 	}
 	if p.Length == 0 {
 		p.Length = info.Size - p.Offset
 	}
 	if p.Length < uint64(p.Queues)*block {
-		return fmt.Errorf("range of %d bytes is too small: each of %d queues needs a block of %d bytes", p.Length, p.Queues, block)
+		return fmt.Errorf("range of %d bytes is too small: each of %d queues needs a block of %d bytes",
+			p.Length, p.Queues, block)
 	}
 	return nil
 }

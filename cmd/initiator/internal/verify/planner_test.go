@@ -35,7 +35,8 @@ func TestPlannedOperationsNeverOverlapAndCoverEveryPass(t *testing.T) {
 		passes := rapid.Uint32Range(1, 3).Draw(t, "passes")
 		random := rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0)
 		p := newPlanner(blocks, rapid.Uint64Range(1, 9).Draw(t, "maximum"), passes, random)
-		m := &plannerModel{busy: make([]bool, blocks), writes: make([]uint32, blocks), reads: make([]uint32, blocks)}
+		m := &plannerModel{busy: make([]bool, blocks), writes: make([]uint32, blocks),
+			reads: make([]uint32, blocks)}
 		for !p.done() {
 			op, ok := p.next(len(m.outstanding) == 0)
 			if ok {
@@ -48,7 +49,8 @@ func TestPlannedOperationsNeverOverlapAndCoverEveryPass(t *testing.T) {
 		}
 		for block := range blocks {
 			if m.writes[block] != passes || m.reads[block] != passes {
-				t.Fatalf("block %d was written %d and read %d times in %d passes", block, m.writes[block], m.reads[block], passes)
+				t.Fatalf("block %d was written %d and read %d times in %d passes", block,
+					m.writes[block], m.reads[block], passes)
 			}
 		}
 	})

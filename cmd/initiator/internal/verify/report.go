@@ -73,13 +73,16 @@ func (r *Result) write(t *document.Table) {
 	if r.Interrupted {
 		interrupted = ", interrupted"
 	}
-	t.Row("passes completed", "%d in %s%s", r.PassesCompleted, size.FormatDuration(time.Duration(r.DurationNs)), interrupted)
-	t.Row("blocks written", "%d (%d bytes in %d writes, %d flushes)", r.BlocksWritten, r.BytesWritten, r.Writes, r.Flushes)
+	t.Row("passes completed", "%d in %s%s", r.PassesCompleted,
+		size.FormatDuration(time.Duration(r.DurationNs)), interrupted)
+	t.Row("blocks written", "%d (%d bytes in %d writes, %d flushes)", r.BlocksWritten,
+		r.BytesWritten, r.Writes, r.Flushes)
 	t.Row("blocks checked", "%d (%d bytes in %d reads)", r.BlocksChecked, r.BytesRead, r.Reads)
 	t.Errors(r.Errors, r.ErrorsByCode)
 	t.Reconnections(r.Reconnections)
 	if r.Reconnections != nil {
-		t.Row("lost blocks", "%d hold the flushed content instead of the last write, as %d failed flushes reported",
+		t.Row("lost blocks",
+			"%d hold the flushed content instead of the last write, as %d failed flushes reported",
 			r.LostBlocks, r.LossesReported)
 	}
 	var kinds []string
@@ -127,7 +130,8 @@ type Result struct {
 
 // NoResult returns the result of a run that has not begun.
 func NoResult() Result {
-	r := Result{ErrorsByCode: map[string]uint64{}, FindingsByKind: map[Kind]uint64{}, Findings: []Finding{}}
+	r := Result{ErrorsByCode: map[string]uint64{}, FindingsByKind: map[Kind]uint64{},
+		Findings: []Finding{}}
 	for _, kind := range Kinds {
 		r.FindingsByKind[kind] = 0
 	}
@@ -137,7 +141,8 @@ func NoResult() Result {
 // resultOf sums up the counts of all workers.
 func resultOf(c *Config, run *supervisor.Supervisor, workers []*worker) Result {
 	r := NoResult()
-	r.PassesCompleted, r.DurationNs, r.Interrupted = workers[0].planner.completed, run.NowNs(), run.Interrupted()
+	r.PassesCompleted, r.DurationNs, r.Interrupted = workers[0].planner.completed, run.NowNs(),
+		run.Interrupted()
 	var findings []timedFinding
 	for _, w := range workers {
 		r.PassesCompleted = min(r.PassesCompleted, w.planner.completed)

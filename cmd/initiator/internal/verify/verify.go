@@ -73,11 +73,13 @@ func Run(ctx context.Context, config Config) (Result, error) {
 func (c *Config) check() error {
 	p := &c.Parameters
 	if len(c.Queues) != p.Queues {
-		return status.Errorf(status.InvalidValue, "the run needs %[2]d queues, but %[1]d were opened", len(c.Queues), p.Queues)
+		return status.Errorf(status.InvalidValue,
+			"the run needs %[2]d queues, but %[1]d were opened", len(c.Queues), p.Queues)
 	}
 	needed := uint64(p.Queues) * uint64(p.QueueDepth) * uint64(p.MaxIOSize)
 	if uint64(len(c.Memory)) < needed {
-		return status.Errorf(status.InvalidValue, "the run needs %[2]d bytes of data memory, but there are %[1]d", len(c.Memory), needed)
+		return status.Errorf(status.InvalidValue,
+			"the run needs %[2]d bytes of data memory, but there are %[1]d", len(c.Memory), needed)
 	}
 	return nil
 }
@@ -92,8 +94,9 @@ func (c *Config) newWorkers(run *supervisor.Supervisor) []*worker {
 		memory := uint64(i) * size
 		w := &worker{
 			index: i, queue: c.Queues[i], run: run,
-			planner: newPlanner(blocks, uint64(p.MaxIOSize/c.BlockSize), p.Passes, rand.NewPCG(p.Seed, uint64(i))),
-			runID:   c.RunID, start: start, blockSize: uint64(c.BlockSize),
+			planner: newPlanner(blocks, uint64(p.MaxIOSize/c.BlockSize), p.Passes,
+				rand.NewPCG(p.Seed, uint64(i))),
+			runID: c.RunID, start: start, blockSize: uint64(c.BlockSize),
 			buffers: c.Memory[memory:][:size], memory: memory, slotSize: uint64(p.MaxIOSize),
 			slots:   make([]operation, p.QueueDepth),
 			free:    make([]uint32, p.QueueDepth),
@@ -139,7 +142,8 @@ func failureOf(ctx context.Context, r *Result, workers []*worker, threadError er
 	case threadError != nil:
 		return threadError
 	case r.FindingCount > 0:
-		return status.Errorf(status.IOFailed, "%d of %d checked blocks are wrong, first: %v", r.FindingCount, r.BlocksChecked, &r.Findings[0])
+		return status.Errorf(status.IOFailed, "%d of %d checked blocks are wrong, first: %v",
+			r.FindingCount, r.BlocksChecked, &r.Findings[0])
 	case failure != nil:
 		return failure
 	case firstError != nil:

@@ -73,7 +73,8 @@ func TestASoundVolumePassesAndEveryBlockIsWrittenAndChecked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if result.PassesCompleted != 3 || result.BlocksWritten != 3*testBlocks || result.FindingCount != 0 {
+		if result.PassesCompleted != 3 || result.BlocksWritten != 3*testBlocks ||
+			result.FindingCount != 0 {
 			t.Errorf("result is %+v", result)
 		}
 		if result.BlocksChecked <= 3*testBlocks {
@@ -100,7 +101,8 @@ func TestOnlyTheGivenRangeIsTouched(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := string(v.Data())
-	if after[:p.Offset] != before[:p.Offset] || after[p.Offset+p.Length:] != before[p.Offset+p.Length:] {
+	if after[:p.Offset] != before[:p.Offset] || after[p.Offset+p.Length:] != before[p.Offset+
+		p.Length:] {
 		t.Error("blocks outside the range have changed")
 	}
 	if after[p.Offset:][:p.Length] == before[p.Offset:][:p.Length] {
@@ -127,8 +129,9 @@ func headerIn(block []byte) header { return parseHeader(block) }
 var faults = map[string]struct {
 	kind   Kind
 	detail string
-	spoil  func(v *queuetest.Volume, block, data []byte) // block is the write's, data the volume's after it
-	check  func(f *Finding) bool
+	// block is the write's, data the volume's after it
+	spoil func(v *queuetest.Volume, block, data []byte)
+	check func(f *Finding) bool
 }{
 	"a write that is lost in the second pass is stale": {
 		Stale, "holds the data of pass 1",
@@ -196,7 +199,10 @@ var faults = map[string]struct {
 	},
 	"a block with a wrong generation in its header is corrupt": {
 		Corrupt, "bytes 27 to 27",
-		func(_ *queuetest.Volume, _, data []byte) { binary.BigEndian.PutUint32(data[offsetGeneration:], 9) },
+		func(_ *queuetest.Volume, _,
+			data []byte) {
+			binary.BigEndian.PutUint32(data[offsetGeneration:], 9)
+		},
 		func(f *Finding) bool { return !f.Found.ChecksumValid },
 	},
 	"a block of a pass that has not come yet is corrupt": {
@@ -216,20 +222,26 @@ func TestEveryKindOfWrongBlockIsToldApartAndLocated(t *testing.T) {
 			v := newTestVolume(&p)
 			v.Intercept = func(r *client.Request) status.Code {
 				code := v.Apply(r)
-				if block, ok := coversVictim(v, r, iomsg.Write); ok && headerIn(block).generation == 2 {
+				if block, ok := coversVictim(v, r, iomsg.Write); ok &&
+					headerIn(block).generation == 2 {
 					fault.spoil(v, block, v.Data()[victim:][:testBlock])
 				}
 				return code
 			}
 			result, err := run(t, p, v)
-			if program.ExitCode(err) != program.ExitFailure || !strings.Contains(program.Sentence(err), string(fault.kind)+" block at offset 51200") {
+			if program.ExitCode(err) != program.ExitFailure ||
+				!strings.Contains(program.Sentence(err),
+					string(fault.kind)+" block at offset 51200") {
 				t.Errorf("error is %v", err)
 			}
-			if result.FindingCount != 1 || result.FindingsByKind[fault.kind] != 1 || len(result.Findings) != 1 {
+			if result.FindingCount != 1 || result.FindingsByKind[fault.kind] != 1 ||
+				len(result.Findings) != 1 {
 				t.Fatalf("result is %+v", result)
 			}
 			f := &result.Findings[0]
-			if f.Kind != fault.kind || f.Offset != victim || f.Pass != 2 || f.ExpectedGeneration != 2 || !strings.Contains(f.Detail, fault.detail) || !fault.check(f) {
+			if f.Kind != fault.kind || f.Offset != victim || f.Pass != 2 ||
+				f.ExpectedGeneration != 2 || !strings.Contains(f.Detail, fault.detail) ||
+				!fault.check(f) {
 				t.Errorf("finding is %+v", *f)
 			}
 		})
@@ -261,7 +273,8 @@ func TestABlockThatIsServedStaleOnceIsFound(t *testing.T) {
 			copy(old, v.Data()[victim:])
 		}
 		code := v.Apply(r)
-		if block, ok := coversVictim(v, r, iomsg.Read); ok && !served && headerIn(block).generation == 2 {
+		if block, ok := coversVictim(v, r, iomsg.Read); ok && !served &&
+			headerIn(block).generation == 2 {
 			served = true
 			copy(block, old)
 		}
@@ -301,7 +314,8 @@ func TestFailedWritesAreErrorsButNoFindings(t *testing.T) {
 		return v.Apply(r)
 	}
 	result, err := run(t, p, v)
-	if !errors.Is(err, status.IOFailed) || result.Errors == 0 || result.ErrorsByCode["IO_FAILED"] != result.Errors || result.FindingCount != 0 {
+	if !errors.Is(err, status.IOFailed) || result.Errors == 0 ||
+		result.ErrorsByCode["IO_FAILED"] != result.Errors || result.FindingCount != 0 {
 		t.Errorf("result %+v, error %v", result, err)
 	}
 }
@@ -321,7 +335,8 @@ func TestTheLossOfTheConnectionEndsTheRun(t *testing.T) {
 	result, err := run(t, p, v)
 	submitted := v.Queue(0).Submitted.Load() + v.Queue(1).Submitted.Load()
 	if !errors.Is(err, status.ConnectionReset) || result.Errors != submitted-199 {
-		t.Errorf("%d errors of %d requests, 199 of which were served: %v", result.Errors, submitted, err)
+		t.Errorf("%d errors of %d requests, 199 of which were served: %v", result.Errors, submitted,
+			err)
 	}
 }
 
@@ -347,19 +362,26 @@ func TestRequestsThatNeverCompleteAreGivenUp(t *testing.T) {
 	v := newTestVolume(&p)
 	v.Stalled.Store(true)
 	result, err := run(t, p, v)
-	if !errors.Is(err, status.TimeOut) || result.ErrorsByCode["TIME_OUT"] != result.Errors || result.Errors == 0 {
+	if !errors.Is(err, status.TimeOut) || result.ErrorsByCode["TIME_OUT"] != result.Errors ||
+		result.Errors == 0 {
 		t.Errorf("result %+v, error %v", result, err)
 	}
 }
 
 func TestParametersThatDoNotFitTheVolumeAreUsageErrors(t *testing.T) {
 	for name, change := range map[string]func(*Parameters, *client.Info){
-		"IO size off":         func(p *Parameters, _ *client.Info) { p.MaxIOSize = 1000 },
-		"IO size zero":        func(p *Parameters, _ *client.Info) { p.MaxIOSize = 0 },
-		"offset off":          func(p *Parameters, _ *client.Info) { p.Offset = 100 },
-		"length off":          func(p *Parameters, _ *client.Info) { p.Length = 100 },
-		"length past the end": func(p *Parameters, _ *client.Info) { p.Offset, p.Length = testBlock, testBlocks*testBlock },
-		"nothing left":        func(p *Parameters, _ *client.Info) { p.Offset = testBlocks * testBlock },
+		"IO size off":  func(p *Parameters, _ *client.Info) { p.MaxIOSize = 1000 },
+		"IO size zero": func(p *Parameters, _ *client.Info) { p.MaxIOSize = 0 },
+		"offset off":   func(p *Parameters, _ *client.Info) { p.Offset = 100 },
+		"length off":   func(p *Parameters, _ *client.Info) { p.Length = 100 },
+		"length past the end": func(p *Parameters, _ *client.Info) {
+			p.Offset, p.Length = testBlock,
+				testBlocks*testBlock
+		},
+		"nothing left": func(p *Parameters,
+			_ *client.Info) {
+			p.Offset = testBlocks * testBlock
+		},
 		"slices too small":    func(p *Parameters, _ *client.Info) { p.Length = testBlock },
 		"no depth":            func(p *Parameters, _ *client.Info) { p.QueueDepth = 0 },
 		"no queues":           func(p *Parameters, _ *client.Info) { p.Queues = 0 },

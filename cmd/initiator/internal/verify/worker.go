@@ -168,7 +168,8 @@ func (w *worker) data(index uint32) []byte {
 func (w *worker) submit(index uint32) bool {
 	op := &w.slots[index]
 	w.request = client.Request{
-		Type: op.kind, Length: uint32(op.count * w.blockSize), Offset: w.start + op.first*w.blockSize,
+		Type: op.kind, Length: uint32(op.count * w.blockSize),
+		Offset: w.start + op.first*w.blockSize,
 		Memory: w.memory + uint64(index)*w.slotSize, Tag: uint64(index),
 	}
 	if op.kind == iomsg.Flush {

@@ -101,7 +101,8 @@ func Examine(ctx context.Context, options *Options) *Report {
 	m := &machine{Options: options}
 	r := &Report{Schema: Schema, Verdict: OK}
 	for _, check := range []func() []Finding{
-		m.kernel, m.memlock, m.descriptors, m.hugePages, m.cores, m.cpuQuota, m.numa, m.frequency, m.clock,
+		m.kernel, m.memlock, m.descriptors, m.hugePages, m.cores, m.cpuQuota, m.numa, m.frequency,
+		m.clock,
 		m.devices, m.infinibandFiles,
 		func() []Finding { return m.target(ctx) }, m.ports, m.timeouts,
 	} {

@@ -27,10 +27,12 @@ func (m *machine) target(ctx context.Context) []Finding {
 	var d net.Dialer
 	connection, err := d.DialContext(ctx, "tcp", m.Target.String())
 	if err != nil {
-		return []Finding{fail(check, fmt.Sprintf("%v cannot be reached: %v", m.Target, err), "start the target; check address, route and firewall")}
+		return []Finding{fail(check, fmt.Sprintf("%v cannot be reached: %v", m.Target, err),
+			"start the target; check address, route and firewall")}
 	}
 	defer connection.Close()
-	return []Finding{ok(check, fmt.Sprintf("%v can be reached from %v", m.Target, connection.LocalAddr()))}
+	return []Finding{ok(check, fmt.Sprintf("%v can be reached from %v", m.Target,
+		connection.LocalAddr()))}
 }
 
 func (m *machine) ports() []Finding {
@@ -39,7 +41,8 @@ func (m *machine) ports() []Finding {
 	for _, address := range m.Listen {
 		listener, err := net.Listen("tcp", address)
 		if err != nil {
-			findings = append(findings, fail(check, fmt.Sprintf("cannot listen on %s: %v", address, err), "find the process that uses it: ss -ltnp"))
+			findings = append(findings, fail(check, fmt.Sprintf("cannot listen on %s: %v", address,
+				err), "find the process that uses it: ss -ltnp"))
 			continue
 		}
 		_ = listener.Close()
@@ -51,14 +54,20 @@ func (m *machine) ports() []Finding {
 // timeouts checks whether the timeouts fit each other.
 func (m *machine) timeouts() []Finding {
 	const check = "time-outs"
-	detail := fmt.Sprintf("a silent peer is dead after %v, with keep-alive messages every %v; an IO may take %v", m.DeadAfter, m.KeepAliveInterval, m.IOTimeout)
+	detail := fmt.Sprintf("a silent peer is dead after %v, with keep-alive messages every %v; an IO may take %v",
+		m.DeadAfter, m.KeepAliveInterval, m.IOTimeout)
 	switch {
 	case m.DeadAfter < 2*m.KeepAliveInterval:
-		return []Finding{fail(check, detail+": a single late message ends all sessions", "set --keep-alive-dead-after to at least three times --keep-alive-interval")}
+		return []Finding{fail(check, detail+": a single late message ends all sessions",
+			"set --keep-alive-dead-after to at least three times --keep-alive-interval")}
 	case m.IOTimeout == 0:
-		return []Finding{warn(check, detail+" (no timeout): a target that hangs blocks sessions for ever", "set --io-timeout")}
+		return []Finding{warn(check,
+			detail+" (no timeout): a target that hangs blocks sessions for ever",
+			"set --io-timeout")}
 	case m.IOTimeout <= m.DeadAfter:
-		return []Finding{warn(check, detail+": an IO times out before the relay detects a dead target, which hides the cause", "set --io-timeout above --keep-alive-dead-after")}
+		return []Finding{warn(check,
+			detail+": an IO times out before the relay detects a dead target, which hides the cause",
+			"set --io-timeout above --keep-alive-dead-after")}
 	}
 	return []Finding{ok(check, detail)}
 }
@@ -80,7 +89,8 @@ func (m *machine) devices() []Finding {
 	devices, err := m.list()
 	var findings []Finding
 	if err != nil {
-		findings = append(findings, warn(check, "some cannot be read: "+err.Error(), "run \"zc-relay devices\""))
+		findings = append(findings, warn(check, "some cannot be read: "+err.Error(),
+			"run \"zc-relay devices\""))
 	}
 	if len(devices) == 0 {
 		return append(findings, m.noDevices(check))
@@ -93,7 +103,8 @@ func (m *machine) devices() []Finding {
 
 func (m *machine) noDevices(check string) Finding {
 	if m.Verbs {
-		return fail(check, "there are no RDMA devices", "load the driver (mlx5_ib), or try Soft-RoCE: rdma link add rxe0 type rxe netdev NAME")
+		return fail(check, "there are no RDMA devices",
+			"load the driver (mlx5_ib), or try Soft-RoCE: rdma link add rxe0 type rxe netdev NAME")
 	}
 	return ok(check, "there are none, and iwarp needs none")
 }
@@ -104,12 +115,14 @@ func (m *machine) device(d *rdmadevice.Device) []Finding {
 	for i := range d.Ports {
 		p := &d.Ports[i]
 		ethernet = ethernet || p.LinkLayer == "Ethernet"
-		name := fmt.Sprintf("%s port %d (%s, %d Gbit/s)", d.Name, p.Number, p.LinkLayer, p.RateBitsPerS/1e9)
+		name := fmt.Sprintf("%s port %d (%s, %d Gbit/s)", d.Name, p.Number, p.LinkLayer,
+			p.RateBitsPerS/1e9)
 		if p.Active() {
 			findings = append(findings, ok("rdma-port", name+" is active"))
 			continue
 		}
-		findings = append(findings, warn("rdma-port", fmt.Sprintf("%s is %s, physically %s", name, p.State, p.PhysicalState),
+		findings = append(findings, warn("rdma-port", fmt.Sprintf("%s is %s, physically %s", name,
+			p.State, p.PhysicalState),
 			"bring its network interface up, and check the cable and the switch"))
 	}
 	if !ethernet {
@@ -117,10 +130,14 @@ func (m *machine) device(d *rdmadevice.Device) []Finding {
 	}
 	for _, n := range d.Net {
 		if n.MTU > 0 && n.MTU < minRoCEMTU {
-			findings = append(findings, warn("mtu", fmt.Sprintf("%s of %s has MTU %d: packets carry less than 4096 bytes", n.Name, d.Name, n.MTU),
-				fmt.Sprintf("ip link set %s mtu 9000, and the same on the switch and at the other end", n.Name)))
+			findings = append(findings,
+				warn("mtu", fmt.Sprintf("%s of %s has MTU %d: packets carry less than 4096 bytes",
+					n.Name, d.Name, n.MTU),
+					fmt.Sprintf("ip link set %s mtu 9000, and the same on the switch and at the other end",
+						n.Name)))
 		} else if n.MTU > 0 {
-			findings = append(findings, ok("mtu", fmt.Sprintf("%s of %s has MTU %d", n.Name, d.Name, n.MTU)))
+			findings = append(findings, ok("mtu", fmt.Sprintf("%s of %s has MTU %d", n.Name, d.Name,
+				n.MTU)))
 		}
 	}
 	return findings
@@ -144,14 +161,18 @@ func (m *machine) numa() []Finding {
 			continue
 		}
 		near := m.cpuList(m.sys(fmt.Sprintf("devices/system/node/node%d/cpulist", *d.NUMANode)))
-		far := slices.DeleteFunc(slices.Clone(m.CPUs), func(cpu int) bool { return slices.Contains(near, cpu) })
+		far := slices.DeleteFunc(slices.Clone(m.CPUs),
+			func(cpu int) bool { return slices.Contains(near, cpu) })
 		if len(far) > 0 {
-			findings = append(findings, warn(check, fmt.Sprintf("cores %s are not on node %d, where %s is", affinity.FormatList(far), *d.NUMANode, d.Name),
-				"choose cores among "+affinity.FormatList(near)))
+			findings = append(findings,
+				warn(check, fmt.Sprintf("cores %s are not on node %d, where %s is",
+					affinity.FormatList(far), *d.NUMANode, d.Name),
+					"choose cores among "+affinity.FormatList(near)))
 		}
 	}
 	if len(findings) == 0 {
-		findings = append(findings, ok(check, "nodes "+nodes+"; the workers are near the RDMA devices"))
+		findings = append(findings,
+			ok(check, "nodes "+nodes+"; the workers are near the RDMA devices"))
 	}
 	return findings
 }
@@ -165,7 +186,8 @@ func (m *machine) infinibandFiles() []Finding {
 	directory := filepath.Join(m.Dev, "infiniband")
 	entries, err := os.ReadDir(directory)
 	if err != nil {
-		return []Finding{fail(check, directory+" cannot be read: "+err.Error(), "load ib_uverbs and rdma_ucm; in a container, pass --device=/dev/infiniband")}
+		return []Finding{fail(check, directory+" cannot be read: "+err.Error(),
+			"load ib_uverbs and rdma_ucm; in a container, pass --device=/dev/infiniband")}
 	}
 	var findings []Finding
 	uverbs := 0
@@ -178,19 +200,23 @@ func (m *machine) infinibandFiles() []Finding {
 		}
 		file, err := os.OpenFile(filepath.Join(directory, name), os.O_RDWR, 0)
 		if err != nil {
-			findings = append(findings, fail(check, "cannot open: "+err.Error(), "run as a user with access, and allow it in the unit: DeviceAllow=char-infiniband_verbs rw"))
+			findings = append(findings, fail(check, "cannot open: "+err.Error(),
+				"run as a user with access, and allow it in the unit: DeviceAllow=char-infiniband_verbs rw"))
 			continue
 		}
 		_ = file.Close()
 	}
 	if uverbs == 0 {
-		findings = append(findings, fail(check, "there is no uverbs device in "+directory, "load ib_uverbs and the driver of the RDMA device"))
+		findings = append(findings, fail(check, "there is no uverbs device in "+directory,
+			"load ib_uverbs and the driver of the RDMA device"))
 	}
 	if !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == "rdma_cm" }) {
-		findings = append(findings, fail(check, "there is no rdma_cm in "+directory, "modprobe rdma_ucm"))
+		findings = append(findings, fail(check, "there is no rdma_cm in "+directory,
+			"modprobe rdma_ucm"))
 	}
 	if len(findings) == 0 {
-		findings = append(findings, ok(check, fmt.Sprintf("rdma_cm and %d uverbs devices can be opened", uverbs)))
+		findings = append(findings,
+			ok(check, fmt.Sprintf("rdma_cm and %d uverbs devices can be opened", uverbs)))
 	}
 	return findings
 }

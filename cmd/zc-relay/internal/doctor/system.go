@@ -16,18 +16,22 @@ func (m *machine) cores() []Finding {
 	const check = "cores"
 	allowed := m.cpuList(m.field("self/status", "Cpus_allowed_list"))
 	if len(allowed) == 0 {
-		return []Finding{warn(check, "the cores available to the process cannot be read", "check that /proc is mounted")}
+		return []Finding{warn(check, "the cores available to the process cannot be read",
+			"check that /proc is mounted")}
 	}
 	if len(m.CPUs) == 0 {
 		return []Finding{m.sharedCores(allowed)}
 	}
-	isolated := append(m.cpuList(m.sys("devices/system/cpu/isolated")), m.cpuList(m.sys("devices/system/cpu/nohz_full"))...)
+	isolated := append(m.cpuList(m.sys("devices/system/cpu/isolated")),
+		m.cpuList(m.sys("devices/system/cpu/nohz_full"))...)
 	var findings []Finding
 	var shared []int
 	for _, cpu := range m.CPUs {
 		if !slices.Contains(allowed, cpu) {
-			findings = append(findings, fail(check, fmt.Sprintf("core %d is not available to the process, only %s are", cpu, affinity.FormatList(allowed)),
-				"choose other cores with --cpu, or extend AllowedCPUs= and CPUAffinity= of the unit"))
+			findings = append(findings,
+				fail(check, fmt.Sprintf("core %d is not available to the process, only %s are", cpu,
+					affinity.FormatList(allowed)),
+					"choose other cores with --cpu, or extend AllowedCPUs= and CPUAffinity= of the unit"))
 		} else if !slices.Contains(isolated, cpu) {
 			shared = append(shared, cpu)
 		}
@@ -36,15 +40,18 @@ func (m *machine) cores() []Finding {
 		findings = append(findings, m.notIsolated(shared))
 	}
 	if len(findings) == 0 {
-		findings = append(findings, ok(check, "workers on cores "+affinity.FormatList(m.CPUs)+", which are isolated"))
+		findings = append(findings, ok(check, "workers on cores "+affinity.FormatList(m.CPUs)+
+			", which are isolated"))
 	}
 	return findings
 }
 
 func (m *machine) notIsolated(cpus []int) Finding {
-	detail := fmt.Sprintf("cores %s are shared with the rest of the system", affinity.FormatList(cpus))
+	detail := fmt.Sprintf("cores %s are shared with the rest of the system",
+		affinity.FormatList(cpus))
 	if m.Busy {
-		return warn("cores", detail+": busy polling starves everything else there, which in turn delays the workers",
+		return warn("cores",
+			detail+": busy polling starves everything else there, which in turn delays the workers",
 			"boot with isolcpus= and nohz_full= for these cores, or use --poll adaptive")
 	}
 	return ok("cores", detail+", which is fine with adaptive polling")
@@ -52,12 +59,15 @@ func (m *machine) notIsolated(cpus []int) Finding {
 
 // sharedCores checks workers that the scheduler places.
 func (m *machine) sharedCores(allowed []int) Finding {
-	detail := fmt.Sprintf("%d unpinned workers on cores %s", m.Workers, affinity.FormatList(allowed))
+	detail := fmt.Sprintf("%d unpinned workers on cores %s", m.Workers,
+		affinity.FormatList(allowed))
 	switch {
 	case m.Busy && len(allowed) <= m.Workers:
-		return fail("cores", detail+": busy polling would leave no core for anything else", "use --poll adaptive, or fewer workers")
+		return fail("cores", detail+": busy polling would leave no core for anything else",
+			"use --poll adaptive, or fewer workers")
 	case m.Busy:
-		return warn("cores", detail+": busy polling needs dedicated cores", "choose cores with --cpu, or use --poll adaptive")
+		return warn("cores", detail+": busy polling needs dedicated cores",
+			"choose cores with --cpu, or use --poll adaptive")
 	case len(allowed) < m.Workers:
 		return warn("cores", detail+": workers share a core", "use fewer workers")
 	}
@@ -77,13 +87,17 @@ func (m *machine) cpuQuota() []Finding {
 		length, errPeriod := strconv.ParseFloat(period, 64)
 		if found && err == nil && errPeriod == nil && length > 0 {
 			cores := limit / length
-			detail := fmt.Sprintf("cgroup %s may use %.1f cores, for %d workers", path, cores, workers)
+			detail := fmt.Sprintf("cgroup %s may use %.1f cores, for %d workers", path, cores,
+				workers)
 			const remedy = "raise CPUQuota= of the unit, or the CPU limit of the container, to one core per worker and one more"
 			switch {
 			case m.Busy && cores < float64(workers):
-				return []Finding{fail(check, detail+": the kernel would throttle them all the time", remedy)}
+				return []Finding{fail(check, detail+": the kernel would throttle them all the time",
+					remedy)}
 			case cores < float64(workers+1):
-				return []Finding{warn(check, detail+": under load the kernel throttles them, for up to a period at a time", remedy)}
+				return []Finding{warn(check,
+					detail+": under load the kernel throttles them, for up to a period at a time",
+					remedy)}
 			}
 			return []Finding{ok(check, detail)}
 		}
@@ -112,7 +126,8 @@ func (m *machine) frequency() []Finding {
 	case "performance":
 		return []Finding{ok(check, "governor performance")}
 	}
-	return []Finding{warn(check, "governor "+governor+": cores are slow at first when they wake up", "cpupower frequency-set -g performance")}
+	return []Finding{warn(check, "governor "+governor+": cores are slow at first when they wake up",
+		"cpupower frequency-set -g performance")}
 }
 
 func (m *machine) clock() []Finding {
@@ -122,9 +137,11 @@ func (m *machine) clock() []Finding {
 	case "tsc", "arch_sys_counter", "kvm-clock":
 		return []Finding{ok(check, "clock source "+source)}
 	case "":
-		return []Finding{warn(check, "the clock source cannot be read", "check that /sys is mounted")}
+		return []Finding{warn(check, "the clock source cannot be read",
+			"check that /sys is mounted")}
 	}
-	return []Finding{warn(check, "clock source "+source+": reading the clock takes a system call", "boot with clocksource=tsc if the machine's TSC is stable")}
+	return []Finding{warn(check, "clock source "+source+": reading the clock takes a system call",
+		"boot with clocksource=tsc if the machine's TSC is stable")}
 }
 
 // Thresholds for warnings.
@@ -141,9 +158,11 @@ func (m *machine) kernel() []Finding {
 	major, err := strconv.Atoi(strings.SplitN(release, ".", 2)[0])
 	switch {
 	case err != nil:
-		return []Finding{warn(check, fmt.Sprintf("the kernel version %q cannot be parsed", release), "check that /proc is mounted")}
+		return []Finding{warn(check, fmt.Sprintf("the kernel version %q cannot be parsed", release),
+			"check that /proc is mounted")}
 	case major < oldestKernel:
-		return []Finding{fail(check, "Linux "+release, fmt.Sprintf("update to Linux %d or later", oldestKernel))}
+		return []Finding{fail(check, "Linux "+release, fmt.Sprintf("update to Linux %d or later",
+			oldestKernel))}
 	}
 	return []Finding{ok(check, "Linux "+release)}
 }
@@ -153,7 +172,8 @@ func (m *machine) memlock() []Finding {
 	limit, known := m.limit("Max locked memory")
 	switch {
 	case !known:
-		return []Finding{warn(check, "the limit on locked memory cannot be read", "check that /proc is mounted")}
+		return []Finding{warn(check, "the limit on locked memory cannot be read",
+			"check that /proc is mounted")}
 	case limit == unlimited:
 		return []Finding{ok(check, "locked memory is unlimited")}
 	}
@@ -165,7 +185,8 @@ func (m *machine) memlock() []Finding {
 	case m.Verbs:
 		return []Finding{fail(check, detail+": verbs locks the memory that it registers", remedy)}
 	}
-	return []Finding{warn(check, detail+": enough for iwarp, which locks nothing, but not for verbs", remedy)}
+	return []Finding{warn(check,
+		detail+": enough for iwarp, which locks nothing, but not for verbs", remedy)}
 }
 
 func (m *machine) descriptors() []Finding {
@@ -173,9 +194,12 @@ func (m *machine) descriptors() []Finding {
 	limit, known := m.limit("Max open files")
 	switch {
 	case !known:
-		return []Finding{warn(check, "the limit on open files cannot be read", "check that /proc is mounted")}
+		return []Finding{warn(check, "the limit on open files cannot be read",
+			"check that /proc is mounted")}
 	case limit < minDescriptors:
-		return []Finding{warn(check, fmt.Sprintf("RLIMIT_NOFILE is %d: each queue takes about a dozen descriptors", limit), fmt.Sprintf("set LimitNOFILE=%d in the unit, or \"ulimit -n\"", 4*minDescriptors))}
+		return []Finding{warn(check,
+			fmt.Sprintf("RLIMIT_NOFILE is %d: each queue takes about a dozen descriptors", limit),
+			fmt.Sprintf("set LimitNOFILE=%d in the unit, or \"ulimit -n\"", 4*minDescriptors))}
 	}
 	return []Finding{ok(check, fmt.Sprintf("RLIMIT_NOFILE is %d", limit))}
 }
@@ -186,14 +210,18 @@ func (m *machine) hugePages() []Finding {
 	free, _ := strconv.Atoi(m.field("meminfo", "HugePages_Free"))
 	transparent := m.sys("kernel/mm/transparent_hugepage/enabled")
 	if strings.Contains(transparent, "[never]") && total == 0 {
-		return []Finding{warn(check, "no huge pages are reserved and transparent huge pages are off: large volumes in memory need more page table walks",
+		return []Finding{warn(check,
+			"no huge pages are reserved and transparent huge pages are off: large volumes in memory need more page table walks",
 			"echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")}
 	}
 	if total > 0 && free == 0 {
-		return []Finding{warn(check, fmt.Sprintf("all %d reserved huge pages are in use: clients that export huge pages cannot start", total), "raise vm.nr_hugepages")}
+		return []Finding{warn(check,
+			fmt.Sprintf("all %d reserved huge pages are in use: clients that export huge pages cannot start",
+				total), "raise vm.nr_hugepages")}
 	}
-	return []Finding{ok(check, fmt.Sprintf("%d of %d reserved pages are free (%s each), transparent: %s", free, total,
-		orUnknown(m.field("meminfo", "Hugepagesize")), orUnknown(transparent)))}
+	return []Finding{ok(check,
+		fmt.Sprintf("%d of %d reserved pages are free (%s each), transparent: %s", free, total,
+			orUnknown(m.field("meminfo", "Hugepagesize")), orUnknown(transparent)))}
 }
 
 func orUnknown(text string) string {
