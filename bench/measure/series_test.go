@@ -83,7 +83,7 @@ func TestNeighboursAreMeasuredByTurns(t *testing.T) {
 	}
 }
 
-// newJudged makes a runner with one run of each of the given figures.
+// newJudged returns a runner whose document holds the given cases.
 func newJudged(cases ...benchsuite.Case) *runner {
 	r := &runner{options: &runOptions{runtime: time.Second},
 		document: benchsuite.NewDocument(time.Now(), benchsuite.Method{})}

@@ -32,8 +32,7 @@ const (
 	testBlock = 4096
 )
 
-// relay stands for a relay and what is behind it: every session has the same
-// content.
+// relay fakes a relay and its volume: every session has the same content.
 type relay struct {
 	data      []byte
 	configs   []client.Config
@@ -97,7 +96,7 @@ var closedChannel = func() chan struct{} {
 	return c
 }()
 
-// outcome is what a call of the program has left.
+// outcome is the result of calling the program.
 type outcome struct {
 	code           int
 	stdout, stderr string
@@ -192,7 +191,7 @@ func TestNoConnectionIsItsOwnExitCode(t *testing.T) {
 	}
 }
 
-// benchDocument is the bench report in a program's JSON output.
+// benchDocument returns the bench report in a program's JSON output.
 func benchDocument(t *testing.T, o outcome) bench.Report {
 	t.Helper()
 	var d bench.Report

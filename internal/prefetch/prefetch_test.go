@@ -43,9 +43,8 @@ func TestMemoryThatCannotBeReadIsLeftAlone(t *testing.T) {
 	prefetch.Memory(memory)
 }
 
-// BenchmarkSend hands blocks of 4 KiB from all over a memory that is larger
-// than the caches to the kernel, sixteen in one call, as a target does that
-// answers random reads.
+// BenchmarkSend passes 4 KiB blocks, scattered over memory larger than the caches, to the kernel,
+// sixteen per call, as a target does for random reads.
 func BenchmarkSend(b *testing.B) {
 	const blockSize, blocks = 4096, 16
 	for _, prefetched := range []bool{false, true} {

@@ -18,8 +18,8 @@ import (
 	"github.com/zc-relay/zc-relay/internal/goldentest"
 )
 
-// checkDrawing returns the number of elements of each kind; the drawing has
-// to be well-formed and may not contain what is no number.
+// checkDrawing returns the number of elements of each kind. The drawing must be well-formed XML
+// with finite coordinates.
 func checkDrawing(t interface{ Fatalf(string, ...any) }, svg []byte) map[string]int {
 	if bytes.Contains(svg, []byte("NaN")) || bytes.Contains(svg, []byte("Inf")) {
 		t.Fatalf("there is no place for some value:\n%s", svg)

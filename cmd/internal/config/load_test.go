@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// write makes a file and returns its path.
+// write creates a file and returns its path.
 func write(t testing.TB, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.yaml")
@@ -281,8 +281,8 @@ func TestAFileThatIsTooLargeIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzConfiguration looks for a text that harms the reader, or that is
-// accepted and does not survive a dump.
+// FuzzConfiguration looks for text that crashes the reader, or that is accepted but does not
+// survive a dump.
 func FuzzConfiguration(f *testing.F) {
 	f.Add([]byte("channels: [{target: \"10.0.0.5:7470\", volume: disk}]"))
 	f.Add([]byte("a: &a [*a, *a]\nchannels: *a"))

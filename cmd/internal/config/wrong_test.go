@@ -12,8 +12,8 @@ import (
 	"github.com/zc-relay/zc-relay/internal/goldentest"
 )
 
-// TestWhatIsSaidOfWrongConfigurations compares with files that people read
-// when they change: each line has to tell somebody what to do.
+// TestWhatIsSaidOfWrongConfigurations compares all messages with golden files, for review: each
+// line must tell a person what to do.
 func TestWhatIsSaidOfWrongConfigurations(t *testing.T) {
 	for name, load := range map[string]func(file string) error{
 		"wrong-relay": func(file string) error {

@@ -105,7 +105,7 @@ func TestRepeatedMessagesAreThinnedOut(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The same second for all lines: the sampler counts by their time.
+		// The same second for all lines: the sampler counts by the time of the line.
 		entry := zapcore.Entry{Level: zapcore.InfoLevel, Time: time.Unix(1, 0), Message: "again"}
 		for range 205 {
 			if checked := log.Core().Check(entry, nil); checked != nil {

@@ -84,7 +84,7 @@ type oneMetric struct{ metric prometheus.Metric }
 func (o oneMetric) Describe(out chan<- *prometheus.Desc) { out <- o.metric.Desc() }
 func (o oneMetric) Collect(out chan<- prometheus.Metric) { out <- o.metric }
 
-// nativeBuckets undoes spans and differences: counts by native index.
+// nativeBuckets decodes spans and differences to counts by native index.
 func nativeBuckets(h *dto.Histogram) map[int32]int64 {
 	buckets := make(map[int32]int64)
 	var index int32

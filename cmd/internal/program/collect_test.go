@@ -23,7 +23,7 @@ func TestEachPieceOfGarbageCausesACollection(t *testing.T) {
 	}
 }
 
-// collections is how many garbage collections have ended so far.
+// collections returns the number of completed garbage collections.
 func collections() uint64 {
 	sample := []metrics.Sample{{Name: "/gc/cycles/automatic:gc-cycles"}}
 	metrics.Read(sample)

@@ -17,7 +17,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
 )
 
-// known are the labels that each metric of the daemons has.
+// known returns the labels of each metric of the daemons.
 func known() map[string][]string {
 	names := map[string][]string{
 		ops.BuildInfoMetric: nil, service.CertificateExpiryMetric: nil,
@@ -36,15 +36,15 @@ func known() map[string][]string {
 }
 
 var (
-	// A metric with what is asked of its labels. The names that rules record
-	// have colons, and are none of the daemons'.
+	// A metric with its label matchers. Names that rules record contain colons, and are not metrics
+	// of the daemons.
 	selector = regexp.MustCompile(`([a-zA-Z0-9_:]*\bzc_[a-z0-9_]+[a-zA-Z0-9_:]*)(?:\{([^}]*)\})?`)
 	label    = regexp.MustCompile(`([a-z_]+)\s*(?:=~|!~|!=|=)`)
 	quoted   = regexp.MustCompile(`"[^"]*"`)
 )
 
-// check fails for every metric in expression that is neither the daemons' nor
-// recorded, and for every label that the metric does not have.
+// check fails for every metric in expression that is neither the daemons' nor recorded, and for
+// every label that the metric does not have. It returns the number of metrics.
 func check(t *testing.T, where, expression string, recorded map[string]bool) (metrics int) {
 	t.Helper()
 	names := known()

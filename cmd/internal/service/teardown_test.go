@@ -13,7 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// stuckInItsTeardown is found in the stacks.
+// stuckInItsTeardown is a function whose name the test finds in the stacks.
 func stuckInItsTeardown(release chan struct{}) error {
 	<-release
 	return nil

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// manager is a service manager that this process takes for its own.
+// manager acts as the service manager of this process.
 type manager struct {
 	t      *testing.T
 	socket *net.UnixConn
@@ -36,7 +36,7 @@ func newManager(t *testing.T) *manager {
 	return &manager{t, socket}
 }
 
-// next is the next message, or "" if none comes within bound.
+// next returns the next message, or "" if there is none within bound.
 func (m *manager) next(bound time.Duration) string {
 	m.t.Helper()
 	if err := m.socket.SetReadDeadline(time.Now().Add(bound)); err != nil {

@@ -1,4 +1,4 @@
-// Package sysfstest makes a sysfs with RDMA devices for tests.
+// Package sysfstest creates a sysfs with RDMA devices for tests.
 package sysfstest
 
 import (
@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Files of a BlueField's port, of a sub-function on it, and of Soft-RoCE. A
-// content that begins with "->" is a symbolic link.
+// The files of a BlueField port, of a sub-function on it, and of Soft-RoCE. Content that begins
+// with "->" is a symbolic link.
 var files = map[string]string{
 	"devices/pci0000:00/0000:00:00.0/0000:03:00.0/numa_node":                "1",
 	"devices/pci0000:00/0000:00:00.0/0000:03:00.0/net/p0/mtu":               "1500",
@@ -61,7 +61,7 @@ var files = map[string]string{
 	"class/infiniband/rxe0/ports/1/hw_counters/sent_pkts":                   "77",
 }
 
-// New makes the sysfs in a directory of its own, which is returned.
+// New creates the sysfs in a temporary directory and returns its path.
 func New(t testing.TB) string {
 	t.Helper()
 	root := t.TempDir()

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// site is where both sides of copies are in one test.
+// site holds both sides of the copies in one test.
 type site struct {
 	t        *testing.T
 	dir      string
@@ -65,7 +65,7 @@ func (s *site) write(path string, content []byte) {
 	}
 }
 
-// ending is how one side has ended.
+// ending is the outcome of one side.
 type ending struct {
 	result Result
 	err    error
@@ -92,8 +92,8 @@ func (s *site) mustCopy() (host, dpu ending) {
 	return host, dpu
 }
 
-// wantOnly fails unless path is the only file of its directory, with the given
-// content, or the directory is empty.
+// wantOnly fails unless path is the only file in its directory and has the given content. Without
+// content, the directory must be empty.
 func (s *site) wantOnly(path string, content []byte) {
 	s.t.Helper()
 	entries, err := os.ReadDir(filepath.Dir(path))
@@ -232,7 +232,7 @@ func TestAFileThatCannotBeCreatedIsAnErrorOnBothSides(t *testing.T) {
 				s.host.Path = filepath.Join(s.dir, "missing", "file")
 			}
 			host, dpu := s.copy()
-			// In the original's messages the host has no way to say so.
+			// The original's messages have no way for the host to report this.
 			if host.err == nil || dpu.err == nil && (toDPU || !original) {
 				t.Errorf("original %v, to the DPU %v: host: %v; DPU: %v", original, toDPU, host.err,
 					dpu.err)

@@ -31,7 +31,7 @@ func (a *actor) send(b []byte) { _ = a.connection.Send(a.context(), b) }
 
 func (a *actor) say(m message) { a.send(encode(m)) }
 
-// hear returns the next message but alive, nil after the end.
+// hear returns the next message except alive, nil after the end.
 func (a *actor) hear() message {
 	for {
 		b, err := a.connection.Receive(a.context())
@@ -49,7 +49,7 @@ func (a *actor) hear() message {
 	}
 }
 
-// hearFailure takes messages until one says that the copy has failed.
+// hearFailure receives messages until one reports that the copy has failed.
 func (a *actor) hearFailure() outcome {
 	for {
 		switch m := a.hear().(type) {
@@ -61,7 +61,7 @@ func (a *actor) hearFailure() outcome {
 	}
 }
 
-// export lets the other side reach memory that is large enough for p.
+// export gives the other side access to memory that is large enough for p.
 func (a *actor) export(p plan, access memory.Access) *memory.Region {
 	region, err := memory.Alloc("actor", p.window())
 	if err != nil {

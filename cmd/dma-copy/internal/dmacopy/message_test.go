@@ -72,7 +72,7 @@ func TestMessagesOfOtherLengthsAreRefused(t *testing.T) {
 	}
 }
 
-// FuzzMessage checks that what is accepted is encoded as it was.
+// FuzzMessage checks that an accepted message encodes to the same bytes.
 func FuzzMessage(f *testing.F) {
 	for _, m := range everyMessage {
 		f.Add(encode(m))
@@ -84,7 +84,7 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// goldenOriginal are messages as the original sends them.
+// goldenOriginal holds messages as the original sends them.
 var goldenOriginal = map[string]originalMessage{
 	"dma_direction_file_in_host.bin": directionMessage{fileInHost: true,
 		fileSize: 1048576},
@@ -145,7 +145,7 @@ func TestOriginalMessagesOfOtherLengthsAreRefused(t *testing.T) {
 			}
 		}
 	}
-	// The original reads past the end of a message that lies.
+	// The original reads past the end of a message with a wrong length.
 	lying := exportMessage{descriptor: []byte("descriptor")}.append(nil)
 	for _, length := range []byte{0, 11, 34, 255} {
 		lying[23] = length

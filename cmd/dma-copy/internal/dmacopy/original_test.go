@@ -20,8 +20,8 @@ func (a *actor) wantOriginal(name string) {
 	}
 }
 
-// takeOriginalExport imports what the host exports.
-func (a *actor) takeOriginalExport(length uint64) *memory.Region {
+// receiveOriginalExport imports the memory that the host exports.
+func (a *actor) receiveOriginalExport(length uint64) *memory.Region {
 	a.t.Helper()
 	b, err := a.connection.Receive(a.context())
 	if err != nil {
@@ -53,14 +53,14 @@ func TestTheHostSaysToTheOriginalWhatTheOriginalsHostSays(t *testing.T) {
 				a.wantOriginal("dma_direction_file_in_host.bin")
 				a.send(originalFile(t, "dma_direction_dpu_reply_file_on_host.bin"))
 				got := make([]byte, size)
-				if err := a.takeOriginalExport(size).CopyOut(got, 0); err != nil ||
+				if err := a.receiveOriginalExport(size).CopyOut(got, 0); err != nil ||
 					!bytes.Equal(got, want) {
 					t.Errorf("the exported memory is not the file, error %v", err)
 				}
 			} else {
 				a.wantOriginal("dma_direction_file_not_in_host.bin")
 				a.send(directionMessage{fileSize: size}.append(nil))
-				if err := a.takeOriginalExport(size).CopyIn(0, want); err != nil {
+				if err := a.receiveOriginalExport(size).CopyIn(0, want); err != nil {
 					t.Error(err)
 				}
 			}

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testParameters are a short run of 1000 operations.
+// testParameters returns a short run of 1000 operations.
 func testParameters(pattern benchsuite.Pattern) Parameters {
 	return Parameters{
 		Pattern: pattern, ReadPercent: 70, BlockSize: 4096, QueueDepth: 8, Queues: 2, Sessions: 1,
@@ -132,7 +132,7 @@ func start(t *testing.T, config Config) (*supervisor.Supervisor, []*worker) {
 	return run, workers
 }
 
-// await waits until something has become true.
+// await waits until a condition holds.
 func await(t *testing.T, condition func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(time.Millisecond) {
@@ -336,8 +336,8 @@ func TestTheLoopDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// instantQueue completes everything at once and touches no data, so that only
-// the loop is measured.
+// instantQueue completes everything at once and touches no data, so that benchmarks measure only
+// the loop.
 type instantQueue struct {
 	queuetest.Queue
 	tags []uint64

@@ -10,7 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 )
 
-// drawParameters are any that fit a volume.
+// drawParameters draws parameters that fit a volume.
 func drawParameters(t *rapid.T, info *client.Info) Parameters {
 	p := Parameters{
 		Pattern:     rapid.SampledFrom(benchsuite.Patterns()).Draw(t, "pattern"),

@@ -60,7 +60,7 @@ func exampleReport() *Report {
 	}
 }
 
-// emptyReport is that of a run that did not come to be.
+// emptyReport is the report of a run that did not start.
 func emptyReport() *Report {
 	r := exampleReport()
 	r.Volume, r.Result, r.Parameters.CPUs, r.Parameters.PlainContent = nil, NoResult(), []int{}, ""
@@ -86,7 +86,7 @@ func TestTheTextTellsTheSame(t *testing.T) {
 	goldentest.Check(t, filepath.Join("testdata", "report.txt"), text.Bytes())
 }
 
-// schemaPath is the schema that users are given.
+// schemaPath is the path of the published schema.
 const schemaPath = "../../../../docs/bench-result.schema.json"
 
 func TestDocumentsAreValidAndEveryFieldIsDescribed(t *testing.T) {

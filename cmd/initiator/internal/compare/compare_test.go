@@ -29,7 +29,7 @@ func run(iops float64, p50Ns int64) benchsuite.Run {
 	})
 }
 
-// document makes the text of a suite whose runs are those given.
+// document returns the text of a suite with the given runs.
 func document(t *testing.T, version string, runs ...benchsuite.Run) string {
 	d := benchsuite.NewDocument(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
 		benchsuite.Method{Repetitions: len(runs)})

@@ -1,5 +1,5 @@
-// Package queuetest is a volume in memory with queues that behave like those
-// of pkg/client, and misbehave as a test tells them to.
+// Package queuetest provides a volume in memory. Its queues behave like those of pkg/client, or
+// misbehave as a test requires.
 package queuetest
 
 import (
@@ -18,8 +18,8 @@ type Volume struct {
 	Info client.Info
 	// Memory is the data memory that requests refer to.
 	Memory []byte
-	// Intercept, if not nil, carries out requests instead of Apply, which it
-	// may call. Calls come one at a time.
+	// Intercept, if not nil, carries out requests instead of Apply, which it may call. Calls are
+	// serialized.
 	Intercept func(r *client.Request) status.Code
 	// Stalled keeps requests from completing while it is set.
 	Stalled atomic.Bool
@@ -32,8 +32,7 @@ type Volume struct {
 	queues   []*Queue
 }
 
-// New makes a volume of size bytes, and for each of its queues depth buffers
-// of bufferSize bytes.
+// New returns a volume of size bytes, and for each of its queues depth buffers of bufferSize bytes.
 func New(size uint64, blockSize uint32, queues, depth int, bufferSize uint32) *Volume {
 	v := &Volume{
 		Info: client.Info{
@@ -55,19 +54,17 @@ func New(size uint64, blockSize uint32, queues, depth int, bufferSize uint32) *V
 // Queue returns queue i.
 func (v *Volume) Queue(i int) *Queue { return v.queues[i] }
 
-// Data is the content of the volume. Nothing may be outstanding, or the
-// caller is Intercept.
+// Data returns the content of the volume. Only Intercept may use it while requests are outstanding.
 func (v *Volume) Data() []byte { return v.data }
 
-// SetData replaces the content of the volume, whose size is not changed.
+// SetData replaces the content of the volume. The size must not change.
 func (v *Volume) SetData(data []byte) { v.data = data }
 
-// Disconnect makes everything outstanding fail, and Submit from now on.
+// Disconnect makes everything outstanding fail, and every Submit from now on.
 func (v *Volume) Disconnect(reason error) { v.lost.Store(&reason) }
 
-// Restart makes everything outstanding fail with status.ConnectionReset, as if
-// the target had been restarted. The next flush on each queue tells of a loss
-// if there is one.
+// Restart makes everything outstanding fail with status.ConnectionReset, as after a restart of the
+// target. With loss, the next flush on each queue reports lost writes.
 func (v *Volume) Restart(loss bool) {
 	if loss {
 		v.losses.Add(1)
@@ -75,7 +72,7 @@ func (v *Volume) Restart(loss bool) {
 	v.restarts.Add(1)
 }
 
-// Apply carries out a request as it should be.
+// Apply carries out a request correctly.
 func (v *Volume) Apply(r *client.Request) status.Code {
 	if r.Type == iomsg.Flush {
 		return status.Success
@@ -97,15 +94,14 @@ func (v *Volume) Apply(r *client.Request) status.Code {
 	return status.Success
 }
 
-// Queue is a queue of a Volume. It completes requests when it is polled, in
-// any order.
+// Queue is a queue of a Volume. It completes requests when it is polled, in random order.
 type Queue struct {
 	volume      *Volume
 	random      *rand.PCG
 	outstanding []client.Request
-	// Submitted counts requests; any thread may look.
+	// Submitted counts requests. Any thread may read it.
 	Submitted atomic.Uint64
-	// RefuseEvery makes every so-many-th Submit find the queue full.
+	// RefuseEvery makes every nth Submit find the queue full; 0 means none.
 	RefuseEvery    int
 	calls          int
 	session        uint64 // restarts of the target that the queue knows of
@@ -113,7 +109,7 @@ type Queue struct {
 	engine         *progress.Engine
 }
 
-// Submit implements what client.Queue does.
+// Submit queues a request.
 func (q *Queue) Submit(r *client.Request) error {
 	if reason := q.volume.lost.Load(); reason != nil {
 		return *reason
@@ -142,22 +138,22 @@ func (q *Queue) Submit(r *client.Request) error {
 	return nil
 }
 
-// Flush implements what client.Queue does.
+// Flush does nothing: Poll carries out requests.
 func (q *Queue) Flush() {}
 
-// WriteVerifier implements what client.Queue does.
+// WriteVerifier returns the number of restarts that the queue has noticed.
 func (q *Queue) WriteVerifier() uint64 { return q.session }
 
-// Attach implements what client.Queue does.
+// Attach keeps the engine, to wake it after a restart.
 func (q *Queue) Attach(engine *progress.Engine) error {
 	q.engine = engine
 	return nil
 }
 
-// Detach implements what client.Queue does.
+// Detach does nothing.
 func (q *Queue) Detach(*progress.Engine) {}
 
-// Poll implements what client.Queue does.
+// Poll carries out and completes some outstanding requests.
 func (q *Queue) Poll(results []client.Result) int {
 	v := q.volume
 	n := 0

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// spin runs until the supervisor has begun to drain.
+// spin runs until the supervisor drains.
 func spin(s *Supervisor, draining Stage) func(*progress.Engine) error {
 	return func(engine *progress.Engine) error {
 		for s.Stage() < draining {

@@ -28,7 +28,7 @@ const (
 	testBuffer = 4 * testBlock
 )
 
-// testVolume adds to a volume in memory what works without queues.
+// testVolume adds WriteAt and Flush to a volume in memory.
 type testVolume struct {
 	*queuetest.Volume
 	flushes int
@@ -58,7 +58,7 @@ func newTestVolume(queues, depth int) (*testVolume, Config) {
 	return v, config
 }
 
-// memoryFile is a file that takes its parts in any order.
+// memoryFile is a file that can be written in any order.
 type memoryFile struct {
 	mu   sync.Mutex
 	data []byte
@@ -118,7 +118,7 @@ func TestAnyStreamPutAnywhereChangesNothingElse(t *testing.T) {
 	})
 }
 
-// onlyReader returns little at a time, as pipes do.
+// onlyReader returns few bytes at a time, like a pipe.
 type onlyReader struct{ r io.Reader }
 
 func (o onlyReader) Read(p []byte) (int, error) { return o.r.Read(p[:min(len(p), 777)]) }

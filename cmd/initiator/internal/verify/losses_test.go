@@ -15,17 +15,15 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// volatileVolume keeps what was not flushed in a cache, which a restart of its
-// target may empty.
+// volatileVolume keeps unflushed writes in a cache, which a restart of its target may drop.
 type volatileVolume struct {
 	*queuetest.Volume
 	random  *rand.Rand
 	durable []byte
-	// every is how many requests there are between restarts on average.
+	// every is the mean number of requests between restarts.
 	every int
-	// loses tells that a restart takes some of what was not flushed away;
-	// silent that it does not tell, and careless that it also takes what was
-	// flushed.
+	// loses makes a restart drop some unflushed writes, silent makes it go unreported, and careless
+	// makes it drop flushed writes too.
 	loses, silent, careless bool
 	restarts                int
 }

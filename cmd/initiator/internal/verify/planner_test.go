@@ -56,7 +56,7 @@ func TestPlannedOperationsNeverOverlapAndCoverEveryPass(t *testing.T) {
 	})
 }
 
-// plannerModel is what a planner's operations have done.
+// plannerModel tracks the effects of a planner's operations.
 type plannerModel struct {
 	outstanding   []operation
 	busy          []bool

@@ -110,7 +110,7 @@ func TestOnlyTheGivenRangeIsTouched(t *testing.T) {
 	}
 }
 
-// victim is the offset of the block that the volumes below spoil.
+// victim is the offset of the block that the faults damage.
 const victim = 100 * testBlock
 
 // coversVictim reports whether a request of the given kind covers the victim,
@@ -122,10 +122,10 @@ func coversVictim(v *queuetest.Volume, r *client.Request, kind iomsg.Type) ([]by
 	return v.Memory[r.Memory+victim-r.Offset:][:testBlock], true
 }
 
-// headerIn is the header of a block in a request's memory.
+// headerIn returns the header of a block in a request's memory.
 func headerIn(block []byte) header { return parseHeader(block) }
 
-// faults make a volume spoil the victim in pass 2, each in its own way.
+// faults are ways of a volume to damage the victim in pass 2.
 var faults = map[string]struct {
 	kind   Kind
 	detail string

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// goodProc and goodSys are the files of a machine with which nothing is wrong.
+// goodProc and goodSys are the files of a machine without problems.
 var goodProc = map[string]string{
 	"sys/kernel/osrelease": "6.1.0-18-arm64",
 	"self/limits": "Limit                     Soft Limit           Hard Limit           Units     \n" +
@@ -37,8 +37,8 @@ var goodSys = map[string]string{
 	"fs/cgroup/system.slice/zc-relay.service/cpu.max":             "max 100000",
 }
 
-// machineWith makes a good machine on which files are different: a path below
-// proc/ or sys/, with "" for none.
+// machineWith creates a machine without problems, except for the given files: paths below proc/ or
+// sys/, with "" for a missing file.
 func machineWith(t *testing.T, files map[string]string) *machine {
 	t.Helper()
 	proc, sys := t.TempDir(), t.TempDir()
