@@ -129,29 +129,22 @@ func (l *link) receive() {
 		l.heard.Store(true)
 		e, err := l.config.Codec.Decode(b)
 		if err == nil {
-			err = l.dispatch(e)
+			farewell, isError := e.Message.(*Error)
+			switch {
+			case isError && e.Correlation == 0:
+				l.end(farewell, nil)
+				return
+			case e.Message.Kind() != KindKeepAlive:
+				err = l.owner.deliver(e)
+			case l.owner.Phase() == PhaseConnect:
+				err = status.Errorf(status.BadState, "%v came before hello", KindKeepAlive)
+			}
 		}
 		if err != nil {
 			l.fail(fmt.Errorf("message from %s: %w", l.transport.RemoteName(), err))
 			return
 		}
 	}
-}
-
-func (l *link) dispatch(e *Envelope) error {
-	switch m := e.Message.(type) {
-	case *KeepAlive:
-		if l.owner.Phase() == PhaseConnect {
-			return status.Errorf(status.BadState, "%v came before hello", m.Kind())
-		}
-		return nil
-	case *Error:
-		if e.Correlation == 0 {
-			l.end(m, nil)
-			return nil
-		}
-	}
-	return l.owner.deliver(e)
 }
 
 // receiveFailed ends the link when the connection is lost or the peer sends what cannot be

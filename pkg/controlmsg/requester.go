@@ -74,15 +74,12 @@ func Call[R Message](ctx context.Context, r *Requester, request RequestFor[R]) (
 // and repeated, after any other request the phase is PhaseFailed. If ctx or EndpointConfig.Timeout
 // ends while the request is outstanding, the Requester ends too, because what the peer has done is
 // unknown.
-func (r *Requester) Call(ctx context.Context, request Message) (Message, error) {
-	reply, err := r.call(ctx, request)
-	if err != nil {
-		return nil, fmt.Errorf("%v: %w", request.Kind(), err)
-	}
-	return reply, nil
-}
-
-func (r *Requester) call(ctx context.Context, request Message) (Message, error) {
+func (r *Requester) Call(ctx context.Context, request Message) (reply Message, err error) {
+	defer func() {
+		if err != nil {
+			reply, err = nil, fmt.Errorf("%v: %w", request.Kind(), err)
+		}
+	}()
 	ctx, cancel := context.WithTimeout(ctx, r.link.config.Timeout)
 	defer cancel()
 	select {
@@ -99,11 +96,19 @@ func (r *Requester) call(ctx context.Context, request Message) (Message, error) 
 	if err := r.link.send(ctx, b); err != nil {
 		return nil, err
 	}
-	reply, err := r.wait(ctx)
-	if err != nil {
-		return nil, err
+	select {
+	case reply := <-r.replies:
+		return reply, r.complete(request, reply)
+	case <-r.link.done:
+	case <-ctx.Done():
+		r.link.fail(waitError(ctx, "no reply from "+r.link.transport.RemoteName()))
 	}
-	return reply, r.complete(request, reply)
+	select {
+	case reply := <-r.replies: // arrived just before the end
+		return reply, r.complete(request, reply)
+	default:
+		return nil, r.Err()
+	}
 }
 
 // begin checks and encodes a request.
@@ -123,22 +128,6 @@ func (r *Requester) begin(request Message) ([]byte, error) {
 	r.correlation++
 	r.outstanding = true
 	return b, nil
-}
-
-func (r *Requester) wait(ctx context.Context) (Message, error) {
-	select {
-	case reply := <-r.replies:
-		return reply, nil
-	case <-r.link.done:
-	case <-ctx.Done():
-		r.link.fail(waitError(ctx, "no reply from "+r.link.transport.RemoteName()))
-	}
-	select {
-	case reply := <-r.replies: // arrived just before the end
-		return reply, nil
-	default:
-		return nil, r.Err()
-	}
 }
 
 // complete ends the outstanding request with its reply.

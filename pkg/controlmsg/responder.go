@@ -143,43 +143,33 @@ var mustContinue = phases(PhaseConnect, PhaseHello, PhaseConfigureDataPath, Phas
 // counts only while a goroutine is in Next.
 func (s *Responder) Next(ctx context.Context) (Request, error) {
 	for {
-		request, err := s.wait(ctx)
-		if err != nil {
-			return Request{}, err
+		s.mu.Lock()
+		bounded := mustContinue.has(s.machine.completed)
+		s.mu.Unlock()
+		var late <-chan time.Time
+		if bounded {
+			late = time.After(s.link.config.Timeout)
 		}
-		hello, ok := request.Message.(*Hello)
-		if !ok {
-			return request, nil
-		}
-		err = s.answerHello(context.WithoutCancel(ctx), request.Correlation, hello)
-		if err != nil {
-			s.link.fail(err)
+		select {
+		case request := <-s.requests:
+			hello, ok := request.Message.(*Hello)
+			if !ok {
+				return request, nil
+			}
+			err := s.answerHello(context.WithoutCancel(ctx), request.Correlation, hello)
+			if err != nil {
+				s.link.fail(err)
+				return Request{}, s.Err()
+			}
+		case <-s.link.done:
+			return Request{}, s.Err()
+		case <-ctx.Done():
+			return Request{}, waitError(ctx, "wait for a request")
+		case <-late:
+			s.link.fail(status.Errorf(status.TimeOut, "no request within %v in phase %v",
+				s.link.config.Timeout, s.Phase()))
 			return Request{}, s.Err()
 		}
-	}
-}
-
-func (s *Responder) wait(ctx context.Context) (Request, error) {
-	s.mu.Lock()
-	bounded := mustContinue.has(s.machine.completed)
-	s.mu.Unlock()
-	var late <-chan time.Time
-	if bounded {
-		timer := time.NewTimer(s.link.config.Timeout)
-		defer timer.Stop()
-		late = timer.C
-	}
-	select {
-	case request := <-s.requests:
-		return request, nil
-	case <-s.link.done:
-		return Request{}, s.Err()
-	case <-ctx.Done():
-		return Request{}, waitError(ctx, "wait for a request")
-	case <-late:
-		s.link.fail(status.Errorf(status.TimeOut, "no request within %v in phase %v",
-			s.link.config.Timeout, s.Phase()))
-		return Request{}, s.Err()
 	}
 }
 
@@ -219,7 +209,15 @@ func (s *Responder) Fail(ctx context.Context, correlation uint64, err error) err
 }
 
 func (s *Responder) answer(ctx context.Context, correlation uint64, m Message, success bool) error {
-	b, err := s.complete(correlation, m, success)
+	err := s.Err()
+	var b []byte
+	if err == nil {
+		b, err = s.link.encode(&Envelope{Correlation: correlation, Message: m})
+	}
+	if err == nil {
+		// Before the answer is sent: the next request may arrive as soon as it is.
+		err = s.complete(correlation, m, success)
+	}
 	if err == nil {
 		err = s.link.send(ctx, b)
 	}
@@ -229,28 +227,19 @@ func (s *Responder) answer(ctx context.Context, correlation uint64, m Message, s
 	return nil
 }
 
-// complete encodes the answer and completes the request before the answer is sent: the next request
-// may arrive as soon as it is.
-func (s *Responder) complete(correlation uint64, m Message, success bool) ([]byte, error) {
-	if err := s.Err(); err != nil {
-		return nil, err
-	}
-	b, err := s.link.encode(&Envelope{Correlation: correlation, Message: m})
-	if err != nil {
-		return nil, err
-	}
+func (s *Responder) complete(correlation uint64, m Message, success bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if correlation == 0 || correlation != s.correlation {
-		return nil, status.Errorf(status.BadState, "no such request is outstanding")
+		return status.Errorf(status.BadState, "no such request is outstanding")
 	}
 	if !success {
 		s.machine.fail()
 	} else if err := s.machine.succeed(m); err != nil {
-		return nil, err
+		return err
 	}
 	s.correlation = 0
-	return b, nil
+	return nil
 }
 
 func (s *Responder) deliver(e *Envelope) error {

@@ -110,8 +110,8 @@ func isAlert(err error) bool {
 
 // explainAlert adds the likely cause to an alert, which carries a number only.
 func explainAlert(err error) error {
-	return fmt.Errorf(
-		"the peer ended TLS, probably because it rejects this side's certificate; see its log: %w", err)
+	return fmt.Errorf("the peer ended TLS, probably because it rejects this side's certificate; "+
+		"see its log: %w", err)
 }
 
 // maxIdentityLength bounds the certificate name in logs, in bytes.

@@ -56,8 +56,8 @@ func (r *Relay) newChannel(ctx context.Context, config *ChannelConfig) (*channel
 		relay: r, id: id, counters: r.counters[id],
 		served: make(chan struct{}), sessions: make(map[*session]struct{}),
 		clients: epoch.NewRegistry(epoch.Config{Restart: true}),
-		log:     r.log.With(zap.String("channel", id.Name), zap.String("representor", id.Representor)),
 	}
+	c.log = r.log.With(zap.String("channel", id.Name), zap.String("representor", id.Representor))
 	c.settings.Store(config)
 	c.link = newTargetLink(c)
 	if err := c.start(ctx, config); err != nil {
@@ -98,8 +98,8 @@ func (c *channel) openDevice(config *ChannelConfig) error {
 		return nil
 	}
 	if _, err = c.relay.devices.at(source); err != nil {
-		return fmt.Errorf("%w (the route to target %v starts at %v; --rdma-address selects another)",
-			err, config.Target, source)
+		return fmt.Errorf("%w (it has the source address %v of the route to target %v; "+
+			"--rdma-address selects another)", err, source, config.Target)
 	}
 	return nil
 }

@@ -189,7 +189,7 @@ func (c *ChannelConfig) validate() error {
 	}
 	if c.RDMAAddress.IsUnspecified() {
 		return status.Errorf(status.InvalidValue,
-			"channel %v: RDMA address %v is unspecified: the target expects connections from one address",
+			"channel %v: RDMA address %v is unspecified: the target expects one address",
 			c.ChannelID, c.RDMAAddress)
 	}
 	return nil

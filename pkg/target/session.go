@@ -109,13 +109,10 @@ func (s *session) ConfigureDataPath(
 	ctx context.Context, m *controlmsg.ConfigureDataPath,
 ) (*controlmsg.ConfigureDataPathReply, error) {
 	if len(s.openLanes()) > 0 {
-		return nil, status.Errorf(status.BadState, "the lanes of a failed configuration are still open")
+		return nil, status.Errorf(status.BadState,
+			"the lanes of a failed configuration are still open")
 	}
-	if err := s.checkConfiguration(m); err != nil {
-		return nil, err
-	}
-	staging := int64(m.QueueCount) * int64(m.Depth) * int64(m.BufferSize)
-	if err := s.reserveStaging(staging); err != nil {
+	if err := s.reserve(m); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.target.config.ControlTimeout)
@@ -139,7 +136,8 @@ func (s *session) ConfigureDataPath(
 	return &controlmsg.ConfigureDataPathReply{InboundReads: uint32(s.outboundReads())}, nil
 }
 
-func (s *session) checkConfiguration(m *controlmsg.ConfigureDataPath) error {
+// reserve checks a configuration against the limits, and reserves its share of the staging memory.
+func (s *session) reserve(m *controlmsg.ConfigureDataPath) error {
 	announced := s.describeVolume()
 	switch {
 	case m.Export.RDMA == nil:
@@ -156,19 +154,16 @@ func (s *session) checkConfiguration(m *controlmsg.ConfigureDataPath) error {
 			"buffer size %d is not a multiple of the volume's block size %d",
 			m.BufferSize, announced.BlockSize)
 	}
-	return nil
-}
-
-func (s *session) reserveStaging(bytes int64) error {
+	staging := int64(m.QueueCount) * int64(m.Depth) * int64(m.BufferSize)
 	limit := int64(s.target.config.StagingLimit)
-	if total := s.target.staging.Add(bytes); total > limit {
-		s.target.staging.Add(-bytes)
+	if total := s.target.staging.Add(staging); total > limit {
+		s.target.staging.Add(-staging)
 		return status.Errorf(status.NoMemory,
 			"staging of %d bytes (queues x depth x buffer size): "+
 				"all sessions together may use %d and already use %d",
-			bytes, limit, total-bytes)
+			staging, limit, total-staging)
 	}
-	s.staging = bytes
+	s.staging = staging
 	return nil
 }
 

@@ -142,7 +142,8 @@ func (t *Target) start(ctx context.Context) error {
 	if t.rdma, err = t.device.Listen(ctx, t.config.RDMAListen); err != nil {
 		return fmt.Errorf("listen for RDMA connections on %v: %w", t.config.RDMAListen, err)
 	}
-	if t.listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(t.config.Listen)); err != nil {
+	t.listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(t.config.Listen))
+	if err != nil {
 		return fmt.Errorf("listen for control connections on %v: %w", t.config.Listen, err)
 	}
 	return nil
