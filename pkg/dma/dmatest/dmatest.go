@@ -34,19 +34,21 @@ type conformanceTest struct {
 	run  func(*bench)
 }
 
+// groups holds the tests of the suite.
+var groups = []struct {
+	name  string
+	tests []conformanceTest
+}{
+	{"Device", deviceTests}, {"MemoryMap", memoryMapTests}, {"Inventory", inventoryTests}, {"Buffer", bufferTests},
+	{"Context", contextTests}, {"Job", jobTests}, {"Rejection", rejectionTests}, {"Import", importTests},
+	{"Wait", waitTests}, {"Sequence", sequenceTests},
+}
+
 // Run runs the suite as subtests of t. It skips a test only if the provider fails with
 // status.NotSupported, or if the capabilities of the device or a nil Faulty say that there is
 // nothing to test.
 func Run(t *testing.T, config Config) {
 	t.Helper()
-	groups := []struct {
-		name  string
-		tests []conformanceTest
-	}{
-		{"Device", deviceTests}, {"MemoryMap", memoryMapTests}, {"Inventory", inventoryTests}, {"Buffer", bufferTests},
-		{"Context", contextTests}, {"Job", jobTests}, {"Rejection", rejectionTests}, {"Import", importTests},
-		{"Wait", waitTests}, {"Sequence", sequenceTests},
-	}
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
 			for _, test := range group.tests {
