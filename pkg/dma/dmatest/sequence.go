@@ -138,19 +138,38 @@ func (m *machine) detach(t *rapid.T) {
 	m.attached = m.attached && m.inFlight > 0
 }
 
+// claim claims a buffer. Sources may share their memory, but each destination has its own: a copy is
+// not atomic, so two jobs to the same bytes would give a mixture.
 func (m *machine) claim(t *rapid.T) {
-	offset := rapid.Uint64Range(0, machineBuffers-1).Draw(t, "place") * machineBytes
+	place := rapid.Uint64Range(0, machineBuffers-1).Draw(t, "place")
 	var buffer *dma.Buffer
 	var err error
 	if rapid.Bool().Draw(t, "source") {
-		buffer, err = m.inventory.ByData(m.memory, offset, machineBytes)
+		buffer, err = m.inventory.ByData(m.memory, place*machineBytes, machineBytes)
 	} else {
-		buffer, err = m.inventory.ByAddress(m.memory, machineBuffers*machineBytes+offset, machineBytes)
+		address := m.freeDestination(place)
+		buffer, err = m.inventory.ByAddress(m.memory, address, machineBytes)
 	}
 	expect(t, "claim", err, first(when{len(m.buffers) == machineBuffers, status.NoMemory}))
 	if err == nil {
 		m.buffers = append(m.buffers, buffer)
 	}
+}
+
+// freeDestination returns the address of the first destination from place on that no claimed buffer
+// covers. There is one as long as a buffer is free.
+func (m *machine) freeDestination(place uint64) uint64 {
+	for i := range uint64(machineBuffers) {
+		address := (machineBuffers + (place+i)%machineBuffers) * machineBytes
+		covered := slices.ContainsFunc(m.buffers, func(b *dma.Buffer) bool {
+			start, _ := b.Range()
+			return start == address
+		})
+		if !covered {
+			return address
+		}
+	}
+	return (machineBuffers + place) * machineBytes
 }
 
 // pick draws a claimed buffer, or returns nil if there is none.
