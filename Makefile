@@ -42,6 +42,12 @@ test-short: ## Run the quick tests without the race detector
 	go test -short -tags '$(TAGS)' ./...
 	go -C bench test -short ./...
 
+.PHONY: test-tools
+test-tools: ## Test what needs other programs: the status page in a browser, iWARP in Wireshark (chromium, tshark)
+	@for tool in chromium tshark; do command -v $$tool >/dev/null || { echo "$$tool is not installed" >&2; exit 1; }; done
+	go test $(RACE) -tags '$(TAGS)' -count=1 -run TestThePageShowsLiveRatesInABrowser ./test/e2e
+	go test $(RACE) -tags '$(TAGS)' -count=1 -run TestTshark ./pkg/rdma/iwarp
+
 .PHONY: test-siw
 test-siw: ## Test iWARP against the Linux kernel's own, in a small VM (Debian, QEMU)
 	test/siw/run.sh

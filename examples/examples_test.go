@@ -14,7 +14,7 @@ import (
 )
 
 // patience bounds every wait, so that a test that would hang fails.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // programs is the directory into which TestMain builds the samples.
 var programs string

@@ -20,7 +20,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // testTimeout bounds every wait; only a failing test reaches it.
-const testTimeout = 20 * time.Second
+const testTimeout = 2 * time.Minute
 
 const (
 	testDepth = 4
@@ -172,12 +172,13 @@ func (r *fakeRelay) send(b []byte) {
 	r.producers[0].Flush()
 }
 
-func (r *fakeRelay) open() *client.Volume {
+// open opens the volume. A request times out after ioTimeout.
+func (r *fakeRelay) open(ioTimeout time.Duration) *client.Volume {
 	r.t.Helper()
 	v, err := client.Open(context.Background(), client.Config{
 		Provider: r.provider, Device: emulated.DefaultHostDevice,
 		Queues: 1, Depth: testDepth, BufferSize: testBlock,
-		SyncDepth: -1, ControlTimeout: testTimeout, IOTimeout: 300 * time.Millisecond,
+		SyncDepth: -1, ControlTimeout: testTimeout, IOTimeout: ioTimeout,
 	})
 	if err != nil {
 		r.t.Fatal(err)
@@ -243,7 +244,7 @@ func TestAProtocolViolationEndsTheSessionAndFailsEveryRequestOnce(t *testing.T) 
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newFakeRelay(t)
-			v := r.open()
+			v := r.open(testTimeout)
 			q := v.Queue(0)
 			submit(t, q, 1)
 			request := r.request()
@@ -271,7 +272,7 @@ func TestAProtocolViolationEndsTheSessionAndFailsEveryRequestOnce(t *testing.T) 
 
 func TestARelayThatNeverRespondsTimesOut(t *testing.T) {
 	r := newFakeRelay(t)
-	v := r.open()
+	v := r.open(300 * time.Millisecond)
 	submit(t, v.Queue(0), 7)
 	if got := results(t, v.Queue(0), 1); got[0].Tag != 7 || got[0].Code != status.TimeOut {
 		t.Errorf("outcome is %+v", got[0])
@@ -283,7 +284,7 @@ func TestARelayThatNeverRespondsTimesOut(t *testing.T) {
 
 func TestOutstandingRequestsFailWhenTheRelayDies(t *testing.T) {
 	r := newFakeRelay(t)
-	v := r.open()
+	v := r.open(testTimeout)
 	submit(t, v.Queue(0), 7)
 	r.cancel()
 	if got := results(t, v.Queue(0), 1); got[0].Code == status.Success {

@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // testTimeout bounds every wait. Only a failing test reaches it.
-const testTimeout = 20 * time.Second
+const testTimeout = 2 * time.Minute
 
 var loopback = netip.MustParseAddr("127.0.0.1")
 

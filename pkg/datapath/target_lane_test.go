@@ -463,14 +463,13 @@ func TestLongFetchesDoNotExhaustTheTransactions(t *testing.T) {
 		small.Slot = large.Slot + testDepth/2 - 1
 		r.relay.send(iomsg.DataConnection, &small)
 	}
-	deadline := time.After(testTimeout)
 	for range 5000 {
 		var b message
 		select {
 		case b = <-r.relay.received[iomsg.DataConnection]:
 		case err := <-r.failure:
 			t.Fatalf("the lane failed: %v", err)
-		case <-deadline:
+		case <-time.After(testTimeout):
 			t.Fatal("the lane has stopped responding")
 		}
 		var m iomsg.Message

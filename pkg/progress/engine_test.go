@@ -152,7 +152,7 @@ func TestALostWakeUpIsCounted(t *testing.T) {
 	box := newMailbox(t)
 	engine, stop := runEngine(t, progress.Policy{Mode: progress.Event}, box)
 	defer stop()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for engine.Stats().Sleeps == 0 && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
 	}

@@ -101,7 +101,7 @@ func (s *echoServer) serve(ctx context.Context, connection comch.Connection) {
 	s.add(1)
 	defer s.add(-1)
 	defer connection.Abort()
-	setupCtx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	setupCtx, cancel := context.WithTimeout(ctx, testTimeout)
 	defer cancel()
 	path, err := newDataPath(setupCtx, connection)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-const testTimeout = 20 * time.Second
+const testTimeout = 2 * time.Minute
 
 func testContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -78,10 +78,11 @@ func TestCPUTimeGrowsWithWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for begin, sum := time.Now(), 0; time.Since(begin) < 20*time.Millisecond; sum++ {
-		_ = sum * sum
+	// CPU time is counted in ticks, and a busy machine may grant less than one for a long time.
+	after := before
+	for begin := time.Now(); err == nil && after <= before && time.Since(begin) < testTimeout; {
+		after, err = CPUTime(os.Getpid())
 	}
-	after, err := CPUTime(os.Getpid())
 	if err != nil || after <= before {
 		t.Errorf("CPU time went from %v to %v, error %v", before, after, err)
 	}

@@ -37,7 +37,7 @@ func startAdmin(t *testing.T,
 	}}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		if err := a.Shutdown(ctx); err != nil {
 			t.Error(err)

@@ -15,7 +15,7 @@ import (
 )
 
 // testTimeout bounds every wait. Only a failing test reaches it.
-const testTimeout = time.Minute
+const testTimeout = 2 * time.Minute
 
 // blockingDescriptor returns a descriptor whose last close blocks until release is called: a
 // lingering socket with data that nobody receives.

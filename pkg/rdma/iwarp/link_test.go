@@ -16,7 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 )
 
-const testTimeout = 30 * time.Second
+const testTimeout = 2 * time.Minute
 
 // link is a connection whose two ends are in one process.
 type link struct {

@@ -18,7 +18,7 @@ import (
 func TestTsharkDecodesSession(t *testing.T) {
 	tshark, err := exec.LookPath("tshark")
 	if err != nil {
-		t.Skip("tshark is not installed (Debian package tshark)")
+		t.Skip("tshark is not installed: make test-tools requires it")
 	}
 	c := newCapture()
 	runCapturedSession(t, c)

@@ -17,7 +17,7 @@ import (
 )
 
 // testTimeout bounds the wait for events that must happen.
-const testTimeout = 30 * time.Second
+const testTimeout = 2 * time.Minute
 
 var loopback = netip.MustParseAddr("127.0.0.1")
 
