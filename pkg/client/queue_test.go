@@ -13,7 +13,7 @@ import (
 // complete them, and polls the results, all on one thread.
 func roundTrip(t testing.TB) func() {
 	r := newFakeRelay(t)
-	q := r.open().Queue(0)
+	q := r.open(testTimeout).Queue(0)
 	consumer, producer := r.consumers[0], r.producers[0]
 	received := make([]comch.Received, testDepth)
 	results := make([]client.Result, testDepth)
