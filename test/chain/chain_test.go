@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,8 +19,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -205,4 +208,50 @@ func (c *chain) open(config client.Config) *client.Volume {
 	})
 	c.t.Cleanup(closeVolume)
 	return v
+}
+
+// await waits until condition holds.
+func (c *chain) await(what string, condition func() bool) {
+	c.t.Helper()
+	deadline := time.Now().Add(testTimeout)
+	for !condition() {
+		if time.Now().After(deadline) {
+			c.t.Fatalf("timed out: %s; channels %+v", what, c.relay.Channels())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// gateVolume holds back what its queues have done while the gate is closed,
+// and fails requests if told to.
+type gateVolume struct {
+	volume.Volume
+	closed atomic.Bool
+	failed atomic.Uint32 // a status.Code
+}
+
+// Memory keeps reads from going around the queues.
+func (*gateVolume) Memory() *memory.Region { return nil }
+
+func (v *gateVolume) NewQueue(depth int) (volume.Queue, error) {
+	queue, err := v.Volume.NewQueue(depth)
+	return &gateQueue{Queue: queue, volume: v}, err
+}
+
+type gateQueue struct {
+	volume.Queue
+	volume *gateVolume
+}
+
+func (q *gateQueue) Poll(completed []*volume.Request) int {
+	if q.volume.closed.Load() {
+		return 0
+	}
+	n := q.Queue.Poll(completed)
+	if code := status.Code(q.volume.failed.Load()); code != status.Success {
+		for _, r := range completed[:n] {
+			r.Err = code
+		}
+	}
+	return n
 }

@@ -90,18 +90,6 @@ func (c *chain) status(name string) relay.ChannelStatus {
 	return relay.ChannelStatus{}
 }
 
-// await waits until condition holds.
-func (c *chain) await(what string, condition func() bool) {
-	c.t.Helper()
-	deadline := time.Now().Add(testTimeout)
-	for !condition() {
-		if time.Now().After(deadline) {
-			c.t.Fatalf("timed out: %s; channels %+v", what, c.relay.Channels())
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
 func (c *chain) awaitState(name string, state relay.LinkState) {
 	c.t.Helper()
 	c.await(fmt.Sprintf("channel %s is %v", name, state), func() bool { return c.status(name).Link.State == state })

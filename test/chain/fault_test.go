@@ -8,64 +8,9 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
-	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-// queueConfig is a client with one queue and no synchronous requests.
-func (c *chain) queueConfig(depth int) client.Config {
-	config := c.config()
-	config.Queues, config.Depth, config.BufferSize, config.SyncDepth = 1, depth, blockSize, -1
-	return config
-}
-
-// submitReads keeps depth reads of whole blocks outstanding.
-func submitReads(t *testing.T, q *client.Queue, depth int) {
-	t.Helper()
-	for i := range uint64(depth) {
-		err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize, Offset: i * blockSize, Memory: i * blockSize, Tag: i})
-		if err != nil {
-			t.Fatalf("submit %d: %v", i, err)
-		}
-	}
-	q.Flush()
-}
-
-// collect polls until count results have come, and one moment longer.
-func collect(t *testing.T, q *client.Queue, count int) map[uint64][]status.Code {
-	t.Helper()
-	codes := map[uint64][]status.Code{}
-	results := make([]client.Result, 32)
-	deadline := time.Now().Add(testTimeout)
-	for total := 0; total < count; {
-		n := q.Poll(results)
-		for _, r := range results[:n] {
-			codes[r.Tag] = append(codes[r.Tag], r.Code)
-		}
-		if total += n; n == 0 {
-			if time.Now().After(deadline) {
-				t.Fatalf("%d of %d results came", total, count)
-			}
-			time.Sleep(100 * time.Microsecond)
-		}
-	}
-	time.Sleep(10 * time.Millisecond)
-	if n := q.Poll(results); n != 0 {
-		t.Errorf("%d results too many", n)
-	}
-	return codes
-}
-
-// expectOnce checks that every request has failed exactly once with code.
-func expectOnce(t *testing.T, codes map[uint64][]status.Code, count int, code status.Code) {
-	t.Helper()
-	for tag := range uint64(count) {
-		if got := codes[tag]; len(got) != 1 || got[0] != code {
-			t.Errorf("request %d ended with %v, want %v once", tag, got, code)
-		}
-	}
-}
 
 func TestALostTargetFailsEverythingInFlightOnceAndItsReturnIsServed(t *testing.T) {
 	const depth = 16
@@ -157,48 +102,6 @@ func TestAnErrorOfTheVolumeIsTheFailureOfThatIO(t *testing.T) {
 	if _, err := v.ReadAt(make([]byte, blockSize), 0); err != nil {
 		t.Errorf("read after the failure: %v", err)
 	}
-}
-
-func TestBadRequestsFailAloneAndTheSessionLives(t *testing.T) {
-	c := start(t, options{})
-	v := c.open(c.queueConfig(8))
-	q := v.Queue(0)
-	for i, request := range []client.Request{
-		{Type: iomsg.Type(77), Length: blockSize},
-		{Type: iomsg.Read, Length: blockSize, Offset: volumeSize},
-		{Type: iomsg.Read, Length: 100},
-		{Type: iomsg.Read, Length: 2 * blockSize},
-		{Type: iomsg.Write, Length: blockSize, Memory: 1 << 40},
-	} {
-		want := status.InvalidValue
-		if request.Length == 2*blockSize {
-			want = status.TooBig
-		}
-		request.Tag = uint64(i)
-		if err := q.Submit(&request); err != nil {
-			t.Fatal(err)
-		}
-		q.Flush()
-		if got := collect(t, q, 1)[uint64(i)]; got[0] != want {
-			t.Errorf("request %d ended with %v, want %v", i, got, want)
-		}
-	}
-	submitReads(t, q, 8)
-	expectOnce(t, collect(t, q, 8), 8, status.Success)
-}
-
-func TestTheDepthIsTheLimitOfASubmitter(t *testing.T) {
-	c := start(t, options{gated: true})
-	gate := c.gate
-	gate.closed.Store(true)
-	v := c.open(c.queueConfig(4))
-	q := v.Queue(0)
-	submitReads(t, q, 4)
-	if err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize}); !errors.Is(err, status.Again) {
-		t.Errorf("submit beyond the depth: %v", err)
-	}
-	gate.closed.Store(false)
-	expectOnce(t, collect(t, q, 4), 4, status.Success)
 }
 
 func TestAConfigurationBeyondTheLimitsIsRefusedWithTheLimit(t *testing.T) {

@@ -4,13 +4,91 @@ import (
 	"bytes"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
+	"runtime"
+	"runtime/debug"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+// queueConfig is a client with one queue and no synchronous requests.
+func (c *chain) queueConfig(depth int) client.Config {
+	config := c.config()
+	config.Queues, config.Depth, config.BufferSize, config.SyncDepth = 1, depth, blockSize, -1
+	return config
+}
+
+// submitReads keeps depth reads of whole blocks outstanding.
+func submitReads(t *testing.T, q *client.Queue, depth int) {
+	t.Helper()
+	for i := range uint64(depth) {
+		err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize, Offset: i * blockSize, Memory: i * blockSize, Tag: i})
+		if err != nil {
+			t.Fatalf("submit %d: %v", i, err)
+		}
+	}
+	q.Flush()
+}
+
+// collect polls until count results have come, and one moment longer.
+func collect(t *testing.T, q *client.Queue, count int) map[uint64][]status.Code {
+	t.Helper()
+	codes := map[uint64][]status.Code{}
+	results := make([]client.Result, 32)
+	deadline := time.Now().Add(testTimeout)
+	for total := 0; total < count; {
+		n := q.Poll(results)
+		for _, r := range results[:n] {
+			codes[r.Tag] = append(codes[r.Tag], r.Code)
+		}
+		if total += n; n == 0 {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d of %d results came", total, count)
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+	time.Sleep(10 * time.Millisecond)
+	if n := q.Poll(results); n != 0 {
+		t.Errorf("%d results too many", n)
+	}
+	return codes
+}
+
+// expectOnce checks that every request has failed exactly once with code.
+func expectOnce(t *testing.T, codes map[uint64][]status.Code, count int, code status.Code) {
+	t.Helper()
+	for tag := range uint64(count) {
+		if got := codes[tag]; len(got) != 1 || got[0] != code {
+			t.Errorf("request %d ended with %v, want %v once", tag, got, code)
+		}
+	}
+}
+
+func newEngine(tb testing.TB, q *client.Queue) *progress.Engine {
+	tb.Helper()
+	engine, err := progress.NewEngine(progress.Policy{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := q.Attach(engine); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		q.Detach(engine)
+		if err := engine.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return engine
+}
 
 func randomBytes(t testing.TB, n int) []byte {
 	t.Helper()
@@ -153,5 +231,140 @@ func TestCloseWaitsForCallersAndCanBeRepeated(t *testing.T) {
 	v.Abort()
 	if _, err := v.ReadAt(make([]byte, 1), 0); err == nil {
 		t.Error("a closed volume reads")
+	}
+}
+
+func TestTheDepthIsTheLimitOfASubmitter(t *testing.T) {
+	c := start(t, options{gated: true})
+	gate := c.gate
+	gate.closed.Store(true)
+	v := c.open(c.queueConfig(4))
+	q := v.Queue(0)
+	submitReads(t, q, 4)
+	if err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize}); !errors.Is(err, status.Again) {
+		t.Errorf("submit beyond the depth: %v", err)
+	}
+	gate.closed.Store(false)
+	expectOnce(t, collect(t, q, 4), 4, status.Success)
+}
+
+func TestBadRequestsFailAloneAndTheSessionLives(t *testing.T) {
+	c := start(t, options{})
+	v := c.open(c.queueConfig(8))
+	q := v.Queue(0)
+	for i, request := range []client.Request{
+		{Type: iomsg.Type(77), Length: blockSize},
+		{Type: iomsg.Read, Length: blockSize, Offset: volumeSize},
+		{Type: iomsg.Read, Length: 100},
+		{Type: iomsg.Read, Length: 2 * blockSize},
+		{Type: iomsg.Write, Length: blockSize, Memory: 1 << 40},
+	} {
+		want := status.InvalidValue
+		if request.Length == 2*blockSize {
+			want = status.TooBig
+		}
+		request.Tag = uint64(i)
+		if err := q.Submit(&request); err != nil {
+			t.Fatal(err)
+		}
+		q.Flush()
+		if got := collect(t, q, 1)[uint64(i)]; got[0] != want {
+			t.Errorf("request %d ended with %v, want %v", i, got, want)
+		}
+	}
+	submitReads(t, q, 8)
+	expectOnce(t, collect(t, q, 8), 8, status.Success)
+}
+
+// transferAll keeps depth requests outstanding until count are done. It is
+// the inner loop of every benchmark: it must not allocate.
+func transferAll(tb testing.TB, v *client.Volume, engine *progress.Engine, kind iomsg.Type, size uint32, depth, count int) {
+	q := v.Queue(0)
+	blocks := v.Info().Size / uint64(size)
+	var results [64]client.Result
+	request := client.Request{Type: kind, Length: size}
+	submitted, done := 0, 0
+	submit := func(tag uint64) {
+		request.Tag, request.Memory = tag, tag*uint64(size)
+		request.Offset = uint64(submitted) * 7919 % blocks * uint64(size)
+		if err := q.Submit(&request); err != nil {
+			tb.Fatal(err)
+		}
+		submitted++
+	}
+	for tag := range uint64(min(depth, count)) {
+		submit(tag)
+	}
+	q.Flush()
+	for done < count {
+		n := q.Poll(results[:])
+		for _, r := range results[:n] {
+			if r.Code != 0 {
+				tb.Fatalf("request failed: %v", r.Code)
+			}
+			if done++; submitted < count {
+				submit(r.Tag)
+			}
+		}
+		q.Flush()
+		engine.Idle(n)
+	}
+}
+
+func TestNoIOAllocatesAnywhereInTheChain(t *testing.T) {
+	for _, spec := range []string{volumeName + "=memory:8MiB", volumeName + "=file:" + t.TempDir() + "/disk.img,size=8MiB"} {
+		for _, kind := range []iomsg.Type{iomsg.Read, iomsg.Write} {
+			t.Run(fmt.Sprintf("%v %v", spec[:10], kind), func(t *testing.T) {
+				c := start(t, options{spec: spec})
+				v := c.open(c.queueConfig(32))
+				engine := newEngine(t, v.Queue(0))
+				transferAll(t, v, engine, kind, blockSize, 32, 2000) // warm up
+				const count = 20000
+				// Keep-alives, tickers and contended locks allocate now and
+				// then; an IO must not. The best of three tells them apart.
+				fewest := uint64(count)
+				for range 3 {
+					var before, after runtime.MemStats
+					runtime.ReadMemStats(&before)
+					transferAll(t, v, engine, kind, blockSize, 32, count)
+					runtime.ReadMemStats(&after)
+					fewest = min(fewest, after.Mallocs-before.Mallocs)
+				}
+				if fewest > count/50 {
+					t.Errorf("%d allocations in %d IOs", fewest, count)
+				}
+			})
+		}
+	}
+}
+
+func TestGarbageCollectionDoesNotStopTheWorkers(t *testing.T) {
+	c := start(t, options{
+		relay: nil,
+	})
+	v := c.open(c.queueConfig(32))
+	engine := newEngine(t, v.Queue(0))
+	stop := make(chan struct{})
+	var collecting sync.WaitGroup
+	collections := 0
+	collecting.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(10 * time.Millisecond):
+				runtime.GC()
+				collections++
+			}
+		}
+	})
+	defer debug.SetGCPercent(debug.SetGCPercent(10))
+	for start := time.Now(); time.Since(start) < 500*time.Millisecond; {
+		transferAll(t, v, engine, iomsg.Read, blockSize, 32, 1000)
+	}
+	close(stop)
+	collecting.Wait()
+	if collections < 3 {
+		t.Errorf("only %d collections finished while the workers were busy", collections)
 	}
 }

@@ -1,0 +1,5 @@
+//go:build soak
+
+package chain
+
+func init() { sessionCount = 1000 }
