@@ -1,10 +1,14 @@
-// Package chain tests target, relay and client together, in one process, over
-// the embedded providers.
+// Package chain tests target, relay, and client together, in one process, over the embedded
+// providers.
+//
+// The tests wait for conditions, never for a time, and give every timeout of the product so much
+// room that no slow machine reaches it; a test about a timeout sets its own.
 package chain
 
 import (
 	"context"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -18,10 +22,13 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -29,8 +36,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testTimeout bounds every wait; it is only reached by a test that fails.
-const testTimeout = 30 * time.Second
+// testTimeout bounds every wait. Only a test that hangs reaches it.
+const testTimeout = 2 * time.Minute
 
 const (
 	volumeName = "disk"
@@ -38,17 +45,26 @@ const (
 	blockSize  = 4096
 )
 
-var loopback = netip.MustParseAddrPort("127.0.0.1:0")
+// quiet is a keep-alive that never declares a slow peer dead, and sends next to nothing.
+var quiet = controlmsg.KeepAliveConfig{Interval: testTimeout / 4, DeadAfter: testTimeout}
+
+// loopback is where targets listen. The address belongs to this process, so that no other can take
+// the port of a target between its end and its restart.
+var loopback = func() netip.AddrPort {
+	pid := os.Getpid()
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 64 | byte(pid>>16), byte(pid >> 8), byte(pid)}), 0)
+}()
 
 // chain is a target and a relay, ready for clients.
 type chain struct {
 	t        testing.TB
+	log      *zap.Logger
 	provider comch.Provider
 	volumes  map[string]volume.Volume
-	gate     *gateVolume // in front of the volume
+	gate     *gateVolume // wraps the volume
 	target   *target.Target
 	relay    *relay.Relay
-	log      *zap.Logger
+	channel  relay.ChannelConfig // the relay's only channel
 
 	stopTarget func()
 	stopRelay  func()
@@ -56,37 +72,64 @@ type chain struct {
 
 // options change what start makes.
 type options struct {
-	crc    bool
-	gated  bool // requests go through chain.gate
-	spec   string
-	target func(*target.Config)
-	relay  func(*relay.Config)
-	// channel changes the relay's only channel.
+	crc   bool
+	gated bool // serve chain.gate instead of the bare volume
+	spec  string
+	// target, relay, and channel change the configurations.
+	target  func(*target.Config)
+	relay   func(*relay.Config)
 	channel func(*relay.ChannelConfig)
 }
 
-func workers(n int) []int {
-	cpus := make([]int, n)
-	for i := range cpus {
-		cpus[i] = datapath.NoCPU
-	}
-	return cpus
-}
-
-func start(t testing.TB, o options) *chain {
+// newChain returns a chain without a target and without a relay.
+func newChain(t testing.TB) *chain {
 	t.Helper()
-	c := &chain{t: t, provider: emulated.New(emulated.Options{Directory: filepath.Join(t.TempDir(), "comch")})}
-	c.log = zap.NewNop()
+	c := &chain{t: t, log: zap.NewNop()}
 	if testing.Verbose() {
 		c.log = zaptest.NewLogger(t, zaptest.Level(zap.InfoLevel))
 	}
-	c.startTarget(o, loopback)
-	c.startRelay(o)
-	t.Cleanup(func() {
-		c.stopRelay()
-		c.stopTarget()
-	})
+	c.provider = emulated.New(emulated.Options{Directory: filepath.Join(t.TempDir(), "comch")})
 	return c
+}
+
+// start starts a target and a relay with one channel.
+func start(t testing.TB, o options) *chain {
+	t.Helper()
+	c := newChain(t)
+	c.startTarget(o, loopback)
+	t.Cleanup(func() { c.stopTarget() })
+	c.startRelay(o)
+	t.Cleanup(func() { c.stopRelay() })
+	return c
+}
+
+// startTarget opens the volume and serves it. It sets stopTarget, which undoes both.
+func (c *chain) startTarget(o options, listen netip.AddrPort) {
+	c.t.Helper()
+	c.openVolume(o)
+	config := target.Config{
+		RDMA: newRDMA(o.crc), Listen: listen, RDMAListen: loopback, Volumes: c.volumes, CPUs: unpinned(2),
+		ControlTimeout: testTimeout, KeepAlive: quiet, Logger: c.log.Named("target"),
+	}
+	if o.target != nil {
+		o.target(&config)
+	}
+	var err error
+	if c.target, err = target.New(c.context(), config); err != nil {
+		c.t.Fatal(err)
+	}
+	stop := c.run("target", c.target.Run)
+	c.stopTarget = sync.OnceFunc(func() {
+		stop()
+		if err := c.target.Close(); err != nil {
+			c.t.Errorf("close target: %v", err)
+		}
+		for _, v := range c.volumes {
+			if err := v.Close(c.context()); err != nil {
+				c.t.Errorf("close volume: %v", err)
+			}
+		}
+	})
 }
 
 func (c *chain) openVolume(o options) {
@@ -109,75 +152,75 @@ func (c *chain) openVolume(o options) {
 	}
 }
 
-func (c *chain) startTarget(o options, listen netip.AddrPort) {
-	c.t.Helper()
-	c.openVolume(o)
-	config := target.Config{
-		RDMA: iwarp.New(iwarp.Options{CRC: o.crc}), Listen: listen, RDMAListen: loopback,
-		Volumes: c.volumes, CPUs: workers(2), Logger: c.log.Named("target"),
-	}
-	if o.target != nil {
-		o.target(&config)
-	}
-	var err error
-	if c.target, err = target.New(c.context(), config); err != nil {
-		c.t.Fatal(err)
-	}
-	run := c.run("target", c.target.Run)
-	c.stopTarget = sync.OnceFunc(func() {
-		run()
-		if err := c.target.Close(); err != nil {
-			c.t.Errorf("close target: %v", err)
-		}
-		for _, v := range c.volumes {
-			if err := v.Close(c.context()); err != nil {
-				c.t.Errorf("close volume: %v", err)
-			}
-		}
-	})
-}
-
+// startRelay starts a relay with one channel to the chain's target.
 func (c *chain) startRelay(o options) {
 	c.t.Helper()
-	channel := relay.ChannelConfig{
-		ChannelID: relay.ChannelID{Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor, Name: client.DefaultChannelName},
-		Target:    c.target.Address(), Volume: volumeName,
-	}
+	c.channel = channelTo(client.DefaultChannelName, c.target.Address())
 	if o.channel != nil {
-		o.channel(&channel)
+		o.channel(&c.channel)
 	}
-	config := relay.Config{
-		Comch: c.provider, RDMA: iwarp.New(iwarp.Options{CRC: o.crc}), CPUs: workers(2), Logger: c.log.Named("relay"),
-		Settings: relay.Settings{Channels: []relay.ChannelConfig{channel}},
-	}
+	config := relay.Config{RDMA: newRDMA(o.crc), Settings: relay.Settings{Channels: []relay.ChannelConfig{c.channel}}}
 	if o.relay != nil {
 		o.relay(&config)
+	}
+	c.startRelayWith(config)
+}
+
+// startRelayWith starts a relay, with what all relays of these tests have in common added to
+// config. It sets stopRelay.
+func (c *chain) startRelayWith(config relay.Config) {
+	c.t.Helper()
+	config.Comch, config.CPUs, config.Logger = c.provider, unpinned(2), c.log.Named("relay")
+	if config.RDMA == nil {
+		config.RDMA = newRDMA(false)
 	}
 	var err error
 	if c.relay, err = relay.New(c.context(), config); err != nil {
 		c.t.Fatal(err)
 	}
-	run := c.run("relay", c.relay.Run)
+	stop := c.run("relay", c.relay.Run)
 	c.stopRelay = sync.OnceFunc(func() {
-		run()
+		stop()
 		if err := c.relay.Close(); err != nil {
 			c.t.Errorf("close relay: %v", err)
 		}
 	})
 }
 
-// run runs a service and returns what stops it.
+// channelTo returns the configuration of a channel that waits patiently for everything.
+func channelTo(name string, target netip.AddrPort) relay.ChannelConfig {
+	return relay.ChannelConfig{
+		ChannelID: relay.ChannelID{Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor, Name: name},
+		Target:    target, Volume: volumeName,
+		SessionWait: retry.Forever(), IOTimeout: testTimeout, ControlTimeout: testTimeout, KeepAlive: quiet,
+	}
+}
+
+func newRDMA(crc bool) rdma.Provider {
+	return iwarp.New(iwarp.Options{CRC: crc, UserTimeout: testTimeout, HandshakeTimeout: testTimeout})
+}
+
+// unpinned configures n workers that may run on any core.
+func unpinned(n int) []int {
+	cpus := make([]int, n)
+	for i := range cpus {
+		cpus[i] = datapath.NoCPU
+	}
+	return cpus
+}
+
+// run runs a service and returns the function that stops it.
 func (c *chain) run(name string, service func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	var ended sync.WaitGroup
-	ended.Go(func() {
+	var running sync.WaitGroup
+	running.Go(func() {
 		if err := service(ctx); err != nil {
 			c.t.Errorf("run %s: %v", name, err)
 		}
 	})
 	return func() {
 		cancel()
-		ended.Wait()
+		running.Wait()
 	}
 }
 
@@ -187,50 +230,63 @@ func (c *chain) context() context.Context {
 	return ctx
 }
 
+// config returns the configuration of a client with synchronous requests only.
 func (c *chain) config() client.Config {
 	return client.Config{
-		Provider: c.provider, Device: emulated.DefaultHostDevice, ControlTimeout: testTimeout,
+		Provider: c.provider, Device: emulated.DefaultHostDevice, ControlTimeout: testTimeout, IOTimeout: testTimeout,
 		Logger: c.log.Named("client"),
 	}
 }
 
-// open opens the volume and closes it when the test ends.
+// open opens the volume, and closes it when the test ends.
 func (c *chain) open(config client.Config) *client.Volume {
 	c.t.Helper()
 	v, err := client.Open(c.context(), config)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	closeVolume := sync.OnceFunc(func() {
+	c.t.Cleanup(func() {
 		if err := v.Close(c.context()); err != nil && v.Err() == nil {
 			c.t.Errorf("close volume: %v", err)
 		}
 	})
-	c.t.Cleanup(closeVolume)
 	return v
 }
 
 // await waits until condition holds.
 func (c *chain) await(what string, condition func() bool) {
 	c.t.Helper()
-	deadline := time.Now().Add(testTimeout)
-	for !condition() {
+	for deadline := time.Now().Add(testTimeout); !condition(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			c.t.Fatalf("timed out: %s; channels %+v", what, c.relay.Channels())
+			c.t.Fatalf("timed out waiting until %s; channels %+v", what, c.relay.Channels())
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
 
-// gateVolume holds back what its queues have done while the gate is closed,
-// and fails requests if told to.
-type gateVolume struct {
-	volume.Volume
-	closed atomic.Bool
-	failed atomic.Uint32 // a status.Code
+// awaitRelease waits until relay and target have released all sessions of clients.
+func (c *chain) awaitRelease() {
+	c.t.Helper()
+	c.await("the relay has released its sessions", func() bool { return c.relay.Sessions() == 0 })
+	// The relay's own connection, which watches the target, is a session too.
+	c.await("the target has released its sessions", func() bool { return c.target.Sessions() <= 1 })
 }
 
-// Memory keeps reads from going around the queues.
+// awaitInFlight waits until the target has submitted n requests to the gated volume.
+func (c *chain) awaitInFlight(n int64) {
+	c.t.Helper()
+	c.await("requests are in flight at the target", func() bool { return c.gate.submitted.Load()-c.gate.completed.Load() >= n })
+}
+
+// gateVolume holds back completions while the gate is closed, and fails requests on demand.
+type gateVolume struct {
+	volume.Volume
+	closed    atomic.Bool
+	failed    atomic.Uint32 // the status.Code of all requests, unless Success
+	submitted atomic.Int64
+	completed atomic.Int64
+}
+
+// Memory returns nil, so that reads go through the queues.
 func (*gateVolume) Memory() *memory.Region { return nil }
 
 func (v *gateVolume) NewQueue(depth int) (volume.Queue, error) {
@@ -243,11 +299,20 @@ type gateQueue struct {
 	volume *gateVolume
 }
 
+func (q *gateQueue) Submit(request *volume.Request) error {
+	err := q.Queue.Submit(request)
+	if err == nil {
+		q.volume.submitted.Add(1)
+	}
+	return err
+}
+
 func (q *gateQueue) Poll(completed []*volume.Request) int {
 	if q.volume.closed.Load() {
 		return 0
 	}
 	n := q.Queue.Poll(completed)
+	q.volume.completed.Add(int64(n))
 	if code := status.Code(q.volume.failed.Load()); code != status.Success {
 		for _, r := range completed[:n] {
 			r.Err = code

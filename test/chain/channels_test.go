@@ -6,40 +6,31 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
-	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// fleet is one relay with many channels to several targets.
+// fleet is one relay with many channels, to several targets.
 type fleet struct {
-	*chain  // its relay, and its ways to open volumes
+	*chain  // its relay only
 	targets []*chain
 }
 
-// startFleet starts the targets and a relay with the channels that channels
-// makes for their addresses.
+// startFleet starts the targets, and a relay with the channels that channels returns for their
+// addresses.
 func startFleet(t testing.TB, targets int, channels func(addresses []netip.AddrPort) []relay.ChannelConfig) *fleet {
 	t.Helper()
-	f := &fleet{chain: &chain{
-		t: t, log: zap.NewNop(), provider: emulated.New(emulated.Options{Directory: filepath.Join(t.TempDir(), "comch")}),
-	}}
+	f := &fleet{chain: newChain(t)}
 	var addresses []netip.AddrPort
 	for range targets {
-		c := &chain{t: t, log: f.log}
-		c.startTarget(options{}, loopback)
-		t.Cleanup(func() { c.stopTarget() })
+		c := f.startTargetAt(loopback)
 		f.targets = append(f.targets, c)
 		addresses = append(addresses, c.target.Address())
 	}
@@ -48,28 +39,13 @@ func startFleet(t testing.TB, targets int, channels func(addresses []netip.AddrP
 	return f
 }
 
-// startRelayWith fills in what relays of tests have in common.
-func (c *chain) startRelayWith(config relay.Config) {
-	c.t.Helper()
-	config.Comch, config.RDMA, config.CPUs, config.Logger = c.provider, iwarp.New(iwarp.Options{}), workers(2), c.log.Named("relay")
-	var err error
-	if c.relay, err = relay.New(c.context(), config); err != nil {
-		c.t.Fatal(err)
-	}
-	run := c.run("relay", c.relay.Run)
-	c.stopRelay = sync.OnceFunc(func() {
-		run()
-		if err := c.relay.Close(); err != nil {
-			c.t.Errorf("close relay: %v", err)
-		}
-	})
-}
-
-func channel(name string, target netip.AddrPort) relay.ChannelConfig {
-	return relay.ChannelConfig{
-		ChannelID: relay.ChannelID{Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor, Name: name},
-		Target:    target, Volume: volumeName,
-	}
+// startTargetAt starts a target that runs until the test ends.
+func (f *fleet) startTargetAt(listen netip.AddrPort) *chain {
+	f.t.Helper()
+	c := &chain{t: f.t, log: f.log}
+	c.startTarget(options{}, listen)
+	f.t.Cleanup(func() { c.stopTarget() })
+	return c
 }
 
 // small is a client of a channel that takes up little.
@@ -90,16 +66,22 @@ func (c *chain) status(name string) relay.ChannelStatus {
 	return relay.ChannelStatus{}
 }
 
-func (c *chain) awaitState(name string, state relay.LinkState) {
+// awaitState waits until the channel with the given name is in a state, and returns its status.
+func (c *chain) awaitState(name string, state relay.LinkState) relay.ChannelStatus {
 	c.t.Helper()
-	c.await(fmt.Sprintf("channel %s is %v", name, state), func() bool { return c.status(name).Link.State == state })
+	var s relay.ChannelStatus
+	c.await(fmt.Sprintf("channel %s is %v", name, state), func() bool {
+		s = c.status(name)
+		return s.Link.State == state
+	})
+	return s
 }
 
 func TestSixteenChannelsServeSixtyFourSessionsWithinTheirLimits(t *testing.T) {
 	const channels, targets, sessions = 16, 4, 4
 	f := startFleet(t, targets, func(addresses []netip.AddrPort) (all []relay.ChannelConfig) {
 		for i := range channels {
-			c := channel(fmt.Sprint("channel-", i), addresses[i%targets])
+			c := channelTo(fmt.Sprint("channel-", i), addresses[i%targets])
 			c.Limits = relay.Limits{MaxSessions: sessions, MaxDepth: 8, MaxQueues: 2}
 			all = append(all, c)
 		}
@@ -160,11 +142,11 @@ func TestSixteenChannelsServeSixtyFourSessionsWithinTheirLimits(t *testing.T) {
 
 func TestTheLimitOfTheRelayHoldsForAllChannelsTogether(t *testing.T) {
 	f := startFleet(t, 1, func(addresses []netip.AddrPort) []relay.ChannelConfig {
-		return []relay.ChannelConfig{channel("a", addresses[0]), channel("b", addresses[0])}
+		return []relay.ChannelConfig{channelTo("a", addresses[0]), channelTo("b", addresses[0])}
 	})
 	f.awaitState("b", relay.LinkReady)
 	settings := relay.Settings{MaxSessions: 2, Channels: []relay.ChannelConfig{
-		channel("a", f.targets[0].target.Address()), channel("b", f.targets[0].target.Address()),
+		channelTo("a", f.targets[0].target.Address()), channelTo("b", f.targets[0].target.Address()),
 	}}
 	if err := f.relay.Reconfigure(f.context(), settings); err != nil {
 		t.Fatal(err)
@@ -186,12 +168,14 @@ func TestTheLimitOfTheRelayHoldsForAllChannelsTogether(t *testing.T) {
 
 func TestTheLossOfATargetIsTheMatterOfItsChannelsOnly(t *testing.T) {
 	f := startFleet(t, 2, func(addresses []netip.AddrPort) []relay.ChannelConfig {
-		return []relay.ChannelConfig{channel("hit", addresses[0]), channel("spared", addresses[1])}
+		return []relay.ChannelConfig{channelTo("hit", addresses[0]), channelTo("spared", addresses[1])}
 	})
 	hit, spared := f.open(f.small("hit")), f.open(f.small("spared"))
 	address := f.targets[0].target.Address()
 	f.targets[0].stopTarget()
-	f.awaitState("hit", relay.LinkWaiting)
+	if s := f.awaitState("hit", relay.LinkWaiting).Link; s.Losses != 1 || s.LastError == nil || s.Attempt == 0 || s.NextTry.IsZero() {
+		t.Errorf("the link to the lost target is %+v", s)
+	}
 	if _, err := hit.WriteAt([]byte("lost"), 0); err == nil {
 		t.Error("a write to a target that is gone succeeded")
 	}
@@ -202,9 +186,6 @@ func TestTheLossOfATargetIsTheMatterOfItsChannelsOnly(t *testing.T) {
 	}
 	if s := f.status("spared"); s.Link.State != relay.LinkReady || s.Link.Losses != 0 {
 		t.Errorf("the other channel's link is %+v", s.Link)
-	}
-	if s := f.status("hit").Link; s.Losses != 1 || s.LastError == nil || s.Attempt == 0 || s.NextTry.IsZero() {
-		t.Errorf("the link to the lost target is %+v", s)
 	}
 	f.targets[0].startTarget(options{}, address)
 	again := f.open(f.small("hit")) // waits for the target, which has it tried early
@@ -219,7 +200,7 @@ func TestTheLossOfATargetIsTheMatterOfItsChannelsOnly(t *testing.T) {
 // unused is an address at which nobody listens.
 func unused(t testing.TB) netip.AddrPort {
 	t.Helper()
-	c := &chain{t: t, log: zap.NewNop()}
+	c := newChain(t)
 	c.startTarget(options{}, loopback)
 	address := c.target.Address()
 	c.stopTarget()
@@ -229,23 +210,17 @@ func unused(t testing.TB) netip.AddrPort {
 func TestAChannelGivesUpAsItsPolicySaysAndAReloadBeginsAnew(t *testing.T) {
 	for _, attempts := range []uint32{0, 3} {
 		t.Run(fmt.Sprint(attempts), func(t *testing.T) {
-			config := channel("c", unused(t))
+			config := channelTo("c", unused(t))
 			config.Reconnect = retry.Policy{Attempts: retry.Times(attempts), FirstPause: time.Millisecond, LongestPause: 2 * time.Millisecond}
 			f := startFleet(t, 0, func([]netip.AddrPort) []relay.ChannelConfig { return []relay.ChannelConfig{config} })
-			f.awaitState("c", relay.LinkGivenUp)
-			if s := f.status("c").Link; s.Attempt != int(attempts) || s.Failures != uint64(attempts)+1 {
+			if s := f.awaitState("c", relay.LinkGivenUp).Link; s.Attempt != int(attempts) || s.Failures != uint64(attempts)+1 {
 				t.Errorf("after giving up the link is %+v", s)
 			}
-			begin := time.Now()
+			// Sessions wait forever, but not for a target that was given up.
 			if _, err := client.Open(f.context(), f.small("c")); !errors.Is(err, status.NotConnected) || !strings.Contains(err.Error(), "gave up on target") {
 				t.Errorf("open: %v", err)
 			}
-			if took := time.Since(begin); took > relay.DefaultSessionWait {
-				t.Errorf("a session waited %v for a target that was given up", took)
-			}
-			back := &chain{t: t, log: f.log}
-			back.startTarget(options{}, config.Target)
-			t.Cleanup(func() { back.stopTarget() })
+			f.startTargetAt(config.Target)
 			if err := f.relay.Reconfigure(f.context(), relay.Settings{Channels: []relay.ChannelConfig{config}}); err != nil {
 				t.Fatal(err)
 			}
@@ -257,27 +232,27 @@ func TestAChannelGivesUpAsItsPolicySaysAndAReloadBeginsAnew(t *testing.T) {
 
 func TestASessionWaitsForItsTargetAsLongAsConfigured(t *testing.T) {
 	for name, c := range map[string]struct {
-		wait retry.Bound
-		ok   bool
+		wait  retry.Bound
+		pause time.Duration // until the target is tried again for a session that waits
+		ok    bool
 	}{
-		"not at all": {retry.Within(0), false},
-		"a moment":   {retry.Within(50 * time.Millisecond), false},
-		"for ever":   {retry.Forever(), true},
+		"not at all": {wait: retry.Within(0), pause: time.Hour},
+		"a moment":   {wait: retry.Within(50 * time.Millisecond), pause: time.Hour},
+		"forever":    {wait: retry.Forever(), pause: 10 * time.Millisecond, ok: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			config := channel("c", unused(t))
+			config := channelTo("c", unused(t))
 			config.SessionWait = c.wait
-			// Only what a session asks for is tried: the pauses are too long.
-			config.Reconnect = retry.Policy{FirstPause: 10 * time.Millisecond, LongestPause: time.Hour}
+			config.Reconnect = retry.Policy{FirstPause: c.pause, LongestPause: time.Hour}
 			ready := make(chan error, 1000)
-			f := &fleet{chain: &chain{t: t, log: zap.NewNop(), provider: emulated.New(emulated.Options{Directory: filepath.Join(t.TempDir(), "comch")})}}
+			f := &fleet{chain: newChain(t)}
 			f.startRelayWith(relay.Config{OnReady: func(err error) { ready <- err }, Settings: relay.Settings{Channels: []relay.ChannelConfig{config}}})
 			t.Cleanup(func() { f.stopRelay() })
 			f.awaitState("c", relay.LinkWaiting)
 			if err := <-ready; !errors.Is(err, status.NotConnected) {
 				t.Errorf("the relay is ready: %v", err)
 			}
-			opened := make(chan error, 1)
+			opened, begun := make(chan error, 1), time.Now()
 			go func() {
 				v, err := client.Open(f.context(), f.small("c"))
 				if err == nil {
@@ -289,12 +264,15 @@ func TestASessionWaitsForItsTargetAsLongAsConfigured(t *testing.T) {
 				if err := <-opened; !errors.Is(err, status.NotConnected) || !strings.Contains(err.Error(), "attempt") {
 					t.Errorf("open: %v", err)
 				}
+				if limit, _ := c.wait.Duration(); time.Since(begun) < limit {
+					t.Errorf("the session waited %v, want %v", time.Since(begun), limit)
+				}
 				return
 			}
-			time.Sleep(100 * time.Millisecond) // the session waits
-			back := &chain{t: t, log: f.log}
-			back.startTarget(options{}, config.Target)
-			t.Cleanup(func() { back.stopTarget() })
+			f.await("the session waits", func() bool { return f.relay.Sessions() == 1 })
+			before := f.status("c").Link.Failures
+			f.await("the target is tried again", func() bool { return f.status("c").Link.Failures > before+1 })
+			f.startTargetAt(config.Target)
 			if err := <-opened; err != nil {
 				t.Errorf("open: %v", err)
 			}
@@ -305,7 +283,7 @@ func TestASessionWaitsForItsTargetAsLongAsConfigured(t *testing.T) {
 func TestReconfiguringLeavesLiveSessionsAlone(t *testing.T) {
 	var first relay.ChannelConfig
 	f := startFleet(t, 1, func(addresses []netip.AddrPort) []relay.ChannelConfig {
-		first = channel("first", addresses[0])
+		first = channelTo("first", addresses[0])
 		return []relay.ChannelConfig{first}
 	})
 	address := f.targets[0].target.Address()
@@ -321,7 +299,7 @@ func TestReconfiguringLeavesLiveSessionsAlone(t *testing.T) {
 	}
 
 	first.Limits.MaxDepth, first.Limits.MaxSessions = 4, 2
-	reconfigure(first, channel("second", address))
+	reconfigure(first, channelTo("second", address))
 	f.open(f.small("second"))
 	second := f.open(f.small("first"))
 	if got := second.Info().Depth; got > 4 {
@@ -331,14 +309,18 @@ func TestReconfiguringLeavesLiveSessionsAlone(t *testing.T) {
 		t.Errorf("a third session: %v", err)
 	}
 
-	reconfigure(channel("second", address))
+	reconfigure(channelTo("second", address))
 	if !f.status("first").Retiring {
 		t.Error("the channel that was removed is not said to be")
 	}
 	impatient := f.small("first")
 	impatient.ControlTimeout = 200 * time.Millisecond
 	f.await("the removed channel takes no clients", func() bool {
-		_, err := client.Open(f.context(), impatient)
+		v, err := client.Open(f.context(), impatient)
+		if err == nil {
+			t.Error("the removed channel took a client")
+			return v.Close(f.context()) == nil
+		}
 		return errors.Is(err, status.NotFound)
 	})
 	for _, v := range []*client.Volume{live, second} {
@@ -348,7 +330,7 @@ func TestReconfiguringLeavesLiveSessionsAlone(t *testing.T) {
 	}
 	f.await("the removed channel is released", func() bool { return len(f.relay.Channels()) == 1 })
 
-	err := f.relay.Reconfigure(f.context(), relay.Settings{Channels: []relay.ChannelConfig{channel("x", address), channel("x", address)}})
+	err := f.relay.Reconfigure(f.context(), relay.Settings{Channels: []relay.ChannelConfig{channelTo("x", address), channelTo("x", address)}})
 	if !errors.Is(err, status.AlreadyExist) || len(f.relay.Channels()) != 1 {
 		t.Errorf("a channel twice: %v", err)
 	}

@@ -3,18 +3,26 @@ package chain
 import (
 	"bytes"
 	"errors"
+	"net"
+	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/target"
 )
 
 func TestALostTargetFailsEverythingInFlightOnceAndItsReturnIsServed(t *testing.T) {
 	const depth = 16
-	c := start(t, options{gated: true})
+	c := start(t, options{
+		gated:   true,
+		target:  func(config *target.Config) { config.DrainTimeout = 50 * time.Millisecond },
+		channel: func(config *relay.ChannelConfig) { config.SessionWait = retry.Within(50 * time.Millisecond) },
+	})
 	gate := c.gate
 	gate.closed.Store(true)
 	v, err := client.Open(c.context(), c.queueConfig(depth))
@@ -22,7 +30,7 @@ func TestALostTargetFailsEverythingInFlightOnceAndItsReturnIsServed(t *testing.T
 		t.Fatal(err)
 	}
 	submitReads(t, v.Queue(0), depth)
-	time.Sleep(20 * time.Millisecond) // some are under way, some perhaps not yet
+	c.awaitInFlight(1) // the others may still be on their way
 	address := c.target.Address()
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); c.stopTarget() }()
@@ -43,6 +51,7 @@ func TestALostTargetFailsEverythingInFlightOnceAndItsReturnIsServed(t *testing.T
 		t.Errorf("open while the target is down: %v", err)
 	}
 	c.startTarget(options{}, address)
+	c.awaitState(client.DefaultChannelName, relay.LinkReady)
 	again := c.open(c.config())
 	if _, err := again.WriteAt([]byte("back"), 0); err != nil {
 		t.Errorf("write after the target's return: %v", err)
@@ -66,19 +75,31 @@ func TestALostRelayFailsEverythingInFlightOnce(t *testing.T) {
 
 func TestAnIOThatTakesTooLongIsFailedAndItsBufferLeftAlone(t *testing.T) {
 	const depth = 4
-	c := start(t, options{gated: true, channel: func(config *relay.ChannelConfig) { config.IOTimeout = 200 * time.Millisecond }})
+	c := start(t, options{gated: true})
 	writer := c.open(c.config())
 	if _, err := writer.WriteAt(bytes.Repeat([]byte{0xEE}, depth*blockSize), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := writer.Close(c.context()); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitRelease()
+	c.channel.IOTimeout = 200 * time.Millisecond
+	if err := c.relay.Reconfigure(c.context(), relay.Settings{Channels: []relay.ChannelConfig{c.channel}}); err != nil {
 		t.Fatal(err)
 	}
 	gate := c.gate
 	gate.closed.Store(true)
 	v := c.open(c.queueConfig(depth))
 	submitReads(t, v.Queue(0), depth)
+	c.awaitInFlight(depth)
 	expectOnce(t, collect(t, v.Queue(0), depth), depth, status.TimeOut)
 	clear(v.Memory())
-	gate.closed.Store(false) // now the target would write
-	time.Sleep(1200 * time.Millisecond)
+	gate.closed.Store(false) // now the target has the data, and nowhere to send it
+	c.awaitRelease()
+	if submitted, completed := gate.submitted.Load(), gate.completed.Load(); completed != submitted {
+		t.Errorf("the volume completed %d requests of %d", completed, submitted)
+	}
 	if !bytes.Equal(v.Memory(), make([]byte, len(v.Memory()))) {
 		t.Error("the target has written into a buffer that was given back")
 	}
@@ -127,17 +148,36 @@ func TestAConfigurationBeyondTheLimitsIsRefusedWithTheLimit(t *testing.T) {
 	}
 }
 
-func TestASilentTargetIsDeclaredDead(t *testing.T) {
-	// A listener that accepts and says nothing.
-	c := start(t, options{channel: func(config *relay.ChannelConfig) {
-		config.KeepAlive = controlmsg.KeepAliveConfig{Interval: 20 * time.Millisecond, DeadAfter: 200 * time.Millisecond}
-	}})
+func TestATargetThatIsSilentIsNotReady(t *testing.T) {
+	// The kernel accepts connections on behalf of a listener that never does.
+	silent, err := net.Listen("tcp", loopback.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	config := channelTo("c", silent.Addr().(*net.TCPAddr).AddrPort())
+	config.ControlTimeout = 50 * time.Millisecond
+	f := startFleet(t, 0, func([]netip.AddrPort) []relay.ChannelConfig { return []relay.ChannelConfig{config} })
+	if s := f.awaitState("c", relay.LinkWaiting).Link; s.Connects != 0 || !errors.Is(s.LastError, status.TimeOut) {
+		t.Errorf("the link to a silent target is %+v", s)
+	}
+}
+
+func TestKeepAlivesPreserveAnIdleSession(t *testing.T) {
+	keepAlive := controlmsg.KeepAliveConfig{Interval: 20 * time.Millisecond, DeadAfter: time.Second}
+	c := start(t, options{
+		target:  func(config *target.Config) { config.KeepAlive = keepAlive },
+		channel: func(config *relay.ChannelConfig) { config.KeepAlive = keepAlive },
+	})
 	v := c.open(c.config())
 	if _, err := v.WriteAt([]byte("alive"), 0); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(500 * time.Millisecond) // longer than the limit: keep-alives go both ways
+	time.Sleep(3 * keepAlive.DeadAfter / 2) // only keep-alives pass between relay and target
 	if _, err := v.WriteAt([]byte("still alive"), 0); err != nil {
 		t.Errorf("an idle session was cut off: %v", err)
+	}
+	if s := c.status(client.DefaultChannelName).Link; s.Losses != 0 {
+		t.Errorf("the relay lost the target %d times", s.Losses)
 	}
 }

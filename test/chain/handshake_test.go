@@ -3,7 +3,6 @@ package chain
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
@@ -60,17 +59,6 @@ func (r *rawClient) configuration(epoch uint64) *controlmsg.ConfigureDataPath {
 	}
 }
 
-// expectGone waits until the relay has no session left.
-func (c *chain) expectGone(t *testing.T) {
-	t.Helper()
-	for deadline := time.Now().Add(testTimeout); c.relay.Sessions() > 0; {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d sessions are left", c.relay.Sessions())
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
 func TestAVolumeCanBeOpenedAgainAndATargetThatIsGoneIsReported(t *testing.T) {
 	c := start(t, options{})
 	r := c.raw(t)
@@ -83,7 +71,7 @@ func TestAVolumeCanBeOpenedAgainAndATargetThatIsGoneIsReported(t *testing.T) {
 	if err := r.call(&controlmsg.OpenVolume{}); err == nil {
 		t.Fatal("the volume of a target that is gone was opened")
 	}
-	c.expectGone(t)
+	c.await("the session has ended", func() bool { return c.relay.Sessions() == 0 })
 }
 
 func TestAConfigurationCanBeCorrectedAndTriedAgain(t *testing.T) {
@@ -114,7 +102,7 @@ func TestAConfigurationCanBeCorrectedAndTriedAgain(t *testing.T) {
 	if err := r.call(&controlmsg.DestroyObjects{}); err != nil {
 		t.Errorf("destroy: %v", err)
 	}
-	c.expectGone(t)
+	c.awaitRelease()
 }
 
 func TestASessionCanBeDestroyedAtEveryStep(t *testing.T) {
@@ -146,13 +134,7 @@ func TestASessionCanBeDestroyedAtEveryStep(t *testing.T) {
 			} else if err := r.call(&controlmsg.DestroyObjects{}); err != nil {
 				t.Errorf("destroy after %d steps: %v", count, err)
 			}
-			c.expectGone(t)
-			for deadline := time.Now().Add(testTimeout); c.target.Sessions() > 1; {
-				if time.Now().After(deadline) {
-					t.Fatalf("after %d steps the target keeps its session", count)
-				}
-				time.Sleep(time.Millisecond)
-			}
+			c.awaitRelease()
 		}
 	}
 }

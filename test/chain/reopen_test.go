@@ -10,6 +10,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -69,7 +70,7 @@ func TestAVolumeOfAFileOutlivesItsTarget(t *testing.T) {
 
 func TestRequestsInFlightAtTheLossAreCarriedOutAfterIt(t *testing.T) {
 	o := onFile(t)
-	o.target = nil
+	o.relay = func(config *relay.Config) { config.DrainTimeout = 50 * time.Millisecond }
 	c := start(t, o)
 	config := c.config()
 	config.Reconnect = reconnecting()
@@ -89,7 +90,7 @@ func TestRequestsInFlightAtTheLossAreCarriedOutAfterIt(t *testing.T) {
 			t.Errorf("read: %v", err)
 		}
 	})
-	time.Sleep(20 * time.Millisecond)
+	c.awaitInFlight(writers + 1)
 	c.stopRelay()
 	c.gate.closed.Store(false)
 	c.startRelay(o)
@@ -183,7 +184,7 @@ func TestALossThatNoFlushHasToldOfIsToldByClose(t *testing.T) {
 func TestAQueueFailsEverythingOnceAndGoesOnInTheNextSession(t *testing.T) {
 	const depth = 16
 	o := onFile(t)
-	o.relay = nil
+	o.relay = func(config *relay.Config) { config.DrainTimeout = 50 * time.Millisecond }
 	c := start(t, o)
 	config := c.queueConfig(depth)
 	config.Reconnect = reconnecting()
@@ -193,7 +194,7 @@ func TestAQueueFailsEverythingOnceAndGoesOnInTheNextSession(t *testing.T) {
 	for range 3 {
 		c.gate.closed.Store(true)
 		submitReads(t, q, depth)
-		time.Sleep(10 * time.Millisecond)
+		c.awaitInFlight(depth)
 		c.stopRelay()
 		codes := collect(t, q, depth)
 		for tag := range uint64(depth) {
@@ -271,6 +272,7 @@ func TestAPolicyIsKeptToAndItsEndToldToAll(t *testing.T) {
 func TestAVolumeCanBeClosedWhileItIsBeingReopened(t *testing.T) {
 	c := start(t, options{})
 	config := c.config()
+	config.Queues = 1
 	config.Reconnect = &retry.Policy{Total: retry.Forever()}
 	v := c.open(config)
 	c.stopRelay()
@@ -279,7 +281,10 @@ func TestAVolumeCanBeClosedWhileItIsBeingReopened(t *testing.T) {
 		_, err := v.ReadAt(make([]byte, 10), 0)
 		reading <- err
 	}()
-	time.Sleep(20 * time.Millisecond)
+	c.await("the volume is being reopened", func() bool {
+		v.Queue(0).Poll(make([]client.Result, 1))
+		return errors.Is(v.Queue(0).Submit(&client.Request{Type: iomsg.Read, Length: blockSize}), client.ErrReopening)
+	})
 	if err := v.Close(c.context()); err == nil {
 		t.Error("closing a volume without a session succeeded")
 	}
@@ -296,7 +301,7 @@ func TestTheFormerSessionOfAClientIsGoneBeforeItsNextOneStarts(t *testing.T) {
 	first := c.open(config)
 	c.gate.closed.Store(true)
 	submitReads(t, first.Queue(0), 4)
-	time.Sleep(50 * time.Millisecond) // now they are under way at the target
+	c.awaitInFlight(4)
 	opened := make(chan *client.Volume, 1)
 	go func() {
 		second, err := client.Open(c.context(), config)
