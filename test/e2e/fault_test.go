@@ -1,43 +1,19 @@
 package e2e
 
 import (
-	"fmt"
-	"io"
-	"net"
+	"bytes"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
-
-// startIO starts a run that goes on until it is ended, and waits until IO is
-// under way.
-func (c *chain) startIO(command ...string) *process {
-	c.t.Helper()
-	p := c.initiator(command...)
-	eventually(c.t, "IO is under way", func() bool { return c.ioTotal() > 100 })
-	return p
-}
-
-// ioTotal is how many IOs the relay has answered.
-func (c *chain) ioTotal() float64 {
-	return sumMetric(c.scrape(c.relay), "zc_relay_io_total")
-}
-
-func bench(depth int) []string {
-	return []string{"bench", "--rw", "randrw", "--block-size", "4KiB", "--queue-depth", strconv.Itoa(depth), "--runtime", "60s", "--warmup", "0s", "--output", "json"}
-}
-
-func startObservedChain(t *testing.T, volumes ...string) *chain {
-	t.Helper()
-	c := &chain{t: t, dir: t.TempDir(), volumes: volumes, address: listenAddress()}
-	c.startTarget("--metrics-listen", "127.0.0.1:0")
-	c.relay = c.startRelay("comch", "--metrics-listen", "127.0.0.1:0")
-	return c
-}
 
 func TestAKilledInitiatorIsReleasedWithinASecondAndOthersGoOn(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
@@ -140,44 +116,6 @@ func TestManyVerifiersFindNothing(t *testing.T) {
 	}
 }
 
-func TestStrayClientsAreCutOffAndHarmNobody(t *testing.T) {
-	c := startChain(t, "disk=memory:64MiB")
-	rdma := c.rdmaAddress()
-	var strays []net.Conn
-	for _, address := range []string{c.address.String(), rdma} {
-		for _, garbage := range []string{"", "GET / HTTP/1.1\r\n\r\n", strings.Repeat("\xff", 100000), "\x00\x00\x00\x04abcd", "MPA ID Req Frame"} {
-			stray, err := net.Dial("tcp", address)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer stray.Close()
-			_, _ = io.WriteString(stray, garbage)
-			strays = append(strays, stray)
-		}
-	}
-	c.mustRun("verify", "--queues", "2", "--queue-depth", "16", "--passes", "1", "--length", "16MiB")
-	for i, stray := range strays {
-		if err := stray.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.Copy(io.Discard, stray); os.IsTimeout(err) {
-			t.Errorf("stray %d was not cut off", i)
-		}
-	}
-}
-
-// rdmaAddress is where the target listens for RDMA connections, as it logs.
-func (c *chain) rdmaAddress() string {
-	c.t.Helper()
-	const key = `"rdma": "`
-	_, rest, found := strings.Cut(c.target.stderr.String(), key)
-	if !found {
-		c.t.Fatalf("the target does not log its RDMA address")
-	}
-	address, _, _ := strings.Cut(rest, `"`)
-	return address
-}
-
 func TestSIGTERMEndsEverythingInOrder(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
 	run := c.startIO(bench(8)...)
@@ -200,23 +138,6 @@ func TestSIGTERMEndsEverythingInOrder(t *testing.T) {
 	}
 }
 
-// cpuTime is the time that a process has spent on CPUs.
-func cpuTime(t testing.TB, p *process) time.Duration {
-	t.Helper()
-	text := string(readFile(t, fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid)))
-	fields := strings.Fields(text[strings.LastIndex(text, ")")+1:])
-	var ticks int64
-	for _, field := range fields[11:13] { // utime and stime
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ticks += n
-	}
-	const ticksPerSecond = 100 // USER_HZ, the same on every Linux
-	return time.Duration(ticks) * time.Second / ticksPerSecond
-}
-
 func TestAnIdleChainUsesNextToNoCPU(t *testing.T) {
 	c := startChain(t, "disk=memory:64MiB")
 	c.mustRun("info")
@@ -226,5 +147,48 @@ func TestAnIdleChainUsesNextToNoCPU(t *testing.T) {
 	used := cpuTime(t, c.relay) + cpuTime(t, c.target) - before
 	if used > watched/100 {
 		t.Errorf("relay and target together used %v of CPU in %v of idling", used, watched)
+	}
+}
+
+func TestATargetThatWakesUpTooLateFindsNoWayToTheBuffer(t *testing.T) {
+	const depth, size = 32, 128 << 10
+	c := startChain(t, "disk=memory:64MiB")
+	v, err := client.Open(testContext(t), client.Config{
+		Provider: emulated.New(emulated.Options{Directory: filepath.Join(c.dir, "comch")}),
+		Device:   emulated.DefaultHostDevice, Queues: 1, Depth: depth, BufferSize: size,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Abort()
+	if _, err := v.WriteAt(bytes.Repeat([]byte{0xEE}, depth*size), 0); err != nil {
+		t.Fatal(err)
+	}
+	c.target.signal(syscall.SIGSTOP)
+	eventually(t, "every thread of the target has stopped", c.target.stopped)
+	q := v.Queue(0)
+	for i := range uint64(depth) {
+		if err := q.Submit(&client.Request{Type: iomsg.Read, Length: size, Offset: i * size, Memory: i * size, Tag: i}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q.Flush()
+	failed := 0
+	results := make([]client.Result, depth)
+	eventually(t, "every read has failed", func() bool {
+		for _, r := range results[:q.Poll(results)] {
+			if failed++; r.Code == status.Success {
+				t.Error("a read of a stopped target succeeded")
+			}
+		}
+		return failed == depth
+	})
+	want := bytes.Repeat([]byte{0x11}, len(v.Memory()))
+	copy(v.Memory(), want)
+	c.target.signal(syscall.SIGCONT)
+	c.target.awaitLog("session ended") // it has found its connections gone
+	time.Sleep(100 * time.Millisecond)
+	if !bytes.Equal(v.Memory(), want) {
+		t.Error("the target has written into a buffer that was given back")
 	}
 }

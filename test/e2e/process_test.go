@@ -3,18 +3,44 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
 )
+
+// The suite can be told to run on other programs, over another network
+// address, and with other flags, for instance those of another RDMA provider
+// (test/verbs/run.sh does).
+const (
+	programsVariable    = "ZC_RELAY_E2E_PROGRAMS"     // directory of programs that are built already
+	addressVariable     = "ZC_RELAY_E2E_ADDRESS"      // where targets listen
+	targetFlagsVariable = "ZC_RELAY_E2E_TARGET_FLAGS" // more flags, separated by spaces
+	relayFlagsVariable  = "ZC_RELAY_E2E_RELAY_FLAGS"
+)
+
+// listenAddress is where targets listen, with a port of their choice.
+func listenAddress() netip.AddrPort {
+	if address := os.Getenv(addressVariable); address != "" {
+		return netip.AddrPortFrom(netip.MustParseAddr(address), 0)
+	}
+	return netip.MustParseAddrPort("127.0.0.1:0")
+}
+
+func targetFlags() []string { return strings.Fields(os.Getenv(targetFlagsVariable)) }
+
+func relayFlags() []string { return strings.Fields(os.Getenv(relayFlagsVariable)) }
 
 // testTimeout bounds every wait; it is only reached by a test that fails.
 const testTimeout = 60 * time.Second
@@ -44,6 +70,54 @@ func buildAndRun(m *testing.M) (code int, err error) {
 		return 0, fmt.Errorf("build the programs: %w\n%s", err, output)
 	}
 	return m.Run(), nil
+}
+
+// TestCommandLines runs the scripts under testdata/script against the real
+// programs. Beside testscript's own commands there is
+//
+//	exits CODE PROGRAM [ARGUMENT...]
+//
+// which runs a program and fails unless it ends with CODE. Its output can be
+// examined with stdout and stderr.
+func TestCommandLines(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: filepath.Join("testdata", "script"),
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("PATH", programs+string(os.PathListSeparator)+env.Getenv("PATH"))
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+	})
+}
+
+func exits(ts *testscript.TestScript, negated bool, args []string) {
+	if negated || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM [ARGUMENT...]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	if exit, ok := err.(*exec.ExitError); ok {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("%v ended with %d, want %d", args[1:], got, want)
+	}
+}
+
+// eventually waits until condition holds.
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(testTimeout)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("timed out: %s", what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // output collects what a process prints, while it runs.
@@ -147,18 +221,6 @@ func (p *process) terminate() {
 	}
 }
 
-// eventually waits until condition holds.
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(testTimeout)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out: %s", what)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
 // awaitLog waits until a process has logged text.
 func (p *process) awaitLog(text string) {
 	p.t.Helper()
@@ -172,85 +234,53 @@ func (p *process) awaitLog(text string) {
 	})
 }
 
-// chain is a target and a relay as processes.
-type chain struct {
-	t       testing.TB
-	dir     string
-	volumes []string
-	address netip.AddrPort // of the target
-	target  *process
-	relay   *process
-}
-
-// startChain serves the given volumes, the first of which the relay forwards
-// to.
-func startChain(t testing.TB, volumes ...string) *chain {
-	t.Helper()
-	c := &chain{t: t, dir: t.TempDir(), volumes: volumes, address: listenAddress()}
-	c.startTarget()
-	c.relay = c.startRelay("comch")
-	return c
-}
-
-func (c *chain) startTarget(more ...string) {
-	c.t.Helper()
-	file := filepath.Join(c.dir, "target.address")
-	_ = os.Remove(file)
-	args := []string{
-		"--listen-address", c.address.Addr().String(), "--listen-port", fmt.Sprint(c.address.Port()),
-		"--address-file", file,
+// stopped reports whether no thread of a process runs any more.
+func (p *process) stopped() bool {
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+	if err != nil || len(stats) == 0 {
+		return false
 	}
-	for _, v := range c.volumes {
-		args = append(args, "--volume", v)
-	}
-	args = append(args, targetFlags()...)
-	c.target = spawn(c.t, "target", append(args, more...)...)
-	eventually(c.t, "target listens", func() bool {
-		select {
-		case <-c.target.ended:
-			c.t.Fatal("target ended at its start")
-		default:
-		}
-		text, err := os.ReadFile(file)
+	for _, path := range stats {
+		text, err := os.ReadFile(path)
 		if err != nil {
 			return false
 		}
-		c.address = netip.MustParseAddrPort(strings.TrimSpace(string(text)))
-		return true
-	})
-}
-
-// startRelay starts a relay whose clients meet it in the directory named.
-func (c *chain) startRelay(directory string, more ...string) *process {
-	c.t.Helper()
-	name, _, _ := strings.Cut(c.volumes[0], "=")
-	args := []string{
-		"run", "--storage-server", c.address.String(), "--volume", name,
-		"--emulated-dir", filepath.Join(c.dir, directory),
+		_, state, _ := strings.Cut(string(text), ") ")
+		if !strings.HasPrefix(state, "T") {
+			return false
+		}
 	}
-	args = append(args, relayFlags()...)
-	relay := spawn(c.t, "zc-relay", append(args, more...)...)
-	relay.awaitLog("listening for clients")
-	return relay
+	return true
 }
 
-// initiator starts an initiator on the chain.
-func (c *chain) initiator(args ...string) *process {
-	c.t.Helper()
-	return c.initiatorAt("comch", args...)
-}
-
-func (c *chain) initiatorAt(directory string, args ...string) *process {
-	c.t.Helper()
-	return spawn(c.t, "initiator", append(args, "--emulated-dir", filepath.Join(c.dir, directory))...)
-}
-
-// mustRun runs an initiator that has to succeed and returns what it printed.
-func (c *chain) mustRun(args ...string) string {
-	c.t.Helper()
-	p := c.initiator(args...)
-	if code := p.wait(); code != 0 {
-		c.t.Fatalf("initiator %s ended with %d", strings.Join(args, " "), code)
+// cpuTime is the time that a process has spent on CPUs.
+func cpuTime(t testing.TB, p *process) time.Duration {
+	t.Helper()
+	text := string(readFile(t, fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid)))
+	fields := strings.Fields(text[strings.LastIndex(text, ")")+1:])
+	var ticks int64
+	for _, field := range fields[11:13] { // utime and stime
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
 	}
-	return p.stdout.String()
+	const ticksPerSecond = 100 // USER_HZ, the same on every Linux
+	return time.Duration(ticks) * time.Second / ticksPerSecond
+}
+
+func descriptors(t testing.TB, p *process) int {
+	t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	t.Cleanup(cancel)
+	return ctx
 }

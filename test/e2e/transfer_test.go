@@ -9,6 +9,24 @@ import (
 	"testing"
 )
 
+func mustCopy(t testing.TB, from, to string) {
+	t.Helper()
+	content, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, content, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func writeFile(t testing.TB, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // randomFile makes a file of random content.
 func randomFile(t testing.TB, dir string, size int) (path string, content []byte) {
 	t.Helper()

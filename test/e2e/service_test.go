@@ -2,9 +2,14 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
+	"net"
 	"net/http"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -14,6 +19,144 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+// serviceManager hears what daemons tell their service manager.
+type serviceManager struct {
+	path  string
+	mu    sync.Mutex
+	heard []string
+}
+
+func startServiceManager(t *testing.T) *serviceManager {
+	t.Helper()
+	m := &serviceManager{path: filepath.Join(t.TempDir(), "notify")}
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listening sync.WaitGroup
+	listening.Go(func() {
+		b := make([]byte, 4096)
+		for {
+			n, err := socket.Read(b)
+			if err != nil {
+				return
+			}
+			m.mu.Lock()
+			m.heard = append(m.heard, string(b[:n]))
+			m.mu.Unlock()
+		}
+	})
+	t.Cleanup(func() {
+		_ = socket.Close()
+		listening.Wait()
+	})
+	return m
+}
+
+// count is how many messages match a regular expression.
+func (m *serviceManager) count(pattern string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, expression := 0, regexp.MustCompile("^(?:"+pattern+")$")
+	for _, message := range m.heard {
+		if expression.MatchString(message) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestTheServiceManagerHearsHowTheDaemonsAre(t *testing.T) {
+	for _, daemon := range []string{"target", "zc-relay"} {
+		t.Run(daemon, func(t *testing.T) {
+			m := startServiceManager(t)
+			t.Setenv("NOTIFY_SOCKET", m.path)
+			t.Setenv("WATCHDOG_USEC", "300000")
+			c := startTLSTarget(t)
+			p := c.target
+			if daemon == "zc-relay" {
+				t.Setenv("NOTIFY_SOCKET", "")
+				c = startTLSTarget(t)
+				t.Setenv("NOTIFY_SOCKET", m.path)
+				p = c.startRelay("comch", tlsFlagsOf(c.ofRelay)...)
+			}
+			eventually(t, daemon+" is ready", func() bool { return m.count("READY=1") >= 1 && m.count("STATUS=ready") >= 1 })
+			eventually(t, "the watchdog is fed", func() bool { return m.count("WATCHDOG=1") >= 5 })
+			p.signal(syscall.SIGHUP)
+			p.awaitLog("reloaded")
+			eventually(t, "the reload is announced", func() bool { return m.count(`RELOADING=1\nMONOTONIC_USEC=[0-9]+`) >= 1 })
+			p.terminate()
+			if m.count(`STOPPING=1\nEXTEND_TIMEOUT_USEC=[0-9]+`) == 0 {
+				t.Errorf("the end is not announced: %q", m.heard)
+			}
+		})
+	}
+}
+
+func TestSIGHUPKeepsCertificatesThatCannotBeReplaced(t *testing.T) {
+	c := startTLSTarget(t)
+	c.relay = c.startRelay("comch", tlsFlagsOf(c.ofRelay)...)
+	other := c.authority.Write(filepath.Join(c.dir, "other"), []string{"relay.test"})
+	mustCopy(t, other.Key, c.ofRelay.Key)
+	c.relay.signal(syscall.SIGHUP)
+	c.relay.awaitLog("private key does not match")
+	c.mustServe("comch")
+	mustCopy(t, other.Certificate, c.ofRelay.Certificate)
+	before := strings.Count(c.relay.stderr.String(), "loaded TLS certificate")
+	c.relay.signal(syscall.SIGHUP)
+	eventually(t, "the new certificate is loaded", func() bool {
+		return strings.Count(c.relay.stderr.String(), "loaded TLS certificate") > before
+	})
+	c.mustServe("comch")
+}
+
+// configure writes the configuration of a relay with the given channels of
+// the chain's target, and what goes before them.
+func (c *chain) configure(file, head string, channels ...string) {
+	c.t.Helper()
+	var text strings.Builder
+	fmt.Fprintf(&text, "%scomch: {directory: %q}\nchannels:\n", head, filepath.Join(c.dir, "comch"))
+	for _, name := range channels {
+		fmt.Fprintf(&text, "  - {name: %s, target: %q, volume: disk}\n", name, c.address)
+	}
+	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func TestSIGHUPAppliesWhatItCanAndSaysWhatNeedsARestart(t *testing.T) {
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"}, address: listenAddress()}
+	c.startTarget()
+	file := filepath.Join(c.dir, "relay.yaml")
+	c.configure(file, "", "first", "second")
+	c.relay = spawn(t, "zc-relay", append([]string{"run", "--config", file}, relayFlags()...)...)
+	c.relay.awaitLog("listening for clients")
+	live := c.initiator("verify", "--command-channel-name", "first", "--queues", "1", "--queue-depth", "4", "--runtime", "3s")
+	c.relay.awaitLog("client connected")
+
+	c.configure(file, "log: {level: debug}\nrdma: {crc: true}\n", "first", "third")
+	c.relay.signal(syscall.SIGHUP)
+	for _, want := range []string{`rdma.crc: \"false\" is now \"true\"`, "needs a restart", `/third] added`, `/second] removed`, `log.level: \"info\" is now \"debug\"`} {
+		c.relay.awaitLog(want)
+	}
+	c.mustRun("info", "--command-channel-name", "third")
+	c.relay.awaitLog("removed channel is released")
+	if code := c.initiator("info", "--command-channel-name", "second", "--control-timeout", "200ms").wait(); code != 3 {
+		t.Errorf("info on the removed channel ended with %d", code)
+	}
+
+	if err := os.WriteFile(file, []byte("log: {levels: info}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.relay.signal(syscall.SIGHUP)
+	c.relay.awaitLog("relay.yaml:1: log.levels: unknown key")
+	c.mustRun("info", "--command-channel-name", "third")
+	if code := live.wait(); code != 0 {
+		t.Errorf("the session that was open all the time ended with %d", code)
+	}
+	c.relay.terminate()
+}
 
 // clientConfig is for a client in this process.
 func (c *chain) clientConfig(depth int) client.Config {

@@ -3,24 +3,42 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/zc-relay/zc-relay/internal/schematest"
 )
 
-// startAdministeredChain is a chain whose relay has an admin socket, which is
-// returned.
-func startAdministeredChain(t *testing.T) (c *chain, admin string) {
-	t.Helper()
-	c = &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"}, address: listenAddress()}
-	admin = "unix:" + filepath.Join(c.dir, "admin.sock")
-	c.startTarget("--metrics-listen", "127.0.0.1:0")
-	c.relay = c.startRelay("comch", "--metrics-listen", "127.0.0.1:0", "--admin-listen", admin)
-	return c, admin
+func TestMetricsAndHealthTellWhatHappens(t *testing.T) {
+	c := startObservedChain(t, "disk=memory:64MiB")
+	eventually(t, "the relay is ready", func() bool { code, _ := get(t, c.relay, "/readyz"); return code == http.StatusOK })
+	if code, _ := get(t, c.relay, "/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz answers %d", code)
+	}
+	c.mustRun("bench", "--rw", "randread", "--block-size", "4KiB", "--queues", "1", "--queue-depth", "4", "--run-limit-operation-count", "500", "--warmup", "0s")
+	mustContain(t, c.scrape(c.relay),
+		`zc_relay_io_total{channel="03:00.0/b1:00.0/storage_zero_copy_comch",code="SUCCESS",op="read",queue="0"} 500`,
+		`zc_relay_io_bytes_total{channel="03:00.0/b1:00.0/storage_zero_copy_comch",op="read",queue="0"} 2.048e+06`,
+		`zc_relay_io_latency_seconds_count{channel="03:00.0/b1:00.0/storage_zero_copy_comch",op="read",queue="0"} 500`,
+		`zc_relay_io_in_flight{channel="03:00.0/b1:00.0/storage_zero_copy_comch",queue="0"} 0`,
+		`zc_relay_poll_total{outcome="hit",worker="0"}`,
+		`zc_relay_late_wakeups_total{worker="0"} 0`,
+		`zc_relay_sessions{channel="03:00.0/b1:00.0/storage_zero_copy_comch"} 0`,
+	)
+	mustContain(t, c.scrape(c.target),
+		`zc_target_io_total{code="SUCCESS",op="read",queue="0",volume="disk"} 500`,
+		`zc_target_io_latency_seconds_count{op="read",queue="0",volume="disk"} 500`,
+	)
+	c.target.signal(syscall.SIGKILL)
+	eventually(t, "the relay is not ready without its target", func() bool {
+		code, _ := get(t, c.relay, "/readyz")
+		return code == http.StatusServiceUnavailable
+	})
 }
 
 // statusDocument is the part of a daemon's status document that the tests read.

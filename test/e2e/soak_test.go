@@ -8,6 +8,8 @@ import (
 	"testing"
 )
 
+func init() { targetRestarts = 100 }
+
 // TestDMACopyMovesThreeGiBBothWays copies more than fits 32-bit numbers. Most of
 // the file is a hole, so that making it takes no time.
 func TestDMACopyMovesThreeGiBBothWays(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,6 +16,63 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 )
+
+func TestRDMAConnectionsUseTheAddressesThatWereChosen(t *testing.T) {
+	if len(targetFlags())+len(relayFlags()) > 0 {
+		t.Skip("the loopback addresses belong to no RDMA device")
+	}
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"}, address: listenAddress()}
+	c.startTarget("--rdma-address", "127.0.0.3")
+	if address := c.rdmaAddress(); !strings.HasPrefix(address, "127.0.0.3:") {
+		t.Errorf("the target takes RDMA connections at %s", address)
+	}
+	// The target refuses connections from elsewhere than announced.
+	c.relay = c.startRelay("comch", "--rdma-address", "127.0.0.2")
+	c.mustRun("verify", "--queues", "2", "--passes", "1", "--length", "2MiB")
+}
+
+func TestAnRDMAAddressThatCannotBeUsedIsExplained(t *testing.T) {
+	for _, test := range []struct{ address, says string }{
+		{"mlx5_0", `"mlx5_0" for "--rdma-address" flag: must be an IP address`},
+		{"203.0.113.77", "open RDMA device at 203.0.113.77"}, // TEST-NET-3 is nobody's
+		{"0.0.0.0", "not an address that the target can connect to"},
+	} {
+		relay := spawn(t, "zc-relay", "run", "--storage-server", "127.0.0.1:1", "--volume", "disk",
+			"--emulated-dir", t.TempDir(), "--rdma-address", test.address)
+		if code := relay.wait(); code == 0 {
+			t.Errorf("--rdma-address %s: the relay ended with success", test.address)
+		}
+		if !strings.Contains(relay.stderr.String(), test.says) {
+			t.Errorf("--rdma-address %s: the relay says %s", test.address, relay.stderr.String())
+		}
+	}
+}
+
+func TestStrayClientsAreCutOffAndHarmNobody(t *testing.T) {
+	c := startChain(t, "disk=memory:64MiB")
+	rdma := c.rdmaAddress()
+	var strays []net.Conn
+	for _, address := range []string{c.address.String(), rdma} {
+		for _, garbage := range []string{"", "GET / HTTP/1.1\r\n\r\n", strings.Repeat("\xff", 100000), "\x00\x00\x00\x04abcd", "MPA ID Req Frame"} {
+			stray, err := net.Dial("tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stray.Close()
+			_, _ = io.WriteString(stray, garbage)
+			strays = append(strays, stray)
+		}
+	}
+	c.mustRun("verify", "--queues", "2", "--queue-depth", "16", "--passes", "1", "--length", "16MiB")
+	for i, stray := range strays {
+		if err := stray.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, stray); os.IsTimeout(err) {
+			t.Errorf("stray %d was not cut off", i)
+		}
+	}
+}
 
 func tlsFlagsOf(files mutualtls.Files) []string {
 	return []string{"--tls-cert", files.Certificate, "--tls-key", files.Key, "--tls-ca", files.CA}

@@ -1,0 +1,204 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// chain is a target and a relay as processes.
+type chain struct {
+	t       testing.TB
+	dir     string
+	volumes []string
+	address netip.AddrPort // of the target
+	target  *process
+	relay   *process
+}
+
+// startChain serves the given volumes, the first of which the relay forwards
+// to.
+func startChain(t testing.TB, volumes ...string) *chain {
+	t.Helper()
+	c := &chain{t: t, dir: t.TempDir(), volumes: volumes, address: listenAddress()}
+	c.startTarget()
+	c.relay = c.startRelay("comch")
+	return c
+}
+
+func startObservedChain(t *testing.T, volumes ...string) *chain {
+	t.Helper()
+	c := &chain{t: t, dir: t.TempDir(), volumes: volumes, address: listenAddress()}
+	c.startTarget("--metrics-listen", "127.0.0.1:0")
+	c.relay = c.startRelay("comch", "--metrics-listen", "127.0.0.1:0")
+	return c
+}
+
+// startAdministeredChain is a chain whose relay has an admin socket, which is
+// returned.
+func startAdministeredChain(t *testing.T) (c *chain, admin string) {
+	t.Helper()
+	c = &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"}, address: listenAddress()}
+	admin = "unix:" + filepath.Join(c.dir, "admin.sock")
+	c.startTarget("--metrics-listen", "127.0.0.1:0")
+	c.relay = c.startRelay("comch", "--metrics-listen", "127.0.0.1:0", "--admin-listen", admin)
+	return c, admin
+}
+
+func (c *chain) startTarget(more ...string) {
+	c.t.Helper()
+	file := filepath.Join(c.dir, "target.address")
+	_ = os.Remove(file)
+	args := []string{
+		"--listen-address", c.address.Addr().String(), "--listen-port", fmt.Sprint(c.address.Port()),
+		"--address-file", file,
+	}
+	for _, v := range c.volumes {
+		args = append(args, "--volume", v)
+	}
+	args = append(args, targetFlags()...)
+	c.target = spawn(c.t, "target", append(args, more...)...)
+	eventually(c.t, "target listens", func() bool {
+		select {
+		case <-c.target.ended:
+			c.t.Fatal("target ended at its start")
+		default:
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return false
+		}
+		c.address = netip.MustParseAddrPort(strings.TrimSpace(string(text)))
+		return true
+	})
+}
+
+// startRelay starts a relay whose clients meet it in the directory named.
+func (c *chain) startRelay(directory string, more ...string) *process {
+	c.t.Helper()
+	name, _, _ := strings.Cut(c.volumes[0], "=")
+	args := []string{
+		"run", "--storage-server", c.address.String(), "--volume", name,
+		"--emulated-dir", filepath.Join(c.dir, directory),
+	}
+	args = append(args, relayFlags()...)
+	relay := spawn(c.t, "zc-relay", append(args, more...)...)
+	relay.awaitLog("listening for clients")
+	return relay
+}
+
+// rdmaAddress is where the target listens for RDMA connections, as it logs.
+func (c *chain) rdmaAddress() string {
+	c.t.Helper()
+	const key = `"rdma": "`
+	_, rest, found := strings.Cut(c.target.stderr.String(), key)
+	if !found {
+		c.t.Fatalf("the target does not log its RDMA address")
+	}
+	address, _, _ := strings.Cut(rest, `"`)
+	return address
+}
+
+// initiator starts an initiator on the chain.
+func (c *chain) initiator(args ...string) *process {
+	c.t.Helper()
+	return c.initiatorAt("comch", args...)
+}
+
+func (c *chain) initiatorAt(directory string, args ...string) *process {
+	c.t.Helper()
+	return spawn(c.t, "initiator", append(args, "--emulated-dir", filepath.Join(c.dir, directory))...)
+}
+
+// mustRun runs an initiator that has to succeed and returns what it printed.
+func (c *chain) mustRun(args ...string) string {
+	c.t.Helper()
+	p := c.initiator(args...)
+	if code := p.wait(); code != 0 {
+		c.t.Fatalf("initiator %s ended with %d", strings.Join(args, " "), code)
+	}
+	return p.stdout.String()
+}
+
+func bench(depth int) []string {
+	return []string{"bench", "--rw", "randrw", "--block-size", "4KiB", "--queue-depth", strconv.Itoa(depth), "--runtime", "60s", "--warmup", "0s", "--output", "json"}
+}
+
+// startIO starts a run that goes on until it is ended, and waits until IO is
+// under way.
+func (c *chain) startIO(command ...string) *process {
+	c.t.Helper()
+	p := c.initiator(command...)
+	eventually(c.t, "IO is under way", func() bool { return c.ioTotal() > 100 })
+	return p
+}
+
+// ioTotal is how many IOs the relay has answered.
+func (c *chain) ioTotal() float64 {
+	return sumMetric(c.scrape(c.relay), "zc_relay_io_total")
+}
+
+func (c *chain) hasNoSession() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 0 }
+
+// opsAddress is where a daemon serves metrics, as it logs.
+func opsAddress(t testing.TB, p *process) string {
+	t.Helper()
+	p.awaitLog("serving metrics and health")
+	_, rest, _ := strings.Cut(p.stderr.String(), "serving metrics and health")
+	_, rest, found := strings.Cut(rest, `"address": "`)
+	if !found {
+		t.Fatal("the address of the metrics is not logged")
+	}
+	address, _, _ := strings.Cut(rest, `"`)
+	return address
+}
+
+func get(t testing.TB, p *process, path string) (code int, body string) {
+	t.Helper()
+	response, err := http.Get("http://" + opsAddress(t, p) + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	b, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(b)
+}
+
+func (c *chain) scrape(p *process) string {
+	c.t.Helper()
+	_, body := get(c.t, p, "/metrics")
+	return body
+}
+
+// sumMetric adds up all series of a metric.
+func sumMetric(text, name string) float64 {
+	var sum float64
+	for line := range strings.Lines(text) {
+		series, value, found := strings.Cut(strings.TrimSpace(line), " ")
+		if bare, _, _ := strings.Cut(series, "{"); !found || bare != name {
+			continue
+		}
+		if v, err := strconv.ParseFloat(value, 64); err == nil {
+			sum += v
+		}
+	}
+	return sum
+}
+
+func mustContain(t testing.TB, text string, wanted ...string) {
+	t.Helper()
+	for _, want := range wanted {
+		if !strings.Contains(text, want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+}
