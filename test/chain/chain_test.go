@@ -263,6 +263,16 @@ func (c *chain) await(what string, condition func() bool) {
 	}
 }
 
+// awaitEnd waits until what done belongs to has ended.
+func (c *chain) awaitEnd(done <-chan struct{}) {
+	c.t.Helper()
+	select {
+	case <-done:
+	case <-time.After(testTimeout):
+		c.t.Fatal("timed out waiting for the end of a session")
+	}
+}
+
 // awaitRelease waits until relay and target have released all sessions of clients.
 func (c *chain) awaitRelease() {
 	c.t.Helper()

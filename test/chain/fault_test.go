@@ -67,6 +67,7 @@ func TestALostRelayFailsEverythingInFlightOnce(t *testing.T) {
 	submitReads(t, v.Queue(0), depth)
 	c.stopRelay()
 	expectOnce(t, collect(t, v.Queue(0), depth), depth, status.Shutdown)
+	c.awaitEnd(v.Done())
 	if err := v.Err(); !errors.Is(err, status.Shutdown) {
 		t.Errorf("the volume ended with %v", err)
 	}
@@ -103,6 +104,7 @@ func TestAnIOThatTakesTooLongIsFailedAndItsBufferLeftAlone(t *testing.T) {
 	if !bytes.Equal(v.Memory(), make([]byte, len(v.Memory()))) {
 		t.Error("the target has written into a buffer that was given back")
 	}
+	c.awaitEnd(v.Done())
 	if err := v.Err(); !errors.Is(err, status.TimeOut) {
 		t.Errorf("the volume ended with %v", err)
 	}

@@ -156,7 +156,7 @@ func TestAnEpochThatIsOverIsRefused(t *testing.T) {
 	if err := second.call(second.configuration(6)); err != nil {
 		t.Errorf("a newer epoch: %v", err)
 	}
-	<-first.requester.Done()
+	c.awaitEnd(first.requester.Done())
 	if err := first.requester.Err(); err == nil {
 		t.Error("the session of the older epoch was not ended")
 	}

@@ -242,7 +242,7 @@ func TestAnotherVolumeIsNotTakenForTheOneThatWasLost(t *testing.T) {
 	if !errors.Is(err, client.ErrAnotherVolume) || !strings.Contains(err.Error(), "UUID") {
 		t.Errorf("read from a volume that is not there any more: %v", err)
 	}
-	<-v.Done()
+	c.awaitEnd(v.Done())
 	if err := v.Err(); !errors.Is(err, client.ErrAnotherVolume) {
 		t.Errorf("the volume ended with %v", err)
 	}
@@ -261,7 +261,7 @@ func TestAPolicyIsKeptToAndItsEndToldToAll(t *testing.T) {
 	if _, err := v.ReadAt(make([]byte, 10), 0); err == nil || !strings.Contains(err.Error(), "3 attempts") {
 		t.Errorf("read: %v", err)
 	}
-	<-v.Done()
+	c.awaitEnd(v.Done())
 	q := v.Queue(0)
 	q.Poll(make([]client.Result, 1))
 	if err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize}); err == nil || errors.Is(err, status.Again) {
