@@ -32,11 +32,12 @@ func startChain(t testing.TB, volumes ...string) *chain {
 	return c
 }
 
-func startObservedChain(t *testing.T, volumes ...string) *chain {
+// startObservedChain is startChain with metrics of both daemons. The flags are for the relay.
+func startObservedChain(t *testing.T, volume string, flags ...string) *chain {
 	t.Helper()
-	c := &chain{t: t, dir: t.TempDir(), volumes: volumes, address: listenAddress()}
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{volume}, address: listenAddress()}
 	c.startTarget("--metrics-listen", "127.0.0.1:0")
-	c.relay = c.startRelay("comch", "--metrics-listen", "127.0.0.1:0")
+	c.relay = c.startRelay("comch", append([]string{"--metrics-listen", "127.0.0.1:0"}, flags...)...)
 	return c
 }
 
@@ -57,7 +58,7 @@ func (c *chain) startTarget(more ...string) {
 	_ = os.Remove(file)
 	args := []string{
 		"--listen-address", c.address.Addr().String(), "--listen-port", fmt.Sprint(c.address.Port()),
-		"--address-file", file,
+		"--address-file", file, "--control-timeout", patience, "--keep-alive-dead-after", patience, "--drain-timeout", patience,
 	}
 	for _, v := range c.volumes {
 		args = append(args, "--volume", v)
@@ -85,7 +86,8 @@ func (c *chain) startRelay(directory string, more ...string) *process {
 	name, _, _ := strings.Cut(c.volumes[0], "=")
 	args := []string{
 		"run", "--storage-server", c.address.String(), "--volume", name,
-		"--emulated-dir", filepath.Join(c.dir, directory),
+		"--emulated-dir", filepath.Join(c.dir, directory), "--control-timeout", patience, "--keep-alive-dead-after", patience,
+		"--drain-timeout", patience, "--io-timeout", patience, "--session-wait", patience,
 	}
 	args = append(args, relayFlags()...)
 	relay := spawn(c.t, "zc-relay", append(args, more...)...)
@@ -113,7 +115,8 @@ func (c *chain) initiator(args ...string) *process {
 
 func (c *chain) initiatorAt(directory string, args ...string) *process {
 	c.t.Helper()
-	return spawn(c.t, "initiator", append(args, "--emulated-dir", filepath.Join(c.dir, directory))...)
+	all := []string{args[0], "--emulated-dir", filepath.Join(c.dir, directory), "--control-timeout", patience, "--io-timeout", patience}
+	return spawn(c.t, "initiator", append(all, args[1:]...)...)
 }
 
 // mustRun runs an initiator that has to succeed and returns what it printed.
@@ -127,7 +130,7 @@ func (c *chain) mustRun(args ...string) string {
 }
 
 func bench(depth int) []string {
-	return []string{"bench", "--rw", "randrw", "--block-size", "4KiB", "--queue-depth", strconv.Itoa(depth), "--runtime", "60s", "--warmup", "0s", "--output", "json"}
+	return []string{"bench", "--rw", "randrw", "--block-size", "4KiB", "--queue-depth", strconv.Itoa(depth), "--runtime", patience, "--warmup", "0s", "--output", "json"}
 }
 
 // startIO starts a run that goes on until it is ended, and waits until IO is
@@ -194,11 +197,10 @@ func sumMetric(text, name string) float64 {
 	return sum
 }
 
-func mustContain(t testing.TB, text string, wanted ...string) {
-	t.Helper()
+// awaitMetrics waits until the metrics of a daemon contain what is wanted.
+func (c *chain) awaitMetrics(p *process, wanted ...string) {
+	c.t.Helper()
 	for _, want := range wanted {
-		if !strings.Contains(text, want) {
-			t.Errorf("metrics lack %s", want)
-		}
+		eventually(c.t, p.name+" has the metric "+want, func() bool { return strings.Contains(c.scrape(p), want) })
 	}
 }

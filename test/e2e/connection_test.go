@@ -49,7 +49,9 @@ func TestAnRDMAAddressThatCannotBeUsedIsExplained(t *testing.T) {
 }
 
 func TestStrayClientsAreCutOffAndHarmNobody(t *testing.T) {
-	c := startChain(t, "disk=memory:64MiB")
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"}, address: listenAddress()}
+	c.startTarget("--control-timeout", "5s") // which is also the time that a stray has
+	c.relay = c.startRelay("comch")
 	rdma := c.rdmaAddress()
 	var strays []net.Conn
 	for _, address := range []string{c.address.String(), rdma} {
@@ -179,10 +181,10 @@ func TestRelaysAndTargetsThatDoNotTrustEachOtherSayWhy(t *testing.T) {
 				targetFlags = []string{"--tls-allowed-name", test.allowed}
 			}
 			c := startTLSTarget(t, targetFlags...)
-			relay := c.startRelay("comch", test.flags(c)...)
+			relay := c.startRelay("comch", append(test.flags(c), "--session-wait", "0s")...)
 			relay.awaitLog(test.relaySays)
 			c.target.awaitLog(test.targetSays)
-			p := c.initiator("info", "--control-timeout", "5s")
+			p := c.initiator("info")
 			if code := p.wait(); code != 3 || !strings.Contains(p.stderr.String(), test.relaySays) || !strings.Contains(p.stderr.String(), "AUTHENTICATION") {
 				t.Errorf("info ended with %d and says %q, want %q", code, p.stderr.String(), test.relaySays)
 			}
@@ -258,7 +260,7 @@ func eavesdrop(t *testing.T, address string) *eavesdropper {
 	t.Helper()
 	e := &eavesdropper{}
 	var err error
-	if e.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+	if e.listener, err = net.Listen("tcp", listenAddress().String()); err != nil {
 		t.Fatal(err)
 	}
 	var passing sync.WaitGroup

@@ -37,7 +37,7 @@ func newCopySite(t testing.TB) *copySite {
 // start begins both sides, in either order.
 func (s *copySite) start(hostFirst bool) (host, dpu *process) {
 	s.t.Helper()
-	common := append([]string{"--emulated-dir", filepath.Join(s.dir, "comch")}, s.flags...)
+	common := append([]string{"--emulated-dir", filepath.Join(s.dir, "comch"), "--connect-timeout", patience, "--timeout", patience}, s.flags...)
 	startDPU := func() {
 		dpu = spawn(s.t, "dma-copy", append([]string{"--side", "dpu", "-p", "03:00.0", "-r", "b1:00.0", "-f", s.dpuFile}, common...)...)
 	}
@@ -128,27 +128,35 @@ func TestDMACopyWithoutAnotherSideEndsInTime(t *testing.T) {
 	}
 }
 
-// underWay waits until a part of a file has arrived.
-func underWay(t testing.TB, to string) {
-	t.Helper()
-	eventually(t, "a part of the file has arrived", func() bool {
-		parts, err := filepath.Glob(filepath.Join(filepath.Dir(to), ".file.*.partial"))
-		if err != nil || len(parts) == 0 {
-			return false
+// awaitProgress waits until so many bytes of the file have arrived, or all that will.
+func (s *copySite) awaitProgress(to string, arrived int64) {
+	s.t.Helper()
+	pattern, begun := filepath.Join(filepath.Dir(to), ".file.*.partial"), false
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		parts, err := filepath.Glob(pattern)
+		if err != nil {
+			s.t.Fatal(err)
 		}
-		about, err := os.Stat(parts[0])
-		return err == nil && about.Size() > 0
-	})
+		if len(parts) == 0 {
+			if _, err := os.Stat(to); err == nil || begun {
+				return
+			}
+			continue
+		}
+		begun = true
+		if about, err := os.Stat(parts[0]); err == nil && about.Size() >= arrived {
+			return
+		}
+	}
+	s.t.Fatalf("timed out waiting for %d bytes of the file", arrived)
 }
 
-// killSize is such that a copy lasts long enough to be killed anywhere in it.
-const killSize = 96 << 20
-
-// TestDMACopyThatIsKilledLeavesNoPartialFile kills one side at a random moment,
-// over and over. The file is then either missing or complete, and the other side
-// has noticed.
+// TestDMACopyThatIsKilledLeavesNoPartialFile kills one side at a random moment, over and over. The
+// file is then either missing or complete, and the other side has noticed.
 func TestDMACopyThatIsKilledLeavesNoPartialFile(t *testing.T) {
-	content := someContent(killSize)
+	const size = 32 << 20
+	content, original := someContent(size), filepath.Join(t.TempDir(), "original")
+	writeFile(t, original, content)
 	rounds := 16
 	if testing.Short() {
 		rounds = 4
@@ -157,20 +165,27 @@ func TestDMACopyThatIsKilledLeavesNoPartialFile(t *testing.T) {
 	for round := range rounds {
 		s := newCopySite(t)
 		from, to := s.ends(round%2 == 0)
-		writeFile(t, from, content)
+		if err := os.Link(original, from); err != nil {
+			t.Fatal(err)
+		}
 		host, dpu := s.start(false)
 		victim, other := host, dpu
 		if round%4 < 2 {
 			victim, other = dpu, host
 		}
-		if round%8 < 6 {
-			underWay(t, to)
+		underWay, moment := round%8 < 6, ""
+		if underWay {
+			arrived := 1 + rand.Int64N(size)
+			s.awaitProgress(to, arrived)
+			moment = fmt.Sprintf("at %d bytes", arrived)
+		} else {
+			pause := time.Duration(rand.Int64N(int64(80 * time.Millisecond)))
+			time.Sleep(pause)
+			moment = fmt.Sprintf("%v after its start", pause)
 		}
-		moment := time.Duration(rand.Int64N(int64(80 * time.Millisecond)))
-		time.Sleep(moment)
 		victim.signal(syscall.SIGKILL)
 		killed, code := victim.wait(), -1
-		if round%8 < 6 {
+		if underWay {
 			code = other.wait() // else it may still be waiting for the victim
 		}
 		got, err := os.ReadFile(to)
@@ -178,11 +193,11 @@ func TestDMACopyThatIsKilledLeavesNoPartialFile(t *testing.T) {
 		case err == nil && bytes.Equal(got, content):
 			complete++
 		case !os.IsNotExist(err):
-			t.Errorf("killed after %v: %d bytes are under the final name, error %v", moment, len(got), err)
+			t.Errorf("killed %s: %d bytes are under the final name, error %v", moment, len(got), err)
 		case code == 0 || killed == 0:
-			t.Errorf("killed after %v: there is no file, but a side ended with success", moment)
+			t.Errorf("killed %s: there is no file, but a side ended with success", moment)
 		case code > 0 && !strings.Contains(other.stderr.String(), "disconnected before"):
-			t.Errorf("killed after %v: the other side ended with %d: %s", moment, code, other.stderr.String())
+			t.Errorf("killed %s: the other side ended with %d: %s", moment, code, other.stderr.String())
 		}
 		other.signal(syscall.SIGKILL)
 		other.wait()
@@ -194,19 +209,29 @@ func TestDMACopyThatIsKilledLeavesNoPartialFile(t *testing.T) {
 	}
 }
 
+// writeHole makes a file that takes no time to make, and long enough to copy that the copy can be
+// disturbed.
+func writeHole(t testing.TB, path string) {
+	t.Helper()
+	writeFile(t, path, nil)
+	if err := os.Truncate(path, 2<<30); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestDMACopyGivesUpASideThatIsStopped(t *testing.T) {
 	for name, hostStops := range map[string]bool{"host": true, "DPU": false} {
 		s := newCopySite(t)
-		s.flags = []string{"--timeout", "1s"}
-		writeFile(t, s.hostFile, someContent(4*killSize))
+		s.flags = []string{"--timeout", "3s"}
+		writeHole(t, s.hostFile)
 		host, dpu := s.start(false)
 		stopped, other := dpu, host
 		if hostStops {
 			stopped, other = host, dpu
 		}
-		underWay(t, s.dpuFile)
+		s.awaitProgress(s.dpuFile, 1)
 		stopped.signal(syscall.SIGSTOP)
-		want := "no message from the " + name + " for 1s"
+		want := "no message from the " + name + " for 3s"
 		if code := other.wait(); code != 1 || !strings.Contains(other.stderr.String(), want) {
 			t.Errorf("the other side ended with %d: %s", code, other.stderr.String())
 		}
@@ -219,13 +244,13 @@ func TestDMACopyGivesUpASideThatIsStopped(t *testing.T) {
 func TestDMACopyThatIsInterruptedSaysSoOnBothSidesAndCleansUp(t *testing.T) {
 	for _, hostStops := range []bool{true, false} {
 		s := newCopySite(t)
-		writeFile(t, s.dpuFile, someContent(4*killSize))
+		writeHole(t, s.dpuFile)
 		host, dpu := s.start(false)
 		interrupted, other := dpu, host
 		if hostStops {
 			interrupted, other = host, dpu
 		}
-		underWay(t, s.hostFile)
+		s.awaitProgress(s.hostFile, 1)
 		interrupted.signal(syscall.SIGTERM)
 		for _, side := range []*process{interrupted, other} {
 			if code := side.wait(); code != 1 || !strings.Contains(side.stderr.String(), "stopped by signal") {

@@ -10,37 +10,35 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-func TestAKilledInitiatorIsReleasedWithinASecondAndOthersGoOn(t *testing.T) {
+func TestAKilledInitiatorIsReleasedAtOnceAndOthersGoOn(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
 	victim := c.startIO(append(bench(32), "--length", "32MiB")...)
-	other := c.initiator("verify", "--queues", "1", "--queue-depth", "16", "--runtime", "3s", "--offset", "32MiB")
+	other := c.initiator("verify", "--queues", "1", "--queue-depth", "16", "--runtime", patience, "--offset", "32MiB", "--output", "json")
 	eventually(t, "both are connected", func() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 2 })
 	victim.signal(syscall.SIGKILL)
 	killed := time.Now()
-	eventually(t, "the relay releases the session", func() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") < 2 })
-	if took := time.Since(killed); took > time.Second {
-		t.Errorf("the session was released after %v", took)
-	}
-	if code := other.wait(); code != 0 {
-		t.Errorf("the other initiator ended with %d", code)
-	}
+	// All timeouts are longer than this wait: the relay has to notice the end of the process.
+	eventually(t, "the relay releases the session", func() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 1 })
+	t.Logf("the session was released after %v", time.Since(killed))
+	before := c.ioTotal()
+	eventually(t, "the other initiator goes on", func() bool { return c.ioTotal() > before+100 })
+	other.interruptVerify()
 }
 
 func TestAKilledTargetFailsRunsAtOnceAndServesAgainWhenItIsBack(t *testing.T) {
 	for _, command := range [][]string{
 		bench(32),
-		{"verify", "--queues", "2", "--queue-depth", "16", "--runtime", "60s"},
+		{"verify", "--queues", "2", "--queue-depth", "16", "--runtime", patience},
 	} {
 		t.Run(command[0], func(t *testing.T) {
 			c := startObservedChain(t, "disk=memory:64MiB")
 			run := c.startIO(command...)
 			c.target.signal(syscall.SIGKILL)
-			if code := run.waitWithin(5 * time.Second); code == 0 {
+			if code := run.wait(); code == 0 {
 				t.Error("the run ended with success")
 			}
 			if !strings.Contains(run.stderr.String()+run.stdout.String(), "CONNECTION_RESET") {
@@ -59,23 +57,26 @@ func TestAKilledRelayIsNoticedAndTheTargetIsReadyForTheNext(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
 	run := c.startIO(bench(32)...)
 	c.relay.signal(syscall.SIGKILL)
-	if code := run.waitWithin(5 * time.Second); code == 0 {
+	if code := run.wait(); code == 0 {
 		t.Error("the run ended with success")
 	}
 	c.relay = c.startRelay("comch")
 	c.mustRun("verify", "--queues", "1", "--passes", "1", "--length", "8MiB")
 }
 
+// deadAfterSeconds makes a relay declare a silent target dead while a test waits.
+var deadAfterSeconds = []string{"--keep-alive-interval", "200ms", "--keep-alive-dead-after", "3s"}
+
 func TestAStoppedTargetIsDeclaredDeadAndItsAwakeningHarmsNobody(t *testing.T) {
-	c := startObservedChain(t, "disk=memory:64MiB")
-	run := c.startIO("verify", "--queues", "2", "--queue-depth", "16", "--runtime", "60s")
+	c := startObservedChain(t, "disk=memory:64MiB", deadAfterSeconds...)
+	run := c.startIO("verify", "--queues", "2", "--queue-depth", "16", "--runtime", patience)
 	c.target.signal(syscall.SIGSTOP)
-	if code := run.waitWithin(15 * time.Second); code == 0 {
+	if code := run.wait(); code == 0 {
 		t.Error("the run ended with success")
 	}
 	c.target.signal(syscall.SIGCONT)
 	eventually(t, "the chain serves again", func() bool {
-		return c.initiator("verify", "--queues", "1", "--passes", "1", "--length", "8MiB", "--control-timeout", "2s").wait() == 0
+		return c.initiator("verify", "--queues", "1", "--passes", "1", "--length", "8MiB").wait() == 0
 	})
 }
 
@@ -120,7 +121,7 @@ func TestSIGTERMEndsEverythingInOrder(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
 	run := c.startIO(bench(8)...)
 	c.relay.terminate()
-	if code := run.waitWithin(5 * time.Second); code == 0 {
+	if code := run.wait(); code == 0 {
 		t.Error("a run whose relay went away ended with success")
 	}
 	if !strings.Contains(run.stderr.String()+run.stdout.String(), "SHUTDOWN") {
@@ -141,22 +142,37 @@ func TestSIGTERMEndsEverythingInOrder(t *testing.T) {
 func TestAnIdleChainUsesNextToNoCPU(t *testing.T) {
 	c := startChain(t, "disk=memory:64MiB")
 	c.mustRun("info")
-	before := cpuTime(t, c.relay) + cpuTime(t, c.target)
+	daemons := []*process{c.relay, c.target}
+	measure := func() (wakes int, used time.Duration) {
+		for _, p := range daemons {
+			wakes, used = wakes+wakeups(t, p), used+cpuTime(t, p)
+		}
+		return wakes, used
+	}
+	wakesBefore, usedBefore := measure()
 	const watched = 5 * time.Second
 	time.Sleep(watched)
-	used := cpuTime(t, c.relay) + cpuTime(t, c.target) - before
-	if used > watched/100 {
+	wakes, used := measure()
+	wakes, used = wakes-wakesBefore, used-usedBefore
+	t.Logf("relay and target together used %v of CPU, and woke up %d times, in %v of idling", used, wakes, watched)
+	// How much CPU a wakeup takes depends on the machine, how many there are does not: most come from
+	// the Go runtime, 100 per second and process. A thread that polled without sleeping would need no
+	// wakeups, and take all the CPU that it could get.
+	const seconds = int(watched / time.Second)
+	if wakes > 500*seconds {
+		t.Errorf("relay and target together woke up %d times in %v of idling", wakes, watched)
+	}
+	if used > watched/10 {
 		t.Errorf("relay and target together used %v of CPU in %v of idling", used, watched)
 	}
 }
 
 func TestATargetThatWakesUpTooLateFindsNoWayToTheBuffer(t *testing.T) {
 	const depth, size = 32, 128 << 10
-	c := startChain(t, "disk=memory:64MiB")
-	v, err := client.Open(testContext(t), client.Config{
-		Provider: emulated.New(emulated.Options{Directory: filepath.Join(c.dir, "comch")}),
-		Device:   emulated.DefaultHostDevice, Queues: 1, Depth: depth, BufferSize: size,
-	})
+	c := startObservedChain(t, "disk=memory:64MiB", deadAfterSeconds...)
+	config := c.clientConfig(depth)
+	config.BufferSize, config.SyncDepth = size, 0
+	v, err := client.Open(testContext(t), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,8 +202,9 @@ func TestATargetThatWakesUpTooLateFindsNoWayToTheBuffer(t *testing.T) {
 	want := bytes.Repeat([]byte{0x11}, len(v.Memory()))
 	copy(v.Memory(), want)
 	c.target.signal(syscall.SIGCONT)
-	c.target.awaitLog("session ended") // it has found its connections gone
-	time.Sleep(100 * time.Millisecond)
+	eventually(t, "the target has ended its sessions with the client and with the relay", func() bool {
+		return strings.Count(c.target.stderr.String(), "session ended") >= 2
+	})
 	if !bytes.Equal(v.Memory(), want) {
 		t.Error("the target has written into a buffer that was given back")
 	}

@@ -21,7 +21,7 @@ func TestMetricsAndHealthTellWhatHappens(t *testing.T) {
 		t.Errorf("/healthz answers %d", code)
 	}
 	c.mustRun("bench", "--rw", "randread", "--block-size", "4KiB", "--queues", "1", "--queue-depth", "4", "--run-limit-operation-count", "500", "--warmup", "0s")
-	mustContain(t, c.scrape(c.relay),
+	c.awaitMetrics(c.relay,
 		`zc_relay_io_total{channel="03:00.0/b1:00.0/storage_zero_copy_comch",code="SUCCESS",op="read",queue="0"} 500`,
 		`zc_relay_io_bytes_total{channel="03:00.0/b1:00.0/storage_zero_copy_comch",op="read",queue="0"} 2.048e+06`,
 		`zc_relay_io_latency_seconds_count{channel="03:00.0/b1:00.0/storage_zero_copy_comch",op="read",queue="0"} 500`,
@@ -30,7 +30,7 @@ func TestMetricsAndHealthTellWhatHappens(t *testing.T) {
 		`zc_relay_late_wakeups_total{worker="0"} 0`,
 		`zc_relay_sessions{channel="03:00.0/b1:00.0/storage_zero_copy_comch"} 0`,
 	)
-	mustContain(t, c.scrape(c.target),
+	c.awaitMetrics(c.target,
 		`zc_target_io_total{code="SUCCESS",op="read",queue="0",volume="disk"} 500`,
 		`zc_target_io_latency_seconds_count{op="read",queue="0",volume="disk"} 500`,
 	)

@@ -30,20 +30,26 @@ const (
 	relayFlagsVariable  = "ZC_RELAY_E2E_RELAY_FLAGS"
 )
 
-// listenAddress is where targets listen, with a port of their choice.
+// listenAddress is where targets listen, with a port of their choice. The loopback address belongs
+// to this process, so that no other can take the port of a target between its end and its restart.
 func listenAddress() netip.AddrPort {
 	if address := os.Getenv(addressVariable); address != "" {
 		return netip.AddrPortFrom(netip.MustParseAddr(address), 0)
 	}
-	return netip.MustParseAddrPort("127.0.0.1:0")
+	pid := os.Getpid()
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 64 | byte(pid>>16), byte(pid >> 8), byte(pid)}), 0)
 }
 
 func targetFlags() []string { return strings.Fields(os.Getenv(targetFlagsVariable)) }
 
 func relayFlags() []string { return strings.Fields(os.Getenv(relayFlagsVariable)) }
 
-// testTimeout bounds every wait; it is only reached by a test that fails.
-const testTimeout = 60 * time.Second
+// testTimeout bounds every wait. Only a test that hangs reaches it.
+const testTimeout = 2 * time.Minute
+
+// patience is for the timeouts of the programs that are not the subject of a test: so long that what
+// they would end has to end for another reason, or the test fails.
+const patience = "30m"
 
 // programs is where TestMain has built the programs.
 var programs string
@@ -111,12 +117,10 @@ func exits(ts *testscript.TestScript, negated bool, args []string) {
 // eventually waits until condition holds.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(testTimeout)
-	for !condition() {
+	for deadline := time.Now().Add(testTimeout); !condition(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("timed out: %s", what)
+			t.Fatalf("timed out waiting until %s", what)
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 }
 
@@ -200,18 +204,6 @@ func (p *process) wait() int {
 	panic("unreachable")
 }
 
-// waitWithin is wait with a bound that the product promises.
-func (p *process) waitWithin(bound time.Duration) int {
-	p.t.Helper()
-	select {
-	case <-p.ended:
-		return p.cmd.ProcessState.ExitCode()
-	case <-time.After(bound):
-		p.t.Errorf("%s has not ended within %v", p.name, bound)
-		return p.wait()
-	}
-}
-
 // terminate asks a process to end and expects it to do so in order.
 func (p *process) terminate() {
 	p.t.Helper()
@@ -251,6 +243,30 @@ func (p *process) stopped() bool {
 		}
 	}
 	return true
+}
+
+// wakeups is how often the threads of a process have gone to sleep, and so have been woken.
+func wakeups(t testing.TB, p *process) int {
+	t.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.cmd.Process.Pid))
+	if err != nil || len(tasks) == 0 {
+		t.Fatalf("no threads of %s are found: %v", p.name, err)
+	}
+	sum := 0
+	for _, task := range tasks {
+		text, err := os.ReadFile(task)
+		if err != nil {
+			continue // the thread has ended
+		}
+		_, rest, _ := strings.Cut(string(text), "\nvoluntary_ctxt_switches:")
+		line, _, _ := strings.Cut(rest, "\n")
+		n, err := strconv.Atoi(strings.TrimSpace(line))
+		if err != nil {
+			t.Fatalf("%s: %v", task, err)
+		}
+		sum += n
+	}
+	return sum
 }
 
 // cpuTime is the time that a process has spent on CPUs.

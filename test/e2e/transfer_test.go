@@ -51,9 +51,9 @@ func readFile(t testing.TB, path string) []byte {
 }
 
 func TestAFilePutThroughTheChainIsBitIdenticalEverywhere(t *testing.T) {
-	const size = 256 << 20
+	const size = 96 << 20 // more than what is in flight at a time
 	volume := filepath.Join(t.TempDir(), "volume.img")
-	c := startChain(t, "disk=file:"+volume+",size=256MiB")
+	c := startChain(t, "disk=file:"+volume+",size=96MiB")
 	original, content := randomFile(t, c.dir, size)
 	for _, queues := range []int{1, 4} {
 		copied := filepath.Join(c.dir, "copy"+strconv.Itoa(queues))
