@@ -17,7 +17,7 @@ import (
 func TestAKilledInitiatorIsReleasedAtOnceAndOthersGoOn(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
 	victim := c.startIO(append(bench(32), "--length", "32MiB")...)
-	other := c.initiator("verify", "--queues", "1", "--queue-depth", "16", "--runtime", patience, "--offset", "32MiB", "--output", "json")
+	other := c.initiator("verify", "--queues", "1", "--queue-depth", "16", "--runtime", patience, "--offset", "32MiB", "--length", "1MiB", "--output", "json")
 	eventually(t, "both are connected", func() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 2 })
 	victim.signal(syscall.SIGKILL)
 	killed := time.Now()

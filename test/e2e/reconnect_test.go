@@ -64,7 +64,7 @@ func (p *process) interruptVerify() {
 	if code := p.wait(); code != 1 { // for being incomplete
 		p.t.Errorf("verify ended with %d", code)
 	}
-	if r := verifyReport(p.t, p); r.Result.FindingCount > 0 || r.Result.Errors > 0 || !r.Result.Interrupted || r.Result.BlocksChecked == 0 {
+	if r := verifyReport(p.t, p); r.Result.FindingCount > 0 || r.Result.Errors > 0 || !r.Result.Interrupted || r.Result.BlocksWritten == 0 {
 		p.t.Errorf("the result is %+v, error %+v", r.Result, r.Error)
 	}
 }

@@ -130,7 +130,7 @@ func TestSIGHUPAppliesWhatItCanAndSaysWhatNeedsARestart(t *testing.T) {
 	c.configure(file, "", "first", "second")
 	c.relay = spawn(t, "zc-relay", append([]string{"run", "--config", file}, relayFlags()...)...)
 	c.relay.awaitLog("listening for clients")
-	live := c.initiator("verify", "--command-channel-name", "first", "--queues", "1", "--queue-depth", "4", "--runtime", patience, "--output", "json")
+	live := c.initiator("verify", "--command-channel-name", "first", "--queues", "1", "--queue-depth", "4", "--length", "256KiB", "--runtime", patience, "--output", "json")
 	c.relay.awaitLog("client connected")
 
 	c.configure(file, "log: {level: debug}\nrdma: {crc: true}\n", "first", "third")
