@@ -18,6 +18,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// testTimeout bounds every wait. Only a test that hangs reaches it.
+const testTimeout = 2 * time.Minute
+
 // manager acts as the service manager of this process.
 type manager struct {
 	t      *testing.T
@@ -66,7 +69,7 @@ func TestTheManagerHearsHowTheDaemonIs(t *testing.T) {
 		`READY=1`, `STATUS=two; lines`, `RELOADING=1\nMONOTONIC_USEC=[1-9][0-9]+`,
 		`STOPPING=1\nEXTEND_TIMEOUT_USEC=15000000`,
 	} {
-		if got := m.next(2 * time.Minute); !regexp.MustCompile("^" + want + "$").MatchString(got) {
+		if got := m.next(testTimeout); !regexp.MustCompile("^" + want + "$").MatchString(got) {
 			t.Errorf("the manager hears %q, want %q", got, want)
 		}
 	}
@@ -126,13 +129,16 @@ func TestTheWatchdogIsFedOnlyWhileEveryWorkerIsAlive(t *testing.T) {
 	defer cancel()
 
 	for range 3 {
-		if got := m.next(2 * time.Minute); got != "WATCHDOG=1" {
+		if got := m.next(testTimeout); got != "WATCHDOG=1" {
 			t.Fatalf("the manager hears %q of living workers", got)
 		}
 	}
 	worker.setStuck(true)
-	for logged.Len() == 0 { // of a check that began after the worker got stuck
-		time.Sleep(time.Millisecond)
+	// Only a check that began after the worker got stuck is logged.
+	for deadline := time.Now().Add(testTimeout); logged.Len() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a stuck worker is not logged")
+		}
 	}
 	for m.next(time.Millisecond) != "" { // of the checks before
 	}
@@ -143,7 +149,7 @@ func TestTheWatchdogIsFedOnlyWhileEveryWorkerIsAlive(t *testing.T) {
 		t.Errorf("logged %v", text)
 	}
 	worker.setStuck(false)
-	if got := m.next(2 * time.Minute); got != "WATCHDOG=1" {
+	if got := m.next(testTimeout); got != "WATCHDOG=1" {
 		t.Errorf("the manager hears %q when the worker goes on", got)
 	}
 }
