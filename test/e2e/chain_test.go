@@ -22,8 +22,7 @@ type chain struct {
 	relay   *process
 }
 
-// startChain serves the given volumes, the first of which the relay forwards
-// to.
+// startChain starts a target with the given volumes, and a relay for the first of them.
 func startChain(t testing.TB, volumes ...string) *chain {
 	t.Helper()
 	c := &chain{t: t, dir: t.TempDir(), volumes: volumes, address: listenAddress()}
@@ -32,7 +31,7 @@ func startChain(t testing.TB, volumes ...string) *chain {
 	return c
 }
 
-// startObservedChain is startChain with metrics of both daemons. The flags are for the relay.
+// startObservedChain is startChain with metrics of both daemons, and with flags for the relay.
 func startObservedChain(t *testing.T, volume string, flags ...string) *chain {
 	t.Helper()
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{volume}, address: listenAddress()}
@@ -41,8 +40,7 @@ func startObservedChain(t *testing.T, volume string, flags ...string) *chain {
 	return c
 }
 
-// startAdministeredChain is a chain whose relay has an admin socket, which is
-// returned.
+// startAdministeredChain is startObservedChain with an admin listener, whose address it returns.
 func startAdministeredChain(t *testing.T) (c *chain, admin string) {
 	t.Helper()
 	c = &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"}, address: listenAddress()}
@@ -68,7 +66,7 @@ func (c *chain) startTarget(more ...string) {
 	eventually(c.t, "target listens", func() bool {
 		select {
 		case <-c.target.ended:
-			c.t.Fatal("target ended at its start")
+			c.t.Fatal("the target exited at its start")
 		default:
 		}
 		text, err := os.ReadFile(file)
@@ -80,7 +78,7 @@ func (c *chain) startTarget(more ...string) {
 	})
 }
 
-// startRelay starts a relay whose clients meet it in the directory named.
+// startRelay starts a relay whose emulated Comch is in the given directory.
 func (c *chain) startRelay(directory string, more ...string) *process {
 	c.t.Helper()
 	name, _, _ := strings.Cut(c.volumes[0], "=")
@@ -95,7 +93,7 @@ func (c *chain) startRelay(directory string, more ...string) *process {
 	return relay
 }
 
-// rdmaAddress is where the target listens for RDMA connections, as it logs.
+// rdmaAddress returns where the target listens for RDMA connections, according to its log.
 func (c *chain) rdmaAddress() string {
 	c.t.Helper()
 	const key = `"rdma": "`
@@ -119,12 +117,12 @@ func (c *chain) initiatorAt(directory string, args ...string) *process {
 	return spawn(c.t, "initiator", append(all, args[1:]...)...)
 }
 
-// mustRun runs an initiator that has to succeed and returns what it printed.
+// mustRun runs an initiator, which has to succeed, and returns its standard output.
 func (c *chain) mustRun(args ...string) string {
 	c.t.Helper()
 	p := c.initiator(args...)
 	if code := p.wait(); code != 0 {
-		c.t.Fatalf("initiator %s ended with %d", strings.Join(args, " "), code)
+		c.t.Fatalf("initiator %s exited with %d", strings.Join(args, " "), code)
 	}
 	return p.stdout.String()
 }
@@ -133,23 +131,22 @@ func bench(depth int) []string {
 	return []string{"bench", "--rw", "randrw", "--block-size", "4KiB", "--queue-depth", strconv.Itoa(depth), "--runtime", patience, "--warmup", "0s", "--output", "json"}
 }
 
-// startIO starts a run that goes on until it is ended, and waits until IO is
-// under way.
+// startIO starts an initiator that runs until the test ends it, and waits until IO is in progress.
 func (c *chain) startIO(command ...string) *process {
 	c.t.Helper()
 	p := c.initiator(command...)
-	eventually(c.t, "IO is under way", func() bool { return c.ioTotal() > 100 })
+	eventually(c.t, "IO is in progress", func() bool { return c.ioTotal() > 100 })
 	return p
 }
 
-// ioTotal is how many IOs the relay has answered.
+// ioTotal returns how many IOs the relay has completed.
 func (c *chain) ioTotal() float64 {
 	return sumMetric(c.scrape(c.relay), "zc_relay_io_total")
 }
 
 func (c *chain) hasNoSession() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 0 }
 
-// opsAddress is where a daemon serves metrics, as it logs.
+// opsAddress returns where a daemon serves metrics, according to its log.
 func opsAddress(t testing.TB, p *process) string {
 	t.Helper()
 	p.awaitLog("serving metrics and health")
@@ -197,7 +194,7 @@ func sumMetric(text, name string) float64 {
 	return sum
 }
 
-// awaitMetrics waits until the metrics of a daemon contain what is wanted.
+// awaitMetrics waits until the metrics of a daemon contain all of wanted.
 func (c *chain) awaitMetrics(p *process, wanted ...string) {
 	c.t.Helper()
 	for _, want := range wanted {

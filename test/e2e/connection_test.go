@@ -17,16 +17,16 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 )
 
-func TestRDMAConnectionsUseTheAddressesThatWereChosen(t *testing.T) {
+func TestRDMAConnectionsUseTheConfiguredAddresses(t *testing.T) {
 	if len(targetFlags())+len(relayFlags()) > 0 {
-		t.Skip("the loopback addresses belong to no RDMA device")
+		t.Skip("no RDMA device has a loopback address: this test needs the embedded provider")
 	}
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"}, address: listenAddress()}
 	c.startTarget("--rdma-address", "127.0.0.3")
 	if address := c.rdmaAddress(); !strings.HasPrefix(address, "127.0.0.3:") {
 		t.Errorf("the target takes RDMA connections at %s", address)
 	}
-	// The target refuses connections from elsewhere than announced.
+	// The target rejects connections from any other address than the announced one.
 	c.relay = c.startRelay("comch", "--rdma-address", "127.0.0.2")
 	c.mustRun("verify", "--queues", "2", "--passes", "1", "--length", "2MiB")
 }
@@ -34,7 +34,7 @@ func TestRDMAConnectionsUseTheAddressesThatWereChosen(t *testing.T) {
 func TestAnRDMAAddressThatCannotBeUsedIsExplained(t *testing.T) {
 	for _, test := range []struct{ address, says string }{
 		{"mlx5_0", `"mlx5_0" for "--rdma-address" flag: must be an IP address`},
-		{"203.0.113.77", "open RDMA device at 203.0.113.77"}, // TEST-NET-3 is nobody's
+		{"203.0.113.77", "open RDMA device at 203.0.113.77"}, // TEST-NET-3 (RFC 5737) belongs to nobody
 		{"0.0.0.0", "not an address that the target can connect to"},
 	} {
 		relay := spawn(t, "zc-relay", "run", "--storage-server", "127.0.0.1:1", "--volume", "disk",
@@ -48,9 +48,9 @@ func TestAnRDMAAddressThatCannotBeUsedIsExplained(t *testing.T) {
 	}
 }
 
-func TestStrayClientsAreCutOffAndHarmNobody(t *testing.T) {
+func TestStrayClientsAreDisconnectedAndHarmNobody(t *testing.T) {
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"}, address: listenAddress()}
-	c.startTarget("--control-timeout", "5s") // which is also the time that a stray has
+	c.startTarget("--control-timeout", "5s") // which also bounds a stray
 	c.relay = c.startRelay("comch")
 	rdma := c.rdmaAddress()
 	var strays []net.Conn
@@ -71,7 +71,7 @@ func TestStrayClientsAreCutOffAndHarmNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := io.Copy(io.Discard, stray); os.IsTimeout(err) {
-			t.Errorf("stray %d was not cut off", i)
+			t.Errorf("stray %d was not disconnected", i)
 		}
 	}
 }
@@ -80,14 +80,14 @@ func tlsFlagsOf(files mutualtls.Files) []string {
 	return []string{"--tls-cert", files.Certificate, "--tls-key", files.Key, "--tls-ca", files.CA}
 }
 
-// tlsChain is a target and a relay with files for each.
+// tlsChain is a target and a relay, each with a certificate.
 type tlsChain struct {
 	*chain
 	authority         *mutualtlstest.Authority
 	ofTarget, ofRelay mutualtls.Files
 }
 
-// startTLSTarget starts a target with a certificate for its address.
+// startTLSTarget starts a target with a certificate for its address. The relay is left to the test.
 func startTLSTarget(t *testing.T, flags ...string) *tlsChain {
 	t.Helper()
 	c := &tlsChain{
@@ -106,7 +106,7 @@ func (c *tlsChain) mustServe(directory string) {
 	c.t.Helper()
 	p := c.initiatorAt(directory, "verify", "--queues", "1", "--passes", "1", "--length", "256KiB")
 	if code := p.wait(); code != 0 {
-		c.t.Fatalf("verify over TLS ended with %d: %s", code, p.stderr.String())
+		c.t.Fatalf("verify over TLS exited with %d: %s", code, p.stderr.String())
 	}
 }
 
@@ -119,7 +119,7 @@ func TestIORunsWithMutualTLS(t *testing.T) {
 	c.target.terminate()
 }
 
-func TestWithTLSNothingOfTheControlConnectionCanBeRead(t *testing.T) {
+func TestTLSKeepsTheControlConnectionConfidential(t *testing.T) {
 	cases := map[string]bool{"plain text": false, "TLS": true}
 	for name, encrypted := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -186,13 +186,13 @@ func TestRelaysAndTargetsThatDoNotTrustEachOtherSayWhy(t *testing.T) {
 			c.target.awaitLog(test.targetSays)
 			p := c.initiator("info")
 			if code := p.wait(); code != 3 || !strings.Contains(p.stderr.String(), test.relaySays) || !strings.Contains(p.stderr.String(), "AUTHENTICATION") {
-				t.Errorf("info ended with %d and says %q, want %q", code, p.stderr.String(), test.relaySays)
+				t.Errorf("info exited with %d and says %q, want %q", code, p.stderr.String(), test.relaySays)
 			}
 		})
 	}
 }
 
-func TestARelayWithTLSSaysThatTheTargetHasNone(t *testing.T) {
+func TestARelayWithTLSReportsATargetWithout(t *testing.T) {
 	c := startTLSTarget(t)
 	c.target.terminate()
 	c.startTarget()
@@ -200,7 +200,7 @@ func TestARelayWithTLSSaysThatTheTargetHasNone(t *testing.T) {
 	c.target.awaitLog("the peer speaks TLS, and this side does not")
 }
 
-func TestAConnectionWithoutACertificateIsRefused(t *testing.T) {
+func TestAConnectionWithoutACertificateIsRejected(t *testing.T) {
 	c := startTLSTarget(t)
 	connection, err := tls.Dial("tcp", c.address.String(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{mutualtls.Protocol}})
 	if err == nil {
@@ -222,10 +222,10 @@ func TestCertificatesAreRenewedWithoutARestart(t *testing.T) {
 	c.authority.Write(filepath.Join(c.dir, "target"), []string{address}, mutualtlstest.Expired)
 	p := c.initiator("info")
 	if code := p.wait(); code != 3 || !strings.Contains(p.stderr.String(), "certificate has expired") {
-		t.Errorf("with an expired certificate at the target info ended with %d: %s", code, p.stderr.String())
+		t.Errorf("with an expired certificate at the target info exited with %d: %s", code, p.stderr.String())
 	}
 
-	// A new authority for everybody.
+	// Replace the authority, and with it all certificates.
 	c.authority = mutualtlstest.NewAuthority(t)
 	c.authority.Write(filepath.Join(c.dir, "target"), []string{address})
 	c.authority.Write(filepath.Join(c.dir, "relay"), []string{"relay.test"})
@@ -234,7 +234,7 @@ func TestCertificatesAreRenewedWithoutARestart(t *testing.T) {
 	c.target.terminate()
 }
 
-func TestUnencryptedControlConnectionsAreWarnedOf(t *testing.T) {
+func TestUnencryptedControlConnectionsCauseAWarning(t *testing.T) {
 	const warning = "neither encrypted nor authenticated"
 	c := startChain(t, "disk=memory:1MiB")
 	c.mustRun("info")
@@ -243,19 +243,19 @@ func TestUnencryptedControlConnectionsAreWarnedOf(t *testing.T) {
 	}
 	target := spawn(t, "target", "--listen-address", "0.0.0.0", "--listen-port", "0", "--volume", "disk=memory:1MiB")
 	target.awaitLog(warning)
-	// An address that leads nowhere (RFC 5737) will do: there is no connection yet.
+	// The warning needs no connection, so the address may lead nowhere (RFC 5737).
 	relay := spawn(t, "zc-relay", "run", "--storage-server", "192.0.2.1:7470", "--volume", "disk", "--emulated-dir", t.TempDir())
 	relay.awaitLog(warning)
 }
 
-// eavesdropper passes a TCP connection on and keeps what it sees.
+// eavesdropper forwards TCP connections and records their bytes.
 type eavesdropper struct {
 	listener net.Listener
 	mu       sync.Mutex
 	seen     bytes.Buffer
 }
 
-// eavesdrop listens in on connections to address.
+// eavesdrop forwards connections to address.
 func eavesdrop(t *testing.T, address string) *eavesdropper {
 	t.Helper()
 	e := &eavesdropper{}

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// copySite is where both sides of a dma-copy have their files.
+// copySite holds the files of both sides of a dma-copy.
 type copySite struct {
 	t        testing.TB
 	dir      string
@@ -34,7 +34,7 @@ func newCopySite(t testing.TB) *copySite {
 	return s
 }
 
-// start begins both sides, in either order.
+// start starts both sides, in either order.
 func (s *copySite) start(hostFirst bool) (host, dpu *process) {
 	s.t.Helper()
 	common := append([]string{"--emulated-dir", filepath.Join(s.dir, "comch"), "--connect-timeout", patience, "--timeout", patience}, s.flags...)
@@ -51,7 +51,7 @@ func (s *copySite) start(hostFirst bool) (host, dpu *process) {
 	return host, dpu
 }
 
-// ends names the file that is there, and the one that is to be.
+// ends returns the paths of the original and of the copy.
 func (s *copySite) ends(toDPU bool) (from, to string) {
 	if toDPU {
 		return s.hostFile, s.dpuFile
@@ -69,7 +69,7 @@ func TestDMACopyMovesFilesOfAnySizeBothWays(t *testing.T) {
 				writeFile(t, from, content)
 				host, dpu := s.start(toDPU)
 				if h, d := host.wait(), dpu.wait(); h != 0 || d != 0 {
-					t.Fatalf("the host ended with %d, the DPU with %d", h, d)
+					t.Fatalf("the host exited with %d, the DPU with %d", h, d)
 				}
 				if !bytes.Equal(readFile(t, to), content) || !bytes.Equal(readFile(t, from), content) {
 					t.Error("the files differ")
@@ -92,7 +92,7 @@ func TestDMACopySpeaksTheOriginalsMessages(t *testing.T) {
 		writeFile(t, from, content)
 		host, dpu := s.start(false)
 		if h, d := host.wait(), dpu.wait(); h != 0 || d != 0 || !bytes.Equal(readFile(t, to), content) {
-			t.Errorf("the host ended with %d, the DPU with %d", h, d)
+			t.Errorf("the host exited with %d, the DPU with %d", h, d)
 		}
 	}
 }
@@ -109,7 +109,7 @@ func TestDMACopyFailsOnBothSidesIfBothOrNeitherHaveTheFile(t *testing.T) {
 		host, dpu := s.start(false)
 		for _, side := range []*process{host, dpu} {
 			if code := side.wait(); code != 1 || !strings.Contains(side.stderr.String(), want) {
-				t.Errorf("a side ended with %d: %s", code, side.stderr.String())
+				t.Errorf("a side exited with %d: %s", code, side.stderr.String())
 			}
 		}
 		if both && (string(readFile(t, s.hostFile)) != "host" || string(readFile(t, s.dpuFile)) != "DPU") {
@@ -118,17 +118,17 @@ func TestDMACopyFailsOnBothSidesIfBothOrNeitherHaveTheFile(t *testing.T) {
 	}
 }
 
-func TestDMACopyWithoutAnotherSideEndsInTime(t *testing.T) {
+func TestDMACopyWithoutAnotherSideTimesOut(t *testing.T) {
 	s := newCopySite(t)
 	for _, side := range [][]string{{"host", "-p", "b1:00.0"}, {"dpu", "-p", "03:00.0", "-r", "b1:00.0"}} {
 		lonely := spawn(t, "dma-copy", append(side[1:], "--side", side[0], "-f", s.hostFile, "--connect-timeout", "200ms", "--emulated-dir", s.dir)...)
 		if code := lonely.wait(); code != 3 || !strings.Contains(lonely.stderr.String(), "running?") {
-			t.Errorf("%s ended with %d: %s", side[0], code, lonely.stderr.String())
+			t.Errorf("%s exited with %d: %s", side[0], code, lonely.stderr.String())
 		}
 	}
 }
 
-// awaitProgress waits until so many bytes of the file have arrived, or all that will.
+// awaitProgress waits until the given number of bytes of the copy have arrived, or the copy has ended.
 func (s *copySite) awaitProgress(to string, arrived int64) {
 	s.t.Helper()
 	pattern, begun := filepath.Join(filepath.Dir(to), ".file.*.partial"), false
@@ -152,7 +152,7 @@ func (s *copySite) awaitProgress(to string, arrived int64) {
 }
 
 // TestDMACopyThatIsKilledLeavesNoPartialFile kills one side at a random moment, over and over. The
-// file is then either missing or complete, and the other side has noticed.
+// copy must then be either missing or complete, and the other side must have noticed.
 func TestDMACopyThatIsKilledLeavesNoPartialFile(t *testing.T) {
 	const size = 32 << 20
 	content, original := someContent(size), filepath.Join(t.TempDir(), "original")
@@ -186,7 +186,7 @@ func TestDMACopyThatIsKilledLeavesNoPartialFile(t *testing.T) {
 		victim.signal(syscall.SIGKILL)
 		killed, code := victim.wait(), -1
 		if underWay {
-			code = other.wait() // else it may still be waiting for the victim
+			code = other.wait() // which otherwise may not have met the victim
 		}
 		got, err := os.ReadFile(to)
 		switch {
@@ -197,7 +197,7 @@ func TestDMACopyThatIsKilledLeavesNoPartialFile(t *testing.T) {
 		case code == 0 || killed == 0:
 			t.Errorf("killed %s: there is no file, but a side ended with success", moment)
 		case code > 0 && !strings.Contains(other.stderr.String(), "disconnected before"):
-			t.Errorf("killed %s: the other side ended with %d: %s", moment, code, other.stderr.String())
+			t.Errorf("killed %s: the other side exited with %d: %s", moment, code, other.stderr.String())
 		}
 		other.signal(syscall.SIGKILL)
 		other.wait()
@@ -209,8 +209,7 @@ func TestDMACopyThatIsKilledLeavesNoPartialFile(t *testing.T) {
 	}
 }
 
-// writeHole makes a file that takes no time to make, and long enough to copy that the copy can be
-// disturbed.
+// writeHole makes a sparse file that takes long enough to copy for the copy to be disturbed.
 func writeHole(t testing.TB, path string) {
 	t.Helper()
 	writeFile(t, path, nil)
@@ -219,7 +218,7 @@ func writeHole(t testing.TB, path string) {
 	}
 }
 
-func TestDMACopyGivesUpASideThatIsStopped(t *testing.T) {
+func TestDMACopyTimesOutWhenASideIsStopped(t *testing.T) {
 	for name, hostStops := range map[string]bool{"host": true, "DPU": false} {
 		s := newCopySite(t)
 		s.flags = []string{"--timeout", "3s"}
@@ -233,7 +232,7 @@ func TestDMACopyGivesUpASideThatIsStopped(t *testing.T) {
 		stopped.signal(syscall.SIGSTOP)
 		want := "no message from the " + name + " for 3s"
 		if code := other.wait(); code != 1 || !strings.Contains(other.stderr.String(), want) {
-			t.Errorf("the other side ended with %d: %s", code, other.stderr.String())
+			t.Errorf("the other side exited with %d: %s", code, other.stderr.String())
 		}
 		if _, err := os.Stat(s.dpuFile); !os.IsNotExist(err) {
 			t.Errorf("there is a file, or %v", err)
@@ -241,7 +240,7 @@ func TestDMACopyGivesUpASideThatIsStopped(t *testing.T) {
 	}
 }
 
-func TestDMACopyThatIsInterruptedSaysSoOnBothSidesAndCleansUp(t *testing.T) {
+func TestDMACopyThatIsInterruptedIsReportedByBothSidesAndCleansUp(t *testing.T) {
 	for _, hostStops := range []bool{true, false} {
 		s := newCopySite(t)
 		writeHole(t, s.dpuFile)
@@ -254,7 +253,7 @@ func TestDMACopyThatIsInterruptedSaysSoOnBothSidesAndCleansUp(t *testing.T) {
 		interrupted.signal(syscall.SIGTERM)
 		for _, side := range []*process{interrupted, other} {
 			if code := side.wait(); code != 1 || !strings.Contains(side.stderr.String(), "stopped by signal") {
-				t.Errorf("a side ended with %d: %s", code, side.stderr.String())
+				t.Errorf("a side exited with %d: %s", code, side.stderr.String())
 			}
 		}
 		if entries, err := os.ReadDir(filepath.Dir(s.hostFile)); err != nil || len(entries) > 0 {
@@ -263,13 +262,13 @@ func TestDMACopyThatIsInterruptedSaysSoOnBothSidesAndCleansUp(t *testing.T) {
 	}
 }
 
-// BenchmarkFileCopy compares dma-copy with cp, on files in memory. Each
-// iteration starts the processes.
+// BenchmarkFileCopy compares dma-copy with cp, on files in memory. Each iteration includes the start
+// of the processes.
 func BenchmarkFileCopy(b *testing.B) {
 	const size = 512 << 20
 	base := "/dev/shm"
 	if about, err := os.Stat(base); err != nil || !about.IsDir() {
-		b.Skipf("there is no file system in memory: %v", err)
+		b.Skipf("no file system in memory: %v", err)
 	}
 	b.Setenv("TMPDIR", base)
 	b.Run("cp", func(b *testing.B) {
@@ -293,7 +292,7 @@ func BenchmarkFileCopy(b *testing.B) {
 			for b.Loop() {
 				host, dpu := s.start(false)
 				if h, d := host.wait(), dpu.wait(); h != 0 || d != 0 {
-					b.Fatalf("the host ended with %d, the DPU with %d", h, d)
+					b.Fatalf("the host exited with %d, the DPU with %d", h, d)
 				}
 				_ = os.Remove(to)
 			}

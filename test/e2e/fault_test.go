@@ -14,22 +14,22 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-func TestAKilledInitiatorIsReleasedAtOnceAndOthersGoOn(t *testing.T) {
+func TestAKilledInitiatorIsReleasedAndOthersContinue(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
 	victim := c.startIO(append(bench(32), "--length", "32MiB")...)
 	other := c.initiator("verify", "--queues", "1", "--queue-depth", "16", "--runtime", patience, "--offset", "32MiB", "--length", "1MiB", "--output", "json")
 	eventually(t, "both are connected", func() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 2 })
 	victim.signal(syscall.SIGKILL)
 	killed := time.Now()
-	// All timeouts are longer than this wait: the relay has to notice the end of the process.
+	// Every timeout exceeds this wait, so the relay has to notice that the process is gone.
 	eventually(t, "the relay releases the session", func() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 1 })
 	t.Logf("the session was released after %v", time.Since(killed))
 	before := c.ioTotal()
-	eventually(t, "the other initiator goes on", func() bool { return c.ioTotal() > before+100 })
+	eventually(t, "the other initiator continues", func() bool { return c.ioTotal() > before+100 })
 	other.interruptVerify()
 }
 
-func TestAKilledTargetFailsRunsAtOnceAndServesAgainWhenItIsBack(t *testing.T) {
+func TestAKilledTargetFailsRunsAndServesAgainAfterItsReturn(t *testing.T) {
 	for _, command := range [][]string{
 		bench(32),
 		{"verify", "--queues", "2", "--queue-depth", "16", "--runtime", patience},
@@ -45,7 +45,7 @@ func TestAKilledTargetFailsRunsAtOnceAndServesAgainWhenItIsBack(t *testing.T) {
 				t.Error("the run does not say what happened")
 			}
 			if code := c.initiator("info", "--control-timeout", "2s").wait(); code != 3 {
-				t.Errorf("info without a target ended with %d", code)
+				t.Errorf("info without a target exited with %d", code)
 			}
 			c.startTarget()
 			c.mustRun("verify", "--queues", "1", "--passes", "1", "--length", "8MiB")
@@ -53,7 +53,7 @@ func TestAKilledTargetFailsRunsAtOnceAndServesAgainWhenItIsBack(t *testing.T) {
 	}
 }
 
-func TestAKilledRelayIsNoticedAndTheTargetIsReadyForTheNext(t *testing.T) {
+func TestAKilledRelayFailsRunsAndTheTargetServesTheNext(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
 	run := c.startIO(bench(32)...)
 	c.relay.signal(syscall.SIGKILL)
@@ -64,10 +64,10 @@ func TestAKilledRelayIsNoticedAndTheTargetIsReadyForTheNext(t *testing.T) {
 	c.mustRun("verify", "--queues", "1", "--passes", "1", "--length", "8MiB")
 }
 
-// deadAfterSeconds makes a relay declare a silent target dead while a test waits.
+// deadAfterSeconds are flags with which a relay declares a silent target dead within seconds.
 var deadAfterSeconds = []string{"--keep-alive-interval", "200ms", "--keep-alive-dead-after", "3s"}
 
-func TestAStoppedTargetIsDeclaredDeadAndItsAwakeningHarmsNobody(t *testing.T) {
+func TestAStoppedTargetIsDeclaredDeadAndHarmsNobodyWhenItContinues(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB", deadAfterSeconds...)
 	run := c.startIO("verify", "--queues", "2", "--queue-depth", "16", "--runtime", patience)
 	c.target.signal(syscall.SIGSTOP)
@@ -80,44 +80,44 @@ func TestAStoppedTargetIsDeclaredDeadAndItsAwakeningHarmsNobody(t *testing.T) {
 	})
 }
 
-func TestAnErrorOfTheDiskIsTheFailureOfThatIO(t *testing.T) {
+func TestADiskErrorFailsOnlyThatIO(t *testing.T) {
 	c := startChain(t, "disk=fault:eio=0.2,seed=7:memory:16MiB")
 	run := c.initiator("bench", "--rw", "randread", "--block-size", "4KiB", "--queue-depth", "8", "--run-limit-operation-count", "2000", "--output", "json")
 	if code := run.wait(); code != 1 {
-		t.Errorf("a run with failed IOs ended with %d", code)
+		t.Errorf("a run with failed IOs exited with %d", code)
 	}
 	if !strings.Contains(run.stdout.String(), "IO_FAILED") {
 		t.Error("the result does not name the error")
 	}
 	if code := c.initiator("info").wait(); code != 0 {
-		t.Errorf("info afterwards ended with %d", code)
+		t.Errorf("info afterwards exited with %d", code)
 	}
 }
 
-func TestAVolumeThatCorruptsIsCaughtAndLocated(t *testing.T) {
+func TestVerifyDetectsAndLocatesCorruption(t *testing.T) {
 	c := startChain(t, "disk=fault:corrupt=0.01,seed=7:memory:16MiB")
 	run := c.initiator("verify", "--queues", "2", "--queue-depth", "16", "--passes", "1")
 	if code := run.wait(); code != 1 {
-		t.Errorf("verify of a corrupting volume ended with %d", code)
+		t.Errorf("verify of a corrupting volume exited with %d", code)
 	}
 	if text := run.stdout.String() + run.stderr.String(); !strings.Contains(text, "offset") {
 		t.Error("verify does not say where")
 	}
 }
 
-func TestManyVerifiersFindNothing(t *testing.T) {
+func TestConcurrentVerifiersFindNothing(t *testing.T) {
 	c := startChain(t, "disk=memory:64MiB")
 	c.startRelay("second")
 	first := c.initiator("verify", "--queues", "4", "--queue-depth", "64", "--passes", "2", "--length", "32MiB")
 	second := c.initiatorAt("second", "verify", "--queues", "4", "--queue-depth", "64", "--passes", "2", "--offset", "32MiB")
 	for _, run := range []*process{first, second} {
 		if code := run.wait(); code != 0 {
-			t.Errorf("verify ended with %d", code)
+			t.Errorf("verify exited with %d", code)
 		}
 	}
 }
 
-func TestSIGTERMEndsEverythingInOrder(t *testing.T) {
+func TestSIGTERMEndsEverythingCleanly(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
 	run := c.startIO(bench(8)...)
 	c.relay.terminate()
@@ -139,7 +139,7 @@ func TestSIGTERMEndsEverythingInOrder(t *testing.T) {
 	}
 }
 
-func TestAnIdleChainUsesNextToNoCPU(t *testing.T) {
+func TestAnIdleChainUsesHardlyAnyCPU(t *testing.T) {
 	c := startChain(t, "disk=memory:64MiB")
 	c.mustRun("info")
 	daemons := []*process{c.relay, c.target}
@@ -155,9 +155,9 @@ func TestAnIdleChainUsesNextToNoCPU(t *testing.T) {
 	wakes, used := measure()
 	wakes, used = wakes-wakesBefore, used-usedBefore
 	t.Logf("relay and target together used %v of CPU, and woke up %d times, in %v of idling", used, wakes, watched)
-	// How much CPU a wakeup takes depends on the machine, how many there are does not: most come from
-	// the Go runtime, 100 per second and process. A thread that polled without sleeping would need no
-	// wakeups, and take all the CPU that it could get.
+	// The number of wakeups does not depend on the machine: most of them come from the Go runtime, 100
+	// per second and process. A thread that polled without sleeping would show in the CPU time instead,
+	// of which it would use all it could get.
 	const seconds = int(watched / time.Second)
 	if wakes > 500*seconds {
 		t.Errorf("relay and target together woke up %d times in %v of idling", wakes, watched)
@@ -167,7 +167,7 @@ func TestAnIdleChainUsesNextToNoCPU(t *testing.T) {
 	}
 }
 
-func TestATargetThatWakesUpTooLateFindsNoWayToTheBuffer(t *testing.T) {
+func TestATargetThatContinuesTooLateCannotWriteToTheBuffer(t *testing.T) {
 	const depth, size = 32, 128 << 10
 	c := startObservedChain(t, "disk=memory:64MiB", deadAfterSeconds...)
 	config := c.clientConfig(depth)
@@ -206,6 +206,6 @@ func TestATargetThatWakesUpTooLateFindsNoWayToTheBuffer(t *testing.T) {
 		return strings.Count(c.target.stderr.String(), "session ended") >= 2
 	})
 	if !bytes.Equal(v.Memory(), want) {
-		t.Error("the target has written into a buffer that was given back")
+		t.Error("the target has written to a buffer that the client had back")
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// neighbours is two channels with a target each. What the victim needs has
-// core 1, what the disturber needs has core 0, so that only the relay is
-// common to both. The channels "…-shared" share a worker on core 1.
+// neighbours are two channels with a target each. Everything the victim needs runs on core 1,
+// everything the disturber needs on core 0, so that they share nothing but the relay. The channels
+// "…-shared" share a worker on core 1 as well.
 type neighbours struct {
 	*chain
 	targets map[string]*process
@@ -53,7 +53,7 @@ func startNeighbours(b *testing.B) *neighbours {
 	return n
 }
 
-// startNeighbour starts a target, at the address that it had before.
+// startNeighbour starts a target, at its former address if it had one.
 func (n *neighbours) startNeighbour(name string, core int) {
 	n.t.Helper()
 	file := filepath.Join(n.dir, name+".address")
@@ -82,12 +82,12 @@ func (n *neighbours) read(core int, channel string, depth int, runtime string) *
 		"--rw", "randread", "--block-size", "4KiB", "--queue-depth", fmt.Sprint(depth), "--warmup", "300ms", "--runtime", runtime, "--output", "json")
 }
 
-// measure is the latency of the victim's reads in nanoseconds.
+// measure returns the latency of the victim's reads in nanoseconds.
 func (n *neighbours) measure(channel string) (p50, p99 float64) {
 	n.t.Helper()
 	p := n.read(victimCore, channel, 1, "2s")
 	if code := p.wait(); code != 0 {
-		n.t.Fatalf("the victim's run ended with %d", code)
+		n.t.Fatalf("the victim's run exited with %d", code)
 	}
 	var document struct {
 		Result struct {
@@ -113,7 +113,7 @@ func (n *neighbours) flood(channel string) (stop func()) {
 	}
 }
 
-// killTargets kills the disturber's target under load, again and again.
+// killTargets kills and restarts the disturber's target under load until stop is called.
 func (n *neighbours) killTargets(channel string) (stop func()) {
 	ending, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -136,8 +136,8 @@ func (n *neighbours) killTargets(channel string) (stop func()) {
 	}
 }
 
-// BenchmarkLatencyBesideAnotherChannel measures what a channel feels of
-// another one's flood, and of the death of its target.
+// BenchmarkLatencyBesideAnotherChannel measures how another channel's flood, or the death of its
+// target, affects the latency of a channel.
 func BenchmarkLatencyBesideAnotherChannel(b *testing.B) {
 	n := startNeighbours(b)
 	nothing := func(string) func() { return func() {} }

@@ -14,7 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/schematest"
 )
 
-func TestMetricsAndHealthTellWhatHappens(t *testing.T) {
+func TestMetricsAndHealthFollowTheChain(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
 	eventually(t, "the relay is ready", func() bool { code, _ := get(t, c.relay, "/readyz"); return code == http.StatusOK })
 	if code, _ := get(t, c.relay, "/healthz"); code != http.StatusOK {
@@ -58,7 +58,7 @@ type statusDocument struct {
 	} `json:"channels"`
 }
 
-func TestStatusShowsTheSessionsThatAreOpen(t *testing.T) {
+func TestStatusShowsTheOpenSessions(t *testing.T) {
 	c, admin := startAdministeredChain(t)
 	c.startIO(bench(8)...)
 	schema := schematest.Read(t, "../../docs/status.schema.json")
@@ -85,29 +85,29 @@ func TestStatusShowsTheSessionsThatAreOpen(t *testing.T) {
 	}
 	p := spawn(t, "zc-relay", "status", "--admin", admin)
 	if code, text := p.wait(), p.stdout.String(); code != 0 || !strings.Contains(text, "volume disk: ready") || !strings.Contains(text, "sessions  1 open") {
-		t.Errorf("status as text ended with %d:\n%s", code, text)
+		t.Errorf("status as text exited with %d:\n%s", code, text)
 	}
 }
 
-func TestStatusSaysWhyThereIsNone(t *testing.T) {
+func TestStatusExplainsWhyItIsUnavailable(t *testing.T) {
 	p := spawn(t, "zc-relay", "status", "--admin", "unix:"+filepath.Join(t.TempDir(), "none"))
 	if code := p.wait(); code != 3 || !strings.Contains(p.stderr.String(), "does it run with --admin-listen") {
-		t.Errorf("status ended with %d", code)
+		t.Errorf("status exited with %d", code)
 	}
 	if p = spawn(t, "zc-relay", "status", "--admin", "somewhere"); p.wait() != 2 {
-		t.Error("an address that is none is no usage error")
+		t.Error("an invalid address is not a usage error")
 	}
 }
 
 func TestThePageShowsLiveRatesInABrowser(t *testing.T) {
 	browser, err := exec.LookPath("chromium")
 	if err != nil {
-		t.Skip("there is no chromium to render the page")
+		t.Skip("chromium, which renders the page, is not installed")
 	}
 	c, _ := startAdministeredChain(t)
 	c.startIO(bench(8)...)
-	// The time that the page sees runs ahead of that of the daemon, so that it
-	// reads the status several times at once.
+	// The page's virtual clock runs ahead of the daemon's, so that the page reads the status several
+	// times in quick succession.
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	render := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",

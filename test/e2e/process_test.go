@@ -20,18 +20,17 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// The suite can be told to run on other programs, over another network
-// address, and with other flags, for instance those of another RDMA provider
-// (test/verbs/run.sh does).
+// These variables make the suite run other programs, over another network address, or with other
+// flags, as test/verbs/run.sh does for another RDMA provider.
 const (
-	programsVariable    = "ZC_RELAY_E2E_PROGRAMS"     // directory of programs that are built already
+	programsVariable    = "ZC_RELAY_E2E_PROGRAMS"     // directory of the programs, which are built otherwise
 	addressVariable     = "ZC_RELAY_E2E_ADDRESS"      // where targets listen
-	targetFlagsVariable = "ZC_RELAY_E2E_TARGET_FLAGS" // more flags, separated by spaces
+	targetFlagsVariable = "ZC_RELAY_E2E_TARGET_FLAGS" // additional flags, separated by spaces
 	relayFlagsVariable  = "ZC_RELAY_E2E_RELAY_FLAGS"
 )
 
-// listenAddress is where targets listen, with a port of their choice. The loopback address belongs
-// to this process, so that no other can take the port of a target between its end and its restart.
+// listenAddress returns where targets listen, with port 0. The loopback address is unique to this
+// process, so that no other process can take the port of a target that is being restarted.
 func listenAddress() netip.AddrPort {
 	if address := os.Getenv(addressVariable); address != "" {
 		return netip.AddrPortFrom(netip.MustParseAddr(address), 0)
@@ -47,11 +46,11 @@ func relayFlags() []string { return strings.Fields(os.Getenv(relayFlagsVariable)
 // testTimeout bounds every wait. Only a test that hangs reaches it.
 const testTimeout = 2 * time.Minute
 
-// patience is for the timeouts of the programs that are not the subject of a test: so long that what
-// they would end has to end for another reason, or the test fails.
+// patience is the timeout of everything that is not the subject of a test. It exceeds every wait, so
+// that a test passes only if a process ends for another reason.
 const patience = "30m"
 
-// programs is where TestMain has built the programs.
+// programs is the directory of the programs under test.
 var programs string
 
 func TestMain(m *testing.M) {
@@ -78,13 +77,13 @@ func buildAndRun(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// TestCommandLines runs the scripts under testdata/script against the real
-// programs. Beside testscript's own commands there is
+// TestCommandLines runs the scripts under testdata/script against the real programs. They have one
+// command besides those of testscript:
 //
 //	exits CODE PROGRAM [ARGUMENT...]
 //
-// which runs a program and fails unless it ends with CODE. Its output can be
-// examined with stdout and stderr.
+// runs a program and fails unless its exit code is CODE. The commands stdout and stderr then examine
+// its output.
 func TestCommandLines(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"),
@@ -110,11 +109,11 @@ func exits(ts *testscript.TestScript, negated bool, args []string) {
 		ts.Check(err)
 	}
 	if got != want {
-		ts.Fatalf("%v ended with %d, want %d", args[1:], got, want)
+		ts.Fatalf("%v exited with %d, want %d", args[1:], got, want)
 	}
 }
 
-// eventually waits until condition holds.
+// eventually waits until condition holds. what completes "waiting until".
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(testTimeout); !condition(); time.Sleep(10 * time.Millisecond) {
@@ -124,7 +123,7 @@ func eventually(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// output collects what a process prints, while it runs.
+// output collects the output of a running process. Any goroutine may read it.
 type output struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -153,13 +152,13 @@ type process struct {
 	err    error
 }
 
-// spawn starts a program, which is killed when the test ends if it still runs.
+// spawn starts a program, and kills it at the end of the test if it still runs.
 func spawn(t testing.TB, name string, args ...string) *process {
 	t.Helper()
 	return spawnCommand(t, name, append([]string{filepath.Join(programs, name)}, args...)...)
 }
 
-// spawnCommand starts a command that runs the program named.
+// spawnCommand is spawn for a command that runs the named program.
 func spawnCommand(t testing.TB, name string, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, name: name, cmd: exec.Command(args[0], args[1:]...), ended: make(chan struct{})}
@@ -191,42 +190,41 @@ func tail(s string) string {
 
 func (p *process) signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// wait waits for the end of a process and returns its exit code, or -1 if a
-// signal ended it.
+// wait waits for the process to exit and returns its exit code, or -1 if a signal killed it.
 func (p *process) wait() int {
 	p.t.Helper()
 	select {
 	case <-p.ended:
 		return p.cmd.ProcessState.ExitCode()
 	case <-time.After(testTimeout):
-		p.t.Fatalf("%s does not end", p.name)
+		p.t.Fatalf("%s does not exit", p.name)
 	}
 	panic("unreachable")
 }
 
-// terminate asks a process to end and expects it to do so in order.
+// terminate sends SIGTERM and expects exit code 0.
 func (p *process) terminate() {
 	p.t.Helper()
 	p.signal(syscall.SIGTERM)
 	if code := p.wait(); code != 0 {
-		p.t.Errorf("%s ended with %d after SIGTERM", p.name, code)
+		p.t.Errorf("%s exited with %d after SIGTERM", p.name, code)
 	}
 }
 
-// awaitLog waits until a process has logged text.
+// awaitLog waits until the log of a process contains text.
 func (p *process) awaitLog(text string) {
 	p.t.Helper()
 	eventually(p.t, fmt.Sprintf("%s logs %q", p.name, text), func() bool {
 		select {
 		case <-p.ended:
-			p.t.Fatalf("%s ended before it logged %q", p.name, text)
+			p.t.Fatalf("%s exited before it logged %q", p.name, text)
 		default:
 		}
 		return strings.Contains(p.stderr.String(), text)
 	})
 }
 
-// stopped reports whether no thread of a process runs any more.
+// stopped reports whether SIGSTOP has stopped every thread of a process.
 func (p *process) stopped() bool {
 	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
 	if err != nil || len(stats) == 0 {
@@ -245,7 +243,7 @@ func (p *process) stopped() bool {
 	return true
 }
 
-// wakeups is how often the threads of a process have gone to sleep, and so have been woken.
+// wakeups returns how often the threads of a process have gone to sleep since they started.
 func wakeups(t testing.TB, p *process) int {
 	t.Helper()
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.cmd.Process.Pid))
@@ -256,7 +254,7 @@ func wakeups(t testing.TB, p *process) int {
 	for _, task := range tasks {
 		text, err := os.ReadFile(task)
 		if err != nil {
-			continue // the thread has ended
+			continue // the thread has exited
 		}
 		_, rest, _ := strings.Cut(string(text), "\nvoluntary_ctxt_switches:")
 		line, _, _ := strings.Cut(rest, "\n")
@@ -269,7 +267,7 @@ func wakeups(t testing.TB, p *process) int {
 	return sum
 }
 
-// cpuTime is the time that a process has spent on CPUs.
+// cpuTime returns the CPU time that a process has used.
 func cpuTime(t testing.TB, p *process) time.Duration {
 	t.Helper()
 	text := string(readFile(t, fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid)))

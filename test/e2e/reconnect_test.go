@@ -10,14 +10,13 @@ import (
 	"time"
 )
 
-// startFileChain serves a file, which survives the target, and observes the
-// relay.
+// startFileChain is startObservedChain with a volume that survives its target.
 func startFileChain(t *testing.T) *chain {
 	t.Helper()
 	return startObservedChain(t, "disk=file:"+filepath.Join(t.TempDir(), "disk.img")+",size=32MiB")
 }
 
-// reconnectingVerify verifies until it is told to end.
+// reconnectingVerify returns the arguments of a verification that runs until the test ends it.
 func reconnectingVerify(more ...string) []string {
 	return append([]string{
 		"verify", "--queues", "2", "--queue-depth", "16", "--runtime", patience, "--output", "json",
@@ -47,29 +46,29 @@ type verifyDocument struct {
 	} `json:"error"`
 }
 
-// verifyReport is what verify has printed.
+// verifyReport returns the report that verify has printed.
 func verifyReport(t testing.TB, p *process) verifyDocument {
 	t.Helper()
 	var r verifyDocument
 	if err := json.Unmarshal([]byte(p.stdout.String()), &r); err != nil {
-		t.Fatalf("the result is no document: %v", err)
+		t.Fatalf("verify printed no valid report: %v", err)
 	}
 	return r
 }
 
-// interruptVerify ends a run of verify, which must not have found anything wrong.
+// interruptVerify ends a run of verify, which must not have found anything wrong so far.
 func (p *process) interruptVerify() {
 	p.t.Helper()
 	p.signal(syscall.SIGINT)
-	if code := p.wait(); code != 1 { // for being incomplete
-		p.t.Errorf("verify ended with %d", code)
+	if code := p.wait(); code != 1 { // because the verification is incomplete
+		p.t.Errorf("verify exited with %d", code)
 	}
 	if r := verifyReport(p.t, p); r.Result.FindingCount > 0 || r.Result.Errors > 0 || !r.Result.Interrupted || r.Result.BlocksWritten == 0 {
 		p.t.Errorf("the result is %+v, error %+v", r.Result, r.Error)
 	}
 }
 
-// restartTarget ends the target, by turns in order and by force, and starts it
+// restartTarget ends the target, in even rounds cleanly and in odd rounds by force, and starts it
 // again.
 func (c *chain) restartTarget(round int) {
 	c.t.Helper()
@@ -82,11 +81,11 @@ func (c *chain) restartTarget(round int) {
 	c.startTarget()
 }
 
-// awaitIO waits until IO gets through that has begun after a restart.
+// awaitIO waits until the only session completes IO that was submitted after this call.
 func (c *chain) awaitIO() {
 	c.t.Helper()
 	before := c.ioTotal()
-	eventually(c.t, "IO gets through again", func() bool {
+	eventually(c.t, "IO completes again", func() bool {
 		return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 1 && c.ioTotal() > before+500
 	})
 }
@@ -94,10 +93,10 @@ func (c *chain) awaitIO() {
 // targetRestarts is how often the target is restarted under load.
 var targetRestarts = 5
 
-func TestVerifyOutlivesTheRestartsOfATarget(t *testing.T) {
+func TestVerifySurvivesRestartsOfTheTarget(t *testing.T) {
 	c := startFileChain(t)
 	c.mustRun("verify", "--queues", "2", "--length", "1MiB")
-	eventually(t, "no session is left", c.hasNoSession)
+	eventually(t, "all sessions are released", c.hasNoSession)
 	before := descriptors(t, c.relay)
 	run := c.initiator(reconnectingVerify("--length", "8MiB")...)
 	c.awaitIO()
@@ -106,8 +105,8 @@ func TestVerifyOutlivesTheRestartsOfATarget(t *testing.T) {
 		c.awaitIO()
 	}
 	run.signal(syscall.SIGINT)
-	if code := run.wait(); code != 1 { // it says that it is incomplete
-		t.Errorf("verify ended with %d", code)
+	if code := run.wait(); code != 1 { // because the verification is incomplete
+		t.Errorf("verify exited with %d", code)
 	}
 	r := verifyReport(t, run)
 	if r.Result.FindingCount > 0 || r.Result.Errors > 0 || r.Result.LostBlocks > 0 || !r.Result.Interrupted ||
@@ -118,12 +117,12 @@ func TestVerifyOutlivesTheRestartsOfATarget(t *testing.T) {
 		targetRestarts, r.Result.BlocksWritten, r.Result.BlocksChecked, r.Result.Reconnections.RepeatedRequests,
 		time.Duration(r.Result.Reconnections.OutageNs), time.Duration(r.Result.Reconnections.LongestOutageNs),
 		r.Result.Reconnections.LostWrites)
-	eventually(t, "no session is left", c.hasNoSession)
+	eventually(t, "all sessions are released", c.hasNoSession)
 	eventually(t, fmt.Sprintf("the relay has no more than the %d descriptors that it had before", before),
 		func() bool { return descriptors(t, c.relay) <= before })
 }
 
-func TestVerifyOutlivesTheRestartsOfARelay(t *testing.T) {
+func TestVerifySurvivesRestartsOfTheRelay(t *testing.T) {
 	c := startFileChain(t)
 	run := c.startIO(reconnectingVerify()...)
 	for round := range 3 {
@@ -134,7 +133,7 @@ func TestVerifyOutlivesTheRestartsOfARelay(t *testing.T) {
 			c.relay.wait()
 		}
 		c.relay = c.startRelay("comch", "--metrics-listen", "127.0.0.1:0")
-		eventually(t, "IO gets through again", func() bool { return c.ioTotal() > 500 })
+		eventually(t, "IO completes again", func() bool { return c.ioTotal() > 500 })
 	}
 	run.signal(syscall.SIGINT)
 	run.wait()
@@ -143,26 +142,26 @@ func TestVerifyOutlivesTheRestartsOfARelay(t *testing.T) {
 	}
 }
 
-func TestTheLossOfAVolumeInMemoryIsTold(t *testing.T) {
+func TestTheLossOfAMemoryVolumeIsReported(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:32MiB")
 	run := c.startIO(reconnectingVerify()...)
 	c.restartTarget(1)
 	if code := run.wait(); code != 1 {
-		t.Errorf("verify ended with %d", code)
+		t.Errorf("verify exited with %d", code)
 	}
 	if r := verifyReport(t, run); r.Error == nil || !strings.Contains(r.Error.Message, "UUID") || r.Result.FindingCount > 0 {
 		t.Errorf("the result is %+v, error %+v", r.Result, r.Error)
 	}
 }
 
-func TestBenchGoesOnAfterARestartAndTellsOfIt(t *testing.T) {
+func TestBenchContinuesAfterARestartAndReportsIt(t *testing.T) {
 	c := startFileChain(t)
 	run := c.startIO(append(bench(16), "--reconnect")...)
 	c.restartTarget(0)
 	c.awaitIO()
 	run.signal(syscall.SIGINT)
 	if code := run.wait(); code != 0 {
-		t.Errorf("bench ended with %d", code)
+		t.Errorf("bench exited with %d", code)
 	}
 	for _, want := range []string{`"reconnections"`, `"count": 1`, `"errors": 0`} {
 		if !strings.Contains(run.stdout.String(), want) {
@@ -171,17 +170,17 @@ func TestBenchGoesOnAfterARestartAndTellsOfIt(t *testing.T) {
 	}
 }
 
-func TestReconnectFlagsAreCheckedAndTheirPolicyIsKept(t *testing.T) {
+func TestReconnectFlagsAreCheckedAndObeyed(t *testing.T) {
 	c := startFileChain(t)
 	if code := c.initiator("verify", "--reconnect-attempts", "3").wait(); code != 2 {
-		t.Errorf("a policy without --reconnect ended with %d", code)
+		t.Errorf("a policy without --reconnect exited with %d", code)
 	}
 	if code := c.initiator("bench", "--rw", "read", "--reconnect", "--reconnect-timeout", "soon").wait(); code != 2 {
-		t.Errorf("a wrong bound ended with %d", code)
+		t.Errorf("a wrong bound exited with %d", code)
 	}
 	run := c.startIO(reconnectingVerify("--reconnect-attempts", "2")...)
 	c.relay.signal(syscall.SIGKILL)
 	if code := run.wait(); code != 1 || !strings.Contains(run.stdout.String(), "2 attempts") {
-		t.Errorf("a policy of two attempts ended with %d", code)
+		t.Errorf("a policy of two attempts exited with %d", code)
 	}
 }

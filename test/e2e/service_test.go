@@ -20,7 +20,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// serviceManager hears what daemons tell their service manager.
+// serviceManager records the notifications of daemons (sd_notify).
 type serviceManager struct {
 	path  string
 	mu    sync.Mutex
@@ -54,7 +54,7 @@ func startServiceManager(t *testing.T) *serviceManager {
 	return m
 }
 
-// count is how many messages match a regular expression.
+// count returns how many notifications match a regular expression as a whole.
 func (m *serviceManager) count(pattern string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,7 +67,7 @@ func (m *serviceManager) count(pattern string) int {
 	return n
 }
 
-func TestTheServiceManagerHearsHowTheDaemonsAre(t *testing.T) {
+func TestDaemonsNotifyTheServiceManager(t *testing.T) {
 	for _, daemon := range []string{"target", "zc-relay"} {
 		t.Run(daemon, func(t *testing.T) {
 			m := startServiceManager(t)
@@ -92,7 +92,7 @@ func TestTheServiceManagerHearsHowTheDaemonsAre(t *testing.T) {
 	}
 }
 
-func TestSIGHUPKeepsCertificatesThatCannotBeReplaced(t *testing.T) {
+func TestSIGHUPKeepsTheCertificateIfTheNewOneIsInvalid(t *testing.T) {
 	c := startTLSTarget(t)
 	c.relay = c.startRelay("comch", tlsFlagsOf(c.ofRelay)...)
 	other := c.authority.Write(filepath.Join(c.dir, "other"), []string{"relay.test"})
@@ -109,8 +109,7 @@ func TestSIGHUPKeepsCertificatesThatCannotBeReplaced(t *testing.T) {
 	c.mustServe("comch")
 }
 
-// configure writes the configuration of a relay with the given channels of
-// the chain's target, and what goes before them.
+// configure writes the configuration of a relay: head, and the given channels to the chain's target.
 func (c *chain) configure(file, head string, channels ...string) {
 	c.t.Helper()
 	var text strings.Builder
@@ -123,7 +122,7 @@ func (c *chain) configure(file, head string, channels ...string) {
 	}
 }
 
-func TestSIGHUPAppliesWhatItCanAndSaysWhatNeedsARestart(t *testing.T) {
+func TestSIGHUPAppliesChangesAndNamesThoseThatNeedARestart(t *testing.T) {
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"}, address: listenAddress()}
 	c.startTarget()
 	file := filepath.Join(c.dir, "relay.yaml")
@@ -141,7 +140,7 @@ func TestSIGHUPAppliesWhatItCanAndSaysWhatNeedsARestart(t *testing.T) {
 	c.mustRun("info", "--command-channel-name", "third")
 	c.relay.awaitLog("removed channel is released")
 	if code := c.initiator("info", "--command-channel-name", "second", "--control-timeout", "200ms").wait(); code != 3 {
-		t.Errorf("info on the removed channel ended with %d", code)
+		t.Errorf("info on the removed channel exited with %d", code)
 	}
 
 	if err := os.WriteFile(file, []byte("log: {levels: info}\n"), 0o600); err != nil {
@@ -154,7 +153,7 @@ func TestSIGHUPAppliesWhatItCanAndSaysWhatNeedsARestart(t *testing.T) {
 	c.relay.terminate()
 }
 
-// clientConfig is for a client in this process.
+// clientConfig returns the configuration of a client in this process, with one queue.
 func (c *chain) clientConfig(depth int) client.Config {
 	const block = 4096
 	return client.Config{
@@ -164,16 +163,16 @@ func (c *chain) clientConfig(depth int) client.Config {
 	}
 }
 
-// openBusy opens the chain's volume and submits depth writes. It returns when the daemon has all of
-// them in flight, or has completed them.
-func (c *chain) openBusy(depth int, daemon *process, whileOpen func()) *client.Volume {
+// openBusy opens the chain's volume, calls opened, and submits depth writes. It returns when all of
+// them are in flight in the daemon, or completed by it.
+func (c *chain) openBusy(depth int, daemon *process, opened func()) *client.Volume {
 	c.t.Helper()
 	v, err := client.Open(testContext(c.t), c.clientConfig(depth))
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(v.Abort)
-	whileOpen()
+	opened()
 	for i := range uint64(depth) {
 		err := v.Queue(0).Submit(&client.Request{Type: iomsg.Write, Length: 4096, Offset: i * 4096, Memory: i * 4096, Tag: i})
 		if err != nil {
@@ -189,13 +188,13 @@ func (c *chain) openBusy(depth int, daemon *process, whileOpen func()) *client.V
 	return v
 }
 
-// outcomes polls until count requests have been answered.
+// outcomes polls until count requests have completed, and counts them by their code.
 func outcomes(t *testing.T, v *client.Volume, count int) map[status.Code]int {
 	t.Helper()
 	codes := map[status.Code]int{}
 	results := make([]client.Result, count)
 	total := 0
-	eventually(t, "every request is answered", func() bool {
+	eventually(t, "every request has completed", func() bool {
 		n := v.Queue(0).Poll(results)
 		for _, r := range results[:n] {
 			codes[r.Code]++
@@ -206,7 +205,7 @@ func outcomes(t *testing.T, v *client.Volume, count int) map[status.Code]int {
 	return codes
 }
 
-func TestWhatIsInFlightWhenADaemonIsToldToEndIsCarriedOut(t *testing.T) {
+func TestADaemonFinishesWhatIsInFlightBeforeItExits(t *testing.T) {
 	const depth = 8
 	ends := func(t *testing.T, v *client.Volume, name string, daemon *process) {
 		t.Helper()
@@ -218,7 +217,7 @@ func TestWhatIsInFlightWhenADaemonIsToldToEndIsCarriedOut(t *testing.T) {
 			t.Errorf("the client is told %v", err)
 		}
 		if code := daemon.wait(); code != 0 {
-			t.Errorf("the %s ended with %d", name, code)
+			t.Errorf("the %s exited with %d", name, code)
 		}
 	}
 	t.Run("relay", func(t *testing.T) {
@@ -253,7 +252,7 @@ func awaitEnd(t *testing.T, v *client.Volume) {
 	}
 }
 
-func TestADrainIsBoundedAndWhatItLeavesIsAnswered(t *testing.T) {
+func TestADrainIsBoundedAndFailsWhatItLeaves(t *testing.T) {
 	const depth = 8
 	c := startObservedChain(t, "disk=fault:delay="+patience+":memory:16MiB", "--drain-timeout", "300ms")
 	v := c.openBusy(depth, c.relay, func() {})
@@ -266,11 +265,11 @@ func TestADrainIsBoundedAndWhatItLeavesIsAnswered(t *testing.T) {
 		t.Errorf("the client is told %v", err)
 	}
 	if code := c.relay.wait(); code != 0 {
-		t.Errorf("the relay ended with %d", code)
+		t.Errorf("the relay exited with %d", code)
 	}
 }
 
-func TestASecondSignalEndsADaemonAtOnce(t *testing.T) {
+func TestASecondSignalKillsADaemon(t *testing.T) {
 	for _, daemon := range []string{"relay", "target"} {
 		t.Run(daemon, func(t *testing.T) {
 			c := startObservedChain(t, "disk=fault:delay="+patience+":memory:16MiB")
@@ -283,17 +282,17 @@ func TestASecondSignalEndsADaemonAtOnce(t *testing.T) {
 			p.awaitLog("ending")
 			p.signal(syscall.SIGTERM)
 			if code := p.wait(); code != -1 {
-				t.Errorf("the %s ended with %d and not by the signal", daemon, code)
+				t.Errorf("the %s exited with %d and not by the signal", daemon, code)
 			}
 		})
 	}
 }
 
-func TestDrainLetsSessionsEndAndTakesNoNewOnes(t *testing.T) {
+func TestDrainWaitsForSessionsAndRejectsNewOnes(t *testing.T) {
 	c, admin := startAdministeredChain(t)
 	run := c.startIO(bench(8)...)
 	if p := spawn(t, "zc-relay", "drain", "--admin", admin, "--timeout", "0"); p.wait() != 1 || !strings.Contains(p.stderr.String(), "1 sessions are still open") {
-		t.Error("a drain with no time and a session did not fail")
+		t.Error("a drain with a session and no time to wait did not fail")
 	}
 	code, body := get(t, c.relay, "/readyz")
 	if code != http.StatusServiceUnavailable || !strings.Contains(body, "drained") {
@@ -301,20 +300,20 @@ func TestDrainLetsSessionsEndAndTakesNoNewOnes(t *testing.T) {
 	}
 	refused := c.initiator("info")
 	if code := refused.wait(); code != 3 || !strings.Contains(refused.stderr.String(), "being drained") {
-		t.Errorf("a client of a relay that is being drained ended with %d", code)
+		t.Errorf("a client of a relay that is being drained exited with %d", code)
 	}
 	drain := spawn(t, "zc-relay", "drain", "--admin", admin, "--timeout", "infinite")
 	select {
 	case <-drain.ended:
 		t.Error("the drain did not wait for the session")
-	case <-time.After(500 * time.Millisecond): // it ends with the session, not before
+	case <-time.After(500 * time.Millisecond):
 	}
 	run.signal(syscall.SIGINT)
 	if drain.wait() != 0 {
 		t.Error("the drain failed")
 	}
 	if code := run.wait(); code != 0 {
-		t.Errorf("the session that went on ended with %d", code)
+		t.Errorf("the session that went on exited with %d", code)
 	}
 	if p := spawn(t, "zc-relay", "drain", "--admin", admin, "--resume"); p.wait() != 0 {
 		t.Error("resuming failed")

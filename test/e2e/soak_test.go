@@ -10,8 +10,8 @@ import (
 
 func init() { targetRestarts = 100 }
 
-// TestDMACopyMovesThreeGiBBothWays copies more than fits 32-bit numbers. Most of
-// the file is a hole, so that making it takes no time.
+// TestDMACopyMovesThreeGiBBothWays copies more bytes than fit in 31 bits. Most of the file is a
+// hole, so that making it takes no time.
 func TestDMACopyMovesThreeGiBBothWays(t *testing.T) {
 	const size = 3 << 30
 	for _, toDPU := range []bool{true, false} {
@@ -35,7 +35,7 @@ func TestDMACopyMovesThreeGiBBothWays(t *testing.T) {
 		}
 		host, dpu := s.start(false)
 		if h, d := host.wait(), dpu.wait(); h != 0 || d != 0 {
-			t.Fatalf("the host ended with %d, the DPU with %d", h, d)
+			t.Fatalf("the host exited with %d, the DPU with %d", h, d)
 		}
 		t.Log(host.stderr.String())
 		if output, err := exec.Command("cmp", from, to).CombinedOutput(); err != nil {

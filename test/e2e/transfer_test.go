@@ -27,7 +27,7 @@ func writeFile(t testing.TB, path string, content []byte) {
 	}
 }
 
-// randomFile makes a file of random content.
+// randomFile writes a file of random content and returns both.
 func randomFile(t testing.TB, dir string, size int) (path string, content []byte) {
 	t.Helper()
 	content = make([]byte, size)
@@ -50,7 +50,7 @@ func readFile(t testing.TB, path string) []byte {
 	return b
 }
 
-func TestAFilePutThroughTheChainIsBitIdenticalEverywhere(t *testing.T) {
+func TestAFilePutThroughTheChainIsIdenticalEverywhere(t *testing.T) {
 	const size = 96 << 20 // more than what is in flight at a time
 	volume := filepath.Join(t.TempDir(), "volume.img")
 	c := startChain(t, "disk=file:"+volume+",size=96MiB")
@@ -69,7 +69,7 @@ func TestAFilePutThroughTheChainIsBitIdenticalEverywhere(t *testing.T) {
 	}
 }
 
-func TestPiecesOfAVolumeOfAnySizeAndOffset(t *testing.T) {
+func TestPartsOfAVolumeHaveAnySizeAndOffset(t *testing.T) {
 	volume := filepath.Join(t.TempDir(), "volume.img")
 	c := startChain(t, "disk=file:"+volume+",size=8MiB")
 	for _, piece := range []struct{ offset, size int }{
@@ -89,7 +89,7 @@ func TestPiecesOfAVolumeOfAnySizeAndOffset(t *testing.T) {
 	}
 }
 
-func TestAFileLargerThanTheVolumeIsRefusedBeforeAnythingIsWritten(t *testing.T) {
+func TestAFileLargerThanTheVolumeIsRejectedBeforeAnythingIsWritten(t *testing.T) {
 	volume := filepath.Join(t.TempDir(), "volume.img")
 	c := startChain(t, "disk=file:"+volume+",size=1MiB")
 	original, _ := randomFile(t, c.dir, 1<<20+1)

@@ -74,11 +74,11 @@ foreign_crc() {
 
 # These end-to-end tests kill or stop the target or the relay.
 fault_tests=(
-    TestAKilledTargetFailsRunsAtOnceAndServesAgainWhenItIsBack/bench
-    TestAKilledTargetFailsRunsAtOnceAndServesAgainWhenItIsBack/verify
-    TestAKilledRelayIsNoticedAndTheTargetIsReadyForTheNext
-    TestAStoppedTargetIsDeclaredDeadAndItsAwakeningHarmsNobody
-    TestATargetThatWakesUpTooLateFindsNoWayToTheBuffer
+    TestAKilledTargetFailsRunsAndServesAgainAfterItsReturn/bench
+    TestAKilledTargetFailsRunsAndServesAgainAfterItsReturn/verify
+    TestAKilledRelayFailsRunsAndTheTargetServesTheNext
+    TestAStoppedTargetIsDeclaredDeadAndHarmsNobodyWhenItContinues
+    TestATargetThatContinuesTooLateCannotWriteToTheBuffer
 )
 
 # faults DEVICE: run the fault tests; each must run and pass
