@@ -1,8 +1,8 @@
 // Package chain tests target, relay, and client together, in one process, over the embedded
 // providers.
 //
-// The tests wait for conditions, never for a time, and give every timeout of the product so much
-// room that no slow machine reaches it; a test about a timeout sets its own.
+// The tests wait for conditions rather than for times. Every timeout of the product is so long that
+// even a slow machine stays below it; a test whose subject is a timeout sets its own.
 package chain
 
 import (
@@ -48,8 +48,8 @@ const (
 // quiet is a keep-alive that never declares a slow peer dead, and sends next to nothing.
 var quiet = controlmsg.KeepAliveConfig{Interval: testTimeout / 4, DeadAfter: testTimeout}
 
-// loopback is where targets listen. The address belongs to this process, so that no other can take
-// the port of a target between its end and its restart.
+// loopback is where targets listen. The address is unique to this process, so that no other process
+// can take the port of a target that is being restarted.
 var loopback = func() netip.AddrPort {
 	pid := os.Getpid()
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 64 | byte(pid>>16), byte(pid >> 8), byte(pid)}), 0)
@@ -103,7 +103,8 @@ func start(t testing.TB, o options) *chain {
 	return c
 }
 
-// startTarget opens the volume and serves it. It sets stopTarget, which undoes both.
+// startTarget opens the volume and serves it. It sets stopTarget, which stops the target and closes
+// the volume.
 func (c *chain) startTarget(o options, listen netip.AddrPort) {
 	c.t.Helper()
 	c.openVolume(o)
@@ -166,8 +167,8 @@ func (c *chain) startRelay(o options) {
 	c.startRelayWith(config)
 }
 
-// startRelayWith starts a relay, with what all relays of these tests have in common added to
-// config. It sets stopRelay.
+// startRelayWith completes config with what all relays of these tests have in common, and starts a
+// relay. It sets stopRelay.
 func (c *chain) startRelayWith(config relay.Config) {
 	c.t.Helper()
 	config.Comch, config.CPUs, config.Logger = c.provider, unpinned(2), c.log.Named("relay")
@@ -187,7 +188,7 @@ func (c *chain) startRelayWith(config relay.Config) {
 	})
 }
 
-// channelTo returns the configuration of a channel that waits patiently for everything.
+// channelTo returns the configuration of a channel on which nothing times out.
 func channelTo(name string, target netip.AddrPort) relay.ChannelConfig {
 	return relay.ChannelConfig{
 		ChannelID: relay.ChannelID{Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor, Name: name},
@@ -263,7 +264,7 @@ func (c *chain) await(what string, condition func() bool) {
 	}
 }
 
-// awaitEnd waits until what done belongs to has ended.
+// awaitEnd waits until done, of a volume or a control endpoint, is closed.
 func (c *chain) awaitEnd(done <-chan struct{}) {
 	c.t.Helper()
 	select {

@@ -48,14 +48,14 @@ func (f *fleet) startTargetAt(listen netip.AddrPort) *chain {
 	return c
 }
 
-// small is a client of a channel that takes up little.
+// small returns the configuration of a client that uses few resources of a channel.
 func (f *fleet) small(channel string) client.Config {
 	config := f.config()
 	config.ChannelName, config.BufferSize, config.Depth, config.SyncDepth = channel, 64<<10, 4, 2
 	return config
 }
 
-// status is that of the channel with the given name.
+// status returns the status of the channel with the given name, zero if there is none.
 func (c *chain) status(name string) relay.ChannelStatus {
 	c.t.Helper()
 	for _, s := range c.relay.Channels() {
@@ -87,7 +87,7 @@ func TestSixteenChannelsServeSixtyFourSessionsWithinTheirLimits(t *testing.T) {
 		}
 		return all
 	})
-	// Each session has a part of its target's volume for itself.
+	// Each session uses its own part of its target's volume.
 	const parts = channels / targets * sessions
 	const share = volumeSize / parts
 	var running sync.WaitGroup
@@ -140,7 +140,7 @@ func TestSixteenChannelsServeSixtyFourSessionsWithinTheirLimits(t *testing.T) {
 	}
 }
 
-func TestTheLimitOfTheRelayHoldsForAllChannelsTogether(t *testing.T) {
+func TestTheSessionLimitOfTheRelayCoversAllChannels(t *testing.T) {
 	f := startFleet(t, 1, func(addresses []netip.AddrPort) []relay.ChannelConfig {
 		return []relay.ChannelConfig{channelTo("a", addresses[0]), channelTo("b", addresses[0])}
 	})
@@ -166,7 +166,7 @@ func TestTheLimitOfTheRelayHoldsForAllChannelsTogether(t *testing.T) {
 	f.open(f.small("a"))
 }
 
-func TestTheLossOfATargetIsTheMatterOfItsChannelsOnly(t *testing.T) {
+func TestTheLossOfATargetAffectsOnlyItsChannels(t *testing.T) {
 	f := startFleet(t, 2, func(addresses []netip.AddrPort) []relay.ChannelConfig {
 		return []relay.ChannelConfig{channelTo("hit", addresses[0]), channelTo("spared", addresses[1])}
 	})
@@ -188,7 +188,7 @@ func TestTheLossOfATargetIsTheMatterOfItsChannelsOnly(t *testing.T) {
 		t.Errorf("the other channel's link is %+v", s.Link)
 	}
 	f.targets[0].startTarget(options{}, address)
-	again := f.open(f.small("hit")) // waits for the target, which has it tried early
+	again := f.open(f.small("hit")) // waits for the target, and so has it tried early
 	if _, err := again.WriteAt([]byte("back"), 0); err != nil {
 		t.Error(err)
 	}
@@ -197,7 +197,7 @@ func TestTheLossOfATargetIsTheMatterOfItsChannelsOnly(t *testing.T) {
 	}
 }
 
-// unused is an address at which nobody listens.
+// unused returns an address at which nobody listens.
 func unused(t testing.TB) netip.AddrPort {
 	t.Helper()
 	c := newChain(t)
@@ -207,7 +207,7 @@ func unused(t testing.TB) netip.AddrPort {
 	return address
 }
 
-func TestAChannelGivesUpAsItsPolicySaysAndAReloadBeginsAnew(t *testing.T) {
+func TestAChannelObeysItsReconnectPolicyAndAReloadStartsOver(t *testing.T) {
 	for _, attempts := range []uint32{0, 3} {
 		t.Run(fmt.Sprint(attempts), func(t *testing.T) {
 			config := channelTo("c", unused(t))
@@ -311,7 +311,7 @@ func TestReconfiguringLeavesLiveSessionsAlone(t *testing.T) {
 
 	reconfigure(channelTo("second", address))
 	if !f.status("first").Retiring {
-		t.Error("the channel that was removed is not said to be")
+		t.Error("the removed channel is not reported as retiring")
 	}
 	impatient := f.small("first")
 	impatient.ControlTimeout = 200 * time.Millisecond

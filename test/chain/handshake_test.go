@@ -12,7 +12,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// rawClient is a client that goes through the handshake step by step.
+// rawClient performs the handshake of a client step by step.
 type rawClient struct {
 	t          *testing.T
 	chain      *chain
@@ -40,7 +40,7 @@ func (r *rawClient) call(m controlmsg.Message) error {
 	return err
 }
 
-// configuration is one that the chain accepts, with fresh memory.
+// configuration returns a configuration that the chain accepts, with new memory.
 func (r *rawClient) configuration(epoch uint64) *controlmsg.ConfigureDataPath {
 	r.t.Helper()
 	region, err := memory.Alloc("raw client", 1<<20)
@@ -139,7 +139,7 @@ func TestASessionCanBeDestroyedAtEveryStep(t *testing.T) {
 	}
 }
 
-func TestAnEpochThatIsOverIsRefused(t *testing.T) {
+func TestASupersededEpochIsRejected(t *testing.T) {
 	c := start(t, options{})
 	first, second := c.raw(t), c.raw(t)
 	for _, r := range []*rawClient{first, second} {

@@ -19,14 +19,14 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// queueConfig is a client with one queue and no synchronous requests.
+// queueConfig returns the configuration of a client with one queue and no synchronous requests.
 func (c *chain) queueConfig(depth int) client.Config {
 	config := c.config()
 	config.Queues, config.Depth, config.BufferSize, config.SyncDepth = 1, depth, blockSize, -1
 	return config
 }
 
-// submitReads keeps depth reads of whole blocks outstanding.
+// submitReads submits depth reads of whole blocks, tagged from 0.
 func submitReads(t *testing.T, q *client.Queue, depth int) {
 	t.Helper()
 	for i := range uint64(depth) {
@@ -38,7 +38,7 @@ func submitReads(t *testing.T, q *client.Queue, depth int) {
 	q.Flush()
 }
 
-// collect polls until count results have come, and one moment longer.
+// collect polls until count results have arrived, and a moment longer for unexpected ones.
 func collect(t *testing.T, q *client.Queue, count int) map[uint64][]status.Code {
 	t.Helper()
 	codes := map[uint64][]status.Code{}
@@ -51,7 +51,7 @@ func collect(t *testing.T, q *client.Queue, count int) map[uint64][]status.Code 
 		}
 		if total += n; n == 0 {
 			if time.Now().After(deadline) {
-				t.Fatalf("%d of %d results came", total, count)
+				t.Fatalf("%d of %d results arrived", total, count)
 			}
 			time.Sleep(100 * time.Microsecond)
 		}
@@ -63,7 +63,7 @@ func collect(t *testing.T, q *client.Queue, count int) map[uint64][]status.Code 
 	return codes
 }
 
-// expectOnce checks that every request has failed exactly once with code.
+// expectOnce checks that each of the count requests completed exactly once, with code.
 func expectOnce(t *testing.T, codes map[uint64][]status.Code, count int, code status.Code) {
 	t.Helper()
 	for tag := range uint64(count) {
@@ -138,7 +138,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-func TestTheEndOfTheVolumeIsTheEndOfReadsAndAnErrorForWrites(t *testing.T) {
+func TestReadsStopAtTheEndOfTheVolumeAndWritesFailThere(t *testing.T) {
 	c := start(t, options{})
 	v := c.open(c.config())
 	buffer := make([]byte, 200)
@@ -200,7 +200,7 @@ func TestPartsOfABlockAndWholeBlocksDoNotUndoEachOther(t *testing.T) {
 		if _, err := v.ReadAt(got, 0); err != nil {
 			t.Fatal(err)
 		}
-		got[100] = round // either order is right for the byte that both write
+		got[100] = round // either write may come last
 		if !bytes.Equal(got, whole) {
 			t.Fatalf("round %d: a write of a part has undone a write of the block", round)
 		}
@@ -233,11 +233,11 @@ func TestCloseWaitsForCallersAndCanBeRepeated(t *testing.T) {
 	}
 	v.Abort()
 	if _, err := v.ReadAt(make([]byte, 1), 0); err == nil {
-		t.Error("a closed volume reads")
+		t.Error("a closed volume can be read")
 	}
 }
 
-func TestTheDepthIsTheLimitOfASubmitter(t *testing.T) {
+func TestTheDepthLimitsASubmitter(t *testing.T) {
 	c := start(t, options{gated: true})
 	gate := c.gate
 	gate.closed.Store(true)
@@ -251,7 +251,7 @@ func TestTheDepthIsTheLimitOfASubmitter(t *testing.T) {
 	expectOnce(t, collect(t, q, 4), 4, status.Success)
 }
 
-func TestBadRequestsFailAloneAndTheSessionLives(t *testing.T) {
+func TestBadRequestsFailAndTheSessionContinues(t *testing.T) {
 	c := start(t, options{})
 	v := c.open(c.queueConfig(8))
 	q := v.Queue(0)
@@ -279,8 +279,7 @@ func TestBadRequestsFailAloneAndTheSessionLives(t *testing.T) {
 	expectOnce(t, collect(t, q, 8), 8, status.Success)
 }
 
-// transferAll keeps depth requests outstanding until count are done. It is
-// the inner loop of every benchmark: it must not allocate.
+// transferAll keeps depth requests outstanding until count have completed. It must not allocate.
 func transferAll(tb testing.TB, v *client.Volume, engine *progress.Engine, kind iomsg.Type, size uint32, depth, count int) {
 	q := v.Queue(0)
 	blocks := v.Info().Size / uint64(size)
@@ -360,8 +359,8 @@ func TestGarbageCollectionDoesNotStopTheWorkers(t *testing.T) {
 			}
 		}
 	})
-	// A worker that held up the collector would keep a collection from finishing during the IO, and
-	// a collector that held up the workers would keep the IO from finishing.
+	// If a worker held up the collector, no collection would finish during the IO; if the collector
+	// held up the workers, the IO would not finish.
 	c.await("collections finish while the workers are busy", func() bool {
 		transferAll(t, v, engine, iomsg.Read, blockSize, 32, 1000)
 		return collections.Load() >= 10

@@ -15,12 +15,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// reconnecting is a policy for tests.
+// reconnecting returns a policy that tries for as long as a test may take.
 func reconnecting() *retry.Policy {
 	return &retry.Policy{Total: retry.Within(testTimeout), FirstPause: 5 * time.Millisecond, LongestPause: 50 * time.Millisecond}
 }
 
-// onFile serves a file, which survives its target.
+// onFile returns the options of a chain whose volume is a file, which survives its target.
 func onFile(t *testing.T) options {
 	return options{spec: volumeName + "=file:" + t.TempDir() + "/disk.img,size=8MiB", gated: true}
 }
@@ -33,7 +33,7 @@ func (c *chain) restartTarget(o options) {
 	c.startTarget(o, address)
 }
 
-func TestAVolumeOfAFileOutlivesItsTarget(t *testing.T) {
+func TestAFileVolumeSurvivesItsTarget(t *testing.T) {
 	o := onFile(t)
 	c := start(t, o)
 	config := c.config()
@@ -54,7 +54,7 @@ func TestAVolumeOfAFileOutlivesItsTarget(t *testing.T) {
 			t.Fatalf("read %d: %v", round, err)
 		}
 		if !bytes.Equal(got, want) {
-			t.Fatalf("round %d: what was flushed does not come back", round)
+			t.Fatalf("round %d: flushed data is lost", round)
 		}
 	}
 	if v.Info().WriteVerifier == verifier {
@@ -68,7 +68,7 @@ func TestAVolumeOfAFileOutlivesItsTarget(t *testing.T) {
 	}
 }
 
-func TestRequestsInFlightAtTheLossAreCarriedOutAfterIt(t *testing.T) {
+func TestRequestsInFlightAtTheLossCompleteAfterIt(t *testing.T) {
 	o := onFile(t)
 	o.relay = func(config *relay.Config) { config.DrainTimeout = 50 * time.Millisecond }
 	c := start(t, o)
@@ -109,19 +109,19 @@ func TestRequestsInFlightAtTheLossAreCarriedOutAfterIt(t *testing.T) {
 	}
 }
 
-func TestTheLossOfWritesThatWereNotFlushedFailsTheNextFlushOfEachQueue(t *testing.T) {
+func TestLostUnflushedWritesFailTheNextFlushOfEachQueue(t *testing.T) {
 	o := onFile(t)
 	c := start(t, o)
 	config := c.queueConfig(8)
 	config.Reconnect, config.SyncDepth = reconnecting(), 4
 	v := c.open(config)
 	q := v.Queue(0)
-	if _, err := v.WriteAt(make([]byte, blockSize), 0); err != nil { // by the queue behind it
+	if _, err := v.WriteAt(make([]byte, blockSize), 0); err != nil { // on the queue for synchronous requests
 		t.Fatal(err)
 	}
 	c.restartTarget(o)
 	flush := client.Request{Type: iomsg.Flush, Tag: 9}
-	submitPatiently(t, q, &client.Request{Type: iomsg.Read, Length: blockSize}) // over to the next session
+	submitPatiently(t, q, &client.Request{Type: iomsg.Read, Length: blockSize}) // switches to the next session
 	expectOnce(t, collect(t, q, 1), 1, status.Success)
 	if err := q.Submit(&flush); !errors.Is(err, client.ErrWritesLost) || !errors.Is(err, status.IOFailed) {
 		t.Errorf("flush on another queue: %v", err)
@@ -144,7 +144,7 @@ func TestTheLossOfWritesThatWereNotFlushedFailsTheNextFlushOfEachQueue(t *testin
 	}
 }
 
-// submitPatiently submits a request as soon as the volume takes it.
+// submitPatiently submits a request as soon as the volume accepts it.
 func submitPatiently(t *testing.T, q *client.Queue, r *client.Request) {
 	t.Helper()
 	results := make([]client.Result, 32)
@@ -163,7 +163,7 @@ func submitPatiently(t *testing.T, q *client.Queue, r *client.Request) {
 	q.Flush()
 }
 
-func TestALossThatNoFlushHasToldOfIsToldByClose(t *testing.T) {
+func TestCloseReportsLostWritesThatNoFlushHasReported(t *testing.T) {
 	o := onFile(t)
 	c := start(t, o)
 	config := c.config()
@@ -181,7 +181,7 @@ func TestALossThatNoFlushHasToldOfIsToldByClose(t *testing.T) {
 	}
 }
 
-func TestAQueueFailsEverythingOnceAndGoesOnInTheNextSession(t *testing.T) {
+func TestAQueueFailsEverythingOnceAndContinuesInTheNextSession(t *testing.T) {
 	const depth = 16
 	o := onFile(t)
 	o.relay = func(config *relay.Config) { config.DrainTimeout = 50 * time.Millisecond }
@@ -210,7 +210,7 @@ func TestAQueueFailsEverythingOnceAndGoesOnInTheNextSession(t *testing.T) {
 		}
 		c.gate.closed.Store(false)
 		c.startRelay(o)
-		// The engine is woken when the queue takes requests again.
+		// The engine wakes up when the queue accepts requests again.
 		for woken := false; !woken; {
 			q.Poll(make([]client.Result, 1))
 			if err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize}); err == nil {
@@ -229,7 +229,7 @@ func TestAQueueFailsEverythingOnceAndGoesOnInTheNextSession(t *testing.T) {
 	}
 }
 
-func TestAnotherVolumeIsNotTakenForTheOneThatWasLost(t *testing.T) {
+func TestAnotherVolumeIsNotMistakenForTheLostOne(t *testing.T) {
 	c := start(t, options{})
 	config := c.config()
 	config.Reconnect = reconnecting()
@@ -251,7 +251,7 @@ func TestAnotherVolumeIsNotTakenForTheOneThatWasLost(t *testing.T) {
 	}
 }
 
-func TestAPolicyIsKeptToAndItsEndToldToAll(t *testing.T) {
+func TestAReconnectPolicyIsObeyedAndItsEndReportedToAllCallers(t *testing.T) {
 	c := start(t, options{})
 	config := c.queueConfig(4)
 	config.SyncDepth = 2
@@ -293,7 +293,7 @@ func TestAVolumeCanBeClosedWhileItIsBeingReopened(t *testing.T) {
 	}
 }
 
-func TestTheFormerSessionOfAClientIsGoneBeforeItsNextOneStarts(t *testing.T) {
+func TestAClientsNextSessionStartsAfterTheFormerIsReleased(t *testing.T) {
 	c := start(t, options{gated: true})
 	instance := client.NewInstance()
 	config := c.queueConfig(4)

@@ -13,7 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 )
 
-func TestEightClientsAtOnceKeepOutOfEachOthersWay(t *testing.T) {
+func TestEightConcurrentClientsDoNotInterfere(t *testing.T) {
 	c := start(t, options{})
 	const clients, share = 8, volumeSize / 8
 	var running sync.WaitGroup
@@ -45,7 +45,7 @@ func TestEightClientsAtOnceKeepOutOfEachOthersWay(t *testing.T) {
 	running.Wait()
 }
 
-// resources counts what a session must give back.
+// resources counts what a session has to release.
 type resources struct{ descriptors, mappings, goroutines int }
 
 func countResources(t testing.TB) resources {
@@ -61,10 +61,10 @@ func countResources(t testing.TB) resources {
 	return resources{len(descriptors), strings.Count(string(maps), "memfd:"), runtime.NumGoroutine()}
 }
 
-// sessionCount is how many sessions the leak test goes through.
+// sessionCount is how many sessions the leak test opens and closes.
 var sessionCount uint64 = 60
 
-func TestSessionsOneAfterAnotherLeakNothing(t *testing.T) {
+func TestConsecutiveSessionsLeakNothing(t *testing.T) {
 	c := start(t, options{})
 	session := func() {
 		v, err := client.Open(c.context(), c.config())
@@ -94,7 +94,7 @@ func TestSessionsOneAfterAnotherLeakNothing(t *testing.T) {
 	}
 }
 
-// settle waits until nothing more is released, and counts what is left.
+// settle waits until no more resources are being released, and counts those in use.
 func settle(c *chain) resources {
 	c.t.Helper()
 	c.awaitRelease()
@@ -111,7 +111,7 @@ func settle(c *chain) resources {
 	return counted
 }
 
-func TestAClientThatVanishesIsReleasedAndOthersGoOn(t *testing.T) {
+func TestAClientThatVanishesIsReleasedAndOthersContinue(t *testing.T) {
 	c := start(t, options{})
 	v, err := client.Open(c.context(), c.queueConfig(8))
 	if err != nil {
