@@ -97,10 +97,8 @@ func (c *chain) startRelay(directory string, more ...string) *process {
 func (c *chain) rdmaAddress() string {
 	c.t.Helper()
 	const key = `"rdma": "`
-	_, rest, found := strings.Cut(c.target.stderr.String(), key)
-	if !found {
-		c.t.Fatalf("the target does not log its RDMA address")
-	}
+	c.target.awaitLog(key)
+	_, rest, _ := strings.Cut(c.target.stderr.String(), key)
 	address, _, _ := strings.Cut(rest, `"`)
 	return address
 }
@@ -161,7 +159,8 @@ func opsAddress(t testing.TB, p *process) string {
 
 func get(t testing.TB, p *process, path string) (code int, body string) {
 	t.Helper()
-	response, err := http.Get("http://" + opsAddress(t, p) + path)
+	client := http.Client{Timeout: testTimeout}
+	response, err := client.Get("http://" + opsAddress(t, p) + path)
 	if err != nil {
 		t.Fatal(err)
 	}
