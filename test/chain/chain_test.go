@@ -52,7 +52,8 @@ var quiet = controlmsg.KeepAliveConfig{Interval: testTimeout / 4, DeadAfter: tes
 // can take the port of a target that is being restarted.
 var loopback = func() netip.AddrPort {
 	pid := os.Getpid()
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 64 | byte(pid>>16), byte(pid >> 8), byte(pid)}), 0)
+	address := [4]byte{127, 64 | byte(pid>>16), byte(pid >> 8), byte(pid)}
+	return netip.AddrPortFrom(netip.AddrFrom4(address), 0)
 }()
 
 // chain is a target and a relay, ready for clients.
@@ -160,7 +161,8 @@ func (c *chain) startRelay(o options) {
 	if o.channel != nil {
 		o.channel(&c.channel)
 	}
-	config := relay.Config{RDMA: newRDMA(o.crc), Settings: relay.Settings{Channels: []relay.ChannelConfig{c.channel}}}
+	config := relay.Config{RDMA: newRDMA(o.crc),
+		Settings: relay.Settings{Channels: []relay.ChannelConfig{c.channel}}}
 	if o.relay != nil {
 		o.relay(&config)
 	}
@@ -191,14 +193,17 @@ func (c *chain) startRelayWith(config relay.Config) {
 // channelTo returns the configuration of a channel on which nothing times out.
 func channelTo(name string, target netip.AddrPort) relay.ChannelConfig {
 	return relay.ChannelConfig{
-		ChannelID: relay.ChannelID{Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor, Name: name},
-		Target:    target, Volume: volumeName,
+		ChannelID: relay.ChannelID{
+			Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor, Name: name,
+		},
+		Target: target, Volume: volumeName,
 		SessionWait: retry.Forever(), IOTimeout: testTimeout, ControlTimeout: testTimeout, KeepAlive: quiet,
 	}
 }
 
 func newRDMA(crc bool) rdma.Provider {
-	return iwarp.New(iwarp.Options{CRC: crc, UserTimeout: testTimeout, HandshakeTimeout: testTimeout})
+	return iwarp.New(iwarp.Options{CRC: crc, UserTimeout: testTimeout,
+		HandshakeTimeout: testTimeout})
 }
 
 // unpinned configures n workers that may run on any core.
@@ -285,7 +290,8 @@ func (c *chain) awaitRelease() {
 // awaitInFlight waits until the target has submitted n requests to the gated volume.
 func (c *chain) awaitInFlight(n int64) {
 	c.t.Helper()
-	c.await("requests are in flight at the target", func() bool { return c.gate.submitted.Load()-c.gate.completed.Load() >= n })
+	c.await("requests are in flight at the target",
+		func() bool { return c.gate.submitted.Load()-c.gate.completed.Load() >= n })
 }
 
 // gateVolume holds back completions while the gate is closed, and fails requests on demand.

@@ -25,7 +25,8 @@ type fleet struct {
 
 // startFleet starts the targets, and a relay with the channels that channels returns for their
 // addresses.
-func startFleet(t testing.TB, targets int, channels func(addresses []netip.AddrPort) []relay.ChannelConfig) *fleet {
+func startFleet(t testing.TB, targets int,
+	channels func(addresses []netip.AddrPort) []relay.ChannelConfig) *fleet {
 	t.Helper()
 	f := &fleet{chain: newChain(t)}
 	var addresses []netip.AddrPort
@@ -105,7 +106,8 @@ func TestSixteenChannelsServeSixtyFourSessionsWithinTheirLimits(t *testing.T) {
 				}
 				<-opened
 				offset := int64(i/targets*sessions+j) * share
-				want, got := bytes.Repeat([]byte{byte(1 + i*sessions + j)}, share), make([]byte, share)
+				want := bytes.Repeat([]byte{byte(1 + i*sessions + j)}, share)
+				got := make([]byte, share)
 				if _, err := v.WriteAt(want, offset); err != nil {
 					t.Errorf("channel %d, session %d: write: %v", i, j, err)
 				}
@@ -124,7 +126,8 @@ func TestSixteenChannelsServeSixtyFourSessionsWithinTheirLimits(t *testing.T) {
 	}
 	for i := range channels {
 		name := fmt.Sprint("channel-", i)
-		if s := f.status(name); s.Sessions != sessions || s.Target != f.targets[i%targets].target.Address() {
+		if s := f.status(name); s.Sessions != sessions ||
+			s.Target != f.targets[i%targets].target.Address() {
 			t.Errorf("%s has %d sessions with target %v", name, s.Sessions, s.Target)
 		}
 		if v, err := client.Open(f.context(), f.small(name)); !errors.Is(err, status.Full) {
@@ -135,7 +138,8 @@ func TestSixteenChannelsServeSixtyFourSessionsWithinTheirLimits(t *testing.T) {
 	running.Wait()
 	greedy := f.small("channel-3")
 	greedy.Queues, greedy.Depth = 1, 9
-	if _, err := client.Open(f.context(), greedy); err == nil || !strings.Contains(err.Error(), "8") {
+	if _, err := client.Open(f.context(), greedy); err == nil ||
+		!strings.Contains(err.Error(), "8") {
 		t.Errorf("depth beyond the limit: %v", err)
 	}
 }
@@ -146,14 +150,16 @@ func TestTheSessionLimitOfTheRelayCoversAllChannels(t *testing.T) {
 	})
 	f.awaitState("b", relay.LinkReady)
 	settings := relay.Settings{MaxSessions: 2, Channels: []relay.ChannelConfig{
-		channelTo("a", f.targets[0].target.Address()), channelTo("b", f.targets[0].target.Address()),
+		channelTo("a", f.targets[0].target.Address()),
+		channelTo("b", f.targets[0].target.Address()),
 	}}
 	if err := f.relay.Reconfigure(f.context(), settings); err != nil {
 		t.Fatal(err)
 	}
 	f.open(f.small("a"))
 	second := f.open(f.small("b"))
-	if _, err := client.Open(f.context(), f.small("a")); !errors.Is(err, status.Full) || !strings.Contains(err.Error(), "maximum of 2 sessions") {
+	if _, err := client.Open(f.context(), f.small("a")); !errors.Is(err, status.Full) ||
+		!strings.Contains(err.Error(), "maximum of 2 sessions") {
 		t.Errorf("a third session: %v", err)
 	}
 	if got := f.status("a").SessionsRefused; got != 1 {
@@ -168,12 +174,14 @@ func TestTheSessionLimitOfTheRelayCoversAllChannels(t *testing.T) {
 
 func TestTheLossOfATargetAffectsOnlyItsChannels(t *testing.T) {
 	f := startFleet(t, 2, func(addresses []netip.AddrPort) []relay.ChannelConfig {
-		return []relay.ChannelConfig{channelTo("hit", addresses[0]), channelTo("spared", addresses[1])}
+		return []relay.ChannelConfig{channelTo("hit", addresses[0]),
+			channelTo("spared", addresses[1])}
 	})
 	hit, spared := f.open(f.small("hit")), f.open(f.small("spared"))
 	address := f.targets[0].target.Address()
 	f.targets[0].stopTarget()
-	if s := f.awaitState("hit", relay.LinkWaiting).Link; s.Losses != 1 || s.LastError == nil || s.Attempt == 0 || s.NextTry.IsZero() {
+	if s := f.awaitState("hit", relay.LinkWaiting).Link; s.Losses != 1 || s.LastError == nil ||
+		s.Attempt == 0 || s.NextTry.IsZero() {
 		t.Errorf("the link to the lost target is %+v", s)
 	}
 	if _, err := hit.WriteAt([]byte("lost"), 0); err == nil {
@@ -211,17 +219,21 @@ func TestAChannelObeysItsReconnectPolicyAndAReloadStartsOver(t *testing.T) {
 	for _, attempts := range []uint32{0, 3} {
 		t.Run(fmt.Sprint(attempts), func(t *testing.T) {
 			config := channelTo("c", unused(t))
-			config.Reconnect = retry.Policy{Attempts: retry.Times(attempts), FirstPause: time.Millisecond, LongestPause: 2 * time.Millisecond}
+			config.Reconnect = retry.Policy{Attempts: retry.Times(attempts),
+				FirstPause: time.Millisecond, LongestPause: 2 * time.Millisecond}
 			f := startFleet(t, 0, func([]netip.AddrPort) []relay.ChannelConfig { return []relay.ChannelConfig{config} })
-			if s := f.awaitState("c", relay.LinkGivenUp).Link; s.Attempt != int(attempts) || s.Failures != uint64(attempts)+1 {
+			if s := f.awaitState("c", relay.LinkGivenUp).Link; s.Attempt != int(attempts) ||
+				s.Failures != uint64(attempts)+1 {
 				t.Errorf("after giving up the link is %+v", s)
 			}
 			// Sessions wait forever, but not for a target that was given up.
-			if _, err := client.Open(f.context(), f.small("c")); !errors.Is(err, status.NotConnected) || !strings.Contains(err.Error(), "gave up on target") {
+			_, err := client.Open(f.context(), f.small("c"))
+			if !errors.Is(err, status.NotConnected) || !strings.Contains(err.Error(), "gave up on target") {
 				t.Errorf("open: %v", err)
 			}
 			f.startTargetAt(config.Target)
-			if err := f.relay.Reconfigure(f.context(), relay.Settings{Channels: []relay.ChannelConfig{config}}); err != nil {
+			if err := f.relay.Reconfigure(f.context(),
+				relay.Settings{Channels: []relay.ChannelConfig{config}}); err != nil {
 				t.Fatal(err)
 			}
 			f.awaitState("c", relay.LinkReady)
@@ -246,7 +258,8 @@ func TestASessionWaitsForItsTargetAsLongAsConfigured(t *testing.T) {
 			config.Reconnect = retry.Policy{FirstPause: c.pause, LongestPause: time.Hour}
 			ready := make(chan error, 1000)
 			f := &fleet{chain: newChain(t)}
-			f.startRelayWith(relay.Config{OnReady: func(err error) { ready <- err }, Settings: relay.Settings{Channels: []relay.ChannelConfig{config}}})
+			f.startRelayWith(relay.Config{OnReady: func(err error) { ready <- err },
+				Settings: relay.Settings{Channels: []relay.ChannelConfig{config}}})
 			t.Cleanup(func() { f.stopRelay() })
 			f.awaitState("c", relay.LinkWaiting)
 			if err := <-ready; !errors.Is(err, status.NotConnected) {
@@ -261,7 +274,8 @@ func TestASessionWaitsForItsTargetAsLongAsConfigured(t *testing.T) {
 				opened <- err
 			}()
 			if !c.ok {
-				if err := <-opened; !errors.Is(err, status.NotConnected) || !strings.Contains(err.Error(), "attempt") {
+				if err := <-opened; !errors.Is(err, status.NotConnected) ||
+					!strings.Contains(err.Error(), "attempt") {
 					t.Errorf("open: %v", err)
 				}
 				if limit, _ := c.wait.Duration(); time.Since(begun) < limit {
@@ -271,7 +285,8 @@ func TestASessionWaitsForItsTargetAsLongAsConfigured(t *testing.T) {
 			}
 			f.await("the session waits", func() bool { return f.relay.Sessions() == 1 })
 			before := f.status("c").Link.Failures
-			f.await("the target is tried again", func() bool { return f.status("c").Link.Failures > before+1 })
+			f.await("the target is tried again",
+				func() bool { return f.status("c").Link.Failures > before+1 })
 			f.startTargetAt(config.Target)
 			if err := <-opened; err != nil {
 				t.Errorf("open: %v", err)
@@ -330,7 +345,8 @@ func TestReconfiguringLeavesLiveSessionsAlone(t *testing.T) {
 	}
 	f.await("the removed channel is released", func() bool { return len(f.relay.Channels()) == 1 })
 
-	err := f.relay.Reconfigure(f.context(), relay.Settings{Channels: []relay.ChannelConfig{channelTo("x", address), channelTo("x", address)}})
+	twice := []relay.ChannelConfig{channelTo("x", address), channelTo("x", address)}
+	err := f.relay.Reconfigure(f.context(), relay.Settings{Channels: twice})
 	if !errors.Is(err, status.AlreadyExist) || len(f.relay.Channels()) != 1 {
 		t.Errorf("a channel twice: %v", err)
 	}

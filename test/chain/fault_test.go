@@ -47,7 +47,8 @@ func TestALostTargetFailsEverythingInFlightOnceAndServesAgain(t *testing.T) {
 	} else if v.Err() == nil {
 		t.Error("the volume does not say why it ended")
 	}
-	if _, err := client.Open(c.context(), c.queueConfig(depth)); !errors.Is(err, status.NotConnected) {
+	_, err = client.Open(c.context(), c.queueConfig(depth))
+	if !errors.Is(err, status.NotConnected) {
 		t.Errorf("open while the target is down: %v", err)
 	}
 	c.startTarget(options{}, address)
@@ -60,7 +61,8 @@ func TestALostTargetFailsEverythingInFlightOnceAndServesAgain(t *testing.T) {
 
 func TestALostRelayFailsEverythingInFlightOnce(t *testing.T) {
 	const depth = 8
-	c := start(t, options{gated: true, relay: func(config *relay.Config) { config.DrainTimeout = 50 * time.Millisecond }})
+	c := start(t, options{gated: true,
+		relay: func(config *relay.Config) { config.DrainTimeout = 50 * time.Millisecond }})
 	gate := c.gate
 	gate.closed.Store(true)
 	v := c.open(c.queueConfig(depth))
@@ -86,7 +88,8 @@ func TestAnIOThatTimesOutFailsAndItsBufferIsLeftAlone(t *testing.T) {
 	}
 	c.awaitRelease()
 	c.channel.IOTimeout = 500 * time.Millisecond
-	if err := c.relay.Reconfigure(c.context(), relay.Settings{Channels: []relay.ChannelConfig{c.channel}}); err != nil {
+	if err := c.relay.Reconfigure(c.context(),
+		relay.Settings{Channels: []relay.ChannelConfig{c.channel}}); err != nil {
 		t.Fatal(err)
 	}
 	gate := c.gate
@@ -140,7 +143,8 @@ func TestAConfigurationBeyondTheLimitsIsRejected(t *testing.T) {
 		v, err := client.Open(c.context(), config)
 		if err == nil {
 			_ = v.Close(c.context())
-			t.Errorf("configuration %d queues, depth %d, buffer %d was accepted", config.Queues, config.Depth, config.BufferSize)
+			t.Errorf("configuration %d queues, depth %d, buffer %d was accepted", config.Queues,
+				config.Depth, config.BufferSize)
 			continue
 		}
 		if code := status.CodeOf(err); code != status.TooBig && code != status.InvalidValue {
@@ -158,8 +162,11 @@ func TestASilentTargetIsNotReady(t *testing.T) {
 	defer silent.Close()
 	config := channelTo("c", silent.Addr().(*net.TCPAddr).AddrPort())
 	config.ControlTimeout = 50 * time.Millisecond
-	f := startFleet(t, 0, func([]netip.AddrPort) []relay.ChannelConfig { return []relay.ChannelConfig{config} })
-	if s := f.awaitState("c", relay.LinkWaiting).Link; s.Connects != 0 || !errors.Is(s.LastError, status.TimeOut) {
+	f := startFleet(t, 0, func([]netip.AddrPort) []relay.ChannelConfig {
+		return []relay.ChannelConfig{config}
+	})
+	if s := f.awaitState("c", relay.LinkWaiting).Link; s.Connects != 0 ||
+		!errors.Is(s.LastError, status.TimeOut) {
 		t.Errorf("the link to a silent target is %+v", s)
 	}
 }

@@ -22,12 +22,14 @@ type rawClient struct {
 
 func (c *chain) raw(t *testing.T) *rawClient {
 	t.Helper()
-	connection, err := c.provider.Connect(c.context(), comch.ClientConfig{Device: emulated.DefaultHostDevice, Name: client.DefaultChannelName})
+	connection, err := c.provider.Connect(c.context(),
+		comch.ClientConfig{Device: emulated.DefaultHostDevice, Name: client.DefaultChannelName})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := &rawClient{t: t, chain: c, connection: connection}
-	r.requester = controlmsg.NewRequester(controlmsg.NewComchTransport(connection), controlmsg.EndpointConfig{Role: controlmsg.RoleInitiator})
+	r.requester = controlmsg.NewRequester(controlmsg.NewComchTransport(connection),
+		controlmsg.EndpointConfig{Role: controlmsg.RoleInitiator})
 	t.Cleanup(func() { r.requester.Close(nil) })
 	if _, err := r.requester.Greet(c.context()); err != nil {
 		t.Fatal(err)
@@ -112,7 +114,8 @@ func TestASessionCanBeDestroyedAtEveryStep(t *testing.T) {
 		func(r *rawClient) error { return r.call(&controlmsg.OpenVolume{}) },
 		func(r *rawClient) error { epoch++; return r.call(r.configuration(epoch)) },
 		func(r *rawClient) error {
-			consumer, err := r.connection.NewConsumer(c.context(), comch.ConsumerConfig{Receives: 8, MemorySize: 512})
+			consumer, err := r.connection.NewConsumer(c.context(),
+				comch.ConsumerConfig{Receives: 8, MemorySize: 512})
 			if err != nil {
 				return err
 			}

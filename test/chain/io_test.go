@@ -30,7 +30,8 @@ func (c *chain) queueConfig(depth int) client.Config {
 func submitReads(t *testing.T, q *client.Queue, depth int) {
 	t.Helper()
 	for i := range uint64(depth) {
-		err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize, Offset: i * blockSize, Memory: i * blockSize, Tag: i})
+		err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize, Offset: i * blockSize,
+			Memory: i * blockSize, Tag: i})
 		if err != nil {
 			t.Fatalf("submit %d: %v", i, err)
 		}
@@ -116,7 +117,8 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 				t.Fatalf("the volume has %d bytes, want %d", got, volumeSize)
 			}
 			for _, piece := range []struct{ offset, length int }{
-				{0, blockSize}, {blockSize, 3 << 20}, {5<<20 + 1, 1}, {5<<20 + 4095, 2}, {5<<20 + 100, 2<<20 + 333},
+				{0, blockSize}, {blockSize, 3 << 20}, {5<<20 + 1, 1},
+				{5<<20 + 4095, 2}, {5<<20 + 100, 2<<20 + 333},
 				{volumeSize - 1, 1}, {volumeSize - 100, 100}, {7, 0},
 			} {
 				want := randomBytes(t, piece.length)
@@ -244,7 +246,8 @@ func TestTheDepthLimitsASubmitter(t *testing.T) {
 	v := c.open(c.queueConfig(4))
 	q := v.Queue(0)
 	submitReads(t, q, 4)
-	if err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize}); !errors.Is(err, status.Again) {
+	err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize})
+	if !errors.Is(err, status.Again) {
 		t.Errorf("submit beyond the depth: %v", err)
 	}
 	gate.closed.Store(false)
@@ -280,7 +283,8 @@ func TestBadRequestsFailAndTheSessionContinues(t *testing.T) {
 }
 
 // transferAll keeps depth requests outstanding until count have completed. It must not allocate.
-func transferAll(tb testing.TB, v *client.Volume, engine *progress.Engine, kind iomsg.Type, size uint32, depth, count int) {
+func transferAll(tb testing.TB, v *client.Volume, engine *progress.Engine, kind iomsg.Type,
+	size uint32, depth, count int) {
 	q := v.Queue(0)
 	blocks := v.Info().Size / uint64(size)
 	var results [64]client.Result
@@ -314,7 +318,8 @@ func transferAll(tb testing.TB, v *client.Volume, engine *progress.Engine, kind 
 }
 
 func TestNoIOAllocatesAnywhereInTheChain(t *testing.T) {
-	for _, spec := range []string{volumeName + "=memory:8MiB", volumeName + "=file:" + t.TempDir() + "/disk.img,size=8MiB"} {
+	for _, spec := range []string{volumeName + "=memory:8MiB",
+		volumeName + "=file:" + t.TempDir() + "/disk.img,size=8MiB"} {
 		for _, kind := range []iomsg.Type{iomsg.Read, iomsg.Write} {
 			t.Run(fmt.Sprintf("%v %v", spec[:10], kind), func(t *testing.T) {
 				c := start(t, options{spec: spec})

@@ -17,7 +17,8 @@ import (
 
 // reconnecting returns a policy that tries for as long as a test may take.
 func reconnecting() *retry.Policy {
-	return &retry.Policy{Total: retry.Within(testTimeout), FirstPause: 5 * time.Millisecond, LongestPause: 50 * time.Millisecond}
+	return &retry.Policy{Total: retry.Within(testTimeout), FirstPause: 5 * time.Millisecond,
+		LongestPause: 50 * time.Millisecond}
 }
 
 // onFile returns the options of a chain whose volume is a file, which survives its target.
@@ -60,7 +61,8 @@ func TestAFileVolumeSurvivesItsTarget(t *testing.T) {
 	if v.Info().WriteVerifier == verifier {
 		t.Error("the volume does not show the verifier of the new target")
 	}
-	if r := v.Reconnections(); r.Count != 5 || r.LostWrites != 0 || r.Outage < r.LongestOutage || r.LongestOutage <= 0 {
+	if r := v.Reconnections(); r.Count != 5 || r.LostWrites != 0 || r.Outage < r.LongestOutage ||
+		r.LongestOutage <= 0 {
 		t.Errorf("history is %+v", r)
 	}
 	if err := v.Close(c.context()); err != nil {
@@ -80,7 +82,8 @@ func TestRequestsInFlightAtTheLossCompleteAfterIt(t *testing.T) {
 	const writers = 12
 	for i := range writers {
 		running.Go(func() {
-			if _, err := v.WriteAt(bytes.Repeat([]byte{byte(i + 1)}, blockSize), int64(i*blockSize)); err != nil {
+			if _, err := v.WriteAt(bytes.Repeat([]byte{byte(i + 1)}, blockSize),
+				int64(i*blockSize)); err != nil {
 				t.Errorf("write %d: %v", i, err)
 			}
 		})
@@ -100,7 +103,8 @@ func TestRequestsInFlightAtTheLossCompleteAfterIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range writers {
-		if !bytes.Equal(got[i*blockSize:][:blockSize], bytes.Repeat([]byte{byte(i + 1)}, blockSize)) {
+		if !bytes.Equal(got[i*blockSize:][:blockSize],
+			bytes.Repeat([]byte{byte(i + 1)}, blockSize)) {
 			t.Errorf("write %d is not there", i)
 		}
 	}
@@ -116,14 +120,17 @@ func TestLostUnflushedWritesFailTheNextFlushOfEachQueue(t *testing.T) {
 	config.Reconnect, config.SyncDepth = reconnecting(), 4
 	v := c.open(config)
 	q := v.Queue(0)
-	if _, err := v.WriteAt(make([]byte, blockSize), 0); err != nil { // on the queue for synchronous requests
+	// This goes to the queue for synchronous requests.
+	if _, err := v.WriteAt(make([]byte, blockSize), 0); err != nil {
 		t.Fatal(err)
 	}
 	c.restartTarget(o)
 	flush := client.Request{Type: iomsg.Flush, Tag: 9}
-	submitPatiently(t, q, &client.Request{Type: iomsg.Read, Length: blockSize}) // switches to the next session
+	// The next request switches the queue to the next session.
+	submitPatiently(t, q, &client.Request{Type: iomsg.Read, Length: blockSize})
 	expectOnce(t, collect(t, q, 1), 1, status.Success)
-	if err := q.Submit(&flush); !errors.Is(err, client.ErrWritesLost) || !errors.Is(err, status.IOFailed) {
+	if err := q.Submit(&flush); !errors.Is(err, client.ErrWritesLost) ||
+		!errors.Is(err, status.IOFailed) {
 		t.Errorf("flush on another queue: %v", err)
 	}
 	if err := v.Flush(); !errors.Is(err, client.ErrWritesLost) {
@@ -202,7 +209,8 @@ func TestAQueueFailsEverythingOnceAndContinuesInTheNextSession(t *testing.T) {
 				t.Errorf("request %d ended with %v, want one failure", tag, got)
 			}
 		}
-		if err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize}); !errors.Is(err, client.ErrReopening) || !errors.Is(err, status.Again) {
+		err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize})
+		if !errors.Is(err, client.ErrReopening) || !errors.Is(err, status.Again) {
 			t.Errorf("submit while there is no relay: %v", err)
 		}
 		if v.Err() != nil {
@@ -258,13 +266,15 @@ func TestAReconnectPolicyIsObeyedAndItsEndReportedToAllCallers(t *testing.T) {
 	config.Reconnect = &retry.Policy{Attempts: retry.Times(3), FirstPause: time.Millisecond}
 	v := c.open(config)
 	c.stopRelay()
-	if _, err := v.ReadAt(make([]byte, 10), 0); err == nil || !strings.Contains(err.Error(), "3 attempts") {
+	if _, err := v.ReadAt(make([]byte, 10), 0); err == nil ||
+		!strings.Contains(err.Error(), "3 attempts") {
 		t.Errorf("read: %v", err)
 	}
 	c.awaitEnd(v.Done())
 	q := v.Queue(0)
 	q.Poll(make([]client.Result, 1))
-	if err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize}); err == nil || errors.Is(err, status.Again) {
+	if err := q.Submit(&client.Request{Type: iomsg.Read, Length: blockSize}); err == nil ||
+		errors.Is(err, status.Again) {
 		t.Errorf("submit: %v", err)
 	}
 }
@@ -283,7 +293,8 @@ func TestAVolumeCanBeClosedWhileItIsBeingReopened(t *testing.T) {
 	}()
 	c.await("the volume is being reopened", func() bool {
 		v.Queue(0).Poll(make([]client.Result, 1))
-		return errors.Is(v.Queue(0).Submit(&client.Request{Type: iomsg.Read, Length: blockSize}), client.ErrReopening)
+		return errors.Is(v.Queue(0).Submit(&client.Request{Type: iomsg.Read, Length: blockSize}),
+			client.ErrReopening)
 	})
 	if err := v.Close(c.context()); err == nil {
 		t.Error("closing a volume without a session succeeded")

@@ -58,7 +58,8 @@ func countResources(t testing.TB) resources {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return resources{len(descriptors), strings.Count(string(maps), "memfd:"), runtime.NumGoroutine()}
+	return resources{len(descriptors), strings.Count(string(maps), "memfd:"),
+		runtime.NumGoroutine()}
 }
 
 // sessionCount is how many sessions the leak test opens and closes.
@@ -87,7 +88,8 @@ func TestConsecutiveSessionsLeakNothing(t *testing.T) {
 	}
 	c.await(fmt.Sprintf("no more than %+v is in use", before), func() bool {
 		after := countResources(t)
-		return after.descriptors <= before.descriptors && after.mappings <= before.mappings && after.goroutines <= before.goroutines
+		return after.descriptors <= before.descriptors && after.mappings <= before.mappings &&
+			after.goroutines <= before.goroutines
 	})
 	if total := c.relay.SessionsTotal(); total < sessionCount {
 		t.Errorf("the relay counted %d sessions", total)

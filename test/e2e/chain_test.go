@@ -36,14 +36,16 @@ func startObservedChain(t *testing.T, volume string, flags ...string) *chain {
 	t.Helper()
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{volume}, address: listenAddress()}
 	c.startTarget("--metrics-listen", "127.0.0.1:0")
-	c.relay = c.startRelay("comch", append([]string{"--metrics-listen", "127.0.0.1:0"}, flags...)...)
+	c.relay = c.startRelay("comch",
+		append([]string{"--metrics-listen", "127.0.0.1:0"}, flags...)...)
 	return c
 }
 
 // startAdministeredChain is startObservedChain with an admin listener, whose address it returns.
 func startAdministeredChain(t *testing.T) (c *chain, admin string) {
 	t.Helper()
-	c = &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"}, address: listenAddress()}
+	c = &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
+		address: listenAddress()}
 	admin = "unix:" + filepath.Join(c.dir, "admin.sock")
 	c.startTarget("--metrics-listen", "127.0.0.1:0")
 	c.relay = c.startRelay("comch", "--metrics-listen", "127.0.0.1:0", "--admin-listen", admin)
@@ -84,7 +86,8 @@ func (c *chain) startRelay(directory string, more ...string) *process {
 	name, _, _ := strings.Cut(c.volumes[0], "=")
 	args := []string{
 		"run", "--storage-server", c.address.String(), "--volume", name,
-		"--emulated-dir", filepath.Join(c.dir, directory), "--control-timeout", patience, "--keep-alive-dead-after", patience,
+		"--emulated-dir", filepath.Join(c.dir, directory),
+		"--control-timeout", patience, "--keep-alive-dead-after", patience,
 		"--drain-timeout", patience, "--io-timeout", patience, "--session-wait", patience,
 	}
 	args = append(args, relayFlags()...)
@@ -111,7 +114,8 @@ func (c *chain) initiator(args ...string) *process {
 
 func (c *chain) initiatorAt(directory string, args ...string) *process {
 	c.t.Helper()
-	all := []string{args[0], "--emulated-dir", filepath.Join(c.dir, directory), "--control-timeout", patience, "--io-timeout", patience}
+	all := []string{args[0], "--emulated-dir", filepath.Join(c.dir, directory),
+		"--control-timeout", patience, "--io-timeout", patience}
 	return spawn(c.t, "initiator", append(all, args[1:]...)...)
 }
 
@@ -126,7 +130,8 @@ func (c *chain) mustRun(args ...string) string {
 }
 
 func bench(depth int) []string {
-	return []string{"bench", "--rw", "randrw", "--block-size", "4KiB", "--queue-depth", strconv.Itoa(depth), "--runtime", patience, "--warmup", "0s", "--output", "json"}
+	return []string{"bench", "--rw", "randrw", "--block-size", "4KiB",
+		"--queue-depth", strconv.Itoa(depth), "--runtime", patience, "--warmup", "0s", "--output", "json"}
 }
 
 // startIO starts an initiator that runs until the test ends it, and waits until IO is in progress.
@@ -142,7 +147,9 @@ func (c *chain) ioTotal() float64 {
 	return sumMetric(c.scrape(c.relay), "zc_relay_io_total")
 }
 
-func (c *chain) hasNoSession() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 0 }
+func (c *chain) hasNoSession() bool {
+	return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 0
+}
 
 // opsAddress returns where a daemon serves metrics, according to its log.
 func opsAddress(t testing.TB, p *process) string {
@@ -197,6 +204,7 @@ func sumMetric(text, name string) float64 {
 func (c *chain) awaitMetrics(p *process, wanted ...string) {
 	c.t.Helper()
 	for _, want := range wanted {
-		eventually(c.t, p.name+" has the metric "+want, func() bool { return strings.Contains(c.scrape(p), want) })
+		eventually(c.t, p.name+" has the metric "+want,
+			func() bool { return strings.Contains(c.scrape(p), want) })
 	}
 }

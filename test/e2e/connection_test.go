@@ -21,7 +21,8 @@ func TestRDMAConnectionsUseTheConfiguredAddresses(t *testing.T) {
 	if len(targetFlags())+len(relayFlags()) > 0 {
 		t.Skip("no RDMA device has a loopback address: this test needs the embedded provider")
 	}
-	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"}, address: listenAddress()}
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
+		address: listenAddress()}
 	c.startTarget("--rdma-address", "127.0.0.3")
 	if address := c.rdmaAddress(); !strings.HasPrefix(address, "127.0.0.3:") {
 		t.Errorf("the target takes RDMA connections at %s", address)
@@ -34,7 +35,8 @@ func TestRDMAConnectionsUseTheConfiguredAddresses(t *testing.T) {
 func TestAnRDMAAddressThatCannotBeUsedIsExplained(t *testing.T) {
 	for _, test := range []struct{ address, says string }{
 		{"mlx5_0", `"mlx5_0" for "--rdma-address" flag: must be an IP address`},
-		{"203.0.113.77", "open RDMA device at 203.0.113.77"}, // TEST-NET-3 (RFC 5737) belongs to nobody
+		// TEST-NET-3 (RFC 5737) belongs to nobody
+		{"203.0.113.77", "open RDMA device at 203.0.113.77"},
 		{"0.0.0.0", "not an address that the target can connect to"},
 	} {
 		relay := spawn(t, "zc-relay", "run", "--storage-server", "127.0.0.1:1", "--volume", "disk",
@@ -49,13 +51,15 @@ func TestAnRDMAAddressThatCannotBeUsedIsExplained(t *testing.T) {
 }
 
 func TestStrayClientsAreDisconnectedAndHarmNobody(t *testing.T) {
-	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"}, address: listenAddress()}
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
+		address: listenAddress()}
 	c.startTarget("--control-timeout", "5s") // which also bounds a stray
 	c.relay = c.startRelay("comch")
 	rdma := c.rdmaAddress()
 	var strays []net.Conn
 	for _, address := range []string{c.address.String(), rdma} {
-		for _, garbage := range []string{"", "GET / HTTP/1.1\r\n\r\n", strings.Repeat("\xff", 100000), "\x00\x00\x00\x04abcd", "MPA ID Req Frame"} {
+		for _, garbage := range []string{"", "GET / HTTP/1.1\r\n\r\n",
+			strings.Repeat("\xff", 100000), "\x00\x00\x00\x04abcd", "MPA ID Req Frame"} {
 			stray, err := net.Dial("tcp", address)
 			if err != nil {
 				t.Fatal(err)
@@ -65,7 +69,8 @@ func TestStrayClientsAreDisconnectedAndHarmNobody(t *testing.T) {
 			strays = append(strays, stray)
 		}
 	}
-	c.mustRun("verify", "--queues", "2", "--queue-depth", "16", "--passes", "1", "--length", "16MiB")
+	c.mustRun("verify", "--queues", "2", "--queue-depth", "16", "--passes", "1",
+		"--length", "16MiB")
 	for i, stray := range strays {
 		if err := stray.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
 			t.Fatal(err)
@@ -91,7 +96,8 @@ type tlsChain struct {
 func startTLSTarget(t *testing.T, flags ...string) *tlsChain {
 	t.Helper()
 	c := &tlsChain{
-		chain:     &chain{t: t, dir: t.TempDir(), volumes: []string{"secret-volume=memory:1MiB"}, address: listenAddress()},
+		chain: &chain{t: t, dir: t.TempDir(), volumes: []string{"secret-volume=memory:1MiB"},
+			address: listenAddress()},
 		authority: mutualtlstest.NewAuthority(t),
 	}
 	address := c.address.Addr().String()
@@ -131,7 +137,8 @@ func TestTLSKeepsTheControlConnectionConfidential(t *testing.T) {
 				flags = nil
 			}
 			wire := eavesdrop(t, c.address.String())
-			relay := c.startRelay("comch", append(flags, "--storage-server", wire.listener.Addr().String())...)
+			relay := c.startRelay("comch",
+				append(flags, "--storage-server", wire.listener.Addr().String())...)
 			c.mustServe("comch")
 			relay.terminate()
 			if readable := wire.saw("secret-volume"); readable == encrypted {
@@ -149,30 +156,39 @@ func TestRelaysAndTargetsThatDoNotTrustEachOtherSayWhy(t *testing.T) {
 		relaySays  string
 		targetSays string
 	}{
-		{name: "relay of another authority", relaySays: "unknown certificate authority", targetSays: "signed by unknown authority",
+		{name: "relay of another authority", relaySays: "unknown certificate authority",
+			targetSays: "signed by unknown authority",
 			flags: func(c *tlsChain) []string {
-				files := mutualtlstest.NewAuthority(t).Write(filepath.Join(c.dir, "other"), []string{"relay.test"})
+				files := mutualtlstest.NewAuthority(t).Write(filepath.Join(c.dir, "other"),
+					[]string{"relay.test"})
 				files.CA = c.ofRelay.CA
 				return tlsFlagsOf(files)
 			}},
-		{name: "target of another authority", relaySays: "certificate signed by unknown authority", targetSays: "the peer ended TLS",
+		{name: "target of another authority", relaySays: "certificate signed by unknown authority",
+			targetSays: "the peer ended TLS",
 			flags: func(c *tlsChain) []string {
 				files := c.ofRelay
-				files.CA = mutualtlstest.NewAuthority(t).Write(filepath.Join(c.dir, "other"), nil).CA
+				other := mutualtlstest.NewAuthority(t).Write(filepath.Join(c.dir, "other"), nil)
+				files.CA = other.CA
 				return tlsFlagsOf(files)
 			}},
-		{name: "expired relay", relaySays: "expired certificate", targetSays: "certificate has expired",
+		{name: "expired relay", relaySays: "expired certificate",
+			targetSays: "certificate has expired",
 			flags: func(c *tlsChain) []string {
-				return tlsFlagsOf(c.authority.Write(filepath.Join(c.dir, "other"), []string{"relay.test"}, mutualtlstest.Expired))
+				return tlsFlagsOf(c.authority.Write(filepath.Join(c.dir, "other"),
+					[]string{"relay.test"}, mutualtlstest.Expired))
 			}},
-		{name: "relay of another name", allowed: "other.test", relaySays: "the peer ended TLS", targetSays: "none of the allowed names",
-			flags: func(c *tlsChain) []string { return tlsFlagsOf(c.ofRelay) }},
-		{name: "target of another name", relaySays: "wanted to match storage.test", targetSays: "the peer ended TLS",
+		{name: "relay of another name", allowed: "other.test", relaySays: "the peer ended TLS",
+			targetSays: "none of the allowed names",
+			flags:      func(c *tlsChain) []string { return tlsFlagsOf(c.ofRelay) }},
+		{name: "target of another name", relaySays: "wanted to match storage.test",
+			targetSays: "the peer ended TLS",
 			flags: func(c *tlsChain) []string {
 				return append(tlsFlagsOf(c.ofRelay), "--tls-server-name", "storage.test")
 			}},
-		{name: "relay in plain text", relaySays: "one side speaks TLS and the other does not", targetSays: "one side speaks TLS",
-			flags: func(*tlsChain) []string { return nil }},
+		{name: "relay in plain text", relaySays: "one side speaks TLS and the other does not",
+			targetSays: "one side speaks TLS",
+			flags:      func(*tlsChain) []string { return nil }},
 	}
 	for _, test := range cases {
 		t.Run(test.name, func(t *testing.T) {
@@ -185,8 +201,11 @@ func TestRelaysAndTargetsThatDoNotTrustEachOtherSayWhy(t *testing.T) {
 			relay.awaitLog(test.relaySays)
 			c.target.awaitLog(test.targetSays)
 			p := c.initiator("info")
-			if code := p.wait(); code != 3 || !strings.Contains(p.stderr.String(), test.relaySays) || !strings.Contains(p.stderr.String(), "AUTHENTICATION") {
-				t.Errorf("info exited with %d and says %q, want %q", code, p.stderr.String(), test.relaySays)
+			if code := p.wait(); code != 3 ||
+				!strings.Contains(p.stderr.String(), test.relaySays) ||
+				!strings.Contains(p.stderr.String(), "AUTHENTICATION") {
+				t.Errorf("info exited with %d and says %q, want %q", code, p.stderr.String(),
+					test.relaySays)
 			}
 		})
 	}
@@ -202,7 +221,8 @@ func TestARelayWithTLSReportsATargetWithout(t *testing.T) {
 
 func TestAConnectionWithoutACertificateIsRejected(t *testing.T) {
 	c := startTLSTarget(t)
-	connection, err := tls.Dial("tcp", c.address.String(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{mutualtls.Protocol}})
+	connection, err := tls.Dial("tcp", c.address.String(),
+		&tls.Config{InsecureSkipVerify: true, NextProtos: []string{mutualtls.Protocol}})
 	if err == nil {
 		_, err = connection.Read(make([]byte, 1))
 		connection.Close()
@@ -221,8 +241,10 @@ func TestCertificatesAreRenewedWithoutARestart(t *testing.T) {
 	address := c.address.Addr().String()
 	c.authority.Write(filepath.Join(c.dir, "target"), []string{address}, mutualtlstest.Expired)
 	p := c.initiator("info")
-	if code := p.wait(); code != 3 || !strings.Contains(p.stderr.String(), "certificate has expired") {
-		t.Errorf("with an expired certificate at the target info exited with %d: %s", code, p.stderr.String())
+	if code := p.wait(); code != 3 ||
+		!strings.Contains(p.stderr.String(), "certificate has expired") {
+		t.Errorf("with an expired certificate at the target info exited with %d: %s", code,
+			p.stderr.String())
 	}
 
 	// Replace the authority, and with it all certificates.
@@ -238,13 +260,16 @@ func TestUnencryptedControlConnectionsCauseAWarning(t *testing.T) {
 	const warning = "neither encrypted nor authenticated"
 	c := startChain(t, "disk=memory:1MiB")
 	c.mustRun("info")
-	if strings.Contains(c.relay.stderr.String()+c.target.stderr.String(), warning) && c.address.Addr().IsLoopback() {
+	if strings.Contains(c.relay.stderr.String()+c.target.stderr.String(), warning) &&
+		c.address.Addr().IsLoopback() {
 		t.Error("there is a warning of plain text on the loopback interface")
 	}
-	target := spawn(t, "target", "--listen-address", "0.0.0.0", "--listen-port", "0", "--volume", "disk=memory:1MiB")
+	target := spawn(t, "target", "--listen-address", "0.0.0.0", "--listen-port", "0",
+		"--volume", "disk=memory:1MiB")
 	target.awaitLog(warning)
 	// The warning needs no connection, so the address may lead nowhere (RFC 5737).
-	relay := spawn(t, "zc-relay", "run", "--storage-server", "192.0.2.1:7470", "--volume", "disk", "--emulated-dir", t.TempDir())
+	relay := spawn(t, "zc-relay", "run", "--storage-server", "192.0.2.1:7470", "--volume", "disk",
+		"--emulated-dir", t.TempDir())
 	relay.awaitLog(warning)
 }
 

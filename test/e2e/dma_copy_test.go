@@ -30,21 +30,26 @@ func newCopySite(t testing.TB) *copySite {
 			t.Fatal(err)
 		}
 	}
-	s.hostFile, s.dpuFile = filepath.Join(s.dir, "host", "file"), filepath.Join(s.dir, "dpu", "file")
+	s.hostFile = filepath.Join(s.dir, "host", "file")
+	s.dpuFile = filepath.Join(s.dir, "dpu", "file")
 	return s
 }
 
 // start starts both sides, in either order.
 func (s *copySite) start(hostFirst bool) (host, dpu *process) {
 	s.t.Helper()
-	common := append([]string{"--emulated-dir", filepath.Join(s.dir, "comch"), "--connect-timeout", patience, "--timeout", patience}, s.flags...)
+	common := append([]string{"--emulated-dir", filepath.Join(s.dir, "comch"),
+		"--connect-timeout", patience, "--timeout", patience}, s.flags...)
 	startDPU := func() {
-		dpu = spawn(s.t, "dma-copy", append([]string{"--side", "dpu", "-p", "03:00.0", "-r", "b1:00.0", "-f", s.dpuFile}, common...)...)
+		dpu = spawn(s.t, "dma-copy",
+			append([]string{"--side", "dpu", "-p", "03:00.0", "-r", "b1:00.0", "-f", s.dpuFile},
+				common...)...)
 	}
 	if !hostFirst {
 		startDPU()
 	}
-	host = spawn(s.t, "dma-copy", append([]string{"--side", "host", "-d", "b1:00.0", "--file", s.hostFile}, common...)...)
+	host = spawn(s.t, "dma-copy",
+		append([]string{"--side", "host", "-d", "b1:00.0", "--file", s.hostFile}, common...)...)
 	if hostFirst {
 		startDPU()
 	}
@@ -71,11 +76,13 @@ func TestDMACopyMovesFilesOfAnySizeBothWays(t *testing.T) {
 				if h, d := host.wait(), dpu.wait(); h != 0 || d != 0 {
 					t.Fatalf("the host exited with %d, the DPU with %d", h, d)
 				}
-				if !bytes.Equal(readFile(t, to), content) || !bytes.Equal(readFile(t, from), content) {
+				if !bytes.Equal(readFile(t, to), content) ||
+					!bytes.Equal(readFile(t, from), content) {
 					t.Error("the files differ")
 				}
 				want := fmt.Sprintf("%d bytes copied from", size)
-				if !strings.Contains(host.stderr.String(), want) || !strings.Contains(dpu.stderr.String(), want) || host.stdout.String() != "" {
+				if !strings.Contains(host.stderr.String(), want) ||
+					!strings.Contains(dpu.stderr.String(), want) || host.stdout.String() != "" {
 					t.Errorf("host: %q; DPU: %q", host.stderr.String(), dpu.stderr.String())
 				}
 			})
@@ -91,7 +98,8 @@ func TestDMACopySpeaksTheOriginalsMessages(t *testing.T) {
 		content := someContent(9<<20 + 1)
 		writeFile(t, from, content)
 		host, dpu := s.start(false)
-		if h, d := host.wait(), dpu.wait(); h != 0 || d != 0 || !bytes.Equal(readFile(t, to), content) {
+		if h, d := host.wait(), dpu.wait(); h != 0 || d != 0 ||
+			!bytes.Equal(readFile(t, to), content) {
 			t.Errorf("the host exited with %d, the DPU with %d", h, d)
 		}
 	}
@@ -112,7 +120,8 @@ func TestDMACopyFailsOnBothSidesIfBothOrNeitherHaveTheFile(t *testing.T) {
 				t.Errorf("a side exited with %d: %s", code, side.stderr.String())
 			}
 		}
-		if both && (string(readFile(t, s.hostFile)) != "host" || string(readFile(t, s.dpuFile)) != "DPU") {
+		if both && (string(readFile(t, s.hostFile)) != "host" ||
+			string(readFile(t, s.dpuFile)) != "DPU") {
 			t.Error("a file was changed")
 		}
 	}
@@ -120,15 +129,20 @@ func TestDMACopyFailsOnBothSidesIfBothOrNeitherHaveTheFile(t *testing.T) {
 
 func TestDMACopyWithoutAnotherSideTimesOut(t *testing.T) {
 	s := newCopySite(t)
-	for _, side := range [][]string{{"host", "-p", "b1:00.0"}, {"dpu", "-p", "03:00.0", "-r", "b1:00.0"}} {
-		lonely := spawn(t, "dma-copy", append(side[1:], "--side", side[0], "-f", s.hostFile, "--connect-timeout", "200ms", "--emulated-dir", s.dir)...)
-		if code := lonely.wait(); code != 3 || !strings.Contains(lonely.stderr.String(), "running?") {
+	for _, side := range [][]string{{"host", "-p", "b1:00.0"},
+		{"dpu", "-p", "03:00.0", "-r", "b1:00.0"}} {
+		lonely := spawn(t, "dma-copy",
+			append(side[1:], "--side", side[0], "-f", s.hostFile, "--connect-timeout", "200ms",
+				"--emulated-dir", s.dir)...)
+		if code := lonely.wait(); code != 3 ||
+			!strings.Contains(lonely.stderr.String(), "running?") {
 			t.Errorf("%s exited with %d: %s", side[0], code, lonely.stderr.String())
 		}
 	}
 }
 
-// awaitProgress waits until the given number of bytes of the copy have arrived, or the copy has ended.
+// awaitProgress waits until the given number of bytes of the copy have arrived, or the copy has
+// ended.
 func (s *copySite) awaitProgress(to string, arrived int64) {
 	s.t.Helper()
 	pattern, begun := filepath.Join(filepath.Dir(to), ".file.*.partial"), false
@@ -193,11 +207,13 @@ func TestDMACopyThatIsKilledLeavesNoPartialFile(t *testing.T) {
 		case err == nil && bytes.Equal(got, content):
 			complete++
 		case !os.IsNotExist(err):
-			t.Errorf("killed %s: %d bytes are under the final name, error %v", moment, len(got), err)
+			t.Errorf("killed %s: %d bytes are under the final name, error %v", moment, len(got),
+				err)
 		case code == 0 || killed == 0:
 			t.Errorf("killed %s: there is no file, but a side ended with success", moment)
 		case code > 0 && !strings.Contains(other.stderr.String(), "disconnected before"):
-			t.Errorf("killed %s: the other side exited with %d: %s", moment, code, other.stderr.String())
+			t.Errorf("killed %s: the other side exited with %d: %s", moment, code,
+				other.stderr.String())
 		}
 		other.signal(syscall.SIGKILL)
 		other.wait()
@@ -252,7 +268,8 @@ func TestDMACopyThatIsInterruptedIsReportedByBothSidesAndCleansUp(t *testing.T) 
 		s.awaitProgress(s.hostFile, 1)
 		interrupted.signal(syscall.SIGTERM)
 		for _, side := range []*process{interrupted, other} {
-			if code := side.wait(); code != 1 || !strings.Contains(side.stderr.String(), "stopped by signal") {
+			if code := side.wait(); code != 1 ||
+				!strings.Contains(side.stderr.String(), "stopped by signal") {
 				t.Errorf("a side exited with %d: %s", code, side.stderr.String())
 			}
 		}
@@ -283,7 +300,8 @@ func BenchmarkFileCopy(b *testing.B) {
 			_ = os.Remove(to)
 		}
 	})
-	for name, toDPU := range map[string]bool{"dma-copy/host_to_dpu": true, "dma-copy/dpu_to_host": false} {
+	for name, toDPU := range map[string]bool{"dma-copy/host_to_dpu": true,
+		"dma-copy/dpu_to_host": false} {
 		b.Run(name, func(b *testing.B) {
 			s := newCopySite(b)
 			from, to := s.ends(toDPU)

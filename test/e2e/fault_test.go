@@ -17,12 +17,15 @@ import (
 func TestAKilledInitiatorIsReleasedAndOthersContinue(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
 	victim := c.startIO(append(bench(32), "--length", "32MiB")...)
-	other := c.initiator("verify", "--queues", "1", "--queue-depth", "16", "--runtime", patience, "--offset", "32MiB", "--length", "1MiB", "--output", "json")
-	eventually(t, "both are connected", func() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 2 })
+	other := c.initiator("verify", "--queues", "1", "--queue-depth", "16", "--runtime", patience,
+		"--offset", "32MiB", "--length", "1MiB", "--output", "json")
+	eventually(t, "both are connected",
+		func() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 2 })
 	victim.signal(syscall.SIGKILL)
 	killed := time.Now()
 	// Every timeout exceeds this wait, so the relay has to notice that the process is gone.
-	eventually(t, "the relay releases the session", func() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 1 })
+	eventually(t, "the relay releases the session",
+		func() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 1 })
 	t.Logf("the session was released after %v", time.Since(killed))
 	before := c.ioTotal()
 	eventually(t, "the other initiator continues", func() bool { return c.ioTotal() > before+100 })
@@ -76,13 +79,15 @@ func TestAStoppedTargetIsDeclaredDeadAndHarmsNobodyWhenItContinues(t *testing.T)
 	}
 	c.target.signal(syscall.SIGCONT)
 	eventually(t, "the chain serves again", func() bool {
-		return c.initiator("verify", "--queues", "1", "--passes", "1", "--length", "8MiB").wait() == 0
+		return c.initiator("verify", "--queues", "1", "--passes", "1",
+			"--length", "8MiB").wait() == 0
 	})
 }
 
 func TestADiskErrorFailsOnlyThatIO(t *testing.T) {
 	c := startChain(t, "disk=fault:eio=0.2,seed=7:memory:16MiB")
-	run := c.initiator("bench", "--rw", "randread", "--block-size", "4KiB", "--queue-depth", "8", "--run-limit-operation-count", "2000", "--output", "json")
+	run := c.initiator("bench", "--rw", "randread", "--block-size", "4KiB", "--queue-depth", "8",
+		"--run-limit-operation-count", "2000", "--output", "json")
 	if code := run.wait(); code != 1 {
 		t.Errorf("a run with failed IOs exited with %d", code)
 	}
@@ -108,8 +113,10 @@ func TestVerifyDetectsAndLocatesCorruption(t *testing.T) {
 func TestConcurrentVerifiersFindNothing(t *testing.T) {
 	c := startChain(t, "disk=memory:64MiB")
 	c.startRelay("second")
-	first := c.initiator("verify", "--queues", "4", "--queue-depth", "64", "--passes", "2", "--length", "32MiB")
-	second := c.initiatorAt("second", "verify", "--queues", "4", "--queue-depth", "64", "--passes", "2", "--offset", "32MiB")
+	first := c.initiator("verify", "--queues", "4", "--queue-depth", "64", "--passes", "2",
+		"--length", "32MiB")
+	second := c.initiatorAt("second", "verify", "--queues", "4", "--queue-depth", "64",
+		"--passes", "2", "--offset", "32MiB")
 	for _, run := range []*process{first, second} {
 		if code := run.wait(); code != 0 {
 			t.Errorf("verify exited with %d", code)
@@ -154,7 +161,8 @@ func TestAnIdleChainUsesHardlyAnyCPU(t *testing.T) {
 	time.Sleep(watched)
 	wakes, used := measure()
 	wakes, used = wakes-wakesBefore, used-usedBefore
-	t.Logf("relay and target together used %v of CPU, and woke up %d times, in %v of idling", used, wakes, watched)
+	t.Logf("relay and target together used %v of CPU, and woke up %d times, in %v of idling", used,
+		wakes, watched)
 	// The number of wakeups does not depend on the machine: most of them come from the Go runtime, 100
 	// per second and process. A thread that polled without sleeping would show in the CPU time instead,
 	// of which it would use all it could get.
@@ -184,7 +192,8 @@ func TestATargetThatContinuesTooLateCannotWriteToTheBuffer(t *testing.T) {
 	eventually(t, "every thread of the target has stopped", c.target.stopped)
 	q := v.Queue(0)
 	for i := range uint64(depth) {
-		if err := q.Submit(&client.Request{Type: iomsg.Read, Length: size, Offset: i * size, Memory: i * size, Tag: i}); err != nil {
+		if err := q.Submit(&client.Request{Type: iomsg.Read, Length: size, Offset: i * size,
+			Memory: i * size, Tag: i}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -202,9 +211,10 @@ func TestATargetThatContinuesTooLateCannotWriteToTheBuffer(t *testing.T) {
 	want := bytes.Repeat([]byte{0x11}, len(v.Memory()))
 	copy(v.Memory(), want)
 	c.target.signal(syscall.SIGCONT)
-	eventually(t, "the target has ended its sessions with the client and with the relay", func() bool {
-		return strings.Count(c.target.stderr.String(), "session ended") >= 2
-	})
+	eventually(t, "the target has ended its sessions with the client and with the relay",
+		func() bool {
+			return strings.Count(c.target.stderr.String(), "session ended") >= 2
+		})
 	if !bytes.Equal(v.Memory(), want) {
 		t.Error("the target has written to a buffer that the client had back")
 	}

@@ -30,13 +30,15 @@ func startNeighbours(b *testing.B) *neighbours {
 	if runtime.NumCPU() <= victimCore {
 		b.Skip("needs two cores")
 	}
-	n := &neighbours{chain: &chain{t: b, dir: b.TempDir()}, targets: map[string]*process{}, address: map[string]string{}}
+	n := &neighbours{chain: &chain{t: b, dir: b.TempDir()}, targets: map[string]*process{},
+		address: map[string]string{}}
 	n.startNeighbour("victim", victimCore)
 	n.startNeighbour("disturber", disturberCore)
 	var channels strings.Builder
 	for _, kind := range []string{"", "-shared"} {
 		for name, core := range map[string]int{"victim": victimCore, "disturber": disturberCore} {
-			fmt.Fprintf(&channels, "  - {name: %s%s, target: %q, volume: disk", name, kind, n.address[name])
+			fmt.Fprintf(&channels, "  - {name: %s%s, target: %q, volume: disk", name, kind,
+				n.address[name])
 			if kind == "" {
 				fmt.Fprintf(&channels, ", cpus: %d", core)
 			}
@@ -44,12 +46,14 @@ func startNeighbours(b *testing.B) *neighbours {
 		}
 	}
 	file := filepath.Join(n.dir, "relay.yaml")
-	text := fmt.Sprintf("comch: {directory: %q}\nworkers: {cpus: %d}\nchannels:\n%s", n.dir+"/comch", victimCore, channels.String())
+	text := fmt.Sprintf("comch: {directory: %q}\nworkers: {cpus: %d}\nchannels:\n%s",
+		n.dir+"/comch", victimCore, channels.String())
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		b.Fatal(err)
 	}
 	n.relay = spawn(b, "zc-relay", "run", "--config", file)
-	eventually(b, "all channels are ready", func() bool { return strings.Count(n.relay.stderr.String(), "target is ready") == 4 })
+	eventually(b, "all channels are ready",
+		func() bool { return strings.Count(n.relay.stderr.String(), "target is ready") == 4 })
 	return n
 }
 
@@ -62,7 +66,8 @@ func (n *neighbours) startNeighbour(name string, core int) {
 	if port == "" {
 		port = "0"
 	}
-	n.targets[name] = spawnOn(n.t, core, "target", "--listen-port", port, "--address-file", file, "--volume", "disk=memory:64MiB", "--cpu", fmt.Sprint(core))
+	n.targets[name] = spawnOn(n.t, core, "target", "--listen-port", port, "--address-file", file,
+		"--volume", "disk=memory:64MiB", "--cpu", fmt.Sprint(core))
 	eventually(n.t, name+" listens", func() bool {
 		text, err := os.ReadFile(file)
 		n.address[name] = strings.TrimSpace(string(text))
@@ -72,13 +77,15 @@ func (n *neighbours) startNeighbour(name string, core int) {
 
 func spawnOn(t testing.TB, core int, name string, args ...string) *process {
 	t.Helper()
-	return spawnCommand(t, name, append([]string{"taskset", "-c", fmt.Sprint(core), filepath.Join(programs, name)}, args...)...)
+	return spawnCommand(t, name, append([]string{"taskset", "-c", fmt.Sprint(core),
+		filepath.Join(programs, name)}, args...)...)
 }
 
 // read starts random reads of 4 KiB on a channel.
 func (n *neighbours) read(core int, channel string, depth int, runtime string) *process {
 	n.t.Helper()
-	return spawnOn(n.t, core, "initiator", "bench", "--command-channel-name", channel, "--emulated-dir", filepath.Join(n.dir, "comch"),
+	return spawnOn(n.t, core, "initiator", "bench", "--command-channel-name", channel,
+		"--emulated-dir", filepath.Join(n.dir, "comch"),
 		"--rw", "randread", "--block-size", "4KiB", "--queue-depth", fmt.Sprint(depth), "--warmup", "300ms", "--runtime", runtime, "--output", "json")
 }
 

@@ -16,11 +16,13 @@ import (
 
 func TestMetricsAndHealthFollowTheChain(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
-	eventually(t, "the relay is ready", func() bool { code, _ := get(t, c.relay, "/readyz"); return code == http.StatusOK })
+	eventually(t, "the relay is ready",
+		func() bool { code, _ := get(t, c.relay, "/readyz"); return code == http.StatusOK })
 	if code, _ := get(t, c.relay, "/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz answers %d", code)
 	}
-	c.mustRun("bench", "--rw", "randread", "--block-size", "4KiB", "--queues", "1", "--queue-depth", "4", "--run-limit-operation-count", "500", "--warmup", "0s")
+	c.mustRun("bench", "--rw", "randread", "--block-size", "4KiB", "--queues", "1",
+		"--queue-depth", "4", "--run-limit-operation-count", "500", "--warmup", "0s")
 	c.awaitMetrics(c.relay,
 		`zc_relay_io_total{channel="03:00.0/b1:00.0/storage_zero_copy_comch",code="SUCCESS",op="read",queue="0"} 500`,
 		`zc_relay_io_bytes_total{channel="03:00.0/b1:00.0/storage_zero_copy_comch",op="read",queue="0"} 2.048e+06`,
@@ -78,20 +80,24 @@ func TestStatusShowsTheOpenSessions(t *testing.T) {
 		if err := schema.Check(document); err != nil {
 			t.Error(err)
 		}
-		return len(d.Channels) == 1 && d.Channels[0].Open == 1 && len(d.Channels[0].Queues) > 0 && d.Channels[0].Queues[0].Operations["read"].Succeeded > 0
+		return len(d.Channels) == 1 && d.Channels[0].Open == 1 && len(d.Channels[0].Queues) > 0 &&
+			d.Channels[0].Queues[0].Operations["read"].Succeeded > 0
 	})
 	if !d.Ready || d.Channels[0].Link.State != "ready" || d.Channels[0].Volume != "disk" {
 		t.Errorf("the status is %+v", d)
 	}
 	p := spawn(t, "zc-relay", "status", "--admin", admin)
-	if code, text := p.wait(), p.stdout.String(); code != 0 || !strings.Contains(text, "volume disk: ready") || !strings.Contains(text, "sessions  1 open") {
+	if code, text := p.wait(), p.stdout.String(); code != 0 ||
+		!strings.Contains(text, "volume disk: ready") ||
+		!strings.Contains(text, "sessions  1 open") {
 		t.Errorf("status as text exited with %d:\n%s", code, text)
 	}
 }
 
 func TestStatusExplainsWhyItIsUnavailable(t *testing.T) {
 	p := spawn(t, "zc-relay", "status", "--admin", "unix:"+filepath.Join(t.TempDir(), "none"))
-	if code := p.wait(); code != 3 || !strings.Contains(p.stderr.String(), "does it run with --admin-listen") {
+	if code := p.wait(); code != 3 ||
+		!strings.Contains(p.stderr.String(), "does it run with --admin-listen") {
 		t.Errorf("status exited with %d", code)
 	}
 	if p = spawn(t, "zc-relay", "status", "--admin", "somewhere"); p.wait() != 2 {
@@ -110,7 +116,8 @@ func TestThePageShowsLiveRatesInABrowser(t *testing.T) {
 	// times in quick succession.
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	render := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+	render := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu",
+		"--disable-dev-shm-usage",
 		"--user-data-dir="+t.TempDir(), "--virtual-time-budget=10000", "--dump-dom", "http://"+opsAddress(t, c.relay)+"/")
 	output, err := render.Output()
 	if err != nil {

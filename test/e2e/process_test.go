@@ -23,7 +23,9 @@ import (
 // These variables make the suite run other programs, over another network address, or with other
 // flags, as test/verbs/run.sh does for another RDMA provider.
 const (
-	programsVariable    = "ZC_RELAY_E2E_PROGRAMS"     // directory of the programs, which are built otherwise
+	// programsVariable names the directory of the programs, which are built if it is unset.
+	programsVariable = "ZC_RELAY_E2E_PROGRAMS"
+
 	addressVariable     = "ZC_RELAY_E2E_ADDRESS"      // where targets listen
 	targetFlagsVariable = "ZC_RELAY_E2E_TARGET_FLAGS" // additional flags, separated by spaces
 	relayFlagsVariable  = "ZC_RELAY_E2E_RELAY_FLAGS"
@@ -36,7 +38,8 @@ func listenAddress() netip.AddrPort {
 		return netip.AddrPortFrom(netip.MustParseAddr(address), 0)
 	}
 	pid := os.Getpid()
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 64 | byte(pid>>16), byte(pid >> 8), byte(pid)}), 0)
+	address := [4]byte{127, 64 | byte(pid>>16), byte(pid >> 8), byte(pid)}
+	return netip.AddrPortFrom(netip.AddrFrom4(address), 0)
 }
 
 func targetFlags() []string { return strings.Fields(os.Getenv(targetFlagsVariable)) }
@@ -70,7 +73,8 @@ func buildAndRun(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(programs)) }()
-	build := exec.Command("go", "build", "-tags", "faultinject", "-o", programs+"/", "../../cmd/...")
+	build := exec.Command("go", "build", "-tags", "faultinject", "-o", programs+"/",
+		"../../cmd/...")
 	if output, err := build.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("build the programs: %w\n%s", err, output)
 	}
@@ -161,7 +165,8 @@ func spawn(t testing.TB, name string, args ...string) *process {
 // spawnCommand is spawn for a command that runs the named program.
 func spawnCommand(t testing.TB, name string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, name: name, cmd: exec.Command(args[0], args[1:]...), ended: make(chan struct{})}
+	p := &process{t: t, name: name, cmd: exec.Command(args[0], args[1:]...),
+		ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -174,7 +179,8 @@ func spawnCommand(t testing.TB, name string, args ...string) *process {
 		p.signal(syscall.SIGKILL)
 		<-p.ended
 		if t.Failed() {
-			t.Logf("%s\nstdout: %s\nstderr: %s", strings.Join(args, " "), tail(p.stdout.String()), tail(p.stderr.String()))
+			t.Logf("%s\nstdout: %s\nstderr: %s", strings.Join(args, " "), tail(p.stdout.String()),
+				tail(p.stderr.String()))
 		}
 	})
 	return p

@@ -63,7 +63,8 @@ func (p *process) interruptVerify() {
 	if code := p.wait(); code != 1 { // because the verification is incomplete
 		p.t.Errorf("verify exited with %d", code)
 	}
-	if r := verifyReport(p.t, p); r.Result.FindingCount > 0 || r.Result.Errors > 0 || !r.Result.Interrupted || r.Result.BlocksWritten == 0 {
+	if r := verifyReport(p.t, p); r.Result.FindingCount > 0 || r.Result.Errors > 0 ||
+		!r.Result.Interrupted || r.Result.BlocksWritten == 0 {
 		p.t.Errorf("the result is %+v, error %+v", r.Result, r.Error)
 	}
 }
@@ -109,7 +110,8 @@ func TestVerifySurvivesRestartsOfTheTarget(t *testing.T) {
 		t.Errorf("verify exited with %d", code)
 	}
 	r := verifyReport(t, run)
-	if r.Result.FindingCount > 0 || r.Result.Errors > 0 || r.Result.LostBlocks > 0 || !r.Result.Interrupted ||
+	if r.Result.FindingCount > 0 || r.Result.Errors > 0 || r.Result.LostBlocks > 0 ||
+		!r.Result.Interrupted ||
 		r.Result.Reconnections.Count != targetRestarts || r.Result.BlocksChecked == 0 {
 		t.Errorf("the result is %+v, reconnections %+v", r.Result, r.Result.Reconnections)
 	}
@@ -118,7 +120,7 @@ func TestVerifySurvivesRestartsOfTheTarget(t *testing.T) {
 		time.Duration(r.Result.Reconnections.OutageNs), time.Duration(r.Result.Reconnections.LongestOutageNs),
 		r.Result.Reconnections.LostWrites)
 	eventually(t, "all sessions are released", c.hasNoSession)
-	eventually(t, fmt.Sprintf("the relay has no more than the %d descriptors that it had before", before),
+	eventually(t, fmt.Sprintf("the relay has no more descriptors than the %d before", before),
 		func() bool { return descriptors(t, c.relay) <= before })
 }
 
@@ -137,7 +139,8 @@ func TestVerifySurvivesRestartsOfTheRelay(t *testing.T) {
 	}
 	run.signal(syscall.SIGINT)
 	run.wait()
-	if r := verifyReport(t, run); r.Result.FindingCount > 0 || r.Result.Errors > 0 || r.Result.Reconnections.Count != 3 || r.Result.Reconnections.LostWrites > 0 {
+	if r := verifyReport(t, run); r.Result.FindingCount > 0 || r.Result.Errors > 0 ||
+		r.Result.Reconnections.Count != 3 || r.Result.Reconnections.LostWrites > 0 {
 		t.Errorf("the result is %+v, reconnections %+v", r.Result, r.Result.Reconnections)
 	}
 }
@@ -149,7 +152,8 @@ func TestTheLossOfAMemoryVolumeIsReported(t *testing.T) {
 	if code := run.wait(); code != 1 {
 		t.Errorf("verify exited with %d", code)
 	}
-	if r := verifyReport(t, run); r.Error == nil || !strings.Contains(r.Error.Message, "UUID") || r.Result.FindingCount > 0 {
+	if r := verifyReport(t, run); r.Error == nil || !strings.Contains(r.Error.Message, "UUID") ||
+		r.Result.FindingCount > 0 {
 		t.Errorf("the result is %+v, error %+v", r.Result, r.Error)
 	}
 }
@@ -175,7 +179,8 @@ func TestReconnectFlagsAreCheckedAndObeyed(t *testing.T) {
 	if code := c.initiator("verify", "--reconnect-attempts", "3").wait(); code != 2 {
 		t.Errorf("a policy without --reconnect exited with %d", code)
 	}
-	if code := c.initiator("bench", "--rw", "read", "--reconnect", "--reconnect-timeout", "soon").wait(); code != 2 {
+	wrong := c.initiator("bench", "--rw", "read", "--reconnect", "--reconnect-timeout", "soon")
+	if code := wrong.wait(); code != 2 {
 		t.Errorf("a wrong bound exited with %d", code)
 	}
 	run := c.startIO(reconnectingVerify("--reconnect-attempts", "2")...)

@@ -81,13 +81,16 @@ func TestDaemonsNotifyTheServiceManager(t *testing.T) {
 				t.Setenv("NOTIFY_SOCKET", m.path)
 				p = c.startRelay("comch", tlsFlagsOf(c.ofRelay)...)
 			}
-			eventually(t, daemon+" is ready", func() bool { return m.count("READY=1") >= 1 && m.count("STATUS=ready") >= 1 })
+			eventually(t, daemon+" is ready",
+				func() bool { return m.count("READY=1") >= 1 && m.count("STATUS=ready") >= 1 })
 			eventually(t, "the watchdog is fed", func() bool { return m.count("WATCHDOG=1") >= 5 })
 			p.signal(syscall.SIGHUP)
 			p.awaitLog("reloaded")
-			eventually(t, "the reload is announced", func() bool { return m.count(`RELOADING=1\nMONOTONIC_USEC=[0-9]+`) >= 1 })
+			eventually(t, "the reload is announced",
+				func() bool { return m.count(`RELOADING=1\nMONOTONIC_USEC=[0-9]+`) >= 1 })
 			p.terminate()
-			eventually(t, "the end is announced", func() bool { return m.count(`STOPPING=1\nEXTEND_TIMEOUT_USEC=[0-9]+`) >= 1 })
+			eventually(t, "the end is announced",
+				func() bool { return m.count(`STOPPING=1\nEXTEND_TIMEOUT_USEC=[0-9]+`) >= 1 })
 		})
 	}
 }
@@ -109,7 +112,8 @@ func TestSIGHUPKeepsTheCertificateIfTheNewOneIsInvalid(t *testing.T) {
 	c.mustServe("comch")
 }
 
-// configure writes the configuration of a relay: head, and the given channels to the chain's target.
+// configure writes the configuration of a relay: head, and the given channels to the chain's
+// target.
 func (c *chain) configure(file, head string, channels ...string) {
 	c.t.Helper()
 	var text strings.Builder
@@ -123,23 +127,27 @@ func (c *chain) configure(file, head string, channels ...string) {
 }
 
 func TestSIGHUPAppliesChangesAndNamesThoseThatNeedARestart(t *testing.T) {
-	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"}, address: listenAddress()}
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
+		address: listenAddress()}
 	c.startTarget()
 	file := filepath.Join(c.dir, "relay.yaml")
 	c.configure(file, "", "first", "second")
 	c.relay = spawn(t, "zc-relay", append([]string{"run", "--config", file}, relayFlags()...)...)
 	c.relay.awaitLog("listening for clients")
-	live := c.initiator("verify", "--command-channel-name", "first", "--queues", "1", "--queue-depth", "4", "--length", "256KiB", "--runtime", patience, "--output", "json")
+	live := c.initiator("verify", "--command-channel-name", "first", "--queues", "1",
+		"--queue-depth", "4", "--length", "256KiB", "--runtime", patience, "--output", "json")
 	c.relay.awaitLog("client connected")
 
 	c.configure(file, "log: {level: debug}\nrdma: {crc: true}\n", "first", "third")
 	c.relay.signal(syscall.SIGHUP)
-	for _, want := range []string{`rdma.crc: \"false\" is now \"true\"`, "needs a restart", `/third] added`, `/second] removed`, `log.level: \"info\" is now \"debug\"`} {
+	for _, want := range []string{`rdma.crc: \"false\" is now \"true\"`, "needs a restart",
+		`/third] added`, `/second] removed`, `log.level: \"info\" is now \"debug\"`} {
 		c.relay.awaitLog(want)
 	}
 	c.mustRun("info", "--command-channel-name", "third")
 	c.relay.awaitLog("removed channel is released")
-	if code := c.initiator("info", "--command-channel-name", "second", "--control-timeout", "200ms").wait(); code != 3 {
+	lost := c.initiator("info", "--command-channel-name", "second", "--control-timeout", "200ms")
+	if code := lost.wait(); code != 3 {
 		t.Errorf("info on the removed channel exited with %d", code)
 	}
 
@@ -174,7 +182,8 @@ func (c *chain) openBusy(depth int, daemon *process, opened func()) *client.Volu
 	c.t.Cleanup(v.Abort)
 	opened()
 	for i := range uint64(depth) {
-		err := v.Queue(0).Submit(&client.Request{Type: iomsg.Write, Length: 4096, Offset: i * 4096, Memory: i * 4096, Tag: i})
+		err := v.Queue(0).Submit(&client.Request{Type: iomsg.Write, Length: 4096, Offset: i * 4096,
+			Memory: i * 4096, Tag: i})
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -183,7 +192,8 @@ func (c *chain) openBusy(depth int, daemon *process, opened func()) *client.Volu
 	prefix := map[*process]string{c.relay: "zc_relay_", c.target: "zc_target_"}[daemon]
 	eventually(c.t, daemon.name+" has the writes in flight", func() bool {
 		text := c.scrape(daemon)
-		return sumMetric(text, prefix+"io_in_flight")+sumMetric(text, prefix+"io_total") == float64(depth)
+		taken := sumMetric(text, prefix+"io_in_flight") + sumMetric(text, prefix+"io_total")
+		return taken == float64(depth)
 	})
 	return v
 }
@@ -213,7 +223,8 @@ func TestADaemonFinishesWhatIsInFlightBeforeItExits(t *testing.T) {
 			t.Errorf("the requests ended with %v", codes)
 		}
 		awaitEnd(t, v)
-		if err := v.Err(); !errors.Is(err, status.Shutdown) || !strings.Contains(err.Error(), "the "+name+" is shutting down (drain)") {
+		if err := v.Err(); !errors.Is(err, status.Shutdown) ||
+			!strings.Contains(err.Error(), "the "+name+" is shutting down (drain)") {
 			t.Errorf("the client is told %v", err)
 		}
 		if code := daemon.wait(); code != 0 {
@@ -254,14 +265,16 @@ func awaitEnd(t *testing.T, v *client.Volume) {
 
 func TestADrainIsBoundedAndFailsWhatItLeaves(t *testing.T) {
 	const depth = 8
-	c := startObservedChain(t, "disk=fault:delay="+patience+":memory:16MiB", "--drain-timeout", "300ms")
+	c := startObservedChain(t, "disk=fault:delay="+patience+":memory:16MiB",
+		"--drain-timeout", "300ms")
 	v := c.openBusy(depth, c.relay, func() {})
 	c.relay.signal(syscall.SIGTERM)
 	if codes := outcomes(t, v, depth); codes[status.Shutdown] != depth {
 		t.Errorf("the requests ended with %v", codes)
 	}
 	awaitEnd(t, v)
-	if err := v.Err(); err == nil || !strings.Contains(err.Error(), "without a response from the target to 8 requests") {
+	if err := v.Err(); err == nil ||
+		!strings.Contains(err.Error(), "without a response from the target to 8 requests") {
 		t.Errorf("the client is told %v", err)
 	}
 	if code := c.relay.wait(); code != 0 {
@@ -291,7 +304,8 @@ func TestASecondSignalKillsADaemon(t *testing.T) {
 func TestDrainWaitsForSessionsAndRejectsNewOnes(t *testing.T) {
 	c, admin := startAdministeredChain(t)
 	run := c.startIO(bench(8)...)
-	if p := spawn(t, "zc-relay", "drain", "--admin", admin, "--timeout", "0"); p.wait() != 1 || !strings.Contains(p.stderr.String(), "1 sessions are still open") {
+	if p := spawn(t, "zc-relay", "drain", "--admin", admin, "--timeout", "0"); p.wait() != 1 ||
+		!strings.Contains(p.stderr.String(), "1 sessions are still open") {
 		t.Error("a drain with a session and no time to wait did not fail")
 	}
 	code, body := get(t, c.relay, "/readyz")
@@ -299,7 +313,8 @@ func TestDrainWaitsForSessionsAndRejectsNewOnes(t *testing.T) {
 		t.Errorf("/readyz answers %d, %q", code, body)
 	}
 	refused := c.initiator("info")
-	if code := refused.wait(); code != 3 || !strings.Contains(refused.stderr.String(), "being drained") {
+	if code := refused.wait(); code != 3 ||
+		!strings.Contains(refused.stderr.String(), "being drained") {
 		t.Errorf("a client of a relay that is being drained exited with %d", code)
 	}
 	drain := spawn(t, "zc-relay", "drain", "--admin", admin, "--timeout", "infinite")
