@@ -108,7 +108,7 @@ func TestStatusExplainsWhyItIsUnavailable(t *testing.T) {
 func TestThePageShowsLiveRatesInABrowser(t *testing.T) {
 	browser, err := exec.LookPath("chromium")
 	if err != nil {
-		t.Skip("chromium, which renders the page, is not installed")
+		t.Skip("chromium is not installed: make test-tools requires it")
 	}
 	c, _ := startAdministeredChain(t)
 	c.startIO(bench(8)...)
