@@ -1,16 +1,14 @@
-// Package comch is the seam to DOCA Comch, the communication channel between
-// client applications on a host and servers on a BlueField DPU.
+// Package comch is the seam to DOCA Comch, the communication channel between client applications on
+// a host and servers on a BlueField DPU.
 //
-// A server listens on one device, under a name, for the clients of one
-// representor. A client connects to it by that name. The resulting Connection
-// carries control messages in both directions. Consumers and producers, the fast
-// data path, are created on it. Providers implement these interfaces over
-// hardware or over shared memory.
+// A server listens on one device, under a name, for the clients of one representor. A client
+// connects to it by that name. The resulting Connection carries control messages in both
+// directions. Consumers and producers, the fast data path, are created on it. Providers implement
+// these interfaces over hardware or over shared memory.
 //
-// Any goroutine may use servers and connections. A consumer or a producer belongs
-// to one thread at a time. The peer is not trusted: received messages may hold
-// any bytes, and the peer can still write to posted buffers, so copy a message
-// once and examine only the copy.
+// Any goroutine may use servers and connections. A consumer or a producer belongs to one thread at
+// a time. The peer is not trusted: received messages may hold any bytes, and the peer can still
+// write to posted buffers, so copy a message once and examine only the copy.
 package comch
 
 import (
@@ -24,16 +22,16 @@ import (
 type Provider interface {
 	// Name returns the provider's name in configuration, for instance "emulated".
 	Name() string
-	// Capabilities returns what device can do. Nothing needs to be created on it
-	// first. It fails with status.NotSupported if the provider is not built in or
-	// the device does not support Comch.
+	// Capabilities returns what device can do. Nothing needs to be created on it first. It fails
+	// with status.NotSupported if the provider is not built in or the device does not support
+	// Comch.
 	Capabilities(device string) (Capabilities, error)
-	// Listen starts a server. Its name is unique per device and representor:
-	// status.AlreadyExist if it is taken.
+	// Listen starts a server. Its name is unique per device and representor: status.AlreadyExist if
+	// it is taken.
 	Listen(ctx context.Context, config ServerConfig) (Server, error)
-	// Connect connects to a server. It fails with status.NotFound if no server has
-	// that name, status.NotPermitted if the server rejects this user, and
-	// status.Full if the server has its maximum of clients.
+	// Connect connects to a server. It fails with status.NotFound if no server has that name,
+	// status.NotPermitted if the server rejects this user, and status.Full if the server has its
+	// maximum of clients.
 	Connect(ctx context.Context, config ClientConfig) (Connection, error)
 }
 
@@ -52,8 +50,8 @@ type Capabilities struct {
 	MaxMemorySize      int // bytes of message memory of one consumer
 	MaxBufferLength    int // bytes of one posted buffer, and of one message
 	MaxImmediateLength int // bytes of immediate data in a data-path message
-	// CanWait reports whether consumers and producers have descriptors that a
-	// thread can sleep on. On hardware they have none.
+	// CanWait reports whether consumers and producers have descriptors that a thread can sleep on.
+	// On hardware they have none.
 	CanWait bool
 }
 
@@ -62,35 +60,33 @@ type ServerConfig struct {
 	Device      string // the DPU's device, for instance "03:00.0"
 	Representor string // the host function it serves, for instance "b1:00.0"
 	Name        string
-	// MaxMessageSize is the largest control message in bytes. Client and
-	// server must agree; 0 takes the device's maximum.
+	// MaxMessageSize is the largest control message in bytes. Client and server must agree; 0 takes
+	// the device's maximum.
 	MaxMessageSize int
-	// ReceiveQueue is how many received control messages are queued per connection
-	// before the peer's Send has to wait.
+	// ReceiveQueue is how many received control messages are queued per connection before the
+	// peer's Send has to wait.
 	ReceiveQueue int
-	// Refused, if set, is called for each rejected client with the reason. Any
-	// goroutine may call it, and it must not block.
+	// Refused, if set, is called for each rejected client with the reason. Any goroutine may call
+	// it, and it must not block.
 	Refused func(peer Peer, reason error)
 	// Admission is the initial admission; see Server.SetAdmission.
 	Admission
 }
 
-// Admission selects the clients that a server accepts. Zero values select the
-// defaults.
+// Admission selects the clients that a server accepts. Zero values select the defaults.
 type Admission struct {
 	// MaxClients is how many clients may be connected at once.
 	MaxClients int
-	// AllowAnyUser accepts clients of every user. Otherwise only root, the
-	// server's own user and AllowUsers may connect.
+	// AllowAnyUser accepts clients of every user. Otherwise only root, the server's own user and
+	// AllowUsers may connect.
 	AllowAnyUser bool
 	AllowUsers   []uint32 // user ids
-	// MaxExportBytes limits the memory that one connection may have exported to the
-	// server at a time.
+	// MaxExportBytes limits the memory that one connection may have exported to the server at a
+	// time.
 	MaxExportBytes uint64
 }
 
-// AllowsOthers reports whether users other than root and the server's own may
-// connect.
+// AllowsOthers reports whether users other than root and the server's own may connect.
 func (a *Admission) AllowsOthers() bool { return a.AllowAnyUser || len(a.AllowUsers) > 0 }
 
 // ClientConfig selects the server to connect to. Zero values select the defaults.
@@ -106,26 +102,23 @@ type ClientConfig struct {
 type Server interface {
 	// Accept waits for the next client. After Close it fails with status.Shutdown.
 	Accept(ctx context.Context) (Connection, error)
-	// SetAdmission changes which clients are accepted from now on. Connected clients
-	// stay connected.
+	// SetAdmission changes which clients are accepted from now on. Connected clients stay
+	// connected.
 	SetAdmission(admission Admission) error
 	// Address returns where the server listens, for logs.
 	Address() string
-	// Close stops listening and releases the name. Established connections are not
-	// affected.
+	// Close stops listening and releases the name. Established connections are not affected.
 	Close() error
 }
 
-// Peer identifies the process at the other end, as the operating system reports
-// it.
+// Peer identifies the process at the other end, as the operating system reports it.
 type Peer struct {
 	PID int
 	UID uint32
 	GID uint32
 }
 
-// ConsumerID identifies a consumer of the peer. It is unique per connection and
-// never 0.
+// ConsumerID identifies a consumer of the peer. It is unique per connection and never 0.
 type ConsumerID uint32
 
 // ConsumerEvent reports that the peer has created or destroyed a consumer.
@@ -134,67 +127,61 @@ type ConsumerEvent struct {
 	Created bool
 }
 
-// Connection is an established connection between a client and a server.
-// It ends when either side closes it or either process dies. Any goroutine may
-// call its methods.
+// Connection is an established connection between a client and a server. It ends when either side
+// closes it or either process dies. Any goroutine may call its methods.
 type Connection interface {
 	// Peer returns the process at the other end.
 	Peer() Peer
 	// MaxMessageSize returns the agreed limit of control messages in bytes.
 	MaxMessageSize() int
-	// Send sends one control message, and waits while the peer's receive queue is
-	// full. It fails with status.TooBig if the message exceeds MaxMessageSize.
+	// Send sends one control message, and waits while the peer's receive queue is full. It fails
+	// with status.TooBig if the message exceeds MaxMessageSize.
 	Send(ctx context.Context, message []byte) error
-	// Receive waits for the next control message, which the caller then owns.
-	// Messages arrive whole and in order. After the connection has ended, Receive
-	// returns the messages that had arrived, and then fails with
-	// status.NotConnected.
+	// Receive waits for the next control message, which the caller then owns. Messages arrive whole
+	// and in order. After the connection has ended, Receive returns the messages that had arrived,
+	// and then fails with status.NotConnected.
 	Receive(ctx context.Context) ([]byte, error)
-	// NextConsumerEvent waits until the peer creates or destroys a consumer. Events
-	// arrive in the order of creation and destruction.
+	// NextConsumerEvent waits until the peer creates or destroys a consumer. Events arrive in the
+	// order of creation and destruction.
 	NextConsumerEvent(ctx context.Context) (ConsumerEvent, error)
-	// NewConsumer creates a consumer and waits until it is running and the peer has
-	// been notified.
+	// NewConsumer creates a consumer and waits until it is running and the peer has been notified.
 	NewConsumer(ctx context.Context, config ConsumerConfig) (Consumer, error)
-	// NewProducer creates a producer that sends to one consumer of the peer. It
-	// fails with status.NotFound if the peer has no such consumer, or no longer has
-	// it.
+	// NewProducer creates a producer that sends to one consumer of the peer. It fails with
+	// status.NotFound if the peer has no such consumer, or no longer has it.
 	NewProducer(ctx context.Context, consumer ConsumerID) (Producer, error)
-	// ExportMemory lets the peer import a region with the given rights and
-	// returns the descriptor to send it, at most MaxExportLength bytes.
+	// ExportMemory lets the peer import a region with the given rights and returns the descriptor
+	// to send it, at most MaxExportLength bytes.
 	ExportMemory(ctx context.Context, region *memory.Region, access memory.Access) ([]byte, error)
-	// ImportMemory turns a descriptor that the peer sent into a region. The region
-	// stays valid until it is closed, even after the connection has ended.
+	// ImportMemory turns a descriptor that the peer sent into a region. The region stays valid
+	// until it is closed, even after the connection has ended.
 	ImportMemory(descriptor []byte) (*memory.Region, memory.Access, error)
-	// Done returns a channel that is closed when the connection has ended, for any
-	// reason.
+	// Done returns a channel that is closed when the connection has ended, for any reason.
 	Done() <-chan struct{}
 	// Err returns why the connection has ended, nil before.
 	Err() error
-	// Close disconnects in order. It fails with status.InUse while this side has
-	// consumers or producers.
+	// Close disconnects in order. It fails with status.InUse while this side has consumers or
+	// producers.
 	Close() error
-	// Abort disconnects at once. Consumers and producers of this side stay
-	// allocated but exchange nothing more with the peer, and must still be closed.
+	// Abort disconnects at once. Consumers and producers of this side stay allocated but exchange
+	// nothing more with the peer, and must still be closed.
 	Abort()
 }
 
 // MaxExportLength bounds the descriptor of an exported region in bytes.
 const MaxExportLength = 1024
 
-// MaxImmediateLength bounds the immediate data of a message in bytes, on any
-// provider.
+// MaxImmediateLength bounds the immediate data of a message in bytes, on any provider.
 const MaxImmediateLength = 32
 
 // ConsumerConfig configures a consumer.
 type ConsumerConfig struct {
 	// Receives is how many receives can be posted at a time.
 	Receives int
-	// MemorySize is how many bytes of message memory the provider allocates for the
-	// consumer's posted buffers.
+	// MemorySize is how many bytes of message memory the provider allocates for the consumer's
+	// posted buffers.
 	MemorySize int
-	// ImmediateLength is how many bytes of immediate data a message to this consumer
-	// may carry; 0 selects the device's maximum.
+	// ImmediateLength is how many bytes of immediate data a message to this consumer may carry; 0
+	// selects the device's maximum.
 	ImmediateLength int
 }
 
@@ -218,48 +205,46 @@ type Consumer interface {
 	progress.Waiter
 	// ID returns the consumer's ID on its connection.
 	ID() ConsumerID
-	// Memory returns the consumer's message memory, in which receives are posted.
-	// The peer can write all of it at any time.
+	// Memory returns the consumer's message memory, in which receives are posted. The peer can
+	// write all of it at any time.
 	Memory() []byte
-	// PostReceive offers length bytes at offset of Memory to the peer's producers.
-	// length may be 0. Receives complete in the order in which they were posted. It
-	// fails with status.Full if Receives are already posted, and with
-	// status.InvalidValue if the range is outside the memory.
+	// PostReceive offers length bytes at offset of Memory to the peer's producers. length may be 0.
+	// Receives complete in the order in which they were posted. It fails with status.Full if
+	// Receives are already posted, and with status.InvalidValue if the range is outside the memory.
 	PostReceive(offset, length uint32, userData uint64) error
-	// Flush makes posted receives visible and wakes a peer that waits for them. Call
-	// it once after a batch of PostReceive.
+	// Flush makes posted receives visible and wakes a peer that waits for them. Call it once after
+	// a batch of PostReceive.
 	Flush()
-	// Poll fills received with completed receives, in order, and returns their
-	// number. If the peer violates the protocol, the connection ends, and Poll
-	// returns 0 from then on.
+	// Poll fills received with completed receives, in order, and returns their number. If the peer
+	// violates the protocol, the connection ends, and Poll returns 0 from then on.
 	Poll(received []Received) int
 	// State returns Running until the consumer is stopped or its connection ends.
 	State() progress.State
-	// Stop takes back the posted receives and notifies the peer, whose producers to
-	// this consumer end. Messages that had arrived can still be polled, and the
-	// memory stays until Close. A second Stop does nothing.
+	// Stop takes back the posted receives and notifies the peer, whose producers to this consumer
+	// end. Messages that had arrived can still be polled, and the memory stays until Close. A
+	// second Stop does nothing.
 	Stop()
 	// Close stops and destroys the consumer. Its memory is no longer valid.
 	Close() error
 }
 
-// Producer sends messages on the data path to one consumer of the peer.
-// Messages from one producer arrive in the order in which they were sent.
+// Producer sends messages on the data path to one consumer of the peer. Messages from one producer
+// arrive in the order in which they were sent.
 type Producer interface {
-	// Waiter lets a thread sleep until a consumer that had no receives posted has
-	// some again. Arm returns false if it has some now.
+	// Waiter lets a thread sleep until a consumer that had no receives posted has some again. Arm
+	// returns false if it has some now.
 	progress.Waiter
-	// ID returns the value of Received.Producer at the consumer. It is unique per
-	// connection and never 0.
+	// ID returns the value of Received.Producer at the consumer. It is unique per connection and
+	// never 0.
 	ID() uint32
-	// Send copies message and immediate to the consumer's next posted buffer and
-	// keeps neither slice. It fails with status.Again if no receive is posted, in
-	// which case the caller tries again later; with status.InvalidValue if the
-	// message is longer than the posted buffer, or immediate longer than the consumer
-	// allows; and with status.NotConnected if the consumer or the connection is gone.
+	// Send copies message and immediate to the consumer's next posted buffer and keeps neither
+	// slice. It fails with status.Again if no receive is posted, in which case the caller tries
+	// again later; with status.InvalidValue if the message is longer than the posted buffer, or
+	// immediate longer than the consumer allows; and with status.NotConnected if the consumer or
+	// the connection is gone.
 	Send(message, immediate []byte) error
-	// Flush wakes the peer if it sleeps. A peer that polls sees messages even before.
-	// Call it once after a batch of Send.
+	// Flush wakes the peer if it sleeps. A peer that polls sees messages even before. Call it once
+	// after a batch of Send.
 	Flush()
 	// State returns Running until the producer, the consumer, or the connection ends.
 	State() progress.State

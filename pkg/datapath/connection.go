@@ -10,15 +10,15 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// spareMessages is the room, beyond the depth, for messages that are not IOs:
-// hello and stop, in both directions.
+// spareMessages is the room, beyond the depth, for messages that are not IOs: hello and stop, in
+// both directions.
 const spareMessages = 4
 
 // receiveBatch is how many consumed receives are posted again together.
 const receiveBatch = 32
 
-// workKind is what a work request was for. Its ID carries the kind and the
-// index of the message or transaction that it belongs to.
+// workKind is what a work request was for. Its ID carries the kind and the index of the message or
+// transaction that it belongs to.
 type workKind uint8
 
 const (
@@ -37,8 +37,8 @@ func splitWorkID(id uint64) (workKind, uint32) {
 	return workKind(id >> workKindShift), uint32(id)
 }
 
-// connection is one of a lane's two RDMA connections: what the lane sends on
-// it, and the receives that it has posted. It belongs to the worker's thread.
+// connection is one of a lane's two RDMA connections: what the lane sends on it, and the receives
+// that it has posted. It belongs to the worker's thread.
 type connection struct {
 	role     iomsg.ConnectionRole
 	rdma     rdma.Connection // nil until it is established
@@ -57,10 +57,9 @@ type connection struct {
 	disconnected bool // its last completion has been polled
 }
 
-// newConnections returns the two connections, not yet established, of a lane
-// of the given depth, and the memory of their messages. Each has receives for
-// as many messages as the depth, its hello, and its stop, even if each of them
-// comes in its own Send.
+// newConnections returns the two connections, not yet established, of a lane of the given depth,
+// and the memory of their messages. Each has receives for as many messages as the depth, its hello,
+// and its stop, even if each of them comes in its own Send.
 func newConnections(domain rdma.ProtectionDomain, depth int) (
 	connections [iomsg.ConnectionRoleCount]connection, messages *messageMemory, err error) {
 	next := uint32(0)
@@ -83,8 +82,7 @@ func newConnections(domain rdma.ProtectionDomain, depth int) (
 	return connections, messages, nil
 }
 
-// receive returns the work request of the receive that begins at message
-// first.
+// receive returns the work request of the receive that begins at message first.
 func (c *connection) receive(first uint32) rdma.ReceiveRequest {
 	local := c.messages.segment(first)
 	local.Length = c.receiveSize * iomsg.Size
@@ -100,10 +98,11 @@ func (c *connection) initialReceives() []rdma.ReceiveRequest {
 	return requests
 }
 
-// sendHello gathers this side's hello, which announces how many bytes of
-// messages it accepts in one Send.
+// sendHello gathers this side's hello, which announces how many bytes of messages it accepts in one
+// Send.
 func (c *connection) sendHello() {
-	iomsg.Encode(c.send.addMessage()[:], &iomsg.Message{Type: iomsg.Hello, IOSize: c.receiveSize * iomsg.Size})
+	hello := iomsg.Message{Type: iomsg.Hello, IOSize: c.receiveSize * iomsg.Size}
+	iomsg.Encode(c.send.addMessage()[:], &hello)
 }
 
 // receiveHello makes the connection ready for messages.
@@ -112,8 +111,8 @@ func (c *connection) receiveHello(m *iomsg.Message) {
 	c.send.limit = min(max(m.IOSize/iomsg.Size, 1), messagesPerSend)
 }
 
-// received returns the index of the first message of a received Send, and the
-// number of its messages.
+// received returns the index of the first message of a received Send, and the number of its
+// messages.
 func (c *connection) received(completion *rdma.Completion) (first, count uint32, err error) {
 	_, first = splitWorkID(completion.ID)
 	if completion.Length == 0 || completion.Length%iomsg.Size != 0 {
@@ -124,8 +123,8 @@ func (c *connection) received(completion *rdma.Completion) (first, count uint32,
 	return first, completion.Length / iomsg.Size, nil
 }
 
-// recycle queues the receive that begins at message first for posting, after
-// its messages have been handled.
+// recycle queues the receive that begins at message first for posting, after its messages have been
+// handled.
 func (c *connection) recycle(first uint32) error {
 	c.consumed[c.consumedLen] = c.receive(first)
 	if c.consumedLen++; c.consumedLen == receiveBatch {
@@ -151,9 +150,8 @@ func (c *connection) postReceives() error {
 	return nil
 }
 
-// postGathered posts what the lane has gathered. The receives go first: a
-// response must not arrive before the receive that the peer's next request
-// needs has been posted.
+// postGathered posts what the lane has gathered. The receives go first: a response must not arrive
+// before the receive that the peer's next request needs has been posted.
 func (c *connection) postGathered() error {
 	requests := c.send.finish()
 	if len(requests) == 0 {
@@ -169,7 +167,8 @@ func (c *connection) postGathered() error {
 func (c *connection) post(requests []rdma.SendRequest) error {
 	c.unflushed = true
 	if err := c.rdma.PostSend(requests); err != nil {
-		return fmt.Errorf("post %d work requests on the %v connection: %w", len(requests), c.role, err)
+		return fmt.Errorf("post %d work requests on the %v connection: %w",
+			len(requests), c.role, err)
 	}
 	return nil
 }
@@ -230,11 +229,14 @@ func newMessageMemory(domain rdma.ProtectionDomain, count int) (*messageMemory, 
 	}
 	registered, err := domain.Register(region, memory.LocalWrite)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("register memory for %d messages: %w", count, err), region.Close())
+		return nil, errors.Join(
+			fmt.Errorf("register memory for %d messages: %w", count, err), region.Close())
 	}
 	return &messageMemory{
 		region: region, registered: registered, bytes: region.Bytes(),
-		first: rdma.Segment{Key: registered.LocalKey(), Length: iomsg.Size, Address: registered.Base()},
+		first: rdma.Segment{
+			Key: registered.LocalKey(), Length: iomsg.Size, Address: registered.Base(),
+		},
 	}, nil
 }
 

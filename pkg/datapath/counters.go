@@ -16,14 +16,12 @@ type BackPressure uint8
 
 // NoClientReceive occurs on the relay, the other causes on the target.
 const (
-	// NoClientReceive: the client had posted no receive for a response. Until
-	// it does, the relay accepts no more requests from it.
+	// NoClientReceive: the client had posted no receive for a response. Until it does, the relay
+	// accepts no more requests from it.
 	NoClientReceive BackPressure = iota
-	// NoResponseRoom: a request came while the responses to earlier ones were
-	// still being sent.
+	// NoResponseRoom: a request came while the responses to earlier ones were still being sent.
 	NoResponseRoom
-	// NoReadCredit: a write needed one RDMA Read more than the connection's
-	// read depth.
+	// NoReadCredit: a write needed one RDMA Read more than the connection's read depth.
 	NoReadCredit
 	BackPressureCount
 )
@@ -41,10 +39,9 @@ func (b BackPressure) String() string {
 	return "invalid"
 }
 
-// Counters counts the IOs of one queue on one worker. The worker counts in plain
-// memory where it can and publishes once per batch, because an atomic store
-// costs more than everything else here. Any goroutine may read the published
-// counts, which never decrease, except inFlight.
+// Counters counts the IOs of one queue on one worker. The worker counts in plain memory where it
+// can and publishes once per batch, because an atomic store costs more than everything else here.
+// Any goroutine may read the published counts, which never decrease, except inFlight.
 type Counters struct {
 	pending    [iomsg.OperationCount]tally
 	operations uint32 // a bit for each operation in pending
@@ -61,8 +58,8 @@ type Counters struct {
 // tally adds up the IOs of one operation in a batch.
 type tally struct{ successes, bytes, latencyNs uint64 }
 
-// increase adds to a count that only the calling thread writes, which makes an
-// atomic addition unnecessary.
+// increase adds to a count that only the calling thread writes, which makes an atomic addition
+// unnecessary.
 func increase(count *atomic.Uint64, n uint64) {
 	if n > 0 {
 		count.Store(count.Load() + n)
@@ -72,8 +69,8 @@ func increase(count *atomic.Uint64, n uint64) {
 // begin counts a request that is now in flight.
 func (c *Counters) begin() { c.active++ }
 
-// complete counts the completion of a request in flight. size is how many bytes
-// it moved if it succeeded.
+// complete counts the completion of a request in flight. size is how many bytes it moved if it
+// succeeded.
 func (c *Counters) complete(t iomsg.Type, code status.Code, size uint32, latencyNs int64) {
 	c.active--
 	c.count(t, code, size, latencyNs)
@@ -123,11 +120,10 @@ func (c *Counters) publish() {
 	}
 }
 
-// CounterSet holds the counters of all queues that serve one purpose, a relay's
-// channel or a target's volume, by their index in their session. Its size is
-// bounded by the queues of a session and the number of workers, however many
-// sessions there are. Its methods may be called concurrently. The zero value has
-// no queues.
+// CounterSet holds the counters of all queues that serve one purpose, a relay's channel or a
+// target's volume, by their index in their session. Its size is bounded by the queues of a session
+// and the number of workers, however many sessions there are. Its methods may be called
+// concurrently. The zero value has no queues.
 type CounterSet struct {
 	mu       sync.Mutex // guards counters, not what they count
 	counters map[counterKey]*Counters
@@ -154,8 +150,8 @@ func (s *CounterSet) of(queue int, worker *Worker) *Counters {
 	return c
 }
 
-// inherit returns the counters that the queue had on a worker that has stopped,
-// or new ones, so that there are never more counters than running workers.
+// inherit returns the counters that the queue had on a worker that has stopped, or new ones, so
+// that there are never more counters than running workers.
 func (s *CounterSet) inherit(queue int) *Counters {
 	for key, c := range s.counters {
 		if key.queue == queue && key.worker.hasStopped() {
@@ -195,8 +191,8 @@ func (s *CounterSet) Queues() []QueueCounts {
 	return queues
 }
 
-// QueueCounts holds the counts of all queues with one index. They are read one
-// after another while IO goes on, so they may differ by a few IOs.
+// QueueCounts holds the counts of all queues with one index. They are read one after another while
+// IO goes on, so they may differ by a few IOs.
 type QueueCounts struct {
 	// Queue is the index.
 	Queue int

@@ -13,22 +13,20 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// lane is what both kinds of lanes share: a worker, two RDMA connections, and
-// one life from attach to close. Everything but the channels belongs to the
-// worker's thread.
+// lane is what both kinds of lanes share: a worker, two RDMA connections, and one life from attach
+// to close. Everything but the channels belongs to the worker's thread.
 //
-// A lane ends in three steps, which the control plane takes after the lane has
-// failed or when it wants the session to end:
+// A lane ends in three steps, which the control plane takes after the lane has failed or when it
+// wants the session to end:
 //
-//  1. Revoke closes both connections. From then on the peer reaches no memory
-//     through this lane.
-//  2. The relay rejects: once the whole session has been revoked, every
-//     request in flight completes with the reason, and so does every later one.
-//  3. Close waits until the lane is quiesced, which means that no connection
-//     and no volume request uses its memory any more, and releases it.
+//  1. Revoke closes both connections. From then on the peer reaches no memory through this lane.
+//  2. The relay rejects: once the whole session has been revoked, every request in flight completes
+//     with the reason, and so does every later one.
+//  3. Close waits until the lane is quiesced, which means that no connection and no volume request
+//     uses its memory any more, and releases it.
 //
-// Each event leaves the lane in the state that follows the arrow, or where it
-// is, and does what else the table says:
+// Each event leaves the lane in the state that follows the arrow, or where it is, and does what
+// else the table says:
 //
 //	                  connecting    running       failed        rejecting   closed
 //	Start             → running     BAD_STATE     BAD_STATE     BAD_STATE   BAD_STATE
@@ -83,9 +81,9 @@ const (
 	laneClosed
 )
 
-// stopState is how far a queue's stop message has come. The client sends it
-// behind its last request; the relay forwards it to the target when everything
-// before it has completed, and the target returns it the same way.
+// stopState is how far a queue's stop message has come. The client sends it behind its last
+// request; the relay forwards it to the target when everything before it has completed, and the
+// target returns it the same way.
 type stopState uint8
 
 const (
@@ -108,8 +106,8 @@ func (l *lane) init(worker *Worker, counters *Counters, onFailure func(error)) {
 // isAlive reports whether the lane may still send and receive.
 func (l *lane) isAlive() bool { return l.state == laneConnecting || l.state == laneRunning }
 
-// attach puts the lane on its worker, which then polls source, sleeps on
-// waiters, and dispatches the completions of the lane's connections to handler.
+// attach puts the lane on its worker, which then polls source, sleeps on waiters, and dispatches
+// the completions of the lane's connections to handler.
 func (l *lane) attach(ctx context.Context, device rdma.Device, handler completionHandler,
 	source progress.Source, waiters ...progress.Waiter) error {
 	var failed, err error
@@ -140,8 +138,8 @@ func (l *lane) attach(ctx context.Context, device rdma.Device, handler completio
 	return errors.Join(err, failed)
 }
 
-// adopt gives the lane an established connection. If the lane has ended in the
-// meantime, adopt closes the connection and returns false.
+// adopt gives the lane an established connection. If the lane has ended in the meantime, adopt
+// closes the connection and returns false.
 func (l *lane) adopt(role iomsg.ConnectionRole, established rdma.Connection) bool {
 	c := &l.connections[role]
 	c.rdma = established
@@ -156,8 +154,7 @@ func (l *lane) adopt(role iomsg.ConnectionRole, established rdma.Connection) boo
 
 var errSessionEnded = status.Errorf(status.ConnectionReset, "the session has ended")
 
-// signalReady reports the outcome of a connection's set-up. Only the first
-// outcome counts.
+// signalReady reports the outcome of a connection's set-up. Only the first outcome counts.
 func (l *lane) signalReady(role iomsg.ConnectionRole, err error) {
 	select {
 	case l.ready[role] <- err:
@@ -180,15 +177,15 @@ func (l *lane) awaitReady(ctx context.Context, role iomsg.ConnectionRole) error 
 func (l *lane) start() error {
 	for role := range iomsg.ConnectionRoleCount {
 		if c := &l.connections[role]; l.state != laneConnecting || !c.ready || c.rdma == nil {
-			return status.Errorf(status.BadState, "its %v connection is not ready, or it has started or ended", role)
+			return status.Errorf(status.BadState,
+				"its %v connection is not ready, or it has started or ended", role)
 		}
 	}
 	l.state = laneRunning
 	return nil
 }
 
-// Drain makes the lane start nothing new, so that requests in flight can
-// complete.
+// Drain makes the lane start nothing new, so that requests in flight can complete.
 func (l *lane) Drain(ctx context.Context) error {
 	return l.worker.do(ctx, func() { l.draining = true })
 }
@@ -196,8 +193,7 @@ func (l *lane) Drain(ctx context.Context) error {
 // drainPoll is how often DrainAll checks for requests in flight.
 const drainPoll = 2 * time.Millisecond
 
-// DrainAll drains lanes and waits until their requests in flight have completed,
-// or ctx ends.
+// DrainAll drains lanes and waits until their requests in flight have completed, or ctx ends.
 func DrainAll[L interface {
 	Drain(context.Context) error
 	InFlight() int
@@ -214,13 +210,12 @@ func DrainAll[L interface {
 	}
 }
 
-// InFlight returns the number of requests that have not completed, for
-// observers. On a target it includes those whose responses have not been sent.
+// InFlight returns the number of requests that have not completed, for observers. On a target it
+// includes those whose responses have not been sent.
 func (l *lane) InFlight() int { return int(l.inFlight.Load()) }
 
-// fail stops the lane because of an error. Requests in flight stay in flight:
-// until the session has been revoked, the peer can still reach the client's
-// memory.
+// fail stops the lane because of an error. Requests in flight stay in flight: until the session has
+// been revoked, the peer can still reach the client's memory.
 func (l *lane) fail(err error) {
 	if !l.isAlive() {
 		return
@@ -232,8 +227,7 @@ func (l *lane) fail(err error) {
 	l.onFailure(err)
 }
 
-// completeFailure handles a completion that ends its connection, and reports
-// whether it was one.
+// completeFailure handles a completion that ends its connection, and reports whether it was one.
 func (l *lane) completeFailure(c *connection, completion *rdma.Completion) bool {
 	if completion.Status == rdma.StatusSuccess && completion.Opcode != rdma.OpDisconnected {
 		return false
@@ -250,8 +244,7 @@ func (l *lane) completeFailure(c *connection, completion *rdma.Completion) bool 
 	return true
 }
 
-// revoke closes both connections, after which the peer reaches no memory
-// through this lane.
+// revoke closes both connections, after which the peer reaches no memory through this lane.
 func (l *lane) revoke() {
 	if l.isAlive() {
 		l.state = laneFailed
@@ -263,8 +256,8 @@ func (l *lane) revoke() {
 	l.checkQuiesced()
 }
 
-// checkQuiesced closes quiesced once neither a connection nor a volume request
-// can use the lane's memory any more.
+// checkQuiesced closes quiesced once neither a connection nor a volume request can use the lane's
+// memory any more.
 func (l *lane) checkQuiesced() {
 	if l.isAlive() || l.volumeRequests > 0 {
 		return
@@ -281,19 +274,18 @@ func (l *lane) checkQuiesced() {
 	}
 }
 
-// Quiesced returns a channel that is closed when, after Revoke, no volume
-// request of the lane is in progress and its connections have delivered their
-// last completion.
+// Quiesced returns a channel that is closed when, after Revoke, no volume request of the lane is in
+// progress and its connections have delivered their last completion.
 func (l *lane) Quiesced() <-chan struct{} { return l.quiesced }
 
-// shutDown waits until the lane, which has been revoked, is quiesced, and takes
-// it off its worker. unfinished returns the number of requests that will never
-// complete.
+// shutDown waits until the lane, which has been revoked, is quiesced, and takes it off its worker.
+// unfinished returns the number of requests that will never complete.
 func (l *lane) shutDown(ctx context.Context, unfinished func() int) error {
 	select {
 	case <-l.quiesced:
 	case <-ctx.Done():
-		return fmt.Errorf("wait for its connections and for %d requests in flight: %w", l.InFlight(), ctx.Err())
+		return fmt.Errorf("wait for its connections and for %d requests in flight: %w",
+			l.InFlight(), ctx.Err())
 	}
 	return l.worker.do(ctx, func() {
 		l.state = laneClosed

@@ -5,15 +5,15 @@ import (
 	"math/bits"
 )
 
-// Latencies are counted in the buckets of a Prometheus native histogram of
-// LatencySchema: bucket i ends at 2^(i/8-20) seconds. The first bucket holds
-// everything up to about a microsecond, the last everything beyond 64 seconds.
+// Latencies are counted in the buckets of a Prometheus native histogram of LatencySchema: bucket i
+// ends at 2^(i/8-20) seconds. The first bucket holds everything up to about a microsecond, the last
+// everything beyond 64 seconds.
 const (
-	// LatencySchema divides each power of two into 2^LatencySchema buckets, which
-	// makes a bucket 9 % wide.
+	// LatencySchema divides each power of two into 2^LatencySchema buckets, which makes a bucket 9%
+	// wide.
 	LatencySchema = 3
-	// LatencyFirstExponent and LatencyLastExponent are the powers of two, in
-	// seconds, at which the first bucket and the last but one end.
+	// LatencyFirstExponent and LatencyLastExponent are the powers of two, in seconds, at which the
+	// first bucket and the last but one end.
 	LatencyFirstExponent = -20
 	LatencyLastExponent  = 6
 
@@ -22,14 +22,12 @@ const (
 	LatencyBuckets = (LatencyLastExponent-LatencyFirstExponent)*latencyBucketsPerOctave + 2
 )
 
-// LatencyBound returns the upper bound of bucket i in seconds. The last bucket has
-// no bound.
+// LatencyBound returns the upper bound of bucket i in seconds. The last bucket has no bound.
 func LatencyBound(i int) float64 {
 	return math.Exp2(float64(i)/latencyBucketsPerOctave + LatencyFirstExponent)
 }
 
-// latencyBoundsNs holds the bounds in whole nanoseconds; the last bucket ends
-// nowhere.
+// latencyBoundsNs holds the bounds in whole nanoseconds; the last bucket ends nowhere.
 var latencyBoundsNs = func() (bounds [LatencyBuckets]uint64) {
 	const nanosecondsPerSecond = 1e9
 	for i := range LatencyBuckets - 1 {
@@ -39,8 +37,8 @@ var latencyBoundsNs = func() (bounds [LatencyBuckets]uint64) {
 	return bounds
 }()
 
-// A latency's cell is determined by its leading one bit and the cellBits bits
-// behind it. A cell is narrower than a bucket, so it overlaps one or two buckets.
+// A latency's cell is determined by its leading one bit and the cellBits bits behind it. A cell is
+// narrower than a bucket, so it overlaps one or two buckets.
 const (
 	cellBits       = 4
 	cellsPerOctave = 1 << cellBits

@@ -21,12 +21,12 @@ const comchBatch = 32
 // RelayLaneConfig configures a RelayLane.
 type RelayLaneConfig struct {
 	Worker *Worker
-	// Queue is the queue's index in its session, under which Counters counts.
-	// Without Counters the lane's counts are not visible.
+	// Queue is the queue's index in its session, under which Counters counts. Without Counters the
+	// lane's counts are not visible.
 	Queue    int
 	Counters *CounterSet
-	// Device is where the connections are made. Domain, on it, is the
-	// session's, and Export is the client's memory registered in it.
+	// Device is where the connections are made. Domain, on it, is the session's, and Export is the
+	// client's memory registered in it.
 	Device rdma.Device
 	Domain rdma.ProtectionDomain
 	Export rdma.MemoryRegion
@@ -39,23 +39,21 @@ type RelayLaneConfig struct {
 	Depth int
 	// BufferSize is the largest data transfer of one request, in bytes.
 	BufferSize uint32
-	// OnFailure is called once, on the worker's thread, with the reason why the
-	// lane has failed. It must not block.
+	// OnFailure is called once, on the worker's thread, with the reason why the lane has failed. It
+	// must not block.
 	OnFailure func(error)
 }
 
-// RelayConsumerConfig returns the configuration of the Comch consumer that a
-// relay lane of the given depth needs, and of the client's consumer at the
-// other end.
+// RelayConsumerConfig returns the configuration of the Comch consumer that a relay lane of the
+// given depth needs, and of the client's consumer at the other end.
 func RelayConsumerConfig(depth int) comch.ConsumerConfig {
 	receives := depth + spareMessages
 	return comch.ConsumerConfig{Receives: receives, MemorySize: receives * iomsg.Size}
 }
 
-// RelayLane is the relay's share of a client queue: it forwards the client's
-// requests from Comch to the target, and the target's responses back. It also
-// pushes the data of writes into the target's staging, if the target offers
-// staging. The control plane calls its methods, one at a time.
+// RelayLane is the relay's share of a client queue: it forwards the client's requests from Comch to
+// the target, and the target's responses back. It also pushes the data of writes into the target's
+// staging, if the target offers staging. The control plane calls its methods, one at a time.
 type RelayLane struct {
 	lane
 	config  RelayLaneConfig
@@ -67,8 +65,8 @@ type RelayLane struct {
 	rejectCode status.Code
 	stopped    chan struct{}
 
-	// Scratch of the worker's thread: what is passed through an interface would
-	// otherwise be allocated for each message.
+	// Scratch of the worker's thread: what is passed through an interface would otherwise be
+	// allocated for each message.
 	request       message
 	received      [comchBatch]comch.Received
 	unflushed     bool // responses were sent to the client since the last flush
@@ -76,16 +74,16 @@ type RelayLane struct {
 	producerArmed bool
 }
 
-// NewRelayLane creates a lane on its worker and posts the receives for the
-// client's requests. The lane owns the consumer and the producer; Close
-// releases all three.
+// NewRelayLane creates a lane on its worker and posts the receives for the client's requests. The
+// lane owns the consumer and the producer; Close releases all three.
 func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, error) {
 	l := &RelayLane{
 		config: config, slots: newSlotTable(config.Depth),
 		outbox:  fifo.New[message](config.Depth + comchBatch + spareMessages),
 		stopped: make(chan struct{}),
 	}
-	l.init(config.Worker, countersOf(config.Counters, config.Queue, config.Worker), config.OnFailure)
+	counters := countersOf(config.Counters, config.Queue, config.Worker)
+	l.init(config.Worker, counters, config.OnFailure)
 	var err error
 	if l.connections, l.messages, err = newConnections(config.Domain, config.Depth); err != nil {
 		return nil, fmt.Errorf("create relay lane: %w", err)
@@ -93,11 +91,13 @@ func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, erro
 	for i := range uint64(config.Depth + spareMessages) {
 		if err := config.Consumer.PostReceive(uint32(i)*iomsg.Size, iomsg.Size, i); err != nil {
 			return nil, errors.Join(
-				fmt.Errorf("create relay lane: post receive %d on the Comch consumer: %w", i, err), l.messages.close())
+				fmt.Errorf("create relay lane: post receive %d on the Comch consumer: %w", i, err),
+				l.messages.close())
 		}
 	}
 	config.Consumer.Flush()
-	if err := l.attach(ctx, config.Device, l, l, relayConsumerWaiter{l}, relayProducerWaiter{l}); err != nil {
+	err = l.attach(ctx, config.Device, l, l, relayConsumerWaiter{l}, relayProducerWaiter{l})
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("create relay lane: %w", err), l.messages.close())
 	}
 	return l, nil
@@ -113,14 +113,13 @@ type ConnectConfig struct {
 	Source netip.Addr
 	// InboundReads is how many RDMA Reads of the target to offer at a time.
 	InboundReads int
-	// Staging, on the data connection, is where the lane pushes the data of
-	// writes: a buffer of the buffer size for each slot of the queue. If it is
-	// empty, the target fetches the data.
+	// Staging, on the data connection, is where the lane pushes the data of writes: a buffer of the
+	// buffer size for each slot of the queue. If it is empty, the target fetches the data.
 	Staging rdma.RemoteMemory
 }
 
-// Connect makes one of the lane's two connections, exchanges the hellos, and
-// returns when the connection is ready.
+// Connect makes one of the lane's two connections, exchanges the hellos, and returns when the
+// connection is ready.
 func (l *RelayLane) Connect(ctx context.Context, config ConnectConfig) error {
 	role := config.Role
 	c := &l.connections[role]
@@ -139,7 +138,8 @@ func (l *RelayLane) Connect(ctx context.Context, config ConnectConfig) error {
 		}
 		if role == iomsg.DataConnection && config.Staging.Length > 0 {
 			l.staging = config.Staging
-			l.export = rdma.Segment{Key: l.config.Export.LocalKey(), Address: l.config.Export.Base()}
+			export := l.config.Export
+			l.export = rdma.Segment{Key: export.LocalKey(), Address: export.Base()}
 		}
 		c.sendHello() // the connecting side speaks first
 		l.postGathered(c)
@@ -150,7 +150,8 @@ func (l *RelayLane) Connect(ctx context.Context, config ConnectConfig) error {
 		return err
 	}
 	if err := l.awaitReady(ctx, role); err != nil {
-		return fmt.Errorf("exchange hellos on the %v connection with %v: %w", role, config.Remote, err)
+		return fmt.Errorf("exchange hellos on the %v connection with %v: %w",
+			role, config.Remote, err)
 	}
 	return nil
 }
@@ -165,15 +166,14 @@ func (l *RelayLane) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stopped returns a channel that is closed when the client's stop message has
-// passed through the whole chain and every request before it has completed.
+// Stopped returns a channel that is closed when the client's stop message has passed through the
+// whole chain and every request before it has completed.
 func (l *RelayLane) Stopped() <-chan struct{} { return l.stopped }
 
 // Depth returns how many requests the client may have outstanding.
 func (l *RelayLane) Depth() int { return l.config.Depth }
 
-// CheckDeadline fails the lane if a request has been in flight for longer than
-// timeout.
+// CheckDeadline fails the lane if a request has been in flight for longer than timeout.
 func (l *RelayLane) CheckDeadline(timeout time.Duration) {
 	l.worker.engine.Do(func() {
 		oldestNs, ok := l.slots.oldestNs()
@@ -183,8 +183,8 @@ func (l *RelayLane) CheckDeadline(timeout time.Duration) {
 	})
 }
 
-// Revoke closes both connections. When it returns, the target can neither read
-// nor write the client's memory through this lane.
+// Revoke closes both connections. When it returns, the target can neither read nor write the
+// client's memory through this lane.
 func (l *RelayLane) Revoke(ctx context.Context) error { return l.worker.do(ctx, l.revoke) }
 
 func (l *RelayLane) revoke() {
@@ -192,8 +192,8 @@ func (l *RelayLane) revoke() {
 	l.lane.revoke()
 }
 
-// Reject completes every request in flight, and every later one, with code.
-// The session must have been revoked.
+// Reject completes every request in flight, and every later one, with code. The session must have
+// been revoked.
 func (l *RelayLane) Reject(ctx context.Context, code status.Code) error {
 	return l.worker.do(ctx, func() {
 		if l.state == laneClosed {
@@ -219,9 +219,9 @@ func (l *RelayLane) Reject(ctx context.Context, code status.Code) error {
 	})
 }
 
-// Close revokes the lane, waits for its last completions, and releases it with
-// its consumer and producer. If ctx ends first, the lane's memory is leaked
-// rather than freed under a device that may still use it.
+// Close revokes the lane, waits for its last completions, and releases it with its consumer and
+// producer. If ctx ends first, the lane's memory is leaked rather than freed under a device that
+// may still use it.
 func (l *RelayLane) Close(ctx context.Context) error {
 	if l.released {
 		return nil
@@ -236,9 +236,8 @@ func (l *RelayLane) Close(ctx context.Context) error {
 	return errors.Join(l.config.Consumer.Close(), l.config.Producer.Close(), l.messages.close())
 }
 
-// The worker sleeps on the lane's consumer while the lane accepts requests, and
-// on its producer while responses wait for the client to post receives. At most
-// one of the two is armed at a time.
+// The worker sleeps on the lane's consumer while the lane accepts requests, and on its producer
+// while responses wait for the client to post receives. At most one of the two is armed at a time.
 type (
 	relayConsumerWaiter struct{ *RelayLane }
 	relayProducerWaiter struct{ *RelayLane }

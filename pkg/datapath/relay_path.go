@@ -12,16 +12,15 @@ import (
 
 // Client to target: Poll, receiveRequest, postGathered.
 
-// Poll forwards what the client has sent. The worker's engine calls it once per
-// turn.
+// Poll forwards what the client has sent. The worker's engine calls it once per turn.
 func (l *RelayLane) Poll() int {
 	if !l.isServing() {
 		return 0
 	}
 	sent := 0
 	if l.outbox.Len() > 0 {
-		// The client owes receives. Nothing more is accepted from it until it
-		// posts them, which bounds what it can make the relay keep.
+		// The client owes receives. Nothing more is accepted from it until it posts them, which
+		// bounds what it can make the relay keep.
 		if sent = l.sendOutbox(); l.outbox.Len() > 0 {
 			l.flushResponses()
 			return sent
@@ -54,9 +53,8 @@ func (l *RelayLane) Poll() int {
 // isServing reports whether the lane serves its client at all.
 func (l *RelayLane) isServing() bool { return l.state == laneRunning || l.state == laneRejecting }
 
-// hasRoom reports whether there is room for a message for each request that the
-// client may send: messages of completed requests may still wait for the
-// completion of their Send.
+// hasRoom reports whether there is room for a message for each request that the client may send:
+// messages of completed requests may still wait for the completion of their Send.
 func (l *RelayLane) hasRoom() bool {
 	if l.state != laneRunning {
 		return true // nothing is sent
@@ -69,12 +67,13 @@ func (l *RelayLane) hasRoom() bool {
 	return true
 }
 
-// receiveRequest copies one request out of the client's reach, posts its
-// receive again, and adds the request to the batch for the target.
+// receiveRequest copies one request out of the client's reach, posts its receive again, and adds
+// the request to the batch for the target.
 func (l *RelayLane) receiveRequest(r *comch.Received) {
 	memory := l.config.Consumer.Memory()
 	if r.Length != iomsg.Size || r.Offset > uint32(len(memory))-iomsg.Size {
-		l.fail(status.Errorf(status.InvalidValue, "client sent a message of %d bytes instead of %d", r.Length, iomsg.Size))
+		l.fail(status.Errorf(status.InvalidValue,
+			"client sent a message of %d bytes instead of %d", r.Length, iomsg.Size))
 		return
 	}
 	request := &l.request
@@ -87,7 +86,8 @@ func (l *RelayLane) receiveRequest(r *comch.Received) {
 	iomsg.Decode(request[:], &m)
 	if m.Type == iomsg.Stop {
 		if l.state != laneRunning || l.stop != stopNone {
-			l.fail(status.Errorf(status.BadState, "client sent stop twice, or while the data path is not running"))
+			l.fail(status.Errorf(status.BadState,
+				"client sent stop twice, or while the data path is not running"))
 			return
 		}
 		l.stop, l.stopMessage = stopReceived, *request
@@ -111,8 +111,8 @@ func (l *RelayLane) receiveRequest(r *comch.Received) {
 	iomsg.StampTag(request[:], slot, l.slots.slots[slot].generation)
 	c := &l.connections[m.Type.Connection()]
 	if m.Type == iomsg.Write && l.staging.Length > 0 {
-		// Push the data: the request that follows on the same connection finds it
-		// in the slot's staging buffer, which saves the target a round trip.
+		// Push the data: the request that follows on the same connection finds it in the slot's
+		// staging buffer, which saves the target a round trip.
 		iomsg.SetFlags(request[:], iomsg.Pushed)
 		w := c.send.addTransfer(m.IOSize)
 		w.Opcode = rdma.OpWrite
@@ -128,8 +128,8 @@ func (l *RelayLane) receiveRequest(r *comch.Received) {
 	}
 }
 
-// check returns the code with which to reject a request, Success if it may be
-// forwarded. The target checks everything again, and what only it knows.
+// check returns the code with which to reject a request, Success if it may be forwarded. The target
+// checks everything again, and what only it knows.
 func (l *RelayLane) check(m *iomsg.Message) status.Code {
 	switch {
 	case l.state == laneRejecting:
@@ -154,8 +154,8 @@ func (l *RelayLane) check(m *iomsg.Message) status.Code {
 	return status.Success
 }
 
-// postGathered posts what has been gathered for the target. Once the lane has
-// failed it drops that instead: Reject completes the requests.
+// postGathered posts what has been gathered for the target. Once the lane has failed it drops that
+// instead: Reject completes the requests.
 func (l *RelayLane) postGathered(c *connection) {
 	if !l.isAlive() {
 		c.send.finish()
@@ -166,8 +166,8 @@ func (l *RelayLane) postGathered(c *connection) {
 	}
 }
 
-// forwardStop forwards the client's stop when every request before it has
-// completed: requests on the data connection could otherwise overtake it.
+// forwardStop forwards the client's stop when every request before it has completed: requests on
+// the data connection could otherwise overtake it.
 func (l *RelayLane) forwardStop() {
 	if l.stop != stopReceived || l.state != laneRunning || l.slots.inFlight() > 0 {
 		return
@@ -181,8 +181,7 @@ func (l *RelayLane) forwardStop() {
 
 // Target to client: complete, receiveResponse, endBatch.
 
-// complete handles a completion of one of the lane's connections. The worker's
-// dispatcher calls it.
+// complete handles a completion of one of the lane's connections. The worker's dispatcher calls it.
 func (l *RelayLane) complete(role iomsg.ConnectionRole, completion *rdma.Completion) {
 	c := &l.connections[role]
 	if l.completeFailure(c, completion) {
@@ -210,16 +209,14 @@ func (l *RelayLane) complete(role iomsg.ConnectionRole, completion *rdma.Complet
 	}
 }
 
-// acceptsResponses reports whether messages of the target count. What it sent
-// before a connection was lost does, in whatever order the ends of the two
-// connections are polled.
+// acceptsResponses reports whether messages of the target count. What it sent before a connection
+// was lost does, in whatever order the ends of the two connections are polled.
 func (l *RelayLane) acceptsResponses() bool {
 	return l.isAlive() || l.state == laneFailed && l.connectionLost
 }
 
-// receiveResponse handles one message of the target, nearly always a response.
-// The client gets its own request back, so the target can change nothing but
-// the result.
+// receiveResponse handles one message of the target, nearly always a response. The client gets its
+// own request back, so the target can change nothing but the result.
 func (l *RelayLane) receiveResponse(c *connection, response *message) {
 	var m iomsg.Message
 	iomsg.Decode(response[:], &m)
@@ -227,7 +224,8 @@ func (l *RelayLane) receiveResponse(c *connection, response *message) {
 	case !c.ready:
 		if m.Type != iomsg.Hello {
 			l.fail(status.Errorf(status.Unexpected,
-				"target sent a message of type %d instead of hello on the %v connection", uint32(m.Type), c.role))
+				"target sent a message of type %d instead of hello on the %v connection",
+				uint32(m.Type), c.role))
 			return
 		}
 		c.receiveHello(&m)
@@ -236,7 +234,8 @@ func (l *RelayLane) receiveResponse(c *connection, response *message) {
 		s := l.slots.find(m.Slot, m.Generation)
 		if s == nil {
 			l.fail(status.Errorf(status.Unexpected,
-				"target responded to slot %d generation %d, which is not in flight", m.Slot, m.Generation))
+				"target responded to slot %d generation %d, which is not in flight",
+				m.Slot, m.Generation))
 			return
 		}
 		l.counters.complete(s.ioType, m.Result, s.ioSize, l.now()-s.startNs)
@@ -272,8 +271,8 @@ func (l *RelayLane) endBatch() {
 	l.flushResponses()
 }
 
-// respond sends a message to the client, or keeps it until the client has
-// posted a receive. A response to a client that is gone is dropped.
+// respond sends a message to the client, or keeps it until the client has posted a receive. A
+// response to a client that is gone is dropped.
 func (l *RelayLane) respond(m *message) {
 	if l.outbox.Len() == 0 {
 		err := l.config.Producer.Send(m[:], nil)
@@ -324,9 +323,8 @@ func (l *RelayLane) flushResponses() {
 // lastPolls bounds the polls for responses before a revocation.
 const lastPolls = 64
 
-// pollLastResponses delivers the responses that have already arrived. A target
-// that shuts down in order first responds to everything, but announces its end
-// on another connection.
+// pollLastResponses delivers the responses that have already arrived. A target that shuts down in
+// order first responds to everything, but announces its end on another connection.
 func (l *RelayLane) pollLastResponses() {
 	if !l.acceptsResponses() {
 		return

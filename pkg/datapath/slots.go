@@ -32,8 +32,7 @@ func (t *slotTable) room() int { return len(t.free) }
 // inFlight returns the number of claimed slots.
 func (t *slotTable) inFlight() int { return len(t.slots) - len(t.free) }
 
-// claim puts a request into a free slot. The second result is false if there is
-// none.
+// claim puts a request into a free slot. The second result is false if there is none.
 func (t *slotTable) claim(request *message, m *iomsg.Message, nowNs int64) (uint32, bool) {
 	n := len(t.free)
 	if n == 0 {
@@ -50,8 +49,8 @@ func (t *slotTable) claim(request *message, m *iomsg.Message, nowNs int64) (uint
 	return index, true
 }
 
-// find returns the slot that a response's tag names, or nil if no transaction
-// in flight has that tag.
+// find returns the slot that a response's tag names, or nil if no transaction in flight has that
+// tag.
 func (t *slotTable) find(index, generation uint32) *slot {
 	if index >= uint32(len(t.slots)) {
 		return nil
@@ -69,8 +68,8 @@ func (t *slotTable) release(index uint32) {
 	t.free = append(t.free, index)
 }
 
-// oldestNs returns when the oldest transaction in flight began. The second
-// result is false if there is none.
+// oldestNs returns when the oldest transaction in flight began. The second result is false if there
+// is none.
 func (t *slotTable) oldestNs() (ns int64, ok bool) {
 	for i := range t.slots {
 		s := &t.slots[i]

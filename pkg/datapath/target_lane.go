@@ -19,32 +19,31 @@ const volumeBatch = 32
 // TargetLaneConfig configures a TargetLane.
 type TargetLaneConfig struct {
 	Worker *Worker
-	// Queue is the queue's index in its session, under which Counters counts.
-	// Without Counters the lane's counts are not visible.
+	// Queue is the queue's index in its session, under which Counters counts. Without Counters the
+	// lane's counts are not visible.
 	Queue    int
 	Counters *CounterSet
 	// Device is where connections arrive. Domain, on it, is the session's.
 	Device rdma.Device
 	Domain rdma.ProtectionDomain
 	Volume volume.Volume
-	// VolumeMemory is Volume.Memory registered in Domain, if the lane may send
-	// reads straight from it. Without it, reads pass through staging.
+	// VolumeMemory is Volume.Memory registered in Domain, if the lane may send reads straight from
+	// it. Without it, reads pass through staging.
 	VolumeMemory rdma.MemoryRegion
 	// Export is the client's memory as the relay has exported it.
 	Export rdma.RemoteMemory
-	// Depth is how many requests the relay may have outstanding, BufferSize the
-	// largest data transfer of one request in bytes. Staging takes their product.
+	// Depth is how many requests the relay may have outstanding, BufferSize the largest data
+	// transfer of one request in bytes. Staging takes their product.
 	Depth      int
 	BufferSize uint32
-	// OnFailure is called once, on the worker's thread, with the reason why the
-	// lane has failed. It must not block.
+	// OnFailure is called once, on the worker's thread, with the reason why the lane has failed. It
+	// must not block.
 	OnFailure func(error)
 }
 
-// TargetLane is the target's share of a client queue: it receives requests,
-// moves their data between the volume and the client's memory, and responds on
-// the connection that each request came on. The control plane calls its
-// methods, one at a time.
+// TargetLane is the target's share of a client queue: it receives requests, moves their data
+// between the volume and the client's memory, and responds on the connection that each request came
+// on. The control plane calls its methods, one at a time.
 type TargetLane struct {
 	lane
 	config  TargetLaneConfig
@@ -63,8 +62,8 @@ type TargetLane struct {
 	// helloReceived is set if the relay's hello came before Accept returned.
 	helloReceived [iomsg.ConnectionRoleCount]bool
 
-	// Scratch of the worker's thread: what is passed through an interface would
-	// otherwise be allocated for each use.
+	// Scratch of the worker's thread: what is passed through an interface would otherwise be
+	// allocated for each use.
 	completed [volumeBatch]*volume.Request
 	fetching  [1]rdma.SendRequest
 }
@@ -77,7 +76,8 @@ func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, e
 		backlog:      fifo.New[message](config.Depth),
 		waitingReads: fifo.New[uint32](config.Depth),
 	}
-	l.init(config.Worker, countersOf(config.Counters, config.Queue, config.Worker), config.OnFailure)
+	counters := countersOf(config.Counters, config.Queue, config.Worker)
+	l.init(config.Worker, counters, config.OnFailure)
 	for i := range l.transactions {
 		l.transactions[i].request.UserData = uint64(i)
 	}
@@ -92,14 +92,15 @@ func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, e
 }
 
 func (l *TargetLane) allocate() error {
+	c := &l.config
 	var err error
-	if l.connections, l.messages, err = newConnections(l.config.Domain, l.config.Depth); err != nil {
+	if l.connections, l.messages, err = newConnections(c.Domain, c.Depth); err != nil {
 		return err
 	}
-	if l.staging, err = newStaging(l.config.Domain, l.config.Depth, l.config.BufferSize); err != nil {
+	if l.staging, err = newStaging(c.Domain, c.Depth, c.BufferSize); err != nil {
 		return err
 	}
-	if l.volume, err = l.config.Volume.NewQueue(l.config.Depth); err != nil {
+	if l.volume, err = c.Volume.NewQueue(c.Depth); err != nil {
 		return fmt.Errorf("open a queue of volume %q: %w", l.info.Name, err)
 	}
 	return nil
@@ -120,16 +121,20 @@ func (l *TargetLane) release() error {
 	return errors.Join(errs...)
 }
 
-// Staging returns the memory into which the relay may push the data of writes
-// ahead of their requests: a buffer of the buffer size for each slot.
+// Staging returns the memory into which the relay may push the data of writes ahead of their
+// requests: a buffer of the buffer size for each slot.
 func (l *TargetLane) Staging() rdma.RemoteMemory {
 	r := l.staging.registered
-	return rdma.RemoteMemory{Key: r.RemoteKey(), Base: r.Base(), Length: r.Len(), Access: memory.RemoteWrite}
+	return rdma.RemoteMemory{
+		Key: r.RemoteKey(), Base: r.Base(), Length: r.Len(), Access: memory.RemoteWrite,
+	}
 }
 
-// Accept makes one of the lane's two connections out of the relay's request. It
-// returns before the hellos have been exchanged: see Ready.
-func (l *TargetLane) Accept(ctx context.Context, request rdma.Request, role iomsg.ConnectionRole, outboundReads int) error {
+// Accept makes one of the lane's two connections out of the relay's request. It returns before the
+// hellos have been exchanged: see Ready.
+func (l *TargetLane) Accept(
+	ctx context.Context, request rdma.Request, role iomsg.ConnectionRole, outboundReads int,
+) error {
 	c := &l.connections[role]
 	established, err := request.Accept(ctx, rdma.ConnectionConfig{
 		Domain: l.config.Domain, Queue: l.dispatcher.queue, Context: l.registration.context(role),
@@ -163,7 +168,8 @@ func (l *TargetLane) Ready(ctx context.Context) error {
 	for role := range iomsg.ConnectionRoleCount {
 		err := l.awaitReady(ctx, role)
 		if err != nil && ctx.Err() != nil {
-			return status.Errorf(status.TimeOut, "wait for the hello on the %v connection: %w", role, err)
+			return status.Errorf(status.TimeOut, "wait for the hello on the %v connection: %w",
+				role, err)
 		}
 		if err != nil {
 			return fmt.Errorf("wait for the hello on the %v connection: %w", role, err)
@@ -182,13 +188,12 @@ func (l *TargetLane) Start(ctx context.Context) error {
 	return nil
 }
 
-// Revoke closes both connections and accepts no more requests. Volume requests
-// in progress go on: see Quiesced.
+// Revoke closes both connections and accepts no more requests. Volume requests in progress go on:
+// see Quiesced.
 func (l *TargetLane) Revoke(ctx context.Context) error { return l.worker.do(ctx, l.revoke) }
 
-// Close revokes the lane, waits until it is quiesced, and releases it. If ctx
-// ends first, the lane's memory is leaked rather than freed under a device or a
-// volume that may still use it.
+// Close revokes the lane, waits until it is quiesced, and releases it. If ctx ends first, the
+// lane's memory is leaked rather than freed under a device or a volume that may still use it.
 func (l *TargetLane) Close(ctx context.Context) error {
 	if l.released {
 		return nil
@@ -204,10 +209,9 @@ func (l *TargetLane) Close(ctx context.Context) error {
 	return l.release()
 }
 
-// staging is registered memory through which data passes between the wire and
-// the volume: a buffer for each slot of the relay. The relay may write there at
-// any time; what it changes after it has sent a request is its own client's
-// data.
+// staging is registered memory through which data passes between the wire and the volume: a buffer
+// for each slot of the relay. The relay may write there at any time; what it changes after it has
+// sent a request is its own client's data.
 type staging struct {
 	region     *memory.Region
 	registered rdma.MemoryRegion
@@ -217,12 +221,14 @@ type staging struct {
 func newStaging(domain rdma.ProtectionDomain, count int, size uint32) (staging, error) {
 	region, err := memory.Alloc("zc-relay staging", uint64(count)*uint64(size))
 	if err != nil {
-		return staging{}, fmt.Errorf("allocate %d staging buffers of %d bytes: %w", count, size, err)
+		return staging{}, fmt.Errorf("allocate %d staging buffers of %d bytes: %w",
+			count, size, err)
 	}
 	registered, err := domain.Register(region, memory.LocalWrite|memory.RemoteWrite)
 	if err != nil {
 		return staging{}, errors.Join(
-			fmt.Errorf("register %d staging buffers of %d bytes: %w", count, size, err), region.Close())
+			fmt.Errorf("register %d staging buffers of %d bytes: %w", count, size, err),
+			region.Close())
 	}
 	return staging{region: region, registered: registered, size: size}, nil
 }

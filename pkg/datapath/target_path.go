@@ -8,10 +8,9 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// An IO passes through this file from top to bottom. A read goes
-// receiveRequest, begin, submit, pollVolume, respondWithData, endBatch; a write
-// whose data the relay has not pushed goes to fetch in between. Reads of a
-// volume in registered memory skip the volume and its poll.
+// An IO passes through this file from top to bottom. A read goes receiveRequest, begin, submit,
+// pollVolume, respondWithData, endBatch; a write whose data the relay has not pushed goes to fetch
+// in between. Reads of a volume in registered memory skip the volume and its poll.
 
 // transaction is a request of the relay until it completes.
 type transaction struct {
@@ -24,8 +23,7 @@ type transaction struct {
 	request volume.Request
 }
 
-// complete handles a completion of one of the lane's connections. The worker's
-// dispatcher calls it.
+// complete handles a completion of one of the lane's connections. The worker's dispatcher calls it.
 func (l *TargetLane) complete(role iomsg.ConnectionRole, completion *rdma.Completion) {
 	c := &l.connections[role]
 	if l.completeFailure(c, completion) || !l.isAlive() {
@@ -62,7 +60,8 @@ func (l *TargetLane) receiveRequest(c *connection, request *message) {
 	case !c.ready:
 		if m.Type != iomsg.Hello {
 			l.fail(status.Errorf(status.Unexpected,
-				"relay sent a message of type %d instead of hello on the %v connection", uint32(m.Type), c.role))
+				"relay sent a message of type %d instead of hello on the %v connection",
+				uint32(m.Type), c.role))
 			return
 		}
 		c.receiveHello(&m)
@@ -72,14 +71,17 @@ func (l *TargetLane) receiveRequest(c *connection, request *message) {
 		}
 		l.respondHello(c)
 	case l.state != laneRunning:
-		l.fail(status.Errorf(status.BadState, "relay sent a message of type %d before start storage", uint32(m.Type)))
+		l.fail(status.Errorf(status.BadState,
+			"relay sent a message of type %d before start storage", uint32(m.Type)))
 	case c.role != m.Type.Connection() || l.stop != stopNone:
 		l.fail(status.Errorf(status.Unexpected,
-			"relay sent a message of type %d on the %v connection, out of order", uint32(m.Type), c.role))
+			"relay sent a message of type %d on the %v connection, out of order",
+			uint32(m.Type), c.role))
 	case m.Type == iomsg.Stop:
 		l.stop, l.stopMessage = stopReceived, *request
 	case l.active+l.backlog.Len() >= l.config.Depth:
-		l.fail(status.Errorf(status.Full, "relay sent more than the agreed %d requests", l.config.Depth))
+		l.fail(status.Errorf(status.Full,
+			"relay sent more than the agreed %d requests", l.config.Depth))
 	case m.Slot >= uint32(l.config.Depth) || l.transactions[m.Slot].inUse:
 		l.fail(status.Errorf(status.Unexpected,
 			"relay sent a request in slot %d, which does not exist or is in use", m.Slot))
@@ -101,10 +103,9 @@ func (l *TargetLane) respondHello(c *connection) {
 	l.signalReady(c.role, nil)
 }
 
-// hasRoom reports whether the response to one more request fits, beside those to
-// all active requests and to stop. Responses take up room until their Send has
-// completed, which may be polled after the next request, or after many if Sends
-// wait behind a long RDMA Read.
+// hasRoom reports whether the response to one more request fits, beside those to all active
+// requests and to stop. Responses take up room until their Send has completed, which may be polled
+// after the next request, or after many if Sends wait behind a long RDMA Read.
 func (l *TargetLane) hasRoom(c *connection) bool { return int(c.send.room()) > l.active+1 }
 
 // beginBacklog begins the requests that have been waiting for room.
@@ -152,8 +153,8 @@ func (l *TargetLane) begin(request *message, m *iomsg.Message) {
 	l.submit(slot)
 }
 
-// check returns the code with which to reject a request, Success if it can be
-// carried out. The volume itself trusts what has passed here.
+// check returns the code with which to reject a request, Success if it can be carried out. The
+// volume itself trusts what has passed here.
 func (l *TargetLane) check(t *transaction, m *iomsg.Message) status.Code {
 	switch {
 	case l.draining:
@@ -180,9 +181,8 @@ func (l *TargetLane) check(t *transaction, m *iomsg.Message) status.Code {
 	return status.Success
 }
 
-// fetch reads the data of a write from the client's memory. Reads beyond the
-// agreed depth wait here rather than in the send queue, where they would hold up
-// everything behind them.
+// fetch reads the data of a write from the client's memory. Reads beyond the agreed depth wait here
+// rather than in the send queue, where they would hold up everything behind them.
 func (l *TargetLane) fetch(slot uint32) {
 	if l.reads >= l.maxReads {
 		l.counters.backpressure(NoReadCredit)
@@ -219,8 +219,8 @@ func (l *TargetLane) submit(slot uint32) {
 	}
 }
 
-// Poll responds to the requests that the volume has completed. The worker's
-// engine calls it once per turn.
+// Poll responds to the requests that the volume has completed. The worker's engine calls it once
+// per turn.
 func (l *TargetLane) Poll() int {
 	if l.volumeRequests == 0 {
 		return 0
@@ -232,8 +232,7 @@ func (l *TargetLane) Poll() int {
 	return n
 }
 
-// pollVolume responds to the requests that the volume has completed, and
-// returns their number.
+// pollVolume responds to the requests that the volume has completed, and returns their number.
 func (l *TargetLane) pollVolume() int {
 	total := 0
 	for {
@@ -257,10 +256,9 @@ func (l *TargetLane) pollVolume() int {
 	}
 }
 
-// respondWithData writes the data of a read into the client's memory and sends
-// the response behind it on the same connection; no other order is safe on every
-// transport. When the relay has the response it also has the data, so the slot's
-// staging buffer can be used again.
+// respondWithData writes the data of a read into the client's memory and sends the response behind
+// it on the same connection; no other order is safe on every transport. When the relay has the
+// response it also has the data, so the slot's staging buffer can be used again.
 func (l *TargetLane) respondWithData(slot uint32, source rdma.Segment) {
 	t := &l.transactions[slot]
 	r := l.connections[iomsg.DataConnection].send.addTransfer(t.ioSize)
@@ -284,8 +282,7 @@ func (l *TargetLane) respond(slot uint32, code status.Code) {
 	}
 }
 
-// postGathered posts what has been gathered for the relay, or drops it if the
-// lane has failed.
+// postGathered posts what has been gathered for the relay, or drops it if the lane has failed.
 func (l *TargetLane) postGathered(c *connection) {
 	if !l.isAlive() {
 		c.send.finish()
@@ -304,8 +301,8 @@ func (l *TargetLane) endBatch() {
 	l.flushResponses()
 }
 
-// flushResponses posts and flushes everything gathered, and publishes the
-// counters. It returns the stop message once everything before it has completed.
+// flushResponses posts and flushes everything gathered, and publishes the counters. It returns the
+// stop message once everything before it has completed.
 func (l *TargetLane) flushResponses() {
 	if l.stop == stopReceived && l.active == 0 && l.backlog.Len() == 0 && l.isAlive() {
 		l.stop = stopCompleted

@@ -1,13 +1,13 @@
-// Package datapath is the engine: pinned threads that poll progress engines
-// and move 64-byte IO messages between Comch and RDMA.
+// Package datapath is the engine: pinned threads that poll progress engines and move 64-byte IO
+// messages between Comch and RDMA.
 //
-// A Worker is one OS thread. It serves lanes: the relay's share of a client
-// queue (RelayLane) forwards messages, the target's share (TargetLane) carries
-// them out. A lane belongs to its worker's thread, and the control plane
-// reaches it by commands. Nothing on the data path allocates, locks, or logs.
+// A Worker is one OS thread. It serves lanes: the relay's share of a client queue (RelayLane)
+// forwards messages, the target's share (TargetLane) carries them out. A lane belongs to its
+// worker's thread, and the control plane reaches it by commands. Nothing on the data path
+// allocates, locks, or logs.
 //
-// Read relay_path.go for the relay's side of an IO, target_path.go for the
-// target's, and lane.go for the life of a lane.
+// Read relay_path.go for the relay's side of an IO, target_path.go for the target's, and lane.go
+// for the life of a lane.
 package datapath
 
 import (
@@ -43,9 +43,8 @@ type WorkerConfig struct {
 	Policy progress.Policy
 }
 
-// Worker is an OS thread with a progress engine, the lanes that it serves, and
-// a completion queue on each RDMA device that they use. Its methods may be
-// called concurrently.
+// Worker is an OS thread with a progress engine, the lanes that it serves, and a completion queue
+// on each RDMA device that they use. Its methods may be called concurrently.
 type Worker struct {
 	cpu    int
 	engine *progress.Engine
@@ -82,8 +81,8 @@ func StartWorker(config WorkerConfig) (*Worker, error) {
 
 func (w *Worker) run(cpu int, started chan<- error) {
 	defer close(w.stopped)
-	// The thread is never unlocked: one with its own affinity must not return to
-	// the runtime's pool, so it ends with this goroutine.
+	// The thread is never unlocked: one with its own affinity must not return to the runtime's
+	// pool, so it ends with this goroutine.
 	runtime.LockOSThread()
 	if cpu != NoCPU {
 		if err := affinity.Pin(cpu); err != nil {
@@ -114,8 +113,8 @@ func (w *Worker) Stop() error {
 	return nil
 }
 
-// CheckAlive wakes the worker and waits for one turn of its loop. It fails if
-// ctx ends first, which means that something the worker polls does not return.
+// CheckAlive wakes the worker and waits for one turn of its loop. It fails if ctx ends first, which
+// means that something the worker polls does not return.
 func (w *Worker) CheckAlive(ctx context.Context) error { return w.do(ctx, func() {}) }
 
 // hasStopped reports whether the thread has ended.
@@ -137,8 +136,8 @@ func (w *Worker) CPU() int { return w.cpu }
 // Stats returns the polling counts of the worker's engine.
 func (w *Worker) Stats() progress.Stats { return w.engine.Stats() }
 
-// do runs command on the worker's thread and waits until it returns. If ctx
-// ends before the command has begun, the command never runs and do fails.
+// do runs command on the worker's thread and waits until it returns. If ctx ends before the command
+// has begun, the command never runs and do fails.
 func (w *Worker) do(ctx context.Context, command func()) error {
 	var claimed atomic.Bool // by the worker, to run it, or by the caller, to cancel it
 	done := make(chan struct{})
@@ -168,8 +167,8 @@ func (w *Worker) do(ctx context.Context, command func()) error {
 	return failure
 }
 
-// dispatcherOn returns the worker's dispatcher for the connections of a
-// device. The first lane on the device creates it.
+// dispatcherOn returns the worker's dispatcher for the connections of a device. The first lane on
+// the device creates it.
 func (w *Worker) dispatcherOn(ctx context.Context, device rdma.Device) (*dispatcher, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -194,14 +193,13 @@ func (w *Worker) dispatcherOn(ctx context.Context, device rdma.Device) (*dispatc
 type completionHandler interface {
 	// complete handles one completion of the connection with the given role.
 	complete(role iomsg.ConnectionRole, completion *rdma.Completion)
-	// endBatch is called once after all completions of a poll. It posts
-	// everything that they caused, together.
+	// endBatch is called once after all completions of a poll. It posts everything that they
+	// caused, together.
 	endBatch()
 }
 
-// dispatcher polls the completions of all connections of a worker on one
-// device and hands each to its lane, which it finds by the connection's
-// context. It belongs to the worker's thread.
+// dispatcher polls the completions of all connections of a worker on one device and hands each to
+// its lane, which it finds by the connection's context. It belongs to the worker's thread.
 type dispatcher struct {
 	queue         rdma.CompletionQueue
 	registrations []registration
@@ -210,9 +208,9 @@ type dispatcher struct {
 	touched       []completionHandler // had a completion in this batch
 }
 
-// registration is where the dispatcher finds a lane. The generation tells
-// successive lanes with the same index apart: a connection attempt that was
-// canceled may still deliver completions when its lane is gone.
+// registration is where the dispatcher finds a lane. The generation tells successive lanes with the
+// same index apart: a connection attempt that was canceled may still deliver completions when its
+// lane is gone.
 type registration struct {
 	handler    completionHandler
 	generation uint32
@@ -221,19 +219,19 @@ type registration struct {
 // registrationID names a registration and its generation.
 type registrationID struct{ index, generation uint32 }
 
-// A connection's context holds the role in the lowest bit, then the index of
-// the registration, then its generation.
+// A connection's context holds the role in the lowest bit, then the index of the registration, then
+// its generation.
 const (
 	contextIndexShift      = 1
 	contextGenerationShift = 32
 )
 
 func (id registrationID) context(role iomsg.ConnectionRole) uint64 {
-	return uint64(id.generation)<<contextGenerationShift | uint64(id.index)<<contextIndexShift | uint64(role)
+	return uint64(id.generation)<<contextGenerationShift |
+		uint64(id.index)<<contextIndexShift | uint64(role)
 }
 
-// register returns the ID from which the contexts of handler's connections are
-// made.
+// register returns the ID from which the contexts of handler's connections are made.
 func (d *dispatcher) register(handler completionHandler) registrationID {
 	n := len(d.free)
 	if n == 0 {
@@ -255,8 +253,8 @@ func (d *dispatcher) unregister(id registrationID) {
 	d.free = append(d.free, id.index)
 }
 
-// Poll hands each completion to its lane, and then lets each of these lanes
-// post what its completions caused.
+// Poll hands each completion to its lane, and then lets each of these lanes post what its
+// completions caused.
 func (d *dispatcher) Poll() int {
 	n := d.queue.Poll(d.completions[:])
 	if n == 0 {
@@ -279,8 +277,8 @@ func (d *dispatcher) Poll() int {
 }
 
 func (d *dispatcher) touch(handler completionHandler) {
-	// Completions of one connection come in a row, so the handler touched last
-	// is nearly always the right one.
+	// Completions of one connection come in a row, so the handler touched last is nearly always the
+	// right one.
 	for i := len(d.touched) - 1; i >= 0; i-- {
 		if d.touched[i] == handler {
 			return
@@ -289,14 +287,13 @@ func (d *dispatcher) touch(handler completionHandler) {
 	d.touched = append(d.touched, handler)
 }
 
-// Pool is a set of workers that serve the same lanes: those of a process, or of
-// one of its channels.
+// Pool is a set of workers that serve the same lanes: those of a process, or of one of its
+// channels.
 type Pool struct {
 	workers []*Worker
 }
 
-// StartPool starts a worker for each element of cpus, which is a core to pin
-// it to or NoCPU.
+// StartPool starts a worker for each element of cpus, which is a core to pin it to or NoCPU.
 func StartPool(cpus []int, policy progress.Policy) (*Pool, error) {
 	p := &Pool{}
 	for i, cpu := range cpus {
@@ -335,6 +332,6 @@ func (p *Pool) Stop() error {
 // processStart is the origin of nanotime.
 var processStart = time.Now()
 
-// nanotime returns a monotonic time in nanoseconds. time.Since reads only the
-// monotonic clock, which costs half as much as time.Now.
+// nanotime returns a monotonic time in nanoseconds. time.Since reads only the monotonic clock,
+// which costs half as much as time.Now.
 func nanotime() int64 { return int64(time.Since(processStart)) }

@@ -9,8 +9,7 @@ import (
 // CompletionStatus is the outcome of a work request, as in ibv_wc_status.
 type CompletionStatus uint8
 
-// Every status except StatusSuccess means that the connection has ended or is
-// about to.
+// Every status except StatusSuccess means that the connection has ended or is about to.
 const (
 	StatusSuccess CompletionStatus = iota
 	// StatusFlushed: the connection ended before the request was carried out.

@@ -1,10 +1,9 @@
-// Package rdma is the seam to RDMA transports: reliable connections that carry
-// messages and move data between registered memories.
+// Package rdma is the seam to RDMA transports: reliable connections that carry messages and move
+// data between registered memories.
 //
-// Set-up (Open, Listen, Connect, Register) may block, and any goroutine may do it.
-// The data path belongs to one thread per completion queue: only the thread that
-// polls a completion queue may post to, flush, and close the connections attached
-// to it.
+// Set-up (Open, Listen, Connect, Register) may block, and any goroutine may do it. The data path
+// belongs to one thread per completion queue: only the thread that polls a completion queue may
+// post to, flush, and close the connections attached to it.
 //
 // Four rules hold on every transport, even where a transport would allow more:
 //
@@ -27,17 +26,16 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// MaxPrivateData is how many bytes of private data a connection request or its
-// reply may carry on any transport (the limit of rdma_cm for TCP-like port spaces).
+// MaxPrivateData is how many bytes of private data a connection request or its reply may carry on
+// any transport (the limit of rdma_cm for TCP-like port spaces).
 const MaxPrivateData = 56
 
 // Provider is one implementation of an RDMA transport.
 type Provider interface {
 	// Name returns the provider's name in configuration, for instance "iwarp".
 	Name() string
-	// Open opens the device that has the given local address. It fails with
-	// status.NotSupported if the provider is not built in, and with
-	// status.NotFound if no device has the address.
+	// Open opens the device that has the given local address. It fails with status.NotSupported if
+	// the provider is not built in, and with status.NotFound if no device has the address.
 	Open(address netip.Addr) (Device, error)
 }
 
@@ -50,12 +48,12 @@ type Capabilities struct {
 	MaxReceiveRequests int    // posted receives per connection
 	MaxSegments        int    // segments of one send request
 	MaxMessageSize     uint64 // bytes of one message
-	// WriteImpliesPlaced reports whether the completion of a Write means that the
-	// peer's device has the data. It does on RoCE and InfiniBand, but not on iWARP.
+	// WriteImpliesPlaced reports whether the completion of a Write means that the peer's device has
+	// the data. It does on RoCE and InfiniBand, but not on iWARP.
 	WriteImpliesPlaced bool
-	// StableSource reports whether the source of a Write or of a Read Response must
-	// not change until it completes. If it does change, the connection may fail,
-	// because a checksum covers data that is sent later.
+	// StableSource reports whether the source of a Write or of a Read Response must not change
+	// until it completes. If it does change, the connection may fail, because a checksum covers
+	// data that is sent later.
 	StableSource bool
 	// OpaqueMemory reports whether regions that are not mapped can be registered.
 	OpaqueMemory bool
@@ -64,16 +62,15 @@ type Capabilities struct {
 // Device is an opened RDMA device.
 type Device interface {
 	Capabilities() Capabilities
-	// NewProtectionDomain creates a protection domain, whose memory can be reached
-	// only over its own connections.
+	// NewProtectionDomain creates a protection domain, whose memory can be reached only over its
+	// own connections.
 	NewProtectionDomain() (ProtectionDomain, error)
-	// NewCompletionQueue creates a completion queue with room for at least capacity
-	// completions that have not been polled.
+	// NewCompletionQueue creates a completion queue with room for at least capacity completions
+	// that have not been polled.
 	NewCompletionQueue(capacity int) (CompletionQueue, error)
 	// Listen accepts connection requests on address; port 0 picks one.
 	Listen(ctx context.Context, address netip.AddrPort) (Listener, error)
-	// Connect connects to a listener and waits until the connection is established or
-	// ctx ends.
+	// Connect connects to a listener and waits until the connection is established or ctx ends.
 	Connect(ctx context.Context, remote netip.AddrPort, config ConnectionConfig) (Connection, error)
 	// Close releases the device. Everything created on it must be closed first.
 	Close() error
@@ -81,12 +78,10 @@ type Device interface {
 
 // ProtectionDomain groups memory and the connections that may reach it.
 type ProtectionDomain interface {
-	// Register makes a region usable by the domain's connections. Keys cannot be
-	// guessed. It fails with status.NotSupported if the provider cannot register this
-	// kind of region.
+	// Register makes a region usable by the domain's connections. Keys cannot be guessed. It fails
+	// with status.NotSupported if the provider cannot register this kind of region.
 	Register(region *memory.Region, access memory.Access) (MemoryRegion, error)
-	// Close fails with status.InUse while the domain has memory regions or
-	// connections.
+	// Close fails with status.InUse while the domain has memory regions or connections.
 	Close() error
 }
 
@@ -100,10 +95,10 @@ type MemoryRegion interface {
 	Base() uint64
 	// Len returns the length in bytes.
 	Len() uint64
-	// Deregister revokes the keys and waits until no operation touches the memory any
-	// more: when it returns, no peer can reach the memory, which may be unmapped.
-	// Operations that still use the keys fail their connection. Any goroutine may
-	// call it, except one that blocks the thread of a completion queue in use.
+	// Deregister revokes the keys and waits until no operation touches the memory any more: when it
+	// returns, no peer can reach the memory, which may be unmapped. Operations that still use the
+	// keys fail their connection. Any goroutine may call it, except one that blocks the thread of a
+	// completion queue in use.
 	Deregister() error
 }
 
@@ -119,31 +114,27 @@ type RemoteMemory struct {
 type Listener interface {
 	// Address returns where the listener listens, with the actual port.
 	Address() netip.AddrPort
-	// Accept waits for the next connection request. After Close it fails with
-	// status.Shutdown. It never returns requests that violate the protocol or stay
-	// silent past the handshake deadline.
+	// Accept waits for the next connection request. After Close it fails with status.Shutdown. It
+	// never returns requests that violate the protocol or stay silent past the handshake deadline.
 	Accept(ctx context.Context) (Request, error)
 	// Close stops listening and rejects requests that have not been accepted yet.
 	Close() error
 }
 
-// Request is a connection request of a peer. Exactly one of Accept and
-// Reject must be called.
+// Request is a connection request of a peer. Exactly one of Accept and Reject must be called.
 type Request interface {
 	// PrivateData returns the data that the peer sent with its request.
 	PrivateData() []byte
 	// Remote returns the address that the request came from.
 	Remote() netip.AddrPort
-	// Accept accepts the request. The connection is established when Accept returns,
-	// and ready when the peer's first message arrives.
+	// Accept accepts the request. The connection is established when Accept returns, and ready when
+	// the peer's first message arrives.
 	Accept(ctx context.Context, config ConnectionConfig) (Connection, error)
-	// Reject rejects the request and gives the peer a reason of at most
-	// MaxPrivateData bytes.
+	// Reject rejects the request and gives the peer a reason of at most MaxPrivateData bytes.
 	Reject(reason []byte) error
 }
 
-// ConnectionConfig configures a connection. Domain, Queue, and the request counts
-// are required.
+// ConnectionConfig configures a connection. Domain, Queue, and the request counts are required.
 type ConnectionConfig struct {
 	Domain ProtectionDomain
 	// Queue collects the connection's completions. Polling it drives the connection.
@@ -157,12 +148,12 @@ type ConnectionConfig struct {
 	// SendRequests and ReceiveRequests are how many of each can be posted.
 	SendRequests    int
 	ReceiveRequests int
-	// InboundReads and OutboundReads are the read depths to offer. Connection.Parameters
-	// returns the agreed ones.
+	// InboundReads and OutboundReads are the read depths to offer. Connection.Parameters returns
+	// the agreed ones.
 	InboundReads  int
 	OutboundReads int
-	// Receives are posted before the connection is established, so they are there
-	// for the peer's first messages.
+	// Receives are posted before the connection is established, so they are there for the peer's
+	// first messages.
 	Receives []ReceiveRequest
 }
 
@@ -185,9 +176,8 @@ type Segment struct {
 // Opcode is what a work request does.
 type Opcode uint8
 
-// OpDisconnected is not a work request: it is the last completion of every
-// connection, with StatusSuccess after an orderly end by either side and
-// StatusFatal otherwise.
+// OpDisconnected is not a work request: it is the last completion of every connection, with
+// StatusSuccess after an orderly end by either side and StatusFatal otherwise.
 const (
 	OpSend Opcode = iota + 1
 	OpReceive
@@ -218,9 +208,9 @@ type SendRequest struct {
 	// ID is returned in the completion.
 	ID     uint64
 	Opcode Opcode // OpSend, OpWrite or OpRead
-	// Silent suppresses the completion unless the request fails. The request's place
-	// in the send queue is free again once a later request has completed, so a chain
-	// must end with a request that is not silent.
+	// Silent suppresses the completion unless the request fails. The request's place in the send
+	// queue is free again once a later request has completed, so a chain must end with a request
+	// that is not silent.
 	Silent bool
 	// Local is the memory to send or write from, or to read into.
 	Local Segment
@@ -244,12 +234,12 @@ type Completion struct {
 	Status  CompletionStatus
 }
 
-// CompletionQueue collects the completions of its connections. As a
-// progress.Waiter it lets its thread sleep until any of them has something to do.
+// CompletionQueue collects the completions of its connections. As a progress.Waiter it lets its
+// thread sleep until any of them has something to do.
 type CompletionQueue interface {
 	progress.Waiter
-	// Poll drives the attached connections without blocking, fills completions, and
-	// returns their number.
+	// Poll drives the attached connections without blocking, fills completions, and returns their
+	// number.
 	Poll(completions []Completion) int
 	// Close fails with status.InUse while connections are attached.
 	Close() error
@@ -259,29 +249,28 @@ type CompletionQueue interface {
 type Connection interface {
 	// Parameters returns what was agreed at connection set-up.
 	Parameters() Parameters
-	// PostReceive adds receives to the receive queue, all or none. It fails with
-	// status.Full if there is no room for all.
+	// PostReceive adds receives to the receive queue, all or none. It fails with status.Full if
+	// there is no room for all.
 	PostReceive(requests []ReceiveRequest) error
-	// PostSend adds requests to the send queue, all or none. They are carried out in
-	// order and adjacent to each other. It fails with status.Full if there is no room
-	// for all, status.InvalidValue for a segment that is not registered memory of the
-	// connection's domain, and status.Again for a Read beyond the agreed outbound read
-	// depth. After the connection has ended, requests are still accepted and complete
-	// as flushed until OpDisconnected has been polled; then PostSend fails with
-	// status.NotConnected.
+	// PostSend adds requests to the send queue, all or none. They are carried out in order and
+	// adjacent to each other. It fails with status.Full if there is no room for all,
+	// status.InvalidValue for a segment that is not registered memory of the connection's domain,
+	// and status.Again for a Read beyond the agreed outbound read depth. After the connection has
+	// ended, requests are still accepted and complete as flushed until OpDisconnected has been
+	// polled; then PostSend fails with status.NotConnected.
 	PostSend(requests []SendRequest) error
-	// Flush starts the posted requests. Call it once after a batch of posts; without
-	// it, requests may wait until the completion queue is polled.
+	// Flush starts the posted requests. Call it once after a batch of posts; without it, requests
+	// may wait until the completion queue is polled.
 	Flush()
-	// Close ends the connection at once. All its requests complete as flushed, and
-	// OpDisconnected follows, after which the connection is no longer attached to its
-	// queue. When Close returns, the peer reaches no memory over it any more.
+	// Close ends the connection at once. All its requests complete as flushed, and OpDisconnected
+	// follows, after which the connection is no longer attached to its queue. When Close returns,
+	// the peer reaches no memory over it any more.
 	Close()
-	// Abort has the effect of a lost network: the completion queue's thread finds the
-	// connection broken. Any goroutine may call it.
+	// Abort has the effect of a lost network: the completion queue's thread finds the connection
+	// broken. Any goroutine may call it.
 	Abort()
-	// Err returns why the connection has ended. It is nil before, and after an orderly
-	// end by either side.
+	// Err returns why the connection has ended. It is nil before, and after an orderly end by
+	// either side.
 	Err() error
 }
 
@@ -289,7 +278,7 @@ type Connection interface {
 const (
 	// DefaultConnectTimeout bounds Connect if its context has no deadline.
 	DefaultConnectTimeout = 5 * time.Second
-	// DefaultHandshakeTimeout bounds how long an accepted TCP connection may
-	// take to send its connection request.
+	// DefaultHandshakeTimeout bounds how long an accepted TCP connection may take to send its
+	// connection request.
 	DefaultHandshakeTimeout = 5 * time.Second
 )

@@ -6,8 +6,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// RejectedError reports that the accepting side rejected a connection request.
-// Connect returns it, wrapped. Its code is status.ConnectionAborted.
+// RejectedError reports that the accepting side rejected a connection request. Connect returns it,
+// wrapped. Its code is status.ConnectionAborted.
 type RejectedError struct {
 	// Reason is what the accepting side passed to Request.Reject.
 	Reason []byte
