@@ -14,11 +14,11 @@ import (
 // both directions.
 const spareMessages = 4
 
-// receiveBatch is how many consumed receives are posted again together.
+// receiveBatch is how many consumed receives are posted again at once.
 const receiveBatch = 32
 
-// workKind is what a work request was for. Its ID carries the kind and the index of the message or
-// transaction that it belongs to.
+// workKind is the purpose of a work request. Its ID carries the kind and the index of the message
+// or transaction that it belongs to.
 type workKind uint8
 
 const (
@@ -37,8 +37,8 @@ func splitWorkID(id uint64) (workKind, uint32) {
 	return workKind(id >> workKindShift), uint32(id)
 }
 
-// connection is one of a lane's two RDMA connections: what the lane sends on it, and the receives
-// that it has posted. It belongs to the worker's thread.
+// connection is one of a lane's two RDMA connections, with what the lane is about to send on it and
+// the receives that the lane posts. It belongs to the worker's thread.
 type connection struct {
 	role     iomsg.ConnectionRole
 	rdma     rdma.Connection // nil until it is established
@@ -58,8 +58,8 @@ type connection struct {
 }
 
 // newConnections returns the two connections, not yet established, of a lane of the given depth,
-// and the memory of their messages. Each has receives for as many messages as the depth, its hello,
-// and its stop, even if each of them comes in its own Send.
+// and the memory of their messages. Each has a receive for every message that can be outstanding,
+// including hello and stop, because each may arrive in its own Send.
 func newConnections(domain rdma.ProtectionDomain, depth int) (
 	connections [iomsg.ConnectionRoleCount]connection, messages *messageMemory, err error) {
 	next := uint32(0)
@@ -117,13 +117,13 @@ func (c *connection) received(completion *rdma.Completion) (first, count uint32,
 	_, first = splitWorkID(completion.ID)
 	if completion.Length == 0 || completion.Length%iomsg.Size != 0 {
 		return 0, 0, status.Errorf(status.InvalidValue,
-			"%v connection: received a Send of %d bytes, which is not a multiple of %d",
+			"%v connection: received a Send of %d bytes, expected a positive multiple of %d",
 			c.role, completion.Length, iomsg.Size)
 	}
 	return first, completion.Length / iomsg.Size, nil
 }
 
-// recycle queues the receive that begins at message first for posting, after its messages have been
+// recycle queues the receive that begins at message first for posting. Its messages must have been
 // handled.
 func (c *connection) recycle(first uint32) error {
 	c.consumed[c.consumedLen] = c.receive(first)
@@ -150,8 +150,8 @@ func (c *connection) postReceives() error {
 	return nil
 }
 
-// postGathered posts what the lane has gathered. The receives go first: a response must not arrive
-// before the receive that the peer's next request needs has been posted.
+// postGathered posts what the lane has gathered. It posts the receives first: a response allows the
+// peer another request, which needs a posted receive.
 func (c *connection) postGathered() error {
 	requests := c.send.finish()
 	if len(requests) == 0 {
@@ -180,7 +180,7 @@ func (c *connection) flush() {
 	c.unflushed = false
 }
 
-// close ends the connection. Its work requests complete as flushed later.
+// close ends the connection. Its work requests then complete as flushed.
 func (c *connection) close() {
 	if c.closed {
 		return
@@ -208,7 +208,7 @@ func (c *connection) failure(completion *rdma.Completion) error {
 		completion.Opcode, c.role, completion.Status)
 }
 
-// message is an encoded IO message that no peer can reach.
+// message is an encoded IO message in memory that no peer can change.
 type message = [iomsg.Size]byte
 
 // messageMemory is registered memory for a fixed number of IO messages.

@@ -19,9 +19,9 @@ const (
 	// NoClientReceive: the client had posted no receive for a response. Until it does, the relay
 	// accepts no more requests from it.
 	NoClientReceive BackPressure = iota
-	// NoResponseRoom: a request came while the responses to earlier ones were still being sent.
+	// NoResponseRoom: a request arrived while the responses to earlier ones were still being sent.
 	NoResponseRoom
-	// NoReadCredit: a write needed one RDMA Read more than the connection's read depth.
+	// NoReadCredit: a write needed an RDMA Read beyond the connection's read depth.
 	NoReadCredit
 	BackPressureCount
 )
@@ -79,7 +79,7 @@ func (c *Counters) complete(t iomsg.Type, code status.Code, size uint32, latency
 // reject counts a request that completes without having begun.
 func (c *Counters) reject(t iomsg.Type, code status.Code) { c.count(t, code, 0, 0) }
 
-// discard ends n requests in flight that will never complete.
+// discard removes n requests in flight that will never complete.
 func (c *Counters) discard(n int) { c.active -= int64(n) }
 
 func (c *Counters) count(t iomsg.Type, code status.Code, size uint32, latencyNs int64) {
@@ -120,9 +120,9 @@ func (c *Counters) publish() {
 	}
 }
 
-// CounterSet holds the counters of all queues that serve one purpose, a relay's channel or a
-// target's volume, by their index in their session. Its size is bounded by the queues of a session
-// and the number of workers, however many sessions there are. Its methods may be called
+// CounterSet holds the counters of all queues of a relay's channel or of a target's volume, by the
+// index that a queue has in its session. Its size is bounded by the queues of a session and the
+// number of workers, regardless of how many sessions there are. Its methods may be called
 // concurrently. The zero value has no queues.
 type CounterSet struct {
 	mu       sync.Mutex // guards counters, not what they count
@@ -151,7 +151,7 @@ func (s *CounterSet) of(queue int, worker *Worker) *Counters {
 }
 
 // inherit returns the counters that the queue had on a worker that has stopped, or new ones, so
-// that there are never more counters than running workers.
+// that no queue ever has more counters than there are running workers.
 func (s *CounterSet) inherit(queue int) *Counters {
 	for key, c := range s.counters {
 		if key.queue == queue && key.worker.hasStopped() {
@@ -170,7 +170,7 @@ func countersOf(set *CounterSet, queue int, worker *Worker) *Counters {
 	return set.of(queue, worker)
 }
 
-// Queues returns the counts of every queue that there has been, by index.
+// Queues returns the counts of every queue so far, sorted by index.
 func (s *CounterSet) Queues() []QueueCounts {
 	s.mu.Lock()
 	defer s.mu.Unlock()

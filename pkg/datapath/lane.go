@@ -13,20 +13,22 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// lane is what both kinds of lanes share: a worker, two RDMA connections, and one life from attach
-// to close. Everything but the channels belongs to the worker's thread.
+// lane is what both kinds of lanes share: a worker, two RDMA connections, and the life from attach
+// to close. Once it is attached, its state belongs to the worker's thread, except inFlight, ready,
+// quiesced, and released.
 //
 // A lane ends in three steps, which the control plane takes after the lane has failed or when it
 // wants the session to end:
 //
-//  1. Revoke closes both connections. From then on the peer reaches no memory through this lane.
-//  2. The relay rejects: once the whole session has been revoked, every request in flight completes
-//     with the reason, and so does every later one.
+//  1. Revoke closes both connections. From then on the peer has no access to memory through this
+//     lane.
+//  2. Reject, on the relay only, completes every request in flight and every later one with the
+//     reason. All lanes of the session must have been revoked.
 //  3. Close waits until the lane is quiesced, which means that no connection and no volume request
 //     uses its memory any more, and releases it.
 //
-// Each event leaves the lane in the state that follows the arrow, or where it is, and does what
-// else the table says:
+// The table shows the effect of each event. An arrow precedes the new state; without one, the state
+// stays the same.
 //
 //	                  connecting    running       failed        rejecting   closed
 //	Start             → running     BAD_STATE     BAD_STATE     BAD_STATE   BAD_STATE
@@ -58,7 +60,7 @@ type lane struct {
 	stopMessage message
 
 	connections    [iomsg.ConnectionRoleCount]connection
-	connectionLost bool // which made the running lane fail
+	connectionLost bool // while the lane was running
 	messages       *messageMemory
 	volumeRequests int // in progress; only a target lane has any
 
@@ -70,18 +72,18 @@ type lane struct {
 	released bool // by Close; belongs to the control plane
 }
 
-// laneState is where a lane is in its life.
+// laneState is the stage of a lane's life.
 type laneState uint8
 
 const (
 	laneConnecting laneState = iota // connections are being set up
 	laneRunning                     // requests are forwarded or served
 	laneFailed                      // nothing new starts
-	laneRejecting                   // the relay completes every request with a code
+	laneRejecting                   // the relay completes every request with an error code
 	laneClosed
 )
 
-// stopState is how far a queue's stop message has come. The client sends it behind its last
+// stopState is how far a queue's stop message has travelled. The client sends it after its last
 // request; the relay forwards it to the target when everything before it has completed, and the
 // target returns it the same way.
 type stopState uint8
@@ -94,7 +96,7 @@ const (
 	stopCompleted           // returned to the sender
 )
 
-// init prepares a lane that is attached to nothing yet.
+// init prepares a lane for attach.
 func (l *lane) init(worker *Worker, counters *Counters, onFailure func(error)) {
 	l.worker, l.counters, l.onFailure = worker, counters, onFailure
 	for role := range iomsg.ConnectionRoleCount {
@@ -173,12 +175,12 @@ func (l *lane) awaitReady(ctx context.Context, role iomsg.ConnectionRole) error 
 	}
 }
 
-// start lets requests move. Both connections must be ready.
+// start lets the lane accept requests. Both connections must be ready.
 func (l *lane) start() error {
 	for role := range iomsg.ConnectionRoleCount {
 		if c := &l.connections[role]; l.state != laneConnecting || !c.ready || c.rdma == nil {
 			return status.Errorf(status.BadState,
-				"its %v connection is not ready, or it has started or ended", role)
+				"the %v connection is not ready, or the lane has already started or ended", role)
 		}
 	}
 	l.state = laneRunning
@@ -211,7 +213,7 @@ func DrainAll[L interface {
 }
 
 // InFlight returns the number of requests that have not completed, for observers. On a target it
-// includes those whose responses have not been sent.
+// includes those whose responses are still being sent.
 func (l *lane) InFlight() int { return int(l.inFlight.Load()) }
 
 // fail stops the lane because of an error. Requests in flight stay in flight: until the session has
@@ -227,7 +229,7 @@ func (l *lane) fail(err error) {
 	l.onFailure(err)
 }
 
-// completeFailure handles a completion that ends its connection, and reports whether it was one.
+// completeFailure handles a completion if it ends its connection, and reports whether it does.
 func (l *lane) completeFailure(c *connection, completion *rdma.Completion) bool {
 	if completion.Status == rdma.StatusSuccess && completion.Opcode != rdma.OpDisconnected {
 		return false
@@ -244,7 +246,7 @@ func (l *lane) completeFailure(c *connection, completion *rdma.Completion) bool 
 	return true
 }
 
-// revoke closes both connections, after which the peer reaches no memory through this lane.
+// revoke closes both connections. From then on the peer has no access to memory through this lane.
 func (l *lane) revoke() {
 	if l.isAlive() {
 		l.state = laneFailed
@@ -278,9 +280,9 @@ func (l *lane) checkQuiesced() {
 // progress and its connections have delivered their last completion.
 func (l *lane) Quiesced() <-chan struct{} { return l.quiesced }
 
-// shutDown waits until the lane, which has been revoked, is quiesced, and takes it off its worker.
-// unfinished returns the number of requests that will never complete.
-func (l *lane) shutDown(ctx context.Context, unfinished func() int) error {
+// detach waits until the revoked lane is quiesced, and takes it off its worker. unfinished returns
+// the number of requests that will never complete.
+func (l *lane) detach(ctx context.Context, unfinished func() int) error {
 	select {
 	case <-l.quiesced:
 	case <-ctx.Done():

@@ -5,9 +5,9 @@ import (
 	"math/bits"
 )
 
-// Latencies are counted in the buckets of a Prometheus native histogram of LatencySchema: bucket i
-// ends at 2^(i/8-20) seconds. The first bucket holds everything up to about a microsecond, the last
-// everything beyond 64 seconds.
+// Latencies are counted in the buckets of a Prometheus native histogram with schema LatencySchema:
+// bucket i ends at 2^(i/8-20) seconds. The first bucket holds everything up to about a microsecond,
+// the last everything beyond 64 seconds.
 const (
 	// LatencySchema divides each power of two into 2^LatencySchema buckets, which makes a bucket 9%
 	// wide.
@@ -27,7 +27,7 @@ func LatencyBound(i int) float64 {
 	return math.Exp2(float64(i)/latencyBucketsPerOctave + LatencyFirstExponent)
 }
 
-// latencyBoundsNs holds the bounds in whole nanoseconds; the last bucket ends nowhere.
+// latencyBoundsNs holds the bounds in whole nanoseconds; the last stands for no bound.
 var latencyBoundsNs = func() (bounds [LatencyBuckets]uint64) {
 	const nanosecondsPerSecond = 1e9
 	for i := range LatencyBuckets - 1 {
@@ -37,7 +37,7 @@ var latencyBoundsNs = func() (bounds [LatencyBuckets]uint64) {
 	return bounds
 }()
 
-// A latency's cell is determined by its leading one bit and the cellBits bits behind it. A cell is
+// A latency's cell is determined by its leading one bit and the cellBits bits after it. A cell is
 // narrower than a bucket, so it overlaps one or two buckets.
 const (
 	cellBits       = 4

@@ -15,22 +15,22 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// comchBatch is how many requests of a client are forwarded together.
+// comchBatch is how many requests of a client are forwarded together at most.
 const comchBatch = 32
 
 // RelayLaneConfig configures a RelayLane.
 type RelayLaneConfig struct {
 	Worker *Worker
-	// Queue is the queue's index in its session, under which Counters counts. Without Counters the
-	// lane's counts are not visible.
+	// Queue is the queue's index in its session. Counters counts under that index; if it is nil,
+	// the lane's counts are not visible.
 	Queue    int
 	Counters *CounterSet
-	// Device is where the connections are made. Domain, on it, is the session's, and Export is the
-	// client's memory registered in it.
+	// Device makes the RDMA connections. Domain is the session's protection domain on Device, and
+	// Export the client's memory registered in Domain.
 	Device rdma.Device
 	Domain rdma.ProtectionDomain
 	Export rdma.MemoryRegion
-	// ExportLength and ExportAccess bound what requests may name.
+	// ExportLength and ExportAccess limit the memory that requests may name, and the rights to it.
 	ExportLength uint64
 	ExportAccess memory.Access
 	Consumer     comch.Consumer
@@ -39,13 +39,13 @@ type RelayLaneConfig struct {
 	Depth int
 	// BufferSize is the largest data transfer of one request, in bytes.
 	BufferSize uint32
-	// OnFailure is called once, on the worker's thread, with the reason why the lane has failed. It
+	// OnFailure is called once, on the worker's thread, with the error that made the lane fail. It
 	// must not block.
 	OnFailure func(error)
 }
 
-// RelayConsumerConfig returns the configuration of the Comch consumer that a relay lane of the
-// given depth needs, and of the client's consumer at the other end.
+// RelayConsumerConfig returns the configuration of the Comch consumers of a queue of the given
+// depth: the relay lane's and the client's.
 func RelayConsumerConfig(depth int) comch.ConsumerConfig {
 	receives := depth + spareMessages
 	return comch.ConsumerConfig{Receives: receives, MemorySize: receives * iomsg.Size}
@@ -59,13 +59,13 @@ type RelayLane struct {
 	config  RelayLaneConfig
 	slots   slotTable
 	staging rdma.RemoteMemory // of the target; empty if it fetches data itself
-	export  rdma.Segment      // begins at the client's region; set if there is staging
+	export  rdma.Segment      // start of the client's region; set if there is staging
 	// outbox holds responses for which the client has posted no receive.
 	outbox     fifo.Queue[message]
 	rejectCode status.Code
 	stopped    chan struct{}
 
-	// Scratch of the worker's thread: what is passed through an interface would otherwise be
+	// Scratch of the worker's thread: values passed through an interface would otherwise be
 	// allocated for each message.
 	request       message
 	received      [comchBatch]comch.Received
@@ -107,18 +107,18 @@ func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, erro
 type ConnectConfig struct {
 	Role   iomsg.ConnectionRole
 	Remote netip.AddrPort
-	// PrivateData returns the target's token to it.
+	// PrivateData carries the token that the target has issued.
 	PrivateData []byte
 	// Source is the local address to connect from, if valid.
 	Source netip.Addr
-	// InboundReads is how many RDMA Reads of the target to offer at a time.
+	// InboundReads is how many outstanding RDMA Reads to offer the target.
 	InboundReads int
 	// Staging, on the data connection, is where the lane pushes the data of writes: a buffer of the
 	// buffer size for each slot of the queue. If it is empty, the target fetches the data.
 	Staging rdma.RemoteMemory
 }
 
-// Connect makes one of the lane's two connections, exchanges the hellos, and returns when the
+// Connect establishes one of the lane's two connections, exchanges the hellos, and returns when the
 // connection is ready.
 func (l *RelayLane) Connect(ctx context.Context, config ConnectConfig) error {
 	role := config.Role
@@ -178,12 +178,13 @@ func (l *RelayLane) CheckDeadline(timeout time.Duration) {
 	l.worker.engine.Do(func() {
 		oldestNs, ok := l.slots.oldestNs()
 		if ok && nanotime()-oldestNs > int64(timeout) {
-			l.fail(status.Errorf(status.TimeOut, "target did not answer an IO within %v", timeout))
+			l.fail(status.Errorf(status.TimeOut,
+				"target did not respond to an IO within %v", timeout))
 		}
 	})
 }
 
-// Revoke closes both connections. When it returns, the target can neither read nor write the
+// Revoke closes both connections. When it returns, the target can no longer read or write the
 // client's memory through this lane.
 func (l *RelayLane) Revoke(ctx context.Context) error { return l.worker.do(ctx, l.revoke) }
 
@@ -192,8 +193,8 @@ func (l *RelayLane) revoke() {
 	l.lane.revoke()
 }
 
-// Reject completes every request in flight, and every later one, with code. The session must have
-// been revoked.
+// Reject completes every request in flight, and every later one, with code. All lanes of the
+// session must have been revoked.
 func (l *RelayLane) Reject(ctx context.Context, code status.Code) error {
 	return l.worker.do(ctx, func() {
 		if l.state == laneClosed {
@@ -229,7 +230,7 @@ func (l *RelayLane) Close(ctx context.Context) error {
 	if err := l.Revoke(ctx); err != nil {
 		return fmt.Errorf("close relay lane: %w", err)
 	}
-	if err := l.shutDown(ctx, l.slots.inFlight); err != nil {
+	if err := l.detach(ctx, l.slots.inFlight); err != nil {
 		return fmt.Errorf("close relay lane: %w", err)
 	}
 	l.released = true
@@ -248,7 +249,7 @@ func (w relayProducerWaiter) Descriptor() int { return w.config.Producer.Descrip
 
 func (w relayConsumerWaiter) Arm() bool {
 	if !w.isServing() || w.draining || w.outbox.Len() > 0 || !w.hasRoom() {
-		return true // a request would not be accepted now
+		return true // no request would be accepted now
 	}
 	w.consumerArmed = w.config.Consumer.Arm()
 	return w.consumerArmed

@@ -19,8 +19,8 @@ func (l *RelayLane) Poll() int {
 	}
 	sent := 0
 	if l.outbox.Len() > 0 {
-		// The client owes receives. Nothing more is accepted from it until it posts them, which
-		// bounds what it can make the relay keep.
+		// The client owes receives. Accepting nothing more until it posts them bounds the responses
+		// that it can make the relay keep.
 		if sent = l.sendOutbox(); l.outbox.Len() > 0 {
 			l.flushResponses()
 			return sent
@@ -50,11 +50,11 @@ func (l *RelayLane) Poll() int {
 	return sent + n
 }
 
-// isServing reports whether the lane serves its client at all.
+// isServing reports whether the lane polls for requests, to forward or to reject them.
 func (l *RelayLane) isServing() bool { return l.state == laneRunning || l.state == laneRejecting }
 
-// hasRoom reports whether there is room for a message for each request that the client may send:
-// messages of completed requests may still wait for the completion of their Send.
+// hasRoom reports whether all requests that the client may still send fit into the send rings, in
+// addition to stop. Messages of completed requests may still be there, until their Send completes.
 func (l *RelayLane) hasRoom() bool {
 	if l.state != laneRunning {
 		return true // nothing is sent
@@ -128,8 +128,8 @@ func (l *RelayLane) receiveRequest(r *comch.Received) {
 	}
 }
 
-// check returns the code with which to reject a request, Success if it may be forwarded. The target
-// checks everything again, and what only it knows.
+// check returns the code with which to reject a request, or Success if it may be forwarded. The
+// target repeats these checks and adds those that depend on the volume.
 func (l *RelayLane) check(m *iomsg.Message) status.Code {
 	switch {
 	case l.state == laneRejecting:
@@ -154,7 +154,7 @@ func (l *RelayLane) check(m *iomsg.Message) status.Code {
 	return status.Success
 }
 
-// postGathered posts what has been gathered for the target. Once the lane has failed it drops that
+// postGathered posts what has been gathered for the target. If the lane has failed, it drops it
 // instead: Reject completes the requests.
 func (l *RelayLane) postGathered(c *connection) {
 	if !l.isAlive() {
@@ -193,7 +193,7 @@ func (l *RelayLane) complete(role iomsg.ConnectionRole, completion *rdma.Complet
 		}
 		return
 	}
-	if !l.acceptsResponses() {
+	if !l.canAcceptResponses() {
 		return
 	}
 	first, count, err := c.received(completion)
@@ -201,7 +201,7 @@ func (l *RelayLane) complete(role iomsg.ConnectionRole, completion *rdma.Complet
 		l.fail(err)
 		return
 	}
-	for i := first; i < first+count && l.acceptsResponses(); i++ {
+	for i := first; i < first+count && l.canAcceptResponses(); i++ {
 		l.receiveResponse(c, l.messages.at(i))
 	}
 	if err := c.recycle(first); err != nil {
@@ -209,9 +209,9 @@ func (l *RelayLane) complete(role iomsg.ConnectionRole, completion *rdma.Complet
 	}
 }
 
-// acceptsResponses reports whether messages of the target count. What it sent before a connection
-// was lost does, in whatever order the ends of the two connections are polled.
-func (l *RelayLane) acceptsResponses() bool {
+// canAcceptResponses reports whether messages of the target are handled. After one connection is
+// lost they still are, because the target may have sent them before on the other.
+func (l *RelayLane) canAcceptResponses() bool {
 	return l.isAlive() || l.state == laneFailed && l.connectionLost
 }
 
@@ -288,7 +288,7 @@ func (l *RelayLane) respond(m *message) {
 	l.counters.backpressure(NoClientReceive)
 	place := l.outbox.Push()
 	if place == nil {
-		l.fail(status.Errorf(status.Full, "client posts no receives for its responses"))
+		l.fail(status.Errorf(status.Full, "client does not post receives for its responses"))
 		return
 	}
 	*place = *m
@@ -323,10 +323,10 @@ func (l *RelayLane) flushResponses() {
 // lastPolls bounds the polls for responses before a revocation.
 const lastPolls = 64
 
-// pollLastResponses delivers the responses that have already arrived. A target that shuts down in
-// order first responds to everything, but announces its end on another connection.
+// pollLastResponses delivers the responses that have already arrived. A target that shuts down
+// gracefully responds to everything before it announces its end, but on another connection.
 func (l *RelayLane) pollLastResponses() {
-	if !l.acceptsResponses() {
+	if !l.canAcceptResponses() {
 		return
 	}
 	for range lastPolls {

@@ -12,14 +12,14 @@ const (
 	// both sides about as much as everything else they do for an IO; beyond eight messages, little
 	// of that cost is left to share.
 	messagesPerSend = 8
-	// bytesPerSend is how much data may travel ahead of the messages of one Send: only these
-	// messages tell the peer that the data has arrived.
+	// bytesPerSend is how much data ends a Send early: only the messages of the Send announce the
+	// data that travels ahead of them.
 	bytesPerSend = 32 << 10
-	// requestsPerPost is how many work requests are gathered at most.
+	// requestsPerPost is how many work requests can be gathered before they are posted.
 	requestsPerPost = 64
 )
 
-// sendGather gathers what a lane sends on one connection: messages, several to a Send, and data
+// sendGather gathers what a lane sends on one connection: messages, several to a Send, and the data
 // transfers that travel ahead of them. It belongs to the worker's thread.
 //
 // Messages live in a ring of registered memory until the Send that carries them has completed.
@@ -27,10 +27,11 @@ type sendGather struct {
 	memory *messageMemory
 	first  uint32 // index in memory of the ring's first message
 	mask   uint32 // size of the ring - 1; the size is a power of two
-	// capacity is how many messages may be in the ring, whose size is rounded up.
+	// capacity is how many messages may be in the ring. The ring itself may be larger, because its
+	// size is rounded up.
 	capacity uint32
-	// Positions in the ring count up forever. Messages from completed to sent are in Sends that
-	// have not completed; those from sent to tail have no Send yet.
+	// Positions in the ring are never reset: they wrap at 2^32. Messages from completed to sent are
+	// in Sends that have not completed; those from sent to tail have no Send yet.
 	completed, sent, tail uint32
 	limit                 uint32 // messages that the peer accepts in one Send
 	bytes                 uint32 // of data gathered since sent
@@ -49,8 +50,8 @@ func sendCapacity(depth int) uint32 { return uint32(2*depth + spareMessages) }
 // response that follows it.
 func sendQueueDepth(depth int) int { return 2 * int(sendCapacity(depth)) }
 
-// newSendGather returns a gather for a lane of the given depth, whose ring begins at message first
-// of the lane's memory. The peer accepts one message per Send until its hello says more.
+// newSendGather returns the sendGather of a lane of the given depth. Its ring begins at message
+// first of the lane's memory. The peer accepts one message per Send until its hello says more.
 func newSendGather(first uint32, depth int) sendGather {
 	capacity := sendCapacity(depth)
 	return sendGather{
@@ -58,10 +59,10 @@ func newSendGather(first uint32, depth int) sendGather {
 	}
 }
 
-// end returns the index of the first message behind the ring.
+// end returns the index of the first message after the ring.
 func (g *sendGather) end() uint32 { return g.first + g.mask + 1 }
 
-// pending returns how many messages wait for the completion of their Send.
+// pending returns how many messages are in the ring.
 func (g *sendGather) pending() uint32 { return g.tail - g.completed }
 
 // room returns how many more messages fit.
@@ -107,8 +108,8 @@ func (g *sendGather) endSend() {
 	g.sent, g.bytes = g.tail, 0
 }
 
-// finish returns the gathered work requests, valid until the next message or transfer is added. The
-// last one stands for all: when it completes, the caller passes the index of its ID to release.
+// finish returns the gathered work requests, valid until the next message or transfer is added.
+// Only the last one reports its completion. The caller then passes the index in its ID to release.
 func (g *sendGather) finish() []rdma.SendRequest {
 	g.endSend()
 	if g.count == 0 {

@@ -19,16 +19,16 @@ const volumeBatch = 32
 // TargetLaneConfig configures a TargetLane.
 type TargetLaneConfig struct {
 	Worker *Worker
-	// Queue is the queue's index in its session, under which Counters counts. Without Counters the
-	// lane's counts are not visible.
+	// Queue is the queue's index in its session. Counters counts under that index; if it is nil,
+	// the lane's counts are not visible.
 	Queue    int
 	Counters *CounterSet
-	// Device is where connections arrive. Domain, on it, is the session's.
+	// Device accepts the RDMA connections. Domain is the session's protection domain on Device.
 	Device rdma.Device
 	Domain rdma.ProtectionDomain
 	Volume volume.Volume
-	// VolumeMemory is Volume.Memory registered in Domain, if the lane may send reads straight from
-	// it. Without it, reads pass through staging.
+	// VolumeMemory is Volume.Memory registered in Domain, if the lane may send the data of reads
+	// straight from it. If it is nil, that data passes through staging.
 	VolumeMemory rdma.MemoryRegion
 	// Export is the client's memory as the relay has exported it.
 	Export rdma.RemoteMemory
@@ -36,14 +36,14 @@ type TargetLaneConfig struct {
 	// transfer of one request in bytes. Staging takes their product.
 	Depth      int
 	BufferSize uint32
-	// OnFailure is called once, on the worker's thread, with the reason why the lane has failed. It
+	// OnFailure is called once, on the worker's thread, with the error that made the lane fail. It
 	// must not block.
 	OnFailure func(error)
 }
 
 // TargetLane is the target's share of a client queue: it receives requests, moves their data
-// between the volume and the client's memory, and responds on the connection that each request came
-// on. The control plane calls its methods, one at a time.
+// between the volume and the client's memory, and responds on the connection that carried the
+// request. The control plane calls its methods, one at a time.
 type TargetLane struct {
 	lane
 	config  TargetLaneConfig
@@ -53,16 +53,16 @@ type TargetLane struct {
 
 	transactions []transaction // by the relay's slot
 	active       int           // transactions that have begun and not completed
-	// backlog holds requests that begin when there is room for their responses.
+	// backlog holds requests that wait for room for their responses.
 	backlog      fifo.Queue[message]
-	waitingReads fifo.Queue[uint32] // slots whose fetch waits for read depth
+	waitingReads fifo.Queue[uint32] // slots whose fetch waits for another to complete
 	reads        int                // RDMA Reads in flight
 	maxReads     int
 
-	// helloReceived is set if the relay's hello came before Accept returned.
+	// helloReceived is set if the relay's hello arrived before Accept returned.
 	helloReceived [iomsg.ConnectionRoleCount]bool
 
-	// Scratch of the worker's thread: what is passed through an interface would otherwise be
+	// Scratch of the worker's thread: values passed through an interface would otherwise be
 	// allocated for each use.
 	completed [volumeBatch]*volume.Request
 	fetching  [1]rdma.SendRequest
@@ -130,7 +130,7 @@ func (l *TargetLane) Staging() rdma.RemoteMemory {
 	}
 }
 
-// Accept makes one of the lane's two connections out of the relay's request. It returns before the
+// Accept accepts the relay's request for one of the lane's two connections. It returns before the
 // hellos have been exchanged: see Ready.
 func (l *TargetLane) Accept(
 	ctx context.Context, request rdma.Request, role iomsg.ConnectionRole, outboundReads int,
@@ -188,8 +188,8 @@ func (l *TargetLane) Start(ctx context.Context) error {
 	return nil
 }
 
-// Revoke closes both connections and accepts no more requests. Volume requests in progress go on:
-// see Quiesced.
+// Revoke closes both connections and accepts no more requests. Volume requests in progress
+// continue: see Quiesced.
 func (l *TargetLane) Revoke(ctx context.Context) error { return l.worker.do(ctx, l.revoke) }
 
 // Close revokes the lane, waits until it is quiesced, and releases it. If ctx ends first, the
@@ -202,7 +202,7 @@ func (l *TargetLane) Close(ctx context.Context) error {
 		return fmt.Errorf("close target lane: %w", err)
 	}
 	unfinished := func() int { return l.active + l.backlog.Len() }
-	if err := l.shutDown(ctx, unfinished); err != nil {
+	if err := l.detach(ctx, unfinished); err != nil {
 		return fmt.Errorf("close target lane: %w", err)
 	}
 	l.released = true
@@ -210,8 +210,8 @@ func (l *TargetLane) Close(ctx context.Context) error {
 }
 
 // staging is registered memory through which data passes between the wire and the volume: a buffer
-// for each slot of the relay. The relay may write there at any time; what it changes after it has
-// sent a request is its own client's data.
+// for each slot of the relay. The relay may write there at any time. What it changes after sending
+// a request is only its own client's data.
 type staging struct {
 	region     *memory.Region
 	registered rdma.MemoryRegion

@@ -8,9 +8,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// An IO passes through this file from top to bottom. A read goes receiveRequest, begin, submit,
-// pollVolume, respondWithData, endBatch; a write whose data the relay has not pushed goes to fetch
-// in between. Reads of a volume in registered memory skip the volume and its poll.
+// An IO passes through this file from top to bottom. A read runs through receiveRequest, begin,
+// submit, pollVolume, respondWithData, and flushResponses. A write whose data the relay has not
+// pushed runs through fetch before submit. Reads from registered volume memory skip submit and
+// pollVolume.
 
 // transaction is a request of the relay until it completes.
 type transaction struct {
@@ -75,13 +76,13 @@ func (l *TargetLane) receiveRequest(c *connection, request *message) {
 			"relay sent a message of type %d before start storage", uint32(m.Type)))
 	case c.role != m.Type.Connection() || l.stop != stopNone:
 		l.fail(status.Errorf(status.Unexpected,
-			"relay sent a message of type %d on the %v connection, out of order",
+			"relay sent a message of type %d on the wrong connection (%v) or after stop",
 			uint32(m.Type), c.role))
 	case m.Type == iomsg.Stop:
 		l.stop, l.stopMessage = stopReceived, *request
 	case l.active+l.backlog.Len() >= l.config.Depth:
 		l.fail(status.Errorf(status.Full,
-			"relay sent more than the agreed %d requests", l.config.Depth))
+			"relay exceeded the agreed depth of %d requests", l.config.Depth))
 	case m.Slot >= uint32(l.config.Depth) || l.transactions[m.Slot].inUse:
 		l.fail(status.Errorf(status.Unexpected,
 			"relay sent a request in slot %d, which does not exist or is in use", m.Slot))
@@ -103,9 +104,9 @@ func (l *TargetLane) respondHello(c *connection) {
 	l.signalReady(c.role, nil)
 }
 
-// hasRoom reports whether the response to one more request fits, beside those to all active
-// requests and to stop. Responses take up room until their Send has completed, which may be polled
-// after the next request, or after many if Sends wait behind a long RDMA Read.
+// hasRoom reports whether the response to one more request fits, in addition to those to all active
+// requests and to stop. A response takes up room until the completion of its Send has been polled.
+// That may be after the next request, or after many if the Send waits for a long RDMA Read.
 func (l *TargetLane) hasRoom(c *connection) bool { return int(c.send.room()) > l.active+1 }
 
 // beginBacklog begins the requests that have been waiting for room.
@@ -153,8 +154,8 @@ func (l *TargetLane) begin(request *message, m *iomsg.Message) {
 	l.submit(slot)
 }
 
-// check returns the code with which to reject a request, Success if it can be carried out. The
-// volume itself trusts what has passed here.
+// check returns the code with which to reject a request, or Success if it may be carried out. The
+// volume itself trusts requests that have passed.
 func (l *TargetLane) check(t *transaction, m *iomsg.Message) status.Code {
 	switch {
 	case l.draining:
@@ -165,11 +166,11 @@ func (l *TargetLane) check(t *transaction, m *iomsg.Message) status.Code {
 		return status.CodeOf(l.info.Check(&t.request))
 	}
 	export := &l.config.Export
-	block := uint64(l.info.BlockSize) - 1
+	blockMask := uint64(l.info.BlockSize) - 1
 	switch {
 	case m.IOSize > l.config.BufferSize:
 		return status.TooBig
-	case m.IOSize == 0, uint64(m.IOSize)&block != 0, m.StorageOffset&block != 0,
+	case m.IOSize == 0, uint64(m.IOSize)&blockMask != 0, m.StorageOffset&blockMask != 0,
 		uint64(m.IOSize) > l.info.Size, m.StorageOffset > l.info.Size-uint64(m.IOSize),
 		uint64(m.IOSize) > export.Length, m.RequesterOffset > export.Length-uint64(m.IOSize):
 		return status.InvalidValue
@@ -181,8 +182,8 @@ func (l *TargetLane) check(t *transaction, m *iomsg.Message) status.Code {
 	return status.Success
 }
 
-// fetch reads the data of a write from the client's memory. Reads beyond the agreed depth wait here
-// rather than in the send queue, where they would hold up everything behind them.
+// fetch reads the data of a write from the client's memory. Reads beyond the agreed read depth wait
+// in waitingReads: in the send queue they would hold up everything after them.
 func (l *TargetLane) fetch(slot uint32) {
 	if l.reads >= l.maxReads {
 		l.counters.backpressure(NoReadCredit)
@@ -256,9 +257,9 @@ func (l *TargetLane) pollVolume() int {
 	}
 }
 
-// respondWithData writes the data of a read into the client's memory and sends the response behind
-// it on the same connection; no other order is safe on every transport. When the relay has the
-// response it also has the data, so the slot's staging buffer can be used again.
+// respondWithData writes the data of a read into the client's memory and then sends the response on
+// the same connection; no other order is safe on every transport. When the relay has the response,
+// the data has been placed, so the slot's staging buffer can be used again.
 func (l *TargetLane) respondWithData(slot uint32, source rdma.Segment) {
 	t := &l.transactions[slot]
 	r := l.connections[iomsg.DataConnection].send.addTransfer(t.ioSize)
@@ -267,7 +268,7 @@ func (l *TargetLane) respondWithData(slot uint32, source rdma.Segment) {
 	l.respond(slot, status.Success)
 }
 
-// respond ends a transaction. Its response shares a Send with others.
+// respond ends a transaction. Its response may share a Send with others.
 func (l *TargetLane) respond(slot uint32, code status.Code) {
 	t := &l.transactions[slot]
 	c := &l.connections[t.ioType.Connection()]
@@ -301,8 +302,8 @@ func (l *TargetLane) endBatch() {
 	l.flushResponses()
 }
 
-// flushResponses posts and flushes everything gathered, and publishes the counters. It returns the
-// stop message once everything before it has completed.
+// flushResponses returns the stop message to the relay if everything before it has completed, posts
+// and flushes everything gathered, and publishes the counters.
 func (l *TargetLane) flushResponses() {
 	if l.stop == stopReceived && l.active == 0 && l.backlog.Len() == 0 && l.isAlive() {
 		l.stop = stopCompleted

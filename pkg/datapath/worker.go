@@ -1,10 +1,10 @@
-// Package datapath is the engine: pinned threads that poll progress engines and move 64-byte IO
-// messages between Comch and RDMA.
+// Package datapath is the data path of the relay and of the target: worker threads that poll
+// progress engines and move 64-byte IO messages between Comch, RDMA, and volumes.
 //
 // A Worker is one OS thread. It serves lanes: the relay's share of a client queue (RelayLane)
-// forwards messages, the target's share (TargetLane) carries them out. A lane belongs to its
-// worker's thread, and the control plane reaches it by commands. Nothing on the data path
-// allocates, locks, or logs.
+// forwards requests and responses, the target's share (TargetLane) carries the requests out. A lane
+// belongs to its worker's thread, and the control plane reaches it by commands. Nothing on the data
+// path allocates, locks, or logs.
 //
 // Read relay_path.go for the relay's side of an IO, target_path.go for the target's, and lane.go
 // for the life of a lane.
@@ -26,13 +26,13 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// NoCPU leaves a worker's thread where the scheduler puts it.
+// NoCPU leaves a worker's thread unpinned.
 const NoCPU = -1
 
 const (
 	// completionBatch is how many RDMA completions a worker polls at once.
 	completionBatch = 64
-	// completionQueueCapacity bounds the work requests of all lanes of a worker.
+	// completionQueueCapacity bounds the work requests of all lanes of a worker on one device.
 	completionQueueCapacity = 1 << 16
 )
 
@@ -44,7 +44,7 @@ type WorkerConfig struct {
 }
 
 // Worker is an OS thread with a progress engine, the lanes that it serves, and a completion queue
-// on each RDMA device that they use. Its methods may be called concurrently.
+// on each RDMA device that the lanes use. Its methods may be called concurrently.
 type Worker struct {
 	cpu    int
 	engine *progress.Engine
@@ -113,8 +113,8 @@ func (w *Worker) Stop() error {
 	return nil
 }
 
-// CheckAlive wakes the worker and waits for one turn of its loop. It fails if ctx ends first, which
-// means that something the worker polls does not return.
+// CheckAlive wakes the worker and waits for one turn of its loop. If ctx ends first, it fails:
+// something that the worker polls has not returned.
 func (w *Worker) CheckAlive(ctx context.Context) error { return w.do(ctx, func() {}) }
 
 // hasStopped reports whether the thread has ended.
@@ -189,7 +189,7 @@ func (w *Worker) dispatcherOn(ctx context.Context, device rdma.Device) (*dispatc
 	return d, nil
 }
 
-// completionHandler is a lane as the owner of RDMA connections.
+// completionHandler is a lane as the dispatcher sees it.
 type completionHandler interface {
 	// complete handles one completion of the connection with the given role.
 	complete(role iomsg.ConnectionRole, completion *rdma.Completion)
@@ -199,7 +199,7 @@ type completionHandler interface {
 }
 
 // dispatcher polls the completions of all connections of a worker on one device and hands each to
-// its lane, which it finds by the connection's context. It belongs to the worker's thread.
+// its lane, which the connection's context identifies. It belongs to the worker's thread.
 type dispatcher struct {
 	queue         rdma.CompletionQueue
 	registrations []registration
@@ -208,15 +208,15 @@ type dispatcher struct {
 	touched       []completionHandler // had a completion in this batch
 }
 
-// registration is where the dispatcher finds a lane. The generation tells successive lanes with the
-// same index apart: a connection attempt that was canceled may still deliver completions when its
-// lane is gone.
+// registration is a lane's entry in the dispatcher. The generation distinguishes successive lanes
+// with the same index: a cancelled connection attempt may still deliver completions after its lane
+// is gone.
 type registration struct {
 	handler    completionHandler
 	generation uint32
 }
 
-// registrationID names a registration and its generation.
+// registrationID identifies a registration and its generation.
 type registrationID struct{ index, generation uint32 }
 
 // A connection's context holds the role in the lowest bit, then the index of the registration, then
@@ -231,12 +231,12 @@ func (id registrationID) context(role iomsg.ConnectionRole) uint64 {
 		uint64(id.index)<<contextIndexShift | uint64(role)
 }
 
-// register returns the ID from which the contexts of handler's connections are made.
+// register adds handler and returns its ID, which the contexts of its connections contain.
 func (d *dispatcher) register(handler completionHandler) registrationID {
 	n := len(d.free)
 	if n == 0 {
 		d.registrations = append(d.registrations, registration{})
-		// Each handler may be touched once per batch.
+		// Each handler is in touched at most once, so touch never allocates.
 		d.touched = make([]completionHandler, 0, len(d.registrations))
 		d.free, n = append(d.free, uint32(len(d.registrations)-1)), 1
 	}
@@ -277,8 +277,8 @@ func (d *dispatcher) Poll() int {
 }
 
 func (d *dispatcher) touch(handler completionHandler) {
-	// Completions of one connection come in a row, so the handler touched last is nearly always the
-	// right one.
+	// Completions of one connection usually arrive in a row, so the handler touched last is nearly
+	// always the one.
 	for i := len(d.touched) - 1; i >= 0; i-- {
 		if d.touched[i] == handler {
 			return
@@ -287,8 +287,7 @@ func (d *dispatcher) touch(handler completionHandler) {
 	d.touched = append(d.touched, handler)
 }
 
-// Pool is a set of workers that serve the same lanes: those of a process, or of one of its
-// channels.
+// Pool is a set of workers that share the lanes of a process, or of one channel.
 type Pool struct {
 	workers []*Worker
 }
