@@ -3,8 +3,8 @@
 //
 // A server listens on one device, under a name, for the clients of one representor. A client
 // connects to it by that name. The resulting Connection carries control messages in both
-// directions. Consumers and producers, the fast data path, are created on it. Providers implement
-// these interfaces over hardware or over shared memory.
+// directions. Its consumers and producers are the fast data path. Providers implement these
+// interfaces over hardware or over shared memory.
 //
 // Any goroutine may use servers and connections. A consumer or a producer belongs to one thread at
 // a time. The peer is not trusted: received messages may hold any bytes, and the peer can still
@@ -22,16 +22,15 @@ import (
 type Provider interface {
 	// Name returns the provider's name in configuration, for instance "emulated".
 	Name() string
-	// Capabilities returns what device can do. Nothing needs to be created on it first. It fails
-	// with status.NotSupported if the provider is not built in or the device does not support
-	// Comch.
+	// Capabilities returns what device can do, without creating anything on it. It fails with
+	// status.NotSupported if the provider is not built in or the device does not support Comch.
 	Capabilities(device string) (Capabilities, error)
-	// Listen starts a server. Its name is unique per device and representor: status.AlreadyExist if
-	// it is taken.
+	// Listen starts a server. It fails with status.AlreadyExist if the device and representor
+	// already have a server of that name.
 	Listen(ctx context.Context, config ServerConfig) (Server, error)
 	// Connect connects to a server. It fails with status.NotFound if no server has that name,
-	// status.NotPermitted if the server rejects this user, and status.Full if the server has its
-	// maximum of clients.
+	// status.NotPermitted if the server rejects this user, and status.Full if the server has
+	// reached its maximum number of clients.
 	Connect(ctx context.Context, config ClientConfig) (Connection, error)
 }
 
@@ -60,8 +59,8 @@ type ServerConfig struct {
 	Device      string // the DPU's device, for instance "03:00.0"
 	Representor string // the host function it serves, for instance "b1:00.0"
 	Name        string
-	// MaxMessageSize is the largest control message in bytes. Client and server must agree; 0 takes
-	// the device's maximum.
+	// MaxMessageSize is the largest control message in bytes. Client and server must agree; 0
+	// selects the device's maximum.
 	MaxMessageSize int
 	// ReceiveQueue is how many received control messages are queued per connection before the
 	// peer's Send has to wait.
@@ -81,7 +80,7 @@ type Admission struct {
 	// AllowUsers may connect.
 	AllowAnyUser bool
 	AllowUsers   []uint32 // user ids
-	// MaxExportBytes limits the memory that one connection may have exported to the server at a
+	// MaxExportBytes limits how much memory one connection may have exported to the server at a
 	// time.
 	MaxExportBytes uint64
 }
@@ -147,19 +146,19 @@ type Connection interface {
 	// NewConsumer creates a consumer and waits until it is running and the peer has been notified.
 	NewConsumer(ctx context.Context, config ConsumerConfig) (Consumer, error)
 	// NewProducer creates a producer that sends to one consumer of the peer. It fails with
-	// status.NotFound if the peer has no such consumer, or no longer has it.
+	// status.NotFound if the peer has no such consumer, or has destroyed it.
 	NewProducer(ctx context.Context, consumer ConsumerID) (Producer, error)
-	// ExportMemory lets the peer import a region with the given rights and returns the descriptor
-	// to send it, at most MaxExportLength bytes.
+	// ExportMemory lets the peer import a region with the given rights. It returns the descriptor
+	// to send to the peer, of at most MaxExportLength bytes.
 	ExportMemory(ctx context.Context, region *memory.Region, access memory.Access) ([]byte, error)
 	// ImportMemory turns a descriptor that the peer sent into a region. The region stays valid
 	// until it is closed, even after the connection has ended.
 	ImportMemory(descriptor []byte) (*memory.Region, memory.Access, error)
 	// Done returns a channel that is closed when the connection has ended, for any reason.
 	Done() <-chan struct{}
-	// Err returns why the connection has ended, nil before.
+	// Err returns why the connection has ended, or nil if it has not.
 	Err() error
-	// Close disconnects in order. It fails with status.InUse while this side has consumers or
+	// Close disconnects gracefully. It fails with status.InUse while this side has consumers or
 	// producers.
 	Close() error
 	// Abort disconnects at once. Consumers and producers of this side stay allocated but exchange
@@ -210,10 +209,11 @@ type Consumer interface {
 	Memory() []byte
 	// PostReceive offers length bytes at offset of Memory to the peer's producers. length may be 0.
 	// Receives complete in the order in which they were posted. It fails with status.Full if
-	// Receives are already posted, and with status.InvalidValue if the range is outside the memory.
+	// ConsumerConfig.Receives are already posted, and with status.InvalidValue if the range is
+	// outside the memory.
 	PostReceive(offset, length uint32, userData uint64) error
 	// Flush makes posted receives visible and wakes a peer that waits for them. Call it once after
-	// a batch of PostReceive.
+	// a batch of calls of PostReceive.
 	Flush()
 	// Poll fills received with completed receives, in order, and returns their number. If the peer
 	// violates the protocol, the connection ends, and Poll returns 0 from then on.
@@ -231,8 +231,8 @@ type Consumer interface {
 // Producer sends messages on the data path to one consumer of the peer. Messages from one producer
 // arrive in the order in which they were sent.
 type Producer interface {
-	// Waiter lets a thread sleep until a consumer that had no receives posted has some again. Arm
-	// returns false if it has some now.
+	// Waiter lets a thread sleep until the consumer, which had no receive posted, has one again.
+	// Arm returns false if it has one already.
 	progress.Waiter
 	// ID returns the value of Received.Producer at the consumer. It is unique per connection and
 	// never 0.
@@ -243,8 +243,8 @@ type Producer interface {
 	// immediate longer than the consumer allows; and with status.NotConnected if the consumer or
 	// the connection is gone.
 	Send(message, immediate []byte) error
-	// Flush wakes the peer if it sleeps. A peer that polls sees messages even before. Call it once
-	// after a batch of Send.
+	// Flush wakes the peer if it sleeps. A peer that polls sees messages without it. Call it once
+	// after a batch of calls of Send.
 	Flush()
 	// State returns Running until the producer, the consumer, or the connection ends.
 	State() progress.State

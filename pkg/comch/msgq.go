@@ -36,8 +36,8 @@ type DPAConfig struct {
 
 // DPAKernel is the code of a DPA thread, which calls it repeatedly as long as it returns a number
 // other than 0. After 0 the thread may sleep until one of the kernel's consumers has a message, a
-// consumer that one of its producers found empty has room again, or Wake is called. A kernel must
-// not block.
+// consumer that had no receive posted for one of the kernel's producers has one again, or Wake is
+// called. A kernel must not block.
 type DPAKernel func() int
 
 // DPA is the data path accelerator of a device, with one thread. The kernel uses its device side:
@@ -97,42 +97,44 @@ type MsgQ interface {
 	// NewDPAConsumer creates a DPA consumer with room for the given number of messages. It fails
 	// with status.NotSupported if the consumers of this queue are on the CPU.
 	NewDPAConsumer(ctx context.Context, receives int) (DPAConsumer, error)
-	// NewDPAProducer creates a DPA producer with room for sends completions, each of which carries
-	// userData. It fails with status.NotSupported if the producers of this queue are on the CPU.
+	// NewDPAProducer creates a DPA producer with room for the completions of the given number of
+	// sends. Each completion carries userData. It fails with status.NotSupported if the producers
+	// of this queue are on the CPU.
 	NewDPAProducer(ctx context.Context, sends int, userData uint64) (DPAProducer, error)
 	// Close closes the queue. It fails with status.InUse while there are consumers or producers.
 	Close() error
 }
 
-// DPAConsumer is the device's side of a consumer of immediate data. Ack and Poll belong to the
-// kernel.
+// DPAConsumer is the device's side of a consumer of immediate data. Only the kernel may call Ack
+// and Poll.
 type DPAConsumer interface {
-	// ID returns the consumer's id on its queue.
+	// ID returns the consumer's ID on its queue.
 	ID() ConsumerID
 	// Ack lets the consumer receive the given number of further messages. It fails with
 	// status.Full, and changes nothing, if the consumer has no room for them.
 	Ack(messages int) error
 	// Poll fills received with messages, in order, and returns their number.
 	Poll(received []Received) int
-	// Close destroys the consumer while the kernel is not running.
+	// Close destroys the consumer. The kernel must not be running.
 	Close() error
 }
 
 // DPABuffer is a place in memory that a DPA may copy from or to.
 type DPABuffer struct {
 	Region *memory.Region
-	// Access is what the DPA may do with the region: copying from it takes memory.PCIRead, copying
-	// to it memory.PCIWrite.
+	// Access is what the DPA may do with the region: copying from it requires memory.PCIRead,
+	// copying to it memory.PCIWrite.
 	Access memory.Access
 	Offset uint64 // bytes from the start of the region
 }
 
-// DPACompletion tells the kernel that a message has arrived for which it requested a completion.
+// DPACompletion reports that a message has arrived for which the kernel requested a completion.
 type DPACompletion struct {
 	UserData uint64 // of the producer
 }
 
-// DPAProducer is the device's side of a producer. All methods except Close belong to the kernel.
+// DPAProducer is the device's side of a producer. Only the kernel may call its methods, except
+// Close.
 type DPAProducer interface {
 	// IsConsumerEmpty reports whether the consumer has no receive posted. It fails with
 	// status.NotFound if there is no such consumer.
@@ -148,6 +150,6 @@ type DPAProducer interface {
 		completionRequested bool) error
 	// Poll fills completions with requested completions and returns their number.
 	Poll(completions []DPACompletion) int
-	// Close destroys the producer while the kernel is not running.
+	// Close destroys the producer. The kernel must not be running.
 	Close() error
 }

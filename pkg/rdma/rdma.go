@@ -95,14 +95,14 @@ type MemoryRegion interface {
 	Base() uint64
 	// Len returns the length in bytes.
 	Len() uint64
-	// Deregister revokes the keys and waits until no operation touches the memory any more: when it
-	// returns, no peer can reach the memory, which may be unmapped. Operations that still use the
-	// keys fail their connection. Any goroutine may call it, except one that blocks the thread of a
-	// completion queue in use.
+	// Deregister revokes the keys and waits until nothing uses the memory any more: when it
+	// returns, no peer can reach the memory, and it may be unmapped. Work requests that still use
+	// the keys fail their connection. Any goroutine may call it, provided that no thread that polls
+	// a completion queue is waiting for that goroutine.
 	Deregister() error
 }
 
-// RemoteMemory is a peer's registered memory, as it names it to this side.
+// RemoteMemory is a peer's registered memory, as the peer has announced it.
 type RemoteMemory struct {
 	Key    uint32        // MemoryRegion.RemoteKey
 	Base   uint64        // MemoryRegion.Base
@@ -115,13 +115,14 @@ type Listener interface {
 	// Address returns where the listener listens, with the actual port.
 	Address() netip.AddrPort
 	// Accept waits for the next connection request. After Close it fails with status.Shutdown. It
-	// never returns requests that violate the protocol or stay silent past the handshake deadline.
+	// never returns a request that violates the protocol or has not arrived completely by the
+	// handshake deadline.
 	Accept(ctx context.Context) (Request, error)
 	// Close stops listening and rejects requests that have not been accepted yet.
 	Close() error
 }
 
-// Request is a connection request of a peer. Exactly one of Accept and Reject must be called.
+// Request is a connection request of a peer. The caller must call exactly one of Accept and Reject.
 type Request interface {
 	// PrivateData returns the data that the peer sent with its request.
 	PrivateData() []byte
@@ -186,7 +187,7 @@ const (
 	OpDisconnected
 )
 
-// String returns the lower-case name of the operation.
+// String returns the lower-case name of the opcode.
 func (o Opcode) String() string {
 	switch o {
 	case OpSend:
@@ -235,7 +236,7 @@ type Completion struct {
 }
 
 // CompletionQueue collects the completions of its connections. As a progress.Waiter it lets its
-// thread sleep until any of them has something to do.
+// thread sleep until one of them has something to do.
 type CompletionQueue interface {
 	progress.Waiter
 	// Poll drives the attached connections without blocking, fills completions, and returns their
@@ -264,7 +265,7 @@ type Connection interface {
 	Flush()
 	// Close ends the connection at once. All its requests complete as flushed, and OpDisconnected
 	// follows, after which the connection is no longer attached to its queue. When Close returns,
-	// the peer reaches no memory over it any more.
+	// the peer can no longer reach memory over the connection.
 	Close()
 	// Abort has the effect of a lost network: the completion queue's thread finds the connection
 	// broken. Any goroutine may call it.
