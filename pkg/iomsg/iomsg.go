@@ -29,11 +29,11 @@ const (
 	offsetReserved        = 52
 )
 
-// Type says what an IO message requests, or that it is a response.
+// Type is what an IO message requests, or Result in a response.
 type Type uint32
 
-// Types 0 to 3 come from the DOCA storage applications; the others are
-// native. Hello is the first message on every RDMA connection.
+// Types 0 to 3 come from the DOCA storage applications; the others are native. Hello is the first
+// message on every RDMA connection.
 const (
 	Result      Type = 0
 	Read        Type = 1
@@ -110,7 +110,7 @@ func (r ConnectionRole) String() string {
 	return "invalid"
 }
 
-// Operation is what an IO does, without the types that only the protocol needs. It is small and
+// Operation is what an IO does. Unlike Type, it has no values that only the protocol needs, and is
 // dense, so it can index tables.
 type Operation uint8
 
@@ -125,7 +125,7 @@ const (
 	OperationCount
 )
 
-// Operation returns what an IO of this type does, OpOther if t is not an IO.
+// Operation returns what an IO of this type does, or OpOther if t is not an IO.
 func (t Type) Operation() Operation {
 	switch t {
 	case Read:
@@ -168,8 +168,8 @@ type Flags uint32
 const (
 	// FUA (force unit access) makes a write durable before it completes.
 	FUA Flags = 1 << 0
-	// Pushed is set by the relay after it has written a write's data into the target's staging
-	// buffer of the slot, ahead of the request.
+	// Pushed means that the relay has written the data of a write into the slot's staging buffer on
+	// the target, ahead of the request.
 	Pushed Flags = 1 << 1
 )
 

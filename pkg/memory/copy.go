@@ -7,8 +7,8 @@ import (
 )
 
 // CopyOut copies from the region, starting at offset, into dst. A fault in an Untrusted region
-// becomes an IOFailed error, and part of dst may have been written. An opaque region returns a
-// NotSupported error. CopyOut does not allocate unless it fails.
+// becomes an IOFailed error; part of dst may then have been written. Copying from an opaque region
+// fails with NotSupported. CopyOut does not allocate unless it fails.
 func (r *Region) CopyOut(dst []byte, offset uint64) error {
 	if err := r.checkCopy(offset, uint64(len(dst))); err != nil {
 		return err
@@ -43,7 +43,7 @@ func Copy(dst *Region, dstOffset uint64, src *Region, srcOffset, length uint64) 
 	return src.copyGuarded(to, from)
 }
 
-// copyBetween copies where both sides may fault.
+// copyBetween copies between two Untrusted regions: either side may fault.
 func copyBetween(dst *Region, to []byte, src *Region, from []byte) (err error) {
 	previous := debug.SetPanicOnFault(true)
 	defer func() {

@@ -1,4 +1,4 @@
-// Package memory describes the memory that data paths reach: regions that are allocated here,
+// Package memory describes the memory that data paths use: regions that are allocated here,
 // imported from a peer, or owned by a device.
 package memory
 
@@ -63,15 +63,15 @@ func NewOpaque(handle any, base, length uint64, release func() error) *Region {
 	return &Region{handle: handle, base: base, length: length, descriptor: -1, release: release}
 }
 
-// Bytes returns the memory of a mapped region, nil for an opaque one. Do not touch the memory of an
-// Untrusted region directly: use CopyIn, CopyOut, or system calls.
+// Bytes returns the memory of a mapped region, or nil for an opaque one. Do not touch the memory of
+// an Untrusted region directly: use CopyIn, CopyOut, or system calls.
 func (r *Region) Bytes() []byte { return r.bytes }
 
 // Len returns the length in bytes.
 func (r *Region) Len() uint64 { return r.length }
 
-// Base returns the address of an opaque region's first byte in the provider's terms, 0 for a mapped
-// region.
+// Base returns the address of an opaque region's first byte as the provider's peers see it, or 0
+// for a mapped region.
 func (r *Region) Base() uint64 { return r.base }
 
 // Handle identifies an opaque region to its provider; it is nil for a mapped region.
@@ -80,11 +80,11 @@ func (r *Region) Handle() any { return r.handle }
 // Mapped reports whether the CPU can address the region.
 func (r *Region) Mapped() bool { return r.handle == nil }
 
-// Descriptor returns the file descriptor behind the mapping, -1 if there is none. The region owns
-// it.
+// Descriptor returns the file descriptor behind the mapping, or -1 if there is none. The region
+// owns it.
 func (r *Region) Descriptor() int { return r.descriptor }
 
-// Untrusted reports whether another process can take pages of the mapping away, so that touching it
+// Untrusted reports whether another process can take away pages of the mapping, so that touching it
 // may fault.
 func (r *Region) Untrusted() bool { return r.untrusted }
 
@@ -98,7 +98,7 @@ func (r *Region) CheckRange(offset, length uint64) error {
 	return nil
 }
 
-// Close unmaps the memory and closes its descriptor. Later calls return what the first returned.
+// Close unmaps the memory and closes its descriptor. Later calls return the result of the first.
 func (r *Region) Close() error {
 	r.closeOnce.Do(func() {
 		if r.release == nil {

@@ -124,8 +124,8 @@ func mapDescriptor(fd int, length uint64, protection int, untrusted bool) (*Regi
 // between two signals, such as those of a profiler.
 const prefaultStep = 8 << 20
 
-// Prefault allocates and maps all pages of a region that Alloc made, so that the data path meets
-// neither a lack of memory nor page faults. It does nothing for other regions.
+// Prefault allocates and maps all pages of a region that Alloc made, so that the data path neither
+// runs out of memory nor takes page faults. It does nothing for other regions.
 func (r *Region) Prefault() error {
 	if r.descriptor < 0 || r.untrusted {
 		return nil
@@ -133,7 +133,7 @@ func (r *Region) Prefault() error {
 	for offset := uint64(0); offset < r.length; offset += prefaultStep {
 		if err := r.prefault(offset, min(prefaultStep, r.length-offset)); err != nil {
 			return status.Errorf(status.NoMemory,
-				"allocate %d bytes of shared memory at offset %d: %w", r.length, offset, err)
+				"prefault memory region of %d bytes at offset %d: %w", r.length, offset, err)
 		}
 	}
 	return nil

@@ -11,15 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Engine drives the contexts of one thread (a DOCA progress engine). Other threads may only call
-// Do, Wake, and Stats; everything else is for the thread that runs the engine.
+// Engine polls the sources of one thread, and sleeps on their waiters (a DOCA progress engine).
+// Other threads may only call Do, Wake, and Stats; everything else is for the thread that runs the
+// engine.
 type Engine struct {
 	policy  Policy
 	sources []Source
 	waiters []*registration
 
 	epoll  int
-	wakeup int // eventfd of this process alone
+	wakeup int // eventfd that ends a sleep
 	events []unix.EpollEvent
 
 	pending  atomic.Bool // commands is not empty
@@ -40,8 +41,7 @@ type registration struct {
 	armed      bool
 }
 
-// maxEvents is the most ready descriptors that one wake-up reports; the next wake-up reports the
-// rest.
+// maxEvents bounds the ready descriptors that one wake-up reports; the next one reports the rest.
 const maxEvents = 64
 
 // wakeupToken marks the engine's own eventfd in epoll events. Other events carry the waiter's
@@ -74,8 +74,8 @@ func NewEngine(policy Policy) (*Engine, error) {
 	return e, nil
 }
 
-// Close releases the engine, which polls its sources no more. It runs the commands that Do has
-// accepted and that have not run yet; Do rejects later ones.
+// Close releases the engine, which then no longer polls its sources. It runs the commands that Do
+// has accepted and that have not run yet; Do rejects later ones.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	closed := e.closed.Swap(true)
@@ -199,13 +199,13 @@ const (
 	longestPause  = 2 * time.Millisecond
 )
 
-// yieldsPerClock is the number of empty turns per look at the clock.
+// yieldsPerClock is the number of empty turns for each reading of the clock.
 const yieldsPerClock = 4
 
 // idleState describes the empty turns since the last work.
 type idleState struct {
 	misses int           // empty turns in a row
-	since  time.Time     // when the row began
+	since  time.Time     // when the first of them ended
 	pause  time.Duration // the next pause, if a waiter has no descriptor
 }
 
@@ -310,7 +310,7 @@ func (e *Engine) drain(descriptor int32) {
 	}
 }
 
-// countLateWakeups looks for work that was not announced. Work that arrives at this very moment is
+// countLateWakeups looks for work that was not announced. Work that has only just arrived is
 // announced shortly after, so countLateWakeups waits a little for that.
 func (e *Engine) countLateWakeups() {
 	late := false
@@ -326,7 +326,7 @@ func (e *Engine) countLateWakeups() {
 }
 
 // Yield gives the core to another runnable thread (sched_yield(2)). It never blocks, so it bypasses
-// the scheduler of the runtime: telling it would cost more than the call.
+// the Go runtime's bookkeeping for system calls, which would cost more than the call.
 func Yield() {
 	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 }

@@ -16,7 +16,7 @@ const (
 	Adaptive Mode = iota
 	// Busy polls without pause and never sleeps. It is for dedicated cores.
 	Busy
-	// Event falls asleep at once.
+	// Event sleeps after the first empty poll.
 	Event
 )
 
@@ -41,7 +41,7 @@ func ParseMode(name string) (Mode, error) {
 		}
 	}
 	return 0, status.Errorf(status.InvalidValue,
-		"poll mode %q is none of adaptive, busy, event", name)
+		"invalid poll mode %q: must be adaptive, busy, or event", name)
 }
 
 // DefaultSpinTime is how long an adaptive thread polls without finding work before it sleeps. It is

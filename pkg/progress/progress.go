@@ -1,9 +1,9 @@
-// Package progress drives contexts. A progress engine polls the contexts of one thread, and puts
-// the thread to sleep when there is nothing to do.
+// Package progress lets one thread drive many sources of work. A progress engine polls the sources,
+// and puts the thread to sleep when none has work.
 package progress
 
-// Source is something that an Engine polls, normally a context or a group of contexts. Only the
-// engine's thread calls its methods.
+// Source is something that an Engine polls, for instance a completion queue or a DOCA context. Only
+// the engine's thread calls its methods.
 type Source interface {
 	// Poll makes progress without blocking and returns how much it did, 0 for nothing. It bounds
 	// its work per call, so that other sources get their turn.
@@ -23,13 +23,13 @@ const NoDescriptor = -1
 // on the waking side are both sequentially consistent.
 type Waiter interface {
 	// Descriptor returns a file descriptor that epoll can wait for; it is readable while the waiter
-	// is armed and has work. It never changes. NoDescriptor means that the waiter cannot be slept
-	// on, so the engine polls with growing pauses, and means nothing else.
+	// is armed and has work. It never changes. NoDescriptor means that a thread cannot sleep on the
+	// waiter.
 	Descriptor() int
-	// Arm prepares for sleep. It returns false, and does not arm, if there is work already. On a
-	// waiter that is armed it only checks again.
+	// Arm prepares for sleep. It returns false if there is work already; the waiter is then not
+	// armed, even if it was before.
 	Arm() bool
-	// Disarm ends what Arm began. It is called after every Arm that returned true.
+	// Disarm ends what Arm began. It is called only while the waiter is armed.
 	Disarm()
 	// Drain consumes what made Descriptor readable. It is called after the engine has seen the
 	// descriptor readable.
