@@ -9,8 +9,8 @@ const (
 	// batchBytes is the length at which a batch is long enough: a system call costs little compared
 	// with copying that much, and the peer can work on this batch while the next one is composed.
 	batchBytes = 64 << 10
-	// smallBytes is the largest payload still added to a batch that is long enough. The message
-	// that announces the data before it should not wait for the next system call.
+	// smallBytes is the largest payload that is still added to a batch that is long enough, so that
+	// a message that announces the data before it does not wait for the next system call.
 	smallBytes = 2 << 10
 	// stableBytes is the space for copies of payloads that could change between computing the CRC
 	// and sending. Only connections that use CRCs have it.
@@ -33,7 +33,7 @@ type batch struct {
 	regionCount int
 	// workEnd becomes sendQueue.sent once the batch has been sent.
 	workEnd    uint32
-	partlySent bool // so the batch can no longer be dropped
+	partlySent bool // the batch can no longer be dropped
 	scratch    [scratchBytes]byte
 }
 
@@ -87,8 +87,8 @@ func (b *batch) addRegion(r *memoryRegion) bool {
 	return true
 }
 
-// acquireRegions acquires all regions that the batch refers to, for the time of a system call. It
-// returns false, and acquires none, if one of them has been deregistered.
+// acquireRegions acquires all regions that the batch refers to, for the duration of a system call.
+// It returns false, and acquires none, if one of them has been deregistered.
 func (b *batch) acquireRegions() bool {
 	for i := range b.regionCount {
 		if !b.regions[i].uses.acquire() {

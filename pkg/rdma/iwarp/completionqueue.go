@@ -22,7 +22,7 @@ type completionQueue struct {
 	// while it is processed.
 	scheduled []*connection
 	spare     []*connection
-	staging   []byte // what is read from sockets, unless it goes straight to registered memory
+	staging   []byte // input from sockets that does not go straight to registered memory
 	regions   acquiredRegions
 	fairness  fairness
 
@@ -48,9 +48,9 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 	}, nil
 }
 
-// Poll drives all connections once and fills completions. If enough completions are ready to fill
-// them all, it does not drive the connections: a caller that is behind creates no more work for
-// itself.
+// Poll drives all connections once and fills completions. If enough completions are waiting
+// already, it does not drive the connections, so that a caller that has fallen behind creates no
+// more work for itself.
 func (q *completionQueue) Poll(completions []rdma.Completion) int {
 	if len(completions) == 0 || q.completions.len() < len(completions) {
 		q.progress()
@@ -168,9 +168,9 @@ func (q *completionQueue) attach(c *connection) error {
 	return nil
 }
 
-// notify makes the queue's thread look for aborted connections. Any goroutine may call it. A
-// connection may outlive its queue, and then the number of the queue's wake-up descriptor may
-// belong to another file, so notify does nothing once the queue is closed.
+// notify makes the queue's thread look for aborted connections. Any goroutine may call it. It does
+// nothing once the queue is closed: a connection may outlive its queue, and another file may have
+// reused the number of the wake-up descriptor.
 func (q *completionQueue) notify() {
 	q.inbox.Lock()
 	defer q.inbox.Unlock()
@@ -179,8 +179,8 @@ func (q *completionQueue) notify() {
 	}
 }
 
-// notifyLocked makes the queue's thread look at the inbox and for aborted connections, and wakes it
-// if it sleeps. The caller holds the inbox lock.
+// notifyLocked makes the queue's thread process its inbox and look for aborted connections, and
+// wakes it if it sleeps. The caller holds the inbox lock.
 func (q *completionQueue) notifyLocked() {
 	q.notified.Store(true)
 	q.poller.wake()
@@ -273,8 +273,8 @@ type completionEntry struct {
 }
 
 // initialCompletions is the largest initial size of a ring. Pollers hardly ever leave more
-// completions behind, and every garbage collection would have to scan a ring of the queue's full
-// capacity and interrupt the data path for that.
+// completions behind. A ring of the queue's full capacity would have to be scanned by every garbage
+// collection, which would interrupt the data path.
 const initialCompletions = 1024
 
 // completionRing is a FIFO of completions. It grows with the requests that its connections have
@@ -330,10 +330,10 @@ func (r *completionRing) collect(completions []rdma.Completion) int {
 }
 
 // Sessions share threads, and their threads share cores. A thread that always has work, because of
-// large payloads or many sessions, never yields its core for lack of work. The kernel then preempts
-// it only at a scheduler tick, so a session on another thread would wait for milliseconds. A thread
-// therefore yields deliberately while other sessions are active. It does not while its session is
-// alone: that would only give the core to other threads that poll in vain.
+// large payloads or many sessions, never yields its core for lack of work. The kernel preempts such
+// a thread only at a scheduler tick, so a session on another thread would wait for milliseconds. A
+// thread therefore yields deliberately while other sessions are active. It does not yield while its
+// session is alone: that would only give the core to other threads that poll in vain.
 const (
 	// contendedTurnBytes bounds the bytes that a connection moves per turn while other sessions are
 	// active.
@@ -345,7 +345,7 @@ const (
 	contendedYields = 64
 )
 
-// fairness tracks what a completion queue owes to other active sessions.
+// fairness decides when a completion queue's thread yields to other active sessions.
 type fairness struct {
 	yieldsLeft int // 0 if no other session is active
 	moved      int // bytes since the last yield

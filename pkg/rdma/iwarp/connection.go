@@ -12,8 +12,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// connection is one end of an established stream. Everything in it belongs to the thread of its
-// completion queue, except the atomic fields, and parameters, which do not change.
+// connection is one end of an established stream. It belongs to the thread of its completion queue,
+// except the atomic fields, and parameters, which never changes.
 type connection struct {
 	socket     socket
 	queue      *completionQueue
@@ -63,7 +63,8 @@ type handshakeResult struct {
 }
 
 // newConnection checks config and makes a connection that is not established yet. The connection
-// holds a reference to its protection domain, which the caller has to release if it discards it.
+// holds a reference to its protection domain; a caller that discards the connection must release
+// the reference.
 func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error) {
 	domain, queue, err := d.checkConfig(config)
 	if err != nil {
@@ -206,8 +207,8 @@ func (c *connection) fail(v *violation) {
 // maxReadsAfterError bounds the reads of input that arrived before an error.
 const maxReadsAfterError = 64
 
-// tcpFailed handles an error that TCP reports. Input that arrived before the error is still
-// processed, because it may be a Terminate with the actual reason.
+// tcpFailed handles an error that TCP reports. It first processes the input that arrived before the
+// error, which may be a Terminate with the actual reason.
 func (c *connection) tcpFailed(cause errno) {
 	for range maxReadsAfterError {
 		n, _, err := c.receiveOnce()
@@ -215,8 +216,8 @@ func (c *connection) tcpFailed(cause errno) {
 			return
 		}
 		if n == 0 && err == 0 && cause == syscall.EPIPE {
-			// Linux reports a reset as EPIPE if the peer's FIN preceded it. So the peer closed in
-			// order while this side was sending.
+			// Linux reports a reset as EPIPE if the peer's FIN preceded it. So the peer's end was
+			// orderly, although this side was still sending.
 			c.peerClosed()
 			return
 		}
@@ -253,8 +254,8 @@ func (c *connection) end(cause error, outcome rdma.CompletionStatus) {
 	c.flushReceives(rdma.StatusFlushed)
 }
 
-// flushSends completes all requests of the send queue: the oldest with the status first, the others
-// as flushed.
+// flushSends completes all requests of the send queue: the oldest with status first, the others as
+// flushed.
 func (c *connection) flushSends(first rdma.CompletionStatus) {
 	for q := &c.sends; q.head != q.tail; {
 		c.completeSend(q.at(q.head), first)

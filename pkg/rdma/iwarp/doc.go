@@ -3,7 +3,7 @@
 // package, Linux siw, or an iWARP NIC.
 //
 // Connection setup runs in goroutines and blocks, bounded by deadlines. An established connection
-// is only a non-blocking socket and its state: all its work happens in CompletionQueue.Poll and
+// is a non-blocking socket with some state: all its work happens in CompletionQueue.Poll and
 // Connection.Flush, on the one thread that owns the queue. That path takes no lock, starts no
 // goroutine, and allocates nothing.
 //

@@ -74,8 +74,8 @@ const (
 // tagged reports whether the message names its destination memory by an STag and an offset.
 func (o opcode) tagged() bool { return o == opWrite || o == opReadResponse }
 
-// invalidates reports whether the message also asks the receiver to invalidate an STag.
-func (o opcode) invalidates() bool {
+// hasInvalidate reports whether the message also asks the receiver to invalidate an STag.
+func (o opcode) hasInvalidate() bool {
 	return o == opSendInvalidate || o == opSendSolicitedInvalidate
 }
 

@@ -20,7 +20,7 @@ type handshake struct {
 	stop func() bool // ends the effect of ctx on conn; must be called
 }
 
-// newHandshake returns a handshake whose reads and writes end with ctx.
+// newHandshake returns a handshake whose reads and writes fail once ctx ends.
 func newHandshake(ctx context.Context, conn *net.TCPConn) *handshake {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline)
@@ -30,8 +30,8 @@ func newHandshake(ctx context.Context, conn *net.TCPConn) *handshake {
 	return &handshake{ctx: ctx, conn: conn, stop: stop}
 }
 
-// wrapError adds the operation to err. If the context has ended, the result is its cause instead of
-// the timeout that it provoked.
+// wrapError adds the operation to err. If the context has ended, wrapError reports its cause
+// instead of the timeout that it provoked.
 func (h *handshake) wrapError(operation string, err error) error {
 	if cause := context.Cause(h.ctx); cause != nil {
 		return status.Errorf(status.CodeOf(cause), "%s: %w", operation, cause)
@@ -64,7 +64,7 @@ func (h *handshake) readMPA(key string) (mpaFrame, error) {
 	return frame, err
 }
 
-// write sends whole frames by one system call.
+// write sends whole frames with one system call.
 func (h *handshake) write(frame []byte) error {
 	if _, err := h.conn.Write(frame); err != nil {
 		return h.wrapError("write handshake frame", err)
@@ -72,8 +72,8 @@ func (h *handshake) write(frame []byte) error {
 	return nil
 }
 
-// emptySTag is the STag in the first frames of a stream. They have no payload, so it refers to no
-// memory.
+// emptySTag is the STag in the first frames of a stream. They have no payload, so the STag refers
+// to no memory.
 const emptySTag = reservedSTags
 
 // A peer that does not respond to the probe is nudged after firstNudge, and again after intervals
@@ -100,13 +100,13 @@ func appendZeroRead(b []byte, useCRC bool) []byte {
 // startStream sends the initiator's first frames and waits until the peer has processed them. It
 // reports whether they included a Read Request, the probe.
 //
-// The wait is for peers like Linux siw. siw sends its Reply before it hands the socket to the code
-// that receives FPDUs, and data that arrives in between goes unnoticed until more data arrives. A
-// message sent at that time would be stuck, and so would a protocol that waits for the response to
-// it. So the stream starts with a zero-length Read, to which RDMAP responds without involving the
-// application. Until the response arrives, the initiator nudges the peer with zero-length Writes,
-// any number of which the receiver has to ignore (RFC 5041 section 5.2). The response proves that
-// the peer is receiving, so that the caller's first message cannot get stuck.
+// The wait is needed for peers like Linux siw. siw sends its Reply before it hands the socket to
+// the code that receives FPDUs, and data that arrives in between goes unnoticed until more data
+// arrives. A message sent at that time would be stuck, and so would a protocol that waits for the
+// response to it. So the stream starts with a zero-length Read, to which RDMAP responds without
+// involving the application. Until the response arrives, the initiator nudges the peer with
+// zero-length Writes, any number of which the receiver has to ignore (RFC 5041 section 5.2). The
+// response proves that the peer is receiving, so that the caller's first message cannot get stuck.
 func (h *handshake) startStream(a agreement) (probed bool, err error) {
 	var frames []byte
 	if a.rtr == rtrWrite {
@@ -198,7 +198,7 @@ func (a agreement) checkFirstFrame(p prefix, frame []byte) *violation {
 // maxFirstFrameBytes is the length of the longest FPDU that can start a stream, a Terminate.
 const maxFirstFrameBytes = maxTerminateBytes
 
-// readFPDU reads one of the first FPDUs of a stream. If nothing arrives for the time delay, it
+// readFPDU reads one of the first FPDUs of a stream. Whenever nothing arrives within delay, it
 // calls idle, which returns the next delay.
 func (h *handshake) readFPDU(
 	useCRC bool, delay time.Duration, idle func() (time.Duration, error),
@@ -254,7 +254,8 @@ func (h *handshake) readSome(b []byte, delay time.Duration) (int, error) {
 	return h.conn.Read(b)
 }
 
-// terminate tries to send the peer a Terminate that says why the stream ends before it has begun.
+// terminate tries to send the peer a Terminate with the reason why the stream ends before it has
+// begun.
 func (h *handshake) terminate(v *violation, useCRC bool) {
 	withoutHeaders := *v
 	withoutHeaders.headers = noHeaders

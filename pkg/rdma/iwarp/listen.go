@@ -87,8 +87,8 @@ func (l *listener) acceptConnections() {
 	}
 }
 
-// acceptRetryDelay is the pause after a failed accept, which means that the process or the machine
-// has run out of some resource.
+// acceptRetryDelay is the pause after a failed accept: the process or the machine has run out of
+// some resource.
 const acceptRetryDelay = 10 * time.Millisecond
 
 // serve reads a client's request and hands it to Accept.

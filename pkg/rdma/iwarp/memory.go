@@ -69,7 +69,7 @@ func (d *protectionDomain) resolve(
 		return nil, status.Errorf(status.InvalidValue,
 			"local key %#x is not registered in the connection's protection domain", local.Key)
 	}
-	if !r.contains(local.Address, uint64(local.Length)) {
+	if !r.hasRange(local.Address, uint64(local.Length)) {
 		return nil, status.Errorf(status.InvalidValue,
 			"segment of %d bytes at %#x is outside the memory region of %d bytes",
 			local.Length, local.Address, len(r.bytes))
@@ -119,8 +119,8 @@ func (r *memoryRegion) Deregister() error {
 	return nil
 }
 
-// contains reports whether the range is within the memory. The computation cannot wrap around.
-func (r *memoryRegion) contains(offset, length uint64) bool {
+// hasRange reports whether the range is within the memory. The computation cannot wrap around.
+func (r *memoryRegion) hasRange(offset, length uint64) bool {
 	size := uint64(len(r.bytes))
 	return offset <= size && length <= size-offset
 }
@@ -147,7 +147,7 @@ func (r *memoryRegion) copyOut(target []byte, offset uint64) bool {
 // memoryTable maps STags to memory regions. Lookups take no lock. Changes are rare.
 //
 // An STag is a 32-bit random number whose highest bits select the slot. So neither the number of
-// registrations nor any STag helps to guess another one.
+// registrations nor a known STag helps to guess another.
 type memoryTable struct {
 	slots atomic.Pointer[memorySlots]
 
@@ -245,10 +245,10 @@ func randomSTag() uint32 {
 	return binary.BigEndian.Uint32(b[:])
 }
 
-// useCount counts references to something that can be revoked. After revoke returns there are none,
-// and no new ones. Any goroutine may call its methods.
+// useCount counts references to something that can be revoked. After revoke returns, there are no
+// references, and none can be added. Any goroutine may call its methods.
 type useCount struct {
-	count   atomic.Int64 // plus revoked, once it is revoked
+	count   atomic.Int64 // references, plus the constant revoked once they are revoked
 	drained chan struct{}
 }
 
@@ -286,8 +286,8 @@ func (u *useCount) revoke() {
 // revokeUnused revokes only if there are no references, and reports whether it did.
 func (u *useCount) revokeUnused() bool { return u.count.CompareAndSwap(0, revoked) }
 
-// maxAcquired is how many regions a batch of segments usually refers to at most: one for messages
-// and one for data, in each of two sessions.
+// maxAcquired is the most regions that a batch of segments usually refers to: one for messages and
+// one for data, in each of two sessions.
 const maxAcquired = 4
 
 // acquiredRegions holds references to memory regions for the duration of a batch of segments.

@@ -45,8 +45,8 @@ type mpaFrame struct {
 	crc      bool
 	reject   bool
 	enhanced bool // the fields of RFC 6581 are present
-	// peerToPeer announces that the initiator's first frame is a ready-to-receive frame. The
-	// following three tell the kinds that are offered in a Request or chosen in a Reply.
+	// peerToPeer announces that the initiator's first frame is a ready-to-receive frame. The next
+	// three are the kinds that a Request offers or a Reply chooses.
 	peerToPeer    bool
 	rtrFPDU       bool
 	rtrWrite      bool
@@ -160,7 +160,7 @@ type agreement struct {
 	rtr           readyToReceive // the initiator's first frame
 }
 
-// readyToReceive is a kind of first frame (RFC 6581 section 7). It changes nothing, except that the
+// readyToReceive is a kind of first frame (RFC 6581 section 7). Its only effect is that the
 // responder may send from then on.
 type readyToReceive uint8
 
@@ -186,8 +186,8 @@ func newRequest(useCRC bool, inboundReads, outboundReads int, privateData []byte
 	}
 }
 
-// acceptReply checks a Reply and returns the agreement, on the initiator's side. With an error it
-// returns the violation to report to the responder.
+// acceptReply checks a Reply on the initiator's side and returns the agreement, or an error and the
+// violation to report to the responder.
 func acceptReply(request, reply *mpaFrame) (agreement, *violation, error) {
 	if reply.markers {
 		return agreement{}, violationReply, status.Errorf(status.NotSupported,
@@ -224,8 +224,8 @@ func acceptReply(request, reply *mpaFrame) (agreement, *violation, error) {
 	return a, nil, nil
 }
 
-// checkRequest returns an error if a responder has to reject the request whatever the application
-// wants.
+// checkRequest returns an error if the responder must reject the request without asking the
+// application.
 func checkRequest(request *mpaFrame) error {
 	if request.reject {
 		return status.Errorf(status.Unexpected, "MPA request has the reject flag")
@@ -241,7 +241,7 @@ func checkRequest(request *mpaFrame) error {
 	return nil
 }
 
-// newReply returns a Reply that accepts the request, and the agreement, on the responder's side.
+// newReply returns, on the responder's side, a Reply that accepts the request, and the agreement.
 // The Reply has the request's revision and offers the given read depths.
 func newReply(
 	request *mpaFrame, wantCRC bool, inboundReads, outboundReads int, privateData []byte,

@@ -17,8 +17,8 @@ const maxEvents = 64
 const wakeSlot = -1
 
 // poller is an epoll instance that reports which sockets of a completion queue are ready. It is
-// level-triggered, so its own descriptor is readable exactly while a socket is ready, and another
-// epoll instance can wait for it.
+// level-triggered, so its own descriptor is readable exactly while a socket is ready or the wake-up
+// descriptor is, and another epoll instance can wait for it.
 type poller struct {
 	descriptor     int
 	wakeDescriptor int // eventfd that other threads write to
@@ -48,12 +48,12 @@ func (p *poller) close() {
 	_ = unix.Close(p.descriptor)
 }
 
-// add starts reports for the socket of the connection in slot.
+// add starts reporting on the socket of the connection in slot.
 func (p *poller) add(s socket, slot int32) error {
 	return p.control(unix.EPOLL_CTL_ADD, s.descriptor, slot, unix.EPOLLIN)
 }
 
-// watchWritable switches reports of a writable socket on or off.
+// watchWritable sets whether the poller also reports when the socket is writable.
 func (p *poller) watchWritable(s socket, slot int32, on bool) error {
 	events := uint32(unix.EPOLLIN)
 	if on {
@@ -86,7 +86,7 @@ func (p *poller) ready(limit int) []unix.EpollEvent {
 }
 
 // readable reports whether the event says that the socket is readable. Errors and hang-ups count as
-// readable, because reading finds out about them.
+// readable, because reading reports them.
 func readable(e *unix.EpollEvent) bool { return e.Events&^unix.EPOLLOUT != 0 }
 
 // writable reports whether the event says that the socket is writable.

@@ -27,14 +27,14 @@ func New(options Options) rdma.Provider {
 // Name returns ProviderName.
 func (p *provider) Name() string { return ProviderName }
 
-// Open opens a device for a local address. An unspecified address (0.0.0.0 or ::) stands for all
+// Open opens a device for a local address. An unspecified address (0.0.0.0 or ::) means all
 // addresses of the machine.
 func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 	if !address.IsValid() {
 		return nil, status.Errorf(status.InvalidValue, "open iwarp device: the address is missing")
 	}
-	// Ask the kernel whether the address is local. Because of 127.0.0.0/8, anycast, and non-local
-	// binding, any other test would be wrong for some address.
+	// Ask the kernel whether the address is local. No other test is right for every address,
+	// because of 127.0.0.0/8, anycast, and non-local binding.
 	probe, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(address, 0)))
 	if code := listenCode(err); code == status.NotFound {
 		return nil, status.Errorf(code,
@@ -51,7 +51,7 @@ func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 	}, nil
 }
 
-// Options tune the provider. The zero value is ready for use.
+// Options configures the provider. The zero value is ready for use.
 type Options struct {
 	// CRC asks peers to protect every FPDU with a CRC32C. A connection uses CRCs if either side
 	// asks for them (RFC 5044 section 7.1).
@@ -60,8 +60,8 @@ type Options struct {
 	// rounded up to seconds. 0 means DefaultKeepAlive; a negative value disables probing.
 	KeepAlive time.Duration
 	// UserTimeout is how long sent data may remain unacknowledged, or the peer's window closed,
-	// before the connection counts as lost (TCP_USER_TIMEOUT). 0 means DefaultUserTimeout; a
-	// negative value leaves the decision to the kernel.
+	// before the kernel gives the connection up as lost (TCP_USER_TIMEOUT). 0 means
+	// DefaultUserTimeout; a negative value leaves the decision to the kernel.
 	UserTimeout time.Duration
 	// HandshakeTimeout bounds the wait for the MPA request of an accepted TCP connection, and for
 	// the peer's first frame after the reply. 0 means rdma.DefaultHandshakeTimeout.
@@ -71,11 +71,12 @@ type Options struct {
 	SendBufferBytes    int
 	ReceiveBufferBytes int
 	// MaxPendingHandshakes bounds the TCP connections of one listener that have not sent a complete
-	// request, and, separately, the requests that wait to be accepted. A new connection beyond the
-	// limit replaces the oldest. 0 means DefaultMaxPendingHandshakes.
+	// request, and, separately, the requests that wait to be accepted. At the limit, a new
+	// connection replaces the oldest one that has sent no request, and a new request is dropped. 0
+	// means DefaultMaxPendingHandshakes.
 	MaxPendingHandshakes int
-	// Logger gets one line for each dropped client and each lost connection. nil disables logging.
-	// Nothing is logged per message.
+	// Logger receives one line for each dropped client, each lost connection, and each failure to
+	// accept clients. Nothing is logged per message. nil disables logging.
 	Logger *zap.Logger
 }
 
@@ -118,7 +119,7 @@ type device struct {
 	options Options
 	table   *memoryTable
 	uses    useCount // protection domains, completion queues, listeners
-	// lastActive is the domain, and thereby the session, that was the last to move bytes.
+	// lastActive is the domain whose connections last moved bytes. Each session has its own domain.
 	lastActive atomic.Pointer[protectionDomain]
 }
 

@@ -11,8 +11,8 @@ import (
 const (
 	// stagingBytes is how much one system call reads from a stream of small FPDUs.
 	stagingBytes = 64 << 10
-	// directBytes is the smallest rest of a payload that is read straight into its memory. Copying
-	// less than that costs less than the system call.
+	// directBytes is the smallest remainder of a payload that is read straight into its memory.
+	// Copying less than that is cheaper than another system call.
 	directBytes = 8 << 10
 	// aheadBytes is how much is read into staging between large FPDUs. It has room for trailers,
 	// headers, and the small messages between them, but takes in little of the next large payload,
@@ -169,8 +169,7 @@ func (c *connection) receive() {
 func (c *connection) receiveOnce() (n, wanted int, err errno) {
 	r := &c.receiver
 	staging := c.queue.staging[:r.stagingSize()]
-	// With CRCs everything is staged: nobody else may be able to change bytes while they are
-	// checked.
+	// With CRCs everything is staged, so that nobody else can change bytes while they are checked.
 	if !c.useCRC && r.stage == stagePayload && r.left >= directBytes && r.region != nil {
 		return c.receiveDirect(staging)
 	}
@@ -313,7 +312,7 @@ func (c *connection) beginWrite(h taggedHeader) *violation {
 			return violationWriteRights
 		case h.offset+length < h.offset:
 			return violationWriteWrap
-		case !region.contains(h.offset, length):
+		case !region.hasRange(h.offset, length):
 			return violationWriteBounds
 		}
 		r.region, r.offset = region, h.offset
@@ -353,9 +352,9 @@ func (c *connection) beginSend(h untaggedHeader) *violation {
 	switch {
 	case h.queue != queueSend:
 		return violationQueue
-	case h.op.invalidates() && c.queue.device.table.lookup(h.invalidate) == nil:
+	case h.op.hasInvalidate() && c.queue.device.table.lookup(h.invalidate) == nil:
 		return violationInvalidSTag
-	case h.op.invalidates():
+	case h.op.hasInvalidate():
 		// Only its owner may deregister memory, not the peer.
 		return violationInvalidate
 	case r.untagged.open && h.op != r.untagged.op:
@@ -411,7 +410,7 @@ func (c *connection) checkRead(request readRequest) (*memoryRegion, *violation) 
 		return nil, violationReadRights
 	case request.sourceOffset+length < request.sourceOffset:
 		return nil, violationReadWrap
-	case !region.contains(request.sourceOffset, length):
+	case !region.hasRange(request.sourceOffset, length):
 		return nil, violationReadBounds
 	}
 	return region, nil

@@ -52,8 +52,8 @@ func (s *socket) reset() {
 }
 
 // close closes the socket without losing data that the peer has not read. Closing a socket with
-// unread input would reset the connection, and a reset overtakes data. So close first discards the
-// input that has arrived, up to a limit, because the peer may continue to send.
+// unread input resets the connection, and a reset overtakes data. So close first discards the input
+// that has arrived, up to a limit in case the peer keeps sending.
 func (s *socket) close() {
 	if s.descriptor == noDescriptor {
 		return
@@ -82,8 +82,8 @@ func (s socket) segmentBytes() int {
 	return n
 }
 
-// setBuffers sets the sizes of the socket buffers. They affect window scaling only if they are set
-// before the TCP handshake.
+// setBuffers sets the sizes of the socket buffers. The sizes affect window scaling only if they are
+// set before the TCP handshake.
 func (o Options) setBuffers(descriptor int) error {
 	if n := o.SendBufferBytes; n > 0 {
 		if err := unix.SetsockoptInt(descriptor, unix.SOL_SOCKET, unix.SO_SNDBUF, n); err != nil {
@@ -104,7 +104,7 @@ func (o Options) setBuffers(descriptor int) error {
 // timeout, if set, takes effect earlier.
 const keepAliveProbes = 5
 
-// apply sets the options of a connected socket. They avoid delays of small messages, and detect the
+// apply sets the options of a connected socket, which avoid delays of small messages and detect the
 // loss of the peer's machine.
 func (o Options) apply(conn *net.TCPConn) error {
 	if err := conn.SetNoDelay(true); err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// TerminateError is the reason why a Terminate message ended a stream, with the fields of RFC 5040
-// section 4.8.
+// TerminateError is the reason for which a Terminate message ended a stream, with the fields of RFC
+// 5040 section 4.8.
 type TerminateError struct {
 	Remote bool  // the peer sent the message, because this side violated the protocol
 	Layer  uint8 // 0 RDMAP, 1 DDP, 2 MPA
@@ -200,9 +200,9 @@ var (
 	violationReply           = &violation{layerLLP, kindMPA, 4, noHeaders, "invalid MPA request or reply"}
 	violationReadDepth       = &violation{layerLLP, kindMPA, 6, noHeaders, "insufficient inbound read depth"}
 	violationReadyToReceive  = &violation{layerLLP, kindMPA, 7, noHeaders, "no matching ready-to-receive frame"}
-	violationTaggedVersion   = &violation{layerDDP, kindTaggedBuffer, 4, noHeaders, "DDP version"}
-	violationUntaggedVersion = &violation{layerDDP, kindUntaggedBuffer, 6, noHeaders, "DDP version"}
-	violationRDMAPVersion    = &violation{layerRDMAP, kindRemoteOperation, 5, noHeaders, "RDMAP version"}
+	violationTaggedVersion   = &violation{layerDDP, kindTaggedBuffer, 4, noHeaders, "invalid DDP version"}
+	violationUntaggedVersion = &violation{layerDDP, kindUntaggedBuffer, 6, noHeaders, "invalid DDP version"}
+	violationRDMAPVersion    = &violation{layerRDMAP, kindRemoteOperation, 5, noHeaders, "invalid RDMAP version"}
 	violationOpcode          = &violation{layerRDMAP, kindRemoteOperation, 6, noHeaders, "unexpected opcode"}
 )
 
@@ -216,10 +216,10 @@ var (
 // Tagged messages: Writes, and Read Responses that match no Read.
 var (
 	violationWriteSTag      = &violation{layerDDP, kindTaggedBuffer, 0, ddpHeaders, "invalid STag"}
-	violationWriteBounds    = &violation{layerDDP, kindTaggedBuffer, 1, ddpHeaders, "base or bounds"}
+	violationWriteBounds    = &violation{layerDDP, kindTaggedBuffer, 1, ddpHeaders, "base or bounds violation"}
 	violationWriteStream    = &violation{layerDDP, kindTaggedBuffer, 2, ddpHeaders, "STag not associated with the stream"}
-	violationWriteWrap      = &violation{layerDDP, kindTaggedBuffer, 3, ddpHeaders, "tagged offset wraps"}
-	violationWriteRights    = &violation{layerRDMAP, kindRemoteProtection, 2, ddpHeaders, "access rights"}
+	violationWriteWrap      = &violation{layerDDP, kindTaggedBuffer, 3, ddpHeaders, "tagged offset wraps around"}
+	violationWriteRights    = &violation{layerRDMAP, kindRemoteProtection, 2, ddpHeaders, "access rights violation"}
 	violationNoRead         = &violation{layerDDP, kindLocalCatastrophic, 0, ddpHeaders, "Read Response without a Read"}
 	violationResponseSTag   = &violation{layerDDP, kindTaggedBuffer, 0, ddpHeaders, "Read Response for another STag"}
 	violationResponseBounds = &violation{layerDDP, kindTaggedBuffer, 1, ddpHeaders, "Read Response of another range"}
@@ -239,9 +239,9 @@ var (
 // Read Requests.
 var (
 	violationReadSTag   = &violation{layerRDMAP, kindRemoteProtection, 0, readHeaders, "invalid STag"}
-	violationReadBounds = &violation{layerRDMAP, kindRemoteProtection, 1, readHeaders, "base or bounds"}
-	violationReadRights = &violation{layerRDMAP, kindRemoteProtection, 2, readHeaders, "access rights"}
+	violationReadBounds = &violation{layerRDMAP, kindRemoteProtection, 1, readHeaders, "base or bounds violation"}
+	violationReadRights = &violation{layerRDMAP, kindRemoteProtection, 2, readHeaders, "access rights violation"}
 	violationReadStream = &violation{layerRDMAP, kindRemoteProtection, 3, readHeaders, "STag not associated with the stream"}
-	violationReadWrap   = &violation{layerRDMAP, kindRemoteProtection, 4, readHeaders, "tagged offset wraps"}
+	violationReadWrap   = &violation{layerRDMAP, kindRemoteProtection, 4, readHeaders, "tagged offset wraps around"}
 	violationReadCount  = &violation{layerRDMAP, kindRemoteOperation, 7, readHeaders, "more Reads than the inbound read depth"}
 )

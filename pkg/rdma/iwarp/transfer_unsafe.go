@@ -6,12 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawTransferBytes is the largest transfer that is made by a raw system call, which the Go
-// scheduler is not told about. That is cheap, but stopping the world, for instance for a garbage
-// collection, has to wait until the call returns. Sockets here never block, so the call takes as
-// long as the kernel needs to copy; on loopback, sending also runs the receiver's TCP. Up to
-// rawTransferBytes that is about ten microseconds, and the 50 ns for telling the scheduler would
-// matter. For larger transfers they do not.
+// rawTransferBytes is the largest transfer made by a raw system call, which bypasses the Go
+// scheduler. That saves 50 ns, but stopping the world, for instance for a garbage collection, has
+// to wait until the call returns. Sockets here never block, so the call takes as long as the kernel
+// needs to copy; on loopback, sending also runs the receiver's TCP. For rawTransferBytes that is
+// about ten microseconds. In larger transfers, 50 ns do not matter.
 const rawTransferBytes = 32 << 10
 
 // maxVectors bounds the vectors of one system call.
@@ -22,7 +21,7 @@ type gather struct {
 	vectors [maxVectors]unix.Iovec
 	first   int // the first vector that has not been sent completely
 	count   int
-	bytes   int // that have not been sent
+	bytes   int // not sent yet
 }
 
 func (g *gather) reset() { g.first, g.count, g.bytes = 0, 0, 0 }

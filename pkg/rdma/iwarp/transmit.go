@@ -15,7 +15,7 @@ var (
 	errSendQueueFull    = status.Errorf(status.Full, "send queue is full")
 	errReceiveQueueFull = status.Errorf(status.Full, "receive queue is full")
 	errReadDepth        = status.Errorf(status.Again,
-		"the agreed number of outbound Reads is outstanding")
+		"outbound read depth is exhausted")
 	errDetached = status.Errorf(status.NotConnected,
 		"connection has ended and its last completion was polled")
 )
@@ -136,8 +136,8 @@ func (c *connection) prepare(w *sendWork, r *rdma.SendRequest) error {
 	return nil
 }
 
-// resolve looks up the memory of a segment. After the end of the connection it returns nil: the
-// memory is not needed and may be deregistered.
+// resolve returns the memory of a segment. After the end of the connection it returns nil, because
+// the memory is no longer needed and may have been deregistered.
 func (c *connection) resolve(local rdma.Segment, rights memory.Access) (*memoryRegion, error) {
 	if c.phase != phaseOpen {
 		return nil, nil
@@ -227,7 +227,7 @@ type outgoing struct {
 }
 
 // nextMessage starts the next message: a posted request, or the response to a Read by the peer. It
-// returns false if there is neither. The two kinds alternate, but nothing comes between requests
+// returns false if there is neither. The two kinds alternate, but nothing is sent between requests
 // that were posted together.
 func (c *connection) nextMessage() bool {
 	t := &c.transmitter
@@ -249,7 +249,7 @@ func (c *connection) nextMessage() bool {
 		t.inChain, t.responseTurn = w.chained, !w.chained
 		t.fromQueue = true
 	case hasResponse:
-		// The slot becomes free at once: the peer may issue another Read only when it has this
+		// The slot is free at once: the peer may issue another Read only after it has this
 		// response.
 		r := c.responses.Pop()
 		t.message = outgoing{
@@ -416,7 +416,7 @@ func (c *connection) completeSends() {
 }
 
 // completeSend removes w, the request at the head of the send queue. A silent request that succeeds
-// leaves its slot to the next completion.
+// has no completion; polling the next one frees its slot.
 func (c *connection) completeSend(w *sendWork, outcome rdma.CompletionStatus) {
 	c.sends.head++
 	c.slotsToFree++
