@@ -21,16 +21,16 @@ type completionQueue struct {
 	poller       *poller
 	completions  completionRing
 	unflushed    []*connection // with requests posted by the caller but not to the device
-	closing      []*connection // waiting until the device's queue has been seen empty
+	closing      []*connection // to be closed once Poll has seen the device's queue empty
 	disconnected []*connection // whose OpDisconnected has not been polled
 	// polled holds the latest completions from the device. Those from next to end are not
 	// dispatched.
 	polled    [ibv.MaxPoll]ibv.Completion
 	next, end int
-	// notifyRequested reports whether the device will signal the next completion.
+	// notifyRequested is set while the device is due to signal the next completion.
 	notifyRequested bool
 
-	// wakePending reports whether wake was called since the thread last looked.
+	// wakePending is set when wake was called since the thread last looked.
 	wakePending atomic.Bool
 	slots       atomic.Pointer[[]*connection] // by slotOf(token); replaced at each change
 	attached    atomic.Int32                  // connections before their OpDisconnected
@@ -43,8 +43,8 @@ type completionQueue struct {
 	closed     bool
 }
 
-// minCompletions is the smallest capacity of a completion queue, because not every driver can
-// enlarge one later.
+// minCompletions is the smallest capacity with which a completion queue is created, because not
+// every driver can enlarge one later.
 const minCompletions = 1 << 14
 
 func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
@@ -63,7 +63,7 @@ func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
 }
 
 // Close implements rdma.CompletionQueue. It first waits for connections that are being discarded.
-// Any goroutine may call it, but not while another polls the queue.
+// Any goroutine may call it, but not while another one polls the queue.
 func (q *completionQueue) Close() error {
 	q.discards.Wait()
 	q.mu.Lock()
@@ -93,8 +93,9 @@ func (q *completionQueue) attach(c *connection) error {
 	}
 	if q.reserved+requests > q.cq.Capacity() {
 		return status.Errorf(status.NoMemory,
-			"completion queue of %d entries has no room for %d more requests, besides %d of its "+
-				"other connections: use more workers, fewer queues, or a smaller queue depth",
+			"completion queue of %d entries has no room for %d more requests: its other "+
+				"connections can have %d outstanding: use more workers, fewer queues, or a smaller "+
+				"queue depth",
 			q.cq.Capacity(), requests, q.reserved)
 	}
 	slots := *q.slots.Load()

@@ -47,8 +47,8 @@ func (d *device) Connect(
 // maxPortAttempts bounds the search for a free port.
 const maxPortAttempts = 16
 
-// withFreePort repeats attempt while the local port that it picks turns out to be in use. On iWARP
-// the connection manager picks TCP ports without asking TCP.
+// withFreePort repeats attempt while the local port that the connection manager picks turns out to
+// be in use. On iWARP it picks TCP ports without asking TCP.
 func (d *device) withFreePort(attempt func() error) error {
 	var err error
 	for range maxPortAttempts {
@@ -195,10 +195,10 @@ type endpoint struct {
 	listener *listener
 	// connection is interrupted when the endpoint's connection ends.
 	connection atomic.Pointer[connection]
-	// disconnected reports whether the peer has disconnected, or confirmed that this side has.
+	// disconnected is set once the peer has disconnected, or has confirmed that this side did.
 	disconnected atomic.Bool
-	// lingerDeadline is when the monitor destroys the identifier at the latest, once this side has
-	// disconnected.
+	// lingerDeadline is the latest time at which the monitor destroys the identifier, once this
+	// side has disconnected.
 	lingerDeadline time.Time
 }
 
@@ -217,7 +217,8 @@ func (d *device) newEndpoint(l *listener) (*endpoint, error) {
 	return e, nil
 }
 
-// addEndpoint creates an endpoint for an identifier and makes its events find it.
+// addEndpoint creates an endpoint for an identifier and registers it, so that it receives the
+// identifier's events.
 func (d *device) addEndpoint(id *ibv.ID, handle uint64) *endpoint {
 	e := &endpoint{
 		device: d, id: id, handle: handle, events: make(chan ibv.CMEvent, maxHandshakeEvents),
@@ -286,11 +287,11 @@ func (e *endpoint) handshakeError(event *ibv.CMEvent) error {
 	return nil
 }
 
-// trimPrivateData removes padding beyond the most that a peer can have sent.
+// trimPrivateData removes padding beyond the longest private data that a peer can send.
 func trimPrivateData(b []byte) []byte { return b[:min(len(b), rdma.MaxPrivateData)] }
 
-// destroy destroys an endpoint without a connection. The connection manager tells the peer of an
-// unfinished handshake.
+// destroy destroys an endpoint without a connection. If a handshake is unfinished, the connection
+// manager notifies the peer.
 func (e *endpoint) destroy() {
 	e.device.mu.Lock()
 	delete(e.device.endpoints, e.handle)

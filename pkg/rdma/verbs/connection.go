@@ -17,8 +17,8 @@ import (
 )
 
 // connection implements rdma.Connection. The handshake sets the first group of fields, which then
-// stay constant. Only the thread that polls the completion queue uses the second group. Any
-// goroutine may use the atomic fields.
+// stay constant. Only the thread that polls the completion queue uses the second group, which
+// begins at phase. Any goroutine may use the atomic fields.
 type connection struct {
 	device     *device
 	domain     *protectionDomain
@@ -30,7 +30,7 @@ type connection struct {
 	parameters rdma.Parameters
 
 	phase    phase
-	listed   bool // in queue.unflushed
+	listed   bool // the connection is in queue.unflushed
 	sends    sendRing
 	receives receiveRing
 	reads    int // outstanding Reads
@@ -38,7 +38,7 @@ type connection struct {
 	// Both are allocated at full capacity.
 	unflushed []ibv.SendWork
 	scratch   []ibv.ReceiveWork
-	// earlyFailure is why a request failed before the connection was open.
+	// earlyFailure is the error of a request that failed before the connection was open.
 	earlyFailure error
 
 	handshake atomic.Uint32 // progress: handshakePrepared, handshakeDone
@@ -127,7 +127,8 @@ func (d *device) checkConfig(
 	return domain, queue, nil
 }
 
-// inlineBytes is the longest message worth copying while posting: the length of an IO message.
+// inlineBytes is the length of the longest message that is worth copying while posting, an IO
+// message.
 const inlineBytes = 64
 
 // createQueuePair creates the queue pair and posts the first receives.
@@ -211,9 +212,9 @@ func (c *connection) markEstablished() {
 }
 
 // discard destroys a connection whose handshake failed, and its endpoint. It returns when ctx ends,
-// even if they still exist: the connection manager of iWARP holds the queue pair until the peer
-// responds or 10 seconds have passed. The connection's completion queue and protection domain wait
-// for it when they are closed.
+// even if that is not finished: the connection manager of iWARP holds the queue pair until the peer
+// responds or 10 seconds have passed. Close of the completion queue and of the protection domain
+// waits for the rest.
 func (c *connection) discard(ctx context.Context, e *endpoint) {
 	done := make(chan struct{})
 	c.queue.discards.Add(1)
@@ -266,7 +267,7 @@ func (c *connection) Abort() {
 }
 
 // interrupt makes the thread of the completion queue end the connection. Any goroutine may call it;
-// the first cause wins.
+// only the first cause counts.
 func (c *connection) interrupt(cause error) {
 	if c.interruption.CompareAndSwap(nil, &cause) {
 		c.queue.wake()
@@ -274,7 +275,7 @@ func (c *connection) interrupt(cause error) {
 }
 
 // errPeerDisconnected interrupts a connection whose peer has disconnected. The thread of the
-// completion queue then finds out what that means.
+// completion queue then asks disconnectReason what that means.
 var errPeerDisconnected = errors.New("peer has disconnected")
 
 // disconnectReason distinguishes an orderly end, for which it returns nil, from a failure. If the
@@ -295,12 +296,12 @@ func (c *connection) disconnectReason() error {
 	return nil
 }
 
-// errConnectionClosed is why an iWARP connection ended, if nothing more is known.
+// errConnectionClosed is the reason for the end of an iWARP connection if nothing more is known.
 var errConnectionClosed = status.Errorf(status.ConnectionReset,
 	"connection was closed by the peer or the network")
 
-// beginClose starts to end the connection: Poll still collects what the device has completed, then
-// completes the rest as flushed. cause is nil for an orderly end.
+// beginClose starts to close the connection: Poll still collects what the device has completed, and
+// then completes the rest as flushed. cause is nil for an orderly end.
 func (c *connection) beginClose(cause error) {
 	if c.phase != phaseOpen {
 		return

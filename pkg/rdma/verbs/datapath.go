@@ -14,8 +14,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// PostSend implements rdma.Connection. Flush, or else Poll, posts all requests since the last flush
-// to the device, as one chain.
+// PostSend implements rdma.Connection. Flush, or the next Poll, posts all requests since the last
+// flush to the device, as one chain.
 func (c *connection) PostSend(requests []rdma.SendRequest) error {
 	c.openIfEstablished()
 	if c.phase == phaseDetached {
@@ -88,7 +88,8 @@ func (c *connection) prepareSend(r *rdma.SendRequest, index uint32) error {
 	if !r.Silent || r.Opcode == rdma.OpRead {
 		work.Flags = ibv.Signaled
 	}
-	// The CPU reads inline bytes, and could fault on memory that another process can take away.
+	// The CPU reads inline bytes, and would fault on memory that another process has made
+	// inaccessible.
 	if region != nil && !region.untrusted && r.Opcode != rdma.OpRead &&
 		int(r.Local.Length) <= c.qp.InlineBytes {
 		work.Flags |= ibv.Inline
@@ -222,7 +223,7 @@ func (q *completionQueue) progress() {
 		q.dispatch(&q.polled[q.next])
 	}
 	// The device's queue was empty if the poll above returned fewer completions than it asked for.
-	// The completions that Arm polled say nothing about now.
+	// Completions that Arm polled earlier say nothing about the present.
 	if !fresh || q.end == len(q.polled) {
 		return
 	}
@@ -310,8 +311,8 @@ func (q *completionQueue) dispatch(w *ibv.Completion) {
 	}
 }
 
-// requestFailed ends the connection because of a failed request. A flushed request does not say why
-// the connection failed; usually the connection manager is about to.
+// requestFailed ends the connection because of a failed request. The failure of a flushed request
+// does not show why the connection failed; usually the connection manager is about to report that.
 func (c *connection) requestFailed(opcode rdma.Opcode, id uint64, w *ibv.Completion) {
 	switch {
 	case c.phase == phaseConnecting: // the handshake still uses the queue pair
@@ -403,16 +404,17 @@ var workCauses = map[ibv.WorkStatus]string{
 	ibv.WorkLocalLength:          "the message is too long for its buffer or the device",
 	ibv.WorkLocalProtection:      "the local memory was deregistered, or forbids the access",
 	ibv.WorkLocalAccess:          "the local memory was deregistered, or forbids the access",
-	ibv.WorkLocalQueuePair:       "the link is down, or the queue pair cannot do the request",
+	ibv.WorkLocalQueuePair:       "the link is down, or the queue pair cannot execute the request",
 	ibv.WorkBadResponse:          "the peer's device sent an unexpected response",
 	ibv.WorkRemoteInvalidRequest: "the peer does not support the request, or such a long message",
-	ibv.WorkRemoteAccess:         "the peer's memory is too short, was deregistered, or forbids it",
-	ibv.WorkRemoteOperation:      "the peer's device could not execute the request",
+	ibv.WorkRemoteAccess: "the peer's memory is too short, was deregistered, or forbids the " +
+		"access",
+	ibv.WorkRemoteOperation: "the peer's device could not execute the request",
 	ibv.WorkRetryExceeded: "the peer does not acknowledge: it is down, the network drops " +
 		"packets, or the two sides differ in path MTU or RoCE version",
 	ibv.WorkRNRRetryExceeded: "the peer has posted no receive",
 	ibv.WorkRemoteAborted:    "the peer aborted the request",
 	ibv.WorkFatal:            "the device has failed: check the kernel log",
 	ibv.WorkResponseTimeout:  "the peer does not respond",
-	ibv.WorkGeneral:          "the driver gives no reason: check the kernel log",
+	ibv.WorkGeneral:          "the driver reports no reason: check the kernel log",
 }

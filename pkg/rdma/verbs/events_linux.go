@@ -107,8 +107,8 @@ func (m *monitor) pollConnectionEvents() bool {
 	return true
 }
 
-// handleConnectionEvent passes an event to its endpoint: to the listener, to the connection, and to
-// the handshake in progress. Only the monitor calls it, so a new identifier has its handle before
+// handleConnectionEvent passes an event to the listener, the connection, and the handshake in
+// progress of its endpoint. Only the monitor calls it, so a new identifier has its handle before
 // its next event.
 func (d *device) handleConnectionEvent(event *ibv.CMEvent) {
 	d.mu.Lock()
@@ -226,8 +226,8 @@ func (d *device) confirmEstablished(number uint32) {
 // a lost disconnect request only while its identifier exists.
 const lingerTimeout = time.Second
 
-// disconnect tells the peer that the connection ends, unless the peer has disconnected already, and
-// leaves the endpoint to the monitor.
+// disconnect notifies the peer, unless it has disconnected already, and leaves the endpoint to the
+// monitor.
 func (e *endpoint) disconnect() {
 	if !e.disconnected.Load() {
 		if err := e.id.Disconnect(); err != nil {
@@ -243,8 +243,8 @@ func (e *endpoint) disconnect() {
 }
 
 // destroyLingering destroys the lingering endpoints whose peers have disconnected or whose deadline
-// has passed. It returns how many are left, and how long to wait before the next call, negative if
-// forever.
+// has passed. It returns how many are left, and how long to wait before the next call; a negative
+// time means forever.
 func (d *device) destroyLingering(now time.Time) (left int, wait time.Duration) {
 	d.mu.Lock()
 	var expired []*endpoint

@@ -138,7 +138,7 @@ func (l *listener) fail(cause error) {
 	l.stopAccepting(status.Errorf(status.Shutdown, "RDMA listener lost its device: %w", cause))
 }
 
-// stopAccepting makes Accept return cause, the first of which wins. The caller holds mu.
+// stopAccepting makes Accept return cause, unless an earlier cause is set. The caller holds mu.
 func (l *listener) stopAccepting(cause error) {
 	if l.cause == nil {
 		l.cause = cause

@@ -32,7 +32,7 @@ func (d *protectionDomain) Register(
 ) (rdma.MemoryRegion, error) {
 	if !region.Mapped() {
 		return nil, status.Errorf(status.NotSupported,
-			"register memory of %d bytes: it is device memory, which verbs does not support",
+			"register %d bytes of opaque memory: verbs needs memory that the CPU can access",
 			region.Len())
 	}
 	if !access.Valid() {
@@ -114,7 +114,7 @@ type memoryRegion struct {
 	base      uint64
 	length    uint64
 	access    memory.Access
-	untrusted bool // another process can take pages away: the CPU must not touch it
+	untrusted bool // another process can make pages inaccessible: the CPU must not touch them
 
 	deregister sync.Once
 	failure    error // of Deregister
@@ -140,8 +140,8 @@ func (r *memoryRegion) Deregister() error {
 	return r.failure
 }
 
-// awaitKernelCopies waits until the kernel has finished the copies that it is now making into user
-// memory. siw places data with preemption disabled. The global membarrier command returns when
+// awaitKernelCopies waits until the kernel has finished the copies into user memory that are in
+// progress. siw places data with preemption disabled. The global membarrier command returns when
 // every core has passed through a state with preemption enabled (synchronize_rcu). It takes about
 // 10 ms, and fails at once on kernels with isolated cores (nohz_full).
 func awaitKernelCopies() {
@@ -149,8 +149,8 @@ func awaitKernelCopies() {
 	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0)
 }
 
-// resolve returns the memory region of a local segment, which must have the given rights. A segment
-// without bytes needs no region: resolve returns nil.
+// resolve returns the memory region of a local segment, which must have the given rights. For a
+// segment of length 0 it returns nil.
 func (d *protectionDomain) resolve(
 	segment *rdma.Segment, rights memory.Access,
 ) (*memoryRegion, error) {
@@ -174,7 +174,7 @@ func (d *protectionDomain) resolve(
 	return r, nil
 }
 
-// hasRange reports whether a range lies within the region. It is safe against overflow.
+// hasRange reports whether the range is within the memory. The computation cannot wrap around.
 func (r *memoryRegion) hasRange(address, length uint64) bool {
 	offset := address - r.base
 	return address >= r.base && offset <= r.length && length <= r.length-offset

@@ -23,8 +23,7 @@ type provider struct {
 	system  system
 }
 
-// New returns the provider. It validates options, but only Open finds out whether there is a
-// device.
+// New returns the provider. It validates options, but only Open looks for a device.
 func New(options Options) (rdma.Provider, error) {
 	options = options.withDefaults()
 	if err := options.validate(); err != nil {
@@ -36,8 +35,9 @@ func New(options Options) (rdma.Provider, error) {
 // Name returns ProviderName.
 func (p *provider) Name() string { return ProviderName }
 
-// Open implements rdma.Provider. If address is unspecified, Options.Device and Options.GIDIndex
-// determine it; without either, the machine must have exactly one RDMA device.
+// Open implements rdma.Provider. If address is unspecified, Open uses an address of Options.Device,
+// the one that Options.GIDIndex names if it is set. If Options.Device is empty as well, the machine
+// must have exactly one RDMA device.
 func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 	d, err := p.open(address)
 	if err != nil {
@@ -76,15 +76,15 @@ func (p *provider) open(address netip.Addr) (*device, error) {
 	return d, nil
 }
 
-// location is where connections are made: a port of a device, and the address that selects it.
+// location is a port of a device, and the address that selects it.
 type location struct {
 	device  string
 	port    uint8
 	address netip.Addr
 }
 
-// locate finds the device that has an address, or an address of the device called name. The
-// connection manager decides which device an address selects.
+// locate finds the device that has the given address or, if the address is unspecified, an address
+// of the device called name. The connection manager decides which device an address selects.
 func (p *provider) locate(
 	channel *ibv.Channel, name string, address netip.Addr,
 ) (location, error) {
@@ -186,7 +186,7 @@ func onlyDevice(s system) (string, error) {
 		return "", status.Errorf(status.NotFound, "%s", describe(devices))
 	}
 	return "", status.Errorf(status.NotFound,
-		"neither address nor device selects one of several RDMA devices: %s", describe(devices))
+		"neither the address nor the option Device selects an RDMA device: %s", describe(devices))
 }
 
 // describe lists the machine's RDMA devices, for errors.
@@ -197,7 +197,7 @@ func describe(devices []string) string {
 	return "the RDMA devices are " + strings.Join(devices, ", ")
 }
 
-// system is what the provider needs to know about the machine to find devices by name.
+// system lists the devices, network interfaces, and addresses of a machine. Tests replace it.
 type system interface {
 	// devices returns the names of the RDMA devices, sorted.
 	devices() []string
@@ -220,7 +220,7 @@ func (localSystem) devices() []string {
 }
 
 // For an interface without an RDMA device, rdmamap returns "" on InfiniBand and an error on
-// Ethernet. The causes of its errors do not help users.
+// Ethernet. Its errors would not help users.
 func (localSystem) deviceOf(networkInterface string) string {
 	device, err := rdmamap.GetRdmaDeviceForNetdevice(networkInterface)
 	if err != nil {

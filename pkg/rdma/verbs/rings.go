@@ -8,11 +8,11 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
-// ring holds the requests posted to one queue of a connection. Indices only grow, wrapping at 2^32,
-// and their low bits select the entry; head ≤ tail.
+// ring holds the requests posted to one queue of a connection. Indices only grow, wrapping around
+// at 2^32, and their low bits select the entry; head ≤ tail.
 type ring[E any] struct {
 	entries []E
-	limit   uint32 // outstanding requests that configuration allows
+	limit   uint32 // requests that may be outstanding
 	head    uint32 // the oldest request that has not completed
 	tail    uint32 // the next request to be posted
 }
@@ -137,8 +137,8 @@ func (r *receiveRing) nextFlushed() *receiveEntry {
 
 // completionRing queues completions between the device and the caller of Poll. Poll fills it only
 // while it holds fewer completions than the caller asked for. It still has to grow at times,
-// because one completion can release many requests, and the end of a connection releases all of
-// them.
+// because one completion from the device can complete many requests, and the end of a connection
+// completes all of them.
 type completionRing struct {
 	entries []rdma.Completion
 	head    uint32 // the oldest completion
@@ -177,8 +177,8 @@ func (r *completionRing) pop(completions []rdma.Completion) int {
 
 // A work ID identifies a request to the device: bit 63 says which ring it is in, the next 31 bits
 // are the token of its connection, and the low 32 bits are its index. A token combines the
-// connection's slot in the completion queue with a generation, so that completions for a connection
-// that no longer exists are recognized.
+// connection's slot in the completion queue with a generation, so that a completion for a
+// connection that no longer exists is recognized.
 const (
 	slotBits       = 16
 	maxSlots       = 1 << slotBits

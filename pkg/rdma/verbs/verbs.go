@@ -7,14 +7,14 @@
 // touches a connection's data path: it records why the connection must end and wakes the thread
 // that polls the completion queue.
 //
-// Requests are kept in rings of this package as well as in the device. A device frees the slots of
-// silent requests without a completion, reports only the ID of a failed request, and may drop
-// outstanding requests when their queue pair is destroyed. From the rings, every request completes
-// exactly once and in order, and OpDisconnected follows the last one.
+// This package keeps its own rings of the requests that it posts to the device. A device frees the
+// slots of silent requests without a completion, reports only the ID of a failed request, and may
+// drop outstanding requests when their queue pair is destroyed. Thanks to the rings, every request
+// completes exactly once and in order, and OpDisconnected follows the last one.
 //
 // A connection ends when its queue pair is destroyed. Only that guarantees that the device no
-// longer touches memory on the peer's behalf; the error state does not. Requests that have not
-// completed by then complete as flushed, from the rings.
+// longer touches memory on the peer's behalf; the error state does not. The rings complete the
+// requests that are then still outstanding as flushed.
 package verbs
 
 import (
@@ -38,8 +38,8 @@ type Options struct {
 	// Device restricts the provider to one device: the name of an RDMA device ("mlx5_0"), or of a
 	// network interface that has one ("eth0"). If empty, the address selects the device.
 	Device string
-	// GIDIndex is the entry to use in the port's GID table. Without an address, the entry
-	// determines it; with an address, the two must agree. If nil, the address determines the entry.
+	// GIDIndex is the entry to use in the port's GID table. If the address is unspecified, the
+	// entry determines it; otherwise the two must agree. If nil, the address determines the entry.
 	GIDIndex *int
 	// PathMTU is the largest payload of a packet: 256, 512, 1024, 2048, or 4096 bytes. Both sides
 	// must use the same value. 0 uses what the route allows. Ignored on iWARP.
@@ -54,12 +54,12 @@ type Options struct {
 	// to 4.096 µs × 2^n. Devices may wait up to four times as long. 0 means DefaultAckTimeout.
 	AckTimeout time.Duration
 	// RNRRetryCount is how often the device repeats a Send that finds no posted receive, 1 to 7,
-	// where 7 means forever. Receives are always posted before they are needed, so a higher count
-	// only hides faults. 0 means DefaultRNRRetryCount. Ignored on iWARP, which never repeats a
-	// Send.
+	// where 7 means forever. The relay and the target post receives before they are needed, so a
+	// higher count only hides faults. 0 means DefaultRNRRetryCount. Ignored on iWARP, which never
+	// repeats a Send.
 	RNRRetryCount int
-	// Logger gets one line for each lost connection and each device event. If nil, nothing is
-	// logged.
+	// Logger records lost connections, rejected requests, device events, and failures that no call
+	// can return. If nil, nothing is logged.
 	Logger *zap.Logger
 }
 

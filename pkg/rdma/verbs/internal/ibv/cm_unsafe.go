@@ -54,7 +54,7 @@ func (c *Channel) NextEvent() (CMEvent, bool, error) {
 		Handle: uint64(event.handle),
 		Type:   CMEventType(event._type),
 		Status: int(event.status),
-		// librdmacm has already swapped the peer's roles for ours.
+		// librdmacm has already translated the peer's point of view into this side's.
 		InboundReads:  int(event.responder_resources),
 		OutboundReads: int(event.initiator_depth),
 	}
@@ -159,8 +159,8 @@ func (c *Channel) NewID(handle uint64) (*ID, error) {
 // SetHandle sets the handle of an identifier that came with a connection request.
 func (i *ID) SetHandle(handle uint64) { C.zc_set_handle(i.id, C.uint64_t(handle)) }
 
-// Destroy destroys the identifier and ends whatever it is used for. It blocks while an event of the
-// identifier is unacknowledged.
+// Destroy destroys the identifier, and with it a listener, handshake, or connection that uses it.
+// It blocks while an event of the identifier is unacknowledged.
 func (i *ID) Destroy() error {
 	if result, err := C.rdma_destroy_id(i.id); result != 0 {
 		return wrap("destroy connection identifier", errnoOf(err))
@@ -274,7 +274,7 @@ func (i *ID) Reject(reason []byte) error {
 	return nil
 }
 
-// Disconnect tells the peer that the connection ends.
+// Disconnect notifies the peer that the connection ends.
 func (i *ID) Disconnect() error {
 	if result, err := C.rdma_disconnect(i.id); result != 0 {
 		return wrap("disconnect", errnoOf(err))
@@ -282,8 +282,8 @@ func (i *ID) Disconnect() error {
 	return nil
 }
 
-// NotifyEstablished tells the connection manager that a message from the peer has arrived before
-// the last packet of the handshake.
+// NotifyEstablished reports to the connection manager that a message from the peer has arrived
+// before the last packet of the handshake.
 func (i *ID) NotifyEstablished() error {
 	if result, err := C.rdma_notify(i.id, C.IBV_EVENT_COMM_EST); result != 0 {
 		return wrap("notify the connection manager", errnoOf(err))

@@ -1,7 +1,7 @@
 //go:build verbs
 
-// Package ibv binds libibverbs and librdmacm: thin types over their objects, errors with symbolic
-// names, and one call into C per batch on the data path. Policy belongs to the importer.
+// Package ibv binds libibverbs and librdmacm. It wraps their objects in thin types, adds symbolic
+// names to errors, and makes one call into C per batch on the data path. It contains no policy.
 //
 // Objects are not reference-counted: before destroying one, the caller must make sure that nothing
 // else uses it.

@@ -27,7 +27,7 @@ func wrap(operation string, errno unix.Errno) error {
 var errnoRemedies = map[unix.Errno]string{
 	unix.ENODEV:        "no RDMA device found: check `rdma link`",
 	unix.ENOENT:        "the RDMA modules are not loaded: run `modprobe -a rdma_ucm ib_uverbs`",
-	unix.EACCES:        "this user may not open /dev/infiniband: check its owner and mode",
+	unix.EACCES:        "this user cannot open /dev/infiniband: check its owner and mode",
 	unix.EPERM:         "permission denied: check the owner and mode of /dev/infiniband",
 	unix.EADDRNOTAVAIL: "no RDMA device has the address: check `rdma link` and `ip address`",
 	unix.EADDRINUSE:    "another process is listening there",
@@ -42,7 +42,7 @@ func memoryRemedy() string {
 	var limit unix.Rlimit
 	err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit)
 	if err != nil || limit.Cur == unix.RLIM_INFINITY {
-		return "the device or the machine is out of it"
+		return "the device or the machine has run out of memory"
 	}
 	return fmt.Sprintf("RDMA memory is locked, and RLIMIT_MEMLOCK allows %d KiB: "+
 		"raise it with `ulimit -l`, in /etc/security/limits.conf, or by LimitMEMLOCK= in the unit",

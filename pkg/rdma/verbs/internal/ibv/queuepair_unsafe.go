@@ -59,7 +59,7 @@ type SendFlags uint16
 const (
 	// Signaled requests a completion even on success.
 	Signaled SendFlags = C.IBV_SEND_SIGNALED
-	// Inline copies the bytes while posting, so that the device need not fetch them.
+	// Inline copies the bytes into the request, so that the device need not fetch them.
 	Inline SendFlags = C.IBV_SEND_INLINE
 )
 
@@ -163,7 +163,8 @@ type QueuePairSettings struct {
 	MinRNRTimer uint8
 }
 
-// peerAccess is the access that peers have to memory that allows it.
+// peerAccess holds the kinds of access that the queue pair allows to peers; each memory region
+// restricts them further.
 const peerAccess = C.IBV_ACCESS_LOCAL_WRITE | C.IBV_ACCESS_REMOTE_WRITE | C.IBV_ACCESS_REMOTE_READ
 
 // Initialize moves a new queue pair to INIT, where receives can be posted.

@@ -87,7 +87,7 @@ static inline int zc_post_send(struct ibv_qp *qp, const struct zc_send *sends, i
 	return 0;
 }
 
-// zc_post_receive does the same for the receive queue. Even a receive of no bytes has a segment,
+// zc_post_receive does the same for the receive queue. Even a receive of length 0 has a segment,
 // because libsiw rejects a receive without one.
 static inline int zc_post_receive(struct ibv_qp *qp, const struct zc_receive *receives, int count)
 {
@@ -300,8 +300,8 @@ static inline struct rdma_conn_param zc_parameters(const struct zc_connection_pa
 }
 
 // zc_connect sends a connection request with all signals blocked. siw makes the TCP connection
-// within the call. A signal, of which the Go runtime sends many, would interrupt the attempt and
-// restart the call, which then finds its port in use. Worse, a half-open connection that closes
+// within the call. The Go runtime sends many signals, and one of them would interrupt the attempt
+// and restart the call, which then finds its port in use. Worse, a half-open connection that closes
 // takes down a listener of siw.
 static inline int zc_connect(struct rdma_cm_id *id, const struct zc_connection_parameters *p)
 {
