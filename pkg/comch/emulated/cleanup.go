@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// cleanupQueue releases what a peer has passed or held, one task at a time, on a goroutine of its
-// own. Closing a descriptor from the peer may take as long as the peer likes: the peer may have
-// queued lingering sockets in it, or it may belong to a file system that the peer serves. The zero
-// value is ready to use, by any goroutine.
+// cleanupQueue releases what a peer has passed or used, one task at a time, on a goroutine of its
+// own. Closing a descriptor from the peer may take as long as the peer likes: its file may be a
+// socket in which the peer has queued lingering sockets, or may belong to a file system that the
+// peer serves. The zero value is ready to use, by any goroutine.
 type cleanupQueue struct {
 	mu      sync.Mutex
 	tasks   []func()

@@ -57,10 +57,10 @@ func (p *provider) connect(ctx context.Context, config comch.ClientConfig) (*con
 	return c, nil
 }
 
-// candidate is a server that has accepted a connection.
+// candidate is a server that connectAll has connected to.
 type candidate struct {
 	conn *net.UnixConn
-	path string // of its socket, for messages
+	path string // of its socket, for errors
 }
 
 // lookup connects to the server with this name that serves the host device, on any DPU device.

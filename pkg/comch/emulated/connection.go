@@ -34,18 +34,18 @@ type connection struct {
 	cleanup  cleanupQueue
 	onEnd    func() // notifies the server; nil on the client
 
-	// endedLocally is set if this side ended the connection. Its consumers then receive nothing
-	// more.
+	// endedLocally is set once this side has ended the connection. Its consumers then receive
+	// nothing more.
 	endedLocally atomic.Bool
 
 	mu      sync.Mutex
-	err     error // why the connection ended; nil before
+	err     error // why the connection ended; nil while it has not
 	done    chan struct{}
 	stopped sync.WaitGroup // goroutines of the connection
 }
 
-// role is a side of a connection. The sides give out odd and even ids, which makes ids unique on
-// the connection.
+// role is a side of a connection. The client assigns odd ids and the server even ones, so that ids
+// are unique on the connection.
 type role uint32
 
 const (
@@ -55,11 +55,11 @@ const (
 
 func (r role) other() role { return clientRole + serverRole - r }
 
-// owns reports whether side r gave out id.
-func (r role) owns(id uint32) bool { return id != 0 && id%2 == uint32(r)%2 }
+// isOwnerOf reports whether side r assigned id.
+func (r role) isOwnerOf(id uint32) bool { return id != 0 && id%2 == uint32(r)%2 }
 
-// newConnection returns a connection on a socket after the handshake. It serves the socket after
-// start.
+// newConnection returns a connection on a socket after the handshake. Call start to serve the
+// socket.
 func newConnection(role role, s *socket, peer comch.Peer, agreed terms, limits Limits,
 	log *zap.Logger) *connection {
 	c := &connection{
@@ -180,7 +180,7 @@ func (c *connection) Abort() {
 }
 
 // waitStopped waits for the goroutines, up to bound. Closing a descriptor that a hostile peer has
-// sent may take forever; the goroutine that does it stays behind.
+// sent may take forever; the goroutine that closes it stays behind.
 func (c *connection) waitStopped(bound time.Duration) {
 	stopped := make(chan struct{})
 	go func() {
@@ -197,8 +197,8 @@ func (c *connection) waitStopped(bound time.Duration) {
 	}
 }
 
-// endedBy is the side that ended a connection. If it was the peer, messages that it sent before can
-// still be received.
+// endedBy is the side that ended a connection. Messages that the peer sent before it ended the
+// connection can still be received.
 type endedBy bool
 
 const (
@@ -236,7 +236,7 @@ func (c *connection) end(who endedBy, reason error, goodbye *frame) bool {
 		// cleanupQueue.
 		c.stopped.Go(c.socket.close)
 	} else {
-		c.socket.limitWrites(goodbyeTimeout)
+		c.socket.setWriteTimeout(goodbyeTimeout)
 	}
 	return true
 }

@@ -21,7 +21,7 @@ type consumer struct {
 	_          [cacheLine]byte
 
 	ring    receiveRing
-	stopped bool // the peer has been notified
+	stopped bool // Stop has been called: the peer is notified
 	closed  bool
 	broken  bool // the peer violated the protocol in this ring
 	_       [cacheLine]byte
@@ -36,7 +36,7 @@ type receiveRing struct {
 	shared    sharedRing
 	mask      uint64
 	receives  uint64
-	immediate uint32 // most bytes of immediate data in a message
+	immediate uint32 // the most bytes of immediate data in a message
 	posted    uint64 // by post
 	published uint64 // visible to producers
 	completed uint64 // returned by poll
@@ -159,7 +159,7 @@ func (r *receiveRing) poll(received []comch.Received) (int, error) {
 	return n, nil
 }
 
-// checkUnpublished returns nil if a slot is unchanged since its previous use, a violation
+// checkUnpublished returns nil if a slot is unchanged since its previous use, and a violation
 // otherwise.
 func (r *receiveRing) checkUnpublished(published uint64) error {
 	sequence := uint32(published >> 32)
@@ -170,7 +170,7 @@ func (r *receiveRing) checkUnpublished(published uint64) error {
 		r.completed&r.mask, sequence, r.previousSequence(), uint32(r.completed+1))
 }
 
-// previousSequence is the sequence that the next slot keeps from its previous use until it
+// previousSequence returns the sequence that the next slot keeps from its previous use until it
 // completes.
 func (r *receiveRing) previousSequence() uint32 {
 	if r.completed <= r.mask {
@@ -201,8 +201,8 @@ func (c *consumer) fail(err error) {
 	go c.connection.fail(fmt.Errorf("consumer %d: %w", c.id, err))
 }
 
-// finished reports whether the consumer receives nothing more. It still does after the peer has
-// ended the connection.
+// finished reports whether the consumer receives nothing more. If the peer ended the connection,
+// the consumer still receives what was sent before.
 func (c *consumer) finished() bool {
 	return c.closed || c.broken || c.connection.endedLocally.Load()
 }

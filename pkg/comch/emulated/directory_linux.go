@@ -27,7 +27,7 @@ func DefaultDirectory() string {
 	return filepath.Join(os.TempDir(), "zc-relay-"+strconv.Itoa(os.Geteuid()), "comch")
 }
 
-// maxDevices bounds how many DPU devices of a representor are read.
+// maxDevices bounds how many representors, and how many DPU devices of each, are read.
 const maxDevices = 1024
 
 // maxServices bounds how many services of a device are listed.
@@ -105,7 +105,7 @@ func openRoot(path string) (*directory, error) {
 }
 
 // makeRoot opens the directory where servers and clients meet, and creates it and its parents if
-// necessary. The parents are public: access control is up to the directory itself.
+// necessary. The parents are public: the directory itself controls access.
 func makeRoot(path string, public bool) (*directory, error) {
 	path = filepath.Clean(path)
 	parent := filepath.Dir(path)
@@ -254,8 +254,8 @@ func (d *directory) entries(limit int) ([]os.DirEntry, error) {
 	return entries, nil
 }
 
-// entry returns a path to a file in d that is short enough for a socket address, however long the
-// path of d is.
+// entry returns a path to a file in d that is short even if the path of d is long: the length of
+// socket addresses is limited.
 func (d *directory) entry(name string) string {
 	return descriptorPath(d.descriptor) + "/" + name
 }

@@ -11,17 +11,17 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// doorbell wakes the thread of a consumer or producer. It is one end of a pair of datagram sockets.
-// The other end, the button, belongs to the peer alone, so that the two sides share no file
-// description. With datagram sockets, closing or shutting down the button does not make this end
-// readable, as it would with stream sockets.
+// doorbell wakes the thread of a consumer or producer. It is one end of a pair of datagram sockets;
+// the other end is the button, which the peer uses to ring it. Each end belongs to one side alone,
+// so that the two sides share no file description. With datagram sockets, closing or shutting down
+// the button does not make this end readable, as it would with stream sockets.
 //
-// A pipe would not do. A process that writes to it from memory whose page faults the process serves
-// itself can hold the pipe's lock for as long as it likes, and even a read with O_NONBLOCK waits
-// for that lock. A socket copies a message before it takes any lock. But messages can carry
-// descriptors, and receiving such a message, or closing the socket that holds it, closes them,
-// which may block as long as the peer likes. So drain peeks at each message before it receives it,
-// and a socket that may hold descriptors is closed by the cleanup queue.
+// A pipe would not do. A process can write to it from memory whose page faults it serves itself,
+// and thus hold the pipe's lock for as long as it likes. Even a read with O_NONBLOCK waits for that
+// lock. A socket copies a message before it takes any lock. But messages can carry descriptors.
+// Receiving such a message, or closing the socket that holds it, closes them, which may block as
+// long as the peer likes. So drain peeks at each message before it receives it, and the cleanup
+// queue closes a socket that may hold descriptors.
 //
 // descriptor, drain and close belong to the thread of the consumer or producer. Any goroutine may
 // call shutDown.
@@ -41,8 +41,8 @@ type doorbell struct {
 // descriptor readable, but cannot keep the thread inside drain.
 const maxSignals = 16
 
-// maxLastSignals is the bound after shutDown, when no more can arrive. It exceeds what the kernel
-// queues with default settings (net.unix.max_dgram_qlen).
+// maxLastSignals is the bound after shutDown, when no more messages can arrive. It exceeds what the
+// kernel queues with default settings (net.unix.max_dgram_qlen).
 const maxLastSignals = 4096
 
 // newDoorbell returns a doorbell and the button that rings it.
@@ -56,8 +56,8 @@ func newDoorbell(cleanup *cleanupQueue) (bell *doorbell, button int, err error) 
 }
 
 // drain receives pending signals. After shutDown it silences the descriptor for good: nothing else
-// will happen on it, and it would stay readable. It does the same on a violation by the peer, which
-// it returns.
+// will happen on it, and it would stay readable. On a violation by the peer, drain also silences
+// the descriptor, and returns the violation.
 func (d *doorbell) drain() error {
 	if d.silenced {
 		return nil
@@ -95,7 +95,7 @@ func (d *doorbell) discard(limit int) (empty bool, err error) {
 	return false, nil
 }
 
-// silence replaces the descriptor's file by an eventfd that nobody signals. Closing the socket
+// silence replaces the descriptor's file with an eventfd that nobody signals. Closing the socket
 // removes it from every epoll set. If the process has no descriptors left, the descriptor stays
 // readable until it is closed.
 func (d *doorbell) silence(empty bool) {
@@ -116,8 +116,8 @@ func (d *doorbell) silence(empty bool) {
 	d.silenced = unix.Dup3(silent, d.descriptor, unix.O_CLOEXEC) == nil
 }
 
-// shutDown makes the descriptor readable, whatever the peer does with the button. Nothing can be
-// queued any more.
+// shutDown makes the descriptor readable, whatever the peer does with the button. No more messages
+// can be queued.
 func (d *doorbell) shutDown() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

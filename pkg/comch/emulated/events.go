@@ -43,8 +43,8 @@ func (q *eventQueue) put(event comch.ConsumerEvent) {
 	q.signal()
 }
 
-// dropCreation removes the creation of a consumer from the queue. It returns false if the
-// application has seen it already.
+// dropCreation removes the event that announces a consumer. It returns false if the application has
+// seen that event already.
 func (q *eventQueue) dropCreation(id comch.ConsumerID) bool {
 	for i := range q.events {
 		if q.events[i].ID == id {

@@ -67,7 +67,7 @@ func (c *connection) ImportMemory(descriptor []byte) (*memory.Region, memory.Acc
 // handleExport adds memory that the peer exports.
 func (c *connection) handleExport(f *frame, received *descriptors) error {
 	id := f.fields[0]
-	if !c.role.other().owns(id) {
+	if !c.role.other().isOwnerOf(id) {
 		return violation("export id %d does not belong to the peer", id)
 	}
 	descriptor, ok := received.next()
@@ -142,7 +142,7 @@ func (t *exportTable) add(id uint32, e *peerExport) error {
 	return nil
 }
 
-// chargeLocked updates the accounting of an entry to its present size.
+// chargeLocked charges an entry's current size to the peer's limit.
 func (t *exportTable) chargeLocked(e *peerExport, size uint64) error {
 	others := t.bytes - e.bytes
 	if size > t.maxBytes-others {
@@ -202,9 +202,9 @@ func (t *exportTable) close() {
 	}
 }
 
-// exportedBytes returns what a file counts against the peer's limit: the maximum of its announced
-// length, its size, and its allocation, which can exceed its size. It asks for seals first, to
-// reject file systems that may never reply.
+// exportedBytes returns how many bytes of the peer's limit a file uses: the maximum of its
+// announced length, its size, and its allocation, which can exceed its size. It queries the seals
+// first, to reject files of file systems that may never reply.
 func exportedBytes(descriptor int, announced uint64) (uint64, error) {
 	if _, err := unix.FcntlInt(uintptr(descriptor), unix.F_GET_SEALS, 0); err != nil {
 		return 0, status.Errorf(status.InvalidValue, "exported memory is not from memfd_create: %w",
@@ -231,8 +231,8 @@ type exportToken struct {
 }
 
 // An encoded token is little-endian: magic u32 ("zcex"), id u32, access u32, length u64, CRC32C of
-// the preceding u32. The checksum detects damaged or foreign tokens. It need not protect from the
-// peer, because the memory is the peer's own.
+// the preceding u32. The checksum detects damaged or foreign tokens. It need not protect against
+// the peer, whose own memory it is.
 const (
 	exportTokenMagic = 0x7865637a
 	exportTokenSize  = 24

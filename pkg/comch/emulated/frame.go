@@ -15,7 +15,7 @@ const protocolVersion = 1
 // protocolMagic is the first field of a client's first frame ("zcch").
 const protocolMagic = 0x6863637a
 
-// frameKind is the type of a frame. Both processes run on one machine; numbers are little-endian.
+// frameKind is the type of a frame. Numbers in frames are little-endian.
 type frameKind uint16
 
 const (
@@ -31,8 +31,8 @@ const (
 	// frameCredit allows the peer to send more control messages. Fields: count.
 	frameCredit
 	// frameOpenConsumer announces a consumer. Fields: id, receives, memory size, maximum length of
-	// immediate data. It carries the button of the consumer's doorbell and, from the server, the
-	// ring's memory.
+	// immediate data. It carries the button of the consumer's doorbell and, if the server sends it,
+	// the ring's memory.
 	frameOpenConsumer
 	// frameCloseConsumer ends a consumer. Fields: id.
 	frameCloseConsumer
@@ -142,8 +142,8 @@ func parseFrame(packet []byte) (frame, error) {
 	return f, nil
 }
 
-// peerError converts a code and text from the peer to an error, nil for status.Success. The text is
-// quoted, because it can hold anything.
+// peerError converts a code and text from the peer to an error, which is nil for status.Success. It
+// quotes the text, which can hold anything.
 func peerError(code uint32, text []byte) error {
 	if code == uint32(status.Success) {
 		return nil

@@ -32,7 +32,7 @@ func (c *connection) readFrames() {
 	}
 }
 
-// errGoodbye matches the reason in a goodbye of the peer.
+// errGoodbye matches the error of a connection that the peer ended with a goodbye.
 var errGoodbye = errors.New("peer closed the connection")
 
 // handle handles one frame. It must not block: the same goroutine receives the peer's other frames,

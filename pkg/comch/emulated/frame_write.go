@@ -8,19 +8,19 @@ import (
 	"go.uber.org/zap"
 )
 
-// writeFrames writes queued frames. When writing fails, the reading goroutine ends the connection:
-// frames that the peer has sent before may still be in the socket.
+// writeFrames writes queued frames. When writing fails, it leaves ending the connection to the
+// reading goroutine: the socket may still hold frames that the peer sent before.
 func (c *connection) writeFrames() {
 	if err := c.writes.writeTo(c.socket); err != nil {
 		c.log.Debug("failed to write to peer", zap.Int("peer_pid", c.peer.PID), zap.Error(err))
-		c.socket.limitReads(goodbyeTimeout)
+		c.socket.setReadTimeout(goodbyeTimeout)
 		<-c.done
 	}
 	c.socket.close()
 }
 
 // enqueue queues a frame and takes ownership of passed. It returns false if the frame will not be
-// written. It ends the connection of a peer that sends requests and never reads.
+// written. If the peer sends requests but never reads, enqueue ends the connection.
 func (c *connection) enqueue(f frame, passed descriptors) bool {
 	err := c.writes.put(f, passed)
 	if isViolation(err) && c.end(byThisSide, err, nil) {
@@ -30,14 +30,14 @@ func (c *connection) enqueue(f frame, passed descriptors) bool {
 }
 
 // maxQueuedFrames bounds the frames that wait for the socket, except control messages, which
-// credits bound. Only a peer that sends requests without end and never reads reaches it.
+// credits bound. Only a peer that keeps sending requests and never reads reaches it.
 const maxQueuedFrames = 4096
 
 // goodbyeTimeout bounds the time to write the last frames.
 const goodbyeTimeout = time.Second
 
 // writeQueue queues frames for the writing goroutine, so that no other goroutine waits for the
-// socket. If the reading goroutine did, two connections could deadlock.
+// socket. If the reading goroutines of two peers did, they could deadlock.
 type writeQueue struct {
 	limit int
 
@@ -78,7 +78,7 @@ func (q *writeQueue) put(f frame, passed descriptors) error {
 	return nil
 }
 
-// close stops the writer: after all queued frames and last, or at once if last is nil.
+// close stops the writer once it has written all queued frames and last, or at once if last is nil.
 func (q *writeQueue) close(last *frame) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -46,7 +46,7 @@ func (g greeting) welcome() frame {
 		protocolVersion, uint32(g.maxMessageSize), uint32(g.receiveQueue)}}
 }
 
-// negotiate returns the terms of both sides, or why there are none.
+// negotiate returns the agreed terms, or an error if the sides cannot agree.
 func (g greeting) negotiate(version, maxMessageSize, receiveQueue uint32) (terms, error) {
 	if version != protocolVersion {
 		return terms{}, status.Errorf(status.UnsupportedVersion,
@@ -74,7 +74,7 @@ func receiveHello(s *socket, own greeting) (terms, error) {
 		return terms{}, err
 	}
 	if f.kind != frameHello || f.fields[0] != protocolMagic {
-		return terms{}, violation("first frame is no hello: kind %d, first field %#x",
+		return terms{}, violation("first frame is not a hello: kind %d, first field %#x",
 			f.kind, f.fields[0])
 	}
 	return own.negotiate(f.fields[1], f.fields[2], f.fields[3])
@@ -82,20 +82,20 @@ func receiveHello(s *socket, own greeting) (terms, error) {
 
 // greetServer is the client's side of the handshake.
 func greetServer(ctx context.Context, s *socket, own greeting) (terms, error) {
-	s.limit(handshakeTimeout)
-	stop := context.AfterFunc(ctx, func() { s.limit(time.Nanosecond) })
+	s.setTimeout(handshakeTimeout)
+	stop := context.AfterFunc(ctx, func() { s.setTimeout(time.Nanosecond) })
 	agreed, err := exchangeGreetings(s, own)
 	if !stop() {
 		return terms{}, fmt.Errorf("wait for the server's welcome: %w", context.Cause(ctx))
 	}
-	s.limit(0)
+	s.setTimeout(0)
 	return agreed, err
 }
 
 func exchangeGreetings(s *socket, own greeting) (terms, error) {
 	hello := own.hello()
 	writeErr := s.write(&hello, descriptors{})
-	// A server that rejects this user sends its reason and closes the socket without reading. Its
+	// A server that rejects this user sends its reason and closes the socket without reading. That
 	// reason matters more than the failed write.
 	f, err := readHandshake(s)
 	if err != nil {

@@ -127,7 +127,7 @@ func dialRaw(t *testing.T, server comch.Server) *socket {
 		t.Fatal(err)
 	}
 	s := newSocket(conn, defaultLimits.MaxMessageSize)
-	s.limit(time.Minute)
+	s.setTimeout(time.Minute)
 	t.Cleanup(s.close)
 	return s
 }
@@ -203,7 +203,7 @@ func helloAs(t *testing.T, path string, user uintptr) frame {
 	}()
 	s := socketOf(t, <-connected)
 	defer s.close()
-	s.limit(time.Minute)
+	s.setTimeout(time.Minute)
 	s.packet = make([]byte, 1<<12)
 	hello := greeting{defaultLimits.MaxMessageSize, 1}.hello()
 	_ = s.write(&hello, descriptors{}) // the server may have closed the socket

@@ -26,7 +26,7 @@ func (p *provider) listen(ctx context.Context, config comch.ServerConfig) (*serv
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := p.completeServer(&config); err != nil {
+	if err := p.prepareServer(&config); err != nil {
 		return nil, err
 	}
 	public := config.AllowsOthers()
@@ -47,13 +47,13 @@ func (p *provider) listen(ctx context.Context, config comch.ServerConfig) (*serv
 	return newServer(p, config, lock, listener), nil
 }
 
-// completeServer sets defaults and rejects invalid values.
-func (p *provider) completeServer(config *comch.ServerConfig) error {
+// prepareServer sets defaults and rejects invalid values.
+func (p *provider) prepareServer(config *comch.ServerConfig) error {
 	setDefault(&config.Device, DefaultDevice)
 	setDefault(&config.Representor, DefaultRepresentor)
 	setDefault(&config.MaxMessageSize, p.limits.MaxMessageSize)
 	setDefault(&config.ReceiveQueue, min(defaultReceiveQueue, p.limits.MaxReceiveQueue))
-	if err := p.completeAdmission(&config.Admission); err != nil {
+	if err := p.prepareAdmission(&config.Admission); err != nil {
 		return err
 	}
 	if err := checkName("device", config.Device); err != nil {
@@ -68,7 +68,7 @@ func (p *provider) completeServer(config *comch.ServerConfig) error {
 	return p.checkGreeting(greeting{config.MaxMessageSize, config.ReceiveQueue})
 }
 
-func (p *provider) completeAdmission(a *comch.Admission) error {
+func (p *provider) prepareAdmission(a *comch.Admission) error {
 	setDefault(&a.MaxClients, min(defaultMaxClients, p.limits.MaxClients))
 	setDefault(&a.MaxExportBytes, p.limits.MaxExportBytes)
 	return checkCount("MaxClients", a.MaxClients, p.limits.MaxClients)
@@ -155,8 +155,8 @@ func isLinked(d *directory, name string, lock int) bool {
 }
 
 // listen creates a listening socket under a temporary name and renames it, replacing what a killed
-// server may have left. Clients thus find either nothing or a socket that listens, and names may be
-// longer than socket addresses.
+// server may have left. Clients thus find either nothing or a socket that listens. Also, names can
+// be longer than a socket address allows.
 func (l *nameLock) listen(public bool) (*net.UnixListener, error) {
 	var stat unix.Stat_t
 	err := unix.Fstatat(l.directory.descriptor, l.name, &stat, unix.AT_SYMLINK_NOFOLLOW)

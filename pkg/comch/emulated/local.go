@@ -73,7 +73,7 @@ func (c *consumer) allocate(layout ringLayout, passed *descriptors) error {
 	return nil
 }
 
-// announce announces the consumer to the peer and sets it running. On the client, the reply carries
+// announce announces the consumer to the peer and makes it run. On the client, the reply carries
 // the ring's memory.
 func (c *consumer) announce(ctx context.Context, layout ringLayout, passed descriptors) error {
 	announcement := frame{kind: frameOpenConsumer, fields: [maxFields]uint32{
@@ -263,7 +263,7 @@ func (l *localObjects) removeProducer(id uint32) {
 	delete(l.producers, id)
 }
 
-// producersOf returns the peer's producers of one of our consumers, nil if there is no such
+// producersOf returns the peer's producers of one of our consumers, or nil if there is no such
 // consumer.
 func (l *localObjects) producersOf(id comch.ConsumerID) *remoteProducers {
 	l.mu.Lock()

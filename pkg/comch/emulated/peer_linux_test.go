@@ -51,7 +51,7 @@ func socketOf(tb testing.TB, descriptor int) *socket {
 func newServedConnection(tb testing.TB, role role) (*connection, *socket) {
 	tb.Helper()
 	c, peer := newHalfConnection(tb, role)
-	peer.limit(time.Minute)
+	peer.setTimeout(time.Minute)
 	c.start()
 	tb.Cleanup(func() {
 		c.Abort()

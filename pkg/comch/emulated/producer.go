@@ -19,17 +19,17 @@ type producer struct {
 }
 
 // sendRing is the producers' side of a ring. All producers of one consumer live in one process and
-// share it. They agree here on who uses which slot; the peer sees only completed slots.
+// share it. They use it to agree on who uses which slot; the peer sees only completed slots.
 type sendRing struct {
 	shared    sharedRing
 	capacity  uint64
-	immediate int // most bytes of immediate data in a message
+	immediate int // the most bytes of immediate data in a message
 	_         [cacheLine]byte
 	// next is the index of the next message.
 	next atomic.Uint64
-	// seenPosted is the count of posted receives when a producer last read it. Producers read the
-	// consumer's cache line again only after using these up. A slow producer may set it back, which
-	// costs one more read.
+	// seenPosted is the count of posted receives that a producer last read. Producers read the
+	// consumer's cache line again only after using up these receives. A slow producer may set
+	// seenPosted back, which costs one more read.
 	seenPosted atomic.Uint64
 	_          [cacheLine - 16]byte
 }
@@ -54,7 +54,7 @@ func (p *producer) Send(message, immediate []byte) error {
 		return status.NotConnected
 	}
 	if err == error(status.NotConnected) {
-		p.stopAndWake() // the ring shows the consumer's end before the peer's frame arrives
+		p.stopAndWake() // the ring shows that the consumer is gone before the peer's frame does
 	}
 	return err
 }
@@ -129,8 +129,8 @@ func (s *sendRing) refreshPosted(index uint64) error {
 	return nil
 }
 
-// isRevoked reports whether the consumer is gone. Its side then sets the count of posted receives
-// back to 0, and the pages of the ring may read as zeroes.
+// isRevoked reports whether the consumer is gone. The peer then resets the count of posted receives
+// to 0, and the pages of the ring may read as zeroes.
 func (s *sendRing) isRevoked(index uint64) bool {
 	used := index > 0 || s.seenPosted.Load() > 0
 	return used && s.shared.header.posted.Load() == 0
@@ -213,5 +213,6 @@ func (p *producer) Close() error {
 // CanSend reports whether the consumer has a receive posted. DPA kernels use it.
 func (p *producer) CanSend() bool { return p.consumer.ring.ready() }
 
-// ImmediateLength is how many bytes of immediate data the consumer accepts. DPA kernels use it.
+// ImmediateLength returns how many bytes of immediate data the consumer accepts. DPA kernels use
+// it.
 func (p *producer) ImmediateLength() int { return p.consumer.ring.immediate }

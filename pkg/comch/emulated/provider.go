@@ -6,14 +6,14 @@
 // DIRECTORY/X/*/NAME. Control messages travel over a SOCK_SEQPACKET socket, and so do the
 // descriptors of shared memory and doorbells; only goroutines of the provider use that socket. The
 // data path is one ring in shared memory per consumer: a producer copies its message into the next
-// posted buffer and publishes the completion. While the peer polls, no system call is made.
+// posted buffer and publishes the completion. While the peer polls, sending makes no system call.
 //
 // Neither side trusts the other. The server creates the memory of all rings and seals it against
 // resizing, so that no access to it can fault. Each side loads every shared value once and checks
 // it; a peer that violates the protocol loses its connection. A doorbell is a pair of datagram
 // sockets, one end per side, so that nothing a peer does to its end can block the other side or
 // keep its thread from sleeping. Closing a descriptor that the peer has passed can block, so only
-// goroutines of the connection do it. The server frees the memory of a ring once its consumer is
+// goroutines of the connection close it. The server frees the memory of a ring once its consumer is
 // gone, even if the client keeps the file open.
 package emulated
 
@@ -40,11 +40,11 @@ const (
 type Options struct {
 	// Directory is where servers and clients meet; "" means DefaultDirectory(). It must belong to
 	// root or to the user of this process, and nobody else may be able to write to it. A server
-	// creates it with mode 0700. A server that allows any user makes it, and the files that it uses
-	// in it, accessible to everybody; its clients must also be able to search all parent
-	// directories, which they cannot in a user's runtime directory.
+	// creates it with mode 0700. A server that admits other users makes the directory, and its own
+	// files in it, accessible to everybody. Those users must also be able to search all parent
+	// directories, so a user's runtime directory does not work.
 	Directory string
-	// Logger receives what no call can return, for instance rejected clients. Nil discards it.
+	// Logger records what no call can return, for instance rejected clients. nil disables logging.
 	Logger *zap.Logger
 	Limits Limits
 }
@@ -71,7 +71,7 @@ type Limits struct {
 // New returns a provider. It has no side effects until one of its methods is called.
 func New(options Options) comch.Provider {
 	p := &provider{directory: options.Directory, log: options.Logger,
-		limits: options.Limits.complete()}
+		limits: options.Limits.withDefaults()}
 	if p.directory == "" {
 		p.directory = DefaultDirectory()
 	}
@@ -97,7 +97,7 @@ func (p *provider) Capabilities(device string) (comch.Capabilities, error) {
 }
 
 // defaultLimits suffices for storage, and is small enough that a hostile client cannot exhaust a
-// machine. The size of control messages is the hardware's, so that nothing works only in the
+// machine. Control messages are as large as on hardware, so that nothing works only in the
 // emulation.
 var defaultLimits = Limits{
 	MaxMessageSize:  4080,
@@ -137,8 +137,8 @@ const (
 	maxNameLength = 120 // bytes, as on hardware
 )
 
-// complete replaces zeroes by defaults and caps the rest at highestLimits.
-func (l Limits) complete() Limits {
+// withDefaults replaces zeroes with defaults and caps the rest at highestLimits.
+func (l Limits) withDefaults() Limits {
 	d, h := &defaultLimits, &highestLimits
 	return Limits{
 		MaxMessageSize:  bounded(l.MaxMessageSize, d.MaxMessageSize, h.MaxMessageSize),
@@ -197,8 +197,8 @@ func checkCount(what string, value, limit int) error {
 	return nil
 }
 
-// checkName rejects a name that cannot be a file name in the directory of servers. what is the
-// setting that holds the name.
+// checkName rejects a name that cannot be a file name in the directory of servers. what describes
+// the name in the error.
 func checkName(what, name string) error {
 	reason := ""
 	switch {

@@ -9,8 +9,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// remoteConsumer is a consumer of the peer, seen by our producers. It lives until the peer has
-// destroyed it and the last producer is closed, so that no producer loses memory that it is writing
+// remoteConsumer is a consumer of the peer, as our producers see it. It exists until the peer has
+// closed it and the last producer is closed, so that no producer loses memory that it is writing
 // to.
 type remoteConsumer struct {
 	id     comch.ConsumerID
@@ -19,7 +19,7 @@ type remoteConsumer struct {
 	button int // of the consumer's doorbell
 
 	waitMu  sync.Mutex // guards waiting and the shared flag
-	waiting int        // armed producers
+	waiting int        // number of armed producers
 
 	// Guarded by remoteConsumers.mu.
 	producers      map[*producer]struct{}
@@ -97,7 +97,7 @@ func (r *remoteConsumers) addProducer(id comch.ConsumerID, p *producer) error {
 	return nil
 }
 
-// removeProducer removes p from its consumer, and releases the consumer if it has no other use.
+// removeProducer removes p from its consumer, and releases the consumer if it is no longer used.
 func (r *remoteConsumers) removeProducer(p *producer) {
 	r.mu.Lock()
 	c := p.consumer
@@ -132,8 +132,8 @@ func (r *remoteConsumers) close(id comch.ConsumerID) bool {
 	return true
 }
 
-// release frees the memory and the doorbell of a consumer that has no producers. The client may
-// still read a ring that it has not released.
+// release frees the memory and the doorbell of a consumer that has no producers. The server keeps a
+// ring for a while if the client, which has not released it, may still read it.
 func (r *remoteConsumers) release(c *remoteConsumer) {
 	r.cleanup.close(c.button)
 	r.cleanup.add(func() {
@@ -161,11 +161,11 @@ func (r *remoteConsumers) closeAll() {
 	}
 }
 
-// handleOpenConsumer adds a consumer of the peer. It rejects a consumer beyond the limits, which
-// does not end the connection.
+// handleOpenConsumer adds a consumer of the peer. A consumer beyond the limits is rejected without
+// ending the connection.
 func (c *connection) handleOpenConsumer(f *frame, received *descriptors) error {
 	id := comch.ConsumerID(f.fields[0])
-	if !c.role.other().owns(uint32(id)) {
+	if !c.role.other().isOwnerOf(uint32(id)) {
 		return violation("consumer id %d does not belong to the peer", id)
 	}
 	consumer, err := c.admitConsumer(f, received)
@@ -273,8 +273,8 @@ func (r *remoteProducers) add(producer uint32, button, limit int) error {
 	return nil
 }
 
-// remove removes a producer and returns its button. The caller closes it, so that wake need not
-// wait for that.
+// remove removes a producer and returns its button. The caller closes the button, so that wake does
+// not wait for that.
 func (r *remoteProducers) remove(producer uint32) (button int, found bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -287,8 +287,8 @@ func (r *remoteProducers) remove(producer uint32) (button int, found bool) {
 	return -1, false
 }
 
-// wake rings the doorbells of all producers. The lock keeps the buttons open; the
-// consumer takes it only when a producer sleeps.
+// wake rings the doorbells of all producers. The lock keeps the buttons open; the consumer takes it
+// only when a producer sleeps.
 func (r *remoteProducers) wake() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -310,7 +310,7 @@ func (r *remoteProducers) close() []remoteProducer {
 // handleOpenProducer adds a producer of the peer to one of our consumers.
 func (c *connection) handleOpenProducer(f *frame, received *descriptors) error {
 	id, consumer := f.fields[0], comch.ConsumerID(f.fields[1])
-	if !c.role.other().owns(id) {
+	if !c.role.other().isOwnerOf(id) {
 		return violation("producer id %d does not belong to the peer", id)
 	}
 	err := c.admitProducer(id, consumer, received)

@@ -14,7 +14,7 @@ import (
 const replyTimeout = 10 * time.Second
 
 // request sends a frame whose first field is the request's id, and waits for the reply. It returns
-// the descriptor in the reply, -1 if there is none. It takes ownership of passed.
+// the descriptor in the reply, or -1 if there is none. It takes ownership of passed.
 func (c *connection) request(ctx context.Context, f frame, passed descriptors) (int, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, replyTimeout,
 		status.Errorf(status.TimeOut, "no reply from peer process %d after %v",

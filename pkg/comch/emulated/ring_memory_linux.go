@@ -11,8 +11,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// ringMemory allocates a ring on the server; on the client it maps the ring that the server has
-// sent. Either counts against the connection's limit.
+// On the server, ringMemory allocates a ring; on the client, it maps the ring that the server has
+// sent. The ring counts against the connection's limit.
 func (c *connection) ringMemory(layout ringLayout, received *descriptors) (*memory.Region, error) {
 	err := c.remote.reserve(layout.total)
 	if err != nil {
@@ -67,7 +67,7 @@ func importRing(descriptor int, layout ringLayout) (*memory.Region, error) {
 	if filesystem.Type != unix.TMPFS_MAGIC {
 		closeDescriptor(descriptor)
 		return nil, status.Errorf(status.InvalidValue,
-			"import ring: file system type %#x is not tmpfs, as of a memfd", filesystem.Type)
+			"import ring: file system type %#x is not that of a memfd (tmpfs)", filesystem.Type)
 	}
 	region, err := memory.Import(descriptor, uint64(layout.total), uint64(layout.total), ringAccess)
 	if err != nil {
@@ -84,14 +84,14 @@ func importRing(descriptor int, layout ringLayout) (*memory.Region, error) {
 const readGracePeriod = 5 * time.Second
 
 // maxLingeringBytes bounds the ring memory that this process keeps for clients of ended
-// connections. Beyond it, rings are freed at once. Only masses of short-lived clients reach it.
+// connections. Beyond it, rings are freed at once. Only a mass of short-lived clients reaches it.
 const maxLingeringBytes = 64 << 20
 
 var lingeringBytes atomic.Int64
 
-// freeRing closes a ring. The server, whose memory it is, frees the pages first: the client can
-// keep the file, but pages that it touches from then on are its own. The hole covers whole pages,
-// because a part of a page would only be cleared.
+// freeRing closes a ring. The server, which allocated the memory, frees the pages first: the client
+// can keep the file, but pages that it touches afterwards are charged to the client. The hole
+// covers whole pages, because a part of a page would only be cleared.
 func freeRing(role role, region *memory.Region) {
 	if role == serverRole {
 		const hugePage = 512 << 20 // the largest page size, on arm64

@@ -10,7 +10,7 @@ import (
 )
 
 // cacheLine is the unit in bytes in which cores exchange memory, on amd64 and on the Arm cores of a
-// BlueField. Data written by different sides lies in different lines.
+// BlueField. Data that different sides write lies in different lines.
 const cacheLine = 64
 
 // Sizes of the parts of a ring, in bytes.
@@ -24,8 +24,8 @@ const (
 // one posted entry per receive, and the message memory. Both sides compute it from the same
 // comch.ConsumerConfig.
 type ringLayout struct {
-	receives    int // most that the consumer may have posted
-	immediate   int // most bytes of immediate data in a message
+	receives    int // the most that the consumer may have posted
+	immediate   int // the most bytes of immediate data in a message
 	capacity    int // slots: receives rounded up to a power of two
 	completions int // offset in bytes, like posted and memory
 	posted      int
@@ -65,15 +65,15 @@ func planRing(config comch.ConsumerConfig, limits Limits) (ringLayout, error) {
 func roundUp(n, unit int) int { return (n + unit - 1) &^ (unit - 1) }
 
 // ringHeader is the shared state of a ring. The consumer writes the first pair of cache lines, the
-// producers the second. Pairs, because some processors prefetch lines in pairs.
+// producers the second. They write pairs because some processors prefetch lines in pairs.
 type ringHeader struct {
 	// posted counts the receives that the consumer has made visible.
 	posted atomic.Uint64
 	_      [cacheLine - 8]byte
-	// consumerSleeping is not 0 while the consumer wants its doorbell rung.
+	// consumerSleeping is not 0 while the consumer waits for its doorbell.
 	consumerSleeping atomic.Uint32
 	_                [cacheLine - 4]byte
-	// producersWaiting is not 0 while a producer wants its doorbell rung.
+	// producersWaiting is not 0 while a producer waits for its doorbell.
 	producersWaiting atomic.Uint32
 	_                [2*cacheLine - 4]byte
 }

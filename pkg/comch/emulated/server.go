@@ -16,13 +16,13 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// maxHandshakes bounds the clients that have not sent their hello. Beyond it, the server
+// maxHandshakes bounds the clients that have not sent their hello. At the limit, the server
 // disconnects the oldest: an honest client sends its hello at once.
 const maxHandshakes = 64
 
-// acceptPause is how long a server waits after a failed accept, for instance when the process has
-// no descriptors left.
-const acceptPause = 50 * time.Millisecond
+// acceptRetryDelay is the pause after a failed accept, for instance when the process has no
+// descriptors left.
+const acceptRetryDelay = 50 * time.Millisecond
 
 type server struct {
 	provider *provider
@@ -123,7 +123,7 @@ func (s *server) acceptLoop() {
 			select {
 			case <-s.closed:
 				return
-			case <-time.After(acceptPause):
+			case <-time.After(acceptRetryDelay):
 			}
 		}
 	}
@@ -152,7 +152,7 @@ func (s *server) startHandshake(conn *net.UnixConn) {
 // handshake runs the handshake with a client and passes the connection to Accept.
 func (s *server) handshake(conn *net.UnixConn) {
 	socket := newSocket(conn, s.config.MaxMessageSize)
-	socket.limit(handshakeTimeout)
+	socket.setTimeout(handshakeTimeout)
 	peer, agreed, err := s.greet(socket)
 	s.mu.Lock() // conn is no longer a handshake that Close or a newer client may end
 	if i := slices.Index(s.handshakes, conn); i >= 0 {
@@ -168,7 +168,7 @@ func (s *server) handshake(conn *net.UnixConn) {
 		socket.close()
 		return
 	}
-	socket.limit(0)
+	socket.setTimeout(0)
 	limits := s.limits
 	limits.MaxExportBytes = s.currentAdmission().MaxExportBytes
 	c := newConnection(serverRole, socket, peer, agreed, limits, s.log)
@@ -181,7 +181,8 @@ func (s *server) handshake(conn *net.UnixConn) {
 	}
 }
 
-// greet is the server's side of the handshake. An admitted client counts until its connection ends.
+// greet is the server's side of the handshake. An admitted client counts as connected until its
+// connection ends.
 func (s *server) greet(socket *socket) (comch.Peer, terms, error) {
 	peer, err := peerCredentials(socket.conn)
 	if err != nil {
@@ -218,7 +219,7 @@ func (s *server) admit(socket *socket, peer comch.Peer) (terms, error) {
 
 // SetAdmission also makes the server's files accessible if it now allows other users.
 func (s *server) SetAdmission(admission comch.Admission) error {
-	err := s.provider.completeAdmission(&admission)
+	err := s.provider.prepareAdmission(&admission)
 	if err == nil && admission.AllowsOthers() {
 		err = s.provider.openToEveryUser(&s.config)
 	}
@@ -245,7 +246,7 @@ func (s *server) authorize(peer comch.Peer) error {
 		return nil
 	}
 	return status.Errorf(status.NotPermitted,
-		"user %d may not connect: the server allows only root, user %d and its configured users",
+		"user %d cannot connect: the server allows only root, user %d, and its configured users",
 		peer.UID, own)
 }
 

@@ -15,7 +15,7 @@ import (
 // socket sends and receives frames. One goroutine may read while another writes.
 type socket struct {
 	conn    *net.UnixConn
-	packet  []byte // read last
+	packet  []byte // the packet read last
 	control []byte
 	output  []byte
 }
@@ -33,7 +33,7 @@ func newSocket(conn *net.UnixConn, maxMessageSize int) *socket {
 func (s *socket) read() (frame, descriptors, error) {
 	n, controlLength, flags, _, err := s.conn.ReadMsgUnix(s.packet, s.control)
 	if errors.Is(err, unix.ECONNRESET) {
-		// The peer died without reading all our packets. What it sent before is still queued.
+		// The peer died without reading all our packets. What it sent is still queued.
 		n, controlLength, flags, _, err = s.conn.ReadMsgUnix(s.packet, s.control)
 	}
 	received, controlErr := parseControl(s.control[:controlLength])
@@ -98,8 +98,8 @@ func (s *socket) write(f *frame, passed descriptors) error {
 	return nil
 }
 
-// limit sets the timeout of reads and writes, starting now; 0 means none.
-func (s *socket) limit(timeout time.Duration) {
+// setTimeout sets the timeout of reads and writes, starting now; 0 means none.
+func (s *socket) setTimeout(timeout time.Duration) {
 	var deadline time.Time
 	if timeout > 0 {
 		deadline = time.Now().Add(timeout)
@@ -107,13 +107,13 @@ func (s *socket) limit(timeout time.Duration) {
 	_ = s.conn.SetDeadline(deadline) // fails only on a closed socket
 }
 
-// limitWrites sets the timeout of writes, starting now.
-func (s *socket) limitWrites(timeout time.Duration) {
+// setWriteTimeout sets the timeout of writes, starting now.
+func (s *socket) setWriteTimeout(timeout time.Duration) {
 	_ = s.conn.SetWriteDeadline(time.Now().Add(timeout))
 }
 
-// limitReads sets the timeout of reads, starting now.
-func (s *socket) limitReads(timeout time.Duration) {
+// setReadTimeout sets the timeout of reads, starting now.
+func (s *socket) setReadTimeout(timeout time.Duration) {
 	_ = s.conn.SetReadDeadline(time.Now().Add(timeout))
 }
 
@@ -146,7 +146,8 @@ type descriptors struct {
 	count int
 }
 
-// next removes and returns the next descriptor; -1 and false if there is none. The caller owns it.
+// next removes and returns the next descriptor, or returns -1 and false if there is none. The
+// caller owns it.
 func (d *descriptors) next() (int, bool) {
 	if d.count == 0 {
 		return -1, false

@@ -14,7 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// dpa implements comch.DPA by a pinned thread of this process, whose engine polls the kernel.
+// dpa implements comch.DPA with a pinned thread of this process, whose engine polls the kernel.
 type dpa struct {
 	engine  *progress.Engine
 	cpus    unix.CPUSet
@@ -28,8 +28,8 @@ type dpa struct {
 	stopping bool // belongs to the thread
 }
 
-// NewDPA makes a DPA whose thread may run on the given CPUs, by default on the last one that this
-// process may use: the first ones serve most interrupts.
+// NewDPA returns a DPA whose thread runs on the given CPUs. The default is the last CPU that this
+// process may use, because the first ones serve most interrupts.
 func NewDPA(cpus []int) (comch.DPA, error) {
 	var possible, chosen unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &possible); err != nil {
@@ -38,7 +38,7 @@ func NewDPA(cpus []int) (comch.DPA, error) {
 	for _, cpu := range cpus {
 		if cpu < 0 || !possible.IsSet(cpu) {
 			return nil, status.Errorf(status.InvalidValue,
-				"CPU %d is not one that this process may use", cpu)
+				"this process cannot run on CPU %d", cpu)
 		}
 		chosen.Set(cpu)
 	}
@@ -82,7 +82,7 @@ type kernelSource comch.DPAKernel
 
 func (k *kernelSource) Poll() int { return (*k)() }
 
-// run is the thread. It never unlocks, so the thread ends with its goroutine.
+// run is the thread. It never unlocks the OS thread, which therefore ends with the goroutine.
 func (d *dpa) run(kernel comch.DPAKernel, pinned chan<- error) {
 	runtime.LockOSThread()
 	source := kernelSource(kernel)
@@ -135,7 +135,7 @@ func (d *dpa) removeQueue() {
 	d.queues--
 }
 
-// exclude runs f while the kernel does not run, and waits for it.
+// exclude runs f while the kernel does not run, and waits until f has returned.
 func (d *dpa) exclude(f func()) {
 	d.mu.Lock()
 	if !d.started {
@@ -157,7 +157,7 @@ type dpaConsumer struct {
 	queue    *msgq
 	data     comch.Consumer
 	receives int
-	acked    int // receives that have not completed
+	acked    int // posted receives that have not completed
 	closed   bool
 }
 
@@ -182,7 +182,7 @@ func (q *msgq) NewDPAConsumer(ctx context.Context, receives int) (comch.DPAConsu
 	return c, nil
 }
 
-// ID is the id of the connection's consumer.
+// ID returns the id of the underlying consumer.
 func (c *dpaConsumer) ID() comch.ConsumerID { return c.data.ID() }
 
 // Ack posts an empty receive for each message.

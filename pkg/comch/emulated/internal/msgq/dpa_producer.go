@@ -11,7 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// dpaProducer implements comch.DPAProducer by one producer for each consumer that it sends to.
+// dpaProducer implements comch.DPAProducer with one producer for each consumer that it sends to.
 type dpaProducer struct {
 	queue     *msgq
 	sends     int
@@ -55,7 +55,7 @@ func (p *dpaProducer) PostSendImmediate(consumer comch.ConsumerID, immediate []b
 	return p.send(path, immediate, completionRequested)
 }
 
-// DMACopy checks everything that a send could fail of before it copies.
+// DMACopy copies only after it has checked everything that could make the send fail.
 func (p *dpaProducer) DMACopy(
 	consumer comch.ConsumerID, destination, source comch.DPABuffer, length uint64,
 	immediate []byte, completionRequested bool,
@@ -156,7 +156,7 @@ func (p *dpaPath) Arm() bool {
 	return false
 }
 
-// path returns the path to a consumer, and opens it for the first message. It closes a path whose
+// path returns the path to a consumer, which it opens for the first message. It closes a path whose
 // consumer is gone, so that the next call looks for the consumer again.
 func (p *dpaProducer) path(consumer comch.ConsumerID) (*dpaPath, error) {
 	if p.closed {
@@ -193,7 +193,7 @@ const openTimeout = time.Second
 
 func (p *dpaProducer) closePath(path *dpaPath) {
 	p.queue.dpa.engine.RemoveWaiter(path)
-	_ = path.Close() // the consumer is gone, or need not know
+	_ = path.Close() // the consumer is gone or does not depend on it
 }
 
 // Poll makes room for as many completions as it returns.

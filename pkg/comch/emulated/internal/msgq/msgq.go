@@ -11,13 +11,13 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Producer is a producer of the DPA's side of a connection. It adds to comch.Producer what a kernel
-// may ask about the consumer. The new methods belong to the producer's thread.
+// Producer is a producer of the DPA's side of a connection. It adds what a kernel may ask about the
+// consumer. The additional methods belong to the producer's thread.
 type Producer interface {
 	comch.Producer
 	// CanSend reports whether the consumer has a receive posted, as far as this side can see.
 	CanSend() bool
-	// ImmediateLength is how many bytes of immediate data the consumer accepts.
+	// ImmediateLength returns how many bytes of immediate data the consumer accepts.
 	ImmediateLength() int
 }
 
@@ -38,9 +38,9 @@ type msgq struct {
 	objects int // consumers and producers of both sides
 }
 
-// New returns a message queue to a DPA from NewDPA. capabilities holds the provider's, within the
-// limits of config. connect connects this process to itself and returns both ends; the producers of
-// dpaSide implement Producer.
+// New returns a message queue to a DPA from NewDPA. capabilities holds the provider's capabilities,
+// within the limits of config. connect connects this process to itself and returns both ends; the
+// producers of dpaSide implement Producer.
 func New(
 	config comch.MsgQConfig, capabilities comch.Capabilities,
 	connect func() (cpuSide, dpaSide comch.Connection, err error),
@@ -67,7 +67,7 @@ func New(
 		dpaSide: dpaSide}, nil
 }
 
-// Capabilities returns the provider's capabilities, without control path and message memory.
+// Capabilities returns the provider's capabilities without control path and message memory.
 func (q *msgq) Capabilities() comch.Capabilities { return q.capabilities }
 
 // NewConsumer creates a CPU consumer, on queues from the DPA only.
@@ -103,8 +103,8 @@ func (q *msgq) NewProducer(ctx context.Context, consumer comch.ConsumerID) (comc
 	return &cpuProducer{Producer: created, remove: sync.OnceFunc(q.removeObject)}, nil
 }
 
-// addObject counts a consumer or producer before it is created. Only queues of direction need have
-// such objects.
+// addObject counts a consumer or producer before it is created. It fails unless the queue has the
+// direction that the object needs.
 func (q *msgq) addObject(need comch.MsgQDirection) error {
 	if q.direction != need {
 		return status.Errorf(status.NotSupported, "this queue carries messages %v", q.direction)
@@ -164,7 +164,7 @@ func (c *cpuConsumer) PostReceive(offset, length uint32, userData uint64) error 
 	return c.Consumer.PostReceive(0, 0, userData)
 }
 
-// Close destroys the consumer and no longer counts it, whatever the outcome.
+// Close closes the consumer and stops counting it, even if closing fails.
 func (c *cpuConsumer) Close() error {
 	defer c.remove()
 	return c.Consumer.Close()
@@ -185,7 +185,7 @@ func (p *cpuProducer) Send(message, immediate []byte) error {
 	return p.Producer.Send(nil, immediate)
 }
 
-// Close destroys the producer and no longer counts it, whatever the outcome.
+// Close closes the producer and stops counting it, even if closing fails.
 func (p *cpuProducer) Close() error {
 	defer p.remove()
 	return p.Producer.Close()
