@@ -10,7 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// startTimeout bounds the state Starting, in which the application can do nothing but make
+// startTimeout bounds the time in the state Starting, in which the application can only make
 // progress.
 const startTimeout = 15 * time.Second
 
@@ -28,8 +28,8 @@ type Client struct {
 }
 
 // NewClient returns an idle client of the server that listens under name. It fails with
-// status.NotSupported if the device cannot be a client, and with status.InvalidValue if the name is
-// empty or too long.
+// status.NotSupported if the device does not support clients, and with status.InvalidValue if the
+// name is empty or too long.
 func NewClient(provider comch.Provider, device, name string) (*Client, error) {
 	c := &Client{provider: provider, place: comch.ClientConfig{Device: device, Name: name}}
 	err := c.create("client", provider, device, name, func(c comch.Capabilities) bool { return c.Client })
@@ -49,8 +49,8 @@ func (c *Client) Configure(config ClientConfig) error {
 	return nil
 }
 
-// Start starts to connect. The client is starting until progress makes it running. If the
-// connection cannot be made, progress makes the client idle again, and Err returns the reason.
+// Start starts to connect. The client is starting until progress makes it running. If the client
+// cannot connect, progress makes it idle again, and Err returns the reason.
 func (c *Client) Start(engine *progress.Engine) error {
 	if err := c.prepareStart(engine); err != nil {
 		return err

@@ -10,14 +10,14 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Connection is the connection between a client and a server. In the event of a rejected client it
-// only carries the reason and the process.
+// Connection is the connection between a client and a server. If the client was rejected, it only
+// holds the reason and the process.
 type Connection struct {
 	// UserData belongs to the application.
 	UserData any
 
 	control   *control
-	engine    *progress.Engine // of control, for as long as the connection lives
+	engine    *progress.Engine // of control, for as long as the connection exists
 	events    bool             // the application has consumer callbacks
 	peer      comch.Connection // nil if the client was rejected
 	rejection error            // why it was rejected
@@ -27,7 +27,7 @@ type Connection struct {
 
 	// The following belong to the engine's thread.
 	announced bool // Connected has been called
-	gone      bool // the connection has ended, and control knows
+	gone      bool // connectionEnded has been called
 	released  bool // nothing uses it any more
 
 	// The following are guarded by control.mu. Only the engine's thread writes closing.
@@ -45,8 +45,7 @@ type child interface {
 // Peer identifies the process at the other end.
 func (c *Connection) Peer() comch.Peer { return c.process }
 
-// Err returns the reason for which the connection ended, or could not be made. It is nil while the
-// connection lives.
+// Err returns why the connection ended or was rejected. It returns nil while the connection is up.
 func (c *Connection) Err() error {
 	if c.peer == nil {
 		return c.rejection
@@ -55,7 +54,7 @@ func (c *Connection) Err() error {
 }
 
 // ExportMemory lets the peer import a region, as comch.Connection does. It blocks until the peer
-// has answered.
+// has replied.
 func (c *Connection) ExportMemory(
 	ctx context.Context, region *memory.Region, access memory.Access,
 ) ([]byte, error) {
@@ -76,13 +75,13 @@ func (c *Connection) ImportMemory(descriptor []byte) (*memory.Region, memory.Acc
 func (c *Connection) notConnected() error {
 	reason := c.Err()
 	if reason == nil {
-		reason = errors.New("it is being disconnected")
+		reason = errors.New("it is being closed")
 	}
 	return status.Errorf(status.NotConnected, "connection has ended: %w", reason)
 }
 
-// addChild registers a consumer or producer that starts. Until it is removed, the application
-// cannot close the connection.
+// addChild registers a consumer or producer that is being started. The application cannot close the
+// connection until removeChild.
 func (c *Connection) addChild(member child) error {
 	if c.peer == nil {
 		return c.notConnected()

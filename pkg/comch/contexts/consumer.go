@@ -18,8 +18,8 @@ const pollBatch = 32
 type ConsumerConfig struct {
 	// ReceiveTasks is the size of the pool of receive tasks. Mandatory.
 	ReceiveTasks int
-	// Received returns a receive task with a message in it, and Failed one without, to the
-	// application. Mandatory.
+	// Received returns a receive task that holds a message to the application, and Failed one that
+	// holds none. Mandatory.
 	Received func(task *ReceiveTask)
 	Failed   func(task *ReceiveTask, err error)
 	// ImmediateLength is the maximum number of bytes of immediate data in one message; 0 means the
@@ -42,7 +42,7 @@ type Consumer struct {
 	late    []*ReceiveTask // submitted while stopping
 	batch   [pollBatch]comch.Received
 	polling bool // inside Poll, which flushes at its end
-	dirty   bool // receives are posted and not flushed
+	dirty   bool // receives have been posted and not flushed
 }
 
 // NewConsumer returns an idle consumer on an established connection. Its memory has memorySize
@@ -67,7 +67,7 @@ func newConsumer(on channel) (*Consumer, error) {
 	c.create("consumer", on)
 	c.finishStop = c.completeStop
 	if !c.limits.Consumer {
-		return nil, status.Errorf(status.NotSupported, "the device has no consumers")
+		return nil, status.Errorf(status.NotSupported, "the device does not support consumers")
 	}
 	return c, nil
 }
@@ -163,7 +163,7 @@ func (c *Consumer) Poll() int {
 		return 0
 	}
 	n := 0
-	if c.posted.Len() > 0 { // a message in a receive that has failed belongs to nobody
+	if c.posted.Len() > 0 { // else any message is in a receive whose task has failed
 		n = c.data.Poll(c.batch[:])
 	}
 	c.polling = true
@@ -228,7 +228,7 @@ func (c *Consumer) flush() {
 	}
 }
 
-// connectionEnded records the reason. Poll notices the end itself, after the last message.
+// connectionEnded records the reason. Poll itself detects the end, after the last message.
 func (c *Consumer) connectionEnded(reason error) {
 	c.engine.Do(func() {
 		if c.data != nil && c.reason == nil && c.is(progress.Running) {
@@ -237,9 +237,9 @@ func (c *Consumer) connectionEnded(reason error) {
 	})
 }
 
-// Stop takes back all posted receives. Those that hold a message complete with success, the others
-// with an error; a message that the peer is just sending may be lost. The consumer is idle at once
-// if no tasks are allocated, and otherwise stopping until all of them are freed.
+// Stop revokes all posted receives. Those that hold a message complete with success, the others
+// with an error. A message that the peer is sending meanwhile may be lost. The consumer is idle at
+// once if no tasks are allocated, and otherwise stopping until all of them are freed.
 func (c *Consumer) Stop() error {
 	if err := c.allow(stop); err != nil {
 		return err
@@ -294,8 +294,8 @@ type ReceiveTask struct {
 }
 
 // AllocateReceive returns a task from the pool for length bytes at offset of the consumer's memory.
-// A buffer without bytes receives immediate data only. AllocateReceive fails with status.NoMemory
-// if all tasks are in use, and with status.InvalidValue if the buffer is outside the memory.
+// A buffer of length 0 receives immediate data only. AllocateReceive fails with status.NoMemory if
+// all tasks are in use, and with status.InvalidValue if the buffer is outside the memory.
 func (c *Consumer) AllocateReceive(offset, length uint32) (*ReceiveTask, error) {
 	if err := c.allow(allocate); err != nil {
 		return nil, err

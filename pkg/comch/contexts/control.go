@@ -16,8 +16,8 @@ type ControlConfig struct {
 	// SendCompleted and SendFailed return a send task to the application. Mandatory.
 	SendCompleted func(task *SendTask)
 	SendFailed    func(task *SendTask, err error)
-	// MessageReceived is called with each control message, which is valid only during the call.
-	// Mandatory.
+	// MessageReceived is called with each control message. The message is valid only during the
+	// call. Mandatory.
 	MessageReceived func(connection *Connection, message []byte)
 
 	// ConsumerCreated and ConsumerExpired are called when the peer creates and destroys a consumer.
@@ -50,8 +50,8 @@ type control struct {
 	connections map[*Connection]struct{}
 }
 
-// create initializes a context. It fails with status.NotSupported if the device cannot be used for
-// it.
+// create initializes a context. It fails with status.NotSupported if the device does not support
+// the kind of context.
 func (c *control) create(
 	kind string, provider comch.Provider, device, name string, supported func(comch.Capabilities) bool,
 ) error {
@@ -60,7 +60,7 @@ func (c *control) create(
 		return err
 	}
 	if !supported(capabilities) {
-		return status.Errorf(status.NotSupported, "device %s cannot be a Comch %s", device, kind)
+		return status.Errorf(status.NotSupported, "device %s does not support Comch %ss", device, kind)
 	}
 	if err := checkCount("length of server name", len(name), capabilities.MaxNameLength); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (c *control) create(
 	return nil
 }
 
-// checkConfig rejects an impossible configuration, or any unless the context is idle.
+// checkConfig rejects an invalid configuration, and any configuration unless the context is idle.
 func (c *control) checkConfig(config *ControlConfig) error {
 	if err := c.allow(configure); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (c *control) checkConfig(config *ControlConfig) error {
 		checkOptional("ReceiveQueue", config.ReceiveQueue, c.capabilities.MaxReceiveQueue))
 }
 
-// apply adopts a configuration that has been checked.
+// apply applies a configuration that has been checked.
 func (c *control) apply(config ControlConfig) {
 	c.config = config
 	c.stateChanged = config.StateChanged
@@ -99,7 +99,7 @@ func (c *control) apply(config ControlConfig) {
 	c.configured = true
 }
 
-// addConnection makes a connection of the provider one of this context.
+// addConnection adds a connection from the provider to this context.
 func (c *control) addConnection(peer comch.Connection) *Connection {
 	connection := &Connection{
 		control: c, engine: c.engine, events: c.config.ConsumerCreated != nil, peer: peer, process: peer.Peer(),
@@ -114,8 +114,8 @@ func (c *control) addConnection(peer comch.Connection) *Connection {
 	return connection
 }
 
-// markClosing makes connections reject further consumers and producers. If one of them has any
-// already, it fails with status.InUse and changes nothing.
+// markClosing makes connections reject new consumers and producers. If one of the connections has
+// any, markClosing fails with status.InUse and changes nothing.
 func (c *control) markClosing(connections ...*Connection) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,7 +142,7 @@ func (c *control) allConnections() []*Connection {
 	return all
 }
 
-// disconnect starts to close a connection in order. The goroutine that receives from the peer
+// disconnect starts the orderly end of a connection. The goroutine that receives from the peer
 // reports when the connection has ended.
 func (c *control) disconnect(connection *Connection) {
 	c.inBackground(func() { closePeer(connection.peer) }, nil)
@@ -154,7 +154,7 @@ func closePeer(peer comch.Connection) {
 	}
 }
 
-// inBackground runs f on a goroutine of its own, and then afterwards, unless it is nil, on the
+// inBackground runs f on a goroutine of its own, and then runs afterwards, unless it is nil, on the
 // engine's thread. A stopping context waits for both.
 func (c *control) inBackground(f, afterwards func()) {
 	c.outstanding++
@@ -264,7 +264,7 @@ func (c *control) AllocateSend(connection *Connection, message []byte) (*SendTas
 func (t *SendTask) Connection() *Connection { return t.connection }
 
 // Submit starts to send the message. The task completes with success when the peer has room for the
-// message, which the peer then receives unless the connection breaks.
+// message. The peer then receives the message unless the connection is lost.
 func (t *SendTask) Submit() error {
 	if err := t.checkSubmit(); err != nil {
 		return err
@@ -281,7 +281,7 @@ func (t *SendTask) Submit() error {
 	return nil
 }
 
-// complete has the engine's thread return the task to the application. Any goroutine may call it.
+// complete makes the engine's thread return the task to the application. Any goroutine may call it.
 func (t *SendTask) complete(err error) {
 	t.context.engine.Do(func() {
 		t.owner = application

@@ -13,7 +13,7 @@ type channel interface {
 	// addChild keeps the channel open for a consumer or producer until removeChild.
 	addChild(child) error
 	removeChild(child)
-	// checkEvents fails if the application would not learn of the peer's consumers.
+	// checkEvents fails if the application has no callbacks for the peer's consumers.
 	checkEvents() error
 	capabilities() comch.Capabilities
 	newConsumer(context.Context, comch.ConsumerConfig) (comch.Consumer, error)

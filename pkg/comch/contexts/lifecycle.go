@@ -24,7 +24,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// operation is a request of the application that depends on the state of a context.
+// operation is something that the application asks of a context, which the context's state may not
+// allow.
 type operation uint8
 
 const (
@@ -41,8 +42,8 @@ var operationNames = [...]string{
 	"configure", "start", "allocate a task of", "submit a task to", "stop", "disconnect a client of", "destroy",
 }
 
-// allowedIn lists the states in which each operation is allowed. Two things are always allowed: to
-// free a task that the application holds, and to make progress. As the guide demands, a stopping
+// allowedIn lists the states in which each operation is allowed. Freeing a task that the
+// application holds and making progress are always allowed. As the guide demands, a stopping
 // context still allocates and accepts tasks; they complete with an error.
 var allowedIn = [...]states{
 	configure:  setOf(progress.Idle),
@@ -76,11 +77,12 @@ func (s states) String() string {
 	return strings.Join(names, " or ")
 }
 
-// StateChanged is called after a context has changed its state.
+// StateChanged is called after the state of a context has changed.
 type StateChanged func(previous, next progress.State)
 
-// errFlushed completes the tasks that were submitted when their context stopped, or later.
-var errFlushed = status.Errorf(status.Shutdown, "the context stopped before the task was done")
+// errFlushed completes tasks that were outstanding when their context stopped, and tasks submitted
+// later.
+var errFlushed = status.Errorf(status.Shutdown, "the context stopped before the task completed")
 
 // lifecycle is the state machine of every context. Other threads may read state and nothing else.
 type lifecycle struct {
@@ -95,11 +97,11 @@ type lifecycle struct {
 	finishStop   func() // makes a stopping context idle if nothing is left to wait for
 }
 
-// State returns the present state. Any goroutine may call it.
+// State returns the current state. Any goroutine may call it.
 func (l *lifecycle) State() progress.State { return progress.State(l.state.Load()) }
 
-// Err returns the reason for which the context left Starting or Running on its own. It is nil if
-// the application stopped the context, and after the next Start.
+// Err returns why the context left Starting or Running on its own. It returns nil if the
+// application stopped the context, and after the next Start.
 func (l *lifecycle) Err() error { return l.reason }
 
 // Destroy releases an idle context. No operation is allowed afterwards.
@@ -111,14 +113,14 @@ func (l *lifecycle) Destroy() error {
 	return nil
 }
 
-// allow fails with status.BadState unless the present state allows the operation.
+// allow fails with status.BadState unless the current state allows the operation.
 func (l *lifecycle) allow(o operation) error {
 	state := l.State()
 	switch {
 	case l.destroyed:
 		return status.Errorf(status.BadState, "%s %s: it has been destroyed", operationNames[o], l.kind)
 	case !allowedIn[o].has(state):
-		return status.Errorf(status.BadState, "%s %s: it is %v, but has to be %v",
+		return status.Errorf(status.BadState, "%s %s: it is %v, but must be %v",
 			operationNames[o], l.kind, state, allowedIn[o])
 	}
 	return nil
@@ -149,15 +151,15 @@ func (l *lifecycle) enter(next progress.State) {
 
 func (l *lifecycle) is(state progress.State) bool { return l.State() == state }
 
-// checkCount rejects a number outside 1 to limit.
+// checkCount rejects a number that is not between 1 and limit.
 func checkCount(what string, value, limit int) error {
 	if value < 1 || value > limit {
-		return status.Errorf(status.InvalidValue, "%s %d is outside 1 to %d", what, value, limit)
+		return status.Errorf(status.InvalidValue, "%s %d is not between 1 and %d", what, value, limit)
 	}
 	return nil
 }
 
-// checkOptional is checkCount for a number for which 0 means the default.
+// checkOptional also accepts 0, which means the default.
 func checkOptional(what string, value, limit int) error {
 	if value == 0 {
 		return nil
@@ -165,7 +167,7 @@ func checkOptional(what string, value, limit int) error {
 	return checkCount(what, value, limit)
 }
 
-// callback is a mandatory function of a configuration.
+// callback describes a mandatory function of a configuration.
 type callback struct {
 	name  string
 	isSet bool
@@ -186,12 +188,12 @@ type owner uint8
 const (
 	pooled      owner = iota // nobody: the task is free
 	application              // the task is allocated, or has completed
-	library                  // the task is submitted
+	library                  // the task is outstanding
 )
 
 // task is the common part of tasks of all kinds. The application owns a task from its allocation to
 // its submission, and again from its completion until it frees the task. It may submit a completed
-// task once more.
+// task again.
 type task struct {
 	// UserData belongs to the application.
 	UserData any
@@ -211,22 +213,22 @@ func (t *task) checkSubmit() error {
 func (t *task) checkHeld(operation string) error {
 	switch t.owner {
 	case library:
-		return status.Errorf(status.InUse, "%s: submitted and not completed", operation)
+		return status.Errorf(status.InUse, "%s: the task has not completed", operation)
 	case pooled:
-		return status.Errorf(status.BadState, "%s: already freed", operation)
+		return status.Errorf(status.BadState, "%s: the task has been freed", operation)
 	}
 	return nil
 }
 
-// claim gives the application a task from the pool.
+// claim makes the application the owner of a task from the pool.
 func (t *task) claim() {
 	t.owner = application
 	t.UserData = nil
 	t.context.allocated++
 }
 
-// release takes back a task that the application frees. The last one lets a stopping context become
-// idle.
+// release takes back a task that the application frees. A stopping context becomes idle with the
+// last one.
 func (t *task) release() error {
 	if err := t.checkHeld("free task"); err != nil {
 		return err
@@ -259,7 +261,7 @@ func (p *pool[T]) get() (*T, error) {
 	last := len(p.free) - 1
 	if last < 0 {
 		return nil, status.Errorf(status.NoMemory,
-			"allocate task: all %d are in use: free some, or configure more", p.size)
+			"allocate task: all %d tasks are in use: free some, or configure more", p.size)
 	}
 	t := p.free[last]
 	p.free = p.free[:last]

@@ -31,7 +31,7 @@ type Producer struct {
 	tasks     pool[ProducerSendTask]
 	outboxes  []*outbox // one for each consumer that has been sent to
 	completed fifo.Queue[*ProducerSendTask]
-	started   bool // from Start until the producer is idle again
+	started   bool // set from Start until the producer is idle again
 
 	opening int             // outboxes that are being opened
 	ctx     context.Context // of their goroutines
@@ -51,7 +51,7 @@ func newProducer(on channel) (*Producer, error) {
 	p.create("producer", on)
 	p.finishStop = p.completeStop
 	if !p.limits.Producer {
-		return nil, status.Errorf(status.NotSupported, "create producer: the device has none")
+		return nil, status.Errorf(status.NotSupported, "create producer: the device does not support producers")
 	}
 	return p, nil
 }
@@ -97,8 +97,8 @@ func (p *Producer) Start(engine *progress.Engine) error {
 	return nil
 }
 
-// ID returns the number by which a consumer of the peer knows this producer. It is 0 until the
-// first message to that consumer has been sent.
+// ID returns the id under which a consumer of the peer knows this producer. It is 0 until the
+// provider has created its producer for that consumer, which the first Submit starts.
 func (p *Producer) ID(consumer comch.ConsumerID) uint32 {
 	if o := p.outboxTo(consumer); o != nil && o.data != nil {
 		return o.data.ID()
@@ -144,7 +144,7 @@ func (p *Producer) Poll() int {
 	return n
 }
 
-// completeTask has the next Poll return a task to the application.
+// completeTask makes the next Poll return a task to the application.
 func (p *Producer) completeTask(t *ProducerSendTask, err error) {
 	t.err = err
 	*p.completed.Push() = t
@@ -379,7 +379,7 @@ func (o *outbox) send() int {
 	return n
 }
 
-// fail completes all queued messages with an error; later ones fail too.
+// fail completes all queued messages with an error. Later messages fail too.
 func (o *outbox) fail(err error) {
 	if o.err == nil {
 		o.err = err
@@ -395,7 +395,7 @@ func (o *outbox) close() {
 		return
 	}
 	o.producer.engine.RemoveWaiter(o)
-	_ = o.data.Close() // every message has its outcome already
+	_ = o.data.Close() // no outcome of a message depends on it
 	o.data = nil
 }
 

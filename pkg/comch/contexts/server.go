@@ -19,14 +19,16 @@ const maxRejections = 64
 type ServerConfig struct {
 	ControlConfig
 
-	// Connected is called for each client that asks for a connection. If successful is false, the
-	// provider has rejected the client, and Connection.Err returns the reason. Mandatory.
+	// Connected is called for each client that requests a connection. If successful is false, the
+	// provider has rejected the client, and Connection.Err returns the reason. In a flood of
+	// rejected clients, some calls are omitted. Mandatory.
 	Connected func(connection *Connection, successful bool)
-	// Disconnected is called when a connection has ended. It was closed in order if successful is
-	// true, and broke otherwise. Mandatory.
+	// Disconnected is called when a connection has ended. successful reports whether one side
+	// closed it; otherwise it was lost. Mandatory.
 	Disconnected func(connection *Connection, successful bool)
 
-	// MaxClients, AllowAnyUser, and MaxExportBytes are those of comch.ServerConfig.
+	// MaxClients, AllowAnyUser, and MaxExportBytes have the meaning that comch.ServerConfig gives
+	// them.
 	MaxClients     int
 	AllowAnyUser   bool
 	MaxExportBytes uint64
@@ -44,8 +46,8 @@ type Server struct {
 	cancel   context.CancelFunc
 }
 
-// NewServer returns an idle server. It fails with status.NotSupported if the device cannot be a
-// server, and with status.InvalidValue if the name is empty or too long.
+// NewServer returns an idle server. It fails with status.NotSupported if the device does not
+// support servers, and with status.InvalidValue if the name is empty or too long.
 func NewServer(provider comch.Provider, device, representor, name string) (*Server, error) {
 	s := &Server{
 		provider: provider,
