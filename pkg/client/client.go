@@ -2,9 +2,9 @@
 // the initiator is one of them.
 //
 // Open connects to a channel of the relay and returns a Volume, which can be used in two ways.
-// ReadAt, WriteAt, Flush, Trim, and WriteZeroes block until their outcome is known and may be
-// called by any number of goroutines. A Queue submits requests without copying data and polls for
-// their results, for one thread.
+// ReadAt, WriteAt, Flush, Trim, and WriteZeroes block until their outcome is known, and any number
+// of goroutines may call them. A Queue submits requests without copying data and polls for their
+// results, for one thread.
 package client
 
 import (
@@ -50,8 +50,8 @@ type Config struct {
 	// for each request that may be outstanding.
 	MemorySize uint64
 	// SyncDepth is how many requests ReadAt, WriteAt, and the other blocking methods may have
-	// outstanding, over all callers. 0 means DefaultSyncDepth. A negative value disables these
-	// methods.
+	// outstanding, for all callers together. 0 means DefaultSyncDepth. A negative value disables
+	// these methods.
 	SyncDepth int
 	// Policy is how the thread behind the blocking methods polls.
 	Policy progress.Policy
@@ -60,16 +60,16 @@ type Config struct {
 	// limit.
 	ControlTimeout time.Duration
 	IOTimeout      time.Duration
-	// Reconnect, if not nil, makes the client reopen the volume after its session is lost: because
-	// the target or the relay has restarted, or because a connection was cut. DefaultReconnectTotal
-	// and DefaultReconnectLongestPause apply where the policy sets no limit. With nil, the volume
-	// fails when its session ends.
+	// Reconnect, if not nil, makes the client reopen the volume after its session is lost, for
+	// instance because the target or the relay has restarted or a connection was cut.
+	// DefaultReconnectTotal and DefaultReconnectLongestPause apply where the policy sets no limit.
+	// With nil, the volume fails when its session ends.
 	//
 	// Requests outstanding on a Queue fail once each, with status.ConnectionReset, Shutdown, or
 	// TimeOut. Until there is a new session, Submit returns ErrReopening. ReadAt, WriteAt, and the
 	// other blocking methods repeat what the loss has left unfinished, and return when it is done
-	// or the policy is exhausted. They may therefore carry out a write twice, but a write never
-	// takes effect after a session later than its own has begun.
+	// or the policy is exhausted. A write may therefore be carried out twice, but no write takes
+	// effect after the session that follows its own has begun.
 	//
 	// The client rejects a volume with another UUID (ErrAnotherVolume). When the target has
 	// restarted and may have lost writes, the next flush fails (ErrWritesLost).
@@ -94,8 +94,8 @@ type Info struct {
 	// CanTrim and CanWriteZeroes report which optional operations the volume supports.
 	CanTrim        bool
 	CanWriteZeroes bool
-	// WriteVerifier changes whenever the target restarts, and with it whenever writes that were not
-	// flushed may have been lost.
+	// WriteVerifier changes whenever the target restarts, which may lose writes that were not
+	// flushed.
 	WriteVerifier uint64
 	// Transport is the name of the RDMA transport between relay and target.
 	Transport string
@@ -198,7 +198,7 @@ func (v *Volume) depth() int {
 	return max(v.config.Depth, v.config.SyncDepth)
 }
 
-// reconnectPolicy fills in the client's defaults for what p leaves unset.
+// reconnectPolicy returns p with the client's defaults for what is not set.
 func reconnectPolicy(p retry.Policy) *retry.Policy {
 	p.Total = p.Total.Or(retry.Within(DefaultReconnectTotal))
 	if p.LongestPause == 0 {

@@ -7,7 +7,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Reconnections counts what losing sessions has cost a volume.
+// Reconnections holds counters of a volume's lost sessions and their consequences.
 type Reconnections struct {
 	// Count is how often the volume was reopened.
 	Count int
@@ -25,8 +25,8 @@ type history struct {
 	since time.Time // start of the current outage; zero while there is none
 }
 
-// Reconnections returns how often the volume was reopened and how long it was unavailable. A
-// current outage counts up to now.
+// Reconnections returns how often the volume was reopened and how long it was unavailable. It
+// includes an outage that is still in progress.
 func (v *Volume) Reconnections() Reconnections {
 	v.mu.Lock()
 	r := v.history.past
@@ -51,7 +51,7 @@ func (v *Volume) beginOutage() {
 	v.history.since = time.Now()
 }
 
-// endOutage counts a reopening and returns how long the outage was.
+// endOutage counts a reopening and returns the length of the outage.
 func (v *Volume) endOutage() (outage time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -63,14 +63,14 @@ func (v *Volume) endOutage() (outage time.Duration) {
 }
 
 // ErrWritesLost is the error of a flush after the target has restarted, as its write verifier
-// shows, while completed writes had not been flushed: nobody knows whether they are lost. The first
-// flush submitted to each queue after the restart fails with it and is not carried out. It matches
-// status.IOFailed.
+// shows, while completed writes had not been flushed. Those writes may be lost. The first flush
+// submitted to each queue after the restart fails with ErrWritesLost and is not carried out. It
+// matches status.IOFailed.
 var ErrWritesLost = status.Errorf(status.IOFailed,
-	"the target has restarted: writes that completed before and were not flushed may be lost")
+	"the target has restarted: completed writes that were not flushed may be lost")
 
 // acknowledgedWrites tracks which completed writes a flush has made durable. Each queue counts its
-// own writes without a lock; only flushes and changes of the session come here.
+// own writes without a lock; only flushes and changes of the session use acknowledgedWrites.
 type acknowledgedWrites struct {
 	mu       sync.Mutex
 	durable  []uint64 // for each queue, how many of its writes are durable

@@ -13,7 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// pollBatch is the most responses that one Poll takes from the relay.
+// pollBatch is the most responses that one Poll receives.
 const pollBatch = 32
 
 // spareReceives is the number of receives posted beyond the queue's depth: room for the response to
@@ -61,12 +61,12 @@ type Queue struct {
 	draining     bool     // a response showed that the session is about to end
 	failed       []uint32 // slots whose requests failed with the session, not polled yet
 	stopSent     bool
-	stopped      bool  // the stop message has come back
+	stopped      bool  // the relay has returned the stop message
 	unflushed    bool  // the relay has not been woken for the last Submit
-	checkedAt    int64 // when checkDeadlines last ran, by Volume.clock
+	checkedAt    int64 // when checkDeadlines last ran, according to Volume.clock
 
-	// The fields below are shared with other goroutines.
-	next         atomic.Pointer[comchPair] // in the session to switch to
+	// Other goroutines use the fields below.
+	next         atomic.Pointer[comchPair] // the pair in the session to switch to
 	session      atomic.Pointer[session]   // pair.session, for other threads
 	engine       atomic.Pointer[progress.Engine]
 	acknowledged atomic.Uint64 // volatile writes completed so far
@@ -74,7 +74,7 @@ type Queue struct {
 }
 
 // slot holds one outstanding request. The slot's index and generation are the user data of the
-// message, and find the slot again when the response arrives.
+// message and identify the slot when the response arrives.
 type slot struct {
 	tag         uint64
 	generation  uint32
@@ -82,7 +82,7 @@ type slot struct {
 	volatile    bool     // a write that is durable only after a flush
 	flush       bool     // a flush that makes cover durable
 	cover       []uint64 // allocated for the slot's first flush
-	since       int64    // when it was submitted, by Volume.clock
+	since       int64    // when it was submitted, according to Volume.clock
 }
 
 func newQueue(volume *Volume, index int, pair *comchPair) *Queue {
@@ -98,7 +98,7 @@ func newQueue(volume *Volume, index int, pair *comchPair) *Queue {
 	return q
 }
 
-// Submit sends a request. Call Flush after a batch of Submit to wake the relay if it sleeps.
+// Submit sends a request. Call Flush after a batch of requests to wake the relay if it sleeps.
 //
 // status.Again means that the queue is full: poll first. ErrReopening, which matches status.Again,
 // means that the volume is being reopened: keep polling. A flush fails with ErrWritesLost when
@@ -133,7 +133,7 @@ func (q *Queue) Submit(r *Request) error {
 		switch {
 		case errors.Is(err, status.Again):
 			return status.Again
-		case q.volume.reconnects():
+		case q.volume.canReconnect():
 			return ErrReopening // Poll will find that the session has ended
 		}
 		return q.pair.session.endError()
@@ -147,7 +147,7 @@ func (q *Queue) Submit(r *Request) error {
 }
 
 // isVolatile reports whether a restart of the target can undo the request after it has completed. A
-// trim does not count: what it leaves behind is undefined anyway.
+// trim does not count, because the content that it leaves is undefined anyway.
 func (r *Request) isVolatile() bool {
 	return (r.Type == iomsg.Write || r.Type == iomsg.WriteZeroes) && r.Flags&iomsg.FUA == 0
 }
@@ -189,8 +189,8 @@ func (q *Queue) Poll(results []Result) int {
 	return count
 }
 
-// receive turns a received message into a result. It reports false for the response to a stop
-// message and for a message that breaks the protocol, which ends the session.
+// receive turns a received message into a result. It returns false for the response to a stop
+// message and for a message that violates the protocol, which ends the session.
 func (q *Queue) receive(r *comch.Received, result *Result) (ok bool) {
 	var buf [iomsg.Size]byte
 	consumer, session := q.pair.consumer, q.pair.session
@@ -199,7 +199,7 @@ func (q *Queue) receive(r *comch.Received, result *Result) (ok bool) {
 			"relay sent a message of %d bytes instead of %d", r.Length, iomsg.Size))
 		return false
 	}
-	// Copy once, then look: the relay can change the message memory at any time.
+	// Copy once, then examine: the relay can change the message memory at any time.
 	copy(buf[:], consumer.Memory()[r.Offset:][:iomsg.Size])
 	if err := consumer.PostReceive(r.Offset, iomsg.Size, r.UserData); err != nil {
 		session.failProtocol(fmt.Errorf("post receive: %w", err))
@@ -223,7 +223,7 @@ func (q *Queue) receive(r *comch.Received, result *Result) (ok bool) {
 	*result = Result{Tag: s.tag, Code: m.Result}
 	switch {
 	case m.Result != status.Success:
-		if q.volume.reconnects() && endsSession(m.Result) && !q.draining {
+		if q.volume.canReconnect() && isSessionEnd(m.Result) && !q.draining {
 			q.draining = true
 			session.expectEnd(m.Result)
 		}
@@ -268,7 +268,7 @@ func (q *Queue) failOutstanding() {
 			q.failed = append(q.failed, uint32(i))
 		}
 	}
-	if engine := q.engine.Load(); engine != nil && q.volume.reconnects() {
+	if engine := q.engine.Load(); engine != nil && q.volume.canReconnect() {
 		// The doorbell of a consumer that has ended never stops ringing.
 		engine.RemoveWaiter(q.pair.consumer)
 	}
@@ -283,7 +283,7 @@ func (q *Queue) pollFailed(results []Result) int {
 		return 0
 	}
 	code := status.CodeOf(q.pair.session.endError())
-	if q.volume.reconnects() && !endsSession(code) {
+	if q.volume.canReconnect() && !isSessionEnd(code) {
 		code = status.ConnectionReset // one of the codes that Poll documents
 	}
 	for i := range n {
@@ -295,9 +295,9 @@ func (q *Queue) pollFailed(results []Result) int {
 	return n
 }
 
-// endsSession reports whether a response with this code means that no later request of the session
+// isSessionEnd reports whether a response with this code means that no later request of the session
 // will succeed.
-func endsSession(code status.Code) bool {
+func isSessionEnd(code status.Code) bool {
 	switch code {
 	case status.ConnectionReset, status.Shutdown, status.TimeOut:
 		return true
@@ -305,8 +305,8 @@ func endsSession(code status.Code) bool {
 	return false
 }
 
-// recoverSession makes a queue that accepts no requests usable by switching to the next session. It
-// returns nil if it has switched, otherwise the reason why requests cannot be submitted.
+// recoverSession makes a queue that accepts no requests usable again by switching to the next
+// session. It returns nil if it has switched, or the reason why requests cannot be submitted.
 func (q *Queue) recoverSession() error {
 	switch {
 	case q.stopSent:
@@ -319,7 +319,7 @@ func (q *Queue) recoverSession() error {
 	if err := q.volume.Err(); err != nil {
 		return err
 	}
-	if !q.volume.reconnects() {
+	if !q.volume.canReconnect() {
 		return q.pair.session.endError()
 	}
 	return ErrReopening
@@ -345,8 +345,8 @@ func (q *Queue) switchSession() bool {
 	return true
 }
 
-// setNext provides the pair in the next session, and replaces one that the queue has not switched
-// to yet. Any goroutine may call it.
+// setNext sets the pair in the next session. It replaces a pair that the queue has not switched to
+// yet. Any goroutine may call it.
 func (q *Queue) setNext(next *comchPair) {
 	if unused := q.next.Swap(next); unused != nil {
 		q.closePair(unused)
@@ -393,11 +393,12 @@ func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) }
 // the target has restarted. Only the queue's thread may call it.
 func (q *Queue) WriteVerifier() uint64 { return q.pair.session.info.WriteVerifier }
 
-// stopPollInterval is the pause between two looks for the response to a stop message.
+// stopPollInterval is the pause between polls for the response to a stop message.
 const stopPollInterval = 50 * time.Microsecond
 
-// stop sends a stop message and waits until the relay returns it. The relay does so when it has
-// completed everything before it, so nothing of this queue is in flight anywhere afterwards.
+// stop sends a stop message and waits until the relay returns it. The relay returns it once
+// everything submitted before has completed, so nothing of this queue is in flight anywhere
+// afterwards.
 func (q *Queue) stop(ctx context.Context) error {
 	if !q.disconnected && q.pair.session != q.volume.session.Load() {
 		q.failOutstanding()

@@ -19,8 +19,8 @@ const (
 )
 
 // ErrReopening is returned by Queue.Submit while the volume has lost its session and is being
-// reopened. It matches status.Again. The engine that the queue is attached to is woken when the
-// queue accepts requests again, and when it never will.
+// reopened. It matches status.Again. The client wakes the engine that the queue is attached to once
+// the queue accepts requests again, or never will.
 var ErrReopening = status.Errorf(status.Again, "the volume is being reopened")
 
 // ErrAnotherVolume means that a volume cannot be reopened because the relay now offers a different
@@ -36,7 +36,7 @@ var ErrAnotherVolume = status.Errorf(status.NotFound, "the relay offers a differ
 //
 //	from       to         when
 //	serving    reopening  the session ends and there is a policy
-//	serving    ended      the session ends and there is no policy, the relay broke
+//	serving    ended      the session ends and there is no policy, the relay violated
 //	                      the protocol, or the volume is closed
 //	reopening  serving    an attempt succeeds; each queue switches to the new session
 //	                      after it has reported everything outstanding
@@ -68,7 +68,7 @@ func (v *Volume) keepOpen() {
 // reopen opens a new session in place of the lost one.
 func (v *Volume) reopen(lost *session, opened time.Time) (*session, error) {
 	reason := lost.endError()
-	if !v.reconnects() || lost.brokeProtocol() {
+	if !v.canReconnect() || lost.isProtocolBroken() {
 		return nil, reason
 	}
 	v.beginOutage()
@@ -76,7 +76,7 @@ func (v *Volume) reopen(lost *session, opened time.Time) (*session, error) {
 	v.config.Logger.Warn("session lost", zap.String("volume", v.info.Name), zap.Error(reason))
 	policy := *v.config.Reconnect
 	schedule := policy.Begin(time.Now())
-	// The first attempt follows at once, except after a session that was lost at once.
+	// The first attempt follows at once, unless the session was lost right after it opened.
 	if time.Since(opened) < policy.FirstPause && !v.sleep(policy.FirstPause) {
 		return nil, reason
 	}
@@ -105,7 +105,7 @@ func (v *Volume) reopen(lost *session, opened time.Time) (*session, error) {
 	}
 }
 
-// sleep waits for the pause and reports false if the volume is closed meanwhile.
+// sleep waits for the pause. It returns false if the volume is closed meanwhile.
 func (v *Volume) sleep(pause time.Duration) bool {
 	select {
 	case <-v.ctx.Done():
@@ -127,7 +127,7 @@ func (v *Volume) attempt(number uint64) (*session, error) {
 	return v.openSession(ctx, connection, number)
 }
 
-// isPermanent reports whether an attempt failed for a reason that another attempt would meet again.
+// isPermanent reports whether another attempt would fail for the same reason.
 func isPermanent(err error) bool {
 	if errors.Is(err, ErrAnotherVolume) {
 		return true
@@ -177,8 +177,8 @@ func (v *Volume) fail(reason error) {
 	}
 }
 
-// setFailure sets the reason why there will be no further session, nil if there is one, and wakes
-// everything that waits in awaitSession.
+// setFailure sets the reason why there will be no further session, or nil if there is one, and
+// wakes all callers of awaitSession.
 func (v *Volume) setFailure(failure error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -17,9 +17,9 @@ import (
 )
 
 // Instance identifies a client across sessions. The target may still carry out a write whose
-// session ended before the response. A volume opened again with the same Instance is served only
-// after all IO of its earlier sessions has finished, so no such write can take effect later.
-// Volumes that are open at the same time need different Instances.
+// session ended before the response. With the same Instance, a new session starts only after all IO
+// of the earlier sessions has finished, so no such write can take effect later. Volumes that are
+// open at the same time need different Instances.
 type Instance struct {
 	id    [16]byte
 	epoch atomic.Uint64
@@ -32,7 +32,7 @@ func NewInstance() *Instance {
 	return i
 }
 
-// next begins a new epoch.
+// next starts a new epoch.
 func (i *Instance) next() (id [16]byte, epoch uint64) { return i.id, i.epoch.Add(1) }
 
 // session is one connection of a volume to the relay, from the greeting until its end. It is one
@@ -47,11 +47,11 @@ type session struct {
 
 	mu             sync.Mutex  // guards the fields below
 	failure        error       // why this side ended the session
-	protocolBroken bool        // the relay broke the protocol
+	protocolBroken bool        // the relay violated the protocol
 	deadline       *time.Timer // set by expectEnd
 }
 
-// openSession performs the handshake on a connection, which it takes ownership of.
+// openSession takes ownership of a connection and performs the handshake on it.
 func (v *Volume) openSession(
 	ctx context.Context, connection comch.Connection, number uint64,
 ) (*session, error) {
@@ -74,7 +74,7 @@ func (v *Volume) openSession(
 	return s, nil
 }
 
-// handshake takes the session from the greeting to the start of storage.
+// handshake performs all steps from the greeting to the start of storage.
 func (s *session) handshake(ctx context.Context) error {
 	hello, err := s.requester.Greet(ctx)
 	if err != nil {
@@ -100,8 +100,8 @@ func (s *session) handshake(ctx context.Context) error {
 	return err
 }
 
-// negotiate evaluates what the relay offers. The first session determines what the volume is and
-// allocates the data memory; each later one must offer the same volume.
+// negotiate checks what the relay offers. The first session determines the volume and allocates the
+// data memory; each later session must offer the same volume.
 func (v *Volume) negotiate(s *session, reply *controlmsg.OpenVolumeReply) error {
 	if v.region != nil {
 		return v.checkSameVolume(s, reply)
@@ -201,7 +201,7 @@ func (p *comchPair) close() error {
 	return err
 }
 
-// Err returns why the session has ended, nil while it has not.
+// Err returns why the session has ended, or nil while it has not.
 func (s *session) Err() error {
 	s.mu.Lock()
 	failure := s.failure
@@ -209,7 +209,7 @@ func (s *session) Err() error {
 	if failure != nil {
 		return failure
 	}
-	// The reason that the relay sent says more than the end of the connection.
+	// The reason that the relay sent is more specific than that of the connection.
 	if err := s.requester.Err(); err != nil {
 		return fmt.Errorf("volume %q: %w", s.info.Name, err)
 	}
@@ -231,8 +231,8 @@ func (s *session) endError() error {
 // fail ends the session because of err. The volume may be reopened.
 func (s *session) fail(err error) { s.failWith(err, false) }
 
-// failProtocol ends the session because the relay broke the protocol. The volume is not reopened:
-// another session would be no better.
+// failProtocol ends the session because the relay violated the protocol. The volume is not
+// reopened, because another session would fare no better.
 func (s *session) failProtocol(err error) { s.failWith(err, true) }
 
 func (s *session) failWith(err error, protocolBroken bool) {
@@ -244,8 +244,8 @@ func (s *session) failWith(err error, protocolBroken bool) {
 	s.connection.Abort()
 }
 
-// brokeProtocol reports whether the relay has broken the protocol.
-func (s *session) brokeProtocol() bool {
+// isProtocolBroken reports whether the relay has violated the protocol.
+func (s *session) isProtocolBroken() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.protocolBroken
@@ -291,8 +291,8 @@ func (s *session) awaitEnd(ctx context.Context) {
 	}
 }
 
-// close ends the session and sends the relay the reason if the connection still works. The pairs
-// stay open but receive nothing more.
+// close ends the session and sends the relay the reason if the connection still works. The Comch
+// pairs stay open but receive nothing more.
 func (s *session) close(reason error) {
 	s.mu.Lock()
 	if s.deadline != nil {

@@ -62,10 +62,10 @@ func (v *Volume) WriteAt(p []byte, off int64) (int, error) {
 	return s.write(p, uint64(off))
 }
 
-// Flush makes all writes durable that completed before the call.
+// Flush makes all writes that completed before the call durable.
 func (v *Volume) Flush() error { return v.submitAndWait(iomsg.Flush, 0, 0) }
 
-// Trim discards the content of a range of whole blocks: what reads return afterwards is undefined.
+// Trim discards the content of a range of whole blocks. What reads return afterwards is undefined.
 func (v *Volume) Trim(off, length int64) error { return v.clearRange(iomsg.Trim, off, length) }
 
 // WriteZeroes makes a range of whole blocks read as zeroes.
@@ -73,7 +73,7 @@ func (v *Volume) WriteZeroes(off, length int64) error {
 	return v.clearRange(iomsg.WriteZeroes, off, length)
 }
 
-// longestRange is the most bytes that one request without data covers: it fits the 32-bit length
+// longestRange is the most bytes that a request without data may cover. It fits the 32-bit length
 // field and is a multiple of every block size.
 const longestRange = 1 << 30
 
@@ -178,7 +178,7 @@ type piece struct {
 }
 
 // transfer splits a read or write into pieces and keeps several of them in flight. It returns how
-// many bytes were transferred without a gap from the start.
+// many bytes from the start were transferred without a gap.
 func (s *syncIO) transfer(
 	p []byte, offset uint64, start func(*piece), finish func(*piece) error,
 ) (int, error) {
@@ -253,10 +253,9 @@ func (s *syncIO) startWrite(p *piece) {
 
 func (s *syncIO) finishWrite(p *piece) error { return p.slot.wait() }
 
-// rangeLock serializes changes of the volume where a partial block is involved. Changing a part of
-// a block reads the block, changes it, and writes it back, which must not undo another write in
-// between. Such a change holds its block exclusively; a change of whole blocks holds its range
-// shared.
+// rangeLock serializes changes that involve partial blocks. To change a part of a block, the client
+// reads the block, changes it, and writes it back, which must not undo another write in between.
+// Such a change holds its block exclusively; a change of whole blocks holds its range shared.
 //
 // No caller waits for a range while it holds another.
 type rangeLock struct {
@@ -364,8 +363,8 @@ func (s *syncIO) Poll() int {
 	return n
 }
 
-// submit submits the slot's request; it runs on the queue's thread. There are never more slots than
-// the queue is deep.
+// submit submits the slot's request. It runs on the queue's thread. There are never more slots than
+// the queue's depth.
 func (slot *syncSlot) submit() {
 	q := slot.owner.queue
 	err := q.Submit(&slot.request)
@@ -397,13 +396,14 @@ func (slot *syncSlot) restart() {
 	}
 }
 
-// maxRepeats bounds how often a request is repeated after losing its session each time: the request
+// maxRepeats bounds how often a request is repeated if its session is lost each time: the request
 // may be the cause.
 const maxRepeats = 8
 
 // wait waits for the outcome of start. If a lost session left the request unfinished, wait repeats
-// it in the next session. A repeated read returns the data of that time. Repeating a write is safe,
-// because a session is served only after all IO of the sessions before it has finished.
+// it in the next session. A repeated read returns the data at the time of the repetition. Repeating
+// a write is safe, because a session is served only after all IO of the sessions before it has
+// finished.
 func (slot *syncSlot) wait() error {
 	v := slot.owner.volume
 	for repetition := 0; ; repetition++ {
@@ -411,7 +411,7 @@ func (slot *syncSlot) wait() error {
 		if code == status.Success {
 			return nil
 		}
-		if !v.reconnects() || (code != status.Again && !endsSession(code)) ||
+		if !v.canReconnect() || (code != status.Again && !isSessionEnd(code)) ||
 			repetition == maxRepeats {
 			return slot.failure(code)
 		}
@@ -422,7 +422,8 @@ func (slot *syncSlot) wait() error {
 	}
 }
 
-// failure returns the error of a failed request, with the volume's own error if it has failed.
+// failure returns the error of a failed request. It includes the volume's error if the volume has
+// failed.
 func (slot *syncSlot) failure(code status.Code) error {
 	if slot.submitErr != nil {
 		return fmt.Errorf("%v: %w", slot, slot.submitErr)
@@ -440,8 +441,8 @@ func (slot *syncSlot) String() string {
 	return fmt.Sprintf("%v of %d bytes at offset %d", r.Type, r.Length, r.Offset)
 }
 
-// acquireSync returns what carries out blocking requests. If it succeeds, the caller must call
-// releaseSync; until then the data memory stays allocated.
+// acquireSync returns the syncIO, which carries out blocking requests. If it succeeds, the caller
+// must call releaseSync. The data memory stays allocated until then.
 func (v *Volume) acquireSync() (*syncIO, error) {
 	v.callers.RLock()
 	s := v.sync.Load()
@@ -454,8 +455,8 @@ func (v *Volume) acquireSync() (*syncIO, error) {
 
 func (v *Volume) releaseSync() { v.callers.RUnlock() }
 
-// stopSync ends the thread and hands its queue to Close. Callers that still wait get
-// status.Shutdown; stopSync waits for them to return.
+// stopSync ends the thread and transfers its queue to the caller. Blocking methods that still wait
+// get status.Shutdown; stopSync waits for them to return.
 func (v *Volume) stopSync() {
 	s := v.sync.Swap(nil)
 	if s == nil {

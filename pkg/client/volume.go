@@ -33,7 +33,7 @@ type Volume struct {
 	ctx        context.Context // canceled when the volume is closed
 	cancel     context.CancelFunc
 	background sync.WaitGroup
-	done       chan struct{} // closed when there will be no further session
+	done       chan struct{} // closed once there will be no further session
 
 	callers  sync.RWMutex // read-locked while a blocking method runs
 	released atomic.Bool  // Close or Abort has been called
@@ -52,11 +52,12 @@ func (v *Volume) Queue(i int) *Queue { return v.queues[:v.config.Queues][i] }
 
 // Memory returns the data memory that requests of all queues refer to. It has Config.MemorySize
 // bytes. While a request is outstanding, the transport owns its part of the memory: do not change
-// the data of a write, and do not look at that of a read.
+// the data of a write, and do not use the data of a read.
 func (v *Volume) Memory() []byte { return v.region.Bytes()[:v.config.MemorySize] }
 
-// Done returns a channel that is closed when the volume has failed for good: its session has ended,
-// and Config.Reconnect does not bring it back. All outstanding requests then fail.
+// Done returns a channel that is closed once there will be no further session: the session has
+// ended and Config.Reconnect does not replace it, or the volume is closed. All outstanding requests
+// then fail.
 func (v *Volume) Done() <-chan struct{} { return v.done }
 
 // Err returns why the volume can no longer be used. It returns nil while the volume works or is
@@ -65,14 +66,14 @@ func (v *Volume) Err() error {
 	v.mu.Lock()
 	failure := v.failure
 	v.mu.Unlock()
-	if failure != nil || v.reconnects() {
+	if failure != nil || v.canReconnect() {
 		return failure
 	}
 	return v.session.Load().Err()
 }
 
-// reconnects reports whether the volume is reopened after the loss of a session.
-func (v *Volume) reconnects() bool { return v.config.Reconnect != nil }
+// canReconnect reports whether the volume is reopened after the loss of a session.
+func (v *Volume) canReconnect() bool { return v.config.Reconnect != nil }
 
 // connectInterval is the pause between Open's attempts to connect while no relay offers the
 // channel.
@@ -156,8 +157,8 @@ func (v *Volume) runClock() {
 }
 
 // Close stops every queue, waits until nothing is in flight, ends the session, and releases the
-// data memory. No queue may be in use. Close is bounded by ControlTimeout and ctx. It reports what
-// it could not do in order, and releases the volume all the same.
+// data memory. No queue may be in use. Close is bounded by ControlTimeout and ctx. It returns an
+// error if a step fails, but releases the volume in any case.
 //
 // Close does not flush. It fails with ErrWritesLost if writes may have been lost and no flush has
 // reported it. After Close or Abort it does nothing.
@@ -190,7 +191,7 @@ func (v *Volume) stopBackground() {
 	v.background.Wait()
 }
 
-// sessionError returns why there is no working session, nil if there is one.
+// sessionError returns why there is no working session, or nil if there is one.
 func (v *Volume) sessionError() error {
 	v.mu.Lock()
 	failure := v.failure
@@ -230,8 +231,8 @@ func (v *Volume) closeQueues() error {
 	return errors.Join(errs...)
 }
 
-// Abort ends the session at once without stopping the queues: outstanding requests may or may not
-// have been carried out. No queue may be in use.
+// Abort ends the session at once without stopping the queues: outstanding requests may have been
+// carried out or not. No queue may be in use.
 func (v *Volume) Abort() {
 	if v.released.Swap(true) {
 		return
