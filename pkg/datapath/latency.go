@@ -3,6 +3,7 @@ package datapath
 import (
 	"math"
 	"math/bits"
+	"time"
 )
 
 // Latencies are counted in the buckets of a Prometheus native histogram with schema LatencySchema:
@@ -71,3 +72,10 @@ func latencyBucket(ns uint64) int {
 	}
 	return bucket
 }
+
+// processStart is the origin of nanotime.
+var processStart = time.Now()
+
+// nanotime returns a monotonic time in nanoseconds. time.Since reads only the monotonic clock,
+// which costs half as much as time.Now.
+func nanotime() int64 { return int64(time.Since(processStart)) }

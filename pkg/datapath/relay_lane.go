@@ -193,6 +193,22 @@ func (l *RelayLane) revoke() {
 	l.lane.revoke()
 }
 
+// lastPolls bounds the polls for responses before a revocation.
+const lastPolls = 64
+
+// pollLastResponses delivers the responses that have already arrived. A target that shuts down
+// gracefully responds to everything before it announces its end, but on another connection.
+func (l *RelayLane) pollLastResponses() {
+	if !l.canAcceptResponses() {
+		return
+	}
+	for range lastPolls {
+		if l.slots.inFlight() == 0 || l.dispatcher.Poll() == 0 {
+			return
+		}
+	}
+}
+
 // Reject completes every request in flight, and every later one, with code. All lanes of the
 // session must have been revoked.
 func (l *RelayLane) Reject(ctx context.Context, code status.Code) error {
@@ -245,6 +261,7 @@ type (
 )
 
 func (w relayConsumerWaiter) Descriptor() int { return w.config.Consumer.Descriptor() }
+
 func (w relayProducerWaiter) Descriptor() int { return w.config.Producer.Descriptor() }
 
 func (w relayConsumerWaiter) Arm() bool {
@@ -278,4 +295,5 @@ func (w relayProducerWaiter) Disarm() {
 }
 
 func (w relayConsumerWaiter) Drain() { w.config.Consumer.Drain() }
+
 func (w relayProducerWaiter) Drain() { w.config.Producer.Drain() }

@@ -319,19 +319,3 @@ func (l *RelayLane) flushResponses() {
 		l.config.Producer.Flush()
 	}
 }
-
-// lastPolls bounds the polls for responses before a revocation.
-const lastPolls = 64
-
-// pollLastResponses delivers the responses that have already arrived. A target that shuts down
-// gracefully responds to everything before it announces its end, but on another connection.
-func (l *RelayLane) pollLastResponses() {
-	if !l.canAcceptResponses() {
-		return
-	}
-	for range lastPolls {
-		if l.slots.inFlight() == 0 || l.dispatcher.Poll() == 0 {
-			return
-		}
-	}
-}

@@ -1,0 +1,111 @@
+package datapath
+
+import (
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+)
+
+const (
+	// completionBatch is how many RDMA completions a worker polls at once.
+	completionBatch = 64
+	// completionQueueCapacity bounds the work requests of all lanes of a worker on one device.
+	completionQueueCapacity = 1 << 16
+)
+
+// completionHandler is a lane as the dispatcher sees it.
+type completionHandler interface {
+	// complete handles one completion of the connection with the given role.
+	complete(role iomsg.ConnectionRole, completion *rdma.Completion)
+	// endBatch is called once after all completions of a poll. It posts everything that they
+	// caused, together.
+	endBatch()
+}
+
+// dispatcher polls the completions of all connections of a worker on one device and hands each to
+// its lane, which the connection's context identifies. It belongs to the worker's thread.
+type dispatcher struct {
+	queue         rdma.CompletionQueue
+	registrations []registration
+	free          []uint32
+	completions   [completionBatch]rdma.Completion
+	touched       []completionHandler // had a completion in this batch
+}
+
+// registration is a lane's entry in the dispatcher. The generation distinguishes successive lanes
+// with the same index: a cancelled connection attempt may still deliver completions after its lane
+// is gone.
+type registration struct {
+	handler    completionHandler
+	generation uint32
+}
+
+// registrationID identifies a registration and its generation.
+type registrationID struct{ index, generation uint32 }
+
+// A connection's context holds the role in the lowest bit, then the index of the registration, then
+// its generation.
+const (
+	contextIndexShift      = 1
+	contextGenerationShift = 32
+)
+
+func (id registrationID) context(role iomsg.ConnectionRole) uint64 {
+	return uint64(id.generation)<<contextGenerationShift |
+		uint64(id.index)<<contextIndexShift | uint64(role)
+}
+
+// register adds handler and returns its ID, which the contexts of its connections contain.
+func (d *dispatcher) register(handler completionHandler) registrationID {
+	n := len(d.free)
+	if n == 0 {
+		d.registrations = append(d.registrations, registration{})
+		// Each handler is in touched at most once, so touch never allocates.
+		d.touched = make([]completionHandler, 0, len(d.registrations))
+		d.free, n = append(d.free, uint32(len(d.registrations)-1)), 1
+	}
+	index := d.free[n-1]
+	d.free = d.free[:n-1]
+	r := &d.registrations[index]
+	r.handler = handler
+	r.generation++
+	return registrationID{index, r.generation}
+}
+
+func (d *dispatcher) unregister(id registrationID) {
+	d.registrations[id.index].handler = nil
+	d.free = append(d.free, id.index)
+}
+
+// Poll hands each completion to its lane, and then lets each of these lanes post what its
+// completions caused.
+func (d *dispatcher) Poll() int {
+	n := d.queue.Poll(d.completions[:])
+	if n == 0 {
+		return 0
+	}
+	d.touched = d.touched[:0]
+	for i := range d.completions[:n] {
+		c := &d.completions[i]
+		r := &d.registrations[uint32(c.Context)>>contextIndexShift]
+		if r.handler == nil || r.generation != uint32(c.Context>>contextGenerationShift) {
+			continue // its lane is gone
+		}
+		r.handler.complete(iomsg.ConnectionRole(c.Context%uint64(iomsg.ConnectionRoleCount)), c)
+		d.touch(r.handler)
+	}
+	for _, handler := range d.touched {
+		handler.endBatch()
+	}
+	return n
+}
+
+func (d *dispatcher) touch(handler completionHandler) {
+	// Completions of one connection usually arrive in a row, so the handler touched last is nearly
+	// always the one.
+	for i := len(d.touched) - 1; i >= 0; i-- {
+		if d.touched[i] == handler {
+			return
+		}
+	}
+	d.touched = append(d.touched, handler)
+}
