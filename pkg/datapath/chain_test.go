@@ -41,7 +41,8 @@ func newChainRig(t testing.TB, depth int, options chainOptions) *chainRig {
 		engine, err := progress.NewEngine(progress.Policy{Mode: progress.Busy})
 		check(t, err)
 		r.workers[i] = &Worker{
-			cpu: NoCPU, engine: engine, dispatchers: map[rdma.Device]*dispatcher{}, stopped: make(chan struct{}),
+			cpu: NoCPU, engine: engine, dispatchers: map[rdma.Device]*dispatcher{},
+			stopped: make(chan struct{}),
 		}
 		t.Cleanup(func() {
 			for _, d := range r.workers[i].dispatchers {
@@ -52,7 +53,8 @@ func newChainRig(t testing.TB, depth int, options chainOptions) *chainRig {
 	}
 	region, err := memory.Alloc("client", testExport)
 	check(t, err)
-	content, err := volume.Open(volume.Spec{Name: "test", BlockSize: 512, Backend: volume.MemoryBackend{Size: 8 << 20}})
+	content, err := volume.Open(volume.Spec{Name: "test", BlockSize: 512,
+		Backend: volume.MemoryBackend{Size: 8 << 20}})
 	check(t, err)
 	var relayDomain, targetDomain rdma.ProtectionDomain
 	for _, domain := range []*rdma.ProtectionDomain{&relayDomain, &targetDomain} {
@@ -92,9 +94,11 @@ func newChainRig(t testing.TB, depth int, options chainOptions) *chainRig {
 	})
 	r.drive(func(ctx context.Context) (err error) {
 		r.target, err = NewTargetLane(ctx, TargetLaneConfig{
-			Worker: r.workers[1], Device: device, Domain: targetDomain, Volume: content, VolumeMemory: volumeMemory,
-			Export: rdma.RemoteMemory{Key: export.RemoteKey(), Base: export.Base(), Length: testExport, Access: rights},
-			Depth:  depth, BufferSize: testBufferSize, OnFailure: failed,
+			Worker: r.workers[1], Device: device, Domain: targetDomain, Volume: content,
+			VolumeMemory: volumeMemory,
+			Export: rdma.RemoteMemory{Key: export.RemoteKey(), Base: export.Base(),
+				Length: testExport, Access: rights},
+			Depth: depth, BufferSize: testBufferSize, OnFailure: failed,
 		})
 		return err
 	})
@@ -177,7 +181,8 @@ func (r *chainRig) turn() {
 // transfer submits count IOs together and waits for their responses.
 func (r *chainRig) transfer(ioType iomsg.Type, count int) {
 	for i := range uint64(count) {
-		m := iomsg.Message{Type: ioType, UserData: i, RequesterOffset: i * 4096, StorageOffset: i * 4096}
+		m := iomsg.Message{Type: ioType, UserData: i, RequesterOffset: i * 4096,
+			StorageOffset: i * 4096}
 		if m.Type != iomsg.Flush {
 			m.IOSize = 4096
 		}
@@ -197,7 +202,8 @@ func (r *chainRig) transfer(ioType iomsg.Type, count int) {
 			if m.Type != iomsg.Result || m.Result != 0 {
 				r.t.Fatalf("a response has type %d and result %v", m.Type, m.Result)
 			}
-			if err := r.consumer.PostReceive(received.Offset, iomsg.Size, received.UserData); err != nil {
+			if err := r.consumer.PostReceive(received.Offset, iomsg.Size,
+				received.UserData); err != nil {
 				r.t.Fatal(err)
 			}
 		}

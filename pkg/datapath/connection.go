@@ -22,9 +22,9 @@ const receiveBatch = 32
 type workKind uint8
 
 const (
-	receiveWork  workKind = iota // a posted receive; index of its first message
-	messageWork                  // gathered messages; the position to release
-	transferWork                 // an RDMA Read of data; index of the transaction
+	receiveWork workKind = iota // a posted receive; index of its first message
+	messageWork                 // gathered messages; the position to release
+	readWork                    // an RDMA Read of data; index of the transaction
 )
 
 const workKindShift = 56
@@ -201,7 +201,7 @@ func (c *connection) failure(completion *rdma.Completion) error {
 			return fmt.Errorf("%v connection: %w", c.role, err)
 		}
 	}
-	if completion.Opcode == rdma.OpDisconnected {
+	if completion.Opcode == rdma.OpDisconnected || completion.Status == rdma.StatusFlushed {
 		return status.Errorf(status.ConnectionReset, "the peer closed the %v connection", c.role)
 	}
 	return status.Errorf(completion.Status.Code(), "%v on the %v connection failed: %v",

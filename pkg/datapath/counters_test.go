@@ -42,7 +42,8 @@ func TestLatencyBucketsEndAtTheirBounds(t *testing.T) {
 			t.Errorf("%d ns are in bucket %d, want %d", bound+1, got, i+1)
 		}
 	}
-	for ns, want := range map[uint64]int{0: 0, 1: 0, 953: 0, 954: 1, math.MaxUint64: LatencyBuckets - 1} {
+	for ns, want := range map[uint64]int{0: 0, 1: 0, 953: 0, 954: 1,
+		math.MaxUint64: LatencyBuckets - 1} {
 		if got := latencyBucket(ns); got != want {
 			t.Errorf("%d ns are in bucket %d, want %d", ns, got, want)
 		}
@@ -75,10 +76,12 @@ func TestCountsAreVisibleOncePublished(t *testing.T) {
 	}
 	c.publish()
 	q := set.Queues()[0]
-	if q.IO(iomsg.OpWrite, status.Success) != 1 || q.Bytes(iomsg.OpWrite) != 4096 || q.InFlight != 1 || q.BackPressure(NoReadCredit) != 1 {
+	if q.IO(iomsg.OpWrite, status.Success) != 1 || q.Bytes(iomsg.OpWrite) != 4096 ||
+		q.InFlight != 1 || q.BackPressure(NoReadCredit) != 1 {
 		t.Errorf("writes are %+v, %d bytes, %d in flight", q.io, q.Bytes(iomsg.OpWrite), q.InFlight)
 	}
-	if q.IO(iomsg.OpRead, status.Unknown) != 1 || q.Bytes(iomsg.OpRead) != 0 || q.Latency(iomsg.OpRead).Buckets[0] != 1 {
+	if q.IO(iomsg.OpRead, status.Unknown) != 1 || q.Bytes(iomsg.OpRead) != 0 ||
+		q.Latency(iomsg.OpRead).Buckets[0] != 1 {
 		t.Errorf("reads are %+v", q.io)
 	}
 	if l := q.Latency(iomsg.OpWrite); l.SumNs != 2000 || l.Buckets[latencyBucket(2000)] != 1 {
@@ -89,7 +92,8 @@ func TestCountsAreVisibleOncePublished(t *testing.T) {
 func TestCountsOfOneQueueAddUpOverWorkers(t *testing.T) {
 	var set CounterSet
 	first, second := &Worker{}, &Worker{}
-	for _, c := range []*Counters{set.of(1, first), set.of(1, second), set.of(0, second), set.of(1, first)} {
+	for _, c := range []*Counters{set.of(1, first), set.of(1, second), set.of(0, second),
+		set.of(1, first)} {
 		c.count(iomsg.Flush, status.Success, 0, 10)
 		c.publish()
 	}
@@ -98,7 +102,8 @@ func TestCountsOfOneQueueAddUpOverWorkers(t *testing.T) {
 		t.Fatalf("queues are %d", len(queues))
 	}
 	if queues[0].Total(iomsg.OpFlush) != 1 || queues[1].Total(iomsg.OpFlush) != 3 {
-		t.Errorf("flushes are %d and %d", queues[0].Total(iomsg.OpFlush), queues[1].Total(iomsg.OpFlush))
+		t.Errorf("flushes are %d and %d", queues[0].Total(iomsg.OpFlush),
+			queues[1].Total(iomsg.OpFlush))
 	}
 }
 

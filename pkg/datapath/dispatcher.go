@@ -14,8 +14,8 @@ const (
 
 // completionHandler is a lane as the dispatcher sees it.
 type completionHandler interface {
-	// complete handles one completion of the connection with the given role.
-	complete(role iomsg.ConnectionRole, completion *rdma.Completion)
+	// handleCompletion handles one completion of the connection with the given role.
+	handleCompletion(role iomsg.ConnectionRole, completion *rdma.Completion)
 	// endBatch is called once after all completions of a poll. It posts everything that they
 	// caused, together.
 	endBatch()
@@ -90,7 +90,8 @@ func (d *dispatcher) Poll() int {
 		if r.handler == nil || r.generation != uint32(c.Context>>contextGenerationShift) {
 			continue // its lane is gone
 		}
-		r.handler.complete(iomsg.ConnectionRole(c.Context%uint64(iomsg.ConnectionRoleCount)), c)
+		r.handler.handleCompletion(iomsg.ConnectionRole(c.Context%uint64(iomsg.ConnectionRoleCount)),
+			c)
 		d.touch(r.handler)
 	}
 	for _, handler := range d.touched {

@@ -22,13 +22,14 @@ import (
 //
 //  1. Revoke closes both connections. From then on the peer has no access to memory through this
 //     lane.
-//  2. Reject, on the relay only, completes every request in flight and every later one with the
-//     reason. All lanes of the session must have been revoked.
+//  2. Reject, on the relay only, completes every request in flight, and every later one until
+//     Close, with a code. All lanes of the session must have been revoked.
 //  3. Close waits until the lane is quiesced, which means that no connection and no volume request
 //     uses its memory any more, and releases it.
 //
 // The table shows the effect of each event. An arrow precedes the new state; without one, the state
-// stays the same.
+// stays the same. An empty cell means no effect, and a dash that the event cannot occur. A timeout, a
+// message that breaks the protocol, and a failed post have the effect of a disconnect.
 //
 //	                  connecting    running       failed        rejecting   closed
 //	Start             → running     BAD_STATE     BAD_STATE     BAD_STATE   BAD_STATE
@@ -36,7 +37,7 @@ import (
 //	request, target   → failed      served        dropped       –           –
 //	response, relay   → failed      completes     dropped¹      dropped     –
 //	peer disconnects  → failed      → failed
-//	Drain                           ²
+//	Drain             no new IO²    no new IO²
 //	Revoke            → failed      → failed
 //	Reject, relay     → rejecting   → rejecting   → rejecting
 //	Close             → closed      → closed      → closed      → closed
@@ -60,7 +61,7 @@ type lane struct {
 	stopMessage message
 
 	connections    [iomsg.ConnectionRoleCount]connection
-	connectionLost bool // while the lane was running
+	connectionLost bool // while the lane was running: messages that had arrived still count
 	messages       *messageMemory
 	volumeRequests int // in progress; only a target lane has any
 
@@ -105,7 +106,7 @@ func (l *lane) init(worker *Worker, counters *Counters, onFailure func(error)) {
 	l.quiesced = make(chan struct{})
 }
 
-// isAlive reports whether the lane may still send and receive.
+// isAlive reports whether the lane may still exchange messages with its peer.
 func (l *lane) isAlive() bool { return l.state == laneConnecting || l.state == laneRunning }
 
 // attach puts the lane on its worker, which then polls source, sleeps on waiters, and dispatches
@@ -148,7 +149,7 @@ func (l *lane) adopt(role iomsg.ConnectionRole, established rdma.Connection) boo
 	if l.isAlive() && !c.disconnected {
 		return true
 	}
-	c.closed = false // Revoke found nothing to close
+	c.closed = false // revoke ran before the lane had this connection
 	c.close()
 	l.signalReady(role, errSessionEnded)
 	return false
@@ -229,8 +230,9 @@ func (l *lane) fail(err error) {
 	l.onFailure(err)
 }
 
-// completeFailure handles a completion if it ends its connection, and reports whether it does.
-func (l *lane) completeFailure(c *connection, completion *rdma.Completion) bool {
+// handleConnectionEnd handles a completion if it ends its connection, and reports whether it does.
+// The first such completion is usually a flushed receive; OpDisconnected comes last.
+func (l *lane) handleConnectionEnd(c *connection, completion *rdma.Completion) bool {
 	if completion.Status == rdma.StatusSuccess && completion.Opcode != rdma.OpDisconnected {
 		return false
 	}
@@ -241,8 +243,10 @@ func (l *lane) completeFailure(c *connection, completion *rdma.Completion) bool 
 			return true // by this side
 		}
 	}
-	l.connectionLost = l.connectionLost || l.state == laneRunning
-	l.fail(c.failure(completion))
+	if l.isAlive() {
+		l.connectionLost = l.state == laneRunning
+		l.fail(c.failure(completion))
+	}
 	return true
 }
 
@@ -276,12 +280,12 @@ func (l *lane) checkQuiesced() {
 	}
 }
 
-// Quiesced returns a channel that is closed when, after Revoke, no volume request of the lane is in
-// progress and its connections have delivered their last completion.
+// Quiesced returns a channel that is closed when the lane has failed or been revoked, none of its
+// volume requests is in progress, and its connections have delivered their last completion.
 func (l *lane) Quiesced() <-chan struct{} { return l.quiesced }
 
 // detach waits until the revoked lane is quiesced, and takes it off its worker. unfinished returns
-// the number of requests that will never complete.
+// the number of requests that will never complete: none after Reject.
 func (l *lane) detach(ctx context.Context, unfinished func() int) error {
 	select {
 	case <-l.quiesced:

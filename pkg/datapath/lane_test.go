@@ -36,12 +36,14 @@ const (
 )
 
 var laneStates = map[string]laneState{
-	"connecting": laneConnecting, "running": laneRunning, "failed": laneFailed, "rejecting": laneRejecting,
-	"closed": laneClosed,
+	"connecting": laneConnecting, "running": laneRunning, "failed": laneFailed,
+	"rejecting": laneRejecting,
+	"closed":    laneClosed,
 }
 
 // forEachCell calls check for each cell that is not empty.
-func forEachCell(t *testing.T, table string, check func(t *testing.T, event, state, outcome string, next laneState)) {
+func forEachCell(t *testing.T, table string, check func(t *testing.T, event, state, outcome string,
+	next laneState)) {
 	lines := strings.Split(strings.TrimSpace(table), "\n")
 	states := splitCells(lines[0])
 	for _, line := range lines[1:] {
@@ -106,10 +108,12 @@ func awaitDisconnected(t *testing.T, l *lane) {
 }
 
 func TestLifeCycleOfARelayLane(t *testing.T) {
-	forEachCell(t, relayLifeCycle, func(t *testing.T, event, state, outcome string, next laneState) {
+	forEachCell(t, relayLifeCycle, func(t *testing.T, event, state, outcome string,
+		next laneState) {
 		r := newRelayRig(t)
 		ctx := testContext(t)
-		var inFlight iomsg.Message // what the target responses, if the state allows a request in flight
+		// what the target responses, if the state allows a request in flight
+		var inFlight iomsg.Message
 		if state != "connecting" {
 			r.start()
 			r.client.send(readRequest(1))
@@ -206,7 +210,8 @@ func (r *relayRig) responses() string {
 }
 
 func TestLifeCycleOfATargetLane(t *testing.T) {
-	forEachCell(t, targetLifeCycle, func(t *testing.T, event, state, outcome string, next laneState) {
+	forEachCell(t, targetLifeCycle, func(t *testing.T, event, state, outcome string,
+		next laneState) {
 		r := makeTargetRig(t, state != "connecting", 0)
 		ctx := testContext(t)
 		switch state {

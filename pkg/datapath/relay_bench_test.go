@@ -77,9 +77,11 @@ func newForwardRig(b testing.TB, depth int) *forwardRig {
 	domain, _ := device.NewProtectionDomain()
 	r.drive(func(ctx context.Context) (err error) {
 		r.lane, err = NewRelayLane(ctx, RelayLaneConfig{
-			Worker: r.worker, Device: device, Domain: domain, ExportLength: testExport, ExportAccess: memory.RemoteRead | memory.RemoteWrite,
-			Consumer: relayConsumer, Producer: relayProducer, Depth: depth, BufferSize: testBufferSize,
-			OnFailure: func(err error) { b.Error(err) },
+			Worker: r.worker, Device: device, Domain: domain, ExportLength: testExport,
+			ExportAccess: memory.RemoteRead | memory.RemoteWrite,
+			Consumer:     relayConsumer, Producer: relayProducer, Depth: depth,
+			BufferSize: testBufferSize,
+			OnFailure:  func(err error) { b.Error(err) },
 		})
 		return err
 	})
@@ -99,7 +101,8 @@ func (r *forwardRig) startWorker() {
 	if err != nil {
 		r.b.Fatal(err)
 	}
-	r.worker = &Worker{cpu: NoCPU, engine: engine, dispatchers: map[rdma.Device]*dispatcher{}, stopped: make(chan struct{})}
+	r.worker = &Worker{cpu: NoCPU, engine: engine, dispatchers: map[rdma.Device]*dispatcher{},
+		stopped: make(chan struct{})}
 }
 
 // drive turns the worker until an action of the control plane returns.
@@ -126,7 +129,8 @@ func (r *forwardRig) drive(action func(context.Context) error) {
 func (r *forwardRig) submit(count int) {
 	for range count {
 		r.next++
-		iomsg.Encode(r.request[:], &iomsg.Message{Type: iomsg.Read, UserData: r.next, IOSize: 4096, StorageOffset: r.next << 12})
+		iomsg.Encode(r.request[:], &iomsg.Message{Type: iomsg.Read, UserData: r.next, IOSize: 4096,
+			StorageOffset: r.next << 12})
 		if err := r.producer.Send(r.request[:], nil); err != nil {
 			r.b.Fatal(err)
 		}
@@ -144,7 +148,8 @@ func (r *forwardRig) collect() int {
 		if m.Type != iomsg.Result || m.Result != 0 {
 			r.b.Fatalf("a response has type %d and result %v", m.Type, m.Result)
 		}
-		if err := r.consumer.PostReceive(received.Offset, iomsg.Size, received.UserData); err != nil {
+		if err := r.consumer.PostReceive(received.Offset, iomsg.Size,
+			received.UserData); err != nil {
 			r.b.Fatal(err)
 		}
 	}
@@ -192,7 +197,8 @@ func connectEmulated(b testing.TB) (client, server comch.Connection) {
 	}
 	connected := make(chan error, 1)
 	go func() {
-		client, err = provider.Connect(ctx, comch.ClientConfig{Device: emulated.DefaultHostDevice, Name: "bench"})
+		client, err = provider.Connect(ctx, comch.ClientConfig{Device: emulated.DefaultHostDevice,
+			Name: "bench"})
 		connected <- err
 	}()
 	server, acceptErr := listener.Accept(ctx)
@@ -228,12 +234,17 @@ func newLoopDevice() *loopDevice {
 	return &loopDevice{queue: &loopQueue{completions: make([]rdma.Completion, 0, 4096)}}
 }
 
-func (d *loopDevice) NewProtectionDomain() (rdma.ProtectionDomain, error) { return loopDomain{d}, nil }
+func (d *loopDevice) NewProtectionDomain() (rdma.ProtectionDomain, error) {
+	return loopDomain{d},
+		nil
+}
 
 func (d *loopDevice) NewCompletionQueue(int) (rdma.CompletionQueue, error) { return d.queue, nil }
 
-func (d *loopDevice) Connect(_ context.Context, _ netip.AddrPort, config rdma.ConnectionConfig) (rdma.Connection, error) {
-	c := &loopConnection{device: d, context: config.Context, receives: make([]rdma.ReceiveRequest, 0, config.ReceiveRequests)}
+func (d *loopDevice) Connect(_ context.Context, _ netip.AddrPort,
+	config rdma.ConnectionConfig) (rdma.Connection, error) {
+	c := &loopConnection{device: d, context: config.Context, receives: make([]rdma.ReceiveRequest,
+		0, config.ReceiveRequests)}
 	d.connections[iomsg.ConnectionRole(config.Context%uint64(iomsg.ConnectionRoleCount))] = c
 	return c, c.PostReceive(config.Receives)
 }
@@ -333,7 +344,8 @@ func (c *loopConnection) respond(requests []byte) error {
 			iomsg.TurnIntoResult(rest, status.Success)
 		}
 	}
-	c.complete(rdma.Completion{ID: receive.ID, Opcode: rdma.OpReceive, Length: uint32(len(responses))})
+	c.complete(rdma.Completion{ID: receive.ID, Opcode: rdma.OpReceive,
+		Length: uint32(len(responses))})
 	return nil
 }
 

@@ -184,13 +184,16 @@ func (l *RelayLane) CheckDeadline(timeout time.Duration) {
 	})
 }
 
-// Revoke closes both connections. When it returns, the target can no longer read or write the
-// client's memory through this lane.
-func (l *RelayLane) Revoke(ctx context.Context) error { return l.worker.do(ctx, l.revoke) }
+// Revoke delivers the responses that have arrived and closes both connections. When it returns, the
+// target can no longer read or write the client's memory through this lane.
+func (l *RelayLane) Revoke(ctx context.Context) error {
+	return l.worker.do(ctx,
+		l.deliverAndRevoke)
+}
 
-func (l *RelayLane) revoke() {
+func (l *RelayLane) deliverAndRevoke() {
 	l.pollLastResponses()
-	l.lane.revoke()
+	l.revoke()
 }
 
 // lastPolls bounds the polls for responses before a revocation.
@@ -199,7 +202,7 @@ const lastPolls = 64
 // pollLastResponses delivers the responses that have already arrived. A target that shuts down
 // gracefully responds to everything before it announces its end, but on another connection.
 func (l *RelayLane) pollLastResponses() {
-	if !l.canAcceptResponses() {
+	if !l.canAcceptMessages() {
 		return
 	}
 	for range lastPolls {
@@ -209,13 +212,15 @@ func (l *RelayLane) pollLastResponses() {
 	}
 }
 
-// Reject completes every request in flight, and every later one, with code. All lanes of the
-// session must have been revoked.
+// Reject completes every request in flight, and every later one, with code. Nothing else completes a
+// forwarded request without a response from the target. The caller first revokes all lanes of the
+// session and deregisters the client's memory; Reject makes sure of this lane's part.
 func (l *RelayLane) Reject(ctx context.Context, code status.Code) error {
 	return l.worker.do(ctx, func() {
 		if l.state == laneClosed {
 			return
 		}
+		l.revoke()
 		l.state = laneRejecting
 		l.draining = false
 		l.rejectCode = code
@@ -266,7 +271,7 @@ func (w relayProducerWaiter) Descriptor() int { return w.config.Producer.Descrip
 
 func (w relayConsumerWaiter) Arm() bool {
 	if !w.isServing() || w.draining || w.outbox.Len() > 0 || !w.hasRoom() {
-		return true // no request would be accepted now
+		return true // nothing to wait for: no request would be accepted now
 	}
 	w.consumerArmed = w.config.Consumer.Arm()
 	return w.consumerArmed

@@ -60,13 +60,17 @@ func newRelayRigWith(t *testing.T, options relayRigOptions) *relayRig {
 	if r.region, err = memory.Alloc("client", testExport); err != nil {
 		t.Fatal(err)
 	}
-	if r.exported, err = r.domain.Register(r.region, memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite); err != nil {
+	if r.exported, err = r.domain.Register(r.region,
+		memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite); err != nil {
 		t.Fatal(err)
 	}
 	r.lane, err = NewRelayLane(ctx, RelayLaneConfig{
-		Worker: worker, Device: device, Queue: testQueue, Counters: &r.counters, Domain: r.domain, Export: r.exported, ExportLength: testExport, ExportAccess: memory.RemoteRead | memory.RemoteWrite,
-		Consumer: r.client.consumer, Producer: r.client.producer, Depth: testDepth, BufferSize: testBufferSize,
-		OnFailure: func(err error) { r.failure <- err },
+		Worker: worker, Device: device, Queue: testQueue, Counters: &r.counters, Domain: r.domain,
+		Export: r.exported, ExportLength: testExport,
+		ExportAccess: memory.RemoteRead | memory.RemoteWrite,
+		Consumer:     r.client.consumer, Producer: r.client.producer, Depth: testDepth,
+		BufferSize: testBufferSize,
+		OnFailure:  func(err error) { r.failure <- err },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -75,8 +79,10 @@ func newRelayRigWith(t *testing.T, options relayRigOptions) *relayRig {
 	r.target = newRDMAPeer(t, device)
 	r.target.accepts[iomsg.DataConnection] = options.accepts
 	if options.staging {
-		registered, content := r.target.register(testDepth*testBufferSize, memory.LocalWrite|memory.RemoteWrite)
-		r.staging, r.offered = content, rdma.RemoteMemory{Key: registered.RemoteKey(), Base: registered.Base(), Length: registered.Len()}
+		registered, content := r.target.register(testDepth*testBufferSize,
+			memory.LocalWrite|memory.RemoteWrite)
+		r.staging, r.offered = content, rdma.RemoteMemory{Key: registered.RemoteKey(),
+			Base: registered.Base(), Length: registered.Len()}
 	}
 	r.connect(ctx, device)
 	return r
@@ -110,7 +116,8 @@ func (r *relayRig) connect(ctx context.Context, device rdma.Device) {
 			}
 			r.target.sendHello(role)
 		}()
-		err := r.lane.Connect(ctx, ConnectConfig{Role: role, Remote: listener.Address(), InboundReads: 8, Staging: r.offered})
+		err := r.lane.Connect(ctx, ConnectConfig{Role: role, Remote: listener.Address(),
+			InboundReads: 8, Staging: r.offered})
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -165,7 +172,8 @@ func (r *relayRig) expectFailure(code status.Code) {
 }
 
 func readRequest(userData uint64) *iomsg.Message {
-	return &iomsg.Message{Type: iomsg.Read, UserData: userData, IOSize: 4096, RequesterOffset: 8192, StorageOffset: 1 << 20, Reserved: 77}
+	return &iomsg.Message{Type: iomsg.Read, UserData: userData, IOSize: 4096, RequesterOffset: 8192,
+		StorageOffset: 1 << 20, Reserved: 77}
 }
 
 func TestARequestReachesTheTargetUnchangedExceptForItsTag(t *testing.T) {
@@ -197,7 +205,8 @@ func TestAResponseOnEitherConnectionReachesTheClientWithItsResult(t *testing.T) 
 				t.Errorf("client received %+v, want %+v", got, want)
 			}
 			awaitCounts(t, &r.counters, func(q *QueueCounts) bool {
-				return q.IO(iomsg.OpRead, status.IOFailed) == 1 && q.Bytes(iomsg.OpRead) == 0 && q.InFlight == 0
+				return q.IO(iomsg.OpRead, status.IOFailed) == 1 && q.Bytes(iomsg.OpRead) == 0 &&
+					q.InFlight == 0
 			})
 		})
 	}
@@ -216,14 +225,18 @@ func TestABadRequestIsRejectedAndTheLaneKeepsRunning(t *testing.T) {
 		{"a hello", func(m *iomsg.Message) { m.Type = iomsg.Hello }, status.InvalidValue},
 		{"unknown flags", func(m *iomsg.Message) { m.Flags = 1 << 9 }, status.InvalidValue},
 		{"no data", func(m *iomsg.Message) { m.IOSize = 0 }, status.InvalidValue},
-		{"larger than the buffer size", func(m *iomsg.Message) { m.IOSize = testBufferSize + 1 }, status.TooBig},
-		{"beyond the export", func(m *iomsg.Message) { m.RequesterOffset = testExport - 1 }, status.InvalidValue},
-		{"an offset that wraps", func(m *iomsg.Message) { m.RequesterOffset = ^uint64(0) - 100 }, status.InvalidValue},
+		{"larger than the buffer size", func(m *iomsg.Message) { m.IOSize = testBufferSize + 1 },
+			status.TooBig},
+		{"beyond the export", func(m *iomsg.Message) { m.RequesterOffset = testExport - 1 },
+			status.InvalidValue},
+		{"an offset that wraps", func(m *iomsg.Message) { m.RequesterOffset = ^uint64(0) - 100 },
+			status.InvalidValue},
 	} {
 		request := readRequest(7)
 		c.change(request)
 		r.client.send(request)
-		if got := r.response(); got.Result != c.want || got.UserData != 7 || got.Type != iomsg.Result {
+		if got := r.response(); got.Result != c.want || got.UserData != 7 ||
+			got.Type != iomsg.Result {
 			t.Errorf("%s: completed with %+v, want %v", c.name, got, c.want)
 		}
 	}
@@ -358,7 +371,8 @@ func TestRequestsWithoutDataUseTheControlConnection(t *testing.T) {
 }
 
 func writeRequest(userData uint64) *iomsg.Message {
-	return &iomsg.Message{Type: iomsg.Write, UserData: userData, IOSize: 4096, RequesterOffset: 8192, StorageOffset: 1 << 20}
+	return &iomsg.Message{Type: iomsg.Write, UserData: userData, IOSize: 4096,
+		RequesterOffset: 8192, StorageOffset: 1 << 20}
 }
 
 func TestPushedDataIsInItsSlotsBufferBeforeTheRequest(t *testing.T) {
@@ -466,8 +480,9 @@ func TestStartNeedsReadyConnections(t *testing.T) {
 	client := newFakeClient(t, testDepth)
 	ctx := testContext(t)
 	lane, err := NewRelayLane(ctx, RelayLaneConfig{
-		Worker: worker, Device: device, Domain: domain, Consumer: client.consumer, Producer: client.producer,
-		Depth: testDepth, BufferSize: testBufferSize, OnFailure: func(error) {},
+		Worker: worker, Device: device, Domain: domain, Consumer: client.consumer,
+		Producer: client.producer,
+		Depth:    testDepth, BufferSize: testBufferSize, OnFailure: func(error) {},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -498,7 +513,8 @@ func TestNoRequestCompletesBeforeTheTargetsAccessIsRevoked(t *testing.T) {
 	segment, content := r.target.register(4096, 0)
 	content[0] = 0xAB
 	write := rdma.SendRequest{
-		Opcode: rdma.OpWrite, Local: rdma.Segment{Key: segment.LocalKey(), Address: segment.Base(), Length: 4096},
+		Opcode: rdma.OpWrite, Local: rdma.Segment{Key: segment.LocalKey(), Address: segment.Base(),
+			Length: 4096},
 		RemoteKey: r.exported.RemoteKey(), RemoteAddress: r.exported.Base() + 8192,
 	}
 	if got := r.target.transfer(iomsg.DataConnection, write); got != rdma.StatusSuccess {
@@ -577,7 +593,7 @@ func TestResponsesThatHaveArrivedAreDeliveredBeforeTheRevocation(t *testing.T) {
 		revoked <- r.lane.worker.do(ctx, func() {
 			close(held)
 			<-arrived
-			r.lane.revoke()
+			r.lane.deliverAndRevoke()
 		})
 	}()
 	<-held

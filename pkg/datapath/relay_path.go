@@ -179,12 +179,13 @@ func (l *RelayLane) forwardStop() {
 	c.flush()
 }
 
-// Target to client: complete, receiveResponse, endBatch.
+// Target to client: handleCompletion, receiveResponse, endBatch. What they send to the client passes
+// through respond, below.
 
-// complete handles a completion of one of the lane's connections. The worker's dispatcher calls it.
-func (l *RelayLane) complete(role iomsg.ConnectionRole, completion *rdma.Completion) {
+// handleCompletion handles a completion of one of the lane's connections. The worker's dispatcher calls it.
+func (l *RelayLane) handleCompletion(role iomsg.ConnectionRole, completion *rdma.Completion) {
 	c := &l.connections[role]
-	if l.completeFailure(c, completion) {
+	if l.handleConnectionEnd(c, completion) {
 		return
 	}
 	if completion.Opcode != rdma.OpReceive {
@@ -193,7 +194,7 @@ func (l *RelayLane) complete(role iomsg.ConnectionRole, completion *rdma.Complet
 		}
 		return
 	}
-	if !l.canAcceptResponses() {
+	if !l.canAcceptMessages() {
 		return
 	}
 	first, count, err := c.received(completion)
@@ -201,7 +202,7 @@ func (l *RelayLane) complete(role iomsg.ConnectionRole, completion *rdma.Complet
 		l.fail(err)
 		return
 	}
-	for i := first; i < first+count && l.canAcceptResponses(); i++ {
+	for i := first; i < first+count && l.canAcceptMessages(); i++ {
 		l.receiveResponse(c, l.messages.at(i))
 	}
 	if err := c.recycle(first); err != nil {
@@ -209,9 +210,9 @@ func (l *RelayLane) complete(role iomsg.ConnectionRole, completion *rdma.Complet
 	}
 }
 
-// canAcceptResponses reports whether messages of the target are handled. After one connection is
+// canAcceptMessages reports whether messages of the target are handled. After one connection is
 // lost they still are, because the target may have sent them before on the other.
-func (l *RelayLane) canAcceptResponses() bool {
+func (l *RelayLane) canAcceptMessages() bool {
 	return l.isAlive() || l.state == laneFailed && l.connectionLost
 }
 
@@ -271,8 +272,10 @@ func (l *RelayLane) endBatch() {
 	l.flushResponses()
 }
 
-// respond sends a message to the client, or keeps it until the client has posted a receive. A
-// response to a client that is gone is dropped.
+// To the client: respond, sendOutbox, flushResponses.
+
+// respond sends a message to the client, or keeps it until the client has posted a receive. If the
+// client is gone, it drops the response and fails the lane.
 func (l *RelayLane) respond(m *message) {
 	if l.outbox.Len() == 0 {
 		err := l.config.Producer.Send(m[:], nil)

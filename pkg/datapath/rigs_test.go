@@ -51,7 +51,8 @@ func openDevice(t testing.TB) rdma.Device {
 
 func startWorker(t testing.TB) *Worker {
 	t.Helper()
-	worker, err := StartWorker(WorkerConfig{CPU: NoCPU, Policy: progress.Policy{Mode: progress.Adaptive}})
+	worker, err := StartWorker(WorkerConfig{CPU: NoCPU,
+		Policy: progress.Policy{Mode: progress.Adaptive}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +105,8 @@ func newRDMAPeer(t testing.TB, device rdma.Device) *rdmaPeer {
 	if p.engine, err = progress.NewEngine(progress.Policy{}); err != nil {
 		t.Fatal(err)
 	}
-	if p.messages, err = newMessageMemory(p.domain, peerSends+2*peerReceives*peerReceiveSize); err != nil {
+	if p.messages, err = newMessageMemory(p.domain,
+		peerSends+2*peerReceives*peerReceiveSize); err != nil {
 		t.Fatal(err)
 	}
 	for role := range iomsg.ConnectionRoleCount {
@@ -132,7 +134,8 @@ func (p *rdmaPeer) config(role iomsg.ConnectionRole, privateData []byte) rdma.Co
 	}
 	return rdma.ConnectionConfig{
 		Domain: p.domain, Queue: p.queue, Context: uint64(role), PrivateData: privateData,
-		SendRequests: 256, ReceiveRequests: peerReceives, InboundReads: 16, OutboundReads: 16, Receives: receives,
+		SendRequests: 256, ReceiveRequests: peerReceives, InboundReads: 16, OutboundReads: 16,
+		Receives: receives,
 	}
 }
 
@@ -209,7 +212,8 @@ func (p *rdmaPeer) sendBytes(role iomsg.ConnectionRole, b []byte) {
 		copy(p.messages.bytes[index*iomsg.Size:], b)
 		segment := p.messages.segment(index)
 		segment.Length = uint32(len(b))
-		err := p.connections[role].PostSend([]rdma.SendRequest{{Opcode: rdma.OpSend, Local: segment}})
+		err := p.connections[role].PostSend([]rdma.SendRequest{{Opcode: rdma.OpSend,
+			Local: segment}})
 		if err != nil {
 			p.t.Errorf("peer: %v", err)
 		}
@@ -232,7 +236,8 @@ func (p *rdmaPeer) receive(role iomsg.ConnectionRole) iomsg.Message {
 }
 
 // transfer carries out an RDMA Write or Read and returns its outcome.
-func (p *rdmaPeer) transfer(role iomsg.ConnectionRole, request rdma.SendRequest) rdma.CompletionStatus {
+func (p *rdmaPeer) transfer(role iomsg.ConnectionRole,
+	request rdma.SendRequest) rdma.CompletionStatus {
 	p.t.Helper()
 	request.ID = transferID
 	var refused error
@@ -312,7 +317,8 @@ func newFakeClient(t *testing.T, depth int) *fakeClient {
 	config := RelayConsumerConfig(depth)
 	return &fakeClient{
 		consumer: &fakeConsumer{doorbell: newDoorbell(t), memory: make([]byte, config.MemorySize)},
-		producer: &fakeProducer{doorbell: newDoorbell(t), responses: make(chan message, 1024), credits: 1 << 20},
+		producer: &fakeProducer{doorbell: newDoorbell(t), responses: make(chan message, 1024),
+			credits: 1 << 20},
 	}
 }
 

@@ -39,7 +39,8 @@ func newGatherer(t *rapid.T, depth int) *gatherer {
 	t.Cleanup(func() { _ = messages.close() })
 	g.out.memory = messages
 	if g.out.room() != uint32(2*depth+spareMessages) || g.out.room() > size {
-		t.Fatalf("there is room for %d messages at depth %d, in a ring of %d", g.out.room(), depth, size)
+		t.Fatalf("there is room for %d messages at depth %d, in a ring of %d", g.out.room(), depth,
+			size)
 	}
 	return g
 }
@@ -49,7 +50,8 @@ func (g *gatherer) gather() {
 	if g.out.room() == 0 {
 		return
 	}
-	if length := rapid.SampledFrom([]uint32{0, 0, 512, 4096, 128 << 10}).Draw(g.T, "transfer"); length > 0 {
+	if length := rapid.SampledFrom([]uint32{0, 0, 512, 4096, 128 << 10}).Draw(g.T,
+		"transfer"); length > 0 {
 		g.transfers++
 		r := g.out.addTransfer(length)
 		r.Opcode, r.ID, r.Local.Length = rdma.OpWrite, uint64(g.next), length
@@ -88,14 +90,16 @@ func (g *gatherer) post() {
 		g.checkSend(r)
 	}
 	if g.seen != g.next || g.posted != g.transfers {
-		g.Fatalf("%d of %d messages and %d of %d transfers are posted", g.seen, g.next, g.posted, g.transfers)
+		g.Fatalf("%d of %d messages and %d of %d transfers are posted", g.seen, g.next, g.posted,
+			g.transfers)
 	}
 	if len(requests) > 0 {
 		g.ids = append(g.ids, requests[len(requests)-1].ID)
 		g.counts = append(g.counts, len(requests))
 	}
 	if outstanding := sum(g.counts); outstanding > sendQueueDepth(g.depth) {
-		g.Fatalf("%d work requests are outstanding at depth %d, want at most %d", outstanding, g.depth, sendQueueDepth(g.depth))
+		g.Fatalf("%d work requests are outstanding at depth %d, want at most %d", outstanding,
+			g.depth, sendQueueDepth(g.depth))
 	}
 }
 
@@ -107,7 +111,8 @@ func sum(counts []int) (total int) {
 }
 
 func (g *gatherer) checkSend(r *rdma.SendRequest) {
-	if r.Opcode != rdma.OpSend || r.Local.Length%iomsg.Size != 0 || r.Local.Length == 0 || r.Local.Length > g.out.limit*iomsg.Size {
+	if r.Opcode != rdma.OpSend || r.Local.Length%iomsg.Size != 0 || r.Local.Length == 0 ||
+		r.Local.Length > g.out.limit*iomsg.Size {
 		g.Fatalf("%v of %d bytes, at most %d messages", r.Opcode, r.Local.Length, g.out.limit)
 	}
 	for b := g.device.bytes(r.Local); len(b) > 0; b = b[iomsg.Size:] {
@@ -212,11 +217,13 @@ func TestResponsesShareSendsUpToTheSizeThatTheRelayAccepts(t *testing.T) {
 			for i := range requests {
 				offset := uint64(i) * testBlockSize
 				requests[i] = &iomsg.Message{
-					Type: iomsg.Read, UserData: uint64(i), Slot: uint32(i), IOSize: testBlockSize, StorageOffset: offset, RequesterOffset: offset,
+					Type: iomsg.Read, UserData: uint64(i), Slot: uint32(i), IOSize: testBlockSize,
+					StorageOffset: offset, RequesterOffset: offset,
 				}
 			}
 			r.relay.send(iomsg.DataConnection, requests...)
-			awaitCounts(t, &r.counters, func(q *QueueCounts) bool { return q.InFlight == testDepth })
+			awaitCounts(t, &r.counters,
+				func(q *QueueCounts) bool { return q.InFlight == testDepth })
 			r.volume.queue.release()
 			for range testDepth {
 				m := r.relay.receive(iomsg.DataConnection)
@@ -224,7 +231,8 @@ func TestResponsesShareSendsUpToTheSizeThatTheRelayAccepts(t *testing.T) {
 					t.Errorf("completed with %+v", m)
 				}
 				if got := r.client[m.RequesterOffset]; got != byte(m.UserData) {
-					t.Errorf("block %d in the client's memory begins with %d when the response arrives", m.UserData, got)
+					t.Errorf("block %d in the client's memory begins with %d when the response arrives",
+						m.UserData, got)
 				}
 			}
 			sends := uint32(r.relay.sends[iomsg.DataConnection].Load() - hellos)
@@ -242,14 +250,16 @@ func TestASendEndsWhenEnoughDataTravelsAheadOfIt(t *testing.T) {
 	const requests = 4
 	together(t, r.lane.worker, func() {
 		for i := range uint64(requests) {
-			r.client.send(&iomsg.Message{Type: iomsg.Write, UserData: i, IOSize: bytesPerSend / 2, RequesterOffset: i * bytesPerSend})
+			r.client.send(&iomsg.Message{Type: iomsg.Write, UserData: i, IOSize: bytesPerSend / 2,
+				RequesterOffset: i * bytesPerSend})
 		}
 	})
 	for range requests {
 		r.target.receive(iomsg.DataConnection)
 	}
 	if sends := r.target.sends[iomsg.DataConnection].Load() - hellos; sends != requests/2 {
-		t.Errorf("%d requests with %d bytes ahead of each came in %d Sends, want %d", requests, bytesPerSend/2, sends, requests/2)
+		t.Errorf("%d requests with %d bytes ahead of each came in %d Sends, want %d", requests,
+			bytesPerSend/2, sends, requests/2)
 	}
 }
 
@@ -357,7 +367,8 @@ func TestRequestsWaitWhileTheTargetsResponsesAreNotSent(t *testing.T) {
 	total := uint64(sendCapacity(testDepth)) + 2
 	for i := range total {
 		r.relay.send(iomsg.DataConnection, &iomsg.Message{
-			Type: iomsg.Read, UserData: i, Slot: uint32(i % testDepth), IOSize: testBlockSize, RequesterOffset: i % testDepth * testBlockSize,
+			Type: iomsg.Read, UserData: i, Slot: uint32(i % testDepth), IOSize: testBlockSize,
+			RequesterOffset: i % testDepth * testBlockSize,
 		})
 		awaitCounts(t, &r.counters, func(q *QueueCounts) bool {
 			return q.IO(iomsg.OpRead, status.Success)+q.BackPressure(NoResponseRoom) == i+1
@@ -374,7 +385,8 @@ func TestRequestsWaitWhileTheTargetsResponsesAreNotSent(t *testing.T) {
 		stalled.Flush()
 	})
 	for i := range total {
-		if m := r.relay.receive(iomsg.DataConnection); m.UserData != i || m.Result != status.Success {
+		if m := r.relay.receive(iomsg.DataConnection); m.UserData != i ||
+			m.Result != status.Success {
 			t.Errorf("response %d is %+v", i, m)
 		}
 	}

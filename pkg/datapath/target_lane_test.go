@@ -38,7 +38,8 @@ type slowQueue struct {
 }
 
 func (v *slowVolume) Info() volume.Info {
-	return volume.Info{Name: "slow", Size: testVolumeSize, BlockSize: testBlockSize, ReadOnly: v.readOnly, Capabilities: volume.CanWriteZeroes}
+	return volume.Info{Name: "slow", Size: testVolumeSize, BlockSize: testBlockSize,
+		ReadOnly: v.readOnly, Capabilities: volume.CanWriteZeroes}
 }
 func (v *slowVolume) Memory() *memory.Region             { return nil }
 func (v *slowVolume) NewQueue(int) (volume.Queue, error) { return v.queue, nil }
@@ -125,7 +126,8 @@ func makeTargetRig(t *testing.T, start bool, accepts uint32) *targetRig {
 	t.Helper()
 	ctx := testContext(t)
 	device := openDevice(t)
-	r := &targetRig{t: t, failure: make(chan error, 16), volume: &slowVolume{content: make([]byte, testVolumeSize)}}
+	r := &targetRig{t: t, failure: make(chan error, 16),
+		volume: &slowVolume{content: make([]byte, testVolumeSize)}}
 	for i := range r.volume.content {
 		r.volume.content[i] = byte(i / testBlockSize)
 	}
@@ -133,16 +135,19 @@ func makeTargetRig(t *testing.T, start bool, accepts uint32) *targetRig {
 	worker := startWorker(t)
 	r.relay = newRDMAPeer(t, device)
 	r.relay.accepts[iomsg.DataConnection] = accepts
-	export, content := r.relay.register(testExport, memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite)
+	export, content := r.relay.register(testExport,
+		memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite)
 	r.client = content
 	var err error
 	if r.domain, err = device.NewProtectionDomain(); err != nil {
 		t.Fatal(err)
 	}
 	r.lane, err = NewTargetLane(ctx, TargetLaneConfig{
-		Worker: worker, Device: device, Queue: testQueue, Counters: &r.counters, Domain: r.domain, Volume: r.volume, Depth: testDepth, BufferSize: testBufferSize,
+		Worker: worker, Device: device, Queue: testQueue, Counters: &r.counters, Domain: r.domain,
+		Volume: r.volume, Depth: testDepth, BufferSize: testBufferSize,
 		Export: rdma.RemoteMemory{
-			Key: export.RemoteKey(), Base: export.Base(), Length: testExport, Access: memory.RemoteRead | memory.RemoteWrite,
+			Key: export.RemoteKey(), Base: export.Base(), Length: testExport,
+			Access: memory.RemoteRead | memory.RemoteWrite,
 		},
 		OnFailure: func(err error) { r.failure <- err },
 	})
@@ -217,14 +222,16 @@ func (r *targetRig) expectFailure(code status.Code) {
 
 func TestReadDataArrivesBeforeItsResponse(t *testing.T) {
 	r := newTargetRig(t)
-	request := iomsg.Message{Type: iomsg.Read, IOSize: 2 * testBlockSize, RequesterOffset: 100, StorageOffset: 5 * testBlockSize, UserData: 9, Slot: 3, Generation: 4}
+	request := iomsg.Message{Type: iomsg.Read, IOSize: 2 * testBlockSize, RequesterOffset: 100,
+		StorageOffset: 5 * testBlockSize, UserData: 9, Slot: 3, Generation: 4}
 	r.relay.send(iomsg.DataConnection, &request)
 	got := r.relay.receive(iomsg.DataConnection)
 	request.Type = iomsg.Result
 	if got != request {
 		t.Errorf("completed with %+v, want %+v", got, request)
 	}
-	if !bytes.Equal(r.client[100:][:2*testBlockSize], r.volume.content[5*testBlockSize:][:2*testBlockSize]) {
+	if !bytes.Equal(r.client[100:][:2*testBlockSize],
+		r.volume.content[5*testBlockSize:][:2*testBlockSize]) {
 		t.Error("the response arrived before the data")
 	}
 }
@@ -234,8 +241,10 @@ func TestAWriteIsFetchedAndAppliedBeforeItsResponse(t *testing.T) {
 	for i := range r.client[:testBlockSize] {
 		r.client[i] = 0x5A
 	}
-	r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Write, IOSize: testBlockSize, StorageOffset: 7 * testBlockSize})
-	if got := r.relay.receive(iomsg.DataConnection); got.Type != iomsg.Result || got.Result != status.Success {
+	r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Write, IOSize: testBlockSize,
+		StorageOffset: 7 * testBlockSize})
+	if got := r.relay.receive(iomsg.DataConnection); got.Type != iomsg.Result ||
+		got.Result != status.Success {
 		t.Errorf("completed with %+v", got)
 	}
 	if !bytes.Equal(r.volume.block(7), r.client[:testBlockSize]) {
@@ -247,7 +256,9 @@ func TestWritesBeyondTheReadDepthAllComplete(t *testing.T) {
 	r := newTargetRig(t) // four reads at a time
 	for i := range uint64(testDepth) {
 		r.client[i*testBlockSize] = byte(0x80 + i)
-		r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Write, UserData: i, Slot: uint32(i), IOSize: testBlockSize, RequesterOffset: i * testBlockSize, StorageOffset: i * testBlockSize})
+		r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Write, UserData: i,
+			Slot: uint32(i), IOSize: testBlockSize, RequesterOffset: i * testBlockSize,
+			StorageOffset: i * testBlockSize})
 	}
 	for range testDepth {
 		if got := r.relay.receive(iomsg.DataConnection); got.Result != status.Success {
@@ -260,7 +271,8 @@ func TestWritesBeyondTheReadDepthAllComplete(t *testing.T) {
 		}
 	}
 	awaitCounts(t, &r.counters, func(q *QueueCounts) bool {
-		return q.IO(iomsg.OpWrite, status.Success) == testDepth && q.Bytes(iomsg.OpWrite) == testDepth*testBlockSize && q.InFlight == 0
+		return q.IO(iomsg.OpWrite, status.Success) == testDepth &&
+			q.Bytes(iomsg.OpWrite) == testDepth*testBlockSize && q.InFlight == 0
 	})
 }
 
@@ -274,14 +286,21 @@ func TestATargetRejectsBadRequestsAndKeepsRunning(t *testing.T) {
 	}{
 		{"unknown type", func(m *iomsg.Message) { m.Type = 50 }, status.InvalidValue},
 		{"unknown flags", func(m *iomsg.Message) { m.Flags = 1 << 9 }, status.InvalidValue},
-		{"beyond the volume", func(m *iomsg.Message) { m.StorageOffset = testVolumeSize }, status.InvalidValue},
-		{"an offset that wraps", func(m *iomsg.Message) { m.StorageOffset = ^uint64(testBlockSize - 1) }, status.InvalidValue},
+		{"beyond the volume", func(m *iomsg.Message) { m.StorageOffset = testVolumeSize },
+			status.InvalidValue},
+		{"an offset that wraps",
+			func(m *iomsg.Message) { m.StorageOffset = ^uint64(testBlockSize - 1) },
+			status.InvalidValue},
 		{"a part of a block", func(m *iomsg.Message) { m.IOSize = 100 }, status.InvalidValue},
-		{"an offset inside a block", func(m *iomsg.Message) { m.StorageOffset = 1 }, status.InvalidValue},
-		{"beyond the export", func(m *iomsg.Message) { m.RequesterOffset = testExport - 1 }, status.InvalidValue},
-		{"too big", func(m *iomsg.Message) { m.IOSize = testBufferSize + testBlockSize }, status.TooBig},
+		{"an offset inside a block", func(m *iomsg.Message) { m.StorageOffset = 1 },
+			status.InvalidValue},
+		{"beyond the export", func(m *iomsg.Message) { m.RequesterOffset = testExport - 1 },
+			status.InvalidValue},
+		{"too big", func(m *iomsg.Message) { m.IOSize = testBufferSize + testBlockSize },
+			status.TooBig},
 		{"nothing", func(m *iomsg.Message) { m.IOSize = 0 }, status.InvalidValue},
-		{"trim, which the volume does not support", func(m *iomsg.Message) { m.Type = iomsg.Trim }, status.NotSupported},
+		{"trim, which the volume does not support", func(m *iomsg.Message) { m.Type = iomsg.Trim },
+			status.NotSupported},
 	} {
 		m := base
 		c.change(&m)
@@ -350,7 +369,8 @@ func TestMoreRequestsThanAgreedFailTheLane(t *testing.T) {
 }
 
 func TestARequestOnTheWrongConnectionFailsTheLane(t *testing.T) {
-	for role, kind := range map[iomsg.ConnectionRole]iomsg.Type{iomsg.ControlConnection: iomsg.Read, iomsg.DataConnection: iomsg.Flush} {
+	for role, kind := range map[iomsg.ConnectionRole]iomsg.Type{iomsg.ControlConnection: iomsg.Read,
+		iomsg.DataConnection: iomsg.Flush} {
 		r := newTargetRig(t)
 		r.relay.send(role, &iomsg.Message{Type: kind, IOSize: testBlockSize})
 		r.expectFailure(status.Unexpected)
@@ -358,13 +378,15 @@ func TestARequestOnTheWrongConnectionFailsTheLane(t *testing.T) {
 }
 
 func TestASlotThatDoesNotExistOrIsInUseFailsTheLane(t *testing.T) {
-	for name, slots := range map[string][]uint32{"beyond the depth": {testDepth}, "in use": {1, 2, 1}} {
+	for name, slots := range map[string][]uint32{"beyond the depth": {testDepth},
+		"in use": {1, 2, 1}} {
 		t.Run(name, func(t *testing.T) {
 			r := newTargetRig(t)
 			r.volume.queue.hold()
 			defer r.volume.queue.release()
 			for _, slot := range slots {
-				r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Write, Flags: iomsg.Pushed, IOSize: testBlockSize, Slot: slot})
+				r.relay.send(iomsg.DataConnection, &iomsg.Message{Type: iomsg.Write,
+					Flags: iomsg.Pushed, IOSize: testBlockSize, Slot: slot})
 			}
 			r.expectFailure(status.Unexpected)
 		})
@@ -379,16 +401,19 @@ func TestAPushedWriteIsAppliedFromTheBufferOfItsSlot(t *testing.T) {
 	}
 	staging := r.lane.Staging()
 	push := rdma.SendRequest{
-		Opcode: rdma.OpWrite, Local: rdma.Segment{Key: source.LocalKey(), Address: source.Base(), Length: testBlockSize},
+		Opcode: rdma.OpWrite, Local: rdma.Segment{Key: source.LocalKey(), Address: source.Base(),
+			Length: testBlockSize},
 		RemoteKey: staging.Key, RemoteAddress: staging.Base + 3*testBufferSize,
 	}
 	if got := r.relay.transfer(iomsg.DataConnection, push); got != rdma.StatusSuccess {
 		t.Fatalf("push: %v", got)
 	}
 	r.relay.send(iomsg.DataConnection, &iomsg.Message{
-		Type: iomsg.Write, Flags: iomsg.Pushed, Slot: 3, IOSize: testBlockSize, StorageOffset: 7 * testBlockSize,
+		Type: iomsg.Write, Flags: iomsg.Pushed, Slot: 3, IOSize: testBlockSize,
+		StorageOffset: 7 * testBlockSize,
 	})
-	if got := r.relay.receive(iomsg.DataConnection); got.Type != iomsg.Result || got.Result != status.Success {
+	if got := r.relay.receive(iomsg.DataConnection); got.Type != iomsg.Result ||
+		got.Result != status.Success {
 		t.Errorf("completed with %+v", got)
 	}
 	if !bytes.Equal(r.volume.block(7), content) {
@@ -401,7 +426,8 @@ func TestAPushBeyondTheStagingFailsTheLane(t *testing.T) {
 	source, _ := r.relay.register(testBlockSize, 0)
 	staging := r.lane.Staging()
 	r.relay.transfer(iomsg.DataConnection, rdma.SendRequest{
-		Opcode: rdma.OpWrite, Local: rdma.Segment{Key: source.LocalKey(), Address: source.Base(), Length: testBlockSize},
+		Opcode: rdma.OpWrite, Local: rdma.Segment{Key: source.LocalKey(), Address: source.Base(),
+			Length: testBlockSize},
 		RemoteKey: staging.Key, RemoteAddress: staging.Base + staging.Length - 1,
 	})
 	r.expectFailure(status.NotPermitted)
@@ -432,11 +458,13 @@ func TestADrainingTargetLaneRejectsNewRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.relay.send(iomsg.ControlConnection, &iomsg.Message{Type: iomsg.Flush, UserData: 2, Slot: 1})
-	if got := r.relay.receive(iomsg.ControlConnection); got.UserData != 2 || got.Result != status.Shutdown {
+	if got := r.relay.receive(iomsg.ControlConnection); got.UserData != 2 ||
+		got.Result != status.Shutdown {
 		t.Errorf("a new request completed with %+v", got)
 	}
 	r.volume.queue.release()
-	if got := r.relay.receive(iomsg.ControlConnection); got.UserData != 1 || got.Result != status.Success {
+	if got := r.relay.receive(iomsg.ControlConnection); got.UserData != 1 ||
+		got.Result != status.Success {
 		t.Errorf("the request in flight completed with %+v", got)
 	}
 }

@@ -24,10 +24,10 @@ type transaction struct {
 	request volume.Request
 }
 
-// complete handles a completion of one of the lane's connections. The worker's dispatcher calls it.
-func (l *TargetLane) complete(role iomsg.ConnectionRole, completion *rdma.Completion) {
+// handleCompletion handles a completion of one of the lane's connections. The worker's dispatcher calls it.
+func (l *TargetLane) handleCompletion(role iomsg.ConnectionRole, completion *rdma.Completion) {
 	c := &l.connections[role]
-	if l.completeFailure(c, completion) || !l.isAlive() {
+	if l.handleConnectionEnd(c, completion) || !l.isAlive() {
 		return
 	}
 	if completion.Opcode != rdma.OpReceive {
@@ -35,7 +35,7 @@ func (l *TargetLane) complete(role iomsg.ConnectionRole, completion *rdma.Comple
 		case messageWork:
 			c.send.release(index)
 			l.beginBacklog()
-		case transferWork:
+		case readWork:
 			l.completeFetch(index)
 		}
 		return
@@ -192,7 +192,7 @@ func (l *TargetLane) fetch(slot uint32) {
 	}
 	t := &l.transactions[slot]
 	l.fetching[0] = rdma.SendRequest{
-		ID: workID(transferWork, slot), Opcode: rdma.OpRead,
+		ID: workID(readWork, slot), Opcode: rdma.OpRead,
 		Local:         l.staging.segment(slot, t.ioSize),
 		RemoteAddress: t.remote, RemoteKey: l.config.Export.Key,
 	}

@@ -13,7 +13,8 @@ import (
 func TestAWorkerIsAliveWhileItsLoopTurns(t *testing.T) {
 	for _, mode := range []progress.Mode{progress.Adaptive, progress.Busy, progress.Event} {
 		t.Run(mode.String(), func(t *testing.T) {
-			worker, err := StartWorker(WorkerConfig{CPU: NoCPU, Policy: progress.Policy{Mode: mode}})
+			worker, err := StartWorker(WorkerConfig{CPU: NoCPU,
+				Policy: progress.Policy{Mode: mode}})
 			if err != nil {
 				t.Fatal(err)
 			}

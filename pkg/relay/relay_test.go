@@ -64,10 +64,12 @@ func startProxy(t *testing.T, target netip.AddrPort) *proxy {
 				continue
 			}
 			p.running.Go(func() {
-				p.forward(near, far, func(e *controlmsg.Envelope) *controlmsg.Envelope { return p.show(e, false) })
+				p.forward(near, far,
+					func(e *controlmsg.Envelope) *controlmsg.Envelope { return p.show(e, false) })
 			})
 			p.running.Go(func() {
-				p.forward(far, near, func(e *controlmsg.Envelope) *controlmsg.Envelope { return p.show(e, true) })
+				p.forward(far, near,
+					func(e *controlmsg.Envelope) *controlmsg.Envelope { return p.show(e, true) })
 			})
 		}
 	})
@@ -159,19 +161,22 @@ func startChain(t *testing.T) *chain {
 	t.Cleanup(func() { _ = c.proxy.listener.Close() })
 	provider := emulated.New(emulated.Options{Directory: filepath.Join(t.TempDir(), "comch")})
 	id := relay.ChannelID{
-		Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor, Name: client.DefaultChannelName,
+		Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor,
+		Name: client.DefaultChannelName,
 	}
 	c.relay, err = relay.New(t.Context(), relay.Config{
 		Comch: provider, RDMA: iwarp.New(iwarp.Options{}), CPUs: []int{datapath.NoCPU},
 		Settings: relay.Settings{Channels: []relay.ChannelConfig{{
-			ChannelID: id, Target: netip.MustParseAddrPort(c.proxy.listener.Addr().String()), Volume: "disk",
+			ChannelID: id, Target: netip.MustParseAddrPort(c.proxy.listener.Addr().String()),
+			Volume: "disk",
 		}}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	run(t, c.relay.Run, c.relay.Close)
-	c.connection, err = provider.Connect(t.Context(), comch.ClientConfig{Device: emulated.DefaultHostDevice, Name: id.Name})
+	c.connection, err = provider.Connect(t.Context(),
+		comch.ClientConfig{Device: emulated.DefaultHostDevice, Name: id.Name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +220,8 @@ func (c *chain) session() []controlmsg.Message {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	consumer, err := c.connection.NewConsumer(c.t.Context(), comch.ConsumerConfig{Receives: 8, MemorySize: 512})
+	consumer, err := c.connection.NewConsumer(c.t.Context(), comch.ConsumerConfig{Receives: 8,
+		MemorySize: 512})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -256,7 +262,8 @@ func TestARelayActsOnlyForItsClientAndPromisesOnlyWhatTheTargetHas(t *testing.T)
 		})
 		c.proxy.watch(func(e *controlmsg.Envelope) *controlmsg.Envelope {
 			if want, bound := behalf[e.Message.Kind()]; bound && want != request.Kind() {
-				t.Errorf("the target was sent %v during the client's %v", e.Message.Kind(), request.Kind())
+				t.Errorf("the target was sent %v during the client's %v", e.Message.Kind(),
+					request.Kind())
 			}
 			return e
 		}, func(e *controlmsg.Envelope) *controlmsg.Envelope {
@@ -292,7 +299,8 @@ func TestTheTargetsFailureIsTheClients(t *testing.T) {
 		request := requests[failing]
 		c.proxy.watch(nil, func(e *controlmsg.Envelope) *controlmsg.Envelope {
 			if e.Message.Kind() == request.Kind()+1 {
-				e.Message = &controlmsg.Error{Code: status.IOFailed, Phase: controlmsg.PhaseFailed, Text: "made up"}
+				e.Message = &controlmsg.Error{Code: status.IOFailed, Phase: controlmsg.PhaseFailed,
+					Text: "made up"}
 			}
 			return e
 		})

@@ -260,7 +260,7 @@ func (s *session) openQueue(
 		Device: s.target.device, Domain: s.domain,
 		Export: s.registered, ExportLength: s.config.Export.Length, ExportAccess: s.access,
 		Consumer: consumer, Producer: producer,
-		Depth: depth, BufferSize: s.config.BufferSize, OnFailure: s.laneFailed(queue),
+		Depth: depth, BufferSize: s.config.BufferSize, OnFailure: s.onLaneFailure(queue),
 	})
 	if err != nil {
 		return 0, errors.Join(err, consumer.Close(), producer.Close())
@@ -336,7 +336,8 @@ func (s *session) Stop(ctx context.Context) error {
 			select {
 			case <-lane.Stopped():
 			case <-draining.Done():
-				return status.Errorf(status.TimeOut, "queue %d has not received a stop message",
+				return status.Errorf(status.TimeOut,
+					"the stop message of queue %d has not returned",
 					queue)
 			}
 		}

@@ -33,8 +33,8 @@ func (s *session) watchTarget(target *targetConnection) {
 	}
 }
 
-// laneFailed returns the function that a lane calls on its worker's thread when it fails.
-func (s *session) laneFailed(queue int) func(error) {
+// onLaneFailure returns the function that a lane calls on its worker's thread when it fails.
+func (s *session) onLaneFailure(queue int) func(error) {
 	return func(err error) {
 		// Cancelling runs other code and must not delay the worker.
 		go func() {
@@ -89,8 +89,8 @@ func (s *session) inFlight() int {
 // endTimeout bounds the release of a session.
 const endTimeout = 10 * time.Second
 
-// end releases the session. IOs that the target has not completed fail only after the target has
-// lost its access to the client's memory.
+// end releases the session: it first takes away the target's access to the client's memory, and only
+// then fails the IOs that the target has not completed.
 func (s *session) end(reason error) {
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
@@ -113,8 +113,8 @@ func (s *session) end(reason error) {
 	s.log.Warn("session ended", zap.Error(reason), zap.Stringer("code", status.CodeOf(reason)))
 }
 
-// revoke closes all RDMA connections and deregisters the client's memory. Afterwards the target can
-// no longer touch it.
+// revoke closes all RDMA connections and deregisters the client's memory. Afterwards neither the
+// target nor a device of the relay touches it.
 func (s *session) revoke(ctx context.Context) {
 	for _, lane := range s.openLanes() {
 		if err := lane.Revoke(ctx); err != nil {
@@ -130,7 +130,8 @@ func (s *session) revoke(ctx context.Context) {
 	s.registered = nil
 }
 
-// failInFlight completes the IOs in flight without a response from the target.
+// failInFlight fails every IO that the target has not responded to, and every later one. Clients see
+// one of three codes, whatever the reason.
 func (s *session) failInFlight(ctx context.Context, reason error) {
 	code := status.CodeOf(reason)
 	if code != status.TimeOut && code != status.Shutdown {

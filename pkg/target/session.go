@@ -185,7 +185,7 @@ func (s *session) createLanes(ctx context.Context) error {
 			Device:   device, Domain: s.domain, Volume: s.volume, VolumeMemory: s.volumeMemory,
 			Export: s.config.Export.RemoteMemory(),
 			Depth:  int(s.config.Depth), BufferSize: s.config.BufferSize,
-			OnFailure: s.laneFailed(queue),
+			OnFailure: s.onLaneFailure(queue),
 		})
 		if err != nil {
 			return fmt.Errorf("queue %d: %w", queue, err)

@@ -22,9 +22,9 @@ func (s *session) watchRelay() {
 	}
 }
 
-// laneFailed returns the function that a lane calls on its worker's thread when it fails. After
+// onLaneFailure returns the function that a lane calls on its worker's thread when it fails. After
 // Stop, the relay closes its connections in the normal course of events.
-func (s *session) laneFailed(queue int) func(error) {
+func (s *session) onLaneFailure(queue int) func(error) {
 	return func(err error) {
 		// Cancelling runs other code and must not delay the worker.
 		go func() {

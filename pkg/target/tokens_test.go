@@ -27,12 +27,14 @@ func issue(t *testing.T, r *tokenRegistry, record tokenRecord, now time.Time) to
 func TestATokenIsValidOnceFromItsSource(t *testing.T) {
 	r, now := newTokenRegistry(), time.Now()
 	s := &session{}
-	issued := issue(t, r, tokenRecord{session: s, queue: 3, role: iomsg.DataConnection, source: here}, now)
+	issued := issue(t, r, tokenRecord{session: s, queue: 3, role: iomsg.DataConnection,
+		source: here}, now)
 	if _, err := r.claim(issued, there, now); !errors.Is(err, status.Authentication) {
 		t.Errorf("claim from another address: %v", err)
 	}
 	record, err := r.claim(issued, here, now)
-	if err != nil || record.session != s || record.queue != 3 || record.role != iomsg.DataConnection {
+	if err != nil || record.session != s || record.queue != 3 ||
+		record.role != iomsg.DataConnection {
 		t.Errorf("claim: %+v, %v", record, err)
 	}
 	if _, err := r.claim(issued, here, now); !errors.Is(err, status.Authentication) {
@@ -43,7 +45,8 @@ func TestATokenIsValidOnceFromItsSource(t *testing.T) {
 func TestATokenExpires(t *testing.T) {
 	r, now := newTokenRegistry(), time.Now()
 	issued := issue(t, r, tokenRecord{source: here}, now)
-	if _, err := r.claim(issued, here, now.Add(tokenLifetime+time.Millisecond)); !errors.Is(err, status.Authentication) {
+	if _, err := r.claim(issued, here, now.Add(tokenLifetime+time.Millisecond)); !errors.Is(err,
+		status.Authentication) {
 		t.Errorf("claim after its expiry: %v", err)
 	}
 }
