@@ -85,7 +85,7 @@ func (o *options) add(f *pflag.FlagSet) {
 	f.Var(&o.chunkSize, "chunk-size",
 		"size of one DMA job; the DPU's value counts, limited by its device")
 	f.IntVar(&o.jobs, "jobs", dmacopy.DefaultSlots,
-		"chunks in flight at a time; the DPU's value counts")
+		"chunks in flight at a time; the DPU side's value is used")
 	f.DurationVar(&o.connectTimeout, "connect-timeout", dmacopy.DefaultConnectTimeout,
 		"how long to wait for the other side to appear")
 	f.DurationVar(&o.timeout, "timeout", dmacopy.DefaultTimeout,

@@ -41,7 +41,7 @@ what was measured so far.
 The flags of the DOCA storage applications work as well: --operation
 (for --rw), --buffer-size (--block-size), --per-cpu-buffer-count,
 --transaction-count and --task-count (--queue-depth), --execution-strategy.
-In contrast to them, --run-limit-operation-count counts all queues together.`,
+Unlike there, --run-limit-operation-count applies to all queues together.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd) },
 	}

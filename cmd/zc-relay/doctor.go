@@ -62,7 +62,7 @@ if a check fails, and 0 if there are only warnings or none.`,
 	f.DurationVar(&o.DeadAfter, "keep-alive-dead-after", keepAlive.DeadAfter,
 		"time without messages after which the peer of a control connection counts as dead")
 	f.DurationVar(&o.IOTimeout, "io-timeout", relay.DefaultIOTimeout,
-		"timeout for an IO at the target; 0 is none")
+		"timeout for an IO at the target; 0 sets none")
 	f.StringVar(&o.Sysfs, "path.sysfs", "/sys", "where sysfs is")
 	f.StringVar(&o.Procfs, "path.procfs", "/proc", "where procfs is")
 	f.StringVar(&o.Dev, "path.dev", "/dev", "where device files are")

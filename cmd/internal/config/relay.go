@@ -199,7 +199,7 @@ func (c *Channel) describe(s section) {
 	s.value("cpus", cpuList(&c.CPUs),
 		"workers of this channel alone, pinned to these cores; empty uses the shared workers")
 	s.value("io_timeout", timeout(&c.IOTimeout),
-		"end the session when the target takes longer than this for an IO; infinite is no limit").
+		"end the session when the target takes longer than this for an IO; infinite sets no limit").
 		flagged("io-timeout", "").reloads(NewSessions)
 	s.section("limits", "Limits on the clients of the channel.", c.Limits.describe)
 	s.section("access", "Who may connect besides root and the relay's own user.", c.Access.describe)
@@ -230,7 +230,7 @@ func (c *Access) describe(s section) {
 
 func (c *Reconnect) describe(s section) {
 	s.value("attempts", attempts(&c.Attempts),
-		"attempts before the channel stays down until the next reload; 0 is none, infinite is no limit").
+		"attempts before the channel stays down until the next reload; 0 makes none, infinite sets no limit").
 		flagged("reconnect-attempts", "").reloads(AtOnce)
 	s.value("give_up_after", within(&c.GiveUpAfter),
 		"how long to try before the channel stays down until the next reload, or infinite").reloads(AtOnce)

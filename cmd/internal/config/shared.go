@@ -29,7 +29,7 @@ func (c *Log) describe(s section) {
 	s.value("format", choice(&c.Format, "console", "json"),
 		"log format: console or json").flagged("log-format", "")
 	s.value("sampling", integer(&c.Sampling, 0, 1<<20),
-		"log a repeated message this often per second, then only every hundredth time; 0 logs all").
+		"log the first N repeats of a message per second, then every hundredth; 0 logs all").
 		flagged("log-sampling", "")
 }
 
@@ -48,10 +48,10 @@ type Operations struct {
 
 func (c *Operations) describe(s section) {
 	s.value("listen", text(&c.Listen, checkListen),
-		"address of the status page, /status, /metrics, /healthz and /readyz, HOST:PORT; empty is none").
+		"address of the status page, /status, /metrics, /healthz and /readyz, HOST:PORT; empty disables it").
 		flagged("metrics-listen", "")
 	s.value("admin", text(&c.Admin, checkAdmin),
-		"address for administration: unix:PATH, or a loopback address, which every user of the machine can reach; empty is none").
+		"address for administration: unix:PATH, or a loopback address, which every user of the machine can reach; empty disables it").
 		flagged("admin-listen", "")
 }
 
@@ -132,16 +132,16 @@ func (c *RDMA) describe(s section) {
 	s.value("provider", choice(&c.Provider, "iwarp", "verbs"),
 		"RDMA provider: iwarp or verbs").flagged("rdma-provider", "")
 	s.value("crc", boolean(&c.CRC),
-		"iwarp: protect connections by CRC32C; on if either side asks for it").
+		"iwarp: protect connections with CRC32C; on if either side asks for it").
 		flagged("rdma-crc", "")
 	s.value("device", text(&c.Device, nil),
 		"verbs: RDMA device, or network interface that has one; empty is the device with the address").
 		flagged("rdma-device", "")
 	s.value("gid_index", orWord(integer(&c.GIDIndex, 0, 1<<15), &c.GIDIndex, auto, AutoGID),
-		"verbs: entry of the GID table to use; auto is that of the address").
+		"verbs: entry of the GID table to use; auto finds the entry of the RDMA address").
 		flagged("rdma-gid-index", "")
 	s.value("path_mtu", orWord(integer(&c.PathMTU, 256, 4096), &c.PathMTU, auto, 0),
-		"verbs: payload of a packet in bytes, equal on both sides, 256 to 4096; auto is the route's maximum").
+		"verbs: payload of a packet in bytes, equal on both sides, 256 to 4096; auto uses the route's maximum").
 		flagged("rdma-path-mtu", "")
 	s.value("type_of_service", orWord(integer(&c.TypeOfService, 1, 255), &c.TypeOfService, auto, 0),
 		"verbs: type of service of the packets, which selects the traffic class; auto is the system's default").
@@ -160,7 +160,7 @@ type TLS struct {
 
 func (c *TLS) describe(s section) {
 	s.value("certificate", text(&c.Certificate, nil),
-		"secure control connections by mutual TLS: PEM file with this side's certificate; empty is plain text").
+		"secure control connections with mutual TLS: PEM file with this side's certificate; if empty, connections are plain text").
 		flagged("tls-cert", "")
 	s.value("key", text(&c.Key, nil),
 		"PEM file with the certificate's private key").flagged("tls-key", "")
@@ -223,6 +223,6 @@ type Shutdown struct {
 
 func (c *Shutdown) describe(s section, reload Reload) {
 	s.value("drain_timeout", wait(&c.DrainTimeout),
-		"how long IO in flight may take to complete at shutdown; 0s is not at all, infinite is until a second signal").
+		"how long IO in flight may take to complete at shutdown; 0s does not wait, infinite waits until a second signal").
 		flagged("drain-timeout", "").reloads(reload)
 }

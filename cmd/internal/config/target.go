@@ -99,10 +99,10 @@ func (c *Listen) describe(s section) {
 		"IP address for RDMA connections; empty is the address for control connections").
 		flagged("rdma-address", "")
 	s.value("rdma_port", integer(&c.RDMAPort, 0, 65535),
-		"port for RDMA connections; 0 picks one, which relays learn by the handshake").
+		"port for RDMA connections; 0 picks one, which relays learn from the handshake").
 		flagged("rdma-port", "")
 	s.value("address_file", text(&c.AddressFile, nil),
-		"write the control address to this file once the target listens; empty is none").
+		"write the control address to this file once the target listens; if empty, write nothing").
 		flagged("address-file", "")
 	s.value("tls_allowed_names", words(&c.TLSAllowedNames, checkName(maxCertificateName)),
 		"a relay's certificate must have one of these names; empty accepts every certificate of the authorities").

@@ -29,7 +29,7 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 		"lowest severity to log: debug, info, warn, error, or a DOCA log level from 10 (nothing) to 70 (everything)")
 	f.StringVar(&o.Format, "log-format", "console", "log format: console or json")
 	f.IntVar(&o.Sampling, "log-sampling", 100,
-		"log a repeated message this often per second, then only every hundredth time; 0 logs all")
+		"log the first N repeats of a message per second, then every hundredth; 0 logs all")
 }
 
 // timeLayout is RFC 3339 with microseconds: events on a data path are less than a millisecond
