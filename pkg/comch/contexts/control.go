@@ -60,7 +60,8 @@ func (c *control) create(
 		return err
 	}
 	if !supported(capabilities) {
-		return status.Errorf(status.NotSupported, "device %s does not support Comch %ss", device, kind)
+		return status.Errorf(status.NotSupported, "device %s does not support Comch %ss",
+			device, kind)
 	}
 	if err := checkCount("length of server name", len(name), capabilities.MaxNameLength); err != nil {
 		return err

@@ -24,8 +24,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// operation is something that the application asks of a context, which the context's state may not
-// allow.
+// operation is an action of the application that only some states of a context allow.
 type operation uint8
 
 const (
@@ -154,7 +153,8 @@ func (l *lifecycle) is(state progress.State) bool { return l.State() == state }
 // checkCount rejects a number that is not between 1 and limit.
 func checkCount(what string, value, limit int) error {
 	if value < 1 || value > limit {
-		return status.Errorf(status.InvalidValue, "%s %d is not between 1 and %d", what, value, limit)
+		return status.Errorf(status.InvalidValue, "%s %d is not between 1 and %d",
+			what, value, limit)
 	}
 	return nil
 }

@@ -51,7 +51,8 @@ func newProducer(on channel) (*Producer, error) {
 	p.create("producer", on)
 	p.finishStop = p.completeStop
 	if !p.limits.Producer {
-		return nil, status.Errorf(status.NotSupported, "create producer: the device does not support producers")
+		return nil, status.Errorf(status.NotSupported,
+			"create producer: the device does not support producers")
 	}
 	return p, nil
 }
