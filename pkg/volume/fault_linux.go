@@ -20,14 +20,15 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// FaultBackend wraps another backend and injects faults. Which requests fail depends only on the
-// seed and on the order of requests on a queue.
+// FaultBackend wraps another backend and injects faults. Except for NoSpaceAfter, which requests
+// fail depends only on the seed, the order in which queues are opened, and the order of requests on
+// each queue.
 type FaultBackend struct {
 	// EIO is the probability that a request fails.
 	EIO float64
 	// Corrupt is the probability that one bit of the data read or written is inverted.
 	Corrupt float64
-	// NoSpaceAfter is how many bytes can be written, if LimitSpace is set, before every further
+	// If LimitSpace is set, NoSpaceAfter is how many bytes can be written before every further
 	// write fails for lack of space.
 	NoSpaceAfter uint64
 	LimitSpace   bool
@@ -44,14 +45,14 @@ func parseFault(argument string) (Backend, error) {
 	faults, inner, found := strings.Cut(argument, ":")
 	if !found {
 		return nil, status.Errorf(status.InvalidValue,
-			"a fault has no backend: write %s", faultSyntax)
+			"a fault has no backend: the syntax is %s", faultSyntax)
 	}
 	var b FaultBackend
 	for fault := range strings.SplitSeq(faults, ",") {
 		key, value, _ := strings.Cut(fault, "=")
 		if err := b.set(key, value); err != nil {
 			return nil, status.Errorf(status.InvalidValue,
-				"fault %q: %w; write %s", fault, err, faultSyntax)
+				"fault %q: %w; the syntax is %s", fault, err, faultSyntax)
 		}
 	}
 	var err error
@@ -144,8 +145,8 @@ func (v *faultVolume) NewQueue(depth int) (Queue, error) {
 	return q, nil
 }
 
-// outOfSpace counts the bytes of a write and reports whether they exceed the space.
-func (v *faultVolume) outOfSpace(r *Request) bool {
+// isOutOfSpace counts the bytes of a write and reports whether they exceed the space.
+func (v *faultVolume) isOutOfSpace(r *Request) bool {
 	if r.Operation != iomsg.OpWrite || !v.backend.LimitSpace {
 		return false
 	}
@@ -175,7 +176,7 @@ type faultQueue struct {
 	completed []*Request             // scratch for polling the inner queue
 }
 
-// faultSlot is a request in flight on the inner queue. There, UserData is the index of the slot.
+// faultSlot holds a request in flight. On the inner queue, its UserData is the index of the slot.
 type faultSlot struct {
 	inner     Request
 	outer     *Request
@@ -212,13 +213,13 @@ func (q *faultQueue) Submit(r *Request) error {
 	return nil
 }
 
-// pickFailure returns the error of a request that fails without being carried out, nil for other
-// requests.
+// pickFailure returns the error of a request that is to fail without being carried out, or nil for
+// other requests.
 func (q *faultQueue) pickFailure(r *Request) error {
 	if q.random.Float64() < q.volume.backend.EIO {
 		return injectedError(r, unix.EIO)
 	}
-	if q.volume.outOfSpace(r) {
+	if q.volume.isOutOfSpace(r) {
 		return injectedError(r, unix.ENOSPC)
 	}
 	return nil
@@ -329,7 +330,7 @@ func (q *faultQueue) Arm() bool {
 	return q.inner.Arm()
 }
 
-// Disarm ends what Arm began.
+// Disarm cancels Arm.
 func (q *faultQueue) Disarm() { q.inner.Disarm() }
 
 // Drain clears the timer and the inner queue's descriptor.

@@ -21,11 +21,11 @@ import (
 type FileBackend struct {
 	Path string
 	// Size is the size in bytes of a file that does not exist yet or is empty. Any other file must
-	// have exactly this size. 0 accepts a file as it is and ignores what exceeds a multiple of the
-	// block size.
+	// have exactly this size. 0 accepts a file of any size and ignores an incomplete block at its
+	// end.
 	Size     uint64
 	ReadOnly bool
-	// Direct bypasses the page cache (O_DIRECT): for devices that are faster than copying, and for
+	// Direct bypasses the page cache (O_DIRECT). It suits devices that are faster than copying, and
 	// content that is not worth caching. Writes still become durable only with a flush.
 	Direct bool
 }
@@ -64,7 +64,7 @@ func (b *FileBackend) parseOption(option string) error {
 	}
 	if bytes == 0 {
 		return status.Errorf(status.InvalidValue,
-			"file:%s: size=0 leaves nothing to store on", b.Path)
+			"file:%s: size=0 leaves no room for data", b.Path)
 	}
 	b.Size = uint64(bytes)
 	return nil
@@ -111,7 +111,7 @@ func (b FileBackend) open(spec *Spec) (Volume, error) {
 	return v, nil
 }
 
-// newVolume makes a volume of an open file, which it owns on success.
+// newVolume returns a volume on an open file, which it owns on success.
 func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) {
 	bytes, err := b.usableSize(spec, file)
 	if err != nil {
@@ -209,7 +209,7 @@ func (b FileBackend) openFlags() int {
 	return 0
 }
 
-// explainOpenError adds the likely cause of a failed open.
+// explainOpenError replaces the error of a failed open if the likely cause is known.
 func (b FileBackend) explainOpenError(err error) error {
 	if b.Direct && errors.Is(err, unix.EINVAL) {
 		return errNotDirect(b.Path)
@@ -241,8 +241,8 @@ func (b FileBackend) prepare(file *os.File, expected fs.FileInfo) error {
 	return nil
 }
 
-// extend sets the size of an empty file and makes that durable. The file is sparse: blocks take
-// space when they are written.
+// extend sets the size of an empty file and makes that durable. The file is sparse: blocks take up
+// space only once they are written.
 func (b FileBackend) extend(file *os.File) error {
 	if err := file.Truncate(int64(b.Size)); err != nil {
 		return err
@@ -302,12 +302,12 @@ func (b FileBackend) usableSize(spec *Spec, file *os.File) (uint64, error) {
 	return usable, nil
 }
 
-// defaultAlignment is used where the kernel does not report the alignment of direct IO (before
-// Linux 6.1). It is a multiple of every device's sector size.
+// defaultAlignment is the alignment of direct IO if the kernel does not report it (before Linux
+// 6.1). It is a multiple of every device's sector size.
 const defaultAlignment = 4096
 
 // directAlignment returns the alignment in bytes that direct IO on the file requires of buffers. It
-// fails if offsets would have to be multiples of more than the block size.
+// fails if direct IO requires offsets that are multiples of more than the block size.
 func (b FileBackend) directAlignment(spec *Spec, file *os.File) (int, error) {
 	var stat unix.Statx_t
 	err := unix.Statx(int(file.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &stat)

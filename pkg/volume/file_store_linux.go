@@ -16,20 +16,20 @@ import (
 
 const (
 	// readAtOnce is the most bytes that a queue reads from the page cache on its own thread. A
-	// larger read is worth another core.
+	// larger read justifies waking another core.
 	readAtOnce = 256 << 10
 	// readers is how many reads of one volume may wait for the device at a time. Each occupies a
 	// thread.
 	readers = 16
-	// changeBatchSize is the most writes, or flushes, taken at a time.
+	// changeBatchSize is the most writes, or flushes, in a batch.
 	changeBatchSize = 64
 	// cachedWriteStep is how many bytes one system call writes to the page cache, unless blocks are
 	// larger. A file system that keeps state per block, as ext4 does, walks the state of a whole
 	// folio on every write into it, and makes a folio as large as the first write: after writes of
 	// 1 MiB, a write of 4 KiB takes twenty times as long.
 	cachedWriteStep = 16 << 10
-	// directMembers is how many requests of each kind are at the device at a time with direct IO.
-	// A device handles many at once. While more requests wait, the goroutines find the next one
+	// directMembers is how many requests of each kind direct IO submits to the device at a time. A
+	// device handles many at once. While more requests wait, the goroutines find the next one
 	// without sleeping and being woken.
 	directMembers = 16
 )
@@ -38,7 +38,7 @@ const (
 // fault would block the queue's thread, and a device error would kill the process.
 //
 // One goroutine makes all changes to the page cache: a file system admits only one writer per file
-// there, and others would contend for the inode. Direct writes to existing blocks run in parallel.
+// there, and more would contend for the inode. Direct writes to existing blocks run in parallel.
 // One goroutine makes changes durable; see flushBatch.
 type fileStore struct {
 	fileStoreConfig
@@ -50,10 +50,10 @@ type fileStore struct {
 	flushes *pool
 
 	syncFile func() error
-	// failed is why nothing can be made durable any more; nil while it can.
+	// failed is why nothing can be made durable any more. It is nil until then.
 	failed atomic.Pointer[status.Error]
 
-	// Set when the file system turns out not to support an operation.
+	// Set once the file system turns out not to support an operation.
 	noNowait    atomic.Bool
 	noZeroRange atomic.Bool
 	noPunchHole atomic.Bool
@@ -215,8 +215,8 @@ func (s *fileStore) writeAt(buffer []byte, offset uint64) error {
 	return nil
 }
 
-// trim deallocates blocks. It is only advice, so a file system that does not support it is not an
-// error.
+// trim deallocates blocks. A trim is only advice, so it succeeds even if the file system does not
+// support it.
 func (s *fileStore) trim(offset, length uint64) error {
 	_, err := s.allocate(&s.noPunchHole, unix.FALLOC_FL_PUNCH_HOLE, offset, length)
 	if err != nil {
@@ -244,7 +244,7 @@ func (s *fileStore) writeZeroes(offset, length uint64) error {
 	return nil
 }
 
-// zeroes is what writeZeroes writes where the file system has no better way.
+// zeroes is what writeZeroes writes if the file system has no better way.
 var zeroes [1 << 20]byte
 
 // allocate calls fallocate(2) in the given mode. It reports false if the file system does not
@@ -270,7 +270,8 @@ func (s *fileStore) allocate(
 
 // flushBatch completes a batch of requests once everything written before is durable. Only one
 // goroutine calls it: the kernel reports a failed write-back once per open file, so of two
-// concurrent calls of fdatasync(2) the one that does not get the error would vouch for lost data.
+// concurrent calls of fdatasync(2), the one that does not get the error would report lost data as
+// durable.
 func (s *fileStore) flushBatch(batch *requestList) {
 	err := s.makeDurable()
 	for r := batch.pop(); r != nil; r = batch.pop() {
@@ -291,10 +292,10 @@ func (s *fileStore) makeDurable() error {
 		return nil
 	}
 	failed := &status.Error{Code: status.IOFailed, Err: fmt.Errorf(
-		"flush %q failed, the volume accepts no more writes until it is reopened: %w",
+		"flush of %q failed: the volume accepts no more writes until it is reopened: %w",
 		s.file.Name(), cause)}
 	s.failed.Store(failed)
-	s.log.Error("flush failed, the volume accepts no more writes until it is reopened",
+	s.log.Error("flush failed: the volume accepts no more writes until it is reopened",
 		zap.String("file", s.file.Name()), zap.Error(cause))
 	return failed
 }
@@ -322,8 +323,8 @@ func (s *fileStore) close() error {
 	return errors.Join(err, s.file.Close())
 }
 
-// stop ends the goroutines that were started. Changes may still go on to the flush pool, so it
-// stops last.
+// stop ends the goroutines that were started. Changes may still be passed on to the flush pool, so
+// it stops last.
 func (s *fileStore) stop() error {
 	var errs []error
 	for _, p := range []*pool{s.reads, s.changes, s.flushes} {

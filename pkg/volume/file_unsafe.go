@@ -17,10 +17,10 @@ func misalignment(buffer []byte, alignment int) int {
 
 // readNowait reads what the page cache has at offset without waiting for a device (preadv2(2) with
 // RWF_NOWAIT). It fails with EAGAIN if nothing is cached, and with EOPNOTSUPP if the file system
-// cannot tell.
+// does not support RWF_NOWAIT.
 //
-// The call bypasses the scheduler because it does not block: telling the scheduler would cost about
-// as much as a small read.
+// The call bypasses the Go scheduler, because it does not block and involving the scheduler would
+// cost about as much as a small read.
 func readNowait(fd int, buffer []byte, offset uint64) (int, unix.Errno) {
 	vector := unix.Iovec{Base: unsafe.SliceData(buffer)}
 	vector.SetLen(len(buffer))

@@ -36,8 +36,8 @@ func identify(file *os.File) (UUID, error) {
 	return UUID(sum[:16]).withVersion(8), nil
 }
 
-// fileIdentity identifies a file by file system, inode, birth time, and generation, as far as the
-// file system has them.
+// fileIdentity identifies a file by file system, inode, and, if the file system has them, birth
+// time and generation.
 func fileIdentity(file *os.File) (string, error) {
 	fd := int(file.Fd())
 	var stat unix.Statx_t
@@ -49,8 +49,8 @@ func fileIdentity(file *os.File) (string, error) {
 	if err := unix.Fstatfs(fd, &system); err != nil {
 		return "", fmt.Errorf("statfs: %w", err)
 	}
-	// The kernel derives Fsid from the file system's own UUID where there is one. The device
-	// number may change with a reboot.
+	// The kernel derives Fsid from the file system's own UUID if there is one. The device number
+	// may change at a reboot.
 	where := fmt.Sprintf("file system %x", system.Fsid.Val)
 	if system.Fsid.Val == [2]int32{} {
 		where = fmt.Sprintf("device %d:%d", stat.Dev_major, stat.Dev_minor)
@@ -65,7 +65,7 @@ func fileIdentity(file *os.File) (string, error) {
 }
 
 // deviceIdentity identifies a block device by what its hardware or driver reports, or else by its
-// number during this boot.
+// number, which is valid until the next boot.
 func deviceIdentity(file *os.File) (string, error) {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
@@ -87,8 +87,8 @@ func deviceIdentity(file *os.File) (string, error) {
 		attribute(directory, "diskseq")), nil
 }
 
-// hardwareIdentity looks in a block device's directory of sysfs; for a partition, in its disk's. It
-// returns "" if it finds nothing permanent.
+// hardwareIdentity identifies a block device by the attributes in its sysfs directory or, for a
+// partition, in that of its disk. It returns "" if there is no permanent one.
 func hardwareIdentity(directory string) string {
 	partition := attribute(directory, "partition")
 	disk := directory

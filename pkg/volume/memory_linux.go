@@ -18,12 +18,12 @@ type MemoryBackend struct {
 	Size uint64 // bytes
 }
 
-// zeroAtOnce is the most bytes that a queue zeroes on its own thread. It takes about as long as
-// copying the largest usual write.
+// zeroAtOnce is the most bytes that a queue zeroes on its own thread. Zeroing them takes about as
+// long as copying the largest usual write.
 const zeroAtOnce = 1 << 20
 
-// clearStep is how many bytes are cleared between two points where the garbage collector can stop
-// the thread.
+// clearStep is how many bytes clearInSteps clears between two points at which the garbage collector
+// can stop the thread.
 const clearStep = 1 << 20
 
 func parseMemory(argument string) (Backend, error) {
@@ -96,7 +96,7 @@ func (m *memoryStore) zeroBatch(batch *requestList) {
 func (m *memoryStore) close() error { return errors.Join(m.background.stop(), m.region.Close()) }
 
 // zero clears a range. It skips holes, so that trimming a large volume does not allocate it.
-// Allocated pages stay: a device that has them registered would keep reading pages that were
+// Allocated pages stay: a device that has registered them would keep reading pages that were
 // punched out.
 func (m *memoryStore) zero(offset, length uint64) error {
 	for end := offset + length; offset < end; {

@@ -15,8 +15,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// queue is the Queue of every kind of volume. Submit itself does what cannot block; a pool of the
-// volume does everything else.
+// queue is the Queue of every kind of volume. Submit itself carries out what cannot block; a pool
+// of the volume carries out everything else.
 type queue struct {
 	info     Info
 	store    store
@@ -83,7 +83,7 @@ func (q *queue) Poll(completed []*Request) int {
 func (q *queue) complete(r *Request) {
 	q.completing.Add(1)
 	q.completed.push(r)
-	// The goroutine that clears the flag rings: one ring per sleep is enough.
+	// Only the goroutine that clears the flag rings, because one ring per sleep is enough.
 	if q.armed.Load() && q.armed.CompareAndSwap(true, false) {
 		q.doorbell.ring()
 	}
@@ -103,7 +103,7 @@ func (q *queue) Arm() bool {
 	return false
 }
 
-// Disarm ends what Arm began.
+// Disarm cancels Arm.
 func (q *queue) Disarm() { q.armed.Store(false) }
 
 // Drain clears the doorbell.
@@ -129,7 +129,7 @@ func (q *queue) Close() error {
 	return nil
 }
 
-// pool is a fixed set of goroutines that carry out requests which may block.
+// pool is a fixed set of goroutines that carry out requests that may block.
 //
 // A queue's thread only pushes to a lock-free stack. The mutex is taken only among the pool's
 // goroutines, which may block anyway. Each of them sleeps in read(2) on its own eventfd rather than
@@ -138,14 +138,14 @@ func (q *queue) Close() error {
 // yields its processor. submit wakes the first idle goroutine, so that a light load keeps few
 // threads warm.
 //
-// The goroutine of a pool of one polls for more requests for a while before it sleeps, and yields
-// the core between two looks, because being woken takes longer than a small write. In a larger pool
-// that would take the core from the goroutines that have work.
+// Before it sleeps, the only goroutine of a pool polls for more requests for a while, because being
+// woken takes longer than a small write. It yields the core between polls. In a larger pool,
+// polling would take the core from the goroutines that have work.
 type pool struct {
 	batchSize int
 	arrived   requestStack
 	idle      atomic.Uint64 // one bit for each goroutine that sleeps or is about to
-	spinning  atomic.Bool   // the only goroutine polls: it finds requests without being woken
+	spinning  atomic.Bool   // the only goroutine polls, so it need not be woken
 	doorbells []doorbell    // one for each goroutine
 	stopping  atomic.Bool
 	members   sync.WaitGroup
@@ -158,8 +158,7 @@ type pool struct {
 const maxPoolSize = 64
 
 // startPool starts size goroutines, at most maxPoolSize. Each calls handle with a batch of up to
-// batchSize requests. handle takes every request
-// out of the batch and completes it or passes it on.
+// batchSize requests. handle takes every request out of the batch and completes it or passes it on.
 func startPool(size, batchSize int, handle func(batch *requestList)) (*pool, error) {
 	p := &pool{batchSize: batchSize}
 	for range min(size, maxPoolSize) {
@@ -204,7 +203,7 @@ func (p *pool) awaitBatch(member int, batch *requestList) bool {
 			return true
 		}
 		p.idle.Or(mine)
-		// A submitter that came before the idle bit had nobody to wake: look again.
+		// A submitter that came before the idle bit was set had nobody to wake, so look again.
 		found := p.dequeue(batch)
 		if !found && p.stopping.Load() {
 			return false
@@ -220,12 +219,12 @@ func (p *pool) awaitBatch(member int, batch *requestList) bool {
 	return true
 }
 
-// spinTurns is how often a goroutine looks for requests before it sleeps: about 50 µs on an idle
-// machine.
+// spinTurns is how often a goroutine polls for requests before it sleeps, which takes about 50 µs
+// on an idle machine.
 const spinTurns = 128
 
-// spin looks for requests without sleeping. Submitters do not ring meanwhile, so it has to look
-// once more after it has stopped spinning.
+// spin polls for requests without sleeping. Submitters do not ring meanwhile, so it polls once more
+// after it has stopped spinning.
 func (p *pool) spin(batch *requestList) bool {
 	if len(p.doorbells) > 1 {
 		return false
@@ -272,8 +271,8 @@ func (p *pool) closeDoorbells() error {
 	return errors.Join(errs...)
 }
 
-// doorbell is an eventfd that never leaves this process. A peer could keep a shared one from ever
-// being read or written.
+// doorbell is an eventfd that never leaves this process. A peer could prevent a shared one from
+// ever being read or written.
 type doorbell struct {
 	fd int
 	// count receives what wait reads. A local variable would be allocated on each wait in builds
@@ -293,7 +292,7 @@ func newDoorbell(flags int) (doorbell, error) {
 	return doorbell{fd: fd, count: new([8]byte)}, nil
 }
 
-// ring does not block: that would take an eventfd count close to 2^64.
+// ring does not block, because it would only do so at an eventfd count close to 2^64.
 func (d doorbell) ring() {
 	for {
 		if _, err := unix.Write(d.fd, oneRing); !errors.Is(err, unix.EINTR) {
@@ -302,7 +301,7 @@ func (d doorbell) ring() {
 	}
 }
 
-// wait returns once the doorbell has been rung, and forgets all rings so far. On a non-blocking
+// wait returns once the doorbell has been rung, and clears all rings so far. On a non-blocking
 // doorbell it returns at once. Only one thread may wait.
 func (d doorbell) wait() {
 	for {
@@ -314,9 +313,8 @@ func (d doorbell) wait() {
 
 func (d doorbell) close() error { return unix.Close(d.fd) }
 
-// requestStack is a lock-free list. Many threads push to it; one takes everything at once. That
-// makes it immune to the reuse of requests (ABA): no thread ever follows a link of a list that it
-// does not own.
+// requestStack is a lock-free list. Many threads push to it; one takes everything at once. Reusing
+// requests (ABA) does no harm: no thread ever follows a link of a list that it does not own.
 type requestStack struct{ newest atomic.Pointer[Request] }
 
 func (s *requestStack) push(r *Request) {
@@ -346,7 +344,7 @@ func (l *requestList) push(r *Request) {
 	l.last = r
 }
 
-// pop returns the oldest request, nil if the list is empty.
+// pop removes and returns the oldest request, or returns nil if the list is empty.
 func (l *requestList) pop() *Request {
 	r := l.first
 	if r == nil {

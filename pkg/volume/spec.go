@@ -27,7 +27,7 @@ type Spec struct {
 	BlockSize uint32
 	// Backend holds the content.
 	Backend Backend
-	// Log receives one message when the volume becomes unusable; it may be nil.
+	// Log receives one message when the volume stops accepting writes. It may be nil.
 	Log *zap.Logger
 }
 
@@ -41,7 +41,7 @@ type Backend interface {
 	open(spec *Spec) (Volume, error)
 }
 
-// Open opens a volume, and creates it if its backend says so.
+// Open opens a volume, or creates it if the backend provides for that.
 func Open(spec Spec) (Volume, error) {
 	if err := spec.validate(); err != nil {
 		return nil, fmt.Errorf("open volume %q: %w", spec.Name, err)
@@ -62,14 +62,14 @@ func Open(spec Spec) (Volume, error) {
 //	NAME=file:PATH[,size=SIZE][,readonly][,direct]
 //	NAME=fault:FAULT[,FAULT...]:BACKEND
 //
-// The last form is for tests and needs the build tag faultinject. Errors do not repeat text; the
-// caller adds it.
+// The last form is for tests and needs the build tag faultinject. Most errors do not repeat text,
+// so the caller adds it.
 func ParseSpec(text string, blockSize uint32) (Spec, error) {
 	name, backend, found := strings.Cut(text, "=")
 	if !found {
 		return Spec{}, status.Errorf(status.InvalidValue,
 			"volume %q has no name: "+
-				"write NAME=memory:SIZE or NAME=file:PATH[,size=SIZE][,readonly][,direct]",
+				"use NAME=memory:SIZE or NAME=file:PATH[,size=SIZE][,readonly][,direct]",
 			text)
 	}
 	parsed, err := parseBackend(backend)
@@ -96,7 +96,7 @@ func parseBackend(text string) (Backend, error) {
 		}
 	}
 	return nil, status.Errorf(status.InvalidValue,
-		"%q does not begin with a kind of volume and a colon; the kinds are memory, file and fault",
+		"%q does not begin with a kind of volume and a colon; the kinds are memory, file, and fault",
 		text)
 }
 

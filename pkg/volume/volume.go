@@ -64,9 +64,9 @@ type Volume interface {
 	Memory() *memory.Region
 	// NewQueue opens a queue for one thread. At most depth requests may be in flight on it.
 	NewQueue(depth int) (Queue, error)
-	// Close makes everything durable and releases the volume. If that takes longer than ctx, Close
-	// fails with status.TimeOut, goes on in the background, and may be called again. All queues
-	// must be closed first.
+	// Close makes everything durable and releases the volume. If ctx ends first, Close fails with
+	// status.TimeOut, continues in the background, and may be called again. All queues must be
+	// closed first.
 	Close(ctx context.Context) error
 }
 
@@ -86,7 +86,7 @@ type Request struct {
 	// Buffer holds the Length bytes to write, or receives the bytes read. Operations that move no
 	// data ignore it.
 	Buffer []byte
-	// UserData is for the caller; the volume does not use it.
+	// UserData belongs to the caller; the volume does not use it.
 	UserData uint64
 	// Err is the outcome, nil for success. It is valid after completion.
 	Err error
@@ -111,8 +111,9 @@ type Queue interface {
 }
 
 // Check returns an error unless a volume described by i can carry out the request: InvalidValue for
-// a range that is outside the volume or not made of whole blocks, NotSupported for an operation
-// that the volume does not offer, NotPermitted for a change to a read-only volume.
+// an unknown operation, a range that is outside the volume or not made of whole blocks, or a buffer
+// of another length; NotSupported for an operation that the volume does not support; NotPermitted
+// for a change to a read-only volume.
 func (i *Info) Check(request *Request) error {
 	if request.Operation == iomsg.OpFlush {
 		return nil
@@ -146,7 +147,7 @@ func (i *Info) Check(request *Request) error {
 	return nil
 }
 
-// store is what distinguishes one kind of volume from another.
+// store is the part of a volume that differs from one kind to another.
 type store interface {
 	// start carries out a request that only copies memory on the calling thread, sets its Err, and
 	// returns nil. For any other request it returns the pool that will carry it out. The threads of
@@ -172,10 +173,10 @@ func newStoreVolume(info Info, s store) *storeVolume {
 	return &storeVolume{info: info, store: s, closed: make(chan struct{})}
 }
 
-// Info describes the volume.
+// Info returns the description of the volume.
 func (v *storeVolume) Info() Info { return v.info }
 
-// Memory returns the region that holds the content, nil if there is none.
+// Memory returns the region that holds the content, or nil if there is none.
 func (v *storeVolume) Memory() *memory.Region { return v.memory }
 
 // NewQueue opens a queue for one thread.

@@ -144,8 +144,8 @@ func testTrim(t *testing.T, v volume.Volume) {
 	})
 }
 
-// testClearing checks that an operation leaves acceptable content in every block
-// of its range and changes nothing else.
+// testClearing checks that an operation leaves acceptable content in every block of its range and
+// changes nothing else.
 func testClearing(
 	t *testing.T, v volume.Volume, operation iomsg.Operation, needs volume.Capability,
 	acceptable func(b, before []byte) bool,
@@ -204,8 +204,8 @@ func testDurable(t *testing.T, v volume.Volume) {
 	}
 }
 
-// testWake makes a queue sleep for each of many single requests. A queue may wake
-// its thread too often, but never too late.
+// testWake makes a queue sleep for each of many single requests. A queue may wake its thread too
+// often, but never too late.
 func testWake(t *testing.T, v volume.Volume) {
 	queue := newQueue(t, v, 1)
 	defer closeQueue(t, queue)

@@ -9,12 +9,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// timeoutMs bounds every wait for a completion. It is far longer than any volume
-// needs, so that a busy machine fails no test.
+// timeoutMs bounds every wait for a completion. It is far longer than any volume needs, so that no
+// test fails on a busy machine.
 const timeoutMs = 60_000
 
-// Do submits requests and waits until all of them have completed; their outcomes
-// are in Request.Err. The queue must have room for all of them.
+// Do submits requests and waits until all of them have completed; their outcomes are in
+// Request.Err. The queue must have room for all of them.
 func Do(t testing.TB, queue volume.Queue, requests ...*volume.Request) {
 	t.Helper()
 	for _, r := range requests {

@@ -11,8 +11,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// testModel compares a volume with an array of bytes over random sequences of
-// operations, with several in flight at a time.
+// testModel compares a volume with an array of bytes over random sequences of operations, with
+// several in flight at a time.
 func testModel(t *testing.T, v volume.Volume) {
 	model := readAll(t, v)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -29,8 +29,8 @@ func testModel(t *testing.T, v volume.Volume) {
 
 const modelDepth = 4
 
-// step runs one random request in each quarter of the first MinBlocks blocks, all
-// four at the same time.
+// step runs one random request in each quarter of the first MinBlocks blocks, all four at the same
+// time.
 func step(rt *rapid.T, t *testing.T, info volume.Info, queue volume.Queue, model []byte) {
 	block := uint64(info.BlockSize)
 	const quarter = MinBlocks / modelDepth
@@ -102,8 +102,8 @@ func firstDifference(a, b []byte) int {
 	return min(len(a), len(b))
 }
 
-// testConcurrency makes each of four queues own every fourth block and rewrite it
-// over and over, so that neighbouring blocks belong to different threads.
+// testConcurrency makes each of four queues own every fourth block and rewrite it over and over, so
+// that neighbouring blocks belong to different threads.
 func testConcurrency(t *testing.T, v volume.Volume) {
 	const queues, rounds = 4, 20
 	t.Run("queues", func(t *testing.T) { // returns when all its parallel tests have

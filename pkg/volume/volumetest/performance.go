@@ -14,8 +14,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// testAllocations counts the allocations of all threads while a read, two writes
-// and a flush are in flight together, over and over.
+// testAllocations counts the allocations of all threads while it repeatedly has a read, two writes,
+// and a flush in flight together.
 func testAllocations(t *testing.T, v volume.Volume) {
 	build, _ := debug.ReadBuildInfo()
 	if build != nil &&
@@ -49,8 +49,8 @@ func testAllocations(t *testing.T, v volume.Volume) {
 	}
 }
 
-// Benchmark measures reads and writes of two sizes at two depths, driven by an
-// adaptive progress engine as on a target. The volume should have 32 MiB.
+// Benchmark measures reads and writes of two sizes at two depths, driven by an adaptive progress
+// engine as on a target. The volume should have 32 MiB.
 func Benchmark(b *testing.B, open Open) {
 	for _, operation := range []iomsg.Operation{iomsg.OpRead, iomsg.OpWrite} {
 		for _, bytes := range []size.Bytes{4 * size.KiB, 128 * size.KiB} {
@@ -94,8 +94,7 @@ func benchmark(b *testing.B, v volume.Volume, operation iomsg.Operation, length 
 	}
 }
 
-// load keeps a queue busy until it has submitted and completed a given number of
-// requests.
+// load keeps a queue busy until it has submitted and completed a given number of requests.
 type load struct {
 	b         *testing.B
 	queue     volume.Queue

@@ -1,5 +1,4 @@
-// Package volumetest is the conformance suite for volumes: every kind of volume
-// must pass it.
+// Package volumetest is the conformance suite for volumes: every kind of volume must pass it.
 package volumetest
 
 import (
@@ -13,20 +12,18 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// MinBlocks is the smallest size, in blocks, of a volume that the suite can
-// test.
+// MinBlocks is the smallest size, in blocks, of a volume that the suite can test.
 const MinBlocks = 64
 
-// Open opens a new, writable volume that reads as zeroes and has at least
-// MinBlocks blocks. The suite closes it.
+// Open opens a new, writable volume that reads as zeroes and has at least MinBlocks blocks. The
+// suite closes it.
 //
-// An error that matches status.NotSupported skips the test or benchmark: this
-// machine cannot open such a volume. Every other error fails it.
+// If the error matches status.NotSupported, the test or benchmark is skipped, because this machine
+// cannot open such a volume. Any other error fails it.
 type Open func(testing.TB) (volume.Volume, error)
 
-// Run tests one kind of volume. A test of an optional operation follows
-// Info.Capabilities: a volume without the capability must reject the operation
-// with status.NotSupported.
+// Run tests one kind of volume. A test of an optional operation follows Info.Capabilities: a volume
+// without the capability must reject the operation with status.NotSupported.
 func Run(t *testing.T, open Open) {
 	for _, c := range []struct {
 		name string
