@@ -23,7 +23,8 @@ const maxElements = 1 << 20
 func NewInventory(elements int) (*Inventory, error) {
 	if elements < 1 || elements > maxElements {
 		return nil, status.Errorf(status.InvalidValue,
-			"create buffer inventory: number of elements %d is outside 1 to %d", elements, maxElements)
+			"create buffer inventory: number of elements %d is not between 1 and %d",
+			elements, maxElements)
 	}
 	v := &Inventory{buffers: make([]Buffer, elements), free: make([]*Buffer, 0, elements)}
 	for i := range v.buffers {
@@ -53,7 +54,8 @@ func (v *Inventory) Stop() error {
 func (v *Inventory) stop(next phase) error {
 	if out := len(v.buffers) - len(v.free); out > 0 {
 		return status.Errorf(status.InUse,
-			"stop buffer inventory: %d of its buffers are in use: drop their references first", out)
+			"stop buffer inventory: %d of its buffers are claimed: drop their references first",
+			out)
 	}
 	v.phase = next
 	return nil
@@ -77,8 +79,8 @@ func (v *Inventory) ByAddress(m *MemoryMap, address, length uint64) (*Buffer, er
 	return v.claim(m, address, length, 0)
 }
 
-// ByData claims a buffer of length bytes at address that is full of data: a source. It fails as
-// ByAddress does.
+// ByData claims a buffer of length bytes at address that is full of data: a source. It fails in the
+// same cases as ByAddress.
 func (v *Inventory) ByData(m *MemoryMap, address, length uint64) (*Buffer, error) {
 	return v.claim(m, address, length, length)
 }
@@ -104,8 +106,8 @@ func (v *Inventory) claim(m *MemoryMap, address, length, dataLength uint64) (*Bu
 		return nil, status.Errorf(status.InvalidValue, "claim buffer: no memory map")
 	}
 	if len(v.free) == 0 {
-		return nil, status.Errorf(status.NoMemory, "claim buffer: all %d of the inventory are in use",
-			len(v.buffers))
+		return nil, status.Errorf(status.NoMemory,
+			"claim buffer: all %d of the inventory are claimed", len(v.buffers))
 	}
 	if err := m.addBuffer(address, length); err != nil {
 		return nil, fmt.Errorf("claim buffer: %w", err)
@@ -113,14 +115,14 @@ func (v *Inventory) claim(m *MemoryMap, address, length, dataLength uint64) (*Bu
 	b := v.free[len(v.free)-1]
 	v.free = v.free[:len(v.free)-1]
 	*b = Buffer{
-		inventory: v, memory: m, head: address, length: length, data: address, dataLength: dataLength,
-		references: 1, elements: 1,
+		inventory: v, memory: m, head: address, length: length, data: address,
+		dataLength: dataLength, references: 1, elements: 1,
 	}
 	b.last = b
 	return b, nil
 }
 
-// release takes back a buffer without references.
+// release returns a buffer without references to the inventory.
 func (v *Inventory) release(b *Buffer) {
 	b.memory.removeBuffer()
 	*b = Buffer{inventory: v}
@@ -139,7 +141,7 @@ type Buffer struct {
 	data       uint64 // address of the data
 	dataLength uint64
 
-	references int // 0 in the inventory, and in a list behind its head
+	references int // 0 for a free buffer, and in a list for all but the head
 	jobs       int // jobs in flight that use the buffer
 
 	// A buffer alone is a list of one. Only the head of a list has last and elements.
@@ -148,7 +150,7 @@ type Buffer struct {
 	elements int
 }
 
-// maxReferences is the limit of doca_buf.
+// maxReferences is the maximum of doca_buf.
 const maxReferences = math.MaxUint16
 
 // checkClaimed fails if the buffer is in the inventory.
@@ -157,7 +159,7 @@ func (b *Buffer) checkClaimed(what string) error {
 		return status.Errorf(status.InvalidValue, "%s: the buffer is nil", what)
 	}
 	if b.memory == nil {
-		return status.Errorf(status.BadState, "%s: its last reference was dropped", what)
+		return status.Errorf(status.BadState, "%s: the buffer has been released", what)
 	}
 	return nil
 }
@@ -168,7 +170,7 @@ func (b *Buffer) checkUnused(what string) error {
 		return err
 	}
 	if b.jobs > 0 {
-		return status.Errorf(status.InUse, "%s: %d jobs in flight use it", what, b.jobs)
+		return status.Errorf(status.InUse, "%s: %d jobs in flight use the buffer", what, b.jobs)
 	}
 	return nil
 }
@@ -190,14 +192,15 @@ func (b *Buffer) SetData(address, length uint64) error {
 	}
 	if address < b.head || address-b.head > b.length || length > b.length-(address-b.head) {
 		return status.Errorf(status.InvalidValue,
-			"set data of buffer: %d bytes at %#x are outside its %d bytes at %#x", length, address, b.length, b.head)
+			"set data of buffer: %d bytes at %#x are outside its %d bytes at %#x",
+			length, address, b.length, b.head)
 	}
 	b.data, b.dataLength = address, length
 	return nil
 }
 
-// ResetData discards the data, but not its address: the next job that copies into the buffer starts
-// there.
+// ResetData discards the data, but keeps its address, at which the next job that copies into the
+// buffer starts.
 func (b *Buffer) ResetData() error {
 	if err := b.checkUnused("reset data of buffer"); err != nil {
 		return err
@@ -206,7 +209,7 @@ func (b *Buffer) ResetData() error {
 	return nil
 }
 
-// room returns the number of bytes that fit behind the data.
+// room returns the number of bytes that fit after the data.
 func (b *Buffer) room() uint64 { return b.head + b.length - (b.data + b.dataLength) }
 
 // References returns the number of references to the buffer, or to the list that it heads.
@@ -220,7 +223,8 @@ func (b *Buffer) AddReference() (int, error) {
 		return b.references, err
 	}
 	if b.references == maxReferences {
-		return b.references, status.Errorf(status.TooBig, "add reference to buffer: it has %d", b.references)
+		return b.references, status.Errorf(status.TooBig,
+			"add reference to buffer: it already has %d, the maximum", b.references)
 	}
 	b.references++
 	return b.references, nil
@@ -256,14 +260,14 @@ func (b *Buffer) checkHead(what string) error {
 		return err
 	}
 	if b.references == 0 {
-		return status.Errorf(status.NotPermitted, "%s: it is in a list, where only the head has references",
-			what)
+		return status.Errorf(status.NotPermitted,
+			"%s: the buffer is in a list, where only the head has references", what)
 	}
 	return nil
 }
 
-// Chain appends the list that next heads to the list that b heads, and takes over the only
-// reference to next. A job then copies from all buffers, in order. Chain fails with
+// Chain appends the list that next heads to the list that b heads, which takes ownership of the
+// only reference to next. A job then copies from all buffers, in order. Chain fails with
 // status.InvalidValue unless b and next are the heads of two lists, and with status.InUse if a job
 // uses either or next has several references.
 func (b *Buffer) Chain(next *Buffer) error {
@@ -273,14 +277,16 @@ func (b *Buffer) Chain(next *Buffer) error {
 			return err
 		}
 		if head.references == 0 {
-			return status.Errorf(status.InvalidValue, "%s: one of them is not the head of its list", what)
+			return status.Errorf(status.InvalidValue, "%s: one of them is not the head of a list",
+				what)
 		}
 	}
 	if b == next {
 		return status.Errorf(status.InvalidValue, "%s: a list cannot follow itself", what)
 	}
 	if next.references > 1 {
-		return status.Errorf(status.InUse, "%s: the second has %d references, not one", what, next.references)
+		return status.Errorf(status.InUse, "%s: the second has %d references, not one",
+			what, next.references)
 	}
 	b.last.next = next
 	b.last = next.last
@@ -289,8 +295,8 @@ func (b *Buffer) Chain(next *Buffer) error {
 	return nil
 }
 
-// Unchain splits the list that b heads in front of tail, which becomes the head of a second list,
-// with one reference. It fails with status.InvalidValue if tail does not follow b in its list.
+// Unchain splits the list that b heads before tail, which becomes the head of a second list, with
+// one reference. It fails with status.InvalidValue if tail does not follow b in its list.
 func (b *Buffer) Unchain(tail *Buffer) error {
 	const what = "unchain buffers"
 	if err := b.checkUnused(what); err != nil {
@@ -304,7 +310,8 @@ func (b *Buffer) Unchain(tail *Buffer) error {
 		before, position = before.next, position+1
 	}
 	if before.next == nil {
-		return status.Errorf(status.InvalidValue, "%s: the second is not in the list of the first", what)
+		return status.Errorf(status.InvalidValue, "%s: the second is not in the list of the first",
+			what)
 	}
 	tail.references, tail.last, tail.elements = 1, b.last, b.elements-position
 	before.next, b.last, b.elements = nil, before, position

@@ -46,7 +46,7 @@ func (c *Context) checkIdle(what string) error {
 		return status.Errorf(status.BadState, "%s: it is closed", what)
 	}
 	if state := c.State(); state != progress.Idle {
-		return status.Errorf(status.BadState, "%s: it is %v, but has to be idle", what, state)
+		return status.Errorf(status.BadState, "%s: it is %v, but must be idle", what, state)
 	}
 	return nil
 }
@@ -54,12 +54,12 @@ func (c *Context) checkIdle(what string) error {
 // checkRunning fails unless the context is running.
 func (c *Context) checkRunning(what string) error {
 	if state := c.State(); state != progress.Running {
-		return status.Errorf(status.BadState, "%s: it is %v, but has to be running", what, state)
+		return status.Errorf(status.BadState, "%s: it is %v, but must be running", what, state)
 	}
 	return nil
 }
 
-// AddDevice sets the device that copies. The memory maps of all buffers must have the same device.
+// AddDevice sets the device that copies. The memory maps of all buffers must have that device.
 // AddDevice fails with status.AlreadyExist if the context has a device.
 func (c *Context) AddDevice(device Device) error {
 	const what = "add device to DMA context"
@@ -70,7 +70,8 @@ func (c *Context) AddDevice(device Device) error {
 		return status.Errorf(status.InvalidValue, "%s: the device is nil", what)
 	}
 	if c.device != nil {
-		return status.Errorf(status.AlreadyExist, "%s: it already has device %s", what, c.device.Name())
+		return status.Errorf(status.AlreadyExist, "%s: it already has device %s", what,
+			c.device.Name())
 	}
 	c.device = device
 	return nil
@@ -83,7 +84,7 @@ func (c *Context) RemoveDevice() error {
 		return err
 	}
 	if c.device == nil {
-		return status.Errorf(status.NotFound, "%s: it has none", what)
+		return status.Errorf(status.NotFound, "%s: it has no device", what)
 	}
 	c.device = nil
 	return nil
@@ -104,8 +105,8 @@ func (c *Context) SetJobs(count int) error {
 }
 
 // Start makes the context ready to be attached. A running context cannot be configured. Start fails
-// with status.BadState if the context has no device, with status.NotSupported if the device cannot
-// copy, and with status.TooBig if the device cannot have that many jobs in flight.
+// with status.BadState if the context has no device, with status.NotSupported if the device does
+// not support Memcpy, and with status.TooBig if the device cannot have that many jobs in flight.
 func (c *Context) Start() error {
 	const what = "start DMA context"
 	if err := c.checkIdle(what); err != nil {
@@ -116,8 +117,8 @@ func (c *Context) Start() error {
 	}
 	capabilities := c.device.Capabilities()
 	if !capabilities.Memcpy {
-		return status.Errorf(status.NotSupported, "%s: device %s does not support memcpy jobs", what,
-			c.device.Name())
+		return status.Errorf(status.NotSupported, "%s: device %s does not support memcpy jobs",
+			what, c.device.Name())
 	}
 	if c.jobs > capabilities.MaxJobs {
 		return status.Errorf(status.TooBig, "%s: %d jobs exceed the limit of %d of device %s",
@@ -145,7 +146,8 @@ func (c *Context) Stop() error {
 		return err
 	}
 	if c.progress != nil {
-		return status.Errorf(status.InUse, "%s: attached to a progress engine: detach it first", what)
+		return status.Errorf(status.InUse, "%s: attached to a progress engine: detach it first",
+			what)
 	}
 	if err := c.engine.Close(); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -171,27 +173,28 @@ func (c *Context) Close() error {
 func (c *Context) InFlight() int { return len(c.slots) - len(c.free) }
 
 // Submit starts a job without waiting for it. Until the job's event has been delivered, its buffers
-// cannot be changed, chained, or released. Submit returns the errors that it can find at once, and
-// does not start the job then:
+// cannot be changed, chained, or released. If Submit fails, it has not started the job:
 //
 //   - status.BadState: the context is not running and attached
-//   - status.Again: the context has as many jobs in flight as it can have
+//   - status.Again: the maximum number of jobs are in flight
 //   - status.InvalidValue: the buffers do not fit each other
 //   - status.TooBig: the job exceeds a limit of the device
 //   - status.NotPermitted: a memory map lacks the access right or the device
 //   - status.InUse: another job uses the destination
 //
-// The event reports later errors.
+// The event reports errors that occur later.
 func (c *Context) Submit(job Job) error {
 	const what = "submit DMA job"
 	if err := c.checkRunning(what); err != nil {
 		return err
 	}
 	if c.progress == nil {
-		return status.Errorf(status.BadState, "%s: the context is not attached to a progress engine", what)
+		return status.Errorf(status.BadState,
+			"%s: the context is not attached to a progress engine", what)
 	}
 	if len(c.free) == 0 {
-		return status.Errorf(status.Again, "%s: all %d jobs are in flight", what, len(c.slots))
+		return status.Errorf(status.Again, "%s: the maximum of %d jobs are in flight", what,
+			len(c.slots))
 	}
 	s := &c.slots[c.free[len(c.free)-1]]
 	err := c.prepare(s, job)
@@ -202,7 +205,7 @@ func (c *Context) Submit(job Job) error {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	c.free = c.free[:len(c.free)-1]
-	s.hold(+1)
+	s.addUses(+1)
 	return nil
 }
 
@@ -216,7 +219,8 @@ func (c *Context) Attach(engine *progress.Engine, handle func(Event)) error {
 		return err
 	}
 	if engine == nil || handle == nil {
-		return status.Errorf(status.InvalidValue, "%s: no progress engine, or no event handler", what)
+		return status.Errorf(status.InvalidValue, "%s: no progress engine, or no event handler",
+			what)
 	}
 	if c.progress != nil {
 		return status.Errorf(status.InUse, "%s: already attached", what)
@@ -233,11 +237,12 @@ func (c *Context) Attach(engine *progress.Engine, handle func(Event)) error {
 func (c *Context) Detach() error {
 	const what = "detach DMA context"
 	if c.progress == nil || c.polling {
-		return status.Errorf(status.BadState, "%s: not attached, or called by an event handler", what)
+		return status.Errorf(status.BadState, "%s: not attached, or called by an event handler",
+			what)
 	}
 	if n := c.InFlight(); n > 0 {
-		return status.Errorf(status.InUse, "%s: %d jobs are in flight: make progress until they are done",
-			what, n)
+		return status.Errorf(status.InUse,
+			"%s: %d jobs are in flight: make progress until they are done", what, n)
 	}
 	c.progress.Remove(source{c})
 	c.progress.RemoveWaiter(c.engine)
@@ -245,7 +250,7 @@ func (c *Context) Detach() error {
 	return nil
 }
 
-// source is the side of a context that its progress engine polls.
+// source is the progress.Source of a context.
 type source struct{ context *Context }
 
 // Poll delivers the events of the jobs that are done.
@@ -256,7 +261,7 @@ func (s source) Poll() int {
 	for _, done := range c.done[:n] {
 		// Free the slot and the buffers first: the handler may use both.
 		s := &c.slots[done.Slot]
-		s.hold(-1)
+		s.addUses(-1)
 		event := Event{Type: s.job.Type, UserData: s.job.UserData, Err: s.copy.Err}
 		if event.Err == nil {
 			event.Length = s.length
@@ -290,7 +295,7 @@ type Job struct {
 	// Source is a buffer, or the head of a list of buffers. The job copies all of its data. Several
 	// jobs may have the same source at a time.
 	Source *Buffer
-	// Destination has room behind its data for the data of the source. It is in no list, and no
+	// Destination has room after its data for the data of the source. It is in no list, and no
 	// other job may use it at the same time.
 	Destination *Buffer
 	// UserData is returned in the event.
@@ -304,7 +309,7 @@ type Event struct {
 	// Length is the number of bytes copied; 0 if the job failed.
 	Length uint64
 	// Err is nil, or an error with a code of package status. If it is not nil, the content of the
-	// destination behind its data is undefined.
+	// destination after its data is undefined.
 	Err error
 }
 
@@ -347,10 +352,11 @@ func (c *Context) prepare(s *slot, job Job) error {
 				"source list of %d buffers exceeds the limit of %d of device %s",
 				source.elements, c.capabilities.MaxBufferListLength, c.device.Name())
 		case b.dataLength > c.capabilities.MaxBufferSize-s.length:
-			return status.Errorf(status.TooBig, "source exceeds the limit of %d bytes per job of device %s",
+			return status.Errorf(status.TooBig,
+				"source exceeds the limit of %d bytes per job of device %s",
 				c.capabilities.MaxBufferSize, c.device.Name())
 		case !b.memory.canBeSource():
-			return status.Errorf(status.NotPermitted, "source memory was exported without the right PCIRead")
+			return status.Errorf(status.NotPermitted, "source memory was exported without PCIRead")
 		}
 		segment, err := c.segment("source", b, b.data, b.dataLength)
 		if err != nil {
@@ -371,8 +377,8 @@ func (c *Context) prepare(s *slot, job Job) error {
 			"destination memory is read-only: its map lacks LocalWrite, or PCIWrite if it is imported")
 	}
 	var err error
-	s.copy.Destination, err = c.segment("destination", destination, destination.data+destination.dataLength,
-		s.length)
+	s.copy.Destination, err = c.segment("destination", destination,
+		destination.data+destination.dataLength, s.length)
 	return err
 }
 
@@ -381,14 +387,15 @@ func (c *Context) segment(what string, b *Buffer, address, length uint64) (Segme
 	r := b.memory.registration(c.device)
 	if r == nil {
 		return Segment{}, status.Errorf(status.NotPermitted,
-			"%s memory is not registered with device %s: add the device to its map", what, c.device.Name())
+			"%s memory is not registered with device %s: add the device to its map", what,
+			c.device.Name())
 	}
 	return Segment{Memory: r, Offset: address - b.memory.region.Base(), Length: length}, nil
 }
 
-// hold adds count to the number of jobs that use each buffer of the job. A buffer that a job uses
-// cannot be changed.
-func (s *slot) hold(count int) {
+// addUses adds count to the number of jobs that use each buffer of the job. A buffer that a job
+// uses cannot be changed.
+func (s *slot) addUses(count int) {
 	for b := s.job.Source; b != nil; b = b.next {
 		b.jobs += count
 	}

@@ -1,10 +1,10 @@
-// Package dma is the interface to DMA engines (DOCA DMA): devices that copy memory while the CPU
+// Package dma is the interface to DMA engines (DOCA DMA), devices that copy memory while the CPU
 // does something else.
 //
 // A job copies the data of one Buffer, or of a list of buffers, into another Buffer. Buffers come
-// from an Inventory and are ranges of a MemoryMap: memory of this process, or of the other side of
-// a PCIe bus, that devices can reach. A Context accepts jobs on one thread and reports their
-// outcomes as events through the progress engine of that thread.
+// from an Inventory and are ranges of a MemoryMap, which is memory of this process, or of the other
+// side of a PCIe bus, that devices can reach. A Context accepts jobs on one thread and reports
+// their outcomes as events through the progress engine of that thread.
 //
 // Set up in this order: open a Device; make a MemoryMap, give it memory, devices, and access
 // rights, and start it; make an Inventory and start it; make a Context, add the same device, start
@@ -14,11 +14,11 @@
 // status.BadState, or with status.InUse if something still depends on the object.
 //
 // These rules are the same for every device, so this package implements them. A Provider implements
-// what differs: registering memory, and copying.
+// what differs between devices: registering memory, and copying.
 //
 // A copy is not atomic: until its event has been delivered, reading the destination or writing the
 // source gives a mixture of old and new bytes. The memory of a peer may change or vanish at any
-// time. That fails the job and nothing else.
+// time. Then only the job fails.
 package dma
 
 import (
@@ -33,10 +33,10 @@ type Provider interface {
 	// Devices returns the PCI addresses of the devices that can be opened, without holding any of
 	// them. It fails with status.NotSupported if the provider is not built in.
 	Devices() ([]string, error)
-	// Capabilities returns the capabilities of a device that need not be open. It fails with
+	// Capabilities returns the capabilities of a device, which need not be open. It fails with
 	// status.NotFound if there is no such device.
 	Capabilities(device string) (Capabilities, error)
-	// Open opens a device. It fails as Capabilities does.
+	// Open opens a device. It fails in the same cases as Capabilities.
 	Open(device string) (Device, error)
 }
 
@@ -59,8 +59,8 @@ type Device interface {
 	// Name returns the PCI address that the device was opened with.
 	Name() string
 	Capabilities() Capabilities
-	// Register makes a region reachable for the device. It fails with status.NotSupported if the
-	// device cannot reach this kind of region.
+	// Register lets the device reach a region. It fails with status.NotSupported if the device
+	// cannot reach this kind of region.
 	Register(region *memory.Region, access memory.Access) (Registration, error)
 	// NewEngine returns an engine for up to capacity copies at a time.
 	NewEngine(capacity int) (Engine, error)
@@ -92,7 +92,7 @@ type Engine interface {
 // Copy is one copy by an Engine: it fills the destination with the sources, one after the other.
 // The lengths of the sources add up to that of the destination.
 type Copy struct {
-	// Slot is for the submitter; engines ignore it.
+	// Slot belongs to the submitter; engines ignore it.
 	Slot        int
 	Destination Segment
 	Sources     []Segment

@@ -10,7 +10,7 @@ import (
 )
 
 // MemoryMap is a range of memory that devices can copy from and to (doca_mmap). Configure it, start
-// it, and then claim buffers of it. Any goroutine may use it.
+// it, and then claim buffers in it. Any goroutine may use it.
 type MemoryMap struct {
 	mu            sync.Mutex
 	phase         phase
@@ -19,7 +19,7 @@ type MemoryMap struct {
 	access        memory.Access
 	devices       []Device
 	registrations []Registration // one for each device, in order, while started
-	buffers       int            // claimed ones
+	buffers       int            // claimed buffers
 }
 
 // phase is the state of a memory map or an inventory.
@@ -33,13 +33,15 @@ const (
 
 func (p phase) String() string { return [...]string{"not started", "started", "closed"}[p] }
 
-// NewMemoryMap returns a memory map without memory, devices, and rights.
+// NewMemoryMap returns a memory map without memory, devices, and access rights.
 func NewMemoryMap() *MemoryMap { return &MemoryMap{} }
 
-// ImportMemoryMap returns a memory map of a region that a peer has exported. Region and access are
-// what Connection.ImportMemory of package comch returns. The map is started and cannot be
+// ImportMemoryMap returns a memory map of a region that a peer has exported. region and access are
+// the results of Connection.ImportMemory of package comch. The map is started and cannot be
 // configured. The caller closes the region after the map.
-func ImportMemoryMap(device Device, region *memory.Region, access memory.Access) (*MemoryMap, error) {
+func ImportMemoryMap(
+	device Device, region *memory.Region, access memory.Access,
+) (*MemoryMap, error) {
 	if device == nil || region == nil {
 		return nil, status.Errorf(status.InvalidValue, "import memory map: no device, or no memory")
 	}
@@ -54,7 +56,8 @@ func ImportMemoryMap(device Device, region *memory.Region, access memory.Access)
 	return m, nil
 }
 
-// SetRegion sets the memory of the map, once. The region must stay open until the map is stopped.
+// SetRegion sets the memory of the map. It can be set only once. The region must stay open until
+// the map is stopped.
 func (m *MemoryMap) SetRegion(region *memory.Region) error {
 	return m.configure("set memory", func() error {
 		if m.region != nil {
@@ -68,15 +71,16 @@ func (m *MemoryMap) SetRegion(region *memory.Region) error {
 	})
 }
 
-// AddDevice lets a device reach the memory. It fails with status.AlreadyExist if the device was
-// added before.
+// AddDevice lets a device reach the memory. It fails with status.AlreadyExist if the device has
+// been added already.
 func (m *MemoryMap) AddDevice(device Device) error {
 	return m.configure("add device", func() error {
 		if device == nil {
 			return status.Errorf(status.InvalidValue, "the device is nil")
 		}
 		if m.indexOf(device) >= 0 {
-			return status.Errorf(status.AlreadyExist, "device %s was added before", device.Name())
+			return status.Errorf(status.AlreadyExist, "device %s has been added already",
+				device.Name())
 		}
 		m.devices = append(m.devices, device)
 		return nil
@@ -100,7 +104,7 @@ func (m *MemoryMap) RemoveDevice(device Device) error {
 func (m *MemoryMap) SetAccess(access memory.Access) error {
 	return m.configure("set access rights", func() error {
 		if !access.Valid() {
-			return status.Errorf(status.InvalidValue, "unknown rights %#x", uint32(access))
+			return status.Errorf(status.InvalidValue, "unknown access rights %#x", uint32(access))
 		}
 		m.access = access
 		return nil
@@ -112,7 +116,8 @@ func (m *MemoryMap) configure(what string, change func() error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.phase != configuring || m.imported {
-		return status.Errorf(status.BadState, "configure memory map: %s: it is %s", what, m.describe())
+		return status.Errorf(status.BadState, "configure memory map: %s: it is %s", what,
+			m.describe())
 	}
 	if err := change(); err != nil {
 		return fmt.Errorf("configure memory map: %s: %w", what, err)
@@ -186,7 +191,8 @@ func (m *MemoryMap) Stop() error {
 func (m *MemoryMap) stop(next phase) error {
 	if m.buffers > 0 {
 		return status.Errorf(status.InUse,
-			"stop memory map: %d of its buffers are in use: drop their references first", m.buffers)
+			"stop memory map: %d of its buffers are claimed: drop their references first",
+			m.buffers)
 	}
 	m.phase = next
 	return m.deregister()
@@ -224,8 +230,8 @@ func (m *MemoryMap) Buffers() int {
 	return m.buffers
 }
 
-// addBuffer counts a buffer that is claimed, after checking its range. Addresses start at the Base
-// of the region.
+// addBuffer checks the range of a buffer that is being claimed, and counts the buffer. Addresses
+// start at the Base of the region.
 func (m *MemoryMap) addBuffer(address, length uint64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -234,8 +240,8 @@ func (m *MemoryMap) addBuffer(address, length uint64) error {
 	}
 	base := m.region.Base()
 	if address < base {
-		return status.Errorf(status.InvalidValue, "address %#x is below the start of the memory map, %#x",
-			address, base)
+		return status.Errorf(status.InvalidValue,
+			"address %#x is below the start of the memory map, %#x", address, base)
 	}
 	if err := m.region.CheckRange(address-base, length); err != nil {
 		return err
@@ -254,7 +260,8 @@ func (m *MemoryMap) removeBuffer() {
 // The methods below take no lock: the caller holds a buffer of the map, so nothing that they read
 // can change.
 
-// registration returns the registration with a device, or nil if the map was not given that device.
+// registration returns the registration with a device, or nil if the device was not added to the
+// map.
 func (m *MemoryMap) registration(device Device) Registration {
 	if i := m.indexOf(device); i >= 0 {
 		return m.registrations[i]

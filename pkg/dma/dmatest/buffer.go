@@ -13,7 +13,7 @@ var inventoryTests = []conformanceTest{
 	{"HasNoBuffersUnlessStarted", inventoryStates},
 	{"HoldsBuffersOfAnyMemoryMap", oneInventory},
 	{"BuffersLieWithinTheirMemoryMap", bounds},
-	{"ClaimingABufferAllocatesNothing", takeAllocations},
+	{"ClaimingABufferAllocatesNothing", claimAllocations},
 	{"CannotBeStoppedWhileBuffersAreClaimed", inventoryInUse},
 }
 
@@ -63,7 +63,7 @@ func oneInventory(b *bench) {
 	v := b.inventory(2)
 	x, y := b.byData(v, first, 0, 8), b.byData(v, second, 0, 8)
 	if x.Memory() != first || y.Memory() != second {
-		b.Error("a buffer belongs to another map than it was claimed of")
+		b.Error("a buffer belongs to another map than the one it was claimed in")
 	}
 	b.release(x, y)
 }
@@ -92,7 +92,7 @@ func bounds(b *bench) {
 	}
 }
 
-func takeAllocations(b *bench) {
+func claimAllocations(b *bench) {
 	m, _ := b.localMap(8, 0)
 	v := b.inventory(2)
 	if n := testing.AllocsPerRun(100, func() { b.release(b.byData(v, m, 0, 8), b.byAddress(v, m, 0, 8)) }); n != 0 {

@@ -197,12 +197,12 @@ func oneEngine(b *bench) {
 	l := b.newLoop(1)
 	other, err := progress.NewEngine(progress.Policy{})
 	b.must(err)
-	b.want(status.InUse, "attach to a second engine", l.context.Attach(other, l.note))
+	b.want(status.InUse, "attach to a second engine", l.context.Attach(other, l.record))
 	b.must(l.context.Detach())
-	b.want(status.InvalidValue, "attach to nothing", l.context.Attach(nil, l.note))
+	b.want(status.InvalidValue, "attach to nothing", l.context.Attach(nil, l.record))
 	b.want(status.InvalidValue, "attach without a handler", l.context.Attach(other, nil))
-	b.must(l.context.Attach(other, l.note), l.context.Detach())
-	b.must(other.Close(), l.context.Attach(l.engine, l.note))
+	b.must(l.context.Attach(other, l.record), l.context.Detach())
+	b.must(other.Close(), l.context.Attach(l.engine, l.record))
 }
 
 func closedContext(b *bench) {

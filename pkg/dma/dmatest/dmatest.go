@@ -20,8 +20,8 @@ type Config struct {
 	Provider dma.Provider
 	// Device and OtherDevice are the PCI addresses of two devices.
 	Device, OtherDevice string
-	// Import returns memory of a peer twice: as its owner sees it, and as this side imports it with
-	// the given rights.
+	// Import returns two views of memory of a peer: the owner's, and the one that this side imports
+	// with the given rights.
 	Import func(t testing.TB, length uint64, access memory.Access) (owner, imported *memory.Region)
 	// Faulty returns imported memory whose last byte cannot be copied, although the access rights
 	// allow it. It is nil if such memory cannot be made for the provider.
@@ -45,8 +45,8 @@ var groups = []struct {
 }
 
 // Run runs the suite as subtests of t. It skips a test only if the provider fails with
-// status.NotSupported, or if the capabilities of the device or a nil Faulty say that there is
-// nothing to test.
+// status.NotSupported, or if there is nothing to test according to the capabilities of the device
+// or because Faulty is nil.
 func Run(t *testing.T, config Config) {
 	t.Helper()
 	for _, group := range groups {
@@ -90,7 +90,7 @@ func open(t *testing.T, config Config, name string) dma.Device {
 	return device
 }
 
-// must ends the test with a failure if any of errs is not nil.
+// must fails and ends the test if any of errs is not nil.
 func (b *bench) must(errs ...error) {
 	b.Helper()
 	if err := errors.Join(errs...); err != nil {
@@ -181,14 +181,14 @@ func (b *bench) newLoopWith(jobs int, policy progress.Policy) *loop {
 	var err error
 	l.engine, err = progress.NewEngine(policy)
 	b.must(err, l.context.AddDevice(b.device), l.context.SetJobs(jobs), l.context.Start())
-	b.must(l.context.Attach(l.engine, l.note))
+	b.must(l.context.Attach(l.engine, l.record))
 	b.Cleanup(func() {
 		b.must(l.context.Detach(), l.context.Stop(), l.context.RemoveDevice(), l.context.Close(), l.engine.Close())
 	})
 	return l
 }
 
-func (l *loop) note(event dma.Event) { l.events = append(l.events, event) }
+func (l *loop) record(event dma.Event) { l.events = append(l.events, event) }
 
 // await makes progress until count events have been delivered, and removes and returns them.
 func (l *loop) await(count int) []dma.Event {

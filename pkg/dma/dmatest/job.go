@@ -314,7 +314,7 @@ var rejectionTests = []conformanceTest{
 	{"BothMemoryMapsHaveTheDeviceOfTheContext", foreignDevice},
 }
 
-// rejecting is a loop and the buffers of a good job.
+// rejecting holds a loop and the buffers of a valid job.
 type rejecting struct {
 	*loop
 	inventory   *dma.Inventory
@@ -332,7 +332,7 @@ func (b *bench) newRejecting() *rejecting {
 	return r
 }
 
-// reject submits a job that must be rejected, and then a good one.
+// reject submits a job that must be rejected, and then a valid one.
 func (r *rejecting) reject(code status.Code, what string, job dma.Job) {
 	r.Helper()
 	r.want(code, what, r.context.Submit(job))
@@ -443,7 +443,7 @@ var waitTests = []conformanceTest{
 
 func sleeps(b *bench) {
 	if !b.device.Capabilities().CanWait {
-		b.Skip("the capabilities of the device deny waiting (CanWait)")
+		b.Skip("the device cannot wait (CanWait is false)")
 	}
 	l := b.newLoopWith(1, progress.Policy{Mode: progress.Event})
 	size := min(b.device.Capabilities().MaxBufferSize, 1<<20)

@@ -156,7 +156,7 @@ func (b *bench) importMap(length uint64, access memory.Access) (owner []byte, im
 	if !b.device.Capabilities().ImportedMemory {
 		_, err := dma.ImportMemoryMap(b.device, memory.Wrap(make([]byte, 8)), access)
 		conformancetest.SkipIfNotSupported(b, "import memory map", err)
-		b.Fatal("a map was imported, but the capabilities of the device deny imported memory")
+		b.Fatal("a map was imported, although ImportedMemory is false")
 	}
 	o, i := b.config.Import(b.T, length, access)
 	m, err := dma.ImportMemoryMap(b.device, i, access)
@@ -242,11 +242,11 @@ func importedMap(b *bench) {
 	b.wantFrozen(m)
 }
 
-// faults copies to memory that its owner has made inaccessible: an error that only shows in the
+// faults copies to memory that its owner has made inaccessible, an error that occurs only in the
 // middle of a job.
 func faults(b *bench) {
 	if b.config.Faulty == nil {
-		b.Skip("Config.Faulty is not set: the provider cannot be given such memory")
+		b.Skip("Config.Faulty is nil: such memory cannot be made for the provider")
 	}
 	const size = 1 << 20
 	l := b.newLoop(2)

@@ -16,8 +16,8 @@ var sequenceTests = []conformanceTest{
 	{"RandomCallsGiveWhatTheStateSays", randomCalls},
 }
 
-// machine makes random calls, allowed or not, and predicts the outcome of each from a model of the
-// state.
+// machine makes random calls, allowed or not, and predicts the outcome of each call from a model of
+// the state.
 type machine struct {
 	*bench
 	memory    *dma.MemoryMap

@@ -21,6 +21,8 @@ func (absent) Name() string { return "doca" }
 
 func (absent) Devices() ([]string, error) { return nil, ErrAbsent }
 
-func (absent) Capabilities(string) (dma.Capabilities, error) { return dma.Capabilities{}, ErrAbsent }
+func (absent) Capabilities(string) (dma.Capabilities, error) {
+	return dma.Capabilities{}, ErrAbsent
+}
 
 func (absent) Open(string) (dma.Device, error) { return nil, ErrAbsent }

@@ -14,8 +14,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// engine implements dma.Engine. A copy goes through the submitted queue to a thread, which executes
-// it, and comes back through the done queue, which is also the Waiter of the engine.
+// engine implements dma.Engine. A copy passes through the submitted queue to a thread, which
+// executes it, and returns through the done queue, which is also the engine's progress.Waiter.
 type engine struct {
 	*queue // done
 
@@ -43,7 +43,8 @@ func (e *engine) Submit(c *dma.Copy) error {
 		return status.Errorf(status.BadState, "submit copy: the DMA engine is closed")
 	}
 	if e.inFlight == e.capacity {
-		return status.Errorf(status.Full, "submit copy: the DMA engine has %d copies in flight, its limit", e.inFlight)
+		return status.Errorf(status.Full,
+			"submit copy: the DMA engine has the maximum of %d copies in flight", e.inFlight)
 	}
 	e.inFlight++
 	e.thread.submitted.push(c)
@@ -77,13 +78,13 @@ func (e *engine) Close() error {
 	return err
 }
 
-// pieceSize is the number of bytes that are copied without a break. Nothing can interrupt a copy,
-// not even a garbage collection that wants to start, so a piece must be short; it must also be long
-// enough that the breaks cost nothing.
+// pieceSize is the number of bytes that are copied without a break. Nothing can interrupt the
+// copying of a piece, not even the start of a garbage collection, so a piece must be short. It must
+// also be long enough to make the cost of the breaks negligible.
 const pieceSize = 256 << 10
 
-// copyThread is an operating system thread that moves copies from the submitted queue to the done
-// queue, and executes them on the way.
+// copyThread is an OS thread that executes the copies in the submitted queue and moves them to the
+// done queue.
 type copyThread struct {
 	submitted *queue
 	done      *queue
@@ -101,7 +102,8 @@ func startCopyThread(done *queue, capacity int, policy progress.Policy) (*copyTh
 	if err != nil {
 		return nil, errors.Join(err, submitted.close())
 	}
-	t := &copyThread{submitted: submitted, done: done, progress: engine, stopped: make(chan struct{})}
+	t := &copyThread{submitted: submitted, done: done, progress: engine,
+		stopped: make(chan struct{})}
 	if err := errors.Join(engine.Add(t), engine.AddWaiter(submitted)); err != nil {
 		return nil, errors.Join(err, engine.Close(), submitted.close())
 	}
@@ -154,12 +156,12 @@ func copyAll(c *dma.Copy) error {
 	return nil
 }
 
-// cacheLine is the distance in bytes that keeps the two sides of a queue from slowing each other
-// down.
+// cacheLine is the distance in bytes between fields that different threads write, so that the
+// threads do not slow each other down.
 const cacheLine = 64
 
-// queue carries copies from one thread, which pushes, to another, which pops. Its progress.Waiter
-// belongs to the thread that pops.
+// queue passes copies from a thread that pushes to another that pops. Its progress.Waiter belongs
+// to the thread that pops.
 type queue struct {
 	slots []*dma.Copy
 
@@ -172,7 +174,7 @@ type queue struct {
 
 	_          [cacheLine]byte
 	descriptor int // eventfd
-	// The buffers of system calls. On the stack, they would escape to the heap.
+	// The buffers of system calls. As local variables, they would escape to the heap.
 	ring  [8]byte // written to ring the doorbell
 	count [8]byte // read to drain it
 }

@@ -1,10 +1,10 @@
 // Package software is a DMA provider for any Linux machine: each engine is a thread that copies.
 //
 // Copies go to the thread and back through two rings with atomic indices. A side that has nothing
-// to do polls for a while and then sleeps on an eventfd; the other side writes to the eventfd only
-// while it sleeps. The thread copies in pieces, so that the garbage collector never waits for a
-// large one. It copies with memory.Copy, so that a page that its owner has taken away fails the
-// copy and not the process.
+// to do polls for a while and then sleeps on an eventfd, to which the other side writes only during
+// that sleep. The thread copies in pieces, so that the garbage collector never waits for a large
+// copy. It uses memory.Copy, so that a page that its owner has made inaccessible fails the copy
+// instead of the process.
 package software
 
 import (
@@ -25,18 +25,18 @@ const (
 	DefaultHostDevice = "b1:00.0"
 )
 
-// Options configure a provider. The zero value is usable.
+// Options configures a provider. The zero value is ready for use.
 type Options struct {
 	// Devices are the PCI addresses of the emulated devices; nil means DefaultDevice and
 	// DefaultHostDevice.
 	Devices []string
 	// MaxBufferSize is the number of bytes that one job can copy; 0 means DefaultMaxBufferSize.
 	MaxBufferSize uint64
-	// Policy is how a copy thread waits for work. The zero value suits cores that are shared.
+	// Policy is how a copy thread waits for work. The zero value suits shared cores.
 	Policy progress.Policy
 }
 
-// DefaultMaxBufferSize is the default of Options.MaxBufferSize, in bytes. It is as small as on
+// DefaultMaxBufferSize is the default of Options.MaxBufferSize, in bytes. It is the same as on
 // hardware, so that programs do not come to depend on more.
 const DefaultMaxBufferSize = 2 << 20
 
@@ -62,7 +62,8 @@ func New(options Options) dma.Provider {
 		options.MaxBufferSize = DefaultMaxBufferSize
 	}
 	p.capabilities = dma.Capabilities{
-		Memcpy: true, MaxBufferSize: options.MaxBufferSize, MaxBufferListLength: maxBufferListLength, MaxJobs: maxJobs,
+		Memcpy: true, MaxBufferSize: options.MaxBufferSize,
+		MaxBufferListLength: maxBufferListLength, MaxJobs: maxJobs,
 		ImportedMemory: true, CanWait: true,
 	}
 	return p
@@ -74,8 +75,8 @@ func (p *provider) Devices() ([]string, error) { return slices.Clone(p.devices),
 
 func (p *provider) Capabilities(device string) (dma.Capabilities, error) {
 	if !slices.Contains(p.devices, device) {
-		return dma.Capabilities{}, status.Errorf(status.NotFound, "no DMA device %q: the devices are %q", device,
-			p.devices)
+		return dma.Capabilities{}, status.Errorf(status.NotFound,
+			"no DMA device %q: the devices are %q", device, p.devices)
 	}
 	return p.capabilities, nil
 }
@@ -88,7 +89,8 @@ func (p *provider) Open(name string) (dma.Device, error) {
 	return &device{name: name, capabilities: capabilities, policy: p.policy}, nil
 }
 
-// device implements dma.Device. It counts its users, so that it is not closed while there are any.
+// device implements dma.Device. It counts its engines and registrations, so that it is not closed
+// while there are any.
 type device struct {
 	name         string
 	capabilities dma.Capabilities
@@ -106,8 +108,8 @@ func (d *device) Capabilities() dma.Capabilities { return d.capabilities }
 
 func (d *device) Register(region *memory.Region, access memory.Access) (dma.Registration, error) {
 	if !region.Mapped() {
-		return nil, status.Errorf(status.NotSupported, "opaque region of %d bytes: the CPU cannot copy it",
-			region.Len())
+		return nil, status.Errorf(status.NotSupported,
+			"opaque region of %d bytes: the CPU cannot access it", region.Len())
 	}
 	if !access.Valid() {
 		return nil, status.Errorf(status.InvalidValue, "unknown access rights %#x", uint32(access))
@@ -133,7 +135,8 @@ func (r *registration) Deregister() error {
 func (d *device) NewEngine(capacity int) (dma.Engine, error) {
 	if capacity < 1 || capacity > d.capabilities.MaxJobs {
 		return nil, status.Errorf(status.InvalidValue,
-			"create DMA engine: %d copies at a time is outside 1 to %d", capacity, d.capabilities.MaxJobs)
+			"create DMA engine: %d copies at a time is not between 1 and %d",
+			capacity, d.capabilities.MaxJobs)
 	}
 	if err := d.addUser(&d.engines); err != nil {
 		return nil, err
@@ -167,7 +170,8 @@ func (d *device) Close() error {
 	defer d.mu.Unlock()
 	if d.engines > 0 || d.registrations > 0 {
 		return status.Errorf(status.InUse,
-			"close device %s: %d contexts and %d memory maps use it", d.name, d.engines, d.registrations)
+			"close device %s: %d contexts and %d memory maps use it", d.name, d.engines,
+			d.registrations)
 	}
 	d.closed = true
 	return nil
