@@ -26,7 +26,7 @@ type Count struct {
 	n     uint32
 }
 
-// Times limits to n attempts; 0 allows none.
+// Times allows up to n attempts; 0 allows none.
 func Times(n uint32) Count { return Count{finite, n} }
 
 // AnyNumber allows any number of attempts.
@@ -46,8 +46,8 @@ func (c Count) Or(other Count) Count {
 // Number returns the limit. ok is false if c is infinite or unset.
 func (c Count) Number() (n uint32, ok bool) { return c.n, c.state == finite }
 
-// allows reports whether another attempt may follow after done attempts.
-func (c Count) allows(done uint32) bool { return c.state == unbounded || done < c.n }
+// canFollow reports whether another attempt may follow done attempts.
+func (c Count) canFollow(done uint32) bool { return c.state == unbounded || done < c.n }
 
 // String returns the text that Set reads: a number, "infinite", or "" if c is unset.
 func (c Count) String() string {
@@ -68,7 +68,7 @@ func (c *Count) Set(text string) error {
 	}
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {
-		return fmt.Errorf("number of attempts %q is neither a number, 0 meaning none, nor %q", text,
+		return fmt.Errorf("number of attempts %q is neither a number (0 means none) nor %q", text,
 			infinite)
 	}
 	*c = Times(uint32(n))
@@ -91,7 +91,7 @@ type Bound struct {
 	d     time.Duration
 }
 
-// Within limits to a duration; 0 allows no time at all.
+// Within allows up to the given duration; 0 allows no time at all.
 func Within(d time.Duration) Bound { return Bound{finite, max(d, 0)} }
 
 // Forever allows any time.
@@ -130,7 +130,7 @@ func (b *Bound) Set(text string) error {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
-		return fmt.Errorf("%q is neither a duration such as 30s, 0 meaning no time at all, nor %q",
+		return fmt.Errorf("%q is neither a duration such as 30s (0 means no time at all) nor %q",
 			text, infinite)
 	}
 	*b = Within(d)

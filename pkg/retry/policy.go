@@ -14,7 +14,7 @@ import (
 type Policy struct {
 	// Attempts limits the number of attempts; unset means infinite.
 	Attempts Count
-	// Total limits how long after the failure an attempt may begin; unset means infinite.
+	// Total limits how long after the failure an attempt may start; unset means infinite.
 	Total Bound
 	// FirstPause is the pause after the first failed attempt. It doubles after each further one, up
 	// to LongestPause. 0 means the default.
@@ -41,7 +41,7 @@ func (p Policy) WithDefaults() Policy {
 	return p
 }
 
-// Schedule applies a policy to one failure. One goroutine may use it.
+// Schedule applies a policy to one failure. Only one goroutine may use it.
 type Schedule struct {
 	policy Policy
 	begun  time.Time
@@ -68,11 +68,11 @@ func (s *Schedule) String() string {
 }
 
 // Next allows one more attempt and returns how long to wait before it. The first attempt follows at
-// once. Pauses are shortened at random by up to a quarter, so that clients which lost the same peer
-// do not all come back together. The last pause is cut so that the attempt begins within the
+// once. Next shortens pauses at random by up to a quarter, so that clients that lost the same peer
+// do not all return at the same time. It cuts the last pause so that the attempt starts within the
 // policy's total. Next fails with status.TimeOut when the policy allows no further attempt.
 func (s *Schedule) Next(now time.Time) (pause time.Duration, err error) {
-	if !s.policy.Attempts.allows(s.done) {
+	if !s.policy.Attempts.canFollow(s.done) {
 		return 0, status.Errorf(status.TimeOut,
 			"gave up after %d attempts (limit %v)", s.done, s.policy.Attempts)
 	}
