@@ -1,8 +1,8 @@
 // Package status holds the symbolic error codes that cross a wire.
 //
 // The numbers are the values of doca_error_t, which the DOCA storage applications put into IO
-// messages and control messages. So a code needs no translation between the native protocol and
-// those applications.
+// messages and control messages. So codes need no translation between the native protocol and those
+// applications.
 package status
 
 import (
@@ -75,7 +75,7 @@ func (c Code) String() string {
 	return fmt.Sprintf("CODE_%d", uint32(c))
 }
 
-// Error makes a Code an error and a target for errors.Is.
+// Error returns String. It makes a Code an error and a target for errors.Is.
 func (c Code) Error() string { return c.String() }
 
 // Known reports whether c is one of the codes above. A peer may send any number.
