@@ -1,9 +1,9 @@
-// Package mutualtls lets relay and target prove their identity to each other: it loads a
-// certificate with its key and the authorities whose certificates a peer may have, and builds TLS
+// Package mutualtls lets relay and target prove their identity to each other. It loads a
+// certificate with its key, and the authorities that may sign a peer's certificate, and builds TLS
 // configurations from them.
 //
-// Every new connection checks the files, so that a certificate renewed in place is used from then
-// on, without a signal. Existing connections are not affected.
+// Every new connection checks the files, so that it uses a certificate that was renewed in place,
+// without a signal. Existing connections are not affected.
 package mutualtls
 
 import (
@@ -22,23 +22,23 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Protocol is the name (ALPN, RFC 7301) of the protocol inside TLS. A certificate that is valid for
-// another service of the same machine must not lead that service's clients here.
+// Protocol is the name (ALPN, RFC 7301) of the protocol inside TLS. It prevents clients of another
+// service from being redirected here if one certificate is valid for both services.
 const Protocol = "zc-relay-control"
 
 const (
 	// maxFileSize bounds each file in bytes. The largest bundle of authorities in common use is a
-	// quarter of it.
+	// quarter of that size.
 	maxFileSize = 1 << 20
 	// expiryWarning is how long before its expiry a certificate causes a warning. Automatic renewal
-	// has replaced it by then.
+	// should have replaced the certificate by then.
 	expiryWarning = 7 * 24 * time.Hour
 )
 
 // Files names the PEM files of one side. All are required.
 type Files struct {
-	// Certificate holds this side's certificate, followed by those between it and the authority
-	// that the peer trusts.
+	// Certificate holds this side's certificate, followed by the intermediate certificates up to
+	// the authority that the peer trusts.
 	Certificate string
 	// Key holds the private key of the certificate.
 	Key string
@@ -46,24 +46,26 @@ type Files struct {
 	CA string
 }
 
-// Credentials is the content of Files, kept up to date. Its methods may be called concurrently.
+// Credentials holds the content of Files and keeps it up to date. Its methods may be called
+// concurrently.
 type Credentials struct {
 	files Files
 	log   *zap.Logger
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	content  content
-	rejected stamps // of files that could not be used, so that each change is logged once
+	rejected stamps // the versions that could not be used, so that each is logged once
 }
 
-// content is what the files held when they had these stamps.
+// content holds the content of the files in the versions that stamps identifies.
 type content struct {
 	stamps      stamps
 	certificate tls.Certificate
 	authorities *x509.CertPool
 }
 
-// Load reads the files. It logs this and every later change to log, which may be nil.
+// Load reads the files. It logs the certificate, and every later change of the files, to log, which
+// may be nil.
 func Load(files Files, log *zap.Logger) (*Credentials, error) {
 	if log == nil {
 		log = zap.NewNop()
@@ -97,17 +99,18 @@ func (c *Credentials) reload() error {
 		zap.Time("not_after", leaf.NotAfter)
 	switch {
 	case now.Before(leaf.NotBefore):
-		log.Warn("TLS certificate is not valid yet: peers reject it",
+		log.Warn("TLS certificate is not valid yet: peers will reject it",
 			zap.Time("not_before", leaf.NotBefore))
 	case now.After(leaf.NotAfter):
-		log.Warn("TLS certificate has expired: peers reject it; renew it in place", expiry)
+		log.Warn("TLS certificate has expired: peers will reject it; renew it in place", expiry)
 	case now.Add(expiryWarning).After(leaf.NotAfter):
 		log.Warn("TLS certificate expires soon; renew it in place", expiry)
 	}
 	return nil
 }
 
-// current returns what the files hold now, or their former content if that cannot be used.
+// current returns the current content of the files, or the former content if the current one cannot
+// be used.
 func (c *Credentials) current() content {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +137,7 @@ func (c *Credentials) NotAfter() time.Time {
 }
 
 // Client returns the configuration for a connection to a target. The target's certificate must be
-// for serverName, a DNS name or an IP address.
+// valid for serverName, a DNS name or an IP address.
 func (c *Credentials) Client(serverName string) *tls.Config {
 	now := c.current()
 	config := now.config()
@@ -142,9 +145,10 @@ func (c *Credentials) Client(serverName string) *tls.Config {
 	return config
 }
 
-// Server returns the configuration for a connection of a relay. The relay's certificate must come
-// from one of the authorities. Unless allowedNames is empty, it must also be for one of these
-// names: DNS names, URIs or IP addresses, which are compared as a whole.
+// Server returns the configuration for a connection from a relay. One of the authorities must have
+// signed the relay's certificate. Unless allowedNames is empty, the certificate must also contain
+// one of these names: DNS names, URIs, or IP addresses, compared as a whole and without regard to
+// case.
 func (c *Credentials) Server(allowedNames []string) *tls.Config {
 	now := c.current()
 	config := now.config()
@@ -163,7 +167,7 @@ func (c *content) config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, MaxVersion: tls.VersionTLS13,
 		Certificates: []tls.Certificate{c.certificate}, NextProtos: []string{Protocol},
-		// Every connection must show a certificate: a ticket would outlive its validity.
+		// Every connection must present a certificate, because a ticket could outlive it.
 		SessionTicketsDisabled: true,
 		VerifyConnection:       checkProtocol,
 	}
@@ -189,11 +193,11 @@ func checkName(leaf *x509.Certificate, allowed []string) error {
 		}
 	}
 	return status.Errorf(status.Authentication,
-		"the peer's certificate is for %q, which is none of the allowed names", names)
+		"the peer's certificate is for %q, none of which is an allowed name", names)
 }
 
-// namesOf returns the names that a certificate is for. The subject's common name is not one of them
-// (RFC 6125).
+// namesOf returns the names for which a certificate is valid. The subject's common name is not one
+// of them (RFC 6125).
 func namesOf(leaf *x509.Certificate) []string {
 	names := append([]string{}, leaf.DNSNames...)
 	for _, uri := range leaf.URIs {
@@ -206,7 +210,7 @@ func namesOf(leaf *x509.Certificate) []string {
 }
 
 func readContent(files Files) (content, error) {
-	// Stamps first: a file that changes while it is read will be read again.
+	// Take the stamps first, so that a file that changes while it is read is read again.
 	stamps, err := stampsOf(files)
 	if err != nil {
 		return content{}, err
@@ -230,8 +234,8 @@ func readContent(files Files) (content, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(authorities) {
-		return content{}, status.Errorf(status.BadConfig, "TLS CA %q holds no certificate in PEM",
-			files.CA)
+		return content{}, status.Errorf(status.BadConfig,
+			"TLS CA %q holds no certificate in PEM format", files.CA)
 	}
 	return content{stamps: stamps, certificate: pair, authorities: pool}, nil
 }
@@ -271,8 +275,8 @@ func stampsOf(files Files) (stamps, error) {
 	return s, nil
 }
 
-// equal reports whether nothing has changed. The identity of a file shows a replacement within the
-// resolution of its times.
+// equal reports whether nothing has changed. Comparing the identity of the files detects a
+// replacement within the resolution of their times.
 func (s stamps) equal(other stamps) bool {
 	for i, a := range s {
 		b := other[i]

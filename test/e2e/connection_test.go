@@ -179,7 +179,7 @@ func TestRelaysAndTargetsThatDoNotTrustEachOtherSayWhy(t *testing.T) {
 					[]string{"relay.test"}, mutualtlstest.Expired))
 			}},
 		{name: "relay of another name", allowed: "other.test", relaySays: "the peer ended TLS",
-			targetSays: "none of the allowed names",
+			targetSays: "none of which is an allowed name",
 			flags:      func(c *tlsChain) []string { return tlsFlagsOf(c.ofRelay) }},
 		{name: "target of another name", relaySays: "wanted to match storage.test",
 			targetSays: "the peer ended TLS",

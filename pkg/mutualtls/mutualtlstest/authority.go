@@ -25,7 +25,7 @@ type Authority struct {
 	key         *ecdsa.PrivateKey
 }
 
-// NewAuthority returns an authority that no other authority trusts.
+// NewAuthority returns a new, self-signed authority.
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
 	a := &Authority{t: t, key: newKey(t)}
@@ -39,14 +39,14 @@ func NewAuthority(t testing.TB) *Authority {
 // Option changes a certificate before it is signed.
 type Option func(*x509.Certificate)
 
-// Expired makes the certificate expire an hour ago.
+// Expired sets the expiry of the certificate to an hour ago.
 func Expired(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) }
 
-// Until makes the certificate expire at a given time.
+// Until sets the expiry of the certificate.
 func Until(end time.Time) Option { return func(c *x509.Certificate) { c.NotAfter = end } }
 
 // Write writes certificate.pem, key.pem and ca.pem to dir, with a new certificate from a for the
-// given names: IP addresses and DNS names. It replaces existing files, each as a whole.
+// given names: IP addresses and DNS names. It replaces each existing file atomically.
 func (a *Authority) Write(dir string, names []string, options ...Option) mutualtls.Files {
 	a.t.Helper()
 	template := template("peer")
