@@ -1,6 +1,6 @@
 // Command comch-ctrl-path-client is the client of the control path sample of the DOCA Comch guide.
 // It connects to comch-ctrl-path-server, sends one message, waits for the server's message, and
-// ends.
+// exits.
 package main
 
 import (
@@ -23,7 +23,7 @@ func start(s *sample.Sample) (sample.Context, error) {
 		SendTasks:    sample.SendTasks,
 		ReceiveQueue: sample.ReceiveQueue,
 		// Start only starts to connect. The client is running once it is connected. If there is no
-		// such server, it becomes idle instead, and Err says why.
+		// such server, it becomes idle instead, and Err returns the reason.
 		StateChanged: func(_, state progress.State) {
 			if state == progress.Running {
 				connection, err := client.Connection()

@@ -1,10 +1,10 @@
 // Command comch-ctrl-path-server is the server of the control path sample of the DOCA Comch guide.
-// It waits for one message of a client, sends a message back, and ends. Start it before its client,
-// comch-ctrl-path-client.
+// It waits for one message from a client, sends a message back, and exits. Start it before its
+// client, comch-ctrl-path-client.
 //
-// It shows the life of a server context: create it, configure it with the size of its task pool and
-// its callbacks, start it, and make progress until it is idle. Package sample reads the flags and
-// makes the progress.
+// It shows the life cycle of a server context: create it, configure it with its callbacks and the
+// size of its task pool, start it, and make progress until it is idle. Package sample reads the
+// flags and makes the progress.
 package main
 
 import (
@@ -18,9 +18,10 @@ func main() { sample.Main(emulated.DefaultDevice, start) }
 // start returns a running server. Everything else happens in its callbacks, which run while the
 // sample makes progress, on the same thread as start.
 func start(s *sample.Sample) (sample.Context, error) {
-	// A server listens under a name, on one device of the DPU, for the clients on the host function
-	// that the representor stands for.
-	server, err := contexts.NewServer(s.Provider, s.Device, s.Representor, "comch_ctrl_path_sample_server")
+	// A server listens under a name, on one device of the DPU, for clients on the host function
+	// that the representor represents.
+	server, err := contexts.NewServer(
+		s.Provider, s.Device, s.Representor, "comch_ctrl_path_sample_server")
 	if err != nil {
 		return nil, err
 	}
@@ -33,9 +34,9 @@ func start(s *sample.Sample) (sample.Context, error) {
 				sample.Log(message)
 				s.Send(server, client, s.Text)
 			},
-			// Then the client has room for our message. A completed task belongs to the application
-			// again, which frees it here. Stop disconnects the client; the server is idle once the
-			// client has gone and all tasks are freed.
+			// Then the client has room for our message, and the send task completes. A completed
+			// task belongs to the application again, which frees it here. Stop disconnects the
+			// client; the server is idle once the client has gone and all tasks are freed.
 			SendCompleted: func(task *contexts.SendTask) {
 				s.Check(task.Free())
 				s.Check(server.Stop())

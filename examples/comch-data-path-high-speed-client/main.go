@@ -1,6 +1,6 @@
 // Command comch-data-path-high-speed-client is the client of the data path sample of the DOCA Comch
-// guide. It sends one message to the server on the fast path, receives one on the fast path, and
-// ends. The documentation of comch-data-path-high-speed-server shows the whole exchange.
+// guide. It sends one message to the server and receives one, both on the fast path, and exits. The
+// documentation of comch-data-path-high-speed-server shows the whole exchange.
 package main
 
 import (
@@ -30,15 +30,15 @@ func start(s *sample.Sample) (sample.Context, error) {
 				s.Send(client, connection, sample.StartDataPath)
 			}
 		},
-		// The server has created its consumer: send to it, then receive from the server, and then
-		// end the test. Both consumer callbacks are mandatory for the fast path.
+		// The server has created its consumer: send to it, receive from the server, and then stop
+		// the test. Both consumer callbacks are mandatory for the fast path.
 		ConsumerCreated: func(server *contexts.Connection, id comch.ConsumerID) {
 			s.Produce(server, id, s.Text, func() {
 				s.Consume(server, func() { s.Send(client, server, sample.StopDataPath) })
 			})
 		},
 		ConsumerExpired: func(*contexts.Connection, comch.ConsumerID) {},
-		// The server has confirmed the end: disconnect.
+		// The server has confirmed the stop: disconnect.
 		MessageReceived: func(_ *contexts.Connection, message []byte) {
 			if string(message) == sample.StopDataPath {
 				s.Check(client.Stop())

@@ -1,10 +1,10 @@
 // Command comch-data-path-high-speed-server is the server of the data path sample of the DOCA Comch
-// guide. It receives one message of the client on the fast path, sends one to the client on the
-// fast path, and ends. Start it before its client, comch-data-path-high-speed-client.
+// guide. It receives one message from the client and sends one to it, both on the fast path, and
+// exits. Start it before its client, comch-data-path-high-speed-client.
 //
 // The fast path consists of consumers and producers, which are contexts on an established
-// connection. A consumer offers buffers, and a producer of the peer fills them. The control
-// messages of the connection say when to start and when to stop:
+// connection. A consumer offers buffers, and a producer of the peer fills them. Control messages on
+// the connection start and stop the exchange:
 //
 //	client                                server
 //	start_data_path_test  ------------->  create a consumer
@@ -30,7 +30,8 @@ func main() { sample.Main(emulated.DefaultDevice, start) }
 
 // start returns a running server. The rest happens in its callbacks.
 func start(s *sample.Sample) (sample.Context, error) {
-	server, err := contexts.NewServer(s.Provider, s.Device, s.Representor, "comch_data_path_sample_server")
+	server, err := contexts.NewServer(
+		s.Provider, s.Device, s.Representor, "comch_data_path_sample_server")
 	if err != nil {
 		return nil, err
 	}
@@ -39,8 +40,8 @@ func start(s *sample.Sample) (sample.Context, error) {
 		ControlConfig: contexts.ControlConfig{
 			SendTasks:    sample.SendTasks,
 			ReceiveQueue: sample.ReceiveQueue,
-			// The client starts and ends the test with a control message, and expects the same
-			// message back. At the start, the server creates its consumer.
+			// The client starts and stops the test with control messages, and expects each message
+			// back. At the start, the server creates its consumer.
 			MessageReceived: func(client *contexts.Connection, message []byte) {
 				finished = string(message) == sample.StopDataPath
 				s.Send(server, client, string(message))

@@ -1,5 +1,5 @@
 // Command dma-local-copy copies a text from one buffer of this process to another with a DMA job.
-// It takes the steps that the DOCA DMA guide lists for local memory, one after the other.
+// It follows the steps that the DOCA DMA guide lists for local memory.
 package main
 
 import (
@@ -31,11 +31,11 @@ func main() {
 	fmt.Printf("Success, memory copied and verified as correct: %s\n", destination)
 }
 
-// copyLocally fills destination from source, which has the same length. If it fails, it leaves the
-// cleanup to the end of the process.
+// copyLocally fills destination from source, which has the same length. If it fails, it does not
+// clean up, because the process exits.
 func copyLocally(address string, destination, source []byte) error {
-	// 1. Open the device that copies. The progress engine of this thread reports when a copy is
-	// done.
+	// 1. Open the device that copies. The progress engine of this thread reports when a copy has
+	// completed.
 	device, err := software.New(software.Options{}).Open(address)
 	if err != nil {
 		return err
@@ -50,13 +50,14 @@ func copyLocally(address string, destination, source []byte) error {
 	from, to := dma.NewMemoryMap(), dma.NewMemoryMap()
 	err = errors.Join(
 		from.SetRegion(memory.Wrap(source)), from.AddDevice(device), from.Start(),
-		to.SetRegion(memory.Wrap(destination)), to.AddDevice(device), to.SetAccess(memory.LocalWrite), to.Start(),
+		to.SetRegion(memory.Wrap(destination)), to.AddDevice(device),
+		to.SetAccess(memory.LocalWrite), to.Start(),
 	)
 	if err != nil {
 		return err
 	}
 
-	// 3. Make an inventory of buffer descriptors. One inventory serves any number of memory maps.
+	// 3. Create an inventory of buffer descriptors. One inventory serves any number of memory maps.
 	inventory, err := dma.NewInventory(2)
 	if err != nil {
 		return err
@@ -65,7 +66,7 @@ func copyLocally(address string, destination, source []byte) error {
 		return err
 	}
 
-	// 4. Make a context on the same device and attach it to the engine, which will deliver one
+	// 4. Create a context on the same device and attach it to the engine, which will deliver one
 	// event for each job.
 	context := dma.NewContext()
 	var event *dma.Event
@@ -88,10 +89,12 @@ func copyLocally(address string, destination, source []byte) error {
 		return err
 	}
 
-	// 6. Submit the job, and make progress until its event has been delivered. Submit finds some
+	// 6. Submit the job, and make progress until its event has been delivered. Submit returns some
 	// errors at once, and the event reports the others. Idle decides whether to poll again, to
 	// yield the core, or to sleep.
-	err = context.Submit(dma.Job{Type: dma.Memcpy, Source: sourceBuffer, Destination: destinationBuffer})
+	err = context.Submit(dma.Job{
+		Type: dma.Memcpy, Source: sourceBuffer, Destination: destinationBuffer,
+	})
 	if err != nil {
 		return err
 	}

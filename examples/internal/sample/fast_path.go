@@ -8,18 +8,20 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// The control messages that start and end the data path sample.
+// The control messages that start and stop the test of the data path sample.
 const (
 	StartDataPath = "start_data_path_test"
 	StopDataPath  = "stop_data_path_test"
 )
 
-// bufferSize is the size in bytes of the only buffer of a consumer.
+// bufferSize is the size in bytes of a consumer's only buffer.
 const bufferSize = 1 << 20
 
 // Produce creates a producer, sends one message to a consumer of the peer, stops the producer, and
 // calls done once the producer is idle.
-func (s *Sample) Produce(connection *contexts.Connection, consumer comch.ConsumerID, text string, done func()) {
+func (s *Sample) Produce(
+	connection *contexts.Connection, consumer comch.ConsumerID, text string, done func(),
+) {
 	producer, err := contexts.NewProducer(connection)
 	if err != nil {
 		s.Check(err)
@@ -44,7 +46,7 @@ func (s *Sample) Produce(connection *contexts.Connection, consumer comch.Consume
 			}
 		},
 	}))
-	// A producer is running as soon as it is started. The message waits until the consumer has
+	// A producer is running once Start has returned. The message waits until the consumer has
 	// posted a receive.
 	s.Check(producer.Start(s.Engine))
 	task, err := producer.AllocateSend(consumer, []byte(text), nil)

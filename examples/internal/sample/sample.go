@@ -1,5 +1,5 @@
 // Package sample is the common part of the Comch samples: the flags, the loop around the progress
-// engine, and short forms of the steps that several samples share.
+// engine, and helpers for the steps that several samples share.
 //
 // A sample runs on one thread. It starts one server or client, and then makes progress until that
 // context is idle. Callbacks do all the work; the first error that one of them passes to Check ends
@@ -23,7 +23,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// The values that the original samples configure.
+// The values that the original samples use.
 const (
 	SendTasks    = 1024                      // in the pool of a context
 	ReceiveQueue = 10                        // control messages
@@ -65,7 +65,8 @@ func run(device string, start func(*Sample) (Context, error)) error {
 	flags.StringVarP(&s.Device, "pci-addr", "p", device, "DOCA Comch device PCIe address")
 	flags.StringVarP(&s.Representor, "rep-pci", "r", emulated.DefaultRepresentor,
 		"DOCA Comch device representor PCIe address (needed only on the DPU)")
-	flags.StringVarP(&s.Text, "text", "t", defaultText, "text to be sent to the other side of the channel")
+	flags.StringVarP(&s.Text, "text", "t", defaultText,
+		"text to be sent to the other side of the channel")
 	flags.StringVar(&directory, "emulated-dir", "",
 		`directory of the emulated Comch (default "`+emulated.DefaultDirectory()+`")`)
 	if err := flags.Parse(os.Args[1:]); err != nil {
@@ -94,7 +95,7 @@ func run(device string, start func(*Sample) (Context, error)) error {
 
 // drive makes progress until the context is idle or an error occurs. SIGINT and SIGTERM stop the
 // context. A context belongs to the thread of its engine, so the goroutine that waits for the
-// signal has the engine call Stop.
+// signal makes the engine call Stop.
 func (s *Sample) drive(main Context) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
