@@ -32,7 +32,8 @@ type Client struct {
 // name is empty or too long.
 func NewClient(provider comch.Provider, device, name string) (*Client, error) {
 	c := &Client{provider: provider, place: comch.ClientConfig{Device: device, Name: name}}
-	err := c.create("client", provider, device, name, func(c comch.Capabilities) bool { return c.Client })
+	err := c.create("client", provider, device, name,
+		func(c comch.Capabilities) bool { return c.Client })
 	if err != nil {
 		return nil, fmt.Errorf("create Comch client of server %q: %w", name, err)
 	}
@@ -85,7 +86,8 @@ func (c *Client) connected(peer comch.Connection, err error) {
 func (c *Client) Connection() (*Connection, error) {
 	if c.connection == nil {
 		return nil, status.Errorf(status.BadState,
-			"get connection of client: it is %v and has not been running since its last start", c.State())
+			"get connection of client: it is %v and has not been running since its last start",
+			c.State())
 	}
 	return c.connection, nil
 }

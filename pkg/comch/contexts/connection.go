@@ -103,11 +103,15 @@ func (c *Connection) removeChild(member child) {
 	c.engine.Do(func() { c.control.releaseConnection(c) })
 }
 
-func (c *Connection) newConsumer(ctx context.Context, config comch.ConsumerConfig) (comch.Consumer, error) {
+func (c *Connection) newConsumer(
+	ctx context.Context, config comch.ConsumerConfig,
+) (comch.Consumer, error) {
 	return c.peer.NewConsumer(ctx, config)
 }
 
-func (c *Connection) newProducer(ctx context.Context, consumer comch.ConsumerID) (comch.Producer, error) {
+func (c *Connection) newProducer(
+	ctx context.Context, consumer comch.ConsumerID,
+) (comch.Producer, error) {
 	return c.peer.NewProducer(ctx, consumer)
 }
 

@@ -88,7 +88,9 @@ func (c *Consumer) Configure(config ConsumerConfig) error {
 	c.config = config
 	c.stateChanged = config.StateChanged
 	c.posted = fifo.New[*ReceiveTask](config.ReceiveTasks)
-	c.tasks = newPool(config.ReceiveTasks, func(t *ReceiveTask) { t.consumer, t.context = c, &c.lifecycle })
+	c.tasks = newPool(config.ReceiveTasks, func(t *ReceiveTask) {
+		t.consumer, t.context = c, &c.lifecycle
+	})
 	c.configured = true
 	return nil
 }
@@ -108,7 +110,8 @@ func (c *Consumer) Start(engine *progress.Engine) error {
 	}
 	c.enter(progress.Starting)
 	config := comch.ConsumerConfig{
-		Receives: c.config.ReceiveTasks, MemorySize: c.memorySize, ImmediateLength: c.config.ImmediateLength,
+		Receives: c.config.ReceiveTasks, MemorySize: c.memorySize,
+		ImmediateLength: c.config.ImmediateLength,
 	}
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -315,7 +318,8 @@ func (c *Consumer) AllocateReceive(offset, length uint32) (*ReceiveTask, error) 
 func (c *Consumer) checkBuffer(offset, length uint32) error {
 	if uint64(offset)+uint64(length) > uint64(c.memorySize) {
 		return status.Errorf(status.InvalidValue,
-			"%d bytes at offset %d are outside the consumer's memory of %d bytes", length, offset, c.memorySize)
+			"%d bytes at offset %d are outside the consumer's memory of %d bytes", length, offset,
+			c.memorySize)
 	}
 	if uint64(length) > uint64(c.limits.MaxBufferLength) {
 		return status.Errorf(status.InvalidValue,

@@ -53,7 +53,8 @@ type control struct {
 // create initializes a context. It fails with status.NotSupported if the device does not support
 // the kind of context.
 func (c *control) create(
-	kind string, provider comch.Provider, device, name string, supported func(comch.Capabilities) bool,
+	kind string, provider comch.Provider, device, name string,
+	supported func(comch.Capabilities) bool,
 ) error {
 	capabilities, err := provider.Capabilities(device)
 	if err != nil {
@@ -63,7 +64,8 @@ func (c *control) create(
 		return status.Errorf(status.NotSupported, "device %s does not support Comch %ss",
 			device, kind)
 	}
-	if err := checkCount("length of server name", len(name), capabilities.MaxNameLength); err != nil {
+	err = checkCount("length of server name", len(name), capabilities.MaxNameLength)
+	if err != nil {
 		return err
 	}
 	c.kind = kind
@@ -84,7 +86,8 @@ func (c *control) checkConfig(config *ControlConfig) error {
 		callback{"MessageReceived", config.MessageReceived != nil})
 	if err == nil && (config.ConsumerCreated == nil) != (config.ConsumerExpired == nil) {
 		err = status.Errorf(status.InvalidValue,
-			"configure %s: only one of ConsumerCreated and ConsumerExpired is set: set both or neither", c.kind)
+			"configure %s: only one of ConsumerCreated and ConsumerExpired is set: "+
+				"set both or neither", c.kind)
 	}
 	return errors.Join(err,
 		checkCount("SendTasks", config.SendTasks, c.capabilities.MaxSendTasks),
@@ -96,14 +99,17 @@ func (c *control) checkConfig(config *ControlConfig) error {
 func (c *control) apply(config ControlConfig) {
 	c.config = config
 	c.stateChanged = config.StateChanged
-	c.tasks = newPool(config.SendTasks, func(t *SendTask) { t.control, t.context = c, &c.lifecycle })
+	c.tasks = newPool(config.SendTasks, func(t *SendTask) {
+		t.control, t.context = c, &c.lifecycle
+	})
 	c.configured = true
 }
 
 // addConnection adds a connection from the provider to this context.
 func (c *control) addConnection(peer comch.Connection) *Connection {
 	connection := &Connection{
-		control: c, engine: c.engine, events: c.config.ConsumerCreated != nil, peer: peer, process: peer.Peer(),
+		control: c, engine: c.engine, events: c.config.ConsumerCreated != nil,
+		peer: peer, process: peer.Peer(),
 		sends: make(chan *SendTask, c.config.SendTasks), sending: make(chan struct{}),
 		children: make(map[child]struct{}),
 	}

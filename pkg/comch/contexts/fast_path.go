@@ -44,11 +44,15 @@ func (msgqChannel) removeChild(child)                  {}
 func (msgqChannel) checkEvents() error                 { return nil }
 func (m msgqChannel) capabilities() comch.Capabilities { return m.queue.Capabilities() }
 
-func (m msgqChannel) newConsumer(ctx context.Context, config comch.ConsumerConfig) (comch.Consumer, error) {
+func (m msgqChannel) newConsumer(
+	ctx context.Context, config comch.ConsumerConfig,
+) (comch.Consumer, error) {
 	return m.queue.NewConsumer(ctx, config)
 }
 
-func (m msgqChannel) newProducer(ctx context.Context, consumer comch.ConsumerID) (comch.Producer, error) {
+func (m msgqChannel) newProducer(
+	ctx context.Context, consumer comch.ConsumerID,
+) (comch.Producer, error) {
 	return m.queue.NewProducer(ctx, consumer)
 }
 

@@ -38,7 +38,8 @@ const (
 )
 
 var operationNames = [...]string{
-	"configure", "start", "allocate a task of", "submit a task to", "stop", "disconnect a client of", "destroy",
+	"configure", "start", "allocate a task of", "submit a task to", "stop",
+	"disconnect a client of", "destroy",
 }
 
 // allowedIn lists the states in which each operation is allowed. Freeing a task that the
@@ -117,7 +118,8 @@ func (l *lifecycle) allow(o operation) error {
 	state := l.State()
 	switch {
 	case l.destroyed:
-		return status.Errorf(status.BadState, "%s %s: it has been destroyed", operationNames[o], l.kind)
+		return status.Errorf(status.BadState, "%s %s: it has been destroyed", operationNames[o],
+			l.kind)
 	case !allowedIn[o].has(state):
 		return status.Errorf(status.BadState, "%s %s: it is %v, but must be %v",
 			operationNames[o], l.kind, state, allowedIn[o])
@@ -131,7 +133,8 @@ func (l *lifecycle) prepareStart(engine *progress.Engine) error {
 		return err
 	}
 	if !l.configured {
-		return status.Errorf(status.Initialization, "start %s: not configured: call Configure first", l.kind)
+		return status.Errorf(status.Initialization,
+			"start %s: not configured: call Configure first", l.kind)
 	}
 	if engine == nil {
 		return status.Errorf(status.NotConnected, "start %s: no progress engine", l.kind)

@@ -72,7 +72,9 @@ func (p *Producer) Configure(config ProducerConfig) error {
 	p.config = config
 	p.stateChanged = config.StateChanged
 	p.completed = fifo.New[*ProducerSendTask](config.SendTasks)
-	p.tasks = newPool(config.SendTasks, func(t *ProducerSendTask) { t.producer, t.context = p, &p.lifecycle })
+	p.tasks = newPool(config.SendTasks, func(t *ProducerSendTask) {
+		t.producer, t.context = p, &p.lifecycle
+	})
 	p.configured = true
 	return nil
 }
@@ -213,7 +215,9 @@ type ProducerSendTask struct {
 // AllocateSend returns a task from the pool that sends message, which may be empty, and a copy of
 // immediate to a consumer of the peer. It fails with status.NoMemory if all tasks are in use, and
 // with status.InvalidValue if the message is longer than any buffer can be.
-func (p *Producer) AllocateSend(consumer comch.ConsumerID, message, immediate []byte) (*ProducerSendTask, error) {
+func (p *Producer) AllocateSend(
+	consumer comch.ConsumerID, message, immediate []byte,
+) (*ProducerSendTask, error) {
 	if err := p.allow(allocate); err != nil {
 		return nil, err
 	}
@@ -236,7 +240,8 @@ func (p *Producer) checkMessage(message, immediate []byte) error {
 	}
 	if len(immediate) > p.limits.MaxImmediateLength {
 		return status.Errorf(status.InvalidValue,
-			"%d bytes of immediate data exceed the limit of %d", len(immediate), p.limits.MaxImmediateLength)
+			"%d bytes of immediate data exceed the limit of %d", len(immediate),
+			p.limits.MaxImmediateLength)
 	}
 	return nil
 }

@@ -53,7 +53,8 @@ func NewServer(provider comch.Provider, device, representor, name string) (*Serv
 		provider: provider,
 		place:    comch.ServerConfig{Device: device, Representor: representor, Name: name},
 	}
-	err := s.create("server", provider, device, name, func(c comch.Capabilities) bool { return c.Server })
+	err := s.create("server", provider, device, name,
+		func(c comch.Capabilities) bool { return c.Server })
 	if err != nil {
 		return nil, fmt.Errorf("create Comch server %q: %w", name, err)
 	}
@@ -141,7 +142,8 @@ func (s *Server) rejected(peer comch.Peer, reason error) {
 	s.engine.Do(func() {
 		s.rejections.Add(-1)
 		if s.is(progress.Running) {
-			s.config.Connected(&Connection{control: &s.control, rejection: reason, process: peer}, false)
+			s.config.Connected(&Connection{control: &s.control, rejection: reason, process: peer},
+				false)
 		}
 	})
 }
@@ -161,7 +163,8 @@ func (s *Server) Disconnect(connection *Connection) error {
 	}
 	switch {
 	case connection == nil || connection.control != &s.control:
-		return status.Errorf(status.InvalidValue, "disconnect: the connection does not belong to this server")
+		return status.Errorf(status.InvalidValue,
+			"disconnect: the connection does not belong to this server")
 	case connection.peer == nil || connection.gone || connection.closing:
 		return fmt.Errorf("disconnect: %w", connection.notConnected())
 	}
