@@ -13,11 +13,11 @@ type conversation struct {
 	requester Role
 	responder Role
 	steps     []step
-	// countsConsumers: StartDataPathConnections and its reply name one consumer per queue.
-	countsConsumers bool
-	// countsConnections: every connection of every queue is created exactly once before
+	// hasConsumers: StartDataPathConnections and its reply name one consumer per queue.
+	hasConsumers bool
+	// hasConnections: every connection of every queue is created exactly once before
 	// StartDataPathConnections.
-	countsConnections bool
+	hasConnections bool
 }
 
 // A step is one line of the table.
@@ -25,7 +25,8 @@ type step struct {
 	request Kind
 	// from is the set of completed phases in which the request is accepted.
 	from phaseSet
-	// during is the phase until the request is answered, after the phase once it has succeeded.
+	// during is the phase while the request is outstanding; after is the phase once it has
+	// succeeded.
 	during, after Phase
 	// retriable: a failure leaves the phase as it was, so that the requester can correct and repeat
 	// the request. The failure of any other request leads to PhaseFailed.
@@ -58,7 +59,7 @@ var (
 )
 
 var initiatorToRelay = conversation{
-	requester: RoleInitiator, responder: RoleRelay, countsConsumers: true,
+	requester: RoleInitiator, responder: RoleRelay, hasConsumers: true,
 	steps: slices.Concat(setupSteps, []step{
 		{request: KindStartDataPathConnections, from: phases(PhaseConfigureDataPath),
 			during: PhaseStartConnections, after: PhaseStartConnections},
@@ -66,7 +67,7 @@ var initiatorToRelay = conversation{
 }
 
 var relayToTarget = conversation{
-	requester: RoleRelay, responder: RoleTarget, countsConnections: true,
+	requester: RoleRelay, responder: RoleTarget, hasConnections: true,
 	steps: slices.Concat(setupSteps, []step{
 		{request: KindCreateRDMAConnection, from: phases(PhaseConfigureDataPath,
 			PhaseCreateConnections), during: PhaseCreateConnections, after: PhaseCreateConnections},
@@ -75,7 +76,7 @@ var relayToTarget = conversation{
 	}, serviceSteps),
 }
 
-// The conversations by the role of one side. The relay takes part in both.
+// The conversations, by the role of one side. The relay takes part in both.
 var (
 	conversationOfRequester = map[Role]*conversation{
 		RoleInitiator: &initiatorToRelay, RoleRelay: &relayToTarget,
@@ -85,8 +86,8 @@ var (
 	}
 )
 
-// machine follows a conversation on either side and rejects what is out of order. It is not safe
-// for concurrent use.
+// machine tracks a conversation on either side and rejects messages that are out of order. It is
+// not safe for concurrent use.
 type machine struct {
 	conversation *conversation
 	completed    Phase   // by the last successful request
@@ -137,13 +138,13 @@ func (m *machine) checkAgreement(request Message) error {
 	case *Hello:
 		if r.Role != m.conversation.requester {
 			return status.Errorf(status.Unexpected,
-				"the %v expects a hello from the %v, and got one from the %v",
+				"the %v expects a hello from the %v, but got one from the %v",
 				m.conversation.responder, m.conversation.requester, r.Role)
 		}
 	case *CreateRDMAConnection:
 		if r.Queue >= m.queues {
-			return status.Errorf(status.InvalidValue, "RDMA connection for queue %d of %d",
-				r.Queue, m.queues)
+			return status.Errorf(status.InvalidValue,
+				"RDMA connection for queue %d, but the session has %d queues", r.Queue, m.queues)
 		}
 		if m.created.has(r.Queue, r.Role) {
 			return status.Errorf(status.AlreadyExist, "queue %d already has a %v connection",
@@ -151,7 +152,7 @@ func (m *machine) checkAgreement(request Message) error {
 		}
 	case *StartDataPathConnections:
 		expected := m.queues * connectionsPerQueue
-		if missing := expected - m.created.count; m.conversation.countsConnections && missing > 0 {
+		if missing := expected - m.created.count; m.conversation.hasConnections && missing > 0 {
 			return status.Errorf(status.BadState,
 				"%v came while %d of %d RDMA connections were missing",
 				r.Kind(), missing, expected)
@@ -162,7 +163,7 @@ func (m *machine) checkAgreement(request Message) error {
 }
 
 func (m *machine) checkConsumers(ids []uint32) error {
-	if !m.conversation.countsConsumers || uint32(len(ids)) == m.queues {
+	if !m.conversation.hasConsumers || uint32(len(ids)) == m.queues {
 		return nil
 	}
 	return status.Errorf(status.InvalidValue, "%d consumer ids for %d queues", len(ids), m.queues)
@@ -171,10 +172,10 @@ func (m *machine) checkConsumers(ids []uint32) error {
 // succeed completes the outstanding request with its reply. If it fails, nothing has changed.
 func (m *machine) succeed(reply Message) error {
 	if m.step == nil {
-		return status.Errorf(status.BadState, "%v answers no request", reply.Kind())
+		return status.Errorf(status.BadState, "unsolicited %v", reply.Kind())
 	}
 	if want := m.step.request.reply(); reply.Kind() != want {
-		return status.Errorf(status.Unexpected, "%v answers %v, expected %v",
+		return status.Errorf(status.Unexpected, "%v in reply to %v, expected %v",
 			reply.Kind(), m.step.request, want)
 	}
 	if r, ok := reply.(*StartDataPathConnectionsReply); ok {
@@ -193,7 +194,7 @@ func (m *machine) succeed(reply Message) error {
 	return nil
 }
 
-// fail completes the outstanding request, if any, without success.
+// fail ends the outstanding request, if any, without success.
 func (m *machine) fail() {
 	if m.step == nil {
 		return

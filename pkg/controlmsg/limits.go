@@ -11,7 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// The protocol's limits. A session's own limits are lower, see OpenVolumeReply.
+// The protocol's limits. A session's own limits are lower: see OpenVolumeReply.
 const (
 	// MinMessageSize is the message size that every side must be able to receive, in bytes. All
 	// messages without a list of consumers fit.
@@ -42,7 +42,7 @@ const (
 	MaxDescriptorLength = comch.MaxExportLength
 )
 
-// The limits of one session at the programs of this repository. A relay's configuration can lower
+// The limits of one session in the programs of this repository. A relay's configuration can lower
 // them; OpenVolumeReply announces the result.
 const (
 	SessionMaxQueues     = 64
@@ -82,7 +82,7 @@ func firstError(errs ...error) error {
 // checkCount returns an error unless value is between 1 and limit.
 func checkCount(field string, value, limit uint32) error {
 	if value == 0 {
-		return status.Errorf(status.InvalidValue, "%s is 0, it must be at least 1", field)
+		return status.Errorf(status.InvalidValue, "%s is 0, must be at least 1", field)
 	}
 	if value > limit {
 		return status.Errorf(status.TooBig, "%s is %d, the limit is %d", field, value, limit)
@@ -96,24 +96,24 @@ func checkPowerOfTwo(field string, value, limit uint32) error {
 		return err
 	}
 	if value&(value-1) != 0 {
-		return status.Errorf(status.InvalidValue, "%s is %d, it must be a power of two",
+		return status.Errorf(status.InvalidValue, "%s is %d, must be a power of two",
 			field, value)
 	}
 	return nil
 }
 
-// checkAddress returns an error unless address can be connected to or from. A zone has a meaning
+// checkAddress returns an error unless address can be connected to or from. A zone means something
 // on one machine only.
 func checkAddress(field string, address netip.Addr) error {
 	if !address.IsValid() || address.IsUnspecified() || address.IsMulticast() ||
 		address.Zone() != "" {
-		return status.Errorf(status.InvalidValue, "%s %q is not a unicast IP address without zone",
-			field, address)
+		return status.Errorf(status.InvalidValue,
+			"%s %q is not a unicast IP address without a zone", field, address)
 	}
 	return nil
 }
 
-// checkConsumers returns an error unless ids are nonzero and distinct, and not too many.
+// checkConsumers returns an error unless ids are nonzero, distinct, and within the limit.
 func checkConsumers(ids []uint32) error {
 	if len(ids) > MaxQueues {
 		return status.Errorf(status.TooBig, "%d consumer ids, the limit is %d", len(ids), MaxQueues)
@@ -125,7 +125,7 @@ func checkConsumers(ids []uint32) error {
 		}
 		if other, taken := queueOf[id]; taken {
 			return status.Errorf(status.InvalidValue,
-				"consumer id %d is given for queue %d and queue %d",
+				"consumer id %d is used for both queue %d and queue %d",
 				id, other, queue)
 		}
 		queueOf[id] = queue
@@ -140,7 +140,7 @@ func checkName(field, value string, limit int) error {
 			field, len(value), limit)
 	}
 	if !utf8.ValidString(value) || strings.ContainsFunc(value, isControl) {
-		return status.Errorf(status.InvalidValue, "%s %q has characters that cannot be printed",
+		return status.Errorf(status.InvalidValue, "%s %q has unprintable characters",
 			field, value)
 	}
 	return nil
@@ -161,7 +161,7 @@ func printableLine(text string, limit int) string {
 	}, text)
 }
 
-// isControl also reports characters that reorder or hide text on a terminal.
+// isControl reports whether r is a control character, or may reorder text or break a line.
 func isControl(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' ||
 		r == '\u2029'

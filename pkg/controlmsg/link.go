@@ -18,8 +18,8 @@ import (
 const DefaultTimeout = 10 * time.Second
 
 const (
-	// farewellTimeout bounds how long the end of a connection waits for the reason: for sending
-	// this side's, or for receiving the peer's.
+	// farewellTimeout bounds the waits for a farewell, the last message with the reason: for
+	// sending this side's, and for receiving the peer's.
 	farewellTimeout = time.Second
 	// peerCloseTimeout bounds the wait for a peer to close after it has sent a farewell.
 	peerCloseTimeout = 500 * time.Millisecond
@@ -62,7 +62,7 @@ func (c EndpointConfig) withDefaults() EndpointConfig {
 }
 
 // link is the part that Requester and Responder share: a goroutine that receives, ordered sending,
-// keep-alives, and one end with one reason.
+// keep-alives, and a single end with a single reason.
 //
 // Any goroutine may end the link. The receiving goroutine then sends the farewell, closes the
 // transport and exits, so that nobody else has to clean up.
@@ -147,8 +147,8 @@ func (l *link) receive() {
 	}
 }
 
-// receiveFailed ends the link when the connection is lost or the peer sends what cannot be
-// received. Only in the second case somebody is left to read a farewell.
+// receiveFailed ends the link after the connection was lost, or after the peer sent something that
+// cannot be received. Only in the second case is somebody left to read a farewell.
 func (l *link) receiveFailed(err error) {
 	closed := errors.Is(err, status.NotConnected)
 	if closed && !l.owner.canPeerClose() {
@@ -172,7 +172,7 @@ func (l *link) setSendLimit(maxMessageSize uint32) {
 	l.sendLimit.Store(min(int64(maxMessageSize), int64(l.transport.MaxMessageSize())))
 }
 
-// encode fails if the peer would not accept the message because of its size.
+// encode encodes e, and fails if the result is larger than the peer accepts.
 func (l *link) encode(e *Envelope) ([]byte, error) {
 	b, err := l.config.Codec.Append(nil, e)
 	if err != nil {
@@ -186,7 +186,7 @@ func (l *link) encode(e *Envelope) ([]byte, error) {
 }
 
 // send sends an encoded envelope and waits at most config.Timeout. A failure ends the link, because
-// the peer misses a message or has part of one; send then returns the link's error.
+// the peer has missed a message or received only part of one; send then returns the link's error.
 func (l *link) send(ctx context.Context, b []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, l.config.Timeout)
 	defer cancel()
@@ -223,7 +223,7 @@ func (l *link) transmit(ctx context.Context, b []byte) error {
 	return err
 }
 
-// errClosed is why a link has ended that this side closed without a reason.
+// errClosed is the error of a link that this side has closed without a reason.
 var errClosed = status.Errorf(status.Shutdown, "the connection was closed by this side")
 
 // fail ends the link because of what the peer does or fails to do, and sends the peer the reason.
@@ -280,7 +280,8 @@ func (l *link) finish() {
 	if abort {
 		l.transport.Abort()
 	} else if err := l.transport.Close(); err != nil {
-		l.config.Logger.Debug("closing the control connection failed: aborted it", zap.Error(err))
+		l.config.Logger.Debug("aborted the control connection because closing it failed",
+			zap.Error(err))
 		l.transport.Abort()
 	}
 	l.watchers.Wait()
@@ -295,13 +296,14 @@ func (l *link) sendFarewell(farewell *Error) {
 		err = l.transmit(ctx, b)
 	}
 	if err != nil {
-		l.config.Logger.Debug("the peer did not learn why the control connection ends",
+		l.config.Logger.Debug("cannot tell the peer why the control connection ends",
 			zap.Error(err))
 	}
 }
 
-// awaitPeerClose lets a peer close first that has sent a farewell. What it sent before over other
-// paths, for instance responses in a Comch consumer, can be received until this side closes.
+// awaitPeerClose gives a peer that has sent a farewell the time to close first. Until this side
+// closes, it can still receive what the peer sent before over other paths, for instance responses
+// to a Comch consumer.
 func (l *link) awaitPeerClose() {
 	ctx, cancel := context.WithTimeout(context.Background(), peerCloseTimeout)
 	defer cancel()
@@ -402,11 +404,11 @@ func (l *link) keepAlive(interval time.Duration) {
 }
 
 // silence decides when a peer has been silent for too long. It counts only time in which this
-// process was running: after a pause of its own it starts anew, because messages that arrived
-// during the pause are still to be read. A late observation alone is not a pause; otherwise a busy
+// process was running: after a pause of its own it starts over, because messages that arrived
+// during the pause have yet to be read. A late observation alone is not a pause; otherwise a busy
 // machine would never declare a peer dead.
 type silence struct {
-	limit time.Duration // 0: for ever
+	limit time.Duration // 0: forever
 	since time.Time
 	last  time.Time // previous observation
 	pause time.Duration
@@ -416,7 +418,7 @@ func newSilence(limit, interval time.Duration, now time.Time) silence {
 	return silence{limit: limit, since: now, last: now, pause: max(2*interval, limit/2)}
 }
 
-// observe reports whether the peer is dead. It is called once per interval; heard says whether a
+// observe reports whether the peer is dead. It is called once per interval; heard reports whether a
 // message has arrived since the previous call.
 func (s *silence) observe(now time.Time, heard bool) bool {
 	paused := now.Sub(s.last) > s.pause

@@ -1,5 +1,5 @@
-// Package controlmsg is the control protocol between initiator, relay and target: its messages,
-// their encoding and framing, and the order in which they may be sent.
+// Package controlmsg implements the control protocol between initiator, relay and target: its
+// messages, their encoding and framing, and the order in which they may be sent.
 //
 // A conversation has a Requester and a Responder: the initiator sends requests to the relay over
 // Comch, and the relay sends requests to the target over TCP. One request is outstanding at a
@@ -119,8 +119,8 @@ func (k Kind) reply() Kind { return k + 1 }
 // Phase is a step of the handshake: the current one or, between requests, the last completed one.
 type Phase uint8
 
-// The phases, in the order in which a session passes them. PhaseUnknown stands for a phase of a
-// peer that this side does not know.
+// The phases, in the order in which a session passes them. PhaseUnknown stands for a peer's phase
+// that this side does not know.
 const (
 	PhaseUnknown Phase = iota
 	PhaseConnect

@@ -12,8 +12,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// A new field needs a line here, one in proto/zc/relay/control/v1, and one in protobuf.go; a check
-// in validate if the type allows more than the protocol does.
+// A new field needs a line here, one in proto/zc/relay/control/v1, and one in protobuf.go. If its
+// type allows more than the protocol does, it also needs a check in validate.
 
 // Hello opens a conversation. The side that has connected sends it.
 type Hello struct {
@@ -26,8 +26,8 @@ type Hello struct {
 	MaxMessageSize uint32
 	// Software is the sender's name and version, for logs.
 	Software string
-	// SilenceLimitMs is how long the peer may be silent before the sender takes it for dead, in
-	// milliseconds; 0 means for ever.
+	// SilenceLimitMs is how long the peer may be silent before the sender considers it dead, in
+	// milliseconds; 0 means forever.
 	SilenceLimitMs uint32
 }
 
@@ -63,18 +63,18 @@ func (m *HelloReply) validate() error {
 func validateTerms(maxMessageSize uint32, software string, silenceLimitMs uint32) error {
 	if maxMessageSize < MinMessageSize {
 		return status.Errorf(status.InvalidValue,
-			"max_message_size is %d bytes, it must be at least %d",
+			"max_message_size is %d bytes, must be at least %d",
 			maxMessageSize, MinMessageSize)
 	}
 	limitMs := uint32(minSilenceLimit.Milliseconds())
 	if silenceLimitMs != 0 && silenceLimitMs < limitMs {
 		return status.Errorf(status.InvalidValue,
-			"silence_limit_ms is %d, it must be 0 or at least %d", silenceLimitMs, limitMs)
+			"silence_limit_ms is %d, must be 0 or at least %d", silenceLimitMs, limitMs)
 	}
 	return checkName("software", software, MaxSoftwareLength)
 }
 
-// OpenVolume selects the volume of a session. It may be repeated, to learn of changes.
+// OpenVolume selects the volume of a session. The requester may repeat it to learn of changes.
 type OpenVolume struct {
 	// Volume is the volume's name. An initiator may leave it empty: the relay's channel decides.
 	Volume string
@@ -113,7 +113,7 @@ func (m *OpenVolumeReply) validate() error {
 	}
 	if m.Size%uint64(m.BlockSize) != 0 {
 		return status.Errorf(status.InvalidValue,
-			"size is %d bytes, it must be a multiple of the block size %d",
+			"size is %d bytes, must be a multiple of the block size %d",
 			m.Size, m.BlockSize)
 	}
 	return firstError(
@@ -134,7 +134,7 @@ func (m *OpenVolumeReply) CheckLimits(c *ConfigureDataPath) error {
 	)
 }
 
-// ConfigureDataPath sizes the data path of a session and exports the memory that it works on.
+// ConfigureDataPath sizes the data path of a session and exports the memory for its data.
 type ConfigureDataPath struct {
 	QueueCount uint32
 	// Depth is the number of IOs in flight per queue.
@@ -142,8 +142,8 @@ type ConfigureDataPath struct {
 	// BufferSize is the largest IO in bytes.
 	BufferSize uint32
 	Export     Export
-	// ClientInstance identifies one run of a client program, which picks it at random. All
-	// sessions of that run carry the same.
+	// ClientInstance identifies one run of a client program, which picks it at random. All sessions
+	// of that run carry the same value.
 	ClientInstance [16]byte
 	// Epoch numbers the sessions of a client instance in ascending order. Relay and target reject
 	// an epoch that has been superseded by a higher one.
@@ -225,7 +225,7 @@ func (e *Export) validate() error {
 type CreateRDMAConnection struct {
 	// Queue is the index of the queue, from 0.
 	Queue uint32
-	// Role is which of the queue's connections it is.
+	// Role selects one of the queue's connections.
 	Role iomsg.ConnectionRole
 	// Source is the address that the relay will connect from.
 	Source netip.Addr
@@ -286,7 +286,7 @@ type StartStorage struct{}
 // StartStorageReply confirms that all receives are posted and IO is served.
 type StartStorageReply struct{}
 
-// Stop stops serving IO. A stop message on each queue has drained it before.
+// Stop stops serving IO. Before it, a stop message on each queue has drained that queue.
 type Stop struct{}
 
 // StopReply confirms that no IO is served any more.
@@ -337,8 +337,8 @@ func (e *Error) validate() error {
 	return checkName("error text", e.Text, MaxTextLength)
 }
 
-// report converts an error of this side to the message for the peer. The error of another peer is
-// passed on as it is.
+// report converts an error of this side to the message for the peer. An error that came from
+// another peer keeps its code and phase.
 func report(err error, phase Phase) *Error {
 	if err == nil {
 		return &Error{Code: status.Unknown, Phase: phase, Text: "unspecified failure"}
@@ -351,7 +351,7 @@ func report(err error, phase Phase) *Error {
 		code = status.Unknown
 	}
 	text := err.Error()
-	switch outermost := err.(type) { // without what Code and Phase say; inner errors keep it
+	switch outermost := err.(type) { // omit what Code and Phase say; inner errors keep it
 	case *Error:
 		text = outermost.Text
 	case *status.Error:
@@ -360,7 +360,7 @@ func report(err error, phase Phase) *Error {
 	return &Error{Code: code, Phase: phase, Text: printableLine(text, MaxTextLength)}
 }
 
-// Kind of each message, see Message.
+// Kind identifies each message: see Message.
 func (*Error) Kind() Kind                         { return KindError }
 func (*KeepAlive) Kind() Kind                     { return KindKeepAlive }
 func (*Hello) Kind() Kind                         { return KindHello }

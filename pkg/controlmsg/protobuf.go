@@ -51,7 +51,7 @@ func (protobufCodec) Decode(b []byte) (*Envelope, error) {
 	return &Envelope{Correlation: wire.Correlation, Message: message}, nil
 }
 
-// wireFormats has the translation of each kind of message.
+// wireFormats holds the wire format of each kind of message.
 var wireFormats = [kindCount]wireFormat{
 	KindError:                         format((*Error).translate),
 	KindKeepAlive:                     format[KeepAlive, controlpb.KeepAlive](nil),
@@ -190,8 +190,8 @@ func (m *StartDataPathConnectionsReply) translate(
 	plain(t, &m.ConsumerIDs, &w.ConsumerIds)
 }
 
-// translate is lenient in decoding: the reason of a failure must get through, even from a peer that
-// knows more codes and phases.
+// translate is lenient in decoding: the reason for a failure must get through, even from a peer
+// that knows more codes and phases.
 func (m *Error) translate(w *controlpb.Error, t *translation) {
 	if !t.decoding {
 		w.Code, w.Phase, w.Text = controlpb.Code(m.Code), controlpb.Phase(m.Phase), m.Text
@@ -205,7 +205,7 @@ func (m *Error) translate(w *controlpb.Error, t *translation) {
 
 // translation copies the fields of one message between its Go struct and its protocol buffer, in
 // one of the two directions. It fails only on values that the types of the Go struct cannot hold;
-// the rest is up to validate.
+// validate checks the rest.
 type translation struct {
 	decoding bool
 	err      error // the first
@@ -248,13 +248,14 @@ func sixteenBytes(t *translation, name string, field *[16]byte, wire *[]byte) {
 	case !t.decoding:
 		*wire = field[:]
 	case len(*wire) != len(field):
-		t.fail("%s has %d bytes, it must have %d", name, len(*wire), len(field))
+		t.fail("%s has %d bytes, must have %d", name, len(*wire), len(field))
 	default:
 		*field = [16]byte(*wire)
 	}
 }
 
-// ipAddress encodes IPv4 addresses in 4 bytes, even if they are mapped to IPv6.
+// ipAddress translates IP addresses. It encodes IPv4 addresses in 4 bytes, even if they are mapped
+// to IPv6.
 func ipAddress(t *translation, name string, field *netip.Addr, wire *[]byte) {
 	if !t.decoding {
 		*wire = field.Unmap().AsSlice()
@@ -262,7 +263,7 @@ func ipAddress(t *translation, name string, field *netip.Addr, wire *[]byte) {
 	}
 	address, ok := netip.AddrFromSlice(*wire)
 	if !ok {
-		t.fail("%s has %d bytes, an IP address has 4 or 16", name, len(*wire))
+		t.fail("%s has %d bytes, must have 4 or 16", name, len(*wire))
 	}
 	*field = address.Unmap()
 }
@@ -299,8 +300,8 @@ func format[M, W any, PM interface {
 	}
 }
 
-// wireMessages describes the oneof of the protocol buffer Envelope. Its fields have the names of
-// the kinds.
+// wireMessages describes the oneof of the protocol buffer Envelope. Its fields are named like the
+// kinds.
 var wireMessages = (*controlpb.Envelope)(nil).ProtoReflect().Descriptor().Oneofs().ByName("message")
 
 func toWire(e *Envelope) *controlpb.Envelope {

@@ -30,18 +30,18 @@ func (d RDMAPrivateData) Append(dst []byte) []byte {
 func DecodeRDMAPrivateData(b []byte) (RDMAPrivateData, error) {
 	var d RDMAPrivateData
 	if len(b) < RDMAPrivateDataSize || len(b) > rdma.MaxPrivateData {
-		return d, status.Errorf(status.InvalidValue, "private data has %d bytes, it must have %d",
+		return d, status.Errorf(status.InvalidValue, "private data has %d bytes, must have %d",
 			len(b), RDMAPrivateDataSize)
 	}
 	token, ok := bytes.CutPrefix(b[:RDMAPrivateDataSize], []byte(rdmaPrivateDataMagic))
 	if !ok {
 		return d, status.Errorf(status.UnsupportedVersion,
-			"private data starts with %q, this side supports %q",
+			"private data starts with %q, this side supports only %q",
 			b[:len(rdmaPrivateDataMagic)], rdmaPrivateDataMagic)
 	}
 	if len(bytes.Trim(b[RDMAPrivateDataSize:], "\x00")) > 0 {
 		return d, status.Errorf(status.InvalidValue,
-			"private data has other bytes than 0 after the first %d", RDMAPrivateDataSize)
+			"private data has nonzero bytes after the first %d", RDMAPrivateDataSize)
 	}
 	d.Token = [16]byte(token)
 	return d, nil

@@ -12,8 +12,8 @@ import (
 // to its target. Its methods may be called concurrently.
 //
 // It ends when it is closed, and by itself when the peer disconnects, is silent for too long,
-// reports an error that answers no request, or violates the protocol. Close must be called in any
-// case; when it returns, all resources are released.
+// reports an error that belongs to no request, or violates the protocol. Close must be called in
+// any case; when it returns, all resources are released.
 type Requester struct {
 	link    *link
 	turn    chan struct{} // has an element while a request is outstanding
@@ -40,7 +40,7 @@ func NewRequester(t Transport, config EndpointConfig) *Requester {
 	return r
 }
 
-// Greet agrees with the peer on a version and on limits. It must be the first request.
+// Greet agrees with the peer on a version and limits. It must be the first request.
 func (r *Requester) Greet(ctx context.Context) (HelloReply, error) {
 	hello := &Hello{
 		Role:           r.link.config.Role,
@@ -57,7 +57,7 @@ func (r *Requester) Greet(ctx context.Context) (HelloReply, error) {
 	return *reply, nil
 }
 
-// Call calls r.Call and returns the reply in the type that belongs to the request.
+// Call calls r.Call and returns the reply with the type that belongs to the request.
 func Call[R Message](ctx context.Context, r *Requester, request RequestFor[R]) (R, error) {
 	reply, err := r.Call(ctx, request)
 	if err != nil {
@@ -71,9 +71,9 @@ func Call[R Message](ctx context.Context, r *Requester, request RequestFor[R]) (
 //
 // A request that is out of order or not valid is not sent, and nothing changes. A request that the
 // peer rejects fails with the peer's *Error; OpenVolume and ConfigureDataPath may then be corrected
-// and repeated, after any other request the phase is PhaseFailed. If ctx or EndpointConfig.Timeout
-// ends while the request is outstanding, the Requester ends too, because what the peer has done is
-// unknown.
+// and repeated; after any other request the phase is PhaseFailed. If ctx ends or
+// EndpointConfig.Timeout expires while the request is outstanding, the Requester ends too, because
+// what the peer has done is unknown.
 func (r *Requester) Call(ctx context.Context, request Message) (reply Message, err error) {
 	defer func() {
 		if err != nil {
@@ -153,7 +153,7 @@ func (r *Requester) complete(request, reply Message) error {
 func (r *Requester) applyTerms(hello *Hello, reply *HelloReply) error {
 	if reply.Version < hello.MinVersion || reply.Version > hello.MaxVersion {
 		return status.Errorf(status.UnsupportedVersion,
-			"the peer picked protocol version %d, offered were %d to %d",
+			"the peer picked protocol version %d, but %d to %d were offered",
 			reply.Version, hello.MinVersion, hello.MaxVersion)
 	}
 	r.link.setSendLimit(reply.MaxMessageSize)
@@ -165,7 +165,7 @@ func (r *Requester) deliver(e *Envelope) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.outstanding || e.Correlation != r.correlation {
-		return status.Errorf(status.Unexpected, "%v with correlation %d answers no request",
+		return status.Errorf(status.Unexpected, "unsolicited %v with correlation %d",
 			e.Message.Kind(), e.Correlation)
 	}
 	r.outstanding = false
@@ -173,7 +173,8 @@ func (r *Requester) deliver(e *Envelope) error {
 	return nil
 }
 
-// canPeerClose: it is up to the requester to close, once everything is destroyed.
+// canPeerClose reports whether everything has been destroyed. Before that, only the requester may
+// close.
 func (r *Requester) canPeerClose() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -187,14 +188,14 @@ func (r *Requester) Phase() Phase {
 	return r.machine.phase()
 }
 
-// Done is closed when the conversation has ended, for whatever reason.
+// Done returns a channel that is closed when the conversation has ended, for whatever reason.
 func (r *Requester) Done() <-chan struct{} { return r.link.done }
 
-// Err returns why the conversation has ended, nil before: an *Error from the peer, the reason given
-// to Close, status.Shutdown if that was nil, status.ConnectionReset if the connection was lost,
-// status.TimeOut if the peer is silent.
+// Err returns why the conversation has ended, or nil if it has not: an *Error from the peer, the
+// reason given to Close, status.Shutdown if that was nil, status.ConnectionReset if the connection
+// was lost, or status.TimeOut if the peer was silent.
 func (r *Requester) Err() error { return r.link.endError() }
 
 // Close ends the conversation, sends the reason to the peer unless it is nil, and closes the
-// transport in order. It takes a bounded time. Later calls wait for the first.
+// transport gracefully. It takes a bounded time. Later calls wait for the first.
 func (r *Requester) Close(reason error) { r.link.close(reason) }

@@ -71,7 +71,7 @@ func TestAnInvalidRequestOrOneOutOfOrderIsNotSent(t *testing.T) {
 	_, err = r.Call(t.Context(), &controlmsg.KeepAlive{})
 	checkError(t, "keep_alive", err, status.Unexpected, "keep_alive is not a request")
 	_, err = r.Call(t.Context(), &controlmsg.OpenVolume{Volume: "\n"})
-	checkError(t, "open_volume", err, status.InvalidValue, "cannot be printed")
+	checkError(t, "open_volume", err, status.InvalidValue, "unprintable characters")
 	mustCall(t, r, &controlmsg.OpenVolume{})
 }
 
@@ -185,9 +185,9 @@ func TestUnsolicitedRepliesAreAViolation(t *testing.T) {
 		code        status.Code
 		text        string
 	}{
-		{"before any request", 1, targetHello(), status.Unexpected, "answers no request"},
-		{"error for an unknown request", 9, &controlmsg.Error{Code: status.Full}, status.Unexpected, "answers no request"},
-		{"request", 1, &controlmsg.OpenVolume{}, status.Unexpected, "answers no request"},
+		{"before any request", 1, targetHello(), status.Unexpected, "unsolicited"},
+		{"error for an unknown request", 9, &controlmsg.Error{Code: status.Full}, status.Unexpected, "unsolicited"},
+		{"request", 1, &controlmsg.OpenVolume{}, status.Unexpected, "unsolicited"},
 		{"keep-alive before the greeting", 0, &controlmsg.KeepAlive{}, status.BadState, "before hello"},
 	}
 	for _, c := range cases {
@@ -210,9 +210,9 @@ func TestWrongRepliesToHelloAreAViolation(t *testing.T) {
 		code   status.Code
 		text   string
 	}{
-		{"other reply", &controlmsg.StopReply{}, status.Unexpected, "stop_reply answers hello"},
+		{"other reply", &controlmsg.StopReply{}, status.Unexpected, "stop_reply in reply to hello"},
 		{"version that was not offered", &controlmsg.HelloReply{Version: 2, MaxMessageSize: controlmsg.MinMessageSize},
-			status.UnsupportedVersion, "picked protocol version 2, offered were 1 to 1"},
+			status.UnsupportedVersion, "picked protocol version 2, but 1 to 1 were offered"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

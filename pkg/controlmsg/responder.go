@@ -15,8 +15,8 @@ import (
 // to its relay. Its methods may be called concurrently.
 //
 // It ends as a Requester does, and also when the peer sends no request for EndpointConfig.Timeout
-// although it has to: before hello, between configuring the data path and starting the storage,
-// after a request that leads to PhaseFailed, and when closing is all that is left.
+// although it must: before and after hello, between configuring the data path and starting the
+// storage, after a request that leads to PhaseFailed, and when closing is all that is left.
 type Responder struct {
 	link     *link
 	requests chan Request // has room for one
@@ -47,8 +47,8 @@ func NewResponder(t Transport, config EndpointConfig) *Responder {
 }
 
 // Handler carries out the requests that Serve receives. Serve calls its methods one at a time, in
-// the order that the conversation allows, with valid messages and its own context. An error is the
-// answer to the request.
+// the order that the conversation allows, with valid messages and its own context. An error that a
+// method returns is the answer to the request.
 type Handler interface {
 	OpenVolume(context.Context, *OpenVolume) (*OpenVolumeReply, error)
 	ConfigureDataPath(context.Context, *ConfigureDataPath) (*ConfigureDataPathReply, error)
@@ -57,8 +57,8 @@ type Handler interface {
 	) (*StartDataPathConnectionsReply, error)
 	StartStorage(context.Context) error
 	Stop(context.Context) error
-	// DestroyObjects returns done if Serve is to return after the answer. If not, the peer may
-	// repeat a DestroyObjects that failed.
+	// DestroyObjects reports in done whether Serve returns after the answer. If it does not, the
+	// peer may repeat a DestroyObjects that has failed.
 	DestroyObjects(context.Context) (done bool, err error)
 }
 
@@ -68,9 +68,9 @@ type TargetHandler interface {
 	CreateRDMAConnection(context.Context, *CreateRDMAConnection) (*CreateRDMAConnectionReply, error)
 }
 
-// Serve passes each request to handler and answers it. It returns nil when DestroyObjects is done,
-// otherwise why it cannot go on: the cause of ctx if that has ended, else why the conversation has.
-// When ctx ends during a request, its cause is the answer.
+// Serve passes each request to handler and answers it. It returns nil when DestroyObjects is done.
+// Otherwise it returns the cause of ctx if ctx has ended, or the reason why the conversation has.
+// If ctx ends during a request, its cause is the answer to that request.
 func (s *Responder) Serve(ctx context.Context, handler Handler) error {
 	// The peer must learn why its session ends, so answers do not depend on ctx. Config.Timeout
 	// bounds them.
@@ -116,7 +116,7 @@ func handle(
 			reply, err = target.CreateRDMAConnection(ctx, m)
 			break
 		}
-		err = status.Errorf(status.Unexpected, "%v is not for this program", request.Kind())
+		err = status.Errorf(status.Unexpected, "this program does not serve %v", request.Kind())
 	case *StartDataPathConnections:
 		reply, err = handler.StartDataPathConnections(ctx, m)
 	case *StartStorage:
@@ -135,12 +135,12 @@ func handle(
 var mustContinue = phases(PhaseConnect, PhaseHello, PhaseConfigureDataPath, PhaseCreateConnections,
 	PhaseStartConnections, PhaseDestroying, PhaseFailed)
 
-// Next waits for the next request, which is valid and in order. Hello is answered here and not
-// returned. A violation of the protocol ends the Responder: the peer gets the reason, and Next
+// Next waits for the next request, which is valid and in order. It answers Hello itself and does
+// not return it. A violation of the protocol ends the Responder: the peer gets the reason, and Next
 // fails with what Err returns.
 //
-// If ctx ends, Next fails and nothing else changes. The silence of a peer that has to continue
-// counts only while a goroutine is in Next.
+// If ctx ends, Next fails and nothing else changes. The silence of a peer that must continue counts
+// only while a goroutine is in Next.
 func (s *Responder) Next(ctx context.Context) (Request, error) {
 	for {
 		s.mu.Lock()
@@ -201,9 +201,10 @@ func (s *Responder) Reply(ctx context.Context, correlation uint64, m Message) er
 	return s.answer(ctx, correlation, m, true)
 }
 
-// Fail answers a request with an Error made of err: its status.CodeOf, its text and the current
-// phase; if err is an *Error from another peer, that peer's. OpenVolume and ConfigureDataPath may
-// then be repeated; after any other request the peer can only destroy what it has.
+// Fail answers a request with an Error made of err: its status.CodeOf, its text, and the current
+// phase, or the other peer's phase if err is an *Error from another peer. OpenVolume and
+// ConfigureDataPath may then be repeated; after any other request the peer can only destroy what it
+// has.
 func (s *Responder) Fail(ctx context.Context, correlation uint64, err error) error {
 	return s.answer(ctx, correlation, report(err, s.Phase()), false)
 }
@@ -215,7 +216,7 @@ func (s *Responder) answer(ctx context.Context, correlation uint64, m Message, s
 		b, err = s.link.encode(&Envelope{Correlation: correlation, Message: m})
 	}
 	if err == nil {
-		// Before the answer is sent: the next request may arrive as soon as it is.
+		// Complete before sending: the next request may arrive as soon as the peer has the answer.
 		err = s.complete(correlation, m, success)
 	}
 	if err == nil {
@@ -260,8 +261,8 @@ func (s *Responder) deliver(e *Envelope) error {
 	return nil
 }
 
-// canPeerClose: between requests, before configure_data_path and after destroy_objects, the peer
-// leaves nothing behind.
+// canPeerClose reports whether the peer would leave nothing behind: between requests, before
+// configure_data_path or after destroy_objects.
 func (s *Responder) canPeerClose() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -276,14 +277,14 @@ func (s *Responder) Phase() Phase {
 	return s.machine.phase()
 }
 
-// Done is closed when the conversation has ended, for whatever reason, even while a request is
-// being handled.
+// Done returns a channel that is closed when the conversation has ended, for whatever reason, even
+// while a request is being handled.
 func (s *Responder) Done() <-chan struct{} { return s.link.done }
 
-// Err returns why the conversation has ended, nil before: as for a Requester, and
-// status.NotConnected if the peer has closed in order.
+// Err returns why the conversation has ended, or nil if it has not: as for a Requester, or
+// status.NotConnected if the peer closed when nothing could be lost.
 func (s *Responder) Err() error { return s.link.endError() }
 
 // Close ends the conversation, sends the reason to the peer unless it is nil, and closes the
-// transport in order. It takes a bounded time. Later calls wait for the first.
+// transport gracefully. It takes a bounded time. Later calls wait for the first.
 func (s *Responder) Close(reason error) { s.link.close(reason) }

@@ -99,7 +99,7 @@ func TestAViolationIsReportedAndEndsTheResponder(t *testing.T) {
 			hello := relayHello()
 			hello.Role = controlmsg.RoleInitiator
 			raw.Send(1, hello)
-		}, status.Unexpected, "the target expects a hello from the relay, and got one from the initiator"},
+		}, status.Unexpected, "the target expects a hello from the relay, but got one from the initiator"},
 		{"second request before the first is answered", func(raw *controlmsgtest.Raw) {
 			raw.Send(1, relayHello())
 			raw.Receive()
@@ -240,7 +240,7 @@ func TestAWrongReplyLeavesTheRequestOutstanding(t *testing.T) {
 	request := next(t, s)
 	volume := controlmsgtest.Volume()
 	err := s.Reply(t.Context(), request.Correlation, &controlmsg.StopReply{})
-	checkError(t, "wrong kind", err, status.Unexpected, "stop_reply answers open_volume")
+	checkError(t, "wrong kind", err, status.Unexpected, "stop_reply in reply to open_volume")
 	err = s.Reply(t.Context(), request.Correlation+1, &volume)
 	checkError(t, "wrong correlation", err, status.BadState, "no such request")
 	err = s.Reply(t.Context(), request.Correlation, &controlmsg.OpenVolumeReply{BlockSize: 3})

@@ -15,15 +15,16 @@ import (
 
 // TCPConfig bounds a TCP transport. Zero values mean the defaults.
 type TCPConfig struct {
-	// MaxMessageSize is the largest message in bytes, in both directions; DefaultMaxMessageSize.
+	// MaxMessageSize is the largest message in bytes, in both directions. The default is
+	// DefaultMaxMessageSize.
 	MaxMessageSize int
-	// MessageTimeout is how long the rest of a message may take once its first byte has arrived;
-	// 10 s.
+	// MessageTimeout is how long the rest of a message may take once its first byte has arrived.
+	// The default is 10 s.
 	MessageTimeout time.Duration
 	// UserTimeout is how long sent bytes may stay unacknowledged before the kernel considers the
-	// connection lost (TCP_USER_TIMEOUT, RFC 5482); 5 s.
+	// connection lost (TCP_USER_TIMEOUT, RFC 5482). The default is 5 s.
 	UserTimeout time.Duration
-	// CloseTimeout is how long Close waits for the peer to close; 1 s.
+	// CloseTimeout is how long Close waits for the peer to close. The default is 1 s.
 	CloseTimeout time.Duration
 }
 
@@ -88,7 +89,7 @@ func (t *tcpTransport) RemoteName() string { return t.name }
 
 func (t *tcpTransport) Send(ctx context.Context, message []byte) error {
 	if len(message) == 0 || len(message) > t.config.MaxMessageSize {
-		return status.Errorf(status.TooBig, "send message of %d bytes to %s: it must have 1 to %d",
+		return status.Errorf(status.TooBig, "send message of %d bytes to %s: must have 1 to %d",
 			len(message), t.RemoteName(), t.config.MaxMessageSize)
 	}
 	t.frame = appendFrame(t.frame[:0], message)
@@ -139,8 +140,8 @@ func (t *tcpTransport) failure(ctx context.Context, operation string, err error)
 // Otherwise the last message could be lost: closing a socket with unread data makes the kernel
 // discard what the peer has not read yet.
 func (t *tcpTransport) Close() error {
-	// TLS has its own end, which must come before TCP's. The peer's data is read below TLS, because
-	// the end of TLS is not the end of the connection.
+	// TLS has its own end, which must be sent before TCP's. The peer's data is read below TLS,
+	// because the end of TLS is not the end of the connection.
 	if t.stream.SetWriteDeadline(time.Now().Add(t.config.CloseTimeout)) == nil &&
 		t.stream.CloseWrite() == nil && t.conn.CloseWrite() == nil &&
 		t.conn.SetReadDeadline(time.Now().Add(t.config.CloseTimeout)) == nil {
@@ -186,7 +187,7 @@ func readFrame(r io.Reader, limit int, begun func()) ([]byte, error) {
 	const handshakeRecord, majorVersion = 22, 3
 	if header[0] == handshakeRecord && header[1] == majorVersion {
 		return nil, status.Errorf(status.Authentication,
-			"the peer speaks TLS, and this side does not: set up TLS on both sides or on none")
+			"the peer speaks TLS, and this side does not: set up TLS on both sides or on neither")
 	}
 	if int64(length) > int64(limit) {
 		return nil, status.Errorf(status.TooBig,
@@ -218,8 +219,8 @@ type deadline struct {
 // longAgo is a deadline that ends a wait at once.
 var longAgo = time.Unix(1, 0)
 
-// newDeadline applies the end of ctx by set, which is SetReadDeadline or SetWriteDeadline of a
-// connection, until stop is called. set fails on a closed connection only, which the next read or
+// newDeadline applies the end of ctx to a connection until stop is called. set is the connection's
+// SetReadDeadline or SetWriteDeadline. It fails only on a closed connection, which the next read or
 // write reports.
 func newDeadline(ctx context.Context, set func(time.Time) error) *deadline {
 	d := &deadline{ctx: ctx, set: set, ended: make(chan struct{})}
@@ -240,7 +241,7 @@ func (d *deadline) shorten(timeout time.Duration) {
 	}
 	_ = d.set(latest)
 	if d.ctx.Err() != nil {
-		_ = d.set(longAgo) // the context may have ended just before, and was overwritten
+		_ = d.set(longAgo) // d.set(latest) may have overwritten the end of the context
 	}
 }
 
@@ -252,7 +253,7 @@ func (d *deadline) stop() {
 }
 
 // resetReader is a TCP connection that reads once more after a reset: the peer's farewell, which
-// says why it closed, may still be in the socket.
+// gives the reason, may still be in the socket.
 type resetReader struct {
 	*net.TCPConn
 	reset bool // Read has seen the reset

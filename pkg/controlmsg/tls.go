@@ -13,10 +13,10 @@ import (
 )
 
 // NewTLSClient performs the connecting side of a TLS handshake over conn and returns a transport
-// secured by it. It owns conn from now on, even if it fails. The end of ctx ends the handshake.
+// secured by it. It owns conn from now on, even if it fails. If ctx ends, the handshake fails.
 //
-// In TLS 1.3 the handshake is over for this side before the peer examines its certificate. A peer
-// that rejects the certificate makes the next Send or Receive fail with status.Authentication.
+// In TLS 1.3 the handshake completes on this side before the peer has examined its certificate. A
+// peer that rejects the certificate makes the next Send or Receive fail with status.Authentication.
 func NewTLSClient(
 	ctx context.Context, conn *net.TCPConn, secure *tls.Config, config TCPConfig,
 ) (Transport, error) {
@@ -49,10 +49,10 @@ func (t *tcpTransport) handshake(ctx context.Context, secured *tls.Conn) error {
 	}
 	reason := t.handshakeError(ctx, err)
 	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok && record.RecordHeader[0] == 0 {
-		// TLS never begins with 0, a message of this protocol does.
+		// TLS never begins with 0; a message of this protocol does.
 		t.sendPlainTextError(ctx, reason)
 	}
-	// In order, so that the peer gets the alert that says why.
+	// Close gracefully, so that the peer receives the alert with the reason.
 	return errors.Join(reason, t.Close())
 }
 
@@ -75,8 +75,8 @@ func (t *tcpTransport) handshakeError(ctx context.Context, err error) error {
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		return status.Errorf(status.Authentication,
-			"%s: one side speaks TLS and the other does not: set up TLS on both sides or on none",
-			text)
+			"%s: one side speaks TLS and the other does not: "+
+				"set up TLS on both sides or on neither", text)
 	}
 	if isAlert(err) {
 		return status.Errorf(status.Authentication, "%s: %w", text, explainAlert(err))
@@ -108,7 +108,7 @@ func isAlert(err error) bool {
 	return ok && failure.Op == "remote error"
 }
 
-// explainAlert adds the likely cause to an alert, which carries a number only.
+// explainAlert adds the likely cause to an alert, which carries only a number.
 func explainAlert(err error) error {
 	return fmt.Errorf("the peer ended TLS, probably because it rejects this side's certificate; "+
 		"see its log: %w", err)

@@ -14,7 +14,8 @@ import (
 // An error of Send or Receive ends the transport: only Close and Abort are defined afterwards.
 // Errors carry these codes: status.NotConnected if the peer has closed between two messages,
 // status.ConnectionReset if the connection was lost, status.TooBig if the peer sends more than
-// MaxMessageSize, status.TimeOut if a context or a timeout of the transport has ended the wait.
+// MaxMessageSize, status.TimeOut if a deadline or a timeout of the transport has ended the wait,
+// status.Shutdown if the context was cancelled.
 type Transport interface {
 	// Send sends one message and does not keep it. A message longer than MaxMessageSize is not sent
 	// and fails with status.TooBig.
@@ -23,8 +24,8 @@ type Transport interface {
 	Receive(ctx context.Context) ([]byte, error)
 	// MaxMessageSize returns the largest message in bytes, in both directions.
 	MaxMessageSize() int
-	// Close ends the connection in order: a peer that keeps reading gets everything that was sent.
-	// It takes a bounded time and must not overlap Receive.
+	// Close ends the connection gracefully: a peer that keeps reading gets everything that was
+	// sent. It takes a bounded time and must not overlap Receive.
 	Close() error
 	// Abort ends the connection at once. It may be called at any time.
 	Abort()
@@ -45,7 +46,7 @@ type comchTransport struct {
 }
 
 // NewComchTransport returns a transport over the control messages of connection. Closing the
-// transport closes the connection: in order if all its consumers and producers are closed,
+// transport closes the connection: gracefully if all its consumers and producers are closed,
 // otherwise at once.
 func NewComchTransport(connection comch.Connection) Transport {
 	return &comchTransport{connection: connection}
@@ -71,7 +72,7 @@ func (t *comchTransport) MaxMessageSize() int { return t.connection.MaxMessageSi
 func (t *comchTransport) Close() error {
 	if err := t.connection.Close(); err != nil {
 		t.connection.Abort()
-		return fmt.Errorf("close connection to %s in order: %w", t.RemoteName(), err)
+		return fmt.Errorf("close connection to %s gracefully: %w", t.RemoteName(), err)
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ func Serve(t testing.TB, config controlmsg.EndpointConfig, handler Handler) cont
 	return near
 }
 
-// ServeOn is Serve over any transport, which it owns from now on.
+// ServeOn is Serve over any transport, which it then owns.
 func ServeOn(
 	t testing.TB, transport controlmsg.Transport, config controlmsg.EndpointConfig, handler Handler,
 ) *controlmsg.Responder {
@@ -93,8 +93,8 @@ func Volume() controlmsg.OpenVolumeReply {
 	}
 }
 
-// Expect returns a Handler that passes requests on to next. It fails the test unless they are of
-// exactly these kinds, in this order, by the time the test ends.
+// Expect returns a Handler that passes requests on to next. It fails the test unless, by its end,
+// the requests were of exactly these kinds, in this order.
 func Expect(t testing.TB, kinds []controlmsg.Kind, next Handler) Handler {
 	t.Helper()
 	var mu sync.Mutex
@@ -103,7 +103,7 @@ func Expect(t testing.TB, kinds []controlmsg.Kind, next Handler) Handler {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(remaining) > 0 {
-			t.Errorf("requests that never came: %v", remaining)
+			t.Errorf("requests that never arrived: %v", remaining)
 		}
 	})
 	return func(request controlmsg.Message) (controlmsg.Message, error) {

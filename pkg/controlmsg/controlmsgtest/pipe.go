@@ -1,5 +1,5 @@
-// Package controlmsgtest helps to test users of the control protocol. It provides an in-memory
-// transport and scripted peers.
+// Package controlmsgtest provides an in-memory transport and scripted peers, to test users of the
+// control protocol.
 package controlmsgtest
 
 import (
@@ -41,7 +41,7 @@ func newPipeEnd(remoteName string, limit int) *pipe {
 
 func (p *pipe) Send(ctx context.Context, message []byte) error {
 	if len(message) == 0 || len(message) > p.limit {
-		return status.Errorf(status.TooBig, "send message of %d bytes: it must have 1 to %d",
+		return status.Errorf(status.TooBig, "send message of %d bytes: must have 1 to %d",
 			len(message), p.limit)
 	}
 	select {
