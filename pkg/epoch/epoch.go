@@ -3,7 +3,7 @@
 // A client instance is one run of a client program. It numbers its sessions by ascending epochs. A
 // session of a higher epoch supersedes those of lower ones: they end, and it begins only when they
 // have released the volume and the client's memory. Otherwise a write that the client has given up
-// could still take effect later.
+// on could still take effect later.
 package epoch
 
 import (
@@ -21,17 +21,18 @@ type Session struct {
 	cancel context.CancelCauseFunc
 }
 
-// NewSession returns a session that the registry ends by cancel, which must not block, when a
-// higher epoch supersedes it.
+// NewSession returns a session. The registry calls cancel, which must not block, when a higher
+// epoch supersedes the session.
 func NewSession(cancel context.CancelCauseFunc) *Session { return &Session{cancel: cancel} }
 
 // Config says how long a Registry remembers and what it tolerates.
 type Config struct {
-	// Remember is how many client instances keep their epoch after all their sessions are released,
-	// so that it stays superseded. The registry then forgets the instance that started a session
-	// least recently. 0 forgets an instance with its last session.
+	// Remember is how many client instances the registry remembers, so that their epochs stay
+	// superseded even after all their sessions are released. When it is reached, the registry
+	// forgets the instance without sessions that started one least recently. 0 forgets an instance
+	// with its last session.
 	Remember int
-	// Restart lets a session supersede again in the epoch that it already has.
+	// Restart lets a session call Supersede again with its current epoch.
 	Restart bool
 }
 
@@ -56,10 +57,10 @@ func NewRegistry(config Config) *Registry {
 	return &Registry{config: config, instances: make(map[Instance]*instance)}
 }
 
-// Supersede makes s a session of a client instance. It ends the instance's other sessions and waits
-// until they are released; if ctx ends first, it fails with status.TimeOut. An epoch that is not
-// higher than the current one fails with status.NotPermitted and has no effect. Otherwise s must be
-// released or undone, even if Supersede fails.
+// Supersede adds s to the sessions of a client instance. It ends the instance's other sessions and
+// waits until they are released; if ctx ends first, it fails with status.TimeOut. An epoch that is
+// not higher than the current one fails with status.NotPermitted and has no effect. Otherwise s
+// must be released or undone, even if Supersede fails.
 func (r *Registry) Supersede(ctx context.Context, id Instance, epoch uint64, s *Session) error {
 	former, err := r.add(id, epoch, s)
 	if err != nil {
@@ -74,13 +75,13 @@ func (r *Registry) Supersede(ctx context.Context, id Instance, epoch uint64, s *
 		case <-released:
 		case <-ctx.Done():
 			return status.Errorf(status.TimeOut,
-				"wait for the release of the client's former session: %w", ctx.Err())
+				"wait until the client's former session is released: %w", ctx.Err())
 		}
 	}
 	return nil
 }
 
-// add returns the other sessions of the instance.
+// add adds s and returns the other sessions of the instance.
 func (r *Registry) add(
 	id Instance, epoch uint64, s *Session,
 ) (former map[*Session]chan struct{}, err error) {
@@ -109,8 +110,8 @@ func (r *Registry) add(
 	return former, nil
 }
 
-// makeRoom forgets the instance that started a session least recently, if there are too many. It
-// never forgets an instance with a session.
+// makeRoom makes room for one more instance, if possible: it forgets the one without sessions that
+// started one least recently.
 func (r *Registry) makeRoom() {
 	if r.config.Remember == 0 || len(r.instances) < r.config.Remember {
 		return
@@ -137,8 +138,9 @@ func (r *Registry) Release(s *Session) {
 	}
 }
 
-// Undo releases a session that has not served IO, and lets the client use its epoch again. It has
-// no effect on a session that Supersede did not make one of that epoch.
+// Undo releases a session that has not served IO. It lets the client use epoch again, unless the
+// instance has other sessions or a higher epoch by now. It has no effect on a session that is not
+// in the registry.
 func (r *Registry) Undo(id Instance, epoch uint64, s *Session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +155,7 @@ func (r *Registry) Undo(id Instance, epoch uint64, s *Session) {
 	i.epoch--
 }
 
-// remove reports whether s was a session of the instance.
+// remove removes s, and reports whether it was a session of the instance.
 func (r *Registry) remove(id Instance, s *Session) bool {
 	i := r.instances[id]
 	if i == nil {
