@@ -22,7 +22,7 @@ type channel struct {
 	relay *Relay
 	id    ChannelID
 	log   *zap.Logger
-	// settings are replaced as a whole. A session keeps the settings that it began with.
+	// settings are replaced as a whole. A session keeps the settings that it started with.
 	settings atomic.Pointer[ChannelConfig]
 	link     *targetLink
 	workers  *datapath.Pool
@@ -32,7 +32,7 @@ type channel struct {
 
 	counters *datapath.CounterSet
 	exported atomic.Int64 // bytes of client memory
-	// A client exports the same memory again when it reconnects. Before that the target must have
+	// A client exports the same memory again when it reconnects. Before that, the target must have
 	// lost the access that former sessions gave it.
 	clients  *epoch.Registry
 	accepted atomic.Uint64
@@ -45,8 +45,8 @@ type channel struct {
 	removed  bool // from the configuration
 }
 
-// newChannel creates a channel with its workers and its Comch server. Once the relay serves, the
-// caller holds r.mu.
+// newChannel creates a channel with its workers and its Comch server. After Run has begun to serve,
+// the caller must hold r.mu.
 func (r *Relay) newChannel(ctx context.Context, config *ChannelConfig) (*channel, error) {
 	id := config.ChannelID
 	if r.counters[id] == nil { // else the channel was removed before, and continues to count
@@ -85,8 +85,8 @@ func (c *channel) start(ctx context.Context, config *ChannelConfig) error {
 	return c.listen(ctx)
 }
 
-// openDevice checks that the target's RDMA device works, if there is a route to the target. If
-// there is none yet, the device is opened with the connection to the target.
+// openDevice opens the RDMA device that leads to the target, if there is a route. Otherwise the
+// device is opened together with the connection to the target.
 func (c *channel) openDevice(config *ChannelConfig) error {
 	if config.RDMAAddress.IsValid() {
 		_, err := c.relay.devices.at(config.RDMAAddress)
@@ -133,7 +133,7 @@ func (c *channel) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := c.acceptClients(ctx)
 		if closeErr := c.closeServer(); closeErr != nil {
-			c.log.Warn("close the Comch server", zap.Error(closeErr))
+			c.log.Warn("cannot close the Comch server", zap.Error(closeErr))
 		}
 		for ctx.Err() == nil && err != nil {
 			c.log.Error("clients cannot connect", zap.Error(err),
@@ -145,7 +145,7 @@ func (c *channel) run(ctx context.Context) {
 			err = c.listen(ctx)
 		}
 	}
-	_ = c.closeServer() // created while the context ended
+	_ = c.closeServer() // if it was created while ctx ended
 }
 
 func (c *channel) acceptClients(ctx context.Context) error {
@@ -231,8 +231,8 @@ func (c *channel) close() error {
 }
 
 // Reconfigure changes the settings of a running relay. Open sessions keep the limits and timeouts
-// that they began with, and the sessions of a removed channel continue until they end. The CPUs of
-// a channel cannot change. A channel that cannot be added does not prevent the other changes.
+// that they started with, and the sessions of a removed channel continue until they end. The CPUs
+// of a channel cannot change. A channel that cannot be added does not prevent the other changes.
 func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 	settings, err := settings.complete()
 	if err != nil {
@@ -321,7 +321,7 @@ func (r *Relay) removeChannel(c *channel) {
 		r.channels = slices.DeleteFunc(r.channels, func(other *channel) bool { return other == c })
 		r.mu.Unlock()
 		if err := c.close(); err != nil {
-			c.log.Error("release the removed channel", zap.Error(err))
+			c.log.Error("cannot release the removed channel", zap.Error(err))
 			return
 		}
 		c.log.Info("removed channel is released")

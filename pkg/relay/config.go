@@ -55,7 +55,7 @@ type Config struct {
 	// OnReady is called with nil when a channel can serve new sessions, otherwise with the reason
 	// why none can. It may be nil.
 	OnReady func(err error)
-	// Settings are the initial ones.
+	// Settings holds the initial settings.
 	Settings
 }
 
@@ -65,7 +65,7 @@ type Settings struct {
 	Channels []ChannelConfig
 	// MaxSessions bounds the concurrent sessions of all channels together.
 	MaxSessions int
-	// DrainTimeout is how long to wait for IOs in flight at shutdown. A negative value means not to
+	// DrainTimeout is how long to wait for IOs in flight at shutdown. A negative value means no
 	// wait.
 	DrainTimeout time.Duration
 }

@@ -149,7 +149,7 @@ func shutdownReason(unfinished int) error {
 		return errShuttingDown
 	}
 	return status.Errorf(status.Shutdown,
-		"the relay is shutting down (drain), without a response from the target to %d requests",
+		"the relay is shutting down (drain): the target has not responded to %d requests",
 		unfinished)
 }
 
@@ -174,8 +174,8 @@ func (r *Relay) snapshot() []*channel {
 	return slices.Clone(r.channels)
 }
 
-// Drain makes the relay not ready and lets it reject new sessions until Resume. Clients that
-// connect get the reason. Open sessions continue; DrainStatus reports how many are left.
+// Drain makes the relay report that it is not ready, and reject new sessions, until Resume. Clients
+// that connect get the reason. Open sessions continue; DrainStatus reports how many are left.
 func (r *Relay) Drain() {
 	now := time.Now()
 	if r.draining.CompareAndSwap(nil, &now) {
@@ -199,7 +199,7 @@ func (r *Relay) admit() error {
 	}
 	if limit := r.maxSessions.Load(); r.sessionCount.Add(1) > limit {
 		r.sessionCount.Add(-1)
-		return status.Errorf(status.Full, "the relay has its maximum of %d sessions", limit)
+		return status.Errorf(status.Full, "the relay has reached its maximum of %d sessions", limit)
 	}
 	return nil
 }

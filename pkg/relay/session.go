@@ -23,22 +23,21 @@ import (
 // session is one client's use of a channel: its Comch connection, a control connection to the
 // target, and their queues. It is the controlmsg.Handler of the client's requests.
 //
-// The client learns of success only when the target has succeeded: each request of the client is
-// answered when its method here returns, and that returns nil only after the target's reply to the
-// same request. The target is asked nothing outside of these methods, so that a client's request is
-// always behind it.
+// The client learns of success only after the target has succeeded: a method that carries out a
+// request of the client returns nil only after the target has replied to the same request. The
+// target gets requests only from these methods, so each has a request of the client as its cause.
 type session struct {
 	id         uint64
 	opened     time.Time
 	channel    *channel
-	settings   *ChannelConfig // as of when the session began
+	settings   *ChannelConfig // as of the start of the session
 	log        *zap.Logger
 	connection comch.Connection
 	client     *controlmsg.Responder
 	target     *targetConnection // nil until the volume is open
 	epoch      *epoch.Session
 
-	// ctx ends with the session; its cause is why.
+	// ctx ends with the session; its cause is the reason.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
@@ -49,7 +48,7 @@ type session struct {
 	exported   int64
 	domain     rdma.ProtectionDomain
 	registered rdma.MemoryRegion
-	started    bool // the data path is started
+	started    bool // the data path has been started
 	stopped    bool // the target has been asked to stop
 
 	mu    sync.Mutex // guards lanes, which observers read while the session adds to them
@@ -102,13 +101,13 @@ func callTarget[R controlmsg.Message](
 	return reply, nil
 }
 
-// stepTimeout bounds one step of the handshake.
+// stepTimeout returns a context that bounds one step of the handshake.
 func (s *session) stepTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, s.settings.ControlTimeout)
 }
 
-// OpenVolume connects to the target and opens the volume there. The client may repeat it, after the
-// target was down or to learn of a changed size; each time the session gets a new connection.
+// OpenVolume connects to the target and opens the volume there. The client may repeat it, because
+// the target was down or to learn of a changed size; each time the session gets a new connection.
 func (s *session) OpenVolume(
 	ctx context.Context, _ *controlmsg.OpenVolume,
 ) (*controlmsg.OpenVolumeReply, error) {
@@ -185,8 +184,8 @@ func (s *session) checkLimits(m *controlmsg.ConfigureDataPath) error {
 	return nil
 }
 
-// importMemory gives the target access to the client's memory, with the rights that the client has
-// granted and no others.
+// importMemory imports the client's memory and registers it for RDMA, with the rights that the
+// client has granted and no others.
 func (s *session) importMemory(m *controlmsg.ConfigureDataPath) error {
 	length := int64(m.Export.Length)
 	if total := s.channel.exported.Add(length); uint64(total) > s.settings.Limits.MaxExport {
@@ -202,7 +201,7 @@ func (s *session) importMemory(m *controlmsg.ConfigureDataPath) error {
 	}
 	s.region = region
 	if region.Len() < m.Export.Length {
-		return status.Errorf(status.InvalidValue, "the client exported %d bytes and announced %d",
+		return status.Errorf(status.InvalidValue, "the client exported %d bytes, but announced %d",
 			region.Len(), m.Export.Length)
 	}
 	s.access = granted & m.Export.Access
@@ -277,7 +276,7 @@ func (s *session) openQueue(
 }
 
 // connectLane establishes one RDMA connection, to the address and with the token that the target
-// gives for it.
+// returns for it.
 func (s *session) connectLane(
 	ctx context.Context, lane *datapath.RelayLane, queue int, role iomsg.ConnectionRole,
 ) error {
@@ -290,7 +289,7 @@ func (s *session) connectLane(
 	if details.Address.Addr().Unmap().Is4() != source.Is4() {
 		return status.Errorf(status.BadConfig,
 			"the target accepts RDMA connections at %v, which %v cannot reach: "+
-				"choose --rdma-address of both in the same family", details.Address, source)
+				"choose --rdma-address on both sides from the same family", details.Address, source)
 	}
 	var staging rdma.RemoteMemory
 	if details.Staging != nil {
@@ -326,8 +325,8 @@ func (s *session) StartStorage(ctx context.Context) error {
 	return nil
 }
 
-// Stop confirms that the stop messages on the queues have drained them, if the data path was
-// started.
+// Stop waits until the stop messages have drained the queues, if the data path was started, and
+// stops the target.
 func (s *session) Stop(ctx context.Context) error {
 	if s.started {
 		draining, cancel := s.stepTimeout(ctx)
@@ -345,7 +344,8 @@ func (s *session) Stop(ctx context.Context) error {
 	return s.stopTarget(ctx)
 }
 
-// stopTarget tells the target, once, that the end of its RDMA connections is not a failure.
+// stopTarget forwards Stop to the target, once. After it, the target does not treat the end of its
+// RDMA connections as a failure.
 func (s *session) stopTarget(ctx context.Context) error {
 	if s.stopped {
 		return nil
@@ -359,7 +359,7 @@ func (s *session) stopTarget(ctx context.Context) error {
 // it at any time; IOs in flight then fail. A target that is lost has released its part.
 func (s *session) DestroyObjects(ctx context.Context) (done bool, err error) {
 	if s.target != nil {
-		s.target.expendable.Store(true) // it closes the connection after its reply
+		s.target.expendable.Store(true) // the target closes the connection after its reply
 		if s.config.QueueCount > 0 {
 			if err := s.stopTarget(ctx); err != nil && s.target.requester.Err() == nil {
 				return false, err

@@ -69,7 +69,7 @@ func (s *session) watchDeadlines() {
 	}
 }
 
-// drain stops taking IOs from the client and waits for those in flight, until ctx or the session
+// drain stops accepting IOs from the client and waits for those in flight, until ctx or the session
 // ends.
 func (s *session) drain(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -118,14 +118,14 @@ func (s *session) end(reason error) {
 func (s *session) revoke(ctx context.Context) {
 	for _, lane := range s.openLanes() {
 		if err := lane.Revoke(ctx); err != nil {
-			s.log.Error("revoke the target's access", zap.Error(err))
+			s.log.Error("cannot revoke the target's access", zap.Error(err))
 		}
 	}
 	if s.registered == nil {
 		return
 	}
 	if err := s.registered.Deregister(); err != nil {
-		s.log.Error("deregister the client's memory", zap.Error(err))
+		s.log.Error("cannot deregister the client's memory", zap.Error(err))
 	}
 	s.registered = nil
 }
@@ -139,7 +139,7 @@ func (s *session) failInFlight(ctx context.Context, reason error) {
 	}
 	for _, lane := range s.openLanes() {
 		if err := lane.Reject(ctx, code); err != nil {
-			s.log.Error("complete the IOs in flight", zap.Error(err))
+			s.log.Error("cannot complete the IOs in flight", zap.Error(err))
 		}
 	}
 }

@@ -96,8 +96,8 @@ func (t *targetConnection) openVolume(ctx context.Context, devices *deviceSet) e
 	return nil
 }
 
-// deviceSet holds the RDMA devices that lead to targets, by their local addresses. They stay open
-// until the relay closes.
+// deviceSet holds the RDMA devices that connect to targets, by local address. They stay open until
+// the relay closes.
 type deviceSet struct {
 	provider rdma.Provider
 

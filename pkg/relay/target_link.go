@@ -47,16 +47,16 @@ type LinkStatus struct {
 	State LinkState
 	// Since is when the link entered State.
 	Since time.Time
-	// Attempt, of Attempts, is the latest attempt since the target was last found to be down or,
-	// while waiting, the next one; 0 means that none was necessary. Attempts on behalf of a waiting
-	// session do not count.
+	// Attempt is the number of the latest attempt since the target was last found to be down, or of
+	// the next one while the link is waiting. 0 means that none was necessary. Attempts on behalf
+	// of a waiting session do not count. Attempts is how many there may be.
 	Attempt  int
 	Attempts retry.Count
 	// NextTry is when the next attempt begins; zero unless waiting.
 	NextTry time.Time
 	// LastError is why the target was last found to be down; nil while it is ready.
 	LastError error
-	// Connects and Losses count how often the connection was established and lost, Failures counts
+	// Connects and Losses count how often the connection was established and lost. Failures counts
 	// failed attempts.
 	Connects uint64
 	Losses   uint64
@@ -105,7 +105,7 @@ func (l *targetLink) setState(state LinkState, change func(*LinkStatus)) {
 	l.channel.relay.reportReadiness()
 }
 
-// count changes counters of the status only.
+// count changes only counters of the status, for which no session waits.
 func (l *targetLink) count(change func(*LinkStatus)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,7 +120,7 @@ func signal(to chan<- struct{}) {
 	}
 }
 
-// run keeps the connection until ctx ends.
+// run keeps the target connected until ctx ends.
 func (l *targetLink) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		target, err := l.connect(ctx)
@@ -157,7 +157,7 @@ func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 }
 
 // reconnect makes attempts as the policy says, after the target was found to be down because of
-// reason. It returns nil if ctx ends, or if the settings change and with them perhaps the target.
+// reason. It returns nil if ctx ends, or if the settings change, and perhaps the target with them.
 func (l *targetLink) reconnect(ctx context.Context, reason error) *targetConnection {
 	policy := l.channel.settings.Load().Reconnect
 	schedule := policy.Begin(time.Now())
@@ -321,7 +321,8 @@ func (l *targetLink) unavailable(s *LinkStatus) error {
 	if s.LastError == nil {
 		return status.Errorf(status.NotConnected, "%s", text)
 	}
-	// The target's own rejection has a code that says more than NotConnected; losing it has not.
+	// A rejection by the target itself has a code that says more than NotConnected; the loss of its
+	// connection does not.
 	switch status.CodeOf(s.LastError) {
 	case status.ConnectionReset, status.ConnectionAborted, status.TimeOut, status.Shutdown,
 		status.OperatingSystem, status.Unknown:

@@ -274,7 +274,7 @@ func TestADrainIsBoundedAndFailsWhatItLeaves(t *testing.T) {
 	}
 	awaitEnd(t, v)
 	if err := v.Err(); err == nil ||
-		!strings.Contains(err.Error(), "without a response from the target to 8 requests") {
+		!strings.Contains(err.Error(), "the target has not responded to 8 requests") {
 		t.Errorf("the client is told %v", err)
 	}
 	if code := c.relay.wait(); code != 0 {
