@@ -30,8 +30,8 @@ const (
 	acceptRetryPause = 50 * time.Millisecond
 )
 
-// acceptControl accepts control connections until ctx ends. It returns when all of them have become
-// sessions or are closed.
+// acceptControl accepts control connections until ctx ends. It returns when each of them has become
+// a session or is closed.
 func (t *Target) acceptControl(ctx context.Context) error {
 	var handshakes sync.WaitGroup
 	defer handshakes.Wait()
@@ -48,7 +48,7 @@ func (t *Target) acceptControl(ctx context.Context) error {
 			return fmt.Errorf("accept control connections: %w", err)
 		}
 		if err != nil {
-			t.log.Warn("accept control connection", zap.Error(err))
+			t.log.Warn("cannot accept a control connection", zap.Error(err))
 			time.Sleep(acceptRetryPause)
 			continue
 		}
@@ -104,7 +104,7 @@ func (t *Target) startSession(connection *net.TCPConn, transport controlmsg.Tran
 	})
 }
 
-// acceptRDMA accepts RDMA connections that bring a valid token, and rejects others, until ctx ends.
+// acceptRDMA accepts RDMA connections that carry a valid token, and rejects others, until ctx ends.
 func (t *Target) acceptRDMA(ctx context.Context) {
 	var accepting sync.WaitGroup
 	defer accepting.Wait()
@@ -113,7 +113,7 @@ func (t *Target) acceptRDMA(ctx context.Context) {
 		request, err := t.rdma.Accept(ctx)
 		if err != nil {
 			if ctx.Err() == nil && !errors.Is(err, status.Shutdown) {
-				t.log.Error("accept RDMA connections", zap.Error(err))
+				t.log.Error("cannot accept RDMA connections", zap.Error(err))
 			}
 			return
 		}
@@ -135,11 +135,12 @@ func (t *Target) acceptRequest(request rdma.Request) {
 	if err != nil {
 		t.log.Warn("rejected an RDMA connection", zap.Stringer("from", remote), zap.Error(err))
 		if err := request.Reject(nil); err != nil {
-			t.log.Debug("reject an RDMA connection", zap.Stringer("from", remote), zap.Error(err))
+			t.log.Debug("cannot reject an RDMA connection",
+				zap.Stringer("from", remote), zap.Error(err))
 		}
 		return
 	}
-	// Bound to the session, whose end must not wait for a peer that stalls.
+	// Bound to the session's context: the end of the session must not wait for a peer that stalls.
 	s := record.session
 	ctx, cancel := context.WithTimeout(s.ctx, t.config.ControlTimeout)
 	defer cancel()
@@ -148,8 +149,8 @@ func (t *Target) acceptRequest(request rdma.Request) {
 	}
 }
 
-// acceptConnection passes an RDMA connection to the lane that it was announced for. It blocks while
-// the relay does its part, without holding a lock.
+// acceptConnection passes an RDMA connection to the lane that it was announced for. It blocks until
+// the relay has done its part, but holds no lock.
 func (s *session) acceptConnection(
 	ctx context.Context, request rdma.Request, record tokenRecord,
 ) error {

@@ -21,16 +21,16 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// session is a relay's control connection, with the lanes of its queues. It is the
-// controlmsg.TargetHandler of the relay's requests.
+// session is a client's session as the target sees it: a relay's control connection, and the lanes
+// of its queues. It is the controlmsg.TargetHandler of the relay's requests.
 type session struct {
 	target *Target
 	log    *zap.Logger
 	relay  *controlmsg.Responder
-	local  netip.Addr // at which the relay has reached the target
+	local  netip.Addr // that the relay has connected to
 	epoch  *epoch.Session
 
-	// ctx ends with the session; its cause is why.
+	// ctx ends with the session; its cause is the reason.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
@@ -103,8 +103,8 @@ func (s *session) describeVolume() *controlmsg.OpenVolumeReply {
 }
 
 // ConfigureDataPath creates the lanes, without connections. If it fails, it undoes everything, so
-// that the relay can try again with less. Only lanes that cannot be closed stay until the session
-// ends.
+// that the relay can try again with less. Lanes that cannot be closed are the exception: they stay
+// until the session ends.
 func (s *session) ConfigureDataPath(
 	ctx context.Context, m *controlmsg.ConfigureDataPath,
 ) (*controlmsg.ConfigureDataPathReply, error) {
@@ -247,7 +247,7 @@ func (s *session) StartStorage(ctx context.Context) error {
 	return nil
 }
 
-// Stop makes the end of the relay's RDMA connections no failure.
+// Stop marks the session as stopped: from now on, the end of an RDMA connection is not a failure.
 func (s *session) Stop(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,7 +23,7 @@ func (s *session) watchRelay() {
 }
 
 // onLaneFailure returns the function that a lane calls on its worker's thread when it fails. After
-// Stop, the relay closes its connections in the normal course of events.
+// Stop it ignores failures, because the relay then closes its connections.
 func (s *session) onLaneFailure(queue int) func(error) {
 	return func(err error) {
 		// Cancelling runs other code and must not delay the worker.
@@ -38,9 +38,9 @@ func (s *session) onLaneFailure(queue int) func(error) {
 	}
 }
 
-// reject ends a session that exceeds the maximum.
+// reject ends a session that exceeds MaxSessions.
 func (s *session) reject() {
-	s.relay.Close(status.Errorf(status.Full, "the target has its maximum of %d sessions",
+	s.relay.Close(status.Errorf(status.Full, "the target has reached its maximum of %d sessions",
 		s.target.config.MaxSessions))
 	s.cancel(nil)
 }
@@ -53,7 +53,7 @@ func (s *session) drain(ctx context.Context) {
 	datapath.DrainAll(ctx, s.openLanes())
 }
 
-// end sends the relay the reason, before its connections break, and releases the session.
+// end sends the relay the reason, before closing its RDMA connections, and releases the session.
 func (s *session) end(reason error) {
 	s.relay.Close(reason)
 	if err := s.release(); err != nil {
@@ -67,7 +67,7 @@ func (s *session) end(reason error) {
 }
 
 // releaseTimeout bounds the release of a session. Volume IO may take long on a failing disk, and
-// nothing may be freed under it.
+// its memory must not be freed before it ends.
 const releaseTimeout = time.Minute
 
 // release closes the lanes, waits for their volume IO, and frees everything. Later calls return the
@@ -91,7 +91,8 @@ func (s *session) release() error {
 	return s.releaseErr
 }
 
-// closeLanes closes all lanes and returns those that still have volume IO in flight.
+// closeLanes closes all lanes and returns those that it could not close, normally because of volume
+// IO in flight.
 func (s *session) closeLanes() (stuck []*datapath.TargetLane, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
@@ -109,8 +110,8 @@ func (s *session) closeLanes() (stuck []*datapath.TargetLane, err error) {
 	return stuck, errors.Join(errs...)
 }
 
-// releaseLate finishes the release when volume IO ends that has exceeded releaseTimeout. The
-// client's next session begins only then.
+// releaseLate finishes the release once the volume IO that has exceeded releaseTimeout ends. Only
+// then can the client's next session begin.
 func (s *session) releaseLate(stuck []*datapath.TargetLane) {
 	var errs []error
 	for _, lane := range stuck {
@@ -121,7 +122,7 @@ func (s *session) releaseLate(stuck []*datapath.TargetLane) {
 	}
 	s.target.clients.Release(s.epoch)
 	if err := errors.Join(append(errs, s.releaseMemory())...); err != nil {
-		s.log.Error("late release of a session", zap.Error(err))
+		s.log.Error("session was not released completely, even late", zap.Error(err))
 	}
 }
 

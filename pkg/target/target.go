@@ -1,6 +1,6 @@
-// Package target is the program on the storage node. It owns volumes, accepts control connections
-// of relays over TCP, and hands the resulting queues to data-path workers, which move the data by
-// one-sided RDMA.
+// Package target is the program on the storage node. It serves volumes, accepts control connections
+// of relays over TCP, and hands their queues to data-path workers, which move the data by one-sided
+// RDMA.
 package target
 
 import (
@@ -56,7 +56,7 @@ type Config struct {
 	CPUs   []int
 	Policy progress.Policy
 	// ControlTimeout bounds each step of a handshake. DrainTimeout is how long to wait for requests
-	// in flight at shutdown; a negative value means not to wait. 0 means the defaults.
+	// in flight at shutdown; a negative value means no wait. 0 means the defaults.
 	ControlTimeout time.Duration
 	DrainTimeout   time.Duration
 	// KeepAlive configures the control connections; zero means the defaults.
@@ -97,7 +97,7 @@ type Target struct {
 	tokens   *tokenRegistry
 	clients  *epoch.Registry
 	staging  atomic.Int64 // bytes used by all sessions
-	verifier uint64       // of unflushed writes: another one after each start
+	verifier uint64       // write verifier, new at each start
 
 	sessionID     atomic.Uint64
 	sessionsTotal atomic.Uint64
@@ -158,7 +158,7 @@ func (t *Target) Address() netip.AddrPort {
 func (t *Target) RDMAAddress() netip.AddrPort { return t.rdma.Address() }
 
 // Run serves relays until ctx ends. It then drains all sessions, ends them with a reason, and
-// returns when their volume IO has finished.
+// returns when they have ended.
 func (t *Target) Run(ctx context.Context) error {
 	var accepting sync.WaitGroup
 	rdmaContext, stopRDMA := context.WithCancel(context.Background())

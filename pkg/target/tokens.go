@@ -14,7 +14,7 @@ import (
 const (
 	// tokenLifetime is how long a relay may take to connect with a token.
 	tokenLifetime = 5 * time.Second
-	// maxTokens bounds the tokens that are issued and not claimed.
+	// maxTokens bounds the tokens that have been issued but not claimed.
 	maxTokens = 4096
 )
 
@@ -52,7 +52,7 @@ func (r *tokenRegistry) issue(record tokenRecord, now time.Time) (token, error) 
 	r.expire(now)
 	if len(r.records) >= maxTokens {
 		return t, status.Errorf(status.Full,
-			"%d RDMA connections are announced and not yet established", len(r.records))
+			"%d RDMA connections are announced but not yet established", len(r.records))
 	}
 	r.records[t] = record
 	return t, nil
@@ -67,7 +67,7 @@ func (r *tokenRegistry) claim(t token, source netip.Addr, now time.Time) (tokenR
 	record, ok := r.records[t]
 	if !ok {
 		return tokenRecord{}, status.Errorf(status.Authentication,
-			"the token is unknown, was used before, or has expired after %v", tokenLifetime)
+			"the token is unknown, was used before, or is older than %v", tokenLifetime)
 	}
 	if record.source != source {
 		return tokenRecord{}, status.Errorf(status.Authentication, "the token was issued for %v",
