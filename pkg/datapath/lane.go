@@ -35,7 +35,7 @@ import (
 //	Start             → running     BAD_STATE     BAD_STATE     BAD_STATE   BAD_STATE
 //	request, relay    unread        forwarded     unread        rejected    unread
 //	request, target   → failed      served        dropped       –           –
-//	response, relay   → failed      completes     dropped¹      dropped     –
+//	response, relay   → failed      completes     dropped¹      –           –
 //	peer disconnects  → failed      → failed
 //	Drain             no new IO²    no new IO²
 //	Revoke            → failed      → failed

@@ -19,7 +19,7 @@ const (
 		event        | connecting    | running         | failed         | rejecting    | closed
 		Start        | ok >running   | BAD_STATE       | BAD_STATE      | BAD_STATE    | BAD_STATE
 		request      | unread        | forwarded       | unread         | rejected     | unread
-		response     | none >failed  | completes       | none           | none         |
+		response     | none >failed  | completes       | none           |              |
 		disconnect   | none >failed  | none >failed    | none           | none         |
 		Drain        | ok            | ok              | ok             | ok           | ok
 		Revoke       | ok >failed    | ok >failed      | ok             | ok           | ok

@@ -172,7 +172,11 @@ func (w *Worker) dispatcherOn(ctx context.Context, device rdma.Device) (*dispatc
 	}
 	d := &dispatcher{queue: queue}
 	var failed error
-	err = w.do(ctx, func() { failed = errors.Join(w.engine.AddWaiter(queue), w.engine.Add(d)) })
+	err = w.do(ctx, func() {
+		if failed = w.engine.AddWaiter(queue); failed == nil {
+			failed = w.engine.Add(d)
+		}
+	})
 	if err = errors.Join(err, failed); err != nil {
 		return nil, errors.Join(err, queue.Close())
 	}

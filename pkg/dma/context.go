@@ -1,7 +1,6 @@
 package dma
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -225,7 +224,11 @@ func (c *Context) Attach(engine *progress.Engine, handle func(Event)) error {
 	if c.progress != nil {
 		return status.Errorf(status.InUse, "%s: already attached", what)
 	}
-	if err := errors.Join(engine.AddWaiter(c.engine), engine.Add(source{c})); err != nil {
+	err := engine.AddWaiter(c.engine)
+	if err == nil {
+		err = engine.Add(source{c})
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	c.progress, c.handle = engine, handle

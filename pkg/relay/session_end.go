@@ -33,9 +33,15 @@ func (s *session) watchTarget(target *targetConnection) {
 	}
 }
 
-// onLaneFailure returns the function that a lane calls on its worker's thread when it fails.
+// onLaneFailure returns the function that a lane calls on its worker's thread when it fails. The
+// failure ends the session, unless the session is being destroyed: the target may then close its
+// connections before the relay does.
 func (s *session) onLaneFailure(queue int) func(error) {
+	target := s.target
 	return func(err error) {
+		if target.expendable.Load() {
+			return
+		}
 		// Cancelling runs other code and must not delay the worker.
 		go func() {
 			s.log.Debug("queue failed", zap.Int("queue", queue), zap.Error(err))

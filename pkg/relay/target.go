@@ -27,7 +27,7 @@ type targetConnection struct {
 	// source is the local address of RDMA connections, device the RDMA device with that address.
 	source netip.Addr
 	device rdma.Device
-	// expendable reports whether the session can survive losing the connection.
+	// expendable is set when losing the target no longer ends the session.
 	expendable atomic.Bool
 }
 

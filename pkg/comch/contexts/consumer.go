@@ -127,7 +127,9 @@ func (c *Consumer) Start(engine *progress.Engine) error {
 func (c *Consumer) started(data comch.Consumer, err error) {
 	if err == nil {
 		c.waiter = &consumerWaiter{data, c}
-		err = errors.Join(c.engine.AddWaiter(c.waiter), c.engine.Add(c))
+		if err = c.engine.AddWaiter(c.waiter); err == nil {
+			err = c.engine.Add(c)
+		}
 	}
 	if err != nil {
 		if data != nil {
