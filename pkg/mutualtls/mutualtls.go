@@ -54,7 +54,7 @@ type Credentials struct {
 
 	mu       sync.Mutex // guards the fields below
 	content  content
-	rejected stamps // the versions that could not be used, so that each is logged once
+	rejected *stamps // the versions that could not be used last, so that they are logged once
 }
 
 // content holds the content of the files in the versions that stamps identifies.
@@ -90,7 +90,7 @@ func (c *Credentials) reload() error {
 	if err != nil {
 		return err
 	}
-	c.content, c.rejected = read, stamps{}
+	c.content, c.rejected = read, nil
 	leaf, now := read.certificate.Leaf, time.Now()
 	c.log.Info("loaded TLS certificate", zap.String("certificate", c.files.Certificate),
 		zap.Strings("names", namesOf(leaf)),
@@ -115,14 +115,15 @@ func (c *Credentials) current() content {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now, err := stampsOf(c.files)
-	if err == nil && (now.equal(c.content.stamps) || now.equal(c.rejected)) {
+	isRejected := c.rejected != nil && now.equal(*c.rejected)
+	if isRejected || err == nil && now.equal(c.content.stamps) {
 		return c.content
 	}
 	if err == nil {
 		err = c.reload()
 	}
-	if err != nil && !now.equal(c.rejected) {
-		c.rejected = now
+	if err != nil {
+		c.rejected = &now
 		c.log.Warn("changed TLS files cannot be used; their former content stays in use",
 			zap.Error(err))
 	}

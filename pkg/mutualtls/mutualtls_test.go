@@ -80,6 +80,16 @@ func TestUnusableFilesAreLoggedOnceAndChangeNothing(t *testing.T) {
 	checkNames(t, c, "good.test")
 	authority.Write(dir, []string{"better.test"})
 	checkNames(t, c, "better.test")
+	before := logged.FilterMessageSnippet("cannot be used").Len()
+	if err := os.Remove(files.CA); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		checkNames(t, c, "better.test")
+	}
+	if n := logged.FilterMessageSnippet("cannot be used").Len() - before; n != 1 {
+		t.Errorf("%d warnings after a file was removed, want 1", n)
+	}
 }
 
 func TestACertificateThatExpiresSoonCausesAWarning(t *testing.T) {
