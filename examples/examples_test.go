@@ -33,7 +33,8 @@ func buildAndRun(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(programs)) }()
-	if output, err := exec.Command("go", "build", "-o", programs+"/", "./...").CombinedOutput(); err != nil {
+	if output, err := exec.Command("go", "build", "-o", programs+"/",
+		"./...").CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("build the samples: %w\n%s", err, output)
 	}
 	return m.Run(), nil
@@ -52,14 +53,16 @@ func start(t *testing.T, name string, arguments ...string) <-chan outcome {
 	ended := make(chan outcome, 1)
 	go func() {
 		defer cancel()
-		output, err := exec.CommandContext(ctx, filepath.Join(programs, name), arguments...).CombinedOutput()
+		output, err := exec.CommandContext(ctx, filepath.Join(programs, name),
+			arguments...).CombinedOutput()
 		ended <- outcome{string(output), err}
 	}()
 	return ended
 }
 
 // runPair runs a server and, once it listens, a client, and returns their outputs.
-func runPair(t *testing.T, sample, listens string, server, client []string) (serverOutput, clientOutput string) {
+func runPair(t *testing.T, sample, listens string, server,
+	client []string) (serverOutput, clientOutput string) {
 	t.Helper()
 	directory := t.TempDir()
 	place := []string{"--emulated-dir", directory}
@@ -93,7 +96,8 @@ func TestSamplesExchangeTheirTexts(t *testing.T) {
 			server, client         []string
 			toServer, toClient, at string
 		}{
-			"the default": {nil, nil, "Message from the client", "Message from the client", "b1:00.0/03:00.0/"},
+			"the default": {nil, nil, "Message from the client", "Message from the client",
+				"b1:00.0/03:00.0/"},
 			"their own": {
 				[]string{"--pci-addr", "03:00.1", "--rep-pci", "b1:00.2", "--text", "from the DPU"},
 				[]string{"-p", "b1:00.2", "-t", strings.Repeat("x", 4080)},
@@ -122,7 +126,8 @@ func TestSamplesSayWhatIsWrong(t *testing.T) {
 		"with a long text":  {[]string{"-t", strings.Repeat("x", 4081)}, "4081 bytes"},
 		"with unknown flag": {[]string{"--fast"}, "unknown flag: --fast"},
 	} {
-		for _, sample := range []string{"comch-ctrl-path-client", "comch-data-path-high-speed-client"} {
+		for _, sample := range []string{"comch-ctrl-path-client",
+			"comch-data-path-high-speed-client"} {
 			t.Run(sample+" "+name, func(t *testing.T) {
 				o := <-start(t, sample, append(c.arguments, "--emulated-dir", t.TempDir())...)
 				if o.err == nil || !strings.Contains(o.output, c.want) {
@@ -139,11 +144,13 @@ func TestLocalMemoryIsCopiedByDMA(t *testing.T) {
 		"another text":                   {"-p", "b1:00.0", "--text", "another text"},
 	} {
 		o := <-start(t, "dma-local-copy", arguments...)
-		if want := "Success, memory copied and verified as correct: " + text + "\n"; o.err != nil || o.output != want {
+		if want := "Success, memory copied and verified as correct: " + text + "\n"; o.err != nil ||
+			o.output != want {
 			t.Errorf("%q, error %v; want %q", o.output, o.err, want)
 		}
 	}
-	if o := <-start(t, "dma-local-copy", "-p", "99:00.0"); o.err == nil || !strings.Contains(o.output, "99:00.0") {
+	if o := <-start(t, "dma-local-copy", "-p", "99:00.0"); o.err == nil ||
+		!strings.Contains(o.output, "99:00.0") {
 		t.Errorf("a missing device gave %q, error %v", o.output, o.err)
 	}
 }

@@ -14,7 +14,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestTheTextIsCopied(t *testing.T) {
 	const text = "This is a sample piece of text"
 	destination := make([]byte, len(text))
-	if err := copyLocally("03:00.0", destination, []byte(text)); err != nil || string(destination) != text {
+	if err := copyLocally("03:00.0", destination, []byte(text)); err != nil ||
+		string(destination) != text {
 		t.Errorf("copied %q, error %v", destination, err)
 	}
 }

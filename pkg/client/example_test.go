@@ -32,7 +32,8 @@ func Example() {
 	stopRelay := startRelay(ctx, provider, address, "disk")
 
 	// The client only knows the relay's channel, which chooses the target and the volume.
-	disk, err := client.Open(ctx, client.Config{Provider: provider, Device: emulated.DefaultHostDevice})
+	disk, err := client.Open(ctx, client.Config{Provider: provider,
+		Device: emulated.DefaultHostDevice})
 	must(err)
 	info := disk.Info()
 	fmt.Printf("%s: %d bytes over %s\n", info.Name, info.Size, info.Transport)
@@ -73,7 +74,8 @@ func startTarget(ctx context.Context, name string) (stop func(), address netip.A
 }
 
 // startRelay offers a volume of a target on the default channel.
-func startRelay(ctx context.Context, provider comch.Provider, address netip.AddrPort, name string) (stop func()) {
+func startRelay(ctx context.Context, provider comch.Provider, address netip.AddrPort,
+	name string) (stop func()) {
 	r, err := relay.New(ctx, relay.Config{
 		Comch: provider, RDMA: iwarp.New(iwarp.Options{}), CPUs: []int{datapath.NoCPU},
 		Settings: relay.Settings{Channels: []relay.ChannelConfig{{

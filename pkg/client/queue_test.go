@@ -33,7 +33,8 @@ func roundTrip(t testing.TB) func() {
 			if err := producer.Send(buffer, nil); err != nil {
 				t.Fatal(err)
 			}
-			if err := consumer.PostReceive(message.Offset, iomsg.Size, message.UserData); err != nil {
+			if err := consumer.PostReceive(message.Offset, iomsg.Size,
+				message.UserData); err != nil {
 				t.Fatal(err)
 			}
 		}

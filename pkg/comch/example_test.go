@@ -70,7 +70,8 @@ func Example() {
 		consumer.Memory()[r.Offset:][:r.Length], r.Immediate[:r.ImmediateLength])
 
 	// A connection can be closed once its side has no consumers and producers.
-	must(errors.Join(producer.Close(), consumer.Close(), client.Close(), accepted.Close(), server.Close()))
+	must(errors.Join(producer.Close(), consumer.Close(), client.Close(), accepted.Close(),
+		server.Close()))
 	// Output:
 	// server received "hello"
 	// client received "welcome"

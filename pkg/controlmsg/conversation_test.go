@@ -49,7 +49,8 @@ func (m *model) accepts(request Message) bool {
 	case *ConfigureDataPath:
 		return m.opened && !m.configured
 	case *CreateRDMAConnection:
-		return m.target && m.configured && !m.connected && r.Queue < m.queues && !slices.Contains(m.created, *r)
+		return m.target && m.configured && !m.connected && r.Queue < m.queues &&
+			!slices.Contains(m.created, *r)
 	case *StartDataPathConnections:
 		if m.target {
 			return m.configured && !m.connected && len(m.created) == int(2*m.queues)
@@ -95,7 +96,8 @@ func (m *model) fail(request Message) {
 var source = netip.MustParseAddr("192.0.2.1")
 
 func drawRequest(t *rapid.T, m *model) Message {
-	kinds := []Kind{KindOpenVolume, KindConfigureDataPath, KindStartDataPathConnections, KindStartStorage, KindStop, KindDestroyObjects}
+	kinds := []Kind{KindOpenVolume, KindConfigureDataPath, KindStartDataPathConnections,
+		KindStartStorage, KindStop, KindDestroyObjects}
 	if m.target {
 		kinds = append(kinds, KindCreateRDMAConnection, KindCreateRDMAConnection)
 	}
@@ -113,10 +115,13 @@ func drawRequest(t *rapid.T, m *model) Message {
 	case KindConfigureDataPath:
 		return &ConfigureDataPath{QueueCount: rapid.Uint32Range(1, 2).Draw(t, "queues")}
 	case KindCreateRDMAConnection:
-		role := rapid.SampledFrom([]iomsg.ConnectionRole{iomsg.ControlConnection, iomsg.DataConnection}).Draw(t, "role")
-		return &CreateRDMAConnection{Queue: rapid.Uint32Range(0, 2).Draw(t, "queue"), Role: role, Source: source}
+		role := rapid.SampledFrom([]iomsg.ConnectionRole{iomsg.ControlConnection,
+			iomsg.DataConnection}).Draw(t, "role")
+		return &CreateRDMAConnection{Queue: rapid.Uint32Range(0, 2).Draw(t, "queue"), Role: role,
+			Source: source}
 	case KindStartDataPathConnections:
-		return &StartDataPathConnections{ConsumerIDs: make([]uint32, rapid.IntRange(1, 2).Draw(t, "consumers"))}
+		return &StartDataPathConnections{ConsumerIDs: make([]uint32, rapid.IntRange(1, 2).Draw(t,
+			"consumers"))}
 	case KindStartStorage:
 		return &StartStorage{}
 	case KindStop:
@@ -172,11 +177,13 @@ func followOneRequest(t *rapid.T, machine *machine, model *model, request Messag
 	}
 	if err != nil {
 		if machine.phase() != before {
-			t.Fatalf("a rejected %v led from phase %v to %v", request.Kind(), before, machine.phase())
+			t.Fatalf("a rejected %v led from phase %v to %v", request.Kind(), before,
+				machine.phase())
 		}
 		return
 	}
-	if second := machine.begin(request); !errors.Is(second, status.BadState) && !errors.Is(second, status.Unexpected) {
+	if second := machine.begin(request); !errors.Is(second, status.BadState) &&
+		!errors.Is(second, status.Unexpected) {
 		t.Fatalf("a second request while %v is outstanding: %v", request.Kind(), second)
 	}
 	if rapid.IntRange(0, 7).Draw(t, "outcome") == 0 {
@@ -218,7 +225,8 @@ func TestOnlyTheReplyOfARequestAnswersIt(t *testing.T) {
 
 func TestARelayMustNameOneConsumerPerQueue(t *testing.T) {
 	m := newMachine(&initiatorToRelay)
-	for _, request := range []Message{&Hello{Role: RoleInitiator}, &OpenVolume{}, &ConfigureDataPath{QueueCount: 2}} {
+	for _, request := range []Message{&Hello{Role: RoleInitiator}, &OpenVolume{},
+		&ConfigureDataPath{QueueCount: 2}} {
 		if err := errors.Join(m.begin(request), m.succeed(replyTo(request))); err != nil {
 			t.Fatal(err)
 		}
@@ -226,7 +234,8 @@ func TestARelayMustNameOneConsumerPerQueue(t *testing.T) {
 	if err := m.begin(&StartDataPathConnections{ConsumerIDs: []uint32{1, 2}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.succeed(&StartDataPathConnectionsReply{ConsumerIDs: []uint32{1}}); !errors.Is(err, status.InvalidValue) {
+	if err := m.succeed(&StartDataPathConnectionsReply{ConsumerIDs: []uint32{1}}); !errors.Is(err,
+		status.InvalidValue) {
 		t.Errorf("one consumer for two queues: %v", err)
 	}
 }
@@ -236,7 +245,8 @@ func TestAHelloOfTheWrongRoleIsUnexpected(t *testing.T) {
 		for role := RoleInitiator; role <= RoleTarget; role++ {
 			m := newMachine(c)
 			err := m.begin(&Hello{Role: role})
-			if (err == nil) != (role == c.requester) || (err != nil && !errors.Is(err, status.Unexpected)) {
+			if (err == nil) != (role == c.requester) ||
+				(err != nil && !errors.Is(err, status.Unexpected)) {
 				t.Errorf("the %v gets the hello of the %v: %v", c.responder, role, err)
 			}
 		}
@@ -245,7 +255,8 @@ func TestAHelloOfTheWrongRoleIsUnexpected(t *testing.T) {
 
 func TestErrorsNameThePhaseOfTheOutstandingRequest(t *testing.T) {
 	m := newMachine(&initiatorToRelay)
-	for _, request := range []Message{&Hello{Role: RoleInitiator}, &OpenVolume{}, &ConfigureDataPath{QueueCount: 1},
+	for _, request := range []Message{&Hello{Role: RoleInitiator}, &OpenVolume{},
+		&ConfigureDataPath{QueueCount: 1},
 		&StartDataPathConnections{ConsumerIDs: []uint32{1}}} {
 		if err := errors.Join(m.begin(request), m.succeed(replyTo(request))); err != nil {
 			t.Fatal(err)
@@ -270,14 +281,17 @@ func repliedBy[R Message](RequestFor[R]) Kind {
 
 func TestEveryRequestIsTiedToTheReplyThatAnswersIt(t *testing.T) {
 	replies := map[Kind]Kind{
-		KindHello: repliedBy(&Hello{}), KindOpenVolume: repliedBy(&OpenVolume{}), KindConfigureDataPath: repliedBy(&ConfigureDataPath{}),
+		KindHello: repliedBy(&Hello{}), KindOpenVolume: repliedBy(&OpenVolume{}),
+		KindConfigureDataPath:        repliedBy(&ConfigureDataPath{}),
 		KindCreateRDMAConnection:     repliedBy(&CreateRDMAConnection{}),
 		KindStartDataPathConnections: repliedBy(&StartDataPathConnections{}),
-		KindStartStorage:             repliedBy(&StartStorage{}), KindStop: repliedBy(&Stop{}), KindDestroyObjects: repliedBy(&DestroyObjects{}),
+		KindStartStorage:             repliedBy(&StartStorage{}), KindStop: repliedBy(&Stop{}),
+		KindDestroyObjects: repliedBy(&DestroyObjects{}),
 	}
 	for _, s := range relayToTarget.steps {
 		if replies[s.request] != s.request.reply() {
-			t.Errorf("%v is tied to %v, the machine accepts %v", s.request, replies[s.request], s.request.reply())
+			t.Errorf("%v is tied to %v, the machine accepts %v", s.request, replies[s.request],
+				s.request.reply())
 		}
 	}
 }

@@ -29,12 +29,14 @@ func acceptAll() controlmsgtest.Handler {
 func configuration(queues uint32) *controlmsg.ConfigureDataPath {
 	return &controlmsg.ConfigureDataPath{
 		QueueCount: queues, Depth: 8, BufferSize: 4096,
-		Export: controlmsg.Export{Access: memory.PCIRead, Length: 4096, Descriptor: []byte("memory")},
+		Export: controlmsg.Export{Access: memory.PCIRead, Length: 4096,
+			Descriptor: []byte("memory")},
 	}
 }
 
 // newRequester returns a requester that has exchanged hellos with its peer.
-func newRequester(t *testing.T, config controlmsg.EndpointConfig, transport controlmsg.Transport) *controlmsg.Requester {
+func newRequester(t *testing.T, config controlmsg.EndpointConfig,
+	transport controlmsg.Transport) *controlmsg.Requester {
 	t.Helper()
 	r := controlmsg.NewRequester(transport, config)
 	t.Cleanup(func() { r.Close(nil) })
@@ -45,7 +47,8 @@ func newRequester(t *testing.T, config controlmsg.EndpointConfig, transport cont
 }
 
 // newRequesterOfRaw returns a requester whose raw peer has answered hello with reply.
-func newRequesterOfRaw(t *testing.T, config controlmsg.EndpointConfig, reply *controlmsg.HelloReply) (*controlmsg.Requester, *controlmsgtest.Raw) {
+func newRequesterOfRaw(t *testing.T, config controlmsg.EndpointConfig,
+	reply *controlmsg.HelloReply) (*controlmsg.Requester, *controlmsgtest.Raw) {
 	t.Helper()
 	raw, transport := controlmsgtest.NewRaw(t)
 	go func() { raw.Send(raw.Receive().Correlation, reply) }()
@@ -70,7 +73,8 @@ func session(queues uint32) []controlmsg.Message {
 	requests := []controlmsg.Message{&controlmsg.OpenVolume{Volume: "test"}, configuration(queues)}
 	for queue := range queues {
 		for _, role := range []iomsg.ConnectionRole{iomsg.ControlConnection, iomsg.DataConnection} {
-			requests = append(requests, &controlmsg.CreateRDMAConnection{Queue: queue, Role: role, Source: relaySource})
+			requests = append(requests, &controlmsg.CreateRDMAConnection{Queue: queue, Role: role,
+				Source: relaySource})
 		}
 	}
 	return append(requests, &controlmsg.StartDataPathConnections{}, &controlmsg.StartStorage{},
@@ -79,7 +83,8 @@ func session(queues uint32) []controlmsg.Message {
 
 func checkError(t *testing.T, what string, err error, code status.Code, text string) {
 	t.Helper()
-	if err == nil || !errors.Is(err, code) || status.CodeOf(err) != code || !strings.Contains(err.Error(), text) {
+	if err == nil || !errors.Is(err, code) || status.CodeOf(err) != code ||
+		!strings.Contains(err.Error(), text) {
 		t.Errorf("%s: %v; want %q and the code %v", what, err, text, code)
 	}
 }
@@ -94,7 +99,8 @@ func checkFarewell(t *testing.T, raw *controlmsgtest.Raw, code status.Code, text
 			continue
 		}
 		if e.Correlation != 0 || farewell.Code != code || !strings.Contains(farewell.Text, text) {
-			t.Errorf("the farewell is %v (correlation %d), want %q and the code %v", farewell, e.Correlation, text, code)
+			t.Errorf("the farewell is %v (correlation %d), want %q and the code %v", farewell,
+				e.Correlation, text, code)
 		}
 		return
 	}

@@ -24,7 +24,8 @@ func Example() {
 	}()
 
 	// The first request agrees on the protocol version and on limits.
-	initiator := controlmsg.NewRequester(atInitiator, controlmsg.EndpointConfig{Role: controlmsg.RoleInitiator})
+	initiator := controlmsg.NewRequester(atInitiator,
+		controlmsg.EndpointConfig{Role: controlmsg.RoleInitiator})
 	hello, err := initiator.Greet(ctx)
 	if err != nil {
 		log.Fatal(err)
@@ -33,9 +34,11 @@ func Example() {
 
 	// A request that the relay rejects fails with the code of the relay. OpenVolume may be
 	// repeated.
-	_, err = controlmsg.Call[*controlmsg.OpenVolumeReply](ctx, initiator, &controlmsg.OpenVolume{Volume: "disc"})
+	_, err = controlmsg.Call[*controlmsg.OpenVolumeReply](ctx, initiator,
+		&controlmsg.OpenVolume{Volume: "disc"})
 	fmt.Println("rejected:", errors.Is(err, status.NotFound))
-	reply, err := controlmsg.Call[*controlmsg.OpenVolumeReply](ctx, initiator, &controlmsg.OpenVolume{Volume: "disk"})
+	reply, err := controlmsg.Call[*controlmsg.OpenVolumeReply](ctx, initiator,
+		&controlmsg.OpenVolume{Volume: "disk"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -65,7 +68,8 @@ func replyToOpenVolume(ctx context.Context, relay *controlmsg.Responder) {
 		}
 		open, ok := request.Message.(*controlmsg.OpenVolume)
 		if !ok || open.Volume != "disk" {
-			err = relay.Fail(ctx, request.Correlation, status.Errorf(status.NotFound, "no such volume"))
+			err = relay.Fail(ctx, request.Correlation, status.Errorf(status.NotFound,
+				"no such volume"))
 		} else {
 			err = relay.Reply(ctx, request.Correlation, &controlmsg.OpenVolumeReply{
 				Volume: "disk", UUID: [16]byte{1}, WriteVerifier: 1, Size: 1 << 20, BlockSize: 4096,

@@ -21,11 +21,13 @@ func validHello() *Hello {
 }
 
 func validVolume() *OpenVolumeReply {
-	return &OpenVolumeReply{Volume: "v", Size: 4096, BlockSize: 512, MaxQueues: 1, MaxDepth: 1, MaxBufferSize: 512}
+	return &OpenVolumeReply{Volume: "v", Size: 4096, BlockSize: 512, MaxQueues: 1, MaxDepth: 1,
+		MaxBufferSize: 512}
 }
 
 func validConfiguration() *ConfigureDataPath {
-	return &ConfigureDataPath{QueueCount: 1, Depth: 1, BufferSize: 512, Export: Export{Length: 512, Descriptor: []byte{1}}}
+	return &ConfigureDataPath{QueueCount: 1, Depth: 1, BufferSize: 512, Export: Export{Length: 512,
+		Descriptor: []byte{1}}}
 }
 
 // with returns message after change.
@@ -42,42 +44,75 @@ func TestFieldsOutsideTheirLimitsAreRejectedInBothDirections(t *testing.T) {
 		code    status.Code
 	}{
 		{with(validHello(), func(m *Hello) { m.Role = 4 }), "role 4", status.InvalidValue},
-		{with(validHello(), func(m *Hello) { m.MinVersion = 0 }), "version range 0 to 1", status.InvalidValue},
-		{with(validHello(), func(m *Hello) { m.MinVersion = 2 }), "version range 2 to 1", status.InvalidValue},
-		{with(validHello(), func(m *Hello) { m.MaxMessageSize = 100 }), "max_message_size is 100", status.InvalidValue},
-		{with(validHello(), func(m *Hello) { m.Software = strings.Repeat("x", 129) }), "software has 129", status.TooBig},
-		{with(validHello(), func(m *Hello) { m.SilenceLimitMs = 99 }), "silence_limit_ms is 99", status.InvalidValue},
+		{with(validHello(), func(m *Hello) { m.MinVersion = 0 }), "version range 0 to 1",
+			status.InvalidValue},
+		{with(validHello(), func(m *Hello) { m.MinVersion = 2 }), "version range 2 to 1",
+			status.InvalidValue},
+		{with(validHello(), func(m *Hello) { m.MaxMessageSize = 100 }), "max_message_size is 100",
+			status.InvalidValue},
+		{with(validHello(), func(m *Hello) { m.Software = strings.Repeat("x", 129) }),
+			"software has 129", status.TooBig},
+		{with(validHello(), func(m *Hello) { m.SilenceLimitMs = 99 }), "silence_limit_ms is 99",
+			status.InvalidValue},
 		{&HelloReply{MaxMessageSize: MinMessageSize}, "version is 0", status.InvalidValue},
 		{&OpenVolume{Volume: strings.Repeat("x", 256)}, "volume has 256", status.TooBig},
 		{&OpenVolume{Volume: "a\x00b"}, `volume "a\x00b"`, status.InvalidValue},
-		{with(validVolume(), func(m *OpenVolumeReply) { m.BlockSize = 0 }), "block_size is 0", status.InvalidValue},
-		{with(validVolume(), func(m *OpenVolumeReply) { m.BlockSize = 513 }), "block_size is 513", status.InvalidValue},
-		{with(validVolume(), func(m *OpenVolumeReply) { m.BlockSize = 1 << 25 }), "block_size is 33554432", status.TooBig},
-		{with(validVolume(), func(m *OpenVolumeReply) { m.Size = 513 }), "size is 513", status.InvalidValue},
-		{with(validVolume(), func(m *OpenVolumeReply) { m.MaxQueues = 1025 }), "max_queues is 1025", status.TooBig},
-		{with(validVolume(), func(m *OpenVolumeReply) { m.MaxDepth = 0 }), "max_depth is 0", status.InvalidValue},
-		{with(validVolume(), func(m *OpenVolumeReply) { m.MaxBufferSize = 0 }), "max_buffer_size is 0", status.InvalidValue},
-		{with(validVolume(), func(m *OpenVolumeReply) { m.Transport = strings.Repeat("x", 33) }), "transport has 33", status.TooBig},
-		{with(validConfiguration(), func(m *ConfigureDataPath) { m.QueueCount = 0 }), "queue_count is 0", status.InvalidValue},
-		{with(validConfiguration(), func(m *ConfigureDataPath) { m.QueueCount = 5000 }), "queue_count is 5000", status.TooBig},
-		{with(validConfiguration(), func(m *ConfigureDataPath) { m.Depth = 1<<16 + 1 }), "depth is 65537", status.TooBig},
-		{with(validConfiguration(), func(m *ConfigureDataPath) { m.BufferSize = 0 }), "buffer_size is 0", status.InvalidValue},
-		{with(validConfiguration(), func(m *ConfigureDataPath) { m.Export.Access = 1 << 9 }), "access 0x200", status.InvalidValue},
-		{with(validConfiguration(), func(m *ConfigureDataPath) { m.Export.Length = 0 }), "length 0", status.InvalidValue},
-		{with(validConfiguration(), func(m *ConfigureDataPath) { m.Export.Descriptor = nil }), "either", status.InvalidValue},
-		{with(validConfiguration(), func(m *ConfigureDataPath) { m.Export.Descriptor = make([]byte, 1025) }), "1025 bytes", status.TooBig},
+		{with(validVolume(), func(m *OpenVolumeReply) { m.BlockSize = 0 }), "block_size is 0",
+			status.InvalidValue},
+		{with(validVolume(), func(m *OpenVolumeReply) { m.BlockSize = 513 }), "block_size is 513",
+			status.InvalidValue},
+		{with(validVolume(), func(m *OpenVolumeReply) { m.BlockSize = 1 << 25 }),
+			"block_size is 33554432", status.TooBig},
+		{with(validVolume(), func(m *OpenVolumeReply) { m.Size = 513 }), "size is 513",
+			status.InvalidValue},
+		{with(validVolume(), func(m *OpenVolumeReply) { m.MaxQueues = 1025 }), "max_queues is 1025",
+			status.TooBig},
+		{with(validVolume(), func(m *OpenVolumeReply) { m.MaxDepth = 0 }), "max_depth is 0",
+			status.InvalidValue},
+		{with(validVolume(), func(m *OpenVolumeReply) { m.MaxBufferSize = 0 }),
+			"max_buffer_size is 0", status.InvalidValue},
+		{with(validVolume(), func(m *OpenVolumeReply) { m.Transport = strings.Repeat("x", 33) }),
+			"transport has 33", status.TooBig},
+		{with(validConfiguration(), func(m *ConfigureDataPath) { m.QueueCount = 0 }),
+			"queue_count is 0", status.InvalidValue},
+		{with(validConfiguration(), func(m *ConfigureDataPath) { m.QueueCount = 5000 }),
+			"queue_count is 5000", status.TooBig},
+		{with(validConfiguration(), func(m *ConfigureDataPath) { m.Depth = 1<<16 + 1 }),
+			"depth is 65537", status.TooBig},
+		{with(validConfiguration(), func(m *ConfigureDataPath) { m.BufferSize = 0 }),
+			"buffer_size is 0", status.InvalidValue},
+		{with(validConfiguration(), func(m *ConfigureDataPath) { m.Export.Access = 1 << 9 }),
+			"access 0x200", status.InvalidValue},
+		{with(validConfiguration(), func(m *ConfigureDataPath) { m.Export.Length = 0 }), "length 0",
+			status.InvalidValue},
+		{with(validConfiguration(), func(m *ConfigureDataPath) { m.Export.Descriptor = nil }),
+			"either", status.InvalidValue},
+		{with(validConfiguration(), func(m *ConfigureDataPath) {
+			m.Export.Descriptor = make([]byte,
+				1025)
+		}), "1025 bytes", status.TooBig},
 		{with(validConfiguration(), func(m *ConfigureDataPath) {
 			m.Export.Descriptor, m.Export.RDMA = nil, &RDMAExport{Base: math.MaxUint64}
 		}), "address space", status.InvalidValue},
-		{&CreateRDMAConnection{Queue: 1024, Role: iomsg.DataConnection, Source: unicast}, "queue is 1024", status.TooBig},
-		{&CreateRDMAConnection{Role: iomsg.ConnectionRoleCount, Source: unicast}, "connection role", status.InvalidValue},
-		{&CreateRDMAConnection{Role: iomsg.DataConnection, Source: netip.IPv4Unspecified()}, `source "0.0.0.0"`, status.InvalidValue},
-		{&CreateRDMAConnectionReply{Address: netip.AddrPortFrom(unicast, 0)}, "port is 0", status.InvalidValue},
-		{&CreateRDMAConnectionReply{Address: netip.AddrPortFrom(unicast, 1), Staging: &rdma.RemoteMemory{Base: 1}}, "staging of 0 bytes", status.InvalidValue},
-		{&CreateRDMAConnectionReply{Address: netip.AddrPortFrom(unicast, 1), Staging: &rdma.RemoteMemory{Base: math.MaxUint64, Length: 2}}, "wraps", status.InvalidValue},
-		{&StartDataPathConnections{ConsumerIDs: []uint32{5, 0}}, "consumer id of queue 1 is 0", status.InvalidValue},
-		{&StartDataPathConnectionsReply{ConsumerIDs: []uint32{5, 6, 5}}, "consumer id 5", status.InvalidValue},
-		{&StartDataPathConnections{ConsumerIDs: make([]uint32, 1025)}, "1025 consumer ids", status.TooBig},
+		{&CreateRDMAConnection{Queue: 1024, Role: iomsg.DataConnection, Source: unicast},
+			"queue is 1024", status.TooBig},
+		{&CreateRDMAConnection{Role: iomsg.ConnectionRoleCount, Source: unicast}, "connection role",
+			status.InvalidValue},
+		{&CreateRDMAConnection{Role: iomsg.DataConnection, Source: netip.IPv4Unspecified()},
+			`source "0.0.0.0"`, status.InvalidValue},
+		{&CreateRDMAConnectionReply{Address: netip.AddrPortFrom(unicast, 0)}, "port is 0",
+			status.InvalidValue},
+		{&CreateRDMAConnectionReply{Address: netip.AddrPortFrom(unicast, 1),
+			Staging: &rdma.RemoteMemory{Base: 1}}, "staging of 0 bytes", status.InvalidValue},
+		{&CreateRDMAConnectionReply{Address: netip.AddrPortFrom(unicast, 1),
+			Staging: &rdma.RemoteMemory{Base: math.MaxUint64, Length: 2}}, "wraps",
+			status.InvalidValue},
+		{&StartDataPathConnections{ConsumerIDs: []uint32{5, 0}}, "consumer id of queue 1 is 0",
+			status.InvalidValue},
+		{&StartDataPathConnectionsReply{ConsumerIDs: []uint32{5, 6, 5}}, "consumer id 5",
+			status.InvalidValue},
+		{&StartDataPathConnections{ConsumerIDs: make([]uint32, 1025)}, "1025 consumer ids",
+			status.TooBig},
 		{&Error{Text: "nothing wrong"}, "code 0", status.InvalidValue},
 	}
 	for _, c := range cases {
@@ -104,18 +139,28 @@ func TestFieldsThatDoNotFitTheirTypesAreRejected(t *testing.T) {
 		name string
 		wire controlpb.Envelope
 	}{
-		{"role beyond a byte", controlpb.Envelope{Message: &controlpb.Envelope_Hello{Hello: &controlpb.Hello{Role: 257}}}},
-		{"negative role", controlpb.Envelope{Message: &controlpb.Envelope_Hello{Hello: &controlpb.Hello{Role: -1}}}},
+		{"role beyond a byte",
+			controlpb.Envelope{Message: &controlpb.Envelope_Hello{Hello: &controlpb.Hello{Role: 257}}}},
+		{"negative role",
+			controlpb.Envelope{Message: &controlpb.Envelope_Hello{Hello: &controlpb.Hello{Role: -1}}}},
 		{"uuid of 15 bytes", controlpb.Envelope{Message: &controlpb.Envelope_OpenVolumeReply{
 			OpenVolumeReply: &controlpb.OpenVolumeReply{Uuid: make([]byte, 15)}}}},
-		{"client instance missing", controlpb.Envelope{Message: &controlpb.Envelope_ConfigureDataPath{
-			ConfigureDataPath: &controlpb.ConfigureDataPath{}}}},
+		{"client instance missing",
+			controlpb.Envelope{Message: &controlpb.Envelope_ConfigureDataPath{
+				ConfigureDataPath: &controlpb.ConfigureDataPath{}}}},
 		{"source of 5 bytes", controlpb.Envelope{Message: &controlpb.Envelope_CreateRdmaConnection{
-			CreateRdmaConnection: &controlpb.CreateRdmaConnection{Role: 1, Source: make([]byte, 5)}}}},
-		{"port beyond 16 bits", controlpb.Envelope{Message: &controlpb.Envelope_CreateRdmaConnectionReply{
-			CreateRdmaConnectionReply: &controlpb.CreateRdmaConnectionReply{Address: []byte{192, 0, 2, 1}, Port: 65537, Token: token}}}},
-		{"token of 17 bytes", controlpb.Envelope{Message: &controlpb.Envelope_CreateRdmaConnectionReply{
-			CreateRdmaConnectionReply: &controlpb.CreateRdmaConnectionReply{Address: []byte{192, 0, 2, 1}, Port: 1, Token: append(token, 0)}}}},
+			CreateRdmaConnection: &controlpb.CreateRdmaConnection{Role: 1,
+				Source: make([]byte, 5)}}}},
+		{"port beyond 16 bits",
+			controlpb.Envelope{Message: &controlpb.Envelope_CreateRdmaConnectionReply{
+				CreateRdmaConnectionReply: &controlpb.CreateRdmaConnectionReply{Address: []byte{192,
+					0,
+					2, 1}, Port: 65537, Token: token}}}},
+		{"token of 17 bytes",
+			controlpb.Envelope{Message: &controlpb.Envelope_CreateRdmaConnectionReply{
+				CreateRdmaConnectionReply: &controlpb.CreateRdmaConnectionReply{Address: []byte{192,
+					0,
+					2, 1}, Port: 1, Token: append(token, 0)}}}},
 	}
 	for i := range cases {
 		t.Run(cases[i].name, func(t *testing.T) {
@@ -128,7 +173,8 @@ func TestFieldsThatDoNotFitTheirTypesAreRejected(t *testing.T) {
 }
 
 func TestAccessRightsHaveFixedBitsOnTheWire(t *testing.T) {
-	rights := []memory.Access{memory.LocalWrite, memory.RemoteRead, memory.RemoteWrite, memory.PCIRead, memory.PCIWrite}
+	rights := []memory.Access{memory.LocalWrite, memory.RemoteRead, memory.RemoteWrite,
+		memory.PCIRead, memory.PCIWrite}
 	for bit, right := range rights {
 		if right != 1<<bit {
 			t.Errorf("right %d is %#x, docs/protocol.md says bit %d", bit, uint32(right), bit)
@@ -159,7 +205,8 @@ func TestTheHighestCommonVersionIsNegotiated(t *testing.T) {
 
 func TestTextForAPeerIsOnePrintableLineWithinItsLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		text := rapid.OneOf(rapid.String(), rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) })).Draw(t, "text")
+		text := rapid.OneOf(rapid.String(), rapid.Map(rapid.SliceOf(rapid.Byte()),
+			func(b []byte) string { return string(b) })).Draw(t, "text")
 		limit := rapid.IntRange(0, 64).Draw(t, "limit")
 		if err := checkName("line", printableLine(text, limit), limit); err != nil {
 			t.Fatal(err)

@@ -70,7 +70,8 @@ var wireFormats = [kindCount]wireFormat{
 	KindStop:                          format[Stop, controlpb.Stop](nil),
 	KindStopReply:                     format[StopReply, controlpb.StopReply](nil),
 	KindDestroyObjects:                format[DestroyObjects, controlpb.DestroyObjects](nil),
-	KindDestroyObjectsReply:           format[DestroyObjectsReply, controlpb.DestroyObjectsReply](nil),
+	KindDestroyObjectsReply: format[DestroyObjectsReply,
+		controlpb.DestroyObjectsReply](nil),
 }
 
 func (m *Hello) translate(w *controlpb.Hello, t *translation) {

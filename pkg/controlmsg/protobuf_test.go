@@ -26,7 +26,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata/protobuf.golden, which changes the wire format")
+var update = flag.Bool("update", false,
+	"rewrite testdata/protobuf.golden, which changes the wire format")
 
 const goldenFile = "testdata/protobuf.golden"
 
@@ -50,20 +51,27 @@ func sixteen(first byte) (array [16]byte) {
 // samples returns every kind of message at least once, with different values in all fields.
 func samples() []sample {
 	return []sample{
-		{"error_answer", 7, &Error{Code: status.TooBig, Phase: PhaseConfigureDataPath, Text: "depth is 4096, the limit is 1024"}},
-		{"error_spontaneous", 0, &Error{Code: status.Shutdown, Phase: PhaseRunning, Text: "the relay is shutting down"}},
+		{"error_answer", 7, &Error{Code: status.TooBig, Phase: PhaseConfigureDataPath,
+			Text: "depth is 4096, the limit is 1024"}},
+		{"error_spontaneous", 0, &Error{Code: status.Shutdown, Phase: PhaseRunning,
+			Text: "the relay is shutting down"}},
 		{"keep_alive", 0, &KeepAlive{}},
-		{"hello", 1, &Hello{Role: RoleInitiator, MinVersion: 1, MaxVersion: 3, MaxMessageSize: 65536, Software: "initiator 1.2.3", SilenceLimitMs: 5000}},
-		{"hello_reply", 1, &HelloReply{Version: 1, MaxMessageSize: 4080, Software: "zc-relay 1.2.3", SilenceLimitMs: 250}},
+		{"hello", 1, &Hello{Role: RoleInitiator, MinVersion: 1, MaxVersion: 3,
+			MaxMessageSize: 65536, Software: "initiator 1.2.3", SilenceLimitMs: 5000}},
+		{"hello_reply", 1, &HelloReply{Version: 1, MaxMessageSize: 4080, Software: "zc-relay 1.2.3",
+			SilenceLimitMs: 250}},
 		{"open_volume", 2, &OpenVolume{Volume: "backup"}},
 		{"open_volume_by_channel", 2, &OpenVolume{}},
 		{"open_volume_reply", 2, &OpenVolumeReply{
-			Volume: "backup", UUID: sixteen(0x10), WriteVerifier: 0x0102030405060708, Size: 78187491328, BlockSize: 512,
-			ReadOnly: true, Capabilities: 5, MaxQueues: 32, MaxDepth: 1024, MaxBufferSize: 1 << 20, Transport: "iwarp",
+			Volume: "backup", UUID: sixteen(0x10), WriteVerifier: 0x0102030405060708,
+			Size: 78187491328, BlockSize: 512,
+			ReadOnly: true, Capabilities: 5, MaxQueues: 32, MaxDepth: 1024, MaxBufferSize: 1 << 20,
+			Transport: "iwarp",
 		}},
 		{"configure_data_path_of_initiator", 3, &ConfigureDataPath{
 			QueueCount: 4, Depth: 64, BufferSize: 1 << 20, ClientInstance: sixteen(0x20), Epoch: 9,
-			Export: Export{Access: memory.PCIRead | memory.PCIWrite, Length: 256 << 20, Descriptor: []byte{0xde, 0xad, 0xbe, 0xef}},
+			Export: Export{Access: memory.PCIRead | memory.PCIWrite, Length: 256 << 20,
+				Descriptor: []byte{0xde, 0xad, 0xbe, 0xef}},
 		}},
 		{"configure_data_path_of_relay", 3, &ConfigureDataPath{
 			QueueCount: 4, Depth: 64, BufferSize: 1 << 20, ClientInstance: sixteen(0x20), Epoch: 9,
@@ -71,15 +79,22 @@ func samples() []sample {
 				RDMA: &RDMAExport{Transport: "iwarp", Key: 0xcafe0001, Base: 0x7f0000000000}},
 		}},
 		{"configure_data_path_reply", 3, &ConfigureDataPathReply{InboundReads: 16}},
-		{"create_rdma_connection_ipv4", 4, &CreateRDMAConnection{Queue: 1, Role: iomsg.DataConnection, Source: netip.MustParseAddr("192.0.2.1")}},
-		{"create_rdma_connection_ipv6", 4, &CreateRDMAConnection{Role: iomsg.ControlConnection, Source: netip.MustParseAddr("2001:db8::1")}},
-		{"create_rdma_connection_reply", 4, &CreateRDMAConnectionReply{Address: netip.MustParseAddrPort("192.0.2.2:20049"), Token: sixteen(0x30)}},
+		{"create_rdma_connection_ipv4", 4, &CreateRDMAConnection{Queue: 1,
+			Role: iomsg.DataConnection, Source: netip.MustParseAddr("192.0.2.1")}},
+		{"create_rdma_connection_ipv6", 4, &CreateRDMAConnection{Role: iomsg.ControlConnection,
+			Source: netip.MustParseAddr("2001:db8::1")}},
+		{"create_rdma_connection_reply", 4,
+			&CreateRDMAConnectionReply{Address: netip.MustParseAddrPort("192.0.2.2:20049"),
+				Token: sixteen(0x30)}},
 		{"create_rdma_connection_reply_with_staging", 4, &CreateRDMAConnectionReply{
 			Address: netip.MustParseAddrPort("192.0.2.2:20049"), Token: sixteen(0x30),
-			Staging: &rdma.RemoteMemory{Access: memory.RemoteWrite, Key: 0xcafe0002, Base: 0x7f1000000000, Length: 64 << 20},
+			Staging: &rdma.RemoteMemory{Access: memory.RemoteWrite, Key: 0xcafe0002,
+				Base: 0x7f1000000000, Length: 64 << 20},
 		}},
-		{"start_data_path_connections", 5, &StartDataPathConnections{ConsumerIDs: []uint32{3, 1, 4, 0xffffffff}}},
-		{"start_data_path_connections_reply", 5, &StartDataPathConnectionsReply{ConsumerIDs: []uint32{9, 2, 6, 5}}},
+		{"start_data_path_connections", 5, &StartDataPathConnections{ConsumerIDs: []uint32{3, 1, 4,
+			0xffffffff}}},
+		{"start_data_path_connections_reply", 5,
+			&StartDataPathConnectionsReply{ConsumerIDs: []uint32{9, 2, 6, 5}}},
 		{"start_storage", 6, &StartStorage{}},
 		{"start_storage_reply", 6, &StartStorageReply{}},
 		{"stop", 7, &Stop{}},
@@ -170,19 +185,22 @@ func TestWireEnumsHaveTheNamesOfTheGoConstants(t *testing.T) {
 		}
 	}
 	for phase := PhaseConnect; phase < phaseCount; phase++ {
-		if got, want := controlpb.Phase(phase).String(), "PHASE_"+strings.ToUpper(phase.String()); got != want {
+		if got, want := controlpb.Phase(phase).String(),
+			"PHASE_"+strings.ToUpper(phase.String()); got != want {
 			t.Errorf("phase %d is %s on the wire, want %s", phase, got, want)
 		}
 	}
 	for role := RoleInitiator; role <= RoleTarget; role++ {
-		if got, want := controlpb.Role(role).String(), "ROLE_"+strings.ToUpper(role.String()); got != want {
+		if got, want := controlpb.Role(role).String(),
+			"ROLE_"+strings.ToUpper(role.String()); got != want {
 			t.Errorf("role %d is %s on the wire, want %s", role, got, want)
 		}
 	}
 	for role := range iomsg.ConnectionRoleCount {
 		var wire controlpb.ConnectionRole
 		connectionRole(&translation{}, &role, &wire)
-		if got, want := wire.String(), "CONNECTION_ROLE_"+strings.ToUpper(role.String()); got != want {
+		if got, want := wire.String(),
+			"CONNECTION_ROLE_"+strings.ToUpper(role.String()); got != want {
 			t.Errorf("connection role %d is %s on the wire, want %s", role, got, want)
 		}
 	}
@@ -247,7 +265,8 @@ func checkPopulated(t *rapid.T, m protoreflect.Message) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		field := fields.Get(i)
-		if choice := field.ContainingOneof(); choice != nil && m.WhichOneof(choice) != nil && m.WhichOneof(choice) != field {
+		if choice := field.ContainingOneof(); choice != nil && m.WhichOneof(choice) != nil &&
+			m.WhichOneof(choice) != field {
 			continue
 		}
 		if !m.Has(field) {
@@ -265,7 +284,8 @@ func TestEveryFieldOfEveryMessageSurvivesEncodingAndDecoding(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				message := reflect.New(reflect.TypeOf(sampleOf(kind)).Elem())
 				fill(t, message.Elem())
-				want := &Envelope{Correlation: rapid.Uint64Min(1).Draw(t, "correlation"), Message: message.Interface().(Message)}
+				want := &Envelope{Correlation: rapid.Uint64Min(1).Draw(t, "correlation"),
+					Message: message.Interface().(Message)}
 				wire := toWire(want)
 				checkPopulated(t, wire.ProtoReflect())
 				got, err := fromWire(wire)
@@ -321,7 +341,8 @@ func TestAnErrorWithAnUnknownCodeAndPhaseIsAccepted(t *testing.T) {
 }
 
 func TestMalformedMessagesAreRejected(t *testing.T) {
-	valid := marshal(t, &controlpb.Envelope{Message: &controlpb.Envelope_Stop{Stop: &controlpb.Stop{}}})
+	valid := marshal(t,
+		&controlpb.Envelope{Message: &controlpb.Envelope_Stop{Stop: &controlpb.Stop{}}})
 	future := protowire.AppendBytes(protowire.AppendTag(nil, 200, protowire.BytesType), nil)
 	cases := []struct {
 		name string
@@ -361,7 +382,8 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("Decode = %v, %v", e, err)
 		}
 		if err != nil {
-			if code := status.CodeOf(err); code != status.InvalidValue && code != status.TooBig && code != status.Unexpected {
+			if code := status.CodeOf(err); code != status.InvalidValue && code != status.TooBig &&
+				code != status.Unexpected {
 				t.Fatalf("Decode fails with code %v: %v", code, err)
 			}
 			return

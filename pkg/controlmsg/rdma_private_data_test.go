@@ -40,7 +40,8 @@ func TestOtherPrivateDataIsRejected(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			if got, err := DecodeRDMAPrivateData(c.b); !errors.Is(err, c.code) || got != (RDMAPrivateData{}) {
+			if got, err := DecodeRDMAPrivateData(c.b); !errors.Is(err, c.code) ||
+				got != (RDMAPrivateData{}) {
 				t.Errorf("decoding = %x, %v, want the code %v", got.Token, err, c.code)
 			}
 		})

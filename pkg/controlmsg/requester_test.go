@@ -39,7 +39,8 @@ func TestGreetAgreesOnTheSmallerMessageSize(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if reply.Version != controlmsg.ProtocolVersion || reply.MaxMessageSize != controlmsg.MinMessageSize {
+	if reply.Version != controlmsg.ProtocolVersion ||
+		reply.MaxMessageSize != controlmsg.MinMessageSize {
 		t.Errorf("agreed on version %d and %d bytes", reply.Version, reply.MaxMessageSize)
 	}
 }
@@ -64,10 +65,12 @@ func TestAMessageBeyondThePeersLimitIsNotSent(t *testing.T) {
 }
 
 func TestAnInvalidRequestOrOneOutOfOrderIsNotSent(t *testing.T) {
-	transport := controlmsgtest.Serve(t, asTarget, controlmsgtest.Expect(t, []controlmsg.Kind{controlmsg.KindOpenVolume}, acceptAll()))
+	transport := controlmsgtest.Serve(t, asTarget, controlmsgtest.Expect(t,
+		[]controlmsg.Kind{controlmsg.KindOpenVolume}, acceptAll()))
 	r := newRequester(t, asRelay, transport)
 	_, err := r.Call(t.Context(), &controlmsg.StartStorage{})
-	checkError(t, "start_storage", err, status.BadState, "start_storage is out of order in phase hello")
+	checkError(t, "start_storage", err, status.BadState,
+		"start_storage is out of order in phase hello")
 	_, err = r.Call(t.Context(), &controlmsg.KeepAlive{})
 	checkError(t, "keep_alive", err, status.Unexpected, "keep_alive is not a request")
 	_, err = r.Call(t.Context(), &controlmsg.OpenVolume{Volume: "\n"})
@@ -86,7 +89,8 @@ func TestARejectedVolumeMayBeCorrected(t *testing.T) {
 	_, err := r.Call(t.Context(), &controlmsg.OpenVolume{Volume: "misspelt"})
 	checkError(t, "open_volume", err, status.NotFound, `there is no volume "misspelt" [NOT_FOUND]`)
 	failure, ok := errors.AsType[*controlmsg.Error](err)
-	if !ok || failure.Phase != controlmsg.PhaseOpenVolume || failure.Text != `there is no volume "misspelt"` {
+	if !ok || failure.Phase != controlmsg.PhaseOpenVolume ||
+		failure.Text != `there is no volume "misspelt"` {
 		t.Errorf("the failure is %+v", failure)
 	}
 	mustCall(t, r, &controlmsg.OpenVolume{Volume: "test"})
@@ -107,7 +111,8 @@ func TestAfterAFinalFailureOnlyDestroyObjectsIsAllowed(t *testing.T) {
 func TestARequestWithoutReplyTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		raw, transport := controlmsgtest.NewRaw(t)
-		r := controlmsg.NewRequester(transport, controlmsg.EndpointConfig{Role: controlmsg.RoleRelay, Timeout: 3 * time.Second})
+		r := controlmsg.NewRequester(transport,
+			controlmsg.EndpointConfig{Role: controlmsg.RoleRelay, Timeout: 3 * time.Second})
 		defer r.Close(nil)
 		start := time.Now()
 		_, err := r.Greet(t.Context())
@@ -159,7 +164,8 @@ func TestAReplyIsAcceptedEvenIfThePeerThenDisconnects(t *testing.T) {
 			defer r.Close(nil)
 			go func() {
 				e := raw.Receive()
-				raw.Send(e.Correlation, &controlmsg.Error{Code: status.Full, Text: "too many sessions"})
+				raw.Send(e.Correlation, &controlmsg.Error{Code: status.Full,
+					Text: "too many sessions"})
 				raw.Close()
 			}()
 			_, err := r.Greet(t.Context())
@@ -170,9 +176,11 @@ func TestAReplyIsAcceptedEvenIfThePeerThenDisconnects(t *testing.T) {
 
 func TestASpontaneousErrorEndsTheRequester(t *testing.T) {
 	r, raw := newRequesterOfRaw(t, asRelay, targetHello())
-	raw.Send(0, &controlmsg.Error{Code: status.Shutdown, Phase: controlmsg.PhaseRunning, Text: "maintenance"})
+	raw.Send(0, &controlmsg.Error{Code: status.Shutdown, Phase: controlmsg.PhaseRunning,
+		Text: "maintenance"})
 	<-r.Done()
-	checkError(t, "Err", r.Err(), status.Shutdown, "peer reports in phase running: maintenance [SHUTDOWN]")
+	checkError(t, "Err", r.Err(), status.Shutdown,
+		"peer reports in phase running: maintenance [SHUTDOWN]")
 	_, err := r.Call(t.Context(), &controlmsg.OpenVolume{})
 	checkError(t, "Call", err, status.Shutdown, "open_volume: peer reports")
 }
@@ -186,9 +194,11 @@ func TestUnsolicitedRepliesAreAViolation(t *testing.T) {
 		text        string
 	}{
 		{"before any request", 1, targetHello(), status.Unexpected, "unsolicited"},
-		{"error for an unknown request", 9, &controlmsg.Error{Code: status.Full}, status.Unexpected, "unsolicited"},
+		{"error for an unknown request", 9, &controlmsg.Error{Code: status.Full}, status.Unexpected,
+			"unsolicited"},
 		{"request", 1, &controlmsg.OpenVolume{}, status.Unexpected, "unsolicited"},
-		{"keep-alive before the greeting", 0, &controlmsg.KeepAlive{}, status.BadState, "before hello"},
+		{"keep-alive before the greeting", 0, &controlmsg.KeepAlive{}, status.BadState,
+			"before hello"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -211,7 +221,8 @@ func TestWrongRepliesToHelloAreAViolation(t *testing.T) {
 		text   string
 	}{
 		{"other reply", &controlmsg.StopReply{}, status.Unexpected, "stop_reply in reply to hello"},
-		{"version that was not offered", &controlmsg.HelloReply{Version: 2, MaxMessageSize: controlmsg.MinMessageSize},
+		{"version that was not offered", &controlmsg.HelloReply{Version: 2,
+			MaxMessageSize: controlmsg.MinMessageSize},
 			status.UnsupportedVersion, "picked protocol version 2, but 1 to 1 were offered"},
 	}
 	for _, c := range cases {
@@ -237,7 +248,8 @@ func TestCloseSendsThePeerTheReason(t *testing.T) {
 		t.Errorf("Err is %v", r.Err())
 	}
 	<-s.Done()
-	checkError(t, "the peer's Err", s.Err(), status.ConnectionAborted, "phase hello: first line second line")
+	checkError(t, "the peer's Err", s.Err(), status.ConnectionAborted,
+		"phase hello: first line second line")
 	r.Close(nil)
 }
 

@@ -21,11 +21,13 @@ func newResponder(t *testing.T) (*controlmsg.Responder, *controlmsgtest.Raw) {
 }
 
 func relayHello() *controlmsg.Hello {
-	return &controlmsg.Hello{Role: controlmsg.RoleRelay, MinVersion: 1, MaxVersion: 1, MaxMessageSize: controlmsg.DefaultMaxMessageSize}
+	return &controlmsg.Hello{Role: controlmsg.RoleRelay, MinVersion: 1, MaxVersion: 1,
+		MaxMessageSize: controlmsg.DefaultMaxMessageSize}
 }
 
 // bring exchanges hellos and answers the peer's requests with success.
-func bring(t *testing.T, s *controlmsg.Responder, raw *controlmsgtest.Raw, requests []controlmsg.Message) {
+func bring(t *testing.T, s *controlmsg.Responder, raw *controlmsgtest.Raw,
+	requests []controlmsg.Message) {
 	t.Helper()
 	greet(t, s, raw)
 	for i, request := range requests {
@@ -79,27 +81,38 @@ func TestAViolationIsReportedAndEndsTheResponder(t *testing.T) {
 		code status.Code
 		text string
 	}{
-		{"no hello", func(raw *controlmsgtest.Raw) { raw.Send(1, open) }, status.BadState, "out of order in phase connect"},
+		{"no hello", func(raw *controlmsgtest.Raw) { raw.Send(1, open) }, status.BadState,
+			"out of order in phase connect"},
 		{"second hello", func(raw *controlmsgtest.Raw) {
 			raw.Send(1, relayHello())
 			raw.Receive()
 			raw.Send(2, relayHello())
 		}, status.BadState, "out of order in phase hello"},
-		{"unknown kind", func(raw *controlmsgtest.Raw) { raw.SendBytes([]byte{0xc2, 0x0c, 0x00}) }, status.Unexpected, "unknown kind"},
-		{"garbage", func(raw *controlmsgtest.Raw) { raw.SendBytes([]byte("GET / HTTP/1.1\r\n\r\n")) }, status.InvalidValue, "decode message of 18 bytes"},
-		{"reply", func(raw *controlmsgtest.Raw) { raw.Send(1, &controlmsg.StopReply{}) }, status.Unexpected, "is not a request"},
-		{"keep-alive before hello", func(raw *controlmsgtest.Raw) { raw.Send(0, &controlmsg.KeepAlive{}) }, status.BadState, "before hello"},
-		{"request without correlation", func(raw *controlmsgtest.Raw) { raw.Send(0, relayHello()) }, status.InvalidValue, "correlation 0"},
+		{"unknown kind", func(raw *controlmsgtest.Raw) { raw.SendBytes([]byte{0xc2, 0x0c, 0x00}) },
+			status.Unexpected, "unknown kind"},
+		{"garbage",
+			func(raw *controlmsgtest.Raw) { raw.SendBytes([]byte("GET / HTTP/1.1\r\n\r\n")) },
+			status.InvalidValue, "decode message of 18 bytes"},
+		{"reply", func(raw *controlmsgtest.Raw) { raw.Send(1, &controlmsg.StopReply{}) },
+			status.Unexpected, "is not a request"},
+		{"keep-alive before hello", func(raw *controlmsgtest.Raw) {
+			raw.Send(0,
+				&controlmsg.KeepAlive{})
+		}, status.BadState, "before hello"},
+		{"request without correlation", func(raw *controlmsgtest.Raw) { raw.Send(0, relayHello()) },
+			status.InvalidValue, "correlation 0"},
 		{"wrong version", func(raw *controlmsgtest.Raw) {
 			hello := relayHello()
 			hello.MinVersion, hello.MaxVersion = 2, 3
 			raw.Send(1, hello)
-		}, status.UnsupportedVersion, "the requester supports protocol versions 2 to 3, the responder 1 to 1"},
+		}, status.UnsupportedVersion,
+			"the requester supports protocol versions 2 to 3, the responder 1 to 1"},
 		{"wrong role", func(raw *controlmsgtest.Raw) {
 			hello := relayHello()
 			hello.Role = controlmsg.RoleInitiator
 			raw.Send(1, hello)
-		}, status.Unexpected, "the target expects a hello from the relay, but got one from the initiator"},
+		}, status.Unexpected,
+			"the target expects a hello from the relay, but got one from the initiator"},
 		{"second request before the first is answered", func(raw *controlmsgtest.Raw) {
 			raw.Send(1, relayHello())
 			raw.Receive()
@@ -157,7 +170,8 @@ func TestAPeerThatStallsDuringSetupTimesOut(t *testing.T) {
 	})
 }
 
-func checkCutOff(t *testing.T, s *controlmsg.Responder, raw *controlmsgtest.Raw, phase controlmsg.Phase) {
+func checkCutOff(t *testing.T, s *controlmsg.Responder, raw *controlmsgtest.Raw,
+	phase controlmsg.Phase) {
 	t.Helper()
 	start := time.Now()
 	_, err := s.Next(t.Context())
@@ -196,7 +210,8 @@ func TestDoneClosesWhileARequestIsHandled(t *testing.T) {
 		<-s.Done()
 		checkError(t, "Err", s.Err(), status.ConnectionReset, "lost the connection")
 		err := s.Reply(t.Context(), request.Correlation, &controlmsg.ConfigureDataPathReply{})
-		checkError(t, "Reply", err, status.ConnectionReset, "answer request 2 with configure_data_path_reply")
+		checkError(t, "Reply", err, status.ConnectionReset,
+			"answer request 2 with configure_data_path_reply")
 	})
 }
 
@@ -265,13 +280,20 @@ func TestFailuresKeepTheirCodeTextAndPhase(t *testing.T) {
 		err  error
 		want controlmsg.Error
 	}{
-		{"code", status.NoMemory, controlmsg.Error{Code: status.NoMemory, Phase: controlmsg.PhaseOpenVolume, Text: "NO_MEMORY"}},
-		{"code and text", status.Errorf(status.Full, "no room"), controlmsg.Error{Code: status.Full, Phase: controlmsg.PhaseOpenVolume, Text: "no room"}},
-		{"plain error", context.DeadlineExceeded, controlmsg.Error{Code: status.TimeOut, Phase: controlmsg.PhaseOpenVolume, Text: "context deadline exceeded"}},
-		{"error of the next peer", &controlmsg.Error{Code: status.TooBig, Phase: controlmsg.PhaseStartStorage, Text: "depth"},
-			controlmsg.Error{Code: status.TooBig, Phase: controlmsg.PhaseStartStorage, Text: "depth"}},
-		{"too long", status.Errorf(status.Full, "%s", long), controlmsg.Error{Code: status.Full, Phase: controlmsg.PhaseOpenVolume, Text: string(long[:controlmsg.MaxTextLength])}},
-		{"none", nil, controlmsg.Error{Code: status.Unknown, Phase: controlmsg.PhaseOpenVolume, Text: "unspecified failure"}},
+		{"code", status.NoMemory, controlmsg.Error{Code: status.NoMemory,
+			Phase: controlmsg.PhaseOpenVolume, Text: "NO_MEMORY"}},
+		{"code and text", status.Errorf(status.Full, "no room"), controlmsg.Error{Code: status.Full,
+			Phase: controlmsg.PhaseOpenVolume, Text: "no room"}},
+		{"plain error", context.DeadlineExceeded, controlmsg.Error{Code: status.TimeOut,
+			Phase: controlmsg.PhaseOpenVolume, Text: "context deadline exceeded"}},
+		{"error of the next peer", &controlmsg.Error{Code: status.TooBig,
+			Phase: controlmsg.PhaseStartStorage, Text: "depth"},
+			controlmsg.Error{Code: status.TooBig, Phase: controlmsg.PhaseStartStorage,
+				Text: "depth"}},
+		{"too long", status.Errorf(status.Full, "%s", long), controlmsg.Error{Code: status.Full,
+			Phase: controlmsg.PhaseOpenVolume, Text: string(long[:controlmsg.MaxTextLength])}},
+		{"none", nil, controlmsg.Error{Code: status.Unknown, Phase: controlmsg.PhaseOpenVolume,
+			Text: "unspecified failure"}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -284,7 +306,8 @@ func TestFailuresKeepTheirCodeTextAndPhase(t *testing.T) {
 			e := raw.Receive()
 			got, ok := e.Message.(*controlmsg.Error)
 			if !ok || *got != c.want || e.Correlation != 2 {
-				t.Errorf("the peer gets %+v with correlation %d, want %+v", e.Message, e.Correlation, c.want)
+				t.Errorf("the peer gets %+v with correlation %d, want %+v", e.Message,
+					e.Correlation, c.want)
 			}
 		})
 	}
@@ -296,19 +319,22 @@ type handler struct {
 	done   bool
 }
 
-func (h *handler) OpenVolume(ctx context.Context, m *controlmsg.OpenVolume) (*controlmsg.OpenVolumeReply, error) {
+func (h *handler) OpenVolume(ctx context.Context,
+	m *controlmsg.OpenVolume) (*controlmsg.OpenVolumeReply, error) {
 	reply := controlmsgtest.Volume()
 	return &reply, h.handle(ctx, m.Kind())
 }
 
-func (h *handler) ConfigureDataPath(ctx context.Context, m *controlmsg.ConfigureDataPath) (*controlmsg.ConfigureDataPathReply, error) {
+func (h *handler) ConfigureDataPath(ctx context.Context,
+	m *controlmsg.ConfigureDataPath) (*controlmsg.ConfigureDataPathReply, error) {
 	return &controlmsg.ConfigureDataPathReply{}, h.handle(ctx, m.Kind())
 }
 
 func (h *handler) StartDataPathConnections(
 	ctx context.Context, m *controlmsg.StartDataPathConnections,
 ) (*controlmsg.StartDataPathConnectionsReply, error) {
-	return &controlmsg.StartDataPathConnectionsReply{ConsumerIDs: m.ConsumerIDs}, h.handle(ctx, m.Kind())
+	return &controlmsg.StartDataPathConnectionsReply{ConsumerIDs: m.ConsumerIDs},
+		h.handle(ctx, m.Kind())
 }
 
 func (h *handler) StartStorage(ctx context.Context) error {
@@ -331,7 +357,8 @@ func (h targetHandler) CreateRDMAConnection(
 }
 
 // serve serves a requester by a handler, and returns what Serve returns.
-func serve(t *testing.T, ctx context.Context, responder, requester controlmsg.EndpointConfig, h controlmsg.Handler) (*controlmsg.Requester, chan error) {
+func serve(t *testing.T, ctx context.Context, responder, requester controlmsg.EndpointConfig,
+	h controlmsg.Handler) (*controlmsg.Requester, chan error) {
 	t.Helper()
 	near, far := controlmsgtest.NewPipe(controlmsg.DefaultMaxMessageSize)
 	s := controlmsg.NewResponder(far, responder)
@@ -374,7 +401,8 @@ func TestServeContinuesAfterAFailureAndLetsDestroyObjectsBeRepeated(t *testing.T
 		return nil
 	}
 	r, served := serve(t, t.Context(), asRelay, asInitiator, h)
-	for _, request := range []controlmsg.Message{&controlmsg.OpenVolume{}, configuration(1), &controlmsg.DestroyObjects{}} {
+	for _, request := range []controlmsg.Message{&controlmsg.OpenVolume{}, configuration(1),
+		&controlmsg.DestroyObjects{}} {
 		_, err := r.Call(t.Context(), request)
 		checkError(t, "first attempt", err, status.IOFailed, request.Kind().String()+" failed")
 		mustCall(t, r, request)

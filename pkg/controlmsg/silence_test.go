@@ -19,19 +19,26 @@ func TestSilence(t *testing.T) {
 		observations []observation
 	}{
 		{"shorter than the limit is tolerated", 3 * second, second,
-			[]observation{{1 * second, false, false}, {2 * second, false, false}, {3 * second, true, false}, {5 * second, false, false}}},
+			[]observation{{1 * second, false, false}, {2 * second, false, false},
+				{3 * second, true, false}, {5 * second, false, false}}},
 		{"as long as the limit is the end", 3 * second, second,
-			[]observation{{1 * second, false, false}, {2 * second, false, false}, {3 * second, false, true}}},
+			[]observation{{1 * second, false, false}, {2 * second, false, false},
+				{3 * second, false, true}}},
 		{"without limit is tolerated", 0, second,
-			[]observation{{1 * second, false, false}, {2 * second, false, false}, {3 * second, false, false}, {4 * second, false, false}}},
+			[]observation{{1 * second, false, false}, {2 * second, false, false},
+				{3 * second, false, false}, {4 * second, false, false}}},
 		{"during a pause of our own does not count", 3 * second, second,
-			[]observation{{1 * second, false, false}, {60 * second, false, false}, {61 * second, false, false}, {62 * second, true, false}}},
+			[]observation{{1 * second, false, false}, {60 * second, false, false},
+				{61 * second, false, false}, {62 * second, true, false}}},
 		{"after a pause of our own counts from its end", 3 * second, second,
-			[]observation{{60 * second, false, false}, {61 * second, false, false}, {62 * second, false, false}, {63 * second, false, true}}},
+			[]observation{{60 * second, false, false}, {61 * second, false, false},
+				{62 * second, false, false}, {63 * second, false, true}}},
 		{"observed a little late counts", 3 * second, second,
-			[]observation{{1900 * time.Millisecond, false, false}, {3500 * time.Millisecond, false, true}}},
+			[]observation{{1900 * time.Millisecond, false, false}, {3500 * time.Millisecond, false,
+				true}}},
 		{"observed often but late counts", 3 * second, 10 * time.Millisecond,
-			[]observation{{1 * second, false, false}, {2 * second, false, false}, {3 * second, false, true}}},
+			[]observation{{1 * second, false, false}, {2 * second, false, false},
+				{3 * second, false, true}}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -45,8 +45,10 @@ func generous(t *testing.T) context.Context {
 
 func TestASessionRunsOverTCP(t *testing.T) {
 	near, far := connect(t)
-	controlmsgtest.ServeOn(t, controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{}), watching(controlmsg.RoleTarget), acceptAll())
-	r := newRequester(t, watching(controlmsg.RoleRelay), controlmsg.NewTCPTransport(near, controlmsg.TCPConfig{}))
+	controlmsgtest.ServeOn(t, controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{}),
+		watching(controlmsg.RoleTarget), acceptAll())
+	r := newRequester(t, watching(controlmsg.RoleRelay), controlmsg.NewTCPTransport(near,
+		controlmsg.TCPConfig{}))
 	mustCall(t, r, session(4)...)
 }
 
@@ -71,7 +73,8 @@ func TestMessagesOfAnySizeArriveUnchangedOverTCP(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(message, bytes.Repeat([]byte{byte(i)}, size)) {
-			t.Errorf("message %d of %d bytes arrived differently, with %d bytes", i, size, len(message))
+			t.Errorf("message %d of %d bytes arrived differently, with %d bytes", i, size,
+				len(message))
 		}
 	}
 	if err := <-sent; err != nil {
@@ -101,7 +104,8 @@ func TestAClientOfAnotherProtocolGetsAnErrorAndIsDisconnected(t *testing.T) {
 
 func TestAStalledMessageTimesOut(t *testing.T) {
 	near, far := connect(t)
-	b := controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{MessageTimeout: 50 * time.Millisecond})
+	b := controlmsg.NewTCPTransport(far,
+		controlmsg.TCPConfig{MessageTimeout: 50 * time.Millisecond})
 	if _, err := near.Write([]byte{0, 0, 0, 10, 1, 2, 3}); err != nil {
 		t.Fatal(err)
 	}
@@ -116,12 +120,14 @@ func TestErrorsDistinguishHowATCPConnectionEnds(t *testing.T) {
 		code status.Code
 		text string
 	}{
-		{"between messages", func(c *net.TCPConn) error { return c.CloseWrite() }, status.NotConnected, "closed the connection"},
+		{"between messages", func(c *net.TCPConn) error { return c.CloseWrite() },
+			status.NotConnected, "closed the connection"},
 		{"inside a message", func(c *net.TCPConn) error {
 			_, err := c.Write([]byte{0, 0})
 			return errors.Join(err, c.CloseWrite())
 		}, status.ConnectionReset, "inside a message"},
-		{"by reset", func(c *net.TCPConn) error { return errors.Join(c.SetLinger(0), c.Close()) }, status.ConnectionReset, "reset by peer"},
+		{"by reset", func(c *net.TCPConn) error { return errors.Join(c.SetLinger(0), c.Close()) },
+			status.ConnectionReset, "reset by peer"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -146,7 +152,8 @@ func TestAFarewellIsReceivedDespiteAReset(t *testing.T) {
 	if _, err := near.Write([]byte("unread")); err != nil {
 		t.Fatal(err)
 	}
-	if err := controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{}).Send(generous(t), b); err != nil {
+	if err := controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{}).Send(generous(t),
+		b); err != nil {
 		t.Fatal(err)
 	}
 	// Closing with unread data makes the kernel send a reset.
@@ -224,7 +231,8 @@ func TestContextsEndWaitsOnTCP(t *testing.T) {
 
 func TestAnEndedContextDoesNotAffectTheNextWait(t *testing.T) {
 	near, far := connect(t)
-	a, b := controlmsg.NewTCPTransport(near, controlmsg.TCPConfig{}), controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{})
+	a, b := controlmsg.NewTCPTransport(near, controlmsg.TCPConfig{}),
+		controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{})
 	for range 200 {
 		ctx, cancel := context.WithCancel(t.Context())
 		if err := a.Send(ctx, []byte("x")); err != nil {

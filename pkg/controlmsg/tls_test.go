@@ -28,7 +28,8 @@ func credentials(t *testing.T, files mutualtls.Files) *mutualtls.Credentials {
 // identities returns the files of a relay and a target that trust each other.
 func identities(t *testing.T) (relay, target mutualtls.Files) {
 	authority := mutualtlstest.NewAuthority(t)
-	return authority.Write(t.TempDir(), []string{"relay.test"}), authority.Write(t.TempDir(), []string{"target.test", "127.0.0.1"})
+	return authority.Write(t.TempDir(), []string{"relay.test"}), authority.Write(t.TempDir(),
+		[]string{"target.test", "127.0.0.1"})
 }
 
 // secured is the result of one side of a handshake.
@@ -41,7 +42,8 @@ func accept(t *testing.T, conn *net.TCPConn, config *tls.Config) chan secured {
 	done := make(chan secured, 1)
 	ctx := generous(t)
 	go func() {
-		transport, err := controlmsg.NewTLSServer(ctx, conn, config, controlmsg.TCPConfig{CloseTimeout: 5 * time.Second})
+		transport, err := controlmsg.NewTLSServer(ctx, conn, config,
+			controlmsg.TCPConfig{CloseTimeout: 5 * time.Second})
 		done <- secured{transport, err}
 	}()
 	return done
@@ -53,7 +55,8 @@ func secure(t *testing.T) (a, b controlmsg.Transport) {
 	relay, target := identities(t)
 	near, far := connect(t)
 	accepted := accept(t, far, credentials(t, target).Server(nil))
-	a, err := controlmsg.NewTLSClient(generous(t), near, credentials(t, relay).Client("target.test"), controlmsg.TCPConfig{})
+	a, err := controlmsg.NewTLSClient(generous(t), near,
+		credentials(t, relay).Client("target.test"), controlmsg.TCPConfig{})
 	s := <-accepted
 	if err != nil || s.err != nil {
 		t.Fatal(err, s.err)
@@ -63,7 +66,8 @@ func secure(t *testing.T) (a, b controlmsg.Transport) {
 
 func TestASessionRunsOverTLS(t *testing.T) {
 	a, b := secure(t)
-	if !strings.Contains(a.RemoteName(), `("target.test")`) || !strings.Contains(b.RemoteName(), `("relay.test")`) {
+	if !strings.Contains(a.RemoteName(), `("target.test")`) || !strings.Contains(b.RemoteName(),
+		`("relay.test")`) {
 		t.Errorf("the peers are %s and %s", a.RemoteName(), b.RemoteName())
 	}
 	controlmsgtest.ServeOn(t, b, watching(controlmsg.RoleTarget), acceptAll())
@@ -126,33 +130,45 @@ func TestTLSRejectsUntrustedPeers(t *testing.T) {
 		earlierVersion bool
 	}{
 		{name: "relay of another authority",
-			relay: mixed(theirs.Write(t.TempDir(), good), ours.Write(t.TempDir(), good)), target: ours.Write(t.TempDir(), good),
+			relay:     mixed(theirs.Write(t.TempDir(), good), ours.Write(t.TempDir(), good)),
+			target:    ours.Write(t.TempDir(), good),
 			relaySees: "unknown certificate authority", targetSees: "signed by unknown authority"},
 		{name: "relay with an expired certificate",
-			relay: ours.Write(t.TempDir(), good, mutualtlstest.Expired), target: ours.Write(t.TempDir(), good),
+			relay:     ours.Write(t.TempDir(), good, mutualtlstest.Expired),
+			target:    ours.Write(t.TempDir(), good),
 			relaySees: "expired certificate", targetSees: "certificate has expired"},
 		{name: "relay without a certificate",
-			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), good), noCertificate: true,
-			relaySees: "certificate required", targetSees: "didn't provide a certificate"},
+			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), good),
+			noCertificate: true,
+			relaySees:     "certificate required", targetSees: "didn't provide a certificate"},
 		{name: "relay with a name that is not allowed",
-			relay: ours.Write(t.TempDir(), []string{"relay.test"}), target: ours.Write(t.TempDir(), good), allowed: []string{"other.test"},
+			relay: ours.Write(t.TempDir(), []string{"relay.test"}), target: ours.Write(t.TempDir(),
+				good), allowed: []string{"other.test"},
 			relaySees:  "bad certificate",
 			targetSees: `is for ["relay.test"], none of which is an allowed name`},
 		{name: "relay of another protocol",
-			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), good), otherProtocol: true,
-			relaySees: "no application protocol", targetSees: "application protocol"},
+			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), good),
+			otherProtocol: true,
+			relaySees:     "no application protocol", targetSees: "application protocol"},
 		{name: "relay of an earlier version of TLS",
-			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), good), earlierVersion: true,
-			relaySees: "protocol version not supported", targetSees: "unsupported versions"},
+			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), good),
+			earlierVersion: true,
+			relaySees:      "protocol version not supported", targetSees: "unsupported versions"},
 		{name: "target of another authority",
-			relay: ours.Write(t.TempDir(), good), target: mixed(theirs.Write(t.TempDir(), good), ours.Write(t.TempDir(), good)),
-			relaySees: `rejected its certificate ("target.test"): x509: certificate signed by unknown authority`, targetSees: "bad certificate", relayRejects: true},
+			relay: ours.Write(t.TempDir(), good), target: mixed(theirs.Write(t.TempDir(), good),
+				ours.Write(t.TempDir(), good)),
+			relaySees:  `rejected its certificate ("target.test"): x509: certificate signed by unknown authority`,
+			targetSees: "bad certificate", relayRejects: true},
 		{name: "target with an expired certificate",
-			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), good, mutualtlstest.Expired),
-			relaySees: "certificate has expired", targetSees: "bad certificate", relayRejects: true},
+			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), good,
+				mutualtlstest.Expired),
+			relaySees: "certificate has expired", targetSees: "bad certificate",
+			relayRejects: true},
 		{name: "target of another name",
-			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(), []string{"impostor.test"}),
-			relaySees: "certificate is valid for impostor.test, not target.test", targetSees: "bad certificate", relayRejects: true},
+			relay: ours.Write(t.TempDir(), good), target: ours.Write(t.TempDir(),
+				[]string{"impostor.test"}),
+			relaySees:  "certificate is valid for impostor.test, not target.test",
+			targetSees: "bad certificate", relayRejects: true},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -168,7 +184,8 @@ func TestTLSRejectsUntrustedPeers(t *testing.T) {
 			if c.earlierVersion {
 				config.MinVersion, config.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 			}
-			transport, err := controlmsg.NewTLSClient(generous(t), near, config, controlmsg.TCPConfig{})
+			transport, err := controlmsg.NewTLSClient(generous(t), near, config,
+				controlmsg.TCPConfig{})
 			if err == nil && !c.relayRejects {
 				// In TLS 1.3 the client's handshake is over before the server rejects it.
 				r := controlmsg.NewRequester(transport, asRelay)
@@ -197,17 +214,22 @@ func TestARelayWithoutTLSLearnsThatTheTargetSpeaksTLS(t *testing.T) {
 	r.Close(nil)
 	checkError(t, "Greet", err, status.Authentication, "one side speaks TLS and the other does not")
 	s := <-accepted
-	checkError(t, "NewTLSServer", s.err, status.Authentication, "one side speaks TLS and the other does not")
+	checkError(t, "NewTLSServer", s.err, status.Authentication,
+		"one side speaks TLS and the other does not")
 }
 
 func TestARelayWithTLSLearnsThatTheTargetSpeaksPlainText(t *testing.T) {
 	relay, _ := identities(t)
 	near, far := connect(t)
-	s := controlmsgtest.ServeOn(t, controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{}), asTarget, acceptAll())
-	_, err := controlmsg.NewTLSClient(generous(t), near, credentials(t, relay).Client("target.test"), controlmsg.TCPConfig{})
-	checkError(t, "NewTLSClient", err, status.Authentication, "one side speaks TLS and the other does not")
+	s := controlmsgtest.ServeOn(t, controlmsg.NewTCPTransport(far, controlmsg.TCPConfig{}),
+		asTarget, acceptAll())
+	_, err := controlmsg.NewTLSClient(generous(t), near,
+		credentials(t, relay).Client("target.test"), controlmsg.TCPConfig{})
+	checkError(t, "NewTLSClient", err, status.Authentication,
+		"one side speaks TLS and the other does not")
 	<-s.Done()
-	checkError(t, "the target's Err", s.Err(), status.Authentication, "the peer speaks TLS, and this side does not")
+	checkError(t, "the target's Err", s.Err(), status.Authentication,
+		"the peer speaks TLS, and this side does not")
 }
 
 func TestAHandshakeTimesOut(t *testing.T) {
@@ -215,7 +237,8 @@ func TestAHandshakeTimesOut(t *testing.T) {
 	_, far := connect(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	_, err := controlmsg.NewTLSServer(ctx, far, credentials(t, target).Server(nil), controlmsg.TCPConfig{})
+	_, err := controlmsg.NewTLSServer(ctx, far, credentials(t, target).Server(nil),
+		controlmsg.TCPConfig{})
 	checkError(t, "NewTLSServer", err, status.TimeOut, "TLS handshake with 127.0.0.1")
 }
 
@@ -225,6 +248,7 @@ func TestADisconnectDuringTheHandshakeIsNotAnAuthenticationError(t *testing.T) {
 	if err := near.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_, err := controlmsg.NewTLSServer(generous(t), far, credentials(t, target).Server(nil), controlmsg.TCPConfig{})
+	_, err := controlmsg.NewTLSServer(generous(t), far, credentials(t, target).Server(nil),
+		controlmsg.TCPConfig{})
 	checkError(t, "NewTLSServer", err, status.ConnectionReset, "lost the connection")
 }

@@ -53,7 +53,8 @@ func TestASessionRunsOverComch(t *testing.T) {
 	initiator, relay := newComchPair()
 	controlmsgtest.ServeOn(t, controlmsg.NewComchTransport(relay), asRelay, acceptAll())
 	r := newRequester(t, asInitiator, controlmsg.NewComchTransport(initiator))
-	mustCall(t, r, &controlmsg.OpenVolume{}, configuration(2), &controlmsg.StartDataPathConnections{ConsumerIDs: []uint32{1, 2}},
+	mustCall(t, r, &controlmsg.OpenVolume{}, configuration(2),
+		&controlmsg.StartDataPathConnections{ConsumerIDs: []uint32{1, 2}},
 		&controlmsg.StartStorage{}, &controlmsg.Stop{}, &controlmsg.DestroyObjects{})
 }
 
@@ -66,7 +67,8 @@ func TestAComchConnectionWithOpenConsumersIsAborted(t *testing.T) {
 	r.Close(status.Errorf(status.ConnectionAborted, "interrupted"))
 	<-initiator.aborted
 	<-s.Done()
-	checkError(t, "the relay's Err", s.Err(), status.ConnectionAborted, "phase configure_data_path: interrupted")
+	checkError(t, "the relay's Err", s.Err(), status.ConnectionAborted,
+		"phase configure_data_path: interrupted")
 }
 
 func TestALostComchConnectionIsDetected(t *testing.T) {
@@ -76,5 +78,6 @@ func TestALostComchConnectionIsDetected(t *testing.T) {
 	mustCall(t, r, &controlmsg.OpenVolume{}, configuration(1))
 	initiator.Abort()
 	<-s.Done()
-	checkError(t, "Err", s.Err(), status.ConnectionReset, "lost the connection to process 42 of user 1000")
+	checkError(t, "Err", s.Err(), status.ConnectionReset,
+		"lost the connection to process 42 of user 1000")
 }

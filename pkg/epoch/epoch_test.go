@@ -47,7 +47,8 @@ func supersede(t *testing.T, r *Registry, id Instance, epoch uint64, s testSessi
 
 func checkSuperseded(t *testing.T, r *Registry, id Instance, epoch uint64, s testSession) {
 	t.Helper()
-	if err := r.Supersede(context.Background(), id, epoch, s.Session); !errors.Is(err, status.NotPermitted) {
+	if err := r.Supersede(context.Background(), id, epoch, s.Session); !errors.Is(err,
+		status.NotPermitted) {
 		t.Errorf("epoch %d: %v", epoch, err)
 	}
 }
@@ -104,12 +105,16 @@ func TestAnEpochThatTimedOutLeavesTheFormerSessionToTheNext(t *testing.T) {
 		supersede(t, r, client, 1, first)
 		short, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 		defer cancel()
-		if err := r.Supersede(short, client, 2, second.Session); !errors.Is(err, context.DeadlineExceeded) {
+		if err := r.Supersede(short, client, 2, second.Session); !errors.Is(err,
+			context.DeadlineExceeded) {
 			t.Fatalf("the second epoch: %v", err)
 		}
 		r.Release(second.Session)
 		begun := make(chan error)
-		go func() { begun <- r.Supersede(context.Background(), client, 3, newTestSession().Session) }()
+		go func() {
+			begun <- r.Supersede(context.Background(), client, 3,
+				newTestSession().Session)
+		}()
 		select {
 		case <-begun:
 			t.Fatal("the third epoch began before the first was released")

@@ -22,7 +22,8 @@ func Example() {
 	// The target decodes the request, executes it, and turns it into the response.
 	var request iomsg.Message
 	iomsg.Decode(wire[:], &request)
-	fmt.Printf("%v of %d bytes at offset %d of the volume\n", request.Type, request.IOSize, request.StorageOffset)
+	fmt.Printf("%v of %d bytes at offset %d of the volume\n", request.Type, request.IOSize,
+		request.StorageOffset)
 	iomsg.TurnIntoResult(wire[:], status.Success)
 
 	// The relay finds its slot in the response, and the client finds its user data.

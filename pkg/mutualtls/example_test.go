@@ -20,9 +20,11 @@ func Example() {
 	must(err)
 	defer os.RemoveAll(directory)
 	authority := mutualtlstest.NewAuthority(exampleTB{})
-	target, err := mutualtls.Load(authority.Write(filepath.Join(directory, "target"), []string{"target.test"}), nil)
+	target, err := mutualtls.Load(authority.Write(filepath.Join(directory, "target"),
+		[]string{"target.test"}), nil)
 	must(err)
-	relay, err := mutualtls.Load(authority.Write(filepath.Join(directory, "relay"), []string{"relay.test"}), nil)
+	relay, err := mutualtls.Load(authority.Write(filepath.Join(directory, "relay"),
+		[]string{"relay.test"}), nil)
 	must(err)
 
 	// The target serves only relays with an allowed name.
@@ -30,7 +32,8 @@ func Example() {
 	go func() {
 		connection := tls.Server(atTarget, target.Server([]string{"relay.test"}))
 		must(connection.Handshake())
-		_, err := fmt.Fprintf(connection, "hello %s", connection.ConnectionState().PeerCertificates[0].DNSNames[0])
+		_, err := fmt.Fprintf(connection, "hello %s",
+			connection.ConnectionState().PeerCertificates[0].DNSNames[0])
 		must(err)
 		must(atTarget.Close())
 	}()
@@ -41,7 +44,8 @@ func Example() {
 	message := make([]byte, 64)
 	n, err := connection.Read(message)
 	must(err)
-	fmt.Printf("%s says %q\n", connection.ConnectionState().PeerCertificates[0].DNSNames[0], message[:n])
+	fmt.Printf("%s says %q\n", connection.ConnectionState().PeerCertificates[0].DNSNames[0],
+		message[:n])
 	must(atRelay.Close())
 	// Output: target.test says "hello relay.test"
 }

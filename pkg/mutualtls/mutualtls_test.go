@@ -101,7 +101,8 @@ func TestACertificateThatExpiresSoonCausesAWarning(t *testing.T) {
 	}
 	for _, c := range cases {
 		core, logged := observer.New(zapcore.WarnLevel)
-		files := mutualtlstest.NewAuthority(t).Write(t.TempDir(), nil, mutualtlstest.Until(time.Now().Add(c.end)))
+		files := mutualtlstest.NewAuthority(t).Write(t.TempDir(), nil,
+			mutualtlstest.Until(time.Now().Add(c.end)))
 		if _, err := mutualtls.Load(files, zap.New(core)); err != nil {
 			t.Fatal(err)
 		}
@@ -122,12 +123,15 @@ func TestErrorsNameTheFileThatCannotBeLoaded(t *testing.T) {
 		change func(*mutualtls.Files) error
 		want   string
 	}{
-		{"no certificate", func(f *mutualtls.Files) error { return os.Remove(f.Certificate) }, "certificate.pem: no such file"},
+		{"no certificate", func(f *mutualtls.Files) error { return os.Remove(f.Certificate) },
+			"certificate.pem: no such file"},
 		{"the key of another certificate", func(f *mutualtls.Files) error {
 			f.Key = authority.Write(t.TempDir(), nil).Key
 			return nil
 		}, "private key does not match"},
-		{"authorities without a certificate", func(f *mutualtls.Files) error { return os.WriteFile(f.CA, []byte("nothing"), 0o600) }, `ca.pem" holds no certificate`},
+		{"authorities without a certificate",
+			func(f *mutualtls.Files) error { return os.WriteFile(f.CA, []byte("nothing"), 0o600) },
+			`ca.pem" holds no certificate`},
 		{"an endless file", func(f *mutualtls.Files) error {
 			f.CA = "/dev/zero"
 			return nil

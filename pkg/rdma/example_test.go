@@ -61,7 +61,8 @@ func Example() {
 
 	// Polling a completion queue also drives its connections.
 	received := responder.await(initiator)
-	fmt.Printf("responder: %v %v: %q\n", received.Opcode, received.Status, responder.bytes[:received.Length])
+	fmt.Printf("responder: %v %v: %q\n", received.Opcode, received.Status,
+		responder.bytes[:received.Length])
 	fmt.Printf("its memory holds %q\n", responder.bytes[100:115])
 	sent := initiator.await(responder)
 	fmt.Printf("initiator: %v %v\n", sent.Opcode, sent.Status)
@@ -100,7 +101,8 @@ func open() *endpoint {
 }
 
 func (e *endpoint) config() rdma.ConnectionConfig {
-	return rdma.ConnectionConfig{Domain: e.domain, Queue: e.queue, SendRequests: 4, ReceiveRequests: 4}
+	return rdma.ConnectionConfig{Domain: e.domain, Queue: e.queue, SendRequests: 4,
+		ReceiveRequests: 4}
 }
 
 // segment returns a range of the registered memory.

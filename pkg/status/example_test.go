@@ -13,7 +13,8 @@ import (
 // errors.Is, and can still match the cause.
 func Example() {
 	cause := fmt.Errorf("open /var/lib/disk: %w", fs.ErrNotExist)
-	err := fmt.Errorf("open volume: %w", status.Errorf(status.NotFound, "no volume %q: %w", "disk", cause))
+	err := fmt.Errorf("open volume: %w", status.Errorf(status.NotFound, "no volume %q: %w", "disk",
+		cause))
 
 	fmt.Println(err)
 	fmt.Println(errors.Is(err, status.NotFound), errors.Is(err, fs.ErrNotExist))
@@ -26,7 +27,8 @@ func Example() {
 
 // CodeOf also knows the errors of the standard library that have a counterpart.
 func ExampleCodeOf() {
-	for _, err := range []error{nil, context.DeadlineExceeded, fs.ErrPermission, errors.New("odd")} {
+	for _, err := range []error{nil, context.DeadlineExceeded, fs.ErrPermission,
+		errors.New("odd")} {
 		fmt.Println(status.CodeOf(err))
 	}
 	// Output:

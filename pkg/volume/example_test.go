@@ -21,12 +21,14 @@ func Example() {
 
 	queue, err := disk.NewQueue(8)
 	must(err)
-	write := &volume.Request{Operation: iomsg.OpWrite, Offset: 8192, Length: 4096, Buffer: make([]byte, 4096)}
+	write := &volume.Request{Operation: iomsg.OpWrite, Offset: 8192, Length: 4096,
+		Buffer: make([]byte, 4096)}
 	copy(write.Buffer, "hello")
 	run(queue, write)
 
 	// Offsets and lengths are multiples of the block size. Requests are reused.
-	read := &volume.Request{Operation: iomsg.OpRead, Offset: 8192, Length: 4096, Buffer: make([]byte, 4096)}
+	read := &volume.Request{Operation: iomsg.OpRead, Offset: 8192, Length: 4096,
+		Buffer: make([]byte, 4096)}
 	run(queue, read)
 	fmt.Printf("%v: %q\n", read.Operation, read.Buffer[:5])
 

@@ -110,7 +110,8 @@ func (c *chain) startTarget(o options, listen netip.AddrPort) {
 	c.t.Helper()
 	c.openVolume(o)
 	config := target.Config{
-		RDMA: newRDMA(o.crc), Listen: listen, RDMAListen: loopback, Volumes: c.volumes, CPUs: unpinned(2),
+		RDMA: newRDMA(o.crc), Listen: listen, RDMAListen: loopback, Volumes: c.volumes,
+		CPUs:           unpinned(2),
 		ControlTimeout: testTimeout, KeepAlive: quiet, Logger: c.log.Named("target"),
 	}
 	if o.target != nil {
@@ -197,7 +198,8 @@ func channelTo(name string, target netip.AddrPort) relay.ChannelConfig {
 			Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor, Name: name,
 		},
 		Target: target, Volume: volumeName,
-		SessionWait: retry.Forever(), IOTimeout: testTimeout, ControlTimeout: testTimeout, KeepAlive: quiet,
+		SessionWait: retry.Forever(), IOTimeout: testTimeout, ControlTimeout: testTimeout,
+		KeepAlive: quiet,
 	}
 }
 
@@ -239,8 +241,9 @@ func (c *chain) context() context.Context {
 // config returns the configuration of a client with synchronous requests only.
 func (c *chain) config() client.Config {
 	return client.Config{
-		Provider: c.provider, Device: emulated.DefaultHostDevice, ControlTimeout: testTimeout, IOTimeout: testTimeout,
-		Logger: c.log.Named("client"),
+		Provider: c.provider, Device: emulated.DefaultHostDevice, ControlTimeout: testTimeout,
+		IOTimeout: testTimeout,
+		Logger:    c.log.Named("client"),
 	}
 }
 

@@ -221,14 +221,16 @@ func TestAChannelObeysItsReconnectPolicyAndAReloadStartsOver(t *testing.T) {
 			config := channelTo("c", unused(t))
 			config.Reconnect = retry.Policy{Attempts: retry.Times(attempts),
 				FirstPause: time.Millisecond, LongestPause: 2 * time.Millisecond}
-			f := startFleet(t, 0, func([]netip.AddrPort) []relay.ChannelConfig { return []relay.ChannelConfig{config} })
+			f := startFleet(t, 0,
+				func([]netip.AddrPort) []relay.ChannelConfig { return []relay.ChannelConfig{config} })
 			if s := f.awaitState("c", relay.LinkGivenUp).Link; s.Attempt != int(attempts) ||
 				s.Failures != uint64(attempts)+1 {
 				t.Errorf("after giving up the link is %+v", s)
 			}
 			// Sessions wait forever, but not for a target that was given up.
 			_, err := client.Open(f.context(), f.small("c"))
-			if !errors.Is(err, status.NotConnected) || !strings.Contains(err.Error(), "gave up on target") {
+			if !errors.Is(err, status.NotConnected) || !strings.Contains(err.Error(),
+				"gave up on target") {
 				t.Errorf("open: %v", err)
 			}
 			f.startTargetAt(config.Target)

@@ -100,7 +100,8 @@ func TestAnIOThatTimesOutFailsAndItsBufferIsLeftAlone(t *testing.T) {
 	clear(v.Memory())
 	gate.closed.Store(false) // now the target has the data, and nowhere to send it
 	c.awaitRelease()
-	if submitted, completed := gate.submitted.Load(), gate.completed.Load(); completed != submitted {
+	if submitted, completed := gate.submitted.Load(),
+		gate.completed.Load(); completed != submitted {
 		t.Errorf("the volume completed %d requests of %d", completed, submitted)
 	}
 	if !bytes.Equal(v.Memory(), make([]byte, len(v.Memory()))) {

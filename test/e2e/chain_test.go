@@ -57,8 +57,10 @@ func (c *chain) startTarget(more ...string) {
 	file := filepath.Join(c.dir, "target.address")
 	_ = os.Remove(file)
 	args := []string{
-		"--listen-address", c.address.Addr().String(), "--listen-port", fmt.Sprint(c.address.Port()),
-		"--address-file", file, "--control-timeout", patience, "--keep-alive-dead-after", patience, "--drain-timeout", patience,
+		"--listen-address", c.address.Addr().String(),
+		"--listen-port", fmt.Sprint(c.address.Port()),
+		"--address-file", file, "--control-timeout", patience, "--keep-alive-dead-after", patience,
+		"--drain-timeout", patience,
 	}
 	for _, v := range c.volumes {
 		args = append(args, "--volume", v)
@@ -131,7 +133,8 @@ func (c *chain) mustRun(args ...string) string {
 
 func bench(depth int) []string {
 	return []string{"bench", "--rw", "randrw", "--block-size", "4KiB",
-		"--queue-depth", strconv.Itoa(depth), "--runtime", patience, "--warmup", "0s", "--output", "json"}
+		"--queue-depth", strconv.Itoa(depth), "--runtime", patience, "--warmup", "0s",
+		"--output", "json"}
 }
 
 // startIO starts an initiator that runs until the test ends it, and waits until IO is in progress.

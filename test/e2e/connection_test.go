@@ -215,7 +215,8 @@ func TestARelayWithTLSReportsATargetWithout(t *testing.T) {
 	c := startTLSTarget(t)
 	c.target.terminate()
 	c.startTarget()
-	c.startRelay("comch", tlsFlagsOf(c.ofRelay)...).awaitLog("one side speaks TLS and the other does not")
+	c.startRelay("comch",
+		tlsFlagsOf(c.ofRelay)...).awaitLog("one side speaks TLS and the other does not")
 	c.target.awaitLog("the peer speaks TLS, and this side does not")
 }
 

@@ -86,7 +86,8 @@ func (n *neighbours) read(core int, channel string, depth int, runtime string) *
 	n.t.Helper()
 	return spawnOn(n.t, core, "initiator", "bench", "--command-channel-name", channel,
 		"--emulated-dir", filepath.Join(n.dir, "comch"),
-		"--rw", "randread", "--block-size", "4KiB", "--queue-depth", fmt.Sprint(depth), "--warmup", "300ms", "--runtime", runtime, "--output", "json")
+		"--rw", "randread", "--block-size", "4KiB", "--queue-depth", fmt.Sprint(depth),
+		"--warmup", "300ms", "--runtime", runtime, "--output", "json")
 }
 
 // measure returns the latency of the victim's reads in nanoseconds.

@@ -118,7 +118,8 @@ func TestThePageShowsLiveRatesInABrowser(t *testing.T) {
 	defer cancel()
 	render := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu",
 		"--disable-dev-shm-usage",
-		"--user-data-dir="+t.TempDir(), "--virtual-time-budget=10000", "--dump-dom", "http://"+opsAddress(t, c.relay)+"/")
+		"--user-data-dir="+t.TempDir(), "--virtual-time-budget=10000", "--dump-dom", "http://"+
+			opsAddress(t, c.relay)+"/")
 	output, err := render.Output()
 	if err != nil {
 		t.Fatalf("render the page: %v", err)

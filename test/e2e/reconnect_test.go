@@ -116,8 +116,10 @@ func TestVerifySurvivesRestartsOfTheTarget(t *testing.T) {
 		t.Errorf("the result is %+v, reconnections %+v", r.Result, r.Result.Reconnections)
 	}
 	t.Logf("%d restarts: %d blocks written, %d checked, %d requests repeated, outages of %v in all, the longest %v; %d acknowledged writes not flushed",
-		targetRestarts, r.Result.BlocksWritten, r.Result.BlocksChecked, r.Result.Reconnections.RepeatedRequests,
-		time.Duration(r.Result.Reconnections.OutageNs), time.Duration(r.Result.Reconnections.LongestOutageNs),
+		targetRestarts, r.Result.BlocksWritten, r.Result.BlocksChecked,
+		r.Result.Reconnections.RepeatedRequests,
+		time.Duration(r.Result.Reconnections.OutageNs),
+		time.Duration(r.Result.Reconnections.LongestOutageNs),
 		r.Result.Reconnections.LostWrites)
 	eventually(t, "all sessions are released", c.hasNoSession)
 	eventually(t, fmt.Sprintf("the relay has no more descriptors than the %d before", before),

@@ -166,7 +166,8 @@ func (c *chain) clientConfig(depth int) client.Config {
 	const block = 4096
 	return client.Config{
 		Provider: emulated.New(emulated.Options{Directory: filepath.Join(c.dir, "comch")}),
-		Device:   emulated.DefaultHostDevice, Queues: 1, Depth: depth, BufferSize: block, SyncDepth: -1,
+		Device:   emulated.DefaultHostDevice, Queues: 1, Depth: depth, BufferSize: block,
+		SyncDepth:      -1,
 		ControlTimeout: testTimeout, IOTimeout: testTimeout,
 	}
 }

@@ -171,7 +171,8 @@ func doorbells() ([]int, error) {
 	}
 	var found []int
 	for _, s := range sockets {
-		if kind, err := unix.GetsockoptInt(s, unix.SOL_SOCKET, unix.SO_TYPE); err == nil && kind == unix.SOCK_DGRAM {
+		if kind, err := unix.GetsockoptInt(s, unix.SOL_SOCKET, unix.SO_TYPE); err == nil &&
+			kind == unix.SOCK_DGRAM {
 			found = append(found, s)
 		}
 	}

@@ -138,7 +138,8 @@ func newHonestClient(t *testing.T, directory string) *honestClient {
 
 func (h *honestClient) close(t *testing.T) {
 	t.Helper()
-	if err := errors.Join(h.path.consumer.Close(), h.path.producer.Close(), h.connection.Close()); err != nil {
+	if err := errors.Join(h.path.consumer.Close(), h.path.producer.Close(),
+		h.connection.Close()); err != nil {
 		t.Error(err)
 	}
 }
@@ -151,7 +152,8 @@ func (h *honestClient) exchange(t *testing.T, count int) {
 	for range count {
 		h.next++
 		binary.LittleEndian.PutUint64(message[:], h.next)
-		for errors.Is(h.path.producer.Send(message[:], nil), status.Again) && time.Now().Before(deadline) {
+		for errors.Is(h.path.producer.Send(message[:], nil), status.Again) &&
+			time.Now().Before(deadline) {
 			runtime.Gosched()
 		}
 		h.path.producer.Flush()

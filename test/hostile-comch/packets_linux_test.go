@@ -48,7 +48,8 @@ func dialAndGreet(directory string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if err := unix.Send(s, makeFrame(kindHello, magic, version, messageSize, receiveQueue), 0); err != nil {
+	if err := unix.Send(s, makeFrame(kindHello, magic, version, messageSize, receiveQueue),
+		0); err != nil {
 		return -1, err
 	}
 	_, err = unix.Read(s, make([]byte, 4096))
@@ -56,7 +57,8 @@ func dialAndGreet(directory string) (int, error) {
 }
 
 // attackOften repeats an attack. The server ends each round by closing the connection.
-func attackOften(directory string, connect func(string) (int, error), attack func(s int) error) error {
+func attackOften(directory string, connect func(string) (int, error),
+	attack func(s int) error) error {
 	announce()
 	for {
 		s, err := connect(directory)
@@ -137,7 +139,8 @@ func openForever(directory string) error {
 func requestForever(directory string) error {
 	return attackOften(directory, dialAndGreet, func(s int) error {
 		for {
-			if err := unix.Send(s, makeFrame(kindOpenProducer, 1, 2), unix.MSG_NOSIGNAL); err != nil {
+			if err := unix.Send(s, makeFrame(kindOpenProducer, 1, 2),
+				unix.MSG_NOSIGNAL); err != nil {
 				return err
 			}
 		}

@@ -173,7 +173,8 @@ type benchProducer struct {
 	message, immediate []byte
 }
 
-func newBenchProducer(b *testing.B, on comch.Connection, consumer *benchConsumer, load payload) *benchProducer {
+func newBenchProducer(b *testing.B, on comch.Connection, consumer *benchConsumer,
+	load payload) *benchProducer {
 	b.Helper()
 	producer, err := on.NewProducer(context.Background(), consumer.ID())
 	if err != nil {
@@ -181,7 +182,8 @@ func newBenchProducer(b *testing.B, on comch.Connection, consumer *benchConsumer
 	}
 	b.Cleanup(func() { _ = producer.Close() })
 	return &benchProducer{
-		Producer: producer, message: make([]byte, load.length), immediate: make([]byte, load.immediates),
+		Producer: producer, message: make([]byte, load.length), immediate: make([]byte,
+			load.immediates),
 	}
 }
 

@@ -26,8 +26,10 @@ func (s *suite) testProvider(t *testing.T) {
 			t.Errorf("the device lacks a role: %+v", c)
 		}
 		for what, value := range map[string]int{
-			"MaxNameLength": c.MaxNameLength, "MaxMessageSize": c.MaxMessageSize, "MaxReceiveQueue": c.MaxReceiveQueue,
-			"MaxClients": c.MaxClients, "MaxConsumers": c.MaxConsumers, "MaxReceives": c.MaxReceives,
+			"MaxNameLength": c.MaxNameLength, "MaxMessageSize": c.MaxMessageSize,
+			"MaxReceiveQueue": c.MaxReceiveQueue,
+			"MaxClients":      c.MaxClients, "MaxConsumers": c.MaxConsumers,
+			"MaxReceives":   c.MaxReceives,
 			"MaxMemorySize": c.MaxMemorySize,
 			"MaxSendTasks":  c.MaxSendTasks, "MaxBufferLength": c.MaxBufferLength,
 		} {
@@ -135,8 +137,10 @@ func (s *suite) testConnect(t *testing.T) {
 		_, err := s.Provider.Connect(testContext(t), s.clientConfig(config.Name))
 		wantCode(t, "connect with another message size", err, status.InvalidValue)
 		p := s.join(t, server, config)
-		if p.client.MaxMessageSize() != config.MaxMessageSize || p.server.MaxMessageSize() != config.MaxMessageSize {
-			t.Errorf("agreed on %d and %d bytes, want %d", p.client.MaxMessageSize(), p.server.MaxMessageSize(),
+		if p.client.MaxMessageSize() != config.MaxMessageSize ||
+			p.server.MaxMessageSize() != config.MaxMessageSize {
+			t.Errorf("agreed on %d and %d bytes, want %d", p.client.MaxMessageSize(),
+				p.server.MaxMessageSize(),
 				config.MaxMessageSize)
 		}
 	})
@@ -367,9 +371,12 @@ func testLastWords(t *testing.T, from, to comch.Connection) {
 func (s *suite) testEnding(t *testing.T) {
 	t.Run("CloseIsSeenByBothSides", func(t *testing.T) { s.bothWays(t, testClose) })
 	t.Run("AbortIsSeenByBothSides", func(t *testing.T) { s.bothWays(t, testAbort) })
-	t.Run("MessagesInFlightSurviveAbort", func(t *testing.T) { s.bothWays(t, testAbortWithMessages) })
-	t.Run("NothingIsReceivedAfterOwnAbort", func(t *testing.T) { s.bothWays(t, testOwnAbortWithMessages) })
-	t.Run("AbortDuringTrafficStopsBothSides", func(t *testing.T) { s.bothWays(t, testAbortDuringTraffic) })
+	t.Run("MessagesInFlightSurviveAbort",
+		func(t *testing.T) { s.bothWays(t, testAbortWithMessages) })
+	t.Run("NothingIsReceivedAfterOwnAbort",
+		func(t *testing.T) { s.bothWays(t, testOwnAbortWithMessages) })
+	t.Run("AbortDuringTrafficStopsBothSides",
+		func(t *testing.T) { s.bothWays(t, testAbortDuringTraffic) })
 	t.Run("WaitingCallsReturn", func(t *testing.T) { s.bothWays(t, testWaitingCalls) })
 	t.Run("NothingWorksAfterTheEnd", func(t *testing.T) { s.bothWays(t, testAfterTheEnd) })
 	t.Run("CanBeAbortedAndClosedTwice", func(t *testing.T) {
@@ -410,7 +417,8 @@ func testAbort(t *testing.T, from, to comch.Connection) {
 		}
 	}
 	wantCode(t, "send after the end", x.producer.Send([]byte("x"), nil), status.NotConnected)
-	wantCode(t, "send back after the end", back.producer.Send([]byte("x"), nil), status.NotConnected)
+	wantCode(t, "send back after the end", back.producer.Send([]byte("x"), nil),
+		status.NotConnected)
 	wantCode(t, "close with consumers", from.Close(), status.InUse)
 	closeAll(t, x.consumer, x.producer, back.consumer, back.producer, from, to)
 }

@@ -55,11 +55,17 @@ func (s *suite) spoiledControl() []without[contexts.ControlConfig] {
 		{"receive callback", func(c *contexts.ControlConfig) { c.MessageReceived = nil }},
 		{"one consumer callback", func(c *contexts.ControlConfig) { c.ConsumerExpired = nil }},
 		{"send tasks", func(c *contexts.ControlConfig) { c.SendTasks = 0 }},
-		{"possible send tasks", func(c *contexts.ControlConfig) { c.SendTasks = s.capabilities.MaxSendTasks + 1 }},
-		{"possible message size", func(c *contexts.ControlConfig) { c.MaxMessageSize = s.capabilities.MaxMessageSize + 1 }},
+		{"possible send tasks",
+			func(c *contexts.ControlConfig) { c.SendTasks = s.capabilities.MaxSendTasks + 1 }},
+		{"possible message size",
+			func(c *contexts.ControlConfig) {
+				c.MaxMessageSize = s.capabilities.MaxMessageSize + 1
+			}},
 		{"positive message size", func(c *contexts.ControlConfig) { c.MaxMessageSize = -1 }},
 		{"possible receive queue",
-			func(c *contexts.ControlConfig) { c.ReceiveQueue = s.capabilities.MaxReceiveQueue + 1 }},
+			func(c *contexts.ControlConfig) {
+				c.ReceiveQueue = s.capabilities.MaxReceiveQueue + 1
+			}},
 	}
 }
 
@@ -71,16 +77,19 @@ func (s *suite) testServerConfiguration(t *testing.T) {
 	for _, c := range s.spoiledControl() {
 		config := new(recorder).serverConfig()
 		c.spoil(&config.ControlConfig)
-		wantCode(t, "configure server without "+c.what, server.Configure(config), status.InvalidValue)
+		wantCode(t, "configure server without "+c.what, server.Configure(config),
+			status.InvalidValue)
 	}
 	for _, c := range []without[contexts.ServerConfig]{
 		{"connection callback", func(c *contexts.ServerConfig) { c.Connected = nil }},
 		{"disconnection callback", func(c *contexts.ServerConfig) { c.Disconnected = nil }},
-		{"possible number of clients", func(c *contexts.ServerConfig) { c.MaxClients = s.capabilities.MaxClients + 1 }},
+		{"possible number of clients",
+			func(c *contexts.ServerConfig) { c.MaxClients = s.capabilities.MaxClients + 1 }},
 	} {
 		config := new(recorder).serverConfig()
 		c.spoil(&config)
-		wantCode(t, "configure server without "+c.what, server.Configure(config), status.InvalidValue)
+		wantCode(t, "configure server without "+c.what, server.Configure(config),
+			status.InvalidValue)
 	}
 }
 
@@ -92,7 +101,8 @@ func (s *suite) testClientConfiguration(t *testing.T) {
 	for _, c := range s.spoiledControl() {
 		config := contexts.ClientConfig{ControlConfig: new(recorder).controlConfig()}
 		c.spoil(&config.ControlConfig)
-		wantCode(t, "configure client without "+c.what, client.Configure(config), status.InvalidValue)
+		wantCode(t, "configure client without "+c.what, client.Configure(config),
+			status.InvalidValue)
 	}
 }
 
@@ -107,9 +117,12 @@ func (s *suite) testConsumerConfiguration(t *testing.T) {
 		{"receive callback", func(c *contexts.ConsumerConfig) { c.Received = nil }},
 		{"receive error callback", func(c *contexts.ConsumerConfig) { c.Failed = nil }},
 		{"tasks", func(c *contexts.ConsumerConfig) { c.ReceiveTasks = 0 }},
-		{"possible tasks", func(c *contexts.ConsumerConfig) { c.ReceiveTasks = s.capabilities.MaxReceives + 1 }},
+		{"possible tasks",
+			func(c *contexts.ConsumerConfig) { c.ReceiveTasks = s.capabilities.MaxReceives + 1 }},
 		{"possible immediate data",
-			func(c *contexts.ConsumerConfig) { c.ImmediateLength = s.capabilities.MaxImmediateLength + 1 }},
+			func(c *contexts.ConsumerConfig) {
+				c.ImmediateLength = s.capabilities.MaxImmediateLength + 1
+			}},
 	} {
 		config := r.config()
 		x.spoil(&config)
@@ -124,7 +137,8 @@ func (s *suite) testProducerConfiguration(t *testing.T) {
 		{"send callback", func(c *contexts.ProducerConfig) { c.Sent = nil }},
 		{"send error callback", func(c *contexts.ProducerConfig) { c.Failed = nil }},
 		{"tasks", func(c *contexts.ProducerConfig) { c.SendTasks = 0 }},
-		{"possible tasks", func(c *contexts.ProducerConfig) { c.SendTasks = s.capabilities.MaxSendTasks + 1 }},
+		{"possible tasks",
+			func(c *contexts.ProducerConfig) { c.SendTasks = s.capabilities.MaxSendTasks + 1 }},
 	} {
 		config := p.config()
 		x.spoil(&config)
@@ -146,15 +160,19 @@ func (s *suite) testStartNeeds(t *testing.T) {
 		Start(*progress.Engine) error
 		State() progress.State
 	}{"server": server, "client": client, "consumer": consumer, "producer": producer} {
-		wantCode(t, "start a "+what+" that is not configured", context.Start(c.engine), status.Initialization)
+		wantCode(t, "start a "+what+" that is not configured", context.Start(c.engine),
+			status.Initialization)
 		if got := context.State(); got != progress.Idle {
 			t.Errorf("%s that could not start is %v", what, got)
 		}
 	}
 	wantCode(t, "start a server without engine", c.newServer(nil).Start(nil), status.NotConnected)
-	wantCode(t, "start a client without engine", c.newClient(newName(), nil).Start(nil), status.NotConnected)
-	wantCode(t, "start a consumer without engine", c.newReceiver(c.atClient).Start(nil), status.NotConnected)
-	wantCode(t, "start a producer without engine", c.newTransmitter(c.atClient).Start(nil), status.NotConnected)
+	wantCode(t, "start a client without engine", c.newClient(newName(), nil).Start(nil),
+		status.NotConnected)
+	wantCode(t, "start a consumer without engine", c.newReceiver(c.atClient).Start(nil),
+		status.NotConnected)
+	wantCode(t, "start a producer without engine", c.newTransmitter(c.atClient).Start(nil),
+		status.NotConnected)
 }
 
 func (s *suite) testDefaultMessageSize(t *testing.T) {
@@ -162,13 +180,19 @@ func (s *suite) testDefaultMessageSize(t *testing.T) {
 	longest := string(bytes.Repeat([]byte{'m'}, s.capabilities.MaxMessageSize))
 	c.submitMessage(c.client, c.atClient, longest)
 	c.submitMessage(c.server, c.atServer, longest)
-	c.await("both messages", func() bool { return len(c.server.messages) == 1 && len(c.client.messages) == 1 })
+	c.await("both messages", func() bool {
+		return len(c.server.messages) == 1 &&
+			len(c.client.messages) == 1
+	})
 	if c.server.messages[0] != longest || c.client.messages[0] != longest {
 		t.Error("the longest message arrived changed")
 	}
 	_, err := c.client.AllocateSend(c.atClient, []byte(longest+"m"))
 	wantCode(t, "allocate too long a message", err, status.TooBig)
-	c.await("both completions", func() bool { return len(c.server.completions) == 1 && len(c.client.completions) == 1 })
+	c.await("both completions", func() bool {
+		return len(c.server.completions) == 1 &&
+			len(c.client.completions) == 1
+	})
 	c.server.free(t)
 	c.client.free(t)
 }
@@ -179,7 +203,8 @@ func (s *suite) testMessageSizes(t *testing.T) {
 	other := h.newClient(server.name, func(c *contexts.ClientConfig) { c.MaxMessageSize = 101 })
 	h.must(other.Start(h.engine))
 	h.awaitState(other, progress.Idle)
-	wantCode(t, "why a client of another message size did not start", other.Err(), status.InvalidValue)
+	wantCode(t, "why a client of another message size did not start", other.Err(),
+		status.InvalidValue)
 	same := h.newClient(server.name, func(c *contexts.ClientConfig) { c.MaxMessageSize = 100 })
 	h.must(same.Start(h.engine))
 	h.awaitState(same, progress.Running)
@@ -199,7 +224,10 @@ func (s *suite) testReceiveQueue(t *testing.T) {
 	for range sendTasks {
 		c.submitMessage(c.client, c.atClient, "queued")
 	}
-	c.await("all messages", func() bool { return seen == sendTasks && len(c.client.completions) == sendTasks })
+	c.await("all messages", func() bool {
+		return seen == sendTasks &&
+			len(c.client.completions) == sendTasks
+	})
 	for _, x := range c.client.completions {
 		if x.err != nil {
 			t.Errorf("message failed: %v", x.err)
@@ -220,7 +248,8 @@ func (s *suite) testImmediateLength(t *testing.T) {
 	l.post(0, 0)
 	l.send("", "12345")
 	l.awaitOutcomes(0, 0, 0, 1)
-	wantCode(t, "more immediate data than the consumer allows", l.transmitter.errs[0], status.InvalidValue)
+	wantCode(t, "more immediate data than the consumer allows", l.transmitter.errs[0],
+		status.InvalidValue)
 	l.send("", "1234")
 	l.awaitOutcomes(1, 0, 1, 1)
 	if got := string(l.receiver.received[0].Immediate()); got != "1234" {
@@ -239,7 +268,8 @@ func (s *suite) testFastPathNeedsCallbacks(t *testing.T) {
 	atClient, err := client.Connection()
 	h.must(err)
 	wantCode(t, "start a consumer", h.newReceiver(atClient).Start(h.engine), status.Initialization)
-	wantCode(t, "start a producer", h.newTransmitter(atClient).Start(h.engine), status.Initialization)
+	wantCode(t, "start a producer", h.newTransmitter(atClient).Start(h.engine),
+		status.Initialization)
 	h.await("the connection event", func() bool { return len(server.events) == 1 })
 	h.startReceiver(server.events[0].connection)
 	h.settle() // the client ignores the consumer event

@@ -64,7 +64,8 @@ func (s *suite) testRefusedEvent(t *testing.T) {
 	wantCode(t, "create a consumer for a rejected client", err, status.NotConnected)
 	_, err = contexts.NewProducer(event.connection)
 	wantCode(t, "create a producer for a rejected client", err, status.NotConnected)
-	wantCode(t, "disconnect a rejected client", server.Disconnect(event.connection), status.NotConnected)
+	wantCode(t, "disconnect a rejected client", server.Disconnect(event.connection),
+		status.NotConnected)
 }
 
 func (s *suite) testBrokenEvent(t *testing.T) {
@@ -78,7 +79,8 @@ func (s *suite) testBrokenEvent(t *testing.T) {
 	if event := server.events[1]; event.what != "disconnected" || event.successful {
 		t.Errorf("event of a client that vanished is %+v", event)
 	}
-	wantCode(t, "why the connection ended", server.events[1].connection.Err(), status.ConnectionReset)
+	wantCode(t, "why the connection ended", server.events[1].connection.Err(),
+		status.ConnectionReset)
 }
 
 func (s *suite) testNoServer(t *testing.T) {
@@ -126,7 +128,8 @@ func (s *suite) testDisconnectOne(t *testing.T) {
 	wantCode(t, "disconnect a second time", server.Disconnect(first.atServer), status.NotConnected)
 	h.awaitState(first.client, progress.Idle)
 	wantCode(t, "why the first client is idle", first.client.Err(), status.Shutdown)
-	first.client.check(t, progress.Idle, progress.Starting, progress.Running, progress.Stopping, progress.Idle)
+	first.client.check(t, progress.Idle, progress.Starting, progress.Running, progress.Stopping,
+		progress.Idle)
 	h.await("the disconnection", func() bool { return len(server.events) == 3 })
 	if event := server.events[2]; event.what != "disconnected" || !event.successful ||
 		event.connection != first.atServer {
@@ -215,8 +218,10 @@ func (s *suite) testClientStop(t *testing.T) {
 	wantCode(t, "create a consumer on a connection that ended", err, status.NotConnected)
 	_, err = contexts.NewProducer(c.atClient)
 	wantCode(t, "create a producer on a connection that ended", err, status.NotConnected)
-	wantCode(t, "start a consumer on a connection that ended", consumer.Start(c.engine), status.NotConnected)
-	wantCode(t, "start a producer on a connection that ended", producer.Start(c.engine), status.NotConnected)
+	wantCode(t, "start a consumer on a connection that ended", consumer.Start(c.engine),
+		status.NotConnected)
+	wantCode(t, "start a producer on a connection that ended", producer.Start(c.engine),
+		status.NotConnected)
 }
 
 func (s *suite) testConsumerEvents(t *testing.T) {
@@ -242,7 +247,8 @@ func (s *suite) testConsumerEvents(t *testing.T) {
 		func() bool { return len(server.consumers) >= len(want) && len(c.client.consumers) == 1 })
 	c.settle()
 	if len(server.consumers) != len(want) || len(other.client.consumers) != 0 {
-		t.Fatalf("the server saw %+v, the other client %+v", server.consumers, other.client.consumers)
+		t.Fatalf("the server saw %+v, the other client %+v", server.consumers,
+			other.client.consumers)
 	}
 	for i := range want {
 		if server.consumers[i] != want[i] {
@@ -382,10 +388,12 @@ func (h *harness) startClientOn(name string, other *harness) *recordingClient {
 func (s *suite) testForeignConnection(t *testing.T) {
 	c := s.newContextPair(t)
 	_, err := c.client.AllocateSend(c.atServer, nil)
-	wantCode(t, "allocate a send on the server's connection for the client", err, status.InvalidValue)
+	wantCode(t, "allocate a send on the server's connection for the client", err,
+		status.InvalidValue)
 	_, err = c.server.AllocateSend(nil, nil)
 	wantCode(t, "allocate a send without connection", err, status.InvalidValue)
-	wantCode(t, "disconnect another's connection", c.server.Disconnect(c.atClient), status.InvalidValue)
+	wantCode(t, "disconnect another's connection", c.server.Disconnect(c.atClient),
+		status.InvalidValue)
 	wantCode(t, "disconnect nil", c.server.Disconnect(nil), status.InvalidValue)
 }
 

@@ -62,7 +62,8 @@ func testReceiveWaits(l *link, _, _ *contexts.Connection) {
 	l.awaitOutcomes(1, 0, 1, 0)
 	l.send("second", "")
 	l.awaitOutcomes(2, 0, 2, 0)
-	if string(l.receiver.received[1].Data()) != "second" || string(l.receiver.Memory()[bufferSize:][:6]) != "second" {
+	if string(l.receiver.received[1].Data()) != "second" ||
+		string(l.receiver.Memory()[bufferSize:][:6]) != "second" {
 		l.t.Errorf("received %q", l.receiver.received[1].Data())
 	}
 	l.free()
@@ -106,7 +107,8 @@ func testLongerThanBuffer(l *link, _, _ *contexts.Connection) {
 	l.post(1, 5)
 	l.send("123456", "")
 	l.awaitOutcomes(0, 0, 0, 1)
-	wantCode(l.t, "message longer than the posted buffer", l.transmitter.errs[0], status.InvalidValue)
+	wantCode(l.t, "message longer than the posted buffer", l.transmitter.errs[0],
+		status.InvalidValue)
 	l.send("12345", "")
 	l.awaitOutcomes(1, 0, 1, 1)
 	if got := string(l.receiver.received[0].Data()); got != "12345" {
@@ -129,7 +131,8 @@ func testImpossibleMessages(l *link, _, _ *contexts.Connection) {
 	wantCode(l.t, "allocate a send with too much immediate data", err, status.InvalidValue)
 	task, err := l.transmitter.AllocateSend(1, nil, nil)
 	l.must(err)
-	wantCode(l.t, "set too much immediate data", task.Set(1, nil, make([]byte, c.MaxImmediateLength+1)),
+	wantCode(l.t, "set too much immediate data",
+		task.Set(1, nil, make([]byte, c.MaxImmediateLength+1)),
 		status.InvalidValue)
 	l.must(task.Free())
 }
@@ -138,11 +141,13 @@ func testBuffersOutside(l *link, _, _ *contexts.Connection) {
 	task, err := l.receiver.AllocateReceive(memorySize, 0)
 	l.must(err)
 	for _, r := range []struct{ offset, length uint32 }{
-		{memorySize, 1}, {memorySize - 1, 2}, {memorySize + 1, 0}, {0, memorySize + 1}, {0xffffffff, 0xffffffff},
+		{memorySize, 1}, {memorySize - 1, 2}, {memorySize + 1, 0}, {0, memorySize + 1},
+		{0xffffffff, 0xffffffff},
 	} {
 		_, err := l.receiver.AllocateReceive(r.offset, r.length)
 		wantCode(l.t, "allocate a receive outside the memory", err, status.InvalidValue)
-		wantCode(l.t, "set a buffer outside the memory", task.SetBuffer(r.offset, r.length), status.InvalidValue)
+		wantCode(l.t, "set a buffer outside the memory", task.SetBuffer(r.offset, r.length),
+			status.InvalidValue)
 	}
 	l.must(task.Free())
 }
@@ -168,7 +173,8 @@ func testExpiredConsumer(l *link, _, _ *contexts.Connection) {
 	l.must(l.receiver.Stop())
 	l.awaitOutcomes(0, 0, 0, 1)
 	if err := l.transmitter.errs[0]; err == nil || l.transmitter.State() != progress.Running {
-		l.t.Errorf("send to a consumer that stopped: %v, producer is %v", err, l.transmitter.State())
+		l.t.Errorf("send to a consumer that stopped: %v, producer is %v", err,
+			l.transmitter.State())
 	}
 	l.free()
 	l.sendTo(id, "x", "")
@@ -191,7 +197,8 @@ func testWhoSent(l *link, from, _ *contexts.Connection) {
 		ids = append(ids, task.Producer())
 	}
 	consumer := l.receiver.ID()
-	want := []uint32{l.transmitter.ID(consumer), second.transmitter.ID(consumer), l.transmitter.ID(consumer)}
+	want := []uint32{l.transmitter.ID(consumer), second.transmitter.ID(consumer),
+		l.transmitter.ID(consumer)}
 	if ids[0] == 0 || ids[0] == ids[1] || fmt.Sprint(ids) != fmt.Sprint(want) {
 		l.t.Errorf("messages arrived from producers %v, want %v", ids, want)
 	}
@@ -207,7 +214,8 @@ func testWhoSent(l *link, from, _ *contexts.Connection) {
 func testManyConsumers(l *link, _, to *contexts.Connection) {
 	links := []*link{l}
 	for range 3 {
-		links = append(links, &link{harness: l.harness, receiver: l.startReceiver(to), transmitter: l.transmitter})
+		links = append(links, &link{harness: l.harness, receiver: l.startReceiver(to),
+			transmitter: l.transmitter})
 	}
 	for i, x := range links {
 		x.send(fmt.Sprint("to ", i), "")
@@ -216,7 +224,8 @@ func testManyConsumers(l *link, _, to *contexts.Connection) {
 		links[i].post(0, bufferSize)
 		l.await("the message", func() bool { return len(links[i].receiver.received) == 1 })
 	}
-	l.await("the completion of all sends", func() bool { return len(l.transmitter.sent) == len(links) })
+	l.await("the completion of all sends",
+		func() bool { return len(l.transmitter.sent) == len(links) })
 	for i, x := range links {
 		if got := string(x.receiver.received[0].Data()); got != fmt.Sprint("to ", i) {
 			l.t.Errorf("consumer %d received %q", i, got)
@@ -363,7 +372,8 @@ type brokenClient struct {
 // newBrokenClient returns a client, and two functions of its server: vanish aborts the connection,
 // and deliver sends a message to the client's consumer. The server uses the blocking calls of the
 // provider, because contexts cannot abort.
-func (s *suite) newBrokenClient(t *testing.T) (w *brokenClient, vanish func(), deliver func(text string)) {
+func (s *suite) newBrokenClient(t *testing.T) (w *brokenClient, vanish func(),
+	deliver func(text string)) {
 	t.Helper()
 	h := s.newHarness(t)
 	config := s.serverConfig()
@@ -374,7 +384,8 @@ func (s *suite) newBrokenClient(t *testing.T) (w *brokenClient, vanish func(), d
 	t.Cleanup(peer.Abort)
 	atClient, err := client.Connection()
 	h.must(err)
-	l := &link{harness: h, receiver: h.startReceiver(atClient), transmitter: h.startTransmitter(atClient)}
+	l := &link{harness: h, receiver: h.startReceiver(atClient),
+		transmitter: h.startTransmitter(atClient)}
 	deliver = func(text string) {
 		producer := newProducer(t, peer, l.receiver.ID())
 		send(t, producer, []byte(text), nil)

@@ -112,12 +112,16 @@ const sendTasks = 8
 func (p *recorder) controlConfig() contexts.ControlConfig {
 	consumerEvent := func(what string) func(*contexts.Connection, comch.ConsumerID) {
 		return func(c *contexts.Connection, id comch.ConsumerID) {
-			p.consumers = append(p.consumers, recordedEvent{connection: c, what: what, consumer: id})
+			p.consumers = append(p.consumers, recordedEvent{connection: c, what: what,
+				consumer: id})
 		}
 	}
 	return contexts.ControlConfig{
-		SendTasks:     sendTasks,
-		SendCompleted: func(t *contexts.SendTask) { p.completions = append(p.completions, completion{t, nil}) },
+		SendTasks: sendTasks,
+		SendCompleted: func(t *contexts.SendTask) {
+			p.completions = append(p.completions,
+				completion{t, nil})
+		},
 		SendFailed: func(t *contexts.SendTask, err error) {
 			p.completions = append(p.completions, completion{t, err})
 		},
@@ -137,7 +141,8 @@ func (p *recorder) controlConfig() contexts.ControlConfig {
 func (p *recorder) serverConfig() contexts.ServerConfig {
 	connectionEvent := func(what string) func(*contexts.Connection, bool) {
 		return func(c *contexts.Connection, successful bool) {
-			p.events = append(p.events, recordedEvent{connection: c, what: what, successful: successful})
+			p.events = append(p.events, recordedEvent{connection: c, what: what,
+				successful: successful})
 		}
 	}
 	return contexts.ServerConfig{
@@ -164,7 +169,8 @@ type recordingClient struct {
 func (h *harness) newServer(change func(*contexts.ServerConfig)) *recordingServer {
 	h.t.Helper()
 	p := &recordingServer{name: newName()}
-	server, err := contexts.NewServer(h.suite.Provider, h.suite.device(), h.suite.Representor, p.name)
+	server, err := contexts.NewServer(h.suite.Provider, h.suite.device(), h.suite.Representor,
+		p.name)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -263,7 +269,8 @@ type sender interface {
 }
 
 // submitMessage sends a control message and returns its task.
-func (h *harness) submitMessage(from sender, connection *contexts.Connection, text string) *contexts.SendTask {
+func (h *harness) submitMessage(from sender, connection *contexts.Connection,
+	text string) *contexts.SendTask {
 	h.t.Helper()
 	task, err := from.AllocateSend(connection, []byte(text))
 	h.must(err)
@@ -419,9 +426,11 @@ func (l *link) awaitOutcomes(received, receivesFailed, sent, sendsFailed int) {
 		return len(l.receiver.received) >= received && len(l.receiver.failed) >= receivesFailed &&
 			len(l.transmitter.sent) >= sent && len(l.transmitter.failed) >= sendsFailed
 	})
-	got := [4]int{len(l.receiver.received), len(l.receiver.failed), len(l.transmitter.sent), len(l.transmitter.failed)}
+	got := [4]int{len(l.receiver.received), len(l.receiver.failed), len(l.transmitter.sent),
+		len(l.transmitter.failed)}
 	if want := [4]int{received, receivesFailed, sent, sendsFailed}; got != want {
-		l.t.Errorf("completed: %v (received, receives failed, sent, sends failed), want %v", got, want)
+		l.t.Errorf("completed: %v (received, receives failed, sent, sends failed), want %v", got,
+			want)
 	}
 }
 

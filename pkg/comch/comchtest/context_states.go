@@ -84,7 +84,8 @@ func (s *suite) testServerStates(t *testing.T) {
 	x.check(t)
 	c.must(x.allocate())
 	c.must(server.Stop())
-	c.checkStopping(x, &server.transitions, progress.Idle, progress.Running, progress.Stopping, progress.Idle)
+	c.checkStopping(x, &server.transitions, progress.Idle, progress.Running, progress.Stopping,
+		progress.Idle)
 	c.must(server.Destroy())
 	wantCode(t, "start a destroyed server", x.start(), status.BadState)
 	wantCode(t, "destroy a destroyed server", server.Destroy(), status.BadState)
@@ -152,7 +153,8 @@ func (s *suite) testClientStates(t *testing.T) {
 	x.check(t)
 	h.must(client.Stop())
 	c := &contextPair{harness: h, server: server, client: client}
-	c.checkStopping(x, &client.transitions, progress.Idle, progress.Starting, progress.Running, progress.Stopping,
+	c.checkStopping(x, &client.transitions, progress.Idle, progress.Starting, progress.Running,
+		progress.Stopping,
 		progress.Idle)
 }
 
@@ -272,7 +274,8 @@ func (s *suite) testTaskOwnership(t *testing.T) {
 	c.checkOwnership(task, func() {
 		done++
 		c.await("the completion", func() bool { return len(c.client.completions) == done })
-		if got := c.client.completions[done-1]; got.task != task || got.err != nil || task.UserData != "mine" {
+		if got := c.client.completions[done-1]; got.task != task || got.err != nil ||
+			task.UserData != "mine" {
 			t.Errorf("completed: %+v with user data %v", got, task.UserData)
 		}
 	})
@@ -286,7 +289,8 @@ func (s *suite) testFastPathOwnership(t *testing.T) {
 		l.must(err)
 		for i := range 2 {
 			l.must(receive.Submit())
-			wantCode(l.t, "change the buffer of a submitted task", receive.SetBuffer(0, 1), status.InUse)
+			wantCode(l.t, "change the buffer of a submitted task", receive.SetBuffer(0, 1),
+				status.InUse)
 			wantCode(l.t, "submit a submitted receive", receive.Submit(), status.InUse)
 			wantCode(l.t, "free a submitted receive", receive.Free(), status.InUse)
 			l.must(send.Submit())

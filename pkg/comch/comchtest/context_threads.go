@@ -35,7 +35,8 @@ func (s *suite) testThreads(t *testing.T) {
 	c := s.newContextPair(t)
 	var workers sync.WaitGroup
 	failures := make(chan error, 4*contextThreads)
-	for _, ends := range [][2]*contexts.Connection{{c.atClient, c.atServer}, {c.atServer, c.atClient}} {
+	for _, ends := range [][2]*contexts.Connection{{c.atClient, c.atServer},
+		{c.atServer, c.atClient}} {
 		for range contextThreads {
 			ids := make(chan comch.ConsumerID, 1)
 			workers.Go(func() { failures <- receiveOnThread(ends[1], ids) })
@@ -257,7 +258,10 @@ func (p *randomRun) run() {
 		start(&clients, workersDone, func(a *actor) role { return newClientRole(a, i) })
 		for side := range 2 {
 			for number := range randomWorkers {
-				start(&workers, atOnce, func(a *actor) role { return newWorkerRole(a, i, side, number) })
+				start(&workers, atOnce, func(a *actor) role {
+					return newWorkerRole(a, i, side,
+						number)
+				})
 			}
 		}
 	}
@@ -391,7 +395,10 @@ func (a *actor) expect(
 		}
 		return false
 	}
-	if err != nil && !slices.ContainsFunc(errs, func(code status.Code) bool { return errors.Is(err, code) }) {
+	if err != nil && !slices.ContainsFunc(errs, func(code status.Code) bool {
+		return errors.Is(err,
+			code)
+	}) {
 		a.fail("%s of a context that is %v: %v", what, state, err)
 	}
 	return err == nil

@@ -22,7 +22,8 @@ const (
 )
 
 // newConsumer returns a consumer that is closed when the test ends.
-func newConsumer(t *testing.T, connection comch.Connection, config comch.ConsumerConfig) comch.Consumer {
+func newConsumer(t *testing.T, connection comch.Connection,
+	config comch.ConsumerConfig) comch.Consumer {
 	t.Helper()
 	consumer, err := connection.NewConsumer(testContext(t), config)
 	if err != nil {
@@ -193,7 +194,8 @@ func testInUse(t *testing.T, from, to comch.Connection) {
 func testConsumerClosed(t *testing.T, from, to comch.Connection) {
 	x, other := newPath(t, from, to), newPath(t, from, to)
 	closeAll(t, x.consumer)
-	await(t, "the end of the producer", func() bool { return x.producer.State() != progress.Running })
+	await(t, "the end of the producer",
+		func() bool { return x.producer.State() != progress.Running })
 	wantCode(t, "send to a closed consumer", x.producer.Send([]byte("x"), nil), status.NotConnected)
 	if got := other.producer.State(); got != progress.Running {
 		t.Errorf("the producer of another consumer is %v", got)
@@ -209,8 +211,10 @@ func testStop(t *testing.T, from, to comch.Connection) {
 	x.consumer.Stop()
 	nextEvent(t, from, comch.ConsumerEvent{ID: x.consumer.ID(), Created: true})
 	nextEvent(t, from, comch.ConsumerEvent{ID: x.consumer.ID()})
-	await(t, "the end of the producer", func() bool { return x.producer.State() != progress.Running })
-	wantCode(t, "send to a stopped consumer", x.producer.Send([]byte("lost"), nil), status.NotConnected)
+	await(t, "the end of the producer",
+		func() bool { return x.producer.State() != progress.Running })
+	wantCode(t, "send to a stopped consumer", x.producer.Send([]byte("lost"), nil),
+		status.NotConnected)
 	wantCode(t, "post on a stopped consumer", x.consumer.PostReceive(0, 1, 0), status.BadState)
 	if got := x.consumer.State(); got == progress.Running {
 		t.Errorf("a stopped consumer is %v", got)
@@ -228,7 +232,8 @@ func testStop(t *testing.T, from, to comch.Connection) {
 
 func testImmediateLimit(t *testing.T, from, to comch.Connection) {
 	const limit = 5
-	consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: 1, MemorySize: bufferSize, ImmediateLength: limit})
+	consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: 1, MemorySize: bufferSize,
+		ImmediateLength: limit})
 	producer := newProducer(t, from, consumer.ID())
 	post(t, consumer, 1)
 	wantCode(t, "send more immediate data than the consumer allows",
@@ -262,7 +267,8 @@ func (s *suite) testDataPath(t *testing.T) {
 	t.Run("RejectsReceivesOutsideTheMemory", func(t *testing.T) { s.bothWays(t, testOutside) })
 	t.Run("HoldsAsManyReceivesAsAgreed", func(t *testing.T) { s.bothWays(t, testFullRing) })
 	t.Run("KeepsOrderOverManyRounds", func(t *testing.T) { s.bothWays(t, testRounds) })
-	t.Run("PollReturnsNoMoreThanItHasRoomFor", func(t *testing.T) { s.bothWays(t, testPartialPoll) })
+	t.Run("PollReturnsNoMoreThanItHasRoomFor",
+		func(t *testing.T) { s.bothWays(t, testPartialPoll) })
 	t.Run("NumberOfReceivesNeedNotBeAPowerOfTwo", func(t *testing.T) { s.bothWays(t, testOddSize) })
 	t.Run("DoesNotAllocate", func(t *testing.T) { s.bothWays(t, testAllocations) })
 }
@@ -329,7 +335,8 @@ func testContents(t *testing.T, from, to comch.Connection) {
 			message := bytes.Repeat([]byte{byte(size)}, size)
 			send(t, x.producer, message, immediate[:immediateLength])
 			got := awaitReceived(t, x.consumer)
-			if got.UserData != 1<<63|uint64(size) || got.Offset != offset || got.Length != uint32(size) ||
+			if got.UserData != 1<<63|uint64(size) || got.Offset != offset ||
+				got.Length != uint32(size) ||
 				got.Producer == 0 {
 				t.Errorf("sent %d bytes to offset %d, received %+v", size, offset, got)
 			}
@@ -350,8 +357,12 @@ func testTooLong(t *testing.T, from, to comch.Connection) {
 		t.Fatal(err)
 	}
 	x.consumer.Flush()
-	await(t, "the posted receive", func() bool { return x.producer.Send(make([]byte, 11), nil) != error(status.Again) })
-	wantCode(t, "send 11 bytes into 10", x.producer.Send(make([]byte, 11), nil), status.InvalidValue)
+	await(t, "the posted receive", func() bool {
+		return x.producer.Send(make([]byte, 11),
+			nil) != error(status.Again)
+	})
+	wantCode(t, "send 11 bytes into 10", x.producer.Send(make([]byte, 11), nil),
+		status.InvalidValue)
 	tooLong := make([]byte, comch.MaxImmediateLength+1)
 	wantCode(t, "send too much immediate data", x.producer.Send(nil, tooLong), status.InvalidValue)
 	send(t, x.producer, bytes.Repeat([]byte{0xff}, 10), nil)
@@ -378,7 +389,8 @@ func testOutside(t *testing.T, from, to comch.Connection) {
 	}
 	x.consumer.Flush()
 	send(t, x.producer, nil, []byte{1})
-	if got := awaitReceived(t, x.consumer); got.UserData != 7 || got.Length != 0 || got.ImmediateLength != 1 {
+	if got := awaitReceived(t, x.consumer); got.UserData != 7 || got.Length != 0 ||
+		got.ImmediateLength != 1 {
 		t.Errorf("received %+v", got)
 	}
 }
@@ -485,7 +497,8 @@ const (
 )
 
 func (s *suite) testParallel(t *testing.T) {
-	t.Run("ProducersOfOneConsumerKeepTheirOrder", func(t *testing.T) { s.bothWays(t, testManyProducers) })
+	t.Run("ProducersOfOneConsumerKeepTheirOrder",
+		func(t *testing.T) { s.bothWays(t, testManyProducers) })
 	t.Run("PathsHaveTheirOwnThreads", s.testManyPaths)
 }
 

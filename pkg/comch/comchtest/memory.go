@@ -34,7 +34,8 @@ func allocate(t *testing.T, length uint64) *memory.Region {
 	return region
 }
 
-func export(t *testing.T, from comch.Connection, region *memory.Region, access memory.Access) []byte {
+func export(t *testing.T, from comch.Connection, region *memory.Region,
+	access memory.Access) []byte {
 	t.Helper()
 	descriptor, err := from.ExportMemory(testContext(t), region, access)
 	if err != nil {
@@ -113,7 +114,8 @@ func testImportOutlives(t *testing.T, from, to comch.Connection) {
 
 func testBadDescriptors(t *testing.T, from, to comch.Connection) {
 	good := export(t, from, allocate(t, exportLength), readWrite)
-	bad := [][]byte{nil, {}, {1}, make([]byte, len(good)), good[:len(good)-1], append(bytes.Clone(good), 0),
+	bad := [][]byte{nil, {}, {1}, make([]byte, len(good)), good[:len(good)-1],
+		append(bytes.Clone(good), 0),
 		make([]byte, comch.MaxExportLength)}
 	for i := range good {
 		changed := bytes.Clone(good)

@@ -196,7 +196,8 @@ func (s *suite) testMsgQImmediateOnly(t *testing.T) {
 	}
 	defer closeAll(t, producer)
 	wantCode(t, "send a buffer", producer.Send([]byte("x"), nil), status.InvalidValue)
-	wantCode(t, "send too much immediate data", producer.Send(nil, make([]byte, comch.MaxImmediateLength+1)),
+	wantCode(t, "send too much immediate data",
+		producer.Send(nil, make([]byte, comch.MaxImmediateLength+1)),
 		status.InvalidValue)
 
 	h := s.newHarness(t)
@@ -272,7 +273,8 @@ func (s *suite) testMsgQEcho(t *testing.T) {
 		l.sendTo(inbound.ID(), "", fmt.Sprint("message ", i))
 		l.awaitOutcomes(1, 0, 1, 0)
 		task := r.received[0]
-		if got, want := string(task.Immediate()), fmt.Sprintf("%d: message %d", p.ID(inbound.ID()), i); got != want {
+		if got, want := string(task.Immediate()), fmt.Sprintf("%d: message %d", p.ID(inbound.ID()),
+			i); got != want {
 			t.Fatalf("received %q, want %q", got, want)
 		}
 		l.free()
@@ -291,7 +293,8 @@ func (s *suite) testMsgQEcho(t *testing.T) {
 
 // echoKernel returns a kernel that sends each message back with its producer's id in front.
 func echoKernel(
-	inbound comch.DPAConsumer, outbound comch.DPAProducer, replies comch.ConsumerID, failures chan<- error,
+	inbound comch.DPAConsumer, outbound comch.DPAProducer, replies comch.ConsumerID,
+	failures chan<- error,
 ) comch.DPAKernel {
 	var received [4]comch.Received
 	started := false
@@ -344,7 +347,8 @@ func (s *suite) testDPAAck(t *testing.T) {
 		wantCode(t, "send more than was acked", producer.Send(nil, []byte("x")), status.Again)
 		wantCode(t, "ack before messages were polled", consumer.Ack(1), status.Full)
 		var received [3]comch.Received
-		if n := consumer.Poll(received[:]); n != 2 || string(received[0].Immediate[:5]) != "first" ||
+		if n := consumer.Poll(received[:]); n != 2 ||
+			string(received[0].Immediate[:5]) != "first" ||
 			string(received[1].Immediate[:6]) != "second" ||
 			received[0].Producer != producer.ID() {
 			t.Errorf("polled %d messages: %+v", n, received[:n])
@@ -365,14 +369,16 @@ func (s *suite) testDPACompletions(t *testing.T) {
 		if empty, err := producer.IsConsumerEmpty(id); err != nil || empty {
 			t.Errorf("consumer with receives: empty %v, %v", empty, err)
 		}
-		wantCode(t, "send too much", producer.PostSendImmediate(id, make([]byte, comch.MaxImmediateLength+1), true),
+		wantCode(t, "send too much", producer.PostSendImmediate(id,
+			make([]byte, comch.MaxImmediateLength+1), true),
 			status.InvalidValue)
 		for _, requested := range []bool{false, true, true} {
 			if err := producer.PostSendImmediate(id, []byte("x"), requested); err != nil {
 				t.Error(err)
 			}
 		}
-		wantCode(t, "request one completion too many", producer.PostSendImmediate(id, nil, true), status.Full)
+		wantCode(t, "request one completion too many", producer.PostSendImmediate(id, nil, true),
+			status.Full)
 		if n := producer.Poll(completions[:]); n != 2 || completions[0].UserData != dpaUserData {
 			t.Errorf("polled %d completions: %+v", n, completions[:n])
 		}
@@ -386,10 +392,12 @@ func (s *suite) testDPACompletions(t *testing.T) {
 		if empty, err := producer.IsConsumerEmpty(id); err != nil || !empty {
 			t.Errorf("consumer without receives: empty %v, %v", empty, err)
 		}
-		wantCode(t, "send to an empty consumer", producer.PostSendImmediate(id, nil, false), status.Again)
+		wantCode(t, "send to an empty consumer", producer.PostSendImmediate(id, nil, false),
+			status.Again)
 	})
 	var received [5]comch.Received
-	if n := consumer.Poll(received[:]); n != 4 || received[3].ImmediateLength != comch.MaxImmediateLength ||
+	if n := consumer.Poll(received[:]); n != 4 ||
+		received[3].ImmediateLength != comch.MaxImmediateLength ||
 		received[3].Length != 0 {
 		t.Errorf("received %d messages: %+v", n, received[:n])
 	}
@@ -452,7 +460,8 @@ func (s *suite) testDMACopy(t *testing.T) {
 	const length = 300_000
 	want := bytes.Clone(region.Bytes()[:length])
 	runOnDPA(t, dpa, func() {
-		if err := producer.DMACopy(consumer.ID(), destination, source, length, []byte("copied"), true); err != nil {
+		if err := producer.DMACopy(consumer.ID(), destination, source, length, []byte("copied"),
+			true); err != nil {
 			t.Error(err)
 		}
 		var completions [1]comch.DPACompletion
@@ -463,15 +472,19 @@ func (s *suite) testDMACopy(t *testing.T) {
 		if err := producer.DMACopy(consumer.ID(), small, source, 96, nil, false); err != nil {
 			t.Errorf("copy to the last byte: %v", err)
 		}
-		if err := producer.DMACopy(consumer.ID(), small, source, 0, []byte("0"), false); err != nil {
+		if err := producer.DMACopy(consumer.ID(), small, source, 0, []byte("0"),
+			false); err != nil {
 			t.Errorf("copy nothing: %v", err)
 		}
-		wantCode(t, "copy without a receive", producer.DMACopy(consumer.ID(), small, source, 1, nil, false),
+		wantCode(t, "copy without a receive", producer.DMACopy(consumer.ID(), small, source, 1, nil,
+			false),
 			status.Again)
 	})
 	got := awaitReceived(t, consumer)
-	if string(got.Immediate[:got.ImmediateLength]) != "copied" || !bytes.Equal(region.Bytes()[1<<19:][:length], want) {
-		t.Errorf("after message %q the destination differs from the source", got.Immediate[:got.ImmediateLength])
+	if string(got.Immediate[:got.ImmediateLength]) != "copied" ||
+		!bytes.Equal(region.Bytes()[1<<19:][:length], want) {
+		t.Errorf("after message %q the destination differs from the source",
+			got.Immediate[:got.ImmediateLength])
 	}
 	if !bytes.Equal(other.Bytes()[4000:], want[:96]) || other.Bytes()[3999] != 0 {
 		t.Error("the small copy is wrong")
@@ -495,17 +508,27 @@ func (s *suite) testBadDMACopies(t *testing.T) {
 			immediate           int
 			want                status.Code
 		}{
-			"destination that may not be written": {at(other, memory.PCIRead, 0), at(region, readWrite, 0), 1, 0, status.NotPermitted},
-			"source that may not be read":         {good, at(region, memory.PCIWrite, 0), 1, 0, status.NotPermitted},
-			"destination outside its region":      {at(other, readWrite, 8000), at(region, readWrite, 0), 193, 0, status.InvalidValue},
-			"source outside its region":           {good, at(region, readWrite, 1), 8192, 0, status.InvalidValue},
-			"length that wraps":                   {good, at(region, readWrite, 1), 1<<64 - 1, 0, status.InvalidValue},
-			"ranges that overlap":                 {at(region, readWrite, 100), at(region, readWrite, 0), 101, 0, status.InvalidValue},
-			"no destination":                      {comch.DPABuffer{Access: readWrite}, at(region, readWrite, 0), 1, 0, status.InvalidValue},
-			"no source":                           {good, comch.DPABuffer{Access: readWrite}, 1, 0, status.InvalidValue},
-			"too much immediate data":             {good, at(region, readWrite, 0), 1, comch.MaxImmediateLength + 1, status.InvalidValue},
+			"destination that may not be written": {at(other, memory.PCIRead, 0),
+				at(region, readWrite, 0), 1, 0, status.NotPermitted},
+			"source that may not be read": {good, at(region, memory.PCIWrite, 0), 1, 0,
+				status.NotPermitted},
+			"destination outside its region": {at(other, readWrite, 8000),
+				at(region, readWrite, 0), 193, 0, status.InvalidValue},
+			"source outside its region": {good, at(region, readWrite, 1), 8192, 0,
+				status.InvalidValue},
+			"length that wraps": {good, at(region, readWrite, 1), 1<<64 - 1, 0,
+				status.InvalidValue},
+			"ranges that overlap": {at(region, readWrite, 100),
+				at(region, readWrite, 0), 101, 0, status.InvalidValue},
+			"no destination": {comch.DPABuffer{Access: readWrite},
+				at(region, readWrite, 0), 1, 0, status.InvalidValue},
+			"no source": {good, comch.DPABuffer{Access: readWrite}, 1, 0,
+				status.InvalidValue},
+			"too much immediate data": {good, at(region, readWrite, 0), 1,
+				comch.MaxImmediateLength + 1, status.InvalidValue},
 		} {
-			err := producer.DMACopy(consumer.ID(), c.destination, c.source, c.length, make([]byte, c.immediate), true)
+			err := producer.DMACopy(consumer.ID(), c.destination, c.source, c.length,
+				make([]byte, c.immediate), true)
 			wantCode(t, what, err, c.want)
 		}
 		var completions [1]comch.DPACompletion
@@ -524,7 +547,8 @@ func (s *suite) testDPAUnknownConsumer(t *testing.T) {
 	queue := s.newMsgQ(t, dpa, comch.DPAProducers)
 	consumer, producer := newCPUConsumer(t, queue, 2), newDPAProducer(t, queue, 1)
 	runOnDPA(t, dpa, func() {
-		wantCode(t, "send to an unknown consumer", producer.PostSendImmediate(consumer.ID()+100, nil, false),
+		wantCode(t, "send to an unknown consumer", producer.PostSendImmediate(consumer.ID()+100,
+			nil, false),
 			status.NotFound)
 		_, err := producer.IsConsumerEmpty(consumer.ID() + 100)
 		wantCode(t, "look at an unknown consumer", err, status.NotFound)

@@ -140,7 +140,8 @@ type serverRole struct {
 func newServerRole(a *actor) role {
 	s := &serverRole{controlRole: controlRole{actor: a}}
 	var err error
-	if s.server, err = contexts.NewServer(a.suite.Provider, a.suite.device(), a.suite.Representor, a.name); err != nil {
+	if s.server, err = contexts.NewServer(a.suite.Provider, a.suite.device(), a.suite.Representor,
+		a.name); err != nil {
 		a.fail("%v", err)
 		return s
 	}
@@ -329,7 +330,10 @@ func (w *workerRole) renewConsumer(connection *contexts.Connection) {
 	err = consumer.Configure(contexts.ConsumerConfig{
 		ReceiveTasks: workerTasks,
 		Received:     w.messageReceived,
-		Failed:       func(t *contexts.ReceiveTask, _ error) { w.heldReceives = append(w.heldReceives, t) },
+		Failed: func(t *contexts.ReceiveTask,
+			_ error) {
+			w.heldReceives = append(w.heldReceives, t)
+		},
 		StateChanged: func(previous, next progress.State) {
 			watch(previous, next)
 			slot.Store(0)
@@ -346,7 +350,8 @@ func (w *workerRole) renewConsumer(connection *contexts.Connection) {
 
 func (w *workerRole) startConsumer() {
 	if w.consumer != nil {
-		w.expect("start", w.consumer.State(), inIdle, w.consumer.Start(w.engine), status.NotConnected)
+		w.expect("start", w.consumer.State(), inIdle, w.consumer.Start(w.engine),
+			status.NotConnected)
 	}
 }
 
@@ -388,7 +393,8 @@ func (w *workerRole) messageReceived(t *contexts.ReceiveTask) {
 		w.fail("message has %d bytes of immediate data", len(immediate))
 		return
 	}
-	uid, sequence := binary.LittleEndian.Uint32(immediate), binary.LittleEndian.Uint32(immediate[4:])
+	uid, sequence := binary.LittleEndian.Uint32(immediate),
+		binary.LittleEndian.Uint32(immediate[4:])
 	if sequence < w.next[uid] {
 		w.fail("message %d of producer %d arrived after message %d", sequence, uid, w.next[uid]-1)
 	}
@@ -430,9 +436,12 @@ func (w *workerRole) renewProducer(connection *contexts.Connection) {
 	w.producer = producer
 	w.uid, w.sequence = w.uids.Add(1), 0
 	err = producer.Configure(contexts.ProducerConfig{
-		SendTasks:    workerTasks,
-		Sent:         func(t *contexts.ProducerSendTask) { w.heldSends = append(w.heldSends, t) },
-		Failed:       func(t *contexts.ProducerSendTask, _ error) { w.heldSends = append(w.heldSends, t) },
+		SendTasks: workerTasks,
+		Sent:      func(t *contexts.ProducerSendTask) { w.heldSends = append(w.heldSends, t) },
+		Failed: func(t *contexts.ProducerSendTask,
+			_ error) {
+			w.heldSends = append(w.heldSends, t)
+		},
 		StateChanged: w.watch("producer", &w.sendsOut),
 	})
 	if err != nil {

@@ -31,7 +31,8 @@ func (s *suite) testWait(t *testing.T) {
 func testNoDescriptor(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
 	if x.consumer.Descriptor() != -1 || x.producer.Descriptor() != -1 {
-		t.Errorf("descriptors are %d and %d, want -1", x.consumer.Descriptor(), x.producer.Descriptor())
+		t.Errorf("descriptors are %d and %d, want -1", x.consumer.Descriptor(),
+			x.producer.Descriptor())
 	}
 }
 

@@ -144,7 +144,8 @@ func sendNow(b *testing.B, producer comch.Producer, message []byte) {
 	producer.Flush()
 }
 
-func receivePolling(b *testing.B, consumer comch.Consumer, received []comch.Received, message []byte) {
+func receivePolling(b *testing.B, consumer comch.Consumer, received []comch.Received,
+	message []byte) {
 	var wait spinWait
 	for consumer.Poll(received) == 0 {
 		wait.miss()
@@ -153,7 +154,8 @@ func receivePolling(b *testing.B, consumer comch.Consumer, received []comch.Rece
 	consumer.Flush()
 }
 
-func receiveSleeping(b *testing.B, consumer comch.Consumer, received []comch.Received, message []byte) {
+func receiveSleeping(b *testing.B, consumer comch.Consumer, received []comch.Received,
+	message []byte) {
 	for consumer.Poll(received) == 0 {
 		if !consumer.Arm() {
 			continue

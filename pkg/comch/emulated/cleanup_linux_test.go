@@ -76,7 +76,8 @@ func skipUnderEmulator(t *testing.T) {
 func queueBlockingDescriptor(t *testing.T, socket int) (release func()) {
 	t.Helper()
 	descriptor, release := blockingDescriptor(t)
-	if err := unix.Sendmsg(socket, doorbellSignal, unix.UnixRights(descriptor), nil, unix.MSG_DONTWAIT); err != nil {
+	if err := unix.Sendmsg(socket, doorbellSignal, unix.UnixRights(descriptor), nil,
+		unix.MSG_DONTWAIT); err != nil {
 		t.Fatal(err)
 	}
 	closeDescriptor(descriptor)
@@ -139,7 +140,10 @@ func TestDoorbellCallsDoNotWaitForPeerDescriptors(t *testing.T) {
 func TestClosingDoesNotWaitForPeerDoorbells(t *testing.T) {
 	skipUnderEmulator(t)
 	for name, closeIt := range map[string]func(*connection, *consumer) error{
-		"consumer closes": func(_ *connection, consumer *consumer) error { return consumer.Close() },
+		"consumer closes": func(_ *connection,
+			consumer *consumer) error {
+			return consumer.Close()
+		},
 		"producer closes": func(c *connection, consumer *consumer) error {
 			c.handleCloseProducer(&frame{fields: [maxFields]uint32{1, uint32(consumer.id)}})
 			return nil

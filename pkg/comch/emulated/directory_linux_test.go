@@ -90,12 +90,28 @@ func TestPublicServerOpensItsFiles(t *testing.T) {
 
 func TestUnsafeDirectoriesAreRejected(t *testing.T) {
 	cases := map[string]func(t *testing.T, directory string){
-		"group can write":       func(t *testing.T, directory string) { makeMode(t, directory, 0o770) },
-		"others can write":      func(t *testing.T, directory string) { makeMode(t, directory, 0o707) },
-		"sticky and writable":   func(t *testing.T, directory string) { makeMode(t, directory, os.ModeSticky|0o777) },
-		"symbolic link":         func(t *testing.T, directory string) { link(t, directory) },
-		"parent is writable":    func(t *testing.T, directory string) { makeMode(t, filepath.Dir(directory), 0o777) },
-		"representor is a link": func(t *testing.T, directory string) { makeMode(t, directory, 0o700); link(t, directory+"/b1:00.0") },
+		"group can write": func(t *testing.T, directory string) {
+			makeMode(t, directory,
+				0o770)
+		},
+		"others can write": func(t *testing.T, directory string) {
+			makeMode(t, directory,
+				0o707)
+		},
+		"sticky and writable": func(t *testing.T, directory string) {
+			makeMode(t, directory,
+				os.ModeSticky|0o777)
+		},
+		"symbolic link": func(t *testing.T, directory string) { link(t, directory) },
+		"parent is writable": func(t *testing.T, directory string) {
+			makeMode(t,
+				filepath.Dir(directory), 0o777)
+		},
+		"representor is a link": func(t *testing.T, directory string) {
+			makeMode(t, directory,
+				0o700)
+			link(t, directory+"/b1:00.0")
+		},
 		"representor is writable": func(t *testing.T, directory string) {
 			makeMode(t, directory, 0o700)
 			makeMode(t, directory+"/b1:00.0", 0o777)
@@ -120,10 +136,12 @@ func TestUnsafeDirectoriesAreRejected(t *testing.T) {
 			makeMode(t, filepath.Dir(directory), 0o755)
 			makeUnsafe(t, directory)
 			provider := New(Options{Directory: directory})
-			if _, err := provider.Listen(context.Background(), comch.ServerConfig{Name: "storage"}); !errors.Is(err, status.NotPermitted) {
+			if _, err := provider.Listen(context.Background(),
+				comch.ServerConfig{Name: "storage"}); !errors.Is(err, status.NotPermitted) {
 				t.Errorf("listen: %v", err)
 			}
-			if _, err := provider.Connect(context.Background(), comch.ClientConfig{Name: "storage"}); !errors.Is(err, status.NotPermitted) {
+			if _, err := provider.Connect(context.Background(),
+				comch.ClientConfig{Name: "storage"}); !errors.Is(err, status.NotPermitted) {
 				t.Errorf("connect: %v", err)
 			}
 		})
@@ -189,11 +207,13 @@ func TestServicesListsListeningServers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(directory, "b1:00.0", "03:00.0", "file"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(directory, "b1:00.0", "03:00.0", "file"), nil,
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	services, err := lister.Services()
-	if diff := cmp.Diff([]comch.Service{{Device: "03:00.0", Representor: "b1:00.0", Name: "disk"}}, services); err != nil || diff != "" {
+	if diff := cmp.Diff([]comch.Service{{Device: "03:00.0", Representor: "b1:00.0", Name: "disk"}},
+		services); err != nil || diff != "" {
 		t.Errorf("error %v, services differ: %s", err, diff)
 	}
 	if err := server.Close(); err != nil {

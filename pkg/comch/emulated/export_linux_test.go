@@ -91,7 +91,8 @@ func TestMemoryThatGrowsAfterExportIsRejected(t *testing.T) {
 	descriptor := memfd(t, 4096, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
 	var passed descriptors
 	passed.add(descriptor)
-	if err := peer.write(&frame{kind: frameExport, fields: [maxFields]uint32{1, uint32(memory.PCIRead), 4096}}, passed); err != nil {
+	if err := peer.write(&frame{kind: frameExport, fields: [maxFields]uint32{1,
+		uint32(memory.PCIRead), 4096}}, passed); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := peer.read(); err != nil {
@@ -115,7 +116,8 @@ func TestExportsAreLimited(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err = client.ExportMemory(context.Background(), region, memory.PCIRead); !errors.Is(err, status.Full) {
+	if _, err = client.ExportMemory(context.Background(), region, memory.PCIRead); !errors.Is(err,
+		status.Full) {
 		t.Errorf("got %v", err)
 	}
 }

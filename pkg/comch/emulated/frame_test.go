@@ -12,19 +12,21 @@ import (
 func TestMalformedFramesAreViolations(t *testing.T) {
 	good := (&frame{kind: frameCloseConsumer, fields: [maxFields]uint32{3}}).append(nil)
 	cases := map[string][]byte{
-		"empty":             {},
-		"cut header":        good[:7],
-		"cut fields":        good[:11],
-		"extra bytes":       append(bytes.Clone(good), 0),
-		"kind zero":         append([]byte{0, 0}, good[2:]...),
-		"unknown kind":      append([]byte{byte(frameKindCount), 0}, good[2:]...),
-		"reserved bits":     append([]byte{good[0], 0, 1, 0}, good[4:]...),
-		"wrong length":      append(append(bytes.Clone(good[:4]), 5, 0, 0, 0), good[8:]...),
-		"length over 4 GiB": append(append(bytes.Clone(good[:4]), 0xff, 0xff, 0xff, 0xff), good[8:]...),
+		"empty":         {},
+		"cut header":    good[:7],
+		"cut fields":    good[:11],
+		"extra bytes":   append(bytes.Clone(good), 0),
+		"kind zero":     append([]byte{0, 0}, good[2:]...),
+		"unknown kind":  append([]byte{byte(frameKindCount), 0}, good[2:]...),
+		"reserved bits": append([]byte{good[0], 0, 1, 0}, good[4:]...),
+		"wrong length":  append(append(bytes.Clone(good[:4]), 5, 0, 0, 0), good[8:]...),
+		"length over 4 GiB": append(append(bytes.Clone(good[:4]), 0xff, 0xff, 0xff, 0xff),
+			good[8:]...),
 	}
 	for name, packet := range cases {
 		t.Run(name, func(t *testing.T) {
-			if _, err := parseFrame(packet); !isViolation(err) || !errors.Is(err, status.Unexpected) {
+			if _, err := parseFrame(packet); !isViolation(err) ||
+				!errors.Is(err, status.Unexpected) {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -87,7 +89,8 @@ func FuzzHandleFrame(f *testing.F) {
 
 func TestPeerTextIsQuotedAndBounded(t *testing.T) {
 	err := peerError(uint32(status.Full), []byte("a\nb"+strings.Repeat("x", 5000)))
-	if !errors.Is(err, status.Full) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 2*maxTextLength {
+	if !errors.Is(err, status.Full) || strings.Contains(err.Error(), "\n") ||
+		len(err.Error()) > 2*maxTextLength {
 		t.Errorf("got %d bytes: %v", len(err.Error()), err)
 	}
 	f := textFrame(frameReply, errors.New(strings.Repeat("y", 5000)), 7)

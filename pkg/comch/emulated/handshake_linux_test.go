@@ -44,12 +44,18 @@ func TestInvalidHelloIsRejectedWithTheReason(t *testing.T) {
 		hello frame
 		code  status.Code
 	}{
-		"another version":      {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, 2, size, 1}}, status.UnsupportedVersion},
-		"another message size": {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size - 1, 1}}, status.InvalidValue},
-		"no receive queue":     {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size, 0}}, status.InvalidValue},
-		"huge receive queue":   {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, protocolVersion, size, 0xffffffff}}, status.InvalidValue},
-		"wrong magic":          {frame{kind: frameHello, fields: [maxFields]uint32{1, protocolVersion, size, 1}}, status.Unexpected},
-		"not a hello":          {frame{kind: frameMessage, body: []byte("GET / HTTP/1.1")}, status.Unexpected},
+		"another version": {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, 2,
+			size, 1}}, status.UnsupportedVersion},
+		"another message size": {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic,
+			protocolVersion, size - 1, 1}}, status.InvalidValue},
+		"no receive queue": {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic,
+			protocolVersion, size, 0}}, status.InvalidValue},
+		"huge receive queue": {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic,
+			protocolVersion, size, 0xffffffff}}, status.InvalidValue},
+		"wrong magic": {frame{kind: frameHello, fields: [maxFields]uint32{1,
+			protocolVersion, size, 1}}, status.Unexpected},
+		"not a hello": {frame{kind: frameMessage, body: []byte("GET / HTTP/1.1")},
+			status.Unexpected},
 	}
 	server := listenIn(t, shortDirectory(t), comch.ServerConfig{Name: "storage"})
 	for name, c := range cases {
@@ -62,7 +68,8 @@ func TestInvalidHelloIsRejectedWithTheReason(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if reply.kind != frameGoodbye || reply.fields[0] != uint32(c.code) || len(reply.body) == 0 {
+			if reply.kind != frameGoodbye || reply.fields[0] != uint32(c.code) ||
+				len(reply.body) == 0 {
 				t.Errorf("reply is %v %v %q, want code %v",
 					reply.kind, reply.fields, reply.body, c.code)
 			}
@@ -175,7 +182,8 @@ func TestOnlyAllowedUsersAreAdmitted(t *testing.T) {
 		if allow && reply.kind != frameWelcome {
 			t.Errorf("the server replied with %v %q to an allowed user", reply.fields, reply.body)
 		}
-		if !allow && (reply.kind != frameGoodbye || reply.fields[0] != uint32(status.NotPermitted)) {
+		if !allow && (reply.kind != frameGoodbye ||
+			reply.fields[0] != uint32(status.NotPermitted)) {
 			t.Errorf("the server replied with kind %d, %v %q to another user",
 				reply.kind, reply.fields, reply.body)
 		}
@@ -189,7 +197,8 @@ func helloAs(t *testing.T, path string, user uintptr) frame {
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with its goroutine
 		const unchanged = ^uintptr(0)
-		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, unchanged, user, unchanged); errno != 0 {
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, unchanged, user,
+			unchanged); errno != 0 {
 			t.Errorf("become user %d: %v", user, errno)
 		}
 		descriptor, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -233,14 +242,16 @@ func TestAdmissionChangesWhileAServerListens(t *testing.T) {
 	if err := connect(); !errors.Is(err, status.Full) {
 		t.Errorf("a second client: %v", err)
 	}
-	if err := server.SetAdmission(comch.Admission{MaxClients: 2, AllowUsers: []uint32{65534}}); err != nil {
+	if err := server.SetAdmission(comch.Admission{MaxClients: 2,
+		AllowUsers: []uint32{65534}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := connect(); err != nil {
 		t.Errorf("a second client after the change: %v", err)
 	}
 	for path, want := range map[string]os.FileMode{
-		directory: os.ModeDir | 0o755, filepath.Dir(server.Address()): os.ModeDir | 0o755, server.Address(): os.ModeSocket | 0o666,
+		directory: os.ModeDir | 0o755, filepath.Dir(server.Address()): os.ModeDir | 0o755,
+		server.Address(): os.ModeSocket | 0o666,
 	} {
 		info, err := os.Lstat(path)
 		if err != nil {
@@ -251,7 +262,8 @@ func TestAdmissionChangesWhileAServerListens(t *testing.T) {
 				path, info.Mode(), want)
 		}
 	}
-	if err := server.SetAdmission(comch.Admission{MaxClients: 1 << 30}); !errors.Is(err, status.InvalidValue) {
+	if err := server.SetAdmission(comch.Admission{MaxClients: 1 << 30}); !errors.Is(err,
+		status.InvalidValue) {
 		t.Errorf("more clients than the provider supports: %v", err)
 	}
 }

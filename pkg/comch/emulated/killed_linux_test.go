@@ -90,11 +90,13 @@ func TestNameOfAKilledServerIsFree(t *testing.T) {
 	first := startChild(t, "server", directory)
 	first.await(t, "listening")
 	ctx := context.Background()
-	if _, err := provider.Listen(ctx, comch.ServerConfig{Name: childName}); !errors.Is(err, status.AlreadyExist) {
+	if _, err := provider.Listen(ctx, comch.ServerConfig{Name: childName}); !errors.Is(err,
+		status.AlreadyExist) {
 		t.Fatalf("listen beside a live server: %v", err)
 	}
 	first.kill()
-	if _, err := provider.Connect(ctx, comch.ClientConfig{Name: childName}); !errors.Is(err, status.NotFound) {
+	if _, err := provider.Connect(ctx, comch.ClientConfig{Name: childName}); !errors.Is(err,
+		status.NotFound) {
 		t.Fatalf("connect to a dead server: %v", err)
 	}
 	server, err := provider.Listen(ctx, comch.ServerConfig{Name: childName})
@@ -167,7 +169,8 @@ func (p *childPeer) wantEnded(t *testing.T) {
 	if err := p.producer.Send([]byte("x"), nil); !errors.Is(err, status.NotConnected) {
 		t.Errorf("send to a dead peer: %v", err)
 	}
-	if err := errors.Join(p.consumer.Close(), p.producer.Close(), p.connection.Close()); err != nil {
+	if err := errors.Join(p.consumer.Close(), p.producer.Close(),
+		p.connection.Close()); err != nil {
 		t.Errorf("clean up after a dead peer: %v", err)
 	}
 }
@@ -198,7 +201,8 @@ func echo(consumer comch.Consumer, producer comch.Producer, first int) (int, err
 	}
 	n := consumer.Poll(received[:])
 	for _, r := range received[:n] {
-		if err := sendPatiently(producer, consumer.Memory()[r.Offset:r.Offset+r.Length]); err != nil {
+		if err := sendPatiently(producer,
+			consumer.Memory()[r.Offset:r.Offset+r.Length]); err != nil {
 			return n, err
 		}
 		if err := consumer.PostReceive(r.Offset, 64, r.UserData); err != nil {

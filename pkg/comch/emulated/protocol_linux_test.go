@@ -22,10 +22,12 @@ func TestProtocolViolationEndsTheConnection(t *testing.T) {
 		return f
 	}
 	cases := map[string][]frame{
-		"hello after the handshake":        {{kind: frameHello}},
-		"welcome from a client":            {{kind: frameWelcome}},
-		"message beyond the limit":         {{kind: frameMessage, body: make([]byte, testTerms.maxMessageSize+1)}},
-		"messages without credit":          {{kind: frameMessage}, {kind: frameMessage}, {kind: frameMessage}, {kind: frameMessage}, {kind: frameMessage}},
+		"hello after the handshake": {{kind: frameHello}},
+		"welcome from a client":     {{kind: frameWelcome}},
+		"message beyond the limit": {{kind: frameMessage,
+			body: make([]byte, testTerms.maxMessageSize+1)}},
+		"messages without credit": {{kind: frameMessage}, {kind: frameMessage},
+			{kind: frameMessage}, {kind: frameMessage}, {kind: frameMessage}},
 		"excess credit":                    {{kind: frameCredit, fields: fields(1)}},
 		"huge credit":                      {{kind: frameCredit, fields: fields(0xffffffff)}},
 		"consumer with an id of this side": {{kind: frameOpenConsumer, fields: fields(2, 1, 1)}},
@@ -94,18 +96,30 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 		descriptor func(*testing.T) int
 		code       status.Code
 	}{
-		"consumer without receives":       {frameOpenConsumer, [maxFields]uint32{1, 0, 1}, button, status.InvalidValue},
-		"consumer with too many receives": {frameOpenConsumer, [maxFields]uint32{1, 1 << 31, 1}, button, status.InvalidValue},
-		"consumer with too much memory":   {frameOpenConsumer, [maxFields]uint32{1, 1, 0xffffffff}, button, status.InvalidValue},
-		"consumer without doorbell":       {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, none, status.InvalidValue},
-		"consumer with a pipe":            {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, pipe, status.InvalidValue},
-		"consumer with a file":            {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, memfd, status.InvalidValue},
-		"producer without a consumer":     {frameOpenProducer, [maxFields]uint32{1, 2}, button, status.NotFound},
-		"export of a pipe":                {frameExport, [maxFields]uint32{1, rights, 64}, pipe, status.InvalidValue},
-		"export without rights":           {frameExport, [maxFields]uint32{1, 0, 64}, memfd, status.InvalidValue},
-		"export with unknown rights":      {frameExport, [maxFields]uint32{1, 1 << 30, 64}, memfd, status.InvalidValue},
-		"empty export":                    {frameExport, [maxFields]uint32{1, rights, 0}, memfd, status.InvalidValue},
-		"export beyond all limits":        {frameExport, [maxFields]uint32{1, rights, 0, 1 << 31}, memfd, status.TooBig},
+		"consumer without receives": {frameOpenConsumer, [maxFields]uint32{1, 0, 1}, button,
+			status.InvalidValue},
+		"consumer with too many receives": {frameOpenConsumer, [maxFields]uint32{1, 1 << 31, 1},
+			button, status.InvalidValue},
+		"consumer with too much memory": {frameOpenConsumer, [maxFields]uint32{1, 1, 0xffffffff},
+			button, status.InvalidValue},
+		"consumer without doorbell": {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, none,
+			status.InvalidValue},
+		"consumer with a pipe": {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, pipe,
+			status.InvalidValue},
+		"consumer with a file": {frameOpenConsumer, [maxFields]uint32{1, 1, 1}, memfd,
+			status.InvalidValue},
+		"producer without a consumer": {frameOpenProducer, [maxFields]uint32{1, 2}, button,
+			status.NotFound},
+		"export of a pipe": {frameExport, [maxFields]uint32{1, rights, 64}, pipe,
+			status.InvalidValue},
+		"export without rights": {frameExport, [maxFields]uint32{1, 0, 64}, memfd,
+			status.InvalidValue},
+		"export with unknown rights": {frameExport, [maxFields]uint32{1, 1 << 30, 64}, memfd,
+			status.InvalidValue},
+		"empty export": {frameExport, [maxFields]uint32{1, rights, 0}, memfd,
+			status.InvalidValue},
+		"export beyond all limits": {frameExport, [maxFields]uint32{1, rights, 0, 1 << 31},
+			memfd, status.TooBig},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -122,7 +136,8 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if reply.kind != frameReply || reply.fields[0] != 1 || reply.fields[1] != uint32(c.code) {
+			if reply.kind != frameReply || reply.fields[0] != 1 ||
+				reply.fields[1] != uint32(c.code) {
 				t.Errorf("reply is %v %v %q, want code %v",
 					reply.kind, reply.fields, reply.body, c.code)
 			}
@@ -239,7 +254,8 @@ func TestPeerThatNeverReadsIsDisconnected(t *testing.T) {
 func TestQueuedMessagesAreReadAfterAFailedWrite(t *testing.T) {
 	c, peer := newHalfConnection(t, serverRole)
 	for range testTerms.receiveQueue {
-		if err := peer.write(&frame{kind: frameMessage, body: []byte("last")}, descriptors{}); err != nil {
+		if err := peer.write(&frame{kind: frameMessage, body: []byte("last")},
+			descriptors{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -261,7 +277,8 @@ func TestQueuedMessagesAreReadAfterAFailedWrite(t *testing.T) {
 		t.Errorf("the connection ended with %v", err)
 	}
 	for range testTerms.receiveQueue {
-		if message, err := c.Receive(context.Background()); err != nil || string(message) != "last" {
+		if message, err := c.Receive(context.Background()); err != nil ||
+			string(message) != "last" {
 			t.Errorf("received %q, %v", message, err)
 		}
 	}

@@ -88,7 +88,8 @@ func useConnection(t *testing.T, provider comch.Provider, server comch.Server, r
 	awaitEnd(t, accepted)
 }
 
-func exchangeMemory(ctx context.Context, t *testing.T, from, to comch.Connection) []interface{ Close() error } {
+func exchangeMemory(ctx context.Context, t *testing.T, from,
+	to comch.Connection) []interface{ Close() error } {
 	t.Helper()
 	region, err := memory.Alloc("leak-test", 4096)
 	if err != nil {

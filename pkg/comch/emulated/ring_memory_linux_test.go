@@ -22,9 +22,16 @@ func allocatedBytes(t *testing.T, descriptor int) int64 {
 
 func TestClientCannotKeepRingMemoryOfTheServer(t *testing.T) {
 	config := comch.ConsumerConfig{Receives: 64, MemorySize: 1 << 20}
-	for name, sides := range map[string]func(client, server *connection) (consumers, producers *connection){
-		"client's consumer": func(client, server *connection) (*connection, *connection) { return client, server },
-		"server's consumer": func(client, server *connection) (*connection, *connection) { return server, client },
+	for name, sides := range map[string]func(client, server *connection) (consumers,
+		producers *connection){
+		"client's consumer": func(client, server *connection) (*connection,
+			*connection) {
+			return client, server
+		},
+		"server's consumer": func(client, server *connection) (*connection,
+			*connection) {
+			return server, client
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, server := newTestPair(t)
@@ -99,7 +106,9 @@ func TestRingMemoryOutlivesItsConnectionWithinALimit(t *testing.T) {
 			server.Abort()
 			server.waitStopped(testTimeout)
 			server.cleanup.wait(testTimeout)
-			if freed := allocatedBytes(t, created.(*consumer).region.Descriptor()) == 0; freed != full && time.Since(start) < readGracePeriod {
+			if freed := allocatedBytes(t,
+				created.(*consumer).region.Descriptor()) == 0; freed != full &&
+				time.Since(start) < readGracePeriod {
 				t.Errorf("freed: %v, want %v", freed, full)
 			}
 		})

@@ -16,12 +16,14 @@ import (
 )
 
 func TestRingPartsAreAlignedAndDoNotOverlap(t *testing.T) {
-	for _, config := range []comch.ConsumerConfig{{Receives: 1, MemorySize: 1}, {Receives: 3, MemorySize: 100}, {Receives: 4096, MemorySize: 1 << 20}} {
+	for _, config := range []comch.ConsumerConfig{{Receives: 1, MemorySize: 1},
+		{Receives: 3, MemorySize: 100}, {Receives: 4096, MemorySize: 1 << 20}} {
 		l, err := planRing(config, highestLimits)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l.capacity < config.Receives || l.capacity >= 2*config.Receives || l.capacity&(l.capacity-1) != 0 {
+		if l.capacity < config.Receives || l.capacity >= 2*config.Receives ||
+			l.capacity&(l.capacity-1) != 0 {
 			t.Errorf("%+v: capacity is %d", config, l.capacity)
 		}
 		ends := []int{l.completions, l.completions + l.capacity*completionSize,
@@ -291,7 +293,8 @@ func fuzzOperation(t *testing.T, operation, mapped []byte, receive *receiveRing,
 			receive.publish()
 		}
 	case 1:
-		if err := send.send(1, make([]byte, argument), operation[2:3]); err != nil && len(err.Error()) == 0 {
+		if err := send.send(1, make([]byte, argument), operation[2:3]); err != nil &&
+			len(err.Error()) == 0 {
 			t.Error("an error without text")
 		}
 	case 2:

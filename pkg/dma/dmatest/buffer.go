@@ -81,7 +81,8 @@ func bounds(b *bench) {
 		b.want(status.InvalidValue, "claim a range outside the map", err)
 	}
 	if m.Buffers() != 0 || v.FreeElements() != 1 {
-		b.Errorf("rejected buffers are counted: %d of the map, %d free", m.Buffers(), v.FreeElements())
+		b.Errorf("rejected buffers are counted: %d of the map, %d free", m.Buffers(),
+			v.FreeElements())
 	}
 	for _, r := range []struct{ address, length uint64 }{{0, 100}, {99, 1}, {100, 0}, {0, 0}} {
 		buffer := b.byData(v, m, r.address, r.length)
@@ -95,7 +96,8 @@ func bounds(b *bench) {
 func claimAllocations(b *bench) {
 	m, _ := b.localMap(8, 0)
 	v := b.inventory(2)
-	if n := testing.AllocsPerRun(100, func() { b.release(b.byData(v, m, 0, 8), b.byAddress(v, m, 0, 8)) }); n != 0 {
+	if n := testing.AllocsPerRun(100,
+		func() { b.release(b.byData(v, m, 0, 8), b.byAddress(v, m, 0, 8)) }); n != 0 {
 		b.Errorf("%v allocations", n)
 	}
 }
@@ -135,7 +137,8 @@ func dataWindow(b *bench) {
 	for _, r := range []struct{ address, length uint64 }{
 		{9, 1}, {10, 51}, {60, 1}, {61, 0}, {20, math.MaxUint64}, {math.MaxUint64, 1},
 	} {
-		b.want(status.InvalidValue, "set data outside the buffer", buffer.SetData(r.address, r.length))
+		b.want(status.InvalidValue, "set data outside the buffer", buffer.SetData(r.address,
+			r.length))
 	}
 	if address, length := buffer.Data(); address != 20 || length != 40 {
 		b.Errorf("the data is %d bytes at %d", length, address)
@@ -206,7 +209,8 @@ func releaseList(b *bench) {
 	b.must(list[0].Chain(b.byData(w, m, 0, 8)))
 	b.release(list[0])
 	if v.FreeElements() != 3 || w.FreeElements() != 1 || m.Buffers() != 0 {
-		b.Errorf("%d and %d elements are free, the map has %d buffers", v.FreeElements(), w.FreeElements(), m.Buffers())
+		b.Errorf("%d and %d elements are free, the map has %d buffers", v.FreeElements(),
+			w.FreeElements(), m.Buffers())
 	}
 }
 
@@ -220,7 +224,8 @@ func onlyTheHead(b *bench) {
 		_, err = member.AddReference()
 		b.want(status.NotPermitted, "add a reference to a buffer behind the head", err)
 		if member.References() != 0 || member.ListLength() != 0 {
-			b.Errorf("a member has %d references and a list of %d", member.References(), member.ListLength())
+			b.Errorf("a member has %d references and a list of %d", member.References(),
+				member.ListLength())
 		}
 	}
 	if v.FreeElements() != 0 {
@@ -287,7 +292,8 @@ func duplicates(b *bench) {
 	b.must(err)
 	if address, length := twin.Data(); address != 1 || length != 0 ||
 		twin.ListLength() != 1 || twin.Next() != nil || twin.References() != 1 {
-		b.Errorf("the duplicate has %d bytes at %d and a list of %d", length, address, twin.ListLength())
+		b.Errorf("the duplicate has %d bytes at %d and a list of %d", length, address,
+			twin.ListLength())
 	}
 	b.must(twin.SetData(0, 1))
 	if address, _ := list[0].Data(); address != 1 {

@@ -42,7 +42,8 @@ func capabilities(b *bench) {
 	c, err := b.config.Provider.Capabilities(b.config.Device)
 	b.must(err)
 	if c != b.device.Capabilities() {
-		b.Errorf("capabilities are %+v before the device is opened, %+v afterwards", c, b.device.Capabilities())
+		b.Errorf("capabilities are %+v before the device is opened, %+v afterwards", c,
+			b.device.Capabilities())
 	}
 	if !c.Memcpy || c.MaxBufferSize < 1<<20 || c.MaxBufferListLength < 1 || c.MaxJobs < 1 {
 		b.Errorf("unusable capabilities: %+v", c)
@@ -148,7 +149,8 @@ func notAttached(b *bench) {
 	b.must(c.AddDevice(b.device))
 	b.want(status.BadState, "submit to an idle context", c.Submit(memcpy(source, destination)))
 	b.must(c.Start())
-	b.want(status.BadState, "submit to a context without progress engine", c.Submit(memcpy(source, destination)))
+	b.want(status.BadState, "submit to a context without progress engine",
+		c.Submit(memcpy(source, destination)))
 	b.must(c.Stop())
 	b.want(status.BadState, "submit to a stopped context", c.Submit(memcpy(source, destination)))
 	b.must(c.Close())

@@ -39,8 +39,10 @@ var groups = []struct {
 	name  string
 	tests []conformanceTest
 }{
-	{"Device", deviceTests}, {"MemoryMap", memoryMapTests}, {"Inventory", inventoryTests}, {"Buffer", bufferTests},
-	{"Context", contextTests}, {"Job", jobTests}, {"Rejection", rejectionTests}, {"Import", importTests},
+	{"Device", deviceTests}, {"MemoryMap", memoryMapTests}, {"Inventory", inventoryTests},
+	{"Buffer", bufferTests},
+	{"Context", contextTests}, {"Job", jobTests}, {"Rejection", rejectionTests},
+	{"Import", importTests},
 	{"Wait", waitTests}, {"Sequence", sequenceTests},
 }
 
@@ -183,7 +185,8 @@ func (b *bench) newLoopWith(jobs int, policy progress.Policy) *loop {
 	b.must(err, l.context.AddDevice(b.device), l.context.SetJobs(jobs), l.context.Start())
 	b.must(l.context.Attach(l.engine, l.record))
 	b.Cleanup(func() {
-		b.must(l.context.Detach(), l.context.Stop(), l.context.RemoveDevice(), l.context.Close(), l.engine.Close())
+		b.must(l.context.Detach(), l.context.Stop(), l.context.RemoveDevice(), l.context.Close(),
+			l.engine.Close())
 	})
 	return l
 }

@@ -31,7 +31,8 @@ func copies(b *bench) {
 	l := b.newLoop(2)
 	largest := int(b.device.Capabilities().MaxBufferSize)
 	for _, size := range []int{
-		1, 2, 63, 64, 4095, 4096, 4097, 256<<10 - 1, 256 << 10, 256<<10 + 1, 1 << 20, min(largest, 16<<20),
+		1, 2, 63, 64, 4095, 4096, 4097, 256<<10 - 1, 256 << 10, 256<<10 + 1, 1 << 20,
+		min(largest, 16<<20),
 	} {
 		from, source := b.localMap(size+3, 0)
 		to, destination := b.localMap(size+5, memory.LocalWrite)
@@ -45,7 +46,8 @@ func copies(b *bench) {
 		if !bytes.Equal(destination[2:2+size], source[3:]) {
 			b.Errorf("%d bytes arrived changed", size)
 		}
-		if destination[0] != 0 || destination[1] != 0 || !bytes.Equal(destination[2+size:], []byte{0, 0, 0}) {
+		if destination[0] != 0 || destination[1] != 0 || !bytes.Equal(destination[2+size:],
+			[]byte{0, 0, 0}) {
 			b.Errorf("%d bytes were written beside the destination", size)
 		}
 		b.release(x, y)
@@ -64,7 +66,8 @@ func exactly(b *bench) {
 	if event := l.do(x, y); event.Err != nil || event.Length != 7 {
 		b.Errorf("event %+v", event)
 	}
-	if !bytes.Equal(destination[:7], source[40:47]) || !bytes.Equal(destination[7:], make([]byte, 93)) {
+	if !bytes.Equal(destination[:7], source[40:47]) || !bytes.Equal(destination[7:],
+		make([]byte, 93)) {
 		b.Errorf("copied %x", destination)
 	}
 	if address, length := y.Data(); address != 0 || length != 7 {
@@ -94,7 +97,8 @@ func gathers(b *bench) {
 	y := b.byAddress(v, to, 0, uint64(len(want)))
 	if event := l.do(head, y); event.Err != nil || event.Length != uint64(len(want)) ||
 		!bytes.Equal(destination, want) {
-		b.Errorf("event %+v for %d bytes, equal %v", event, len(want), bytes.Equal(destination, want))
+		b.Errorf("event %+v for %d bytes, equal %v", event, len(want), bytes.Equal(destination,
+			want))
 	}
 	b.release(head, y)
 	if v.FreeElements() != count+1 {
@@ -119,7 +123,8 @@ func appends(b *bench) {
 		b.Errorf("%d bytes of data, memory %q", length, destination)
 	}
 	x := b.byData(v, from, 0, 4)
-	b.want(status.InvalidValue, "append more than there is room for", l.context.Submit(memcpy(x, y)))
+	b.want(status.InvalidValue, "append more than there is room for",
+		l.context.Submit(memcpy(x, y)))
 	b.must(y.ResetData())
 	l.do(x, y)
 	if string(destination) != "\x00efghefgh\x00" {
@@ -143,7 +148,8 @@ func asynchronous(b *bench) {
 		b.Error("the destination has data before the event")
 	}
 	event := l.await(1)[0]
-	if event != (dma.Event{Type: dma.Memcpy, UserData: 1<<63 | 77, Length: 1 << 20}) || bytes[2<<20-1] != 1 {
+	if event != (dma.Event{Type: dma.Memcpy, UserData: 1<<63 | 77, Length: 1 << 20}) ||
+		bytes[2<<20-1] != 1 {
 		b.Errorf("event %+v", event)
 	}
 	b.release(x, y)
@@ -156,7 +162,8 @@ func buffersHeld(b *bench) {
 	list, y := b.chain(v, m, 2), b.byAddress(v, m, 8, 8)
 	free := b.byData(v, m, 0, 1)
 	b.must(l.context.Submit(memcpy(list[0], y)))
-	for name, buffer := range map[string]*dma.Buffer{"head": list[0], "member": list[1], "destination": y} {
+	for name, buffer := range map[string]*dma.Buffer{"head": list[0], "member": list[1],
+		"destination": y} {
 		b.want(status.InUse, "set data of the "+name, buffer.SetData(8, 0))
 		b.want(status.InUse, "reset data of the "+name, buffer.ResetData())
 	}
@@ -167,7 +174,8 @@ func buffersHeld(b *bench) {
 		b.want(status.InUse, "chain the "+name, free.Chain(buffer))
 	}
 	b.want(status.InUse, "unchain the source", list[0].Unchain(list[1]))
-	b.want(status.InUse, "submit a second job to the destination", l.context.Submit(memcpy(free, y)))
+	b.want(status.InUse, "submit a second job to the destination",
+		l.context.Submit(memcpy(free, y)))
 	b.want(status.InUse, "stop the map", m.Stop())
 	if event := l.await(1)[0]; event.Err != nil {
 		b.Error(event.Err)
@@ -208,7 +216,8 @@ func manyInFlight(b *bench) {
 		for i := range uint64(count) {
 			x, y := b.byData(v, from, i*size, size), b.byAddress(v, to, i*size, size)
 			buffers = append(buffers, x, y)
-			b.must(l.context.Submit(dma.Job{Type: dma.Memcpy, Source: x, Destination: y, UserData: i}))
+			b.must(l.context.Submit(dma.Job{Type: dma.Memcpy, Source: x, Destination: y,
+				UserData: i}))
 		}
 		x, y := b.byData(v, from, 0, size), b.byAddress(v, to, 0, size)
 		b.want(status.Again, "submit one job too many", l.context.Submit(memcpy(x, y)))
@@ -217,7 +226,8 @@ func manyInFlight(b *bench) {
 			seen[event.UserData] = event.Err == nil
 		}
 		if len(seen) != count || !bytes.Equal(source, destination) {
-			b.Errorf("%d of %d jobs are done, equal %v", len(seen), count, bytes.Equal(source, destination))
+			b.Errorf("%d of %d jobs are done, equal %v", len(seen), count,
+				bytes.Equal(source, destination))
 		}
 		b.release(append(buffers, x, y)...)
 	}
@@ -327,7 +337,8 @@ func (b *bench) newRejecting() *rejecting {
 	b.Helper()
 	r := &rejecting{loop: b.newLoop(4), inventory: b.inventory(200)}
 	r.memory, _ = b.localMap(100, memory.LocalWrite)
-	r.source, r.destination = b.byData(r.inventory, r.memory, 0, 10), b.byAddress(r.inventory, r.memory, 50, 10)
+	r.source, r.destination = b.byData(r.inventory, r.memory, 0, 10), b.byAddress(r.inventory,
+		r.memory, 50, 10)
 	b.Cleanup(func() { b.release(r.source, r.destination) })
 	return r
 }
@@ -359,8 +370,10 @@ func badBuffers(b *bench) {
 	r.reject(status.InvalidValue, "submit without a destination", memcpy(r.source, nil))
 	r.reject(status.InvalidValue, "copy a buffer to itself", memcpy(r.source, r.source))
 	list := b.chain(r.inventory, r.memory, 3)
-	r.reject(status.InvalidValue, "submit a buffer behind the head as source", memcpy(list[1], r.destination))
-	r.reject(status.InvalidValue, "submit a buffer behind the head as destination", memcpy(r.source, list[1]))
+	r.reject(status.InvalidValue, "submit a buffer behind the head as source",
+		memcpy(list[1], r.destination))
+	r.reject(status.InvalidValue, "submit a buffer behind the head as destination",
+		memcpy(r.source, list[1]))
 	r.reject(status.InvalidValue, "submit a list as destination", memcpy(r.source, list[0]))
 	b.release(list[0])
 	gone := b.byData(r.inventory, r.memory, 0, 8)
@@ -396,7 +409,8 @@ func deviceLimits(b *bench) {
 		return
 	}
 	large, _ := b.localMap(int(c.MaxBufferSize)+1, memory.LocalWrite)
-	x, y := b.byData(r.inventory, large, 0, c.MaxBufferSize+1), b.byAddress(r.inventory, large, 0, c.MaxBufferSize+1)
+	x, y := b.byData(r.inventory, large, 0, c.MaxBufferSize+1), b.byAddress(r.inventory, large, 0,
+		c.MaxBufferSize+1)
 	r.reject(status.TooBig, "copy more than the device can", memcpy(x, y))
 	b.must(x.SetData(0, c.MaxBufferSize))
 	more := b.byData(r.inventory, large, 0, 1)
@@ -407,7 +421,8 @@ func deviceLimits(b *bench) {
 
 func readOnlyDestination(b *bench) {
 	r := b.newRejecting()
-	for _, access := range []memory.Access{0, memory.PCIRead | memory.PCIWrite | memory.RemoteWrite} {
+	for _, access := range []memory.Access{0,
+		memory.PCIRead | memory.PCIWrite | memory.RemoteWrite} {
 		m, bytes := b.localMap(10, access)
 		y := b.byAddress(r.inventory, m, 0, 10)
 		r.reject(status.NotPermitted, "write to memory without LocalWrite", memcpy(r.source, y))

@@ -48,7 +48,8 @@ func mapIsFrozen(b *bench) {
 	m, _ := b.localMap(8, memory.LocalWrite)
 	b.wantFrozen(m)
 	if m.Access() != memory.LocalWrite || m.Region().Len() != 8 || m.Imported() {
-		b.Errorf("the map has %d bytes with rights %#x, imported %v", m.Region().Len(), uint32(m.Access()),
+		b.Errorf("the map has %d bytes with rights %#x, imported %v", m.Region().Len(),
+			uint32(m.Access()),
 			m.Imported())
 	}
 }
@@ -132,7 +133,8 @@ func manyDevices(b *bench) {
 	for i, device := range []dma.Device{b.device, other} {
 		l := (&bench{T: b.T, config: b.config, device: device}).newLoop(1)
 		source, destination := b.byData(v, m, 0, 8), b.byAddress(v, m, uint64(8+8*i), 8)
-		if event := l.do(source, destination); event.Err != nil || string(bytes[8+8*i:][:8]) != string(bytes[:8]) {
+		if event := l.do(source, destination); event.Err != nil ||
+			string(bytes[8+8*i:][:8]) != string(bytes[:8]) {
 			b.Errorf("device %s: copied %x, error %v", device.Name(), bytes[8+8*i:][:8], event.Err)
 		}
 		b.release(source, destination)
@@ -151,7 +153,8 @@ const readWrite = memory.PCIRead | memory.PCIWrite
 
 // importMap returns memory of a peer, and its map on this side. It skips the test if the device
 // cannot import memory.
-func (b *bench) importMap(length uint64, access memory.Access) (owner []byte, imported *dma.MemoryMap) {
+func (b *bench) importMap(length uint64,
+	access memory.Access) (owner []byte, imported *dma.MemoryMap) {
 	b.Helper()
 	if !b.device.Capabilities().ImportedMemory {
 		_, err := dma.ImportMemoryMap(b.device, memory.Wrap(make([]byte, 8)), access)
@@ -192,7 +195,8 @@ func betweenPeers(b *bench) {
 	second, to := b.importMap(100, readWrite)
 	pattern(first, 5)
 	v := b.inventory(2)
-	x, y := b.byData(v, from, from.Region().Base(), 100), b.byAddress(v, to, to.Region().Base(), 100)
+	x, y := b.byData(v, from, from.Region().Base(), 100), b.byAddress(v, to, to.Region().Base(),
+		100)
 	if event := l.do(x, y); event.Err != nil || !bytes.Equal(first, second) {
 		b.Errorf("event %+v, equal %v", event, bytes.Equal(first, second))
 	}
@@ -230,7 +234,8 @@ func exportedRights(b *bench) {
 func importedMap(b *bench) {
 	_, m := b.importMap(100, readWrite)
 	if !m.Imported() || m.Access() != readWrite || m.Region().Len() != 100 {
-		b.Errorf("%d bytes with rights %#x, imported %v", m.Region().Len(), uint32(m.Access()), m.Imported())
+		b.Errorf("%d bytes with rights %#x, imported %v", m.Region().Len(), uint32(m.Access()),
+			m.Imported())
 	}
 	_, err := dma.ImportMemoryMap(b.device, nil, readWrite)
 	b.want(status.InvalidValue, "import nothing", err)

@@ -122,7 +122,8 @@ func (m *machine) start(t *rapid.T) {
 }
 
 func (m *machine) stop(t *rapid.T) {
-	expect(t, "stop", m.context.Stop(), first(when{!m.running, status.BadState}, when{m.attached, status.InUse}))
+	expect(t, "stop", m.context.Stop(), first(when{!m.running, status.BadState},
+		when{m.attached, status.InUse}))
 	m.running = m.attached
 }
 
@@ -200,7 +201,8 @@ func (m *machine) submit(t *rapid.T) {
 	_, length := x.Data()
 	_, used := y.Data()
 	m.nextJob++
-	err := m.context.Submit(dma.Job{Type: dma.Memcpy, Source: x, Destination: y, UserData: m.nextJob})
+	err := m.context.Submit(dma.Job{Type: dma.Memcpy, Source: x, Destination: y,
+		UserData: m.nextJob})
 	expect(t, "submit", err, first(
 		when{!m.attached, status.BadState}, when{m.inFlight == machineJobs, status.Again},
 		when{m.busy[y], status.InUse},
@@ -249,7 +251,8 @@ func (m *machine) invariants(t *rapid.T) {
 	}
 	if m.context.State() != state || m.memory.Buffers() != len(m.buffers) ||
 		m.inventory.FreeElements() != machineBuffers-len(m.buffers) {
-		t.Fatalf("%v with %d buffers and %d free elements, want %v with %d", m.context.State(), m.memory.Buffers(),
+		t.Fatalf("%v with %d buffers and %d free elements, want %v with %d", m.context.State(),
+			m.memory.Buffers(),
 			m.inventory.FreeElements(), state, len(m.buffers))
 	}
 }

@@ -56,7 +56,10 @@ func BenchmarkCopy(b *testing.B) {
 			})
 		}
 	}
-	b.Run("imported/depth=8/1024KiB", func(b *testing.B) { benchmarkJobs(b, imported, destination, 8, 1<<20) })
+	b.Run("imported/depth=8/1024KiB", func(b *testing.B) {
+		benchmarkJobs(b, imported, destination,
+			8, 1<<20)
+	})
 }
 
 // loop is a running context with everything that a job needs.
@@ -125,7 +128,8 @@ func benchmarkJobs(b *testing.B, source, destination *memory.Region, depth int, 
 		y, err2 := l.inventory.ByAddress(l.destination, offset, block)
 		must(b, err, err2)
 		jobs[slot] = job{x, y}
-		must(b, l.context.Submit(dma.Job{Type: dma.Memcpy, Source: x, Destination: y, UserData: slot}))
+		must(b, l.context.Submit(dma.Job{Type: dma.Memcpy, Source: x, Destination: y,
+			UserData: slot}))
 		offset = (offset + block) % benchMemory
 	}
 	for l.context.InFlight() > 0 {

@@ -195,53 +195,84 @@ func (v *violation) returned(offender []byte) []byte {
 
 // Stream framing and versions.
 var (
-	violationCRC             = &violation{layerLLP, kindMPA, 2, noHeaders, "CRC error"}
-	violationLength          = &violation{layerLLP, kindMPA, 3, noHeaders, "ULPDU length does not match the header"}
-	violationReply           = &violation{layerLLP, kindMPA, 4, noHeaders, "invalid MPA request or reply"}
-	violationReadDepth       = &violation{layerLLP, kindMPA, 6, noHeaders, "insufficient inbound read depth"}
-	violationReadyToReceive  = &violation{layerLLP, kindMPA, 7, noHeaders, "no matching ready-to-receive frame"}
-	violationTaggedVersion   = &violation{layerDDP, kindTaggedBuffer, 4, noHeaders, "invalid DDP version"}
-	violationUntaggedVersion = &violation{layerDDP, kindUntaggedBuffer, 6, noHeaders, "invalid DDP version"}
-	violationRDMAPVersion    = &violation{layerRDMAP, kindRemoteOperation, 5, noHeaders, "invalid RDMAP version"}
-	violationOpcode          = &violation{layerRDMAP, kindRemoteOperation, 6, noHeaders, "unexpected opcode"}
+	violationCRC    = &violation{layerLLP, kindMPA, 2, noHeaders, "CRC error"}
+	violationLength = &violation{layerLLP, kindMPA, 3, noHeaders,
+		"ULPDU length does not match the header"}
+	violationReply = &violation{layerLLP, kindMPA, 4, noHeaders,
+		"invalid MPA request or reply"}
+	violationReadDepth = &violation{layerLLP, kindMPA, 6, noHeaders,
+		"insufficient inbound read depth"}
+	violationReadyToReceive = &violation{layerLLP, kindMPA, 7, noHeaders,
+		"no matching ready-to-receive frame"}
+	violationTaggedVersion = &violation{layerDDP, kindTaggedBuffer, 4, noHeaders,
+		"invalid DDP version"}
+	violationUntaggedVersion = &violation{layerDDP, kindUntaggedBuffer, 6, noHeaders,
+		"invalid DDP version"}
+	violationRDMAPVersion = &violation{layerRDMAP, kindRemoteOperation, 5, noHeaders,
+		"invalid RDMAP version"}
+	violationOpcode = &violation{layerRDMAP, kindRemoteOperation, 6, noHeaders,
+		"unexpected opcode"}
 )
 
 // Failures of this side. The peer did nothing wrong.
 var (
-	violationLocal   = &violation{layerRDMAP, kindLocalCatastrophic, 0, noHeaders, "local catastrophic error"}
-	violationRevoked = &violation{layerRDMAP, kindLocalCatastrophic, 0, noHeaders, "memory was deregistered during a message"}
-	violationFault   = &violation{layerRDMAP, kindLocalCatastrophic, 0, noHeaders, "registered memory has become inaccessible"}
+	violationLocal = &violation{layerRDMAP, kindLocalCatastrophic, 0, noHeaders,
+		"local catastrophic error"}
+	violationRevoked = &violation{layerRDMAP, kindLocalCatastrophic, 0, noHeaders,
+		"memory was deregistered during a message"}
+	violationFault = &violation{layerRDMAP, kindLocalCatastrophic, 0, noHeaders,
+		"registered memory has become inaccessible"}
 )
 
 // Tagged messages: Writes, and Read Responses that match no Read.
 var (
-	violationWriteSTag      = &violation{layerDDP, kindTaggedBuffer, 0, ddpHeaders, "invalid STag"}
-	violationWriteBounds    = &violation{layerDDP, kindTaggedBuffer, 1, ddpHeaders, "base or bounds violation"}
-	violationWriteStream    = &violation{layerDDP, kindTaggedBuffer, 2, ddpHeaders, "STag not associated with the stream"}
-	violationWriteWrap      = &violation{layerDDP, kindTaggedBuffer, 3, ddpHeaders, "tagged offset wraps around"}
-	violationWriteRights    = &violation{layerRDMAP, kindRemoteProtection, 2, ddpHeaders, "access rights violation"}
-	violationNoRead         = &violation{layerDDP, kindLocalCatastrophic, 0, ddpHeaders, "Read Response without a Read"}
-	violationResponseSTag   = &violation{layerDDP, kindTaggedBuffer, 0, ddpHeaders, "Read Response for another STag"}
-	violationResponseBounds = &violation{layerDDP, kindTaggedBuffer, 1, ddpHeaders, "Read Response of another range"}
+	violationWriteSTag   = &violation{layerDDP, kindTaggedBuffer, 0, ddpHeaders, "invalid STag"}
+	violationWriteBounds = &violation{layerDDP, kindTaggedBuffer, 1, ddpHeaders,
+		"base or bounds violation"}
+	violationWriteStream = &violation{layerDDP, kindTaggedBuffer, 2, ddpHeaders,
+		"STag not associated with the stream"}
+	violationWriteWrap = &violation{layerDDP, kindTaggedBuffer, 3, ddpHeaders,
+		"tagged offset wraps around"}
+	violationWriteRights = &violation{layerRDMAP, kindRemoteProtection, 2, ddpHeaders,
+		"access rights violation"}
+	violationNoRead = &violation{layerDDP, kindLocalCatastrophic, 0, ddpHeaders,
+		"Read Response without a Read"}
+	violationResponseSTag = &violation{layerDDP, kindTaggedBuffer, 0, ddpHeaders,
+		"Read Response for another STag"}
+	violationResponseBounds = &violation{layerDDP, kindTaggedBuffer, 1, ddpHeaders,
+		"Read Response of another range"}
 )
 
 // Untagged messages.
 var (
-	violationQueue       = &violation{layerDDP, kindUntaggedBuffer, 1, ddpHeaders, "invalid queue number"}
-	violationNoReceive   = &violation{layerDDP, kindUntaggedBuffer, 2, ddpHeaders, "no receive posted"}
-	violationSequence    = &violation{layerDDP, kindUntaggedBuffer, 3, ddpHeaders, "message sequence number out of range"}
-	violationOffset      = &violation{layerDDP, kindUntaggedBuffer, 4, ddpHeaders, "invalid message offset"}
-	violationTooLong     = &violation{layerDDP, kindUntaggedBuffer, 5, ddpHeaders, "message too long for the receive"}
-	violationInvalidate  = &violation{layerRDMAP, kindRemoteProtection, 9, ddpHeaders, "STag cannot be invalidated"}
-	violationInvalidSTag = &violation{layerRDMAP, kindRemoteOperation, 9, ddpHeaders, "STag to invalidate is unknown"}
+	violationQueue = &violation{layerDDP, kindUntaggedBuffer, 1, ddpHeaders,
+		"invalid queue number"}
+	violationNoReceive = &violation{layerDDP, kindUntaggedBuffer, 2, ddpHeaders,
+		"no receive posted"}
+	violationSequence = &violation{layerDDP, kindUntaggedBuffer, 3, ddpHeaders,
+		"message sequence number out of range"}
+	violationOffset = &violation{layerDDP, kindUntaggedBuffer, 4, ddpHeaders,
+		"invalid message offset"}
+	violationTooLong = &violation{layerDDP, kindUntaggedBuffer, 5, ddpHeaders,
+		"message too long for the receive"}
+	violationInvalidate = &violation{layerRDMAP, kindRemoteProtection, 9, ddpHeaders,
+		"STag cannot be invalidated"}
+	violationInvalidSTag = &violation{layerRDMAP, kindRemoteOperation, 9, ddpHeaders,
+		"STag to invalidate is unknown"}
 )
 
 // Read Requests.
 var (
-	violationReadSTag   = &violation{layerRDMAP, kindRemoteProtection, 0, readHeaders, "invalid STag"}
-	violationReadBounds = &violation{layerRDMAP, kindRemoteProtection, 1, readHeaders, "base or bounds violation"}
-	violationReadRights = &violation{layerRDMAP, kindRemoteProtection, 2, readHeaders, "access rights violation"}
-	violationReadStream = &violation{layerRDMAP, kindRemoteProtection, 3, readHeaders, "STag not associated with the stream"}
-	violationReadWrap   = &violation{layerRDMAP, kindRemoteProtection, 4, readHeaders, "tagged offset wraps around"}
-	violationReadCount  = &violation{layerRDMAP, kindRemoteOperation, 7, readHeaders, "more Reads than the inbound read depth"}
+	violationReadSTag = &violation{layerRDMAP, kindRemoteProtection, 0, readHeaders,
+		"invalid STag"}
+	violationReadBounds = &violation{layerRDMAP, kindRemoteProtection, 1, readHeaders,
+		"base or bounds violation"}
+	violationReadRights = &violation{layerRDMAP, kindRemoteProtection, 2, readHeaders,
+		"access rights violation"}
+	violationReadStream = &violation{layerRDMAP, kindRemoteProtection, 3, readHeaders,
+		"STag not associated with the stream"}
+	violationReadWrap = &violation{layerRDMAP, kindRemoteProtection, 4, readHeaders,
+		"tagged offset wraps around"}
+	violationReadCount = &violation{layerRDMAP, kindRemoteOperation, 7, readHeaders,
+		"more Reads than the inbound read depth"}
 )

@@ -31,7 +31,8 @@ func noDevice(b *bench) {
 
 func capabilities(b *bench) {
 	c := b.device.Capabilities()
-	if c.Transport == "" || c.MaxInboundReads < 1 || c.MaxOutboundReads < 1 || c.MaxSendRequests < requests ||
+	if c.Transport == "" || c.MaxInboundReads < 1 || c.MaxOutboundReads < 1 ||
+		c.MaxSendRequests < requests ||
 		c.MaxReceiveRequests < requests || c.MaxSegments < 1 || c.MaxMessageSize < 1<<20 {
 		b.Fatalf("unusable capabilities: %+v", c)
 	}
@@ -43,10 +44,12 @@ func privateData(b *bench) {
 		x.config.PrivateData = bytes.Repeat([]byte{'x'}, length)
 		y.config.PrivateData = bytes.Repeat([]byte{'y'}, length)
 		b.connect(x, y)
-		if got := b.unpadded(x.conn.Parameters().PrivateData); !bytes.Equal(got, y.config.PrivateData) {
+		if got := b.unpadded(x.conn.Parameters().PrivateData); !bytes.Equal(got,
+			y.config.PrivateData) {
 			b.Errorf("initiator got %q, responder sent %q", got, y.config.PrivateData)
 		}
-		if got := b.unpadded(y.conn.Parameters().PrivateData); !bytes.Equal(got, x.config.PrivateData) {
+		if got := b.unpadded(y.conn.Parameters().PrivateData); !bytes.Equal(got,
+			x.config.PrivateData) {
 			b.Errorf("responder got %q, initiator sent %q", got, x.config.PrivateData)
 		}
 	}
@@ -67,7 +70,8 @@ func addresses(b *bench) {
 	x, y := b.pair()
 	p, q := x.conn.Parameters(), y.conn.Parameters()
 	if p.Local.Addr() != q.Remote.Addr() || p.Remote != q.Local {
-		b.Errorf("initiator has %v and %v, responder %v and %v", p.Local, p.Remote, q.Local, q.Remote)
+		b.Errorf("initiator has %v and %v, responder %v and %v", p.Local, p.Remote, q.Local,
+			q.Remote)
 	}
 }
 
@@ -81,7 +85,8 @@ func sourceAddress(b *bench) {
 }
 
 func readDepths(b *bench) {
-	for _, c := range []struct{ inbound, outbound, want int }{{1, 8, 1}, {8, 1, 1}, {3, 3, 3}, {2, 0, 0}} {
+	for _, c := range []struct{ inbound, outbound, want int }{{1, 8, 1}, {8, 1, 1}, {3, 3, 3},
+		{2, 0, 0}} {
 		x, y := b.newInitiator(), b.newResponder()
 		x.config.OutboundReads, y.config.InboundReads = c.outbound, c.inbound
 		y.config.OutboundReads, x.config.InboundReads = c.outbound, c.inbound

@@ -64,8 +64,9 @@ func (b *bench) newEndpoint(device rdma.Device, size uint64) *endpoint {
 		b.Fatalf("make completion queue: %v", err)
 	}
 	e.config = rdma.ConnectionConfig{
-		Domain: e.domain, Queue: e.queue, Context: rand.Uint64(), SendRequests: requests, ReceiveRequests: requests,
-		InboundReads: readDepth, OutboundReads: readDepth,
+		Domain: e.domain, Queue: e.queue, Context: rand.Uint64(), SendRequests: requests,
+		ReceiveRequests: requests,
+		InboundReads:    readDepth, OutboundReads: readDepth,
 	}
 	b.endpoints = append(b.endpoints, e)
 	b.Cleanup(e.tearDown)
@@ -140,7 +141,8 @@ func (e *endpoint) poll() int {
 	n := e.queue.Poll(completions[:])
 	for _, c := range completions[:n] {
 		if c.Context != e.config.Context {
-			b.Errorf("%v completion has context %#x, want %#x", c.Opcode, c.Context, e.config.Context)
+			b.Errorf("%v completion has context %#x, want %#x", c.Opcode, c.Context,
+				e.config.Context)
 		}
 		if e.disconnects == len(e.conns) && e.disconnects > 0 {
 			b.Errorf("%v completion %#x after the last OpDisconnected", c.Opcode, c.ID)
@@ -160,7 +162,8 @@ func (e *endpoint) segment(offset, length int) rdma.Segment {
 }
 
 func (m *mem) segment(offset, length int) rdma.Segment {
-	return rdma.Segment{Key: m.LocalKey(), Address: m.Base() + uint64(offset), Length: uint32(length)}
+	return rdma.Segment{Key: m.LocalKey(), Address: m.Base() + uint64(offset),
+		Length: uint32(length)}
 }
 
 // remote returns r with the given place in m as its remote memory.
@@ -178,8 +181,10 @@ func (e *endpoint) receiveRequest(id uint64, offset, length int) rdma.ReceiveReq
 }
 
 // transfer returns a Write or Read between the same ranges of both memories.
-func (e *endpoint) transfer(opcode rdma.Opcode, id uint64, peer *mem, offset, length int) rdma.SendRequest {
-	return peer.remote(rdma.SendRequest{ID: id, Opcode: opcode, Local: e.segment(offset, length)}, offset)
+func (e *endpoint) transfer(opcode rdma.Opcode, id uint64, peer *mem, offset,
+	length int) rdma.SendRequest {
+	return peer.remote(rdma.SendRequest{ID: id, Opcode: opcode, Local: e.segment(offset, length)},
+		offset)
 }
 
 // post posts requests as one chain and flushes them.
@@ -198,7 +203,8 @@ func (e *endpoint) send(id uint64, offset, length int) {
 
 func (e *endpoint) postReceive(id uint64, offset, length int) {
 	e.bench.Helper()
-	if err := e.conn.PostReceive([]rdma.ReceiveRequest{e.receiveRequest(id, offset, length)}); err != nil {
+	if err := e.conn.PostReceive([]rdma.ReceiveRequest{e.receiveRequest(id, offset,
+		length)}); err != nil {
 		e.bench.Fatalf("post receive: %v", err)
 	}
 }

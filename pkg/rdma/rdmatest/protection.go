@@ -79,7 +79,8 @@ func (b *bench) forbiddenTransfers(opcode rdma.Opcode, needed memory.Access) {
 			x.awaitEnd()
 			y.awaitEnd()
 			if x.conn.Err() == nil || y.conn.Err() == nil {
-				b.Errorf("%s: Err is %v at the offender, %v at the victim", name, x.conn.Err(), y.conn.Err())
+				b.Errorf("%s: Err is %v at the offender, %v at the victim", name, x.conn.Err(),
+					y.conn.Err())
 			}
 			if !bytes.Equal(before, y.mem.bytes) || !bytes.Equal(local, x.mem.bytes) {
 				b.Errorf("%s: memory was changed by %v", name, opcode)
@@ -106,7 +107,8 @@ func revokedUnderWay(b *bench) {
 		written := 0
 		result := make(chan bool, 1)
 		for x.disconnects == 0 {
-			request := target.remote(rdma.SendRequest{Opcode: rdma.OpWrite, Local: x.segment(0, 1<<20)}, 0)
+			request := target.remote(rdma.SendRequest{Opcode: rdma.OpWrite,
+				Local: x.segment(0, 1<<20)}, 0)
 			if x.conn.PostSend([]rdma.SendRequest{request}) == nil {
 				x.conn.Flush()
 				written++
@@ -144,7 +146,8 @@ func revokedSource(b *bench) {
 	source := x.register(2<<20, allRights)
 	var chain []rdma.SendRequest
 	for i := range requests {
-		write := rdma.SendRequest{ID: uint64(i), Opcode: rdma.OpWrite, Local: source.segment(0, 2<<20)}
+		write := rdma.SendRequest{ID: uint64(i), Opcode: rdma.OpWrite, Local: source.segment(0,
+			2<<20)}
 		chain = append(chain, y.mem.remote(write, 0))
 	}
 	// Nobody polls the peer, so what does not fit its socket stays here.

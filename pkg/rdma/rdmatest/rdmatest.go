@@ -75,7 +75,8 @@ func Run(t *testing.T, config Config) {
 		for _, test := range group {
 			t.Run(test.name, func(t *testing.T) {
 				if reason := config.Missing[test.needs]; reason != "" {
-					t.Skipf("provider %s does not promise that %s: %s", config.Provider.Name(), test.needs, reason)
+					t.Skipf("provider %s does not promise that %s: %s", config.Provider.Name(),
+						test.needs, reason)
 				}
 				// The thread that polls a completion queue owns its connections.
 				runtime.LockOSThread()

@@ -35,7 +35,8 @@ func (e *endpoint) load(peer *endpoint) {
 		e.postReceive(uint64(10+i), 0, helloBytes)
 	}
 	e.post(e.transfer(rdma.OpRead, 1, peer.mem, 0, 4096))
-	e.post(e.transfer(rdma.OpWrite, 2, peer.mem, 0, 4096), e.transfer(rdma.OpRead, 3, peer.mem, 0, 4096))
+	e.post(e.transfer(rdma.OpWrite, 2, peer.mem, 0, 4096), e.transfer(rdma.OpRead, 3, peer.mem, 0,
+		4096))
 }
 
 // expectFlushed checks the completions of load.

@@ -29,7 +29,8 @@ var messageTests = []conformanceTest{
 func firstMessages(b *bench) {
 	x, y := b.newInitiator(), b.newResponder()
 	for i := range 3 {
-		y.config.Receives = append(y.config.Receives, y.receiveRequest(uint64(i), i*helloBytes, helloBytes))
+		y.config.Receives = append(y.config.Receives, y.receiveRequest(uint64(i), i*helloBytes,
+			helloBytes))
 	}
 	b.connect(x, y)
 	for i := range 3 {
@@ -126,7 +127,8 @@ func tooLong(b *bench) {
 	y.postReceive(2, 0, helloBytes)
 	x.send(3, 0, helloBytes+1)
 	c := y.await(2)
-	named := c[0].Status == rdma.StatusLocalLength || !b.has(LengthStatus) && c[0].Status != rdma.StatusSuccess
+	named := c[0].Status == rdma.StatusLocalLength || !b.has(LengthStatus) &&
+		c[0].Status != rdma.StatusSuccess
 	if c[0].ID != 1 || !named || c[1].Status != rdma.StatusFlushed {
 		b.Errorf("receives complete as %v and %v", c[0].Status, c[1].Status)
 	}
@@ -167,7 +169,8 @@ func completionOrder(b *bench) {
 		x.transfer(rdma.OpRead, 4, y.mem, 16384, 128<<10),
 		x.transfer(rdma.OpWrite, 5, y.mem, 4096, 64),
 	)
-	for id, opcode := range []rdma.Opcode{rdma.OpWrite, rdma.OpRead, rdma.OpWrite, rdma.OpRead, rdma.OpWrite} {
+	for id, opcode := range []rdma.Opcode{rdma.OpWrite, rdma.OpRead, rdma.OpWrite, rdma.OpRead,
+		rdma.OpWrite} {
 		x.awaitOne(opcode, uint64(id+1))
 	}
 }
@@ -238,7 +241,8 @@ func badSegments(b *bench) {
 		if err := x.conn.PostSend([]rdma.SendRequest{send}); !errors.Is(err, status.InvalidValue) {
 			b.Errorf("%s: PostSend returns %v", name, err)
 		}
-		if err := x.conn.PostReceive([]rdma.ReceiveRequest{{Local: local}}); !errors.Is(err, status.InvalidValue) {
+		if err := x.conn.PostReceive([]rdma.ReceiveRequest{{Local: local}}); !errors.Is(err,
+			status.InvalidValue) {
 			b.Errorf("%s: PostReceive returns %v", name, err)
 		}
 	}
@@ -277,7 +281,8 @@ func dataBeforeAnswer(b *bench) {
 		size := messageSizes[round%len(messageSizes)]
 		fill(x.mem.bytes[helloBytes : helloBytes+size])
 		y.postReceive(1, 0, helloBytes)
-		x.post(x.transfer(rdma.OpWrite, 2, y.mem, helloBytes, size), x.sendRequest(3, 0, helloBytes))
+		x.post(x.transfer(rdma.OpWrite, 2, y.mem, helloBytes, size),
+			x.sendRequest(3, 0, helloBytes))
 		y.awaitOne(rdma.OpReceive, 1)
 		if !bytes.Equal(x.mem.bytes[:helloBytes+size], y.mem.bytes[:helloBytes+size]) {
 			b.Fatalf("round %d: the message overtook %d bytes of data", round, size)
@@ -306,18 +311,21 @@ func everything(b *bench) {
 			}
 			fill(e.mem.bytes[:slots*size])
 		}
-		want := [2][]byte{bytes.Clone(x.mem.bytes[:slots*size]), bytes.Clone(y.mem.bytes[:slots*size])}
+		want := [2][]byte{bytes.Clone(x.mem.bytes[:slots*size]),
+			bytes.Clone(y.mem.bytes[:slots*size])}
 		for slot := range slots {
 			for i, e := range ends {
 				peer := ends[1-i].mem
 				local := e.segment(slot*size, size)
 				e.post(
-					peer.remote(rdma.SendRequest{ID: 1, Opcode: rdma.OpWrite, Local: local, Silent: true},
+					peer.remote(rdma.SendRequest{ID: 1, Opcode: rdma.OpWrite, Local: local,
+						Silent: true},
 						(slots+slot)*size),
 					rdma.SendRequest{ID: 2, Opcode: rdma.OpSend, Local: local},
 				)
 				if slot < readDepth {
-					back := rdma.SendRequest{ID: 3, Opcode: rdma.OpRead, Local: e.segment((3*slots+slot)*size, size)}
+					back := rdma.SendRequest{ID: 3, Opcode: rdma.OpRead,
+						Local: e.segment((3*slots+slot)*size, size)}
 					e.post(peer.remote(back, slot*size))
 				}
 			}
@@ -327,7 +335,8 @@ func everything(b *bench) {
 			theirs := want[1-i]
 			if !bytes.Equal(e.mem.bytes[slots*size:2*slots*size], theirs) ||
 				!bytes.Equal(e.mem.bytes[2*slots*size:3*slots*size], theirs) ||
-				!bytes.Equal(e.mem.bytes[3*slots*size:(3*slots+readDepth)*size], theirs[:readDepth*size]) {
+				!bytes.Equal(e.mem.bytes[3*slots*size:(3*slots+readDepth)*size],
+					theirs[:readDepth*size]) {
 				b.Fatalf("round %d: data differs", round)
 			}
 		}
@@ -361,7 +370,8 @@ func readAfterWrite(b *bench) {
 	const size = 200_000
 	for range 20 {
 		fill(x.mem.bytes[:size])
-		back := y.mem.remote(rdma.SendRequest{ID: 2, Opcode: rdma.OpRead, Local: x.segment(size, size)}, 0)
+		back := y.mem.remote(rdma.SendRequest{ID: 2, Opcode: rdma.OpRead, Local: x.segment(size,
+			size)}, 0)
 		x.post(x.transfer(rdma.OpWrite, 1, y.mem, 0, size), back)
 		x.await(2)
 		if !bytes.Equal(x.mem.bytes[:size], x.mem.bytes[size:2*size]) {

@@ -41,7 +41,8 @@ func readyQueue(b *bench) {
 	x, y := b.pair()
 	x.post(x.transfer(rdma.OpWrite, 1, y.mem, 0, 64))
 	b.drive("completion", func() bool { return len(x.completions) == 1 })
-	if err := x.conn.PostSend([]rdma.SendRequest{x.transfer(rdma.OpWrite, 1, y.mem, 0, 64)}); err != nil {
+	if err := x.conn.PostSend([]rdma.SendRequest{x.transfer(rdma.OpWrite, 1, y.mem, 0,
+		64)}); err != nil {
 		b.Fatal(err)
 	}
 	if x.queue.Arm() {
