@@ -141,7 +141,9 @@ func largeWorkload() benchsuite.Workload {
 const fioSystem = "fio io_uring"
 
 // measureReference runs the baseline of a workload; name is "" if there is none.
-func (r *runner) measureReference(w benchsuite.Workload) (run benchsuite.Run, name string, err error) {
+func (r *runner) measureReference(
+	w benchsuite.Workload,
+) (run benchsuite.Run, name string, err error) {
 	switch {
 	case r.bareKnows(w):
 		run, err = r.bare.Measure(r.ctx, w, r.options.runtime)

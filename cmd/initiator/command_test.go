@@ -207,7 +207,7 @@ func benchDocument(t *testing.T, o outcome) bench.Report {
 	return d
 }
 
-// checkDocument fails the test unless the JSON output of a program is valid under a schema in docs/.
+// checkDocument fails the test unless a program's JSON output is valid under a schema in docs/.
 func checkDocument(t *testing.T, schema string, o outcome) {
 	t.Helper()
 	var document any

@@ -26,8 +26,13 @@ func (systemFinder) ofNetDev(name string) []string {
 	return []string{device}
 }
 
-func (systemFinder) ofPCI(address string) []string    { return rdmamap.GetRdmaDevicesForPcidev(address) }
-func (systemFinder) ofAuxiliary(name string) []string { return rdmamap.GetRdmaDevicesForAuxdev(name) }
+func (systemFinder) ofPCI(address string) []string {
+	return rdmamap.GetRdmaDevicesForPcidev(address)
+}
+
+func (systemFinder) ofAuxiliary(name string) []string {
+	return rdmamap.GetRdmaDevicesForAuxdev(name)
+}
 
 // listFinder searches devices that were read before.
 type listFinder []Device

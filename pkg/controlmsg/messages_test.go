@@ -140,9 +140,13 @@ func TestFieldsThatDoNotFitTheirTypesAreRejected(t *testing.T) {
 		wire controlpb.Envelope
 	}{
 		{"role beyond a byte",
-			controlpb.Envelope{Message: &controlpb.Envelope_Hello{Hello: &controlpb.Hello{Role: 257}}}},
+			controlpb.Envelope{
+				Message: &controlpb.Envelope_Hello{Hello: &controlpb.Hello{Role: 257}},
+			}},
 		{"negative role",
-			controlpb.Envelope{Message: &controlpb.Envelope_Hello{Hello: &controlpb.Hello{Role: -1}}}},
+			controlpb.Envelope{
+				Message: &controlpb.Envelope_Hello{Hello: &controlpb.Hello{Role: -1}},
+			}},
 		{"uuid of 15 bytes", controlpb.Envelope{Message: &controlpb.Envelope_OpenVolumeReply{
 			OpenVolumeReply: &controlpb.OpenVolumeReply{Uuid: make([]byte, 15)}}}},
 		{"client instance missing",

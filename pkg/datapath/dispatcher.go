@@ -90,8 +90,8 @@ func (d *dispatcher) Poll() int {
 		if r.handler == nil || r.generation != uint32(c.Context>>contextGenerationShift) {
 			continue // its lane is gone
 		}
-		r.handler.handleCompletion(iomsg.ConnectionRole(c.Context%uint64(iomsg.ConnectionRoleCount)),
-			c)
+		role := iomsg.ConnectionRole(c.Context % uint64(iomsg.ConnectionRoleCount))
+		r.handler.handleCompletion(role, c)
 		d.touch(r.handler)
 	}
 	for _, handler := range d.touched {

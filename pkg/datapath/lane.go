@@ -28,8 +28,8 @@ import (
 //     uses its memory any more, and releases it.
 //
 // The table shows the effect of each event. An arrow precedes the new state; without one, the state
-// stays the same. An empty cell means no effect, and a dash that the event cannot occur. A timeout, a
-// message that breaks the protocol, and a failed post have the effect of a disconnect.
+// stays the same. An empty cell means no effect, and a dash that the event cannot occur. A timeout,
+// a message that breaks the protocol, and a failed post have the effect of a disconnect.
 //
 //	                  connecting    running       failed        rejecting   closed
 //	Start             → running     BAD_STATE     BAD_STATE     BAD_STATE   BAD_STATE

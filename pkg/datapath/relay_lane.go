@@ -212,8 +212,8 @@ func (l *RelayLane) pollLastResponses() {
 	}
 }
 
-// Reject completes every request in flight, and every later one, with code. Nothing else completes a
-// forwarded request without a response from the target. The caller first revokes all lanes of the
+// Reject completes every request in flight, and every later one, with code. Nothing else completes
+// a forwarded request without a response from the target. The caller first revokes all lanes of the
 // session and deregisters the client's memory; Reject makes sure of this lane's part.
 func (l *RelayLane) Reject(ctx context.Context, code status.Code) error {
 	return l.worker.do(ctx, func() {

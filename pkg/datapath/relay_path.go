@@ -179,10 +179,11 @@ func (l *RelayLane) forwardStop() {
 	c.flush()
 }
 
-// Target to client: handleCompletion, receiveResponse, endBatch. What they send to the client passes
-// through respond, below.
+// Target to client: handleCompletion, receiveResponse, endBatch. What they send to the client
+// passes through respond, below.
 
-// handleCompletion handles a completion of one of the lane's connections. The worker's dispatcher calls it.
+// handleCompletion handles a completion of one of the lane's connections. The worker's dispatcher
+// calls it.
 func (l *RelayLane) handleCompletion(role iomsg.ConnectionRole, completion *rdma.Completion) {
 	c := &l.connections[role]
 	if l.handleConnectionEnd(c, completion) {

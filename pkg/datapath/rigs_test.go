@@ -163,7 +163,8 @@ func (p *rdmaPeer) Poll() int {
 				p.received[role] <- *p.messages.at(uint32(c.ID) + i)
 			}
 			if p.connections[role] != nil {
-				_ = p.connections[role].PostReceive([]rdma.ReceiveRequest{p.receiveAt(uint32(c.ID))})
+				receive := p.receiveAt(uint32(c.ID))
+				_ = p.connections[role].PostReceive([]rdma.ReceiveRequest{receive})
 			}
 		}
 	}

@@ -48,7 +48,9 @@ func (l *slowQueue) Descriptor() int                     { return l.bell.Descrip
 func (l *slowQueue) Disarm()                             { l.bell.Disarm() }
 func (l *slowQueue) Drain()                              { l.bell.Drain() }
 func (l *slowQueue) Close() error                        { return nil }
-func (l *slowQueue) Arm() bool                           { return l.bell.arm(func() bool { return len(l.done) > 0 }) }
+func (l *slowQueue) Arm() bool {
+	return l.bell.arm(func() bool { return len(l.done) > 0 })
+}
 func (l *slowQueue) Submit(request *volume.Request) error {
 	l.bell.mu.Lock()
 	defer l.bell.mu.Unlock()

@@ -24,7 +24,8 @@ type transaction struct {
 	request volume.Request
 }
 
-// handleCompletion handles a completion of one of the lane's connections. The worker's dispatcher calls it.
+// handleCompletion handles a completion of one of the lane's connections. The worker's dispatcher
+// calls it.
 func (l *TargetLane) handleCompletion(role iomsg.ConnectionRole, completion *rdma.Completion) {
 	c := &l.connections[role]
 	if l.handleConnectionEnd(c, completion) || !l.isAlive() {

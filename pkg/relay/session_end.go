@@ -95,8 +95,8 @@ func (s *session) inFlight() int {
 // endTimeout bounds the release of a session.
 const endTimeout = 10 * time.Second
 
-// end releases the session: it first takes away the target's access to the client's memory, and only
-// then fails the IOs that the target has not completed.
+// end releases the session: it first takes away the target's access to the client's memory, and
+// only then fails the IOs that the target has not completed.
 func (s *session) end(reason error) {
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
@@ -136,8 +136,8 @@ func (s *session) revoke(ctx context.Context) {
 	s.registered = nil
 }
 
-// failInFlight fails every IO that the target has not responded to, and every later one. Clients see
-// one of three codes, whatever the reason.
+// failInFlight fails every IO that the target has not responded to, and every later one. Clients
+// see one of three codes, whatever the reason.
 func (s *session) failInFlight(ctx context.Context, reason error) {
 	code := status.CodeOf(reason)
 	if code != status.TimeOut && code != status.Shutdown {

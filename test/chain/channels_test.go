@@ -222,7 +222,9 @@ func TestAChannelObeysItsReconnectPolicyAndAReloadStartsOver(t *testing.T) {
 			config.Reconnect = retry.Policy{Attempts: retry.Times(attempts),
 				FirstPause: time.Millisecond, LongestPause: 2 * time.Millisecond}
 			f := startFleet(t, 0,
-				func([]netip.AddrPort) []relay.ChannelConfig { return []relay.ChannelConfig{config} })
+				func([]netip.AddrPort) []relay.ChannelConfig {
+					return []relay.ChannelConfig{config}
+				})
 			if s := f.awaitState("c", relay.LinkGivenUp).Link; s.Attempt != int(attempts) ||
 				s.Failures != uint64(attempts)+1 {
 				t.Errorf("after giving up the link is %+v", s)

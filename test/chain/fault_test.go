@@ -19,9 +19,11 @@ import (
 func TestALostTargetFailsEverythingInFlightOnceAndServesAgain(t *testing.T) {
 	const depth = 16
 	c := start(t, options{
-		gated:   true,
-		target:  func(config *target.Config) { config.DrainTimeout = 50 * time.Millisecond },
-		channel: func(config *relay.ChannelConfig) { config.SessionWait = retry.Within(50 * time.Millisecond) },
+		gated:  true,
+		target: func(config *target.Config) { config.DrainTimeout = 50 * time.Millisecond },
+		channel: func(config *relay.ChannelConfig) {
+			config.SessionWait = retry.Within(50 * time.Millisecond)
+		},
 	})
 	gate := c.gate
 	gate.closed.Store(true)

@@ -120,7 +120,9 @@ func TestASessionCanBeDestroyedAtEveryStep(t *testing.T) {
 				return err
 			}
 			r.t.Cleanup(func() { _ = consumer.Close() })
-			return r.call(&controlmsg.StartDataPathConnections{ConsumerIDs: []uint32{uint32(consumer.ID())}})
+			return r.call(&controlmsg.StartDataPathConnections{
+				ConsumerIDs: []uint32{uint32(consumer.ID())},
+			})
 		},
 		func(r *rawClient) error { return r.call(&controlmsg.StartStorage{}) },
 	}

@@ -146,7 +146,8 @@ func TestDMACopyWithoutAnotherSideTimesOut(t *testing.T) {
 func (s *copySite) awaitProgress(to string, arrived int64) {
 	s.t.Helper()
 	pattern, begun := filepath.Join(filepath.Dir(to), ".file.*.partial"), false
-	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	deadline := time.Now().Add(testTimeout)
+	for ; time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		parts, err := filepath.Glob(pattern)
 		if err != nil {
 			s.t.Fatal(err)
@@ -279,8 +280,8 @@ func TestDMACopyThatIsInterruptedIsReportedByBothSidesAndCleansUp(t *testing.T) 
 	}
 }
 
-// BenchmarkFileCopy compares dma-copy with cp, on files in memory. Each iteration includes the start
-// of the processes.
+// BenchmarkFileCopy compares dma-copy with cp, on files in memory. Each iteration includes the
+// start of the processes.
 func BenchmarkFileCopy(b *testing.B) {
 	const size = 512 << 20
 	base := "/dev/shm"

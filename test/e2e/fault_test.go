@@ -163,9 +163,9 @@ func TestAnIdleChainUsesHardlyAnyCPU(t *testing.T) {
 	wakes, used = wakes-wakesBefore, used-usedBefore
 	t.Logf("relay and target together used %v of CPU, and woke up %d times, in %v of idling", used,
 		wakes, watched)
-	// The number of wakeups does not depend on the machine: most of them come from the Go runtime, 100
-	// per second and process. A thread that polled without sleeping would show in the CPU time instead,
-	// of which it would use all it could get.
+	// The number of wakeups does not depend on the machine: most of them come from the Go runtime,
+	// 100 per second and process. A thread that polled without sleeping would show in the CPU time
+	// instead, of which it would use all it could get.
 	const seconds = int(watched / time.Second)
 	if wakes > 500*seconds {
 		t.Errorf("relay and target together woke up %d times in %v of idling", wakes, watched)

@@ -112,8 +112,8 @@ func TestThePageShowsLiveRatesInABrowser(t *testing.T) {
 	}
 	c, _ := startAdministeredChain(t)
 	c.startIO(bench(8)...)
-	// The page's virtual clock runs ahead of the daemon's, so that the page reads the status several
-	// times in quick succession.
+	// The page's virtual clock runs ahead of the daemon's, so that the page reads the status
+	// several times in quick succession.
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	render := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu",

@@ -49,8 +49,8 @@ func relayFlags() []string { return strings.Fields(os.Getenv(relayFlagsVariable)
 // testTimeout bounds every wait. Only a test that hangs reaches it.
 const testTimeout = 2 * time.Minute
 
-// patience is the timeout of everything that is not the subject of a test. It exceeds every wait, so
-// that a test passes only if a process ends for another reason.
+// patience is the timeout of everything that is not the subject of a test. It exceeds every wait,
+// so that a test passes only if a process ends for another reason.
 const patience = "30m"
 
 // programs is the directory of the programs under test.
@@ -86,8 +86,8 @@ func buildAndRun(m *testing.M) (code int, err error) {
 //
 //	exits CODE PROGRAM [ARGUMENT...]
 //
-// runs a program and fails unless its exit code is CODE. The commands stdout and stderr then examine
-// its output.
+// runs a program and fails unless its exit code is CODE. The commands stdout and stderr then
+// examine its output.
 func TestCommandLines(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"),

@@ -28,7 +28,9 @@ func WriteSVG(w io.Writer, d *benchsuite.Document) error {
 	for i := range d.Cases {
 		cases[i] = &d.Cases[i]
 	}
-	blockSize := func(c *benchsuite.Case) string { return size.Bytes(c.Workload.BlockSize).String() }
+	blockSize := func(c *benchsuite.Case) string {
+		return size.Bytes(c.Workload.BlockSize).String()
+	}
 	var charts []chart
 	for _, group := range groups(cases, blockSize) {
 		if c := depthChart(group); len(c.lines) > 0 {

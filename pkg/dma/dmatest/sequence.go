@@ -139,8 +139,8 @@ func (m *machine) detach(t *rapid.T) {
 	m.attached = m.attached && m.inFlight > 0
 }
 
-// claim claims a buffer. Sources may share their memory, but each destination has its own: a copy is
-// not atomic, so two jobs to the same bytes would give a mixture.
+// claim claims a buffer. Sources may share their memory, but each destination has its own: a copy
+// is not atomic, so two jobs to the same bytes would give a mixture.
 func (m *machine) claim(t *rapid.T) {
 	place := rapid.Uint64Range(0, machineBuffers-1).Draw(t, "place")
 	var buffer *dma.Buffer

@@ -272,7 +272,9 @@ func (w *worker) submit() bool {
 	return false
 }
 
-func (w *worker) buffer(index uint64) []byte { return w.buffers[index*w.bufferSize:][:w.bufferSize] }
+func (w *worker) buffer(index uint64) []byte {
+	return w.buffers[index*w.bufferSize:][:w.bufferSize]
+}
 
 // fail ends the transfer because of err, after the outstanding requests have completed.
 func (w *worker) fail(err error) {
