@@ -230,6 +230,18 @@ func (l *lane) fail(err error) {
 	l.onFailure(err)
 }
 
+// postGathered posts what the lane has gathered on a connection. Once the lane has failed, it drops
+// that instead. On a relay the slots stay claimed: Reject completes the requests.
+func (l *lane) postGathered(c *connection) {
+	if !l.isAlive() {
+		c.send.finish()
+		return
+	}
+	if err := c.postGathered(); err != nil {
+		l.fail(err)
+	}
+}
+
 // handleConnectionEnd handles a completion if it ends its connection, and reports whether it does.
 // The first such completion is usually a flushed receive; OpDisconnected comes last.
 func (l *lane) handleConnectionEnd(c *connection, completion *rdma.Completion) bool {

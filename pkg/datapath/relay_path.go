@@ -154,18 +154,6 @@ func (l *RelayLane) check(m *iomsg.Message) status.Code {
 	return status.Success
 }
 
-// postGathered posts what has been gathered for the target. If the lane has failed, it drops it
-// instead: Reject completes the requests.
-func (l *RelayLane) postGathered(c *connection) {
-	if !l.isAlive() {
-		c.send.finish()
-		return
-	}
-	if err := c.postGathered(); err != nil {
-		l.fail(err)
-	}
-}
-
 // forwardStop forwards the client's stop when every request before it has completed: requests on
 // the data connection could otherwise overtake it.
 func (l *RelayLane) forwardStop() {

@@ -284,17 +284,6 @@ func (l *TargetLane) respond(slot uint32, code status.Code) {
 	}
 }
 
-// postGathered posts what has been gathered for the relay, or drops it if the lane has failed.
-func (l *TargetLane) postGathered(c *connection) {
-	if !l.isAlive() {
-		c.send.finish()
-		return
-	}
-	if err := c.postGathered(); err != nil {
-		l.fail(err)
-	}
-}
-
 // endBatch posts and publishes what a batch of completions caused.
 func (l *TargetLane) endBatch() {
 	if l.volumeRequests > 0 {

@@ -75,7 +75,7 @@ func (c *Count) Set(text string) error {
 	return nil
 }
 
-// Type returns the placeholder for the value in help texts.
+// Type returns the name of the value in help texts.
 func (*Count) Type() string { return "count" }
 
 // UnmarshalText is Set for configuration files.
@@ -137,7 +137,7 @@ func (b *Bound) Set(text string) error {
 	return nil
 }
 
-// Type returns the placeholder for the value in help texts.
+// Type returns the name of the value in help texts.
 func (*Bound) Type() string { return "duration" }
 
 // UnmarshalText is Set for configuration files.
