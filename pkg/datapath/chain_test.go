@@ -8,7 +8,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
-	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -38,17 +37,12 @@ func newChainRig(t testing.TB, depth int, options chainOptions) *chainRig {
 	r := &chainRig{t: t, received: make([]comch.Received, depth)}
 	device := openDevice(t)
 	for i := range r.workers {
-		engine, err := progress.NewEngine(progress.Policy{Mode: progress.Busy})
-		check(t, err)
-		r.workers[i] = &Worker{
-			cpu: NoCPU, engine: engine, dispatchers: map[rdma.Device]*dispatcher{},
-			stopped: make(chan struct{}),
-		}
+		r.workers[i] = newDrivenWorker(t)
 		t.Cleanup(func() {
 			for _, d := range r.workers[i].dispatchers {
 				check(t, d.queue.Close())
 			}
-			check(t, engine.Close())
+			check(t, r.workers[i].engine.Close())
 		})
 	}
 	region, err := memory.Alloc("client", testExport)
@@ -157,25 +151,7 @@ func (r *chainRig) connect(device rdma.Device, options chainOptions) {
 // drive turns both workers until an action of the control plane returns.
 func (r *chainRig) drive(action func(context.Context) error) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- action(ctx) }()
-	for {
-		select {
-		case err := <-done:
-			check(r.t, err)
-			return
-		default:
-			r.turn()
-		}
-	}
-}
-
-func (r *chainRig) turn() {
-	for _, w := range r.workers {
-		w.engine.Progress()
-	}
+	driveWorkers(r.t, action, r.workers[:]...)
 }
 
 // transfer submits count IOs together and waits for their responses.
@@ -193,22 +169,10 @@ func (r *chainRig) transfer(ioType iomsg.Type, count int) {
 	}
 	r.producer.Flush()
 	for completed := 0; completed < count; {
-		r.turn()
-		n := r.consumer.Poll(r.received)
-		for i := range r.received[:n] {
-			received := &r.received[i]
-			var m iomsg.Message
-			iomsg.Decode(r.consumer.Memory()[received.Offset:][:iomsg.Size], &m)
-			if m.Type != iomsg.Result || m.Result != 0 {
-				r.t.Fatalf("a response has type %d and result %v", m.Type, m.Result)
-			}
-			if err := r.consumer.PostReceive(received.Offset, iomsg.Size,
-				received.UserData); err != nil {
-				r.t.Fatal(err)
-			}
+		for _, w := range r.workers {
+			w.engine.Progress()
 		}
-		r.consumer.Flush()
-		completed += n
+		completed += collectResponses(r.t, r.consumer, r.received)
 	}
 }
 

@@ -62,7 +62,7 @@ func newForwardRig(b testing.TB, depth int) *forwardRig {
 	r := &forwardRig{b: b, received: make([]comch.Received, comchBatch)}
 	device := newLoopDevice()
 	r.queue = device.queue
-	r.startWorker()
+	r.worker = newDrivenWorker(b)
 	client, server := connectEmulated(b)
 	relayConsumer := newConsumer(b, server, RelayConsumerConfig(depth))
 	r.consumer = newConsumer(b, client, RelayConsumerConfig(depth))
@@ -95,19 +95,26 @@ func newForwardRig(b testing.TB, depth int) *forwardRig {
 	return r
 }
 
-// startWorker creates a worker whose engine the benchmark drives itself.
-func (r *forwardRig) startWorker() {
+// newDrivenWorker returns a worker without a thread: the test drives its engine.
+func newDrivenWorker(t testing.TB) *Worker {
+	t.Helper()
 	engine, err := progress.NewEngine(progress.Policy{})
 	if err != nil {
-		r.b.Fatal(err)
+		t.Fatal(err)
 	}
-	r.worker = &Worker{cpu: NoCPU, engine: engine, dispatchers: map[rdma.Device]*dispatcher{},
+	return &Worker{cpu: NoCPU, engine: engine, dispatchers: map[rdma.Device]*dispatcher{},
 		stopped: make(chan struct{})}
 }
 
 // drive turns the worker until an action of the control plane returns.
 func (r *forwardRig) drive(action func(context.Context) error) {
 	r.b.Helper()
+	driveWorkers(r.b, action, r.worker)
+}
+
+// driveWorkers turns workers until an action of the control plane returns.
+func driveWorkers(t testing.TB, action func(context.Context) error, workers ...*Worker) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	done := make(chan error, 1)
@@ -116,11 +123,13 @@ func (r *forwardRig) drive(action func(context.Context) error) {
 		select {
 		case err := <-done:
 			if err != nil {
-				r.b.Fatal(err)
+				t.Fatal(err)
 			}
 			return
 		default:
-			r.worker.engine.Progress()
+			for _, w := range workers {
+				w.engine.Progress()
+			}
 		}
 	}
 }
@@ -139,21 +148,24 @@ func (r *forwardRig) submit(count int) {
 }
 
 // collect polls the client's responses and returns their number.
-func (r *forwardRig) collect() int {
-	n := r.consumer.Poll(r.received)
-	for i := range r.received[:n] {
-		received := &r.received[i]
+func (r *forwardRig) collect() int { return collectResponses(r.b, r.consumer, r.received) }
+
+// collectResponses polls a client's consumer for responses, which must be successful, posts their
+// receives again, and returns their number.
+func collectResponses(t testing.TB, consumer comch.Consumer, received []comch.Received) int {
+	n := consumer.Poll(received)
+	for i := range received[:n] {
+		r := &received[i]
 		var m iomsg.Message
-		iomsg.Decode(r.consumer.Memory()[received.Offset:][:iomsg.Size], &m)
+		iomsg.Decode(consumer.Memory()[r.Offset:][:iomsg.Size], &m)
 		if m.Type != iomsg.Result || m.Result != 0 {
-			r.b.Fatalf("a response has type %d and result %v", m.Type, m.Result)
+			t.Fatalf("a response has type %d and result %v", m.Type, m.Result)
 		}
-		if err := r.consumer.PostReceive(received.Offset, iomsg.Size,
-			received.UserData); err != nil {
-			r.b.Fatal(err)
+		if err := consumer.PostReceive(r.Offset, iomsg.Size, r.UserData); err != nil {
+			t.Fatal(err)
 		}
 	}
-	r.consumer.Flush()
+	consumer.Flush()
 	return n
 }
 
@@ -235,16 +247,17 @@ func newLoopDevice() *loopDevice {
 }
 
 func (d *loopDevice) NewProtectionDomain() (rdma.ProtectionDomain, error) {
-	return loopDomain{d},
-		nil
+	return loopDomain{d}, nil
 }
 
 func (d *loopDevice) NewCompletionQueue(int) (rdma.CompletionQueue, error) { return d.queue, nil }
 
 func (d *loopDevice) Connect(_ context.Context, _ netip.AddrPort,
 	config rdma.ConnectionConfig) (rdma.Connection, error) {
-	c := &loopConnection{device: d, context: config.Context, receives: make([]rdma.ReceiveRequest,
-		0, config.ReceiveRequests)}
+	c := &loopConnection{
+		device: d, context: config.Context,
+		receives: make([]rdma.ReceiveRequest, 0, config.ReceiveRequests),
+	}
 	d.connections[iomsg.ConnectionRole(config.Context%uint64(iomsg.ConnectionRoleCount))] = c
 	return c, c.PostReceive(config.Receives)
 }
