@@ -78,29 +78,24 @@ func (a *actor) export(p plan, access memory.Access) *memory.Region {
 
 // againstDPU runs the DPU's side with an actor as its host.
 func againstDPU(s *site, play func(*actor)) error {
-	ended := make(chan error, 1)
-	go func() {
-		_, err := RunDPU(context.Background(), s.dpu)
-		ended <- err
-	}()
-	connection, err := connect(context.Background(), &s.host)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	play(&actor{s.t, connection})
-	err = <-ended
-	_ = connection.Close()
-	return err
+	return against(s, RunDPU, s.dpu, connect, &s.host, play)
 }
 
 // againstHost runs the host's side with an actor as its DPU.
 func againstHost(s *site, play func(*actor)) error {
+	return against(s, RunHost, s.host, accept, &s.dpu, play)
+}
+
+// against runs one side, with an actor that reaches it as the other, and returns the side's error.
+func against(s *site, run func(context.Context, Config) (Result, error), side Config,
+	reach func(context.Context, *Config) (comch.Connection, error), other *Config,
+	play func(*actor)) error {
 	ended := make(chan error, 1)
 	go func() {
-		_, err := RunHost(context.Background(), s.host)
+		_, err := run(context.Background(), side)
 		ended <- err
 	}()
-	connection, err := accept(context.Background(), &s.dpu)
+	connection, err := reach(context.Background(), other)
 	if err != nil {
 		s.t.Fatal(err)
 	}
