@@ -48,9 +48,9 @@ func TestFaultVolumeWithoutFaultsConforms(t *testing.T) {
 // EIO, f for ENOSPC.
 func outcomes(t *testing.T, faults string) string {
 	v := openFault(t, faults)
-	defer closeVolume(t, v)
-	queue := openQueue(t, v, 1)
-	defer closeQueue(t, queue)
+	defer volumetest.CloseVolume(t, v)
+	queue := volumetest.NewQueue(t, v, 1)
+	defer volumetest.CloseQueue(t, queue)
 	var b strings.Builder
 	for i := range uint64(200) {
 		r := volume.Request{Operation: iomsg.OpWrite, Offset: i * 4096, Length: 4096,
@@ -90,9 +90,9 @@ func TestWritesFailWhenTheSpaceIsUsedUp(t *testing.T) {
 
 func TestCorruptionInvertsOneBitOfEachReadAndWrite(t *testing.T) {
 	v := openFault(t, "corrupt=1")
-	defer closeVolume(t, v)
-	queue := openQueue(t, v, 1)
-	defer closeQueue(t, queue)
+	defer volumetest.CloseVolume(t, v)
+	queue := volumetest.NewQueue(t, v, 1)
+	defer volumetest.CloseQueue(t, queue)
 	written, read := bytes.Repeat([]byte{0x55}, 4096), make([]byte, 4096)
 	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: 4096, Buffer: written})
 	if !bytes.Equal(written, bytes.Repeat([]byte{0x55}, 4096)) {
@@ -114,9 +114,9 @@ func TestCorruptionInvertsOneBitOfEachReadAndWrite(t *testing.T) {
 func TestDelayPostponesCompletionsWithoutBlockingTheSubmitter(t *testing.T) {
 	const delay = 30 * time.Millisecond
 	v := openFault(t, fmt.Sprintf("delay=%v", delay))
-	defer closeVolume(t, v)
-	queue := openQueue(t, v, 8)
-	defer closeQueue(t, queue)
+	defer volumetest.CloseVolume(t, v)
+	queue := volumetest.NewQueue(t, v, 8)
+	defer volumetest.CloseQueue(t, queue)
 	began := time.Now()
 	var requests [8]volume.Request
 	for i := range requests {

@@ -34,7 +34,7 @@ func TestVolumeAcceptsNoMoreWritesAfterAFailedFlush(t *testing.T) {
 		}
 		return nil
 	})
-	queue := openQueue(t, v, 4)
+	queue := volumetest.NewQueue(t, v, 4)
 	block := make([]byte, 4096)
 	do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: 4096, Buffer: block})
 	for i, r := range []*volume.Request{
@@ -51,27 +51,27 @@ func TestVolumeAcceptsNoMoreWritesAfterAFailedFlush(t *testing.T) {
 		}
 	}
 	do(t, queue, &volume.Request{Operation: iomsg.OpRead, Length: 4096, Buffer: block})
-	closeQueue(t, queue)
+	volumetest.CloseQueue(t, queue)
 	if err := v.Close(t.Context()); !errors.Is(err, unix.EIO) {
 		t.Errorf("Close returned %v after content was lost", err)
 	}
 	if logged.Len() != 1 {
 		t.Errorf("the failure was logged %d times: %v", logged.Len(), logged.All())
 	}
-	closeVolume(t, open(t, spec)) // reopened, it works again
+	volumetest.CloseVolume(t, open(t, spec)) // reopened, it works again
 }
 
 func TestForcedWriteFailsIfItCannotBeMadeDurable(t *testing.T) {
-	v := mustOpen(t, openFile(1<<20))
+	v := volumetest.MustOpen(t, openFile(1<<20))
 	volume.SetSync(v, func() error { return unix.ENOSPC })
-	queue := openQueue(t, v, 1)
+	queue := volumetest.NewQueue(t, v, 1)
 	r := volume.Request{Operation: iomsg.OpWrite, ForceUnitAccess: true, Length: 4096,
 		Buffer: make([]byte, 4096)}
 	volumetest.Do(t, queue, &r)
 	if !errors.Is(r.Err, unix.ENOSPC) || !errors.Is(r.Err, status.IOFailed) {
 		t.Errorf("write: %v", r.Err)
 	}
-	closeQueue(t, queue)
+	volumetest.CloseQueue(t, queue)
 	if err := v.Close(t.Context()); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("Close returned %v", err)
 	}
@@ -80,14 +80,14 @@ func TestForcedWriteFailsIfItCannotBeMadeDurable(t *testing.T) {
 // A flush that waits for another must not complete with it: the earlier one may have begun before
 // the writes that the later one has to cover.
 func TestFlushIsNotCompletedByASyncThatBeganBeforeIt(t *testing.T) {
-	v := mustOpen(t, openFile(1<<20))
+	v := volumetest.MustOpen(t, openFile(1<<20))
 	began, goOn := make(chan struct{}, 16), make(chan struct{})
 	volume.SetSync(v, func() error {
 		began <- struct{}{}
 		<-goOn
 		return nil
 	})
-	queue := openQueue(t, v, 4)
+	queue := volumetest.NewQueue(t, v, 4)
 	var flushes [3]volume.Request
 	for i := range flushes {
 		flushes[i].Operation = iomsg.OpFlush
@@ -105,12 +105,12 @@ func TestFlushIsNotCompletedByASyncThatBeganBeforeIt(t *testing.T) {
 	<-began
 	close(goOn)
 	volumetest.Await(t, queue, 2)
-	closeQueue(t, queue)
-	closeVolume(t, v)
+	volumetest.CloseQueue(t, queue)
+	volumetest.CloseVolume(t, v)
 }
 
 func TestCloseIsBoundedWhenTheDeviceHangs(t *testing.T) {
-	v := mustOpen(t, openFile(1<<20))
+	v := volumetest.MustOpen(t, openFile(1<<20))
 	goOn := make(chan struct{})
 	volume.SetSync(v, func() error { <-goOn; return nil })
 	ctx, cancel := context.WithCancel(t.Context())
@@ -119,18 +119,18 @@ func TestCloseIsBoundedWhenTheDeviceHangs(t *testing.T) {
 		t.Errorf("Close returned %v while the device was hanging", err)
 	}
 	close(goOn)
-	closeVolume(t, v)
+	volumetest.CloseVolume(t, v)
 }
 
 func TestReadOfAFileThatHasShrunkFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "volume")
 	v := open(t, fileSpec(path, 1<<20))
-	defer closeVolume(t, v)
+	defer volumetest.CloseVolume(t, v)
 	if err := os.Truncate(path, 8192+100); err != nil {
 		t.Fatal(err)
 	}
-	queue := openQueue(t, v, 1)
-	defer closeQueue(t, queue)
+	queue := volumetest.NewQueue(t, v, 1)
+	defer volumetest.CloseQueue(t, queue)
 	r := volume.Request{Operation: iomsg.OpRead, Offset: 8192, Length: 4096,
 		Buffer: make([]byte, 4096)}
 	volumetest.Do(t, queue, &r)
@@ -146,7 +146,7 @@ func TestFullFileSystemFailsOnlyThatWrite(t *testing.T) {
 	}
 	defer func() { _ = unix.Unmount(directory, unix.MNT_DETACH) }()
 	v := open(t, fileSpec(filepath.Join(directory, "volume"), 1<<20))
-	queue := openQueue(t, v, 1)
+	queue := volumetest.NewQueue(t, v, 1)
 	r := volume.Request{Operation: iomsg.OpWrite, Length: 1 << 20, Buffer: make([]byte, 1<<20)}
 	volumetest.Do(t, queue, &r)
 	if !errors.Is(r.Err, unix.ENOSPC) || status.CodeOf(r.Err) != status.IOFailed {
@@ -156,22 +156,22 @@ func TestFullFileSystemFailsOnlyThatWrite(t *testing.T) {
 	do(t, queue,
 		&volume.Request{Operation: iomsg.OpWrite, Length: 4096, Buffer: make([]byte, 4096),
 			ForceUnitAccess: true})
-	closeQueue(t, queue)
-	closeVolume(t, v)
+	volumetest.CloseQueue(t, queue)
+	volumetest.CloseVolume(t, v)
 }
 
 // Queues of several threads sleep after every few requests, and the pool falls asleep in between,
 // each after pauses of random length.
 func TestNoWakeUpIsLostBetweenQueuesAndPool(t *testing.T) {
-	v := mustOpen(t, openFile(1<<20))
-	defer closeVolume(t, v)
+	v := volumetest.MustOpen(t, openFile(1<<20))
+	defer volumetest.CloseVolume(t, v)
 	volume.SetSync(v, func() error { return nil })
 	t.Run("queues", func(t *testing.T) { // returns when all its parallel tests have
 		for seed := range uint64(3) {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
 				t.Parallel()
-				queue := openQueue(t, v, 4)
-				defer closeQueue(t, queue)
+				queue := volumetest.NewQueue(t, v, 4)
+				defer volumetest.CloseQueue(t, queue)
 				random := rand.New(rand.NewPCG(seed, 0))
 				var requests [4]volume.Request
 				for range 3000 {

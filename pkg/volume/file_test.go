@@ -13,27 +13,28 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
 func TestFileVolumeKeepsContentAndUUIDAcrossReopening(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "volume")
 	v := open(t, fileSpec(path, 1<<20))
-	queue := openQueue(t, v, 1)
+	queue := volumetest.NewQueue(t, v, 1)
 	content := bytes.Repeat([]byte("zc"), 4096)
 	do(t, queue,
 		&volume.Request{Operation: iomsg.OpWrite, Offset: 8192, Length: 8192, Buffer: content})
 	uuid := v.Info().UUID
-	closeQueue(t, queue)
-	closeVolume(t, v)
+	volumetest.CloseQueue(t, queue)
+	volumetest.CloseVolume(t, v)
 
 	renamed := path + "2"
 	if err := os.Rename(path, renamed); err != nil {
 		t.Fatal(err)
 	}
 	v = open(t, fileSpec(renamed, 1<<20))
-	defer closeVolume(t, v)
-	queue = openQueue(t, v, 1)
-	defer closeQueue(t, queue)
+	defer volumetest.CloseVolume(t, v)
+	queue = volumetest.NewQueue(t, v, 1)
+	defer volumetest.CloseQueue(t, queue)
 	got := make([]byte, 8192)
 	do(t, queue, &volume.Request{Operation: iomsg.OpRead, Offset: 8192, Length: 8192, Buffer: got})
 	if !bytes.Equal(got, content) {
@@ -51,7 +52,7 @@ func TestFileVolumeKeepsContentAndUUIDAcrossReopening(t *testing.T) {
 func uuidOf(t *testing.T, path string) volume.UUID {
 	t.Helper()
 	v := open(t, fileSpec(path, 1<<20))
-	defer closeVolume(t, v)
+	defer volumetest.CloseVolume(t, v)
 	return v.Info().UUID
 }
 
@@ -99,13 +100,13 @@ func TestFileIsOpenedByOneWriterOrSeveralReaders(t *testing.T) {
 			t.Errorf("opening %v while a writer has it open returned %v", spec.Backend, err)
 		}
 	}
-	closeVolume(t, writer)
+	volumetest.CloseVolume(t, writer)
 	first, second := open(t, readOnly), open(t, readOnly)
 	if _, err := volume.Open(fileSpec(path, 0)); !errors.Is(err, status.InUse) {
 		t.Errorf("opening a writer while readers have it open returned %v", err)
 	}
-	closeVolume(t, first)
-	closeVolume(t, second)
+	volumetest.CloseVolume(t, first)
+	volumetest.CloseVolume(t, second)
 }
 
 func TestReadOnlyFileVolumeOnlyReads(t *testing.T) {
@@ -116,9 +117,9 @@ func TestReadOnlyFileVolumeOnlyReads(t *testing.T) {
 	v := open(t,
 		volume.Spec{Name: "v", BlockSize: 4096,
 			Backend: volume.FileBackend{Path: path, ReadOnly: true}})
-	defer closeVolume(t, v)
-	queue := openQueue(t, v, 2)
-	defer closeQueue(t, queue)
+	defer volumetest.CloseVolume(t, v)
+	queue := volumetest.NewQueue(t, v, 2)
+	defer volumetest.CloseQueue(t, queue)
 	got := make([]byte, 8192)
 	do(t, queue, &volume.Request{Operation: iomsg.OpRead, Length: 8192, Buffer: got})
 	do(t, queue, &volume.Request{Operation: iomsg.OpFlush})
@@ -186,7 +187,7 @@ func TestExistingFileIsRoundedDownToWholeBlocks(t *testing.T) {
 	if v.Info().Size != 3*4096 {
 		t.Errorf("size is %d", v.Info().Size)
 	}
-	closeVolume(t, v)
+	volumetest.CloseVolume(t, v)
 	if stat, err := os.Stat(path); err != nil || stat.Size() != 3*4096+17 {
 		t.Errorf("the size of the file changed: %v, %v", stat, err)
 	}
@@ -198,7 +199,7 @@ func TestEmptyFileGetsTheConfiguredSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := open(t, fileSpec(path, 1<<20))
-	defer closeVolume(t, v)
+	defer volumetest.CloseVolume(t, v)
 	if v.Info().Size != 1<<20 {
 		t.Errorf("size is %d", v.Info().Size)
 	}
@@ -207,9 +208,9 @@ func TestEmptyFileGetsTheConfiguredSize(t *testing.T) {
 func TestTrimmedFileBlocksReleaseTheirSpace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "volume")
 	v := open(t, fileSpec(path, 1<<20))
-	defer closeVolume(t, v)
-	queue := openQueue(t, v, 1)
-	defer closeQueue(t, queue)
+	defer volumetest.CloseVolume(t, v)
+	queue := volumetest.NewQueue(t, v, 1)
+	defer volumetest.CloseQueue(t, queue)
 	do(t, queue,
 		&volume.Request{Operation: iomsg.OpWrite, Length: 1 << 20,
 			Buffer: bytes.Repeat([]byte{1}, 1<<20)})
@@ -225,10 +226,10 @@ func TestTrimmedFileBlocksReleaseTheirSpace(t *testing.T) {
 }
 
 func TestDirectVolumeAcceptsUnalignedBuffers(t *testing.T) {
-	v := mustOpen(t, openDirect(1<<20))
-	defer closeVolume(t, v)
-	queue := openQueue(t, v, 1)
-	defer closeQueue(t, queue)
+	v := volumetest.MustOpen(t, openDirect(1<<20))
+	defer volumetest.CloseVolume(t, v)
+	queue := volumetest.NewQueue(t, v, 1)
+	defer volumetest.CloseQueue(t, queue)
 	content := append(make([]byte, 0, 8193), bytes.Repeat([]byte{1, 2, 3}, 2731)...)
 	got := make([]byte, 8193)
 	do(t, queue,

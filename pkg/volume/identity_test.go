@@ -10,6 +10,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
 // sysfs creates a directory with the given files, as in sysfs.
@@ -61,10 +62,10 @@ func TestBlockDeviceHasItsOwnLastingUUID(t *testing.T) {
 		if _, err := volume.Open(fileSpec(device, 0)); !errors.Is(err, status.InUse) {
 			t.Errorf("opening the device twice returned %v", err)
 		}
-		closeVolume(t, v)
+		volumetest.CloseVolume(t, v)
 	}
 	other := open(t, fileSpec(loopDevice(t), 0))
-	defer closeVolume(t, other)
+	defer volumetest.CloseVolume(t, other)
 	if uuids[0] != uuids[1] || uuids[0] == other.Info().UUID {
 		t.Errorf("UUIDs are %v, that of another device is %v", uuids, other.Info().UUID)
 	}

@@ -8,12 +8,13 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
 
 func TestMemoryVolumeGetsANewUUIDEachTime(t *testing.T) {
-	first, second := mustOpen(t, openMemory(1<<20)), mustOpen(t, openMemory(1<<20))
-	defer closeVolume(t, first)
-	defer closeVolume(t, second)
+	first, second := volumetest.MustOpen(t, openMemory(1<<20)), volumetest.MustOpen(t, openMemory(1<<20))
+	defer volumetest.CloseVolume(t, first)
+	defer volumetest.CloseVolume(t, second)
 	if first.Info().UUID == second.Info().UUID {
 		t.Errorf("two volumes have the UUID %v", first.Info().UUID)
 	}
@@ -24,10 +25,10 @@ func TestMemoryVolumeGetsANewUUIDEachTime(t *testing.T) {
 
 func TestZeroingALargeMemoryVolumeAllocatesNothing(t *testing.T) {
 	const bytes = 8 << 30
-	v := mustOpen(t, openMemory(bytes))
-	defer closeVolume(t, v)
-	queue := openQueue(t, v, 1)
-	defer closeQueue(t, queue)
+	v := volumetest.MustOpen(t, openMemory(bytes))
+	defer volumetest.CloseVolume(t, v)
+	queue := volumetest.NewQueue(t, v, 1)
+	defer volumetest.CloseQueue(t, queue)
 	do(t, queue,
 		&volume.Request{Operation: iomsg.OpWrite, Offset: bytes / 2, Length: 4096,
 			Buffer: make([]byte, 4096)})
@@ -41,10 +42,10 @@ func TestZeroingALargeMemoryVolumeAllocatesNothing(t *testing.T) {
 
 func TestLargeRangesOfMemoryAreZeroedExactly(t *testing.T) {
 	const size = 8 << 20
-	v := mustOpen(t, openMemory(size))
-	defer closeVolume(t, v)
-	queue := openQueue(t, v, 1)
-	defer closeQueue(t, queue)
+	v := volumetest.MustOpen(t, openMemory(size))
+	defer volumetest.CloseVolume(t, v)
+	queue := volumetest.NewQueue(t, v, 1)
+	defer volumetest.CloseQueue(t, queue)
 	content := bytes.Repeat([]byte{0xa5}, size)
 	for _, hole := range []uint64{0, 3 << 20} {
 		do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: size, Buffer: content})

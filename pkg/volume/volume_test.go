@@ -1,13 +1,11 @@
 package volume_test
 
 import (
-	"errors"
 	"path/filepath"
 	"testing"
 
 	"go.uber.org/goleak"
 
-	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
 )
@@ -20,7 +18,7 @@ func TestFileVolumeConforms(t *testing.T) { volumetest.Run(t, openFile(1<<20)) }
 
 func TestFileVolumeConformsWithoutFileSystemSupport(t *testing.T) {
 	volumetest.Run(t, func(t testing.TB) (volume.Volume, error) {
-		return volume.WithoutFileSystemSupport(mustOpen(t, openFile(1<<20))), nil
+		return volume.WithoutFileSystemSupport(volumetest.MustOpen(t, openFile(1<<20))), nil
 	})
 }
 
@@ -64,46 +62,9 @@ func fileSpec(path string, bytes uint64) volume.Spec {
 		Backend: volume.FileBackend{Path: path, Size: bytes}}
 }
 
-// mustOpen opens a volume for a test, and skips the test where this machine does
-// not support the volume.
-func mustOpen(t testing.TB, open volumetest.Open) volume.Volume {
-	t.Helper()
-	v, err := open(t)
-	if errors.Is(err, status.NotSupported) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
-
 func open(t testing.TB, spec volume.Spec) volume.Volume {
 	t.Helper()
-	return mustOpen(t, func(testing.TB) (volume.Volume, error) { return volume.Open(spec) })
-}
-
-func openQueue(t testing.TB, v volume.Volume, depth int) volume.Queue {
-	t.Helper()
-	queue, err := v.NewQueue(depth)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return queue
-}
-
-func closeQueue(t testing.TB, queue volume.Queue) {
-	t.Helper()
-	if err := queue.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-func closeVolume(t testing.TB, v volume.Volume) {
-	t.Helper()
-	if err := v.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	return volumetest.MustOpen(t, func(testing.TB) (volume.Volume, error) { return volume.Open(spec) })
 }
 
 // do runs one request that must succeed.

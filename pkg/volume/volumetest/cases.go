@@ -38,8 +38,8 @@ func testNew(t *testing.T, v volume.Volume) {
 
 func testReadBack(t *testing.T, v volume.Volume) {
 	block := uint64(v.Info().BlockSize)
-	queue := newQueue(t, v, 4)
-	defer closeQueue(t, queue)
+	queue := NewQueue(t, v, 4)
+	defer CloseQueue(t, queue)
 	for _, c := range []struct{ offset, length uint64 }{
 		{0, block},
 		{3 * block, 5 * block},
@@ -70,8 +70,8 @@ func testReadBack(t *testing.T, v volume.Volume) {
 
 func testRejected(t *testing.T, v volume.Volume) {
 	block, size := uint64(v.Info().BlockSize), v.Info().Size
-	queue := newQueue(t, v, 4)
-	defer closeQueue(t, queue)
+	queue := NewQueue(t, v, 4)
+	defer CloseQueue(t, queue)
 	for name, r := range map[string]volume.Request{
 		"read past the end": {Operation: iomsg.OpRead,
 			Offset: size, Length: block, Buffer: make([]byte, block)},
@@ -109,8 +109,8 @@ func testDepth(t *testing.T, v volume.Volume) {
 		t.Errorf("a queue of depth 0: NewQueue returned %v", err)
 	}
 	const depth = 3
-	queue := newQueue(t, v, depth)
-	defer closeQueue(t, queue)
+	queue := NewQueue(t, v, depth)
+	defer CloseQueue(t, queue)
 	block := uint64(v.Info().BlockSize)
 	var requests [depth + 1]volume.Request
 	for round := range 3 {
@@ -152,8 +152,8 @@ func testClearing(
 ) {
 	info := v.Info()
 	block := uint64(info.BlockSize)
-	queue := newQueue(t, v, 1)
-	defer closeQueue(t, queue)
+	queue := NewQueue(t, v, 1)
+	defer CloseQueue(t, queue)
 	clearing := volume.Request{Operation: operation, Offset: 3 * block,
 		Length: (MinBlocks - 7) * block}
 	if !info.Capabilities.Has(needs) {
@@ -182,8 +182,8 @@ func testClearing(
 
 func testDurable(t *testing.T, v volume.Volume) {
 	block := uint64(v.Info().BlockSize)
-	queue := newQueue(t, v, 8)
-	defer closeQueue(t, queue)
+	queue := NewQueue(t, v, 8)
+	defer CloseQueue(t, queue)
 	requests := []*volume.Request{{Operation: iomsg.OpFlush}, {Operation: iomsg.OpFlush}}
 	if v.Info().Capabilities.Has(volume.CanFUA) {
 		requests = append(requests, &volume.Request{
@@ -207,8 +207,8 @@ func testDurable(t *testing.T, v volume.Volume) {
 // testWake makes a queue sleep for each of many single requests. A queue may wake its thread too
 // often, but never too late.
 func testWake(t *testing.T, v volume.Volume) {
-	queue := newQueue(t, v, 1)
-	defer closeQueue(t, queue)
+	queue := NewQueue(t, v, 1)
+	defer CloseQueue(t, queue)
 	if !queue.Arm() || !queue.Arm() {
 		t.Fatal("an idle queue could not be armed twice in a row")
 	}
@@ -232,7 +232,7 @@ func testWake(t *testing.T, v volume.Volume) {
 }
 
 func testClose(t *testing.T, v volume.Volume) {
-	queue := newQueue(t, v, 1)
+	queue := NewQueue(t, v, 1)
 	if err := v.Close(context.Background()); !errors.Is(err, status.InUse) {
 		t.Errorf("volume with an open queue: Close returned %v", err)
 	}
@@ -247,5 +247,5 @@ func testClose(t *testing.T, v volume.Volume) {
 	if err := errors.Join(queue.Close(), queue.Close()); err != nil {
 		t.Errorf("idle queue: Close returned %v", err)
 	}
-	closeVolume(t, v)
+	CloseVolume(t, v)
 }

@@ -16,8 +16,8 @@ import (
 func testModel(t *testing.T, v volume.Volume) {
 	model := readAll(t, v)
 	rapid.Check(t, func(rt *rapid.T) {
-		queue := newQueue(t, v, modelDepth)
-		defer closeQueue(t, queue)
+		queue := NewQueue(t, v, modelDepth)
+		defer CloseQueue(t, queue)
 		for range rapid.IntRange(1, 12).Draw(rt, "steps") {
 			step(rt, t, v.Info(), queue, model)
 		}
@@ -110,8 +110,8 @@ func testConcurrency(t *testing.T, v volume.Volume) {
 		for own := range uint64(queues) {
 			t.Run(fmt.Sprint(own), func(t *testing.T) {
 				t.Parallel()
-				queue := newQueue(t, v, MinBlocks/queues)
-				defer closeQueue(t, queue)
+				queue := NewQueue(t, v, MinBlocks/queues)
+				defer CloseQueue(t, queue)
 				for round := range rounds {
 					rewrite(t, v.Info(), queue, own, queues, byte(round))
 				}

@@ -22,8 +22,8 @@ func testAllocations(t *testing.T, v volume.Volume) {
 		slices.Contains(build.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		t.Skip("the race detector allocates")
 	}
-	queue := newQueue(t, v, 4)
-	defer closeQueue(t, queue)
+	queue := NewQueue(t, v, 4)
+	defer CloseQueue(t, queue)
 	block := uint64(v.Info().BlockSize)
 	var requests [4]volume.Request
 	completed := make([]*volume.Request, len(requests))
@@ -56,7 +56,7 @@ func Benchmark(b *testing.B, open Open) {
 		for _, bytes := range []size.Bytes{4 * size.KiB, 128 * size.KiB} {
 			for _, depth := range []int{1, 32} {
 				b.Run(fmt.Sprintf("%v/%v/depth=%d", operation, bytes, depth), func(b *testing.B) {
-					benchmark(b, openVolume(b, open), operation, uint64(bytes), depth)
+					benchmark(b, MustOpen(b, open), operation, uint64(bytes), depth)
 				})
 			}
 		}
@@ -66,9 +66,9 @@ func Benchmark(b *testing.B, open Open) {
 func benchmark(b *testing.B, v volume.Volume, operation iomsg.Operation, length uint64, depth int) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	defer closeVolume(b, v)
-	queue := newQueue(b, v, depth)
-	defer closeQueue(b, queue)
+	defer CloseVolume(b, v)
+	queue := NewQueue(b, v, depth)
+	defer CloseQueue(b, queue)
 	fill(b, v, queue)
 	engine, err := progress.NewEngine(progress.Policy{})
 	if err != nil {

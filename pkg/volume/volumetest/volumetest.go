@@ -44,14 +44,16 @@ func Run(t *testing.T, open Open) {
 		{"RequestsDoNotAllocate", testAllocations},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			v := openVolume(t, open)
-			defer closeVolume(t, v)
+			v := MustOpen(t, open)
+			defer CloseVolume(t, v)
 			c.test(t, v)
 		})
 	}
 }
 
-func openVolume(t testing.TB, open Open) volume.Volume {
+// MustOpen opens a volume for a test, and skips the test where this machine does not support the
+// volume.
+func MustOpen(t testing.TB, open Open) volume.Volume {
 	t.Helper()
 	v, err := open(t)
 	if errors.Is(err, status.NotSupported) {
@@ -63,7 +65,8 @@ func openVolume(t testing.TB, open Open) volume.Volume {
 	return v
 }
 
-func newQueue(t testing.TB, v volume.Volume, depth int) volume.Queue {
+// NewQueue opens a queue of the volume.
+func NewQueue(t testing.TB, v volume.Volume, depth int) volume.Queue {
 	t.Helper()
 	queue, err := v.NewQueue(depth)
 	if err != nil {
@@ -72,14 +75,16 @@ func newQueue(t testing.TB, v volume.Volume, depth int) volume.Queue {
 	return queue
 }
 
-func closeQueue(t testing.TB, queue volume.Queue) {
+// CloseQueue closes a queue, which must succeed.
+func CloseQueue(t testing.TB, queue volume.Queue) {
 	t.Helper()
 	if err := queue.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-func closeVolume(t testing.TB, v volume.Volume) {
+// CloseVolume closes a volume, which must succeed.
+func CloseVolume(t testing.TB, v volume.Volume) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), timeoutMs*time.Millisecond)
 	defer cancel()
@@ -100,8 +105,8 @@ func pattern(length uint64, seed byte) []byte {
 // readAll reads the first MinBlocks blocks, which are all that the suite uses.
 func readAll(t *testing.T, v volume.Volume) []byte {
 	t.Helper()
-	queue := newQueue(t, v, 1)
-	defer closeQueue(t, queue)
+	queue := NewQueue(t, v, 1)
+	defer CloseQueue(t, queue)
 	content := make([]byte, MinBlocks*uint64(v.Info().BlockSize))
 	r := volume.Request{Operation: iomsg.OpRead, Length: uint64(len(content)), Buffer: content}
 	Do(t, queue, &r)
