@@ -213,6 +213,20 @@ func DrainAll[L interface {
 	}
 }
 
+// CloseAll closes the lanes of a session, by queue. It returns those that it could not close.
+func CloseAll[L interface{ Close(context.Context) error }](
+	ctx context.Context, lanes []L,
+) (open []L, err error) {
+	var errs []error
+	for queue, lane := range lanes {
+		if err := lane.Close(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("queue %d: %w", queue, err))
+			open = append(open, lane)
+		}
+	}
+	return open, errors.Join(errs...)
+}
+
 // InFlight returns the number of requests that have not completed, for observers. On a target it
 // includes those whose responses are still being sent.
 func (l *lane) InFlight() int { return int(l.inFlight.Load()) }

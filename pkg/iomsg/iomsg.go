@@ -50,20 +50,13 @@ func (t Type) String() string {
 	switch t {
 	case Result:
 		return "result"
-	case Read:
-		return "read"
-	case Write:
-		return "write"
 	case Stop:
 		return "stop"
 	case Hello:
 		return "hello"
-	case Flush:
-		return "flush"
-	case Trim:
-		return "trim"
-	case WriteZeroes:
-		return "write_zeroes"
+	}
+	if operation := t.Operation(); operation != OpOther {
+		return operation.String()
 	}
 	return "unknown"
 }

@@ -158,13 +158,8 @@ func (s *session) closeLanes() error {
 	lanes := s.lanes
 	s.lanes = nil
 	s.mu.Unlock()
-	var errs []error
-	for queue, lane := range lanes {
-		if err := lane.Close(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("queue %d: %w", queue, err))
-		}
-	}
-	return errors.Join(errs...)
+	_, err := datapath.CloseAll(ctx, lanes)
+	return err
 }
 
 // releaseMemory releases the client's memory. All lanes must be closed.

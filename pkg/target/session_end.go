@@ -100,14 +100,7 @@ func (s *session) closeLanes() (stuck []*datapath.TargetLane, err error) {
 	lanes := s.lanes
 	s.lanes = nil
 	s.mu.Unlock()
-	var errs []error
-	for queue, lane := range lanes {
-		if err := lane.Close(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("queue %d: %w", queue, err))
-			stuck = append(stuck, lane)
-		}
-	}
-	return stuck, errors.Join(errs...)
+	return datapath.CloseAll(ctx, lanes)
 }
 
 // releaseLate finishes the release once the volume IO that has exceeded releaseTimeout ends. Only
