@@ -293,7 +293,7 @@ func (l *rangeLock) unlock(r *heldRange) {
 	l.released.Broadcast()
 }
 
-// syncIO carries out the requests of the blocking methods on a queue and an OS thread of its own.
+// syncIO carries out the requests of the blocking methods on its own queue and OS thread.
 type syncIO struct {
 	volume  *Volume
 	queue   *Queue

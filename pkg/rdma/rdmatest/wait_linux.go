@@ -51,7 +51,7 @@ func readyQueue(b *bench) {
 	}
 }
 
-// sleeper polls an endpoint on a thread of its own and sleeps whenever it may. A lost wake-up shows
+// sleeper polls an endpoint on its own thread and sleeps whenever it may. A lost wake-up shows
 // as a sleep that times out.
 func (e *endpoint) sleeper(rounds int, first bool) error {
 	runtime.LockOSThread()

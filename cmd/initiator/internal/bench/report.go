@@ -47,7 +47,7 @@ func CurrentMeasurement() Measurement {
 }
 
 // Result holds the measurements of a run: of the requests submitted after the warm-up, from the
-// first submission to the last completion. Errors are those of the whole run.
+// first submission to the last completion. Errors covers the whole run.
 type Result struct {
 	// Operations counts the requests that succeeded.
 	Operations     uint64    `json:"operations"`

@@ -32,7 +32,7 @@ type Volume struct {
 	queues   []*Queue
 }
 
-// New returns a volume of size bytes, and for each of its queues depth buffers of bufferSize bytes.
+// New returns a volume of size bytes whose queues have depth buffers of bufferSize bytes each.
 func New(size uint64, blockSize uint32, queues, depth int, bufferSize uint32) *Volume {
 	v := &Volume{
 		Info: client.Info{

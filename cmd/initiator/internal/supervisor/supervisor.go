@@ -75,7 +75,7 @@ func IsConnectionLost(code status.Code) bool {
 }
 
 // CanRepeat reports whether a request that failed with code may succeed in the next session,
-// because the end of its session left its outcome open.
+// because its session ended before its outcome was known.
 func CanRepeat(code status.Code) bool { return IsConnectionLost(code) || code == status.TimeOut }
 
 // Wait advances the stages until all threads have ended, and returns their errors. The end of ctx
