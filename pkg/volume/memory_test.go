@@ -12,7 +12,8 @@ import (
 )
 
 func TestMemoryVolumeGetsANewUUIDEachTime(t *testing.T) {
-	first, second := volumetest.MustOpen(t, openMemory(1<<20)), volumetest.MustOpen(t, openMemory(1<<20))
+	first := volumetest.MustOpen(t, openMemory(1<<20))
+	second := volumetest.MustOpen(t, openMemory(1<<20))
 	defer volumetest.CloseVolume(t, first)
 	defer volumetest.CloseVolume(t, second)
 	if first.Info().UUID == second.Info().UUID {

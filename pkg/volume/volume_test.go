@@ -64,7 +64,9 @@ func fileSpec(path string, bytes uint64) volume.Spec {
 
 func open(t testing.TB, spec volume.Spec) volume.Volume {
 	t.Helper()
-	return volumetest.MustOpen(t, func(testing.TB) (volume.Volume, error) { return volume.Open(spec) })
+	return volumetest.MustOpen(t, func(testing.TB) (volume.Volume, error) {
+		return volume.Open(spec)
+	})
 }
 
 // do runs one request that must succeed.
