@@ -61,7 +61,7 @@ func StartWorker(config WorkerConfig) (*Worker, error) {
 		stopped: make(chan struct{}),
 	}
 	started := make(chan error, 1)
-	go w.run(config.CPU, started)
+	go w.run(config, started)
 	if err := <-started; err != nil {
 		<-w.stopped
 		_ = engine.Close()
@@ -70,13 +70,15 @@ func StartWorker(config WorkerConfig) (*Worker, error) {
 	return w, nil
 }
 
-func (w *Worker) run(cpu int, started chan<- error) {
+func (w *Worker) run(config WorkerConfig, started chan<- error) {
 	defer close(w.stopped)
-	// The thread is never unlocked: one with its own affinity must not return to the runtime's
-	// pool, so it ends with this goroutine.
-	runtime.LockOSThread()
-	if cpu != NoCPU {
-		if err := affinity.Pin(cpu); err != nil {
+	if config.Policy.Mode != progress.Stepped {
+		// The thread is never unlocked: one with its own affinity must not return to the runtime's
+		// pool, so it ends with this goroutine.
+		runtime.LockOSThread()
+	}
+	if config.CPU != NoCPU {
+		if err := affinity.Pin(config.CPU); err != nil {
 			started <- err
 			return
 		}

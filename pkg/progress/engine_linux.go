@@ -213,6 +213,10 @@ type idleState struct {
 // nothing, yield the core, or sleep.
 func (e *Engine) Idle(work int) {
 	e.stats.turn(work)
+	if e.policy.Mode == Stepped {
+		e.policy.Step(work)
+		return
+	}
 	if work > 0 {
 		e.idle.misses = 0
 		e.idle.pause = shortestPause

@@ -18,6 +18,9 @@ const (
 	Busy
 	// Event sleeps after the first empty poll.
 	Event
+	// Stepped calls Policy.Step after every turn and never sleeps by itself. It lets a simulation
+	// decide when each thread takes its next turn.
+	Stepped
 )
 
 // String returns the name that ParseMode accepts.
@@ -29,6 +32,8 @@ func (m Mode) String() string {
 		return "busy"
 	case Event:
 		return "event"
+	case Stepped:
+		return "stepped"
 	}
 	return "invalid"
 }
@@ -54,11 +59,18 @@ type Policy struct {
 	Mode Mode
 	// SpinTime is used by Adaptive; 0 means DefaultSpinTime.
 	SpinTime time.Duration
+	// Step is used by Stepped. The engine's thread calls it after every turn with the amount of
+	// work done, and takes the next turn when it returns.
+	Step func(work int)
 }
 
 func (p *Policy) validate() error {
-	if p.Mode > Event {
+	if p.Mode > Stepped {
 		return status.Errorf(status.InvalidValue, "unknown poll mode %d", p.Mode)
+	}
+	if (p.Mode == Stepped) != (p.Step != nil) {
+		return status.Errorf(status.InvalidValue,
+			"poll mode %v: the mode stepped, and no other, needs a step function", p.Mode)
 	}
 	if p.SpinTime < 0 {
 		return status.Errorf(status.InvalidValue, "spin time %v is negative", p.SpinTime)
