@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -44,16 +45,16 @@ func (c TCPConfig) withDefaults() TCPConfig {
 	return c
 }
 
-// tcpTransport frames messages on a TCP connection, in plain text or inside TLS.
+// tcpTransport frames messages on a byte stream, in plain text or inside TLS.
 type tcpTransport struct {
-	conn   *net.TCPConn
+	conn   network.Stream
 	stream stream // carries the frames: conn, or TLS on conn
 	config TCPConfig
 	frame  []byte // send buffer
 	name   string // of the peer
 }
 
-// stream is a connection that can be closed in one direction.
+// stream is a connection that can be closed in one direction, like tls.Conn.
 type stream interface {
 	net.Conn
 	CloseWrite() error
@@ -61,26 +62,31 @@ type stream interface {
 
 // NewTCPTransport returns a transport over conn, which it owns from now on. Anyone on the network
 // can read and change what it carries; see NewTLSClient and NewTLSServer.
-func NewTCPTransport(conn *net.TCPConn, config TCPConfig) Transport {
+func NewTCPTransport(conn network.Stream, config TCPConfig) Transport {
 	return newTCPTransport(conn, config)
 }
 
-func newTCPTransport(conn *net.TCPConn, config TCPConfig) *tcpTransport {
+func newTCPTransport(conn network.Stream, config TCPConfig) *tcpTransport {
 	t := &tcpTransport{
-		conn: conn, stream: &resetReader{TCPConn: conn}, config: config.withDefaults(),
+		conn: conn, stream: &resetReader{Stream: conn}, config: config.withDefaults(),
 		name: conn.RemoteAddr().String(),
 	}
-	// These options make the kernel send at once and detect a lost network. If it rejects one, the
-	// endpoint's own timeouts and keep-alives still work, only later; a broken connection fails on
-	// first use anyway.
-	timeout := t.config.UserTimeout
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		setOptions(tcp, t.config.UserTimeout)
+	}
+	return t
+}
+
+// setOptions makes the kernel send at once and detect a lost network. If it rejects an option, the
+// endpoint's own timeouts and keep-alives still work, only later; a broken connection fails on
+// first use anyway.
+func setOptions(conn *net.TCPConn, timeout time.Duration) {
 	_ = conn.SetNoDelay(true)
 	_ = setUserTimeout(conn, timeout)
 	_ = conn.SetKeepAliveConfig(net.KeepAliveConfig{
 		Enable: true,
 		Idle:   max(timeout, time.Second), Interval: max(timeout/4, time.Second), Count: 4,
 	})
-	return t
 }
 
 func (t *tcpTransport) MaxMessageSize() int { return t.config.MaxMessageSize }
@@ -252,20 +258,20 @@ func (d *deadline) stop() {
 	}
 }
 
-// resetReader is a TCP connection that reads once more after a reset: the peer's farewell, which
-// gives the reason, may still be in the socket.
+// resetReader is a connection that reads once more after a reset: the peer's farewell, which gives
+// the reason, may still be in the socket.
 type resetReader struct {
-	*net.TCPConn
+	network.Stream
 	reset bool // Read has seen the reset
 }
 
 func (c *resetReader) Read(b []byte) (int, error) {
-	n, err := c.TCPConn.Read(b)
+	n, err := c.Stream.Read(b)
 	if n > 0 || c.reset || !isReset(err) {
 		return n, err
 	}
 	c.reset = true
-	if n, again := c.TCPConn.Read(b); n > 0 {
+	if n, again := c.Stream.Read(b); n > 0 {
 		return n, again
 	}
 	return 0, err

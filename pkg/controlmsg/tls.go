@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"syscall"
 
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -18,7 +20,7 @@ import (
 // In TLS 1.3 the handshake completes on this side before the peer has examined its certificate. A
 // peer that rejects the certificate makes the next Send or Receive fail with status.Authentication.
 func NewTLSClient(
-	ctx context.Context, conn *net.TCPConn, secure *tls.Config, config TCPConfig,
+	ctx context.Context, conn network.Stream, secure *tls.Config, config TCPConfig,
 ) (Transport, error) {
 	t := newTCPTransport(conn, config)
 	if err := t.handshake(ctx, tls.Client(t.stream, secure)); err != nil {
@@ -30,7 +32,7 @@ func NewTLSClient(
 // NewTLSServer is NewTLSClient for the accepting side. A peer that does not speak TLS gets an Error
 // in plain text.
 func NewTLSServer(
-	ctx context.Context, conn *net.TCPConn, secure *tls.Config, config TCPConfig,
+	ctx context.Context, conn network.Stream, secure *tls.Config, config TCPConfig,
 ) (Transport, error) {
 	t := newTCPTransport(conn, config)
 	if err := t.handshake(ctx, tls.Server(t.stream, secure)); err != nil {
@@ -98,7 +100,8 @@ func isConnectionLoss(err error) bool {
 	if failure, ok := errors.AsType[*net.OpError](err); ok {
 		return failure.Op == "read" || failure.Op == "write"
 	}
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+	_, failed := errors.AsType[syscall.Errno](err)
+	return failed || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, net.ErrClosed)
 }
 

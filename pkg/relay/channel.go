@@ -92,7 +92,7 @@ func (c *channel) openDevice(config *ChannelConfig) error {
 		_, err := c.relay.devices.at(config.RDMAAddress)
 		return err
 	}
-	source, err := sourceAddress(config.Target)
+	source, err := c.relay.config.Network.SourceAddress(config.Target)
 	if err != nil {
 		c.log.Warn("no route to the target yet", zap.Error(err))
 		return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -47,6 +48,8 @@ type Config struct {
 	// datapath.NoCPU.
 	CPUs   []int
 	Policy progress.Policy
+	// Network makes the control connections to targets; nil means network.Kernel{}.
+	Network network.Network
 	// TLS secures the control connections to targets. If it is nil, they are in plain text.
 	TLS *mutualtls.Credentials
 	// Software is the name and version that clients and targets see.
@@ -137,6 +140,9 @@ type Limits struct {
 
 func (c *Config) setDefaults() {
 	c.Software = cmp.Or(c.Software, "zc-relay")
+	if c.Network == nil {
+		c.Network = network.Kernel{}
+	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
 	}

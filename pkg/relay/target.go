@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -13,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -37,19 +37,17 @@ func (c *channel) openTarget(
 ) (*targetConnection, error) {
 	ctx, cancel := context.WithTimeout(ctx, settings.ControlTimeout)
 	defer cancel()
-	var dialer net.Dialer
-	connection, err := dialer.DialContext(ctx, "tcp", settings.Target.String())
+	connection, err := c.relay.config.Network.Dial(ctx, netip.Addr{}, settings.Target)
 	if err != nil {
 		return nil, status.Errorf(status.NotConnected,
 			"target %v cannot be reached (is it running?): %w", settings.Target, err)
 	}
-	tcp := connection.(*net.TCPConn)
 	var transport controlmsg.Transport
 	if credentials := c.relay.config.TLS; credentials == nil {
-		transport = controlmsg.NewTCPTransport(tcp, controlmsg.TCPConfig{})
+		transport = controlmsg.NewTCPTransport(connection, controlmsg.TCPConfig{})
 	} else {
 		name := cmp.Or(settings.TLSServerName, settings.Target.Addr().String())
-		transport, err = controlmsg.NewTLSClient(ctx, tcp, credentials.Client(name),
+		transport, err = controlmsg.NewTLSClient(ctx, connection, credentials.Client(name),
 			controlmsg.TCPConfig{})
 		if err != nil {
 			return nil, fmt.Errorf("connect to target %v: %w", settings.Target, err)
@@ -64,7 +62,7 @@ func (c *channel) openTarget(
 		}),
 	}
 	if !t.source.IsValid() {
-		t.source = tcp.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+		t.source = network.AddressOf(connection.LocalAddr()).Addr()
 	}
 	if err := t.openVolume(ctx, c.relay.devices); err != nil {
 		t.requester.Close(err)
@@ -134,16 +132,4 @@ func (d *deviceSet) close() error {
 		delete(d.devices, source)
 	}
 	return errors.Join(errs...)
-}
-
-// sourceAddress returns the local address of connections to the target.
-func sourceAddress(target netip.AddrPort) (netip.Addr, error) {
-	// Connecting a UDP socket looks up the route and sends nothing.
-	connection, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(target))
-	if err != nil {
-		return netip.Addr{}, status.Errorf(status.NotConnected, "find the route to target %v: %w",
-			target, err)
-	}
-	defer connection.Close()
-	return connection.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
 }

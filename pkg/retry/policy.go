@@ -20,6 +20,9 @@ type Policy struct {
 	// to LongestPause. 0 means the default.
 	FirstPause   time.Duration
 	LongestPause time.Duration
+	// Random returns a number in [0, 1) that decides by how much Next shortens a pause. Goroutines
+	// may call it concurrently. nil means math/rand/v2.Float64.
+	Random func() float64
 }
 
 // Defaults of Policy.
@@ -38,6 +41,9 @@ func (p Policy) WithDefaults() Policy {
 		p.LongestPause = DefaultLongestPause
 	}
 	p.LongestPause = max(p.LongestPause, p.FirstPause)
+	if p.Random == nil {
+		p.Random = rand.Float64
+	}
 	return p
 }
 
@@ -47,13 +53,12 @@ type Schedule struct {
 	begun  time.Time
 	done   uint32
 	pause  time.Duration // after the next attempt
-	random func() float64
 }
 
 // Begin starts a schedule for a failure at the given time.
 func (p Policy) Begin(now time.Time) *Schedule {
 	p = p.WithDefaults()
-	return &Schedule{policy: p, begun: now, pause: p.FirstPause, random: rand.Float64}
+	return &Schedule{policy: p, begun: now, pause: p.FirstPause}
 }
 
 // Attempt returns how many attempts Next has allowed.
@@ -77,7 +82,7 @@ func (s *Schedule) Next(now time.Time) (pause time.Duration, err error) {
 			"gave up after %d attempts (limit %v)", s.done, s.policy.Attempts)
 	}
 	if s.done > 0 {
-		pause = s.pause - time.Duration(float64(s.pause)*s.random()/4)
+		pause = s.pause - time.Duration(float64(s.pause)*s.policy.Random()/4)
 	}
 	if limit, ok := s.policy.Total.Duration(); ok {
 		rest := limit - now.Sub(s.begun)

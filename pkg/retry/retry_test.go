@@ -123,11 +123,27 @@ func TestAScheduleKeepsToItsPolicy(t *testing.T) {
 }
 
 func TestPausesDoubleUpToTheLongest(t *testing.T) {
-	s := Policy{FirstPause: time.Second, LongestPause: 5 * time.Second}.Begin(time.Unix(0, 0))
-	s.random = func() float64 { return 0 }
+	s := Policy{FirstPause: time.Second, LongestPause: 5 * time.Second,
+		Random: func() float64 { return 0 }}.Begin(time.Unix(0, 0))
 	for i, want := range []time.Duration{0, 1, 2, 4, 5, 5} {
 		if got, err := s.Next(time.Unix(0, 0)); err != nil || got != want*time.Second {
 			t.Errorf("pause %d is %v, want %v s: %v", i, got, want, err)
+		}
+	}
+}
+
+func TestThePolicysRandomNumbersDecideThePauses(t *testing.T) {
+	numbers := []float64{0, 0.5, 0.75}
+	drawn := 0
+	p := Policy{FirstPause: time.Second, LongestPause: time.Second, Random: func() float64 {
+		drawn++
+		return numbers[drawn-1]
+	}}
+	s := p.Begin(time.Unix(0, 0))
+	for i, want := range []time.Duration{0, 1000, 875, 812} {
+		got, err := s.Next(time.Unix(0, 0))
+		if err != nil || got.Truncate(time.Millisecond) != want*time.Millisecond {
+			t.Errorf("pause %d is %v, want %v ms: %v", i, got, int64(want), err)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -37,7 +38,7 @@ func (t *Target) acceptControl(ctx context.Context) error {
 	defer handshakes.Wait()
 	free := make(chan struct{}, maxHandshakes)
 	for {
-		connection, err := t.listener.AcceptTCP()
+		connection, err := t.listener.Accept()
 		if ctx.Err() != nil {
 			if err == nil {
 				_ = connection.Close()
@@ -71,7 +72,7 @@ func (t *Target) acceptControl(ctx context.Context) error {
 }
 
 // authenticate starts a session if the relay proves its identity.
-func (t *Target) authenticate(ctx context.Context, connection *net.TCPConn) {
+func (t *Target) authenticate(ctx context.Context, connection network.Stream) {
 	ctx, cancel := context.WithTimeout(ctx, t.config.ControlTimeout)
 	defer cancel()
 	transport, err := controlmsg.NewTLSServer(ctx, connection,
@@ -83,7 +84,7 @@ func (t *Target) authenticate(ctx context.Context, connection *net.TCPConn) {
 	t.startSession(connection, transport)
 }
 
-func (t *Target) startSession(connection *net.TCPConn, transport controlmsg.Transport) {
+func (t *Target) startSession(connection network.Stream, transport controlmsg.Transport) {
 	s := newSession(t, connection, transport)
 	t.mu.Lock()
 	full := len(t.sessions) >= t.config.MaxSessions

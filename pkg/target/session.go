@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -51,13 +51,13 @@ type session struct {
 	releaseErr  error
 }
 
-func newSession(t *Target, connection *net.TCPConn, transport controlmsg.Transport) *session {
+func newSession(t *Target, connection network.Stream, transport controlmsg.Transport) *session {
 	log := t.log.With(zap.Uint64("session", t.sessionID.Add(1)),
 		zap.String("relay", transport.RemoteName()))
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &session{
 		target: t, ctx: ctx, cancel: cancel, log: log, epoch: epoch.NewSession(cancel),
-		local: connection.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap(),
+		local: network.AddressOf(connection.LocalAddr()).Addr(),
 		relay: controlmsg.NewResponder(transport, controlmsg.EndpointConfig{
 			Role:      controlmsg.RoleTarget,
 			Timeout:   t.config.ControlTimeout,

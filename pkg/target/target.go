@@ -24,6 +24,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -55,6 +56,8 @@ type Config struct {
 	// CPUs has an element per worker: the core to pin it to, or datapath.NoCPU.
 	CPUs   []int
 	Policy progress.Policy
+	// Network accepts control connections; nil means network.Kernel{}.
+	Network network.Network
 	// ControlTimeout bounds each step of a handshake. DrainTimeout is how long to wait for requests
 	// in flight at shutdown; a negative value means no wait. 0 means the defaults.
 	ControlTimeout time.Duration
@@ -80,6 +83,9 @@ func (c *Config) setDefaults() {
 	c.MaxSessions = cmp.Or(c.MaxSessions, DefaultMaxSessions)
 	c.StagingLimit = cmp.Or(c.StagingLimit, DefaultStagingLimit)
 	c.Software = cmp.Or(c.Software, "zc-relay target")
+	if c.Network == nil {
+		c.Network = network.Kernel{}
+	}
 	c.KeepAlive = cmp.Or(c.KeepAlive, controlmsg.DefaultKeepAlive())
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
@@ -92,7 +98,7 @@ type Target struct {
 	log      *zap.Logger
 	device   rdma.Device
 	pool     *datapath.Pool
-	listener *net.TCPListener
+	listener network.Listener
 	rdma     rdma.Listener
 	tokens   *tokenRegistry
 	clients  *epoch.Registry
@@ -142,7 +148,7 @@ func (t *Target) start(ctx context.Context) error {
 	if t.rdma, err = t.device.Listen(ctx, t.config.RDMAListen); err != nil {
 		return fmt.Errorf("listen for RDMA connections on %v: %w", t.config.RDMAListen, err)
 	}
-	t.listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(t.config.Listen))
+	t.listener, err = t.config.Network.Listen(ctx, t.config.Listen)
 	if err != nil {
 		return fmt.Errorf("listen for control connections on %v: %w", t.config.Listen, err)
 	}
@@ -150,9 +156,7 @@ func (t *Target) start(ctx context.Context) error {
 }
 
 // Address returns where relays connect, with the actual port.
-func (t *Target) Address() netip.AddrPort {
-	return t.listener.Addr().(*net.TCPAddr).AddrPort()
-}
+func (t *Target) Address() netip.AddrPort { return t.listener.Address() }
 
 // RDMAAddress returns where relays connect by RDMA, with the actual port.
 func (t *Target) RDMAAddress() netip.AddrPort { return t.rdma.Address() }
