@@ -22,7 +22,7 @@ type connection struct {
 	peer           comch.Peer
 	maxMessageSize int
 
-	socket   *socket
+	socket   *frameSocket
 	writes   *writeQueue
 	messages chan []byte   // received control messages; credits keep it from filling up
 	credits  chan struct{} // one token per message that the peer has room for
@@ -60,7 +60,7 @@ func (r role) isOwnerOf(id uint32) bool { return id != 0 && id%2 == uint32(r)%2 
 
 // newConnection returns a connection on a socket after the handshake. Call start to serve the
 // socket.
-func newConnection(role role, s *socket, peer comch.Peer, agreed terms, limits Limits,
+func newConnection(role role, s *frameSocket, peer comch.Peer, agreed terms, limits Limits,
 	log *zap.Logger) *connection {
 	c := &connection{
 		role:           role,

@@ -33,10 +33,10 @@ const maxDevices = 1024
 // maxServices bounds how many services of a device are listed.
 const maxServices = 1024
 
-// Services implements comch.ServiceLister. It lists the sockets in the provider's directory,
-// including those of killed servers whose names no other server has taken.
-func (p *provider) Services() ([]comch.Service, error) {
-	root, err := openRoot(p.directory)
+// Services lists the sockets in the directory, including those of killed servers whose names no
+// other server has taken.
+func (u unixSockets) Services() ([]comch.Service, error) {
+	root, err := openRoot(u.directory)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}

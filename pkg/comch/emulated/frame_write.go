@@ -120,7 +120,7 @@ func (q *writeQueue) wait() []queuedFrame {
 }
 
 // writeTo writes frames until the queue is closed or the socket fails.
-func (q *writeQueue) writeTo(s *socket) error {
+func (q *writeQueue) writeTo(s *frameSocket) error {
 	for {
 		batch := q.wait()
 		if batch == nil {

@@ -68,7 +68,7 @@ func (g greeting) negotiate(version, maxMessageSize, receiveQueue uint32) (terms
 }
 
 // receiveHello reads a client's first frame.
-func receiveHello(s *socket, own greeting) (terms, error) {
+func receiveHello(s *frameSocket, own greeting) (terms, error) {
 	f, err := readHandshake(s)
 	if err != nil {
 		return terms{}, err
@@ -81,7 +81,7 @@ func receiveHello(s *socket, own greeting) (terms, error) {
 }
 
 // greetServer is the client's side of the handshake.
-func greetServer(ctx context.Context, s *socket, own greeting) (terms, error) {
+func greetServer(ctx context.Context, s *frameSocket, own greeting) (terms, error) {
 	s.setTimeout(handshakeTimeout)
 	stop := context.AfterFunc(ctx, func() { s.setTimeout(time.Nanosecond) })
 	agreed, err := exchangeGreetings(s, own)
@@ -92,7 +92,7 @@ func greetServer(ctx context.Context, s *socket, own greeting) (terms, error) {
 	return agreed, err
 }
 
-func exchangeGreetings(s *socket, own greeting) (terms, error) {
+func exchangeGreetings(s *frameSocket, own greeting) (terms, error) {
 	hello := own.hello()
 	writeErr := s.write(&hello, descriptors{})
 	// A server that rejects this user sends its reason and closes the socket without reading. That
@@ -113,7 +113,7 @@ func exchangeGreetings(s *socket, own greeting) (terms, error) {
 }
 
 // readHandshake reads one frame and closes any descriptors in it.
-func readHandshake(s *socket) (frame, error) {
+func readHandshake(s *frameSocket) (frame, error) {
 	f, received, err := s.read()
 	received.closeAll()
 	if errors.Is(err, io.EOF) {

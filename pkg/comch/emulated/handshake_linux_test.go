@@ -126,14 +126,14 @@ func TestConnectToASilentServerEndsWithItsContext(t *testing.T) {
 }
 
 // dialRaw connects to a server without sending a hello.
-func dialRaw(t *testing.T, server comch.Server) *socket {
+func dialRaw(t *testing.T, server comch.Server) *frameSocket {
 	t.Helper()
 	conn, err := net.DialUnix("unixpacket",
 		nil, &net.UnixAddr{Name: server.Address(), Net: "unixpacket"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSocket(conn, defaultLimits.MaxMessageSize)
+	s := newFrameSocket(newUnixSocket(conn), defaultLimits.MaxMessageSize)
 	s.setTimeout(time.Minute)
 	t.Cleanup(s.close)
 	return s

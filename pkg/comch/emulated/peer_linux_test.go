@@ -24,7 +24,7 @@ func testLimits() Limits {
 
 // newHalfConnection returns one side of a connection, and a bare socket for the other side, with
 // which a test can do what no provider would. The connection serves nothing until start.
-func newHalfConnection(tb testing.TB, role role) (*connection, *socket) {
+func newHalfConnection(tb testing.TB, role role) (*connection, *frameSocket) {
 	tb.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -36,7 +36,7 @@ func newHalfConnection(tb testing.TB, role role) (*connection, *socket) {
 	return c, other
 }
 
-func socketOf(tb testing.TB, descriptor int) *socket {
+func socketOf(tb testing.TB, descriptor int) *frameSocket {
 	tb.Helper()
 	file := os.NewFile(uintptr(descriptor), "socket")
 	defer func() { _ = file.Close() }()
@@ -44,11 +44,11 @@ func socketOf(tb testing.TB, descriptor int) *socket {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return newSocket(conn.(*net.UnixConn), testTerms.maxMessageSize)
+	return newFrameSocket(newUnixSocket(conn.(*net.UnixConn)), testTerms.maxMessageSize)
 }
 
 // newServedConnection is newHalfConnection with start.
-func newServedConnection(tb testing.TB, role role) (*connection, *socket) {
+func newServedConnection(tb testing.TB, role role) (*connection, *frameSocket) {
 	tb.Helper()
 	c, peer := newHalfConnection(tb, role)
 	peer.setTimeout(time.Minute)

@@ -53,7 +53,7 @@ func TestProtocolViolationEndsTheConnection(t *testing.T) {
 }
 
 // wantGoodbye checks that the peer receives a goodbye with the reason.
-func wantGoodbye(t *testing.T, peer *socket) {
+func wantGoodbye(t *testing.T, peer *frameSocket) {
 	t.Helper()
 	for {
 		f, _, err := peer.read()
@@ -156,7 +156,7 @@ func TestTooManyDescriptorsEndTheConnection(t *testing.T) {
 			list[i] = 0
 		}
 		packet := (&frame{kind: frameCloseConsumer}).append(nil)
-		if _, _, err := peer.conn.WriteMsgUnix(packet, unix.UnixRights(list...), nil); err != nil {
+		if err := peer.socket.WritePacket(packet, list); err != nil {
 			t.Fatal(err)
 		}
 		if err := awaitEnd(t, c); !isViolation(err) {
@@ -168,7 +168,7 @@ func TestTooManyDescriptorsEndTheConnection(t *testing.T) {
 func TestUnexpectedDescriptorsEndTheConnection(t *testing.T) {
 	c, peer := newServedConnection(t, serverRole)
 	packet := (&frame{kind: frameMessage}).append(nil)
-	if _, _, err := peer.conn.WriteMsgUnix(packet, unix.UnixRights(0), nil); err != nil {
+	if err := peer.socket.WritePacket(packet, []int{0}); err != nil {
 		t.Fatal(err)
 	}
 	if err := awaitEnd(t, c); !isViolation(err) {
@@ -223,7 +223,7 @@ func TestWrongRingMemoryIsRejected(t *testing.T) {
 }
 
 // replyWith accepts the next request, with a copy of descriptor in the reply.
-func replyWith(peer *socket, descriptor int) {
+func replyWith(peer *frameSocket, descriptor int) {
 	f, received, err := peer.read()
 	received.closeAll()
 	if err != nil {

@@ -18,6 +18,7 @@
 package emulated
 
 import (
+	"cmp"
 	"strings"
 
 	"go.uber.org/zap"
@@ -44,6 +45,9 @@ type Options struct {
 	// files in it, accessible to everybody. Those users must also be able to search all parent
 	// directories, so a user's runtime directory does not work.
 	Directory string
+	// Sockets replaces the Unix sockets in Directory, for instance in a simulation. nil means
+	// UnixSockets(Directory).
+	Sockets Sockets
 	// Logger records what no call can return, for instance rejected clients. nil disables logging.
 	Logger *zap.Logger
 	Limits Limits
@@ -70,10 +74,10 @@ type Limits struct {
 
 // New returns a provider. It has no side effects until one of its methods is called.
 func New(options Options) comch.Provider {
-	p := &provider{directory: options.Directory, log: options.Logger,
+	p := &provider{sockets: options.Sockets, log: options.Logger,
 		limits: options.Limits.withDefaults()}
-	if p.directory == "" {
-		p.directory = DefaultDirectory()
+	if p.sockets == nil {
+		p.sockets = UnixSockets(cmp.Or(options.Directory, DefaultDirectory()))
 	}
 	if p.log == nil {
 		p.log = zap.NewNop()
@@ -82,12 +86,15 @@ func New(options Options) comch.Provider {
 }
 
 type provider struct {
-	directory string
-	log       *zap.Logger
-	limits    Limits
+	sockets Sockets
+	log     *zap.Logger
+	limits  Limits
 }
 
 func (p *provider) Name() string { return providerName }
+
+// Services implements comch.ServiceLister.
+func (p *provider) Services() ([]comch.Service, error) { return p.sockets.Services() }
 
 func (p *provider) Capabilities(device string) (comch.Capabilities, error) {
 	if err := checkName("device", device); err != nil {
@@ -135,6 +142,8 @@ const (
 const (
 	providerName  = "emulated"
 	maxNameLength = 120 // bytes, as on hardware
+	// lockSuffix is the suffix of lock files: see nameLock.
+	lockSuffix = ".lock"
 )
 
 // withDefaults replaces zeroes with defaults and caps the rest at highestLimits.

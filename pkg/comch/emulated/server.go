@@ -29,8 +29,7 @@ type server struct {
 	config   comch.ServerConfig
 	limits   Limits
 	log      *zap.Logger
-	nameLock *nameLock
-	listener *net.UnixListener
+	listener SocketListener
 	accepted chan *connection
 	closed   chan struct{}
 	running  sync.WaitGroup
@@ -38,18 +37,16 @@ type server struct {
 	mu         sync.Mutex
 	stopping   bool
 	clients    int
-	handshakes []*net.UnixConn // oldest first
+	handshakes []Socket // oldest first
 	admission  comch.Admission
 }
 
-func newServer(p *provider, config comch.ServerConfig, lock *nameLock, listener *net.UnixListener,
-) *server {
+func newServer(p *provider, config comch.ServerConfig, listener SocketListener) *server {
 	s := &server{
 		provider: p,
 		config:   config,
 		limits:   p.limits,
 		log:      p.log.With(zap.String("server", config.Name)),
-		nameLock: lock,
 		listener: listener,
 		accepted: make(chan *connection, p.limits.MaxClients),
 		closed:   make(chan struct{}),
@@ -61,9 +58,7 @@ func newServer(p *provider, config comch.ServerConfig, lock *nameLock, listener 
 	return s
 }
 
-func (s *server) Address() string {
-	return fmt.Sprintf("%s/%s", s.nameLock.directory.path, s.config.Name)
-}
+func (s *server) Address() string { return s.listener.Address() }
 
 // Accept skips clients that have already disconnected.
 func (s *server) Accept(ctx context.Context) (comch.Connection, error) {
@@ -90,13 +85,11 @@ func (s *server) Close() error {
 		return nil
 	}
 	s.stopping = true
-	for _, conn := range s.handshakes {
-		_ = conn.Close()
+	for _, socket := range s.handshakes {
+		_ = socket.Close()
 	}
 	s.mu.Unlock()
 	close(s.closed)
-	// Remove the name first: a client that finds it can connect.
-	s.nameLock.release()
 	err := s.listener.Close()
 	s.running.Wait()
 	for {
@@ -112,10 +105,10 @@ func (s *server) Close() error {
 func (s *server) acceptLoop() {
 	defer s.running.Done()
 	for {
-		conn, err := s.listener.AcceptUnix()
+		socket, err := s.listener.Accept()
 		switch {
 		case err == nil:
-			s.startHandshake(conn)
+			s.startHandshake(socket)
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
@@ -130,32 +123,32 @@ func (s *server) acceptLoop() {
 }
 
 // startHandshake starts the handshake with a client on its own goroutine.
-func (s *server) startHandshake(conn *net.UnixConn) {
+func (s *server) startHandshake(socket Socket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping {
-		_ = conn.Close()
+		_ = socket.Close()
 		return
 	}
 	if len(s.handshakes) >= maxHandshakes {
 		_ = s.handshakes[0].Close()
 		s.handshakes = s.handshakes[1:]
 	}
-	s.handshakes = append(s.handshakes, conn)
+	s.handshakes = append(s.handshakes, socket)
 	s.running.Add(1)
 	go func() {
 		defer s.running.Done()
-		s.handshake(conn)
+		s.handshake(socket)
 	}()
 }
 
 // handshake runs the handshake with a client and passes the connection to Accept.
-func (s *server) handshake(conn *net.UnixConn) {
-	socket := newSocket(conn, s.config.MaxMessageSize)
-	socket.setTimeout(handshakeTimeout)
-	peer, agreed, err := s.greet(socket)
-	s.mu.Lock() // conn is no longer a handshake that Close or a newer client may end
-	if i := slices.Index(s.handshakes, conn); i >= 0 {
+func (s *server) handshake(socket Socket) {
+	frames := newFrameSocket(socket, s.config.MaxMessageSize)
+	frames.setTimeout(handshakeTimeout)
+	peer, agreed, err := s.greet(frames)
+	s.mu.Lock() // socket is no longer a handshake that Close or a newer client may end
+	if i := slices.Index(s.handshakes, socket); i >= 0 {
 		s.handshakes = slices.Delete(s.handshakes, i, i+1)
 	}
 	s.mu.Unlock()
@@ -165,13 +158,13 @@ func (s *server) handshake(conn *net.UnixConn) {
 		}
 		s.log.Warn("rejected client",
 			zap.Int("peer_pid", peer.PID), zap.Uint32("peer_uid", peer.UID), zap.Error(err))
-		socket.close()
+		frames.close()
 		return
 	}
-	socket.setTimeout(0)
+	frames.setTimeout(0)
 	limits := s.limits
 	limits.MaxExportBytes = s.currentAdmission().MaxExportBytes
-	c := newConnection(serverRole, socket, peer, agreed, limits, s.log)
+	c := newConnection(serverRole, frames, peer, agreed, limits, s.log)
 	c.onEnd = s.removeClient
 	c.start()
 	select {
@@ -183,22 +176,22 @@ func (s *server) handshake(conn *net.UnixConn) {
 
 // greet is the server's side of the handshake. An admitted client counts as connected until its
 // connection ends.
-func (s *server) greet(socket *socket) (comch.Peer, terms, error) {
-	peer, err := peerCredentials(socket.conn)
+func (s *server) greet(frames *frameSocket) (comch.Peer, terms, error) {
+	peer, err := frames.socket.Peer()
 	if err != nil {
 		return peer, terms{}, err
 	}
-	agreed, err := s.admit(socket, peer)
+	agreed, err := s.admit(frames, peer)
 	if err != nil {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			goodbye := textFrame(frameGoodbye, err)
 			// Best effort: the server disconnects the client anyway.
-			_ = socket.write(&goodbye, descriptors{})
+			_ = frames.write(&goodbye, descriptors{})
 		}
 		return peer, terms{}, err
 	}
 	welcome := greeting{agreed.maxMessageSize, agreed.receiveQueue}.welcome()
-	if err := socket.write(&welcome, descriptors{}); err != nil {
+	if err := frames.write(&welcome, descriptors{}); err != nil {
 		s.removeClient()
 		return peer, terms{}, err
 	}
@@ -206,11 +199,11 @@ func (s *server) greet(socket *socket) (comch.Peer, terms, error) {
 }
 
 // admit authorizes a client, reads its hello, and counts it.
-func (s *server) admit(socket *socket, peer comch.Peer) (terms, error) {
+func (s *server) admit(frames *frameSocket, peer comch.Peer) (terms, error) {
 	if err := s.authorize(peer); err != nil {
 		return terms{}, err
 	}
-	agreed, err := receiveHello(socket, greeting{s.config.MaxMessageSize, s.config.ReceiveQueue})
+	agreed, err := receiveHello(frames, greeting{s.config.MaxMessageSize, s.config.ReceiveQueue})
 	if err != nil {
 		return terms{}, err
 	}
@@ -221,7 +214,7 @@ func (s *server) admit(socket *socket, peer comch.Peer) (terms, error) {
 func (s *server) SetAdmission(admission comch.Admission) error {
 	err := s.provider.prepareAdmission(&admission)
 	if err == nil && admission.AllowsOthers() {
-		err = s.provider.openToEveryUser(&s.config)
+		err = s.listener.OpenToEveryUser()
 	}
 	if err != nil {
 		return fmt.Errorf("change the admission of Comch server %q: %w", s.config.Name, err)

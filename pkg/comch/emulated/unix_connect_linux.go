@@ -9,66 +9,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-func (p *provider) Connect(ctx context.Context, config comch.ClientConfig,
-) (comch.Connection, error) {
-	c, err := p.connect(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("connect to Comch server %q of device %s: %w",
-			config.Name, config.Device, err)
-	}
-	return c, nil
-}
-
-func (p *provider) connect(ctx context.Context, config comch.ClientConfig) (*connection, error) {
-	setDefault(&config.Device, DefaultHostDevice)
-	setDefault(&config.MaxMessageSize, p.limits.MaxMessageSize)
-	setDefault(&config.ReceiveQueue, min(defaultReceiveQueue, p.limits.MaxReceiveQueue))
-	if err := checkName("device", config.Device); err != nil {
-		return nil, err
-	}
-	if err := checkName("server name", config.Name); err != nil {
-		return nil, err
-	}
-	own := greeting{config.MaxMessageSize, config.ReceiveQueue}
-	if err := p.checkGreeting(own); err != nil {
-		return nil, err
-	}
-	server, err := lookup(ctx, p.directory, config.Device, config.Name)
-	if err != nil {
-		return nil, err
-	}
-	s := newSocket(server.conn, config.MaxMessageSize)
-	peer, err := peerCredentials(server.conn)
-	if err != nil {
-		s.close()
-		return nil, err
-	}
-	agreed, err := greetServer(ctx, s, own)
-	if err != nil {
-		s.close()
-		return nil, err
-	}
-	c := newConnection(clientRole, s, peer, agreed, p.limits, p.log)
-	c.start()
-	return c, nil
-}
-
-// candidate is a server that connectAll has connected to.
-type candidate struct {
-	conn *net.UnixConn
-	path string // of its socket, for errors
-}
-
-// lookup connects to the server with this name that serves the host device, on any DPU device.
-// There must be exactly one.
-func lookup(ctx context.Context, root, device, name string) (*candidate, error) {
-	servers, err := connectAll(ctx, root, device, name)
+func (u unixSockets) Connect(ctx context.Context, hostDevice, name string) (Socket, error) {
+	servers, err := u.connectAll(ctx, hostDevice, name)
 	if err == nil && len(servers) == 1 {
-		return &servers[0], nil
+		return newUnixSocket(servers[0].conn), nil
 	}
 	for i := range servers {
 		_ = servers[i].conn.Close()
@@ -83,12 +30,19 @@ func lookup(ctx context.Context, root, device, name string) (*candidate, error) 
 	}
 	return nil, status.Errorf(status.NotFound,
 		"no server named %q in %s/%s: start it with this directory and representor",
-		name, root, device)
+		name, u.directory, hostDevice)
+}
+
+// candidate is a server that connectAll has connected to.
+type candidate struct {
+	conn *net.UnixConn
+	path string // of its socket, for errors
 }
 
 // connectAll connects to all servers with this name. There may be none.
-func connectAll(ctx context.Context, root, device, name string) ([]candidate, error) {
-	host, err := openHost(root, device)
+func (u unixSockets) connectAll(ctx context.Context, hostDevice, name string,
+) ([]candidate, error) {
+	host, err := openHost(u.directory, hostDevice)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}

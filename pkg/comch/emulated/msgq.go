@@ -3,10 +3,7 @@ package emulated
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated/internal/msgq"
@@ -49,38 +46,17 @@ func (p *provider) NewMsgQ(config comch.MsgQConfig) (comch.MsgQ, error) {
 
 // newLoopback connects this process to itself and returns both ends.
 func (p *provider) newLoopback(limits Limits) (client, server comch.Connection, err error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	first, second, err := p.sockets.Pair()
 	if err != nil {
-		return nil, nil, fmt.Errorf("create socket pair: %w", err)
-	}
-	first, firstErr := connOf(pair[0])
-	second, secondErr := connOf(pair[1])
-	if err := errors.Join(firstErr, secondErr); err != nil {
-		for _, conn := range []*net.UnixConn{first, second} {
-			if conn != nil {
-				_ = conn.Close() // nothing has been sent
-			}
-		}
 		return nil, nil, err
 	}
 	agreed := terms{maxMessageSize: limits.MaxMessageSize, receiveQueue: 1, peerReceiveQueue: 1}
 	self := comch.Peer{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
-	connect := func(role role, conn *net.UnixConn) *connection {
-		s := newSocket(conn, limits.MaxMessageSize)
+	connect := func(role role, socket Socket) *connection {
+		s := newFrameSocket(socket, limits.MaxMessageSize)
 		c := newConnection(role, s, self, agreed, limits, p.log)
 		c.start()
 		return c
 	}
 	return connect(clientRole, first), connect(serverRole, second), nil
-}
-
-// connOf returns a connection on a socket. It takes ownership of descriptor.
-func connOf(descriptor int) (*net.UnixConn, error) {
-	file := os.NewFile(uintptr(descriptor), "socket")
-	defer func() { _ = file.Close() }()
-	conn, err := net.FileConn(file)
-	if err != nil {
-		return nil, fmt.Errorf("use socket: %w", err)
-	}
-	return conn.(*net.UnixConn), nil
 }

@@ -14,27 +14,13 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-func (p *provider) Listen(ctx context.Context, config comch.ServerConfig) (comch.Server, error) {
-	s, err := p.listen(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("listen as Comch server %q: %w", config.Name, err)
-	}
-	return s, nil
-}
-
-func (p *provider) listen(ctx context.Context, config comch.ServerConfig) (*server, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	if err := p.prepareServer(&config); err != nil {
-		return nil, err
-	}
-	public := config.AllowsOthers()
-	device, err := p.serverDirectory(&config, public)
+func (u unixSockets) Listen(_ context.Context, service comch.Service, public bool,
+) (SocketListener, error) {
+	device, err := u.serviceDirectory(service, public)
 	if err != nil {
 		return nil, err
 	}
-	lock, err := lockName(device, config.Name)
+	lock, err := lockName(device, service.Name)
 	if err != nil {
 		device.close()
 		return nil, err
@@ -44,65 +30,57 @@ func (p *provider) listen(ctx context.Context, config comch.ServerConfig) (*serv
 		lock.unlock()
 		return nil, err
 	}
-	return newServer(p, config, lock, listener), nil
+	return &unixListener{sockets: u, service: service, lock: lock, listener: listener}, nil
 }
 
-// prepareServer sets defaults and rejects invalid values.
-func (p *provider) prepareServer(config *comch.ServerConfig) error {
-	setDefault(&config.Device, DefaultDevice)
-	setDefault(&config.Representor, DefaultRepresentor)
-	setDefault(&config.MaxMessageSize, p.limits.MaxMessageSize)
-	setDefault(&config.ReceiveQueue, min(defaultReceiveQueue, p.limits.MaxReceiveQueue))
-	if err := p.prepareAdmission(&config.Admission); err != nil {
-		return err
-	}
-	if err := checkName("device", config.Device); err != nil {
-		return err
-	}
-	if err := checkName("representor", config.Representor); err != nil {
-		return err
-	}
-	if err := checkName("server name", config.Name); err != nil {
-		return err
-	}
-	return p.checkGreeting(greeting{config.MaxMessageSize, config.ReceiveQueue})
-}
-
-func (p *provider) prepareAdmission(a *comch.Admission) error {
-	setDefault(&a.MaxClients, min(defaultMaxClients, p.limits.MaxClients))
-	setDefault(&a.MaxExportBytes, p.limits.MaxExportBytes)
-	return checkCount("MaxClients", a.MaxClients, p.limits.MaxClients)
-}
-
-// serverDirectory opens the directory of a server. It creates missing directories, and makes all of
-// them accessible to every user if public.
-func (p *provider) serverDirectory(config *comch.ServerConfig, public bool) (*directory, error) {
-	root, err := makeRoot(p.directory, public)
+// serviceDirectory opens the directory of a service. It creates missing directories, and makes all
+// of them accessible to every user if public.
+func (u unixSockets) serviceDirectory(service comch.Service, public bool) (*directory, error) {
+	root, err := makeRoot(u.directory, public)
 	if err != nil {
 		return nil, err
 	}
 	defer root.close()
-	host, err := root.make(config.Representor, public)
+	host, err := root.make(service.Representor, public)
 	if err != nil {
 		return nil, err
 	}
 	defer host.close()
-	return host.make(config.Device, public)
+	return host.make(service.Device, public)
 }
 
-// openToEveryUser makes the files of a running server accessible to every user. The server itself
-// decides who may connect.
-func (p *provider) openToEveryUser(config *comch.ServerConfig) error {
-	device, err := p.serverDirectory(config, true)
+// unixListener implements SocketListener.
+type unixListener struct {
+	sockets  unixSockets
+	service  comch.Service
+	lock     *nameLock
+	listener *net.UnixListener
+}
+
+func (l *unixListener) Accept() (Socket, error) {
+	conn, err := l.listener.AcceptUnix()
+	if err != nil {
+		return nil, err
+	}
+	return newUnixSocket(conn), nil
+}
+
+func (l *unixListener) OpenToEveryUser() error {
+	device, err := l.sockets.serviceDirectory(l.service, true)
 	if err != nil {
 		return err
 	}
 	defer device.close()
-	return device.openToEveryUser(config.Name)
+	return device.openToEveryUser(l.service.Name)
 }
 
-// lockSuffix is the suffix of lock files.
-const lockSuffix = ".lock"
+func (l *unixListener) Address() string { return l.lock.directory.path + "/" + l.service.Name }
+
+// Close removes the name first: a client that finds it can connect.
+func (l *unixListener) Close() error {
+	l.lock.release()
+	return l.listener.Close()
+}
 
 // nameLock is the exclusive right to a server name: the lock on NAME.lock. The kernel releases it
 // when the process dies, so a dead server never blocks its name.

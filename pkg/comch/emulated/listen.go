@@ -1,0 +1,59 @@
+package emulated
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+)
+
+func (p *provider) Listen(ctx context.Context, config comch.ServerConfig) (comch.Server, error) {
+	s, err := p.listen(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("listen as Comch server %q: %w", config.Name, err)
+	}
+	return s, nil
+}
+
+func (p *provider) listen(ctx context.Context, config comch.ServerConfig) (*server, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := p.prepareServer(&config); err != nil {
+		return nil, err
+	}
+	service := comch.Service{Device: config.Device, Representor: config.Representor,
+		Name: config.Name}
+	listener, err := p.sockets.Listen(ctx, service, config.AllowsOthers())
+	if err != nil {
+		return nil, err
+	}
+	return newServer(p, config, listener), nil
+}
+
+// prepareServer sets defaults and rejects invalid values.
+func (p *provider) prepareServer(config *comch.ServerConfig) error {
+	setDefault(&config.Device, DefaultDevice)
+	setDefault(&config.Representor, DefaultRepresentor)
+	setDefault(&config.MaxMessageSize, p.limits.MaxMessageSize)
+	setDefault(&config.ReceiveQueue, min(defaultReceiveQueue, p.limits.MaxReceiveQueue))
+	if err := p.prepareAdmission(&config.Admission); err != nil {
+		return err
+	}
+	if err := checkName("device", config.Device); err != nil {
+		return err
+	}
+	if err := checkName("representor", config.Representor); err != nil {
+		return err
+	}
+	if err := checkName("server name", config.Name); err != nil {
+		return err
+	}
+	return p.checkGreeting(greeting{config.MaxMessageSize, config.ReceiveQueue})
+}
+
+func (p *provider) prepareAdmission(a *comch.Admission) error {
+	setDefault(&a.MaxClients, min(defaultMaxClients, p.limits.MaxClients))
+	setDefault(&a.MaxExportBytes, p.limits.MaxExportBytes)
+	return checkCount("MaxClients", a.MaxClients, p.limits.MaxClients)
+}
