@@ -209,28 +209,35 @@ func BenchmarkIdlePoll(b *testing.B) {
 
 // BenchmarkCostPerMessage does the work of both ends on one thread, so that it measures the
 // processor time per message and not how long threads wait for each other. It sends batches of 32
-// messages of 64 bytes, alone and each preceded by a 4 KiB Write.
+// messages of 64 bytes, alone and each preceded by a Write.
 func BenchmarkCostPerMessage(b *testing.B) {
-	const batch = 32
 	for _, size := range []int{0, 4096} {
-		b.Run(fmt.Sprintf("write=%d", size), func(b *testing.B) {
-			l := newLink(b, false)
-			s := &sender{side: l.x, peer: l.y, size: size}
-			b.ReportAllocs()
-			for b.Loop() {
-				if s.credits == 0 {
-					l.x.conn.Flush()
-					l.await(b, l.y, l.sent)
-					l.await(b, l.x, l.sent)
-					l.y.receive(b, batch, 64)
-					s.credits, l.sent = batch, 0
-				}
-				s.send(b)
-				l.sent++
-			}
-			l.await(b, l.y, l.sent)
+		b.Run(fmt.Sprintf("write=%d", size), func(b *testing.B) { costPerMessage(b, size, false) })
+	}
+	for _, size := range []int{0, 4096, 64 << 10} {
+		b.Run(fmt.Sprintf("write=%d/crc", size), func(b *testing.B) {
+			costPerMessage(b, size, true)
 		})
 	}
+}
+
+func costPerMessage(b *testing.B, size int, crc bool) {
+	const batch = 32
+	l := newLink(b, crc)
+	s := &sender{side: l.x, peer: l.y, size: size}
+	b.ReportAllocs()
+	for b.Loop() {
+		if s.credits == 0 {
+			l.x.conn.Flush()
+			l.await(b, l.y, l.sent)
+			l.await(b, l.x, l.sent)
+			l.y.receive(b, batch, 64)
+			s.credits, l.sent = batch, 0
+		}
+		s.send(b)
+		l.sent++
+	}
+	l.await(b, l.y, l.sent)
 }
 
 // newIdleConnections returns a queue with count idle connections.

@@ -10,12 +10,14 @@
 // A message travels as FPDUs. Each consists of a 2-byte length, one DDP segment, padding, and a
 // CRC32C. The sender writes headers in front of payloads that the kernel gathers from registered
 // memory. The receiver either copies payloads out of the queue's staging buffer, where one system
-// call can deliver many small ones, or has the kernel read them straight into registered memory.
+// call can deliver many small ones, or has the kernel read them straight into registered memory. On
+// a connection with CRCs, an FPDU has no effect before its CRC has been verified, so every payload
+// is copied.
 //
 // The data path is in three files. completionqueue.go drives connections and delivers completions;
-// transmit.go leads from PostSend to the socket; receive.go leads from the socket to the
-// completion. They share batch.go (FPDUs being sent), queues.go (posted work requests), memory.go
-// (registered memory), and fpdu.go (headers).
+// transmit.go leads from PostSend to the socket; receive.go, with verify.go for CRCs, leads from
+// the socket to the completion. They share batch.go (FPDUs being sent), queues.go (posted work
+// requests), memory.go (registered memory), and fpdu.go (headers).
 //
 // Not supported: markers, immediate data and atomics (opcodes 8 and above, RFC 7306), and
 // invalidation of registered memory by the peer.

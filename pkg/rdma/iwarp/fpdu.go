@@ -12,12 +12,20 @@ const (
 	crcBytes    = 4
 	maxTrailer  = 3 + crcBytes
 	maxULPDU    = 65535
+	// maxFPDUBytes is the length of the largest FPDU.
+	maxFPDUBytes = (lengthBytes+maxULPDU+3)&^3 + crcBytes
 )
 
 var zeroTrailer [maxTrailer]byte
 
 // padLength returns the number of zero bytes that follow a ULPDU of the given length.
 func padLength(ulpdu int) int { return -(lengthBytes + ulpdu) & 3 }
+
+// fpduBytes returns the length of the FPDU that starts with b, which holds its length field.
+func fpduBytes(b []byte) int {
+	ulpdu := int(binary.BigEndian.Uint16(b))
+	return lengthBytes + ulpdu + padLength(ulpdu) + crcBytes
+}
 
 // appendTrailer appends padding and CRC to frame, which starts with the length field of an FPDU and
 // contains all of it so far. The CRC field is zero if CRCs are not in use.

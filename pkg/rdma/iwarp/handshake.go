@@ -205,36 +205,32 @@ func (h *handshake) readFPDU(
 ) ([]byte, prefix, *violation, error) {
 	b := make([]byte, maxFirstFrameBytes)
 	have, need := 0, prefixBytes
-	var p prefix
 	for {
 		n, err := h.readSome(b[have:need], delay)
 		have += n
 		if errors.Is(err, os.ErrDeadlineExceeded) && h.ctx.Err() == nil && idle != nil {
 			if delay, err = idle(); err != nil {
-				return nil, p, nil, err
+				return nil, prefix{}, nil, err
 			}
 			continue
 		}
 		if err != nil {
-			return nil, p, nil, h.wrapError("read first frame", err)
+			return nil, prefix{}, nil, h.wrapError("read first frame", err)
 		}
 		if have < need {
 			continue
 		}
 		if need == prefixBytes {
-			var v *violation
-			if p, v = parsePrefix(b); v != nil {
-				return nil, p, v, nil
-			}
-			if need = lengthBytes + p.ulpdu + padLength(p.ulpdu) + crcBytes; need > len(b) {
-				return nil, p, violationReadyToReceive, nil
+			if need = fpduBytes(b); need > len(b) {
+				return nil, prefix{}, violationReadyToReceive, nil
 			}
 			continue
 		}
 		if useCRC && !validCRC(b[:need]) {
-			return nil, p, violationCRC, nil
+			return nil, prefix{}, violationCRC, nil
 		}
-		return b[:need], p, nil, nil
+		p, v := parsePrefix(b)
+		return b[:need], p, v, nil
 	}
 }
 

@@ -1,7 +1,6 @@
 package iwarp
 
 import (
-	"encoding/binary"
 	"syscall"
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -11,8 +10,9 @@ import (
 const (
 	// stagingBytes is how much one system call reads from a stream of small FPDUs.
 	stagingBytes = 64 << 10
-	// directBytes is the smallest remainder of a payload that is read straight into its memory.
-	// Copying less than that is cheaper than another system call.
+	// directBytes is the smallest remainder of a payload that is read straight into its memory, or
+	// of an FPDU with a CRC that is read straight into its buffer. Copying less than that is
+	// cheaper than another system call.
 	directBytes = 8 << 10
 	// aheadBytes is how much is read into staging between large FPDUs. It has room for trailers,
 	// headers, and the small messages between them, but takes in little of the next large payload,
@@ -38,24 +38,25 @@ const (
 // pieces of any size.
 type receiver struct {
 	stage  stage
-	have   int // bytes of the header or trailer that have arrived
+	have   int // bytes of the header or trailer that have been consumed
 	need   int // bytes of the header or trailer that the next step needs
 	left   int // bytes of the payload that have not arrived
 	prefix prefix
-	crc    uint32
 	// region and offset say where the payload goes. It is discarded if region is nil.
 	region *memoryRegion
 	offset uint64
-	// bulk is set to bulkFrames by a large FPDU and counts down with each small one.
-	bulk int
+	// bulk is set to bulkFrames by a payload of at least bulkBytes, and counts down with each
+	// smaller one.
+	bulk      int
+	bulkBytes int
+	partial   partialFrame // with CRCs only
 
 	tagged       taggedMessage
 	untagged     untaggedMessage
 	sendSequence uint32 // expected MSN of the next Send
 	readSequence uint32 // expected MSN of the next Read Request
 
-	header  [maxHeaderBytes]byte
-	trailer [maxTrailer]byte
+	header [maxHeaderBytes]byte
 }
 
 // taggedMessage is a Write or Read Response whose segments are arriving.
@@ -75,7 +76,12 @@ type untaggedMessage struct {
 }
 
 func newReceiver(e handshakeResult) receiver {
-	r := receiver{need: prefixBytes, sendSequence: 1, readSequence: 1}
+	r := receiver{
+		need: prefixBytes, bulkBytes: directBytes, sendSequence: 1, readSequence: 1,
+	}
+	if e.useCRC {
+		r.bulkBytes, r.partial = verifiedBulkBytes, newPartialFrame()
+	}
 	if !e.initiator && e.rtr == rtrRead {
 		r.readSequence++
 	}
@@ -92,7 +98,8 @@ func (r *receiver) stagingSize() int {
 
 // atBoundary reports whether the stream is between messages, so that the peer may close it.
 func (r *receiver) atBoundary() bool {
-	return r.stage == stageHeader && r.have == 0 && !r.tagged.open && !r.untagged.open
+	return r.stage == stageHeader && r.have == 0 && r.partial.have == 0 &&
+		!r.tagged.open && !r.untagged.open
 }
 
 // revokedViolation returns the violation to report if the payload's memory has been deregistered.
@@ -169,9 +176,11 @@ func (c *connection) receive() {
 func (c *connection) receiveOnce() (n, wanted int, err errno) {
 	r := &c.receiver
 	staging := c.queue.staging[:r.stagingSize()]
-	// With CRCs everything is staged, so that nobody else can change bytes while they are checked.
-	if !c.useCRC && r.stage == stagePayload && r.left >= directBytes && r.region != nil {
+	switch {
+	case r.stage == stagePayload && r.left >= directBytes && r.region != nil:
 		return c.receiveDirect(staging)
+	case r.partial.missing() >= directBytes:
+		return c.receivePartial(staging)
 	}
 	if n, err = c.socket.receive(staging); n > 0 {
 		c.countMoved(n)
@@ -204,7 +213,12 @@ func (c *connection) receiveDirect(staging []byte) (n, wanted int, err errno) {
 
 // process consumes input, and fails the connection if the input breaks the protocol.
 func (c *connection) process(input []byte) {
-	v := c.consume(input)
+	var v *violation
+	if c.useCRC {
+		v = c.consumeVerified(input)
+	} else {
+		v = c.consume(input)
+	}
 	c.queue.regions.releaseAll()
 	if v != nil {
 		c.fail(v)
@@ -212,7 +226,8 @@ func (c *connection) process(input []byte) {
 }
 
 // consume runs the state machine over all of input, which must be in memory that nobody else can
-// change. The connection may have ended when it returns.
+// change. With CRCs, input is one FPDU whose CRC is correct. The connection may have ended when
+// consume returns.
 func (c *connection) consume(input []byte) *violation {
 	r := &c.receiver
 	for {
@@ -252,10 +267,7 @@ func (c *connection) consumeHeader(input []byte) (rest []byte, whole bool, v *vi
 		r.need = int(headerBytes[r.prefix.op])
 	}
 	r.left, r.region, r.stage = r.prefix.payload(), nil, stagePayload
-	if c.useCRC {
-		r.crc = updateCRC(0, r.header[:r.need])
-	}
-	if r.left >= directBytes && !c.useCRC {
+	if r.left >= r.bulkBytes {
 		r.bulk = bulkFrames
 	} else if r.bulk > 0 {
 		r.bulk--
@@ -428,9 +440,6 @@ func (c *connection) consumePayload(input []byte) (rest []byte, whole bool, v *v
 			return input, false, violationFault
 		}
 	}
-	if c.useCRC {
-		r.crc = updateCRC(r.crc, input[:n])
-	}
 	r.advance(n)
 	if r.left > 0 {
 		return input[n:], false, nil
@@ -439,20 +448,14 @@ func (c *connection) consumePayload(input []byte) (rest []byte, whole bool, v *v
 	return input[n:], true, nil
 }
 
-// consumeTrailer skips the padding, checks the CRC, and finishes the segment.
+// consumeTrailer skips the padding and the CRC field, and finishes the segment.
 func (c *connection) consumeTrailer(input []byte) (rest []byte, whole bool, v *violation) {
 	r := &c.receiver
-	n := copy(r.trailer[r.have:r.need], input)
+	n := min(r.need-r.have, len(input))
 	r.have += n
 	input = input[n:]
 	if r.have < r.need {
 		return input, false, nil
-	}
-	if c.useCRC {
-		pad := r.need - crcBytes
-		if updateCRC(r.crc, r.trailer[:pad]) != binary.LittleEndian.Uint32(r.trailer[pad:]) {
-			return input, false, violationCRC
-		}
 	}
 	if v := c.finishSegment(); v != nil {
 		return input, false, v
@@ -461,8 +464,7 @@ func (c *connection) consumeTrailer(input []byte) (rest []byte, whole bool, v *v
 	return input, true, nil
 }
 
-// finishSegment acts on a segment that has arrived completely, with a valid CRC. Nothing completes
-// before that.
+// finishSegment acts on a segment that has arrived completely. Nothing completes before that.
 func (c *connection) finishSegment() *violation {
 	r := &c.receiver
 	if c.transmitter.awaitingPeer {

@@ -167,7 +167,7 @@ func connectionWithoutSocket(
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := handshakeResult{rtr: rtrWrite}
+	e := handshakeResult{rtr: rtrWrite, useCRC: useCRC}
 	c.useCRC = useCRC
 	c.responses, c.reads = fifo.New[readResponse](2), newReadRequester(2)
 	c.transmitter, c.receiver = newTransmitter(e), newReceiver(e)

@@ -35,7 +35,7 @@ func raw(w *wireTest, payload int, b ...byte) []byte {
 
 var framingCases = []violationCase{
 	{"ULPDU shorter than its header", violationLength, func(w *wireTest) []byte {
-		return raw(w, 9, 0, 9, 0xc1, 0x40)
+		return raw(w, 7, 0, 9, 0xc1, 0x40)
 	}},
 	{"Read Request with payload", violationLength, func(w *wireTest) []byte {
 		h := untaggedHeader{op: opReadRequest, last: true, queue: queueReadRequest, sequence: 1}
@@ -265,8 +265,7 @@ func checkViolation(t *testing.T, c violationCase, useCRC bool) {
 // lastFrame returns the last frame, padded to the longest header.
 func lastFrame(frames []byte) []byte {
 	for {
-		ulpdu := int(frames[0])<<8 | int(frames[1])
-		size := lengthBytes + ulpdu + padLength(ulpdu) + crcBytes
+		size := fpduBytes(frames)
 		if size >= len(frames) {
 			return append(frames, make([]byte, maxHeaderBytes)...)
 		}

@@ -32,6 +32,7 @@ type wireTest struct {
 	memory      *memoryRegion
 	completions []rdma.Completion
 	disconnects int
+	tornDown    bool
 }
 
 const testMemoryBytes = 256 << 10
@@ -120,6 +121,11 @@ func tcpPair(t testing.TB) (x, y *net.TCPConn) {
 }
 
 func (w *wireTest) tearDown() {
+	if w.tornDown {
+		return
+	}
+	w.tornDown = true
+	_ = w.peer.Close()
 	w.conn.Close()
 	w.pollUntil("the end", func() bool { return w.disconnects == 1 })
 	if err := w.memory.Deregister(); err != nil {
