@@ -3,10 +3,9 @@
 // testing/synctest can tell when all of a test's goroutines are idle.
 //
 // A Network connects hosts, each of which is a network.Network. Its streams behave like TCP between
-// Linux machines, including half-close, reset, and full buffers. Unless Config.Transmit is set, what
-// one end writes is readable at the other end at once, and a test that is deterministic stays so.
-// Otherwise it is in flight until the test delivers it, and meanwhile the test can hold it back,
-// change it, or fail the connection:
+// Linux machines, including half-close, reset, and full buffers. What one end writes is readable at
+// the other end at once, unless Config.Transmit is set. Then it is in flight until it is delivered,
+// and meanwhile the test can hold it back, change it, or fail the connection:
 //
 //	n := networktest.New(networktest.Config{Transmit: func(f *networktest.Flow) {
 //		f.Edit(func(inFlight []byte) { inFlight[0] ^= 1 })

@@ -13,7 +13,7 @@ const (
 	// a message that announces the data before it does not wait for the next system call.
 	smallBytes = 2 << 10
 	// stableBytes is the space for copies of payloads that could change between computing the CRC
-	// and sending. Only connections that use CRCs have it.
+	// and sending, or that must not be sent in place. Only connections that need it have it.
 	stableBytes = 2 * batchBytes
 	// maxBatchRegions bounds the distinct memory regions of one system call.
 	maxBatchRegions = 8

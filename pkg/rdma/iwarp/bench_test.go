@@ -215,7 +215,7 @@ func BenchmarkCostPerMessage(b *testing.B) {
 		b.Run(fmt.Sprintf("write=%d", size), func(b *testing.B) { costPerMessage(b, size, false) })
 	}
 	for _, size := range []int{0, 4096, 64 << 10} {
-		b.Run(fmt.Sprintf("write=%d/crc", size), func(b *testing.B) {
+		b.Run(fmt.Sprintf("write=%d,crc", size), func(b *testing.B) {
 			costPerMessage(b, size, true)
 		})
 	}

@@ -130,8 +130,13 @@ func (q *completionQueue) detach() rdma.Completion {
 }
 
 // Descriptor returns the epoll descriptor, which is readable while a socket or the wake-up
-// descriptor is.
-func (q *completionQueue) Descriptor() int { return q.poller.descriptor }
+// descriptor is. There is none if connections may be streams that are not the kernel's.
+func (q *completionQueue) Descriptor() int {
+	if !q.device.kernel {
+		return progress.NoDescriptor
+	}
+	return q.poller.descriptor
+}
 
 // Arm checks once more for work. It has nothing to announce, because the descriptor becomes
 // readable by itself.
@@ -212,7 +217,7 @@ func (q *completionQueue) processInbox() {
 	for _, c := range arrived {
 		c.slot = q.assignSlot(c)
 		q.active = append(q.active, c)
-		if err := q.poller.add(c.socket, c.slot); err != nil {
+		if err := q.poller.add(&c.socket, c.slot); err != nil {
 			c.end(err, rdma.StatusFatal)
 			continue
 		}
@@ -234,7 +239,7 @@ func (q *completionQueue) assignSlot(c *connection) int32 {
 
 // remove moves a connection from active to ended. It is called before the socket is closed.
 func (q *completionQueue) remove(c *connection) {
-	q.poller.remove(c.socket)
+	q.poller.remove(&c.socket, c.slot)
 	q.slots[c.slot] = nil
 	for i, other := range q.active {
 		if other == c {
@@ -259,7 +264,7 @@ func (q *completionQueue) schedule(c *connection) {
 // when the socket becomes writable.
 func (q *completionQueue) setBlocked(c *connection, blocked bool) {
 	c.transmitter.blocked = blocked
-	if err := q.poller.watchWritable(c.socket, c.slot, blocked); err != nil {
+	if err := q.poller.watchWritable(&c.socket, c.slot, blocked); err != nil {
 		c.end(err, rdma.StatusFatal)
 	}
 }

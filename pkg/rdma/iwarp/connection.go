@@ -21,9 +21,9 @@ type connection struct {
 	context    uint64
 	parameters rdma.Parameters
 	useCRC     bool
-	// stableSource is set if callers have been told not to change a source in flight, so that its
-	// CRC can be computed in place.
-	stableSource bool
+	// copyTrusted and copyUntrusted say from which memory payloads are copied before they are sent.
+	copyTrusted   bool
+	copyUntrusted bool
 
 	phase phase
 	slot  int32 // identifies the connection to the queue's poller
@@ -71,10 +71,9 @@ func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error
 		return nil, err
 	}
 	c := &connection{
-		socket: socket{noDescriptor}, queue: queue, domain: domain, context: config.Context,
-		stableSource: d.options.CRC,
-		sends:        newSendQueue(config.SendRequests),
-		receives:     newReceiveQueue(config.ReceiveRequests),
+		socket: noSocket, queue: queue, domain: domain, context: config.Context,
+		sends:    newSendQueue(config.SendRequests),
+		receives: newReceiveQueue(config.ReceiveRequests),
 	}
 	if err := c.PostReceive(config.Receives); err != nil {
 		return nil, err
@@ -125,10 +124,15 @@ func (c *connection) establish(e handshakeResult) error {
 	c.reads = newReadRequester(e.parameters.OutboundReads)
 	c.transmitter = newTransmitter(e)
 	c.receiver = newReceiver(e)
-	if e.useCRC {
+	// A source must not change after its CRC has been computed. If this side asks for CRCs, callers
+	// have been told so, but the owner of untrusted memory has not. Only system calls can read
+	// untrusted memory in place.
+	c.copyTrusted = e.useCRC && !c.queue.device.options.CRC
+	c.copyUntrusted = e.useCRC || e.socket.stream != nil
+	if c.copyUntrusted {
 		c.transmitter.batch.stable = make([]byte, stableBytes)
 	}
-	c.transmitter.measure(c.socket)
+	c.transmitter.measure(&c.socket)
 	if err := c.queue.attach(c); err != nil {
 		c.socket.close()
 		return err

@@ -3,10 +3,10 @@ package iwarp
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"syscall"
 
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -58,28 +58,22 @@ func (d *device) connect(
 // dial makes a TCP connection from source or, if that is not valid, from the device's address.
 func (d *device) dial(
 	ctx context.Context, remote netip.AddrPort, source netip.Addr,
-) (*net.TCPConn, error) {
+) (network.Stream, error) {
 	if !source.IsValid() {
 		source = d.address
 	}
-	dialer := net.Dialer{KeepAlive: -1, Control: d.options.control}
-	dialer.SetMultipathTCP(false)
-	if !source.IsUnspecified() {
-		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
-	}
-	conn, err := dialer.DialContext(ctx, "tcp", remote.String())
+	conn, err := d.options.Network.Dial(ctx, source, remote)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, status.Errorf(status.CodeOf(cause), "dial TCP: %w", cause)
 		}
 		return nil, status.Errorf(dialCode(err), "dial TCP: %w", err)
 	}
-	tcp := conn.(*net.TCPConn)
-	if err := d.options.apply(tcp); err != nil {
-		_ = tcp.Close()
+	if err := d.options.apply(conn); err != nil {
+		_ = conn.Close()
 		return nil, err
 	}
-	return tcp, nil
+	return conn, nil
 }
 
 // dialCode returns the status code for a failed TCP connect.
@@ -98,7 +92,7 @@ func dialCode(err error) status.Code {
 
 // initiate performs the initiator's side of the handshake.
 func (d *device) initiate(
-	ctx context.Context, conn *net.TCPConn, config *rdma.ConnectionConfig,
+	ctx context.Context, conn network.Stream, config *rdma.ConnectionConfig,
 ) (handshakeResult, error) {
 	h := newHandshake(ctx, conn)
 	defer h.stop()
@@ -132,10 +126,11 @@ func (d *device) initiate(
 
 // newParameters limits the read depths agreed on the wire to those that the caller offered.
 func newParameters(
-	conn *net.TCPConn, privateData []byte, a agreement, config *rdma.ConnectionConfig,
+	conn network.Stream, privateData []byte, a agreement, config *rdma.ConnectionConfig,
 ) rdma.Parameters {
 	return rdma.Parameters{
-		Local: addressOf(conn.LocalAddr()), Remote: addressOf(conn.RemoteAddr()),
+		Local:         network.AddressOf(conn.LocalAddr()),
+		Remote:        network.AddressOf(conn.RemoteAddr()),
 		PrivateData:   privateData,
 		InboundReads:  min(a.inboundReads, config.InboundReads),
 		OutboundReads: min(a.outboundReads, config.OutboundReads),
@@ -145,12 +140,6 @@ func newParameters(
 // wireDepth returns the read depth to offer to peers. It is at least one, because the stream starts
 // with a Read, and because siw cannot handle zero.
 func wireDepth(reads int) int { return max(reads, 1) }
-
-// addressOf returns the address of a TCP socket, with IPv4 addresses in their short form.
-func addressOf(a net.Addr) netip.AddrPort {
-	address := a.(*net.TCPAddr).AddrPort()
-	return netip.AddrPortFrom(address.Addr().Unmap(), address.Port())
-}
 
 // control sets the options that a socket needs before the TCP handshake.
 func (o Options) control(_, _ string, raw syscall.RawConn) error {

@@ -19,6 +19,9 @@
 // the socket to the completion. They share batch.go (FPDUs being sent), queues.go (posted work
 // requests), memory.go (registered memory), and fpdu.go (headers).
 //
+// Options.Network replaces TCP, for instance by a simulation. A stream that is not the kernel's
+// socket is used without system calls, and asked for its readiness whenever its queue is polled.
+//
 // Not supported: markers, immediate data and atomics (opcodes 8 and above, RFC 7306), and
 // invalidation of registered memory by the peer.
 package iwarp

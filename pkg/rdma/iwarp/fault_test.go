@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -69,9 +70,17 @@ func TestInaccessibleMemoryFailsOnlyItsConnection(t *testing.T) {
 			}
 		},
 	} {
-		for _, useCRC := range []bool{false, true} {
+		for _, c := range []struct{ useCRC, inMemory bool }{
+			{false, false}, {true, false}, {false, true}, {true, true},
+		} {
 			t.Run(name, func(t *testing.T) {
-				w := newWireTest(t, useCRC)
+				own, peer := network.Stream(nil), network.Stream(nil)
+				if c.inMemory {
+					own, peer = memoryPair(t)
+				} else {
+					own, peer = tcpPair(t)
+				}
+				w := newWireTestOver(t, c.useCRC, own, peer)
 				r := w.register(inaccessibleMemory(t, pages), allRights)
 				if !r.untrusted {
 					t.Fatal("imported memory is trusted")

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"os"
 	"time"
 
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -16,12 +16,12 @@ import (
 // reads no more bytes than it needs, because later ones belong to the data path.
 type handshake struct {
 	ctx  context.Context
-	conn *net.TCPConn
+	conn network.Stream
 	stop func() bool // ends the effect of ctx on conn; must be called
 }
 
 // newHandshake returns a handshake whose reads and writes fail once ctx ends.
-func newHandshake(ctx context.Context, conn *net.TCPConn) *handshake {
+func newHandshake(ctx context.Context, conn network.Stream) *handshake {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline)
 	}

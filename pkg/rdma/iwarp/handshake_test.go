@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -248,7 +249,7 @@ func (e *endpoint) responder(serve func(conn *net.TCPConn)) netip.AddrPort {
 		}
 	}()
 	e.Cleanup(func() { _ = l.Close(); <-done })
-	return addressOf(l.Addr())
+	return network.AddressOf(l.Addr())
 }
 
 var plainReply = mpaFrame{

@@ -27,6 +27,7 @@ type link struct {
 // side is one end of a link, with one memory region.
 type side struct {
 	device       rdma.Device
+	address      netip.Addr
 	domain       rdma.ProtectionDomain
 	queue        rdma.CompletionQueue
 	conn         rdma.Connection
@@ -46,11 +47,16 @@ const (
 
 func newSide(t testing.TB, crc bool) *side {
 	t.Helper()
-	device, err := iwarp.New(iwarp.Options{CRC: crc}).Open(netip.MustParseAddr("127.0.0.1"))
+	return openSide(t, iwarp.Options{CRC: crc}, netip.MustParseAddr("127.0.0.1"))
+}
+
+func openSide(t testing.TB, options iwarp.Options, address netip.Addr) *side {
+	t.Helper()
+	device, err := iwarp.New(options).Open(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &side{device: device, bytes: make([]byte, sideBytes)}
+	s := &side{device: device, address: address, bytes: make([]byte, sideBytes)}
 	if s.domain, err = device.NewProtectionDomain(); err != nil {
 		t.Fatal(err)
 	}
@@ -74,16 +80,25 @@ func (s *side) config() rdma.ConnectionConfig {
 
 func newLink(t testing.TB, crc bool) *link {
 	t.Helper()
-	return connectVia(t, crc, func(address netip.AddrPort) netip.AddrPort { return address })
+	return connectVia(t, crc, directly)
 }
+
+func directly(address netip.AddrPort) netip.AddrPort { return address }
 
 // connectVia connects through the address that via returns, for instance the address of a proxy.
 func connectVia(t testing.TB, crc bool, via func(netip.AddrPort) netip.AddrPort) *link {
 	t.Helper()
 	l := &link{x: newSide(t, crc), y: newSide(t, crc)}
+	l.connect(t, via)
+	return l
+}
+
+// connect connects x to y. The link's teardown becomes part of the test's cleanup.
+func (l *link) connect(t testing.TB, via func(netip.AddrPort) netip.AddrPort) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	listener, err := l.y.device.Listen(ctx, netip.MustParseAddrPort("127.0.0.1:0"))
+	listener, err := l.y.device.Listen(ctx, netip.AddrPortFrom(l.y.address, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +120,6 @@ func connectVia(t testing.TB, crc bool, via func(netip.AddrPort) netip.AddrPort)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.tearDown(t) })
-	return l
 }
 
 func (l *link) tearDown(t testing.TB) {

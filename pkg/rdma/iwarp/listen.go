@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -22,14 +23,12 @@ func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Liste
 	if err := d.acquire("listen"); err != nil {
 		return nil, err
 	}
-	config := net.ListenConfig{KeepAlive: -1, Control: d.options.control}
-	config.SetMultipathTCP(false) // MPTCP sockets lack options that are needed here
-	tcp, err := config.Listen(ctx, "tcp", address.String())
+	streams, err := d.options.Network.Listen(ctx, address)
 	if err != nil {
 		d.uses.release()
 		return nil, status.Errorf(listenCode(err), "listen for iwarp on %v: %w", address, err)
 	}
-	l := &listener{device: d, listener: tcp.(*net.TCPListener)}
+	l := &listener{device: d, listener: streams}
 	l.pending.limit = d.options.MaxPendingHandshakes
 	l.requests = make(chan *request, l.pending.limit)
 	l.ctx, l.stop = context.WithCancel(context.Background())
@@ -53,7 +52,7 @@ func listenCode(err error) status.Code {
 // connection. Accept returns only complete requests.
 type listener struct {
 	device   *device
-	listener *net.TCPListener
+	listener network.Listener
 	requests chan *request
 	ctx      context.Context
 	stop     context.CancelFunc
@@ -63,13 +62,13 @@ type listener struct {
 }
 
 // Address returns the address that the listener is bound to, with the actual port.
-func (l *listener) Address() netip.AddrPort { return addressOf(l.listener.Addr()) }
+func (l *listener) Address() netip.AddrPort { return l.listener.Address() }
 
 // acceptConnections runs until the listener is closed.
 func (l *listener) acceptConnections() {
 	defer l.tasks.Done()
 	for {
-		conn, err := l.listener.AcceptTCP()
+		conn, err := l.listener.Accept()
 		if err == nil {
 			l.pending.add(conn)
 			l.tasks.Add(1)
@@ -92,7 +91,7 @@ func (l *listener) acceptConnections() {
 const acceptRetryDelay = 10 * time.Millisecond
 
 // serve reads a client's request and hands it to Accept.
-func (l *listener) serve(conn *net.TCPConn) {
+func (l *listener) serve(conn network.Stream) {
 	defer l.tasks.Done()
 	frame, err := l.readRequest(conn)
 	if l.pending.remove(conn) && err == nil {
@@ -110,7 +109,7 @@ func (l *listener) serve(conn *net.TCPConn) {
 }
 
 // readRequest reads and checks a request, and replies with a reject if it cannot be accepted.
-func (l *listener) readRequest(conn *net.TCPConn) (mpaFrame, error) {
+func (l *listener) readRequest(conn network.Stream) (mpaFrame, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, l.device.options.HandshakeTimeout)
 	defer cancel()
 	h := newHandshake(ctx, conn)
@@ -134,22 +133,26 @@ type pendingHandshakes struct {
 	limit int
 
 	mu    sync.Mutex
-	conns []*net.TCPConn
+	conns []network.Stream
 }
 
 // add adds conn and, at the limit, closes the oldest connection.
-func (p *pendingHandshakes) add(conn *net.TCPConn) {
+func (p *pendingHandshakes) add(conn network.Stream) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	var oldest network.Stream
 	if len(p.conns) == p.limit {
-		_ = p.conns[0].Close() // makes its goroutine return
+		oldest = p.conns[0]
 		p.conns = slices.Delete(p.conns, 0, 1)
 	}
 	p.conns = append(p.conns, conn)
+	p.mu.Unlock()
+	if oldest != nil {
+		_ = oldest.Close() // makes its goroutine return
+	}
 }
 
 // remove removes conn. It returns false if conn was closed at the limit.
-func (p *pendingHandshakes) remove(conn *net.TCPConn) bool {
+func (p *pendingHandshakes) remove(conn network.Stream) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := slices.Index(p.conns, conn)
@@ -200,7 +203,7 @@ func (l *listener) Close() error {
 // request is a connection request. It is accepted or rejected exactly once.
 type request struct {
 	device  *device
-	conn    *net.TCPConn
+	conn    network.Stream
 	frame   mpaFrame
 	decided atomic.Bool
 }
@@ -209,7 +212,7 @@ type request struct {
 func (r *request) PrivateData() []byte { return r.frame.privateData }
 
 // Remote returns the peer's address.
-func (r *request) Remote() netip.AddrPort { return addressOf(r.conn.RemoteAddr()) }
+func (r *request) Remote() netip.AddrPort { return network.AddressOf(r.conn.RemoteAddr()) }
 
 var errDecided = status.Errorf(status.BadState,
 	"connection request has already been accepted or rejected")

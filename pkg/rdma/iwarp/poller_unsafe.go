@@ -2,10 +2,12 @@ package iwarp
 
 import (
 	"encoding/binary"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -18,11 +20,22 @@ const wakeSlot = -1
 
 // poller is an epoll instance that reports which sockets of a completion queue are ready. It is
 // level-triggered, so its own descriptor is readable exactly while a socket is ready or the wake-up
-// descriptor is, and another epoll instance can wait for it.
+// descriptor is, and another epoll instance can wait for it. Streams that are not sockets of the
+// kernel are asked in turn, and the descriptor does not report them.
 type poller struct {
 	descriptor     int
 	wakeDescriptor int // eventfd that other threads write to
 	events         [maxEvents]unix.EpollEvent
+
+	streams []watchedStream
+	asked   int // index of the stream that was asked last
+}
+
+// watchedStream is a stream, and what the poller reports about it.
+type watchedStream struct {
+	stream   network.Pollable
+	slot     int32
+	writable bool // also report when the stream is writable
 }
 
 func newPoller() (*poller, error) {
@@ -49,12 +62,20 @@ func (p *poller) close() {
 }
 
 // add starts reporting on the socket of the connection in slot.
-func (p *poller) add(s socket, slot int32) error {
+func (p *poller) add(s *socket, slot int32) error {
+	if s.stream != nil {
+		p.streams = append(p.streams, watchedStream{stream: s.stream, slot: slot})
+		return nil
+	}
 	return p.control(unix.EPOLL_CTL_ADD, s.descriptor, slot, unix.EPOLLIN)
 }
 
 // watchWritable sets whether the poller also reports when the socket is writable.
-func (p *poller) watchWritable(s socket, slot int32, on bool) error {
+func (p *poller) watchWritable(s *socket, slot int32, on bool) error {
+	if s.stream != nil {
+		p.streams[p.stream(slot)].writable = on
+		return nil
+	}
 	events := uint32(unix.EPOLLIN)
 	if on {
 		events |= unix.EPOLLOUT
@@ -62,7 +83,17 @@ func (p *poller) watchWritable(s socket, slot int32, on bool) error {
 	return p.control(unix.EPOLL_CTL_MOD, s.descriptor, slot, events)
 }
 
-func (p *poller) remove(s socket) {
+// stream returns the index of the stream in slot.
+func (p *poller) stream(slot int32) int {
+	return slices.IndexFunc(p.streams, func(w watchedStream) bool { return w.slot == slot })
+}
+
+func (p *poller) remove(s *socket, slot int32) {
+	if s.stream != nil {
+		i := p.stream(slot)
+		p.streams = slices.Delete(p.streams, i, i+1)
+		return
+	}
 	_ = unix.EpollCtl(p.descriptor, unix.EPOLL_CTL_DEL, s.descriptor, nil)
 }
 
@@ -74,15 +105,42 @@ func (p *poller) control(operation, descriptor int, slot int32, events uint32) e
 	return nil
 }
 
-// ready returns events for at most limit sockets, without waiting. Because it cannot block, the
-// call is raw.
+// ready returns events for at most limit sockets, and for streams, without waiting. Because it
+// cannot block, the call is raw.
 func (p *poller) ready(limit int) []unix.EpollEvent {
 	n, _, err := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.descriptor),
 		uintptr(unsafe.Pointer(&p.events[0])), uintptr(min(limit, maxEvents)), 0, 0, 0)
 	if err != 0 {
 		return nil
 	}
+	if len(p.streams) > 0 {
+		n = uintptr(p.askStreams(int(n)))
+	}
 	return p.events[:n]
+}
+
+// askStreams appends the events of the streams to the first n, and returns the new number of
+// events. Streams for which there is no space come first in the next call.
+func (p *poller) askStreams(n int) int {
+	for range p.streams {
+		if n == maxEvents {
+			break
+		}
+		p.asked = (p.asked + 1) % len(p.streams)
+		w := &p.streams[p.asked]
+		var events uint32
+		if w.stream.Readable() {
+			events |= unix.EPOLLIN
+		}
+		if w.writable && w.stream.Writable() {
+			events |= unix.EPOLLOUT
+		}
+		if events != 0 {
+			p.events[n] = unix.EpollEvent{Events: events, Fd: w.slot}
+			n++
+		}
+	}
+	return n
 }
 
 // readable reports whether the event says that the socket is readable. Errors and hang-ups count as

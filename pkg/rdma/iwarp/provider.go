@@ -1,15 +1,16 @@
 package iwarp
 
 import (
+	"context"
 	"fmt"
 	"math"
-	"net"
 	"net/netip"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -33,9 +34,9 @@ func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 	if !address.IsValid() {
 		return nil, status.Errorf(status.InvalidValue, "open iwarp device: the address is missing")
 	}
-	// Ask the kernel whether the address is local. No other test is right for every address,
-	// because of 127.0.0.0/8, anycast, and non-local binding.
-	probe, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(address, 0)))
+	// Ask the network whether the address is local. No other test is right for every address of a
+	// kernel, because of 127.0.0.0/8, anycast, and non-local binding.
+	probe, err := p.options.Network.Listen(context.Background(), netip.AddrPortFrom(address, 0))
 	if code := listenCode(err); code == status.NotFound {
 		return nil, status.Errorf(code,
 			"open iwarp device: %v is not an address of this machine: %w", address, err)
@@ -46,8 +47,10 @@ func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 	if err := probe.Close(); err != nil {
 		return nil, fmt.Errorf("open iwarp device %v: %w", address, err)
 	}
+	_, kernel := p.options.Network.(network.Kernel)
 	return &device{
-		address: address, options: p.options, table: newMemoryTable(), uses: newUseCount(),
+		address: address, options: p.options, kernel: kernel,
+		table: newMemoryTable(), uses: newUseCount(),
 	}, nil
 }
 
@@ -75,6 +78,11 @@ type Options struct {
 	// connection replaces the oldest one that has sent no request, and a new request is dropped. 0
 	// means DefaultMaxPendingHandshakes.
 	MaxPendingHandshakes int
+	// Network makes the connections; nil means the kernel's TCP. Each Stream must be a *net.TCPConn
+	// or a network.Pollable. KeepAlive and UserTimeout apply only to the former, and the sizes of
+	// the socket buffers only if Network is nil. Unless Network is a network.Kernel, completion
+	// queues have no descriptor, and threads have to poll them.
+	Network network.Network
 	// Logger receives one line for each dropped client, each lost connection, and each failure to
 	// accept clients. Nothing is logged per message. nil disables logging.
 	Logger *zap.Logger
@@ -103,6 +111,9 @@ func (o Options) withDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
 	}
+	if o.Network == nil {
+		o.Network = network.Kernel{Control: o.control}
+	}
 	return o
 }
 
@@ -117,6 +128,7 @@ const (
 type device struct {
 	address netip.Addr
 	options Options
+	kernel  bool // all streams are sockets of the kernel
 	table   *memoryTable
 	uses    useCount // protection domains, completion queues, listeners
 	// lastActive is the domain whose connections last moved bytes. Each session has its own domain.

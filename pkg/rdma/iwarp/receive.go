@@ -182,6 +182,11 @@ func (c *connection) receiveOnce() (n, wanted int, err errno) {
 	case r.partial.missing() >= directBytes:
 		return c.receivePartial(staging)
 	}
+	return c.receiveStaged(staging)
+}
+
+// receiveStaged reads into staging only.
+func (c *connection) receiveStaged(staging []byte) (n, wanted int, err errno) {
 	if n, err = c.socket.receive(staging); n > 0 {
 		c.countMoved(n)
 		c.process(staging[:n])
@@ -194,6 +199,9 @@ func (c *connection) receiveOnce() (n, wanted int, err errno) {
 func (c *connection) receiveDirect(staging []byte) (n, wanted int, err errno) {
 	r := &c.receiver
 	region := r.region
+	if c.socket.stream != nil && region.untrusted {
+		return c.receiveStaged(staging) // only system calls can write to it in place
+	}
 	if !region.uses.acquire() {
 		c.fail(r.revokedViolation())
 		return 0, 0, 0

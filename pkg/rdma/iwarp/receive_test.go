@@ -171,7 +171,7 @@ func connectionWithoutSocket(
 	c.useCRC = useCRC
 	c.responses, c.reads = fifo.New[readResponse](2), newReadRequester(2)
 	c.transmitter, c.receiver = newTransmitter(e), newReceiver(e)
-	c.transmitter.measure(c.socket)
+	c.transmitter.measure(&c.socket)
 	c.slot = queue.assignSlot(c)
 	queue.active = append(queue.active, c)
 	queue.attached.Add(1)

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -14,17 +15,39 @@ import (
 // converting it to an error.
 type errno = unix.Errno
 
-// socket is a connected, non-blocking TCP socket that is used by one thread only.
-type socket struct{ descriptor int }
+// socket is a connected, non-blocking TCP socket that is used by one thread only: a descriptor, or
+// a stream of a network that is not the kernel's.
+type socket struct {
+	descriptor int
+	stream     network.Pollable // nil if there is a descriptor
+}
 
 const noDescriptor = -1
 
-// detachSocket detaches a connection from the Go runtime's poller. It duplicates the socket's
+var noSocket = socket{descriptor: noDescriptor}
+
+// detachSocket takes over a connection that was used by blocking calls.
+func detachSocket(conn network.Stream) (socket, error) {
+	switch conn := conn.(type) {
+	case *net.TCPConn:
+		return detachTCP(conn)
+	case network.Pollable:
+		// The deadlines of the handshake do not concern the data path.
+		if err := conn.SetDeadline(time.Time{}); err != nil {
+			return noSocket, fmt.Errorf("detach stream: %w", err)
+		}
+		return socket{noDescriptor, conn}, nil
+	}
+	return noSocket, status.Errorf(status.NotSupported,
+		"iwarp needs a TCP socket or a network.Pollable, and the network made a %T", conn)
+}
+
+// detachTCP detaches a connection from the Go runtime's poller. It duplicates the socket's
 // descriptor and closes conn.
-func detachSocket(conn *net.TCPConn) (socket, error) {
+func detachTCP(conn *net.TCPConn) (socket, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return socket{noDescriptor}, fmt.Errorf("detach socket: %w", err)
+		return noSocket, fmt.Errorf("detach socket: %w", err)
 	}
 	duplicate, dupErr := noDescriptor, error(nil)
 	err = raw.Control(func(fd uintptr) {
@@ -34,47 +57,69 @@ func detachSocket(conn *net.TCPConn) (socket, error) {
 		err = dupErr
 	}
 	if err != nil {
-		return socket{noDescriptor}, status.Errorf(status.OperatingSystem,
+		return noSocket, status.Errorf(status.OperatingSystem,
 			"duplicate socket: %w", err)
 	}
 	if err := conn.Close(); err != nil {
 		_ = unix.Close(duplicate)
-		return socket{noDescriptor}, fmt.Errorf("detach socket: %w", err)
+		return noSocket, fmt.Errorf("detach socket: %w", err)
 	}
-	return socket{duplicate}, nil
+	return socket{descriptor: duplicate}, nil
 }
 
 // reset closes the socket with a TCP reset, so that the peer sees a failure.
 func (s *socket) reset() {
+	if s.stream != nil {
+		_ = s.stream.SetLinger(0)
+		_ = s.stream.Close()
+		*s = noSocket
+		return
+	}
 	_ = unix.SetsockoptLinger(s.descriptor, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	_ = unix.Close(s.descriptor)
-	s.descriptor = noDescriptor
+	*s = noSocket
 }
 
 // close closes the socket without losing data that the peer has not read. Closing a socket with
 // unread input resets the connection, and a reset overtakes data. So close first discards the input
 // that has arrived, up to a limit in case the peer keeps sending.
 func (s *socket) close() {
-	if s.descriptor == noDescriptor {
+	if *s == noSocket {
 		return
 	}
-	_ = unix.Shutdown(s.descriptor, unix.SHUT_WR)
+	if s.stream != nil {
+		_ = s.stream.CloseWrite()
+	} else {
+		_ = unix.Shutdown(s.descriptor, unix.SHUT_WR)
+	}
 	var scratch [4096]byte
 	for range closeDrainReads {
 		if n, err := s.receive(scratch[:]); err != 0 || n == 0 {
 			break
 		}
 	}
-	_ = unix.Close(s.descriptor)
-	s.descriptor = noDescriptor
+	if s.stream != nil {
+		_ = s.stream.Close()
+	} else {
+		_ = unix.Close(s.descriptor)
+	}
+	*s = noSocket
 }
 
 // closeDrainReads is the largest number of reads that discard input.
 const closeDrainReads = 64
 
+// streamSegmentBytes is the segment size of a stream that is not a kernel's socket: that of
+// Ethernet with jumbo frames. A message then takes several FPDUs, which are large enough to be read
+// straight into memory.
+const streamSegmentBytes = 8948
+
 // segmentBytes returns TCP's current effective maximum segment size, or 0 if it is unknown. It
 // equals tcpi_snd_mss of TCP_INFO.
-func (s socket) segmentBytes() int {
+func (s *socket) segmentBytes() int {
+	if s.stream != nil {
+		return streamSegmentBytes
+	}
 	n, err := unix.GetsockoptInt(s.descriptor, unix.IPPROTO_TCP, unix.TCP_MAXSEG)
 	if err != nil {
 		return 0
@@ -104,9 +149,13 @@ func (o Options) setBuffers(descriptor int) error {
 // timeout, if set, takes effect earlier.
 const keepAliveProbes = 5
 
-// apply sets the options of a connected socket, which avoid delays of small messages and detect the
-// loss of the peer's machine.
-func (o Options) apply(conn *net.TCPConn) error {
+// apply sets the options of a connected TCP socket, which avoid delays of small messages and detect
+// the loss of the peer's machine.
+func (o Options) apply(stream network.Stream) error {
+	conn, ok := stream.(*net.TCPConn)
+	if !ok {
+		return nil
+	}
 	if err := conn.SetNoDelay(true); err != nil {
 		return fmt.Errorf("set TCP_NODELAY: %w", err)
 	}

@@ -4,6 +4,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/network"
 )
 
 // rawTransferBytes is the largest transfer made by a raw system call, which bypasses the Go
@@ -58,7 +60,10 @@ func (g *gather) advance(n int) {
 
 // send sends as much as fits into the send buffer, and returns the number of bytes. EFAULT means
 // that the owner of some memory has made it inaccessible.
-func (s socket) send(g *gather) (int, errno) {
+func (s *socket) send(g *gather) (int, errno) {
+	if s.stream != nil {
+		return sendStream(s.stream, g)
+	}
 	header := unix.Msghdr{Iov: &g.vectors[g.first]}
 	header.SetIovlen(g.count - g.first)
 	return transfer(unix.SYS_SENDMSG, s.descriptor, &header,
@@ -67,7 +72,10 @@ func (s socket) send(g *gather) (int, errno) {
 
 // receiveInto reads into target and, once that is full, into tail. It returns the total number of
 // bytes.
-func (s socket) receiveInto(target, tail []byte) (int, errno) {
+func (s *socket) receiveInto(target, tail []byte) (int, errno) {
+	if s.stream != nil {
+		return receiveStream(s.stream, target, tail)
+	}
 	var vectors [2]unix.Iovec
 	vectors[0].Base = unsafe.SliceData(target)
 	vectors[0].SetLen(len(target))
@@ -97,11 +105,41 @@ func transfer(call uintptr, descriptor int, header *unix.Msghdr, flags, size int
 
 // receive reads into a staging buffer. The call is always raw: the buffer's size bounds its
 // duration, and mostly it finds little or no input.
-func (s socket) receive(b []byte) (int, errno) {
+func (s *socket) receive(b []byte) (int, errno) {
+	if s.stream != nil {
+		return s.stream.TryRead(b)
+	}
 	n, _, err := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.descriptor),
 		uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
 	if err != 0 {
 		return 0, err
 	}
 	return int(n), 0
+}
+
+// sendStream does what send does for a socket.
+func sendStream(stream network.Pollable, g *gather) (sent int, err errno) {
+	for i := g.first; i < g.count; i++ {
+		v := &g.vectors[i]
+		n, err := stream.TryWrite(unsafe.Slice(v.Base, v.Len))
+		sent += n
+		if err != 0 && sent == 0 {
+			return 0, err
+		}
+		if err != 0 || n < int(v.Len) {
+			break
+		}
+	}
+	return sent, 0
+}
+
+// receiveStream does what receiveInto does for a socket.
+func receiveStream(stream network.Pollable, target, tail []byte) (int, errno) {
+	n, err := stream.TryRead(target)
+	if err != 0 || n < len(target) {
+		return n, err
+	}
+	// An error, or the end of the stream, comes again.
+	more, _ := stream.TryRead(tail)
+	return n + more, 0
 }

@@ -62,7 +62,7 @@ func newTransmitter(e handshakeResult) transmitter {
 }
 
 // measure derives maxULPDU from TCP's current segment size.
-func (t *transmitter) measure(s socket) {
+func (t *transmitter) measure(s *socket) {
 	t.batches = measureBatches
 	if n := s.segmentBytes(); n > 0 {
 		t.maxULPDU = maxULPDUFor(n)
@@ -190,7 +190,7 @@ func (c *connection) transmit() {
 func (c *connection) compose() *violation {
 	t := &c.transmitter
 	if t.batches--; t.batches <= 0 {
-		t.measure(c.socket)
+		t.measure(&c.socket)
 	}
 	b, m := &t.batch, &t.message
 	b.workEnd = c.sends.next
@@ -290,7 +290,10 @@ func (c *connection) addSegment() (bool, *violation) {
 	if b.gather.bytes >= batchBytes && payload > smallBytes {
 		return false, nil
 	}
-	copied := c.useCRC && (m.region.untrusted || !c.stableSource)
+	copied := c.copyTrusted
+	if m.region.untrusted {
+		copied = c.copyUntrusted
+	}
 	if copied {
 		if b.copied+payload > len(b.stable) {
 			return false, nil

@@ -211,7 +211,8 @@ func TestDamageInAnyPieceOfTheStreamIsFound(t *testing.T) {
 					stream = stream[n:]
 				}
 			}()
-			if e := terminateOf(t, w.awaitEnd()); e.Layer != layerLLP || e.Code != violationCRC.code {
+			e := terminateOf(t, w.awaitEnd())
+			if e.Layer != layerLLP || e.Code != violationCRC.code {
 				t.Errorf("frames of %d bytes in pieces of %d: ended with %v", size, piece, e)
 			}
 			if !bytes.Equal(w.memory.bytes, want) {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/network"
+	"github.com/zc-relay/zc-relay/pkg/network/networktest"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 )
 
@@ -21,14 +23,14 @@ const testTimeout = 2 * time.Minute
 
 var loopback = netip.MustParseAddr("127.0.0.1")
 
-// wireTest is an established connection whose peer is a plain TCP socket of the test.
+// wireTest is an established connection whose peer is a plain stream of the test.
 type wireTest struct {
 	*testing.T
 	device      *device
 	domain      *protectionDomain
 	queue       *completionQueue
 	conn        *connection
-	peer        *net.TCPConn
+	peer        network.Stream
 	memory      *memoryRegion
 	completions []rdma.Completion
 	disconnects int
@@ -50,7 +52,14 @@ func openDevice(t testing.TB, options Options) *device {
 // 2.
 func newWireTest(t *testing.T, useCRC bool) *wireTest {
 	t.Helper()
-	w := &wireTest{T: t, device: openDevice(t, Options{CRC: useCRC})}
+	own, peer := tcpPair(t)
+	return newWireTestOver(t, useCRC, own, peer)
+}
+
+// newWireTestOver makes the connection from one end of a stream.
+func newWireTestOver(t *testing.T, useCRC bool, own, peer network.Stream) *wireTest {
+	t.Helper()
+	w := &wireTest{T: t, device: openDevice(t, Options{CRC: useCRC}), peer: peer}
 	domain, err := w.device.NewProtectionDomain()
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +70,7 @@ func newWireTest(t *testing.T, useCRC bool) *wireTest {
 	}
 	w.domain, w.queue = domain.(*protectionDomain), queue.(*completionQueue)
 	w.memory = w.register(memory.Wrap(make([]byte, testMemoryBytes)), allRights)
-	w.establish(useCRC)
+	w.establish(useCRC, own)
 	t.Cleanup(w.tearDown)
 	return w
 }
@@ -78,10 +87,8 @@ func (w *wireTest) register(region *memory.Region, access memory.Access) *memory
 	return r.(*memoryRegion)
 }
 
-func (w *wireTest) establish(useCRC bool) {
+func (w *wireTest) establish(useCRC bool, own network.Stream) {
 	w.Helper()
-	own, peer := tcpPair(w.T)
-	w.peer = peer
 	s, err := detachSocket(own)
 	if err != nil {
 		w.Fatal(err)
@@ -117,6 +124,25 @@ func tcpPair(t testing.TB) (x, y *net.TCPConn) {
 	}
 	_ = y.SetDeadline(time.Now().Add(testTimeout))
 	t.Cleanup(func() { _ = y.Close() })
+	return x, y
+}
+
+// memoryPair returns both ends of a stream in memory.
+func memoryPair(t testing.TB) (x, y network.Stream) {
+	t.Helper()
+	host := networktest.New(networktest.Config{}).Host(loopback)
+	l, err := host.Listen(contextFor(t), netip.AddrPortFrom(loopback, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if x, err = host.Dial(contextFor(t), loopback, l.Address()); err != nil {
+		t.Fatal(err)
+	}
+	if y, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	_ = y.SetDeadline(time.Now().Add(testTimeout))
 	return x, y
 }
 
