@@ -73,49 +73,47 @@ func (s *simulation) poll(step int) {
 	}
 }
 
-// exchange makes both sides send, write, and read at once, while random pieces of what is in flight
-// are delivered.
-func (s *simulation) exchange(t *testing.T, random *rand.Rand) {
-	const size = 100_000
+// The parts of each side's memory during an exchange. Messages arrive at the start.
+const (
+	exchangeBytes  = 100_000
+	exchangeSource = 1 * exchangeBytes // of the Send and the Write
+	exchangeTarget = 2 * exchangeBytes // of the peer's Write
+	exchangeSink   = 3 * exchangeBytes // of the Read, which reads what the Write has written
+	exchangeEnd    = 4 * exchangeBytes
+)
+
+// startExchange fills the memory and makes both sides write, send, and read at once.
+func (s *simulation) startExchange(t *testing.T, seed byte) {
 	sides := []*side{s.x, s.y}
 	for i, side := range sides {
-		for at := range 4 * size {
-			side.bytes[at] = byte(at * (i + 3) >> 7)
-		}
+		_, _ = rand.NewChaCha8([32]byte{seed, byte(i)}).Read(side.bytes[:exchangeEnd])
 	}
 	for i, side := range sides {
 		peer := sides[1-i]
 		side.receive(t, 1, 64)
 		post := []rdma.SendRequest{
-			{Opcode: rdma.OpWrite, Local: side.segment(size, size)},
-			{Opcode: rdma.OpSend, Local: side.segment(size, 64)},
-			{Opcode: rdma.OpRead, Local: side.segment(3*size, size)},
+			{Opcode: rdma.OpWrite, Local: side.segment(exchangeSource, exchangeBytes)},
+			{Opcode: rdma.OpSend, Local: side.segment(exchangeSource, 64)},
+			{Opcode: rdma.OpRead, Local: side.segment(exchangeSink, exchangeBytes)},
 		}
 		for k := range post {
 			post[k].RemoteKey = peer.memory.RemoteKey()
-			post[k].RemoteAddress = peer.memory.Base() + 2*size
+			post[k].RemoteAddress = peer.memory.Base() + exchangeTarget
 		}
 		if err := side.conn.PostSend(post); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for step := 0; s.x.arrived < 4 || s.y.arrived < 4; step++ {
-		s.poll(step)
-		f := s.network.Flows()[random.IntN(2)]
-		f.Deliver(random.IntN(20_000))
-		if step > 10_000 || s.x.disconnected || s.y.disconnected {
-			t.Fatalf("step %d: %v, %v", step, s.x.conn.Err(), s.y.conn.Err())
-		}
-	}
-	for i, side := range sides {
-		peer := sides[1-i]
-		if !bytes.Equal(side.bytes[size:2*size], peer.bytes[2*size:3*size]) {
-			t.Error("the written data differs")
-		}
-		if !bytes.Equal(side.bytes[3*size:4*size], side.bytes[size:2*size]) {
-			t.Error("a Read did not return what the Write before it had written")
-		}
-	}
+}
+
+// afterExchange returns the memory of side after an exchange with peer, computed from both
+// memories before.
+func afterExchange(side, peer []byte) []byte {
+	after := bytes.Clone(side)
+	copy(after[:64], peer[exchangeSource:])
+	copy(after[exchangeTarget:exchangeSink], peer[exchangeSource:])
+	copy(after[exchangeSink:exchangeEnd], side[exchangeSource:])
+	return after
 }
 
 func TestASimulationControlsEveryByte(t *testing.T) {
@@ -124,19 +122,83 @@ func TestASimulationControlsEveryByte(t *testing.T) {
 			var traces [2][]string
 			for run := range traces {
 				synctest.Test(t, func(t *testing.T) {
-					start := time.Now()
-					s := simulate(t, iwarp.Options{CRC: crc})
-					s.exchange(t, rand.New(rand.NewPCG(seed, seed)))
-					if elapsed := time.Since(start); elapsed != 0 {
-						t.Errorf("%s: the simulation waited for %v", name, elapsed)
-					}
-					traces[run] = s.trace
+					traces[run] = runExchange(t, crc, seed)
 				})
 			}
 			if !slices.Equal(traces[0], traces[1]) {
 				t.Errorf("%s: two runs differ:\n%v\n%v", name, traces[0], traces[1])
 			}
 		}
+	}
+}
+
+// runExchange delivers random pieces of what is in flight until everything has arrived.
+func runExchange(t *testing.T, crc bool, seed uint64) []string {
+	start := time.Now()
+	random := rand.New(rand.NewPCG(seed, seed))
+	s := simulate(t, iwarp.Options{CRC: crc})
+	s.startExchange(t, byte(seed))
+	wantX := afterExchange(s.x.bytes, s.y.bytes)
+	wantY := afterExchange(s.y.bytes, s.x.bytes)
+	for step := 0; s.x.arrived < 4 || s.y.arrived < 4; step++ {
+		s.poll(step)
+		s.network.Flows()[random.IntN(2)].Deliver(random.IntN(20_000))
+		if step > 10_000 || s.x.disconnected || s.y.disconnected {
+			t.Fatalf("step %d: %v, %v", step, s.x.conn.Err(), s.y.conn.Err())
+		}
+	}
+	if !bytes.Equal(s.x.bytes, wantX) || !bytes.Equal(s.y.bytes, wantY) {
+		t.Error("the memory differs from the model")
+	}
+	if elapsed := time.Since(start); elapsed != 0 {
+		t.Errorf("the simulation waited for %v", elapsed)
+	}
+	return s.trace
+}
+
+// TestAFlippedBitChangesNoOtherMemory flips one random bit in transit. After that, every byte of
+// both memories has either its value from before or the value that was sent to it.
+func TestAFlippedBitChangesNoOtherMemory(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, seed))
+			s := simulate(t, iwarp.Options{CRC: true})
+			s.startExchange(t, byte(seed))
+			before := [2][]byte{bytes.Clone(s.x.bytes), bytes.Clone(s.y.bytes)}
+			flipped, earliest := false, random.IntN(20)
+			for step := 0; !s.x.disconnected || !s.y.disconnected; step++ {
+				s.poll(step)
+				flows := s.network.Flows()
+				if len(flows) == 0 {
+					continue
+				}
+				f := flows[random.IntN(2)]
+				f.Edit(func(b []byte) {
+					if flipped || step < earliest || len(b) == 0 {
+						return
+					}
+					// Half of the bits are in or near a header, which decides where data goes.
+					near := []int{16, exchangeBytes}[random.IntN(2)]
+					b[random.IntN(min(len(b), near))] ^= 1 << random.IntN(8)
+					flipped = true
+				})
+				f.Deliver(random.IntN(30_000))
+				if step == 5000 { // a damaged length may announce bytes that nobody sends
+					s.x.conn.Close()
+				}
+			}
+			for i, side := range []*side{s.x, s.y} {
+				after := afterExchange(before[i], before[1-i])
+				for at, b := range side.bytes[:exchangeEnd] {
+					if b != before[i][at] && b != after[at] {
+						t.Fatalf("seed %d: side %d: byte %d was changed", seed, i, at)
+					}
+				}
+				if !bytes.Equal(side.bytes[exchangeEnd:], before[i][exchangeEnd:]) {
+					t.Errorf("seed %d: side %d: memory that nobody sent to was changed", seed, i)
+				}
+			}
+		})
 	}
 }
 
