@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -144,77 +145,152 @@ func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) 
 	return newStoreVolume(info, s), nil
 }
 
-// openFile opens or creates the file and locks it.
+// openFile opens the file, or creates it if a size was given, and locks it.
 func (b FileBackend) openFile() (*os.File, error) {
-	stat, err := os.Stat(b.Path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if b.Size == 0 {
-			return nil, status.Errorf(status.NotFound,
-				"file %q does not exist: add ,size=SIZE to create it", b.Path)
-		}
-		return b.create()
+	file, err := b.openExisting()
+	if !errors.Is(err, fs.ErrNotExist) {
+		return file, err
 	}
+	if b.Size == 0 {
+		return nil, status.Errorf(status.NotFound,
+			"file %q does not exist: add ,size=SIZE to create it", b.Path)
+	}
+	file, err = b.create()
+	if errors.Is(err, fs.ErrExist) {
+		return b.openExisting() // another program has just created it
+	}
+	return file, err
+}
+
+// openExisting opens and locks a file that exists; otherwise the error is fs.ErrNotExist.
+func (b FileBackend) openExisting() (*os.File, error) {
+	expected, err := os.Stat(b.Path)
 	if err != nil {
+		if destination, linkErr := os.Readlink(b.Path); linkErr == nil && os.IsNotExist(err) {
+			return nil, status.Errorf(status.InvalidValue,
+				"%q is a symbolic link to %q, which does not exist: "+
+					"remove the link or give the path of a file", b.Path, destination)
+		}
 		return nil, err
 	}
-	flags := os.O_RDWR
+	flags := unix.O_RDWR
 	if b.ReadOnly {
-		flags = os.O_RDONLY
+		flags = unix.O_RDONLY
 	}
-	switch mode := stat.Mode(); {
+	switch mode := expected.Mode(); {
 	case mode.IsRegular():
 	case mode&fs.ModeDevice != 0 && mode&fs.ModeCharDevice == 0:
 		if !b.ReadOnly {
 			// For a block device, O_EXCL fails if it is mounted or otherwise in use by the
 			// kernel.
-			flags |= os.O_EXCL
+			flags |= unix.O_EXCL
 		}
 	default:
 		return nil, status.Errorf(status.InvalidValue,
 			"%q is neither a regular file nor a block device (%v)", b.Path, mode.Type())
 	}
-	file, err := os.OpenFile(b.Path, flags|b.openFlags(), 0)
-	if errors.Is(err, unix.EBUSY) {
-		return nil, status.Errorf(status.InUse, "device %q is mounted or in use: %w", b.Path, err)
-	}
+	file, err := b.openAs(b.Path, flags)
 	if err != nil {
-		return nil, b.explainOpenError(err)
+		return nil, b.explain("open", err)
 	}
-	if err := b.prepare(file, stat); err != nil {
+	if err := b.prepare(file, expected); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	return file, nil
 }
 
+// create makes a file of the given size. Until the file is locked and complete it has a temporary
+// name, so no other program opens it half made, and no name but the temporary one is ever removed.
+// A crash may leave the temporary file behind. If the path exists in the end, the error is
+// fs.ErrExist.
 func (b FileBackend) create() (*os.File, error) {
-	file, err := os.OpenFile(b.Path, os.O_RDWR|os.O_CREATE|os.O_EXCL|b.openFlags(), 0o600)
+	directory := filepath.Dir(b.Path)
+	temporary := filepath.Join(directory, ".zc-relay-"+rand.Text()+".new")
+	file, err := b.openAs(temporary, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
-		return nil, b.explainOpenError(err)
+		return nil, b.explain("create", err)
 	}
 	err = b.lock(file)
 	if err == nil {
 		err = b.extend(file)
 	}
+	if err == nil {
+		err = renameNew(temporary, b.Path)
+	}
 	if err != nil {
-		return nil, errors.Join(err, file.Close(), os.Remove(b.Path))
+		return nil, errors.Join(b.explain("create", err), file.Close(), os.Remove(temporary))
+	}
+	if err := syncDirectory(directory); err != nil {
+		return nil, errors.Join(b.explain("create", err), file.Close())
 	}
 	return file, nil
 }
 
-// openFlags returns the flags of open(2) beyond read and write.
-func (b FileBackend) openFlags() int {
-	if b.Direct {
-		return unix.O_DIRECT
+// renameNew renames a file unless the new name exists, in which case the error is fs.ErrExist.
+func renameNew(from, to string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
+		return err
 	}
-	return 0
+	// NFS, for one, cannot do this, but has hard links.
+	if err := os.Link(from, to); err != nil {
+		return err
+	}
+	return os.Remove(from)
 }
 
-// explainOpenError replaces the error of a failed open if the likely cause is known.
-func (b FileBackend) explainOpenError(err error) error {
-	if b.Direct && errors.Is(err, unix.EINVAL) {
-		return errNotDirect(b.Path)
+func syncDirectory(path string) error {
+	directory, err := os.Open(path)
+	if err != nil {
+		return err
 	}
-	return err
+	return errors.Join(directory.Sync(), directory.Close())
+}
+
+// openAs opens the file at path, as b says, under the name b.Path. It never waits: if a FIFO has
+// taken the place of the file, O_NONBLOCK makes open(2) return.
+func (b FileBackend) openAs(path string, flags int) (*os.File, error) {
+	flags |= unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY
+	if b.Direct {
+		flags |= unix.O_DIRECT
+	}
+	fd := -1
+	err := retryInterrupted(func() (err error) {
+		fd, err = unix.Open(path, flags, 0o600)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.SetNonblock(fd, false); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	return os.NewFile(uintptr(fd), b.Path), nil
+}
+
+// explain describes why a file cannot be opened or created, and names the likely cause and remedy.
+func (b FileBackend) explain(verb string, err error) error {
+	hint := ""
+	switch {
+	case b.Direct && errors.Is(err, unix.EINVAL):
+		return errNotDirect(b.Path)
+	case errors.Is(err, unix.EBUSY):
+		return status.Errorf(status.InUse, "device %q is mounted or in use: %w", b.Path, err)
+	case errors.Is(err, unix.EROFS):
+		hint = ": add ,readonly to serve an existing file, or choose a path that the system, and " +
+			"the unit's ReadWritePaths, let the target write to"
+	case errors.Is(err, unix.EFBIG):
+		hint = fmt.Sprintf(": the file system, or a limit of the process, allows no file of %v",
+			size.Bytes(b.Size))
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		hint = ": free space or inodes (df, df -i), or choose another file system"
+	case errors.Is(err, fs.ErrPermission):
+		hint = ": the target's user needs the right to write to the file, or to its directory if it " +
+			"is new"
+	case errors.Is(err, fs.ErrNotExist) && verb == "create":
+		hint = ": create the directory first"
+	}
+	return fmt.Errorf("%s %q: %w%s", verb, b.Path, err, hint)
 }
 
 func errNotDirect(path string) error {
@@ -222,21 +298,26 @@ func errNotDirect(path string) error {
 		"the file system of %q does not support direct IO: remove the option direct", path)
 }
 
-// prepare locks an existing file, and sets its size if it is empty.
+// prepare locks an existing file, and sets its size if it is empty. The path must have referred to
+// this file before the file was opened, and must still do so once it is locked.
 func (b FileBackend) prepare(file *os.File, expected fs.FileInfo) error {
 	if err := b.lock(file); err != nil {
 		return err
 	}
-	stat, err := file.Stat()
+	opened, err := file.Stat()
 	if err != nil {
 		return err
 	}
-	if !os.SameFile(stat, expected) {
-		return status.Errorf(status.Again, "file %q was replaced while it was being opened", b.Path)
+	if now, err := os.Stat(b.Path); err != nil || !os.SameFile(opened, expected) ||
+		!os.SameFile(opened, now) {
+		return status.Errorf(status.Again,
+			"file %q was replaced or removed while it was being opened: start again", b.Path)
 	}
-	// A crash during creation leaves an empty file.
-	if b.Size > 0 && stat.Mode().IsRegular() && stat.Size() == 0 {
-		return b.extend(file)
+	if b.Size == 0 || !opened.Mode().IsRegular() || opened.Size() > 0 {
+		return nil
+	}
+	if err := b.extend(file); err != nil {
+		return b.explain("extend", err)
 	}
 	return nil
 }
@@ -244,17 +325,11 @@ func (b FileBackend) prepare(file *os.File, expected fs.FileInfo) error {
 // extend sets the size of an empty file and makes that durable. The file is sparse: blocks take up
 // space only once they are written.
 func (b FileBackend) extend(file *os.File) error {
-	if err := file.Truncate(int64(b.Size)); err != nil {
-		return err
-	}
-	if err := file.Sync(); err != nil {
-		return err
-	}
-	directory, err := os.Open(filepath.Dir(b.Path))
+	err := retryInterrupted(func() error { return unix.Ftruncate(int(file.Fd()), int64(b.Size)) })
 	if err != nil {
 		return err
 	}
-	return errors.Join(directory.Sync(), directory.Close())
+	return file.Sync()
 }
 
 // lock prevents others from opening the same file, except that several readers may share it.
