@@ -42,6 +42,7 @@ func (v *slowVolume) Info() volume.Info {
 		ReadOnly: v.readOnly, Capabilities: volume.CanWriteZeroes}
 }
 func (v *slowVolume) Memory() *memory.Region             { return nil }
+func (*slowVolume) Failures() []volume.Failure           { return nil }
 func (v *slowVolume) NewQueue(int) (volume.Queue, error) { return v.queue, nil }
 func (v *slowVolume) Close(context.Context) error        { return nil }
 func (l *slowQueue) Descriptor() int                     { return l.bell.Descriptor() }

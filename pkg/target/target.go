@@ -225,6 +225,15 @@ func (t *Target) Workers() []*datapath.Worker { return t.pool.Workers() }
 // change.
 func (t *Target) Counters() map[string]*datapath.CounterSet { return t.counters }
 
+// Failures returns the requests that the volumes have failed, by volume name, for metrics.
+func (t *Target) Failures() map[string][]volume.Failure {
+	failures := make(map[string][]volume.Failure, len(t.config.Volumes))
+	for name, v := range t.config.Volumes {
+		failures[name] = v.Failures()
+	}
+	return failures
+}
+
 // Sessions returns the number of control connections.
 func (t *Target) Sessions() int {
 	t.mu.Lock()

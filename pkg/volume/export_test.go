@@ -1,6 +1,9 @@
 package volume
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // WithoutFileSystemSupport makes a file volume use none of the optional operations of the file
 // system.
@@ -12,8 +15,16 @@ func WithoutFileSystemSupport(v Volume) Volume {
 	return v
 }
 
-// SetSync replaces the system call with which a file volume makes its content durable.
+// SetSync replaces fdatasync(2) for a file volume.
 func SetSync(v Volume, sync func() error) { v.(*storeVolume).store.(*fileStore).syncFile = sync }
+
+// SetInspectInterval sets how often a volume is inspected. Failures are logged every tenth time.
+func SetInspectInterval(v Volume, interval time.Duration) {
+	v.(*storeVolume).health.inspections.Reset(interval)
+}
+
+// LogRepeated logs what a volume logs every 10 s.
+func LogRepeated(v Volume) { v.(*storeVolume).health.logRepeated() }
 
 // HardwareIdentity calls hardwareIdentity on a made-up directory of sysfs.
 func HardwareIdentity(t *testing.T, directory string) string {

@@ -130,7 +130,7 @@ func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) 
 	}
 	config := fileStoreConfig{
 		readOnly: b.ReadOnly, direct: b.Direct,
-		writeStep: max(cachedWriteStep, int(spec.BlockSize)), log: spec.Log,
+		writeStep: max(cachedWriteStep, int(spec.BlockSize)), health: newHealth(spec),
 	}
 	if b.Direct {
 		config.writeStep = math.MaxInt
@@ -138,11 +138,16 @@ func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) 
 			return nil, err
 		}
 	}
+	stat, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	config.size, config.regular = bytes, stat.Mode().IsRegular()
 	s, err := newFileStore(file, config)
 	if err != nil {
 		return nil, err
 	}
-	return newStoreVolume(info, s), nil
+	return newStoreVolume(info, s, config.health), nil
 }
 
 // openFile opens the file, or creates it if a size was given, and locks it.

@@ -6,8 +6,8 @@ import (
 	"io"
 	"os"
 	"sync/atomic"
+	"time"
 
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -49,9 +49,10 @@ type fileStore struct {
 	changes *pool
 	flushes *pool
 
-	syncFile func() error
-	// failed is why nothing can be made durable any more. It is nil until then.
-	failed atomic.Pointer[status.Error]
+	syncFile func() error // fdatasync(2)
+
+	opened      time.Time
+	sizeChecked atomic.Int64 // when checkSize was last called, in ns since opened
 
 	// Set once the file system turns out not to support an operation.
 	noNowait    atomic.Bool
@@ -63,14 +64,16 @@ type fileStore struct {
 type fileStoreConfig struct {
 	readOnly  bool
 	direct    bool
-	alignment int // required of buffers, in bytes; 0 means none
-	writeStep int // the most bytes that one system call writes
-	log       *zap.Logger
+	alignment int    // required of buffers, in bytes; 0 means none
+	writeStep int    // the most bytes that one system call writes
+	size      uint64 // bytes; the file must never become shorter
+	regular   bool   // a file, which a write beyond its end extends, and not a block device
+	*health
 }
 
 // newFileStore starts a store's goroutines. On success it owns file.
 func newFileStore(file *os.File, config fileStoreConfig) (*fileStore, error) {
-	s := &fileStore{fileStoreConfig: config, file: file, fd: int(file.Fd())}
+	s := &fileStore{fileStoreConfig: config, file: file, fd: int(file.Fd()), opened: time.Now()}
 	readMembers, changeMembers, changes := readers, 1, changeBatchSize
 	if config.direct {
 		readMembers, changeMembers, changes = directMembers, directMembers, 1
@@ -98,6 +101,9 @@ func newFileStore(file *os.File, config fileStoreConfig) (*fileStore, error) {
 
 // start reads from the page cache and leaves everything else to the pools.
 func (s *fileStore) start(r *Request) *pool {
+	if r.Err = s.rejection(r.Operation == iomsg.OpRead); r.Err != nil {
+		return nil
+	}
 	switch {
 	case r.Operation == iomsg.OpRead && !s.direct && s.readCached(r):
 		return nil
@@ -145,7 +151,7 @@ func (s *fileStore) readAt(buffer []byte, offset uint64) error {
 			continue
 		}
 		if err == nil && n == 0 {
-			err = errShrunk
+			return s.failShrunk()
 		}
 		if err != nil {
 			return s.ioError("read", offset, uint64(len(buffer)), err)
@@ -154,8 +160,6 @@ func (s *fileStore) readAt(buffer []byte, offset uint64) error {
 	}
 	return nil
 }
-
-var errShrunk = errors.New("the file is now shorter than the volume")
 
 // aligned returns a new buffer that is aligned for direct IO.
 func (s *fileStore) aligned(length int) []byte {
@@ -168,8 +172,11 @@ func (s *fileStore) aligned(length int) []byte {
 
 // changeBatch carries out writes, trims, and write zeroes.
 func (s *fileStore) changeBatch(batch *requestList) {
+	shrunk := s.checkSizeSometimes()
 	for r := batch.pop(); r != nil; r = batch.pop() {
-		r.Err = s.change(r)
+		if r.Err = shrunk; shrunk == nil {
+			r.Err = s.change(r)
+		}
 		if r.Err == nil && r.ForceUnitAccess {
 			s.flushes.submit(r)
 			continue
@@ -179,8 +186,14 @@ func (s *fileStore) changeBatch(batch *requestList) {
 }
 
 func (s *fileStore) change(r *Request) error {
-	if failed := s.failed.Load(); failed != nil {
-		return failed
+	if err := s.rejection(false); err != nil {
+		return err
+	}
+	// A write up to the end of the volume would hide a truncation from every later comparison.
+	if r.Offset+r.Length == s.size {
+		if err := s.checkSize(); err != nil {
+			return err
+		}
 	}
 	switch r.Operation {
 	case iomsg.OpTrim:
@@ -284,24 +297,77 @@ func (s *fileStore) flushBatch(batch *requestList) {
 // kernel marks pages that it could not write as clean, so the next fdatasync(2) succeeds without
 // them.
 func (s *fileStore) makeDurable() error {
-	if failed := s.failed.Load(); failed != nil {
-		return failed
+	if err := s.rejection(false); err != nil {
+		return err
 	}
 	cause := s.syncFile()
 	if cause == nil {
-		return nil
+		return s.checkSize()
 	}
-	failed := &status.Error{Code: status.IOFailed, Err: fmt.Errorf(
-		"flush of %q failed: the volume accepts no more writes until it is reopened: %w",
-		s.file.Name(), cause)}
-	s.failed.Store(failed)
-	s.log.Error("flush failed: the volume accepts no more writes until it is reopened",
-		zap.String("file", s.file.Name()), zap.Error(cause))
-	return failed
+	return s.fail(&failure{
+		rejects: rejectChanges,
+		message: "flush failed: the volume accepts no more writes until it is reopened",
+		err: status.Errorf(status.IOFailed,
+			"flush of %q failed: the volume accepts no more writes until it is reopened: %w",
+			s.file.Name(), cause),
+	})
 }
 
-// ioError describes a failed system call.
+// inspect notices a truncated file even if nobody uses the volume.
+func (s *fileStore) inspect() { _ = s.checkSize() }
+
+// sizeCheckInterval is how long changes may go on without a comparison of the sizes, which costs
+// half as much as a small write.
+const sizeCheckInterval = time.Millisecond
+
+// checkSizeSometimes calls checkSize if nobody has for sizeCheckInterval.
+func (s *fileStore) checkSizeSometimes() error {
+	if !s.regular || int64(time.Since(s.opened))-s.sizeChecked.Load() <
+		int64(sizeCheckInterval) {
+		return nil
+	}
+	return s.checkSize()
+}
+
+// checkSize fails the volume if its file has become shorter. Writes would silently extend the file
+// again, and what another program has cut off would read as zeroes.
+func (s *fileStore) checkSize() error {
+	if !s.regular {
+		return nil
+	}
+	// The cheapest way to get the size. Nothing uses the position.
+	end, err := unix.Seek(s.fd, 0, io.SeekEnd)
+	s.sizeChecked.Store(int64(time.Since(s.opened)))
+	if err != nil || uint64(end) >= s.size {
+		return nil // a file system that cannot say fails the request that follows
+	}
+	return s.failShrunk()
+}
+
+var errShrunk = errors.New("the file or device has become shorter than the volume")
+
+func (s *fileStore) failShrunk() error {
+	if err := s.rejection(true); err != nil {
+		return err
+	}
+	now := "fewer bytes"
+	if end, err := unix.Seek(s.fd, 0, io.SeekEnd); err == nil {
+		now = fmt.Sprintf("%d bytes", end)
+	}
+	return s.fail(&failure{
+		rejects: rejectAll,
+		message: "another program has truncated the volume: it fails every request until it is reopened",
+		err: status.Errorf(status.IOFailed, "%q: %w: it had %s instead of at least %d: "+
+			"find out what truncated it, restore the content, and restart the target",
+			s.file.Name(), errShrunk, now, s.size),
+	})
+}
+
+// ioError describes a failed system call, or the truncation of the file that caused it.
 func (s *fileStore) ioError(operation string, offset, length uint64, cause error) error {
+	if err := s.checkSize(); err != nil {
+		return err
+	}
 	return status.Errorf(status.IOFailed,
 		"%s %d bytes at offset %d of %q: %w", operation, length, offset, s.file.Name(), cause)
 }

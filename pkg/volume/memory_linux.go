@@ -52,7 +52,7 @@ func (b MemoryBackend) open(spec *Spec) (Volume, error) {
 	if m.background, err = startPool(1, 1, m.zeroBatch); err != nil {
 		return nil, errors.Join(err, region.Close())
 	}
-	v := newStoreVolume(info, m)
+	v := newStoreVolume(info, m, newHealth(spec))
 	v.memory = region
 	return v, nil
 }
@@ -92,6 +92,9 @@ func (m *memoryStore) zeroBatch(batch *requestList) {
 		r.queue.complete(r)
 	}
 }
+
+// inspect does nothing: memory is as the store left it.
+func (m *memoryStore) inspect() {}
 
 func (m *memoryStore) close() error { return errors.Join(m.background.stop(), m.region.Close()) }
 

@@ -20,6 +20,7 @@ import (
 type queue struct {
 	info     Info
 	store    store
+	health   *health
 	queues   *atomic.Int32 // the volume's number of open queues
 	depth    int
 	running  int         // submitted and not yet polled
@@ -34,7 +35,9 @@ type queue struct {
 	completing atomic.Int32
 }
 
-func newQueue(info Info, s store, queues *atomic.Int32, depth int) (*queue, error) {
+func newQueue(
+	info Info, s store, h *health, queues *atomic.Int32, depth int,
+) (*queue, error) {
 	if depth < 1 {
 		return nil, status.Errorf(status.InvalidValue, "depth %d is below 1", depth)
 	}
@@ -43,7 +46,9 @@ func newQueue(info Info, s store, queues *atomic.Int32, depth int) (*queue, erro
 		return nil, err
 	}
 	queues.Add(1)
-	return &queue{info: info, store: s, queues: queues, depth: depth, doorbell: bell}, nil
+	return &queue{
+		info: info, store: s, health: h, queues: queues, depth: depth, doorbell: bell,
+	}, nil
 }
 
 // Submit starts a request.
@@ -59,6 +64,9 @@ func (q *queue) Submit(r *Request) error {
 	if p := q.store.start(r); p != nil {
 		p.submit(r)
 		return nil
+	}
+	if r.Err != nil {
+		q.health.count(r)
 	}
 	q.ready.push(r)
 	return nil
@@ -81,6 +89,9 @@ func (q *queue) Poll(completed []*Request) int {
 
 // complete hands a request back to the queue's thread. Pools call it.
 func (q *queue) complete(r *Request) {
+	if r.Err != nil {
+		q.health.count(r)
+	}
 	q.completing.Add(1)
 	q.completed.push(r)
 	// Only the goroutine that clears the flag rings, because one ring per sleep is enough.

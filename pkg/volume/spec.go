@@ -27,7 +27,8 @@ type Spec struct {
 	BlockSize uint32
 	// Backend holds the content.
 	Backend Backend
-	// Log receives one message when the volume stops accepting writes. It may be nil.
+	// Log receives the first error of each kind and then, while errors continue, their number every
+	// 10 s; and the reason when the volume stops accepting requests. It may be nil.
 	Log *zap.Logger
 }
 

@@ -64,10 +64,23 @@ type Volume interface {
 	Memory() *memory.Region
 	// NewQueue opens a queue for one thread. At most depth requests may be in flight on it.
 	NewQueue(depth int) (Queue, error)
+	// Failures returns how many requests have failed since the volume was opened, by operation and
+	// cause, without those of which there were none.
+	Failures() []Failure
 	// Close makes everything durable and releases the volume. If ctx ends first, Close fails with
 	// status.TimeOut, continues in the background, and may be called again. All queues must be
 	// closed first.
 	Close(ctx context.Context) error
+}
+
+// Failure is a number of requests that have failed in the same way.
+type Failure struct {
+	Operation iomsg.Operation
+	// Cause is the symbolic name of an error number, such as "ENOSPC"; "truncated" if the file has
+	// become shorter than the volume; "volume_failed" if the volume rejected the requests because
+	// of an earlier failure; or "other".
+	Cause string
+	Count uint64
 }
 
 // Request is one operation on a volume. The caller allocates it once and reuses it. From Submit
@@ -153,6 +166,9 @@ type store interface {
 	// returns nil. For any other request it returns the pool that will carry it out. The threads of
 	// all queues call it concurrently.
 	start(r *Request) *pool
+	// inspect looks for damage that requests may not notice. It is called about every second, off
+	// the data path.
+	inspect()
 	// close makes everything durable and frees the store. It may block. No request is in flight.
 	close() error
 }
@@ -161,16 +177,24 @@ type store interface {
 type storeVolume struct {
 	info   Info
 	store  store
+	health *health
 	memory *memory.Region // nil unless the content is in memory
 	queues atomic.Int32   // number of open queues
+
+	watching  sync.WaitGroup
+	stopWatch chan struct{}
 
 	closing  sync.Once
 	closed   chan struct{}
 	closeErr error // valid once closed is closed
 }
 
-func newStoreVolume(info Info, s store) *storeVolume {
-	return &storeVolume{info: info, store: s, closed: make(chan struct{})}
+// newStoreVolume returns the volume of a store that reports its failures to h.
+func newStoreVolume(info Info, s store, h *health) *storeVolume {
+	v := &storeVolume{info: info, store: s, health: h, stopWatch: make(chan struct{}),
+		closed: make(chan struct{})}
+	v.watching.Go(func() { h.watch(s, v.stopWatch) })
+	return v
 }
 
 // Info returns the description of the volume.
@@ -181,12 +205,15 @@ func (v *storeVolume) Memory() *memory.Region { return v.memory }
 
 // NewQueue opens a queue for one thread.
 func (v *storeVolume) NewQueue(depth int) (Queue, error) {
-	q, err := newQueue(v.info, v.store, &v.queues, depth)
+	q, err := newQueue(v.info, v.store, v.health, &v.queues, depth)
 	if err != nil {
 		return nil, fmt.Errorf("open queue of volume %q: %w", v.info.Name, err)
 	}
 	return q, nil
 }
+
+// Failures returns how many requests have failed.
+func (v *storeVolume) Failures() []Failure { return v.health.failures() }
 
 // Close makes everything durable and releases the volume.
 func (v *storeVolume) Close(ctx context.Context) error {
@@ -199,9 +226,13 @@ func (v *storeVolume) Close(ctx context.Context) error {
 	v.closing.Do(func() {
 		go func() {
 			defer close(v.closed)
+			close(v.stopWatch)
+			v.watching.Wait()
 			if err := v.store.close(); err != nil {
 				v.closeErr = fmt.Errorf("close volume %q: %w", v.info.Name, err)
 			}
+			v.health.logNew()
+			v.health.logRepeated()
 		}()
 	})
 	select {

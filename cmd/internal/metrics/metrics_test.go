@@ -14,6 +14,8 @@ import (
 	"github.com/zc-relay/zc-relay/internal/rdmadevice"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -58,6 +60,41 @@ zc_relay_sessions{channel="b"} 0
 `
 	if err := testutil.CollectAndCompare(collector, strings.NewReader(want),
 		"zc_relay_sessions"); err != nil {
+		t.Error(err)
+	}
+	if problems, err := testutil.CollectAndLint(collector); err != nil || len(problems) > 0 {
+		t.Errorf("lint finds %v, error %v", problems, err)
+	}
+}
+
+type fakeTarget map[string][]volume.Failure
+
+func (f fakeTarget) Failures() map[string][]volume.Failure { return f }
+func (f fakeTarget) Sessions() int                         { return 0 }
+func (f fakeTarget) SessionsTotal() uint64                 { return 0 }
+func (f fakeTarget) Workers() []*datapath.Worker           { return nil }
+func (f fakeTarget) Counters() map[string]*datapath.CounterSet {
+	counters := make(map[string]*datapath.CounterSet)
+	for name := range f {
+		counters[name] = &datapath.CounterSet{}
+	}
+	return counters
+}
+
+func TestFailuresOfVolumesAreCountedByCause(t *testing.T) {
+	collector := NewTargetCollector(fakeTarget{
+		"disk": {{Operation: iomsg.OpWrite, Cause: "ENOSPC", Count: 3},
+			{Operation: iomsg.OpFlush, Cause: "volume_failed", Count: 1}},
+		"ram": nil,
+	})
+	want := `
+# HELP zc_target_volume_failures_total Requests that a volume has failed, by operation and cause: an error number (such as ENOSPC), truncated (the file has become shorter), volume_failed (rejected because of an earlier failure), or other.
+# TYPE zc_target_volume_failures_total counter
+zc_target_volume_failures_total{cause="ENOSPC",op="write",volume="disk"} 3
+zc_target_volume_failures_total{cause="volume_failed",op="flush",volume="disk"} 1
+`
+	if err := testutil.CollectAndCompare(collector, strings.NewReader(want),
+		"zc_target_volume_failures_total"); err != nil {
 		t.Error(err)
 	}
 	if problems, err := testutil.CollectAndLint(collector); err != nil || len(problems) > 0 {

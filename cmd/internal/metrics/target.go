@@ -7,12 +7,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // TargetSource is a target.
 type TargetSource interface {
 	// Counters returns per-queue counters, keyed by volume name.
 	Counters() map[string]*datapath.CounterSet
+	// Failures returns the requests that each volume has failed, keyed by volume name.
+	Failures() map[string][]volume.Failure
 	Sessions() int
 	SessionsTotal() uint64
 	Workers() []*datapath.Worker
@@ -26,6 +29,7 @@ type TargetCollector struct {
 
 type targetMetrics struct {
 	sessions, sessionsTotal *metric
+	failures                *metric
 	queues                  queueMetrics
 	workers                 workerMetrics
 }
@@ -38,6 +42,9 @@ func newTargetMetrics() targetMetrics {
 			"Control connections of relays that are open now; each relay has one more than it has sessions."),
 		sessionsTotal: define(targetPrefix+"sessions_total", Counter,
 			"Control connections of relays that have been opened."),
+		failures: define(targetPrefix+"volume_failures_total", Counter,
+			"Requests that a volume has failed, by operation and cause: an error number (such as ENOSPC), truncated (the file has become shorter), volume_failed (rejected because of an earlier failure), or other.",
+			"volume", "op", "cause"),
 		queues: newQueueMetrics(targetPrefix, "volume",
 			"Time from receiving an IO to sending its answer.",
 			datapath.NoResponseRoom, datapath.NoReadCredit),
@@ -46,8 +53,8 @@ func newTargetMetrics() targetMetrics {
 }
 
 func (m *targetMetrics) all() []*metric {
-	all := []*metric{m.sessions, m.sessionsTotal}
-	return append(append(all, m.queues.all()...), m.workers.all()...)
+	all := append([]*metric{m.sessions, m.sessionsTotal}, m.queues.all()...)
+	return append(append(all, m.failures), m.workers.all()...)
 }
 
 // NewTargetCollector returns a collector of source's metrics.
@@ -62,9 +69,12 @@ func (c *TargetCollector) Describe(out chan<- *prometheus.Desc) { describe(out, 
 func (c *TargetCollector) Collect(out chan<- prometheus.Metric) {
 	c.sessions.send(out, float64(c.source.Sessions()))
 	c.sessionsTotal.send(out, float64(c.source.SessionsTotal()))
-	counters := c.source.Counters()
-	for _, volume := range slices.Sorted(maps.Keys(counters)) {
-		c.queues.collect(out, volume, counters[volume])
+	counters, failures := c.source.Counters(), c.source.Failures()
+	for _, name := range slices.Sorted(maps.Keys(counters)) {
+		c.queues.collect(out, name, counters[name])
+		for _, f := range failures[name] {
+			c.failures.send(out, float64(f.Count), name, f.Operation.String(), f.Cause)
+		}
 	}
 	c.workers.collect(out, c.source.Workers())
 }
