@@ -302,6 +302,9 @@ func (s *fileStore) makeDurable() error {
 	}
 	cause := s.syncFile()
 	if cause == nil {
+		cause = s.checkFileSystem()
+	}
+	if cause == nil {
 		return s.checkSize()
 	}
 	return s.fail(&failure{
@@ -310,6 +313,18 @@ func (s *fileStore) makeDurable() error {
 		err: status.Errorf(status.IOFailed,
 			"flush of %q failed: the volume accepts no more writes until it is reopened: %w",
 			s.file.Name(), cause),
+	})
+}
+
+// checkFileSystem returns an error if the file system has shut itself down, as XFS does after an
+// error in its metadata, and ext4 and XFS do when their device disappears. The file system then
+// gives up the writes that are under way, and an fdatasync(2) that waits for them may return 0. But
+// before it gives up anything, it begins to reject reads, even of no bytes. So if this read
+// succeeds, what fdatasync(2) returned before is true.
+func (s *fileStore) checkFileSystem() error {
+	return retryInterrupted(func() error {
+		_, err := unix.Pread(s.fd, nil, 0)
+		return err
 	})
 }
 

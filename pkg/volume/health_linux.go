@@ -18,8 +18,8 @@ import (
 type health struct {
 	log *zap.Logger
 	// failed is why the volume rejects requests; nil while it does not.
-	failed atomic.Pointer[failure]
-	counts [iomsg.OperationCount][causeCount]failureCount
+	failed      atomic.Pointer[failure]
+	counts      [iomsg.OperationCount][causeCount]failureCount
 	inspections *time.Ticker
 	// news wakes the goroutine when there is something new to log.
 	news chan struct{}

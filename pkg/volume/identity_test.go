@@ -54,7 +54,7 @@ func TestDiskIsIdentifiedByItsHardware(t *testing.T) {
 }
 
 func TestBlockDeviceHasItsOwnLastingUUID(t *testing.T) {
-	device := loopDevice(t)
+	device := loopDevice(t, 1<<20)
 	var uuids []volume.UUID
 	for range 2 {
 		v := open(t, fileSpec(device, 0))
@@ -64,7 +64,7 @@ func TestBlockDeviceHasItsOwnLastingUUID(t *testing.T) {
 		}
 		volumetest.CloseVolume(t, v)
 	}
-	other := open(t, fileSpec(loopDevice(t), 0))
+	other := open(t, fileSpec(loopDevice(t, 1<<20), 0))
 	defer volumetest.CloseVolume(t, other)
 	if uuids[0] != uuids[1] || uuids[0] == other.Info().UUID {
 		t.Errorf("UUIDs are %v, that of another device is %v", uuids, other.Info().UUID)
@@ -72,7 +72,7 @@ func TestBlockDeviceHasItsOwnLastingUUID(t *testing.T) {
 }
 
 func TestBlockSizeBelowTheSectorSizeIsRejected(t *testing.T) {
-	device := loopDevice(t, "--sector-size", "4096")
+	device := loopDevice(t, 1<<20, "--sector-size", "4096")
 	spec := fileSpec(device, 0)
 	spec.BlockSize = 512
 	if _, err := volume.Open(spec); !errors.Is(err, status.InvalidValue) ||
@@ -81,14 +81,15 @@ func TestBlockSizeBelowTheSectorSizeIsRejected(t *testing.T) {
 	}
 }
 
-// loopDevice attaches a new file as a block device. It skips the test where that is impossible.
-func loopDevice(t testing.TB, arguments ...string) string {
+// loopDevice attaches a new file of the given size as a block device. It skips the test where that
+// is impossible.
+func loopDevice(t testing.TB, bytes int64, arguments ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(path, 1<<20); err != nil {
+	if err := os.Truncate(path, bytes); err != nil {
 		t.Fatal(err)
 	}
 	output, err := exec.Command("losetup",

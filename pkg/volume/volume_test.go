@@ -26,7 +26,7 @@ func TestDirectVolumeConforms(t *testing.T) { volumetest.Run(t, openDirect(1<<20
 
 func TestBlockDeviceVolumeConforms(t *testing.T) {
 	volumetest.Run(t, func(t testing.TB) (volume.Volume, error) {
-		return volume.Open(fileSpec(loopDevice(t), 0))
+		return volume.Open(fileSpec(loopDevice(t, 1<<20), 0))
 	})
 }
 
