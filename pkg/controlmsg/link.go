@@ -38,6 +38,9 @@ type EndpointConfig struct {
 	// KeepAlive configures how the endpoint detects a dead peer. The zero value is for transports
 	// that detect it themselves, like Comch.
 	KeepAlive KeepAliveConfig
+	// OnHello is called by a Responder before it answers a valid hello. An error ends the
+	// conversation, with that reason, instead of the answer. It may be nil.
+	OnHello func() error
 	// Software is the name and version that the peer sees.
 	Software string
 	// Logger receives the endpoint's log entries; it may be nil.

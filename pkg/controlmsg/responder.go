@@ -179,6 +179,11 @@ func (s *Responder) answerHello(ctx context.Context, correlation uint64, hello *
 	if err != nil {
 		return err
 	}
+	if onHello := s.link.config.OnHello; onHello != nil {
+		if err := onHello(); err != nil {
+			return err
+		}
+	}
 	size := min(hello.MaxMessageSize, s.link.receiveLimit())
 	s.link.setSendLimit(size)
 	err = s.Reply(ctx, correlation, &HelloReply{

@@ -2,6 +2,7 @@ package controlmsg_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -432,4 +433,33 @@ func TestServeReturnsWhyTheConversationHasEnded(t *testing.T) {
 	mustCall(t, r, &controlmsg.OpenVolume{})
 	r.Close(status.Errorf(status.ConnectionAborted, "interrupted"))
 	checkError(t, "Serve", <-served, status.ConnectionAborted, "phase open_volume: interrupted")
+}
+
+func TestTheOwnerOfAResponderMayRejectAHello(t *testing.T) {
+	for name, reason := range map[string]error{
+		"accepted": nil, "rejected": status.Errorf(status.Full, "no more sessions"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			hellos := 0
+			config := asTarget
+			config.OnHello = func() error {
+				hellos++
+				return reason
+			}
+			near, far := controlmsgtest.NewPipe(controlmsg.DefaultMaxMessageSize)
+			s := controlmsg.NewResponder(far, config)
+			served := make(chan error, 1)
+			go func() { served <- s.Serve(t.Context(), nil) }()
+			r := controlmsg.NewRequester(near, asRelay)
+			_, err := r.Greet(t.Context())
+			if status.CodeOf(err) != status.CodeOf(reason) || hellos != 1 {
+				t.Errorf("hello: %v, seen %d times", err, hellos)
+			}
+			r.Close(nil)
+			s.Close(nil)
+			if err := <-served; reason != nil && !errors.Is(err, status.Full) {
+				t.Errorf("Serve = %v", err)
+			}
+		})
+	}
 }

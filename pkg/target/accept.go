@@ -12,15 +12,11 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
-	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 const (
-	// maxHandshakes bounds concurrent TLS handshakes. Their peers are not authenticated yet, so
-	// they do not count as sessions.
-	maxHandshakes = 256
 	// maxRequests bounds the RDMA connection requests in progress.
 	maxRequests = 1024
 	// maxAccepting bounds the RDMA connection requests in progress of one session. A relay connects
@@ -31,17 +27,13 @@ const (
 	acceptRetryPause = 50 * time.Millisecond
 )
 
-// acceptControl accepts control connections until ctx ends. It returns when each of them has become
-// a session or is closed.
+// acceptControl accepts control connections until ctx ends. It never waits for a peer.
 func (t *Target) acceptControl(ctx context.Context) error {
-	var handshakes sync.WaitGroup
-	defer handshakes.Wait()
-	free := make(chan struct{}, maxHandshakes)
 	for {
-		connection, err := t.listener.Accept()
+		stream, err := t.listener.Accept()
 		if ctx.Err() != nil {
 			if err == nil {
-				_ = connection.Close()
+				_ = stream.Close()
 			}
 			return nil
 		}
@@ -49,60 +41,50 @@ func (t *Target) acceptControl(ctx context.Context) error {
 			return fmt.Errorf("accept control connections: %w", err)
 		}
 		if err != nil {
-			t.log.Warn("cannot accept a control connection", zap.Error(err))
+			t.log.Warn("cannot accept a control connection", zap.Error(err),
+				zap.Int("aborted_pending_connections", t.admission.shed()))
 			time.Sleep(acceptRetryPause)
 			continue
 		}
-		if t.config.TLS == nil {
-			t.startSession(connection,
-				controlmsg.NewTCPTransport(connection, controlmsg.TCPConfig{}))
-			continue
+		p, evicted := t.admission.add(stream)
+		if evicted != nil {
+			t.log.Warn("too many silent control connections: aborted the oldest of its source",
+				zap.Stringer("source", evicted.source))
 		}
-		select {
-		case free <- struct{}{}:
-		case <-ctx.Done():
-			_ = connection.Close()
-			return nil
-		}
-		handshakes.Go(func() {
-			defer func() { <-free }()
-			t.authenticate(ctx, connection)
-		})
+		t.running.Go(func() { t.serve(p) })
 	}
 }
 
-// authenticate starts a session if the relay proves its identity.
-func (t *Target) authenticate(ctx context.Context, connection network.Stream) {
-	ctx, cancel := context.WithTimeout(ctx, t.config.ControlTimeout)
-	defer cancel()
-	transport, err := controlmsg.NewTLSServer(ctx, connection,
-		t.config.TLS.Server(t.config.TLSAllowedNames), controlmsg.TCPConfig{})
+// serve serves a control connection until it ends.
+func (t *Target) serve(p *pendingConnection) {
+	defer p.cancel(nil)
+	defer t.admission.remove(p)
+	transport, err := t.newTransport(p)
 	if err != nil {
 		t.log.Warn("rejected a control connection", zap.Error(err))
 		return
 	}
-	t.startSession(connection, transport)
-}
-
-func (t *Target) startSession(connection network.Stream, transport controlmsg.Transport) {
-	s := newSession(t, connection, transport)
-	t.mu.Lock()
-	full := len(t.sessions) >= t.config.MaxSessions
-	if !full {
-		t.sessions[s] = struct{}{}
-	}
-	t.mu.Unlock()
-	t.running.Go(func() {
-		if full {
-			s.reject()
+	s := newSession(t, p, transport)
+	if t.config.TLS != nil {
+		if err := s.admit(); err != nil {
+			s.relay.Close(err)
 			return
 		}
-		t.sessionsTotal.Add(1)
-		s.run()
-		t.mu.Lock()
-		delete(t.sessions, s)
-		t.mu.Unlock()
-	})
+	}
+	s.run()
+	t.admission.release(s)
+}
+
+// newTransport returns the transport of a control connection. With TLS, the relay has proved its
+// identity.
+func (t *Target) newTransport(p *pendingConnection) (controlmsg.Transport, error) {
+	if t.config.TLS == nil {
+		return controlmsg.NewTCPTransport(p.stream, controlmsg.TCPConfig{}), nil
+	}
+	ctx, cancel := context.WithTimeout(p.ctx, t.config.ControlTimeout)
+	defer cancel()
+	return controlmsg.NewTLSServer(ctx, p.stream, t.config.TLS.Server(t.config.TLSAllowedNames),
+		controlmsg.TCPConfig{})
 }
 
 // acceptRDMA accepts RDMA connections that carry a valid token, and rejects others, until ctx ends.

@@ -24,16 +24,16 @@ import (
 // session is a client's session as the target sees it: a relay's control connection, and the lanes
 // of its queues. It is the controlmsg.TargetHandler of the relay's requests.
 type session struct {
-	target *Target
-	log    *zap.Logger
-	relay  *controlmsg.Responder
-	local  netip.Addr // that the relay has connected to
-	epoch  *epoch.Session
+	*pendingConnection // its context ends with the session, with the reason as the cause
 
-	// ctx ends with the session; its cause is the reason.
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	target   *Target
+	log      *zap.Logger
+	relay    *controlmsg.Responder
+	local    netip.Addr // that the relay has connected to
+	epoch    *epoch.Session
+	admitted bool
 
+	opening      *time.Timer // ends a session that opens no volume
 	volume       volume.Volume
 	config       controlmsg.ConfigureDataPath
 	staging      int64 // bytes reserved
@@ -51,19 +51,46 @@ type session struct {
 	releaseErr  error
 }
 
-func newSession(t *Target, connection network.Stream, transport controlmsg.Transport) *session {
+func newSession(t *Target, p *pendingConnection, transport controlmsg.Transport) *session {
 	log := t.log.With(zap.Uint64("session", t.sessionID.Add(1)),
 		zap.String("relay", transport.RemoteName()))
-	ctx, cancel := context.WithCancelCause(context.Background())
-	return &session{
-		target: t, ctx: ctx, cancel: cancel, log: log, epoch: epoch.NewSession(cancel),
-		local: network.AddressOf(connection.LocalAddr()).Addr(),
-		relay: controlmsg.NewResponder(transport, controlmsg.EndpointConfig{
-			Role:      controlmsg.RoleTarget,
-			Timeout:   t.config.ControlTimeout,
-			KeepAlive: t.config.KeepAlive, Software: t.config.Software, Logger: log,
-		}),
+	s := &session{
+		pendingConnection: p, target: t, log: log, epoch: epoch.NewSession(p.cancel),
+		local: network.AddressOf(p.stream.LocalAddr()).Addr(),
 	}
+	s.relay = controlmsg.NewResponder(transport, controlmsg.EndpointConfig{
+		Role:      controlmsg.RoleTarget,
+		Timeout:   t.config.ControlTimeout,
+		KeepAlive: t.config.KeepAlive, OnHello: s.greeted, Software: t.config.Software, Logger: log,
+	})
+	return s
+}
+
+// admit makes the connection count as a session, or returns why it cannot.
+func (s *session) admit() error {
+	if s.admitted {
+		return nil
+	}
+	if err := s.target.admission.admit(s.pendingConnection, s); err != nil {
+		return err
+	}
+	s.admitted = true
+	s.target.sessionsTotal.Add(1)
+	return nil
+}
+
+// greeted is called when the relay's hello has arrived. From then on the relay has a bounded time
+// to open a volume, however many requests fail.
+func (s *session) greeted() error {
+	if err := s.admit(); err != nil {
+		return err
+	}
+	timeout := s.target.config.ControlTimeout
+	s.opening = time.AfterFunc(timeout, func() {
+		s.cancel(status.Errorf(status.TimeOut, "the relay has not opened a volume within %v",
+			timeout))
+	})
+	return nil
 }
 
 // run serves the relay until the session ends, and releases the session.
@@ -86,6 +113,7 @@ func (s *session) OpenVolume(
 	if !ok {
 		return nil, status.Errorf(status.NotFound, "the target has no volume %q", m.Volume)
 	}
+	s.opening.Stop()
 	s.volume = v
 	return s.describeVolume(), nil
 }

@@ -9,7 +9,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/datapath"
-	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // watchRelay ends the session when the connection to the relay ends, even while one of its requests
@@ -38,13 +37,6 @@ func (s *session) onLaneFailure(queue int) func(error) {
 	}
 }
 
-// reject ends a session that exceeds MaxSessions.
-func (s *session) reject() {
-	s.relay.Close(status.Errorf(status.Full, "the target has reached its maximum of %d sessions",
-		s.target.config.MaxSessions))
-	s.cancel(nil)
-}
-
 // drain rejects new requests and waits for those in flight, until ctx or the session ends.
 func (s *session) drain(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -55,12 +47,15 @@ func (s *session) drain(ctx context.Context) {
 
 // end sends the relay the reason, before closing its RDMA connections, and releases the session.
 func (s *session) end(reason error) {
+	if s.opening != nil {
+		s.opening.Stop()
+	}
 	s.relay.Close(reason)
 	if err := s.release(); err != nil {
 		s.log.Error("session was not released completely", zap.Error(err))
 	}
-	if reason == nil {
-		s.log.Debug("session ended")
+	if reason == nil || !s.admitted {
+		s.log.Debug("session ended", zap.Error(reason))
 		return
 	}
 	s.log.Info("session ended", zap.Error(reason))

@@ -10,10 +10,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,7 +66,7 @@ type Config struct {
 	// unless that is empty. If TLS is nil, the connections are in plain text.
 	TLS             *mutualtls.Credentials
 	TLSAllowedNames []string
-	// MaxSessions bounds control connections, StagingLimit the bytes of staging memory of all
+	// MaxSessions bounds sessions, and pending control connections to twice as many; StagingLimit the bytes of staging memory of all
 	// sessions together. 0 means the defaults.
 	MaxSessions  int
 	StagingLimit uint64
@@ -108,16 +106,15 @@ type Target struct {
 	sessionID     atomic.Uint64
 	sessionsTotal atomic.Uint64
 	counters      map[string]*datapath.CounterSet // by volume
-	mu            sync.Mutex                      // guards sessions
-	sessions      map[*session]struct{}
-	running       sync.WaitGroup
+	admission     *admission
+	running       sync.WaitGroup // control connections, and late releases of their memory
 }
 
 // New starts the workers and the listeners. Call Run to serve, and Close to release everything.
 func New(ctx context.Context, config Config) (*Target, error) {
 	config.setDefaults()
 	t := &Target{
-		config: config, log: config.Logger, sessions: make(map[*session]struct{}),
+		config: config, log: config.Logger, admission: newAdmission(config.MaxSessions),
 		tokens:   newTokenRegistry(),
 		clients:  epoch.NewRegistry(epoch.Config{Remember: maxClientInstances}),
 		counters: make(map[string]*datapath.CounterSet),
@@ -182,11 +179,8 @@ func (t *Target) Run(ctx context.Context) error {
 func (t *Target) endSessions() {
 	ctx, cancel := context.WithTimeout(context.Background(), t.config.DrainTimeout)
 	defer cancel()
-	t.mu.Lock()
-	sessions := slices.Collect(maps.Keys(t.sessions))
-	t.mu.Unlock()
 	var ending sync.WaitGroup
-	for _, s := range sessions {
+	for _, s := range t.admission.close() {
 		ending.Go(func() {
 			s.drain(ctx)
 			s.cancel(errShuttingDown)
@@ -234,12 +228,9 @@ func (t *Target) Failures() map[string][]volume.Failure {
 	return failures
 }
 
-// Sessions returns the number of control connections.
-func (t *Target) Sessions() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.sessions)
-}
+// Sessions returns the number of sessions: control connections whose relay has authenticated itself
+// or sent its hello.
+func (t *Target) Sessions() int { return t.admission.count() }
 
-// SessionsTotal returns the number of control connections since the start.
+// SessionsTotal returns the number of sessions since the start.
 func (t *Target) SessionsTotal() uint64 { return t.sessionsTotal.Load() }

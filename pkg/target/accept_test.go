@@ -1,0 +1,258 @@
+package target_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
+	"github.com/zc-relay/zc-relay/pkg/network"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var loopback = netip.MustParseAddrPort("127.0.0.1:0")
+
+// testTimeout bounds every wait. Only a test that hangs reaches it.
+const testTimeout = time.Minute
+
+// startTarget starts a target with the volume "disk", which runs until the test ends.
+func startTarget(t *testing.T, configure func(*target.Config)) *target.Target {
+	t.Helper()
+	spec, err := volume.ParseSpec("disk=memory:1MiB", 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := volume.Open(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = v.Close(context.Background()) })
+	config := target.Config{
+		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
+		Volumes: map[string]volume.Volume{"disk": v}, CPUs: []int{datapath.NoCPU},
+		ControlTimeout: testTimeout,
+	}
+	configure(&config)
+	s, err := target.New(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := s.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// dial connects to address. The end of the test closes the connection.
+func dial(t *testing.T, address netip.AddrPort) network.Stream {
+	t.Helper()
+	stream, err := network.Kernel{}.Dial(t.Context(), netip.Addr{}, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stream.Close() })
+	return stream
+}
+
+// relayTo returns a relay's control connection, after hello and open_volume. secure may be nil.
+func relayTo(t *testing.T, address netip.AddrPort, secure *tls.Config) (
+	*controlmsg.Requester, error) {
+	t.Helper()
+	stream := dial(t, address)
+	transport := controlmsg.NewTCPTransport(stream, controlmsg.TCPConfig{})
+	if secure != nil {
+		var err error
+		transport, err = controlmsg.NewTLSClient(t.Context(), stream, secure,
+			controlmsg.TCPConfig{})
+		if err != nil {
+			return nil, err
+		}
+	}
+	r := controlmsg.NewRequester(transport, controlmsg.EndpointConfig{Role: controlmsg.RoleRelay,
+		Timeout: testTimeout, KeepAlive: controlmsg.DefaultKeepAlive()})
+	t.Cleanup(func() { r.Close(nil) })
+	if _, err := r.Greet(t.Context()); err != nil {
+		return r, err
+	}
+	return r, openVolume(t, r, "disk")
+}
+
+func openVolume(t *testing.T, r *controlmsg.Requester, name string) error {
+	_, err := r.Call(t.Context(), &controlmsg.OpenVolume{Volume: name})
+	return err
+}
+
+// isAborted waits until the peer has reset or closed a connection, or until it has been quiet for
+// the given time.
+func isAborted(t *testing.T, stream network.Stream, wait time.Duration) bool {
+	t.Helper()
+	if err := stream.SetReadDeadline(time.Now().Add(wait)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := stream.Read(make([]byte, 1))
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
+}
+
+func TestSilentConnectionsLockNoRelayOut(t *testing.T) {
+	const maxSessions, silent = 16, 300
+	authority := mutualtlstest.NewAuthority(t)
+	load := func(names ...string) *mutualtls.Credentials {
+		c, err := mutualtls.Load(authority.Write(t.TempDir(), names), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for name, c := range map[string]struct {
+		credentials *mutualtls.Credentials
+		relay       *tls.Config
+	}{
+		"in plain text": {},
+		"with TLS": {load("target.test", "127.0.0.1"),
+			load("relay.test").Client("127.0.0.1")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startTarget(t, func(config *target.Config) {
+				config.MaxSessions, config.TLS = maxSessions, c.credentials
+			})
+			established, err := relayTo(t, s.Address(), c.relay)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var attackers []network.Stream
+			for range silent {
+				attackers = append(attackers, dial(t, s.Address()))
+			}
+			for i := range maxSessions - 1 {
+				if _, err := relayTo(t, s.Address(), c.relay); err != nil {
+					t.Fatalf("relay %d: %v", i, err)
+				}
+			}
+			if _, err := relayTo(t, s.Address(), c.relay); !errors.Is(err, status.Full) {
+				t.Errorf("a session beyond the limit: %v", err)
+			}
+			if err := openVolume(t, established, "disk"); err != nil {
+				t.Errorf("the session that was there before: %v", err)
+			}
+			if got := s.Sessions(); got != maxSessions {
+				t.Errorf("%d sessions, want %d", got, maxSessions)
+			}
+			if !isAborted(t, attackers[0], testTimeout) {
+				t.Error("the oldest silent connection stays")
+			}
+			if isAborted(t, attackers[silent-1], time.Millisecond) {
+				t.Error("the latest silent connection was aborted")
+			}
+		})
+	}
+}
+
+func TestARelayThatOpensNoVolumeIsEnded(t *testing.T) {
+	s := startTarget(t, func(config *target.Config) {
+		config.ControlTimeout = 200 * time.Millisecond
+	})
+	r := controlmsg.NewRequester(
+		controlmsg.NewTCPTransport(dial(t, s.Address()), controlmsg.TCPConfig{}),
+		controlmsg.EndpointConfig{Role: controlmsg.RoleRelay, Timeout: testTimeout})
+	defer r.Close(nil)
+	if _, err := r.Greet(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for begun := time.Now(); r.Err() == nil; {
+		if err := openVolume(t, r, "none"); !errors.Is(err, status.NotFound) {
+			break
+		}
+		if time.Since(begun) > testTimeout {
+			t.Fatal("a session that opens no volume goes on")
+		}
+	}
+	if err := r.Err(); !errors.Is(err, status.TimeOut) {
+		t.Errorf("the session ended with %v", err)
+	}
+}
+
+// scarce is a network whose listener has as many descriptors as the test allows.
+type scarce struct {
+	network.Kernel
+	free chan struct{}
+}
+
+type scarceListener struct {
+	network.Listener
+	free chan struct{}
+}
+
+type scarceStream struct {
+	network.Stream
+	release func()
+}
+
+func (s scarce) Listen(ctx context.Context, address netip.AddrPort) (network.Listener, error) {
+	listener, err := s.Kernel.Listen(ctx, address)
+	return scarceListener{listener, s.free}, err
+}
+
+func (l scarceListener) Accept() (network.Stream, error) {
+	select {
+	case <-l.free:
+	default:
+		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+	}
+	stream, err := l.Listener.Accept()
+	if err != nil {
+		l.free <- struct{}{}
+		return nil, err
+	}
+	release := sync.OnceFunc(func() { l.free <- struct{}{} })
+	return scarceStream{stream, release}, nil
+}
+
+func (s scarceStream) Close() error {
+	defer s.release()
+	return s.Stream.Close()
+}
+
+func TestSilentConnectionsGiveUpTheirDescriptors(t *testing.T) {
+	const descriptors = 40
+	free := make(chan struct{}, descriptors)
+	for range descriptors {
+		free <- struct{}{}
+	}
+	s := startTarget(t, func(config *target.Config) { config.Network = scarce{free: free} })
+	for range 2 * descriptors {
+		dial(t, s.Address())
+	}
+	for range 3 {
+		if _, err := relayTo(t, s.Address(), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

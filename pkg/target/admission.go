@@ -1,0 +1,192 @@
+package target
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/zc-relay/zc-relay/pkg/network"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// leastPending is how many pending connections are allowed at least, however few sessions are
+// configured and however few descriptors are left.
+const leastPending = 16
+
+// admission decides which control connections the target keeps. A connection is pending until its
+// relay has authenticated itself by TLS or, in plain text, has sent its hello; then it becomes a
+// session. Anyone can make pending connections, so beyond a limit the oldest is aborted: a relay is
+// done within a few round trips, so the oldest is the one most likely to belong to somebody else.
+// Pending connections never displace a session. The methods may be called concurrently.
+type admission struct {
+	maxSessions int
+
+	mu sync.Mutex // guards what follows
+	// limit bounds the pending connections, half of it those of one source. It falls when the
+	// process runs out of descriptors, and rises again with each new session.
+	limit    int
+	pending  []*pendingConnection // oldest first
+	sources  map[netip.Prefix]int // pending connections by source
+	sessions map[*session]struct{}
+	closed   bool
+}
+
+// pendingConnection is a control connection that is not a session yet. Its context ends with it
+// and, once it is a session, with that.
+type pendingConnection struct {
+	stream network.Stream
+	source netip.Prefix
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+func newAdmission(maxSessions int) *admission {
+	a := &admission{
+		maxSessions: maxSessions,
+		sources:     make(map[netip.Prefix]int), sessions: make(map[*session]struct{}),
+	}
+	a.limit = a.maxLimit()
+	return a
+}
+
+// maxLimit returns the highest limit of pending connections. A relay whose sessions all reconnect
+// at once stays within the share of one source.
+func (a *admission) maxLimit() int { return max(2*a.maxSessions, leastPending) }
+
+// sourceOf returns what counts as one source: an IPv4 address, or the network of an IPv6 address,
+// because whoever has one address there has them all.
+func sourceOf(address netip.Addr) netip.Prefix {
+	bits := 64
+	if address.Is4() {
+		bits = 32
+	}
+	prefix, _ := address.Prefix(bits) // fails only for an address that is not valid
+	return prefix
+}
+
+// add adds a connection. It returns the one that had to give way, which it has aborted, or nil.
+func (a *admission) add(stream network.Stream) (p, evicted *pendingConnection) {
+	p = &pendingConnection{
+		stream: stream, source: sourceOf(network.AddressOf(stream.RemoteAddr()).Addr()),
+	}
+	p.ctx, p.cancel = context.WithCancelCause(context.Background())
+	a.mu.Lock()
+	if a.sources[p.source] >= a.limit/2 {
+		evicted = a.evict(p.source)
+	} else if len(a.pending) >= a.limit {
+		evicted = a.evict(a.largestSource())
+	}
+	a.pending = append(a.pending, p)
+	a.sources[p.source]++
+	a.mu.Unlock()
+	if evicted != nil {
+		evicted.abort()
+	}
+	return p, evicted
+}
+
+// shed halves the limit, because the process has run out of descriptors, and aborts the connections
+// beyond it. It returns how many.
+func (a *admission) shed() int {
+	a.mu.Lock()
+	a.limit = max(min(a.limit, len(a.pending))/2, leastPending)
+	var evicted []*pendingConnection
+	for len(a.pending) > a.limit {
+		evicted = append(evicted, a.evict(a.largestSource()))
+	}
+	a.mu.Unlock()
+	for _, p := range evicted {
+		p.abort()
+	}
+	return len(evicted)
+}
+
+// largestSource returns the source with the most pending connections. The caller holds mu.
+func (a *admission) largestSource() netip.Prefix {
+	return slices.MaxFunc(a.pending, func(p, q *pendingConnection) int {
+		return a.sources[p.source] - a.sources[q.source]
+	}).source
+}
+
+// evict removes the oldest pending connection of a source that has one. The caller holds mu, and
+// aborts the connection without it.
+func (a *admission) evict(source netip.Prefix) *pendingConnection {
+	i := slices.IndexFunc(a.pending,
+		func(p *pendingConnection) bool { return p.source == source })
+	p := a.pending[i]
+	a.removeAt(i)
+	return p
+}
+
+// abort ends a connection at once: its goroutine and its descriptor must not wait for the peer.
+func (p *pendingConnection) abort() {
+	_ = p.stream.SetLinger(0)
+	_ = p.stream.Close()
+}
+
+func (a *admission) removeAt(i int) {
+	source := a.pending[i].source
+	a.pending = slices.Delete(a.pending, i, i+1)
+	if a.sources[source]--; a.sources[source] == 0 {
+		delete(a.sources, source)
+	}
+}
+
+// remove removes a connection that has ended before it became a session. It returns false if it was
+// not pending any more.
+func (a *admission) remove(p *pendingConnection) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	i := slices.Index(a.pending, p)
+	if i >= 0 {
+		a.removeAt(i)
+	}
+	return i >= 0
+}
+
+// admit makes a pending connection a session, or returns why it cannot be one.
+func (a *admission) admit(p *pendingConnection, s *session) error {
+	wasPending := a.remove(p)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.closed:
+		return errShuttingDown
+	case !wasPending:
+		return status.Errorf(status.ConnectionAborted,
+			"more than %d connections are waiting to be greeted", a.limit)
+	case len(a.sessions) >= a.maxSessions:
+		return status.Errorf(status.Full, "the target has reached its maximum of %d sessions",
+			a.maxSessions)
+	}
+	a.sessions[s] = struct{}{}
+	a.limit = min(a.limit+1, a.maxLimit())
+	return nil
+}
+
+// release removes a session that has ended.
+func (a *admission) release(s *session) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.sessions, s)
+}
+
+// count returns the number of sessions.
+func (a *admission) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.sessions)
+}
+
+// close ends all pending connections, and admits no more sessions. It returns those that are open.
+func (a *admission) close() []*session {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	for _, p := range a.pending {
+		p.cancel(errShuttingDown) // does not block
+	}
+	return slices.Collect(maps.Keys(a.sessions))
+}

@@ -1,0 +1,111 @@
+package target
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/network"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// fakeStream has a peer's address, and can only be aborted.
+type fakeStream struct {
+	network.Stream
+	remote  netip.Addr
+	aborted bool
+}
+
+func (s *fakeStream) RemoteAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.remote, 1))
+}
+func (s *fakeStream) SetLinger(int) error { return nil }
+func (s *fakeStream) Close() error {
+	s.aborted = true
+	return nil
+}
+
+func fill(a *admission, source string, n int) (streams []*fakeStream, added []*pendingConnection) {
+	for range n {
+		s := &fakeStream{remote: netip.MustParseAddr(source)}
+		p, _ := a.add(s)
+		streams, added = append(streams, s), append(added, p)
+	}
+	return streams, added
+}
+
+func checkAborted(t *testing.T, what string, streams []*fakeStream, want int) {
+	t.Helper()
+	for i, s := range streams {
+		if s.aborted != (i < want) {
+			t.Errorf("%s: connection %d of %d: aborted is %v, want the oldest %d", what, i,
+				len(streams), s.aborted, want)
+			return
+		}
+	}
+}
+
+func TestASourceThatMakesMostPendingConnectionsLosesThem(t *testing.T) {
+	a := newAdmission(32) // 64 pending connections, 32 per source
+	honest, _ := fill(a, "192.0.2.1", 2)
+	first, _ := fill(a, "192.0.2.2", 40)
+	checkAborted(t, "beyond the share of a source", first, 40-32)
+	// The addresses of one IPv6 network share what one source may have.
+	second, _ := fill(a, "2001:db8::1", 15)
+	fill(a, "2001:db8::2", 15)
+	checkAborted(t, "below both limits", second, 0)
+	third, _ := fill(a, "2001:db8:0:1::1", 10)
+	checkAborted(t, "beyond the limit, the largest source", first, 40-26)
+	checkAborted(t, "beyond the limit, the IPv6 network of the same size", second, 30-26)
+	checkAborted(t, "beyond the limit, the latest source", third, 0)
+	checkAborted(t, "the source with few connections", honest, 0)
+	if len(a.pending) != 64 {
+		t.Errorf("%d connections are pending", len(a.pending))
+	}
+}
+
+func TestASessionIsNeverAbortedForAPendingConnection(t *testing.T) {
+	a := newAdmission(1)
+	streams, pending := fill(a, "192.0.2.1", 2)
+	if err := a.admit(pending[0], &session{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.admit(pending[1], &session{}); !errors.Is(err, status.Full) {
+		t.Errorf("a second session: %v", err)
+	}
+	later, _ := fill(a, "192.0.2.1", 100)
+	checkAborted(t, "the session", streams, 0)
+	checkAborted(t, "pending connections", later, 100-leastPending/2)
+	for range 10 {
+		a.shed()
+	}
+	checkAborted(t, "the session, without descriptors", streams, 0)
+}
+
+func TestALackOfDescriptorsLowersTheLimitUntilSessionsBegin(t *testing.T) {
+	a := newAdmission(64) // 128 pending connections
+	for i := range 4 {
+		fill(a, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}).String(), 25)
+	}
+	if got := a.shed(); got != 50 || len(a.pending) != 50 {
+		t.Errorf("%d connections were aborted, %d are pending", got, len(a.pending))
+	}
+	for range 10 {
+		a.shed()
+	}
+	if len(a.pending) != leastPending {
+		t.Errorf("%d connections are pending", len(a.pending))
+	}
+	for range 2 * a.maxLimit() {
+		_, pending := fill(a, "198.51.100.1", 1)
+		s := &session{}
+		if err := a.admit(pending[0], s); err != nil {
+			t.Fatal(err)
+		}
+		a.release(s)
+	}
+	if a.limit != a.maxLimit() {
+		t.Errorf("the limit is %d after many sessions, want %d", a.limit, a.maxLimit())
+	}
+}
