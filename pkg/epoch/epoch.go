@@ -18,7 +18,8 @@ type Instance = [16]byte
 
 // Session is a session in a Registry.
 type Session struct {
-	cancel context.CancelCauseFunc
+	cancel   context.CancelCauseFunc
+	instance *Instance // that the session belongs to, nil if none; guarded by the registry
 }
 
 // NewSession returns a session. The registry calls cancel, which must not block, when a higher
@@ -49,6 +50,7 @@ type Registry struct {
 type instance struct {
 	epoch     uint64                     // the highest so far
 	sessions  map[*Session]chan struct{} // of any epoch; closed when the session is released
+	served    bool                       // a session may have served IO and has been released
 	lastStart uint64                     // value of Registry.starts
 }
 
@@ -61,6 +63,9 @@ func NewRegistry(config Config) *Registry {
 // waits until they are released; if ctx ends first, it fails with status.TimeOut. An epoch that is
 // not higher than the current one fails with status.NotPermitted and has no effect. Otherwise s
 // must be released or undone, even if Supersede fails.
+//
+// A session belongs to one instance. If s has belonged to another before, it has not served IO for
+// that one, and is undone there.
 func (r *Registry) Supersede(ctx context.Context, id Instance, epoch uint64, s *Session) error {
 	former, err := r.add(id, epoch, s)
 	if err != nil {
@@ -96,6 +101,10 @@ func (r *Registry) add(
 		return nil, status.Errorf(status.NotPermitted,
 			"client epoch %d has been superseded: the current epoch is %d", epoch, i.epoch)
 	}
+	if s.instance != nil && *s.instance != id {
+		r.undo(s)
+	}
+	s.instance = &id
 	r.starts++
 	i.epoch, i.lastStart = epoch, r.starts
 	former = make(map[*Session]chan struct{})
@@ -133,42 +142,47 @@ func (r *Registry) makeRoom() {
 func (r *Registry) Release(s *Session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for id := range r.instances {
-		r.remove(id, s)
-	}
-}
-
-// Undo releases a session that has not served IO. It lets the client use epoch again, unless the
-// instance has other sessions or a higher epoch by now. It has no effect on a session that is not
-// in the registry.
-func (r *Registry) Undo(id Instance, epoch uint64, s *Session) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i := r.instances[id]
-	if !r.remove(id, s) || i.epoch != epoch || len(i.sessions) > 0 {
+	if s.instance == nil {
 		return
 	}
-	if epoch == 0 {
-		delete(r.instances, id)
-		return
-	}
-	i.epoch--
-}
-
-// remove removes s, and reports whether it was a session of the instance.
-func (r *Registry) remove(id Instance, s *Session) bool {
-	i := r.instances[id]
-	if i == nil {
-		return false
-	}
-	released, found := i.sessions[s]
-	if !found {
-		return false
-	}
-	close(released)
-	delete(i.sessions, s)
+	id := *s.instance
+	i := r.remove(s)
+	i.served = true
 	if r.config.Remember == 0 && len(i.sessions) == 0 {
 		delete(r.instances, id)
 	}
-	return true
+}
+
+// Undo releases a session that has not served IO. It lets the client use the session's epoch again,
+// unless the instance has other sessions or a higher epoch by now. It has no effect on a session
+// that does not belong to that instance.
+func (r *Registry) Undo(id Instance, epoch uint64, s *Session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.instance == nil || *s.instance != id {
+		return
+	}
+	i := r.undo(s)
+	if i.served && i.epoch == epoch && len(i.sessions) == 0 {
+		i.epoch-- // not below 0: the session that was served had a lower epoch
+	}
+}
+
+// undo removes a session that has not served IO, and its instance if no other session has or can.
+func (r *Registry) undo(s *Session) *instance {
+	id := *s.instance
+	i := r.remove(s)
+	if len(i.sessions) == 0 && (!i.served || r.config.Remember == 0) {
+		delete(r.instances, id)
+	}
+	return i
+}
+
+// remove removes s from its instance, and returns that.
+func (r *Registry) remove(s *Session) *instance {
+	i := r.instances[*s.instance]
+	close(i.sessions[s])
+	delete(i.sessions, s)
+	s.instance = nil
+	return i
 }

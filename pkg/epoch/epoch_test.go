@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -177,7 +179,6 @@ func TestARelayForgetsAnInstanceWithItsLastSession(t *testing.T) {
 	r := NewRegistry(asRelay)
 	first, second := newTestSession(), newTestSession()
 	supersede(t, r, client, 5, first)
-	supersede(t, r, Instance{2}, 5, first) // one session can name several instances
 	r.Release(first.Session)
 	if len(r.instances) > 0 {
 		t.Errorf("%d instances are remembered", len(r.instances))
@@ -238,4 +239,80 @@ func TestOnlyAnEpochThatWasNotServedMayBeUsedAgain(t *testing.T) {
 			r.Undo(client, n, late.Session)
 		}
 	}
+}
+
+// numbered returns a different instance for each number.
+func numbered(n int) (id Instance) {
+	binary.BigEndian.PutUint64(id[8:], uint64(n))
+	return id
+}
+
+func TestASessionThatNamesManyInstancesBelongsToTheLast(t *testing.T) {
+	inBoth(t, func(t *testing.T, r *Registry) {
+		s := newTestSession()
+		for i := range 1000 {
+			supersede(t, r, numbered(i), 5, s)
+			if len(r.instances) > 1 {
+				t.Fatalf("%d instances are remembered for one session", len(r.instances))
+			}
+		}
+		supersede(t, r, numbered(0), 5, newTestSession())
+		if s.ctx.Err() != nil {
+			t.Error("the session was ended for an instance that it does not belong to any more")
+		}
+		r.Release(s.Session)
+	})
+}
+
+func TestInstancesThatAreUndoneDisplaceNoEpoch(t *testing.T) {
+	r := NewRegistry(asTarget)
+	for i := range asTarget.Remember - 1 {
+		s := newTestSession()
+		supersede(t, r, numbered(i), 5, s)
+		r.Release(s.Session)
+	}
+	for i := range 10 * asTarget.Remember {
+		s := newTestSession()
+		supersede(t, r, numbered(1000+i), 5, s)
+		r.Undo(numbered(1000+i), 5, s.Session)
+	}
+	for i := range asTarget.Remember - 1 {
+		checkSuperseded(t, r, numbered(i), 5, newTestSession())
+	}
+}
+
+// An epoch that was served never begins again; one that was undone does, and every higher one.
+func TestARegistryServesAscendingEpochs(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := NewRegistry(asTarget)
+		next := uint64(0) // the lowest epoch that must be accepted
+		for range rapid.IntRange(1, 30).Draw(t, "sessions") {
+			n := rapid.Uint64Range(0, 6).Draw(t, "epoch")
+			if rapid.Bool().Draw(t, "highest") {
+				n = math.MaxUint64 - n
+			}
+			s := newTestSession()
+			err := r.Supersede(context.Background(), client, n, s.Session)
+			switch {
+			case n >= next && err != nil:
+				t.Fatalf("epoch %d, although %d is the next: %v", n, next, err)
+			case err != nil:
+				r.Undo(client, n, s.Session)
+			case rapid.Bool().Draw(t, "undone"):
+				r.Undo(client, n, s.Session)
+				r.Undo(client, n, s.Session)
+				if next > 0 { // otherwise the registry has nothing to remember
+					next = n
+				}
+			default:
+				r.Release(s.Session)
+				if n < next {
+					t.Fatalf("epoch %d began, although %d is the next", n, next)
+				}
+				if next = n + 1; next == 0 {
+					return
+				}
+			}
+		}
+	})
 }
