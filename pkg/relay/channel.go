@@ -35,6 +35,7 @@ type channel struct {
 	// A client exports the same memory again when it reconnects. Before that, the target must have
 	// lost the access that former sessions gave it.
 	clients  *epoch.Registry
+	dials    pace // connections of sessions to the target
 	accepted atomic.Uint64
 	rejected atomic.Uint64
 	running  sync.WaitGroup // sessions
@@ -56,6 +57,7 @@ func (r *Relay) newChannel(ctx context.Context, config *ChannelConfig) (*channel
 		relay: r, id: id, counters: r.counters[id],
 		served: make(chan struct{}), sessions: make(map[*session]struct{}),
 		clients: epoch.NewRegistry(epoch.Config{Restart: true}),
+		dials:   pace{interval: channelDialInterval},
 	}
 	c.log = r.log.With(zap.String("channel", id.Name), zap.String("representor", id.Representor))
 	c.settings.Store(config)

@@ -131,6 +131,7 @@ func (p *proxy) forward(from, to net.Conn, watch func(*controlmsg.Envelope) *con
 // chain is a client without rules, in front of a relay, a proxy and a target.
 type chain struct {
 	t          *testing.T
+	provider   comch.Provider
 	proxy      *proxy
 	relay      *relay.Relay
 	connection comch.Connection
@@ -159,34 +160,49 @@ func startChain(t *testing.T) *chain {
 	c := &chain{t: t, proxy: startProxy(t, storage.Address())}
 	t.Cleanup(c.proxy.running.Wait)
 	t.Cleanup(func() { _ = c.proxy.listener.Close() })
-	provider := emulated.New(emulated.Options{Directory: filepath.Join(t.TempDir(), "comch")})
-	id := relay.ChannelID{
+	c.startRelay(relay.ChannelConfig{
+		Target: netip.MustParseAddrPort(c.proxy.listener.Addr().String()),
+	})
+	c.connect()
+	return c
+}
+
+// startRelay starts a relay with one channel, which runs until the test ends.
+func (c *chain) startRelay(channel relay.ChannelConfig) {
+	c.t.Helper()
+	c.provider = emulated.New(emulated.Options{Directory: filepath.Join(c.t.TempDir(), "comch")})
+	channel.ChannelID = relay.ChannelID{
 		Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor,
 		Name: client.DefaultChannelName,
 	}
-	c.relay, err = relay.New(t.Context(), relay.Config{
-		Comch: provider, RDMA: iwarp.New(iwarp.Options{}), CPUs: []int{datapath.NoCPU},
-		Settings: relay.Settings{Channels: []relay.ChannelConfig{{
-			ChannelID: id, Target: netip.MustParseAddrPort(c.proxy.listener.Addr().String()),
-			Volume: "disk",
-		}}},
+	channel.Volume = "disk"
+	var err error
+	c.relay, err = relay.New(c.t.Context(), relay.Config{
+		Comch: c.provider, RDMA: iwarp.New(iwarp.Options{}), CPUs: []int{datapath.NoCPU},
+		Settings: relay.Settings{Channels: []relay.ChannelConfig{channel}},
 	})
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	run(t, c.relay.Run, c.relay.Close)
-	c.connection, err = provider.Connect(t.Context(),
-		comch.ClientConfig{Device: emulated.DefaultHostDevice, Name: id.Name})
+	run(c.t, c.relay.Run, c.relay.Close)
+}
+
+// connect connects a client to the relay, in place of the former one if there is one.
+func (c *chain) connect() {
+	c.t.Helper()
+	var err error
+	c.connection, err = c.provider.Connect(c.t.Context(),
+		comch.ClientConfig{Device: emulated.DefaultHostDevice, Name: client.DefaultChannelName})
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	c.requester = controlmsg.NewRequester(controlmsg.NewComchTransport(c.connection),
+	requester := controlmsg.NewRequester(controlmsg.NewComchTransport(c.connection),
 		controlmsg.EndpointConfig{Role: controlmsg.RoleInitiator})
-	t.Cleanup(func() { c.requester.Close(nil) })
-	if _, err := c.requester.Greet(t.Context()); err != nil {
-		t.Fatal(err)
+	c.requester = requester
+	c.t.Cleanup(func() { requester.Close(nil) })
+	if _, err := c.requester.Greet(c.t.Context()); err != nil {
+		c.t.Fatal(err)
 	}
-	return c
 }
 
 // run runs a service until the test ends, and closes it.

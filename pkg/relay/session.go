@@ -36,6 +36,7 @@ type session struct {
 	client     *controlmsg.Responder
 	target     *targetConnection // nil until the volume is open
 	epoch      *epoch.Session
+	dials      pace // connections to the target
 
 	// ctx ends with the session; its cause is the reason.
 	ctx    context.Context
@@ -65,6 +66,7 @@ func newSession(c *channel, connection comch.Connection) *session {
 		id: id, opened: time.Now(), channel: c, settings: c.settings.Load(), log: log,
 		connection: connection, client: c.newResponder(connection, log),
 		ctx: ctx, cancel: cancel, epoch: epoch.NewSession(cancel),
+		dials: pace{interval: sessionDialInterval},
 	}
 }
 
@@ -107,29 +109,41 @@ func (s *session) stepTimeout(ctx context.Context) (context.Context, context.Can
 }
 
 // OpenVolume connects to the target and opens the volume there. The client may repeat it, because
-// the target was down or to learn of a changed size; each time the session gets a new connection.
+// the target was down or to learn of a changed size. Once a connection exists, the session keeps
+// it.
 func (s *session) OpenVolume(
 	ctx context.Context, _ *controlmsg.OpenVolume,
 ) (*controlmsg.OpenVolumeReply, error) {
-	if err := s.channel.link.await(ctx, s.settings.SessionWait); err != nil {
-		return nil, err
+	if s.target == nil {
+		if err := s.connectTarget(ctx); err != nil {
+			return nil, err
+		}
+	} else if err := s.target.openVolume(ctx, s.channel.relay.devices); err != nil {
+		return nil, s.target.openError(err)
 	}
-	target, err := s.channel.openTarget(ctx, s.settings, s.log)
-	if err != nil {
-		return nil, err
-	}
-	if former := s.target; former != nil {
-		former.expendable.Store(true)
-		former.requester.Close(nil)
-	}
-	s.target = target
-	go s.watchTarget(target)
-	reply, limits := *target.volume, &s.settings.Limits
+	reply, limits := *s.target.volume, &s.settings.Limits
 	reply.MaxQueues = min(reply.MaxQueues, limits.MaxQueues)
 	reply.MaxDepth = min(reply.MaxDepth, limits.MaxDepth)
 	reply.MaxBufferSize = min(reply.MaxBufferSize, limits.MaxBufferSize)
 	s.announced = &reply
 	return &reply, nil
+}
+
+// connectTarget waits for the target, connects to it, and opens the volume.
+func (s *session) connectTarget(ctx context.Context) error {
+	if err := s.channel.link.await(ctx, s.settings.SessionWait); err != nil {
+		return err
+	}
+	if err := s.awaitDial(ctx); err != nil {
+		return err
+	}
+	target, err := s.channel.openTarget(ctx, s.settings, s.log)
+	if err != nil {
+		return err
+	}
+	s.target = target
+	go s.watchTarget(target)
+	return nil
 }
 
 // ConfigureDataPath imports the client's memory, exports it again for RDMA, and forwards the

@@ -64,24 +64,30 @@ func (c *channel) openTarget(
 	if !t.source.IsValid() {
 		t.source = network.AddressOf(connection.LocalAddr()).Addr()
 	}
-	if err := t.openVolume(ctx, c.relay.devices); err != nil {
+	hello, err := t.requester.Greet(ctx)
+	if err == nil {
+		t.software = hello.Software
+		err = t.openVolume(ctx, c.relay.devices)
+	}
+	if err != nil {
 		t.requester.Close(err)
-		return nil, fmt.Errorf("open volume %q of target %v: %w",
-			settings.Volume, settings.Target, err)
+		return nil, t.openError(err)
 	}
 	return t, nil
 }
 
+// openError adds the volume and the target to an error of openVolume.
+func (t *targetConnection) openError(err error) error {
+	return fmt.Errorf("open volume %q of target %v: %w", t.name, t.address, err)
+}
+
+// openVolume opens the volume, or opens it again to learn of a changed size.
 func (t *targetConnection) openVolume(ctx context.Context, devices *deviceSet) error {
-	hello, err := t.requester.Greet(ctx)
+	volume, err := controlmsg.Call(ctx, t.requester, &controlmsg.OpenVolume{Volume: t.name})
 	if err != nil {
 		return err
 	}
-	t.software = hello.Software
-	t.volume, err = controlmsg.Call(ctx, t.requester, &controlmsg.OpenVolume{Volume: t.name})
-	if err != nil {
-		return err
-	}
+	t.volume = volume
 	if t.device, err = devices.at(t.source); err != nil {
 		return err
 	}

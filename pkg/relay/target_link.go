@@ -123,15 +123,37 @@ func signal(to chan<- struct{}) {
 // run keeps the target connected until ctx ends.
 func (l *targetLink) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		target, err := l.connect(ctx)
-		if err != nil {
-			target = l.reconnect(ctx, err)
-		}
-		for target != nil {
-			if err = l.awaitLoss(ctx, target); err == nil {
-				break
+		l.keepConnected(ctx)
+	}
+}
+
+// keepConnected connects to the target, and again after each loss. It returns if ctx ends, and when
+// changed settings are a reason to start over.
+//
+// A connection that lasts shorter than the pause that a failed attempt would have caused counts as
+// one: it continues the schedule. Otherwise a target that disconnects at once would be connected to
+// without a pause, forever.
+func (l *targetLink) keepConnected(ctx context.Context) {
+	var schedule *retry.Schedule // nil once a connection has lasted
+	target, err := l.connect(ctx)
+	for {
+		settings := l.channel.settings.Load()
+		if target == nil {
+			if schedule == nil {
+				schedule = settings.Reconnect.Begin(time.Now())
 			}
-			target = l.reconnect(ctx, err)
+			if target = l.reconnect(ctx, schedule, err); target == nil {
+				return
+			}
+		}
+		begun := time.Now()
+		if err = l.awaitLoss(ctx, target); err == nil {
+			return
+		}
+		target = nil
+		lasted := schedule != nil && time.Since(begun) >= schedule.NextPause()
+		if lasted || l.channel.settings.Load() != settings {
+			schedule = nil
 		}
 	}
 }
@@ -156,11 +178,12 @@ func (l *targetLink) connect(ctx context.Context) (*targetConnection, error) {
 	return t, nil
 }
 
-// reconnect makes attempts as the policy says, after the target was found to be down because of
+// reconnect makes attempts as the schedule says, after the target was found to be down because of
 // reason. It returns nil if ctx ends, or if the settings change, and perhaps the target with them.
-func (l *targetLink) reconnect(ctx context.Context, reason error) *targetConnection {
+func (l *targetLink) reconnect(
+	ctx context.Context, schedule *retry.Schedule, reason error,
+) *targetConnection {
 	policy := l.channel.settings.Load().Reconnect
-	schedule := policy.Begin(time.Now())
 	for ctx.Err() == nil {
 		pause, err := schedule.Next(time.Now())
 		if err != nil {

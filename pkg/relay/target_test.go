@@ -1,0 +1,197 @@
+package relay_test
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/network"
+	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// testTimeout bounds every wait. Only a test that hangs reaches it.
+const testTimeout = time.Minute
+
+// await waits until condition holds.
+func await(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(testTimeout); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("timed out waiting until %s", what)
+		}
+	}
+}
+
+// volumeReply describes the volume of a fakeTarget.
+var volumeReply = controlmsg.OpenVolumeReply{Volume: "disk", Size: 1 << 20, BlockSize: 4096,
+	MaxQueues: 1, MaxDepth: 4, MaxBufferSize: 1 << 20, Transport: "iwarp"}
+
+// fakeTarget answers open_volume, and nothing else, on control connections that it counts.
+type fakeTarget struct {
+	listener network.Listener
+	dialled  atomic.Int64
+	opened   atomic.Int64
+	// answer returns the answer to the n-th open_volume of a connection, and whether to close the
+	// connection after it.
+	answer func(n int) (err error, disconnect bool)
+}
+
+func startFakeTarget(t *testing.T, answer func(n int) (err error, disconnect bool)) *fakeTarget {
+	t.Helper()
+	listener, err := network.Kernel{}.Listen(t.Context(), loopback)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fakeTarget{listener: listener, answer: answer}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			stream, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			f.dialled.Add(1)
+			running.Go(func() { f.serve(t, stream) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		running.Wait()
+	})
+	return f
+}
+
+func (f *fakeTarget) serve(t *testing.T, stream network.Stream) {
+	s := controlmsg.NewResponder(controlmsg.NewTCPTransport(stream, controlmsg.TCPConfig{}),
+		controlmsg.EndpointConfig{Role: controlmsg.RoleTarget,
+			KeepAlive: controlmsg.DefaultKeepAlive()})
+	defer s.Close(nil)
+	for n := 1; ; n++ {
+		request, err := s.Next(t.Context())
+		if err != nil {
+			return
+		}
+		f.opened.Add(1)
+		failure, disconnect := f.answer(n)
+		if failure != nil {
+			err = s.Fail(t.Context(), request.Correlation, failure)
+		} else {
+			err = s.Reply(t.Context(), request.Correlation, &volumeReply)
+		}
+		if err != nil || disconnect {
+			return
+		}
+	}
+}
+
+func startRelayTo(t *testing.T, f *fakeTarget, channel relay.ChannelConfig) *chain {
+	t.Helper()
+	c := &chain{t: t}
+	channel.Target = f.listener.Address()
+	c.startRelay(channel)
+	return c
+}
+
+func (c *chain) link() relay.LinkStatus { return c.relay.Channels()[0].Link }
+
+func (c *chain) awaitReady() {
+	c.t.Helper()
+	await(c.t, "the target is ready", func() bool { return c.link().State == relay.LinkReady })
+}
+
+func TestATargetThatDisconnectsAtOnceIsNotDialledInALoop(t *testing.T) {
+	f := startFakeTarget(t, func(int) (error, bool) { return nil, true })
+	c := startRelayTo(t, f, relay.ChannelConfig{
+		Reconnect: retry.Policy{FirstPause: time.Hour, LongestPause: time.Hour},
+	})
+	await(t, "the relay waits before it tries again", func() bool {
+		if f.dialled.Load() > 5 {
+			t.Fatal("the target is dialled without a pause")
+		}
+		s := c.link()
+		return s.State == relay.LinkWaiting && time.Until(s.NextTry) > 30*time.Minute
+	})
+	if s := c.link(); s.Connects != 2 || s.Losses != 2 || s.Attempt != 2 || s.LastError == nil {
+		t.Errorf("the link is %+v", s)
+	}
+}
+
+func TestAShortConnectionCountsAsAnAttempt(t *testing.T) {
+	f := startFakeTarget(t, func(int) (error, bool) { return nil, true })
+	c := startRelayTo(t, f, relay.ChannelConfig{Reconnect: retry.Policy{
+		Attempts: retry.Times(3), FirstPause: testTimeout, LongestPause: testTimeout,
+		Random: func() float64 { return 4 }, // shortens every pause to nothing
+	}})
+	await(t, "the relay gives up", func() bool { return c.link().State == relay.LinkGivenUp })
+	if got := f.dialled.Load(); got != 4 {
+		t.Errorf("the target was dialled %d times", got)
+	}
+}
+
+func TestALinkThatHasLastedStartsANewSchedule(t *testing.T) {
+	f := startFakeTarget(t, func(int) (error, bool) { return nil, true })
+	c := startRelayTo(t, f, relay.ChannelConfig{Reconnect: retry.Policy{
+		// Every connection lasts longer than this pause.
+		Attempts: retry.Times(1), FirstPause: 1, LongestPause: 1,
+	}})
+	await(t, "the relay has connected more often than one schedule allows",
+		func() bool { return c.link().Connects > 5 })
+}
+
+func TestASessionKeepsItsConnectionToTheTarget(t *testing.T) {
+	f := startFakeTarget(t, func(int) (error, bool) { return nil, false })
+	c := startRelayTo(t, f, relay.ChannelConfig{})
+	c.awaitReady()
+	c.connect()
+	const repetitions = 100
+	for range repetitions {
+		if err := c.call(&controlmsg.OpenVolume{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The link has a connection of its own, and opens the volume once.
+	if got := f.dialled.Load(); got != 2 {
+		t.Errorf("the target was dialled %d times", got)
+	}
+	if got := f.opened.Load(); got != 1+repetitions {
+		t.Errorf("the target was asked %d times", got)
+	}
+}
+
+func TestAClientCannotMakeTheRelayDialWithoutBound(t *testing.T) {
+	var linked atomic.Bool
+	f := startFakeTarget(t, func(int) (error, bool) {
+		if linked.Swap(true) {
+			return status.Errorf(status.NotFound, "made up"), false
+		}
+		return nil, false
+	})
+	c := startRelayTo(t, f, relay.ChannelConfig{
+		Limits: relay.Limits{MaxSessions: 8}, SessionWait: retry.Within(0),
+	})
+	c.awaitReady()
+	again := 0
+	for range 16 {
+		c.connect()
+		for range 100 {
+			err := c.call(&controlmsg.OpenVolume{})
+			switch {
+			case errors.Is(err, status.Again) && strings.Contains(err.Error(), "too often"):
+				again++
+			case !errors.Is(err, status.NotFound):
+				t.Fatal(err)
+			}
+		}
+		c.requester.Close(nil)
+		await(t, "the session has ended", func() bool { return c.relay.Sessions() == 0 })
+	}
+	if got := f.dialled.Load(); got > 16*8 || again < 16*100-16*8 {
+		t.Errorf("the target was dialled %d times, and the client rejected %d times", got, again)
+	}
+}
