@@ -28,7 +28,9 @@ type channel struct {
 	workers  *datapath.Pool
 	ownPool  *datapath.Pool // nil if the relay's workers serve the channel
 	stop     context.CancelFunc
-	served   chan struct{} // closed when the channel accepts no more clients
+	unlisted chan struct{} // closed when the channel no longer holds its name
+	served   chan struct{} // closed when run has returned
+	former   []*channel    // removed channels of the same id, until none holds the name
 
 	counters *datapath.CounterSet
 	exported atomic.Int64 // bytes of client memory
@@ -46,18 +48,25 @@ type channel struct {
 	removed  bool // from the configuration
 }
 
-// newChannel creates a channel with its workers and its Comch server. After Run has begun to serve,
-// the caller must hold r.mu.
-func (r *Relay) newChannel(ctx context.Context, config *ChannelConfig) (*channel, error) {
+// newChannel creates a channel with its workers. It also creates its Comch server, unless one of
+// former, the removed channels of the same id, may still have one: then run does. After Run has
+// begun to serve, the caller must hold r.mu.
+func (r *Relay) newChannel(
+	ctx context.Context, config *ChannelConfig, former []*channel,
+) (*channel, error) {
 	id := config.ChannelID
 	if r.counters[id] == nil { // else the channel was removed before, and continues to count
 		r.counters[id] = &datapath.CounterSet{}
 	}
 	c := &channel{
 		relay: r, id: id, counters: r.counters[id],
-		served: make(chan struct{}), sessions: make(map[*session]struct{}),
-		clients: epoch.NewRegistry(epoch.Config{Restart: true}),
-		dials:   pace{interval: channelDialInterval},
+		unlisted: make(chan struct{}), served: make(chan struct{}), former: former,
+		sessions: make(map[*session]struct{}),
+		clients:  epoch.NewRegistry(epoch.Config{Restart: true}),
+		dials:    pace{interval: channelDialInterval},
+	}
+	if len(former) > 0 {
+		c.clients = former[0].clients // their sessions and the new ones may be the same clients'
 	}
 	c.log = r.log.With(zap.String("channel", id.Name), zap.String("representor", id.Representor))
 	c.settings.Store(config)
@@ -84,6 +93,13 @@ func (c *channel) start(ctx context.Context, config *ChannelConfig) error {
 		return status.Errorf(status.InvalidValue,
 			"no workers: neither the channel nor the relay has CPUs")
 	}
+	for _, former := range c.former {
+		select {
+		case <-former.unlisted:
+		default:
+			return nil // run listens once the name is free
+		}
+	}
 	return c.listen(ctx)
 }
 
@@ -107,9 +123,10 @@ func (c *channel) openDevice(config *ChannelConfig) error {
 }
 
 func (c *channel) listen(ctx context.Context) error {
+	settings := c.settings.Load()
 	server, err := c.relay.config.Comch.Listen(ctx, comch.ServerConfig{
 		Device: c.id.Device, Representor: c.id.Representor, Name: c.id.Name,
-		Admission: c.settings.Load().admission(),
+		Admission: settings.admission(),
 	})
 	if err != nil {
 		return err
@@ -117,6 +134,9 @@ func (c *channel) listen(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.server = server
+	if now := c.settings.Load(); now != settings {
+		return server.SetAdmission(now.admission())
+	}
 	return nil
 }
 
@@ -125,32 +145,51 @@ const listenPause = 5 * time.Second
 
 // run accepts the channel's clients until ctx ends. Sessions continue.
 func (c *channel) run(ctx context.Context) {
+	var linking sync.WaitGroup
+	linking.Go(func() { c.link.run(ctx) })
+	defer linking.Wait()
+	defer close(c.unlisted)
+	c.awaitName(ctx)
+	for ctx.Err() == nil {
+		err := c.serveClients(ctx)
+		if closeErr := c.closeServer(); closeErr != nil {
+			c.log.Warn("cannot close the Comch server", zap.Error(closeErr))
+		}
+		if err == nil {
+			continue
+		}
+		c.log.Error("clients cannot connect", zap.Error(err), zap.Duration("next_in", listenPause))
+		select {
+		case <-ctx.Done():
+		case <-time.After(listenPause):
+		}
+	}
+}
+
+// awaitName waits until no former channel holds the name. A reload that adds a removed channel
+// again may follow so soon that the removed one is still closing its server.
+func (c *channel) awaitName(ctx context.Context) {
+	for _, former := range c.former {
+		select {
+		case <-former.unlisted:
+		case <-ctx.Done():
+			return
+		}
+	}
+	c.former = nil
+}
+
+// serveClients listens, unless the channel already does, and accepts clients until ctx ends.
+func (c *channel) serveClients(ctx context.Context) error {
+	if c.address() == "" {
+		if err := c.listen(ctx); err != nil {
+			return err
+		}
+	}
 	settings := c.settings.Load()
 	c.log.Info("listening for clients", zap.String("comch", c.address()),
 		zap.String("device", c.id.Device),
 		zap.Stringer("target", settings.Target), zap.String("volume", settings.Volume))
-	var linking sync.WaitGroup
-	linking.Go(func() { c.link.run(ctx) })
-	defer linking.Wait()
-	for ctx.Err() == nil {
-		err := c.acceptClients(ctx)
-		if closeErr := c.closeServer(); closeErr != nil {
-			c.log.Warn("cannot close the Comch server", zap.Error(closeErr))
-		}
-		for ctx.Err() == nil && err != nil {
-			c.log.Error("clients cannot connect", zap.Error(err),
-				zap.Duration("next_in", listenPause))
-			select {
-			case <-ctx.Done():
-			case <-time.After(listenPause):
-			}
-			err = c.listen(ctx)
-		}
-	}
-	_ = c.closeServer() // if it was created while ctx ended
-}
-
-func (c *channel) acceptClients(ctx context.Context) error {
 	c.mu.Lock()
 	server := c.server
 	c.mu.Unlock()
@@ -262,7 +301,9 @@ func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 			}
 			continue
 		}
-		c, err := r.newChannel(ctx, config)
+		removed := slices.DeleteFunc(slices.Clone(former),
+			func(c *channel) bool { return c.id != config.ChannelID })
+		c, err := r.newChannel(ctx, config, removed)
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -77,7 +77,7 @@ func (r *Relay) start(ctx context.Context) error {
 		}
 	}
 	for i := range r.config.Channels {
-		c, err := r.newChannel(ctx, &r.config.Channels[i])
+		c, err := r.newChannel(ctx, &r.config.Channels[i], nil)
 		if err != nil {
 			return err
 		}

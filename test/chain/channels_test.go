@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -353,5 +354,110 @@ func TestReconfiguringLeavesLiveSessionsAlone(t *testing.T) {
 	err := f.relay.Reconfigure(f.context(), relay.Settings{Channels: twice})
 	if !errors.Is(err, status.AlreadyExist) || len(f.relay.Channels()) != 1 {
 		t.Errorf("a channel twice: %v", err)
+	}
+}
+
+// slowProvider is a provider whose servers keep their names, after Close was called, until the test
+// lets go of them.
+type slowProvider struct {
+	comch.Provider
+	release chan struct{}
+}
+
+type slowServer struct {
+	comch.Server
+	release chan struct{}
+}
+
+func (p slowProvider) Listen(ctx context.Context, config comch.ServerConfig) (comch.Server, error) {
+	server, err := p.Provider.Listen(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	return slowServer{server, p.release}, nil
+}
+
+func (s slowServer) Close() error {
+	<-s.release
+	return s.Server.Close()
+}
+
+// awaitListening waits until clients can connect to the first channel.
+func (c *chain) awaitListening() {
+	c.t.Helper()
+	c.await("the channel listens", func() bool {
+		s := c.relay.Channels()[0]
+		return !s.Retiring && s.Address != ""
+	})
+}
+
+func TestAChannelThatIsAddedAgainComesUpOnceItsNameIsFree(t *testing.T) {
+	f := &fleet{chain: newChain(t)}
+	release := make(chan struct{})
+	let := sync.OnceFunc(func() { close(release) })
+	f.provider = slowProvider{f.provider, release}
+	f.targets = append(f.targets, f.startTargetAt(loopback))
+	config := channelTo("c", f.targets[0].target.Address())
+	f.startRelayWith(relay.Config{
+		Settings: relay.Settings{Channels: []relay.ChannelConfig{config}}})
+	t.Cleanup(func() {
+		let()
+		f.stopRelay()
+	})
+	live := f.open(f.small("c"))
+	reconfigure := func(channels ...relay.ChannelConfig) {
+		t.Helper()
+		if err := f.relay.Reconfigure(f.context(), relay.Settings{Channels: channels}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		reconfigure()
+		reconfigure(config)
+	}
+	// The session of the first removed channel keeps that; the other two go once they may.
+	if got := len(f.relay.Channels()); got < 2 {
+		t.Errorf("there are %d channels", got)
+	}
+	if s := f.relay.Channels()[0]; s.Retiring || s.Address != "" {
+		t.Errorf("the channel is %+v before the name is free", s)
+	}
+	let()
+	f.awaitListening()
+	added := f.open(f.small("c"))
+	for _, v := range []*client.Volume{live, added} {
+		if _, err := v.WriteAt([]byte("both"), 0); err != nil {
+			t.Error(err)
+		}
+	}
+	f.await("only the channel with the live session retires",
+		func() bool { return len(f.relay.Channels()) == 2 })
+}
+
+func TestQuickReloadsThatRemoveAndAddAChannelKeepIt(t *testing.T) {
+	var config relay.ChannelConfig
+	f := startFleet(t, 1, func(addresses []netip.AddrPort) []relay.ChannelConfig {
+		config = channelTo("c", addresses[0])
+		return []relay.ChannelConfig{config}
+	})
+	live := f.open(f.small("c"))
+	for i := range 20 {
+		for _, channels := range [][]relay.ChannelConfig{nil, {config}} {
+			settings := relay.Settings{Channels: channels}
+			if err := f.relay.Reconfigure(f.context(), settings); err != nil {
+				t.Fatalf("reload %d: %v", i, err)
+			}
+		}
+		if i%5 == 0 {
+			f.awaitListening()
+			f.open(f.small("c"))
+		}
+	}
+	f.awaitListening()
+	v := f.open(f.small("c"))
+	for _, v := range []*client.Volume{live, v} {
+		if _, err := v.WriteAt([]byte("both"), 0); err != nil {
+			t.Error(err)
+		}
 	}
 }
