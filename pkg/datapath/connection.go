@@ -62,6 +62,21 @@ type connection struct {
 // including hello and stop, because each may arrive in its own Send.
 func newConnections(domain rdma.ProtectionDomain, depth int) (
 	connections [iomsg.ConnectionRoleCount]connection, messages *messageMemory, err error) {
+	connections, count := layOutConnections(depth)
+	if messages, err = newMessageMemory(domain, count); err != nil {
+		return connections, nil, err
+	}
+	for role := range iomsg.ConnectionRoleCount {
+		connections[role].messages, connections[role].send.memory = messages, messages
+	}
+	return connections, messages, nil
+}
+
+// layOutConnections returns the connections without their memory, and how many messages that must
+// hold.
+func layOutConnections(depth int) (
+	connections [iomsg.ConnectionRoleCount]connection, messages int,
+) {
 	next := uint32(0)
 	for role := range iomsg.ConnectionRoleCount {
 		c := &connections[role]
@@ -73,13 +88,7 @@ func newConnections(domain rdma.ProtectionDomain, depth int) (
 		c.firstReceive = c.send.end()
 		next = c.firstReceive + c.receives*c.receiveSize
 	}
-	if messages, err = newMessageMemory(domain, int(next)); err != nil {
-		return connections, nil, err
-	}
-	for role := range iomsg.ConnectionRoleCount {
-		connections[role].messages, connections[role].send.memory = messages, messages
-	}
-	return connections, messages, nil
+	return connections, int(next)
 }
 
 // receive returns the work request of the receive that begins at message first.

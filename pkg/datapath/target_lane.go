@@ -68,6 +68,21 @@ type TargetLane struct {
 	fetching  [1]rdma.SendRequest
 }
 
+// What a target lane occupies besides staging and messages, at most, with any provider: per slot a
+// transaction and the entries of RDMA queues, and for the lane itself two RDMA connections.
+const (
+	memoryPerSlot = 1536
+	memoryPerLane = 320 << 10
+)
+
+// TargetLaneMemory returns how much memory a target lane occupies, in bytes, for admission control.
+// What a volume and the kernel allocate is not included.
+func TargetLaneMemory(depth int, bufferSize uint32) uint64 {
+	_, messages := layOutConnections(depth)
+	return uint64(depth)*(uint64(bufferSize)+memoryPerSlot) + uint64(messages*iomsg.Size) +
+		memoryPerLane
+}
+
 // NewTargetLane creates a lane on its worker, without connections.
 func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, error) {
 	l := &TargetLane{

@@ -36,7 +36,7 @@ type session struct {
 	opening      *time.Timer // ends a session that opens no volume
 	volume       volume.Volume
 	config       controlmsg.ConfigureDataPath
-	staging      int64 // bytes reserved
+	memory       int64 // bytes reserved
 	domain       rdma.ProtectionDomain
 	volumeMemory rdma.MemoryRegion
 
@@ -164,7 +164,7 @@ func (s *session) ConfigureDataPath(
 	return &controlmsg.ConfigureDataPathReply{InboundReads: uint32(s.outboundReads())}, nil
 }
 
-// reserve checks a configuration against the limits, and reserves its share of the staging memory.
+// reserve checks a configuration against the limits, and reserves the memory of its lanes.
 func (s *session) reserve(m *controlmsg.ConfigureDataPath) error {
 	announced := s.describeVolume()
 	switch {
@@ -182,16 +182,17 @@ func (s *session) reserve(m *controlmsg.ConfigureDataPath) error {
 			"buffer size %d is not a multiple of the volume's block size %d",
 			m.BufferSize, announced.BlockSize)
 	}
-	staging := int64(m.QueueCount) * int64(m.Depth) * int64(m.BufferSize)
+	lane := datapath.TargetLaneMemory(int(m.Depth), m.BufferSize)
+	memory := int64(m.QueueCount) * int64(lane)
 	limit := int64(s.target.config.StagingLimit)
-	if total := s.target.staging.Add(staging); total > limit {
-		s.target.staging.Add(-staging)
+	if total := s.target.memory.Add(memory); total > limit {
+		s.target.memory.Add(-memory)
 		return status.Errorf(status.NoMemory,
-			"staging of %d bytes (queues x depth x buffer size): "+
-				"all sessions together may use %d and already use %d",
-			staging, limit, total-staging)
+			"%d queues of depth %d need %d bytes for data and messages: all sessions together may "+
+				"use %d and already use %d (--staging-limit); use fewer queues, or a smaller depth "+
+				"or buffer size", m.QueueCount, m.Depth, memory, limit, total-memory)
 	}
-	s.staging = staging
+	s.memory = memory
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -61,10 +60,6 @@ func (s *session) end(reason error) {
 	s.log.Info("session ended", zap.Error(reason))
 }
 
-// releaseTimeout bounds the release of a session. Volume IO may take long on a failing disk, and
-// its memory must not be freed before it ends.
-const releaseTimeout = time.Minute
-
 // release closes the lanes, waits for their volume IO, and frees everything. Later calls return the
 // result of the first.
 func (s *session) release() error {
@@ -77,7 +72,7 @@ func (s *session) release() error {
 		stuck, err := s.closeLanes()
 		s.releaseErr = err
 		if len(stuck) > 0 {
-			go s.releaseLate(stuck)
+			s.target.running.Go(func() { s.releaseLate(stuck) })
 			return
 		}
 		s.target.clients.Release(s.epoch)
@@ -89,7 +84,7 @@ func (s *session) release() error {
 // closeLanes closes all lanes and returns those that it could not close, normally because of volume
 // IO in flight.
 func (s *session) closeLanes() (stuck []*datapath.TargetLane, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.target.releaseTimeout)
 	defer cancel()
 	s.mu.Lock()
 	lanes := s.lanes
@@ -98,13 +93,14 @@ func (s *session) closeLanes() (stuck []*datapath.TargetLane, err error) {
 	return datapath.CloseAll(ctx, lanes)
 }
 
-// releaseLate finishes the release once the volume IO that has exceeded releaseTimeout ends. Only
-// then can the client's next session begin.
+// releaseLate finishes the release once the volume IO that has exceeded the release timeout ends.
+// Only then can the client's next session begin, and only then may the workers, the device, and the
+// volume be closed, so Run waits for it.
 func (s *session) releaseLate(stuck []*datapath.TargetLane) {
 	var errs []error
 	for _, lane := range stuck {
 		<-lane.Quiesced()
-		ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), s.target.releaseTimeout)
 		errs = append(errs, lane.Close(ctx))
 		cancel()
 	}
@@ -125,7 +121,7 @@ func (s *session) releaseMemory() error {
 		errs = append(errs, s.domain.Close())
 		s.domain = nil
 	}
-	s.target.staging.Add(-s.staging)
-	s.staging = 0
+	s.target.memory.Add(-s.memory)
+	s.memory = 0
 	return errors.Join(errs...)
 }

@@ -40,6 +40,10 @@ const (
 // maxClientInstances bounds the client instances whose epochs are remembered.
 const maxClientInstances = 4096
 
+// defaultReleaseTimeout bounds the release of a session. Volume IO may take long on a failing disk,
+// and its memory must not be freed before it ends.
+const defaultReleaseTimeout = time.Minute
+
 var errShuttingDown = status.Errorf(status.Shutdown, "the target is shutting down (drain)")
 
 // Config configures a target. RDMA, Listen, RDMAListen, Volumes and CPUs are required.
@@ -66,8 +70,9 @@ type Config struct {
 	// unless that is empty. If TLS is nil, the connections are in plain text.
 	TLS             *mutualtls.Credentials
 	TLSAllowedNames []string
-	// MaxSessions bounds sessions, and pending control connections to twice as many; StagingLimit the bytes of staging memory of all
-	// sessions together. 0 means the defaults.
+	// MaxSessions bounds sessions, and pending control connections to twice as many. StagingLimit
+	// bounds the memory of all sessions together: staging, messages, and the queues for both, in
+	// bytes. 0 means the defaults.
 	MaxSessions  int
 	StagingLimit uint64
 	// Software is the name and version that relays see.
@@ -100,14 +105,16 @@ type Target struct {
 	rdma     rdma.Listener
 	tokens   *tokenRegistry
 	clients  *epoch.Registry
-	staging  atomic.Int64 // bytes used by all sessions
+	memory   atomic.Int64 // bytes used by the lanes of all sessions
 	verifier uint64       // write verifier, new at each start
 
 	sessionID     atomic.Uint64
 	sessionsTotal atomic.Uint64
 	counters      map[string]*datapath.CounterSet // by volume
-	admission     *admission
-	running       sync.WaitGroup // control connections, and late releases of their memory
+
+	releaseTimeout time.Duration
+	admission      *admission
+	running        sync.WaitGroup // control connections, and late releases of their memory
 }
 
 // New starts the workers and the listeners. Call Run to serve, and Close to release everything.
@@ -115,6 +122,8 @@ func New(ctx context.Context, config Config) (*Target, error) {
 	config.setDefaults()
 	t := &Target{
 		config: config, log: config.Logger, admission: newAdmission(config.MaxSessions),
+		releaseTimeout: defaultReleaseTimeout,
+
 		tokens:   newTokenRegistry(),
 		clients:  epoch.NewRegistry(epoch.Config{Remember: maxClientInstances}),
 		counters: make(map[string]*datapath.CounterSet),
@@ -159,7 +168,7 @@ func (t *Target) Address() netip.AddrPort { return t.listener.Address() }
 func (t *Target) RDMAAddress() netip.AddrPort { return t.rdma.Address() }
 
 // Run serves relays until ctx ends. It then drains all sessions, ends them with a reason, and
-// returns when they have ended.
+// returns when they are released. Volume IO in flight delays that, without a bound.
 func (t *Target) Run(ctx context.Context) error {
 	var accepting sync.WaitGroup
 	rdmaContext, stopRDMA := context.WithCancel(context.Background())
