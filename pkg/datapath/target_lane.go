@@ -71,7 +71,7 @@ type TargetLane struct {
 // What a target lane occupies besides staging and messages, at most, with any provider: per slot a
 // transaction and the entries of RDMA queues, and for the lane itself two RDMA connections.
 const (
-	memoryPerSlot = 1536
+	memoryPerSlot = 2 << 10
 	memoryPerLane = 320 << 10
 )
 

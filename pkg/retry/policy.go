@@ -64,7 +64,7 @@ func (p Policy) Begin(now time.Time) *Schedule {
 // Attempt returns how many attempts Next has allowed.
 func (s *Schedule) Attempt() int { return int(s.done) }
 
-// NextPause returns how long Next makes callers wait at most, should the latest attempt have failed.
+// NextPause returns how long Next makes callers wait at most if the latest attempt has failed.
 func (s *Schedule) NextPause() time.Duration { return s.pause }
 
 // String returns "attempt 3 of 8", or "attempt 3" if there is no limit.
