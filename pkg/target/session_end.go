@@ -100,7 +100,7 @@ func (s *session) releaseLate(stuck []*datapath.TargetLane) {
 	var errs []error
 	for _, lane := range stuck {
 		<-lane.Quiesced()
-		ctx, cancel := context.WithTimeout(context.Background(), s.target.releaseTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), defaultReleaseTimeout)
 		errs = append(errs, lane.Close(ctx))
 		cancel()
 	}
