@@ -5,6 +5,7 @@ package memory
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -44,6 +45,7 @@ type Region struct {
 	handle     any
 	descriptor int
 	untrusted  bool
+	leases     atomic.Int64 // started so far
 
 	closeOnce sync.Once
 	closeErr  error
