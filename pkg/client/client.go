@@ -55,18 +55,26 @@ type Config struct {
 	SyncDepth int
 	// Policy is how the thread behind the blocking methods polls.
 	Policy progress.Policy
-	// ControlTimeout bounds Open and each step of Close. IOTimeout bounds how long a request may be
-	// outstanding before the session fails. 0 means the default; a negative IOTimeout means no
-	// limit.
+	// MaxQuarantined bounds the data memory, in bytes, that silent relays keep after the sessions
+	// in which it was used (see Result.Quarantined), and with it how often such a volume can be
+	// reopened; 0 means the size of all data memory, which is enough for one session.
+	MaxQuarantined uint64
+	// ControlTimeout bounds Open, except for the allocation of memory, and each step of Close.
+	// IOTimeout bounds how long a request may be outstanding before the session fails. 0 means the
+	// default; a negative IOTimeout means no limit.
 	ControlTimeout time.Duration
 	IOTimeout      time.Duration
+	// ReleaseTimeout bounds how long the outstanding requests of a session that has ended wait for
+	// the relay to release the data memory. Then they fail as quarantined. 0 means ControlTimeout.
+	ReleaseTimeout time.Duration
 	// Reconnect, if not nil, makes the client reopen the volume after its session is lost, for
 	// instance because the target or the relay has restarted or a connection was cut.
 	// DefaultReconnectTotal and DefaultReconnectLongestPause apply where the policy sets no limit.
 	// With nil, the volume fails when its session ends.
 	//
 	// Requests outstanding on a Queue fail once each, with status.ConnectionReset, Shutdown, or
-	// TimeOut. Until there is a new session, Submit returns ErrReopening. ReadAt, WriteAt, and the
+	// TimeOut. Until there is a new session, Submit returns ErrReopening. If the relay was silent,
+	// the new session has new memory: see Queue.SwitchMemory. ReadAt, WriteAt, and the
 	// other blocking methods repeat what the loss has left unfinished, and return when it is done
 	// or the policy is exhausted. A write may therefore be carried out twice, but no write takes
 	// effect after the session that follows its own has begun.
@@ -123,8 +131,14 @@ func (c *Config) setDefaults() {
 	if c.MemorySize == 0 {
 		c.MemorySize = uint64(c.Queues) * uint64(c.Depth) * uint64(c.BufferSize)
 	}
+	if c.MaxQuarantined == 0 {
+		c.MaxQuarantined = c.MemorySize + uint64(max(c.SyncDepth, 0))*uint64(c.BufferSize)
+	}
 	if c.ControlTimeout == 0 {
 		c.ControlTimeout = DefaultControlTimeout
+	}
+	if c.ReleaseTimeout == 0 {
+		c.ReleaseTimeout = c.ControlTimeout
 	}
 	if c.IOTimeout == 0 {
 		c.IOTimeout = DefaultIOTimeout
@@ -152,6 +166,36 @@ func infoOf(reply *controlmsg.OpenVolumeReply) Info {
 		WriteVerifier:  reply.WriteVerifier, Transport: reply.Transport,
 	}
 }
+
+// checkProtocolLimits checks the configuration against the limits of every relay, before anything
+// is allocated.
+func (c *Config) checkProtocolLimits() error {
+	for _, limit := range []struct {
+		name       string
+		value, max int64
+	}{
+		{"Queues", int64(c.Queues), controlmsg.MaxQueues},
+		{"Depth", int64(c.Depth), controlmsg.MaxDepth},
+		{"SyncDepth", int64(max(c.SyncDepth, 0)), controlmsg.MaxDepth},
+		{"BufferSize", int64(c.BufferSize), controlmsg.MaxBufferSize},
+	} {
+		if limit.value < 0 {
+			return status.Errorf(status.InvalidValue, "%s is %d", limit.name, limit.value)
+		}
+		if limit.value > limit.max {
+			return status.Errorf(status.TooBig, "%s is %d, the limit of the protocol is %d",
+				limit.name, limit.value, limit.max)
+		}
+	}
+	if c.MemorySize > maxMemorySize {
+		return status.Errorf(status.TooBig, "MemorySize is %d bytes, the limit is %d",
+			c.MemorySize, uint64(maxMemorySize))
+	}
+	return nil
+}
+
+// maxMemorySize bounds Config.MemorySize so that no sum of sizes overflows.
+const maxMemorySize = 1 << 60
 
 // checkLimits checks the configuration against what relay and target offer.
 func (v *Volume) checkLimits(reply *controlmsg.OpenVolumeReply) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -37,16 +38,21 @@ type fakeRelay struct {
 	// queues.
 	consumers []comch.Consumer
 	producers []comch.Producer
-	started   chan struct{}
-	ended     chan struct{}
-	cancel    context.CancelFunc
+	// imported is the memory that the client has exported, if keepMemory is set.
+	imported   chan *memory.Region
+	keepMemory bool
+	connection comch.Connection // of the current session
+	started    chan struct{}
+	ended      chan struct{}
+	cancel     context.CancelFunc
 }
 
 func newFakeRelay(t testing.TB, changes ...func(*controlmsg.OpenVolumeReply)) *fakeRelay {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	r := &fakeRelay{
-		t: t, cancel: cancel, started: make(chan struct{}), ended: make(chan struct{}),
+		t: t, cancel: cancel, ended: make(chan struct{}),
+		imported: make(chan *memory.Region, 16), started: make(chan struct{}, 16),
 		provider: emulated.New(emulated.Options{Directory: filepath.Join(t.TempDir(), "comch")}),
 		volume: controlmsg.OpenVolumeReply{
 			Volume: "fake", Size: 1 << 20, BlockSize: testBlock, Transport: "iwarp",
@@ -66,11 +72,13 @@ func newFakeRelay(t testing.TB, changes ...func(*controlmsg.OpenVolumeReply)) *f
 	go func() {
 		defer close(r.ended)
 		defer server.Close()
-		connection, err := server.Accept(ctx)
-		if err != nil {
-			return
+		for {
+			connection, err := server.Accept(ctx)
+			if err != nil {
+				return
+			}
+			r.serve(ctx, connection)
 		}
-		r.serve(ctx, connection)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -84,6 +92,7 @@ func newFakeRelay(t testing.TB, changes ...func(*controlmsg.OpenVolumeReply)) *f
 }
 
 func (r *fakeRelay) serve(ctx context.Context, connection comch.Connection) {
+	r.connection = connection
 	responder := controlmsg.NewResponder(controlmsg.NewComchTransport(connection),
 		controlmsg.EndpointConfig{Role: controlmsg.RoleRelay})
 	defer connection.Abort()
@@ -98,7 +107,7 @@ func (r *fakeRelay) serve(ctx context.Context, connection comch.Connection) {
 			return
 		}
 		if request.Message.Kind() == controlmsg.KindStartStorage {
-			close(r.started)
+			r.started <- struct{}{}
 		}
 	}
 }
@@ -110,6 +119,14 @@ func (r *fakeRelay) reply(
 	case *controlmsg.OpenVolume:
 		return &r.volume
 	case *controlmsg.ConfigureDataPath:
+		if r.keepMemory {
+			region, _, err := connection.ImportMemory(m.Export.Descriptor)
+			if err != nil {
+				r.t.Error(err)
+				return nil
+			}
+			r.imported <- region
+		}
 		return &controlmsg.ConfigureDataPathReply{InboundReads: 1}
 	case *controlmsg.StartDataPathConnections:
 		reply := &controlmsg.StartDataPathConnectionsReply{}
@@ -175,11 +192,16 @@ func (r *fakeRelay) send(b []byte) {
 // open opens the volume. A request times out after ioTimeout.
 func (r *fakeRelay) open(ioTimeout time.Duration) *client.Volume {
 	r.t.Helper()
-	v, err := client.Open(context.Background(), client.Config{
-		Provider: r.provider, Device: emulated.DefaultHostDevice,
-		Queues: 1, Depth: testDepth, BufferSize: testBlock,
-		SyncDepth: -1, ControlTimeout: testTimeout, IOTimeout: ioTimeout,
-	})
+	return r.openWith(client.Config{IOTimeout: ioTimeout})
+}
+
+// openWith opens the volume with a configuration that it completes.
+func (r *fakeRelay) openWith(config client.Config) *client.Volume {
+	r.t.Helper()
+	config.Provider, config.Device = r.provider, emulated.DefaultHostDevice
+	config.Queues, config.Depth, config.BufferSize = 1, testDepth, testBlock
+	config.SyncDepth, config.ControlTimeout = -1, testTimeout
+	v, err := client.Open(context.Background(), config)
 	if err != nil {
 		r.t.Fatal(err)
 	}

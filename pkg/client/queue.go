@@ -37,10 +37,33 @@ type Request struct {
 	Tag uint64
 }
 
-// Result is the outcome of the Request with the same tag.
+// movesData reports whether the request reads or writes the data memory.
+func (r *Request) movesData() bool { return r.Type == iomsg.Read || r.Type == iomsg.Write }
+
+// Result is the outcome of the Request with the same tag. The transport does not touch the
+// request's buffer any more, unless Quarantined is set.
 type Result struct {
 	Tag  uint64
 	Code status.Code
+	// Quarantined is set if the request has failed with its session while the relay was silent. The
+	// relay may use the buffer whenever it continues: its content after a read is undefined, and
+	// stays so; the data of a write may still be read, by the application as well as by the relay,
+	// so it must not be changed. The buffer, like all of the memory, cannot be used for requests
+	// any more. It is accessible until the volume is closed or has new memory: see
+	// Queue.SwitchMemory.
+	Quarantined bool
+}
+
+// Err returns nil if the request has succeeded, and an error with its code if it has failed, which
+// also matches ErrQuarantined if the buffer is in quarantine.
+func (r *Result) Err() error {
+	switch {
+	case r.Code == status.Success:
+		return nil
+	case r.Quarantined:
+		return fmt.Errorf("%w: %w", r.Code, ErrQuarantined)
+	}
+	return r.Code
 }
 
 // Queue submits requests and polls for their results. Requests complete in any order. One thread at
@@ -56,6 +79,10 @@ type Queue struct {
 	// encoded is a field because a local array would escape through the producer's interface and
 	// cost an allocation per request.
 	encoded [iomsg.Size]byte
+
+	memory        *dataMemory // that requests refer to
+	former        *dataMemory // used before SwitchMemory; nil after the next Submit
+	memoryChanged bool        // the session has other memory than the last request
 
 	disconnected bool     // the session has ended: outstanding requests fail
 	draining     bool     // a response showed that the session is about to end
@@ -88,9 +115,10 @@ type slot struct {
 func newQueue(volume *Volume, index int, pair *comchPair) *Queue {
 	depth := volume.info.Depth
 	q := &Queue{
-		volume: volume, index: index, pair: pair,
+		volume: volume, index: index, pair: pair, memory: pair.session.memory,
 		slots: make([]slot, depth), free: make([]uint32, depth), failed: make([]uint32, 0, depth),
 	}
+	q.memory.users.Add(1)
 	q.session.Store(pair.session)
 	for i := range q.free {
 		q.free[i] = uint32(depth - 1 - i)
@@ -102,11 +130,16 @@ func newQueue(volume *Volume, index int, pair *comchPair) *Queue {
 //
 // status.Again means that the queue is full: poll first. ErrReopening, which matches status.Again,
 // means that the volume is being reopened: keep polling. A flush fails with ErrWritesLost when
-// writes may have been lost (see Config.Reconnect). After the volume has failed, Submit returns
-// Volume.Err.
+// writes may have been lost (see Config.Reconnect), and a read or write with ErrMemoryReplaced until
+// the queue has switched to new memory. After the volume has failed, Submit returns Volume.Err.
 func (q *Queue) Submit(r *Request) error {
 	if q.disconnected || q.draining || q.stopSent {
 		if err := q.recoverSession(); err != nil {
+			return err
+		}
+	}
+	if q.memoryChanged {
+		if err := q.checkMemory(r); err != nil {
 			return err
 		}
 	}
@@ -162,7 +195,8 @@ func (q *Queue) Flush() {
 
 // Poll fills results with outcomes and returns their number. After the session has ended, every
 // outstanding request fails once: with status.ConnectionReset, Shutdown, or TimeOut if the volume
-// is reopened (Config.Reconnect), otherwise with the code of Volume.Err.
+// is reopened (Config.Reconnect), otherwise with the code of Volume.Err. It fails once the relay has
+// released the memory, or as quarantined after ReleaseTimeout: see Result.Quarantined.
 func (q *Queue) Poll(results []Result) int {
 	if q.disconnected {
 		return q.pollFailed(results)
@@ -268,7 +302,7 @@ func (q *Queue) failOutstanding() {
 			q.failed = append(q.failed, uint32(i))
 		}
 	}
-	if engine := q.engine.Load(); engine != nil && q.volume.canReconnect() {
+	if engine := q.engine.Load(); engine != nil {
 		// The doorbell of a consumer that has ended never stops ringing.
 		engine.RemoveWaiter(q.pair.consumer)
 	}
@@ -282,13 +316,18 @@ func (q *Queue) pollFailed(results []Result) int {
 		q.switchSession()
 		return 0
 	}
+	evidence := q.pair.session.evidence.Load()
+	if evidence == leased {
+		return 0 // settle wakes the queue's thread
+	}
 	code := status.CodeOf(q.pair.session.endError())
 	if q.volume.canReconnect() && !isSessionEnd(code) {
 		code = status.ConnectionReset // one of the codes that Poll documents
 	}
 	for i := range n {
 		index := q.failed[len(q.failed)-1-i]
-		results[i] = Result{Tag: q.slots[index].tag, Code: code}
+		results[i] = Result{Tag: q.slots[index].tag, Code: code,
+			Quarantined: evidence == quarantined}
 		q.release(index)
 	}
 	q.failed = q.failed[:len(q.failed)-n]
@@ -335,6 +374,7 @@ func (q *Queue) switchSession() bool {
 	former := q.pair
 	q.volume.writes.switchSession(q, former.session, next.session)
 	q.pair, q.disconnected, q.draining, q.unflushed = next, false, false, false
+	q.memoryChanged = q.memory != next.session.memory || q.former != nil
 	q.session.Store(next.session)
 	q.closePair(former)
 	if engine := q.engine.Load(); engine != nil {

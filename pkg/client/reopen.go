@@ -65,15 +65,23 @@ func (v *Volume) keepOpen() {
 	}
 }
 
-// reopen opens a new session in place of the lost one.
+// reopen ends the lost session for good and, if there is a policy, opens a new one in its place.
 func (v *Volume) reopen(lost *session, opened time.Time) (*session, error) {
 	reason := lost.endError()
-	if !v.canReconnect() || lost.isProtocolBroken() {
+	again := v.canReconnect() && !lost.isProtocolBroken()
+	if again {
+		v.beginOutage()
+		v.config.Logger.Warn("session lost", zap.String("volume", v.info.Name), zap.Error(reason))
+	}
+	lost.close(reason)
+	v.settle(lost)
+	if !again {
 		return nil, reason
 	}
-	v.beginOutage()
-	lost.close(reason)
-	v.config.Logger.Warn("session lost", zap.String("volume", v.info.Name), zap.Error(reason))
+	if err := v.leaveQuarantine(); err != nil {
+		return nil, fmt.Errorf("volume %q was lost (%w) and cannot be reopened: %w", v.info.Name,
+			reason, err)
+	}
 	policy := *v.config.Reconnect
 	schedule := policy.Begin(time.Now())
 	// The first attempt follows at once, unless the session was lost right after it opened.
@@ -117,14 +125,15 @@ func (v *Volume) sleep(pause time.Duration) bool {
 
 // attempt tries once to open a session.
 func (v *Volume) attempt(number uint64) (*session, error) {
-	ctx, cancel := context.WithTimeout(v.ctx, v.config.ControlTimeout)
+	deadline := time.Now().Add(v.config.ControlTimeout)
+	ctx, cancel := context.WithDeadline(v.ctx, deadline)
 	defer cancel()
 	connection, err := connect(ctx, &v.config)
 	if err != nil {
 		return nil, fmt.Errorf("connect to channel %q on device %q: %w", v.config.ChannelName,
 			v.config.Device, err)
 	}
-	return v.openSession(ctx, connection, number)
+	return v.openSession(v.ctx, deadline, connection, number)
 }
 
 // isPermanent reports whether another attempt would fail for the same reason.
@@ -161,6 +170,9 @@ func (v *Volume) switchTo(next *session) {
 	v.session.Store(next)
 	for i, q := range v.queues {
 		q.setNext(next.pairs[i])
+	}
+	if s := v.sync.Load(); s != nil {
+		s.switchMemory()
 	}
 	outage := v.endOutage()
 	v.config.Logger.Info("volume reopened", zap.String("volume", v.info.Name),

@@ -43,7 +43,10 @@ type session struct {
 	connection comch.Connection
 	requester  *controlmsg.Requester
 	info       Info
-	pairs      []*comchPair // one for each queue
+	memory     *dataMemory
+	lease      *memory.Lease // the relay's, of memory
+	evidence   atomic.Uint32 // that memory is safe to use after the session has ended
+	pairs      []*comchPair  // one for each queue
 
 	mu             sync.Mutex  // guards the fields below
 	failure        error       // why this side ended the session
@@ -51,9 +54,10 @@ type session struct {
 	deadline       *time.Timer // set by expectEnd
 }
 
-// openSession takes ownership of a connection and performs the handshake on it.
+// openSession takes ownership of a connection and performs the handshake on it. The time that it
+// takes to allocate memory extends the deadline.
 func (v *Volume) openSession(
-	ctx context.Context, connection comch.Connection, number uint64,
+	ctx context.Context, deadline time.Time, connection comch.Connection, number uint64,
 ) (*session, error) {
 	s := &session{volume: v, number: number, connection: connection}
 	s.requester = controlmsg.NewRequester(controlmsg.NewComchTransport(connection),
@@ -61,7 +65,7 @@ func (v *Volume) openSession(
 			Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleInitiator,
 			Timeout: v.config.ControlTimeout, Software: v.config.Software, Logger: v.config.Logger,
 		})
-	if err := s.handshake(ctx); err != nil {
+	if err := s.handshake(ctx, deadline); err != nil {
 		s.close(err)
 		for _, pair := range s.pairs {
 			if failure := pair.close(); failure != nil {
@@ -75,7 +79,31 @@ func (v *Volume) openSession(
 }
 
 // handshake performs all steps from the greeting to the start of storage.
-func (s *session) handshake(ctx context.Context) error {
+func (s *session) handshake(ctx context.Context, deadline time.Time) error {
+	if err := s.openVolume(ctx, deadline); err != nil {
+		return err
+	}
+	started := time.Now()
+	if err := s.volume.ensureMemory(); err != nil {
+		return err
+	}
+	s.memory = s.volume.memory.Load()
+	ctx, cancel := context.WithDeadline(ctx, deadline.Add(time.Since(started)))
+	defer cancel()
+	if err := s.configure(ctx); err != nil {
+		return err
+	}
+	if err := s.connectQueues(ctx); err != nil {
+		return err
+	}
+	_, err := s.requester.Call(ctx, &controlmsg.StartStorage{})
+	return err
+}
+
+// openVolume greets the relay, opens the volume, and checks what the relay offers.
+func (s *session) openVolume(ctx context.Context, deadline time.Time) error {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
 	hello, err := s.requester.Greet(ctx)
 	if err != nil {
 		return err
@@ -87,23 +115,13 @@ func (s *session) handshake(ctx context.Context) error {
 	}
 	s.info = infoOf(reply)
 	s.info.Relay = hello.Software
-	if err := s.volume.negotiate(s, reply); err != nil {
-		return err
-	}
-	if err := s.configure(ctx); err != nil {
-		return err
-	}
-	if err := s.connectQueues(ctx); err != nil {
-		return err
-	}
-	_, err = s.requester.Call(ctx, &controlmsg.StartStorage{})
-	return err
+	return s.volume.negotiate(s, reply)
 }
 
-// negotiate checks what the relay offers. The first session determines the volume and allocates the
-// data memory; each later session must offer the same volume.
+// negotiate checks what the relay offers. The first session determines the volume; each later
+// session must offer the same one.
 func (v *Volume) negotiate(s *session, reply *controlmsg.OpenVolumeReply) error {
-	if v.region != nil {
+	if v.memory.Load() != nil {
 		return v.checkSameVolume(s, reply)
 	}
 	if err := v.checkLimits(reply); err != nil {
@@ -111,17 +129,14 @@ func (v *Volume) negotiate(s *session, reply *controlmsg.OpenVolumeReply) error 
 	}
 	s.info.Queues, s.info.Depth, s.info.BufferSize = v.config.Queues, v.depth(), v.config.BufferSize
 	v.info = s.info
-	syncSize := uint64(max(v.config.SyncDepth, 0)) * uint64(v.config.BufferSize)
-	var err error
-	v.region, err = memory.Alloc("zc-relay data", v.config.MemorySize+syncSize)
-	return err
+	return nil
 }
 
 // configure gives the relay access to the volume's data memory.
 func (s *session) configure(ctx context.Context) error {
 	v := s.volume
 	access := memory.PCIRead | memory.PCIWrite | memory.RemoteRead | memory.RemoteWrite
-	descriptor, err := s.connection.ExportMemory(ctx, v.region, access)
+	descriptor, err := s.export(ctx, access)
 	if err != nil {
 		return err
 	}
@@ -129,7 +144,7 @@ func (s *session) configure(ctx context.Context) error {
 		QueueCount: uint32(v.queueCount()), Depth: uint32(v.info.Depth),
 		BufferSize: v.info.BufferSize,
 		Export: controlmsg.Export{
-			Access: access, Length: v.region.Len(), Descriptor: descriptor,
+			Access: access, Length: s.memory.Len(), Descriptor: descriptor,
 		},
 	}
 	request.ClientInstance, request.Epoch = v.config.Instance.next()
@@ -295,6 +310,9 @@ func (s *session) awaitEnd(ctx context.Context) {
 // pairs stay open but receive nothing more.
 func (s *session) close(reason error) {
 	s.mu.Lock()
+	if s.failure == nil {
+		s.failure = reason
+	}
 	if s.deadline != nil {
 		s.deadline.Stop()
 	}

@@ -311,6 +311,7 @@ type syncIO struct {
 type syncSlot struct {
 	owner     *syncIO
 	request   Request
+	memory    *dataMemory // that buffer is a part of
 	buffer    []byte
 	command   func() // submit, bound once so that passing it to the engine does not allocate
 	done      chan status.Code
@@ -328,12 +329,11 @@ func (v *Volume) startSync() error {
 		slots: make([]syncSlot, v.config.SyncDepth), free: make(chan *syncSlot, v.config.SyncDepth),
 	}
 	s.ranges.released.L = &s.ranges.mu
-	size := uint64(v.info.BufferSize)
 	for i := range s.slots {
 		slot := &s.slots[i]
-		start := v.config.MemorySize + uint64(i)*size
-		slot.owner, slot.buffer = s, v.region.Bytes()[start:start+size]
-		slot.request.Memory, slot.request.Tag = start, uint64(i)
+		slot.owner, slot.request.Tag = s, uint64(i)
+		slot.request.Memory = v.config.MemorySize + uint64(i)*uint64(v.info.BufferSize)
+		slot.switchMemory()
 		slot.command, slot.done = slot.submit, make(chan status.Code, 1)
 		s.free <- slot
 	}
@@ -367,11 +367,19 @@ func (s *syncIO) Poll() int {
 // the queue's depth.
 func (slot *syncSlot) submit() {
 	q := slot.owner.queue
+	if slot.memory.generation < q.memory.generation {
+		slot.session = 0 // nothing to wait for: wait moves the slot to the new memory
+		slot.done <- status.Again
+		return
+	}
 	err := q.Submit(&slot.request)
 	slot.session = q.pair.session.number
 	switch {
 	case err == nil:
 		q.Flush()
+	case errors.Is(err, ErrMemoryReplaced):
+		q.SwitchMemory()
+		slot.submit()
 	case errors.Is(err, ErrReopening):
 		slot.done <- status.Again
 	case errors.Is(err, status.Again):
@@ -379,6 +387,38 @@ func (slot *syncSlot) submit() {
 	default:
 		slot.submitErr = err
 		slot.done <- status.CodeOf(err)
+	}
+}
+
+// switchMemory moves the slot, with the content of its buffer, to the memory of the volume's
+// current session. Only whoever has claimed the slot may call it, and no request may be
+// outstanding.
+func (slot *syncSlot) switchMemory() {
+	v := slot.owner.volume
+	current := v.session.Load().memory
+	if current == slot.memory {
+		return
+	}
+	current.users.Add(1)
+	buffer := current.Bytes()[slot.request.Memory:][:v.info.BufferSize]
+	if slot.memory != nil {
+		copy(buffer, slot.buffer)
+		slot.memory.users.Add(-1)
+	}
+	slot.memory, slot.buffer = current, buffer
+}
+
+// switchMemory moves the slots that are free to the memory of the volume's current session. The
+// others move when they are used again.
+func (s *syncIO) switchMemory() {
+	for range s.slots {
+		select {
+		case slot := <-s.free:
+			slot.switchMemory()
+			s.free <- slot
+		default:
+			return
+		}
 	}
 }
 
@@ -391,6 +431,7 @@ func (slot *syncSlot) start(t iomsg.Type, offset uint64, length uint32) {
 // restart submits the slot's previous request again.
 func (slot *syncSlot) restart() {
 	slot.submitErr = nil
+	slot.switchMemory()
 	if !slot.owner.engine.Do(slot.command) {
 		slot.done <- status.Shutdown
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
-	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -21,9 +20,9 @@ const clockTick = 100 * time.Millisecond
 // otherwise.
 type Volume struct {
 	config  Config
-	info    Info // as negotiated by Open
-	region  *memory.Region
-	queues  []*Queue // the application's, then the one behind the blocking methods
+	info    Info                       // as negotiated by Open
+	memory  atomic.Pointer[dataMemory] // of the next session
+	queues  []*Queue                   // the application's, then the one behind the blocking methods
 	session atomic.Pointer[session]
 	sync    atomic.Pointer[syncIO]
 	writes  acknowledgedWrites
@@ -42,6 +41,8 @@ type Volume struct {
 	failure error         // why there will be no further session
 	changed chan struct{} // closed and replaced when session or failure changes
 	history history
+	// formerMemory is the memory of earlier sessions, in quarantine.
+	formerMemory []*dataMemory
 }
 
 // Info describes the volume as its current session negotiated it.
@@ -50,10 +51,25 @@ func (v *Volume) Info() Info { return v.session.Load().info }
 // Queue returns queue i, where i is below Config.Queues.
 func (v *Volume) Queue(i int) *Queue { return v.queues[:v.config.Queues][i] }
 
-// Memory returns the data memory that requests of all queues refer to. It has Config.MemorySize
-// bytes. While a request is outstanding, the transport owns its part of the memory: do not change
-// the data of a write, and do not use the data of a read.
-func (v *Volume) Memory() []byte { return v.region.Bytes()[:v.config.MemorySize] }
+// Memory returns the data memory of the volume: see Queue.Memory. After the memory was replaced it
+// returns the new memory, but each queue uses the former until Queue.SwitchMemory.
+func (v *Volume) Memory() []byte { return v.buffers(v.memory.Load()) }
+
+// buffers returns the application's part of m.
+func (v *Volume) buffers(m *dataMemory) []byte { return m.Bytes()[:v.config.MemorySize] }
+
+// ensureMemory allocates the memory of the first session.
+func (v *Volume) ensureMemory() error {
+	if v.memory.Load() != nil {
+		return nil
+	}
+	first, err := v.newMemory(1)
+	if err != nil {
+		return err
+	}
+	v.memory.Store(first)
+	return nil
+}
 
 // Done returns a channel that is closed once there will be no further session: the session has
 // ended and Config.Reconnect does not replace it, or the volume is closed. All outstanding requests
@@ -83,7 +99,11 @@ const connectInterval = 50 * time.Millisecond
 // trying until ControlTimeout has passed or ctx ends.
 func Open(ctx context.Context, config Config) (*Volume, error) {
 	config.setDefaults()
-	opening, cancel := context.WithTimeout(ctx, config.ControlTimeout)
+	if err := config.checkProtocolLimits(); err != nil {
+		return nil, err
+	}
+	deadline := time.Now().Add(config.ControlTimeout)
+	opening, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	connection, err := connectWithRetry(opening, &config)
 	if err != nil {
@@ -92,7 +112,7 @@ func Open(ctx context.Context, config Config) (*Volume, error) {
 	}
 	v := &Volume{config: config, done: make(chan struct{}), changed: make(chan struct{})}
 	v.ctx, v.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	if err := v.open(opening, connection); err != nil {
+	if err := v.open(ctx, deadline, connection); err != nil {
 		err = fmt.Errorf("open channel %q on device %q: %w", config.ChannelName, config.Device, err)
 		return nil, errors.Join(err, v.release())
 	}
@@ -120,8 +140,10 @@ func connect(ctx context.Context, config *Config) (comch.Connection, error) {
 }
 
 // open opens the first session, which determines the queues, and starts the background goroutines.
-func (v *Volume) open(ctx context.Context, connection comch.Connection) error {
-	first, err := v.openSession(ctx, connection, 1)
+func (v *Volume) open(
+	ctx context.Context, deadline time.Time, connection comch.Connection,
+) error {
+	first, err := v.openSession(ctx, deadline, connection, 1)
 	if err != nil {
 		return err
 	}
@@ -252,10 +274,13 @@ func (v *Volume) abort(reason error) {
 // release frees what is left when there is no session.
 func (v *Volume) release() error {
 	v.cancel()
-	region := v.region
-	if region == nil {
-		return nil
+	v.background.Wait()
+	var err error
+	for _, m := range append(v.formerMemory, v.memory.Swap(nil)) {
+		if m != nil {
+			err = errors.Join(err, m.Close())
+		}
 	}
-	v.region = nil
-	return region.Close()
+	v.formerMemory = nil
+	return err
 }

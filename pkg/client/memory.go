@@ -1,0 +1,240 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// The relay reads and writes the client's memory, and the client cannot take that away from it. So
+// a request that has failed goes back to the application only when one of these is certain:
+//
+//	the relay …                 evidence                        requests outstanding
+//	completes the request       the response: it revokes the    complete as the response says
+//	                            target's access first
+//	ends the session            its lease of the memory ends    complete when the lease has ended
+//	has died                    the kernel ends the lease       complete when the lease has ended
+//	is silent: stopped, stuck   none within ReleaseTimeout      complete as quarantined
+//
+// Quarantined requests leave their memory to the relay: neither the client nor the application
+// writes to it any more, so a relay that continues finds the data of the old requests and spoils
+// nothing that is in use. A volume that is reopened goes over to new memory.
+
+// ErrQuarantined is the error of a request whose session has ended while the relay was silent. The
+// relay may still read and write the request's buffer: do not write to the buffer, and do not rely
+// on its content if the request was a read. It matches status.NotConnected.
+var ErrQuarantined = status.Errorf(status.NotConnected,
+	"the relay has not released the buffer and may still use it (is its process stopped?)")
+
+// ErrMemoryReplaced is returned by Queue.Submit for reads and writes after the volume was reopened
+// with new memory, until the queue's thread has called Queue.SwitchMemory. It matches
+// status.BadState.
+var ErrMemoryReplaced = status.Errorf(status.BadState,
+	"the data memory was replaced: call Queue.SwitchMemory")
+
+// ErrQuarantineFull means that a volume cannot be reopened because too much memory is in
+// quarantine: see Config.MaxQuarantined. It matches status.NoMemory.
+var ErrQuarantineFull = status.Errorf(status.NoMemory,
+	"too much memory is held by relays that are silent: continue or end their processes")
+
+// dataMemory is the memory that sessions export: the buffers of the application's requests,
+// followed by those of the blocking methods.
+type dataMemory struct {
+	*memory.Region
+	generation uint64       // counts the volume's memories, from 1
+	users      atomic.Int32 // queues and slots of the blocking methods
+	quarantine *memory.Lease
+}
+
+// newMemory allocates data memory. It touches every page, so that the memory is charged to this
+// process and not to the relay, which would otherwise be the first to touch it.
+func (v *Volume) newMemory(generation uint64) (*dataMemory, error) {
+	size := v.config.MemorySize + v.stagingSize()
+	region, err := memory.Alloc("zc-relay data", size)
+	if err == nil {
+		if err = region.Prefault(); err != nil {
+			err = errors.Join(err, region.Close())
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("allocate %d bytes of data memory: %w (compare the free memory of "+
+			"the machine and the limit of this process's cgroup, or use fewer or smaller buffers)",
+			size, err)
+	}
+	return &dataMemory{Region: region, generation: generation}, nil
+}
+
+// stagingSize is the size in bytes of the memory of the blocking methods.
+func (v *Volume) stagingSize() uint64 {
+	return uint64(max(v.config.SyncDepth, 0)) * uint64(v.config.BufferSize)
+}
+
+// The evidence that a session's memory is safe to use.
+const (
+	leased      uint32 = iota // none: the relay may use the memory
+	released                  // the relay has released it
+	quarantined               // none in time: the relay keeps it
+)
+
+// leasePoll bounds the pauses between checks of a lease that is about to end, and quarantinePoll is
+// the pause between those of memory in quarantine.
+const (
+	leasePoll      = 20 * time.Millisecond
+	quarantinePoll = 500 * time.Millisecond
+)
+
+// settle waits until the relay has released the memory of a session that has ended, but not for
+// longer than ReleaseTimeout, and lets the queues report their outstanding requests.
+func (v *Volume) settle(ended *session) {
+	evidence := quarantined
+	bound := time.Now().Add(v.config.ReleaseTimeout)
+	for pause := time.Millisecond; ; pause = min(2*pause, leasePoll) {
+		if v.isReturned(ended.lease) {
+			evidence = released
+			break
+		}
+		if time.Now().After(bound) || !v.sleep(pause) {
+			break
+		}
+	}
+	if evidence == quarantined {
+		ended.memory.quarantine = ended.lease
+		v.config.Logger.Warn("the relay has not released the data memory of a lost session",
+			zap.String("volume", v.info.Name), zap.Uint64("bytes", ended.memory.Len()))
+	}
+	ended.evidence.Store(evidence)
+	for _, q := range v.queues {
+		q.wake()
+	}
+}
+
+// isReturned reports whether a lease has ended. One that cannot be checked has not.
+func (v *Volume) isReturned(lease *memory.Lease) bool {
+	returned, err := lease.Returned()
+	if err != nil {
+		v.config.Logger.Warn("cannot tell whether the relay has released the data memory",
+			zap.String("volume", v.info.Name), zap.Error(err))
+	}
+	return returned
+}
+
+// leaveQuarantine replaces the volume's memory if that is in quarantine.
+func (v *Volume) leaveQuarantine() error {
+	former := v.memory.Load()
+	if former.quarantine == nil {
+		return nil
+	}
+	v.mu.Lock()
+	held := former.Len()
+	for _, m := range v.formerMemory {
+		held += m.Len()
+	}
+	v.mu.Unlock()
+	if held > v.config.MaxQuarantined {
+		return fmt.Errorf("%w (%d bytes, the limit is %d)", ErrQuarantineFull, held,
+			v.config.MaxQuarantined)
+	}
+	next, err := v.newMemory(former.generation + 1)
+	if err != nil {
+		return err
+	}
+	v.memory.Store(next)
+	v.mu.Lock()
+	v.formerMemory = append(v.formerMemory, former)
+	watched := len(v.formerMemory) > 1
+	v.mu.Unlock()
+	if !watched {
+		v.background.Go(v.freeFormerMemory)
+	}
+	return nil
+}
+
+// freeFormerMemory frees memory in quarantine once the relay has released it and neither a queue
+// nor a blocking method uses it. It returns when there is none left, or the volume is closed.
+func (v *Volume) freeFormerMemory() {
+	for v.sleep(quarantinePoll) {
+		v.mu.Lock()
+		v.formerMemory = slices.DeleteFunc(v.formerMemory, func(m *dataMemory) bool {
+			if m.users.Load() > 0 || !v.isReturned(m.quarantine) {
+				return false
+			}
+			v.config.Logger.Info("the relay has released the data memory of a lost session",
+				zap.String("volume", v.info.Name), zap.Uint64("bytes", m.Len()))
+			v.closeMemory(m)
+			return true
+		})
+		empty := len(v.formerMemory) == 0
+		v.mu.Unlock()
+		if empty {
+			return
+		}
+	}
+}
+
+func (v *Volume) closeMemory(m *dataMemory) {
+	if err := m.Close(); err != nil {
+		v.config.Logger.Warn("free data memory", zap.String("volume", v.info.Name), zap.Error(err))
+	}
+}
+
+// export lends the session's memory to the relay and returns the descriptor for it.
+func (s *session) export(ctx context.Context, access memory.Access) ([]byte, error) {
+	var err error
+	if s.lease, err = s.memory.Lend(); err != nil {
+		return nil, err
+	}
+	descriptor, err := s.connection.ExportMemory(ctx, s.lease.Region(), access)
+	return descriptor, errors.Join(err, s.lease.Region().Close())
+}
+
+// Memory returns the data memory that requests of this queue refer to. It has Config.MemorySize
+// bytes, which all queues share. While a request is outstanding, the transport owns its part of the
+// memory: do not change the data of a write, and do not use the data of a read. Only the queue's
+// thread may call Memory.
+func (q *Queue) Memory() []byte { return q.volume.buffers(q.memory) }
+
+// SwitchMemory makes the queue's requests refer to the memory of its current session, and returns
+// that memory. Call it when Submit fails with ErrMemoryReplaced.
+//
+// The memory that the queue has used so far keeps its content until the next Submit of this queue:
+// before that, copy what is still needed, for instance the data of writes to repeat. Do not use it
+// afterwards. It is freed when all queues have switched and the relay has released it. Only the
+// queue's thread may call SwitchMemory.
+func (q *Queue) SwitchMemory() []byte {
+	if next := q.pair.session.memory; next != q.memory {
+		q.dropFormerMemory()
+		q.memory, q.former = next, q.memory
+		next.users.Add(1)
+	}
+	return q.Memory()
+}
+
+// dropFormerMemory ends the queue's use of the memory that it has switched from, if any.
+func (q *Queue) dropFormerMemory() {
+	if q.former != nil {
+		q.former.users.Add(-1)
+		q.former = nil
+	}
+}
+
+// checkMemory is called by Submit after the session's memory has changed, until a request has used
+// the new memory.
+func (q *Queue) checkMemory(r *Request) error {
+	if q.memory != q.pair.session.memory {
+		if r.movesData() {
+			return ErrMemoryReplaced
+		}
+		return nil
+	}
+	q.dropFormerMemory()
+	q.memoryChanged = false
+	return nil
+}

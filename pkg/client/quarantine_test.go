@@ -1,0 +1,232 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// newSilentRelay returns a relay that keeps the memory of its sessions after they have ended, until
+// the test releases it.
+func newSilentRelay(t *testing.T) *fakeRelay {
+	r := newFakeRelay(t)
+	r.keepMemory = true
+	t.Cleanup(func() {
+		for len(r.imported) > 0 {
+			release(t, <-r.imported)
+		}
+	})
+	return r
+}
+
+func release(t *testing.T, imported *memory.Region) {
+	t.Helper()
+	if err := imported.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func await(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(testTimeout); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("timed out waiting until %s", what)
+		}
+	}
+}
+
+func TestRequestsFailOnlyWhenTheRelayHasReleasedTheirBuffers(t *testing.T) {
+	for name, end := range map[string]func(*fakeRelay){
+		"the client's timeout":  func(*fakeRelay) {},
+		"a cut of the relay":    func(r *fakeRelay) { r.connection.Abort() },
+		"a protocol violation":  func(r *fakeRelay) { r.send([]byte("nonsense")) },
+		"the end of the server": func(r *fakeRelay) { r.cancel() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newSilentRelay(t)
+			v := r.open(100 * time.Millisecond)
+			q := v.Queue(0)
+			submit(t, q, 7)
+			end(r)
+			batch := make([]client.Result, testDepth)
+			early := 0
+			await(t, "the session has failed", func() bool {
+				early += q.Poll(batch)
+				return v.Err() != nil
+			})
+			for range 100 {
+				early += q.Poll(batch)
+			}
+			if early > 0 {
+				t.Errorf("%d requests failed while the relay had their buffers", early)
+			}
+			release(t, <-r.imported)
+			if early == 0 {
+				got := results(t, q, 1)[0]
+				if got.Tag != 7 || got.Quarantined || errors.Is(got.Err(), client.ErrQuarantined) ||
+					got.Code == status.Success {
+					t.Errorf("outcome is %+v", got)
+				}
+			}
+			<-v.Done()
+		})
+	}
+}
+
+func TestASilentRelayKeepsTheBuffersInQuarantine(t *testing.T) {
+	r := newSilentRelay(t)
+	v := r.openWith(client.Config{IOTimeout: 50 * time.Millisecond,
+		ReleaseTimeout: 50 * time.Millisecond})
+	submit(t, v.Queue(0), 7)
+	got := results(t, v.Queue(0), 1)[0]
+	if err := got.Err(); got.Tag != 7 || !got.Quarantined || !errors.Is(err, status.TimeOut) ||
+		!errors.Is(err, client.ErrQuarantined) {
+		t.Errorf("outcome is %+v, error %v", got, err)
+	}
+	<-v.Done()
+	imported := <-r.imported
+	if err := imported.CopyIn(0, []byte("late")); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.HasPrefix(v.Queue(0).Memory(), []byte("late")) {
+		t.Error("the memory in quarantine is not accessible")
+	}
+	release(t, imported)
+}
+
+// regionMappings counts the mappings of data memory in this process, by clients and by relays.
+func regionMappings(t *testing.T) int {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(maps), "/memfd:zc-relay data")
+}
+
+// openReconnecting opens a volume that reopens itself after any loss.
+func openReconnecting(r *fakeRelay) *client.Volume {
+	return r.openWith(client.Config{
+		IOTimeout: testTimeout, ReleaseTimeout: 50 * time.Millisecond,
+		Reconnect: &retry.Policy{Total: retry.Within(testTimeout), FirstPause: time.Millisecond},
+	})
+}
+
+// loseSession cuts the connection with a request outstanding, and waits for its result.
+func loseSession(t *testing.T, r *fakeRelay, q *client.Queue) {
+	t.Helper()
+	submit(t, q, 1)
+	r.connection.Abort()
+	if got := results(t, q, 1)[0]; !got.Quarantined || got.Code != status.ConnectionReset {
+		t.Errorf("outcome is %+v", got)
+	}
+	<-r.started
+}
+
+func TestAReopenedVolumeLeavesQuarantinedMemoryToTheRelay(t *testing.T) {
+	r := newSilentRelay(t)
+	v := openReconnecting(r)
+	q := v.Queue(0)
+	former := q.Memory()
+	copy(former, "kept for repetition")
+	loseSession(t, r, q)
+
+	read := client.Request{Type: iomsg.Read, Length: testBlock}
+	var err error
+	await(t, "the queue has a session", func() bool {
+		err = q.Submit(&read)
+		return !errors.Is(err, status.Again)
+	})
+	if !errors.Is(err, client.ErrMemoryReplaced) || !errors.Is(err, status.BadState) {
+		t.Fatalf("a read into memory that the relay has not released: %v", err)
+	}
+	if err := q.Submit(&client.Request{Type: iomsg.Flush}); err != nil {
+		t.Errorf("a flush, which needs no memory: %v", err)
+	}
+	old, current := <-r.imported, <-r.imported
+	defer release(t, current)
+	release(t, old) // yet the queue may still copy from it
+	fresh := q.SwitchMemory()
+	if &fresh[0] == &former[0] || &fresh[0] != &v.Memory()[0] || len(fresh) != len(former) {
+		t.Error("the queue has not switched to other memory")
+	}
+	if &q.SwitchMemory()[0] != &fresh[0] {
+		t.Error("switching again has an effect")
+	}
+	if copy(fresh, former[:4]); !bytes.HasPrefix(fresh, []byte("kept")) {
+		t.Error("the content of the former memory is lost")
+	}
+	if n := regionMappings(t); n != 3 {
+		t.Errorf("%d mappings of data memory, want the client's two and the relay's", n)
+	}
+	if err := q.Submit(&read); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the former memory is freed", func() bool { return regionMappings(t) == 2 })
+	fresh[0]++
+}
+
+func TestQuarantineIsBounded(t *testing.T) {
+	r := newSilentRelay(t)
+	v := openReconnecting(r)
+	q := v.Queue(0)
+	loseSession(t, r, q)
+	await(t, "the queue has a session", func() bool {
+		q.SwitchMemory()
+		err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock})
+		return err == nil
+	})
+	r.connection.Abort()
+	if got := results(t, q, 1)[0]; !got.Quarantined {
+		t.Errorf("outcome is %+v", got)
+	}
+	<-v.Done()
+	if err := v.Err(); !errors.Is(err, client.ErrQuarantineFull) ||
+		!errors.Is(err, status.NoMemory) {
+		t.Errorf("the volume ended with %v", err)
+	}
+	if n := regionMappings(t); n != 4 {
+		t.Errorf("%d mappings of data memory, want two of the client and two of the relay", n)
+	}
+}
+
+func TestOpenTouchesAllDataMemory(t *testing.T) {
+	v := newFakeRelay(t).open(testTimeout)
+	smaps, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(smaps), "/memfd:zc-relay data")
+	_, rest, _ = strings.Cut(rest, "Rss:")
+	line, _, _ := strings.Cut(rest, "\n")
+	if got, want := strings.TrimSpace(line), fmt.Sprint(len(v.Memory())>>10, " kB"); got != want {
+		t.Errorf("%s of the data memory are mapped, want %s", got, want)
+	}
+}
+
+func TestLimitsOfTheProtocolAreCheckedBeforeAnythingElse(t *testing.T) {
+	for name, config := range map[string]client.Config{
+		"Queues":     {Queues: 100000},
+		"Depth":      {Queues: 1, Depth: 1 << 20},
+		"SyncDepth":  {SyncDepth: 1 << 20},
+		"BufferSize": {BufferSize: 1<<32 - 1},
+		"MemorySize": {MemorySize: 1<<64 - 1},
+	} {
+		_, err := client.Open(context.Background(), config) // without a provider
+		if !errors.Is(err, status.TooBig) || !strings.Contains(err.Error(), name+" is") ||
+			!strings.Contains(err.Error(), "limit") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
