@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,8 +41,8 @@ type fakeRelay struct {
 	producers []comch.Producer
 	// imported is the memory that the client has exported, if keepMemory is set.
 	imported   chan *memory.Region
-	keepMemory bool
-	connection comch.Connection // of the current session
+	keepMemory atomic.Bool
+	connection atomic.Value // comch.Connection of the current session
 	started    chan struct{}
 	ended      chan struct{}
 	cancel     context.CancelFunc
@@ -92,7 +93,7 @@ func newFakeRelay(t testing.TB, changes ...func(*controlmsg.OpenVolumeReply)) *f
 }
 
 func (r *fakeRelay) serve(ctx context.Context, connection comch.Connection) {
-	r.connection = connection
+	r.connection.Store(connection)
 	responder := controlmsg.NewResponder(controlmsg.NewComchTransport(connection),
 		controlmsg.EndpointConfig{Role: controlmsg.RoleRelay})
 	defer connection.Abort()
@@ -119,7 +120,7 @@ func (r *fakeRelay) reply(
 	case *controlmsg.OpenVolume:
 		return &r.volume
 	case *controlmsg.ConfigureDataPath:
-		if r.keepMemory {
+		if r.keepMemory.Load() {
 			region, _, err := connection.ImportMemory(m.Export.Descriptor)
 			if err != nil {
 				r.t.Error(err)
@@ -188,6 +189,9 @@ func (r *fakeRelay) send(b []byte) {
 	}
 	r.producers[0].Flush()
 }
+
+// cut ends the connection to the client.
+func (r *fakeRelay) cut() { r.connection.Load().(comch.Connection).Abort() }
 
 // open opens the volume. A request times out after ioTimeout.
 func (r *fakeRelay) open(ioTimeout time.Duration) *client.Volume {

@@ -21,7 +21,7 @@ import (
 // the test releases it.
 func newSilentRelay(t *testing.T) *fakeRelay {
 	r := newFakeRelay(t)
-	r.keepMemory = true
+	r.keepMemory.Store(true)
 	t.Cleanup(func() {
 		for len(r.imported) > 0 {
 			release(t, <-r.imported)
@@ -49,7 +49,7 @@ func await(t *testing.T, what string, condition func() bool) {
 func TestRequestsFailOnlyWhenTheRelayHasReleasedTheirBuffers(t *testing.T) {
 	for name, end := range map[string]func(*fakeRelay){
 		"the client's timeout":  func(*fakeRelay) {},
-		"a cut of the relay":    func(r *fakeRelay) { r.connection.Abort() },
+		"a cut of the relay":    func(r *fakeRelay) { r.cut() },
 		"a protocol violation":  func(r *fakeRelay) { r.send([]byte("nonsense")) },
 		"the end of the server": func(r *fakeRelay) { r.cancel() },
 	} {
@@ -127,7 +127,7 @@ func openReconnecting(r *fakeRelay) *client.Volume {
 func loseSession(t *testing.T, r *fakeRelay, q *client.Queue) {
 	t.Helper()
 	submit(t, q, 1)
-	r.connection.Abort()
+	r.cut()
 	if got := results(t, q, 1)[0]; !got.Quarantined || got.Code != status.ConnectionReset {
 		t.Errorf("outcome is %+v", got)
 	}
@@ -187,7 +187,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 		err := q.Submit(&client.Request{Type: iomsg.Read, Length: testBlock})
 		return err == nil
 	})
-	r.connection.Abort()
+	r.cut()
 	if got := results(t, q, 1)[0]; !got.Quarantined {
 		t.Errorf("outcome is %+v", got)
 	}

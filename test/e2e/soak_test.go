@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func init() { targetRestarts = 100 }
+func init() { targetRestarts, lateRelays = 100, 40 }
 
 // TestDMACopyMovesThreeGiBBothWays copies more bytes than fit in 31 bits. Most of the file is a
 // hole, so that making it takes no time.
