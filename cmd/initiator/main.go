@@ -129,6 +129,7 @@ type queue interface {
 	Attach(engine *progress.Engine) error
 	Detach(engine *progress.Engine)
 	WriteVerifier() uint64
+	SwitchMemory() []byte
 }
 
 // clientVolume is a volume behind a relay.

@@ -87,6 +87,7 @@ type Queue interface {
 	Poll(results []client.Result) int
 	Attach(engine *progress.Engine) error
 	Detach(engine *progress.Engine)
+	SwitchMemory() []byte
 }
 
 // unlimited is a number of requests that no run reaches.
@@ -260,6 +261,12 @@ func (w *worker) submit(index uint32, nowNs int64) bool {
 	w.request.Memory = w.memory + uint64(index)*w.generator.blockSize
 	w.request.Tag = uint64(index)
 	err := w.queue.Submit(&w.request)
+	if errors.Is(err, client.ErrMemoryReplaced) {
+		former := w.buffers
+		w.buffers = w.queue.SwitchMemory()[w.memory:][:len(former)]
+		copy(w.buffers, former)
+		err = w.queue.Submit(&w.request)
+	}
 	w.reopening = errors.Is(err, client.ErrReopening)
 	if err == nil {
 		return true
@@ -279,7 +286,7 @@ func (w *worker) complete(result *client.Result, nowNs int64) {
 		w.repeat(index)
 		return
 	case result.Code != status.Success:
-		w.failed(s, result.Code)
+		w.failed(s, result)
 	case w.validation != nil:
 		if w.finish(index, nowNs) {
 			return
@@ -311,13 +318,14 @@ func (t *timedError) keepEarlier(other timedError) {
 }
 
 // failed counts a failed request.
-func (w *worker) failed(s *slot, code status.Code) {
-	w.recorder.fail(code)
+func (w *worker) failed(s *slot, result *client.Result) {
+	w.recorder.fail(result.Code)
 	if w.firstError.err == nil {
 		w.firstError.set(fmt.Errorf("%v of %d bytes at offset %d on queue %d: %w",
-			s.kind, w.generator.blockSize, s.offset, w.index, code), w.run.NowNs())
+			s.kind, w.generator.blockSize, s.offset, w.index, result.Err()),
+			w.run.NowNs())
 	}
-	if supervisor.IsConnectionLost(code) && !w.lost {
+	if (supervisor.IsConnectionLost(result.Code) || result.Quarantined) && !w.lost {
 		w.lost = true
 		w.run.Drain()
 	}
@@ -358,7 +366,7 @@ func (w *worker) timeOutOutstanding() {
 	}
 	for i := range w.slots {
 		if !idle[i] {
-			w.failed(&w.slots[i], status.TimeOut)
+			w.failed(&w.slots[i], &client.Result{Code: status.TimeOut})
 			w.free = append(w.free, uint32(i))
 		}
 	}

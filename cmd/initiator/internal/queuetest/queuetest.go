@@ -21,6 +21,8 @@ type Volume struct {
 	// Intercept, if not nil, carries out requests instead of Apply, which it may call. Calls are
 	// serialized.
 	Intercept func(r *client.Request) status.Code
+	// Quarantine makes a restart replace Memory, as a relay does that is silent.
+	Quarantine bool
 	// Stalled keeps requests from completing while it is set.
 	Stalled atomic.Bool
 
@@ -44,7 +46,7 @@ func New(size uint64, blockSize uint32, queues, depth int, bufferSize uint32) *V
 	}
 	for i := range queues {
 		v.queues = append(v.queues, &Queue{
-			volume: v, random: rand.NewPCG(uint64(i), 1),
+			volume: v, random: rand.NewPCG(uint64(i), 1), memory: v.Memory, next: v.Memory,
 			outstanding: make([]client.Request, 0, depth),
 		})
 	}
@@ -64,10 +66,14 @@ func (v *Volume) SetData(data []byte) { v.data = data }
 func (v *Volume) Disconnect(reason error) { v.lost.Store(&reason) }
 
 // Restart makes everything outstanding fail with status.ConnectionReset, as after a restart of the
-// target. With loss, the next flush on each queue reports lost writes.
+// target. With loss, the next flush on each queue reports lost writes. Call it before the run or
+// from Intercept.
 func (v *Volume) Restart(loss bool) {
 	if loss {
 		v.losses.Add(1)
+	}
+	if v.Quarantine {
+		v.Memory = make([]byte, len(v.Memory))
 	}
 	v.restarts.Add(1)
 }
@@ -104,6 +110,7 @@ type Queue struct {
 	// RefuseEvery makes every nth Submit find the queue full; 0 means none.
 	RefuseEvery    int
 	calls          int
+	memory, next   []byte // in use, and after SwitchMemory
 	session        uint64 // restarts of the target that the queue knows of
 	lossesReported uint64
 	engine         *progress.Engine
@@ -118,7 +125,7 @@ func (q *Queue) Submit(r *client.Request) error {
 		if len(q.outstanding) > 0 {
 			return status.Again
 		}
-		q.session = restarts
+		q.session, q.next = restarts, q.volume.currentMemory()
 		if q.engine != nil {
 			q.engine.Wake()
 		}
@@ -128,6 +135,9 @@ func (q *Queue) Submit(r *client.Request) error {
 		q.lossesReported = losses
 		return client.ErrWritesLost
 	}
+	if r.Type != iomsg.Flush && &q.next[0] != &q.memory[0] {
+		return client.ErrMemoryReplaced
+	}
 	q.calls++
 	if len(q.outstanding) == cap(q.outstanding) || (q.RefuseEvery > 0 &&
 		q.calls%q.RefuseEvery == 0) {
@@ -136,6 +146,18 @@ func (q *Queue) Submit(r *client.Request) error {
 	q.outstanding = append(q.outstanding, *r)
 	q.Submitted.Add(1)
 	return nil
+}
+
+// SwitchMemory returns the memory of the queue's session.
+func (q *Queue) SwitchMemory() []byte {
+	q.memory = q.next
+	return q.memory
+}
+
+func (v *Volume) currentMemory() []byte {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.Memory
 }
 
 // Flush does nothing: Poll carries out requests.
@@ -162,7 +184,9 @@ func (q *Queue) Poll(results []client.Result) int {
 		last := len(q.outstanding) - 1
 		q.outstanding[i], q.outstanding[last] = q.outstanding[last], q.outstanding[i]
 		r := &q.outstanding[last]
-		results[n] = client.Result{Tag: r.Tag, Code: v.carryOut(r, q.session)}
+		code := v.carryOut(r, q.session)
+		results[n] = client.Result{Tag: r.Tag, Code: code,
+			Quarantined: v.Quarantine && code == status.ConnectionReset}
 		q.outstanding = q.outstanding[:last]
 		n++
 		if q.random.Uint64()%4 == 0 {

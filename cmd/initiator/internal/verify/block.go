@@ -77,6 +77,14 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
+// poisonPattern fills the buffers that no request uses. A block that contains it was written from
+// such a buffer.
+const poisonPattern = "zcPOISONzcPOISON"
+
+func newPoison(size uint64) []byte {
+	return bytes.Repeat([]byte(poisonPattern), int(size)/len(poisonPattern)+1)[:size]
+}
+
 func checksum(data []byte) uint32 {
 	return crc32.Update(crc32.Update(0, castagnoli, data[:offsetChecksum]), castagnoli,
 		data[offsetZero:])
@@ -145,7 +153,12 @@ func (c *classifier) render(id identity) []byte {
 
 func (c *classifier) judge(f *Finding) {
 	ours := c.header.magic && c.header.run == c.want.run
+	poisoned := bytes.Index(c.data, []byte(poisonPattern))
 	switch {
+	case poisoned >= 0:
+		f.Kind, f.Detail = Poisoned, fmt.Sprintf(
+			"holds the poison of a free buffer at byte %d: the transport read the buffer "+
+				"before its request or after it", poisoned)
 	case ours && c.header.intact(c.data):
 		c.judgeIntact(f)
 	case ours:
@@ -279,12 +292,17 @@ const (
 	Torn Kind = "torn"
 	// Misplaced is a block that holds data written to another offset.
 	Misplaced Kind = "misplaced"
+	// Poisoned is a block that was written from the buffer of no request.
+	Poisoned Kind = "poisoned"
+	// Late is a block whose buffer was written after the request for it had completed. The block
+	// itself may be right.
+	Late Kind = "late"
 	// Corrupt is a block that holds data that was never written.
 	Corrupt Kind = "corrupt"
 )
 
 // Kinds lists all kinds.
-var Kinds = []Kind{Lost, Stale, Torn, Misplaced, Corrupt}
+var Kinds = []Kind{Lost, Stale, Torn, Misplaced, Poisoned, Late, Corrupt}
 
 // Finding describes a wrong block.
 type Finding struct {

@@ -80,6 +80,7 @@ func TestRestartsAreNoErrorsWhateverIsLostAsLongAsItIsTold(t *testing.T) {
 		v := newVolatileVolume(&p, p.Seed)
 		v.loses = rapid.Bool().Draw(t, "loses")
 		v.every = rapid.IntRange(40, 400).Draw(t, "every")
+		v.Quarantine = rapid.Bool().Draw(t, "quarantine")
 		if err := p.Resolve(&v.Info); err != nil {
 			t.Fatal(err)
 		}

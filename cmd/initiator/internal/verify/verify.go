@@ -1,6 +1,7 @@
 // Package verify checks whether a volume keeps what is written to it. It writes blocks that contain
 // their place and age, reads them back in another order, with many requests outstanding on several
-// queues, and classifies every wrong block as lost, stale, torn, misplaced or corrupt.
+// queues, and classifies every wrong block as lost, stale, torn, misplaced, poisoned or corrupt. The
+// buffers of completed requests hold poison, which shows whether the transport still uses them.
 package verify
 
 import (
@@ -88,6 +89,7 @@ func (c *Config) newWorkers(run *supervisor.Supervisor) []*worker {
 	p := &c.Parameters
 	size := uint64(p.QueueDepth) * uint64(p.MaxIOSize)
 	workers := make([]*worker, p.Queues)
+	poison := newPoison(uint64(p.MaxIOSize))
 	flushes := new(atomic.Uint64)
 	for i := range workers {
 		start, blocks := p.slice(i, c.BlockSize)
@@ -98,7 +100,8 @@ func (c *Config) newWorkers(run *supervisor.Supervisor) []*worker {
 				rand.NewPCG(p.Seed, uint64(i))),
 			runID: c.RunID, start: start, blockSize: uint64(c.BlockSize),
 			buffers: c.Memory[memory:][:size], memory: memory, slotSize: uint64(p.MaxIOSize),
-			slots:   make([]operation, p.QueueDepth),
+			slots:  make([]operation, p.QueueDepth),
+			poison: poison, kept: make([]bool, p.QueueDepth),
 			free:    make([]uint32, p.QueueDepth),
 			ready:   make([]uint32, 0, p.QueueDepth),
 			request: client.Request{},

@@ -187,6 +187,16 @@ var faults = map[string]struct {
 		func(_ *queuetest.Volume, _, data []byte) { clear(data[:256]) },
 		func(f *Finding) bool { return f.TornAtByte == 256 && f.FirstWrongByte == 0 },
 	},
+	"a block that holds the content of a free buffer is poisoned": {
+		Poisoned, "poison of a free buffer at byte 0",
+		func(_ *queuetest.Volume, _, data []byte) { copy(data, newPoison(testBlock)) },
+		func(f *Finding) bool { return f.Found == nil },
+	},
+	"a block whose end was read from a free buffer is poisoned": {
+		Poisoned, "poison of a free buffer at byte 256",
+		func(_ *queuetest.Volume, _, data []byte) { copy(data[256:], newPoison(256)) },
+		func(f *Finding) bool { return f.FirstWrongByte == 256 },
+	},
 	"a block with a flipped bit is corrupt": {
 		Corrupt, "bytes 300 to 300",
 		func(_ *queuetest.Volume, _, data []byte) { data[300] ^= 4 },
@@ -301,6 +311,30 @@ func TestAVolumeThatCorruptsEverythingIsReportedInBoundedSpace(t *testing.T) {
 	result, err := run(t, p, v)
 	if err == nil || result.FindingCount < 3*testBlocks || len(result.Findings) != findingsKept {
 		t.Errorf("%d findings, %d kept, error %v", result.FindingCount, len(result.Findings), err)
+	}
+}
+
+func TestABufferThatIsWrittenAfterItsRequestIsFound(t *testing.T) {
+	p := testParameters()
+	p.Queues, p.Passes = 1, 2
+	v := newTestVolume(&p)
+	var read client.Request
+	flushes := 0
+	v.Intercept = func(r *client.Request) status.Code {
+		switch r.Type {
+		case iomsg.Read:
+			read = *r
+		case iomsg.Flush: // when nothing else is outstanding
+			if flushes++; flushes == 2 {
+				v.Memory[read.Memory+3] ^= 1
+			}
+		}
+		return v.Apply(r)
+	}
+	result, err := run(t, p, v)
+	if err == nil || result.FindingCount != 1 || result.FindingsByKind[Late] != 1 ||
+		result.Findings[0].FirstWrongByte != 3 {
+		t.Errorf("result %+v, error %v", result, err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -19,6 +20,7 @@ type Queue interface {
 	Attach(engine *progress.Engine) error
 	Detach(engine *progress.Engine)
 	WriteVerifier() uint64
+	SwitchMemory() []byte
 }
 
 // The stages of a run.
@@ -47,6 +49,8 @@ type worker struct {
 	slotSize  uint64
 	slots     []operation
 	free      []uint32
+	poison    []byte   // what the buffer of a free slot holds
+	kept      []bool   // slots whose buffers the relay has kept: nobody writes to them
 	ready     []uint32 // slots with an operation that is not submitted yet
 	request   client.Request
 	results   [resultBatch]client.Result
@@ -64,12 +68,16 @@ func (w *worker) body(engine *progress.Engine) error {
 		return err
 	}
 	defer w.queue.Detach(engine)
+	for _, index := range w.free {
+		copy(w.buffer(index), w.poison)
+	}
 	if err := engine.Add(w); err != nil {
 		return err
 	}
 	for !w.finished() {
 		engine.Idle(engine.Progress())
 	}
+	w.checkFree()
 	w.tally.publish()
 	return nil
 }
@@ -130,6 +138,7 @@ func (w *worker) fill() int {
 func (w *worker) begin(op operation) int {
 	index := w.free[len(w.free)-1]
 	w.free = w.free[:len(w.free)-1]
+	w.checkPoison(index)
 	w.slots[index] = op
 	data := w.data(index)
 	if op.kind == iomsg.Read {
@@ -160,7 +169,57 @@ func (w *worker) identity(block uint64, generation uint32) identity {
 }
 
 func (w *worker) data(index uint32) []byte {
-	return w.buffers[uint64(index)*w.slotSize:][:w.slots[index].count*w.blockSize]
+	return w.buffer(index)[:w.slots[index].count*w.blockSize]
+}
+
+func (w *worker) buffer(index uint32) []byte {
+	return w.buffers[uint64(index)*w.slotSize:][:w.slotSize]
+}
+
+// putBack frees a slot whose operation is over, and poisons its buffer.
+func (w *worker) putBack(index uint32) {
+	if !w.kept[index] {
+		copy(w.data(index), w.poison)
+	}
+	w.free = append(w.free, index)
+}
+
+// checkFree checks the buffers of all free slots.
+func (w *worker) checkFree() {
+	for _, index := range w.free {
+		w.checkPoison(index)
+	}
+}
+
+// checkPoison checks whether the buffer of a free slot was written after the slot's operation had
+// completed.
+func (w *worker) checkPoison(index uint32) {
+	buffer := w.buffer(index)
+	if w.kept[index] || bytes.Equal(buffer, w.poison) {
+		return
+	}
+	op := &w.slots[index]
+	first, last := firstDifference(buffer, w.poison), lastDifference(buffer, w.poison)
+	w.tally.find(Finding{
+		Kind: Late, Offset: w.start + op.first*w.blockSize, Queue: w.index, Pass: w.planner.pass,
+		ExpectedGeneration: w.planner.pass, FirstWrongByte: first, LastWrongByte: last,
+		Detail: fmt.Sprintf(
+			"but bytes %d to %d of the buffer changed after the %v of %d bytes had completed",
+			first, last, op.kind, op.count*w.blockSize),
+	}, w.run.NowNs())
+	copy(buffer, w.poison)
+}
+
+// switchMemory goes over to new memory, with the data of the operations that are to be repeated.
+func (w *worker) switchMemory() {
+	w.checkFree()
+	former := w.buffers
+	w.buffers = w.queue.SwitchMemory()[w.memory:][:len(former)]
+	copy(w.buffers, former)
+	clear(w.kept)
+	for _, index := range w.free {
+		copy(w.buffer(index), w.poison)
+	}
 }
 
 // submit submits the operation of slot index. It returns false if the operation has to wait for
@@ -176,6 +235,10 @@ func (w *worker) submit(index uint32) bool {
 		w.request.Offset, w.request.Memory = 0, 0
 	}
 	err := w.submitRequest(op)
+	if errors.Is(err, client.ErrMemoryReplaced) {
+		w.switchMemory()
+		err = w.submitRequest(op)
+	}
 	w.reopening = errors.Is(err, client.ErrReopening)
 	if err == nil {
 		return true
@@ -202,7 +265,7 @@ func (w *worker) fail(err error) {
 func (w *worker) forget(index uint32) {
 	op := &w.slots[index]
 	w.planner.ledger.release(op.first, op.count)
-	w.free = append(w.free, index)
+	w.putBack(index)
 }
 
 // timeOutOutstanding completes every outstanding request as timed out.
@@ -218,7 +281,7 @@ func (w *worker) timeOutOutstanding() {
 	}
 	for i := range w.slots {
 		if !idle[i] {
-			w.complete(&client.Result{Tag: uint64(i), Code: status.TimeOut})
+			w.complete(&client.Result{Tag: uint64(i), Code: status.TimeOut, Quarantined: true})
 		}
 	}
 }
@@ -227,6 +290,7 @@ func (w *worker) timeOutOutstanding() {
 func (w *worker) complete(result *client.Result) {
 	index := uint32(result.Tag)
 	op := &w.slots[index]
+	w.kept[index] = result.Quarantined
 	if w.losses != nil && supervisor.CanRepeat(result.Code) {
 		w.tally.repeated++
 		w.ready = append(w.ready, index)
@@ -235,7 +299,7 @@ func (w *worker) complete(result *client.Result) {
 	w.planner.ledger.release(op.first, op.count)
 	switch {
 	case result.Code != status.Success:
-		w.failed(op, result.Code)
+		w.failed(op, result)
 	case op.kind == iomsg.Write:
 		w.written(op)
 	case op.kind == iomsg.Read:
@@ -243,21 +307,21 @@ func (w *worker) complete(result *client.Result) {
 	default:
 		w.flushed(op)
 	}
-	w.free = append(w.free, index)
+	w.putBack(index)
 }
 
 // failed counts a failed request. The content of blocks after a failed write is unknown.
-func (w *worker) failed(op *operation, code status.Code) {
+func (w *worker) failed(op *operation, result *client.Result) {
 	if op.kind == iomsg.Write {
 		for i := range op.count {
 			w.planner.ledger.set(op.first+i, unknown)
 		}
 	}
-	w.tally.fail(code, func() error {
+	w.tally.fail(result.Code, func() error {
 		return fmt.Errorf("%v of %d bytes at offset %d on queue %d: %w",
-			op.kind, op.count*w.blockSize, w.start+op.first*w.blockSize, w.index, code)
+			op.kind, op.count*w.blockSize, w.start+op.first*w.blockSize, w.index, result.Err())
 	})
-	if supervisor.IsConnectionLost(code) && !w.lost {
+	if (supervisor.IsConnectionLost(result.Code) || result.Quarantined) && !w.lost {
 		w.lost = true
 		w.run.Drain()
 	}
