@@ -258,7 +258,7 @@ func (b *benchFlags) parameters(drainTimeout time.Duration) (bench.Parameters, e
 		Pattern: b.pattern, ReadPercent: b.readPercent, QueueDepth: b.queue.depth,
 		Sessions: b.sessions,
 		Runtime:  b.runtime, OperationLimit: b.operationLimit, Warmup: b.warmup,
-		Offset: uint64(b.offset), Length: uint64(b.length), Seed: b.seed, Poll: b.queue.poll,
+		Offset: uint64(b.offset), Seed: b.seed, Poll: b.queue.poll,
 		Validate: b.validateWrites, PlainContent: b.plainContent,
 		CPUs: []int{}, DrainTimeout: drainTimeout,
 	}
@@ -270,6 +270,9 @@ func (b *benchFlags) parameters(drainTimeout time.Duration) (bench.Parameters, e
 	}
 	b.applyDefaults(&p)
 	var err error
+	if p.Length, err = rangeLength(b.set, b.length); err != nil {
+		return p, err
+	}
 	if p.BlockSize, err = requestLength("block-size", b.blockSize); err != nil {
 		return p, err
 	}

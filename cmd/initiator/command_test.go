@@ -142,6 +142,10 @@ func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
 		"bench --rw read --control-timeout 0s", "bench --rw read --io-timeout -1s",
 		"bench --rw read --log-level shouting",
 		"bench --rw read --comch-provider doca", "bench --rw read --comch-provider pigeon",
+		"bench --rw read --length 0", "verify --length 0", "verify --offset 4096 --length 0B",
+		"bench --rw read --queues 100000", "verify --queues 1025", "verify --queue-depth 65537",
+		"bench --rw read --queue-depth 9999999", "bench --rw read --sessions 65537",
+		"put - --queues 100000", "get x --queue-depth 65537",
 		"verify --passes 0", "verify --max-io-size 0", "verify --queue-depth 0", "verify x",
 		"put", "put a b", "put /no/such/file", "put /", "put - --queues 0", "put - --poll lazily",
 		"put - --buffer-size 0",
@@ -175,6 +179,20 @@ func TestWhatTheVolumeCannotDoIsAUsageError(t *testing.T) {
 	r.openError = status.Errorf(status.TooBig, "too deep")
 	if o := r.call(context.Background(), "", "info"); o.code != program.ExitUsage {
 		t.Errorf("exit code %d", o.code)
+	}
+}
+
+func TestAnExplicitLengthOfZeroIsNotTheWholeVolume(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "copy")
+	newRelay().mustCall(t, "get "+path+" --length 0")
+	if content, err := os.ReadFile(path); err != nil || len(content) != 0 {
+		t.Errorf("get copied %d bytes, error %v", len(content), err)
+	}
+	for _, line := range []string{"verify --length 0", "bench --rw write --length 0"} {
+		if o := newRelay().call(context.Background(), "", line); !strings.Contains(o.stderr,
+			"empty range") {
+			t.Errorf("%s: %s", line, o.stderr)
+		}
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -223,8 +224,35 @@ func (q *queueFlags) resolve() (queues int, cpus []int, err error) {
 		}
 		queues = min(defaultQueues, len(allowed))
 	}
+	if err := checkQueues(queues, q.depth); err != nil {
+		return 0, nil, err
+	}
 	program.ReserveProcessors(queues)
 	return queues, cpus, nil
+}
+
+// checkQueues checks the queues of a session against the limits of the protocol. A relay's own
+// limits are lower, but by the time that it announces them the threads exist.
+func checkQueues(queues, depth int) error {
+	if queues > controlmsg.MaxQueues {
+		return program.Usagef("%d queues exceed the protocol's limit of %d", queues,
+			controlmsg.MaxQueues)
+	}
+	if depth > controlmsg.MaxDepth {
+		return program.Usagef("--queue-depth %d exceeds the protocol's limit of %d", depth,
+			controlmsg.MaxDepth)
+	}
+	return nil
+}
+
+// rangeLength returns the value of --length: 0 means up to the end of the volume, which only the
+// absence of the flag can ask for.
+func rangeLength(set *pflag.FlagSet, length size.Bytes) (uint64, error) {
+	if length == 0 && set.Changed("length") {
+		return 0, program.Usagef("--length 0 is an empty range: " +
+			"omit it to use everything up to the end of the volume")
+	}
+	return uint64(length), nil
 }
 
 // policy returns the polling policy of the threads.

@@ -57,6 +57,9 @@ func (t *transferFlags) open(ctx context.Context, syncDepth int) (volume, transf
 		return nil, transfer.Config{},
 			program.Usagef("--queues %d and --queue-depth %d must be at least 1", t.queues, t.depth)
 	}
+	if err := checkQueues(t.queues, t.depth); err != nil {
+		return nil, transfer.Config{}, err
+	}
 	length, err := requestLength("buffer-size", t.bufferSize)
 	if err != nil {
 		return nil, transfer.Config{}, err

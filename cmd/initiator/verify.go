@@ -122,7 +122,7 @@ func (c *verifyCommand) fill(ctx context.Context, r *verify.Report, id uint64) e
 func (c *verifyCommand) parameters() (verify.Parameters, error) {
 	p := verify.Parameters{
 		QueueDepth: c.queue.depth, Passes: c.passes, Runtime: c.runtime,
-		Offset: uint64(c.offset), Length: uint64(c.length), Seed: c.seed, Poll: c.queue.poll,
+		Offset: uint64(c.offset), Seed: c.seed, Poll: c.queue.poll,
 		CPUs: []int{}, DrainTimeout: c.connection.controlTimeout,
 	}
 	if !c.set.Changed("passes") && !c.set.Changed("runtime") {
@@ -132,6 +132,9 @@ func (c *verifyCommand) parameters() (verify.Parameters, error) {
 		p.Seed = drawSeed()
 	}
 	var err error
+	if p.Length, err = rangeLength(c.set, c.length); err != nil {
+		return p, err
+	}
 	if p.MaxIOSize, err = requestLength("max-io-size", c.maxIOSize); err != nil {
 		return p, err
 	}

@@ -47,6 +47,9 @@ type Parameters struct {
 	Reconnect *document.ReconnectPolicy `json:"reconnect,omitempty"`
 }
 
+// maxSessions bounds Parameters.Sessions: the most clients that a relay admits.
+const maxSessions = 1 << 16
+
 // Resolve checks the parameters against the volume and fills in derived values. Its errors are
 // usage errors.
 func (p *Parameters) Resolve(info *client.Info) error {
@@ -82,8 +85,8 @@ func (p *Parameters) checkRun() error {
 		return fmt.Errorf("queue depth %d is less than 1", p.QueueDepth)
 	case p.Queues < 1:
 		return fmt.Errorf("number of queues %d is less than 1", p.Queues)
-	case p.Sessions < 1:
-		return fmt.Errorf("number of sessions %d is less than 1", p.Sessions)
+	case p.Sessions < 1 || p.Sessions > maxSessions:
+		return fmt.Errorf("number of sessions %d is not between 1 and %d", p.Sessions, maxSessions)
 	case len(p.CPUs) != 0 && len(p.CPUs) != p.Queues:
 		return fmt.Errorf("%d CPUs for %d queues: each queue has one thread", len(p.CPUs), p.Queues)
 	case p.Runtime < 0 || p.Warmup < 0:
