@@ -57,19 +57,26 @@ type dataMemory struct {
 // newMemory allocates data memory. It touches every page, so that the memory is charged to this
 // process and not to the relay, which would otherwise be the first to touch it.
 func (v *Volume) newMemory(generation uint64) (*dataMemory, error) {
-	size := v.config.MemorySize + v.stagingSize()
-	region, err := memory.Alloc("zc-relay data", size)
-	if err == nil {
-		if err = region.Prefault(); err != nil {
-			err = errors.Join(err, region.Close())
-		}
-	}
+	region, err := allocate(v.config.MemorySize + v.stagingSize())
 	if err != nil {
-		return nil, fmt.Errorf("allocate %d bytes of data memory: %w (compare the free memory of "+
-			"the machine and the limit of this process's cgroup, or use fewer or smaller buffers)",
-			size, err)
+		return nil, fmt.Errorf("allocate data memory: %w (use fewer or smaller buffers, or give "+
+			"this process more memory)", err)
 	}
 	return &dataMemory{Region: region, generation: generation}, nil
+}
+
+func allocate(size uint64) (*memory.Region, error) {
+	if err := memory.CheckCgroups(size); err != nil {
+		return nil, err
+	}
+	region, err := memory.Alloc("zc-relay data", size)
+	if err != nil {
+		return nil, err
+	}
+	if err := region.Prefault(); err != nil {
+		return nil, errors.Join(err, region.Close())
+	}
+	return region, nil
 }
 
 // stagingSize is the size in bytes of the memory of the blocking methods.
