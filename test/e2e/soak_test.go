@@ -5,6 +5,8 @@ package e2e
 import (
 	"os"
 	"os/exec"
+	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -43,4 +45,22 @@ func TestDMACopyMovesThreeGiBBothWays(t *testing.T) {
 		}
 		_ = os.RemoveAll(s.dir)
 	}
+}
+
+// TestVerifyOutlastsAStoppedRelay stops the relay under load until the client leaves its memory to
+// it, and continues it.
+func TestVerifyOutlastsAStoppedRelay(t *testing.T) {
+	c := startFileChain(t)
+	run := c.initiator(reconnectingVerify("--control-timeout", "4s", "--io-timeout", "1s")...)
+	const left = "has not released the data memory"
+	for round := range 5 {
+		c.awaitIO()
+		c.relay.signal(syscall.SIGSTOP)
+		eventually(t, "the client leaves its memory to the relay", func() bool {
+			return strings.Count(run.stderr.String(), left) > round
+		})
+		c.relay.signal(syscall.SIGCONT)
+	}
+	c.awaitIO()
+	run.interruptVerify()
 }
