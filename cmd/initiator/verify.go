@@ -43,8 +43,9 @@ func newVerifyCommand(connection *connectionFlags) *cobra.Command {
 		Use:   "verify",
 		Short: "Check that the volume keeps what is written to it",
 		Long: `verify overwrites the volume, or a range of it, with blocks that contain their place
-and age. It reads them back in another order and reports lost, stale, torn, misplaced
-and corrupt blocks. THE FORMER CONTENT OF THE RANGE IS DESTROYED.`,
+and age. It reads them back in another order and reports lost, stale, torn, misplaced,
+poisoned and corrupt blocks, and buffers that are written too late. THE FORMER CONTENT
+OF THE RANGE IS DESTROYED.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd) },
 	}

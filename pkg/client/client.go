@@ -55,9 +55,9 @@ type Config struct {
 	SyncDepth int
 	// Policy is how the thread behind the blocking methods polls.
 	Policy progress.Policy
-	// MaxQuarantined bounds the data memory, in bytes, that silent relays keep after the sessions
-	// in which it was used (see Result.Quarantined), and with it how often such a volume can be
-	// reopened; 0 means the size of all data memory, which is enough for one session.
+	// MaxQuarantined bounds the memory, in bytes, that silent relays keep from earlier sessions:
+	// see Result.Quarantined. A volume that would exceed it fails with ErrQuarantineFull instead of
+	// being reopened. 0 means the size of the data memory, which suffices for one such session.
 	MaxQuarantined uint64
 	// ControlTimeout bounds Open, except for the allocation of memory, and each step of Close.
 	// IOTimeout bounds how long a request may be outstanding before the session fails. 0 means the

@@ -108,8 +108,11 @@ func (v *Volume) settle(ended *session) {
 			evidence = released
 			break
 		}
-		if time.Now().After(bound) || !v.sleep(pause) {
+		if time.Now().After(bound) {
 			break
+		}
+		if !v.sleep(pause) {
+			return // nobody polls a volume that is being closed
 		}
 	}
 	if evidence == quarantined {

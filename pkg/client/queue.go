@@ -130,7 +130,7 @@ func newQueue(volume *Volume, index int, pair *comchPair) *Queue {
 //
 // status.Again means that the queue is full: poll first. ErrReopening, which matches status.Again,
 // means that the volume is being reopened: keep polling. A flush fails with ErrWritesLost when
-// writes may have been lost (see Config.Reconnect), and a read or write with ErrMemoryReplaced until
+// writes may have been lost (see Config.Reconnect), a read or write with ErrMemoryReplaced until
 // the queue has switched to new memory. After the volume has failed, Submit returns Volume.Err.
 func (q *Queue) Submit(r *Request) error {
 	if q.disconnected || q.draining || q.stopSent {
@@ -195,8 +195,8 @@ func (q *Queue) Flush() {
 
 // Poll fills results with outcomes and returns their number. After the session has ended, every
 // outstanding request fails once: with status.ConnectionReset, Shutdown, or TimeOut if the volume
-// is reopened (Config.Reconnect), otherwise with the code of Volume.Err. It fails once the relay has
-// released the memory, or as quarantined after ReleaseTimeout: see Result.Quarantined.
+// is reopened (Config.Reconnect), otherwise with the code of Volume.Err. It fails once the relay
+// has released the memory, or as quarantined after ReleaseTimeout: see Result.Quarantined.
 func (q *Queue) Poll(results []Result) int {
 	if q.disconnected {
 		return q.pollFailed(results)

@@ -22,7 +22,7 @@ type Volume struct {
 	config  Config
 	info    Info                       // as negotiated by Open
 	memory  atomic.Pointer[dataMemory] // of the next session
-	queues  []*Queue                   // the application's, then the one behind the blocking methods
+	queues  []*Queue                   // the application's, then that of the blocking methods
 	session atomic.Pointer[session]
 	sync    atomic.Pointer[syncIO]
 	writes  acknowledgedWrites

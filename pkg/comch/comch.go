@@ -150,6 +150,11 @@ type Connection interface {
 	NewProducer(ctx context.Context, consumer ConsumerID) (Producer, error)
 	// ExportMemory lets the peer import a region with the given rights. It returns the descriptor
 	// to send to the peer, of at most MaxExportLength bytes.
+	//
+	// The export ends with the connection, except that a peer that has imported the region may use
+	// it until it closes the import. A provider that lets the peer map the region therefore passes
+	// the open file description of Region.Descriptor, so that memory.Lease shows how long that is;
+	// any other provider revokes the peer's access when this side ends the connection.
 	ExportMemory(ctx context.Context, region *memory.Region, access memory.Access) ([]byte, error)
 	// ImportMemory turns a descriptor that the peer sent into a region. The region stays valid
 	// until it is closed, even after the connection has ended.

@@ -1,7 +1,7 @@
 // Package verify checks whether a volume keeps what is written to it. It writes blocks that contain
 // their place and age, reads them back in another order, with many requests outstanding on several
-// queues, and classifies every wrong block as lost, stale, torn, misplaced, poisoned or corrupt. The
-// buffers of completed requests hold poison, which shows whether the transport still uses them.
+// queues, and classifies every wrong block as lost, stale, torn, misplaced, poisoned or corrupt.
+// Free buffers hold poison, which shows whether the transport still uses them.
 package verify
 
 import (
