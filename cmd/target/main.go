@@ -102,7 +102,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	t, err := target.New(ctx, target.Config{
 		RDMA: env.RDMA, Listen: control, RDMAListen: rdma, Volumes: volumes, CPUs: env.CPUs,
 		Policy:         env.Policy,
-		ControlTimeout: c.Control.Timeout, DrainTimeout: service.Bound(c.Shutdown.DrainTimeout),
+		ControlTimeout: c.Control.Timeout, DrainTimeout: c.Shutdown.DrainTimeout,
 		KeepAlive: controlmsg.KeepAliveConfig{Interval: c.Control.KeepAliveInterval,
 			DeadAfter: c.Control.KeepAliveDeadAfter},
 		TLS: env.TLS, TLSAllowedNames: c.Listen.TLSAllowedNames,
@@ -113,7 +113,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 		return fmt.Errorf("start: %w", err)
 	}
 	env.SetStatus(describe(t, volumes))
-	env.BoundTeardown(t.DrainTimeout)
+	env.BoundTeardown(t)
 	reloader := &reloader{env: env, from: from, started: c, applied: c}
 	env.OnReload(reloader.reload)
 	if err := announce(ctx, env, t, c.Listen.AddressFile); err != nil {

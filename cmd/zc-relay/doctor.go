@@ -18,6 +18,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
 // doctorOptions holds the flags of "zc-relay doctor". Flags that "run" has too mean the same.
@@ -61,8 +62,8 @@ if a check fails, and 0 if there are only warnings or none.`,
 		"interval of keep-alive messages on control connections")
 	f.DurationVar(&o.DeadAfter, "keep-alive-dead-after", keepAlive.DeadAfter,
 		"time without messages after which the peer of a control connection counts as dead")
-	f.DurationVar(&o.IOTimeout, "io-timeout", relay.DefaultIOTimeout,
-		"timeout for an IO at the target; 0 sets none")
+	o.IOTimeout = retry.Within(relay.DefaultIOTimeout)
+	f.Var(&o.IOTimeout, "io-timeout", "timeout for an IO at the target; infinite sets none")
 	f.StringVar(&o.Sysfs, "path.sysfs", "/sys", "where sysfs is")
 	f.StringVar(&o.Procfs, "path.procfs", "/proc", "where procfs is")
 	f.StringVar(&o.Dev, "path.dev", "/dev", "where device files are")

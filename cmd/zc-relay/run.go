@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/user"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -102,7 +101,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 	}
 	env.SetStatus(describe(r))
 	env.SetDrainer(drainer{r})
-	env.BoundTeardown(r.DrainTimeout)
+	env.BoundTeardown(r)
 	reloader := &reloader{env: env, relay: r, from: from, started: c, applied: c}
 	env.OnReload(func() error { return reloader.reload(ctx) })
 	if err := env.Started(r.Workers); err != nil {
@@ -115,7 +114,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 // not exist.
 func relaySettings(c *config.Relay) (relay.Settings, error) {
 	settings := relay.Settings{MaxSessions: c.Limits.Sessions,
-		DrainTimeout: service.Bound(c.Shutdown.DrainTimeout)}
+		DrainTimeout: c.Shutdown.DrainTimeout}
 	var errs []error
 	for i := range c.Channels {
 		channel := channelConfig(&c.Channels[i], &c.Control)
@@ -145,20 +144,10 @@ func channelConfig(c *config.Channel, control *config.Control) relay.ChannelConf
 			FirstPause: c.Reconnect.FirstPause, LongestPause: c.Reconnect.LongestPause,
 		},
 		SessionWait: c.Reconnect.SessionWait,
-		IOTimeout:   ioTimeout(c), ControlTimeout: control.Timeout,
+		IOTimeout:   c.IOTimeout, ControlTimeout: control.Timeout,
 		KeepAlive: controlmsg.KeepAliveConfig{Interval: control.KeepAliveInterval,
 			DeadAfter: control.KeepAliveDeadAfter},
 	}
-}
-
-// noTimeout is an infinite IO timeout.
-const noTimeout = -1
-
-func ioTimeout(c *config.Channel) time.Duration {
-	if c.IOTimeout == config.Infinite {
-		return noTimeout
-	}
-	return c.IOTimeout
 }
 
 // userIDs returns the numbers of users that are given by number or name.

@@ -68,9 +68,9 @@ type Settings struct {
 	Channels []ChannelConfig
 	// MaxSessions bounds the concurrent sessions of all channels together.
 	MaxSessions int
-	// DrainTimeout is how long to wait for IOs in flight at shutdown. A negative value means no
-	// wait.
-	DrainTimeout time.Duration
+	// DrainTimeout is how long to wait for IOs in flight at shutdown; unset means
+	// DefaultDrainTimeout.
+	DrainTimeout retry.Bound
 }
 
 // ChannelID identifies a channel: a Comch service on one device, for one representor.
@@ -108,9 +108,9 @@ type ChannelConfig struct {
 	// SessionWait is how long a new session may wait for a target that is down. 0 rejects the
 	// session at once; unset means DefaultSessionWait.
 	SessionWait retry.Bound
-	// IOTimeout is how long the target may take for an IO before the session fails. A negative
-	// value means no bound.
-	IOTimeout time.Duration
+	// IOTimeout is how long the target may take for an IO before the session fails; unset means
+	// DefaultIOTimeout.
+	IOTimeout retry.Bound
 	// ControlTimeout bounds each step of a handshake.
 	ControlTimeout time.Duration
 	// KeepAlive configures the control connections to the target.
@@ -154,7 +154,7 @@ func (c *Config) setDefaults() {
 // complete returns s with defaults, or the first error in it.
 func (s Settings) complete() (Settings, error) {
 	s.MaxSessions = cmp.Or(s.MaxSessions, DefaultMaxSessionsInAll)
-	s.DrainTimeout = cmp.Or(s.DrainTimeout, DefaultDrainTimeout)
+	s.DrainTimeout = s.DrainTimeout.Or(retry.Within(DefaultDrainTimeout))
 	channels := make([]ChannelConfig, len(s.Channels))
 	seen := make(map[ChannelID]bool)
 	for i, c := range s.Channels {
@@ -174,7 +174,7 @@ func (s Settings) complete() (Settings, error) {
 }
 
 func (c *ChannelConfig) setDefaults() {
-	c.IOTimeout = cmp.Or(c.IOTimeout, DefaultIOTimeout)
+	c.IOTimeout = c.IOTimeout.Or(retry.Within(DefaultIOTimeout))
 	c.ControlTimeout = cmp.Or(c.ControlTimeout, DefaultControlTimeout)
 	c.KeepAlive = cmp.Or(c.KeepAlive, controlmsg.DefaultKeepAlive())
 	c.Reconnect = c.Reconnect.WithDefaults()

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -28,10 +29,11 @@ type Relay struct {
 	pool    *datapath.Pool // shared by channels; nil without CPUs
 
 	maxSessions  atomic.Int64
-	drainTimeout atomic.Int64
+	drainTimeout atomic.Pointer[retry.Bound]
 	sessionID    atomic.Uint64
 	sessionCount atomic.Int64
 	draining     atomic.Pointer[time.Time] // since when; nil if not draining
+	drained      chan struct{}             // closed at the end of the drain of a shutdown
 
 	reporting sync.Mutex // held while OnReady is called, so that the last call has the latest state
 	stopped   bool       // guarded by reporting: the relay is not ready any more
@@ -60,7 +62,7 @@ func New(ctx context.Context, config Config) (*Relay, error) {
 	config.Settings = settings
 	r := &Relay{
 		config: config, log: config.Logger, devices: newDeviceSet(config.RDMA),
-		counters: make(map[ChannelID]*datapath.CounterSet),
+		counters: make(map[ChannelID]*datapath.CounterSet), drained: make(chan struct{}),
 	}
 	if err := r.start(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())
@@ -88,7 +90,7 @@ func (r *Relay) start(ctx context.Context) error {
 
 func (r *Relay) applyLimits(s *Settings) {
 	r.maxSessions.Store(int64(s.MaxSessions))
-	r.drainTimeout.Store(int64(s.DrainTimeout))
+	r.drainTimeout.Store(&s.DrainTimeout)
 }
 
 // Run serves clients until ctx ends. It then drains all sessions, ends them with a reason, and
@@ -126,7 +128,7 @@ func (r *Relay) serveChannel(c *channel) {
 
 // endSessions drains and ends all sessions concurrently, and waits for them.
 func (r *Relay) endSessions() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(r.drainTimeout.Load()))
+	ctx, cancel := r.DrainTimeout().Context(context.Background())
 	defer cancel()
 	channels := r.snapshot()
 	var ending sync.WaitGroup
@@ -139,6 +141,7 @@ func (r *Relay) endSessions() {
 		}
 	}
 	ending.Wait()
+	close(r.drained)
 	for _, c := range channels {
 		c.running.Wait()
 	}
@@ -154,7 +157,10 @@ func shutdownReason(unfinished int) error {
 }
 
 // DrainTimeout returns how long Run waits for IOs in flight after its context has ended.
-func (r *Relay) DrainTimeout() time.Duration { return max(0, time.Duration(r.drainTimeout.Load())) }
+func (r *Relay) DrainTimeout() retry.Bound { return *r.drainTimeout.Load() }
+
+// Drained returns a channel that is closed when Run has stopped waiting for IOs in flight.
+func (r *Relay) Drained() <-chan struct{} { return r.drained }
 
 // Close releases everything that New created. Run must have returned.
 func (r *Relay) Close() error {

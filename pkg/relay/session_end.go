@@ -55,8 +55,8 @@ const deadlineChecks = 8
 
 // watchDeadlines makes the lanes look for IOs that have exceeded the IO timeout.
 func (s *session) watchDeadlines() {
-	timeout := s.settings.IOTimeout
-	if timeout < 0 {
+	timeout, limited := s.settings.IOTimeout.Duration()
+	if !limited {
 		return
 	}
 	ticker := time.NewTicker(max(timeout/deadlineChecks, 10*time.Millisecond))

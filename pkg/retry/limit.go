@@ -1,7 +1,9 @@
 package retry
 
 import (
+	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 )
@@ -110,6 +112,27 @@ func (b Bound) Or(other Bound) Bound {
 
 // Duration returns the limit. ok is false if b is infinite or unset.
 func (b Bound) Duration() (limit time.Duration, ok bool) { return b.d, b.state == finite }
+
+// Plus returns b extended by d, which must not be negative. An infinite or unset bound stays as it
+// is, and a sum that no duration can hold is infinite.
+func (b Bound) Plus(d time.Duration) Bound {
+	switch {
+	case b.state != finite:
+		return b
+	case b.d > math.MaxInt64-d:
+		return Forever()
+	}
+	return Within(b.d + d)
+}
+
+// Context returns a context that ends with parent, and b after this call unless b is infinite or
+// unset. The caller must call cancel.
+func (b Bound) Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
+	if limit, limited := b.Duration(); limited {
+		return context.WithTimeout(parent, limit)
+	}
+	return context.WithCancel(parent)
+}
 
 // String returns the text that Set reads: a duration, "infinite", or "" if b is unset.
 func (b Bound) String() string {

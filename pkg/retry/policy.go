@@ -96,7 +96,7 @@ func (s *Schedule) Next(now time.Time) (pause time.Duration, err error) {
 		pause = min(pause, rest)
 	}
 	if s.done > 0 {
-		s.pause = min(2*s.pause, s.policy.LongestPause)
+		s.pause += min(s.pause, s.policy.LongestPause-s.pause) // doubled, without overflow
 	}
 	s.done++
 	return pause, nil

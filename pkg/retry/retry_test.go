@@ -39,6 +39,56 @@ func TestZeroUnsetAndInfiniteAreDistinctLimits(t *testing.T) {
 	}
 }
 
+func TestSumsOfBoundsDoNotOverflow(t *testing.T) {
+	for _, c := range []struct {
+		bound Bound
+		d     time.Duration
+		want  Bound
+	}{
+		{Within(0), 0, Within(0)},
+		{Within(time.Second), time.Minute, Within(61 * time.Second)},
+		{Within(math.MaxInt64 - 1), 1, Within(math.MaxInt64)},
+		{Within(math.MaxInt64), 1, Forever()},
+		{Within(1), math.MaxInt64, Forever()},
+		{Within(math.MaxInt64), math.MaxInt64, Forever()},
+		{Forever(), math.MaxInt64, Forever()},
+		{Bound{}, time.Second, Bound{}},
+	} {
+		if got := c.bound.Plus(c.d); got != c.want {
+			t.Errorf("%v plus %v is %v, want %v", c.bound, c.d, got, c.want)
+		}
+	}
+}
+
+func TestAContextEndsWithItsBound(t *testing.T) {
+	for _, c := range []struct {
+		bound Bound
+		ended bool
+	}{
+		{Within(0), true}, {Within(time.Hour), false}, {Within(math.MaxInt64), false},
+		{Forever(), false}, {Bound{}, false},
+	} {
+		ctx, cancel := c.bound.Context(t.Context())
+		if ended := ctx.Err() != nil; ended != c.ended {
+			t.Errorf("a context bounded by %v has ended: %v", c.bound, ended)
+		}
+		cancel()
+		if ctx.Err() == nil {
+			t.Errorf("a context bounded by %v cannot be cancelled", c.bound)
+		}
+	}
+}
+
+func TestThePausesOfALongScheduleDoNotOverflow(t *testing.T) {
+	now := time.Now()
+	s := Policy{FirstPause: math.MaxInt64 / 2, LongestPause: math.MaxInt64}.Begin(now)
+	for i := range 4 {
+		if pause, err := s.Next(now); err != nil || pause < 0 || (pause == 0) != (i == 0) {
+			t.Errorf("pause %d is %v: %v", i, pause, err)
+		}
+	}
+}
+
 func TestPrintedLimitsParseToThemselves(t *testing.T) {
 	for _, c := range []Count{Times(0), Times(7), Times(math.MaxUint32), AnyNumber()} {
 		var read Count
@@ -46,7 +96,8 @@ func TestPrintedLimitsParseToThemselves(t *testing.T) {
 			t.Errorf("%v parses as %v: %v", c, read, err)
 		}
 	}
-	for _, b := range []Bound{Within(0), Within(1500 * time.Millisecond), Forever()} {
+	for _, b := range []Bound{Within(0), Within(1500 * time.Millisecond),
+		Within(math.MaxInt64), Forever()} {
 		var read Bound
 		if err := read.Set(b.String()); err != nil || read != b {
 			t.Errorf("%v parses as %v: %v", b, read, err)

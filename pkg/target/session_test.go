@@ -19,6 +19,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -126,7 +127,7 @@ func TestATargetRunsUntilItsVolumesHaveCompletedEverything(t *testing.T) {
 	s, err := target.New(t.Context(), target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
 		Volumes: map[string]volume.Volume{"disk": stuck}, CPUs: []int{datapath.NoCPU},
-		DrainTimeout: -1, Logger: zap.New(core),
+		DrainTimeout: retry.Within(0), Logger: zap.New(core),
 	})
 	if err != nil {
 		t.Fatal(err)

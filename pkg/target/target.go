@@ -25,6 +25,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -60,10 +61,10 @@ type Config struct {
 	Policy progress.Policy
 	// Network accepts control connections; nil means network.Kernel{}.
 	Network network.Network
-	// ControlTimeout bounds each step of a handshake. DrainTimeout is how long to wait for requests
-	// in flight at shutdown; a negative value means no wait. 0 means the defaults.
+	// ControlTimeout bounds each step of a handshake; 0 means the default. DrainTimeout is how long
+	// to wait for requests in flight at shutdown; unset means DefaultDrainTimeout.
 	ControlTimeout time.Duration
-	DrainTimeout   time.Duration
+	DrainTimeout   retry.Bound
 	// KeepAlive configures the control connections; zero means the defaults.
 	KeepAlive controlmsg.KeepAliveConfig
 	// TLS secures the control connections. A relay's certificate must have one of TLSAllowedNames,
@@ -82,7 +83,7 @@ type Config struct {
 
 func (c *Config) setDefaults() {
 	c.ControlTimeout = cmp.Or(c.ControlTimeout, DefaultControlTimeout)
-	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
+	c.DrainTimeout = c.DrainTimeout.Or(retry.Within(DefaultDrainTimeout))
 	c.MaxSessions = cmp.Or(c.MaxSessions, DefaultMaxSessions)
 	c.StagingLimit = cmp.Or(c.StagingLimit, DefaultStagingLimit)
 	c.Software = cmp.Or(c.Software, "zc-relay target")
@@ -115,6 +116,7 @@ type Target struct {
 	releaseTimeout time.Duration
 	admission      *admission
 	running        sync.WaitGroup // control connections, and late releases of their memory
+	drained        chan struct{}  // closed at the end of the drain
 }
 
 // New starts the workers and the listeners. Call Run to serve, and Close to release everything.
@@ -126,7 +128,7 @@ func New(ctx context.Context, config Config) (*Target, error) {
 
 		tokens:   newTokenRegistry(),
 		clients:  epoch.NewRegistry(epoch.Config{Remember: maxClientInstances}),
-		counters: make(map[string]*datapath.CounterSet),
+		counters: make(map[string]*datapath.CounterSet), drained: make(chan struct{}),
 	}
 	for name := range config.Volumes {
 		t.counters[name] = &datapath.CounterSet{}
@@ -186,7 +188,7 @@ func (t *Target) Run(ctx context.Context) error {
 
 // endSessions drains and ends all sessions concurrently.
 func (t *Target) endSessions() {
-	ctx, cancel := context.WithTimeout(context.Background(), t.config.DrainTimeout)
+	ctx, cancel := t.config.DrainTimeout.Context(context.Background())
 	defer cancel()
 	var ending sync.WaitGroup
 	for _, s := range t.admission.close() {
@@ -196,10 +198,14 @@ func (t *Target) endSessions() {
 		})
 	}
 	ending.Wait()
+	close(t.drained)
 }
 
 // DrainTimeout returns how long Run waits for requests in flight after its context has ended.
-func (t *Target) DrainTimeout() time.Duration { return max(0, t.config.DrainTimeout) }
+func (t *Target) DrainTimeout() retry.Bound { return t.config.DrainTimeout }
+
+// Drained returns a channel that is closed when Run has stopped waiting for requests in flight.
+func (t *Target) Drained() <-chan struct{} { return t.drained }
 
 // Close releases everything that New created. Run must have returned.
 func (t *Target) Close() error {

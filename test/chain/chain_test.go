@@ -198,8 +198,9 @@ func channelTo(name string, target netip.AddrPort) relay.ChannelConfig {
 			Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor, Name: name,
 		},
 		Target: target, Volume: volumeName,
-		SessionWait: retry.Forever(), IOTimeout: testTimeout, ControlTimeout: testTimeout,
-		KeepAlive: quiet,
+		SessionWait: retry.Forever(), IOTimeout: retry.Within(testTimeout),
+		ControlTimeout: testTimeout,
+		KeepAlive:      quiet,
 	}
 }
 

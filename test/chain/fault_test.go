@@ -20,7 +20,7 @@ func TestALostTargetFailsEverythingInFlightOnceAndServesAgain(t *testing.T) {
 	const depth = 16
 	c := start(t, options{
 		gated:  true,
-		target: func(config *target.Config) { config.DrainTimeout = 50 * time.Millisecond },
+		target: func(config *target.Config) { config.DrainTimeout = retry.Within(50 * time.Millisecond) },
 		channel: func(config *relay.ChannelConfig) {
 			config.SessionWait = retry.Within(50 * time.Millisecond)
 		},
@@ -64,7 +64,7 @@ func TestALostTargetFailsEverythingInFlightOnceAndServesAgain(t *testing.T) {
 func TestALostRelayFailsEverythingInFlightOnce(t *testing.T) {
 	const depth = 8
 	c := start(t, options{gated: true,
-		relay: func(config *relay.Config) { config.DrainTimeout = 50 * time.Millisecond }})
+		relay: func(config *relay.Config) { config.DrainTimeout = retry.Within(50 * time.Millisecond) }})
 	gate := c.gate
 	gate.closed.Store(true)
 	v := c.open(c.queueConfig(depth))
@@ -89,7 +89,7 @@ func TestAnIOThatTimesOutFailsAndItsBufferIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.awaitRelease()
-	c.channel.IOTimeout = 500 * time.Millisecond
+	c.channel.IOTimeout = retry.Within(500 * time.Millisecond)
 	if err := c.relay.Reconfigure(c.context(),
 		relay.Settings{Channels: []relay.ChannelConfig{c.channel}}); err != nil {
 		t.Fatal(err)

@@ -65,7 +65,7 @@ channels: [{target: "10.0.0.5:7470", volume: disk, io_timeout: 1m}]
 	}
 	want := defaultChannel()
 	want.Target, want.Volume, want.IOTimeout = netip.MustParseAddrPort("10.0.0.5:7470"), "ram",
-		Infinite
+		retry.Forever()
 	if diff := cmp.Diff([]Channel{want}, c.Channels, compare...); diff != "" {
 		t.Error(diff)
 	}
@@ -197,16 +197,16 @@ func TestADumpReadsBackAsTheSame(t *testing.T) {
 		c.RDMA.GIDIndex = rapid.IntRange(AutoGID, 20).Draw(r, "gid_index")
 		c.Comch.Directory = rapid.StringMatching(`(/[a-z "':#{}&*!\\-]{1,8}){0,3}`).Draw(r,
 			"directory")
-		c.Shutdown.DrainTimeout = rapid.SampledFrom([]time.Duration{0, time.Millisecond,
-			90 * time.Second, Infinite}).Draw(r, "drain_timeout")
+		c.Shutdown.DrainTimeout = rapid.SampledFrom([]retry.Bound{retry.Within(0),
+			retry.Within(90 * time.Second), retry.Forever()}).Draw(r, "drain_timeout")
 		for i := range rapid.IntRange(1, 5).Draw(r, "channels") {
 			channel := defaultChannel()
 			channel.Name = fmt.Sprintf("%d%s", i,
 				rapid.StringMatching(`[a-z0-9:. "'#{}&*!-]{0,10}`).Draw(r, "name"))
 			channel.Target, channel.Volume = netip.MustParseAddrPort("[fd00::1]:7470"),
 				rapid.SampledFrom([]string{"null", "yes", "1e3", "~", "a: b"}).Draw(r, "volume")
-			channel.IOTimeout = rapid.SampledFrom([]time.Duration{time.Millisecond,
-				Infinite}).Draw(r, "io_timeout")
+			channel.IOTimeout = rapid.SampledFrom([]retry.Bound{retry.Within(time.Millisecond),
+				retry.Forever()}).Draw(r, "io_timeout")
 			channel.Limits.Export = uint64(size.KiB) * rapid.Uint64Range(4, 1<<30).Draw(r, "export")
 			channel.Access.Users = rapid.SampledFrom([][]string{nil, {"alice"},
 				{"1000", "_ceph"}}).Draw(r, "users")

@@ -68,6 +68,45 @@ type list struct {
 	identifiedBy []string
 }
 
+// Key describes a key to those who try every setting.
+type Key struct {
+	// Path leads to the key, in list elements to that of the first.
+	Path string
+	// Type is the word for its values in help texts.
+	Type string
+	// Extremes holds the texts of its smallest and largest values, and of all special ones. It is
+	// empty if any text is possible.
+	Extremes []string
+	Reload   Reload
+}
+
+// Variable returns the name of the environment variable that sets the key, given the prefix of the
+// daemon's variables.
+func (k Key) Variable(prefix string) string {
+	return prefix + strings.ToUpper(strings.ReplaceAll(k.Path, separator, levelSeparator))
+}
+
+// RelayKeys returns every key of zc-relay.
+func RelayKeys() []Key { return describeSection("", "", DefaultRelay().describe).keyList("") }
+
+// TargetKeys returns every key of the target.
+func TargetKeys() []Key { return describeSection("", "", DefaultTarget().describe).keyList("") }
+
+func (n *node) keyList(path string) []Key {
+	var keys []Key
+	if n.value != nil {
+		keys = append(keys, Key{Path: path, Type: n.value.Type(), Extremes: extremesOf(n.value),
+			Reload: n.reload})
+	}
+	for _, c := range n.children {
+		keys = append(keys, c.keyList(join(path, c.key))...)
+	}
+	if n.list != nil {
+		keys = append(keys, n.list.prototype().keyList(join(path, "0"))...)
+	}
+	return keys
+}
+
 // section collects the description of a section.
 type section struct{ node *node }
 

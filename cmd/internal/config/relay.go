@@ -49,7 +49,7 @@ func DefaultRelay() *Relay {
 		Comch:    Comch{Provider: providers.DefaultComch},
 		Control:  defaultControl(relay.DefaultControlTimeout),
 		Limits:   RelayLimits{Sessions: relay.DefaultMaxSessionsInAll},
-		Shutdown: Shutdown{DrainTimeout: relay.DefaultDrainTimeout},
+		Shutdown: Shutdown{DrainTimeout: retry.Within(relay.DefaultDrainTimeout)},
 	}
 }
 
@@ -125,8 +125,8 @@ type Channel struct {
 	// the route to the target.
 	TLSServerName string
 	RDMAAddress   netip.Addr
-	CPUs          []int         // empty for the shared workers
-	IOTimeout     time.Duration // or Infinite
+	CPUs          []int // empty for the shared workers
+	IOTimeout     retry.Bound
 	Limits        ChannelLimits
 	Access        Access
 	Reconnect     Reconnect
@@ -162,7 +162,7 @@ func defaultChannel() Channel {
 	return Channel{
 		Name: client.DefaultChannelName, Device: emulated.DefaultDevice,
 		Representor: emulated.DefaultRepresentor,
-		IOTimeout:   relay.DefaultIOTimeout,
+		IOTimeout:   retry.Within(relay.DefaultIOTimeout),
 		Limits: ChannelLimits{
 			Sessions: relay.DefaultMaxSessions, Queues: relay.HighestMaxQueues,
 			Depth:       relay.HighestMaxDepth,
@@ -198,7 +198,7 @@ func (c *Channel) describe(s section) {
 		flagged("rdma-address", "").reloads(NewSessions)
 	s.value("cpus", cpuList(&c.CPUs),
 		"workers of this channel alone, pinned to these cores; empty uses the shared workers")
-	s.value("io_timeout", timeout(&c.IOTimeout),
+	s.value("io_timeout", bound(&c.IOTimeout, time.Millisecond),
 		"end the session when the target takes longer than this for an IO; infinite sets no limit").
 		flagged("io-timeout", "").reloads(NewSessions)
 	s.section("limits", "Limits on the clients of the channel.", c.Limits.describe)

@@ -11,6 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
 // Log selects what is logged, and the format.
@@ -218,11 +219,11 @@ func (c *Control) check(report reporter) {
 
 // Shutdown configures the shutdown of a daemon.
 type Shutdown struct {
-	DrainTimeout time.Duration // or Infinite
+	DrainTimeout retry.Bound
 }
 
 func (c *Shutdown) describe(s section, reload Reload) {
-	s.value("drain_timeout", wait(&c.DrainTimeout),
+	s.value("drain_timeout", bound(&c.DrainTimeout, 0),
 		"how long IO in flight may take to complete at shutdown; 0s does not wait, infinite waits until a second signal").
 		flagged("drain-timeout", "").reloads(reload)
 }

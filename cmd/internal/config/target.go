@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -62,7 +63,7 @@ func DefaultTarget() *Target {
 		Limits: TargetLimits{Sessions: target.DefaultMaxSessions,
 			Staging: target.DefaultStagingLimit},
 
-		Shutdown: Shutdown{DrainTimeout: target.DefaultDrainTimeout},
+		Shutdown: Shutdown{DrainTimeout: retry.Within(target.DefaultDrainTimeout)},
 	}
 }
 

@@ -15,9 +15,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
-// Infinite is an unlimited duration. Its text is "infinite".
-const Infinite = time.Duration(math.MaxInt64)
-
 const infiniteText = "infinite"
 
 // Types of values with their own text form.
@@ -32,14 +29,18 @@ type variable struct {
 	set  func(text string) error
 	get  func() string
 	kind string
+	// extremes holds the texts of the smallest and largest values, and of all that are special.
+	extremes []string
 }
 
 func (v variable) Set(text string) error { return v.set(text) }
 func (v variable) String() string        { return v.get() }
 func (v variable) Type() string          { return v.kind }
 
+func extremesOf(v Value) []string { return slices.Clone(v.(variable).extremes) }
+
 // text is any text that check accepts; a nil check accepts everything.
-func text(p *string, check func(string) error) Value {
+func text(p *string, check func(string) error) variable {
 	return variable{kind: stringType, get: func() string { return *p }, set: func(s string) error {
 		if check != nil {
 			if err := check(s); err != nil {
@@ -53,16 +54,19 @@ func text(p *string, check func(string) error) Value {
 
 // choice is one of several words.
 func choice(p *string, options ...string) Value {
-	return text(p, func(s string) error {
+	v := text(p, func(s string) error {
 		if !slices.Contains(options, s) {
 			return fmt.Errorf("must be one of %s", strings.Join(options, ", "))
 		}
 		return nil
 	})
+	v.extremes = options
+	return v
 }
 
 func boolean(p *bool) Value {
-	return variable{kind: "bool", get: func() string { return strconv.FormatBool(*p) },
+	return variable{kind: "bool", extremes: []string{"false", "true"},
+		get: func() string { return strconv.FormatBool(*p) },
 		set: func(s string) error {
 			switch s {
 			case "true", "false":
@@ -75,7 +79,8 @@ func boolean(p *bool) Value {
 
 // integer is a whole number between two others.
 func integer[T int | uint8 | uint16 | uint32](p *T, least, most T) Value {
-	return variable{kind: "int", get: func() string { return fmt.Sprint(*p) },
+	return variable{kind: "int", extremes: []string{fmt.Sprint(least), fmt.Sprint(most)},
+		get: func() string { return fmt.Sprint(*p) },
 		set: func(s string) error {
 			n, err := strconv.ParseInt(s, 10, 64)
 			if err != nil || n < int64(least) || n > int64(most) {
@@ -88,7 +93,7 @@ func integer[T int | uint8 | uint16 | uint32](p *T, least, most T) Value {
 
 // orWord extends v by a word that stands for the value special.
 func orWord[T comparable](v Value, p *T, word string, special T) Value {
-	return variable{kind: v.Type(), get: func() string {
+	return variable{kind: v.Type(), extremes: append(extremesOf(v), word), get: func() string {
 		if *p == special {
 			return word
 		}
@@ -107,18 +112,20 @@ func orWord[T comparable](v Value, p *T, word string, special T) Value {
 
 // attempts is a number of attempts, from 0, or infinite.
 func attempts(p *retry.Count) Value {
-	return described(p, `must be a number of attempts, of which 0 is none, or "infinite"`)
+	extremes := []string{"0", retry.Times(math.MaxUint32).String(), infiniteText}
+	return described(p, extremes, `must be a number of attempts, of which 0 is none, or "infinite"`)
 }
 
 // within is a time limit, from 0, or infinite.
 func within(p *retry.Bound) Value {
-	return described(p,
+	extremes := []string{"0s", "1ns", time.Duration(math.MaxInt64).String(), infiniteText}
+	return described(p, extremes,
 		`must be a duration with a unit, for instance 500ms or 30s, of which 0s is no time at all, or "infinite"`)
 }
 
 // described is v with another error text.
-func described(v Value, allowed string) Value {
-	return variable{kind: v.Type(), get: v.String, set: func(s string) error {
+func described(v Value, extremes []string, allowed string) Value {
+	return variable{kind: v.Type(), extremes: extremes, get: v.String, set: func(s string) error {
 		if v.Set(s) != nil {
 			return errors.New(allowed)
 		}
@@ -128,7 +135,8 @@ func described(v Value, allowed string) Value {
 
 // duration is a duration from least to most.
 func duration(p *time.Duration, least, most time.Duration) Value {
-	return variable{kind: "duration", get: func() string { return p.String() },
+	return variable{kind: "duration", extremes: []string{least.String(), most.String()},
+		get: func() string { return p.String() },
 		set: func(s string) error {
 			d, err := time.ParseDuration(s)
 			if err != nil {
@@ -155,19 +163,28 @@ func durationError(s string) error {
 // longest limits durations, so that sums do not overflow.
 const longest = 365 * 24 * time.Hour
 
-// timeout is a duration above 0, or infinite.
-func timeout(p *time.Duration) Value {
-	return orWord(duration(p, time.Millisecond, longest), p, infiniteText, Infinite)
-}
-
-// wait is a duration from 0, or infinite.
-func wait(p *time.Duration) Value {
-	return orWord(duration(p, 0, longest), p, infiniteText, Infinite)
+// bound is a duration of at least the given one, or infinite.
+func bound(p *retry.Bound, least time.Duration) Value {
+	extremes := []string{least.String(), (least + 1).String(), longest.String(), infiniteText}
+	get := func() string { return p.String() }
+	return variable{kind: p.Type(), extremes: extremes, get: get, set: func(s string) error {
+		if s == infiniteText {
+			*p = retry.Forever()
+			return nil
+		}
+		var d time.Duration
+		if err := duration(&d, least, longest).Set(s); err != nil {
+			return fmt.Errorf("%w, or %q", err, infiniteText)
+		}
+		*p = retry.Within(d)
+		return nil
+	}}
 }
 
 // byteSize is a size between two others.
 func byteSize[T uint32 | uint64](p *T, least, most size.Bytes) Value {
-	return variable{kind: "size", get: func() string { return size.Bytes(*p).String() },
+	return variable{kind: "size", extremes: []string{least.String(), most.String()},
+		get: func() string { return size.Bytes(*p).String() },
 		set: func(s string) error {
 			b, err := size.Parse(s)
 			if err != nil {

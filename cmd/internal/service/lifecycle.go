@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -49,8 +51,13 @@ func (l *lifecycle) call(ctx context.Context, body func() error) error {
 	l.running.Go(l.reloadAtHangups)
 	defer l.running.Wait()
 	defer l.end()
-	stop := context.AfterFunc(ctx, func() { l.notifier.Stopping(l.teardown.longest()) })
-	defer stop()
+	l.running.Go(func() {
+		select {
+		case <-ctx.Done():
+			l.notifier.Stopping(l.background, stopExtension)
+		case <-l.background.Done():
+		}
+	})
 	return l.teardown.bound(ctx, l.log, body)
 }
 
@@ -143,21 +150,31 @@ func (e *Environment) Reloaded(sinceApplied, sinceStart []config.Change, log con
 	}
 }
 
+// stopExtension is the time without a report after which the service manager may kill a daemon that
+// ends.
+const stopExtension = 30 * time.Second
+
 // DefaultTeardownTimeout bounds the end of a daemon after its drain.
 const DefaultTeardownTimeout = time.Minute
 
 // teardown bounds the end of a daemon. If the end is stuck, it logs where, and the process exits.
 type teardown struct {
-	// drain returns how long requests in flight may take before; nil if there are none.
-	drain   atomic.Pointer[func() time.Duration]
-	timeout time.Duration // 0 means the default
+	service atomic.Pointer[Drainable] // nil if it has nothing to drain
+	timeout time.Duration             // 0 means the default
 }
 
-// BoundTeardown ends the process if the daemon's end is stuck: DefaultTeardownTimeout after the
-// time that requests in flight have to complete. drain returns that time; it is called when the
-// run's context ends.
-func (e *Environment) BoundTeardown(drain func() time.Duration) {
-	e.lifecycle.teardown.drain.Store(&drain)
+// Drainable is a service that completes requests in flight before it ends.
+type Drainable interface {
+	// DrainTimeout returns how long the requests may take.
+	DrainTimeout() retry.Bound
+	// Drained returns a channel that is closed when the service has stopped waiting for them.
+	Drained() <-chan struct{}
+}
+
+// BoundTeardown ends the process if the end of the service is stuck: DefaultTeardownTimeout after
+// its drain, which must end within its timeout.
+func (e *Environment) BoundTeardown(service Drainable) {
+	e.lifecycle.teardown.service.Store(&service)
 }
 
 // bound calls body, which must return soon after the end of ctx.
@@ -169,9 +186,22 @@ func (t *teardown) bound(ctx context.Context, log *zap.Logger, body func() error
 		return err
 	case <-ctx.Done():
 	}
-	bound := t.longest()
-	log.Info("ending", zap.NamedError("reason", context.Cause(ctx)), zap.Duration("at_most", bound))
-	overdue := time.NewTimer(bound)
+	drain, drained := retry.Within(0), (<-chan struct{})(nil)
+	if service := t.service.Load(); service != nil {
+		drain, drained = (*service).DrainTimeout(), (*service).Drained()
+	}
+	timeout := cmp.Or(t.timeout, DefaultTeardownTimeout)
+	log.Info("ending", zap.NamedError("reason", context.Cause(ctx)),
+		zap.Stringer("at_most", drain.Plus(timeout)))
+	draining, cancel := drain.Context(context.Background())
+	defer cancel()
+	select {
+	case err := <-ended:
+		return err
+	case <-drained:
+	case <-draining.Done():
+	}
+	overdue := time.NewTimer(timeout)
 	defer overdue.Stop()
 	select {
 	case err := <-ended:
@@ -181,19 +211,8 @@ func (t *teardown) bound(ctx context.Context, log *zap.Logger, body func() error
 	// In the message and not in a field, which would not be readable.
 	log.Error("the teardown is stuck, goroutines:\n" + stacks())
 	return status.Errorf(status.TimeOut,
-		"the teardown has not ended within %v: the process ends without it; the log says where it is stuck",
-		bound)
-}
-
-func (t *teardown) longest() time.Duration {
-	bound := t.timeout
-	if bound == 0 {
-		bound = DefaultTeardownTimeout
-	}
-	if drain := t.drain.Load(); drain != nil {
-		bound += (*drain)()
-	}
-	return bound
+		"the teardown has not ended within %v after the drain: the process ends without it; the log says where it is stuck",
+		timeout)
 }
 
 // maxStacksBytes is the largest amount of stack traces that is logged.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -160,15 +159,6 @@ type runner interface {
 // RunAndClose runs a service until ctx ends, and closes it.
 func RunAndClose(ctx context.Context, service runner) error {
 	return errors.Join(service.Run(ctx), service.Close())
-}
-
-// Bound converts a duration of a configuration file, where 0 means 0, to one of a package, where 0
-// means the default and a negative value means 0. Infinite durations stay.
-func Bound(d time.Duration) time.Duration {
-	if d == 0 {
-		return -1
-	}
-	return d
 }
 
 // openRDMA returns the configured RDMA provider.

@@ -3,15 +3,33 @@ package service
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
+
+// fakeService is drained when its channel is closed.
+type fakeService struct {
+	timeout retry.Bound
+	drained chan struct{}
+}
+
+func (s fakeService) DrainTimeout() retry.Bound { return s.timeout }
+
+func (s fakeService) Drained() <-chan struct{} { return s.drained }
+
+// atMost returns the duration that the log announces for the end.
+func atMost(logs *observer.ObservedLogs) any {
+	return logs.FilterMessage("ending").All()[0].ContextMap()["at_most"]
+}
 
 // stuckInItsTeardown is a function whose name the test finds in the stacks.
 func stuckInItsTeardown(release chan struct{}) error {
@@ -25,17 +43,66 @@ func TestAStuckTeardownIsGivenUpAndItsStacksAreLogged(t *testing.T) {
 	cancel()
 	release := make(chan struct{})
 	defer close(release)
-	drain := func() time.Duration { return 5 * time.Millisecond }
 	b := teardown{timeout: 5 * time.Millisecond}
-	b.drain.Store(&drain)
+	b.service.Store(new(Drainable(fakeService{timeout: retry.Within(3 * time.Millisecond)})))
 	err := b.bound(ctx, zap.New(core), func() error { return stuckInItsTeardown(release) })
-	if !errors.Is(err, status.TimeOut) || !strings.Contains(err.Error(), "10ms") {
+	if !errors.Is(err, status.TimeOut) || !strings.Contains(err.Error(), "5ms") {
 		t.Errorf("the teardown ended with %v", err)
+	}
+	if text := atMost(logs); text != "8ms" {
+		t.Errorf("the end is announced for %q", text)
 	}
 	if entries := logs.FilterLevelExact(zap.ErrorLevel).All(); len(entries) != 1 ||
 		!strings.Contains(entries[0].Message, "stuckInItsTeardown") {
 		t.Errorf("the log has %d errors, which do not say where it is stuck", len(entries))
 	}
+}
+
+func TestADrainMayTakeAsLongAsConfigured(t *testing.T) {
+	for name, drain := range map[string]retry.Bound{
+		"infinite": retry.Forever(), "largest": retry.Within(math.MaxInt64),
+		"a year": retry.Within(365 * 24 * time.Hour),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				core, logs := observer.New(zap.InfoLevel)
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				s := fakeService{timeout: drain, drained: make(chan struct{})}
+				var b teardown
+				b.service.Store(new(Drainable(s)))
+				const drainTime, flushTime = 90 * 24 * time.Hour, DefaultTeardownTimeout / 2
+				err := b.bound(ctx, zap.New(core), func() error {
+					time.Sleep(drainTime)
+					close(s.drained)
+					time.Sleep(flushTime)
+					return nil
+				})
+				if err != nil || logs.FilterLevelExact(zap.ErrorLevel).Len() > 0 {
+					t.Errorf("the end announced for %v was cut short: %v", atMost(logs), err)
+				}
+			})
+		})
+	}
+}
+
+func TestATeardownThatIsStuckAfterAnInfiniteDrainIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		s := fakeService{timeout: retry.Forever(), drained: make(chan struct{})}
+		var b teardown
+		b.service.Store(new(Drainable(s)))
+		release := make(chan struct{})
+		defer close(release)
+		err := b.bound(ctx, zap.NewNop(), func() error {
+			close(s.drained)
+			return stuckInItsTeardown(release)
+		})
+		if !errors.Is(err, status.TimeOut) {
+			t.Errorf("the teardown ended with %v", err)
+		}
+	})
 }
 
 func TestATeardownThatEndsIsNotDisturbed(t *testing.T) {

@@ -42,10 +42,25 @@ func (n *Notifier) Reloading() {
 	n.notify(daemon.SdNotifyReloading + "\n" + strings.TrimSpace(daemon.SdNotifyMonotonicUsec()))
 }
 
-// Stopping reports that the daemon has started to end, and how long this may take.
-func (n *Notifier) Stopping(bound time.Duration) {
-	n.notify(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping,
-		bound.Microseconds()))
+// reportsPerExtension is the number of reports within the time that each of them asks for.
+const reportsPerExtension = 3
+
+// Stopping reports that the daemon has started to end, and keeps asking for more time until ctx
+// ends. So the end may take longer than the manager's own bound (TimeoutStopSec= of the unit), but a
+// process that reports nothing for the time of an extension is killed.
+func (n *Notifier) Stopping(ctx context.Context, extension time.Duration) {
+	request := fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", extension.Microseconds())
+	n.notify(daemon.SdNotifyStopping + "\n" + request)
+	ticker := time.NewTicker(extension / reportsPerExtension)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			n.notify(request)
+		}
+	}
 }
 
 // Status sets the line that "systemctl status" shows. It does not send the same line again.

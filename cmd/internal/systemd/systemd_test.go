@@ -64,7 +64,9 @@ func TestTheManagerHearsHowTheDaemonIs(t *testing.T) {
 	n.Status("two\nlines")
 	n.Status("two\nlines")
 	n.Reloading()
-	n.Stopping(15 * time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	n.Stopping(ctx, 15*time.Second)
 	for _, want := range []string{
 		`READY=1`, `STATUS=two; lines`, `RELOADING=1\nMONOTONIC_USEC=[1-9][0-9]+`,
 		`STOPPING=1\nEXTEND_TIMEOUT_USEC=15000000`,
@@ -73,6 +75,21 @@ func TestTheManagerHearsHowTheDaemonIs(t *testing.T) {
 			t.Errorf("the manager hears %q, want %q", got, want)
 		}
 	}
+}
+
+func TestAnEndThatTakesLongKeepsAskingForTime(t *testing.T) {
+	m := newManager(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var stopping sync.WaitGroup
+	stopping.Go(func() { NewNotifier(zap.NewNop()).Stopping(ctx, 30*time.Millisecond) })
+	for i, want := range []string{"STOPPING=1\nEXTEND_TIMEOUT_USEC=30000",
+		"EXTEND_TIMEOUT_USEC=30000", "EXTEND_TIMEOUT_USEC=30000"} {
+		if got := m.next(testTimeout); got != want {
+			t.Errorf("report %d is %q, want %q", i, got, want)
+		}
+	}
+	cancel()
+	stopping.Wait()
 }
 
 func TestWithoutAManagerNothingIsSentAndNothingFails(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/affinity"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
 // Schema names the report's format. Fields may be added within a version.
@@ -91,9 +92,10 @@ type Options struct {
 	Target netip.AddrPort
 	// Listen holds addresses, HOST:PORT, that must be free.
 	Listen []string
-	// KeepAliveInterval and DeadAfter apply to control connections. IOTimeout bounds an IO at the
-	// target; 0 is no bound.
-	KeepAliveInterval, DeadAfter, IOTimeout time.Duration
+	// KeepAliveInterval and DeadAfter apply to control connections.
+	KeepAliveInterval, DeadAfter time.Duration
+	// IOTimeout bounds an IO at the target.
+	IOTimeout retry.Bound
 }
 
 // Examine runs all checks. The end of ctx ends checks that wait.

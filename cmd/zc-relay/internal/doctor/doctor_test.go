@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -58,7 +59,7 @@ func machineWith(t *testing.T, files map[string]string) *machine {
 	}
 	return &machine{&Options{
 		Sysfs: sys, Procfs: proc, Dev: t.TempDir(), CPUs: []int{4, 5}, Workers: 2,
-		KeepAliveInterval: time.Second, DeadAfter: 5 * time.Second, IOTimeout: 30 * time.Second,
+		KeepAliveInterval: time.Second, DeadAfter: 5 * time.Second, IOTimeout: retry.Within(30 * time.Second),
 	}}
 }
 
@@ -146,9 +147,9 @@ func TestWhatIsWrongWithAMachineIsFound(t *testing.T) {
 			text: "cores 2 are not on node 1, where mlx5_0 is"},
 		"dead too early": {change: func(o *Options) { o.DeadAfter = time.Second },
 			verdict: Fail, text: "a single late message"},
-		"IO times out too early": {change: func(o *Options) { o.IOTimeout = 4 * time.Second },
+		"IO times out too early": {change: func(o *Options) { o.IOTimeout = retry.Within(4 * time.Second) },
 			verdict: Warn, text: "before the relay detects a dead target"},
-		"IO never times out": {change: func(o *Options) { o.IOTimeout = 0 }, verdict: Warn,
+		"IO never times out": {change: func(o *Options) { o.IOTimeout = retry.Forever() }, verdict: Warn,
 			text: "blocks sessions for ever"},
 	} {
 		t.Run(name, func(t *testing.T) {

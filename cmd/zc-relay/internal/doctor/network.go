@@ -56,15 +56,16 @@ func (m *machine) timeouts() []Finding {
 	const check = "time-outs"
 	detail := fmt.Sprintf("a silent peer is dead after %v, with keep-alive messages every %v; an IO may take %v",
 		m.DeadAfter, m.KeepAliveInterval, m.IOTimeout)
+	ioTimeout, limited := m.IOTimeout.Duration()
 	switch {
-	case m.DeadAfter < 2*m.KeepAliveInterval:
+	case m.DeadAfter/2 < m.KeepAliveInterval:
 		return []Finding{fail(check, detail+": a single late message ends all sessions",
 			"set --keep-alive-dead-after to at least three times --keep-alive-interval")}
-	case m.IOTimeout == 0:
+	case !limited || ioTimeout == 0:
 		return []Finding{warn(check,
 			detail+" (no timeout): a target that hangs blocks sessions for ever",
 			"set --io-timeout")}
-	case m.IOTimeout <= m.DeadAfter:
+	case ioTimeout <= m.DeadAfter:
 		return []Finding{warn(check,
 			detail+": an IO times out before the relay detects a dead target, which hides the cause",
 			"set --io-timeout above --keep-alive-dead-after")}
