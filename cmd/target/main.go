@@ -71,7 +71,7 @@ SIGHUP rereads the file and logs which changes need a restart.`,
 }
 
 func run(ctx context.Context, from *source) error {
-	c, err := from.load()
+	c, err := service.Load(ctx, from.load)
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	env.SetStatus(describe(t, volumes))
 	env.BoundTeardown(t)
 	reloader := &reloader{env: env, from: from, started: c, applied: c}
-	env.OnReload(reloader.reload)
+	env.OnReload(reloader.read)
 	if err := announce(ctx, env, t, c.Listen.AddressFile); err != nil {
 		return errors.Join(err, t.Close())
 	}
@@ -231,15 +231,18 @@ type reloader struct {
 	started, applied *config.Target
 }
 
-// reload reloads the configuration. One goroutine at a time may call it.
-func (r *reloader) reload() error {
+// read reads the configuration again. The returned function applies it.
+func (r *reloader) read() (apply func() error, err error) {
 	c, err := r.from.load()
 	if err != nil {
-		return fmt.Errorf("the configuration is unchanged: %w", err)
+		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
 	}
-	r.env.Reloaded(config.TargetChanges(r.applied, c), config.TargetChanges(r.started, c), c.Log)
-	r.applied = c
-	return nil
+	return func() error {
+		r.env.Reloaded(config.TargetChanges(r.applied, c), config.TargetChanges(r.started, c),
+			c.Log)
+		r.applied = c
+		return nil
+	}, nil
 }
 
 // describe returns a function that adds a target's volumes, sessions and workers to its status.

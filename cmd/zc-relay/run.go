@@ -63,7 +63,7 @@ signal exits at once.`,
 }
 
 func run(ctx context.Context, from *source) error {
-	c, err := from.load()
+	c, err := service.Load(ctx, from.load)
 	if err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 	env.SetDrainer(drainer{r})
 	env.BoundTeardown(r)
 	reloader := &reloader{env: env, relay: r, from: from, started: c, applied: c}
-	env.OnReload(func() error { return reloader.reload(ctx) })
+	env.OnReload(func() (func() error, error) { return reloader.read(ctx) })
 	if err := env.Started(r.Workers); err != nil {
 		return errors.Join(err, r.Close())
 	}
@@ -188,20 +188,22 @@ type reloader struct {
 	started, applied *config.Relay
 }
 
-// reload reloads the configuration. It does not affect open sessions. One goroutine at a time may
-// call it.
-func (r *reloader) reload(ctx context.Context) error {
+// read reads the configuration again. The returned function applies it, without affecting open
+// sessions.
+func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
 	c, err := r.from.load()
 	if err != nil {
-		return fmt.Errorf("the configuration is unchanged: %w", err)
+		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
 	}
 	settings, err := relaySettings(c)
 	if err != nil {
-		return fmt.Errorf("the configuration is unchanged: %w", err)
+		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
 	}
-	r.env.Reloaded(config.RelayChanges(r.applied, c), config.RelayChanges(r.started, c), c.Log)
-	r.applied = c
-	return r.relay.Reconfigure(ctx, settings)
+	return func() error {
+		r.env.Reloaded(config.RelayChanges(r.applied, c), config.RelayChanges(r.started, c), c.Log)
+		r.applied = c
+		return r.relay.Reconfigure(ctx, settings)
+	}, nil
 }
 
 // observed adapts a relay to the metrics collector.

@@ -11,7 +11,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/smallfile"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -52,7 +52,13 @@ type Credentials struct {
 	files Files
 	log   *zap.Logger
 
+	// reading is held while files are read. It is a channel because a read may block for ever, on a
+	// file system that does not respond, and others must not wait with it.
+	reading chan struct{}
+
 	mu       sync.Mutex // guards the fields below
+	since    time.Time  // when the read in progress began; zero if there is none
+	reported bool       // the read in progress is known to be blocked
 	content  content
 	rejected *stamps // the versions that could not be used last, so that they are logged once
 }
@@ -70,7 +76,7 @@ func Load(files Files, log *zap.Logger) (*Credentials, error) {
 	if log == nil {
 		log = zap.NewNop()
 	}
-	c := &Credentials{files: files, log: log}
+	c := &Credentials{files: files, log: log, reading: make(chan struct{}, 1)}
 	if err := c.Reload(); err != nil {
 		return nil, err
 	}
@@ -78,19 +84,23 @@ func Load(files Files, log *zap.Logger) (*Credentials, error) {
 }
 
 // Reload reads the files even if they seem unchanged. If they cannot be used, their former content
-// stays in use.
+// stays in use. Reload blocks while the file system does.
 func (c *Credentials) Reload() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.reading <- struct{}{}
+	end := c.beginRead()
+	defer end()
 	return c.reload()
 }
 
+// reload reads the files. The caller holds reading.
 func (c *Credentials) reload() error {
 	read, err := readContent(c.files)
 	if err != nil {
 		return err
 	}
+	c.mu.Lock()
 	c.content, c.rejected = read, nil
+	c.mu.Unlock()
 	leaf, now := read.certificate.Leaf, time.Now()
 	c.log.Info("loaded TLS certificate", zap.String("certificate", c.files.Certificate),
 		zap.Strings("names", namesOf(leaf)),
@@ -110,24 +120,97 @@ func (c *Credentials) reload() error {
 }
 
 // current returns the current content of the files, or the former content if the current one cannot
-// be used.
+// be used or cannot be read in time.
 func (c *Credentials) current() content {
+	c.check()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.content
+}
+
+// checkTimeout is how long a connection waits for the check of the files.
+const checkTimeout = time.Second
+
+// check reads the files if they have changed. If the file system blocks, check does not wait for it
+// longer than checkTimeout, and not at all if an earlier read has already blocked for as long; one
+// goroutine waits until the read ends.
+func (c *Credentials) check() {
+	c.mu.Lock()
+	isBlocked := !c.since.IsZero() && time.Since(c.since) >= checkTimeout
+	c.mu.Unlock()
+	if isBlocked {
+		c.reportBlocked()
+		return
+	}
+	late := time.NewTimer(checkTimeout)
+	defer late.Stop()
+	checked := make(chan struct{})
+	select {
+	case c.reading <- struct{}{}:
+		end := c.beginRead()
+		go func() {
+			defer close(checked)
+			defer end()
+			c.readChanged()
+		}()
+	case <-late.C:
+		c.reportBlocked()
+		return
+	}
+	select {
+	case <-checked:
+	case <-late.C:
+		c.reportBlocked()
+	}
+}
+
+// beginRead records that a read is in progress. The caller holds reading, which the returned
+// function gives back.
+func (c *Credentials) beginRead() (end func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.since = time.Now()
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.since, c.reported = time.Time{}, false
+		<-c.reading
+	}
+}
+
+// reportBlocked logs, once for each read, that it is blocked.
+func (c *Credentials) reportBlocked() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.since.IsZero() || c.reported {
+		return
+	}
+	c.reported = true
+	c.log.Warn("TLS files cannot be read, their file system does not respond: their former content stays in use (stat the files to check)",
+		zap.String("certificate", c.files.Certificate), zap.String("key", c.files.Key),
+		zap.String("authorities", c.files.CA), zap.Duration("after", time.Since(c.since)))
+}
+
+// readChanged reads the files if they have changed. The caller holds reading.
+func (c *Credentials) readChanged() {
 	now, err := stampsOf(c.files)
+	c.mu.Lock()
 	isRejected := c.rejected != nil && now.equal(*c.rejected)
-	if isRejected || err == nil && now.equal(c.content.stamps) {
-		return c.content
+	isCurrent := err == nil && now.equal(c.content.stamps)
+	c.mu.Unlock()
+	if isRejected || isCurrent {
+		return
 	}
 	if err == nil {
 		err = c.reload()
 	}
 	if err != nil {
+		c.mu.Lock()
 		c.rejected = &now
+		c.mu.Unlock()
 		c.log.Warn("changed TLS files cannot be used; their former content stays in use",
 			zap.Error(err))
 	}
-	return c.content
 }
 
 // NotAfter returns when this side's certificate expires.
@@ -242,18 +325,9 @@ func readContent(files Files) (content, error) {
 }
 
 func readFile(what, path string) ([]byte, error) {
-	file, err := os.Open(path)
+	b, err := smallfile.Read(path, maxFileSize)
 	if err != nil {
 		return nil, status.Errorf(status.BadConfig, "TLS %s: %w", what, err)
-	}
-	defer file.Close()
-	b, err := io.ReadAll(io.LimitReader(file, maxFileSize+1))
-	if err != nil {
-		return nil, status.Errorf(status.BadConfig, "TLS %s: %w", what, err)
-	}
-	if len(b) > maxFileSize {
-		return nil, status.Errorf(status.BadConfig, "TLS %s %q exceeds %d bytes",
-			what, path, maxFileSize)
 	}
 	return b, nil
 }

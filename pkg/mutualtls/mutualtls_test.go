@@ -2,8 +2,10 @@ package mutualtls_test
 
 import (
 	"crypto/tls"
+	"errors"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -92,6 +94,27 @@ func TestUnusableFilesAreLoggedOnceAndChangeNothing(t *testing.T) {
 	}
 }
 
+func TestAFIFOInPlaceOfAKeyDoesNotBlockConnections(t *testing.T) {
+	authority, dir := mutualtlstest.NewAuthority(t), t.TempDir()
+	files := authority.Write(dir, []string{"good.test"})
+	c, err := mutualtls.Load(files, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(files.Key), syscall.Mkfifo(files.Key, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	checkNames(t, c, "good.test")
+	if err := c.Reload(); status.CodeOf(err) != status.BadConfig {
+		t.Errorf("Reload = %v, want BAD_CONFIG", err)
+	}
+	if err := os.Remove(files.Key); err != nil {
+		t.Fatal(err)
+	}
+	authority.Write(dir, []string{"better.test"})
+	checkNames(t, c, "better.test")
+}
+
 func TestACertificateThatExpiresSoonCausesAWarning(t *testing.T) {
 	cases := []struct {
 		end  time.Duration
@@ -135,7 +158,13 @@ func TestErrorsNameTheFileThatCannotBeLoaded(t *testing.T) {
 		{"an endless file", func(f *mutualtls.Files) error {
 			f.CA = "/dev/zero"
 			return nil
-		}, "exceeds 1048576 bytes"},
+		}, "/dev/zero is a device, not a regular file"},
+		{"a file that is too large",
+			func(f *mutualtls.Files) error { return os.Truncate(f.CA, 1<<20+1) },
+			"ca.pem is larger than 1048576 bytes"},
+		{"a FIFO", func(f *mutualtls.Files) error {
+			return errors.Join(os.Remove(f.Key), syscall.Mkfifo(f.Key, 0o600))
+		}, "is a pipe, not a regular file"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

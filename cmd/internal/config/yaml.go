@@ -4,11 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/zc-relay/zc-relay/internal/smallfile"
 )
 
 // layer holds the values of one source: nested maps from keys to text. List elements have their
@@ -34,18 +35,9 @@ const (
 // readFile reads a YAML file. It fails if the file cannot be read or is not YAML; the layer holds
 // other problems.
 func readFile(path string, root *node) (*layer, error) {
-	file, err := os.Open(path)
+	text, err := smallfile.Read(path, maxFileSize)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxFileSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
-	}
-	if len(text) > maxFileSize {
-		return nil, fmt.Errorf("read configuration %s: it is larger than %d bytes", path,
-			maxFileSize)
 	}
 	return parseYAML(path, text, root)
 }

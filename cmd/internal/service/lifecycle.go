@@ -3,19 +3,13 @@ package service
 import (
 	"cmp"
 	"context"
-	"errors"
-	"os"
-	"os/signal"
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/zc-relay/zc-relay/cmd/internal/config"
-	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -26,29 +20,25 @@ import (
 type lifecycle struct {
 	log      *zap.Logger
 	notifier *systemd.Notifier
-	hangups  chan os.Signal
-
+	reloader *reloader
 	teardown teardown
 
 	background context.Context // of goroutines beside the service
 	end        context.CancelFunc
 	running    sync.WaitGroup
-
-	mu      sync.Mutex // guards reloads
-	reloads []func() error
 }
 
 func newLifecycle(log *zap.Logger) *lifecycle {
-	l := &lifecycle{log: log, notifier: systemd.NewNotifier(log), hangups: make(chan os.Signal, 1)}
+	notifier := systemd.NewNotifier(log)
+	l := &lifecycle{log: log, notifier: notifier, reloader: newReloader(log, notifier)}
 	l.background, l.end = context.WithCancel(context.Background())
 	return l
 }
 
 // call calls body. Meanwhile SIGHUP reloads, and the end of ctx is reported to the manager.
 func (l *lifecycle) call(ctx context.Context, body func() error) error {
-	signal.Notify(l.hangups, syscall.SIGHUP)
-	defer signal.Stop(l.hangups)
-	l.running.Go(l.reloadAtHangups)
+	defer l.reloader.listen()()
+	l.running.Go(func() { l.reloader.run(l.background) })
 	defer l.running.Wait()
 	defer l.end()
 	l.running.Go(func() {
@@ -59,35 +49,6 @@ func (l *lifecycle) call(ctx context.Context, body func() error) error {
 		}
 	})
 	return l.teardown.bound(ctx, l.log, body)
-}
-
-func (l *lifecycle) reloadAtHangups() {
-	for {
-		select {
-		case <-l.background.Done():
-			return
-		case <-l.hangups:
-			l.reload()
-		}
-	}
-}
-
-// reload calls all registered functions. A function that fails changes nothing, so the daemon
-// continues.
-func (l *lifecycle) reload() {
-	l.notifier.Reloading()
-	defer l.notifier.Ready()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var errs []error
-	for _, apply := range l.reloads {
-		errs = append(errs, apply())
-	}
-	if err := errors.Join(errs...); err != nil {
-		l.log.Error("reload failed, the affected settings are unchanged", zap.Error(err))
-		return
-	}
-	l.log.Info("reloaded")
 }
 
 // started reports to the manager that the service runs. If the manager has a watchdog, it also
@@ -112,13 +73,6 @@ func (l *lifecycle) started(workers func() []*datapath.Worker) error {
 	return nil
 }
 
-// OnReload registers apply to be called at every SIGHUP.
-func (e *Environment) OnReload(apply func() error) {
-	e.lifecycle.mu.Lock()
-	defer e.lifecycle.mu.Unlock()
-	e.lifecycle.reloads = append(e.lifecycle.reloads, apply)
-}
-
 // Started reports to the service manager that the daemon serves. From then on, its watchdog watches
 // the workers that workers returns at each check. Call it once, when the daemon listens.
 func (e *Environment) Started(workers func() []*datapath.Worker) error {
@@ -128,26 +82,6 @@ func (e *Environment) Started(workers func() []*datapath.Worker) error {
 		}
 	}
 	return e.lifecycle.started(workers)
-}
-
-// Reloaded logs the changes in a configuration that was read again, and applies the log level.
-// sinceApplied compares it to the configuration in effect, sinceStart to the configuration at the
-// start of the process.
-func (e *Environment) Reloaded(sinceApplied, sinceStart []config.Change, log config.Log) {
-	for _, change := range sinceApplied {
-		if change.Reload != config.Restart {
-			e.Log.Info("changed", zap.Stringer("key", change), zap.Stringer("effect",
-				change.Reload))
-		}
-	}
-	for _, change := range sinceStart {
-		if change.Reload == config.Restart {
-			e.Log.Warn("needs a restart", zap.Stringer("key", change))
-		}
-	}
-	if level, err := logging.ParseLevel(log.Level); err == nil {
-		e.LogLevel.SetLevel(level)
-	}
 }
 
 // stopExtension is the time without a report after which the service manager may kill a daemon that

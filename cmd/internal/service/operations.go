@@ -87,14 +87,15 @@ type statusSource struct {
 	program string
 	started time.Time
 	unready atomic.Pointer[error]
+	reload  func() *statusreport.Reload // the latest
 	// describe adds what the daemon serves; nil until it serves.
 	describe atomic.Pointer[func(*statusreport.Document)]
 }
 
 var errStarting = errors.New("starting")
 
-func newStatusSource(program string) *statusSource {
-	s := &statusSource{program: program, started: time.Now()}
+func newStatusSource(program string, reload func() *statusreport.Reload) *statusSource {
+	s := &statusSource{program: program, started: time.Now(), reload: reload}
 	s.setReady(errStarting)
 	return s
 }
@@ -112,6 +113,7 @@ func (s *statusSource) document() any {
 		d.Reason = reason.Error()
 	}
 	d.Ready = d.Reason == ""
+	d.Reload = s.reload()
 	if describe := s.describe.Load(); describe != nil {
 		(*describe)(d)
 	}

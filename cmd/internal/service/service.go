@@ -78,7 +78,7 @@ func (e *Environment) SetReady(err error) {
 // Run creates the environment that the configuration describes and calls body in it.
 func Run(ctx context.Context, name string, c Config, body func(context.Context,
 	*Environment) error) (err error) {
-	env, err := newEnvironment(name, c)
+	env, err := newEnvironment(ctx, name, c)
 	if err != nil {
 		return program.Usage(err)
 	}
@@ -98,7 +98,7 @@ func Run(ctx context.Context, name string, c Config, body func(context.Context,
 	return err
 }
 
-func newEnvironment(name string, c Config) (*Environment, error) {
+func newEnvironment(ctx context.Context, name string, c Config) (*Environment, error) {
 	log, level, err := logging.New(name, logging.Options{Level: c.Log.Level, Format: c.Log.Format,
 		Sampling: c.Log.Sampling})
 	if err != nil {
@@ -116,17 +116,21 @@ func newEnvironment(name string, c Config) (*Environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	credentials, err := loadTLS(c.TLS, log)
+	credentials, err := Load(ctx, func() (*mutualtls.Credentials, error) {
+		return loadTLS(c.TLS, log)
+	})
 	if err != nil {
 		return nil, err
 	}
+	lifecycle := newLifecycle(log)
 	env := &Environment{
-		lifecycle: newLifecycle(log), status: newStatusSource(name), Log: log, LogLevel: level,
+		lifecycle: lifecycle, status: newStatusSource(name, lifecycle.reloader.state),
+		Log: log, LogLevel: level,
 		RDMA: provider, CPUs: cpus, TLS: credentials,
 		Policy: progress.Policy{Mode: mode, SpinTime: c.Workers.SpinTime},
 	}
 	if credentials != nil {
-		env.OnReload(credentials.Reload)
+		env.OnReload(func() (func() error, error) { return nil, credentials.Reload() })
 	}
 	return env, nil
 }

@@ -26,6 +26,8 @@ type Document struct {
 	// Ready means that new sessions can be served. Reason explains why not.
 	Ready  bool   `json:"ready"`
 	Reason string `json:"not_ready_reason,omitempty"`
+	// Reload is the latest reload, nil if there was none.
+	Reload *Reload `json:"reload,omitempty"`
 
 	Workers []Worker `json:"workers"`
 	// Only a relay has Channels, and only a target Volumes.
@@ -33,6 +35,15 @@ type Document struct {
 	Volumes  []Volume  `json:"volumes,omitempty"`
 	// Sessions counts a target's sessions; the sessions of a relay belong to its channels.
 	Sessions *SessionCount `json:"sessions,omitempty"`
+}
+
+// Reload is an attempt to read configuration and certificates again.
+type Reload struct {
+	Started time.Time `json:"started_at"`
+	// Ended is nil during the reload.
+	Ended *time.Time `json:"ended_at"`
+	// Error explains what the reload could not apply, or why it has not ended.
+	Error string `json:"error,omitempty"`
 }
 
 // Worker is a data-path thread.

@@ -66,6 +66,8 @@ func exampleTarget() *Document {
 	return &Document{
 		Schema: Schema, Program: "target", Version: "v1.2.3", PID: 43, Started: testNow,
 		Now: testNow, Ready: true,
+		Reload: &Reload{Started: testNow.Add(-time.Minute), Ended: new(testNow),
+			Error: "the configuration is unchanged"},
 		Workers: []Worker{}, Sessions: &SessionCount{Open: 2, Total: 9},
 		Volumes: []Volume{{Name: "disk", UUID: "00000000-0000-0000-0000-000000000001",
 			Size: 1 << 30, BlockSize: 4096, ReadOnly: true, Queues: exampleQueues()}},

@@ -21,6 +21,9 @@ func (d *Document) WriteText(w io.Writer) error {
 	} else {
 		fmt.Fprintf(w, "not ready: %s\n", d.Reason)
 	}
+	if r := d.Reload; r != nil {
+		fmt.Fprintf(w, "reload %v ago: %s\n", d.Now.Sub(r.Started).Round(time.Second), r.text())
+	}
 	if d.Sessions != nil {
 		fmt.Fprintf(w, "control connections: %d open, %d so far\n", d.Sessions.Open,
 			d.Sessions.Total)
@@ -37,6 +40,16 @@ func (d *Document) WriteText(w io.Writer) error {
 		return fmt.Errorf("print status: %w", err)
 	}
 	return nil
+}
+
+func (r *Reload) text() string {
+	switch {
+	case r.Error != "":
+		return r.Error
+	case r.Ended == nil:
+		return "in progress"
+	}
+	return "done"
 }
 
 func (d *Document) writeChannel(w io.Writer, c *Channel) {

@@ -1,0 +1,207 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/config"
+	"github.com/zc-relay/zc-relay/cmd/internal/logging"
+	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
+	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
+)
+
+// ReadFunc reads files again and returns a function that applies what they hold; a nil function has
+// nothing to apply. Reading may block for ever, on a file system that does not respond. It must not
+// change anything that the daemon's end depends on.
+type ReadFunc func() (apply func() error, err error)
+
+// reloadPatience is how long a reload may take before it counts as blocked.
+const reloadPatience = 10 * time.Second
+
+// reloader reloads at SIGHUP. It reads on a goroutine of its own, one reload at a time, and applies
+// on the goroutine of run. So a read that blocks delays neither the daemon nor its end, and nothing
+// is applied after the end.
+type reloader struct {
+	log      *zap.Logger
+	notifier *systemd.Notifier
+	hangups  chan os.Signal
+	patience time.Duration
+
+	mu     sync.Mutex // guards what follows
+	reads  []ReadFunc
+	latest *statusreport.Reload // nil before the first
+}
+
+func newReloader(log *zap.Logger, notifier *systemd.Notifier) *reloader {
+	return &reloader{log: log, notifier: notifier, hangups: make(chan os.Signal, 1),
+		patience: reloadPatience}
+}
+
+// listen makes SIGHUP reload instead of killing the process, until the returned function is called.
+func (r *reloader) listen() (stop func()) {
+	signal.Notify(r.hangups, syscall.SIGHUP)
+	return func() { signal.Stop(r.hangups) }
+}
+
+// run reloads at every SIGHUP until ctx ends. It abandons a read that is blocked then.
+func (r *reloader) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.hangups:
+		}
+		r.notifier.Reloading()
+		r.report(&statusreport.Reload{Started: time.Now().UTC()})
+		apply, err := r.await(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		r.finish(errors.Join(err, apply()))
+		r.notifier.Ready()
+	}
+}
+
+// outcome is what a read has found.
+type outcome struct {
+	applies []func() error
+	err     error
+}
+
+// await reads, and returns a function that applies what was read. It reports a read that takes
+// longer than expected. SIGHUP during the read causes another one.
+func (r *reloader) await(ctx context.Context) (apply func() error, err error) {
+	r.mu.Lock()
+	reads := r.reads
+	r.mu.Unlock()
+	read := make(chan outcome, 1)
+	go func() { read <- readAll(reads) }()
+	late := time.NewTimer(r.patience)
+	defer late.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case o := <-read:
+			return func() error { return applyAll(o.applies) }, o.err
+		case <-late.C:
+			r.reportBlocked()
+		}
+	}
+}
+
+// readAll calls all functions. One that fails does not prevent the others.
+func readAll(reads []ReadFunc) outcome {
+	var o outcome
+	for _, read := range reads {
+		apply, err := read()
+		o.err = errors.Join(o.err, err)
+		if apply != nil && err == nil {
+			o.applies = append(o.applies, apply)
+		}
+	}
+	return o
+}
+
+func applyAll(applies []func() error) error {
+	var errs []error
+	for _, apply := range applies {
+		errs = append(errs, apply())
+	}
+	return errors.Join(errs...)
+}
+
+const blockedReload = "reading the configuration or the certificates has not ended: the daemon works with the former ones until it does; check the file systems they are on (stat FILE), or SIGTERM ends the daemon as usual"
+
+// reportBlocked says that a reload is blocked, and releases those who wait for it, such as
+// "systemctl reload".
+func (r *reloader) reportBlocked() {
+	r.log.Error("reload is blocked: "+blockedReload, zap.Duration("after", r.patience))
+	r.mu.Lock()
+	started := r.latest.Started
+	r.mu.Unlock()
+	r.report(&statusreport.Reload{Started: started, Error: blockedReload})
+	r.notifier.Ready()
+}
+
+// finish reports how the reload ended. Whatever failed has changed nothing, so the daemon continues.
+func (r *reloader) finish(err error) {
+	r.mu.Lock()
+	done := statusreport.Reload{Started: r.latest.Started, Ended: new(time.Now().UTC())}
+	r.mu.Unlock()
+	if err != nil {
+		done.Error = err.Error()
+		r.log.Error("reload failed, the affected settings are unchanged", zap.Error(err))
+	} else {
+		r.log.Info("reloaded")
+	}
+	r.report(&done)
+}
+
+func (r *reloader) report(state *statusreport.Reload) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.latest = state
+}
+
+// state returns the latest reload for the status, nil if there was none.
+func (r *reloader) state() *statusreport.Reload {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.latest
+}
+
+// OnReload registers read to be called at every SIGHUP.
+func (e *Environment) OnReload(read ReadFunc) {
+	r := e.lifecycle.reloader
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reads = append(r.reads, read)
+}
+
+// Reloaded logs the changes in a configuration that was read again, and applies the log level.
+// sinceApplied compares it to the configuration in effect, sinceStart to the configuration at the
+// start of the process.
+func (e *Environment) Reloaded(sinceApplied, sinceStart []config.Change, log config.Log) {
+	for _, change := range sinceApplied {
+		if change.Reload != config.Restart {
+			e.Log.Info("changed", zap.Stringer("key", change), zap.Stringer("effect",
+				change.Reload))
+		}
+	}
+	for _, change := range sinceStart {
+		if change.Reload == config.Restart {
+			e.Log.Warn("needs a restart", zap.Stringer("key", change))
+		}
+	}
+	if level, err := logging.ParseLevel(log.Level); err == nil {
+		e.LogLevel.SetLevel(level)
+	}
+}
+
+// Load calls load, which may block, and returns its result, or the reason why ctx ended before.
+func Load[T any](ctx context.Context, load func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	loaded := make(chan result, 1)
+	go func() {
+		value, err := load()
+		loaded <- result{value, err}
+	}()
+	select {
+	case r := <-loaded:
+		return r.value, r.err
+	case <-ctx.Done():
+		var none T
+		return none, context.Cause(ctx)
+	}
+}
