@@ -14,6 +14,7 @@ declare -A directories=(
     [zc-relay]=/etc/zc-relay/tls
     [zc-relay-target]="/etc/zc-relay/target-tls /var/lib/zc-relay-target"
 )
+declare -A users=([zc-relay]="zc-relay zc-relay-client" [zc-relay-target]=zc-relay-target)
 export SOURCE_DATE_EPOCH PACKAGE_VERSION PACKAGE_ARCH
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 
@@ -45,7 +46,7 @@ for PACKAGE_ARCH in "${architectures[@]}"; do
             -ldflags "-s -w -X $module/internal/buildinfo.version=$PACKAGE_VERSION" \
             -o "dist/stage/$name" "./cmd/${programs[$name]}"
         for script in postinstall preremove postremove; do
-            sed "s|@UNIT@|$name|g; s|@DIRECTORIES@|${directories[$name]:-}|g" \
+            sed "s|@UNIT@|$name|g; s|@DIRECTORIES@|${directories[$name]:-}|g; s|@USERS@|${users[$name]:-}|g" \
                 "deploy/packages/$script.sh" >"dist/stage/$name.$script.sh"
         done
         for packager in deb rpm; do

@@ -77,6 +77,7 @@ func run(ctx context.Context, from *source) error {
 	}
 	return service.Run(ctx, "target", service.Config{
 		Log: c.Log, Operations: c.Operations, Workers: c.Workers, RDMA: c.RDMA, TLS: c.TLS,
+		Unit: "zc-relay-target", Descriptors: c.Descriptors,
 	}, func(ctx context.Context, env *service.Environment) error {
 		return serve(ctx, env, c,
 			from)

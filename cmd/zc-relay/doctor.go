@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/cmd/zc-relay/internal/doctor"
@@ -24,6 +26,7 @@ import (
 // doctorOptions holds the flags of "zc-relay doctor". Flags that "run" has too mean the same.
 type doctorOptions struct {
 	doctor.Options
+	config string
 	output report.Output
 	cpus   []string
 	poll   string
@@ -47,6 +50,8 @@ if a check fails, and 0 if there are only warnings or none.`,
 	}
 	f := cmd.Flags()
 	f.VarP(&o.output, "output", "o", "output format: text or json")
+	f.StringVarP(&o.config, "config", "c", "",
+		"YAML file with the configuration whose limits must fit; without it, those of one channel with defaults")
 	f.StringArrayVar(&o.cpus, "cpu", nil,
 		"core to pin a worker to; repeatable, accepts lists like 0-3")
 	f.IntVar(&o.Workers, "workers", defaultDoctorWorkers, "number of workers without --cpu")
@@ -104,12 +109,31 @@ func (o *doctorOptions) complete() error {
 		return fmt.Errorf("--rdma-provider %q is neither iwarp nor verbs", o.rdma)
 	}
 	o.Verbs = o.rdma == "verbs"
+	if err := o.countDescriptors(); err != nil {
+		return err
+	}
 	if o.target == "" {
 		return nil
 	}
 	if o.Target, err = netip.ParseAddrPort(o.target); err != nil {
 		return fmt.Errorf("--storage-server: %w", err)
 	}
+	return nil
+}
+
+// countDescriptors determines how many file descriptors the configuration can need.
+func (o *doctorOptions) countDescriptors() error {
+	c := config.DefaultRelay()
+	if o.config == "" {
+		c.Channels = []config.Channel{config.DefaultChannel()}
+	} else {
+		var err error
+		if c, err = config.LoadRelay(config.Sources{File: o.config,
+			Environ: os.Environ()}); err != nil {
+			return fmt.Errorf("--config: %w", err)
+		}
+	}
+	o.Descriptors = c.Descriptors(max(len(o.CPUs), o.Workers))
 	return nil
 }
 

@@ -69,6 +69,7 @@ func run(ctx context.Context, from *source) error {
 	}
 	return service.Run(ctx, "zc-relay", service.Config{
 		Log: c.Log, Operations: c.Operations, Workers: c.Workers, RDMA: c.RDMA, TLS: c.TLS,
+		Unit: "zc-relay", Descriptors: c.Descriptors,
 	}, func(ctx context.Context, env *service.Environment) error {
 		return serve(ctx, env, c,
 			from)

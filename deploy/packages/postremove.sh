@@ -9,7 +9,11 @@ if [ "$1" = purge ]; then
     for directory in @DIRECTORIES@ /etc/zc-relay; do
         rmdir --ignore-fail-on-non-empty "$directory" 2>/dev/null || true
     done
-    if [ ! -e /var/lib/@UNIT@ ] && getent passwd @UNIT@ >/dev/null; then
-        userdel @UNIT@
+    if [ ! -e /var/lib/@UNIT@ ]; then
+        for user in @USERS@; do
+            if getent passwd "$user" >/dev/null; then
+                userdel "$user"
+            fi
+        done
     fi
 fi

@@ -30,7 +30,7 @@ property() { systemctl show --value --property "$2" "$1"; }
 is_property() { [ "$(property "$1" "$2")" = "$3" ]; }
 main_pid() { property "$1" MainPID; }
 process_has() { grep -Eq "$2" "/proc/$(main_pid "$1")/$3"; }
-client() { runuser -u zc-relay -- zc-relay-initiator "$@" --emulated-dir /run/zc-relay/comch; }
+client() { runuser -u zc-relay-client -- zc-relay-initiator "$@" --emulated-dir /run/zc-relay/comch; }
 
 # The most memory that a process may lock here, as in /proc/PID/limits: not
 # every machine lets even root raise its limit.
@@ -62,10 +62,21 @@ check_daemons() {
     done
 }
 
+# Clients can read nothing of the daemons.
+check_clients() {
+    local secret
+    for secret in /etc/zc-relay/zc-relay.yaml /etc/zc-relay/zc-relay-target.yaml \
+        /etc/zc-relay/tls /etc/zc-relay/tls/relay.key /etc/zc-relay/target-tls/target.key; do
+        expect "$secret exists" test -e "$secret"
+        ! runuser -u zc-relay-client -- head -c 1 "$secret" >/dev/null 2>&1 || fail "a client can read $secret"
+    done
+    expect "clients are in no group of the daemons" [ "$(id -Gn zc-relay-client)" = zc-relay-client ]
+}
+
 move_data() {
     head -c 3000000 /dev/urandom >/tmp/original
     chmod 644 /tmp/original
-    install -d -o zc-relay /tmp/zc
+    install -d -o zc-relay-client /tmp/zc
     client put /tmp/original
     client get --length 3000000 /tmp/zc/copy
     expect "what was written is read" cmp /tmp/original /tmp/zc/copy
@@ -130,6 +141,7 @@ printf '[Service]\nEnvironment=ZC_RELAY__WORKERS__CPUS=0 ZC_RELAY__WORKERS__POLL
 systemctl daemon-reload
 systemctl restart "${daemons[@]}"
 check_daemons
+check_clients
 expect "a worker is pinned" grep -q '^Cpus_allowed_list:\s*0$' <(cat "/proc/$(main_pid zc-relay)"/task/*/status)
 move_data
 sleep 5 # a watchdog that is not fed would strike

@@ -63,7 +63,7 @@ channels: [{target: "10.0.0.5:7470", volume: disk, io_timeout: 1m}]
 	if want := (Log{Level: "warn", Format: "console", Sampling: 9}); c.Log != want {
 		t.Errorf("log is %+v, want %+v", c.Log, want)
 	}
-	want := defaultChannel()
+	want := DefaultChannel()
 	want.Target, want.Volume, want.IOTimeout = netip.MustParseAddrPort("10.0.0.5:7470"), "ram",
 		retry.Forever()
 	if diff := cmp.Diff([]Channel{want}, c.Channels, compare...); diff != "" {
@@ -87,7 +87,7 @@ func TestFlagsAloneDescribeAChannel(t *testing.T) {
 	if !slices.Equal(c.Workers.CPUs, []int{1, 3, 4}) || c.Log.Level != "60" {
 		t.Errorf("workers %+v, log %+v", c.Workers, c.Log)
 	}
-	want := defaultChannel()
+	want := DefaultChannel()
 	want.Device, want.Representor, want.Name = "03:00.1", "b1:00.1", "storage"
 	want.Target, want.Volume = netip.MustParseAddrPort("[fd00::5]:7470"), "disk"
 	want.Access.AnyUser, want.Limits.Sessions = true, 3
@@ -200,7 +200,7 @@ func TestADumpReadsBackAsTheSame(t *testing.T) {
 		c.Shutdown.DrainTimeout = rapid.SampledFrom([]retry.Bound{retry.Within(0),
 			retry.Within(90 * time.Second), retry.Forever()}).Draw(r, "drain_timeout")
 		for i := range rapid.IntRange(1, 5).Draw(r, "channels") {
-			channel := defaultChannel()
+			channel := DefaultChannel()
 			channel.Name = fmt.Sprintf("%d%s", i,
 				rapid.StringMatching(`[a-z0-9:. "'#{}&*!-]{0,10}`).Draw(r, "name"))
 			channel.Target, channel.Volume = netip.MustParseAddrPort("[fd00::1]:7470"),

@@ -65,7 +65,7 @@ func (c *Relay) describe(s section) {
 	s.section("limits", "Limits of all channels together.", c.Limits.describe)
 	s.section("shutdown", "The end of the daemon.",
 		func(s section) { c.Shutdown.describe(s, AtOnce) })
-	addList(s, "channels", "A Comch service with its target.", &c.Channels, defaultChannel,
+	addList(s, "channels", "A Comch service with its target.", &c.Channels, DefaultChannel,
 		(*Channel).describe)
 	channels := s.node.child("channels").reloads(AtOnce)
 	channels.list.single = true
@@ -157,7 +157,8 @@ type Reconnect struct {
 	SessionWait  retry.Bound
 }
 
-func defaultChannel() Channel {
+// DefaultChannel returns a channel with the defaults. It has neither target nor volume.
+func DefaultChannel() Channel {
 	policy := retry.Policy{}.WithDefaults()
 	return Channel{
 		Name: client.DefaultChannelName, Device: emulated.DefaultDevice,

@@ -32,6 +32,10 @@ type Config struct {
 	Workers    config.Workers
 	RDMA       config.RDMA
 	TLS        config.TLS
+	// Unit is the systemd unit of the daemon, for messages.
+	Unit string
+	// Descriptors returns how many file descriptors the daemon can need with a number of workers.
+	Descriptors func(workers int) int
 }
 
 // Environment gives a daemon its log, providers, and workers, and connects it to operators and the
@@ -84,6 +88,7 @@ func Run(ctx context.Context, name string, c Config, body func(context.Context,
 	}
 	defer func() { _ = env.Log.Sync() }() // standard error cannot be synced everywhere
 	program.ReserveProcessors(len(env.CPUs))
+	env.reserveDescriptors(c.Unit, c.Descriptors(len(env.CPUs)))
 	listeners, err := listen(c.Operations, env)
 	defer func() { err = errors.Join(err, endListeners(listeners)) }()
 	if err != nil {

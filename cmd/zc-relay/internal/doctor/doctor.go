@@ -88,6 +88,8 @@ type Options struct {
 	Busy bool
 	// Verbs means that the RDMA provider is verbs.
 	Verbs bool
+	// Descriptors is how many file descriptors the daemon can need.
+	Descriptors int
 	// Target, if valid, is the control address that must be reachable.
 	Target netip.AddrPort
 	// Listen holds addresses, HOST:PORT, that must be free.
@@ -145,21 +147,27 @@ func (m *machine) field(path, key string) string {
 // unlimited stands for the absence of a limit.
 const unlimited = ^uint64(0)
 
-// limit returns a soft limit of the process by its name in /proc/self/limits.
-func (m *machine) limit(name string) (value uint64, known bool) {
+// Columns of /proc/self/limits.
+const (
+	softLimit = iota
+	hardLimit
+)
+
+// limit returns a limit of the process by its name in /proc/self/limits.
+func (m *machine) limit(name string, column int) (value uint64, known bool) {
 	for line := range strings.Lines(m.proc("self/limits")) {
 		rest, found := strings.CutPrefix(line, name)
 		if !found {
 			continue
 		}
 		fields := strings.Fields(rest)
-		if len(fields) == 0 {
+		if len(fields) <= column {
 			return 0, false
 		}
-		if fields[0] == "unlimited" {
+		if fields[column] == "unlimited" {
 			return unlimited, true
 		}
-		value, err := strconv.ParseUint(fields[0], 10, 64)
+		value, err := strconv.ParseUint(fields[column], 10, 64)
 		return value, err == nil
 	}
 	return 0, false

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var goodProc = map[string]string{
 	"sys/kernel/osrelease": "6.1.0-18-arm64",
 	"self/limits": "Limit                     Soft Limit           Hard Limit           Units     \n" +
-		"Max open files            65536                65536                files     \n" +
+		"Max open files            1024                 65536                files     \n" +
 		"Max locked memory         unlimited            unlimited            bytes     ",
 	"self/status": "Name:\tx\nCpus_allowed_list:\t0-7",
 	"self/cgroup": "0::/system.slice/zc-relay.service",
@@ -58,7 +58,7 @@ func machineWith(t *testing.T, files map[string]string) *machine {
 		}
 	}
 	return &machine{&Options{
-		Sysfs: sys, Procfs: proc, Dev: t.TempDir(), CPUs: []int{4, 5}, Workers: 2,
+		Sysfs: sys, Procfs: proc, Dev: t.TempDir(), CPUs: []int{4, 5}, Workers: 2, Descriptors: 60_000,
 		KeepAliveInterval: time.Second, DeadAfter: 5 * time.Second, IOTimeout: retry.Within(30 * time.Second),
 	}}
 }
@@ -104,7 +104,7 @@ func TestWhatIsWrongWithAMachineIsFound(t *testing.T) {
 			change: func(o *Options) { o.Verbs = true }, verdict: Fail,
 			text: "RLIMIT_MEMLOCK is 64KiB"},
 		"few descriptors": {files: map[string]string{"proc/self/limits": limits},
-			verdict: Warn, text: "RLIMIT_NOFILE is 1024"},
+			verdict: Warn, text: "RLIMIT_NOFILE can be raised to 4096; the limits of sessions and queues allow 60000"},
 		"huge pages are taken": {files: map[string]string{"proc/meminfo": "HugePages_Total: 8\nHugePages_Free: 0"},
 			verdict: Warn, text: "all 8 reserved huge pages"},
 		"no huge pages at all": {files: map[string]string{"proc/meminfo": "",

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/internal/size"
 )
@@ -147,9 +148,8 @@ func (m *machine) clock() []Finding {
 // Thresholds for warnings.
 const (
 	// minMemlock is enough for the message memory of a few sessions, in bytes.
-	minMemlock     = 64 << 20
-	minDescriptors = 16384
-	oldestKernel   = 5 // major version in Debian 11 and in DOCA's images
+	minMemlock   = 64 << 20
+	oldestKernel = 5 // major version in Debian 11 and in DOCA's images
 )
 
 func (m *machine) kernel() []Finding {
@@ -169,7 +169,7 @@ func (m *machine) kernel() []Finding {
 
 func (m *machine) memlock() []Finding {
 	const check = "memlock"
-	limit, known := m.limit("Max locked memory")
+	limit, known := m.limit("Max locked memory", softLimit)
 	switch {
 	case !known:
 		return []Finding{warn(check, "the limit on locked memory cannot be read",
@@ -191,17 +191,21 @@ func (m *machine) memlock() []Finding {
 
 func (m *machine) descriptors() []Finding {
 	const check = "descriptors"
-	limit, known := m.limit("Max open files")
+	limit, known := m.limit("Max open files", hardLimit) // the relay raises its soft limit
+	detail := fmt.Sprintf("RLIMIT_NOFILE can be raised to %d; the limits of sessions and queues allow %d descriptors",
+		limit, m.Descriptors)
 	switch {
 	case !known:
 		return []Finding{warn(check, "the limit on open files cannot be read",
 			"check that /proc is mounted")}
-	case limit < minDescriptors:
-		return []Finding{warn(check,
-			fmt.Sprintf("RLIMIT_NOFILE is %d: each queue takes about a dozen descriptors", limit),
-			fmt.Sprintf("set LimitNOFILE=%d in the unit, or \"ulimit -n\"", 4*minDescriptors))}
+	case limit < uint64(m.Descriptors):
+		return []Finding{warn(check, detail+", so some sessions would be rejected",
+			fmt.Sprintf("systemctl edit zc-relay, with [Service] LimitNOFILE=%d, or lower the limits in the configuration (--config)",
+				config.DescriptorLimit(m.Descriptors)))}
+	case limit == unlimited:
+		detail = "RLIMIT_NOFILE is unlimited"
 	}
-	return []Finding{ok(check, fmt.Sprintf("RLIMIT_NOFILE is %d", limit))}
+	return []Finding{ok(check, detail)}
 }
 
 func (m *machine) hugePages() []Finding {

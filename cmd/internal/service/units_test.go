@@ -1,0 +1,128 @@
+package service_test
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/config"
+)
+
+const deploy = "../../../deploy/"
+
+// setting returns the value of the only line "NAME=VALUE" of a unit.
+func setting(t *testing.T, unit, name string) string {
+	t.Helper()
+	var values []string
+	lines := bufio.NewScanner(bytes.NewReader(read(t, deploy+"systemd/"+unit)))
+	for lines.Scan() {
+		if value, found := strings.CutPrefix(lines.Text(), name+"="); found {
+			values = append(values, value)
+		}
+	}
+	if len(values) != 1 {
+		t.Fatalf("%s has %d lines %s=", unit, len(values), name)
+	}
+	return values[0]
+}
+
+func TestUnitsAllowTheDescriptorsOfTheDefaultLimits(t *testing.T) {
+	const workers = 64
+	relay, target := config.DefaultRelay(), config.DefaultTarget()
+	for range 4 { // whose limits add up to that of all channels
+		relay.Channels = append(relay.Channels, config.DefaultChannel())
+	}
+	for unit, needed := range map[string]int{
+		"zc-relay.service":        relay.Descriptors(workers),
+		"zc-relay-target.service": target.Descriptors(workers),
+	} {
+		limit, err := strconv.Atoi(setting(t, unit, "LimitNOFILE"))
+		if err != nil || limit < config.DescriptorLimit(needed) {
+			t.Errorf("%s: LimitNOFILE=%d, but the default limits allow %d descriptors (%v)", unit, limit,
+				needed, err)
+		}
+	}
+}
+
+// fields returns the lines of a file as fields, without comments.
+func fields(t *testing.T, path string) [][]string {
+	t.Helper()
+	var all [][]string
+	for line := range strings.Lines(string(read(t, path))) {
+		if f := strings.Fields(line); len(f) > 0 && !strings.HasPrefix(f[0], "#") {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// clientUser runs clients of the emulation.
+const clientUser = "zc-relay-client"
+
+func TestClientsHaveAUserOfTheirOwnWhoReadsNothingOfTheDaemons(t *testing.T) {
+	daemons := []string{setting(t, "zc-relay.service", "User"),
+		setting(t, "zc-relay-target.service", "User")}
+	var users []string
+	for _, f := range fields(t, deploy+"systemd/zc-relay.sysusers") {
+		if f[0] != "u" {
+			t.Errorf("sysusers has %q: nobody may become a member of another group", f)
+		}
+		users = append(users, f[1])
+	}
+	if !slices.Contains(users, clientUser) || slices.Contains(daemons, clientUser) {
+		t.Errorf("the users are %q, and daemons run as %q", users, daemons)
+	}
+	for _, file := range []string{"zc-relay", "zc-relay-target"} {
+		protected := 0
+		for _, f := range fields(t, deploy+"systemd/"+file+".tmpfiles") {
+			mode, err := strconv.ParseUint(f[2], 8, 32)
+			if err != nil || mode&0o027 != 0 || f[3] != "root" || !slices.Contains(daemons, f[4]) {
+				t.Errorf("%s: %q is open to others than root and a daemon (%v)", file, f, err)
+			}
+			protected++
+		}
+		if protected < 2 { // the directory of the keys, and the configuration
+			t.Errorf("%s: %d paths are protected", file, protected)
+		}
+	}
+	c, err := config.LoadRelay(config.Sources{File: deploy + "config/zc-relay.yaml"})
+	if err != nil || !slices.Equal(c.Channels[0].Access.Users, []string{clientUser}) ||
+		c.Channels[0].Access.AnyUser {
+		t.Errorf("the packaged configuration does not admit %s alone: %v", clientUser, err)
+	}
+}
+
+func TestNobodyIsToldToRunClientsAsADaemon(t *testing.T) {
+	var pages []string
+	for _, pattern := range []string{"docs/*.md", "README.md", "deploy/*/*", "test/packages/*.sh"} {
+		found, err := filepath.Glob("../../../" + pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %v", pattern, err)
+		}
+		pages = append(pages, found...)
+	}
+	told := 0
+	for _, page := range pages {
+		if info, err := os.Stat(page); err != nil || info.IsDir() {
+			continue
+		}
+		for line := range strings.Lines(string(read(t, page))) {
+			_, rest, found := strings.Cut(line, "runuser -u ")
+			if !found || !strings.Contains(rest, "initiator") {
+				continue
+			}
+			told++
+			if user, _, _ := strings.Cut(rest, " "); user != clientUser {
+				t.Errorf("%s: clients run as %q, who can read the keys of the daemon", page, user)
+			}
+		}
+	}
+	if told == 0 {
+		t.Error("no page says how to run a client")
+	}
+}
