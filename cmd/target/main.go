@@ -97,7 +97,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	defer func() {
 		ending, cancel := context.WithTimeout(context.Background(), volumeCloseTimeout)
 		defer cancel()
-		err = errors.Join(err, closeVolumes(ending, volumes))
+		err = errors.Join(err, closeVolumes(ending, volumes, env.Log))
 	}()
 	control, rdma := listenAddresses(&c.Listen)
 	t, err := target.New(ctx, target.Config{
@@ -192,7 +192,7 @@ func openVolumes(configs []config.Volume, log *zap.Logger) (map[string]volume.Vo
 	for i := range configs {
 		v, err := openVolume(&configs[i], log)
 		if err != nil {
-			return nil, errors.Join(err, closeVolumes(context.Background(), volumes))
+			return nil, errors.Join(err, closeVolumes(context.Background(), volumes, log))
 		}
 		volumes[configs[i].Name] = v
 	}
@@ -215,10 +215,15 @@ func openVolume(c *config.Volume, log *zap.Logger) (volume.Volume, error) {
 	return volume.Open(spec)
 }
 
-func closeVolumes(ctx context.Context, volumes map[string]volume.Volume) error {
+// closeVolumes makes the content of all volumes durable and releases them.
+func closeVolumes(ctx context.Context, volumes map[string]volume.Volume, log *zap.Logger) error {
 	var errs []error
-	for _, v := range volumes {
-		errs = append(errs, v.Close(ctx))
+	for name, v := range volumes {
+		err := v.Close(ctx)
+		if err == nil {
+			log.Info("flushed and closed volume", zap.String("volume", name))
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

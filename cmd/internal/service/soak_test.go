@@ -1,0 +1,6 @@
+//go:build soak
+
+package service_test
+
+// All pairs run.
+func init() { sampledPairs = -1 }
