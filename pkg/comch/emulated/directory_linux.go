@@ -89,19 +89,53 @@ const (
 	publicMode  = 0o755 // of servers that allow other users
 )
 
-// directory is an open directory that only root and this user can modify.
+// directory is an open directory that only trusted users can modify.
 type directory struct {
 	descriptor int
 	path       string // for messages
+	trusted    trust
 }
 
-// openRoot opens the directory where servers and clients meet.
+// trust is the system user who is trusted besides root and this user; 0 if there is none.
+type trust uint32
+
+// maxSystemUser is the largest number of a user that runs daemons (SYS_UID_MAX in login.defs(5)).
+const maxSystemUser = 999
+
+// appointed returns the system user to whom root has given the part of the file system that path is
+// in, such as the user of a unit with RuntimeDirectory=. As nobody else can write to the directories
+// above it, root has put it there.
+func appointed(path string) trust {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil || !filepath.IsAbs(path) {
+		return 0
+	}
+	for at := string(filepath.Separator); ; {
+		var stat unix.Stat_t
+		if err := unix.Lstat(at, &stat); err != nil || stat.Uid > maxSystemUser {
+			return 0
+		}
+		if stat.Uid != 0 {
+			return trust(stat.Uid)
+		}
+		if stat.Mode&0o022 != 0 || at == path {
+			return 0
+		}
+		rest, _ := filepath.Rel(at, path)
+		next, _, _ := strings.Cut(rest, string(filepath.Separator))
+		at = filepath.Join(at, next)
+	}
+}
+
+// openRoot opens the directory where servers and clients meet, for a client. A client trusts the
+// daemon to which root has given the directory.
 func openRoot(path string) (*directory, error) {
 	path = filepath.Clean(path)
-	if err := checkParent(filepath.Dir(path)); err != nil {
+	trusted := appointed(path)
+	if err := trusted.checkParent(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
-	return openDirectory(unix.AT_FDCWD, path, path)
+	return trusted.openDirectory(unix.AT_FDCWD, path, path)
 }
 
 // makeRoot opens the directory where servers and clients meet, and creates it and its parents if
@@ -112,7 +146,8 @@ func makeRoot(path string, public bool) (*directory, error) {
 	if err := os.MkdirAll(parent, publicMode); err != nil {
 		return nil, fmt.Errorf("create directory: %w", err)
 	}
-	if err := checkParent(parent); err != nil {
+	var nobody trust
+	if err := nobody.checkParent(parent); err != nil {
 		return nil, err
 	}
 	return makeDirectory(unix.AT_FDCWD, path, path, public)
@@ -120,7 +155,7 @@ func makeRoot(path string, public bool) (*directory, error) {
 
 // open opens a directory inside d.
 func (d *directory) open(name string) (*directory, error) {
-	return openDirectory(d.descriptor, name, filepath.Join(d.path, name))
+	return d.trusted.openDirectory(d.descriptor, name, filepath.Join(d.path, name))
 }
 
 // make opens a directory inside d, and creates it if necessary.
@@ -132,7 +167,8 @@ func makeDirectory(at int, name, path string, public bool) (*directory, error) {
 	if err := unix.Mkdirat(at, name, privateMode); err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, fmt.Errorf("create directory %s: %w", path, err)
 	}
-	d, err := openDirectory(at, name, path)
+	var nobody trust
+	d, err := nobody.openDirectory(at, name, path)
 	if err != nil || !public {
 		return d, err
 	}
@@ -143,7 +179,7 @@ func makeDirectory(at int, name, path string, public bool) (*directory, error) {
 	return d, nil
 }
 
-func openDirectory(at int, name, path string) (*directory, error) {
+func (t trust) openDirectory(at int, name, path string) (*directory, error) {
 	descriptor, err := unix.Openat(at, name,
 		unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
@@ -158,7 +194,7 @@ func openDirectory(at int, name, path string) (*directory, error) {
 		closeDescriptor(descriptor)
 		return nil, fmt.Errorf("check directory %s: %w", path, err)
 	}
-	if err := checkOwner(path, &stat); err != nil {
+	if err := t.checkOwner(path, &stat); err != nil {
 		closeDescriptor(descriptor)
 		return nil, err
 	}
@@ -168,23 +204,23 @@ func openDirectory(at int, name, path string) (*directory, error) {
 			"%s has mode %#o and is writable by other users: run chmod go-w on it",
 			path, stat.Mode&0o7777)
 	}
-	return &directory{descriptor: descriptor, path: path}, nil
+	return &directory{descriptor: descriptor, path: path, trusted: t}, nil
 }
 
-// checkParent checks that only root and this user can replace entries of path. It follows a
-// symbolic link that belongs to root or this user.
-func checkParent(path string) error {
+// checkParent checks that only trusted users can replace entries of path. It follows a symbolic link
+// that belongs to one of them.
+func (t trust) checkParent(path string) error {
 	var link, stat unix.Stat_t
 	if err := unix.Lstat(path, &link); err != nil {
 		return fmt.Errorf("check directory %s: %w", path, err)
 	}
-	if err := checkOwner(path, &link); err != nil {
+	if err := t.checkOwner(path, &link); err != nil {
 		return err
 	}
 	if err := unix.Stat(path, &stat); err != nil {
 		return fmt.Errorf("check directory %s: %w", path, err)
 	}
-	if err := checkOwner(path, &stat); err != nil {
+	if err := t.checkOwner(path, &stat); err != nil {
 		return err
 	}
 	if stat.Mode&0o022 != 0 && stat.Mode&unix.S_ISVTX == 0 {
@@ -195,8 +231,8 @@ func checkParent(path string) error {
 	return nil
 }
 
-func checkOwner(path string, stat *unix.Stat_t) error {
-	if user := uint32(os.Geteuid()); stat.Uid != 0 && stat.Uid != user {
+func (t trust) checkOwner(path string, stat *unix.Stat_t) error {
+	if user := uint32(os.Geteuid()); stat.Uid != 0 && stat.Uid != user && stat.Uid != uint32(t) {
 		return status.Errorf(status.NotPermitted,
 			"%s belongs to user %d, not to root or user %d: choose another directory",
 			path, stat.Uid, user)

@@ -88,6 +88,68 @@ func TestPublicServerOpensItsFiles(t *testing.T) {
 	}
 }
 
+func TestClientsTrustTheDaemonToWhichRootGaveTheDirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a directory to a daemon")
+	}
+	const daemon, other, person = 990, 991, 1000
+	for _, c := range []struct {
+		name                        string
+		top, runtime, comch, device int // owners
+		topMode                     os.FileMode
+		want                        bool
+	}{
+		{"runtime directory of a daemon", 0, daemon, daemon, daemon, 0o755, true},
+		{"only the inner directory is the daemon's", 0, 0, daemon, daemon, 0o755, true},
+		{"directory of a person", 0, person, person, person, 0o755, false},
+		{"person in a daemon's directory", 0, daemon, person, person, 0o755, false},
+		{"two daemons", 0, daemon, daemon, other, 0o755, false},
+		{"daemon in a directory that others can write", 0, daemon, daemon, daemon, 0o777, false},
+		{"daemon in a sticky directory", 0, daemon, daemon, daemon, 0o777 | os.ModeSticky, false},
+		{"daemon in a directory of a person", person, daemon, daemon, daemon, 0o755, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			// Everybody can write to the parents of t.TempDir.
+			top, err := os.MkdirTemp("/run", "zc-relay-test")
+			if err != nil {
+				t.Skip(err)
+			}
+			t.Cleanup(func() { _ = os.RemoveAll(top) })
+			path := top
+			for i, owner := range []int{c.top, c.runtime, c.comch, c.device} {
+				mode := os.FileMode(0o755)
+				if i == 0 {
+					mode = c.topMode
+				} else {
+					path = filepath.Join(path, []string{"", "zc-relay", "comch", "b1:00.0"}[i])
+				}
+				makeMode(t, path, mode)
+				if err := os.Chown(path, owner, owner); err != nil {
+					t.Fatal(err)
+				}
+			}
+			root, err := openRoot(filepath.Dir(path))
+			if err == nil {
+				var device *directory
+				if device, err = root.open("b1:00.0"); err == nil {
+					device.close()
+				}
+				root.close()
+			}
+			if (err == nil) != c.want || err != nil && !errors.Is(err, status.NotPermitted) {
+				t.Errorf("a client opens it: %v", err)
+			}
+			server, err := makeRoot(filepath.Dir(path), true)
+			if !errors.Is(err, status.NotPermitted) {
+				t.Errorf("a server opens a directory of another user: %v", err)
+			}
+			if err == nil {
+				server.close()
+			}
+		})
+	}
+}
+
 func TestUnsafeDirectoriesAreRejected(t *testing.T) {
 	cases := map[string]func(t *testing.T, directory string){
 		"group can write": func(t *testing.T, directory string) {

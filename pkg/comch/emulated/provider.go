@@ -40,7 +40,9 @@ const (
 // Options configures a provider. The zero value is usable.
 type Options struct {
 	// Directory is where servers and clients meet; "" means DefaultDirectory(). It must belong to
-	// root or to the user of this process, and nobody else may be able to write to it. A server
+	// root or to the user of this process, and nobody else may be able to write to it. For a client
+	// it may also belong to a system user to whom root has given it, such as the user of a daemon
+	// with a runtime directory. A server
 	// creates it with mode 0700. A server that admits other users makes the directory, and its own
 	// files in it, accessible to everybody. Those users must also be able to search all parent
 	// directories, so a user's runtime directory does not work.
