@@ -125,8 +125,8 @@ fuzz: ## Fuzz every target for FUZZTIME (5s)
 	scripts/fuzz.sh '$(FUZZTIME)'
 
 .PHONY: soak
-soak: ## Long fuzzing, a thousand sessions and a hundred restarts of a target
-	go test $(RACE) -tags '$(TAGS) soak' -timeout 60m ./pkg/... ./test/...
+soak: ## Long fuzzing, a thousand sessions, a hundred restarts of a target, every extreme of every setting
+	go test $(RACE) -tags '$(TAGS) soak' -timeout 60m ./pkg/... ./cmd/internal/service ./test/...
 	scripts/fuzz.sh 60s
 
 .PHONY: packages

@@ -134,6 +134,7 @@ func (o *doctorOptions) countDescriptors() error {
 		}
 	}
 	o.Descriptors = c.Descriptors(max(len(o.CPUs), o.Workers))
+	o.LimitNOFILE = config.DescriptorLimit(o.Descriptors)
 	return nil
 }
 

@@ -19,8 +19,10 @@ import (
 func TestALostTargetFailsEverythingInFlightOnceAndServesAgain(t *testing.T) {
 	const depth = 16
 	c := start(t, options{
-		gated:  true,
-		target: func(config *target.Config) { config.DrainTimeout = retry.Within(50 * time.Millisecond) },
+		gated: true,
+		target: func(config *target.Config) {
+			config.DrainTimeout = retry.Within(50 * time.Millisecond)
+		},
 		channel: func(config *relay.ChannelConfig) {
 			config.SessionWait = retry.Within(50 * time.Millisecond)
 		},
@@ -64,7 +66,9 @@ func TestALostTargetFailsEverythingInFlightOnceAndServesAgain(t *testing.T) {
 func TestALostRelayFailsEverythingInFlightOnce(t *testing.T) {
 	const depth = 8
 	c := start(t, options{gated: true,
-		relay: func(config *relay.Config) { config.DrainTimeout = retry.Within(50 * time.Millisecond) }})
+		relay: func(config *relay.Config) {
+			config.DrainTimeout = retry.Within(50 * time.Millisecond)
+		}})
 	gate := c.gate
 	gate.closed.Store(true)
 	v := c.open(c.queueConfig(depth))

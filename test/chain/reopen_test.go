@@ -72,7 +72,9 @@ func TestAFileVolumeSurvivesItsTarget(t *testing.T) {
 
 func TestRequestsInFlightAtTheLossCompleteAfterIt(t *testing.T) {
 	o := onFile(t)
-	o.relay = func(config *relay.Config) { config.DrainTimeout = retry.Within(50 * time.Millisecond) }
+	o.relay = func(config *relay.Config) {
+		config.DrainTimeout = retry.Within(50 * time.Millisecond)
+	}
 	c := start(t, o)
 	config := c.config()
 	config.Reconnect = reconnecting()
@@ -201,7 +203,9 @@ func TestCloseReportsLostWritesThatNoFlushHasReported(t *testing.T) {
 func TestAQueueFailsEverythingOnceAndContinuesInTheNextSession(t *testing.T) {
 	const depth = 16
 	o := onFile(t)
-	o.relay = func(config *relay.Config) { config.DrainTimeout = retry.Within(50 * time.Millisecond) }
+	o.relay = func(config *relay.Config) {
+		config.DrainTimeout = retry.Within(50 * time.Millisecond)
+	}
 	c := start(t, o)
 	config := c.queueConfig(depth)
 	config.Reconnect = reconnecting()

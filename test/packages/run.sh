@@ -32,7 +32,8 @@ boot() {
         mount -t proc proc "$root/proc"
         mount -t sysfs -o ro sysfs "$root/sys"
         mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
-        for directory in run tmp dev; do mount -t tmpfs tmpfs "$root/$directory"; done
+        for directory in run dev; do mount -t tmpfs -o mode=755 tmpfs "$root/$directory"; done
+        mount -t tmpfs tmpfs "$root/tmp"
         for device in null zero full random urandom tty; do
             touch "$root/dev/$device"
             mount --bind "/dev/$device" "$root/dev/$device"

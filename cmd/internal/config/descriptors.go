@@ -9,8 +9,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 )
 
-// What the daemons open, in file descriptors. Each number is at least what a daemon has been seen to
-// use; descriptors that are passed from process to process are open in both for a moment.
+// What the daemons open, in file descriptors. Each number is at least what a daemon has been seen
+// to use; descriptors that are passed from process to process are open in both for a moment.
 const (
 	// reservedDescriptors is for the process itself: its log, listeners, scrapes, profiles, and
 	// handshakes that have not become sessions.
@@ -21,8 +21,8 @@ const (
 	descriptorsPerWorkerQueue = 4
 	// A channel has a socket, a lock, and its connection to the target.
 	descriptorsPerChannel = 8
-	// A session of the relay has a Comch connection, a control connection, and two regions of shared
-	// memory. A queue has two RDMA connections, four sockets for doorbells, and three rings.
+	// A session of the relay has a Comch connection, a control connection, and two regions of
+	// shared memory. A queue has two RDMA connections, four sockets for doorbells, and three rings.
 	descriptorsPerRelaySession = 6
 	descriptorsPerRelayQueue   = 10
 	// A session of the target has its control connection. A queue has two RDMA connections, message
@@ -70,10 +70,14 @@ func (c *ChannelLimits) sessionDescriptors() int {
 // Descriptors returns how many file descriptors the target can need, with the given number of
 // workers, if relays use everything that the limits allow.
 func (c *Target) Descriptors(workers int) int {
-	const perSession = descriptorsPerTargetSession +
-		controlmsg.SessionMaxQueues*descriptorsPerTargetQueue
+	perSession := TargetSessionDescriptors(controlmsg.SessionMaxQueues)
 	return reservedDescriptors + workers*(descriptorsPerWorker+descriptorsPerWorkerQueue) +
 		len(c.Volumes)*descriptorsPerVolume + c.Limits.Sessions*perSession
+}
+
+// TargetSessionDescriptors returns how many file descriptors a session of the target can need.
+func TargetSessionDescriptors(queues int) int {
+	return descriptorsPerTargetSession + queues*descriptorsPerTargetQueue
 }
 
 // DescriptorLimit returns the limit to set for a number of descriptors: the next power of two.

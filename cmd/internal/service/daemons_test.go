@@ -16,8 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 )
 
 // testTimeout bounds every wait. Only a test that hangs reaches it.
@@ -25,6 +28,9 @@ const testTimeout = 2 * time.Minute
 
 // programsVariable names the directory of the daemons under test, which are built if it is unset.
 const programsVariable = "ZC_RELAY_E2E_PROGRAMS"
+
+// built is the directory of the daemons that were built, if any.
+var built string
 
 // programs returns the directory of the daemons, built with fault injection.
 var programs = sync.OnceValues(func() (string, error) {
@@ -35,6 +41,7 @@ var programs = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	built = directory
 	build := exec.Command("go", "build", "-tags", "faultinject", "-o", directory+"/",
 		"../../zc-relay", "../../target")
 	if output, err := build.CombinedOutput(); err != nil {
@@ -44,11 +51,12 @@ var programs = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
-	code := m.Run()
-	if directory, err := programs(); err == nil && os.Getenv(programsVariable) == "" {
-		_ = os.RemoveAll(directory)
-	}
-	os.Exit(code)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if built != "" {
+			_ = os.RemoveAll(built)
+		}
+		os.Exit(code)
+	}))
 }
 
 // eventually waits until condition holds. what completes "waiting until".
@@ -142,9 +150,10 @@ func (d *daemon) awaitLog(text string) bool {
 func (d *daemon) terminate() {
 	d.t.Helper()
 	d.signal(syscall.SIGTERM)
-	if code := d.wait(); code != 0 || !d.logged("ended") {
-		d.t.Errorf("%s exited with %d after SIGTERM, and its log has a last line: %v", d.name, code,
-			d.logged("ended"))
+	code := d.wait()
+	if hasEnded := d.logged("\tended\t") || d.logged(`"msg":"ended"`); code != 0 || !hasEnded {
+		d.t.Errorf("%s exited with %d after SIGTERM, and its log says that it ended: %v", d.name, code,
+			hasEnded)
 	}
 }
 
@@ -251,11 +260,55 @@ func (s *site) checkLeftovers() {
 func (s *site) loads(name string, environ []string) error {
 	var err error
 	if name == "target" {
+		environ = append(environ, "ZC_TARGET__VOLUMES__0__BACKEND=memory:1MiB") // known to any build
 		_, err = config.LoadTarget(config.Sources{File: s.path("target.yaml"), Environ: environ})
 	} else {
 		_, err = config.LoadRelay(config.Sources{File: s.path("relay.yaml"), Environ: environ})
 	}
 	return err
+}
+
+// The numbers that the units and the warnings of the daemons depend on are those of real sessions.
+func TestSessionsNeedNoMoreDescriptorsThanEstimated(t *testing.T) {
+	const sessions, queues, workers = 3, 8, 2
+	s := newSite(t)
+	if ended := s.start(); ended != nil {
+		t.Fatalf("%s ended at its start", ended.name)
+	}
+	idleTarget, idleRelay := s.target.descriptors(), s.relay.descriptors()
+	for range sessions {
+		v, err := client.Open(t.Context(), client.Config{
+			Provider: emulated.New(emulated.Options{Directory: s.path("comch")}),
+			Device:   emulated.DefaultHostDevice, Queues: queues, Depth: 4, BufferSize: 4096,
+			SyncDepth: -1, ControlTimeout: testTimeout, IOTimeout: testTimeout,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(v.Abort)
+	}
+	relay := config.DefaultRelay()
+	relay.Channels = []config.Channel{config.DefaultChannel()}
+	relay.Channels[0].Limits.Queues = queues
+	relay.Limits.Sessions = sessions
+	ofRelay := relay.Descriptors(workers)
+	relay.Limits.Sessions = 0
+	ofRelay -= relay.Descriptors(workers)
+	const kept = 16 // by workers for all sessions, and by the link to the target
+	for _, c := range []struct {
+		name             string
+		growth, estimate int
+	}{
+		{"relay", s.relay.descriptors() - idleRelay, ofRelay},
+		{"target", s.target.descriptors() - idleTarget,
+			sessions * config.TargetSessionDescriptors(queues)},
+	} {
+		if c.growth > c.estimate+kept || 2*c.growth < c.estimate {
+			t.Errorf("%d sessions with %d queues need %d descriptors of the %s, estimated were %d",
+				sessions, queues, c.growth, c.name, c.estimate)
+		}
+		t.Logf("%s: %d descriptors, estimated %d", c.name, c.growth, c.estimate)
+	}
 }
 
 func TestAFIFOAsConfigurationFileBlocksNothing(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 )
 
-// reserveDescriptors raises the soft limit of file descriptors to the hard one, and logs a warning if
-// that is not enough for everything that the configuration allows. A daemon without descriptors
+// reserveDescriptors raises the soft limit of file descriptors to the hard one, and logs a warning
+// if that is not enough for everything that the configuration allows. A daemon without descriptors
 // rejects sessions, so this is no reason not to start.
 func (e *Environment) reserveDescriptors(unit string, needed int) {
 	var limit unix.Rlimit

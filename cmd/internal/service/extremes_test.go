@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -59,7 +60,7 @@ func allPairs() []pair {
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b pair) int { return bytes.Compare([]byte(a.String()), []byte(b.String())) })
+	slices.SortFunc(all, func(a, b pair) int { return strings.Compare(a.String(), b.String()) })
 	return all
 }
 
@@ -179,6 +180,7 @@ func (r *pairRun) run() {
 	if r.name == "target" {
 		tested, other = other, tested
 	}
+	idle := tested.descriptors()
 	v := r.open()
 	r.workload(v)
 	switch r.event {
@@ -189,6 +191,10 @@ func (r *pairRun) run() {
 			r.t.Error("the daemon ended at a reload")
 		}
 		r.write(v, 3)
+		if v != nil && !r.isRestrictive() {
+			v = r.replace(v)
+			r.checkDescriptors(tested, idle)
+		}
 	case peerLost:
 		other.signal(syscall.SIGKILL)
 		other.wait()
@@ -204,10 +210,7 @@ func (r *pairRun) run() {
 // end ends the daemons, the tested one with a write in flight, and checks what is left.
 func (r *pairRun) end(v *client.Volume, tested, other *daemon) {
 	r.t.Helper()
-	inFlight := v != nil && r.event == terminated
-	if inFlight {
-		r.submit(v, 3)
-	}
+	inFlight := v != nil && r.event == terminated && r.submit(v, 3)
 	tested.terminate()
 	if inFlight {
 		r.complete(v, 3)
@@ -234,6 +237,36 @@ func (r *pairRun) end(v *client.Volume, tested, other *daemon) {
 		}
 	}
 	r.checkLeftovers()
+}
+
+// sessions is how many sessions must not leave a descriptor each.
+const sessions = 24
+
+// replace closes the volume and opens it again, many times.
+func (r *pairRun) replace(v *client.Volume) *client.Volume {
+	r.t.Helper()
+	for range sessions {
+		if err := v.Close(r.t.Context()); err != nil {
+			r.t.Fatalf("the volume cannot be closed: %v", err)
+		}
+		v = r.open()
+	}
+	return v
+}
+
+// checkDescriptors fails if the sessions before the open one have left descriptors in a daemon.
+func (r *pairRun) checkDescriptors(d *daemon, idle int) {
+	r.t.Helper()
+	if r.setting() == "workers.count=256" {
+		return // each opens some for its first session
+	}
+	// One session, and what two workers and the link to the target keep open.
+	most := idle + sessions - 2
+	last := 0
+	eventually(r.t, fmt.Sprintf("%s has at most %d descriptors", d.name, most), func() bool {
+		last = d.descriptors()
+		return last <= most
+	})
 }
 
 // open opens the volume. It returns nil if the setting does not allow that.

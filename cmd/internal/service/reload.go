@@ -131,7 +131,8 @@ func (r *reloader) reportBlocked() {
 	r.notifier.Ready()
 }
 
-// finish reports how the reload ended. Whatever failed has changed nothing, so the daemon continues.
+// finish reports how the reload ended. Whatever failed has changed nothing, so the daemon
+// continues.
 func (r *reloader) finish(err error) {
 	r.mu.Lock()
 	done := statusreport.Reload{Started: r.latest.Started, Ended: new(time.Now().UTC())}

@@ -46,8 +46,8 @@ func (n *Notifier) Reloading() {
 const reportsPerExtension = 3
 
 // Stopping reports that the daemon has started to end, and keeps asking for more time until ctx
-// ends. So the end may take longer than the manager's own bound (TimeoutStopSec= of the unit), but a
-// process that reports nothing for the time of an extension is killed.
+// ends. So the end may take longer than the manager's own bound (TimeoutStopSec= of the unit), but
+// a process that reports nothing for the time of an extension is killed.
 func (n *Notifier) Stopping(ctx context.Context, extension time.Duration) {
 	request := fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", extension.Microseconds())
 	n.notify(daemon.SdNotifyStopping + "\n" + request)

@@ -102,9 +102,9 @@ type trust uint32
 // maxSystemUser is the largest number of a user that runs daemons (SYS_UID_MAX in login.defs(5)).
 const maxSystemUser = 999
 
-// appointed returns the system user to whom root has given the part of the file system that path is
-// in, such as the user of a unit with RuntimeDirectory=. As nobody else can write to the directories
-// above it, root has put it there.
+// appointed returns the system user to whom root has given the part of the file system that path
+// is in, such as the user of a unit with RuntimeDirectory=. As nobody else can write to the
+// directories above it, root has put it there.
 func appointed(path string) trust {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil || !filepath.IsAbs(path) {
@@ -207,8 +207,8 @@ func (t trust) openDirectory(at int, name, path string) (*directory, error) {
 	return &directory{descriptor: descriptor, path: path, trusted: t}, nil
 }
 
-// checkParent checks that only trusted users can replace entries of path. It follows a symbolic link
-// that belongs to one of them.
+// checkParent checks that only trusted users can replace entries of path. It follows a symbolic
+// link that belongs to one of them.
 func (t trust) checkParent(path string) error {
 	var link, stat unix.Stat_t
 	if err := unix.Lstat(path, &link); err != nil {

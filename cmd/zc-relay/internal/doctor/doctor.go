@@ -88,8 +88,9 @@ type Options struct {
 	Busy bool
 	// Verbs means that the RDMA provider is verbs.
 	Verbs bool
-	// Descriptors is how many file descriptors the daemon can need.
-	Descriptors int
+	// Descriptors is how many file descriptors the daemon can need, and LimitNOFILE the limit that
+	// its unit should have.
+	Descriptors, LimitNOFILE int
 	// Target, if valid, is the control address that must be reachable.
 	Target netip.AddrPort
 	// Listen holds addresses, HOST:PORT, that must be free.

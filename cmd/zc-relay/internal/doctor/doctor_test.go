@@ -58,8 +58,10 @@ func machineWith(t *testing.T, files map[string]string) *machine {
 		}
 	}
 	return &machine{&Options{
-		Sysfs: sys, Procfs: proc, Dev: t.TempDir(), CPUs: []int{4, 5}, Workers: 2, Descriptors: 60_000,
-		KeepAliveInterval: time.Second, DeadAfter: 5 * time.Second, IOTimeout: retry.Within(30 * time.Second),
+		Sysfs: sys, Procfs: proc, Dev: t.TempDir(), CPUs: []int{4, 5}, Workers: 2,
+		Descriptors: 60_000, LimitNOFILE: 1 << 16,
+		KeepAliveInterval: time.Second, DeadAfter: 5 * time.Second,
+		IOTimeout: retry.Within(30 * time.Second),
 	}}
 }
 

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/internal/size"
 )
@@ -201,7 +200,7 @@ func (m *machine) descriptors() []Finding {
 	case limit < uint64(m.Descriptors):
 		return []Finding{warn(check, detail+", so some sessions would be rejected",
 			fmt.Sprintf("systemctl edit zc-relay, with [Service] LimitNOFILE=%d, or lower the limits in the configuration (--config)",
-				config.DescriptorLimit(m.Descriptors)))}
+				m.LimitNOFILE))}
 	case limit == unlimited:
 		detail = "RLIMIT_NOFILE is unlimited"
 	}
