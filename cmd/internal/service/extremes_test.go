@@ -3,6 +3,7 @@ package service_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -278,11 +279,16 @@ func (r *pairRun) open() *client.Volume {
 	}
 	ctx, cancel := context.WithTimeout(r.t.Context(), bound)
 	defer cancel()
-	v, err := client.Open(ctx, client.Config{
+	c := client.Config{
 		Provider: emulated.New(emulated.Options{Directory: r.path("comch")}),
 		Device:   emulated.DefaultHostDevice, Queues: 1, Depth: 1, BufferSize: r.blockSize,
 		SyncDepth: -1, ControlTimeout: bound, IOTimeout: testTimeout,
-	})
+	}
+	v, err := client.Open(ctx, c)
+	// The relay may not have released the session before.
+	for ; errors.Is(err, status.Full) && ctx.Err() == nil; v, err = client.Open(ctx, c) {
+		time.Sleep(5 * time.Millisecond)
+	}
 	if err != nil {
 		if !r.isRestrictive() {
 			r.t.Fatalf("the volume cannot be opened: %v", err)
