@@ -66,7 +66,7 @@ func allPairs() []pair {
 }
 
 // sampledPairs is how many pairs run besides those of the drain; negative for all.
-var sampledPairs = 16
+var sampledPairs = 12
 
 // seedVariable sets the seed of the sample, to repeat it.
 const seedVariable = "ZC_RELAY_PAIRS_SEED"
