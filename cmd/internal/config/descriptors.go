@@ -25,9 +25,9 @@ const (
 	// shared memory. A queue has two RDMA connections, four sockets for doorbells, and three rings.
 	descriptorsPerRelaySession = 6
 	descriptorsPerRelayQueue   = 10
-	// A session of the target has its control connection. A queue has two RDMA connections, message
-	// memory, staging, and the completions of its volume.
-	descriptorsPerTargetSession = 2
+	// A session of the target has its control connection, and each may come with two pending ones.
+	// A queue has two RDMA connections, message memory, staging, and the completions of its volume.
+	descriptorsPerTargetSession = 4
 	descriptorsPerTargetQueue   = 6
 	// A volume has its file and the events of the threads that access it.
 	descriptorsPerVolume = 24
