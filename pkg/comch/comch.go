@@ -83,6 +83,9 @@ type Admission struct {
 	// MaxExportBytes limits how much memory one connection may have exported to the server at a
 	// time.
 	MaxExportBytes uint64
+	// MaxRingBytes limits how much memory all connections together may make the server's provider
+	// allocate for their consumers.
+	MaxRingBytes uint64
 }
 
 // AllowsOthers reports whether users other than root and the server's own may connect.

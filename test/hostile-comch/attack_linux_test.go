@@ -38,6 +38,15 @@ var attacks = map[string]func(directory string) error{
 	"connects and stays silent":        staySilent,
 	"opens consumers forever":          openForever,
 	"sends requests and never reads":   requestForever,
+
+	"hoards descriptors behind a stuck one": hoard,
+	"abandons stuck doorbells":              abandonStuck,
+	"abandons packets with many descriptors": abandonPackets(dialAndGreet,
+		makeFrame(kindOpenConsumer, 1, 1, 64, 0), 200),
+	"abandons stuck descriptors before its hello": abandonPackets(dial, makeFrame(kindExport), 0),
+	"opens and closes tiny consumers forever":     churn,
+	"opens consumers and never reads":             leaveReplies,
+	"takes all memory for rings":                  takeRings,
 }
 
 // runAttack runs an attack in its own process.

@@ -4,6 +4,7 @@ package hostilecomch
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -37,6 +38,7 @@ func TestMain(m *testing.M) {
 const echoes = 200
 
 func TestHostileClientHarmsOnlyItself(t *testing.T) {
+	before := measure(t)
 	for name := range attacks {
 		t.Run(name, func(t *testing.T) {
 			directory := shortDirectory(t)
@@ -45,12 +47,73 @@ func TestHostileClientHarmsOnlyItself(t *testing.T) {
 			honest.exchange(t, echoes)
 			stop := startAttack(t, name, directory)
 			honest.exchange(t, echoes)
+			start := time.Now()
 			exchangeAsNewcomer(t, directory)
+			used := measure(t)
+			t.Logf("a newcomer was served within %v; the server uses %+v", time.Since(start), used)
+			if used.descriptors > maxDescriptors || used.shared > maxShared {
+				t.Errorf("the server uses %+v, want at most %d descriptors and %d KiB", used,
+					maxDescriptors, maxShared)
+			}
 			honest.exchange(t, echoes)
 			stop()
 			awaitSessions(t, server, 1)
 			honest.exchange(t, echoes)
 		})
+	}
+	awaitResources(t, before)
+}
+
+// maxDescriptors and maxShared bound what the server holds for the clients of an attack.
+const (
+	maxDescriptors = 10_000
+	maxShared      = 192 << 10 // KiB
+)
+
+// resources is what this process, which runs the server, uses.
+type resources struct {
+	descriptors, goroutines int
+	rings                   int // mapped
+	shared                  int // memory, in KiB
+}
+
+func measure(t *testing.T) resources {
+	t.Helper()
+	descriptors, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := resources{descriptors: len(descriptors), goroutines: runtime.NumGoroutine(),
+		rings: bytes.Count(maps, []byte("/memfd:"))}
+	_, shared, _ := bytes.Cut(state, []byte("RssShmem:"))
+	if _, err := fmt.Sscan(string(shared), &used.shared); err != nil {
+		t.Fatal(err)
+	}
+	return used
+}
+
+// awaitResources waits until this process uses no more than before.
+func awaitResources(t *testing.T, before resources) {
+	t.Helper()
+	deadline := time.Now().Add(testTimeout)
+	for {
+		now := measure(t)
+		if now.descriptors <= before.descriptors && now.goroutines <= before.goroutines &&
+			now.rings <= before.rings {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the server uses %+v after the attacks, %+v before", now, before)
+		}
+		time.Sleep(time.Millisecond)
 	}
 }
 

@@ -4,16 +4,20 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"io"
 
 	"golang.org/x/sys/unix"
 )
 
 // Kinds of frames, and the fields of a hello, as on the wire.
 const (
-	kindHello        = 1
-	kindOpenConsumer = 6
-	kindOpenProducer = 8
-	kindCount        = 12
+	kindHello         = 1
+	kindOpenConsumer  = 6
+	kindCloseConsumer = 7
+	kindOpenProducer  = 8
+	kindExport        = 10
+	kindReply         = 11
+	kindCount         = 12
 
 	magic          = 0x6863637a
 	version        = 1
@@ -54,6 +58,22 @@ func dialAndGreet(directory string) (int, error) {
 	}
 	_, err = unix.Read(s, make([]byte, 4096))
 	return s, err
+}
+
+// readReply reads packets up to the next reply and returns its code.
+func readReply(s int) (code uint32, err error) {
+	packet := make([]byte, 4096)
+	for {
+		n, err := unix.Read(s, packet)
+		switch {
+		case err != nil:
+			return 0, err
+		case n == 0:
+			return 0, io.EOF
+		case n >= frameHeader+8 && binary.LittleEndian.Uint16(packet) == kindReply:
+			return binary.LittleEndian.Uint32(packet[frameHeader+4:]), nil
+		}
+	}
 }
 
 // attackOften repeats an attack. The server ends each round by closing the connection.

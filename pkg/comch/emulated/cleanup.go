@@ -1,24 +1,43 @@
 package emulated
 
 import (
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// cleanupQueue releases what a peer has passed or used, one task at a time, on a goroutine of its
-// own. Closing a descriptor from the peer may take as long as the peer likes: its file may be a
-// socket in which the peer has queued lingering sockets, or may belong to a file system that the
-// peer serves. The zero value is ready to use, by any goroutine.
+// cleanupQueue releases what the peer of one connection has passed or used, one task at a time, on
+// a goroutine of its own. Closing a descriptor from the peer may take as long as the peer likes:
+// its file may be a socket in which the peer has queued lingering sockets, or may belong to a file
+// system that the peer serves. So may freeing a ring, whose file the peer can lock.
+//
+// Three bounds keep that from becoming anyone else's problem. What has not been released stays
+// charged to the connection's account. The reading goroutine waits while the queue is long: see
+// connection.awaitCleanup. And a connection that has ended counts as a client of its server until
+// its queue is empty: see server.disposing.
+//
+// The zero value is ready to use, by any goroutine.
 type cleanupQueue struct {
+	account *account // of the connection; nil in tests
+	// onBusy, if set, is called with every change once the connection has ended. It must not block.
+	onBusy func(busy bool)
+
 	mu      sync.Mutex
 	tasks   []func()
-	working bool // a goroutine is running the tasks
+	working bool          // a goroutine is running the tasks
+	busy    int           // tasks and holds
+	ended   bool          // the connection has ended
+	changed chan struct{} // closed when a task is done; nil if nobody waits
 }
 
 // add queues a task. It does not block.
 func (q *cleanupQueue) add(task func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.holdLocked()
 	q.tasks = append(q.tasks, task)
 	if !q.working {
 		q.working = true
@@ -26,38 +45,200 @@ func (q *cleanupQueue) add(task func()) {
 	}
 }
 
+// close closes a descriptor and takes it from the account. It ignores a negative one.
 func (q *cleanupQueue) close(descriptor int) {
-	q.add(func() { closeDescriptor(descriptor) })
+	if descriptor < 0 {
+		return
+	}
+	q.add(func() {
+		closeDescriptor(descriptor)
+		q.account.release(holdings{descriptors: 1})
+	})
+}
+
+// closeAll closes the remaining descriptors of a frame.
+func (q *cleanupQueue) closeAll(d *descriptors) {
+	for _, descriptor := range d.list {
+		q.close(descriptor)
+	}
+	d.list = nil
+}
+
+// free frees a ring and takes it from the account.
+func (q *cleanupQueue) free(role role, region *memory.Region) {
+	q.add(func() {
+		size := int(region.Len())
+		freeRing(role, region)
+		q.account.release(holdings{descriptors: 1, ringBytes: size})
+	})
+}
+
+// hold makes the queue count as busy until release.
+func (q *cleanupQueue) hold() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.holdLocked()
+}
+
+func (q *cleanupQueue) holdLocked() {
+	q.busy++
+	if q.busy == 1 && q.ended && q.onBusy != nil {
+		q.onBusy(true)
+	}
+}
+
+func (q *cleanupQueue) release() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.releaseLocked()
+}
+
+func (q *cleanupQueue) releaseLocked() {
+	q.busy--
+	if q.busy == 0 && q.ended && q.onBusy != nil {
+		q.onBusy(false)
+	}
+	if q.changed != nil {
+		close(q.changed)
+		q.changed = nil
+	}
+}
+
+// end tells the queue that the connection has ended. The caller has a hold.
+func (q *cleanupQueue) end() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.ended = true
+	if q.onBusy != nil {
+		q.onBusy(true)
+	}
 }
 
 func (q *cleanupQueue) work() {
-	for {
-		q.mu.Lock()
-		if len(q.tasks) == 0 {
-			q.tasks = nil
-			q.working = false
-			q.mu.Unlock()
-			return
-		}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.tasks) > 0 {
 		task := q.tasks[0]
 		q.tasks[0] = nil
 		q.tasks = q.tasks[1:]
 		q.mu.Unlock()
 		task()
+		q.mu.Lock()
+		q.releaseLocked()
+	}
+	q.tasks = nil
+	q.working = false
+}
+
+// waitFor waits until at most limit tasks and holds are left, up to bound or until done is closed.
+// It reports whether that is so.
+func (q *cleanupQueue) waitFor(limit int, bound time.Duration, done <-chan struct{}) bool {
+	var timer *time.Timer
+	for {
+		changed := q.watch(limit)
+		if changed == nil {
+			return true
+		}
+		if timer == nil {
+			timer = time.NewTimer(bound)
+			defer timer.Stop()
+		}
+		select {
+		case <-changed:
+		case <-done:
+			return false
+		case <-timer.C:
+			return false
+		}
 	}
 }
 
-// cleanupTimeout bounds how long a new ring waits for old rings to be freed.
-const cleanupTimeout = time.Second
+// watch returns nil if at most limit tasks and holds are left, otherwise a channel that is closed
+// when one of them is done.
+func (q *cleanupQueue) watch(limit int) <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.busy <= limit {
+		return nil
+	}
+	if q.changed == nil {
+		q.changed = make(chan struct{})
+	}
+	return q.changed
+}
 
-// wait waits until all tasks added so far are done, up to bound.
-func (q *cleanupQueue) wait(bound time.Duration) {
-	done := make(chan struct{})
-	q.add(func() { close(done) })
-	timer := time.NewTimer(bound)
-	defer timer.Stop()
-	select {
-	case <-done:
-	case <-timer.C:
+// maxUncleaned bounds how many tasks the frames of a peer may leave behind before the connection
+// reads the next one, and cleanupTimeout how long it waits then.
+const (
+	maxUncleaned   = 64
+	cleanupTimeout = 5 * time.Second
+)
+
+// awaitCleanup waits until the peer's earlier frames have been cleaned up after. An honest peer's
+// descriptors are closed at once.
+func (c *connection) awaitCleanup() error {
+	if c.cleanup.waitFor(maxUncleaned, c.cleanupTimeout, c.done) || c.Err() != nil {
+		return nil
+	}
+	return status.Errorf(status.TimeOut, "descriptors that peer process %d has sent could not be "+
+		"closed within %v: they may be sockets or files whose owner delays that",
+		c.peer.PID, c.cleanupTimeout)
+}
+
+// lingeringRings holds the rings that a server keeps for clients of ended connections.
+type lingeringRings struct {
+	mu    sync.Mutex
+	rings []*lingeringRing
+}
+
+type lingeringRing struct {
+	user   uint32 // of the client
+	region *memory.Region
+	queue  *cleanupQueue // of its connection
+	timer  *time.Timer
+}
+
+// add frees a ring after readGracePeriod.
+func (l *lingeringRings) add(user uint32, region *memory.Region, queue *cleanupQueue) {
+	queue.hold()
+	ring := &lingeringRing{user: user, region: region, queue: queue}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rings = append(l.rings, ring)
+	ring.timer = time.AfterFunc(readGracePeriod, func() { l.free(ring) })
+}
+
+func (l *lingeringRings) free(ring *lingeringRing) {
+	l.mu.Lock()
+	i := slices.Index(l.rings, ring)
+	if i >= 0 {
+		l.rings = slices.Delete(l.rings, i, i+1)
+	}
+	l.mu.Unlock()
+	if i >= 0 {
+		ring.queue.free(serverRole, ring.region)
+		ring.queue.release()
+	}
+}
+
+// freeAll frees all rings of a user's clients at once, and waits for that up to bound.
+func (l *lingeringRings) freeAll(user uint32, bound time.Duration, done <-chan struct{}) {
+	var rings []*lingeringRing
+	l.mu.Lock()
+	l.rings = slices.DeleteFunc(l.rings, func(ring *lingeringRing) bool {
+		if ring.user == user {
+			rings = append(rings, ring)
+		}
+		return ring.user == user
+	})
+	l.mu.Unlock()
+	for _, ring := range rings {
+		ring.timer.Stop()
+		ring.queue.free(serverRole, ring.region)
+		ring.queue.release()
+	}
+	deadline := time.Now().Add(bound)
+	for _, ring := range rings {
+		ring.queue.waitFor(0, time.Until(deadline), done)
 	}
 }

@@ -132,7 +132,7 @@ func TestDoorbellCallsDoNotWaitForPeerDescriptors(t *testing.T) {
 			closeDescriptor(button)
 			wantNoWait(t, release, func() { use(t, bell) })
 			release()
-			bell.cleanup.wait(testTimeout)
+			bell.cleanup.waitFor(0, testTimeout, nil)
 		})
 	}
 }
@@ -158,7 +158,7 @@ func TestClosingDoesNotWaitForPeerDoorbells(t *testing.T) {
 			}
 			hostile, button := newTestDoorbell(t)
 			release := queueBlockingDescriptor(t, hostile.descriptor)
-			if err := created.(*consumer).producers.add(1, button, 1); err != nil {
+			if err := created.(*consumer).producers.add(1, button); err != nil {
 				t.Fatal(err)
 			}
 			if err := hostile.close(); err != nil {
@@ -171,7 +171,7 @@ func TestClosingDoesNotWaitForPeerDoorbells(t *testing.T) {
 				created.Flush()
 			})
 			release()
-			server.cleanup.wait(testTimeout)
+			server.cleanup.waitFor(0, testTimeout, nil)
 			_ = created.Close()
 			client.Abort()
 		})

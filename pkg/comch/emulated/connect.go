@@ -46,7 +46,8 @@ func (p *provider) connect(ctx context.Context, config comch.ClientConfig) (*con
 		s.close()
 		return nil, err
 	}
-	c := newConnection(clientRole, s, peer, agreed, p.limits, p.log)
+	c := newConnection(clientRole, s, peer, agreed, p.limits, newPool(nil, unlimited),
+		p.log)
 	c.start()
 	return c, nil
 }

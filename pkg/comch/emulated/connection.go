@@ -31,8 +31,17 @@ type connection struct {
 	exports  *exportTable
 	local    localObjects
 	remote   remoteConsumers
+	pool     *pool
+	account  *account
 	cleanup  cleanupQueue
 	onEnd    func() // notifies the server; nil on the client
+
+	// remoteProducers is the number of the peer's producers, of all consumers.
+	remoteProducers atomic.Int32
+	// full is why the connection may keep no more descriptors, or nil. It belongs to the reading
+	// goroutine.
+	full           error
+	cleanupTimeout time.Duration
 
 	// endedLocally is set once this side has ended the connection. Its consumers then receive
 	// nothing more.
@@ -61,7 +70,8 @@ func (r role) isOwnerOf(id uint32) bool { return id != 0 && id%2 == uint32(r)%2 
 // newConnection returns a connection on a socket after the handshake. Call start to serve the
 // socket.
 func newConnection(role role, s *frameSocket, peer comch.Peer, agreed terms, limits Limits,
-	log *zap.Logger) *connection {
+	pool *pool, log *zap.Logger) *connection {
+	account := pool.newAccount(limits)
 	c := &connection{
 		role:           role,
 		limits:         limits,
@@ -69,16 +79,22 @@ func newConnection(role role, s *frameSocket, peer comch.Peer, agreed terms, lim
 		peer:           peer,
 		maxMessageSize: agreed.maxMessageSize,
 		socket:         s,
-		writes:         newWriteQueue(agreed.peerReceiveQueue),
+		writes:         newWriteQueue(agreed.peerReceiveQueue, account),
 		messages:       make(chan []byte, agreed.receiveQueue),
 		credits:        make(chan struct{}, agreed.peerReceiveQueue),
 		events:         newEventQueue(4 * limits.MaxConsumers),
 		requests:       newRequestTable(),
 		exports:        newExportTable(limits),
+		pool:           pool,
+		account:        account,
+		cleanup:        cleanupQueue{account: account},
+		cleanupTimeout: cleanupTimeout,
 		done:           make(chan struct{}),
 	}
 	c.local.open(role)
-	c.remote.open(role, limits, &c.cleanup)
+	c.remote = remoteConsumers{role: role, cleanup: &c.cleanup, lingering: &pool.lingering,
+		user: peer.UID, limit: limits.MaxConsumers,
+		consumers: make(map[comch.ConsumerID]*remoteConsumer)}
 	for range agreed.peerReceiveQueue {
 		c.credits <- struct{}{}
 	}
@@ -219,13 +235,14 @@ func (c *connection) end(who endedBy, reason error, goodbye *frame) bool {
 	c.endedLocally.Store(bool(who))
 	c.mu.Unlock()
 
-	// In the background, because closing the peer's descriptors and unmapping take time, and end
-	// may run on a worker.
+	// In the background, because end may run on a worker.
 	c.stopped.Go(func() {
 		c.remote.closeAll()
-		c.exports.close()
+		c.exports.close(&c.cleanup)
 	})
 	c.local.stopAll()
+	c.cleanup.hold()
+	c.cleanup.end()
 	if c.onEnd != nil {
 		c.onEnd()
 	}
@@ -238,6 +255,11 @@ func (c *connection) end(who endedBy, reason error, goodbye *frame) bool {
 	} else {
 		c.socket.setWriteTimeout(goodbyeTimeout)
 	}
+	go func() {
+		c.stopped.Wait()
+		c.account.release(holdings{descriptors: 1}) // the socket
+		c.cleanup.release()
+	}()
 	return true
 }
 

@@ -6,39 +6,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxDescriptors is how many descriptors a frame can carry.
-const maxDescriptors = 2
-
 // descriptors holds the descriptors of one frame. A handler takes what it needs; the rest is
 // closed.
-type descriptors struct {
-	list  [maxDescriptors]int
-	count int
-}
+type descriptors struct{ list []int }
 
 // next removes and returns the next descriptor, or returns -1 and false if there is none. The
 // caller owns it.
 func (d *descriptors) next() (int, bool) {
-	if d.count == 0 {
+	if len(d.list) == 0 {
 		return -1, false
 	}
 	first := d.list[0]
-	copy(d.list[:], d.list[1:d.count])
-	d.count--
+	d.list = d.list[1:]
 	return first, true
 }
 
-func (d *descriptors) add(descriptor int) {
-	d.list[d.count] = descriptor
-	d.count++
-}
+func (d *descriptors) add(descriptor int) { d.list = append(d.list, descriptor) }
 
-// closeAll closes the remaining descriptors.
+// closeAll closes the remaining descriptors, which must be this side's own.
 func (d *descriptors) closeAll() {
-	for _, descriptor := range d.list[:d.count] {
+	for _, descriptor := range d.list {
 		closeDescriptor(descriptor)
 	}
-	d.count = 0
+	d.list = nil
+}
+
+// openFilesLimit returns how many descriptors this process may have.
+func openFilesLimit() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 1024 // the traditional limit
+	}
+	return int(min(limit.Cur, 1<<30))
 }
 
 // closeDescriptor closes a descriptor unless it is negative. It ignores errors: the descriptor is

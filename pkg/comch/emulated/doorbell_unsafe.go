@@ -45,12 +45,19 @@ const maxSignals = 16
 // kernel queues with default settings (net.unix.max_dgram_qlen).
 const maxLastSignals = 4096
 
-// newDoorbell returns a doorbell and the button that rings it.
+// newDoorbell returns a doorbell and the button that rings it. The doorbell's descriptor is charged
+// to the account of cleanup.
 func newDoorbell(cleanup *cleanupQueue) (bell *doorbell, button int, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX,
 		unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, -1, fmt.Errorf("create doorbell: %w", err)
+	}
+	if err := cleanup.account.charge(holdings{descriptors: 1}); err != nil {
+		cleanup.account.release(holdings{descriptors: 1})
+		closeDescriptor(pair[0])
+		closeDescriptor(pair[1])
+		return nil, -1, err
 	}
 	return &doorbell{descriptor: pair[0], cleanup: cleanup}, pair[1], nil
 }
@@ -111,6 +118,7 @@ func (d *doorbell) silence(empty bool) {
 		if err != nil {
 			return
 		}
+		_ = d.cleanup.account.charge(holdings{descriptors: 1})
 		defer d.cleanup.close(dup)
 	}
 	d.silenced = unix.Dup3(silent, d.descriptor, unix.O_CLOEXEC) == nil
@@ -143,6 +151,7 @@ func (d *doorbell) close() error {
 			return nil
 		}
 	}
+	d.cleanup.account.release(holdings{descriptors: 1})
 	return unix.Close(d.descriptor)
 }
 

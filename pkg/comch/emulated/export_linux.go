@@ -48,7 +48,7 @@ func (c *connection) export(ctx context.Context, region *memory.Region, access m
 	if err != nil {
 		return nil, err
 	}
-	closeDescriptor(replied)
+	c.cleanup.close(replied)
 	return exportToken{id: id, access: access, length: length}.encode(), nil
 }
 
@@ -74,13 +74,16 @@ func (c *connection) handleExport(f *frame, received *descriptors) error {
 	if !ok {
 		return violation("export %d has no memory", id)
 	}
-	err := c.exports.add(id, &peerExport{
-		descriptor: descriptor,
-		access:     memory.Access(f.fields[1]),
-		length:     uint64(f.fields[3])<<32 | uint64(f.fields[2]),
-	})
+	err := c.full
+	if err == nil {
+		err = c.exports.add(id, &peerExport{
+			descriptor: descriptor,
+			access:     memory.Access(f.fields[1]),
+			length:     uint64(f.fields[3])<<32 | uint64(f.fields[2]),
+		})
+	}
 	if err != nil {
-		closeDescriptor(descriptor)
+		c.cleanup.close(descriptor)
 	}
 	c.enqueue(textFrame(frameReply, err, id), descriptors{})
 	return nil
@@ -191,14 +194,14 @@ func (t *exportTable) open(token exportToken) (*memory.Region, error) {
 }
 
 // close closes the descriptors of all entries. Imported regions stay mapped.
-func (t *exportTable) close() {
+func (t *exportTable) close(cleanup *cleanupQueue) {
 	t.mu.Lock()
 	entries := t.entries
 	t.entries = nil
 	t.closed = true
 	t.mu.Unlock()
 	for _, e := range entries {
-		closeDescriptor(e.descriptor)
+		cleanup.close(e.descriptor)
 	}
 }
 

@@ -10,11 +10,19 @@ import (
 // readFrames handles frames from the peer until the connection ends.
 func (c *connection) readFrames() {
 	for {
+		if err := c.awaitCleanup(); err != nil {
+			c.fail(err)
+			return
+		}
+		if c.Err() != nil {
+			c.socket.receiveNoDescriptors() // nobody waits for their cleanup any more
+		}
 		f, received, err := c.socket.read()
+		c.full = c.account.charge(holdings{descriptors: len(received.list)})
 		if err == nil && c.Err() == nil {
 			err = c.handle(&f, &received)
 		}
-		received.closeAll()
+		c.cleanup.closeAll(&received)
 		switch {
 		case err == nil:
 			continue

@@ -39,7 +39,8 @@ const goodbyeTimeout = time.Second
 // writeQueue queues frames for the writing goroutine, so that no other goroutine waits for the
 // socket. If the reading goroutines of two peers did, they could deadlock.
 type writeQueue struct {
-	limit int
+	limit   int
+	account *account // charged for the descriptors in frames
 
 	mu      sync.Mutex
 	queue   []queuedFrame
@@ -56,8 +57,9 @@ type queuedFrame struct {
 	descriptors descriptors
 }
 
-func newWriteQueue(credits int) *writeQueue {
-	return &writeQueue{limit: maxQueuedFrames + credits, changed: make(chan struct{}, 1)}
+func newWriteQueue(credits int, account *account) *writeQueue {
+	return &writeQueue{limit: maxQueuedFrames + credits, account: account,
+		changed: make(chan struct{}, 1)}
 }
 
 // put queues a frame and takes ownership of passed, whether or not it succeeds. It fails with
@@ -73,6 +75,8 @@ func (q *writeQueue) put(f frame, passed descriptors) error {
 		passed.closeAll()
 		return violation("peer does not read: %d frames are queued", q.limit)
 	}
+	// An account that is full takes no more objects, and frames for them only until it is noticed.
+	_ = q.account.charge(holdings{descriptors: len(passed.list)})
 	q.queue = append(q.queue, queuedFrame{f, passed})
 	q.signal()
 	return nil
@@ -128,11 +132,11 @@ func (q *writeQueue) writeTo(s *frameSocket) error {
 		}
 		for i := range batch {
 			if err := s.write(&batch[i].frame, batch[i].descriptors); err != nil {
-				closeDescriptorsOf(batch[i:])
+				q.closeDescriptorsOf(batch[i:])
 				q.discard()
 				return err
 			}
-			batch[i].descriptors.closeAll()
+			q.closeDescriptorsOf(batch[i : i+1])
 		}
 	}
 }
@@ -146,12 +150,14 @@ func (q *writeQueue) discard() {
 }
 
 func (q *writeQueue) discardLocked() {
-	closeDescriptorsOf(q.queue)
+	q.closeDescriptorsOf(q.queue)
 	q.queue = nil
 }
 
-func closeDescriptorsOf(frames []queuedFrame) {
+func (q *writeQueue) closeDescriptorsOf(frames []queuedFrame) {
 	for i := range frames {
+		count := len(frames[i].descriptors.list)
 		frames[i].descriptors.closeAll()
+		q.account.release(holdings{descriptors: count})
 	}
 }

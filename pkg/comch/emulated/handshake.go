@@ -112,10 +112,12 @@ func exchangeGreetings(s *frameSocket, own greeting) (terms, error) {
 	return terms{}, violation("server replied to hello with a frame of kind %d", f.kind)
 }
 
-// readHandshake reads one frame and closes any descriptors in it.
+// readHandshake reads one frame. It receives no descriptors: a process that is not a client yet has
+// no account to charge.
 func readHandshake(s *frameSocket) (frame, error) {
-	f, received, err := s.read()
-	received.closeAll()
+	s.receiveNoDescriptors()
+	defer s.receiveDescriptors()
+	f, _, err := s.read()
 	if errors.Is(err, io.EOF) {
 		return f, status.Errorf(status.ConnectionReset,
 			"peer closed the connection during the handshake")

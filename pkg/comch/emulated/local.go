@@ -41,7 +41,7 @@ func (c *connection) openConsumer(ctx context.Context, config comch.ConsumerConf
 	}
 	created := &consumer{connection: c, id: comch.ConsumerID(id)}
 	created.open(bell)
-	passed := descriptors{list: [maxDescriptors]int{button}, count: 1}
+	passed := descriptors{list: []int{button}}
 	if c.role == serverRole {
 		err = created.allocate(layout, &passed)
 	}
@@ -60,7 +60,7 @@ func (c *connection) openConsumer(ctx context.Context, config comch.ConsumerConf
 
 // allocate allocates the ring of a consumer of the server, and adds a descriptor of it to passed.
 func (c *consumer) allocate(layout ringLayout, passed *descriptors) error {
-	region, err := c.connection.ringMemory(layout, nil)
+	region, err := c.connection.ringMemory(layout, -1)
 	if err != nil {
 		return err
 	}
@@ -83,11 +83,12 @@ func (c *consumer) announce(ctx context.Context, layout ringLayout, passed descr
 		return err
 	}
 	if c.connection.role == clientRole {
-		if c.region, err = importRing(replied, layout); err != nil {
+		if c.region, err = c.connection.ringMemory(layout, replied); err != nil {
+			c.connection.cleanup.close(replied)
 			return err
 		}
 	} else {
-		closeDescriptor(replied)
+		c.connection.cleanup.close(replied)
 	}
 	c.ring = newReceiveRing(viewRing(c.region.Bytes(), layout), layout, &c.producers.highestID)
 	if !c.setRunning() {
@@ -100,22 +101,15 @@ func (c *consumer) announce(ctx context.Context, layout ringLayout, passed descr
 func (c *consumer) release() error {
 	cleanup := &c.connection.cleanup
 	for _, p := range c.producers.close() {
+		c.connection.remoteProducers.Add(-1)
 		cleanup.close(p.button)
 	}
 	c.ring.revoke() // before its pages are freed
 	c.ring.shared = sharedRing{}
 	err := c.bell.close()
-	if c.region == nil {
-		return err
+	if c.region != nil {
+		cleanup.free(c.connection.role, c.region)
 	}
-	role, region := c.connection.role, c.region
-	cleanup.add(func() {
-		size := int(region.Len())
-		freeRing(role, region)
-		if role == serverRole {
-			c.connection.remote.unreserve(size)
-		}
-	})
 	return err
 }
 
@@ -139,7 +133,7 @@ func (c *connection) openProducer(ctx context.Context, consumer comch.ConsumerID
 	if err != nil {
 		return nil, err
 	}
-	passed := descriptors{list: [maxDescriptors]int{button}, count: 1}
+	passed := descriptors{list: []int{button}}
 	created := &producer{connection: c, id: id}
 	created.open(bell)
 	if err := c.local.addProducer(created, c.limits.MaxProducers); err != nil {
@@ -154,7 +148,7 @@ func (c *connection) openProducer(ctx context.Context, consumer comch.ConsumerID
 	open := frame{kind: frameOpenProducer, fields: [maxFields]uint32{id, uint32(consumer)}}
 	replied, err := c.request(ctx, open, passed)
 	if err == nil {
-		closeDescriptor(replied)
+		c.cleanup.close(replied)
 		if created.setRunning() {
 			return created, nil
 		}

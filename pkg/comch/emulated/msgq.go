@@ -54,7 +54,7 @@ func (p *provider) newLoopback(limits Limits) (client, server comch.Connection, 
 	self := comch.Peer{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 	connect := func(role role, socket Socket) *connection {
 		s := newFrameSocket(socket, limits.MaxMessageSize)
-		c := newConnection(role, s, self, agreed, limits, p.log)
+		c := newConnection(role, s, self, agreed, limits, newPool(nil, unlimited), p.log)
 		c.start()
 		return c
 	}

@@ -32,7 +32,7 @@ func newHalfConnection(tb testing.TB, role role) (*connection, *frameSocket) {
 	}
 	own, other := socketOf(tb, pair[0]), socketOf(tb, pair[1])
 	c := newConnection(role, own, comch.Peer{PID: os.Getpid()}, testTerms, testLimits(),
-		zap.NewNop())
+		newPool(nil, unlimited), zap.NewNop())
 	return c, other
 }
 
@@ -77,7 +77,8 @@ func awaitEnd(tb testing.TB, c comch.Connection) error {
 func newTestPair(tb testing.TB) (client, server *connection) {
 	tb.Helper()
 	client, other := newHalfConnection(tb, clientRole)
-	server = newConnection(serverRole, other, client.peer, testTerms, testLimits(), client.log)
+	server = newConnection(serverRole, other, client.peer, testTerms, testLimits(),
+		newPool(nil, unlimited), client.log)
 	client.start()
 	server.start()
 	tb.Cleanup(func() {

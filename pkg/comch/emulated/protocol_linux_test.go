@@ -294,26 +294,27 @@ func TestRejectedConsumerReturnsItsRingMemory(t *testing.T) {
 	c, peer := newHalfConnection(t, serverRole)
 	defer peer.close()
 	open := frame{kind: frameOpenConsumer, fields: [maxFields]uint32{1, 16, 4096, 32}}
-	var charged int
+	var charged holdings
 	for range 2 { // the second has the same id
 		_, button := newTestDoorbell(t)
-		received := descriptors{list: [maxDescriptors]int{button}, count: 1}
+		received := descriptors{list: []int{button}}
+		_ = c.account.charge(holdings{descriptors: 1})
 		err := c.handle(&open, &received)
-		if charged == 0 {
-			charged = c.remote.ringBytes
+		if charged.ringBytes == 0 {
+			charged = c.account.current()
 		} else if !isViolation(err) {
 			t.Errorf("a consumer with the same id: %v", err)
 		}
 	}
-	c.cleanup.wait(testTimeout)
-	if charged == 0 || c.remote.ringBytes != charged {
-		t.Errorf("%d bytes of ring memory are charged, want %d", c.remote.ringBytes, charged)
+	c.cleanup.waitFor(0, testTimeout, nil)
+	if held := c.account.current(); charged.ringBytes == 0 || held != charged {
+		t.Errorf("%+v is charged, want %+v", held, charged)
 	}
 	c.Abort()
 	c.waitStopped(time.Minute)
-	c.cleanup.wait(testTimeout)
-	if c.remote.ringBytes != 0 {
-		t.Errorf("%d bytes of ring memory are charged after the end", c.remote.ringBytes)
+	c.cleanup.waitFor(0, testTimeout, nil)
+	if c.account.current().ringBytes != 0 {
+		t.Errorf("%d bytes of ring memory are charged after the end", c.account.current().ringBytes)
 	}
 }
 

@@ -19,6 +19,7 @@ package emulated
 
 import (
 	"cmp"
+	"math"
 	"strings"
 
 	"go.uber.org/zap"
@@ -64,9 +65,21 @@ type Limits struct {
 	MaxProducers    int // producers per side of a connection
 	MaxReceives     int // posted receives of one consumer, at most 1 Mi
 	MaxMemorySize   int // bytes of message memory of one consumer, at most 1 GiB
-	// MaxRingBytes is how many bytes of shared memory all rings of one connection may take. The
-	// server allocates them.
-	MaxRingBytes int
+	// MaxRingBytes is how many bytes of shared memory all rings of one connection may take, and
+	// MaxServerRingBytes how many those of all connections of one server may take, unless the
+	// server's configuration says otherwise. The server allocates them. A connection may take no
+	// more of the latter than it leaves to others.
+	MaxRingBytes       int
+	MaxServerRingBytes int
+	// MaxDescriptors is how many descriptors the connections of all servers of the provider may
+	// hold, by default half of what the process may open (RLIMIT_NOFILE). MaxServerDescriptors
+	// bounds those of one server, by default to three quarters of MaxDescriptors. A connection may
+	// take no more of either than it leaves to others, and no more than its objects need: 4 per
+	// consumer that both sides may have, 2 per producer, 1 per export, and 257 for its socket and
+	// descriptors in transit. Descriptors that wait to be closed count. Imported regions, and up to
+	// 256 clients in their handshake, do not.
+	MaxDescriptors       int
+	MaxServerDescriptors int
 	// MaxExports is how many regions each side may export.
 	MaxExports int
 	// MaxExportBytes is how much memory each side may export, unless the server's configuration
@@ -84,6 +97,8 @@ func New(options Options) comch.Provider {
 	if p.log == nil {
 		p.log = zap.NewNop()
 	}
+	p.account = account{name: "provider",
+		limit: holdings{descriptors: p.limits.MaxDescriptors, ringBytes: math.MaxInt}}
 	return p
 }
 
@@ -91,6 +106,7 @@ type provider struct {
 	sockets Sockets
 	log     *zap.Logger
 	limits  Limits
+	account account // of all servers
 }
 
 func (p *provider) Name() string { return providerName }
@@ -109,30 +125,34 @@ func (p *provider) Capabilities(device string) (comch.Capabilities, error) {
 // machine. Control messages are as large as on hardware, so that nothing works only in the
 // emulation.
 var defaultLimits = Limits{
-	MaxMessageSize:  4080,
-	MaxReceiveQueue: 1024,
-	MaxClients:      1024,
-	MaxConsumers:    128,
-	MaxProducers:    128,
-	MaxReceives:     1 << 17,
-	MaxMemorySize:   16 << 20,
-	MaxRingBytes:    64 << 20,
-	MaxExports:      64,
-	MaxExportBytes:  16 << 30,
+	MaxMessageSize:     4080,
+	MaxReceiveQueue:    1024,
+	MaxClients:         1024,
+	MaxConsumers:       128,
+	MaxProducers:       128,
+	MaxReceives:        1 << 17,
+	MaxMemorySize:      16 << 20,
+	MaxRingBytes:       64 << 20,
+	MaxServerRingBytes: 128 << 20,
+	MaxExports:         64,
+	MaxExportBytes:     16 << 30,
 }
 
 // highestLimits keeps sizes within what sockets and 32-bit fields can carry.
 var highestLimits = Limits{
-	MaxMessageSize:  128 << 10,
-	MaxReceiveQueue: 1 << 16,
-	MaxClients:      1 << 16,
-	MaxConsumers:    1 << 12,
-	MaxProducers:    1 << 12,
-	MaxReceives:     1 << 20,
-	MaxMemorySize:   1 << 30,
-	MaxRingBytes:    1 << 31,
-	MaxExports:      1 << 12,
-	MaxExportBytes:  1 << 62,
+	MaxMessageSize:       128 << 10,
+	MaxReceiveQueue:      1 << 16,
+	MaxClients:           1 << 16,
+	MaxConsumers:         1 << 12,
+	MaxProducers:         1 << 12,
+	MaxReceives:          1 << 20,
+	MaxMemorySize:        1 << 30,
+	MaxRingBytes:         1 << 31,
+	MaxServerRingBytes:   1 << 40,
+	MaxDescriptors:       1 << 30,
+	MaxServerDescriptors: 1 << 30,
+	MaxExports:           1 << 12,
+	MaxExportBytes:       1 << 62,
 }
 
 // Defaults of server and client configurations, if the limits allow them.
@@ -151,6 +171,7 @@ const (
 // withDefaults replaces zeroes with defaults and caps the rest at highestLimits.
 func (l Limits) withDefaults() Limits {
 	d, h := &defaultLimits, &highestLimits
+	descriptors := bounded(l.MaxDescriptors, openFilesLimit()/2, h.MaxDescriptors)
 	return Limits{
 		MaxMessageSize:  bounded(l.MaxMessageSize, d.MaxMessageSize, h.MaxMessageSize),
 		MaxReceiveQueue: bounded(l.MaxReceiveQueue, d.MaxReceiveQueue, h.MaxReceiveQueue),
@@ -160,8 +181,22 @@ func (l Limits) withDefaults() Limits {
 		MaxReceives:     bounded(l.MaxReceives, d.MaxReceives, h.MaxReceives),
 		MaxMemorySize:   bounded(l.MaxMemorySize, d.MaxMemorySize, h.MaxMemorySize),
 		MaxRingBytes:    bounded(l.MaxRingBytes, d.MaxRingBytes, h.MaxRingBytes),
-		MaxExports:      bounded(l.MaxExports, d.MaxExports, h.MaxExports),
-		MaxExportBytes:  bounded(l.MaxExportBytes, d.MaxExportBytes, h.MaxExportBytes),
+		MaxServerRingBytes: bounded(l.MaxServerRingBytes, d.MaxServerRingBytes,
+			h.MaxServerRingBytes),
+		MaxDescriptors: descriptors,
+		MaxServerDescriptors: bounded(l.MaxServerDescriptors, descriptors*3/4,
+			h.MaxServerDescriptors),
+		MaxExports:     bounded(l.MaxExports, d.MaxExports, h.MaxExports),
+		MaxExportBytes: bounded(l.MaxExportBytes, d.MaxExportBytes, h.MaxExportBytes),
+	}
+}
+
+// ofConnection returns what one connection may hold.
+func (l Limits) ofConnection() holdings {
+	const socket, inTransit = 1, 256
+	return holdings{
+		descriptors: 4*l.MaxConsumers + 2*l.MaxProducers + l.MaxExports + socket + inTransit,
+		ringBytes:   l.MaxRingBytes,
 	}
 }
 

@@ -14,12 +14,26 @@ import (
 )
 
 func TestProviderConforms(t *testing.T) {
+	tested := New(Options{Directory: t.TempDir()})
 	comchtest.Run(t, comchtest.Config{
-		Provider:              New(Options{Directory: t.TempDir()}),
+		Provider:              tested,
 		OtherDevice:           "03:00.1",
 		OtherHostDevice:       "b1:00.1",
 		ExportNeedsDescriptor: true,
 	})
+	awaitNothingHeld(t, &tested.(*provider).account)
+}
+
+// awaitNothingHeld waits for cleanup in the background, and for rings that linger.
+func awaitNothingHeld(t *testing.T, a *account) {
+	t.Helper()
+	deadline := time.Now().Add(testTimeout)
+	for a.current() != (holdings{}) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the connections of the %s still hold %+v", a.name, a.current())
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 func BenchmarkProvider(b *testing.B) {

@@ -27,43 +27,17 @@ type remoteConsumer struct {
 	releasedByPeer bool // the peer closed it and no longer needs the ring
 }
 
-// remoteConsumers holds the peer's consumers, and accounts for the ring memory of the connection.
-// On the server, that includes the rings of its own consumers.
+// remoteConsumers holds the peer's consumers.
 type remoteConsumers struct {
-	role    role
-	cleanup *cleanupQueue
+	role      role
+	cleanup   *cleanupQueue
+	lingering *lingeringRings
+	user      uint32 // of the peer
+	limit     int
 
 	mu        sync.Mutex
-	limits    Limits
 	ended     bool
-	ringBytes int
 	consumers map[comch.ConsumerID]*remoteConsumer
-}
-
-func (r *remoteConsumers) open(role role, limits Limits, cleanup *cleanupQueue) {
-	r.role = role
-	r.cleanup = cleanup
-	r.limits = limits
-	r.consumers = make(map[comch.ConsumerID]*remoteConsumer)
-}
-
-// reserve accounts for ring memory before its allocation.
-func (r *remoteConsumers) reserve(bytes int) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if bytes > r.limits.MaxRingBytes-r.ringBytes {
-		return status.Errorf(status.NoMemory,
-			"ring takes %d bytes, but only %d of the connection's %d are left",
-			bytes, r.limits.MaxRingBytes-r.ringBytes, r.limits.MaxRingBytes)
-	}
-	r.ringBytes += bytes
-	return nil
-}
-
-func (r *remoteConsumers) unreserve(bytes int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.ringBytes -= bytes
 }
 
 // add adds a consumer. It returns false if the id is in use or the connection has ended.
@@ -81,7 +55,7 @@ func (r *remoteConsumers) add(c *remoteConsumer) bool {
 func (r *remoteConsumers) isFull() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.consumers) >= r.limits.MaxConsumers
+	return len(r.consumers) >= r.limit
 }
 
 // addProducer makes p a producer of consumer id.
@@ -136,15 +110,11 @@ func (r *remoteConsumers) close(id comch.ConsumerID) bool {
 // ring for a while if the client, which has not released it, may still read it.
 func (r *remoteConsumers) release(c *remoteConsumer) {
 	r.cleanup.close(c.button)
-	r.cleanup.add(func() {
-		size := int(c.region.Len())
-		if r.role == serverRole && c.closed && !c.releasedByPeer {
-			freeRingLater(c.region)
-		} else {
-			freeRing(r.role, c.region)
-		}
-		r.unreserve(size)
-	})
+	if r.role == serverRole && c.closed && !c.releasedByPeer {
+		r.lingering.add(r.user, c.region, r.cleanup)
+	} else {
+		r.cleanup.free(r.role, c.region)
+	}
 }
 
 // closeAll closes all consumers at the end of the connection. No more can be added.
@@ -208,17 +178,22 @@ func (c *connection) admitConsumer(f *frame, received *descriptors) (*remoteCons
 	if c.remote.isFull() {
 		return nil, errFull("consumers", c.limits.MaxConsumers)
 	}
+	if c.full != nil {
+		return nil, c.full
+	}
 	button, ok := received.next()
 	if !ok {
 		return nil, status.Errorf(status.InvalidValue, "consumer has no doorbell")
 	}
 	if err := checkButton(button); err != nil {
-		closeDescriptor(button)
+		c.cleanup.close(button)
 		return nil, err
 	}
-	region, err := c.ringMemory(layout, received)
+	ring, _ := received.next() // on the client
+	region, err := c.ringMemory(layout, ring)
 	if err != nil {
-		closeDescriptor(button)
+		c.cleanup.close(button)
+		c.cleanup.close(ring)
 		return nil, err
 	}
 	return &remoteConsumer{
@@ -254,14 +229,11 @@ type remoteProducer struct {
 }
 
 // add takes ownership of button if it succeeds.
-func (r *remoteProducers) add(producer uint32, button, limit int) error {
+func (r *remoteProducers) add(producer uint32, button int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return status.Errorf(status.NotFound, "consumer is closed")
-	}
-	if len(r.list) >= limit {
-		return errFull("producers of one consumer", limit)
 	}
 	for _, p := range r.list {
 		if p.id == producer {
@@ -324,24 +296,32 @@ func (c *connection) admitProducer(id uint32, consumer comch.ConsumerID, receive
 	if producers == nil {
 		return status.Errorf(status.NotFound, "no consumer %d", consumer)
 	}
+	if c.full != nil {
+		return c.full
+	}
+	if int(c.remoteProducers.Load()) >= c.limits.MaxProducers {
+		return errFull("producers", c.limits.MaxProducers)
+	}
 	button, ok := received.next()
 	if !ok {
 		return status.Errorf(status.InvalidValue, "producer %d has no doorbell", id)
 	}
-	if err := checkButton(button); err != nil {
-		closeDescriptor(button)
+	err := checkButton(button)
+	if err == nil {
+		err = producers.add(id, button)
+	}
+	if err != nil {
+		c.cleanup.close(button)
 		return err
 	}
-	if err := producers.add(id, button, c.limits.MaxProducers); err != nil {
-		closeDescriptor(button)
-		return err
-	}
+	c.remoteProducers.Add(1)
 	return nil
 }
 
 func (c *connection) handleCloseProducer(f *frame) {
 	if producers := c.local.producersOf(comch.ConsumerID(f.fields[1])); producers != nil {
 		if button, found := producers.remove(f.fields[0]); found {
+			c.remoteProducers.Add(-1)
 			c.cleanup.close(button)
 		}
 	}

@@ -22,14 +22,14 @@ func (c *connection) request(ctx context.Context, f frame, passed descriptors) (
 	defer cancel()
 	id := f.fields[0]
 	replies := c.requests.add(id)
-	defer c.requests.remove(id)
+	defer func() { c.cleanup.close(c.requests.remove(id)) }()
 	if !c.enqueue(f, passed) {
 		return -1, c.notConnected("send request")
 	}
 	select {
 	case r := <-replies:
 		if r.err != nil {
-			closeDescriptor(r.descriptor)
+			c.cleanup.close(r.descriptor)
 			return -1, r.err
 		}
 		return r.descriptor, nil
@@ -65,19 +65,18 @@ func (t *requestTable) add(id uint32) <-chan reply {
 	return replies
 }
 
-// remove deregisters a request and closes the descriptor of a reply that nobody has received.
-func (t *requestTable) remove(id uint32) {
+// remove deregisters a request. It returns the descriptor of a reply that nobody has received, or
+// -1.
+func (t *requestTable) remove(id uint32) (descriptor int) {
 	t.mu.Lock()
 	replies := t.waiting[id]
 	delete(t.waiting, id)
 	t.mu.Unlock()
-	if replies == nil {
-		return
-	}
 	select {
-	case r := <-replies:
-		closeDescriptor(r.descriptor)
+	case r := <-replies: // blocks forever if it is nil
+		return r.descriptor
 	default:
+		return -1
 	}
 }
 

@@ -2,7 +2,6 @@ package emulated
 
 import (
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,27 +11,61 @@ import (
 )
 
 // On the server, ringMemory allocates a ring; on the client, it maps the ring that the server has
-// sent. The ring counts against the connection's limit.
-func (c *connection) ringMemory(layout ringLayout, received *descriptors) (*memory.Region, error) {
-	err := c.remote.reserve(layout.total)
-	if err != nil {
-		c.cleanup.wait(cleanupTimeout) // pending cleanup may free rings
-		err = c.remote.reserve(layout.total)
+// sent, and takes ownership of that descriptor, or -1, unless it fails. The account is charged for
+// the ring.
+func (c *connection) ringMemory(layout ringLayout, descriptor int) (*memory.Region, error) {
+	charged := holdings{ringBytes: layout.total}
+	if c.role == serverRole {
+		charged.descriptors = 1
 	}
-	if err != nil {
+	if err := c.chargeRing(charged); err != nil {
 		return nil, err
 	}
 	var region *memory.Region
+	var err error
 	if c.role == serverRole {
-		region, err = allocateRing(layout)
+		region, err = c.allocateInTurn(layout)
 	} else {
-		descriptor, _ := received.next()
 		region, err = importRing(descriptor, layout)
 	}
 	if err != nil {
-		c.remote.unreserve(layout.total)
+		c.account.release(charged)
 	}
 	return region, err
+}
+
+// memoryTimeout bounds how long a new ring waits for the memory of old ones.
+const memoryTimeout = time.Second
+
+// chargeRing frees rings that nobody needs any more if there is no room.
+func (c *connection) chargeRing(h holdings) error {
+	makeRoom := []func(){
+		func() { c.cleanup.waitFor(0, memoryTimeout, c.done) },
+		func() { c.pool.lingering.freeAll(c.peer.UID, memoryTimeout, c.done) },
+	}
+	for {
+		err := c.account.charge(h)
+		if err == nil {
+			return nil
+		}
+		c.account.release(h)
+		if len(makeRoom) == 0 {
+			return err
+		}
+		makeRoom[0]()
+		makeRoom = makeRoom[1:]
+	}
+}
+
+// allocateInTurn allocates a ring while no other connection of the server does.
+func (c *connection) allocateInTurn(layout ringLayout) (*memory.Region, error) {
+	select {
+	case c.pool.allocating <- struct{}{}:
+	case <-c.done:
+		return nil, c.notConnected("allocate ring")
+	}
+	defer func() { <-c.pool.allocating }()
+	return allocateRing(layout)
 }
 
 // ringAccess is the access that both sides need to a ring's memory.
@@ -51,27 +84,28 @@ func allocateRing(layout ringLayout) (*memory.Region, error) {
 	return region, nil
 }
 
-// importRing maps a ring that the server has allocated. It takes ownership of descriptor, which is
-// -1 if the server sent none. The file must come from memfd_create, which its seals prove, and
-// consist of ordinary pages: a page punched out of such a file reads as zeroes, so access never
-// faults.
+// importRing maps a ring that the server has allocated. Unless it fails, it takes ownership of
+// descriptor, which is -1 if the server sent none. The file must come from memfd_create, which its
+// seals prove, and consist of ordinary pages: a page punched out of such a file reads as zeroes, so
+// access never faults. The seals come first, to reject files of file systems that may never reply.
 func importRing(descriptor int, layout ringLayout) (*memory.Region, error) {
 	if descriptor < 0 {
 		return nil, status.Errorf(status.InvalidValue, "server sent no ring memory")
 	}
+	if _, err := unix.FcntlInt(uintptr(descriptor), unix.F_GET_SEALS, 0); err != nil {
+		return nil, status.Errorf(status.InvalidValue,
+			"import ring: memory is not from memfd_create: %w", err)
+	}
 	var filesystem unix.Statfs_t
 	if err := unix.Fstatfs(descriptor, &filesystem); err != nil {
-		closeDescriptor(descriptor)
 		return nil, status.Errorf(status.OperatingSystem, "import ring: statfs: %w", err)
 	}
 	if filesystem.Type != unix.TMPFS_MAGIC {
-		closeDescriptor(descriptor)
 		return nil, status.Errorf(status.InvalidValue,
 			"import ring: file system type %#x is not that of a memfd (tmpfs)", filesystem.Type)
 	}
 	region, err := memory.Import(descriptor, uint64(layout.total), uint64(layout.total), ringAccess)
 	if err != nil {
-		closeDescriptor(descriptor)
 		return nil, fmt.Errorf("import ring: %w", err)
 	}
 	// Prefault the mapping. If this fails, page faults only cost time later.
@@ -80,14 +114,9 @@ func importRing(descriptor int, layout ringLayout) (*memory.Region, error) {
 }
 
 // readGracePeriod is how long the server keeps the ring of a client's consumer after the connection
-// has ended: the client may be copying a message, which must not turn into zeroes.
+// has ended: the client may be copying a message, which must not turn into zeroes. A server that
+// needs the memory for other rings frees it earlier.
 const readGracePeriod = 5 * time.Second
-
-// maxLingeringBytes bounds the ring memory that this process keeps for clients of ended
-// connections. Beyond it, rings are freed at once. Only a mass of short-lived clients reaches it.
-const maxLingeringBytes = 64 << 20
-
-var lingeringBytes atomic.Int64
 
 // freeRing closes a ring. The server, which allocated the memory, frees the pages first: the client
 // can keep the file, but pages that it touches afterwards are charged to the client. The hole
@@ -101,18 +130,4 @@ func freeRing(role role, region *memory.Region) {
 			0, int64(length))
 	}
 	_ = region.Close() // unmapping our own mapping does not fail
-}
-
-// freeRingLater frees a ring after readGracePeriod, or at once if too much memory lingers already.
-func freeRingLater(region *memory.Region) {
-	size := int64(region.Len())
-	if lingeringBytes.Add(size) > maxLingeringBytes {
-		lingeringBytes.Add(-size)
-		freeRing(serverRole, region)
-		return
-	}
-	time.AfterFunc(readGracePeriod, func() {
-		freeRing(serverRole, region)
-		lingeringBytes.Add(-size)
-	})
 }

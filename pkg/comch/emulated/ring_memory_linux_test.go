@@ -61,7 +61,7 @@ func TestClientCannotKeepRingMemoryOfTheServer(t *testing.T) {
 			if err := producer.Close(); err != nil {
 				t.Fatal(err)
 			}
-			server.cleanup.wait(testTimeout)
+			server.cleanup.waitFor(0, testTimeout, nil)
 			if left := allocatedBytes(t, kept); left != 0 {
 				t.Errorf("%d bytes are still allocated", left)
 			}
@@ -86,10 +86,10 @@ func TestSendToARevokedRingIsNotAViolation(t *testing.T) {
 	}
 }
 
-// TestRingMemoryOutlivesItsConnectionWithinALimit ends the connection on the server first, so that
-// the client may still be reading.
-func TestRingMemoryOutlivesItsConnectionWithinALimit(t *testing.T) {
-	for name, full := range map[string]bool{"within": false, "beyond": true} {
+// TestRingMemoryOutlivesItsConnectionUntilItIsNeeded ends the connection on the server first, so
+// that the client may still be reading.
+func TestRingMemoryOutlivesItsConnectionUntilItIsNeeded(t *testing.T) {
+	for name, needed := range map[string]bool{"not needed": false, "needed": true} {
 		t.Run(name, func(t *testing.T) {
 			client, server := newTestPair(t)
 			created, err := client.NewConsumer(t.Context(),
@@ -98,18 +98,16 @@ func TestRingMemoryOutlivesItsConnectionWithinALimit(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = created.Close() }()
-			if full {
-				lingeringBytes.Add(maxLingeringBytes)
-				defer lingeringBytes.Add(-maxLingeringBytes)
-			}
 			start := time.Now()
 			server.Abort()
 			server.waitStopped(testTimeout)
-			server.cleanup.wait(testTimeout)
+			if needed {
+				server.pool.lingering.freeAll(server.peer.UID, testTimeout, nil)
+			}
 			if freed := allocatedBytes(t,
-				created.(*consumer).region.Descriptor()) == 0; freed != full &&
+				created.(*consumer).region.Descriptor()) == 0; freed != needed &&
 				time.Since(start) < readGracePeriod {
-				t.Errorf("freed: %v, want %v", freed, full)
+				t.Errorf("freed: %v, want %v", freed, needed)
 			}
 		})
 	}

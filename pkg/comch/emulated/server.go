@@ -20,6 +20,11 @@ import (
 // disconnects the oldest: an honest client sends its hello at once.
 const maxHandshakes = 64
 
+// maxUnfinished bounds the handshakes that are in progress or being ended. Ending one can block,
+// because the client may have sent descriptors whose closing blocks. At the limit, the server
+// accepts nobody until one has ended.
+const maxUnfinished = 4 * maxHandshakes
+
 // acceptRetryDelay is the pause after a failed accept, for instance when the process has no
 // descriptors left.
 const acceptRetryDelay = 50 * time.Millisecond
@@ -33,12 +38,19 @@ type server struct {
 	accepted chan *connection
 	closed   chan struct{}
 	running  sync.WaitGroup
+	pool     *pool
+	// unfinished holds a token per handshake.
+	unfinished chan struct{}
 
 	mu         sync.Mutex
 	stopping   bool
 	clients    int
 	handshakes []Socket // oldest first
 	admission  comch.Admission
+	// disposing is the number of connections, by user, that have ended and still hold what their
+	// clients have passed.
+	disposing map[uint32]int
+	disposed  chan struct{} // closed when one of them is done
 }
 
 func newServer(p *provider, config comch.ServerConfig, listener SocketListener) *server {
@@ -50,8 +62,13 @@ func newServer(p *provider, config comch.ServerConfig, listener SocketListener) 
 		listener: listener,
 		accepted: make(chan *connection, p.limits.MaxClients),
 		closed:   make(chan struct{}),
+		pool: newPool(&p.account, holdings{descriptors: p.limits.MaxServerDescriptors,
+			ringBytes: int(config.MaxRingBytes)}),
+		unfinished: make(chan struct{}, maxUnfinished),
 
 		admission: config.Admission,
+		disposing: make(map[uint32]int),
+		disposed:  make(chan struct{}),
 	}
 	s.running.Add(1)
 	go s.acceptLoop()
@@ -86,12 +103,12 @@ func (s *server) Close() error {
 	}
 	s.stopping = true
 	for _, socket := range s.handshakes {
-		_ = socket.Close()
+		interrupt(socket)
 	}
 	s.mu.Unlock()
 	close(s.closed)
 	err := s.listener.Close()
-	s.running.Wait()
+	s.awaitHandshakes(2 * goodbyeTimeout)
 	for {
 		select {
 		case c := <-s.accepted:
@@ -102,9 +119,31 @@ func (s *server) Close() error {
 	}
 }
 
+// awaitHandshakes waits for the handshakes, up to bound.
+func (s *server) awaitHandshakes(bound time.Duration) {
+	ended := make(chan struct{})
+	go func() {
+		s.running.Wait()
+		close(ended)
+	}()
+	timer := time.NewTimer(bound)
+	defer timer.Stop()
+	select {
+	case <-ended:
+	case <-timer.C:
+		s.log.Warn("handshakes of a closed server have not ended",
+			zap.Int("handshakes", len(s.unfinished)))
+	}
+}
+
 func (s *server) acceptLoop() {
 	defer s.running.Done()
 	for {
+		select {
+		case s.unfinished <- struct{}{}: // taken by the handshake
+		case <-s.closed:
+			return
+		}
 		socket, err := s.listener.Accept()
 		switch {
 		case err == nil:
@@ -112,6 +151,7 @@ func (s *server) acceptLoop() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
+			<-s.unfinished
 			s.log.Warn("failed to accept clients", zap.Error(err))
 			select {
 			case <-s.closed:
@@ -126,29 +166,35 @@ func (s *server) acceptLoop() {
 func (s *server) startHandshake(socket Socket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	frames := newFrameSocket(socket, s.config.MaxMessageSize)
+	frames.setTimeout(handshakeTimeout)
 	if s.stopping {
-		_ = socket.Close()
-		return
+		interrupt(socket)
 	}
 	if len(s.handshakes) >= maxHandshakes {
-		_ = s.handshakes[0].Close()
+		interrupt(s.handshakes[0])
 		s.handshakes = s.handshakes[1:]
 	}
 	s.handshakes = append(s.handshakes, socket)
 	s.running.Add(1)
 	go func() {
 		defer s.running.Done()
-		s.handshake(socket)
+		s.handshake(frames)
+		<-s.unfinished
 	}()
 }
 
+// interrupt makes a handshake end. Unlike Close, it does not block.
+func interrupt(socket Socket) {
+	_ = socket.SetReadDeadline(time.Unix(0, 1)) // fails only on a closed socket
+	_ = socket.SetWriteDeadline(time.Unix(0, 1))
+}
+
 // handshake runs the handshake with a client and passes the connection to Accept.
-func (s *server) handshake(socket Socket) {
-	frames := newFrameSocket(socket, s.config.MaxMessageSize)
-	frames.setTimeout(handshakeTimeout)
+func (s *server) handshake(frames *frameSocket) {
 	peer, agreed, err := s.greet(frames)
-	s.mu.Lock() // socket is no longer a handshake that Close or a newer client may end
-	if i := slices.Index(s.handshakes, socket); i >= 0 {
+	s.mu.Lock() // it is no longer a handshake that Close or a newer client may end
+	if i := slices.Index(s.handshakes, frames.socket); i >= 0 {
 		s.handshakes = slices.Delete(s.handshakes, i, i+1)
 	}
 	s.mu.Unlock()
@@ -164,8 +210,9 @@ func (s *server) handshake(socket Socket) {
 	frames.setTimeout(0)
 	limits := s.limits
 	limits.MaxExportBytes = s.currentAdmission().MaxExportBytes
-	c := newConnection(serverRole, frames, peer, agreed, limits, s.log)
+	c := newConnection(serverRole, frames, peer, agreed, limits, s.pool, s.log)
 	c.onEnd = s.removeClient
+	c.cleanup.onBusy = func(busy bool) { s.setDisposing(peer.UID, busy) }
 	c.start()
 	select {
 	case s.accepted <- c:
@@ -207,7 +254,7 @@ func (s *server) admit(frames *frameSocket, peer comch.Peer) (terms, error) {
 	if err != nil {
 		return terms{}, err
 	}
-	return agreed, s.addClient()
+	return agreed, s.addClient(peer)
 }
 
 // SetAdmission also makes the server's files accessible if it now allows other users.
@@ -222,6 +269,8 @@ func (s *server) SetAdmission(admission comch.Admission) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.admission = admission
+	s.pool.account.setLimit(holdings{descriptors: s.limits.MaxServerDescriptors,
+		ringBytes: int(admission.MaxRingBytes)})
 	return nil
 }
 
@@ -243,15 +292,62 @@ func (s *server) authorize(peer comch.Peer) error {
 		peer.UID, own)
 }
 
-func (s *server) addClient() error {
+// addClient counts a client. Connections that have ended do not count, but a user whose connections
+// cannot be cleaned up gets no more of them.
+func (s *server) addClient(peer comch.Peer) error {
+	deadline := time.Now().Add(memoryTimeout)
+	for first := true; ; first = false {
+		err, wait := s.tryAddClient(peer)
+		if wait == nil {
+			return err
+		}
+		if first {
+			s.pool.lingering.freeAll(peer.UID, memoryTimeout, s.closed)
+			continue
+		}
+		timer := time.NewTimer(time.Until(deadline))
+		select {
+		case <-wait:
+			timer.Stop()
+		case <-timer.C:
+			return err
+		}
+	}
+}
+
+// tryAddClient returns what to wait for if the failure may pass at once.
+func (s *server) tryAddClient(peer comch.Peer) (err error, wait <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.clients >= s.admission.MaxClients {
-		return status.Errorf(status.Full, "server has reached its limit of %d clients",
-			s.admission.MaxClients)
+	limit := s.admission.MaxClients
+	if s.clients >= limit {
+		return status.Errorf(status.Full, "server has reached its limit of %d clients", limit), nil
+	}
+	if held := s.disposing[peer.UID]; held >= limit {
+		return status.Errorf(status.Full, "%d connections of user %d have ended, but descriptors "+
+			"that they sent cannot be closed: end the processes that delay that", held,
+			peer.UID), s.disposed
+	}
+	if err := s.pool.checkNewcomer(); err != nil {
+		return err, nil
 	}
 	s.clients++
-	return nil
+	return nil, nil
+}
+
+// setDisposing counts a connection that has ended until it holds nothing.
+func (s *server) setDisposing(user uint32, busy bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if busy {
+		s.disposing[user]++
+		return
+	}
+	if s.disposing[user]--; s.disposing[user] == 0 {
+		delete(s.disposing, user)
+	}
+	close(s.disposed)
+	s.disposed = make(chan struct{})
 }
 
 func (s *server) removeClient() {
