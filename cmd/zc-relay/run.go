@@ -138,6 +138,7 @@ func channelConfig(c *config.Channel, control *config.Control) relay.ChannelConf
 			MaxSessions: c.Limits.Sessions, MaxQueues: c.Limits.Queues, MaxDepth: c.Limits.Depth,
 			MaxOutstanding: c.Limits.Outstanding,
 			MaxBufferSize:  c.Limits.BufferSize, MaxExport: c.Limits.Export,
+			MaxRingMemory: c.Limits.RingMemory,
 		},
 		Access: relay.Access{AnyUser: c.Access.AnyUser},
 		Reconnect: retry.Policy{

@@ -33,6 +33,7 @@ const (
 
 	DefaultMaxSessions    = 256
 	DefaultMaxExport      = 64 << 30
+	DefaultMaxRingMemory  = 128 << 20
 	DefaultIOTimeout      = 30 * time.Second
 	DefaultControlTimeout = 10 * time.Second
 	// DefaultSessionWait bridges the restart of a target.
@@ -136,6 +137,9 @@ type Limits struct {
 	MaxOutstanding uint32
 	// MaxExport bounds the bytes of client memory that all sessions together may export.
 	MaxExport uint64
+	// MaxRingMemory bounds the bytes of the relay's own memory that all sessions together may use
+	// for Comch messages. A session may take no more of it than it leaves to others.
+	MaxRingMemory uint64
 }
 
 func (c *Config) setDefaults() {
@@ -186,6 +190,7 @@ func (c *ChannelConfig) setDefaults() {
 	l.MaxBufferSize = min(cmp.Or(l.MaxBufferSize, HighestMaxBufferSize), HighestMaxBufferSize)
 	l.MaxOutstanding = min(cmp.Or(l.MaxOutstanding, HighestMaxOutstanding), HighestMaxOutstanding)
 	l.MaxExport = cmp.Or(l.MaxExport, DefaultMaxExport)
+	l.MaxRingMemory = cmp.Or(l.MaxRingMemory, DefaultMaxRingMemory)
 }
 
 func (c *ChannelConfig) validate() error {
@@ -207,5 +212,6 @@ func (c *ChannelConfig) admission() comch.Admission {
 		MaxClients:   c.Limits.MaxSessions,
 		AllowAnyUser: c.Access.AnyUser, AllowUsers: c.Access.Users,
 		MaxExportBytes: c.Limits.MaxExport,
+		MaxRingBytes:   c.Limits.MaxRingMemory,
 	}
 }

@@ -140,6 +140,7 @@ type ChannelLimits struct {
 	Outstanding uint32
 	BufferSize  uint32
 	Export      uint64
+	RingMemory  uint64
 }
 
 // Access determines who may use a channel, besides root and the relay's own user.
@@ -168,7 +169,7 @@ func DefaultChannel() Channel {
 			Sessions: relay.DefaultMaxSessions, Queues: relay.HighestMaxQueues,
 			Depth:       relay.HighestMaxDepth,
 			Outstanding: relay.HighestMaxOutstanding, BufferSize: relay.HighestMaxBufferSize,
-			Export: relay.DefaultMaxExport,
+			Export: relay.DefaultMaxExport, RingMemory: relay.DefaultMaxRingMemory,
 		},
 		Reconnect: Reconnect{
 			Attempts: policy.Attempts, GiveUpAfter: policy.Total, FirstPause: policy.FirstPause,
@@ -220,6 +221,9 @@ func (c *ChannelLimits) describe(s section) {
 		"data of one IO").reloads(NewSessions)
 	s.value("export", byteSize(&c.Export, 4*size.KiB, 1<<50),
 		"client memory that all sessions together may export").reloads(NewSessions)
+	s.value("ring_memory", byteSize(&c.RingMemory, size.MiB, 1<<40),
+		"memory of the relay that all sessions together may use for messages to and from clients").
+		reloads(AtOnce)
 }
 
 func (c *Access) describe(s section) {
