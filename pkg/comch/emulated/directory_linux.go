@@ -132,7 +132,7 @@ func appointed(path string) trust {
 func openRoot(path string) (*directory, error) {
 	path = filepath.Clean(path)
 	trusted := appointed(path)
-	if err := trusted.checkParent(filepath.Dir(path)); err != nil {
+	if err := trusted.checkAncestors(path, false); err != nil {
 		return nil, err
 	}
 	return trusted.openDirectory(unix.AT_FDCWD, path, path)
@@ -142,12 +142,8 @@ func openRoot(path string) (*directory, error) {
 // necessary. The parents are public: the directory itself controls access.
 func makeRoot(path string, public bool) (*directory, error) {
 	path = filepath.Clean(path)
-	parent := filepath.Dir(path)
-	if err := os.MkdirAll(parent, publicMode); err != nil {
-		return nil, fmt.Errorf("create directory: %w", err)
-	}
 	var nobody trust
-	if err := nobody.checkParent(parent); err != nil {
+	if err := nobody.checkAncestors(path, true); err != nil {
 		return nil, err
 	}
 	return makeDirectory(unix.AT_FDCWD, path, path, public)
@@ -207,28 +203,79 @@ func (t trust) openDirectory(at int, name, path string) (*directory, error) {
 	return &directory{descriptor: descriptor, path: path, trusted: t}, nil
 }
 
-// checkParent checks that only trusted users can replace entries of path. It follows a symbolic
-// link that belongs to one of them.
-func (t trust) checkParent(path string) error {
-	var link, stat unix.Stat_t
-	if err := unix.Lstat(path, &link); err != nil {
+// maxLinks bounds the symbolic links on the way to a directory, as the kernel does.
+const maxLinks = 40
+
+// checkAncestors checks that only trusted users can replace path or any directory above it: who can
+// rename one of them decides what path means. It follows symbolic links that belong to trusted
+// users, and checks the way to their targets too. If create, it creates missing directories.
+func (t trust) checkAncestors(path string, create bool) error {
+	absolute, err := filepath.Abs(path)
+	if err != nil {
 		return fmt.Errorf("check directory %s: %w", path, err)
 	}
-	if err := t.checkOwner(path, &link); err != nil {
+	pending := strings.Split(filepath.Dir(absolute), "/")
+	current, links := "/", 0
+	if _, err := t.checkAncestor(current, absolute, false); err != nil {
 		return err
 	}
-	if err := unix.Stat(path, &stat); err != nil {
-		return fmt.Errorf("check directory %s: %w", path, err)
-	}
-	if err := t.checkOwner(path, &stat); err != nil {
-		return err
-	}
-	if stat.Mode&0o022 != 0 && stat.Mode&unix.S_ISVTX == 0 {
-		return status.Errorf(status.NotPermitted,
-			"%s has mode %#o and is writable by other users: run chmod go-w on it",
-			path, stat.Mode&0o7777)
+	for len(pending) > 0 {
+		next := filepath.Join(current, pending[0]) // of "" and "..", too
+		pending = pending[1:]
+		mode, err := t.checkAncestor(next, absolute, create)
+		if err != nil {
+			return err
+		}
+		if mode != unix.S_IFLNK {
+			current = next
+			continue
+		}
+		if links++; links > maxLinks {
+			return status.Errorf(status.NotPermitted,
+				"there are more than %d symbolic links on the way to %s: choose another directory",
+				maxLinks, absolute)
+		}
+		target, err := os.Readlink(next)
+		if err != nil {
+			return fmt.Errorf("check directory %s: %w", next, err)
+		}
+		if filepath.IsAbs(target) {
+			current = "/"
+		}
+		pending = append(strings.Split(target, "/"), pending...)
 	}
 	return nil
+}
+
+// checkAncestor checks one directory, or symbolic link, on the way to path, and returns its type.
+func (t trust) checkAncestor(ancestor, path string, create bool) (kind uint32, err error) {
+	var stat unix.Stat_t
+	err = unix.Lstat(ancestor, &stat)
+	if create && errors.Is(err, unix.ENOENT) {
+		if err := os.Mkdir(ancestor, publicMode); err != nil && !errors.Is(err, os.ErrExist) {
+			return 0, fmt.Errorf("create directory above %s: %w", path, err)
+		}
+		err = unix.Lstat(ancestor, &stat)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("check directory %s: %w", ancestor, err)
+	}
+	if err := t.checkOwner(ancestor, &stat); err != nil {
+		return 0, err
+	}
+	kind = stat.Mode & unix.S_IFMT
+	switch {
+	case kind == unix.S_IFLNK:
+	case kind != unix.S_IFDIR:
+		return 0, status.Errorf(status.NotPermitted,
+			"%s, on the way to %s, is not a directory: remove it or choose another directory",
+			ancestor, path)
+	case stat.Mode&0o022 != 0 && stat.Mode&unix.S_ISVTX == 0:
+		return 0, status.Errorf(status.NotPermitted,
+			"%s has mode %#o: other users can write to it and replace %s: run chmod go-w on it",
+			ancestor, stat.Mode&0o7777, path)
+	}
+	return kind, nil
 }
 
 func (t trust) checkOwner(path string, stat *unix.Stat_t) error {

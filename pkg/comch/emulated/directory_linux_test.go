@@ -3,12 +3,15 @@ package emulated
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -207,6 +210,82 @@ func TestUnsafeDirectoriesAreRejected(t *testing.T) {
 				t.Errorf("connect: %v", err)
 			}
 		})
+	}
+}
+
+// TestEveryAncestorIsChecked puts an unsafe directory, or a symbolic link to one, at each height
+// above a directory that is safe itself.
+func TestEveryAncestorIsChecked(t *testing.T) {
+	writable := func(t *testing.T, path string) { makeMode(t, path, 0o777) }
+	sticky := func(t *testing.T, path string) { makeMode(t, path, 0o1777|os.ModeSticky) }
+	linkToWritable := func(t *testing.T, path string) {
+		outer := filepath.Join(t.TempDir(), "outer")
+		makeMode(t, outer, 0o777)
+		makeMode(t, filepath.Join(outer, "inner"), 0o755)
+		if err := os.Symlink(filepath.Join(outer, "inner"), path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	linkUpwards := func(t *testing.T, path string) {
+		makeMode(t, path+"-target", 0o755)
+		if err := os.Symlink("../"+filepath.Base(filepath.Dir(path))+"/"+filepath.Base(path)+"-target",
+			path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	loop := func(t *testing.T, path string) {
+		if err := os.Symlink(path, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	foreign := func(t *testing.T, path string) {
+		makeMode(t, path, 0o755)
+		if err := os.Chown(path, 65534, 65534); err != nil {
+			t.Skipf("cannot give a directory away: %v", err)
+		}
+	}
+	cases := map[string]struct {
+		make func(*testing.T, string)
+		safe bool
+	}{
+		"writable by everybody":   {writable, false},
+		"sticky":                  {sticky, true},
+		"link below writable":     {linkToWritable, false},
+		"relative link":           {linkUpwards, true},
+		"link to itself":          {loop, false},
+		"directory of a stranger": {foreign, false},
+	}
+	for name, test := range cases {
+		for height := 1; height <= 3; height++ {
+			t.Run(fmt.Sprintf("%s %d above", name, height), func(t *testing.T) {
+				ancestor := filepath.Join(t.TempDir(), "ancestor")
+				test.make(t, ancestor)
+				directory := ancestor + "/a/b/c"[:2*(height-1)] + "/comch"
+				provider := New(Options{Directory: directory})
+				server, err := provider.Listen(t.Context(), comch.ServerConfig{Name: "storage"})
+				if test.safe {
+					if err != nil {
+						t.Fatal(err)
+					}
+					connectTo(t, directory)
+					if err := server.Close(); err != nil {
+						t.Error(err)
+					}
+					return
+				}
+				if !errors.Is(err, status.NotPermitted) {
+					t.Errorf("listen: %v", err)
+				}
+				if _, err := os.Lstat(ancestor + "/a"); !errors.Is(err, os.ErrNotExist) &&
+					!errors.Is(err, unix.ELOOP) {
+					t.Errorf("listen created a directory in an unsafe place: %v", err)
+				}
+				_, err = provider.Connect(t.Context(), comch.ClientConfig{Name: "storage"})
+				if !errors.Is(err, status.NotPermitted) {
+					t.Errorf("connect: %v", err)
+				}
+			})
+		}
 	}
 }
 
