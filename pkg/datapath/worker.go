@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
 	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/internal/affinity"
@@ -41,8 +40,7 @@ type Worker struct {
 	engine *progress.Engine
 	lanes  atomic.Int32
 
-	mu          sync.Mutex // guards dispatchers, which only grow
-	dispatchers map[rdma.Device]*dispatcher
+	dispatchers map[rdma.Device]*dispatcher // belongs to the thread; only grows
 
 	stopping atomic.Bool
 	stopped  chan struct{}
@@ -95,8 +93,6 @@ func (w *Worker) Stop() error {
 	w.engine.Wake()
 	<-w.stopped
 	var errs []error
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	for _, d := range w.dispatchers {
 		errs = append(errs, d.queue.Close())
 	}
@@ -163,26 +159,33 @@ func (w *Worker) do(ctx context.Context, command func()) error {
 // dispatcherOn returns the worker's dispatcher for the connections of a device. The first lane on
 // the device creates it.
 func (w *Worker) dispatcherOn(ctx context.Context, device rdma.Device) (*dispatcher, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if d := w.dispatchers[device]; d != nil {
-		return d, nil
+	var d *dispatcher
+	if err := w.do(ctx, func() { d = w.dispatchers[device] }); err != nil || d != nil {
+		return d, err
 	}
 	queue, err := device.NewCompletionQueue(completionQueueCapacity)
 	if err != nil {
 		return nil, fmt.Errorf("create completion queue: %w", err)
 	}
-	d := &dispatcher{queue: queue}
 	var failed error
 	err = w.do(ctx, func() {
-		if failed = w.engine.AddWaiter(queue); failed == nil {
-			failed = w.engine.Add(d)
+		if d = w.dispatchers[device]; d != nil {
+			return // another lane was faster
+		}
+		if failed = w.engine.AddWaiter(queue); failed != nil {
+			return
+		}
+		d = &dispatcher{queue: queue}
+		if failed = w.engine.Add(d); failed == nil {
+			w.dispatchers[device] = d
 		}
 	})
 	if err = errors.Join(err, failed); err != nil {
 		return nil, errors.Join(err, queue.Close())
 	}
-	w.dispatchers[device] = d
+	if d.queue != queue {
+		return d, queue.Close()
+	}
 	return d, nil
 }
 

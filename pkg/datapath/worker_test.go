@@ -3,6 +3,7 @@ package datapath
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -47,5 +48,57 @@ func TestAWorkerIsAliveWhileItsLoopTurns(t *testing.T) {
 				t.Errorf("a stopped worker: %v", err)
 			}
 		})
+	}
+}
+
+// waitContext reports that a caller waits for its end.
+type waitContext struct {
+	context.Context
+	waits chan struct{}
+	once  sync.Once
+}
+
+func (c *waitContext) Done() <-chan struct{} {
+	c.once.Do(func() { close(c.waits) })
+	return c.Context.Done()
+}
+
+func TestAStuckWorkerHoldsUpNoLaneBeyondItsContext(t *testing.T) {
+	device, worker := openDevice(t), startWorker(t)
+	stuck, release := make(chan struct{}), make(chan struct{})
+	worker.engine.Do(func() {
+		close(stuck)
+		<-release
+	})
+	<-stuck
+	patient := &waitContext{Context: testContext(t), waits: make(chan struct{})}
+	found := make(chan *dispatcher, 1)
+	go func() {
+		d, err := worker.dispatcherOn(patient, device)
+		if err != nil {
+			t.Error(err)
+		}
+		found <- d
+	}()
+	<-patient.waits
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	failed := make(chan error, 1)
+	go func() {
+		_, err := worker.dispatcherOn(ended, device)
+		failed <- err
+	}()
+	select {
+	case err := <-failed:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("a caller whose context has ended: %v", err)
+		}
+	case <-time.After(testTimeout / 4):
+		t.Error("a caller whose context has ended waits for the worker")
+	}
+	close(release)
+	first := <-found
+	if again, err := worker.dispatcherOn(testContext(t), device); err != nil || again != first {
+		t.Errorf("the second lane on the device: dispatcher %p, %v, expected %p", again, err, first)
 	}
 }
