@@ -73,25 +73,26 @@ func (c *Counters) begin() { c.active++ }
 // succeeded.
 func (c *Counters) complete(t iomsg.Type, code status.Code, size uint32, latencyNs int64) {
 	c.active--
-	c.count(t, code, size, latencyNs)
+	ns := uint64(max(latencyNs, 0))
+	operation := t.Operation()
+	increase(&c.latency[operation][latencyBucket(ns)], 1)
+	c.pending[operation].latencyNs += ns
+	c.count(t, code, size)
 }
 
-// reject counts a request that completes without having begun.
-func (c *Counters) reject(t iomsg.Type, code status.Code) { c.count(t, code, 0, 0) }
+// reject counts a request that completes without having begun, and so has no latency.
+func (c *Counters) reject(t iomsg.Type, code status.Code) { c.count(t, code, 0) }
 
 // discard removes n requests in flight that will never complete.
 func (c *Counters) discard(n int) { c.active -= int64(n) }
 
-func (c *Counters) count(t iomsg.Type, code status.Code, size uint32, latencyNs int64) {
+func (c *Counters) count(t iomsg.Type, code status.Code, size uint32) {
 	operation := t.Operation()
 	if !code.Known() {
 		code = status.Unknown
 	}
-	ns := uint64(max(latencyNs, 0))
-	increase(&c.latency[operation][latencyBucket(ns)], 1)
 	pending := &c.pending[operation]
 	c.operations |= 1 << operation
-	pending.latencyNs += ns
 	if code != status.Success {
 		increase(&c.io[operation][code], 1)
 		return

@@ -69,7 +69,9 @@ func TestCountsAreVisibleOncePublished(t *testing.T) {
 	c.begin()
 	c.begin()
 	c.complete(iomsg.Write, status.Success, 4096, 2000)
-	c.count(iomsg.Read, status.Code(1<<20), 4096, -1)
+	c.begin()
+	c.complete(iomsg.Read, status.Code(1<<20), 4096, -1)
+	c.reject(iomsg.Trim, status.InvalidValue)
 	c.backpressure(NoReadCredit)
 	if q := set.Queues()[0]; q.Total(iomsg.OpWrite) != 0 || q.InFlight != 0 {
 		t.Errorf("before publication the counts are %+v", q.io)
@@ -84,6 +86,9 @@ func TestCountsAreVisibleOncePublished(t *testing.T) {
 		q.Latency(iomsg.OpRead).Buckets[0] != 1 {
 		t.Errorf("reads are %+v", q.io)
 	}
+	if q.IO(iomsg.OpTrim, status.InvalidValue) != 1 || *q.Latency(iomsg.OpTrim) != (Latency{}) {
+		t.Errorf("a rejected trim counts as %+v with latency %+v", q.io, q.Latency(iomsg.OpTrim))
+	}
 	if l := q.Latency(iomsg.OpWrite); l.SumNs != 2000 || l.Buckets[latencyBucket(2000)] != 1 {
 		t.Errorf("latency of writes is %+v", l)
 	}
@@ -94,7 +99,8 @@ func TestCountsOfOneQueueAddUpOverWorkers(t *testing.T) {
 	first, second := &Worker{}, &Worker{}
 	for _, c := range []*Counters{set.of(1, first), set.of(1, second), set.of(0, second),
 		set.of(1, first)} {
-		c.count(iomsg.Flush, status.Success, 0, 10)
+		c.begin()
+		c.complete(iomsg.Flush, status.Success, 0, 10)
 		c.publish()
 	}
 	queues := set.Queues()
@@ -147,7 +153,7 @@ func TestReadersNeverSeeACountDecrease(t *testing.T) {
 	})
 	for range batches {
 		for range batch {
-			c.count(iomsg.Read, status.Success, 512, 5000)
+			c.complete(iomsg.Read, status.Success, 512, 5000)
 		}
 		c.publish()
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,29 +23,36 @@ import (
 //
 //  1. Revoke closes both connections. From then on the peer has no access to memory through this
 //     lane.
-//  2. Reject, on the relay only, completes every request in flight, and every later one until
-//     Close, with a code. All lanes of the session must have been revoked.
+//  2. FailRequests, on the relay only, completes every request in flight with a code, and rejects
+//     every later one with it until Close. All lanes of the session must have been revoked.
 //  3. Close waits until the lane is quiesced, which means that no connection and no volume request
 //     uses its memory any more, and releases it.
 //
 // The table shows the effect of each event. An arrow precedes the new state; without one, the state
-// stays the same. An empty cell means no effect, and a dash that the event cannot occur. A timeout,
-// a message that breaks the protocol, and a failed post have the effect of a disconnect.
+// stays the same. An empty cell means no effect, and a dash that the event cannot occur. A failed
+// post and a message that breaks the protocol have the effect of a disconnect, except that nothing
+// is delivered afterwards¹. So has a timeout, which leaves the connections open until Revoke.
 //
-//	                  connecting    running       failed        rejecting   closed
-//	Start             → running     BAD_STATE     BAD_STATE     BAD_STATE   BAD_STATE
-//	request, relay    unread        forwarded     unread        rejected    unread
-//	request, target   → failed      served        dropped       –           –
-//	response, relay   → failed      completes     dropped¹      –           –
-//	peer disconnects  → failed      → failed
-//	Drain             no new IO²    no new IO²
-//	Revoke            → failed      → failed
-//	Reject, relay     → rejecting   → rejecting   → rejecting
-//	Close             → closed      → closed      → closed      → closed
+//	                     connecting    running       failed        rejecting   closed
+//	Start                → running     BAD_STATE     BAD_STATE     BAD_STATE   BAD_STATE
+//	request, relay       unread        forwarded     unread²       rejected    unread
+//	request, target      → failed      served        dropped       –           –
+//	response, relay      → failed      completes     dropped¹      –           –
+//	SHUTDOWN, relay      → failed      holds³        dropped¹      –           –
+//	peer disconnects     → failed      → failed
+//	timeout, relay       –             → failed
+//	Drain                no new IO⁴    no new IO⁴
+//	Revoke               → failed      → failed
+//	FailRequests, relay  → rejecting   → rejecting   → rejecting
+//	Close                → closed      → closed      → closed      → closed
 //
-//	¹ A lane that failed because a connection was lost still delivers responses
-//	  that the target had sent before.
-//	² A draining relay lane leaves requests unread; a draining target lane
+//	¹ A relay lane that failed while it was running, because of a disconnect or a
+//	  timeout, still delivers the responses that the target has sent.
+//	² Requests that the lane had polled together with the one that made it fail
+//	  are rejected with CONNECTION_RESET.
+//	³ A target that shuts down has not carried out the request. The lane keeps it
+//	  in flight for FailRequests, and drains.
+//	⁴ A draining relay lane leaves requests unread; a draining target lane
 //	  completes new ones with SHUTDOWN.
 type lane struct {
 	worker       *Worker
@@ -60,10 +68,12 @@ type lane struct {
 	stop        stopState
 	stopMessage message
 
-	connections    [iomsg.ConnectionRoleCount]connection
-	connectionLost bool // while the lane was running: messages that had arrived still count
-	messages       *messageMemory
-	volumeRequests int // in progress; only a target lane has any
+	connections [iomsg.ConnectionRoleCount]connection
+	// keepsDelivering is set if the lane failed while it was running and the peer has not broken
+	// the protocol: its responses still count until Revoke.
+	keepsDelivering bool
+	messages        *messageMemory
+	volumeRequests  int // in progress; only a target lane has any
 
 	nowNs    int64        // of the batch in progress, 0 if not read yet
 	inFlight atomic.Int64 // for observers
@@ -149,8 +159,10 @@ func (l *lane) adopt(role iomsg.ConnectionRole, established rdma.Connection) boo
 	if l.isAlive() && !c.disconnected {
 		return true
 	}
-	c.closed = false // revoke ran before the lane had this connection
-	c.close()
+	if !c.disconnected {
+		established.Close() // revoke could not: the lane did not have the connection yet
+	}
+	c.closed = true
 	l.signalReady(role, errSessionEnded)
 	return false
 }
@@ -193,34 +205,65 @@ func (l *lane) Drain(ctx context.Context) error {
 	return l.worker.do(ctx, func() { l.draining = true })
 }
 
+// OnAll takes a step on all lanes of a session at the same time, so that a lane whose worker is
+// stuck does not hold up the others, and waits for all. It returns their errors, by queue.
+func OnAll[L any](lanes []L, step func(lane L) error) error {
+	return errors.Join(onEach(lanes, step)...)
+}
+
+// onEach returns the outcome of the step on each lane.
+func onEach[L any](lanes []L, step func(lane L) error) []error {
+	errs := make([]error, len(lanes))
+	var steps sync.WaitGroup
+	for queue, lane := range lanes {
+		steps.Go(func() {
+			if err := step(lane); err != nil {
+				errs[queue] = fmt.Errorf("queue %d: %w", queue, err)
+			}
+		})
+	}
+	steps.Wait()
+	return errs
+}
+
 // drainPoll is how often DrainAll checks for requests in flight.
 const drainPoll = 2 * time.Millisecond
 
-// DrainAll drains lanes and waits until their requests in flight have completed, or ctx ends.
+// DrainAll drains lanes and waits until their requests in flight have completed, or ctx ends. It
+// does not wait for a lane that has lost both connections.
 func DrainAll[L interface {
-	Drain(context.Context) error
+	Drain(ctx context.Context) error
 	InFlight() int
+	Quiesced() <-chan struct{}
 }](ctx context.Context, lanes []L) {
-	for _, lane := range lanes {
+	_ = OnAll(lanes, func(lane L) error {
 		if err := lane.Drain(ctx); err != nil {
-			return
+			return err
 		}
-	}
-	for _, lane := range lanes {
-		for lane.InFlight() > 0 && ctx.Err() == nil {
-			time.Sleep(drainPoll)
+		ticker := time.NewTicker(drainPoll)
+		defer ticker.Stop()
+		for lane.InFlight() > 0 {
+			select {
+			case <-ticker.C:
+			case <-lane.Quiesced():
+				return nil
+			case <-ctx.Done():
+				return nil
+			}
 		}
-	}
+		return nil
+	})
 }
 
-// CloseAll closes the lanes of a session, by queue. It returns those that it could not close.
-func CloseAll[L interface{ Close(context.Context) error }](
+// CloseAll closes the lanes of a session. It returns those that it could not close.
+func CloseAll[L interface {
+	Close(ctx context.Context) error
+}](
 	ctx context.Context, lanes []L,
 ) (open []L, err error) {
-	var errs []error
+	errs := onEach(lanes, func(lane L) error { return lane.Close(ctx) })
 	for queue, lane := range lanes {
-		if err := lane.Close(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("queue %d: %w", queue, err))
+		if errs[queue] != nil {
 			open = append(open, lane)
 		}
 	}
@@ -245,7 +288,7 @@ func (l *lane) fail(err error) {
 }
 
 // postGathered posts what the lane has gathered on a connection. Once the lane has failed, it drops
-// that instead. On a relay the slots stay claimed: Reject completes the requests.
+// that instead. On a relay the slots stay claimed: FailRequests completes the requests.
 func (l *lane) postGathered(c *connection) {
 	if !l.isAlive() {
 		c.send.finish()
@@ -257,21 +300,19 @@ func (l *lane) postGathered(c *connection) {
 }
 
 // handleConnectionEnd handles a completion if it ends its connection, and reports whether it does.
-// The first such completion is usually a flushed receive; OpDisconnected comes last.
+// The first such completion is a flushed work request, a send before a receive; OpDisconnected
+// comes last, even if this side has closed the connection.
 func (l *lane) handleConnectionEnd(c *connection, completion *rdma.Completion) bool {
 	if completion.Status == rdma.StatusSuccess && completion.Opcode != rdma.OpDisconnected {
 		return false
 	}
+	if l.isAlive() { // otherwise the end is a consequence of the lane's own
+		l.keepsDelivering = l.state == laneRunning
+		l.fail(c.failure(completion))
+	}
 	if completion.Opcode == rdma.OpDisconnected {
 		c.disconnected = true
-		defer l.checkQuiesced()
-		if c.closed {
-			return true // by this side
-		}
-	}
-	if l.isAlive() {
-		l.connectionLost = l.state == laneRunning
-		l.fail(c.failure(completion))
+		l.checkQuiesced()
 	}
 	return true
 }
@@ -311,10 +352,12 @@ func (l *lane) checkQuiesced() {
 func (l *lane) Quiesced() <-chan struct{} { return l.quiesced }
 
 // detach waits until the revoked lane is quiesced, and takes it off its worker. unfinished returns
-// the number of requests that will never complete: none after Reject.
+// the number of requests that will never complete: none after FailRequests.
 func (l *lane) detach(ctx context.Context, unfinished func() int) error {
 	select {
 	case <-l.quiesced:
+	case <-l.worker.stopped:
+		return errWorkerStopped
 	case <-ctx.Done():
 		return fmt.Errorf("wait for its connections and for %d requests in flight: %w",
 			l.InFlight(), ctx.Err())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,10 +21,12 @@ const (
 		Start        | ok >running   | BAD_STATE       | BAD_STATE      | BAD_STATE    | BAD_STATE
 		request      | unread        | forwarded       | unread         | rejected     | unread
 		response     | none >failed  | completes       | none           |              |
+		SHUTDOWN     | none >failed  | holds           | none           |              |
 		disconnect   | none >failed  | none >failed    | none           | none         |
+		timeout      |               | none >failed    | none           | none         | none
 		Drain        | ok            | ok              | ok             | ok           | ok
 		Revoke       | ok >failed    | ok >failed      | ok             | ok           | ok
-		Reject       | ok >rejecting | ok >rejecting   | ok >rejecting  | ok           | ok
+		FailRequests | ok >rejecting | ok >rejecting   | ok >rejecting  | ok           | ok
 		Close        | ok >closed    | ok >closed      | ok >closed     | ok >closed   | ok`
 	targetLifeCycle = `
 		event        | connecting    | running         | failed         | closed
@@ -119,12 +122,12 @@ func TestLifeCycleOfARelayLane(t *testing.T) {
 			r.client.send(readRequest(1))
 			inFlight = r.target.receive(iomsg.DataConnection)
 		}
-		reject := func() error { return r.lane.Reject(ctx, status.TimeOut) }
+		failRequests := func() error { return r.lane.FailRequests(ctx, status.TimeOut) }
 		switch state {
 		case "failed":
 			together(t, r.lane.worker, func() { r.lane.fail(errors.New("test")) })
 		case "rejecting":
-			if err := reject(); err != nil {
+			if err := failRequests(); err != nil {
 				t.Fatal(err)
 			}
 			r.response()
@@ -141,8 +144,8 @@ func TestLifeCycleOfARelayLane(t *testing.T) {
 			got = call(r.lane.Drain(ctx))
 		case "Revoke":
 			got = call(r.lane.Revoke(ctx))
-		case "Reject":
-			got = call(reject())
+		case "FailRequests":
+			got = call(failRequests())
 		case "Close":
 			got = call(r.lane.Close(ctx))
 		case "request":
@@ -159,6 +162,24 @@ func TestLifeCycleOfARelayLane(t *testing.T) {
 			}
 			r.target.disconnect()
 			awaitDisconnected(t, &r.lane.lane)
+			got = r.responses()
+		case "SHUTDOWN":
+			inFlight.Type, inFlight.Result = iomsg.Result, status.Shutdown
+			r.target.send(iomsg.DataConnection, &inFlight)
+			if outcome == "holds" {
+				<-r.targetShutdown
+				got = outcome
+				if n := r.responses(); n != "none" {
+					got = n
+				}
+				break
+			}
+			r.target.disconnect()
+			awaitDisconnected(t, &r.lane.lane)
+			got = r.responses()
+		case "timeout":
+			r.lane.CheckDeadline(0)
+			together(t, r.lane.worker, func() {})
 			got = r.responses()
 		case "disconnect":
 			r.target.disconnect()
@@ -257,4 +278,60 @@ func TestLifeCycleOfATargetLane(t *testing.T) {
 			t.Errorf("state is %d, want %d", after, next)
 		}
 	})
+}
+
+// dependentLane is a lane that can take a step only after others have begun theirs.
+type dependentLane struct {
+	others *sync.WaitGroup
+	steps  int
+}
+
+func (l *dependentLane) step(ctx context.Context) error {
+	l.steps++
+	l.others.Done()
+	begun := make(chan struct{})
+	go func() {
+		l.others.Wait()
+		close(begun)
+	}()
+	select {
+	case <-begun:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l *dependentLane) Close(ctx context.Context) error { return l.step(ctx) }
+func (l *dependentLane) Drain(ctx context.Context) error { return l.step(ctx) }
+func (l *dependentLane) InFlight() int                   { return 0 }
+func (l *dependentLane) Quiesced() <-chan struct{}       { return nil }
+
+func TestAStuckLaneDoesNotHoldUpTheOthersOfItsSession(t *testing.T) {
+	for name, step := range map[string]func(context.Context, []*dependentLane) error{
+		"Close": func(ctx context.Context, lanes []*dependentLane) error {
+			_, err := CloseAll(ctx, lanes)
+			return err
+		},
+		"Drain": func(ctx context.Context, lanes []*dependentLane) error {
+			DrainAll(ctx, lanes)
+			return ctx.Err()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+			defer cancel()
+			var others sync.WaitGroup
+			lanes := []*dependentLane{{others: &others}, {others: &others}, {others: &others}}
+			others.Add(len(lanes))
+			if err := step(ctx, lanes); err != nil {
+				t.Error(err)
+			}
+			for queue, lane := range lanes {
+				if lane.steps != 1 {
+					t.Errorf("queue %d took %d steps", queue, lane.steps)
+				}
+			}
+		})
+	}
 }

@@ -42,6 +42,9 @@ type RelayLaneConfig struct {
 	// OnFailure is called once, on the worker's thread, with the error that made the lane fail. It
 	// must not block.
 	OnFailure func(error)
+	// OnTargetShutdown is called once, on the worker's thread, when the target has declined a
+	// request because it is shutting down. It must not block.
+	OnTargetShutdown func()
 }
 
 // RelayConsumerConfig returns the configuration of the Comch consumers of a queue of the given
@@ -58,6 +61,7 @@ type RelayLane struct {
 	lane
 	config  RelayLaneConfig
 	slots   slotTable
+	held    int               // requests in flight that the target has declined: see hold
 	staging rdma.RemoteMemory // of the target; empty if it fetches data itself
 	export  rdma.Segment      // start of the client's region; set if there is staging
 	// outbox holds responses for which the client has posted no receive.
@@ -177,7 +181,8 @@ func (l *RelayLane) Depth() int { return l.config.Depth }
 func (l *RelayLane) CheckDeadline(timeout time.Duration) {
 	l.worker.engine.Do(func() {
 		oldestNs, ok := l.slots.oldestNs()
-		if ok && nanotime()-oldestNs > int64(timeout) {
+		if l.state == laneRunning && ok && nanotime()-oldestNs > int64(timeout) {
+			l.keepsDelivering = true
 			l.fail(status.Errorf(status.TimeOut,
 				"target did not respond to an IO within %v", timeout))
 		}
@@ -187,8 +192,7 @@ func (l *RelayLane) CheckDeadline(timeout time.Duration) {
 // Revoke delivers the responses that have arrived and closes both connections. When it returns, the
 // target can no longer read or write the client's memory through this lane.
 func (l *RelayLane) Revoke(ctx context.Context) error {
-	return l.worker.do(ctx,
-		l.deliverAndRevoke)
+	return l.worker.do(ctx, l.deliverAndRevoke)
 }
 
 func (l *RelayLane) deliverAndRevoke() {
@@ -196,26 +200,36 @@ func (l *RelayLane) deliverAndRevoke() {
 	l.revoke()
 }
 
-// lastPolls bounds the polls for responses before a revocation.
-const lastPolls = 64
+// lastPolls bounds the polls for responses before a revocation. They move several times what the
+// receive buffers of a lane's connections hold, so the bound matters only if the target continues
+// to send.
+const lastPolls = 128
 
 // pollLastResponses delivers the responses that have already arrived. A target that shuts down
-// gracefully responds to everything before it announces its end, but on another connection.
+// gracefully responds to everything before it announces its end, but on another connection. Data of
+// reads may arrive ahead of a response: a poll moves it without a completion, so only the queue
+// itself knows whether anything is left.
 func (l *RelayLane) pollLastResponses() {
-	if !l.canAcceptMessages() {
-		return
-	}
+	queue := l.dispatcher.queue
 	for range lastPolls {
-		if l.slots.inFlight() == 0 || l.dispatcher.Poll() == 0 {
+		if !l.canAcceptResponses() || l.awaitingTarget() == 0 {
+			return
+		}
+		if l.dispatcher.Poll() == 0 && queue.Arm() {
+			queue.Disarm()
 			return
 		}
 	}
 }
 
-// Reject completes every request in flight, and every later one, with code. Nothing else completes
-// a forwarded request without a response from the target. The caller first revokes all lanes of the
-// session and deregisters the client's memory; Reject makes sure of this lane's part.
-func (l *RelayLane) Reject(ctx context.Context, code status.Code) error {
+// awaitingTarget returns the number of requests without a response from the target.
+func (l *RelayLane) awaitingTarget() int { return l.slots.inFlight() - l.held }
+
+// FailRequests completes every request in flight with code, and rejects every later one with it.
+// Nothing else completes a forwarded request without a response from the target. The caller first
+// revokes all lanes of the session and deregisters the client's memory; FailRequests makes sure of
+// this lane's part.
+func (l *RelayLane) FailRequests(ctx context.Context, code status.Code) error {
 	return l.worker.do(ctx, func() {
 		if l.state == laneClosed {
 			return
@@ -235,6 +249,7 @@ func (l *RelayLane) Reject(ctx context.Context, code status.Code) error {
 			l.respond(&s.request)
 			l.slots.release(uint32(i))
 		}
+		l.held = 0
 		l.inFlight.Store(0)
 		l.counters.publish()
 		l.flushResponses()
@@ -260,6 +275,7 @@ func (l *RelayLane) Close(ctx context.Context) error {
 
 // The worker sleeps on the lane's consumer while the lane accepts requests, and on its producer
 // while responses wait for the client to post receives. At most one of the two is armed at a time.
+// Their Drain hides that of the lane: it consumes wake-ups (progress.Waiter).
 type (
 	relayConsumerWaiter struct{ *RelayLane }
 	relayProducerWaiter struct{ *RelayLane }
@@ -270,7 +286,7 @@ func (w relayConsumerWaiter) Descriptor() int { return w.config.Consumer.Descrip
 func (w relayProducerWaiter) Descriptor() int { return w.config.Producer.Descriptor() }
 
 func (w relayConsumerWaiter) Arm() bool {
-	if !w.isServing() || w.draining || w.outbox.Len() > 0 || !w.hasRoom() {
+	if !w.canAcceptRequests() || w.draining || w.outbox.Len() > 0 || !w.hasRoom() {
 		return true // nothing to wait for: no request would be accepted now
 	}
 	w.consumerArmed = w.config.Consumer.Arm()
@@ -278,7 +294,7 @@ func (w relayConsumerWaiter) Arm() bool {
 }
 
 func (w relayProducerWaiter) Arm() bool {
-	if w.outbox.Len() == 0 || !w.isServing() {
+	if w.outbox.Len() == 0 || !w.canAcceptRequests() {
 		return true
 	}
 	w.producerArmed = w.config.Producer.Arm()

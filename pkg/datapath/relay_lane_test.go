@@ -35,6 +35,8 @@ type relayRig struct {
 	offered  rdma.RemoteMemory
 	failure  chan error
 	counters CounterSet
+	// targetShutdown gets an element when the lane reports that the target shuts down.
+	targetShutdown chan struct{}
 }
 
 // relayRigOptions selects what the target of a rig offers.
@@ -51,7 +53,8 @@ func newRelayRigWith(t *testing.T, options relayRigOptions) *relayRig {
 	t.Helper()
 	ctx := testContext(t)
 	device := openDevice(t)
-	r := &relayRig{t: t, client: newFakeClient(t, testDepth), failure: make(chan error, 16)}
+	r := &relayRig{t: t, client: newFakeClient(t, testDepth), failure: make(chan error, 16),
+		targetShutdown: make(chan struct{}, 16)}
 	worker := startWorker(t)
 	var err error
 	if r.domain, err = device.NewProtectionDomain(); err != nil {
@@ -69,8 +72,9 @@ func newRelayRigWith(t *testing.T, options relayRigOptions) *relayRig {
 		Export: r.exported, ExportLength: testExport,
 		ExportAccess: memory.RemoteRead | memory.RemoteWrite,
 		Consumer:     r.client.consumer, Producer: r.client.producer, Depth: testDepth,
-		BufferSize: testBufferSize,
-		OnFailure:  func(err error) { r.failure <- err },
+		BufferSize:       testBufferSize,
+		OnFailure:        func(err error) { r.failure <- err },
+		OnTargetShutdown: func() { r.targetShutdown <- struct{}{} },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -530,7 +534,7 @@ func TestNoRequestCompletesBeforeTheTargetsAccessIsRevoked(t *testing.T) {
 	}
 	r.region.Bytes()[8192] = 0
 	r.target.transfer(iomsg.DataConnection, write) // flushed, or lost on the way
-	if err := r.lane.Reject(ctx, status.TimeOut); err != nil {
+	if err := r.lane.FailRequests(ctx, status.TimeOut); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.response(); got.Result != status.TimeOut || got.UserData != 5 {
@@ -558,7 +562,7 @@ func TestALostTargetFailsTheLaneAndEveryRequestCompletesOnce(t *testing.T) {
 	if err := r.lane.Revoke(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.lane.Reject(ctx, status.ConnectionReset); err != nil {
+	if err := r.lane.FailRequests(ctx, status.ConnectionReset); err != nil {
 		t.Fatal(err)
 	}
 	seen := map[uint64]int{}
@@ -607,7 +611,7 @@ func TestResponsesThatHaveArrivedAreDeliveredBeforeTheRevocation(t *testing.T) {
 	if err := <-revoked; err != nil {
 		t.Fatal(err)
 	}
-	if err := r.lane.Reject(ctx, status.Shutdown); err != nil {
+	if err := r.lane.FailRequests(ctx, status.Shutdown); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.response(); got.Result != status.Success || got.UserData != 5 {
@@ -626,5 +630,146 @@ func TestAResponseCountsEvenIfTheOtherConnectionIsLostFirst(t *testing.T) {
 	r.target.send(iomsg.DataConnection, &m)
 	if got := r.response(); got.Result != status.Success || got.UserData != 5 {
 		t.Errorf("completed with %+v", got)
+	}
+}
+
+// quietQueue is a completion queue that moves data without completions for a number of polls.
+type quietQueue struct {
+	rdma.CompletionQueue
+	quiet int
+}
+
+func (q *quietQueue) Poll(completions []rdma.Completion) int {
+	if q.quiet > 0 {
+		q.quiet--
+		return 0
+	}
+	return q.CompletionQueue.Poll(completions)
+}
+
+func (q *quietQueue) Arm() bool { return q.quiet == 0 && q.CompletionQueue.Arm() }
+
+func TestAResponseIsDeliveredFromBehindTheDataThatPrecedesIt(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	ctx := testContext(t)
+	r.client.send(readRequest(5))
+	m := r.target.receive(iomsg.DataConnection)
+	m.Type = iomsg.Result
+	together(t, r.lane.worker, func() {
+		inner := r.lane.dispatcher.queue // this thread is its own
+		r.target.send(iomsg.DataConnection, &m)
+		for inner.Arm() {
+			inner.Disarm()
+			time.Sleep(time.Millisecond)
+		}
+		r.lane.dispatcher.queue = &quietQueue{inner, 10}
+		r.lane.deliverAndRevoke()
+		r.lane.dispatcher.queue = inner
+	})
+	if err := r.lane.FailRequests(ctx, status.Shutdown); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.response(); got.Result != status.Success || got.UserData != 5 {
+		t.Errorf("completed with %+v", got)
+	}
+}
+
+func TestATargetThatNeverStopsSendingDoesNotDelayTheRevocation(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	r.client.send(readRequest(5))
+	r.target.receive(iomsg.DataConnection)
+	together(t, r.lane.worker, func() {
+		inner := r.lane.dispatcher.queue
+		endless := &quietQueue{inner, 1 << 30}
+		r.lane.dispatcher.queue = endless
+		r.lane.deliverAndRevoke()
+		r.lane.dispatcher.queue = inner
+		if polls := 1<<30 - endless.quiet; polls != lastPolls {
+			t.Errorf("%d polls, want %d", polls, lastPolls)
+		}
+	})
+}
+
+func TestALateResponseCountsUntilTheRevocation(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	r.client.send(readRequest(5))
+	m := r.target.receive(iomsg.DataConnection)
+	r.lane.CheckDeadline(0)
+	r.expectFailure(status.TimeOut)
+	m.Type = iomsg.Result
+	r.target.send(iomsg.DataConnection, &m)
+	if got := r.response(); got.Result != status.Success || got.UserData != 5 {
+		t.Errorf("completed with %+v", got)
+	}
+}
+
+func TestATargetCannotEndASessionByACodeOfTheRelays(t *testing.T) {
+	for _, code := range []status.Code{status.TimeOut, status.ConnectionReset} {
+		t.Run(code.String(), func(t *testing.T) {
+			r := newRelayRig(t)
+			r.start()
+			r.client.send(readRequest(5))
+			m := r.target.receive(iomsg.DataConnection)
+			m.Type, m.Result = iomsg.Result, code
+			r.target.send(iomsg.DataConnection, &m)
+			if got := r.response(); got.Result != status.IOFailed || got.UserData != 5 {
+				t.Errorf("completed with %+v", got)
+			}
+		})
+	}
+}
+
+func TestARequestThatAStoppingTargetDeclinesCompletesWithTheSession(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	ctx := testContext(t)
+	var forwarded [3]iomsg.Message
+	for i := range forwarded {
+		r.client.send(readRequest(uint64(i)))
+		forwarded[i] = r.target.receive(iomsg.DataConnection)
+		forwarded[i].Type = iomsg.Result
+	}
+	for i := range 2 {
+		forwarded[i].Result = status.Shutdown
+		r.target.send(iomsg.DataConnection, &forwarded[i])
+	}
+	r.target.send(iomsg.DataConnection, &forwarded[2])
+	if got := r.response(); got.UserData != 2 || got.Result != status.Success {
+		t.Errorf("the request that the target still carries out completed with %+v", got)
+	}
+	<-r.targetShutdown
+	if n := r.lane.InFlight(); n != 0 || len(r.targetShutdown) != 0 {
+		t.Errorf("%d requests await the target, %d more reports", n, len(r.targetShutdown))
+	}
+	if got := r.sendRequest(ctx, "unread"); got != "unread" {
+		t.Errorf("a later request was %s", got)
+	}
+	if err := r.lane.Revoke(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.lane.FailRequests(ctx, status.Shutdown); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if got := r.response(); got.UserData > 1 || got.Result != status.Shutdown {
+			t.Errorf("a declined request completed with %+v", got)
+		}
+	}
+}
+
+func TestASecondResponseToADeclinedRequestBreaksTheProtocol(t *testing.T) {
+	r := newRelayRig(t)
+	r.start()
+	r.client.send(readRequest(5))
+	m := r.target.receive(iomsg.DataConnection)
+	m.Type, m.Result = iomsg.Result, status.Shutdown
+	r.target.send(iomsg.DataConnection, &m)
+	r.target.send(iomsg.DataConnection, &m)
+	r.expectFailure(status.Unexpected)
+	if n := r.responses(); n != "none" {
+		t.Errorf("the client got %s", n)
 	}
 }

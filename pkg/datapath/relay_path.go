@@ -14,7 +14,7 @@ import (
 
 // Poll forwards what the client has sent. The worker's engine calls it once per turn.
 func (l *RelayLane) Poll() int {
-	if !l.isServing() {
+	if !l.canAcceptRequests() {
 		return 0
 	}
 	sent := 0
@@ -36,7 +36,7 @@ func (l *RelayLane) Poll() int {
 			l.receiveRequest(&l.received[i])
 		}
 		l.config.Consumer.Flush()
-		l.inFlight.Store(int64(l.slots.inFlight()))
+		l.inFlight.Store(int64(l.awaitingTarget()))
 		for role := range iomsg.ConnectionRoleCount {
 			c := &l.connections[role]
 			l.postGathered(c)
@@ -50,8 +50,10 @@ func (l *RelayLane) Poll() int {
 	return sent + n
 }
 
-// isServing reports whether the lane polls for requests, to forward or to reject them.
-func (l *RelayLane) isServing() bool { return l.state == laneRunning || l.state == laneRejecting }
+// canAcceptRequests reports whether the lane reads requests, to forward or to reject them.
+func (l *RelayLane) canAcceptRequests() bool {
+	return l.state == laneRunning || l.state == laneRejecting
+}
 
 // hasRoom reports whether all requests that the client may still send fit into the send rings, in
 // addition to stop. Messages of completed requests may still be there, until their Send completes.
@@ -85,6 +87,9 @@ func (l *RelayLane) receiveRequest(r *comch.Received) {
 	var m iomsg.Message
 	iomsg.Decode(request[:], &m)
 	if m.Type == iomsg.Stop {
+		if l.state == laneRejecting {
+			return // the end of the session, of which the client learns next, overtakes its stop
+		}
 		if l.state != laneRunning || l.stop != stopNone {
 			l.fail(status.Errorf(status.BadState,
 				"client sent stop twice, or while the data path is not running"))
@@ -183,7 +188,7 @@ func (l *RelayLane) handleCompletion(role iomsg.ConnectionRole, completion *rdma
 		}
 		return
 	}
-	if !l.canAcceptMessages() {
+	if !l.canAcceptResponses() {
 		return
 	}
 	first, count, err := c.received(completion)
@@ -191,7 +196,7 @@ func (l *RelayLane) handleCompletion(role iomsg.ConnectionRole, completion *rdma
 		l.fail(err)
 		return
 	}
-	for i := first; i < first+count && l.canAcceptMessages(); i++ {
+	for i := first; i < first+count && l.canAcceptResponses(); i++ {
 		l.receiveResponse(c, l.messages.at(i))
 	}
 	if err := c.recycle(first); err != nil {
@@ -199,10 +204,11 @@ func (l *RelayLane) handleCompletion(role iomsg.ConnectionRole, completion *rdma
 	}
 }
 
-// canAcceptMessages reports whether messages of the target are handled. After one connection is
-// lost they still are, because the target may have sent them before on the other.
-func (l *RelayLane) canAcceptMessages() bool {
-	return l.isAlive() || l.state == laneFailed && l.connectionLost
+// canAcceptResponses reports whether messages of the target are handled. After one connection is
+// lost they still are, because the target may have sent them before on the other, and after a
+// timeout, because the target may only have been slow.
+func (l *RelayLane) canAcceptResponses() bool {
+	return l.isAlive() || l.state == laneFailed && l.keepsDelivering
 }
 
 // receiveResponse handles one message of the target, nearly always a response. The client gets its
@@ -228,6 +234,14 @@ func (l *RelayLane) receiveResponse(c *connection, response *message) {
 				m.Slot, m.Generation))
 			return
 		}
+		switch m.Result {
+		case status.Shutdown:
+			l.hold(s)
+			return
+		case status.TimeOut, status.ConnectionReset:
+			// From the relay these mean that the session ends. A target cannot say that for it.
+			m.Result = status.IOFailed
+		}
 		l.counters.complete(s.ioType, m.Result, s.ioSize, l.now()-s.startNs)
 		iomsg.TurnIntoResult(s.request[:], m.Result)
 		l.respond(&s.request)
@@ -237,6 +251,18 @@ func (l *RelayLane) receiveResponse(c *connection, response *message) {
 	default:
 		l.fail(status.Errorf(status.Unexpected,
 			"target sent a message of type %d on the %v connection", uint32(m.Type), c.role))
+	}
+}
+
+// hold keeps a request in flight that the target has declined because it is shutting down. The
+// client must not learn that before the session ends, in the usual order: it would abort a session
+// in which other requests are still being completed.
+func (l *RelayLane) hold(s *slot) {
+	s.generation++ // so that another response to the request breaks the protocol
+	l.held++
+	if l.held == 1 {
+		l.draining = true
+		l.config.OnTargetShutdown()
 	}
 }
 
@@ -250,7 +276,7 @@ func (l *RelayLane) endBatch() {
 		c.flush()
 	}
 	l.nowNs = 0
-	l.inFlight.Store(int64(l.slots.inFlight()))
+	l.inFlight.Store(int64(l.awaitingTarget()))
 	l.forwardStop()
 	if l.stop == stopReturned {
 		l.stop = stopCompleted
