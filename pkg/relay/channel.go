@@ -41,6 +41,10 @@ type channel struct {
 	accepted atomic.Uint64
 	rejected atomic.Uint64
 	running  sync.WaitGroup // sessions
+	// late holds the sessions whose release is tried again, until lateContext ends.
+	late        sync.WaitGroup
+	lateContext context.Context
+	stopLate    context.CancelFunc
 
 	mu       sync.Mutex // guards what follows
 	server   comch.Server
@@ -68,6 +72,7 @@ func (r *Relay) newChannel(
 	if len(former) > 0 {
 		c.clients = former[0].clients // their sessions and the new ones may be the same clients'
 	}
+	c.lateContext, c.stopLate = context.WithCancel(context.Background())
 	c.log = r.log.With(zap.String("channel", id.Name), zap.String("representor", id.Representor))
 	c.settings.Store(config)
 	c.link = newTargetLink(c)
@@ -222,16 +227,19 @@ func (c *channel) startSession(connection comch.Connection) {
 	c.sessions[s] = struct{}{}
 	c.mu.Unlock()
 	c.accepted.Add(1)
-	c.running.Go(func() {
-		defer c.relay.sessionCount.Add(-1)
-		s.run()
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.sessions, s)
-	})
+	c.running.Go(s.run)
 }
 
-// openSessions returns the sessions currently open.
+// forget removes a session that has been released.
+func (c *channel) forget(s *session) {
+	c.mu.Lock()
+	delete(c.sessions, s)
+	c.mu.Unlock()
+	c.relay.sessionCount.Add(-1)
+}
+
+// openSessions returns the sessions currently open, including those that have ended and are not
+// released.
 func (c *channel) openSessions() []*session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,8 +270,11 @@ func (c *channel) closeServer() error {
 	return server.Close()
 }
 
-// close releases the channel. All its sessions must have ended.
+// close releases the channel. All its sessions must have ended. Those that are not released stay
+// so.
 func (c *channel) close() error {
+	c.stopLate()
+	c.late.Wait()
 	err := c.closeServer()
 	if c.ownPool != nil {
 		err = errors.Join(err, c.ownPool.Stop())
@@ -353,6 +364,7 @@ func (r *Relay) removeChannel(c *channel) {
 		go func() {
 			<-c.served
 			c.running.Wait()
+			c.late.Wait()
 			close(ended)
 		}()
 		select {

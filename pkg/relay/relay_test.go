@@ -20,6 +20,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -131,14 +133,24 @@ func (p *proxy) forward(from, to net.Conn, watch func(*controlmsg.Envelope) *con
 // chain is a client without rules, in front of a relay, a proxy and a target.
 type chain struct {
 	t          *testing.T
+	options    chainOptions
 	provider   comch.Provider
 	proxy      *proxy
 	relay      *relay.Relay
 	connection comch.Connection
 	requester  *controlmsg.Requester
+	consumer   comch.Consumer // set by session
 }
 
-func startChain(t *testing.T) *chain {
+func startChain(t *testing.T) *chain { return startChainWith(t, chainOptions{}) }
+
+// chainOptions changes parts of a chain. The zero value changes nothing.
+type chainOptions struct {
+	relayPolicy, targetPolicy progress.Policy
+	rdma                      rdma.Provider // of the relay
+}
+
+func startChainWith(t *testing.T, options chainOptions) *chain {
 	t.Helper()
 	spec, err := volume.ParseSpec("disk=memory:1MiB", 4096)
 	if err != nil {
@@ -152,12 +164,13 @@ func startChain(t *testing.T) *chain {
 	storage, err := target.New(t.Context(), target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
 		Volumes: map[string]volume.Volume{"disk": v}, CPUs: []int{datapath.NoCPU},
+		Policy: options.targetPolicy,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	run(t, storage.Run, storage.Close)
-	c := &chain{t: t, proxy: startProxy(t, storage.Address())}
+	c := &chain{t: t, options: options, proxy: startProxy(t, storage.Address())}
 	t.Cleanup(c.proxy.running.Wait)
 	t.Cleanup(func() { _ = c.proxy.listener.Close() })
 	c.startRelay(relay.ChannelConfig{
@@ -176,9 +189,14 @@ func (c *chain) startRelay(channel relay.ChannelConfig) {
 		Name: client.DefaultChannelName,
 	}
 	channel.Volume = "disk"
+	provider := c.options.rdma
+	if provider == nil {
+		provider = iwarp.New(iwarp.Options{})
+	}
 	var err error
 	c.relay, err = relay.New(c.t.Context(), relay.Config{
-		Comch: c.provider, RDMA: iwarp.New(iwarp.Options{}), CPUs: []int{datapath.NoCPU},
+		Comch: c.provider, RDMA: provider, CPUs: []int{datapath.NoCPU},
+		Policy:   c.options.relayPolicy,
 		Settings: relay.Settings{Channels: []relay.ChannelConfig{channel}},
 	})
 	if err != nil {
@@ -223,10 +241,13 @@ func run(t *testing.T, service func(context.Context) error, closeService func() 
 	})
 }
 
+// clientMemory is how many bytes the client exports.
+const clientMemory = 1 << 20
+
 // session returns the client's requests of one session, after hello.
 func (c *chain) session() []controlmsg.Message {
 	c.t.Helper()
-	region, err := memory.Alloc("client", 1<<20)
+	region, err := memory.Alloc("client", clientMemory)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -242,6 +263,7 @@ func (c *chain) session() []controlmsg.Message {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(func() { _ = consumer.Close() })
+	c.consumer = consumer
 	return []controlmsg.Message{
 		&controlmsg.OpenVolume{},
 		&controlmsg.ConfigureDataPath{

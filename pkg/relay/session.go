@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -49,8 +50,9 @@ type session struct {
 	exported   int64
 	domain     rdma.ProtectionDomain
 	registered rdma.MemoryRegion
-	started    bool // the data path has been started
-	stopped    bool // the target has been asked to stop
+	started    bool        // the data path has been started
+	stopped    bool        // the target has been asked to stop
+	unreleased atomic.Bool // the session has ended, but its release has failed so far
 
 	mu    sync.Mutex // guards lanes, which observers read while the session adds to them
 	lanes []*datapath.RelayLane
@@ -78,7 +80,7 @@ func (c *channel) newResponder(connection comch.Connection, log *zap.Logger) *co
 	})
 }
 
-// run serves the client until the session ends, and releases the session.
+// run serves the client until the session ends, and ends it on this side.
 func (s *session) run() {
 	s.log.Info("client connected")
 	go s.watchDeadlines()
@@ -89,7 +91,6 @@ func (s *session) run() {
 	}
 	s.cancel(reason)
 	s.end(reason)
-	s.channel.clients.Release(s.epoch)
 }
 
 // callTarget sends a request to the target on behalf of the client.
@@ -153,6 +154,10 @@ func (s *session) ConfigureDataPath(
 ) (*controlmsg.ConfigureDataPathReply, error) {
 	if err := s.checkLimits(m); err != nil {
 		return nil, err
+	}
+	if s.region != nil {
+		return nil, status.Errorf(status.BadState,
+			"the memory of a failed configuration is still registered: start a new session")
 	}
 	releasing, cancel := s.stepTimeout(ctx)
 	defer cancel()
@@ -274,6 +279,7 @@ func (s *session) openQueue(
 		Export: s.registered, ExportLength: s.config.Export.Length, ExportAccess: s.access,
 		Consumer: consumer, Producer: producer,
 		Depth: depth, BufferSize: s.config.BufferSize, OnFailure: s.onLaneFailure(queue),
+		OnTargetShutdown: s.onTargetShutdown,
 	})
 	if err != nil {
 		return 0, errors.Join(err, consumer.Close(), producer.Close())
@@ -382,9 +388,14 @@ func (s *session) DestroyObjects(ctx context.Context) (done bool, err error) {
 	}
 	releasing, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
-	s.revoke(releasing)
-	s.failInFlight(releasing, status.Shutdown)
-	if err := s.closeLanes(); err != nil {
+	err = s.revoke(releasing)
+	if err == nil {
+		err = s.failRequests(releasing, status.Shutdown)
+	}
+	if err == nil {
+		err = s.closeLanes(releasing)
+	}
+	if err != nil {
 		return false, err
 	}
 	if s.target != nil {

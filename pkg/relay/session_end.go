@@ -50,6 +50,21 @@ func (s *session) onLaneFailure(queue int) func(error) {
 	}
 }
 
+// targetShutdownTimeout bounds how long a session waits for the requests that a target carries out
+// while it shuts down. Such a target normally ends the session itself.
+const targetShutdownTimeout = 30 * time.Second
+
+// onTargetShutdown ends the session when the target has completed the requests that it has not
+// declined. A lane calls it on its worker's thread.
+func (s *session) onTargetShutdown() {
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), targetShutdownTimeout)
+		defer cancel()
+		s.drain(ctx)
+		s.cancel(status.Errorf(status.Shutdown, "target %v is shutting down", s.settings.Target))
+	}()
+}
+
 // deadlineChecks is how many times per IO timeout the lanes look for IOs that have exceeded it.
 const deadlineChecks = 8
 
@@ -92,92 +107,166 @@ func (s *session) inFlight() int {
 	return n
 }
 
-// endTimeout bounds the release of a session.
-const endTimeout = 10 * time.Second
+// lastResponsesTimeout bounds how long a session waits for the responses that a target has sent
+// before its farewell.
+const lastResponsesTimeout = time.Second
 
-// end releases the session: it first takes away the target's access to the client's memory, and
-// only then fails the IOs that the target has not completed.
+// endTimeout bounds each attempt to release a session before the client is told of the end.
+// retryPause is the pause after an attempt that has failed for another reason.
+var (
+	endTimeout = 10 * time.Second
+	retryPause = time.Second
+)
+
+// end ends the session: it takes away the target's access to the client's memory, and only then
+// fails the IOs that the target has not completed. If it cannot take away the access, those IOs
+// never complete. The client then loses its connection and must not use the memory again, and the
+// session is released later.
 func (s *session) end(reason error) {
+	s.awaitLastResponses()
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
-	s.revoke(ctx)
-	s.failInFlight(ctx, reason)
-	err := s.closeLanes()
-	s.client.Close(reason)
+	err := s.release(ctx, reason)
+	if err != nil {
+		s.unreleased.Store(true)
+		s.channel.late.Go(func() { s.releaseLate(reason) })
+	}
 	if s.target != nil {
 		s.target.requester.Close(reason)
 	}
-	err = errors.Join(err, s.releaseMemory())
 	s.connection.Abort()
-	if err != nil {
-		s.log.Error("session was not released completely", zap.Error(err))
-	}
-	if reason == nil {
+	switch {
+	case err != nil:
+		s.log.Error("session ended, but could not be released: trying again, and keeping the "+
+			"client's memory and epoch until then", zap.Error(err), zap.NamedError("reason", reason))
+	case reason != nil:
+		s.forget()
+		s.log.Warn("session ended", zap.Error(reason),
+			zap.Stringer("code", status.CodeOf(reason)))
+	default:
+		s.forget()
 		s.log.Info("session ended")
+	}
+}
+
+// releaseLate releases a session that end could not release, as soon as that is possible.
+func (s *session) releaseLate(reason error) {
+	for ctx := s.channel.lateContext; ; {
+		err := s.release(ctx, reason)
+		if err == nil {
+			s.forget()
+			s.log.Warn("session is released, late")
+			return
+		}
+		select {
+		case <-time.After(retryPause):
+		case <-ctx.Done():
+			s.log.Error("session was never released", zap.Error(err))
+			return
+		}
+	}
+}
+
+// awaitLastResponses waits for the responses that a target has sent before it announced its end.
+// The announcement may have overtaken them: it uses another connection.
+func (s *session) awaitLastResponses() {
+	if s.target == nil || !errors.Is(s.target.requester.Err(), status.Shutdown) {
 		return
 	}
-	s.log.Warn("session ended", zap.Error(reason), zap.Stringer("code", status.CodeOf(reason)))
+	ctx, cancel := context.WithTimeout(context.Background(), lastResponsesTimeout)
+	defer cancel()
+	datapath.DrainAll(ctx, s.openLanes())
+}
+
+// release takes the steps of the end in their order, each on all lanes. If one fails, release can
+// be called again.
+func (s *session) release(ctx context.Context, reason error) error {
+	if err := s.revoke(ctx); err != nil {
+		return err
+	}
+	if err := s.failRequests(ctx, reason); err != nil {
+		return err
+	}
+	err := s.closeLanes(ctx)
+	s.client.Close(reason)
+	if err != nil {
+		return err
+	}
+	return s.releaseMemory()
 }
 
 // revoke closes all RDMA connections and deregisters the client's memory. Afterwards neither the
 // target nor a device of the relay touches it.
-func (s *session) revoke(ctx context.Context) {
-	for _, lane := range s.openLanes() {
-		if err := lane.Revoke(ctx); err != nil {
-			s.log.Error("cannot revoke the target's access", zap.Error(err))
-		}
+func (s *session) revoke(ctx context.Context) error {
+	err := datapath.OnAll(s.openLanes(),
+		func(lane *datapath.RelayLane) error { return lane.Revoke(ctx) })
+	if err != nil {
+		return fmt.Errorf("revoke the target's access: %w", err)
 	}
-	if s.registered == nil {
-		return
-	}
-	if err := s.registered.Deregister(); err != nil {
-		s.log.Error("cannot deregister the client's memory", zap.Error(err))
-	}
-	s.registered = nil
+	return s.deregister() // which waits for a worker that is using the memory: none is any more
 }
 
-// failInFlight fails every IO that the target has not responded to, and every later one. Clients
-// see one of three codes, whatever the reason.
-func (s *session) failInFlight(ctx context.Context, reason error) {
+// deregister deregisters the client's memory, unless that has been done.
+func (s *session) deregister() error {
+	if s.registered == nil {
+		return nil
+	}
+	if err := s.registered.Deregister(); err != nil {
+		return fmt.Errorf("deregister the client's memory: %w", err)
+	}
+	s.registered = nil
+	return nil
+}
+
+// failRequests fails every IO that the target has not responded to, and every later one. Clients
+// see one of three codes, whatever the reason. The target's access must have been revoked.
+func (s *session) failRequests(ctx context.Context, reason error) error {
 	code := status.CodeOf(reason)
 	if code != status.TimeOut && code != status.Shutdown {
 		code = status.ConnectionReset
 	}
-	for _, lane := range s.openLanes() {
-		if err := lane.Reject(ctx, code); err != nil {
-			s.log.Error("cannot complete the IOs in flight", zap.Error(err))
-		}
+	err := datapath.OnAll(s.openLanes(),
+		func(lane *datapath.RelayLane) error { return lane.FailRequests(ctx, code) })
+	if err != nil {
+		return fmt.Errorf("complete the IOs in flight: %w", err)
 	}
+	return nil
 }
 
-// closeLanes closes all lanes with their connections, consumers and producers.
-func (s *session) closeLanes() error {
-	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
-	defer cancel()
+// closeLanes closes all lanes with their connections, consumers and producers. Those that it cannot
+// close stay.
+func (s *session) closeLanes(ctx context.Context) error {
+	open, err := datapath.CloseAll(ctx, s.openLanes())
 	s.mu.Lock()
-	lanes := s.lanes
-	s.lanes = nil
-	s.mu.Unlock()
-	_, err := datapath.CloseAll(ctx, lanes)
+	defer s.mu.Unlock()
+	s.lanes = open
 	return err
 }
 
-// releaseMemory releases the client's memory. All lanes must be closed.
+// releaseMemory releases the client's memory, but not as long as a device may still reach it. All
+// lanes must be closed.
 func (s *session) releaseMemory() error {
-	var errs []error
-	if s.registered != nil {
-		errs = append(errs, s.registered.Deregister())
-		s.registered = nil
+	if err := s.deregister(); err != nil {
+		return err
 	}
 	if s.domain != nil {
-		errs = append(errs, s.domain.Close())
+		if err := s.domain.Close(); err != nil {
+			return err
+		}
 		s.domain = nil
 	}
+	var err error
 	if s.region != nil {
-		errs = append(errs, s.region.Close())
+		err = s.region.Close()
 		s.region = nil
 	}
 	s.channel.exported.Add(-s.exported)
 	s.exported = 0
-	return errors.Join(errs...)
+	return err
+}
+
+// forget removes a released session from its channel, which lets the client's next one begin.
+func (s *session) forget() {
+	s.channel.clients.Release(s.epoch)
+	s.channel.forget(s)
 }

@@ -43,6 +43,9 @@ type SessionStatus struct {
 	ID     uint64
 	Client comch.Peer
 	Opened time.Time
+	// Unreleased reports that the session has ended, but that the relay could not yet take away the
+	// target's access to the client's memory, or close the queues that remain.
+	Unreleased bool
 	// Queues are the queues created so far.
 	Queues []QueueStatus
 }
@@ -129,5 +132,8 @@ func (s *session) status() SessionStatus {
 	for i, lane := range lanes {
 		queues[i] = QueueStatus{Index: i, Depth: lane.Depth(), InFlight: lane.InFlight()}
 	}
-	return SessionStatus{ID: s.id, Client: s.connection.Peer(), Opened: s.opened, Queues: queues}
+	return SessionStatus{
+		ID: s.id, Client: s.connection.Peer(), Opened: s.opened, Unreleased: s.unreleased.Load(),
+		Queues: queues,
+	}
 }

@@ -1,0 +1,227 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
+	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// gate holds a worker up between two turns while it is closed.
+type gate struct{ mu sync.Mutex }
+
+func (g *gate) policy() progress.Policy {
+	return progress.Policy{Mode: progress.Stepped, Step: func(work int) {
+		if work == 0 {
+			time.Sleep(50 * time.Microsecond)
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+	}}
+}
+
+func (g *gate) close() (open func()) {
+	g.mu.Lock()
+	return sync.OnceFunc(g.mu.Unlock)
+}
+
+// startIO sets up a session and sends a read, which a held target does not answer.
+func (c *chain) startIO(holdTarget func()) {
+	c.t.Helper()
+	var relayConsumer comch.ConsumerID
+	for _, request := range c.session()[:4] {
+		reply, err := c.requester.Call(c.t.Context(), request)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if m, ok := reply.(*controlmsg.StartDataPathConnectionsReply); ok {
+			relayConsumer = comch.ConsumerID(m.ConsumerIDs[0])
+		}
+	}
+	for i := range uint64(8) {
+		if err := c.consumer.PostReceive(uint32(i)*iomsg.Size, iomsg.Size, i); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	c.consumer.Flush()
+	producer, err := c.connection.NewProducer(c.t.Context(), relayConsumer)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = producer.Close() })
+	holdTarget()
+	var request [iomsg.Size]byte
+	iomsg.Encode(request[:], &iomsg.Message{Type: iomsg.Read, UserData: 5, IOSize: 4096})
+	if err := producer.Send(request[:], nil); err != nil {
+		c.t.Fatal(err)
+	}
+	producer.Flush()
+	await(c.t, "the read is in flight", func() bool {
+		s := c.relay.Channels()[0].OpenSessions
+		return len(s) == 1 && len(s[0].Queues) == 1 && s[0].Queues[0].InFlight == 1
+	})
+}
+
+// completions polls the results that the client has received so far.
+func (c *chain) completions() int {
+	var received [8]comch.Received
+	return c.consumer.Poll(received[:])
+}
+
+func (c *chain) loseTarget() {
+	c.proxy.watch(nil, func(*controlmsg.Envelope) *controlmsg.Envelope { return nil })
+}
+
+// expectUnreleased waits until the session has ended without a release, and checks what the client
+// and observers see.
+func (c *chain) expectUnreleased() {
+	c.t.Helper()
+	await(c.t, "the client loses its connection", func() bool {
+		select {
+		case <-c.connection.Done():
+			return true
+		default:
+			return false
+		}
+	})
+	if n := c.completions(); n != 0 {
+		c.t.Errorf("%d requests completed while the target had access", n)
+	}
+	channel := c.relay.Channels()[0]
+	if len(channel.OpenSessions) != 1 || !channel.OpenSessions[0].Unreleased {
+		c.t.Errorf("the status shows %+v", channel.OpenSessions)
+	}
+	if channel.ExportedBytes == 0 {
+		c.t.Error("the client's memory was released")
+	}
+}
+
+func (c *chain) expectRelease() {
+	c.t.Helper()
+	await(c.t, "the session is released", func() bool {
+		return c.relay.Sessions() == 0 && c.relay.Channels()[0].ExportedBytes == 0
+	})
+}
+
+func TestNoRequestCompletesWhileAStuckWorkerCannotRevoke(t *testing.T) {
+	t.Cleanup(relay.SetEndTimes(50*time.Millisecond, time.Millisecond))
+	var relayGate, targetGate gate
+	c := startChainWith(t, chainOptions{
+		relayPolicy: relayGate.policy(), targetPolicy: targetGate.policy(),
+	})
+	c.startIO(func() { t.Cleanup(targetGate.close()) })
+	open := relayGate.close()
+	t.Cleanup(open)
+	c.loseTarget()
+	c.expectUnreleased()
+	open()
+	c.expectRelease()
+}
+
+// stickyProvider creates memory regions of the client's size that cannot be deregistered while it
+// is stuck.
+type stickyProvider struct {
+	rdma.Provider
+	stuck atomic.Bool
+}
+
+type stickyDevice struct {
+	rdma.Device
+	provider *stickyProvider
+}
+
+type stickyDomain struct {
+	rdma.ProtectionDomain
+	provider *stickyProvider
+}
+
+type stickyRegion struct {
+	rdma.MemoryRegion
+	provider *stickyProvider
+}
+
+func (p *stickyProvider) Open(address netip.Addr) (rdma.Device, error) {
+	device, err := p.Provider.Open(address)
+	return stickyDevice{device, p}, err
+}
+
+func (d stickyDevice) NewProtectionDomain() (rdma.ProtectionDomain, error) {
+	domain, err := d.Device.NewProtectionDomain()
+	return stickyDomain{domain, d.provider}, err
+}
+
+func (d stickyDevice) Connect(
+	ctx context.Context, remote netip.AddrPort, config rdma.ConnectionConfig,
+) (rdma.Connection, error) {
+	config.Domain = config.Domain.(stickyDomain).ProtectionDomain
+	return d.Device.Connect(ctx, remote, config)
+}
+
+func (d stickyDomain) Register(
+	region *memory.Region, access memory.Access,
+) (rdma.MemoryRegion, error) {
+	registered, err := d.ProtectionDomain.Register(region, access)
+	if err != nil || region.Len() != clientMemory {
+		return registered, err
+	}
+	return stickyRegion{registered, d.provider}, nil
+}
+
+func (r stickyRegion) Deregister() error {
+	if r.provider.stuck.Load() {
+		return status.Errorf(status.Driver, "made up")
+	}
+	return r.MemoryRegion.Deregister()
+}
+
+func TestNoRequestCompletesWhileTheMemoryIsRegistered(t *testing.T) {
+	t.Cleanup(relay.SetEndTimes(testTimeout, time.Millisecond))
+	var targetGate gate
+	provider := &stickyProvider{Provider: iwarp.New(iwarp.Options{})}
+	c := startChainWith(t, chainOptions{targetPolicy: targetGate.policy(), rdma: provider})
+	c.startIO(func() { t.Cleanup(targetGate.close()) })
+	provider.stuck.Store(true)
+	c.loseTarget()
+	c.expectUnreleased()
+	provider.stuck.Store(false)
+	c.expectRelease()
+}
+
+func TestDestroyObjectsFailsWhileTheMemoryIsRegistered(t *testing.T) {
+	t.Cleanup(relay.SetEndTimes(testTimeout, time.Millisecond))
+	var targetGate gate
+	provider := &stickyProvider{Provider: iwarp.New(iwarp.Options{})}
+	c := startChainWith(t, chainOptions{targetPolicy: targetGate.policy(), rdma: provider})
+	var resumeTarget func()
+	c.startIO(func() { resumeTarget = targetGate.close() })
+	t.Cleanup(resumeTarget)
+	provider.stuck.Store(true)
+	if err := c.call(&controlmsg.DestroyObjects{}); !errors.Is(err, status.Driver) {
+		t.Errorf("destroy_objects: %v", err)
+	}
+	if n := c.completions(); n != 0 {
+		t.Errorf("%d requests completed while the target had access", n)
+	}
+	provider.stuck.Store(false)
+	resumeTarget()
+	if err := c.call(&controlmsg.DestroyObjects{}); err != nil {
+		t.Errorf("destroy_objects again: %v", err)
+	}
+	if n := c.completions(); n != 1 {
+		t.Errorf("%d requests completed, want 1", n)
+	}
+	c.expectRelease()
+}
