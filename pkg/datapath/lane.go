@@ -351,6 +351,9 @@ func (l *lane) checkQuiesced() {
 // volume requests is in progress, and its connections have delivered their last completion.
 func (l *lane) Quiesced() <-chan struct{} { return l.quiesced }
 
+// Closed reports whether Close has released the lane, even if something of it could not be freed.
+func (l *lane) Closed() bool { return l.released }
+
 // detach waits until the revoked lane is quiesced, and takes it off its worker. unfinished returns
 // the number of requests that will never complete: none after FailRequests.
 func (l *lane) detach(ctx context.Context, unfinished func() int) error {

@@ -93,19 +93,17 @@ func (s *session) closeLanes() (stuck []*datapath.TargetLane, err error) {
 	return datapath.CloseAll(ctx, lanes)
 }
 
-// releaseLate finishes the release once the volume IO that has exceeded the release timeout ends.
-// Only then can the client's next session begin, and only then may the workers, the device, and the
-// volume be closed, so Run waits for it.
+// releaseLate finishes the release when the volume IO that has exceeded the release timeout has
+// ended. Only then can the client's next session begin, and only then may the workers, the device,
+// and the volume be closed, so Run waits for it. A lane whose worker was stuck is revoked here.
 func (s *session) releaseLate(stuck []*datapath.TargetLane) {
-	var errs []error
-	for _, lane := range stuck {
-		<-lane.Quiesced()
-		ctx, cancel := context.WithTimeout(context.Background(), defaultReleaseTimeout)
-		errs = append(errs, lane.Close(ctx))
-		cancel()
+	open, err := datapath.CloseAll(context.Background(), stuck)
+	if len(open) > 0 { // the worker has stopped
+		s.log.Error("session was never released", zap.Error(err))
+		return
 	}
 	s.target.clients.Release(s.epoch)
-	if err := errors.Join(append(errs, s.releaseMemory())...); err != nil {
+	if err := errors.Join(err, s.releaseMemory()); err != nil {
 		s.log.Error("session was not released completely, even late", zap.Error(err))
 	}
 }

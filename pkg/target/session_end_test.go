@@ -1,0 +1,79 @@
+package target_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
+	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+func TestTheNextSessionBeginsWhenAStuckWorkerResumes(t *testing.T) {
+	spec, err := volume.ParseSpec("disk=memory:1MiB", 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk, err := volume.Open(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = disk.Close(context.Background()) })
+	var stuck sync.Mutex // held while the worker is stuck between two turns
+	s, err := target.New(t.Context(), target.Config{
+		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
+		Volumes: map[string]volume.Volume{"disk": disk}, CPUs: []int{datapath.NoCPU},
+		Policy: progress.Policy{Mode: progress.Stepped, Step: func(work int) {
+			if work == 0 {
+				time.Sleep(50 * time.Microsecond)
+			}
+			stuck.Lock()
+			defer stuck.Unlock()
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SetReleaseTimeout(time.Millisecond)
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := s.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+
+	former, err := relayTo(t, s.Address(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := configuration(2, 4) // whose lanes have no connections
+	if _, err := former.Call(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	stuck.Lock()
+	resume := sync.OnceFunc(stuck.Unlock)
+	t.Cleanup(resume)
+	former.Close(nil)
+	await(t, "the session has ended", func() bool { return s.Sessions() == 0 })
+	resume()
+	next, err := relayTo(t, s.Address(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Epoch++
+	if _, err := next.Call(t.Context(), m); err != nil {
+		t.Errorf("the next epoch: %v", err)
+	}
+}
