@@ -228,6 +228,11 @@ func (o observed) Channels() []metrics.Channel {
 		channel.SessionsAccepted += c.SessionsAccepted
 		channel.SessionsRefused += c.SessionsRefused
 		channel.ExportedBytes += c.ExportedBytes
+		for i := range c.OpenSessions {
+			if c.OpenSessions[i].Unreleased {
+				channel.SessionsUnreleased++
+			}
+		}
 	}
 	return channels
 }
@@ -285,7 +290,7 @@ func sessionsOf(sessions []relay.SessionStatus) []statusreport.Session {
 	for i, s := range sessions {
 		all[i] = statusreport.Session{
 			ID: s.ID, ClientPID: s.Client.PID, ClientUID: s.Client.UID, Opened: s.Opened.UTC(),
-			Queues: []statusreport.SessionQueue{},
+			Queues: []statusreport.SessionQueue{}, Unreleased: s.Unreleased,
 		}
 		for _, q := range s.Queues {
 			all[i].Queues = append(all[i].Queues, statusreport.SessionQueue{Index: q.Index,

@@ -18,11 +18,12 @@ type Channel struct {
 	// to, and Volume the volume there.
 	Device, Representor, Service, Target, Volume string
 
-	Counters         *datapath.CounterSet
-	Sessions         int
-	SessionsAccepted uint64
-	SessionsRefused  uint64
-	ExportedBytes    uint64
+	Counters           *datapath.CounterSet
+	Sessions           int
+	SessionsUnreleased int
+	SessionsAccepted   uint64
+	SessionsRefused    uint64
+	ExportedBytes      uint64
 
 	TargetReady    bool
 	TargetAttempt  int
@@ -113,11 +114,13 @@ func (m *channelMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
 }
 
 // sessionMetrics are the metrics of a channel's sessions.
-type sessionMetrics struct{ open, accepted, refused, exported *metric }
+type sessionMetrics struct{ open, unreleased, accepted, refused, exported *metric }
 
 func newSessionMetrics() sessionMetrics {
 	return sessionMetrics{
 		open: define(relayPrefix+"sessions", Gauge, "Sessions that are open now.", "channel"),
+		unreleased: define(relayPrefix+"sessions_unreleased", Gauge,
+			"Sessions that have ended while the target's access could not be revoked.", "channel"),
 		accepted: define(relayPrefix+"sessions_total", Counter, "Sessions that have been opened.",
 			"channel"),
 		refused: define(relayPrefix+"sessions_refused_total", Counter,
@@ -128,11 +131,12 @@ func newSessionMetrics() sessionMetrics {
 }
 
 func (m *sessionMetrics) all() []*metric {
-	return []*metric{m.open, m.accepted, m.refused, m.exported}
+	return []*metric{m.open, m.unreleased, m.accepted, m.refused, m.exported}
 }
 
 func (m *sessionMetrics) collect(out chan<- prometheus.Metric, c *Channel) {
 	m.open.send(out, float64(c.Sessions), c.Name)
+	m.unreleased.send(out, float64(c.SessionsUnreleased), c.Name)
 	m.accepted.send(out, float64(c.SessionsAccepted), c.Name)
 	m.refused.send(out, float64(c.SessionsRefused), c.Name)
 	m.exported.send(out, float64(c.ExportedBytes), c.Name)

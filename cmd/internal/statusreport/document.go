@@ -111,6 +111,9 @@ type Session struct {
 	ClientUID uint32         `json:"client_uid"`
 	Opened    time.Time      `json:"opened_at"`
 	Queues    []SessionQueue `json:"queues"`
+	// Unreleased means that the session has ended, but that the relay still tries to take away the
+	// target's access to the client's memory.
+	Unreleased bool `json:"unreleased,omitempty"`
 }
 
 // SessionQueue is one queue of a session.

@@ -71,14 +71,19 @@ func (d *Document) writeChannel(w io.Writer, c *Channel) {
 	writeQueues(w, c.Queues)
 }
 
-// load returns the number of IOs in flight, and their limit.
+// load returns the number of IOs in flight and their limit, and whether the session waits for its
+// release.
 func (s *Session) load() string {
 	inFlight, depth := 0, 0
 	for _, q := range s.Queues {
 		inFlight += q.InFlight
 		depth += q.Depth
 	}
-	return fmt.Sprintf("%d of %d", inFlight, depth)
+	text := fmt.Sprintf("%d of %d", inFlight, depth)
+	if s.Unreleased {
+		text += ", ended but not released"
+	}
+	return text
 }
 
 func (l *Link) text(now time.Time) string {
