@@ -30,8 +30,8 @@ import (
 //
 // The table shows the effect of each event. An arrow precedes the new state; without one, the state
 // stays the same. An empty cell means no effect, and a dash that the event cannot occur. A failed
-// post and a message that breaks the protocol have the effect of a disconnect, except that nothing
-// is delivered afterwards¹. So has a timeout, which leaves the connections open until Revoke.
+// post and a message that breaks the protocol have the effect of a timeout, except that nothing is
+// delivered afterwards.
 //
 //	                     connecting    running       failed        rejecting   closed
 //	Start                → running     BAD_STATE     BAD_STATE     BAD_STATE   BAD_STATE
