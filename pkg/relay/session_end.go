@@ -127,10 +127,7 @@ func (s *session) end(reason error) {
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
 	err := s.release(ctx, reason)
-	if err != nil {
-		s.unreleased.Store(true)
-		s.channel.late.Go(func() { s.releaseLate(reason) })
-	}
+	s.unreleased.Store(err != nil)
 	if s.target != nil {
 		s.target.requester.Close(reason)
 	}
@@ -139,6 +136,7 @@ func (s *session) end(reason error) {
 	case err != nil:
 		s.log.Error("session ended, but could not be released: trying again, and keeping the "+
 			"client's memory and epoch until then", zap.Error(err), zap.NamedError("reason", reason))
+		s.channel.late.Go(func() { s.releaseLate(reason) })
 	case reason != nil:
 		s.forget()
 		s.log.Warn("session ended", zap.Error(reason),

@@ -50,16 +50,20 @@ func (f fakeRelay) Workers() []*datapath.Worker { return nil }
 func TestChannelsAreToldApart(t *testing.T) {
 	collector := NewRelayCollector(fakeRelay{
 		{Name: "a", Counters: &datapath.CounterSet{}, Sessions: 2, SessionsAccepted: 5},
-		{Name: "b", Counters: &datapath.CounterSet{}},
+		{Name: "b", Counters: &datapath.CounterSet{}, SessionsUnreleased: 1},
 	})
 	want := `
 # HELP zc_relay_sessions Sessions that are open now.
 # TYPE zc_relay_sessions gauge
 zc_relay_sessions{channel="a"} 2
 zc_relay_sessions{channel="b"} 0
+# HELP zc_relay_sessions_unreleased Sessions that have ended while the target's access could not be revoked.
+# TYPE zc_relay_sessions_unreleased gauge
+zc_relay_sessions_unreleased{channel="a"} 0
+zc_relay_sessions_unreleased{channel="b"} 1
 `
 	if err := testutil.CollectAndCompare(collector, strings.NewReader(want),
-		"zc_relay_sessions"); err != nil {
+		"zc_relay_sessions", "zc_relay_sessions_unreleased"); err != nil {
 		t.Error(err)
 	}
 	if problems, err := testutil.CollectAndLint(collector); err != nil || len(problems) > 0 {

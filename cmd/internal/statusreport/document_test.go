@@ -2,6 +2,7 @@ package statusreport
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"time"
 
@@ -109,5 +110,17 @@ func TestTheTextSaysWhatTheDocumentDoes(t *testing.T) {
 			t.Fatal(err)
 		}
 		goldentest.Check(t, "testdata/"+name, text.Bytes())
+	}
+}
+
+func TestTheTextMarksASessionThatIsNotReleased(t *testing.T) {
+	d := exampleRelay()
+	d.Channels[0].Sessions[0].Unreleased = true
+	var text bytes.Buffer
+	if err := d.WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(text.String(), ", ended but not released\n"); n != 1 {
+		t.Errorf("%d sessions are marked:\n%s", n, &text)
 	}
 }
