@@ -6,6 +6,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
 )
@@ -14,7 +15,7 @@ func TestATargetThatShutsDownCompletesWhatItCarriesOut(t *testing.T) {
 	const depth, slow = 64, 3
 	c := start(t, options{
 		gated:  true,
-		target: func(config *target.Config) { config.DrainTimeout = testTimeout },
+		target: func(config *target.Config) { config.DrainTimeout = retry.Within(testTimeout) },
 	})
 	c.gate.closed.Store(true)
 	t.Cleanup(func() { c.gate.closed.Store(false) })
@@ -69,7 +70,7 @@ func TestTheLastResponsesOfATargetAreDelivered(t *testing.T) {
 	const depth, size = 8, volumeSize / 8
 	c := start(t, options{
 		gated:  true,
-		target: func(config *target.Config) { config.DrainTimeout = testTimeout },
+		target: func(config *target.Config) { config.DrainTimeout = retry.Within(testTimeout) },
 	})
 	c.gate.closed.Store(true)
 	config := c.queueConfig(depth)
