@@ -12,6 +12,9 @@ RACE := $(shell printf 'int main(void) { return 0; }' | $${CC:-cc} -x c -o /dev/
 TAGS := faultinject
 # How long to fuzz each target.
 FUZZTIME := 5s
+# How many schedules to simulate, and the seed of the first.
+SEEDS := 1000
+FIRST := 1
 
 .DEFAULT_GOAL := help
 
@@ -123,6 +126,10 @@ bench-once: build-bench ## Run every benchmark once, so that none rots
 .PHONY: fuzz
 fuzz: ## Fuzz every target for FUZZTIME (5s)
 	scripts/fuzz.sh '$(FUZZTIME)'
+
+.PHONY: simulate
+simulate: ## Run SEEDS schedules of the simulation from the seed FIRST on
+	scripts/simulate.sh $(SEEDS) $(FIRST)
 
 .PHONY: soak
 soak: ## Long fuzzing, a thousand sessions, a hundred restarts of a target, every extreme of every setting

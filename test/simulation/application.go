@@ -1,0 +1,509 @@
+package simulation
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// application reads and writes its own blocks of a volume, checks every result, and knows what each
+// block may hold. The scheduler calls turn; only open and close run on goroutines of their own.
+type application struct {
+	world   *world
+	process *process
+	name    string
+	disk    *disk
+	channel string
+	first   int // of its blocks
+	blocks  []block
+	queues  int
+	depth   int
+	buffer  int // blocks per request
+
+	volume    *client.Volume
+	slots     []slot
+	operation map[uint64]*operation // outstanding, by tag
+	left      int                   // requests still to submit
+	tag       uint64
+	sequence  uint64 // counts submissions and results
+	fence     uint64 // the latest submission that succeeded
+	restarted uint64 // the sequence number at which the target last ended
+	stamps    map[uint64]*operation
+	idle      bool
+	finished  bool  // all results are in
+	failure   error // of the volume, once it is not reopened any more
+	closed    bool
+	results   []client.Result
+	// closeError is set when the process has exited.
+	closeError error
+}
+
+// block is what the application knows of a block.
+type block struct {
+	busy bool // an operation on it is outstanding
+	// live holds the stamps that a read may find; durable those that a crash may leave.
+	live, durable []uint64
+	volatile      bool // written successfully, and not flushed since
+	// lost is set if a crash may have undone a write whose success the application knew, until a
+	// flush has reported it. written is the sequence number of the last such success.
+	lost    bool
+	written uint64
+	zeroed  uint64 // sequence number of the last result of a trim or write zeroes
+}
+
+// slot is a buffer in the data memory.
+type slot struct {
+	queue    int
+	busy     bool
+	poisoned bool
+	poison   uint64
+	// quarantined buffers are left to the relay until the queue has new memory.
+	quarantined bool
+}
+
+// operation is a request from its submission to its result.
+type operation struct {
+	tag       uint64
+	request   client.Request
+	queue     int
+	slot      int
+	first     int // block, relative to the application's
+	count     int
+	stamp     uint64     // of a write
+	submitted uint64     // sequence
+	completed uint64     // sequence; 0 while outstanding
+	live      [][]uint64 // of a flush: what the blocks might hold when it was submitted
+	mustFail  bool       // of a flush: submitted when a loss was to be reported
+	crashed   bool       // the target's machine lost power while the operation was outstanding
+	ended     bool       // the target ended while it was outstanding
+}
+
+// poisonMark is in the first word of a poisoned block, and in no written one.
+const poisonMark = 0xdeadbeef << 32
+
+// openTime is how long an application tries to open its volume.
+const openTime = 2 * time.Minute
+
+// open opens the volume. It tries again, because the relay may be down.
+func (a *application) open(ctx context.Context) {
+	begun := time.Now()
+	volume, err := client.Open(ctx, a.config())
+	for err != nil && time.Since(begun) < openTime && ctx.Err() == nil {
+		time.Sleep(100 * time.Millisecond)
+		volume, err = client.Open(ctx, a.config())
+	}
+	a.world.mu.Lock()
+	defer a.world.mu.Unlock()
+	if err != nil {
+		a.failure, a.finished = err, true
+		return
+	}
+	a.volume = volume
+	a.slots = make([]slot, a.queues*a.depth)
+	for i := range a.slots {
+		a.slots[i].queue = i / a.depth
+	}
+	a.world.productive = true
+}
+
+// turn polls the queues and perhaps submits requests. It returns how much it did.
+func (a *application) turn() int {
+	if a.volume == nil || a.finished {
+		return 0
+	}
+	done := 0
+	for q := range a.queues {
+		queue := a.volume.Queue(q)
+		n := queue.Poll(a.results)
+		for _, r := range a.results[:n] {
+			a.complete(q, r)
+		}
+		done += n
+		for range a.world.random.IntN(4) {
+			if a.left == 0 || !a.submit(queue, q) {
+				break
+			}
+			done++
+		}
+		queue.Flush()
+	}
+	select {
+	case <-a.volume.Done():
+		if len(a.operation) == 0 {
+			a.failure, a.finished = a.volume.Err(), true
+		}
+	default:
+		if a.left == 0 && a.world.faultsLeft {
+			a.left = 10 // so that every fault meets requests
+		}
+		a.finished = a.left == 0 && len(a.operation) == 0
+	}
+	return done
+}
+
+// requestMix has each type of request as often as applications submit it.
+var requestMix = []iomsg.Type{
+	iomsg.Read, iomsg.Read, iomsg.Read, iomsg.Read, iomsg.Read, iomsg.Write, iomsg.Write,
+	iomsg.Write, iomsg.Write, iomsg.Write, iomsg.Write, iomsg.Flush, iomsg.Trim, iomsg.WriteZeroes,
+}
+
+func (a *application) submit(queue *client.Queue, q int) bool {
+	random := a.world.random
+	slot := slices.IndexFunc(a.slots,
+		func(s slot) bool { return s.queue == q && !s.busy && !s.quarantined })
+	if slot < 0 {
+		// If all buffers are in quarantine, a flush finds out whether there is new memory.
+		return a.awaitsMemory(queue, q)
+	}
+	o := &operation{queue: q, slot: slot}
+	o.request.Type = requestMix[random.IntN(len(requestMix))]
+	if o.request.Type != iomsg.Flush {
+		if !a.choose(o) {
+			return false
+		}
+		if o.request.Type != iomsg.Read && random.IntN(5) == 0 {
+			o.request.Flags = iomsg.FUA
+		}
+	}
+	a.checkPoison(slot)
+	memory := a.memory(slot)
+	switch o.request.Type {
+	case iomsg.Write:
+		a.world.stamp++
+		o.stamp = a.world.stamp
+		for i := range o.count {
+			fill(memory[i*blockSize:][:blockSize], o.stamp, a.first+o.first+i)
+		}
+	case iomsg.Flush:
+		o.mustFail = slices.ContainsFunc(a.blocks, func(b block) bool { return b.lost })
+		for i := range a.blocks {
+			o.live = append(o.live, slices.Clone(a.blocks[i].live))
+		}
+	}
+	a.tag++
+	o.tag, o.request.Tag = a.tag, a.tag
+	err := queue.Submit(&o.request)
+	if errors.Is(err, client.ErrWritesLost) {
+		a.world.trace("%s: queue %d: %v", a.name, q, err)
+		for i := range a.blocks {
+			b := &a.blocks[i]
+			b.lost, b.volatile = false, b.volatile && b.written > a.restarted
+		}
+		a.slots[slot].poisoned = false
+		return true
+	}
+	if err != nil {
+		a.slots[slot].poisoned = false // it holds the data of a write that was not submitted
+		if errors.Is(err, client.ErrMemoryReplaced) {
+			a.switchMemory(queue, q)
+		}
+		return false
+	}
+	a.sequence++
+	o.submitted = a.sequence
+	a.operation[o.tag] = o
+	a.slots[slot].busy = true
+	for i := range o.count {
+		a.blocks[o.first+i].busy = true
+	}
+	if o.stamp != 0 {
+		a.stamps[o.stamp] = o
+	}
+	a.left--
+	a.world.trace("%s submits %v", a.name, o)
+	return true
+}
+
+// choose picks blocks that no outstanding operation uses.
+func (a *application) choose(o *operation) bool {
+	random := a.world.random
+	for range 8 {
+		o.count = 1 + random.IntN(a.buffer)
+		o.first = random.IntN(len(a.blocks) - o.count + 1)
+		if !slices.ContainsFunc(a.blocks[o.first:o.first+o.count],
+			func(b block) bool { return b.busy }) {
+			o.request.Offset = uint64(a.first+o.first) * blockSize
+			o.request.Length = uint32(o.count) * blockSize
+			o.request.Memory = uint64(o.slot * a.buffer * blockSize)
+			return true
+		}
+	}
+	return false
+}
+
+func (a *application) memory(slot int) []byte {
+	size := a.buffer * blockSize
+	return a.volume.Queue(a.slots[slot].queue).Memory()[slot*size:][:size]
+}
+
+// complete checks a result and brings the knowledge of the blocks up to date.
+func (a *application) complete(q int, r client.Result) {
+	o := a.operation[r.Tag]
+	if o == nil || o.queue != q {
+		a.world.violate("%s: queue %d returned a result for tag %d, which is not outstanding there",
+			a.name, q, r.Tag)
+		return
+	}
+	a.world.trace("%s gets %v for %v", a.name, r.Code, o)
+	delete(a.operation, r.Tag)
+	a.sequence++
+	o.completed = a.sequence
+	for i := range o.count {
+		a.blocks[o.first+i].busy = false
+	}
+	a.slots[o.slot].busy = false
+	if r.Code == status.Success {
+		a.fence = max(a.fence, o.submitted)
+	}
+	switch o.request.Type {
+	case iomsg.Read:
+		if r.Code == status.Success {
+			a.checkRead(o)
+		}
+	case iomsg.Flush:
+		if r.Code == status.Success {
+			a.flushed(o)
+		}
+	default:
+		a.written(o, r.Code == status.Success)
+	}
+	if r.Quarantined {
+		a.slots[o.slot].quarantined, a.slots[o.slot].poisoned = true, false
+		return
+	}
+	a.poison(o.slot)
+}
+
+// awaitsMemory switches to new memory if there is any, and reports whether it has.
+func (a *application) awaitsMemory(queue *client.Queue, q int) bool {
+	if slices.ContainsFunc(a.slots, func(s slot) bool { return s.queue == q && s.busy }) {
+		return false
+	}
+	err := queue.Submit(&client.Request{Type: iomsg.Read, Length: blockSize})
+	if err == nil {
+		panic("simulation: a queue whose buffers are all in quarantine accepts a read")
+	}
+	if !errors.Is(err, client.ErrMemoryReplaced) {
+		return false
+	}
+	a.switchMemory(queue, q)
+	return true
+}
+
+// switchMemory goes over to new memory with all buffers of a queue.
+func (a *application) switchMemory(queue *client.Queue, q int) {
+	for i := range a.slots {
+		if a.slots[i].queue == q {
+			a.checkPoison(i)
+		}
+	}
+	queue.SwitchMemory()
+	a.world.trace("%s: queue %d has new memory", a.name, q)
+	for i := range a.slots {
+		if s := &a.slots[i]; s.queue == q {
+			s.quarantined, s.poisoned = false, false
+		}
+	}
+}
+
+func (a *application) checkRead(o *operation) {
+	memory := a.memory(o.slot)
+	for i := range o.count {
+		b := &a.blocks[o.first+i]
+		stamp, err := identify(memory[i*blockSize:][:blockSize], a.first+o.first+i)
+		if err != nil {
+			a.world.violate("%s: %v returned block %d with %v", a.name, o, a.first+o.first+i, err)
+			return
+		}
+		if !slices.Contains(b.live, stamp) {
+			a.world.violate("%s: %v returned block %d with stamp %d, but it can only hold %v",
+				a.name, o, a.first+o.first+i, stamp, b.live)
+			return
+		}
+		if !o.crashed { // else the crash may have changed it since
+			b.live = []uint64{stamp}
+		}
+	}
+}
+
+// written notes the outcome of an operation that changes blocks. One that has failed may have taken
+// effect.
+func (a *application) written(o *operation, success bool) {
+	durable := o.request.Flags&iomsg.FUA != 0
+	written := o.completed
+	if o.ended {
+		written = a.restarted // it succeeded before
+	}
+	for i := range o.count {
+		b := &a.blocks[o.first+i]
+		if o.stamp == 0 {
+			b.zeroed = o.completed
+		}
+		switch {
+		case !success || o.request.Type == iomsg.Trim:
+			b.live = include(b.live, o.stamp)
+			b.durable = include(b.durable, o.stamp)
+		case durable:
+			b.live, b.durable, b.volatile = []uint64{o.stamp}, []uint64{o.stamp}, false
+		case o.crashed: // it succeeded before the crash, which may have undone it
+			b.live, b.durable = include(b.live, o.stamp), include(b.durable, o.stamp)
+			b.lost, b.written = true, written
+		default:
+			b.live, b.durable = []uint64{o.stamp}, include(b.durable, o.stamp)
+			b.volatile, b.written = true, written
+		}
+	}
+}
+
+// flushed notes that what the blocks held at the submission of a flush, or hold since, is durable.
+func (a *application) flushed(o *operation) {
+	if o.mustFail && slices.ContainsFunc(a.blocks, func(b block) bool { return b.lost }) {
+		a.world.violate("%s: %v succeeded on queue %d although the target has restarted with "+
+			"completed writes that were not flushed; the client knows of %d", a.name, o, o.queue,
+			a.volume.Reconnections().LostWrites)
+	}
+	for i := range a.blocks {
+		b := &a.blocks[i]
+		if o.crashed { // it succeeded before the crash
+			b.lost = b.lost && b.written > o.submitted
+			continue
+		}
+		if slices.Equal(b.live, o.live[i]) && !b.busy {
+			b.durable, b.volatile = slices.Clone(b.live), false
+			continue
+		}
+		b.volatile = b.volatile && b.written > o.submitted
+		// Written since, or being written: one of the later contents or one of those then.
+		later := slices.DeleteFunc(slices.Clone(b.durable), func(s uint64) bool {
+			if w := a.stamps[s]; w != nil {
+				return w.completed < o.submitted && w.completed != 0
+			}
+			return b.zeroed < o.submitted
+		})
+		b.durable = slices.Clone(o.live[i])
+		for _, s := range append(later, b.live...) {
+			b.durable = include(b.durable, s)
+		}
+	}
+}
+
+// targetEnded is called when the target's process has ended.
+func (a *application) targetEnded() {
+	a.restarted = a.sequence
+	for _, o := range a.operation {
+		o.ended = true
+	}
+}
+
+// crashed is called when the target's machine has lost what was not durable.
+func (a *application) crashed() {
+	for _, o := range a.operation {
+		o.crashed = true
+	}
+	for i := range a.blocks {
+		b := &a.blocks[i]
+		b.lost = b.lost || b.volatile
+		for _, s := range b.durable {
+			b.live = include(b.live, s)
+		}
+		b.durable, b.volatile = slices.Clone(b.live), false
+	}
+}
+
+func include(stamps []uint64, stamp uint64) []uint64 {
+	if slices.Contains(stamps, stamp) {
+		return stamps
+	}
+	return append(slices.Clone(stamps), stamp)
+}
+
+// inspect is called before a block of the application is written to the disk.
+func (a *application) inspect(index int, data []byte) {
+	stamp, err := identify(data, index)
+	if err != nil {
+		a.world.violate("block %d of disk %s is about to be written with %v", index, a.disk.name, err)
+		return
+	}
+	if stamp == 0 {
+		return
+	}
+	o := a.stamps[stamp]
+	switch {
+	case o == nil || index < a.first+o.first || index >= a.first+o.first+o.count:
+		a.world.violate("block %d of disk %s is about to be written with stamp %d, "+
+			"which was not submitted for it", index, a.disk.name, stamp)
+	case o.completed != 0 && o.completed < a.fence:
+		a.world.violate("ghost write: block %d of disk %s is about to be written by %v, "+
+			"whose result was delivered before a later request succeeded", index, a.disk.name, o)
+	}
+}
+
+// poison fills a buffer whose result has been delivered: nobody may read or write it any more.
+func (a *application) poison(slot int) {
+	s := &a.slots[slot]
+	a.world.stamp++
+	s.poison, s.poisoned = poisonMark|a.world.stamp, true
+	memory := a.memory(slot)
+	for i := 0; i < len(memory); i += 8 {
+		binary.LittleEndian.PutUint64(memory[i:], s.poison)
+	}
+}
+
+func (a *application) checkPoison(slot int) {
+	s := &a.slots[slot]
+	if !s.poisoned || s.busy {
+		return
+	}
+	memory := a.memory(slot)
+	for i := 0; i < len(memory); i += 8 {
+		if word := binary.LittleEndian.Uint64(memory[i:]); word != s.poison {
+			a.world.violate("%s: byte %d of buffer %d changed from %#x to %#x after its result",
+				a.name, i, slot, s.poison, word)
+			return
+		}
+	}
+}
+
+func (o *operation) String() string {
+	return fmt.Sprintf("#%d %v %d+%d flags %x stamp %d", o.tag, o.request.Type, o.request.Offset,
+		o.request.Length, uint32(o.request.Flags), o.stamp)
+}
+
+// fill writes the content that identifies a stamp and a block. Stamp 0 is zeroes.
+func fill(b []byte, stamp uint64, index int) {
+	word := stamp
+	for i := 0; i < blockSize; i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], word)
+		word = word*6364136223846793005 + uint64(index) + 1
+		if stamp == 0 {
+			word = 0
+		}
+	}
+}
+
+// identify returns the stamp of a block's content, or an error that describes the content.
+func identify(b []byte, index int) (uint64, error) {
+	stamp := binary.LittleEndian.Uint64(b)
+	if stamp&(1<<63) != 0 && stamp>>32 == poisonMark>>32 {
+		return 0, fmt.Errorf("poison %#x: a buffer whose result had been delivered", stamp)
+	}
+	word := stamp
+	for i := 0; i < blockSize; i += 8 {
+		if got := binary.LittleEndian.Uint64(b[i:]); got != word {
+			return 0, fmt.Errorf("content that nobody wrote there: word %d is %#x instead of %#x",
+				i/8, got, word)
+		}
+		word = word*6364136223846793005 + uint64(index) + 1
+		if stamp == 0 {
+			word = 0
+		}
+	}
+	return stamp, nil
+}

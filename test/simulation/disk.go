@@ -1,0 +1,248 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// blockSize is the block size of all simulated disks. Blocks are written whole, even in a crash.
+const blockSize = 512
+
+// disk is a storage device with a volatile cache. It outlives the processes that open it.
+type disk struct {
+	name   string
+	uuid   volume.UUID
+	random *rand.Rand // belongs to the scheduler
+	// inspect is called for each block that is about to be written.
+	inspect func(block int, data []byte)
+
+	mu      sync.Mutex
+	current []byte // what reads return
+	// unsafe holds, for each block written since it was last durable, the contents that it may have
+	// after a crash; the first is the durable one.
+	unsafe map[int][][]byte
+	opened *openDisk // by the process that serves it
+	errors int       // how many of the next requests fail
+}
+
+func newDisk(name string, blocks int, random *rand.Rand) *disk {
+	d := &disk{
+		name: name, random: random, current: make([]byte, blocks*blockSize),
+		unsafe: make(map[int][][]byte),
+	}
+	for i := range d.uuid {
+		d.uuid[i] = byte(random.Uint32())
+	}
+	return d
+}
+
+// openDisk is a process's access to a disk. It implements volume.Volume.
+type openDisk struct {
+	disk    *disk
+	queues  []*diskQueue
+	pending []*pendingRequest // in the order of submission
+	dead    bool              // its process has died
+}
+
+type pendingRequest struct {
+	queue   *diskQueue
+	request *volume.Request
+}
+
+func (d *disk) open() *openDisk {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.opened != nil {
+		panic("simulation: two processes open one disk")
+	}
+	d.opened = &openDisk{disk: d}
+	return d.opened
+}
+
+func (o *openDisk) Info() volume.Info {
+	return volume.Info{
+		Name: o.disk.name, UUID: o.disk.uuid, Size: uint64(len(o.disk.current)),
+		BlockSize:    blockSize,
+		Capabilities: volume.CanTrim | volume.CanWriteZeroes | volume.CanFUA,
+	}
+}
+
+func (o *openDisk) Memory() *memory.Region { return nil }
+
+func (o *openDisk) NewQueue(depth int) (volume.Queue, error) {
+	o.disk.mu.Lock()
+	defer o.disk.mu.Unlock()
+	q := &diskQueue{open: o, info: o.Info(), depth: depth}
+	o.queues = append(o.queues, q)
+	return q, nil
+}
+
+func (o *openDisk) Failures() []volume.Failure { return nil }
+
+// Close makes everything durable.
+func (o *openDisk) Close(context.Context) error {
+	o.disk.mu.Lock()
+	defer o.disk.mu.Unlock()
+	if o.dead {
+		return nil
+	}
+	if len(o.pending) > 0 {
+		return status.Errorf(status.InUse, "close disk %s: requests are pending", o.disk.name)
+	}
+	clear(o.disk.unsafe)
+	o.disk.opened = nil
+	return nil
+}
+
+// diskQueue implements volume.Queue.
+type diskQueue struct {
+	open      *openDisk
+	info      volume.Info
+	depth     int
+	inFlight  int
+	completed []*volume.Request
+}
+
+func (q *diskQueue) Descriptor() int { return progress.NoDescriptor }
+func (q *diskQueue) Arm() bool       { return false }
+func (q *diskQueue) Disarm()         {}
+func (q *diskQueue) Drain()          {}
+
+func (q *diskQueue) Submit(r *volume.Request) error {
+	if err := q.info.Check(r); err != nil {
+		return err
+	}
+	q.open.disk.mu.Lock()
+	defer q.open.disk.mu.Unlock()
+	if q.inFlight == q.depth {
+		return status.Full
+	}
+	q.inFlight++
+	if q.open.dead {
+		r.Err = status.IOFailed
+		q.completed = append(q.completed, r)
+		return nil
+	}
+	q.open.pending = append(q.open.pending, &pendingRequest{q, r})
+	return nil
+}
+
+func (q *diskQueue) Poll(completed []*volume.Request) int {
+	q.open.disk.mu.Lock()
+	defer q.open.disk.mu.Unlock()
+	n := copy(completed, q.completed)
+	q.completed = append(q.completed[:0], q.completed[n:]...)
+	q.inFlight -= n
+	return n
+}
+
+func (q *diskQueue) Close() error {
+	q.open.disk.mu.Lock()
+	defer q.open.disk.mu.Unlock()
+	if q.inFlight > 0 && !q.open.dead {
+		return status.InUse
+	}
+	return nil
+}
+
+// The rest is for the scheduler.
+
+func (d *disk) hasPending() bool { return d.opened != nil && len(d.opened.pending) > 0 }
+
+// complete carries out pending request i and completes it.
+func (d *disk) complete(i int) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	o := d.opened
+	p := o.pending[i]
+	o.pending = append(o.pending[:i:i], o.pending[i+1:]...)
+	p.request.Err = d.carryOut(p.request)
+	p.queue.completed = append(p.queue.completed, p.request)
+	return fmt.Sprintf("%v %d+%d: %v",
+		p.request.Operation, p.request.Offset, p.request.Length, p.request.Err)
+}
+
+func (d *disk) carryOut(r *volume.Request) error {
+	if d.errors > 0 {
+		d.errors--
+		return status.IOFailed
+	}
+	first, count := int(r.Offset/blockSize), int(r.Length/blockSize)
+	switch r.Operation {
+	case iomsg.OpRead:
+		copy(r.Buffer, d.current[r.Offset:])
+	case iomsg.OpWrite:
+		for i := range count {
+			d.write(first+i, r.Buffer[i*blockSize:][:blockSize], r.ForceUnitAccess)
+		}
+	case iomsg.OpWriteZeroes:
+		for i := range count {
+			d.write(first+i, make([]byte, blockSize), r.ForceUnitAccess)
+		}
+	case iomsg.OpTrim:
+		for i := range count {
+			if d.random.IntN(2) == 0 {
+				d.write(first+i, make([]byte, blockSize), r.ForceUnitAccess)
+			}
+		}
+	case iomsg.OpFlush:
+		clear(d.unsafe)
+	}
+	return nil
+}
+
+func (d *disk) write(block int, data []byte, durable bool) {
+	d.inspect(block, data)
+	at := d.current[block*blockSize:][:blockSize]
+	if durable {
+		delete(d.unsafe, block)
+	} else {
+		if d.unsafe[block] == nil {
+			d.unsafe[block] = [][]byte{append([]byte(nil), at...)}
+		}
+		d.unsafe[block] = append(d.unsafe[block], append([]byte(nil), data...))
+	}
+	copy(at, data)
+}
+
+// crash ends the access of a process that has died. Requests in progress take effect in part, and
+// each block that is not durable keeps any of its latest contents if the machine has lost power.
+func (o *openDisk) crash(powerLoss bool) {
+	d := o.disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if o.dead || d.opened != o {
+		return
+	}
+	for _, p := range o.pending {
+		if r := p.request; r.Operation == iomsg.OpWrite {
+			for i := range int(r.Length / blockSize) {
+				if d.random.IntN(2) == 0 {
+					d.write(int(r.Offset/blockSize)+i, r.Buffer[i*blockSize:][:blockSize], false)
+				}
+			}
+		}
+	}
+	for _, p := range o.pending {
+		p.request.Err = status.IOFailed
+		p.queue.completed = append(p.queue.completed, p.request)
+	}
+	o.pending, o.dead, d.opened = nil, true, nil
+	if !powerLoss {
+		return
+	}
+	for block := range len(d.current) / blockSize {
+		if contents := d.unsafe[block]; contents != nil {
+			copy(d.current[block*blockSize:], contents[d.random.IntN(len(contents))])
+		}
+	}
+	clear(d.unsafe)
+}

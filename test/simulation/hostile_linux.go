@@ -1,0 +1,140 @@
+package simulation
+
+import (
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+)
+
+// hostileHost is a client that has opened a volume of its own, and writes garbage into all memory
+// that it shares with the relay.
+type hostileHost struct {
+	process *process
+	random  *rand.Rand // of the scheduler
+	volume  *client.Volume
+	shared  [][]byte // mappings of every memory file that was passed
+	left    bool
+}
+
+const scratchChannel = "scratch"
+
+func (w *world) admitHostileHost() {
+	if len(w.hostile) > 0 {
+		return // its volume has one user
+	}
+	p := w.newProcess("hostile", relayAddress)
+	h := &hostileHost{process: p, random: w.random}
+	p.bus.passed = h.share
+	w.hostile = append(w.hostile, h)
+	p.run(func(ctx context.Context) error {
+		a := application{world: w, process: p, channel: scratchChannel}
+		volume, err := client.Open(ctx, a.config())
+		if err != nil {
+			return err
+		}
+		w.mu.Lock()
+		h.volume = volume
+		w.mu.Unlock()
+		<-ctx.Done()
+		volume.Abort()
+		return nil
+	})
+}
+
+// share maps a memory file that has been passed to or from the host.
+func (h *hostileHost) share(descriptor int) {
+	var stat unix.Stat_t
+	if h.left || unix.Fstat(descriptor, &stat) != nil || stat.Mode&unix.S_IFMT != unix.S_IFREG {
+		return
+	}
+	memory, err := unix.Mmap(descriptor, 0, int(stat.Size), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED)
+	if err == nil {
+		h.shared = append(h.shared, memory)
+	}
+}
+
+// scribble changes some shared memory, or submits a request that makes no sense.
+func (h *hostileHost) scribble() {
+	if h.volume != nil && h.random.IntN(3) == 0 {
+		queue := h.volume.Queue(0)
+		_ = queue.Submit(&client.Request{
+			Type: iomsg.Type(h.random.IntN(16)), Flags: iomsg.Flags(h.random.Uint32()),
+			Length: h.random.Uint32N(1 << 14), Offset: h.random.Uint64N(1 << 24),
+			Memory: h.random.Uint64N(1 << 20),
+		})
+		queue.Flush()
+		return
+	}
+	memory := h.shared[h.random.IntN(len(h.shared))]
+	for range 1 + h.random.IntN(4) {
+		at := h.random.IntN(len(memory) / 8)
+		if h.random.IntN(2) == 0 {
+			at = h.random.IntN(min(64, len(memory)/8)) // the indices are at the front
+		}
+		word := memory[at*8:][:8]
+		switch h.random.IntN(3) {
+		case 0:
+			binary.LittleEndian.PutUint64(word, h.random.Uint64())
+		case 1:
+			changed := binary.LittleEndian.Uint32(word) + h.random.Uint32N(64)
+			binary.LittleEndian.PutUint32(word, changed)
+		default:
+			word[h.random.IntN(8)] ^= 1 << h.random.IntN(8)
+		}
+	}
+}
+
+// leave ends the host and releases what it has mapped.
+func (h *hostileHost) leave(w *world) {
+	if h.left {
+		return
+	}
+	h.left = true
+	for _, memory := range h.shared {
+		_ = unix.Munmap(memory)
+	}
+	h.shared = nil
+	w.kill(h.process)
+	w.bury(h.process)
+}
+
+// strangers is how many connections a hostile network opens.
+const strangers = 12
+
+// admitHostileNetwork opens connections to the ports of a target. Some are silent, others send
+// garbage.
+func (w *world) admitHostileNetwork(target netip.Addr, seed uint64) {
+	p := w.newProcess("stranger", netip.AddrFrom4([4]byte{10, 0, 9, 9}))
+	p.run(func(ctx context.Context) error {
+		random := rand.New(rand.NewPCG(seed, 4))
+		for i := range strangers {
+			port := pick(random, uint16(controlPort), uint16(rdmaPort))
+			stream, err := p.host.Dial(ctx, p.address, netip.AddrPortFrom(target, port))
+			if err != nil {
+				continue
+			}
+			defer stream.Close()
+			if i%3 == 0 {
+				continue
+			}
+			garbage := make([]byte, 4+random.IntN(2000))
+			for j := range garbage {
+				garbage[j] = byte(random.Uint32())
+			}
+			if i%3 == 2 { // a length that looks right
+				binary.BigEndian.PutUint32(garbage, 64)
+			}
+			_, _ = stream.Write(garbage)
+		}
+		<-ctx.Done()
+		return nil
+	})
+	w.strangers = append(w.strangers, p)
+}

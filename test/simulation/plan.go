@@ -1,0 +1,175 @@
+package simulation
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/retry"
+)
+
+// Plan is everything that a schedule is made of. It follows from a seed; a shrunk plan is written
+// out, and kept in testdata if it has found a bug.
+type Plan struct {
+	Seed uint64 `json:"seed"`
+	// Sizes of the world. Each target has a channel of the relay; applications use them in turn.
+	Targets      int `json:"targets"`
+	Applications int `json:"applications"`
+	Workers      int `json:"workers"` // threads of the relay and of each target
+	Queues       int `json:"queues"`  // of each application
+	Depth        int `json:"depth"`
+	Buffer       int `json:"buffer"`   // blocks of the largest request
+	Requests     int `json:"requests"` // of each application
+	// CRC protects RDMA connections. Only then does the network flip bits in them.
+	CRC bool `json:"crc"`
+	// The timeouts of the client and of the relay for an IO.
+	ClientIOTimeout time.Duration `json:"client_io_timeout_ns"`
+	RelayIOTimeout  time.Duration `json:"relay_io_timeout_ns"`
+	DrainTimeout    time.Duration `json:"drain_timeout_ns"`
+	Faults          []Fault       `json:"faults"`
+}
+
+// Fault is something that goes wrong.
+type Fault struct {
+	Step    int           `json:"step"` // of the schedule, at which it begins
+	Kind    FaultKind     `json:"kind"`
+	Subject int           `json:"subject"` // number of the process, target, or stream
+	For     time.Duration `json:"for_ns"`  // how long it lasts
+}
+
+// FaultKind is what goes wrong.
+type FaultKind string
+
+// The kinds of faults.
+const (
+	KillRelay      FaultKind = "kill-relay"
+	KillTarget     FaultKind = "kill-target"     // the process; the disk's cache survives
+	PowerLoss      FaultKind = "power-loss"      // of a target's machine
+	KillInitiator  FaultKind = "kill-initiator"  // its blocks are then left alone
+	StopRelay      FaultKind = "stop-relay"      // SIGTERM
+	StopTarget     FaultKind = "stop-target"     // SIGTERM
+	FreezeRelay    FaultKind = "freeze-relay"    // SIGSTOP and SIGCONT
+	FreezeTarget   FaultKind = "freeze-target"   // SIGSTOP and SIGCONT
+	FreezeClient   FaultKind = "freeze-client"   // SIGSTOP and SIGCONT
+	CutNetwork     FaultKind = "cut-network"     // between relay and target
+	ResetStream    FaultKind = "reset-stream"    // one TCP connection
+	FlipBit        FaultKind = "flip-bit"        // in an RDMA connection with CRC
+	FailDisk       FaultKind = "fail-disk"       // the next requests fail
+	StallDisk      FaultKind = "stall-disk"      // requests do not complete for a while
+	Reconfigure    FaultKind = "reconfigure"     // the relay: a channel is removed and added again
+	HostileHost    FaultKind = "hostile-host"    // a client that writes garbage into shared memory
+	HostileNetwork FaultKind = "hostile-network" // connections that are silent or send garbage
+)
+
+var faultKinds = []FaultKind{
+	KillRelay, KillTarget, PowerLoss, KillInitiator, StopRelay, StopTarget, FreezeRelay,
+	FreezeTarget, FreezeClient, CutNetwork, ResetStream, FlipBit, FailDisk, StallDisk, Reconfigure,
+	HostileHost, HostileNetwork,
+}
+
+// NewPlan derives a plan from a seed.
+func NewPlan(seed uint64) Plan {
+	r := rand.New(rand.NewPCG(seed, 1))
+	p := Plan{
+		Seed: seed, Targets: 1 + r.IntN(2), Applications: 1 + r.IntN(3), Workers: 1 + r.IntN(2),
+		Queues: 1 + r.IntN(2), Depth: 1 + r.IntN(8), Buffer: 1 + r.IntN(8),
+		Requests: 20 + r.IntN(60), CRC: r.IntN(2) == 0,
+		ClientIOTimeout: pick(r, 500*time.Millisecond, 2*time.Second, 10*time.Second),
+		RelayIOTimeout:  pick(r, 300*time.Millisecond, time.Second, 5*time.Second),
+		DrainTimeout:    pick(r, 0, 100*time.Millisecond, 2*time.Second, infinite),
+	}
+	step := 0
+	for range r.IntN(7) {
+		// Half of the faults follow closely on another.
+		step += 20 + r.IntN(pick(r, 200, 1500))
+		f := Fault{
+			Step: step, Kind: faultKinds[r.IntN(len(faultKinds))], Subject: r.IntN(64),
+			For: time.Duration(r.ExpFloat64() * float64(time.Second)),
+		}
+		if f.Kind == FlipBit && !p.CRC {
+			continue
+		}
+		p.Faults = append(p.Faults, f)
+	}
+	return p
+}
+
+// infinite is the DrainTimeout without a bound.
+const infinite = time.Duration(math.MaxInt64)
+
+func (p *Plan) drainTimeout() retry.Bound {
+	if p.DrainTimeout == infinite {
+		return retry.Forever()
+	}
+	return retry.Within(p.DrainTimeout)
+}
+
+func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
+
+// String returns the plan as one line of JSON, which ParsePlan reads.
+func (p Plan) String() string {
+	text, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // it has only numbers and strings
+	}
+	return string(text)
+}
+
+// ParsePlan reads a plan.
+func ParsePlan(text []byte) (Plan, error) {
+	var p Plan
+	if err := json.Unmarshal(text, &p); err != nil {
+		return p, fmt.Errorf("parse plan: %w", err)
+	}
+	return p, nil
+}
+
+// shrinkTries is how many seeds a smaller plan gets to fail with.
+const shrinkTries = 4
+
+// Shrink returns the smallest plan it can find that still fails, according to fails.
+func Shrink(p Plan, fails func(Plan) bool) Plan {
+	try := func(smaller Plan) bool {
+		for i := range shrinkTries {
+			smaller.Seed = p.Seed + uint64(i)
+			if fails(smaller) {
+				p = smaller
+				return true
+			}
+		}
+		return false
+	}
+	for progress := true; progress; {
+		progress = false
+		for i := 0; i < len(p.Faults); i++ {
+			smaller := p
+			smaller.Faults = slices.Delete(slices.Clone(p.Faults), i, i+1)
+			if try(smaller) {
+				progress, i = true, i-1
+			}
+		}
+		for _, shrink := range []func(*Plan) *int{
+			func(p *Plan) *int { return &p.Targets }, func(p *Plan) *int { return &p.Applications },
+			func(p *Plan) *int { return &p.Workers }, func(p *Plan) *int { return &p.Queues },
+			func(p *Plan) *int { return &p.Buffer }, func(p *Plan) *int { return &p.Depth },
+			func(p *Plan) *int { return &p.Requests },
+		} {
+			for {
+				smaller := p
+				n := shrink(&smaller)
+				if *n == 1 {
+					break
+				}
+				*n = (*n + 1) / 2
+				if !try(smaller) {
+					break
+				}
+				progress = true
+			}
+		}
+	}
+	return p
+}

@@ -1,0 +1,295 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
+	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// process is a run of a program, from its start until it dies or exits. When it dies, its
+// goroutines live on in this process, but nothing that they do reaches the world: their connections
+// are closed, their disk is detached, and their data-path threads do not get another turn until the
+// schedule is over.
+type process struct {
+	world   *world
+	id      int
+	name    string
+	address netip.Addr
+	host    *host
+	bus     *busHost
+
+	dead        bool
+	frozen      bool
+	frozenUntil time.Time
+	exited      bool // its main function has returned
+	threads     []*thread
+	stop        context.CancelFunc // SIGTERM
+	restart     func()             // starts the program again; nil if it stays dead
+
+	disk  *openDisk    // of a target
+	relay *relay.Relay // of the relay
+}
+
+// thread is a data-path thread that waits for its next turn.
+type thread struct {
+	process *process
+	idle    bool // its last turn did no work
+	resume  chan struct{}
+}
+
+func (w *world) newProcess(name string, address netip.Addr) *process {
+	w.processes++
+	p := &process{world: w, id: w.processes, name: name, address: address}
+	p.host = &host{internet: w.internet, process: p, address: address}
+	p.bus = &busHost{bus: w.bus, process: p}
+	w.alive = append(w.alive, p)
+	return p
+}
+
+// step makes a data-path thread wait for its next turn.
+func (p *process) step(work int) {
+	t := &thread{process: p, idle: work == 0, resume: make(chan struct{})}
+	w := p.world
+	w.mu.Lock()
+	p.threads = append(p.threads, t)
+	if work > 0 {
+		w.productive = true
+	}
+	w.mu.Unlock()
+	<-t.resume
+}
+
+func (p *process) policy() progress.Policy {
+	return progress.Policy{Mode: progress.Stepped, Step: p.step}
+}
+
+func (p *process) rdma() rdma.Provider {
+	return iwarp.New(iwarp.Options{CRC: p.world.plan.CRC, Network: p.host, Logger: p.log()})
+}
+
+func (p *process) comch() comch.Provider {
+	return emulated.New(emulated.Options{Sockets: p.bus, Logger: p.log()})
+}
+
+func (p *process) log() *zap.Logger { return p.world.log.Named(p.name) }
+
+// unpinned returns CPUs for the plan's number of workers.
+func (p *process) unpinned() []int {
+	cpus := make([]int, p.world.plan.Workers)
+	for i := range cpus {
+		cpus[i] = datapath.NoCPU
+	}
+	return cpus
+}
+
+// run runs the main function of a process on its goroutine.
+func (p *process) run(main func(ctx context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	p.stop = cancel
+	p.world.running.Go(func() {
+		err := main(ctx)
+		cancel()
+		p.world.mu.Lock()
+		defer p.world.mu.Unlock()
+		p.exited, p.world.productive = true, true
+		if err != nil && !p.dead {
+			p.world.trace("%s exits: %v", p.name, err)
+		}
+	})
+}
+
+// Addresses and names of the world.
+const (
+	controlPort = 7470
+	rdmaPort    = 7471
+	device      = emulated.DefaultDevice
+	representor = emulated.DefaultRepresentor
+)
+
+var relayAddress = netip.AddrFrom4([4]byte{10, 0, 0, 1})
+
+func targetAddress(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 1, byte(i)}) }
+
+func channelName(i int) string { return fmt.Sprintf("channel%d", i) }
+
+var keepAlive = controlmsg.KeepAliveConfig{
+	Interval: 200 * time.Millisecond, DeadAfter: time.Second,
+}
+
+// controlTimeout bounds the steps of handshakes, on all sides.
+const controlTimeout = 5 * time.Second
+
+func (w *world) startTarget(i int) {
+	p := w.newProcess(fmt.Sprintf("target%d", i), targetAddress(i))
+	p.restart = func() { w.startTarget(i) }
+	w.targets[i] = p
+	p.disk = w.disks[i].open()
+	scratch := newDisk("scratch", 64, rand.New(rand.NewPCG(w.plan.Seed, 5)))
+	scratch.inspect = func(int, []byte) {}
+	w.scratch[i] = scratch
+	p.run(func(ctx context.Context) error {
+		t, err := target.New(ctx, target.Config{
+			RDMA: p.rdma(), Network: p.host,
+			Listen:     netip.AddrPortFrom(p.address, controlPort),
+			RDMAListen: netip.AddrPortFrom(p.address, rdmaPort),
+			Volumes:    map[string]volume.Volume{"volume": p.disk, scratchChannel: scratch.open()},
+			CPUs:       p.unpinned(), Policy: p.policy(),
+			ControlTimeout: controlTimeout, DrainTimeout: w.plan.drainTimeout(),
+			KeepAlive: keepAlive, Logger: p.log(),
+		})
+		if err != nil {
+			return err
+		}
+		if err := t.Run(ctx); err != nil {
+			p.log().Error("run", zap.Error(err))
+		}
+		if err := t.Close(); err != nil {
+			return err
+		}
+		return p.disk.Close(context.Background())
+	})
+}
+
+func (w *world) relaySettings() relay.Settings {
+	s := relay.Settings{DrainTimeout: w.plan.drainTimeout()}
+	for i := range w.plan.Targets + 1 {
+		name, address, volume := channelName(i), targetAddress(i), "volume"
+		if i == w.plan.Targets {
+			name, address, volume = scratchChannel, targetAddress(0), scratchChannel
+		}
+		s.Channels = append(s.Channels, relay.ChannelConfig{
+			ChannelID: relay.ChannelID{Device: device, Representor: representor, Name: name},
+			Target:    netip.AddrPortFrom(address, controlPort), Volume: volume,
+			IOTimeout:      retry.Within(w.plan.RelayIOTimeout),
+			ControlTimeout: controlTimeout, KeepAlive: keepAlive,
+			Reconnect: retry.Policy{
+				FirstPause: 50 * time.Millisecond, LongestPause: 500 * time.Millisecond,
+				Random: noJitter,
+			},
+		})
+	}
+	return s
+}
+
+func noJitter() float64 { return 0 }
+
+func (w *world) startRelay() {
+	p := w.newProcess("relay", relayAddress)
+	p.restart = w.startRelay
+	w.relay = p
+	p.run(func(ctx context.Context) error {
+		r, err := relay.New(ctx, relay.Config{
+			Comch: p.comch(), RDMA: p.rdma(), Network: p.host, CPUs: p.unpinned(),
+			Policy: p.policy(), Settings: w.relaySettings(), Logger: p.log(),
+		})
+		if err != nil {
+			return err
+		}
+		w.mu.Lock()
+		p.relay = r
+		w.mu.Unlock()
+		if err := r.Run(ctx); err != nil {
+			p.log().Error("run", zap.Error(err))
+		}
+		return r.Close()
+	})
+}
+
+// startInitiator starts a program with an application that uses channel c.
+func (w *world) startInitiator(c, requests int) {
+	w.applicationCount++
+	n := w.applicationCount
+	p := w.newProcess(fmt.Sprintf("initiator%d", n), relayAddress)
+	blocks := 4 * w.plan.Buffer
+	a := &application{
+		world: w, process: p, name: p.name, disk: w.disks[c], channel: channelName(c),
+		first: w.usedBlocks[c], blocks: make([]block, blocks), queues: w.plan.Queues,
+		depth: w.plan.Depth, buffer: w.plan.Buffer, left: requests,
+		operation: make(map[uint64]*operation), stamps: make(map[uint64]*operation),
+		results: make([]client.Result, 4),
+	}
+	w.usedBlocks[c] += blocks
+	for i := range a.blocks {
+		a.blocks[i].live, a.blocks[i].durable = []uint64{0}, []uint64{0}
+	}
+	w.applications = append(w.applications, a)
+	p.run(func(ctx context.Context) error {
+		a.open(ctx)
+		if a.volume == nil {
+			return a.failure
+		}
+		<-ctx.Done()
+		if p.dead {
+			a.volume.Abort()
+			return nil
+		}
+		closing, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		a.closeError = a.volume.Close(closing)
+		return nil
+	})
+}
+
+func (a *application) config() client.Config {
+	plan := a.world.plan
+	return client.Config{
+		Provider: a.process.comch(), Device: representor, ChannelName: a.channel,
+		Queues: plan.Queues, Depth: plan.Depth, BufferSize: uint32(plan.Buffer * blockSize),
+		SyncDepth: -1, Policy: a.process.policy(),
+		ControlTimeout: controlTimeout, IOTimeout: plan.ClientIOTimeout,
+		Reconnect: &retry.Policy{
+			FirstPause: 20 * time.Millisecond, LongestPause: 500 * time.Millisecond,
+			Total: retry.Within(10 * time.Minute), Random: noJitter,
+		},
+		Logger: a.process.log(),
+	}
+}
+
+// kill ends a process as SIGKILL does.
+func (w *world) kill(p *process) {
+	p.dead, p.frozen = true, false
+	w.killed = w.killed || !p.exited
+	w.internet.kill(p)
+	w.bus.kill(p)
+	p.stop() // so that its goroutines end once the schedule is over
+}
+
+// bury removes a process that has exited or died from the world, and lets the kernel close what it
+// has left open.
+func (w *world) bury(p *process) {
+	for i, other := range w.alive {
+		if other == p {
+			w.alive = append(w.alive[:i:i], w.alive[i+1:]...)
+			w.buried = append(w.buried, p)
+		}
+	}
+	if !p.dead {
+		w.kill(p)
+	}
+	if p.disk == nil {
+		return
+	}
+	p.disk.crash(false)
+	for _, a := range w.applications {
+		if a.disk == p.disk.disk {
+			a.targetEnded()
+		}
+	}
+}

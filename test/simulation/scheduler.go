@@ -1,0 +1,330 @@
+package simulation
+
+import (
+	"context"
+	"slices"
+	"testing/synctest"
+	"time"
+)
+
+// Bounds of a step of time. A step doubles while nothing happens.
+const (
+	minPause = 20 * time.Microsecond
+	maxPause = 100 * time.Millisecond
+)
+
+// choice is something that can happen in a step.
+type choice struct {
+	kind  choiceKind
+	index int
+	other int
+}
+
+type choiceKind uint8
+
+const (
+	takeTurn        choiceKind = iota // index: process, other: thread
+	deliverStream                     // index: end
+	deliverPacket                     // index: end
+	connectStream                     // index: attempt
+	completeRequest                   // index: target, other: 1 for its scratch disk
+	runApplication                    // index: application
+	scribble                          // index: hostile host
+)
+
+// step waits until all goroutines wait, and lets one thing happen.
+func (w *world) step() {
+	synctest.Wait()
+	w.steps++
+	w.mu.Lock()
+	if w.productive {
+		w.productive = false
+		w.wakeEverybody()
+		w.pause = minPause
+	}
+	w.mu.Unlock()
+	w.expire()
+	choices := w.choices()
+	if len(choices) == 0 || w.random.IntN(400) == 0 {
+		w.trace("time passes: %v", w.pause)
+		time.Sleep(w.pause)
+		w.pause = min(2*w.pause, maxPause)
+		w.wakeEverybody()
+		return
+	}
+	switch c := choices[w.random.IntN(len(choices))]; c.kind {
+	case takeTurn:
+		p := w.alive[c.index]
+		t := p.threads[c.other]
+		p.threads = slices.Delete(p.threads, c.other, c.other+1)
+		w.trace("%s takes a turn", p.name)
+		close(t.resume)
+	case deliverStream:
+		w.deliver(w.internet.ends[c.index])
+		w.productive = true
+	case deliverPacket:
+		e := w.bus.ends[c.index]
+		w.trace("%s to %s: a packet arrives", e.host.process.name, e.peer.host.process.name)
+		w.bus.deliver(e)
+		w.productive = true
+	case connectStream:
+		d := w.internet.dials[c.index]
+		w.trace("%s connects to %v", d.from.process.name, d.to)
+		w.internet.connect(d)
+		w.productive = true
+	case completeRequest:
+		d := w.disks[c.index]
+		if c.other == 1 {
+			d = w.scratch[c.index]
+		}
+		outcome := d.complete(w.random.IntN(len(d.opened.pending)))
+		w.trace("%s completes %s", d.name, outcome)
+		w.productive = true
+	case scribble:
+		w.hostile[c.index].scribble()
+		w.productive = true
+	case runApplication:
+		a := w.applications[c.index]
+		if a.turn() > 0 {
+			w.productive = true
+		} else {
+			a.idle = true
+		}
+	}
+}
+
+// deliver lets some of what is in flight arrive, perhaps with an inverted bit.
+func (w *world) deliver(e *streamEnd) {
+	limit, flip := 1+w.random.IntN(window), -1
+	if w.random.IntN(4) == 0 {
+		limit = 1 + w.random.IntN(64)
+	}
+	if w.flips > 0 && len(e.out) > 0 && e.carriesFrames() && w.random.IntN(4) == 0 {
+		w.flips--
+		length := min(limit, len(e.out))
+		if w.random.IntN(2) == 0 {
+			length = min(length, frameHeaderBytes)
+		}
+		flip = w.random.IntN(8 * length)
+	}
+	w.trace("%v delivers up to %d of %d bytes, flips %d", e, limit, len(e.out), flip)
+	w.internet.deliver(e, limit, flip)
+}
+
+// wakeEverybody gives every thread and application another turn.
+func (w *world) wakeEverybody() {
+	for _, p := range w.alive {
+		for _, t := range p.threads {
+			t.idle = false
+		}
+	}
+	for _, a := range w.applications {
+		a.idle = false
+	}
+}
+
+// choices returns what can happen next.
+func (w *world) choices() []choice {
+	choices := w.choiceBuffer[:0]
+	for i, p := range w.alive {
+		if p.frozen {
+			continue
+		}
+		for j, t := range p.threads {
+			if !t.idle {
+				choices = append(choices, choice{takeTurn, i, j})
+			}
+		}
+	}
+	for i, e := range w.internet.ends {
+		if w.internet.deliverable(e) {
+			choices = append(choices, choice{deliverStream, i, 0})
+		}
+	}
+	for i, e := range w.bus.ends {
+		if e.deliverable() {
+			choices = append(choices, choice{deliverPacket, i, 0})
+		}
+	}
+	for i, d := range w.internet.dials {
+		if !d.from.process.frozen && !w.internet.isCut(d.from.address, d.to.Addr()) {
+			choices = append(choices, choice{connectStream, i, 0})
+		}
+	}
+	for i := range w.disks {
+		if w.disks[i].hasPending() && w.stalled[i].IsZero() {
+			choices = append(choices, choice{completeRequest, i, 0})
+		}
+		if w.scratch[i].hasPending() {
+			choices = append(choices, choice{completeRequest, i, 1})
+		}
+	}
+	for i, a := range w.applications {
+		if !a.idle && !a.finished && a.volume != nil && !a.process.dead && !a.process.frozen {
+			choices = append(choices, choice{runApplication, i, 0})
+		}
+	}
+	for i, h := range w.hostile {
+		if len(h.shared) > 0 && !h.process.frozen && len(choices) > 0 {
+			choices = append(choices, choice{scribble, i, 0})
+		}
+	}
+	w.choiceBuffer = choices
+	return choices
+}
+
+// expire ends what lasts for a limited time.
+func (w *world) expire() {
+	now := time.Now()
+	if now.Sub(w.expiredAt) < time.Millisecond {
+		return
+	}
+	w.expiredAt = now
+	w.internet.expire()
+	w.bus.endLoans(false)
+	for _, p := range slices.Clone(w.alive) {
+		if p.frozen && !now.Before(p.frozenUntil) {
+			w.trace("%s continues", p.name)
+			p.frozen, w.productive = false, true
+			w.checkAllPoison()
+		}
+		if p.exited && !p.dead && (p == w.relay || slices.Contains(w.targets, p)) && !w.ending {
+			w.trace("%s has exited and starts again", p.name)
+			w.bury(p)
+			p.restart()
+		}
+	}
+	for pair, until := range w.heals {
+		if !now.Before(until) {
+			w.trace("the network between %v and %v heals", pair[0], pair[1])
+			w.internet.partition(pair[0], pair[1], false)
+			delete(w.heals, pair)
+		}
+	}
+	for i := range w.stalled {
+		if !w.stalled[i].IsZero() && !now.Before(w.stalled[i]) {
+			w.trace("%s continues", w.disks[i].name)
+			w.stalled[i] = time.Time{}
+		}
+	}
+	for i := 0; i < len(w.restarts); i++ {
+		if r := w.restarts[i]; !now.Before(r.at) {
+			w.restarts = slices.Delete(w.restarts, i, i+1)
+			i--
+			r.start()
+		}
+	}
+}
+
+func (w *world) checkAllPoison() {
+	for _, a := range w.applications {
+		if a.volume == nil || a.process.dead || a.process.exited {
+			continue
+		}
+		for slot := range a.slots {
+			a.checkPoison(slot)
+		}
+	}
+}
+
+// begin begins a fault.
+func (w *world) begin(f *Fault) {
+	w.trace("FAULT %s %d for %v", f.Kind, f.Subject, f.For)
+	until := time.Now().Add(f.For)
+	t := f.Subject % len(w.targets)
+	target := w.targets[t]
+	var client *process
+	if n := len(w.applications); n > 0 {
+		client = w.applications[f.Subject%n].process
+	}
+	w.productive = true
+	switch f.Kind {
+	case KillRelay:
+		w.killAndRestart(w.relay, until)
+	case KillTarget:
+		w.crash(t, false, until)
+	case PowerLoss:
+		w.crash(t, true, until)
+	case KillInitiator:
+		if !client.dead && !client.exited {
+			w.kill(client)
+		}
+	case StopRelay:
+		w.relay.stop()
+	case StopTarget:
+		target.stop()
+	case FreezeRelay:
+		w.freeze(w.relay, until)
+	case FreezeTarget:
+		w.freeze(target, until)
+	case FreezeClient:
+		w.freeze(client, until)
+	case CutNetwork:
+		w.internet.partition(relayAddress, target.address, true)
+		w.heals[pair(relayAddress, target.address)] = until
+	case ResetStream:
+		if n := len(w.internet.ends); n > 0 {
+			w.internet.reset(w.internet.ends[f.Subject%n])
+		}
+	case FlipBit:
+		w.flips += 1 + f.Subject%8
+	case FailDisk:
+		w.disks[t].errors += 1 + f.Subject%8
+	case StallDisk:
+		w.stalled[t] = until
+	case Reconfigure:
+		w.reconfigure(t)
+	case HostileHost:
+		w.admitHostileHost()
+	case HostileNetwork:
+		w.admitHostileNetwork(target.address, uint64(f.Step))
+	}
+}
+
+func (w *world) freeze(p *process, until time.Time) {
+	if !p.dead {
+		p.frozen, p.frozenUntil = true, until
+	}
+}
+
+// killAndRestart kills a process and starts the program again later.
+func (w *world) killAndRestart(p *process, at time.Time) {
+	if p.dead || p.exited {
+		return
+	}
+	w.kill(p)
+	w.bury(p)
+	w.restarts = append(w.restarts, restart{at, p.restart})
+}
+
+// crash kills a target and, with the power, what was not durable.
+func (w *world) crash(t int, powerLoss bool, at time.Time) {
+	p := w.targets[t]
+	if p.dead || p.exited {
+		return
+	}
+	p.disk.crash(powerLoss)
+	if powerLoss {
+		for _, a := range w.applications {
+			if a.disk == w.disks[t] {
+				a.crashed()
+			}
+		}
+	}
+	w.killAndRestart(p, at)
+}
+
+// reconfigure removes a channel from the relay's configuration and adds it again.
+func (w *world) reconfigure(t int) {
+	r := w.relay.relay
+	if r == nil || w.relay.dead || w.relay.frozen {
+		return
+	}
+	w.running.Go(func() {
+		settings := w.relaySettings()
+		without := settings
+		without.Channels = slices.Delete(slices.Clone(settings.Channels), t, t+1)
+		_ = r.Reconfigure(context.Background(), without)
+		_ = r.Reconfigure(context.Background(), settings)
+	})
+}

@@ -1,0 +1,161 @@
+package simulation
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+var (
+	seedFile = flag.String("seed-file", "", "a file for the seed of the running schedule")
+	without  = flag.String("without", "", "a kind of fault to leave out")
+	seeds    = flag.Int("seeds", 50, "how many schedules to run")
+	first    = flag.Uint64("first", 1, "the seed of the first")
+	verbose  = flag.Bool("log", false, "print the logs of the programs as well")
+	runs     = flag.Int("runs", 20, "how often to run the plan, until it fails")
+	replay   = flag.String("plan", "", "a plan to run instead, as JSON, with a trace of its steps")
+)
+
+// outcome is what is left of a schedule.
+type outcome struct {
+	violation error
+	trace     string
+	steps     int
+	virtual   time.Duration
+}
+
+func run(t *testing.T, p Plan) (o outcome) {
+	t.Helper()
+	log := zap.NewNop()
+	if tracing && *verbose {
+		config := zap.NewDevelopmentEncoderConfig()
+		log = zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(config),
+			zapcore.Lock(os.Stderr), zapcore.DebugLevel))
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			o.violation = fmt.Errorf("%v", r) // goroutines are left
+		}
+	}()
+	synctest.Test(t, func(*testing.T) {
+		w := p.run(log)
+		o = outcome{w.violation, w.traceText(), w.steps, w.elapsed()}
+	})
+	return o
+}
+
+// TestSchedules runs schedules from consecutive seeds and shrinks the plan of each that fails.
+func TestSchedules(t *testing.T) {
+	runtime.GOMAXPROCS(1)
+	if *replay != "" {
+		p, err := ParsePlan([]byte(*replay))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tracing = true
+		// The Go scheduler is not seeded, so a plan may need several runs to fail again.
+		for range *runs {
+			if o := run(t, p); o.violation != nil {
+				fmt.Println(o.trace)
+				t.Fatal(o.violation)
+			}
+		}
+		return
+	}
+	begun, steps, failures, virtual := time.Now(), 0, 0, time.Duration(0)
+	for seed := *first; seed < *first+uint64(*seeds); seed++ {
+		p := NewPlan(seed)
+		p.Faults = slices.DeleteFunc(p.Faults,
+			func(f Fault) bool { return string(f.Kind) == *without })
+		announce(t, seed)
+		o := run(t, p)
+		steps += o.steps
+		virtual += o.virtual
+		if o.violation == nil {
+			continue
+		}
+		if failures++; failures > maxShrunk {
+			t.Errorf("seed %d: %v", seed, o.violation)
+			continue
+		}
+		small := Shrink(p, func(p Plan) bool { o := run(t, p); return o.violation != nil })
+		t.Errorf("seed %d: %v\nplan: %v\nshrunk: %v\nfails with: %v", seed, o.violation, p, small,
+			run(t, small).violation)
+	}
+	t.Logf("%d schedules, %d failed, %d steps, %v of virtual time, in %v", *seeds, failures, steps,
+		virtual.Round(time.Second), time.Since(begun).Round(time.Millisecond))
+}
+
+// maxShrunk is how many failing plans are shrunk, which takes many runs.
+const maxShrunk = 8
+
+// announce writes the seed to a file, so that it is known if the process crashes.
+func announce(t *testing.T, seed uint64) {
+	t.Helper()
+	if *seedFile == "" {
+		return
+	}
+	if err := os.WriteFile(*seedFile, fmt.Appendf(nil, "%d\n", seed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestKnownPlans runs the plans that have found bugs.
+func TestKnownPlans(t *testing.T) {
+	runtime.GOMAXPROCS(1)
+	files, err := filepath.Glob("testdata/plans/*.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".json"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := ParsePlan(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 10 {
+				if o := run(t, p); o.violation != nil {
+					t.Fatal(o.violation)
+				}
+				p.Seed++
+			}
+		})
+	}
+}
+
+func TestAPlanReadsBackAsTheSame(t *testing.T) {
+	p := NewPlan(42)
+	got, err := ParsePlan([]byte(p.String()))
+	if err != nil || got.String() != p.String() {
+		t.Errorf("%v became %v, %v", p, got, err)
+	}
+}
+
+func TestShrinkKeepsWhatTheFailureNeeds(t *testing.T) {
+	p := NewPlan(7)
+	p.Faults = append(p.Faults, Fault{Kind: KillRelay}, Fault{Kind: FlipBit},
+		Fault{Kind: KillTarget})
+	p.Depth = 8
+	small := Shrink(p, func(p Plan) bool {
+		return p.Depth >= 2 && slices.ContainsFunc(p.Faults,
+			func(f Fault) bool { return f.Kind == FlipBit })
+	})
+	if len(small.Faults) != 1 || small.Faults[0].Kind != FlipBit || small.Depth != 2 ||
+		small.Requests != 1 {
+		t.Errorf("shrunk to %v", small)
+	}
+}

@@ -1,0 +1,344 @@
+// Package simulation runs initiators, a relay, targets, and disks in one process, on a virtual
+// clock and a seeded scheduler.
+//
+// The programs are the real ones: clients, control machines, lanes, registries, the iWARP provider
+// and the emulated Comch provider with its shared memory. Simulated are what is below them: TCP
+// (internet), Unix sockets (bus), disks, the turns of data-path threads, and time, which
+// testing/synctest makes virtual. In each step the scheduler waits until all goroutines wait, and
+// lets one thing happen: a thread takes a turn, bytes arrive, a disk completes a request, an
+// application polls, a fault begins, or time passes.
+//
+// The goroutines that one step wakes run in the order that the Go scheduler picks, and a select
+// with several ready cases picks one at random: that is the one thing a seed does not determine.
+//
+// The applications know what each block may hold, and check every result, every block that is
+// written to a disk, and their buffers after each result.
+package simulation
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Bounds of a schedule.
+const (
+	maxChaosSteps = 20_000
+	// calmTime is how much virtual time the system gets to recover once all faults have ended.
+	calmTime     = 5 * time.Minute
+	maxCalmSteps = 200_000
+	traceLength  = 4_000
+)
+
+type world struct {
+	plan   *Plan
+	random *rand.Rand
+	log    *zap.Logger
+
+	internet *internet
+	bus      *bus
+	disks    []*disk
+	stalled  []time.Time // until when each disk does not complete requests
+	relay    *process
+	targets  []*process
+	alive    []*process
+	buried   []*process
+	running  sync.WaitGroup // main functions
+
+	applications     []*application
+	applicationCount int
+	processes        int
+	usedBlocks       []int
+	stamp            uint64
+	restarts         []restart
+	flips            int // bits still to invert
+	hostile          []*hostileHost
+	strangers        []*process
+	scratch          []*disk // of the targets, for hostile hosts
+	heals            map[[2]netip.Addr]time.Time
+	expiredAt        time.Time
+	choiceBuffer     []choice
+	faultsLeft       bool // some of the plan's faults have not begun
+	killed           bool // some process was
+	ending           bool // processes that exit are not started again
+
+	steps int
+	pause time.Duration // the next step of time
+
+	mu         sync.Mutex
+	productive bool // since the last step, so that all threads deserve a turn
+	violation  error
+	history    []string // the last steps
+}
+
+// restart is the start of a process that is due.
+type restart struct {
+	at    time.Time
+	start func()
+}
+
+// blocksPerDisk has room for the applications of a schedule, including those that are restarted.
+const blocksPerDisk = 4096
+
+// run runs a schedule and returns the first violation. It must be called in a synctest bubble.
+func (p Plan) run(log *zap.Logger) (w *world) {
+	w = &world{
+		plan: &p, random: rand.New(rand.NewPCG(p.Seed, 2)), log: log, internet: newInternet(),
+		bus: &bus{}, targets: make([]*process, p.Targets), usedBlocks: make([]int, p.Targets),
+		stalled: make([]time.Time, p.Targets), pause: minPause,
+		scratch: make([]*disk, p.Targets), heals: make(map[[2]netip.Addr]time.Time),
+	}
+	before := openDescriptors()
+	for i := range p.Targets {
+		d := newDisk(fmt.Sprintf("disk%d", i), blocksPerDisk, rand.New(rand.NewPCG(p.Seed, 3)))
+		d.inspect = func(block int, data []byte) { w.inspect(d, block, data) }
+		w.disks = append(w.disks, d)
+		w.startTarget(i)
+	}
+	w.startRelay()
+	for i := range p.Applications {
+		w.startInitiator(i%p.Targets, p.Requests)
+	}
+	w.chaos()
+	w.calm()
+	w.newcomers()
+	w.shutdown()
+	w.checkDescriptors(before)
+	return w
+}
+
+// checkDescriptors compares the open descriptors with those before the schedule. Only processes
+// that could end by themselves must have closed everything: the threads of a killed one did not run
+// when its sessions ended.
+func (w *world) checkDescriptors(before map[string]string) {
+	left := openDescriptors()
+	for descriptor := range before {
+		delete(left, descriptor)
+	}
+	const ownDirectory = 1
+	if len(left) > ownDirectory && !w.killed && w.violation == nil {
+		w.violate("descriptors are left: %v", left)
+	}
+	closeDescriptors(left)
+}
+
+func (w *world) inspect(d *disk, block int, data []byte) {
+	for _, a := range w.applications {
+		if a.disk == d && block >= a.first && block < a.first+len(a.blocks) {
+			a.inspect(block, data)
+			return
+		}
+	}
+	w.violate("block %d of %s belongs to no application", block, d.name)
+}
+
+// violate records the first violation.
+func (w *world) violate(format string, arguments ...any) {
+	if w.violation == nil {
+		w.violation = fmt.Errorf("step %d, %v after the start: %s", w.steps, w.elapsed(),
+			fmt.Sprintf(format, arguments...))
+		w.trace("VIOLATION %v", w.violation)
+	}
+}
+
+// epoch is when time begins in a synctest bubble.
+var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func (w *world) elapsed() time.Duration { return time.Since(epoch) }
+
+// tracing is set while a failing plan runs again.
+var tracing bool
+
+func (w *world) trace(format string, arguments ...any) {
+	if !tracing {
+		return
+	}
+	if len(w.history) == traceLength {
+		w.history = slices.Delete(w.history, 0, traceLength/4)
+	}
+	w.history = append(w.history,
+		fmt.Sprintf("%6d %12v  ", w.steps, w.elapsed())+fmt.Sprintf(format, arguments...))
+}
+
+// Trace returns the last steps.
+func (w *world) traceText() string { return strings.Join(w.history, "\n") }
+
+// chaos runs the applications while the plan's faults happen.
+func (w *world) chaos() {
+	faults := w.plan.Faults
+	for w.steps < maxChaosSteps && w.violation == nil {
+		for len(faults) > 0 && faults[0].Step <= w.steps {
+			w.begin(&faults[0])
+			faults = faults[1:]
+		}
+		w.faultsLeft = len(faults) > 0
+		if len(faults) == 0 && w.allFinished() {
+			return
+		}
+		w.step()
+	}
+}
+
+// calm ends all faults and waits until every application has all its results.
+func (w *world) calm() {
+	w.faultsLeft = false
+	for _, p := range w.alive {
+		p.frozen = false
+	}
+	clear(w.internet.cut)
+	clear(w.heals)
+	w.flips = 0
+	for i := range w.disks {
+		w.stalled[i], w.disks[i].errors = time.Time{}, 0
+	}
+	for _, h := range w.hostile {
+		h.leave(w)
+	}
+	for _, p := range w.strangers {
+		w.kill(p)
+		w.bury(p)
+	}
+	w.await("all requests to be answered", w.allFinished)
+	for _, a := range w.applications {
+		if a.failure != nil && !a.process.dead && w.violation == nil {
+			w.violate("%s: the volume failed for good: %v", a.name, a.failure)
+		}
+	}
+}
+
+// await runs the schedule until condition holds.
+func (w *world) await(what string, condition func() bool) {
+	begun, steps := time.Now(), w.steps
+	for !condition() && w.violation == nil {
+		if time.Since(begun) > calmTime || w.steps-steps > maxCalmSteps {
+			w.violate("no progress: waiting for %s since %v and %d steps: %s", what,
+				time.Since(begun), w.steps-steps, w.describe())
+			return
+		}
+		w.step()
+	}
+}
+
+func (w *world) allFinished() bool {
+	return !slices.ContainsFunc(w.applications,
+		func(a *application) bool { return !a.finished && !a.process.dead })
+}
+
+// newcomers lets an honest newcomer use each channel.
+func (w *world) newcomers() {
+	if w.violation != nil {
+		return
+	}
+	first := len(w.applications)
+	for c := range w.plan.Targets {
+		w.startInitiator(c, 10)
+	}
+	w.await("newcomers to be served", w.allFinished)
+	for _, a := range w.applications[first:] {
+		if a.failure != nil {
+			w.violate("%s, a newcomer: %v", a.name, a.failure)
+		}
+	}
+}
+
+// shutdown ends all processes: clients, the relay, and targets. Then those that have died before
+// get turns again, so that their goroutines end.
+func (w *world) shutdown() {
+	w.ending = true
+	for _, a := range w.applications {
+		a.closed = true
+		for slot := range a.slots {
+			if !a.process.dead {
+				a.checkPoison(slot)
+			}
+		}
+		a.process.stop()
+	}
+	w.await("clients to close", func() bool {
+		return !slices.ContainsFunc(w.applications,
+			func(a *application) bool { return !a.process.dead && !a.process.exited })
+	})
+	w.relay.stop()
+	w.await("the relay to exit", func() bool { return w.relay.exited })
+	for _, t := range w.targets {
+		t.stop()
+	}
+	w.await("the targets to exit", func() bool {
+		return !slices.ContainsFunc(w.targets, func(p *process) bool { return !p.exited })
+	})
+	for _, p := range slices.Clone(w.alive) {
+		w.bury(p)
+	}
+	everyone := w.buried
+	for i := 0; slices.ContainsFunc(everyone, func(p *process) bool { return !p.exited }); i++ {
+		if i > maxCalmSteps {
+			panic("simulation: goroutines of dead processes do not end: " + w.describe())
+		}
+		w.resurrect(everyone)
+	}
+	w.running.Wait()
+	w.bus.endLoans(true)
+	// Memory is released by timers.
+	time.Sleep(time.Minute)
+	synctest.Wait()
+}
+
+// resurrect gives every waiting thread a turn.
+func (w *world) resurrect(everyone []*process) {
+	synctest.Wait()
+	w.mu.Lock()
+	busy := w.productive
+	w.productive = false
+	var waiting []*thread
+	for _, p := range everyone {
+		waiting = append(waiting, p.threads...)
+		p.threads = nil
+	}
+	w.mu.Unlock()
+	for _, t := range waiting {
+		close(t.resume)
+	}
+	for _, e := range slices.Clone(w.internet.ends) {
+		w.internet.deliver(e, window, -1)
+	}
+	for _, e := range slices.Clone(w.bus.ends) {
+		w.bus.deliver(e)
+	}
+	if !busy {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// describe says what everybody is doing, for a schedule that makes no progress.
+func (w *world) describe() string {
+	var b strings.Builder
+	for _, a := range w.applications {
+		fmt.Fprintf(&b, "\n  %s: opened %v, finished %v, dead %v, %d left, %d outstanding", a.name,
+			a.volume != nil, a.finished, a.process.dead, a.left, len(a.operation))
+		for _, o := range a.operation {
+			fmt.Fprintf(&b, "\n    %v", o)
+		}
+	}
+	for _, p := range w.alive {
+		fmt.Fprintf(&b, "\n  %s: frozen %v, exited %v, %d threads wait", p.name, p.frozen, p.exited,
+			len(p.threads))
+	}
+	for _, e := range w.internet.ends {
+		if len(e.out) > 0 || len(e.in) > 0 {
+			fmt.Fprintf(&b, "\n  %v: %d bytes in flight, %d not read", e, len(e.out), len(e.in))
+		}
+	}
+	for _, d := range w.disks {
+		if d.opened != nil && len(d.opened.pending) > 0 {
+			fmt.Fprintf(&b, "\n  %s: %d requests pending", d.name, len(d.opened.pending))
+		}
+	}
+	return b.String()
+}
