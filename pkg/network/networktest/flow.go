@@ -27,9 +27,9 @@ const (
 )
 
 // connect makes a connection. The caller holds the lock.
-func (n *Network) connect(local, remote netip.AddrPort) (near, far *stream) {
-	near = &stream{network: n, local: local, remote: remote}
-	far = &stream{network: n, local: remote, remote: local}
+func (n *Network) connect(from, to *Host, local, remote netip.AddrPort) (near, far *stream) {
+	near = &stream{network: n, host: from, local: local, remote: remote}
+	far = &stream{network: n, host: to, local: remote, remote: local}
 	near.out = &Flow{network: n, writer: near, reader: far}
 	far.out = &Flow{network: n, writer: far, reader: near}
 	near.in, far.in = far.out, near.out
@@ -57,6 +57,19 @@ func (f *Flow) From() netip.AddrPort { return f.writer.local }
 
 // To returns the address of the end that reads.
 func (f *Flow) To() netip.AddrPort { return f.reader.local }
+
+// Writer returns the host of the end that writes.
+func (f *Flow) Writer() *Host { return f.writer.host }
+
+// Reader returns the host of the end that reads.
+func (f *Flow) Reader() *Host { return f.reader.host }
+
+// Buffered returns how many bytes are in flight or have not been read.
+func (f *Flow) Buffered() int {
+	f.network.mu.Lock()
+	defer f.network.mu.Unlock()
+	return len(f.data)
+}
 
 // InFlight returns how much is in flight: the number of bytes, plus one each for the end of the
 // stream and for a reset.

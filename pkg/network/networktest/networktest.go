@@ -80,10 +80,40 @@ func (n *Network) Host(addresses ...netip.Addr) *Host {
 	return &Host{network: n, addresses: addresses}
 }
 
-// Host is the network.Network of one host.
+// Host is the network.Network of one host, or of one process on it: several Hosts may have the same
+// addresses.
 type Host struct {
 	network   *Network
 	addresses []netip.Addr
+	killed    bool // guarded by network.mu
+}
+
+// Kill closes all listeners and streams of the host, as the kernel does when a process dies. From
+// then on, Dial and Listen fail with ENETDOWN.
+func (h *Host) Kill() {
+	n := h.network
+	n.mu.Lock()
+	h.killed = true
+	var listeners []*listener
+	for _, l := range n.listeners {
+		if l.host == h && !slices.Contains(listeners, l) {
+			listeners = append(listeners, l)
+		}
+	}
+	slices.SortFunc(listeners, func(a, b *listener) int { return a.address.Compare(b.address) })
+	var streams []*stream
+	for _, f := range n.flows {
+		if f.writer.host == h {
+			streams = append(streams, f.writer)
+		}
+	}
+	n.mu.Unlock()
+	for _, l := range listeners {
+		_ = l.Close() // fails only if it is closed already
+	}
+	for _, s := range streams {
+		_ = s.Close()
+	}
 }
 
 // errorOf returns errno the way package net reports it.
@@ -130,11 +160,14 @@ func (h *Host) Dial(
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if h.killed {
+		return nil, errorOf("dial", source, remote, syscall.ENETDOWN)
+	}
 	l := n.listeners[remote]
 	if l == nil || len(l.waiting) == backlog {
 		return nil, errorOf("dial", source, remote, syscall.ECONNREFUSED)
 	}
-	near, far := n.connect(source, remote)
+	near, far := n.connect(h, l.host, source, remote)
 	l.waiting = append(l.waiting, far)
 	l.changed.wake()
 	return near, nil
@@ -149,6 +182,9 @@ func (h *Host) Listen(ctx context.Context, address netip.AddrPort) (network.List
 	if err := ctx.Err(); err != nil {
 		return nil, errorOf("listen", netip.AddrPort{}, address, err)
 	}
+	if h.killed {
+		return nil, errorOf("listen", netip.AddrPort{}, address, syscall.ENETDOWN)
+	}
 	bound := []netip.Addr{address.Addr()}
 	if address.Addr().IsUnspecified() {
 		bound = h.addresses
@@ -158,7 +194,7 @@ func (h *Host) Listen(ctx context.Context, address netip.AddrPort) (network.List
 	if address.Port() == 0 {
 		address = netip.AddrPortFrom(address.Addr(), n.pickPort(bound))
 	}
-	l := &listener{network: n, address: address}
+	l := &listener{network: n, host: h, address: address}
 	for _, b := range bound {
 		key := netip.AddrPortFrom(b, address.Port())
 		if n.listeners[key] != nil {
@@ -200,6 +236,7 @@ func (n *Network) pickPort(addresses []netip.Addr) uint16 {
 // listener queues the far ends of connections until they are accepted.
 type listener struct {
 	network *Network
+	host    *Host
 	address netip.AddrPort
 	keys    []netip.AddrPort // in Network.listeners; nil once closed
 	waiting []*stream

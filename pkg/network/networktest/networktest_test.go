@@ -369,3 +369,49 @@ func TestCloseWakesWhoeverWaits(t *testing.T) {
 		}
 	})
 }
+
+func TestAKilledHostLosesEverything(t *testing.T) {
+	n := networktest.New(networktest.Config{})
+	server, client := n.Host(serverAddress), n.Host(clientAddress)
+	listener, err := server.Listen(t.Context(), netip.AddrPortFrom(serverAddress, 7))
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, err := client.Dial(t.Context(), clientAddress, listener.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting, err := client.Dial(t.Context(), clientAddress, listener.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := near.Write([]byte("unread")); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	for _, stream := range []network.Stream{near, waiting} {
+		if _, err := stream.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("the peer reads %v", err)
+		}
+	}
+	if _, err := far.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a write of the killed host: %v", err)
+	}
+	if _, err := listener.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("an accept of the killed host: %v", err)
+	}
+	if _, err := server.Listen(t.Context(), listener.Address()); !errors.Is(err, syscall.ENETDOWN) {
+		t.Errorf("a listen of the killed host: %v", err)
+	}
+	_, err = server.Dial(t.Context(), serverAddress, netip.AddrPortFrom(clientAddress, 7))
+	if !errors.Is(err, syscall.ENETDOWN) {
+		t.Errorf("a dial of the killed host: %v", err)
+	}
+	if _, err := n.Host(serverAddress).Listen(t.Context(), listener.Address()); err != nil {
+		t.Errorf("the address is not free: %v", err)
+	}
+}

@@ -12,6 +12,7 @@ import (
 // stream is one end of a connection, a network.Pollable. Network.mu guards it.
 type stream struct {
 	network       *Network
+	host          *Host
 	local, remote netip.AddrPort
 	in, out       *Flow
 	changed       signal

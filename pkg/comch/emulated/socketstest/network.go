@@ -26,6 +26,9 @@ type Options struct {
 	// once the delivery, and all earlier ones to the same socket, have been delivered. The sender's
 	// goroutine calls InFlight, which may call Deliver. nil delivers at once.
 	InFlight func(*Delivery)
+	// Pass, if set, returns the descriptor that the process to gets for one that the process from
+	// sends. nil duplicates it.
+	Pass func(descriptor int, from, to comch.Peer) (int, error)
 	// QueueLength is how many packets one end of a connection holds, delivered or in flight, before
 	// writers have to wait. 0 means 64.
 	QueueLength int
@@ -45,6 +48,11 @@ type Network struct {
 func NewNetwork(options Options) *Network {
 	options.QueueLength = cmp.Or(options.QueueLength, 64)
 	options.Backlog = cmp.Or(options.Backlog, 128)
+	if options.Pass == nil {
+		options.Pass = func(descriptor int, _, _ comch.Peer) (int, error) {
+			return Duplicate(descriptor)
+		}
+	}
 	return &Network{options: options, services: make(map[comch.Service]*listener)}
 }
 

@@ -156,7 +156,7 @@ func isOver(deadline time.Time) bool {
 }
 
 func (s *socket) WritePacket(packet []byte, passed []int) error {
-	descriptors, err := duplicateAll(passed)
+	descriptors, err := s.pass(passed)
 	if err != nil {
 		return err
 	}
@@ -263,17 +263,24 @@ func (s *socket) reject() {
 	_ = s.Close() // fails only if its process has been killed
 }
 
-func duplicateAll(descriptors []int) ([]int, error) {
-	var duplicates []int
+// pass returns the descriptors that the peer gets.
+func (s *socket) pass(descriptors []int) ([]int, error) {
+	var passed []int
 	for _, descriptor := range descriptors {
-		duplicate, err := unix.FcntlInt(uintptr(descriptor), unix.F_DUPFD_CLOEXEC, 0)
+		received, err := s.process.network.options.Pass(descriptor, s.process.identity,
+			s.peer.process.identity)
 		if err != nil {
-			closeAll(duplicates)
+			closeAll(passed)
 			return nil, fmt.Errorf("pass descriptor %d: %w", descriptor, err)
 		}
-		duplicates = append(duplicates, duplicate)
+		passed = append(passed, received)
 	}
-	return duplicates, nil
+	return passed, nil
+}
+
+// Duplicate returns another descriptor of the same open file, as the kernel passes it.
+func Duplicate(descriptor int) (int, error) {
+	return unix.FcntlInt(uintptr(descriptor), unix.F_DUPFD_CLOEXEC, 0)
 }
 
 func closeAll(descriptors []int) {
