@@ -30,7 +30,7 @@ func (w *world) admitHostileHost() {
 	}
 	p := w.newProcess("hostile", relayAddress)
 	h := &hostileHost{process: p, random: w.random}
-	p.bus.passed = h.share
+	p.passed = h.share
 	w.hostile = append(w.hostile, h)
 	p.run(func(ctx context.Context) error {
 		a := application{world: w, process: p, channel: scratchChannel}

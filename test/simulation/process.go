@@ -12,8 +12,10 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated/socketstest"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/network/networktest"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
@@ -32,8 +34,10 @@ type process struct {
 	id      int
 	name    string
 	address netip.Addr
-	host    *host
-	bus     *busHost
+	host    *networktest.Host
+	sockets *socketstest.Process
+	// passed, if set, is called with each descriptor that the process sends or receives.
+	passed func(descriptor int)
 
 	dead        bool
 	frozen      bool
@@ -57,8 +61,7 @@ type thread struct {
 func (w *world) newProcess(name string, address netip.Addr) *process {
 	w.processes++
 	p := &process{world: w, id: w.processes, name: name, address: address}
-	p.host = &host{internet: w.internet, process: p, address: address}
-	p.bus = &busHost{bus: w.bus, process: p}
+	p.host, p.sockets = w.internet.host(p), w.bus.socketsOf(p)
 	w.alive = append(w.alive, p)
 	return p
 }
@@ -85,7 +88,7 @@ func (p *process) rdma() rdma.Provider {
 }
 
 func (p *process) comch() comch.Provider {
-	return emulated.New(emulated.Options{Sockets: p.bus, Logger: p.log()})
+	return emulated.New(emulated.Options{Sockets: p.sockets, Logger: p.log()})
 }
 
 func (p *process) log() *zap.Logger { return p.world.log.Named(p.name) }
@@ -266,8 +269,8 @@ func (a *application) config() client.Config {
 func (w *world) kill(p *process) {
 	p.dead, p.frozen = true, false
 	w.killed = w.killed || !p.exited
-	w.internet.kill(p)
-	w.bus.kill(p)
+	p.host.Kill()
+	p.sockets.Kill()
 	p.stop() // so that its goroutines end once the schedule is over
 }
 

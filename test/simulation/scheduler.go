@@ -3,8 +3,11 @@ package simulation
 import (
 	"context"
 	"slices"
+	"syscall"
 	"testing/synctest"
 	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/network/networktest"
 )
 
 // Bounds of a step of time. A step doubles while nothing happens.
@@ -24,8 +27,8 @@ type choiceKind uint8
 
 const (
 	takeTurn        choiceKind = iota // index: process, other: thread
-	deliverStream                     // index: end
-	deliverPacket                     // index: end
+	deliverStream                     // index: flow
+	deliverPacket                     // index: delivery
 	connectStream                     // index: attempt
 	completeRequest                   // index: target, other: 1 for its scratch disk
 	runApplication                    // index: application
@@ -60,17 +63,17 @@ func (w *world) step() {
 		w.trace("%s takes a turn", p.name)
 		close(t.resume)
 	case deliverStream:
-		w.deliver(w.internet.ends[c.index])
+		w.deliver(w.internet.moving[c.index])
 		w.productive = true
 	case deliverPacket:
-		e := w.bus.ends[c.index]
-		w.trace("%s to %s: a packet arrives", e.host.process.name, e.peer.host.process.name)
-		w.bus.deliver(e)
+		d := w.bus.inFlight[c.index]
+		w.trace("%s to %s: a packet arrives", w.bus.process(d.From).name, w.bus.process(d.To).name)
+		w.bus.deliver(d)
 		w.productive = true
 	case connectStream:
 		d := w.internet.dials[c.index]
-		w.trace("%s connects to %v", d.from.process.name, d.to)
-		w.internet.connect(d)
+		w.trace("%v connects to %v", d.from, d.to)
+		w.internet.allow(d)
 		w.productive = true
 	case completeRequest:
 		d := w.disks[c.index]
@@ -94,21 +97,23 @@ func (w *world) step() {
 }
 
 // deliver lets some of what is in flight arrive, perhaps with an inverted bit.
-func (w *world) deliver(e *streamEnd) {
+func (w *world) deliver(f *networktest.Flow) {
 	limit, flip := 1+w.random.IntN(window), -1
 	if w.random.IntN(4) == 0 {
 		limit = 1 + w.random.IntN(64)
 	}
-	if w.flips > 0 && len(e.out) > 0 && e.carriesFrames() && w.random.IntN(4) == 0 {
+	if w.flips > 0 && w.internet.carriesFrames(f) && w.random.IntN(4) == 0 {
 		w.flips--
-		length := min(limit, len(e.out))
+		length := min(limit, f.InFlight())
 		if w.random.IntN(2) == 0 {
 			length = min(length, frameHeaderBytes)
 		}
 		flip = w.random.IntN(8 * length)
 	}
-	w.trace("%v delivers up to %d of %d bytes, flips %d", e, limit, len(e.out), flip)
-	w.internet.deliver(e, limit, flip)
+	if tracing {
+		w.trace("%s delivers up to %d of %d bytes, flips %d", describe(f), limit, f.InFlight(), flip)
+	}
+	w.internet.deliver(f, limit, flip)
 }
 
 // wakeEverybody gives every thread and application another turn.
@@ -136,18 +141,18 @@ func (w *world) choices() []choice {
 			}
 		}
 	}
-	for i, e := range w.internet.ends {
-		if w.internet.deliverable(e) {
+	for i, f := range w.internet.moving {
+		if w.internet.deliverable(f) {
 			choices = append(choices, choice{deliverStream, i, 0})
 		}
 	}
-	for i, e := range w.bus.ends {
-		if e.deliverable() {
+	for i, d := range w.bus.inFlight {
+		if w.bus.deliverable(d) {
 			choices = append(choices, choice{deliverPacket, i, 0})
 		}
 	}
 	for i, d := range w.internet.dials {
-		if !d.from.process.frozen && !w.internet.isCut(d.from.address, d.to.Addr()) {
+		if !w.relay.frozen && !w.internet.isCut(d.from.Addr(), d.to.Addr()) {
 			choices = append(choices, choice{connectStream, i, 0})
 		}
 	}
@@ -197,7 +202,7 @@ func (w *world) expire() {
 	for pair, until := range w.heals {
 		if !now.Before(until) {
 			w.trace("the network between %v and %v heals", pair[0], pair[1])
-			w.internet.partition(pair[0], pair[1], false)
+			delete(w.internet.cut, pair)
 			delete(w.heals, pair)
 		}
 	}
@@ -260,11 +265,11 @@ func (w *world) begin(f *Fault) {
 	case FreezeClient:
 		w.freeze(client, until)
 	case CutNetwork:
-		w.internet.partition(relayAddress, target.address, true)
+		w.internet.cut[pair(relayAddress, target.address)] = time.Now()
 		w.heals[pair(relayAddress, target.address)] = until
 	case ResetStream:
-		if n := len(w.internet.ends); n > 0 {
-			w.internet.reset(w.internet.ends[f.Subject%n])
+		if flows := w.internet.network.Flows(); len(flows) > 0 {
+			w.internet.fail(flows[f.Subject%len(flows)], syscall.ECONNRESET)
 		}
 	case FlipBit:
 		w.flips += 1 + f.Subject%8

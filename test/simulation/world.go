@@ -91,7 +91,7 @@ const blocksPerDisk = 4096
 func (p Plan) run(log *zap.Logger) (w *world) {
 	w = &world{
 		plan: &p, random: rand.New(rand.NewPCG(p.Seed, 2)), log: log, internet: newInternet(),
-		bus: &bus{}, targets: make([]*process, p.Targets), usedBlocks: make([]int, p.Targets),
+		bus: newBus(), targets: make([]*process, p.Targets), usedBlocks: make([]int, p.Targets),
 		stalled: make([]time.Time, p.Targets), pause: minPause,
 		scratch: make([]*disk, p.Targets), heals: make(map[[2]netip.Addr]time.Time),
 	}
@@ -305,11 +305,14 @@ func (w *world) resurrect(everyone []*process) {
 	for _, t := range waiting {
 		close(t.resume)
 	}
-	for _, e := range slices.Clone(w.internet.ends) {
-		w.internet.deliver(e, window, -1)
+	for _, f := range slices.Clone(w.internet.moving) {
+		w.internet.deliver(f, window, -1)
 	}
-	for _, e := range slices.Clone(w.bus.ends) {
-		w.bus.deliver(e)
+	for _, d := range slices.Clone(w.bus.inFlight) {
+		w.bus.deliver(d)
+	}
+	for _, d := range slices.Clone(w.internet.dials) {
+		w.internet.allow(d)
 	}
 	if !busy {
 		time.Sleep(10 * time.Millisecond)
@@ -330,9 +333,9 @@ func (w *world) describe() string {
 		fmt.Fprintf(&b, "\n  %s: frozen %v, exited %v, %d threads wait", p.name, p.frozen, p.exited,
 			len(p.threads))
 	}
-	for _, e := range w.internet.ends {
-		if len(e.out) > 0 || len(e.in) > 0 {
-			fmt.Fprintf(&b, "\n  %v: %d bytes in flight, %d not read", e, len(e.out), len(e.in))
+	for _, f := range w.internet.network.Flows() {
+		if n := f.Buffered(); n > 0 {
+			fmt.Fprintf(&b, "\n  %s: %d in flight of %d bytes", describe(f), f.InFlight(), n)
 		}
 	}
 	for _, d := range w.disks {
