@@ -62,13 +62,9 @@ func TestSchedules(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tracing = true
-		// The Go scheduler is not seeded, so a plan may need several runs to fail again.
-		for range *runs {
-			if o := run(t, p); o.violation != nil {
-				fmt.Println(o.trace)
-				t.Fatal(o.violation)
-			}
+		if o := rerun(t, p); o.violation != nil {
+			fmt.Println(o.trace)
+			t.Fatal(o.violation)
 		}
 		return
 	}
@@ -88,16 +84,39 @@ func TestSchedules(t *testing.T) {
 			t.Errorf("seed %d: %v", seed, o.violation)
 			continue
 		}
-		small := Shrink(p, func(p Plan) bool { o := run(t, p); return o.violation != nil })
-		t.Errorf("seed %d: %v\nplan: %v\nshrunk: %v\nfails with: %v", seed, o.violation, p, small,
-			run(t, small).violation)
+		small := Shrink(p, func(p Plan) bool { return run(t, p).violation != nil })
+		again := rerun(t, small)
+		t.Errorf("seed %d: %v\nplan: %v\nshrunk: %v\nfails with: %v\nafter\n%s", seed, o.violation, p,
+			small, again.violation, lastLines(again.trace, shownSteps))
 	}
 	t.Logf("%d schedules, %d failed, %d steps, %v of virtual time, in %v", *seeds, failures, steps,
 		virtual.Round(time.Second), time.Since(begun).Round(time.Millisecond))
 }
 
+// shownSteps is how many of the steps before a failure are shown.
+const shownSteps = 60
+
+// rerun runs a plan with a trace until it fails. The Go scheduler is not seeded, so a plan may need
+// several runs.
+func rerun(t *testing.T, p Plan) (o outcome) {
+	t.Helper()
+	tracing = true
+	defer func() { tracing = false }()
+	for range *runs {
+		if o = run(t, p); o.violation != nil {
+			return o
+		}
+	}
+	return o
+}
+
+func lastLines(text string, n int) string {
+	lines := strings.Split(text, "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
 // maxShrunk is how many failing plans are shrunk, which takes many runs.
-const maxShrunk = 8
+const maxShrunk = 3
 
 // announce writes the seed to a file, so that it is known if the process crashes.
 func announce(t *testing.T, seed uint64) {
