@@ -1,0 +1,327 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// MaxRules is how many rules an Injector may have.
+const MaxRules = 64
+
+// ErrInjected distinguishes injected failures from real ones.
+var ErrInjected = errors.New("injected fault")
+
+// Injector applies rules to the operations that hooks report. Its methods may be called
+// concurrently.
+type Injector struct {
+	rules    []*activeRule
+	recorder *Recorder
+
+	mu       sync.Mutex           // guards what follows
+	released chan struct{}        // closed and replaced at each release
+	waiters  map[*Waiter]struct{} // of threads that may sleep while something is frozen
+}
+
+// activeRule is a rule with its state.
+type activeRule struct {
+	Rule
+	on       atomic.Bool   // the rule's switch is on, or it has none
+	seen     atomic.Uint64 // operations counted so far
+	matches  atomic.Uint64
+	releases atomic.Uint64 // how often what the rule has frozen was released
+	failure  error         // what operations fail with
+	lost     error         // what operations on a connection fail with that the rule has ended
+}
+
+// New returns an injector of rules. recorder, if it is not nil, receives every match. New fails
+// with status.InvalidValue if a rule is invalid or there are too many.
+func New(rules []Rule, recorder *Recorder) (*Injector, error) {
+	if len(rules) > MaxRules {
+		return nil, status.Errorf(status.InvalidValue, "%d fault rules, the limit is %d",
+			len(rules), MaxRules)
+	}
+	i := &Injector{recorder: recorder, released: make(chan struct{}),
+		waiters: make(map[*Waiter]struct{})}
+	for _, rule := range rules {
+		if err := rule.validate(); err != nil {
+			return nil, status.Errorf(status.InvalidValue, "fault rule %v: %w", rule, err)
+		}
+		active := &activeRule{Rule: rule}
+		active.on.Store(rule.Switch == "")
+		active.failure = status.Errorf(rule.Code, "%w of rule %v", ErrInjected, rule)
+		active.lost = status.Errorf(status.NotConnected, "%w of rule %v", ErrInjected, rule)
+		i.rules = append(i.rules, active)
+	}
+	return i, nil
+}
+
+// TurnOn turns a switch on: rules that name it match from now on. All switches are off at first.
+// TurnOn("") turns on every switch.
+func (i *Injector) TurnOn(name string) {
+	for _, r := range i.rules {
+		if r.Switch != "" && (name == "" || r.Switch == name) {
+			r.on.Store(true)
+		}
+	}
+}
+
+// TurnOff turns a switch off, or every switch if name is "", and releases what rules that name it
+// have frozen.
+func (i *Injector) TurnOff(name string) {
+	i.release(func(r *activeRule) bool {
+		if r.Switch == "" || name != "" && r.Switch != name {
+			return false
+		}
+		r.on.Store(false)
+		return true
+	})
+}
+
+// Release lets everything continue that is frozen. Rules may freeze later operations again.
+func (i *Injector) Release() { i.release(func(*activeRule) bool { return true }) }
+
+func (i *Injector) release(of func(*activeRule) bool) {
+	for _, r := range i.rules {
+		if of(r) {
+			r.releases.Add(1)
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	close(i.released)
+	i.released = make(chan struct{})
+	for w := range i.waiters {
+		w.ring()
+	}
+}
+
+// RuleStatus describes a rule at work.
+type RuleStatus struct {
+	Rule    Rule
+	Seen    uint64 // operations that the rule has counted
+	Matches uint64
+}
+
+// Rules returns the status of every rule. A nil Injector has none.
+func (i *Injector) Rules() []RuleStatus {
+	if i == nil {
+		return nil
+	}
+	var all []RuleStatus
+	for _, r := range i.rules {
+		all = append(all, RuleStatus{Rule: r.Rule, Seen: r.seen.Load(), Matches: r.matches.Load()})
+	}
+	return all
+}
+
+// Has reports whether there are rules for a seam. A nil Injector has none.
+func (i *Injector) Has(seam Seam) bool {
+	return i != nil && slices.ContainsFunc(i.rules,
+		func(r *activeRule) bool { return r.Seam == seam })
+}
+
+// Point is an operation that has rules. A nil *Point is an operation without rules.
+type Point struct {
+	injector  *Injector
+	seam      Seam
+	operation string
+	rules     []*activeRule
+}
+
+// Point returns the rules of an operation, or nil if there are none. It panics if the seam has no
+// such operation.
+func (i *Injector) Point(seam Seam, operation string) *Point {
+	may, exists := allowed(seam, operation)
+	if !exists || operation == Any {
+		panic(fmt.Sprintf("fault: %s:%s is not an operation", seam, operation))
+	}
+	p := &Point{injector: i, seam: seam, operation: operation}
+	for _, r := range i.rules {
+		if r.Seam == seam && (r.Operation == operation || r.Operation == Any) &&
+			may.has(r.Action) {
+			p.rules = append(p.rules, r)
+		}
+	}
+	if len(p.rules) == 0 {
+		return nil
+	}
+	return p
+}
+
+// CanHold reports whether a rule delays or freezes the operation.
+func (p *Point) CanHold() bool {
+	return p != nil && slices.ContainsFunc(p.rules, func(r *activeRule) bool {
+		return r.Action == Delay || r.Action == Freeze
+	})
+}
+
+// NeedsKind reports whether a rule depends on the kind of message.
+func (p *Point) NeedsKind() bool {
+	return p != nil && slices.ContainsFunc(p.rules,
+		func(r *activeRule) bool { return r.Kind != "" })
+}
+
+// Next counts an operation on size bytes and returns what happens to it. If several rules match, it
+// is what the first of them says; all of them count, and all matches are recorded.
+func (p *Point) Next(size uint64) Hit { return p.NextOf(size, "") }
+
+// NextOf is Next for a message of the given kind.
+func (p *Point) NextOf(size uint64, kind string) Hit {
+	if p == nil {
+		return Hit{}
+	}
+	var hit Hit
+	for _, r := range p.rules {
+		// Read before the switch, so that turning it off meanwhile releases this operation.
+		releases := r.releases.Load()
+		if r.Kind != "" && r.Kind != kind || !r.on.Load() {
+			continue
+		}
+		number := r.seen.Add(1)
+		random := mix(r.Seed, number)
+		if !r.matchesNumber(number, random) {
+			continue
+		}
+		r.matches.Add(1)
+		if recorder := p.injector.recorder; recorder != nil {
+			recorder.record(Event{Time: time.Now(), Seam: p.seam, Operation: p.operation,
+				Kind: kind, Action: r.Action, Size: size, Number: number})
+		}
+		if hit.Action == None && r.Action != Trace {
+			hit = Hit{Action: r.Action, rule: r, random: mix(random, number), releases: releases}
+		}
+	}
+	return hit
+}
+
+func (r *activeRule) matchesNumber(number, random uint64) bool {
+	return (r.Every == 0 || number%r.Every == 0) &&
+		(r.Nth == 0 || number == r.Nth) &&
+		number > r.After &&
+		(r.Probability == 0 || float64(random>>11)/(1<<53) < r.Probability)
+}
+
+// mix returns a number that depends on seed and n and looks random (SplitMix64).
+func mix(seed, n uint64) uint64 {
+	z := seed + n*0x9e3779b97f4a7c15
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// Hit is what happens to an operation.
+type Hit struct {
+	Action   Action // None or another one, but not Trace
+	rule     *activeRule
+	random   uint64
+	releases uint64
+}
+
+// Err returns what the operation fails with, for the action Error.
+func (h Hit) Err() error { return h.rule.failure }
+
+// Lost returns what an operation fails with whose connection was lost by the action Drop.
+func (h Hit) Lost() error { return h.rule.lost }
+
+// Holds reports whether the action is Delay or Freeze.
+func (h Hit) Holds() bool { return h.Action == Delay || h.Action == Freeze }
+
+// Corrupt inverts one bit of data, which may be empty.
+func (h Hit) Corrupt(data []byte) {
+	if len(data) > 0 {
+		data[h.CorruptIndex(len(data))] ^= 1 << (h.random >> 61)
+	}
+}
+
+// CorruptIndex returns the index of the byte that Corrupt changes.
+func (h Hit) CorruptIndex(length int) int { return int(h.random % uint64(length)) }
+
+// Hold returns how long the operation is held back.
+func (h Hit) Hold() Hold {
+	switch h.Action {
+	case Delay:
+		return Hold{due: time.Now().Add(h.rule.Delay)}
+	case Freeze:
+		return Hold{rule: h.rule, releases: h.releases}
+	}
+	return Hold{}
+}
+
+// Hold is how long something is held back. The zero value is over.
+type Hold struct {
+	due      time.Time
+	rule     *activeRule // the rule that has frozen it, if any
+	releases uint64      // of the rule when it did
+}
+
+// IsOver reports whether what was held back continues.
+func (h *Hold) IsOver() bool {
+	if h.rule != nil {
+		return h.rule.releases.Load() != h.releases
+	}
+	return h.due.IsZero() || !time.Now().Before(h.due)
+}
+
+// IsBefore reports whether h is over at a known time, and other later or at an unknown time.
+func (h *Hold) IsBefore(other *Hold) bool {
+	return !h.due.IsZero() && (other.due.IsZero() || h.due.Before(other.due))
+}
+
+// Enter is Next for an operation that may block: it waits while a rule holds the operation back,
+// and returns the error if a rule makes it fail. The wait ends early if ctx ends, with an error, or
+// if ended is closed, without one. ended may be nil.
+func (p *Point) Enter(ctx context.Context, ended <-chan struct{}, size uint64) (Hit, error) {
+	if p == nil {
+		return Hit{}, nil
+	}
+	hit := p.Next(size)
+	return hit, p.Carry(ctx, ended, hit)
+}
+
+// Carry does what Enter does, for a hit that Next has returned.
+func (p *Point) Carry(ctx context.Context, ended <-chan struct{}, hit Hit) error {
+	switch hit.Action {
+	case Error:
+		return hit.Err()
+	case Delay, Freeze:
+		hold := hit.Hold()
+		return p.injector.wait(ctx, ended, &hold)
+	}
+	return nil
+}
+
+// wait waits until a hold is over.
+func (i *Injector) wait(ctx context.Context, ended <-chan struct{}, hold *Hold) error {
+	var due <-chan time.Time
+	if hold.rule == nil {
+		timer := time.NewTimer(time.Until(hold.due))
+		defer timer.Stop()
+		due = timer.C
+	}
+	for {
+		i.mu.Lock()
+		released := i.released
+		i.mu.Unlock()
+		if hold.IsOver() {
+			return nil
+		}
+		select {
+		case <-due:
+			return nil
+		case <-released:
+		case <-ended:
+			return nil
+		case <-ctx.Done():
+			cause := context.Cause(ctx)
+			return status.Errorf(status.CodeOf(cause), "%w held the operation back: %w",
+				ErrInjected, cause)
+		}
+	}
+}

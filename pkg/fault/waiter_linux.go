@@ -1,0 +1,103 @@
+package fault
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/progress"
+)
+
+// Waiter lets a thread sleep on another Waiter and on what a hook holds back. One thread uses it;
+// Injector.Release wakes it from others.
+type Waiter struct {
+	injector *Injector
+	inner    progress.Waiter
+	epoll    int // holds timer and the inner descriptor; NoDescriptor if there is none
+	timer    int
+
+	mu     sync.Mutex // orders ring and Close
+	closed bool
+}
+
+// NewWaiter returns a waiter that includes inner. If inner has no descriptor, the waiter has none
+// either.
+func (i *Injector) NewWaiter(inner progress.Waiter) (*Waiter, error) {
+	w := &Waiter{injector: i, inner: inner, epoll: progress.NoDescriptor,
+		timer: progress.NoDescriptor}
+	if inner.Descriptor() == progress.NoDescriptor {
+		return w, nil
+	}
+	var err error
+	if w.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("create epoll set: %w", err)
+	}
+	w.timer, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("create timer: %w", err), unix.Close(w.epoll))
+	}
+	for _, fd := range []int{w.timer, inner.Descriptor()} {
+		event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
+		if err := unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &event); err != nil {
+			return nil, errors.Join(fmt.Errorf("watch descriptor %d: %w", fd, err), w.Close())
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.waiters[w] = struct{}{}
+	return w, nil
+}
+
+// Close releases the descriptors. The inner waiter stays as it is.
+func (w *Waiter) Close() error {
+	w.injector.mu.Lock()
+	delete(w.injector.waiters, w)
+	w.injector.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed || w.epoll == progress.NoDescriptor {
+		return nil
+	}
+	w.closed = true
+	return errors.Join(unix.Close(w.epoll), unix.Close(w.timer))
+}
+
+// Descriptor returns a descriptor that is readable when the inner one is, at the time of WakeAt,
+// and after a release.
+func (w *Waiter) Descriptor() int { return w.epoll }
+
+// WakeAt makes the descriptor readable when hold is over, which the caller checks afterwards: a
+// release between the two calls counts as well as a later one.
+func (w *Waiter) WakeAt(hold *Hold) {
+	if !hold.due.IsZero() {
+		w.setTimer(time.Until(hold.due))
+	}
+}
+
+// ring makes the descriptor readable.
+func (w *Waiter) ring() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.closed {
+		w.setTimer(0)
+	}
+}
+
+func (w *Waiter) setTimer(after time.Duration) {
+	if w.timer == progress.NoDescriptor {
+		return
+	}
+	// 0 would disarm the timer. The call fails only for invalid arguments.
+	_ = unix.TimerfdSettime(w.timer, 0,
+		&unix.ItimerSpec{Value: unix.NsecToTimespec(max(after, 1).Nanoseconds())}, nil)
+}
+
+// Drain consumes what has made the descriptor readable.
+func (w *Waiter) Drain() {
+	w.inner.Drain()
+	var count [8]byte
+	_, _ = unix.Read(w.timer, count[:]) // EAGAIN if the other descriptor was readable
+}
