@@ -15,7 +15,7 @@ import (
 )
 
 // connect returns both ends of a TCP connection. The end of the test closes them.
-func connect(t *testing.T) (near, far *net.TCPConn) {
+func connect(t testing.TB) (near, far *net.TCPConn) {
 	t.Helper()
 	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
