@@ -1,0 +1,271 @@
+// Package hook wraps any volume. The wrapper forwards everything, and traces, delays, fails,
+// corrupts, or freezes the operations that fault rules name.
+//
+// The operations of the seam "volume" are new_queue, read, write, flush, trim, and write_zeroes. A
+// request that fails by a rule is not carried out. Delayed and frozen requests are carried out at
+// once and complete later. A write is corrupted for as long as it is carried out: its buffer gets
+// the inverted bit back before it completes.
+package hook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/zc-relay/zc-relay/pkg/fault"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// Config configures the hooks.
+type Config struct {
+	// Injector holds the rules; nil means none.
+	Injector *fault.Injector
+}
+
+// Wrap returns inner with hooks, or inner itself if there are no rules for the seam.
+func Wrap(inner volume.Volume, config Config) volume.Volume {
+	if !config.Injector.Has(fault.Volume) {
+		return inner
+	}
+	v := &hookedVolume{Volume: inner, injector: config.Injector,
+		newQueue: config.Injector.Point(fault.Volume, "new_queue")}
+	for operation := range iomsg.OperationCount {
+		if name, ok := operationNames[operation]; ok {
+			v.points[operation] = config.Injector.Point(fault.Volume, name)
+			v.canHold = v.canHold || v.points[operation].CanHold()
+		}
+	}
+	return v
+}
+
+// operationNames are the names in rules.
+var operationNames = map[iomsg.Operation]string{
+	iomsg.OpRead: "read", iomsg.OpWrite: "write", iomsg.OpFlush: "flush", iomsg.OpTrim: "trim",
+	iomsg.OpWriteZeroes: "write_zeroes",
+}
+
+type hookedVolume struct {
+	volume.Volume
+	injector *fault.Injector
+	newQueue *fault.Point
+	points   [iomsg.OperationCount]*fault.Point
+	canHold  bool // a rule can hold back a request
+}
+
+// Memory hides the content if reads have rules, because reading it directly would bypass them.
+func (v *hookedVolume) Memory() *memory.Region {
+	if v.points[iomsg.OpRead] != nil {
+		return nil
+	}
+	return v.Volume.Memory()
+}
+
+// NewQueue opens a queue for one thread.
+func (v *hookedVolume) NewQueue(depth int) (volume.Queue, error) {
+	info := v.Info()
+	if _, err := v.newQueue.Enter(context.Background(), nil, 0); err != nil {
+		return nil, fmt.Errorf("open queue of volume %q: %w", info.Name, err)
+	}
+	inner, err := v.Volume.NewQueue(depth)
+	if err != nil {
+		return nil, err
+	}
+	q := &queue{volume: v, inner: inner, info: info, depth: depth,
+		marked: make([]markedRequest, 0, depth)}
+	if v.canHold {
+		if q.waiter, err = v.injector.NewWaiter(inner); err != nil {
+			return nil, errors.Join(fmt.Errorf("open queue of volume %q: %w", info.Name, err),
+				inner.Close())
+		}
+	}
+	return q, nil
+}
+
+// queue submits requests for one thread.
+type queue struct {
+	volume *hookedVolume
+	inner  volume.Queue
+	info   volume.Info
+	waiter *fault.Waiter // nil if no rule can hold a request back
+	armed  bool          // the inner queue is
+	closed bool
+
+	depth   int
+	running int             // submitted and not yet polled
+	marked  []markedRequest // those of them that rules have matched
+}
+
+// markedRequest is a request to which something happens.
+type markedRequest struct {
+	request *volume.Request
+	hit     fault.Hit
+	hold    fault.Hold
+	done    bool // carried out, or failed instead
+}
+
+// Submit starts a request, or makes it fail.
+func (q *queue) Submit(r *volume.Request) error {
+	if q.running >= q.depth {
+		return status.Full
+	}
+	if err := q.info.Check(r); err != nil {
+		return err
+	}
+	var hit fault.Hit
+	if p := q.volume.points[r.Operation]; p != nil {
+		hit = p.Next(r.Length)
+	}
+	if hit.Action == fault.None {
+		if err := q.inner.Submit(r); err != nil {
+			return err
+		}
+		q.running++
+		return nil
+	}
+	return q.submitMarked(r, hit)
+}
+
+func (q *queue) submitMarked(r *volume.Request, hit fault.Hit) error {
+	m := markedRequest{request: r, hit: hit, hold: hit.Hold()}
+	switch {
+	case hit.Action == fault.Error:
+		m.done = true
+		r.Err = fmt.Errorf("%v %d bytes at offset %d: %w", r.Operation, r.Length, r.Offset,
+			hit.Err())
+	default:
+		if hit.Action == fault.Corrupt && r.Operation == iomsg.OpWrite {
+			hit.Corrupt(r.Buffer)
+		}
+		if err := q.inner.Submit(r); err != nil {
+			m.uncorrupt()
+			return err
+		}
+	}
+	q.running++
+	q.marked = append(q.marked, m)
+	return nil
+}
+
+// uncorrupt restores the buffer of a write.
+func (m *markedRequest) uncorrupt() {
+	if m.hit.Action == fault.Corrupt && m.request.Operation == iomsg.OpWrite {
+		m.hit.Corrupt(m.request.Buffer)
+	}
+}
+
+// Poll returns completed requests that are due.
+func (q *queue) Poll(completed []*volume.Request) int {
+	if len(q.marked) == 0 {
+		n := q.inner.Poll(completed)
+		q.running -= n
+		return n
+	}
+	n := 0
+	for _, r := range completed[:q.inner.Poll(completed)] {
+		if q.carriedOut(r) {
+			completed[n] = r
+			n++
+		}
+	}
+	q.marked = slices.DeleteFunc(q.marked, func(m markedRequest) bool {
+		if n == len(completed) || !m.done || !m.hold.IsOver() {
+			return false
+		}
+		completed[n] = m.request
+		n++
+		return true
+	})
+	q.running -= n
+	return n
+}
+
+// carriedOut finishes a request that the inner queue has completed, and reports whether it
+// completes now.
+func (q *queue) carriedOut(r *volume.Request) bool {
+	i := slices.IndexFunc(q.marked, func(m markedRequest) bool { return m.request == r })
+	if i < 0 {
+		return true
+	}
+	m := &q.marked[i]
+	if m.hit.Action == fault.Corrupt {
+		m.hit.Corrupt(r.Buffer) // a write had it inverted before
+		q.marked = slices.Delete(q.marked, i, i+1)
+		return true
+	}
+	m.done = true
+	return false
+}
+
+// Descriptor returns what a thread can sleep on.
+func (q *queue) Descriptor() int {
+	if q.waiter == nil {
+		return q.inner.Descriptor()
+	}
+	return q.waiter.Descriptor()
+}
+
+// Arm prepares for sleep until a request completes or is due.
+func (q *queue) Arm() bool {
+	if len(q.marked) > 0 && q.isDue() {
+		q.Disarm() // it may have been armed before
+		return false
+	}
+	q.armed = q.inner.Arm()
+	return q.armed
+}
+
+// isDue reports whether a request that a rule has matched is due. If not, it wakes the thread in
+// time.
+func (q *queue) isDue() bool {
+	var earliest fault.Hold
+	for i := range q.marked {
+		if m := &q.marked[i]; m.done && m.hold.IsBefore(&earliest) {
+			earliest = m.hold
+		}
+	}
+	if q.waiter != nil {
+		q.waiter.WakeAt(&earliest)
+	}
+	return slices.ContainsFunc(q.marked,
+		func(m markedRequest) bool { return m.done && m.hold.IsOver() })
+}
+
+// Disarm cancels Arm.
+func (q *queue) Disarm() {
+	if q.armed {
+		q.armed = false
+		q.inner.Disarm()
+	}
+}
+
+// Drain clears the descriptor.
+func (q *queue) Drain() {
+	if q.waiter == nil {
+		q.inner.Drain()
+		return
+	}
+	q.waiter.Drain()
+}
+
+// Close releases the queue.
+func (q *queue) Close() error {
+	if q.closed {
+		return nil
+	}
+	if q.running > 0 {
+		return status.Errorf(status.InUse,
+			"close queue of volume %q: %d requests are in flight", q.info.Name, q.running)
+	}
+	if err := q.inner.Close(); err != nil {
+		return err
+	}
+	q.closed = true
+	if q.waiter == nil {
+		return nil
+	}
+	return q.waiter.Close()
+}
