@@ -1,0 +1,280 @@
+package hook
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/fault"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// consumer receives messages for one thread.
+type consumer struct {
+	comch.Consumer
+	point  *fault.Point
+	waiter *fault.Waiter // nil if no rule can hold a message back
+	armed  bool          // the inner consumer is
+
+	// These serve rules that hold messages back.
+	held     []heldMessage // not yet delivered, in order
+	scratch  []comch.Received
+	receives int // limit of posted receives
+	posted   int // receives on the inner consumer
+}
+
+type heldMessage struct {
+	received comch.Received
+	hold     fault.Hold
+}
+
+// scratchSize is how many messages are polled at a time while some are held back.
+const scratchSize = 32
+
+func newConsumer(inner comch.Consumer, p *points, receives int) (comch.Consumer, error) {
+	c := &consumer{Consumer: inner, point: p.consumerPoll, receives: receives}
+	if !p.consumerPoll.CanHold() {
+		return c, nil
+	}
+	c.held = make([]heldMessage, 0, receives)
+	c.scratch = make([]comch.Received, scratchSize)
+	var err error
+	c.waiter, err = p.injector.NewWaiter(inner)
+	return c, err
+}
+
+// PostReceive posts a receive. A message that is held back still occupies its receive.
+func (c *consumer) PostReceive(offset, length uint32, userData uint64) error {
+	if c.waiter == nil {
+		return c.Consumer.PostReceive(offset, length, userData)
+	}
+	if c.posted+len(c.held) >= c.receives {
+		return status.Full
+	}
+	if err := c.Consumer.PostReceive(offset, length, userData); err != nil {
+		return err
+	}
+	c.posted++
+	return nil
+}
+
+// Poll fills received with messages that are due.
+func (c *consumer) Poll(received []comch.Received) int {
+	arrived := received
+	if len(c.held) > 0 {
+		arrived = c.scratch
+	}
+	done := 0
+	n := c.Consumer.Poll(arrived)
+	c.posted -= n
+	for i := range arrived[:n] {
+		r := &arrived[i]
+		hit := c.point.Next(uint64(r.Length))
+		if hit.Action == fault.Corrupt {
+			c.corrupt(hit, r)
+		}
+		if len(c.held) > 0 || hit.Holds() {
+			c.held = append(c.held, heldMessage{received: *r, hold: hit.Hold()})
+			continue
+		}
+		done++
+	}
+	if len(c.held) > 0 {
+		done += c.deliver(received[done:])
+	}
+	return done
+}
+
+// deliver moves messages that are due to received and returns their number.
+func (c *consumer) deliver(received []comch.Received) int {
+	n := 0
+	for n < len(received) && n < len(c.held) && c.isDue(&c.held[n].hold) {
+		received[n] = c.held[n].received
+		n++
+	}
+	c.held = slices.Delete(c.held, 0, n)
+	return n
+}
+
+// isDue reports whether a hold is over. Nothing is held back after the end, when an empty poll means
+// that nothing more arrives.
+func (c *consumer) isDue(hold *fault.Hold) bool {
+	return hold.IsOver() || c.State() != progress.Running
+}
+
+// corrupt inverts a bit of a message, or of its immediate data if it has no other.
+func (c *consumer) corrupt(hit fault.Hit, r *comch.Received) {
+	data := r.Immediate[:r.ImmediateLength]
+	if r.Length > 0 {
+		data = c.Memory()[r.Offset : r.Offset+r.Length]
+	}
+	hit.Corrupt(data)
+}
+
+// Descriptor returns what a thread can sleep on.
+func (c *consumer) Descriptor() int {
+	if c.waiter == nil {
+		return c.Consumer.Descriptor()
+	}
+	return c.waiter.Descriptor()
+}
+
+// Arm prepares for sleep until a message arrives or is due.
+func (c *consumer) Arm() bool {
+	if len(c.held) > 0 {
+		hold := &c.held[0].hold
+		c.waiter.WakeAt(hold)
+		if c.isDue(hold) {
+			c.Disarm() // it may have been armed before
+			return false
+		}
+	}
+	c.armed = c.Consumer.Arm()
+	return c.armed
+}
+
+// Disarm cancels Arm.
+func (c *consumer) Disarm() {
+	if c.armed {
+		c.armed = false
+		c.Consumer.Disarm()
+	}
+}
+
+// Drain clears the descriptor.
+func (c *consumer) Drain() {
+	if c.waiter == nil {
+		c.Consumer.Drain()
+		return
+	}
+	c.waiter.Drain()
+}
+
+// Close destroys the consumer and what it holds back.
+func (c *consumer) Close() error {
+	err := c.Consumer.Close()
+	if err == nil && c.waiter != nil {
+		err = c.waiter.Close()
+	}
+	return err
+}
+
+// producer sends messages for one thread.
+type producer struct {
+	comch.Producer
+	connection *connection
+	waiter     *fault.Waiter // nil if no rule can hold a message back
+	armed      bool          // the inner producer is
+
+	isHolding bool
+	hold      fault.Hold // of the message that the owner tries to send
+	scratch   []byte     // a corrupted message
+}
+
+func newProducer(inner comch.Producer, c *connection) (comch.Producer, error) {
+	p := &producer{Producer: inner, connection: c}
+	if !c.points.producerSend.CanHold() {
+		return p, nil
+	}
+	var err error
+	p.waiter, err = c.points.injector.NewWaiter(inner)
+	return p, err
+}
+
+// Send sends a message unless it is held back.
+func (p *producer) Send(message, immediate []byte) error {
+	if p.isHolding {
+		if !p.hold.IsOver() && p.State() == progress.Running {
+			return status.Again
+		}
+		p.isHolding = false
+		return p.Producer.Send(message, immediate)
+	}
+	hit := p.connection.points.producerSend.Next(uint64(len(message)))
+	switch hit.Action {
+	case fault.Error:
+		return hit.Err()
+	case fault.Delay, fault.Freeze:
+		p.isHolding, p.hold = true, hit.Hold()
+		return status.Again
+	case fault.Drop:
+		p.connection.Abort()
+		return hit.Lost()
+	case fault.Corrupt:
+		return p.sendCorrupted(hit, message, immediate)
+	case fault.Duplicate:
+		if err := p.Producer.Send(message, immediate); err != nil {
+			return err
+		}
+		// Without a receive for the second message, there is only one.
+		if err := p.Producer.Send(message, immediate); !errors.Is(err, status.Again) {
+			return err
+		}
+		return nil
+	}
+	return p.Producer.Send(message, immediate)
+}
+
+// sendCorrupted sends a copy with an inverted bit in the message, or in the immediate data if there
+// is no other.
+func (p *producer) sendCorrupted(hit fault.Hit, message, immediate []byte) error {
+	if len(message) == 0 {
+		p.scratch = append(p.scratch[:0], immediate...)
+		hit.Corrupt(p.scratch)
+		return p.Producer.Send(message, p.scratch)
+	}
+	p.scratch = append(p.scratch[:0], message...)
+	hit.Corrupt(p.scratch)
+	return p.Producer.Send(p.scratch, immediate)
+}
+
+// Descriptor returns what a thread can sleep on.
+func (p *producer) Descriptor() int {
+	if p.waiter == nil {
+		return p.Producer.Descriptor()
+	}
+	return p.waiter.Descriptor()
+}
+
+// Arm prepares for sleep until the consumer has a receive posted, or the message that is held back
+// is due.
+func (p *producer) Arm() bool {
+	if !p.isHolding {
+		p.armed = p.Producer.Arm()
+		return p.armed
+	}
+	p.waiter.WakeAt(&p.hold)
+	if p.hold.IsOver() || p.State() != progress.Running {
+		p.Disarm() // it may have been armed before
+		return false
+	}
+	p.armed = p.Producer.Arm() // for the end of the connection; a posted receive does not matter
+	return true
+}
+
+// Disarm cancels Arm.
+func (p *producer) Disarm() {
+	if p.armed {
+		p.armed = false
+		p.Producer.Disarm()
+	}
+}
+
+// Drain clears the descriptor.
+func (p *producer) Drain() {
+	if p.waiter == nil {
+		p.Producer.Drain()
+		return
+	}
+	p.waiter.Drain()
+}
+
+// Close destroys the producer.
+func (p *producer) Close() error {
+	err := p.Producer.Close()
+	if err == nil && p.waiter != nil {
+		err = p.waiter.Close()
+	}
+	return err
+}

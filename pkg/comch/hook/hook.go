@@ -1,0 +1,154 @@
+// Package hook wraps any provider of package comch. The wrapper forwards everything, and traces,
+// delays, fails, drops, duplicates, corrupts, or freezes the operations that fault rules name.
+//
+// The operations of the seam "comch" are
+//
+//   - listen, connect, accept (each call of Server.Accept), new_consumer, new_producer, export, and
+//     import;
+//   - send and receive of control messages. If one is dropped, the connection is aborted. A receive
+//     that fails by a rule loses no message.
+//   - producer.send. While a message is delayed or frozen, Send fails with status.Again, as if the
+//     consumer had no receive posted. Each attempt that is not held back counts.
+//   - consumer.poll, once for each message. A delayed or frozen message delays those behind it.
+//
+// Message queues to a DPA, and everything on them, have no hooks.
+package hook
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/fault"
+)
+
+// Config configures the hooks.
+type Config struct {
+	// Injector holds the rules; nil means none.
+	Injector *fault.Injector
+}
+
+// Wrap returns inner with hooks, or inner itself if there are no rules for the seam. The result is
+// a comch.MsgQProvider or comch.ServiceLister if inner is.
+func Wrap(inner comch.Provider, config Config) comch.Provider {
+	if !config.Injector.Has(fault.Comch) {
+		return inner
+	}
+	point := func(operation string) *fault.Point {
+		return config.Injector.Point(fault.Comch, operation)
+	}
+	p := &provider{inner: inner, points: points{
+		injector: config.Injector,
+		listen:   point("listen"), connect: point("connect"), accept: point("accept"),
+		send: point("send"), receive: point("receive"),
+		newConsumer: point("new_consumer"), newProducer: point("new_producer"),
+		export: point("export"), imports: point("import"),
+		producerSend: point("producer.send"), consumerPoll: point("consumer.poll"),
+	}}
+	queues, hasQueues := inner.(comch.MsgQProvider)
+	lister, hasLister := inner.(comch.ServiceLister)
+	switch {
+	case hasQueues && hasLister:
+		return struct {
+			*provider
+			msgQs
+			comch.ServiceLister
+		}{p, msgQs{queues}, lister}
+	case hasQueues:
+		return struct {
+			*provider
+			msgQs
+		}{p, msgQs{queues}}
+	case hasLister:
+		return struct {
+			*provider
+			comch.ServiceLister
+		}{p, lister}
+	}
+	return p
+}
+
+// points holds the rules of every operation.
+type points struct {
+	injector                   *fault.Injector
+	listen, connect, accept    *fault.Point
+	send, receive              *fault.Point
+	newConsumer, newProducer   *fault.Point
+	export, imports            *fault.Point
+	producerSend, consumerPoll *fault.Point
+}
+
+// msgQs adds the methods of a comch.MsgQProvider that other providers do not have.
+type msgQs struct{ inner comch.MsgQProvider }
+
+// NewDPA creates a DPA thread.
+func (m msgQs) NewDPA(config comch.DPAConfig) (comch.DPA, error) { return m.inner.NewDPA(config) }
+
+// NewMsgQ creates a message queue.
+func (m msgQs) NewMsgQ(config comch.MsgQConfig) (comch.MsgQ, error) {
+	return m.inner.NewMsgQ(config)
+}
+
+type provider struct {
+	inner  comch.Provider
+	points points
+}
+
+// Name returns the name of the inner provider.
+func (p *provider) Name() string { return p.inner.Name() }
+
+// Capabilities returns what device can do.
+func (p *provider) Capabilities(device string) (comch.Capabilities, error) {
+	return p.inner.Capabilities(device)
+}
+
+// Listen starts a server.
+func (p *provider) Listen(ctx context.Context, config comch.ServerConfig) (comch.Server, error) {
+	if _, err := p.points.listen.Enter(ctx, nil, 0); err != nil {
+		return nil, fmt.Errorf("listen as %q: %w", config.Name, err)
+	}
+	inner, err := p.inner.Listen(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	return &server{Server: inner, points: &p.points, closed: make(chan struct{})}, nil
+}
+
+// Connect connects to a server.
+func (p *provider) Connect(ctx context.Context, config comch.ClientConfig) (comch.Connection,
+	error) {
+	if _, err := p.points.connect.Enter(ctx, nil, 0); err != nil {
+		return nil, fmt.Errorf("connect to %q: %w", config.Name, err)
+	}
+	inner, err := p.inner.Connect(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	return &connection{Connection: inner, points: &p.points}, nil
+}
+
+type server struct {
+	comch.Server
+	points  *points
+	closing sync.Once
+	closed  chan struct{} // closed by Close, which ends a frozen Accept
+}
+
+// Accept waits for the next client.
+func (s *server) Accept(ctx context.Context) (comch.Connection, error) {
+	if _, err := s.points.accept.Enter(ctx, s.closed, 0); err != nil {
+		return nil, fmt.Errorf("accept client at %s: %w", s.Address(), err)
+	}
+	inner, err := s.Server.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &connection{Connection: inner, points: s.points}, nil
+}
+
+// Close stops listening.
+func (s *server) Close() error {
+	defer s.closing.Do(func() { close(s.closed) })
+	return s.Server.Close()
+}

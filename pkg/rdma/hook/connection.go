@@ -1,0 +1,137 @@
+package hook
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/zc-relay/zc-relay/pkg/fault"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// connection is a connection of a queue with hooks. Only the thread that polls the queue uses its
+// fields, except those that do not change.
+type connection struct {
+	rdma.Connection // the inner one; nil until it is established
+	queue           *queue
+	context         uint64 // that the owner chose
+	sendRequests    int
+
+	held      []heldBatch // not posted to the inner connection, in order
+	heldCount int         // requests in held
+	// lost means that held requests are not posted any more, but flushed.
+	lost bool
+	// ended means that the inner connection's OpDisconnected has been polled, and detached that the
+	// owner has polled it.
+	ended, detached bool
+}
+
+// heldBatch holds the requests of one call of PostSend.
+type heldBatch struct {
+	requests []rdma.SendRequest
+	hold     fault.Hold
+}
+
+// PostReceive adds receives to the receive queue.
+func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
+	if p := c.queue.points.postReceive; p != nil {
+		var size uint64
+		for i := range requests {
+			size += uint64(requests[i].Local.Length)
+		}
+		if hit := p.Next(size); hit.Action == fault.Error {
+			return hit.Err()
+		}
+	}
+	if !c.ended || c.detached {
+		return c.Connection.PostReceive(requests)
+	}
+	for i := range requests {
+		c.flushAfterEnd(requests[i].ID, rdma.OpReceive)
+	}
+	return nil
+}
+
+// PostSend adds requests to the send queue, or holds them back.
+func (c *connection) PostSend(requests []rdma.SendRequest) error {
+	var hit fault.Hit
+	if p := c.queue.points.postSend; p != nil {
+		var size uint64
+		for i := range requests {
+			size += uint64(requests[i].Local.Length)
+		}
+		if hit = p.Next(size); hit.Action == fault.Error {
+			return hit.Err()
+		}
+	}
+	switch {
+	case c.ended && !c.detached:
+		for i := range requests {
+			c.flushAfterEnd(requests[i].ID, requests[i].Opcode)
+		}
+		return nil
+	case c.detached || hit.Action == fault.None && len(c.held) == 0 && !c.lost:
+		return c.Connection.PostSend(requests)
+	}
+	if c.heldCount+len(requests) > c.sendRequests {
+		return status.Full
+	}
+	if hit.Action == fault.Drop {
+		c.lose()
+	}
+	if len(c.held) == 0 {
+		c.queue.holding = append(c.queue.holding, c)
+	}
+	c.held = append(c.held, heldBatch{requests: slices.Clone(requests), hold: hit.Hold()})
+	c.heldCount += len(requests)
+	return nil
+}
+
+// lose ends the connection as if the network were lost. What is held back completes as flushed.
+func (c *connection) lose() {
+	c.lost = true
+	c.Connection.Abort()
+}
+
+// Close ends the connection. What is held back completes as flushed.
+func (c *connection) Close() {
+	c.lost = c.lost || len(c.held) > 0
+	c.Connection.Close()
+}
+
+// postDue posts the batches that are due, in order.
+func (c *connection) postDue() {
+	posted := 0
+	for posted < len(c.held) && !c.lost && c.held[posted].hold.IsOver() {
+		err := c.Connection.PostSend(c.held[posted].requests)
+		if errors.Is(err, status.Full) || errors.Is(err, status.Again) {
+			break // there is room when earlier requests have completed
+		}
+		if err != nil {
+			// The owner was told that these were posted, so only the end can undo it.
+			c.lose()
+			break
+		}
+		c.heldCount -= len(c.held[posted].requests)
+		posted++
+	}
+	if posted > 0 {
+		c.held = slices.Delete(c.held, 0, posted)
+		c.Flush()
+	}
+}
+
+// flushed returns the completion of a request that the inner connection never got.
+func (c *connection) flushed(id uint64, opcode rdma.Opcode) heldCompletion {
+	return heldCompletion{connection: c, completion: rdma.Completion{ID: id, Context: c.context,
+		Opcode: opcode, Status: rdma.StatusFlushed}}
+}
+
+// flushAfterEnd completes a request ahead of OpDisconnected, which the owner has not polled yet.
+func (c *connection) flushAfterEnd(id uint64, opcode rdma.Opcode) {
+	q := c.queue
+	end := slices.IndexFunc(q.held, func(h heldCompletion) bool {
+		return h.connection == c && h.completion.Opcode == rdma.OpDisconnected
+	})
+	q.held = slices.Insert(q.held, end, c.flushed(id, opcode))
+}

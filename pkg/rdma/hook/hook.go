@@ -1,0 +1,211 @@
+// Package hook wraps any provider of package rdma. The wrapper forwards everything, and traces,
+// delays, fails, drops, or freezes the operations that fault rules name.
+//
+// The operations of the seam "rdma" are
+//
+//   - open, listen, connect, and accept (of a connection request), register and deregister. A
+//     deregistration that fails by a rule has taken place. A connection request whose acceptance
+//     fails is rejected.
+//   - post_send, once for each call of PostSend. A delayed or frozen batch is posted later, and
+//     with it everything that is posted to the connection meanwhile. If a batch is dropped, the
+//     connection is lost: it is aborted, and the batch and everything behind it complete as flushed.
+//   - post_receive, once for each call of PostReceive.
+//   - poll, once for each completion. A delayed or frozen completion delays those behind it on its
+//     completion queue.
+//
+// The promises of package rdma hold for hooked providers, except that a connection takes up to
+// twice its send requests while some are held back.
+package hook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/zc-relay/zc-relay/pkg/fault"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+)
+
+// Config configures the hooks.
+type Config struct {
+	// Injector holds the rules; nil means none.
+	Injector *fault.Injector
+}
+
+// Wrap returns inner with hooks, or inner itself if there are no rules for the seam.
+func Wrap(inner rdma.Provider, config Config) rdma.Provider {
+	if !config.Injector.Has(fault.RDMA) {
+		return inner
+	}
+	point := func(operation string) *fault.Point {
+		return config.Injector.Point(fault.RDMA, operation)
+	}
+	return &provider{Provider: inner, points: points{
+		injector: config.Injector,
+		open:     point("open"), listen: point("listen"), connect: point("connect"),
+		accept: point("accept"), register: point("register"), deregister: point("deregister"),
+		postSend: point("post_send"), postReceive: point("post_receive"), poll: point("poll"),
+	}}
+}
+
+// points holds the rules of every operation.
+type points struct {
+	injector                      *fault.Injector
+	open, listen, connect, accept *fault.Point
+	register, deregister          *fault.Point
+	postSend, postReceive, poll   *fault.Point
+}
+
+// hooksDataPath reports whether queues and connections have rules.
+func (p *points) hooksDataPath() bool {
+	return p.postSend != nil || p.postReceive != nil || p.poll != nil
+}
+
+type provider struct {
+	rdma.Provider
+	points points
+}
+
+// Open opens a device.
+func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
+	if _, err := p.points.open.Enter(context.Background(), nil, 0); err != nil {
+		return nil, fmt.Errorf("open the RDMA device of %v: %w", address, err)
+	}
+	inner, err := p.Provider.Open(address)
+	if err != nil {
+		return nil, err
+	}
+	return &device{Device: inner, points: &p.points}, nil
+}
+
+type device struct {
+	rdma.Device
+	points *points
+}
+
+// NewProtectionDomain creates a protection domain.
+func (d *device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
+	inner, err := d.Device.NewProtectionDomain()
+	if err != nil {
+		return nil, err
+	}
+	return &domain{ProtectionDomain: inner, points: d.points}, nil
+}
+
+// NewCompletionQueue creates a completion queue.
+func (d *device) NewCompletionQueue(capacity int) (rdma.CompletionQueue, error) {
+	inner, err := d.Device.NewCompletionQueue(capacity)
+	if err != nil || !d.points.hooksDataPath() {
+		return inner, err
+	}
+	return newQueue(inner, d.points, capacity)
+}
+
+// Listen accepts connection requests.
+func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
+	if _, err := d.points.listen.Enter(ctx, nil, 0); err != nil {
+		return nil, fmt.Errorf("listen on %v: %w", address, err)
+	}
+	inner, err := d.Device.Listen(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	return &listener{Listener: inner, points: d.points}, nil
+}
+
+// Connect connects to a listener.
+func (d *device) Connect(ctx context.Context, remote netip.AddrPort,
+	config rdma.ConnectionConfig) (rdma.Connection, error) {
+	if _, err := d.points.connect.Enter(ctx, nil, 0); err != nil {
+		return nil, fmt.Errorf("connect to %v: %w", remote, err)
+	}
+	return establish(config, func(config rdma.ConnectionConfig) (rdma.Connection, error) {
+		return d.Device.Connect(ctx, remote, config)
+	})
+}
+
+type listener struct {
+	rdma.Listener
+	points *points
+}
+
+// Accept waits for the next connection request.
+func (l *listener) Accept(ctx context.Context) (rdma.Request, error) {
+	inner, err := l.Listener.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &request{Request: inner, points: l.points}, nil
+}
+
+type request struct {
+	rdma.Request
+	points *points
+}
+
+// Accept accepts the request.
+func (r *request) Accept(ctx context.Context, config rdma.ConnectionConfig) (rdma.Connection,
+	error) {
+	if _, err := r.points.accept.Enter(ctx, nil, 0); err != nil {
+		return nil, errors.Join(fmt.Errorf("accept connection from %v: %w", r.Remote(), err),
+			r.Reject(nil))
+	}
+	return establish(config, func(config rdma.ConnectionConfig) (rdma.Connection, error) {
+		return r.Request.Accept(ctx, config)
+	})
+}
+
+// establish connects with the inner domain and queue.
+func establish(config rdma.ConnectionConfig,
+	connect func(rdma.ConnectionConfig) (rdma.Connection, error)) (rdma.Connection, error) {
+	if d, ok := config.Domain.(*domain); ok {
+		config.Domain = d.ProtectionDomain
+	}
+	q, ok := config.Queue.(*queue)
+	if !ok {
+		return connect(config)
+	}
+	c := &connection{queue: q, context: config.Context, sendRequests: config.SendRequests}
+	config.Queue = q.inner
+	config.Context = q.attach(c)
+	inner, err := connect(config)
+	if err != nil {
+		q.detach(config.Context)
+		return nil, err
+	}
+	c.Connection = inner
+	return c, nil
+}
+
+type domain struct {
+	rdma.ProtectionDomain
+	points *points
+}
+
+// Register makes a region usable by the domain's connections.
+func (d *domain) Register(region *memory.Region, access memory.Access) (rdma.MemoryRegion, error) {
+	if _, err := d.points.register.Enter(context.Background(), nil, region.Len()); err != nil {
+		return nil, fmt.Errorf("register %d bytes of memory: %w", region.Len(), err)
+	}
+	inner, err := d.ProtectionDomain.Register(region, access)
+	if err != nil || d.points.deregister == nil {
+		return inner, err
+	}
+	return &memoryRegion{MemoryRegion: inner, points: d.points}, nil
+}
+
+type memoryRegion struct {
+	rdma.MemoryRegion
+	points *points
+}
+
+// Deregister revokes the keys, in any case.
+func (m *memoryRegion) Deregister() error {
+	_, err := m.points.deregister.Enter(context.Background(), nil, m.Len())
+	if err != nil {
+		err = fmt.Errorf("deregister %d bytes of memory: %w", m.Len(), err)
+	}
+	return errors.Join(err, m.MemoryRegion.Deregister())
+}
