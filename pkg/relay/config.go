@@ -53,6 +53,9 @@ type Config struct {
 	Network network.Network
 	// TLS secures the control connections to targets. If it is nil, they are in plain text.
 	TLS *mutualtls.Credentials
+	// HookTransport wraps the transport of each control connection, to clients and to targets; nil
+	// means that it stays as it is.
+	HookTransport func(controlmsg.Transport) controlmsg.Transport
 	// Software is the name and version that clients and targets see.
 	Software string
 	Logger   *zap.Logger
@@ -152,6 +155,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.OnReady == nil {
 		c.OnReady = func(error) {}
+	}
+	if c.HookTransport == nil {
+		c.HookTransport = func(t controlmsg.Transport) controlmsg.Transport { return t }
 	}
 }
 

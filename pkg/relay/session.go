@@ -73,7 +73,7 @@ func newSession(c *channel, connection comch.Connection) *session {
 }
 
 func (c *channel) newResponder(connection comch.Connection, log *zap.Logger) *controlmsg.Responder {
-	transport := controlmsg.NewComchTransport(connection)
+	transport := c.relay.config.HookTransport(controlmsg.NewComchTransport(connection))
 	return controlmsg.NewResponder(transport, controlmsg.EndpointConfig{
 		Role: controlmsg.RoleRelay, Timeout: c.settings.Load().ControlTimeout,
 		Software: c.relay.config.Software, Logger: log,

@@ -53,6 +53,7 @@ func (c *channel) openTarget(
 			return nil, fmt.Errorf("connect to target %v: %w", settings.Target, err)
 		}
 	}
+	transport = c.relay.config.HookTransport(transport)
 	t := &targetConnection{
 		address: settings.Target, name: settings.Volume, source: settings.RDMAAddress,
 		requester: controlmsg.NewRequester(transport, controlmsg.EndpointConfig{

@@ -58,7 +58,7 @@ func newSession(t *Target, p *pendingConnection, transport controlmsg.Transport)
 		pendingConnection: p, target: t, log: log, epoch: epoch.NewSession(p.cancel),
 		local: network.AddressOf(p.stream.LocalAddr()).Addr(),
 	}
-	s.relay = controlmsg.NewResponder(transport, controlmsg.EndpointConfig{
+	s.relay = controlmsg.NewResponder(t.config.HookTransport(transport), controlmsg.EndpointConfig{
 		Role:      controlmsg.RoleTarget,
 		Timeout:   t.config.ControlTimeout,
 		KeepAlive: t.config.KeepAlive, OnHello: s.greeted, Software: t.config.Software, Logger: log,

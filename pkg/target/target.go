@@ -71,6 +71,9 @@ type Config struct {
 	// unless that is empty. If TLS is nil, the connections are in plain text.
 	TLS             *mutualtls.Credentials
 	TLSAllowedNames []string
+	// HookTransport wraps the transport of each control connection; nil means that it stays as it
+	// is.
+	HookTransport func(controlmsg.Transport) controlmsg.Transport
 	// MaxSessions bounds sessions, and pending control connections to twice as many. StagingLimit
 	// bounds the memory of all sessions together: staging, messages, and the queues for both, in
 	// bytes. 0 means the defaults.
@@ -89,6 +92,9 @@ func (c *Config) setDefaults() {
 	c.Software = cmp.Or(c.Software, "zc-relay target")
 	if c.Network == nil {
 		c.Network = network.Kernel{}
+	}
+	if c.HookTransport == nil {
+		c.HookTransport = func(t controlmsg.Transport) controlmsg.Transport { return t }
 	}
 	c.KeepAlive = cmp.Or(c.KeepAlive, controlmsg.DefaultKeepAlive())
 	if c.Logger == nil {
