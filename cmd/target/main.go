@@ -23,6 +23,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -49,6 +50,7 @@ func (s *source) load() (*config.Target, error) {
 
 func newCommand() *cobra.Command {
 	var from source
+	var faults service.Faults
 	cmd := &cobra.Command{
 		Use:   "target",
 		Short: "Serve volumes to relays until SIGTERM",
@@ -62,15 +64,18 @@ relays export to it.
 SIGHUP rereads the file and logs which changes need a restart.`,
 		Version: buildinfo.Version(),
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), &from) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return run(cmd.Context(), &from, faults)
+		},
 	}
 	cmd.SetVersionTemplate(buildinfo.String("target") + "\n")
 	from.add(cmd.Flags())
+	faults.AddFlags(cmd.Flags(), fault.Volume, fault.RDMA, fault.Control)
 	cmd.AddCommand(newConfigCommand())
 	return cmd
 }
 
-func run(ctx context.Context, from *source) error {
+func run(ctx context.Context, from *source, faults service.Faults) error {
 	c, err := service.Load(ctx, from.load)
 	if err != nil {
 		return err
@@ -78,6 +83,7 @@ func run(ctx context.Context, from *source) error {
 	return service.Run(ctx, "target", service.Config{
 		Log: c.Log, Operations: c.Operations, Workers: c.Workers, RDMA: c.RDMA, TLS: c.TLS,
 		Unit: "zc-relay-target", Descriptors: c.Descriptors,
+		Faults: faults,
 	}, func(ctx context.Context, env *service.Environment) error {
 		return serve(ctx, env, c,
 			from)
@@ -90,7 +96,7 @@ const volumeCloseTimeout = time.Minute
 func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	from *source) (err error) {
 	env.WarnOfPlainText(c.Listen.Address)
-	volumes, err := openVolumes(c.Volumes, env.Log)
+	volumes, err := openVolumes(c.Volumes, env)
 	if err != nil {
 		return err
 	}
@@ -106,7 +112,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 		ControlTimeout: c.Control.Timeout, DrainTimeout: c.Shutdown.DrainTimeout,
 		KeepAlive: controlmsg.KeepAliveConfig{Interval: c.Control.KeepAliveInterval,
 			DeadAfter: c.Control.KeepAliveDeadAfter},
-		TLS: env.TLS, TLSAllowedNames: c.Listen.TLSAllowedNames,
+		TLS: env.TLS, TLSAllowedNames: c.Listen.TLSAllowedNames, HookTransport: env.HookTransport,
 		MaxSessions:  c.Limits.Sessions,
 		StagingLimit: c.Limits.Staging, Software: buildinfo.String("target"), Logger: env.Log,
 	})
@@ -187,18 +193,19 @@ func newConfigCommand() *cobra.Command {
 }
 
 // openVolumes opens all configured volumes, or none.
-func openVolumes(configs []config.Volume, log *zap.Logger) (map[string]volume.Volume, error) {
+func openVolumes(configs []config.Volume, env *service.Environment) (map[string]volume.Volume,
+	error) {
 	volumes := make(map[string]volume.Volume, len(configs))
 	for i := range configs {
-		v, err := openVolume(&configs[i], log)
+		v, err := openVolume(&configs[i], env.Log)
 		if err != nil {
-			return nil, errors.Join(err, closeVolumes(context.Background(), volumes, log))
+			return nil, errors.Join(err, closeVolumes(context.Background(), volumes, env.Log))
 		}
-		volumes[configs[i].Name] = v
+		volumes[configs[i].Name] = env.HookVolume(v)
 	}
 	for _, v := range volumes {
 		info := v.Info()
-		log.Info("serving volume", zap.String("volume", info.Name), zap.Uint64("size_bytes",
+		env.Log.Info("serving volume", zap.String("volume", info.Name), zap.Uint64("size_bytes",
 			info.Size),
 			zap.Uint32("block_size_bytes", info.BlockSize), zap.Stringer("uuid", info.UUID),
 			zap.Bool("read_only", info.ReadOnly))

@@ -19,6 +19,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 )
@@ -43,6 +44,7 @@ func (s *source) load() (*config.Relay, error) {
 
 func newRunCommand() *cobra.Command {
 	var from source
+	var faults service.Faults
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Serve channels until SIGTERM",
@@ -56,13 +58,14 @@ Several channels need a file: see "zc-relay config". SIGHUP rereads it and logs 
 changes need a restart. SIGTERM completes the IO in flight and exits; a second
 signal exits at once.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), &from) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), &from, faults) },
 	}
 	from.add(cmd.Flags())
+	faults.AddFlags(cmd.Flags(), fault.RDMA, fault.Comch, fault.Control)
 	return cmd
 }
 
-func run(ctx context.Context, from *source) error {
+func run(ctx context.Context, from *source, faults service.Faults) error {
 	c, err := service.Load(ctx, from.load)
 	if err != nil {
 		return err
@@ -70,6 +73,7 @@ func run(ctx context.Context, from *source) error {
 	return service.Run(ctx, "zc-relay", service.Config{
 		Log: c.Log, Operations: c.Operations, Workers: c.Workers, RDMA: c.RDMA, TLS: c.TLS,
 		Unit: "zc-relay", Descriptors: c.Descriptors,
+		Faults: faults,
 	}, func(ctx context.Context, env *service.Environment) error {
 		return serve(ctx, env, c,
 			from)
@@ -89,8 +93,8 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 		return program.Usage(err)
 	}
 	r, err := relay.New(ctx, relay.Config{
-		Comch: comch, RDMA: env.RDMA, CPUs: sharedWorkers(c, env.CPUs), Policy: env.Policy,
-		TLS:      env.TLS,
+		Comch: env.HookComch(comch), RDMA: env.RDMA, CPUs: sharedWorkers(c, env.CPUs),
+		Policy: env.Policy, TLS: env.TLS, HookTransport: env.HookTransport,
 		Software: buildinfo.String("zc-relay"), Logger: env.Log, OnReady: env.SetReady,
 		Settings: settings,
 	})

@@ -128,7 +128,6 @@ var seams = []struct {
 		{"consumer.poll", set(Trace, Delay, Corrupt, Freeze)},
 	}},
 	{Volume, []operation{
-		{"new_queue", call},
 		{"read", set(Trace, Delay, Error, Corrupt, Freeze)},
 		{"write", set(Trace, Delay, Error, Corrupt, Freeze)},
 		{"flush", call}, {"trim", call}, {"write_zeroes", call},

@@ -61,10 +61,8 @@ func Open(spec Spec) (Volume, error) {
 //
 //	NAME=memory:SIZE
 //	NAME=file:PATH[,size=SIZE][,readonly][,direct]
-//	NAME=fault:FAULT[,FAULT...]:BACKEND
 //
-// The last form is for tests and needs the build tag faultinject. Most errors do not repeat text,
-// so the caller adds it.
+// Most errors do not repeat text, so the caller adds it.
 func ParseSpec(text string, blockSize uint32) (Spec, error) {
 	name, backend, found := strings.Cut(text, "=")
 	if !found {
@@ -92,12 +90,10 @@ func parseBackend(text string) (Backend, error) {
 			return parseMemory(argument)
 		case "file":
 			return parseFile(argument)
-		case "fault":
-			return parseFault(argument)
 		}
 	}
 	return nil, status.Errorf(status.InvalidValue,
-		"%q does not begin with a kind of volume and a colon; the kinds are memory, file, and fault",
+		"%q does not begin with a kind of volume and a colon; the kinds are memory and file",
 		text)
 }
 

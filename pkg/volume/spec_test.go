@@ -41,9 +41,9 @@ func TestBadSpecsAreRejectedWithTheReason(t *testing.T) {
 		"a\x01b=memory:1MiB":           "is not 1 to 255 bytes",
 		strings.Repeat("n", 256) + "=": "kind of volume",
 		strings.Repeat("n", 256) + "=memory:1MiB": "is not 1 to 255 bytes",
-		"v=":                             "the kinds are memory, file, and fault",
+		"v=":                             "the kinds are memory and file",
 		"v=memory":                       "kind of volume and a colon",
-		"v=disk:/x":                      "the kinds are memory, file, and fault",
+		"v=disk:/x":                      "the kinds are memory and file",
 		"v=memory:":                      "size is empty",
 		"v=memory:lots":                  "memory:SIZE",
 		"v=memory:0":                     "not a positive multiple",
@@ -90,7 +90,6 @@ func TestSpecWithoutBackendIsRejected(t *testing.T) {
 func FuzzParseSpec(f *testing.F) {
 	for _, seed := range []string{
 		"v=memory:64MiB", "v=file:/tmp/x,size=1GiB", "v=file:/x,readonly", "=:,",
-		"v=fault:eio=0.5:memory:1MiB", "v=fault:delay=1ms:fault:eio=1:file:x",
 	} {
 		f.Add(seed)
 	}

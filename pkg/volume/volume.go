@@ -78,7 +78,7 @@ type Failure struct {
 	Operation iomsg.Operation
 	// Cause is the symbolic name of an error number, such as "ENOSPC"; "truncated" if the file has
 	// become shorter than the volume; "volume_failed" if the volume rejected the requests because
-	// of an earlier failure; or "other".
+	// of an earlier failure; "injected" if a fault rule made them fail; or "other".
 	Cause string
 	Count uint64
 }

@@ -17,6 +17,7 @@ type chain struct {
 	t       testing.TB
 	dir     string
 	volumes []string
+	faults  []string       // rules of the target
 	address netip.AddrPort // of the target
 	target  *process
 	relay   *process
@@ -35,6 +36,17 @@ func startChain(t testing.TB, volumes ...string) *chain {
 func startObservedChain(t *testing.T, volume string, flags ...string) *chain {
 	t.Helper()
 	c := &chain{t: t, dir: t.TempDir(), volumes: []string{volume}, address: listenAddress()}
+	c.startTarget("--metrics-listen", "127.0.0.1:0")
+	c.relay = c.startRelay("comch",
+		append([]string{"--metrics-listen", "127.0.0.1:0"}, flags...)...)
+	return c
+}
+
+// startFaultyChain is startObservedChain with a volume of 16 MiB and a fault rule of the target.
+func startFaultyChain(t *testing.T, rule string, flags ...string) *chain {
+	t.Helper()
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
+		faults: []string{rule}, address: listenAddress()}
 	c.startTarget("--metrics-listen", "127.0.0.1:0")
 	c.relay = c.startRelay("comch",
 		append([]string{"--metrics-listen", "127.0.0.1:0"}, flags...)...)
@@ -64,6 +76,9 @@ func (c *chain) startTarget(more ...string) {
 	}
 	for _, v := range c.volumes {
 		args = append(args, "--volume", v)
+	}
+	for _, rule := range c.faults {
+		args = append(args, "--fault", rule)
 	}
 	args = append(args, targetFlags()...)
 	c.target = spawn(c.t, "target", append(args, more...)...)

@@ -85,7 +85,7 @@ func TestAStoppedTargetIsDeclaredDeadAndHarmsNobodyWhenItContinues(t *testing.T)
 }
 
 func TestADiskErrorFailsOnlyThatIO(t *testing.T) {
-	c := startChain(t, "disk=fault:eio=0.2,seed=7:memory:16MiB")
+	c := startFaultyChain(t, "volume:any:p=0.2:seed=7:error=IO_FAILED")
 	run := c.initiator("bench", "--rw", "randread", "--block-size", "4KiB", "--queue-depth", "8",
 		"--run-limit-operation-count", "2000", "--output", "json")
 	if code := run.wait(); code != 1 {
@@ -100,7 +100,7 @@ func TestADiskErrorFailsOnlyThatIO(t *testing.T) {
 }
 
 func TestVerifyDetectsAndLocatesCorruption(t *testing.T) {
-	c := startChain(t, "disk=fault:corrupt=0.01,seed=7:memory:16MiB")
+	c := startFaultyChain(t, "volume:any:p=0.01:seed=7:corrupt")
 	run := c.initiator("verify", "--queues", "2", "--queue-depth", "16", "--passes", "1")
 	if code := run.wait(); code != 1 {
 		t.Errorf("verify of a corrupting volume exited with %d", code)

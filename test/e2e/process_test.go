@@ -73,8 +73,7 @@ func buildAndRun(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(programs)) }()
-	build := exec.Command("go", "build", "-tags", "faultinject", "-o", programs+"/",
-		"../../cmd/...")
+	build := exec.Command("go", "build", "-o", programs+"/", "../../cmd/...")
 	if output, err := build.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("build the programs: %w\n%s", err, output)
 	}

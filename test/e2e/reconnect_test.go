@@ -27,12 +27,13 @@ func reconnectingVerify(more ...string) []string {
 // verifyDocument is the part of verify's JSON document that the tests read.
 type verifyDocument struct {
 	Result struct {
-		Errors        uint64 `json:"errors"`
-		BlocksWritten uint64 `json:"blocks_written"`
-		BlocksChecked uint64 `json:"blocks_checked"`
-		FindingCount  uint64 `json:"finding_count"`
-		LostBlocks    uint64 `json:"lost_blocks"`
-		Interrupted   bool   `json:"interrupted"`
+		Errors        uint64            `json:"errors"`
+		ErrorsByCode  map[string]uint64 `json:"errors_by_code"`
+		BlocksWritten uint64            `json:"blocks_written"`
+		BlocksChecked uint64            `json:"blocks_checked"`
+		FindingCount  uint64            `json:"finding_count"`
+		LostBlocks    uint64            `json:"lost_blocks"`
+		Interrupted   bool              `json:"interrupted"`
 		Reconnections *struct {
 			Count            int    `json:"count"`
 			OutageNs         int64  `json:"outage_ns"`

@@ -247,7 +247,7 @@ func TestADaemonFinishesWhatIsInFlightBeforeItExits(t *testing.T) {
 		ends(t, v, "relay", c.relay)
 	})
 	t.Run("target", func(t *testing.T) {
-		c := startObservedChain(t, "disk=fault:delay=1s:memory:16MiB")
+		c := startFaultyChain(t, "volume:any:delay=1s")
 		v := c.openBusy(depth, c.target, func() {})
 		c.target.signal(syscall.SIGTERM)
 		ends(t, v, "target", c.target)
@@ -266,8 +266,7 @@ func awaitEnd(t *testing.T, v *client.Volume) {
 
 func TestADrainIsBoundedAndFailsWhatItLeaves(t *testing.T) {
 	const depth = 8
-	c := startObservedChain(t, "disk=fault:delay="+patience+":memory:16MiB",
-		"--drain-timeout", "300ms")
+	c := startFaultyChain(t, "volume:any:freeze", "--drain-timeout", "300ms")
 	v := c.openBusy(depth, c.relay, func() {})
 	c.relay.signal(syscall.SIGTERM)
 	if codes := outcomes(t, v, depth); codes[status.Shutdown] != depth {
@@ -286,7 +285,7 @@ func TestADrainIsBoundedAndFailsWhatItLeaves(t *testing.T) {
 func TestASecondSignalKillsADaemon(t *testing.T) {
 	for _, daemon := range []string{"relay", "target"} {
 		t.Run(daemon, func(t *testing.T) {
-			c := startObservedChain(t, "disk=fault:delay="+patience+":memory:16MiB")
+			c := startFaultyChain(t, "volume:any:freeze")
 			p := c.relay
 			if daemon == "target" {
 				p = c.target

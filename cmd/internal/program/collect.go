@@ -1,5 +1,3 @@
-//go:build faultinject
-
 package program
 
 import (
@@ -9,6 +7,10 @@ import (
 	"strings"
 	"time"
 )
+
+// CollectVariable is the environment variable by which benchmarks force garbage collections: their
+// interval, for instance "100ms".
+const CollectVariable = "ZC_RELAY_COLLECT_INTERVAL"
 
 // collectPercent makes the runtime collect at the next opportunity: whatever the percentage, it
 // leaves a distance of 1 MiB for sweeping.

@@ -18,10 +18,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// CollectVariable is an environment variable for programs built with the tag faultinject. It sets
-// the interval of forced garbage collections, for instance "100ms".
-const CollectVariable = "ZC_RELAY_COLLECT_INTERVAL"
-
 // Run executes a command line and returns the exit code. It explains a failure with one sentence on
 // root's error output. Any error before a command's RunE starts is a usage error.
 func Run(ctx context.Context, root *cobra.Command, arguments []string) int {

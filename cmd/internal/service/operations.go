@@ -16,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice"
+	"github.com/zc-relay/zc-relay/pkg/fault"
 )
 
 // listener is a listener for operators.
@@ -90,12 +91,14 @@ type statusSource struct {
 	reload  func() *statusreport.Reload // the latest
 	// describe adds what the daemon serves; nil until it serves.
 	describe atomic.Pointer[func(*statusreport.Document)]
+	faults   *fault.Injector // nil without rules
 }
 
 var errStarting = errors.New("starting")
 
-func newStatusSource(program string, reload func() *statusreport.Reload) *statusSource {
-	s := &statusSource{program: program, started: time.Now(), reload: reload}
+func newStatusSource(program string, reload func() *statusreport.Reload,
+	faults *fault.Injector) *statusSource {
+	s := &statusSource{program: program, started: time.Now(), reload: reload, faults: faults}
 	s.setReady(errStarting)
 	return s
 }
@@ -108,6 +111,7 @@ func (s *statusSource) document() any {
 		Schema: statusreport.Schema, Program: s.program, Version: buildinfo.Version(),
 		PID:     os.Getpid(),
 		Started: s.started.UTC(), Now: time.Now().UTC(), Workers: []statusreport.Worker{},
+		Faults: statusreport.Faults(s.faults),
 	}
 	if reason := *s.unready.Load(); reason != nil {
 		d.Reason = reason.Error()

@@ -32,6 +32,7 @@ type Config struct {
 	Workers    config.Workers
 	RDMA       config.RDMA
 	TLS        config.TLS
+	Faults     Faults
 	// Unit is the systemd unit of the daemon, for messages.
 	Unit string
 	// Descriptors returns how many file descriptors the daemon can need with a number of workers.
@@ -52,6 +53,7 @@ type Environment struct {
 	admin     *ops.Admin  // nil without this listener
 	status    *statusSource
 	lifecycle *lifecycle
+	faults    *faults
 }
 
 // Register adds metrics. It does nothing without a listener for metrics.
@@ -96,6 +98,7 @@ func Run(ctx context.Context, name string, c Config, body func(context.Context,
 	}
 	env.Log.Info("starting", zap.String("version", buildinfo.Version()), zap.Ints("cpus", env.CPUs),
 		zap.String("poll", c.Workers.Poll))
+	env.startFaults()
 	err = env.lifecycle.call(ctx, func() error { return body(ctx, env) })
 	if cause := context.Cause(ctx); cause != nil && err == nil {
 		env.Log.Info("ended", zap.NamedError("reason", cause))
@@ -127,13 +130,19 @@ func newEnvironment(ctx context.Context, name string, c Config) (*Environment, e
 	if err != nil {
 		return nil, err
 	}
+	faults, err := newFaults(c.Faults)
+	if err != nil {
+		return nil, err
+	}
 	lifecycle := newLifecycle(log)
 	env := &Environment{
-		lifecycle: lifecycle, status: newStatusSource(name, lifecycle.reloader.state),
-		Log: log, LogLevel: level,
+		faults: faults, lifecycle: lifecycle,
+		status: newStatusSource(name, lifecycle.reloader.state, faults.injector),
+		Log:    log, LogLevel: level,
 		RDMA: provider, CPUs: cpus, TLS: credentials,
 		Policy: progress.Policy{Mode: mode, SpinTime: c.Workers.SpinTime},
 	}
+	env.hookRDMA()
 	if credentials != nil {
 		env.OnReload(func() (func() error, error) { return nil, credentials.Reload() })
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -35,6 +36,16 @@ type Document struct {
 	Volumes  []Volume  `json:"volumes,omitempty"`
 	// Sessions counts a target's sessions; the sessions of a relay belong to its channels.
 	Sessions *SessionCount `json:"sessions,omitempty"`
+	// Faults holds the rules of --fault.
+	Faults []Fault `json:"faults,omitempty"`
+}
+
+// Fault is a rule by which faults are injected.
+type Fault struct {
+	Rule string `json:"rule"`
+	// Operations counts those that the rule considers, Matches those that it has changed or traced.
+	Operations uint64 `json:"operations"`
+	Matches    uint64 `json:"matches"`
 }
 
 // Reload is an attempt to read configuration and certificates again.
@@ -171,6 +182,15 @@ func Workers(workers []*datapath.Worker) []Worker {
 		if cpu := w.CPU(); cpu != datapath.NoCPU {
 			all[i].CPU = &cpu
 		}
+	}
+	return all
+}
+
+// Faults describes the rules of an injector, which may be nil.
+func Faults(injector *fault.Injector) []Fault {
+	var all []Fault
+	for _, r := range injector.Rules() {
+		all = append(all, Fault{Rule: r.Rule.String(), Operations: r.Seen, Matches: r.Matches})
 	}
 	return all
 }

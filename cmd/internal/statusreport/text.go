@@ -36,6 +36,7 @@ func (d *Document) WriteText(w io.Writer) error {
 		writeVolume(table, &d.Volumes[i])
 	}
 	writeWorkers(table, d.Workers)
+	writeFaults(table, d.Faults)
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print status: %w", err)
 	}
@@ -147,6 +148,16 @@ func writeWorkers(w io.Writer, workers []Worker) {
 		}
 		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%d\n", worker.Index, core, worker.Queues,
 			worker.Hits, worker.Misses, worker.Sleeps, worker.LateWakeups)
+	}
+}
+
+func writeFaults(w io.Writer, faults []Fault) {
+	if len(faults) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\nFAULT RULE\tOPERATIONS\tMATCHES")
+	for _, f := range faults {
+		fmt.Fprintf(w, "%s\t%d\t%d\n", f.Rule, f.Operations, f.Matches)
 	}
 }
 

@@ -97,8 +97,8 @@ func (c *consumer) deliver(received []comch.Received) int {
 	return n
 }
 
-// isDue reports whether a hold is over. Nothing is held back after the end, when an empty poll means
-// that nothing more arrives.
+// isDue reports whether a hold is over. Nothing is held back after the end, when an empty poll
+// means that nothing more arrives.
 func (c *consumer) isDue(hold *fault.Hold) bool {
 	return hold.IsOver() || c.State() != progress.Running
 }

@@ -8,7 +8,7 @@
 //     fails is rejected.
 //   - post_send, once for each call of PostSend. A delayed or frozen batch is posted later, and
 //     with it everything that is posted to the connection meanwhile. If a batch is dropped, the
-//     connection is lost: it is aborted, and the batch and everything behind it complete as flushed.
+//     connection is aborted, and the batch and everything behind it complete as flushed.
 //   - post_receive, once for each call of PostReceive.
 //   - poll, once for each completion. A delayed or frozen completion delays those behind it on its
 //     completion queue.

@@ -16,7 +16,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var loopback = netip.MustParseAddr("127.0.0.1")
+var (
+	loopback = netip.MustParseAddr("127.0.0.1")
+	anyPort  = netip.AddrPortFrom(loopback, 0)
+)
 
 func wrap(injector *fault.Injector) rdma.Provider {
 	return hook.Wrap(iwarp.New(iwarp.Options{}), hook.Config{Injector: injector})

@@ -1,17 +1,17 @@
 // Package hook wraps any volume. The wrapper forwards everything, and traces, delays, fails,
 // corrupts, or freezes the operations that fault rules name.
 //
-// The operations of the seam "volume" are new_queue, read, write, flush, trim, and write_zeroes. A
+// The operations of the seam "volume" are read, write, flush, trim, and write_zeroes. A
 // request that fails by a rule is not carried out. Delayed and frozen requests are carried out at
 // once and complete later. A write is corrupted for as long as it is carried out: its buffer gets
 // the inverted bit back before it completes.
 package hook
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
@@ -31,8 +31,7 @@ func Wrap(inner volume.Volume, config Config) volume.Volume {
 	if !config.Injector.Has(fault.Volume) {
 		return inner
 	}
-	v := &hookedVolume{Volume: inner, injector: config.Injector,
-		newQueue: config.Injector.Point(fault.Volume, "new_queue")}
+	v := &hookedVolume{Volume: inner, injector: config.Injector}
 	for operation := range iomsg.OperationCount {
 		if name, ok := operationNames[operation]; ok {
 			v.points[operation] = config.Injector.Point(fault.Volume, name)
@@ -51,9 +50,10 @@ var operationNames = map[iomsg.Operation]string{
 type hookedVolume struct {
 	volume.Volume
 	injector *fault.Injector
-	newQueue *fault.Point
 	points   [iomsg.OperationCount]*fault.Point
 	canHold  bool // a rule can hold back a request
+
+	failed [iomsg.OperationCount]atomic.Uint64 // by rules
 }
 
 // Memory hides the content if reads have rules, because reading it directly would bypass them.
@@ -64,12 +64,24 @@ func (v *hookedVolume) Memory() *memory.Region {
 	return v.Volume.Memory()
 }
 
+// CauseInjected is the cause of failures by rules.
+const CauseInjected = "injected"
+
+// Failures returns how many requests have failed.
+func (v *hookedVolume) Failures() []volume.Failure {
+	all := v.Volume.Failures()
+	for operation := range v.failed {
+		if n := v.failed[operation].Load(); n > 0 {
+			all = append(all, volume.Failure{Operation: iomsg.Operation(operation),
+				Cause: CauseInjected, Count: n})
+		}
+	}
+	return all
+}
+
 // NewQueue opens a queue for one thread.
 func (v *hookedVolume) NewQueue(depth int) (volume.Queue, error) {
 	info := v.Info()
-	if _, err := v.newQueue.Enter(context.Background(), nil, 0); err != nil {
-		return nil, fmt.Errorf("open queue of volume %q: %w", info.Name, err)
-	}
 	inner, err := v.Volume.NewQueue(depth)
 	if err != nil {
 		return nil, err
@@ -134,6 +146,7 @@ func (q *queue) submitMarked(r *volume.Request, hit fault.Hit) error {
 	switch {
 	case hit.Action == fault.Error:
 		m.done = true
+		q.volume.failed[r.Operation].Add(1)
 		r.Err = fmt.Errorf("%v %d bytes at offset %d: %w", r.Operation, r.Length, r.Offset,
 			hit.Err())
 	default:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math/bits"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -85,6 +86,22 @@ func TestAVolumeWithoutRulesIsNotWrapped(t *testing.T) {
 		if hook.Wrap(inner, hook.Config{Injector: i}) != inner {
 			t.Error("there is a wrapper that has nothing to do")
 		}
+	}
+}
+
+func TestInjectedFailuresAreCounted(t *testing.T) {
+	injector, _ := faulttest.New(t, "volume:write:error=IO_FAILED")
+	v := open(t, injector)
+	defer volumetest.CloseVolume(t, v)
+	queue := volumetest.NewQueue(t, v, 1)
+	defer volumetest.CloseQueue(t, queue)
+	for range 3 {
+		volumetest.Do(t, queue, &volume.Request{Operation: iomsg.OpWrite, Length: block,
+			Buffer: make([]byte, block)})
+	}
+	want := []volume.Failure{{Operation: iomsg.OpWrite, Cause: hook.CauseInjected, Count: 3}}
+	if got := v.Failures(); !slices.Equal(got, want) {
+		t.Errorf("failures: %+v, want %+v", got, want)
 	}
 }
 

@@ -1,5 +1,0 @@
-//go:build !faultinject
-
-package program
-
-func forceCollections() {}
