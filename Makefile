@@ -9,7 +9,6 @@ LDFLAGS := -s -w -X github.com/zc-relay/zc-relay/internal/buildinfo.version=$(VE
 
 # The race detector needs a C compiler.
 RACE := $(shell printf 'int main(void) { return 0; }' | $${CC:-cc} -x c -o /dev/null - 2>/dev/null && echo -race)
-TAGS := faultinject
 # How long to fuzz each target.
 FUZZTIME := 5s
 # How many schedules to simulate, and the seed of the first.
@@ -37,19 +36,19 @@ demo: build ## Run target, relay and initiator as processes; move and compare a 
 .PHONY: test
 test: ## Run all tests, with the race detector where a C compiler is found
 	@echo "race detector: $(if $(RACE),on,off (no working C compiler))"
-	go test $(RACE) -tags '$(TAGS)' -timeout 15m ./...
+	go test $(RACE) -timeout 15m ./...
 	go -C bench test $(RACE) ./...
 
 .PHONY: test-short
 test-short: ## Run the quick tests without the race detector
-	go test -short -tags '$(TAGS)' ./...
+	go test -short ./...
 	go -C bench test -short ./...
 
 .PHONY: test-tools
 test-tools: ## Test what needs other programs: the status page in a browser, iWARP in Wireshark (chromium, tshark)
 	@for tool in chromium tshark; do command -v $$tool >/dev/null || { echo "$$tool is not installed" >&2; exit 1; }; done
-	go test $(RACE) -tags '$(TAGS)' -count=1 -run TestThePageShowsLiveRatesInABrowser ./test/e2e
-	go test $(RACE) -tags '$(TAGS)' -count=1 -run TestTshark ./pkg/rdma/iwarp
+	go test $(RACE) -count=1 -run TestThePageShowsLiveRatesInABrowser ./test/e2e
+	go test $(RACE) -count=1 -run TestTshark ./pkg/rdma/iwarp
 
 .PHONY: test-siw
 test-siw: ## Test iWARP against the Linux kernel's own, in a small VM (Debian, QEMU)
@@ -68,7 +67,7 @@ test-arm64: ## Run unit tests built for linux/arm64 under qemu-user
 
 .PHONY: lint
 lint: ## Check architecture, style and protocol definitions
-	$(TOOL) golangci-lint run --build-tags '$(TAGS)' ./...
+	$(TOOL) golangci-lint run ./...
 	cd bench && $(TOOL) golangci-lint run ./...
 	$(TOOL) buf lint
 	$(TOOL) buf format -d --exit-code
@@ -133,7 +132,7 @@ simulate: ## Run SEEDS schedules of the simulation from the seed FIRST on
 
 .PHONY: soak
 soak: ## Long fuzzing, a thousand sessions, a hundred restarts of a target, every extreme of every setting
-	go test $(RACE) -tags '$(TAGS) soak' -timeout 60m ./pkg/... ./cmd/internal/service ./test/...
+	go test $(RACE) -tags soak -timeout 60m ./pkg/... ./cmd/internal/service ./test/...
 	scripts/fuzz.sh 60s
 
 .PHONY: packages

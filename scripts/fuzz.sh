@@ -17,10 +17,10 @@ ran_out_of_time() {
 
 count=0
 while read -r package; do
-    targets=$(go test -tags faultinject -list '^Fuzz' "$package" | grep '^Fuzz' || true)
+    targets=$(go test -list '^Fuzz' "$package" | grep '^Fuzz' || true)
     for target in $targets; do
         echo "== $package $target"
-        if ! go test -tags faultinject -run '^$' -fuzz "^$target\$" -fuzztime "$time" \
+        if ! go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" \
             "$package" 2>&1 |
             tee "$log"; then
             ran_out_of_time || exit 1

@@ -14,7 +14,6 @@ import (
 
 	"github.com/zc-relay/zc-relay/bench/internal/chain"
 	"github.com/zc-relay/zc-relay/bench/internal/fio"
-	"github.com/zc-relay/zc-relay/bench/internal/process"
 	"github.com/zc-relay/zc-relay/bench/internal/render"
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/internal/report"
@@ -36,7 +35,6 @@ type runner struct {
 	verified   map[chain.Config]bool
 	scratch    string // directory of built programs
 	files      string // directory of volumes in files
-	collecting string // directory of programs with forced collections; "" if not built
 	idle       []idleSample
 }
 
@@ -182,13 +180,10 @@ func (r *runner) bareKnows(w benchsuite.Workload) bool {
 func (r *runner) volumeFile() string { return filepath.Join(r.files, "volume") }
 
 // config returns the chain configuration for a workload.
-func (r *runner) config(w benchsuite.Workload) (chain.Config, error) {
+func (r *runner) config(w benchsuite.Workload) chain.Config {
 	c := chain.Config{Programs: r.options.programs, Poll: w.Poll, CRC: w.CRC}
 	if w.Condition == withCollections {
-		if err := r.buildCollecting(); err != nil {
-			return c, err
-		}
-		c.Programs, c.CollectInterval = r.collecting, collectInterval
+		c.CollectInterval = collectInterval
 	}
 	kind, option, _ := strings.Cut(w.Volume, ",")
 	switch kind {
@@ -200,34 +195,15 @@ func (r *runner) config(w benchsuite.Workload) (chain.Config, error) {
 	default:
 		c.Volume = "memory:" + r.options.volumeSize.String()
 	}
-	return c, nil
+	return c
 }
 
 // collectInterval is the interval of forced garbage collections.
 const collectInterval = 100 * time.Millisecond
 
-// buildCollecting builds programs that support forced collections. It runs in the root of the
-// repository.
-func (r *runner) buildCollecting() error {
-	if r.collecting != "" {
-		return nil
-	}
-	directory := filepath.Join(r.scratch, "collecting")
-	_, err := process.Output(r.ctx, "go", "build", "-tags", "faultinject", "-o", directory+"/",
-		"github.com/zc-relay/zc-relay/cmd/...")
-	if err != nil {
-		return err
-	}
-	r.collecting = directory
-	return nil
-}
-
 // start makes sure that a chain for the workload is running.
 func (r *runner) start(w benchsuite.Workload) (err error) {
-	config, err := r.config(w)
-	if err != nil {
-		return err
-	}
+	config := r.config(w)
 	if r.chain != nil && r.configured == config {
 		return nil
 	}

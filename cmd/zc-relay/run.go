@@ -58,7 +58,9 @@ Several channels need a file: see "zc-relay config". SIGHUP rereads it and logs 
 changes need a restart. SIGTERM completes the IO in flight and exits; a second
 signal exits at once.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), &from, faults) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return run(cmd.Context(), &from, faults)
+		},
 	}
 	from.add(cmd.Flags())
 	faults.AddFlags(cmd.Flags(), fault.RDMA, fault.Comch, fault.Control)

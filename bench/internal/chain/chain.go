@@ -27,8 +27,7 @@ type Config struct {
 	Poll string
 	// CRC turns on checksums between relay and target.
 	CRC bool
-	// CollectInterval is the interval of forced garbage collections, 0 for none. It needs programs
-	// built with the tag faultinject.
+	// CollectInterval is the interval of forced garbage collections, 0 for none.
 	CollectInterval time.Duration
 }
 
@@ -230,8 +229,8 @@ func (c *Chain) initiator(command string, args ...string) []string {
 		"--log-level", "warn", "--output", "json")
 }
 
-// collectVariable is the environment variable that makes programs built with
-// the tag faultinject force a garbage collection at that interval.
+// collectVariable is the environment variable that makes the programs force a garbage collection at
+// that interval.
 const collectVariable = "ZC_RELAY_COLLECT_INTERVAL"
 
 // program returns the beginning of a command line.

@@ -92,7 +92,7 @@ func TestFailuresOfVolumesAreCountedByCause(t *testing.T) {
 		"ram": nil,
 	})
 	want := `
-# HELP zc_target_volume_failures_total Requests that a volume has failed, by operation and cause: an error number (such as ENOSPC), truncated (the file has become shorter), volume_failed (rejected because of an earlier failure), or other.
+# HELP zc_target_volume_failures_total Requests that a volume has failed, by operation and cause: an error number (such as ENOSPC), truncated (the file has become shorter), volume_failed (rejected because of an earlier failure), injected (by --fault), or other.
 # TYPE zc_target_volume_failures_total counter
 zc_target_volume_failures_total{cause="ENOSPC",op="write",volume="disk"} 3
 zc_target_volume_failures_total{cause="volume_failed",op="flush",volume="disk"} 1

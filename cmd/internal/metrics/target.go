@@ -43,7 +43,7 @@ func newTargetMetrics() targetMetrics {
 		sessionsTotal: define(targetPrefix+"sessions_total", Counter,
 			"Control connections of relays that have been opened."),
 		failures: define(targetPrefix+"volume_failures_total", Counter,
-			"Requests that a volume has failed, by operation and cause: an error number (such as ENOSPC), truncated (the file has become shorter), volume_failed (rejected because of an earlier failure), or other.",
+			"Requests that a volume has failed, by operation and cause: an error number (such as ENOSPC), truncated (the file has become shorter), volume_failed (rejected because of an earlier failure), injected (by --fault), or other.",
 			"volume", "op", "cause"),
 		queues: newQueueMetrics(targetPrefix, "volume",
 			"Time from receiving an IO to sending its answer.",

@@ -32,7 +32,7 @@ const programsVariable = "ZC_RELAY_E2E_PROGRAMS"
 // built is the directory of the daemons that were built, if any.
 var built string
 
-// programs returns the directory of the daemons, built with fault injection.
+// programs returns the directory of the daemons.
 var programs = sync.OnceValues(func() (string, error) {
 	if directory := os.Getenv(programsVariable); directory != "" {
 		return directory, nil
@@ -42,8 +42,8 @@ var programs = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	built = directory
-	build := exec.Command("go", "build", "-tags", "faultinject", "-o", directory+"/",
-		"../../zc-relay", "../../target")
+	build := exec.Command("go", "build", "-o", directory+"/", "../../zc-relay",
+		"../../target")
 	if output, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the daemons: %w\n%s", err, output)
 	}
@@ -171,7 +171,8 @@ type site struct {
 	t       testing.TB
 	dir     string
 	address netip.Addr
-	backend string // of the volume
+	backend string   // of the volume
+	faults  []string // flags of the target
 	target  *daemon
 	relay   *daemon
 }
@@ -221,7 +222,8 @@ channels: [{target: %q, volume: disk, io_timeout: 30m, reconnect: {session_wait:
 func (s *site) start(environ ...string) (ended *daemon) {
 	s.t.Helper()
 	s.configure("info")
-	s.target = spawn(s.t, environ, "target", "--config", s.path("target.yaml"))
+	s.target = spawn(s.t, environ, "target",
+		append([]string{"--config", s.path("target.yaml")}, s.faults...)...)
 	eventually(s.t, "the target listens", func() bool {
 		_, err := os.Stat(s.path("target.address"))
 		return err == nil || s.target.hasEnded()
@@ -260,7 +262,6 @@ func (s *site) checkLeftovers() {
 func (s *site) loads(name string, environ []string) error {
 	var err error
 	if name == "target" {
-		environ = append(environ, "ZC_TARGET__VOLUMES__0__BACKEND=memory:1MiB") // known to any build
 		_, err = config.LoadTarget(config.Sources{File: s.path("target.yaml"), Environ: environ})
 	} else {
 		_, err = config.LoadRelay(config.Sources{File: s.path("relay.yaml"), Environ: environ})

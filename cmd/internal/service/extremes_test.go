@@ -164,7 +164,7 @@ func (r *pairRun) run() {
 		r.blockSize = 1 << 20
 	}
 	if r.event == diskFull {
-		r.backend = fmt.Sprintf("fault:enospc-after=%d:%s", 2*r.blockSize, r.backend)
+		r.faults = []string{"--fault", "volume:write:after=2:error=IO_FAILED"}
 	}
 	ended := r.start(r.environ()...)
 	if invalid := r.loads(r.name, r.environ()); invalid != nil || missing[r.setting()] {

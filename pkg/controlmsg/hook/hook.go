@@ -1,5 +1,5 @@
-// Package hook wraps any transport of control messages. The wrapper forwards everything, and traces,
-// delays, fails, drops, duplicates, corrupts, or freezes the messages that fault rules name.
+// Package hook wraps any transport of control messages. The wrapper forwards everything, and
+// traces, delays, fails, drops, duplicates, corrupts, or freezes messages by fault rules.
 //
 // The operations of the seam "control" are send and receive. The condition kind=NAME restricts a
 // rule to one kind of message; the names are those of controlmsg.Kind, such as "open_volume_reply".
