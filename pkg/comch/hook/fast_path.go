@@ -196,6 +196,9 @@ func (p *producer) Send(message, immediate []byte) error {
 	case fault.Error:
 		return hit.Err()
 	case fault.Delay, fault.Freeze:
+		if p.State() != progress.Running {
+			break // Send says why
+		}
 		p.isHolding, p.hold = true, hit.Hold()
 		return status.Again
 	case fault.Drop:

@@ -30,7 +30,7 @@ func TestHookedProvidersConform(t *testing.T) {
 		"delaying": {
 			"comch:any:while=off:freeze", "comch:any:while=off:drop",
 			"comch:consumer.poll:every=3:delay=100us", "comch:receive:every=5:delay=100us",
-			"comch:producer.send:every=7:delay=100us", "comch:any:trace",
+			"comch:any:trace",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,8 +13,9 @@
 //   - poll, once for each completion. A delayed or frozen completion delays those behind it on its
 //     completion queue.
 //
-// The promises of package rdma hold for hooked providers, except that a connection takes up to
-// twice its send requests while some are held back.
+// The promises of package rdma hold for hooked providers, with three exceptions while a connection
+// holds back batches: they are posted when the completion queue is polled, the connection takes up
+// to twice its send requests, and a request that PostSend would reject ends the connection.
 package hook
 
 import (
