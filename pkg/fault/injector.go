@@ -236,12 +236,9 @@ func (h Hit) Holds() bool { return h.Action == Delay || h.Action == Freeze }
 // Corrupt inverts one bit of data, which may be empty.
 func (h Hit) Corrupt(data []byte) {
 	if len(data) > 0 {
-		data[h.CorruptIndex(len(data))] ^= 1 << (h.random >> 61)
+		data[h.random%uint64(len(data))] ^= 1 << (h.random >> 61)
 	}
 }
-
-// CorruptIndex returns the index of the byte that Corrupt changes.
-func (h Hit) CorruptIndex(length int) int { return int(h.random % uint64(length)) }
 
 // Hold returns how long the operation is held back.
 func (h Hit) Hold() Hold {

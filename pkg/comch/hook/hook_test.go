@@ -34,6 +34,9 @@ func TestHookedProvidersConform(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if testing.Short() && name != "tracing" {
+				t.Skip("the suite takes long")
+			}
 			injector, recorder := faulttest.New(t, rules...)
 			comchtest.Run(t, comchtest.Config{
 				Provider: wrap(t, injector), OtherDevice: "03:00.1", OtherHostDevice: "b1:00.1",

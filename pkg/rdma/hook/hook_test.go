@@ -38,6 +38,9 @@ func TestHookedProvidersConform(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if testing.Short() && name != "tracing" {
+				t.Skip("the suite takes long")
+			}
 			injector, recorder := faulttest.New(t, rules...)
 			rdmatest.Run(t, rdmatest.Config{Provider: wrap(injector), Address: loopback})
 			if recorder.Drain(make([]fault.Event, 1)) != 1 {
