@@ -37,7 +37,7 @@ type activeRule struct {
 	matches  atomic.Uint64
 	releases atomic.Uint64 // how often what the rule has frozen was released
 	failure  error         // what operations fail with
-	lost     error         // what operations on a connection fail with that the rule has ended
+	lost     error         // what Hit.Lost returns
 }
 
 // New returns an injector of rules. recorder, if it is not nil, receives every match. New fails
@@ -227,7 +227,8 @@ type Hit struct {
 // Err returns what the operation fails with, for the action Error.
 func (h Hit) Err() error { return h.rule.failure }
 
-// Lost returns what an operation fails with whose connection was lost by the action Drop.
+// Lost returns what an operation fails with whose connection the action Drop has ended, or that was
+// held back until its connection ended.
 func (h Hit) Lost() error { return h.rule.lost }
 
 // Holds reports whether the action is Delay or Freeze.

@@ -99,18 +99,26 @@ func (t *transport) enter(ctx context.Context, p *fault.Point, message []byte) (
 		}
 	}
 	hit := p.NextOf(uint64(len(message)), kind)
-	return hit, p.Carry(ctx, t.ended, hit)
+	if err := p.Carry(ctx, t.ended, hit); err != nil || !hit.Holds() {
+		return hit, err
+	}
+	select {
+	case <-t.ended:
+		return hit, hit.Lost()
+	default:
+		return hit, nil
+	}
 }
 
 // Close ends the connection gracefully.
 func (t *transport) Close() error {
-	defer t.end() // afterwards, so that nothing that continues is sent
+	t.end()
 	return t.Transport.Close()
 }
 
 // Abort ends the connection at once.
 func (t *transport) Abort() {
-	defer t.end() // afterwards, so that nothing that continues is sent
+	t.end()
 	t.Transport.Abort()
 }
 
