@@ -103,6 +103,9 @@ func newConnection(role role, s *frameSocket, peer comch.Peer, agreed terms, lim
 
 // start starts the goroutines that serve the socket.
 func (c *connection) start() {
+	// The reader may end the connection before the writer has started, and then waits for both.
+	c.stopped.Add(1)
+	defer c.stopped.Done()
 	c.stopped.Go(c.readFrames)
 	c.stopped.Go(c.writeFrames)
 }
