@@ -110,7 +110,7 @@ func (a *application) open(ctx context.Context) {
 	for i := range a.slots {
 		a.slots[i].queue = i / a.depth
 	}
-	a.world.productive = true
+	a.world.productive.Store(true)
 }
 
 // turn polls the queues and perhaps submits requests. It returns how much it did.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -42,7 +43,7 @@ type process struct {
 	dead        bool
 	frozen      bool
 	frozenUntil time.Time
-	exited      bool // its main function has returned
+	exited      atomic.Bool // its main function has returned
 	threads     []*thread
 	stop        context.CancelFunc // SIGTERM
 	restart     func()             // starts the program again; nil if it stays dead
@@ -73,7 +74,7 @@ func (p *process) step(work int) {
 	w.mu.Lock()
 	p.threads = append(p.threads, t)
 	if work > 0 {
-		w.productive = true
+		w.productive.Store(true)
 	}
 	w.mu.Unlock()
 	<-t.resume
@@ -111,7 +112,8 @@ func (p *process) run(main func(ctx context.Context) error) {
 		cancel()
 		p.world.mu.Lock()
 		defer p.world.mu.Unlock()
-		p.exited, p.world.productive = true, true
+		p.exited.Store(true)
+		p.world.productive.Store(true)
 		if err != nil && !p.dead {
 			p.world.trace("%s exits: %v", p.name, err)
 		}
@@ -268,7 +270,7 @@ func (a *application) config() client.Config {
 // kill ends a process as SIGKILL does.
 func (w *world) kill(p *process) {
 	p.dead, p.frozen = true, false
-	w.killed = w.killed || !p.exited
+	w.killed = w.killed || !p.exited.Load()
 	p.host.Kill()
 	p.sockets.Kill()
 	p.stop() // so that its goroutines end once the schedule is over

@@ -3,6 +3,7 @@ package simulation
 import (
 	"context"
 	"slices"
+	"sync"
 	"syscall"
 	"testing/synctest"
 	"time"
@@ -39,20 +40,21 @@ const (
 func (w *world) step() {
 	synctest.Wait()
 	w.steps++
-	w.mu.Lock()
-	if w.productive {
-		w.productive = false
+	if w.productive.Swap(false) {
 		w.wakeEverybody()
 		w.pause = minPause
+	} else if w.timePassed {
+		w.wakeEverybody()
 	}
-	w.mu.Unlock()
+	w.timePassed = false
 	w.expire()
 	choices := w.choices()
 	if len(choices) == 0 || w.random.IntN(400) == 0 {
-		w.trace("time passes: %v", w.pause)
-		time.Sleep(w.pause)
-		w.pause = min(2*w.pause, maxPause)
-		w.wakeEverybody()
+		pause := w.pause
+		w.pause, w.timePassed = min(2*pause, maxPause), true
+		w.trace("time passes: %v", pause)
+		w.publish()
+		time.Sleep(pause)
 		return
 	}
 	switch c := choices[w.random.IntN(len(choices))]; c.kind {
@@ -61,38 +63,54 @@ func (w *world) step() {
 		t := p.threads[c.other]
 		p.threads = slices.Delete(p.threads, c.other, c.other+1)
 		w.trace("%s takes a turn", p.name)
+		w.publish()
 		close(t.resume)
+		return
 	case deliverStream:
 		w.deliver(w.internet.moving[c.index])
-		w.productive = true
 	case deliverPacket:
 		d := w.bus.inFlight[c.index]
 		w.trace("%s to %s: a packet arrives", w.bus.process(d.From).name, w.bus.process(d.To).name)
+		w.publish()
 		w.bus.deliver(d)
-		w.productive = true
 	case connectStream:
 		d := w.internet.dials[c.index]
 		w.trace("%v connects to %v", d.from, d.to)
+		w.publish()
 		w.internet.allow(d)
-		w.productive = true
 	case completeRequest:
 		d := w.disks[c.index]
 		if c.other == 1 {
 			d = w.scratch[c.index]
 		}
-		outcome := d.complete(w.random.IntN(len(d.opened.pending)))
-		w.trace("%s completes %s", d.name, outcome)
-		w.productive = true
+		n := w.random.IntN(len(d.opened.pending))
+		w.publish()
+		w.trace("%s completes %s", d.name, d.complete(n))
 	case scribble:
+		w.publish()
 		w.hostile[c.index].scribble()
-		w.productive = true
 	case runApplication:
 		a := w.applications[c.index]
-		if a.turn() > 0 {
-			w.productive = true
-		} else {
+		w.publish()
+		if a.turn() == 0 {
 			a.idle = true
+			return
 		}
+	}
+	w.productive.Store(true)
+}
+
+// publish orders what the scheduler has read and written before everything that goroutines do from
+// now on. They take one of these locks before they touch anything of the world. What they have done
+// is ordered before the scheduler by synctest.Wait.
+func (w *world) publish() {
+	locks := []*sync.Mutex{&w.mu, &w.internet.mu, &w.bus.mu}
+	for i := range w.disks {
+		locks = append(locks, &w.disks[i].mu, &w.scratch[i].mu)
+	}
+	for _, lock := range locks {
+		lock.Lock()
+		lock.Unlock() //nolint:staticcheck // an empty critical section orders, too
 	}
 }
 
@@ -113,6 +131,7 @@ func (w *world) deliver(f *networktest.Flow) {
 	if tracing {
 		w.trace("%s delivers up to %d of %d bytes, flips %d", describe(f), limit, f.InFlight(), flip)
 	}
+	w.publish()
 	w.internet.deliver(f, limit, flip)
 }
 
@@ -190,10 +209,12 @@ func (w *world) expire() {
 	for _, p := range slices.Clone(w.alive) {
 		if p.frozen && !now.Before(p.frozenUntil) {
 			w.trace("%s continues", p.name)
-			p.frozen, w.productive = false, true
+			p.frozen = false
+			w.productive.Store(true)
 			w.checkAllPoison()
 		}
-		if p.exited && !p.dead && (p == w.relay || slices.Contains(w.targets, p)) && !w.ending {
+		isDaemon := p == w.relay || slices.Contains(w.targets, p)
+		if isDaemon && p.exited.Load() && !p.dead && !w.ending {
 			w.trace("%s has exited and starts again", p.name)
 			w.bury(p)
 			p.restart()
@@ -223,7 +244,7 @@ func (w *world) expire() {
 
 func (w *world) checkAllPoison() {
 	for _, a := range w.applications {
-		if a.volume == nil || a.process.dead || a.process.exited {
+		if a.volume == nil || a.process.dead || a.process.exited.Load() {
 			continue
 		}
 		for slot := range a.slots {
@@ -242,7 +263,7 @@ func (w *world) begin(f *Fault) {
 	if n := len(w.applications); n > 0 {
 		client = w.applications[f.Subject%n].process
 	}
-	w.productive = true
+	w.productive.Store(true)
 	switch f.Kind {
 	case KillRelay:
 		w.killAndRestart(w.relay, until)
@@ -251,7 +272,7 @@ func (w *world) begin(f *Fault) {
 	case PowerLoss:
 		w.crash(t, true, until)
 	case KillInitiator:
-		if !client.dead && !client.exited {
+		if !client.dead && !client.exited.Load() {
 			w.kill(client)
 		}
 	case StopRelay:
@@ -294,7 +315,7 @@ func (w *world) freeze(p *process, until time.Time) {
 
 // killAndRestart kills a process and starts the program again later.
 func (w *world) killAndRestart(p *process, at time.Time) {
-	if p.dead || p.exited {
+	if p.dead || p.exited.Load() {
 		return
 	}
 	w.kill(p)
@@ -305,7 +326,7 @@ func (w *world) killAndRestart(p *process, at time.Time) {
 // crash kills a target and, with the power, what was not durable.
 func (w *world) crash(t int, powerLoss bool, at time.Time) {
 	p := w.targets[t]
-	if p.dead || p.exited {
+	if p.dead || p.exited.Load() {
 		return
 	}
 	p.disk.crash(powerLoss)

@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing/synctest"
 	"time"
 
@@ -72,10 +73,13 @@ type world struct {
 	steps int
 	pause time.Duration // the next step of time
 
-	mu         sync.Mutex
-	productive bool // since the last step, so that all threads deserve a turn
-	violation  error
-	history    []string // the last steps
+	// productive is set when something has happened, so that all threads deserve a turn.
+	productive atomic.Bool
+	timePassed bool
+
+	mu        sync.Mutex // guards what goroutines of processes write
+	violation error
+	history   []string // the last steps
 }
 
 // restart is the start of a process that is due.
@@ -263,21 +267,22 @@ func (w *world) shutdown() {
 	}
 	w.await("clients to close", func() bool {
 		return !slices.ContainsFunc(w.applications,
-			func(a *application) bool { return !a.process.dead && !a.process.exited })
+			func(a *application) bool { return !a.process.dead && !a.process.exited.Load() })
 	})
 	w.relay.stop()
-	w.await("the relay to exit", func() bool { return w.relay.exited })
+	w.await("the relay to exit", func() bool { return w.relay.exited.Load() })
 	for _, t := range w.targets {
 		t.stop()
 	}
 	w.await("the targets to exit", func() bool {
-		return !slices.ContainsFunc(w.targets, func(p *process) bool { return !p.exited })
+		return !slices.ContainsFunc(w.targets, func(p *process) bool { return !p.exited.Load() })
 	})
 	for _, p := range slices.Clone(w.alive) {
 		w.bury(p)
 	}
 	everyone := w.buried
-	for i := 0; slices.ContainsFunc(everyone, func(p *process) bool { return !p.exited }); i++ {
+	isRunning := func(p *process) bool { return !p.exited.Load() }
+	for i := 0; slices.ContainsFunc(everyone, isRunning); i++ {
 		if i > maxCalmSteps {
 			panic("simulation: goroutines of dead processes do not end: " + w.describe())
 		}
@@ -294,8 +299,7 @@ func (w *world) shutdown() {
 func (w *world) resurrect(everyone []*process) {
 	synctest.Wait()
 	w.mu.Lock()
-	busy := w.productive
-	w.productive = false
+	busy := w.productive.Swap(false)
 	var waiting []*thread
 	for _, p := range everyone {
 		waiting = append(waiting, p.threads...)
@@ -330,8 +334,8 @@ func (w *world) describe() string {
 		}
 	}
 	for _, p := range w.alive {
-		fmt.Fprintf(&b, "\n  %s: frozen %v, exited %v, %d threads wait", p.name, p.frozen, p.exited,
-			len(p.threads))
+		fmt.Fprintf(&b, "\n  %s: frozen %v, exited %v, %d threads wait", p.name, p.frozen,
+			p.exited.Load(), len(p.threads))
 	}
 	for _, f := range w.internet.network.Flows() {
 		if n := f.Buffered(); n > 0 {
