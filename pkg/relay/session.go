@@ -99,6 +99,9 @@ func callTarget[R controlmsg.Message](
 ) (R, error) {
 	reply, err := controlmsg.Call(ctx, s.target.requester, request)
 	if err != nil {
+		if s.target.requester.Err() != nil {
+			err = asPassing(err) // the connection has failed, not the request
+		}
 		return reply, fmt.Errorf("target %v: %w", s.settings.Target, err)
 	}
 	return reply, nil
@@ -322,13 +325,13 @@ func (s *session) connectLane(
 	}
 	connecting, cancel := s.stepTimeout(ctx)
 	defer cancel()
-	return lane.Connect(connecting, datapath.ConnectConfig{
+	return asPassing(lane.Connect(connecting, datapath.ConnectConfig{
 		Remote: details.Address, Source: source,
 		PrivateData:  controlmsg.RDMAPrivateData{Token: details.Token}.Append(nil),
 		InboundReads: min(int(s.config.Depth), s.target.device.Capabilities().MaxInboundReads),
 		Role:         role,
 		Staging:      staging,
-	})
+	}))
 }
 
 // StartStorage starts the data path, the target's side first.

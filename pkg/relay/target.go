@@ -50,7 +50,7 @@ func (c *channel) openTarget(
 		transport, err = controlmsg.NewTLSClient(ctx, connection, credentials.Client(name),
 			controlmsg.TCPConfig{})
 		if err != nil {
-			return nil, fmt.Errorf("connect to target %v: %w", settings.Target, err)
+			return nil, fmt.Errorf("connect to target %v: %w", settings.Target, asPassing(err))
 		}
 	}
 	transport = c.relay.config.HookTransport(transport)
@@ -79,7 +79,19 @@ func (c *channel) openTarget(
 
 // openError adds the volume and the target to an error of openVolume.
 func (t *targetConnection) openError(err error) error {
-	return fmt.Errorf("open volume %q of target %v: %w", t.name, t.address, err)
+	return fmt.Errorf("open volume %q of target %v: %w", t.name, t.address, asPassing(err))
+}
+
+// asPassing returns an error between relay and target under a code that clients take for a passing
+// one. Codes such as AUTHENTICATION or UNSUPPORTED_VERSION describe what the relay asked for, and a
+// client that got them would not try again, although an operator can mend the target.
+func asPassing(err error) error {
+	switch status.CodeOf(err) {
+	case status.NotPermitted, status.NotSupported, status.InvalidValue, status.TooBig,
+		status.UnsupportedVersion, status.Authentication, status.BadConfig, status.Unexpected:
+		return status.Errorf(status.NotConnected, "%w", err)
+	}
+	return err
 }
 
 // openVolume opens the volume, or opens it again to learn of a changed size.

@@ -3,6 +3,7 @@ package chain
 import (
 	"bytes"
 	"errors"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -180,6 +181,47 @@ func readPatiently(t *testing.T, q *client.Queue) {
 		time.Sleep(time.Millisecond)
 	}
 	t.Fatal("no read succeeded")
+}
+
+func TestAVolumeOutlastsAnotherProgramAtTheTargetsAddress(t *testing.T) {
+	o := onFile(t)
+	o.channel = func(config *relay.ChannelConfig) { config.SessionWait = retry.Within(0) }
+	c := start(t, o)
+	config := c.config()
+	config.Reconnect = reconnecting()
+	c.awaitState(client.DefaultChannelName, relay.LinkReady)
+	v := c.open(config)
+	address := c.target.Address()
+	c.stopTarget()
+	listener, err := net.Listen("tcp", address.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answering sync.WaitGroup
+	answering.Go(func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = connection.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+			_ = connection.Close()
+		}
+	})
+	c.await("the relay knows the other program",
+		func() bool { return errors.Is(c.relay.Channels()[0].Link.LastError, status.TooBig) })
+	tried := c.relay.SessionsTotal()
+	c.await("the client has tried several times",
+		func() bool { return v.Err() != nil || c.relay.SessionsTotal() >= tried+3 })
+	if err := v.Err(); err != nil {
+		t.Errorf("the volume has failed: %v", err)
+	}
+	_ = listener.Close()
+	answering.Wait()
+	c.startTarget(o, address)
+	if _, err := v.ReadAt(make([]byte, blockSize), 0); err != nil {
+		t.Errorf("read after the target is back: %v", err)
+	}
 }
 
 func TestCloseReportsLostWritesThatNoFlushHasReported(t *testing.T) {
