@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
 )
 
 func TestSilentClientIsCutOff(t *testing.T) {
@@ -34,6 +37,47 @@ func TestSilentClientIsCutOff(t *testing.T) {
 				t.Error("client was not cut off")
 			}
 		})
+	}
+}
+
+// connectSilently opens connections that send nothing.
+func connectSilently(t *testing.T, s *Server, count int) {
+	t.Helper()
+	for range count {
+		c, err := net.Dial("tcp", s.Address().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+}
+
+func TestSilentClientsKeepNobodyOut(t *testing.T) {
+	s := start(t)
+	connectSilently(t, s, 4*maxConnections)
+	client := http.Client{Timeout: headerTimeout / 2, Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	for range 3 {
+		response, err := client.Get("http://" + s.Address().String() + "/healthz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+	}
+}
+
+func TestASilentClientIsNoReasonToFailAtTheEnd(t *testing.T) {
+	s, err := Listen("127.0.0.1:0", testStatus, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	connectSilently(t, s, 1)
+	get(t, s, "/healthz") // the silent one has been accepted before this
+	http.DefaultClient.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if err := s.Shutdown(ctx); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,11 +35,13 @@ type httpServer struct {
 
 func newHTTPServer(name string, listener net.Listener, handler http.Handler,
 	log *zap.Logger) *httpServer {
-	s := &httpServer{name: name, listener: newLimitedListener(listener, maxConnections)}
+	limited := newLimitedListener(listener, maxConnections)
+	s := &httpServer{name: name, listener: limited}
 	s.http = http.Server{
 		Handler:           http.MaxBytesHandler(handler, maxBodyBytes),
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ErrorLog: zap.NewStdLog(log),
+		ConnState: limited.observe,
 	}
 	s.serving.Go(func() {
 		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
@@ -51,14 +54,18 @@ func newHTTPServer(name string, listener net.Listener, handler http.Handler,
 // Address returns the address of the server, with the actual port.
 func (s *httpServer) Address() net.Addr { return s.listener.Addr() }
 
-// Shutdown stops serving. Requests in progress may finish until ctx ends.
+// Shutdown stops serving. Requests in progress may finish until ctx ends. What clients do is no
+// reason to fail: a connection that has sent nothing lasts until ctx ends.
 func (s *httpServer) Shutdown(ctx context.Context) error {
 	err := s.http.Shutdown(ctx)
-	if err != nil {
-		err = errors.Join(fmt.Errorf("end the %s listener: %w", s.name, err), s.http.Close())
+	if ctx.Err() != nil {
+		err = s.http.Close()
 	}
 	s.serving.Wait()
-	return err
+	if err != nil {
+		return fmt.Errorf("end the %s listener: %w", s.name, err)
+	}
+	return nil
 }
 
 // limitRequests rejects requests beyond a number at a time.
@@ -96,32 +103,85 @@ func serveStatus(status Status) http.Handler {
 	}))
 }
 
-// limitedListener limits the number of open connections. Further ones wait in the kernel's queue.
+// limitedListener limits the number of open connections. At the limit, a new connection replaces the
+// oldest one without a request in progress: connections that send nothing keep nobody out. If all
+// have one, the new connection waits.
 type limitedListener struct {
 	net.Listener
-	places chan struct{}
+	limit  int
 	closed chan struct{}
 	once   sync.Once
+	freed  chan struct{} // has an element when a connection has ended or has no request any more
+
+	mu          sync.Mutex
+	connections []*limitedConn // oldest first
 }
 
 func newLimitedListener(inner net.Listener, limit int) *limitedListener {
-	return &limitedListener{Listener: inner, places: make(chan struct{}, limit),
-		closed: make(chan struct{})}
+	return &limitedListener{Listener: inner, limit: limit, closed: make(chan struct{}),
+		freed: make(chan struct{}, 1)}
 }
 
-// Accept waits for a place, then for a connection.
+// Accept waits for a connection and, if necessary, for a place.
 func (l *limitedListener) Accept() (net.Conn, error) {
-	select {
-	case l.places <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-	connection, err := l.Listener.Accept()
+	inner, err := l.Listener.Accept()
 	if err != nil {
-		<-l.places
 		return nil, err
 	}
-	return &limitedConn{Conn: connection, release: sync.OnceFunc(func() { <-l.places })}, nil
+	c := &limitedConn{Conn: inner, listener: l, silent: true}
+	for {
+		replaced, ok := l.admit(c)
+		if replaced != nil {
+			_ = replaced.Conn.Close() // its goroutine in net/http ends
+		}
+		if ok {
+			return c, nil
+		}
+		select {
+		case <-l.freed:
+		case <-l.closed:
+			_ = inner.Close()
+			return nil, net.ErrClosed
+		}
+	}
+}
+
+// admit gives a connection a place, perhaps that of the returned one. It returns false if there is
+// none.
+func (l *limitedListener) admit(c *limitedConn) (replaced *limitedConn, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.connections) == l.limit {
+		i := slices.IndexFunc(l.connections, func(c *limitedConn) bool { return c.silent })
+		if i < 0 {
+			return nil, false
+		}
+		replaced = l.connections[i]
+		l.connections = slices.Delete(l.connections, i, i+1)
+	}
+	l.connections = append(l.connections, c)
+	return replaced, true
+}
+
+// observe is the ConnState of the HTTP server.
+func (l *limitedListener) observe(connection net.Conn, state http.ConnState) {
+	c, ok := connection.(*limitedConn)
+	if !ok {
+		return
+	}
+	l.mu.Lock()
+	c.silent = state != http.StateActive
+	l.mu.Unlock()
+	if c.silent {
+		l.free()
+	}
+}
+
+func (l *limitedListener) free() {
+	select {
+	case l.freed <- struct{}{}:
+	default:
+	}
 }
 
 // Close also ends an Accept that waits for a place.
@@ -130,14 +190,20 @@ func (l *limitedListener) Close() error {
 	return l.Listener.Close()
 }
 
-// limitedConn frees its place when it is closed.
+// limitedConn gives its place back when it is closed.
 type limitedConn struct {
 	net.Conn
-	release func()
+	listener *limitedListener
+	silent   bool // no request is in progress; guarded by listener.mu
 }
 
-// Close closes the connection and frees its place.
+// Close closes the connection and gives its place back.
 func (c *limitedConn) Close() error {
-	c.release()
+	l := c.listener
+	l.mu.Lock()
+	l.connections = slices.DeleteFunc(l.connections,
+		func(other *limitedConn) bool { return other == c })
+	l.mu.Unlock()
+	l.free()
 	return c.Conn.Close()
 }

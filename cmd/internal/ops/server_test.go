@@ -94,7 +94,7 @@ func TestAnAddressInUseIsNamed(t *testing.T) {
 	}
 }
 
-func TestMoreConnectionsThanTheLimitWaitForAPlace(t *testing.T) {
+func TestBusyConnectionsBeyondTheLimitWaitForAPlace(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -111,6 +111,7 @@ func TestMoreConnectionsThanTheLimitWaitForAPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	l.observe(first, http.StateActive)
 	second := make(chan net.Conn)
 	go func() {
 		c, _ := l.Accept()
