@@ -1,0 +1,287 @@
+package resources
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+)
+
+// controlTimeout is the daemons' timeout of each step of a handshake.
+const controlTimeout = 2 * time.Second
+
+const (
+	volumeSize = 16 << 20
+	blockSize  = 4096
+)
+
+// patience bounds the wait for what must happen. Only a daemon that hangs reaches it.
+const patience = 15 * time.Second
+
+// group is a sync.WaitGroup, renamed for brevity.
+type group = sync.WaitGroup
+
+// chain is a target and a relay as processes, and a fake target in this process.
+type chain struct {
+	t             *testing.T
+	directory     string
+	target, relay *daemon
+	targetAddress netip.AddrPort
+	targetRDMA    netip.AddrPort
+	fake          *fakeTarget
+	comch         comch.Provider
+	configuring   sync.Mutex // held while the configuration file is replaced
+
+	seed   uint64        // of the current burst
+	epochs atomic.Uint64 // of all client instances
+	totals totals
+	honest []time.Duration // time to serve the honest client
+}
+
+// totals counts what the peers have done.
+type totals struct {
+	bursts, peers                         int
+	returning                             time.Duration // the longest time that a daemon took to return everything
+	bursting                              time.Duration
+	connections                           atomic.Int64
+	opened, configured, started, messages atomic.Int64 // steps that succeeded, and IO messages
+}
+
+// loopback returns an address that is unique to this process.
+func loopback() netip.Addr {
+	pid := os.Getpid()
+	return netip.AddrFrom4([4]byte{127, 96 | byte(pid>>16), byte(pid >> 8), byte(pid)})
+}
+
+// startChain builds and starts the daemons.
+func startChain(t *testing.T) *chain {
+	t.Helper()
+	directory, err := os.MkdirTemp("", "zcr") // short, because the paths of sockets are
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(directory) })
+	build := exec.Command("go", "build", "-o", directory+"/", "../../cmd/zc-relay", "../../cmd/target")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the programs: %v\n%s", err, output)
+	}
+	c := &chain{t: t, directory: directory,
+		comch: emulated.New(emulated.Options{Directory: directory + "/comch"})}
+	c.target = c.start("target",
+		"--listen-address", loopback().String(), "--listen-port", "0",
+		"--volume", fmt.Sprintf("disk=memory:%d", volumeSize),
+		"--volume", fmt.Sprintf("file=file:%s/volume,size=%d", directory, volumeSize),
+		"--log-format", "json", "--log-sampling", "0",
+		"--metrics-listen", "127.0.0.1:0", "--admin-listen", "unix:"+directory+"/target.sock",
+		"--control-timeout", controlTimeout.String(),
+		"--keep-alive-dead-after", controlTimeout.String(),
+		"--max-sessions", "64", "--staging-limit", fmt.Sprint(stagingLimit))
+	listening := c.target.awaitEntry("listening for relays")
+	c.targetAddress = netip.MustParseAddrPort(listening["control"].(string))
+	c.targetRDMA = netip.MustParseAddrPort(listening["rdma"].(string))
+	c.fake = startFakeTarget(c)
+	c.replaceConfiguration(c.relayConfiguration(nil))
+	c.relay = c.start("zc-relay", "run", "--config", directory+"/relay.yaml")
+	for _, d := range []*daemon{c.target, c.relay} {
+		d.metrics = d.awaitEntry("serving metrics and health")["address"].(string)
+	}
+	c.target.admin, c.relay.admin = directory+"/target.sock", directory+"/relay.sock"
+	return c
+}
+
+// daemon is a running program. Its log goes to a file.
+type daemon struct {
+	chain   *chain
+	name    string
+	command *exec.Cmd
+	log     string
+	read    int64 // bytes of the log that checkLogs has seen
+	ended   chan struct{}
+	metrics string // address of the metrics
+	admin   string // path of the admin socket
+	scraper *http.Client
+
+	mu       sync.Mutex // guards what follows
+	peak     usage
+	baseline usage
+}
+
+func (c *chain) start(name string, args ...string) *daemon {
+	c.t.Helper()
+	d := &daemon{chain: c, name: name, log: filepath.Join(c.directory, name+".log"),
+		command: exec.Command(filepath.Join(c.directory, name), args...),
+		ended:   make(chan struct{}), scraper: &http.Client{
+			Timeout: callTimeout, Transport: &http.Transport{DisableKeepAlives: true}}}
+	log, err := os.Create(d.log)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer func() { _ = log.Close() }()
+	d.command.Stderr = log
+	if err := d.command.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	go func() {
+		_ = d.command.Wait()
+		close(d.ended)
+	}()
+	c.t.Cleanup(func() {
+		if c.t.Failed() {
+			c.t.Logf("the log of %s ends:\n%s", name, d.logTail())
+		}
+		d.signal(syscall.SIGTERM)
+		select {
+		case <-d.ended:
+			if code := d.command.ProcessState.ExitCode(); code != 0 {
+				c.t.Errorf("%s exited with %d after SIGTERM:\n%s", name, code, d.logTail())
+			}
+		case <-time.After(patience):
+			c.t.Errorf("%s does not exit after SIGTERM:\n%s", name, d.logTail())
+			d.signal(syscall.SIGKILL)
+			<-d.ended
+		}
+	})
+	return d
+}
+
+func (d *daemon) signal(s os.Signal) { _ = d.command.Process.Signal(s) }
+
+func (d *daemon) logTail() []byte {
+	text, _ := os.ReadFile(d.log)
+	const most = 20_000
+	return text[max(0, len(text)-most):]
+}
+
+// awaitEntry waits for the log entry with a text, and returns its fields.
+func (d *daemon) awaitEntry(text string) (entry map[string]any) {
+	d.chain.t.Helper()
+	d.chain.eventually(d.name+" logs "+text, func() error {
+		log, err := os.ReadFile(d.log)
+		for line := range bytes.Lines(log) {
+			if bytes.Contains(line, []byte(text)) && json.Unmarshal(line, &entry) == nil {
+				return nil
+			}
+		}
+		return fmt.Errorf("no such entry, error %v, in:\n%s", err, log)
+	})
+	return entry
+}
+
+// expectedErrors are the entries at level error that operators cause.
+var expectedErrors = []string{"reload failed, the affected settings are unchanged"}
+
+// checkLogs fails the test if a daemon has exited, panicked, or logged an error.
+func (c *chain) checkLogs() {
+	c.t.Helper()
+	for _, d := range []*daemon{c.target, c.relay} {
+		select {
+		case <-d.ended:
+			c.fatalf("%s has exited: %v", d.name, d.command.ProcessState)
+		default:
+		}
+		text, err := os.ReadFile(d.log)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		fresh := text[d.read:]
+		fresh = fresh[:bytes.LastIndexByte(fresh, '\n')+1]
+		d.read += int64(len(fresh))
+		for line := range bytes.Lines(fresh) {
+			d.checkEntry(line)
+		}
+	}
+}
+
+func (d *daemon) checkEntry(line []byte) {
+	d.chain.t.Helper()
+	var entry struct{ Level, Msg, Message string }
+	if err := json.Unmarshal(line, &entry); err != nil {
+		d.chain.fatalf("%s has written what is no log entry: %s", d.name, line)
+	}
+	switch strings.ToLower(entry.Level) {
+	case "debug", "info", "warn":
+		return
+	}
+	for _, expected := range expectedErrors {
+		if bytes.Contains(line, []byte(expected)) {
+			return
+		}
+	}
+	d.chain.fatalf("%s has logged an error: %s", d.name, line)
+}
+
+// fatalf ends the test, and says how to repeat the burst.
+func (c *chain) fatalf(format string, args ...any) {
+	c.t.Helper()
+	c.t.Fatalf("%s\nseed %d: go test ./test/resources -seed=%d", fmt.Sprintf(format, args...),
+		c.seed, c.seed)
+}
+
+// eventually waits until condition returns nil. what completes "waiting until".
+func (c *chain) eventually(what string, condition func() error) {
+	c.t.Helper()
+	var err error
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if err = condition(); err == nil {
+			return
+		}
+		for _, d := range []*daemon{c.target, c.relay} {
+			if d == nil {
+				continue
+			}
+			select {
+			case <-d.ended:
+				c.fatalf("%s has exited: %v", d.name, d.command.ProcessState)
+			default:
+			}
+		}
+	}
+	for _, d := range []*daemon{c.target, c.relay} {
+		if d != nil {
+			stacks, _ := fetch(unixClient(d.admin), http.MethodGet,
+				"http://daemon/debug/pprof/goroutine?debug=1", "")
+			c.t.Logf("the goroutines of %s:\n%s", d.name, stacks)
+		}
+	}
+	c.fatalf("timed out waiting until %s: %v", what, err)
+}
+
+// unixClient returns an HTTP client of a Unix socket.
+func unixClient(path string) *http.Client {
+	return &http.Client{Timeout: callTimeout, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		},
+	}}
+}
+
+// fetch sends a request and returns the body of the response.
+func fetch(client *http.Client, method, url, body string) ([]byte, error) {
+	request, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	return io.ReadAll(response.Body)
+}

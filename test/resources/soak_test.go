@@ -1,0 +1,7 @@
+//go:build soak
+
+package resources
+
+import "time"
+
+func init() { duration = 10 * time.Minute }
