@@ -85,8 +85,8 @@ func (u *unruly) Call(ctx context.Context, request controlmsg.Message) (controlm
 		switch {
 		case failed && e.Correlation == 0:
 			return nil, u.end(failure)
-		case e.Correlation != u.correlation:
-		case failed:
+		case e.Message.Kind() == controlmsg.KindKeepAlive:
+		case failed: // also with another correlation, if a bit of the request was flipped
 			return nil, failure
 		default:
 			return e.Message, nil
@@ -131,7 +131,8 @@ func script[S any](random *rand.Rand, orderly []S, all ...S) []S {
 // hello returns a valid hello, which need not suit the conversation.
 func (p *peer) hello(role controlmsg.Role) *controlmsg.Hello {
 	m := &controlmsg.Hello{Role: role, MinVersion: 1, MaxVersion: 1 + p.random.Uint32N(3),
-		MaxMessageSize: controlmsg.MinMessageSize + p.random.Uint32N(1<<16), Software: "random peer"}
+		MaxMessageSize: controlmsg.MinMessageSize + p.random.Uint32N(1<<16),
+		Software:       "random peer"}
 	if p.chance(5) {
 		m.Role = pick(p.random, controlmsg.RoleInitiator, controlmsg.RoleRelay,
 			controlmsg.RoleTarget)
@@ -145,10 +146,14 @@ func (p *peer) hello(role controlmsg.Role) *controlmsg.Hello {
 	return m
 }
 
-// instance returns one of a few client instances, which the peers of a burst share.
+// instance returns the peer's client instance, or one of a few that the peers of a burst share.
 func (p *peer) instance() (instance [16]byte) {
 	binary.BigEndian.PutUint64(instance[:], p.seed)
-	instance[15] = byte(1 + p.random.IntN(4))
+	instance[8] = byte(1 + p.random.IntN(4))
+	if p.chance(75) {
+		instance[8] = 0
+		binary.BigEndian.PutUint32(instance[12:], p.number)
+	}
 	return instance
 }
 

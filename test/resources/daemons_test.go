@@ -32,10 +32,7 @@ const (
 )
 
 // patience bounds the wait for what must happen. Only a daemon that hangs reaches it.
-const patience = 15 * time.Second
-
-// group is a sync.WaitGroup, renamed for brevity.
-type group = sync.WaitGroup
+const patience = 30 * time.Second
 
 // chain is a target and a relay as processes, and a fake target in this process.
 type chain struct {
@@ -49,18 +46,22 @@ type chain struct {
 	configuring   sync.Mutex // held while the configuration file is replaced
 
 	seed   uint64        // of the current burst
+	crowd  int           // its peers
 	epochs atomic.Uint64 // of all client instances
 	totals totals
 	honest []time.Duration // time to serve the honest client
 }
 
-// totals counts what the peers have done.
+// totals counts what the peers have done, and keeps the longest waits.
 type totals struct {
-	bursts, peers                         int
-	returning                             time.Duration // the longest time that a daemon took to return everything
-	bursting                              time.Duration
-	connections                           atomic.Int64
-	opened, configured, started, messages atomic.Int64 // steps that succeeded, and IO messages
+	bursts, peers int
+	connections   atomic.Int64
+	// Steps that have succeeded, and IO messages.
+	opened, configured, started, messages atomic.Int64
+
+	bursting  time.Duration // in all bursts together
+	returning time.Duration // until a daemon had returned everything, at most
+	timeWait  int           // connections in TIME_WAIT, at most
 }
 
 // loopback returns an address that is unique to this process.
@@ -117,9 +118,9 @@ type daemon struct {
 	admin   string // path of the admin socket
 	scraper *http.Client
 
-	mu       sync.Mutex // guards what follows
-	peak     usage
-	baseline usage
+	baseline usage // before the first burst
+	peak     usage // of this burst
+	most     usage // of all bursts
 }
 
 func (c *chain) start(name string, args ...string) *daemon {

@@ -43,7 +43,8 @@ func (p *peer) initiate() {
 	for range 1 + p.random.IntN(4) {
 		connection, err := p.comch.Connect(p.ctx, comch.ClientConfig{
 			Device: emulated.DefaultHostDevice,
-			Name:   pick(p.random, "disk", "disk", "disk", "fake", "fake", "extra-0", "extra-1"),
+			Name: pick(p.random, "disk", "disk", "disk", "disk", "disk", "fake", "fake",
+				"extra-0"),
 		})
 		p.totals.connections.Add(1)
 		if err != nil {

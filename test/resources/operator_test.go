@@ -22,12 +22,12 @@ limits: {sessions: 64}
 
 const channelConfiguration = `  - {name: %s, target: %q, volume: %s, io_timeout: %v,
      reconnect: {first_pause: 10ms, longest_pause: 100ms, session_wait: %v},
-     limits: {sessions: %d, queues: %d, depth: 256, outstanding: 1024, buffer_size: 4MiB,
+     limits: {sessions: %d, queues: %d, depth: 256, outstanding: %d, buffer_size: 4MiB,
        export: %dMiB, ring_memory: %dMiB}}
 `
 
-// relayConfiguration returns the text of a configuration of the relay. A nil source makes it the initial
-// one.
+// relayConfiguration returns the text of a configuration of the relay: a random one, or the initial
+// one if random is nil.
 func (c *chain) relayConfiguration(random *rand.Rand) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, baseConfiguration, c.directory+"/comch", c.directory+"/relay.sock",
@@ -43,7 +43,7 @@ func (c *chain) relayConfiguration(random *rand.Rand) string {
 			export, rings = 1+random.IntN(export), 1+random.IntN(rings)
 		}
 		fmt.Fprintf(&b, channelConfiguration, name, target, volume, timeout, wait, sessions, queues,
-			export, rings)
+			channelOutstanding, export, rings)
 	}
 	channel("disk", c.targetAddress.String(), "disk")
 	channel("fake", c.fake.listener.Address().String(), "fake")

@@ -9,6 +9,7 @@ import (
 	"context"
 	"flag"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,10 +19,8 @@ import (
 var (
 	onlySeed  = flag.Uint64("seed", 0, "run only the burst of this seed")
 	firstSeed = flag.Uint64("from", 1, "seed of the first of several bursts")
+	duration  = flag.Duration("for", 0, "how long to begin bursts after the first few")
 )
-
-// duration is how long bursts follow each other, after the first few.
-var duration time.Duration
 
 const (
 	fewBursts     = 3  // the least number of bursts
@@ -43,7 +42,7 @@ func TestDaemonsHoldNothingForPeersThatAreGone(t *testing.T) {
 	if *onlySeed != 0 {
 		runBurst(c, *onlySeed)
 	} else {
-		end := time.Now().Add(duration)
+		end := time.Now().Add(*duration)
 		for i := uint64(0); i < fewBursts || time.Now().Before(end); i++ {
 			runBurst(c, *firstSeed+i)
 		}
@@ -60,7 +59,11 @@ func runBurst(c *chain, seed uint64) {
 	stop, started := c.watch(), time.Now()
 	burst(c, seed)
 	stop()
-	c.totals.bursting += time.Since(started)
+	took := time.Since(started)
+	c.totals.bursting += took
+	if took > 4*controlTimeout {
+		c.t.Logf("the burst took %v", took)
+	}
 	c.checkPeaks()
 	c.awaitBaseline(false)
 	c.serveHonestClient(seed)
@@ -74,6 +77,7 @@ func runBurst(c *chain, seed uint64) {
 // peer is what all kinds of peers have: their share of the burst.
 type peer struct {
 	*chain
+	number uint32 // from 1
 	random *rand.Rand
 	ctx    context.Context // bounds every wait
 	// others is closed when all peers that do not stay silent are done.
@@ -105,19 +109,21 @@ func burst(c *chain, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	c.fake.misbehave(seed)
 	others := make(chan struct{})
-	var active, silent group
-	for number, kind := range kinds {
-		for i := range 1 + random.IntN(kind.most) {
-			p := &peer{chain: c, ctx: ctx, others: others,
-				random: rand.New(rand.NewPCG(seed, uint64(number+1)<<32|uint64(i+1)))}
+	var active, silent sync.WaitGroup
+	c.crowd = 0
+	for _, kind := range kinds {
+		for range 1 + random.IntN(kind.most) {
+			c.crowd++
+			p := &peer{chain: c, number: uint32(c.crowd), ctx: ctx, others: others,
+				random: rand.New(rand.NewPCG(seed, uint64(c.crowd)))}
 			g := &active
 			if kind.isSilent {
 				g = &silent
 			}
 			g.Go(func() { kind.run(p) })
-			c.totals.peers++
 		}
 	}
+	c.totals.peers += c.crowd
 	active.Wait()
 	close(others)
 	silent.Wait()

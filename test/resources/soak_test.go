@@ -4,4 +4,4 @@ package resources
 
 import "time"
 
-func init() { duration = 10 * time.Minute }
+func init() { *duration = 10 * time.Minute }

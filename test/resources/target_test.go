@@ -24,7 +24,7 @@ type fakeTarget struct {
 	listener network.Listener
 	device   rdma.Device
 	rdma     rdma.Listener
-	running  group
+	running  sync.WaitGroup
 
 	mu       sync.Mutex
 	seed     uint64 // of the burst, 0 while it behaves
@@ -45,7 +45,7 @@ type fakeSession struct {
 	config  controlmsg.ConfigureDataPath
 	rdma    *endpoint
 	pending chan rdma.Request
-	polled  group
+	polled  sync.WaitGroup
 }
 
 func startFakeTarget(c *chain) *fakeTarget {

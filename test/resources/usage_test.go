@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -26,10 +27,11 @@ type usage struct {
 
 // The limits of a channel between bursts, and of the target.
 const (
-	channelQueues = 8
-	channelExport = 256 << 20
-	channelRings  = 32 << 20
-	stagingLimit  = 256 << 20
+	channelQueues      = 8
+	channelOutstanding = 1024
+	channelExport      = 256 << 20
+	channelRings       = 32 << 20
+	stagingLimit       = 256 << 20
 )
 
 // Slack of what is not returned exactly: the Go runtime maps memory for its heap, keeps what it has
@@ -195,9 +197,9 @@ func (c *chain) measureBaseline() {
 	}
 }
 
-// awaitBaseline waits until the daemons use no more than before the first burst. The relay keeps the
-// rings of a client that has gone for a grace period; only with exactly, awaitBaseline waits for
-// their end.
+// awaitBaseline waits until the daemons use no more than before the first burst. The relay keeps
+// the rings of a client that has gone for a grace period; only with exactly, awaitBaseline waits
+// for their end.
 func (c *chain) awaitBaseline(exactly bool) {
 	c.t.Helper()
 	for _, d := range []*daemon{c.target, c.relay} {
@@ -206,7 +208,6 @@ func (c *chain) awaitBaseline(exactly bool) {
 		c.eventually(d.name+" uses what it did before the bursts", func() error {
 			u, metrics, err := d.measureFully()
 			if err = errors.Join(err, isAtRest(metrics)); err == nil {
-				d.keepPeak(&u)
 				allowed, rings := d.baseline, u.kinds[ringKind]
 				if !exactly { // a ring has a descriptor, a mapping, and a goroutine that frees it
 					allowed.descriptors += rings
@@ -251,21 +252,22 @@ func (u *usage) exceeds(base *usage) error {
 	return errors.Join(errs...)
 }
 
-func (d *daemon) keepPeak(u *usage) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	p := &d.peak
-	p.descriptors, p.sockets = max(p.descriptors, u.descriptors), max(p.sockets, u.sockets)
-	p.mappings, p.shared = max(p.mappings, u.mappings), max(p.shared, u.shared)
-	p.resident, p.heap = max(p.resident, u.resident), max(p.heap, u.heap)
-	p.goroutines = max(p.goroutines, u.goroutines)
+// mostOf returns the larger of each value of two measurements.
+func mostOf(a, b usage) usage {
+	return usage{
+		descriptors: max(a.descriptors, b.descriptors), sockets: max(a.sockets, b.sockets),
+		mappings: max(a.mappings, b.mappings), shared: max(a.shared, b.shared),
+		resident: max(a.resident, b.resident), heap: max(a.heap, b.heap),
+		goroutines: max(a.goroutines, b.goroutines),
+	}
 }
 
-// watch measures the daemons again and again until stop is called.
+// watch measures the peaks of the daemons until stop is called.
 func (c *chain) watch() (stop func()) {
 	ending := make(chan struct{})
-	var watching group
+	var watching sync.WaitGroup
 	for _, d := range []*daemon{c.target, c.relay} {
+		d.peak = usage{}
 		watching.Go(func() {
 			for n := 0; ; n++ {
 				if u, err := d.measure(); err == nil {
@@ -273,7 +275,7 @@ func (c *chain) watch() (stop func()) {
 						u.goroutines = int(metrics["go_goroutines"])
 						u.heap = int(metrics["go_memstats_heap_alloc_bytes"]) >> 10
 					}
-					d.keepPeak(&u)
+					d.peak = mostOf(d.peak, u)
 				}
 				select {
 				case <-ending:
@@ -286,5 +288,42 @@ func (c *chain) watch() (stop func()) {
 	return func() {
 		close(ending)
 		watching.Wait()
+	}
+}
+
+// What the documentation allows a daemon per session, per queue, and per outstanding request; see
+// "Memory and descriptors" in docs/operations.md. The first two are the relay's, which needs more.
+const (
+	sessionDescriptors = 6
+	queueDescriptors   = 10
+	queueMemory        = 512 // KiB
+	requestMemory      = 7   // KiB
+)
+
+// mostTimeWait is about half of the ports that lead from one address to another.
+const mostTimeWait = 14_000
+
+// checkPeaks compares what the daemons have used in a burst with what they may use for as many
+// peers. A peer has one session at a time, and its former one may still be ending. What an
+// initiator opens beside its queues costs the relay as much as a queue.
+func (c *chain) checkPeaks() {
+	c.t.Helper()
+	sessions := 2 * c.crowd
+	queues := sessions * mostConsumers
+	descriptors := sessions*sessionDescriptors + queues*queueDescriptors
+	resident := queues*queueMemory + sessions*channelOutstanding*requestMemory +
+		(channelExport+stagingLimit)>>10
+	for _, d := range []*daemon{c.target, c.relay} {
+		d.most = mostOf(d.most, d.peak)
+		descriptors := d.baseline.descriptors + descriptors
+		resident := (d.baseline.resident + resident) * 5 / 4 // a quarter for garbage collection
+		if d.peak.descriptors > descriptors || d.peak.resident > resident {
+			c.fatalf("%s has used %+v for %d peers, at most %d descriptors and %d KiB expected",
+				d.name, d.peak, c.crowd, descriptors, resident)
+		}
+	}
+	waiting := c.timeWait()
+	if c.totals.timeWait = max(c.totals.timeWait, waiting); waiting > mostTimeWait {
+		c.fatalf("%d connections of the daemons are in TIME_WAIT", waiting)
 	}
 }
