@@ -131,7 +131,7 @@ simulate: ## Run SEEDS schedules of the simulation from the seed FIRST on
 	scripts/simulate.sh $(SEEDS) $(FIRST)
 
 .PHONY: soak
-soak: ## Long fuzzing, a thousand sessions, a hundred restarts of a target, every extreme of every setting
+soak: ## Long fuzzing, a thousand sessions, a hundred restarts of a target, ten minutes of random peers, every extreme of every setting
 	go test $(RACE) -tags soak -timeout 60m ./pkg/... ./cmd/internal/service ./test/...
 	scripts/fuzz.sh 60s
 

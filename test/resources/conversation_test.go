@@ -4,7 +4,12 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"math"
 	"math/rand/v2"
+	"path"
+	"reflect"
+	"runtime"
+	"slices"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
@@ -33,15 +38,15 @@ func (p *peer) converse(transport controlmsg.Transport, role controlmsg.Role) co
 		}
 		return controlmsg.NewRequester(transport, config)
 	}
-	return &unruly{transport: transport, codec: controlmsg.NewProtobufCodec(), random: p.random,
+	return &unruly{peer: p, transport: transport, codec: controlmsg.NewProtobufCodec(),
 		done: make(chan struct{})}
 }
 
 // unruly is a requester that sends valid messages in any order.
 type unruly struct {
+	peer        *peer
 	transport   controlmsg.Transport
 	codec       controlmsg.Codec
-	random      *rand.Rand
 	correlation uint64
 	done        chan struct{}
 	ended       bool
@@ -53,7 +58,7 @@ func (u *unruly) Call(ctx context.Context, request controlmsg.Message) (controlm
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if u.random.IntN(50) > 0 {
+	if u.peer.random.IntN(50) > 0 {
 		u.correlation++ // else zero, or the correlation of the previous request
 	}
 	packet, err := u.codec.Append(nil,
@@ -61,15 +66,15 @@ func (u *unruly) Call(ctx context.Context, request controlmsg.Message) (controlm
 	if err != nil {
 		return nil, err
 	}
-	if u.random.IntN(60) == 0 {
-		packet[u.random.IntN(len(packet))] ^= byte(1 + u.random.IntN(255))
+	if u.peer.random.IntN(60) == 0 {
+		packet[u.peer.random.IntN(len(packet))] ^= byte(1 + u.peer.random.IntN(255))
 	}
-	for range 1 + u.random.IntN(40)/39 { // rarely twice
+	for range 1 + u.peer.random.IntN(40)/39 { // rarely twice
 		if err := u.transport.Send(ctx, packet); err != nil {
 			return nil, u.end(err)
 		}
 	}
-	if u.random.IntN(40) == 0 {
+	if u.peer.random.IntN(40) == 0 {
 		return nil, errors.New("does not wait for the answer")
 	}
 	for {
@@ -109,9 +114,33 @@ func (u *unruly) Close(error) {
 	_ = u.end(nil)
 }
 
-// script returns the steps of a session: those of an orderly one, of which some are missing,
-// repeated, or out of order, up to a random end.
-func script[S any](random *rand.Rand, orderly []S, all ...S) []S {
+// sessions runs a few sessions of a peer, one after another.
+func (p *peer) sessions(run func()) {
+	count, base := 1+p.random.IntN(4), p.random.Uint64()
+	for i := range count {
+		p.random = rand.New(rand.NewPCG(base, uint64(i)))
+		run()
+	}
+}
+
+// play carries out the steps of a session: those of an orderly one, of which some are missing,
+// repeated, or out of order, up to a random end. What a step draws at random depends on the seed
+// and on its place, and not on what the daemons have answered before.
+func play[S any](p *peer, session S, orderly, extra []func(S)) {
+	base := p.random.Uint64()
+	for i, step := range script(p.random, orderly, append(slices.Clone(extra), orderly...)) {
+		p.random = rand.New(rand.NewPCG(base, uint64(i)))
+		started := time.Now()
+		step(session)
+		if took := time.Since(started); took > 2*controlTimeout {
+			name := runtime.FuncForPC(reflect.ValueOf(step).Pointer()).Name()
+			p.t.Logf("seed %d: peer %d: %s took %v", p.seed, p.number, path.Base(name), took)
+		}
+	}
+	p.random = rand.New(rand.NewPCG(base, math.MaxUint64))
+}
+
+func script[S any](random *rand.Rand, orderly, all []S) []S {
 	var steps []S
 	disorder := pick(random, 0, 0, 5, 20) // percent
 	for _, step := range orderly {
@@ -179,21 +208,16 @@ func (p *peer) configuration() *controlmsg.ConfigureDataPath {
 	return m
 }
 
-// linger waits, now and then, with a connection open: until the daemon ends it, or until the other
-// peers are done.
+// linger keeps a connection open for a while, now and then, or until the daemon ends it.
 func (p *peer) linger(end <-chan struct{}) {
-	bound := p.others
-	if p.chance(88) {
+	while := pick(p.random, 10*time.Millisecond, 100*time.Millisecond, controlTimeout,
+		controlTimeout+time.Second)
+	if !p.chance(12) {
 		return
-	}
-	if p.chance(30) {
-		patient, cancel := context.WithTimeout(p.ctx, controlTimeout+time.Second)
-		defer cancel()
-		bound = patient.Done()
 	}
 	select {
 	case <-end:
-	case <-bound:
-	case <-time.After(pick(p.random, 10*time.Millisecond, 100*time.Millisecond, controlTimeout)):
+	case <-p.ctx.Done():
+	case <-time.After(while):
 	}
 }

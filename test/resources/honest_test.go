@@ -78,11 +78,14 @@ func (c *chain) useVolume(ctx context.Context, random *rand.Rand) (err error) {
 func (c *chain) report() {
 	s := &c.totals
 	c.t.Logf("%d bursts in %v with %d peers: %d connections; %d volumes opened, %d data paths "+
-		"configured, %d started; %d IO messages", s.bursts, s.bursting.Round(time.Millisecond), s.peers, s.connections.Load(),
-		s.opened.Load(), s.configured.Load(), s.started.Load(), s.messages.Load())
+		"configured, %d started; %d IO messages", s.bursts, s.bursting.Round(time.Millisecond),
+		s.peers, s.connections.Load(), s.opened.Load(), s.configured.Load(), s.started.Load(),
+		s.messages.Load())
 	for _, d := range []*daemon{c.target, c.relay} {
 		u, metrics, err := d.measureFully()
-		c.t.Logf("%s: before %+v, most %+v, after %+v (%v)", d.name, d.baseline, d.most, u, err)
+		c.t.Logf("%s before: %v", d.name, d.baseline)
+		c.t.Logf("%s at most: %v", d.name, d.most)
+		c.t.Logf("%s after: %v, %v", d.name, u, err)
 		c.t.Logf("%s: sessions %v, connects %v, back pressure %v, CPU %v s", d.name,
 			metrics["zc_relay_sessions_total"]+metrics["zc_target_sessions_total"],
 			metrics["zc_relay_target_connects_total"],

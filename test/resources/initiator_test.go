@@ -27,7 +27,7 @@ type initiator struct {
 	received   int
 }
 
-type initiatorStep func(*initiator)
+type initiatorStep = func(*initiator)
 
 var (
 	initiatorOrder = []initiatorStep{(*initiator).hello, (*initiator).open, (*initiator).configure,
@@ -38,9 +38,9 @@ var (
 		(*initiator).sendGarbage}
 )
 
-// initiate runs a few sessions, one after another.
+// initiate runs a few sessions with the relay.
 func (p *peer) initiate() {
-	for range 1 + p.random.IntN(4) {
+	p.sessions(func() {
 		connection, err := p.comch.Connect(p.ctx, comch.ClientConfig{
 			Device: emulated.DefaultHostDevice,
 			Name: pick(p.random, "disk", "disk", "disk", "disk", "disk", "fake", "fake",
@@ -48,17 +48,14 @@ func (p *peer) initiate() {
 		})
 		p.totals.connections.Add(1)
 		if err != nil {
-			continue
+			return
 		}
 		s := &initiator{peer: p, connection: connection, reposts: !p.chance(10)}
 		s.relay = p.converse(controlmsg.NewComchTransport(connection), controlmsg.RoleInitiator)
-		for _, step := range script(p.random, initiatorOrder,
-			append(initiatorExtras, initiatorOrder...)...) {
-			step(s)
-		}
+		play(p, s, initiatorOrder, initiatorExtras)
 		p.linger(connection.Done())
 		s.end()
-	}
+	})
 }
 
 // end ends the session in one of several ways, and releases what this side has.
@@ -246,9 +243,10 @@ func (s *initiator) exchange() {
 		var packet [iomsg.Size]byte
 		request := s.request(uint64(s.configured.Export.Length))
 		iomsg.Encode(packet[:], &request)
-		if s.send(pick(s.random, s.producers...), packet[:]) {
-			want++
+		if !s.send(pick(s.random, s.producers...), packet[:]) {
+			break // the relay takes no requests
 		}
+		want++
 	}
 	if s.chance(10) {
 		return
@@ -266,12 +264,15 @@ func (s *initiator) stopQueues() {
 			want++
 		}
 	}
+	if want == s.received {
+		return
+	}
 	s.await(func() bool { return s.received >= want })
 }
 
 // send sends a message as soon as the relay has a receive for it.
 func (s *initiator) send(producer comch.Producer, packet []byte) bool {
-	var err error
+	err := error(status.Again)
 	s.await(func() bool {
 		err = producer.Send(packet, nil)
 		return !errors.Is(err, status.Again)

@@ -34,7 +34,7 @@ type announcement struct {
 	index int // of the connection in the endpoint, -1 if there is none
 }
 
-type relayStep func(*relaySession)
+type relayStep = func(*relaySession)
 
 var (
 	relayOrder = []relayStep{(*relaySession).hello, (*relaySession).open, (*relaySession).configure,
@@ -45,9 +45,9 @@ var (
 		(*relaySession).exchange, (*relaySession).sendGarbage, (*relaySession).closeAny}
 )
 
-// relayToTarget runs a few sessions with the target, one after another.
+// relayToTarget runs a few sessions with the target.
 func (p *peer) relayToTarget() {
-	for range 1 + p.random.IntN(4) {
+	p.sessions(func() {
 		s := &relaySession{peer: p, source: netip.AddrFrom4([4]byte{127, 0, 0, 1})}
 		if p.chance(20) {
 			s.source = netip.AddrFrom4([4]byte{127, 0, 0, byte(2 + p.random.IntN(3))})
@@ -55,7 +55,7 @@ func (p *peer) relayToTarget() {
 		if err := s.run(); err != nil {
 			p.t.Errorf("seed %d: the fuzzer's own side of a session failed: %v", p.seed, err)
 		}
-	}
+	})
 }
 
 func (s *relaySession) run() error {
@@ -73,9 +73,7 @@ func (s *relaySession) run() error {
 	}
 	s.target = s.converse(controlmsg.NewTCPTransport(stream, controlmsg.TCPConfig{}),
 		controlmsg.RoleRelay)
-	for _, step := range script(s.random, relayOrder, append(relayExtras, relayOrder...)...) {
-		step(s)
-	}
+	play(s.peer, s, relayOrder, relayExtras)
 	s.linger(s.target.Done())
 	switch s.random.IntN(3) {
 	case 0:

@@ -23,7 +23,7 @@ var (
 )
 
 const (
-	fewBursts     = 3  // the least number of bursts
+	fewBursts     = 2  // the least number of bursts
 	exactInterval = 16 // bursts between two checks that wait for the end of grace periods
 )
 

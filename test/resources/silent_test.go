@@ -8,7 +8,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 )
 
-// endpoints are where a daemon listens, by network.
+// doors returns where the daemons listen: networks and addresses.
 func (p *peer) doors() [][2]string {
 	channel := func(name string) string {
 		return filepath.Join(p.directory, "comch", emulated.DefaultRepresentor,
@@ -23,35 +23,39 @@ func (p *peer) doors() [][2]string {
 	}
 }
 
-// staySilent connects to a daemon, sends nothing or the beginning of something, and stays until the
-// other peers are done, or until the daemon ends the connection.
+// beginnings are what a silent connection may have sent: the beginning of a message of the control
+// protocol, of an RDMA connection request, of a request over HTTP or TLS, and of a Comch frame.
+var beginnings = []string{"", "", "\x00\x00", "\x00\x00\x00\x40", "\x00\x00\x00\x40\x08\x01",
+	"MPA ID Req Frame", "MPA ID Req Frame\x40\x01\x00\x14zcr1", "GET /metrics HTTP/1.1\r\n",
+	"\x16\x03\x01\x02", "\x01\x00\x00\x00\x10\x00\x00\x00zccm"}
+
+// staySilent makes a few connections that send nothing, or the beginning of something. They end at
+// once, or when the other peers are done.
 func (p *peer) staySilent() {
-	for range 1 + p.random.IntN(4) {
-		door := pick(p.random, p.doors()...)
+	p.sessions(func() {
+		door, end := pick(p.random, p.doors()...), p.random.IntN(4)
+		beginning := pick(p.random, beginnings...)
 		dialer := net.Dialer{Timeout: callTimeout}
 		connection, err := dialer.DialContext(p.ctx, door[0], door[1])
 		p.totals.connections.Add(1)
 		if err != nil {
-			continue
+			return
 		}
-		beginning := pick(p.random, "", "", "\x00\x00", "\x00\x00\x00\x40", "\x00\x00\x00\x40\x08\x01",
-			"MPA ID Req Frame", "MPA ID Req Frame\x40\x01\x00\x14zcr1", "GET /metrics HTTP/1.1\r\n",
-			"\x16\x03\x01\x02", "\x01\x00\x00\x00\x10\x00\x00\x00zccm")
-		_ = connection.SetDeadline(time.Now().Add(callTimeout))
+		defer func() { _ = connection.Close() }()
 		if beginning != "" {
+			_ = connection.SetDeadline(time.Now().Add(callTimeout))
 			_, _ = connection.Write([]byte(beginning))
 		}
-		switch end := p.random.IntN(4); {
-		case end == 0: // at once
-		case end == 1 && door[0] == "tcp":
-			_ = connection.(*net.TCPConn).CloseWrite()
-			<-p.others
-		case end == 2 && door[0] == "tcp":
-			<-p.others
-			_ = connection.(*net.TCPConn).SetLinger(0)
-		default:
-			<-p.others
+		if end == 0 {
+			return
 		}
-		_ = connection.Close()
-	}
+		tcp, isTCP := connection.(*net.TCPConn)
+		if isTCP && end == 1 {
+			_ = tcp.CloseWrite()
+		}
+		<-p.others
+		if isTCP && end == 2 {
+			_ = tcp.SetLinger(0)
+		}
+	})
 }

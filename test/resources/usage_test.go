@@ -25,6 +25,13 @@ type usage struct {
 	kinds       map[string]int // of descriptors
 }
 
+// String returns everything but the kinds of descriptors.
+func (u usage) String() string {
+	return fmt.Sprintf("%d descriptors, %d TCP sockets, %d mappings (%d shared), %d goroutines, "+
+		"%d KiB resident, %d KiB of heap", u.descriptors, u.sockets, u.mappings, u.shared,
+		u.goroutines, u.resident, u.heap)
+}
+
 // The limits of a channel between bursts, and of the target.
 const (
 	channelQueues      = 8
@@ -189,11 +196,11 @@ func (c *chain) measureBaseline() {
 			before := d.baseline
 			d.baseline = u
 			if u.descriptors != before.descriptors || u.goroutines != before.goroutines {
-				return fmt.Errorf("it uses %+v, and used %+v before", u, before)
+				return fmt.Errorf("it uses %v, and used %v before", u, before)
 			}
 			return nil
 		})
-		c.t.Logf("%s at rest: %+v", d.name, d.baseline)
+		c.t.Logf("%s at rest: %v", d.name, d.baseline)
 	}
 }
 
@@ -217,7 +224,8 @@ func (c *chain) awaitBaseline(exactly bool) {
 				err = u.exceeds(&allowed)
 			}
 			if err != nil {
-				last = fmt.Errorf("%w; now %+v, at rest %+v", err, u, d.baseline)
+				last = fmt.Errorf("%w; descriptors now: %v, at rest: %v", err, u.kinds,
+					d.baseline.kinds)
 				return last
 			}
 			return nil
@@ -318,7 +326,7 @@ func (c *chain) checkPeaks() {
 		descriptors := d.baseline.descriptors + descriptors
 		resident := (d.baseline.resident + resident) * 5 / 4 // a quarter for garbage collection
 		if d.peak.descriptors > descriptors || d.peak.resident > resident {
-			c.fatalf("%s has used %+v for %d peers, at most %d descriptors and %d KiB expected",
+			c.fatalf("%s has used %v for %d peers, at most %d descriptors and %d KiB expected",
 				d.name, d.peak, c.crowd, descriptors, resident)
 		}
 	}
