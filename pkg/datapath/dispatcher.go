@@ -71,9 +71,12 @@ func (d *dispatcher) register(handler completionHandler) registrationID {
 	return registrationID{index, r.generation}
 }
 
+// unregister removes a handler, which is not reachable from d afterwards. It must not be called
+// within Poll.
 func (d *dispatcher) unregister(id registrationID) {
 	d.registrations[id.index].handler = nil
 	d.free = append(d.free, id.index)
+	clear(d.touched[:cap(d.touched)])
 }
 
 // Poll hands each completion to its lane, and then lets each of these lanes post what its

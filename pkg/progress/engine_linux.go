@@ -138,7 +138,7 @@ func (e *Engine) RemoveWaiter(waiter Waiter) {
 			// An error does not matter: closing the descriptor removes it from the set, too.
 			_ = unix.EpollCtl(e.epoll, unix.EPOLL_CTL_DEL, r.descriptor, nil)
 		}
-		e.waiters = append(e.waiters[:i], e.waiters[i+1:]...)
+		e.waiters = slices.Delete(e.waiters, i, i+1) // keeps no reference to it
 		return
 	}
 }
