@@ -70,6 +70,9 @@ func loopback() netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 96 | byte(pid>>16), byte(pid >> 8), byte(pid)})
 }
 
+// buildFlags are for building the daemons.
+var buildFlags []string
+
 // startChain builds and starts the daemons.
 func startChain(t *testing.T) *chain {
 	t.Helper()
@@ -78,7 +81,8 @@ func startChain(t *testing.T) *chain {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(directory) })
-	build := exec.Command("go", "build", "-o", directory+"/", "../../cmd/zc-relay", "../../cmd/target")
+	build := exec.Command("go", append(append([]string{"build", "-o", directory + "/"},
+		buildFlags...), "../../cmd/zc-relay", "../../cmd/target")...)
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the programs: %v\n%s", err, output)
 	}
@@ -257,7 +261,9 @@ func (c *chain) eventually(what string, condition func() error) {
 		if d != nil {
 			stacks, _ := fetch(unixClient(d.admin), http.MethodGet,
 				"http://daemon/debug/pprof/goroutine?debug=1", "")
-			c.t.Logf("the goroutines of %s:\n%s", d.name, stacks)
+			heap, _ := fetch(unixClient(d.admin), http.MethodGet,
+				"http://daemon/debug/pprof/heap?gc=1&debug=1", "")
+			c.t.Logf("the goroutines of %s:\n%s\nits heap:\n%s", d.name, stacks, heap)
 		}
 	}
 	c.fatalf("timed out waiting until %s: %v", what, err)

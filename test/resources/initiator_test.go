@@ -214,8 +214,9 @@ func (s *initiator) connect() {
 	if len(request.ConsumerIDs) > 0 && s.chance(5) {
 		request.ConsumerIDs[0] += s.random.Uint32N(100)
 	}
-	if reply, ok := s.call(request); ok {
-		for _, id := range reply.(*controlmsg.StartDataPathConnectionsReply).ConsumerIDs {
+	reply, _ := s.call(request)
+	if reply, ok := reply.(*controlmsg.StartDataPathConnectionsReply); ok {
+		for _, id := range reply.ConsumerIDs {
 			s.newProducer(comch.ConsumerID(id))
 		}
 	}

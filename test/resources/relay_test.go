@@ -132,9 +132,9 @@ func (s *relaySession) announce(queue uint32, role iomsg.ConnectionRole) {
 		source = netip.AddrFrom4([4]byte{127, 0, 0, 9})
 	}
 	reply, ok := s.call(&controlmsg.CreateRDMAConnection{Queue: queue, Role: role, Source: source})
-	if ok {
-		s.announced = append(s.announced, announcement{index: -1, role: role,
-			reply: reply.(*controlmsg.CreateRDMAConnectionReply)})
+	// An unruly requester may get the answer to another request.
+	if reply, isReply := reply.(*controlmsg.CreateRDMAConnectionReply); ok && isReply {
+		s.announced = append(s.announced, announcement{index: -1, role: role, reply: reply})
 	}
 }
 

@@ -44,10 +44,11 @@ const (
 // Slack of what is not returned exactly: the Go runtime maps memory for its heap, keeps what it has
 // freed, and never ends a thread.
 const (
-	mappingSlack  = 64
-	residentSlack = 96 << 10 // KiB
-	heapSlack     = 4 << 10  // KiB
+	mappingSlack = 64
+	heapSlack    = 4 << 10 // KiB
 )
+
+var residentSlack = 96 << 10 // KiB
 
 // ringKind is the kind of descriptors of the memory of Comch consumers.
 const ringKind = "/memfd:zc-relay-comch-ring (deleted)"
