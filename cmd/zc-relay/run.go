@@ -68,13 +68,14 @@ signal exits at once.`,
 }
 
 func run(ctx context.Context, from *source, faults service.Faults) error {
+	hangups := service.Hangups()
 	c, err := service.Load(ctx, from.load)
 	if err != nil {
-		return err
+		return service.Outcome(ctx, err)
 	}
 	return service.Run(ctx, "zc-relay", service.Config{
 		Log: c.Log, Operations: c.Operations, Workers: c.Workers, RDMA: c.RDMA, TLS: c.TLS,
-		Unit: "zc-relay", Descriptors: c.Descriptors,
+		Hangups: hangups, Unit: "zc-relay", Descriptors: c.Descriptors,
 		Faults: faults,
 	}, func(ctx context.Context, env *service.Environment) error {
 		return serve(ctx, env, c,

@@ -285,14 +285,20 @@ func (c *channel) close() error {
 // Reconfigure changes the settings of a running relay. Open sessions keep the limits and timeouts
 // that they started with, and the sessions of a removed channel continue until they end. The CPUs
 // of a channel cannot change. A channel that cannot be added does not prevent the other changes.
+// Reconfigure waits for Run, or the end of ctx.
 func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 	settings, err := settings.complete()
 	if err != nil {
 		return err
 	}
+	select {
+	case <-r.running:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.serving == nil || r.serving.Err() != nil {
+	if r.serving.Err() != nil {
 		return status.Errorf(status.BadState, "reconfigure: the relay is not running")
 	}
 	r.applyLimits(&settings)

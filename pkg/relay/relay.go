@@ -33,6 +33,7 @@ type Relay struct {
 	sessionID    atomic.Uint64
 	sessionCount atomic.Int64
 	draining     atomic.Pointer[time.Time] // since when; nil if not draining
+	running      chan struct{}             // closed when Run serves the channels
 	drained      chan struct{}             // closed at the end of the drain of a shutdown
 
 	reporting sync.Mutex // held while OnReady is called, so that the last call has the latest state
@@ -63,6 +64,7 @@ func New(ctx context.Context, config Config) (*Relay, error) {
 	r := &Relay{
 		config: config, log: config.Logger, devices: newDeviceSet(config.RDMA),
 		counters: make(map[ChannelID]*datapath.CounterSet), drained: make(chan struct{}),
+		running: make(chan struct{}),
 	}
 	if err := r.start(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())
@@ -103,6 +105,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		r.serveChannel(c)
 	}
 	r.mu.Unlock()
+	close(r.running)
 	<-ctx.Done()
 	r.reporting.Lock()
 	r.stopped = true

@@ -387,3 +387,41 @@ func TestATargetThatIsLostHasNothingLeftToDestroy(t *testing.T) {
 		}
 	}
 }
+
+func TestAReconfigurationBeforeRunWaitsForIt(t *testing.T) {
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for name, c := range map[string]struct {
+		ctx  context.Context
+		runs bool
+		want error
+	}{
+		"the relay runs later": {t.Context(), true, nil},
+		"the relay never runs": {ended, false, context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := relay.New(t.Context(), relay.Config{
+				Comch: emulated.New(emulated.Options{
+					Directory: filepath.Join(t.TempDir(), "comch")}),
+				RDMA: iwarp.New(iwarp.Options{}), CPUs: []int{datapath.NoCPU},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			reconfigured := make(chan error, 1)
+			go func() { reconfigured <- r.Reconfigure(c.ctx, relay.Settings{}) }()
+			if c.runs {
+				run(t, r.Run, r.Close)
+			} else {
+				t.Cleanup(func() {
+					if err := r.Close(); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			if err := <-reconfigured; !errors.Is(err, c.want) {
+				t.Errorf("the reconfiguration ended with %v, want %v", err, c.want)
+			}
+		})
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -96,13 +97,27 @@ func (d *daemon) logged(text string) bool {
 // if it still runs.
 func spawn(t testing.TB, environ []string, name string, args ...string) *daemon {
 	t.Helper()
+	return spawnBy(t, nil, environ, name, args...)
+}
+
+// spawnBy is spawn by way of another program, which is called with the command line; nil for none.
+func spawnBy(t testing.TB, by, environ []string, name string, args ...string) *daemon {
+	t.Helper()
 	directory, err := programs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &daemon{t: t, name: name, cmd: exec.Command(filepath.Join(directory, name), args...),
-		ended: make(chan struct{})}
-	d.cmd.Env, d.cmd.Stderr = append(os.Environ(), environ...), d
+	line := slices.Concat(by, []string{filepath.Join(directory, name)}, args)
+	cmd := exec.Command(line[0], line[1:]...)
+	cmd.Env = append(os.Environ(), environ...)
+	return launch(t, name, cmd)
+}
+
+// launch starts a command. It is killed at the end of the test if it still runs.
+func launch(t testing.TB, name string, cmd *exec.Cmd) *daemon {
+	t.Helper()
+	d := &daemon{t: t, name: name, cmd: cmd, ended: make(chan struct{})}
+	d.cmd.Stderr = d
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +129,7 @@ func spawn(t testing.TB, environ []string, name string, args ...string) *daemon 
 		d.signal(syscall.SIGKILL)
 		<-d.ended
 		if t.Failed() {
-			t.Logf("log of %s with %q:\n%s", name, environ, d.log.String())
+			t.Logf("log of %s:\n%s", cmd, d.log.String())
 		}
 	})
 	return d
@@ -129,6 +144,15 @@ func (d *daemon) hasEnded() bool {
 	default:
 		return false
 	}
+}
+
+// isKilledBy reports whether a signal has killed the daemon.
+func (d *daemon) isKilledBy(s syscall.Signal) bool {
+	if !d.hasEnded() {
+		return false
+	}
+	status, ok := d.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == s
 }
 
 // wait returns the exit code, -1 after a signal.
@@ -242,7 +266,7 @@ func (s *site) start(environ ...string) (ended *daemon) {
 // checkLeftovers fails if a daemon has left more than what was meant to stay.
 func (s *site) checkLeftovers() {
 	s.t.Helper()
-	wasKilled := s.relay.cmd.ProcessState.ExitCode() < 0
+	wasKilled := s.relay != nil && s.relay.cmd.ProcessState.ExitCode() < 0
 	meant := map[string]bool{"disk.img": true, "target.yaml": true, "relay.yaml": true,
 		"target.address": true, client.DefaultChannelName: wasKilled}
 	err := filepath.WalkDir(s.dir, func(path string, entry fs.DirEntry, err error) error {

@@ -3,6 +3,7 @@ package service
 import (
 	"cmp"
 	"context"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -23,24 +24,26 @@ type lifecycle struct {
 	reloader *reloader
 	teardown teardown
 
+	serving    context.Context // ends when the daemon is told to end
 	background context.Context // of goroutines beside the service
 	end        context.CancelFunc
 	running    sync.WaitGroup
 }
 
-func newLifecycle(log *zap.Logger) *lifecycle {
+func newLifecycle(log *zap.Logger, hangups chan os.Signal) *lifecycle {
 	notifier := systemd.NewNotifier(log)
-	l := &lifecycle{log: log, notifier: notifier, reloader: newReloader(log, notifier)}
+	l := &lifecycle{log: log, notifier: notifier, reloader: newReloader(log, notifier, hangups)}
 	l.background, l.end = context.WithCancel(context.Background())
 	return l
 }
 
-// call calls body. Meanwhile SIGHUP reloads, and the end of ctx is reported to the manager.
+// call calls body, and reports the end of ctx to the manager.
 func (l *lifecycle) call(ctx context.Context, body func() error) error {
-	defer l.reloader.listen()()
-	l.running.Go(func() { l.reloader.run(l.background) })
+	serving, stop := context.WithCancel(ctx)
+	l.serving = serving
 	defer l.running.Wait()
 	defer l.end()
+	defer stop()
 	l.running.Go(func() {
 		select {
 		case <-ctx.Done():
@@ -51,14 +54,15 @@ func (l *lifecycle) call(ctx context.Context, body func() error) error {
 	return l.teardown.bound(ctx, l.log, body)
 }
 
-// started reports to the manager that the service runs. If the manager has a watchdog, it also
-// starts reporting that the workers make progress.
+// started reports to the manager that the service runs. From then on SIGHUP reloads. If the manager
+// has a watchdog, started also starts reporting that the workers make progress.
 func (l *lifecycle) started(workers func() []*datapath.Worker) error {
 	timeout, err := systemd.WatchdogTimeout()
 	if err != nil {
 		return err
 	}
 	l.notifier.Ready()
+	l.running.Go(func() { l.reloader.run(l.serving) })
 	if timeout == 0 {
 		return nil
 	}

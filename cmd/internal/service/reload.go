@@ -39,15 +39,17 @@ type reloader struct {
 	latest *statusreport.Reload // nil before the first
 }
 
-func newReloader(log *zap.Logger, notifier *systemd.Notifier) *reloader {
-	return &reloader{log: log, notifier: notifier, hangups: make(chan os.Signal, 1),
-		patience: reloadPatience}
+// Hangups keeps SIGHUP from killing the process from now on. A daemon calls it first. It reloads
+// when it has started, even if SIGHUP came before, and ignores SIGHUP while it ends.
+func Hangups() chan os.Signal {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	return hangups
 }
 
-// listen makes SIGHUP reload instead of killing the process, until the returned function is called.
-func (r *reloader) listen() (stop func()) {
-	signal.Notify(r.hangups, syscall.SIGHUP)
-	return func() { signal.Stop(r.hangups) }
+func newReloader(log *zap.Logger, notifier *systemd.Notifier,
+	hangups chan os.Signal) *reloader {
+	return &reloader{log: log, notifier: notifier, hangups: hangups, patience: reloadPatience}
 }
 
 // run reloads at every SIGHUP until ctx ends. It abandons a read that is blocked then.
@@ -64,7 +66,12 @@ func (r *reloader) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		r.finish(errors.Join(err, apply()))
+		err = errors.Join(err, apply())
+		if err != nil && ctx.Err() != nil {
+			r.log.Info("reload abandoned, the daemon is ending", zap.Error(err))
+			return
+		}
+		r.finish(err)
 		r.notifier.Ready()
 	}
 }

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,7 +23,7 @@ func startReloader(t *testing.T, reads ...ReadFunc) (*reloader, *observer.Observ
 	t.Setenv("NOTIFY_SOCKET", "")
 	core, logs := observer.New(zap.InfoLevel)
 	log := zap.New(core)
-	r := newReloader(log, systemd.NewNotifier(log))
+	r := newReloader(log, systemd.NewNotifier(log), make(chan os.Signal, 1))
 	r.reads = reads
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,6 +34,8 @@ type Config struct {
 	RDMA       config.RDMA
 	TLS        config.TLS
 	Faults     Faults
+	// Hangups is the channel that Hangups has returned.
+	Hangups chan os.Signal
 	// Unit is the systemd unit of the daemon, for messages.
 	Unit string
 	// Descriptors returns how many file descriptors the daemon can need with a number of workers.
@@ -86,7 +89,7 @@ func Run(ctx context.Context, name string, c Config, body func(context.Context,
 	*Environment) error) (err error) {
 	env, err := newEnvironment(ctx, name, c)
 	if err != nil {
-		return program.Usage(err)
+		return program.Usage(Outcome(ctx, err))
 	}
 	defer func() { _ = env.Log.Sync() }() // standard error cannot be synced everywhere
 	program.ReserveProcessors(len(env.CPUs))
@@ -99,11 +102,32 @@ func Run(ctx context.Context, name string, c Config, body func(context.Context,
 	env.Log.Info("starting", zap.String("version", buildinfo.Version()), zap.Ints("cpus", env.CPUs),
 		zap.String("poll", c.Workers.Poll))
 	env.startFaults()
-	err = env.lifecycle.call(ctx, func() error { return body(ctx, env) })
+	err = Outcome(ctx, env.lifecycle.call(ctx, func() error { return body(ctx, env) }))
 	if cause := context.Cause(ctx); cause != nil && err == nil {
 		env.Log.Info("ended", zap.NamedError("reason", cause))
 	}
 	return err
+}
+
+// Outcome returns the error of a daemon whose start or service has returned err. It is nil if err
+// only says that ctx has ended: a daemon that is told to end while it starts ends without an error.
+func Outcome(ctx context.Context, err error) error {
+	if ctx.Err() != nil && isOnlyCanceled(err) {
+		return nil
+	}
+	return err
+}
+
+// isOnlyCanceled reports whether err, and everything that is joined in it, is context.Canceled.
+func isOnlyCanceled(err error) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return !slices.ContainsFunc(joined.Unwrap(),
+			func(err error) bool { return !isOnlyCanceled(err) })
+	}
+	if inner := errors.Unwrap(err); inner != nil {
+		return isOnlyCanceled(inner)
+	}
+	return errors.Is(err, context.Canceled)
 }
 
 func newEnvironment(ctx context.Context, name string, c Config) (*Environment, error) {
@@ -134,7 +158,7 @@ func newEnvironment(ctx context.Context, name string, c Config) (*Environment, e
 	if err != nil {
 		return nil, err
 	}
-	lifecycle := newLifecycle(log)
+	lifecycle := newLifecycle(log, c.Hangups)
 	env := &Environment{
 		faults: faults, lifecycle: lifecycle,
 		status: newStatusSource(name, lifecycle.reloader.state, faults.injector),

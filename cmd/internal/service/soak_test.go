@@ -2,5 +2,5 @@
 
 package service_test
 
-// All pairs run.
-func init() { sampledPairs = -1 }
+// All pairs and all delays run.
+func init() { sampledPairs, sampledDelays = -1, -1 }

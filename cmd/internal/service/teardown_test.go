@@ -3,8 +3,10 @@ package service
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -118,5 +121,29 @@ func TestATeardownThatEndsIsNotDisturbed(t *testing.T) {
 	}
 	if logs.Len() > 0 {
 		t.Errorf("the log has %v", logs.All())
+	}
+}
+
+func TestADaemonThatIsToldToEndWhileItStartsHasNotFailed(t *testing.T) {
+	told, cancel := context.WithCancel(context.Background())
+	cancel()
+	canceled := fmt.Errorf("listen: %w", context.Canceled)
+	broken := fmt.Errorf("flush: %w", status.IOFailed)
+	for _, c := range []struct {
+		ctx       context.Context
+		err, want error
+	}{
+		{told, nil, nil},
+		{told, context.Canceled, nil},
+		{told, &program.Interrupted{Signal: syscall.SIGTERM}, nil},
+		{told, errors.Join(canceled, fmt.Errorf("start: %w", canceled)), nil},
+		{told, errors.Join(canceled, broken), status.IOFailed},
+		{told, fmt.Errorf("%w: %w", broken, canceled), status.IOFailed},
+		{told, status.IOFailed, status.IOFailed},
+		{context.Background(), canceled, context.Canceled},
+	} {
+		if got := Outcome(c.ctx, c.err); !errors.Is(got, c.want) {
+			t.Errorf("the outcome of %q is %v, want %v", c.err, got, c.want)
+		}
 	}
 }
