@@ -43,8 +43,26 @@ var signals = map[event]syscall.Signal{terminated: syscall.SIGTERM, hungUp: sysc
 // callDelay is how long a call is delayed: enough for the rest of the daemon to go on meanwhile.
 const callDelay = 300 * time.Millisecond
 
+// failures holds the error with which a call fails instead of being delayed. Without the other calls,
+// Go's runtime cannot run, or nothing can be removed.
+var failures = map[string]syscall.Errno{
+	"accept4": syscall.EMFILE, "bind": syscall.EADDRINUSE, "connect": syscall.ETIMEDOUT,
+	"fallocate": syscall.ENOSPC, "fchmod": syscall.EPERM,
+	"fdatasync": syscall.EIO, "flock": syscall.ENOLCK, "fstatfs": syscall.EIO,
+	"fsync": syscall.EIO, "ftruncate": syscall.ENOSPC, "listen": syscall.EADDRINUSE,
+	"lseek": syscall.EIO, "memfd_create": syscall.EMFILE, "mkdirat": syscall.EROFS,
+	"openat": syscall.EMFILE, "pread64": syscall.EIO, "pwrite64": syscall.EIO,
+	"recvfrom": syscall.ECONNRESET, "recvmsg": syscall.ECONNRESET, "renameat": syscall.ENOSPC,
+	"renameat2": syscall.ENOSPC, "sendmsg": syscall.EPIPE, "setsockopt": syscall.ENOBUFS,
+	"shutdown": syscall.ENOTCONN, "socket": syscall.EMFILE, "statfs": syscall.EIO,
+	"statx": syscall.EIO,
+}
+
+// failed is the event that a call fails.
+const failed event = "error"
+
 // delay is a system call of one daemon that is delayed in a phase, and a signal that arrives
-// meanwhile.
+// meanwhile; or one that fails.
 type delay struct {
 	name       string // "target" or "relay"
 	phase      phase
@@ -77,7 +95,7 @@ var sampledDelays = 8
 // everyDelay holds delays that run always: a call of each part of a life, with a signal that each
 // daemon has to bear there.
 var everyDelay = []string{"relay start listen 1 TERM", "relay start listen 1 HUP",
-	"target start renameat 1 HUP", "relay stop exit_group 1 HUP"}
+	"target start renameat 1 HUP", "relay stop exit_group 1 HUP", "relay start listen 2 error"}
 
 // parseDelay is the inverse of String.
 func parseDelay(text string) (d delay, err error) {
@@ -136,6 +154,9 @@ func allDelays(recorded map[string]calls) []delay {
 				for _, occurrence := range slices.Compact(occurrences) {
 					for _, e := range disturbances {
 						all = append(all, delay{name, phase, call, occurrence, e})
+					}
+					if failures[call] != 0 {
+						all = append(all, delay{name, phase, call, occurrence, failed})
 					}
 				}
 			}
@@ -271,8 +292,8 @@ func (r *delayRun) tested() *daemon {
 // delayedStart starts the tested daemon under strace.
 func (r *delayRun) delayedStart() {
 	r.t.Helper()
-	r.trace = newTrace(r.t, r.path("trace"), r.call, r.occurrence)
-	tracer := append(r.trace.args, "-D", "-q")
+	r.trace = newTrace(r.t, r.path("trace"), r.delay)
+	tracer := append(r.trace.args, "-D", "-q", "-I1") // SIGTERM ends strace
 	if r.name == "target" {
 		r.spawnTarget(tracer)
 	} else {
@@ -287,7 +308,12 @@ func (r *delayRun) delayedStart() {
 	eventually(r.t, "the daemon ends or listens", func() bool {
 		return r.tested().hasEnded() || r.event != terminated && r.tested().logged("listening for")
 	})
-	if r.isEarly && r.event != "" && r.tested().isKilledBy(signals[r.event]) {
+	r.detach()
+	if r.event == failed && r.tested().hasEnded() {
+		r.checkFailure()
+		return
+	}
+	if r.isEarly && signals[r.event] != 0 && r.tested().isKilledBy(signals[r.event]) {
 		return // as any program whose main function does not run yet
 	}
 	if r.event != terminated {
@@ -295,6 +321,35 @@ func (r *delayRun) delayedStart() {
 		r.load = r.startLoad()
 	} else if code := r.tested().wait(); code != 0 {
 		r.t.Errorf("%s exited with %d after SIGTERM at its start", r.tested().name, code)
+	}
+}
+
+// detach ends the strace that started the tested daemon.
+func (r *delayRun) detach() {
+	r.t.Helper()
+	eventually(r.t, "strace detaches", func() bool {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.tested().cmd.Process.Pid))
+		match := tracerPID.FindSubmatch(text)
+		if err != nil || match == nil || r.tested().hasEnded() {
+			return true
+		}
+		if pid, err := strconv.Atoi(string(match[1])); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGTERM)
+		}
+		return false
+	})
+}
+
+// tracerPID matches the process that traces another, in whose status it is.
+var tracerPID = regexp.MustCompile(`(?m)^TracerPid:\t([1-9]\d*)$`)
+
+// checkFailure checks the exit of a daemon that has ended because a call failed.
+func (r *delayRun) checkFailure() {
+	r.t.Helper()
+	code, reason := r.tested().wait(), failures[r.call].Error()
+	if code != 1 && code != 2 || !r.tested().logged(reason) {
+		r.t.Errorf("%s ended with %v, and its log says why (%s): %v", r.tested().name,
+			r.tested().cmd.ProcessState, reason, r.tested().logged(reason))
 	}
 }
 
@@ -306,6 +361,10 @@ func (r *delayRun) delayedStop() {
 	tested.signal(syscall.SIGTERM)
 	r.disturb(tested.hasEnded)
 	code := tested.wait()
+	if r.event == failed && code != 0 {
+		r.checkFailure()
+		return
+	}
 	isOrderly := code == 0 && tested.logged("\tended\t")
 	if !isOrderly && (r.event != terminated || !tested.isKilledBy(syscall.SIGTERM)) {
 		r.t.Errorf("%s ended after SIGTERM with %v", tested.name, tested.cmd.ProcessState)
@@ -318,7 +377,10 @@ func (r *delayRun) delayedReload() {
 	tested := r.tested()
 	r.configure("debug")
 	r.attach(tested)
-	reloaded := func() bool { return tested.logged("\treloaded") || tested.hasEnded() }
+	reloaded := func() bool {
+		return tested.logged("\treloaded") || tested.hasEnded() ||
+			r.event == failed && tested.logged("reload failed")
+	}
 	tested.signal(syscall.SIGHUP)
 	r.disturb(reloaded)
 	if r.event == terminated {
@@ -331,7 +393,7 @@ func (r *delayRun) delayedReload() {
 // attach starts strace on a running daemon.
 func (r *delayRun) attach(d *daemon) {
 	r.t.Helper()
-	r.trace = newTrace(r.t, r.path("trace"), r.call, r.occurrence)
+	r.trace = newTrace(r.t, r.path("trace"), r.delay)
 	r.trace.attach(d.cmd.Process.Pid)
 }
 
@@ -343,8 +405,8 @@ func (r *delayRun) disturb(hasEnded func() bool) {
 			r.tested().hasEnded()
 	})
 	r.counts, r.isEarly = r.trace.counts(), !r.trace.hasOpened(".yaml")
-	if r.event != "" {
-		r.tested().signal(signals[r.event])
+	if s, ok := signals[r.event]; ok {
+		r.tested().signal(s)
 	}
 }
 
@@ -380,7 +442,8 @@ func (r *delayRun) endAll() {
 // blame matches lines that a delay must not cause.
 var blame = regexp.MustCompile(`(?m)^.*(\tERROR\t|\tFATAL\t|panic: |DATA RACE|goroutine \d+ \[).*$`)
 
-// checkLogs fails if a daemon reports an error, although only time has passed.
+// checkLogs fails if a daemon reports an error, although only time has passed, or another error than
+// the call's.
 func (r *delayRun) checkLogs() {
 	r.t.Helper()
 	for _, d := range []*daemon{r.target, r.relay} {
@@ -388,8 +451,11 @@ func (r *delayRun) checkLogs() {
 			continue
 		}
 		d.mu.Lock()
-		if line := blame.Find(d.log.Bytes()); line != nil {
-			r.t.Errorf("%s reports %q", d.name, line)
+		for _, line := range blame.FindAll(d.log.Bytes(), -1) {
+			if r.event != failed || !bytes.Contains(line, []byte("\tERROR\t")) ||
+				!bytes.Contains(line, []byte(failures[r.call].Error())) {
+				r.t.Errorf("%s reports %q", d.name, line)
+			}
 		}
 		d.mu.Unlock()
 	}
@@ -497,12 +563,17 @@ type trace struct {
 	tracer *daemon
 }
 
-func newTrace(t testing.TB, file, call string, occurrence int) *trace {
+func newTrace(t testing.TB, file string, d delay) *trace {
 	tr := &trace{t: t, file: file, args: []string{"strace", "-f", "-o", file}}
-	if call != "" {
-		tr.args = append(tr.args, "-e", "trace=openat,"+call, "-e", fmt.Sprintf(
-			"inject=%s:delay_enter=%d:when=%d", call, callDelay.Microseconds(), occurrence))
+	if d.call == "" {
+		return tr
 	}
+	effect := fmt.Sprintf("delay_enter=%d", callDelay.Microseconds())
+	if d.event == failed {
+		effect = fmt.Sprintf("error=%d", failures[d.call])
+	}
+	tr.args = append(tr.args, "-e", "trace=openat,"+d.call,
+		"-e", fmt.Sprintf("inject=%s:%s:when=%d", d.call, effect, d.occurrence))
 	return tr
 }
 

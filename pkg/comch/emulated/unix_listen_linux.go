@@ -151,6 +151,7 @@ func (l *nameLock) listen(public bool) (*net.UnixListener, error) {
 	address := net.UnixAddr{Name: l.directory.entry(temporary), Net: "unixpacket"}
 	listener, err := net.ListenUnix(address.Net, &address)
 	if err != nil {
+		_ = unix.Unlinkat(l.directory.descriptor, temporary, 0) // in case it is bound
 		return nil, fmt.Errorf("listen in %s: %w", l.directory.path, err)
 	}
 	listener.SetUnlinkOnClose(false)
