@@ -162,9 +162,11 @@ func announce(ctx context.Context, env *service.Environment, t *target.Target,
 func writeAtomically(path, content string) error {
 	temporary := path + ".new"
 	if err := os.WriteFile(temporary, []byte(content), 0o644); err != nil {
+		_ = os.Remove(temporary)
 		return fmt.Errorf("write address file: %w", err)
 	}
 	if err := os.Rename(temporary, path); err != nil {
+		_ = os.Remove(temporary)
 		return fmt.Errorf("write address file: %w", err)
 	}
 	return nil

@@ -43,10 +43,10 @@ var signals = map[event]syscall.Signal{terminated: syscall.SIGTERM, hungUp: sysc
 // callDelay is how long a call is delayed: enough for the rest of the daemon to go on meanwhile.
 const callDelay = 300 * time.Millisecond
 
-// failures holds the error with which a call fails instead of being delayed. Without the other calls,
-// Go's runtime cannot run, or nothing can be removed.
+// failures holds the error with which a call fails instead of being delayed. Without the other
+// calls, Go's runtime cannot run, or nothing can be removed.
 var failures = map[string]syscall.Errno{
-	"accept4": syscall.EMFILE, "bind": syscall.EADDRINUSE, "connect": syscall.ETIMEDOUT,
+	"accept4": syscall.EMFILE, "bind": syscall.EACCES, "connect": syscall.ETIMEDOUT,
 	"fallocate": syscall.ENOSPC, "fchmod": syscall.EPERM,
 	"fdatasync": syscall.EIO, "flock": syscall.ENOLCK, "fstatfs": syscall.EIO,
 	"fsync": syscall.EIO, "ftruncate": syscall.ENOSPC, "listen": syscall.EADDRINUSE,
@@ -304,9 +304,9 @@ func (r *delayRun) delayedStart() {
 		})
 		r.spawnRelay(tracer)
 	}
-	r.disturb(func() bool { return r.tested().logged("listening for") })
+	r.disturb(r.hasStarted)
 	eventually(r.t, "the daemon ends or listens", func() bool {
-		return r.tested().hasEnded() || r.event != terminated && r.tested().logged("listening for")
+		return r.tested().hasEnded() || r.event != terminated && r.hasStarted()
 	})
 	r.detach()
 	if r.event == failed && r.tested().hasEnded() {
@@ -322,6 +322,15 @@ func (r *delayRun) delayedStart() {
 	} else if code := r.tested().wait(); code != 0 {
 		r.t.Errorf("%s exited with %d after SIGTERM at its start", r.tested().name, code)
 	}
+}
+
+// hasStarted reports whether the tested daemon has completed its start.
+func (r *delayRun) hasStarted() bool {
+	if r.name == "target" {
+		_, err := os.Stat(r.path("target.address"))
+		return err == nil
+	}
+	return r.tested().logged("listening for")
 }
 
 // detach ends the strace that started the tested daemon.
@@ -442,8 +451,8 @@ func (r *delayRun) endAll() {
 // blame matches lines that a delay must not cause.
 var blame = regexp.MustCompile(`(?m)^.*(\tERROR\t|\tFATAL\t|panic: |DATA RACE|goroutine \d+ \[).*$`)
 
-// checkLogs fails if a daemon reports an error, although only time has passed, or another error than
-// the call's.
+// checkLogs fails if a daemon reports an error, although only time has passed, or another error
+// than the call's.
 func (r *delayRun) checkLogs() {
 	r.t.Helper()
 	for _, d := range []*daemon{r.target, r.relay} {
@@ -597,7 +606,9 @@ func (tr *trace) stop() {
 }
 
 // hasOpened reports whether a file with this suffix has been opened.
-func (tr *trace) hasOpened(suffix string) bool { return bytes.Contains(tr.read(), []byte(suffix+`"`)) }
+func (tr *trace) hasOpened(suffix string) bool {
+	return bytes.Contains(tr.read(), []byte(suffix+`"`))
+}
 
 func (tr *trace) read() []byte {
 	tr.t.Helper()
