@@ -103,9 +103,9 @@ func serveStatus(status Status) http.Handler {
 	}))
 }
 
-// limitedListener limits the number of open connections. At the limit, a new connection replaces the
-// oldest one without a request in progress: connections that send nothing keep nobody out. If all
-// have one, the new connection waits.
+// limitedListener limits the number of open connections. At the limit, a new connection replaces
+// the oldest one without a request in progress: connections that send nothing keep nobody out. If
+// all have one, the new connection waits.
 type limitedListener struct {
 	net.Listener
 	limit  int
