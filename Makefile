@@ -131,9 +131,10 @@ simulate: ## Run SEEDS schedules of the simulation from the seed FIRST on
 	scripts/simulate.sh $(SEEDS) $(FIRST)
 
 .PHONY: soak
-soak: ## Long fuzzing, a thousand sessions, a hundred restarts of a target, ten minutes of random peers, every extreme of every setting
+soak: ## Long tests of everything, long fuzzing, a million simulated schedules (takes most of a day on two cores)
 	go test $(RACE) -tags soak -timeout 60m ./pkg/... ./cmd/internal/service ./test/...
 	scripts/fuzz.sh 60s
+	scripts/simulate.sh 1000000
 
 .PHONY: packages
 packages: ## Make .deb and .rpm packages for amd64 and arm64 in dist/
