@@ -54,6 +54,13 @@ func startTarget(t *testing.T, configure func(*target.Config)) *target.Target {
 	if err != nil {
 		t.Fatal(err)
 	}
+	serve(t, s)
+	return s
+}
+
+// serve runs a target until the test ends, and closes it.
+func serve(t *testing.T, s *target.Target) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -68,7 +75,6 @@ func startTarget(t *testing.T, configure func(*target.Config)) *target.Target {
 			t.Error(err)
 		}
 	})
-	return s
 }
 
 // dial connects to address. The end of the test closes the connection.

@@ -39,20 +39,7 @@ func TestTheNextSessionBeginsWhenAStuckWorkerResumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.SetReleaseTimeout(time.Millisecond)
-	ctx, stop := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := s.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(func() {
-		stop()
-		running.Wait()
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	serve(t, s)
 
 	former, err := relayTo(t, s.Address(), nil)
 	if err != nil {

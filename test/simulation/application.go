@@ -39,10 +39,7 @@ type application struct {
 	idle      bool
 	finished  bool  // all results are in
 	failure   error // of the volume, once it is not reopened any more
-	closed    bool
 	results   []client.Result
-	// closeError is set when the process has exited.
-	closeError error
 }
 
 // block is what the application knows of a block.

@@ -171,7 +171,7 @@ func (w *world) trace(format string, arguments ...any) {
 		fmt.Sprintf("%6d %12v  ", w.steps, w.elapsed())+fmt.Sprintf(format, arguments...))
 }
 
-// Trace returns the last steps.
+// traceText returns the last steps.
 func (w *world) traceText() string { return strings.Join(w.history, "\n") }
 
 // chaos runs the applications while the plan's faults happen.
@@ -257,7 +257,6 @@ func (w *world) newcomers() {
 func (w *world) shutdown() {
 	w.ending = true
 	for _, a := range w.applications {
-		a.closed = true
 		for slot := range a.slots {
 			if !a.process.dead {
 				a.checkPoison(slot)
@@ -280,13 +279,12 @@ func (w *world) shutdown() {
 	for _, p := range slices.Clone(w.alive) {
 		w.bury(p)
 	}
-	everyone := w.buried
 	isRunning := func(p *process) bool { return !p.exited.Load() }
-	for i := 0; slices.ContainsFunc(everyone, isRunning); i++ {
+	for i := 0; slices.ContainsFunc(w.buried, isRunning); i++ {
 		if i > maxCalmSteps {
 			panic("simulation: goroutines of dead processes do not end: " + w.describe())
 		}
-		w.resurrect(everyone)
+		w.resurrect()
 	}
 	w.running.Wait()
 	w.bus.endLoans(true)
@@ -295,13 +293,13 @@ func (w *world) shutdown() {
 	synctest.Wait()
 }
 
-// resurrect gives every waiting thread a turn.
-func (w *world) resurrect(everyone []*process) {
+// resurrect gives every waiting thread of the buried processes a turn.
+func (w *world) resurrect() {
 	synctest.Wait()
 	w.mu.Lock()
 	busy := w.productive.Swap(false)
 	var waiting []*thread
-	for _, p := range everyone {
+	for _, p := range w.buried {
 		waiting = append(waiting, p.threads...)
 		p.threads = nil
 	}
