@@ -3,6 +3,7 @@ package fault
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,24 +12,26 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-// Waiter lets a thread sleep on another Waiter and on what a hook holds back. One thread uses it;
-// Injector.Release wakes it from others.
+// Waiter is the progress.Waiter of a hook: it lets a thread sleep on the Waiter of what is hooked
+// and on what the hook holds back. One thread uses it; Injector.Release wakes it from others.
 type Waiter struct {
 	injector *Injector
 	inner    progress.Waiter
-	epoll    int // holds timer and the inner descriptor; NoDescriptor if there is none
+	canHold  bool
+	armed    bool // inner is
+	epoll    int  // holds timer and the inner descriptor; NoDescriptor if inner's serves
 	timer    int
 
 	mu     sync.Mutex // orders ring and Close
 	closed bool
 }
 
-// NewWaiter returns a waiter that includes inner. If inner has no descriptor, the waiter has none
-// either.
-func (i *Injector) NewWaiter(inner progress.Waiter) (*Waiter, error) {
-	w := &Waiter{injector: i, inner: inner, epoll: progress.NoDescriptor,
-		timer: progress.NoDescriptor}
-	if inner.Descriptor() == progress.NoDescriptor {
+// NewWaiter returns the waiter of a hook that applies the rules of points to what inner waits for.
+// If inner has no descriptor, the waiter has none either.
+func (i *Injector) NewWaiter(inner progress.Waiter, points ...*Point) (*Waiter, error) {
+	w := &Waiter{injector: i, inner: inner, canHold: slices.ContainsFunc(points, (*Point).CanHold),
+		epoll: progress.NoDescriptor, timer: progress.NoDescriptor}
+	if !w.canHold || inner.Descriptor() == progress.NoDescriptor {
 		return w, nil
 	}
 	var err error
@@ -65,9 +68,32 @@ func (w *Waiter) Close() error {
 	return errors.Join(unix.Close(w.epoll), unix.Close(w.timer))
 }
 
+// CanHold reports whether a rule can hold anything back.
+func (w *Waiter) CanHold() bool { return w.canHold }
+
 // Descriptor returns a descriptor that is readable when the inner one is, at the time of WakeAt,
 // and after a release.
-func (w *Waiter) Descriptor() int { return w.epoll }
+func (w *Waiter) Descriptor() int {
+	if w.epoll == progress.NoDescriptor {
+		return w.inner.Descriptor()
+	}
+	return w.epoll
+}
+
+// Arm arms the inner waiter. A hook that holds something back calls WakeAt first and, if that is
+// due, Disarm instead of Arm.
+func (w *Waiter) Arm() bool {
+	w.armed = w.inner.Arm()
+	return w.armed
+}
+
+// Disarm disarms the inner waiter if it is armed.
+func (w *Waiter) Disarm() {
+	if w.armed {
+		w.armed = false
+		w.inner.Disarm()
+	}
+}
 
 // WakeAt makes the descriptor readable when hold is over, which the caller checks afterwards: a
 // release between the two calls counts as well as a later one.
@@ -98,6 +124,9 @@ func (w *Waiter) setTimer(after time.Duration) {
 // Drain consumes what has made the descriptor readable.
 func (w *Waiter) Drain() {
 	w.inner.Drain()
+	if w.timer == progress.NoDescriptor {
+		return
+	}
 	var count [8]byte
 	_, _ = unix.Read(w.timer, count[:]) // EAGAIN if the other descriptor was readable
 }

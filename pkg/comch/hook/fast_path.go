@@ -10,12 +10,12 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// consumer receives messages for one thread.
+// consumer receives messages for one thread. Its Waiter hides that of the inner consumer, whose
+// methods are one level deeper.
 type consumer struct {
-	comch.Consumer
-	point  *fault.Point
-	waiter *fault.Waiter // nil if no rule can hold a message back
-	armed  bool          // the inner consumer is
+	*fault.Waiter
+	innerConsumer
+	point *fault.Point
 
 	// These serve rules that hold messages back.
 	held     []heldMessage // not yet delivered, in order
@@ -23,6 +23,8 @@ type consumer struct {
 	receives int // limit of posted receives
 	posted   int // receives on the inner consumer
 }
+
+type innerConsumer struct{ comch.Consumer }
 
 type heldMessage struct {
 	received comch.Received
@@ -33,20 +35,22 @@ type heldMessage struct {
 const scratchSize = 32
 
 func newConsumer(inner comch.Consumer, p *points, receives int) (comch.Consumer, error) {
-	c := &consumer{Consumer: inner, point: p.consumerPoll, receives: receives}
-	if !p.consumerPoll.CanHold() {
-		return c, nil
+	waiter, err := p.injector.NewWaiter(inner, p.consumerPoll)
+	if err != nil {
+		return nil, err
 	}
-	c.held = make([]heldMessage, 0, receives)
-	c.scratch = make([]comch.Received, scratchSize)
-	var err error
-	c.waiter, err = p.injector.NewWaiter(inner)
-	return c, err
+	c := &consumer{Waiter: waiter, innerConsumer: innerConsumer{inner}, point: p.consumerPoll,
+		receives: receives}
+	if waiter.CanHold() {
+		c.held = make([]heldMessage, 0, receives)
+		c.scratch = make([]comch.Received, scratchSize)
+	}
+	return c, nil
 }
 
 // PostReceive posts a receive. A message that is held back still occupies its receive.
 func (c *consumer) PostReceive(offset, length uint32, userData uint64) error {
-	if c.waiter == nil {
+	if !c.CanHold() {
 		return c.Consumer.PostReceive(offset, length, userData)
 	}
 	if c.posted+len(c.held) >= c.receives {
@@ -112,74 +116,47 @@ func (c *consumer) corrupt(hit fault.Hit, r *comch.Received) {
 	hit.Corrupt(data)
 }
 
-// Descriptor returns what a thread can sleep on.
-func (c *consumer) Descriptor() int {
-	if c.waiter == nil {
-		return c.Consumer.Descriptor()
-	}
-	return c.waiter.Descriptor()
-}
-
 // Arm prepares for sleep until a message arrives or is due.
 func (c *consumer) Arm() bool {
 	if len(c.held) > 0 {
 		hold := &c.held[0].hold
-		c.waiter.WakeAt(hold)
+		c.WakeAt(hold)
 		if c.isDue(hold) {
 			c.Disarm() // it may have been armed before
 			return false
 		}
 	}
-	c.armed = c.Consumer.Arm()
-	return c.armed
-}
-
-// Disarm cancels Arm.
-func (c *consumer) Disarm() {
-	if c.armed {
-		c.armed = false
-		c.Consumer.Disarm()
-	}
-}
-
-// Drain clears the descriptor.
-func (c *consumer) Drain() {
-	if c.waiter == nil {
-		c.Consumer.Drain()
-		return
-	}
-	c.waiter.Drain()
+	return c.Waiter.Arm()
 }
 
 // Close destroys the consumer and what it holds back.
 func (c *consumer) Close() error {
-	err := c.Consumer.Close()
-	if err == nil && c.waiter != nil {
-		err = c.waiter.Close()
+	if err := c.Consumer.Close(); err != nil {
+		return err
 	}
-	return err
+	return c.Waiter.Close()
 }
 
-// producer sends messages for one thread.
+// producer sends messages for one thread. Its Waiter hides that of the inner producer, as the
+// consumer's does.
 type producer struct {
-	comch.Producer
+	*fault.Waiter
+	innerProducer
 	connection *connection
-	waiter     *fault.Waiter // nil if no rule can hold a message back
-	armed      bool          // the inner producer is
 
 	isHolding bool
 	hold      fault.Hold // of the message that the owner tries to send
 	scratch   []byte     // a corrupted message
 }
 
+type innerProducer struct{ comch.Producer }
+
 func newProducer(inner comch.Producer, c *connection) (comch.Producer, error) {
-	p := &producer{Producer: inner, connection: c}
-	if !c.points.producerSend.CanHold() {
-		return p, nil
+	waiter, err := c.points.injector.NewWaiter(inner, c.points.producerSend)
+	if err != nil {
+		return nil, err
 	}
-	var err error
-	p.waiter, err = c.points.injector.NewWaiter(inner)
-	return p, err
+	return &producer{Waiter: waiter, innerProducer: innerProducer{inner}, connection: c}, nil
 }
 
 // Send sends a message unless it is held back.
@@ -232,52 +209,25 @@ func (p *producer) sendCorrupted(hit fault.Hit, message, immediate []byte) error
 	return p.Producer.Send(p.scratch, immediate)
 }
 
-// Descriptor returns what a thread can sleep on.
-func (p *producer) Descriptor() int {
-	if p.waiter == nil {
-		return p.Producer.Descriptor()
-	}
-	return p.waiter.Descriptor()
-}
-
 // Arm prepares for sleep until the consumer has a receive posted, or the message that is held back
 // is due.
 func (p *producer) Arm() bool {
 	if !p.isHolding {
-		p.armed = p.Producer.Arm()
-		return p.armed
+		return p.Waiter.Arm()
 	}
-	p.waiter.WakeAt(&p.hold)
+	p.WakeAt(&p.hold)
 	if p.hold.IsOver() || p.State() != progress.Running {
 		p.Disarm() // it may have been armed before
 		return false
 	}
-	p.armed = p.Producer.Arm() // for the end of the connection; a posted receive does not matter
+	p.Waiter.Arm() // for the end of the connection; a posted receive does not matter
 	return true
-}
-
-// Disarm cancels Arm.
-func (p *producer) Disarm() {
-	if p.armed {
-		p.armed = false
-		p.Producer.Disarm()
-	}
-}
-
-// Drain clears the descriptor.
-func (p *producer) Drain() {
-	if p.waiter == nil {
-		p.Producer.Drain()
-		return
-	}
-	p.waiter.Drain()
 }
 
 // Close destroys the producer.
 func (p *producer) Close() error {
-	err := p.Producer.Close()
-	if err == nil && p.waiter != nil {
-		err = p.waiter.Close()
+	if err := p.Producer.Close(); err != nil {
+		return err
 	}
-	return err
+	return p.Waiter.Close()
 }

@@ -15,10 +15,9 @@ import (
 // owners chose, because contexts need not be unique. Everything belongs to the thread that polls,
 // except slots.
 type queue struct {
+	*fault.Waiter
 	inner  rdma.CompletionQueue
 	points *points
-	waiter *fault.Waiter // nil if no rule can hold anything back
-	armed  bool          // the inner queue is
 
 	held    []heldCompletion // not yet delivered, in order
 	scratch []rdma.Completion
@@ -42,13 +41,12 @@ const scratchSize = 32
 func newQueue(inner rdma.CompletionQueue, p *points, capacity int) (*queue, error) {
 	q := &queue{inner: inner, points: p, scratch: make([]rdma.Completion, scratchSize)}
 	q.slots.Store(new([]*connection))
-	if !p.postSend.CanHold() && !p.poll.CanHold() {
-		return q, nil
-	}
-	q.held = make([]heldCompletion, 0, capacity)
 	var err error
-	if q.waiter, err = p.injector.NewWaiter(inner); err != nil {
+	if q.Waiter, err = p.injector.NewWaiter(inner, p.postSend, p.poll); err != nil {
 		return nil, errors.Join(err, inner.Close())
+	}
+	if q.CanHold() {
+		q.held = make([]heldCompletion, 0, capacity)
 	}
 	return q, nil
 }
@@ -156,18 +154,10 @@ func (q *queue) Close() error {
 		return status.Errorf(status.InUse,
 			"close completion queue: %d completions have not been polled", len(q.held))
 	}
-	if err := q.inner.Close(); err != nil || q.waiter == nil {
+	if err := q.inner.Close(); err != nil {
 		return err
 	}
-	return q.waiter.Close()
-}
-
-// Descriptor returns what a thread can sleep on.
-func (q *queue) Descriptor() int {
-	if q.waiter == nil {
-		return q.inner.Descriptor()
-	}
-	return q.waiter.Descriptor()
+	return q.Waiter.Close()
 }
 
 // Arm prepares for sleep until there is work, or something that was held back is due.
@@ -176,8 +166,7 @@ func (q *queue) Arm() bool {
 		q.Disarm() // it may have been armed before
 		return false
 	}
-	q.armed = q.inner.Arm()
-	return q.armed
+	return q.Waiter.Arm()
 }
 
 // isReady reports whether something that was held back is due. If not, it wakes the thread in time.
@@ -189,9 +178,7 @@ func (q *queue) isReady() bool {
 		}
 		return false
 	})
-	if q.waiter != nil {
-		q.waiter.WakeAt(&earliest)
-	}
+	q.WakeAt(&earliest)
 	return q.forHolds((*fault.Hold).IsOver)
 }
 
@@ -203,21 +190,4 @@ func (q *queue) forHolds(f func(*fault.Hold) bool) bool {
 	return slices.ContainsFunc(q.holding, func(c *connection) bool {
 		return !c.lost && len(c.held) > 0 && f(&c.held[0].hold)
 	})
-}
-
-// Disarm cancels Arm.
-func (q *queue) Disarm() {
-	if q.armed {
-		q.armed = false
-		q.inner.Disarm()
-	}
-}
-
-// Drain clears the descriptor.
-func (q *queue) Drain() {
-	if q.waiter == nil {
-		q.inner.Drain()
-		return
-	}
-	q.waiter.Drain()
 }

@@ -35,7 +35,6 @@ func Wrap(inner volume.Volume, config Config) volume.Volume {
 	for operation := range iomsg.OperationCount {
 		if name, ok := operationNames[operation]; ok {
 			v.points[operation] = config.Injector.Point(fault.Volume, name)
-			v.canHold = v.canHold || v.points[operation].CanHold()
 		}
 	}
 	return v
@@ -51,7 +50,6 @@ type hookedVolume struct {
 	volume.Volume
 	injector *fault.Injector
 	points   [iomsg.OperationCount]*fault.Point
-	canHold  bool // a rule can hold back a request
 
 	failed [iomsg.OperationCount]atomic.Uint64 // by rules
 }
@@ -88,22 +86,19 @@ func (v *hookedVolume) NewQueue(depth int) (volume.Queue, error) {
 	}
 	q := &queue{volume: v, inner: inner, info: info, depth: depth,
 		marked: make([]markedRequest, 0, depth)}
-	if v.canHold {
-		if q.waiter, err = v.injector.NewWaiter(inner); err != nil {
-			return nil, errors.Join(fmt.Errorf("open queue of volume %q: %w", info.Name, err),
-				inner.Close())
-		}
+	if q.Waiter, err = v.injector.NewWaiter(inner, v.points[:]...); err != nil {
+		return nil, errors.Join(fmt.Errorf("open queue of volume %q: %w", info.Name, err),
+			inner.Close())
 	}
 	return q, nil
 }
 
 // queue submits requests for one thread.
 type queue struct {
+	*fault.Waiter
 	volume *hookedVolume
 	inner  volume.Queue
 	info   volume.Info
-	waiter *fault.Waiter // nil if no rule can hold a request back
-	armed  bool          // the inner queue is
 	closed bool
 
 	depth   int
@@ -213,22 +208,13 @@ func (q *queue) carriedOut(r *volume.Request) bool {
 	return false
 }
 
-// Descriptor returns what a thread can sleep on.
-func (q *queue) Descriptor() int {
-	if q.waiter == nil {
-		return q.inner.Descriptor()
-	}
-	return q.waiter.Descriptor()
-}
-
 // Arm prepares for sleep until a request completes or is due.
 func (q *queue) Arm() bool {
 	if len(q.marked) > 0 && q.isDue() {
 		q.Disarm() // it may have been armed before
 		return false
 	}
-	q.armed = q.inner.Arm()
-	return q.armed
+	return q.Waiter.Arm()
 }
 
 // isDue reports whether a request that a rule has matched is due. If not, it wakes the thread in
@@ -240,28 +226,9 @@ func (q *queue) isDue() bool {
 			earliest = m.hold
 		}
 	}
-	if q.waiter != nil {
-		q.waiter.WakeAt(&earliest)
-	}
+	q.WakeAt(&earliest)
 	return slices.ContainsFunc(q.marked,
 		func(m markedRequest) bool { return m.done && m.hold.IsOver() })
-}
-
-// Disarm cancels Arm.
-func (q *queue) Disarm() {
-	if q.armed {
-		q.armed = false
-		q.inner.Disarm()
-	}
-}
-
-// Drain clears the descriptor.
-func (q *queue) Drain() {
-	if q.waiter == nil {
-		q.inner.Drain()
-		return
-	}
-	q.waiter.Drain()
 }
 
 // Close releases the queue.
@@ -277,8 +244,5 @@ func (q *queue) Close() error {
 		return err
 	}
 	q.closed = true
-	if q.waiter == nil {
-		return nil
-	}
-	return q.waiter.Close()
+	return q.Waiter.Close()
 }
