@@ -53,17 +53,13 @@ type channel struct {
 }
 
 // newChannel creates a channel with its workers. It also creates its Comch server, unless one of
-// former, the removed channels of the same id, may still have one: then run does. After Run has
-// begun to serve, the caller must hold r.mu.
+// former, the removed channels of the same id, may still have one: then run does.
 func (r *Relay) newChannel(
 	ctx context.Context, config *ChannelConfig, former []*channel,
 ) (*channel, error) {
 	id := config.ChannelID
-	if r.counters[id] == nil { // else the channel was removed before, and continues to count
-		r.counters[id] = &datapath.CounterSet{}
-	}
 	c := &channel{
-		relay: r, id: id, counters: r.counters[id],
+		relay: r, id: id, counters: r.countersOf(id),
 		unlisted: make(chan struct{}), served: make(chan struct{}), former: former,
 		sessions: make(map[*session]struct{}),
 		clients:  epoch.NewRegistry(epoch.Config{Restart: true}),
@@ -80,6 +76,16 @@ func (r *Relay) newChannel(
 		return nil, errors.Join(fmt.Errorf("channel %v: %w", id, err), c.close())
 	}
 	return c, nil
+}
+
+// countersOf returns the counters of a channel. One that was removed before continues to count.
+func (r *Relay) countersOf(id ChannelID) *datapath.CounterSet {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.counters[id] == nil {
+		r.counters[id] = &datapath.CounterSet{}
+	}
+	return r.counters[id]
 }
 
 func (c *channel) start(ctx context.Context, config *ChannelConfig) error {
@@ -284,8 +290,8 @@ func (c *channel) close() error {
 
 // Reconfigure changes the settings of a running relay. Open sessions keep the limits and timeouts
 // that they started with, and the sessions of a removed channel continue until they end. The CPUs
-// of a channel cannot change. A channel that cannot be added does not prevent the other changes.
-// Reconfigure waits for Run, or the end of ctx.
+// of a channel cannot change. A channel that cannot be added, or takes long to, does not prevent
+// the other changes. Reconfigure waits for Run, or the end of ctx.
 func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 	settings, err := settings.complete()
 	if err != nil {
@@ -296,45 +302,81 @@ func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	r.reconfiguring.Lock()
+	defer r.reconfiguring.Unlock()
+	configured := make([]*channel, len(settings.Channels))
+	for i := range settings.Channels {
+		open := r.channelsOf(settings.Channels[i].ChannelID, false)
+		if len(open) > 0 {
+			configured[i] = open[0]
+		}
+	}
+	if err := r.publish(configured); err != nil {
+		return err
+	}
+	r.applyLimits(&settings)
+	var errs []error
+	for i, c := range configured {
+		if c == nil {
+			continue
+		}
+		if err := c.reconfigure(&settings.Channels[i]); err != nil {
+			errs = append(errs, fmt.Errorf("channel %v: %w", c.id, err))
+		}
+	}
+	for i, c := range configured {
+		if c != nil {
+			continue
+		}
+		config := &settings.Channels[i]
+		c, err := r.newChannel(ctx, config, r.channelsOf(config.ChannelID, true))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		configured[i] = c
+		if err := r.publish(configured); err != nil {
+			return errors.Join(append(errs, err, c.close())...)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// channelsOf returns the channels with an id that have been removed, or have not.
+func (r *Relay) channelsOf(id ChannelID, removed bool) []*channel {
+	return slices.DeleteFunc(r.snapshot(),
+		func(c *channel) bool { return c.id != id || c.isRemoved() != removed })
+}
+
+// publish makes the configured channels, of which nil ones are not open yet, those of the relay. It
+// begins to serve new ones, and removes the others. It fails if the relay is not running any more.
+func (r *Relay) publish(configured []*channel) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.serving.Err() != nil {
 		return status.Errorf(status.BadState, "reconfigure: the relay is not running")
 	}
-	r.applyLimits(&settings)
-	var errs []error
 	former := r.channels
 	r.channels = nil
-	for i := range settings.Channels {
-		config := &settings.Channels[i]
-		at := slices.IndexFunc(former,
-			func(c *channel) bool { return c.id == config.ChannelID && !c.isRemoved() })
-		if at >= 0 {
-			c := former[at]
-			former = slices.Delete(former, at, at+1)
-			r.channels = append(r.channels, c)
-			if err := c.reconfigure(config); err != nil {
-				errs = append(errs, fmt.Errorf("channel %v: %w", c.id, err))
-			}
-			continue
-		}
-		removed := slices.DeleteFunc(slices.Clone(former),
-			func(c *channel) bool { return c.id != config.ChannelID })
-		c, err := r.newChannel(ctx, config, removed)
-		if err != nil {
-			errs = append(errs, err)
+	for _, c := range configured {
+		if c == nil {
 			continue
 		}
 		r.channels = append(r.channels, c)
-		r.serveChannel(c)
+		if c.stop == nil {
+			r.serveChannel(c)
+		}
 	}
-	r.channels = append(r.channels, former...)
 	for _, c := range former {
+		if slices.Contains(configured, c) {
+			continue
+		}
+		r.channels = append(r.channels, c)
 		if !c.isRemoved() {
 			r.removeChannel(c)
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 func (c *channel) reconfigure(config *ChannelConfig) error {

@@ -39,6 +39,8 @@ type Relay struct {
 	reporting sync.Mutex // held while OnReady is called, so that the last call has the latest state
 	stopped   bool       // guarded by reporting: the relay is not ready any more
 
+	reconfiguring sync.Mutex // held by Reconfigure, which may take long
+
 	mu       sync.Mutex                         // guards what follows
 	counters map[ChannelID]*datapath.CounterSet // of all channels since the start
 	channels []*channel                         // as configured, then removed ones
@@ -167,6 +169,8 @@ func (r *Relay) Drained() <-chan struct{} { return r.drained }
 
 // Close releases everything that New created. Run must have returned.
 func (r *Relay) Close() error {
+	r.reconfiguring.Lock()
+	defer r.reconfiguring.Unlock()
 	var errs []error
 	for _, c := range r.snapshot() {
 		errs = append(errs, c.close())

@@ -119,25 +119,39 @@ type deviceSet struct {
 	provider rdma.Provider
 
 	mu      sync.Mutex
-	devices map[netip.Addr]rdma.Device
+	devices map[netip.Addr]*deviceAt
+}
+
+// deviceAt is the device with one local address.
+type deviceAt struct {
+	opening sync.Mutex // guards device, and is held while the provider opens it
+	device  rdma.Device
 }
 
 func newDeviceSet(provider rdma.Provider) *deviceSet {
-	return &deviceSet{provider: provider, devices: make(map[netip.Addr]rdma.Device)}
+	return &deviceSet{provider: provider, devices: make(map[netip.Addr]*deviceAt)}
 }
 
-// at returns the device with a local address, and opens it if necessary.
+// at returns the device with a local address, and opens it if necessary. A device that takes long
+// to open delays only those who need it.
 func (d *deviceSet) at(source netip.Addr) (rdma.Device, error) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if device := d.devices[source]; device != nil {
-		return device, nil
+	at := d.devices[source]
+	if at == nil {
+		at = &deviceAt{}
+		d.devices[source] = at
+	}
+	d.mu.Unlock()
+	at.opening.Lock()
+	defer at.opening.Unlock()
+	if at.device != nil {
+		return at.device, nil
 	}
 	device, err := d.provider.Open(source)
 	if err != nil {
 		return nil, fmt.Errorf("open RDMA device at %v: %w", source, err)
 	}
-	d.devices[source] = device
+	at.device = device
 	return device, nil
 }
 
@@ -146,8 +160,10 @@ func (d *deviceSet) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var errs []error
-	for source, device := range d.devices {
-		errs = append(errs, device.Close())
+	for source, at := range d.devices {
+		if at.device != nil {
+			errs = append(errs, at.device.Close())
+		}
 		delete(d.devices, source)
 	}
 	return errors.Join(errs...)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -432,6 +433,95 @@ func TestAChannelThatIsAddedAgainComesUpOnceItsNameIsFree(t *testing.T) {
 	}
 	f.await("only the channel with the live session retires",
 		func() bool { return len(f.relay.Channels()) == 2 })
+}
+
+// slowDevices is a provider whose device at one address opens when the test lets it.
+type slowDevices struct {
+	rdma.Provider
+	slow    netip.Addr
+	opening chan struct{} // receives a value when somebody opens the device
+	release chan struct{}
+}
+
+func (p slowDevices) Open(address netip.Addr) (rdma.Device, error) {
+	if address == p.slow {
+		p.opening <- struct{}{}
+		<-p.release
+	}
+	return p.Provider.Open(address)
+}
+
+func TestASlowDeviceDelaysOnlyItsChannel(t *testing.T) {
+	f := &fleet{chain: newChain(t)}
+	f.targets = append(f.targets, f.startTargetAt(loopback))
+	fast, slow := channelTo("fast", f.targets[0].target.Address()),
+		channelTo("slow", f.targets[0].target.Address())
+	devices := slowDevices{newRDMA(false), netip.MustParseAddr("127.0.0.2"),
+		make(chan struct{}, 1), make(chan struct{})}
+	slow.RDMAAddress = devices.slow
+	f.startRelayWith(relay.Config{RDMA: devices,
+		Settings: relay.Settings{Channels: []relay.ChannelConfig{fast}}})
+	let := sync.OnceFunc(func() { close(devices.release) })
+	t.Cleanup(func() {
+		let()
+		f.stopRelay()
+	})
+	reconfigured := make(chan error, 1)
+	fast.Limits.MaxSessions = 1
+	go func() {
+		reconfigured <- f.relay.Reconfigure(f.context(),
+			relay.Settings{Channels: []relay.ChannelConfig{slow, fast}})
+	}()
+	<-devices.opening
+	if s := f.relay.Channels(); len(s) != 1 || s[0].Name != "fast" || s[0].Limits.MaxSessions != 1 {
+		t.Errorf("while the device opens, the channels are %+v", s)
+	}
+	if _, err := f.open(f.small("fast")).WriteAt([]byte("fast"), 0); err != nil {
+		t.Error(err)
+	}
+	f.relay.Drain()
+	f.relay.Resume()
+	let()
+	if err := <-reconfigured; err != nil {
+		t.Fatal(err)
+	}
+	if s := f.relay.Channels(); len(s) != 2 || s[0].Name != "slow" {
+		t.Errorf("afterwards, the channels are %+v", s)
+	}
+	if _, err := f.open(f.small("slow")).WriteAt([]byte("slow"), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestARelayThatEndsWhileAChannelIsAddedAddsNone(t *testing.T) {
+	f := &fleet{chain: newChain(t)}
+	f.targets = append(f.targets, f.startTargetAt(loopback))
+	devices := slowDevices{newRDMA(false), netip.MustParseAddr("127.0.0.2"),
+		make(chan struct{}, 1), make(chan struct{})}
+	f.startRelayWith(relay.Config{RDMA: devices})
+	slow := channelTo("slow", f.targets[0].target.Address())
+	slow.RDMAAddress = devices.slow
+	reconfigured := make(chan error, 1)
+	go func() {
+		reconfigured <- f.relay.Reconfigure(f.context(),
+			relay.Settings{Channels: []relay.ChannelConfig{slow}})
+	}()
+	<-devices.opening
+	drained := f.relay.Drained()
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		f.stopRelay()
+	}()
+	<-drained
+	close(devices.release)
+	if err := <-reconfigured; !errors.Is(err, status.BadState) {
+		t.Errorf("the reconfiguration ended with %v", err)
+	}
+	<-stopped
+	if n := len(f.relay.Channels()); n != 0 {
+		t.Errorf("there are %d channels", n)
+	}
 }
 
 func TestQuickReloadsThatRemoveAndAddAChannelKeepIt(t *testing.T) {
