@@ -13,6 +13,8 @@ package comch
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -26,11 +28,15 @@ type Provider interface {
 	// status.NotSupported if the provider is not built in or the device does not support Comch.
 	Capabilities(device string) (Capabilities, error)
 	// Listen starts a server. It fails with status.AlreadyExist if the device and representor
-	// already have a server of that name.
+	// already have a server of that name, with status.NotFound if there is no such device or
+	// representor, and with status.NotSupported if the device cannot have servers. Admission by
+	// user needs Capabilities.PeerCredentials: see Admission.AllowUsers.
 	Listen(ctx context.Context, config ServerConfig) (Server, error)
-	// Connect connects to a server. It fails with status.NotFound if no server has that name,
-	// status.NotPermitted if the server rejects this user, and status.Full if the server has
-	// reached its maximum number of clients.
+	// Connect connects to a server. It fails with status.NotFound if no server has that name or
+	// config.Device does not exist, status.NotPermitted if the server rejects this user, and
+	// status.Full if the server has reached its maximum number of clients. Without
+	// Capabilities.RejectionReasons, a client that the server rejects learns only
+	// status.ConnectionReset, and one that finds no server status.NotFound or status.TimeOut.
 	Connect(ctx context.Context, config ClientConfig) (Connection, error)
 }
 
@@ -50,14 +56,28 @@ type Capabilities struct {
 	MaxBufferLength    int // bytes of one posted buffer, and of one message
 	MaxImmediateLength int // bytes of immediate data in a data-path message
 	// CanWait reports whether consumers and producers have descriptors that a thread can sleep on.
-	// On hardware they have none.
+	// On hardware they do if the progress engine is in the event mode "progress all"; a provider
+	// that cannot select it, or is configured not to wait, has none.
 	CanWait bool
+	// PeerCredentials reports whether the provider knows the peer's process: Peer.Known, and
+	// admission by user.
+	PeerCredentials bool
+	// RejectionReasons reports whether Connect returns the reason of a rejection
+	// (status.NotPermitted, status.Full), and whether ServerConfig.Refused is called.
+	RejectionReasons bool
+	// ConsumerMemory reports whether ConsumerConfig.Memory may be set.
+	ConsumerMemory bool
+	// OpaqueImports reports whether ImportMemory returns regions that the CPU cannot address. Such
+	// a region can be used only with devices that reach memory through its Handle.
+	OpaqueImports bool
 }
 
 // ServerConfig configures a server. Zero values select the defaults.
 type ServerConfig struct {
-	Device      string // the DPU's device, for instance "03:00.0"
-	Representor string // the host function it serves, for instance "b1:00.0"
+	// Device is the DPU's device, and Representor the host function that the server serves, for
+	// instance "03:00.0" and "b1:00.0". PCI addresses may have a domain ("0000:03:00.0").
+	Device      string
+	Representor string
 	Name        string
 	// MaxMessageSize is the largest control message in bytes. Client and server must agree; 0
 	// selects the device's maximum.
@@ -65,8 +85,8 @@ type ServerConfig struct {
 	// ReceiveQueue is how many received control messages are queued per connection before the
 	// peer's Send has to wait.
 	ReceiveQueue int
-	// Refused, if set, is called for each rejected client with the reason. Any goroutine may call
-	// it, and it must not block.
+	// Refused, if set, is called for each rejected client with the reason, if the provider has
+	// RejectionReasons. Any goroutine may call it, and it must not block.
 	Refused func(peer Peer, reason error)
 	// Admission is the initial admission; see Server.SetAdmission.
 	Admission
@@ -77,9 +97,11 @@ type Admission struct {
 	// MaxClients is how many clients may be connected at once.
 	MaxClients int
 	// AllowAnyUser accepts clients of every user. Otherwise only root, the server's own user and
-	// AllowUsers may connect.
+	// AllowUsers, which are user ids, may connect. A provider without PeerCredentials accepts every
+	// process of the host that can open the device, and rejects AllowUsers with
+	// status.InvalidValue, because it cannot tell users.
 	AllowAnyUser bool
-	AllowUsers   []uint32 // user ids
+	AllowUsers   []uint32
 	// MaxExportBytes limits how much memory one connection may have exported to the server at a
 	// time.
 	MaxExportBytes uint64
@@ -93,7 +115,8 @@ func (a *Admission) AllowsOthers() bool { return a.AllowAnyUser || len(a.AllowUs
 
 // ClientConfig selects the server to connect to. Zero values select the defaults.
 type ClientConfig struct {
-	Device string // the host's device, for instance "b1:00.0"
+	// Device is the host's device, for instance "b1:00.0" or "0000:b1:00.0".
+	Device string
 	Name   string
 	// MaxMessageSize and ReceiveQueue are as in ServerConfig.
 	MaxMessageSize int
@@ -109,15 +132,28 @@ type Server interface {
 	SetAdmission(admission Admission) error
 	// Address returns where the server listens, for logs.
 	Address() string
-	// Close stops listening and releases the name. Established connections are not affected.
+	// Close stops accepting clients and releases the name. Established connections are not
+	// affected. A device may be able only to stop accepting: the name then stays taken until the
+	// last connection has ended, and Listen fails with status.AlreadyExist until then.
 	Close() error
 }
 
 // Peer identifies the process at the other end, as the operating system reports it.
 type Peer struct {
-	PID int
-	UID uint32
-	GID uint32
+	// Known reports whether the provider knows the process (Capabilities.PeerCredentials).
+	// Otherwise the other fields are 0.
+	Known bool
+	PID   int
+	UID   uint32
+	GID   uint32
+}
+
+// String returns the peer as used in logs and errors, for instance "process 42 of user 1000".
+func (p Peer) String() string {
+	if !p.Known {
+		return "an unknown process"
+	}
+	return fmt.Sprintf("process %d of user %d", p.PID, p.UID)
 }
 
 // ConsumerID identifies a consumer of the peer. It is unique per connection and never 0.
@@ -158,9 +194,14 @@ type Connection interface {
 	// it until it closes the import. A provider that lets the peer map the region therefore passes
 	// the open file description of Region.Descriptor, so that memory.Lease shows how long that is;
 	// any other provider revokes the peer's access when this side ends the connection.
+	//
+	// The call may be slow: a device has to register and pin the region. A provider may keep one
+	// registration for all exports of a region with the same rights, until the last of them ends.
 	ExportMemory(ctx context.Context, region *memory.Region, access memory.Access) ([]byte, error)
-	// ImportMemory turns a descriptor that the peer sent into a region. The region stays valid
-	// until it is closed, even after the connection has ended.
+	// ImportMemory turns a descriptor that the peer sent into a region, whose Base is the address
+	// that the peer knows. With Capabilities.OpaqueImports the region is opaque, and its Device is
+	// that of the connection. The region stays valid until it is closed, even after the connection
+	// has ended.
 	ImportMemory(descriptor []byte) (*memory.Region, memory.Access, error)
 	// Done returns a channel that is closed when the connection has ended, for any reason.
 	Done() <-chan struct{}
@@ -185,8 +226,13 @@ type ConsumerConfig struct {
 	// Receives is how many receives can be posted at a time.
 	Receives int
 	// MemorySize is how many bytes of message memory the provider allocates for the consumer's
-	// posted buffers.
+	// posted buffers. It must be 0 if Memory is set.
 	MemorySize int
+	// Memory, if set, is the application's memory to receive into, of at most MaxMemorySize bytes:
+	// the offsets of PostReceive are offsets in it. The caller keeps it open until the consumer is
+	// closed. It needs Capabilities.ConsumerMemory; otherwise, and for a kind of region that the
+	// provider cannot use, creating the consumer fails with status.NotSupported.
+	Memory *memory.Region
 	// ImmediateLength is how many bytes of immediate data a message to this consumer may carry; 0
 	// selects the device's maximum.
 	ImmediateLength int
@@ -213,12 +259,13 @@ type Consumer interface {
 	// ID returns the consumer's ID on its connection.
 	ID() ConsumerID
 	// Memory returns the consumer's message memory, in which receives are posted. The peer can
-	// write all of it at any time.
+	// write all of it at any time. It is nil if ConsumerConfig.Memory is an opaque region.
 	Memory() []byte
 	// PostReceive offers length bytes at offset of Memory to the peer's producers. length may be 0.
 	// Receives complete in the order in which they were posted. It fails with status.Full if
 	// ConsumerConfig.Receives are already posted, and with status.InvalidValue if the range is
-	// outside the memory.
+	// outside the memory. The receive may be held back until Flush or the next Poll; if posting it
+	// fails then, the consumer ends: see LateConsumer.
 	PostReceive(offset, length uint32, userData uint64) error
 	// Flush makes posted receives visible and wakes a peer that waits for them. Call it once after
 	// a batch of calls of PostReceive.
@@ -226,14 +273,32 @@ type Consumer interface {
 	// Poll fills received with completed receives, in order, and returns their number. If the peer
 	// violates the protocol, the connection ends, and Poll returns 0 from then on.
 	Poll(received []Received) int
-	// State returns Running until the consumer is stopped or its connection ends.
+	// State returns Running until the consumer is stopped, its connection ends, or it fails: see
+	// LateConsumer.
 	State() progress.State
 	// Stop takes back the posted receives and notifies the peer, whose producers to this consumer
 	// end. Messages that had arrived can still be polled, and the memory stays until Close. A
 	// second Stop does nothing.
 	Stop()
-	// Close stops and destroys the consumer. Its memory is no longer valid.
+	// Close stops and destroys the consumer. Memory that the provider has allocated is no longer
+	// valid. On hardware it waits for the device, up to CloseTimeout.
 	Close() error
+}
+
+// CloseTimeout bounds how long Close of a consumer or producer waits for the device. If the device
+// has not let go of it by then, Close logs that, leaks the memory that the device may still use,
+// and returns an error with status.TimeOut. The object counts as closed.
+const CloseTimeout = 5 * time.Second
+
+// LateConsumer is a Consumer whose receives reach the device after PostReceive has returned. A
+// receive that the device then rejects ends the consumer although its connection goes on: State
+// leaves Running and the descriptor wakes a sleeper. Its owner checks Err when Poll returns 0.
+type LateConsumer interface {
+	Consumer
+	// Err returns the error of the receive that has ended the consumer. It is nil while none has
+	// failed, and stays nil if the consumer ends for another reason, such as the end of the
+	// connection.
+	Err() error
 }
 
 // Producer sends messages on the data path to one consumer of the peer. Messages from one producer
@@ -246,16 +311,38 @@ type Producer interface {
 	// never 0.
 	ID() uint32
 	// Send copies message and immediate to the consumer's next posted buffer and keeps neither
-	// slice. It fails with status.Again if no receive is posted, in which case the caller tries
-	// again later; with status.InvalidValue if the message is longer than the posted buffer, or
-	// immediate longer than the consumer allows; and with status.NotConnected if the consumer or
-	// the connection is gone.
+	// slice. It fails with status.Again if no receive is posted or the producer has no room, in
+	// which case the caller tries again later; with status.InvalidValue if the message is longer
+	// than the posted buffer, or immediate longer than the consumer allows; and with
+	// status.NotConnected if the consumer or the connection is gone. The message may be held back
+	// until Flush; if sending it fails then, or later, the producer ends: see LateProducer.
 	Send(message, immediate []byte) error
-	// Flush wakes the peer if it sleeps. A peer that polls sees messages without it. Call it once
-	// after a batch of calls of Send.
+	// Flush sends what was held back, and wakes the peer if it sleeps. Call it once after a batch of
+	// calls of Send.
 	Flush()
 	// State returns Running until the producer, the consumer, or the connection ends.
 	State() progress.State
-	// Close destroys the producer.
+	// Close destroys the producer. What has been sent and flushed still arrives if the consumer has
+	// receives for it. On hardware Close waits for that, up to CloseTimeout.
 	Close() error
+}
+
+// LateProducer is a Producer whose sends complete after Send has returned, as they do on hardware.
+// Its owner asserts that type once, when it gets the producer, and then polls it in every turn. A
+// send that completes with an error ends the producer although its connection goes on: State leaves
+// Running, Send fails with status.NotConnected, and Err returns the error. The messages sent after
+// that one are lost.
+//
+// Arm of a LateProducer returns false only if Poll has something to collect, if the producer has
+// ended, or if the last Send failed with status.Again and may succeed now. So the thread can sleep
+// on it whether or not it has something to send.
+type LateProducer interface {
+	Producer
+	// Poll returns how many sends have completed since the last Poll, in the order of sending, those
+	// that failed included.
+	progress.Source
+	// Err returns the error of the send that has ended the producer. It is nil while none has
+	// failed, and stays nil if the producer ends for another reason, such as the end of the
+	// consumer or the connection, which fails the sends in flight, too.
+	Err() error
 }

@@ -80,6 +80,5 @@ func (t *comchTransport) Close() error {
 func (t *comchTransport) Abort() { t.connection.Abort() }
 
 func (t *comchTransport) RemoteName() string {
-	peer := t.connection.Peer()
-	return fmt.Sprintf("process %d of user %d", peer.PID, peer.UID)
+	return t.connection.Peer().String()
 }

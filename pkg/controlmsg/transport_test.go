@@ -25,7 +25,7 @@ func newComchPair() (initiator, relay *comchConnection) {
 		&comchConnection{messages: far, aborted: make(chan struct{}, 2)}
 }
 
-func (c *comchConnection) Peer() comch.Peer { return comch.Peer{PID: 42, UID: 1000} }
+func (c *comchConnection) Peer() comch.Peer { return comch.Peer{Known: true, PID: 42, UID: 1000} }
 
 func (c *comchConnection) MaxMessageSize() int { return c.messages.MaxMessageSize() }
 

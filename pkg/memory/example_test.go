@@ -24,7 +24,7 @@ func Example() {
 
 	// The peer limits the size of the file that it is willing to map. The owner can take pages away
 	// at any time, so the peer only copies, and a page that is gone becomes an error.
-	imported, err := memory.Import(descriptor, 4096, 1<<20, memory.PCIRead)
+	imported, err := memory.Import(descriptor, owned.Base(), 4096, 1<<20, memory.PCIRead)
 	must(err)
 	buffer := make([]byte, 5)
 	must(imported.CopyOut(buffer, 0))

@@ -96,7 +96,7 @@ func TestACopyBetweenRegionsReportsTheFault(t *testing.T) {
 	if err := Copy(second, 0, first, 1, uint64(3*page)); !errors.Is(err, status.InvalidValue) {
 		t.Errorf("a copy from past the end gave %v", err)
 	}
-	err := Copy(NewOpaque("handle", 0, 10, nil), 0, first, 0, 1)
+	err := Copy(NewOpaque(noDevice{}, 0, 10, nil), 0, first, 0, 1)
 	if !errors.Is(err, status.NotSupported) {
 		t.Errorf("a copy to opaque memory gave %v", err)
 	}
@@ -168,3 +168,8 @@ func BenchmarkCopyOut(b *testing.B) {
 }
 
 func addressOf(r *Region) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(r.bytes))) }
+
+// noDevice is the handle of memory that no provider knows.
+type noDevice struct{}
+
+func (noDevice) Device() Device { return Device{} }

@@ -37,13 +37,13 @@ func TestImportedRegionIsTheSameMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := memory.Import(twin, 5000, 8192, readWrite)
+	r, err := memory.Import(twin, 0x1000, 5000, 8192, readWrite)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.Close() }()
 	if !r.Untrusted() || r.Len() != 5000 || len(r.Bytes()) != 5000 || cap(r.Bytes()) != 5000 ||
-		r.Descriptor() != twin {
+		r.Base() != 0x1000 || r.Descriptor() != twin {
 		t.Errorf("untrusted %v, length %d, capacity %d", r.Untrusted(), len(r.Bytes()),
 			cap(r.Bytes()))
 	}
@@ -96,7 +96,7 @@ func TestUnsafeMemoryIsNotImported(t *testing.T) {
 		"pipe":              {pipe[0], 8192, status.InvalidValue},
 		"closed descriptor": {-1, 8192, status.InvalidValue},
 	} {
-		r, err := memory.Import(c.fd, c.length, 16384, readWrite)
+		r, err := memory.Import(c.fd, 0, c.length, 16384, readWrite)
 		if status.CodeOf(err) != c.code {
 			t.Errorf("%s: got %v, %v, want %v", name, r, err, c.code)
 		}
@@ -114,7 +114,7 @@ func TestUnsafeMemoryIsNotImported(t *testing.T) {
 }
 
 func TestMemoryImportedForReadingCannotBeWritten(t *testing.T) {
-	r, err := memory.Import(memfd(t, 4096, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL|unix.F_SEAL_WRITE),
+	r, err := memory.Import(memfd(t, 4096, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL|unix.F_SEAL_WRITE), 0,
 		4096, 4096, memory.PCIRead)
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestHugePagesAreImportedAndReleased(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := memory.Import(fd, 5000, hugePage, readWrite)
+	r, err := memory.Import(fd, 0, 5000, hugePage, readWrite)
 	if err != nil {
 		_ = unix.Close(fd)
 		t.Skipf("no huge page is free: %v", err)

@@ -43,7 +43,7 @@ func (r *Region) Lend() (*Lease, error) {
 		return nil, errors.Join(status.Errorf(status.OperatingSystem,
 			"lend memory region of %d bytes: lock its file: %w", r.length, err), unix.Close(fd))
 	}
-	l.view = &Region{bytes: r.bytes, length: r.length, descriptor: fd,
+	l.view = &Region{bytes: r.bytes, length: r.length, base: r.base, descriptor: fd,
 		release: func() error { return unix.Close(fd) }}
 	return l, nil
 }

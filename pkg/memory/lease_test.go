@@ -41,7 +41,8 @@ func importOf(t *testing.T, l *memory.Lease) *memory.Region {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := memory.Import(fd, l.Region().Len(), l.Region().Len(), memory.PCIRead|memory.PCIWrite)
+	r, err := memory.Import(fd, l.Region().Base(), l.Region().Len(), l.Region().Len(),
+		memory.PCIRead|memory.PCIWrite)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +92,7 @@ func TestOnlyAllocatedRegionsCanBeLent(t *testing.T) {
 	defer closeRegion(t, l.Region())
 	for name, region := range map[string]*memory.Region{
 		"wrapped":  memory.Wrap(make([]byte, 8)),
-		"opaque":   memory.NewOpaque(1, 0, 8, nil),
+		"opaque":   memory.NewOpaque(handle{}, 0, 8, nil),
 		"imported": imported,
 	} {
 		if _, err := region.Lend(); !errors.Is(err, status.NotSupported) {

@@ -36,13 +36,13 @@ func (a Access) Has(rights Access) bool { return a&rights == rights }
 func (a Access) Valid() bool { return a&^allAccess == 0 }
 
 // Region is a range of memory. A mapped region has Bytes. An opaque region cannot be touched by the
-// CPU, only by the provider that its Handle belongs to. The methods may be called concurrently, but
+// CPU, only by devices that its Handle gives access to. The methods may be called concurrently, but
 // Close must not overlap any use of the memory.
 type Region struct {
 	bytes      []byte
 	length     uint64
 	base       uint64
-	handle     any
+	handle     Handle
 	descriptor int
 	untrusted  bool
 	leases     atomic.Int64 // started so far
@@ -58,10 +58,45 @@ func Wrap(b []byte) *Region {
 	return &Region{bytes: b, length: uint64(len(b)), descriptor: -1}
 }
 
+// Handle is what a provider needs to use an opaque region. Only providers look behind it, by
+// asserting an interface or a type that they know: rdma.ForeignMemory for instance.
+type Handle interface {
+	// Device returns the device that the region belongs to.
+	Device() Device
+}
+
+// Device names the hardware device that memory belongs to. An empty name is not known.
+type Device struct {
+	PCI  string // the address in its shortest form, for instance "03:00.0"
+	RDMA string // for instance "mlx5_0"
+}
+
+// CanBe reports whether two names can mean the same device. The functions of a DPU and their
+// sub-functions share a PCI address, so names of RDMA devices decide if both are known.
+func (d Device) CanBe(other Device) bool {
+	if d.RDMA != "" && other.RDMA != "" {
+		return d.RDMA == other.RDMA
+	}
+	return d.PCI == "" || other.PCI == "" || d.PCI == other.PCI
+}
+
+// String returns the names, for instance "03:00.0 (mlx5_0)".
+func (d Device) String() string {
+	switch {
+	case d.PCI == "" && d.RDMA == "":
+		return "an unknown device"
+	case d.RDMA == "":
+		return d.PCI
+	case d.PCI == "":
+		return d.RDMA
+	}
+	return d.PCI + " (" + d.RDMA + ")"
+}
+
 // NewOpaque makes a region of device memory. handle is what its provider needs to use it and must
-// not be nil. base is the address of the first byte as the provider's peers see it, and length the
-// size in bytes. release may be nil.
-func NewOpaque(handle any, base, length uint64, release func() error) *Region {
+// not be nil. base is the address of the first byte as its exporter knows it, and length the size
+// in bytes. release may be nil.
+func NewOpaque(handle Handle, base, length uint64, release func() error) *Region {
 	return &Region{handle: handle, base: base, length: length, descriptor: -1, release: release}
 }
 
@@ -72,12 +107,20 @@ func (r *Region) Bytes() []byte { return r.bytes }
 // Len returns the length in bytes.
 func (r *Region) Len() uint64 { return r.length }
 
-// Base returns the address of an opaque region's first byte as the provider's peers see it, or 0
-// for a mapped region.
+// Base returns the address of the first byte as the owner of the memory knows it: the address in
+// this process for memory of its own, and the address in the exporter's for an imported region.
 func (r *Region) Base() uint64 { return r.base }
 
 // Handle identifies an opaque region to its provider; it is nil for a mapped region.
-func (r *Region) Handle() any { return r.handle }
+func (r *Region) Handle() Handle { return r.handle }
+
+// Device returns the device that an opaque region belongs to. Mapped memory belongs to none.
+func (r *Region) Device() Device {
+	if r.handle == nil {
+		return Device{}
+	}
+	return r.handle.Device()
+}
 
 // Mapped reports whether the CPU can address the region.
 func (r *Region) Mapped() bool { return r.handle == nil }

@@ -52,15 +52,20 @@ func initialize(fd int, length uint64) (*Region, error) {
 }
 
 // Import maps a file that a peer sent. On success the region owns fd; on failure the caller still
-// owns it. access limits the mapping: without PCIWrite it is read-only.
+// owns it. access limits the mapping: without PCIWrite it is read-only. base becomes the region's
+// Base: the address that the peer knows.
 //
 // The file must be sealed against shrinking, have at least length bytes, and be no larger than
 // limit. No seal prevents punching holes without also preventing writes, so the region is
 // Untrusted.
-func Import(fd int, length, limit uint64, access Access) (*Region, error) {
+func Import(fd int, base, length, limit uint64, access Access) (*Region, error) {
 	if length == 0 || length > limit || length > math.MaxInt {
 		return nil, status.Errorf(status.TooBig,
 			"import memory: length %d is not between 1 and %d bytes", length, limit)
+	}
+	if base > math.MaxUint64-length {
+		return nil, status.Errorf(status.InvalidValue,
+			"import memory: %d bytes at address %#x exceed the address space", length, base)
 	}
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
@@ -91,6 +96,7 @@ func Import(fd int, length, limit uint64, access Access) (*Region, error) {
 	if err != nil {
 		return nil, fmt.Errorf("import memory of %d bytes: %w", length, err)
 	}
+	r.base = base
 	return r, nil
 }
 
@@ -115,8 +121,8 @@ func mapDescriptor(fd int, length uint64, protection int, untrusted bool) (*Regi
 		return nil, status.Errorf(status.NoMemory, "map: %w", err)
 	}
 	release := func() error { return errors.Join(unix.Munmap(b), unix.Close(fd)) }
-	return &Region{bytes: b[:length:length], length: length, descriptor: fd, untrusted: untrusted,
-		release: release}, nil
+	return &Region{bytes: b[:length:length], length: length, descriptor: fd,
+		untrusted: untrusted, release: release}, nil
 }
 
 // prefaultStep is how many bytes one system call allocates. When a signal interrupts fallocate(2)

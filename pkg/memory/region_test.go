@@ -110,7 +110,7 @@ func allocated(t *testing.T, r *memory.Region) int64 {
 }
 
 func TestPrefaultLeavesOtherMemoryAlone(t *testing.T) {
-	opaque := memory.NewOpaque(1, 0, 4096, nil)
+	opaque := memory.NewOpaque(handle{}, 0, 4096, nil)
 	for _, r := range []*memory.Region{memory.Wrap(make([]byte, 10)), opaque} {
 		if err := r.Prefault(); err != nil {
 			t.Errorf("Prefault returned %v", err)
@@ -135,10 +135,40 @@ func TestRangesAreCheckedWithoutWrappingAround(t *testing.T) {
 	}
 }
 
+// handle is the handle of memory that no provider knows.
+type handle struct{ device memory.Device }
+
+func (h handle) Device() memory.Device { return h.device }
+
+func TestDevicesAreTheSameUnlessTheirNamesDiffer(t *testing.T) {
+	full := memory.Device{PCI: "03:00.0", RDMA: "mlx5_0"}
+	for _, c := range []struct {
+		other memory.Device
+		canBe bool
+	}{
+		{full, true},
+		{memory.Device{}, true},
+		{memory.Device{PCI: "03:00.0"}, true},
+		{memory.Device{RDMA: "mlx5_0"}, true},
+		{memory.Device{PCI: "03:00.1"}, false},
+		{memory.Device{RDMA: "mlx5_1"}, false},
+		{memory.Device{PCI: "03:00.0", RDMA: "mlx5_2"}, false}, // a sub-function
+	} {
+		if full.CanBe(c.other) != c.canBe || c.other.CanBe(full) != c.canBe {
+			t.Errorf("%v can be %v: got %v, want %v", full, c.other, !c.canBe, c.canBe)
+		}
+	}
+	if (memory.Device{}).String() == "" || full.String() != "03:00.0 (mlx5_0)" {
+		t.Errorf("devices are printed as %q and %q", memory.Device{}, full)
+	}
+}
+
 func TestOpaqueRegionShowsItsHandleAndNoBytes(t *testing.T) {
 	released := 0
-	r := memory.NewOpaque("handle", 0x1000, 64, func() error { released++; return os.ErrClosed })
-	if r.Mapped() || r.Bytes() != nil || r.Handle() != "handle" || r.Base() != 0x1000 ||
+	h := handle{memory.Device{PCI: "03:00.0", RDMA: "mlx5_0"}}
+	r := memory.NewOpaque(h, 0x1000, 64, func() error { released++; return os.ErrClosed })
+	if r.Mapped() || r.Bytes() != nil || r.Handle() != h || r.Device() != h.device ||
+		r.Base() != 0x1000 ||
 		r.Len() != 64 || r.Descriptor() != -1 {
 		t.Errorf("got %+v", r)
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // MaxPrivateData is how many bytes of private data a connection request or its reply may carry on
@@ -55,8 +56,11 @@ type Capabilities struct {
 	// until it completes. If it does change, the connection may fail, because a checksum covers
 	// data that is sent later.
 	StableSource bool
-	// OpaqueMemory reports whether regions that are not mapped can be registered.
+	// OpaqueMemory reports whether regions that are not mapped can be registered: the device is a
+	// ForeignDevice.
 	OpaqueMemory bool
+	// Device names the hardware, if the provider knows it.
+	Device memory.Device
 }
 
 // Device is an opened RDMA device.
@@ -74,6 +78,51 @@ type Device interface {
 	Connect(ctx context.Context, remote netip.AddrPort, config ConnectionConfig) (Connection, error)
 	// Close releases the device. Everything created on it must be closed first.
 	Close() error
+}
+
+// ForeignMemory is the Handle of memory that another library has registered, in a protection domain
+// of its own: memory behind a PCIe bus, for instance, that DOCA has imported.
+type ForeignMemory interface {
+	memory.Handle
+	// ProtectionDomain returns the verbs protection domain (struct ibv_pd *). It lives at least as
+	// long as the region.
+	ProtectionDomain() uintptr
+	// Key returns the key of the region in that domain, for local segments and for peers.
+	// Addresses start at the region's Base.
+	Key() uint32
+}
+
+// ForeignDevice is a Device that can use the protection domains of other libraries.
+type ForeignDevice interface {
+	Device
+	// NewForeignDomain returns the domain that foreign belongs to. Connections and other memory can
+	// be created in it as in any domain, and Register of the region returns its key. The domain is
+	// shared by all that use it, so a peer that guesses a key can reach the memory of other
+	// sessions: keys are all that separates them. Close leaves the domain to its library.
+	// NewForeignDomain fails with status.NotSupported if the memory belongs to another device.
+	NewForeignDomain(foreign ForeignMemory) (ProtectionDomain, error)
+}
+
+// NewDomainFor creates the protection domain in which region can be registered: one of its own, or
+// the one that an opaque region belongs to. It fails with status.NotSupported if device cannot use
+// the region.
+func NewDomainFor(device Device, region *memory.Region) (ProtectionDomain, error) {
+	if region.Mapped() {
+		return device.NewProtectionDomain()
+	}
+	foreign, isForeign := region.Handle().(ForeignMemory)
+	capable, isCapable := device.(ForeignDevice)
+	c := device.Capabilities()
+	switch {
+	case !isForeign || !isCapable || !c.OpaqueMemory:
+		return nil, status.Errorf(status.NotSupported, "%s device %v cannot use memory of device "+
+			"%v, which the CPU cannot address: choose an RDMA provider that can, such as verbs",
+			c.Transport, c.Device, region.Device())
+	case !c.Device.CanBe(region.Device()):
+		return nil, status.Errorf(status.NotSupported, "RDMA device %v cannot use memory of device "+
+			"%v: choose the RDMA address of that device", c.Device, region.Device())
+	}
+	return capable.NewForeignDomain(foreign)
 }
 
 // ProtectionDomain groups memory and the connections that may reach it.

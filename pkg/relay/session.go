@@ -227,7 +227,7 @@ func (s *session) importMemory(m *controlmsg.ConfigureDataPath) error {
 			region.Len(), m.Export.Length)
 	}
 	s.access = granted & m.Export.Access
-	if s.domain, err = s.target.device.NewProtectionDomain(); err != nil {
+	if s.domain, err = rdma.NewDomainFor(s.target.device, region); err != nil {
 		return fmt.Errorf("create a protection domain: %w", err)
 	}
 	rights := s.access & (memory.RemoteRead | memory.RemoteWrite)

@@ -122,7 +122,8 @@ func (s *suite) testConnect(t *testing.T) {
 	})
 	t.Run("PeersKnowEachOther", func(t *testing.T) {
 		p := s.connect(t)
-		want := comch.Peer{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+		want := comch.Peer{Known: true, PID: os.Getpid(), UID: uint32(os.Geteuid()),
+			GID: uint32(os.Getegid())}
 		if got := p.server.Peer(); got != want {
 			t.Errorf("server's peer is %+v, want %+v", got, want)
 		}

@@ -186,7 +186,7 @@ func (t *exportTable) open(token exportToken) (*memory.Region, error) {
 	if err != nil {
 		return nil, err
 	}
-	region, err := memory.Import(dup, e.length, t.maxBytes, e.access)
+	region, err := memory.Import(dup, 0, e.length, t.maxBytes, e.access)
 	if err != nil {
 		closeDescriptor(dup)
 	}

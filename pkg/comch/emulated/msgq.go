@@ -51,7 +51,8 @@ func (p *provider) newLoopback(limits Limits) (client, server comch.Connection, 
 		return nil, nil, err
 	}
 	agreed := terms{maxMessageSize: limits.MaxMessageSize, receiveQueue: 1, peerReceiveQueue: 1}
-	self := comch.Peer{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+	self := comch.Peer{Known: true, PID: os.Getpid(), UID: uint32(os.Geteuid()),
+		GID: uint32(os.Getegid())}
 	connect := func(role role, socket Socket) *connection {
 		s := newFrameSocket(socket, limits.MaxMessageSize)
 		c := newConnection(role, s, self, agreed, limits, newPool(nil, unlimited), p.log)

@@ -225,6 +225,8 @@ func (l Limits) capabilities() comch.Capabilities {
 		MaxBufferLength:    l.MaxMemorySize,
 		MaxImmediateLength: comch.MaxImmediateLength,
 		CanWait:            true,
+		PeerCredentials:    true,
+		RejectionReasons:   true,
 	}
 }
 

@@ -104,7 +104,8 @@ func importRing(descriptor int, layout ringLayout) (*memory.Region, error) {
 		return nil, status.Errorf(status.InvalidValue,
 			"import ring: file system type %#x is not that of a memfd (tmpfs)", filesystem.Type)
 	}
-	region, err := memory.Import(descriptor, uint64(layout.total), uint64(layout.total), ringAccess)
+	region, err := memory.Import(descriptor, 0, uint64(layout.total), uint64(layout.total),
+		ringAccess)
 	if err != nil {
 		return nil, fmt.Errorf("import ring: %w", err)
 	}

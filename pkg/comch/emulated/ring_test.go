@@ -369,7 +369,7 @@ func mapTwice(tb testing.TB, length int) (first, second []byte) {
 	if err := region.Prefault(); err != nil {
 		tb.Fatal(err)
 	}
-	again, err := memory.Import(duplicateOf(tb, region.Descriptor()), uint64(length),
+	again, err := memory.Import(duplicateOf(tb, region.Descriptor()), 0, uint64(length),
 		uint64(length), ringAccess)
 	if err != nil {
 		tb.Fatal(err)

@@ -119,5 +119,6 @@ func (s *unixSocket) Peer() (comch.Peer, error) {
 	if err = errors.Join(err, optionErr); err != nil {
 		return comch.Peer{}, fmt.Errorf("get peer credentials: %w", err)
 	}
-	return comch.Peer{PID: int(credentials.Pid), UID: credentials.Uid, GID: credentials.Gid}, nil
+	return comch.Peer{Known: true, PID: int(credentials.Pid), UID: credentials.Uid,
+		GID: credentials.Gid}, nil
 }

@@ -83,6 +83,11 @@ func mapDevices(b *bench) {
 	b.want(status.NotFound, "remove a device twice", m.RemoveDevice(b.device))
 }
 
+// unreachable is the handle of memory that no provider knows.
+type unreachable struct{}
+
+func (unreachable) Device() memory.Device { return memory.Device{} }
+
 func badConfiguration(b *bench) {
 	m := dma.NewMemoryMap()
 	b.want(status.InvalidValue, "set no memory", m.SetRegion(nil))
@@ -92,7 +97,7 @@ func badConfiguration(b *bench) {
 	if b.device.Capabilities().OpaqueMemory {
 		return
 	}
-	b.must(m.SetRegion(memory.NewOpaque("handle", 0, 8, nil)), m.AddDevice(b.device))
+	b.must(m.SetRegion(memory.NewOpaque(unreachable{}, 0, 8, nil)), m.AddDevice(b.device))
 	b.want(status.NotSupported, "start with memory that the device cannot reach", m.Start())
 }
 

@@ -38,7 +38,7 @@ func exported(t testing.TB, length uint64, access memory.Access) (owner, importe
 	if err != nil {
 		t.Fatal(err)
 	}
-	imported, err = memory.Import(twin, length, 1<<30, access)
+	imported, err = memory.Import(twin, owner.Base(), length, 1<<30, access)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -78,7 +78,27 @@ func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &device{Device: inner, points: &p.points}, nil
+	d := &device{Device: inner, points: &p.points}
+	if foreign, can := inner.(rdma.ForeignDevice); can {
+		return &foreignDevice{device: d, inner: foreign}, nil
+	}
+	return d, nil
+}
+
+// foreignDevice is a device that can use the protection domains of other libraries.
+type foreignDevice struct {
+	*device
+	inner rdma.ForeignDevice
+}
+
+// NewForeignDomain returns the protection domain that foreign belongs to.
+func (d *foreignDevice) NewForeignDomain(foreign rdma.ForeignMemory) (rdma.ProtectionDomain,
+	error) {
+	inner, err := d.inner.NewForeignDomain(foreign)
+	if err != nil {
+		return nil, err
+	}
+	return &domain{ProtectionDomain: inner, points: d.points}, nil
 }
 
 type device struct {

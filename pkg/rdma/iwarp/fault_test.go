@@ -29,7 +29,8 @@ func inaccessibleMemory(t *testing.T, pages int) *memory.Region {
 	if err != nil {
 		t.Fatal(err)
 	}
-	region, err := memory.Import(fd, uint64(size), uint64(size), memory.PCIRead|memory.PCIWrite)
+	region, err := memory.Import(fd, 0, uint64(size), uint64(size),
+		memory.PCIRead|memory.PCIWrite)
 	if err != nil {
 		t.Fatal(err)
 	}

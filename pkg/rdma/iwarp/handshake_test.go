@@ -345,9 +345,13 @@ func TestConnectTimesOutOnSilentResponder(t *testing.T) {
 	}
 }
 
+type deviceMemory struct{}
+
+func (deviceMemory) Device() memory.Device { return memory.Device{PCI: "03:00.0"} }
+
 func TestRegisterRejectsOpaqueMemory(t *testing.T) {
 	e := newEndpoint(t, Options{})
-	region := memory.NewOpaque("device memory", 0, 4096, nil)
+	region := memory.NewOpaque(deviceMemory{}, 0, 4096, nil)
 	if _, err := e.config.Domain.Register(region, allRights); !errors.Is(err, status.NotSupported) {
 		t.Errorf("Register returns %v", err)
 	}

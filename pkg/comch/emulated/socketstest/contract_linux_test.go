@@ -19,7 +19,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-var self = comch.Peer{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+var self = comch.Peer{Known: true, PID: os.Getpid(), UID: uint32(os.Geteuid()),
+	GID: uint32(os.Getegid())}
 
 var storage = comch.Service{Device: "03:00.0", Representor: "b1:00.0", Name: "storage"}
 

@@ -70,6 +70,7 @@ type Process struct {
 
 // NewProcess adds a process, which its peers see as identity.
 func (n *Network) NewProcess(identity comch.Peer) *Process {
+	identity.Known = true
 	return &Process{network: n, identity: identity}
 }
 
