@@ -158,7 +158,8 @@ func (o *options) config() (dmacopy.Config, error) {
 	if err != nil {
 		return dmacopy.Config{}, err
 	}
-	comchProvider, err := providers.Comch(o.comchProvider, o.emulatedDir, logger)
+	comchProvider, err := providers.Comch(o.comchProvider,
+		providers.ComchOptions{Directory: o.emulatedDir, Logger: logger})
 	if err != nil {
 		return dmacopy.Config{}, err
 	}

@@ -67,7 +67,8 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 	if err != nil {
 		return nil, program.Usage(err)
 	}
-	provider, err := providers.Comch(c.provider, c.emulatedDir, logger)
+	provider, err := providers.Comch(c.provider,
+		providers.ComchOptions{Directory: c.emulatedDir, Logger: logger})
 	if err != nil {
 		return nil, program.Usage(err)
 	}

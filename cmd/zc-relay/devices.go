@@ -92,7 +92,8 @@ func (o *devicesOptions) run(w io.Writer, names []string) error {
 
 func (o *devicesOptions) comchDevices() comchDevices {
 	d := comchDevices{Provider: o.comch, Services: []comch.Service{}}
-	provider, err := providers.Comch(o.comch, o.emulatedDir, zap.NewNop())
+	provider, err := providers.Comch(o.comch,
+		providers.ComchOptions{Directory: o.emulatedDir, Logger: zap.NewNop()})
 	if err != nil {
 		d.Absent = err.Error()
 		return d

@@ -87,7 +87,8 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 	for i := range c.Channels {
 		env.WarnOfPlainText(c.Channels[i].Target.Addr())
 	}
-	comch, err := providers.Comch(c.Comch.Provider, c.Comch.Directory, env.Log)
+	comch, err := providers.Comch(c.Comch.Provider, providers.ComchOptions{
+		Directory: c.Comch.Directory, RingMemory: c.Limits.RingMemory, Logger: env.Log})
 	if err != nil {
 		return program.Usage(err)
 	}

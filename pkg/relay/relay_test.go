@@ -367,6 +367,38 @@ func TestTheTargetIsAskedForNothingBeforeTheClientAsks(t *testing.T) {
 	}
 }
 
+func TestAnExportNeedsTheRightsOfTheRelayForThoseOfTheTarget(t *testing.T) {
+	for access, accepted := range map[memory.Access]bool{
+		memory.RemoteWrite | memory.PCIWrite:                                        true,
+		memory.RemoteRead | memory.PCIRead:                                          true,
+		memory.PCIRead | memory.PCIWrite:                                            true,
+		memory.RemoteWrite | memory.PCIRead:                                         false,
+		memory.RemoteRead | memory.PCIWrite:                                         false,
+		memory.RemoteRead | memory.RemoteWrite | memory.PCIRead:                     false,
+		memory.RemoteRead | memory.RemoteWrite | memory.PCIRead | memory.LocalWrite: false,
+	} {
+		c := startChain(t)
+		requests := c.session()
+		configure := requests[1].(*controlmsg.ConfigureDataPath)
+		granted := configure.Export.Access
+		configure.Export.Access = access
+		if err := c.call(requests[0]); err != nil {
+			t.Fatal(err)
+		}
+		err := c.call(configure)
+		if accepted && err != nil || !accepted && !errors.Is(err, status.InvalidValue) {
+			t.Errorf("an export with access %#x: %v", access, err)
+		}
+		if accepted {
+			continue
+		}
+		configure.Export.Access = granted
+		if err := c.call(configure); err != nil {
+			t.Errorf("with other rights after access %#x: %v", access, err)
+		}
+	}
+}
+
 func TestATargetThatIsLostHasNothingLeftToDestroy(t *testing.T) {
 	for _, last := range []controlmsg.Kind{controlmsg.KindStop, controlmsg.KindDestroyObjects} {
 		c := startChain(t)

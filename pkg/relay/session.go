@@ -226,6 +226,9 @@ func (s *session) importMemory(m *controlmsg.ConfigureDataPath) error {
 		return status.Errorf(status.InvalidValue, "the client exported %d bytes, but announced %d",
 			region.Len(), m.Export.Length)
 	}
+	if err := checkAccess(granted & m.Export.Access); err != nil {
+		return err
+	}
 	s.access = granted & m.Export.Access
 	if s.domain, err = rdma.NewDomainFor(s.target.device, region); err != nil {
 		return fmt.Errorf("create a protection domain: %w", err)
@@ -236,6 +239,20 @@ func (s *session) importMemory(m *controlmsg.ConfigureDataPath) error {
 	}
 	if s.registered, err = s.domain.Register(region, rights); err != nil {
 		return fmt.Errorf("register the client's memory for RDMA: %w", err)
+	}
+	return nil
+}
+
+// checkAccess returns an error if the target would get a right that the relay itself lacks: an RDMA
+// operation of the target becomes an access of the relay to the client's memory.
+func checkAccess(access memory.Access) error {
+	switch {
+	case access.Has(memory.RemoteWrite) && !access.Has(memory.PCIWrite):
+		return status.Errorf(status.InvalidValue, "the export lets the target write (RemoteWrite), "+
+			"but not the relay (PCIWrite): export the memory with both rights or neither")
+	case access.Has(memory.RemoteRead) && !access.Has(memory.PCIRead):
+		return status.Errorf(status.InvalidValue, "the export lets the target read (RemoteRead), "+
+			"but not the relay (PCIRead): export the memory with both rights or neither")
 	}
 	return nil
 }

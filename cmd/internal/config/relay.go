@@ -39,7 +39,8 @@ type Comch struct {
 
 // RelayLimits holds the limits of all channels together.
 type RelayLimits struct {
-	Sessions int
+	Sessions   int
+	RingMemory uint64
 }
 
 // DefaultRelay returns the defaults. They have no channels.
@@ -48,7 +49,7 @@ func DefaultRelay() *Relay {
 		Log: defaultLog(), Workers: defaultWorkers(), RDMA: defaultRDMA(),
 		Comch:    Comch{Provider: providers.DefaultComch},
 		Control:  defaultControl(relay.DefaultControlTimeout),
-		Limits:   RelayLimits{Sessions: relay.DefaultMaxSessionsInAll},
+		Limits:   RelayLimits{Sessions: relay.DefaultMaxSessionsInAll, RingMemory: 512 << 20},
 		Shutdown: Shutdown{DrainTimeout: retry.Within(relay.DefaultDrainTimeout)},
 	}
 }
@@ -83,6 +84,8 @@ func (c *Comch) describe(s section) {
 func (c *RelayLimits) describe(s section) {
 	s.value("sessions", integer(&c.Sessions, 1, maxSessions),
 		"concurrent sessions of all channels").reloads(AtOnce)
+	s.value("ring_memory", byteSize(&c.RingMemory, size.MiB, 1<<40),
+		"memory of the relay that all channels together may use for messages to and from clients")
 }
 
 const maxSessions = 1 << 16

@@ -27,12 +27,21 @@ const (
 	DefaultDMA   = "software"
 )
 
-// Comch returns the Comch provider with the given name. directory is the directory of the emulated
-// provider's sockets; "" means its default.
-func Comch(name, directory string, logger *zap.Logger) (comch.Provider, error) {
+// ComchOptions are the options of Comch providers that users can set.
+type ComchOptions struct {
+	// Directory is the directory of the emulated provider's sockets; "" means its default.
+	Directory string
+	// RingMemory bounds the memory for messages of all its servers, in bytes; 0 means the default.
+	RingMemory uint64
+	Logger     *zap.Logger
+}
+
+// Comch returns the Comch provider with the given name.
+func Comch(name string, options ComchOptions) (comch.Provider, error) {
 	switch name {
 	case "emulated":
-		return emulated.New(emulated.Options{Directory: directory, Logger: logger}), nil
+		return emulated.New(emulated.Options{Directory: options.Directory, Logger: options.Logger,
+			Limits: emulated.Limits{MaxAllRingBytes: int(options.RingMemory)}}), nil
 	case "doca":
 		return nil, doca.ErrAbsent
 	}

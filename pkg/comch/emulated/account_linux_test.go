@@ -64,6 +64,8 @@ func TestLimitsOfServersBoundTheirConnections(t *testing.T) {
 			limits: Limits{MaxServerRingBytes: 8 * ring}, code: status.NoMemory, atMost: 7},
 		"ring memory of the server's admission": {
 			admission: comch.Admission{MaxRingBytes: 8 * ring}, code: status.NoMemory, atMost: 7},
+		"ring memory of the provider": {
+			limits: Limits{MaxAllRingBytes: 8 * ring}, code: status.NoMemory, atMost: 7},
 		"descriptors of the server": {
 			limits: Limits{MaxServerDescriptors: 40}, code: status.Full, atMost: 19},
 		"descriptors of the provider": {

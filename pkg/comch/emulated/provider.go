@@ -19,7 +19,6 @@ package emulated
 
 import (
 	"cmp"
-	"math"
 	"strings"
 
 	"go.uber.org/zap"
@@ -65,12 +64,14 @@ type Limits struct {
 	MaxProducers    int // producers per side of a connection
 	MaxReceives     int // posted receives of one consumer, at most 1 Mi
 	MaxMemorySize   int // bytes of message memory of one consumer, at most 1 GiB
-	// MaxRingBytes is how many bytes of shared memory all rings of one connection may take, and
+	// MaxRingBytes is how many bytes of shared memory all rings of one connection may take,
 	// MaxServerRingBytes how many those of all connections of one server may take, unless the
-	// server's configuration says otherwise. The server allocates them. A connection may take no
-	// more of the latter than it leaves to others.
+	// server's configuration says otherwise, and MaxAllRingBytes how many those of all servers of
+	// the provider may take. The servers allocate them. A connection may take no more of the latter
+	// two than it leaves to others.
 	MaxRingBytes       int
 	MaxServerRingBytes int
+	MaxAllRingBytes    int
 	// MaxDescriptors is how many descriptors the connections of all servers of the provider may
 	// hold, by default half of what the process may open (RLIMIT_NOFILE). MaxServerDescriptors
 	// bounds those of one server, by default to three quarters of MaxDescriptors. A connection may
@@ -98,7 +99,7 @@ func New(options Options) comch.Provider {
 		p.log = zap.NewNop()
 	}
 	p.account = account{name: "provider",
-		limit: holdings{descriptors: p.limits.MaxDescriptors, ringBytes: math.MaxInt}}
+		limit: holdings{descriptors: p.limits.MaxDescriptors, ringBytes: p.limits.MaxAllRingBytes}}
 	return p
 }
 
@@ -134,6 +135,7 @@ var defaultLimits = Limits{
 	MaxMemorySize:      16 << 20,
 	MaxRingBytes:       64 << 20,
 	MaxServerRingBytes: 128 << 20,
+	MaxAllRingBytes:    512 << 20,
 	MaxExports:         64,
 	MaxExportBytes:     16 << 30,
 }
@@ -149,6 +151,7 @@ var highestLimits = Limits{
 	MaxMemorySize:        1 << 30,
 	MaxRingBytes:         1 << 31,
 	MaxServerRingBytes:   1 << 40,
+	MaxAllRingBytes:      1 << 40,
 	MaxDescriptors:       1 << 30,
 	MaxServerDescriptors: 1 << 30,
 	MaxExports:           1 << 12,
@@ -183,7 +186,8 @@ func (l Limits) withDefaults() Limits {
 		MaxRingBytes:    bounded(l.MaxRingBytes, d.MaxRingBytes, h.MaxRingBytes),
 		MaxServerRingBytes: bounded(l.MaxServerRingBytes, d.MaxServerRingBytes,
 			h.MaxServerRingBytes),
-		MaxDescriptors: descriptors,
+		MaxAllRingBytes: bounded(l.MaxAllRingBytes, d.MaxAllRingBytes, h.MaxAllRingBytes),
+		MaxDescriptors:  descriptors,
 		MaxServerDescriptors: bounded(l.MaxServerDescriptors, descriptors*3/4,
 			h.MaxServerDescriptors),
 		MaxExports:     bounded(l.MaxExports, d.MaxExports, h.MaxExports),
