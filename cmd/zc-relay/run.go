@@ -92,12 +92,16 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 	if err != nil {
 		return program.Usage(err)
 	}
+	dma, err := providers.StagingDMA(c.Comch.Provider)
+	if err != nil {
+		return program.Usage(err)
+	}
 	settings, err := relaySettings(c)
 	if err != nil {
 		return program.Usage(err)
 	}
 	r, err := relay.New(ctx, relay.Config{
-		Comch: env.HookComch(comch), RDMA: env.RDMA, CPUs: sharedWorkers(c, env.CPUs),
+		Comch: env.HookComch(comch), RDMA: env.RDMA, DMA: dma, CPUs: sharedWorkers(c, env.CPUs),
 		Policy: env.Policy, TLS: env.TLS, HookTransport: env.HookTransport,
 		Software: buildinfo.String("zc-relay"), Logger: env.Log, OnReady: env.SetReady,
 		Settings: settings,
@@ -141,12 +145,12 @@ func channelConfig(c *config.Channel, control *config.Control) relay.ChannelConf
 	return relay.ChannelConfig{
 		ChannelID: relay.ChannelID{Device: c.Device, Representor: c.Representor, Name: c.Name},
 		Target:    c.Target, Volume: c.Volume, TLSServerName: c.TLSServerName,
-		RDMAAddress: c.RDMAAddress, CPUs: c.CPUs,
+		RDMAAddress: c.RDMAAddress, Isolation: relay.Isolation(c.Isolation), CPUs: c.CPUs,
 		Limits: relay.Limits{
 			MaxSessions: c.Limits.Sessions, MaxQueues: c.Limits.Queues, MaxDepth: c.Limits.Depth,
 			MaxOutstanding: c.Limits.Outstanding,
 			MaxBufferSize:  c.Limits.BufferSize, MaxExport: c.Limits.Export,
-			MaxRingMemory: c.Limits.RingMemory,
+			MaxRingMemory: c.Limits.RingMemory, MaxBounceMemory: c.Limits.BounceMemory,
 		},
 		Access: relay.Access{AnyUser: c.Access.AnyUser},
 		Reconnect: retry.Policy{

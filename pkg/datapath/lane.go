@@ -25,7 +25,7 @@ import (
 //     lane.
 //  2. FailRequests, on the relay only, completes every request in flight with a code, and rejects
 //     every later one with it until Close. All lanes of the session must have been revoked.
-//  3. Close waits until the lane is quiesced, which means that no connection and no volume request
+//  3. Close waits until the lane is quiesced, which means that no connection, volume request, or copy
 //     uses its memory any more, and releases it.
 //
 // The table shows the effect of each event. An arrow precedes the new state; without one, the state
@@ -73,7 +73,7 @@ type lane struct {
 	// the protocol: its responses still count until Revoke.
 	keepsDelivering bool
 	messages        *messageMemory
-	volumeRequests  int // in progress; only a target lane has any
+	submitted       int // in progress: volume requests of a target lane, copies of a relay lane
 
 	nowNs    int64        // of the batch in progress, 0 if not read yet
 	inFlight atomic.Int64 // for observers
@@ -329,10 +329,10 @@ func (l *lane) revoke() {
 	l.checkQuiesced()
 }
 
-// checkQuiesced closes quiesced once neither a connection nor a volume request can use the lane's
+// checkQuiesced closes quiesced once no connection, volume request, or copy can use the lane's
 // memory any more.
 func (l *lane) checkQuiesced() {
-	if l.isAlive() || l.volumeRequests > 0 {
+	if l.isAlive() || l.submitted > 0 {
 		return
 	}
 	for role := range iomsg.ConnectionRoleCount {
@@ -348,7 +348,8 @@ func (l *lane) checkQuiesced() {
 }
 
 // Quiesced returns a channel that is closed when the lane has failed or been revoked, none of its
-// volume requests is in progress, and its connections have delivered their last completion.
+// volume requests and copies is in progress, and its connections have delivered their last
+// completion.
 func (l *lane) Quiesced() <-chan struct{} { return l.quiesced }
 
 // Closed reports whether Close has released the lane, even if something of it could not be freed.

@@ -11,6 +11,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -26,15 +27,19 @@ type RelayLaneConfig struct {
 	Queue    int
 	Counters *CounterSet
 	// Device makes the RDMA connections. Domain is the session's protection domain on Device, and
-	// Export the client's memory registered in Domain.
+	// Export the memory registered in Domain that the target reads and writes: the client's, or the
+	// session's bounce buffers.
 	Device rdma.Device
 	Domain rdma.ProtectionDomain
 	Export rdma.MemoryRegion
-	// ExportLength and ExportAccess limit the memory that requests may name, and the rights to it.
+	// ExportLength and ExportAccess limit the client's memory that requests may name, and the
+	// rights to it.
 	ExportLength uint64
 	ExportAccess memory.Access
-	Consumer     comch.Consumer
-	Producer     comch.Producer
+	// Bounce, if set, keeps the target away from the client's memory.
+	Bounce   *BounceConfig
+	Consumer comch.Consumer
+	Producer comch.Producer
 	// Depth is how many requests the client may have outstanding.
 	Depth int
 	// BufferSize is the largest data transfer of one request, in bytes.
@@ -63,7 +68,8 @@ type RelayLane struct {
 	slots   slotTable
 	held    int               // requests in flight that the target has declined: see hold
 	staging rdma.RemoteMemory // of the target; empty if it fetches data itself
-	export  rdma.Segment      // start of the client's region; set if there is staging
+	export  rdma.Segment      // start of Export; set if there is staging
+	bounce  *bounce           // nil unless data passes through bounce buffers
 	// outbox holds responses for which the client has posted no receive.
 	outbox     fifo.Queue[message]
 	rejectCode status.Code
@@ -79,11 +85,13 @@ type RelayLane struct {
 }
 
 // NewRelayLane creates a lane on its worker and posts the receives for the client's requests. The
-// lane owns the consumer and the producer; Close releases all three.
+// lane owns the consumer, the producer, and the engine of its bounce buffers; Close releases them
+// all. If NewRelayLane fails, they remain the caller's.
 func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, error) {
 	l := &RelayLane{
 		config: config, slots: newSlotTable(config.Depth),
 		outbox:  fifo.New[message](config.Depth + comchBatch + spareMessages),
+		bounce:  newBounce(config.Bounce, config.Depth, config.BufferSize),
 		stopped: make(chan struct{}),
 	}
 	counters := countersOf(config.Counters, config.Queue, config.Worker)
@@ -100,7 +108,11 @@ func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, erro
 		}
 	}
 	config.Consumer.Flush()
-	err = l.attach(ctx, config.Device, l, l, relayConsumerWaiter{l}, relayProducerWaiter{l})
+	waiters := []progress.Waiter{relayConsumerWaiter{l}, relayProducerWaiter{l}}
+	if l.bounce != nil {
+		waiters = append(waiters, relayCopyWaiter{l})
+	}
+	err = l.attach(ctx, config.Device, l, l, waiters...)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("create relay lane: %w", err), l.messages.close())
 	}
@@ -228,7 +240,7 @@ func (l *RelayLane) awaitingTarget() int { return l.slots.inFlight() - l.held }
 // FailRequests completes every request in flight with code, and rejects every later one with it.
 // Nothing else completes a forwarded request without a response from the target. The caller first
 // revokes all lanes of the session and deregisters the client's memory; FailRequests makes sure of
-// this lane's part.
+// this lane's part. A request whose data is being copied completes when the copy has ended.
 func (l *RelayLane) FailRequests(ctx context.Context, code status.Code) error {
 	return l.worker.do(ctx, func() {
 		if l.state == laneClosed {
@@ -241,7 +253,7 @@ func (l *RelayLane) FailRequests(ctx context.Context, code status.Code) error {
 		nowNs := nanotime()
 		for i := range l.slots.slots {
 			s := &l.slots.slots[i]
-			if !s.inFlight {
+			if !s.inFlight || s.copying { // endCopy completes it
 				continue
 			}
 			l.counters.complete(s.ioType, code, 0, nowNs-s.startNs)
@@ -270,7 +282,8 @@ func (l *RelayLane) Close(ctx context.Context) error {
 		return fmt.Errorf("close relay lane: %w", err)
 	}
 	l.released = true
-	return errors.Join(l.config.Consumer.Close(), l.config.Producer.Close(), l.messages.close())
+	return errors.Join(l.config.Consumer.Close(), l.config.Producer.Close(), l.messages.close(),
+		l.bounce.close())
 }
 
 // The worker sleeps on the lane's consumer while the lane accepts requests, and on its producer

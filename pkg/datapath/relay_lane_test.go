@@ -37,6 +37,11 @@ type relayRig struct {
 	counters CounterSet
 	// targetShutdown gets an element when the lane reports that the target shuts down.
 	targetShutdown chan struct{}
+	// bounced is the memory of the bounce buffers and engine copies to and from them; both are nil
+	// without.
+	bounced *memory.Region
+	engine  *heldEngine
+	cleanUp []func() error
 }
 
 // relayRigOptions selects what the target of a rig offers.
@@ -45,6 +50,8 @@ type relayRigOptions struct {
 	// accepts is the size in bytes of the Sends that the target accepts on its
 	// data connection, as its hello announces it; 0 announces nothing.
 	accepts uint32
+	// bounce makes data pass through bounce buffers. Copies end when the test says so.
+	bounce bool
 }
 
 func newRelayRig(t *testing.T) *relayRig { return newRelayRigWith(t, relayRigOptions{}) }
@@ -63,7 +70,13 @@ func newRelayRigWith(t *testing.T, options relayRigOptions) *relayRig {
 	if r.region, err = memory.Alloc("client", testExport); err != nil {
 		t.Fatal(err)
 	}
-	if r.exported, err = r.domain.Register(r.region,
+	reachable := r.region
+	var bounce *BounceConfig
+	if options.bounce {
+		bounce = r.newBounce()
+		reachable = r.bounced
+	}
+	if r.exported, err = r.domain.Register(reachable,
 		memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite); err != nil {
 		t.Fatal(err)
 	}
@@ -71,6 +84,7 @@ func newRelayRigWith(t *testing.T, options relayRigOptions) *relayRig {
 		Worker: worker, Device: device, Queue: testQueue, Counters: &r.counters, Domain: r.domain,
 		Export: r.exported, ExportLength: testExport,
 		ExportAccess: memory.RemoteRead | memory.RemoteWrite,
+		Bounce:       bounce,
 		Consumer:     r.client.consumer, Producer: r.client.producer, Depth: testDepth,
 		BufferSize:       testBufferSize,
 		OnFailure:        func(err error) { r.failure <- err },
@@ -134,8 +148,9 @@ func (r *relayRig) close() {
 	if err := r.lane.Close(ctx); err != nil {
 		r.t.Error(err)
 	}
-	for _, err := range []error{r.exported.Deregister(), r.domain.Close(), r.region.Close()} {
-		if err != nil {
+	for _, step := range append([]func() error{r.exported.Deregister, r.domain.Close},
+		append(r.cleanUp, r.region.Close)...) {
+		if err := step(); err != nil {
 			r.t.Error(err)
 		}
 	}

@@ -10,18 +10,21 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Client to target: Poll, receiveRequest, postGathered.
+// Client to target: Poll, receiveRequest, forward, flushRequests.
 
 // Poll forwards what the client has sent. The worker's engine calls it once per turn.
 func (l *RelayLane) Poll() int {
-	if !l.canAcceptRequests() {
-		return 0
-	}
 	sent := 0
+	if l.bounce != nil {
+		sent = l.pollCopies()
+	}
+	if !l.canAcceptRequests() {
+		return sent
+	}
 	if l.outbox.Len() > 0 {
 		// The client owes receives. Accepting nothing more until it posts them bounds the responses
 		// that it can make the relay keep.
-		if sent = l.sendOutbox(); l.outbox.Len() > 0 {
+		if sent += l.sendOutbox(); l.outbox.Len() > 0 {
 			l.flushResponses()
 			return sent
 		}
@@ -36,18 +39,23 @@ func (l *RelayLane) Poll() int {
 			l.receiveRequest(&l.received[i])
 		}
 		l.config.Consumer.Flush()
-		l.inFlight.Store(int64(l.awaitingTarget()))
-		for role := range iomsg.ConnectionRoleCount {
-			c := &l.connections[role]
-			l.postGathered(c)
-			c.flush()
-		}
-		l.forwardStop()
-		l.counters.publish()
-		l.nowNs = 0
+		l.flushRequests()
 	}
 	l.flushResponses()
 	return sent + n
+}
+
+// flushRequests starts what a batch of requests caused on both connections, and publishes it.
+func (l *RelayLane) flushRequests() {
+	l.inFlight.Store(int64(l.awaitingTarget()))
+	for role := range iomsg.ConnectionRoleCount {
+		c := &l.connections[role]
+		l.postGathered(c)
+		c.flush()
+	}
+	l.forwardStop()
+	l.counters.publish()
+	l.nowNs = 0
 }
 
 // canAcceptRequests reports whether the lane reads requests, to forward or to reject them.
@@ -55,14 +63,19 @@ func (l *RelayLane) canAcceptRequests() bool {
 	return l.state == laneRunning || l.state == laneRejecting
 }
 
-// hasRoom reports whether all requests that the client may still send fit into the send rings, in
-// addition to stop. Messages of completed requests may still be there, until their Send completes.
+// hasRoom reports whether all requests that the client may still send, and those that wait for a
+// copy, fit into the send rings, in addition to stop. Messages of completed requests may still be
+// there, until their Send completes.
 func (l *RelayLane) hasRoom() bool {
 	if l.state != laneRunning {
 		return true // nothing is sent
 	}
+	coming := l.slots.room()
+	if l.bounce != nil {
+		coming += l.bounce.writes
+	}
 	for role := range iomsg.ConnectionRoleCount {
-		if l.connections[role].send.room() <= uint32(l.slots.room()) {
+		if l.connections[role].send.room() <= uint32(coming) {
 			return false
 		}
 	}
@@ -113,17 +126,30 @@ func (l *RelayLane) receiveRequest(r *comch.Received) {
 		return
 	}
 	l.counters.begin()
-	iomsg.StampTag(request[:], slot, l.slots.slots[slot].generation)
-	c := &l.connections[m.Type.Connection()]
-	if m.Type == iomsg.Write && l.staging.Length > 0 {
+	if l.bounce != nil && m.Type == iomsg.Write {
+		l.startCopy(slot)
+		return
+	}
+	l.forward(slot, &l.slots.slots[slot], request)
+}
+
+// forward adds a claimed slot's request, of which the caller passes a copy, to the batch for the
+// target.
+func (l *RelayLane) forward(slot uint32, s *slot, request *message) {
+	iomsg.StampTag(request[:], slot, s.generation)
+	if l.bounce != nil && s.ioType.MovesData() {
+		iomsg.SetRequesterOffset(request[:], l.bounce.buffer(slot))
+	}
+	c := &l.connections[s.ioType.Connection()]
+	if s.ioType == iomsg.Write && l.staging.Length > 0 {
 		// Push the data: the request that follows on the same connection finds it in the slot's
 		// staging buffer, which saves the target a round trip.
 		iomsg.SetFlags(request[:], iomsg.Pushed)
-		w := c.send.addTransfer(m.IOSize)
+		w := c.send.addTransfer(s.ioSize)
 		w.Opcode = rdma.OpWrite
 		w.Local = l.export
-		w.Local.Address += m.RequesterOffset
-		w.Local.Length = m.IOSize
+		w.Local.Address += iomsg.RequesterOffset(request[:])
+		w.Local.Length = s.ioSize
 		w.RemoteKey = l.staging.Key
 		w.RemoteAddress = l.staging.Base + uint64(slot)*uint64(l.config.BufferSize)
 	}
@@ -242,16 +268,25 @@ func (l *RelayLane) receiveResponse(c *connection, response *message) {
 			// From the relay these mean that the session ends. A target cannot say that for it.
 			m.Result = status.IOFailed
 		}
-		l.counters.complete(s.ioType, m.Result, s.ioSize, l.now()-s.startNs)
-		iomsg.TurnIntoResult(s.request[:], m.Result)
-		l.respond(&s.request)
-		l.slots.release(m.Slot)
+		if l.bounce != nil && s.ioType == iomsg.Read && m.Result == status.Success {
+			l.startCopy(m.Slot)
+			return
+		}
+		l.complete(m.Slot, s, m.Result)
 	case m.Type == iomsg.Stop && l.stop == stopForwarded:
 		l.stop = stopReturned
 	default:
 		l.fail(status.Errorf(status.Unexpected,
 			"target sent a message of type %d on the %v connection", uint32(m.Type), c.role))
 	}
+}
+
+// complete responds to the client's request in a slot, and frees the slot.
+func (l *RelayLane) complete(index uint32, s *slot, result status.Code) {
+	l.counters.complete(s.ioType, result, s.ioSize, l.now()-s.startNs)
+	iomsg.TurnIntoResult(s.request[:], result)
+	l.respond(&s.request)
+	l.slots.release(index)
 }
 
 // hold keeps a request in flight that the target has declined because it is shutting down. The

@@ -15,6 +15,7 @@ type slot struct {
 	ioSize     uint32
 	generation uint32
 	inFlight   bool
+	copying    bool // its data is on the way between the client and the bounce buffer
 	startNs    int64
 }
 
@@ -49,14 +50,14 @@ func (t *slotTable) claim(request *message, m *iomsg.Message, nowNs int64) (uint
 	return index, true
 }
 
-// find returns the slot that a response's tag names, or nil if no transaction in flight has that
-// tag.
+// find returns the slot that a response's tag names, or nil if the target holds no transaction with
+// that tag.
 func (t *slotTable) find(index, generation uint32) *slot {
 	if index >= uint32(len(t.slots)) {
 		return nil
 	}
 	s := &t.slots[index]
-	if !s.inFlight || s.generation != generation {
+	if !s.inFlight || s.generation != generation || s.copying {
 		return nil
 	}
 	return s

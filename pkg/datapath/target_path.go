@@ -214,9 +214,9 @@ func (l *TargetLane) completeFetch(slot uint32) {
 
 // submit hands a transaction to the volume.
 func (l *TargetLane) submit(slot uint32) {
-	l.volumeRequests++
+	l.submitted++
 	if err := l.volume.Submit(&l.transactions[slot].request); err != nil {
-		l.volumeRequests--
+		l.submitted--
 		l.respond(slot, status.CodeOf(err))
 	}
 }
@@ -224,7 +224,7 @@ func (l *TargetLane) submit(slot uint32) {
 // Poll responds to the requests that the volume has completed. The worker's engine calls it once
 // per turn.
 func (l *TargetLane) Poll() int {
-	if l.volumeRequests == 0 {
+	if l.submitted == 0 {
 		return 0
 	}
 	n := l.pollVolume()
@@ -240,7 +240,7 @@ func (l *TargetLane) pollVolume() int {
 	for {
 		n := l.volume.Poll(l.completed[:])
 		for _, request := range l.completed[:n] {
-			l.volumeRequests--
+			l.submitted--
 			if !l.isAlive() {
 				continue // nobody is left to respond to
 			}
@@ -286,7 +286,7 @@ func (l *TargetLane) respond(slot uint32, code status.Code) {
 
 // endBatch posts and publishes what a batch of completions caused.
 func (l *TargetLane) endBatch() {
-	if l.volumeRequests > 0 {
+	if l.submitted > 0 {
 		l.pollVolume()
 	}
 	l.flushResponses()

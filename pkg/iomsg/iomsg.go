@@ -234,6 +234,18 @@ func StampTag(buf []byte, slot, generation uint32) {
 	binary.BigEndian.PutUint32(buf[offsetGeneration:], generation)
 }
 
+// RequesterOffset returns the requester offset of an encoded message.
+func RequesterOffset(buf []byte) uint64 {
+	_ = buf[Size-1]
+	return binary.BigEndian.Uint64(buf[offsetRequesterOffset:])
+}
+
+// SetRequesterOffset replaces the requester offset of an encoded message.
+func SetRequesterOffset(buf []byte, offset uint64) {
+	_ = buf[Size-1]
+	binary.BigEndian.PutUint64(buf[offsetRequesterOffset:], offset)
+}
+
 // SetFlags adds flags to an encoded message.
 func SetFlags(buf []byte, flags Flags) {
 	_ = buf[Size-1]

@@ -34,6 +34,7 @@ type channel struct {
 
 	counters *datapath.CounterSet
 	exported atomic.Int64 // bytes of client memory
+	bounced  atomic.Int64 // bytes of bounce buffers
 	// A client exports the same memory again when it reconnects. Before that, the target must have
 	// lost the access that former sessions gave it.
 	clients  *epoch.Registry
@@ -91,6 +92,11 @@ func (r *Relay) countersOf(id ChannelID) *datapath.CounterSet {
 func (c *channel) start(ctx context.Context, config *ChannelConfig) error {
 	if err := c.openDevice(config); err != nil {
 		return err
+	}
+	if config.Isolation == Staged {
+		if _, err := c.relay.dmaDevices.open(c.id.Device); err != nil {
+			return err
+		}
 	}
 	c.workers = c.relay.pool
 	if len(config.CPUs) > 0 {

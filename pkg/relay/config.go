@@ -9,6 +9,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -31,11 +32,13 @@ const (
 	DefaultDrainTimeout     = 10 * time.Second
 	DefaultMaxSessionsInAll = 1024
 
-	DefaultMaxSessions    = 256
-	DefaultMaxExport      = 64 << 30
-	DefaultMaxRingMemory  = 128 << 20
-	DefaultIOTimeout      = 30 * time.Second
-	DefaultControlTimeout = 10 * time.Second
+	DefaultMaxSessions   = 256
+	DefaultMaxExport     = 64 << 30
+	DefaultMaxRingMemory = 128 << 20
+	// DefaultMaxBounceMemory suits the memory of a DPU.
+	DefaultMaxBounceMemory = 1 << 30
+	DefaultIOTimeout       = 30 * time.Second
+	DefaultControlTimeout  = 10 * time.Second
 	// DefaultSessionWait bridges the restart of a target.
 	DefaultSessionWait = 2 * time.Second
 )
@@ -45,6 +48,9 @@ const (
 type Config struct {
 	Comch comch.Provider
 	RDMA  rdma.Provider
+	// DMA copies the data of channels with Isolation Staged, on the device with the address of the
+	// channel's Comch device; nil if there are none.
+	DMA dma.Provider
 	// CPUs has an element per worker shared by the channels: the core to pin it to, or
 	// datapath.NoCPU.
 	CPUs   []int
@@ -101,6 +107,8 @@ type ChannelConfig struct {
 	// RDMAAddress is the local address of RDMA connections. The zero Addr means the local address
 	// of the control connection.
 	RDMAAddress netip.Addr
+	// Isolation is Direct or Staged; "" means Direct.
+	Isolation Isolation
 	// CPUs has an element per worker of this channel: the core to pin it to, or datapath.NoCPU. If
 	// it is empty, the channel shares the relay's workers with other channels.
 	CPUs   []int
@@ -143,6 +151,9 @@ type Limits struct {
 	// MaxRingMemory bounds the bytes of the relay's own memory that all sessions together may use
 	// for Comch messages. A session may take no more of it than it leaves to others.
 	MaxRingMemory uint64
+	// MaxBounceMemory bounds the bytes of the relay's own memory that the bounce buffers of all
+	// sessions together may use (Staged).
+	MaxBounceMemory uint64
 }
 
 func (c *Config) setDefaults() {
@@ -184,6 +195,7 @@ func (s Settings) complete() (Settings, error) {
 }
 
 func (c *ChannelConfig) setDefaults() {
+	c.Isolation = cmp.Or(c.Isolation, Direct)
 	c.IOTimeout = c.IOTimeout.Or(retry.Within(DefaultIOTimeout))
 	c.ControlTimeout = cmp.Or(c.ControlTimeout, DefaultControlTimeout)
 	c.KeepAlive = cmp.Or(c.KeepAlive, controlmsg.DefaultKeepAlive())
@@ -197,6 +209,7 @@ func (c *ChannelConfig) setDefaults() {
 	l.MaxOutstanding = min(cmp.Or(l.MaxOutstanding, HighestMaxOutstanding), HighestMaxOutstanding)
 	l.MaxExport = cmp.Or(l.MaxExport, DefaultMaxExport)
 	l.MaxRingMemory = cmp.Or(l.MaxRingMemory, DefaultMaxRingMemory)
+	l.MaxBounceMemory = cmp.Or(l.MaxBounceMemory, DefaultMaxBounceMemory)
 }
 
 func (c *ChannelConfig) validate() error {
@@ -208,6 +221,10 @@ func (c *ChannelConfig) validate() error {
 		return status.Errorf(status.InvalidValue,
 			"channel %v: RDMA address %v is unspecified: the target expects one address",
 			c.ChannelID, c.RDMAAddress)
+	}
+	if c.Isolation != Direct && c.Isolation != Staged {
+		return status.Errorf(status.InvalidValue, "channel %v: isolation %q is neither %s nor %s",
+			c.ChannelID, c.Isolation, Direct, Staged)
 	}
 	return nil
 }

@@ -26,7 +26,9 @@ type Relay struct {
 	config  Config
 	log     *zap.Logger
 	devices *deviceSet
-	pool    *datapath.Pool // shared by channels; nil without CPUs
+	// dmaDevices are used by channels with bounce buffers.
+	dmaDevices dmaDeviceSet
+	pool       *datapath.Pool // shared by channels; nil without CPUs
 
 	maxSessions  atomic.Int64
 	drainTimeout atomic.Pointer[retry.Bound]
@@ -68,6 +70,7 @@ func New(ctx context.Context, config Config) (*Relay, error) {
 		counters: make(map[ChannelID]*datapath.CounterSet), drained: make(chan struct{}),
 		running: make(chan struct{}),
 	}
+	r.dmaDevices.provider = config.DMA
 	if err := r.start(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
@@ -178,7 +181,7 @@ func (r *Relay) Close() error {
 	if r.pool != nil {
 		errs = append(errs, r.pool.Stop())
 	}
-	return errors.Join(append(errs, r.devices.close())...)
+	return errors.Join(append(errs, r.devices.close(), r.dmaDevices.close())...)
 }
 
 func (r *Relay) snapshot() []*channel {

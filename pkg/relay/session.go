@@ -48,11 +48,13 @@ type session struct {
 	region     *memory.Region
 	access     memory.Access
 	exported   int64
+	bounce     *bounceMemory // nil if the target reaches the client's memory
 	domain     rdma.ProtectionDomain
-	registered rdma.MemoryRegion
-	started    bool        // the data path has been started
-	stopped    bool        // the target has been asked to stop
-	unreleased atomic.Bool // the session has ended, but its release has failed so far
+	registered rdma.MemoryRegion // the client's memory, or the bounce buffers
+	reachable  uint64            // bytes of it that the target may reach
+	started    bool              // the data path has been started
+	stopped    bool              // the target has been asked to stop
+	unreleased atomic.Bool       // the session has ended, but its release has failed so far
 
 	mu    sync.Mutex // guards lanes, which observers read while the session adds to them
 	lanes []*datapath.RelayLane
@@ -129,6 +131,14 @@ func (s *session) OpenVolume(
 	reply.MaxQueues = min(reply.MaxQueues, limits.MaxQueues)
 	reply.MaxDepth = min(reply.MaxDepth, limits.MaxDepth)
 	reply.MaxBufferSize = min(reply.MaxBufferSize, limits.MaxBufferSize)
+	if s.settings.Isolation == Staged {
+		device, err := s.channel.relay.dmaDevices.open(s.channel.id.Device)
+		if err != nil {
+			return nil, err
+		}
+		reply.MaxBufferSize = uint32(min(uint64(reply.MaxBufferSize),
+			device.Capabilities().MaxBufferSize))
+	}
 	s.announced = &reply
 	return &reply, nil
 }
@@ -173,7 +183,7 @@ func (s *session) ConfigureDataPath(
 	}
 	request := *m
 	request.Export = controlmsg.Export{
-		Access: s.access, Length: m.Export.Length,
+		Access: s.access, Length: s.reachable,
 		RDMA: &controlmsg.RDMAExport{
 			Transport: s.target.device.Capabilities().Transport,
 			Key:       s.registered.RemoteKey(), Base: s.registered.Base(),
@@ -206,8 +216,8 @@ func (s *session) checkLimits(m *controlmsg.ConfigureDataPath) error {
 	return nil
 }
 
-// importMemory imports the client's memory and registers it for RDMA, with the rights that the
-// client has granted and no others.
+// importMemory imports the client's memory and registers it for RDMA, or bounce buffers in its
+// place, with the rights that the client has granted and no others.
 func (s *session) importMemory(m *controlmsg.ConfigureDataPath) error {
 	length := int64(m.Export.Length)
 	if total := s.channel.exported.Add(length); uint64(total) > s.settings.Limits.MaxExport {
@@ -230,15 +240,24 @@ func (s *session) importMemory(m *controlmsg.ConfigureDataPath) error {
 		return err
 	}
 	s.access = granted & m.Export.Access
-	if s.domain, err = rdma.NewDomainFor(s.target.device, region); err != nil {
+	reachable := region
+	s.reachable = m.Export.Length
+	if s.settings.Isolation == Staged {
+		s.bounce, err = s.channel.newBounceMemory(m, &s.settings.Limits, region, granted)
+		if err != nil {
+			return err
+		}
+		reachable, s.reachable = s.bounce.region, s.bounce.region.Len()
+	}
+	if s.domain, err = rdma.NewDomainFor(s.target.device, reachable); err != nil {
 		return fmt.Errorf("create a protection domain: %w", err)
 	}
 	rights := s.access & (memory.RemoteRead | memory.RemoteWrite)
 	if s.access.Has(memory.RemoteWrite) {
 		rights |= memory.LocalWrite // verbs requires it together with RemoteWrite
 	}
-	if s.registered, err = s.domain.Register(region, rights); err != nil {
-		return fmt.Errorf("register the client's memory for RDMA: %w", err)
+	if s.registered, err = s.domain.Register(reachable, rights); err != nil {
+		return fmt.Errorf("register the session's memory for RDMA: %w", err)
 	}
 	return nil
 }
@@ -293,15 +312,25 @@ func (s *session) openQueue(
 		return 0, errors.Join(fmt.Errorf("create Comch producer for consumer %d: %w",
 			clientConsumer, err), consumer.Close())
 	}
+	var bounce *datapath.BounceConfig
+	if s.bounce != nil {
+		if bounce, err = s.bounce.lane(queue, depth); err != nil {
+			return 0, errors.Join(err, consumer.Close(), producer.Close())
+		}
+	}
 	lane, err := datapath.NewRelayLane(opening, datapath.RelayLaneConfig{
 		Worker: s.channel.workers.Pick(), Queue: queue, Counters: s.channel.counters,
 		Device: s.target.device, Domain: s.domain,
 		Export: s.registered, ExportLength: s.config.Export.Length, ExportAccess: s.access,
+		Bounce:   bounce,
 		Consumer: consumer, Producer: producer,
 		Depth: depth, BufferSize: s.config.BufferSize, OnFailure: s.onLaneFailure(queue),
 		OnTargetShutdown: s.onTargetShutdown,
 	})
 	if err != nil {
+		if bounce != nil {
+			err = errors.Join(err, bounce.Engine.Close())
+		}
 		return 0, errors.Join(err, consumer.Close(), producer.Close())
 	}
 	s.mu.Lock()

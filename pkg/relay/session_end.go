@@ -253,6 +253,12 @@ func (s *session) releaseMemory() error {
 		}
 		s.domain = nil
 	}
+	if s.bounce != nil {
+		if err := s.bounce.release(); err != nil {
+			return err
+		}
+		s.bounce = nil
+	}
 	var err error
 	if s.region != nil {
 		err = s.region.Close()

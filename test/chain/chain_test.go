@@ -24,6 +24,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/dma/software"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
@@ -175,6 +176,7 @@ func (c *chain) startRelay(o options) {
 func (c *chain) startRelayWith(config relay.Config) {
 	c.t.Helper()
 	config.Comch, config.CPUs, config.Logger = c.provider, unpinned(2), c.log.Named("relay")
+	config.DMA = software.New(software.Options{AnyDevice: true, Inline: true})
 	if config.RDMA == nil {
 		config.RDMA = newRDMA(false)
 	}
@@ -191,13 +193,16 @@ func (c *chain) startRelayWith(config relay.Config) {
 	})
 }
 
+// isolation is that of all channels.
+var isolation = relay.Direct
+
 // channelTo returns the configuration of a channel on which nothing times out.
 func channelTo(name string, target netip.AddrPort) relay.ChannelConfig {
 	return relay.ChannelConfig{
 		ChannelID: relay.ChannelID{
 			Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor, Name: name,
 		},
-		Target: target, Volume: volumeName,
+		Target: target, Volume: volumeName, Isolation: isolation,
 		SessionWait: retry.Forever(), IOTimeout: retry.Within(testTimeout),
 		ControlTimeout: testTimeout,
 		KeepAlive:      quiet,

@@ -25,6 +25,8 @@ type Plan struct {
 	Requests     int `json:"requests"` // of each application
 	// CRC protects RDMA connections. Only then does the network flip bits in them.
 	CRC bool `json:"crc"`
+	// Staged makes the relay move data through bounce buffers.
+	Staged bool `json:"staged,omitempty"`
 	// The timeouts of the client and of the relay for an IO.
 	ClientIOTimeout time.Duration `json:"client_io_timeout_ns"`
 	RelayIOTimeout  time.Duration `json:"relay_io_timeout_ns"`
@@ -94,6 +96,7 @@ func NewPlan(seed uint64) Plan {
 		}
 		p.Faults = append(p.Faults, f)
 	}
+	p.Staged = r.IntN(4) == 0
 	return p
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated/socketstest"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/dma/software"
 	"github.com/zc-relay/zc-relay/pkg/network/networktest"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -174,6 +175,10 @@ func (w *world) startTarget(i int) {
 
 func (w *world) relaySettings() relay.Settings {
 	s := relay.Settings{DrainTimeout: w.plan.drainTimeout()}
+	isolation := relay.Direct
+	if w.plan.Staged {
+		isolation = relay.Staged
+	}
 	for i := range w.plan.Targets + 1 {
 		name, address, volume := channelName(i), targetAddress(i), "volume"
 		if i == w.plan.Targets {
@@ -182,6 +187,7 @@ func (w *world) relaySettings() relay.Settings {
 		s.Channels = append(s.Channels, relay.ChannelConfig{
 			ChannelID: relay.ChannelID{Device: device, Representor: representor, Name: name},
 			Target:    netip.AddrPortFrom(address, controlPort), Volume: volume,
+			Isolation:      isolation,
 			IOTimeout:      retry.Within(w.plan.RelayIOTimeout),
 			ControlTimeout: controlTimeout, KeepAlive: keepAlive,
 			Reconnect: retry.Policy{
@@ -201,7 +207,9 @@ func (w *world) startRelay() {
 	w.relay = p
 	p.run(func(ctx context.Context) error {
 		r, err := relay.New(ctx, relay.Config{
-			Comch: p.comch(), RDMA: p.rdma(), Network: p.host, CPUs: p.unpinned(),
+			Comch: p.comch(), RDMA: p.rdma(),
+			DMA:     software.New(software.Options{AnyDevice: true, Inline: true}),
+			Network: p.host, CPUs: p.unpinned(),
 			Policy: p.policy(), Settings: w.relaySettings(), Logger: p.log(),
 		})
 		if err != nil {

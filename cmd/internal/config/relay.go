@@ -128,7 +128,8 @@ type Channel struct {
 	// the route to the target.
 	TLSServerName string
 	RDMAAddress   netip.Addr
-	CPUs          []int // empty for the shared workers
+	Isolation     string // relay.Direct or relay.Staged
+	CPUs          []int  // empty for the shared workers
 	IOTimeout     retry.Bound
 	Limits        ChannelLimits
 	Access        Access
@@ -144,6 +145,8 @@ type ChannelLimits struct {
 	BufferSize  uint32
 	Export      uint64
 	RingMemory  uint64
+	// BounceMemory matters to Isolation Staged.
+	BounceMemory uint64
 }
 
 // Access determines who may use a channel, besides root and the relay's own user.
@@ -167,12 +170,14 @@ func DefaultChannel() Channel {
 	return Channel{
 		Name: client.DefaultChannelName, Device: emulated.DefaultDevice,
 		Representor: emulated.DefaultRepresentor,
+		Isolation:   string(relay.Direct),
 		IOTimeout:   retry.Within(relay.DefaultIOTimeout),
 		Limits: ChannelLimits{
 			Sessions: relay.DefaultMaxSessions, Queues: relay.HighestMaxQueues,
 			Depth:       relay.HighestMaxDepth,
 			Outstanding: relay.HighestMaxOutstanding, BufferSize: relay.HighestMaxBufferSize,
 			Export: relay.DefaultMaxExport, RingMemory: relay.DefaultMaxRingMemory,
+			BounceMemory: relay.DefaultMaxBounceMemory,
 		},
 		Reconnect: Reconnect{
 			Attempts: policy.Attempts, GiveUpAfter: policy.Total, FirstPause: policy.FirstPause,
@@ -201,6 +206,9 @@ func (c *Channel) describe(s section) {
 	s.value("rdma_address", ipAddress(&c.RDMAAddress, true),
 		"local IP address of RDMA connections; empty is the local address of the route to the target").
 		flagged("rdma-address", "").reloads(NewSessions)
+	s.value("isolation", choice(&c.Isolation, string(relay.Direct), string(relay.Staged)),
+		"direct moves data straight between target and client; staged copies it through memory of the relay, so that the target never reaches the client's").
+		flagged("isolation", "").reloads(NewSessions)
 	s.value("cpus", cpuList(&c.CPUs),
 		"workers of this channel alone, pinned to these cores; empty uses the shared workers")
 	s.value("io_timeout", bound(&c.IOTimeout, time.Millisecond),
@@ -224,6 +232,9 @@ func (c *ChannelLimits) describe(s section) {
 		"data of one IO").reloads(NewSessions)
 	s.value("export", byteSize(&c.Export, 4*size.KiB, 1<<50),
 		"client memory that all sessions together may export").reloads(NewSessions)
+	s.value("bounce_memory", byteSize(&c.BounceMemory, size.MiB, 1<<40),
+		"isolation staged: memory of the relay that the data of all sessions together may use").
+		reloads(NewSessions)
 	s.value("ring_memory", byteSize(&c.RingMemory, size.MiB, 1<<40),
 		"memory of the relay that all sessions together may use for messages to and from clients").
 		reloads(AtOnce)

@@ -83,6 +83,14 @@ func DMA(name string, options software.Options) (dma.Provider, error) {
 		name)
 }
 
+// StagingDMA returns the DMA provider that reaches the memory of a Comch provider's clients.
+func StagingDMA(comchProvider string) (dma.Provider, error) {
+	if comchProvider == "doca" {
+		return DMA("doca", software.Options{})
+	}
+	return DMA("software", software.Options{AnyDevice: true, Inline: true})
+}
+
 // Description describes a provider without using it.
 type Description struct {
 	Seam  string `json:"seam"` // "comch", "rdma" or "dma"

@@ -14,16 +14,22 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
-	dmatest.Run(t, dmatest.Config{
-		Provider: software.New(software.Options{}),
-		Device:   software.DefaultDevice, OtherDevice: software.DefaultHostDevice,
-		Import: exported,
-		// The mapping is read-only, although the test imports it with more rights.
-		Faulty: func(t testing.TB, length uint64) *memory.Region {
-			_, imported := exported(t, length, memory.PCIRead)
-			return imported
-		},
-	})
+	for name, options := range map[string]software.Options{
+		"thread per engine": {}, "inline": {Inline: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dmatest.Run(t, dmatest.Config{
+				Provider: software.New(options),
+				Device:   software.DefaultDevice, OtherDevice: software.DefaultHostDevice,
+				Import: exported,
+				// The mapping is read-only, although the test imports it with more rights.
+				Faulty: func(t testing.TB, length uint64) *memory.Region {
+					_, imported := exported(t, length, memory.PCIRead)
+					return imported
+				},
+			})
+		})
+	}
 }
 
 // exported returns memory as its owner sees it, and as a peer imports it.

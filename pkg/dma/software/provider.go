@@ -1,4 +1,5 @@
-// Package software is a DMA provider for any Linux machine: each engine is a thread that copies.
+// Package software is a DMA provider for any Linux machine: each engine is a thread that copies, or
+// copies on the thread that polls it (Options.Inline).
 //
 // Copies go to the thread and back through two rings with atomic indices. A side that has nothing
 // to do polls for a while and then sleeps on an eventfd, to which the other side writes only during
@@ -32,6 +33,11 @@ type Options struct {
 	Devices []string
 	// MaxBufferSize is the number of bytes that one job can copy; 0 means DefaultMaxBufferSize.
 	MaxBufferSize uint64
+	// AnyDevice makes a device exist at every address, in addition to Devices.
+	AnyDevice bool
+	// Inline makes engines copy on the thread that polls them. It suits a thread that serves many
+	// engines and has nothing better to do while the data is copied.
+	Inline bool
 	// Policy is how a copy thread waits for work. The zero value suits shared cores.
 	Policy progress.Policy
 }
@@ -48,13 +54,16 @@ const (
 
 type provider struct {
 	devices      []string
+	anyDevice    bool
 	capabilities dma.Capabilities
+	inline       bool
 	policy       progress.Policy
 }
 
 // New returns a provider.
 func New(options Options) dma.Provider {
-	p := &provider{devices: slices.Clone(options.Devices), policy: options.Policy}
+	p := &provider{devices: slices.Clone(options.Devices), anyDevice: options.AnyDevice,
+		inline: options.Inline, policy: options.Policy}
 	if len(p.devices) == 0 {
 		p.devices = []string{DefaultDevice, DefaultHostDevice}
 	}
@@ -64,7 +73,7 @@ func New(options Options) dma.Provider {
 	p.capabilities = dma.Capabilities{
 		Memcpy: true, MaxBufferSize: options.MaxBufferSize,
 		MaxBufferListLength: maxBufferListLength, MaxJobs: maxJobs,
-		ImportedMemory: true, CanWait: true,
+		ImportedMemory: true, CanWait: !options.Inline,
 	}
 	return p
 }
@@ -74,7 +83,7 @@ func (p *provider) Name() string { return "software" }
 func (p *provider) Devices() ([]string, error) { return slices.Clone(p.devices), nil }
 
 func (p *provider) Capabilities(device string) (dma.Capabilities, error) {
-	if !slices.Contains(p.devices, device) {
+	if !p.anyDevice && !slices.Contains(p.devices, device) {
 		return dma.Capabilities{}, status.Errorf(status.NotFound,
 			"no DMA device %q: the devices are %q", device, p.devices)
 	}
@@ -86,7 +95,7 @@ func (p *provider) Open(name string) (dma.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &device{name: name, capabilities: capabilities, policy: p.policy}, nil
+	return &device{name: name, capabilities: capabilities, inline: p.inline, policy: p.policy}, nil
 }
 
 // device implements dma.Device. It counts its engines and registrations, so that it is not closed
@@ -94,6 +103,7 @@ func (p *provider) Open(name string) (dma.Device, error) {
 type device struct {
 	name         string
 	capabilities dma.Capabilities
+	inline       bool
 	policy       progress.Policy
 
 	mu            sync.Mutex
@@ -141,7 +151,13 @@ func (d *device) NewEngine(capacity int) (dma.Engine, error) {
 	if err := d.addUser(&d.engines); err != nil {
 		return nil, err
 	}
-	e, err := newEngine(d, capacity)
+	var e dma.Engine
+	var err error
+	if d.inline {
+		e, err = newInlineEngine(d, capacity)
+	} else {
+		e, err = newEngine(d, capacity)
+	}
 	if err != nil {
 		d.removeUser(&d.engines)
 		return nil, err

@@ -1,0 +1,146 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Isolation is what keeps a target from memory that is not meant for it.
+type Isolation string
+
+const (
+	// Direct moves data straight between the target and the client's memory. If the memory can be
+	// registered only in a protection domain that all sessions share, as on a DOCA device, then a
+	// target that knows the key of another session's memory can reach it.
+	Direct Isolation = "direct"
+	// Staged moves data through bounce buffers of the relay, which a DMA engine copies to and from
+	// the client's memory. Targets can reach the bounce buffers of their own sessions only.
+	Staged Isolation = "staged"
+)
+
+// bounceMemory is the memory of a session's bounce buffers, one per slot of each queue.
+type bounceMemory struct {
+	channel *channel
+	device  dma.Device
+	region  *memory.Region
+	client  dma.Registration
+	buffers dma.Registration
+	queue   uint64 // bytes per queue
+	charged int64  // to the channel
+}
+
+// newBounceMemory allocates bounce buffers for a configuration, and lets the DMA device reach them
+// and the client's memory.
+func (c *channel) newBounceMemory(
+	m *controlmsg.ConfigureDataPath, limits *Limits, client *memory.Region, access memory.Access,
+) (*bounceMemory, error) {
+	device, err := c.relay.dmaDevices.open(c.id.Device)
+	if err != nil {
+		return nil, err
+	}
+	b := &bounceMemory{channel: c, device: device,
+		queue: uint64(m.Depth) * uint64(m.BufferSize)}
+	size := b.queue * uint64(m.QueueCount)
+	b.charged = int64(size)
+	if total := c.bounced.Add(b.charged); uint64(total) > limits.MaxBounceMemory {
+		return nil, errors.Join(status.Errorf(status.NoMemory,
+			"%d queues of depth %d and buffers of %d bytes need %d bytes of bounce buffers: "+
+				"all sessions of the channel together may use %d (limits.bounce_memory)",
+			m.QueueCount, m.Depth, m.BufferSize, size, limits.MaxBounceMemory), b.release())
+	}
+	if b.region, err = memory.Alloc("zc-relay bounce", size); err != nil {
+		return nil, errors.Join(fmt.Errorf("allocate bounce buffers: %w", err), b.release())
+	}
+	if b.buffers, err = device.Register(b.region, memory.LocalWrite); err != nil {
+		return nil, errors.Join(fmt.Errorf("register bounce buffers for DMA: %w", err), b.release())
+	}
+	rights := access & (memory.PCIRead | memory.PCIWrite)
+	if b.client, err = device.Register(client, rights); err != nil {
+		return nil, errors.Join(fmt.Errorf("register the client's memory for DMA: %w", err),
+			b.release())
+	}
+	return b, nil
+}
+
+// lane returns the configuration of a queue's bounce buffers. The caller owns the engine in it.
+func (b *bounceMemory) lane(queue, depth int) (*datapath.BounceConfig, error) {
+	engine, err := b.device.NewEngine(depth)
+	if err != nil {
+		return nil, fmt.Errorf("create the DMA engine of the bounce buffers: %w", err)
+	}
+	return &datapath.BounceConfig{Engine: engine, Client: b.client, Buffers: b.buffers,
+		Offset: uint64(queue) * b.queue}, nil
+}
+
+// release releases the bounce buffers. Nothing may use them any more. After an error, it can be
+// called again.
+func (b *bounceMemory) release() error {
+	for _, registration := range []*dma.Registration{&b.client, &b.buffers} {
+		if *registration == nil {
+			continue
+		}
+		if err := (*registration).Deregister(); err != nil {
+			return fmt.Errorf("deregister memory from DMA device %s: %w", b.device.Name(), err)
+		}
+		*registration = nil
+	}
+	var err error
+	if b.region != nil {
+		err = b.region.Close()
+		b.region = nil
+	}
+	b.channel.bounced.Add(-b.charged)
+	b.charged = 0
+	return err
+}
+
+// dmaDeviceSet holds the DMA devices of channels with bounce buffers, by address. They stay open
+// until the relay closes.
+type dmaDeviceSet struct {
+	provider dma.Provider // nil if the relay has none
+
+	mu      sync.Mutex
+	devices map[string]dma.Device
+}
+
+// open returns the DMA device at an address, which is that of the channel's Comch device, and opens
+// it if necessary.
+func (d *dmaDeviceSet) open(address string) (dma.Device, error) {
+	if d.provider == nil {
+		return nil, status.Errorf(status.NotSupported,
+			"isolation %s needs a DMA provider, and the relay has none", Staged)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if device := d.devices[address]; device != nil {
+		return device, nil
+	}
+	device, err := d.provider.Open(address)
+	if err != nil {
+		return nil, fmt.Errorf("isolation %s: open DMA device %s: %w", Staged, address, err)
+	}
+	if d.devices == nil {
+		d.devices = make(map[string]dma.Device)
+	}
+	d.devices[address] = device
+	return device, nil
+}
+
+// close closes all devices. They must not be in use.
+func (d *dmaDeviceSet) close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var errs []error
+	for address, device := range d.devices {
+		errs = append(errs, device.Close())
+		delete(d.devices, address)
+	}
+	return errors.Join(errs...)
+}
