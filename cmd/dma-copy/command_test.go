@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -31,31 +29,27 @@ func call(arguments ...string) (code int, stdout, stderr string) {
 func TestWrongCallsAreUsageErrors(t *testing.T) {
 	const host, dpu = "--side host -f /x -p b1:00.0", "--side dpu -f /x -p 03:00.0 -r b1:00.0"
 	for line, want := range map[string]string{
-		"":                                    "--side",
-		"--side gpu -f /x -p b1:00.0":         "neither host nor dpu",
-		"--side host -p b1:00.0":              "--file",
-		"--side host -f /x":                   "--pci-addr",
-		"--side dpu -f /x -p 03:00.0":         "--rep-pci",
-		host + " -r b1:00.0":                  "--rep-pci is for the DPU only",
-		host + " -d b1:00.0":                  "--dev-pci mean the same",
-		host + " extra":                       "extra",
-		host + " --chunk-size 0":              "chunk size 0 ",
-		host + " --chunk-size 1GiB":           "chunk size 1073741824 ",
-		host + " --jobs 0":                    "0 slots",
-		host + " --jobs 65":                   "65 slots",
-		host + " --timeout 0s":                "must be positive",
-		host + " --connect-timeout -1s":       "must be positive",
-		host + " --time-limit 0s":             "--time-limit 0s is not positive",
-		host + " --log-level loud":            "--log-level",
-		host + " --comch-provider pigeon":     "pigeon",
-		dpu + " --dma-provider doca":          "not part of this build",
-		dpu + " --dma-provider pigeon":        "pigeon",
-		host + " --json /no/such/file":        "/no/such/file",
-		"--json testdata/unknown_flag.json":   "colour",
-		"--json testdata/wrong_section.json":  "doca_flags",
-		"--json testdata/not_a_value.json":    "must be a string, a number, true or false",
-		"--json testdata/another_file.json":   `"json" is not a flag`,
-		"--json testdata/parameters.json.bad": "--json",
+		"":                                "--file",
+		"--side gpu -f /x -p b1:00.0":     "neither host nor dpu",
+		"--side host -p b1:00.0":          "--file",
+		"--side host -f /x":               "--pci-addr",
+		"--side dpu -f /x -p 03:00.0":     "--rep-pci",
+		host + " -r b1:00.0":              "--rep-pci is for the DPU only",
+		host + " -d b1:00.0":              "--dev-pci mean the same",
+		host + " extra":                   "extra",
+		host + " --chunk-size 0":          "chunk size 0 ",
+		host + " --chunk-size 1GiB":       "chunk size 1073741824 ",
+		host + " --jobs 0":                "0 slots",
+		host + " --jobs 65":               "65 slots",
+		host + " --timeout 0s":            "must be positive",
+		host + " --connect-timeout -1s":   "must be positive",
+		host + " --time-limit 0s":         "--time-limit 0s is not positive",
+		host + " --log-level loud":        "--log-level",
+		host + " --comch-provider pigeon": "pigeon",
+		dpu + " --dma-provider doca":      "not part of this build",
+		dpu + " --dma-provider pigeon":    "pigeon",
+		host + " --json /no/such/file":    "/no/such/file",
+		host + " --sdk-log-level loud":    "--sdk-log-level",
 	} {
 		code, stdout, stderr := call(strings.Fields(line)...)
 		if code != program.ExitUsage || stdout != "" || !strings.Contains(stderr, want) ||
@@ -74,7 +68,7 @@ func TestVersionAndHelpHaveTheOriginalsFlags(t *testing.T) {
 	for _, flag := range []string{"-h", "--help"} {
 		_, stdout, _ := call(flag)
 		for _, want := range []string{"-f, --file", "-p, --pci-addr", "-d, --dev-pci",
-			"-r, --rep-pci", "-j, --json", "-l, --log-level", "-v, --version"} {
+			"-r, --rep-pci", "-j, --json", "-l, --log-level", "--sdk-log-level", "-v, --version"} {
 			if !strings.Contains(stdout, want) {
 				t.Errorf("%s does not tell of %s", flag, want)
 			}
@@ -82,69 +76,26 @@ func TestVersionAndHelpHaveTheOriginalsFlags(t *testing.T) {
 	}
 }
 
-// flagsOf parses a command line with its JSON file.
-func flagsOf(t *testing.T, path string, arguments ...string) *pflag.FlagSet {
-	t.Helper()
-	flags := newCommand().Flags()
-	if err := flags.Parse(arguments); err != nil {
-		t.Fatal(err)
-	}
-	if err := loadParameters(path, flags); err != nil {
-		t.Fatal(err)
-	}
-	return flags
-}
-
-func TestAFileOfParametersStandsForFlags(t *testing.T) {
-	flags := flagsOf(t, filepath.Join("testdata", "parameters.json"))
-	for name, want := range map[string]string{
-		"file": "/tmp/file_to_read.txt", "pci-addr": "03:00.0", "rep-pci": "b1:00.0",
-		"log-level": "60", "compat": "true", "jobs": "3",
+func TestARepresentorTellsThatThisIsTheDPU(t *testing.T) {
+	for line, want := range map[string]string{
+		"-f /x -d b1:00.1":                          "host",
+		"-f /x -d 03:00.1 -r b1:00.1":               "dpu",
+		"-f /x -d 03:00.1 -r b1:00.1 --side dpu":    "dpu",
+		"-f /x --pci-addr b1:00.1 --side host":      "host",
+		"-f /x -p 03:00.0 --rep-pci b1:00.0 -l 60":  "dpu",
+		"-l WARNING -f /x -p b1:00.0 --compat=true": "host",
 	} {
-		if got := flags.Lookup(name).Value.String(); got != want {
-			t.Errorf("--%s is %q, want %q", name, got, want)
+		var o options
+		flags := pflag.NewFlagSet("dma-copy", pflag.ContinueOnError)
+		o.add(flags)
+		err := flags.Parse(strings.Fields(line))
+		if err == nil {
+			err = o.check(flags)
+		}
+		if err != nil || o.side != want {
+			t.Errorf("%s: side %q, error %v", line, o.side, err)
 		}
 	}
-}
-
-func TestTheCommandLineHasPrecedenceOverTheFile(t *testing.T) {
-	for _, device := range []string{"--pci-addr", "--dev-pci", "-p", "-d"} {
-		flags := flagsOf(t, filepath.Join("testdata", "parameters.json"), device, "04:00.0", "-f",
-			"/other", "--compat=false")
-		for name, want := range map[string]string{"file": "/other", "pci-addr": "04:00.0",
-			"rep-pci": "b1:00.0", "compat": "false"} {
-			if got := flags.Lookup(name).Value.String(); got != want {
-				t.Errorf("%s: --%s is %q, want %q", device, name, got, want)
-			}
-		}
-	}
-}
-
-func TestALargeFileOfParametersIsRefused(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "large.json")
-	if err := os.WriteFile(path, bytes.Repeat([]byte{' '}, maxParameters+1), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := loadParameters(path, newCommand().Flags()); err == nil ||
-		!strings.Contains(err.Error(), "larger") {
-		t.Errorf("got %v", err)
-	}
-}
-
-func FuzzParameters(f *testing.F) {
-	for _, name := range []string{"parameters.json", "unknown_flag.json", "wrong_section.json",
-		"not_a_value.json"} {
-		text, err := os.ReadFile(filepath.Join("testdata", name))
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(text)
-	}
-	f.Fuzz(func(_ *testing.T, text []byte) {
-		if p, err := parseParameters(text); err == nil {
-			_ = p.apply(newCommand().Flags())
-		}
-	})
 }
 
 func TestTheBarIsAsLongAsWhatHasArrived(t *testing.T) {

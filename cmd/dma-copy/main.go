@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/zc-relay/zc-relay/cmd/dma-copy/internal/dmacopy"
+	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
@@ -33,7 +34,6 @@ type options struct {
 	file           string
 	device         string
 	representor    string
-	json           string
 	compatible     bool
 	chunkSize      size.Bytes
 	jobs           int
@@ -49,15 +49,15 @@ type options struct {
 func newCommand() *cobra.Command {
 	o := options{chunkSize: dmacopy.DefaultChunkSize}
 	cmd := &cobra.Command{
-		Use:   "dma-copy --side host|dpu --file PATH --pci-addr ADDRESS [--rep-pci ADDRESS]",
+		Use:   "dma-copy --file PATH --pci-addr ADDRESS [--rep-pci ADDRESS]",
 		Short: "Copy a file between host and DPU by DMA",
 		Long: `dma-copy runs on both sides. The side where the file exists sends it, and the
 other creates it. If both sides have the file, or neither, both fail. The file
 appears under its name only after all of it has arrived, its checksum has been
 verified, and it is on disk.
 
-  on the DPU:   dma-copy --side dpu  -p 03:00.0 -r b1:00.0 -f /tmp/file
-  on the host:  dma-copy --side host -p b1:00.0 -f /tmp/file
+  on the DPU:   dma-copy -p 03:00.0 -r b1:00.0 -f /tmp/file
+  on the host:  dma-copy -p b1:00.0 -f /tmp/file
 
 Exit codes: 0 the file was copied; 1 it was not; 2 wrong usage; 3 the other side
 did not appear.`,
@@ -67,19 +67,19 @@ did not appear.`,
 	}
 	cmd.SetVersionTemplate(buildinfo.String("dma-copy") + "\n")
 	o.add(cmd.Flags())
+	argp.Adopt(cmd, cmd, []string{"pci-addr", "dev-pci"})
 	return cmd
 }
 
 func (o *options) add(f *pflag.FlagSet) {
 	f.SortFlags = false
-	f.StringVar(&o.side, "side", "", "which side this is: host or dpu (required)")
 	f.StringVarP(&o.file, "file", "f", "", "the file to copy, or to create (required)")
 	f.StringVarP(&o.device, "pci-addr", "p", "", "PCI address of this side's device (required)")
 	f.StringVarP(&o.device, "dev-pci", "d", "", "same as --pci-addr")
 	f.StringVarP(&o.representor, "rep-pci", "r", "",
-		"PCI address of the host function to serve (required on the DPU)")
-	f.StringVarP(&o.json, "json", "j", "",
-		"read flags that are not given from a JSON file in the format of the DOCA applications")
+		"PCI address of the host function to serve: for the DPU, which needs it")
+	f.StringVar(&o.side, "side", "",
+		"which side this is: host or dpu (default: dpu with --rep-pci, and host without)")
 	f.BoolVar(&o.compatible, "compat", false,
 		"speak the messages of the DOCA DMA Copy application: one piece of at most 1GiB, no checksum, no reasons for failures")
 	f.Var(&o.chunkSize, "chunk-size",
@@ -101,8 +101,14 @@ func (o *options) add(f *pflag.FlagSet) {
 	o.logging.AddFlags(f)
 }
 
-// check returns an error for wrong usage.
+// check decides on the side, unless --side does, and returns an error for wrong usage.
 func (o *options) check(f *pflag.FlagSet) error {
+	if o.side == "" {
+		o.side = "host"
+		if o.representor != "" {
+			o.side = "dpu"
+		}
+	}
 	switch {
 	case o.side != "host" && o.side != "dpu":
 		return fmt.Errorf("--side %q is neither host nor dpu", o.side)
@@ -123,11 +129,6 @@ func (o *options) check(f *pflag.FlagSet) error {
 }
 
 func (o *options) run(cmd *cobra.Command, _ []string) error {
-	if o.json != "" {
-		if err := loadParameters(o.json, cmd.Flags()); err != nil {
-			return program.Usage(err)
-		}
-	}
 	if err := o.check(cmd.Flags()); err != nil {
 		return program.Usage(err)
 	}

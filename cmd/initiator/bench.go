@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"time"
@@ -40,8 +41,10 @@ what was measured so far.
 
 The flags of the DOCA storage applications work as well: --operation
 (for --rw), --buffer-size (--block-size), --per-cpu-buffer-count,
---transaction-count and --task-count (--queue-depth), --execution-strategy.
-Unlike there, --run-limit-operation-count applies to all queues together.`,
+--transaction-count and --task-count (--queue-depth), --execution-strategy,
+--blocks-per-io, --batch-size, --local-io-region-size. So does their command line as
+it is, without "bench". As there, --run-limit-operation-count counts the operations of
+each queue if there is an --execution-strategy, and those of all queues otherwise.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd) },
 	}
@@ -76,6 +79,10 @@ func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 		return during(phasePrepare, err)
 	}
 	defer plain.close()
+	if err := b.fitVolume(ctx, &p); err != nil {
+		return err
+	}
+	r.Parameters = p
 	volumes, err := b.openSessions(ctx, &p, policy)
 	if err == nil {
 		info := volumes[0].Info()
@@ -100,6 +107,25 @@ func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 		err = closeVolume(ctx, v, err)
 	}
 	return err
+}
+
+// fitVolume sets the parameters that depend on the volume's block size and on the request length.
+func (b *benchCommand) fitVolume(ctx context.Context, p *bench.Parameters) error {
+	if blocks := uint64(b.flags.blocksPerIO); blocks > 0 {
+		v, err := b.connection.openVolume(ctx, client.Config{SyncDepth: 1})
+		if err != nil {
+			return during(phaseConnect, err)
+		}
+		blockSize := uint64(v.Info().BlockSize)
+		if err := closeVolume(ctx, v, nil); err != nil {
+			return err
+		}
+		p.BlockSize, err = requestLength("blocks-per-io", size.Bytes(blocks*blockSize))
+		if err != nil {
+			return during(phasePrepare, err)
+		}
+	}
+	return during(phasePrepare, b.flags.limitDepth(p))
 }
 
 // openSessions opens the volume once for each session. Even with an error, the volumes it returns
@@ -180,6 +206,9 @@ const (
 	defaultWarmup      = time.Second
 	defaultBlockSize   = 4 * size.KiB
 	defaultReadPercent = 70
+
+	// defaultStrategyLimit is the number of operations of each queue with an execution strategy.
+	defaultStrategyLimit = 1_000_000
 )
 
 // benchFlags holds the flags of "initiator bench".
@@ -191,6 +220,9 @@ type benchFlags struct {
 	strategy       strategy
 	readPercent    int
 	blockSize      size.Bytes
+	blocksPerIO    uint32 // 0 for blockSize
+	batchSize      int
+	localRegion    size.Bytes
 	runtime        time.Duration
 	operationLimit uint64
 	warmup         time.Duration
@@ -227,13 +259,19 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 		"access pattern and validation, as a strategy of the DOCA storage applications")
 	f.IntVar(&b.readPercent, "rwmix", defaultReadPercent, "percentage of reads in randrw")
 	f.Var(&b.blockSize, "block-size", "length of each request; 4k is 4KiB")
+	f.Uint32Var(&b.blocksPerIO, "blocks-per-io", 0,
+		"length of each request in blocks of the volume (default 1 with --execution-strategy)")
 	b.queue.add(f, client.DefaultDepth)
+	f.IntVar(&b.batchSize, "batch-size", 0,
+		"flush a queue after this many requests (default: once per turn of its thread)")
+	f.Var(&b.localRegion, "local-io-region-size",
+		"most memory for data, which limits the queue depth; 0 is no limit")
 	f.IntVar(&b.sessions, "sessions", 1,
 		"concurrent sessions, each with these queues; a thread serves one queue of every session")
 	f.DurationVar(&b.runtime, "runtime", 0,
 		"duration of the measurement (default 10s, unless the number of operations is limited)")
 	f.Uint64Var(&b.operationLimit, "run-limit-operation-count", 0,
-		"end after this many operations, counting all queues")
+		"end after this many operations of all queues, or of each queue with --execution-strategy (default there: 1000000)")
 	f.DurationVar(&b.warmup, "warmup", 0,
 		"run this long before measuring (default 1s, or 0 if the number of operations is limited)")
 	f.Var(&b.offset, "offset", "start of the range of the volume to use")
@@ -248,6 +286,7 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 	f.Var(&b.output, "output", "output format")
 	cmd.MarkFlagsOneRequired("rw", "execution-strategy")
 	cmd.MarkFlagsMutuallyExclusive("rw", "execution-strategy")
+	cmd.MarkFlagsMutuallyExclusive("block-size", "blocks-per-io")
 	cmd.MarkFlagsMutuallyExclusive("queues", "cpu")
 }
 
@@ -256,8 +295,8 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 func (b *benchFlags) parameters(drainTimeout time.Duration) (bench.Parameters, error) {
 	p := bench.Parameters{
 		Pattern: b.pattern, ReadPercent: b.readPercent, QueueDepth: b.queue.depth,
-		Sessions: b.sessions,
-		Runtime:  b.runtime, OperationLimit: b.operationLimit, Warmup: b.warmup,
+		BatchSize: b.batchSize, Sessions: b.sessions,
+		Runtime: b.runtime, OperationLimit: b.operationLimit, Warmup: b.warmup,
 		Offset: uint64(b.offset), Seed: b.seed, Poll: b.queue.poll,
 		Validate: b.validateWrites, PlainContent: b.plainContent,
 		CPUs: []int{}, DrainTimeout: drainTimeout,
@@ -273,6 +312,9 @@ func (b *benchFlags) parameters(drainTimeout time.Duration) (bench.Parameters, e
 	if p.Length, err = rangeLength(b.set, b.length); err != nil {
 		return p, err
 	}
+	if b.set.Changed("blocks-per-io") && b.blocksPerIO == 0 {
+		return p, program.Usagef("--blocks-per-io 0 is no length: write at least 1")
+	}
 	if p.BlockSize, err = requestLength("block-size", b.blockSize); err != nil {
 		return p, err
 	}
@@ -281,11 +323,51 @@ func (b *benchFlags) parameters(drainTimeout time.Duration) (bench.Parameters, e
 		return p, err // CPUs stays an empty list, as the document's schema requires
 	}
 	p.Queues, p.CPUs = queues, cpus
-	return p, program.Usage(p.Check())
+	if err := program.Usage(p.Check()); err != nil {
+		return p, err
+	}
+	return p, b.countPerQueue(&p)
+}
+
+// countPerQueue makes the limit of operations that of each queue, if there is a strategy.
+func (b *benchFlags) countPerQueue(p *bench.Parameters) error {
+	if b.strategy == "" {
+		return nil
+	}
+	queues := uint64(p.Sessions) * uint64(p.Queues)
+	if p.OperationLimit > math.MaxUint64/queues {
+		return program.Usagef("--run-limit-operation-count %d for each of %d queues is too large",
+			p.OperationLimit, queues)
+	}
+	p.OperationLimit *= queues
+	return nil
+}
+
+// limitDepth lowers the queue depth until all buffers fit into --local-io-region-size.
+func (b *benchFlags) limitDepth(p *bench.Parameters) error {
+	if b.localRegion == 0 {
+		return nil
+	}
+	queues := uint64(p.Sessions) * uint64(p.Queues)
+	depth := uint64(b.localRegion) / queues / uint64(p.BlockSize)
+	if depth == 0 {
+		return program.Usagef("--local-io-region-size %v is less than a request of %d bytes for each of %d queues",
+			b.localRegion, p.BlockSize, queues)
+	}
+	p.QueueDepth = int(min(uint64(p.QueueDepth), depth))
+	return nil
 }
 
 func (b *benchFlags) applyDefaults(p *bench.Parameters) {
 	counted := b.set.Changed("run-limit-operation-count")
+	if b.strategy != "" {
+		if !counted && !b.set.Changed("runtime") {
+			p.OperationLimit, counted = defaultStrategyLimit, true
+		}
+		if b.blocksPerIO == 0 && !b.set.Changed("block-size") {
+			b.blocksPerIO = 1
+		}
+	}
 	if !b.set.Changed("runtime") && !counted {
 		p.Runtime = defaultRuntime
 	}

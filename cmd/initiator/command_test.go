@@ -147,6 +147,10 @@ func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
 		"bench --rw read --queue-depth 9999999", "bench --rw read --sessions 65537",
 		"put - --queues 100000", "get x --queue-depth 65537",
 		"verify --passes 0", "verify --max-io-size 0", "verify --queue-depth 0", "verify x",
+		"bench --rw read --blocks-per-io 0", "bench --rw read --blocks-per-io 1 --block-size 4k",
+		"bench --rw read --batch-size -1", "bench --rw read --local-io-region-size x",
+		"bench --rw read --local-io-region-size 4095", "--operation read --cpu x",
+		"bench --execution-strategy read_throughput_test --run-limit-operation-count 18446744073709551615 --queues 2",
 		"put", "put a b", "put /no/such/file", "put /", "put - --queues 0", "put - --poll lazily",
 		"put - --buffer-size 0",
 		"get", "get a b", "get x --queue-depth 0", "info x", "info --output xml",
@@ -271,17 +275,55 @@ func TestTheWordsOfTheOriginalsMeanTheSame(t *testing.T) {
 		"--rw read --transaction-count 3":                    "--rw read --queue-depth 3",
 		"--rw read --task-count 3":                           "--rw read --queue-depth 3",
 		"--rw read --buffer-size 8192":                       "--rw read --block-size 8KiB",
+		"--rw read --blocks-per-io 2":                        "--rw read --block-size 8KiB",
+		"--rw read --control-timeout 5":                      "--rw read --control-timeout 5s",
+		"--rw read --local-io-region-size 32768":             "--rw read --queue-depth 8",
+		"--rw read --local-io-region-size 0":                 "--rw read",
 		"--execution-strategy read_throughput_test":          "--rw read",
 		"--execution-strategy write_throughput_test":         "--rw write",
 		"--execution-strategy read_write_data_validity_test": "--rw write --validate-writes",
 		"--execution-strategy read_only_data_validity_test " + ` --storage-plain-content ` +
 			file: "--rw read --storage-plain-content " + file,
+		"--execution-strategy read_throughput_test --blocks-per-io 2 --local-io-region-size 16k": "--rw read --block-size 8k --queue-depth 2",
 	} {
 		const rest = " --run-limit-operation-count 100 --queues 1 --seed 1 --output json"
 		got := benchDocument(t, newRelay().mustCall(t, "bench "+original+rest)).Parameters
 		want := benchDocument(t, newRelay().mustCall(t, "bench "+ours+rest)).Parameters
 		if difference := cmp.Diff(want, got); difference != "" {
 			t.Errorf("%s is not %s: %s", original, ours, difference)
+		}
+	}
+}
+
+func TestAStrategyCountsTheOperationsOfEachQueue(t *testing.T) {
+	const line = "bench --queues 2 --execution-strategy write_throughput_test --output json "
+	p := benchDocument(t, newRelay().mustCall(t, line+"--run-limit-operation-count 50")).Parameters
+	if p.OperationLimit != 100 || p.Runtime != 0 || p.BlockSize != testBlock {
+		t.Errorf("parameters are %+v", p)
+	}
+	p = benchDocument(t, newRelay().mustCall(t, line+"--runtime 1ms --warmup 0s")).Parameters
+	if p.OperationLimit != 0 || p.Runtime != time.Millisecond {
+		t.Errorf("with a runtime: %+v", p)
+	}
+	var flags benchFlags
+	flags.add(&cobra.Command{})
+	flags.strategy, flags.queue.queues = readThroughput, 2
+	if q, err := flags.parameters(time.Second); err != nil || q.OperationLimit != 2_000_000 ||
+		q.Runtime != 0 {
+		t.Errorf("without bounds: %+v, error %v", q, err)
+	}
+}
+
+func TestTheCommandLineOfTheOriginalNeedsNoCommand(t *testing.T) {
+	for _, line := range []string{
+		"-d 3b:00.0 --operation read --run-limit-operation-count 100 --cpu 0",
+		"--execution-strategy read_throughput_test --run-limit-operation-count 100 --cpu 0 -d 3b:00.0",
+		"-a 0000:00:00.0 -- --device 3b:00.0 --cpu 0 --operation read --run-limit-operation-count 100",
+	} {
+		r := newRelay()
+		d := benchDocument(t, r.mustCall(t, line+" --output json"))
+		if d.Result.Operations != 100 || r.configs[0].Device != "3b:00.0" {
+			t.Errorf("%s: device %s, %+v", line, r.configs[0].Device, d.Result)
 		}
 	}
 }

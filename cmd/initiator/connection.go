@@ -13,6 +13,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
+	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
@@ -49,7 +50,8 @@ func (c *connectionFlags) add(f *pflag.FlagSet) {
 		"Comch provider: emulated or doca")
 	f.StringVar(&c.emulatedDir, "emulated-dir", "", `directory of the emulated Comch (default "`+
 		emulated.DefaultDirectory()+`")`)
-	f.DurationVar(&c.controlTimeout, "control-timeout", client.DefaultControlTimeout,
+	c.controlTimeout = client.DefaultControlTimeout
+	f.Var((*argp.Timeout)(&c.controlTimeout), "control-timeout",
 		"timeout for connecting, for each step of closing, and for outstanding requests at the end")
 	f.DurationVar(&c.ioTimeout, "io-timeout", client.DefaultIOTimeout,
 		"fail the volume when a request takes longer than this")

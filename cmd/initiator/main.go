@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/report"
@@ -36,11 +37,13 @@ that the volume does not support; 3 no connection.`,
 	root.SetVersionTemplate(buildinfo.String("initiator") + "\n")
 	connection := &connectionFlags{open: open}
 	connection.add(root.PersistentFlags())
+	benchCommand := newBenchCommand(connection)
 	root.AddCommand(
-		newBenchCommand(connection), newVerifyCommand(connection),
+		benchCommand, newVerifyCommand(connection),
 		newPutCommand(connection), newGetCommand(connection), newInfoCommand(connection),
 		newCompareCommand(),
 	)
+	argp.Adopt(root, benchCommand)
 	return root
 }
 

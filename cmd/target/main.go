@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
@@ -32,18 +33,23 @@ func main() { program.Main(newCommand()) }
 
 // source determines where the configuration comes from.
 type source struct {
-	file  string
-	flags *pflag.FlagSet
+	file     string
+	flags    *pflag.FlagSet
+	original original
 }
 
 // add adds the flags of the configuration to a command.
 func (s *source) add(f *pflag.FlagSet) {
 	f.StringVarP(&s.file, "config", "c", "", "YAML file with the configuration; flags override it")
 	config.AddTargetFlags(f)
+	s.original.add(f)
 	s.flags = f
 }
 
 func (s *source) load() (*config.Target, error) {
+	if err := s.original.translate(s.flags); err != nil {
+		return nil, program.Usage(err)
+	}
 	c, err := config.LoadTarget(config.Sources{File: s.file, Environ: os.Environ(), Flags: s.flags})
 	return c, program.Usage(err)
 }
@@ -61,6 +67,11 @@ relays export to it.
   target --listen-address 10.0.0.5 --volume disk=file:/dev/nvme0n1
   target --config /etc/zc-relay/target.yaml
 
+The command line of the DOCA application works as it is. It serves one volume in
+memory, called ` + argp.VolumeName + `, on all addresses:
+
+  target -d 03:00.0 --listen-port 12345 --binary-content disk.sbc --cpu 0
+
 SIGHUP rereads the file and logs which changes need a restart.`,
 		Version: buildinfo.Version(),
 		Args:    cobra.NoArgs,
@@ -72,6 +83,7 @@ SIGHUP rereads the file and logs which changes need a restart.`,
 	from.add(cmd.Flags())
 	faults.AddFlags(cmd.Flags(), fault.Volume, fault.RDMA, fault.Control)
 	cmd.AddCommand(newConfigCommand())
+	argp.Adopt(cmd, cmd)
 	return cmd
 }
 
@@ -106,6 +118,11 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 		defer cancel()
 		err = errors.Join(err, closeVolumes(ending, volumes, env.Log))
 	}()
+	if v := volumes[argp.VolumeName]; v != nil {
+		if err := from.original.fill(ctx, v); err != nil {
+			return err
+		}
+	}
 	control, rdma := listenAddresses(&c.Listen)
 	t, err := target.New(ctx, target.Config{
 		RDMA: env.RDMA, Listen: control, RDMAListen: rdma, Volumes: volumes, CPUs: env.CPUs,

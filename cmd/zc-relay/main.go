@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
@@ -25,9 +26,13 @@ func newCommand() *cobra.Command {
 		Long: `zc-relay serves a remote volume to applications on the host over DOCA Comch.
 It forwards 64-byte IO messages to a target. The data moves by one-sided RDMA,
 directly between the target and the memory of the application.`,
+		Version: buildinfo.Version(),
 	}
-	root.AddCommand(newRunCommand(), newConfigCommand(), newDrainCommand(), newDevicesCommand(),
+	root.SetVersionTemplate(buildinfo.String("zc-relay") + "\n")
+	runCommand := newRunCommand()
+	root.AddCommand(runCommand, newConfigCommand(), newDrainCommand(), newDevicesCommand(),
 		newDoctorCommand(), newProvidersCommand(), newStatusCommand(), newVersionCommand())
+	argp.Adopt(root, runCommand)
 	return root
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
@@ -42,6 +43,15 @@ func (s *source) load() (*config.Relay, error) {
 	return c, program.Usage(err)
 }
 
+// chooseVolume completes the command line of the DOCA application, whose storage has one volume
+// without a name.
+func (s *source) chooseVolume() error {
+	if s.file != "" || s.flags.Changed("volume") || !s.flags.Changed("storage-server") {
+		return nil
+	}
+	return s.flags.Set("volume", argp.VolumeName)
+}
+
 func newRunCommand() *cobra.Command {
 	var from source
 	var faults service.Faults
@@ -56,9 +66,19 @@ another. Flags alone can describe a single channel:
 
 Several channels need a file: see "zc-relay config". SIGHUP rereads it and logs which
 changes need a restart. SIGTERM completes the IO in flight and exits; a second
-signal exits at once.`,
+signal exits at once.
+
+The command line of the DOCA application works without "run". The volume is then
+called ` + argp.VolumeName + `:
+
+  zc-relay -d 03:00.0 -r b1:00.0 --storage-server 10.0.0.5:7470 --cpu 0`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if argp.Implied(cmd) {
+				if err := from.chooseVolume(); err != nil {
+					return err
+				}
+			}
 			return run(cmd.Context(), &from, faults)
 		},
 	}

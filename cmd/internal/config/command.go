@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 )
 
 // Command describes a daemon to its config command.
@@ -93,7 +95,7 @@ func AddTargetFlags(f *pflag.FlagSet) {
 
 func addFlags(f *pflag.FlagSet, root *node) {
 	root.flags("", func(_ string, n *node) {
-		flag := f.VarPF(flagValue(n.value), n.flag, n.short, n.doc)
+		flag := f.VarPF(n.flagValue(), n.flag, n.short, n.doc)
 		if n.value.Type() == "bool" {
 			flag.NoOptDefVal = "true"
 		}
@@ -119,13 +121,22 @@ func (n *node) flags(path string, visit func(path string, n *node)) {
 	}
 }
 
-// flagValue makes flags of lists repeatable.
-func flagValue(v Value) pflag.Value {
-	if isListType(v.Type()) {
-		return &repeated{Value: v}
+// flagValue returns the value of the node's flag. Flags of lists are repeatable.
+func (n *node) flagValue() pflag.Value {
+	switch {
+	case isListType(n.value.Type()):
+		return &repeated{Value: n.value}
+	case n.seconds:
+		return inSeconds{n.value}
 	}
-	return v
+	return n.value
 }
+
+// inSeconds takes a number without a unit for a number of seconds.
+type inSeconds struct{ Value }
+
+// Set sets the duration.
+func (v inSeconds) Set(text string) error { return v.Value.Set(argp.InSeconds(text)) }
 
 // repeated joins the values of a repeated flag.
 type repeated struct {

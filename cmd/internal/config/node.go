@@ -48,6 +48,7 @@ type node struct {
 	children []*node // of a section
 
 	flag, short string
+	seconds     bool // the flag, a duration, may lack a unit
 	reload      Reload
 	required    bool
 }
@@ -157,6 +158,12 @@ func addList[T any](s section, key, doc string, elements *[]T, defaults func() T
 // flagged gives a key a flag, and a one-letter form of it unless short is "".
 func (n *node) flagged(name, short string) *node {
 	n.flag, n.short = name, short
+	return n
+}
+
+// inSeconds lets the flag of a duration be a number without a unit, as in the DOCA applications.
+func (n *node) inSeconds() *node {
+	n.seconds = true
 	return n
 }
 

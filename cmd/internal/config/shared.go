@@ -136,7 +136,7 @@ func (c *RDMA) describe(s section) {
 		"iwarp: protect connections with CRC32C; on if either side asks for it").
 		flagged("rdma-crc", "")
 	s.value("device", text(&c.Device, nil),
-		"verbs: RDMA device, or network interface that has one; empty is the device with the address").
+		"verbs: RDMA device, or network interface or PCI function that has one; empty is the device with the address").
 		flagged("rdma-device", "")
 	s.value("gid_index", orWord(integer(&c.GIDIndex, 0, 1<<15), &c.GIDIndex, auto, AutoGID),
 		"verbs: entry of the GID table to use; auto finds the entry of the RDMA address").
@@ -201,7 +201,7 @@ func defaultControl(timeout time.Duration) Control {
 func (c *Control) describe(s section, reload Reload) {
 	s.value("timeout", duration(&c.Timeout, 10*time.Millisecond, time.Hour),
 		"timeout of each step of a handshake").
-		flagged("control-timeout", "").reloads(reload)
+		flagged("control-timeout", "").inSeconds().reloads(reload)
 	s.value("keep_alive_interval", duration(&c.KeepAliveInterval, time.Millisecond, time.Hour),
 		"interval of keep-alive messages on control connections").
 		flagged("keep-alive-interval", "").reloads(reload)

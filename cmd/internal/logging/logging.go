@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -75,25 +76,29 @@ func newTo(w io.Writer, name string, o Options) (*zap.Logger, zap.AtomicLevel, e
 	return zap.New(core).Named(name), level, nil
 }
 
-// docaLevels maps DOCA's log levels (doca_log_level): disabled, critical, error, warning, info,
-// debug, trace.
-var docaLevels = map[int]zapcore.Level{
-	10: zapcore.FatalLevel + 1, 20: zapcore.ErrorLevel, 30: zapcore.ErrorLevel,
-	40: zapcore.WarnLevel,
-	50: zapcore.InfoLevel, 60: zapcore.DebugLevel, 70: zapcore.DebugLevel,
+// docaLevels holds DOCA's log levels (doca_log_level) by number and by name.
+var docaLevels = map[string]zapcore.Level{
+	"10": zapcore.FatalLevel + 1, "disable": zapcore.FatalLevel + 1,
+	"20": zapcore.ErrorLevel, "critical": zapcore.ErrorLevel,
+	"30": zapcore.ErrorLevel, "error": zapcore.ErrorLevel,
+	"40": zapcore.WarnLevel, "warning": zapcore.WarnLevel,
+	"50": zapcore.InfoLevel, "info": zapcore.InfoLevel,
+	"60": zapcore.DebugLevel, "debug": zapcore.DebugLevel,
+	"70": zapcore.DebugLevel, "trace": zapcore.DebugLevel,
 }
 
-// ParseLevel accepts zap's names and the numbers of DOCA's log levels.
+// ParseLevel accepts zap's names, and the numbers and names of DOCA's log levels. Case does not
+// matter.
 func ParseLevel(text string) (zapcore.Level, error) {
-	if number, err := strconv.Atoi(text); err == nil {
-		if level, ok := docaLevels[number]; ok {
-			return level, nil
-		}
-		return 0, fmt.Errorf("level %d is not one of 10, 20, 30, 40, 50, 60, 70", number)
+	name := strings.ToLower(text)
+	if name == "warn" {
+		return zapcore.WarnLevel, nil
 	}
-	level, err := zapcore.ParseLevel(text)
-	if err != nil || text == "" || level > zapcore.ErrorLevel {
-		return 0, fmt.Errorf("level %q is not one of debug, info, warn, error", text)
+	if level, ok := docaLevels[name]; ok {
+		return level, nil
 	}
-	return level, nil
+	if _, err := strconv.Atoi(text); err == nil {
+		return 0, fmt.Errorf("level %s is not one of 10, 20, 30, 40, 50, 60, 70", text)
+	}
+	return 0, fmt.Errorf("level %q is not one of debug, info, warn, error", text)
 }

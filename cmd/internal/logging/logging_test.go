@@ -82,7 +82,10 @@ func TestLevelsHaveNamesAndTheNumbersOfDOCA(t *testing.T) {
 		"debug": zapcore.DebugLevel, "info": zapcore.InfoLevel, "warn": zapcore.WarnLevel,
 		"error": zapcore.ErrorLevel,
 		"30":    zapcore.ErrorLevel, "40": zapcore.WarnLevel, "50": zapcore.InfoLevel,
-		"70": zapcore.DebugLevel,
+		"70":      zapcore.DebugLevel,
+		"DISABLE": zapcore.FatalLevel + 1, "CRITICAL": zapcore.ErrorLevel,
+		"ERROR": zapcore.ErrorLevel, "WARNING": zapcore.WarnLevel, "Info": zapcore.InfoLevel,
+		"DEBUG": zapcore.DebugLevel, "trace": zapcore.DebugLevel, "WARN": zapcore.WarnLevel,
 	} {
 		if got, err := ParseLevel(text); err != nil || got != want {
 			t.Errorf("ParseLevel(%q) = %v, %v", text, got, err)

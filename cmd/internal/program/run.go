@@ -16,15 +16,18 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 )
 
-// Run executes a command line and returns the exit code. It explains a failure with one sentence on
-// root's error output. Any error before a command's RunE starts is a usage error.
+// Run executes a command line, which may be that of a DOCA application (package argp), and returns
+// the exit code. It explains a failure with one sentence on root's error output. Any error before a
+// command's RunE starts is a usage error.
 func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 	entered := false
 	prepare(root, &entered)
 	root.SilenceErrors, root.SilenceUsage = true, true
-	root.SetArgs(arguments)
+	root.SetArgs(argp.Arguments(root, arguments))
 	command, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return ExitOK

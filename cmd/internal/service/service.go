@@ -17,13 +17,11 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
-	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
-	"github.com/zc-relay/zc-relay/pkg/rdma/verbs"
 )
 
 // Config is the part of a configuration that both daemons have.
@@ -201,22 +199,6 @@ type runner interface {
 // RunAndClose runs a service until ctx ends, and closes it.
 func RunAndClose(ctx context.Context, service runner) error {
 	return errors.Join(service.Run(ctx), service.Close())
-}
-
-// openRDMA returns the configured RDMA provider.
-func openRDMA(c config.RDMA, log *zap.Logger) (rdma.Provider, error) {
-	options := providers.RDMAOptions{CRC: c.CRC, Logger: log, Verbs: verbs.Options{
-		Device: c.Device, PathMTU: c.PathMTU, TypeOfService: c.TypeOfService,
-		RetryCount: c.RetryCount,
-	}}
-	if c.GIDIndex != config.AutoGID {
-		options.Verbs.GIDIndex = &c.GIDIndex
-	}
-	p, err := providers.RDMA(c.Provider, options)
-	if err != nil {
-		return nil, fmt.Errorf("rdma.provider (--rdma-provider): %w", err)
-	}
-	return p, nil
 }
 
 // loadTLS loads the credentials, nil without TLS.

@@ -119,10 +119,10 @@ func (c *Config) newWorkers(run *supervisor.Supervisor) []*worker {
 			index: i, queue: s.Queues[i%p.Queues], run: run, recorder: newRecorder(),
 			generator: newGenerator(p, i),
 			buffers:   s.Memory[memory:][:size], memory: memory,
-			slots:      make([]slot, p.QueueDepth),
-			free:       make([]uint32, p.QueueDepth),
-			ready:      make([]uint32, 0, p.QueueDepth),
-			request:    client.Request{Length: p.BlockSize},
+			slots:   make([]slot, p.QueueDepth),
+			free:    make([]uint32, p.QueueDepth),
+			ready:   make([]uint32, 0, p.QueueDepth),
+			request: client.Request{Length: p.BlockSize}, batchSize: p.BatchSize,
 			totalLimit: p.operationLimit(i), hasWarmup: p.Warmup > 0, reconnect: c.Reconnect,
 		}
 		for j := range w.free {

@@ -103,6 +103,24 @@ func TestARunBoundedByOperationsCompletesExactlyThose(t *testing.T) {
 	}
 }
 
+func TestABatchIsFlushedOnceItIsFull(t *testing.T) {
+	for batch, want := range map[int]int{0: 8, 1: 1, 3: 3, 100: 8} {
+		p := testParameters(benchsuite.RandomRead)
+		p.BatchSize = batch
+		v := newTestVolume(&p)
+		result, err := Run(context.Background(), configOf(t, p, v))
+		if err != nil || result.Operations != p.OperationLimit {
+			t.Fatalf("%d operations, error %v", result.Operations, err)
+		}
+		for i := range p.Queues {
+			if q := v.Queue(i); q.MostUnflushed != want || q.Unflushed != 0 {
+				t.Errorf("batch size %d: up to %d requests without a flush, %d at the end", batch,
+					q.MostUnflushed, q.Unflushed)
+			}
+		}
+	}
+}
+
 func checkConsistent(t *testing.T, pattern benchsuite.Pattern, r *Result) {
 	t.Helper()
 	l := r.LatencyNs

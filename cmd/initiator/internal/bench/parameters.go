@@ -21,8 +21,11 @@ type Parameters struct {
 	// BlockSize is the length of each request in bytes.
 	BlockSize  uint32 `json:"block_size_bytes"`
 	QueueDepth int    `json:"queue_depth"`
-	Queues     int    `json:"queues"` // in each session
-	Sessions   int    `json:"sessions"`
+	// BatchSize is the number of requests after which a queue is flushed; 0 flushes it once per
+	// turn of its thread.
+	BatchSize int `json:"batch_size,omitempty"`
+	Queues    int `json:"queues"` // in each session
+	Sessions  int `json:"sessions"`
 	// CPUs holds the CPU of each thread, one per queue of a session; empty if threads are not
 	// pinned. A thread serves one queue of every session.
 	CPUs []int `json:"cpus"`
@@ -83,6 +86,8 @@ func (p *Parameters) checkRun() error {
 		return fmt.Errorf("block size is 0")
 	case p.QueueDepth < 1:
 		return fmt.Errorf("queue depth %d is less than 1", p.QueueDepth)
+	case p.BatchSize < 0:
+		return fmt.Errorf("batch size %d is negative", p.BatchSize)
 	case p.Queues < 1:
 		return fmt.Errorf("number of queues %d is less than 1", p.Queues)
 	case p.Sessions < 1 || p.Sessions > maxSessions:
@@ -97,7 +102,7 @@ func (p *Parameters) checkRun() error {
 		return fmt.Errorf("pattern %s cannot be validated: the expected data is unknown without --storage-plain-content",
 			p.Pattern)
 	case p.DrainTimeout <= 0:
-		return fmt.Errorf("drain timeout %v is not positive", p.DrainTimeout)
+		return fmt.Errorf("drain timeout %v (--control-timeout) is not positive", p.DrainTimeout)
 	}
 	return nil
 }

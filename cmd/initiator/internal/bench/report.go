@@ -125,6 +125,9 @@ func (t *text) parameters(r *Report) {
 		affinity.Describe(p.CPUs))
 	t.Row("bounds", "%s, after %s of warm-up that is not measured; drain timeout %s", p.bounds(),
 		size.FormatDuration(p.Warmup), size.FormatDuration(p.DrainTimeout))
+	if p.BatchSize > 0 {
+		t.Row("batches", "a queue is flushed after %d requests", p.BatchSize)
+	}
 	t.Row("range", "%s at offset %s", size.Bytes(p.Length), size.Bytes(p.Offset))
 	t.Row("seed", "%d", p.Seed)
 	t.Row("poll", "%s", p.Poll)

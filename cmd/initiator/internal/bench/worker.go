@@ -113,6 +113,9 @@ type worker struct {
 	request client.Request
 	results [resultBatch]client.Result
 
+	batchSize int // requests after which the queue is flushed; 0 for once per turn
+	unflushed int // requests since the last flush
+
 	stage      supervisor.Stage // in which requests may be started
 	limit      uint64           // requests that may still be started
 	totalLimit uint64           // in the measured part
@@ -190,6 +193,7 @@ func (w *worker) fill(nowNs int64) int {
 	}
 	if started > 0 {
 		w.queue.Flush()
+		w.unflushed = 0
 	}
 	if len(w.ready)+len(w.free) == len(w.slots) && len(w.ready) > 0 && !w.reopening {
 		return 1 // the queue is full but nothing is outstanding whose result could wake this thread
@@ -269,6 +273,10 @@ func (w *worker) submit(index uint32, nowNs int64) bool {
 	}
 	w.reopening = errors.Is(err, client.ErrReopening)
 	if err == nil {
+		if w.unflushed++; w.unflushed == w.batchSize {
+			w.queue.Flush()
+			w.unflushed = 0
+		}
 		return true
 	}
 	if !errors.Is(err, status.Again) {
