@@ -1,0 +1,245 @@
+//go:build cgo
+
+package libdoca_test
+
+import (
+	"debug/elf"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/libdoca"
+	"github.com/zc-relay/zc-relay/libdoca/internal/docatest"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestReleasesDifferInFunctions(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		release libdoca.Release // that brought it
+	}{
+		{"doca_pe_create", libdoca.Release2_6},
+		{"doca_task_submit_ex", libdoca.Release2_9},
+		{"doca_ctx_flush_tasks", libdoca.Release2_9},
+		{"doca_pe_set_event_mode", libdoca.Release3_0},
+		{"doca_mmap_enable_thread_safety", libdoca.Release3_0},
+		{"doca_rdma_bridge_get_mmap_mkey_from_pd", libdoca.Release3_0},
+		{"doca_devinfo_get_pci_func_type", libdoca.Release3_1},
+		{"doca_mmap_get_mkey", libdoca.Release3_2},
+		{"doca_buf_inventory_buf_reuse_by_args", libdoca.Release3_2},
+	} {
+		for _, release := range []libdoca.Release{libdoca.Release2_6, libdoca.Release2_9,
+			libdoca.Release2_10, libdoca.Release3_0, libdoca.Release3_1, libdoca.Release3_3} {
+			configure(t, libdoca.Config{Release: release})
+			found := libdoca.Lookup(test.name) != nil
+			if want := release >= test.release; found != want {
+				t.Errorf("release %d has %s: %v, expected %v", release, test.name, found, want)
+			}
+		}
+	}
+	if libdoca.Lookup("doca_no_such_function") != nil {
+		t.Error("found a function that does not exist")
+	}
+	if libdoca.LookupIn("comch", "doca_pe_create") != nil ||
+		libdoca.LookupIn("common", "doca_pe_create") == nil {
+		t.Error("doca_pe_create does not belong to common alone")
+	}
+	configure(t, libdoca.Config{})
+}
+
+func TestReleasesDifferInErrors(t *testing.T) {
+	for release, want := range map[libdoca.Release]string{
+		libdoca.Release3_0: "DOCA_ERROR_UNKNOWN", libdoca.Release3_3: "DOCA_ERROR_DEVICE_FATAL_ERROR",
+	} {
+		configure(t, libdoca.Config{Release: release})
+		if got := docatest.StringOf(docatest.Pointer("doca_error_get_name", 31)); got != want {
+			t.Errorf("release %d names error 31 %s, expected %s", release, got, want)
+		}
+		for code := range status.CodeCount {
+			name := docatest.StringOf(docatest.Pointer("doca_error_get_name", code))
+			if want := strings.TrimPrefix(name, "DOCA_ERROR_"); want != status.Code(code).String() &&
+				name != "DOCA_SUCCESS" {
+				t.Errorf("error %d is %s, expected %v", code, name, status.Code(code))
+			}
+			if docatest.StringOf(docatest.Pointer("doca_error_get_descr", code)) == "" {
+				t.Errorf("error %d has no description", code)
+			}
+		}
+		version := docatest.StringOf(docatest.Pointer("doca_version_runtime"))
+		if !strings.HasPrefix(version, "3.") {
+			t.Errorf("release %d has version %q", release, version)
+		}
+	}
+}
+
+// A real libdoca that is loaded later must not bind to the emulation, and the other way around.
+func TestNoSymbolHasADOCAName(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := elf.Open(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	symbols, err := file.Symbols()
+	if err != nil {
+		t.Skipf("the test binary is stripped: %v", err)
+	}
+	emulated := 0
+	for _, s := range symbols {
+		if strings.HasPrefix(s.Name, "doca_") {
+			t.Errorf("symbol %s", s.Name)
+		}
+		if strings.HasPrefix(s.Name, "emu_doca_") {
+			emulated++
+		}
+	}
+	if emulated < len(libdoca.Functions()) {
+		t.Errorf("%d symbols are emulated, expected %d", emulated, len(libdoca.Functions()))
+	}
+}
+
+func TestNoProgramLinksTheEmulation(t *testing.T) {
+	for _, tags := range []string{"", "verbs"} {
+		out, err := exec.Command("go", "list", "-deps", "-tags", tags,
+			"github.com/zc-relay/zc-relay/cmd/...").CombinedOutput()
+		if err != nil {
+			t.Fatalf("list dependencies: %v\n%s", err, out)
+		}
+		if strings.Contains(string(out), "zc-relay/libdoca") {
+			t.Errorf("with tags %q, a program depends on libdoca", tags)
+		}
+		if !strings.Contains(string(out), "zc-relay/pkg/comch/emulated") {
+			t.Error("the list of dependencies is not one")
+		}
+	}
+}
+
+func TestConfigurationIsChecked(t *testing.T) {
+	r := configure(t, libdoca.Config{})
+	for name, config := range map[string]libdoca.Config{
+		"release": {Release: 999},
+		"address": {Devices: []libdoca.Device{{PCI: "nonsense"}}},
+		"representors of a host": {Devices: []libdoca.Device{{PCI: "03:00.0", Role: libdoca.Host,
+			Representors: []libdoca.Representor{{PCI: "b1:00.0"}}}}},
+	} {
+		if err := libdoca.Configure(config); status.CodeOf(err) != status.InvalidValue {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	dev := openDevice(t, dpuDevice)
+	if err := libdoca.Configure(libdoca.Config{}); status.CodeOf(err) != status.InUse {
+		t.Errorf("configured while a device was open: %v", err)
+	}
+	ok(t, call("doca_dev_close", dev))
+	_ = r
+}
+
+func TestDevicesAreThoseConfigured(t *testing.T) {
+	configure(t, libdoca.Config{Devices: []libdoca.Device{
+		{PCI: "03:00.0", IBDevice: "mlx5_7", Interface: "p7", IPv4: netip.MustParseAddr("192.0.2.7"),
+			Representors: []libdoca.Representor{{PCI: "b1:00.0", VUID: "one"},
+				{PCI: "0000:b1:00.1", VUID: "two"}}},
+		{PCI: "0001:b1:00.0", Role: libdoca.Host, Type: libdoca.SubFunction, SFIndex: 4},
+	}})
+	list, count := devices(t)
+	if count != 2 {
+		t.Fatalf("%d devices, expected 2", count)
+	}
+	dpu, host := docatest.Load(list), docatest.Load(docatest.At(list, 8))
+	for _, test := range []struct {
+		function   string
+		info       P
+		size       int
+		want       string
+		sizePassed bool
+	}{
+		{"doca_devinfo_get_pci_addr_str", dpu, 13, "0000:03:00.0", false},
+		{"doca_devinfo_get_pci_addr_str", host, 13, "0001:b1:00.0", false},
+		{"doca_devinfo_get_ibdev_name", dpu, 64, "mlx5_7", true},
+		{"doca_devinfo_get_iface_name", dpu, 256, "p7", true},
+	} {
+		text, code := docatest.Text(test.function, test.info, test.size, test.sizePassed)
+		if code != status.Success || text != test.want {
+			t.Errorf("%s: %q, %v", test.function, text, code)
+		}
+	}
+	address, code := docatest.Get("doca_devinfo_get_pci_func_type", host)
+	if code != status.Success || address.Uint32() != uint32(libdoca.SubFunction) {
+		t.Errorf("the host's function has type %d, %v", address.Uint32(), code)
+	}
+	cell := docatest.NewCell()
+	defer cell.Free()
+	ok(t, call("doca_devinfo_get_ipv4_addr", dpu, cell, 4))
+	is(t, call("doca_devinfo_get_ipv4_addr", host, cell, 4), status.NotFound)
+	ok(t, call("doca_devinfo_get_sf_index", host, cell))
+	is(t, call("doca_devinfo_get_sf_index", dpu, cell), status.NotSupported)
+
+	opened := create(t, "doca_dev_open", dpu)
+	if again := create(t, "doca_dev_open", dpu); again != opened {
+		t.Error("opening a device twice gave two devices")
+	}
+	ok(t, call("doca_dev_close", opened))
+	hostDev := create(t, "doca_dev_open", host)
+	ok(t, call("doca_devinfo_destroy_list", list))
+
+	reps := docatest.NewCell()
+	defer reps.Free()
+	is(t, call("doca_devinfo_rep_create_list", hostDev, 2, reps, cell), status.NotSupported)
+	ok(t, call("doca_devinfo_rep_create_list", opened, 2, reps, cell))
+	if n := cell.Result().Uint32(); n != 2 {
+		t.Fatalf("%d representors, expected 2", n)
+	}
+	second := docatest.Load(docatest.At(reps.Result().Pointer(), 8))
+	text, code := docatest.Text("doca_devinfo_rep_get_vuid", second, 128, true)
+	if code != status.Success || text != "two" {
+		t.Errorf("the second representor has VUID %q, %v", text, code)
+	}
+	equal, code := docatest.Get("doca_devinfo_rep_is_equal_pci_addr", second, "b1:00.1")
+	if code != status.Success || equal.Uint8() != 1 {
+		t.Errorf("the second representor is not b1:00.1: %v", code)
+	}
+	rep := create(t, "doca_dev_rep_open", second)
+	ok(t, call("doca_devinfo_rep_destroy_list", reps.Result().Pointer()))
+	ok(t, call("doca_dev_rep_close", rep))
+	ok(t, call("doca_dev_close", opened))
+	ok(t, call("doca_dev_close", hostDev))
+}
+
+func TestMisuseOfDevices(t *testing.T) {
+	r := configure(t, libdoca.Config{})
+	list, _ := devices(t)
+	info := docatest.Load(list)
+	dev := create(t, "doca_dev_open", info)
+	ok(t, call("doca_devinfo_destroy_list", list))
+	cell := docatest.NewCell()
+	defer cell.Free()
+
+	is(t, call("doca_dev_open", info, cell), status.InvalidValue)
+	r.expectMisuse("doca_dev_open", "has been destroyed")
+	is(t, call("doca_dev_open", dev, cell), status.InvalidValue)
+	r.expectMisuse("doca_dev_open", "the devinfo is a dev")
+	is(t, call("doca_dev_open", nil, cell), status.InvalidValue)
+	r.expectMisuse("doca_dev_open", "NULL")
+	is(t, call("doca_dev_open", cell, cell), status.InvalidValue)
+	r.expectMisuse("doca_dev_open", "is no devinfo")
+	own := docatest.Pointer("doca_dev_as_devinfo", dev)
+	is(t, call("doca_devinfo_is_equal_pci_addr", own, "3:0.0", cell), status.InvalidValue)
+	r.expectMisuse("doca_devinfo_is_equal_pci_addr", "no PCI address")
+	_, code := docatest.Text("doca_devinfo_get_ibdev_name", own, 63, true)
+	is(t, code, status.InvalidValue)
+	r.expectMisuse("doca_devinfo_get_ibdev_name", "must be 64")
+
+	mmap := create(t, "doca_mmap_create")
+	ok(t, call("doca_mmap_add_dev", mmap, dev))
+	is(t, call("doca_dev_close", dev), status.InUse)
+	r.expectMisuse("doca_dev_close", "close it last")
+	ok(t, call("doca_mmap_destroy", mmap))
+	ok(t, call("doca_dev_close", dev))
+	is(t, call("doca_dev_close", dev), status.InvalidValue)
+	r.expectMisuse("doca_dev_close", "has been destroyed")
+}

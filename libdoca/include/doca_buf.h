@@ -1,0 +1,40 @@
+/* Bufs: a window of valid data inside a buffer of a memory map. A task reads the window of its
+ * source, and appends to the window of its destination. */
+#ifndef DOCA_BUF_H_
+#define DOCA_BUF_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "doca_error.h"
+#include "doca_types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct doca_buf;
+
+/* The count before the call is stored in *refcount unless that is NULL. The last reference returns
+ * the buf, and the bufs chained to it, to the inventory. */
+doca_error_t doca_buf_inc_refcount(struct doca_buf *buf, uint16_t *refcount);
+doca_error_t doca_buf_dec_refcount(struct doca_buf *buf, uint16_t *refcount);
+doca_error_t doca_buf_get_refcount(const struct doca_buf *buf, uint16_t *refcount);
+
+doca_error_t doca_buf_get_head(const struct doca_buf *buf, void **head);
+doca_error_t doca_buf_get_len(const struct doca_buf *buf, size_t *len);
+doca_error_t doca_buf_get_data(const struct doca_buf *buf, void **data);
+doca_error_t doca_buf_get_data_len(const struct doca_buf *buf, size_t *data_len);
+
+/* The window must stay inside the buffer. */
+doca_error_t doca_buf_set_data(struct doca_buf *buf, void *data, size_t data_len);
+doca_error_t doca_buf_reset_data_len(struct doca_buf *buf);
+
+/* Appends list2 to list1. From then on only the head of list1 is counted. */
+doca_error_t doca_buf_chain_list(struct doca_buf *list1, struct doca_buf *list2);
+doca_error_t doca_buf_get_next_in_list(struct doca_buf *buf, struct doca_buf **next);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,64 @@
+/* Logging. Messages of the application and of the library go to backends of their own. */
+#ifndef DOCA_LOG_H_
+#define DOCA_LOG_H_
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "doca_error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum doca_log_level {
+	DOCA_LOG_LEVEL_DISABLE = 10,
+	DOCA_LOG_LEVEL_CRIT = 20,
+	DOCA_LOG_LEVEL_ERROR = 30,
+	DOCA_LOG_LEVEL_WARNING = 40,
+	DOCA_LOG_LEVEL_INFO = 50,
+	DOCA_LOG_LEVEL_DEBUG = 60,
+	DOCA_LOG_LEVEL_TRACE = 70,
+};
+
+struct doca_log_backend;
+
+/* Creates the backends of the application: up to WARNING on stderr, the rest on stdout. */
+doca_error_t doca_log_backend_create_standard(void);
+
+/* Creates a backend for messages of the library. It lives as long as the process. */
+doca_error_t doca_log_backend_create_with_file_sdk(FILE *file, struct doca_log_backend **backend);
+doca_error_t doca_log_backend_create_with_fd_sdk(int fd, struct doca_log_backend **backend);
+doca_error_t doca_log_backend_set_sdk_level(struct doca_log_backend *backend, uint32_t level);
+
+/* Registers a source of messages, and returns its number. May be called before main. */
+doca_error_t doca_log_register_source(const char *name, int *source);
+
+doca_error_t doca_log(uint32_t level, int source, const char *file, int line, const char *function,
+		      const char *format, ...)
+#if defined(__GNUC__)
+	__attribute__((format(printf, 6, 7)))
+#endif
+	;
+
+/* Gives a file its source of messages. The name need not be an identifier. */
+#define DOCA_LOG_REGISTER(name) \
+	static int log_source; \
+	static void __attribute__((constructor(101), used)) doca_log_register_this_file(void) \
+	{ \
+		(void)doca_log_register_source(#name, &log_source); \
+	} \
+	struct doca_log_registered
+
+#define DOCA_LOG(level, ...) \
+	((void)doca_log((level), log_source, __FILE__, __LINE__, __func__, __VA_ARGS__))
+#define DOCA_LOG_CRIT(...) DOCA_LOG(DOCA_LOG_LEVEL_CRIT, __VA_ARGS__)
+#define DOCA_LOG_ERR(...) DOCA_LOG(DOCA_LOG_LEVEL_ERROR, __VA_ARGS__)
+#define DOCA_LOG_WARN(...) DOCA_LOG(DOCA_LOG_LEVEL_WARNING, __VA_ARGS__)
+#define DOCA_LOG_INFO(...) DOCA_LOG(DOCA_LOG_LEVEL_INFO, __VA_ARGS__)
+#define DOCA_LOG_DBG(...) DOCA_LOG(DOCA_LOG_LEVEL_DEBUG, __VA_ARGS__)
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,28 @@
+/* What a program needs to use the memory of DOCA through libibverbs. */
+#ifndef DOCA_RDMA_BRIDGE_H_
+#define DOCA_RDMA_BRIDGE_H_
+
+#include <stdint.h>
+
+#include "doca_error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct doca_buf;
+struct doca_dev;
+struct doca_mmap;
+struct ibv_pd;
+
+/* The protection domain belongs to the device: do not deallocate it. */
+doca_error_t doca_rdma_bridge_get_dev_pd(const struct doca_dev *dev, struct ibv_pd **pd);
+doca_error_t doca_rdma_bridge_get_buf_mkey(const struct doca_buf *buf, struct doca_dev *dev,
+					   uint32_t *mkey);
+doca_error_t doca_rdma_bridge_get_mmap_mkey_from_pd(const struct doca_mmap *mmap, struct ibv_pd *pd,
+						    uint32_t *mkey); /* since 3.0 */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

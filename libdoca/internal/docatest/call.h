@@ -1,0 +1,40 @@
+/* Calls of the functions of libdoca, by their names, and callbacks that tell Go what happened. */
+#ifndef DOCATEST_CALL_H
+#define DOCATEST_CALL_H
+
+#include <stdint.h>
+
+#include "doca_buf.h"
+#include "doca_buf_inventory.h"
+#include "doca_ctx.h"
+#include "doca_dev.h"
+#include "doca_dma.h"
+#include "doca_error.h"
+#include "doca_log.h"
+#include "doca_mmap.h"
+#include "doca_pe.h"
+#include "doca_rdma_bridge.h"
+#include "doca_types.h"
+#include "doca_version.h"
+
+enum { DOCATEST_ARGUMENTS = 8 };
+
+/* All arguments of DOCA travel in integer registers, and so do all results. */
+uint64_t docatest_call(void *function, const uint64_t *arguments);
+
+enum docatest_kind {
+	DOCATEST_COMPLETED,
+	DOCATEST_FAILED,
+	DOCATEST_STATE,
+	DOCATEST_CONNECTED,
+	DOCATEST_DISCONNECTED,
+	DOCATEST_MESSAGE,
+	DOCATEST_CONSUMER_NEW,
+	DOCATEST_CONSUMER_EXPIRED,
+	DOCATEST_KINDS,
+};
+
+/* The callback that reports a kind of event. */
+void *docatest_callback(int kind);
+
+#endif

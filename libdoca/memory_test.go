@@ -1,0 +1,271 @@
+//go:build cgo
+
+package libdoca_test
+
+import (
+	"bytes"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/libdoca"
+	"github.com/zc-relay/zc-relay/libdoca/internal/docatest"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestMisuseOfMaps(t *testing.T) {
+	r := configure(t, libdoca.Config{})
+	dev := openDevice(t, hostDevice)
+	base := docatest.Alloc(4096)
+	defer docatest.Free(base)
+	cell := docatest.NewCell()
+	defer cell.Free()
+	mmap := create(t, "doca_mmap_create")
+
+	for _, test := range []struct {
+		function  string
+		arguments []any
+		want      status.Code
+		rule      string
+	}{
+		{"doca_mmap_get_memrange", []any{mmap, cell, cell}, status.BadState, "no range"},
+		{"doca_mmap_start", []any{mmap}, status.InvalidValue, "no range"},
+		{"doca_mmap_stop", []any{mmap}, status.BadState, "not started"},
+		{"doca_mmap_set_memrange", []any{mmap, base, 0}, status.InvalidValue, "no range"},
+		{"doca_mmap_set_memrange", []any{mmap, base, ^uint64(0)}, status.InvalidValue, "no range"},
+		{"doca_mmap_set_memrange", []any{mmap, base, 4096}, status.Success, ""},
+		{"doca_mmap_set_memrange", []any{mmap, base, 4096}, status.NotPermitted, "once"},
+		{"doca_mmap_set_permissions", []any{mmap, 48}, status.InvalidValue, "exclude"},
+		{"doca_mmap_set_permissions", []any{mmap, 128}, status.InvalidValue, "unknown bits"},
+		{"doca_mmap_start", []any{mmap}, status.InvalidValue, "no device"},
+		{"doca_mmap_add_dev", []any{mmap, dev}, status.Success, ""},
+		{"doca_mmap_add_dev", []any{mmap, dev}, status.AlreadyExist, "already"},
+		{"doca_mmap_export_pci", []any{mmap, dev, cell, cell}, status.NotPermitted, "no PCI_"},
+		{"doca_mmap_set_permissions", []any{mmap, localReadWrite | pciReadOnly}, status.Success, ""},
+		{"doca_mmap_export_pci", []any{mmap, dev, cell, cell}, status.BadState, "not started"},
+		{"doca_mmap_start", []any{mmap}, status.Success, ""},
+		{"doca_mmap_start", []any{mmap}, status.BadState, "is started"},
+		{"doca_mmap_set_permissions", []any{mmap, 0}, status.BadState, "is started"},
+		{"doca_mmap_add_dev", []any{mmap, dev}, status.BadState, "is started"},
+		{"doca_mmap_enable_thread_safety", []any{mmap}, status.BadState, "call it before"},
+		{"doca_mmap_export_rdma", []any{mmap, dev, cell, cell}, status.NotPermitted, "no RDMA_"},
+		{"doca_mmap_export_pci", []any{mmap, nil, cell, cell}, status.InvalidValue, "NULL"},
+		{"doca_mmap_stop", []any{mmap}, status.Success, ""},
+		{"doca_mmap_set_permissions", []any{mmap, 0}, status.Success, ""},
+		{"doca_mmap_destroy", []any{mmap}, status.Success, ""},
+		{"doca_mmap_destroy", []any{mmap}, status.InvalidValue, "has been destroyed"},
+	} {
+		if got := call(test.function, test.arguments...); got != test.want {
+			t.Errorf("%s is %v, expected %v", test.function, got, test.want)
+		}
+		if test.rule != "" {
+			r.expectMisuse(test.function, test.rule)
+		}
+	}
+	ok(t, call("doca_dev_close", dev))
+}
+
+func TestAMapNeedsMemoryThatIsThere(t *testing.T) {
+	r := configure(t, libdoca.Config{})
+	dev := openDevice(t, hostDevice)
+	region, err := unix.Mmap(-1, 0, 3*4096, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(region)
+	start := unsafe.Pointer(&region[0])
+	if err := unix.MunmapPtr(unsafe.Add(start, 4096), 4096); err != nil {
+		t.Fatal(err)
+	}
+	for length, want := range map[int]status.Code{
+		4096: status.Success, 17: status.Success, 4097: status.InvalidValue,
+		3 * 4096: status.InvalidValue,
+	} {
+		mmap := create(t, "doca_mmap_create")
+		ok(t, call("doca_mmap_add_dev", mmap, dev))
+		ok(t, call("doca_mmap_set_memrange", mmap, start, length))
+		if got := call("doca_mmap_start", mmap); got != want {
+			t.Errorf("start with %d bytes is %v, expected %v", length, got, want)
+		}
+		if want != status.Success {
+			r.expectMisuse("doca_mmap_start", "not all mapped")
+		}
+		ok(t, call("doca_mmap_destroy", mmap))
+	}
+	ok(t, call("doca_dev_close", dev))
+}
+
+func TestWindowsOfBufs(t *testing.T) {
+	r := configure(t, libdoca.Config{})
+	dev := openDevice(t, dpuDevice)
+	m := newMemory(t, dev, 4096, localReadWrite)
+	buf := m.buf(100, 200, 50)
+
+	window := func(wantOffset, wantLength int) {
+		t.Helper()
+		data, code := docatest.Get("doca_buf_get_data", buf)
+		ok(t, code)
+		length, code := docatest.Get("doca_buf_get_data_len", buf)
+		ok(t, code)
+		if data.Pointer() != docatest.At(m.base, wantOffset) ||
+			length.Uint64() != uint64(wantLength) {
+			t.Errorf("the window is %d bytes at %p", length.Uint64(), data.Pointer())
+		}
+	}
+	window(100, 50)
+	ok(t, call("doca_buf_set_data", buf, docatest.At(m.base, 110), 190))
+	window(110, 190)
+	ok(t, call("doca_buf_reset_data_len", buf))
+	window(110, 0)
+	ok(t, call("doca_buf_inventory_buf_reuse_by_args", buf, m.base, 4096, m.base, 7))
+	window(0, 7)
+
+	for _, test := range []struct {
+		function  string
+		arguments []any
+		rule      string
+	}{
+		{"doca_buf_set_data", []any{buf, m.base, 4097}, "outside the buf"},
+		{"doca_buf_set_data", []any{buf, docatest.At(m.base, 4096), 1}, "outside the buf"},
+		{"doca_buf_set_data", []any{buf, docatest.At(m.base, -1), 1}, "outside the buf"},
+		{"doca_buf_set_data", []any{buf, m.base, ^uint64(0)}, "outside the buf"},
+		{"doca_buf_inventory_buf_reuse_by_args", []any{buf, m.base, 4097, m.base, 0},
+			"outside the map"},
+		{"doca_buf_inventory_buf_get_by_args", []any{m.inventory, m.mmap, docatest.At(m.base, 1),
+			4096, m.base, 0, m.base}, "outside the map"},
+		{"doca_buf_inventory_buf_get_by_args", []any{m.inventory, m.mmap, m.base, 10, m.base, 11,
+			m.base}, "outside the buf"},
+	} {
+		is(t, call(test.function, test.arguments...), status.InvalidValue)
+		r.expectMisuse(test.function, test.rule)
+	}
+	window(0, 7)
+	release(t, buf)
+	m.destroy()
+	ok(t, call("doca_dev_close", dev))
+}
+
+func TestReferencesOfBufs(t *testing.T) {
+	r := configure(t, libdoca.Config{})
+	dev := openDevice(t, dpuDevice)
+	m := newMemory(t, dev, 4096, localReadWrite)
+	bufs := make([]P, 0, 16)
+	for i := range 16 {
+		bufs = append(bufs, m.buf(16*i, 16, 0))
+	}
+	_, code := docatest.Get("doca_buf_inventory_buf_get_by_args", m.inventory, m.mmap, m.base, 1,
+		m.base, 0)
+	is(t, code, status.NoMemory)
+
+	is(t, call("doca_buf_inventory_destroy", m.inventory), status.InUse)
+	r.expectMisuse("doca_buf_inventory_destroy", "16 bufs are out")
+	is(t, call("doca_mmap_destroy", m.mmap), status.NotPermitted)
+	r.expectMisuse("doca_mmap_destroy", "16 bufs refer to the map")
+	is(t, call("doca_mmap_stop", m.mmap), status.NotPermitted)
+	r.expectMisuse("doca_mmap_stop", "16 bufs")
+
+	count, code := docatest.Get("doca_buf_inc_refcount", bufs[0])
+	if code != status.Success || count.Uint32() != 1 {
+		t.Errorf("the first buf had %d references, %v", count.Uint32(), code)
+	}
+	release(t, bufs[0], bufs[0])
+	is(t, call("doca_buf_dec_refcount", bufs[0], nil), status.BadState)
+	r.expectMisuse("doca_buf_dec_refcount", "returned to its inventory")
+	if again := m.buf(0, 16, 0); again != bufs[0] {
+		t.Error("the inventory had another buf")
+	}
+
+	ok(t, call("doca_buf_chain_list", bufs[0], bufs[1]))
+	ok(t, call("doca_buf_chain_list", bufs[0], bufs[2]))
+	next, code := docatest.Get("doca_buf_get_next_in_list", bufs[1])
+	if code != status.Success || next.Pointer() != bufs[2] {
+		t.Errorf("the third buf does not follow the second: %v", code)
+	}
+	is(t, call("doca_buf_chain_list", bufs[0], bufs[1]), status.InvalidValue)
+	r.expectMisuse("doca_buf_chain_list", "heads")
+	is(t, call("doca_buf_dec_refcount", bufs[1], nil), status.NotPermitted)
+	r.expectMisuse("doca_buf_dec_refcount", "not the head")
+	release(t, bufs[0]) // and those chained to it
+	release(t, bufs[3:]...)
+	m.destroy()
+	is(t, call("doca_buf_dec_refcount", bufs[0], nil), status.InvalidValue)
+	r.expectMisuse("doca_buf_dec_refcount", "has been destroyed")
+	ok(t, call("doca_dev_close", dev))
+}
+
+// export returns a copy of what exports a map.
+func export(t *testing.T, function string, mmap, dev P) []byte {
+	t.Helper()
+	desc, length := docatest.NewCell(), docatest.NewCell()
+	defer desc.Free()
+	defer length.Free()
+	ok(t, call(function, mmap, dev, desc, length))
+	return bytes.Clone(docatest.Bytes(desc.Result().Pointer(), int(length.Result().Uint64())))
+}
+
+// importMap calls doca_mmap_create_from_export.
+func importMap(desc []byte, dev P) (P, status.Code) {
+	buffer := docatest.Alloc(len(desc) + 1)
+	defer docatest.Free(buffer)
+	copy(docatest.Bytes(buffer, len(desc)), desc)
+	mmap, code := docatest.Get("doca_mmap_create_from_export", nil, buffer, len(desc), dev)
+	return mmap.Pointer(), code
+}
+
+func TestImportedMaps(t *testing.T) {
+	r := configure(t, libdoca.Config{})
+	host, dpu := openDevice(t, hostDevice), openDevice(t, dpuDevice)
+	m := newMemory(t, host, 8192, localReadWrite|pciReadWrite|rdmaRead)
+	desc := export(t, "doca_mmap_export_pci", m.mmap, host)
+	if again := export(t, "doca_mmap_export_pci", m.mmap, host); !bytes.Equal(again, desc) {
+		t.Error("exporting twice gave two descriptors")
+	}
+
+	_, code := importMap(desc, host)
+	is(t, code, status.NotSupported) // it is the host's own
+	for i := range desc {
+		forged := bytes.Clone(desc)
+		forged[i] ^= 0x40
+		if _, code := importMap(forged, dpu); code == status.Success {
+			t.Errorf("imported a descriptor whose byte %d is wrong", i)
+		}
+	}
+	for _, length := range []int{0, 1, len(desc) - 1} {
+		_, code := importMap(desc[:length], dpu)
+		is(t, code, status.InvalidValue)
+	}
+	imported, code := importMap(desc, dpu)
+	ok(t, code)
+	address, length := docatest.NewCell(), docatest.NewCell()
+	defer address.Free()
+	defer length.Free()
+	ok(t, call("doca_mmap_get_memrange", imported, address, length))
+	if address.Result().Pointer() != m.base || length.Result().Uint64() != 8192 {
+		t.Errorf("the imported map has %d bytes at %p", length.Result().Uint64(),
+			address.Result().Pointer())
+	}
+
+	is(t, call("doca_mmap_stop", imported), status.NotPermitted)
+	r.expectMisuse("doca_mmap_stop", "is imported")
+	is(t, call("doca_mmap_set_permissions", imported, 0), status.NotPermitted)
+	r.expectMisuse("doca_mmap_set_permissions", "is imported")
+	is(t, call("doca_mmap_export_pci", imported, dpu, address, length), status.NotSupported)
+
+	// A PCI import is exported for RDMA, with the address of the first exporter.
+	third, code := importMap(export(t, "doca_mmap_export_rdma", imported, dpu), dpu)
+	ok(t, code)
+	ok(t, call("doca_mmap_get_memrange", third, address, length))
+	if address.Result().Pointer() != m.base {
+		t.Errorf("the second import has address %p", address.Result().Pointer())
+	}
+	ok(t, call("doca_mmap_destroy", third))
+	ok(t, call("doca_mmap_destroy", imported))
+
+	ok(t, call("doca_mmap_stop", m.mmap))
+	_, code = importMap(desc, dpu)
+	is(t, code, status.NotFound)
+	m.destroy()
+	ok(t, call("doca_dev_close", host))
+	ok(t, call("doca_dev_close", dpu))
+}

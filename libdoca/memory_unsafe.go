@@ -1,0 +1,347 @@
+//go:build cgo
+
+package libdoca
+
+// #include <stdlib.h>
+// #include "skin.h"
+import "C"
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"math"
+	"os"
+	"runtime/debug"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// exportID identifies exported memory. It is random, because whoever knows it may import.
+type exportID [16]byte
+
+// exported is memory that a map has exported, in the process of the exporter and, once imported, in
+// that of the importer.
+type exported struct {
+	description
+	// copying is held for reading while the memory is used, so that revoke waits for that.
+	copying sync.RWMutex
+	revoked bool
+}
+
+// description is what a descriptor says about memory.
+type description struct {
+	id      exportID
+	pid     int // of the exporter
+	access  uint32
+	address uintptr // as the exporter knows it
+	length  uintptr
+}
+
+func (x *exported) revoke() {
+	x.copying.Lock()
+	defer x.copying.Unlock()
+	x.revoked = true
+}
+
+// mapping is the core of a memory map.
+type mapping struct {
+	mu     sync.Mutex
+	own    *exported // what the map has exported, or nil
+	origin *exported // what the map has imported, or nil
+	keys   map[C.uint32_t]verbsKey
+}
+
+// verbsKey is a key that the bridge has made for a device.
+type verbsKey struct {
+	key        uint32
+	deregister func()
+}
+
+var (
+	mappings table[mapping]
+	// exports holds what this process has exported.
+	exports = struct {
+		sync.Mutex
+		byID map[exportID]*exported
+	}{byID: make(map[exportID]*exported)}
+)
+
+// mappingOf returns the core of a map, and makes it if need be. The map belongs to one thread while
+// it has none.
+func mappingOf(m *C.struct_doca_mmap) *mapping {
+	if m.core == 0 {
+		m.core = mappings.add(&mapping{keys: make(map[C.uint32_t]verbsKey)})
+	}
+	return mappings.get(m.core)
+}
+
+// minCoreStep is how many pages one system call checks.
+const minCoreStep = 1 << 16
+
+// emuMmapStart fails unless all of the range is mapped, as registering it with a device would.
+//
+//export emuMmapStart
+func emuMmapStart(m *C.struct_doca_mmap) C.int {
+	page := uintptr(os.Getpagesize())
+	start := uintptr(m.addr) &^ (page - 1)
+	end := (uintptr(m.addr) + uintptr(m.len) + page - 1) &^ (page - 1)
+	var resident [minCoreStep]byte
+	for ; start < end; start += minCoreStep * page {
+		length := min(end-start, minCoreStep*page)
+		_, _, errno := unix.Syscall(unix.SYS_MINCORE, start, length,
+			uintptr(unsafe.Pointer(&resident[0])))
+		if errno == unix.ENOMEM {
+			return C.DOCA_ERROR_INVALID_VALUE
+		}
+	}
+	mappingOf(m)
+	return C.DOCA_SUCCESS
+}
+
+// The descriptor of an export: magic, version, kind, and then the description.
+const (
+	descriptorMagic   = "zcdx"
+	descriptorVersion = 1
+	descriptorLength  = 4 + 1 + 1 + 16 + 4 + 4 + 8 + 8
+)
+
+func (x *description) encode(kind C.int) []byte {
+	b := append(make([]byte, 0, descriptorLength), descriptorMagic...)
+	b = append(b, descriptorVersion, byte(kind))
+	b = append(b, x.id[:]...)
+	b = binary.LittleEndian.AppendUint32(b, uint32(x.pid))
+	b = binary.LittleEndian.AppendUint32(b, x.access)
+	b = binary.LittleEndian.AppendUint64(b, uint64(x.address))
+	return binary.LittleEndian.AppendUint64(b, uint64(x.length))
+}
+
+// decode returns what a descriptor says. It is not to be trusted.
+func decode(b []byte) (x description, kind C.int, err error) {
+	if len(b) != descriptorLength || string(b[:4]) != descriptorMagic ||
+		b[4] != descriptorVersion || b[5] >= C.EMU_EXPORTS {
+		return x, 0, status.Errorf(status.InvalidValue,
+			"%d bytes are no descriptor of memory that this library has exported", len(b))
+	}
+	kind = C.int(b[5])
+	copy(x.id[:], b[6:])
+	x.pid = int(binary.LittleEndian.Uint32(b[22:]))
+	x.access = binary.LittleEndian.Uint32(b[26:])
+	address, length := binary.LittleEndian.Uint64(b[30:]), binary.LittleEndian.Uint64(b[38:])
+	if length == 0 || length > math.MaxInt || address+length < address {
+		return x, 0, status.Errorf(status.InvalidValue, "descriptor of %d bytes at %#x", length,
+			address)
+	}
+	x.address, x.length = uintptr(address), uintptr(length)
+	return x, kind, nil
+}
+
+//export emuMmapExport
+func emuMmapExport(m *C.struct_doca_mmap, kind C.int, desc *unsafe.Pointer, length *C.size_t,
+) C.int {
+	own := mappingOf(m)
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	x := own.origin // memory that was imported is exported as what it is
+	if x == nil {
+		if own.own == nil {
+			own.own = newExport(m)
+		}
+		x = own.own
+	}
+	b := x.encode(kind)
+	*desc = C.CBytes(b)
+	*length = C.size_t(len(b))
+	return C.DOCA_SUCCESS
+}
+
+func newExport(m *C.struct_doca_mmap) *exported {
+	x := &exported{description: description{pid: os.Getpid(), access: uint32(m.access),
+		address: uintptr(m.addr), length: uintptr(m.len)}}
+	_, _ = rand.Read(x.id[:]) // never fails
+	exports.Lock()
+	exports.byID[x.id] = x
+	exports.Unlock()
+	return x
+}
+
+//export emuFreeExport
+func emuFreeExport(desc unsafe.Pointer) { C.free(desc) }
+
+//export emuMmapImport
+func emuMmapImport(m *C.struct_doca_mmap, desc unsafe.Pointer, length C.size_t, pci C.bool) C.int {
+	if length > descriptorLength {
+		length = descriptorLength + 1 // which decode rejects
+	}
+	said, kind, err := decode(C.GoBytes(desc, C.int(length)))
+	if err != nil {
+		return failed("create mmap from export", err)
+	}
+	if kind == C.EMU_EXPORT_PCI && !bool(pci) {
+		return failed("create mmap from export", status.Errorf(status.NotSupported,
+			"only a device of a DPU imports memory of its host"))
+	}
+	origin, local, err := importMemory(&said)
+	if err != nil {
+		return failed("create mmap from export", err)
+	}
+	m.addr, m.len, m.access = C.uintptr_t(origin.address), C.size_t(origin.length),
+		C.uint32_t(origin.access)
+	m.mapped_at = C.uintptr_t(local)
+	mappingOf(m).origin = origin
+	return C.DOCA_SUCCESS
+}
+
+// importMemory finds what a descriptor describes, and where this process has it.
+func importMemory(said *description) (origin *exported, local uintptr, err error) {
+	if said.pid != os.Getpid() {
+		return nil, 0, status.Errorf(status.NotSupported,
+			"the memory belongs to another process, %d", said.pid)
+	}
+	exports.Lock()
+	origin = exports.byID[said.id]
+	exports.Unlock()
+	if origin == nil {
+		return nil, 0, status.Errorf(status.NotFound,
+			"the memory is not exported, or not any more")
+	}
+	if origin.description != *said {
+		return nil, 0, status.Errorf(status.InvalidValue,
+			"the descriptor is not that of the memory")
+	}
+	return origin, origin.address, nil
+}
+
+// emuMmapRelease ends what others have of a map.
+//
+//export emuMmapRelease
+func emuMmapRelease(m *C.struct_doca_mmap) {
+	if m.core == 0 {
+		return
+	}
+	released := mappings.get(m.core)
+	mappings.remove(m.core)
+	m.core = 0
+	for _, key := range released.keys {
+		key.deregister()
+	}
+	if released.own != nil {
+		exports.Lock()
+		delete(exports.byID, released.own.id)
+		exports.Unlock()
+		released.own.revoke()
+	}
+}
+
+//export emuMmapKey
+func emuMmapKey(m *C.struct_doca_mmap, device C.uint32_t, key *C.uint32_t) C.int {
+	bridge := active.Load().Bridge
+	if bridge == nil {
+		return C.DOCA_ERROR_NOT_SUPPORTED
+	}
+	own := mappingOf(m)
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	made, ok := own.keys[device]
+	if !ok {
+		memory := unsafe.Slice((*byte)(pointer(uintptr(m.mapped_at))), int(m.len))
+		var err error
+		made.key, made.deregister, err = bridge.Register(active.Load().Devices[device].IBDevice,
+			memory, uint64(m.addr), uint32(m.access))
+		if err != nil {
+			return failed("get key of mmap", err)
+		}
+		own.keys[device] = made
+	}
+	*key = C.uint32_t(made.key)
+	return C.DOCA_SUCCESS
+}
+
+//export emuProtectionDomain
+func emuProtectionDomain(device C.uint32_t, pd *unsafe.Pointer) C.int {
+	bridge := active.Load().Bridge
+	if bridge == nil {
+		return C.DOCA_ERROR_NOT_SUPPORTED
+	}
+	found, err := bridge.ProtectionDomain(active.Load().Devices[device].IBDevice)
+	if err != nil {
+		return failed("get protection domain", err)
+	}
+	*pd = found
+	return C.DOCA_SUCCESS
+}
+
+var errRevoked = status.Errorf(status.IOFailed, "the exporter has taken the memory away")
+
+// copyMemory copies length bytes between two maps; the addresses are those that exporters know. An
+// address without memory behind it becomes an IOFailed error.
+func copyMemory(dst *C.struct_doca_mmap, to uintptr, src *C.struct_doca_mmap, from, length uintptr,
+) error {
+	release, err := use(dst, src)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return copyGuarded(bytesOf(dst, to, length), bytesOf(src, from, length))
+}
+
+// use keeps the exporters of maps from taking the memory away until release is called.
+func use(maps ...*C.struct_doca_mmap) (release func(), err error) {
+	var held []*exported
+	release = func() {
+		for _, x := range held {
+			x.copying.RUnlock()
+		}
+	}
+	for _, m := range maps {
+		origin := mappings.get(m.core).origin
+		if origin == nil || len(held) > 0 && held[0] == origin {
+			continue
+		}
+		origin.copying.RLock()
+		held = append(held, origin)
+		if origin.revoked {
+			release()
+			return nil, errRevoked
+		}
+	}
+	return release, nil
+}
+
+// bytesOf returns the memory of this process behind a range of a map.
+func bytesOf(m *C.struct_doca_mmap, address, length uintptr) []byte {
+	return unsafe.Slice((*byte)(pointer(uintptr(m.mapped_at)+address-uintptr(m.addr))), length)
+}
+
+// pointer returns a pointer to memory outside of Go's heap.
+func pointer(address uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&address)) }
+
+// copyGuarded copies memory of the application, which may not be there any more.
+func copyGuarded(dst, src []byte) (err error) {
+	previous := debug.SetPanicOnFault(true)
+	defer func() {
+		debug.SetPanicOnFault(previous)
+		if fault := recover(); fault != nil {
+			err = faultError(fault)
+		}
+	}()
+	copy(dst, src)
+	return nil
+}
+
+// faultError turns a memory fault into an error and re-raises every other panic.
+func faultError(fault any) error {
+	cause, ok := fault.(interface {
+		error
+		Addr() uintptr
+	})
+	if !ok {
+		panic(fault)
+	}
+	return status.Errorf(status.IOFailed, "memory at %#x is not there: %w", cause.Addr(),
+		errors.New("the application has unmapped it"))
+}

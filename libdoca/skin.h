@@ -1,0 +1,354 @@
+/* The skin: objects as C structs, the checks of arguments and states, and the calling of callbacks.
+ * What has behaviour lies in the core, in Go; it reads and writes these structs, too.
+ *
+ * The functions that applications call are named emu_doca_..., so that no doca_ symbol exists in a
+ * program that links this package. functions.h lists them. */
+#ifndef EMU_SKIN_H
+#define EMU_SKIN_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "doca_buf.h"
+#include "doca_buf_inventory.h"
+#include "doca_ctx.h"
+#include "doca_dev.h"
+#include "doca_dma.h"
+#include "doca_error.h"
+#include "doca_log.h"
+#include "doca_mmap.h"
+#include "doca_pe.h"
+#include "doca_rdma_bridge.h"
+#include "doca_types.h"
+#include "doca_version.h"
+
+/* The headers give the types of the functions: a definition that differs does not compile. */
+#define EMU_FUNCTION(library, name, first) extern __typeof__(name) emu_##name;
+#include "functions.h"
+#undef EMU_FUNCTION
+
+/* Objects. Every object starts with its magic word, which changes when the object is destroyed. The
+ * memory of destroyed objects is kept for a while (emu_bury), so that a stale pointer is told. */
+
+enum emu_magic {
+	EMU_DEVINFO = 0x646f6361, /* arbitrary, but unlikely in other memory */
+	EMU_DEV,
+	EMU_REP_INFO,
+	EMU_REP,
+	EMU_MMAP,
+	EMU_INVENTORY,
+	EMU_BUF,
+	EMU_PE,
+	EMU_CTX,
+	EMU_TASK,
+	EMU_CONNECTION,
+	EMU_LOG_BACKEND,
+	EMU_DEAD,
+};
+
+/* The settings of this process, which do not change while objects exist. */
+struct emu_settings {
+	int release; /* 100 * major + minor */
+	const char *version;
+	bool lose_wakeups;
+	bool again;
+	bool server_on_host;
+	int idle_sleep_ns; /* after a row of empty progress calls; 0 never sleeps */
+};
+
+enum emu_role { EMU_ROLE_DPU, EMU_ROLE_HOST };
+
+struct emu_representor {
+	char pci[DOCA_DEVINFO_REP_PCI_ADDR_SIZE];
+	char vuid[DOCA_DEVINFO_REP_VUID_SIZE];
+};
+
+/* What a device can do. Zero means not supported. */
+struct emu_capabilities {
+	uint32_t comch_name_len, comch_msg_size, comch_recv_queue, comch_send_tasks, comch_clients;
+	uint32_t consumers, consumer_tasks, consumer_buf_size, imm_data_len;
+	uint32_t producers, producer_tasks, producer_buf_size;
+	uint64_t dma_buf_size;
+	uint32_t dma_list_len, dma_tasks;
+	bool export_pci, import_pci, dma;
+};
+
+/* A device of the machine, of which lists and handles are views. */
+struct emu_device {
+	uint32_t index;
+	enum emu_role role;
+	char pci[DOCA_DEVINFO_PCI_ADDR_SIZE];
+	char ibdev[DOCA_DEVINFO_IBDEV_NAME_SIZE];
+	char iface[DOCA_DEVINFO_IFACE_NAME_SIZE];
+	uint8_t ipv4[DOCA_DEVINFO_IPV4_ADDR_SIZE];
+	bool has_ipv4;
+	enum doca_pci_func_type type;
+	uint32_t sf_index;
+	struct emu_capabilities can;
+	uint32_t num_reps;
+	struct emu_representor *reps;
+	struct doca_dev *open; /* or NULL */
+};
+
+extern struct emu_settings emu_settings;
+extern struct emu_device *emu_devices;
+extern uint32_t emu_num_devices;
+
+struct doca_devinfo {
+	uint32_t magic;
+	struct emu_device *device;
+};
+
+struct doca_dev {
+	uint32_t magic;
+	struct emu_device *device;
+	struct doca_devinfo info;
+	uint32_t opened;
+	uint32_t users; /* maps, contexts, representors; atomic */
+};
+
+struct doca_devinfo_rep {
+	uint32_t magic;
+	struct emu_device *device;
+	struct emu_representor *rep;
+	struct doca_dev *dev;
+};
+
+struct doca_dev_rep {
+	uint32_t magic;
+	struct emu_device *device;
+	struct emu_representor *rep;
+	struct doca_dev *dev;
+	uint32_t users; /* servers; atomic */
+};
+
+enum { EMU_MAX_MMAP_DEVICES = 64 };
+
+enum emu_export { EMU_EXPORT_PCI, EMU_EXPORT_RDMA, EMU_EXPORTS };
+
+struct doca_mmap {
+	uint32_t magic;
+	bool started, imported, thread_safe, has_range;
+	uintptr_t addr; /* as the exporter knows it, if imported */
+	size_t len;
+	uint32_t access;
+	union doca_data user_data;
+	uint32_t num_devs;
+	struct doca_dev *devs[EMU_MAX_MMAP_DEVICES];
+	void *export_desc[EMU_EXPORTS]; /* or NULL */
+	size_t export_len[EMU_EXPORTS];
+	uint32_t num_bufs;   /* atomic */
+	uintptr_t used_by;   /* the thread inside; atomic */
+	uint32_t depth;
+	uint32_t core;	     /* what the core knows of it, or 0 */
+	uint32_t revoked;    /* the exporter has taken the memory away; atomic */
+	uintptr_t mapped_at; /* where this process has the memory; 0 if nowhere */
+};
+
+struct doca_buf {
+	uint32_t magic;
+	uint16_t refcount;
+	uint16_t in_tasks; /* tasks that are submitted with it */
+	struct doca_buf_inventory *inventory;
+	struct doca_mmap *mmap;
+	uintptr_t head;
+	size_t len;
+	uintptr_t data;
+	size_t data_len;
+	struct doca_buf *next;	/* in a list, or among the free ones */
+	struct doca_buf *first; /* of the list that it is in, or itself */
+};
+
+struct doca_buf_inventory {
+	uint32_t magic;
+	bool started;
+	size_t count, free_count;
+	struct doca_buf *bufs, *free;
+	uintptr_t used_by; /* the thread inside; atomic */
+	uint32_t depth;
+};
+
+/* What happened, in the ring of an engine until progress tells the application. */
+enum emu_entry_kind {
+	EMU_ENTRY_TASK, /* object: the task, which has its status */
+	EMU_ENTRY_STATE, /* value: the next state */
+	EMU_ENTRY_CORE_IDLE, /* the core has nothing left of a stopping context */
+	EMU_ENTRY_CONNECTED, /* object: the connection, value: successful */
+	EMU_ENTRY_DISCONNECTED,
+	EMU_ENTRY_MESSAGE, /* object: the connection, payload and value: bytes */
+	EMU_ENTRY_CONSUMER_NEW, /* object: the connection, value: the id */
+	EMU_ENTRY_CONSUMER_EXPIRED,
+};
+
+struct emu_entry {
+	uint32_t kind;
+	uint32_t number; /* of a message, for its credit */
+	struct doca_ctx *ctx;
+	void *object;
+	uint64_t value;
+	void *payload; /* malloc'ed */
+};
+
+struct doca_pe {
+	uint32_t magic;
+	uint32_t core;
+	uintptr_t used_by; /* the thread inside; atomic */
+	uint32_t depth;	   /* of calls by that thread */
+	bool dispatching;  /* inside a callback */
+	bool armed;
+	bool collecting; /* what the core pushes does not ring the descriptor */
+	enum doca_pe_event_mode mode;
+	uint32_t num_ctxs;
+	uint32_t empty; /* progress calls in a row that did nothing */
+	int descriptor;
+	struct emu_entry *ring; /* capacity is a power of two; indices never wrap to it */
+	uint32_t capacity, head, tail;
+};
+
+enum emu_task_state { EMU_TASK_FREE, EMU_TASK_HELD, EMU_TASK_SUBMITTED };
+
+/* Every task callback has this shape: a union of eight bytes travels like a number. */
+typedef void (*emu_task_cb)(void *task, union doca_data task_user_data,
+			    union doca_data ctx_user_data);
+
+struct doca_task {
+	uint32_t magic;
+	uint16_t state;
+	uint16_t pool;
+	doca_error_t status;
+	struct doca_ctx *ctx;
+	union doca_data user_data;
+	struct doca_task *next; /* among the free ones, the submitted ones, or those of the core */
+};
+
+struct emu_pool {
+	emu_task_cb completed, failed;
+	uint32_t count;
+	size_t stride;
+	char *memory;
+	struct doca_task *free;
+};
+
+enum { EMU_MAX_POOLS = 8 };
+
+enum emu_ctx_kind {
+	EMU_CTX_DMA,
+	EMU_CTX_SERVER,
+	EMU_CTX_CLIENT,
+	EMU_CTX_CONSUMER,
+	EMU_CTX_PRODUCER,
+};
+
+struct doca_ctx {
+	uint32_t magic;
+	uint32_t kind;
+	const struct emu_ctx_ops *ops;
+	struct doca_pe *pe;
+	struct doca_dev *dev;
+	enum doca_ctx_states state;
+	bool core_idle;	   /* the core has nothing left of it */
+	bool ending;	   /* an entry that makes it idle is in the ring */
+	union doca_data user_data;
+	doca_ctx_state_changed_callback_t state_changed;
+	uint32_t core;	   /* what the core knows of it, or 0 */
+	uint32_t allocated; /* tasks that are not free */
+	uint32_t inflight;  /* tasks that are submitted */
+	struct emu_pool pools[EMU_MAX_POOLS];
+	uint32_t num_pools;
+	struct doca_task *submitted, *submitted_last; /* that the core has not got */
+};
+
+/* What differs between kinds of contexts. */
+struct emu_ctx_ops {
+	const char *name; /* for messages, for instance "consumer" */
+	/* Fails if something mandatory is not configured. */
+	doca_error_t (*check)(struct doca_ctx *ctx, const char *function);
+	/* Fails if a task cannot be submitted. May be NULL. */
+	doca_error_t (*check_task)(struct doca_task *task, const char *function);
+	/* Hands out what happened, unless it is a task or a change of state. May be NULL. */
+	void (*dispatch)(struct doca_ctx *ctx, struct emu_entry *entry);
+	/* Called with each submitted (or completed) task. May be NULL. */
+	void (*hold)(struct doca_task *task, bool submitted);
+	/* Called when a context is about to become idle. May be NULL. */
+	void (*idle)(struct doca_ctx *ctx);
+};
+
+struct doca_dma {
+	struct doca_ctx ctx; /* first */
+};
+
+struct doca_dma_task_memcpy {
+	struct doca_task task; /* first */
+	const struct doca_buf *src;
+	struct doca_buf *dst;
+};
+
+/* Misuse: what the rules of DOCA forbid. Reports the function without its prefix, and the rule. */
+void emu_misuse(const char *function, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* Reports whether pointer is a live object of a kind, and the misuse if not. */
+bool emu_is(const void *pointer, enum emu_magic magic, const char *function);
+const char *emu_magic_name(enum emu_magic magic);
+/* Reports a missing argument. */
+bool emu_has(const void *pointer, const char *what, const char *function);
+#define EMU_IS(pointer, magic) emu_is((pointer), (magic), __func__)
+#define EMU_HAS(pointer) emu_has((pointer), #pointer, __func__)
+
+/* Allocates a zeroed object, and counts it. NULL if there is no memory. */
+void *emu_new(enum emu_magic magic, size_t size);
+/* Ends an object. attached memory goes with it; it may be NULL. */
+void emu_bury(void *object, void *attached);
+uint32_t emu_live(enum emu_magic magic);
+
+/* Marks the calling thread as the one inside an object that belongs to one thread at a time. Nested
+ * calls are allowed. Returns false, and reports misuse, if another thread is inside. */
+bool emu_enter(uintptr_t *used_by, uint32_t *depth, const char *what, const char *function);
+void emu_leave(uintptr_t *used_by, uint32_t *depth);
+bool emu_enter_pe(struct doca_pe *pe, const char *function);
+void emu_leave_pe(struct doca_pe *pe);
+
+/* Logging of the library itself. */
+void emu_log(uint32_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* For the core, which cannot call variadic functions. */
+void emu_log_error(const char *text);
+void emu_log_misuse(const char *text);
+
+/* Devices. */
+bool emu_use_dev(struct doca_dev *dev, const char *function);
+void emu_release_dev(struct doca_dev *dev);
+
+/* Memory. */
+bool emu_mmap_has_dev(const struct doca_mmap *mmap, const struct doca_dev *dev);
+void emu_hold_buf(const struct doca_buf *buf, bool held);
+
+/* Contexts and tasks. */
+doca_error_t emu_ctx_init(struct doca_ctx *ctx, enum emu_ctx_kind kind,
+			  const struct emu_ctx_ops *ops, struct doca_dev *dev, const char *function);
+doca_error_t emu_ctx_end(struct doca_ctx *ctx, doca_error_t busy, const char *function);
+/* Returns ctx if it is a live context of a kind; reports misuse otherwise. */
+void *emu_ctx_of(const void *pointer, enum emu_ctx_kind kind, const char *function);
+#define EMU_CTX_OF(pointer, kind) emu_ctx_of((pointer), (kind), __func__)
+/* Reports misuse unless the context is idle. */
+bool emu_is_idle(const struct doca_ctx *ctx, const char *function);
+doca_error_t emu_pool_configure(struct doca_ctx *ctx, uint32_t pool, size_t stride,
+				emu_task_cb completed, emu_task_cb failed, uint32_t count,
+				uint32_t limit, const char *function);
+/* Takes a task from a pool; the task is zeroed behind its header. */
+doca_error_t emu_pool_take(struct doca_ctx *ctx, uint32_t pool, struct doca_task **task,
+			   const char *function);
+void *emu_task_of(const void *pointer, enum emu_ctx_kind kind, const char *function);
+#define EMU_TASK_OF(pointer, kind) emu_task_of((pointer), (kind), __func__)
+/* Reports misuse unless the application owns the task. */
+bool emu_is_held(const struct doca_task *task, const char *function);
+
+/* Adds to the ring of an engine. Only the thread inside the engine may call it. */
+void emu_push(struct doca_pe *pe, struct emu_entry entry);
+void emu_ring_grow(struct doca_pe *pe);
+/* Puts a completed task into the ring. */
+void emu_complete(struct doca_task *task, doca_error_t status);
+
+#endif
