@@ -221,12 +221,16 @@ control: {timeout: 30m, keep_alive_dead_after: 1h}
 shutdown: {drain_timeout: 30m}
 `
 
-// configure writes the configuration files.
+// configure replaces the configuration files. A daemon that reads one meanwhile finds the former or
+// the new one.
 func (s *site) configure(level string) {
 	s.t.Helper()
 	write := func(name, text string) {
-		if err := os.WriteFile(s.path(name), []byte(fmt.Sprintf(common, level)+text),
-			0o600); err != nil {
+		err := os.WriteFile(s.path(name+".new"), []byte(fmt.Sprintf(common, level)+text), 0o600)
+		if err == nil {
+			err = os.Rename(s.path(name+".new"), s.path(name))
+		}
+		if err != nil {
 			s.t.Fatal(err)
 		}
 	}
