@@ -127,7 +127,8 @@ func TestATargetRunsUntilItsVolumesHaveCompletedEverything(t *testing.T) {
 	s, err := target.New(t.Context(), target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
 		Volumes: map[string]volume.Volume{"disk": stuck}, CPUs: []int{datapath.NoCPU},
-		DrainTimeout: retry.Within(0), Logger: zap.New(core),
+		ControlTimeout: testTimeout, KeepAlive: quiet, DrainTimeout: retry.Within(0),
+		Logger: zap.New(core),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +168,8 @@ func openVolumeOf(t *testing.T, s *target.Target) *client.Volume {
 		Settings: relay.Settings{Channels: []relay.ChannelConfig{{
 			ChannelID: relay.ChannelID{Device: emulated.DefaultDevice,
 				Representor: emulated.DefaultRepresentor, Name: client.DefaultChannelName},
-			Target: s.Address(), Volume: "disk",
+			Target: s.Address(), Volume: "disk", ControlTimeout: testTimeout,
+			KeepAlive: quiet,
 		}}},
 	})
 	if err != nil {
@@ -188,7 +190,8 @@ func openVolumeOf(t *testing.T, s *target.Target) *client.Volume {
 		}
 	})
 	v, err := client.Open(t.Context(),
-		client.Config{Provider: provider, Device: emulated.DefaultHostDevice})
+		client.Config{Provider: provider, Device: emulated.DefaultHostDevice,
+			ControlTimeout: testTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
