@@ -14,13 +14,14 @@ import (
 
 // chain is a target and a relay as processes.
 type chain struct {
-	t       testing.TB
-	dir     string
-	volumes []string
-	faults  []string       // rules of the target
-	address netip.AddrPort // of the target
-	target  *process
-	relay   *process
+	t         testing.TB
+	dir       string
+	volumes   []string
+	faults    []string       // rules of the target
+	openFiles int            // descriptors that the target may have; 0 changes nothing
+	address   netip.AddrPort // of the target
+	target    *process
+	relay     *process
 }
 
 // startChain starts a target with the given volumes, and a relay for the first of them.
@@ -81,7 +82,12 @@ func (c *chain) startTarget(more ...string) {
 		args = append(args, "--fault", rule)
 	}
 	args = append(args, targetFlags()...)
-	c.target = spawn(c.t, "target", append(args, more...)...)
+	command := []string{filepath.Join(programs, "target")}
+	if c.openFiles > 0 {
+		command = []string{"sh", "-c",
+			fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, c.openFiles), command[0]}
+	}
+	c.target = spawnCommand(c.t, "target", append(append(command, args...), more...)...)
 	eventually(c.t, "target listens", func() bool {
 		select {
 		case <-c.target.ended:

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -79,6 +80,41 @@ func TestStrayClientsAreDisconnectedAndHarmNobody(t *testing.T) {
 			t.Errorf("stray %d was not disconnected", i)
 		}
 	}
+}
+
+func TestSilentRDMAConnectionsLeaveDescriptorsToOthers(t *testing.T) {
+	if len(targetFlags()) > 0 {
+		t.Skip("only the embedded provider has a descriptor for each connection request")
+	}
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
+		address: listenAddress(), openFiles: 150}
+	c.startTarget()
+	address := c.rdmaAddress()
+	ctx, stop := context.WithCancel(context.Background())
+	var attacking sync.WaitGroup
+	t.Cleanup(attacking.Wait)
+	t.Cleanup(stop)
+	var silent atomic.Int64
+	for range 200 {
+		attacking.Go(func() {
+			for ctx.Err() == nil {
+				conn, err := net.Dial("tcp", address)
+				if err != nil {
+					continue
+				}
+				silent.Add(1)
+				end := context.AfterFunc(ctx, func() { _ = conn.Close() })
+				_, _ = conn.Read(make([]byte, 1)) // until it has to make room
+				end()
+				_ = conn.Close()
+				time.Sleep(100 * time.Millisecond) // the rate of the attack
+			}
+		})
+	}
+	eventually(t, "the attack has begun", func() bool { return silent.Load() >= 200 })
+	c.relay = c.startRelay("comch")
+	c.mustRun("verify", "--queues", "2", "--passes", "1", "--length", "1MiB",
+		"--control-timeout", patience)
 }
 
 func tlsFlagsOf(files mutualtls.Files) []string {

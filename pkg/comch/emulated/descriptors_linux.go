@@ -31,15 +31,6 @@ func (d *descriptors) closeAll() {
 	d.list = nil
 }
 
-// openFilesLimit returns how many descriptors this process may have.
-func openFilesLimit() int {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return 1024 // the traditional limit
-	}
-	return int(min(limit.Cur, 1<<30))
-}
-
 // closeDescriptor closes a descriptor unless it is negative. It ignores errors: the descriptor is
 // closed in any case, and no data is written to such files.
 func closeDescriptor(descriptor int) {

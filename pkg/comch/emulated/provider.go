@@ -23,6 +23,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/openfiles"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -174,7 +175,7 @@ const (
 // withDefaults replaces zeroes with defaults and caps the rest at highestLimits.
 func (l Limits) withDefaults() Limits {
 	d, h := &defaultLimits, &highestLimits
-	descriptors := bounded(l.MaxDescriptors, openFilesLimit()/2, h.MaxDescriptors)
+	descriptors := bounded(l.MaxDescriptors, openfiles.Limit()/2, h.MaxDescriptors)
 	return Limits{
 		MaxMessageSize:  bounded(l.MaxMessageSize, d.MaxMessageSize, h.MaxMessageSize),
 		MaxReceiveQueue: bounded(l.MaxReceiveQueue, d.MaxReceiveQueue, h.MaxReceiveQueue),

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
@@ -195,6 +196,44 @@ func TestSilentClientsCannotLockOutOthers(t *testing.T) {
 	for _, conn := range silent[:16] {
 		e.expectClosed(conn)
 	}
+}
+
+// poor is a network whose listeners run out of descriptors once, after some connections.
+type poor struct {
+	network.Kernel
+	after int
+}
+
+type poorListener struct {
+	network.Listener
+	left *int // connections before Accept fails; only Accept uses it
+}
+
+func (p poor) Listen(ctx context.Context, address netip.AddrPort) (network.Listener, error) {
+	l, err := p.Kernel.Listen(ctx, address)
+	return poorListener{l, new(p.after)}, err
+}
+
+func (l poorListener) Accept() (network.Stream, error) {
+	if *l.left--; *l.left == -1 {
+		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+	}
+	return l.Listener.Accept()
+}
+
+func TestSilentClientsGiveUpTheirDescriptors(t *testing.T) {
+	e := newEndpoint(t, Options{Network: poor{after: 7}, HandshakeTimeout: testTimeout})
+	var silent []*net.TCPConn
+	for range 7 {
+		silent = append(silent, e.dial())
+	}
+	for _, conn := range silent[:4] {
+		e.expectClosed(conn)
+	}
+	if got := e.listener.pending.shed(); got != 2 {
+		t.Errorf("%d of 3 silent clients had to go", got)
+	}
+	e.expectValidClient()
 }
 
 func TestAcceptRequiresAnnouncedFirstFrame(t *testing.T) {

@@ -78,7 +78,8 @@ func (l *listener) acceptConnections() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		l.device.options.Logger.Warn("cannot accept iwarp connections", zap.Error(err))
+		l.device.options.Logger.Warn("cannot accept iwarp connections", zap.Error(err),
+			zap.Int("closed_pending_handshakes", l.pending.shed()))
 		select {
 		case <-time.After(acceptRetryDelay):
 		case <-l.ctx.Done():
@@ -87,7 +88,7 @@ func (l *listener) acceptConnections() {
 }
 
 // acceptRetryDelay is the pause after a failed accept: the process or the machine has run out of
-// some resource.
+// some resource, most likely of descriptors.
 const acceptRetryDelay = 10 * time.Millisecond
 
 // serve reads a client's request and hands it to Accept.
@@ -127,8 +128,9 @@ func (l *listener) readRequest(conn network.Stream) (mpaFrame, error) {
 }
 
 // pendingHandshakes holds the TCP connections that have not sent a complete request. Beyond the
-// limit the oldest is closed. Valid clients send their request at once, so the oldest is the one
-// most likely to be invalid, and invalid clients cannot lock out others.
+// limit the oldest is closed, and if there are no descriptors left, half of them are. Valid clients
+// send their request at once, so the oldest is the one most likely to be invalid, and invalid
+// clients cannot lock out others.
 type pendingHandshakes struct {
 	limit int
 
@@ -151,7 +153,19 @@ func (p *pendingHandshakes) add(conn network.Stream) {
 	}
 }
 
-// remove removes conn. It returns false if conn was closed at the limit.
+// shed closes the older half of the connections and returns their number.
+func (p *pendingHandshakes) shed() int {
+	p.mu.Lock()
+	oldest := slices.Clone(p.conns[:(len(p.conns)+1)/2])
+	p.conns = slices.Delete(p.conns, 0, len(oldest))
+	p.mu.Unlock()
+	for _, conn := range oldest {
+		_ = conn.Close()
+	}
+	return len(oldest)
+}
+
+// remove removes conn. It returns false if conn was closed to make room.
 func (p *pendingHandshakes) remove(conn network.Stream) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

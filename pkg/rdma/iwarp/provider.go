@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/openfiles"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -76,7 +77,8 @@ type Options struct {
 	// MaxPendingHandshakes bounds the TCP connections of one listener that have not sent a complete
 	// request, and, separately, the requests that wait to be accepted. At the limit, a new
 	// connection replaces the oldest one that has sent no request, and a new request is dropped. 0
-	// means DefaultMaxPendingHandshakes.
+	// means DefaultMaxPendingHandshakes, or an eighth of the descriptors that the process may have
+	// (RLIMIT_NOFILE) if that is less.
 	MaxPendingHandshakes int
 	// Network makes the connections; nil means the kernel's TCP. Each Stream must be a *net.TCPConn
 	// or a network.Pollable. KeepAlive and UserTimeout apply only to the former, and the sizes of
@@ -106,7 +108,7 @@ func (o Options) withDefaults() Options {
 		o.HandshakeTimeout = rdma.DefaultHandshakeTimeout
 	}
 	if o.MaxPendingHandshakes <= 0 {
-		o.MaxPendingHandshakes = DefaultMaxPendingHandshakes
+		o.MaxPendingHandshakes = min(DefaultMaxPendingHandshakes, max(openfiles.Limit()/8, 1))
 	}
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()

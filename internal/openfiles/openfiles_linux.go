@@ -1,0 +1,14 @@
+// Package openfiles tells how many files this process may have open. Providers derive the defaults
+// of their limits from it, so that nobody who connects can take every descriptor.
+package openfiles
+
+import "golang.org/x/sys/unix"
+
+// Limit returns how many descriptors this process may have, at most 1 Gi.
+func Limit() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 1024 // the traditional limit
+	}
+	return int(min(limit.Cur, 1<<30))
+}
