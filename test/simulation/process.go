@@ -16,7 +16,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated/socketstest"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
-	"github.com/zc-relay/zc-relay/pkg/dma/software"
 	"github.com/zc-relay/zc-relay/pkg/network/networktest"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -51,6 +50,8 @@ type process struct {
 
 	disk  *openDisk    // of a target
 	relay *relay.Relay // of the relay
+	// copies have not begun; guarded by world.mu.
+	copies []pendingCopy
 }
 
 // thread is a data-path thread that waits for its next turn.
@@ -208,8 +209,7 @@ func (w *world) startRelay() {
 	p.run(func(ctx context.Context) error {
 		r, err := relay.New(ctx, relay.Config{
 			Comch: p.comch(), RDMA: p.rdma(),
-			DMA:     software.New(software.Options{AnyDevice: true, Inline: true}),
-			Network: p.host, CPUs: p.unpinned(),
+			DMA: p.dma(), Network: p.host, CPUs: p.unpinned(),
 			Policy: p.policy(), Settings: w.relaySettings(), Logger: p.log(),
 		})
 		if err != nil {

@@ -32,6 +32,7 @@ const (
 	deliverPacket                     // index: delivery
 	connectStream                     // index: attempt
 	completeRequest                   // index: target, other: 1 for its scratch disk
+	finishCopy                        // index: copy of the relay
 	runApplication                    // index: application
 	scribble                          // index: hostile host
 )
@@ -86,6 +87,9 @@ func (w *world) step() {
 		n := w.random.IntN(len(d.opened.pending))
 		w.publish()
 		w.trace("%s completes %s", d.name, d.complete(n))
+	case finishCopy:
+		w.publish()
+		w.relay.finishCopy(c.index)
 	case scribble:
 		w.publish()
 		w.hostile[c.index].scribble()
@@ -182,6 +186,9 @@ func (w *world) choices() []choice {
 		if w.scratch[i].hasPending() {
 			choices = append(choices, choice{completeRequest, i, 1})
 		}
+	}
+	if n := len(w.relay.copies); n > 0 && !w.relay.dead {
+		choices = append(choices, choice{finishCopy, w.random.IntN(n), 0})
 	}
 	for i, a := range w.applications {
 		if !a.idle && !a.finished && a.volume != nil && !a.process.dead && !a.process.frozen {
