@@ -4,7 +4,8 @@
 # faults. Prints a line for each case and, at the end, one for each device. Exits 0 only if all
 # cases passed.
 #
-# Needs everything that test/siw/rdma-vm.sh needs, and libibverbs-dev and librdmacm-dev.
+# Needs everything that test/siw/rdma-vm.sh needs, and libibverbs-dev and librdmacm-dev, with whose
+# headers it compares the provider's own declarations.
 
 set -euo pipefail
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
@@ -20,10 +21,12 @@ printf '#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n' |
 }
 
 cd "$root"
-go vet -tags verbs ./pkg/rdma/verbs/... ./cmd/... ./internal/...
-go test -tags verbs ./pkg/rdma/verbs/...
-go build -tags verbs -o "$work/bin/" ./cmd/...
-go test -c -tags verbs -o "$work/verbs.test" ./pkg/rdma/verbs
+export CGO_ENABLED=1
+go test ./pkg/rdma/verbs/...
+go test -count=1 -v -run TestDeclarationsMatchThePublicHeaders ./pkg/rdma/verbs/internal/ibv |
+    grep -e '^--- PASS'
+go build -o "$work/bin/" ./cmd/...
+go test -c -o "$work/verbs.test" ./pkg/rdma/verbs
 go test -c -o "$work/e2e.test" ./test/e2e
 cp "$here"/guest.sh "$here"/chain.sh "$work/"
 RDMA_VM_SIW=yes test/siw/rdma-vm.sh --share "$work" --mem 1536 --timeout 1800 -- \

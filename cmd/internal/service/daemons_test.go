@@ -45,7 +45,7 @@ var programs = sync.OnceValues(func() (string, error) {
 	built = directory
 	build := exec.Command("go", "build", "-o", directory+"/", "../../zc-relay",
 		"../../target")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as they are shipped
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // without hardware providers
 	if output, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the daemons: %w\n%s", err, output)
 	}

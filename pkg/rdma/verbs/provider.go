@@ -1,4 +1,4 @@
-//go:build verbs
+//go:build cgo
 
 package verbs
 
@@ -23,10 +23,16 @@ type provider struct {
 	system  system
 }
 
-// New returns the provider. It validates options, but only Open looks for a device.
+// New returns the provider. It validates options and loads libibverbs and librdmacm, but only Open
+// looks for a device. It fails with status.NotSupported, and names the packages to install, if a
+// library is missing.
 func New(options Options) (rdma.Provider, error) {
 	options = options.withDefaults()
-	if err := options.validate(); err != nil {
+	err := options.validate()
+	if err == nil {
+		err = ibv.Load()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("rdma provider verbs: %w", err)
 	}
 	return &provider{options: options, system: localSystem{}}, nil

@@ -1,6 +1,7 @@
 // Package verbs is the RDMA provider for verbs devices: RoCE, InfiniBand, and iWARP adapters, and
-// the kernel's Soft-RoCE (rdma_rxe) and Soft-iWARP (siw). It uses libibverbs and librdmacm, and is
-// built only with cgo and the build tag verbs; without them New fails with ErrAbsent.
+// the kernel's Soft-RoCE (rdma_rxe) and Soft-iWARP (siw). It is built with cgo, without which New
+// fails with ErrAbsent. It loads libibverbs and librdmacm when New is first called, so programs
+// that contain it also run where the libraries are not installed.
 //
 // Goroutines set up connections through rdma_cm, under deadlines. Each open device has a monitor
 // goroutine that waits for events from the connection manager and the device. The monitor never
@@ -30,7 +31,7 @@ const ProviderName = "verbs"
 
 // ErrAbsent is the error of New in a build without the provider. It matches status.NotSupported.
 var ErrAbsent = status.Errorf(status.NotSupported,
-	"rdma provider verbs is not part of this build: build with cgo and `-tags verbs`, "+
+	"rdma provider verbs is not part of this build: build with cgo (`make build-hardware`), "+
 		"or use provider iwarp")
 
 // Options configures the provider. The zero value is ready for use.

@@ -1,4 +1,4 @@
-//go:build verbs
+//go:build cgo
 
 package ibv
 
@@ -110,7 +110,7 @@ const (
 )
 
 // String returns the symbolic name, for example "RDMA_CM_EVENT_REJECTED".
-func (t CMEventType) String() string { return C.GoString(C.rdma_event_str(uint32(t))) }
+func (t CMEventType) String() string { return C.GoString(C.rdma_event_str(C.uint32_t(t))) }
 
 // RejectedByApplication is the Status of EventRejected on InfiniBand and RoCE if the peer's
 // application rejected the request (IB_CM_REJ_CONSUMER_DEFINED).

@@ -1,13 +1,13 @@
-//go:build verbs
+//go:build cgo
 
-// Package ibv binds libibverbs and librdmacm. It wraps their objects in thin types, adds symbolic
-// names to errors, and makes one call into C per batch on the data path. It contains no policy.
+// Package ibv binds libibverbs and librdmacm, which Load loads at run time. It wraps their objects
+// in thin types, adds symbolic names to errors, and makes one call into C per batch on the data
+// path. It contains no policy.
 //
 // Objects are not reference-counted: before destroying one, the caller must make sure that nothing
 // else uses it.
 package ibv
 
-// #cgo LDFLAGS: -libverbs -lrdmacm
 // #include "shim.h"
 import "C"
 
@@ -97,7 +97,7 @@ func (c *Context) Limits(port uint8) (Limits, error) {
 		return Limits{}, wrap("query RDMA device", unix.Errno(errno))
 	}
 	var attributes C.struct_ibv_port_attr
-	if errno := C.zc_query_port(c.context, C.uint8_t(port), &attributes); errno != 0 {
+	if errno := C.ibv_query_port(c.context, C.uint8_t(port), &attributes); errno != 0 {
 		return Limits{}, wrap("query RDMA port", unix.Errno(errno))
 	}
 	transport := InfiniBand
@@ -118,15 +118,15 @@ func (c *Context) Limits(port uint8) (Limits, error) {
 		InboundReads:  int(device.max_qp_rd_atom),
 		OutboundReads: int(device.max_qp_init_rd_atom),
 		MessageBytes:  uint64(attributes.max_msg_sz),
-		PathMTU:       mtuBytes(attributes.active_mtu),
+		PathMTU:       mtuBytes(uint32(attributes.active_mtu)),
 		PortActive:    attributes.state == C.IBV_PORT_ACTIVE,
 		SoftIWARP:     device.vendor_id == siwVendor,
 	}, nil
 }
 
 // Path MTUs are encoded from 1 (256 bytes) to 5 (4096 bytes), IBTA volume 1, 9.4.
-func mtuBytes(mtu uint32) int              { return 128 << mtu }
-func mtuOf(bytes int) (mtu C.enum_ibv_mtu) { return C.enum_ibv_mtu(bits.Len(uint(bytes)) - 8) }
+func mtuBytes(mtu uint32) int          { return 128 << mtu }
+func mtuOf(bytes int) (mtu C.uint32_t) { return C.uint32_t(bits.Len(uint(bytes)) - 8) }
 
 // GID returns an entry of the port's GID table. For RoCE, it is an IPv6 or an IPv4-mapped address.
 func (c *Context) GID(port uint8, index int) ([16]byte, error) {
@@ -177,7 +177,7 @@ func (t AsyncEventType) String() string {
 	case EventPortError:
 		return "IBV_EVENT_PORT_ERR"
 	}
-	return C.GoString(C.ibv_event_type_str(uint32(t)))
+	return C.GoString(C.ibv_event_type_str(C.uint32_t(t)))
 }
 
 // AsyncDescriptor returns a descriptor that is readable while NextAsyncEvent has an event.

@@ -1,4 +1,4 @@
-//go:build verbs
+//go:build cgo
 
 package ibv
 
@@ -56,7 +56,7 @@ func (d *ProtectionDomain) Register(memory []byte, access Access) (*MemoryRegion
 	m := &MemoryRegion{}
 	address := unsafe.Pointer(unsafe.SliceData(memory))
 	m.pin.Pin(address)
-	mr, err := C.zc_register(d.pd, address, C.size_t(len(memory)), C.int(access))
+	mr, err := C.ibv_reg_mr(d.pd, address, C.size_t(len(memory)), C.int(access))
 	if mr == nil {
 		m.pin.Unpin()
 		return nil, wrap("register memory", errnoOf(err))

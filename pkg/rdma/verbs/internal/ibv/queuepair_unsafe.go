@@ -1,4 +1,4 @@
-//go:build verbs
+//go:build cgo
 
 package ibv
 
@@ -222,7 +222,7 @@ func (q *QueuePair) modify(state string, attributes *C.struct_ibv_qp_attr, mask 
 func (i *ID) queuePairAttributes(state uint32) (C.struct_ibv_qp_attr, C.int, error) {
 	var attributes C.struct_ibv_qp_attr
 	var mask C.int
-	attributes.qp_state = state
+	attributes.qp_state = C.uint32_t(state)
 	if result, err := C.rdma_init_qp_attr(i.id, &attributes, &mask); result != 0 {
 		return attributes, 0, wrap("get queue pair attributes", errnoOf(err))
 	}

@@ -9,12 +9,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <infiniband/verbs.h>
-#include <rdma/rdma_cma.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "library.h"
 
 // Layouts shared with Go, which checks their sizes at compile time.
 
@@ -73,7 +73,7 @@ static inline int zc_post_send(struct ibv_qp *qp, const struct zc_send *sends, i
 			r->next = i + 1 < n ? r + 1 : NULL;
 			r->sg_list = &segments[i];
 			r->num_sge = s->length > 0;
-			r->opcode = (enum ibv_wr_opcode)s->opcode;
+			r->opcode = s->opcode;
 			r->send_flags = s->flags;
 			r->wr.rdma.remote_addr = s->remote_address;
 			r->wr.rdma.rkey = s->remote_key;
@@ -152,20 +152,6 @@ static inline int zc_set_nonblocking(int descriptor)
 	if (flags < 0 || fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) < 0)
 		return errno;
 	return 0;
-}
-
-// zc_query_port exists because ibv_query_port is a macro.
-static inline int zc_query_port(struct ibv_context *context, uint8_t port,
-				struct ibv_port_attr *attributes)
-{
-	return ibv_query_port(context, port, attributes);
-}
-
-// zc_register exists because ibv_reg_mr is a macro.
-static inline struct ibv_mr *zc_register(struct ibv_pd *pd, void *address, size_t length,
-					 int access)
-{
-	return ibv_reg_mr(pd, address, length, access);
 }
 
 struct zc_async_event {
@@ -367,12 +353,12 @@ static inline int zc_read_address(const struct sockaddr *in, uint8_t *address, u
 
 static inline struct sockaddr *zc_local_address(struct rdma_cm_id *id)
 {
-	return rdma_get_local_addr(id);
+	return &id->route.addr.src_addr;
 }
 
 static inline struct sockaddr *zc_peer_address(struct rdma_cm_id *id)
 {
-	return rdma_get_peer_addr(id);
+	return &id->route.addr.dst_addr;
 }
 
 // zc_device_name returns NULL until an address has selected a device.
