@@ -22,12 +22,16 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## Build all programs into bin/
+build: ## Build all programs into bin/, without the providers for hardware (pure Go)
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
-.PHONY: build-verbs
-build-verbs: ## Build all programs with the verbs provider into bin/ (needs libibverbs-dev, librdmacm-dev)
-	CGO_ENABLED=1 go build -tags verbs -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+# Where the programs of each architecture go: those for this machine to bin/.
+ARCHITECTURES := amd64 arm64
+directory_of = bin/$(if $(filter $(1),$(shell go env GOHOSTARCH)),,linux-$(1))
+
+.PHONY: build-hardware
+build-hardware: ## Build all programs with the providers for hardware, too, into bin/ and, for the other architecture, bin/linux-ARCH/ (gcc)
+	$(foreach a,$(ARCHITECTURES),scripts/build-hardware.sh $(a) $(call directory_of,$(a)) -ldflags '$(LDFLAGS)' &&) true
 
 .PHONY: demo
 demo: build ## Run target, relay and initiator as processes; move and compare a file; short benchmark
@@ -137,7 +141,7 @@ soak: ## Long tests of everything, long fuzzing, a million simulated schedules (
 	scripts/simulate.sh 1000000
 
 .PHONY: packages
-packages: ## Make .deb and .rpm packages for amd64 and arm64 in dist/
+packages: ## Make .deb and .rpm packages for amd64 and arm64 in dist/ (gcc for both)
 	scripts/packages.sh
 
 .PHONY: release

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds .deb and .rpm packages for amd64 and arm64 in dist/. $PACKAGE_VERSION sets their version;
+# Builds .deb and .rpm packages for amd64 and arm64 in dist/, with the providers for hardware: see
+# build-hardware.sh for the compilers that it needs. $PACKAGE_VERSION sets their version;
 # the default derives from the last tag and the commit. $PACKAGE_ARCHITECTURES and
 # $PACKAGE_DIRECTORY override architectures and directory.
 set -euo pipefail
@@ -9,7 +10,10 @@ directory=${PACKAGE_DIRECTORY:-dist}
 read -r -a architectures <<<"${PACKAGE_ARCHITECTURES:-amd64 arm64}"
 
 module=github.com/zc-relay/zc-relay
-declare -A programs=([zc-relay]=zc-relay [zc-relay-target]=target [zc-relay-initiator]=initiator)
+# The installed name of each program, which deploy/packages uses, and its name in cmd/.
+declare -A programs=(
+    [zc-relay]=zc-relay [zc-relay-target]=target [zc-relay-initiator]=initiator [dma-copy]=dma-copy
+)
 declare -A directories=(
     [zc-relay]=/etc/zc-relay/tls
     [zc-relay-target]="/etc/zc-relay/target-tls /var/lib/zc-relay-target"
@@ -40,11 +44,10 @@ go build -modfile=tools/nfpm/go.mod -o dist/manual/bin/nfpm github.com/gorelease
 
 for PACKAGE_ARCH in "${architectures[@]}"; do
     rm -rf dist/stage
-    mkdir -p dist/stage
+    scripts/build-hardware.sh "$PACKAGE_ARCH" dist/stage/bin \
+        -ldflags "-s -w -X $module/internal/buildinfo.version=$PACKAGE_VERSION"
     for name in "${!programs[@]}"; do
-        CGO_ENABLED=0 GOARCH=$PACKAGE_ARCH go build -trimpath \
-            -ldflags "-s -w -X $module/internal/buildinfo.version=$PACKAGE_VERSION" \
-            -o "dist/stage/$name" "./cmd/${programs[$name]}"
+        mv "dist/stage/bin/${programs[$name]}" "dist/stage/$name"
         for script in postinstall preremove postremove; do
             sed "s|@UNIT@|$name|g; s|@DIRECTORIES@|${directories[$name]:-}|g; s|@USERS@|${users[$name]:-}|g" \
                 "deploy/packages/$script.sh" >"dist/stage/$name.$script.sh"

@@ -5,6 +5,8 @@ set -euo pipefail
 share=/run/share
 export DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin
 daemons=(zc-relay-target zc-relay)
+programs=("${daemons[@]}" zc-relay-initiator dma-copy)
+packages=("${daemons[@]}" zc-relay-initiator zc-relay-dma-copy)
 
 step() { printf '=== %s\n' "$*"; }
 fail() {
@@ -114,13 +116,29 @@ for daemon in "${daemons[@]}"; do
 done
 expect "the configuration of zc-relay is sound" zc-relay config check /etc/zc-relay/zc-relay.yaml
 expect "the configuration of the target is sound" zc-relay-target config check /etc/zc-relay/zc-relay-target.yaml
-for page in zc-relay zc-relay-run zc-relay-target zc-relay-initiator-bench; do
+for page in zc-relay zc-relay-run zc-relay-target zc-relay-initiator-bench dma-copy; do
     expect "$page has a manual page" test -s "/usr/share/man/man1/$page.1.gz"
 done
-for program in "${daemons[@]}" zc-relay-initiator; do
+for program in "${programs[@]}"; do
     expect "$program completes in bash" bash -c "source /usr/share/bash-completion/completions/$program && complete -p $program"
     expect "$program knows its version" grep -q " 1\.0\.0 " <("$program" version 2>/dev/null || "$program" --version)
 done
+
+step 'providers, with and without the libraries that they load'
+provider() { grep -Eq "^$1 +$2 +$3" <<<"$(zc-relay providers)"; }
+for library in libibverbs.so.1 librdmacm.so.1; do
+    libraries+=("$(ldconfig -p | awk -v name="$library" '$1 == name { print $NF; exit }')")
+done
+expect "verbs is there and has no device" provider rdma verbs 'built in +no device'
+expect "doca is absent with a reason" provider comch doca 'absent +.+'
+expect "doca is absent with a reason" provider dma doca 'absent +.+'
+for library in "${libraries[@]}"; do mv "$library" "$library.hidden"; done
+for program in "${programs[@]}"; do
+    expect "$program starts without the libraries" "$program" --help >/dev/null
+done
+expect "what verbs lacks is named" provider rdma verbs 'absent .*install libibverbs1 and librdmacm1'
+for library in "${libraries[@]}"; do mv "$library.hidden" "$library"; done
+expect "verbs is back" provider rdma verbs 'built in +no device'
 
 step start
 systemctl enable --now "${daemons[@]}"
@@ -166,7 +184,7 @@ expect "the volume keeps its content" cmp /tmp/original /tmp/zc/copy
 
 step remove
 rm -r /etc/systemd/system/zc-relay*.service.d
-dpkg --remove zc-relay zc-relay-target zc-relay-initiator
+dpkg --remove "${packages[@]}"
 for daemon in "${daemons[@]}"; do
     expect "$daemon is stopped" [ "$(property "$daemon" ActiveState)" != active ]
     expect "no process of $daemon is left" [ -z "$(pgrep -u "$daemon")" ]

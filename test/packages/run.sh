@@ -2,9 +2,15 @@
 # Builds the packages twice, as two versions, and has them installed, used,
 # upgraded and removed under a real systemd: that of this machine, booted on a
 # copy of its root directory that exists in memory only. What happens there is
-# in guest.sh. Needs root.
+# in guest.sh. Needs root, and the libraries of RDMA devices, which it hides for a while.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+for library in libibverbs.so.1 librdmacm.so.1; do
+    ldconfig -p | grep -q "$library" || {
+        echo "found no $library; run: apt-get install libibverbs1 librdmacm1" >&2
+        exit 1
+    }
+done
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -18,7 +24,7 @@ done
 for package in "$work"/share/1.0.0/*.rpm; do
     # Installing it takes an RPM distribution; its content and scripts do not.
     rpm --query --package --list "$package" >"$work/list"
-    grep -q '^/usr/bin/zc-relay' "$work/list"
+    grep -Eq '^/usr/bin/(zc-relay|dma-copy)' "$work/list"
 done
 
 # Its own mounts, processes, network and cgroups: nothing of it reaches the
