@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"io"
@@ -113,6 +114,37 @@ func TestWrongFlagsOfTheOriginalAreUsageErrors(t *testing.T) {
 		if _, c, err := load(t, line); program.ExitCode(err) != program.ExitUsage ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %+v, error %v", line, c, err)
+		}
+	}
+}
+
+func TestDoctorChecksWhatTheTargetWouldUse(t *testing.T) {
+	for line, c := range map[string]struct {
+		code int
+		text []string
+	}{
+		"--config=": {program.ExitOK, []string{"127.0.0.1:7470 is"}},
+		"-d 03:00.0 --listen-port 0 --block-count 8": {program.ExitOK,
+			[]string{"need up to 32KiB", "flags and variables", "iwarp at 0.0.0.0"}},
+		"--volume disk=file:/no/such/file": {program.ExitFailure,
+			[]string{"fail  volumes", "no such file"}},
+		"--listen-address 192.0.2.1 --volume a=memory:1MiB": {program.ExitFailure,
+			[]string{"cannot listen on 192.0.2.1:7470", "iwarp at 192.0.2.1"}},
+		"--config /no/such/file": {program.ExitUsage, []string{"/no/such/file"}},
+	} {
+		var out bytes.Buffer
+		root := newCommand()
+		root.SetOut(&out)
+		root.SetErr(&out)
+		code := program.Run(t.Context(), root, append([]string{"doctor"},
+			strings.Fields(line)...))
+		for _, want := range c.text {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s does not say %q:\n%s", line, want, out.String())
+			}
+		}
+		if code != c.code {
+			t.Errorf("%s: exit code %d\n%s", line, code, out.String())
 		}
 	}
 }

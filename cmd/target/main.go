@@ -82,7 +82,7 @@ SIGHUP rereads the file and logs which changes need a restart.`,
 	cmd.SetVersionTemplate(buildinfo.String("target") + "\n")
 	from.add(cmd.Flags())
 	faults.AddFlags(cmd.Flags(), fault.Volume, fault.RDMA, fault.Control)
-	cmd.AddCommand(newConfigCommand())
+	cmd.AddCommand(newConfigCommand(), newDoctorCommand())
 	argp.Adopt(cmd, cmd)
 	return cmd
 }

@@ -3,12 +3,16 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/doctor"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
-	"github.com/zc-relay/zc-relay/cmd/zc-relay/internal/doctor"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
 )
 
@@ -68,7 +72,7 @@ func TestDevicesOfAnAbsentProviderSayWhy(t *testing.T) {
 func TestDoctorEndsWithTheWorstOfItsFindings(t *testing.T) {
 	proc, sys := t.TempDir(), t.TempDir()
 	sysfstest.Write(t, proc, "sys/kernel/osrelease", "6.1.0")
-	arguments := []string{"doctor", "--path.procfs", proc, "--path.sysfs", sys}
+	arguments := []string{"doctor", "--config=", "--path.procfs", proc, "--path.sysfs", sys}
 	code, text, _ := execute(t, arguments...)
 	if code != 0 || !strings.Contains(text, "Linux 6.1.0") || !strings.Contains(text, "→ ") ||
 		!strings.Contains(text, "0 failures") {
@@ -89,6 +93,66 @@ func TestDoctorEndsWithTheWorstOfItsFindings(t *testing.T) {
 		if code, _, _ := execute(t, append(arguments, wrong...)...); code != program.ExitUsage {
 			t.Errorf("%v ends with %d", wrong, code)
 		}
+	}
+}
+
+func TestDoctorChecksWhatRunWouldUse(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	file := filepath.Join(t.TempDir(), "zc-relay.yaml")
+	const format = `
+operations: {listen: "%[1]s"}
+workers: {poll: busy, count: 200}
+tls: {certificate: /no/such/cert, key: /no/such/key, ca: /no/such/ca}
+control: {keep_alive_interval: 2s, keep_alive_dead_after: 3s}
+channels:
+  - {name: one, target: "%[1]s", volume: a, device: "03:00.0", representor: "b1:00.0"}
+  - {name: two, target: "%[1]s", volume: b, rdma_address: 192.0.2.1, access: {users: [nobody2]}}
+`
+	if err := os.WriteFile(file, fmt.Appendf(nil, format, listener.Addr()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, text, _ := execute(t, "doctor", "--config", file, "-o", "json")
+	var r doctor.Report
+	decode(t, text, &r)
+	for _, want := range []doctor.Finding{
+		{Check: "configuration", Verdict: doctor.OK, Detail: file},
+		{Check: "cores", Verdict: doctor.Fail, Detail: "200 unpinned workers"},
+		{Check: "rdma-provider", Verdict: doctor.OK, Detail: "iwarp at 127.0.0.1"},
+		{Check: "rdma-provider", Verdict: doctor.Fail, Detail: "iwarp at 192.0.2.1"},
+		{Check: "comch-provider", Verdict: doctor.OK, Detail: "device 03:00.0"},
+		{Check: "users", Verdict: doctor.Fail, Detail: "nobody2"},
+		{Check: "tls", Verdict: doctor.Fail, Detail: "/no/such/"},
+		{Check: "target", Verdict: doctor.OK, Detail: listener.Addr().String()},
+		{Check: "ports", Verdict: doctor.Warn, Detail: listener.Addr().String() + " is in use"},
+		{Check: "time-outs", Verdict: doctor.Fail, Detail: "dead after 3s"},
+	} {
+		if !slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool {
+			return f.Check == want.Check && f.Verdict == want.Verdict &&
+				strings.Contains(f.Detail, want.Detail)
+		}) {
+			t.Errorf("no finding is like %+v: %+v", want, r.Findings)
+		}
+	}
+	if code != program.ExitFailure {
+		t.Errorf("exit code %d", code)
+	}
+	if code, _, stderr := execute(t, "doctor", "--config", file, "--comch-provider",
+		"pigeon"); code != program.ExitUsage || !strings.Contains(stderr, "pigeon") {
+		t.Errorf("a wrong flag: %d %q", code, stderr)
+	}
+	if code, _, stderr := execute(t, "doctor", "--config", "/no/such/file"); code !=
+		program.ExitUsage || !strings.Contains(stderr, "/no/such/file") {
+		t.Errorf("no file: %d %q", code, stderr)
+	}
+	code, text, _ = execute(t, "doctor", "--config=", "--comch-provider", "doca",
+		"--storage-server", listener.Addr().String())
+	if code != program.ExitFailure || !strings.Contains(text, "doca-sdk-comch") ||
+		!strings.Contains(text, "flags and variables") {
+		t.Errorf("without DOCA: %d\n%s", code, text)
 	}
 }
 

@@ -39,8 +39,8 @@ func (f *flags) add(set *pflag.FlagSet) {
 	set.Var(&f.timeout, "control-timeout", "")
 }
 
-// call runs a program with one command, or with the commands work and put, the first of which may be
-// left out.
+// call runs a program with one command, or with the commands work and put, the first of which may
+// be left out.
 func call(commands bool, arguments ...string) (f flags, operands []string, output string,
 	err error) {
 	var out bytes.Buffer

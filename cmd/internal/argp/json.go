@@ -21,7 +21,8 @@ const (
 	dpdkSection = "doca_dpdk_flags"
 )
 
-// parameters is the content of a JSON file: flags by their long names. Such files may have comments.
+// parameters is the content of a JSON file: flags by their long names. Such files may have
+// comments.
 type parameters struct {
 	General map[string]any `json:"doca_general_flags"`
 	Program map[string]any `json:"doca_program_flags"`

@@ -29,6 +29,9 @@ type Sources struct {
 	Environ []string
 	// Flags is the flag set with the flags of AddRelayFlags or AddTargetFlags; nil for none.
 	Flags *pflag.FlagSet
+	// Partial accepts a configuration that lacks what is required. Without channels or volumes, it
+	// has one with the defaults.
+	Partial bool
 }
 
 // The prefixes of environment variables. Two underscores separate the prefix and the sections of a
@@ -43,7 +46,13 @@ const (
 // LoadRelay reads the configuration of zc-relay. An error of type Problems lists all problems.
 func LoadRelay(s Sources) (*Relay, error) {
 	c := DefaultRelay()
-	if err := load(s, RelayPrefix, c.describe, c.check); err != nil {
+	check := func(report reporter) {
+		if s.Partial && len(c.Channels) == 0 {
+			c.Channels = []Channel{DefaultChannel()}
+		}
+		c.check(report)
+	}
+	if err := load(s, RelayPrefix, c.describe, check); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -52,7 +61,13 @@ func LoadRelay(s Sources) (*Relay, error) {
 // LoadTarget reads the configuration of the target, as LoadRelay does for zc-relay.
 func LoadTarget(s Sources) (*Target, error) {
 	c := DefaultTarget()
-	if err := load(s, TargetPrefix, c.describe, c.check); err != nil {
+	check := func(report reporter) {
+		if s.Partial && len(c.Volumes) == 0 {
+			c.Volumes = []Volume{defaultVolume()}
+		}
+		c.check(report)
+	}
+	if err := load(s, TargetPrefix, c.describe, check); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -63,12 +78,13 @@ type loader struct {
 	root     *node
 	merged   *koanf.Koanf
 	sources  map[string]string // by path
+	partial  bool
 	problems Problems
 }
 
 func load(s Sources, prefix string, describe func(section), check func(reporter)) error {
 	l := &loader{root: describeSection("", "", describe), merged: koanf.New(separator),
-		sources: make(map[string]string)}
+		sources: make(map[string]string), partial: s.Partial}
 	if err := l.addFile(s.File); err != nil {
 		return err
 	}
@@ -236,7 +252,7 @@ func (l *loader) decode(n *node, path string) {
 func (l *loader) decodeValue(n *node, path string) {
 	text, given := l.merged.Get(path).(string)
 	if !given {
-		if n.required && !l.hasProblem(path) {
+		if n.required && !l.partial && !l.hasProblem(path) {
 			l.problem(l.sourceOf(path), path, "", "is required: "+n.doc+flagHint(n))
 		}
 		return

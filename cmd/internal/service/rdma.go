@@ -2,13 +2,13 @@ package service
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
+	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs"
@@ -17,7 +17,7 @@ import (
 
 // openRDMA returns the configured RDMA provider.
 func openRDMA(c config.RDMA, log *zap.Logger) (rdma.Provider, error) {
-	if c.Provider == verbs.ProviderName && pciAddress.MatchString(c.Device) {
+	if c.Provider == verbs.ProviderName && strings.Contains(pci.Full(c.Device), ":") {
 		name, err := deviceOfFunction(rdmadevice.SystemRoot, c.Device)
 		if err != nil {
 			return nil, fmt.Errorf("rdma.device (--rdma-device): %w", err)
@@ -38,9 +38,6 @@ func openRDMA(c config.RDMA, log *zap.Logger) (rdma.Provider, error) {
 	return p, nil
 }
 
-// pciAddress matches both notations of a PCI address: 03:00.0 and 0000:03:00.0.
-var pciAddress = regexp.MustCompile(`^([0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]$`)
-
 // deviceOfFunction returns the name of the RDMA device of a PCI function.
 func deviceOfFunction(sysfs, address string) (string, error) {
 	tree, err := rdmadevice.Open(sysfs)
@@ -51,11 +48,7 @@ func deviceOfFunction(sysfs, address string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	full := strings.ToLower(address)
-	if strings.Count(full, ":") == 1 {
-		full = "0000:" + full
-	}
-	found, err := tree.Select(devices, []string{full})
+	found, err := tree.Select(devices, []string{pci.Full(address)})
 	if err != nil {
 		return "", err
 	}

@@ -13,17 +13,9 @@ func TestAPCIAddressNamesItsRDMADevice(t *testing.T) {
 		if name, err := deviceOfFunction(sysfs, address); err != nil || name != "mlx5_0" {
 			t.Errorf("%s: %q, error %v", address, name, err)
 		}
-		if !pciAddress.MatchString(address) {
-			t.Errorf("%s is taken for a name", address)
-		}
 	}
 	if _, err := deviceOfFunction(sysfs, "99:00.0"); err == nil ||
 		!strings.Contains(err.Error(), `"0000:99:00.0" is not an RDMA device`) {
 		t.Errorf("an address without a device: %v", err)
-	}
-	for _, name := range []string{"mlx5_0", "p0", "mlx5_core.sf.4", "03:00", "x03:00.0"} {
-		if pciAddress.MatchString(name) {
-			t.Errorf("%s is taken for a PCI address", name)
-		}
 	}
 }

@@ -12,7 +12,10 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/affinity"
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // Schema names the report's format. Fields may be added within a version.
@@ -81,24 +84,55 @@ type Options struct {
 	// Sysfs, Procfs and Dev are the roots of these trees: "/sys", "/proc" and "/dev", or copies
 	// from another machine.
 	Sysfs, Procfs, Dev string
+	// Configuration says where the configuration comes from.
+	Configuration string
+	// Unit is the systemd unit of the daemon.
+	Unit string
 	// CPUs holds the cores for the workers; if empty, the scheduler places Workers of them.
 	CPUs    []int
 	Workers int
 	// Busy means that the workers poll without pause.
 	Busy bool
-	// Verbs means that the RDMA provider is verbs.
-	Verbs bool
 	// Descriptors is how many file descriptors the daemon can need, and LimitNOFILE the limit that
 	// its unit should have.
 	Descriptors, LimitNOFILE int
-	// Target, if valid, is the control address that must be reachable.
-	Target netip.AddrPort
-	// Listen holds addresses, HOST:PORT, that must be free.
-	Listen []string
+
+	// Verbs means that the RDMA provider is verbs. OpenRDMA returns the provider; nil skips it.
+	Verbs    bool
+	OpenRDMA func() (rdma.Provider, error)
+	// RDMAAddresses holds the local addresses of RDMA connections, besides those of the routes to
+	// the targets.
+	RDMAAddresses []netip.Addr
+
+	// Doca means that the Comch provider is doca. OpenComch returns the provider; nil skips it.
+	Doca      bool
+	OpenComch func() (comch.Provider, error)
+	// Servers holds the Comch services to offer.
+	Servers []comch.Service
+	// CheckUsers returns an error if a user in the configuration does not exist; it may be nil.
+	CheckUsers func() error
+
+	// Targets holds what must be reachable.
+	Targets []Target
+	// Listen holds addresses, HOST:PORT, that must be free. OwnListen holds those of the daemon,
+	// which uses them if it runs.
+	Listen, OwnListen []string
+	// LoadTLS loads the credentials and returns when they expire; nil without TLS.
+	LoadTLS func() (time.Time, error)
+	// Volumes holds what a target serves.
+	Volumes []volume.Spec
+
 	// KeepAliveInterval and DeadAfter apply to control connections.
 	KeepAliveInterval, DeadAfter time.Duration
-	// IOTimeout bounds an IO at the target.
-	IOTimeout retry.Bound
+	// IOTimeouts bound an IO at the target. Each differs from the others.
+	IOTimeouts []retry.Bound
+}
+
+// Target is what a channel connects to.
+type Target struct {
+	Address netip.AddrPort
+	// RDMAAddress is the local address of RDMA connections, invalid for that of the route.
+	RDMAAddress netip.Addr
 }
 
 // Examine runs all checks. The end of ctx ends checks that wait.
@@ -106,10 +140,10 @@ func Examine(ctx context.Context, options *Options) *Report {
 	m := &machine{Options: options}
 	r := &Report{Schema: Schema, Verdict: OK}
 	for _, check := range []func() []Finding{
-		m.kernel, m.memlock, m.descriptors, m.hugePages, m.cores, m.cpuQuota, m.numa, m.frequency,
-		m.clock,
-		m.devices, m.infinibandFiles,
-		func() []Finding { return m.target(ctx) }, m.ports, m.timeouts,
+		m.configuration, m.kernel, m.memlock, m.descriptors, m.hugePages, m.cores, m.cpuQuota,
+		m.numa, m.frequency, m.clock,
+		m.devices, m.infinibandFiles, m.rdma, m.representors, m.comch, m.users,
+		m.tls, m.volumes, func() []Finding { return m.targets(ctx) }, m.ports, m.timeouts,
 	} {
 		for _, f := range check() {
 			r.Verdict = r.Verdict.worse(f.Verdict)
@@ -117,6 +151,10 @@ func Examine(ctx context.Context, options *Options) *Report {
 		}
 	}
 	return r
+}
+
+func (m *machine) configuration() []Finding {
+	return []Finding{ok("configuration", m.Configuration)}
 }
 
 // machine gives the checks access to the machine.

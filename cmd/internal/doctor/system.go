@@ -199,8 +199,8 @@ func (m *machine) descriptors() []Finding {
 			"check that /proc is mounted")}
 	case limit < uint64(m.Descriptors):
 		return []Finding{warn(check, detail+", so some sessions would be rejected",
-			fmt.Sprintf("systemctl edit zc-relay, with [Service] LimitNOFILE=%d, or lower the limits in the configuration (--config)",
-				m.LimitNOFILE))}
+			fmt.Sprintf("systemctl edit %s, with [Service] LimitNOFILE=%d, or lower the limits in the configuration (--config)",
+				m.Unit, m.LimitNOFILE))}
 	case limit == unlimited:
 		detail = "RLIMIT_NOFILE is unlimited"
 	}

@@ -2,75 +2,118 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice"
+	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
 // reachTimeout bounds the connection attempt to the target.
 const reachTimeout = 3 * time.Second
 
-func (m *machine) target(ctx context.Context) []Finding {
-	const check = "target"
-	if !m.Target.IsValid() {
-		return nil
+func (m *machine) targets(ctx context.Context) []Finding {
+	var findings []Finding
+	tried := make(map[netip.AddrPort]bool)
+	for _, t := range m.Targets {
+		if !tried[t.Address] {
+			tried[t.Address] = true
+			findings = append(findings, reach(ctx, t.Address))
+		}
 	}
+	return findings
+}
+
+// reach connects to a target.
+func reach(ctx context.Context, target netip.AddrPort) Finding {
+	const check = "target"
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
 	var d net.Dialer
-	connection, err := d.DialContext(ctx, "tcp", m.Target.String())
+	connection, err := d.DialContext(ctx, "tcp", target.String())
 	if err != nil {
-		return []Finding{fail(check, fmt.Sprintf("%v cannot be reached: %v", m.Target, err),
-			"start the target; check address, route and firewall")}
+		return fail(check, fmt.Sprintf("%v cannot be reached: %v", target, err),
+			"start the target; check address, route and firewall")
 	}
 	defer connection.Close()
-	return []Finding{ok(check, fmt.Sprintf("%v can be reached from %v", m.Target,
-		connection.LocalAddr()))}
+	return ok(check, fmt.Sprintf("%v can be reached from %v", target, connection.LocalAddr()))
 }
 
 func (m *machine) ports() []Finding {
 	const check = "ports"
 	var findings []Finding
 	for _, address := range m.Listen {
-		listener, err := net.Listen("tcp", address)
-		if err != nil {
+		if err := tryListen(address); err != nil {
 			findings = append(findings, fail(check, fmt.Sprintf("cannot listen on %s: %v", address,
 				err), "find the process that uses it: ss -ltnp"))
 			continue
 		}
-		_ = listener.Close()
 		findings = append(findings, ok(check, address+" is free"))
 	}
+	for _, address := range m.OwnListen {
+		switch err := tryListen(address); {
+		case errors.Is(err, syscall.EADDRINUSE):
+			findings = append(findings, warn(check, address+" is in use",
+				"unless "+m.Unit+" runs, find the process that uses it: ss -ltnp"))
+		case err != nil:
+			findings = append(findings, fail(check, fmt.Sprintf("cannot listen on %s: %v", address,
+				err), "use an address of this machine, and a port that the user may use"))
+		default:
+			findings = append(findings, ok(check, address+" is free"))
+		}
+	}
 	return findings
+}
+
+func tryListen(address string) error {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	return listener.Close()
 }
 
 // timeouts checks whether the timeouts fit each other.
 func (m *machine) timeouts() []Finding {
 	const check = "time-outs"
-	detail := fmt.Sprintf("a silent peer is dead after %v, with keep-alive messages every %v; an IO may take %v",
-		m.DeadAfter, m.KeepAliveInterval, m.IOTimeout)
-	ioTimeout, limited := m.IOTimeout.Duration()
-	switch {
-	case m.DeadAfter/2 < m.KeepAliveInterval:
+	detail := fmt.Sprintf("a silent peer is dead after %v, with keep-alive messages every %v",
+		m.DeadAfter, m.KeepAliveInterval)
+	if m.DeadAfter/2 < m.KeepAliveInterval {
 		return []Finding{fail(check, detail+": a single late message ends all sessions",
 			"set --keep-alive-dead-after to at least three times --keep-alive-interval")}
-	case !limited || ioTimeout == 0:
-		return []Finding{warn(check,
-			detail+" (no timeout): a target that hangs blocks sessions for ever",
-			"set --io-timeout")}
-	case ioTimeout <= m.DeadAfter:
-		return []Finding{warn(check,
-			detail+": an IO times out before the relay detects a dead target, which hides the cause",
-			"set --io-timeout above --keep-alive-dead-after")}
 	}
-	return []Finding{ok(check, detail)}
+	findings := make([]Finding, 0, len(m.IOTimeouts)+1)
+	for _, bound := range m.IOTimeouts {
+		findings = append(findings, m.ioTimeout(check, fmt.Sprintf("%s; an IO may take %v", detail,
+			bound), bound))
+	}
+	if len(findings) == 0 {
+		findings = append(findings, ok(check, detail))
+	}
+	return findings
+}
+
+func (m *machine) ioTimeout(check, detail string, bound retry.Bound) Finding {
+	timeout, limited := bound.Duration()
+	switch {
+	case !limited || timeout == 0:
+		return warn(check, detail+" (no timeout): a target that hangs blocks sessions for ever",
+			"set --io-timeout")
+	case timeout <= m.DeadAfter:
+		return warn(check,
+			detail+": an IO times out before the relay detects a dead target, which hides the cause",
+			"set --io-timeout above --keep-alive-dead-after")
+	}
+	return ok(check, detail)
 }
 
 // minRoCEMTU is the interface MTU below which RoCE packets carry less than 4096 bytes.

@@ -61,7 +61,7 @@ func machineWith(t *testing.T, files map[string]string) *machine {
 		Sysfs: sys, Procfs: proc, Dev: t.TempDir(), CPUs: []int{4, 5}, Workers: 2,
 		Descriptors: 60_000, LimitNOFILE: 1 << 16,
 		KeepAliveInterval: time.Second, DeadAfter: 5 * time.Second,
-		IOTimeout: retry.Within(30 * time.Second),
+		IOTimeouts: []retry.Bound{retry.Within(30 * time.Second)}, Unit: "zc-relay",
 	}}
 }
 
@@ -149,9 +149,9 @@ func TestWhatIsWrongWithAMachineIsFound(t *testing.T) {
 			text: "cores 2 are not on node 1, where mlx5_0 is"},
 		"dead too early": {change: func(o *Options) { o.DeadAfter = time.Second },
 			verdict: Fail, text: "a single late message"},
-		"IO times out too early": {change: func(o *Options) { o.IOTimeout = retry.Within(4 * time.Second) },
+		"IO times out too early": {change: func(o *Options) { o.IOTimeouts[0] = retry.Within(4 * time.Second) },
 			verdict: Warn, text: "before the relay detects a dead target"},
-		"IO never times out": {change: func(o *Options) { o.IOTimeout = retry.Forever() }, verdict: Warn,
+		"IO never times out": {change: func(o *Options) { o.IOTimeouts[0] = retry.Forever() }, verdict: Warn,
 			text: "blocks sessions for ever"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -192,10 +192,17 @@ func TestThePortsOfTheNetworkAreTried(t *testing.T) {
 	}
 	address := netip.MustParseAddrPort(listener.Addr().String())
 	m := machineWith(t, nil)
-	m.Target, m.Listen = address, []string{address.String()}
-	expect(t, m.target(t.Context()), OK, "can be reached")
+	m.Targets = []Target{{Address: address}, {Address: address}}
+	m.Listen, m.OwnListen = []string{address.String()}, []string{address.String()}
+	if findings := m.targets(t.Context()); len(findings) != 1 {
+		t.Errorf("two channels with one target have %d findings", len(findings))
+	}
+	expect(t, m.targets(t.Context()), OK, "can be reached")
 	expect(t, m.ports(), Fail, "cannot listen on")
+	expect(t, m.ports(), Warn, "is in use")
 	_ = listener.Close()
-	expect(t, m.target(t.Context()), Fail, "cannot be reached")
+	expect(t, m.targets(t.Context()), Fail, "cannot be reached")
 	expect(t, m.ports(), OK, "is free")
+	m.Listen, m.OwnListen = nil, []string{"192.0.2.1:80"}
+	expect(t, m.ports(), Fail, "cannot listen on 192.0.2.1:80")
 }

@@ -1,0 +1,307 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/zc-relay/zc-relay/internal/pci"
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// rdma opens the RDMA provider, and a device for each local address.
+func (m *machine) rdma() []Finding {
+	const check = "rdma-provider"
+	if m.OpenRDMA == nil {
+		return nil
+	}
+	provider, err := m.OpenRDMA()
+	if err != nil {
+		return []Finding{fail(check, bare(err), m.rdmaRemedy(err))}
+	}
+	addresses, findings := m.rdmaAddresses()
+	for _, address := range addresses {
+		findings = append(findings, m.openDevice(check, provider, address))
+	}
+	return findings
+}
+
+// rdmaRemedy says what to do about a provider that cannot be used.
+func (m *machine) rdmaRemedy(err error) string {
+	if m.Verbs && errors.Is(err, status.NotSupported) {
+		return "install libibverbs1 and librdmacm1 (Debian, Ubuntu) or rdma-core and librdmacm (RHEL), with a program that has the provider (\"zc-relay providers\"); or use --rdma-provider iwarp"
+	}
+	return "correct --rdma-provider and --rdma-device; \"zc-relay devices\" lists the devices"
+}
+
+// rdmaAddresses returns the local addresses of RDMA connections, each once.
+func (m *machine) rdmaAddresses() (addresses []netip.Addr, findings []Finding) {
+	addresses = slices.Clone(m.RDMAAddresses)
+	for _, t := range m.Targets {
+		address := t.RDMAAddress
+		if !address.IsValid() {
+			var err error
+			if address, err = localAddress(t.Address); err != nil {
+				findings = append(findings, fail("rdma-provider",
+					fmt.Sprintf("there is no route to target %v: %v", t.Address, err),
+					"add a route, or correct the address of the target"))
+				continue
+			}
+		}
+		addresses = append(addresses, address)
+	}
+	if len(addresses) == 0 && len(findings) == 0 {
+		addresses = append(addresses, netip.IPv4Unspecified())
+	}
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	return slices.Compact(addresses), findings
+}
+
+// localAddress returns the local address of the route to an address. It sends nothing.
+func localAddress(remote netip.AddrPort) (netip.Addr, error) {
+	connection, err := net.Dial("udp", remote.String())
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer connection.Close()
+	return connection.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
+}
+
+func (m *machine) openDevice(check string, provider rdma.Provider, address netip.Addr) Finding {
+	device, err := provider.Open(address)
+	if err != nil {
+		return fail(check, fmt.Sprintf("%s at %v: %s", provider.Name(), address, bare(err)),
+			"use an address of an RDMA device (--rdma-address), or --rdma-device; \"zc-relay devices\" lists them")
+	}
+	c := device.Capabilities()
+	if err := device.Close(); err != nil {
+		return warn(check, fmt.Sprintf("%s at %v: %s", provider.Name(), address, bare(err)),
+			"report this")
+	}
+	return ok(check, fmt.Sprintf("%s at %v: transport %s", provider.Name(), address, c.Transport))
+}
+
+// hostFunction matches the port names of network interfaces that represent functions of the host:
+// "pf0", "pf0vf3", "c1pf0" (devlink-port(8)).
+var hostFunction = regexp.MustCompile(`^(c[0-9]+)?pf[0-9]+((vf|sf)[0-9]+)?$`)
+
+// representors checks that the DPU owns the card: only then, functions of the host have network
+// interfaces on the DPU.
+func (m *machine) representors() []Finding {
+	const check = "representors"
+	if !m.Doca {
+		return nil
+	}
+	entries, err := os.ReadDir(filepath.Join(m.Sysfs, "class", "net"))
+	if err != nil {
+		return []Finding{warn(check, "the network interfaces cannot be read: "+err.Error(),
+			"check that /sys is mounted")}
+	}
+	var names []string
+	for _, e := range entries {
+		if hostFunction.MatchString(m.sys("class", "net", e.Name(), "phys_port_name")) {
+			names = append(names, e.Name())
+		}
+	}
+	if len(names) == 0 {
+		return []Finding{warn(check,
+			"no network interface represents a function of the host: the card is in NIC mode, or its eswitch is not in switchdev mode, or this is not the DPU",
+			"mlxconfig -d /dev/mst/DEVICE q INTERNAL_CPU_OFFLOAD_ENGINE must say ENABLED(0), and devlink dev eswitch show pci/0000:03:00.0 must say switchdev")}
+	}
+	return []Finding{ok(check, "functions of the host have the interfaces "+
+		strings.Join(names, ", "))}
+}
+
+// comch checks that the provider can offer every service.
+func (m *machine) comch() []Finding {
+	const check = "comch-provider"
+	if m.OpenComch == nil {
+		return nil
+	}
+	provider, err := m.OpenComch()
+	if err != nil {
+		return []Finding{fail(check, bare(err), m.comchRemedy())}
+	}
+	var devices []comch.Device
+	if lister, can := provider.(comch.DeviceLister); can {
+		if devices, err = lister.Devices(); err != nil {
+			return []Finding{fail(check, "list devices: "+bare(err), m.comchRemedy())}
+		}
+	}
+	var findings []Finding
+	tried := make(map[comch.Service]bool)
+	for _, s := range m.Servers {
+		if !tried[s] {
+			tried[s] = true
+			findings = append(findings, m.server(check, provider, devices, s))
+		}
+	}
+	return findings
+}
+
+func (m *machine) comchRemedy() string {
+	if m.Doca {
+		return "install the packages doca-sdk-common and doca-sdk-comch of DOCA 2.9 or later, or set DOCA_SDK_LIB_PATH to the directory of its libraries, with a program that has the provider (\"zc-relay providers\")"
+	}
+	return "correct --comch-provider"
+}
+
+// server checks that a device can serve a representor.
+func (m *machine) server(check string, provider comch.Provider, devices []comch.Device,
+	s comch.Service) Finding {
+	what := fmt.Sprintf("%s: device %s", provider.Name(), s.Device)
+	c, err := provider.Capabilities(s.Device)
+	switch {
+	case err != nil && m.Doca && errors.Is(err, status.NotSupported):
+		return fail(check, what+": "+bare(err), m.comchRemedy())
+	case err != nil:
+		return fail(check, what+": "+bare(err),
+			"correct --device; \"zc-relay devices\" lists what there is")
+	case !c.Server:
+		return fail(check, what+" cannot have servers",
+			"run the relay on the DPU, in DPU mode, on a device of the DPU")
+	case len(s.Name) > c.MaxNameLength:
+		return fail(check, fmt.Sprintf("%s: the service name %q is longer than %d bytes", what,
+			s.Name, c.MaxNameLength), "shorten --command-channel-name")
+	}
+	i := slices.IndexFunc(devices, func(d comch.Device) bool {
+		return pci.Normalize(d.PCI) == pci.Normalize(s.Device) || d.RDMA == s.Device ||
+			d.Net == s.Device
+	})
+	if i < 0 {
+		// A provider that accepts any name need not know it.
+		return ok(check, fmt.Sprintf("%s can serve %s", what, s.Representor))
+	}
+	known := func(r comch.Representor) bool {
+		return pci.Normalize(r.PCI) == pci.Normalize(s.Representor) || r.VUID == s.Representor
+	}
+	if all := devices[i].Representors; len(all) > 0 && !slices.ContainsFunc(all, known) ||
+		len(all) == 0 && m.Doca {
+		return fail(check, fmt.Sprintf("%s has no representor %s, only [%s]", what, s.Representor,
+			representorNames(all)),
+			"correct --representor: lspci -D on the host shows the address of the card's function there")
+	}
+	return ok(check, fmt.Sprintf("%s has representor %s", what, s.Representor))
+}
+
+func representorNames(all []comch.Representor) string {
+	names := make([]string, len(all))
+	for i, r := range all {
+		names[i] = r.PCI
+	}
+	return strings.Join(names, ", ")
+}
+
+func (m *machine) users() []Finding {
+	if m.CheckUsers == nil {
+		return nil
+	}
+	const check = "users"
+	if err := m.CheckUsers(); err != nil {
+		return []Finding{fail(check, err.Error(), "create the user, or correct access.users")}
+	}
+	return []Finding{ok(check, "all users in the configuration exist")}
+}
+
+// certificateWarning is the time before the end of a certificate when it should be renewed.
+const certificateWarning = 14 * 24 * time.Hour
+
+func (m *machine) tls() []Finding {
+	if m.LoadTLS == nil {
+		return nil
+	}
+	const check = "tls"
+	end, err := m.LoadTLS()
+	if err != nil {
+		return []Finding{fail(check, bare(err), "correct --tls-cert, --tls-key and --tls-ca")}
+	}
+	left, date := time.Until(end), end.UTC().Format(time.DateTime)
+	switch {
+	case left <= 0:
+		return []Finding{fail(check, "the certificate expired at "+date, "renew it")}
+	case left < certificateWarning:
+		return []Finding{warn(check, "the certificate expires at "+date, "renew it")}
+	}
+	return []Finding{ok(check, "the certificate is valid until "+date)}
+}
+
+// volumes checks the files and the memory of volumes without opening them: a running target may
+// have locked them.
+func (m *machine) volumes() []Finding {
+	var findings []Finding
+	var memory uint64
+	for i := range m.Volumes {
+		switch backend := m.Volumes[i].Backend.(type) {
+		case volume.MemoryBackend:
+			memory += backend.Size
+		case volume.FileBackend:
+			findings = append(findings, checkFile(m.Volumes[i].Name, backend))
+		}
+	}
+	if memory > 0 {
+		findings = append(findings, m.volumeMemory(memory))
+	}
+	return findings
+}
+
+func (m *machine) volumeMemory(needed uint64) Finding {
+	const check = "volumes"
+	available, err := size.Parse(strings.ReplaceAll(m.field("meminfo", "MemAvailable"), " kB",
+		"KiB"))
+	switch {
+	case err != nil:
+		return warn(check, "the available memory cannot be read", "check that /proc is mounted")
+	case needed > uint64(available):
+		return warn(check, fmt.Sprintf("volumes in memory need up to %v, and %v is available",
+			size.Bytes(needed), available), "use smaller volumes, or files")
+	}
+	return ok(check, fmt.Sprintf("volumes in memory need up to %v, and %v is available",
+		size.Bytes(needed), available))
+}
+
+func checkFile(name string, backend volume.FileBackend) Finding {
+	const check = "volumes"
+	what := fmt.Sprintf("volume %s, %s", name, backend.Path)
+	about, err := os.Stat(backend.Path)
+	if errors.Is(err, os.ErrNotExist) && backend.Size > 0 {
+		directory := filepath.Dir(backend.Path)
+		if about, err := os.Stat(directory); err != nil || !about.IsDir() {
+			return fail(check, fmt.Sprintf("%s: %s is not a directory", what, directory),
+				"create it")
+		}
+		return ok(check, what+" will be created")
+	}
+	if err == nil && !about.Mode().IsRegular() && about.Mode().Type() != os.ModeDevice {
+		return fail(check, what+" is neither a file nor a block device", "correct the path")
+	}
+	if err == nil {
+		mode := os.O_RDWR
+		if backend.ReadOnly {
+			mode = os.O_RDONLY
+		}
+		var file *os.File
+		if file, err = os.OpenFile(backend.Path, mode, 0); err == nil {
+			_ = file.Close()
+			return ok(check, what+" can be opened")
+		}
+	}
+	return fail(check, fmt.Sprintf("%s: %v", what, err),
+		"correct the path, its owner or its permissions; or add size=, to create the file")
+}
+
+// bare returns an error's text without its symbolic code.
+func bare(err error) string {
+	text, _, _ := strings.Cut(err.Error(), " [")
+	return text
+}

@@ -1,0 +1,178 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// fakeComch is a provider with the devices of a DPU: 03:00.0, and 03:00.1 of which it knows nothing
+// but the capabilities.
+type fakeComch struct {
+	comch.Provider
+	capabilities comch.Capabilities
+	err, listErr error
+}
+
+func (f fakeComch) Name() string { return "doca" }
+
+func (f fakeComch) Capabilities(string) (comch.Capabilities, error) { return f.capabilities, f.err }
+
+func (f fakeComch) Devices() ([]comch.Device, error) {
+	return []comch.Device{{PCI: "03:00.0", RDMA: "mlx5_0", Net: "p0", CanServe: true,
+		Representors: []comch.Representor{{PCI: "b1:00.0", VUID: "MT2333"}}}}, f.listErr
+}
+
+func (f fakeComch) Listen(context.Context, comch.ServerConfig) (comch.Server, error) {
+	panic("doctor only looks")
+}
+
+func TestComchMustBeAbleToServeEveryChannel(t *testing.T) {
+	server := comch.Capabilities{Server: true, MaxNameLength: 120}
+	absent := status.Errorf(status.NotSupported, "libdoca_common.so.2 not found")
+	for name, c := range map[string]struct {
+		provider fakeComch
+		open     error
+		service  comch.Service
+		verdict  Verdict
+		text     string
+	}{
+		"address": {provider: fakeComch{capabilities: server},
+			service: comch.Service{Device: "03:00.0", Representor: "b1:00.0"}, verdict: OK,
+			text: "device 03:00.0 has representor b1:00.0"},
+		"other notation": {provider: fakeComch{capabilities: server},
+			service: comch.Service{Device: "0000:03:00.0", Representor: "0000:B1:00.0"},
+			verdict: OK, text: "has representor"},
+		"interface and VUID": {provider: fakeComch{capabilities: server},
+			service: comch.Service{Device: "p0", Representor: "MT2333"}, verdict: OK,
+			text: "has representor"},
+		"unlisted device": {provider: fakeComch{capabilities: server},
+			service: comch.Service{Device: "03:00.1", Representor: "b1:00.0"}, verdict: OK,
+			text: "can serve b1:00.0"},
+		"unknown representor": {provider: fakeComch{capabilities: server},
+			service: comch.Service{Device: "mlx5_0", Representor: "b1:00.1"}, verdict: Fail,
+			text: "no representor b1:00.1, only [b1:00.0]"},
+		"long name": {provider: fakeComch{capabilities: comch.Capabilities{Server: true,
+			MaxNameLength: 3}}, service: comch.Service{Device: "p0", Name: "long"}, verdict: Fail,
+			text: `"long" is longer than 3 bytes`},
+		"host": {provider: fakeComch{}, service: comch.Service{Device: "b1:00.0"}, verdict: Fail,
+			text: "cannot have servers"},
+		"no device": {provider: fakeComch{err: status.Errorf(status.NotFound, "no device x")},
+			service: comch.Service{Device: "x"}, verdict: Fail, text: "no device x"},
+		"no libraries": {open: absent, verdict: Fail, text: "libdoca_common.so.2 not found"},
+		"no libraries, found late": {provider: fakeComch{err: absent}, verdict: Fail,
+			text: "libdoca_common.so.2 not found"},
+		"no list": {provider: fakeComch{listErr: status.Driver}, verdict: Fail,
+			text: "list devices"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := machineWith(t, nil)
+			m.Doca, m.Servers = true, []comch.Service{c.service, c.service}
+			m.OpenComch = func() (comch.Provider, error) { return c.provider, c.open }
+			findings := m.comch()
+			expect(t, findings, c.verdict, c.text)
+			if len(findings) != 1 {
+				t.Errorf("two equal channels have %d findings", len(findings))
+			}
+			if errors.Is(errors.Join(c.open, c.provider.err), status.NotSupported) &&
+				findings[0].Remedy != m.comchRemedy() {
+				t.Errorf("the remedy is %q", findings[0].Remedy)
+			}
+		})
+	}
+}
+
+func TestTheRDMAProviderMustOpenEveryAddress(t *testing.T) {
+	m := machineWith(t, nil)
+	m.OpenRDMA = func() (rdma.Provider, error) { return iwarp.New(iwarp.Options{}), nil }
+	expect(t, m.rdma(), OK, "iwarp at 0.0.0.0")
+	target := netip.MustParseAddrPort("127.0.0.1:7470")
+	m.Targets = []Target{{Address: target}, {Address: target},
+		{Address: target, RDMAAddress: netip.MustParseAddr("192.0.2.1")}}
+	findings := m.rdma()
+	expect(t, findings, OK, "iwarp at 127.0.0.1: transport iwarp")
+	expect(t, findings, Fail, "iwarp at 192.0.2.1")
+	if len(findings) != 2 {
+		t.Errorf("two addresses have the findings %+v", findings)
+	}
+	m.Verbs = true
+	m.OpenRDMA = func() (rdma.Provider, error) {
+		return nil, status.Errorf(status.NotSupported, "libibverbs.so.1 not found")
+	}
+	expect(t, m.rdma(), Fail, "libibverbs.so.1 not found")
+	if f := m.rdma()[0]; f.Remedy == m.rdmaRemedy(status.NotFound) {
+		t.Errorf("the remedy is %q", f.Remedy)
+	}
+}
+
+func TestRepresentorsTellWhetherTheDPUOwnsTheCard(t *testing.T) {
+	m := machineWith(t, nil)
+	m.Doca = true
+	expect(t, m.representors(), Warn, "cannot be read")
+	sysfstest.Write(t, m.Sysfs, "class/net/p0/phys_port_name", "p0")
+	sysfstest.Write(t, m.Sysfs, "class/net/lo/mtu", "65536")
+	expect(t, m.representors(), Warn, "NIC mode")
+	sysfstest.Write(t, m.Sysfs, "class/net/pf0hpf/phys_port_name", "c1pf0")
+	sysfstest.Write(t, m.Sysfs, "class/net/pf0vf0/phys_port_name", "c1pf0vf0")
+	expect(t, m.representors(), OK, "pf0hpf, pf0vf0")
+}
+
+func TestCredentialsMustBeValid(t *testing.T) {
+	m := machineWith(t, nil)
+	for text, c := range map[string]struct {
+		left    time.Duration
+		err     error
+		verdict Verdict
+	}{
+		"valid until": {left: 100 * 24 * time.Hour, verdict: OK},
+		"expires at":  {left: 24 * time.Hour, verdict: Warn},
+		"expired at":  {left: -time.Hour, verdict: Fail},
+		"no such key": {err: errors.New("no such key"), verdict: Fail},
+	} {
+		m.LoadTLS = func() (time.Time, error) { return time.Now().Add(c.left), c.err }
+		expect(t, m.tls(), c.verdict, text)
+	}
+	m.CheckUsers = func() error { return errors.New(`user "nobody2" does not exist`) }
+	expect(t, m.users(), Fail, "nobody2")
+	m.CheckUsers = func() error { return nil }
+	expect(t, m.users(), OK, "exist")
+}
+
+func TestVolumesNeedTheirFilesAndMemory(t *testing.T) {
+	directory := t.TempDir()
+	path := filepath.Join(directory, "disk")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		text    string
+		backend volume.Backend
+		verdict Verdict
+	}{
+		{"can be opened", volume.FileBackend{Path: path, ReadOnly: true}, OK},
+		{"will be created", volume.FileBackend{Path: path + "2", Size: 1 << 20}, OK},
+		{"no such file", volume.FileBackend{Path: path + "2"}, Fail},
+		{"is not a directory", volume.FileBackend{Path: path + "2/disk", Size: 1 << 20}, Fail},
+		{"neither a file", volume.FileBackend{Path: directory}, Fail},
+		{"8KiB is available", volume.MemoryBackend{Size: 8192}, OK},
+		{"8KiB is available", volume.MemoryBackend{Size: 8193}, Warn},
+	} {
+		m := machineWith(t, map[string]string{"proc/meminfo": "MemAvailable:    8 kB"})
+		m.Volumes = []volume.Spec{{Name: "disk", Backend: c.backend}}
+		expect(t, m.volumes(), c.verdict, c.text)
+	}
+	m := machineWith(t, nil)
+	m.Volumes = []volume.Spec{{Name: "disk", Backend: volume.MemoryBackend{Size: 1}}}
+	expect(t, m.volumes(), Warn, "memory cannot be read")
+}
