@@ -34,6 +34,14 @@ func emuStartContext(ctx *C.struct_doca_ctx) C.int {
 	switch ctx.kind {
 	case C.EMU_CTX_DMA:
 		c = &dmaCore{engine: e, ctx: ctx}
+	case C.EMU_CTX_SERVER:
+		c = &serverCore{controlCore: newControl(e, ctx)}
+	case C.EMU_CTX_CLIENT:
+		c = &clientCore{controlCore: newControl(e, ctx)}
+	case C.EMU_CTX_CONSUMER:
+		c = newConsumer(e, ctx)
+	case C.EMU_CTX_PRODUCER:
+		c = newProducer(e, ctx)
 	default:
 		return C.DOCA_ERROR_NOT_SUPPORTED
 	}

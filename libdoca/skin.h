@@ -14,6 +14,9 @@
 
 #include "doca_buf.h"
 #include "doca_buf_inventory.h"
+#include "doca_comch.h"
+#include "doca_comch_consumer.h"
+#include "doca_comch_producer.h"
 #include "doca_ctx.h"
 #include "doca_dev.h"
 #include "doca_dma.h"
@@ -125,7 +128,7 @@ struct doca_dev_rep {
 	uint32_t users; /* servers; atomic */
 };
 
-enum { EMU_MAX_MMAP_DEVICES = 64 };
+enum { EMU_MAX_MMAP_DEVICES = 64, EMU_MAX_NAME = 121 };
 
 enum emu_export { EMU_EXPORT_PCI, EMU_EXPORT_RDMA, EMU_EXPORTS };
 
@@ -286,6 +289,82 @@ struct doca_dma_task_memcpy {
 	struct doca_buf *dst;
 };
 
+/* What servers and clients have in common. */
+struct emu_control {
+	struct doca_ctx ctx; /* first */
+	struct doca_dev_rep *rep; /* of a server */
+	char name[EMU_MAX_NAME];
+	uint32_t max_msg_size, recv_queue_size; /* 0 means the default */
+	doca_comch_event_msg_recv_cb_t received;
+	doca_comch_event_connection_status_changed_cb_t connected, disconnected;
+	doca_comch_event_consumer_cb_t consumer_new, consumer_expired;
+	struct doca_comch_connection *connection; /* of a client that is not idle */
+};
+
+struct doca_comch_server {
+	struct emu_control control; /* first */
+};
+
+struct doca_comch_client {
+	struct emu_control control; /* first */
+};
+
+enum { EMU_COUNTERS = DOCA_COMCH_COUNTER_RECV_BYTES + 1 };
+
+/* A connection ends when its server or client and all of its consumers and producers have let it
+ * go. */
+struct doca_comch_connection {
+	uint32_t magic;
+	uint32_t core;
+	struct emu_control *owner; /* NULL once it has let the connection go */
+	struct doca_dev *dev;
+	bool has_consumer_events;
+	union doca_data user_data;
+	uint32_t established; /* atomic: it can have consumers and producers */
+	bool ended;	      /* nothing can be sent any more */
+	bool closing;	      /* this side has asked for its end */
+	uint32_t references;  /* atomic */
+	uint32_t children;    /* consumers and producers that exist; atomic */
+	uint64_t counters[EMU_COUNTERS], refreshed[EMU_COUNTERS];
+};
+
+struct doca_comch_task_send {
+	struct doca_task task; /* first */
+	struct doca_comch_connection *connection;
+	const void *msg;
+	uint32_t len;
+};
+
+struct doca_comch_consumer {
+	struct doca_ctx ctx; /* first */
+	struct doca_comch_connection *connection;
+	struct doca_mmap *mmap;
+	uint32_t imm_data_len;
+	uint32_t id; /* 0 until it runs */
+};
+
+enum { EMU_MAX_IMM = 32 };
+
+struct doca_comch_consumer_task_post_recv {
+	struct doca_task task; /* first */
+	struct doca_buf *buf; /* or NULL */
+	uint32_t producer_id, imm_data_len;
+	uint8_t imm_data[EMU_MAX_IMM];
+};
+
+struct doca_comch_producer {
+	struct doca_ctx ctx; /* first */
+	struct doca_comch_connection *connection;
+	uint32_t id;
+};
+
+struct doca_comch_producer_task_send {
+	struct doca_task task; /* first */
+	const struct doca_buf *buf; /* or NULL */
+	uint32_t consumer_id, imm_data_len;
+	uint8_t imm_data[EMU_MAX_IMM];
+};
+
 /* Misuse: what the rules of DOCA forbid. Reports the function without its prefix, and the rule. */
 void emu_misuse(const char *function, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
@@ -344,6 +423,12 @@ void *emu_task_of(const void *pointer, enum emu_ctx_kind kind, const char *funct
 #define EMU_TASK_OF(pointer, kind) emu_task_of((pointer), (kind), __func__)
 /* Reports misuse unless the application owns the task. */
 bool emu_is_held(const struct doca_task *task, const char *function);
+
+/* Comch. */
+struct doca_comch_connection *emu_connection_new(struct emu_control *owner, uint32_t core);
+void emu_connection_release(struct doca_comch_connection *connection);
+void emu_connection_establish(struct doca_comch_connection *connection);
+void emu_connection_end(struct doca_comch_connection *connection);
 
 /* Adds to the ring of an engine. Only the thread inside the engine may call it. */
 void emu_push(struct doca_pe *pe, struct emu_entry entry);

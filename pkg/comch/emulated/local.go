@@ -115,7 +115,29 @@ func (c *consumer) release() error {
 
 func (c *connection) NewProducer(ctx context.Context, consumer comch.ConsumerID,
 ) (comch.Producer, error) {
-	created, err := c.openProducer(ctx, consumer)
+	id, err := c.local.newID()
+	if err != nil {
+		return nil, fmt.Errorf("create producer for consumer %d: %w", consumer, err)
+	}
+	return c.NewProducerWithID(ctx, consumer, id)
+}
+
+// ProducerIDs is implemented by the connections of this provider. A producer of DOCA sends to any
+// consumer of its connection under one ID, so it consists of several producers with that ID.
+type ProducerIDs interface {
+	// NewProducerID returns an ID that no other object of the connection has.
+	NewProducerID() (uint32, error)
+	// NewProducerWithID is like NewProducer, but gives the producer an ID from NewProducerID. The
+	// producers of one ID must be for different consumers, and created one after the other.
+	NewProducerWithID(ctx context.Context, consumer comch.ConsumerID, id uint32) (comch.Producer,
+		error)
+}
+
+func (c *connection) NewProducerID() (uint32, error) { return c.local.newID() }
+
+func (c *connection) NewProducerWithID(ctx context.Context, consumer comch.ConsumerID, id uint32,
+) (comch.Producer, error) {
+	created, err := c.openProducer(ctx, consumer, id)
 	if err != nil {
 		return nil, fmt.Errorf("create producer for consumer %d: %w", consumer, err)
 	}
@@ -123,12 +145,8 @@ func (c *connection) NewProducer(ctx context.Context, consumer comch.ConsumerID,
 }
 
 // openProducer waits for the reply: the peer can wake the producer only after it has the doorbell.
-func (c *connection) openProducer(ctx context.Context, consumer comch.ConsumerID,
+func (c *connection) openProducer(ctx context.Context, consumer comch.ConsumerID, id uint32,
 ) (*producer, error) {
-	id, err := c.local.newID()
-	if err != nil {
-		return nil, err
-	}
 	bell, button, err := newDoorbell(&c.cleanup)
 	if err != nil {
 		return nil, err
@@ -142,7 +160,7 @@ func (c *connection) openProducer(ctx context.Context, consumer comch.ConsumerID
 	}
 	if err := c.remote.addProducer(consumer, created); err != nil {
 		passed.closeAll()
-		c.local.removeProducer(id)
+		c.local.removeProducer(created)
 		return nil, errors.Join(err, bell.close())
 	}
 	open := frame{kind: frameOpenProducer, fields: [maxFields]uint32{id, uint32(consumer)}}
@@ -198,13 +216,13 @@ type localObjects struct {
 	ended     bool
 	nextID    uint32
 	consumers map[comch.ConsumerID]*consumer
-	producers map[uint32]*producer
+	producers map[*producer]struct{}
 }
 
 func (l *localObjects) open(role role) {
 	l.nextID = uint32(role)
 	l.consumers = make(map[comch.ConsumerID]*consumer)
-	l.producers = make(map[uint32]*producer)
+	l.producers = make(map[*producer]struct{})
 }
 
 // newID returns a new id for a consumer, a producer or an export.
@@ -247,14 +265,14 @@ func (l *localObjects) addProducer(p *producer, limit int) error {
 	if len(l.producers) >= limit {
 		return errFull("producers", limit)
 	}
-	l.producers[p.id] = p
+	l.producers[p] = struct{}{}
 	return nil
 }
 
-func (l *localObjects) removeProducer(id uint32) {
+func (l *localObjects) removeProducer(p *producer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.producers, id)
+	delete(l.producers, p)
 }
 
 // producersOf returns the peer's producers of one of our consumers, or nil if there is no such
@@ -282,7 +300,7 @@ func (l *localObjects) stopAll() {
 	for _, c := range l.consumers {
 		c.stopAndWake()
 	}
-	for _, p := range l.producers {
+	for p := range l.producers {
 		p.stopAndWake()
 	}
 }

@@ -203,7 +203,7 @@ func (p *producer) Close() error {
 	p.closed = true
 	p.state.Store(int32(progress.Idle))
 	c := p.connection
-	c.local.removeProducer(p.id)
+	c.local.removeProducer(p)
 	c.enqueue(frame{kind: frameCloseProducer,
 		fields: [maxFields]uint32{p.id, uint32(p.consumer.id)}}, descriptors{})
 	c.remote.removeProducer(p)
