@@ -13,6 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/target"
@@ -27,12 +28,21 @@ func Example() {
 	directory, err := os.MkdirTemp("", "client-example")
 	must(err)
 	defer os.RemoveAll(directory)
-	provider := emulated.New(emulated.Options{Directory: directory})
-	stopTarget, address := startTarget(ctx, "disk")
-	stopRelay := startRelay(ctx, provider, address, "disk")
+	readBack(ctx, emulated.New(emulated.Options{Directory: directory}),
+		iwarp.New(iwarp.Options{}), netip.MustParseAddr("127.0.0.1"))
+	// Output:
+	// disk: 1048576 bytes over iwarp
+	// read "zero-copy"
+}
+
+// readBack runs the chain on any providers. address is the local address of RDMA connections.
+func readBack(ctx context.Context, channel comch.Provider, network rdma.Provider,
+	address netip.Addr) {
+	stopTarget, targetAddress := startTarget(ctx, network, address, "disk")
+	stopRelay := startRelay(ctx, channel, network, targetAddress, "disk")
 
 	// The client only knows the relay's channel, which chooses the target and the volume.
-	disk, err := client.Open(ctx, client.Config{Provider: provider,
+	disk, err := client.Open(ctx, client.Config{Provider: channel,
 		Device: emulated.DefaultHostDevice})
 	must(err)
 	info := disk.Info()
@@ -48,20 +58,18 @@ func Example() {
 	must(disk.Close(ctx))
 	stopRelay()
 	stopTarget()
-	// Output:
-	// disk: 1048576 bytes over iwarp
-	// read "zero-copy"
 }
 
-// startTarget serves a volume in memory on the loopback interface.
-func startTarget(ctx context.Context, name string) (stop func(), address netip.AddrPort) {
+// startTarget serves a volume in memory.
+func startTarget(ctx context.Context, network rdma.Provider, local netip.Addr,
+	name string) (stop func(), address netip.AddrPort) {
 	spec, err := volume.ParseSpec(name+"=memory:1MiB", 4096)
 	must(err)
 	disk, err := volume.Open(spec)
 	must(err)
-	loopback := netip.MustParseAddrPort("127.0.0.1:0")
+	anyPort := netip.AddrPortFrom(local, 0)
 	t, err := target.New(ctx, target.Config{
-		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
+		RDMA: network, Listen: anyPort, RDMAListen: anyPort,
 		Volumes: map[string]volume.Volume{name: disk},
 		CPUs:    []int{datapath.NoCPU}, // one worker, not pinned to a core
 	})
@@ -74,10 +82,10 @@ func startTarget(ctx context.Context, name string) (stop func(), address netip.A
 }
 
 // startRelay offers a volume of a target on the default channel.
-func startRelay(ctx context.Context, provider comch.Provider, address netip.AddrPort,
-	name string) (stop func()) {
+func startRelay(ctx context.Context, channel comch.Provider, network rdma.Provider,
+	address netip.AddrPort, name string) (stop func()) {
 	r, err := relay.New(ctx, relay.Config{
-		Comch: provider, RDMA: iwarp.New(iwarp.Options{}), CPUs: []int{datapath.NoCPU},
+		Comch: channel, RDMA: network, CPUs: []int{datapath.NoCPU},
 		Settings: relay.Settings{Channels: []relay.ChannelConfig{{
 			ChannelID: relay.ChannelID{
 				Device: emulated.DefaultDevice, Representor: emulated.DefaultRepresentor,

@@ -17,16 +17,27 @@ import (
 // on the data path. Here both run in one process, on the emulated provider, which only needs a
 // directory where they can meet.
 func Example() {
-	ctx := context.Background()
 	directory, err := os.MkdirTemp("", "comch-example")
 	must(err)
 	defer os.RemoveAll(directory)
-	var provider comch.Provider = emulated.New(emulated.Options{Directory: directory})
+	provider := emulated.New(emulated.Options{Directory: directory})
+	exchange(provider, "03:00.0", "b1:00.0")
+	// Output:
+	// server received "hello"
+	// client received "welcome"
+	// server received "data" with "immediate"
+}
+
+// exchange takes the steps of both sides on any provider: device is the DPU's device, and function
+// that of the host, which represents itself on the DPU.
+func exchange(provider comch.Provider, device, function string) {
+	ctx := context.Background()
 
 	// The server listens under a name, and the client connects to that name.
-	server, err := provider.Listen(ctx, comch.ServerConfig{Name: "greeter"})
+	server, err := provider.Listen(ctx, comch.ServerConfig{Device: device, Representor: function,
+		Name: "greeter"})
 	must(err)
-	client, err := provider.Connect(ctx, comch.ClientConfig{Name: "greeter"})
+	client, err := provider.Connect(ctx, comch.ClientConfig{Device: function, Name: "greeter"})
 	must(err)
 	accepted, err := server.Accept(ctx)
 	must(err)
@@ -72,10 +83,6 @@ func Example() {
 	// A connection can be closed once its side has no consumers and producers.
 	must(errors.Join(producer.Close(), consumer.Close(), client.Close(), accepted.Close(),
 		server.Close()))
-	// Output:
-	// server received "hello"
-	// client received "welcome"
-	// server received "data" with "immediate"
 }
 
 func must(err error) {

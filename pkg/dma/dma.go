@@ -6,12 +6,23 @@
 // side of a PCIe bus, that devices can reach. A Context accepts jobs on one thread and reports
 // their outcomes as events through the progress engine of that thread.
 //
-// Set up in this order: open a Device; make a MemoryMap, give it memory, devices, and access
-// rights, and start it; make an Inventory and start it; make a Context, add the same device, start
-// the context, and attach it to a progress engine. For each job, claim the buffers, submit the job,
-// make progress until its event has been delivered, and drop the references to the buffers. Clean
-// up in reverse order: detach, stop, remove the device, close. A step out of order fails with
-// status.BadState, or with status.InUse if something still depends on the object.
+// For each object of the DOCA DMA guide, this stands for it. The example takes the steps of the
+// guide, in its order:
+//
+//	doca_devinfo_list, doca_dev                 Provider.Devices, Device
+//	doca_mmap                                   MemoryMap
+//	doca_buf_inventory, doca_buf                Inventory, Buffer
+//	doca_dma, doca_ctx                          Context
+//	doca_dma_job_get_supported                  Capabilities.Memcpy
+//	doca_workq_create, doca_workq_destroy       progress.NewEngine, Engine.Close
+//	doca_ctx_workq_add, doca_ctx_workq_rm       Context.Attach, Context.Detach
+//	struct doca_dma_job_memcpy                  Job with type Memcpy
+//	doca_workq_submit                           Context.Submit
+//	doca_workq_progress_retrieve, doca_event    Engine.Progress, which calls the function that
+//	                                            Attach was given with an Event
+//
+// A step out of order fails with status.BadState, or with status.InUse if something still depends
+// on the object.
 //
 // These rules are the same for every device, so this package implements them. A Provider implements
 // what differs between devices: registering memory, and copying.

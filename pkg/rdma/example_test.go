@@ -22,14 +22,25 @@ type endpoint struct {
 }
 
 // One side writes into the memory of the other, and then sends a message that says so. The provider
-// iwarp needs nothing but TCP; other providers take the same steps.
+// iwarp needs nothing but TCP.
 func Example() {
+	writeAndSend(iwarp.New(iwarp.Options{}), netip.MustParseAddr("127.0.0.1"))
+	// Output:
+	// responder: receive SUCCESS: "written"
+	// its memory holds "a block of data"
+	// initiator: send SUCCESS
+	// disconnected
+	// disconnected
+}
+
+// writeAndSend takes the steps of both sides on any provider, on the device with a local address.
+func writeAndSend(provider rdma.Provider, address netip.Addr) {
 	ctx := context.Background()
-	initiator, responder := open(), open()
+	initiator, responder := open(provider, address), open(provider, address)
 
 	// The responder accepts the connection. Receives in the configuration are posted before the
 	// connection is established, so the first message finds one.
-	listener, err := responder.device.Listen(ctx, netip.MustParseAddrPort("127.0.0.1:0"))
+	listener, err := responder.device.Listen(ctx, netip.AddrPortFrom(address, 0))
 	must(err)
 	accepted := make(chan rdma.Connection, 1)
 	go func() {
@@ -76,20 +87,13 @@ func Example() {
 	must(listener.Close())
 	initiator.close()
 	responder.close()
-	// Output:
-	// responder: receive SUCCESS: "written"
-	// its memory holds "a block of data"
-	// initiator: send SUCCESS
-	// disconnected
-	// disconnected
 }
 
-// open opens the device of the loopback address and registers 4096 bytes of memory that the peer
-// may write.
-func open() *endpoint {
+// open opens a device and registers 4096 bytes of memory that the peer may write.
+func open(provider rdma.Provider, address netip.Addr) *endpoint {
 	e := &endpoint{bytes: make([]byte, 4096)}
 	var err error
-	e.device, err = iwarp.New(iwarp.Options{}).Open(netip.MustParseAddr("127.0.0.1"))
+	e.device, err = provider.Open(address)
 	must(err)
 	e.domain, err = e.device.NewProtectionDomain()
 	must(err)

@@ -5,6 +5,7 @@ import (
 	"log"
 	"os"
 
+	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -16,12 +17,23 @@ func Example() {
 	directory, err := os.MkdirTemp("", "contexts-example")
 	must(err)
 	defer os.RemoveAll(directory)
-	provider := emulated.New(emulated.Options{Directory: directory})
+	greet(emulated.New(emulated.Options{Directory: directory}), "03:00.0", "b1:00.0")
+	// Output:
+	// client is starting
+	// client is running
+	// server received "hello"
+	// client received "welcome"
+	// client is stopping
+	// client is idle
+}
+
+// greet runs both sides on any provider: device is the DPU's device, and function that of the host.
+func greet(provider comch.Provider, device, function string) {
 	engine, err := progress.NewEngine(progress.Policy{})
 	must(err)
 
 	// The server replies to each message, and frees the task once the reply is sent.
-	server, err := contexts.NewServer(provider, "03:00.0", "b1:00.0", "greeter")
+	server, err := contexts.NewServer(provider, device, function, "greeter")
 	must(err)
 	must(server.Configure(contexts.ServerConfig{
 		ControlConfig: contexts.ControlConfig{
@@ -40,7 +52,7 @@ func Example() {
 	}))
 
 	// The client sends as soon as it is connected, and stops after the reply.
-	client, err := contexts.NewClient(provider, "b1:00.0", "greeter")
+	client, err := contexts.NewClient(provider, function, "greeter")
 	must(err)
 	must(client.Configure(contexts.ClientConfig{ControlConfig: contexts.ControlConfig{
 		SendTasks: 8,
@@ -73,13 +85,6 @@ func Example() {
 		engine.Idle(engine.Progress())
 	}
 	must(engine.Close())
-	// Output:
-	// client is starting
-	// client is running
-	// server received "hello"
-	// client received "welcome"
-	// client is stopping
-	// client is idle
 }
 
 func must(err error) {
