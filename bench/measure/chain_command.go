@@ -29,6 +29,8 @@ type chainCommand struct {
 	polls      []string
 	crc        []bool
 	volumes    []string
+	comch      []string
+	isolations []string
 }
 
 func newChainCommand() *cobra.Command {
@@ -57,6 +59,10 @@ to a directory.`,
 	f.StringArrayVar(&c.volumes, "volume", []string{memoryVolume},
 		"axis: kind of volume: memory, file, or file,direct; repeatable")
 	f.StringSliceVar(&c.polls, "poll", []string{adaptive}, "axis: polling modes")
+	f.StringSliceVar(&c.comch, "comch", []string{emulatedComch},
+		"axis: Comch providers: emulated or doca; doca needs programs built by make build-emulation")
+	f.StringSliceVar(&c.isolations, "isolation", []string{directIsolation},
+		"axis: isolation of the channel: direct or staged")
 	f.BoolSliceVar(&c.crc, "crc", []bool{false}, "axis: protection of connections by CRC32C")
 	return cmd
 }
@@ -73,7 +79,7 @@ func (c *chainCommand) run(cmd *cobra.Command) error {
 
 // axisFlags lists the flags that replace the series.
 var axisFlags = []string{"rw", "block-size", "queue-depth", "queues", "sessions", "volume", "poll",
-	"crc"}
+	"crc", "comch", "isolation"}
 
 func (c *chainCommand) usesAxes() bool { return slices.ContainsFunc(axisFlags, c.set.Changed) }
 
@@ -89,7 +95,7 @@ func (c *chainCommand) axes() (axes, error) {
 	a := baseAxes()
 	a.depths, a.queues, a.sessions, a.polls, a.crc, a.volumes = c.depths, c.queues, c.sessions,
 		c.polls, c.crc, c.volumes
-	a.patterns, a.blockSizes = nil, nil
+	a.patterns, a.blockSizes, a.comch, a.isolations = nil, nil, nil, nil
 	for _, text := range c.patterns {
 		var pattern benchsuite.Pattern
 		if err := pattern.Set(text); err != nil {
@@ -113,6 +119,27 @@ func (c *chainCommand) axes() (axes, error) {
 				fileVolume, directVolume)
 		}
 	}
+	for _, provider := range c.comch {
+		switch provider {
+		case emulatedComch:
+			a.comch = append(a.comch, "")
+		case "doca":
+			a.comch = append(a.comch, provider)
+		default:
+			return a, fmt.Errorf("--comch %q is neither %s nor doca", provider, emulatedComch)
+		}
+	}
+	for _, isolation := range c.isolations {
+		switch isolation {
+		case directIsolation:
+			a.isolations = append(a.isolations, "")
+		case "staged":
+			a.isolations = append(a.isolations, isolation)
+		default:
+			return a, fmt.Errorf("--isolation %q is neither %s nor staged", isolation,
+				directIsolation)
+		}
+	}
 	for _, poll := range c.polls {
 		if _, err := progress.ParseMode(poll); err != nil {
 			return a, fmt.Errorf("--poll: %w", err)
@@ -120,6 +147,12 @@ func (c *chainCommand) axes() (axes, error) {
 	}
 	return a, nil
 }
+
+// The defaults of two axes.
+const (
+	emulatedComch   = "emulated"
+	directIsolation = "direct"
+)
 
 // maxBlockSize keeps all outstanding requests within the volume.
 const maxBlockSize = size.MiB

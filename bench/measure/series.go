@@ -33,6 +33,8 @@ type axes struct {
 	crc        []bool
 	sessions   []int
 	volumes    []string
+	comch      []string
+	isolations []string
 	conditions []string
 }
 
@@ -45,7 +47,8 @@ func baseAxes() axes {
 		patterns:   []benchsuite.Pattern{benchsuite.RandomRead},
 		blockSizes: []size.Bytes{4 * size.KiB}, depths: []int{32},
 		queues: []int{1}, polls: []string{adaptive}, crc: []bool{false},
-		sessions: []int{1}, volumes: []string{memoryVolume}, conditions: []string{""},
+		sessions: []int{1}, volumes: []string{memoryVolume}, comch: []string{""},
+		isolations: []string{""}, conditions: []string{""},
 	}
 }
 
@@ -66,6 +69,8 @@ func (a axes) workloads() []benchsuite.Workload {
 	all = crossed(all, a.depths, func(w *benchsuite.Workload, v int) { w.QueueDepth = v })
 	all = crossed(all, a.sessions, func(w *benchsuite.Workload, v int) { w.Sessions = v })
 	all = crossed(all, a.volumes, func(w *benchsuite.Workload, v string) { w.Volume = v })
+	all = crossed(all, a.isolations, func(w *benchsuite.Workload, v string) { w.Isolation = v })
+	all = crossed(all, a.comch, func(w *benchsuite.Workload, v string) { w.Comch = v })
 	return crossed(all, a.conditions, func(w *benchsuite.Workload, v string) { w.Condition = v })
 }
 

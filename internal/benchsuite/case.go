@@ -26,6 +26,10 @@ type Workload struct {
 	Poll       string  `json:"poll"`
 	CRC        bool    `json:"crc"`
 	Volume     string  `json:"volume"` // kind of volume: memory, file, …
+	// Comch is the provider of relay and initiator, and Isolation that of the channel; "" means the
+	// default.
+	Comch     string `json:"comch,omitempty"`
+	Isolation string `json:"isolation,omitempty"`
 	// Condition is anything else of note, such as another load at the same time.
 	Condition string `json:"condition,omitempty"`
 }
@@ -61,7 +65,10 @@ func (w Workload) String() string {
 	if w.Volume != defaultVolume {
 		parts = append(parts, w.Volume)
 	}
-	parts = append(parts, w.Condition)
+	if w.Comch != "" {
+		parts = append(parts, "comch="+w.Comch)
+	}
+	parts = append(parts, w.Isolation, w.Condition)
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), " ")
 }
 

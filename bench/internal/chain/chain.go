@@ -2,6 +2,7 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,6 +28,9 @@ type Config struct {
 	Poll string
 	// CRC turns on checksums between relay and target.
 	CRC bool
+	// Comch is the provider of relay and initiator, and Isolation that of the channel; "" means the
+	// default.
+	Comch, Isolation string
 	// CollectInterval is the interval of forced garbage collections, 0 for none.
 	CollectInterval time.Duration
 }
@@ -79,9 +83,9 @@ func (c *Chain) startRelay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.relay, err = process.Start(c.directory, "zc-relay", c.daemon("zc-relay", "run",
-		"--storage-server", strings.TrimSpace(string(address)), "--volume", volumeName,
-		"--emulated-dir", c.Directory())...)
+	args := append([]string{"run", "--storage-server", strings.TrimSpace(string(address)),
+		"--volume", volumeName, "--isolation", cmp.Or(c.config.Isolation, "direct")}, c.comch()...)
+	c.relay, err = process.Start(c.directory, "zc-relay", c.daemon("zc-relay", args...)...)
 	if err != nil {
 		return err
 	}
@@ -225,8 +229,15 @@ func (c *Chain) Verify(ctx context.Context, length size.Bytes) (benchsuite.Check
 
 func (c *Chain) initiator(command string, args ...string) []string {
 	all := append(c.config.program("initiator"), command)
-	return append(append(all, args...), "--emulated-dir", c.Directory(), "--poll", c.config.Poll,
-		"--log-level", "warn", "--output", "json")
+	all = append(append(all, args...), c.comch()...)
+	return append(all, "--poll", c.config.Poll, "--log-level", "warn", "--output", "json")
+}
+
+// comch returns the flags that select the Comch provider. The emulation of libdoca uses the
+// directory of the emulated provider.
+func (c *Chain) comch() []string {
+	return []string{"--comch-provider", cmp.Or(c.config.Comch, "emulated"), "--emulated-dir",
+		c.Directory()}
 }
 
 // collectVariable is the environment variable that makes the programs force a garbage collection at
@@ -251,6 +262,12 @@ func (c Config) String() string {
 	}
 	if c.CRC {
 		text += ", crc"
+	}
+	if c.Comch != "" {
+		text += ", comch " + c.Comch
+	}
+	if c.Isolation != "" {
+		text += ", " + c.Isolation
 	}
 	if c.CollectInterval > 0 {
 		text += ", garbage collections every " + c.CollectInterval.String()
