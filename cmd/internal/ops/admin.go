@@ -1,9 +1,11 @@
 package ops
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -89,6 +91,12 @@ func boundSeconds(handler http.HandlerFunc) http.HandlerFunc {
 func setLevel(level zap.AtomicLevel, log *zap.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		before := level.Level()
+		// curl -d announces JSON as a form, too.
+		body := bufio.NewReader(r.Body)
+		if first, err := body.Peek(1); err == nil && first[0] == '{' {
+			r.Header.Set("Content-Type", "application/json")
+		}
+		r.Body = io.NopCloser(body)
 		level.ServeHTTP(w, r)
 		if after := level.Level(); after != before {
 			log.Log(max(before, after, zap.WarnLevel), "log level changed",

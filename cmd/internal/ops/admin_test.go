@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 )
 
@@ -105,6 +106,17 @@ func TestTheLogLevelIsReadAndSet(t *testing.T) {
 			if logs.FilterMessage("log level changed").Len() != 1 {
 				t.Error("the change is not logged")
 			}
+			const form = "application/x-www-form-urlencoded" // what curl -d announces
+			for body, want := range map[string]zapcore.Level{
+				`{"level":"warn"}`: zap.WarnLevel, "level=debug": zap.DebugLevel,
+			} {
+				code, answer := do(t, client, http.MethodPut, url, body, "Content-Type", form)
+				if code != http.StatusOK || level.Level() != want {
+					t.Errorf("PUT of %s answers %d %q, the level is %v", body, code, answer,
+						level.Level())
+				}
+			}
+			level.SetLevel(zap.DebugLevel)
 			if code, _ := do(t, client, http.MethodPut, url,
 				`{"level":"loud"}`); code != http.StatusBadRequest ||
 				level.Level() != zap.DebugLevel {

@@ -35,7 +35,7 @@ func listen(c config.Operations, env *Environment) ([]listener, error) {
 		}
 		env.ops = server
 		listeners = append(listeners, server)
-		if err := registerDevices(env); err != nil {
+		if err := registerDevices(env, rdmadevice.SystemRoot); err != nil {
 			return listeners, err
 		}
 		env.Log.Info("serving metrics and health", zap.Stringer("address", server.Address()))
@@ -61,11 +61,13 @@ func (e *Environment) SetDrainer(d ops.Drainer) {
 	}
 }
 
-// registerDevices adds the metrics of the machine's RDMA devices.
-func registerDevices(env *Environment) error {
-	tree, err := rdmadevice.Open(rdmadevice.SystemRoot)
+// registerDevices adds the metrics of the machine's RDMA devices, if there is a sysfs. A container
+// may have none, and metrics are no reason not to serve.
+func registerDevices(env *Environment, root string) error {
+	tree, err := rdmadevice.Open(root)
 	if err != nil {
-		return err
+		env.Log.Warn("no metrics of RDMA devices", zap.Error(err))
+		return nil
 	}
 	return env.Register(metrics.NewDeviceCollector(tree, env.Log))
 }

@@ -4,6 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
 )
 
@@ -17,5 +20,16 @@ func TestAPCIAddressNamesItsRDMADevice(t *testing.T) {
 	if _, err := deviceOfFunction(sysfs, "99:00.0"); err == nil ||
 		!strings.Contains(err.Error(), `"0000:99:00.0" is not an RDMA device`) {
 		t.Errorf("an address without a device: %v", err)
+	}
+}
+
+func TestADaemonServesWithoutSysfs(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	env := &Environment{Log: zap.New(core)}
+	if err := registerDevices(env, t.TempDir()+"/sys"); err != nil {
+		t.Errorf("register the metrics of RDMA devices: %v", err)
+	}
+	if logs.FilterMessageSnippet("no metrics").Len() != 1 {
+		t.Errorf("logged %v", logs.All())
 	}
 }
