@@ -46,7 +46,6 @@ func TestWrongCallsAreUsageErrors(t *testing.T) {
 		host + " --time-limit 0s":         "--time-limit 0s is not positive",
 		host + " --log-level loud":        "--log-level",
 		host + " --comch-provider pigeon": "pigeon",
-		dpu + " --dma-provider doca":      "not part of this build",
 		dpu + " --dma-provider pigeon":    "pigeon",
 		host + " --json /no/such/file":    "/no/such/file",
 		host + " --sdk-log-level loud":    "--sdk-log-level",
@@ -56,6 +55,13 @@ func TestWrongCallsAreUsageErrors(t *testing.T) {
 			!strings.HasPrefix(stderr, "dma-copy: ") {
 			t.Errorf("%q: exit code %d, %q", line, code, stderr)
 		}
+	}
+}
+
+func TestAMissingProviderIsReported(t *testing.T) {
+	code, _, stderr := call(strings.Fields("--side dpu -f /x -p ff:1f.7 -r b1:00.0 --dma-provider doca")...)
+	if code == 0 || code == program.ExitUsage || !strings.Contains(stderr, "DMA provider doca: ") {
+		t.Errorf("exit code %d, %q", code, stderr)
 	}
 }
 

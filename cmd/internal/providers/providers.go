@@ -2,6 +2,7 @@
 package providers
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -77,7 +78,7 @@ func DMA(name string, options software.Options) (dma.Provider, error) {
 	case "software":
 		return software.New(options), nil
 	case "doca":
-		return nil, dmadoca.ErrAbsent
+		return dmadoca.New(dmadoca.Options{}), nil
 	}
 	return nil, status.Errorf(status.InvalidValue, "dma provider %q is neither software nor doca",
 		name)
@@ -107,7 +108,7 @@ func All() []Description {
 	return []Description{
 		describeComch(emulated.New(emulated.Options{})), describeComch(doca.New()),
 		describeRDMA(iwarp.New(iwarp.Options{})), describeVerbs(),
-		describeDMA(software.New(software.Options{})), describeDMA(dmadoca.New()),
+		describeDMA(software.New(software.Options{})), describeDMA(dmadoca.New(dmadoca.Options{})),
 	}
 }
 
@@ -123,6 +124,10 @@ func describeVerbs() Description {
 func describeComch(p comch.Provider) Description {
 	d := Description{Seam: "comch", Name: p.Name(), State: "built in"}
 	c, err := p.Capabilities(emulated.DefaultDevice)
+	if errors.Is(err, status.NotFound) {
+		d.Detail = "no device: " + bare(err)
+		return d
+	}
 	if err != nil {
 		d.State, d.Detail = "absent", bare(err)
 		return d

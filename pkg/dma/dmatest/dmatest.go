@@ -23,6 +23,9 @@ type Config struct {
 	// Import returns two views of memory of a peer: the owner's, and the one that this side imports
 	// with the given rights.
 	Import func(t testing.TB, length uint64, access memory.Access) (owner, imported *memory.Region)
+	// CopiesInPoll reports that the device is an emulation that copies while it is polled. So a
+	// thread never has to sleep until a job is done, and allocations say nothing of the provider.
+	CopiesInPoll bool
 	// Faulty returns imported memory whose last byte cannot be copied, although the access rights
 	// allow it. It is nil if such memory cannot be made for the provider.
 	Faulty func(t testing.TB, length uint64) *memory.Region

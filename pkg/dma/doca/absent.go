@@ -1,28 +1,27 @@
-// Package doca stands in for the DMA provider for BlueField hardware, which is not part of this
-// repository. Every call fails with status.NotSupported, so that programs can list the provider and
-// say why it cannot be used.
+//go:build !cgo
+
 package doca
 
 import (
+	"fmt"
+
 	"github.com/zc-relay/zc-relay/pkg/dma"
-	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/doca"
 )
 
-// ErrAbsent is the error of every call. It matches status.NotSupported.
-var ErrAbsent = status.Errorf(status.NotSupported,
-	"DMA provider doca is not part of this build: use the provider software")
+var errAbsent = fmt.Errorf("DMA provider %s: %w", providerName, doca.ErrAbsent)
 
 type absent struct{}
 
-// New returns the provider.
-func New() dma.Provider { return absent{} }
+// New returns a provider whose calls fail with status.NotSupported: this build lacks cgo.
+func New(Options) dma.Provider { return absent{} }
 
-func (absent) Name() string { return "doca" }
+func (absent) Name() string { return providerName }
 
-func (absent) Devices() ([]string, error) { return nil, ErrAbsent }
+func (absent) Devices() ([]string, error) { return nil, errAbsent }
 
 func (absent) Capabilities(string) (dma.Capabilities, error) {
-	return dma.Capabilities{}, ErrAbsent
+	return dma.Capabilities{}, errAbsent
 }
 
-func (absent) Open(string) (dma.Device, error) { return nil, ErrAbsent }
+func (absent) Open(string) (dma.Device, error) { return nil, errAbsent }
