@@ -1,7 +1,9 @@
 package config
 
 import (
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -20,5 +22,38 @@ func TestExamplesCanBeUsed(t *testing.T) {
 		if err != nil {
 			t.Errorf("%v", err)
 		}
+	}
+}
+
+func TestTheConfigurationsOfTheBlueFieldGuideCanBeUsed(t *testing.T) {
+	guide, err := os.ReadFile("../../../docs/bluefield.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(guide, -1)
+	if len(blocks) != 2 {
+		t.Fatalf("the guide has %d configurations, not one of a target and one of a relay",
+			len(blocks))
+	}
+	files := make([]string, len(blocks))
+	for i, block := range blocks {
+		files[i] = filepath.Join(t.TempDir(), "guide.yaml")
+		if err := os.WriteFile(files[i], block[1], 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	target, err := LoadTarget(Sources{File: files[0]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	relay, err := LoadRelay(Sources{File: files[1]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	channel := &relay.Channels[0]
+	if channel.Target.Addr() != target.Listen.Address || channel.Target.Port() !=
+		target.Listen.Port || channel.Volume != target.Volumes[0].Name ||
+		relay.RDMA.Provider != target.RDMA.Provider {
+		t.Errorf("the relay %+v does not fit the target %+v", relay, target)
 	}
 }
