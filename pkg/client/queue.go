@@ -168,6 +168,8 @@ func (q *Queue) Submit(r *Request) error {
 			return status.Again
 		case q.volume.canReconnect():
 			return ErrReopening // Poll will find that the session has ended
+		case q.pair.isLate:
+			q.pair.pollLate() // knows the reason
 		}
 		return q.pair.session.endError()
 	}
@@ -202,6 +204,9 @@ func (q *Queue) Poll(results []Result) int {
 		return q.pollFailed(results)
 	}
 	consumer := q.pair.consumer
+	if q.pair.isLate {
+		q.pair.pollLate()
+	}
 	// Read the state before polling: messages that arrived before the end must still be found.
 	running := consumer.State() == progress.Running
 	n := consumer.Poll(q.received[:min(len(results), pollBatch)])
@@ -304,7 +309,7 @@ func (q *Queue) failOutstanding() {
 	}
 	if engine := q.engine.Load(); engine != nil {
 		// The doorbell of a consumer that has ended never stops ringing.
-		engine.RemoveWaiter(q.pair.consumer)
+		q.pair.detach(engine)
 	}
 }
 
@@ -378,7 +383,7 @@ func (q *Queue) switchSession() bool {
 	q.session.Store(next.session)
 	q.closePair(former)
 	if engine := q.engine.Load(); engine != nil {
-		if err := engine.AddWaiter(next.consumer); err != nil {
+		if err := next.attach(engine); err != nil {
 			next.session.fail(err) // Poll will find that it has ended
 		}
 	}
@@ -413,7 +418,7 @@ func (q *Queue) closePair(lost *comchPair) {
 // passes the number of results to Engine.Idle. A queue is attached to at most one engine at a time.
 // Only the queue's thread may call Attach and Detach.
 func (q *Queue) Attach(engine *progress.Engine) error {
-	if err := engine.AddWaiter(q.pair.consumer); err != nil {
+	if err := q.pair.attach(engine); err != nil {
 		return fmt.Errorf("attach queue: %w", err)
 	}
 	q.engine.Store(engine)
@@ -423,7 +428,7 @@ func (q *Queue) Attach(engine *progress.Engine) error {
 // Detach undoes Attach.
 func (q *Queue) Detach(engine *progress.Engine) {
 	q.engine.Store(nil)
-	engine.RemoveWaiter(q.pair.consumer)
+	q.pair.detach(engine)
 }
 
 // Outstanding returns the number of requests whose results have not been polled yet.

@@ -13,6 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -174,10 +175,11 @@ func (s *session) connectQueues(ctx context.Context) error {
 			"relay announced %d consumers for %d queues", len(reply.ConsumerIDs), len(s.pairs))
 	}
 	for i, id := range reply.ConsumerIDs {
-		s.pairs[i].producer, err = s.connection.NewProducer(ctx, comch.ConsumerID(id))
+		producer, err := s.connection.NewProducer(ctx, comch.ConsumerID(id))
 		if err != nil {
 			return err
 		}
+		s.pairs[i].setProducer(producer)
 	}
 	return nil
 }
@@ -188,6 +190,57 @@ type comchPair struct {
 	session  *session
 	consumer comch.Consumer
 	producer comch.Producer
+	// lateProducer and lateConsumer are the same objects if their device finds errors late, and
+	// isLate reports whether either does.
+	lateProducer comch.LateProducer
+	lateConsumer comch.LateConsumer
+	isLate       bool
+}
+
+// setProducer completes the pair.
+func (p *comchPair) setProducer(producer comch.Producer) {
+	p.producer = producer
+	p.lateProducer, _ = producer.(comch.LateProducer)
+	p.lateConsumer, _ = p.consumer.(comch.LateConsumer)
+	p.isLate = p.lateProducer != nil || p.lateConsumer != nil
+}
+
+// pollLate collects the sends that have completed. It fails the session if the device has rejected
+// a send or a receive that it had taken.
+func (p *comchPair) pollLate() {
+	if late := p.lateProducer; late != nil {
+		late.Poll()
+		if late.State() != progress.Running && late.Err() != nil {
+			p.session.fail(fmt.Errorf("send a request to the relay: %w", late.Err()))
+		}
+	}
+	if late := p.lateConsumer; late != nil && late.State() != progress.Running &&
+		late.Err() != nil {
+		p.session.fail(fmt.Errorf("receive responses of the relay: %w", late.Err()))
+	}
+}
+
+// attach makes the engine sleep on the pair.
+func (p *comchPair) attach(engine *progress.Engine) error {
+	if err := engine.AddWaiter(p.consumer); err != nil {
+		return err
+	}
+	if p.lateProducer == nil {
+		return nil
+	}
+	err := engine.AddWaiter(p.lateProducer)
+	if err != nil {
+		engine.RemoveWaiter(p.consumer)
+	}
+	return err
+}
+
+// detach undoes attach, and does nothing the second time.
+func (p *comchPair) detach(engine *progress.Engine) {
+	engine.RemoveWaiter(p.consumer)
+	if p.lateProducer != nil {
+		engine.RemoveWaiter(p.lateProducer)
+	}
 }
 
 // newPair creates a pair's consumer with all of its receives posted.

@@ -290,9 +290,10 @@ type Consumer interface {
 // and returns an error with status.TimeOut. The object counts as closed.
 const CloseTimeout = 5 * time.Second
 
-// LateConsumer is a Consumer whose receives reach the device after PostReceive has returned. A
-// receive that the device then rejects ends the consumer although its connection goes on: State
-// leaves Running and the descriptor wakes a sleeper. Its owner checks Err when Poll returns 0.
+// LateConsumer is a Consumer whose receives reach the device after PostReceive has returned. Its
+// owner asserts that type once, when it gets the consumer. A receive that the device then rejects
+// ends the consumer although its connection goes on: a sleeper wakes up, and after the next Poll
+// State is no longer Running and Err returns the error.
 type LateConsumer interface {
 	Consumer
 	// Err returns the error of the receive that has ended the consumer. It is nil while none has
@@ -333,13 +334,12 @@ type Producer interface {
 // Running, Send fails with status.NotConnected, and Err returns the error. The messages sent after
 // that one are lost.
 //
-// Arm of a LateProducer returns false only if Poll has something to collect, if the producer has
-// ended, or if the last Send failed with status.Again and may succeed now. So the thread can sleep
-// on it whether or not it has something to send.
+// Arm of a LateProducer returns false only if there is something to collect, success or failure, or
+// if the last Send failed with status.Again and may succeed now. So the thread can sleep on it
+// whether or not it has something to send.
 type LateProducer interface {
 	Producer
-	// Poll returns how many sends have completed since the last Poll, in the order of sending, those
-	// that failed included.
+	// Poll returns how many sends have succeeded since the last Poll, in the order of sending.
 	progress.Source
 	// Err returns the error of the send that has ended the producer. It is nil while none has
 	// failed, and stays nil if the producer ends for another reason, such as the end of the

@@ -70,6 +70,11 @@ type RelayLane struct {
 	staging rdma.RemoteMemory // of the target; empty if it fetches data itself
 	export  rdma.Segment      // start of Export; set if there is staging
 	bounce  *bounce           // nil unless data passes through bounce buffers
+	// lateProducer and lateConsumer are the Comch objects if their device finds errors late, and
+	// isLate reports whether either does.
+	lateProducer comch.LateProducer
+	lateConsumer comch.LateConsumer
+	isLate       bool
 	// outbox holds responses for which the client has posted no receive.
 	outbox     fifo.Queue[message]
 	rejectCode status.Code
@@ -94,6 +99,9 @@ func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, erro
 		bounce:  newBounce(config.Bounce, config.Depth, config.BufferSize),
 		stopped: make(chan struct{}),
 	}
+	l.lateProducer, _ = config.Producer.(comch.LateProducer)
+	l.lateConsumer, _ = config.Consumer.(comch.LateConsumer)
+	l.isLate = l.lateProducer != nil || l.lateConsumer != nil
 	counters := countersOf(config.Counters, config.Queue, config.Worker)
 	l.init(config.Worker, counters, config.OnFailure)
 	var err error
@@ -287,8 +295,8 @@ func (l *RelayLane) Close(ctx context.Context) error {
 }
 
 // The worker sleeps on the lane's consumer while the lane accepts requests, and on its producer
-// while responses wait for the client to post receives. At most one of the two is armed at a time.
-// Their Drain hides that of the lane: it consumes wake-ups (progress.Waiter).
+// while responses wait for the client to post receives. At most one of the two is armed at a time,
+// except that a late producer is always armed. Their Drain hides that of the lane: it consumes wake-ups (progress.Waiter).
 type (
 	relayConsumerWaiter struct{ *RelayLane }
 	relayProducerWaiter struct{ *RelayLane }
@@ -307,7 +315,7 @@ func (w relayConsumerWaiter) Arm() bool {
 }
 
 func (w relayProducerWaiter) Arm() bool {
-	if w.outbox.Len() == 0 || !w.canAcceptRequests() {
+	if !w.canAcceptRequests() || w.outbox.Len() == 0 && w.lateProducer == nil {
 		return true
 	}
 	w.producerArmed = w.config.Producer.Arm()

@@ -2,15 +2,17 @@ package datapath
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Client to target: Poll, receiveRequest, forward, flushRequests.
+// Client to target: Poll, receiveRequest, forward, flushRequests; pollLate.
 
 // Poll forwards what the client has sent. The worker's engine calls it once per turn.
 func (l *RelayLane) Poll() int {
@@ -20,6 +22,9 @@ func (l *RelayLane) Poll() int {
 	}
 	if !l.canAcceptRequests() {
 		return sent
+	}
+	if l.isLate {
+		sent += l.pollLate()
 	}
 	if l.outbox.Len() > 0 {
 		// The client owes receives. Accepting nothing more until it posts them bounds the responses
@@ -56,6 +61,22 @@ func (l *RelayLane) flushRequests() {
 	l.forwardStop()
 	l.counters.publish()
 	l.nowNs = 0
+}
+
+// pollLate collects the sends to the client that have completed, and returns their number. It fails
+// the lane if the device has rejected a send or a receive that it had taken.
+func (l *RelayLane) pollLate() int {
+	n := 0
+	if p := l.lateProducer; p != nil {
+		n = p.Poll()
+		if p.State() != progress.Running && p.Err() != nil {
+			l.fail(fmt.Errorf("send a response to the client: %w", p.Err()))
+		}
+	}
+	if c := l.lateConsumer; c != nil && c.State() != progress.Running && c.Err() != nil {
+		l.fail(fmt.Errorf("receive requests of the client: %w", c.Err()))
+	}
+	return n
 }
 
 // canAcceptRequests reports whether the lane reads requests, to forward or to reject them.

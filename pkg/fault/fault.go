@@ -125,6 +125,8 @@ var seams = []struct {
 		{"send", sending}, {"receive", arriving},
 		{"new_consumer", call}, {"new_producer", call}, {"export", call}, {"import", call},
 		{"producer.send", sending},
+		{"producer.complete", set(Trace, Error)},
+		{"consumer.post", set(Trace, Error)},
 		{"consumer.poll", set(Trace, Delay, Corrupt, Freeze)},
 	}},
 	{Volume, []operation{

@@ -2,6 +2,9 @@ package memory
 
 import "unsafe"
 
+// baseOf returns the virtual address of the first byte.
+func baseOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
+
 // contains reports whether a virtual address lies within the mapping.
 func (r *Region) contains(address uintptr) bool {
 	start := uintptr(unsafe.Pointer(unsafe.SliceData(r.bytes)))

@@ -55,7 +55,7 @@ type Region struct {
 // Wrap makes a mapped region of memory that the caller owns and keeps alive. The region has no
 // descriptor, so it cannot be exported to another process.
 func Wrap(b []byte) *Region {
-	return &Region{bytes: b, length: uint64(len(b)), descriptor: -1}
+	return &Region{bytes: b, length: uint64(len(b)), base: baseOf(b), descriptor: -1}
 }
 
 // Handle is what a provider needs to use an opaque region. Only providers look behind it, by

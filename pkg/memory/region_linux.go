@@ -121,7 +121,7 @@ func mapDescriptor(fd int, length uint64, protection int, untrusted bool) (*Regi
 		return nil, status.Errorf(status.NoMemory, "map: %w", err)
 	}
 	release := func() error { return errors.Join(unix.Munmap(b), unix.Close(fd)) }
-	return &Region{bytes: b[:length:length], length: length, descriptor: fd,
+	return &Region{bytes: b[:length:length], length: length, base: baseOf(b), descriptor: fd,
 		untrusted: untrusted, release: release}, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -35,7 +36,7 @@ func TestAllocatedRegionIsZeroedAndMapped(t *testing.T) {
 		r := alloc(t, length)
 		b := r.Bytes()
 		if uint64(len(b)) != length || uint64(cap(b)) != length || r.Len() != length ||
-			!r.Mapped() || r.Untrusted() || r.Base() != 0 || r.Handle() != nil {
+			!r.Mapped() || r.Untrusted() || r.Base() != address(b) || r.Handle() != nil {
 			t.Errorf("region of %d bytes has %d bytes with room for %d, mapped %v", length, len(b),
 				cap(b), r.Mapped())
 		}
@@ -47,6 +48,8 @@ func TestAllocatedRegionIsZeroedAndMapped(t *testing.T) {
 		}
 	}
 }
+
+func address(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
 
 func TestAllocatedRegionCannotBeResizedByAnyone(t *testing.T) {
 	r := alloc(t, 8192)

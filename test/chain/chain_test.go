@@ -81,6 +81,8 @@ type options struct {
 	target  func(*target.Config)
 	relay   func(*relay.Config)
 	channel func(*relay.ChannelConfig)
+	// comch wraps the relay's provider.
+	comch func(comch.Provider) comch.Provider
 }
 
 // newChain returns a chain without a target and without a relay.
@@ -168,6 +170,9 @@ func (c *chain) startRelay(o options) {
 	if o.relay != nil {
 		o.relay(&config)
 	}
+	if o.comch != nil {
+		config.Comch = o.comch(c.provider)
+	}
 	c.startRelayWith(config)
 }
 
@@ -175,7 +180,10 @@ func (c *chain) startRelay(o options) {
 // relay. It sets stopRelay.
 func (c *chain) startRelayWith(config relay.Config) {
 	c.t.Helper()
-	config.Comch, config.CPUs, config.Logger = c.provider, unpinned(2), c.log.Named("relay")
+	config.CPUs, config.Logger = unpinned(2), c.log.Named("relay")
+	if config.Comch == nil {
+		config.Comch = c.provider
+	}
 	config.DMA = software.New(software.Options{AnyDevice: true, Inline: true})
 	if config.RDMA == nil {
 		config.RDMA = newRDMA(false)

@@ -471,6 +471,7 @@ func testAbortDuringTraffic(t *testing.T, from, to comch.Connection) {
 		defer close(stopped)
 		for sent := 0; x.producer.Send([]byte("x"), nil) != error(status.NotConnected); sent++ {
 			x.producer.Flush()
+			collect(x.producer)
 			if sent == receives {
 				close(started)
 			}

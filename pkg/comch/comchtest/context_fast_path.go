@@ -19,6 +19,7 @@ func (s *suite) testContextFastPath(t *testing.T) {
 		"RejectsWhatIsLongerThanTheBuffer":    testLongerThanBuffer,
 		"RejectsWhatNoBufferCouldHold":        testImpossibleMessages,
 		"RejectsBuffersOutsideTheMemory":      testBuffersOutside,
+		"ReceivesIntoTheApplicationsMemory":   testApplicationMemory,
 		"FailsWithoutSuchAConsumer":           testUnknownConsumer,
 		"FailsWhenTheConsumerStops":           testExpiredConsumer,
 		"ReportsTheSender":                    testWhoSent,
@@ -49,6 +50,34 @@ func testMixes(l *link, _, _ *contexts.Connection) {
 			}
 		}
 	}
+}
+
+func testApplicationMemory(l *link, from, to *contexts.Connection) {
+	region := allocate(l.t, memorySize)
+	_, err := contexts.NewConsumerOnMemory(to, nil)
+	wantCode(l.t, "create a consumer on no memory", err, status.InvalidValue)
+	consumer, err := contexts.NewConsumerOnMemory(to, region)
+	if !l.suite.capabilities.ConsumerMemory {
+		wantCode(l.t, "create a consumer with memory", err, status.NotSupported)
+		return
+	}
+	l.must(err)
+	r := &receiver{Consumer: consumer}
+	l.must(consumer.Configure(r.config()))
+	l.must(consumer.Start(l.engine))
+	l.awaitState(consumer, progress.Running)
+	task, err := consumer.AllocateReceive(100, 50)
+	l.must(err)
+	l.must(task.Submit())
+	l.sendTo(consumer.ID(), "hello", "")
+	l.await("the message", func() bool { return len(r.received) == 1 })
+	if got := string(region.Bytes()[100:105]); got != "hello" || string(task.Data()) != "hello" {
+		l.t.Errorf("the memory holds %q, the task %q", got, task.Data())
+	}
+	l.must(task.Free())
+	l.await("the completion of the send", func() bool { return len(l.transmitter.sent) == 1 })
+	l.free()
+	l.stopAndWait(consumer)
 }
 
 func testReceiveWaits(l *link, _, _ *contexts.Connection) {

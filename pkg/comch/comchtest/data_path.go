@@ -236,8 +236,8 @@ func testImmediateLimit(t *testing.T, from, to comch.Connection) {
 		ImmediateLength: limit})
 	producer := newProducer(t, from, consumer.ID())
 	post(t, consumer, 1)
-	wantCode(t, "send more immediate data than the consumer allows",
-		producer.Send(nil, make([]byte, limit+1)), status.InvalidValue)
+	producer = wantRejected(t, "send more immediate data than the consumer allows", from,
+		path{consumer, producer}, nil, make([]byte, limit+1))
 	send(t, producer, nil, []byte("12345"))
 	if got := awaitReceived(t, consumer); string(got.Immediate[:got.ImmediateLength]) != "12345" {
 		t.Errorf("received %+v", got)
@@ -269,6 +269,7 @@ func (s *suite) testDataPath(t *testing.T) {
 	t.Run("KeepsOrderOverManyRounds", func(t *testing.T) { s.bothWays(t, testRounds) })
 	t.Run("PollReturnsNoMoreThanItHasRoomFor",
 		func(t *testing.T) { s.bothWays(t, testPartialPoll) })
+	t.Run("ReceivesIntoTheApplicationsMemory", s.testOwnMemory)
 	t.Run("NumberOfReceivesNeedNotBeAPowerOfTwo", func(t *testing.T) { s.bothWays(t, testOddSize) })
 	t.Run("DoesNotAllocate", func(t *testing.T) { s.bothWays(t, testAllocations) })
 }
@@ -284,9 +285,11 @@ func post(t *testing.T, consumer comch.Consumer, count int) {
 	consumer.Flush()
 }
 
+// send sends a message and waits until it has been sent.
 func send(t *testing.T, producer comch.Producer, message, immediate []byte) {
 	t.Helper()
 	await(t, "room for a message", func() bool {
+		collect(producer)
 		err := producer.Send(message, immediate)
 		if err != nil && err != error(status.Again) {
 			t.Fatal(err)
@@ -294,19 +297,75 @@ func send(t *testing.T, producer comch.Producer, message, immediate []byte) {
 		return err == nil
 	})
 	producer.Flush()
+	if isLate(producer) {
+		await(t, "the completion of a send", func() bool {
+			n := collect(producer)
+			if n == 0 && producer.State() != progress.Running {
+				t.Fatal(producer.(comch.LateProducer).Err())
+			}
+			return n == 1
+		})
+	}
+}
+
+func isLate(producer comch.Producer) bool {
+	_, late := producer.(comch.LateProducer)
+	return late
+}
+
+// collect polls a producer, if it has to be, and returns how many sends have succeeded.
+func collect(producer comch.Producer) int {
+	if late, isLate := producer.(comch.LateProducer); isLate {
+		return late.Poll()
+	}
+	return 0
+}
+
+// wantRejected sends what the consumer cannot receive: Send fails, or the producer ends later. It
+// returns a producer that runs.
+func wantRejected(t *testing.T, what string, from comch.Connection, x path,
+	message, immediate []byte) comch.Producer {
+	t.Helper()
+	err := x.producer.Send(message, immediate)
+	late, isLate := x.producer.(comch.LateProducer)
+	if err != nil || !isLate {
+		wantCode(t, what, err, status.InvalidValue)
+		return x.producer
+	}
+	late.Flush()
+	await(t, "the end of the producer", func() bool {
+		if late.Poll() != 0 {
+			t.Fatalf("%s: it succeeded", what)
+		}
+		return late.State() != progress.Running
+	})
+	wantCode(t, what, late.Err(), status.InvalidValue)
+	return newProducer(t, from, x.consumer.ID())
 }
 
 func testNothingPosted(t *testing.T, from, to comch.Connection) {
 	x := newPath(t, from, to)
-	wantCode(t, "send without receives", x.producer.Send([]byte("x"), nil), status.Again)
+	err := x.producer.Send([]byte("x"), nil)
+	held := err == nil && isLate(x.producer)
+	if !held {
+		wantCode(t, "send without receives", err, status.Again)
+	}
+	x.producer.Flush()
 	var received [1]comch.Received
-	if n := x.consumer.Poll(received[:]); n != 0 {
+	if n := x.consumer.Poll(received[:]); n != 0 || collect(x.producer) != 0 {
 		t.Errorf("polled %d messages", n)
 	}
 	post(t, x.consumer, 1)
-	send(t, x.producer, []byte("x"), nil)
-	wantCode(t, "send a second message", x.producer.Send([]byte("y"), nil), status.Again)
+	if held {
+		await(t, "the completion of the send", func() bool { return collect(x.producer) == 1 })
+	} else {
+		send(t, x.producer, []byte("x"), nil)
+		wantCode(t, "send a second message", x.producer.Send([]byte("y"), nil), status.Again)
+	}
 	awaitReceived(t, x.consumer)
+	if n := x.consumer.Poll(received[:]); n != 0 {
+		t.Errorf("polled %d messages without a receive", n)
+	}
 }
 
 func testFlushTwice(t *testing.T, from, to comch.Connection) {
@@ -357,12 +416,12 @@ func testTooLong(t *testing.T, from, to comch.Connection) {
 		t.Fatal(err)
 	}
 	x.consumer.Flush()
-	await(t, "the posted receive", func() bool {
-		return x.producer.Send(make([]byte, 11),
-			nil) != error(status.Again)
-	})
-	wantCode(t, "send 11 bytes into 10", x.producer.Send(make([]byte, 11), nil),
-		status.InvalidValue)
+	if !isLate(x.producer) {
+		await(t, "the posted receive", func() bool {
+			return x.producer.Send(make([]byte, 11), nil) != error(status.Again)
+		})
+	}
+	x.producer = wantRejected(t, "send 11 bytes into 10", from, x, make([]byte, 11), nil)
 	tooLong := make([]byte, comch.MaxImmediateLength+1)
 	wantCode(t, "send too much immediate data", x.producer.Send(nil, tooLong), status.InvalidValue)
 	send(t, x.producer, bytes.Repeat([]byte{0xff}, 10), nil)
@@ -452,6 +511,60 @@ func testPartialPoll(t *testing.T, from, to comch.Connection) {
 	}
 }
 
+// testOwnMemory receives into memory that the application gives, and checks that nothing else of it
+// changes.
+func (s *suite) testOwnMemory(t *testing.T) {
+	if !s.capabilities.ConsumerMemory {
+		t.Run("IsRejected", func(t *testing.T) {
+			_, err := s.connect(t).client.NewConsumer(testContext(t),
+				comch.ConsumerConfig{Receives: 1, Memory: allocate(t, memorySize)})
+			wantCode(t, "create a consumer with memory", err, status.NotSupported)
+		})
+		return
+	}
+	s.bothWays(t, func(t *testing.T, from, to comch.Connection) {
+		region := allocate(t, memorySize)
+		want := bytes.Repeat([]byte{0xee}, memorySize)
+		copy(region.Bytes(), want)
+		for name, config := range map[string]comch.ConsumerConfig{
+			"with a size, too": {Receives: 2, MemorySize: memorySize, Memory: region},
+			"without receives": {Memory: region},
+		} {
+			_, err := to.NewConsumer(testContext(t), config)
+			wantCode(t, "create a consumer "+name, err, status.InvalidValue)
+		}
+		consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: 2, Memory: region})
+		producer := newProducer(t, from, consumer.ID())
+		if got := consumer.Memory(); len(got) != memorySize || &got[0] != &region.Bytes()[0] {
+			t.Errorf("the consumer's memory is not the application's: %d bytes", len(got))
+		}
+		wantCode(t, "post outside the memory", consumer.PostReceive(memorySize-1, 2, 0),
+			status.InvalidValue)
+		for i, message := range []string{"first", "", "a message that fills it", "last"} {
+			offset := uint32(7 + 3*bufferSize*(i%2))
+			err := consumer.PostReceive(offset, uint32(len(message)), uint64(i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			consumer.Flush()
+			send(t, producer, []byte(message), []byte{byte(i)})
+			got := awaitReceived(t, consumer)
+			copy(want[offset:], message)
+			if got.Offset != offset || got.Length != uint32(len(message)) ||
+				got.UserData != uint64(i) || got.Immediate[0] != byte(i) {
+				t.Errorf("received %+v", got)
+			}
+			if !bytes.Equal(region.Bytes(), want) {
+				t.Errorf("after %q the memory is %q", message, region.Bytes())
+			}
+		}
+		closeAll(t, consumer)
+		if !bytes.Equal(region.Bytes(), want) {
+			t.Error("closing the consumer has changed the memory")
+		}
+	})
+}
+
 func testOddSize(t *testing.T, from, to comch.Connection) {
 	consumer := newConsumer(t, to, comch.ConsumerConfig{Receives: 3, MemorySize: 3 * bufferSize})
 	producer := newProducer(t, from, consumer.ID())
@@ -479,6 +592,7 @@ func testAllocations(t *testing.T, from, to comch.Connection) {
 		if x.producer.Send(message, immediate) == nil {
 			x.producer.Flush()
 		}
+		collect(x.producer)
 		for _, r := range received[:x.consumer.Poll(received)] {
 			if err := x.consumer.PostReceive(r.Offset, bufferSize, r.UserData); err != nil {
 				t.Error(err)
@@ -566,7 +680,9 @@ func produce(t *testing.T, producer comch.Producer, first uint64) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	message := make([]byte, bufferSize)
+	completed := 0
 	for sent := 0; sent < parallelMessages; {
+		completed += collect(producer)
 		binary.LittleEndian.PutUint64(message, first+uint64(sent))
 		err := producer.Send(message, nil)
 		switch err {
@@ -579,6 +695,12 @@ func produce(t *testing.T, producer comch.Producer, first uint64) {
 			return
 		}
 		producer.Flush()
+	}
+	for isLate(producer) && completed < parallelMessages && producer.State() == progress.Running {
+		completed += collect(producer)
+	}
+	if isLate(producer) && completed != parallelMessages {
+		t.Errorf("%d of %d sends have succeeded", completed, parallelMessages)
 	}
 }
 

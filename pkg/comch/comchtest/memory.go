@@ -57,7 +57,14 @@ func testImport(t *testing.T, from, to comch.Connection) {
 	if imported.Len() != exportLength || access != readWrite {
 		t.Errorf("imported %d bytes with rights %#x", imported.Len(), uint32(access))
 	}
+	if imported.Base() != region.Base() {
+		t.Errorf("imported memory starts at %#x, the exporter's at %#x", imported.Base(),
+			region.Base())
+	}
 	if !imported.Mapped() {
+		if imported.Device() == (memory.Device{}) {
+			t.Error("opaque memory belongs to no device")
+		}
 		return
 	}
 	if err := imported.CopyIn(100, []byte("from the importer")); err != nil {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -34,6 +36,7 @@ type Consumer struct {
 	fastPath
 	config     ConsumerConfig
 	memorySize int
+	memory     *memory.Region // of the application; nil if the provider allocates it
 	tasks      pool[ReceiveTask]
 
 	data    comch.Consumer // nil unless running or stopping
@@ -59,6 +62,25 @@ func NewConsumer(connection *Connection, memorySize int) (*Consumer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create consumer: %w", err)
 	}
+	return c, nil
+}
+
+// NewConsumerOnMemory returns an idle consumer that receives into the application's memory, which
+// must stay open until the consumer is idle again. It fails with status.NotSupported if the device
+// cannot do that (comch.Capabilities.ConsumerMemory).
+func NewConsumerOnMemory(connection *Connection, region *memory.Region) (*Consumer, error) {
+	if region == nil || region.Len() > math.MaxInt {
+		return nil, status.Errorf(status.InvalidValue, "create consumer: no memory, or too much")
+	}
+	c, err := NewConsumer(connection, int(region.Len()))
+	if err != nil {
+		return nil, err
+	}
+	if !c.limits.ConsumerMemory {
+		return nil, status.Errorf(status.NotSupported,
+			"create consumer: the device allocates the memory of consumers itself")
+	}
+	c.memory = region
 	return c, nil
 }
 
@@ -112,6 +134,9 @@ func (c *Consumer) Start(engine *progress.Engine) error {
 	config := comch.ConsumerConfig{
 		Receives: c.config.ReceiveTasks, MemorySize: c.memorySize,
 		ImmediateLength: c.config.ImmediateLength,
+	}
+	if c.memory != nil {
+		config.Memory, config.MemorySize = c.memory, 0
 	}
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -190,6 +215,9 @@ func (c *Consumer) Poll() int {
 // calls it when no message has arrived.
 func (c *Consumer) pollState() int {
 	if c.is(progress.Running) && c.data.State() != progress.Running {
+		if late, can := c.data.(comch.LateConsumer); can && late.Err() != nil {
+			c.reason = late.Err()
+		}
 		if c.reason == nil {
 			c.reason = status.Errorf(status.NotConnected, "the consumer has lost its connection")
 		}

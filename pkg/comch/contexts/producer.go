@@ -123,7 +123,7 @@ func (p *Producer) outboxTo(consumer comch.ConsumerID) *outbox {
 func (p *Producer) Poll() int {
 	n := 0
 	for _, o := range p.outboxes {
-		if o.queue.Len() > 0 || o.isConsumerGone() {
+		if o.queue.Len()+o.sent.Len() > 0 || o.isConsumerGone() {
 			n += o.send()
 		}
 	}
@@ -316,6 +316,9 @@ type outbox struct {
 	data     comch.Producer // nil until the outbox is open
 	err      error          // why nothing can be sent any more
 	queue    fifo.Queue[*ProducerSendTask]
+	// late is data if its sends complete later, and sent then holds their tasks.
+	late comch.LateProducer
+	sent fifo.Queue[*ProducerSendTask]
 }
 
 // openOutbox adds an outbox and starts to create the provider's producer for it, which may block.
@@ -323,6 +326,7 @@ func (p *Producer) openOutbox(consumer comch.ConsumerID) *outbox {
 	o := &outbox{
 		producer: p, consumer: consumer, opening: true,
 		queue: fifo.New[*ProducerSendTask](p.config.SendTasks),
+		sent:  fifo.New[*ProducerSendTask](p.config.SendTasks),
 	}
 	p.outboxes = append(p.outboxes, o)
 	p.opening++
@@ -343,6 +347,7 @@ func (o *outbox) opened(data comch.Producer, err error) {
 	o.opening = false
 	if err == nil {
 		o.data = data
+		o.late, _ = data.(comch.LateProducer)
 		err = p.engine.AddWaiter(o)
 		if err != nil {
 			o.data = nil
@@ -360,35 +365,57 @@ func (o *outbox) isConsumerGone() bool {
 	return o.data != nil && o.err == nil && o.data.State() != progress.Running
 }
 
-// send sends the messages for which the consumer has room, and returns the amount of work done.
+// send completes the tasks that the device has sent, sends the messages for which the consumer has
+// room, and returns the amount of work done.
 func (o *outbox) send() int {
 	if o.data == nil {
 		return 0
 	}
-	if o.isConsumerGone() {
-		o.fail(status.Errorf(status.NotConnected, "consumer %d is gone", o.consumer))
-		return 1
-	}
+	gone := o.isConsumerGone() // before the last sends are collected
 	n := 0
+	if o.late != nil {
+		for range min(o.late.Poll(), o.sent.Len()) {
+			o.producer.completeTask(o.sent.Pop(), nil)
+			n++
+		}
+	}
+	if gone {
+		err := status.Errorf(status.NotConnected, "consumer %d is gone", o.consumer)
+		if o.late != nil && o.late.Err() != nil {
+			err = fmt.Errorf("send to consumer %d: %w", o.consumer, o.late.Err())
+		}
+		o.fail(err)
+		return n + 1
+	}
+	unflushed := false
 	for o.queue.Len() > 0 {
 		t := *o.queue.Front()
 		err := o.data.Send(t.message, t.immediate[:t.immediateLength])
 		if err == error(status.Again) {
 			break
 		}
-		o.producer.completeTask(o.queue.Pop(), err)
+		if err == nil && o.late != nil {
+			*o.sent.Push() = o.queue.Pop()
+		} else {
+			o.producer.completeTask(o.queue.Pop(), err)
+		}
+		unflushed = true
 		n++
 	}
-	if n > 0 {
+	if unflushed {
 		o.data.Flush()
 	}
 	return n
 }
 
-// fail completes all queued messages with an error. Later messages fail too.
+// fail completes all messages that are queued or on their way with an error. Later messages fail
+// too.
 func (o *outbox) fail(err error) {
 	if o.err == nil {
 		o.err = err
+	}
+	for o.sent.Len() > 0 {
+		o.producer.completeTask(o.sent.Pop(), o.err)
 	}
 	for o.queue.Len() > 0 {
 		o.producer.completeTask(o.queue.Pop(), o.err)
@@ -402,7 +429,7 @@ func (o *outbox) close() {
 	}
 	o.producer.engine.RemoveWaiter(o)
 	_ = o.data.Close() // no outcome of a message depends on it
-	o.data = nil
+	o.data, o.late = nil, nil
 }
 
 // Descriptor implements progress.Waiter.
@@ -414,7 +441,7 @@ func (o *outbox) Arm() bool {
 	if o.producer.completed.Len() > 0 || o.isConsumerGone() {
 		return false
 	}
-	return o.queue.Len() == 0 || o.data.Arm()
+	return o.queue.Len() == 0 && o.late == nil || o.data.Arm()
 }
 
 // Disarm also works if Arm has not armed the provider's producer.

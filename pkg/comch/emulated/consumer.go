@@ -159,6 +159,26 @@ func (r *receiveRing) poll(received []comch.Received) (int, error) {
 	return n, nil
 }
 
+// copyingConsumer is a consumer that receives into the application's memory. Its messages arrive in
+// the ring and are copied when they are polled, so that the peer, which can write to the ring, never
+// maps the application's memory.
+type copyingConsumer struct {
+	*consumer
+	memory []byte
+}
+
+func (c *copyingConsumer) Memory() []byte { return c.memory }
+
+func (c *copyingConsumer) Poll(received []comch.Received) int {
+	n := c.consumer.Poll(received)
+	ring := c.ring.shared.memory
+	for i := range received[:n] {
+		r := &received[i]
+		copy(c.memory[r.Offset:][:r.Length], ring[r.Offset:][:r.Length])
+	}
+	return n
+}
+
 // checkUnpublished returns nil if a slot is unchanged since its previous use, and a violation
 // otherwise.
 func (r *receiveRing) checkUnpublished(published uint64) error {

@@ -49,7 +49,7 @@ func (c *connection) export(ctx context.Context, region *memory.Region, access m
 		return nil, err
 	}
 	c.cleanup.close(replied)
-	return exportToken{id: id, access: access, length: length}.encode(), nil
+	return exportToken{id: id, access: access, base: region.Base(), length: length}.encode(), nil
 }
 
 func (c *connection) ImportMemory(descriptor []byte) (*memory.Region, memory.Access, error) {
@@ -186,7 +186,7 @@ func (t *exportTable) open(token exportToken) (*memory.Region, error) {
 	if err != nil {
 		return nil, err
 	}
-	region, err := memory.Import(dup, 0, e.length, t.maxBytes, e.access)
+	region, err := memory.Import(dup, token.base, e.length, t.maxBytes, e.access)
 	if err != nil {
 		closeDescriptor(dup)
 	}
@@ -230,15 +230,16 @@ func exportedBytes(descriptor int, announced uint64) (uint64, error) {
 type exportToken struct {
 	id     uint32
 	access memory.Access
+	base   uint64 // Region.Base of the exporter: a name for the memory, nothing depends on it
 	length uint64 // bytes
 }
 
-// An encoded token is little-endian: magic u32 ("zcex"), id u32, access u32, length u64, CRC32C of
-// the preceding u32. The checksum detects damaged or foreign tokens. It need not protect against
+// An encoded token is little-endian: magic u32 ("zcex"), id u32, access u32, base u64, length u64,
+// CRC32C of the preceding u32. The checksum detects damaged or foreign tokens. It need not protect against
 // the peer, whose own memory it is.
 const (
 	exportTokenMagic = 0x7865637a
-	exportTokenSize  = 24
+	exportTokenSize  = 32
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -248,6 +249,7 @@ func (t exportToken) encode() []byte {
 	b = binary.LittleEndian.AppendUint32(b, exportTokenMagic)
 	b = binary.LittleEndian.AppendUint32(b, t.id)
 	b = binary.LittleEndian.AppendUint32(b, uint32(t.access))
+	b = binary.LittleEndian.AppendUint64(b, t.base)
 	b = binary.LittleEndian.AppendUint64(b, t.length)
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
@@ -269,6 +271,7 @@ func parseExportToken(b []byte) (exportToken, error) {
 	return exportToken{
 		id:     binary.LittleEndian.Uint32(b[4:]),
 		access: memory.Access(binary.LittleEndian.Uint32(b[8:])),
-		length: binary.LittleEndian.Uint64(b[12:]),
+		base:   binary.LittleEndian.Uint64(b[12:]),
+		length: binary.LittleEndian.Uint64(b[20:]),
 	}, nil
 }

@@ -10,7 +10,7 @@ import (
 
 // protocolVersion covers everything that two processes share: frames, rings, doorbells. Only equal
 // versions interoperate.
-const protocolVersion = 1
+const protocolVersion = 2
 
 // protocolMagic is the first field of a client's first frame ("zcch").
 const protocolMagic = 0x6863637a

@@ -15,10 +15,26 @@ import (
 
 func (c *connection) NewConsumer(ctx context.Context, config comch.ConsumerConfig,
 ) (comch.Consumer, error) {
+	own := config.Memory
+	if own != nil {
+		if config.MemorySize != 0 {
+			return nil, status.Errorf(status.InvalidValue,
+				"create consumer: it has memory already, and MemorySize is %d, not 0",
+				config.MemorySize)
+		}
+		if !own.Mapped() || own.Untrusted() {
+			return nil, status.Errorf(status.NotSupported,
+				"create consumer: its memory belongs to a device or another process")
+		}
+		config.MemorySize = int(min(own.Len(), math.MaxInt))
+	}
 	created, err := c.openConsumer(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("create consumer with %d receives and %d bytes: %w",
 			config.Receives, config.MemorySize, err)
+	}
+	if own != nil {
+		return &copyingConsumer{consumer: created, memory: own.Bytes()}, nil
 	}
 	return created, nil
 }

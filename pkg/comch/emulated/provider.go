@@ -232,6 +232,7 @@ func (l Limits) capabilities() comch.Capabilities {
 		CanWait:            true,
 		PeerCredentials:    true,
 		RejectionReasons:   true,
+		ConsumerMemory:     true,
 	}
 }
 

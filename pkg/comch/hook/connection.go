@@ -89,12 +89,16 @@ func (c *connection) NewConsumer(ctx context.Context, config comch.ConsumerConfi
 		return nil, fmt.Errorf("create consumer: %w", err)
 	}
 	inner, err := c.Connection.NewConsumer(ctx, config)
-	if err != nil || c.points.consumerPoll == nil {
+	if err != nil || c.points.consumerPoll == nil && c.points.consumerPost == nil {
 		return inner, err
 	}
 	hooked, err := newConsumer(inner, c.points, config.Receives)
 	if err != nil {
 		return nil, errors.Join(err, inner.Close())
+	}
+	late, isLate := inner.(comch.LateConsumer)
+	if isLate || c.points.consumerPost != nil {
+		return &lateConsumer{consumer: hooked, inner: late, point: c.points.consumerPost}, nil
 	}
 	return hooked, nil
 }
@@ -105,12 +109,16 @@ func (c *connection) NewProducer(ctx context.Context, id comch.ConsumerID) (comc
 		return nil, fmt.Errorf("create producer for consumer %d: %w", id, err)
 	}
 	inner, err := c.Connection.NewProducer(ctx, id)
-	if err != nil || c.points.producerSend == nil {
+	if err != nil || c.points.producerSend == nil && c.points.producerComplete == nil {
 		return inner, err
 	}
 	hooked, err := newProducer(inner, c)
 	if err != nil {
 		return nil, errors.Join(err, inner.Close())
+	}
+	late, isLate := inner.(comch.LateProducer)
+	if isLate || c.points.producerComplete != nil {
+		return &lateProducer{producer: hooked, inner: late, point: c.points.producerComplete}, nil
 	}
 	return hooked, nil
 }

@@ -34,7 +34,7 @@ type heldMessage struct {
 // scratchSize is how many messages are polled at a time while some are held back.
 const scratchSize = 32
 
-func newConsumer(inner comch.Consumer, p *points, receives int) (comch.Consumer, error) {
+func newConsumer(inner comch.Consumer, p *points, receives int) (*consumer, error) {
 	waiter, err := p.injector.NewWaiter(inner, p.consumerPoll)
 	if err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ type producer struct {
 
 type innerProducer struct{ comch.Producer }
 
-func newProducer(inner comch.Producer, c *connection) (comch.Producer, error) {
+func newProducer(inner comch.Producer, c *connection) (*producer, error) {
 	waiter, err := c.points.injector.NewWaiter(inner, c.points.producerSend)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,12 @@
 //     that fails by a rule loses no message.
 //   - producer.send. While a message is delayed or frozen, Send fails with status.Again, as if the
 //     consumer had no receive posted. Each attempt that is not held back counts.
+//   - producer.complete, once for each message that Send has taken, when it would complete on
+//     hardware. An error ends the producer, which is a comch.LateProducer, at its next Poll: the
+//     message and those after it are lost.
 //   - consumer.poll, once for each message. A delayed or frozen message delays those behind it.
+//   - consumer.post, once for each receive that PostReceive has taken. An error ends the consumer,
+//     which is a comch.LateConsumer, at its next Poll.
 //
 // Message queues to a DPA, and everything on them, have no hooks.
 package hook
@@ -44,7 +49,8 @@ func Wrap(inner comch.Provider, config Config) comch.Provider {
 		send: point("send"), receive: point("receive"),
 		newConsumer: point("new_consumer"), newProducer: point("new_producer"),
 		export: point("export"), imports: point("import"),
-		producerSend: point("producer.send"), consumerPoll: point("consumer.poll"),
+		producerSend: point("producer.send"), producerComplete: point("producer.complete"),
+		consumerPoll: point("consumer.poll"), consumerPost: point("consumer.post"),
 	}}
 	queues, hasQueues := inner.(comch.MsgQProvider)
 	lister, hasLister := inner.(comch.ServiceLister)
@@ -77,6 +83,8 @@ type points struct {
 	newConsumer, newProducer   *fault.Point
 	export, imports            *fault.Point
 	producerSend, consumerPoll *fault.Point
+	producerComplete           *fault.Point
+	consumerPost               *fault.Point
 }
 
 // msgQs adds the methods of a comch.MsgQProvider that other providers do not have.

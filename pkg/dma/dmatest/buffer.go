@@ -25,7 +25,7 @@ func elements(b *bench) {
 	m, _ := b.localMap(8, 0)
 	v := b.inventory(2)
 	first, second := b.byData(v, m, 0, 8), b.byData(v, m, 0, 8)
-	_, err := v.ByData(m, 0, 8)
+	_, err := v.ByData(m, m.Region().Base(), 8)
 	b.want(status.NoMemory, "claim one buffer too many", err)
 	if v.Elements() != 2 || v.FreeElements() != 0 {
 		b.Errorf("%d elements, %d free", v.Elements(), v.FreeElements())
@@ -41,7 +41,7 @@ func inventoryStates(b *bench) {
 	m, _ := b.localMap(8, 0)
 	v, err := dma.NewInventory(1)
 	b.must(err)
-	_, err = v.ByData(m, 0, 8)
+	_, err = v.ByData(m, m.Region().Base(), 8)
 	b.want(status.BadState, "claim a buffer before starting", err)
 	b.want(status.BadState, "stop before starting", v.Stop())
 	b.must(v.Start())
@@ -49,7 +49,7 @@ func inventoryStates(b *bench) {
 	_, err = v.ByData(nil, 0, 8)
 	b.want(status.InvalidValue, "claim a buffer without a map", err)
 	b.must(v.Stop())
-	_, err = v.ByAddress(m, 0, 8)
+	_, err = v.ByAddress(m, m.Region().Base(), 8)
 	b.want(status.BadState, "claim a buffer after stopping", err)
 	b.must(v.Start())
 	b.release(b.byAddress(v, m, 0, 8))
@@ -71,23 +71,25 @@ func oneInventory(b *bench) {
 func bounds(b *bench) {
 	m, _ := b.localMap(100, 0)
 	v := b.inventory(1)
-	for _, r := range []struct{ address, length uint64 }{
+	base := m.Region().Base()
+	for _, r := range []struct{ offset, length uint64 }{
 		{0, 101}, {100, 1}, {101, 0}, {99, 2}, {math.MaxUint64, 1}, {1, math.MaxUint64},
-		{math.MaxUint64, math.MaxUint64},
+		{math.MaxUint64, math.MaxUint64}, {-base, 1}, {math.MaxUint64 - base, 1},
 	} {
-		_, err := v.ByData(m, r.address, r.length)
+		_, err := v.ByData(m, base+r.offset, r.length)
 		b.want(status.InvalidValue, "claim data outside the map", err)
-		_, err = v.ByAddress(m, r.address, r.length)
+		_, err = v.ByAddress(m, base+r.offset, r.length)
 		b.want(status.InvalidValue, "claim a range outside the map", err)
 	}
 	if m.Buffers() != 0 || v.FreeElements() != 1 {
 		b.Errorf("rejected buffers are counted: %d of the map, %d free", m.Buffers(),
 			v.FreeElements())
 	}
-	for _, r := range []struct{ address, length uint64 }{{0, 100}, {99, 1}, {100, 0}, {0, 0}} {
-		buffer := b.byData(v, m, r.address, r.length)
-		if address, length := buffer.Data(); address != r.address || length != r.length {
-			b.Errorf("data of %d bytes at %d became %d at %d", r.length, r.address, length, address)
+	for _, r := range []struct{ offset, length uint64 }{{0, 100}, {99, 1}, {100, 0}, {0, 0}} {
+		buffer := b.byData(v, m, r.offset, r.length)
+		if address, length := buffer.Data(); address != base+r.offset || length != r.length {
+			b.Errorf("data of %d bytes at offset %d became %d at %d", r.length, r.offset, length,
+				address-base)
 		}
 		b.release(buffer)
 	}
@@ -127,24 +129,25 @@ func dataWindow(b *bench) {
 	m, _ := b.localMap(100, 0)
 	v := b.inventory(1)
 	buffer := b.byAddress(v, m, 10, 50)
-	if address, length := buffer.Range(); address != 10 || length != 50 {
+	base := m.Region().Base()
+	if address, length := buffer.Range(); address != base+10 || length != 50 {
 		b.Errorf("the buffer has %d bytes at %d", length, address)
 	}
-	if address, length := buffer.Data(); address != 10 || length != 0 {
+	if address, length := buffer.Data(); address != base+10 || length != 0 {
 		b.Errorf("an empty buffer has %d bytes at %d", length, address)
 	}
-	b.must(buffer.SetData(20, 40))
-	for _, r := range []struct{ address, length uint64 }{
+	b.must(buffer.SetData(base+20, 40))
+	for _, r := range []struct{ offset, length uint64 }{
 		{9, 1}, {10, 51}, {60, 1}, {61, 0}, {20, math.MaxUint64}, {math.MaxUint64, 1},
 	} {
-		b.want(status.InvalidValue, "set data outside the buffer", buffer.SetData(r.address,
+		b.want(status.InvalidValue, "set data outside the buffer", buffer.SetData(base+r.offset,
 			r.length))
 	}
-	if address, length := buffer.Data(); address != 20 || length != 40 {
+	if address, length := buffer.Data(); address != base+20 || length != 40 {
 		b.Errorf("the data is %d bytes at %d", length, address)
 	}
 	b.must(buffer.ResetData())
-	if address, length := buffer.Data(); address != 20 || length != 0 {
+	if address, length := buffer.Data(); address != base+20 || length != 0 {
 		b.Errorf("after a reset the data is %d bytes at %d", length, address)
 	}
 	b.release(buffer)
@@ -287,16 +290,17 @@ func duplicates(b *bench) {
 	m, _ := b.localMap(100, 0)
 	v := b.inventory(4)
 	list := b.chain(v, m, 2)
-	b.must(list[0].SetData(1, 0))
+	base := m.Region().Base()
+	b.must(list[0].SetData(base+1, 0))
 	twin, err := v.Duplicate(list[0])
 	b.must(err)
-	if address, length := twin.Data(); address != 1 || length != 0 ||
+	if address, length := twin.Data(); address != base+1 || length != 0 ||
 		twin.ListLength() != 1 || twin.Next() != nil || twin.References() != 1 {
 		b.Errorf("the duplicate has %d bytes at %d and a list of %d", length, address,
 			twin.ListLength())
 	}
-	b.must(twin.SetData(0, 1))
-	if address, _ := list[0].Data(); address != 1 {
+	b.must(twin.SetData(base, 1))
+	if address, _ := list[0].Data(); address != base+1 {
 		b.Error("a change of the duplicate changed the original")
 	}
 	b.release(twin, list[0])

@@ -145,16 +145,17 @@ func (b *bench) inventory(elements int) *dma.Inventory {
 	return v
 }
 
-func (b *bench) byData(v *dma.Inventory, m *dma.MemoryMap, address, length uint64) *dma.Buffer {
+// byData claims a buffer at an offset of the map's memory.
+func (b *bench) byData(v *dma.Inventory, m *dma.MemoryMap, offset, length uint64) *dma.Buffer {
 	b.Helper()
-	buffer, err := v.ByData(m, address, length)
+	buffer, err := v.ByData(m, m.Region().Base()+offset, length)
 	b.must(err)
 	return buffer
 }
 
-func (b *bench) byAddress(v *dma.Inventory, m *dma.MemoryMap, address, length uint64) *dma.Buffer {
+func (b *bench) byAddress(v *dma.Inventory, m *dma.MemoryMap, offset, length uint64) *dma.Buffer {
 	b.Helper()
-	buffer, err := v.ByAddress(m, address, length)
+	buffer, err := v.ByAddress(m, m.Region().Base()+offset, length)
 	b.must(err)
 	return buffer
 }

@@ -62,7 +62,7 @@ func exactly(b *bench) {
 	pattern(source, 1)
 	v := b.inventory(2)
 	x, y := b.byAddress(v, from, 0, 100), b.byAddress(v, to, 0, 100)
-	b.must(x.SetData(40, 7))
+	b.must(x.SetData(from.Region().Base()+40, 7))
 	if event := l.do(x, y); event.Err != nil || event.Length != 7 {
 		b.Errorf("event %+v", event)
 	}
@@ -70,7 +70,7 @@ func exactly(b *bench) {
 		make([]byte, 93)) {
 		b.Errorf("copied %x", destination)
 	}
-	if address, length := y.Data(); address != 0 || length != 7 {
+	if address, length := y.Data(); address != to.Region().Base() || length != 7 {
 		b.Errorf("the destination has %d bytes of data at %d", length, address)
 	}
 	b.release(x, y)
@@ -112,7 +112,7 @@ func appends(b *bench) {
 	to, destination := b.localMap(10, memory.LocalWrite)
 	v := b.inventory(2)
 	y := b.byAddress(v, to, 0, 10)
-	b.must(y.SetData(1, 0))
+	b.must(y.SetData(to.Region().Base()+1, 0))
 	for _, text := range []string{"abcd", "efgh"} {
 		copy(source, text)
 		x := b.byData(v, from, 0, 4)
@@ -298,8 +298,8 @@ func threads(b *bench) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			for range 50 {
-				x, err := v.ByData(from, 0, size)
-				y, err2 := v.ByAddress(to, 0, size)
+				x, err := v.ByData(from, from.Region().Base(), size)
+				y, err2 := v.ByAddress(to, to.Region().Base(), size)
 				if err != nil || err2 != nil || l.context.Submit(memcpy(x, y)) != nil {
 					b.Errorf("claim buffers and submit: %v, %v", err, err2)
 					return
@@ -393,7 +393,7 @@ func badLengths(b *bench) {
 	r.reject(status.InvalidValue, "copy into a buffer that is too short", memcpy(r.source, short))
 	full := b.byData(r.inventory, r.memory, 50, 50)
 	r.reject(status.InvalidValue, "copy into a buffer full of data", memcpy(r.source, full))
-	b.must(full.SetData(91, 0))
+	b.must(full.SetData(r.memory.Region().Base()+91, 0))
 	r.reject(status.InvalidValue, "copy past the end of a buffer", memcpy(r.source, full))
 	b.release(empty, short, full)
 }
@@ -415,7 +415,7 @@ func deviceLimits(b *bench) {
 	x, y := b.byData(r.inventory, large, 0, c.MaxBufferSize+1), b.byAddress(r.inventory, large, 0,
 		c.MaxBufferSize+1)
 	r.reject(status.TooBig, "copy more than the device can", memcpy(x, y))
-	b.must(x.SetData(0, c.MaxBufferSize))
+	b.must(x.SetData(large.Region().Base(), c.MaxBufferSize))
 	more := b.byData(r.inventory, large, 0, 1)
 	b.must(x.Chain(more))
 	r.reject(status.TooBig, "copy a list of more than the device can", memcpy(x, y))

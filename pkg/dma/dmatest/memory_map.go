@@ -58,7 +58,7 @@ func mapAgain(b *bench) {
 	m, _ := b.localMap(8, 0)
 	v := b.inventory(1)
 	b.must(m.Stop(), m.SetAccess(memory.LocalWrite))
-	_, err := v.ByData(m, 0, 8)
+	_, err := v.ByData(m, m.Region().Base(), 8)
 	b.want(status.BadState, "claim a buffer of a stopped map", err)
 	b.must(m.Start())
 	b.release(b.byData(v, m, 0, 8))
@@ -122,7 +122,7 @@ func closedMap(b *bench) {
 	b.wantFrozen(m)
 	b.want(status.BadState, "start a closed map", m.Start())
 	b.want(status.BadState, "stop a closed map", m.Stop())
-	_, err := b.inventory(1).ByData(m, 0, 1)
+	_, err := b.inventory(1).ByData(m, m.Region().Base(), 1)
 	b.want(status.BadState, "claim a buffer of a closed map", err)
 }
 
@@ -178,16 +178,15 @@ func bothWays(b *bench) {
 	l := b.newLoop(2)
 	peer, remote := b.importMap(size, readWrite)
 	local, own := b.localMap(size, memory.LocalWrite)
-	base := remote.Region().Base()
 	v := b.inventory(2)
 	pattern(peer, 1)
-	x, y := b.byData(v, remote, base, size), b.byAddress(v, local, 0, size)
+	x, y := b.byData(v, remote, 0, size), b.byAddress(v, local, 0, size)
 	if event := l.do(x, y); event.Err != nil || !bytes.Equal(peer, own) {
 		b.Errorf("from the peer: event %+v, equal %v", event, bytes.Equal(peer, own))
 	}
 	b.release(x, y)
 	pattern(own, 2)
-	x, y = b.byData(v, local, 0, size), b.byAddress(v, remote, base, size)
+	x, y = b.byData(v, local, 0, size), b.byAddress(v, remote, 0, size)
 	if event := l.do(x, y); event.Err != nil || !bytes.Equal(peer, own) {
 		b.Errorf("to the peer: event %+v, equal %v", event, bytes.Equal(peer, own))
 	}
@@ -200,8 +199,7 @@ func betweenPeers(b *bench) {
 	second, to := b.importMap(100, readWrite)
 	pattern(first, 5)
 	v := b.inventory(2)
-	x, y := b.byData(v, from, from.Region().Base(), 100), b.byAddress(v, to, to.Region().Base(),
-		100)
+	x, y := b.byData(v, from, 0, 100), b.byAddress(v, to, 0, 100)
 	if event := l.do(x, y); event.Err != nil || !bytes.Equal(first, second) {
 		b.Errorf("event %+v, equal %v", event, bytes.Equal(first, second))
 	}
@@ -218,8 +216,7 @@ func exportedRights(b *bench) {
 		{memory.RemoteRead | memory.RemoteWrite | memory.LocalWrite, false, false},
 	} {
 		_, m := b.importMap(100, c.access)
-		base := m.Region().Base()
-		x, y := b.byData(r.inventory, m, base, 10), b.byAddress(r.inventory, m, base, 10)
+		x, y := b.byData(r.inventory, m, 0, 10), b.byAddress(r.inventory, m, 0, 10)
 		if !c.read {
 			r.reject(status.NotPermitted, "read without the right", memcpy(x, r.destination))
 		}
@@ -266,7 +263,7 @@ func faults(b *bench) {
 	b.closeLater(bad)
 	local, _ := b.localMap(2*size, memory.LocalWrite)
 	v := b.inventory(3)
-	x, y := b.byData(v, local, 0, size), b.byAddress(v, bad, region.Base(), size)
+	x, y := b.byData(v, local, 0, size), b.byAddress(v, bad, 0, size)
 	event := l.do(x, y)
 	if !errors.Is(event.Err, status.IOFailed) || event.Length != 0 || event.Type != dma.Memcpy {
 		b.Errorf("event %+v", event)

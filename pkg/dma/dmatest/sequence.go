@@ -146,7 +146,8 @@ func (m *machine) claim(t *rapid.T) {
 	var buffer *dma.Buffer
 	var err error
 	if rapid.Bool().Draw(t, "source") {
-		buffer, err = m.inventory.ByData(m.memory, place*machineBytes, machineBytes)
+		address := m.memory.Region().Base() + place*machineBytes
+		buffer, err = m.inventory.ByData(m.memory, address, machineBytes)
 	} else {
 		address := m.freeDestination(place)
 		buffer, err = m.inventory.ByAddress(m.memory, address, machineBytes)
@@ -160,8 +161,9 @@ func (m *machine) claim(t *rapid.T) {
 // freeDestination returns the address of the first destination from place on that no claimed buffer
 // covers. There is one as long as a buffer is free.
 func (m *machine) freeDestination(place uint64) uint64 {
+	base := m.memory.Region().Base()
 	for i := range uint64(machineBuffers) {
-		address := (machineBuffers + (place+i)%machineBuffers) * machineBytes
+		address := base + (machineBuffers+(place+i)%machineBuffers)*machineBytes
 		covered := slices.ContainsFunc(m.buffers, func(b *dma.Buffer) bool {
 			start, _ := b.Range()
 			return start == address
@@ -170,7 +172,7 @@ func (m *machine) freeDestination(place uint64) uint64 {
 			return address
 		}
 	}
-	return (machineBuffers + place) * machineBytes
+	return base + (machineBuffers+place)*machineBytes
 }
 
 // pick draws a claimed buffer, or returns nil if there is none.
@@ -227,8 +229,10 @@ func (m *machine) done(t *rapid.T, e dma.Event) {
 	for _, other := range m.jobs {
 		m.busy[other.source], m.busy[other.destination] = true, true
 	}
+	base := m.memory.Region().Base()
 	from, _ := job.source.Data()
 	to, length := job.destination.Data()
+	from, to = from-base, to-base
 	if length != job.length || !bytes.Equal(m.bytes[from:][:length], m.bytes[to:][:length]) {
 		t.Fatal("data arrived changed")
 	}

@@ -124,8 +124,9 @@ func benchmarkJobs(b *testing.B, source, destination *memory.Region, depth int, 
 		}
 		slot := free[len(free)-1]
 		free = free[:len(free)-1]
-		x, err := l.inventory.ByData(l.source, offset, block)
-		y, err2 := l.inventory.ByAddress(l.destination, offset, block)
+		x, err := l.inventory.ByData(l.source, l.source.Region().Base()+offset, block)
+		y, err2 := l.inventory.ByAddress(l.destination, l.destination.Region().Base()+offset,
+			block)
 		must(b, err, err2)
 		jobs[slot] = job{x, y}
 		must(b, l.context.Submit(dma.Job{Type: dma.Memcpy, Source: x, Destination: y,

@@ -72,7 +72,7 @@ func (a *actor) export(p plan, access memory.Access) *memory.Region {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	a.say(export{length: p.window(), descriptor: descriptor})
+	a.say(export{address: region.Base(), length: p.window(), descriptor: descriptor})
 	return region
 }
 

@@ -31,9 +31,13 @@ func (a *actor) receiveOriginalExport(length uint64) *memory.Region {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	region, _, err := a.connection.ImportMemory(m.(exportMessage).descriptor)
+	e := m.(exportMessage)
+	region, _, err := a.connection.ImportMemory(e.descriptor)
 	if err != nil || region.Len() != length {
 		a.t.Fatalf("imported %v, error %v", region, err)
+	}
+	if e.hostAddress == 0 || e.hostAddress != region.Base() {
+		a.t.Errorf("the host announced address %#x, and exported %#x", e.hostAddress, region.Base())
 	}
 	a.t.Cleanup(func() { _ = region.Close() })
 	return region
@@ -106,7 +110,8 @@ func TestTheDPUSaysToTheOriginalWhatTheOriginalsDPUSays(t *testing.T) {
 				t.Fatal(err)
 			}
 			// The original's buffer may hold more than the descriptor.
-			a.send(append(exportMessage{descriptor: descriptor}.append(nil), "left over"...))
+			a.send(append(exportMessage{hostAddress: region.Base(),
+				descriptor: descriptor}.append(nil), "left over"...))
 			a.wantOriginal("dma_status_success.bin")
 			if got := string(region.Bytes()[:9]); !onHost && got != "beginning" {
 				t.Errorf("the host's memory begins with %q", got)

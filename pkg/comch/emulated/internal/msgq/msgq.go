@@ -63,6 +63,7 @@ func New(
 	}
 	capabilities.Server, capabilities.Client = false, false
 	capabilities.MaxMemorySize, capabilities.MaxBufferLength = 0, 0
+	capabilities.ConsumerMemory, capabilities.OpaqueImports = false, false
 	return &msgq{dpa: d, direction: config.Direction, capabilities: capabilities, cpuSide: cpuSide,
 		dpaSide: dpaSide}, nil
 }
@@ -73,10 +74,10 @@ func (q *msgq) Capabilities() comch.Capabilities { return q.capabilities }
 // NewConsumer creates a CPU consumer, on queues from the DPA only.
 func (q *msgq) NewConsumer(ctx context.Context, config comch.ConsumerConfig,
 ) (comch.Consumer, error) {
-	if config.MemorySize != 0 {
+	if config.MemorySize != 0 || config.Memory != nil {
 		return nil, status.Errorf(status.InvalidValue,
-			"create consumer of message queue: MemorySize is %d, but there is no message memory",
-			config.MemorySize)
+			"create consumer of message queue: MemorySize is %d and Memory is set: %v, but there is "+
+				"no message memory", config.MemorySize, config.Memory != nil)
 	}
 	if err := q.addObject(comch.DPAProducers); err != nil {
 		return nil, fmt.Errorf("create consumer of message queue: %w", err)
