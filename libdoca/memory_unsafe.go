@@ -28,6 +28,12 @@ type exportID [16]byte
 // that of the importer.
 type exported struct {
 	description
+	// In the exporter: importers in other processes wait for revoking, and are waited for.
+	revoking  chan struct{}
+	importers sync.WaitGroup
+	// In an importer in another process.
+	remote *remoteMemory
+
 	// copying is held for reading while the memory is used, so that revoke waits for that.
 	copying sync.RWMutex
 	revoked bool
@@ -36,10 +42,10 @@ type exported struct {
 // description is what a descriptor says about memory.
 type description struct {
 	id      exportID
-	pid     int // of the exporter
 	access  uint32
 	address uintptr // as the exporter knows it
 	length  uintptr
+	broker  string // where other processes ask for the memory
 }
 
 func (x *exported) revoke() {
@@ -62,14 +68,7 @@ type verbsKey struct {
 	deregister func()
 }
 
-var (
-	mappings table[mapping]
-	// exports holds what this process has exported.
-	exports = struct {
-		sync.Mutex
-		byID map[exportID]*exported
-	}{byID: make(map[exportID]*exported)}
-)
+var mappings table[mapping]
 
 // mappingOf returns the core of a map, and makes it if need be. The map belongs to one thread while
 // it has none.
@@ -103,40 +102,44 @@ func emuMmapStart(m *C.struct_doca_mmap) C.int {
 	return C.DOCA_SUCCESS
 }
 
-// The descriptor of an export: magic, version, kind, and then the description.
+// The descriptor of an export: magic, version, kind, and then the description, whose last part is
+// the length of the broker's name and the name.
 const (
 	descriptorMagic   = "zcdx"
 	descriptorVersion = 1
-	descriptorLength  = 4 + 1 + 1 + 16 + 4 + 4 + 8 + 8
+	descriptorHeader  = 4 + 1 + 1 + 16 + 4 + 8 + 8 + 1
+	maxDescriptor     = descriptorHeader + maxBrokerName
 )
 
 func (x *description) encode(kind C.int) []byte {
-	b := append(make([]byte, 0, descriptorLength), descriptorMagic...)
+	b := append(make([]byte, 0, maxDescriptor), descriptorMagic...)
 	b = append(b, descriptorVersion, byte(kind))
 	b = append(b, x.id[:]...)
-	b = binary.LittleEndian.AppendUint32(b, uint32(x.pid))
 	b = binary.LittleEndian.AppendUint32(b, x.access)
 	b = binary.LittleEndian.AppendUint64(b, uint64(x.address))
-	return binary.LittleEndian.AppendUint64(b, uint64(x.length))
+	b = binary.LittleEndian.AppendUint64(b, uint64(x.length))
+	b = append(b, byte(len(x.broker)))
+	return append(b, x.broker...)
 }
 
 // decode returns what a descriptor says. It is not to be trusted.
 func decode(b []byte) (x description, kind C.int, err error) {
-	if len(b) != descriptorLength || string(b[:4]) != descriptorMagic ||
-		b[4] != descriptorVersion || b[5] >= C.EMU_EXPORTS {
+	if len(b) < descriptorHeader || len(b) > maxDescriptor ||
+		string(b[:4]) != descriptorMagic || b[4] != descriptorVersion || b[5] >= C.EMU_EXPORTS ||
+		len(b) != descriptorHeader+int(b[descriptorHeader-1]) {
 		return x, 0, status.Errorf(status.InvalidValue,
 			"%d bytes are no descriptor of memory that this library has exported", len(b))
 	}
 	kind = C.int(b[5])
 	copy(x.id[:], b[6:])
-	x.pid = int(binary.LittleEndian.Uint32(b[22:]))
-	x.access = binary.LittleEndian.Uint32(b[26:])
-	address, length := binary.LittleEndian.Uint64(b[30:]), binary.LittleEndian.Uint64(b[38:])
+	x.access = binary.LittleEndian.Uint32(b[22:])
+	address, length := binary.LittleEndian.Uint64(b[26:]), binary.LittleEndian.Uint64(b[34:])
 	if length == 0 || length > math.MaxInt || address+length < address {
 		return x, 0, status.Errorf(status.InvalidValue, "descriptor of %d bytes at %#x", length,
 			address)
 	}
 	x.address, x.length = uintptr(address), uintptr(length)
+	x.broker = string(b[descriptorHeader:])
 	return x, kind, nil
 }
 
@@ -149,7 +152,10 @@ func emuMmapExport(m *C.struct_doca_mmap, kind C.int, desc *unsafe.Pointer, leng
 	x := own.origin // memory that was imported is exported as what it is
 	if x == nil {
 		if own.own == nil {
-			own.own = newExport(m)
+			var err error
+			if own.own, err = newExport(m); err != nil {
+				return failed("export mmap", err)
+			}
 		}
 		x = own.own
 	}
@@ -159,14 +165,11 @@ func emuMmapExport(m *C.struct_doca_mmap, kind C.int, desc *unsafe.Pointer, leng
 	return C.DOCA_SUCCESS
 }
 
-func newExport(m *C.struct_doca_mmap) *exported {
-	x := &exported{description: description{pid: os.Getpid(), access: uint32(m.access),
-		address: uintptr(m.addr), length: uintptr(m.len)}}
+func newExport(m *C.struct_doca_mmap) (*exported, error) {
+	x := &exported{description: description{access: uint32(m.access), address: uintptr(m.addr),
+		length: uintptr(m.len)}, revoking: make(chan struct{})}
 	_, _ = rand.Read(x.id[:]) // never fails
-	exports.Lock()
-	exports.byID[x.id] = x
-	exports.Unlock()
-	return x
+	return x, exports.add(x)
 }
 
 //export emuFreeExport
@@ -174,8 +177,8 @@ func emuFreeExport(desc unsafe.Pointer) { C.free(desc) }
 
 //export emuMmapImport
 func emuMmapImport(m *C.struct_doca_mmap, desc unsafe.Pointer, length C.size_t, pci C.bool) C.int {
-	if length > descriptorLength {
-		length = descriptorLength + 1 // which decode rejects
+	if length > maxDescriptor {
+		length = maxDescriptor + 1 // which decode rejects
 	}
 	said, kind, err := decode(C.GoBytes(desc, C.int(length)))
 	if err != nil {
@@ -198,16 +201,9 @@ func emuMmapImport(m *C.struct_doca_mmap, desc unsafe.Pointer, length C.size_t, 
 
 // importMemory finds what a descriptor describes, and where this process has it.
 func importMemory(said *description) (origin *exported, local uintptr, err error) {
-	if said.pid != os.Getpid() {
-		return nil, 0, status.Errorf(status.NotSupported,
-			"the memory belongs to another process, %d", said.pid)
-	}
-	exports.Lock()
-	origin = exports.byID[said.id]
-	exports.Unlock()
+	origin = exports.find(said.id)
 	if origin == nil {
-		return nil, 0, status.Errorf(status.NotFound,
-			"the memory is not exported, or not any more")
+		return importRemote(said)
 	}
 	if origin.description != *said {
 		return nil, 0, status.Errorf(status.InvalidValue,
@@ -230,10 +226,11 @@ func emuMmapRelease(m *C.struct_doca_mmap) {
 		key.deregister()
 	}
 	if released.own != nil {
-		exports.Lock()
-		delete(exports.byID, released.own.id)
-		exports.Unlock()
+		exports.remove(released.own)
 		released.own.revoke()
+	}
+	if released.origin != nil && released.origin.remote != nil {
+		released.origin.remote.close()
 	}
 }
 
@@ -242,6 +239,10 @@ func emuMmapKey(m *C.struct_doca_mmap, device C.uint32_t, key *C.uint32_t) C.int
 	bridge := active.Load().Bridge
 	if bridge == nil {
 		return C.DOCA_ERROR_NOT_SUPPORTED
+	}
+	if m.mapped_at == 0 {
+		return failed("get key of mmap", status.Errorf(status.NotSupported,
+			"this process cannot map the memory of the exporter"))
 	}
 	own := mappingOf(m)
 	own.mu.Lock()
@@ -286,7 +287,40 @@ func copyMemory(dst *C.struct_doca_mmap, to uintptr, src *C.struct_doca_mmap, fr
 		return err
 	}
 	defer release()
-	return copyGuarded(bytesOf(dst, to, length), bytesOf(src, from, length))
+	if dst.mapped_at != 0 && src.mapped_at != 0 {
+		return copyGuarded(bytesOf(dst, to, length), bytesOf(src, from, length))
+	}
+	bounce := make([]byte, min(length, bounceLength))
+	for done := uintptr(0); done < length; {
+		part := bounce[:min(length-done, bounceLength)]
+		if err := load(part, src, from+done); err != nil {
+			return err
+		}
+		if err := store(dst, to+done, part); err != nil {
+			return err
+		}
+		done += uintptr(len(part))
+	}
+	return nil
+}
+
+// bounceLength is how many bytes are copied at a time to or from another process.
+const bounceLength = 64 << 10
+
+// load copies from a map into memory of Go.
+func load(to []byte, src *C.struct_doca_mmap, from uintptr) error {
+	if src.mapped_at != 0 {
+		return copyGuarded(to, bytesOf(src, from, uintptr(len(to))))
+	}
+	return mappings.get(src.core).origin.remote.read(to, from)
+}
+
+// store copies from memory of Go into a map.
+func store(dst *C.struct_doca_mmap, to uintptr, from []byte) error {
+	if dst.mapped_at != 0 {
+		return copyGuarded(bytesOf(dst, to, uintptr(len(from))), from)
+	}
+	return mappings.get(dst.core).origin.remote.write(to, from)
 }
 
 // use keeps the exporters of maps from taking the memory away until release is called.
@@ -345,3 +379,6 @@ func faultError(fault any) error {
 	return status.Errorf(status.IOFailed, "memory at %#x is not there: %w", cause.Addr(),
 		errors.New("the application has unmapped it"))
 }
+
+// addressOf returns the address of memory outside of Go's heap.
+func addressOf(memory []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(memory))) }

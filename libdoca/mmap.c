@@ -322,8 +322,7 @@ static doca_error_t get_mkey(const struct doca_mmap *mmap, const struct doca_dev
 	return (doca_error_t)emuMmapKey((struct doca_mmap *)mmap, dev->device->index, mkey);
 }
 
-doca_error_t emu_doca_mmap_get_mkey(const struct doca_mmap *mmap, struct doca_dev *dev,
-				    uint32_t *mkey)
+doca_error_t emu_doca_mmap_get_mkey(struct doca_mmap *mmap, struct doca_dev *dev, uint32_t *mkey)
 {
 	if (!EMU_IS(mmap, EMU_MMAP) || !EMU_IS(dev, EMU_DEV) || !EMU_HAS(mkey))
 		return DOCA_ERROR_INVALID_VALUE;

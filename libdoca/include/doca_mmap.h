@@ -50,7 +50,7 @@ doca_error_t doca_mmap_cap_is_create_from_export_pci_supported(const struct doca
 								uint8_t *is_supported);
 
 /* The key of the memory on a device, in host byte order. Since 3.2. */
-doca_error_t doca_mmap_get_mkey(const struct doca_mmap *mmap, struct doca_dev *dev, uint32_t *mkey);
+doca_error_t doca_mmap_get_mkey(struct doca_mmap *mmap, struct doca_dev *dev, uint32_t *mkey);
 
 #ifdef __cplusplus
 }

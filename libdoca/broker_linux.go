@@ -1,0 +1,406 @@
+//go:build cgo
+
+package libdoca
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// A process serves the memory that it has exported through a broker, an abstract Unix socket. An
+// importer sends the ID and gets the memory's file, if it has one; otherwise it reads and writes
+// the exporter's memory by system calls. The connection stays open for as long as the import
+// exists: with its end, either side knows that the other has let the memory go.
+
+const (
+	maxBrokerName = 64
+	// brokerTimeout bounds each step of the conversation.
+	brokerTimeout = 5 * time.Second
+	// maxImporters bounds the connections of a broker.
+	maxImporters = 256
+)
+
+// brokerReply is the length of a broker's answer: a status code, the rights, address, and length of
+// the memory, and its offset in the file that comes with it.
+const brokerReply = 4 + 4 + 8 + 8 + 8
+
+var exports = exportTable{byID: make(map[exportID]*exported)}
+
+// exportTable holds what this process has exported. The broker runs while there is anything.
+type exportTable struct {
+	mu       sync.Mutex
+	byID     map[exportID]*exported
+	name     string // of the broker
+	listener *net.UnixListener
+	serving  chan struct{} // closed when the broker has ended
+}
+
+func (t *exportTable) add(x *exported) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.listener == nil {
+		if err := t.listen(); err != nil {
+			return err
+		}
+	}
+	x.broker = t.name
+	t.byID[x.id] = x
+	return nil
+}
+
+func (t *exportTable) listen() error {
+	var random [16]byte
+	_, _ = rand.Read(random[:]) // never fails
+	t.name = "zc-libdoca-" + hex.EncodeToString(random[:])
+	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: "@" + t.name})
+	if err != nil {
+		return status.Errorf(status.OperatingSystem, "serve exported memory: %w", err)
+	}
+	t.listener, t.serving = listener, make(chan struct{})
+	go t.serve(listener, t.serving)
+	return nil
+}
+
+func (t *exportTable) find(id exportID) *exported {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byID[id]
+}
+
+// remove ends an export; importers in other processes have let it go when it returns, or do not
+// answer.
+func (t *exportTable) remove(x *exported) {
+	t.mu.Lock()
+	delete(t.byID, x.id)
+	close(x.revoking)
+	listener, serving := t.listener, t.serving
+	last := len(t.byID) == 0
+	if last {
+		t.listener = nil
+	}
+	t.mu.Unlock()
+	x.importers.Wait()
+	if last && listener != nil {
+		_ = listener.Close()
+		<-serving
+	}
+}
+
+func (t *exportTable) serve(listener *net.UnixListener, done chan<- struct{}) {
+	defer close(done)
+	var running sync.WaitGroup
+	defer running.Wait()
+	free := make(chan struct{}, maxImporters)
+	for {
+		free <- struct{}{}
+		c, err := listener.AcceptUnix()
+		if err != nil {
+			return // it is closed
+		}
+		running.Go(func() {
+			t.serveImporter(c)
+			<-free
+		})
+	}
+}
+
+// serveImporter serves one import until either side ends it.
+func (t *exportTable) serveImporter(c *net.UnixConn) {
+	defer c.Close()
+	x, err := t.admit(c)
+	if x != nil {
+		defer x.importers.Done()
+	}
+	reply := make([]byte, brokerReply)
+	binary.LittleEndian.PutUint32(reply, uint32(status.CodeOf(err)))
+	var rights []byte
+	if err == nil {
+		descriptor, offset := x.file()
+		binary.LittleEndian.PutUint32(reply[4:], x.access)
+		binary.LittleEndian.PutUint64(reply[8:], uint64(x.address))
+		binary.LittleEndian.PutUint64(reply[16:], uint64(x.length))
+		binary.LittleEndian.PutUint64(reply[24:], offset)
+		if descriptor >= 0 {
+			rights = unix.UnixRights(descriptor)
+			defer func() { _ = unix.Close(descriptor) }()
+		}
+	}
+	_ = c.SetDeadline(time.Now().Add(brokerTimeout))
+	if _, _, err := c.WriteMsgUnix(reply, rights, nil); err != nil || x == nil {
+		return
+	}
+	_ = c.SetDeadline(time.Time{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = c.Read(make([]byte, 1)) // the importer's end, or its answer to the revocation
+	}()
+	select {
+	case <-ended:
+	case <-x.revoking:
+		_ = c.SetDeadline(time.Now().Add(brokerTimeout))
+		_, _ = c.Write([]byte{1})
+		<-ended
+	}
+	_ = c.Close()
+	<-ended
+}
+
+// admit reads the ID that an importer asks for, and counts the importer.
+func (t *exportTable) admit(c *net.UnixConn) (*exported, error) {
+	credentials, err := peerOf(c)
+	if err != nil {
+		return nil, err
+	}
+	if own := uint32(os.Geteuid()); credentials.Uid != own && credentials.Uid != 0 {
+		return nil, status.Errorf(status.NotPermitted,
+			"user %d cannot import memory of user %d", credentials.Uid, own)
+	}
+	_ = c.SetDeadline(time.Now().Add(brokerTimeout))
+	var id exportID
+	if _, err := io.ReadFull(c, id[:]); err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := t.byID[id]
+	if x == nil {
+		return nil, status.Errorf(status.NotFound, "the memory is not exported")
+	}
+	x.importers.Add(1)
+	return x, nil
+}
+
+func peerOf(c *net.UnixConn) (credentials *unix.Ucred, err error) {
+	raw, err := c.SyscallConn()
+	if err == nil {
+		failure := raw.Control(func(descriptor uintptr) {
+			credentials, err = unix.GetsockoptUcred(int(descriptor), unix.SOL_SOCKET,
+				unix.SO_PEERCRED)
+		})
+		err = errors.Join(err, failure)
+	}
+	if err != nil {
+		return nil, status.Errorf(status.OperatingSystem, "identify the peer: %w", err)
+	}
+	return credentials, nil
+}
+
+// file returns a duplicate of the descriptor of the shared file that holds all of the memory, and
+// its offset there, or -1. Memory that has none is read and written by system calls, which this
+// process allows.
+func (x *exported) file() (descriptor int, offset uint64) {
+	inode, offset, found := sharedFile(uint64(x.address), uint64(x.length))
+	if found {
+		if descriptor := duplicateOf(inode); descriptor >= 0 {
+			return descriptor, offset
+		}
+	}
+	const ptracer, anybody = 0x59616d61, ^uintptr(0) // PR_SET_PTRACER, PR_SET_PTRACER_ANY
+	_ = unix.Prctl(ptracer, anybody, 0, 0, 0)        // fails without Yama, which then asks nothing
+	return -1, 0
+}
+
+// sharedFile finds the shared mapping of a memfd that holds a range of this process.
+func sharedFile(address, length uint64) (inode, offset uint64, found bool) {
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return 0, 0, false
+	}
+	for line := range strings.Lines(string(maps)) {
+		fields := strings.Fields(line) // start-end perms offset dev inode path
+		if len(fields) < 6 || !strings.HasSuffix(fields[1], "s") ||
+			!strings.HasPrefix(fields[5], "/memfd:") {
+			continue
+		}
+		first, last, _ := strings.Cut(fields[0], "-")
+		start, _ := strconv.ParseUint(first, 16, 64)
+		end, _ := strconv.ParseUint(last, 16, 64)
+		if address < start || address+length > end {
+			continue
+		}
+		fileOffset, _ := strconv.ParseUint(fields[2], 16, 64)
+		inode, err := strconv.ParseUint(fields[4], 10, 64)
+		return inode, fileOffset + address - start, err == nil
+	}
+	return 0, 0, false
+}
+
+// duplicateOf returns a duplicate of this process's descriptor of a memfd, or -1.
+func duplicateOf(inode uint64) int {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return -1
+	}
+	for _, entry := range entries {
+		descriptor, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		link, _ := os.Readlink("/proc/self/fd/" + entry.Name())
+		var stat unix.Stat_t
+		if !strings.HasPrefix(link, "/memfd:") || unix.Fstat(descriptor, &stat) != nil ||
+			stat.Ino != inode {
+			continue
+		}
+		dup, err := unix.FcntlInt(uintptr(descriptor), unix.F_DUPFD_CLOEXEC, 0)
+		if err == nil {
+			return dup
+		}
+	}
+	return -1
+}
+
+// remoteMemory is memory of another process, in the importer.
+type remoteMemory struct {
+	pid     int
+	socket  *net.UnixConn
+	mapping []byte // or nil
+	watched chan struct{}
+}
+
+// importRemote asks the broker of another process for memory.
+func importRemote(said *description) (*exported, uintptr, error) {
+	socket, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: "@" + said.broker})
+	if err != nil {
+		return nil, 0, status.Errorf(status.NotFound,
+			"the process that exported the memory is gone: %w", err)
+	}
+	remote := &remoteMemory{socket: socket, watched: make(chan struct{})}
+	origin := &exported{description: *said, remote: remote}
+	local, err := remote.open(said)
+	if err != nil {
+		_ = socket.Close()
+		return nil, 0, err
+	}
+	go remote.watch(origin)
+	return origin, local, nil
+}
+
+// open gets the memory, and returns where it is mapped, or 0.
+func (r *remoteMemory) open(said *description) (local uintptr, err error) {
+	credentials, err := peerOf(r.socket)
+	if err != nil {
+		return 0, err
+	}
+	r.pid = int(credentials.Pid)
+	_ = r.socket.SetDeadline(time.Now().Add(brokerTimeout))
+	if _, err := r.socket.Write(said.id[:]); err != nil {
+		return 0, status.Errorf(status.NotConnected, "ask for the memory: %w", err)
+	}
+	reply, rights := make([]byte, brokerReply), make([]byte, unix.CmsgSpace(4))
+	n, oobn, _, _, err := r.socket.ReadMsgUnix(reply, rights)
+	if err != nil || n != brokerReply {
+		return 0, status.Errorf(status.NotConnected, "ask for the memory: %d bytes, %w", n, err)
+	}
+	_ = r.socket.SetDeadline(time.Time{})
+	if code := status.Code(binary.LittleEndian.Uint32(reply)); code != status.Success {
+		return 0, status.Errorf(code, "the exporter has rejected the import")
+	}
+	descriptor, err := passedDescriptor(rights[:oobn])
+	if descriptor >= 0 {
+		defer func() { _ = unix.Close(descriptor) }()
+	}
+	if binary.LittleEndian.Uint32(reply[4:]) != said.access ||
+		binary.LittleEndian.Uint64(reply[8:]) != uint64(said.address) ||
+		binary.LittleEndian.Uint64(reply[16:]) != uint64(said.length) {
+		err = status.Errorf(status.InvalidValue, "the descriptor is not that of the memory")
+	}
+	if err != nil || descriptor < 0 {
+		return 0, err
+	}
+	return r.mapFile(descriptor, binary.LittleEndian.Uint64(reply[24:]), said)
+}
+
+func passedDescriptor(rights []byte) (int, error) {
+	messages, err := unix.ParseSocketControlMessage(rights)
+	if err != nil || len(messages) == 0 {
+		return -1, err
+	}
+	descriptors, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(descriptors) != 1 {
+		return -1, err
+	}
+	return descriptors[0], nil
+}
+
+// The rights that let an importer write.
+const writeRights = 1<<2 | 1<<5 // RDMA_WRITE, PCI_READ_WRITE
+
+func (r *remoteMemory) mapFile(descriptor int, offset uint64, said *description) (uintptr, error) {
+	if _, err := unix.FcntlInt(uintptr(descriptor), unix.F_GET_SEALS, 0); err != nil {
+		return 0, status.Errorf(status.InvalidValue, "the exporter sent no memfd: %w", err)
+	}
+	protection := unix.PROT_READ
+	if said.access&writeRights != 0 {
+		protection |= unix.PROT_WRITE
+	}
+	skip := offset % uint64(os.Getpagesize())
+	mapping, err := unix.Mmap(descriptor, int64(offset-skip), int(uint64(said.length)+skip),
+		protection, unix.MAP_SHARED)
+	if err != nil {
+		return 0, status.Errorf(status.NoMemory, "map the memory of the exporter: %w", err)
+	}
+	r.mapping = mapping
+	return addressOf(mapping) + uintptr(skip), nil
+}
+
+// watch revokes the memory when the exporter has, or is gone.
+func (r *remoteMemory) watch(origin *exported) {
+	defer close(r.watched)
+	n, _ := r.socket.Read(make([]byte, 1))
+	origin.revoke()
+	if n == 1 {
+		_, _ = r.socket.Write([]byte{1})
+	}
+}
+
+// close ends the import.
+func (r *remoteMemory) close() {
+	_ = r.socket.SetReadDeadline(time.Unix(0, 1))
+	<-r.watched
+	_ = r.socket.Close()
+	if r.mapping != nil {
+		_ = unix.Munmap(r.mapping) // nobody copies any more
+	}
+}
+
+// read copies from the exporter's memory; address is the exporter's.
+func (r *remoteMemory) read(to []byte, address uintptr) error {
+	return r.transfer(unix.ProcessVMReadv, to, address)
+}
+
+func (r *remoteMemory) write(address uintptr, from []byte) error {
+	return r.transfer(unix.ProcessVMWritev, from, address)
+}
+
+func (r *remoteMemory) transfer(
+	call func(int, []unix.Iovec, []unix.RemoteIovec, uint) (int, error), local []byte,
+	address uintptr) error {
+	var vector unix.Iovec
+	vector.Base = &local[0]
+	vector.SetLen(len(local))
+	n, err := call(r.pid, []unix.Iovec{vector},
+		[]unix.RemoteIovec{{Base: address, Len: len(local)}}, 0)
+	if err == nil && n < len(local) {
+		err = io.ErrShortBuffer
+	}
+	if err != nil {
+		return status.Errorf(status.IOFailed, "memory of process %d at %#x: %w", r.pid, address,
+			err)
+	}
+	return nil
+}
