@@ -79,6 +79,15 @@ func (l *Loader) Library() (*Library, error) {
 	return l.library, l.err
 }
 
+// LogTo opens libdoca_common and calls Library.LogTo.
+func (l *Loader) LogTo(descriptor int, level uint32) error {
+	library, err := l.Library()
+	if err != nil {
+		return err
+	}
+	return library.LogTo(descriptor, level)
+}
+
 // Library is an open libdoca. It is never closed: libdoca cannot be unloaded.
 type Library struct {
 	find source

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
+	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 )
 
 // Annotations of commands.
@@ -39,21 +40,30 @@ func Adopt(root, cmd *cobra.Command, synonyms ...[]string) {
 	}
 	annotate(root, adopted, name)
 	var file string
-	level := sdkLevel("warning")
+	var level sdkLevel
 	f := cmd.Flags()
 	f.StringVarP(&file, jsonFlag, "j", "",
 		"read flags that are not given from a JSON file in the format of the DOCA applications")
 	f.Var(&level, "sdk-log-level",
-		"log level of the DOCA libraries, as for --log-level; the other providers have no such log")
+		"log level of the DOCA libraries, as for --log-level; only the providers doca have such a log")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
-		if file == "" {
-			return nil
+		if file != "" {
+			ignored, err := loadFile(file, cmd.Flags(), synonyms)
+			if err != nil {
+				return err
+			}
+			if ignored {
+				warnOfDPDK(cmd, "the section "+dpdkSection+" of "+file)
+			}
 		}
-		ignored, err := loadFile(file, cmd.Flags(), synonyms)
-		if err == nil && ignored {
-			warnOfDPDK(cmd, "the section "+dpdkSection+" of "+file)
+		if cmd.Flags().Changed("sdk-log-level") {
+			number, err := logging.ParseDOCALevel(string(level))
+			if err != nil {
+				return err
+			}
+			providers.LogDOCA(number)
 		}
-		return err
+		return nil
 	}
 }
 
@@ -70,7 +80,7 @@ type sdkLevel string
 func (l *sdkLevel) String() string { return string(*l) }
 
 func (l *sdkLevel) Set(text string) error {
-	if _, err := logging.ParseLevel(text); err != nil {
+	if _, err := logging.ParseDOCALevel(text); err != nil {
 		return err
 	}
 	*l = sdkLevel(text)

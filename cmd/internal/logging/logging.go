@@ -76,29 +76,43 @@ func newTo(w io.Writer, name string, o Options) (*zap.Logger, zap.AtomicLevel, e
 	return zap.New(core).Named(name), level, nil
 }
 
-// docaLevels holds DOCA's log levels (doca_log_level) by number and by name.
-var docaLevels = map[string]zapcore.Level{
-	"10": zapcore.FatalLevel + 1, "disable": zapcore.FatalLevel + 1,
-	"20": zapcore.ErrorLevel, "critical": zapcore.ErrorLevel,
-	"30": zapcore.ErrorLevel, "error": zapcore.ErrorLevel,
-	"40": zapcore.WarnLevel, "warning": zapcore.WarnLevel,
-	"50": zapcore.InfoLevel, "info": zapcore.InfoLevel,
-	"60": zapcore.DebugLevel, "debug": zapcore.DebugLevel,
-	"70": zapcore.DebugLevel, "trace": zapcore.DebugLevel,
+// docaLevels holds DOCA's log levels (doca_log_level), from the least to the most.
+var docaLevels = []struct {
+	number uint32
+	name   string
+	level  zapcore.Level
+}{
+	{10, "disable", zapcore.FatalLevel + 1}, {20, "critical", zapcore.ErrorLevel},
+	{30, "error", zapcore.ErrorLevel}, {40, "warning", zapcore.WarnLevel},
+	{50, "info", zapcore.InfoLevel}, {60, "debug", zapcore.DebugLevel},
+	{70, "trace", zapcore.DebugLevel},
 }
 
 // ParseLevel accepts zap's names, and the numbers and names of DOCA's log levels. Case does not
 // matter.
 func ParseLevel(text string) (zapcore.Level, error) {
+	_, level, err := parseLevel(text)
+	return level, err
+}
+
+// ParseDOCALevel accepts the same as ParseLevel, and returns the number of DOCA's log level.
+func ParseDOCALevel(text string) (uint32, error) {
+	number, _, err := parseLevel(text)
+	return number, err
+}
+
+func parseLevel(text string) (uint32, zapcore.Level, error) {
 	name := strings.ToLower(text)
 	if name == "warn" {
-		return zapcore.WarnLevel, nil
+		name = "warning"
 	}
-	if level, ok := docaLevels[name]; ok {
-		return level, nil
+	for _, l := range docaLevels {
+		if name == l.name || name == strconv.Itoa(int(l.number)) {
+			return l.number, l.level, nil
+		}
 	}
 	if _, err := strconv.Atoi(text); err == nil {
-		return 0, fmt.Errorf("level %s is not one of 10, 20, 30, 40, 50, 60, 70", text)
+		return 0, 0, fmt.Errorf("level %s is not one of 10, 20, 30, 40, 50, 60, 70", text)
 	}
-	return 0, fmt.Errorf("level %q is not one of debug, info, warn, error", text)
+	return 0, 0, fmt.Errorf("level %q is not one of debug, info, warn, error", text)
 }

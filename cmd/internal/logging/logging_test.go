@@ -96,6 +96,14 @@ func TestLevelsHaveNamesAndTheNumbersOfDOCA(t *testing.T) {
 			t.Errorf("ParseLevel(%q) succeeded", text)
 		}
 	}
+	for text, want := range map[string]uint32{"70": 70, "trace": 70, "warn": 40, "DISABLE": 10} {
+		if got, err := ParseDOCALevel(text); err != nil || got != want {
+			t.Errorf("ParseDOCALevel(%q) = %d, %v", text, got, err)
+		}
+	}
+	if _, err := ParseDOCALevel("loud"); err == nil {
+		t.Error("an unknown level was accepted")
+	}
 	if _, _, err := New("prog", options(t, "--log-format", "xml")); err == nil {
 		t.Error("an unknown format was accepted")
 	}

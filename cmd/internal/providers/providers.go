@@ -39,6 +39,7 @@ type ComchOptions struct {
 
 // Comch returns the Comch provider with the given name.
 func Comch(name string, options ComchOptions) (comch.Provider, error) {
+	startDOCALog(name)
 	switch name {
 	case "emulated":
 		return emulated.New(emulated.Options{Directory: options.Directory, Logger: options.Logger,
@@ -74,6 +75,7 @@ func RDMA(name string, options RDMAOptions) (rdma.Provider, error) {
 
 // DMA returns the DMA provider with the given name. options are for the software provider.
 func DMA(name string, options software.Options) (dma.Provider, error) {
+	startDOCALog(name)
 	switch name {
 	case "software":
 		return software.New(options), nil
