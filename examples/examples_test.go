@@ -154,3 +154,13 @@ func TestLocalMemoryIsCopiedByDMA(t *testing.T) {
 		t.Errorf("a missing device gave %q, error %v", o.output, o.err)
 	}
 }
+
+func TestAnUnknownProviderIsNamed(t *testing.T) {
+	for name, flag := range map[string]string{"comch-ctrl-path-client": "--comch-provider",
+		"dma-local-copy": "--dma-provider"} {
+		o := <-start(t, name, flag, "pigeon")
+		if o.err == nil || !strings.Contains(o.output, "pigeon") {
+			t.Errorf("%s: %q, error %v", name, o.output, o.err)
+		}
+	}
+}

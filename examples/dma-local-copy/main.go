@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/dma/doca"
 	"github.com/zc-relay/zc-relay/pkg/dma/software"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -18,9 +19,13 @@ import (
 func main() {
 	device := pflag.StringP("pci-addr", "p", "03:00.0", "PCI address of the DMA device")
 	text := pflag.StringP("text", "t", "This is a sample piece of text", "text to copy")
+	name := pflag.String("dma-provider", "software", "DMA provider: software or doca")
 	pflag.Parse()
 	destination := make([]byte, len(*text))
-	err := copyLocally(*device, destination, []byte(*text))
+	provider, err := providerOf(*name)
+	if err == nil {
+		err = copyLocally(provider, *device, destination, []byte(*text))
+	}
 	if err == nil && string(destination) != *text {
 		err = fmt.Errorf("copied %q instead of %q", destination, *text)
 	}
@@ -31,12 +36,22 @@ func main() {
 	fmt.Printf("Success, memory copied and verified as correct: %s\n", destination)
 }
 
+func providerOf(name string) (dma.Provider, error) {
+	switch name {
+	case "software":
+		return software.New(software.Options{}), nil
+	case "doca":
+		return doca.New(doca.Options{}), nil
+	}
+	return nil, fmt.Errorf("--dma-provider %q is neither software nor doca", name)
+}
+
 // copyLocally fills destination from source, which has the same length. If it fails, it does not
 // clean up, because the process exits.
-func copyLocally(address string, destination, source []byte) error {
+func copyLocally(provider dma.Provider, address string, destination, source []byte) error {
 	// 1. Open the device that copies. The progress engine of this thread reports when a copy has
 	// completed.
-	device, err := software.New(software.Options{}).Open(address)
+	device, err := provider.Open(address)
 	if err != nil {
 		return err
 	}
@@ -80,11 +95,11 @@ func copyLocally(address string, destination, source []byte) error {
 
 	// 5. Describe the copy. The source buffer is full of data, all of which is copied; the
 	// destination buffer is empty.
-	sourceBuffer, err := inventory.ByData(from, 0, uint64(len(source)))
+	sourceBuffer, err := inventory.ByData(from, from.Region().Base(), uint64(len(source)))
 	if err != nil {
 		return err
 	}
-	destinationBuffer, err := inventory.ByAddress(to, 0, uint64(len(destination)))
+	destinationBuffer, err := inventory.ByAddress(to, to.Region().Base(), uint64(len(destination)))
 	if err != nil {
 		return err
 	}

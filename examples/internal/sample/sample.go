@@ -19,6 +19,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/contexts"
+	"github.com/zc-relay/zc-relay/pkg/comch/doca"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
@@ -60,13 +61,14 @@ func Main(device string, start func(*Sample) (Context, error)) {
 
 func run(device string, start func(*Sample) (Context, error)) error {
 	s := &Sample{}
-	directory := ""
+	provider, directory := "", ""
 	flags := pflag.NewFlagSet(filepath.Base(os.Args[0]), pflag.ContinueOnError)
 	flags.StringVarP(&s.Device, "pci-addr", "p", device, "DOCA Comch device PCIe address")
 	flags.StringVarP(&s.Representor, "rep-pci", "r", emulated.DefaultRepresentor,
 		"DOCA Comch device representor PCIe address (needed only on the DPU)")
 	flags.StringVarP(&s.Text, "text", "t", defaultText,
 		"text to be sent to the other side of the channel")
+	flags.StringVar(&provider, "comch-provider", "emulated", "Comch provider: emulated or doca")
 	flags.StringVar(&directory, "emulated-dir", "",
 		`directory of the emulated Comch (default "`+emulated.DefaultDirectory()+`")`)
 	if err := flags.Parse(os.Args[1:]); err != nil {
@@ -78,7 +80,14 @@ func run(device string, start func(*Sample) (Context, error)) error {
 	if len(s.Text) > maxText {
 		return fmt.Errorf("--text has %d bytes, the limit is %d", len(s.Text), maxText)
 	}
-	s.Provider = emulated.New(emulated.Options{Directory: directory})
+	switch provider {
+	case "emulated":
+		s.Provider = emulated.New(emulated.Options{Directory: directory})
+	case "doca":
+		s.Provider = doca.New()
+	default:
+		return fmt.Errorf("--comch-provider %q is neither emulated nor doca", provider)
+	}
 	engine, err := progress.NewEngine(progress.Policy{})
 	if err != nil {
 		return err
