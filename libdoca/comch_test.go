@@ -15,7 +15,7 @@ import (
 )
 
 // until progresses engines until condition holds. It gives up after a time that only a hang takes.
-func until(t *testing.T, what string, condition func() bool, pes ...P) {
+func until(t testing.TB, what string, condition func() bool, pes ...P) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !condition(); {
 		idle := true
@@ -35,7 +35,7 @@ func until(t *testing.T, what string, condition func() bool, pes ...P) {
 
 // control is a server or a client.
 type control struct {
-	t               *testing.T
+	t               testing.TB
 	side            string // "server" or "client"
 	dev, rep        P
 	pe, object, ctx P
@@ -44,7 +44,7 @@ type control struct {
 
 const channelName = "storage"
 
-func newServer(t *testing.T, tasks int) *control {
+func newServer(t testing.TB, tasks int) *control {
 	t.Helper()
 	c := &control{t: t, side: "server", dev: openDevice(t, dpuDevice)}
 	list, count := docatest.NewCell(), docatest.NewCell()
@@ -60,7 +60,7 @@ func newServer(t *testing.T, tasks int) *control {
 	return c
 }
 
-func newClient(t *testing.T, tasks int) *control {
+func newClient(t testing.TB, tasks int) *control {
 	t.Helper()
 	c := &control{t: t, side: "client", dev: openDevice(t, hostDevice)}
 	c.object = create(t, "doca_comch_client_create", c.dev, channelName)
@@ -111,8 +111,8 @@ func (c *control) send(message string) P {
 	c.t.Helper()
 	buffer := docatest.Alloc(len(message))
 	copy(docatest.Bytes(buffer, len(message)), message)
-	task := create(c.t, "doca_comch_"+c.side+"_task_send_alloc_init", c.object, c.connection, buffer,
-		len(message))
+	task := create(c.t, "doca_comch_"+c.side+"_task_send_alloc_init", c.object, c.connection,
+		buffer, len(message))
 	ok(c.t, call("doca_task_submit", docatest.Pointer("doca_comch_task_send_as_task", task)))
 	copy(docatest.Bytes(buffer, len(message)), make([]byte, len(message))) // it has been copied
 	docatest.Free(buffer)
@@ -126,7 +126,7 @@ type pair struct {
 	log            []docatest.Event
 }
 
-func newPair(t *testing.T, config libdoca.Config) *pair {
+func newPair(t testing.TB, config libdoca.Config) *pair {
 	t.Helper()
 	p := &pair{rig: configure(t, config)}
 	p.server, p.client = newServer(t, 64), newClient(t, 64)
@@ -387,12 +387,12 @@ func TestMisuseOfComch(t *testing.T) {
 		{"doca_comch_client_destroy", []any{p.client.object}, status.InUse, "must be idle"},
 		{"doca_comch_client_destroy", []any{p.server.object}, status.InvalidValue,
 			"is a comch_server"},
-		{"doca_comch_client_task_send_alloc_init", []any{p.client.object, p.server.connection, cell, 1,
-			cell}, status.InvalidValue, "another context's"},
+		{"doca_comch_client_task_send_alloc_init", []any{p.client.object, p.server.connection, cell,
+			1, cell}, status.InvalidValue, "another context's"},
 		{"doca_comch_client_task_send_alloc_init", []any{p.client.object, p.client.connection, cell,
 			4081, cell}, status.InvalidValue, "maximum of 4080"},
-		{"doca_comch_client_task_send_alloc_init", []any{p.client.object, p.client.connection, cell, 0,
-			cell}, status.InvalidValue, "maximum of 4080"},
+		{"doca_comch_client_task_send_alloc_init", []any{p.client.object, p.client.connection, cell,
+			0, cell}, status.InvalidValue, "maximum of 4080"},
 		{"doca_comch_connection_get_counter", []any{p.client.connection, 5, cell},
 			status.InvalidValue, "no counter"},
 		{"doca_dev_rep_close", []any{p.server.rep}, status.InUse, "still use the representor"},

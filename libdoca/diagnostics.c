@@ -109,9 +109,12 @@ void emu_bury(void *object, void *attached)
 	__atomic_sub_fetch(&live[magic - EMU_DEVINFO], 1, __ATOMIC_SEQ_CST);
 }
 
+/* Its address identifies a thread. */
+static __thread char self_marker;
+
 bool emu_enter(uintptr_t *used_by, uint32_t *depth, const char *what, const char *function)
 {
-	uintptr_t self = (uintptr_t)pthread_self(), nobody = 0;
+	uintptr_t self = (uintptr_t)&self_marker, nobody = 0;
 
 	if (__atomic_load_n(used_by, __ATOMIC_RELAXED) == self) {
 		++*depth;

@@ -23,7 +23,7 @@ type copier struct {
 
 const ctxData = 77
 
-func newCopier(t *testing.T, config libdoca.Config, tasks int) *copier {
+func newCopier(t testing.TB, config libdoca.Config, tasks int) *copier {
 	t.Helper()
 	c := &copier{rig: configure(t, config), dev: openDevice(t, dpuDevice)}
 	c.pe = create(t, "doca_pe_create")
@@ -327,7 +327,8 @@ func TestMisuseOfEngines(t *testing.T) {
 	docatest.OnEvent(nil)
 	misuses := c.takeMisuses()
 	if len(misuses) != 3 || misuses[0].Function != "doca_pe_progress" ||
-		misuses[1].Function != "doca_pe_set_event_mode" || misuses[2].Function != "doca_pe_destroy" {
+		misuses[1].Function != "doca_pe_set_event_mode" ||
+		misuses[2].Function != "doca_pe_destroy" {
 		t.Errorf("misuses in a callback: %q", misuses)
 	}
 	call("doca_task_free", task)
@@ -375,7 +376,7 @@ func TestAnEngineBelongsToOneThreadAtATime(t *testing.T) {
 }
 
 // readable reports whether a descriptor is readable now.
-func readable(t *testing.T, pe P) bool {
+func readable(t testing.TB, pe P) bool {
 	t.Helper()
 	handle, code := docatest.Get("doca_pe_get_notification_handle", pe)
 	ok(t, code)

@@ -16,13 +16,13 @@ import (
 
 // consumer is a consumer with an engine and memory of its own.
 type consumer struct {
-	t               *testing.T
+	t               testing.TB
 	pe, object, ctx P
 	memory          *memory
 	id              int
 }
 
-func newConsumer(t *testing.T, c *control, tasks int) *consumer {
+func newConsumer(t testing.TB, c *control, tasks int) *consumer {
 	t.Helper()
 	created := &consumer{t: t, memory: newMemory(t, c.dev, 1<<16, localReadWrite|pciReadWrite)}
 	created.object = create(t, "doca_comch_consumer_create", c.connection, created.memory.mmap)
@@ -34,7 +34,7 @@ func newConsumer(t *testing.T, c *control, tasks int) *consumer {
 }
 
 // connectEngine gives a context an engine, and lets it report its states.
-func connectEngine(t *testing.T, ctx P) P {
+func connectEngine(t testing.TB, ctx P) P {
 	t.Helper()
 	pe := create(t, "doca_pe_create")
 	ok(t, call("doca_pe_connect_ctx", pe, ctx))
@@ -64,7 +64,7 @@ func (c *consumer) post(offset, length int) (task, buf P) {
 }
 
 // received returns what a completed receive holds.
-func received(t *testing.T, task P) (data, immediate string) {
+func received(t testing.TB, task P) (data, immediate string) {
 	t.Helper()
 	if buf := docatest.Pointer("doca_comch_consumer_task_post_recv_get_buf", task); buf != nil {
 		start, code := docatest.Get("doca_buf_get_data", buf)
@@ -91,12 +91,12 @@ func (c *consumer) destroy() {
 
 // producer is a producer with an engine and memory of its own.
 type producer struct {
-	t               *testing.T
+	t               testing.TB
 	pe, object, ctx P
 	memory          *memory
 }
 
-func newProducer(t *testing.T, c *control, tasks int) *producer {
+func newProducer(t testing.TB, c *control, tasks int) *producer {
 	t.Helper()
 	created := &producer{t: t, memory: newMemory(t, c.dev, 1<<16, localReadWrite)}
 	created.object = create(t, "doca_comch_producer_create", c.connection)
@@ -117,8 +117,8 @@ func (p *producer) task(offset int, message, immediate string, consumer int) (ta
 	imm := docatest.Alloc(64)
 	defer docatest.Free(imm)
 	copy(docatest.Bytes(imm, 64), immediate)
-	return create(p.t, "doca_comch_producer_task_send_alloc_init", p.object, buf, imm, len(immediate),
-		consumer), buf
+	return create(p.t, "doca_comch_producer_task_send_alloc_init", p.object, buf, imm,
+		len(immediate), consumer), buf
 }
 
 func (p *producer) destroy() {
@@ -130,7 +130,7 @@ func (p *producer) destroy() {
 
 // stop stops a context by progress of its own engine only, frees its tasks after exactly the
 // flushed number of progress calls, and waits until it is idle.
-func stop(t *testing.T, ctx, pe P, tasks ...P) {
+func stop(t testing.TB, ctx, pe P, tasks ...P) {
 	t.Helper()
 	flushed := inflight(t, ctx)
 	if code := call("doca_ctx_stop", ctx); code == status.Success {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -31,9 +32,9 @@ type consumerCore struct {
 	cancel     context.CancelFunc
 
 	data     comch.Consumer // nil unless running
-	posted   []postedTask   // oldest first
-	memory   uint64         // bytes of the provider's memory
-	next     uint64         // where the next receive would begin, counted without end
+	posted   fifo.Queue[postedTask]
+	memory   uint64 // bytes of the provider's memory
+	next     uint64 // where the next receive would begin, counted without end
 	stopping bool
 	armed    bool
 	batch    [fastPathBatch]comch.Received
@@ -62,6 +63,7 @@ func (c *consumerCore) start() (status.Code, error) {
 	c.memory = min(uint64(c.consumer.mmap.len)+largest, uint64(tasks)*largest, maxRingMemory)
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	c.cancel = cancel
+	c.posted = fifo.New[postedTask](tasks)
 	config := comch.ConsumerConfig{Receives: tasks, MemorySize: int(c.memory),
 		ImmediateLength: int(c.consumer.imm_data_len)}
 	go func() {
@@ -135,7 +137,7 @@ func (c *consumerCore) post(post *C.struct_doca_comch_consumer_task_post_recv) s
 	if err := c.data.PostReceive(offset, uint32(length), 0); err != nil {
 		return status.CodeOf(err)
 	}
-	c.posted = append(c.posted, postedTask{post, start})
+	*c.posted.Push() = postedTask{post, start}
 	c.next = start + length
 	return status.Success
 }
@@ -147,8 +149,8 @@ func (c *consumerCore) place(length uint64) (start uint64, ok bool) {
 		start += c.memory - start%c.memory
 	}
 	oldest := start
-	if len(c.posted) > 0 {
-		oldest = c.posted[0].start
+	if c.posted.Len() > 0 {
+		oldest = c.posted.Front().start
 	}
 	return start, start+length-oldest <= c.memory
 }
@@ -196,7 +198,7 @@ func (c *consumerCore) deliver(received []comch.Received) (n int) {
 
 // store copies a message to the buf of the oldest receive.
 func (c *consumerCore) store(r *comch.Received, memory []byte) {
-	task := c.posted[0].task
+	task := c.posted.Front().task
 	if buf := task.buf; buf != nil && r.Length > 0 {
 		to := bytesOf(buf.mmap, uintptr(buf.data)+uintptr(buf.data_len), uintptr(r.Length))
 		copy(to, memory[r.Offset:][:r.Length])
@@ -210,13 +212,11 @@ func (c *consumerCore) store(r *comch.Received, memory []byte) {
 }
 
 func (c *consumerCore) completeFirst(code status.Code) {
-	task := c.posted[0].task
-	c.posted = c.posted[1:]
-	c.engine.complete(&task.task, code)
+	c.engine.complete(&c.posted.Pop().task.task, code)
 }
 
 func (c *consumerCore) failPosted(code status.Code) {
-	for len(c.posted) > 0 {
+	for c.posted.Len() > 0 {
 		c.completeFirst(code)
 	}
 }
@@ -274,7 +274,7 @@ type producerCore struct {
 	context    context.Context
 	cancel     context.CancelFunc
 
-	outlets  map[C.uint32_t]*outlet
+	outlets  []*outlet
 	pending  int // outlets that are being opened
 	stopping bool
 	again    bool // AGAIN is passed on
@@ -283,6 +283,8 @@ type producerCore struct {
 
 // outlet leads to one consumer.
 type outlet struct {
+	consumer C.uint32_t
+
 	data  comch.Producer // nil while it is being opened
 	queue []*C.struct_doca_comch_producer_task_send
 	armed bool
@@ -291,8 +293,7 @@ type outlet struct {
 func newProducer(e *engine, ctx *C.struct_doca_ctx) *producerCore {
 	producer := (*C.struct_doca_comch_producer)(unsafe.Pointer(ctx))
 	p := &producerCore{engine: e, ctx: ctx, producer: producer,
-		connection: connections.get(producer.connection.core),
-		outlets:    make(map[C.uint32_t]*outlet), again: active.Load().Again,
+		connection: connections.get(producer.connection.core), again: active.Load().Again,
 		scratch: make([]byte, active.Load().Limits.MaxBufferLength)}
 	p.context, p.cancel = context.WithCancel(context.Background())
 	return p
@@ -326,21 +327,16 @@ func (p *producerCore) newID() (uint32, error) {
 func (p *producerCore) flush() status.Code {
 	for task := takeSubmitted(p.ctx); task != nil; task = takeSubmitted(p.ctx) {
 		send := (*C.struct_doca_comch_producer_task_send)(unsafe.Pointer(task))
-		o := p.outlets[send.consumer_id]
-		if o == nil {
-			o = p.open(send.consumer_id)
-		}
-		last := p.ctx.submitted == nil
-		if p.again && last && o.data != nil && len(o.queue) == 0 {
-			if code := p.send(o, send); code == status.Again {
-				p.ctx.submitted, p.ctx.submitted_last = task, task
-				p.flushOutlets()
-				return code
-			}
+		o := p.outletTo(send.consumer_id)
+		if o.data != nil && len(o.queue) == 0 && p.send(o, send) != status.Again {
 			continue
 		}
+		if last := p.ctx.submitted == nil; p.again && last && o.data != nil && len(o.queue) == 0 {
+			p.ctx.submitted, p.ctx.submitted_last = task, task
+			p.flushOutlets()
+			return status.Again
+		}
 		o.queue = append(o.queue, send)
-		p.drain(o)
 	}
 	p.flushOutlets()
 	return status.Success
@@ -354,16 +350,27 @@ func (p *producerCore) flushOutlets() {
 	}
 }
 
-// open starts to open an outlet.
-func (p *producerCore) open(consumer C.uint32_t) *outlet {
-	o := &outlet{}
-	p.outlets[consumer] = o
+// outletTo returns the outlet to a consumer, and starts to open it if there is none.
+func (p *producerCore) outletTo(consumer C.uint32_t) *outlet {
+	for _, o := range p.outlets {
+		if o.consumer == consumer {
+			return o
+		}
+	}
+	o := &outlet{consumer: consumer}
+	p.outlets = append(p.outlets, o)
 	p.pending++
 	go func() {
 		data, err := p.openData(comch.ConsumerID(consumer))
-		p.engine.do(func() { p.opened(consumer, o, data, err) })
+		p.engine.do(func() { p.opened(o, data, err) })
 	}()
 	return o
+}
+
+// remove removes an outlet. The slice is new: poll may be walking the old one.
+func (p *producerCore) remove(gone *outlet) {
+	p.outlets = slices.DeleteFunc(slices.Clone(p.outlets),
+		func(o *outlet) bool { return o == gone })
 }
 
 func (p *producerCore) openData(consumer comch.ConsumerID) (comch.Producer, error) {
@@ -377,7 +384,7 @@ func (p *producerCore) openData(consumer comch.ConsumerID) (comch.Producer, erro
 	return p.ids.NewProducerWithID(ctx, consumer, uint32(p.producer.id))
 }
 
-func (p *producerCore) opened(consumer C.uint32_t, o *outlet, data comch.Producer, err error) {
+func (p *producerCore) opened(o *outlet, data comch.Producer, err error) {
 	p.pending--
 	if err == nil {
 		err = p.engine.watch(data.Descriptor())
@@ -389,7 +396,7 @@ func (p *producerCore) opened(consumer C.uint32_t, o *outlet, data comch.Produce
 		if err != nil {
 			failed("send to consumer", err)
 		}
-		delete(p.outlets, consumer)
+		p.remove(o)
 		p.fail(o, status.CodeOf(err))
 		p.settle()
 		return
@@ -425,7 +432,9 @@ func (p *producerCore) drain(o *outlet) {
 	for n < len(o.queue) && p.send(o, o.queue[n]) != status.Again {
 		n++
 	}
-	o.queue = slices.Delete(o.queue, 0, n)
+	if n > 0 {
+		o.queue = slices.Delete(o.queue, 0, n)
+	}
 }
 
 // send sends a message and completes its task, unless it returns Again.
@@ -450,7 +459,7 @@ func (p *producerCore) send(o *outlet, send *C.struct_doca_comch_producer_task_s
 
 // poll sends what is waiting, and closes outlets whose consumer is gone.
 func (p *producerCore) poll() {
-	for consumer, o := range p.outlets {
+	for _, o := range p.outlets {
 		if o.data == nil {
 			continue
 		}
@@ -460,7 +469,7 @@ func (p *producerCore) poll() {
 		}
 		if o.data.State() != progress.Running {
 			p.closeOutlet(o, status.NotConnected)
-			delete(p.outlets, consumer)
+			p.remove(o)
 		}
 	}
 }
@@ -473,10 +482,10 @@ func (p *producerCore) closeOutlet(o *outlet, code status.Code) {
 
 func (p *producerCore) closeOutlets(code status.Code) {
 	p.cancel()
-	for consumer, o := range p.outlets {
+	for _, o := range p.outlets {
 		if o.data != nil {
 			p.closeOutlet(o, code)
-			delete(p.outlets, consumer)
+			p.remove(o)
 		} else {
 			p.fail(o, code)
 		}

@@ -195,7 +195,7 @@ func TestReferencesOfBufs(t *testing.T) {
 }
 
 // export returns a copy of what exports a map.
-func export(t *testing.T, function string, mmap, dev P) []byte {
+func export(t testing.TB, function string, mmap, dev P) []byte {
 	t.Helper()
 	desc, length := docatest.NewCell(), docatest.NewCell()
 	defer desc.Free()

@@ -25,13 +25,13 @@ var call = docatest.Call
 // rig is a configured library. At the end of the test, no object may exist, and no misuse may have
 // been reported but what the test expects.
 type rig struct {
-	t  *testing.T
+	t  testing.TB
 	mu sync.Mutex
 
 	misuses []libdoca.Misuse
 }
 
-func configure(t *testing.T, config libdoca.Config) *rig {
+func configure(t testing.TB, config libdoca.Config) *rig {
 	t.Helper()
 	r := &rig{t: t}
 	config.Report = func(m libdoca.Misuse) {
@@ -78,7 +78,7 @@ func (r *rig) expectMisuse(function, text string) {
 }
 
 // is checks the result of a call.
-func is(t *testing.T, got, want status.Code) {
+func is(t testing.TB, got, want status.Code) {
 	t.Helper()
 	if got != want {
 		t.Fatalf("the result is %v, expected %v", got, want)
@@ -86,13 +86,13 @@ func is(t *testing.T, got, want status.Code) {
 }
 
 // ok checks that a call succeeded.
-func ok(t *testing.T, got status.Code) {
+func ok(t testing.TB, got status.Code) {
 	t.Helper()
 	is(t, got, status.Success)
 }
 
 // create calls a function whose last argument is where it stores an object.
-func create(t *testing.T, name string, arguments ...any) P {
+func create(t testing.TB, name string, arguments ...any) P {
 	t.Helper()
 	result, code := docatest.Get(name, arguments...)
 	if code != status.Success {
@@ -102,7 +102,7 @@ func create(t *testing.T, name string, arguments ...any) P {
 }
 
 // openDevice opens the device with the given address.
-func openDevice(t *testing.T, pci string) P {
+func openDevice(t testing.TB, pci string) P {
 	t.Helper()
 	list, count := devices(t)
 	defer call("doca_devinfo_destroy_list", list)
@@ -119,7 +119,7 @@ func openDevice(t *testing.T, pci string) P {
 }
 
 // devices lists the devices. The caller destroys the list.
-func devices(t *testing.T) (list P, count int) {
+func devices(t testing.TB) (list P, count int) {
 	t.Helper()
 	first, second := docatest.NewCell(), docatest.NewCell()
 	defer first.Free()
@@ -149,13 +149,13 @@ const (
 
 // memory is a started map of size bytes of C memory, and an inventory.
 type memory struct {
-	t               *testing.T
+	t               testing.TB
 	bytes           []byte
 	base            P
 	mmap, inventory P
 }
 
-func newMemory(t *testing.T, dev P, size int, access int) *memory {
+func newMemory(t testing.TB, dev P, size int, access int) *memory {
 	t.Helper()
 	base := docatest.Alloc(size)
 	m := &memory{t: t, base: base, bytes: docatest.Bytes(base, size)}
@@ -184,7 +184,7 @@ func (m *memory) buf(offset, length, data int) P {
 		data)
 }
 
-func release(t *testing.T, bufs ...P) {
+func release(t testing.TB, bufs ...P) {
 	t.Helper()
 	for _, buf := range bufs {
 		ok(t, call("doca_buf_dec_refcount", buf, nil))
@@ -192,14 +192,14 @@ func release(t *testing.T, bufs ...P) {
 }
 
 // stateOf returns the state of a context.
-func stateOf(t *testing.T, ctx P) int {
+func stateOf(t testing.TB, ctx P) int {
 	t.Helper()
 	state, code := docatest.Get("doca_ctx_get_state", ctx)
 	ok(t, code)
 	return int(state.Uint32())
 }
 
-func inflight(t *testing.T, ctx P) int {
+func inflight(t testing.TB, ctx P) int {
 	t.Helper()
 	count, code := docatest.Get("doca_ctx_get_num_inflight_tasks", ctx)
 	ok(t, code)
@@ -214,7 +214,7 @@ func kinds(events []docatest.Event) (all []docatest.Kind) {
 	return all
 }
 
-func expectKinds(t *testing.T, events []docatest.Event, want ...docatest.Kind) {
+func expectKinds(t testing.TB, events []docatest.Event, want ...docatest.Kind) {
 	t.Helper()
 	if got := kinds(events); !slices.Equal(got, want) {
 		t.Fatalf("the events are %v, expected %v", got, want)

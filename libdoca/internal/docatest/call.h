@@ -37,4 +37,12 @@ enum docatest_kind {
 /* The callback that reports a kind of event. */
 void *docatest_callback(int kind);
 
+/* For benchmarks: the functions that the loops call, a callback that counts, rounds of batches of
+ * messages, and rounds of progress that finds nothing. */
+void docatest_loop_functions(void *submit, void *progress, void *reset);
+void *docatest_count(void);
+int docatest_loop(void *producer_pe, void *consumer_pe, void **sends, void **receives, void **bufs,
+		  int batch, uint64_t rounds);
+uint64_t docatest_loop_empty(void *pe, uint64_t rounds);
+
 #endif

@@ -212,3 +212,33 @@ func At(p P, n int) P { return unsafe.Add(p, n) }
 
 // Load returns the pointer that is stored at p.
 func Load(p P) P { return *(*P)(p) }
+
+// Count returns a C function that counts completions, for Loop.
+func Count() P { return C.docatest_count() }
+
+func prepareLoop() {
+	C.docatest_loop_functions(libdoca.Lookup("doca_task_submit_ex"),
+		libdoca.Lookup("doca_pe_progress"), libdoca.Lookup("doca_buf_reset_data_len"))
+}
+
+// Loop sends rounds batches of messages: it submits all receives, submits all sends, and progresses
+// both engines until Count has been called for all of them. It reports whether all submissions
+// succeeded.
+func Loop(producerPE, consumerPE P, sends, receives, bufs []P, rounds int) bool {
+	prepareLoop()
+	lists := (*[3]P)(C.calloc(3, 8))
+	defer C.free(P(lists))
+	for i, list := range [][]P{sends, receives, bufs} {
+		lists[i] = C.calloc(C.size_t(len(list)), 8)
+		defer C.free(lists[i])
+		copy(unsafe.Slice((*P)(lists[i]), len(list)), list)
+	}
+	return C.docatest_loop(producerPE, consumerPE, (*P)(lists[0]), (*P)(lists[1]), (*P)(lists[2]),
+		C.int(len(sends)), C.uint64_t(rounds)) == 0
+}
+
+// LoopEmpty calls doca_pe_progress rounds times, and returns how often it did something.
+func LoopEmpty(pe P, rounds int) int {
+	prepareLoop()
+	return int(C.docatest_loop_empty(pe, C.uint64_t(rounds)))
+}
