@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -29,10 +30,13 @@ type deviceList struct {
 // comchDevices describes the services of the Comch provider.
 type comchDevices struct {
 	Provider string `json:"provider"`
-	// Services lists the services that servers currently offer.
+	// Devices lists the provider's devices, and Services what servers currently offer on them.
+	Devices  []comch.Device  `json:"devices"`
 	Services []comch.Service `json:"services"`
 	// Absent is the reason why there is no list.
 	Absent string `json:"absent,omitempty"`
+	// noServices is set if the provider cannot list services.
+	noServices bool
 }
 
 // devicesOptions holds the flags of "zc-relay devices".
@@ -91,16 +95,23 @@ func (o *devicesOptions) run(w io.Writer, names []string) error {
 }
 
 func (o *devicesOptions) comchDevices() comchDevices {
-	d := comchDevices{Provider: o.comch, Services: []comch.Service{}}
+	d := comchDevices{Provider: o.comch, Devices: []comch.Device{}, Services: []comch.Service{}}
 	provider, err := providers.Comch(o.comch,
 		providers.ComchOptions{Directory: o.emulatedDir, Logger: zap.NewNop()})
 	if err != nil {
 		d.Absent = err.Error()
 		return d
 	}
+	if lister, can := provider.(comch.DeviceLister); can {
+		devices, err := lister.Devices()
+		if err != nil {
+			d.Absent = err.Error()
+		}
+		d.Devices = append(d.Devices, devices...)
+	}
 	lister, can := provider.(comch.ServiceLister)
 	if !can {
-		d.Absent = "the provider cannot list services"
+		d.noServices = true // hardware does not say what servers offer
 		return d
 	}
 	services, err := lister.Services()
@@ -121,22 +132,52 @@ func (l *deviceList) writeText(w io.Writer) error {
 	for i := range l.RDMA {
 		writeDevice(table, &l.RDMA[i])
 	}
-	fmt.Fprintf(table, "\ncomch provider %s\n", l.Comch.Provider)
-	switch {
-	case l.Comch.Absent != "":
-		fmt.Fprintf(table, "  %s\n", l.Comch.Absent)
-	case len(l.Comch.Services) == 0:
-		fmt.Fprintln(table, "  no services are offered")
-	default:
-		fmt.Fprintln(table, "  DEVICE\tREPRESENTOR\tSERVICE")
-	}
-	for _, s := range l.Comch.Services {
-		fmt.Fprintf(table, "  %s\t%s\t%s\n", s.Device, s.Representor, s.Name)
-	}
+	l.Comch.write(table)
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print devices: %w", err)
 	}
 	return nil
+}
+
+func (d *comchDevices) write(w io.Writer) {
+	fmt.Fprintf(w, "\ncomch provider %s\n", d.Provider)
+	if d.Absent != "" {
+		fmt.Fprintf(w, "  %s\n", d.Absent)
+	}
+	if len(d.Devices) > 0 {
+		fmt.Fprintln(w, "  DEVICE\tROLE\tRDMA DEVICE\tNETDEV\tREPRESENTORS")
+	}
+	for i := range d.Devices {
+		device := &d.Devices[i]
+		var addresses []string
+		for _, r := range device.Representors {
+			addresses = append(addresses, r.PCI)
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\n", device.PCI, roleOf(device), orNone(device.RDMA),
+			orNone(device.Net), orNone(strings.Join(addresses, ", ")))
+	}
+	switch {
+	case d.noServices || d.Absent != "" && len(d.Services) == 0:
+	case len(d.Services) == 0:
+		fmt.Fprintln(w, "  no services are offered")
+	default:
+		fmt.Fprintln(w, "  DEVICE\tREPRESENTOR\tSERVICE")
+	}
+	for _, s := range d.Services {
+		fmt.Fprintf(w, "  %s\t%s\t%s\n", s.Device, s.Representor, s.Name)
+	}
+}
+
+func roleOf(d *comch.Device) string {
+	switch {
+	case d.CanServe && d.CanConnect:
+		return "dpu, host"
+	case d.CanServe:
+		return "dpu"
+	case d.CanConnect:
+		return "host"
+	}
+	return "none"
 }
 
 func writeDevice(w io.Writer, d *rdmadevice.Device) {

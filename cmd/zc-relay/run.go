@@ -321,7 +321,8 @@ func sessionsOf(sessions []relay.SessionStatus) []statusreport.Session {
 	all := make([]statusreport.Session, len(sessions))
 	for i, s := range sessions {
 		all[i] = statusreport.Session{
-			ID: s.ID, ClientPID: s.Client.PID, ClientUID: s.Client.UID, Opened: s.Opened.UTC(),
+			ID: s.ID, ClientPID: s.Client.PID, ClientUID: s.Client.UID,
+			ClientUnknown: !s.Client.Known, Opened: s.Opened.UTC(),
 			Queues: []statusreport.SessionQueue{}, Unreleased: s.Unreleased,
 		}
 		for _, q := range s.Queues {

@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/dma"
@@ -179,6 +180,7 @@ func (s Settings) complete() (Settings, error) {
 	channels := make([]ChannelConfig, len(s.Channels))
 	seen := make(map[ChannelID]bool)
 	for i, c := range s.Channels {
+		c.Device, c.Representor = pci.Normalize(c.Device), pci.Normalize(c.Representor)
 		c.setDefaults()
 		if err := c.validate(); err != nil {
 			return s, err

@@ -62,9 +62,10 @@ type session struct {
 
 func newSession(c *channel, connection comch.Connection) *session {
 	id := c.relay.sessionID.Add(1)
-	peer := connection.Peer()
-	log := c.log.With(zap.Uint64("session", id), zap.Int("client_pid", peer.PID),
-		zap.Uint32("client_uid", peer.UID))
+	log := c.log.With(zap.Uint64("session", id))
+	if peer := connection.Peer(); peer.Known {
+		log = log.With(zap.Int("client_pid", peer.PID), zap.Uint32("client_uid", peer.UID))
+	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &session{
 		id: id, opened: time.Now(), channel: c, settings: c.settings.Load(), log: log,

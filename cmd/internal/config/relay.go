@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
+	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
@@ -105,7 +106,8 @@ func (c *Relay) check(report reporter) {
 		if channel.TLSServerName != "" && !c.TLS.Enabled() {
 			at("tls_server_name", channel.TLSServerName, noTLS)
 		}
-		id := [3]string{channel.Device, channel.Representor, channel.Name}
+		id := [3]string{pci.Normalize(channel.Device), pci.Normalize(channel.Representor),
+			channel.Name}
 		if first, twice := seen[id]; twice {
 			at("name", channel.Name,
 				"channel %d has the same name, device and representor: one of the three must differ",

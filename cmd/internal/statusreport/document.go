@@ -117,11 +117,14 @@ type SessionCount struct {
 
 // Session is a client's use of a channel.
 type Session struct {
-	ID        uint64         `json:"id"`
-	ClientPID int            `json:"client_pid"`
-	ClientUID uint32         `json:"client_uid"`
-	Opened    time.Time      `json:"opened_at"`
-	Queues    []SessionQueue `json:"queues"`
+	ID        uint64 `json:"id"`
+	ClientPID int    `json:"client_pid"`
+	ClientUID uint32 `json:"client_uid"`
+	// ClientUnknown means that the Comch provider does not know the client's process: it is on a
+	// host across the PCIe bus.
+	ClientUnknown bool           `json:"client_unknown,omitempty"`
+	Opened        time.Time      `json:"opened_at"`
+	Queues        []SessionQueue `json:"queues"`
 	// Unreleased means that the session has ended, but that the relay still tries to take away the
 	// target's access to the client's memory.
 	Unreleased bool `json:"unreleased,omitempty"`

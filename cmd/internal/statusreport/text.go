@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -66,7 +67,11 @@ func (d *Document) writeChannel(w io.Writer, c *Channel) {
 	}
 	for i := range c.Sessions {
 		s := &c.Sessions[i]
-		fmt.Fprintf(w, "  %d\t%d\t%d\t%v\t%d\t%s\n", s.ID, s.ClientPID, s.ClientUID,
+		client, user := strconv.Itoa(s.ClientPID), strconv.FormatUint(uint64(s.ClientUID), 10)
+		if s.ClientUnknown {
+			client, user = "host", "-"
+		}
+		fmt.Fprintf(w, "  %d\t%s\t%s\t%v\t%d\t%s\n", s.ID, client, user,
 			d.Now.Sub(s.Opened).Round(time.Second), len(s.Queues), s.load())
 	}
 	writeQueues(w, c.Queues)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 )
 
@@ -21,10 +22,11 @@ func (p *provider) connect(ctx context.Context, config comch.ClientConfig) (*con
 	setDefault(&config.Device, DefaultHostDevice)
 	setDefault(&config.MaxMessageSize, p.limits.MaxMessageSize)
 	setDefault(&config.ReceiveQueue, min(defaultReceiveQueue, p.limits.MaxReceiveQueue))
-	if err := checkName("device", config.Device); err != nil {
+	config.Device = pci.Normalize(config.Device)
+	if err := checkName("server name", config.Name); err != nil {
 		return nil, err
 	}
-	if err := checkName("server name", config.Name); err != nil {
+	if err := p.checkConnects(config.Device); err != nil {
 		return nil, err
 	}
 	own := greeting{config.MaxMessageSize, config.ReceiveQueue}

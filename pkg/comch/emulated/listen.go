@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 )
 
@@ -40,13 +41,15 @@ func (p *provider) prepareServer(config *comch.ServerConfig) error {
 	if err := p.prepareAdmission(&config.Admission); err != nil {
 		return err
 	}
-	if err := checkName("device", config.Device); err != nil {
-		return err
-	}
+	config.Device = pci.Normalize(config.Device)
+	config.Representor = pci.Normalize(config.Representor)
 	if err := checkName("representor", config.Representor); err != nil {
 		return err
 	}
 	if err := checkName("server name", config.Name); err != nil {
+		return err
+	}
+	if err := p.checkServes(config.Device, config.Representor); err != nil {
 		return err
 	}
 	return p.checkGreeting(greeting{config.MaxMessageSize, config.ReceiveQueue})

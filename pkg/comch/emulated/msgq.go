@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated/internal/msgq"
 )
@@ -12,7 +13,7 @@ import (
 // NewDPA returns a DPA that runs on a thread of this process.
 func (p *provider) NewDPA(config comch.DPAConfig) (comch.DPA, error) {
 	setDefault(&config.Device, DefaultDevice)
-	if err := checkName("device", config.Device); err != nil {
+	if _, _, err := p.device(pci.Normalize(config.Device)); err != nil {
 		return nil, fmt.Errorf("create DPA: %w", err)
 	}
 	dpa, err := msgq.NewDPA(config.CPUs)

@@ -19,11 +19,13 @@ package emulated
 
 import (
 	"cmp"
+	"fmt"
 	"strings"
 
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/internal/openfiles"
+	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -117,10 +119,13 @@ func (p *provider) Name() string { return providerName }
 func (p *provider) Services() ([]comch.Service, error) { return p.sockets.Services() }
 
 func (p *provider) Capabilities(device string) (comch.Capabilities, error) {
-	if err := checkName("device", device); err != nil {
-		return comch.Capabilities{}, err
+	d, _, err := p.device(pci.Normalize(device))
+	if err != nil {
+		return comch.Capabilities{}, fmt.Errorf("get capabilities: %w", err)
 	}
-	return p.limits.capabilities(), nil
+	c := p.limits.capabilities()
+	c.Server, c.Client = d.CanServe, d.CanConnect
+	return c, nil
 }
 
 // defaultLimits suffices for storage, and is small enough that a hostile client cannot exhaust a

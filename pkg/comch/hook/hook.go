@@ -26,6 +26,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/fault"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Config configures the hooks.
@@ -35,7 +36,7 @@ type Config struct {
 }
 
 // Wrap returns inner with hooks, or inner itself if there are no rules for the seam. The result is
-// a comch.MsgQProvider or comch.ServiceLister if inner is.
+// a comch.MsgQProvider, comch.ServiceLister, or comch.DeviceLister if inner is.
 func Wrap(inner comch.Provider, config Config) comch.Provider {
 	if !config.Injector.Has(fault.Comch) {
 		return inner
@@ -53,26 +54,54 @@ func Wrap(inner comch.Provider, config Config) comch.Provider {
 		consumerPoll: point("consumer.poll"), consumerPost: point("consumer.post"),
 	}}
 	queues, hasQueues := inner.(comch.MsgQProvider)
-	lister, hasLister := inner.(comch.ServiceLister)
+	list := listers{inner: inner}
+	list.services, _ = inner.(comch.ServiceLister)
+	list.devices, _ = inner.(comch.DeviceLister)
+	hasLists := list.services != nil || list.devices != nil
 	switch {
-	case hasQueues && hasLister:
+	case hasQueues && hasLists:
 		return struct {
 			*provider
 			msgQs
-			comch.ServiceLister
-		}{p, msgQs{queues}, lister}
+			listers
+		}{p, msgQs{queues}, list}
 	case hasQueues:
 		return struct {
 			*provider
 			msgQs
 		}{p, msgQs{queues}}
-	case hasLister:
+	case hasLists:
 		return struct {
 			*provider
-			comch.ServiceLister
-		}{p, lister}
+			listers
+		}{p, list}
 	}
 	return p
+}
+
+// listers adds the lists of a provider that has at least one of them.
+type listers struct {
+	inner    comch.Provider
+	services comch.ServiceLister // may be nil, like devices
+	devices  comch.DeviceLister
+}
+
+// Services lists the services of the inner provider.
+func (l listers) Services() ([]comch.Service, error) {
+	if l.services == nil {
+		return nil, status.Errorf(status.NotSupported, "comch provider %s cannot list services",
+			l.inner.Name())
+	}
+	return l.services.Services()
+}
+
+// Devices lists the devices of the inner provider.
+func (l listers) Devices() ([]comch.Device, error) {
+	if l.devices == nil {
+		return nil, status.Errorf(status.NotSupported, "comch provider %s cannot list devices",
+			l.inner.Name())
+	}
+	return l.devices.Devices()
 }
 
 // points holds the rules of every operation.

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -83,7 +84,8 @@ func (p *provider) Name() string { return "software" }
 func (p *provider) Devices() ([]string, error) { return slices.Clone(p.devices), nil }
 
 func (p *provider) Capabilities(device string) (dma.Capabilities, error) {
-	if !p.anyDevice && !slices.Contains(p.devices, device) {
+	isDevice := func(name string) bool { return pci.Normalize(name) == pci.Normalize(device) }
+	if !p.anyDevice && !slices.ContainsFunc(p.devices, isDevice) {
 		return dma.Capabilities{}, status.Errorf(status.NotFound,
 			"no DMA device %q: the devices are %q", device, p.devices)
 	}

@@ -1,0 +1,115 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
+	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// acrossPCI is a Comch provider that imports memory which the CPU cannot address.
+type acrossPCI struct{ comch.Provider }
+
+func (p acrossPCI) Capabilities(device string) (comch.Capabilities, error) {
+	c, err := p.Provider.Capabilities(device)
+	c.OpaqueImports = true
+	return c, err
+}
+
+func (acrossPCI) Devices() ([]comch.Device, error) {
+	return []comch.Device{{PCI: "03:00.0", RDMA: "mlx5_0", CanServe: true}}, nil
+}
+
+// adapter is an RDMA provider whose device has the given capabilities.
+type adapter struct {
+	rdma.Provider
+	opaque bool
+	name   memory.Device
+}
+
+func (a adapter) Open(address netip.Addr) (rdma.Device, error) {
+	device, err := a.Provider.Open(address)
+	return adapterDevice{device, a}, err
+}
+
+type adapterDevice struct {
+	rdma.Device
+	adapter adapter
+}
+
+func (d adapterDevice) Capabilities() rdma.Capabilities {
+	c := d.Device.Capabilities()
+	c.OpaqueMemory, c.Device = d.adapter.opaque, d.adapter.name
+	return c
+}
+
+func TestDevicesThatDoNotFitAreRefusedAtStart(t *testing.T) {
+	for name, c := range map[string]struct {
+		adapter adapter
+		want    string // "" means that the relay starts
+	}{
+		"no opaque memory": {adapter{}, "cannot reach memory of clients"},
+		"same device": {adapter{opaque: true,
+			name: memory.Device{PCI: "03:00.0", RDMA: "mlx5_0"}}, ""},
+		"unknown device": {adapter{opaque: true}, ""},
+		"another device": {adapter{opaque: true,
+			name: memory.Device{PCI: "03:00.1", RDMA: "mlx5_1"}}, "03:00.1 (mlx5_1)"},
+		"a sub-function": {adapter{opaque: true,
+			name: memory.Device{PCI: "03:00.0", RDMA: "mlx5_4"}}, "mlx5_4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.adapter.Provider = iwarp.New(iwarp.Options{})
+			r, err := relay.New(context.Background(), relay.Config{
+				Comch: acrossPCI{emulated.New(emulated.Options{Directory: t.TempDir()})},
+				RDMA:  c.adapter, CPUs: []int{datapath.NoCPU},
+				Settings: relay.Settings{Channels: []relay.ChannelConfig{{
+					ChannelID: relay.ChannelID{Device: "0000:03:00.0", Representor: "b1:00.0",
+						Name: "fit"},
+					Target: netip.MustParseAddrPort("127.0.0.1:9"), Volume: "volume",
+				}}},
+			})
+			if err == nil {
+				defer func() {
+					if err := r.Close(); err != nil {
+						t.Error(err)
+					}
+				}()
+			}
+			switch {
+			case c.want == "" && err != nil:
+				t.Errorf("New returned %v", err)
+			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) ||
+				!errors.Is(err, status.NotSupported) && !errors.Is(err, status.BadConfig)):
+				t.Errorf("New returned %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestAddressesInBothNotationsAreOneChannel(t *testing.T) {
+	channel := func(device string) relay.ChannelConfig {
+		return relay.ChannelConfig{
+			ChannelID: relay.ChannelID{Device: device, Representor: "b1:00.0", Name: "one"},
+			Target:    netip.MustParseAddrPort("127.0.0.1:9"), Volume: "volume",
+		}
+	}
+	_, err := relay.New(context.Background(), relay.Config{
+		Comch: emulated.New(emulated.Options{Directory: t.TempDir()}),
+		RDMA:  iwarp.New(iwarp.Options{}), CPUs: []int{datapath.NoCPU},
+		Settings: relay.Settings{Channels: []relay.ChannelConfig{channel("03:00.0"),
+			channel("0000:03:00.0")}},
+	})
+	if !errors.Is(err, status.AlreadyExist) {
+		t.Errorf("New returned %v", err)
+	}
+}
