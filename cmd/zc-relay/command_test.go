@@ -109,7 +109,7 @@ workers: {poll: busy, count: 200}
 tls: {certificate: /no/such/cert, key: /no/such/key, ca: /no/such/ca}
 control: {keep_alive_interval: 2s, keep_alive_dead_after: 3s}
 channels:
-  - {name: one, target: "%[1]s", volume: a, device: "03:00.0", representor: "b1:00.0"}
+  - {name: one, target: "%[1]s", volume: a, device: "03:00.0", representor: "b1:00.0", isolation: staged}
   - {name: two, target: "%[1]s", volume: b, rdma_address: 192.0.2.1, access: {users: [nobody2]}}
 `
 	if err := os.WriteFile(file, fmt.Appendf(nil, format, listener.Addr()), 0o600); err != nil {
@@ -124,6 +124,7 @@ channels:
 		{Check: "rdma-provider", Verdict: doctor.OK, Detail: "iwarp at 127.0.0.1"},
 		{Check: "rdma-provider", Verdict: doctor.Fail, Detail: "iwarp at 192.0.2.1"},
 		{Check: "comch-provider", Verdict: doctor.OK, Detail: "device 03:00.0"},
+		{Check: "dma-provider", Verdict: doctor.OK, Detail: "device 03:00.0 copies"},
 		{Check: "users", Verdict: doctor.Fail, Detail: "nobody2"},
 		{Check: "tls", Verdict: doctor.Fail, Detail: "/no/such/"},
 		{Check: "target", Verdict: doctor.OK, Detail: listener.Addr().String()},

@@ -13,6 +13,8 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/relay"
 )
 
 func newDoctorCommand() *cobra.Command {
@@ -38,12 +40,17 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 		return providers.Comch(c.Comch.Provider, providers.ComchOptions{
 			Directory: c.Comch.Directory, RingMemory: c.Limits.RingMemory, Logger: zap.NewNop()})
 	}
+	o.OpenDMA = func() (dma.Provider, error) { return providers.StagingDMA(c.Comch.Provider) }
 	var cpus []int
 	for i := range c.Channels {
 		channel := &c.Channels[i]
 		cpus = append(cpus, channel.CPUs...)
 		o.Servers = append(o.Servers, comch.Service{Device: channel.Device,
 			Representor: channel.Representor, Name: channel.Name})
+		if channel.Isolation == string(relay.Staged) &&
+			!slices.Contains(o.DMADevices, channel.Device) {
+			o.DMADevices = append(o.DMADevices, channel.Device)
+		}
 		if channel.Target.IsValid() {
 			o.Targets = append(o.Targets, doctor.Target{Address: channel.Target,
 				RDMAAddress: channel.RDMAAddress})

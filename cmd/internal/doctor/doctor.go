@@ -13,6 +13,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/volume"
@@ -109,6 +110,10 @@ type Options struct {
 	OpenComch func() (comch.Provider, error)
 	// Servers holds the Comch services to offer.
 	Servers []comch.Service
+	// OpenDMA returns the DMA provider of channels with isolation staged. DMADevices holds their
+	// devices.
+	OpenDMA    func() (dma.Provider, error)
+	DMADevices []string
 	// CheckUsers returns an error if a user in the configuration does not exist; it may be nil.
 	CheckUsers func() error
 
@@ -142,7 +147,7 @@ func Examine(ctx context.Context, options *Options) *Report {
 	for _, check := range []func() []Finding{
 		m.configuration, m.kernel, m.memlock, m.descriptors, m.hugePages, m.cores, m.cpuQuota,
 		m.numa, m.frequency, m.clock,
-		m.devices, m.infinibandFiles, m.rdma, m.representors, m.comch, m.users,
+		m.devices, m.infinibandFiles, m.rdma, m.representors, m.comch, m.dma, m.users,
 		m.tls, m.volumes, func() []Finding { return m.targets(ctx) }, m.ports, m.timeouts,
 	} {
 		for _, f := range check() {

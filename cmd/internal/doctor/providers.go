@@ -203,6 +203,34 @@ func representorNames(all []comch.Representor) string {
 	return strings.Join(names, ", ")
 }
 
+// dma checks the devices that copy data for isolation staged.
+func (m *machine) dma() []Finding {
+	const check = "dma-provider"
+	if len(m.DMADevices) == 0 {
+		return nil
+	}
+	const remedy = "install doca-sdk-dma, use a device that can copy memory, or isolation: direct"
+	provider, err := m.OpenDMA()
+	if err != nil {
+		return []Finding{fail(check, bare(err), remedy)}
+	}
+	var findings []Finding
+	for _, device := range m.DMADevices {
+		what := fmt.Sprintf("%s: device %s", provider.Name(), device)
+		c, err := provider.Capabilities(device)
+		switch {
+		case err != nil:
+			findings = append(findings, fail(check, what+": "+bare(err), remedy))
+		case !c.Memcpy || !c.ImportedMemory:
+			findings = append(findings, fail(check, what+" cannot copy clients' memory", remedy))
+		default:
+			findings = append(findings, ok(check, fmt.Sprintf("%s copies up to %v at a time", what,
+				size.Bytes(c.MaxBufferSize))))
+		}
+	}
+	return findings
+}
+
 func (m *machine) users() []Finding {
 	if m.CheckUsers == nil {
 		return nil

@@ -11,6 +11,8 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/dma/software"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -114,6 +116,24 @@ func TestTheRDMAProviderMustOpenEveryAddress(t *testing.T) {
 	if f := m.rdma()[0]; f.Remedy == m.rdmaRemedy(status.NotFound) {
 		t.Errorf("the remedy is %q", f.Remedy)
 	}
+}
+
+func TestADeviceMustCopyForStagedChannels(t *testing.T) {
+	m := machineWith(t, nil)
+	m.OpenDMA = func() (dma.Provider, error) {
+		return software.New(software.Options{Devices: []string{"03:00.0"}}), nil
+	}
+	if findings := m.dma(); len(findings) > 0 {
+		t.Errorf("without staged channels: %+v", findings)
+	}
+	m.DMADevices = []string{"03:00.0", "03:00.1"}
+	findings := m.dma()
+	expect(t, findings, OK, "software: device 03:00.0 copies up to 2MiB")
+	expect(t, findings, Fail, "software: device 03:00.1")
+	m.OpenDMA = func() (dma.Provider, error) {
+		return nil, status.Errorf(status.NotSupported, "libdoca_dma.so.2 not found")
+	}
+	expect(t, m.dma(), Fail, "libdoca_dma.so.2 not found")
 }
 
 func TestRepresentorsTellWhetherTheDPUOwnsTheCard(t *testing.T) {
