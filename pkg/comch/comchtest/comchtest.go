@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -34,6 +35,8 @@ type Config struct {
 	// ExportNeedsDescriptor reports whether the provider can export only memory that has a file
 	// descriptor.
 	ExportNeedsDescriptor bool
+	// Groups restricts the suite to the groups with these names; empty means all.
+	Groups []string
 }
 
 // patience bounds every wait, so that a test that would hang fails.
@@ -47,19 +50,18 @@ type suite struct {
 
 var nameCounter atomic.Uint64
 
-// Run runs the suite as subtests of t. It skips a test only if the provider fails with
-// status.NotSupported, or if the capabilities of the device or an empty field of config say that
-// there is nothing to test.
+// group is a part of the suite.
+type group struct {
+	name string
+	run  func(*suite, *testing.T)
+}
+
+// Run runs the part of the suite that every provider passes, hardware included, as subtests of t.
+// It skips a test only if the provider fails with status.NotSupported, or if the capabilities of
+// the device or an empty field of config say that there is nothing to test.
 func Run(t *testing.T, config Config) {
 	t.Helper()
-	s := &suite{Config: config}
-	var err error
-	s.capabilities, err = config.Provider.Capabilities(s.device())
-	conformancetest.SkipIfNotSupported(t, "get capabilities of device "+s.device(), err)
-	groups := []struct {
-		name string
-		run  func(*suite, *testing.T)
-	}{
+	runGroups(t, config, []group{
 		{"Provider", (*suite).testProvider},
 		{"Server", (*suite).testServer},
 		{"Connect", (*suite).testConnect},
@@ -78,9 +80,30 @@ func Run(t *testing.T, config Config) {
 		{"ContextEnding", (*suite).testContextEnding},
 		{"MsgQ", (*suite).testMsgQ},
 		{"ContextThreads", (*suite).testContextThreads},
-	}
+	})
+}
+
+// RunOnOneMachine runs the part that only an emulation passes, because it sees both sides.
+func RunOnOneMachine(t *testing.T, config Config) {
+	t.Helper()
+	runGroups(t, config, []group{
+		{"OneMachine", (*suite).testOneMachine},
+	})
+}
+
+func runGroups(t *testing.T, config Config, groups []group) {
+	t.Helper()
+	s := &suite{Config: config}
+	var err error
+	s.capabilities, err = config.Provider.Capabilities(s.device())
+	conformancetest.SkipIfNotSupported(t, "get capabilities of device "+s.device(), err)
+	host, err := config.Provider.Capabilities(s.hostDevice())
+	conformancetest.SkipIfNotSupported(t, "get capabilities of device "+s.hostDevice(), err)
+	s.capabilities.Client = s.capabilities.Client || host.Client // of the pair of devices
 	for _, group := range groups {
-		t.Run(group.name, func(t *testing.T) { group.run(s, t) })
+		if len(config.Groups) == 0 || slices.Contains(config.Groups, group.name) {
+			t.Run(group.name, func(t *testing.T) { group.run(s, t) })
+		}
 	}
 }
 

@@ -203,7 +203,7 @@ func (s *suite) testMessageSizes(t *testing.T) {
 	other := h.newClient(server.name, func(c *contexts.ClientConfig) { c.MaxMessageSize = 101 })
 	h.must(other.Start(h.engine))
 	h.awaitState(other, progress.Idle)
-	wantCode(t, "why a client of another message size did not start", other.Err(),
+	s.wantRejection(t, "why a client of another message size did not start", other.Err(),
 		status.InvalidValue)
 	same := h.newClient(server.name, func(c *contexts.ClientConfig) { c.MaxMessageSize = 100 })
 	h.must(same.Start(h.engine))

@@ -15,12 +15,14 @@ import (
 
 func TestProviderConforms(t *testing.T) {
 	tested := New(Options{Directory: t.TempDir()})
-	comchtest.Run(t, comchtest.Config{
+	config := comchtest.Config{
 		Provider:              tested,
 		OtherDevice:           "03:00.1",
 		OtherHostDevice:       "b1:00.1",
 		ExportNeedsDescriptor: true,
-	})
+	}
+	comchtest.Run(t, config)
+	comchtest.RunOnOneMachine(t, config)
 	awaitNothingHeld(t, &tested.(*provider).account)
 }
 
