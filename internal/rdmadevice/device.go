@@ -124,7 +124,7 @@ func (t *Tree) device(name string) (*Device, error) {
 	}
 	d := &Device{Name: name, NodeGUID: read.NodeGUID, Firmware: read.FirmwareVersion,
 		Board: read.BoardID, Net: []NetDev{}, Ports: []Port{}}
-	d.PCI, d.Auxiliary = t.location(name)
+	d.PCI, d.Auxiliary = t.Location(name)
 	d.NUMANode = t.numaNode(name)
 	d.Verbs = t.verbsDevice(name)
 	const bitsPerByte = 8
@@ -171,9 +171,9 @@ var (
 	auxiliaryName = regexp.MustCompile(`^[a-z0-9_]+\.[a-z_]+\.[0-9]+$`)
 )
 
-// location finds the PCI function, and the auxiliary device on it, in the sysfs path of the parent
-// device.
-func (t *Tree) location(name string) (pci, auxiliary string) {
+// Location returns the PCI function of an RDMA device and the auxiliary device on it, as Device
+// does. Both come from the sysfs path of the parent device.
+func (t *Tree) Location(name string) (pci, auxiliary string) {
 	path, err := filepath.EvalSymlinks(filepath.Join(t.root, classDirectory, name, "device"))
 	if err != nil {
 		return "", ""

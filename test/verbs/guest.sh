@@ -29,12 +29,13 @@ check() {
     return 1
 }
 
-# provider_tests DEVICE PASSING COUNT FLAG...: run tests of the provider. None may be skipped, and
-# exactly COUNT tests whose names match PASSING must pass.
+# provider_tests DEVICES PASSING COUNT FLAG...: run tests of the provider on devices, separated by
+# commas. None may be skipped, and exactly COUNT tests whose names match PASSING must pass.
 provider_tests() {
-    local device=$1 passing=$2 count=$3 log=$scratch/provider.$1.log passed
+    local device devices= passing=$2 count=$3 log=$scratch/provider.$1.log passed
+    for device in ${1//,/ }; do devices+=,${device}0=${address[$device]}; done
     shift 3
-    ZC_RELAY_VERBS_DEVICES=${device}0=${address[$device]} \
+    ZC_RELAY_VERBS_DEVICES=${devices#,} \
         "$directory/verbs.test" -test.v -test.timeout 600s "$@" >"$log" 2>&1 || {
         grep -v '^=== ' "$log"
         return 1
@@ -52,6 +53,12 @@ conformance() { provider_tests "$1" "TestConformance/${1}0" 1 -test.skip "$forei
 foreign() {
     provider_tests siw "$interoperation/siw0/(iwarp|verbs)_connects,_CRC_false" 2 \
         -test.run "$foreign" -test.skip "$interoperation/siw0/CRC_true"
+}
+
+# What only the presence of a second device can show.
+wrong_device() {
+    provider_tests rxe,siw '(TestForeignMemoryElsewhere|TestAddressOfAnotherDevice)IsRejected' 2 \
+        -test.run 'ForeignMemoryElsewhere|AddressOfAnotherDevice'
 }
 
 # With CRC on, these tests suffice. They send every kind of frame, in all lengths and both
@@ -214,6 +221,7 @@ check rxe "conformance suite of the RDMA seam" conformance rxe &
 parallel=$!
 check siw "conformance suite of the RDMA seam" conformance siw
 wait $parallel || failures[rxe]=1
+check rxe "memory or address of another device" wrong_device
 for device in rxe siw; do
     # Before Soft-RoCE loses its link, see chain.
     check $device "control connections over another address" apart $device

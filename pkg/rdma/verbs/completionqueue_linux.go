@@ -3,10 +3,12 @@
 package verbs
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs/internal/ibv"
@@ -17,8 +19,9 @@ import (
 // first group of fields. Any goroutine may use the atomic fields, and the rest while holding mu.
 type completionQueue struct {
 	device       *device
-	cq           *ibv.CompletionQueue
+	capacity     int // of each device queue
 	poller       *poller
+	polling      []*deviceQueue // to be polled
 	completions  completionRing
 	unflushed    []*connection // with requests posted by the caller but not to the device
 	closing      []*connection // to be closed once Poll has seen the device's queue empty
@@ -27,20 +30,39 @@ type completionQueue struct {
 	// dispatched.
 	polled    [ibv.MaxPoll]ibv.Completion
 	next, end int
-	// notifyRequested is set while the device is due to signal the next completion.
-	notifyRequested bool
 
 	// wakePending is set when wake was called since the thread last looked.
 	wakePending atomic.Bool
 	slots       atomic.Pointer[[]*connection] // by slotOf(token); replaced at each change
 	attached    atomic.Int32                  // connections before their OpDisconnected
-	released    atomic.Int64                  // requests of detached connections, still in reserved
 	discards    sync.WaitGroup                // connections being discarded
 
 	mu         sync.Mutex // guards the fields below, and changes of slots
+	queues     []*deviceQueue
 	generation uint32
-	reserved   int // completions that attached connections can have outstanding
 	closed     bool
+}
+
+// deviceQueue is an ibv_cq of a completion queue. Queue pairs can use only an ibv_cq of the context
+// on which their protection domain exists, so there is one for the device's own context, and one for
+// each context of another library. The first connection on a context creates it. The completion
+// queue's thread polls it from the first connection that opens: to the end on the device's own
+// context, and until the last one has ended on another. It is destroyed with its last connection,
+// unless it is still polled, because the other library may close its device then.
+type deviceQueue struct {
+	context *ibv.Context
+	cq      *ibv.CompletionQueue
+	foreign bool
+	// notifyRequested is set while the device is due to signal the next completion. Only the thread
+	// that polls uses it and open.
+	notifyRequested bool
+	open            int          // connections that have opened and are attached
+	released        atomic.Int64 // requests of detached connections, still in reserved
+
+	// The completion queue's mu guards the rest. Only the thread that polls changes polled.
+	polled   bool // in completionQueue.polling
+	attached int
+	reserved int // completions that attached connections can have outstanding
 }
 
 // minCompletions is the smallest capacity with which a completion queue is created, because not
@@ -48,17 +70,15 @@ type completionQueue struct {
 const minCompletions = 1 << 14
 
 func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
-	capacity = min(max(capacity, minCompletions), d.limits.Completions)
-	cq, err := d.context.NewCompletionQueue(capacity)
+	poller, err := newPoller()
 	if err != nil {
 		return nil, err
 	}
-	q := &completionQueue{device: d, cq: cq, completions: newCompletionRing(4 * ibv.MaxPoll)}
-	q.slots.Store(&[]*connection{})
-	if q.poller, err = newPoller(cq.Descriptor()); err != nil {
-		_ = cq.Close()
-		return nil, err
+	q := &completionQueue{
+		device: d, poller: poller, completions: newCompletionRing(4 * ibv.MaxPoll),
+		capacity: min(max(capacity, minCompletions), d.limits.Completions),
 	}
+	q.slots.Store(&[]*connection{})
 	return q, nil
 }
 
@@ -77,26 +97,21 @@ func (q *completionQueue) Close() error {
 	}
 	q.closed = true
 	q.poller.close()
-	err := q.cq.Close()
+	var errs []error
+	for _, dq := range q.queues {
+		errs = append(errs, dq.cq.Close())
+	}
 	q.device.release()
-	return err
+	return errors.Join(errs...)
 }
 
 // attach gives a connection a slot and reserves room for its completions. Any goroutine may call
 // it.
 func (q *completionQueue) attach(c *connection) error {
-	requests := c.requests()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
 		return status.Errorf(status.BadState, "completion queue is closed")
-	}
-	if q.reserved+requests > q.cq.Capacity() {
-		return status.Errorf(status.NoMemory,
-			"completion queue of %d entries has no room for %d more requests: its other "+
-				"connections can have %d outstanding: use more workers, fewer queues, or a smaller "+
-				"queue depth",
-			q.cq.Capacity(), requests, q.reserved)
 	}
 	slots := *q.slots.Load()
 	slot := 0
@@ -107,12 +122,80 @@ func (q *completionQueue) attach(c *connection) error {
 		return status.Errorf(status.Full,
 			"completion queue already has the maximum of %d connections", maxSlots)
 	}
+	dq, err := q.deviceQueueOn(c.domain.context)
+	if err != nil {
+		return err
+	}
+	if requests := c.requests(); dq.reserved+requests > dq.cq.Capacity() {
+		err := status.Errorf(status.NoMemory,
+			"completion queue of %d entries has no room for %d more requests: its other "+
+				"connections can have %d outstanding: use more workers, fewer queues, or a smaller "+
+				"queue depth",
+			dq.cq.Capacity(), requests, dq.reserved)
+		return errors.Join(err, q.destroyIdle(dq))
+	}
+	dq.attached++
+	dq.reserved += c.requests()
 	q.generation++
-	c.token = newToken(slot, q.generation)
+	c.deviceQueue, c.token = dq, newToken(slot, q.generation)
 	q.setSlot(slot, c)
-	q.reserved += requests
 	q.attached.Add(1)
 	return nil
+}
+
+// deviceQueueOn returns the queue on a context, which it creates if there is none. The caller holds
+// mu.
+func (q *completionQueue) deviceQueueOn(context *ibv.Context) (*deviceQueue, error) {
+	for _, dq := range q.queues {
+		if dq.context.Is(context) {
+			return dq, nil
+		}
+	}
+	cq, err := context.NewCompletionQueue(q.capacity)
+	if err != nil {
+		return nil, err
+	}
+	dq := &deviceQueue{context: context, cq: cq, foreign: !context.Is(q.device.context)}
+	q.queues = append(q.queues, dq)
+	return dq, nil
+}
+
+// destroyIdle destroys a queue that has no connections and is not polled. The caller holds mu.
+func (q *completionQueue) destroyIdle(dq *deviceQueue) error {
+	if dq.attached > 0 || dq.polled {
+		return nil
+	}
+	i := slices.Index(q.queues, dq)
+	q.queues = slices.Delete(q.queues, i, i+1)
+	return dq.cq.Close()
+}
+
+// startPolling counts a connection that opens, and has its device queue polled.
+func (q *completionQueue) startPolling(dq *deviceQueue) error {
+	dq.open++
+	if dq.polled {
+		return nil
+	}
+	q.mu.Lock()
+	dq.polled = true
+	q.mu.Unlock()
+	q.polling = append(q.polling, dq)
+	return q.poller.add(dq.cq.Descriptor())
+}
+
+// stopPolling counts an open connection that ends. If it was the last on the context of another
+// library, its device queue is no longer polled.
+func (q *completionQueue) stopPolling(dq *deviceQueue) {
+	dq.open--
+	if dq.open > 0 || !dq.foreign {
+		return
+	}
+	q.poller.remove(dq.cq.Descriptor())
+	i := slices.Index(q.polling, dq)
+	q.polling = slices.Delete(q.polling, i, i+1)
+	q.mu.Lock()
+	dq.polled = false
+	q.mu.Unlock()
 }
 
 // setSlot publishes a copy of the slots with one changed. The caller holds mu.
@@ -131,8 +214,13 @@ func (q *completionQueue) detach(c *connection) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.setSlot(slotOf(c.token), nil)
-	q.released.Add(int64(c.requests()))
 	q.attached.Add(-1)
+	dq := c.deviceQueue
+	dq.attached--
+	dq.released.Add(int64(c.requests()))
+	if err := q.destroyIdle(dq); err != nil {
+		q.device.log.Error("cannot destroy completion queue", zap.Error(err))
+	}
 }
 
 // requests returns how many completions of the connection can be outstanding.
@@ -155,18 +243,20 @@ func (q *completionQueue) Arm() bool {
 	// wake sets wakePending before it signals: Poll may have handled the flag but missed the
 	// signal.
 	q.poller.clear()
-	if q.notifyRequested && q.cq.ConsumeNotifications() {
-		q.notifyRequested = false
-	}
-	if !q.notifyRequested {
-		if err := q.cq.RequestNotification(); err != nil {
-			q.fail(err)
-			return false
+	for _, dq := range q.polling {
+		if dq.notifyRequested && dq.cq.ConsumeNotifications() {
+			dq.notifyRequested = false
 		}
-		q.notifyRequested = true
-	}
-	if q.next == q.end {
-		q.pollDevice()
+		if !dq.notifyRequested {
+			if err := dq.cq.RequestNotification(); err != nil {
+				q.fail(err)
+				return false
+			}
+			dq.notifyRequested = true
+		}
+		if q.next == q.end {
+			q.pollDevice(dq)
+		}
 	}
 	return q.next == q.end && !q.wakePending.Load()
 }
@@ -177,8 +267,10 @@ func (q *completionQueue) Disarm() {}
 // Drain consumes what made the descriptor readable.
 func (q *completionQueue) Drain() {
 	q.poller.clear()
-	if q.cq.ConsumeNotifications() {
-		q.notifyRequested = false
+	for _, dq := range q.polling {
+		if dq.cq.ConsumeNotifications() {
+			dq.notifyRequested = false
+		}
 	}
 }
 
@@ -194,13 +286,13 @@ func (q *completionQueue) wake() {
 }
 
 // poller combines everything that can wake a completion queue's thread into one descriptor: the
-// device's notifications, and signals from other threads.
+// notifications of its device queues, and signals from other threads.
 type poller struct {
 	descriptor int // epoll
 	eventFD
 }
 
-func newPoller(notifications int) (*poller, error) {
+func newPoller() (*poller, error) {
 	descriptor, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, status.Errorf(status.OperatingSystem, "create epoll descriptor: %w", err)
@@ -211,15 +303,26 @@ func newPoller(notifications int) (*poller, error) {
 		return nil, err
 	}
 	p := &poller{descriptor: descriptor, eventFD: wake}
-	for _, d := range []int{notifications, int(wake)} {
-		event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(d)}
-		if err := unix.EpollCtl(descriptor, unix.EPOLL_CTL_ADD, d, &event); err != nil {
-			p.close()
-			return nil, status.Errorf(status.OperatingSystem,
-				"add descriptor %d to epoll: %w", d, err)
-		}
+	if err := p.add(int(wake)); err != nil {
+		p.close()
+		return nil, err
 	}
 	return p, nil
+}
+
+func (p *poller) add(descriptor int) error {
+	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(descriptor)}
+	err := unix.EpollCtl(p.descriptor, unix.EPOLL_CTL_ADD, descriptor, &event)
+	if err != nil {
+		return status.Errorf(status.OperatingSystem, "add descriptor %d to epoll: %w", descriptor,
+			err)
+	}
+	return nil
+}
+
+// remove does nothing if add has failed.
+func (p *poller) remove(descriptor int) {
+	_ = unix.EpollCtl(p.descriptor, unix.EPOLL_CTL_DEL, descriptor, nil)
 }
 
 func (p *poller) close() {

@@ -20,14 +20,16 @@ import (
 // stay constant. Only the thread that polls the completion queue uses the second group, which
 // begins at phase. Any goroutine may use the atomic fields.
 type connection struct {
-	device     *device
-	domain     *protectionDomain
-	queue      *completionQueue
-	endpoint   *endpoint
-	qp         *ibv.QueuePair
-	context    uint64 // of the caller
-	token      uint32 // names the connection in work IDs
-	parameters rdma.Parameters
+	device *device
+	domain *protectionDomain
+	queue  *completionQueue
+	// deviceQueue is the ibv_cq of queue that the connection uses.
+	deviceQueue *deviceQueue
+	endpoint    *endpoint
+	qp          *ibv.QueuePair
+	context     uint64 // of the caller
+	token       uint32 // names the connection in work IDs
+	parameters  rdma.Parameters
 
 	phase    phase
 	listed   bool // the connection is in queue.unflushed
@@ -134,7 +136,7 @@ const inlineBytes = 64
 // createQueuePair creates the queue pair and posts the first receives.
 func (c *connection) createQueuePair(e *endpoint, receives []rdma.ReceiveRequest) error {
 	qp, err := c.domain.pd.NewQueuePair(ibv.QueuePairConfig{
-		Queue:           c.queue.cq,
+		Queue:           c.deviceQueue.cq,
 		SendRequests:    int(c.sends.limit),
 		ReceiveRequests: int(c.receives.limit),
 		InlineBytes:     inlineBytes,
@@ -242,6 +244,9 @@ func (c *connection) openIfEstablished() {
 		return
 	}
 	c.phase = phaseOpen
+	if err := c.queue.startPolling(c.deviceQueue); err != nil && c.earlyFailure == nil {
+		c.earlyFailure = err
+	}
 	c.deliver()
 	if c.earlyFailure != nil {
 		c.beginClose(c.earlyFailure)

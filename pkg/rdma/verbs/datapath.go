@@ -191,6 +191,7 @@ func (q *completionQueue) Poll(completions []rdma.Completion) int {
 		q.disconnected[last] = nil
 		q.disconnected = q.disconnected[:last]
 		c.phase = phaseDetached
+		q.stopPolling(c.deviceQueue)
 		q.detach(c)
 		c.domain.release()
 		outcome := rdma.StatusSuccess
@@ -204,7 +205,8 @@ func (q *completionQueue) Poll(completions []rdma.Completion) int {
 	return n
 }
 
-// progress flushes the connections, polls the device once, and moves connections towards their end.
+// progress flushes the connections, polls each device queue once, and moves connections towards
+// their end.
 func (q *completionQueue) progress() {
 	if q.wakePending.Load() {
 		q.handleWake()
@@ -215,23 +217,29 @@ func (q *completionQueue) progress() {
 		c.flush()
 	}
 	q.unflushed = q.unflushed[:0]
-	fresh := q.next == q.end
-	if fresh {
-		q.pollDevice()
-	}
-	for ; q.next < q.end; q.next++ {
-		q.dispatch(&q.polled[q.next])
-	}
-	// The device's queue was empty if the poll above returned fewer completions than it asked for.
 	// Completions that Arm polled earlier say nothing about the present.
-	if !fresh || q.end == len(q.polled) {
+	if q.next < q.end {
+		q.dispatchPolled()
 		return
 	}
-	// No completions of detached connections are left, so their room is free again.
-	if q.released.Load() > 0 {
-		q.mu.Lock()
-		q.reserved -= int(q.released.Swap(0))
-		q.mu.Unlock()
+	// A connection that opens meanwhile may append to polling.
+	empty := true
+	for i := 0; i < len(q.polling); i++ {
+		q.pollDevice(q.polling[i])
+		empty = empty && q.end < len(q.polled)
+		q.dispatchPolled()
+	}
+	// A queue was empty if the poll above returned fewer completions than it asked for.
+	if !empty {
+		return
+	}
+	for _, dq := range q.polling {
+		// No completions of detached connections are left, so their room is free again.
+		if dq.released.Load() > 0 {
+			q.mu.Lock()
+			dq.reserved -= int(dq.released.Swap(0))
+			q.mu.Unlock()
+		}
 	}
 	for len(q.closing) > 0 {
 		q.closing[len(q.closing)-1].finishClose()
@@ -259,13 +267,19 @@ func (q *completionQueue) handleWake() {
 	}
 }
 
-// pollDevice polls the device's queue into polled, whose entries must all have been dispatched.
-func (q *completionQueue) pollDevice() {
-	n, err := q.cq.Poll(q.polled[:])
+// pollDevice polls a device queue into polled, whose entries must all have been dispatched.
+func (q *completionQueue) pollDevice(dq *deviceQueue) {
+	n, err := dq.cq.Poll(q.polled[:])
 	if err != nil {
 		q.fail(err)
 	}
 	q.next, q.end = 0, n
+}
+
+func (q *completionQueue) dispatchPolled() {
+	for ; q.next < q.end; q.next++ {
+		q.dispatch(&q.polled[q.next])
+	}
 }
 
 // fail ends all connections of a completion queue that has failed.

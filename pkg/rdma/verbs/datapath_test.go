@@ -173,6 +173,9 @@ type side struct {
 	conn   rdma.Connection
 	memory rdma.MemoryRegion
 	bytes  []byte
+	region *memory.Region
+	// sharesQueue is set if the queue is another side's.
+	sharesQueue, closed bool
 	// The rest is scratch space, so that posting and polling do not allocate.
 	completions [64]rdma.Completion
 	requests    [linkRequests]rdma.SendRequest
@@ -186,7 +189,7 @@ type link struct {
 	x, y   *side
 }
 
-// newLink opens a device, connects two sides on it, and sends the first message.
+// newLink opens a device and connects two sides on it.
 func newLink(t testing.TB, options verbs.Options, address netip.Addr) *link {
 	t.Helper()
 	provider, err := verbs.New(options)
@@ -197,10 +200,6 @@ func newLink(t testing.TB, options verbs.Options, address netip.Addr) *link {
 	l := &link{t: t, device: device}
 	l.x, l.y = l.newSide(), l.newSide()
 	l.connect(address)
-	l.y.postReceives(t, 1, 64)
-	l.x.send(t, 64)
-	l.await(l.x, 1)
-	l.await(l.y, 1)
 	return l
 }
 
@@ -212,27 +211,41 @@ func must(t testing.TB, err error) {
 }
 
 func (l *link) newSide() *side {
+	domain, err := l.device.NewProtectionDomain()
+	must(l.t, err)
+	return l.newSideIn(domain)
+}
+
+// newSideIn makes a side in a protection domain, which it closes.
+func (l *link) newSideIn(domain rdma.ProtectionDomain) *side {
 	t := l.t
-	s := &side{}
+	s := &side{domain: domain}
 	var err error
-	s.domain, err = l.device.NewProtectionDomain()
-	must(t, err)
 	s.queue, err = l.device.NewCompletionQueue(4 * linkRequests)
 	must(t, err)
-	region, err := memory.Alloc("verbs_test", linkMemory)
+	s.region, err = memory.Alloc("verbs_test", linkMemory)
 	must(t, err)
-	s.bytes = region.Bytes()
-	s.memory, err = s.domain.Register(region,
+	s.bytes = s.region.Bytes()
+	s.memory, err = s.domain.Register(s.region,
 		memory.LocalWrite|memory.RemoteRead|memory.RemoteWrite)
 	must(t, err)
-	t.Cleanup(func() {
-		s.end(t)
-		must(t, s.memory.Deregister())
-		must(t, s.queue.Close())
-		must(t, s.domain.Close())
-		must(t, region.Close())
-	})
+	t.Cleanup(func() { s.close(t) })
 	return s
+}
+
+// close ends the connection and closes what it used. The end of the test does it at the latest.
+func (s *side) close(t testing.TB) {
+	if s.closed {
+		return
+	}
+	s.closed = true
+	s.end(t)
+	must(t, s.memory.Deregister())
+	if !s.sharesQueue {
+		must(t, s.queue.Close())
+	}
+	must(t, s.domain.Close())
+	must(t, s.region.Close())
 }
 
 // end closes the connection and waits for its last completion.
@@ -258,6 +271,7 @@ func (s *side) config() rdma.ConnectionConfig {
 	}
 }
 
+// connect connects both sides and sends the first message.
 func (l *link) connect(address netip.Addr) {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
@@ -275,6 +289,10 @@ func (l *link) connect(address netip.Addr) {
 	l.y.conn, err = request.Accept(ctx, l.y.config())
 	must(l.t, err)
 	must(l.t, <-connected)
+	l.y.postReceives(l.t, 1, 64)
+	l.x.send(l.t, 64)
+	l.await(l.x, 1)
+	l.await(l.y, 1)
 }
 
 func (s *side) segment(length int) rdma.Segment {

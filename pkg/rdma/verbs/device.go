@@ -10,6 +10,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/pci"
+	"github.com/zc-relay/zc-relay/internal/rdmadevice"
+	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs/internal/ibv"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -24,6 +27,7 @@ type device struct {
 	context *ibv.Context
 	channel *ibv.Channel
 	limits  ibv.Limits
+	names   memory.Device
 	monitor *monitor
 	// uses counts the open protection domains, completion queues, and listeners, and the calls of
 	// Connect in progress. It is negative once the device is closed.
@@ -61,11 +65,22 @@ func newDevice(
 		context:     context,
 		channel:     channel,
 		limits:      limits,
+		names:       namesOf(place.device),
 		endpoints:   map[uint64]*endpoint{},
 		connections: map[uint32]*connection{},
 	}
 	d.monitor, err = startMonitor(d)
 	return d, err
+}
+
+// namesOf returns the names of an RDMA device. A software device has no PCI address.
+func namesOf(name string) memory.Device {
+	names := memory.Device{RDMA: name}
+	if tree, err := rdmadevice.Open(rdmadevice.SystemRoot); err == nil {
+		function, _ := tree.Location(name)
+		names.PCI = pci.Normalize(function)
+	}
+	return names
 }
 
 // Limits of a connection beyond those of the device. They bound its memory, and keep lengths
@@ -90,6 +105,8 @@ func (d *device) Capabilities() rdma.Capabilities {
 		WriteImpliesPlaced: d.limits.Transport != ibv.IWARP,
 		// Peers on iWARP may have negotiated CRCs, which cover data in user memory.
 		StableSource: d.limits.Transport == ibv.IWARP,
+		OpaqueMemory: true,
+		Device:       d.names,
 	}
 }
 
@@ -103,7 +120,31 @@ func (d *device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
 		d.release()
 		return nil, fmt.Errorf("allocate protection domain on %s: %w", d.location.device, err)
 	}
-	return &protectionDomain{device: d, pd: pd}, nil
+	return &protectionDomain{device: d, pd: pd, context: d.context}, nil
+}
+
+// NewForeignDomain implements rdma.ForeignDevice. The other library has opened the device for
+// itself: connections in the domain get a completion queue there, and end before the domain closes.
+// Device events of their queue pairs go to that library, so the end of such a connection is found by
+// its completions and by the connection manager.
+func (d *device) NewForeignDomain(foreign rdma.ForeignMemory) (rdma.ProtectionDomain, error) {
+	address := foreign.ProtectionDomain()
+	if address == 0 {
+		return nil, status.Errorf(status.InvalidValue,
+			"use a foreign protection domain on %s: memory of device %v has none",
+			d.location.device, foreign.Device())
+	}
+	pd := ibv.ForeignProtectionDomain(address)
+	context := pd.Context()
+	if name := context.DeviceName(); name != d.location.device {
+		return nil, status.Errorf(status.NotSupported,
+			"use a foreign protection domain on %s: it belongs to RDMA device %s: choose the RDMA "+
+				"address of that device", d.location.device, name)
+	}
+	if err := d.acquire("use a foreign protection domain"); err != nil {
+		return nil, err
+	}
+	return &protectionDomain{device: d, pd: pd, context: context}, nil
 }
 
 // NewCompletionQueue implements rdma.Device. The queue's capacity, which is at least minCompletions

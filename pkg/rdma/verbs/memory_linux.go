@@ -21,49 +21,72 @@ import (
 type protectionDomain struct {
 	device   *device
 	pd       *ibv.ProtectionDomain
+	context  *ibv.Context // the device's own, or that of a foreign domain
 	regions  memoryTable
 	uses     atomic.Int64   // memory regions and connections; negative once closed
 	discards sync.WaitGroup // connections being discarded
 }
 
-// Register implements rdma.ProtectionDomain. It supports only mapped memory.
+// Register implements rdma.ProtectionDomain. Of opaque memory, it supports what belongs to the
+// domain already (rdma.ForeignMemory).
 func (d *protectionDomain) Register(
 	region *memory.Region, access memory.Access,
 ) (rdma.MemoryRegion, error) {
-	if !region.Mapped() {
-		return nil, status.Errorf(status.NotSupported,
-			"register %d bytes of opaque memory: verbs needs memory that the CPU can access",
-			region.Len())
-	}
 	if !access.Valid() {
 		return nil, status.Errorf(status.InvalidValue,
 			"register memory: undefined access rights %#x", uint32(access))
 	}
-	if region.Len() > d.device.limits.RegionBytes {
-		return nil, status.Errorf(status.TooBig,
-			"register memory of %d bytes: RDMA device %s registers at most %d bytes at once",
-			region.Len(), d.device.location.device, d.device.limits.RegionBytes)
-	}
 	if !d.acquire() {
 		return nil, status.Errorf(status.BadState, "register memory: protection domain is closed")
 	}
-	mr, err := d.pd.Register(region.Bytes(), deviceAccess(access))
+	r := &memoryRegion{domain: d, length: region.Len(), access: access}
+	var err error
+	if region.Mapped() {
+		err = r.register(region)
+	} else {
+		err = r.adopt(region)
+	}
 	if err != nil {
 		d.release()
 		return nil, fmt.Errorf("register memory of %d bytes on %s: %w",
 			region.Len(), d.device.location.device, err)
 	}
-	r := &memoryRegion{
-		domain:    d,
-		mr:        mr,
-		localKey:  mr.LocalKey(),
-		base:      mr.Address(),
-		length:    region.Len(),
-		access:    access,
-		untrusted: region.Untrusted(),
-	}
-	d.regions.insert(r)
 	return r, nil
+}
+
+// register registers mapped memory with the device.
+func (r *memoryRegion) register(region *memory.Region) error {
+	if limit := r.domain.device.limits.RegionBytes; region.Len() > limit {
+		return status.Errorf(status.TooBig, "the device registers at most %d bytes at once", limit)
+	}
+	mr, err := r.domain.pd.Register(region.Bytes(), deviceAccess(r.access))
+	if err != nil {
+		return err
+	}
+	r.mr, r.base, r.untrusted = mr, mr.Address(), region.Untrusted()
+	r.localKey, r.remoteKey = mr.LocalKey(), mr.RemoteKey()
+	r.domain.regions.insert(r)
+	return nil
+}
+
+// adopt makes opaque memory usable that another library has registered in the domain. The CPU must
+// not touch it.
+func (r *memoryRegion) adopt(region *memory.Region) error {
+	foreign, ok := region.Handle().(rdma.ForeignMemory)
+	if !ok {
+		return status.Errorf(status.NotSupported,
+			"it is opaque, and its provider has not registered it for RDMA")
+	}
+	if foreign.ProtectionDomain() != r.domain.pd.Address() {
+		return status.Errorf(status.NotSupported,
+			"it belongs to a protection domain of device %v", region.Device())
+	}
+	r.base, r.untrusted = region.Base(), true
+	r.localKey, r.remoteKey = foreign.Key(), foreign.Key()
+	if !r.domain.regions.insert(r) {
+		return status.Errorf(status.InUse, "key %#x is registered already", r.localKey)
+	}
+	return nil
 }
 
 // deviceAccess converts access rights to verbs. Remote writes also need the right to write locally
@@ -109,8 +132,9 @@ func (d *protectionDomain) release() { d.uses.Add(-1) }
 // because not every driver can register memory under other addresses.
 type memoryRegion struct {
 	domain    *protectionDomain
-	mr        *ibv.MemoryRegion
+	mr        *ibv.MemoryRegion // nil for memory that another library has registered
 	localKey  uint32
+	remoteKey uint32
 	base      uint64
 	length    uint64
 	access    memory.Access
@@ -121,19 +145,22 @@ type memoryRegion struct {
 }
 
 func (r *memoryRegion) LocalKey() uint32  { return r.localKey }
-func (r *memoryRegion) RemoteKey() uint32 { return r.mr.RemoteKey() }
+func (r *memoryRegion) RemoteKey() uint32 { return r.remoteKey }
 func (r *memoryRegion) Base() uint64      { return r.base }
 func (r *memoryRegion) Len() uint64       { return r.length }
 
 // Deregister implements rdma.MemoryRegion. The device waits for accesses in progress and fails
 // later ones, without help from any thread of this process. siw does not wait, so Deregister waits
-// in its place.
+// in its place. The key of memory that another library has registered stays valid until that
+// library revokes it.
 func (r *memoryRegion) Deregister() error {
 	r.deregister.Do(func() {
 		r.domain.regions.remove(r)
-		r.failure = r.mr.Deregister()
-		if r.domain.device.limits.SoftIWARP {
-			awaitKernelCopies()
+		if r.mr != nil {
+			r.failure = r.mr.Deregister()
+			if r.domain.device.limits.SoftIWARP {
+				awaitKernelCopies()
+			}
 		}
 		r.domain.release()
 	})
@@ -216,14 +243,19 @@ func (t *memoryTable) lookup(key uint32) *memoryRegion {
 	}
 }
 
-func (t *memoryTable) insert(r *memoryRegion) {
+// insert returns false if the table has a region with the same key.
+func (t *memoryTable) insert(r *memoryRegion) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.regions[r.localKey] != nil {
+		return false
+	}
 	if t.regions == nil {
 		t.regions = map[uint32]*memoryRegion{}
 	}
 	t.regions[r.localKey] = r
 	t.publish()
+	return true
 }
 
 func (t *memoryTable) remove(r *memoryRegion) {

@@ -62,6 +62,15 @@ func Open(name string) (*Context, error) {
 			"install ibverbs-providers, then check `ibv_devices`", name)
 }
 
+// Is reports whether both are the same open device. A device that has been opened twice has two
+// contexts, whose objects cannot be combined.
+func (c *Context) Is(other *Context) bool { return c.context == other.context }
+
+// DeviceName returns the name of the device.
+func (c *Context) DeviceName() string {
+	return C.GoString(C.ibv_get_device_name(c.context.device))
+}
+
 // Close closes the device. Everything created on it must have been destroyed.
 func (c *Context) Close() error {
 	if result, err := C.ibv_close_device(c.context); result != 0 {

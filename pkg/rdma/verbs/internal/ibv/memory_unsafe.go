@@ -14,7 +14,8 @@ import (
 
 // ProtectionDomain groups memory regions and the queue pairs that may use them (ibv_pd).
 type ProtectionDomain struct {
-	pd *C.struct_ibv_pd
+	pd      *C.struct_ibv_pd
+	foreign bool
 }
 
 // NewProtectionDomain allocates a protection domain.
@@ -26,8 +27,24 @@ func (c *Context) NewProtectionDomain() (*ProtectionDomain, error) {
 	return &ProtectionDomain{pd: pd}, nil
 }
 
+// ForeignProtectionDomain returns the protection domain of another library at an address, which is
+// not 0. It and its device must outlive all use; Close leaves both to the library.
+func ForeignProtectionDomain(address uintptr) *ProtectionDomain {
+	return &ProtectionDomain{pd: C.zc_domain_at(C.uintptr_t(address)), foreign: true}
+}
+
+// Address returns the address of the ibv_pd, which identifies the domain in this process.
+func (d *ProtectionDomain) Address() uintptr { return uintptr(unsafe.Pointer(d.pd)) }
+
+// Context returns the device on which the domain exists. Completion queues of its queue pairs must
+// be created there.
+func (d *ProtectionDomain) Context() *Context { return &Context{context: d.pd.context} }
+
 // Close frees the protection domain. Its memory regions and queue pairs must have been destroyed.
 func (d *ProtectionDomain) Close() error {
+	if d.foreign {
+		return nil
+	}
 	if errno := C.ibv_dealloc_pd(d.pd); errno != 0 {
 		return wrap("free protection domain", unix.Errno(errno))
 	}

@@ -154,6 +154,9 @@ static inline int zc_set_nonblocking(int descriptor)
 	return 0;
 }
 
+// zc_domain_at exists because Go must not make pointers of integers.
+static inline struct ibv_pd *zc_domain_at(uintptr_t address) { return (struct ibv_pd *)address; }
+
 struct zc_async_event {
 	uint32_t type; // enum ibv_event_type
 	uint32_t queue_pair;
