@@ -98,7 +98,8 @@ type ForeignDevice interface {
 	// NewForeignDomain returns the domain that foreign belongs to. Connections and other memory can
 	// be created in it as in any domain, and Register of the region returns its key. The domain is
 	// shared by all that use it, so a peer that guesses a key can reach the memory of other
-	// sessions: keys are all that separates them. Close leaves the domain to its library.
+	// sessions: keys are all that separates them. Close leaves the domain to its library, and
+	// Deregister of the region its key, which the library revokes when the region is closed.
 	// NewForeignDomain fails with status.NotSupported if the memory belongs to another device.
 	NewForeignDomain(foreign ForeignMemory) (ProtectionDomain, error)
 }

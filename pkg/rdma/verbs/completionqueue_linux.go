@@ -44,8 +44,8 @@ type completionQueue struct {
 }
 
 // deviceQueue is an ibv_cq of a completion queue. Queue pairs can use only an ibv_cq of the context
-// on which their protection domain exists, so there is one for the device's own context, and one for
-// each context of another library. The first connection on a context creates it. The completion
+// on which their protection domain exists. So there is one for the device's own context, and one
+// for each context of another library. The first connection on a context creates it. The completion
 // queue's thread polls it from the first connection that opens: to the end on the device's own
 // context, and until the last one has ended on another. It is destroyed with its last connection,
 // unless it is still polled, because the other library may close its device then.

@@ -125,8 +125,8 @@ func (d *device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
 
 // NewForeignDomain implements rdma.ForeignDevice. The other library has opened the device for
 // itself: connections in the domain get a completion queue there, and end before the domain closes.
-// Device events of their queue pairs go to that library, so the end of such a connection is found by
-// its completions and by the connection manager.
+// Device events of their queue pairs go to that library, so only completions and the connection
+// manager show the end of such a connection.
 func (d *device) NewForeignDomain(foreign rdma.ForeignMemory) (rdma.ProtectionDomain, error) {
 	address := foreign.ProtectionDomain()
 	if address == 0 {
