@@ -36,7 +36,7 @@ provider_tests() {
     for device in ${1//,/ }; do devices+=,${device}0=${address[$device]}; done
     shift 3
     ZC_RELAY_VERBS_DEVICES=${devices#,} \
-        "$directory/verbs.test" -test.v -test.timeout 600s "$@" >"$log" 2>&1 || {
+        "$directory/verbs.test" -test.v -test.timeout 1500s "$@" >"$log" 2>&1 || {
         grep -v '^=== ' "$log"
         return 1
     }

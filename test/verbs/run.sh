@@ -29,5 +29,5 @@ go build -o "$work/bin/" ./cmd/...
 go test -c -o "$work/verbs.test" ./pkg/rdma/verbs
 go test -c -o "$work/e2e.test" ./test/e2e
 cp "$here"/guest.sh "$here"/chain.sh "$work/"
-RDMA_VM_SIW=yes test/siw/rdma-vm.sh --share "$work" --mem 1536 --timeout 1800 -- \
+RDMA_VM_SIW=yes test/siw/rdma-vm.sh --share "$work" --mem 1536 --timeout 3600 -- \
     bash "$work/guest.sh" "$work"
