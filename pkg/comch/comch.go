@@ -318,8 +318,8 @@ type Producer interface {
 	// status.NotConnected if the consumer or the connection is gone. The message may be held back
 	// until Flush; if sending it fails then, or later, the producer ends: see LateProducer.
 	Send(message, immediate []byte) error
-	// Flush sends what was held back, and wakes the peer if it sleeps. Call it once after a batch of
-	// calls of Send.
+	// Flush sends what was held back, and wakes the peer if it sleeps. Call it once after a batch
+	// of calls of Send.
 	Flush()
 	// State returns Running until the producer, the consumer, or the connection ends.
 	State() progress.State

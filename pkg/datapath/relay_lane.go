@@ -296,7 +296,8 @@ func (l *RelayLane) Close(ctx context.Context) error {
 
 // The worker sleeps on the lane's consumer while the lane accepts requests, and on its producer
 // while responses wait for the client to post receives. At most one of the two is armed at a time,
-// except that a late producer is always armed. Their Drain hides that of the lane: it consumes wake-ups (progress.Waiter).
+// except that a late producer is always armed. Their Drain hides that of the lane: it consumes
+// wake-ups (progress.Waiter).
 type (
 	relayConsumerWaiter struct{ *RelayLane }
 	relayProducerWaiter struct{ *RelayLane }

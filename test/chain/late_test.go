@@ -60,7 +60,8 @@ func TestALateErrorOfTheDeviceEndsTheSessionAtOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			submitReads(t, q, depth)
-			pollAll(t, engine, q, depth, func(code status.Code) bool { return code == status.Success })
+			pollAll(t, engine, q, depth,
+				func(code status.Code) bool { return code == status.Success })
 			injector.TurnOn("trouble")
 			submitReads(t, q, depth)
 			// What a device reports as failed, or loses behind that, never completes.

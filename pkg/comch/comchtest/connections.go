@@ -120,24 +120,7 @@ func (s *suite) testConnect(t *testing.T) {
 		_, err := s.Provider.Connect(testContext(t), s.clientConfig(config.Name))
 		s.wantRejection(t, "connect to a closed server", err, status.NotFound)
 	})
-	t.Run("PeersKnowEachOther", func(t *testing.T) {
-		p := s.connect(t)
-		if !s.capabilities.PeerCredentials {
-			if p.server.Peer() != (comch.Peer{}) || p.client.Peer() != (comch.Peer{}) {
-				t.Errorf("peers are %+v and %+v, but the provider does not know them",
-					p.server.Peer(), p.client.Peer())
-			}
-			return
-		}
-		want := comch.Peer{Known: true, PID: os.Getpid(), UID: uint32(os.Geteuid()),
-			GID: uint32(os.Getegid())}
-		if got := p.server.Peer(); got != want {
-			t.Errorf("server's peer is %+v, want %+v", got, want)
-		}
-		if got := p.client.Peer(); got != want {
-			t.Errorf("client's peer is %+v, want %+v", got, want)
-		}
-	})
+	t.Run("PeersKnowEachOther", s.testPeers)
 	t.Run("UsersNeedCredentials", func(t *testing.T) {
 		config := s.serverConfig()
 		config.AllowUsers = []uint32{uint32(os.Geteuid())}
@@ -185,6 +168,25 @@ func (s *suite) testConnect(t *testing.T) {
 		_, err = s.Provider.Connect(testContext(t), client)
 		wantCode(t, "connect with a negative receive queue", err, status.InvalidValue)
 	})
+}
+
+func (s *suite) testPeers(t *testing.T) {
+	p := s.connect(t)
+	if !s.capabilities.PeerCredentials {
+		if p.server.Peer() != (comch.Peer{}) || p.client.Peer() != (comch.Peer{}) {
+			t.Errorf("peers are %+v and %+v, but the provider does not know them",
+				p.server.Peer(), p.client.Peer())
+		}
+		return
+	}
+	want := comch.Peer{Known: true, PID: os.Getpid(), UID: uint32(os.Geteuid()),
+		GID: uint32(os.Getegid())}
+	if got := p.server.Peer(); got != want {
+		t.Errorf("server's peer is %+v, want %+v", got, want)
+	}
+	if got := p.client.Peer(); got != want {
+		t.Errorf("client's peer is %+v, want %+v", got, want)
+	}
 }
 
 // wantRejection fails the test unless a connection was rejected with the code or, if the provider

@@ -160,8 +160,8 @@ func (r *receiveRing) poll(received []comch.Received) (int, error) {
 }
 
 // copyingConsumer is a consumer that receives into the application's memory. Its messages arrive in
-// the ring and are copied when they are polled, so that the peer, which can write to the ring, never
-// maps the application's memory.
+// the ring and are copied when they are polled, so that the peer, which can write to the ring,
+// never maps the application's memory.
 type copyingConsumer struct {
 	*consumer
 	memory []byte

@@ -235,8 +235,8 @@ type exportToken struct {
 }
 
 // An encoded token is little-endian: magic u32 ("zcex"), id u32, access u32, base u64, length u64,
-// CRC32C of the preceding u32. The checksum detects damaged or foreign tokens. It need not protect against
-// the peer, whose own memory it is.
+// CRC32C of the preceding u32. The checksum detects damaged or foreign tokens. It need not protect
+// against the peer, whose own memory it is.
 const (
 	exportTokenMagic = 0x7865637a
 	exportTokenSize  = 32

@@ -12,8 +12,8 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// hardwareLike is a provider that tells no more than hardware does: it knows no peers and no reasons
-// for rejections. With hooks, its producers are late, too.
+// hardwareLike is a provider that tells no more than hardware does: it knows no peers and no
+// reasons for rejections. With hooks, its producers are late, too.
 type hardwareLike struct{ comch.Provider }
 
 func (p hardwareLike) Capabilities(device string) (comch.Capabilities, error) {
