@@ -282,11 +282,11 @@ var errRevoked = status.Errorf(status.IOFailed, "the exporter has taken the memo
 // address without memory behind it becomes an IOFailed error.
 func copyMemory(dst *C.struct_doca_mmap, to uintptr, src *C.struct_doca_mmap, from, length uintptr,
 ) error {
-	release, err := use(dst, src)
+	held, err := use(dst, src)
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer held.release()
 	if dst.mapped_at != 0 && src.mapped_at != 0 {
 		return copyGuarded(bytesOf(dst, to, length), bytesOf(src, from, length))
 	}
@@ -323,27 +323,33 @@ func store(dst *C.struct_doca_mmap, to uintptr, from []byte) error {
 	return mappings.get(dst.core).origin.remote.write(to, from)
 }
 
-// use keeps the exporters of maps from taking the memory away until release is called.
-func use(maps ...*C.struct_doca_mmap) (release func(), err error) {
-	var held []*exported
-	release = func() {
-		for _, x := range held {
-			x.copying.RUnlock()
-		}
-	}
-	for _, m := range maps {
+// inUse holds the exporters of the two maps of a copy, who cannot take the memory away until
+// release. An element is nil if there is none, or if it is the other one, too.
+type inUse [2]*exported
+
+// use returns the exporters of both maps.
+func use(dst, src *C.struct_doca_mmap) (held inUse, err error) {
+	for i, m := range [...]*C.struct_doca_mmap{dst, src} {
 		origin := mappings.get(m.core).origin
-		if origin == nil || len(held) > 0 && held[0] == origin {
+		if origin == nil || origin == held[0] {
 			continue
 		}
 		origin.copying.RLock()
-		held = append(held, origin)
+		held[i] = origin
 		if origin.revoked {
-			release()
-			return nil, errRevoked
+			held.release()
+			return held, errRevoked
 		}
 	}
-	return release, nil
+	return held, nil
+}
+
+func (held *inUse) release() {
+	for _, x := range held {
+		if x != nil {
+			x.copying.RUnlock()
+		}
+	}
 }
 
 // bytesOf returns the memory of this process behind a range of a map.

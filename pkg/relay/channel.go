@@ -51,6 +51,8 @@ type channel struct {
 
 	mu       sync.Mutex // guards what follows
 	server   comch.Server
+	// maxClients is how many clients the server's device supports.
+	maxClients int
 	sessions map[*session]struct{}
 	removed  bool // from the configuration
 }
@@ -184,10 +186,22 @@ func (c *channel) checkDevices(config *ChannelConfig, device rdma.Device) error 
 }
 
 func (c *channel) listen(ctx context.Context) error {
+	device, err := c.relay.config.Comch.Capabilities(c.id.Device)
+	if err != nil {
+		return err
+	}
 	settings := c.settings.Load()
+	c.mu.Lock()
+	c.maxClients = device.MaxClients
+	admission := c.admission(settings)
+	c.mu.Unlock()
+	if admission.MaxClients < settings.Limits.MaxSessions {
+		c.log.Warn("the Comch device supports fewer clients than limits.sessions allows",
+			zap.Int("supported", admission.MaxClients),
+			zap.Int("limit", settings.Limits.MaxSessions))
+	}
 	server, err := c.relay.config.Comch.Listen(ctx, comch.ServerConfig{
-		Device: c.id.Device, Representor: c.id.Representor, Name: c.id.Name,
-		Admission: settings.admission(),
+		Device: c.id.Device, Representor: c.id.Representor, Name: c.id.Name, Admission: admission,
 	})
 	if err != nil {
 		return err
@@ -196,9 +210,16 @@ func (c *channel) listen(ctx context.Context) error {
 	defer c.mu.Unlock()
 	c.server = server
 	if now := c.settings.Load(); now != settings {
-		return server.SetAdmission(now.admission())
+		return server.SetAdmission(c.admission(now))
 	}
 	return nil
+}
+
+// admission returns what the channel's Comch server enforces. The caller holds c.mu.
+func (c *channel) admission(settings *ChannelConfig) comch.Admission {
+	admission := settings.admission()
+	admission.MaxClients = min(admission.MaxClients, c.maxClients)
+	return admission
 }
 
 // listenPause is how long to wait before listening again on a device that has failed.
@@ -438,7 +459,7 @@ func (c *channel) reconfigure(config *ChannelConfig) error {
 	if c.server == nil {
 		return nil // the next server gets the new settings
 	}
-	return c.server.SetAdmission(config.admission())
+	return c.server.SetAdmission(c.admission(config))
 }
 
 // isRemoved reports whether the channel has been removed from the configuration.

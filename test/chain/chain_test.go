@@ -24,6 +24,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/dma/software"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -38,7 +39,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // testTimeout bounds every wait. Only a test that hangs reaches it.
-const testTimeout = 2 * time.Minute
+const testTimeout = 15 * time.Second
 
 const (
 	volumeName = "disk"
@@ -62,6 +63,7 @@ type chain struct {
 	t        testing.TB
 	log      *zap.Logger
 	provider comch.Provider
+	dma      dma.Provider
 	volumes  map[string]volume.Volume
 	gate     *gateVolume // wraps the volume
 	target   *target.Target
@@ -92,7 +94,7 @@ func newChain(t testing.TB) *chain {
 	if testing.Verbose() {
 		c.log = zaptest.NewLogger(t, zaptest.Level(zap.InfoLevel))
 	}
-	c.provider = emulated.New(emulated.Options{Directory: filepath.Join(t.TempDir(), "comch")})
+	c.provider, c.dma = comchProviders(t, filepath.Join(t.TempDir(), "comch"), c.log)
 	return c
 }
 
@@ -184,7 +186,7 @@ func (c *chain) startRelayWith(config relay.Config) {
 	if config.Comch == nil {
 		config.Comch = c.provider
 	}
-	config.DMA = software.New(software.Options{AnyDevice: true, Inline: true})
+	config.DMA = c.dma
 	if config.RDMA == nil {
 		config.RDMA = newRDMA(false)
 	}
@@ -203,6 +205,15 @@ func (c *chain) startRelayWith(config relay.Config) {
 
 // isolation is that of all channels.
 var isolation = relay.Direct
+
+// comchProviders returns the providers of Comch, and of DMA to the memory of its clients, for a
+// test.
+var comchProviders = embedded
+
+func embedded(_ testing.TB, directory string, _ *zap.Logger) (comch.Provider, dma.Provider) {
+	return emulated.New(emulated.Options{Directory: directory}),
+		software.New(software.Options{AnyDevice: true, Inline: true})
+}
 
 // channelTo returns the configuration of a channel on which nothing times out.
 func channelTo(name string, target netip.AddrPort) relay.ChannelConfig {
@@ -304,11 +315,16 @@ func (c *chain) awaitRelease() {
 	c.await("the target has released its sessions", func() bool { return c.target.Sessions() <= 1 })
 }
 
-// awaitInFlight waits until the target has submitted n requests to the gated volume.
-func (c *chain) awaitInFlight(n int64) {
+// awaitInFlight waits until the target has submitted n requests to the gated volume. It polls
+// queues for nothing, because a device may send their requests only then.
+func (c *chain) awaitInFlight(n int64, queues ...*client.Queue) {
 	c.t.Helper()
-	c.await("requests are in flight at the target",
-		func() bool { return c.gate.submitted.Load()-c.gate.completed.Load() >= n })
+	c.await("requests are in flight at the target", func() bool {
+		for _, q := range queues {
+			q.Poll(nil)
+		}
+		return c.gate.submitted.Load()-c.gate.completed.Load() >= n
+	})
 }
 
 // gateVolume holds back completions while the gate is closed, and fails requests on demand.

@@ -34,7 +34,7 @@ func TestALostTargetFailsEverythingInFlightOnceAndServesAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	submitReads(t, v.Queue(0), depth)
-	c.awaitInFlight(1) // the others may still be on their way
+	c.awaitInFlight(1, v.Queue(0)) // the others may still be on their way
 	address := c.target.Address()
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); c.stopTarget() }()

@@ -19,6 +19,11 @@ func stage(t *testing.T) {
 
 func TestAStagedChannelPassesTheTestsOfADirectOne(t *testing.T) {
 	stage(t)
+	runTestsOfAChannel(t)
+}
+
+// runTestsOfAChannel runs the tests whose outcome must not depend on providers or isolation.
+func runTestsOfAChannel(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T)
