@@ -49,12 +49,12 @@ type channel struct {
 	lateContext context.Context
 	stopLate    context.CancelFunc
 
-	mu       sync.Mutex // guards what follows
-	server   comch.Server
+	mu     sync.Mutex // guards what follows
+	server comch.Server
 	// maxClients is how many clients the server's device supports.
 	maxClients int
-	sessions map[*session]struct{}
-	removed  bool // from the configuration
+	sessions   map[*session]struct{}
+	removed    bool // from the configuration
 }
 
 // newChannel creates a channel with its workers. It also creates its Comch server, unless one of
