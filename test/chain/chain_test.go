@@ -39,7 +39,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // testTimeout bounds every wait. Only a test that hangs reaches it.
-const testTimeout = 15 * time.Second
+const testTimeout = 2 * time.Minute
 
 const (
 	volumeName = "disk"
