@@ -132,7 +132,7 @@ type Config struct {
 	// ServerOnHost allows Comch servers on devices of hosts.
 	ServerOnHost bool
 	// IdleSleep is how long progress sleeps after a row of calls that found nothing, for programs
-	// that poll without end on few processors. 0 means never.
+	// that poll without end on few processors; at most a millisecond. 0 means never.
 	IdleSleep time.Duration
 	// Report is called for each misuse, on the thread that called the function. It must not call
 	// the library. nil means a line on the standard error.
@@ -159,6 +159,8 @@ var defaultLimits = Limits{
 	MaxConsumers: 128, MaxProducers: 128, MaxFastPathTasks: 8192, MaxBufferLength: 1 << 20,
 	MaxDMALength: 2 << 20, MaxDMAList: 64, MaxDMATasks: 65536,
 }
+
+const maxIdleSleep = time.Millisecond
 
 // maxNameLength is the longest name of a Comch server in bytes, with its terminating zero.
 const maxNameLength = 121
@@ -212,7 +214,7 @@ func Configure(config Config) error {
 		lose_wakeups:   C.bool(!config.SignalPending),
 		again:          C.bool(config.Again),
 		server_on_host: C.bool(config.ServerOnHost),
-		idle_sleep_ns:  C.int(config.IdleSleep),
+		idle_sleep_ns:  C.int(min(config.IdleSleep, maxIdleSleep)),
 	}
 	active.Store(&config)
 	return nil

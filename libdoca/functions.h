@@ -1,6 +1,6 @@
 /* All functions of this library, once: EMU_FUNCTION(library, name, first release). The list makes
  * the declarations of the emu_ functions, the table behind Lookup, and tests. It has no include
- * guard. A release is 100 * major + minor; what is as old as the oldest one is marked EMU_ALWAYS. */
+ * guard. A release is 100 * major + minor; EMU_ALWAYS is the oldest one. */
 
 #define EMU_ALWAYS 206
 

@@ -185,8 +185,8 @@ func TestMemoryOfAnotherProcess(t *testing.T) {
 		address, length := docatest.NewCell(), docatest.NewCell()
 		ok(t, call("doca_mmap_get_memrange", imported, address, length))
 		base := address.Result().Pointer()
-		remote := create(t, "doca_buf_inventory_buf_get_by_args", local.inventory, imported, base, 100,
-			base, 20)
+		remote := create(t, "doca_buf_inventory_buf_get_by_args", local.inventory, imported, base,
+			100, base, 20)
 		buf := local.buf(0, 200, 0)
 		task := create(t, "doca_dma_task_memcpy_alloc_init", dma, remote, buf, 0)
 		copyOnce := func() status.Code {
@@ -195,7 +195,8 @@ func TestMemoryOfAnotherProcess(t *testing.T) {
 			return call("doca_task_get_status", task)
 		}
 		ok(t, copyOnce())
-		if want := ("memory of the host: " + kind)[7:]; !strings.HasPrefix(string(local.bytes), want) {
+		want := ("memory of the host: " + kind)[7:]
+		if !strings.HasPrefix(string(local.bytes), want) {
 			t.Errorf("%s: read %q", kind, local.bytes[:20])
 		}
 
@@ -243,8 +244,8 @@ func TestTheDeathOfAnotherProcess(t *testing.T) {
 	defer length.Free()
 	ok(t, call("doca_mmap_get_memrange", imported, address, length))
 	base := address.Result().Pointer()
-	remote := create(t, "doca_buf_inventory_buf_get_by_args", local.inventory, imported, base, 10, base,
-		10)
+	remote := create(t, "doca_buf_inventory_buf_get_by_args", local.inventory, imported, base, 10,
+		base, 10)
 	buf := local.buf(0, 4096, 0)
 	task := create(t, "doca_dma_task_memcpy_alloc_init", dma, remote, buf, 0)
 	if err := h.command.Process.Kill(); err != nil {

@@ -96,7 +96,8 @@ func TestTheBridgeToVerbs(t *testing.T) {
 	// All ways to the key of imported memory lead to the same one, registered at the exporter's
 	// address.
 	want := uint32(0xa000 + localReadWrite + rdmaRead + pciReadWrite)
-	buf := create(t, "doca_buf_inventory_buf_get_by_args", m.inventory, imported, m.base, 10, m.base, 0)
+	buf := create(t, "doca_buf_inventory_buf_get_by_args", m.inventory, imported, m.base, 10,
+		m.base, 0)
 	for name, arguments := range map[string][]any{
 		"doca_mmap_get_mkey":                     {imported, dpu},
 		"doca_rdma_bridge_get_buf_mkey":          {buf, dpu},
