@@ -63,7 +63,9 @@ type Capabilities struct {
 	// admission by user.
 	PeerCredentials bool
 	// RejectionReasons reports whether Connect returns the reason of a rejection
-	// (status.NotPermitted, status.Full), and whether ServerConfig.Refused is called.
+	// (status.NotPermitted, status.Full), whether ServerConfig.Refused is called, and whether
+	// Connection.Err distinguishes a peer that has closed the connection (status.Shutdown) from one
+	// that has aborted it or died (status.ConnectionReset, which it returns for all without).
 	RejectionReasons bool
 	// ConsumerMemory reports whether ConsumerConfig.Memory may be set.
 	ConsumerMemory bool
@@ -173,7 +175,8 @@ type Connection interface {
 	// MaxMessageSize returns the agreed limit of control messages in bytes.
 	MaxMessageSize() int
 	// Send sends one control message, and waits while the peer's receive queue is full. It fails
-	// with status.TooBig if the message exceeds MaxMessageSize.
+	// with status.TooBig if the message exceeds MaxMessageSize, and with status.NotSupported if it
+	// is empty and the device cannot carry that.
 	Send(ctx context.Context, message []byte) error
 	// Receive waits for the next control message, which the caller then owns. Messages arrive whole
 	// and in order. After the connection has ended, Receive returns the messages that had arrived,

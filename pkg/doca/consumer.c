@@ -111,6 +111,9 @@ static doca_error_t prepare(struct zcd_consumer *consumer, struct zcd_receive *r
 	union doca_data data = {.u64 = post->slot};
 	doca_error_t result;
 
+	// A consumer that has lost its peer stops by itself.
+	if (consumer->context.state != DOCA_CTX_STATE_RUNNING)
+		return DOCA_ERROR_NOT_CONNECTED;
 	if (old && receive->offset == post->offset && receive->length == post->length && receive->task)
 		return f->buf_reset_data_len(old);
 	result = f->buf_inventory_buf_get_by_args(consumer->memory.inventory, consumer->memory.mmap,

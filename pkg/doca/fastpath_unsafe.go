@@ -160,25 +160,22 @@ func (c *Consumer) Turn(limit int) { c.turn(limit) }
 // Next fills received with the oldest completed receive, and reports whether there was one.
 // Receives that were taken back are dropped.
 func (c *Consumer) Next(received *Received) bool {
-	for c.consumer.head != c.consumer.tail {
-		record := &c.done[c.consumer.head&c.consumer.mask]
-		c.consumer.head++
-		slot := uint32(record.slot)
-		c.release(slot)
-		if record.code != C.DOCA_SUCCESS {
-			continue
-		}
-		p := &c.posted[slot]
-		received.UserData, received.Offset = p.userData, p.offset
-		received.Length = min(uint32(record.length), p.length)
-		received.Producer = uint32(record.producer)
-		received.ImmediateLength = uint32(record.immediate_length)
-		if record.immediate_length > 0 {
-			received.Immediate = *(*[MaxImmediateLength]byte)(unsafe.Pointer(&record.immediate))
-		}
-		return true
+	if c.IsEmpty() {
+		return false
 	}
-	return false
+	record := &c.done[c.consumer.head&c.consumer.mask]
+	c.consumer.head++
+	slot := uint32(record.slot)
+	c.release(slot)
+	p := &c.posted[slot]
+	received.UserData, received.Offset = p.userData, p.offset
+	received.Length = min(uint32(record.length), p.length)
+	received.Producer = uint32(record.producer)
+	received.ImmediateLength = uint32(record.immediate_length)
+	if record.immediate_length > 0 {
+		received.Immediate = *(*[MaxImmediateLength]byte)(unsafe.Pointer(&record.immediate))
+	}
+	return true
 }
 
 func (c *Consumer) release(slot uint32) {
@@ -194,7 +191,20 @@ func (c *Consumer) release(slot uint32) {
 // none yet. If there is, Next returns it.
 func (c *Consumer) Arm() bool {
 	c.Post()
-	return c.consumer.head == c.consumer.tail && c.arm() && c.consumer.head == c.consumer.tail
+	return c.IsEmpty() && c.arm() && c.IsEmpty()
+}
+
+// IsEmpty drops receives that were taken back, and reports whether Next has nothing to return.
+func (c *Consumer) IsEmpty() bool {
+	for c.consumer.head != c.consumer.tail {
+		record := &c.done[c.consumer.head&c.consumer.mask]
+		if record.code == C.DOCA_SUCCESS {
+			return false
+		}
+		c.consumer.head++
+		c.release(uint32(record.slot))
+	}
+	return true
 }
 
 // StopReceiving stops the consumer and takes back what was posted, as far as that needs no waiting.
@@ -338,8 +348,8 @@ func (p *Producer) Turn(budget int) int {
 // Pending returns how many messages have been written and are not sent yet.
 func (p *Producer) Pending() int { return int(p.written - uint32(p.producer.completed)) }
 
-// Completed counts the sends that have completed. It wraps around.
-func (p *Producer) Completed() uint32 { return uint32(p.producer.completed) }
+// Succeeded counts the messages that have been sent. It wraps around.
+func (p *Producer) Succeeded() uint32 { return uint32(p.producer.succeeded) }
 
 // Unsubmitted returns how many messages libdoca has not accepted yet.
 func (p *Producer) Unsubmitted() int { return int(p.written - uint32(p.producer.submitted)) }

@@ -15,6 +15,7 @@ static void on_done(struct zcd_producer *producer, uint64_t slot, doca_error_t c
 	send = &producer->sends[slot];
 	send->submitted = 0;
 	send->completed = 1;
+	producer->succeeded += code == DOCA_SUCCESS;
 	// A producer that is stopped gives its sends back with an error.
 	if (code != DOCA_SUCCESS && producer->context.state == DOCA_CTX_STATE_RUNNING)
 		zcd_context_fail(&producer->context, code);
@@ -95,6 +96,9 @@ static doca_error_t submit(struct zcd_producer *producer, uint32_t slot)
 	struct doca_task *base;
 	doca_error_t result = DOCA_SUCCESS;
 
+	// A producer that has lost its peer stops by itself.
+	if (producer->context.state != DOCA_CTX_STATE_RUNNING)
+		return DOCA_ERROR_NOT_CONNECTED;
 	if (!send->task)
 		result = allocate(producer, send, slot);
 	if (result == DOCA_SUCCESS)

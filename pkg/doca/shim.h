@@ -207,6 +207,7 @@ struct zcd_producer {
 	uint32_t mask;      // count - 1
 	uint32_t submitted; // the next send to submit
 	uint32_t completed; // all sends before it are complete
+	uint32_t succeeded; // how many have been sent
 	struct zcd_send *sends;
 };
 

@@ -45,7 +45,7 @@ func Comch(name string, options ComchOptions) (comch.Provider, error) {
 		return emulated.New(emulated.Options{Directory: options.Directory, Logger: options.Logger,
 			Limits: emulated.Limits{MaxAllRingBytes: int(options.RingMemory)}}), nil
 	case "doca":
-		return nil, doca.ErrAbsent
+		return doca.New(doca.Options{Logger: options.Logger}), nil
 	}
 	return nil, status.Errorf(status.InvalidValue, "comch provider %q is neither emulated nor doca",
 		name)
@@ -108,7 +108,7 @@ type Description struct {
 // All describes every provider.
 func All() []Description {
 	return []Description{
-		describeComch(emulated.New(emulated.Options{})), describeComch(doca.New()),
+		describeComch(emulated.New(emulated.Options{})), describeComch(doca.New(doca.Options{})),
 		describeRDMA(iwarp.New(iwarp.Options{})), describeVerbs(),
 		describeDMA(software.New(software.Options{})), describeDMA(dmadoca.New(dmadoca.Options{})),
 	}

@@ -84,7 +84,7 @@ func run(device string, start func(*Sample) (Context, error)) error {
 	case "emulated":
 		s.Provider = emulated.New(emulated.Options{Directory: directory})
 	case "doca":
-		s.Provider = doca.New()
+		s.Provider = doca.New(doca.Options{})
 	default:
 		return fmt.Errorf("--comch-provider %q is neither emulated nor doca", provider)
 	}

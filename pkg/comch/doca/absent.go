@@ -1,34 +1,35 @@
-// Package doca stands in for the Comch provider of BlueField hardware, which is not part of this
-// build: all calls fail with status.NotSupported. Programs can thus list the provider and say why
-// it cannot be used.
+//go:build !cgo
+
 package doca
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
-	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/doca"
 )
 
-// ErrAbsent is the error of all calls. It matches status.NotSupported.
-var ErrAbsent = status.Errorf(status.NotSupported,
-	"comch provider doca is not part of this build: use the provider emulated")
+var errAbsent = fmt.Errorf("comch provider %s: %w", providerName, doca.ErrAbsent)
 
 type absent struct{}
 
-// New returns a provider that fails all calls with ErrAbsent.
-func New() comch.Provider { return absent{} }
+// New returns a provider whose calls fail with status.NotSupported: this build lacks cgo.
+func New(Options) comch.Provider { return absent{} }
 
-func (absent) Name() string { return "doca" }
+func (absent) Name() string { return providerName }
 
 func (absent) Capabilities(string) (comch.Capabilities, error) {
-	return comch.Capabilities{}, ErrAbsent
+	return comch.Capabilities{}, errAbsent
 }
 
 func (absent) Listen(context.Context, comch.ServerConfig) (comch.Server, error) {
-	return nil, ErrAbsent
+	return nil, errAbsent
 }
 
 func (absent) Connect(context.Context, comch.ClientConfig) (comch.Connection, error) {
-	return nil, ErrAbsent
+	return nil, errAbsent
 }
+
+// Devices implements comch.DeviceLister.
+func (absent) Devices() ([]comch.Device, error) { return nil, errAbsent }
