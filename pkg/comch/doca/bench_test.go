@@ -23,7 +23,8 @@ func BenchmarkTurn(b *testing.B) {
 			const size = 64
 			ctx := b.Context()
 			provider := newProvider(b, libdoca.Config{})
-			server := must[comch.Server](b)(provider.Listen(ctx, comch.ServerConfig{Name: "server"}))
+			server := must[comch.Server](b)(provider.Listen(ctx,
+				comch.ServerConfig{Name: "server"}))
 			client := must[comch.Connection](b)(provider.Connect(ctx,
 				comch.ClientConfig{Name: "server"}))
 			accepted := must[comch.Connection](b)(server.Accept(ctx))

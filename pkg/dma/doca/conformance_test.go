@@ -64,7 +64,8 @@ func TestForeignMemoryIsRejected(t *testing.T) {
 	_, imported := exported(t, loader, 4096, memory.PCIRead|memory.PCIWrite)
 	device := must[dma.Device](t)(dmadoca.New(dmadoca.Options{Loader: loader}).Open(hostDevice))
 	t.Cleanup(func() { _ = device.Close() })
-	if _, err := device.Register(imported, memory.LocalWrite); !errors.Is(err, status.NotSupported) {
+	_, err := device.Register(imported, memory.LocalWrite)
+	if !errors.Is(err, status.NotSupported) {
 		t.Errorf("registered memory that another device has imported: %v", err)
 	}
 }
