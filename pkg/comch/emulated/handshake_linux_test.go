@@ -44,8 +44,8 @@ func TestInvalidHelloIsRejectedWithTheReason(t *testing.T) {
 		hello frame
 		code  status.Code
 	}{
-		"another version": {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic, 2,
-			size, 1}}, status.UnsupportedVersion},
+		"another version": {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic,
+			protocolVersion + 1, size, 1}}, status.UnsupportedVersion},
 		"another message size": {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic,
 			protocolVersion, size - 1, 1}}, status.InvalidValue},
 		"no receive queue": {frame{kind: frameHello, fields: [maxFields]uint32{protocolMagic,
