@@ -362,7 +362,7 @@ func (c *channel) close() error {
 // Reconfigure changes the settings of a running relay. Open sessions keep the limits and timeouts
 // that they started with, and the sessions of a removed channel continue until they end. The CPUs
 // of a channel cannot change. A channel that cannot be added, or takes long to, does not prevent
-// the other changes. Reconfigure waits for Run, or the end of ctx.
+// the other changes. Reconfigure waits for Run and for other calls, or the end of ctx.
 func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 	settings, err := settings.complete()
 	if err != nil {
@@ -373,8 +373,12 @@ func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	r.reconfiguring.Lock()
-	defer r.reconfiguring.Unlock()
+	select {
+	case r.reconfiguring <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-r.reconfiguring }()
 	configured := make([]*channel, len(settings.Channels))
 	for i := range settings.Channels {
 		open := r.channelsOf(settings.Channels[i].ChannelID, false)

@@ -41,7 +41,7 @@ type Relay struct {
 	reporting sync.Mutex // held while OnReady is called, so that the last call has the latest state
 	stopped   bool       // guarded by reporting: the relay is not ready any more
 
-	reconfiguring sync.Mutex // held by Reconfigure, which may take long
+	reconfiguring chan struct{} // holds an element while Reconfigure runs, which may take long
 
 	mu       sync.Mutex                         // guards what follows
 	counters map[ChannelID]*datapath.CounterSet // of all channels since the start
@@ -68,7 +68,7 @@ func New(ctx context.Context, config Config) (*Relay, error) {
 	r := &Relay{
 		config: config, log: config.Logger, devices: newDeviceSet(config.RDMA),
 		counters: make(map[ChannelID]*datapath.CounterSet), drained: make(chan struct{}),
-		running: make(chan struct{}),
+		running: make(chan struct{}), reconfiguring: make(chan struct{}, 1),
 	}
 	r.dmaDevices.provider = config.DMA
 	if err := r.start(ctx); err != nil {
@@ -172,8 +172,8 @@ func (r *Relay) Drained() <-chan struct{} { return r.drained }
 
 // Close releases everything that New created. Run must have returned.
 func (r *Relay) Close() error {
-	r.reconfiguring.Lock()
-	defer r.reconfiguring.Unlock()
+	r.reconfiguring <- struct{}{}
+	defer func() { <-r.reconfiguring }()
 	var errs []error
 	for _, c := range r.snapshot() {
 		errs = append(errs, c.close())
