@@ -42,8 +42,12 @@ uint32_t zcd_context_arm(struct zcd_context *context)
 
 	if (!zcd_enter(context))
 		return 0;
+	// Without the event mode that progresses everything, an armed engine makes no progress. Its
+	// thread polls with pauses, and must not leave it armed when it loses the context.
+	if (context->engine->descriptor < 0) {
+		found = f->pe_progress(context->engine->pe) != 0;
 	// A request that fails means that there is work.
-	if (f->pe_request_notification(context->engine->pe) == DOCA_SUCCESS) {
+	} else if (f->pe_request_notification(context->engine->pe) == DOCA_SUCCESS) {
 		found = f->pe_progress(context->engine->pe) != 0;
 		if (found)
 			(void)f->pe_clear_notification(context->engine->pe, 0);
@@ -54,7 +58,7 @@ uint32_t zcd_context_arm(struct zcd_context *context)
 
 void zcd_context_clear(struct zcd_context *context)
 {
-	if (!zcd_enter(context))
+	if (context->engine->descriptor < 0 || !zcd_enter(context))
 		return;
 	// On Linux libdoca ignores the handle. A failure leaves the descriptor readable, so that
 	// the next sleep ends at once.
