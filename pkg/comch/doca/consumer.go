@@ -170,10 +170,11 @@ func (x *consumer) State() progress.State {
 
 // Err implements comch.LateConsumer.
 func (x *consumer) Err() error {
-	if x.stopped || x.isOver() {
+	err := x.doca.Failed()
+	if x.stopped || x.isOver() || isPeerGone(err) {
 		return nil
 	}
-	return x.doca.Failed()
+	return err
 }
 
 // Arm implements progress.Waiter. When the peer has ended the connection, only what has arrived is

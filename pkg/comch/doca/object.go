@@ -47,6 +47,7 @@ type object struct {
 
 	revoked  bool
 	stopping bool
+	tasks    int   // that the device has not returned
 	over     bool  // the DOCA context has been destroyed
 	err      error // why stopping or destroying it has failed so far
 }
@@ -115,7 +116,7 @@ func (o *object) teardown() bool {
 		}
 	}
 	o.context.Progress(budget)
-	o.context.FreeTasks()
+	o.tasks = o.context.FreeTasks()
 	if o.context.State() != progress.Idle {
 		return false
 	}
@@ -144,8 +145,9 @@ func (o *object) closeNow() error {
 	}
 	switch {
 	case err != nil:
-		err = status.Errorf(status.TimeOut, "close %s: the device has not let go of it within %v: %w",
-			o.what, comch.CloseTimeout, errors.Join(err, o.err))
+		err = status.Errorf(status.TimeOut, "close %s: the device has not let go of it within %v "+
+			"(%v, %d tasks, access revoked: %t): %w", o.what, comch.CloseTimeout,
+			o.context.State(), o.tasks, o.revoked, errors.Join(err, o.err))
 	default:
 		o.context.Free()
 		err = free(o.memory)
@@ -165,6 +167,16 @@ func (o *object) closeNow() error {
 // isOver reports whether the object can no longer be used, because this side or the peer has ended
 // it or its connection.
 func (o *object) isOver() bool { return o.connection.ended.Load() || o.isGone.Load() }
+
+// isPeerGone reports whether a send or a receive has failed because the other side, or the connection,
+// has ended. The event that says so arrives on another progress engine, and may be late.
+func isPeerGone(err error) bool {
+	switch status.CodeOf(err) {
+	case status.NotConnected, status.ConnectionReset, status.ConnectionAborted, status.Shutdown:
+		return true
+	}
+	return false
+}
 
 // targetExpired is called on the endpoint's thread when the peer has lost a consumer.
 func (o *object) targetExpired(id comch.ConsumerID) {

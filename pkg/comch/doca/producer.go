@@ -150,10 +150,11 @@ func (p *producer) State() progress.State {
 
 // Err implements comch.LateProducer.
 func (p *producer) Err() error {
-	if p.isOver() {
+	err := p.doca.Failed()
+	if p.isOver() || isPeerGone(err) {
 		return nil
 	}
-	return p.doca.Failed()
+	return err
 }
 
 // Arm implements progress.Waiter. A producer whose messages libdoca does not accept yet does not
