@@ -22,6 +22,7 @@ type engine struct {
 	epoll   int // the descriptor of the application: signal, and those of the sources
 	sources []source
 
+	count [8]byte // read from signal; a local array would escape
 	// posted is set while inbox may hold something.
 	posted atomic.Bool
 	mu     sync.Mutex
@@ -144,8 +145,7 @@ func (e *engine) ring() {
 }
 
 func (e *engine) silence() {
-	var count [8]byte
-	_, _ = unix.Read(e.signal, count[:])
+	_, _ = unix.Read(e.signal, e.count[:])
 }
 
 // runPosted runs what other goroutines have posted.
