@@ -1,0 +1,61 @@
+//go:build cgo
+
+package chain
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/libdoca"
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	comchdoca "github.com/zc-relay/zc-relay/pkg/comch/doca"
+	"github.com/zc-relay/zc-relay/pkg/dma"
+	dmadoca "github.com/zc-relay/zc-relay/pkg/dma/doca"
+	"github.com/zc-relay/zc-relay/pkg/doca"
+)
+
+// overDOCA makes the chains of a test use the providers for hardware, on the emulation of libdoca.
+// The memory that they import is opaque to iWARP, so their channels need bounce buffers.
+func overDOCA(t *testing.T, release libdoca.Release) {
+	stage(t)
+	comchProviders = func(t testing.TB, directory string, log *zap.Logger) (
+		comch.Provider, dma.Provider) {
+		awaitNoObjects(t) // of the previous test: connections are closed in the background
+		if err := libdoca.Configure(libdoca.Config{Release: release, Directory: directory,
+			Report: func(m libdoca.Misuse) { t.Errorf("%s: %s", m.Function, m.Rule) },
+		}); err != nil {
+			t.Fatal(err)
+		}
+		loader := doca.Resolved(libdoca.Lookup)
+		return comchdoca.New(comchdoca.Options{Loader: loader, Logger: log}),
+			dmadoca.New(dmadoca.Options{Loader: loader})
+	}
+	t.Cleanup(func() {
+		comchProviders = embedded
+		awaitNoObjects(t)
+	})
+}
+
+// awaitNoObjects waits until no object of libdoca exists.
+func awaitNoObjects(t testing.TB) {
+	t.Helper()
+	for deadline := time.Now().Add(testTimeout); len(libdoca.Objects()) > 0; {
+		if time.Now().After(deadline) {
+			t.Fatalf("objects of libdoca exist: %v", libdoca.Objects())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestAChannelOverDOCAPassesTheTestsOfAnEmulatedOne(t *testing.T) {
+	for name, release := range map[string]libdoca.Release{
+		"2.9": libdoca.Release2_9, "3.3": libdoca.Release3_3,
+	} {
+		t.Run(name, func(t *testing.T) {
+			overDOCA(t, release)
+			runTestsOfAChannel(t)
+		})
+	}
+}
