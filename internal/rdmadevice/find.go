@@ -77,7 +77,8 @@ func (t *Tree) Select(devices []Device, names []string) ([]Device, error) {
 func selectWith(find finder, devices []Device, names []string) ([]Device, error) {
 	wanted := make(map[string]bool)
 	for _, name := range names {
-		found := slices.Concat(find.ofNetDev(name), find.ofPCI(pci.Full(name)), find.ofAuxiliary(name))
+		found := slices.Concat(find.ofNetDev(name), find.ofPCI(pci.Full(name)),
+			find.ofAuxiliary(name))
 		if slices.ContainsFunc(devices, func(d Device) bool { return d.Name == name }) {
 			found = append(found, name)
 		}

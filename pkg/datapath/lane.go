@@ -25,8 +25,8 @@ import (
 //     lane.
 //  2. FailRequests, on the relay only, completes every request in flight with a code, and rejects
 //     every later one with it until Close. All lanes of the session must have been revoked.
-//  3. Close waits until the lane is quiesced, which means that no connection, volume request, or copy
-//     uses its memory any more, and releases it.
+//  3. Close waits until the lane is quiesced, which means that no connection, volume request, or
+//     copy uses its memory any more, and releases it.
 //
 // The table shows the effect of each event. An arrow precedes the new state; without one, the state
 // stays the same. An empty cell means no effect, and a dash that the event cannot occur. A failed

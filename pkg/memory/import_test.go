@@ -114,7 +114,8 @@ func TestUnsafeMemoryIsNotImported(t *testing.T) {
 }
 
 func TestMemoryImportedForReadingCannotBeWritten(t *testing.T) {
-	r, err := memory.Import(memfd(t, 4096, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL|unix.F_SEAL_WRITE), 0,
+	sealed := memfd(t, 4096, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL|unix.F_SEAL_WRITE)
+	r, err := memory.Import(sealed, 0,
 		4096, 4096, memory.PCIRead)
 	if err != nil {
 		t.Fatal(err)

@@ -10,9 +10,9 @@ type Source interface {
 	Poll() int
 }
 
-// NoDescriptor is returned by Waiter.Descriptor if a thread cannot sleep on the waiter, for instance
-// because a device's driver does not signal its completions. An engine with such a waiter polls with
-// growing pauses instead of sleeping.
+// NoDescriptor is returned by Waiter.Descriptor if a thread cannot sleep on the waiter, for
+// instance because a device's driver does not signal its completions. An engine with such a waiter
+// polls with growing pauses instead of sleeping.
 const NoDescriptor = -1
 
 // Waiter is what a thread can sleep on instead of polling it. An engine also sleeps on a Source

@@ -168,7 +168,7 @@ func (o *object) closeNow() error {
 // it or its connection.
 func (o *object) isOver() bool { return o.connection.ended.Load() || o.isGone.Load() }
 
-// isPeerGone reports whether a send or a receive has failed because the other side, or the connection,
+// isPeerGone reports whether a send or a receive has failed because the other side or the connection
 // has ended. The event that says so arrives on another progress engine, and may be late.
 func isPeerGone(err error) bool {
 	switch status.CodeOf(err) {
