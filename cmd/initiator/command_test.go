@@ -141,7 +141,7 @@ func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
 		"bench --rw read --storage-plain-content /no/such/file",
 		"bench --rw read --control-timeout 0s", "bench --rw read --io-timeout -1s",
 		"bench --rw read --log-level shouting",
-		"bench --rw read --comch-provider doca", "bench --rw read --comch-provider pigeon",
+		"bench --rw read --comch-provider pigeon",
 		"bench --rw read --length 0", "verify --length 0", "verify --offset 4096 --length 0B",
 		"bench --rw read --queues 100000", "verify --queues 1025", "verify --queue-depth 65537",
 		"bench --rw read --queue-depth 9999999", "bench --rw read --sessions 65537",
