@@ -255,6 +255,17 @@ void zcd_notes_free(struct zcd_note *notes)
 	}
 }
 
+// has_ended reports whether a connection has ended, which Go learns from the notes of the next turn.
+// libdoca has destroyed it by then.
+static int has_ended(const struct zcd_control *control,
+		     const struct doca_comch_connection *connection)
+{
+	for (const struct zcd_note *note = control->notes; note; note = note->next)
+		if (note->kind == ZCD_NOTE_DISCONNECTED && note->connection == connection)
+			return 1;
+	return 0;
+}
+
 doca_error_t zcd_control_send(struct zcd_control *control, struct doca_comch_connection *connection,
 			      const void *bytes, uint32_t length, uint64_t user)
 {
@@ -268,6 +279,10 @@ doca_error_t zcd_control_send(struct zcd_control *control, struct doca_comch_con
 
 	if (!message || !sent)
 		goto failed;
+	if (has_ended(control, connection)) {
+		result = DOCA_ERROR_NOT_CONNECTED;
+		goto failed;
+	}
 	sent->kind = ZCD_NOTE_SENT;
 	sent->connection = connection;
 	sent->user = user;

@@ -48,6 +48,7 @@ type connection struct {
 	// Only the endpoint's thread uses the rest.
 
 	gone      bool // the handle is not valid any more
+	leaving   bool // libdoca has been asked to end the connection: nothing is sent any more
 	objects   map[*object]struct{}
 	live      map[comch.ConsumerID]bool // consumers of the peer
 	expired   map[comch.ConsumerID]bool // former ones
@@ -113,7 +114,7 @@ func (c *connection) Send(ctx context.Context, message []byte) error {
 
 // submit hands a message to libdoca, after those that wait. Only the thread calls it.
 func (c *connection) submit(message []byte) {
-	if c.gone || c.over {
+	if c.gone || c.over || c.leaving {
 		return
 	}
 	c.unsent = append(c.unsent, message)
@@ -124,6 +125,9 @@ func (c *connection) submit(message []byte) {
 
 // submitAll reports whether no message waits any more.
 func (c *connection) submitAll() bool {
+	if c.leaving {
+		c.unsent = nil
+	}
 	for len(c.unsent) > 0 {
 		err := c.endpoint.control.Send(c.handle, c.unsent[0], 0)
 		if errors.Is(err, status.Again) {
@@ -274,11 +278,14 @@ func (c *connection) requestEnd() bool {
 	} else {
 		err = c.endpoint.control.Stop()
 	}
-	if err != nil && !errors.Is(err, status.Again) && !errors.Is(err, status.InUse) {
-		c.endpoint.log.Warn("disconnect", zap.Error(err))
-		return true
+	if errors.Is(err, status.Again) || errors.Is(err, status.InUse) {
+		return false
 	}
-	return err == nil
+	c.leaving = true
+	if err != nil {
+		c.endpoint.log.Warn("disconnect", zap.Error(err))
+	}
+	return true
 }
 
 // finish lets go of the connection. Only the thread calls it.

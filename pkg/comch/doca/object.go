@@ -76,14 +76,19 @@ func (o *object) open(ctx context.Context, create func() (done bool, err error))
 			err = c.errNotConnected()
 			return true
 		}
-		return o.context.State() == progress.Running || o.context.State() == progress.Idle
+		switch o.context.State() {
+		case progress.Running:
+			// Here, because the thread may wake the owner from now on.
+			o.waker, err = newWaker(o.context.Descriptor())
+			return true
+		case progress.Idle:
+			return true
+		}
+		return false
 	})
 	err = errors.Join(err, waited)
 	if err == nil && o.context.State() != progress.Running {
 		err = status.Errorf(status.ConnectionReset, "the peer has not agreed")
-	}
-	if err == nil {
-		o.waker, err = newWaker(o.context.Descriptor())
 	}
 	if err == nil {
 		return nil
