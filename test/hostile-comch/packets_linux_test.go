@@ -20,7 +20,7 @@ const (
 	kindCount         = 12
 
 	magic          = 0x6863637a
-	version        = 1
+	version        = 2
 	messageSize    = 4080 // the default, which both sides must agree on
 	receiveQueue   = 16
 	frameHeader    = 8
