@@ -173,8 +173,8 @@ func (o *object) closeNow() error {
 // it or its connection.
 func (o *object) isOver() bool { return o.connection.ended.Load() || o.isGone.Load() }
 
-// isPeerGone reports whether a send or a receive has failed because the other side or the connection
-// has ended. The event that says so arrives on another progress engine, and may be late.
+// isPeerGone reports whether a send or a receive has failed because the other side or the
+// connection has ended. The event that says so arrives on another progress engine, and may be late.
 func isPeerGone(err error) bool {
 	switch status.CodeOf(err) {
 	case status.NotConnected, status.ConnectionReset, status.ConnectionAborted, status.Shutdown:
