@@ -201,13 +201,18 @@ func (m *MemoryMap) Close() error {
 		l := m.device.library
 		m.err = l.failure("close memory map", C.zcd_map_close(l.table, m.mmap))
 		if m.err != nil {
-			return // a device may still reach the memory, so it stays pinned
+			leaked.Store(m, nil)
+			return
 		}
 		m.pinned.Unpin()
 		m.err = m.device.Close()
 	})
 	return m.err
 }
+
+// leaked holds the memory maps that could not be closed. A device may still reach their memory, so
+// it stays pinned.
+var leaked sync.Map
 
 // CanExport reports whether memory of this process can be exported through the device.
 func (d *Device) CanExport() bool {
