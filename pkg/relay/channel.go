@@ -98,7 +98,7 @@ func (c *channel) start(ctx context.Context, config *ChannelConfig) error {
 		return err
 	}
 	if config.Isolation == Staged {
-		if _, err := c.relay.dmaDevices.open(c.id.Device); err != nil {
+		if _, err := c.relay.dmaDevices.at(c.id.Device); err != nil {
 			return err
 		}
 	}

@@ -3,7 +3,6 @@ package relay
 import (
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
@@ -41,7 +40,7 @@ type bounceMemory struct {
 func (c *channel) newBounceMemory(
 	m *controlmsg.ConfigureDataPath, limits *Limits, client *memory.Region, access memory.Access,
 ) (*bounceMemory, error) {
-	device, err := c.relay.dmaDevices.open(c.id.Device)
+	device, err := c.relay.dmaDevices.at(c.id.Device)
 	if err != nil {
 		return nil, err
 	}
@@ -99,48 +98,4 @@ func (b *bounceMemory) release() error {
 	b.channel.bounced.Add(-b.charged)
 	b.charged = 0
 	return err
-}
-
-// dmaDeviceSet holds the DMA devices of channels with bounce buffers, by address. They stay open
-// until the relay closes.
-type dmaDeviceSet struct {
-	provider dma.Provider // nil if the relay has none
-
-	mu      sync.Mutex
-	devices map[string]dma.Device
-}
-
-// open returns the DMA device at an address, which is that of the channel's Comch device, and opens
-// it if necessary.
-func (d *dmaDeviceSet) open(address string) (dma.Device, error) {
-	if d.provider == nil {
-		return nil, status.Errorf(status.NotSupported,
-			"isolation %s needs a DMA provider, and the relay has none", Staged)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if device := d.devices[address]; device != nil {
-		return device, nil
-	}
-	device, err := d.provider.Open(address)
-	if err != nil {
-		return nil, fmt.Errorf("isolation %s: open DMA device %s: %w", Staged, address, err)
-	}
-	if d.devices == nil {
-		d.devices = make(map[string]dma.Device)
-	}
-	d.devices[address] = device
-	return device, nil
-}
-
-// close closes all devices. They must not be in use.
-func (d *dmaDeviceSet) close() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var errs []error
-	for address, device := range d.devices {
-		errs = append(errs, device.Close())
-		delete(d.devices, address)
-	}
-	return errors.Join(errs...)
 }

@@ -25,9 +25,9 @@ import (
 type Relay struct {
 	config  Config
 	log     *zap.Logger
-	devices *deviceSet
+	devices *rdmaDeviceSet
 	// dmaDevices are used by channels with bounce buffers.
-	dmaDevices dmaDeviceSet
+	dmaDevices *dmaDeviceSet
 	pool       *datapath.Pool // shared by channels; nil without CPUs
 
 	maxSessions  atomic.Int64
@@ -66,11 +66,11 @@ func New(ctx context.Context, config Config) (*Relay, error) {
 	}
 	config.Settings = settings
 	r := &Relay{
-		config: config, log: config.Logger, devices: newDeviceSet(config.RDMA),
-		counters: make(map[ChannelID]*datapath.CounterSet), drained: make(chan struct{}),
+		config: config, log: config.Logger, devices: newRDMADeviceSet(config.RDMA),
+		dmaDevices: newDMADeviceSet(config.DMA),
+		counters:   make(map[ChannelID]*datapath.CounterSet), drained: make(chan struct{}),
 		running: make(chan struct{}), reconfiguring: make(chan struct{}, 1),
 	}
-	r.dmaDevices.provider = config.DMA
 	if err := r.start(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}

@@ -133,7 +133,7 @@ func (s *session) OpenVolume(
 	reply.MaxDepth = min(reply.MaxDepth, limits.MaxDepth)
 	reply.MaxBufferSize = min(reply.MaxBufferSize, limits.MaxBufferSize)
 	if s.settings.Isolation == Staged {
-		device, err := s.channel.relay.dmaDevices.open(s.channel.id.Device)
+		device, err := s.channel.relay.dmaDevices.at(s.channel.id.Device)
 		if err != nil {
 			return nil, err
 		}

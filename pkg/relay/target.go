@@ -3,10 +3,8 @@ package relay
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -95,7 +93,7 @@ func asPassing(err error) error {
 }
 
 // openVolume opens the volume, or opens it again to learn of a changed size.
-func (t *targetConnection) openVolume(ctx context.Context, devices *deviceSet) error {
+func (t *targetConnection) openVolume(ctx context.Context, devices *rdmaDeviceSet) error {
 	volume, err := controlmsg.Call(ctx, t.requester, &controlmsg.OpenVolume{Volume: t.name})
 	if err != nil {
 		return err
@@ -111,60 +109,4 @@ func (t *targetConnection) openVolume(ctx context.Context, devices *deviceSet) e
 			t.volume.Transport, own)
 	}
 	return nil
-}
-
-// deviceSet holds the RDMA devices that connect to targets, by local address. They stay open until
-// the relay closes.
-type deviceSet struct {
-	provider rdma.Provider
-
-	mu      sync.Mutex
-	devices map[netip.Addr]*deviceAt
-}
-
-// deviceAt is the device with one local address.
-type deviceAt struct {
-	opening sync.Mutex // guards device, and is held while the provider opens it
-	device  rdma.Device
-}
-
-func newDeviceSet(provider rdma.Provider) *deviceSet {
-	return &deviceSet{provider: provider, devices: make(map[netip.Addr]*deviceAt)}
-}
-
-// at returns the device with a local address, and opens it if necessary. A device that takes long
-// to open delays only those who need it.
-func (d *deviceSet) at(source netip.Addr) (rdma.Device, error) {
-	d.mu.Lock()
-	at := d.devices[source]
-	if at == nil {
-		at = &deviceAt{}
-		d.devices[source] = at
-	}
-	d.mu.Unlock()
-	at.opening.Lock()
-	defer at.opening.Unlock()
-	if at.device != nil {
-		return at.device, nil
-	}
-	device, err := d.provider.Open(source)
-	if err != nil {
-		return nil, fmt.Errorf("open RDMA device at %v: %w", source, err)
-	}
-	at.device = device
-	return device, nil
-}
-
-// close closes all devices. They must not be in use.
-func (d *deviceSet) close() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var errs []error
-	for source, at := range d.devices {
-		if at.device != nil {
-			errs = append(errs, at.device.Close())
-		}
-		delete(d.devices, source)
-	}
-	return errors.Join(errs...)
 }

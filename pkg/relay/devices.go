@@ -1,0 +1,101 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// deviceSet holds devices by their addresses. They stay open until the relay closes.
+type deviceSet[A comparable, D interface{ Close() error }] struct {
+	open func(address A) (D, error)
+
+	mu      sync.Mutex
+	devices map[A]*deviceAt[D]
+}
+
+// deviceAt is the device at one address.
+type deviceAt[D any] struct {
+	opening sync.Mutex // guards the rest, and is held while the provider opens the device
+	isOpen  bool
+	device  D
+}
+
+type (
+	rdmaDeviceSet = deviceSet[netip.Addr, rdma.Device]
+	dmaDeviceSet  = deviceSet[string, dma.Device]
+)
+
+// newRDMADeviceSet returns the RDMA devices that connect to targets, by local address.
+func newRDMADeviceSet(provider rdma.Provider) *rdmaDeviceSet {
+	return &rdmaDeviceSet{
+		devices: make(map[netip.Addr]*deviceAt[rdma.Device]),
+		open: func(source netip.Addr) (rdma.Device, error) {
+			device, err := provider.Open(source)
+			if err != nil {
+				return nil, fmt.Errorf("open RDMA device at %v: %w", source, err)
+			}
+			return device, nil
+		},
+	}
+}
+
+// newDMADeviceSet returns the DMA devices of channels with bounce buffers, by the address of the
+// channel's Comch device. provider may be nil.
+func newDMADeviceSet(provider dma.Provider) *dmaDeviceSet {
+	return &dmaDeviceSet{
+		devices: make(map[string]*deviceAt[dma.Device]),
+		open: func(address string) (dma.Device, error) {
+			if provider == nil {
+				return nil, status.Errorf(status.NotSupported,
+					"isolation %s needs a DMA provider, and the relay has none", Staged)
+			}
+			device, err := provider.Open(address)
+			if err != nil {
+				return nil, fmt.Errorf("isolation %s: open DMA device %s: %w", Staged, address, err)
+			}
+			return device, nil
+		},
+	}
+}
+
+// at returns the device at an address, and opens it if necessary. A device that takes long to open
+// delays only those who need it.
+func (d *deviceSet[A, D]) at(address A) (D, error) {
+	d.mu.Lock()
+	at := d.devices[address]
+	if at == nil {
+		at = &deviceAt[D]{}
+		d.devices[address] = at
+	}
+	d.mu.Unlock()
+	at.opening.Lock()
+	defer at.opening.Unlock()
+	if at.isOpen {
+		return at.device, nil
+	}
+	device, err := d.open(address)
+	if err == nil {
+		at.device, at.isOpen = device, true
+	}
+	return device, err
+}
+
+// close closes all devices. They must not be in use.
+func (d *deviceSet[A, D]) close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var errs []error
+	for address, at := range d.devices {
+		if at.isOpen {
+			errs = append(errs, at.device.Close())
+		}
+		delete(d.devices, address)
+	}
+	return errors.Join(errs...)
+}
