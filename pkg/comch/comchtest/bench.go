@@ -11,6 +11,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/conformancetest"
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -170,7 +171,9 @@ func newBenchConsumer(b *testing.B, on comch.Connection, load payload) *benchCon
 // benchProducer is a producer with the message that it sends.
 type benchProducer struct {
 	comch.Producer
+	late               comch.LateProducer // nil if sends complete at once
 	message, immediate []byte
+	pending            int // sends of a late producer in flight
 }
 
 func newBenchProducer(b *testing.B, on comch.Connection, consumer *benchConsumer,
@@ -181,9 +184,26 @@ func newBenchProducer(b *testing.B, on comch.Connection, consumer *benchConsumer
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = producer.Close() })
+	late, _ := producer.(comch.LateProducer)
 	return &benchProducer{
-		Producer: producer, message: make([]byte, load.length), immediate: make([]byte,
-			load.immediates),
+		Producer: producer, late: late, message: make([]byte, load.length),
+		immediate: make([]byte, load.immediates),
+	}
+}
+
+// poll lets the sends in flight continue.
+func (p *benchProducer) poll() {
+	if p != nil && p.late != nil {
+		p.pending -= p.late.Poll()
+	}
+}
+
+// finish waits until nothing is in flight.
+func (p *benchProducer) finish() {
+	var wait impatience
+	for p.late != nil && p.pending > 0 && p.late.State() == progress.Running {
+		p.poll()
+		wait.miss()
 	}
 }
 
@@ -194,7 +214,9 @@ func (p *benchProducer) send(b *testing.B, count int) {
 		switch err := p.Send(p.message, p.immediate); err {
 		case nil:
 			sent++
+			p.pending++
 		case error(status.Again):
+			p.poll()
 			wait.miss()
 		default:
 			b.Error(err)
@@ -204,12 +226,14 @@ func (p *benchProducer) send(b *testing.B, count int) {
 	}
 }
 
-// receive receives count messages and posts their buffers again.
-func (c *benchConsumer) receive(b *testing.B, count int) {
+// receive receives count messages and posts their buffers again. The sends of producer, which may
+// be nil, continue meanwhile.
+func (c *benchConsumer) receive(b *testing.B, count int, producer *benchProducer) {
 	var wait impatience
 	for received := 0; received < count; {
 		n := c.Poll(c.received[:min(benchBatch, count-received)])
 		if n == 0 {
+			producer.poll()
 			wait.miss()
 			continue
 		}
@@ -234,13 +258,14 @@ func (s *suite) benchRoundTrip(b *testing.B, load payload, bare float64) {
 	onThreads(func() {
 		for range rounds {
 			ping.send(b, 1)
-			back.receive(b, 1)
+			back.receive(b, 1, ping)
 		}
 	}, func() {
 		for range rounds {
-			there.receive(b, 1)
+			there.receive(b, 1, pong)
 			pong.send(b, 1)
 		}
+		pong.finish()
 	})
 	b.StopTimer()
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/bare, "x-bare")
@@ -250,10 +275,13 @@ func (s *suite) benchRate(b *testing.B, load payload, producers int, bare float6
 	client, server := s.benchConnection(b)
 	consumer := newBenchConsumer(b, server, load)
 	each := (b.N + producers - 1) / producers
-	threads := []func(){func() { consumer.receive(b, each*producers) }}
+	threads := []func(){func() { consumer.receive(b, each*producers, nil) }}
 	for range producers {
 		producer := newBenchProducer(b, client, consumer, load)
-		threads = append(threads, func() { producer.send(b, each) })
+		threads = append(threads, func() {
+			producer.send(b, each)
+			producer.finish()
+		})
 	}
 	b.SetBytes(int64(load.length))
 	b.ReportAllocs()
