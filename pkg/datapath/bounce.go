@@ -24,12 +24,11 @@ type BounceConfig struct {
 // of a slot in flight, and the slot is neither completed nor used again before the copy has ended.
 type bounce struct {
 	BounceConfig
-	size    uint64 // of a buffer
-	copies  []slotCopy
-	done    [comchBatch]*dma.Copy
-	writes  int // copies in progress whose requests have not been forwarded yet
-	running int // copies in progress
-	armed   bool
+	size   uint64 // of a buffer
+	copies []slotCopy
+	done   [comchBatch]*dma.Copy
+	writes int // copies in progress whose requests have not been forwarded yet
+	armed  bool
 }
 
 // slotCopy is the copy of a slot, with its only source.
@@ -68,7 +67,6 @@ func (l *RelayLane) startCopy(index uint32) {
 	}
 	c.Err = nil
 	s.copying = true
-	b.running++
 	l.submitted++
 	if err := b.Engine.Submit(&c.Copy); err != nil {
 		c.Err = err
@@ -79,7 +77,7 @@ func (l *RelayLane) startCopy(index uint32) {
 // pollCopies continues the requests whose copies have ended, and returns their number.
 func (l *RelayLane) pollCopies() int {
 	b := l.bounce
-	if b.running == 0 {
+	if l.submitted == 0 {
 		return 0
 	}
 	n := b.Engine.Poll(b.done[:])
@@ -102,7 +100,6 @@ func (l *RelayLane) endCopy(c *dma.Copy) {
 	index := uint32(c.Slot)
 	s := &l.slots.slots[index]
 	s.copying = false
-	l.bounce.running--
 	l.submitted--
 	if s.ioType == iomsg.Write {
 		l.bounce.writes--
@@ -134,7 +131,7 @@ type relayCopyWaiter struct{ *RelayLane }
 func (w relayCopyWaiter) Descriptor() int { return w.bounce.Engine.Descriptor() }
 
 func (w relayCopyWaiter) Arm() bool {
-	if w.bounce.running == 0 {
+	if w.submitted == 0 {
 		return true
 	}
 	w.bounce.armed = w.bounce.Engine.Arm()
