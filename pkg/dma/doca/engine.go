@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/dma/internal/users"
 	"github.com/zc-relay/zc-relay/pkg/doca"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -133,7 +134,7 @@ func (e *engine) Close() error {
 	}
 	e.closed = true
 	err := e.release()
-	e.device.removeUser(&e.device.engines)
+	e.device.users.Remove(users.Engine)
 	return err
 }
 

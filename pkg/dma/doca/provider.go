@@ -10,6 +10,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/dma/internal/users"
 	"github.com/zc-relay/zc-relay/pkg/doca"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -103,20 +104,19 @@ func (p *provider) Open(name string) (dma.Device, error) {
 	if err != nil {
 		return nil, wrap(errors.Join(err, opened.Close()))
 	}
-	return &device{name: name, doca: opened, capabilities: p.capabilities(library, c)}, nil
+	return &device{
+		name: name, users: users.Users{Name: name}, doca: opened,
+		capabilities: p.capabilities(library, c),
+	}, nil
 }
 
-// device implements dma.Device. It counts its engines and registrations, so that it is not closed
-// while there are any.
+// device implements dma.Device.
 type device struct {
 	name         string
 	doca         *doca.Device
 	capabilities dma.Capabilities
 
-	mu            sync.Mutex
-	closed        bool
-	engines       int
-	registrations int
+	users users.Users
 }
 
 func (d *device) Name() string { return d.name }
@@ -127,12 +127,12 @@ func (d *device) Register(region *memory.Region, access memory.Access) (dma.Regi
 	if !access.Valid() {
 		return nil, status.Errorf(status.InvalidValue, "unknown access rights %#x", uint32(access))
 	}
-	if err := d.addUser(&d.registrations); err != nil {
+	if err := d.users.Add(users.Registration); err != nil {
 		return nil, err
 	}
 	r, err := d.register(region, access)
 	if err != nil {
-		d.removeUser(&d.registrations)
+		d.users.Remove(users.Registration)
 		return nil, err
 	}
 	return r, nil
@@ -170,7 +170,7 @@ func (r *registration) Deregister() error {
 		if r.own {
 			r.err = r.memory.Close()
 		}
-		r.device.removeUser(&r.device.registrations)
+		r.device.users.Remove(users.Registration)
 	})
 	return r.err
 }
@@ -181,43 +181,15 @@ func (d *device) NewEngine(capacity int) (dma.Engine, error) {
 			"create DMA engine: %d copies at a time is not between 1 and %d", capacity,
 			d.capabilities.MaxJobs)
 	}
-	if err := d.addUser(&d.engines); err != nil {
+	if err := d.users.Add(users.Engine); err != nil {
 		return nil, err
 	}
 	e, err := d.newEngine(capacity)
 	if err != nil {
-		d.removeUser(&d.engines)
+		d.users.Remove(users.Engine)
 		return nil, err
 	}
 	return e, nil
 }
 
-func (d *device) addUser(what *int) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return status.Errorf(status.BadState, "device %s is closed", d.name)
-	}
-	*what++
-	return nil
-}
-
-func (d *device) removeUser(what *int) {
-	d.mu.Lock()
-	*what--
-	d.mu.Unlock()
-}
-
-func (d *device) Close() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.engines > 0 || d.registrations > 0 {
-		return status.Errorf(status.InUse, "close device %s: %d contexts and %d memory maps use it",
-			d.name, d.engines, d.registrations)
-	}
-	if d.closed {
-		return nil
-	}
-	d.closed = true
-	return d.doca.Close()
-}
+func (d *device) Close() error { return d.users.Close(d.doca.Close) }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/dma/internal/users"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -74,7 +75,7 @@ func (e *engine) Close() error {
 	}
 	e.closed = true
 	err := errors.Join(e.thread.stop(), e.close())
-	e.device.removeUser(&e.device.engines)
+	e.device.users.Remove(users.Engine)
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/dma/internal/users"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -72,6 +73,6 @@ func (e *inlineEngine) Close() error {
 		return status.Errorf(status.InUse, "close DMA engine: %d copies are in flight", n)
 	}
 	e.closed = true
-	e.device.removeUser(&e.device.engines)
+	e.device.users.Remove(users.Engine)
 	return unix.Close(e.descriptor)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/pkg/dma"
+	"github.com/zc-relay/zc-relay/pkg/dma/internal/users"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -97,21 +98,20 @@ func (p *provider) Open(name string) (dma.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &device{name: name, capabilities: capabilities, inline: p.inline, policy: p.policy}, nil
+	return &device{
+		name: name, users: users.Users{Name: name}, capabilities: capabilities, inline: p.inline,
+		policy: p.policy,
+	}, nil
 }
 
-// device implements dma.Device. It counts its engines and registrations, so that it is not closed
-// while there are any.
+// device implements dma.Device.
 type device struct {
 	name         string
 	capabilities dma.Capabilities
 	inline       bool
 	policy       progress.Policy
 
-	mu            sync.Mutex
-	closed        bool
-	engines       int
-	registrations int
+	users users.Users
 }
 
 func (d *device) Name() string { return d.name }
@@ -126,7 +126,7 @@ func (d *device) Register(region *memory.Region, access memory.Access) (dma.Regi
 	if !access.Valid() {
 		return nil, status.Errorf(status.InvalidValue, "unknown access rights %#x", uint32(access))
 	}
-	if err := d.addUser(&d.registrations); err != nil {
+	if err := d.users.Add(users.Registration); err != nil {
 		return nil, err
 	}
 	return &registration{device: d, region: region}, nil
@@ -140,7 +140,7 @@ type registration struct {
 }
 
 func (r *registration) Deregister() error {
-	r.once.Do(func() { r.device.removeUser(&r.device.registrations) })
+	r.once.Do(func() { r.device.users.Remove(users.Registration) })
 	return nil
 }
 
@@ -150,7 +150,7 @@ func (d *device) NewEngine(capacity int) (dma.Engine, error) {
 			"create DMA engine: %d copies at a time is not between 1 and %d",
 			capacity, d.capabilities.MaxJobs)
 	}
-	if err := d.addUser(&d.engines); err != nil {
+	if err := d.users.Add(users.Engine); err != nil {
 		return nil, err
 	}
 	var e dma.Engine
@@ -161,36 +161,10 @@ func (d *device) NewEngine(capacity int) (dma.Engine, error) {
 		e, err = newEngine(d, capacity)
 	}
 	if err != nil {
-		d.removeUser(&d.engines)
+		d.users.Remove(users.Engine)
 		return nil, err
 	}
 	return e, nil
 }
 
-func (d *device) addUser(what *int) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return status.Errorf(status.BadState, "device %s is closed", d.name)
-	}
-	*what++
-	return nil
-}
-
-func (d *device) removeUser(what *int) {
-	d.mu.Lock()
-	*what--
-	d.mu.Unlock()
-}
-
-func (d *device) Close() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.engines > 0 || d.registrations > 0 {
-		return status.Errorf(status.InUse,
-			"close device %s: %d contexts and %d memory maps use it", d.name, d.engines,
-			d.registrations)
-	}
-	d.closed = true
-	return nil
-}
+func (d *device) Close() error { return d.users.Close(nil) }
