@@ -33,6 +33,10 @@ directory_of = bin/$(if $(filter $(1),$(shell go env GOHOSTARCH)),,linux-$(1))
 build-hardware: ## Build all programs with the providers for hardware, too, into bin/ and, for the other architecture, bin/linux-ARCH/ (gcc)
 	$(foreach a,$(ARCHITECTURES),scripts/build-hardware.sh $(a) $(call directory_of,$(a)) -ldflags '$(LDFLAGS)' &&) true
 
+.PHONY: build-emulation
+build-emulation: ## Build all programs with an emulation of libdoca for their providers doca, into bin/emulation/, to measure them (gcc)
+	CGO_ENABLED=1 go build -tags docaemulation -ldflags '$(LDFLAGS)' -o bin/emulation/ ./cmd/...
+
 .PHONY: demo
 demo: build ## Run target, relay and initiator as processes; move and compare a file; short benchmark
 	scripts/demo.sh
@@ -97,6 +101,7 @@ check-tree: ## Fail if a tracked file is a compiled program or larger than 1 MB
 # The benchmark programs have a module of their own, bench/. Results go to RESULTS.
 MEASURE := bin/bench/measure
 RESULTS := bench-results
+DOCA_CHAIN := --programs bin/emulation --comch emulated,doca --isolation staged
 
 .PHONY: build-bench
 build-bench: build ## Build all programs, and the benchmark programs into bin/bench/
@@ -112,6 +117,11 @@ bench: build-bench ## Measure the chain, and each hop alone
 bench-chain: build-bench ## Measure the chain with all series, beside a bare chain: JSON, Markdown and SVG into RESULTS
 	$(MEASURE) chain --output-directory '$(RESULTS)'
 
+.PHONY: bench-doca
+bench-doca: build-bench build-emulation ## Measure the chain over the providers doca, beside the emulated ones, and what these providers cost alone (gcc)
+	go test -run '^$$' -bench Overhead ./pkg/comch/doca
+	$(MEASURE) chain $(DOCA_CHAIN) --queue-depth 1,32,128 --output-directory '$(RESULTS)/doca'
+
 .PHONY: bench-peers
 bench-peers: build-bench ## Measure the chain beside what Debian offers: iperf3, fio over NBD, ucx_perftest, fi_pingpong
 	$(MEASURE) peers --output-directory '$(RESULTS)/peers'
@@ -121,9 +131,10 @@ bench-scrape: build ## Measure what a scrape of the metrics every 100 ms costs
 	scripts/bench-scrape.sh
 
 .PHONY: bench-once
-bench-once: build-bench ## Run every benchmark once, so that none rots
+bench-once: build-bench build-emulation ## Run every benchmark once, so that none rots
 	go test -run '^$$' -bench . -benchtime 1x ./pkg/... ./internal/... ./cmd/... ./test/e2e
 	$(MEASURE) chain --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once'
+	$(MEASURE) chain $(DOCA_CHAIN) --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once/doca'
 	$(MEASURE) peers --install=false --repetitions 1 --runtime 50ms --warmup 50ms --volume-size 64MiB --output-directory '$(RESULTS)/once/peers'
 
 .PHONY: fuzz

@@ -6,8 +6,9 @@
 // the library meets the relay, and the relay can be tested through its DOCA providers.
 //
 // The functions are named emu_doca_..., so that no doca_ symbol exists in a program that links this
-// package; [Lookup] finds them by their DOCA names. Only tests link it. Configure chooses the
-// release that it answers as, its devices, and what it does with misuse.
+// package; [Lookup] finds them by their DOCA names. Only tests link it, and the programs
+// of make build-emulation, which measure. Configure chooses the release that it answers as, its
+// devices, and what it does with misuse.
 //
 // Where DOCA leaves room, the emulation takes the side that is harder for its user: see
 // docs/libdoca.md. Without cgo the package is empty.

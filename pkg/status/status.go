@@ -113,6 +113,9 @@ func CodeOf(err error) Code {
 	if err == nil {
 		return Success
 	}
+	if code, ok := err.(Code); ok { // as on the data path, where errors.As would be slow
+		return code
+	}
 	var coded *Error
 	if errors.As(err, &coded) {
 		return coded.Code

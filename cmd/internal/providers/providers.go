@@ -45,7 +45,8 @@ func Comch(name string, options ComchOptions) (comch.Provider, error) {
 		return emulated.New(emulated.Options{Directory: options.Directory, Logger: options.Logger,
 			Limits: emulated.Limits{MaxAllRingBytes: int(options.RingMemory)}}), nil
 	case "doca":
-		return doca.New(doca.Options{Logger: options.Logger}), nil
+		loader, err := docaLoader(options.Directory)
+		return doca.New(doca.Options{Loader: loader, Logger: options.Logger}), err
 	}
 	return nil, status.Errorf(status.InvalidValue, "comch provider %q is neither emulated nor doca",
 		name)
@@ -80,7 +81,8 @@ func DMA(name string, options software.Options) (dma.Provider, error) {
 	case "software":
 		return software.New(options), nil
 	case "doca":
-		return dmadoca.New(dmadoca.Options{}), nil
+		loader, err := docaLoader("")
+		return dmadoca.New(dmadoca.Options{Loader: loader}), err
 	}
 	return nil, status.Errorf(status.InvalidValue, "dma provider %q is neither software nor doca",
 		name)

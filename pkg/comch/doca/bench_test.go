@@ -15,57 +15,14 @@ func BenchmarkProvider(b *testing.B) {
 	comchtest.Bench(b, comchtest.Config{Provider: newProvider(b, libdoca.Config{})})
 }
 
+const benchMessage = 64 // bytes
+
 // BenchmarkTurn measures what a message costs on one thread that sends and receives, over the
 // emulation: both calls into C for each turn, and the emulated device.
 func BenchmarkTurn(b *testing.B) {
 	for _, batch := range []int{1, 8, 32} {
 		b.Run(fmt.Sprintf("batch=%d", batch), func(b *testing.B) {
-			const size = 64
-			ctx := b.Context()
-			provider := newProvider(b, libdoca.Config{})
-			server := must[comch.Server](b)(provider.Listen(ctx,
-				comch.ServerConfig{Name: "server"}))
-			client := must[comch.Connection](b)(provider.Connect(ctx,
-				comch.ClientConfig{Name: "server"}))
-			accepted := must[comch.Connection](b)(server.Accept(ctx))
-			consumer := must[comch.Consumer](b)(accepted.NewConsumer(ctx,
-				comch.ConsumerConfig{Receives: batch, MemorySize: batch * size}))
-			producer := must[comch.Producer](b)(client.NewProducer(ctx, consumer.ID()))
-			for i := range batch {
-				if err := consumer.PostReceive(uint32(i*size), size, uint64(i)); err != nil {
-					b.Fatal(err)
-				}
-			}
-			consumer.Flush()
-			message, received := make([]byte, size), make([]comch.Received, batch)
-			late := producer.(comch.LateProducer)
-			b.ResetTimer()
-			for done := 0; done < b.N; {
-				for range batch {
-					if producer.Send(message, nil) != nil {
-						break
-					}
-				}
-				producer.Flush()
-				n := consumer.Poll(received)
-				for _, r := range received[:n] {
-					if err := consumer.PostReceive(r.Offset, size, r.UserData); err != nil {
-						b.Fatal(err)
-					}
-				}
-				consumer.Flush()
-				late.Poll()
-				done += n
-			}
-			b.StopTimer()
-			client.Abort()
-			<-accepted.Done()
-			for _, c := range []interface{ Close() error }{producer, consumer, client, accepted,
-				server} {
-				if err := c.Close(); err != nil {
-					b.Error(err)
-				}
-			}
+			benchTurns(b, newProvider(b, libdoca.Config{}), batch)
 		})
 	}
 	b.Run("idle", func(b *testing.B) {
@@ -86,4 +43,53 @@ func BenchmarkTurn(b *testing.B) {
 		client.Abort()
 		_ = server.Close()
 	})
+}
+
+// benchTurns sends and receives messages, a batch in each turn.
+func benchTurns(b *testing.B, provider comch.Provider, batch int) {
+	ctx := b.Context()
+	server := must[comch.Server](b)(provider.Listen(ctx, comch.ServerConfig{Name: "server"}))
+	client := must[comch.Connection](b)(provider.Connect(ctx,
+		comch.ClientConfig{Name: "server"}))
+	accepted := must[comch.Connection](b)(server.Accept(ctx))
+	consumer := must[comch.Consumer](b)(accepted.NewConsumer(ctx,
+		comch.ConsumerConfig{Receives: batch, MemorySize: batch * benchMessage}))
+	producer := must[comch.Producer](b)(client.NewProducer(ctx, consumer.ID()))
+	for i := range batch {
+		err := consumer.PostReceive(uint32(i*benchMessage), benchMessage, uint64(i))
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	consumer.Flush()
+	message, received := make([]byte, benchMessage), make([]comch.Received, batch)
+	late, _ := producer.(comch.LateProducer)
+	b.ResetTimer()
+	for done := 0; done < b.N; {
+		for range batch {
+			if producer.Send(message, nil) != nil {
+				break
+			}
+		}
+		producer.Flush()
+		n := consumer.Poll(received)
+		for _, r := range received[:n] {
+			if err := consumer.PostReceive(r.Offset, benchMessage, r.UserData); err != nil {
+				b.Fatal(err)
+			}
+		}
+		consumer.Flush()
+		if late != nil {
+			late.Poll()
+		}
+		done += n
+	}
+	b.StopTimer()
+	client.Abort()
+	<-accepted.Done()
+	for _, c := range []interface{ Close() error }{producer, consumer, client, accepted, server} {
+		if err := c.Close(); err != nil {
+			b.Error(err)
+		}
+	}
 }

@@ -24,7 +24,6 @@ type consumer struct {
 	bytes   []byte // what the application sees
 	empty   uint32 // the last offset of a byte, for receives of length 0
 	stopped bool
-	record  doca.Received
 	once    sync.Once
 }
 
@@ -154,8 +153,7 @@ func (x *consumer) Poll(received []comch.Received) int {
 	}
 	x.doca.Turn(len(received))
 	n := 0
-	for n < len(received) && x.doca.Next(&x.record) {
-		received[n] = comch.Received(x.record)
+	for n < len(received) && x.doca.Next((*doca.Received)(&received[n])) {
 		n++
 	}
 	return n
