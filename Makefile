@@ -37,6 +37,10 @@ build-hardware: ## Build all programs with the providers for hardware, too, into
 build-emulation: ## Build all programs with an emulation of libdoca for their providers doca, into bin/emulation/, to measure them (gcc)
 	CGO_ENABLED=1 go build -tags docaemulation -ldflags '$(LDFLAGS)' -o bin/emulation/ ./cmd/...
 
+.PHONY: libdoca
+libdoca: ## Build the emulation of libdoca, for programs written for DOCA, with its headers into bin/libdoca/ (gcc)
+	scripts/build-libdoca.sh $(shell go env GOHOSTARCH) bin/libdoca
+
 .PHONY: demo
 demo: build ## Run target, relay and initiator as processes; move and compare a file; short benchmark
 	scripts/demo.sh

@@ -134,6 +134,9 @@ type Config struct {
 	// IdleSleep is how long progress sleeps after a row of calls that found nothing, for programs
 	// that poll without end on few processors; at most a millisecond. 0 means never.
 	IdleSleep time.Duration
+	// RDMAAddress is where peers reach the RDMA contexts of devices without an IPv4 address. The
+	// zero value means 127.0.0.1: only programs of this machine.
+	RDMAAddress netip.Addr
 	// Report is called for each misuse, on the thread that called the function. It must not call
 	// the library. nil means a line on the standard error.
 	Report func(Misuse)
@@ -170,12 +173,6 @@ var active atomic.Pointer[Config]
 
 // configuring serializes Configure.
 var configuring sync.Mutex
-
-func init() {
-	if err := Configure(Config{}); err != nil {
-		panic(err)
-	}
-}
 
 // Configure replaces the configuration of this process. It fails with status.InUse while objects of
 // the library exist.
@@ -217,8 +214,18 @@ func Configure(config Config) error {
 		idle_sleep_ns:  C.int(min(config.IdleSleep, maxIdleSleep)),
 	}
 	active.Store(&config)
+	C.emu_mark_configured()
 	return nil
 }
+
+// abort ends the process as abort does in C, so that a debugger sees the caller of the library.
+func abort() { C.abort() }
+
+// emuConfigure returns once the library is configured: a program that has just loaded it may be
+// earlier than the Go runtime, for which the call waits.
+//
+//export emuConfigure
+func emuConfigure() {}
 
 func defaultDevices() []Device {
 	return []Device{

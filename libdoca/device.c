@@ -18,6 +18,7 @@ doca_error_t emu_doca_devinfo_create_list(struct doca_devinfo ***list, uint32_t 
 
 	if (!EMU_HAS(list) || !EMU_HAS(count))
 		return DOCA_ERROR_INVALID_VALUE;
+	emu_wait_until_configured();
 	/* NULL ends the list for doca_devinfo_destroy_list. */
 	entries = calloc(emu_num_devices + 1, sizeof *entries);
 	if (entries == NULL)

@@ -11,6 +11,19 @@
 
 struct emu_settings emu_settings;
 
+static bool configured; /* atomic */
+
+void emu_mark_configured(void)
+{
+	__atomic_store_n(&configured, true, __ATOMIC_RELEASE);
+}
+
+void emu_wait_until_configured(void)
+{
+	if (!__atomic_load_n(&configured, __ATOMIC_ACQUIRE))
+		emuConfigure();
+}
+
 static const char *const magic_names[] = {
 	"devinfo", "dev",	   "devinfo_rep", "dev_rep", "mmap", "buf_inventory",	"buf",
 	"pe",	   "ctx",	   "task",	  "comch_connection",	"log_backend",
@@ -178,6 +191,7 @@ static const struct {
 /* Returns the number of errors that the release knows. */
 static uint32_t error_count(void)
 {
+	emu_wait_until_configured();
 	return emu_settings.release >= 302 ? 32 : 31;
 }
 
@@ -193,6 +207,7 @@ const char *emu_doca_error_get_descr(doca_error_t error)
 
 const char *emu_doca_version_runtime(void)
 {
+	emu_wait_until_configured();
 	return emu_settings.version;
 }
 

@@ -20,6 +20,7 @@ doca_error_t emu_doca_pe_create(struct doca_pe **pe)
 
 	if (!EMU_HAS(pe))
 		return DOCA_ERROR_INVALID_VALUE;
+	emu_wait_until_configured();
 	created = emu_new(EMU_PE, sizeof *created);
 	if (created == NULL)
 		return DOCA_ERROR_NO_MEMORY;
@@ -112,14 +113,17 @@ static void purge(struct doca_ctx *ctx)
 	pe->tail = kept;
 }
 
-/* Gives the core away after a row of calls that found nothing. */
-static void idle(struct doca_pe *pe)
+/* How often in a row a thread has progressed its engines in vain. */
+static __thread uint32_t idle_calls;
+
+/* Gives the core away after a row of such calls. */
+static void idle(void)
 {
 	struct timespec pause = {.tv_nsec = emu_settings.idle_sleep_ns};
 
-	if (++pe->empty <= IDLE_CALLS || pause.tv_nsec == 0)
+	if (++idle_calls <= IDLE_CALLS || pause.tv_nsec == 0)
 		return;
-	pe->empty = IDLE_CALLS;
+	idle_calls = IDLE_CALLS;
 	nanosleep(&pause, NULL);
 }
 
@@ -143,11 +147,11 @@ uint8_t emu_doca_pe_progress(struct doca_pe *pe)
 	if (pe->head == pe->tail)
 		emuPoll(pe->core);
 	if (pe->head == pe->tail) {
-		idle(pe);
+		idle();
 		emu_leave_pe(pe);
 		return 0;
 	}
-	pe->empty = 0;
+	idle_calls = 0;
 	entry = pe->ring[pe->head++ & (pe->capacity - 1)];
 	pe->dispatching = true;
 	dispatch(&entry);

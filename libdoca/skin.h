@@ -97,6 +97,10 @@ struct emu_device {
 };
 
 extern struct emu_settings emu_settings;
+/* Waits until the settings and the devices are there: after the library has been loaded, the core
+ * needs a moment. What can be a program's first call calls it. */
+void emu_wait_until_configured(void);
+void emu_mark_configured(void);
 extern struct emu_device *emu_devices;
 extern uint32_t emu_num_devices;
 
@@ -205,7 +209,6 @@ struct doca_pe {
 	bool collecting; /* what the core pushes does not ring the descriptor */
 	enum doca_pe_event_mode mode;
 	uint32_t num_ctxs;
-	uint32_t empty; /* progress calls in a row that did nothing */
 	int descriptor;
 	struct emu_entry *ring; /* capacity is a power of two; indices never wrap to it */
 	uint32_t capacity, head, tail;

@@ -1,0 +1,207 @@
+//go:build cgo
+
+package libdoca
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Environment variables of programs that load the shared library.
+const (
+	// EnvironmentConfig holds the configuration as YAML, if it begins with a brace, or the path of
+	// a file with it.
+	EnvironmentConfig = "ZC_DOCA_EMULATION"
+	// EnvironmentDebug says what to do with misuse: "" writes it to the library's own log alone,
+	// "report" to the standard error, too, and "abort" ends the process after that.
+	EnvironmentDebug = "ZC_DOCA_DEBUG"
+)
+
+// defaultIdleSleep is how long an idle engine of the shared library sleeps. Programs for DOCA poll
+// without end on each thread, which starves their peers on a small machine.
+const defaultIdleSleep = 20 * time.Microsecond
+
+// maxConfigSize bounds the configuration in bytes.
+const maxConfigSize = 1 << 20
+
+// fileConfig is the configuration in YAML.
+type fileConfig struct {
+	Role           string        `yaml:"role"`
+	Release        string        `yaml:"release"`
+	Directory      string        `yaml:"directory"`
+	RDMAAddress    string        `yaml:"rdma_address"`
+	IdleSleep      *string       `yaml:"idle_sleep"`
+	SignalPending  bool          `yaml:"signal_pending"`
+	Again          bool          `yaml:"again"`
+	ServerOnHost   bool          `yaml:"server_on_host"`
+	Devices        *[]fileDevice `yaml:"devices"`
+	MaxMessageSize int           `yaml:"max_message_size"`
+}
+
+type fileDevice struct {
+	PCI          string            `yaml:"pci"`
+	IBDevice     string            `yaml:"ibdev"`
+	Interface    string            `yaml:"iface"`
+	IPv4         string            `yaml:"ipv4"`
+	Role         string            `yaml:"role"`
+	SubFunction  *uint32           `yaml:"sf"`
+	Representors []fileRepresentor `yaml:"representors"`
+}
+
+type fileRepresentor struct {
+	PCI  string `yaml:"pci"`
+	VUID string `yaml:"vuid"`
+}
+
+// FromEnvironment returns the configuration that the environment describes, as the shared library
+// reads it. getenv is os.Getenv, for instance.
+func FromEnvironment(getenv func(string) string) (Config, error) {
+	text := []byte(getenv(EnvironmentConfig))
+	if name := string(text); name != "" && !strings.HasPrefix(name, "{") {
+		f, err := os.Open(name)
+		if err != nil {
+			return Config{}, status.Errorf(status.NotFound, "%s: %w", EnvironmentConfig, err)
+		}
+		defer f.Close()
+		if text, err = io.ReadAll(io.LimitReader(f, maxConfigSize)); err != nil {
+			return Config{}, status.Errorf(status.IOFailed, "%s: %w", EnvironmentConfig, err)
+		}
+	}
+	config, err := ParseConfig(text)
+	if err != nil {
+		return Config{}, fmt.Errorf("%s: %w", EnvironmentConfig, err)
+	}
+	switch debug := getenv(EnvironmentDebug); debug {
+	case "":
+		config.Report = func(Misuse) {} // the log has it
+	case "report":
+	case "abort":
+		config.Report = func(m Misuse) {
+			fmt.Fprintf(os.Stderr, "libdoca emulated: misuse: %s: %s\n", m.Function, m.Rule)
+			abort()
+		}
+	default:
+		return Config{}, status.Errorf(status.InvalidValue, "%s: %q is neither report nor abort",
+			EnvironmentDebug, debug)
+	}
+	return config, nil
+}
+
+// ParseConfig returns the configuration that YAML describes; none of it is required. Report is left
+// to the caller.
+func ParseConfig(text []byte) (Config, error) {
+	var file fileConfig
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
+		return Config{}, status.Errorf(status.InvalidValue, "parse: %w", err)
+	}
+	config := Config{Directory: file.Directory, SignalPending: file.SignalPending,
+		Again: file.Again, ServerOnHost: file.ServerOnHost, IdleSleep: defaultIdleSleep,
+		Limits: Limits{MaxMessageSize: file.MaxMessageSize}}
+	var err error
+	if config.Release, err = parseRelease(file.Release); err != nil {
+		return Config{}, err
+	}
+	if file.RDMAAddress != "" {
+		if config.RDMAAddress, err = netip.ParseAddr(file.RDMAAddress); err != nil {
+			return Config{}, status.Errorf(status.InvalidValue, "rdma_address: %w", err)
+		}
+	}
+	if file.IdleSleep != nil {
+		config.IdleSleep, err = time.ParseDuration(*file.IdleSleep)
+		if err != nil || config.IdleSleep < 0 || config.IdleSleep > maxIdleSleep {
+			return Config{}, status.Errorf(status.InvalidValue,
+				"idle_sleep: %q is no duration between 0s and %v", *file.IdleSleep, maxIdleSleep)
+		}
+	}
+	role, hasRole, err := parseRole(file.Role)
+	if err != nil {
+		return Config{}, err
+	}
+	if file.Devices == nil {
+		for _, device := range defaultDevices() {
+			if !hasRole || device.Role == role {
+				config.Devices = append(config.Devices, device)
+			}
+		}
+		return config, nil
+	}
+	config.Devices = []Device{}
+	for i := range *file.Devices {
+		device, err := (*file.Devices)[i].parse(role)
+		if err != nil {
+			return Config{}, fmt.Errorf("device %d: %w", i+1, err)
+		}
+		config.Devices = append(config.Devices, device)
+	}
+	return config, nil
+}
+
+// parse returns the device; role is that of the machine.
+func (d *fileDevice) parse(role Role) (Device, error) {
+	device := Device{IBDevice: d.IBDevice, Interface: d.Interface, Role: role}
+	var err error
+	if device.PCI, err = longPCI(d.PCI); err != nil {
+		return Device{}, err
+	}
+	if d.IPv4 != "" {
+		device.IPv4, err = netip.ParseAddr(d.IPv4)
+		if err != nil || !device.IPv4.Is4() {
+			return Device{}, status.Errorf(status.InvalidValue, "%q is no IPv4 address", d.IPv4)
+		}
+	}
+	if own, hasRole, err := parseRole(d.Role); err != nil {
+		return Device{}, err
+	} else if hasRole {
+		device.Role = own
+	}
+	if d.SubFunction != nil {
+		device.Type, device.SFIndex = SubFunction, *d.SubFunction
+	}
+	for _, r := range d.Representors {
+		pci, err := longPCI(r.PCI)
+		if err != nil {
+			return Device{}, err
+		}
+		device.Representors = append(device.Representors, Representor{PCI: pci, VUID: r.VUID})
+	}
+	return device, nil
+}
+
+// parseRole returns the role of a name; hasRole is false if there is none.
+func parseRole(name string) (role Role, hasRole bool, err error) {
+	switch name {
+	case "":
+		return DPU, false, nil
+	case "dpu":
+		return DPU, true, nil
+	case "host":
+		return Host, true, nil
+	}
+	return 0, false, status.Errorf(status.InvalidValue, "role %q is neither dpu nor host", name)
+}
+
+// parseRelease returns the release of a name such as "3.2", and 0 for "".
+func parseRelease(name string) (Release, error) {
+	if name == "" {
+		return 0, nil
+	}
+	var major, minor int
+	n, err := fmt.Sscanf(name+"\n", "%d.%d\n", &major, &minor)
+	release := Release(100*major + minor)
+	if _, known := versions[release]; n != 2 || err != nil || !known {
+		return 0, status.Errorf(status.InvalidValue, "unknown release %q, use 2.9 to 3.3", name)
+	}
+	return release, nil
+}

@@ -1,0 +1,119 @@
+//go:build cgo
+
+package libdoca_test
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/libdoca"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestConfigurationOfAProgram(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "doca.yaml")
+	const text = `
+role: dpu
+release: "2.10"
+directory: /run/comch
+rdma_address: 192.0.2.7
+idle_sleep: 0s
+devices:
+  - {pci: 03:00.0, ibdev: mlx5_0, iface: p0, representors: [{pci: b1:00.0, vuid: MT1}]}
+  - {pci: "0000:03:00.1", ipv4: 192.0.2.8, sf: 4}
+  - {pci: b1:00.0, role: host}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := libdoca.FromEnvironment(func(name string) string {
+		return map[string]string{"ZC_DOCA_EMULATION": file, "ZC_DOCA_DEBUG": "report"}[name]
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := libdoca.Config{
+		Release:     libdoca.Release2_10,
+		Directory:   "/run/comch",
+		RDMAAddress: netip.MustParseAddr("192.0.2.7"),
+		Devices: []libdoca.Device{
+			{PCI: "0000:03:00.0", IBDevice: "mlx5_0", Interface: "p0", Role: libdoca.DPU,
+				Representors: []libdoca.Representor{{PCI: "0000:b1:00.0", VUID: "MT1"}}},
+			{PCI: "0000:03:00.1", IPv4: netip.MustParseAddr("192.0.2.8"), Role: libdoca.DPU,
+				Type: libdoca.SubFunction, SFIndex: 4},
+			{PCI: "0000:b1:00.0", Role: libdoca.Host},
+		},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+}
+
+func TestARoleSelectsTheDefaultDevice(t *testing.T) {
+	for text, want := range map[string][]libdoca.Role{
+		"":             {libdoca.DPU, libdoca.Host},
+		"{role: dpu}":  {libdoca.DPU},
+		"{role: host}": {libdoca.Host},
+	} {
+		config, err := libdoca.ParseConfig([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var roles []libdoca.Role
+		for _, device := range config.Devices {
+			roles = append(roles, device.Role)
+		}
+		if !reflect.DeepEqual(roles, want) || config.IdleSleep != 20*time.Microsecond {
+			t.Errorf("%q: roles %v, idle sleep %v", text, roles, config.IdleSleep)
+		}
+	}
+}
+
+func TestWrongConfigurationsOfAProgram(t *testing.T) {
+	for _, test := range []struct{ config, debug, cause string }{
+		{config: "{roll: dpu}", cause: "roll"},
+		{config: "{role: both}", cause: "neither dpu nor host"},
+		{config: "{release: 4.1}", cause: "4.1"},
+		{config: "{release: 3.3.1}", cause: "3.3.1"},
+		{config: "{rdma_address: here}", cause: "rdma_address"},
+		{config: "{idle_sleep: 1h}", cause: "idle_sleep"},
+		{config: "{devices: [{pci: first}]}", cause: "device 1"},
+		{config: "{devices: [{pci: '03:00.0', ipv4: '::1'}]}", cause: "::1"},
+		{config: "{devices: [{pci: '03:00.0', role: x}]}", cause: "device 1"},
+		{config: "{devices: [{pci: '03:00.0', representors: [{pci: x}]}]}", cause: "device 1"},
+		{config: "{", cause: "parse"},
+		{config: "/does/not/exist", cause: "/does/not/exist"},
+		{debug: "loud", cause: "ZC_DOCA_DEBUG"},
+	} {
+		_, err := libdoca.FromEnvironment(func(name string) string {
+			return map[string]string{"ZC_DOCA_EMULATION": test.config,
+				"ZC_DOCA_DEBUG": test.debug}[name]
+		})
+		if err == nil || !strings.Contains(err.Error(), test.cause) ||
+			status.CodeOf(err) == status.Unknown {
+			t.Errorf("%s %s: %v", test.config, test.debug, err)
+		}
+	}
+}
+
+// Whatever the configuration is, it is rejected, or describes devices.
+func FuzzParseConfig(f *testing.F) {
+	f.Add([]byte("{role: dpu, release: '3.2', idle_sleep: 5us}"))
+	f.Add([]byte("{devices: [{pci: '03:00.0', sf: 3, representors: [{pci: 'b1:00.0'}]}]}"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		config, err := libdoca.ParseConfig(text)
+		if err != nil {
+			return
+		}
+		for _, device := range config.Devices {
+			if len(device.PCI) != len("0000:03:00.0") {
+				t.Errorf("device %q", device.PCI)
+			}
+		}
+	})
+}

@@ -1,0 +1,7 @@
+//go:build cgo
+
+package main
+
+import "C" // for -buildmode=c-shared
+
+import _ "github.com/zc-relay/zc-relay/libdoca"

@@ -1,0 +1,9 @@
+//go:build cgo && !libdoca_shared
+
+package libdoca
+
+func init() {
+	if err := Configure(Config{}); err != nil {
+		panic(err)
+	}
+}

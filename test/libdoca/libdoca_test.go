@@ -1,0 +1,236 @@
+//go:build cgo
+
+// Package libdoca_test compiles the programs in programs/ with each C compiler, against the
+// emulation of libdoca as a shared library, and runs each of their tests as two processes.
+package libdoca_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// testTimeout bounds one test of a program. They wait for conditions, for two minutes at most.
+const testTimeout = 3 * time.Minute
+
+// built is the directory of the shared library, which is built once.
+var built = sync.OnceValues(func() (string, error) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return "", err
+	}
+	directory, err := os.MkdirTemp("", "libdoca-")
+	if err != nil {
+		return "", err
+	}
+	build := exec.Command(filepath.Join(root, "scripts/build-libdoca.sh"), hostArchitecture(),
+		directory)
+	build.Env = withoutInstrumentation(os.Environ())
+	if output, err := build.CombinedOutput(); err != nil {
+		return directory, errors.Join(err, errors.New(string(output)))
+	}
+	return directory, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if directory, _ := built(); directory != "" {
+		_ = os.RemoveAll(directory)
+	}
+	os.Exit(code)
+}
+
+func hostArchitecture() string {
+	output, err := exec.Command("go", "env", "GOHOSTARCH").Output()
+	if err != nil {
+		panic(err)
+	}
+	return strings.TrimSpace(string(output))
+}
+
+// withoutInstrumentation removes flags of this test run that would change the library.
+func withoutInstrumentation(environment []string) (kept []string) {
+	for _, variable := range environment {
+		if !strings.HasPrefix(variable, "GOFLAGS=") {
+			kept = append(kept, variable)
+		}
+	}
+	return kept
+}
+
+func libraryDirectory(t *testing.T) string {
+	t.Helper()
+	directory, err := built()
+	if err != nil {
+		t.Fatalf("build the library: %v", err)
+	}
+	return directory
+}
+
+// toolchain is how to compile the programs.
+type toolchain struct {
+	name     string
+	compiler string
+	flags    []string
+}
+
+var sanitize = []string{"-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"}
+
+var toolchains = []toolchain{
+	{"gcc", "gcc", []string{"-O2"}},
+	{"gcc-sanitized", "gcc", sanitize},
+	{"clang", "clang", []string{"-O2"}},
+	{"clang-sanitized", "clang", sanitize},
+}
+
+// compile compiles a program, and returns the path of the executable.
+func (c *toolchain) compile(t *testing.T, program string) string {
+	t.Helper()
+	directory := libraryDirectory(t)
+	executable := filepath.Join(t.TempDir(), program)
+	arguments := append([]string{"-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread",
+		"-I", filepath.Join(directory, "include"), "-o", executable,
+		"programs/" + program + ".c", "programs/program.c", "programs/channel.c"}, c.flags...)
+	arguments = append(arguments, "-L", filepath.Join(directory, "lib"), "-l:libdoca_common.so.2",
+		"-l:libdoca_comch.so.2", "-l:libdoca_rdma.so.2", "-l:libdoca_dma.so.2",
+		"-l:libdoca_argp.so.2")
+	if output, err := exec.Command(c.compiler, arguments...).CombinedOutput(); err != nil {
+		t.Fatalf("compile %s: %v\n%s", program, err, output)
+	}
+	return executable
+}
+
+var testEntry = regexp.MustCompile(`(?m)^\t\{"([a-z_0-9]+)", `)
+
+// testsOf returns the names of a program's tests.
+func testsOf(t *testing.T, program string) (names []string) {
+	t.Helper()
+	source, err := os.ReadFile("programs/" + program + ".c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, match := range testEntry.FindAllStringSubmatch(string(source), -1) {
+		names = append(names, match[1])
+	}
+	if len(names) == 0 {
+		t.Fatalf("%s has no tests", program)
+	}
+	return names
+}
+
+// process is one of the two processes of a test.
+type process struct {
+	command *exec.Cmd
+	output  bytes.Buffer
+}
+
+// environment returns what configures the library in a process.
+func environment(t *testing.T, config string) []string {
+	return append(os.Environ(),
+		"LD_LIBRARY_PATH="+filepath.Join(libraryDirectory(t), "lib"),
+		"ZC_DOCA_EMULATION="+config, "ZC_DOCA_DEBUG=report",
+		// The library keeps the memory of destroyed objects for a while, and the Go runtime keeps
+		// pointers to C's memory where the leak detector does not look.
+		"ASAN_OPTIONS=detect_leaks=0:abort_on_error=0", "UBSAN_OPTIONS=print_stacktrace=1")
+}
+
+// runPair runs a test of a program as two processes, which both have to succeed.
+func runPair(t *testing.T, executable, test string) {
+	t.Helper()
+	directory := t.TempDir()
+	sockets, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	var processes [2]process
+	for i, role := range []string{"dpu", "host"} {
+		p := &processes[i]
+		p.command = exec.CommandContext(ctx, executable, role, test)
+		p.command.Env = environment(t, "{role: "+role+", directory: "+directory+"}")
+		p.command.Stdout, p.command.Stderr = &p.output, &p.output
+		peer := os.NewFile(uintptr(sockets[i]), "peer")
+		p.command.ExtraFiles = []*os.File{peer}
+		if err := p.command.Start(); err != nil {
+			t.Fatal(err)
+		}
+		_ = peer.Close()
+	}
+	ended := make(chan error)
+	for i := range processes {
+		go func() {
+			err := processes[i].command.Wait()
+			if err != nil {
+				err = fmt.Errorf("%s: %w", processes[i].command.Args[1], err)
+			}
+			ended <- err
+		}()
+	}
+	for range processes {
+		if err := <-ended; err != nil {
+			t.Error(err)
+			cancel() // the other one would wait for it in vain
+		}
+	}
+	for i := range processes {
+		output := processes[i].output.String()
+		checkMisuse(t, processes[i].command.Args[1], output)
+		if t.Failed() {
+			t.Logf("%s:\n%s", processes[i].command.Args[1], output)
+		}
+	}
+}
+
+var (
+	misuseLine   = regexp.MustCompile(`(?m)misuse: ([a-z_0-9]+): `)
+	expectedLine = regexp.MustCompile(`(?m)^expected: ([a-z_0-9]+)$`)
+)
+
+// checkMisuse checks that the library has reported the misuse that the program announced, and no
+// other.
+func checkMisuse(t *testing.T, process, output string) {
+	t.Helper()
+	functions := func(line *regexp.Regexp) (names []string) {
+		for _, match := range line.FindAllStringSubmatch(output, -1) {
+			names = append(names, match[1])
+		}
+		slices.Sort(names)
+		return names
+	}
+	reported, expected := functions(misuseLine), functions(expectedLine)
+	if !slices.Equal(reported, expected) {
+		t.Errorf("%s: the library reports misuse of %q, expected %q", process, reported, expected)
+	}
+}
+
+// programs holds the programs whose tests are run as two processes.
+var programs = []string{"rules_channel", "rules_memory", "fast_path"}
+
+func TestPrograms(t *testing.T) {
+	for _, c := range toolchains {
+		t.Run(c.name, func(t *testing.T) {
+			if _, err := exec.LookPath(c.compiler); err != nil {
+				t.Skipf("%v: install %s", err, c.compiler)
+			}
+			for _, program := range programs {
+				executable := c.compile(t, program)
+				for _, test := range testsOf(t, program) {
+					t.Run(program+"/"+test, func(t *testing.T) { runPair(t, executable, test) })
+				}
+			}
+		})
+	}
+}
