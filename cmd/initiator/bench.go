@@ -283,7 +283,7 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 	f.StringVar(&b.plainContent, "storage-plain-content", "",
 		"file with the content of the whole volume, to compare reads with and to write")
 	b.reconnect.add(f)
-	f.Var(&b.output, "output", "output format")
+	b.output.AddFlag(f)
 	cmd.MarkFlagsOneRequired("rw", "execution-strategy")
 	cmd.MarkFlagsMutuallyExclusive("rw", "execution-strategy")
 	cmd.MarkFlagsMutuallyExclusive("block-size", "blocks-per-io")
@@ -404,7 +404,7 @@ func (s *strategy) Set(text string) error {
 	return fmt.Errorf("execution strategy %q is not one of %s", text, strategyNames(", "))
 }
 
-func (s *strategy) Type() string { return "strategy" }
+func (s *strategy) Type() string { return strategyNames("|") }
 
 func strategyNames(separator string) string {
 	names := make([]string, len(strategies))

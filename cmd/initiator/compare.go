@@ -20,7 +20,7 @@ json", one after another, each of which is a run:
   for i in 1 2 3 4 5; do initiator bench --rw randread --output json; done > before.json
 
 or one document of "make bench-chain". It needs no relay.`,
-		Args: cobra.ExactArgs(2),
+		Args: program.Operands("BEFORE", "AFTER"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r := compare.NewReport(args[0], args[1])
 			err := fillComparison(r)
@@ -28,7 +28,7 @@ or one document of "make bench-chain". It needs no relay.`,
 			return printResult(cmd, output, r, err == nil, err)
 		},
 	}
-	cmd.Flags().Var(&output, "output", "output format")
+	output.AddFlag(cmd.Flags())
 	return cmd
 }
 

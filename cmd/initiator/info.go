@@ -41,7 +41,7 @@ func newInfoCommand(connection *connectionFlags) *cobra.Command {
 			return printResult(cmd, output, &r, r.Volume != nil, err)
 		},
 	}
-	cmd.Flags().Var(&output, "output", "output format")
+	output.AddFlag(cmd.Flags())
 	return cmd
 }
 

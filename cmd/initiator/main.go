@@ -41,7 +41,7 @@ that the volume does not support; 3 no connection.`,
 	root.AddCommand(
 		benchCommand, newVerifyCommand(connection),
 		newPutCommand(connection), newGetCommand(connection), newInfoCommand(connection),
-		newCompareCommand(),
+		newCompareCommand(), program.NewVersionCommand("initiator"),
 	)
 	argp.Adopt(root, benchCommand)
 	return root

@@ -89,7 +89,7 @@ func newPutCommand(connection *connectionFlags) *cobra.Command {
 		Long: `put copies FILE, or standard input for "-", to the volume and flushes it. It writes
 nothing if the file does not fit. To write a part of a block, it reads, changes, and
 writes back the whole block.`,
-		Args: cobra.ExactArgs(1),
+		Args: program.Operands("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error { return put(cmd, &flags, args[0]) },
 	}
 	flags.add(cmd.Flags())
@@ -171,7 +171,7 @@ func newGetCommand(connection *connectionFlags) *cobra.Command {
 		Short: "Copy the volume to a file",
 		Long: `get copies the volume, or a range of it, to FILE, or to standard output for "-", which
 uses a single queue. The file appears, or changes, only once it is complete and on disk.`,
-		Args: cobra.ExactArgs(1),
+		Args: program.Operands("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := getRequest{flags: &flags, path: args[0], length: uint64(length),
 				toEnd: !cmd.Flags().Changed("length")}

@@ -61,7 +61,7 @@ OF THE RANGE IS DESTROYED.`,
 	f.Uint64Var(&c.seed, "seed", 0,
 		"seed of the order and sizes of requests (default: random, shown in the result)")
 	c.reconnect.add(f)
-	f.Var(&c.output, "output", "output format")
+	c.output.AddFlag(f)
 	cmd.MarkFlagsMutuallyExclusive("queues", "cpu")
 	return cmd
 }

@@ -82,7 +82,8 @@ SIGHUP rereads the file and logs which changes need a restart.`,
 	cmd.SetVersionTemplate(buildinfo.String("target") + "\n")
 	from.add(cmd.Flags())
 	faults.AddFlags(cmd.Flags(), fault.Volume, fault.RDMA, fault.Control)
-	cmd.AddCommand(newConfigCommand(), newDoctorCommand())
+	cmd.AddCommand(newConfigCommand(), newDoctorCommand(),
+		program.NewVersionCommand("target"))
 	argp.Adopt(cmd, cmd)
 	return cmd
 }

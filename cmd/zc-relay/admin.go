@@ -41,7 +41,7 @@ sessions, queues and workers. docs/status.schema.json describes the JSON documen
 	f := cmd.Flags()
 	f.StringVar(&o.admin, "admin", ops.DefaultAdminAddress,
 		"admin address of the daemon, as given to its --admin-listen")
-	f.VarP(&o.output, "output", "o", "output format: text or json")
+	o.output.AddFlag(f)
 	f.DurationVar(&o.timeout, "timeout", defaultAdminTimeout, "how long to wait for the reply")
 	return cmd
 }

@@ -62,7 +62,7 @@ device) restricts the list to the RDMA devices that belong to it.`,
 		},
 	}
 	f := cmd.Flags()
-	f.VarP(&o.output, "output", "o", "output format: text or json")
+	o.output.AddFlag(f)
 	f.StringVar(&o.sysfs, "path.sysfs", rdmadevice.SystemRoot, "where sysfs is")
 	f.StringVar(&o.comch, "comch-provider", providers.DefaultComch,
 		"Comch provider: emulated or doca")

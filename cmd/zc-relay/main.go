@@ -31,7 +31,8 @@ directly between the target and the memory of the application.`,
 	root.SetVersionTemplate(buildinfo.String("zc-relay") + "\n")
 	runCommand := newRunCommand()
 	root.AddCommand(runCommand, newConfigCommand(), newDrainCommand(), newDevicesCommand(),
-		newDoctorCommand(), newProvidersCommand(), newStatusCommand(), newVersionCommand())
+		newDoctorCommand(), newProvidersCommand(), newStatusCommand(),
+		program.NewVersionCommand("zc-relay"))
 	argp.Adopt(root, runCommand)
 	return root
 }
@@ -59,24 +60,6 @@ func newConfigCommand() *cobra.Command {
 	})
 }
 
-func newVersionCommand() *cobra.Command {
-	output := report.Text
-	cmd := &cobra.Command{
-		Use:   "version",
-		Short: "Print version, source revision, build tags and Go version",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output == report.JSON {
-				return report.WriteJSON(cmd.OutOrStdout(), buildinfo.Describe("zc-relay"))
-			}
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), buildinfo.String("zc-relay"))
-			return err
-		},
-	}
-	cmd.Flags().VarP(&output, "output", "o", "output format: text or json")
-	return cmd
-}
-
 func newProvidersCommand() *cobra.Command {
 	output := report.Text
 	cmd := &cobra.Command{
@@ -97,6 +80,6 @@ func newProvidersCommand() *cobra.Command {
 			return table.Flush()
 		},
 	}
-	cmd.Flags().VarP(&output, "output", "o", "output format: text or json")
+	output.AddFlag(cmd.Flags())
 	return cmd
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -53,6 +55,11 @@ func (o *Output) Set(text string) error {
 
 // Type returns the values for help texts.
 func (o *Output) Type() string { return "text|json" }
+
+// AddFlag adds --output, short -o.
+func (o *Output) AddFlag(f *pflag.FlagSet) {
+	f.VarP(o, "output", "o", "output format: text or json")
+}
 
 // WriteJSON prints an indented JSON document.
 func WriteJSON(w io.Writer, document any) error {

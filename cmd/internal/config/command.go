@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
 )
 
 // Command describes a daemon to its config command.
@@ -53,7 +54,7 @@ func newConfigCheckCommand(check func(file string) (Checked, error)) *cobra.Comm
 		Short: "Check a configuration file",
 		Long: `check reads a configuration file, without environment and flags, and lists all
 problems. It needs nothing but the file, and so works on any machine.`,
-		Args: cobra.ExactArgs(1),
+		Args: program.Operands("FILE"),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			checked, err := check(arguments[0])
 			if err != nil {

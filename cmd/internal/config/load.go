@@ -19,6 +19,8 @@ import (
 	"github.com/knadh/koanf/providers/posflag"
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
 )
 
 // Sources are the origins of values, besides the defaults.
@@ -122,6 +124,7 @@ func (l *loader) addFile(path string) error {
 }
 
 func (l *loader) addEnvironment(prefix string, environ []string) error {
+	l.findMisspelled(prefix, environ)
 	return l.merged.Load(env.Provider(separator, env.Opt{
 		Prefix: prefix, EnvironFunc: func() []string { return environ },
 		TransformFunc: func(name, value string) (string, any) {
@@ -140,6 +143,35 @@ func (l *loader) addEnvironment(prefix string, environ []string) error {
 			return "", nil
 		},
 	}), nil)
+}
+
+// misspelledBy is the most letters by which a variable without two underscores may differ from one
+// of the daemon's and still be refused.
+const misspelledBy = 2
+
+// findMisspelled reports variables that lack an underscore, such as ZC_RELAY_LOG_LEVEL. Others with
+// the beginning of the prefix are none of ours: Kubernetes sets ZC_RELAY_SERVICE_HOST for a service
+// that is called zc-relay.
+func (l *loader) findMisspelled(prefix string, environ []string) {
+	begin := strings.TrimSuffix(prefix, levelSeparator)
+	for _, variable := range environ {
+		name, _, _ := strings.Cut(variable, "=")
+		rest, ours := strings.CutPrefix(name, begin)
+		if !ours || strings.HasPrefix(name, prefix) || !strings.HasPrefix(rest, "_") {
+			continue
+		}
+		best, least := "", misspelledBy
+		for _, key := range l.root.keyList("") {
+			variable := key.Variable(prefix)
+			meant := strings.ReplaceAll(strings.TrimPrefix(variable, begin), levelSeparator, "_")
+			if d := program.EditDistance(rest, meant); d <= least {
+				best, least = variable, d-1
+			}
+		}
+		if best != "" {
+			l.problem(name, "", "", "unknown variable: did you mean "+best+"?")
+		}
+	}
 }
 
 // addFlags adds the flags that were given.

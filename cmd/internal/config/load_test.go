@@ -42,6 +42,27 @@ func relayFlags(t testing.TB, arguments ...string) *pflag.FlagSet {
 	return f
 }
 
+func TestAVariableThatLacksAnUnderscoreIsNotIgnored(t *testing.T) {
+	for variable, meant := range map[string]string{
+		"ZC_RELAY_LOG_LEVEL=debug":           "ZC_RELAY__LOG__LEVEL",
+		"ZC_RELAY_LOG__LEVEL=debug":          "ZC_RELAY__LOG__LEVEL",
+		"ZC_RELAY_CHANNELS_0_VOLUME=ram":     "ZC_RELAY__CHANNELS__0__VOLUME",
+		"ZC_RELAY_PORT_9470_TCP_PROTO=tcp":   "", // of Kubernetes
+		"ZC_RELAY_SERVICE_PORT=9470":         "",
+		"ZC_RELAY_E2E_ADDRESS=127.0.0.1":     "",
+		"ZC_RELAYED__LOG__LEVEL=somebody's=": "",
+	} {
+		_, err := LoadRelay(Sources{Environ: []string{variable}, Partial: true})
+		switch {
+		case meant == "" && err != nil:
+			t.Errorf("%s: %v", variable, err)
+		case meant != "" && (err == nil || !strings.HasSuffix(err.Error(),
+			"unknown variable: did you mean "+meant+"?")):
+			t.Errorf("%s: error %v", variable, err)
+		}
+	}
+}
+
 func mustLoadRelay(t testing.TB, s Sources) *Relay {
 	t.Helper()
 	c, err := LoadRelay(s)

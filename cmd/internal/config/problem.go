@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
 )
 
 // Problem is one problem of a configuration.
@@ -81,31 +83,11 @@ func quote(text string) string {
 func (n *node) suggestion(key string) string {
 	best, least := "", 1+len(key)/3
 	for _, c := range n.children {
-		if d := editDistance(strings.ToLower(key), c.key); d <= least {
+		if d := program.EditDistance(strings.ToLower(key), c.key); d <= least {
 			best, least = c.key, d-1
 		}
 	}
 	return best
-}
-
-// editDistance returns the Levenshtein distance.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
 }
 
 // unknownKey returns the message for a key that does not exist in a section, list, or value.

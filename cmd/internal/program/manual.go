@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
 )
 
 // Main writes the manual pages and the shell completions of a program into the directories man,
@@ -42,7 +44,18 @@ func writeManual(root *cobra.Command, directory string) error {
 		return err
 	}
 	root.DisableAutoGenTag = true
+	escapeUnderscores(root)
 	// The date is $SOURCE_DATE_EPOCH, which makes packages reproducible.
 	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "zc-relay",
 		Manual: "zc-relay"}, filepath.Join(directory, "man"))
+}
+
+// escapeUnderscores keeps the generator, which takes texts for Markdown, from printing __LOG__ in
+// bold.
+func escapeUnderscores(command *cobra.Command) {
+	command.Long = strings.ReplaceAll(command.Long, "_", `\_`)
+	command.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = strings.ReplaceAll(f.Usage, "_", `\_`) })
+	for _, child := range command.Commands() {
+		escapeUnderscores(child)
+	}
 }

@@ -55,7 +55,7 @@ func TestExitCodesFollowTheFailure(t *testing.T) {
 		"unknown flag":    {nil, "work --no-such", ExitUsage, "unknown flag"},
 		"bad value":       {nil, "work --needed x --count many", ExitUsage, "--count"},
 		"missing flag":    {nil, "work", ExitUsage, "needed"},
-		"extra argument":  {nil, "work --needed x y", ExitUsage, "unknown command"},
+		"extra argument":  {nil, "work --needed x y", ExitUsage, `operand "y"`},
 		"unknown command": {nil, "dance", ExitUsage, "dance"},
 		"no command":      {nil, "", ExitUsage, "no command"},
 		"help":            {errors.New("not run"), "work --help", ExitOK, ""},

@@ -27,13 +27,14 @@ func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 	entered := false
 	prepare(root, &entered)
 	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetFlagErrorFunc(explainFlag)
 	root.SetArgs(argp.Arguments(root, arguments))
 	command, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return ExitOK
 	}
 	if !entered {
-		err = Usage(err)
+		err = Usage(explainCall(err))
 	}
 	explain(root.ErrOrStderr(), command, err)
 	return ExitCode(err)
@@ -52,6 +53,7 @@ func prepare(command *cobra.Command, entered *bool) {
 	for _, child := range command.Commands() {
 		prepare(child, entered)
 	}
+	completeWords(command)
 	inner := command.RunE
 	if inner == nil && command.Run == nil && command.HasSubCommands() {
 		inner = func(*cobra.Command, []string) error { return Usagef("no command was given") }

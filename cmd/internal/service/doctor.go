@@ -61,7 +61,7 @@ fails, and 0 if there are only warnings or none.`, c.Subject, c.File),
 	f := cmd.Flags()
 	c.AddFlags(f)
 	f.VisitAll(func(flag *pflag.Flag) { o.daemonFlags = append(o.daemonFlags, flag.Name) })
-	f.VarP(&o.output, "output", "o", "output format: text or json")
+	o.output.AddFlag(f)
 	f.IntVar(&o.workers, "workers", 0,
 		"number of workers without --cpu (default: that of the configuration)")
 	f.StringArrayVar(&o.Listen, "listen", nil,

@@ -1,0 +1,119 @@
+package program
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Operands accepts exactly the operands with these names.
+func Operands(names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, operands []string) error {
+		switch {
+		case len(operands) < len(names):
+			return fmt.Errorf("%s is missing", strings.Join(names[len(operands):], " and "))
+		case len(operands) > len(names):
+			return fmt.Errorf("unexpected operand %q", operands[len(names)])
+		}
+		return nil
+	}
+}
+
+// explainFlag says what is wrong with a flag.
+func explainFlag(command *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	var invalid *pflag.InvalidValueError
+	var valueless *pflag.ValueRequiredError
+	switch {
+	case errors.As(err, &unknown):
+		return unknownFlag(command, unknown)
+	case errors.As(err, &invalid):
+		return fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(),
+			errors.Unwrap(invalid))
+	case errors.As(err, &valueless):
+		return fmt.Errorf("--%s needs a value: %s", valueless.GetFlag().Name,
+			valueless.GetFlag().Usage)
+	}
+	return err
+}
+
+func unknownFlag(command *cobra.Command, unknown *pflag.NotExistError) error {
+	name := unknown.GetSpecifiedName()
+	if unknown.GetSpecifiedShortnames() != "" {
+		return fmt.Errorf("unknown flag -%s", name)
+	}
+	best, least := "", 1+len(name)/3
+	command.Flags().VisitAll(func(f *pflag.Flag) {
+		if d := EditDistance(name, f.Name); d <= least && !f.Hidden {
+			best, least = f.Name, d-1
+		}
+	})
+	if best == "" {
+		return fmt.Errorf("unknown flag --%s", name)
+	}
+	return fmt.Errorf("unknown flag --%s: did you mean --%s?", name, best)
+}
+
+// EditDistance returns the Levenshtein distance of two texts, in bytes.
+func EditDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}
+
+// sentences replaces what cobra says of flags that are missing or exclude each other, and of
+// operands, for which cobra has no types.
+var sentences = []struct {
+	of      *regexp.Regexp
+	explain func(match []string) string
+}{
+	{regexp.MustCompile(`^at least one of the flags in the group \[(.*)\] is required$`),
+		func(m []string) string { return "give " + flagList(m[1], " or ") }},
+	{regexp.MustCompile(`^if any flags in the group \[.*\] are set none of the others can be; ` +
+		`\[(.*)\] were all set$`),
+		func(m []string) string {
+			return flagList(m[1], " and ") + " exclude each other: give one of them"
+		}},
+	{regexp.MustCompile(`^required flag\(s\) (.*) not set$`),
+		func(m []string) string {
+			names := strings.NewReplacer(`"`, "", ",", "").Replace(m[1])
+			return flagList(names, " and ") + " is missing"
+		}},
+	{regexp.MustCompile(`^unknown command ("[^"]*") for "[^"]* [^"]*"$`),
+		func(m []string) string { return "unexpected operand " + m[1] }},
+}
+
+func flagList(names, separator string) string {
+	list := strings.Fields(names)
+	for i, name := range list {
+		list[i] = "--" + name
+	}
+	return strings.Join(list, separator)
+}
+
+// explainCall returns err, an error of a wrong call, in the words of this project.
+func explainCall(err error) error {
+	for _, s := range sentences {
+		if match := s.of.FindStringSubmatch(err.Error()); match != nil {
+			return errors.New(s.explain(match))
+		}
+	}
+	return err
+}
