@@ -83,7 +83,14 @@ func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 		return err
 	}
 	r.Parameters = p
-	volumes, err := b.openSessions(ctx, &p, policy)
+	protection := noProtection
+	if p.Pattern.Writes() {
+		if protection, err = b.flags.guard.begin(ctx, b.connection); err != nil {
+			return during(phaseConnect, err)
+		}
+	}
+	volumes, err := b.openSessions(ctx, &p, policy, protection)
+	err = errors.Join(err, protection.end(ctx))
 	if err == nil {
 		info := volumes[0].Info()
 		r.Volume = document.VolumeOf(&info)
@@ -131,13 +138,13 @@ func (b *benchCommand) fitVolume(ctx context.Context, p *bench.Parameters) error
 // openSessions opens the volume once for each session. Even with an error, the volumes it returns
 // are open.
 func (b *benchCommand) openSessions(ctx context.Context, p *bench.Parameters,
-	reconnect *retry.Policy) ([]volume, error) {
+	reconnect *retry.Policy, protection *protection) ([]volume, error) {
 	var volumes []volume
 	for range p.Sessions {
-		v, err := b.connection.openVolume(ctx, client.Config{
+		v, err := b.connection.openVolume(ctx, protection.apply(client.Config{
 			Queues: p.Queues, Depth: p.QueueDepth, BufferSize: p.BlockSize, SyncDepth: -1,
 			Reconnect: reconnect,
-		})
+		}))
 		if err != nil {
 			return volumes, during(phaseConnect, err)
 		}
@@ -231,6 +238,7 @@ type benchFlags struct {
 	validateWrites bool
 	plainContent   string
 	reconnect      reconnectFlags
+	guard          guard
 	output         report.Output
 }
 
@@ -283,6 +291,7 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 	f.StringVar(&b.plainContent, "storage-plain-content", "",
 		"file with the content of the whole volume, to compare reads with and to write")
 	b.reconnect.add(f)
+	b.guard.add(f, overwriteHelp)
 	b.output.AddFlag(f)
 	cmd.MarkFlagsOneRequired("rw", "execution-strategy")
 	cmd.MarkFlagsMutuallyExclusive("rw", "execution-strategy")

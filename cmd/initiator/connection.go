@@ -30,7 +30,8 @@ import (
 
 // connectionFlags holds the flags that all commands share.
 type connectionFlags struct {
-	open opener
+	open     opener
+	describe describer
 
 	device         string
 	channelName    string
@@ -60,31 +61,57 @@ func (c *connectionFlags) add(f *pflag.FlagSet) {
 
 // openVolume opens the volume with config, completed by the flags.
 func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) (volume, error) {
+	if err := c.complete(&config); err != nil {
+		return nil, err
+	}
+	v, err := c.open(ctx, config)
+	return v, connectError(err)
+}
+
+// describeVolume describes the volume without opening it.
+func (c *connectionFlags) describeVolume(ctx context.Context) (client.Info, error) {
+	var config client.Config
+	if err := c.complete(&config); err != nil {
+		return client.Info{}, err
+	}
+	info, err := c.describe(ctx, config)
+	return info, connectError(err)
+}
+
+// complete sets what the flags determine.
+func (c *connectionFlags) complete(config *client.Config) error {
 	if c.controlTimeout <= 0 || c.ioTimeout <= 0 {
-		return nil,
-			program.Usagef("--control-timeout %v and --io-timeout %v must be positive", c.controlTimeout,
-				c.ioTimeout)
+		return program.Usagef("--control-timeout %v and --io-timeout %v must be positive", c.controlTimeout,
+			c.ioTimeout)
 	}
 	logger, _, err := logging.New("initiator", c.logging)
 	if err != nil {
-		return nil, program.Usage(err)
+		return program.Usage(err)
 	}
 	provider, err := providers.Comch(c.provider,
 		providers.ComchOptions{Directory: c.emulatedDir, Logger: logger})
 	if err != nil {
-		return nil, program.Usage(err)
+		return program.Usage(err)
 	}
 	config.Provider, config.Device, config.ChannelName = provider, c.device, c.channelName
 	config.ControlTimeout, config.IOTimeout = c.controlTimeout, c.ioTimeout
 	config.Software, config.Logger = buildinfo.String("initiator"), logger
-	v, err := c.open(ctx, config)
+	return nil
+}
+
+// connectError gives an error of opening or describing a volume its exit code and, where it is not
+// obvious, what the user can do.
+func connectError(err error) error {
 	switch {
 	case err == nil:
-		return v, nil
+		return nil
 	case errors.Is(err, status.InvalidValue), errors.Is(err, status.TooBig):
-		return nil, program.Usage(err) // the request exceeds what the relay or the volume supports
+		return program.Usage(err) // the request exceeds what the relay or the volume supports
+	case errors.Is(err, status.InUse):
+		return program.Usage(fmt.Errorf("%w (wait until that client is done; commands that write "+
+			"share a volume if all of them are started with --overwrite)", err))
 	}
-	return nil, program.CannotConnect(err)
+	return program.CannotConnect(err)
 }
 
 // closeVolume closes the volume in an orderly way even if ctx has been cancelled. It returns

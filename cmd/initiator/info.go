@@ -1,13 +1,13 @@
 package main
 
 import (
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
 	"github.com/zc-relay/zc-relay/internal/report"
-	"github.com/zc-relay/zc-relay/pkg/client"
 )
 
 // infoSchema names the format of info's document.
@@ -20,7 +20,30 @@ type infoReport struct {
 	Volume     *document.Volume    `json:"volume"`
 	// Capabilities lists the operations beyond read, write and flush.
 	Capabilities *capabilities   `json:"capabilities"`
+	Use          *use            `json:"use"`
 	Error        *report.Failure `json:"error,omitempty"`
+}
+
+// use tells who uses the volume, and who may.
+type use struct {
+	// Exclusive means that only one client may open the volume at a time.
+	Exclusive bool `json:"exclusive"`
+	// Sessions is the number of sessions that have the volume open.
+	Sessions int `json:"sessions"`
+	// Holder is the client that has the volume open exclusively.
+	Holder string `json:"holder,omitempty"`
+}
+
+// String returns the text for people.
+func (u *use) String() string {
+	text := fmt.Sprintf("%d sessions", u.Sessions)
+	if u.Holder != "" {
+		text += ", exclusively by " + u.Holder
+	}
+	if u.Exclusive {
+		text += "; one client at a time"
+	}
+	return text
 }
 
 type capabilities struct {
@@ -45,16 +68,17 @@ func newInfoCommand(connection *connectionFlags) *cobra.Command {
 	return cmd
 }
 
-// fill opens the volume and describes it.
+// fill describes the volume. It does not open it, so that it works while another client has the
+// volume exclusively.
 func (r *infoReport) fill(cmd *cobra.Command, connection *connectionFlags) error {
-	v, err := connection.openVolume(cmd.Context(), client.Config{SyncDepth: 1})
+	info, err := connection.describeVolume(cmd.Context())
 	if err != nil {
 		return during(phaseConnect, err)
 	}
-	info := v.Info()
 	r.Volume = document.VolumeOf(&info)
 	r.Capabilities = &capabilities{Trim: info.CanTrim, WriteZeroes: info.CanWriteZeroes}
-	return during(phaseClose, v.Close(cmd.Context()))
+	r.Use = &use{Exclusive: info.Exclusive, Sessions: info.Sessions, Holder: info.Holder}
+	return nil
 }
 
 // WriteText prints the report for people.
@@ -63,6 +87,7 @@ func (r *infoReport) WriteText(w io.Writer) error {
 	t.Connection(&r.Connection, r.Volume)
 	t.Row("capabilities", "read, write, flush%s%s", optional(", trim", r.Capabilities.Trim),
 		optional(", write zeroes", r.Capabilities.WriteZeroes))
+	t.Row("open", "%s", r.Use)
 	t.Failure(r.Error)
 	_, err := io.WriteString(w, t.String())
 	return err

@@ -17,13 +17,16 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
-func main() { program.Main(newCommand(openVolume)) }
+func main() { program.Main(newCommand(openVolume, client.Describe)) }
 
 // opener opens a volume, normally through a relay.
 type opener func(ctx context.Context, config client.Config) (volume, error)
 
+// describer describes a volume without opening it.
+type describer func(ctx context.Context, config client.Config) (client.Info, error)
+
 // newCommand returns the root command.
-func newCommand(open opener) *cobra.Command {
+func newCommand(open opener, describe describer) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "initiator",
 		Short: "Use a remote volume through zc-relay",
@@ -35,7 +38,7 @@ that the volume does not support; 3 no connection.`,
 		Version: buildinfo.Version(),
 	}
 	root.SetVersionTemplate(buildinfo.String("initiator") + "\n")
-	connection := &connectionFlags{open: open}
+	connection := &connectionFlags{open: open, describe: describe}
 	connection.add(root.PersistentFlags())
 	benchCommand := newBenchCommand(connection)
 	root.AddCommand(
@@ -116,6 +119,7 @@ type volume interface {
 	Info() client.Info
 	Memory() []byte
 	Queue(i int) queue
+	ReadAt(p []byte, off int64) (int, error)
 	WriteAt(p []byte, off int64) (int, error)
 	Flush() error
 	Done() <-chan struct{}

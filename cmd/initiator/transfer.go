@@ -46,8 +46,9 @@ func (t *transferFlags) add(f *pflag.FlagSet) {
 		"what an idle thread does: adaptive, busy or event")
 }
 
-// open opens the volume for a transfer. syncDepth is for client.Config.
-func (t *transferFlags) open(ctx context.Context, syncDepth int) (volume, transfer.Config, error) {
+// open opens the volume for a transfer with config, completed by the flags.
+func (t *transferFlags) open(ctx context.Context, config client.Config) (volume, transfer.Config,
+	error) {
 	queue := queueFlags{queues: t.queues, poll: t.poll}
 	policy, err := queue.policy()
 	if err != nil {
@@ -65,9 +66,8 @@ func (t *transferFlags) open(ctx context.Context, syncDepth int) (volume, transf
 		return nil, transfer.Config{}, err
 	}
 	program.ReserveProcessors(t.queues)
-	v, err := t.connection.openVolume(ctx, client.Config{
-		Queues: t.queues, Depth: t.depth, BufferSize: length, SyncDepth: syncDepth,
-	})
+	config.Queues, config.Depth, config.BufferSize = t.queues, t.depth, length
+	v, err := t.connection.openVolume(ctx, config)
 	if err != nil {
 		return nil, transfer.Config{}, err
 	}
@@ -82,7 +82,7 @@ func (t *transferFlags) open(ctx context.Context, syncDepth int) (volume, transf
 const standardStream = "-"
 
 func newPutCommand(connection *connectionFlags) *cobra.Command {
-	flags := transferFlags{connection: connection}
+	flags, guard := transferFlags{connection: connection}, guard{}
 	cmd := &cobra.Command{
 		Use:   "put FILE",
 		Short: "Copy a file to the volume",
@@ -90,20 +90,23 @@ func newPutCommand(connection *connectionFlags) *cobra.Command {
 nothing if the file does not fit. To write a part of a block, it reads, changes, and
 writes back the whole block.`,
 		Args: program.Operands("FILE"),
-		RunE: func(cmd *cobra.Command, args []string) error { return put(cmd, &flags, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return put(cmd, &flags, &guard, args[0])
+		},
 	}
 	flags.add(cmd.Flags())
+	guard.add(cmd.Flags(), "write although another client has the volume open")
 	return cmd
 }
 
-func put(cmd *cobra.Command, flags *transferFlags, path string) error {
+func put(cmd *cobra.Command, flags *transferFlags, guard *guard, path string) error {
 	ctx := cmd.Context()
 	source, size, closeSource, err := openSource(ctx, cmd.InOrStdin(), path)
 	if err != nil {
 		return err
 	}
 	defer closeSource()
-	v, config, err := flags.open(ctx, 1)
+	v, config, err := flags.open(ctx, client.Config{SyncDepth: 1, Exclusive: !guard.overwrite})
 	if err != nil {
 		return err
 	}
@@ -193,7 +196,7 @@ type getRequest struct {
 
 func (g *getRequest) run(cmd *cobra.Command) error {
 	ctx := cmd.Context()
-	v, config, err := g.flags.open(ctx, -1)
+	v, config, err := g.flags.open(ctx, client.Config{SyncDepth: -1, ReadOnly: true})
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ type verifyCommand struct {
 	offset, length size.Bytes
 	seed           uint64
 	reconnect      reconnectFlags
+	guard          guard
 	output         report.Output
 }
 
@@ -61,6 +62,7 @@ OF THE RANGE IS DESTROYED.`,
 	f.Uint64Var(&c.seed, "seed", 0,
 		"seed of the order and sizes of requests (default: random, shown in the result)")
 	c.reconnect.add(f)
+	c.guard.add(f, overwriteHelp)
 	c.output.AddFlag(f)
 	cmd.MarkFlagsMutuallyExclusive("queues", "cpu")
 	return cmd
@@ -97,10 +99,17 @@ func (c *verifyCommand) fill(ctx context.Context, r *verify.Report, id uint64) e
 	if err != nil {
 		return during(phasePrepare, err)
 	}
-	v, err := c.connection.openVolume(ctx, client.Config{
+	protection, err := c.guard.begin(ctx, c.connection)
+	if err != nil {
+		return during(phaseConnect, err)
+	}
+	v, err := c.connection.openVolume(ctx, protection.apply(client.Config{
 		Queues: p.Queues, Depth: p.QueueDepth, BufferSize: p.MaxIOSize, SyncDepth: -1,
 		Reconnect: policy,
-	})
+	}))
+	if end := protection.end(ctx); err == nil && end != nil {
+		return closeVolume(ctx, v, end)
+	}
 	if err != nil {
 		return during(phaseConnect, err)
 	}

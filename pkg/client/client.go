@@ -82,6 +82,17 @@ type Config struct {
 	// The client rejects a volume with another UUID (ErrAnotherVolume). When the target has
 	// restarted and may have lost writes, the next flush fails (ErrWritesLost).
 	Reconnect *retry.Policy
+	// ReadOnly opens the volume for reading: nothing that the application, the relay, or the target
+	// does in the session can change it, and changes fail with status.NotPermitted.
+	ReadOnly bool
+	// Exclusive keeps other owners from opening the volume for as long as this one is open. Open
+	// fails with status.InUse while another owner has it open. Between the loss of a session and
+	// its replacement (Reconnect), another owner may open the volume; then reopening fails with
+	// status.InUse until that one is done.
+	Exclusive bool
+	// Owner is the program on whose behalf the volume is opened. Volumes of one owner may be open
+	// at the same time even if they are exclusive. nil means a new owner.
+	Owner *Owner
 	// Instance links volumes that are opened one after another. The next Open with the same
 	// Instance makes the target end the previous session, and returns only when none of that
 	// session's IO can take effect any more. nil means a new instance.
@@ -98,7 +109,11 @@ type Info struct {
 	UUID      [16]byte
 	Size      uint64 // bytes
 	BlockSize uint32 // bytes; offsets and lengths of queue requests are multiples of it
-	ReadOnly  bool
+	// ReadOnly means that writes fail: the volume was opened for reading, or cannot be written.
+	ReadOnly bool
+	// Exclusive means that no other owner can open the volume: it was opened exclusively, or can
+	// only be opened so.
+	Exclusive bool
 	// CanTrim and CanWriteZeroes report which optional operations the volume supports.
 	CanTrim        bool
 	CanWriteZeroes bool
@@ -113,6 +128,10 @@ type Info struct {
 	BufferSize uint32
 	// Relay is the relay's software and version.
 	Relay string
+	// Sessions is the number of sessions that had the volume open before this one. Holder is the
+	// client that had it open exclusively, "" if none had.
+	Sessions int
+	Holder   string
 }
 
 func (c *Config) setDefaults() {
@@ -149,6 +168,9 @@ func (c *Config) setDefaults() {
 	if c.Instance == nil {
 		c.Instance = NewInstance()
 	}
+	if c.Owner == nil {
+		c.Owner = NewOwner("")
+	}
 	if c.Software == "" {
 		c.Software = "zc-relay client"
 	}
@@ -161,9 +183,11 @@ func infoOf(reply *controlmsg.OpenVolumeReply) Info {
 	capabilities := volume.Capability(reply.Capabilities)
 	return Info{
 		Name: reply.Volume, UUID: reply.UUID, Size: reply.Size, BlockSize: reply.BlockSize,
-		ReadOnly: reply.ReadOnly, CanTrim: capabilities.Has(volume.CanTrim),
+		ReadOnly: reply.ReadOnly, Exclusive: reply.Exclusive,
+		CanTrim:        capabilities.Has(volume.CanTrim),
 		CanWriteZeroes: capabilities.Has(volume.CanWriteZeroes),
 		WriteVerifier:  reply.WriteVerifier, Transport: reply.Transport,
+		Sessions: int(reply.Sessions), Holder: reply.Holder,
 	}
 }
 

@@ -42,6 +42,9 @@ type fakeRelay struct {
 	// imported is the memory that the client has exported, if keepMemory is set.
 	imported   chan *memory.Region
 	keepMemory atomic.Bool
+	// configured is the last request for a data path, and readOnly grants read-only sessions.
+	configured atomic.Pointer[controlmsg.ConfigureDataPath]
+	readOnly   atomic.Bool
 	connection atomic.Value // comch.Connection of the current session
 	started    chan struct{}
 	ended      chan struct{}
@@ -120,6 +123,7 @@ func (r *fakeRelay) reply(
 	case *controlmsg.OpenVolume:
 		return &r.volume
 	case *controlmsg.ConfigureDataPath:
+		r.configured.Store(m)
 		if r.keepMemory.Load() {
 			region, _, err := connection.ImportMemory(m.Export.Descriptor)
 			if err != nil {
@@ -128,7 +132,7 @@ func (r *fakeRelay) reply(
 			}
 			r.imported <- region
 		}
-		return &controlmsg.ConfigureDataPathReply{InboundReads: 1}
+		return &controlmsg.ConfigureDataPathReply{InboundReads: 1, ReadOnly: r.readOnly.Load()}
 	case *controlmsg.StartDataPathConnections:
 		reply := &controlmsg.StartDataPathConnectionsReply{}
 		for _, id := range m.ConsumerIDs {

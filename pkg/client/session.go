@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,6 +38,26 @@ func NewInstance() *Instance {
 // next starts a new epoch.
 func (i *Instance) next() (id [16]byte, epoch uint64) { return i.id, i.epoch.Add(1) }
 
+// Owner is a program as others see it whom a volume is refused because that program has it open
+// exclusively.
+type Owner struct {
+	id   [16]byte
+	name string
+}
+
+// NewOwner returns an Owner with a random id. The name is for people, and at most
+// controlmsg.MaxClientLength bytes of it are used; "" means the name of the program and the host,
+// and the process id.
+func NewOwner(name string) *Owner {
+	if name == "" {
+		host, _ := os.Hostname() // "" if it is unknown
+		name = fmt.Sprintf("%s on %s (process %d)", filepath.Base(os.Args[0]), host, os.Getpid())
+	}
+	o := &Owner{name: controlmsg.PrintableLine(name, controlmsg.MaxClientLength)}
+	_, _ = rand.Read(o.id[:]) // never fails
+	return o
+}
+
 // session is one connection of a volume to the relay, from the greeting until its end. It is one
 // epoch of the client instance. A volume has one session after another.
 type session struct {
@@ -60,12 +82,7 @@ type session struct {
 func (v *Volume) openSession(
 	ctx context.Context, deadline time.Time, connection comch.Connection, number uint64,
 ) (*session, error) {
-	s := &session{volume: v, number: number, connection: connection}
-	s.requester = controlmsg.NewRequester(controlmsg.NewComchTransport(connection),
-		controlmsg.EndpointConfig{
-			Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleInitiator,
-			Timeout: v.config.ControlTimeout, Software: v.config.Software, Logger: v.config.Logger,
-		})
+	s := newSession(v, connection, number)
 	if err := s.handshake(ctx, deadline); err != nil {
 		s.close(err)
 		for _, pair := range s.pairs {
@@ -77,6 +94,17 @@ func (v *Volume) openSession(
 		return nil, err
 	}
 	return s, nil
+}
+
+// newSession takes ownership of a connection.
+func newSession(v *Volume, connection comch.Connection, number uint64) *session {
+	s := &session{volume: v, number: number, connection: connection}
+	s.requester = controlmsg.NewRequester(controlmsg.NewComchTransport(connection),
+		controlmsg.EndpointConfig{
+			Codec: controlmsg.NewProtobufCodec(), Role: controlmsg.RoleInitiator,
+			Timeout: v.config.ControlTimeout, Software: v.config.Software, Logger: v.config.Logger,
+		})
+	return s
 }
 
 // handshake performs all steps from the greeting to the start of storage.
@@ -101,22 +129,31 @@ func (s *session) handshake(ctx context.Context, deadline time.Time) error {
 	return err
 }
 
-// openVolume greets the relay, opens the volume, and checks what the relay offers.
+// openVolume opens the volume and checks what the relay offers.
 func (s *session) openVolume(ctx context.Context, deadline time.Time) error {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	hello, err := s.requester.Greet(ctx)
+	reply, err := s.describe(ctx)
 	if err != nil {
 		return err
+	}
+	return s.volume.negotiate(s, reply)
+}
+
+// describe greets the relay and has it describe the volume.
+func (s *session) describe(ctx context.Context) (*controlmsg.OpenVolumeReply, error) {
+	hello, err := s.requester.Greet(ctx)
+	if err != nil {
+		return nil, err
 	}
 	reply, err := controlmsg.Call[*controlmsg.OpenVolumeReply](ctx, s.requester,
 		&controlmsg.OpenVolume{})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s.info = infoOf(reply)
 	s.info.Relay = hello.Software
-	return s.volume.negotiate(s, reply)
+	return reply, nil
 }
 
 // negotiate checks what the relay offers. The first session determines the volume; each later
@@ -137,6 +174,9 @@ func (v *Volume) negotiate(s *session, reply *controlmsg.OpenVolumeReply) error 
 func (s *session) configure(ctx context.Context) error {
 	v := s.volume
 	access := memory.PCIRead | memory.PCIWrite | memory.RemoteRead | memory.RemoteWrite
+	if v.config.ReadOnly {
+		access = memory.PCIWrite | memory.RemoteWrite // the data of reads is written to it
+	}
 	descriptor, err := s.export(ctx, access)
 	if err != nil {
 		return err
@@ -147,10 +187,20 @@ func (s *session) configure(ctx context.Context) error {
 		Export: controlmsg.Export{
 			Access: access, Length: s.memory.Len(), Descriptor: descriptor,
 		},
+		Owner: v.config.Owner.id, Client: v.config.Owner.name,
+		Exclusive: v.config.Exclusive, ReadOnly: v.config.ReadOnly,
 	}
 	request.ClientInstance, request.Epoch = v.config.Instance.next()
-	_, err = s.requester.Call(ctx, request)
-	return err
+	reply, err := controlmsg.Call(ctx, s.requester, request)
+	if err != nil {
+		return err
+	}
+	if v.config.Exclusive && !reply.Exclusive || v.config.ReadOnly && !reply.ReadOnly {
+		return status.Errorf(status.NotSupported,
+			"the target cannot open volumes exclusively or for reading: upgrade it")
+	}
+	s.info.Exclusive, s.info.ReadOnly = reply.Exclusive, reply.ReadOnly || s.info.ReadOnly
+	return nil
 }
 
 // connectQueues creates a consumer for each queue, exchanges consumer ids with the relay, and

@@ -119,6 +119,28 @@ func Open(ctx context.Context, config Config) (*Volume, error) {
 	return v, nil
 }
 
+// Describe returns what a relay says of its volume, without opening it: it works while another
+// client has the volume open exclusively. Only the fields of config that concern the connection
+// matter. The Info has no negotiated values. Describe is bounded by ControlTimeout and ctx.
+func Describe(ctx context.Context, config Config) (Info, error) {
+	config.setDefaults()
+	ctx, cancel := context.WithTimeout(ctx, config.ControlTimeout)
+	defer cancel()
+	connection, err := connectWithRetry(ctx, &config)
+	if err != nil {
+		return Info{}, fmt.Errorf("connect to channel %q on device %q: %w",
+			config.ChannelName, config.Device, err)
+	}
+	s := newSession(&Volume{config: config}, connection, 1)
+	_, err = s.describe(ctx)
+	s.close(nil)
+	if err != nil {
+		return Info{}, fmt.Errorf("describe the volume of channel %q on device %q: %w",
+			config.ChannelName, config.Device, err)
+	}
+	return s.info, nil
+}
+
 // connectWithRetry connects, waiting until a relay offers the channel.
 func connectWithRetry(ctx context.Context, config *Config) (comch.Connection, error) {
 	for {

@@ -34,6 +34,10 @@ const (
 	MaxVolumeNameLength = 255
 	// MaxSoftwareLength bounds Hello.Software in bytes.
 	MaxSoftwareLength = 128
+	// MaxClientLength bounds ConfigureDataPath.Client, and MaxHolderLength OpenVolumeReply.Holder,
+	// in bytes.
+	MaxClientLength = 128
+	MaxHolderLength = 255
 	// MaxTextLength bounds Error.Text in bytes. Longer texts are truncated.
 	MaxTextLength = 1024
 	// MaxTransportLength bounds the name of an RDMA transport in bytes.
@@ -146,9 +150,9 @@ func checkName(field, value string, limit int) error {
 	return nil
 }
 
-// printableLine returns text as one line of at most limit bytes that is safe on a terminal and in
+// PrintableLine returns text as one line of at most limit bytes that is safe on a terminal and in
 // a log. A peer may have sent the text, or it may be several errors joined by line feeds.
-func printableLine(text string, limit int) string {
+func PrintableLine(text string, limit int) string {
 	if len(text) > limit {
 		text = text[:limit]
 	}

@@ -101,6 +101,13 @@ type OpenVolumeReply struct {
 	MaxBufferSize uint32
 	// Transport is the target's RDMA transport, for instance "iwarp"; empty from a relay.
 	Transport string
+	// Exclusive means that only one owner may open the volume at a time.
+	Exclusive bool
+	// Sessions is the number of sessions that have the volume open: those that have configured a
+	// data path.
+	Sessions uint32
+	// Holder is the client that has the volume open exclusively; empty if none has.
+	Holder string
 }
 
 func (m *OpenVolume) validate() error {
@@ -119,6 +126,7 @@ func (m *OpenVolumeReply) validate() error {
 	return firstError(
 		checkName("volume", m.Volume, MaxVolumeNameLength),
 		checkName("transport", m.Transport, MaxTransportLength),
+		checkName("holder", m.Holder, MaxHolderLength),
 		checkCount("max_queues", m.MaxQueues, MaxQueues),
 		checkCount("max_depth", m.MaxDepth, MaxDepth),
 		checkCount("max_buffer_size", m.MaxBufferSize, MaxBufferSize),
@@ -148,6 +156,15 @@ type ConfigureDataPath struct {
 	// Epoch numbers the sessions of a client instance in ascending order. Relay and target reject
 	// an epoch that has been superseded by a higher one.
 	Epoch uint64
+	// Owner identifies the program on whose behalf the session is opened, which picks it at random.
+	// Sessions of one owner may share a volume that is open exclusively.
+	Owner [16]byte
+	// Exclusive keeps other owners from opening the volume while the session exists.
+	Exclusive bool
+	// ReadOnly makes the target reject whatever would change the volume.
+	ReadOnly bool
+	// Client is the program's name, which the target tells others that the volume is refused to.
+	Client string
 }
 
 // ConfigureDataPathReply accepts a configuration.
@@ -155,6 +172,11 @@ type ConfigureDataPathReply struct {
 	// InboundReads is the number of RDMA Reads that a target may have outstanding on one
 	// connection; 0 from a relay.
 	InboundReads uint32
+	// Exclusive means that the session has the volume exclusively, because it asked for it or the
+	// volume demands it.
+	Exclusive bool
+	// ReadOnly means that the session is read-only.
+	ReadOnly bool
 }
 
 // Export gives the receiver access to memory of the initiator. Either Descriptor or RDMA is set.
@@ -189,6 +211,7 @@ func (m *ConfigureDataPath) validate() error {
 		checkCount("depth", m.Depth, MaxDepth),
 		checkCount("buffer_size", m.BufferSize, MaxBufferSize),
 		m.Export.validate(),
+		checkName("client", m.Client, MaxClientLength),
 	)
 }
 
@@ -357,7 +380,7 @@ func report(err error, phase Phase) *Error {
 	case *status.Error:
 		text = outermost.Err.Error()
 	}
-	return &Error{Code: code, Phase: phase, Text: printableLine(text, MaxTextLength)}
+	return &Error{Code: code, Phase: phase, Text: PrintableLine(text, MaxTextLength)}
 }
 
 // Kind identifies each message: see Message.

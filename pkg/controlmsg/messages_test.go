@@ -212,7 +212,7 @@ func TestTextForAPeerIsOnePrintableLineWithinItsLimit(t *testing.T) {
 		text := rapid.OneOf(rapid.String(), rapid.Map(rapid.SliceOf(rapid.Byte()),
 			func(b []byte) string { return string(b) })).Draw(t, "text")
 		limit := rapid.IntRange(0, 64).Draw(t, "limit")
-		if err := checkName("line", printableLine(text, limit), limit); err != nil {
+		if err := checkName("line", PrintableLine(text, limit), limit); err != nil {
 			t.Fatal(err)
 		}
 	})

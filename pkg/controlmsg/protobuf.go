@@ -106,6 +106,9 @@ func (m *OpenVolumeReply) translate(w *controlpb.OpenVolumeReply, t *translation
 	plain(t, &m.MaxDepth, &w.MaxDepth)
 	plain(t, &m.MaxBufferSize, &w.MaxBufferSize)
 	plain(t, &m.Transport, &w.Transport)
+	plain(t, &m.Exclusive, &w.Exclusive)
+	plain(t, &m.Sessions, &w.Sessions)
+	plain(t, &m.Holder, &w.Holder)
 }
 
 func (m *ConfigureDataPath) translate(w *controlpb.ConfigureDataPath, t *translation) {
@@ -114,6 +117,10 @@ func (m *ConfigureDataPath) translate(w *controlpb.ConfigureDataPath, t *transla
 	plain(t, &m.BufferSize, &w.BufferSize)
 	sixteenBytes(t, "client_instance", &m.ClientInstance, &w.ClientInstance)
 	plain(t, &m.Epoch, &w.Epoch)
+	sixteenBytes(t, "owner", &m.Owner, &w.Owner)
+	plain(t, &m.Exclusive, &w.Exclusive)
+	plain(t, &m.ReadOnly, &w.ReadOnly)
+	plain(t, &m.Client, &w.Client)
 	if w.Export == nil {
 		w.Export = &controlpb.Export{}
 	}
@@ -145,6 +152,8 @@ func (m *Export) translate(w *controlpb.Export, t *translation) {
 
 func (m *ConfigureDataPathReply) translate(w *controlpb.ConfigureDataPathReply, t *translation) {
 	plain(t, &m.InboundReads, &w.InboundReads)
+	plain(t, &m.Exclusive, &w.Exclusive)
+	plain(t, &m.ReadOnly, &w.ReadOnly)
 }
 
 func (m *CreateRDMAConnection) translate(w *controlpb.CreateRdmaConnection, t *translation) {
@@ -198,7 +207,7 @@ func (m *Error) translate(w *controlpb.Error, t *translation) {
 		w.Code, w.Phase, w.Text = controlpb.Code(m.Code), controlpb.Phase(m.Phase), m.Text
 		return
 	}
-	m.Code, m.Text = status.Code(w.Code), printableLine(w.Text, MaxTextLength)
+	m.Code, m.Text = status.Code(w.Code), PrintableLine(w.Text, MaxTextLength)
 	if w.Phase > 0 && w.Phase < controlpb.Phase(phaseCount) {
 		m.Phase = Phase(w.Phase)
 	}

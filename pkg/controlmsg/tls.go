@@ -135,5 +135,5 @@ func describeIdentity(certificates []*x509.Certificate) string {
 	case len(c.IPAddresses) > 0:
 		name = c.IPAddresses[0].String()
 	}
-	return fmt.Sprintf(" (%q)", printableLine(name, maxIdentityLength))
+	return fmt.Sprintf(" (%q)", PrintableLine(name, maxIdentityLength))
 }

@@ -32,6 +32,8 @@ type TargetLaneConfig struct {
 	VolumeMemory rdma.MemoryRegion
 	// Export is the client's memory as the relay has exported it.
 	Export rdma.RemoteMemory
+	// ReadOnly makes the lane reject whatever would change the volume.
+	ReadOnly bool
 	// Depth is how many requests the relay may have outstanding, BufferSize the largest data
 	// transfer of one request in bytes. Staging takes their product.
 	Depth      int
@@ -96,6 +98,7 @@ func NewTargetLane(ctx context.Context, config TargetLaneConfig) (*TargetLane, e
 	for i := range l.transactions {
 		l.transactions[i].request.UserData = uint64(i)
 	}
+	l.info.ReadOnly = l.info.ReadOnly || config.ReadOnly
 	err := l.allocate()
 	if err == nil {
 		err = l.attach(ctx, config.Device, l, l, l.volume)

@@ -29,6 +29,7 @@ type session struct {
 	target   *Target
 	log      *zap.Logger
 	relay    *controlmsg.Responder
+	peer     string     // the relay, for people
 	local    netip.Addr // that the relay has connected to
 	epoch    *epoch.Session
 	admitted bool
@@ -56,6 +57,7 @@ func newSession(t *Target, p *pendingConnection, transport controlmsg.Transport)
 		zap.String("relay", transport.RemoteName()))
 	s := &session{
 		pendingConnection: p, target: t, log: log, epoch: epoch.NewSession(p.cancel),
+		peer:  transport.RemoteName(),
 		local: network.AddressOf(p.stream.LocalAddr()).Addr(),
 	}
 	s.relay = controlmsg.NewResponder(t.config.HookTransport(transport), controlmsg.EndpointConfig{
@@ -115,7 +117,9 @@ func (s *session) OpenVolume(
 	}
 	s.opening.Stop()
 	s.volume = v
-	return s.describeVolume(), nil
+	reply := s.describeVolume()
+	reply.Sessions, reply.Holder = s.target.openings.describe(m.Volume)
+	return reply, nil
 }
 
 func (s *session) describeVolume() *controlmsg.OpenVolumeReply {
@@ -127,6 +131,7 @@ func (s *session) describeVolume() *controlmsg.OpenVolumeReply {
 		MaxQueues:    controlmsg.SessionMaxQueues, MaxDepth: controlmsg.SessionMaxDepth,
 		MaxBufferSize: controlmsg.SessionMaxBufferSize,
 		Transport:     s.target.device.Capabilities().Transport,
+		Exclusive:     info.Exclusive,
 	}
 }
 
@@ -149,6 +154,13 @@ func (s *session) ConfigureDataPath(
 		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
 		return nil, errors.Join(err, s.releaseMemory())
 	}
+	info := s.volume.Info()
+	exclusive := m.Exclusive || info.Exclusive
+	err := s.target.openings.open(info.Name, s, m, exclusive)
+	if err != nil {
+		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
+		return nil, errors.Join(err, s.releaseMemory())
+	}
 	s.config = *m
 	if err := s.createLanes(ctx); err != nil {
 		stuck, closeErr := s.closeLanes()
@@ -158,10 +170,12 @@ func (s *session) ConfigureDataPath(
 			s.mu.Unlock()
 			return nil, errors.Join(err, closeErr)
 		}
+		s.target.openings.close(s)
 		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
 		return nil, errors.Join(err, closeErr, s.releaseMemory())
 	}
-	return &controlmsg.ConfigureDataPathReply{InboundReads: uint32(s.outboundReads())}, nil
+	return &controlmsg.ConfigureDataPathReply{InboundReads: uint32(s.outboundReads()),
+		Exclusive: exclusive, ReadOnly: m.ReadOnly || info.ReadOnly}, nil
 }
 
 // reserve checks a configuration against the limits, and reserves the memory of its lanes.
@@ -212,8 +226,8 @@ func (s *session) createLanes(ctx context.Context) error {
 			Worker: s.target.pool.Pick(), Queue: queue,
 			Counters: s.target.counters[s.volume.Info().Name],
 			Device:   device, Domain: s.domain, Volume: s.volume, VolumeMemory: s.volumeMemory,
-			Export: s.config.Export.RemoteMemory(),
-			Depth:  int(s.config.Depth), BufferSize: s.config.BufferSize,
+			Export: s.config.Export.RemoteMemory(), ReadOnly: s.config.ReadOnly,
+			Depth: int(s.config.Depth), BufferSize: s.config.BufferSize,
 			OnFailure: s.onLaneFailure(queue),
 		})
 		if err != nil {

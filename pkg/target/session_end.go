@@ -75,7 +75,7 @@ func (s *session) release() error {
 			s.target.running.Go(func() { s.releaseLate(stuck) })
 			return
 		}
-		s.target.clients.Release(s.epoch)
+		s.releaseVolume()
 		s.releaseErr = errors.Join(err, s.releaseMemory())
 	})
 	return s.releaseErr
@@ -102,10 +102,17 @@ func (s *session) releaseLate(stuck []*datapath.TargetLane) {
 		s.log.Error("session was never released", zap.Error(err))
 		return
 	}
-	s.target.clients.Release(s.epoch)
+	s.releaseVolume()
 	if err := errors.Join(err, s.releaseMemory()); err != nil {
 		s.log.Error("session was not released completely, even late", zap.Error(err))
 	}
+}
+
+// releaseVolume lets others open the volume, and the client's next session begin. The lanes must be
+// closed.
+func (s *session) releaseVolume() {
+	s.target.openings.close(s)
+	s.target.clients.Release(s.epoch)
 }
 
 // releaseMemory frees what the lanes used. They must be closed.

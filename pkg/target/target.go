@@ -112,6 +112,7 @@ type Target struct {
 	rdma     rdma.Listener
 	tokens   *tokenRegistry
 	clients  *epoch.Registry
+	openings *openings
 	memory   atomic.Int64 // bytes used by the lanes of all sessions
 	verifier uint64       // write verifier, new at each start
 
@@ -133,6 +134,7 @@ func New(ctx context.Context, config Config) (*Target, error) {
 		releaseTimeout: defaultReleaseTimeout,
 
 		tokens:   newTokenRegistry(),
+		openings: newOpenings(),
 		clients:  epoch.NewRegistry(epoch.Config{Remember: maxClientInstances}),
 		counters: make(map[string]*datapath.CounterSet), drained: make(chan struct{}),
 	}

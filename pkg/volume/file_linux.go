@@ -56,7 +56,7 @@ func (b *FileBackend) parseOption(option string) error {
 	text, isSize := strings.CutPrefix(option, "size=")
 	if !isSize {
 		return status.Errorf(status.InvalidValue,
-			"file:%s: unknown option %q: the options are size=SIZE, readonly, and direct "+
+			"file:%s: unknown option %q: the options are size=SIZE, readonly, direct, and exclusive "+
 				"(a path cannot contain a comma)", b.Path, option)
 	}
 	bytes, err := size.Parse(text)
@@ -124,6 +124,7 @@ func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) 
 	}
 	info := Info{
 		Name: spec.Name, UUID: uuid, Size: bytes, BlockSize: spec.BlockSize, ReadOnly: b.ReadOnly,
+		Exclusive: spec.Exclusive,
 	}
 	if !b.ReadOnly {
 		info.Capabilities = CanTrim | CanWriteZeroes | CanFUA

@@ -46,6 +46,7 @@ func (b MemoryBackend) open(spec *Spec) (Volume, error) {
 	}
 	info := Info{
 		Name: spec.Name, UUID: randomUUID(), Size: b.Size, BlockSize: spec.BlockSize,
+		Exclusive:    spec.Exclusive,
 		Capabilities: CanTrim | CanWriteZeroes | CanFUA,
 	}
 	m := &memoryStore{region: region}

@@ -3,6 +3,7 @@ package volume
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -19,6 +20,10 @@ const (
 	MaxNameLength = 255 // bytes; the control protocol's limit
 )
 
+// BackendForms lists the text forms of backends, for help texts and errors.
+const BackendForms = "memory:SIZE[,exclusive] or " +
+	"file:PATH[,size=SIZE][,readonly][,direct][,exclusive]"
+
 // Spec describes a volume to open.
 type Spec struct {
 	// Name is the volume's name: printable UTF-8 without "=".
@@ -27,6 +32,8 @@ type Spec struct {
 	BlockSize uint32
 	// Backend holds the content.
 	Backend Backend
+	// Exclusive is Info.Exclusive of the volume.
+	Exclusive bool
 	// Log receives the first error of each kind and then, while errors continue, their number every
 	// 10 s; and the reason when the volume stops accepting requests. It may be nil.
 	Log *zap.Logger
@@ -57,29 +64,33 @@ func Open(spec Spec) (Volume, error) {
 	return v, nil
 }
 
-// ParseSpec parses the text form of a Spec:
-//
-//	NAME=memory:SIZE
-//	NAME=file:PATH[,size=SIZE][,readonly][,direct]
+// ParseSpec parses the text form of a Spec, which is NAME=BACKEND: see BackendForms.
 //
 // Most errors do not repeat text, so the caller adds it.
 func ParseSpec(text string, blockSize uint32) (Spec, error) {
 	name, backend, found := strings.Cut(text, "=")
 	if !found {
 		return Spec{}, status.Errorf(status.InvalidValue,
-			"volume %q has no name: "+
-				"use NAME=memory:SIZE or NAME=file:PATH[,size=SIZE][,readonly][,direct]",
-			text)
+			"volume %q has no name: use NAME=BACKEND, where BACKEND is %s", text, BackendForms)
 	}
+	backend, exclusive := cutOption(backend, "exclusive")
 	parsed, err := parseBackend(backend)
 	if err != nil {
 		return Spec{}, err
 	}
-	spec := Spec{Name: name, BlockSize: blockSize, Backend: parsed}
+	spec := Spec{Name: name, BlockSize: blockSize, Backend: parsed, Exclusive: exclusive}
 	if err := spec.validate(); err != nil {
 		return Spec{}, err
 	}
 	return spec, nil
+}
+
+// cutOption returns the text of a backend without an option, and whether it was there.
+func cutOption(text, option string) (string, bool) {
+	parts := strings.Split(text, ",")
+	rest := slices.DeleteFunc(slices.Clone(parts[1:]),
+		func(part string) bool { return part == option })
+	return strings.Join(append(parts[:1], rest...), ","), len(rest) < len(parts)-1
 }
 
 func parseBackend(text string) (Backend, error) {
@@ -98,7 +109,13 @@ func parseBackend(text string) (Backend, error) {
 }
 
 // String returns the text form of the spec, which does not include the block size.
-func (s *Spec) String() string { return s.Name + "=" + s.Backend.String() }
+func (s *Spec) String() string {
+	text := s.Name + "=" + s.Backend.String()
+	if s.Exclusive {
+		text += ",exclusive"
+	}
+	return text
+}
 
 func (s *Spec) validate() error {
 	forbidden := func(r rune) bool { return r < ' ' || r == 0x7f || r == '=' }

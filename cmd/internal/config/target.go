@@ -83,7 +83,7 @@ func (c *Target) describe(s section) {
 		func(s section) { c.Shutdown.describe(s, Restart) })
 	addList(s, "volumes", "A volume.", &c.Volumes, defaultVolume, (*Volume).describe)
 	volumes := s.node.child("volumes").flagged("volume", "")
-	volumes.doc = "volume to serve, NAME=memory:SIZE or NAME=file:PATH[,size=SIZE][,readonly][,direct]; repeatable"
+	volumes.doc = "volume to serve, NAME=BACKEND; a BACKEND is " + volume.BackendForms + "; repeatable"
 	volumes.list.parseFlag = parseVolumeFlag
 	volumes.list.identifiedBy = []string{"name"}
 }
@@ -122,7 +122,7 @@ func (c *Volume) describe(s section) {
 	s.value("name", text(&c.Name, checkName(volume.MaxNameLength)),
 		"name that relays request").require()
 	s.value("backend", text(&c.Backend, nil),
-		"storage of the content: memory:SIZE or file:PATH[,size=SIZE][,readonly][,direct]").require()
+		"storage of the content: "+volume.BackendForms).require()
 	s.value("block_size", byteSize(&c.BlockSize, volume.MinBlockSize, volume.MaxBlockSize),
 		"block size of the volumes, a power of two").flagged("block-size", "")
 }

@@ -90,7 +90,17 @@ type ConfigureDataPath struct {
 	ClientInstance []byte `protobuf:"bytes,5,opt,name=client_instance,json=clientInstance,proto3" json:"client_instance,omitempty"`
 	// Numbers the sessions of a client instance in ascending order. The target rejects superseded
 	// epochs, and serves a higher one only after all IO of the lower ones has completed.
-	Epoch         uint64 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch uint64 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// 16 random bytes that identify the program on whose behalf the sessions are opened. Sessions of
+	// one owner may share a volume that is open exclusively.
+	Owner []byte `protobuf:"bytes,7,opt,name=owner,proto3" json:"owner,omitempty"`
+	// While the session exists, no other owner may open the volume.
+	Exclusive bool `protobuf:"varint,8,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
+	// The session does not change the volume: the target rejects what would.
+	ReadOnly bool `protobuf:"varint,9,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
+	// Name of the program, at most 128 bytes: what the target tells others that the volume is refused
+	// to.
+	Client        string `protobuf:"bytes,10,opt,name=client,proto3" json:"client,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -165,6 +175,34 @@ func (x *ConfigureDataPath) GetEpoch() uint64 {
 		return x.Epoch
 	}
 	return 0
+}
+
+func (x *ConfigureDataPath) GetOwner() []byte {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *ConfigureDataPath) GetExclusive() bool {
+	if x != nil {
+		return x.Exclusive
+	}
+	return false
+}
+
+func (x *ConfigureDataPath) GetReadOnly() bool {
+	if x != nil {
+		return x.ReadOnly
+	}
+	return false
+}
+
+func (x *ConfigureDataPath) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
 }
 
 // Export gives the receiver access to memory of the initiator.
@@ -341,7 +379,11 @@ func (x *RdmaExport) GetBase() uint64 {
 type ConfigureDataPathReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// RDMA Reads that a target may have outstanding on one connection; 0 from a relay.
-	InboundReads  uint32 `protobuf:"varint,1,opt,name=inbound_reads,json=inboundReads,proto3" json:"inbound_reads,omitempty"`
+	InboundReads uint32 `protobuf:"varint,1,opt,name=inbound_reads,json=inboundReads,proto3" json:"inbound_reads,omitempty"`
+	// The session has the volume exclusively, because it asked for it or the volume demands it.
+	Exclusive bool `protobuf:"varint,2,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
+	// The session is read-only.
+	ReadOnly      bool `protobuf:"varint,3,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -381,6 +423,20 @@ func (x *ConfigureDataPathReply) GetInboundReads() uint32 {
 		return x.InboundReads
 	}
 	return 0
+}
+
+func (x *ConfigureDataPathReply) GetExclusive() bool {
+	if x != nil {
+		return x.Exclusive
+	}
+	return false
+}
+
+func (x *ConfigureDataPathReply) GetReadOnly() bool {
+	if x != nil {
+		return x.ReadOnly
+	}
+	return false
 }
 
 // CreateRdmaConnection announces an RDMA connection to the target.
@@ -906,7 +962,7 @@ var File_zc_relay_control_v1_data_path_proto protoreflect.FileDescriptor
 
 const file_zc_relay_control_v1_data_path_proto_rawDesc = "" +
 	"\n" +
-	"#zc/relay/control/v1/data_path.proto\x12\x13zc.relay.control.v1\"\xdf\x01\n" +
+	"#zc/relay/control/v1/data_path.proto\x12\x13zc.relay.control.v1\"\xc8\x02\n" +
 	"\x11ConfigureDataPath\x12\x1f\n" +
 	"\vqueue_count\x18\x01 \x01(\rR\n" +
 	"queueCount\x12\x14\n" +
@@ -915,7 +971,12 @@ const file_zc_relay_control_v1_data_path_proto_rawDesc = "" +
 	"bufferSize\x123\n" +
 	"\x06export\x18\x04 \x01(\v2\x1b.zc.relay.control.v1.ExportR\x06export\x12'\n" +
 	"\x0fclient_instance\x18\x05 \x01(\fR\x0eclientInstance\x12\x14\n" +
-	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\"\x9d\x01\n" +
+	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\x12\x14\n" +
+	"\x05owner\x18\a \x01(\fR\x05owner\x12\x1c\n" +
+	"\texclusive\x18\b \x01(\bR\texclusive\x12\x1b\n" +
+	"\tread_only\x18\t \x01(\bR\breadOnly\x12\x16\n" +
+	"\x06client\x18\n" +
+	" \x01(\tR\x06client\"\x9d\x01\n" +
 	"\x06Export\x12\x16\n" +
 	"\x06access\x18\x01 \x01(\rR\x06access\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\x04R\x06length\x12 \n" +
@@ -930,9 +991,11 @@ const file_zc_relay_control_v1_data_path_proto_rawDesc = "" +
 	"\ttransport\x18\x01 \x01(\tR\ttransport\x12\x1d\n" +
 	"\n" +
 	"remote_key\x18\x02 \x01(\aR\tremoteKey\x12\x12\n" +
-	"\x04base\x18\x03 \x01(\x06R\x04base\"=\n" +
+	"\x04base\x18\x03 \x01(\x06R\x04base\"x\n" +
 	"\x16ConfigureDataPathReply\x12#\n" +
-	"\rinbound_reads\x18\x01 \x01(\rR\finboundReads\"}\n" +
+	"\rinbound_reads\x18\x01 \x01(\rR\finboundReads\x12\x1c\n" +
+	"\texclusive\x18\x02 \x01(\bR\texclusive\x12\x1b\n" +
+	"\tread_only\x18\x03 \x01(\bR\breadOnly\"}\n" +
 	"\x14CreateRdmaConnection\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\rR\x05queue\x127\n" +
 	"\x04role\x18\x02 \x01(\x0e2#.zc.relay.control.v1.ConnectionRoleR\x04role\x12\x16\n" +

@@ -92,7 +92,13 @@ type OpenVolumeReply struct {
 	// Largest IO in bytes.
 	MaxBufferSize uint32 `protobuf:"varint,10,opt,name=max_buffer_size,json=maxBufferSize,proto3" json:"max_buffer_size,omitempty"`
 	// RDMA transport of the target, for instance "iwarp"; at most 32 bytes. Empty from a relay.
-	Transport     string `protobuf:"bytes,11,opt,name=transport,proto3" json:"transport,omitempty"`
+	Transport string `protobuf:"bytes,11,opt,name=transport,proto3" json:"transport,omitempty"`
+	// Only one owner may open the volume at a time.
+	Exclusive bool `protobuf:"varint,12,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
+	// Sessions that have the volume open: those that have configured a data path.
+	Sessions uint32 `protobuf:"varint,13,opt,name=sessions,proto3" json:"sessions,omitempty"`
+	// The client that has the volume open exclusively, at most 255 bytes; empty if none has.
+	Holder        string `protobuf:"bytes,14,opt,name=holder,proto3" json:"holder,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -204,6 +210,27 @@ func (x *OpenVolumeReply) GetTransport() string {
 	return ""
 }
 
+func (x *OpenVolumeReply) GetExclusive() bool {
+	if x != nil {
+		return x.Exclusive
+	}
+	return false
+}
+
+func (x *OpenVolumeReply) GetSessions() uint32 {
+	if x != nil {
+		return x.Sessions
+	}
+	return 0
+}
+
+func (x *OpenVolumeReply) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
 var File_zc_relay_control_v1_volume_proto protoreflect.FileDescriptor
 
 const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
@@ -211,7 +238,7 @@ const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
 	" zc/relay/control/v1/volume.proto\x12\x13zc.relay.control.v1\"$\n" +
 	"\n" +
 	"OpenVolume\x12\x16\n" +
-	"\x06volume\x18\x01 \x01(\tR\x06volume\"\xda\x02\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\"\xac\x03\n" +
 	"\x0fOpenVolumeReply\x12\x16\n" +
 	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\fR\x04uuid\x12%\n" +
@@ -226,7 +253,10 @@ const file_zc_relay_control_v1_volume_proto_rawDesc = "" +
 	"\tmax_depth\x18\t \x01(\rR\bmaxDepth\x12&\n" +
 	"\x0fmax_buffer_size\x18\n" +
 	" \x01(\rR\rmaxBufferSize\x12\x1c\n" +
-	"\ttransport\x18\v \x01(\tR\ttransportBJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
+	"\ttransport\x18\v \x01(\tR\ttransport\x12\x1c\n" +
+	"\texclusive\x18\f \x01(\bR\texclusive\x12\x1a\n" +
+	"\bsessions\x18\r \x01(\rR\bsessions\x12\x16\n" +
+	"\x06holder\x18\x0e \x01(\tR\x06holderBJZHgithub.com/zc-relay/zc-relay/pkg/controlmsg/internal/controlpb;controlpbb\x06proto3"
 
 var (
 	file_zc_relay_control_v1_volume_proto_rawDescOnce sync.Once

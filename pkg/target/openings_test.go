@@ -1,0 +1,163 @@
+package target_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/target"
+)
+
+// opener opens volume "disk" through relays of its own, as one program.
+type opener struct {
+	t         *testing.T
+	target    *target.Target
+	owner     byte
+	exclusive bool
+	readOnly  bool
+}
+
+func (o opener) open() (*controlmsg.Requester, *controlmsg.ConfigureDataPathReply, error) {
+	r, err := relayTo(o.t, o.target.Address(), nil)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	m := configuration(1, 4)
+	_, _ = rand.Read(m.ClientInstance[:]) // never fails
+	m.Owner[0], m.Exclusive, m.ReadOnly = o.owner, o.exclusive, o.readOnly
+	m.Client = "program " + string('a'+rune(o.owner))
+	reply, err := controlmsg.Call(o.t.Context(), r, m)
+	return r, reply, err
+}
+
+func TestAVolumeIsOpenExclusively(t *testing.T) {
+	s := startTarget(t, func(*target.Config) {})
+	for _, test := range []struct {
+		name          string
+		first, second opener
+		refused       string // what the error contains
+	}{
+		{"shared", opener{owner: 0}, opener{owner: 1}, ""},
+		{"exclusive, then shared", opener{owner: 0, exclusive: true}, opener{owner: 1},
+			`volume "disk" is open exclusively by program a through relay 127.0.0.1`},
+		{"exclusive, then for reading", opener{owner: 0, exclusive: true},
+			opener{owner: 1, readOnly: true}, "program a"},
+		{"shared, then exclusive", opener{owner: 0}, opener{owner: 1, exclusive: true},
+			`volume "disk" cannot be opened exclusively: it is open by program a`},
+		{"twice exclusive", opener{owner: 0, exclusive: true}, opener{owner: 1, exclusive: true},
+			"program a"},
+		{"twice exclusive for one owner", opener{owner: 0, exclusive: true},
+			opener{owner: 0, exclusive: true}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.first.t, test.first.target = t, s
+			test.second.t, test.second.target = t, s
+			first, reply, err := test.first.open()
+			if err != nil || reply.Exclusive != test.first.exclusive {
+				t.Fatalf("first: %+v, %v", reply, err)
+			}
+			second, _, err := test.second.open()
+			switch {
+			case test.refused == "" && err != nil:
+				t.Errorf("second: %v", err)
+			case test.refused != "" && (!errors.Is(err, status.InUse) ||
+				!strings.Contains(err.Error(), test.refused)):
+				t.Errorf("second: %v", err)
+			}
+			destroy(t, first)
+			if test.refused != "" {
+				if second, _, err = test.second.open(); err != nil {
+					t.Fatalf("second, after the end of the first: %v", err)
+				}
+			}
+			destroy(t, second)
+			expectSessions(t, s, 0, "")
+		})
+	}
+}
+
+func destroy(t *testing.T, r *controlmsg.Requester) {
+	t.Helper()
+	if _, err := r.Call(t.Context(), &controlmsg.DestroyObjects{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// expectSessions opens a session that only asks.
+func expectSessions(t *testing.T, s *target.Target, sessions uint32, holder string) {
+	t.Helper()
+	r, err := relayTo(t, s.Address(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, err := controlmsg.Call(t.Context(), r, &controlmsg.OpenVolume{Volume: "disk"})
+	if err != nil || reply.Sessions != sessions || !strings.HasPrefix(reply.Holder, holder) ||
+		(holder == "") != (reply.Holder == "") {
+		t.Errorf("the target says %+v, %v; want %d sessions, holder %q", reply, err, sessions, holder)
+	}
+}
+
+func TestTheTargetTellsWhoHasAVolume(t *testing.T) {
+	s := startTarget(t, func(*target.Config) {})
+	expectSessions(t, s, 0, "")
+	reader, reply, err := opener{t: t, target: s, owner: 1, readOnly: true}.open()
+	if err != nil || !reply.ReadOnly {
+		t.Fatalf("%+v, %v", reply, err)
+	}
+	expectSessions(t, s, 1, "")
+	destroy(t, reader)
+	for range 2 {
+		if _, _, err := (opener{t: t, target: s, owner: 2, exclusive: true}).open(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expectSessions(t, s, 2, "program c through relay 127.0.0.1")
+}
+
+// TestALostSessionKeepsNobodyOut ends a session as the crash of a relay does.
+func TestALostSessionKeepsNobodyOut(t *testing.T) {
+	s := startTarget(t, func(*target.Config) {})
+	lost, _, err := opener{t: t, target: s, owner: 0, exclusive: true}.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost.Close(errors.New("the relay has crashed"))
+	await(t, "the volume is free", func() bool {
+		r, _, err := opener{t: t, target: s, owner: 1, exclusive: true}.open()
+		if err == nil {
+			destroy(t, r)
+		}
+		return err == nil
+	})
+}
+
+func TestOneOfManyOpensAVolumeExclusively(t *testing.T) {
+	s := startTarget(t, func(*target.Config) {})
+	for range 20 {
+		var group sync.WaitGroup
+		var mu sync.Mutex
+		var winners []*controlmsg.Requester
+		for owner := range byte(6) {
+			group.Go(func() {
+				r, _, err := opener{t: t, target: s, owner: owner, exclusive: true}.open()
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case err == nil:
+					winners = append(winners, r)
+				case !errors.Is(err, status.InUse):
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+		if len(winners) != 1 {
+			t.Fatalf("%d owners have the volume exclusively", len(winners))
+		}
+		destroy(t, winners[0])
+	}
+}

@@ -1,0 +1,98 @@
+package chain
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/relay"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestAVolumeOpenedForReadingCannotBeChanged(t *testing.T) {
+	for _, isolated := range []relay.Isolation{relay.Direct, relay.Staged} {
+		c := start(t, options{channel: func(c *relay.ChannelConfig) { c.Isolation = isolated }})
+		writer := c.open(c.config())
+		content := randomBytes(t, 3*blockSize)
+		if _, err := writer.WriteAt(content, 0); err != nil {
+			t.Fatal(err)
+		}
+		config := c.config()
+		config.ReadOnly = true
+		reader := c.open(config)
+		if !reader.Info().ReadOnly || writer.Info().ReadOnly {
+			t.Errorf("%v: the reader's volume is described as %+v", isolated, reader.Info())
+		}
+		for name, change := range map[string]func() error{
+			"write":        func() error { _, err := reader.WriteAt(make([]byte, blockSize), 0); return err },
+			"write a part": func() error { _, err := reader.WriteAt([]byte{1}, 7); return err },
+			"trim":         func() error { return reader.Trim(0, blockSize) },
+			"write zeroes": func() error { return reader.WriteZeroes(0, blockSize) },
+		} {
+			if err := change(); !errors.Is(err, status.NotPermitted) {
+				t.Errorf("%v: %s: %v", isolated, name, err)
+			}
+		}
+		if err := reader.Flush(); err != nil {
+			t.Errorf("%v: flush: %v", isolated, err)
+		}
+		got := make([]byte, len(content))
+		if _, err := reader.ReadAt(got, 0); err != nil || !bytes.Equal(got, content) {
+			t.Errorf("%v: the content has changed (%v)", isolated, err)
+		}
+	}
+}
+
+func TestOneClientAtATimeOpensAnExclusiveVolume(t *testing.T) {
+	c := start(t, options{spec: volumeName + "=memory:8MiB,exclusive"})
+	first, err := client.Open(c.context(), c.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !first.Info().Exclusive {
+		t.Errorf("the volume is described as %+v", first.Info())
+	}
+	config := c.config()
+	config.ReadOnly = true
+	if _, err := client.Open(c.context(), config); !errors.Is(err, status.InUse) ||
+		!strings.Contains(err.Error(), "(process ") {
+		t.Errorf("second client: %v", err)
+	}
+	info, err := client.Describe(c.context(), c.config())
+	if err != nil || !info.Exclusive || info.Sessions != 1 || info.Size != volumeSize ||
+		!strings.Contains(info.Holder, "(process ") {
+		t.Errorf("the volume is described as %+v, %v", info, err)
+	}
+	if err := first.Close(c.context()); err != nil {
+		t.Fatal(err)
+	}
+	c.open(c.config())
+}
+
+// TestAnExclusiveVolumeStaysWithItsClient loses the session again and again.
+func TestAnExclusiveVolumeStaysWithItsClient(t *testing.T) {
+	c := newChain(t)
+	c.startTarget(options{spec: volumeName + "=file:" + t.TempDir() + "/disk.img,size=8MiB"}, loopback)
+	t.Cleanup(func() { c.stopTarget() })
+	c.startRelay(options{})
+	t.Cleanup(func() { c.stopRelay() })
+	config := c.config()
+	config.Exclusive, config.Reconnect = true, reconnecting()
+	v := c.open(config)
+	for range 5 {
+		before := v.Reconnections().Count
+		c.stopRelay()
+		c.startRelay(options{})
+		c.await("the volume has been reopened", func() bool {
+			return v.Reconnections().Count > before
+		})
+		if !v.Info().Exclusive {
+			t.Fatalf("the reopened volume is described as %+v", v.Info())
+		}
+		if _, err := client.Open(c.context(), c.config()); !errors.Is(err, status.InUse) {
+			t.Errorf("another client: %v", err)
+		}
+	}
+}
