@@ -65,8 +65,17 @@ func (c *connectionFlags) openVolume(ctx context.Context, config client.Config) 
 		return nil, err
 	}
 	v, err := c.open(ctx, config)
+	for begun := time.Now(); config.Exclusive && errors.Is(err, status.InUse) &&
+		time.Since(begun) < releaseTime && ctx.Err() == nil; {
+		time.Sleep(releaseTime / 4)
+		v, err = c.open(ctx, config)
+	}
 	return v, connectError(err)
 }
+
+// releaseTime is how long to wait for a volume that is in use: a client that was killed a moment
+// ago may still have it.
+const releaseTime = time.Second
 
 // describeVolume describes the volume without opening it.
 func (c *connectionFlags) describeVolume(ctx context.Context) (client.Info, error) {

@@ -37,6 +37,9 @@ type use struct {
 // String returns the text for people.
 func (u *use) String() string {
 	text := fmt.Sprintf("%d sessions", u.Sessions)
+	if u.Sessions == 1 {
+		text = "1 session"
+	}
 	if u.Holder != "" {
 		text += ", exclusively by " + u.Holder
 	}

@@ -38,7 +38,7 @@ func TestFindRecognizesWhatToolsMake(t *testing.T) {
 		t.Run(test.command, func(t *testing.T) {
 			words := strings.Fields(test.command)
 			if _, err := exec.LookPath(words[0]); err != nil {
-				t.Skipf("%v", err)
+				t.Skip("the tool is not installed")
 			}
 			path := filepath.Join(t.TempDir(), "device")
 			if err := os.WriteFile(path, nil, 0o600); err != nil {

@@ -127,6 +127,14 @@ func (a *acknowledgedWrites) recordLoss(q *Queue, from, to *session) {
 	a.lost += acknowledged - durable
 }
 
+// reportAgain is called when nobody has received the ErrWritesLost that a flush on q has failed with.
+func (a *acknowledgedWrites) reportAgain(q *Queue) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	q.lossesSeen--
+	a.reported--
+}
+
 func (a *acknowledgedWrites) lostCount() uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -20,7 +20,9 @@ var errNoSync = status.Errorf(status.BadState,
 
 // ReadAt implements io.ReaderAt for any offset and length; it returns io.EOF at the end of the
 // volume. Requests larger than Info.BufferSize are split and carried out in parallel.
-func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
+func (v *Volume) ReadAt(p []byte, off int64) (int, error) { return v.readAt(nil, p, off) }
+
+func (v *Volume) readAt(c *call, p []byte, off int64) (int, error) {
 	s, err := v.acquireSync()
 	if err != nil {
 		return 0, err
@@ -37,7 +39,7 @@ func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
 	if short {
 		p = p[:rest]
 	}
-	n, err := s.transfer(p, uint64(off), s.startRead, s.finishRead)
+	n, err := s.transfer(c, p, uint64(off), s.startRead, s.finishRead)
 	if err == nil && short {
 		err = io.EOF
 	}
@@ -48,7 +50,9 @@ func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
 // block by reading, changing, and writing back the whole block. That never undoes a concurrent
 // WriteAt, Trim, or WriteZeroes of this Volume, but it may undo a write to the same block by
 // another client or through a Queue.
-func (v *Volume) WriteAt(p []byte, off int64) (int, error) {
+func (v *Volume) WriteAt(p []byte, off int64) (int, error) { return v.writeAt(nil, p, off) }
+
+func (v *Volume) writeAt(c *call, p []byte, off int64) (int, error) {
 	s, err := v.acquireSync()
 	if err != nil {
 		return 0, err
@@ -59,18 +63,18 @@ func (v *Volume) WriteAt(p []byte, off int64) (int, error) {
 			"write of %d bytes at offset %d is outside the volume of %d bytes",
 			len(p), off, v.info.Size)
 	}
-	return s.write(p, uint64(off))
+	return s.write(c, p, uint64(off))
 }
 
 // Flush makes all writes that completed before the call durable.
 func (v *Volume) Flush() error { return v.submitAndWait(iomsg.Flush, 0, 0) }
 
 // Trim discards the content of a range of whole blocks. What reads return afterwards is undefined.
-func (v *Volume) Trim(off, length int64) error { return v.clearRange(iomsg.Trim, off, length) }
+func (v *Volume) Trim(off, length int64) error { return v.clearRange(nil, iomsg.Trim, off, length) }
 
 // WriteZeroes makes a range of whole blocks read as zeroes.
 func (v *Volume) WriteZeroes(off, length int64) error {
-	return v.clearRange(iomsg.WriteZeroes, off, length)
+	return v.clearRange(nil, iomsg.WriteZeroes, off, length)
 }
 
 // longestRange is the most bytes that a request without data may cover. It fits the 32-bit length
@@ -78,7 +82,7 @@ func (v *Volume) WriteZeroes(off, length int64) error {
 const longestRange = 1 << 30
 
 // clearRange carries out a Trim or WriteZeroes in as many requests as it takes.
-func (v *Volume) clearRange(t iomsg.Type, off, length int64) error {
+func (v *Volume) clearRange(c *call, t iomsg.Type, off, length int64) error {
 	if off < 0 || length < 0 || uint64(off) > v.info.Size ||
 		uint64(length) > v.info.Size-uint64(off) {
 		return status.Errorf(status.InvalidValue,
@@ -92,6 +96,9 @@ func (v *Volume) clearRange(t iomsg.Type, off, length int64) error {
 			t, length, off, block)
 	}
 	for length > 0 {
+		if err := c.err(); err != nil {
+			return err
+		}
 		n := min(length, longestRange)
 		if err := v.submitAndWait(t, uint64(off), uint32(n)); err != nil {
 			return err
@@ -121,25 +128,25 @@ func (v *Volume) submitAndWait(t iomsg.Type, offset uint64, length uint32) error
 
 // write writes the partial block at the start, the whole blocks, and the partial block at the end,
 // one after the other.
-func (s *syncIO) write(p []byte, offset uint64) (int, error) {
+func (s *syncIO) write(c *call, p []byte, offset uint64) (int, error) {
 	block := uint64(s.volume.info.BlockSize)
 	done := 0
 	if inside := offset % block; inside > 0 && len(p) > 0 {
 		head := p[:min(uint64(len(p)), block-inside)]
-		if err := s.writePart(head, offset); err != nil {
+		if err := s.writePart(c, head, offset); err != nil {
 			return 0, err
 		}
 		done = len(head)
 	}
 	whole := uint64(len(p)-done) &^ (block - 1)
 	if whole > 0 {
-		n, err := s.writeBlocks(p[done:][:whole], offset+uint64(done))
+		n, err := s.writeBlocks(c, p[done:][:whole], offset+uint64(done))
 		if done += n; err != nil {
 			return done, err
 		}
 	}
 	if tail := p[done:]; len(tail) > 0 {
-		if err := s.writePart(tail, offset+uint64(done)); err != nil {
+		if err := s.writePart(c, tail, offset+uint64(done)); err != nil {
 			return done, err
 		}
 	}
@@ -147,14 +154,14 @@ func (s *syncIO) write(p []byte, offset uint64) (int, error) {
 }
 
 // writeBlocks writes whole blocks.
-func (s *syncIO) writeBlocks(p []byte, offset uint64) (int, error) {
+func (s *syncIO) writeBlocks(c *call, p []byte, offset uint64) (int, error) {
 	held := s.ranges.lock(offset, offset+uint64(len(p)), false)
 	defer s.ranges.unlock(held)
-	return s.transfer(p, offset, s.startWrite, s.finishWrite)
+	return s.transfer(c, p, offset, s.startWrite, s.finishWrite)
 }
 
 // writePart writes a part of one block.
-func (s *syncIO) writePart(p []byte, offset uint64) error {
+func (s *syncIO) writePart(c *call, p []byte, offset uint64) error {
 	block := uint64(s.volume.info.BlockSize)
 	start := offset &^ (block - 1)
 	held := s.ranges.lock(start, start+block, true)
@@ -165,7 +172,9 @@ func (s *syncIO) writePart(p []byte, offset uint64) error {
 	if err := slot.wait(); err != nil {
 		return err
 	}
-	copy(slot.buffer[offset-start:], p)
+	if err := c.copy(slot.buffer[offset-start:], p); err != nil {
+		return err
+	}
 	slot.start(iomsg.Write, start, uint32(block))
 	return slot.wait()
 }
@@ -173,6 +182,7 @@ func (s *syncIO) writePart(p []byte, offset uint64) error {
 // piece is a part of a transfer that fits into one slot's buffer.
 type piece struct {
 	slot   *syncSlot
+	call   *call
 	data   []byte // the caller's
 	offset uint64 // position of data in the volume, in bytes
 }
@@ -180,7 +190,7 @@ type piece struct {
 // transfer splits a read or write into pieces and keeps several of them in flight. It returns how
 // many bytes from the start were transferred without a gap.
 func (s *syncIO) transfer(
-	p []byte, offset uint64, start func(*piece), finish func(*piece) error,
+	c *call, p []byte, offset uint64, start, finish func(*piece) error,
 ) (int, error) {
 	var pending []piece
 	var failure error
@@ -200,9 +210,14 @@ func (s *syncIO) transfer(
 			continue
 		}
 		n := min(uint64(len(p)), uint64(len(slot.buffer))-offset%uint64(s.volume.info.BlockSize))
-		pending = append(pending, piece{slot: slot, data: p[:n], offset: offset})
+		next := piece{slot: slot, call: c, data: p[:n], offset: offset}
+		if failure = start(&next); failure != nil {
+			s.free <- slot
+			p = nil
+			continue
+		}
+		pending = append(pending, next)
 		p, offset = p[n:], offset+n
-		start(&pending[len(pending)-1])
 	}
 	return done, failure
 }
@@ -232,9 +247,13 @@ func (s *syncIO) span(p *piece) (start uint64, length uint32) {
 	return start, uint32(end - start)
 }
 
-func (s *syncIO) startRead(p *piece) {
+func (s *syncIO) startRead(p *piece) error {
+	if err := p.call.err(); err != nil {
+		return err
+	}
 	start, length := s.span(p)
 	p.slot.start(iomsg.Read, start, length)
+	return nil
 }
 
 func (s *syncIO) finishRead(p *piece) error {
@@ -242,13 +261,15 @@ func (s *syncIO) finishRead(p *piece) error {
 		return err
 	}
 	start, _ := s.span(p)
-	copy(p.data, p.slot.buffer[p.offset-start:])
-	return nil
+	return p.call.copy(p.data, p.slot.buffer[p.offset-start:])
 }
 
-func (s *syncIO) startWrite(p *piece) {
-	copy(p.slot.buffer, p.data)
+func (s *syncIO) startWrite(p *piece) error {
+	if err := p.call.copy(p.slot.buffer, p.data); err != nil {
+		return err
+	}
 	p.slot.start(iomsg.Write, p.offset, uint32(len(p.data)))
+	return nil
 }
 
 func (s *syncIO) finishWrite(p *piece) error { return p.slot.wait() }

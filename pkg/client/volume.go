@@ -132,8 +132,10 @@ func Describe(ctx context.Context, config Config) (Info, error) {
 			config.ChannelName, config.Device, err)
 	}
 	s := newSession(&Volume{config: config}, connection, 1)
-	_, err = s.describe(ctx)
-	s.close(nil)
+	if _, err = s.describe(ctx); err == nil {
+		_, err = s.requester.Call(ctx, &controlmsg.DestroyObjects{})
+	}
+	s.close(err)
 	if err != nil {
 		return Info{}, fmt.Errorf("describe the volume of channel %q on device %q: %w",
 			config.ChannelName, config.Device, err)

@@ -2,6 +2,7 @@ package chain
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -137,6 +138,45 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 				t.Errorf("flush: %v", err)
 			}
 		})
+	}
+}
+
+// TestTheMemoryOfACallerThatHasLeftIsNotTouched uses a buffer as soon as a call has returned. The
+// race detector sees what else does.
+func TestTheMemoryOfACallerThatHasLeftIsNotTouched(t *testing.T) {
+	c := start(t, options{})
+	v := c.open(c.config())
+	buffer := make([]byte, 8*blockSize)
+	left, stayed := 0, 0
+	for i := 0; left < 50 || stayed < 50; i++ {
+		ctx, cancel := context.WithTimeout(c.context(), time.Duration(i%40)*10*time.Microsecond)
+		var err error
+		if i%2 == 0 {
+			_, err = v.ReadAtContext(ctx, buffer, 100)
+		} else {
+			_, err = v.WriteAtContext(ctx, buffer, 100)
+		}
+		cancel()
+		switch {
+		case err == nil:
+			stayed++
+		case errors.Is(err, context.DeadlineExceeded):
+			left++
+		default:
+			t.Fatal(err)
+		}
+		if i%40 == 0 {
+			if _, err := v.ReadAtContext(c.context(), buffer, 100); err != nil {
+				t.Fatal(err)
+			}
+			stayed++
+		}
+		for j := range buffer {
+			buffer[j] = byte(i)
+		}
+		if !bytes.Equal(buffer, bytes.Repeat([]byte{byte(i)}, len(buffer))) {
+			t.Fatal("the buffer changed after its call had returned")
+		}
 	}
 }
 

@@ -16,9 +16,9 @@ import (
 
 func TestAKilledInitiatorIsReleasedAndOthersContinue(t *testing.T) {
 	c := startObservedChain(t, "disk=memory:64MiB")
-	victim := c.startIO(append(bench(32), "--length", "32MiB")...)
-	other := c.initiator("verify", "--queues", "1", "--queue-depth", "16", "--runtime", patience,
-		"--offset", "32MiB", "--length", "1MiB", "--output", "json")
+	victim := c.startIO(append(bench(32), "--overwrite", "--length", "32MiB")...)
+	other := c.initiator("verify", "--overwrite", "--queues", "1", "--queue-depth", "16",
+		"--runtime", patience, "--offset", "32MiB", "--length", "1MiB", "--output", "json")
 	eventually(t, "both are connected",
 		func() bool { return sumMetric(c.scrape(c.relay), "zc_relay_sessions") == 2 })
 	victim.signal(syscall.SIGKILL)
@@ -113,10 +113,10 @@ func TestVerifyDetectsAndLocatesCorruption(t *testing.T) {
 func TestConcurrentVerifiersFindNothing(t *testing.T) {
 	c := startChain(t, "disk=memory:64MiB")
 	c.startRelay("second")
-	first := c.initiator("verify", "--queues", "4", "--queue-depth", "64", "--passes", "2",
-		"--length", "32MiB")
-	second := c.initiatorAt("second", "verify", "--queues", "4", "--queue-depth", "64",
-		"--passes", "2", "--offset", "32MiB")
+	first := c.initiator("verify", "--overwrite", "--queues", "4", "--queue-depth", "64",
+		"--passes", "2", "--length", "32MiB")
+	second := c.initiatorAt("second", "verify", "--overwrite", "--queues", "4",
+		"--queue-depth", "64", "--passes", "2", "--offset", "32MiB")
 	for _, run := range []*process{first, second} {
 		if code := run.wait(); code != 0 {
 			t.Errorf("verify exited with %d", code)

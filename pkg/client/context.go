@@ -1,0 +1,140 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+)
+
+// ReadAtContext is ReadAt, except that it also returns when ctx ends, with the cause of that. Then
+// it returns 0 bytes, and the content of p is undefined, but does not change any more.
+func (v *Volume) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
+	return during(ctx, func(c *call) (int, error) { return v.readAt(c, p, off) })
+}
+
+// WriteAtContext is WriteAt, except that it also returns when ctx ends, with the cause of that. Then
+// it returns 0 bytes, and any part of p may have been written, or may be written until the volume is
+// closed. The caller may use p again.
+func (v *Volume) WriteAtContext(ctx context.Context, p []byte, off int64) (int, error) {
+	return during(ctx, func(c *call) (int, error) { return v.writeAt(c, p, off) })
+}
+
+// FlushContext is Flush, except that it also returns when ctx ends, with the cause of that. The
+// flush goes on. If it then fails with ErrWritesLost, the next flush or Close does, too.
+func (v *Volume) FlushContext(ctx context.Context) error {
+	s := v.sync.Load()
+	_, err := during(ctx, func(c *call) (int, error) {
+		err := v.Flush()
+		if c.end(0, err) != nil && errors.Is(err, ErrWritesLost) {
+			v.writes.reportAgain(s.queue)
+		}
+		return 0, err
+	})
+	return err
+}
+
+// TrimContext is Trim, except that it also returns when ctx ends, with the cause of that. Any part
+// of the range may then have been trimmed, or may be trimmed until the volume is closed.
+func (v *Volume) TrimContext(ctx context.Context, off, length int64) error {
+	_, err := during(ctx, func(c *call) (int, error) {
+		return 0, v.clearRange(c, iomsg.Trim, off, length)
+	})
+	return err
+}
+
+// WriteZeroesContext is WriteZeroes, except that it also returns when ctx ends, with the cause of
+// that. Any part of the range may then have been zeroed, or may be zeroed until the volume is
+// closed.
+func (v *Volume) WriteZeroesContext(ctx context.Context, off, length int64) error {
+	_, err := during(ctx, func(c *call) (int, error) {
+		return 0, v.clearRange(c, iomsg.WriteZeroes, off, length)
+	})
+	return err
+}
+
+// call is one call of a blocking method whose caller may leave before it has ended. Requests cannot
+// be called back, so the call goes on, but no longer touches the caller's memory and starts nothing
+// new. A nil call is one whose caller stays.
+type call struct {
+	mu    sync.Mutex
+	left  error // why the caller has left before the end
+	ended chan struct{}
+	n     int // the outcome, once ended is closed
+	fault error
+}
+
+// during carries out a call on its own goroutine and waits until it has ended, or until ctx ends.
+func during(ctx context.Context, carryOut func(*call) (int, error)) (int, error) {
+	if err := context.Cause(ctx); err != nil {
+		return 0, err
+	}
+	if ctx.Done() == nil {
+		return carryOut(nil)
+	}
+	c := &call{ended: make(chan struct{})}
+	go func() {
+		n, err := carryOut(c)
+		_ = c.end(n, err)
+	}()
+	select {
+	case <-c.ended:
+	case <-ctx.Done():
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.left = context.Cause(ctx); !c.hasEnded() {
+			return 0, c.left
+		}
+	}
+	return c.n, c.fault
+}
+
+// hasEnded reports whether end has been called.
+func (c *call) hasEnded() bool {
+	select {
+	case <-c.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// end hands the outcome to the caller, or returns why the caller has left without it. Only the first
+// call has an effect.
+func (c *call) end(n int, err error) error {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.left == nil && !c.hasEnded() {
+		c.n, c.fault = n, err
+		close(c.ended)
+	}
+	return c.left
+}
+
+// err returns why the caller has left, or nil if it has not.
+func (c *call) err() error {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.left
+}
+
+// copy copies to or from the caller's memory, unless the caller has left.
+func (c *call) copy(to, from []byte) error {
+	if c == nil {
+		copy(to, from)
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.left == nil {
+		copy(to, from)
+	}
+	return c.left
+}

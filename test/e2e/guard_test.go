@@ -1,0 +1,49 @@
+package e2e
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestVolumesAreProtected writes a file system to the volume, with the tools of an administrator.
+func TestVolumesAreProtected(t *testing.T) {
+	c := startObservedChain(t, "disk=memory:64MiB")
+	image := c.dir + "/image"
+	if _, err := exec.LookPath("mkfs.ext4"); err != nil {
+		t.Skip("mkfs.ext4 is not installed")
+	}
+	if output, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", image, "32M").
+		CombinedOutput(); err != nil {
+		t.Fatalf("mkfs.ext4: %v\n%s", err, output)
+	}
+	c.mustRun("put", image)
+	for _, command := range [][]string{
+		{"verify", "--passes", "1"}, {"bench", "--rw", "randwrite", "--runtime", "1s"},
+	} {
+		run := c.initiator(command...)
+		if code := run.wait(); code != 2 ||
+			!strings.Contains(run.stderr.String(), "ext2, ext3 or ext4 file system") {
+			t.Errorf("%q on a file system exited with %d", command, code)
+		}
+	}
+	c.mustRun("get", image+".copy")
+	check := exec.CommandContext(t.Context(), "e2fsck", "-fn", image+".copy")
+	if output, err := check.CombinedOutput(); err != nil {
+		t.Errorf("e2fsck: %v\n%s", err, output)
+	}
+
+	holder := c.startIO("verify", "--overwrite", "--runtime", patience, "--queues", "1",
+		"--queue-depth", "4", "--output", "json")
+	run := c.initiator("verify", "--passes", "1")
+	if code := run.wait(); code != 2 || !strings.Contains(run.stderr.String(), "IN_USE") ||
+		!strings.Contains(run.stderr.String(), "(process ") {
+		t.Errorf("verify of a volume in use exited with %d", code)
+	}
+	run = c.initiator("info")
+	if code := run.wait(); code != 0 || !strings.Contains(run.stdout.String(), "1 session") {
+		t.Errorf("info exited with %d", code)
+	}
+	holder.interruptVerify()
+	c.mustRun("verify", "--passes", "1")
+}
