@@ -1,0 +1,170 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
+	"github.com/zc-relay/zc-relay/pkg/retry"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// docs/client.md shows the bodies of these examples: TestTheGuideShowsTheseExamples.
+
+// chain starts a target and a relay in this process, for the examples. provider reaches the relay.
+func chain() (provider comch.Provider, stop func()) {
+	ctx := context.Background()
+	directory, err := os.MkdirTemp("", "client-guide")
+	must(err)
+	channel := emulated.New(emulated.Options{Directory: filepath.Join(directory, "comch")})
+	network := iwarp.New(iwarp.Options{})
+	stopTarget, address := startTarget(ctx, network, netip.MustParseAddr("127.0.0.1"), "disk")
+	stopRelay := startRelay(ctx, channel, network, address, "disk")
+	return channel, func() {
+		stopRelay()
+		stopTarget()
+		must(os.RemoveAll(directory))
+	}
+}
+
+func ExampleOpen() {
+	provider, stop := chain()
+	defer stop()
+	ctx := context.Background()
+
+	disk, err := client.Open(ctx, client.Config{
+		Provider: provider, Device: emulated.DefaultHostDevice,
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	// A Volume is an io.ReaderAt and an io.WriterAt, so everything that works on them works on it.
+	copied, err := io.Copy(io.NewOffsetWriter(disk, 1000), bytes.NewReader([]byte("hello, block")))
+	fmt.Println(copied, err)
+	text, err := io.ReadAll(io.NewSectionReader(disk, 1000, 12))
+	fmt.Printf("%q %v\n", text, err)
+	if err := disk.Flush(); err != nil { // now it survives the target
+		fmt.Println(err)
+	}
+	if err := disk.Close(ctx); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// 12 <nil>
+	// "hello, block" <nil>
+}
+
+func ExampleVolume_ReadAtContext() {
+	provider, stop := chain()
+	defer stop()
+	disk, err := client.Open(context.Background(), client.Config{
+		Provider: provider, Device: emulated.DefaultHostDevice,
+		Reconnect: &retry.Policy{}, // wait for a relay or target that went away
+	})
+	must(err)
+
+	block := make([]byte, 4096)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	_, err = disk.ReadAtContext(ctx, block, 0)
+	switch {
+	case err == nil:
+		fmt.Println("read")
+	case errors.Is(err, context.DeadlineExceeded):
+		fmt.Println("the volume did not come back in time")
+	case errors.Is(err, status.IOFailed):
+		fmt.Println("the target's disk failed")
+	}
+
+	must(disk.Close(context.Background()))
+	// Output: read
+}
+
+func ExampleQueue() {
+	provider, stop := chain()
+	defer stop()
+	ctx := context.Background()
+
+	const depth, size = 32, 4096
+	disk, err := client.Open(ctx, client.Config{
+		Provider: provider, Device: emulated.DefaultHostDevice,
+		Queues: 1, Depth: depth, BufferSize: size,
+	})
+	must(err)
+	engine, err := progress.NewEngine(progress.Policy{})
+	must(err)
+	queue := disk.Queue(0)
+	must(queue.Attach(engine))
+
+	// Read the first 200 blocks, 32 at a time. The data of the request with tag t arrives in
+	// buffer t of the volume's memory.
+	results := make([]client.Result, depth)
+	free := make([]uint64, depth)
+	for i := range free {
+		free[i] = uint64(i)
+	}
+	next, done := uint64(0), 0
+	for done < 200 {
+		for next < 200 && len(free) > 0 {
+			tag := free[len(free)-1]
+			must(queue.Submit(&client.Request{Type: iomsg.Read, Offset: next * size,
+				Length: size, Memory: tag * size, Tag: tag}))
+			free = free[:len(free)-1]
+			next++
+		}
+		queue.Flush()
+		n := queue.Poll(results)
+		for _, result := range results[:n] {
+			must(result.Err())
+			_ = disk.Memory()[result.Tag*size:][:size] // the data
+			free = append(free, result.Tag)
+			done++
+		}
+		engine.Idle(n) // sleeps if there is nothing to do
+	}
+	fmt.Println(done, "blocks")
+
+	queue.Detach(engine)
+	must(engine.Close())
+	must(disk.Close(ctx))
+	// Output: 200 blocks
+}
+
+func ExampleOwner() {
+	provider, stop := chain()
+	defer stop()
+	ctx := context.Background()
+
+	config := client.Config{
+		Provider: provider, Device: emulated.DefaultHostDevice,
+		Exclusive: true, Owner: client.NewOwner("database on host-a"),
+	}
+	disk, err := client.Open(ctx, config)
+	must(err)
+	log, err := client.Open(ctx, config) // the same owner
+	must(err)
+	config.Owner = client.NewOwner("backup on host-b")
+	_, err = client.Open(ctx, config)
+	fmt.Println(errors.Is(err, status.InUse))
+	info, err := client.Describe(ctx, config)
+	must(err)
+	fmt.Println(info.Sessions, "sessions")
+
+	must(errors.Join(disk.Close(ctx), log.Close(ctx)))
+	// Output:
+	// true
+	// 2 sessions
+}
