@@ -31,6 +31,7 @@ type echoServer struct {
 
 	mu     sync.Mutex
 	active int
+	errors []error // that have ended sessions before they began, the last few
 }
 
 func startServer(t *testing.T, directory string) *echoServer {
@@ -63,6 +64,9 @@ func (s *echoServer) close(t *testing.T) {
 	<-s.thread
 	if err := errors.Join(closeErr, s.engine.Close()); err != nil {
 		t.Error(err)
+	}
+	if t.Failed() {
+		t.Logf("the server could not serve clients: %v", s.errors)
 	}
 }
 
@@ -105,6 +109,9 @@ func (s *echoServer) serve(ctx context.Context, connection comch.Connection) {
 	defer cancel()
 	path, err := newDataPath(setupCtx, connection)
 	if err != nil {
+		s.mu.Lock()
+		s.errors = append(s.errors[max(0, len(s.errors)-9):], err)
+		s.mu.Unlock()
 		return
 	}
 	entered := s.do(func() error {
