@@ -14,9 +14,9 @@ func (v *Volume) ReadAtContext(ctx context.Context, p []byte, off int64) (int, e
 	return during(ctx, func(c *call) (int, error) { return v.readAt(c, p, off) })
 }
 
-// WriteAtContext is WriteAt, except that it also returns when ctx ends, with the cause of that. Then
-// it returns 0 bytes, and any part of p may have been written, or may be written until the volume is
-// closed. The caller may use p again.
+// WriteAtContext is WriteAt, except that it also returns when ctx ends, with the cause of that.
+// Then it returns 0 bytes, and any part of p may have been written, or may be written until the
+// volume is closed. The caller may use p again.
 func (v *Volume) WriteAtContext(ctx context.Context, p []byte, off int64) (int, error) {
 	return during(ctx, func(c *call) (int, error) { return v.writeAt(c, p, off) })
 }
@@ -100,8 +100,8 @@ func (c *call) hasEnded() bool {
 	}
 }
 
-// end hands the outcome to the caller, or returns why the caller has left without it. Only the first
-// call has an effect.
+// end hands the outcome to the caller, or returns why the caller has left without it. Only the
+// first call has an effect.
 func (c *call) end(n int, err error) error {
 	if c == nil {
 		return nil

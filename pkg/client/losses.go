@@ -127,7 +127,8 @@ func (a *acknowledgedWrites) recordLoss(q *Queue, from, to *session) {
 	a.lost += acknowledged - durable
 }
 
-// reportAgain is called when nobody has received the ErrWritesLost that a flush on q has failed with.
+// reportAgain is called when nobody has received the ErrWritesLost that a flush on q has failed
+// with.
 func (a *acknowledgedWrites) reportAgain(q *Queue) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
