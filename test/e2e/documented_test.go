@@ -241,7 +241,7 @@ func TestLinesThatTheOriginalsRejectAreExplained(t *testing.T) {
 	writeFile(t, d.path("host/short.sbc"), make([]byte, 10))
 	for line, want := range map[string]string{
 		"./doca_dma_copy -f /tmp/x":                                                                                 "--pci-addr is missing",
-		"./doca_dma_copy -d b1:00.1 -f /tmp/x --dpdk":                                                               "unknown flag: --dpdk",
+		"./doca_dma_copy -d b1:00.1 -f /tmp/x --dpdk":                                                               "unknown flag --dpdk",
 		"./doca_storage_target_rdma -d 03:00.0 --listen-port 70000":                                                 "65535",
 		"./doca_storage_target_rdma -d 03:00.0 --block-count 0":                                                     "--block-count 0 is no volume",
 		"./doca_storage_target_rdma --binary-content /root/short.bin":                                               "100 bytes of content, but 128 blocks of 4096 are 524288 bytes",
@@ -254,7 +254,7 @@ func TestLinesThatTheOriginalsRejectAreExplained(t *testing.T) {
 		"./doca_storage_initiator_comch -d 3b:00.0 --cpu 0":                                                         "execution-strategy",
 		"./doca_storage_initiator_comch -d 3b:00.0 --execution-strategy read_throughput_test --control-timeout 0":   "(--control-timeout) is not positive",
 		"./doca_storage_initiator_comch -d 3b:00.0 --execution-strategy read_throughput_test --sdk-log-level 55":    "not one of 10, 20",
-		"./doca_storage_initiator_comch -d 3b:00.0 --execution-strategy read_throughput_test --matrix-type vanilla": "unknown flag: --matrix-type",
+		"./doca_storage_initiator_comch -d 3b:00.0 --execution-strategy read_throughput_test --matrix-type vanilla": "unknown flag --matrix-type",
 	} {
 		p := d.start(line)
 		if code := p.wait(); code != 2 || !strings.Contains(p.stderr.String(), want) {
