@@ -460,11 +460,7 @@ func (s *suite) testClose(t *testing.T, from, to comch.Connection) {
 	awaitDone(t, from)
 	awaitDone(t, to)
 	wantCode(t, "reason of the side that closed", from.Err(), status.Shutdown)
-	if s.capabilities.RejectionReasons {
-		wantCode(t, "reason of the other side", to.Err(), status.Shutdown)
-	} else {
-		wantCode(t, "reason of the other side", to.Err(), status.ConnectionReset)
-	}
+	wantCode(t, "reason of the other side", to.Err(), s.codeOfEnd())
 }
 
 func testAbort(t *testing.T, from, to comch.Connection) {

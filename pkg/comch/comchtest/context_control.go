@@ -37,11 +37,19 @@ func (s *suite) testConnectionEvents(t *testing.T) {
 	c.must(c.client.Stop())
 	c.await("the disconnection", func() bool { return len(c.server.events) == 2 })
 	event = c.server.events[1]
-	if event.what != "disconnected" || !event.successful || event.connection != c.atServer ||
-		event.connection.UserData != "mine" {
+	if event.what != "disconnected" || event.successful != s.capabilities.RejectionReasons ||
+		event.connection != c.atServer || event.connection.UserData != "mine" {
 		t.Errorf("second event is %+v", event)
 	}
-	wantCode(t, "why the connection ended", event.connection.Err(), status.Shutdown)
+	wantCode(t, "why the connection ended", event.connection.Err(), s.codeOfEnd())
+}
+
+// codeOfEnd returns what a side learns when the other has ended the connection in order.
+func (s *suite) codeOfEnd() status.Code {
+	if s.capabilities.RejectionReasons {
+		return status.Shutdown
+	}
+	return status.ConnectionReset
 }
 
 func (s *suite) testRefusedEvent(t *testing.T) {
@@ -131,7 +139,7 @@ func (s *suite) testDisconnectOne(t *testing.T) {
 	h.must(server.Disconnect(first.atServer))
 	wantCode(t, "disconnect a second time", server.Disconnect(first.atServer), status.NotConnected)
 	h.awaitState(first.client, progress.Idle)
-	wantCode(t, "why the first client is idle", first.client.Err(), status.Shutdown)
+	wantCode(t, "why the first client is idle", first.client.Err(), s.codeOfEnd())
 	first.client.check(t, progress.Idle, progress.Starting, progress.Running, progress.Stopping,
 		progress.Idle)
 	h.await("the disconnection", func() bool { return len(server.events) == 3 })
@@ -189,7 +197,7 @@ func (s *suite) testServerStop(t *testing.T) {
 	h.awaitState(consumer, progress.Idle)
 	for _, c := range pairs {
 		h.awaitState(c.client, progress.Idle)
-		wantCode(t, "why a client is idle", c.client.Err(), status.Shutdown)
+		wantCode(t, "why a client is idle", c.client.Err(), s.codeOfEnd())
 	}
 	ended := 0
 	for _, event := range server.events {
@@ -203,7 +211,7 @@ func (s *suite) testServerStop(t *testing.T) {
 	again := h.newClient(server.name, nil)
 	h.must(again.Start(h.engine))
 	h.awaitState(again, progress.Idle)
-	wantCode(t, "why a client of a stopped server is idle", again.Err(), status.NotFound)
+	s.wantRejection(t, "why a client of a stopped server is idle", again.Err(), status.NotFound)
 }
 
 func (s *suite) testClientStop(t *testing.T) {

@@ -271,6 +271,7 @@ func (s *suite) testDataPath(t *testing.T) {
 		func(t *testing.T) { s.bothWays(t, testPartialPoll) })
 	t.Run("ReceivesIntoTheApplicationsMemory", s.testOwnMemory)
 	t.Run("NumberOfReceivesNeedNotBeAPowerOfTwo", func(t *testing.T) { s.bothWays(t, testOddSize) })
+	t.Run("AbortDropsWhatIsInFlight", func(t *testing.T) { s.bothWays(t, testAbortedProducer) })
 	t.Run("DoesNotAllocate", func(t *testing.T) { s.bothWays(t, testAllocations) })
 }
 
@@ -603,6 +604,32 @@ func testAllocations(t *testing.T, from, to comch.Connection) {
 	if allocations != 0 {
 		t.Errorf("a message takes %v allocations", allocations)
 	}
+	if late, isLate := x.producer.(comch.LateProducer); isLate {
+		late.Abort() // nobody receives what is still in flight
+	}
+}
+
+// testAbortedProducer closes a producer whose message waits for a receive, if the provider accepts
+// such a message.
+func testAbortedProducer(t *testing.T, from, to comch.Connection) {
+	x := newPath(t, from, to)
+	if late, isLate := x.producer.(comch.LateProducer); isLate {
+		err := late.Send([]byte("in flight"), nil)
+		if err != nil && !errors.Is(err, status.Again) {
+			t.Fatal(err)
+		}
+		late.Flush()
+		late.Abort()
+		if err := late.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	post(t, x.consumer, 1)
+	send(t, newProducer(t, from, x.consumer.ID()), []byte("next"), nil)
+	got := awaitReceived(t, x.consumer)
+	if text := x.consumer.Memory()[got.Offset:][:got.Length]; string(text) != "next" {
+		t.Errorf("received %q", text)
+	}
 }
 
 const (
@@ -698,6 +725,7 @@ func produce(t *testing.T, producer comch.Producer, first uint64) {
 	}
 	for isLate(producer) && completed < parallelMessages && producer.State() == progress.Running {
 		completed += collect(producer)
+		runtime.Gosched()
 	}
 	if isLate(producer) && completed != parallelMessages {
 		t.Errorf("%d of %d sends have succeeded", completed, parallelMessages)

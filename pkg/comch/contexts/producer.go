@@ -428,6 +428,9 @@ func (o *outbox) close() {
 		return
 	}
 	o.producer.engine.RemoveWaiter(o)
+	if o.late != nil {
+		o.late.Abort() // the tasks of what is in flight have failed
+	}
 	_ = o.data.Close() // no outcome of a message depends on it
 	o.data, o.late = nil, nil
 }

@@ -5,7 +5,9 @@ package doca_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"runtime"
+	"strconv"
 	"testing"
 	"time"
 
@@ -54,13 +56,20 @@ func newProvider(t testing.TB, config libdoca.Config) comch.Provider {
 }
 
 func TestConformance(t *testing.T) {
-	groups := []string{"Provider", "Server", "Connect", "Messages", "Consumers", "DataPath",
-		"Parallel", "Wait", "Ending", "Memory", "ContextStates", "ContextConfiguration",
-		"ContextMessages", "ContextFastPath", "ContextEnding"}
-	if soak { // makes thousands of connections
-		groups = append(groups, "ContextThreads")
+	if !soak {
+		limitRandomRuns(t, 20)
 	}
-	comchtest.Run(t, comchtest.Config{Provider: newProvider(t, libdoca.Config{}), Groups: groups})
+	comchtest.Run(t, comchtest.Config{Provider: newProvider(t, libdoca.Config{})})
+}
+
+// limitRandomRuns bounds the random runs of the suite, each of which makes many connections.
+func limitRandomRuns(t *testing.T, runs int) {
+	checks := flag.Lookup("rapid.checks")
+	before := checks.Value.String()
+	t.Cleanup(func() { _ = checks.Value.Set(before) })
+	if err := checks.Value.Set(strconv.Itoa(runs)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestReleasesFrom29OnCarryMessages(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 const (
 	// announcement bounds the wait for the event of a consumer that the caller has heard of in
 	// another way.
-	announcement = 2 * time.Second
+	announcement = 500 * time.Millisecond
 	// batch is how many messages are held back until Flush.
 	batch = 32
 )
@@ -33,6 +33,7 @@ type producer struct {
 	held         int    // messages that libdoca has not seen
 	collected    uint32 // sends that Poll has returned
 	blocked      bool   // the last Send has found no room
+	aborted      bool
 	once         sync.Once
 }
 
@@ -60,7 +61,7 @@ func (c *connection) newProducer(ctx context.Context, target comch.ConsumerID) (
 	if err != nil {
 		return nil, err
 	}
-	p.drain = func() bool { return p.doca.Turn(budget) == 0 && p.isDrained() }
+	p.drain = func() bool { return p.aborted || p.doca.Turn(budget) == 0 && p.isDrained() }
 	deadline := time.Now().Add(announcement)
 	err = p.open(ctx, func() (bool, error) {
 		switch {
@@ -156,6 +157,9 @@ func (p *producer) Err() error {
 	}
 	return err
 }
+
+// Abort implements comch.LateProducer.
+func (p *producer) Abort() { p.aborted = true }
 
 // Arm implements progress.Waiter. A producer whose messages libdoca does not accept yet does not
 // sleep, because nothing signals that it would.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
@@ -41,7 +42,7 @@ func (p hardwareLike) Connect(ctx context.Context, config comch.ClientConfig) (c
 	if err != nil {
 		return nil, err
 	}
-	return stranger{inner}, nil
+	return &stranger{Connection: inner}, nil
 }
 
 type hardwareServer struct{ comch.Server }
@@ -51,20 +52,36 @@ func (s hardwareServer) Accept(ctx context.Context) (comch.Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	return stranger{inner}, nil
+	return &stranger{Connection: inner}, nil
 }
 
-// stranger is a connection to an unknown process.
-type stranger struct{ comch.Connection }
+// stranger is a connection to an unknown process, which does not tell why it ends.
+type stranger struct {
+	comch.Connection
+	closed atomic.Bool
+}
 
-func (stranger) Peer() comch.Peer { return comch.Peer{} }
+func (*stranger) Peer() comch.Peer { return comch.Peer{} }
+
+func (s *stranger) Close() error {
+	s.closed.Store(true)
+	return s.Connection.Close()
+}
+
+func (s *stranger) Err() error {
+	err := s.Connection.Err()
+	if errors.Is(err, status.Shutdown) && !s.closed.Load() {
+		return fmt.Errorf("%w: %v", status.ConnectionReset, err)
+	}
+	return err
+}
 
 // The part of the suite that is meant for hardware asks for nothing that hardware cannot do.
 func TestTheSuiteAcceptsWhatHardwareCanDo(t *testing.T) {
 	injector, _ := faulttest.New(t, "comch:producer.complete:trace", "comch:consumer.post:trace")
 	comchtest.Run(t, comchtest.Config{Provider: hardwareLike{wrap(t, injector)},
 		ExportNeedsDescriptor: true,
-		Groups: []string{"Provider", "Server", "Connect", "Consumers", "DataPath", "Wait", "Memory",
-			"ContextConnections", "ContextFastPath", "ContextEnding", "MsgQ"},
+		Groups: []string{"Provider", "Server", "Connect", "Consumers", "DataPath", "Wait", "Ending",
+			"Memory", "ContextConnections", "ContextFastPath", "ContextEnding", "MsgQ"},
 	})
 }

@@ -109,6 +109,13 @@ func (p *lateProducer) State() progress.State { return p.failure.state(p.produce
 // Err returns the error of the send that has ended the producer.
 func (p *lateProducer) Err() error { return p.failure.err(p.inner, p.inner != nil) }
 
+// Abort makes Close drop the sends in flight.
+func (p *lateProducer) Abort() {
+	if p.inner != nil {
+		p.inner.Abort()
+	}
+}
+
 // lateConsumer is a consumer whose receives can fail after PostReceive has returned.
 type lateConsumer struct {
 	*consumer
