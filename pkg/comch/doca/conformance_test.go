@@ -27,7 +27,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // and each object that is left.
 func emulate(t testing.TB, config libdoca.Config) *doca.Loader {
 	t.Helper()
-	config.Directory = t.TempDir()
+	return emulateIn(t, t.TempDir(), config)
+}
+
+// emulateIn is emulate in a directory that other processes may use, too.
+func emulateIn(t testing.TB, directory string, config libdoca.Config) *doca.Loader {
+	t.Helper()
+	config.Directory = directory
 	config.Report = func(m libdoca.Misuse) {
 		// A connection may end before its end can be known.
 		if m.Rule != "the connection is not established, or has ended" {

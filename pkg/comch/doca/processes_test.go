@@ -1,0 +1,281 @@
+//go:build cgo
+
+package doca_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/libdoca"
+	"github.com/zc-relay/zc-relay/pkg/comch"
+	comchdoca "github.com/zc-relay/zc-relay/pkg/comch/doca"
+	"github.com/zc-relay/zc-relay/pkg/dma"
+	dmadoca "github.com/zc-relay/zc-relay/pkg/dma/doca"
+	"github.com/zc-relay/zc-relay/pkg/doca"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// hostDirectory makes the test binary run TestHostProcess as the host of another test.
+const hostDirectory = "COMCH_DOCA_TEST_DIRECTORY"
+
+const (
+	processMessages = 200
+	processReceives = 8
+	sharedLength    = 1 << 16
+)
+
+// TestHostProcess is the host: it exports memory, and sends back what it receives until it gets a
+// control message.
+func TestHostProcess(t *testing.T) {
+	directory := os.Getenv(hostDirectory)
+	if directory == "" {
+		return // it is not a test by itself
+	}
+	provider := comchdoca.New(comchdoca.Options{Loader: emulateIn(t, directory, libdoca.Config{
+		Devices: []libdoca.Device{{PCI: "b1:00.0", Role: libdoca.Host}}})})
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	connection := must[comch.Connection](t)(provider.Connect(ctx,
+		comch.ClientConfig{Name: "server"}))
+	region := must[*memory.Region](t)(memory.Alloc("host", sharedLength))
+	copy(region.Bytes(), "memory of the host")
+	blob := must[[]byte](t)(connection.ExportMemory(ctx, region, memory.PCIRead|memory.PCIWrite))
+	if err := connection.Send(ctx, blob); err != nil {
+		t.Fatal(err)
+	}
+	path := openPath(ctx, t, connection)
+	done := make(chan error, 1)
+	go func() {
+		_, err := connection.Receive(ctx)
+		done <- err
+	}()
+	for running := true; running; {
+		path.poll(func(message []byte) { path.send(ctx, t, message) })
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatal(err)
+			}
+			running = false
+		default:
+			runtime.Gosched()
+		}
+	}
+	if got := string(region.Bytes()[100:112]); got != "from the DPU" {
+		t.Errorf("the DPU has written %q", got)
+	}
+	path.close(t)
+	if err := errors.Join(connection.Close(), region.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTwoProcesses(t *testing.T) {
+	d, host := startHost(t)
+	d.exchange(t)
+	if err := d.connection.Send(d.ctx, []byte("end")); err != nil {
+		t.Fatal(err)
+	}
+	if err := host.Wait(); err != nil {
+		t.Error(err)
+	}
+	d.end(t)
+}
+
+func TestAHostThatIsKilledLeavesNothing(t *testing.T) {
+	d, host := startHost(t)
+	d.exchange(t)
+	if err := host.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = host.Wait() // it was killed
+	d.end(t)
+}
+
+// dpu is the side of the test.
+type dpu struct {
+	ctx        context.Context
+	loader     *doca.Loader
+	server     comch.Server
+	connection comch.Connection
+	path       *echoPath
+}
+
+func startHost(t *testing.T) (*dpu, *exec.Cmd) {
+	directory := t.TempDir()
+	d := &dpu{loader: emulateIn(t, directory, libdoca.Config{Devices: []libdoca.Device{
+		{PCI: "03:00.0", Representors: []libdoca.Representor{{PCI: "b1:00.0"}}}}})}
+	var cancel context.CancelFunc
+	d.ctx, cancel = context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	provider := comchdoca.New(comchdoca.Options{Loader: d.loader})
+	d.server = must[comch.Server](t)(provider.Listen(d.ctx, comch.ServerConfig{Name: "server"}))
+	host := exec.Command(os.Args[0], "-test.run=^TestHostProcess$", "-test.v")
+	host.Env = append(os.Environ(), hostDirectory+"="+directory)
+	var output bytes.Buffer
+	host.Stdout, host.Stderr = &output, &output
+	if err := host.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = host.Process.Kill()
+		_ = host.Wait()
+		if t.Failed() {
+			t.Logf("the host:\n%s", output.String())
+		}
+	})
+	d.connection = must[comch.Connection](t)(d.server.Accept(d.ctx))
+	return d, host
+}
+
+// exchange uses the host's memory by DMA, and sends messages that come back in order.
+func (d *dpu) exchange(t *testing.T) {
+	blob := must[[]byte](t)(d.connection.Receive(d.ctx))
+	imported, access, err := d.connection.ImportMemory(blob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if imported.Len() != sharedLength || imported.Mapped() ||
+		access != memory.PCIRead|memory.PCIWrite {
+		t.Errorf("imported %d bytes, mapped: %v, rights: %#x", imported.Len(), imported.Mapped(),
+			access)
+	}
+	d.useMemory(t, imported)
+	if err := imported.Close(); err != nil {
+		t.Error(err)
+	}
+	d.path = openPath(d.ctx, t, d.connection)
+	next := byte(0)
+	for i := range processMessages {
+		d.path.send(d.ctx, t, []byte{byte(i)})
+		d.path.poll(func(message []byte) {
+			if len(message) != 1 || message[0] != next {
+				t.Errorf("message %d came back as %v", next, message)
+			}
+			next++
+		})
+	}
+	for next != processMessages && d.ctx.Err() == nil {
+		d.path.poll(func([]byte) { next++ })
+		runtime.Gosched()
+	}
+	if next != processMessages {
+		t.Fatalf("%d of %d messages came back", next, processMessages)
+	}
+}
+
+// useMemory reads and writes memory of the host.
+func (d *dpu) useMemory(t *testing.T, imported *memory.Region) {
+	device := must[dma.Device](t)(dmadoca.New(dmadoca.Options{Loader: d.loader}).Open("03:00.0"))
+	local := must[*memory.Region](t)(memory.Alloc("dpu", 4096))
+	copy(local.Bytes()[100:], "from the DPU")
+	here := must[dma.Registration](t)(device.Register(local, memory.LocalWrite))
+	there := must[dma.Registration](t)(device.Register(imported,
+		memory.LocalWrite|memory.PCIRead|memory.PCIWrite))
+	engine := must[dma.Engine](t)(device.NewEngine(1))
+	for _, c := range []dma.Copy{
+		{Destination: dma.Segment{Memory: here, Length: 18},
+			Sources: []dma.Segment{{Memory: there, Length: 18}}},
+		{Destination: dma.Segment{Memory: there, Offset: 100, Length: 12},
+			Sources: []dma.Segment{{Memory: here, Offset: 100, Length: 12}}},
+	} {
+		if err := engine.Submit(&c); err != nil {
+			t.Fatal(err)
+		}
+		for engine.Poll(make([]*dma.Copy, 1)) == 0 && d.ctx.Err() == nil {
+			runtime.Gosched()
+		}
+		if c.Err != nil {
+			t.Error(c.Err)
+		}
+	}
+	if got := string(local.Bytes()[:18]); got != "memory of the host" {
+		t.Errorf("the DPU has read %q", got)
+	}
+	for _, err := range []error{engine.Close(), here.Deregister(), there.Deregister(),
+		device.Close(), local.Close()} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// end waits for the end of the connection, and closes everything.
+func (d *dpu) end(t *testing.T) {
+	select {
+	case <-d.connection.Done():
+	case <-d.ctx.Done():
+		t.Fatal("the connection has not ended")
+	}
+	if err := d.connection.Err(); !errors.Is(err, status.ConnectionReset) {
+		t.Errorf("the connection has ended with %v", err)
+	}
+	if d.path.consumer.State() != progress.Idle || d.path.producer.State() != progress.Idle {
+		t.Errorf("consumer is %v, producer is %v", d.path.consumer.State(),
+			d.path.producer.State())
+	}
+	d.path.close(t)
+	if err := errors.Join(d.connection.Close(), d.server.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// echoPath is a consumer, and a producer for the peer's.
+type echoPath struct {
+	consumer comch.Consumer
+	producer comch.LateProducer
+}
+
+func openPath(ctx context.Context, t *testing.T, connection comch.Connection) *echoPath {
+	p := &echoPath{consumer: must[comch.Consumer](t)(connection.NewConsumer(ctx,
+		comch.ConsumerConfig{Receives: processReceives, MemorySize: processReceives * 64}))}
+	for i := range processReceives {
+		if err := p.consumer.PostReceive(uint32(i*64), 64, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.consumer.Flush()
+	event := must[comch.ConsumerEvent](t)(connection.NextConsumerEvent(ctx))
+	producer := must[comch.Producer](t)(connection.NewProducer(ctx, event.ID))
+	p.producer = producer.(comch.LateProducer)
+	return p
+}
+
+func (p *echoPath) poll(see func(message []byte)) {
+	p.producer.Poll()
+	var received [processReceives]comch.Received
+	for _, r := range received[:p.consumer.Poll(received[:])] {
+		see(p.consumer.Memory()[r.Offset:][:r.Length])
+		_ = p.consumer.PostReceive(r.Offset, 64, 0)
+	}
+	p.consumer.Flush()
+}
+
+func (p *echoPath) send(ctx context.Context, t *testing.T, message []byte) {
+	for {
+		err := p.producer.Send(message, nil)
+		p.producer.Flush()
+		switch {
+		case err == nil:
+			return
+		case !errors.Is(err, status.Again) || ctx.Err() != nil:
+			t.Fatal(err)
+		}
+		p.producer.Poll()
+		runtime.Gosched()
+	}
+}
+
+func (p *echoPath) close(t *testing.T) {
+	if err := errors.Join(p.producer.Close(), p.consumer.Close()); err != nil {
+		t.Error(err)
+	}
+}
