@@ -46,7 +46,7 @@ func TestEightConcurrentClientsDoNotInterfere(t *testing.T) {
 }
 
 // resources counts what a session has to release.
-type resources struct{ descriptors, mappings, goroutines int }
+type resources struct{ descriptors, mappings, goroutines, threads int }
 
 func countResources(t testing.TB) resources {
 	t.Helper()
@@ -58,8 +58,12 @@ func countResources(t testing.TB) resources {
 	if err != nil {
 		t.Fatal(err)
 	}
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
 	return resources{len(descriptors), strings.Count(string(maps), "memfd:"),
-		runtime.NumGoroutine()}
+		runtime.NumGoroutine(), len(threads)}
 }
 
 // sessionCount is how many sessions the leak test opens and closes.
@@ -91,6 +95,10 @@ func TestConsecutiveSessionsLeakNothing(t *testing.T) {
 		return after.descriptors <= before.descriptors && after.mappings <= before.mappings &&
 			after.goroutines <= before.goroutines
 	})
+	// The runtime keeps idle threads.
+	if after := countResources(t); after.threads > before.threads+int(sessionCount)/4 {
+		t.Errorf("%d threads have become %d", before.threads, after.threads)
+	}
 	if total := c.relay.SessionsTotal(); total < sessionCount {
 		t.Errorf("the relay counted %d sessions", total)
 	}

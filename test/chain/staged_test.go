@@ -40,6 +40,9 @@ func runTestsOfAChannel(t *testing.T) {
 		{"ASessionCanBeDestroyed", TestASessionCanBeDestroyedAtEveryStep},
 		{"RequestsInFlightAtTheLoss", TestRequestsInFlightAtTheLossCompleteAfterIt},
 		{"LostUnflushedWrites", TestLostUnflushedWritesFailTheNextFlushOfEachQueue},
+		{"EightConcurrentClients", TestEightConcurrentClientsDoNotInterfere},
+		{"ConsecutiveSessions", TestConsecutiveSessionsLeakNothing},
+		{"AClientThatVanishes", TestAClientThatVanishesIsReleasedAndOthersContinue},
 	} {
 		t.Run(test.name, test.run)
 	}

@@ -139,6 +139,7 @@ func (c *chain) initiatorAt(directory string, args ...string) *process {
 	c.t.Helper()
 	all := []string{args[0], "--emulated-dir", filepath.Join(c.dir, directory),
 		"--control-timeout", patience, "--io-timeout", patience}
+	all = append(all, initiatorFlags()...)
 	return spawn(c.t, "initiator", append(all, args[1:]...)...)
 }
 

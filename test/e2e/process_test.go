@@ -29,6 +29,8 @@ const (
 	addressVariable     = "ZC_RELAY_E2E_ADDRESS"      // where targets listen
 	targetFlagsVariable = "ZC_RELAY_E2E_TARGET_FLAGS" // additional flags, separated by spaces
 	relayFlagsVariable  = "ZC_RELAY_E2E_RELAY_FLAGS"
+
+	initiatorFlagsVariable = "ZC_RELAY_E2E_INITIATOR_FLAGS"
 )
 
 // listenAddress returns where targets listen, with port 0. The loopback address is unique to this
@@ -45,6 +47,8 @@ func listenAddress() netip.AddrPort {
 func targetFlags() []string { return strings.Fields(os.Getenv(targetFlagsVariable)) }
 
 func relayFlags() []string { return strings.Fields(os.Getenv(relayFlagsVariable)) }
+
+func initiatorFlags() []string { return strings.Fields(os.Getenv(initiatorFlagsVariable)) }
 
 // testTimeout bounds every wait. Only a test that hangs reaches it.
 const testTimeout = 2 * time.Minute

@@ -1,7 +1,7 @@
 # chain.sh - run target and relay as processes in the VM. Scripts that run there source it, and set
-# $programs and $scratch.
+# $programs and $scratch. $comch is the Comch provider, $isolation that of the relay's channel.
 
-target= relay=
+target= relay= comch=emulated isolation=direct
 
 # wait_for SECONDS COMMAND...: wait until COMMAND succeeds
 wait_for() {
@@ -26,7 +26,8 @@ start_chain() {
     target=$!
     wait_for 30 test -s "$scratch/address" || return 1
     "$programs/zc-relay" run --storage-server "$(cat "$scratch/address")" --volume disk \
-        --emulated-dir "$scratch/comch" --rdma-provider "$relay_provider" "$@" \
+        --comch-provider "$comch" --emulated-dir "$scratch/comch" --isolation "$isolation" \
+        --rdma-provider "$relay_provider" "$@" \
         2>"$scratch/relay.log" &
     relay=$!
     wait_for 30 grep -q "listening for clients" "$scratch/relay.log" &&
@@ -47,5 +48,6 @@ stop_chain() {
 initiator() {
     local command=$1
     shift
-    timeout 120 "$programs/initiator" "$command" --emulated-dir "$scratch/comch" "$@"
+    timeout 120 "$programs/initiator" "$command" --comch-provider "$comch" \
+        --emulated-dir "$scratch/comch" "$@"
 }

@@ -4,9 +4,9 @@
 # Usage: guest.sh DIRECTORY    DIRECTORY holds the programs and test binaries that run.sh built
 
 set -u
-directory=$1 programs=/tmp/bin scratch=/tmp/chain
+directory=$1 programs=/tmp/bin emulation=/tmp/emulation scratch=/tmp/chain
 mkdir -p $scratch
-cp -r "$directory/bin" $programs # into memory, which is faster than the share
+cp -r "$directory"/{bin,emulation} /tmp # into memory, which is faster than the share
 . "$directory/chain.sh"
 ulimit -n 65536
 
@@ -85,20 +85,22 @@ fault_tests=(
     TestAKilledTargetFailsRunsAndServesAgainAfterItsReturn/verify
     TestAKilledRelayFailsRunsAndTheTargetServesTheNext
     TestAStoppedTargetIsDeclaredDeadAndHarmsNobodyWhenItContinues
-    TestATargetThatContinuesTooLateCannotWriteToTheBuffer
 )
 
-# faults DEVICE: run the fault tests; each must run and pass
+# faults DEVICE [TEST...]: run the fault tests, and more; each must run and pass
 faults() {
-    local test names
-    names=$(printf '|%s' "${fault_tests[@]%%/*}")
-    ZC_RELAY_E2E_PROGRAMS=$programs ZC_RELAY_E2E_ADDRESS=${address[$1]} \
+    local test names device=$1
+    shift
+    local tests=("${fault_tests[@]}" "$@")
+    names=$(printf '|%s' "${tests[@]%%/*}")
+    ZC_RELAY_E2E_PROGRAMS=$programs ZC_RELAY_E2E_ADDRESS=${address[$device]} \
         ZC_RELAY_E2E_TARGET_FLAGS="--rdma-provider verbs" \
-        ZC_RELAY_E2E_RELAY_FLAGS="--rdma-provider verbs" \
+        ZC_RELAY_E2E_RELAY_FLAGS="--rdma-provider verbs --comch-provider $comch" \
+        ZC_RELAY_E2E_INITIATOR_FLAGS="--comch-provider $comch" \
         "$directory/e2e.test" -test.v -test.timeout 300s -test.run "^(${names#|})\$" \
         >"$scratch/faults.log" 2>&1
     cat "$scratch/faults.log"
-    for test in "${fault_tests[@]}"; do
+    for test in "${tests[@]}"; do
         grep -q -- "--- PASS: $test " "$scratch/faults.log" || {
             echo "test did not pass: $test"
             return 1
@@ -193,7 +195,8 @@ chain() {
     check "$device" "put and get" copy_file
     check "$device" "$count sessions leave no resources behind" sessions "$device" "$count"
     check "$device" "device removed during IO, target and relay exit cleanly" removed "$device"
-    check "$device" "target or relay killed, target stopped, revocation" faults "$device"
+    check "$device" "target or relay killed, target stopped, revocation" faults "$device" \
+        TestATargetThatContinuesTooLateCannotWriteToTheBuffer
     check "$device" "target and relay start" start_chain "${address[$device]}" verbs verbs
     check "$device" "link lost during IO" link_lost "$device"
     # Soft-RoCE makes no more connections if its link was down while the connection manager was
@@ -201,6 +204,27 @@ chain() {
     [ "$device" = rxe ] || check "$device" "link back" link_back "$device"
     check "$device" "target and relay exit cleanly" stop_chain
     ip link set "${interface[$device]}" up
+}
+
+# doca DEVICE: test the chain over the Comch provider doca. The emulation of libdoca gives imported
+# memory a key of the device, in a protection domain of its own.
+doca() {
+    local device=$1 programs=$emulation comch=doca
+    export ZC_DOCA_EMULATION_RDMA=${device}0
+    check "$device" "doca: target and relay start" start_chain "${address[$device]}" verbs verbs
+    check "$device" "doca: verify, 4 queues x depth 32" verify
+    check "$device" "doca: put and get" copy_file
+    check "$device" "doca: 12 sessions leave no resources behind" sessions "$device" 12
+    check "$device" "doca: target and relay exit cleanly" stop_chain
+    check "$device" "doca: target or relay killed, target stopped" faults "$device"
+    check "$device" "doca: isolation staged" staged "$device"
+    unset ZC_DOCA_EMULATION_RDMA
+}
+
+# staged DEVICE: copy the data through memory of the relay, which needs no key of imported memory
+staged() {
+    local isolation=staged
+    start_chain "${address[$1]}" verbs verbs && verify --length 8MiB && stop_chain
 }
 
 # mixed TARGET-PROVIDER RELAY-PROVIDER [FLAG...]: test the chain with the kernel's iWARP at one end
@@ -222,6 +246,7 @@ parallel=$!
 check siw "conformance suite of the RDMA seam" conformance siw
 wait $parallel || failures[rxe]=1
 check rxe "memory or address of another device" wrong_device
+doca rxe # before Soft-RoCE loses its link, see chain
 for device in rxe siw; do
     # Before Soft-RoCE loses its link, see chain.
     check $device "control connections over another address" apart $device

@@ -1,7 +1,7 @@
 #!/bin/bash
 # run.sh - test the verbs provider on the kernel's software RDMA devices, Soft-RoCE (rxe) and
 # Soft-iWARP (siw), in a small VM: the conformance suite of the RDMA seam, and the whole chain with
-# faults. Prints a line for each case and, at the end, one for each device. Exits 0 only if all
+# faults, also over the Comch provider doca on the emulation of libdoca. Prints a line for each case and, at the end, one for each device. Exits 0 only if all
 # cases passed.
 #
 # Needs everything that test/siw/rdma-vm.sh needs, and libibverbs-dev and librdmacm-dev, with whose
@@ -26,6 +26,7 @@ go test ./pkg/rdma/verbs/...
 go test -count=1 -v -run TestDeclarationsMatchThePublicHeaders ./pkg/rdma/verbs/internal/ibv |
     grep -e '^--- PASS'
 go build -o "$work/bin/" ./cmd/...
+go build -tags docaemulation -o "$work/emulation/" ./cmd/...
 go test -c -o "$work/verbs.test" ./pkg/rdma/verbs
 go test -c -o "$work/e2e.test" ./test/e2e
 cp "$here"/guest.sh "$here"/chain.sh "$work/"
