@@ -348,6 +348,7 @@ type LateProducer interface {
 	// failed, and stays nil if the producer ends for another reason, such as the end of the
 	// consumer or the connection, which fails the sends in flight, too.
 	Err() error
-	// Abort makes Close drop the sends in flight instead of waiting for them. Only Close may follow.
+	// Abort makes Close drop the sends in flight instead of waiting for them. Only Close may
+	// follow.
 	Abort()
 }
