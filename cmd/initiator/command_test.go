@@ -80,11 +80,12 @@ func (r *relay) open(_ context.Context, config client.Config) (volume, error) {
 	return v, nil
 }
 
-func (s *session) Info() client.Info { return s.Volume.Info }
-func (s *session) Memory() []byte    { return s.Volume.Memory }
-func (s *session) Queue(i int) queue { return s.Volume.Queue(i) }
-func (s *session) Flush() error      { return nil }
-func (s *session) Err() error        { return s.err }
+func (s *session) Info() client.Info   { return s.Volume.Info }
+func (s *session) OfferedSize() uint64 { return s.Volume.Info.Size }
+func (s *session) Memory() []byte      { return s.Volume.Memory }
+func (s *session) Queue(i int) queue   { return s.Volume.Queue(i) }
+func (s *session) Flush() error        { return nil }
+func (s *session) Err() error          { return s.err }
 func (s *session) Reconnections() client.Reconnections {
 	return client.Reconnections{Count: 2, LostWrites: 3}
 }
@@ -163,6 +164,14 @@ func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
 		"bench --execution-strategy read_throughput_test --run-limit-operation-count 18446744073709551615 --queues 2",
 		"put", "put a b", "put /no/such/file", "put /", "put - --queues 0", "put - --poll lazily",
 		"put - --buffer-size 0",
+		"nbd", "nbd --socket s extra", "nbd --listen 0.0.0.0:1", "nbd --listen nowhere",
+		"nbd --socket s --connections 0", "nbd --socket s --buffer-size 100KiB",
+		"nbd --socket s --buffer-size 4KiB", "nbd --socket s --memory 256KiB",
+		"nbd --socket s --export a --export a=b", "nbd --socket s --allow-user no-such-user",
+		"nbd --listen 127.0.0.1:0 --tls-cert c", "nbd --socket s --tls-allowed-name n",
+		"nbd --socket s --allow-any-user --allow-user root", "nbd --socket s --queues -1",
+		"nbd --listen 127.0.0.1:0 --plain-text --tls-cert c --tls-key k --tls-ca a",
+		"nbd --listen 127.0.0.1:0 --tls-cert /no/c --tls-key /no/k --tls-ca /no/a",
 		"get", "get a b", "get x --queue-depth 0", "info x", "info --output xml",
 	} {
 		r := newRelay()

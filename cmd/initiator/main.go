@@ -30,8 +30,8 @@ func newCommand(open opener, describe describer) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "initiator",
 		Short: "Use a remote volume through zc-relay",
-		Long: `initiator opens a volume through a relay and measures it, verifies it, or moves
-files to and from it. Standard output carries only the result.
+		Long: `initiator opens a volume through a relay and measures it, verifies it, moves files
+to and from it, or serves it to NBD clients. Standard output carries only the result.
 
 Exit codes: 0 success; 1 an IO failed or data is wrong; 2 wrong usage, or a request
 that the volume does not support; 3 no connection.`,
@@ -44,7 +44,7 @@ that the volume does not support; 3 no connection.`,
 	root.AddCommand(
 		benchCommand, newVerifyCommand(connection),
 		newPutCommand(connection), newGetCommand(connection), newInfoCommand(connection),
-		newCompareCommand(), program.NewVersionCommand("initiator"),
+		newNBDCommand(connection), newCompareCommand(), program.NewVersionCommand("initiator"),
 	)
 	argp.Adopt(root, benchCommand)
 	return root
@@ -117,6 +117,7 @@ func failureOf(err error) *report.Failure {
 // volume is the part of a client.Volume that the commands use.
 type volume interface {
 	Info() client.Info
+	OfferedSize() uint64
 	Memory() []byte
 	Queue(i int) queue
 	ReadAt(p []byte, off int64) (int, error)

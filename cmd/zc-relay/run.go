@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/user"
-	"strconv"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -18,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/cmd/internal/service"
 	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
+	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/fault"
@@ -151,7 +150,7 @@ func relaySettings(c *config.Relay) (relay.Settings, error) {
 	var errs []error
 	for i := range c.Channels {
 		channel := channelConfig(&c.Channels[i], &c.Control)
-		users, err := userIDs(c.Channels[i].Access.Users)
+		users, err := unixsocket.UserIDs(c.Channels[i].Access.Users)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("channels.%d.access.users: %w", i, err))
 		}
@@ -182,23 +181,6 @@ func channelConfig(c *config.Channel, control *config.Control) relay.ChannelConf
 		KeepAlive: controlmsg.KeepAliveConfig{Interval: control.KeepAliveInterval,
 			DeadAfter: control.KeepAliveDeadAfter},
 	}
-}
-
-// userIDs returns the numbers of users that are given by number or name.
-func userIDs(names []string) ([]uint32, error) {
-	var ids []uint32
-	for _, name := range names {
-		text := name
-		if u, err := user.Lookup(name); err == nil {
-			text = u.Uid
-		}
-		id, err := strconv.ParseUint(text, 10, 32)
-		if err != nil {
-			return nil, fmt.Errorf("user %q does not exist on this machine", name)
-		}
-		ids = append(ids, uint32(id))
-	}
-	return ids, nil
 }
 
 // sharedWorkers returns the cores of the workers that channels share, none if every channel has its

@@ -160,6 +160,7 @@ func (v *Volume) checkSameVolume(s *session, reply *controlmsg.OpenVolumeReply) 
 		return fmt.Errorf("%w: it has %d bytes in blocks of %d, expected %d in blocks of %d",
 			ErrAnotherVolume, reply.Size, reply.BlockSize, v.info.Size, v.info.BlockSize)
 	}
+	s.offered = reply.Size
 	s.info.Size, s.info.Queues = v.info.Size, v.info.Queues
 	s.info.Depth, s.info.BufferSize = v.info.Depth, v.info.BufferSize
 	return v.checkLimits(reply)

@@ -66,6 +66,7 @@ type session struct {
 	connection comch.Connection
 	requester  *controlmsg.Requester
 	info       Info
+	offered    uint64 // size of the volume in bytes; info has that of the first session
 	memory     *dataMemory
 	lease      *memory.Lease // the relay's, of memory
 	evidence   atomic.Uint32 // that memory is safe to use after the session has ended
@@ -153,6 +154,7 @@ func (s *session) describe(ctx context.Context) (*controlmsg.OpenVolumeReply, er
 	}
 	s.info = infoOf(reply)
 	s.info.Relay = hello.Software
+	s.offered = s.info.Size
 	return reply, nil
 }
 

@@ -48,6 +48,11 @@ type Volume struct {
 // Info describes the volume as its current session negotiated it.
 func (v *Volume) Info() Info { return v.session.Load().info }
 
+// OfferedSize returns the size in bytes that the volume has in its current session. It is larger
+// than Info.Size if the volume was enlarged and then reopened. Queues can use all of it; the
+// blocking methods cannot.
+func (v *Volume) OfferedSize() uint64 { return v.session.Load().offered }
+
 // Queue returns queue i, where i is below Config.Queues.
 func (v *Volume) Queue(i int) *Queue { return v.queues[:v.config.Queues][i] }
 

@@ -234,13 +234,26 @@ func (c *Credentials) Client(serverName string) *tls.Config {
 // one of these names: DNS names, URIs, or IP addresses, compared as a whole and without regard to
 // case.
 func (c *Credentials) Server(allowedNames []string) *tls.Config {
-	now := c.current()
-	config := now.config()
-	config.ClientCAs, config.ClientAuth = now.authorities, tls.RequireAndVerifyClientCert
+	config := c.ServerWithoutProtocol(allowedNames)
+	config.NextProtos = []string{Protocol}
+	checkPeer := config.VerifyConnection
 	config.VerifyConnection = func(state tls.ConnectionState) error {
 		if err := checkProtocol(state); err != nil {
 			return err
 		}
+		return checkPeer(state)
+	}
+	return config
+}
+
+// ServerWithoutProtocol returns the configuration that Server returns, for a service whose clients
+// do not negotiate a protocol (ALPN).
+func (c *Credentials) ServerWithoutProtocol(allowedNames []string) *tls.Config {
+	now := c.current()
+	config := now.config()
+	config.NextProtos = nil
+	config.ClientCAs, config.ClientAuth = now.authorities, tls.RequireAndVerifyClientCert
+	config.VerifyConnection = func(state tls.ConnectionState) error {
 		return checkName(state.PeerCertificates[0], allowedNames)
 	}
 	return config

@@ -16,7 +16,12 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
 )
+
+// socketMode allows only root and the daemon's user to connect.
+const socketMode = 0o600
 
 // unixPrefix marks an address as the path of a Unix socket.
 const unixPrefix = "unix:"
@@ -130,7 +135,7 @@ var errNotLocal = errors.New("administration is for this machine only: use unix:
 
 func listenAdmin(address string) (net.Listener, error) {
 	if path, isUnix := strings.CutPrefix(address, unixPrefix); isUnix {
-		return listenUnix(path)
+		return unixsocket.Listen(path, socketMode)
 	}
 	if strings.ContainsRune(address, filepath.Separator) {
 		return nil, fmt.Errorf("address %q: write a path as %s%s", address, unixPrefix, address)

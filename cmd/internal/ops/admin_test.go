@@ -245,39 +245,3 @@ func mustListen(t *testing.T) net.Listener {
 	}
 	return l
 }
-
-func TestASocketIsPrivateAndWhatAKilledDaemonLeftIsReplaced(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "admin.sock")
-	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stale.SetUnlinkOnClose(false)
-	if _, err := listenUnix(path); err == nil || !strings.Contains(err.Error(),
-		"another process listens") {
-		t.Errorf("a socket in use: %v", err)
-	}
-	_ = stale.Close()
-	l, err := listenUnix(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if mode := info.Mode().Perm(); mode != socketMode {
-		t.Errorf("the socket's mode is %v", mode)
-	}
-	file := filepath.Join(t.TempDir(), "precious")
-	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := listenUnix(file); err == nil || !strings.Contains(err.Error(), "not a socket") {
-		t.Errorf("a file: %v", err)
-	}
-	if _, err := os.Stat(file); err != nil {
-		t.Error("the file was removed")
-	}
-}

@@ -98,15 +98,16 @@ func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
 // Usage gives err the exit code ExitUsage. Usage(nil) is nil.
-func Usage(err error) error { return withExitCode(ExitUsage, err) }
+func Usage(err error) error { return WithExitCode(ExitUsage, err) }
 
 // Usagef is Usage(fmt.Errorf(format, args...)).
 func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, args...)) }
 
 // CannotConnect gives err the exit code ExitConnect. CannotConnect(nil) is nil.
-func CannotConnect(err error) error { return withExitCode(ExitConnect, err) }
+func CannotConnect(err error) error { return WithExitCode(ExitConnect, err) }
 
-func withExitCode(code int, err error) error {
+// WithExitCode gives err an exit code of its own. WithExitCode(code, nil) is nil.
+func WithExitCode(code int, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -1,4 +1,5 @@
-package ops
+// Package unixsocket makes the sockets that programs listen on for processes of the same machine.
+package unixsocket
 
 import (
 	"context"
@@ -13,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketMode allows only root and the daemon's user to connect.
-const socketMode = 0o600
-
-// listenUnix listens on a Unix socket. It replaces the socket of a daemon that was killed.
-func listenUnix(path string) (net.Listener, error) {
+// Listen listens on a Unix socket whose file has the given mode. It replaces the socket of a
+// process that was killed.
+func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {
 		// Set before bind, so that the socket never has another mode.
 		var failed error
-		err := socket.Control(func(fd uintptr) { failed = unix.Fchmod(int(fd), socketMode) })
+		err := socket.Control(func(fd uintptr) {
+			failed = unix.Fchmod(int(fd), uint32(mode.Perm()))
+		})
 		return errors.Join(err, failed)
 	}}
 	listener, err := config.Listen(context.Background(), "unix", path)

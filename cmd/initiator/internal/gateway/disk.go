@@ -1,0 +1,310 @@
+package gateway
+
+import (
+	"errors"
+
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/nbd"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// operationsPerSession bounds the operations of a session: enough for all requests of a connection,
+// and for the parts of some large ones.
+const operationsPerSession = 512
+
+// maxRepeats bounds how often a request is repeated if its session is lost each time: the request
+// may be the cause.
+const maxRepeats = 16
+
+// resultBatch is the number of results to poll at a time.
+const resultBatch = 32
+
+// disk is a volume as one worker uses it, through one queue. Only the worker's thread calls its
+// methods.
+type disk struct {
+	export *Export
+	queue  Queue
+	engine *progress.Engine
+
+	memory     []byte // of the volume; the disk's part begins at base
+	base       uint64
+	sessions   []session
+	operations []operation // of all sessions
+	waiting    []uint32    // operations whose next request the queue has not accepted, in order
+	results    [resultBatch]client.Result
+	request    client.Request
+}
+
+// session is one connection's share of the disk.
+type session struct {
+	disk    *disk
+	handler nbd.Handler // nil after Close
+	buffers buffers
+	// operations are the session's part of those of the disk, and free has the slots of those that
+	// are not claimed.
+	operations []operation
+	free       []uint32
+	// lossPending means that writes may have been lost and no flush of this session has said so.
+	lossPending bool
+}
+
+func newDisk(e *Export, i int, engine *progress.Engine) *disk {
+	d := &disk{export: e, queue: e.config.Queues[i], engine: engine,
+		memory:     e.config.Volume.Memory(),
+		base:       uint64(i) * uint64(e.perQueue) * e.share,
+		sessions:   make([]session, e.perQueue),
+		operations: make([]operation, e.perQueue*operationsPerSession),
+	}
+	for j := range d.operations {
+		op := &d.operations[j]
+		op.Slot = uint32(j)
+		// Bound once, so that a lock does not allocate.
+		resume := func() { d.goOn(op) }
+		op.granted = func() { d.engine.Do(resume) }
+	}
+	for j := range d.sessions {
+		s := &d.sessions[j]
+		s.disk = d
+		s.operations = d.operations[j*operationsPerSession:][:operationsPerSession]
+		s.buffers = newBuffers(d.base+uint64(j)*e.share, e.share,
+			max(preferredBlock, uint64(e.info.BlockSize)), uint64(e.info.BufferSize))
+		for k := range operationsPerSession {
+			s.free = append(s.free, uint32((j+1)*operationsPerSession-1-k))
+		}
+	}
+	return d
+}
+
+// Open takes a session that nobody uses, and whose former operations have ended (nbd.Disk).
+func (d *disk) Open(handler nbd.Handler) (nbd.Session, error) {
+	for i := range d.sessions {
+		if s := &d.sessions[i]; s.handler == nil && len(s.free) == operationsPerSession {
+			s.handler, s.lossPending = handler, false
+			return s, nil
+		}
+	}
+	return nil, status.Errorf(status.Full,
+		"requests of former connections are still in progress: try again later")
+}
+
+// Close detaches the queue, which may have requests outstanding (nbd.Disk).
+func (d *disk) Close() error {
+	d.queue.Detach(d.engine)
+	return nil
+}
+
+// Flush wakes the relay for what has been submitted (nbd.Disk).
+func (d *disk) Flush() { d.queue.Flush() }
+
+// Poll processes results, and submits what had to wait (progress.Source).
+func (d *disk) Poll() int {
+	n := d.queue.Poll(d.results[:])
+	for i := range d.results[:n] {
+		d.complete(&d.results[i])
+	}
+	submitted := 0
+	for submitted < len(d.waiting) {
+		if !d.submit(&d.operations[d.waiting[submitted]]) {
+			break
+		}
+		submitted++
+	}
+	if submitted > 0 {
+		// What was submitted meanwhile has been appended.
+		d.waiting = d.waiting[:copy(d.waiting, d.waiting[submitted:])]
+	}
+	if n+submitted > 0 {
+		d.queue.Flush()
+	}
+	return n + submitted
+}
+
+// complete processes a result.
+func (d *disk) complete(result *client.Result) {
+	op := &d.operations[result.Tag]
+	op.quarantined = result.Quarantined
+	switch {
+	case op.session.handler == nil:
+		d.finish(op, nbd.Shutdown) // nobody waits for it
+	case result.Code == status.Success:
+		op.repeats = 0
+		d.goOn(op)
+	case d.export.config.Repeat && supervisor.CanRepeat(result.Code) && op.repeats < maxRepeats:
+		op.repeats++
+		d.enqueue(op)
+	default:
+		d.finish(op, errnoOf(result.Code))
+	}
+}
+
+// goOn submits the next request of an operation, or ends it if there is none.
+func (d *disk) goOn(op *operation) {
+	if !op.next() {
+		d.finish(op, nbd.Success)
+		return
+	}
+	d.enqueue(op)
+}
+
+// enqueue submits the operation's request now or, if the queue has no room, later.
+func (d *disk) enqueue(op *operation) {
+	if len(d.waiting) > 0 || !d.submit(op) {
+		d.waiting = append(d.waiting, op.Slot)
+	}
+}
+
+// submit submits the operation's request. It returns false if the request has to wait.
+func (d *disk) submit(op *operation) bool {
+	d.request = op.request
+	d.request.Tag = uint64(op.Slot)
+	err := d.queue.Submit(&d.request)
+	if errors.Is(err, client.ErrMemoryReplaced) {
+		d.switchMemory()
+		err = d.queue.Submit(&d.request)
+	}
+	switch {
+	case err == nil:
+	case errors.Is(err, status.Again):
+		return false
+	case errors.Is(err, client.ErrWritesLost):
+		for i := range d.sessions {
+			d.sessions[i].lossPending = true
+		}
+		op.session.lossPending = false
+		d.finish(op, nbd.IOError)
+	default:
+		d.finish(op, errnoOf(status.CodeOf(err)))
+	}
+	return true
+}
+
+// switchMemory goes over to new memory, with everything that is in use.
+func (d *disk) switchMemory() {
+	former := d.memory
+	d.memory = d.queue.SwitchMemory()
+	size := uint64(len(d.sessions)) * d.export.share
+	copy(d.memory[d.base:][:size], former[d.base:][:size])
+	for i := range d.operations {
+		op := &d.operations[i]
+		op.quarantined = false
+		op.setData()
+	}
+	for i := range d.sessions {
+		d.sessions[i].releaseKept()
+	}
+}
+
+// finish ends an operation that was submitted.
+func (d *disk) finish(op *operation, outcome nbd.Errno) {
+	if op.isLocked {
+		op.isLocked = false
+		d.export.ranges.unlock(&op.hold)
+	}
+	op.Error, op.running = outcome, false
+	if op.session.handler == nil {
+		op.session.Release(&op.Operation)
+		return
+	}
+	op.session.handler.Completed(&op.Operation)
+}
+
+// Claim returns an operation on the range, or on the start of it (nbd.Session).
+func (s *session) Claim(command nbd.Command, flags nbd.CommandFlags, offset,
+	length uint64) *nbd.Operation {
+	if len(s.free) == 0 {
+		return nil
+	}
+	op := &s.disk.operations[s.free[len(s.free)-1]]
+	op.prepare(s, command, flags, offset, length)
+	if op.bufferSize > 0 {
+		var ok bool
+		if op.buffer, ok = s.buffers.allocate(op.bufferSize); !ok {
+			op.bufferSize = 0
+			return nil
+		}
+	}
+	s.free = s.free[:len(s.free)-1]
+	op.claimed = true
+	op.setData()
+	return &op.Operation
+}
+
+// Submit starts an operation (nbd.Session).
+func (s *session) Submit(operation *nbd.Operation) {
+	d := s.disk
+	op := &d.operations[operation.Slot]
+	op.running = true
+	if op.Command == nbd.Flush && s.lossPending {
+		s.lossPending = false
+		d.finish(op, nbd.IOError)
+		return
+	}
+	if op.needsLock() {
+		op.isLocked = true
+		if !d.export.ranges.lock(&op.hold) {
+			return
+		}
+	}
+	d.goOn(op)
+}
+
+// Release frees an operation and its buffer (nbd.Session).
+func (s *session) Release(operation *nbd.Operation) {
+	op := &s.disk.operations[operation.Slot]
+	if op.bufferSize > 0 {
+		if op.quarantined {
+			// The relay may still use the buffer: nobody writes to it until there is new memory.
+			s.buffers.kept = append(s.buffers.kept, piece{op.buffer, op.bufferSize})
+		} else {
+			s.buffers.release(op.buffer, op.bufferSize)
+		}
+	}
+	op.Data, op.quarantined, op.claimed = nil, false, false
+	op.bufferSize = 0
+	s.free = append(s.free, op.Slot)
+}
+
+// Close ends the session. Its place is free when the operations in progress have ended
+// (nbd.Session).
+func (s *session) Close() {
+	s.handler = nil
+	for i := range s.operations {
+		if op := &s.operations[i]; op.claimed && !op.running {
+			s.Release(&op.Operation)
+		}
+	}
+}
+
+// releaseKept frees the buffers that were kept from use in the former memory.
+func (s *session) releaseKept() {
+	for _, p := range s.buffers.kept {
+		s.buffers.release(p.start, p.size)
+	}
+	s.buffers.kept = s.buffers.kept[:0]
+}
+
+// errnoOf translates the outcome of a request.
+func errnoOf(code status.Code) nbd.Errno {
+	switch code {
+	case status.Success:
+		return nbd.Success
+	case status.NotPermitted:
+		return nbd.NotPermitted
+	case status.InvalidValue, status.TooBig:
+		return nbd.Invalid
+	case status.NoMemory:
+		return nbd.NoMemory
+	case status.NotSupported:
+		return nbd.NotSupported
+	}
+	return nbd.IOError
+}
+
+// Types of the requests that each command causes on whole blocks.
+var requestTypes = [nbd.CommandCount]iomsg.Type{
+	nbd.Read: iomsg.Read, nbd.Write: iomsg.Write, nbd.Flush: iomsg.Flush, nbd.Trim: iomsg.Trim,
+	nbd.Cache: iomsg.Read, nbd.WriteZeroes: iomsg.WriteZeroes,
+}

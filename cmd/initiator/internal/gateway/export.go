@@ -1,0 +1,122 @@
+// Package gateway lets NBD clients use a volume: it is the link between pkg/nbd and the queues of
+// pkg/client.
+//
+// NBD clients may send any offset and length, queues take whole blocks of limited length. So the
+// gateway splits requests, and changes a part of a block by reading, changing, and writing back the
+// block while it keeps others from changing it. It repeats what a lost session has left unfinished.
+package gateway
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/nbd"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Volume is the part of a client.Volume that an export needs for its description.
+type Volume interface {
+	Info() client.Info
+	// OfferedSize is the size of the volume in the current session, in bytes.
+	OfferedSize() uint64
+	Memory() []byte
+}
+
+// Queue is the part of a client.Queue that a disk uses.
+type Queue interface {
+	Submit(request *client.Request) error
+	Flush()
+	Poll(results []client.Result) int
+	Attach(engine *progress.Engine) error
+	Detach(engine *progress.Engine)
+	SwitchMemory() []byte
+}
+
+// Config configures an Export.
+type Config struct {
+	Volume Volume
+	Queues []Queue
+	// Sessions is the number of connections that may be open. They share the data memory of the
+	// volume equally.
+	Sessions int
+	// ReadOnly exports the volume read-only even if it is not.
+	ReadOnly bool
+	// Repeat makes operations wait for a volume that is being reopened.
+	Repeat bool
+}
+
+// Export is a volume as an export of an NBD server. Any goroutine may call its methods.
+type Export struct {
+	config Config
+	info   client.Info
+	ranges rangeLocks
+	// share is the data memory of each session, in bytes: whole buffers.
+	share uint64
+	// perQueue is the number of sessions of each queue.
+	perQueue int
+}
+
+// minBuffers is the least number of buffers in each session's share of the memory. With one, a
+// write could not be received while another is carried out.
+const minBuffers = 2
+
+// minBlocks is the least number of the volume's blocks in a buffer: a part of a block on both sides
+// of a whole one, and scratch space for the two.
+const minBlocks = 8
+
+// MemorySize returns the size of the data memory, in bytes, for sessions connections that get
+// perSession bytes each.
+func MemorySize(sessions, queues int, perSession uint64) uint64 {
+	return uint64(sessionsPerQueue(sessions, queues)) * uint64(queues) * perSession
+}
+
+func sessionsPerQueue(sessions, queues int) int { return (sessions + queues - 1) / queues }
+
+// New returns an export of a volume.
+func New(config Config) (*Export, error) {
+	e := &Export{config: config, info: config.Volume.Info()}
+	buffer, block := uint64(e.info.BufferSize), uint64(e.info.BlockSize)
+	if bits.OnesCount64(buffer) != 1 || buffer < minBlocks*block {
+		return nil, status.Errorf(status.InvalidValue,
+			"buffer size %d is not a power of two and at least %d blocks of %d bytes",
+			buffer, minBlocks, block)
+	}
+	e.perQueue = sessionsPerQueue(config.Sessions, len(config.Queues))
+	sessions := uint64(e.perQueue * len(config.Queues))
+	e.share = uint64(len(config.Volume.Memory())) / sessions / buffer * buffer
+	if e.share < minBuffers*buffer {
+		return nil, status.Errorf(status.InvalidValue,
+			"%d bytes of memory for each of %d connections are less than %d buffers of %d bytes",
+			uint64(len(config.Volume.Memory()))/sessions, sessions, minBuffers, buffer)
+	}
+	return e, nil
+}
+
+// preferredBlock is the block size that clients are told to prefer, unless that of the volume is
+// larger: that of file systems.
+const preferredBlock = 4096
+
+// Info describes the volume as it is now (nbd.Export).
+func (e *Export) Info() nbd.Info {
+	return nbd.Info{
+		Description:    fmt.Sprintf("volume %s through %s", e.info.Name, e.info.Relay),
+		Size:           e.config.Volume.OfferedSize(),
+		PreferredBlock: max(preferredBlock, e.info.BlockSize),
+		ReadOnly:       e.config.ReadOnly || e.info.ReadOnly,
+		CanTrim:        e.info.CanTrim, CanWriteZeroes: e.info.CanWriteZeroes,
+	}
+}
+
+// Attach opens queue i for the calling thread (nbd.Export).
+func (e *Export) Attach(i int, engine *progress.Engine) (nbd.Disk, error) {
+	if i >= len(e.config.Queues) {
+		return nil, status.Errorf(status.TooBig, "there is no queue %d", i)
+	}
+	d := newDisk(e, i, engine)
+	if err := d.queue.Attach(engine); err != nil {
+		return nil, err
+	}
+	return d, nil
+}

@@ -1,0 +1,347 @@
+package gateway_test
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/gateway"
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/queuetest"
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/nbd"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	patience   = 2 * time.Minute
+	volumeSize = 1 << 20
+	block      = 512
+	buffer     = 16 << 10
+)
+
+// volume makes the volume of package queuetest one for exports.
+type volume struct{ *queuetest.Volume }
+
+func (v volume) Info() client.Info   { return v.Volume.Info }
+func (v volume) OfferedSize() uint64 { return v.Volume.Info.Size }
+func (v volume) Memory() []byte      { return v.Volume.Memory }
+
+func newVolume(queues int) volume {
+	v := volume{queuetest.New(volumeSize, block, queues, 8, buffer)}
+	v.Volume.Info.CanTrim, v.Volume.Info.CanWriteZeroes = true, true
+	v.Intercept = v.apply
+	return v
+}
+
+// apply does what queuetest does, and the operations that it does not know.
+func (v volume) apply(r *client.Request) status.Code {
+	switch r.Type {
+	case iomsg.Trim, iomsg.WriteZeroes:
+		if r.Offset%block != 0 || r.Length%block != 0 {
+			return status.InvalidValue
+		}
+		clear(v.Data()[r.Offset:][:r.Length])
+		return status.Success
+	}
+	return v.Apply(r)
+}
+
+// thread is a worker's thread with a disk.
+type thread struct {
+	t       testing.TB
+	engine  *progress.Engine
+	disk    nbd.Disk
+	session nbd.Session
+	stop    atomic.Bool
+	running sync.WaitGroup
+
+	mu        sync.Mutex
+	completed map[*nbd.Operation]chan nbd.Errno
+}
+
+// start runs a thread with a session on queue i of the export.
+func start(t testing.TB, e *gateway.Export, i int) *thread {
+	t.Helper()
+	engine, err := progress.NewEngine(progress.Policy{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	th := &thread{t: t, engine: engine, completed: make(map[*nbd.Operation]chan nbd.Errno)}
+	disk, err := e.Attach(i, engine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	th.disk = disk
+	if th.session, err = disk.Open(th); err != nil {
+		t.Fatal(err)
+	}
+	if err := engine.Add(disk); err != nil {
+		t.Fatal(err)
+	}
+	th.running.Go(func() {
+		for !th.stop.Load() {
+			if engine.Progress() == 0 {
+				time.Sleep(20 * time.Microsecond) // the queues of the test wake nobody
+			}
+		}
+	})
+	t.Cleanup(func() {
+		th.stop.Store(true)
+		engine.Wake()
+		th.running.Wait()
+		if err := errors.Join(disk.Close(), engine.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return th
+}
+
+// Completed passes the outcome to whoever waits for it.
+func (th *thread) Completed(op *nbd.Operation) {
+	th.mu.Lock()
+	done := th.completed[op]
+	delete(th.completed, op)
+	th.mu.Unlock()
+	done <- op.Error
+}
+
+// do runs f on the thread.
+func (th *thread) do(f func()) {
+	done := make(chan struct{})
+	th.engine.Do(func() { f(); close(done) })
+	<-done
+}
+
+// call carries out a command on a range, in as many operations as it takes. data is what to write,
+// or receives what is read.
+func (th *thread) call(command nbd.Command, flags nbd.CommandFlags, offset, length uint64,
+	data []byte) nbd.Errno {
+	for first := true; first || length > 0; first = false {
+		var op *nbd.Operation
+		var outcome chan nbd.Errno
+		for deadline := time.Now().Add(patience); op == nil; {
+			th.do(func() {
+				if op = th.session.Claim(command, flags, offset, length); op == nil {
+					return
+				}
+				if command == nbd.Write {
+					copy(op.Data, data)
+				}
+				outcome = make(chan nbd.Errno, 1)
+				th.mu.Lock()
+				th.completed[op] = outcome
+				th.mu.Unlock()
+				th.session.Submit(op)
+				th.disk.Flush()
+			})
+			if time.Now().After(deadline) {
+				th.t.Fatal("there is never room for an operation")
+			}
+		}
+		failure := <-outcome
+		n := op.Length
+		th.do(func() {
+			if command == nbd.Read {
+				copy(data, op.Data)
+			}
+			th.session.Release(op)
+		})
+		if failure != nbd.Success {
+			return failure
+		}
+		offset, length = offset+n, length-n
+		if data != nil {
+			data = data[n:]
+		}
+	}
+	return nbd.Success
+}
+
+func newExport(t testing.TB, v volume, queues, sessions int) *gateway.Export {
+	t.Helper()
+	config := gateway.Config{Volume: v, Sessions: sessions, Repeat: true}
+	for i := range queues {
+		config.Queues = append(config.Queues, v.Queue(i))
+	}
+	e, err := gateway.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// Operations of any offset and length have the effect that they have on a plain array.
+func TestOperationsOfAnyAlignmentDoWhatTheyDoToAnArray(t *testing.T) {
+	v := newVolume(1)
+	th := start(t, newExport(t, v, 1, 1), 0)
+	model := make([]byte, volumeSize)
+	rapid.Check(t, func(t *rapid.T) {
+		command := rapid.SampledFrom([]nbd.Command{nbd.Read, nbd.Write, nbd.WriteZeroes,
+			nbd.Trim, nbd.Cache, nbd.Flush}).Draw(t, "command")
+		longest := rapid.SampledFrom([]uint64{3, block, 3 * block, 5 * buffer}).Draw(t, "longest")
+		length := rapid.Uint64Range(1, longest).Draw(t, "length")
+		offset := rapid.Uint64Range(0, volumeSize-length).Draw(t, "offset")
+		flags := rapid.SampledFrom([]nbd.CommandFlags{0, nbd.FUA}).Draw(t, "flags")
+		data := make([]byte, length)
+		switch command {
+		case nbd.Write:
+			for i := range data {
+				data[i] = byte(rand.Uint32())
+			}
+			copy(model[offset:], data)
+		case nbd.WriteZeroes:
+			clear(model[offset:][:length])
+		case nbd.Trim: // whole blocks
+			from, to := (offset+block-1)/block*block, (offset+length)/block*block
+			if from < to {
+				clear(model[from:to])
+			}
+		case nbd.Flush:
+			offset, length = 0, 0
+		}
+		if failure := th.call(command, flags, offset, length, data); failure != nbd.Success {
+			t.Fatalf("%v of %d bytes at %d: %v", command, length, offset, failure)
+		}
+		if command == nbd.Read && !bytes.Equal(data, model[offset:][:length]) {
+			t.Fatalf("read of %d bytes at %d returns other data", length, offset)
+		}
+		if !bytes.Equal(v.Data(), model) {
+			t.Fatalf("%v of %d bytes at %d has another effect", command, length, offset)
+		}
+	})
+}
+
+// Several threads change neighboring bytes of the same blocks, while sessions are lost and memory
+// is replaced. No change undoes another.
+func TestChangesOfPartsOfBlocksDoNotUndoEachOther(t *testing.T) {
+	for name, quarantine := range map[string]bool{"memory stays": false,
+		"memory is replaced": true} {
+		t.Run(name, func(t *testing.T) {
+			const queues = 3
+			v := newVolume(queues)
+			v.Quarantine = quarantine
+			var requests atomic.Int64
+			v.Intercept = func(r *client.Request) status.Code {
+				if requests.Add(1)%97 == 0 {
+					v.Restart(false)
+					return status.ConnectionReset
+				}
+				return v.apply(r)
+			}
+			e := newExport(t, v, queues, queues)
+			model := make([]byte, volumeSize)
+			var writing sync.WaitGroup
+			for i := range queues {
+				th := start(t, e, i)
+				writing.Go(func() { // byte i, i+queues, ... of the first blocks
+					random := rand.New(rand.NewPCG(uint64(i), 1))
+					for range 400 {
+						place := uint64(random.IntN(8*block/queues)*queues + i)
+						value := byte(random.Uint32())
+						command, data := nbd.Write, []byte{value}
+						if random.IntN(4) == 0 {
+							command, data, value = nbd.WriteZeroes, nil, 0
+						}
+						if failure := th.call(command, 0, place, 1, data); failure != nbd.Success {
+							t.Errorf("%v at %d: %v", command, place, failure)
+							return
+						}
+						model[place] = value
+					}
+				})
+			}
+			writing.Wait()
+			if !bytes.Equal(v.Data(), model) {
+				t.Error("a change has undone another")
+			}
+		})
+	}
+}
+
+func TestLostWritesAreReportedToEachConnectionOnce(t *testing.T) {
+	v := newVolume(1)
+	e := newExport(t, v, 1, 2)
+	th := start(t, e, 0)
+	second := &thread{t: t, engine: th.engine, disk: th.disk,
+		completed: make(map[*nbd.Operation]chan nbd.Errno)}
+	th.do(func() { second.session, _ = th.disk.Open(second) })
+	if failure := th.call(nbd.Flush, 0, 0, 0, nil); failure != nbd.Success {
+		t.Fatalf("flush: %v", failure)
+	}
+	v.Intercept = func(r *client.Request) status.Code {
+		v.Restart(true)
+		v.Intercept = v.apply
+		return status.ConnectionReset
+	}
+	if failure := second.call(nbd.Write, 0, 0, 3, []byte("abc")); failure != nbd.Success {
+		t.Fatalf("write: %v", failure)
+	}
+	for name, session := range map[string]*thread{"first": th, "second": second} {
+		for i, want := range []nbd.Errno{nbd.IOError, nbd.Success} {
+			if failure := session.call(nbd.Flush, 0, 0, 0, nil); failure != want {
+				t.Errorf("flush %d of the %s connection: %v, want %v", i+1, name, failure, want)
+			}
+		}
+	}
+}
+
+func TestAVolumeThatIsLostFailsItsOperations(t *testing.T) {
+	v := newVolume(1)
+	th := start(t, newExport(t, v, 1, 1), 0)
+	v.Disconnect(status.Errorf(status.NotConnected, "lost"))
+	for _, command := range []nbd.Command{nbd.Read, nbd.Write, nbd.Flush} {
+		length := uint64(7)
+		if command == nbd.Flush {
+			length = 0
+		}
+		if failure := th.call(command, 0, 0, length, make([]byte, length)); failure != nbd.IOError {
+			t.Errorf("%v: %v", command, failure)
+		}
+	}
+}
+
+func TestASessionIsUsedAgainWhenItsOperationsHaveEnded(t *testing.T) {
+	v := newVolume(1)
+	v.Stalled.Store(true)
+	th := start(t, newExport(t, v, 1, 1), 0)
+	th.do(func() {
+		th.session.Submit(th.session.Claim(nbd.Write, 0, 1, 700))
+		th.session.Claim(nbd.Write, 0, 1, buffer) // not submitted
+		th.session.Close()
+		if _, err := th.disk.Open(th); !errors.Is(err, status.Full) {
+			t.Errorf("a session with operations in progress is used again: %v", err)
+		}
+	})
+	v.Stalled.Store(false)
+	deadline := time.Now().Add(patience)
+	for err := error(status.Full); err != nil; time.Sleep(time.Millisecond) {
+		th.do(func() { th.session, err = th.disk.Open(th) })
+		if time.Now().After(deadline) {
+			t.Fatal("the session is never free")
+		}
+	}
+	data := make([]byte, 2*buffer)
+	if failure := th.call(nbd.Read, 0, 3, uint64(len(data)), data); failure != nbd.Success {
+		t.Error(failure)
+	}
+}
+
+func TestMemoryThatDoesNotSufficeIsRefused(t *testing.T) {
+	v := newVolume(1)
+	_, err := gateway.New(gateway.Config{Volume: v, Queues: []gateway.Queue{v.Queue(0)},
+		Sessions: 100})
+	if !errors.Is(err, status.InvalidValue) {
+		t.Errorf("error is %v", err)
+	}
+}

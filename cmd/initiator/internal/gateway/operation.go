@@ -1,0 +1,236 @@
+package gateway
+
+import (
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/nbd"
+)
+
+// longestRange is the most bytes that a request without data covers. It fits the 32-bit length of
+// requests and is a multiple of every block size.
+const longestRange = 1 << 30
+
+// operation is an operation of a session. It takes one request to the volume, or several in a row:
+//
+//	read, flush      one
+//	write            one; before it one for each block of which only a part is written, which
+//	                 reads the block
+//	write zeroes     one for each 1 GiB of whole blocks, and a read and a write for each part of
+//	                 a block
+//	trim, cache      one for each 1 GiB, or buffer, of whole blocks
+//
+// The buffer of a read or write holds whole blocks, with Data in the middle. Behind them a write
+// has scratch space for two blocks, if it needs any.
+type operation struct {
+	nbd.Operation
+	session *session
+	request client.Request // current or next
+	repeats int
+
+	buffer, bufferSize uint64 // in the data memory; no buffer if the size is 0
+	quarantined        bool
+
+	start, end uint64 // the whole blocks that contain the range
+	position   uint64 // write zeroes, trim, cache: what is before has been done
+	stage      stage  // write: what was done last
+	modifying  bool   // write zeroes: the block at position has been read
+
+	claimed  bool // by the connection
+	running  bool // submitted and not completed
+	hold     rangeHold
+	isLocked bool
+	granted  func() // goes on, on the disk's thread, once the range is locked
+}
+
+// stage is what a write has done.
+type stage uint8
+
+const (
+	nothing stage = iota
+	headRead
+	tailRead
+	written
+)
+
+// prepare begins an operation with the part of the range that one buffer can take.
+func (op *operation) prepare(s *session, command nbd.Command, flags nbd.CommandFlags, offset,
+	length uint64) {
+	info := &s.disk.export.info
+	block, limit := uint64(info.BlockSize), uint64(info.BufferSize)
+	op.session, op.repeats, op.quarantined, op.isLocked = s, 0, false, false
+	op.Command, op.Flags, op.Offset, op.Length, op.Error = command, flags, offset, length,
+		nbd.Success
+	op.start, op.end = offset&^(block-1), (offset+length+block-1)&^(block-1)
+	op.position, op.stage, op.modifying = offset, nothing, false
+	op.bufferSize = 0
+	switch command {
+	case nbd.Read, nbd.Write:
+		scratch := uint64(0)
+		if command == nbd.Write && op.isPartial() {
+			scratch = 2 * block
+		}
+		if op.end-op.start > limit-scratch {
+			op.end = op.start + (limit - scratch)
+			op.Length = op.end - offset
+		}
+		op.bufferSize = op.end - op.start + scratch
+	case nbd.WriteZeroes:
+		if op.isPartial() {
+			op.bufferSize = block
+		}
+	case nbd.Trim: // only whole blocks
+		op.position = (offset + block - 1) &^ (block - 1)
+		op.end = max((offset+length)&^(block-1), op.position)
+		op.start = op.position
+	case nbd.Cache:
+		op.position = op.start
+		op.bufferSize = min(op.end-op.start, limit)
+	}
+}
+
+// isPartial reports whether the range contains only a part of its first or last block.
+func (op *operation) isPartial() bool {
+	return op.start != op.Offset || op.end != op.Offset+op.Length
+}
+
+// needsLock prepares the lock on the operation's range, and reports whether it needs one.
+func (op *operation) needsLock() bool {
+	switch op.Command {
+	case nbd.Write, nbd.WriteZeroes:
+		op.hold = rangeHold{start: op.start, end: op.end, isExclusive: op.isPartial(),
+			granted: op.granted}
+		return true
+	case nbd.Trim:
+		op.hold = rangeHold{start: op.start, end: op.end, granted: op.granted}
+		return op.start < op.end
+	}
+	return false
+}
+
+// setData sets Data to the operation's place in the current memory.
+func (op *operation) setData() {
+	if op.bufferSize > 0 && (op.Command == nbd.Read || op.Command == nbd.Write) {
+		op.Data = op.bytes(op.Offset-op.start, op.Length)
+	}
+}
+
+// bytes returns a part of the buffer.
+func (op *operation) bytes(offset, length uint64) []byte {
+	return op.session.disk.memory[op.buffer+offset:][:length:length]
+}
+
+// next sets the next request. It returns false if there is none.
+func (op *operation) next() bool {
+	op.request = client.Request{Type: requestTypes[op.Command]}
+	if op.Flags&nbd.FUA != 0 && op.Command != nbd.Read && op.Command != nbd.Cache &&
+		op.Command != nbd.Flush {
+		op.request.Flags = iomsg.FUA
+	}
+	switch op.Command {
+	case nbd.Write:
+		return op.nextOfWrite()
+	case nbd.WriteZeroes:
+		return op.nextOfZeroes()
+	case nbd.Trim, nbd.Cache:
+		return op.nextRange()
+	}
+	if op.stage == written {
+		return false
+	}
+	op.stage = written
+	if op.Command == nbd.Read {
+		op.setRange(op.start, op.end-op.start, 0)
+	}
+	return true
+}
+
+// setRange sets the request's range, and the position of its data in the buffer.
+func (op *operation) setRange(offset, length, memory uint64) {
+	op.request.Offset, op.request.Length = offset, uint32(length)
+	op.request.Memory = op.buffer + memory
+}
+
+// nextOfWrite reads the first and the last block if only a part of them is written, and completes
+// the data with what they hold. Then it writes whole blocks.
+func (op *operation) nextOfWrite() bool {
+	block := uint64(op.session.disk.export.info.BlockSize)
+	span := op.end - op.start
+	head, tail := op.Offset-op.start, op.end-op.Offset-op.Length // not written, of these blocks
+	switch op.stage {
+	case nothing:
+		if head > 0 {
+			op.stage = headRead
+			op.readInto(op.start, block, span)
+			return true
+		}
+		fallthrough
+	case headRead:
+		if op.stage == headRead {
+			copy(op.bytes(0, head), op.bytes(span, head))
+			if span == block {
+				copy(op.bytes(span-tail, tail), op.bytes(span+block-tail, tail))
+				tail = 0
+			}
+		}
+		if tail > 0 {
+			op.stage = tailRead
+			op.readInto(op.end-block, block, span+block)
+			return true
+		}
+	case tailRead:
+		copy(op.bytes(span-tail, tail), op.bytes(span+2*block-tail, tail))
+	case written:
+		return false
+	}
+	op.stage = written
+	op.setRange(op.start, span, 0)
+	return true
+}
+
+// readInto makes the request read blocks into the buffer.
+func (op *operation) readInto(offset, length, memory uint64) {
+	op.request.Type, op.request.Flags = iomsg.Read, 0
+	op.setRange(offset, length, memory)
+}
+
+// nextOfZeroes clears whole blocks, and parts of blocks by changing them.
+func (op *operation) nextOfZeroes() bool {
+	block := uint64(op.session.disk.export.info.BlockSize)
+	end := op.Offset + op.Length
+	start := op.position &^ (block - 1)
+	if op.modifying {
+		stop := min(end, start+block)
+		clear(op.bytes(op.position-start, stop-op.position))
+		op.modifying = false
+		op.position = stop
+		op.request.Type = iomsg.Write
+		op.setRange(start, block, 0)
+		return true
+	}
+	if op.position >= end {
+		return false
+	}
+	if whole := (end - op.position) &^ (block - 1); start == op.position && whole > 0 {
+		n := min(whole, longestRange)
+		op.setRange(start, n, 0)
+		op.position += n
+		return true
+	}
+	op.modifying = true
+	op.readInto(start, block, 0)
+	return true
+}
+
+// nextRange goes on with the next part of a trim, or of what is read to fill a cache.
+func (op *operation) nextRange() bool {
+	if op.position >= op.end {
+		return false
+	}
+	n := min(op.end-op.position, longestRange)
+	if op.Command == nbd.Cache {
+		n = min(n, op.bufferSize)
+	}
+	op.setRange(op.position, n, 0)
+	op.position += n
+	return true
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
+	"github.com/zc-relay/zc-relay/internal/buildinfo"
+	"github.com/zc-relay/zc-relay/pkg/nbd"
+)
+
+// nbdStatusSchema names the format of the status document of a gateway.
+const nbdStatusSchema = "zc-relay.nbd-status/1"
+
+// nbdStatus is the status document of a gateway.
+type nbdStatus struct {
+	Schema   string            `json:"schema"`
+	Software string            `json:"software"`
+	Exports  []nbdExportStatus `json:"exports"`
+}
+
+type nbdExportStatus struct {
+	Name         string            `json:"name"`
+	Description  string            `json:"description"`
+	Bytes        uint64            `json:"bytes"`
+	ReadOnly     bool              `json:"read_only"`
+	Connections  int               `json:"connections"`
+	Accepted     uint64            `json:"connections_total"`
+	InFlight     int               `json:"requests_in_flight"`
+	BytesRead    uint64            `json:"bytes_read"`
+	BytesWritten uint64            `json:"bytes_written"`
+	Requests     []nbdRequestCount `json:"requests"`
+}
+
+type nbdRequestCount struct {
+	Command string `json:"command"`
+	Error   string `json:"error"`
+	Count   uint64 `json:"count"`
+}
+
+func nbdStatusOf(server *nbd.Server) *nbdStatus {
+	s := &nbdStatus{Schema: nbdStatusSchema, Software: buildinfo.String("initiator"),
+		Exports: []nbdExportStatus{}}
+	for _, e := range server.Status() {
+		export := nbdExportStatus{Name: e.Name, Description: e.Info.Description,
+			Bytes: e.Info.Size, ReadOnly: e.Info.ReadOnly, Connections: e.Connections,
+			Accepted: e.Accepted, InFlight: e.InFlight, BytesRead: e.BytesRead,
+			BytesWritten: e.BytesWritten, Requests: []nbdRequestCount{}}
+		for _, r := range e.Requests {
+			export.Requests = append(export.Requests, nbdRequestCount{
+				Command: r.Command.String(), Error: r.Error.Error(), Count: r.Count})
+		}
+		s.Exports = append(s.Exports, export)
+	}
+	return s
+}
+
+// newNBDCollector returns a collector of the gateway's metrics.
+func newNBDCollector(server *nbd.Server) prometheus.Collector {
+	return metrics.NewNBDCollector(server)
+}

@@ -1,0 +1,49 @@
+package unixsocket_test
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
+)
+
+func TestASocketIsPrivateAndWhatAKilledDaemonLeftIsReplaced(t *testing.T) {
+	const mode = 0o600
+	path := filepath.Join(t.TempDir(), "admin.sock")
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.SetUnlinkOnClose(false)
+	if _, err := unixsocket.Listen(path, mode); err == nil || !strings.Contains(err.Error(),
+		"another process listens") {
+		t.Errorf("a socket in use: %v", err)
+	}
+	_ = stale.Close()
+	l, err := unixsocket.Listen(path, mode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := info.Mode().Perm(); got != mode {
+		t.Errorf("the socket's mode is %v", got)
+	}
+	file := filepath.Join(t.TempDir(), "precious")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unixsocket.Listen(file, mode); err == nil || !strings.Contains(err.Error(),
+		"not a socket") {
+		t.Errorf("a file: %v", err)
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Error("the file was removed")
+	}
+}

@@ -1,0 +1,251 @@
+package nbd_test
+
+import (
+	"bytes"
+	"net"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/nbd"
+)
+
+func TestHalfOpenConnectionsKeepNobodyOut(t *testing.T) {
+	const attackers = 10_000
+	const pending = 32
+	export := newMemoryExport()
+	_, path := startServer(t, nbd.Config{MaxPending: pending, Log: zap.NewNop()}, export)
+	before := runtime.NumGoroutine()
+	honest := connect(t, path, structured)
+	var open []net.Conn
+	defer func() {
+		for _, conn := range open {
+			_ = conn.Close()
+		}
+	}()
+	most := 0
+	for i := range attackers {
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// All stages of a negotiation, none of them to its end.
+		_, _ = conn.Write(append([]byte{0, 0, 0, 3}, optionHeader(optGo, 100)...)[:i%21])
+		if open = append(open, conn); len(open) > 500 { // as many descriptors as a test may have
+			_ = open[0].Close()
+			open = open[1:]
+		}
+		if i%500 == 0 {
+			if o := honest.do(call{kind: nbd.Read, length: 10}); o.failure != nbd.Success {
+				t.Fatalf("read fails with %v", o.failure)
+			}
+			fresh := connect(t, path, simple)
+			fresh.write(fresh.encode(call{kind: nbd.Disconnect}))
+			fresh.expectEnd()
+		}
+		most = max(most, runtime.NumGoroutine())
+	}
+	if most > before+attackers/10 {
+		t.Errorf("%d goroutines for %d pending negotiations", most-before, pending)
+	}
+	eventually(t, "only the pending negotiations are left", func() bool {
+		return runtime.NumGoroutine() <= before+pending+4
+	})
+}
+
+// A client that does not read its replies occupies its own share of the memory, and no more.
+func TestASlowReaderHurtsNobodyElse(t *testing.T) {
+	export := newMemoryExport()
+	server, path := startServer(t, nbd.Config{}, export)
+	slow := connect(t, path, structured)
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for i := range 2000 {
+			b := slow.encode(call{kind: nbd.Read, cookie: uint64(i), length: 1 << 20})
+			if _, err := slow.conn.Write(b); err != nil {
+				return // the test is over
+			}
+		}
+	})
+	eventually(t, "the slow client fills its share", func() bool {
+		export.mu.Lock()
+		defer export.mu.Unlock()
+		return export.used >= export.room-export.buffer
+	})
+	fast := connect(t, path, simple)
+	for range 200 {
+		o := fast.do(call{kind: nbd.Read, offset: 5, length: 100_000})
+		if o.failure != nbd.Success {
+			t.Fatalf("read fails with %v", o.failure)
+		}
+	}
+	export.mu.Lock()
+	used := export.used
+	export.mu.Unlock()
+	if used > export.room+export.buffer {
+		t.Errorf("%d bytes are in use, the slow client's share is %d", used, export.room)
+	}
+	if n := server.Status()[0].InFlight; n > 256 {
+		t.Errorf("%d requests are in flight", n)
+	}
+	_ = slow.conn.Close()
+	sending.Wait()
+	eventually(t, "the slow client's share is free", func() bool {
+		return server.Status()[0].Connections == 1
+	})
+}
+
+func TestWrongRequestsEndTheConnectionAndNothingElse(t *testing.T) {
+	export := newMemoryExport()
+	_, path := startServer(t, nbd.Config{}, export)
+	honest := connect(t, path, structured)
+	for name, test := range map[string]struct {
+		mode  mode
+		input func(c *client) []byte
+	}{
+		"wrong magic":       {simple, func(*client) []byte { return make([]byte, 28) }},
+		"extended magic":    {simple, func(c *client) []byte { return extendedCall() }},
+		"compact magic":     {extended, func(*client) []byte { return append([]byte{0x25, 0x60, 0x95, 0x13}, make([]byte, 28)...) }},
+		"a write of 4 GiB":  {simple, func(c *client) []byte { return c.encode(call{kind: nbd.Write, length: 1<<32 - 1}) }},
+		"a write of 16 EiB": {extended, func(c *client) []byte { return c.encode(call{kind: nbd.Write, length: 1<<64 - 1}) }},
+		"a read with a payload": {extended, func(c *client) []byte {
+			return c.encode(call{kind: nbd.Read, flags: 1 << 5, length: 1})
+		}},
+		"wrong magic after a request": {structured, func(c *client) []byte {
+			return append(c.encode(call{kind: nbd.Read, length: 1 << 20}), make([]byte, 28)...)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := connect(t, path, test.mode)
+			c.write(test.input(c))
+			for b := make([]byte, 1<<20); ; {
+				if _, err := c.conn.Read(b); isTimeout(err) {
+					t.Fatal("the server keeps the connection")
+				} else if err != nil {
+					break
+				}
+			}
+			if o := honest.do(call{kind: nbd.Flush}); o.failure != nbd.Success {
+				t.Errorf("flush of another client fails with %v", o.failure)
+			}
+		})
+	}
+}
+
+func extendedCall() []byte {
+	c := &client{mode: extended}
+	return c.encode(call{kind: nbd.Read, length: 1})
+}
+
+// Clients that vanish in the middle of everything leave nothing behind.
+func TestClientsThatVanishLeaveNothingBehind(t *testing.T) {
+	export := newMemoryExport()
+	server, path := startServer(t, nbd.Config{Workers: 2, Log: zap.NewNop()}, export)
+	data := make([]byte, 600<<10)
+	input := make(map[mode][]byte)
+	for _, m := range modes {
+		c := &client{mode: m}
+		for j := range 10 {
+			input[m] = append(input[m], c.encode(call{kind: nbd.Read, cookie: uint64(j),
+				length: 3 << 20})...)
+			input[m] = append(input[m], c.encode(call{kind: nbd.Write, cookie: uint64(100 + j),
+				length: uint64(len(data)), data: data})...)
+		}
+	}
+	for i := range 150 {
+		c := connect(t, path, modes[i%3])
+		b := input[c.mode]
+		_ = c.conn.SetWriteDeadline(time.Now().Add(time.Duration(i%7) * time.Millisecond))
+		_, _ = c.conn.Write(b[:len(b)*(i%11)/11])
+		_ = c.conn.Close()
+	}
+	eventually(t, "all connections have ended and all buffers are released", func() bool {
+		s := server.Status()[0]
+		export.mu.Lock()
+		defer export.mu.Unlock()
+		return s.Connections == 0 && s.InFlight == 0 && export.open == 0 && export.used == 0
+	})
+}
+
+// listen makes a server listen on a new socket.
+func listen(t testing.TB, server *nbd.Server) string {
+	t.Helper()
+	path := t.TempDir() + "/nbd"
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Serve(listener); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func FuzzNegotiation(f *testing.F) {
+	for _, input := range violations {
+		f.Add(input)
+	}
+	name := append(text("disk"), 0, 0)
+	f.Add(append(append([]byte{0, 0, 0, 3}, optionHeader(optGo, len(name))...), name...))
+	meta := append(text("disk"), queries("base:allocation")...)
+	f.Add(bytes.Join([][]byte{{0, 0, 0, 3}, optionHeader(optExtended, 0),
+		optionHeader(optSetMeta, len(meta)), meta, optionHeader(optList, 0),
+		optionHeader(optAbort, 0)}, nil))
+	server, path := startServer(f, nbd.Config{Log: zap.NewNop()}, newMemoryExport())
+	f.Fuzz(func(t *testing.T, input []byte) {
+		c := dial(t, path)
+		c.read(18)
+		feed(t, c, input)
+		eventually(t, "the connection has ended", func() bool {
+			return server.Status()[0].Connections == 0
+		})
+	})
+}
+
+func FuzzTransmission(f *testing.F) {
+	c := &client{}
+	for _, r := range []call{{kind: nbd.Read, length: 5}, {kind: nbd.Write, length: 3,
+		data: []byte("abc")}, {kind: nbd.Flush}, {kind: nbd.Trim, length: 1 << 20},
+		{kind: nbd.WriteZeroes, length: 77, flags: 2}, {kind: nbd.BlockStatus, length: 1},
+		{kind: nbd.Cache, length: 1 << 20}, {kind: nbd.Disconnect}, {kind: 9, length: 9}} {
+		for _, m := range modes {
+			c.mode = m
+			f.Add(byte(m), append(c.encode(r), c.encode(r)...))
+		}
+	}
+	export := newMemoryExport()
+	server, path := startServer(f, nbd.Config{Log: zap.NewNop()}, export)
+	f.Fuzz(func(t *testing.T, m byte, input []byte) {
+		feed(t, connect(t, path, modes[int(m)%len(modes)]), input)
+		eventually(t, "the connection has ended and its buffers are released", func() bool {
+			s := server.Status()[0]
+			export.mu.Lock()
+			defer export.mu.Unlock()
+			return s.Connections == 0 && s.InFlight == 0 && export.used == 0
+		})
+	})
+}
+
+// feed sends input and reads until the server ends the connection, which it has to do because the
+// input ends.
+func feed(t *testing.T, c *client, input []byte) {
+	t.Helper()
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for b := make([]byte, 64<<10); ; {
+			if _, err := c.conn.Read(b); isTimeout(err) {
+				t.Error("the server keeps the connection")
+				return
+			} else if err != nil {
+				return
+			}
+		}
+	})
+	_, _ = c.conn.Write(input) // the server may end the connection before it has read everything
+	_ = c.conn.(*net.UnixConn).CloseWrite()
+	reading.Wait()
+	_ = c.conn.Close()
+}

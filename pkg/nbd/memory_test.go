@@ -1,0 +1,191 @@
+package nbd_test
+
+import (
+	"math/rand/v2"
+	"sync"
+
+	"github.com/zc-relay/zc-relay/pkg/nbd"
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// memoryExport is an export whose content is in memory. It completes operations in random order.
+type memoryExport struct {
+	info     nbd.Info
+	buffer   uint64 // longest operation that moves data, in bytes
+	room     uint64 // of each session, in bytes
+	sessions int
+
+	mu      sync.Mutex // guards the fields below
+	data    []byte
+	fail    func(op *nbd.Operation) nbd.Errno // nil: nothing fails
+	held    bool                              // operations do not complete
+	engines []*progress.Engine
+	flushes int
+	open    int
+	used    uint64 // bytes in buffers
+	cached  uint64 // bytes that Cache has covered
+	forced  int    // changes with FUA
+}
+
+const testSize = 8 << 20
+
+func newMemoryExport() *memoryExport {
+	return &memoryExport{
+		info: nbd.Info{Description: "a test", Size: testSize, PreferredBlock: 4096, CanTrim: true,
+			CanWriteZeroes: true},
+		buffer: 256 << 10, room: 1 << 20, sessions: 100, data: make([]byte, testSize),
+	}
+}
+
+// set changes the export while it is in use.
+func (e *memoryExport) set(change func()) {
+	e.mu.Lock()
+	change()
+	engines := e.engines
+	e.mu.Unlock()
+	for _, engine := range engines {
+		engine.Wake()
+	}
+}
+
+func (e *memoryExport) Info() nbd.Info {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.info
+}
+
+func (e *memoryExport) Attach(i int, engine *progress.Engine) (nbd.Disk, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.engines = append(e.engines, engine)
+	return &memoryDisk{export: e, random: rand.New(rand.NewPCG(uint64(i), 7))}, nil
+}
+
+type memoryDisk struct {
+	export  *memoryExport
+	random  *rand.Rand
+	pending []pendingOperation
+}
+
+type pendingOperation struct {
+	session *memorySession
+	op      *nbd.Operation
+}
+
+type memorySession struct {
+	disk    *memoryDisk
+	handler nbd.Handler
+	used    uint64
+	claimed map[*nbd.Operation]bool // true while in progress
+}
+
+func (d *memoryDisk) Open(handler nbd.Handler) (nbd.Session, error) {
+	d.export.mu.Lock()
+	defer d.export.mu.Unlock()
+	if d.export.open == d.export.sessions {
+		return nil, status.Full
+	}
+	d.export.open++
+	return &memorySession{disk: d, handler: handler, claimed: make(map[*nbd.Operation]bool)}, nil
+}
+
+func (d *memoryDisk) Flush()       {}
+func (d *memoryDisk) Close() error { return nil }
+
+func (d *memoryDisk) Poll() int {
+	n := 0
+	for len(d.pending) > 0 && n < 16 {
+		i := d.random.IntN(len(d.pending))
+		p := d.pending[i]
+		d.export.mu.Lock()
+		held := d.export.held
+		if !held {
+			d.export.apply(p.op)
+		}
+		d.export.mu.Unlock()
+		if held {
+			break
+		}
+		last := len(d.pending) - 1
+		d.pending[i] = d.pending[last]
+		d.pending = d.pending[:last]
+		n++
+		p.session.claimed[p.op] = false
+		if p.session.handler == nil {
+			p.session.Release(p.op)
+		} else {
+			p.session.handler.Completed(p.op)
+		}
+	}
+	return n
+}
+
+// apply carries out an operation. The caller holds e.mu.
+func (e *memoryExport) apply(op *nbd.Operation) {
+	op.Error = nbd.Success
+	if e.fail != nil {
+		if op.Error = e.fail(op); op.Error != nbd.Success {
+			return
+		}
+	}
+	if op.Flags&nbd.FUA != 0 {
+		e.forced++
+	}
+	switch op.Command {
+	case nbd.Read:
+		copy(op.Data, e.data[op.Offset:])
+	case nbd.Write:
+		copy(e.data[op.Offset:], op.Data)
+	case nbd.Trim, nbd.WriteZeroes:
+		clear(e.data[op.Offset:][:op.Length])
+	case nbd.Flush:
+		e.flushes++
+	case nbd.Cache:
+		e.cached += op.Length
+	}
+}
+
+func (s *memorySession) Claim(command nbd.Command, flags nbd.CommandFlags, offset,
+	length uint64) *nbd.Operation {
+	op := &nbd.Operation{Command: command, Flags: flags, Offset: offset, Length: length}
+	if command == nbd.Read || command == nbd.Write {
+		op.Length = min(length, s.disk.export.buffer)
+		if s.used+op.Length > s.disk.export.room {
+			return nil
+		}
+		s.use(int64(op.Length))
+		op.Data = make([]byte, op.Length)
+	}
+	s.claimed[op] = false
+	return op
+}
+
+func (s *memorySession) use(n int64) {
+	s.used += uint64(n)
+	s.disk.export.mu.Lock()
+	defer s.disk.export.mu.Unlock()
+	s.disk.export.used += uint64(n)
+}
+
+func (s *memorySession) Submit(op *nbd.Operation) {
+	s.claimed[op] = true
+	s.disk.pending = append(s.disk.pending, pendingOperation{s, op})
+}
+
+func (s *memorySession) Release(op *nbd.Operation) {
+	delete(s.claimed, op)
+	s.use(-int64(len(op.Data)))
+}
+
+func (s *memorySession) Close() {
+	s.handler = nil
+	for op, inProgress := range s.claimed {
+		if !inProgress {
+			s.Release(op)
+		}
+	}
+	s.disk.export.mu.Lock()
+	defer s.disk.export.mu.Unlock()
+	s.disk.export.open--
+}

@@ -1,0 +1,225 @@
+package nbd
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// reply is a message to the client: a header, then the data of an operation, if any.
+type reply struct {
+	header    [64]byte
+	size      int        // of the header
+	operation *Operation // whose data follows; nil for none
+	request   *request   // to release when the reply has been sent; nil if more will follow
+}
+
+func (r *reply) length() int {
+	if r.operation == nil {
+		return r.size
+	}
+	return r.size + len(r.operation.Data)
+}
+
+func (c *connection) hasReplies() bool { return c.nextReply < len(c.replies) }
+
+// queue appends a reply, which the caller fills in.
+func (c *connection) queue() *reply {
+	if 2*c.nextReply >= len(c.replies) { // at least half of the list has been sent
+		n := copy(c.replies, c.replies[c.nextReply:])
+		c.replies, c.nextReply = c.replies[:n], 0
+	}
+	c.replies = append(c.replies, reply{})
+	c.wake()
+	return &c.replies[len(c.replies)-1]
+}
+
+// simple starts a simple reply (section "Simple reply message").
+func (c *connection) simple(r *request, outcome Errno) *reply {
+	p := c.queue()
+	b := p.header[:0]
+	b = binary.BigEndian.AppendUint32(b, magicSimpleReply)
+	b = binary.BigEndian.AppendUint32(b, uint32(outcome))
+	b = binary.BigEndian.AppendUint64(b, r.cookie)
+	p.size = len(b)
+	return p
+}
+
+// chunk starts a chunk with the given length of payload (section "Structured reply chunk message",
+// or the extended form).
+func (c *connection) chunk(r *request, flags, kind uint16, length uint64) *reply {
+	p := c.queue()
+	b := p.header[:0]
+	magic := magicStructuredReply
+	if c.extended {
+		magic = magicExtendedReply
+	}
+	b = binary.BigEndian.AppendUint32(b, magic)
+	b = binary.BigEndian.AppendUint16(b, flags)
+	b = binary.BigEndian.AppendUint16(b, kind)
+	b = binary.BigEndian.AppendUint64(b, r.cookie)
+	if c.extended {
+		b = binary.BigEndian.AppendUint64(b, r.offset)
+		b = binary.BigEndian.AppendUint64(b, length)
+	} else {
+		b = binary.BigEndian.AppendUint32(b, uint32(length))
+	}
+	p.size = len(b)
+	return p
+}
+
+// append32 and append64 append to the header of a reply.
+func (r *reply) append32(v uint32) {
+	binary.BigEndian.PutUint32(r.header[r.size:], v)
+	r.size += 4
+}
+
+func (r *reply) append64(v uint64) {
+	binary.BigEndian.PutUint64(r.header[r.size:], v)
+	r.size += 8
+}
+
+// endReply marks the last reply to a request, which is released when that has been sent.
+func (c *connection) endReply(r *request, p *reply, outcome Errno) {
+	r.done = true
+	p.request = r
+	c.export.counters.count(r.kind, outcome, r.length)
+}
+
+// finish answers a request without data with success.
+func (c *connection) finish(r *request) {
+	if c.extended || (c.structured && r.kind == Read) {
+		c.endReply(r, c.chunk(r, chunkDone, chunkNone, 0), Success)
+		return
+	}
+	c.endReply(r, c.simple(r, Success), Success)
+}
+
+// errorChunkSize is the payload of an error chunk without a message: the error, and the message's
+// length.
+const errorChunkSize = 6
+
+// fail answers a request with an error.
+func (c *connection) fail(r *request, failure Errno) {
+	if !c.structured {
+		c.endReply(r, c.simple(r, failure), failure)
+		return
+	}
+	p := c.chunk(r, chunkDone, chunkError, errorChunkSize)
+	p.append32(uint32(failure))
+	p.size += 2 // no message
+	c.endReply(r, p, failure)
+}
+
+// replyData sends the data of one operation as a chunk of a read.
+func (c *connection) replyData(r *request, op *Operation, last bool) {
+	flags := uint16(0)
+	if last {
+		flags = chunkDone
+	}
+	p := c.chunk(r, flags, chunkOffsetData, 8+op.Length)
+	p.append64(op.Offset)
+	p.operation = op
+	if last {
+		c.endReply(r, p, Success)
+	}
+}
+
+// replyPart sends the data that a read has collected as one piece: a simple reply or a part of it,
+// or a chunk with everything.
+func (c *connection) replyPart(r *request) {
+	last := r.claimed == r.length
+	c.inParts = !last
+	for op := r.first; op != nil; op = op.next {
+		var p *reply
+		switch {
+		case r.headerSent:
+			p = c.queue()
+		case c.structured:
+			p = c.chunk(r, chunkDone, chunkOffsetData, 8+r.length)
+			p.append64(r.offset)
+		default:
+			p = c.simple(r, Success)
+		}
+		r.headerSent = true
+		p.operation = op
+		if last && op.next == nil {
+			c.endReply(r, p, Success)
+		}
+	}
+	r.first, r.last = nil, nil
+}
+
+// replyBlockStatus answers NBD_CMD_BLOCK_STATUS. The exports do not know their holes, so everything
+// is allocated, and nothing is known to be zero: flags 0 in base:allocation.
+func (c *connection) replyBlockStatus(r *request) {
+	if r.length == 0 {
+		c.fail(r, Invalid)
+		return
+	}
+	if c.extended {
+		p := c.chunk(r, chunkDone, chunkBlockStatusExt, 4+4+16)
+		p.append32(contextID)
+		p.append32(1) // descriptors
+		p.append64(r.length)
+		p.append64(0)
+		c.endReply(r, p, Success)
+		return
+	}
+	p := c.chunk(r, chunkDone, chunkBlockStatus, 4+8)
+	p.append32(contextID)
+	p.append32(uint32(r.length))
+	p.append32(0)
+	c.endReply(r, p, Success)
+}
+
+// send sends as many replies as the socket accepts.
+func (c *connection) send() {
+	for c.hasReplies() {
+		g := &c.worker.out
+		g.reset()
+		skip := c.sent
+		for i := c.nextReply; i < len(c.replies) && g.count+2 <= maxVectors; i++ {
+			p := &c.replies[i]
+			if skip < p.size {
+				g.add(p.header[skip:p.size])
+			}
+			if p.operation != nil {
+				g.add(p.operation.Data[max(skip-p.size, 0):])
+			}
+			skip = 0
+		}
+		n, err := c.socket.send(g)
+		if errAgain(err) {
+			return
+		}
+		if err != 0 {
+			c.close(fmt.Sprintf("send: %v", err))
+			return
+		}
+		c.remove(n)
+		if n < g.bytes {
+			return
+		}
+	}
+}
+
+// remove removes the first n bytes of the replies, which have been sent.
+func (c *connection) remove(n int) {
+	c.sent += n
+	for c.hasReplies() {
+		p := &c.replies[c.nextReply]
+		length := p.length()
+		if c.sent < length {
+			return
+		}
+		c.sent -= length
+		if p.operation != nil {
+			c.session.Release(p.operation)
+		}
+		if p.request != nil {
+			c.release(p.request)
+		}
+		p.operation, p.request = nil, nil
+		c.nextReply++
+	}
+}

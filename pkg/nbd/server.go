@@ -1,0 +1,376 @@
+package nbd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Defaults of Config.
+const (
+	DefaultMaxConnections     = 16
+	DefaultMaxPending         = 64
+	DefaultNegotiationTimeout = 10 * time.Second
+)
+
+// Config configures a Server.
+type Config struct {
+	// Workers is the number of threads that serve connections; 0 means 1.
+	Workers int
+	// Policy is how they poll.
+	Policy progress.Policy
+	// TLS, if not nil, returns the configuration for each new connection, which must then start TLS
+	// (section "FORCEDTLS mode"). With nil there is no TLS.
+	TLS func() *tls.Config
+	// Admit, if not nil, decides about each connection before anything is sent, and returns the
+	// name of the client for the log. nil admits everybody.
+	Admit func(conn net.Conn) (client string, err error)
+	// MaxConnections bounds the connections to each export; 0 means DefaultMaxConnections.
+	MaxConnections int
+	// MaxPending bounds the connections that are negotiating. At the limit a new connection
+	// replaces the oldest of them, so that silent clients keep nobody out. 0 means
+	// DefaultMaxPending.
+	MaxPending int
+	// NegotiationTimeout bounds a negotiation; 0 means DefaultNegotiationTimeout.
+	NegotiationTimeout time.Duration
+	// Log may be nil.
+	Log *zap.Logger
+}
+
+func (c *Config) setDefaults() {
+	if c.Workers == 0 {
+		c.Workers = 1
+	}
+	if c.MaxConnections == 0 {
+		c.MaxConnections = DefaultMaxConnections
+	}
+	if c.MaxPending == 0 {
+		c.MaxPending = DefaultMaxPending
+	}
+	if c.NegotiationTimeout == 0 {
+		c.NegotiationTimeout = DefaultNegotiationTimeout
+	}
+	if c.Log == nil {
+		c.Log = zap.NewNop()
+	}
+}
+
+// Server serves exports to NBD clients. Any goroutine may call its methods.
+type Server struct {
+	config  Config
+	workers []*worker
+	running sync.WaitGroup // goroutines of listeners, negotiations, and TLS
+	ctx     context.Context
+	cancel  context.CancelFunc
+
+	mu        sync.Mutex // guards the fields below
+	exports   []*export  // the first is the default
+	listeners []net.Listener
+	pending   []net.Conn // negotiating, oldest first
+	stopping  bool
+}
+
+// export is an Export under the name that clients know.
+type export struct {
+	Export
+	name      string
+	limit     int
+	open      atomic.Int64
+	perWorker []int // connections; guarded by Server.mu
+	accepted  atomic.Uint64
+	counters  counters
+}
+
+// admit claims a place for a connection, which leave gives back.
+func (e *export) admit() error {
+	if e.open.Add(1) > int64(e.limit) {
+		e.open.Add(-1)
+		return fmt.Errorf("export %q has %d connections, which is the limit", e.name, e.limit)
+	}
+	e.accepted.Add(1)
+	return nil
+}
+
+func (e *export) leave() { e.open.Add(-1) }
+
+// NewServer starts a server without exports and listeners. Close ends it.
+func NewServer(config Config) (*Server, error) {
+	config.setDefaults()
+	s := &Server{config: config}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	for i := range config.Workers {
+		w, err := startWorker(i, &s.config)
+		if err != nil {
+			return nil, errors.Join(err, s.Close(s.ctx))
+		}
+		s.workers = append(s.workers, w)
+	}
+	return s, nil
+}
+
+// AddExport serves an export under a name of at most 4096 bytes. The first export is also the
+// default, whose name is empty.
+func (s *Server) AddExport(name string, disk Export) error {
+	if !isString([]byte(name)) {
+		return status.Errorf(status.InvalidValue, "%q is not a valid name of an export", name)
+	}
+	if s.find(name) != nil && name != "" {
+		return status.Errorf(status.AlreadyExist, "there is an export %q already", name)
+	}
+	e := &export{Export: disk, name: name, limit: s.config.MaxConnections,
+		perWorker: make([]int, len(s.workers))}
+	for i, w := range s.workers {
+		if err := w.attach(e); err != nil {
+			for _, attached := range s.workers[:i] {
+				attached.detach(e)
+			}
+			return fmt.Errorf("attach export %q: %w", name, err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.exports = append(s.exports, e)
+	return nil
+}
+
+// EndExport stops serving an export: its connections end after the requests that they have sent.
+func (s *Server) EndExport(name string) {
+	s.mu.Lock()
+	var ended []*export
+	s.exports = slices.DeleteFunc(s.exports, func(e *export) bool {
+		if e.name == name {
+			ended = append(ended, e)
+		}
+		return e.name == name
+	})
+	s.mu.Unlock()
+	for _, e := range ended {
+		for _, w := range s.workers {
+			w.drain(e)
+		}
+	}
+}
+
+// find returns the export with a name; "" is the default. It returns nil if there is none.
+func (s *Server) find(name string) *export {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.exports {
+		if e.name == name || name == "" {
+			return e
+		}
+	}
+	return nil
+}
+
+func (s *Server) list() []*export {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.exports)
+}
+
+func (s *Server) isStopping() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopping
+}
+
+// acceptPause is the pause after a failure to accept, for instance for lack of descriptors.
+const acceptPause = 100 * time.Millisecond
+
+// Serve accepts connections from a listener, in the background, until Close, which also closes the
+// listener.
+func (s *Server) Serve(listener net.Listener) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		return errors.Join(status.Errorf(status.Shutdown, "the NBD server is closed"),
+			listener.Close())
+	}
+	s.listeners = append(s.listeners, listener)
+	s.running.Go(func() { s.accept(listener) })
+	return nil
+}
+
+func (s *Server) accept(listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			s.config.Log.Warn("cannot accept an NBD connection", zap.Error(err))
+			select {
+			case <-s.ctx.Done():
+				return
+			case <-time.After(acceptPause):
+			}
+			continue
+		}
+		if !s.addPending(conn) {
+			_ = conn.Close()
+			return
+		}
+		s.running.Go(func() { s.welcome(conn) })
+	}
+}
+
+// addPending counts a connection as negotiating. It may end the oldest one in exchange.
+func (s *Server) addPending(conn net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		return false
+	}
+	if len(s.pending) >= s.config.MaxPending {
+		_ = s.pending[0].Close()
+		s.pending = slices.Delete(s.pending, 0, 1)
+	}
+	s.pending = append(s.pending, conn)
+	return true
+}
+
+func (s *Server) removePending(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pending = slices.DeleteFunc(s.pending, func(c net.Conn) bool { return c == conn })
+}
+
+// welcome negotiates with a client and gives the connection to a worker.
+func (s *Server) welcome(conn net.Conn) {
+	client := conn.RemoteAddr().String()
+	if s.config.Admit != nil {
+		name, err := s.config.Admit(conn)
+		if name != "" {
+			client = name
+		}
+		if err != nil {
+			s.removePending(conn)
+			_ = conn.Close()
+			s.config.Log.Warn("NBD client rejected", zap.String("client", client), zap.Error(err))
+			return
+		}
+	}
+	agreed, err := s.negotiate(conn)
+	s.removePending(conn)
+	if err != nil {
+		_ = conn.Close()
+		if !errors.Is(err, errDone) && !errors.Is(err, net.ErrClosed) {
+			s.config.Log.Warn("NBD negotiation failed", zap.String("client", client),
+				zap.Error(err))
+		}
+		return
+	}
+	if agreed.client != "" {
+		client += " (" + agreed.client + ")"
+	}
+	if err := s.hand(agreed, client); err != nil {
+		agreed.export.leave()
+		s.config.Log.Warn("NBD connection failed", zap.String("client", client), zap.Error(err))
+	}
+}
+
+// negotiate negotiates within the time that is allowed.
+func (s *Server) negotiate(conn net.Conn) (*agreement, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.config.NegotiationTimeout)
+	defer cancel()
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	n := &negotiation{agreement: agreement{conn: conn}, server: s}
+	agreed, err := n.negotiate(ctx)
+	if err == nil {
+		err = conn.SetDeadline(time.Time{})
+	}
+	if err == nil {
+		return agreed, nil
+	}
+	if n.export != nil {
+		n.export.leave()
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("the client did not finish within %v", s.config.NegotiationTimeout)
+	}
+	return nil, err
+}
+
+// hand gives a connection to the worker with the fewest.
+func (s *Server) hand(agreed *agreement, client string) error {
+	var descriptor socket
+	var err error
+	if agreed.encrypted {
+		descriptor, err = s.decrypt(agreed.conn)
+	} else {
+		descriptor, err = detach(agreed.conn)
+	}
+	if err != nil {
+		return errors.Join(err, agreed.conn.Close())
+	}
+	w := s.choose(agreed.export)
+	left := func() { s.leave(agreed.export, w) }
+	if err := w.serve(agreed, descriptor, client, left); err != nil {
+		left()
+		return err
+	}
+	return nil
+}
+
+// choose counts a connection to the export on the worker that has the fewest of them. So no worker
+// has more than its even part of the connections that are allowed.
+func (s *Server) choose(e *export) *worker {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	least := 0
+	for i, n := range e.perWorker {
+		if n < e.perWorker[least] {
+			least = i
+		}
+	}
+	e.perWorker[least]++
+	return s.workers[least]
+}
+
+// leave undoes choose.
+func (s *Server) leave(e *export, w *worker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.perWorker[w.index]--
+}
+
+// Close ends the server. Connections end after the requests that they have sent, or when ctx ends.
+func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.stopping = true
+	var err error
+	for _, listener := range s.listeners {
+		err = errors.Join(err, listener.Close())
+	}
+	s.listeners = nil
+	for _, conn := range s.pending {
+		_ = conn.Close()
+	}
+	s.exports = nil
+	s.mu.Unlock()
+	for _, w := range s.workers {
+		w.drain(nil)
+	}
+	for _, w := range s.workers {
+		err = errors.Join(err, w.stop(ctx))
+	}
+	s.cancel()
+	s.running.Wait()
+	return err
+}

@@ -1,0 +1,214 @@
+package nbd
+
+import (
+	"fmt"
+	"net"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// socket is the descriptor of a connected stream socket that one thread uses without blocking.
+type socket int
+
+// detach takes a connection away from the Go runtime's poller. It duplicates the descriptor and
+// closes conn.
+func detach(conn net.Conn) (socket, error) {
+	source, ok := conn.(syscall.Conn)
+	if !ok {
+		return -1, status.Errorf(status.NotSupported, "a %T has no descriptor", conn)
+	}
+	raw, err := source.SyscallConn()
+	if err != nil {
+		return -1, fmt.Errorf("detach socket: %w", err)
+	}
+	duplicate, dupErr := -1, error(nil)
+	err = raw.Control(func(fd uintptr) {
+		duplicate, dupErr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
+	})
+	if err == nil {
+		err = dupErr
+	}
+	if err != nil {
+		return -1, status.Errorf(status.OperatingSystem, "duplicate socket: %w", err)
+	}
+	if err := conn.Close(); err != nil {
+		_ = unix.Close(duplicate)
+		return -1, fmt.Errorf("detach socket: %w", err)
+	}
+	return socket(duplicate), nil
+}
+
+func (s socket) close() { _ = unix.Close(int(s)) }
+
+// drainReads bounds what closeGently reads.
+const drainReads = 64
+
+// closeGently closes the socket without losing replies that the client has not read. Closing a
+// socket with unread input resets the connection, and a reset overtakes data.
+func (s socket) closeGently() {
+	_ = unix.Shutdown(int(s), unix.SHUT_WR)
+	var scratch [4096]byte
+	for range drainReads {
+		if n, err := s.receive(scratch[:], nil); err != 0 || n == 0 {
+			break
+		}
+	}
+	s.close()
+}
+
+// rawTransferBytes is the largest transfer made by a raw system call, which bypasses the Go
+// scheduler. The calls never block, but a stop of the world has to wait until they return.
+const rawTransferBytes = 32 << 10
+
+// receive reads into target and, once that is full, into tail. It returns the total number of
+// bytes, 0 at the end of the input.
+func (s socket) receive(target, tail []byte) (int, unix.Errno) {
+	var vectors [2]unix.Iovec
+	vectors[0].Base = unsafe.SliceData(target)
+	vectors[0].SetLen(len(target))
+	vectors[1].Base = unsafe.SliceData(tail)
+	vectors[1].SetLen(len(tail))
+	header := unix.Msghdr{Iov: &vectors[0]}
+	header.SetIovlen(len(vectors))
+	return s.transfer(unix.SYS_RECVMSG, &header, unix.MSG_DONTWAIT, len(target))
+}
+
+// send sends as much of g as fits into the send buffer, and returns the number of bytes.
+func (s socket) send(g *gather) (int, unix.Errno) {
+	header := unix.Msghdr{Iov: &g.vectors[0]}
+	header.SetIovlen(g.count)
+	return s.transfer(unix.SYS_SENDMSG, &header, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, g.bytes)
+}
+
+// transfer makes a system call, raw or not depending on size, the expected number of bytes.
+func (s socket) transfer(call uintptr, header *unix.Msghdr, flags, size int) (int, unix.Errno) {
+	for {
+		var n uintptr
+		var err unix.Errno
+		if size <= rawTransferBytes {
+			n, _, err = unix.RawSyscall(call, uintptr(s), uintptr(unsafe.Pointer(header)),
+				uintptr(flags))
+		} else {
+			n, _, err = unix.Syscall(call, uintptr(s), uintptr(unsafe.Pointer(header)),
+				uintptr(flags))
+		}
+		switch err {
+		case 0:
+			return int(n), 0
+		case unix.EINTR:
+		default:
+			return 0, err
+		}
+	}
+}
+
+// maxVectors bounds the vectors of one system call.
+const maxVectors = 128
+
+// gather is a list of pieces of memory to send in order.
+type gather struct {
+	vectors [maxVectors]unix.Iovec
+	count   int
+	bytes   int
+}
+
+func (g *gather) reset() { g.count, g.bytes = 0, 0 }
+
+func (g *gather) add(b []byte) {
+	v := &g.vectors[g.count]
+	v.Base = unsafe.SliceData(b)
+	v.SetLen(len(b))
+	g.count++
+	g.bytes += len(b)
+}
+
+// poller is an epoll instance that reports which sockets of a worker are ready. It is
+// level-triggered, so its own descriptor is readable exactly while a socket is ready, and an engine
+// can sleep on it.
+type poller struct {
+	descriptor int
+	events     [maxEvents]event
+}
+
+// event is what the poller reports about one socket.
+type event = unix.EpollEvent
+
+// maxEvents bounds the events of one call. The kernel rotates its list, so sockets beyond the limit
+// come first in the next call.
+const maxEvents = 64
+
+func newPoller() (*poller, error) {
+	descriptor, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, status.Errorf(status.OperatingSystem, "create epoll descriptor: %w", err)
+	}
+	return &poller{descriptor: descriptor}, nil
+}
+
+func (p *poller) close() { _ = unix.Close(p.descriptor) }
+
+func (p *poller) add(s socket, slot int32) error {
+	return p.control(unix.EPOLL_CTL_ADD, s, slot, unix.EPOLLIN)
+}
+
+// watch sets what the poller reports about the socket: always that the connection is lost, and if
+// asked for that it is readable or writable.
+func (p *poller) watch(s socket, slot int32, readable, writable bool) error {
+	events := uint32(0)
+	if readable {
+		events |= unix.EPOLLIN
+	}
+	if writable {
+		events |= unix.EPOLLOUT
+	}
+	return p.control(unix.EPOLL_CTL_MOD, s, slot, events)
+}
+
+func (p *poller) remove(s socket) {
+	_ = unix.EpollCtl(p.descriptor, unix.EPOLL_CTL_DEL, int(s), nil)
+}
+
+func (p *poller) control(operation int, s socket, slot int32, events uint32) error {
+	event := unix.EpollEvent{Events: events, Fd: slot}
+	if err := unix.EpollCtl(p.descriptor, operation, int(s), &event); err != nil {
+		return status.Errorf(status.OperatingSystem, "watch socket with epoll: %w", err)
+	}
+	return nil
+}
+
+// ready returns the events of sockets that are ready. Because it cannot block, the call is raw.
+func (p *poller) ready() []event {
+	n, _, err := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.descriptor),
+		uintptr(unsafe.Pointer(&p.events[0])), maxEvents, 0, 0, 0)
+	if err != 0 {
+		return nil
+	}
+	return p.events[:n]
+}
+
+// readable, writable, and lost report what an event says.
+func readable(e *event) bool { return e.Events&unix.EPOLLIN != 0 }
+func writable(e *event) bool { return e.Events&unix.EPOLLOUT != 0 }
+func lost(e *event) bool     { return e.Events&(unix.EPOLLHUP|unix.EPOLLERR) != 0 }
+
+// errAgain reports whether a socket was not ready.
+func errAgain(err unix.Errno) bool { return err == unix.EAGAIN }
+
+// socketPair returns two connected stream sockets, one of them for the Go runtime's poller.
+func socketPair() (socket, net.Conn, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|
+		unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, nil, status.Errorf(status.OperatingSystem, "create socket pair: %w", err)
+	}
+	conn, err := connOf(pair[1])
+	if err != nil {
+		_ = unix.Close(pair[0])
+		return -1, nil, err
+	}
+	return socket(pair[0]), conn, nil
+}

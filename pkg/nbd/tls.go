@@ -1,0 +1,64 @@
+package nbd
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// A worker serves sockets only. For a connection with TLS two goroutines copy between the
+// connection and one end of a socket pair, and the worker serves the other end.
+
+// copyBuffer is the size in bytes of the buffer of each direction: several TLS records.
+const copyBuffer = 64 << 10
+
+// closeTimeout bounds the wait for a client that does not accept the end of TLS.
+const closeTimeout = 5 * time.Second
+
+// decrypt returns a socket that carries the plain text of a TLS connection. The connection ends
+// when either side does.
+func (s *Server) decrypt(encrypted net.Conn) (socket, error) {
+	near, far, err := socketPair()
+	if err != nil {
+		return -1, err
+	}
+	s.running.Go(func() {
+		var input sync.WaitGroup
+		input.Go(func() {
+			// The client is done: requests in progress still get their replies.
+			_, _ = io.CopyBuffer(onlyWriter{far}, onlyReader{encrypted}, make([]byte, copyBuffer))
+			_ = far.(*net.UnixConn).CloseWrite()
+		})
+		_, _ = io.CopyBuffer(onlyWriter{encrypted}, onlyReader{far}, make([]byte, copyBuffer))
+		// The worker has closed its end. Closing sends the client the end of TLS, and ends input.
+		_ = encrypted.SetDeadline(time.Now().Add(closeTimeout))
+		_ = encrypted.Close()
+		_ = far.Close()
+		input.Wait()
+	})
+	return near, nil
+}
+
+// onlyReader and onlyWriter hide what else a connection can do, so that io.CopyBuffer uses its
+// buffer.
+type (
+	onlyReader struct{ io.Reader }
+	onlyWriter struct{ io.Writer }
+)
+
+// connOf returns a connection that owns the descriptor of a socket.
+func connOf(descriptor int) (net.Conn, error) {
+	file := os.NewFile(uintptr(descriptor), "socket pair")
+	defer file.Close()
+	conn, err := net.FileConn(file)
+	if err != nil {
+		return nil, status.Errorf(status.OperatingSystem, "%w", fmt.Errorf("use socket pair: %w",
+			err))
+	}
+	return conn, nil
+}

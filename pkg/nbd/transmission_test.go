@@ -1,0 +1,391 @@
+package nbd_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/zc-relay/zc-relay/pkg/nbd"
+)
+
+var modes = []mode{simple, structured, extended}
+
+// fill fills b with a pattern that differs from place to place.
+func fill(b []byte, seed uint64) {
+	random := rand.NewPCG(seed, 3)
+	for len(b) >= 8 {
+		binary.NativeEndian.PutUint64(b, random.Uint64())
+		b = b[8:]
+	}
+	for i := range b {
+		b[i] = byte(seed)
+	}
+}
+
+// Requests of every kind, of any offset and length, many at a time, have the effect that they have
+// on a plain array. Requests in progress at the same time do not overlap.
+func TestRequestsDoWhatTheyDoToAnArray(t *testing.T) {
+	for _, m := range modes {
+		t.Run(m.String(), func(t *testing.T) {
+			export := newMemoryExport()
+			_, path := startServer(t, nbd.Config{Workers: 2}, export)
+			c := connect(t, path, m)
+			model := make([]byte, testSize)
+			rapid.Check(t, func(t *rapid.T) {
+				c.t = t
+				checkRound(t, c, model)
+			})
+			c.t = t
+			r := call{kind: nbd.Read, length: testSize}
+			if o := c.do(r); o.failure != nbd.Success || !bytes.Equal(o.data, model) {
+				t.Errorf("in the end the export differs from the model (%v)", o.failure)
+			}
+			eventually(t, "all buffers are released", func() bool {
+				export.mu.Lock()
+				defer export.mu.Unlock()
+				return export.used == 0
+			})
+		})
+	}
+}
+
+// checkRound sends requests whose ranges do not overlap, waits for all, and checks them.
+func checkRound(t *rapid.T, c *client, model []byte) {
+	slots := rapid.IntRange(1, 40).Draw(t, "requests")
+	width := uint64(testSize / slots)
+	calls := make(map[uint64]call)
+	var order []call
+	for i := range slots {
+		longest := rapid.SampledFrom([]uint64{100, 70_000, 3 << 20}).Draw(t, "longest")
+		length := rapid.Uint64Range(0, min(width, longest)).Draw(t, "length")
+		r := call{
+			kind: rapid.SampledFrom([]nbd.Command{nbd.Read, nbd.Write, nbd.Write, nbd.Flush,
+				nbd.Trim, nbd.WriteZeroes, nbd.Cache}).Draw(t, "kind"),
+			cookie: uint64(i)<<32 | rapid.Uint64Range(0, 1<<32-1).Draw(t, "cookie"),
+			offset: uint64(i)*width + rapid.Uint64Range(0, width-length).Draw(t, "offset"),
+			length: length, flags: rapid.Uint16Range(0, 1).Draw(t, "FUA"),
+		}
+		switch r.kind {
+		case nbd.Flush:
+			r.offset, r.length = 0, 0
+		case nbd.Write:
+			r.data = make([]byte, length)
+			fill(r.data, rapid.Uint64().Draw(t, "data"))
+		}
+		calls[r.cookie] = r
+		order = append(order, r)
+	}
+	step := rapid.IntRange(1, 1<<20).Draw(t, "step")
+	sent := make(chan error, 1)
+	go func() { // the server may stop to receive until its replies are read
+		var all []byte
+		for _, r := range order {
+			all = append(all, c.encode(r)...)
+		}
+		for pieces := 0; len(all) > 0; pieces++ {
+			n := min(len(all), step)
+			if pieces == 200 {
+				n = len(all)
+			}
+			if _, err := c.conn.Write(all[:n]); err != nil {
+				sent <- err
+				return
+			}
+			all = all[n:]
+		}
+		sent <- nil
+	}()
+	outcomes := make(map[uint64]*outcome)
+	for left := len(calls); left > 0; {
+		if _, done := c.receive(calls, outcomes); done {
+			left--
+		}
+	}
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range order {
+		o := outcomes[r.cookie]
+		if o.failure != nbd.Success {
+			t.Fatalf("%v fails with %v", r, o.failure)
+		}
+		part := model[r.offset:][:r.length]
+		switch r.kind {
+		case nbd.Read:
+			if !bytes.Equal(o.data, part) {
+				t.Fatalf("%v returns other data", r)
+			}
+		case nbd.Write:
+			copy(part, r.data)
+		case nbd.Trim, nbd.WriteZeroes:
+			clear(part)
+		}
+	}
+}
+
+func TestRequestsAreRejectedAsTheSpecificationSays(t *testing.T) {
+	big := make([]byte, nbd.MaxPayload+1)
+	for _, test := range []struct {
+		name     string
+		readOnly bool
+		r        call
+		want     nbd.Errno
+	}{
+		{"read beyond the end", false, call{kind: nbd.Read, offset: testSize - 1, length: 2},
+			nbd.Invalid},
+		{"read far beyond", false, call{kind: nbd.Read, offset: 1<<64 - 1, length: 2}, nbd.Invalid},
+		{"write beyond the end", false, call{kind: nbd.Write, offset: testSize, length: 1,
+			data: []byte{1}}, nbd.NoSpace},
+		{"zeroes beyond the end", false, call{kind: nbd.WriteZeroes, offset: testSize - 1,
+			length: 2}, nbd.NoSpace},
+		{"trim beyond the end", false, call{kind: nbd.Trim, offset: testSize, length: 2},
+			nbd.Invalid},
+		{"long read", false, call{kind: nbd.Read, length: nbd.MaxPayload + 1}, nbd.Invalid},
+		{"long write", false, call{kind: nbd.Write, length: nbd.MaxPayload + 1, data: big},
+			nbd.Invalid},
+		{"unknown command", false, call{kind: 99, length: 5}, nbd.Invalid},
+		{"unknown flag", false, call{kind: nbd.Flush, flags: 1 << 14}, nbd.Invalid},
+		{"flag of another command", false, call{kind: nbd.Trim, flags: 1 << 1}, nbd.Invalid},
+		{"write to a read-only export", true, call{kind: nbd.Write, length: 3,
+			data: []byte("abc")}, nbd.NotPermitted},
+		{"trim of a read-only export", true, call{kind: nbd.Trim, length: 3}, nbd.NotPermitted},
+		{"zeroes to a read-only export", true, call{kind: nbd.WriteZeroes, length: 3},
+			nbd.NotPermitted},
+		{"flush of a read-only export", true, call{kind: nbd.Flush}, nbd.Success},
+		{"read of a read-only export", true, call{kind: nbd.Read, length: 3}, nbd.Success},
+		{"read of nothing", false, call{kind: nbd.Read, offset: 7}, nbd.Success},
+		{"write of nothing", false, call{kind: nbd.Write, offset: 7}, nbd.Success},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			export := newMemoryExport()
+			export.info.ReadOnly = test.readOnly
+			_, path := startServer(t, nbd.Config{}, export)
+			for _, m := range modes {
+				c := connect(t, path, m)
+				if o := c.do(test.r); o.failure != test.want {
+					t.Errorf("%v: %v, want %v", m, o.failure, test.want)
+				}
+				if o := c.do(call{kind: nbd.Flush, cookie: 9}); o.failure != nbd.Success {
+					t.Errorf("%v: afterwards, flush fails with %v", m, o.failure)
+				}
+			}
+		})
+	}
+}
+
+func TestBlockStatusIsOneAllocatedExtent(t *testing.T) {
+	_, path := startServer(t, nbd.Config{}, newMemoryExport())
+	for _, m := range modes {
+		c := connect(t, path, m)
+		o := c.do(call{kind: nbd.BlockStatus, offset: 5, length: 1 << 20, flags: 1 << 3})
+		if m == simple {
+			if o.failure != nbd.Invalid {
+				t.Errorf("without the context: %v", o.failure)
+			}
+			continue
+		}
+		if len(o.extents) != 1 || o.extents[0] != (extent{1 << 20, 0}) {
+			t.Errorf("%v: extents are %v, error %v", m, o.extents, o.failure)
+		}
+	}
+}
+
+func TestAReadThatMustNotBeFragmentedIsOneChunk(t *testing.T) {
+	export := newMemoryExport()
+	fill(export.data, 1)
+	_, path := startServer(t, nbd.Config{}, export)
+	for _, m := range []mode{structured, extended} {
+		c := connect(t, path, m)
+		if o := c.do(call{kind: nbd.Read, length: 1 << 20}); o.chunks < 2 {
+			t.Errorf("%v: a read of 1 MiB has %d chunks", m, o.chunks)
+		}
+		for length, want := range map[uint64]nbd.Errno{65536: nbd.Success, 1 << 20: nbd.Success,
+			2 << 20: nbd.Overflow} {
+			o := c.do(call{kind: nbd.Read, offset: 3, length: length, flags: 1 << 2})
+			if o.failure != want {
+				t.Errorf("%v: %d bytes: %v, want %v", m, length, o.failure, want)
+			}
+			if want == nbd.Success && (o.chunks != 1 || !bytes.Equal(o.data,
+				export.data[3:][:length])) {
+				t.Errorf("%v: %d bytes in %d chunks", m, length, o.chunks)
+			}
+		}
+	}
+}
+
+func TestAReadThatFailsIsReportedOrEndsTheConnection(t *testing.T) {
+	export := newMemoryExport()
+	_, path := startServer(t, nbd.Config{}, export)
+	failAt := func(offset uint64) {
+		export.set(func() {
+			export.fail = func(op *nbd.Operation) nbd.Errno {
+				if op.Offset <= offset && offset < op.Offset+op.Length {
+					return nbd.IOError
+				}
+				return nbd.Success
+			}
+		})
+	}
+	for _, m := range modes {
+		for _, length := range []uint64{512, 1 << 20, 3 << 20} {
+			for _, offset := range []uint64{0, length - 1} {
+				failAt(offset)
+				t.Run(fmt.Sprintf("%v/%d/%d", m, length, offset), func(t *testing.T) {
+					c := connect(t, path, m)
+					r := call{kind: nbd.Read, length: length}
+					if m == simple && length > export.room && offset > 0 {
+						// The header has been sent when the error occurs.
+						c.write(c.encode(r))
+						c.read(16)
+						for b := make([]byte, 1<<20); ; {
+							if _, err := c.conn.Read(b); isTimeout(err) {
+								t.Fatal("the server keeps the connection")
+							} else if err != nil {
+								break
+							}
+						}
+						return
+					}
+					if o := c.do(r); o.failure != nbd.IOError {
+						t.Errorf("read: %v", o.failure)
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestAWriteFailsAsAWhole(t *testing.T) {
+	export := newMemoryExport()
+	export.fail = func(op *nbd.Operation) nbd.Errno {
+		if op.Command == nbd.Write && op.Offset == 0 {
+			return nbd.NoSpace
+		}
+		return nbd.Success
+	}
+	_, path := startServer(t, nbd.Config{}, export)
+	for _, m := range modes {
+		c := connect(t, path, m)
+		data := make([]byte, 4<<20)
+		o := c.do(call{kind: nbd.Write, length: uint64(len(data)), data: data})
+		if o.failure != nbd.NoSpace {
+			t.Errorf("%v: %v", m, o.failure)
+		}
+	}
+}
+
+func TestDisconnectAnswersWhatWasSentBefore(t *testing.T) {
+	export := newMemoryExport()
+	export.held = true
+	server, path := startServer(t, nbd.Config{}, export)
+	c := connect(t, path, simple)
+	read := call{kind: nbd.Read, cookie: 7, length: 4096}
+	c.write(append(c.encode(read), c.encode(call{kind: nbd.Disconnect})...))
+	eventually(t, "the read has arrived", func() bool { return server.Status()[0].InFlight == 1 })
+	export.set(func() { export.held = false })
+	if o := c.await(read); o.failure != nbd.Success {
+		t.Errorf("read fails with %v", o.failure)
+	}
+	c.expectEnd()
+}
+
+func TestTheEndOfAServerAnswersWhatWasSentBefore(t *testing.T) {
+	export := newMemoryExport()
+	export.held = true
+	server, err := nbd.NewServer(nbd.Config{Workers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.AddExport("disk", export); err != nil {
+		t.Fatal(err)
+	}
+	path := listen(t, server)
+	c := connect(t, path, structured)
+	data := make([]byte, 100<<10)
+	w := c.encode(call{kind: nbd.Write, cookie: 7, length: uint64(len(data)), data: data})
+	c.write(w[:50<<10]) // the rest follows after the server was told to end
+	eventually(t, "the write has arrived", func() bool { return server.Status()[0].InFlight == 1 })
+	closed := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		closed <- server.Close(ctx)
+	}()
+	eventually(t, "the server has no exports", func() bool { return len(server.Status()) == 0 })
+	export.set(func() { export.held = false })
+	c.write(w[50<<10:])
+	if o := c.await(call{kind: nbd.Write, cookie: 7}); o.failure != nbd.Success {
+		t.Errorf("write fails with %v", o.failure)
+	}
+	c.expectEnd()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAServerThatEndsDoesNotWaitForEver(t *testing.T) {
+	export := newMemoryExport()
+	export.held = true
+	server, err := nbd.NewServer(nbd.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.AddExport("disk", export); err != nil {
+		t.Fatal(err)
+	}
+	c := connect(t, listen(t, server), structured)
+	c.write(c.encode(call{kind: nbd.Read, length: 1}))
+	eventually(t, "the read has arrived", func() bool { return server.Status()[0].InFlight == 1 })
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if err := server.Close(ctx); err == nil {
+		t.Error("Close does not report the connection that it aborted")
+	}
+	c.expectEnd()
+}
+
+func TestTheEndOfAnExportEndsItsConnectionsOnly(t *testing.T) {
+	server, path := startServer(t, nbd.Config{}, newMemoryExport())
+	if err := server.AddExport("other", newMemoryExport()); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.AddExport("other", newMemoryExport()); err == nil {
+		t.Error("two exports have the same name")
+	}
+	disk := connect(t, path, simple)
+	other := dial(t, path)
+	other.greet()
+	other.mustOption(optGo, append(text("other"), 0, 0))
+	server.EndExport("disk")
+	disk.expectEnd()
+	if o := other.do(call{kind: nbd.Flush}); o.failure != nbd.Success {
+		t.Errorf("flush of the other fails with %v", o.failure)
+	}
+	fresh := dial(t, path)
+	fresh.greet()
+	if list := fresh.mustOption(optList, nil); len(list) != 1 {
+		t.Errorf("%d exports are listed", len(list))
+	}
+}
+
+func TestRequestsAreCounted(t *testing.T) {
+	server, path := startServer(t, nbd.Config{}, newMemoryExport())
+	c := connect(t, path, structured)
+	c.do(call{kind: nbd.Read, length: 1000})
+	c.do(call{kind: nbd.Read, offset: testSize, length: 1000})
+	c.do(call{kind: nbd.Write, length: 3, data: []byte("abc")})
+	s := server.Status()[0]
+	want := []nbd.RequestCount{{Command: nbd.Read, Count: 1},
+		{Command: nbd.Read, Error: nbd.Invalid, Count: 1}, {Command: nbd.Write, Count: 1}}
+	if fmt.Sprint(s.Requests) != fmt.Sprint(want) || s.BytesRead != 1000 || s.BytesWritten != 3 ||
+		s.Connections != 1 || s.Accepted != 1 {
+		t.Errorf("status is %+v", s)
+	}
+	eventually(t, "nothing is in flight", func() bool { return server.Status()[0].InFlight == 0 })
+}

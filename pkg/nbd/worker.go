@@ -1,0 +1,253 @@
+package nbd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// worker is a thread that serves connections. Only that thread touches them; others send it
+// commands through the engine.
+type worker struct {
+	index       int
+	log         *zap.Logger
+	engine      *progress.Engine
+	poller      *poller
+	connections atomic.Int64
+	thread      sync.WaitGroup
+	stopping    atomic.Bool
+
+	// The thread's.
+	disks    []attachedDisk
+	slots    []*connection // by the slots of the poller; nil where there is none
+	ready    []*connection // have something to do
+	out      gather        // of the connection that sends
+	draining bool          // takes no more connections
+	empty    chan struct{} // closed when the last connection has ended; nil unless stop waits
+}
+
+// attachedDisk is the disk of an export on this worker.
+type attachedDisk struct {
+	export *export
+	disk   Disk
+}
+
+func startWorker(index int, config *Config) (*worker, error) {
+	engine, err := progress.NewEngine(config.Policy)
+	if err != nil {
+		return nil, err
+	}
+	poller, err := newPoller()
+	if err != nil {
+		return nil, errors.Join(err, engine.Close())
+	}
+	w := &worker{index: index, log: config.Log, engine: engine, poller: poller}
+	if err := engine.Add(w); err != nil {
+		poller.close()
+		return nil, errors.Join(err, engine.Close())
+	}
+	w.thread.Go(w.run)
+	return w, nil
+}
+
+// run is the loop of the thread.
+func (w *worker) run() {
+	runtime.LockOSThread() // the thread ends with this goroutine
+	for !w.stopping.Load() {
+		w.engine.Idle(w.engine.Progress())
+	}
+}
+
+// do runs a command on the thread and waits for it.
+func (w *worker) do(command func() error) error {
+	result := make(chan error, 1)
+	if !w.engine.Do(func() { result <- command() }) {
+		return status.Errorf(status.Shutdown, "the NBD server is closed")
+	}
+	return <-result
+}
+
+// attach opens an export on the thread.
+func (w *worker) attach(e *export) error {
+	return w.do(func() error {
+		disk, err := e.Attach(w.index, w.engine)
+		if err != nil {
+			return err
+		}
+		// Disks before sockets: a turn sends the replies to what has completed in it.
+		w.engine.Remove(w)
+		if err := errors.Join(w.engine.Add(disk), w.engine.Add(w)); err != nil {
+			return errors.Join(err, disk.Close())
+		}
+		w.disks = append(w.disks, attachedDisk{e, disk})
+		return nil
+	})
+}
+
+// detach closes an export without connections.
+func (w *worker) detach(e *export) {
+	_ = w.do(func() error {
+		w.disks = slices.DeleteFunc(w.disks, func(d attachedDisk) bool {
+			if d.export != e {
+				return false
+			}
+			w.engine.Remove(d.disk)
+			w.logFailure("close the disk of export "+e.name, d.disk.Close())
+			return true
+		})
+		return nil
+	})
+}
+
+func (w *worker) logFailure(what string, err error) {
+	if err != nil {
+		w.log.Warn(what, zap.Error(err))
+	}
+}
+
+// serve takes over a connection that has negotiated, and calls left when that has ended. It closes
+// the socket if it fails.
+func (w *worker) serve(agreed *agreement, s socket, client string, left func()) error {
+	err := w.do(func() error {
+		i := slices.IndexFunc(w.disks, func(d attachedDisk) bool {
+			return d.export == agreed.export
+		})
+		if i < 0 || w.draining {
+			return fmt.Errorf("export %q has ended", agreed.name)
+		}
+		c := newConnection(w, agreed, s, client, left)
+		var err error
+		if c.session, err = w.disks[i].disk.Open(c); err != nil {
+			return err
+		}
+		if err := w.place(c); err != nil {
+			c.session.Close()
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		s.close()
+	}
+	return err
+}
+
+// place gives a connection a slot, and starts to watch its socket.
+func (w *worker) place(c *connection) error {
+	slot := slices.Index(w.slots, nil)
+	if slot < 0 {
+		slot = len(w.slots)
+		w.slots = append(w.slots, nil)
+	}
+	if err := w.poller.add(c.socket, int32(slot)); err != nil {
+		return err
+	}
+	w.slots[slot], c.slot = c, int32(slot)
+	w.connections.Add(1)
+	w.log.Info("NBD client connected", zap.String("client", c.client),
+		zap.String("export", c.export.name), zap.Bool("tls", c.encrypted))
+	return nil
+}
+
+// drain ends the connections to an export, or all of them, after the requests that they have sent.
+func (w *worker) drain(e *export) {
+	_ = w.do(func() error {
+		w.draining = w.draining || e == nil
+		for _, c := range w.slots {
+			if c != nil && (e == nil || c.export == e) {
+				c.drain()
+			}
+		}
+		return nil
+	})
+}
+
+// stop ends the thread once all connections have ended, or at once when ctx ends.
+func (w *worker) stop(ctx context.Context) error {
+	empty := make(chan struct{})
+	_ = w.do(func() error {
+		w.empty = empty
+		w.checkEmpty()
+		return nil
+	})
+	var failure error
+	select {
+	case <-empty:
+	case <-ctx.Done():
+		failure = status.Errorf(status.TimeOut, "%d NBD connections were aborted: %w",
+			w.connections.Load(), ctx.Err())
+	}
+	_ = w.do(func() error {
+		for _, c := range w.slots {
+			if c != nil {
+				c.close("the server shuts down")
+			}
+		}
+		for _, d := range w.disks {
+			w.engine.Remove(d.disk)
+			failure = errors.Join(failure, d.disk.Close())
+		}
+		w.disks = nil
+		return nil
+	})
+	w.stopping.Store(true)
+	w.engine.Wake()
+	w.thread.Wait()
+	err := errors.Join(failure, w.engine.Close())
+	w.poller.close()
+	return err
+}
+
+// checkEmpty reports to stop that the last connection has ended.
+func (w *worker) checkEmpty() {
+	if w.empty != nil && w.connections.Load() == 0 {
+		close(w.empty)
+		w.empty = nil
+	}
+}
+
+// Poll serves what is ready (progress.Source).
+func (w *worker) Poll() int {
+	work := 0
+	for _, event := range w.poller.ready() {
+		if c := w.slots[event.Fd]; c != nil {
+			c.serve(&event)
+			work++
+		}
+	}
+	for i := 0; i < len(w.ready); i++ {
+		c := w.ready[i]
+		c.isReady = false
+		c.advance()
+		work++
+	}
+	clear(w.ready)
+	w.ready = w.ready[:0]
+	if work > 0 {
+		for i := range w.disks {
+			w.disks[i].disk.Flush()
+		}
+	}
+	return work
+}
+
+// Descriptor is readable while a socket is ready (progress.Waiter).
+func (w *worker) Descriptor() int { return w.poller.descriptor }
+
+// Arm has nothing to announce: epoll looks at the sockets' state.
+func (w *worker) Arm() bool { return len(w.ready) == 0 }
+
+// Disarm does nothing.
+func (w *worker) Disarm() {}
+
+// Drain does nothing: Poll consumes what made the descriptor readable.
+func (w *worker) Drain() {}
