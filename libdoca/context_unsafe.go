@@ -42,6 +42,8 @@ func emuStartContext(ctx *C.struct_doca_ctx) C.int {
 		c = newConsumer(e, ctx)
 	case C.EMU_CTX_PRODUCER:
 		c = newProducer(e, ctx)
+	case C.EMU_CTX_RDMA:
+		c = newRDMA(e, ctx)
 	default:
 		return C.DOCA_ERROR_NOT_SUPPORTED
 	}

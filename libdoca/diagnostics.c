@@ -25,8 +25,22 @@ void emu_wait_until_configured(void)
 }
 
 static const char *const magic_names[] = {
-	"devinfo", "dev",	   "devinfo_rep", "dev_rep", "mmap", "buf_inventory",	"buf",
-	"pe",	   "ctx",	   "task",	  "comch_connection",	"log_backend",
+	"devinfo",
+	"dev",
+	"devinfo_rep",
+	"dev_rep",
+	"mmap",
+	"buf_inventory",
+	"buf",
+	"pe",
+	"ctx",
+	"task",
+	"comch_connection",
+	"rdma_connection",
+	"rdma_addr",
+	"sync_event",
+	"sync_event_remote_net",
+	"log_backend",
 };
 
 enum { MAGICS = sizeof magic_names / sizeof magic_names[0] };

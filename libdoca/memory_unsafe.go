@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/libdoca/internal/link"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -59,6 +60,8 @@ type mapping struct {
 	mu     sync.Mutex
 	own    *exported // what the map has exported, or nil
 	origin *exported // what the map has imported, or nil
+	rdma   *window   // what the map has exported for RDMA, or nil
+	peer   link.Key  // of memory that a peer has exported for RDMA
 	keys   map[C.uint32_t]verbsKey
 }
 
@@ -109,6 +112,9 @@ const (
 	descriptorVersion = 1
 	descriptorHeader  = 4 + 1 + 1 + 16 + 4 + 8 + 8 + 1
 	maxDescriptor     = descriptorHeader + maxBrokerName
+
+	// exportEvent is the kind of the descriptor of a sync event, after those of memory.
+	exportEvent = C.EMU_EXPORTS
 )
 
 func (x *description) encode(kind C.int) []byte {
@@ -125,7 +131,7 @@ func (x *description) encode(kind C.int) []byte {
 // decode returns what a descriptor says. It is not to be trusted.
 func decode(b []byte) (x description, kind C.int, err error) {
 	if len(b) < descriptorHeader || len(b) > maxDescriptor ||
-		string(b[:4]) != descriptorMagic || b[4] != descriptorVersion || b[5] >= C.EMU_EXPORTS ||
+		string(b[:4]) != descriptorMagic || b[4] != descriptorVersion || b[5] > exportEvent ||
 		len(b) != descriptorHeader+int(b[descriptorHeader-1]) {
 		return x, 0, status.Errorf(status.InvalidValue,
 			"%d bytes are no descriptor of memory that this library has exported", len(b))
@@ -149,17 +155,17 @@ func emuMmapExport(m *C.struct_doca_mmap, kind C.int, desc *unsafe.Pointer, leng
 	own := mappingOf(m)
 	own.mu.Lock()
 	defer own.mu.Unlock()
-	x := own.origin // memory that was imported is exported as what it is
-	if x == nil {
-		if own.own == nil {
-			var err error
-			if own.own, err = newExport(m); err != nil {
-				return failed("export mmap", err)
-			}
+	var b []byte
+	if kind == C.EMU_EXPORT_RDMA {
+		own.rdma = openWindow(viewOf(m), uintptr(m.addr), uintptr(m.len), uint32(m.access))
+		b = own.rdma.description().encode(kind)
+	} else {
+		var err error
+		if own.own, err = newExport(m); err != nil {
+			return failed("export mmap", err)
 		}
-		x = own.own
+		b = own.own.encode(kind)
 	}
-	b := x.encode(kind)
 	*desc = C.CBytes(b)
 	*length = C.size_t(len(b))
 	return C.DOCA_SUCCESS
@@ -181,10 +187,20 @@ func emuMmapImport(m *C.struct_doca_mmap, desc unsafe.Pointer, length C.size_t, 
 		length = maxDescriptor + 1 // which decode rejects
 	}
 	said, kind, err := decode(C.GoBytes(desc, C.int(length)))
+	if err == nil && kind >= C.EMU_EXPORTS {
+		err = status.Errorf(status.InvalidValue, "the descriptor is that of a sync event")
+	}
 	if err != nil {
 		return failed("create mmap from export", err)
 	}
-	if kind == C.EMU_EXPORT_PCI && !bool(pci) {
+	if kind == C.EMU_EXPORT_RDMA {
+		m.addr, m.len, m.access = C.uintptr_t(said.address), C.size_t(said.length),
+			C.uint32_t(said.access)
+		m.of_peer = true
+		mappingOf(m).peer = link.Key(said.id)
+		return C.DOCA_SUCCESS
+	}
+	if !bool(pci) {
 		return failed("create mmap from export", status.Errorf(status.NotSupported,
 			"only a device of a DPU imports memory of its host"))
 	}
@@ -224,6 +240,9 @@ func emuMmapRelease(m *C.struct_doca_mmap) {
 	m.core = 0
 	for _, key := range released.keys {
 		key.deregister()
+	}
+	if released.rdma != nil {
+		released.rdma.close()
 	}
 	if released.own != nil {
 		exports.remove(released.own)
@@ -309,18 +328,56 @@ const bounceLength = 64 << 10
 
 // load copies from a map into memory of Go.
 func load(to []byte, src *C.struct_doca_mmap, from uintptr) error {
-	if src.mapped_at != 0 {
-		return copyGuarded(to, bytesOf(src, from, uintptr(len(to))))
-	}
-	return mappings.get(src.core).origin.remote.read(to, from)
+	v := viewOf(src)
+	return v.load(to, from)
 }
 
 // store copies from memory of Go into a map.
 func store(dst *C.struct_doca_mmap, to uintptr, from []byte) error {
-	if dst.mapped_at != 0 {
-		return copyGuarded(bytesOf(dst, to, uintptr(len(from))), from)
+	v := viewOf(dst)
+	return v.store(to, from)
+}
+
+// view is the memory behind a map. It does not need the map.
+type view struct {
+	base, mapped uintptr   // the address that the exporter knows, and that of this process, or 0
+	origin       *exported // of imported memory
+}
+
+func viewOf(m *C.struct_doca_mmap) view {
+	return view{uintptr(m.addr), uintptr(m.mapped_at), mappings.get(m.core).origin}
+}
+
+// load and store copy without asking whether the exporter has taken the memory away.
+func (v *view) load(to []byte, from uintptr) error {
+	if v.mapped != 0 {
+		return copyGuarded(to, v.bytes(from, len(to)))
 	}
-	return mappings.get(dst.core).origin.remote.write(to, from)
+	return v.origin.remote.read(to, from)
+}
+
+func (v *view) store(to uintptr, from []byte) error {
+	if v.mapped != 0 {
+		return copyGuarded(v.bytes(to, len(from)), from)
+	}
+	return v.origin.remote.write(to, from)
+}
+
+func (v *view) bytes(address uintptr, length int) []byte {
+	return unsafe.Slice((*byte)(pointer(v.mapped+address-v.base)), length)
+}
+
+// withMemory calls f while the exporter cannot take the memory away.
+func (v *view) withMemory(f func() error) error {
+	if v.origin == nil {
+		return f()
+	}
+	v.origin.copying.RLock()
+	defer v.origin.copying.RUnlock()
+	if v.origin.revoked {
+		return errRevoked
+	}
+	return f()
 }
 
 // inUse holds the exporters of the two maps of a copy, who cannot take the memory away until
@@ -330,6 +387,11 @@ type inUse [2]*exported
 // use returns the exporters of both maps.
 func use(dst, src *C.struct_doca_mmap) (held inUse, err error) {
 	for i, m := range [...]*C.struct_doca_mmap{dst, src} {
+		if m.of_peer {
+			held.release()
+			return inUse{}, status.Errorf(status.NotPermitted,
+				"the memory is a peer's: only tasks of RDMA can use it")
+		}
 		origin := mappings.get(m.core).origin
 		if origin == nil || origin == held[0] {
 			continue

@@ -251,6 +251,10 @@ doca_error_t emu_doca_mmap_export_rdma(struct doca_mmap *mmap, const struct doca
 {
 	if (!EMU_IS(mmap, EMU_MMAP))
 		return DOCA_ERROR_INVALID_VALUE;
+	if (mmap->of_peer) {
+		emu_misuse(__func__, "the map is memory of a peer: only the peer can export it");
+		return DOCA_ERROR_NOT_PERMITTED;
+	}
 	if ((mmap->access & (DOCA_ACCESS_FLAG_RDMA_READ | DOCA_ACCESS_FLAG_RDMA_WRITE |
 			     DOCA_ACCESS_FLAG_RDMA_ATOMIC)) == 0) {
 		emu_misuse(__func__, "the map grants no RDMA_ right");

@@ -24,7 +24,9 @@
 #include "doca_log.h"
 #include "doca_mmap.h"
 #include "doca_pe.h"
+#include "doca_rdma.h"
 #include "doca_rdma_bridge.h"
+#include "doca_sync_event.h"
 #include "doca_types.h"
 #include "doca_version.h"
 
@@ -48,6 +50,10 @@ enum emu_magic {
 	EMU_CTX,
 	EMU_TASK,
 	EMU_CONNECTION,
+	EMU_RDMA_CONNECTION,
+	EMU_RDMA_ADDR,
+	EMU_SYNC_EVENT,
+	EMU_SYNC_EVENT_REMOTE,
 	EMU_LOG_BACKEND,
 	EMU_DEAD,
 };
@@ -139,6 +145,7 @@ enum emu_export { EMU_EXPORT_PCI, EMU_EXPORT_RDMA, EMU_EXPORTS };
 struct doca_mmap {
 	uint32_t magic;
 	bool started, imported, thread_safe, has_range;
+	bool of_peer; /* imported for RDMA: only tasks of RDMA can use it */
 	uintptr_t addr; /* as the exporter knows it, if imported */
 	size_t len;
 	uint32_t access;
@@ -188,6 +195,10 @@ enum emu_entry_kind {
 	EMU_ENTRY_MESSAGE, /* object: the connection, payload and value: bytes */
 	EMU_ENTRY_CONSUMER_NEW, /* object: the connection, value: the id */
 	EMU_ENTRY_CONSUMER_EXPIRED,
+	EMU_ENTRY_RDMA_REQUEST, /* object: the connection */
+	EMU_ENTRY_RDMA_ESTABLISHED,
+	EMU_ENTRY_RDMA_FAILURE,
+	EMU_ENTRY_RDMA_DISCONNECTED,
 };
 
 struct emu_entry {
@@ -246,6 +257,7 @@ enum emu_ctx_kind {
 	EMU_CTX_CLIENT,
 	EMU_CTX_CONSUMER,
 	EMU_CTX_PRODUCER,
+	EMU_CTX_RDMA,
 };
 
 struct doca_ctx {
@@ -368,6 +380,86 @@ struct doca_comch_producer_task_send {
 	uint8_t imm_data[EMU_MAX_IMM];
 };
 
+enum emu_rdma_pool {
+	EMU_RDMA_RECEIVE,
+	EMU_RDMA_SEND,
+	EMU_RDMA_SEND_IMM,
+	EMU_RDMA_READ,
+	EMU_RDMA_WRITE,
+	EMU_RDMA_WRITE_IMM,
+	EMU_RDMA_EVENT_GET,
+	EMU_RDMA_EVENT_SET,
+};
+
+struct doca_rdma {
+	struct doca_ctx ctx; /* first */
+	uint32_t permissions, gid_index, send_queue_size;
+	uint16_t max_connections;
+	doca_rdma_connection_request_cb_t request;
+	doca_rdma_connection_established_cb_t established;
+	doca_rdma_connection_failure_cb_t failure;
+	doca_rdma_connection_disconnection_cb_t disconnection;
+	struct doca_rdma_connection *connections;
+	uint32_t num_connections, last_id;
+};
+
+enum emu_rdma_state {
+	EMU_RDMA_EXPORTED,
+	EMU_RDMA_REQUESTED,
+	EMU_RDMA_CONNECTING, /* or connected: what is sent waits */
+	EMU_RDMA_ENDED,
+};
+
+struct doca_rdma_connection {
+	uint32_t magic;
+	uint32_t core;
+	struct doca_rdma *rdma;
+	struct doca_rdma_connection *next;
+	union doca_data user_data;
+	uint32_t id;
+	enum emu_rdma_state state;
+	void *details; /* or NULL */
+	size_t details_size;
+};
+
+struct doca_rdma_addr {
+	uint32_t magic;
+	uint16_t port;
+	char text[64];
+};
+
+/* All tasks of RDMA; the pool tells which. */
+struct emu_rdma_task {
+	struct doca_task task;			 /* first */
+	struct doca_rdma_connection *connection; /* NULL for a receive */
+	const struct doca_buf *src;		 /* or NULL */
+	struct doca_buf *dst;			 /* or NULL */
+	const struct doca_sync_event_remote_net *event;
+	doca_be32_t immediate; /* to send, or received */
+	uint32_t result_len;
+	enum doca_rdma_opcode result_opcode;
+	const struct doca_rdma_connection *result_connection;
+};
+
+enum { EMU_KEY_SIZE = 16 };
+
+struct doca_sync_event {
+	uint32_t magic;
+	bool started, has_publisher;
+	struct doca_dev *dev; /* of the subscriber, or NULL */
+	uint32_t core;	      /* the export, or 0 */
+	uint64_t value;	      /* atomic */
+	void *desc;	      /* or NULL */
+	size_t desc_size;
+};
+
+struct doca_sync_event_remote_net {
+	uint32_t magic;
+	struct doca_dev *dev;
+	uint8_t key[EMU_KEY_SIZE];
+	uint64_t addr; /* as the exporter knows it */
+};
+
 /* Misuse: what the rules of DOCA forbid. Reports the function without its prefix, and the rule. */
 void emu_misuse(const char *function, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
@@ -432,6 +524,11 @@ struct doca_comch_connection *emu_connection_new(struct emu_control *owner, uint
 void emu_connection_release(struct doca_comch_connection *connection);
 void emu_connection_establish(struct doca_comch_connection *connection);
 void emu_connection_end(struct doca_comch_connection *connection);
+
+/* RDMA. Makes a connection, or returns NULL if the context has as many as it may have. */
+struct doca_rdma_connection *emu_rdma_connection_new(struct doca_rdma *rdma, uint32_t core,
+						     enum emu_rdma_state state);
+void emu_rdma_connection_free(struct doca_rdma_connection *connection);
 
 /* Adds to the ring of an engine. Only the thread inside the engine may call it. */
 void emu_push(struct doca_pe *pe, struct emu_entry entry);
