@@ -61,7 +61,7 @@ func (b *benchCommand) run(cmd *cobra.Command) error {
 	err := b.fill(cmd.Context(), r)
 	r.Environment = report.CurrentEnvironment()
 	r.Error = failureOf(err)
-	return printResult(cmd, b.flags.output, r, r.Volume != nil, err)
+	return printResult(cmd, b.flags.output, r, r.Volume != nil && !program.IsUsage(err), err)
 }
 
 // fill runs the benchmark and fills the report.
@@ -326,6 +326,10 @@ func (b *benchFlags) parameters(drainTimeout time.Duration) (bench.Parameters, e
 	}
 	if p.BlockSize, err = requestLength("block-size", b.blockSize); err != nil {
 		return p, err
+	}
+	if b.set.Changed("rwmix") && p.Pattern != benchsuite.RandomMixed {
+		return p, program.Usagef("--rwmix is for --rw randrw: %s is %d %% reads", p.Pattern,
+			p.Pattern.ReadPercent(0))
 	}
 	queues, cpus, err := b.queue.resolve()
 	if err != nil {

@@ -159,7 +159,7 @@ func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
 		"put - --queues 100000", "get x --queue-depth 65537",
 		"verify --passes 0", "verify --max-io-size 0", "verify --queue-depth 0", "verify x",
 		"bench --rw read --blocks-per-io 0", "bench --rw read --blocks-per-io 1 --block-size 4k",
-		"bench --rw read --batch-size -1", "bench --rw read --local-io-region-size x",
+		"bench --rw read --batch-size -1", "bench --rw randread --rwmix 30", "bench --rw read --local-io-region-size x",
 		"bench --rw read --local-io-region-size 4095", "--operation read --cpu x",
 		"bench --execution-strategy read_throughput_test --run-limit-operation-count 18446744073709551615 --queues 2",
 		"put", "put a b", "put /no/such/file", "put /", "put - --queues 0", "put - --poll lazily",
@@ -194,10 +194,15 @@ func TestWhatTheVolumeCannotDoIsAUsageError(t *testing.T) {
 	} {
 		r := newRelay()
 		if o := r.call(context.Background(), "", line); o.code != program.ExitUsage ||
-			len(r.configs) == 0 || r.closed != len(r.configs) {
-			t.Errorf("%q: exit code %d, opened %d times, closed %d times: %s", line, o.code,
-				len(r.configs), r.closed, o.stderr)
+			len(r.configs) == 0 || r.closed != len(r.configs) || o.stdout != "" ||
+			strings.Count(o.stderr, "\n") != 2 {
+			t.Errorf("%q: exit code %d, opened %d times, closed %d times: %s%s", line, o.code,
+				len(r.configs), r.closed, o.stderr, o.stdout)
 		}
+	}
+	o := newRelay().call(context.Background(), "", "bench --rw read --offset 5MiB --output json")
+	if d := benchDocument(t, o); d.Error.Code != "INVALID_VALUE" {
+		t.Errorf("the document has the code %s", d.Error.Code)
 	}
 	r := newRelay()
 	r.openError = status.Errorf(status.TooBig, "too deep")
@@ -226,7 +231,7 @@ func TestNoConnectionIsItsOwnExitCode(t *testing.T) {
 		r.openError = status.Errorf(status.NotFound, "no relay")
 		o := r.call(context.Background(), "", line)
 		if o.code != program.ExitConnect || o.stdout != "" || !strings.Contains(o.stderr,
-			"no relay [NOT_FOUND]\n") {
+			"no relay [NOT_FOUND]: is \"zc-relay run\" serving this channel?\n") {
 			t.Errorf("%q: exit code %d, standard output %q, standard error %q", line, o.code,
 				o.stdout, o.stderr)
 		}
@@ -485,6 +490,19 @@ func TestVerifyReportsAsTextAndJSON(t *testing.T) {
 	}
 	if o.code != program.ExitFailure || !strings.Contains(o.stderr, "block at offset 40960") {
 		t.Errorf("exit code %d: %s", o.code, o.stderr)
+	}
+}
+
+func TestInfoOfAReadOnlyVolumeDoesNotOfferToWrite(t *testing.T) {
+	r := newRelay()
+	r.prepare = func(v *session) { v.Volume.Info.ReadOnly = true }
+	o := r.mustCall(t, "info")
+	if !strings.Contains(o.stdout, "capabilities       read, flush") {
+		t.Errorf("%s", o.stdout)
+	}
+	if o = r.call(context.Background(), "", "bench --rw write"); o.code != program.ExitUsage ||
+		o.stdout != "" || !strings.Contains(o.stderr, "is read-only") {
+		t.Errorf("a write: exit code %d, %s%s", o.code, o.stderr, o.stdout)
 	}
 }
 

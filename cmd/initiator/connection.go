@@ -120,6 +120,9 @@ func connectError(err error) error {
 		return program.Usage(fmt.Errorf("%w (wait until that client is done; commands that write "+
 			"share a volume if all of them are started with --overwrite)", err))
 	}
+	if errors.Is(err, status.NotFound) {
+		err = fmt.Errorf("%w: is \"zc-relay run\" serving this channel?", err)
+	}
 	return program.CannotConnect(err)
 }
 

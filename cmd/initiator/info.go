@@ -18,7 +18,7 @@ type infoReport struct {
 	Schema     string              `json:"schema"`
 	Connection document.Connection `json:"connection"`
 	Volume     *document.Volume    `json:"volume"`
-	// Capabilities lists the operations beyond read, write and flush.
+	// Capabilities lists the operations beyond read and flush.
 	Capabilities *capabilities   `json:"capabilities"`
 	Use          *use            `json:"use"`
 	Error        *report.Failure `json:"error,omitempty"`
@@ -50,6 +50,7 @@ func (u *use) String() string {
 }
 
 type capabilities struct {
+	Write       bool `json:"write"`
 	Trim        bool `json:"trim"`
 	WriteZeroes bool `json:"write_zeroes"`
 }
@@ -79,7 +80,8 @@ func (r *infoReport) fill(cmd *cobra.Command, connection *connectionFlags) error
 		return during(phaseConnect, err)
 	}
 	r.Volume = document.VolumeOf(&info)
-	r.Capabilities = &capabilities{Trim: info.CanTrim, WriteZeroes: info.CanWriteZeroes}
+	r.Capabilities = &capabilities{Write: !info.ReadOnly, Trim: info.CanTrim,
+		WriteZeroes: info.CanWriteZeroes}
 	r.Use = &use{Exclusive: info.Exclusive, Sessions: info.Sessions, Holder: info.Holder}
 	return nil
 }
@@ -88,7 +90,8 @@ func (r *infoReport) fill(cmd *cobra.Command, connection *connectionFlags) error
 func (r *infoReport) WriteText(w io.Writer) error {
 	t := &document.Table{}
 	t.Connection(&r.Connection, r.Volume)
-	t.Row("capabilities", "read, write, flush%s%s", optional(", trim", r.Capabilities.Trim),
+	t.Row("capabilities", "read, flush%s%s%s", optional(", write", r.Capabilities.Write),
+		optional(", trim", r.Capabilities.Trim),
 		optional(", write zeroes", r.Capabilities.WriteZeroes))
 	t.Row("open", "%s", r.Use)
 	t.Failure(r.Error)

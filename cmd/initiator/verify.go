@@ -79,7 +79,7 @@ func (c *verifyCommand) run(cmd *cobra.Command) error {
 	err := c.fill(cmd.Context(), r, id)
 	r.Environment = report.CurrentEnvironment()
 	r.Error = failureOf(err)
-	return printResult(cmd, c.output, r, r.Volume != nil, err)
+	return printResult(cmd, c.output, r, r.Volume != nil && !program.IsUsage(err), err)
 }
 
 // newRunID draws an id that no other run has.

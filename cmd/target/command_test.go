@@ -76,20 +76,24 @@ func TestFlagsOfTheOriginalDescribeOneVolume(t *testing.T) {
 	}
 	_, c, err := load(t, "-d 03:00.0 --listen-address 127.0.0.2 --listen-port 12345 --cpu 1")
 	if err != nil || c.Listen.Address.String() != "127.0.0.2" || c.Listen.Port != 12345 ||
-		c.RDMA.Device != "03:00.0" || len(c.Workers.CPUs) != 1 {
+		c.RDMA.Device != "" || len(c.Workers.CPUs) != 1 {
 		t.Errorf("%+v, error %v", c, err)
 	}
 }
 
 func TestWithAVolumeTheOriginalsFlagsChangeNothingElse(t *testing.T) {
-	_, c, err := load(t, "-d mlx5_0 --volume disk=memory:1MiB")
+	_, c, err := load(t, "-d mlx5_0 --rdma-provider verbs --volume disk=memory:1MiB")
 	if err != nil || len(c.Volumes) != 1 || c.Volumes[0].Name != "disk" ||
 		!c.Listen.Address.IsLoopback() || c.RDMA.Device != "mlx5_0" {
 		t.Errorf("%+v, error %v", c, err)
 	}
-	if _, c, err = load(t, "-d a --rdma-device b --volume disk=memory:1MiB"); err != nil ||
+	if _, c, err = load(t, "-d a --rdma-device b --rdma-provider verbs --volume disk=memory:1MiB"); err != nil ||
 		c.RDMA.Device != "b" {
 		t.Errorf("two devices: %+v, error %v", c, err)
+	}
+	if _, _, err = load(t, "--rdma-device b --volume disk=memory:1MiB"); err == nil ||
+		!strings.Contains(err.Error(), "is for the provider verbs") {
+		t.Errorf("a device without a provider that uses it: error %v", err)
 	}
 }
 

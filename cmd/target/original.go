@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
+	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -59,7 +60,7 @@ func (o *original) translate(f *pflag.FlagSet) error {
 		return nil
 	}
 	o.translated = true
-	if f.Changed(deviceFlag) && !f.Changed(rdmaDeviceFlag) {
+	if f.Changed(deviceFlag) && !f.Changed(rdmaDeviceFlag) && usesDevice(f) {
 		if err := f.Set(rdmaDeviceFlag, o.device); err != nil {
 			return err
 		}
@@ -78,6 +79,13 @@ func (o *original) translate(f *pflag.FlagSet) error {
 		return nil
 	}
 	return o.translateVolume(f)
+}
+
+// usesDevice reports whether a provider that uses RDMA devices can be configured: iwarp, the
+// default, needs none.
+func usesDevice(f *pflag.FlagSet) bool {
+	return f.Changed("config") || f.Lookup("rdma-provider").Value.String() == "verbs" ||
+		os.Getenv(config.TargetPrefix+"RDMA__PROVIDER") != ""
 }
 
 func (o *original) translateVolume(f *pflag.FlagSet) error {

@@ -53,7 +53,7 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 		}
 		if channel.Target.IsValid() {
 			o.Targets = append(o.Targets, doctor.Target{Address: channel.Target,
-				RDMAAddress: channel.RDMAAddress})
+				RDMAAddress: channel.RDMAAddress, TLSServerName: channel.TLSServerName})
 		}
 		if !slices.Contains(o.IOTimeouts, channel.IOTimeout) {
 			o.IOTimeouts = append(o.IOTimeouts, channel.IOTimeout)

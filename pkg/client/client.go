@@ -232,16 +232,16 @@ func (v *Volume) checkLimits(reply *controlmsg.OpenVolumeReply) error {
 			reply.Size, reply.BlockSize)
 	case c.Queues < 0 || uint32(v.queueCount()) > reply.MaxQueues:
 		return status.Errorf(status.TooBig,
-			"%d queues exceed the limit of %d", v.queueCount(), reply.MaxQueues)
+			"%d queues exceed the limit of %d (limits.queues of the relay's channel)", v.queueCount(), reply.MaxQueues)
 	case v.queueCount() == 0:
 		return status.Errorf(status.InvalidValue,
 			"Queues is 0 and SyncDepth is negative: nothing could submit requests")
 	case c.Depth < 0 || uint32(v.depth()) > reply.MaxDepth:
 		return status.Errorf(status.TooBig,
-			"depth %d exceeds the limit of %d", v.depth(), reply.MaxDepth)
+			"depth %d exceeds the limit of %d (limits.depth of the relay's channel)", v.depth(), reply.MaxDepth)
 	case c.BufferSize > reply.MaxBufferSize:
 		return status.Errorf(status.TooBig,
-			"buffer size %d exceeds the limit of %d", c.BufferSize, reply.MaxBufferSize)
+			"buffer size %d exceeds the limit of %d (limits.buffer_size of the relay's channel)", c.BufferSize, reply.MaxBufferSize)
 	case c.BufferSize%reply.BlockSize != 0:
 		return status.Errorf(status.InvalidValue,
 			"buffer size %d is not a multiple of the volume's block size %d",

@@ -176,7 +176,7 @@ func TestTLSRejectsUntrustedPeers(t *testing.T) {
 			accepted := accept(t, far, credentials(t, c.target).Server(c.allowed))
 			config := credentials(t, c.relay).Client("target.test")
 			if c.noCertificate {
-				config.Certificates = nil
+				config.Certificates, config.GetClientCertificate = nil, nil
 			}
 			if c.otherProtocol {
 				config.NextProtos = []string{"h2"}

@@ -226,6 +226,11 @@ func (c *Credentials) Client(serverName string) *tls.Config {
 	now := c.current()
 	config := now.config()
 	config.RootCAs, config.ServerName = now.authorities, serverName
+	// By default a certificate of an authority that the target does not name would not be sent, and
+	// the target could not say whose it rejects.
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		return &now.certificate, nil
+	}
 	return config
 }
 

@@ -123,10 +123,10 @@ func (s *session) OpenVolume(
 ) (*controlmsg.OpenVolumeReply, error) {
 	if s.target == nil {
 		if err := s.connectTarget(ctx); err != nil {
-			return nil, err
+			return nil, s.tellVolume(err)
 		}
 	} else if err := s.target.openVolume(ctx, s.channel.relay.devices); err != nil {
-		return nil, s.target.openError(err)
+		return nil, s.tellVolume(s.target.openError(err))
 	}
 	reply, limits := *s.target.volume, &s.settings.Limits
 	reply.MaxQueues = min(reply.MaxQueues, limits.MaxQueues)
@@ -142,6 +142,15 @@ func (s *session) OpenVolume(
 	}
 	s.announced = &reply
 	return &reply, nil
+}
+
+// tellVolume returns the error for the client in place of one of the target's.
+func (s *session) tellVolume(err error) error {
+	if status.CodeOf(err) != status.NotFound {
+		return err
+	}
+	s.log.Warn("cannot open the volume", zap.Error(err))
+	return s.channel.noVolume()
 }
 
 // connectTarget waits for the target, connects to it, and opens the volume.
@@ -207,11 +216,13 @@ func (s *session) checkLimits(m *controlmsg.ConfigureDataPath) error {
 	limits := &s.settings.Limits
 	if uint64(m.QueueCount)*uint64(m.Depth) > uint64(limits.MaxOutstanding) {
 		return status.Errorf(status.TooBig,
-			"%d queues of depth %d exceed the limit of %d outstanding requests",
+			"%d queues of depth %d exceed the limit of %d outstanding requests "+
+				"(limits.outstanding of the relay's channel)",
 			m.QueueCount, m.Depth, limits.MaxOutstanding)
 	}
 	if m.Export.Length > limits.MaxExport {
-		return status.Errorf(status.TooBig, "export of %d bytes exceeds the limit of %d",
+		return status.Errorf(status.TooBig, "export of %d bytes exceeds the limit of %d "+
+			"(limits.export of the relay's channel)",
 			m.Export.Length, limits.MaxExport)
 	}
 	return nil

@@ -326,6 +326,15 @@ func (l *targetLink) await(ctx context.Context, bound retry.Bound) error {
 	}
 }
 
+// noVolume returns the error for clients whose channel's volume the target does not have. The names
+// of the volumes that it has are for the relay's operator only: they are in its log and status.
+func (c *channel) noVolume() error {
+	settings := c.settings.Load()
+	return status.Errorf(status.NotFound, "target %v has no volume %q, which this channel of the "+
+		"relay is configured for: the relay's log and status list the volumes that it has",
+		settings.Target, settings.Volume)
+}
+
 // unavailable returns an error that says why the target cannot be used now.
 func (l *targetLink) unavailable(s *LinkStatus) error {
 	target := l.channel.settings.Load().Target
@@ -338,6 +347,9 @@ func (l *targetLink) unavailable(s *LinkStatus) error {
 		text = fmt.Sprintf("target %v is down: attempt %d of %v follows in %v",
 			target, s.Attempt, s.Attempts,
 			max(0, time.Until(s.NextTry)).Round(time.Millisecond))
+		if status.CodeOf(s.LastError) == status.NotFound {
+			return l.channel.noVolume()
+		}
 	default:
 		text = fmt.Sprintf("still connecting to target %v", target)
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 )
 
@@ -95,8 +96,14 @@ func Errorf(code Code, format string, args ...any) error {
 	return &Error{Code: code, Err: fmt.Errorf(format, args...)}
 }
 
-// Error returns the text followed by the symbolic code in brackets.
-func (e *Error) Error() string { return fmt.Sprintf("%v [%v]", e.Err, e.Code) }
+// Error returns the text followed by the symbolic code in brackets, unless the text ends with it.
+func (e *Error) Error() string {
+	text, code := e.Err.Error(), " ["+e.Code.String()+"]"
+	if strings.HasSuffix(text, code) {
+		return text
+	}
+	return text + code
+}
 
 // Unwrap returns the cause for errors.Is and errors.As.
 func (e *Error) Unwrap() error { return e.Err }

@@ -56,6 +56,18 @@ func TestErrorsMatchByCodeAndByCause(t *testing.T) {
 	}
 }
 
+func TestACodeIsPrintedOnce(t *testing.T) {
+	inner := status.Errorf(status.NotConnected, "gone")
+	for err, want := range map[error]string{
+		status.Errorf(status.NotConnected, "read: %w", inner): "read: gone [NOT_CONNECTED]",
+		status.Errorf(status.Again, "read: %w", inner):        "read: gone [NOT_CONNECTED] [AGAIN]",
+	} {
+		if err.Error() != want {
+			t.Errorf("text is %q, want %q", err, want)
+		}
+	}
+}
+
 func TestCodeOfFindsTheClosestCode(t *testing.T) {
 	for _, c := range []struct {
 		err  error

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -113,13 +114,27 @@ func (s *session) OpenVolume(
 ) (*controlmsg.OpenVolumeReply, error) {
 	v, ok := s.target.config.Volumes[m.Volume]
 	if !ok {
-		return nil, status.Errorf(status.NotFound, "the target has no volume %q", m.Volume)
+		return nil, status.Errorf(status.NotFound, "the target has no volume %q: it has %s",
+			m.Volume, s.target.volumeNames())
 	}
 	s.opening.Stop()
 	s.volume = v
 	reply := s.describeVolume()
 	reply.Sessions, reply.Holder = s.target.openings.describe(m.Volume)
 	return reply, nil
+}
+
+// volumesTold is the most names of volumes in an error.
+const volumesTold = 8
+
+// volumeNames lists the names of the volumes, for an error.
+func (t *Target) volumeNames() string {
+	names := slices.Sorted(maps.Keys(t.config.Volumes))
+	text := fmt.Sprintf("%q", names[:min(len(names), volumesTold)])
+	if len(names) > volumesTold {
+		text += fmt.Sprintf(" and %d more", len(names)-volumesTold)
+	}
+	return text
 }
 
 func (s *session) describeVolume() *controlmsg.OpenVolumeReply {

@@ -22,8 +22,8 @@ import (
 type FileBackend struct {
 	Path string
 	// Size is the size in bytes of a file that does not exist yet or is empty. Any other file must
-	// have exactly this size. 0 accepts a file of any size and ignores an incomplete block at its
-	// end.
+	// have exactly this size. 0 accepts a file of any number of blocks. Of a device, it ignores an
+	// incomplete block at the end.
 	Size     uint64
 	ReadOnly bool
 	// Direct bypasses the page cache (O_DIRECT). It suits devices that are faster than copying, and
@@ -372,6 +372,14 @@ func (b FileBackend) usableSize(spec *Spec, file *os.File) (uint64, error) {
 		return 0, status.Errorf(status.InvalidValue,
 			"file %q has %v, less than one block of %v",
 			b.Path, size.Bytes(end), size.Bytes(spec.BlockSize))
+	}
+	if about, err := file.Stat(); err != nil {
+		return 0, err
+	} else if about.Mode().IsRegular() && usable != uint64(end) {
+		return 0, status.Errorf(status.InvalidValue,
+			"file %q has %d bytes, which are no multiple of the block size %v: choose a smaller "+
+				"block size (--block-size), or extend the file (truncate -s %%%d FILE)",
+			b.Path, end, size.Bytes(spec.BlockSize), spec.BlockSize)
 	}
 	sector, err := unix.IoctlGetInt(int(file.Fd()), unix.BLKSSZGET)
 	if err == nil && uint32(sector) > spec.BlockSize {

@@ -178,16 +178,16 @@ func TestUnsuitableFilesAreRejectedWithTheReason(t *testing.T) {
 	}
 }
 
-func TestExistingFileIsRoundedDownToWholeBlocks(t *testing.T) {
+func TestAFileWithAnIncompleteBlockIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "volume")
 	if err := os.WriteFile(path, make([]byte, 3*4096+17), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	v := open(t, fileSpec(path, 0))
-	if v.Info().Size != 3*4096 {
-		t.Errorf("size is %d", v.Info().Size)
+	_, err := volume.Open(fileSpec(path, 0))
+	if status.CodeOf(err) != status.InvalidValue || !strings.Contains(err.Error(),
+		"has 12305 bytes, which are no multiple of the block size 4KiB") {
+		t.Errorf("error %v", err)
 	}
-	volumetest.CloseVolume(t, v)
 	if stat, err := os.Stat(path); err != nil || stat.Size() != 3*4096+17 {
 		t.Errorf("the size of the file changed: %v, %v", stat, err)
 	}

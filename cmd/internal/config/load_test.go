@@ -63,6 +63,14 @@ func TestAVariableThatLacksAnUnderscoreIsNotIgnored(t *testing.T) {
 	}
 }
 
+func TestATargetMayBeGivenByName(t *testing.T) {
+	c := mustLoadRelay(t, Sources{Flags: relayFlags(t, "--storage-server", "localhost:7470",
+		"--volume", "disk")})
+	if got := c.Channels[0].Target; !got.Addr().IsLoopback() || got.Port() != 7470 {
+		t.Errorf("the target is %v", got)
+	}
+}
+
 func mustLoadRelay(t testing.TB, s Sources) *Relay {
 	t.Helper()
 	c, err := LoadRelay(s)

@@ -93,6 +93,7 @@ const maxSessions = 1 << 16
 
 func (c *Relay) check(report reporter) {
 	c.Control.check(report.in("control"))
+	c.RDMA.check(report.in("rdma"))
 	c.TLS.check(report.in("tls"))
 	if len(c.Channels) == 0 {
 		report("channels", nil,
@@ -197,7 +198,8 @@ func (c *Channel) describe(s section) {
 	s.value("representor", text(&c.Representor, checkName(maxComchName)),
 		"representor of the host function to serve; only clients on that function can connect").
 		flagged("representor", "r")
-	s.value("target", ipPort(&c.Target), "control address of the target").
+	s.value("target", hostPort(&c.Target),
+		"control address of the target; the name of a host is looked up when the configuration is read").
 		flagged("storage-server", "").require().reloads(NewSessions)
 	s.value("volume", text(&c.Volume, checkName(controlmsg.MaxVolumeNameLength)),
 		"name of the volume at the target").

@@ -152,6 +152,13 @@ func (c *RDMA) describe(s section) {
 		flagged("rdma-retry-count", "")
 }
 
+func (c *RDMA) check(report reporter) {
+	if c.Provider == "iwarp" && c.Device != "" {
+		report("device", c.Device, "is for the provider verbs, and rdma.provider is iwarp, "+
+			"which uses the address: give --rdma-provider verbs (rdma.provider), or remove it")
+	}
+}
+
 // TLS configures TLS for the control connections. All fields are "" for plain text.
 type TLS struct {
 	Certificate string

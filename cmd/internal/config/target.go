@@ -139,6 +139,7 @@ func parseVolumeFlag(text string) (map[string]any, error) {
 
 func (c *Target) check(report reporter) {
 	c.Control.check(report.in("control"))
+	c.RDMA.check(report.in("rdma"))
 	c.TLS.check(report.in("tls"))
 	if len(c.Listen.TLSAllowedNames) > 0 && !c.TLS.Enabled() {
 		report("listen.tls_allowed_names", c.Listen.TLSAllowedNames, noTLS)

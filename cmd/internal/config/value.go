@@ -1,9 +1,11 @@
 package config
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -219,9 +221,40 @@ func ipAddress(p *netip.Addr, optional bool) Value {
 	}}
 }
 
-// ipPort is an address with a port.
-func ipPort(p *netip.AddrPort) Value {
-	return variable{kind: "IP:PORT", get: func() string {
+// resolveTimeout bounds the look-up of a host's name.
+const resolveTimeout = 5 * time.Second
+
+// resolve returns the address and the port in HOST:PORT. It prefers IPv4, as a name such as
+// localhost has both, and targets listen on one.
+func resolve(text string) (netip.AddrPort, error) {
+	host, portText, err := net.SplitHostPort(text)
+	if err != nil {
+		return netip.AddrPort{}, errors.New("must be an address of the form HOST:PORT, for instance 10.0.0.5:7470")
+	}
+	port, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil || port == 0 || host == "" {
+		return netip.AddrPort{}, errors.New("must be an address of the form HOST:PORT, for instance 10.0.0.5:7470")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), resolveTimeout)
+	defer cancel()
+	addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("host %q has no address: %w", host, err)
+	}
+	best := addresses[0].Unmap()
+	for _, a := range addresses {
+		if a := a.Unmap(); a.Is4() {
+			best = a
+			break
+		}
+	}
+	return netip.AddrPortFrom(best, uint16(port)), nil
+}
+
+// hostPort is an address with a port. The address may be the name of a host, which is looked up
+// when the configuration is read.
+func hostPort(p *netip.AddrPort) Value {
+	return variable{kind: "HOST:PORT", get: func() string {
 		if !p.IsValid() {
 			return ""
 		}
@@ -229,7 +262,9 @@ func ipPort(p *netip.AddrPort) Value {
 	}, set: func(s string) error {
 		a, err := netip.ParseAddrPort(s)
 		if err != nil || a.Port() == 0 {
-			return errors.New("must be an address of the form IP:PORT, for instance 10.0.0.5:7470")
+			if a, err = resolve(s); err != nil {
+				return err
+			}
 		}
 		*p = a
 		return nil

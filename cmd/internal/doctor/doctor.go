@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"context"
+	"crypto/tls"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -124,6 +125,8 @@ type Options struct {
 	Listen, OwnListen []string
 	// LoadTLS loads the credentials and returns when they expire; nil without TLS.
 	LoadTLS func() (time.Time, error)
+	// Secure returns the configuration for TLS connections to a target; nil without TLS.
+	Secure func(serverName string) (*tls.Config, error)
 	// Volumes holds what a target serves.
 	Volumes []volume.Spec
 
@@ -138,6 +141,8 @@ type Target struct {
 	Address netip.AddrPort
 	// RDMAAddress is the local address of RDMA connections, invalid for that of the route.
 	RDMAAddress netip.Addr
+	// TLSServerName is the name in the target's certificate, "" for its address.
+	TLSServerName string
 }
 
 // Examine runs all checks. The end of ctx ends checks that wait.

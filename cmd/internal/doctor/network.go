@@ -1,7 +1,9 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -13,8 +15,13 @@ import (
 	"syscall"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/zc-relay/zc-relay/internal/affinity"
+	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 )
 
@@ -27,25 +34,59 @@ func (m *machine) targets(ctx context.Context) []Finding {
 	for _, t := range m.Targets {
 		if !tried[t.Address] {
 			tried[t.Address] = true
-			findings = append(findings, reach(ctx, t.Address))
+			findings = append(findings, m.reach(ctx, &t))
 		}
 	}
 	return findings
 }
 
-// reach connects to a target.
-func reach(ctx context.Context, target netip.AddrPort) Finding {
+// reach connects to a target and greets it: another program may listen there.
+func (m *machine) reach(ctx context.Context, t *Target) Finding {
 	const check = "target"
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
-	var d net.Dialer
-	connection, err := d.DialContext(ctx, "tcp", target.String())
+	connection, err := network.Kernel{}.Dial(ctx, netip.Addr{}, t.Address)
 	if err != nil {
-		return fail(check, fmt.Sprintf("%v cannot be reached: %v", target, err),
+		return fail(check, fmt.Sprintf("%v cannot be reached: %v", t.Address, err),
 			"start the target; check address, route and firewall")
 	}
-	defer connection.Close()
-	return ok(check, fmt.Sprintf("%v can be reached from %v", target, connection.LocalAddr()))
+	var secure *tls.Config
+	if m.Secure != nil {
+		if secure, err = m.Secure(cmp.Or(t.TLSServerName, t.Address.Addr().String())); err != nil {
+			_ = connection.Close()
+			return ok(check, fmt.Sprintf("%v can be reached; who answers there is unknown without TLS",
+				t.Address))
+		}
+	}
+	software, err := greet(ctx, connection, secure)
+	if err != nil {
+		return fail(check, fmt.Sprintf("%v can be reached, but does not answer as a target: %s",
+			t.Address, bare(err)),
+			"check that the port is the one of --listen-port, and that both sides use TLS or neither does")
+	}
+	return ok(check, fmt.Sprintf("%v is reached from %v: %s", t.Address, connection.LocalAddr(),
+		software))
+}
+
+// greet exchanges hellos and returns the name and version of the target. secure is nil for plain
+// text.
+func greet(ctx context.Context, connection network.Stream, secure *tls.Config) (string, error) {
+	var t controlmsg.Transport
+	if secure == nil {
+		t = controlmsg.NewTCPTransport(connection, controlmsg.TCPConfig{})
+	} else {
+		var err error
+		if t, err = controlmsg.NewTLSClient(ctx, connection, secure,
+			controlmsg.TCPConfig{}); err != nil {
+			return "", err
+		}
+	}
+	requester := controlmsg.NewRequester(t, controlmsg.EndpointConfig{
+		Role: controlmsg.RoleRelay, Timeout: reachTimeout, KeepAlive: controlmsg.DefaultKeepAlive(),
+		Software: buildinfo.String("doctor"), Logger: zap.NewNop()})
+	hello, err := requester.Greet(ctx)
+	requester.Close(context.Canceled)
+	return hello.Software, err
 }
 
 func (m *machine) ports() []Finding {

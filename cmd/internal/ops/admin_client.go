@@ -66,6 +66,11 @@ func (c *AdminClient) Do(ctx context.Context, method, path, body string) ([]byte
 	if err != nil {
 		return nil, fmt.Errorf("read the reply of the daemon at %s: %w", c.address, err)
 	}
+	if response.StatusCode == http.StatusNotFound {
+		return nil, status.Errorf(status.NotSupported,
+			"the daemon at %s has no %s: it is of another kind or version (zc-relay status says which)",
+			c.address, strings.TrimPrefix(path, "/"))
+	}
 	if response.StatusCode/100 != 2 {
 		return nil, fmt.Errorf("%s %s at %s: %s: %s", method, path, c.address, response.Status,
 			strings.TrimSpace(string(reply)))

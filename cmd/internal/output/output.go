@@ -50,6 +50,9 @@ func createBeside(path string, replaced os.FileInfo) (*File, error) {
 	name := fmt.Sprintf(".%s.%08x.partial", filepath.Base(path), rand.Uint32())
 	file, err := os.OpenFile(filepath.Join(filepath.Dir(path), name),
 		os.O_RDWR|os.O_CREATE|os.O_EXCL, newFileMode)
+	if errors.Is(err, os.ErrNotExist) {
+		err = fmt.Errorf("%w: create the directory first", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("create output: %w", err)
 	}

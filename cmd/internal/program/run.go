@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -42,9 +43,26 @@ func Run(ctx context.Context, root *cobra.Command, arguments []string) int {
 
 func explain(w io.Writer, command *cobra.Command, err error) {
 	fmt.Fprintf(w, "%s: %s\n", command.CommandPath(), Sentence(err))
+	if next := remedy(err); next != "" {
+		fmt.Fprintln(w, next)
+	}
 	if ExitCode(err) == ExitUsage {
 		fmt.Fprintf(w, "Run '%s --help' for usage.\n", command.CommandPath())
 	}
+}
+
+// remedy says what to do about an error of the system that needs no knowledge of what failed.
+func remedy(err error) string {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return "Another program uses the address: \"ss -ltnp\" shows which; stop it, or choose another port."
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return "\"ip address\" lists the addresses of this machine."
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Sprintf("This program runs as user %d: run it as root or as the owner, or change owner or mode (ls -l).",
+			os.Getuid())
+	}
+	return ""
 }
 
 // prepare records in *entered that a command's RunE was called. It also makes commands fail that
@@ -113,6 +131,9 @@ func WithExitCode(code int, err error) error {
 	}
 	return &exitError{code: code, err: err}
 }
+
+// IsUsage reports whether err is the fault of the call.
+func IsUsage(err error) bool { return ExitCode(err) == ExitUsage }
 
 // ExitCode returns the exit code of err: ExitOK for nil, ExitFailure for an error without one.
 func ExitCode(err error) int {

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -169,6 +170,13 @@ func (c *Examined) Describe(o *doctor.Options) error {
 				return time.Time{}, err
 			}
 			return credentials.NotAfter(), nil
+		}
+		o.Secure = func(serverName string) (*tls.Config, error) {
+			credentials, err := loadTLS(*c.TLS, log)
+			if err != nil {
+				return nil, err
+			}
+			return credentials.Client(serverName), nil
 		}
 	}
 	return nil

@@ -29,7 +29,7 @@ type Authority struct {
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
 	a := &Authority{t: t, key: newKey(t)}
-	template := template("authority")
+	template := template("authority " + rand.Text())
 	template.IsCA, template.BasicConstraintsValid = true, true
 	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageCertSign, nil
 	a.certificate = sign(t, template, template, &a.key.PublicKey, a.key)

@@ -10,6 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Parameters describe a run. After Resolve they hold the values in effect, which the report
@@ -57,12 +58,15 @@ const maxSessions = 1 << 16
 // usage errors.
 func (p *Parameters) Resolve(info *client.Info) error {
 	if err := p.Check(); err != nil {
-		return program.Usage(err)
+		return program.Usage(status.Errorf(status.InvalidValue, "%w", err))
 	}
 	if p.Pattern.Writes() && info.ReadOnly {
 		return program.Usagef("volume %q is read-only: use --rw read or randread", info.Name)
 	}
-	return program.Usage(p.resolveRange(info))
+	if err := p.resolveRange(info); err != nil {
+		return program.Usage(status.Errorf(status.InvalidValue, "%w", err))
+	}
+	return nil
 }
 
 // Check checks everything that does not depend on the volume, and sets ReadPercent.

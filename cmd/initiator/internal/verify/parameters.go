@@ -9,6 +9,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/affinity"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/progress"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // Parameters describe a run. After Resolve they hold the values in effect, which the report
@@ -40,9 +41,12 @@ type Parameters struct {
 // usage errors.
 func (p *Parameters) Resolve(info *client.Info) error {
 	if err := p.Check(); err != nil {
-		return program.Usage(err)
+		return program.Usage(status.Errorf(status.InvalidValue, "%w", err))
 	}
-	return program.Usage(p.resolveRange(info))
+	if err := p.resolveRange(info); err != nil {
+		return program.Usage(status.Errorf(status.InvalidValue, "%w", err))
+	}
+	return nil
 }
 
 // Check checks everything that does not depend on the volume.

@@ -1,0 +1,68 @@
+package e2e
+
+import (
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestAVolumeThatTheTargetDoesNotHave is a mistake in the relay's configuration. Its operator
+// learns of the volumes that there are, and the client only that the mistake is not its own.
+func TestAVolumeThatTheTargetDoesNotHave(t *testing.T) {
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"secret=memory:16MiB"},
+		address: listenAddress()}
+	c.startTarget()
+	c.volumes = []string{"other=memory:16MiB"}
+	c.relay = c.startRelay("comch", "--session-wait", "0s")
+	c.relay.awaitLog(`the target has no volume \"other\": it has [\"secret\"]`)
+	client := c.initiator("info")
+	if code := client.wait(); code != 3 {
+		t.Errorf("the initiator exited with %d", code)
+	}
+	if text := client.stderr.String(); !strings.Contains(text, `has no volume "other"`) ||
+		strings.Contains(text, "secret") || strings.Contains(text, "is down") {
+		t.Errorf("the client was told: %s", text)
+	}
+}
+
+func TestWhatADaemonCannotDoIsExplained(t *testing.T) {
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
+		address: listenAddress()}
+	admin := "unix:" + filepath.Join(c.dir, "admin.sock")
+	c.startTarget("--admin-listen", admin)
+	drain := spawn(t, "zc-relay", "drain", "--admin", admin)
+	if code := drain.wait(); code == 0 || !strings.Contains(drain.stderr.String(),
+		"has no drain: it is of another kind") {
+		t.Errorf("drain of a target: %d %s", code, drain.stderr.String())
+	}
+	second := spawn(t, "target", "--listen-address", c.address.Addr().String(), "--listen-port",
+		portOf(c.address.String()), "--volume", "disk=memory:16MiB")
+	if code := second.wait(); code != 1 || !strings.Contains(second.stderr.String(),
+		"Another program uses the address") {
+		t.Errorf("a second target: %d %s", code, second.stderr.String())
+	}
+}
+
+func portOf(address string) string {
+	_, port, _ := net.SplitHostPort(address)
+	return port
+}
+
+// TestDoctorTellsATargetFromAnotherProgram lets it greet both.
+func TestDoctorTellsATargetFromAnotherProgram(t *testing.T) {
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:16MiB"},
+		address: listenAddress()}
+	c.startTarget("--metrics-listen", "127.0.0.1:0")
+	for address, want := range map[string]string{
+		c.address.String():      "ok    target          " + c.address.String() + " is reached",
+		opsAddress(t, c.target): "does not answer as a target",
+	} {
+		doctor := spawn(t, "zc-relay", "doctor", "--config=", "--storage-server", address,
+			"--volume", "disk", "--emulated-dir", filepath.Join(c.dir, "comch"))
+		doctor.wait()
+		if !strings.Contains(doctor.stdout.String(), want) {
+			t.Errorf("%s: %q is missing in\n%s", address, want, doctor.stdout.String())
+		}
+	}
+}
