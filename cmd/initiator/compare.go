@@ -19,7 +19,9 @@ json", one after another, each of which is a run:
 
   for i in 1 2 3 4 5; do initiator bench --rw randread --output json; done > before.json
 
-or one document of "make bench-chain". It needs no relay.`,
+or one document of "make bench-chain". Cases that differ in one setting, such as
+--queue-depth, are compared as well if it is clear which belong together. It needs
+no relay.`,
 		Args: program.Operands("BEFORE", "AFTER"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r := compare.NewReport(args[0], args[1])

@@ -42,11 +42,13 @@ type Difference struct {
 	After  string `json:"after"`
 }
 
-// Case is a workload on a system that is in both files.
+// Case is a workload on a system that is in both files, perhaps with another setting.
 type Case struct {
-	System     string              `json:"system"`
-	Workload   benchsuite.Workload `json:"workload"`
-	Quantities []Quantity          `json:"quantities"`
+	System   string              `json:"system"`
+	Workload benchsuite.Workload `json:"workload"` // of the first file
+	// Settings holds the settings of the workload in which the files differ, by their names.
+	Settings   []Difference `json:"setting_differences,omitempty"`
+	Quantities []Quantity   `json:"quantities"`
 }
 
 // Quantity compares one measured quantity.
@@ -86,19 +88,29 @@ func NewReport(before, after string) *Report {
 // Compare fills the report from the contents of two files.
 func (r *Report) Compare(before, after *Results) {
 	r.compareEnvironments(&before.Environment, &after.Environment)
+	var restBefore, restAfter []*benchsuite.Case
 	for i := range before.Cases {
 		b := &before.Cases[i]
-		a := after.find(b)
-		if a == nil {
-			r.OnlyBefore = append(r.OnlyBefore, name(b))
-			continue
+		if a := after.find(b); a != nil {
+			r.Cases = append(r.Cases, r.compareCase(b, a))
+		} else {
+			restBefore = append(restBefore, b)
 		}
-		r.Cases = append(r.Cases, r.compareCase(b, a))
 	}
 	for i := range after.Cases {
 		if a := &after.Cases[i]; before.find(a) == nil {
-			r.OnlyAfter = append(r.OnlyAfter, name(a))
+			restAfter = append(restAfter, a)
 		}
+	}
+	pairs, restBefore, restAfter := pairBySetting(restBefore, restAfter)
+	for _, p := range pairs {
+		r.Cases = append(r.Cases, r.compareCase(p.before, p.after))
+	}
+	for _, b := range restBefore {
+		r.OnlyBefore = append(r.OnlyBefore, name(b))
+	}
+	for _, a := range restAfter {
+		r.OnlyAfter = append(r.OnlyAfter, name(a))
 	}
 }
 
@@ -121,7 +133,9 @@ func (r *Report) compareEnvironments(before, after *report.Environment) {
 }
 
 func (r *Report) compareCase(before, after *benchsuite.Case) Case {
-	c := Case{System: before.System, Workload: before.Workload, Quantities: []Quantity{}}
+	c := Case{System: before.System, Workload: before.Workload,
+		Settings:   settingsBetween(&before.Workload, &after.Workload),
+		Quantities: []Quantity{}}
 	for _, q := range compared {
 		b, a := before.Values(q), after.Values(q)
 		if len(b) > 0 && len(a) > 0 {
@@ -181,6 +195,9 @@ func (r *Report) WriteText(w io.Writer) error {
 
 func (r *Report) writeCase(t io.Writer, c *Case) {
 	fmt.Fprintf(t, "\n%s: %s\n", c.System, c.Workload)
+	for _, s := range c.Settings {
+		fmt.Fprintf(t, "%s\t%s\t→ %s\n", s.Name, s.Before, s.After)
+	}
 	fmt.Fprint(t, "\tbefore\tafter\tratio\t\n")
 	for i := range c.Quantities {
 		q := &c.Quantities[i]

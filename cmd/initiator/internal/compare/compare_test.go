@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +52,55 @@ func mustParse(t *testing.T, text string) *Results {
 		t.Fatal(err)
 	}
 	return r
+}
+
+func TestCasesThatDifferInOneSettingAreCompared(t *testing.T) {
+	suite := func(workloads ...benchsuite.Workload) *Results {
+		d := benchsuite.NewDocument(time.Time{}, benchsuite.Method{})
+		for _, w := range workloads {
+			d.Add("zc-relay", w, run(1000, 9000))
+		}
+		content, err := json.Marshal(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return mustParse(t, string(content))
+	}
+	with := func(depth int, poll string, queues int) benchsuite.Workload {
+		w := randomRead
+		w.QueueDepth, w.Poll, w.Queues = depth, poll, queues
+		return w
+	}
+	for name, c := range map[string]struct {
+		before, after *Results
+		settings      []string // of the cases
+		left          int
+	}{
+		"one case of each, two settings": {suite(with(1, "busy", 1)), suite(with(2, "event", 1)),
+			[]string{"poll busy event", "queue_depth 1 2"}, 0},
+		"the same setting in every case": {suite(with(1, "busy", 1), with(2, "busy", 1)),
+			suite(with(1, "event", 1), with(2, "event", 1)),
+			[]string{"poll busy event", "poll busy event"}, 0},
+		"one case in common, one with another setting": {
+			suite(with(1, "busy", 1), with(2, "busy", 2)),
+			suite(with(1, "busy", 1), with(2, "busy", 3)), []string{"queues 2 3"}, 0},
+		"several could be meant": {suite(with(1, "busy", 1)),
+			suite(with(2, "busy", 1), with(3, "busy", 1)), nil, 3},
+		"nothing alike": {suite(with(1, "busy", 1), with(2, "busy", 2)),
+			suite(with(3, "event", 3), with(4, "event", 4)), nil, 4},
+	} {
+		r := NewReport("a", "b")
+		r.Compare(c.before, c.after)
+		var settings []string
+		for _, compared := range r.Cases {
+			for _, s := range compared.Settings {
+				settings = append(settings, s.Name+" "+s.Before+" "+s.After)
+			}
+		}
+		if !slices.Equal(settings, c.settings) || len(r.OnlyBefore)+len(r.OnlyAfter) != c.left {
+			t.Errorf("%s: settings %q, left %q and %q", name, settings, r.OnlyBefore, r.OnlyAfter)
+		}
+	}
 }
 
 // example is a report with a value in every field.
