@@ -114,6 +114,20 @@ func (b *Bytes) UnmarshalText(text []byte) error { return b.Set(string(text)) }
 // MarshalText formats the size as String does.
 func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
+// FormatBytes formats a number of bytes with three significant digits or more in the binary unit
+// that suits it: "512 B", "3.91 MiB".
+func FormatBytes(n uint64) string {
+	power := 0
+	for power < len(prefixes) && n>>(10*power) >= 1000 {
+		power++
+	}
+	if power == 0 {
+		return strconv.FormatUint(n, 10) + " B"
+	}
+	return formatDigits(float64(n)/float64(uint64(1)<<(10*power))) + " " +
+		strings.ToUpper(prefixes[power-1:power]) + "iB"
+}
+
 // FormatThroughput formats bytes per second in MiB/s with three significant digits or more: "0.25
 // MiB/s", "12.3 MiB/s", "1234 MiB/s".
 func FormatThroughput(bytesPerSecond float64) string {

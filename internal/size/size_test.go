@@ -113,6 +113,17 @@ func TestThroughputIsPrintedInMebibytesPerSecond(t *testing.T) {
 	}
 }
 
+func TestBytesArePrintedInAUnitThatSuits(t *testing.T) {
+	for n, want := range map[uint64]string{
+		0: "0 B", 999: "999 B", 1000: "0.98 KiB", 1024: "1.00 KiB", 4096000: "3.91 MiB",
+		1 << 40: "1.00 TiB", 1 << 63: "8388608 TiB",
+	} {
+		if got := size.FormatBytes(n); got != want {
+			t.Errorf("%d prints as %q, want %q", n, got, want)
+		}
+	}
+}
+
 func TestDurationsArePrintedInTheirOwnUnit(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0ns", 870: "870ns", 999: "999ns", 1000: "1.00µs", 12_345: "12.3µs", 999_499: "999µs",

@@ -7,10 +7,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/relay"
 )
 
 // WriteText writes the status for people.
@@ -29,20 +30,41 @@ func (d *Document) WriteText(w io.Writer) error {
 		fmt.Fprintf(w, "control connections: %d open, %d so far\n", d.Sessions.Open,
 			d.Sessions.Total)
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if summary := d.ChannelSummary(); summary != "" {
+		fmt.Fprintln(w, summary)
+	}
 	for i := range d.Channels {
-		d.writeChannel(table, &d.Channels[i])
+		d.writeChannel(w, &d.Channels[i])
 	}
 	for i := range d.Volumes {
-		writeVolume(table, &d.Volumes[i])
+		writeVolume(w, &d.Volumes[i])
 	}
-	writeWorkers(table, d.Workers)
-	writeFaults(table, d.Faults)
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print status: %w", err)
-	}
+	writeWorkers(w, d.Workers)
+	writeFaults(w, d.Faults)
 	return nil
 }
+
+// ChannelSummary says on one line how many of the channels are ready, and which are not; "" if
+// there are no channels.
+func (d *Document) ChannelSummary() string {
+	if len(d.Channels) == 0 {
+		return ""
+	}
+	var down []string
+	for i := range d.Channels {
+		if c := &d.Channels[i]; c.Link.State != linkReady {
+			down = append(down, c.Name+" ("+c.Link.State+")")
+		}
+	}
+	text := fmt.Sprintf("channels: %d of %d ready", len(d.Channels)-len(down), len(d.Channels))
+	if len(down) > 0 {
+		text += "; not ready: " + strings.Join(down, ", ")
+	}
+	return text
+}
+
+// linkReady is the state of a link whose target can be used.
+var linkReady = relay.LinkReady.String()
 
 func (r *Reload) text() string {
 	switch {
@@ -56,24 +78,24 @@ func (r *Reload) text() string {
 
 func (d *Document) writeChannel(w io.Writer, c *Channel) {
 	fmt.Fprintf(w, "\nchannel %s\n", c.Name)
-	fmt.Fprintf(w, "  target\t%s, volume %s: %s\n", c.Target, c.Volume, c.Link.text(d.Now))
-	fmt.Fprintf(w, "  sessions\t%d open, %d so far, %d refused, %s exported\n", c.Open, c.Total,
-		c.Refused, size.Bytes(c.Exported))
+	fmt.Fprintf(w, "  target    %s, volume %s: %s\n", c.Target, c.Volume, c.Link.text(d.Now))
+	fmt.Fprintf(w, "  sessions  %d open, %d so far, %d refused, %s exported\n", c.Open, c.Total,
+		c.Refused, size.FormatBytes(c.Exported))
 	if c.Retiring {
-		fmt.Fprintln(w, "  removed\tfrom the configuration; waits for its sessions to end")
+		fmt.Fprintln(w, "  removed   from the configuration; waits for its sessions to end")
 	}
-	if len(c.Sessions) > 0 {
-		fmt.Fprintln(w, "\n  SESSION\tCLIENT\tUSER\tOPEN FOR\tQUEUES\tIN FLIGHT OF DEPTH")
-	}
+	sessions := table{indent: "  ", heads: []string{"SESSION", "CLIENT", "USER", "OPEN FOR", "QUEUES",
+		"IN FLIGHT OF DEPTH"}}
 	for i := range c.Sessions {
 		s := &c.Sessions[i]
 		client, user := strconv.Itoa(s.ClientPID), strconv.FormatUint(uint64(s.ClientUID), 10)
 		if s.ClientUnknown {
 			client, user = "host", "-"
 		}
-		fmt.Fprintf(w, "  %d\t%s\t%s\t%v\t%d\t%s\n", s.ID, client, user,
-			d.Now.Sub(s.Opened).Round(time.Second), len(s.Queues), s.load())
+		sessions.add(s.ID, client, user, d.Now.Sub(s.Opened).Round(time.Second), len(s.Queues),
+			s.load())
 	}
+	sessions.write(w)
 	writeQueues(w, c.Queues)
 }
 
@@ -117,52 +139,95 @@ func writeVolume(w io.Writer, v *Volume) {
 	if v.ReadOnly {
 		readOnly = ", read-only"
 	}
-	fmt.Fprintf(w, "\nvolume %s\n  size\t%s (%d bytes) in blocks of %d bytes%s, UUID %s\n", v.Name,
-		size.Bytes(v.Size), v.Size, v.BlockSize, readOnly, v.UUID)
+	fmt.Fprintf(w, "\nvolume %s\n  size  %s (%d bytes) in blocks of %d bytes%s, UUID %s\n", v.Name,
+		size.FormatBytes(v.Size), v.Size, v.BlockSize, readOnly, v.UUID)
 	writeQueues(w, v.Queues)
 }
 
 func writeQueues(w io.Writer, queues []Queue) {
-	if len(queues) == 0 {
-		return
-	}
-	fmt.Fprintln(w,
-		"\n  QUEUE\tOPERATION\tSUCCEEDED\tFAILED\tBYTES\tMEAN\tP50\tP99\tIN FLIGHT\tBACK PRESSURE")
+	t := table{indent: "  ", heads: []string{"QUEUE", "OPERATION", "SUCCEEDED", "FAILED", "BYTES",
+		"MEAN", "P50", "P99", "P99.9", "IN FLIGHT", "BACK PRESSURE"}}
 	for i := range queues {
 		q := &queues[i]
 		// Values of the whole queue are in the row of its first operation.
-		index, rest := fmt.Sprint(q.Index), fmt.Sprintf("\t%d\t%s", q.InFlight,
-			countsText(q.BackPressure))
+		index, inFlight, pressure := fmt.Sprint(q.Index), fmt.Sprint(q.InFlight),
+			countsText(q.BackPressure)
 		for _, name := range slices.Sorted(maps.Keys(q.Operations)) {
 			o := q.Operations[name]
-			fmt.Fprintf(w, "  %s\t%s\t%d\t%s\t%s\t%s\t%s\t%s%s\n", index, name, o.Succeeded,
-				countsText(o.Failed), size.Bytes(o.Bytes),
-				latencyText(o.Latency.Mean), latencyText(o.Latency.P50), latencyText(o.Latency.P99),
-				rest)
-			index, rest = "", ""
+			l := &o.Latency
+			t.add(index, name, o.Succeeded, countsText(o.Failed), size.FormatBytes(o.Bytes),
+				latencyText(l.Mean), latencyText(l.P50), latencyText(l.P99), latencyText(l.P999),
+				inFlight, pressure)
+			index, inFlight, pressure = "", "", ""
 		}
 	}
+	t.write(w)
 }
 
 func writeWorkers(w io.Writer, workers []Worker) {
-	fmt.Fprintln(w, "\nWORKER\tCORE\tQUEUES\tPOLL HITS\tMISSES\tSLEEPS\tLATE WAKE-UPS")
+	t := table{heads: []string{"WORKER", "CORE", "QUEUES", "POLL HITS", "MISSES", "SLEEPS",
+		"LATE WAKE-UPS"}}
 	for _, worker := range workers {
 		core := "any"
 		if worker.CPU != nil {
 			core = fmt.Sprint(*worker.CPU)
 		}
-		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%d\n", worker.Index, core, worker.Queues,
-			worker.Hits, worker.Misses, worker.Sleeps, worker.LateWakeups)
+		t.add(worker.Index, core, worker.Queues, worker.Hits, worker.Misses, worker.Sleeps,
+			worker.LateWakeups)
 	}
+	t.write(w)
 }
 
 func writeFaults(w io.Writer, faults []Fault) {
-	if len(faults) == 0 {
+	t := table{heads: []string{"FAULT RULE", "OPERATIONS", "MATCHES"}}
+	for _, f := range faults {
+		t.add(f.Rule, f.Operations, f.Matches)
+	}
+	t.write(w)
+}
+
+// table is a table whose columns are aligned to the right, except for texts, which are the columns
+// with these heads.
+type table struct {
+	indent string
+	heads  []string
+	rows   [][]string
+}
+
+var textColumns = []string{"OPERATION", "FAILED", "BACK PRESSURE", "FAULT RULE"}
+
+func (t *table) add(cells ...any) {
+	row := make([]string, len(cells))
+	for i, cell := range cells {
+		row[i] = fmt.Sprint(cell)
+	}
+	t.rows = append(t.rows, row)
+}
+
+// write prints the table after an empty line, or nothing if it has no rows.
+func (t *table) write(w io.Writer) {
+	if len(t.rows) == 0 {
 		return
 	}
-	fmt.Fprintln(w, "\nFAULT RULE\tOPERATIONS\tMATCHES")
-	for _, f := range faults {
-		fmt.Fprintf(w, "%s\t%d\t%d\n", f.Rule, f.Operations, f.Matches)
+	rows := append([][]string{t.heads}, t.rows...)
+	widths := make([]int, len(t.heads))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	fmt.Fprintln(w)
+	for _, row := range rows {
+		line := t.indent
+		for i, cell := range row {
+			padding := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			if slices.Contains(textColumns, t.heads[i]) {
+				line += cell + padding + "  "
+			} else {
+				line += padding + cell + "  "
+			}
+		}
+		fmt.Fprintln(w, strings.TrimRight(line, " "))
 	}
 }
 
@@ -181,5 +246,5 @@ func latencyText(ns *uint64) string {
 	if ns == nil {
 		return "-"
 	}
-	return time.Duration(*ns).Round(100 * time.Nanosecond).String()
+	return size.FormatDuration(time.Duration(*ns))
 }
