@@ -226,6 +226,9 @@ func TestAnExplicitLengthOfZeroIsNotTheWholeVolume(t *testing.T) {
 }
 
 func TestNoConnectionIsItsOwnExitCode(t *testing.T) {
+	unreachable := newRelay()
+	unreachable.openError = status.NotFound
+	checkDocument(t, "info", unreachable.call(context.Background(), "", "info -o json"))
 	for _, line := range []string{"bench --rw read", "verify", "put -", "get -", "info"} {
 		r := newRelay()
 		r.openError = status.Errorf(status.NotFound, "no relay")
@@ -430,6 +433,8 @@ func TestEveryFailureUnderJSONIsADocument(t *testing.T) {
 			o := r.call(context.Background(), "", command+"--queues 1 --output json "+c.line)
 			if strings.HasPrefix(command, "bench") {
 				checkDocument(t, "bench-result", o)
+			} else {
+				checkDocument(t, "verify", o)
 			}
 			var d struct {
 				Schema string
@@ -466,6 +471,7 @@ func TestCancellingABenchIsNoFailure(t *testing.T) {
 
 func TestVerifyReportsAsTextAndJSON(t *testing.T) {
 	o := newRelay().mustCall(t, "verify --queues 2 --queue-depth 4 --passes 2 --output json")
+	checkDocument(t, "verify", o)
 	var d verify.Report
 	if err := json.Unmarshal([]byte(o.stdout), &d); err != nil {
 		t.Fatal(err)
@@ -482,6 +488,8 @@ func TestVerifyReportsAsTextAndJSON(t *testing.T) {
 			return code
 		}
 	}
+	o = r.call(context.Background(), "", "verify --queues 1 --output json --reconnect")
+	checkDocument(t, "verify", o)
 	o = r.call(context.Background(), "", "verify --queues 1")
 	for _, want := range []string{"wrong blocks", "corrupt", "block at offset 40960", "FAILED"} {
 		if !strings.Contains(o.stdout, want) {
@@ -515,6 +523,7 @@ func TestInfoDescribesTheVolume(t *testing.T) {
 		}
 	}
 	o = newRelay().mustCall(t, "info --output json")
+	checkDocument(t, "info", o)
 	var d infoReport
 	if err := json.Unmarshal([]byte(o.stdout), &d); err != nil || d.Schema != infoSchema ||
 		d.Volume.Size != testSize || !d.Capabilities.Trim || d.Capabilities.WriteZeroes {

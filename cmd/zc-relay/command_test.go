@@ -14,6 +14,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/doctor"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/rdmadevice/sysfstest"
+	"github.com/zc-relay/zc-relay/internal/schematest"
 )
 
 // execute runs a command line in this process.
@@ -25,6 +26,16 @@ func execute(t *testing.T, arguments ...string) (code int, stdout, stderr string
 	root.SetErr(&errs)
 	code = program.Run(t.Context(), root, arguments)
 	return code, out.String(), errs.String()
+}
+
+// checkDocument fails the test unless a JSON document is valid under a schema in docs/.
+func checkDocument(t *testing.T, schema, text string) {
+	t.Helper()
+	var document any
+	decode(t, text, &document)
+	if err := schematest.Read(t, "../../docs/"+schema+".schema.json").Check(document); err != nil {
+		t.Errorf("%v\n%s", err, text)
+	}
 }
 
 func decode(t *testing.T, text string, into any) {
@@ -50,6 +61,7 @@ func TestDevicesAreListedAsTextAndJSON(t *testing.T) {
 	_, text, _ = execute(t, "devices", "--path.sysfs", sys, "--emulated-dir", directory, "-o",
 		"json", "eth0")
 	decode(t, text, &list)
+	checkDocument(t, "devices", text)
 	if list.Schema != devicesSchema || len(list.RDMA) != 1 || list.RDMA[0].Name != "rxe0" ||
 		list.Comch.Services == nil {
 		t.Errorf("the document is %+v", list)
@@ -81,6 +93,7 @@ func TestDoctorEndsWithTheWorstOfItsFindings(t *testing.T) {
 	code, text, stderr := execute(t, append(arguments, "--rdma-provider", "verbs", "-o", "json")...)
 	var r doctor.Report
 	decode(t, text, &r)
+	checkDocument(t, "doctor", text)
 	failed := slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool {
 		return f.Check == "rdma-devices" && f.Verdict == doctor.Fail && f.Remedy != ""
 	})
@@ -118,6 +131,7 @@ channels:
 	code, text, _ := execute(t, "doctor", "--config", file, "-o", "json")
 	var r doctor.Report
 	decode(t, text, &r)
+	checkDocument(t, "doctor", text)
 	for _, want := range []doctor.Finding{
 		{Check: "configuration", Verdict: doctor.OK, Detail: file},
 		{Check: "cores", Verdict: doctor.Fail, Detail: "200 unpinned workers"},
@@ -167,6 +181,7 @@ func TestProvidersTellCapabilitiesOrWhyTheyAreAbsent(t *testing.T) {
 		}
 	}
 	decode(t, text, &document)
+	checkDocument(t, "providers", text)
 	if document.Schema != "zc-relay.providers/1" || len(document.Providers) < 4 {
 		t.Errorf("the document is %+v", document)
 	}
@@ -186,6 +201,7 @@ func TestVersionIsToldAsTextAndJSON(t *testing.T) {
 	_, document, _ := execute(t, "version", "-o", "json")
 	var v map[string]any
 	decode(t, document, &v)
+	checkDocument(t, "version", document)
 	if v["schema"] != "zc-relay.version/1" || v["go_version"] == "" || !strings.Contains(text,
 		v["go_version"].(string)) || !strings.Contains(text, v["version"].(string)) {
 		t.Errorf("%q and %v", text, v)
