@@ -104,22 +104,6 @@ func TestARepresentorTellsThatThisIsTheDPU(t *testing.T) {
 	}
 }
 
-func TestTheBarIsAsLongAsWhatHasArrived(t *testing.T) {
-	for moved, want := range map[uint64]string{
-		0:   "[..............................]   0 %, 0 of 300 bytes",
-		150: "[###############...............]  50 %, 150 of 300 bytes",
-		300: "[##############################] 100 %, 300 of 300 bytes",
-	} {
-		if got := bar(moved, 300, time.Second); !strings.HasPrefix(got, want) {
-			t.Errorf("%d bytes: %q", moved, got)
-		}
-	}
-	if got := bar(100<<20, 300<<20, 10*time.Second); !strings.HasSuffix(got,
-		"10.0 MiB/s, 20s left") {
-		t.Errorf("%q", got)
-	}
-}
-
 func TestOnlyATerminalShowsTheBar(t *testing.T) {
 	var b bytes.Buffer
 	p := newProgressBar(&b)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -185,47 +184,24 @@ func (o *options) config() (dmacopy.Config, error) {
 // progressBar shows the progress of a copy on standard error, if that is a terminal, and its
 // result.
 type progressBar struct {
-	w     io.Writer
-	line  *program.StatusLine
-	begun time.Time // of the first byte
-	shown time.Time
+	w   io.Writer
+	bar *program.Progress // nil before the first byte
 }
 
-const (
-	barWidth    = 30 // characters
-	barInterval = 100 * time.Millisecond
-)
-
-func newProgressBar(w io.Writer) *progressBar {
-	return &progressBar{w: w, line: program.NewStatusLine(w)}
-}
+func newProgressBar(w io.Writer) *progressBar { return &progressBar{w: w} }
 
 func (p *progressBar) observe(moved, total uint64) {
-	now := time.Now()
-	if p.begun.IsZero() {
-		p.begun = now
+	if p.bar == nil {
+		p.bar = program.NewProgress(p.w, int64(total))
 	}
-	if !p.line.Active() || now.Sub(p.shown) < barInterval && moved < total {
-		return
-	}
-	p.shown = now
-	p.line.Show("%s", bar(moved, total, now.Sub(p.begun)))
-}
-
-// bar returns the line that shows a copy in progress. total must not be 0.
-func bar(moved, total uint64, elapsed time.Duration) string {
-	part := float64(moved) / float64(total)
-	filled := int(part * barWidth)
-	rate := float64(moved) / max(elapsed.Seconds(), 1e-3)
-	left := time.Duration(float64(total-moved) / max(rate, 1) * float64(time.Second))
-	return fmt.Sprintf("[%s%s] %3.0f %%, %d of %d bytes, %s, %v left",
-		strings.Repeat("#", filled), strings.Repeat(".", barWidth-filled), 100*part, moved, total,
-		size.FormatThroughput(rate), left.Round(time.Second))
+	p.bar.Show(moved)
 }
 
 // end prints the result of a successful copy.
 func (p *progressBar) end(path string, r dmacopy.Result, err error) {
-	p.line.Clear()
+	if p.bar != nil {
+		p.bar.Clear()
+	}
 	if err != nil {
 		return
 	}

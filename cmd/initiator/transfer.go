@@ -34,6 +34,7 @@ type transferFlags struct {
 	bufferSize size.Bytes
 	poll       string
 	offset     size.Bytes
+	reconnect  reconnectFlags
 }
 
 func (t *transferFlags) add(f *pflag.FlagSet) {
@@ -44,6 +45,7 @@ func (t *transferFlags) add(f *pflag.FlagSet) {
 	f.Var(&t.bufferSize, "buffer-size", "maximum length of a request")
 	f.StringVar(&t.poll, "poll", progress.Adaptive.String(),
 		"what an idle thread does: adaptive, busy or event")
+	t.reconnect.add(f)
 }
 
 // open opens the volume for a transfer with config, completed by the flags.
@@ -65,6 +67,9 @@ func (t *transferFlags) open(ctx context.Context, config client.Config) (volume,
 	if err != nil {
 		return nil, transfer.Config{}, err
 	}
+	if config.Reconnect, err = t.reconnect.policy(); err != nil {
+		return nil, transfer.Config{}, err
+	}
 	program.ReserveProcessors(t.queues)
 	config.Queues, config.Depth, config.BufferSize = t.queues, t.depth, length
 	v, err := t.connection.openVolume(ctx, config)
@@ -73,8 +78,8 @@ func (t *transferFlags) open(ctx context.Context, config client.Config) (volume,
 	}
 	return v, transfer.Config{
 		Volume: v, Queues: queuesOf[transfer.Queue](v, t.queues), Depth: t.depth,
-		BufferSize: length,
-		Policy:     policy, DrainTimeout: t.connection.controlTimeout,
+		BufferSize: length, Reconnect: config.Reconnect != nil,
+		Policy: policy, DrainTimeout: t.connection.controlTimeout,
 	}, nil
 }
 
@@ -88,7 +93,8 @@ func newPutCommand(connection *connectionFlags) *cobra.Command {
 		Short: "Copy a file to the volume",
 		Long: `put copies FILE, or standard input for "-", to the volume and flushes it. It writes
 nothing if the file does not fit. To write a part of a block, it reads, changes, and
-writes back the whole block.`,
+writes back the whole block. Blocks of zeroes cross no network if the volume can
+write zeroes without data.`,
 		Args: program.Operands("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return put(cmd, &flags, &guard, args[0])
@@ -110,8 +116,8 @@ func put(cmd *cobra.Command, flags *transferFlags, guard *guard, path string) er
 	if err != nil {
 		return err
 	}
-	progress := newTransferProgress(cmd.ErrOrStderr())
-	config.Observe = progress.observe
+	progress := newTransferProgress(cmd.ErrOrStderr(), size)
+	config.Observe = progress.Show
 	moved, err := transfer.Put(ctx, config, source, size, uint64(flags.offset))
 	err = closeVolume(ctx, v, named(path, err))
 	progress.end("put "+path, moved, err)
@@ -173,7 +179,8 @@ func newGetCommand(connection *connectionFlags) *cobra.Command {
 		Use:   "get FILE",
 		Short: "Copy the volume to a file",
 		Long: `get copies the volume, or a range of it, to FILE, or to standard output for "-", which
-uses a single queue. The file appears, or changes, only once it is complete and on disk.`,
+uses a single queue. The file appears, or changes, only once it is complete and on disk.
+Zeroes become holes of the file.`,
 		Args: program.Operands("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := getRequest{flags: &flags, path: args[0], length: uint64(length),
@@ -200,24 +207,33 @@ func (g *getRequest) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	progress := newTransferProgress(cmd.ErrOrStderr())
-	config.Observe = progress.observe
+	if err := g.resolve(v.Info()); err != nil {
+		return closeVolume(ctx, v, named(g.path, err))
+	}
+	progress := newTransferProgress(cmd.ErrOrStderr(), g.length)
+	config.Observe = progress.Show
 	moved, err := g.transfer(ctx, config, cmd.OutOrStdout())
 	err = closeVolume(ctx, v, named(g.path, err))
 	progress.end("get "+g.path, moved, err)
 	return err
 }
 
-func (g *getRequest) transfer(ctx context.Context, config transfer.Config,
-	stdout io.Writer) (uint64, error) {
-	info, offset := config.Volume.Info(), uint64(g.flags.offset)
+// resolve checks the range against the volume, and fills in its length.
+func (g *getRequest) resolve(info client.Info) error {
+	offset := uint64(g.flags.offset)
 	if offset > info.Size || (!g.toEnd && g.length > info.Size-offset) {
-		return 0, program.Usagef("%d bytes at offset %d are outside volume %q of %d bytes",
-			g.length, offset, info.Name, info.Size)
+		return program.Usagef("%d bytes at offset %d are outside volume %q of %d bytes", g.length,
+			offset, info.Name, info.Size)
 	}
 	if g.toEnd {
 		g.length = info.Size - offset
 	}
+	return nil
+}
+
+func (g *getRequest) transfer(ctx context.Context, config transfer.Config,
+	stdout io.Writer) (uint64, error) {
+	offset := uint64(g.flags.offset)
 	if g.path == standardStream {
 		return transfer.Get(ctx, config, output.Stream{Writer: stdout}, offset, g.length)
 	}
@@ -231,22 +247,23 @@ func (g *getRequest) transfer(ctx context.Context, config transfer.Config,
 
 // transferProgress shows the progress and the result of a transfer on standard error.
 type transferProgress struct {
-	w      io.Writer
-	status *program.StatusLine
-	begun  time.Time
+	*program.Progress
+	w     io.Writer
+	begun time.Time
 }
 
-func newTransferProgress(w io.Writer) *transferProgress {
-	return &transferProgress{w: w, status: program.NewStatusLine(w), begun: time.Now()}
-}
-
-func (t *transferProgress) observe(bytes uint64) {
-	t.status.Show("%d bytes, %s", bytes, t.rate(bytes))
+// newTransferProgress shows the progress of a transfer of size bytes, or transfer.UnknownSize.
+func newTransferProgress(w io.Writer, size uint64) *transferProgress {
+	total := int64(program.UnknownTotal)
+	if size != transfer.UnknownSize {
+		total = int64(size)
+	}
+	return &transferProgress{Progress: program.NewProgress(w, total), w: w, begun: time.Now()}
 }
 
 // end prints the result of a successful transfer.
 func (t *transferProgress) end(what string, bytes uint64, err error) {
-	t.status.Clear()
+	t.Clear()
 	if err == nil {
 		fmt.Fprintf(t.w, "%s: %d bytes in %s, %s\n", what, bytes,
 			size.FormatDuration(time.Since(t.begun)), t.rate(bytes))

@@ -86,6 +86,26 @@ func TestASignalCancelsTheContextAndIsItsCause(t *testing.T) {
 	}
 }
 
+func TestProgressHasPercentageTotalRateAndRemainingTime(t *testing.T) {
+	var out bytes.Buffer
+	p := NewProgress(&out, 300)
+	p.Show(100)
+	p.Clear()
+	if out.Len() > 0 {
+		t.Errorf("something that is no terminal got %q", out.String())
+	}
+	p = newProgress(&out, 300<<20)
+	for out.Reset(); !strings.Contains(out.String(), "33%"); {
+		p.Show(100 << 20)
+	}
+	for _, want := range []string{"100/300 MiB", "iB/s", "[0s:"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in %q", want, out.String())
+		}
+	}
+	p.Clear()
+}
+
 func TestAStatusLineIsOnlyForTerminals(t *testing.T) {
 	var out bytes.Buffer
 	l := NewStatusLine(&out)

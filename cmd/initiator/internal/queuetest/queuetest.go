@@ -94,6 +94,8 @@ func (v *Volume) Apply(r *client.Request) status.Code {
 		copy(memory, data)
 	case iomsg.Write:
 		copy(data, memory)
+	case iomsg.WriteZeroes:
+		clear(data)
 	default:
 		return status.NotSupported
 	}

@@ -29,6 +29,12 @@ func Get(ctx context.Context, config Config, sink io.Writer, offset,
 		g.limit = g.start
 	}
 	g.random, _ = sink.(io.WriterAt)
+	if file, ok := sink.(sparseFile); ok {
+		if err := makeSparse(file, length); err != nil {
+			return 0, fmt.Errorf("prepare output: %w", err)
+		}
+		g.sparse = true
+	}
 	if g.random == nil {
 		config.Queues = config.Queues[:1] // one queue writes in order
 	}
@@ -48,6 +54,39 @@ type get struct {
 
 	sink   io.Writer
 	random io.WriterAt // sink, if it can be written in any order
+	sparse bool        // what is not written to random is zeroes
+}
+
+// sparseFile is a file that can have holes.
+type sparseFile interface {
+	io.WriterAt
+	Truncate(size int64) error
+}
+
+// makeSparse makes a file one hole of a length.
+func makeSparse(file sparseFile, length uint64) error {
+	if err := file.Truncate(0); err != nil {
+		return err
+	}
+	return file.Truncate(int64(length))
+}
+
+// holeSize is the length of the pieces that become holes if they are zeroes.
+const holeSize = 64 << 10
+
+// writeSparse writes what is not zeroes.
+func (g *get) writeSparse(data []byte, offset int64) (int, error) {
+	done := 0
+	for done < len(data) {
+		piece := data[done:min(done+holeSize, len(data))]
+		if !isZero(piece) {
+			if n, err := g.random.WriteAt(piece, offset+int64(done)); err != nil {
+				return done + n, err
+			}
+		}
+		done += len(piece)
+	}
+	return done, nil
 }
 
 func (g *get) kind() iomsg.Type { return iomsg.Read }
@@ -65,7 +104,9 @@ func (g *get) done(e extent, data []byte) error {
 	data = data[from-e.offset : to-e.offset]
 	var n int
 	var err error
-	if g.random != nil {
+	if g.sparse {
+		n, err = g.writeSparse(data, int64(from-g.offset))
+	} else if g.random != nil {
 		n, err = g.random.WriteAt(data, int64(from-g.offset))
 	} else {
 		n, err = g.sink.Write(data)

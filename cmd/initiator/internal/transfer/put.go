@@ -30,7 +30,7 @@ func Put(ctx context.Context, config Config, source io.Reader, size,
 	p := &put{
 		volume: config.Volume, source: source, offset: offset, end: offset + min(size,
 			info.Size-offset),
-		blockSize: uint64(info.BlockSize),
+		blockSize: uint64(info.BlockSize), zeroes: info.CanWriteZeroes,
 	}
 	err := p.run(ctx, config)
 	if moved := p.moved.Load(); err == nil && size != UnknownSize && moved < size {
@@ -65,6 +65,7 @@ func fits(info *client.Info, size, offset uint64) error {
 type put struct {
 	volume    Volume
 	blockSize uint64
+	zeroes    bool // the volume can write zeroes without data
 	moved     atomic.Uint64
 
 	mu     sync.Mutex // guards the fields below
@@ -161,7 +162,8 @@ func (p *put) next(buffer []byte) (extent, error) {
 	if whole < uint64(n) {
 		p.tail = append([]byte(nil), buffer[whole:n]...)
 	}
-	return extent{offset: start, length: uint32(whole)}, nil
+	return extent{offset: start, length: uint32(whole),
+		zero: p.zeroes && whole > 0 && isZero(buffer[:whole])}, nil
 }
 
 func (p *put) done(e extent, _ []byte) error {

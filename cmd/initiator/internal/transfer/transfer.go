@@ -3,6 +3,7 @@
 package transfer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ type Queue interface {
 	Poll(results []client.Result) int
 	Attach(engine *progress.Engine) error
 	Detach(engine *progress.Engine)
+	SwitchMemory() []byte
 }
 
 // Config describes a transfer.
@@ -47,6 +49,9 @@ type Config struct {
 	Policy     progress.Policy
 	// DrainTimeout bounds the wait for outstanding requests after a failure.
 	DrainTimeout time.Duration
+	// Reconnect repeats requests whose outcome the loss of a session left open, after the volume
+	// has been reopened.
+	Reconnect bool
 	// Observe is called about once a second with the number of bytes moved; may be nil.
 	Observe func(bytes uint64)
 }
@@ -55,7 +60,24 @@ type Config struct {
 type extent struct {
 	offset uint64
 	length uint32
+	// zero means that the data to be written is all zeroes, and that the volume can write zeroes
+	// without data.
+	zero bool
 }
+
+// isZero reports whether data is all zeroes.
+func isZero(data []byte) bool {
+	for len(data) >= len(zeroes) {
+		if !bytes.Equal(data[:len(zeroes)], zeroes[:]) {
+			return false
+		}
+		data = data[len(zeroes):]
+	}
+	return bytes.Equal(data, zeroes[:len(data)])
+}
+
+// zeroes is what isZero compares with, in pieces.
+var zeroes [4096]byte
 
 // job is one transfer, shared by the threads of all queues.
 type job interface {
@@ -80,7 +102,7 @@ func (c *Config) execute(ctx context.Context, j job, moved *atomic.Uint64) error
 			queue: c.Queues[i], run: run, job: j,
 			buffers: c.Volume.Memory()[memory:][:size], memory: memory,
 			bufferSize: uint64(c.BufferSize),
-			slots:      make([]slot, c.Depth),
+			slots:      make([]slot, c.Depth), reconnect: c.Reconnect,
 		}
 		if err := run.Threads().Go(affinity.AnyCPU, c.Policy, workers[i].body); err != nil {
 			workers[i].fail(err)
@@ -129,11 +151,15 @@ type worker struct {
 	memory     uint64 // offset of buffers in the volume's data memory
 	bufferSize uint64
 	slots      []slot
-	oldest     uint64 // number of the first extent that is not finished
-	made       uint64 // number of extents that the job returned
-	submitted  uint64 // number of them that were submitted
-	completed  uint64 // number of requests with a result
-	ended      bool   // there are no more extents
+	oldest     uint64   // number of the first extent that is not finished
+	made       uint64   // number of extents that the job returned
+	submitted  uint64   // number of them that were submitted
+	completed  uint64   // number of requests with a result
+	again      []uint64 // slots to submit again, after the loss of a session
+	repeated   uint64   // number of requests that were submitted again
+	reconnect  bool
+	reopening  bool // the queue accepts no requests until its volume is back
+	ended      bool // there are no more extents
 	results    [32]client.Result
 	request    client.Request
 
@@ -172,7 +198,7 @@ func (w *worker) finished() bool {
 	return !w.canContinue() || (w.ended && w.oldest == w.made)
 }
 
-func (w *worker) outstanding() uint64 { return w.submitted - w.completed }
+func (w *worker) outstanding() uint64 { return w.submitted + w.repeated - w.completed }
 
 func (w *worker) canContinue() bool { return w.failure == nil && w.run.Stage() == running }
 
@@ -183,7 +209,7 @@ func (w *worker) Poll() int {
 		w.complete(result)
 	}
 	work := n + w.finishOldest() + w.fill()
-	if w.outstanding() == 0 {
+	if w.outstanding() == 0 && !w.reopening {
 		return work + 1 // nothing is outstanding whose result could wake this thread
 	}
 	return work
@@ -192,6 +218,10 @@ func (w *worker) Poll() int {
 func (w *worker) complete(result client.Result) {
 	w.completed++
 	s := &w.slots[result.Tag]
+	if result.Code != status.Success && w.reconnect && supervisor.CanRepeat(result.Code) {
+		w.again = append(w.again, result.Tag)
+		return
+	}
 	if result.Code != status.Success {
 		w.fail(fmt.Errorf("%v of %d bytes at offset %d: %w", w.job.kind(), s.extent.length,
 			s.extent.offset, result.Code))
@@ -223,7 +253,15 @@ func (w *worker) finishOldest() int {
 // fill submits as many requests as there is room for.
 func (w *worker) fill() int {
 	started := 0
-	for w.canContinue() && w.make() && w.submit() {
+	for w.canContinue() && len(w.again) > 0 && w.submit(w.again[0]) {
+		w.again = w.again[1:]
+		w.repeated++
+		w.queue.Flush()
+		started++
+	}
+	for w.canContinue() && len(w.again) == 0 && w.make() &&
+		w.submit(w.submitted%uint64(len(w.slots))) {
+		w.submitted++
 		// Flush each request by itself, so that the first is in flight while the next is read.
 		w.queue.Flush()
 		started++
@@ -254,16 +292,25 @@ func (w *worker) make() bool {
 	return true
 }
 
-func (w *worker) submit() bool {
-	index := w.submitted % uint64(len(w.slots))
+// submit submits the request of a slot.
+func (w *worker) submit(index uint64) bool {
 	e := w.slots[index].extent
 	w.request = client.Request{
 		Type: w.job.kind(), Length: e.length, Offset: e.offset,
 		Memory: w.memory + index*w.bufferSize, Tag: index,
 	}
+	if e.zero {
+		w.request.Type, w.request.Memory = iomsg.WriteZeroes, 0
+	}
 	err := w.queue.Submit(&w.request)
+	if errors.Is(err, client.ErrMemoryReplaced) {
+		former := w.buffers
+		w.buffers = w.queue.SwitchMemory()[w.memory:][:len(former)]
+		copy(w.buffers, former)
+		err = w.queue.Submit(&w.request)
+	}
+	w.reopening = errors.Is(err, client.ErrReopening)
 	if err == nil {
-		w.submitted++
 		return true
 	}
 	if !errors.Is(err, status.Again) {

@@ -6,7 +6,11 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -241,3 +245,82 @@ func TestCancellingEndsATransferAsIncomplete(t *testing.T) {
 type endlessReader struct{}
 
 func (endlessReader) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestZeroesNeitherCrossTheNetworkNorFillTheFile(t *testing.T) {
+	v, config := newTestVolume(2, 4)
+	v.Volume.Info.CanWriteZeroes = true
+	var written atomic.Uint64
+	v.Intercept = func(r *client.Request) status.Code {
+		if r.Type == iomsg.Write {
+			written.Add(uint64(r.Length))
+		}
+		return v.Apply(r)
+	}
+	content := make([]byte, testSize)
+	content[5*testBuffer] = 1
+	moved, err := Put(t.Context(), config, bytes.NewReader(content), testSize, 0)
+	if err != nil || moved != testSize || !bytes.Equal(v.Data(), content) ||
+		written.Load() != testBuffer {
+		t.Errorf("put moved %d bytes, %d of them as data, error %v", moved, written.Load(), err)
+	}
+	// The file that it is read back to is much larger than what it occupies.
+	const size = 64 << 20
+	large := &testVolume{Volume: queuetest.New(size, testBlock, 1, 4, 1<<20)}
+	large.Data()[size/2] = 1
+	config = Config{Volume: large, Queues: []Queue{large.Queue(0)}, Depth: 4, BufferSize: 1 << 20,
+		DrainTimeout: time.Minute}
+	file, err := os.Create(filepath.Join(t.TempDir(), "copy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := Get(t.Context(), config, file, 0, size); err != nil {
+		t.Fatal(err)
+	}
+	about, err := file.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if occupied := about.Sys().(*syscall.Stat_t).Blocks * 512; about.Size() != size ||
+		occupied > 1<<20 {
+		t.Errorf("the file has %d bytes and occupies %d", about.Size(), occupied)
+	}
+	if got, err := os.ReadFile(file.Name()); err != nil || !bytes.Equal(got, large.Data()) {
+		t.Errorf("the copy differs, error %v", err)
+	}
+}
+
+func TestATransferOutlastsTheLossOfTheVolume(t *testing.T) {
+	for name, move := range map[string]func(c Config, content []byte) ([]byte, error){
+		"put": func(c Config, content []byte) ([]byte, error) {
+			_, err := Put(t.Context(), c, bytes.NewReader(content), testSize, 0)
+			return c.Volume.(*testVolume).Data(), err
+		},
+		"get": func(c Config, content []byte) ([]byte, error) {
+			copy(c.Volume.(*testVolume).Data(), content)
+			file := &memoryFile{data: make([]byte, testSize)}
+			_, err := Get(t.Context(), c, file, 0, testSize)
+			return file.data, err
+		},
+	} {
+		for _, reconnect := range []bool{true, false} {
+			v, config := newTestVolume(2, 4)
+			config.Reconnect = reconnect
+			served := 0
+			v.Intercept = func(r *client.Request) status.Code {
+				if served++; served == 5 {
+					return status.ConnectionReset
+				}
+				return v.Apply(r)
+			}
+			content := bytes.Repeat([]byte("content!"), testSize/8)
+			got, err := move(config, content)
+			switch {
+			case reconnect && (err != nil || !bytes.Equal(got, content)):
+				t.Errorf("%s with --reconnect: error %v", name, err)
+			case !reconnect && !errors.Is(err, status.ConnectionReset):
+				t.Errorf("%s without --reconnect: error %v", name, err)
+			}
+		}
+	}
+}
