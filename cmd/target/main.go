@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/administer"
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/metrics"
@@ -84,6 +85,7 @@ SIGHUP rereads the file and logs which changes need a restart.`,
 	faults.AddFlags(cmd.Flags(), fault.Volume, fault.RDMA, fault.Control)
 	cmd.AddCommand(newConfigCommand(), newDoctorCommand(),
 		program.NewVersionCommand("target"))
+	cmd.AddCommand(administer.NewCommands("")...)
 	argp.Adopt(cmd, cmd)
 	return cmd
 }
@@ -139,6 +141,7 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 		return fmt.Errorf("start: %w", err)
 	}
 	env.SetStatus(describe(t, volumes))
+	env.SetSessions(administered{t})
 	env.BoundTeardown(t)
 	reloader := &reloader{env: env, from: from, started: c, applied: c}
 	env.OnReload(reloader.read)

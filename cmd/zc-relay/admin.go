@@ -1,89 +1,51 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/administer"
 	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
-	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
-	"github.com/zc-relay/zc-relay/internal/report"
+	"github.com/zc-relay/zc-relay/pkg/admin"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// statusOptions holds the flags of "zc-relay status".
-type statusOptions struct {
-	admin   string
-	output  report.Output
-	timeout time.Duration
-}
+// administered is a relay as its admin listener needs it.
+type administered struct{ *relay.Relay }
 
-// defaultAdminTimeout bounds a request to a daemon on this machine.
-const defaultAdminTimeout = 5 * time.Second
-
-func newStatusCommand() *cobra.Command {
-	o := statusOptions{output: report.Text}
-	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show the status of a running relay or target",
-		Long: `status queries a daemon on this machine, through its admin listener, for its channels,
-sessions, queues and workers. docs/status.schema.json describes the JSON document.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
-	}
-	f := cmd.Flags()
-	f.StringVar(&o.admin, "admin", ops.DefaultAdminAddress,
-		"admin address of the daemon, as given to its --admin-listen")
-	o.output.AddFlag(f)
-	f.DurationVar(&o.timeout, "timeout", defaultAdminTimeout, "how long to wait for the reply")
-	return cmd
-}
-
-func (o *statusOptions) run(cmd *cobra.Command) error {
-	client, err := ops.NewAdminClient(o.admin)
-	if err != nil {
-		return program.Usage(fmt.Errorf("--admin: %w", err))
-	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
-	defer cancel()
-	content, err := client.Do(ctx, http.MethodGet, "/status", "")
-	if err != nil {
-		return program.CannotConnect(err)
-	}
-	var document statusreport.Document
-	if err := json.Unmarshal(content, &document); err != nil {
-		return fmt.Errorf("read the status of the daemon at %s: %w", o.admin, err)
-	}
-	if document.Schema != statusreport.Schema {
-		return fmt.Errorf("the daemon at %s reports its status as %q, but this program reads %q: use a program of the daemon's version",
-			o.admin, document.Schema, statusreport.Schema)
-	}
-	if o.output == report.JSON {
-		// unchanged, with fields that this program may not know
-		_, err := cmd.OutOrStdout().Write(content)
-		return err
-	}
-	return document.WriteText(cmd.OutOrStdout())
-}
-
-// drainer adapts a relay to the admin listener.
-type drainer struct{ *relay.Relay }
-
-// DrainState returns the progress of the drain.
-func (d drainer) DrainState() ops.DrainState {
-	s := d.DrainStatus()
-	state := ops.DrainState{Draining: s.Draining, Sessions: s.Sessions}
+// DrainState returns the progress of a drain.
+func (a administered) DrainState() admin.DrainState {
+	s := a.DrainStatus()
+	state := admin.DrainState{Draining: s.Draining, Sessions: s.Sessions}
 	if s.Draining {
 		state.Since = new(s.Since.UTC())
 	}
 	return state
+}
+
+// AdminSessions lists the sessions of all channels.
+func (a administered) AdminSessions() []admin.Session {
+	var all []admin.Session
+	for _, c := range a.Channels() {
+		for _, s := range c.OpenSessions {
+			peer := "host"
+			if s.Client.Known {
+				peer = fmt.Sprintf("process %d of user %d", s.Client.PID, s.Client.UID)
+			}
+			all = append(all, admin.Session{ID: s.ID, Opened: s.Opened.UTC(),
+				Channel: c.ChannelID.String(), Peer: peer, Volume: c.Volume, Queues: len(s.Queues)})
+		}
+	}
+	slices.SortFunc(all, func(x, y admin.Session) int { return cmp.Compare(x.ID, y.ID) })
+	return all
 }
 
 // drainOptions holds the flags of "zc-relay drain".
@@ -119,46 +81,38 @@ affecting anyone, or accept sessions again with --resume.`,
 }
 
 func (o *drainOptions) run(cmd *cobra.Command) error {
-	client, err := ops.NewAdminClient(o.admin)
+	client, err := admin.New(o.admin)
 	if err != nil {
 		return program.Usage(fmt.Errorf("--admin: %w", err))
 	}
 	if o.resume {
-		_, err := requestDrain(cmd.Context(), client, http.MethodDelete)
+		_, err := request(cmd.Context(), client.Resume)
 		return program.CannotConnect(err)
 	}
-	state, err := requestDrain(cmd.Context(), client, http.MethodPost)
+	state, err := request(cmd.Context(), client.Drain)
 	if err != nil {
 		return program.CannotConnect(err)
 	}
 	line := program.NewStatusLine(cmd.ErrOrStderr())
 	defer line.Clear()
 	return o.await(cmd.Context(), client, state,
-		func(s ops.DrainState) { line.Show("%d sessions are open", s.Sessions) })
+		func(s admin.DrainState) { line.Show("%d sessions are open", s.Sessions) })
 }
 
-// requestDrain sends one request to the relay, which replies at once.
-func requestDrain(ctx context.Context, client *ops.AdminClient,
-	method string) (ops.DrainState, error) {
-	ctx, cancel := context.WithTimeout(ctx, defaultAdminTimeout)
+// request bounds the time of a request, to which the relay replies at once.
+func request(ctx context.Context, send func(context.Context) (admin.DrainState, error)) (
+	admin.DrainState, error) {
+	ctx, cancel := context.WithTimeout(ctx, administer.DefaultTimeout)
 	defer cancel()
-	var state ops.DrainState
-	reply, err := client.Do(ctx, method, ops.DrainPath, "")
-	if err != nil {
-		return state, err
-	}
-	if err := json.Unmarshal(reply, &state); err != nil {
-		return state, fmt.Errorf("read the state of the drain: %w", err)
-	}
-	return state, nil
+	return send(ctx)
 }
 
 // drainPause is the interval of checks whether the sessions have ended.
 const drainPause = 200 * time.Millisecond
 
 // await waits until no session is open.
-func (o *drainOptions) await(ctx context.Context, client *ops.AdminClient, state ops.DrainState,
-	show func(ops.DrainState)) error {
+func (o *drainOptions) await(ctx context.Context, client *admin.Client, state admin.DrainState,
+	show func(admin.DrainState)) error {
 	begun := time.Now()
 	for state.Sessions > 0 {
 		show(state)
@@ -174,7 +128,7 @@ func (o *drainOptions) await(ctx context.Context, client *ops.AdminClient, state
 		case <-time.After(drainPause):
 		}
 		var err error
-		if state, err = requestDrain(ctx, client, http.MethodGet); err != nil {
+		if state, err = request(ctx, client.DrainState); err != nil {
 			return program.CannotConnect(err)
 		}
 		if !state.Draining {

@@ -9,8 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/zc-relay/zc-relay/cmd/internal/administer"
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
+	"github.com/zc-relay/zc-relay/cmd/internal/ops"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/cmd/internal/providers"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
@@ -31,8 +33,9 @@ directly between the target and the memory of the application.`,
 	root.SetVersionTemplate(buildinfo.String("zc-relay") + "\n")
 	runCommand := newRunCommand()
 	root.AddCommand(runCommand, newConfigCommand(), newDrainCommand(), newDevicesCommand(),
-		newDoctorCommand(), newProvidersCommand(), newStatusCommand(),
+		newDoctorCommand(), newProvidersCommand(),
 		program.NewVersionCommand("zc-relay"))
+	root.AddCommand(administer.NewCommands(ops.DefaultAdminAddress)...)
 	argp.Adopt(root, runCommand)
 	return root
 }

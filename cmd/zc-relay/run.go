@@ -132,7 +132,8 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 		return errors.Join(err, r.Close())
 	}
 	env.SetStatus(describe(r))
-	env.SetDrainer(drainer{r})
+	env.SetDrainer(administered{r})
+	env.SetSessions(administered{r})
 	env.BoundTeardown(r)
 	reloader := &reloader{env: env, relay: r, from: from, started: c, applied: c}
 	env.OnReload(func() (func() error, error) { return reloader.read(ctx) })

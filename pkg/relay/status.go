@@ -8,6 +8,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 // ChannelStatus is the state of a channel at one moment.
@@ -124,6 +125,20 @@ func (c *channel) status() ChannelStatus {
 	slices.SortFunc(s.OpenSessions, func(a, b SessionStatus) int { return cmp.Compare(a.ID, b.ID) })
 	s.Sessions = len(s.OpenSessions)
 	return s
+}
+
+// EndSession starts to end a session, because an administrator wants it to end, and returns. The
+// client may open another one. It fails with status.NotFound if there is no such session.
+func (r *Relay) EndSession(id uint64) error {
+	for _, c := range r.snapshot() {
+		for _, s := range c.openSessions() {
+			if s.id == id {
+				s.cancel(status.Errorf(status.Shutdown, "an administrator has ended the session"))
+				return nil
+			}
+		}
+	}
+	return status.Errorf(status.NotFound, "there is no session %d", id)
 }
 
 func (s *session) status() SessionStatus {

@@ -180,6 +180,13 @@ func (a *admission) count() int {
 	return len(a.sessions)
 }
 
+// open returns the open sessions.
+func (a *admission) open() []*session {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Collect(maps.Keys(a.sessions))
+}
+
 // close ends all pending connections, and admits no more sessions. It returns those that are open.
 func (a *admission) close() []*session {
 	a.mu.Lock()

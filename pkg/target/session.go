@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -27,6 +28,9 @@ import (
 type session struct {
 	*pendingConnection // its context ends with the session, with the reason as the cause
 
+	id       uint64
+	opened   time.Time
+	name     atomic.Pointer[string] // of the volume; nil until it has been opened
 	target   *Target
 	log      *zap.Logger
 	relay    *controlmsg.Responder
@@ -54,10 +58,12 @@ type session struct {
 }
 
 func newSession(t *Target, p *pendingConnection, transport controlmsg.Transport) *session {
-	log := t.log.With(zap.Uint64("session", t.sessionID.Add(1)),
+	id := t.sessionID.Add(1)
+	log := t.log.With(zap.Uint64("session", id),
 		zap.String("relay", transport.RemoteName()))
 	s := &session{
-		pendingConnection: p, target: t, log: log, epoch: epoch.NewSession(p.cancel),
+		pendingConnection: p, id: id, opened: time.Now(), target: t, log: log,
+		epoch: epoch.NewSession(p.cancel),
 		peer:  transport.RemoteName(),
 		local: network.AddressOf(p.stream.LocalAddr()).Addr(),
 	}
@@ -119,6 +125,7 @@ func (s *session) OpenVolume(
 	}
 	s.opening.Stop()
 	s.volume = v
+	s.name.Store(&m.Volume)
 	reply := s.describeVolume()
 	reply.Sessions, reply.Holder = s.target.openings.describe(m.Volume)
 	return reply, nil

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,18 +14,15 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
+	"github.com/zc-relay/zc-relay/pkg/admin"
 )
 
 // socketMode allows only root and the daemon's user to connect.
 const socketMode = 0o600
-
-// unixPrefix marks an address as the path of a Unix socket.
-const unixPrefix = "unix:"
 
 // AdminConfig configures an Admin.
 type AdminConfig struct {
@@ -51,9 +49,9 @@ func ListenAdmin(config AdminConfig) (*Admin, error) {
 		return nil, fmt.Errorf("listen for administration: %w", err)
 	}
 	a := &Admin{mux: http.NewServeMux()}
-	a.mux.Handle("GET /status", serveStatus(config.Status))
-	a.mux.Handle("GET /loglevel", config.Level)
-	a.mux.Handle("PUT /loglevel", setLevel(config.Level, config.Log))
+	a.mux.Handle("GET "+admin.StatusPath, serveStatus(config.Status))
+	a.mux.Handle("GET "+admin.LogLevelPath, config.Level)
+	a.mux.Handle("PUT "+admin.LogLevelPath, setLevel(config.Level, config.Log))
 	a.handleProfiles()
 	// A page in a browser of this machine could reach a loopback address.
 	guarded := http.NewCrossOriginProtection().Handler(localHostOnly(listener.Addr(), a.mux))
@@ -134,11 +132,11 @@ func localHostOnly(address net.Addr, handler http.Handler) http.Handler {
 var errNotLocal = errors.New("administration is for this machine only: use unix:/run/zc-relay/admin.sock, or a loopback address such as 127.0.0.1:9472")
 
 func listenAdmin(address string) (net.Listener, error) {
-	if path, isUnix := strings.CutPrefix(address, unixPrefix); isUnix {
+	if path, isUnix := strings.CutPrefix(address, admin.UnixPrefix); isUnix {
 		return unixsocket.Listen(path, socketMode)
 	}
 	if strings.ContainsRune(address, filepath.Separator) {
-		return nil, fmt.Errorf("address %q: write a path as %s%s", address, unixPrefix, address)
+		return nil, fmt.Errorf("address %q: write a path as %s%s", address, admin.UnixPrefix, address)
 	}
 	parsed, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -155,39 +153,78 @@ func listenAdmin(address string) (net.Listener, error) {
 	return listener, nil
 }
 
-// DrainState is the reply to every request to DrainPath.
-type DrainState struct {
-	// Draining means that the daemon rejects new sessions.
-	Draining bool `json:"draining"`
-	// Since is the start of the drain; missing if the daemon does not drain.
-	Since *time.Time `json:"since,omitempty"`
-	// Sessions is the number of open sessions.
-	Sessions int `json:"sessions"`
-}
+// DefaultAdminAddress is the admin address of the packaged relay.
+const DefaultAdminAddress = admin.UnixPrefix + "/run/zc-relay/admin.sock"
 
 // Drainer is a daemon that can reject new sessions. Its methods may be called concurrently.
 type Drainer interface {
 	Drain()
 	Resume()
-	DrainState() DrainState
+	DrainState() admin.DrainState
 }
 
-// DrainPath is the path of a Drainer: POST starts to drain, DELETE accepts sessions again, and GET
-// reports the progress. None of them waits.
-const DrainPath = "/drain"
+// SessionKeeper is a daemon with sessions. Its methods may be called concurrently.
+type SessionKeeper interface {
+	// AdminSessions lists the open sessions, oldest first.
+	AdminSessions() []admin.Session
+	// EndSession starts to end a session, or fails with status.NotFound.
+	EndSession(id uint64) error
+}
 
-// HandleDrain serves DrainPath.
+// HandleSessions serves admin.SessionsPath.
+func (a *Admin) HandleSessions(k SessionKeeper) {
+	a.Handle("GET "+admin.SessionsPath, limitRequests(maxRequestsAtATime,
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			list := admin.SessionList{Schema: admin.SessionsSchema, Sessions: k.AdminSessions()}
+			if list.Sessions == nil {
+				list.Sessions = []admin.Session{}
+			}
+			reply(w, list)
+		})))
+	a.Handle("DELETE "+admin.SessionsPath+"/{id}", http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
+		id, err := strconv.ParseUint(r.PathValue("id"), 10, 64)
+		if err != nil {
+			http.Error(w, fmt.Sprintf("%q is not the number of a session", r.PathValue("id")),
+				http.StatusBadRequest)
+			return
+		}
+		if err := k.EndSession(id); err != nil {
+			http.Error(w, err.Error(), http.StatusGone)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+}
+
+// HandleReload serves admin.ReloadPath. reload starts a reload and waits for its outcome until the
+// context ends.
+func (a *Admin) HandleReload(reload func(context.Context) admin.Reload) {
+	a.Handle("POST "+admin.ReloadPath, limitRequests(maxRequestsAtATime,
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithTimeout(r.Context(), requestTimeout/2)
+			defer cancel()
+			reply(w, reload(ctx))
+		})))
+}
+
+// reply sends a JSON document. That fails only if the client has disconnected.
+func reply(w http.ResponseWriter, document any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_ = json.NewEncoder(w).Encode(document)
+}
+
+// HandleDrain serves admin.DrainPath: POST starts to drain, DELETE accepts sessions again, and GET
+// reports the progress. None of them waits.
 func (a *Admin) HandleDrain(d Drainer) {
 	serve := func(act func()) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			act()
-			w.Header().Set("Content-Type", "application/json")
-			w.Header().Set("Cache-Control", "no-store")
-			// fails only if the client has disconnected
-			_ = json.NewEncoder(w).Encode(d.DrainState())
+			reply(w, d.DrainState())
 		}
 	}
-	a.Handle("POST "+DrainPath, serve(d.Drain))
-	a.Handle("DELETE "+DrainPath, serve(d.Resume))
-	a.Handle("GET "+DrainPath, serve(func() {}))
+	a.Handle("POST "+admin.DrainPath, serve(d.Drain))
+	a.Handle("DELETE "+admin.DrainPath, serve(d.Resume))
+	a.Handle("GET "+admin.DrainPath, serve(func() {}))
 }

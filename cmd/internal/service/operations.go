@@ -47,6 +47,7 @@ func listen(c config.Operations, env *Environment) ([]listener, error) {
 		if err != nil {
 			return listeners, fmt.Errorf("operations.admin (--admin-listen): %w", err)
 		}
+		admin.HandleReload(env.lifecycle.reloader.request)
 		env.admin = admin
 		listeners = append(listeners, admin)
 		env.Log.Info("serving administration", zap.Stringer("address", admin.Address()))
@@ -58,6 +59,13 @@ func listen(c config.Operations, env *Environment) ([]listener, error) {
 func (e *Environment) SetDrainer(d ops.Drainer) {
 	if e.admin != nil {
 		e.admin.HandleDrain(d)
+	}
+}
+
+// SetSessions lets administrators list and end sessions.
+func (e *Environment) SetSessions(k ops.SessionKeeper) {
+	if e.admin != nil {
+		e.admin.HandleSessions(k)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/logging"
 	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
 	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
+	"github.com/zc-relay/zc-relay/pkg/admin"
 )
 
 // ReadFunc reads files again and returns a function that applies what they hold; a nil function has
@@ -157,6 +158,30 @@ func (r *reloader) report(state *statusreport.Reload) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.latest = state
+}
+
+// requestPause is the interval at which request looks for the outcome.
+const requestPause = 20 * time.Millisecond
+
+// request starts a reload, as SIGHUP does, and waits for its outcome until ctx ends.
+func (r *reloader) request(ctx context.Context) admin.Reload {
+	asked := time.Now().UTC()
+	select {
+	case r.hangups <- syscall.SIGHUP:
+	default: // a reload that has not begun yet serves this request, too
+	}
+	for {
+		latest := r.state()
+		if latest != nil && !latest.Started.Before(asked) &&
+			(latest.Ended != nil || latest.Error != "") {
+			return admin.Reload{Started: latest.Started, Ended: latest.Ended, Error: latest.Error}
+		}
+		select {
+		case <-ctx.Done():
+			return admin.Reload{Started: asked}
+		case <-time.After(requestPause):
+		}
+	}
 }
 
 // state returns the latest reload for the status, nil if there was none.

@@ -1,0 +1,238 @@
+// Package administer holds the commands that talk to a running daemon through its admin listener.
+package administer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
+	"github.com/zc-relay/zc-relay/internal/report"
+	"github.com/zc-relay/zc-relay/pkg/admin"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// DefaultTimeout bounds the wait for a reply. It exceeds the time that a daemon waits for a reload.
+const DefaultTimeout = 10 * time.Second
+
+// NewCommands returns the commands status, sessions, reload, and log-level, for a daemon whose
+// admin address is usually the given one; "" means that users must say it.
+func NewCommands(address string) []*cobra.Command {
+	return []*cobra.Command{newStatusCommand(address), newSessionsCommand(address),
+		newReloadCommand(address), newLogLevelCommand(address)}
+}
+
+// options are the flags that all commands share.
+type options struct {
+	address string
+	output  report.Output
+	timeout time.Duration
+}
+
+// add adds the flags. run is called with a client, and a context that ends after the timeout.
+func (o *options) add(cmd *cobra.Command, address string,
+	run func(context.Context, *cobra.Command, *admin.Client, []string) error) {
+	o.output = report.Text
+	f := cmd.Flags()
+	f.StringVar(&o.address, "admin", address,
+		"admin address of the daemon, as given to its --admin-listen")
+	if address == "" {
+		_ = cmd.MarkFlagRequired("admin") // fails only for a flag that does not exist
+	}
+	o.output.AddFlag(f)
+	f.DurationVar(&o.timeout, "timeout", DefaultTimeout, "how long to wait for the reply")
+	cmd.RunE = func(cmd *cobra.Command, operands []string) error {
+		client, err := admin.New(o.address)
+		if err != nil {
+			return program.Usage(fmt.Errorf("--admin: %w", err))
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
+		defer cancel()
+		return run(ctx, cmd, client, operands)
+	}
+}
+
+// failure gives an error of a request its exit code.
+func failure(err error) error {
+	switch status.CodeOf(err) {
+	case status.NotConnected, status.TimeOut:
+		return program.CannotConnect(err)
+	case status.InvalidValue, status.NotFound, status.NotSupported:
+		return program.Usage(err)
+	}
+	return err
+}
+
+func newStatusCommand(address string) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the status of a running relay or target",
+		Long: `status queries a daemon on this machine, through its admin listener, for its channels,
+sessions, queues and workers. docs/status.schema.json describes the JSON document.`,
+		Args: cobra.NoArgs,
+	}
+	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+		_ []string) error {
+		content, err := client.Status(ctx)
+		if err != nil {
+			return program.CannotConnect(err)
+		}
+		var document statusreport.Document
+		if err := json.Unmarshal(content, &document); err != nil {
+			return fmt.Errorf("read the status of the daemon at %s: %w", o.address, err)
+		}
+		if document.Schema != statusreport.Schema {
+			return fmt.Errorf("the daemon at %s reports its status as %q, but this program reads %q: use a program of the daemon's version",
+				o.address, document.Schema, statusreport.Schema)
+		}
+		if o.output == report.JSON {
+			// unchanged, with fields that this program may not know
+			_, err := cmd.OutOrStdout().Write(content)
+			return err
+		}
+		return document.WriteText(cmd.OutOrStdout())
+	})
+	return cmd
+}
+
+func newSessionsCommand(address string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "sessions",
+		Short: "List or end the sessions of a running relay or target",
+	}
+	cmd.AddCommand(newSessionsListCommand(address), newSessionsEndCommand(address))
+	return cmd
+}
+
+func newSessionsListCommand(address string) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the open sessions, oldest first",
+		Args:  cobra.NoArgs,
+	}
+	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+		_ []string) error {
+		sessions, err := client.Sessions(ctx)
+		if err != nil {
+			return failure(err)
+		}
+		if o.output == report.JSON {
+			return report.WriteJSON(cmd.OutOrStdout(),
+				admin.SessionList{Schema: admin.SessionsSchema, Sessions: sessions})
+		}
+		table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "SESSION\tPEER\tCHANNEL\tVOLUME\tQUEUES\tOPEN FOR")
+		for _, s := range sessions {
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%d\t%v\n", s.ID, s.Peer, orNone(s.Channel),
+				orNone(s.Volume), s.Queues, time.Since(s.Opened).Round(time.Second))
+		}
+		return table.Flush()
+	})
+	return cmd
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+func newSessionsEndCommand(address string) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "end SESSION",
+		Short: "End a session at once",
+		Long: `end ends the session with this number, which list, status and the log show. Its peer
+gets SHUTDOWN for what is in flight, and may open another session: remove its right to
+connect first to keep it out.`,
+		Args: program.Operands("SESSION"),
+	}
+	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+		operands []string) error {
+		id, err := strconv.ParseUint(operands[0], 10, 64)
+		if err != nil {
+			return program.Usagef("%q is not the number of a session: list them with \"sessions list\"",
+				operands[0])
+		}
+		if err := client.EndSession(ctx, id); err != nil {
+			return failure(err)
+		}
+		return o.print(cmd, map[string]any{"schema": admin.SessionsSchema, "ended": id},
+			fmt.Sprintf("session %d ends", id))
+	})
+	return cmd
+}
+
+// print prints a small result as JSON or as a sentence.
+func (o *options) print(cmd *cobra.Command, document any, sentence string) error {
+	if o.output == report.JSON {
+		return report.WriteJSON(cmd.OutOrStdout(), document)
+	}
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), sentence)
+	return err
+}
+
+func newReloadCommand(address string) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "reload",
+		Short: "Make a running relay or target read its configuration and certificates again",
+		Long: `reload does what SIGHUP does, and reports the outcome. What cannot be applied changes
+nothing; the daemon's log says which changes need a restart.`,
+		Args: cobra.NoArgs,
+	}
+	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+		_ []string) error {
+		r, err := client.Reload(ctx)
+		if err != nil {
+			return failure(err)
+		}
+		sentence := "reloaded"
+		if r.Ended == nil {
+			sentence = "the reload is in progress: status shows its outcome"
+		}
+		if r.Error == "" || o.output == report.JSON {
+			err = o.print(cmd, r, sentence)
+		}
+		if r.Error != "" {
+			return fmt.Errorf("the reload failed: %s", r.Error)
+		}
+		return err
+	})
+	return cmd
+}
+
+func newLogLevelCommand(address string) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "log-level [debug|info|warn|error]",
+		Short: "Show or change what a running relay or target logs",
+		Long: `log-level shows the lowest severity that the daemon logs, or changes it until the next
+start or reload.`,
+		ValidArgs: []string{"debug", "info", "warn", "error"},
+		Args:      cobra.MaximumNArgs(1),
+	}
+	o.add(cmd, address, func(ctx context.Context, cmd *cobra.Command, client *admin.Client,
+		operands []string) error {
+		if len(operands) > 0 {
+			if err := client.SetLogLevel(ctx, operands[0]); err != nil {
+				return failure(err)
+			}
+		}
+		level, err := client.LogLevel(ctx)
+		if err != nil {
+			return failure(err)
+		}
+		return o.print(cmd, map[string]string{"level": level}, level)
+	})
+	return cmd
+}

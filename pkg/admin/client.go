@@ -1,0 +1,242 @@
+// Package admin administers a daemon, a relay or a target, on this machine: it talks to the admin
+// listener of the daemon (--admin-listen), as the commands status, sessions, reload, log-level, and
+// drain of the programs do.
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// UnixPrefix marks an address as the path of a Unix socket.
+const UnixPrefix = "unix:"
+
+// The paths of the admin listener.
+const (
+	StatusPath   = "/status"
+	LogLevelPath = "/loglevel" // GET, PUT
+	ReloadPath   = "/reload"   // POST
+	SessionsPath = "/sessions" // GET; DELETE with "/ID"
+	DrainPath    = "/drain"    // GET, POST, DELETE
+)
+
+// maxReplyBytes is the largest reply that is read.
+const maxReplyBytes = 64 << 20
+
+// Client talks to the admin listener of a daemon. Its methods may be called concurrently. A method
+// that fails returns an error with a status code: NotConnected or TimeOut if the daemon cannot be
+// reached, NotSupported if it does not offer the operation.
+type Client struct {
+	address string
+	http    http.Client
+}
+
+// New returns a client for an admin address: unix:PATH, or IP:PORT. It does not connect yet.
+func New(address string) (*Client, error) {
+	network, destination := "unix", strings.TrimPrefix(address, UnixPrefix)
+	if destination == address {
+		network = "tcp"
+		if _, err := netip.ParseAddrPort(address); err != nil {
+			return nil, status.Errorf(status.InvalidValue,
+				"admin address %q is neither unix:PATH nor IP:PORT", address)
+		}
+	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, network, destination)
+	}
+	return &Client{address: address,
+			http: http.Client{Transport: &http.Transport{DialContext: dial,
+				DisableKeepAlives: true}}},
+		nil
+}
+
+// Status returns the daemon's status, a JSON document that docs/status.schema.json describes.
+func (c *Client) Status(ctx context.Context) (json.RawMessage, error) {
+	return c.do(ctx, http.MethodGet, StatusPath, nil)
+}
+
+// logLevel is the document of LogLevelPath.
+type logLevel struct {
+	Level string `json:"level"`
+}
+
+// LogLevel returns the lowest severity that is logged: debug, info, warn, or error.
+func (c *Client) LogLevel(ctx context.Context) (string, error) {
+	var l logLevel
+	return l.Level, c.call(ctx, http.MethodGet, LogLevelPath, nil, &l)
+}
+
+// SetLogLevel changes the lowest severity that is logged, until the daemon's next start or reload.
+func (c *Client) SetLogLevel(ctx context.Context, level string) error {
+	return c.call(ctx, http.MethodPut, LogLevelPath, logLevel{level}, nil)
+}
+
+// Reload is the outcome of a reload.
+type Reload struct {
+	Started time.Time `json:"started_at"`
+	// Ended is nil if the reload still runs.
+	Ended *time.Time `json:"ended_at"`
+	// Error says what could not be applied, or why the reload has not ended.
+	Error string `json:"error,omitempty"`
+}
+
+// Reload makes the daemon read its configuration and certificates again, as SIGHUP does, and waits
+// a few seconds for the outcome.
+func (c *Client) Reload(ctx context.Context) (Reload, error) {
+	var r Reload
+	err := c.call(ctx, http.MethodPost, ReloadPath, nil, &r)
+	return r, err
+}
+
+// SessionsSchema names the format of SessionList as JSON. Fields may be added within a version.
+const SessionsSchema = "zc-relay.sessions/1"
+
+// SessionList is the document of SessionsPath.
+type SessionList struct {
+	Schema   string    `json:"schema"`
+	Sessions []Session `json:"sessions"`
+}
+
+// Session is an open session of the daemon: of a client with a relay, or of a relay with a target.
+type Session struct {
+	// ID is the session's number in the log and the status.
+	ID     uint64    `json:"id"`
+	Opened time.Time `json:"opened_at"`
+	// Channel is the relay's channel; empty at a target.
+	Channel string `json:"channel,omitempty"`
+	// Peer describes who has opened the session: a process of the host, or the address of a relay.
+	Peer string `json:"peer"`
+	// Volume is empty until it has been opened.
+	Volume string `json:"volume"`
+	Queues int    `json:"queues"`
+}
+
+// Sessions lists the open sessions, oldest first.
+func (c *Client) Sessions(ctx context.Context) ([]Session, error) {
+	var list SessionList
+	err := c.call(ctx, http.MethodGet, SessionsPath, nil, &list)
+	return list.Sessions, err
+}
+
+// EndSession ends a session at once. Its peer may open another one. It fails with NotFound if there
+// is no such session.
+func (c *Client) EndSession(ctx context.Context, id uint64) error {
+	return c.call(ctx, http.MethodDelete, SessionsPath+"/"+strconv.FormatUint(id, 10), nil, nil)
+}
+
+// DrainState is the progress of a drain.
+type DrainState struct {
+	// Draining means that the daemon rejects new sessions.
+	Draining bool `json:"draining"`
+	// Since is the start of the drain; missing if the daemon does not drain.
+	Since *time.Time `json:"since,omitempty"`
+	// Sessions is the number of open sessions.
+	Sessions int `json:"sessions"`
+}
+
+// Drain makes a relay reject new sessions. It does not wait for the open ones.
+func (c *Client) Drain(ctx context.Context) (DrainState, error) {
+	return c.drain(ctx, http.MethodPost)
+}
+
+// Resume makes a relay accept sessions again.
+func (c *Client) Resume(ctx context.Context) (DrainState, error) {
+	return c.drain(ctx, http.MethodDelete)
+}
+
+// DrainState returns the progress of a drain.
+func (c *Client) DrainState(ctx context.Context) (DrainState, error) {
+	return c.drain(ctx, http.MethodGet)
+}
+
+func (c *Client) drain(ctx context.Context, method string) (DrainState, error) {
+	var s DrainState
+	err := c.call(ctx, method, DrainPath, nil, &s)
+	return s, err
+}
+
+// call sends a request with an optional document, and reads the document of the reply into reply,
+// which may be nil.
+func (c *Client) call(ctx context.Context, method, path string, request, reply any) error {
+	var body []byte
+	if request != nil {
+		var err error
+		if body, err = json.Marshal(request); err != nil {
+			return fmt.Errorf("request %s from the daemon: %w", path, err)
+		}
+	}
+	content, err := c.do(ctx, method, path, body)
+	if err != nil || reply == nil {
+		return err
+	}
+	if err := json.Unmarshal(content, reply); err != nil {
+		return status.Errorf(status.Unexpected, "read the reply of the daemon at %s to %s: %w",
+			c.address, path, err)
+	}
+	return nil
+}
+
+// do sends a request and returns the body of the reply. A reply that does not mean success is an
+// error with its text.
+func (c *Client) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path,
+		bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("request %s from the daemon: %w", path, err)
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	defer response.Body.Close()
+	reply, err := io.ReadAll(io.LimitReader(response.Body, maxReplyBytes))
+	if err != nil {
+		return nil, fmt.Errorf("read the reply of the daemon at %s: %w", c.address, err)
+	}
+	text := strings.TrimSpace(string(reply))
+	switch {
+	case response.StatusCode/100 == 2:
+		return reply, nil
+	case response.StatusCode == http.StatusNotFound:
+		return nil, status.Errorf(status.NotSupported,
+			"the daemon at %s has no %s: it is of another kind or version (zc-relay status says which)",
+			c.address, strings.TrimPrefix(path, "/"))
+	case response.StatusCode == http.StatusGone:
+		return nil, status.Errorf(status.NotFound, "the daemon at %s: %s", c.address, text)
+	case response.StatusCode == http.StatusBadRequest:
+		return nil, status.Errorf(status.InvalidValue, "the daemon at %s: %s", c.address, text)
+	}
+	return nil, status.Errorf(status.Unexpected, "%s %s at %s: %s: %s", method, path, c.address,
+		response.Status, text)
+}
+
+func (c *Client) explain(err error) error {
+	cause := "does it run with --admin-listen " + c.address + "?"
+	if errors.Is(err, fs.ErrPermission) {
+		cause = "only root and the daemon's user may"
+	}
+	code := status.NotConnected
+	if errors.Is(err, context.DeadlineExceeded) {
+		code = status.TimeOut
+	}
+	var reason syscall.Errno
+	if errors.As(err, &reason) {
+		err = reason
+	}
+	return status.Errorf(code, "cannot talk to the daemon at %s (%s): %w", c.address, cause, err)
+}

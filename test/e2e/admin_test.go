@@ -1,0 +1,135 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/internal/schematest"
+	"github.com/zc-relay/zc-relay/pkg/admin"
+)
+
+// call runs a program and returns its exit code and both of its outputs.
+func call(t *testing.T, name string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	p := spawn(t, name, args...)
+	code = p.wait()
+	return code, p.stdout.String(), p.stderr.String()
+}
+
+// sessionList returns the open sessions of a daemon, from a document that is valid.
+func sessionList(t *testing.T, program, address string) []admin.Session {
+	t.Helper()
+	_, stdout, stderr := call(t, program, "sessions", "list", "--admin", address, "-o", "json")
+	var list admin.SessionList
+	if err := json.Unmarshal([]byte(stdout), &list); err != nil {
+		t.Fatalf("%v: %s%s", err, stdout, stderr)
+	}
+	schema := schematest.Read(t, "../../docs/sessions.schema.json")
+	if err := schema.Check(schematest.Document(t, list)); err != nil {
+		t.Error(err)
+	}
+	return list.Sessions
+}
+
+func TestAdministratorsListAndEndSessions(t *testing.T) {
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
+		address: listenAddress()}
+	relayAdmin := "unix:" + filepath.Join(c.dir, "relay.sock")
+	targetAdmin := "unix:" + filepath.Join(c.dir, "target.sock")
+	c.startTarget("--admin-listen", targetAdmin)
+	c.relay = c.startRelay("comch", "--admin-listen", relayAdmin)
+
+	client := c.initiator(bench(8)...)
+	var sessions []admin.Session
+	eventually(t, "the relay has a session with queues", func() bool {
+		sessions = sessionList(t, "zc-relay", relayAdmin)
+		return len(sessions) == 1 && sessions[0].Queues > 0
+	})
+	s := sessions[0]
+	if !strings.HasSuffix(s.Channel, "/storage_zero_copy_comch") || s.Volume != "disk" ||
+		!strings.HasPrefix(s.Peer, fmt.Sprintf("process %d of user ", client.cmd.Process.Pid)) {
+		t.Errorf("the session is %+v", s)
+	}
+	if _, text, _ := call(t, "zc-relay", "sessions", "list", "--admin",
+		relayAdmin); !strings.Contains(text, s.Peer) {
+		t.Errorf("the list lacks the client:\n%s", text)
+	}
+	number := fmt.Sprint(s.ID)
+	if code, text, errs := call(t, "zc-relay", "sessions", "end", number, "--admin",
+		relayAdmin); code != 0 || text != "session "+number+" ends\n" {
+		t.Errorf("ending the session: %d %s%s", code, text, errs)
+	}
+	if code := client.wait(); code != 1 || !strings.Contains(client.stderr.String(),
+		"an administrator has ended the session") {
+		t.Errorf("the client ended with %d: %s", code, client.stderr.String())
+	}
+	eventually(t, "the session has ended",
+		func() bool { return len(sessionList(t, "zc-relay", relayAdmin)) == 0 })
+	if code, _, errs := call(t, "zc-relay", "sessions", "end", number, "--admin",
+		relayAdmin); code != 2 || !strings.Contains(errs, "there is no session "+number) {
+		t.Errorf("ending it again: %d %s", code, errs)
+	}
+
+	// The relay's standing connection is a session of the target. The relay makes another one.
+	sessions = sessionList(t, "target", targetAdmin)
+	if len(sessions) != 1 || sessions[0].Volume != "disk" || sessions[0].Peer == "" {
+		t.Fatalf("the target has %+v", sessions)
+	}
+	former := sessions[0].ID
+	if code, _, errs := call(t, "target", "sessions", "end", fmt.Sprint(former), "--admin",
+		targetAdmin); code != 0 {
+		t.Errorf("ending the target's session: %d %s", code, errs)
+	}
+	eventually(t, "the relay connects again", func() bool {
+		sessions = sessionList(t, "target", targetAdmin)
+		return len(sessions) == 1 && sessions[0].ID != former
+	})
+}
+
+func TestAdministratorsReloadAndChangeTheLogLevel(t *testing.T) {
+	c := &chain{t: t, dir: t.TempDir(), volumes: []string{"disk=memory:64MiB"},
+		address: listenAddress()}
+	relayAdmin := "unix:" + filepath.Join(c.dir, "relay.sock")
+	targetAdmin := "unix:" + filepath.Join(c.dir, "target.sock")
+	relayFile, targetFile := filepath.Join(c.dir, "relay.yaml"), filepath.Join(c.dir, "target.yaml")
+	writeFile(t, targetFile, []byte("log: {level: info}\n"))
+	writeFile(t, relayFile, []byte("log: {level: info}\n"))
+	c.startTarget("--admin-listen", targetAdmin, "--config", targetFile)
+	c.relay = c.startRelay("comch", "--admin-listen", relayAdmin, "--config", relayFile)
+	for program, d := range map[string]struct{ address, file string }{
+		"zc-relay": {relayAdmin, relayFile}, "target": {targetAdmin, targetFile}} {
+		level := func(want string, more ...string) {
+			t.Helper()
+			code, text, errs := call(t, program, append([]string{"log-level", "--admin", d.address},
+				more...)...)
+			if code != 0 || text != want+"\n" {
+				t.Errorf("%s log-level %v: %d %q %s", program, more, code, text, errs)
+			}
+		}
+		level("info")
+		level("warn", "warn")
+		if code, _, errs := call(t, program, "log-level", "loud", "--admin",
+			d.address); code != 2 || !strings.Contains(errs, "loud") {
+			t.Errorf("%s: a level that does not exist: %d %s", program, code, errs)
+		}
+		writeFile(t, d.file, []byte("log: {level: error}\n"))
+		if code, text, errs := call(t, program, "reload", "--admin", d.address); code != 0 ||
+			text != "reloaded\n" {
+			t.Errorf("%s reload: %d %q %s", program, code, text, errs)
+		}
+		level("error")
+		writeFile(t, d.file, []byte("log: {level: 7}\n"))
+		if code, _, errs := call(t, program, "reload", "--admin", d.address); code != 1 ||
+			!strings.Contains(errs, "the reload failed: the configuration is unchanged") {
+			t.Errorf("%s: reload of a wrong file: %d %s", program, code, errs)
+		}
+		level("error")
+		if code, text, errs := call(t, program, "status", "--admin", d.address); code != 0 ||
+			!strings.HasPrefix(text, program+" ") {
+			t.Errorf("%s status: %d %s%s", program, code, text, errs)
+		}
+	}
+}
