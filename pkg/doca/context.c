@@ -208,6 +208,7 @@ doca_error_t zcd_mmap_key(const struct zcd_functions *f, struct doca_mmap *mmap,
 		return result;
 	*step = "doca_buf_inventory_start";
 	result = f->buf_inventory_start(inventory);
+	zcd_lock_buffers(f);
 	if (result == DOCA_SUCCESS) {
 		*step = "doca_buf_inventory_buf_get_by_args";
 		result = f->buf_inventory_buf_get_by_args(inventory, mmap, address, length, address,
@@ -218,6 +219,7 @@ doca_error_t zcd_mmap_key(const struct zcd_functions *f, struct doca_mmap *mmap,
 		result = f->rdma_bridge_get_buf_mkey(buffer, device, key);
 		f->buf_dec_refcount(buffer, NULL);
 	}
+	zcd_unlock_buffers(f);
 	f->buf_inventory_destroy(inventory);
 	return result;
 }

@@ -1,15 +1,32 @@
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "internal.h"
+
+static pthread_mutex_t buffers = PTHREAD_MUTEX_INITIALIZER;
+
+void zcd_lock_buffers(const struct zcd_functions *f)
+{
+	if (!f->mmap_enable_thread_safety)
+		pthread_mutex_lock(&buffers);
+}
+
+void zcd_unlock_buffers(const struct zcd_functions *f)
+{
+	if (!f->mmap_enable_thread_safety)
+		pthread_mutex_unlock(&buffers);
+}
 
 // give_back returns the buffers of a copy to the inventory. The head of a list stands for all of
 // it.
 static void give_back(const struct zcd_functions *f, struct zcd_copy *copy)
 {
+	zcd_lock_buffers(f);
 	if (copy->source)
 		f->buf_dec_refcount(copy->source, NULL);
 	if (copy->destination)
 		f->buf_dec_refcount(copy->destination, NULL);
+	zcd_unlock_buffers(f);
 	copy->source = NULL;
 	copy->destination = NULL;
 }
@@ -107,9 +124,11 @@ doca_error_t zcd_copier_submit(struct zcd_copier *copier, uint32_t slot, uint32_
 	union doca_data data = {.u64 = slot};
 	doca_error_t result;
 
+	zcd_lock_buffers(f);
 	result = gather(copier, copier->segments, 1, 0, &copy->destination);
 	if (result == DOCA_SUCCESS)
 		result = gather(copier, copier->segments + 1, sources, 1, &copy->source);
+	zcd_unlock_buffers(f);
 	if (result == DOCA_SUCCESS && copy->task) {
 		f->dma_task_memcpy_set_src(copy->task, copy->source);
 		f->dma_task_memcpy_set_dst(copy->task, copy->destination);

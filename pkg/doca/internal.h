@@ -35,6 +35,11 @@ static inline void zcd_leave(struct zcd_context *context)
 	__atomic_store_n(&context->busy, 0, __ATOMIC_RELEASE);
 }
 
+// zcd_lock_buffers begins to take buffers from memory maps, or to return them, that other threads
+// may use. Maps are thread-safe from DOCA 3.0 on; before that, one lock serves all of them.
+void zcd_lock_buffers(const struct zcd_functions *f);
+void zcd_unlock_buffers(const struct zcd_functions *f);
+
 static inline uint32_t zcd_power_of_two(uint32_t n)
 {
 	uint32_t power = 1;
