@@ -271,7 +271,7 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 		"length of each request in blocks of the volume (default 1 with --execution-strategy)")
 	b.queue.add(f, client.DefaultDepth)
 	f.IntVar(&b.batchSize, "batch-size", 0,
-		"flush a queue after this many requests (default: once per turn of its thread)")
+		"flush a queue after this many requests (default: as many as it has room for)")
 	f.Var(&b.localRegion, "local-io-region-size",
 		"most memory for data, which limits the queue depth; 0 is no limit")
 	f.IntVar(&b.sessions, "sessions", 1,

@@ -52,8 +52,12 @@ func describeRelay(o *doctor.Options, c *config.Relay) error {
 			o.DMADevices = append(o.DMADevices, channel.Device)
 		}
 		if channel.Target.IsValid() {
-			o.Targets = append(o.Targets, doctor.Target{Address: channel.Target,
-				RDMAAddress: channel.RDMAAddress, TLSServerName: channel.TLSServerName})
+			t := doctor.Target{Address: channel.Target, RDMAAddress: channel.RDMAAddress,
+				TLSServerName: channel.TLSServerName}
+			if channel.Isolation != string(relay.Staged) {
+				t.ComchDevice = channel.Device
+			}
+			o.Targets = append(o.Targets, t)
 		}
 		if !slices.Contains(o.IOTimeouts, channel.IOTimeout) {
 			o.IOTimeouts = append(o.IOTimeouts, channel.IOTimeout)

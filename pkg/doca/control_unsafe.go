@@ -140,7 +140,7 @@ type ControlConfig struct {
 	Wait bool
 }
 
-// Control is a Comch server or client with a progress engine of its own.
+// Control is a Comch server or client with its own progress engine.
 type Control struct {
 	Context
 	control *C.struct_zcd_control

@@ -102,7 +102,7 @@ type CopierConfig struct {
 	Wait bool
 }
 
-// Copier is a DMA context (doca_dma) with a progress engine of its own.
+// Copier is a DMA context (doca_dma) with its own progress engine.
 type Copier struct {
 	Context
 	copier   *C.struct_zcd_copier

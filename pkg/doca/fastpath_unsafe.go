@@ -35,7 +35,7 @@ type ConsumerConfig struct {
 	Wait bool
 }
 
-// Consumer is a Comch consumer with a progress engine of its own.
+// Consumer is a Comch consumer with its own progress engine.
 type Consumer struct {
 	Context
 	consumer *C.struct_zcd_consumer
@@ -245,7 +245,7 @@ type ProducerConfig struct {
 	Wait bool
 }
 
-// Producer is a Comch producer for one consumer, with a progress engine of its own.
+// Producer is a Comch producer for one consumer, with its own progress engine.
 type Producer struct {
 	Context
 	producer *C.struct_zcd_producer

@@ -14,7 +14,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
-	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -150,39 +149,13 @@ func (c *channel) openDevice(config *ChannelConfig) error {
 	return nil
 }
 
-// checkDevices fails if the RDMA device that leads to the target cannot use the memory of clients
-// that Comch imports on the channel's device. With Isolation Staged, it need not.
+// checkDevices fails if the RDMA device that leads to the target does not fit the channel's Comch
+// device. With Isolation Staged, it need not.
 func (c *channel) checkDevices(config *ChannelConfig, device rdma.Device) error {
 	if config.Isolation == Staged {
 		return nil
 	}
-	provider := c.relay.config.Comch
-	imports, err := provider.Capabilities(c.id.Device)
-	if err != nil {
-		return fmt.Errorf("get capabilities of Comch device %s: %w", c.id.Device, err)
-	}
-	if !imports.OpaqueImports {
-		return nil
-	}
-	reaches, own := device.Capabilities(), memory.Device{PCI: c.id.Device}
-	if lister, can := provider.(comch.DeviceLister); can {
-		devices, _ := lister.Devices() // without a name, the address decides
-		for i := range devices {
-			if devices[i].PCI == own.PCI {
-				own.RDMA = devices[i].RDMA
-			}
-		}
-	}
-	switch {
-	case !reaches.OpaqueMemory:
-		return status.Errorf(status.NotSupported, "%s cannot reach memory of clients behind Comch "+
-			"device %v: choose --rdma-provider verbs, or --isolation staged", reaches.Transport, own)
-	case !reaches.Device.CanBe(own):
-		return status.Errorf(status.BadConfig, "RDMA device %v cannot reach memory of clients behind "+
-			"Comch device %v: choose the --rdma-address of that device, or --isolation staged",
-			reaches.Device, own)
-	}
-	return nil
+	return CheckDevices(c.relay.config.Comch, c.id.Device, device)
 }
 
 func (c *channel) listen(ctx context.Context) error {

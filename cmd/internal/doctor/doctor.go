@@ -143,6 +143,8 @@ type Target struct {
 	RDMAAddress netip.Addr
 	// TLSServerName is the name in the target's certificate, "" for its address.
 	TLSServerName string
+	// ComchDevice is the device of the clients whose memory RDMA has to reach, "" if it need not.
+	ComchDevice string
 }
 
 // Examine runs all checks. The end of ctx ends checks that wait.
@@ -152,7 +154,7 @@ func Examine(ctx context.Context, options *Options) *Report {
 	for _, check := range []func() []Finding{
 		m.configuration, m.kernel, m.memlock, m.descriptors, m.hugePages, m.cores, m.cpuQuota,
 		m.numa, m.frequency, m.clock,
-		m.devices, m.infinibandFiles, m.rdma, m.representors, m.comch, m.dma, m.users,
+		m.devices, m.infinibandFiles, m.rdma, m.representors, m.comch, m.pairs, m.dma, m.users,
 		m.tls, m.volumes, func() []Finding { return m.targets(ctx) }, m.ports, m.timeouts,
 	} {
 		for _, f := range check() {

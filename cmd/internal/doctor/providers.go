@@ -16,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -48,16 +49,13 @@ func (m *machine) rdmaRemedy(err error) string {
 // rdmaAddresses returns the local addresses of RDMA connections, each once.
 func (m *machine) rdmaAddresses() (addresses []netip.Addr, findings []Finding) {
 	addresses = slices.Clone(m.RDMAAddresses)
-	for _, t := range m.Targets {
-		address := t.RDMAAddress
-		if !address.IsValid() {
-			var err error
-			if address, err = localAddress(t.Address); err != nil {
-				findings = append(findings, fail("rdma-provider",
-					fmt.Sprintf("there is no route to target %v: %v", t.Address, err),
-					"add a route, or correct the address of the target"))
-				continue
-			}
+	for i := range m.Targets {
+		address, err := m.Targets[i].localAddress()
+		if err != nil {
+			findings = append(findings, fail("rdma-provider",
+				fmt.Sprintf("there is no route to target %v: %v", m.Targets[i].Address, err),
+				"add a route, or correct the address of the target"))
+			continue
 		}
 		addresses = append(addresses, address)
 	}
@@ -68,9 +66,13 @@ func (m *machine) rdmaAddresses() (addresses []netip.Addr, findings []Finding) {
 	return slices.Compact(addresses), findings
 }
 
-// localAddress returns the local address of the route to an address. It sends nothing.
-func localAddress(remote netip.AddrPort) (netip.Addr, error) {
-	connection, err := net.Dial("udp", remote.String())
+// localAddress returns the local address of RDMA connections to the target: the configured one, or
+// that of the route. It sends nothing.
+func (t *Target) localAddress() (netip.Addr, error) {
+	if t.RDMAAddress.IsValid() {
+		return t.RDMAAddress, nil
+	}
+	connection, err := net.Dial("udp", t.Address.String())
 	if err != nil {
 		return netip.Addr{}, err
 	}
@@ -193,6 +195,54 @@ func (m *machine) server(check string, provider comch.Provider, devices []comch.
 			"correct --representor: lspci -D on the host shows the address of the card's function there")
 	}
 	return ok(check, fmt.Sprintf("%s has representor %s", what, s.Representor))
+}
+
+// pairs checks that the RDMA device of each channel can use what its Comch device imports. The
+// checks of either device report what else is wrong with it.
+func (m *machine) pairs() []Finding {
+	const check = "device-pair"
+	if m.OpenComch == nil || m.OpenRDMA == nil {
+		return nil
+	}
+	comchProvider, err := m.OpenComch()
+	if err != nil {
+		return nil
+	}
+	rdmaProvider, err := m.OpenRDMA()
+	if err != nil {
+		return nil
+	}
+	type pair struct {
+		comch   string
+		address netip.Addr
+	}
+	var findings []Finding
+	tried := make(map[pair]bool)
+	for i := range m.Targets {
+		address, err := m.Targets[i].localAddress()
+		p := pair{m.Targets[i].ComchDevice, address}
+		if err != nil || p.comch == "" || tried[p] {
+			continue
+		}
+		tried[p] = true
+		device, err := rdmaProvider.Open(address)
+		if err != nil {
+			continue
+		}
+		if _, err := comchProvider.Capabilities(p.comch); err != nil {
+			_ = device.Close()
+			continue
+		}
+		if err := relay.CheckDevices(comchProvider, p.comch, device); err != nil {
+			findings = append(findings, fail(check, bare(err),
+				"use a function of the same card and port, or isolation: staged"))
+		} else {
+			findings = append(findings, ok(check, fmt.Sprintf("%s at %v reaches memory of the "+
+				"clients of device %s", rdmaProvider.Name(), address, p.comch)))
+		}
+		_ = device.Close() // the check of the RDMA provider reports a failure
+	}
+	return findings
 }
 
 func representorNames(all []comch.Representor) string {

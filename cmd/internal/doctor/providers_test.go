@@ -13,6 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/dma/software"
+	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -90,6 +91,71 @@ func TestComchMustBeAbleToServeEveryChannel(t *testing.T) {
 			if errors.Is(errors.Join(c.open, c.provider.err), status.NotSupported) &&
 				findings[0].Remedy != m.comchRemedy() {
 				t.Errorf("the remedy is %q", findings[0].Remedy)
+			}
+		})
+	}
+}
+
+// opaqueRDMA is a provider whose device can use opaque memory of one device.
+type opaqueRDMA struct {
+	rdma.Provider
+	name memory.Device
+}
+
+func (o opaqueRDMA) Open(address netip.Addr) (rdma.Device, error) {
+	device, err := o.Provider.Open(address)
+	return opaqueDevice{device, o.name}, err
+}
+
+type opaqueDevice struct {
+	rdma.Device
+	name memory.Device
+}
+
+func (d opaqueDevice) Capabilities() rdma.Capabilities {
+	c := d.Device.Capabilities()
+	c.OpaqueMemory, c.Device = d.name != memory.Device{}, d.name
+	return c
+}
+
+func TestTheDevicesOfAChannelMustFit(t *testing.T) {
+	behindPCI := comch.Capabilities{Server: true, OpaqueImports: true}
+	target := netip.MustParseAddrPort("127.0.0.1:7470")
+	for name, c := range map[string]struct {
+		comch    comch.Capabilities
+		own      string // Comch device
+		rdma     memory.Device
+		verdict  Verdict
+		text     string
+		findings int
+	}{
+		"same":          {behindPCI, "03:00.0", memory.Device{RDMA: "mlx5_0"}, OK, "reaches", 1},
+		"same, by name": {behindPCI, "p0", memory.Device{RDMA: "mlx5_0"}, OK, "reaches", 1},
+		"another":       {behindPCI, "03:00.0", memory.Device{RDMA: "mlx5_1"}, Fail, "mlx5_1", 1},
+		"another, by name": {behindPCI, "mlx5_0", memory.Device{RDMA: "mlx5_1"}, Fail, "mlx5_1",
+			1},
+		"no opaque memory": {behindPCI, "03:00.0", memory.Device{}, Fail, "--rdma-provider verbs",
+			1},
+		"memory of the machine": {comch.Capabilities{Server: true}, "03:00.0", memory.Device{}, OK,
+			"reaches", 1},
+		"staged": {comch: behindPCI},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := machineWith(t, nil)
+			m.OpenComch = func() (comch.Provider, error) {
+				return fakeComch{capabilities: c.comch}, nil
+			}
+			m.OpenRDMA = func() (rdma.Provider, error) {
+				return opaqueRDMA{iwarp.New(iwarp.Options{}), c.rdma}, nil
+			}
+			m.Targets = []Target{{Address: target, ComchDevice: c.own},
+				{Address: target, ComchDevice: c.own}}
+			findings := m.pairs()
+			if len(findings) != c.findings {
+				t.Fatalf("two equal channels have the findings %+v", findings)
+			}
+			if c.findings > 0 {
+				expect(t, findings, c.verdict, c.text)
 			}
 		})
 	}

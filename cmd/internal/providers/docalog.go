@@ -14,10 +14,10 @@ var docaLog struct {
 }
 
 // LogDOCA makes the DOCA libraries write their own log to standard error, up to a level from 10
-// (nothing) to 70 (everything), once a provider doca is chosen. Call it before that.
+// (nothing) to 70 (everything), once the provider doca is chosen. Call it before that.
 func LogDOCA(level uint32) { docaLog.level = level }
 
-// startDOCALog starts the log if name is that of a provider doca. If the libraries are missing, the
+// startDOCALog starts the log if the chosen provider is doca. If the libraries are missing, the
 // provider reports it.
 func startDOCALog(name string) {
 	if name != "doca" || docaLog.level == 0 {

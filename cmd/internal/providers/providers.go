@@ -127,7 +127,7 @@ func describeVerbs() Description {
 
 func describeComch(p comch.Provider) Description {
 	d := Description{Seam: "comch", Name: p.Name(), State: "built in"}
-	c, err := p.Capabilities(emulated.DefaultDevice)
+	c, err := p.Capabilities(deviceOf(p))
 	if errors.Is(err, status.NotFound) {
 		d.Detail = "no device: " + bare(err)
 		return d
@@ -149,6 +149,16 @@ func describeComch(p comch.Provider) Description {
 	d.Detail = fmt.Sprintf("control messages up to %d bytes, %d clients per server, %d consumers per side, %d receives each, waits: %s",
 		c.MaxMessageSize, c.MaxClients, c.MaxConsumers, c.MaxReceives, yesOrNo(c.CanWait))
 	return d
+}
+
+// deviceOf returns the first device of a provider, or the usual name if it cannot tell.
+func deviceOf(p comch.Provider) string {
+	if lister, can := p.(comch.DeviceLister); can {
+		if devices, err := lister.Devices(); err == nil && len(devices) > 0 {
+			return devices[0].PCI
+		}
+	}
+	return emulated.DefaultDevice
 }
 
 func describeRDMA(p rdma.Provider) Description {

@@ -2,7 +2,7 @@
 //
 // Each server and each client connection has a thread, which alone uses its DOCA server or client:
 // it makes progress, delivers messages and events, creates consumers and producers, and destroys
-// them. A consumer or producer has a progress engine of its own, which belongs to the thread that
+// them. A consumer or producer has its own progress engine, which belongs to the thread that
 // polls it. Closing and aborting take it away from that thread.
 //
 // DOCA tells nothing of the peer's process, of the reason of a rejection, or of how a connection

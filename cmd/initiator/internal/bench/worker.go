@@ -113,7 +113,7 @@ type worker struct {
 	request client.Request
 	results [resultBatch]client.Result
 
-	batchSize int // requests after which the queue is flushed; 0 for once per turn
+	batchSize int // requests after which the queue is flushed; 0 for all that it has room for
 	unflushed int // requests since the last flush
 
 	stage      supervisor.Stage // in which requests may be started
