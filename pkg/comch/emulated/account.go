@@ -38,23 +38,43 @@ func (a *account) setLimit(limit holdings) {
 	a.limit = limit
 }
 
-// charge adds to the holdings, in any case, and returns an error if they now exceed a limit.
+// charge adds to the holdings, in any case, and returns an error if they now exceed a limit. It is
+// for what exists already.
 func (a *account) charge(h holdings) error {
-	var own holdings
-	var err error
+	defer a.lock()()
+	for level := a; level != nil; level = level.parent {
+		level.held = level.held.plus(h)
+	}
+	return a.checkLocked(h, holdings{})
+}
+
+// reserve adds to the holdings unless they would exceed a limit. It is for what does not exist yet:
+// others never see holdings that were refused.
+func (a *account) reserve(h holdings) error {
+	defer a.lock()()
+	if err := a.checkLocked(h, h); err != nil {
+		return err
+	}
+	for level := a; level != nil; level = level.parent {
+		level.held = level.held.plus(h)
+	}
+	return nil
+}
+
+// lock locks the account and its parents, and returns a function that unlocks them.
+func (a *account) lock() (unlock func()) {
 	for level := a; level != nil; level = level.parent {
 		level.mu.Lock()
-		level.held.descriptors += h.descriptors
-		level.held.ringBytes += h.ringBytes
-		if level == a {
-			own = level.held
-		}
-		if err == nil {
-			err = level.checkLocked(h, own, level == a)
-		}
-		level.mu.Unlock()
 	}
-	return err
+	return func() {
+		for level := a; level != nil; level = level.parent {
+			level.mu.Unlock()
+		}
+	}
+}
+
+func (h holdings) plus(more holdings) holdings {
+	return holdings{h.descriptors + more.descriptors, h.ringBytes + more.ringBytes}
 }
 
 // release takes from the holdings.
@@ -73,9 +93,26 @@ func (a *account) current() holdings {
 	return a.held
 }
 
-// checkLocked checks the holdings after a charge of h to a connection that now holds own.
-func (a *account) checkLocked(h, own holdings, isOwn bool) error {
-	held, limit := a.held.descriptors, a.limit.descriptors
+// checkLocked checks the limits for a charge of h to a connection. pending is what is not part of the
+// holdings yet.
+func (a *account) checkLocked(h, pending holdings) error {
+	var own holdings
+	for level := a; level != nil; level = level.parent {
+		all := level.held.plus(pending)
+		if level == a {
+			own = all
+		}
+		if err := level.checkLevel(h, own, all, level == a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkLevel checks the limits of one account, of which the connection takes own, and all of its
+// connections take all.
+func (a *account) checkLevel(h, own, all holdings, isOwn bool) error {
+	held, limit := all.descriptors, a.limit.descriptors
 	switch {
 	case h.descriptors == 0:
 	case held > limit:
@@ -87,7 +124,7 @@ func (a *account) checkLocked(h, own holdings, isOwn bool) error {
 			"connection would hold %d descriptors and leave only %d of the %d of its %s to others: "+
 				"it may take no more than it leaves", own.descriptors, limit-held, limit, a.name)
 	}
-	held, limit = a.held.ringBytes, a.limit.ringBytes
+	held, limit = all.ringBytes, a.limit.ringBytes
 	switch {
 	case h.ringBytes == 0:
 	case held > limit:

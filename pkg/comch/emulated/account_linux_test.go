@@ -51,6 +51,39 @@ func TestConnectionsTakeNoMoreThanTheyLeave(t *testing.T) {
 	}
 }
 
+// TestRefusedReservationsTakeNothing asks for too much while an honest connection asks for little.
+func TestRefusedReservationsTakeNothing(t *testing.T) {
+	parent := &account{name: "server", limit: holdings{descriptors: 100, ringBytes: 1000}}
+	greedy := &account{name: "connection", parent: parent, limit: unlimited}
+	honest := &account{name: "connection", parent: parent, limit: unlimited}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := greedy.reserve(holdings{ringBytes: 1000}); !errors.Is(err, status.NoMemory) {
+				t.Errorf("reserve everything: %v", err)
+			}
+		}
+	}()
+	for range 100_000 {
+		if err := honest.reserve(holdings{descriptors: 1, ringBytes: 10}); err != nil {
+			t.Errorf("reserve little: %v", err)
+			break
+		}
+		honest.release(holdings{descriptors: 1, ringBytes: 10})
+	}
+	close(stop)
+	<-stopped
+	if held := parent.current(); held != (holdings{}) {
+		t.Errorf("the server holds %+v in the end", held)
+	}
+}
+
 func TestLimitsOfServersBoundTheirConnections(t *testing.T) {
 	const ring = 1 << 20
 	config := comch.ConsumerConfig{Receives: 1, MemorySize: ring - 4096}

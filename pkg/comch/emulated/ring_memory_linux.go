@@ -44,12 +44,8 @@ func (c *connection) chargeRing(h holdings) error {
 		func() { c.pool.lingering.freeAll(c.peer.UID, memoryTimeout, c.done) },
 	}
 	for {
-		err := c.account.charge(h)
-		if err == nil {
-			return nil
-		}
-		c.account.release(h)
-		if len(makeRoom) == 0 {
+		err := c.account.reserve(h)
+		if err == nil || len(makeRoom) == 0 {
 			return err
 		}
 		makeRoom[0]()
