@@ -64,13 +64,13 @@ func TestFlagsOfTheOriginalDescribeOneVolume(t *testing.T) {
 	} {
 		want.Name = argp.VolumeName
 		s, c, err := load(t, line)
-		if err != nil || len(c.Volumes) != 1 || c.Volumes[0] != want ||
+		if err != nil || len(c.Volumes) != 1 || !c.Volumes[0].Equal(&want) ||
 			c.Listen.Address.String() != "0.0.0.0" {
 			t.Errorf("%s: %+v, error %v", line, c, err)
 			continue
 		}
 		again, err := s.load() // as a reload does
-		if err != nil || again.Volumes[0] != want {
+		if err != nil || !again.Volumes[0].Equal(&want) {
 			t.Errorf("%s: a reload finds %+v, error %v", line, again, err)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -27,7 +26,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/target"
-	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 func main() { program.Main(newCommand()) }
@@ -73,7 +71,7 @@ memory, called ` + argp.VolumeName + `, on all addresses:
 
   target -d 03:00.0 --listen-port 12345 --binary-content disk.sbc --cpu 0
 
-SIGHUP rereads the file and logs which changes need a restart.`,
+SIGHUP rereads the file: volumes come and go, and the log says what needs a restart.`,
 		Version: buildinfo.Version(),
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -106,29 +104,22 @@ func run(ctx context.Context, from *source, faults service.Faults) error {
 	})
 }
 
-// volumeCloseTimeout bounds the final flush of all volumes.
-const volumeCloseTimeout = time.Minute
-
 func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	from *source) (err error) {
 	env.WarnOfPlainText(c.Listen.Address)
-	volumes, err := openVolumes(c.Volumes, env)
+	volumes, err := openVolumes(c.Volumes, env.Log, env.HookVolume)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		ending, cancel := context.WithTimeout(context.Background(), volumeCloseTimeout)
-		defer cancel()
-		err = errors.Join(err, closeVolumes(ending, volumes, env.Log))
-	}()
-	if v := volumes[argp.VolumeName]; v != nil {
-		if err := from.original.fill(ctx, v); err != nil {
+	defer func() { err = errors.Join(err, volumes.close()) }()
+	if s := volumes.find(argp.VolumeName); s != nil {
+		if err := from.original.fill(ctx, s.Volume); err != nil {
 			return err
 		}
 	}
 	control, rdma := listenAddresses(&c.Listen)
 	t, err := target.New(ctx, target.Config{
-		RDMA: env.RDMA, Listen: control, RDMAListen: rdma, Volumes: volumes, CPUs: env.CPUs,
+		RDMA: env.RDMA, Listen: control, RDMAListen: rdma, Volumes: volumes.exports(), CPUs: env.CPUs,
 		Policy:         env.Policy,
 		ControlTimeout: c.Control.Timeout, DrainTimeout: c.Shutdown.DrainTimeout,
 		KeepAlive: controlmsg.KeepAliveConfig{Interval: c.Control.KeepAliveInterval,
@@ -140,11 +131,11 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
-	env.SetStatus(describe(t, volumes))
+	env.SetStatus(describe(t))
 	env.SetSessions(administered{t})
 	env.BoundTeardown(t)
-	reloader := &reloader{env: env, from: from, started: c, applied: c}
-	env.OnReload(reloader.read)
+	reloader := &reloader{env: env, from: from, target: t, volumes: volumes, started: c, applied: c}
+	env.OnReload(func() (func() error, error) { return reloader.read(ctx) })
 	if err := announce(ctx, env, t, c.Listen.AddressFile); err != nil {
 		return errors.Join(err, t.Close())
 	}
@@ -216,61 +207,24 @@ func newConfigCommand() *cobra.Command {
 	})
 }
 
-// openVolumes opens all configured volumes, or none.
-func openVolumes(configs []config.Volume, env *service.Environment) (map[string]volume.Volume,
-	error) {
-	volumes := make(map[string]volume.Volume, len(configs))
-	for i := range configs {
-		v, err := openVolume(&configs[i], env.Log)
-		if err != nil {
-			return nil, errors.Join(err, closeVolumes(context.Background(), volumes, env.Log))
-		}
-		volumes[configs[i].Name] = env.HookVolume(v)
-	}
-	for _, v := range volumes {
-		info := v.Info()
-		env.Log.Info("serving volume", zap.String("volume", info.Name), zap.Uint64("size_bytes",
-			info.Size),
-			zap.Uint32("block_size_bytes", info.BlockSize), zap.Stringer("uuid", info.UUID),
-			zap.Bool("read_only", info.ReadOnly))
-	}
-	return volumes, nil
-}
-
-func openVolume(c *config.Volume, log *zap.Logger) (volume.Volume, error) {
-	spec, err := volume.ParseSpec(c.Name+"="+c.Backend, c.BlockSize)
-	if err != nil {
-		return nil, program.Usage(fmt.Errorf("volume %q: %w", c.Name, err))
-	}
-	spec.Log = log
-	return volume.Open(spec)
-}
-
-// closeVolumes makes the content of all volumes durable and releases them.
-func closeVolumes(ctx context.Context, volumes map[string]volume.Volume, log *zap.Logger) error {
-	var errs []error
-	for name, v := range volumes {
-		err := v.Close(ctx)
-		if err == nil {
-			log.Info("flushed and closed volume", zap.String("volume", name))
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
 // reloader rereads the configuration and applies the changes that do not need a restart.
 type reloader struct {
-	env  *service.Environment
-	from *source
+	env     *service.Environment
+	from    *source
+	target  *target.Target
+	volumes *volumes
 	// started is the configuration that the process started with, applied the one currently in
 	// effect, as far as it can be changed.
 	started, applied *config.Target
 }
 
 // read reads the configuration again. The returned function applies it.
-func (r *reloader) read() (apply func() error, err error) {
+func (r *reloader) read(ctx context.Context) (apply func() error, err error) {
 	c, err := r.from.load()
+	if err != nil {
+		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
+	}
+	serve, err := r.volumes.prepare(ctx, r.target, c.Volumes)
 	if err != nil {
 		return nil, fmt.Errorf("the configuration is unchanged: %w", err)
 	}
@@ -278,21 +232,21 @@ func (r *reloader) read() (apply func() error, err error) {
 		r.env.Reloaded(config.TargetChanges(r.applied, c), config.TargetChanges(r.started, c),
 			c.Log)
 		r.applied = c
-		return nil
+		return serve()
 	}, nil
 }
 
 // describe returns a function that adds a target's volumes, sessions and workers to its status.
-func describe(t *target.Target, volumes map[string]volume.Volume) func(*statusreport.Document) {
+func describe(t *target.Target) func(*statusreport.Document) {
 	return func(d *statusreport.Document) {
 		d.Workers = statusreport.Workers(t.Workers())
 		d.Sessions = &statusreport.SessionCount{Open: t.Sessions(), Total: t.SessionsTotal()}
-		counters := t.Counters()
-		for _, name := range slices.Sorted(maps.Keys(volumes)) {
-			info := volumes[name].Info()
+		offered, counters := t.Offered(), t.Counters()
+		for _, name := range slices.Sorted(maps.Keys(offered)) {
+			info := offered[name].Volume.Info()
 			d.Volumes = append(d.Volumes, statusreport.Volume{
 				Name: name, UUID: info.UUID.String(), Size: info.Size, BlockSize: info.BlockSize,
-				ReadOnly: info.ReadOnly,
+				ReadOnly: info.ReadOnly || offered[name].ReadOnly,
 				Queues:   statusreport.Queues(counters[name]),
 			})
 		}

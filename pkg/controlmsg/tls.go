@@ -41,6 +41,20 @@ func NewTLSServer(
 	return t, nil
 }
 
+// PeerCertificate returns the certificate of the peer of a transport that NewTLSClient or
+// NewTLSServer has returned, and nil for others. The TLS configuration has verified it.
+func PeerCertificate(transport Transport) *x509.Certificate {
+	t, ok := transport.(*tcpTransport)
+	if !ok {
+		return nil
+	}
+	secured, ok := t.stream.(*tls.Conn)
+	if !ok || len(secured.ConnectionState().PeerCertificates) == 0 {
+		return nil
+	}
+	return secured.ConnectionState().PeerCertificates[0]
+}
+
 // handshake secures the transport, or closes it and fails.
 func (t *tcpTransport) handshake(ctx context.Context, secured *tls.Conn) error {
 	err := secured.HandshakeContext(ctx)

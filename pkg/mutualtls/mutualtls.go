@@ -103,7 +103,7 @@ func (c *Credentials) reload() error {
 	c.mu.Unlock()
 	leaf, now := read.certificate.Leaf, time.Now()
 	c.log.Info("loaded TLS certificate", zap.String("certificate", c.files.Certificate),
-		zap.Strings("names", namesOf(leaf)),
+		zap.Strings("names", Names(leaf)),
 		zap.Time("not_after", leaf.NotAfter), zap.String("authorities", c.files.CA))
 	log, expiry := c.log.With(zap.String("certificate", c.files.Certificate)),
 		zap.Time("not_after", leaf.NotAfter)
@@ -286,7 +286,7 @@ func checkName(leaf *x509.Certificate, allowed []string) error {
 	if len(allowed) == 0 {
 		return nil
 	}
-	names := namesOf(leaf)
+	names := Names(leaf)
 	for _, name := range names {
 		for _, good := range allowed {
 			if strings.EqualFold(name, good) {
@@ -298,9 +298,9 @@ func checkName(leaf *x509.Certificate, allowed []string) error {
 		"the peer's certificate is for %q, none of which is an allowed name", names)
 }
 
-// namesOf returns the names for which a certificate is valid. The subject's common name is not one
+// Names returns the names for which a certificate is valid. The subject's common name is not one
 // of them (RFC 6125).
-func namesOf(leaf *x509.Certificate) []string {
+func Names(leaf *x509.Certificate) []string {
 	names := append([]string{}, leaf.DNSNames...)
 	for _, uri := range leaf.URIs {
 		names = append(names, uri.String())

@@ -163,7 +163,7 @@ func startChainWith(t *testing.T, options chainOptions) *chain {
 	t.Cleanup(func() { _ = v.Close(context.Background()) })
 	storage, err := target.New(t.Context(), target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
-		Volumes: map[string]volume.Volume{"disk": v}, CPUs: []int{datapath.NoCPU},
+		Volumes: map[string]target.Export{"disk": {Volume: v}}, CPUs: []int{datapath.NoCPU},
 		Policy: options.targetPolicy,
 	})
 	if err != nil {

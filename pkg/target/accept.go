@@ -12,6 +12,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -85,6 +86,15 @@ func (t *Target) newTransport(p *pendingConnection) (controlmsg.Transport, error
 	defer cancel()
 	return controlmsg.NewTLSServer(ctx, p.stream, t.config.TLS.Server(t.config.TLSAllowedNames),
 		controlmsg.TCPConfig{})
+}
+
+// relayNames returns the names in the certificate that the relay has proved its identity with.
+func relayNames(transport controlmsg.Transport) []string {
+	certificate := controlmsg.PeerCertificate(transport)
+	if certificate == nil {
+		return nil
+	}
+	return mutualtls.Names(certificate)
 }
 
 // acceptRDMA accepts RDMA connections that carry a valid token, and rejects others, until ctx ends.

@@ -49,7 +49,7 @@ func startTarget(t *testing.T, configure func(*target.Config)) *target.Target {
 	t.Cleanup(func() { _ = v.Close(context.Background()) })
 	config := target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
-		Volumes: map[string]volume.Volume{"disk": v}, CPUs: []int{datapath.NoCPU},
+		Volumes: map[string]target.Export{"disk": {Volume: v}}, CPUs: []int{datapath.NoCPU},
 		ControlTimeout: testTimeout, KeepAlive: quiet,
 	}
 	configure(&config)

@@ -1,89 +1,328 @@
 package target
 
 import (
+	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
-// openings knows which sessions have which volume open, and keeps other owners out of a volume that
-// is open exclusively. A session has its volume open from the configuration of its data path until
-// the release of its lanes, when no IO of it can take effect any more. Its methods may be called
-// concurrently.
-type openings struct {
-	mu       sync.Mutex // guards sessions
-	sessions map[*session]opening
+// Export is a volume as a target offers it. A volume may have several exports, under different
+// names; they share what is said about exclusive sessions below.
+type Export struct {
+	Volume volume.Volume
+	// ReadOnly makes all sessions read-only.
+	ReadOnly bool
+	// Exclusive makes all sessions exclusive: while one exists, no session of another owner can
+	// open the volume.
+	Exclusive bool
+	// Rights lists the relays that may use the export. If it is empty, all relays may do
+	// everything.
+	Rights []Right
 }
 
-// opening is what a session has said when it opened its volume.
+// Right is what a relay may do with a volume.
+type Right struct {
+	// Relay is a name in the relay's certificate. Letters match regardless of case.
+	Relay  string
+	Access Access
+}
+
+// Access is what a relay's clients may do. Each value includes those before it.
+type Access uint8
+
+// The values of Access.
+const (
+	NoAccess Access = iota
+	ReadAccess
+	WriteAccess
+	// ExclusiveAccess lets clients open the volume exclusively.
+	ExclusiveAccess
+)
+
+// access returns what a relay whose certificate has the given names may do.
+func (e *Export) access(relay []string) Access {
+	if len(e.Rights) == 0 {
+		return ExclusiveAccess
+	}
+	granted := NoAccess
+	for _, right := range e.Rights {
+		if slices.ContainsFunc(relay, func(name string) bool {
+			return strings.EqualFold(name, right.Relay)
+		}) {
+			granted = max(granted, right.Access)
+		}
+	}
+	return granted
+}
+
+// exports holds what the target offers, and knows which session has chosen and opened what. A
+// session has its volume open from the configuration of its data path until the release of its
+// lanes, when no IO of it can take effect any more. The methods may be called concurrently.
+type exports struct {
+	mu       sync.Mutex // guards what follows
+	byName   map[string]*export
+	sessions map[*session]*opening
+}
+
+// export is an Export under its name.
+type export struct {
+	Export
+	name     string
+	counters *datapath.CounterSet
+	users    int           // sessions that have chosen it
+	removed  bool          // it accepts no more sessions
+	unused   chan struct{} // closed when it is removed and the last session has left
+}
+
+// opening is a session's choice, and what the session has said when it opened the volume.
 type opening struct {
-	volume    string
+	export    *export
+	open      bool
 	owner     [16]byte
 	exclusive bool
 	client    string
 	since     time.Time
 }
 
-func newOpenings() *openings {
-	return &openings{sessions: make(map[*session]opening)}
+func newExports(offered map[string]Export) (*exports, error) {
+	x := &exports{byName: make(map[string]*export), sessions: make(map[*session]*opening)}
+	for name, e := range offered {
+		if err := x.add(name, e); err != nil {
+			return nil, err
+		}
+	}
+	return x, nil
 }
 
-// open records that s opens a volume. It fails with status.InUse if another owner has the volume
-// open, and one of the two wants it exclusively.
-func (o *openings) open(volume string, s *session, m *controlmsg.ConfigureDataPath,
-	exclusive bool) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for other, existing := range o.sessions {
-		if existing.volume != volume || existing.owner == m.Owner {
+// add offers a volume under a name.
+func (x *exports) add(name string, e Export) error {
+	if e.Volume == nil || name == "" || len(name) > controlmsg.MaxVolumeNameLength {
+		return status.Errorf(status.InvalidValue, "offer volume %q: the name has not 1 to %d bytes, "+
+			"or there is no volume", name, controlmsg.MaxVolumeNameLength)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.byName[name] != nil {
+		return status.Errorf(status.AlreadyExist, "the target already offers a volume %q", name)
+	}
+	x.byName[name] = &export{Export: e, name: name, counters: &datapath.CounterSet{},
+		unused: make(chan struct{})}
+	return nil
+}
+
+// remove offers a volume no more. It returns the export with the sessions that still use it.
+func (x *exports) remove(name string) (*export, []*session, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e := x.byName[name]
+	if e == nil {
+		return nil, nil, status.Errorf(status.NotFound, "the target offers no volume %q", name)
+	}
+	delete(x.byName, name)
+	e.removed = true
+	if e.users == 0 {
+		close(e.unused)
+	}
+	var using []*session
+	for s, o := range x.sessions {
+		if o.export == e {
+			using = append(using, s)
+		}
+	}
+	return e, using, nil
+}
+
+// all returns what is offered, by name.
+func (x *exports) all() map[string]*export {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return maps.Clone(x.byName)
+}
+
+// choose makes s a user of a volume, instead of the one that it has chosen before. It also returns
+// what s may do.
+func (x *exports) choose(s *session, name string) (*export, Access, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e := x.byName[name]
+	if e == nil {
+		return nil, NoAccess, status.Errorf(status.NotFound,
+			"the target has no volume %q: it has %s", name, x.namesLocked(s))
+	}
+	access := e.access(s.relayNames)
+	if access == NoAccess {
+		return nil, NoAccess, status.Errorf(status.NotPermitted,
+			"relay %s may not use volume %q: its certificate is for %q", s.peer, name, s.relayNames)
+	}
+	if o := x.sessions[s]; o == nil || o.export != e {
+		x.leaveLocked(s)
+		x.sessions[s] = &opening{export: e}
+		e.users++
+	}
+	return e, access, nil
+}
+
+// volumesTold is the most names of volumes in an error.
+const volumesTold = 8
+
+// namesLocked lists the volumes that s may use, for an error.
+func (x *exports) namesLocked(s *session) string {
+	var names []string
+	for name, e := range x.byName {
+		if e.access(s.relayNames) > NoAccess {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	text := fmt.Sprintf("%q", names[:min(len(names), volumesTold)])
+	if len(names) > volumesTold {
+		text += fmt.Sprintf(" and %d more", len(names)-volumesTold)
+	}
+	return text
+}
+
+// open records that s opens the volume that it has chosen. It fails with status.InUse if another
+// owner has the volume open, and one of the two wants it exclusively.
+func (x *exports) open(s *session, m *controlmsg.ConfigureDataPath, exclusive bool) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	own := x.sessions[s]
+	if own.export.removed {
+		return errRemoved
+	}
+	for other, o := range x.sessions {
+		if !o.open || o.owner == m.Owner || o.export.Volume != own.export.Volume {
 			continue
 		}
 		switch {
-		case existing.exclusive:
-			return status.Errorf(status.InUse, "volume %q is open exclusively by %s", volume,
-				existing.describe(other))
+		case o.exclusive:
+			return status.Errorf(status.InUse, "volume %q is open exclusively by %s",
+				own.export.name, o.describe(other))
 		case exclusive:
 			return status.Errorf(status.InUse,
-				"volume %q cannot be opened exclusively: it is open by %s", volume,
-				existing.describe(other))
+				"volume %q cannot be opened exclusively: it is open by %s", own.export.name,
+				o.describe(other))
 		}
 	}
-	o.sessions[s] = opening{volume: volume, owner: m.Owner, exclusive: exclusive,
-		client: m.Client, since: time.Now()}
+	own.open, own.owner, own.exclusive = true, m.Owner, exclusive
+	own.client, own.since = m.Client, time.Now()
 	return nil
 }
 
 // close records that s has its volume open no longer. It has no effect if s has none.
-func (o *openings) close(s *session) {
-	o.mu.Lock()
-	delete(o.sessions, s)
-	o.mu.Unlock()
+func (x *exports) close(s *session) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if o := x.sessions[s]; o != nil {
+		o.open = false
+	}
 }
 
-// describe returns the number of sessions that have a volume open, and who has it exclusively.
-func (o *openings) describe(volume string) (sessions uint32, holder string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for s, existing := range o.sessions {
-		if existing.volume != volume {
+// leave ends what choose and open have begun. It has no effect if they have not.
+func (x *exports) leave(s *session) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.leaveLocked(s)
+}
+
+func (x *exports) leaveLocked(s *session) {
+	o := x.sessions[s]
+	if o == nil {
+		return
+	}
+	delete(x.sessions, s)
+	o.export.users--
+	if o.export.users == 0 && o.export.removed {
+		close(o.export.unused)
+	}
+}
+
+// describe returns the number of sessions that have the volume of an export open, and who has it
+// exclusively.
+func (x *exports) describe(e *export) (sessions uint32, holder string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for s, o := range x.sessions {
+		if !o.open || o.export.Volume != e.Volume {
 			continue
 		}
 		sessions++
-		if existing.exclusive {
-			holder = existing.describe(s)
+		if o.exclusive {
+			holder = o.describe(s)
 		}
 	}
 	return sessions, holder
 }
 
-func (o opening) describe(s *session) string {
+func (o *opening) describe(s *session) string {
 	client := o.client
 	if client == "" {
 		client = "a client without a name"
 	}
 	return fmt.Sprintf("%s through relay %s since %s", client, s.peer,
 		o.since.UTC().Format(time.RFC3339))
+}
+
+// errRemoved ends the sessions of a volume that the target offers no more.
+var errRemoved = status.Errorf(status.Shutdown, "the volume is being removed from the target")
+
+// Offer makes the target serve a volume under a name. It fails with status.AlreadyExist if the name
+// is taken.
+func (t *Target) Offer(name string, e Export) error { return t.exports.add(name, e) }
+
+// Withdraw makes the target serve the volume of that name no more. New sessions are refused at
+// once; existing ones are drained, for Config.DrainTimeout at most, and ended. Withdraw returns
+// when nothing uses the export any more, so that the volume can be closed. If ctx ends before, it
+// fails, and the volume must stay open until Run has returned.
+func (t *Target) Withdraw(ctx context.Context, name string) error {
+	e, using, err := t.exports.remove(name)
+	if err != nil {
+		return err
+	}
+	draining, cancel := t.config.DrainTimeout.Context(ctx)
+	defer cancel()
+	endSessions(draining, using, errRemoved)
+	select {
+	case <-e.unused:
+		return nil
+	case <-ctx.Done():
+		return status.Errorf(status.InUse, "remove volume %q: sessions still use it: %w", name,
+			context.Cause(ctx))
+	}
+}
+
+// Offered returns what the target serves, by name.
+func (t *Target) Offered() map[string]Export {
+	offered := make(map[string]Export)
+	for name, e := range t.exports.all() {
+		offered[name] = e.Export
+	}
+	return offered
+}
+
+// Counters returns the counters of the queues, by volume name, for metrics.
+func (t *Target) Counters() map[string]*datapath.CounterSet {
+	counters := make(map[string]*datapath.CounterSet)
+	for name, e := range t.exports.all() {
+		counters[name] = e.counters
+	}
+	return counters
+}
+
+// Failures returns the requests that the volumes have failed, by volume name, for metrics.
+func (t *Target) Failures() map[string][]volume.Failure {
+	failures := make(map[string][]volume.Failure)
+	for name, e := range t.exports.all() {
+		failures[name] = e.Volume.Failures()
+	}
+	return failures
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls"
+	"github.com/zc-relay/zc-relay/pkg/mutualtls/mutualtlstest"
 	"github.com/zc-relay/zc-relay/pkg/status"
 	"github.com/zc-relay/zc-relay/pkg/target"
 )
@@ -159,5 +161,153 @@ func TestOneOfManyOpensAVolumeExclusively(t *testing.T) {
 			t.Fatalf("%d owners have the volume exclusively", len(winners))
 		}
 		destroy(t, winners[0])
+	}
+}
+
+// TestWithdrawWaitsForTheSessionsOfAVolume ends sessions that only watch, and those with lanes.
+func TestWithdrawWaitsForTheSessionsOfAVolume(t *testing.T) {
+	var offered target.Export
+	s := startTarget(t, func(c *target.Config) { offered = c.Volumes["disk"] })
+	watching, err := relayTo(t, s.Address(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	using, _, err := opener{t: t, target: s, exclusive: true}.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Withdraw(t.Context(), "disk"); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []*controlmsg.Requester{watching, using} {
+		<-r.Done()
+		if err := r.Err(); !errors.Is(err, status.Shutdown) {
+			t.Errorf("a session of the volume ended with %v", err)
+		}
+	}
+	if _, err := relayTo(t, s.Address(), nil); !errors.Is(err, status.NotFound) {
+		t.Errorf("open the volume that was withdrawn: %v", err)
+	}
+	if err := s.Withdraw(t.Context(), "disk"); !errors.Is(err, status.NotFound) {
+		t.Errorf("withdraw it again: %v", err)
+	}
+	if err := s.Offer("disk", offered); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Offer("disk", offered); !errors.Is(err, status.AlreadyExist) {
+		t.Errorf("offer it twice: %v", err)
+	}
+	if _, _, err := (opener{t: t, target: s, exclusive: true}).open(); err != nil {
+		t.Errorf("open the volume that is offered again: %v", err)
+	}
+}
+
+// TestOffersComeAndGoUnderLoad opens a volume while it comes and goes. Every session either works or
+// ends, and each Withdraw returns.
+func TestOffersComeAndGoUnderLoad(t *testing.T) {
+	var offered target.Export
+	s := startTarget(t, func(c *target.Config) { offered = c.Volumes["disk"] })
+	stop := make(chan struct{})
+	var clients sync.WaitGroup
+	for owner := range byte(4) {
+		clients.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				stream := dial(t, s.Address())
+				transport := controlmsg.NewTCPTransport(stream, controlmsg.TCPConfig{})
+				r := controlmsg.NewRequester(transport, controlmsg.EndpointConfig{
+					Role: controlmsg.RoleRelay, Timeout: testTimeout, KeepAlive: quiet})
+				_, err := r.Greet(t.Context())
+				if err == nil {
+					err = openVolume(t, r, "disk")
+				}
+				if err == nil {
+					m := configuration(1, 4)
+					_, _ = rand.Read(m.ClientInstance[:]) // never fails
+					m.Owner[0] = owner
+					_, err = r.Call(t.Context(), m)
+				}
+				if err != nil && !errors.Is(err, status.NotFound) && !errors.Is(err, status.Shutdown) {
+					t.Errorf("a client ended with %v", err)
+				}
+				r.Close(nil)
+			}
+		})
+	}
+	for range 100 {
+		if err := s.Withdraw(t.Context(), "disk"); err != nil {
+			t.Error(err)
+		}
+		if err := s.Offer("disk", offered); err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	clients.Wait()
+}
+
+func credentials(t *testing.T, authority *mutualtlstest.Authority, name string) *mutualtls.Credentials {
+	t.Helper()
+	c, err := mutualtls.Load(authority.Write(t.TempDir(), []string{name}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestRightsFollowTheCertificate(t *testing.T) {
+	authority := mutualtlstest.NewAuthority(t)
+	s := startTarget(t, func(c *target.Config) {
+		c.TLS = credentials(t, authority, "target")
+		disk := c.Volumes["disk"]
+		disk.Rights = []target.Right{
+			{Relay: "reader", Access: target.ReadAccess},
+			{Relay: "WRITER", Access: target.WriteAccess},
+			{Relay: "owner", Access: target.ExclusiveAccess},
+			{Relay: "owner", Access: target.ReadAccess},
+		}
+		c.Volumes["disk"] = disk
+		disk.Rights, disk.ReadOnly = nil, true
+		c.Volumes["public"] = disk
+	})
+	for relay, want := range map[string]struct {
+		open, write, exclusive bool
+	}{
+		"stranger": {}, "reader": {open: true}, "writer": {open: true, write: true},
+		"owner": {open: true, write: true, exclusive: true},
+	} {
+		secure := credentials(t, authority, relay).Client("target")
+		r, err := relayTo(t, s.Address(), secure)
+		if (err == nil) != want.open || err != nil && !errors.Is(err, status.NotPermitted) {
+			t.Errorf("%s opens the volume: %v", relay, err)
+		}
+		if err := openVolume(t, r, "public"); err != nil {
+			t.Errorf("%s opens the volume for everybody: %v", relay, err)
+		}
+		if !want.open {
+			continue
+		}
+		reply, err := controlmsg.Call(t.Context(), r, &controlmsg.OpenVolume{Volume: "disk"})
+		if err != nil || reply.ReadOnly == want.write {
+			t.Errorf("%s: %+v, %v", relay, reply, err)
+		}
+		m := configuration(1, 4)
+		_, _ = rand.Read(m.ClientInstance[:]) // never fails
+		m.Exclusive = true
+		if _, err := r.Call(t.Context(), m); (err == nil) != want.exclusive ||
+			err != nil && !errors.Is(err, status.NotPermitted) {
+			t.Errorf("%s opens the volume exclusively: %v", relay, err)
+		}
+		if m.Exclusive = false; !want.exclusive {
+			granted, err := controlmsg.Call(t.Context(), r, m)
+			if err != nil || granted.ReadOnly == want.write {
+				t.Errorf("%s: %+v, %v", relay, granted, err)
+			}
+		}
+		destroy(t, r)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -20,7 +19,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
-	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // session is a client's session as the target sees it: a relay's control connection, and the lanes
@@ -28,19 +26,22 @@ import (
 type session struct {
 	*pendingConnection // its context ends with the session, with the reason as the cause
 
-	id       uint64
-	opened   time.Time
-	name     atomic.Pointer[string] // of the volume; nil until it has been opened
-	target   *Target
-	log      *zap.Logger
-	relay    *controlmsg.Responder
-	peer     string     // the relay, for people
-	local    netip.Addr // that the relay has connected to
-	epoch    *epoch.Session
-	admitted bool
+	id     uint64
+	opened time.Time
+	name   atomic.Pointer[string] // of the volume; nil until it has been opened
+	target *Target
+	log    *zap.Logger
+	relay  *controlmsg.Responder
+	peer   string // the relay, for people
+	// relayNames are the names in the relay's certificate; nil without TLS.
+	relayNames []string
+	local      netip.Addr // that the relay has connected to
+	epoch      *epoch.Session
+	admitted   bool
 
 	opening      *time.Timer // ends a session that opens no volume
-	volume       volume.Volume
+	export       *export
+	access       Access // to it
 	config       controlmsg.ConfigureDataPath
 	memory       int64 // bytes reserved
 	domain       rdma.ProtectionDomain
@@ -64,7 +65,7 @@ func newSession(t *Target, p *pendingConnection, transport controlmsg.Transport)
 	s := &session{
 		pendingConnection: p, id: id, opened: time.Now(), target: t, log: log,
 		epoch: epoch.NewSession(p.cancel),
-		peer:  transport.RemoteName(),
+		peer:  transport.RemoteName(), relayNames: relayNames(transport),
 		local: network.AddressOf(p.stream.LocalAddr()).Addr(),
 	}
 	s.relay = controlmsg.NewResponder(t.config.HookTransport(transport), controlmsg.EndpointConfig{
@@ -118,43 +119,34 @@ func (s *session) run() {
 func (s *session) OpenVolume(
 	_ context.Context, m *controlmsg.OpenVolume,
 ) (*controlmsg.OpenVolumeReply, error) {
-	v, ok := s.target.config.Volumes[m.Volume]
-	if !ok {
-		return nil, status.Errorf(status.NotFound, "the target has no volume %q: it has %s",
-			m.Volume, s.target.volumeNames())
+	e, access, err := s.target.exports.choose(s, m.Volume)
+	if err != nil {
+		return nil, err
 	}
 	s.opening.Stop()
-	s.volume = v
+	s.export, s.access = e, access
 	s.name.Store(&m.Volume)
 	reply := s.describeVolume()
-	reply.Sessions, reply.Holder = s.target.openings.describe(m.Volume)
+	reply.Sessions, reply.Holder = s.target.exports.describe(e)
 	return reply, nil
 }
 
-// volumesTold is the most names of volumes in an error.
-const volumesTold = 8
-
-// volumeNames lists the names of the volumes, for an error.
-func (t *Target) volumeNames() string {
-	names := slices.Sorted(maps.Keys(t.config.Volumes))
-	text := fmt.Sprintf("%q", names[:min(len(names), volumesTold)])
-	if len(names) > volumesTold {
-		text += fmt.Sprintf(" and %d more", len(names)-volumesTold)
-	}
-	return text
-}
-
 func (s *session) describeVolume() *controlmsg.OpenVolumeReply {
-	info := s.volume.Info()
+	info := s.export.Volume.Info()
 	return &controlmsg.OpenVolumeReply{
-		Volume: info.Name, UUID: info.UUID, WriteVerifier: s.target.verifier,
-		Size: info.Size, BlockSize: info.BlockSize, ReadOnly: info.ReadOnly,
+		Volume: s.export.name, UUID: info.UUID, WriteVerifier: s.target.verifier,
+		Size: info.Size, BlockSize: info.BlockSize, ReadOnly: s.isReadOnly(),
 		Capabilities: uint32(info.Capabilities),
 		MaxQueues:    controlmsg.SessionMaxQueues, MaxDepth: controlmsg.SessionMaxDepth,
 		MaxBufferSize: controlmsg.SessionMaxBufferSize,
 		Transport:     s.target.device.Capabilities().Transport,
-		Exclusive:     info.Exclusive,
+		Exclusive:     s.export.Exclusive,
 	}
+}
+
+// isReadOnly reports whether no session of this relay can change the volume.
+func (s *session) isReadOnly() bool {
+	return s.export.ReadOnly || s.access < WriteAccess || s.export.Volume.Info().ReadOnly
 }
 
 // ConfigureDataPath creates the lanes, without connections. If it fails, it undoes everything, so
@@ -176,10 +168,8 @@ func (s *session) ConfigureDataPath(
 		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
 		return nil, errors.Join(err, s.releaseMemory())
 	}
-	info := s.volume.Info()
-	exclusive := m.Exclusive || info.Exclusive
-	err := s.target.openings.open(info.Name, s, m, exclusive)
-	if err != nil {
+	exclusive := m.Exclusive || s.export.Exclusive
+	if err := s.target.exports.open(s, m, exclusive); err != nil {
 		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
 		return nil, errors.Join(err, s.releaseMemory())
 	}
@@ -192,12 +182,12 @@ func (s *session) ConfigureDataPath(
 			s.mu.Unlock()
 			return nil, errors.Join(err, closeErr)
 		}
-		s.target.openings.close(s)
+		s.target.exports.close(s)
 		s.target.clients.Undo(m.ClientInstance, m.Epoch, s.epoch)
 		return nil, errors.Join(err, closeErr, s.releaseMemory())
 	}
 	return &controlmsg.ConfigureDataPathReply{InboundReads: uint32(s.outboundReads()),
-		Exclusive: exclusive, ReadOnly: m.ReadOnly || info.ReadOnly}, nil
+		Exclusive: exclusive, ReadOnly: m.ReadOnly || s.isReadOnly()}, nil
 }
 
 // reserve checks a configuration against the limits, and reserves the memory of its lanes.
@@ -212,6 +202,10 @@ func (s *session) reserve(m *controlmsg.ConfigureDataPath) error {
 	}
 	if err := announced.CheckLimits(m); err != nil {
 		return err
+	}
+	if m.Exclusive && s.access < ExclusiveAccess {
+		return status.Errorf(status.NotPermitted,
+			"relay %s may not open volume %q exclusively", s.peer, s.export.name)
 	}
 	if m.BufferSize%announced.BlockSize != 0 {
 		return status.Errorf(status.InvalidValue,
@@ -238,7 +232,7 @@ func (s *session) createLanes(ctx context.Context) error {
 	if s.domain, err = device.NewProtectionDomain(); err != nil {
 		return fmt.Errorf("create a protection domain: %w", err)
 	}
-	if content := s.volume.Memory(); content != nil && !device.Capabilities().StableSource {
+	if content := s.export.Volume.Memory(); content != nil && !device.Capabilities().StableSource {
 		if s.volumeMemory, err = s.domain.Register(content, 0); err != nil {
 			return fmt.Errorf("register the volume's memory: %w", err)
 		}
@@ -246,9 +240,9 @@ func (s *session) createLanes(ctx context.Context) error {
 	for queue := range int(s.config.QueueCount) {
 		lane, err := datapath.NewTargetLane(ctx, datapath.TargetLaneConfig{
 			Worker: s.target.pool.Pick(), Queue: queue,
-			Counters: s.target.counters[s.volume.Info().Name],
-			Device:   device, Domain: s.domain, Volume: s.volume, VolumeMemory: s.volumeMemory,
-			Export: s.config.Export.RemoteMemory(), ReadOnly: s.config.ReadOnly,
+			Counters: s.export.counters,
+			Device:   device, Domain: s.domain, Volume: s.export.Volume, VolumeMemory: s.volumeMemory,
+			Export: s.config.Export.RemoteMemory(), ReadOnly: s.config.ReadOnly || s.isReadOnly(),
 			Depth: int(s.config.Depth), BufferSize: s.config.BufferSize,
 			OnFailure: s.onLaneFailure(queue),
 		})

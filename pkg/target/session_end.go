@@ -111,7 +111,7 @@ func (s *session) releaseLate(stuck []*datapath.TargetLane) {
 // releaseVolume lets others open the volume, and the client's next session begin. The lanes must be
 // closed.
 func (s *session) releaseVolume() {
-	s.target.openings.close(s)
+	s.target.exports.leave(s)
 	s.target.clients.Release(s.epoch)
 }
 

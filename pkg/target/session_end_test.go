@@ -26,7 +26,7 @@ func TestTheNextSessionBeginsWhenAStuckWorkerResumes(t *testing.T) {
 	var stuck sync.Mutex // held while the worker is stuck between two turns
 	s, err := target.New(t.Context(), target.Config{
 		RDMA: iwarp.New(iwarp.Options{}), Listen: loopback, RDMAListen: loopback,
-		Volumes: map[string]volume.Volume{"disk": disk}, CPUs: []int{datapath.NoCPU},
+		Volumes: map[string]target.Export{"disk": {Volume: disk}}, CPUs: []int{datapath.NoCPU},
 		Policy: progress.Policy{Mode: progress.Stepped, Step: func(work int) {
 			if work == 0 {
 				time.Sleep(50 * time.Microsecond)

@@ -27,7 +27,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/status"
-	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // Defaults of Config.
@@ -54,8 +53,8 @@ type Config struct {
 	// Port 0 selects a free port.
 	Listen     netip.AddrPort
 	RDMAListen netip.AddrPort
-	// Volumes holds the opened volumes by name. The target does not close them.
-	Volumes map[string]volume.Volume
+	// Volumes holds what to offer, by name. The target does not close the volumes.
+	Volumes map[string]Export
 	// CPUs has an element per worker: the core to pin it to, or datapath.NoCPU.
 	CPUs   []int
 	Policy progress.Policy
@@ -112,13 +111,12 @@ type Target struct {
 	rdma     rdma.Listener
 	tokens   *tokenRegistry
 	clients  *epoch.Registry
-	openings *openings
+	exports  *exports
 	memory   atomic.Int64 // bytes used by the lanes of all sessions
 	verifier uint64       // write verifier, new at each start
 
 	sessionID     atomic.Uint64
 	sessionsTotal atomic.Uint64
-	counters      map[string]*datapath.CounterSet // by volume
 
 	releaseTimeout time.Duration
 	admission      *admission
@@ -133,15 +131,15 @@ func New(ctx context.Context, config Config) (*Target, error) {
 		config: config, log: config.Logger, admission: newAdmission(config.MaxSessions),
 		releaseTimeout: defaultReleaseTimeout,
 
-		tokens:   newTokenRegistry(),
-		openings: newOpenings(),
-		clients:  epoch.NewRegistry(epoch.Config{Remember: maxClientInstances}),
-		counters: make(map[string]*datapath.CounterSet), drained: make(chan struct{}),
+		tokens:  newTokenRegistry(),
+		clients: epoch.NewRegistry(epoch.Config{Remember: maxClientInstances}),
+		drained: make(chan struct{}),
 	}
-	for name := range config.Volumes {
-		t.counters[name] = &datapath.CounterSet{}
+	var err error
+	if t.exports, err = newExports(config.Volumes); err == nil {
+		err = t.start(ctx)
 	}
-	if err := t.start(ctx); err != nil {
+	if err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
@@ -186,7 +184,10 @@ func (t *Target) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = t.listener.Close() })
 	defer stop()
 	err := t.acceptControl(ctx)
-	t.endSessions()
+	draining, cancel := t.config.DrainTimeout.Context(context.Background())
+	endSessions(draining, t.admission.close(), errShuttingDown)
+	cancel()
+	close(t.drained)
 	t.running.Wait()
 	stopRDMA()
 	err = errors.Join(err, t.rdma.Close())
@@ -194,19 +195,16 @@ func (t *Target) Run(ctx context.Context) error {
 	return err
 }
 
-// endSessions drains and ends all sessions concurrently.
-func (t *Target) endSessions() {
-	ctx, cancel := t.config.DrainTimeout.Context(context.Background())
-	defer cancel()
+// endSessions drains sessions until ctx ends, all at the same time, and ends them.
+func endSessions(ctx context.Context, sessions []*session, reason error) {
 	var ending sync.WaitGroup
-	for _, s := range t.admission.close() {
+	for _, s := range sessions {
 		ending.Go(func() {
 			s.drain(ctx)
-			s.cancel(errShuttingDown)
+			s.cancel(reason)
 		})
 	}
 	ending.Wait()
-	close(t.drained)
 }
 
 // DrainTimeout returns how long Run waits for requests in flight after its context has ended.
@@ -237,19 +235,6 @@ func (t *Target) Close() error {
 
 // Workers returns the data-path workers, for metrics.
 func (t *Target) Workers() []*datapath.Worker { return t.pool.Workers() }
-
-// Counters returns the counters of the queues, by volume name, for metrics. The map does not
-// change.
-func (t *Target) Counters() map[string]*datapath.CounterSet { return t.counters }
-
-// Failures returns the requests that the volumes have failed, by volume name, for metrics.
-func (t *Target) Failures() map[string][]volume.Failure {
-	failures := make(map[string][]volume.Failure, len(t.config.Volumes))
-	for name, v := range t.config.Volumes {
-		failures[name] = v.Failures()
-	}
-	return failures
-}
 
 // Sessions returns the number of sessions: control connections whose relay has authenticated itself
 // or sent its hello.

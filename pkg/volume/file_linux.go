@@ -124,7 +124,6 @@ func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) 
 	}
 	info := Info{
 		Name: spec.Name, UUID: uuid, Size: bytes, BlockSize: spec.BlockSize, ReadOnly: b.ReadOnly,
-		Exclusive: spec.Exclusive,
 	}
 	if !b.ReadOnly {
 		info.Capabilities = CanTrim | CanWriteZeroes | CanFUA

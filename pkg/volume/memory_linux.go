@@ -46,7 +46,6 @@ func (b MemoryBackend) open(spec *Spec) (Volume, error) {
 	}
 	info := Info{
 		Name: spec.Name, UUID: randomUUID(), Size: b.Size, BlockSize: spec.BlockSize,
-		Exclusive:    spec.Exclusive,
 		Capabilities: CanTrim | CanWriteZeroes | CanFUA,
 	}
 	m := &memoryStore{region: region}

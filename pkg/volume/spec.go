@@ -22,7 +22,7 @@ const (
 
 // BackendForms lists the text forms of backends, for help texts and errors.
 const BackendForms = "memory:SIZE[,exclusive] or " +
-	"file:PATH[,size=SIZE][,readonly][,direct][,exclusive]"
+	"file:PATH[,size=SIZE][,readonly][,direct][,exclusive] or volume:NAME[,readonly]"
 
 // Spec describes a volume to open.
 type Spec struct {
@@ -32,7 +32,7 @@ type Spec struct {
 	BlockSize uint32
 	// Backend holds the content.
 	Backend Backend
-	// Exclusive is Info.Exclusive of the volume.
+	// Exclusive is for the program that serves the volume: one client at a time may use it.
 	Exclusive bool
 	// Log receives the first error of each kind and then, while errors continue, their number every
 	// 10 s; and the reason when the volume stops accepting requests. It may be nil.
@@ -101,11 +101,44 @@ func parseBackend(text string) (Backend, error) {
 			return parseMemory(argument)
 		case "file":
 			return parseFile(argument)
+		case "volume":
+			return parseAlias(argument)
 		}
 	}
 	return nil, status.Errorf(status.InvalidValue,
-		"%q does not begin with a kind of volume and a colon; the kinds are memory and file",
+		"%q does not begin with a kind of volume and a colon; the kinds are memory, file, and volume",
 		text)
+}
+
+// Alias is another name of a volume. Open rejects it: the program that serves volumes knows which
+// one it is.
+type Alias struct {
+	Of string
+	// ReadOnly makes what is served under this name read-only.
+	ReadOnly bool
+}
+
+func parseAlias(argument string) (Backend, error) {
+	name, readOnly := cutOption(argument, "readonly")
+	if name == "" || strings.Contains(name, ",") {
+		return nil, status.Errorf(status.InvalidValue,
+			"volume:%s is not volume:NAME or volume:NAME,readonly", argument)
+	}
+	return Alias{Of: name, ReadOnly: readOnly}, nil
+}
+
+// String returns "volume:", the name, and the option.
+func (a Alias) String() string {
+	if a.ReadOnly {
+		return "volume:" + a.Of + ",readonly"
+	}
+	return "volume:" + a.Of
+}
+
+func (a Alias) validate(*Spec) error { return nil }
+
+func (a Alias) open(*Spec) (Volume, error) {
+	return nil, status.Errorf(status.InvalidValue, "it is another name of volume %q", a.Of)
 }
 
 // String returns the text form of the spec, which does not include the block size.

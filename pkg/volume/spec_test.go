@@ -18,6 +18,9 @@ func TestSpecsAreParsedAndPrinted(t *testing.T) {
 		"v=file:a=b:c,size=1GiB":        volume.FileBackend{Path: "a=b:c", Size: 1 << 30},
 		"v=file:relative path,readonly": volume.FileBackend{Path: "relative path", ReadOnly: true},
 		"v=file:/dev/sdx,direct":        volume.FileBackend{Path: "/dev/sdx", Direct: true},
+		"v=file:/dev/sdx,exclusive":     volume.FileBackend{Path: "/dev/sdx"},
+		"v=volume:disk":                 volume.Alias{Of: "disk"},
+		"v=volume:disk,readonly":        volume.Alias{Of: "disk", ReadOnly: true},
 	} {
 		spec, err := volume.ParseSpec(text, 4096)
 		if err != nil {
@@ -41,9 +44,9 @@ func TestBadSpecsAreRejectedWithTheReason(t *testing.T) {
 		"a\x01b=memory:1MiB":           "is not 1 to 255 bytes",
 		strings.Repeat("n", 256) + "=": "kind of volume",
 		strings.Repeat("n", 256) + "=memory:1MiB": "is not 1 to 255 bytes",
-		"v=":                             "the kinds are memory and file",
+		"v=":                             "the kinds are memory, file, and volume",
 		"v=memory":                       "kind of volume and a colon",
-		"v=disk:/x":                      "the kinds are memory and file",
+		"v=disk:/x":                      "the kinds are memory, file, and volume",
 		"v=memory:":                      "size is empty",
 		"v=memory:lots":                  "memory:SIZE",
 		"v=memory:0":                     "not a positive multiple",
@@ -53,6 +56,9 @@ func TestBadSpecsAreRejectedWithTheReason(t *testing.T) {
 		"v=file:/x,size=":                "size is empty",
 		"v=file:/x,size=0":               "leaves no room for data",
 		"v=file:/x,size=5000":            "not a positive multiple of the block size 4KiB",
+		"v=volume:":                      "is not volume:NAME",
+		"v=volume:,readonly":             "is not volume:NAME",
+		"v=volume:disk,direct":           "is not volume:NAME",
 		"v=file:/x,fast":                 `unknown option "fast"`,
 		"v=file:/x,":                     `unknown option ""`,
 		"v=file:/x,size=1MiB,readonly":   "which readonly forbids",

@@ -39,8 +39,6 @@ type Info struct {
 	Size      uint64 // bytes, a multiple of BlockSize
 	BlockSize uint32 // bytes, a power of two; offsets and lengths are multiples of it
 	ReadOnly  bool
-	// Exclusive lets one owner at a time use the volume. The target sees to it.
-	Exclusive bool
 	// Capabilities are the optional operations that the volume supports.
 	Capabilities Capability
 }

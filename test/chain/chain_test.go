@@ -64,7 +64,7 @@ type chain struct {
 	log      *zap.Logger
 	provider comch.Provider
 	dma      dma.Provider
-	volumes  map[string]volume.Volume
+	volumes  map[string]target.Export
 	gate     *gateVolume // wraps the volume
 	target   *target.Target
 	relay    *relay.Relay
@@ -132,8 +132,8 @@ func (c *chain) startTarget(o options, listen netip.AddrPort) {
 		if err := c.target.Close(); err != nil {
 			c.t.Errorf("close target: %v", err)
 		}
-		for _, v := range c.volumes {
-			if err := v.Close(c.context()); err != nil {
+		for _, e := range c.volumes {
+			if err := e.Volume.Close(c.context()); err != nil {
 				c.t.Errorf("close volume: %v", err)
 			}
 		}
@@ -154,9 +154,11 @@ func (c *chain) openVolume(o options) {
 		c.t.Fatal(err)
 	}
 	c.gate = &gateVolume{Volume: v}
-	c.volumes = map[string]volume.Volume{v.Info().Name: v}
+	c.volumes = map[string]target.Export{
+		v.Info().Name: {Volume: v, Exclusive: spec.Exclusive},
+	}
 	if o.gated {
-		c.volumes[v.Info().Name] = c.gate
+		c.volumes[v.Info().Name] = target.Export{Volume: c.gate}
 	}
 }
 

@@ -335,3 +335,61 @@ func TestDrainWaitsForSessionsAndRejectsNewOnes(t *testing.T) {
 	}
 	c.mustRun("info")
 }
+
+func TestVolumesComeAndGoWithTheConfiguration(t *testing.T) {
+	c := &chain{t: t, dir: t.TempDir(), address: listenAddress()}
+	file := filepath.Join(c.dir, "target.yaml")
+	configure := func(volumes ...string) {
+		text := "volumes:\n"
+		for _, v := range volumes {
+			text += "  - {" + v + "}\n"
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	backend := func(name, options string) string {
+		return fmt.Sprintf("name: %s, backend: %q", name,
+			"file:"+filepath.Join(c.dir, name)+",size=16MiB"+options)
+	}
+	configure(backend("disk", ""), backend("other", ""))
+	c.startTarget("--config", file)
+	c.volumes = []string{"disk"} // for relays
+	c.relay = c.startRelay("comch")
+	busy := c.initiator("verify", "--reconnect", "--queues", "1", "--queue-depth", "4", "--runtime",
+		patience, "--length", "1MiB", "--output", "json")
+	c.relay.awaitLog("client connected")
+
+	// Another name, another volume, and one that cannot be opened, which changes nothing.
+	configure(backend("disk", ""), backend("other", ""), backend("added", ""),
+		`name: lost, backend: "file:/no/such/directory/file,size=1MiB"`)
+	c.target.signal(syscall.SIGHUP)
+	c.target.awaitLog("the configuration is unchanged: open volume \\\"lost\\\"")
+	configure(backend("disk", ""), backend("added", ""), `name: read, backend: "volume:disk,readonly"`)
+	c.target.signal(syscall.SIGHUP)
+	c.target.awaitLog(`flushed and closed volume	{"volume": "other"}`)
+	c.target.awaitLog(`offering volume	{"volume": "read"}`)
+	for name, want := range map[string]int{"added": 0, "read": 0, "other": 3} {
+		c.startRelay("comch-"+name, "--volume", name)
+		info := c.initiatorAt("comch-"+name, "info", "--control-timeout", "2s")
+		if code := info.wait(); code != want ||
+			code == 0 && strings.Contains(info.stdout.String(), "read-only") != (name == "read") {
+			t.Errorf("info of volume %s exited with %d", name, code)
+		}
+	}
+
+	// The volume goes while it is in use, and comes back with the same content.
+	configure(backend("added", ""))
+	c.target.signal(syscall.SIGHUP)
+	c.target.awaitLog(`flushed and closed volume	{"volume": "disk"}`)
+	configure(backend("added", ""), backend("disk", ",exclusive"))
+	c.target.signal(syscall.SIGHUP)
+	c.target.awaitLog(`offering volume	{"volume": "disk"}`)
+	eventually(t, "verify continues", func() bool {
+		info := c.mustRun("info")
+		return strings.Contains(info, "one client at a time") &&
+			strings.Contains(info, "exclusively by")
+	})
+	busy.interruptVerify()
+	c.target.terminate()
+}

@@ -23,7 +23,6 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/target"
-	"github.com/zc-relay/zc-relay/pkg/volume"
 )
 
 // process is a run of a program, from its start until it dies or exits. When it dies, its
@@ -156,8 +155,10 @@ func (w *world) startTarget(i int) {
 			RDMA: p.rdma(), Network: p.host,
 			Listen:     netip.AddrPortFrom(p.address, controlPort),
 			RDMAListen: netip.AddrPortFrom(p.address, rdmaPort),
-			Volumes:    map[string]volume.Volume{"volume": p.disk, scratchChannel: scratch.open()},
-			CPUs:       p.unpinned(), Policy: p.policy(),
+			Volumes: map[string]target.Export{
+				"volume": {Volume: p.disk}, scratchChannel: {Volume: scratch.open()},
+			},
+			CPUs: p.unpinned(), Policy: p.policy(),
 			ControlTimeout: controlTimeout, DrainTimeout: w.plan.drainTimeout(),
 			KeepAlive: keepAlive, Logger: p.log(),
 		})

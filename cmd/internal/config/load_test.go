@@ -210,8 +210,8 @@ volumes:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []Volume{{Name: "c", Backend: "memory:2MiB",
-		BlockSize: 512}}; !slices.Equal(c.Volumes, want) {
+	want := Volume{Name: "c", Backend: "memory:2MiB", BlockSize: 512}
+	if len(c.Volumes) != 1 || !c.Volumes[0].Equal(&want) {
 		t.Errorf("volumes are %+v", c.Volumes)
 	}
 }

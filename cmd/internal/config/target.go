@@ -2,6 +2,7 @@ package config
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/zc-relay/zc-relay/internal/size"
@@ -46,6 +47,43 @@ type Volume struct {
 	Name      string
 	Backend   string
 	BlockSize uint32
+	// Readers, Writers, and Owners are names in the certificates of relays that may only read, may
+	// read and write, and may also open the volume exclusively. If all are empty, every relay may do
+	// everything.
+	Readers, Writers, Owners []string
+}
+
+// Rights returns the rights of relays.
+func (c *Volume) Rights() []target.Right {
+	var rights []target.Right
+	for _, group := range []struct {
+		names  []string
+		access target.Access
+	}{
+		{c.Readers, target.ReadAccess}, {c.Writers, target.WriteAccess},
+		{c.Owners, target.ExclusiveAccess},
+	} {
+		for _, name := range group.names {
+			rights = append(rights, target.Right{Relay: name, Access: group.access})
+		}
+	}
+	return rights
+}
+
+// AliasOf returns the volume of which this is another name, or "".
+func (c *Volume) AliasOf() string {
+	spec, err := volume.ParseSpec(c.Name+"="+c.Backend, c.BlockSize)
+	if err != nil {
+		return ""
+	}
+	alias, _ := spec.Backend.(volume.Alias)
+	return alias.Of
+}
+
+// Equal reports whether two configurations are the same.
+func (c *Volume) Equal(other *Volume) bool {
+	return c.Name == other.Name && c.Backend == other.Backend && c.BlockSize == other.BlockSize &&
+		slices.Equal(c.Rights(), other.Rights())
 }
 
 // DefaultPort is the default port for control connections.
@@ -82,7 +120,7 @@ func (c *Target) describe(s section) {
 	s.section("shutdown", "The end of the daemon.",
 		func(s section) { c.Shutdown.describe(s, Restart) })
 	addList(s, "volumes", "A volume.", &c.Volumes, defaultVolume, (*Volume).describe)
-	volumes := s.node.child("volumes").flagged("volume", "")
+	volumes := s.node.child("volumes").flagged("volume", "").reloads(AtOnce)
 	volumes.doc = "volume to serve, NAME=BACKEND; a BACKEND is " + volume.BackendForms + "; repeatable"
 	volumes.list.parseFlag = parseVolumeFlag
 	volumes.list.identifiedBy = []string{"name"}
@@ -120,11 +158,23 @@ func (c *TargetLimits) describe(s section) {
 
 func (c *Volume) describe(s section) {
 	s.value("name", text(&c.Name, checkName(volume.MaxNameLength)),
-		"name that relays request").require()
+		"name that relays request").require().reloads(AtOnce)
 	s.value("backend", text(&c.Backend, nil),
-		"storage of the content: "+volume.BackendForms).require()
+		"storage of the content: "+volume.BackendForms).require().reloads(AtOnce)
 	s.value("block_size", byteSize(&c.BlockSize, volume.MinBlockSize, volume.MaxBlockSize),
-		"block size of the volumes, a power of two").flagged("block-size", "")
+		"block size of the volumes, a power of two").flagged("block-size", "").reloads(AtOnce)
+	for _, group := range []struct {
+		key   string
+		names *[]string
+		may   string
+	}{
+		{"readers", &c.Readers, "read"}, {"writers", &c.Writers, "read and write"},
+		{"owners", &c.Owners, "read, write, and open the volume exclusively"},
+	} {
+		s.value(group.key, words(group.names, checkName(maxCertificateName)),
+			"relays that may "+group.may+", by a name in their certificates; if readers, writers, and owners are empty, all relays may do everything").
+			reloads(AtOnce)
+	}
 }
 
 // parseVolumeFlag parses the flag. The keys check the values.
@@ -161,6 +211,17 @@ func (c *Target) check(report reporter) {
 		seen[v.Name] = i
 		if _, err := volume.ParseSpec(v.Name+"="+v.Backend, v.BlockSize); err != nil {
 			at("backend", v.Backend, "%s", plain(err))
+		}
+		if len(v.Rights()) > 0 && !c.TLS.Enabled() {
+			at("owners", v.Owners, "%s", noTLS)
+		}
+	}
+	for i := range c.Volumes {
+		of := c.Volumes[i].AliasOf()
+		first, there := seen[of]
+		if of != "" && (!there || c.Volumes[first].AliasOf() != "") {
+			report.in("volumes").element(i)("backend", c.Volumes[i].Backend,
+				"there is no volume %q with its own storage", of)
 		}
 	}
 }

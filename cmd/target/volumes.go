@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/config"
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/pkg/target"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// volumeCloseTimeout bounds the flush of a volume that is closed.
+const volumeCloseTimeout = time.Minute
+
+// volumes opens the configured volumes, and opens and closes them as the configuration changes.
+type volumes struct {
+	log  *zap.Logger
+	hook func(volume.Volume) volume.Volume
+
+	mu     sync.Mutex
+	served map[string]*served // by name
+	// changes are the removals and replacements of the last reload, which take as long as the
+	// requests of their sessions.
+	changes sync.WaitGroup
+}
+
+// served is a volume under one of its names.
+type served struct {
+	config config.Volume
+	target.Export
+	alias bool // another name of a volume that is served under its own
+}
+
+// openVolumes opens all configured volumes, or none.
+func openVolumes(configs []config.Volume, log *zap.Logger,
+	hook func(volume.Volume) volume.Volume) (*volumes, error) {
+	v := &volumes{log: log, hook: hook, served: make(map[string]*served)}
+	for _, c := range ordered(configs) {
+		if err := v.open(c); err != nil {
+			return nil, errors.Join(err, v.close())
+		}
+	}
+	return v, nil
+}
+
+// ordered returns the volumes, those that are other names of one behind that one.
+func ordered(configs []config.Volume) []config.Volume {
+	sorted := slices.Clone(configs)
+	slices.SortStableFunc(sorted, func(a, b config.Volume) int {
+		return min(len(a.AliasOf()), 1) - min(len(b.AliasOf()), 1)
+	})
+	return sorted
+}
+
+// open opens a volume and remembers it.
+func (v *volumes) open(c config.Volume) error {
+	s, err := v.newServed(c)
+	if err != nil {
+		return err
+	}
+	v.mu.Lock()
+	v.served[c.Name] = s
+	v.mu.Unlock()
+	return nil
+}
+
+func (v *volumes) newServed(c config.Volume) (*served, error) {
+	spec, err := volume.ParseSpec(c.Name+"="+c.Backend, c.BlockSize)
+	if err != nil {
+		return nil, program.Usage(fmt.Errorf("volume %q: %w", c.Name, err))
+	}
+	s := &served{config: c, Export: target.Export{Exclusive: spec.Exclusive, Rights: c.Rights()}}
+	if alias, ok := spec.Backend.(volume.Alias); ok {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		of := v.served[alias.Of]
+		if of == nil {
+			return nil, fmt.Errorf("volume %q is another name of volume %q, which is not served",
+				c.Name, alias.Of)
+		}
+		s.Volume, s.ReadOnly, s.alias = of.Volume, alias.ReadOnly, true
+		return s, nil
+	}
+	spec.Log = v.log
+	opened, err := volume.Open(spec)
+	if err != nil {
+		return nil, err
+	}
+	s.Volume = v.hook(opened)
+	info := s.Volume.Info()
+	v.log.Info("serving volume", zap.String("volume", c.Name),
+		zap.Uint64("size_bytes", info.Size), zap.Uint32("block_size_bytes", info.BlockSize),
+		zap.Stringer("uuid", info.UUID), zap.Bool("read_only", info.ReadOnly))
+	return s, nil
+}
+
+// exports returns what the target offers at its start.
+func (v *volumes) exports() map[string]target.Export {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	all := make(map[string]target.Export, len(v.served))
+	for name, s := range v.served {
+		all[name] = s.Export
+	}
+	return all
+}
+
+// prepare opens the volumes that configs has in addition, so that a configuration with one that
+// cannot be opened changes nothing. The returned function makes the target serve what configs says:
+// new volumes at once, while the sessions of those that are gone or different are drained in the
+// background, until ctx ends. It waits for what the last call has begun.
+func (v *volumes) prepare(ctx context.Context, t *target.Target,
+	configs []config.Volume) (apply func() error, err error) {
+	v.changes.Wait()
+	gone, different := v.compare(configs)
+	added := make(map[string]*served)
+	for _, c := range configs {
+		if v.find(c.Name) != nil || c.AliasOf() != "" {
+			continue
+		}
+		if added[c.Name], err = v.newServed(c); err != nil {
+			for _, s := range added {
+				if s != nil {
+					err = errors.Join(err, v.closeVolume(s))
+				}
+			}
+			return nil, err
+		}
+	}
+	return func() error {
+		var errs []error
+		for _, name := range slices.Sorted(maps.Keys(added)) {
+			errs = append(errs, v.offer(t, added[name]))
+		}
+		v.changes.Go(func() { v.change(ctx, t, gone, different) })
+		return errors.Join(errs...)
+	}, nil
+}
+
+// compare returns the names of the volumes that are not configured any more, or differently, and
+// the configurations of the latter and of new names of volumes.
+func (v *volumes) compare(configs []config.Volume) (gone []string, different []config.Volume) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	wanted := make(map[string]config.Volume)
+	for _, c := range configs {
+		wanted[c.Name] = c
+	}
+	changed := func(name string) bool {
+		s, c := v.served[name], wanted[name]
+		return s == nil || !s.config.Equal(&c)
+	}
+	for _, c := range ordered(configs) {
+		if v.served[c.Name] == nil && c.AliasOf() == "" {
+			continue // is new
+		}
+		if changed(c.Name) || c.AliasOf() != "" && changed(c.AliasOf()) {
+			different = append(different, c)
+		}
+	}
+	for name := range v.served {
+		_, stays := wanted[name]
+		isDifferent := slices.ContainsFunc(different,
+			func(c config.Volume) bool { return c.Name == name })
+		if !stays || isDifferent {
+			gone = append(gone, name)
+		}
+	}
+	return gone, different
+}
+
+func (v *volumes) find(name string) *served {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.served[name]
+}
+
+// offer makes the target serve a volume that has been opened.
+func (v *volumes) offer(t *target.Target, s *served) error {
+	if err := t.Offer(s.config.Name, s.Export); err != nil {
+		return errors.Join(err, v.closeVolume(s))
+	}
+	v.mu.Lock()
+	v.served[s.config.Name] = s
+	v.mu.Unlock()
+	v.log.Info("offering volume", zap.String("volume", s.config.Name))
+	return nil
+}
+
+// change withdraws volumes, closes them, and opens and offers others.
+func (v *volumes) change(ctx context.Context, t *target.Target, gone []string,
+	different []config.Volume) {
+	var closing []*served
+	for _, name := range gone {
+		if err := t.Withdraw(ctx, name); err != nil {
+			v.log.Error("volume cannot be removed", zap.String("volume", name), zap.Error(err))
+			return // the end of the daemon closes it
+		}
+		v.mu.Lock()
+		closing = append(closing, v.served[name])
+		delete(v.served, name)
+		v.mu.Unlock()
+		v.log.Info("removed volume", zap.String("volume", name))
+	}
+	for _, s := range closing {
+		if err := v.closeVolume(s); err != nil {
+			v.log.Error("close volume", zap.String("volume", s.config.Name), zap.Error(err))
+		}
+	}
+	for _, c := range different {
+		s, err := v.newServed(c)
+		if err == nil {
+			err = v.offer(t, s)
+		}
+		if err != nil {
+			v.log.Error("volume is not served any more: mend its configuration and reload",
+				zap.String("volume", c.Name), zap.Error(err))
+		}
+	}
+}
+
+// close waits for changes, which the end of their context speeds up, makes the content of all
+// volumes durable, and releases them.
+func (v *volumes) close() error {
+	v.changes.Wait()
+	var errs []error
+	for _, s := range v.served {
+		errs = append(errs, v.closeVolume(s))
+	}
+	v.served = nil
+	return errors.Join(errs...)
+}
+
+func (v *volumes) closeVolume(s *served) error {
+	if s.alias {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), volumeCloseTimeout)
+	defer cancel()
+	if err := s.Volume.Close(ctx); err != nil {
+		return err
+	}
+	v.log.Info("flushed and closed volume", zap.String("volume", s.config.Name))
+	return nil
+}
