@@ -119,8 +119,8 @@ func serve(ctx context.Context, env *service.Environment, c *config.Target,
 	}
 	control, rdma := listenAddresses(&c.Listen)
 	t, err := target.New(ctx, target.Config{
-		RDMA: env.RDMA, Listen: control, RDMAListen: rdma, Volumes: volumes.exports(), CPUs: env.CPUs,
-		Policy:         env.Policy,
+		RDMA: env.RDMA, Listen: control, RDMAListen: rdma, Volumes: volumes.exports(),
+		CPUs: env.CPUs, Policy: env.Policy,
 		ControlTimeout: c.Control.Timeout, DrainTimeout: c.Shutdown.DrainTimeout,
 		KeepAlive: controlmsg.KeepAliveConfig{Interval: c.Control.KeepAliveInterval,
 			DeadAfter: c.Control.KeepAliveDeadAfter},

@@ -202,8 +202,8 @@ func TestWithdrawWaitsForTheSessionsOfAVolume(t *testing.T) {
 	}
 }
 
-// TestOffersComeAndGoUnderLoad opens a volume while it comes and goes. Every session either works or
-// ends, and each Withdraw returns.
+// TestOffersComeAndGoUnderLoad opens a volume while it comes and goes. Every session either works
+// or ends, and each Withdraw returns.
 func TestOffersComeAndGoUnderLoad(t *testing.T) {
 	var offered target.Export
 	s := startTarget(t, func(c *target.Config) { offered = c.Volumes["disk"] })
@@ -231,7 +231,8 @@ func TestOffersComeAndGoUnderLoad(t *testing.T) {
 					m.Owner[0] = owner
 					_, err = r.Call(t.Context(), m)
 				}
-				if err != nil && !errors.Is(err, status.NotFound) && !errors.Is(err, status.Shutdown) {
+				if err != nil && !errors.Is(err, status.NotFound) &&
+					!errors.Is(err, status.Shutdown) {
 					t.Errorf("a client ended with %v", err)
 				}
 				r.Close(nil)
@@ -250,7 +251,8 @@ func TestOffersComeAndGoUnderLoad(t *testing.T) {
 	clients.Wait()
 }
 
-func credentials(t *testing.T, authority *mutualtlstest.Authority, name string) *mutualtls.Credentials {
+func credentials(t *testing.T, authority *mutualtlstest.Authority,
+	name string) *mutualtls.Credentials {
 	t.Helper()
 	c, err := mutualtls.Load(authority.Write(t.TempDir(), []string{name}), nil)
 	if err != nil {

@@ -48,8 +48,8 @@ type Volume struct {
 	Backend   string
 	BlockSize uint32
 	// Readers, Writers, and Owners are names in the certificates of relays that may only read, may
-	// read and write, and may also open the volume exclusively. If all are empty, every relay may do
-	// everything.
+	// read and write, and may also open the volume exclusively. If all are empty, every relay may
+	// do everything.
 	Readers, Writers, Owners []string
 }
 

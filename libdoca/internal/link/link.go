@@ -1,9 +1,9 @@
 // Package link carries the operations of doca_rdma between two processes over a stream: sends,
 // writes, and reads, each of which the peer acknowledges.
 //
-// It is not iWARP, because doca_rdma promises what iWARP lacks: a send waits for the peer's receive;
-// all connections of a context share their receives; either side may send first; messages carry
-// immediate data; and a write completes when the data has been placed.
+// It is not iWARP, because doca_rdma promises what iWARP lacks: a send waits for the peer's
+// receive; all connections of a context share their receives; either side may send first; messages
+// carry immediate data; and a write completes when the data has been placed.
 //
 // Both sides split operations into parts of at most 64 KiB. A side has at most 64 unacknowledged
 // parts, so a receiver knows how much it may have to hold: a peer that sends more has violated the

@@ -93,8 +93,8 @@ func (a *account) current() holdings {
 	return a.held
 }
 
-// checkLocked checks the limits for a charge of h to a connection. pending is what is not part of the
-// holdings yet.
+// checkLocked checks the limits for a charge of h to a connection. pending is what is not part of
+// the holdings yet.
 func (a *account) checkLocked(h, pending holdings) error {
 	var own holdings
 	for level := a; level != nil; level = level.parent {
