@@ -27,6 +27,7 @@ import (
 type benchCommand struct {
 	connection *connectionFlags
 	flags      benchFlags
+	output     benchOutput
 	status     *program.StatusLine
 }
 
@@ -49,6 +50,8 @@ each queue if there is an --execution-strategy, and those of all queues otherwis
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd) },
 	}
 	b.flags.add(cmd)
+	b.output.add(cmd)
+	addJob(cmd)
 	return cmd
 }
 
@@ -56,17 +59,22 @@ func (b *benchCommand) run(cmd *cobra.Command) error {
 	b.status = program.NewStatusLine(cmd.ErrOrStderr())
 	r := &bench.Report{
 		Schema: bench.Schema, StartedAt: time.Now().Truncate(time.Second),
-		Connection: b.connection.report(), Measurement: bench.CurrentMeasurement(),
+		Connection: b.connection.report(), Measurement: bench.CurrentMeasurement(b.flags.rate > 0),
 	}
-	err := b.fill(cmd.Context(), r)
+	err := during(phasePrepare, b.output.begin(r))
+	if err == nil {
+		err = b.fill(cmd.Context(), r)
+	}
 	r.Environment = report.CurrentEnvironment()
 	r.Error = failureOf(err)
-	return printResult(cmd, b.flags.output, r, r.Volume != nil && !program.IsUsage(err), err)
+	return b.output.end(r, err)
 }
 
 // fill runs the benchmark and fills the report.
 func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 	p, err := b.flags.parameters(b.connection.controlTimeout)
+	p.Interval = b.output.interval
+	err = errors.Join(err, program.Usage(p.Check()))
 	policy, policyError := b.flags.reconnect.policy()
 	p.Reconnect = document.ReconnectPolicyOf(policy)
 	err = errors.Join(err, policyError)
@@ -79,10 +87,27 @@ func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 		return during(phasePrepare, err)
 	}
 	defer plain.close()
+	if b.output.dryRun {
+		return during(phasePrepare, b.flags.limitDepth(&r.Parameters))
+	}
+	histograms, finishHistograms, err := b.output.openHistograms()
+	if err != nil {
+		return during(phasePrepare, err)
+	}
+	config := bench.Config{PlainContent: plain.reader(), Reconnect: policy != nil,
+		ObserveInterval: b.output.intervals(), Histograms: histograms}
+	return finishHistograms(b.measure(ctx, r, &config, policy))
+}
+
+// measure opens the volume and runs the benchmark with config, which it completes.
+func (b *benchCommand) measure(ctx context.Context, r *bench.Report, config *bench.Config,
+	policy *retry.Policy) error {
+	p := r.Parameters
 	if err := b.fitVolume(ctx, &p); err != nil {
 		return err
 	}
 	r.Parameters = p
+	var err error
 	protection := noProtection
 	if p.Pattern.Writes() {
 		if protection, err = b.flags.guard.begin(ctx, b.connection); err != nil {
@@ -97,13 +122,15 @@ func (b *benchCommand) fill(ctx context.Context, r *bench.Report) error {
 		err = during(phaseRun, r.Parameters.Resolve(&info))
 	}
 	if err == nil {
-		config := bench.Config{Parameters: r.Parameters, PlainContent: plain.reader(),
-			Reconnect: policy != nil, Observe: b.observer(&r.Parameters)}
+		err = b.output.start(r)
+	}
+	if err == nil {
+		config.Parameters, config.Observe = r.Parameters, b.observer(&r.Parameters)
 		for _, v := range volumes {
 			config.Sessions = append(config.Sessions, bench.Session{Queues: queuesOf[bench.Queue](v,
 				p.Queues), Memory: v.Memory()})
 		}
-		r.Result, err = bench.Run(ctx, config)
+		r.Result, err = bench.Run(ctx, *config)
 		err = during(phaseRun, err)
 		b.status.Clear()
 		for _, v := range volumes {
@@ -156,7 +183,7 @@ func (b *benchCommand) openSessions(ctx context.Context, p *bench.Parameters,
 // observer returns a function that shows the progress of a run on a terminal: the rate since the
 // last call, not the average.
 func (b *benchCommand) observer(p *bench.Parameters) func(bench.Progress) {
-	if !b.status.Active() {
+	if !b.status.Active() || b.output.interval > 0 {
 		return nil
 	}
 	last, lastAt := bench.Progress{WarmingUp: true}, time.Now()
@@ -239,7 +266,7 @@ type benchFlags struct {
 	plainContent   string
 	reconnect      reconnectFlags
 	guard          guard
-	output         report.Output
+	rate           uint64
 }
 
 // aliases maps flags of the DOCA storage applications to flags of this program.
@@ -260,7 +287,7 @@ func canonicalName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 
 func (b *benchFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
-	b.set, b.output, b.blockSize = f, report.Text, defaultBlockSize
+	b.set, b.blockSize = f, defaultBlockSize
 	f.SetNormalizeFunc(canonicalName)
 	f.Var(&b.pattern, "rw", "access pattern")
 	f.Var(&b.strategy, "execution-strategy",
@@ -280,6 +307,8 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 		"duration of the measurement (default 10s, unless the number of operations is limited)")
 	f.Uint64Var(&b.operationLimit, "run-limit-operation-count", 0,
 		"end after this many operations of all queues, or of each queue with --execution-strategy (default there: 1000000)")
+	f.Uint64Var(&b.rate, "rate", 0,
+		"submit this many requests per second in all, at fixed times; latencies begin when a request is due, and threads do not sleep (default: as many as the queue depth allows)")
 	f.DurationVar(&b.warmup, "warmup", 0,
 		"run this long before measuring (default 1s, or 0 if the number of operations is limited)")
 	f.Var(&b.offset, "offset", "start of the range of the volume to use")
@@ -292,7 +321,6 @@ func (b *benchFlags) add(cmd *cobra.Command) {
 		"file with the content of the whole volume, to compare reads with and to write")
 	b.reconnect.add(f)
 	b.guard.add(f, overwriteHelp)
-	b.output.AddFlag(f)
 	cmd.MarkFlagsOneRequired("rw", "execution-strategy")
 	cmd.MarkFlagsMutuallyExclusive("rw", "execution-strategy")
 	cmd.MarkFlagsMutuallyExclusive("block-size", "blocks-per-io")
@@ -308,7 +336,10 @@ func (b *benchFlags) parameters(drainTimeout time.Duration) (bench.Parameters, e
 		Runtime: b.runtime, OperationLimit: b.operationLimit, Warmup: b.warmup,
 		Offset: uint64(b.offset), Seed: b.seed, Poll: b.queue.poll,
 		Validate: b.validateWrites, PlainContent: b.plainContent,
-		CPUs: []int{}, DrainTimeout: drainTimeout,
+		CPUs: []int{}, DrainTimeout: drainTimeout, Rate: b.rate,
+	}
+	if b.set.Changed("rate") && b.rate == 0 {
+		return p, program.Usagef("--rate 0 would submit nothing: omit it to keep the queues full")
 	}
 	if b.strategy != "" {
 		b.strategy.apply(&p)

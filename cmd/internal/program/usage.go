@@ -46,6 +46,11 @@ func unknownFlag(command *cobra.Command, unknown *pflag.NotExistError) error {
 	if unknown.GetSpecifiedShortnames() != "" {
 		return fmt.Errorf("unknown flag -%s", name)
 	}
+	return fmt.Errorf("unknown flag --%s%s", name, Suggest(command, name))
+}
+
+// Suggest returns ": did you mean --NAME?" if a flag's name is similar to name, and otherwise "".
+func Suggest(command *cobra.Command, name string) string {
 	best, least := "", 1+len(name)/3
 	command.Flags().VisitAll(func(f *pflag.Flag) {
 		if d := EditDistance(name, f.Name); d <= least && !f.Hidden {
@@ -53,9 +58,9 @@ func unknownFlag(command *cobra.Command, unknown *pflag.NotExistError) error {
 		}
 	})
 	if best == "" {
-		return fmt.Errorf("unknown flag --%s", name)
+		return ""
 	}
-	return fmt.Errorf("unknown flag --%s: did you mean --%s?", name, best)
+	return ": did you mean --" + best + "?"
 }
 
 // EditDistance returns the Levenshtein distance of two texts, in bytes.

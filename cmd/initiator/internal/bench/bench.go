@@ -26,8 +26,15 @@ type Config struct {
 	// Reconnect makes the run repeat requests whose outcome the loss of a session left open, after
 	// the volume has been reopened.
 	Reconnect bool
-	// Observe is called once a second with the progress of the run; may be nil.
+	// Observe is called with the progress of the run once a second, or at the end of each interval;
+	// may be nil.
 	Observe func(Progress)
+	// ObserveInterval is called at the end of each interval of Parameters.Interval, and at the end
+	// of the run; nil if there are no intervals.
+	ObserveInterval func(Interval)
+	// Histograms receives the latencies of the measured part, in the format of HdrHistogram's logs;
+	// may be nil.
+	Histograms io.Writer
 }
 
 // Session is one connection to the volume.
@@ -69,9 +76,18 @@ func Run(ctx context.Context, config Config) (Result, error) {
 			break
 		}
 	}
-	threadError := run.Wait(ctx, func() { config.observe(run, workers) })
+	intervals := config.newIntervals(run, workers)
+	run.ObserveEvery = p.Interval
+	threadError := run.Wait(ctx, func() {
+		config.observe(run, workers)
+		intervals.end()
+	})
+	intervals.end()
 	result := resultOf(p, run, workers)
 	result.addRepetitions(config.Reconnect, workers)
+	if err := config.writeHistograms(workers); err != nil {
+		return result, err
+	}
 	return result, failureOf(workers, threadError)
 }
 
@@ -124,6 +140,10 @@ func (c *Config) newWorkers(run *supervisor.Supervisor) []*worker {
 			ready:   make([]uint32, 0, p.QueueDepth),
 			request: client.Request{Length: p.BlockSize}, batchSize: p.BatchSize,
 			totalLimit: p.operationLimit(i), hasWarmup: p.Warmup > 0, reconnect: c.Reconnect,
+			schedule: schedule{periodNs: p.periodOf()},
+		}
+		if c.ObserveInterval != nil {
+			w.interval = newIntervalRecorder()
 		}
 		for j := range w.free {
 			w.free[j] = uint32(p.QueueDepth - 1 - j)

@@ -41,6 +41,11 @@ type Parameters struct {
 	Length uint64 `json:"length_bytes"`
 	Seed   uint64 `json:"seed"`
 	Poll   string `json:"poll"` // a progress.Mode
+	// Rate is the number of requests per second of all queues together, each of which is due at its
+	// time whatever becomes of the former ones (open loop); 0 keeps the queues full (closed loop).
+	Rate uint64 `json:"rate_per_second,omitempty"`
+	// Interval is the time after which intermediate results are reported; 0 is never.
+	Interval time.Duration `json:"interval_ns,omitempty"`
 	// Validate turns on the comparison of data: writes are read back, and reads must return the
 	// content of the file PlainContent.
 	Validate     bool   `json:"validate"`
@@ -53,6 +58,12 @@ type Parameters struct {
 
 // maxSessions bounds Parameters.Sessions: the most clients that a relay admits.
 const maxSessions = 1 << 16
+
+// minInterval is the shortest interval, maxRate the highest rate that the clock can tell apart.
+const (
+	minInterval = 10 * time.Millisecond
+	maxRate     = 1e9
+)
 
 // Resolve checks the parameters against the volume and fills in derived values. Its errors are
 // usage errors.
@@ -102,6 +113,12 @@ func (p *Parameters) checkRun() error {
 		return fmt.Errorf("runtime %v or warm-up %v is negative", p.Runtime, p.Warmup)
 	case p.Runtime == 0 && p.OperationLimit == 0:
 		return fmt.Errorf("neither a runtime nor a number of operations bounds the run")
+	case p.Interval < 0 || p.Interval > 0 && p.Interval < minInterval:
+		return fmt.Errorf("interval %v is not at least %v", p.Interval, minInterval)
+	case p.Rate > maxRate:
+		return fmt.Errorf("rate %d is more than %d", p.Rate, uint64(maxRate))
+	case p.Rate > 0 && p.Validate:
+		return fmt.Errorf("a rate cannot be kept while writes are validated, which takes further requests")
 	case p.Validate && p.ReadPercent > 0 && p.PlainContent == "":
 		return fmt.Errorf("pattern %s cannot be validated: the expected data is unknown without --storage-plain-content",
 			p.Pattern)

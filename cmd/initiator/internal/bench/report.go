@@ -3,6 +3,8 @@ package bench
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,8 +19,12 @@ const Schema = "zc-relay.bench/1"
 
 // Report is everything printed about a run, as text or as JSON.
 type Report struct {
-	Schema      string              `json:"schema"`
-	StartedAt   time.Time           `json:"started_at"`
+	Schema    string    `json:"schema"`
+	StartedAt time.Time `json:"started_at"`
+	// Title and Labels are the user's; absent if there are none. DryRun means that nothing was run.
+	Title       string              `json:"title,omitempty"`
+	Labels      map[string]string   `json:"labels,omitempty"`
+	DryRun      bool                `json:"dry_run,omitempty"`
 	Parameters  Parameters          `json:"parameters"`
 	Connection  document.Connection `json:"connection"`
 	Volume      *document.Volume    `json:"volume"` // nil if it was not reached
@@ -38,12 +44,18 @@ type Measurement struct {
 	ClockReadsPerBatch int    `json:"clock_reads_per_batch"`
 }
 
-// CurrentMeasurement describes the method of this package.
-func CurrentMeasurement() Measurement {
-	return Measurement{
+// CurrentMeasurement describes the method of this package. In an open loop, a request that has to
+// wait for room in its queue is late, and its latency begins when it was due.
+func CurrentMeasurement(openLoop bool) Measurement {
+	m := Measurement{
 		Latency: "submit to completion", SignificantDigits: significantDigits,
-		WarmupExcluded: true, ClosedLoop: true, ClockReadsPerBatch: 1,
+		WarmupExcluded: true, ClosedLoop: !openLoop, OmissionCorrected: openLoop,
+		ClockReadsPerBatch: 1,
 	}
+	if openLoop {
+		m.Latency = "due to completion"
+	}
+	return m
 }
 
 // Result holds the measurements of a run: of the requests submitted after the warm-up, from the
@@ -107,6 +119,11 @@ func NoResult() Result { return Result{ErrorsByCode: map[string]uint64{}} }
 func (r *Report) WriteText(w io.Writer) error {
 	t := &text{}
 	t.parameters(r)
+	if r.DryRun {
+		t.Row("dry run", "nothing was run, and no relay was asked")
+		_, err := io.WriteString(w, t.String())
+		return err
+	}
 	t.Environment(&r.Environment)
 	t.measurement(r)
 	t.result(r)
@@ -119,6 +136,12 @@ type text struct{ document.Table }
 
 func (t *text) parameters(r *Report) {
 	p := &r.Parameters
+	if r.Title != "" {
+		t.Row("title", "%s", r.Title)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Labels)) {
+		t.Row("label", "%s=%s", name, r.Labels[name])
+	}
 	t.Row("started", "%s", r.StartedAt.Format(time.RFC3339))
 	t.Row("load", "%s, %d %% reads, %s blocks, %squeues %d of depth %d (threads: %s)",
 		p.Pattern, p.ReadPercent, size.Bytes(p.BlockSize), p.sessions(), p.Queues, p.QueueDepth,
@@ -131,6 +154,9 @@ func (t *text) parameters(r *Report) {
 	t.Row("range", "%s at offset %s", size.Bytes(p.Length), size.Bytes(p.Offset))
 	t.Row("seed", "%d", p.Seed)
 	t.Row("poll", "%s", p.Poll)
+	if p.Rate > 0 {
+		t.Row("rate", "%d requests per second, due at fixed times", p.Rate)
+	}
 	if p.Validate {
 		t.Row("validation", "%s", p.validation())
 	}
@@ -165,8 +191,15 @@ func (p *Parameters) validation() string {
 
 func (t *text) measurement(r *Report) {
 	m := &r.Measurement
-	t.Row("latency is", "%s, closed loop, %d significant digits, coordinated omission %s",
-		m.Latency, m.SignificantDigits, corrected(m.OmissionCorrected))
+	t.Row("latency is", "%s, %s loop, %d significant digits, coordinated omission %s",
+		m.Latency, loop(m.ClosedLoop), m.SignificantDigits, corrected(m.OmissionCorrected))
+}
+
+func loop(closed bool) string {
+	if closed {
+		return "closed"
+	}
+	return "open"
 }
 
 func corrected(yes bool) string {

@@ -21,13 +21,14 @@ func exampleReport() *Report {
 		P999: 488703, P9999: 4349951, Max: 4912311}
 	return &Report{
 		Schema: Schema, StartedAt: time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC),
+		Title: "nightly", Labels: map[string]string{"build": "17"},
 		Parameters: Parameters{
 			Pattern: benchsuite.RandomMixed, ReadPercent: 70, BlockSize: 4096, QueueDepth: 32,
 			Queues: 2, Sessions: 3, CPUs: []int{2, 3},
 			Runtime: 10 * time.Second, OperationLimit: 1000000, Warmup: time.Second,
 			Offset: 1 << 20, Length: 1 << 30,
 			Seed: 42, Poll: "adaptive", Validate: true, PlainContent: "content.bin",
-			DrainTimeout: 10 * time.Second,
+			DrainTimeout: 10 * time.Second, Rate: 5000, Interval: time.Second,
 		},
 		Connection: document.Connection{Provider: "emulated", Device: "b1:00.0",
 			Channel: "storage_zero_copy_comch"},
@@ -42,7 +43,7 @@ func exampleReport() *Report {
 			CPUModel: "Fast CPU", CPUs: 16, MaxProcessors: 4, NUMANodes: "0-1", ClockSource: "tsc",
 			FrequencyGovernor: "performance",
 		},
-		Measurement: CurrentMeasurement(),
+		Measurement: CurrentMeasurement(true),
 		Result: Result{
 			Operations: 499990, Errors: 10, IOPS: 49999.125, BytesPerSecond: 204796416,
 			Bytes: 2047959040, DurationNs: 9999975000,

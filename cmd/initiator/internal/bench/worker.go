@@ -55,6 +55,7 @@ func (g group) body(engine *progress.Engine) error {
 func (g group) run(engine *progress.Engine, stage supervisor.Stage, limit func(*worker) uint64) {
 	for _, w := range g {
 		w.stage, w.limit = stage, limit(w)
+		w.schedule.begin(w.run.NowNs())
 	}
 	for !g.finished() {
 		engine.Idle(engine.Progress())
@@ -104,6 +105,8 @@ type worker struct {
 	run       *supervisor.Supervisor
 	generator generator
 	recorder  *recorder
+	interval  *intervalRecorder // nil if nobody asks for intervals
+	schedule  schedule
 
 	buffers []byte // one for each slot
 	memory  uint64 // offset of buffers in the volume's data memory
@@ -144,6 +147,7 @@ const (
 // slot is a request that is outstanding or about to be.
 type slot struct {
 	sinceNs  int64
+	dueNs    int64 // by the schedule of an open loop
 	offset   uint64
 	kind     iomsg.Type
 	readBack bool
@@ -175,14 +179,22 @@ func (w *worker) Poll() int {
 		return 0
 	}
 	nowNs := w.run.NowNs()
-	for i := range w.results[:n] {
-		w.complete(&w.results[i], nowNs)
-	}
+	w.completeAll(w.results[:n], nowNs)
 	started := w.fill(nowNs)
 	if n > 0 {
 		w.recorder.publish()
 	}
 	return n + started
+}
+
+func (w *worker) completeAll(results []client.Result, nowNs int64) {
+	if w.interval != nil && len(results) > 0 {
+		w.interval.mu.Lock()
+		defer w.interval.mu.Unlock()
+	}
+	for i := range results {
+		w.complete(&results[i], nowNs)
+	}
 }
 
 // fill starts as many requests as there is room for.
@@ -214,12 +226,18 @@ func (w *worker) startReady(nowNs int64) int {
 func (w *worker) startNew(nowNs int64) int {
 	started := 0
 	for len(w.free) > 0 && w.limit > 0 {
+		dueNs := w.schedule.next()
+		if dueNs > nowNs && w.schedule.periodNs > 0 {
+			return started + 1 // the thread must not sleep until then: no result would wake it
+		}
 		index := w.free[len(w.free)-1]
 		if !w.prepare(index) {
 			break
 		}
 		w.free = w.free[:len(w.free)-1]
 		w.limit--
+		w.schedule.made++
+		w.slots[index].dueNs = dueNs
 		if !w.submit(index, nowNs) {
 			w.postpone(index)
 			break
@@ -258,7 +276,11 @@ func (w *worker) prepare(index uint32) bool {
 // or if the run has failed.
 func (w *worker) submit(index uint32, nowNs int64) bool {
 	s := &w.slots[index]
-	if !s.repeated {
+	switch {
+	case s.repeated:
+	case w.schedule.periodNs > 0:
+		s.sinceNs = s.dueNs // the time that it has waited for room counts
+	default:
 		s.sinceNs = nowNs
 	}
 	w.request.Type, w.request.Offset = s.kind, s.offset
@@ -301,6 +323,9 @@ func (w *worker) complete(result *client.Result, nowNs int64) {
 		}
 	default:
 		w.recorder.record(s.kind, nowNs-s.sinceNs)
+		if w.interval != nil {
+			w.interval.both.record(nowNs - s.sinceNs)
+		}
 	}
 	w.free = append(w.free, index)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/bench"
 	"github.com/zc-relay/zc-relay/internal/benchsuite"
@@ -114,9 +115,13 @@ func workloadOf(b *bench.Report) benchsuite.Workload {
 	if p.Pattern == benchsuite.RandomMixed {
 		w.Condition = fmt.Sprintf("%d %% reads", p.ReadPercent)
 	}
+	if p.Rate > 0 {
+		w.Condition += fmt.Sprintf(" %d/s", p.Rate)
+	}
 	if p.Validate {
 		w.Condition += " validated"
 	}
+	w.Condition = strings.TrimSpace(w.Condition)
 	return w
 }
 

@@ -3,6 +3,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,9 @@ type Stage uint32
 // draining, when nothing new is started; and then expired, when the threads no longer wait for what
 // is outstanding.
 type Supervisor struct {
+	// ObserveEvery is the time between calls of Wait's observer; 0 is a second. Set it before Wait.
+	ObserveEvery time.Duration
+
 	threads     Threads
 	bounds      []time.Duration
 	current     atomic.Uint32
@@ -86,7 +90,7 @@ func (s *Supervisor) Wait(ctx context.Context, observe func()) error {
 	due := time.NewTimer(time.Hour)
 	defer due.Stop()
 	s.enter(s.Stage(), due)
-	tick := time.NewTicker(observeInterval)
+	tick := time.NewTicker(cmp.Or(s.ObserveEvery, observeInterval))
 	defer tick.Stop()
 	draining := Stage(len(s.bounds) - 1)
 	interrupt := ctx.Done()

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+)
+
+func TestTheStreamIsALineForEachEvent(t *testing.T) {
+	o := newRelay().mustCall(t,
+		"bench --rw randread --runtime 100ms --warmup 20ms --json-stream --interval 20ms --queues 1")
+	lines := strings.Split(strings.TrimSuffix(o.stdout, "\n"), "\n")
+	if len(lines) < 4 {
+		t.Fatalf("the stream is %q", o.stdout)
+	}
+	for i, text := range lines {
+		checkDocument(t, "bench-stream", outcome{stdout: text})
+		var line struct {
+			Event  string
+			Report json.RawMessage
+		}
+		if err := json.Unmarshal([]byte(text), &line); err != nil {
+			t.Fatal(err)
+		}
+		want := "interval"
+		switch i {
+		case 0:
+			want = "start"
+		case len(lines) - 1:
+			want = "end"
+		}
+		if line.Event != want {
+			t.Errorf("line %d is %q, want %q", i, line.Event, want)
+		}
+		if want != "interval" {
+			checkDocument(t, "bench-result", outcome{stdout: string(line.Report)})
+		}
+	}
+	r := newRelay()
+	r.openError = os.ErrPermission
+	if o := r.call(context.Background(), "", "bench --rw read --json-stream"); o.code !=
+		program.ExitConnect || strings.Count(o.stdout, "\n") != 1 {
+		t.Errorf("a run that does not begin: %d %s", o.code, o.stdout)
+	}
+}
+
+func TestIntervalsArePrintedBesideTheResult(t *testing.T) {
+	o := newRelay().mustCall(t,
+		"bench --rw randread --runtime 50ms --warmup 10ms --interval 10ms --queues 1 -o json")
+	benchDocument(t, o)
+	if strings.Count(o.stderr, "\n") < 3 || !strings.Contains(o.stderr, "(warm-up)") ||
+		strings.Count(o.stderr, "interval s") != 1 {
+		t.Errorf("standard error is %q", o.stderr)
+	}
+}
+
+func TestADryRunAsksNoRelay(t *testing.T) {
+	r := newRelay()
+	o := r.mustCall(t,
+		"bench --rw randread --rate 1000 --dry-run --title a --label x=1 --label y=2 -o json")
+	d := benchDocument(t, o)
+	if !d.DryRun || d.Title != "a" || d.Labels["x"] != "1" || d.Labels["y"] != "2" ||
+		d.Parameters.Rate != 1000 || d.Measurement.ClosedLoop || len(r.configs) > 0 {
+		t.Errorf("%d sessions, %s", len(r.configs), o.stdout)
+	}
+	if o = r.mustCall(t, "bench --rw read --dry-run"); !strings.Contains(o.stdout,
+		"nothing was run") {
+		t.Errorf("%s", o.stdout)
+	}
+	for _, line := range []string{"--label x", "--label =1", "--rate 0", "--interval 1ms",
+		"--rate 10 --validate-writes", "--json-stream -o json", "--queue-depth 0"} {
+		if o := r.call(context.Background(), "", "bench --rw write --dry-run "+line); o.code !=
+			program.ExitUsage {
+			t.Errorf("%s: exit code %d: %s", line, o.code, o.stdout)
+		}
+	}
+}
+
+func TestHistogramsGoToAFileThatAppearsAtTheEnd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.hlog")
+	newRelay().mustCall(t, "bench --rw read --run-limit-operation-count 100 --hlog "+path)
+	if content, err := os.ReadFile(path); err != nil || !bytes.Contains(content,
+		[]byte("Tag=read")) {
+		t.Errorf("the log is %q, error %v", content, err)
+	}
+	failed := filepath.Join(t.TempDir(), "failed.hlog")
+	newRelay().call(context.Background(), "", "bench --rw read --offset 5MiB --hlog "+failed)
+	if _, err := os.Stat(failed); err == nil {
+		t.Error("a run that failed left a file behind")
+	}
+}
+
+func TestAJobSetsTheFlagsThatTheCommandLineDoesNot(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "job.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("name: sweep\nrw: randrw\nrwmixread: 30\nbs: 8k\niodepth: 4\nruntime: 2\n" +
+		"ramp_time: 500ms\nlabel: [a=1, b=2]\nqueues: 1\n")
+	d := benchDocument(t, newRelay().mustCall(t,
+		"bench --dry-run -o json --queue-depth 7 --job "+path))
+	p := d.Parameters
+	if p.Pattern != "randrw" || p.ReadPercent != 30 || p.BlockSize != 8192 || p.QueueDepth != 7 ||
+		p.Runtime.Seconds() != 2 || p.Warmup.Milliseconds() != 500 || d.Title != "sweep" ||
+		d.Labels["b"] != "2" || p.Queues != 1 {
+		t.Errorf("parameters are %+v", d)
+	}
+	for text, want := range map[string]string{
+		"queue-dept: 3\n":              "line 1: queue-dept is neither a flag of bench nor",
+		"rw: read\nioengine: libaio\n": "line 2: ioengine is neither",
+		"rw: sideways\n":               "line 1: rw: ",
+		"rw: {a: b}\n":                 "line 1: rw is not a value or a list of values",
+		"rw":                           "cannot unmarshal",
+	} {
+		write(text)
+		o := newRelay().call(context.Background(), "", "bench --dry-run --job "+path)
+		if o.code != program.ExitUsage || !strings.Contains(o.stderr, want) {
+			t.Errorf("%q: exit code %d: %s", text, o.code, o.stderr)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package bench
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/zc-relay/zc-relay/internal/benchsuite"
+	"github.com/zc-relay/zc-relay/pkg/client"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+func TestIntervalsAddUpToTheResult(t *testing.T) {
+	p := testParameters(benchsuite.RandomMixed)
+	p.OperationLimit, p.Interval = 20000, minInterval
+	v := newTestVolume(&p)
+	served := 0
+	v.Intercept = func(r *client.Request) status.Code {
+		if served++; served%100 == 0 {
+			time.Sleep(time.Millisecond)
+			return status.IOFailed
+		}
+		return v.Apply(r)
+	}
+	config := configOf(t, p, v)
+	var intervals []Interval
+	config.ObserveInterval = func(i Interval) { intervals = append(intervals, i) }
+	result, err := Run(t.Context(), config)
+	if err == nil || len(intervals) < 2 {
+		t.Fatalf("%d intervals, error %v", len(intervals), err)
+	}
+	var operations, errors uint64
+	var endNs int64
+	for _, i := range intervals {
+		if i.StartNs != endNs || i.EndNs < i.StartNs || i.WarmingUp {
+			t.Errorf("interval %+v follows one that ends at %d", i, endNs)
+		}
+		operations, errors, endNs = operations+i.Operations, errors+i.Errors, i.EndNs
+	}
+	if operations != result.Operations || errors != result.Errors || errors == 0 {
+		t.Errorf("the intervals have %d operations and %d errors, the result %d and %d",
+			operations, errors, result.Operations, result.Errors)
+	}
+}
+
+// TestAnOpenLoopCountsTheTimeThatARequestIsLate lets the volume stall for a tenth of a second, in
+// which a hundred requests are due. A closed loop would see one slow request.
+func TestAnOpenLoopCountsTheTimeThatARequestIsLate(t *testing.T) {
+	const stall = 100 * time.Millisecond
+	p := testParameters(benchsuite.RandomRead)
+	p.Queues, p.QueueDepth, p.OperationLimit, p.Rate = 1, 1, 200, 1000
+	v := newTestVolume(&p)
+	stalled := false
+	v.Intercept = func(r *client.Request) status.Code {
+		if !stalled {
+			stalled = true
+			time.Sleep(stall)
+		}
+		return v.Apply(r)
+	}
+	begun := time.Now()
+	result, err := Run(t.Context(), configOf(t, p, v))
+	if err != nil || result.Operations != 200 {
+		t.Fatalf("%d operations, error %v", result.Operations, err)
+	}
+	if taken := time.Since(begun); taken < 199*time.Millisecond {
+		t.Errorf("200 requests at 1000 per second took only %v", taken)
+	}
+	// A quarter of the requests were due in the first half of the stall.
+	if p90 := time.Duration(result.LatencyNs.P90); p90 < stall/2 {
+		t.Errorf("the 90th percentile is %v after a stall of %v", p90, stall)
+	}
+}
+
+func TestHistogramsAreWrittenAsALog(t *testing.T) {
+	p := testParameters(benchsuite.RandomMixed)
+	config := configOf(t, p, newTestVolume(&p))
+	var log bytes.Buffer
+	config.Histograms = &log
+	result, err := Run(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader := hdrhistogram.NewHistogramLogReader(&log)
+	counts := make(map[string]uint64)
+	for {
+		h, err := reader.NextIntervalHistogram()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h == nil {
+			break
+		}
+		counts[h.Tag()] = uint64(h.TotalCount())
+	}
+	if counts["read"] != result.Read.Operations || counts["write"] != result.Write.Operations ||
+		len(counts) != 2 {
+		t.Errorf("the log has %v, the result %d reads and %d writes", counts,
+			result.Read.Operations, result.Write.Operations)
+	}
+}
