@@ -40,6 +40,7 @@ static const char *const magic_names[] = {
 	"rdma_addr",
 	"sync_event",
 	"sync_event_remote_net",
+	"argp_param",
 	"log_backend",
 };
 
@@ -104,8 +105,10 @@ static uint32_t live[MAGICS];
 
 void *emu_new(enum emu_magic magic, size_t size)
 {
-	uint32_t *object = calloc(1, size);
+	uint32_t *object;
 
+	emu_wait_until_configured();
+	object = calloc(1, size);
 	if (object == NULL)
 		return NULL;
 	*object = magic;
@@ -240,6 +243,7 @@ struct doca_log_backend {
 static struct {
 	pthread_mutex_t lock;
 	bool standard;
+	uint32_t level, sdk_level; /* 0 before they are set: then INFO, and what each backend has */
 	struct doca_log_backend *sdk;
 	char sources[MAX_SOURCES][MAX_SOURCE_NAME];
 	int num_sources;
@@ -319,6 +323,16 @@ doca_error_t emu_doca_log_backend_set_sdk_level(struct doca_log_backend *backend
 	return DOCA_SUCCESS;
 }
 
+doca_error_t emu_set_log_level(int level, bool sdk)
+{
+	if (level < DOCA_LOG_LEVEL_DISABLE || level > DOCA_LOG_LEVEL_TRACE)
+		return DOCA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&logs.lock);
+	*(sdk ? &logs.sdk_level : &logs.level) = (uint32_t)level;
+	pthread_mutex_unlock(&logs.lock);
+	return DOCA_SUCCESS;
+}
+
 doca_error_t emu_doca_log_register_source(const char *name, int *source)
 {
 	doca_error_t result = DOCA_SUCCESS;
@@ -349,7 +363,7 @@ doca_error_t emu_doca_log(uint32_t level, int source, const char *file, int line
 	vsnprintf(text, sizeof text, format, arguments);
 	va_end(arguments);
 	pthread_mutex_lock(&logs.lock);
-	if (logs.standard && level <= DOCA_LOG_LEVEL_INFO)
+	if (logs.standard && level <= (logs.level != 0 ? logs.level : DOCA_LOG_LEVEL_INFO))
 		fprintf(out, "[DOCA][%s][%s][%s:%d][%s] %s\n", level_name(level),
 			source >= 0 && source < logs.num_sources ? logs.sources[source] : "?",
 			file != NULL ? file : "?", line, function != NULL ? function : "?", text);
@@ -370,7 +384,8 @@ void emu_log(uint32_t level, const char *format, ...)
 	text[length++] = '\n';
 	pthread_mutex_lock(&logs.lock);
 	for (struct doca_log_backend *b = logs.sdk; b != NULL; b = b->next) {
-		if (level > __atomic_load_n(&b->level, __ATOMIC_RELAXED))
+		if (level > (logs.sdk_level != 0 ? logs.sdk_level
+						 : __atomic_load_n(&b->level, __ATOMIC_RELAXED)))
 			continue;
 		if (b->file != NULL) {
 			fprintf(b->file, "[DOCA][%s][libdoca emulated] %.*s", level_name(level),

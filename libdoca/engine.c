@@ -20,7 +20,6 @@ doca_error_t emu_doca_pe_create(struct doca_pe **pe)
 
 	if (!EMU_HAS(pe))
 		return DOCA_ERROR_INVALID_VALUE;
-	emu_wait_until_configured();
 	created = emu_new(EMU_PE, sizeof *created);
 	if (created == NULL)
 		return DOCA_ERROR_NO_MEMORY;

@@ -37,6 +37,7 @@ func TestRandomCalls(t *testing.T) {
 func unfitForRandom(name string) bool {
 	return slices.ContainsFunc([]string{"_log", "_list", "set_conf", "_register", "changed_cb",
 		"error_get", "version", "pe_create", "mmap_create", "inventory_create", "create_from_export",
+		"callback", "argp_start", "wait_gt", "param_create", "sync_event_create",
 	}, func(part string) bool { return strings.Contains(name, part) })
 }
 
@@ -95,6 +96,16 @@ func randomObjects(t *testing.T) (objects []P) {
 	dma, ctx, pe := dmaOf(t, p.server.dev)
 	copied, _ := docatest.Get("doca_dma_task_memcpy_alloc_init", dma, m.buf(0, 10, 10),
 		m.buf(10, 10, 0), 0)
+	rdma := create(t, "doca_rdma_create", p.server.dev)
+	rdmaCtx, rdmaEngine := docatest.Pointer("doca_rdma_as_ctx", rdma), create(t, "doca_pe_create")
+	ok(t, call("doca_rdma_task_send_set_conf", rdma, docatest.Callback(docatest.Completed),
+		docatest.Callback(docatest.Failed), 4))
+	ok(t, call("doca_pe_connect_ctx", rdmaEngine, rdmaCtx))
+	ok(t, call("doca_ctx_start", rdmaCtx))
+	cells := [2]*docatest.Cell{docatest.NewCell(), docatest.NewCell()}
+	connection := create(t, "doca_rdma_export", rdma, cells[0], cells[1])
+	sent, _ := docatest.Get("doca_rdma_task_send_allocate_init", rdma, connection,
+		m.buf(20, 10, 10), 0)
 	gone := create(t, "doca_pe_create")
 	ok(t, call("doca_pe_destroy", gone))
 	return []P{nil, gone, p.server.dev, p.server.rep, p.server.pe, p.server.object,
@@ -102,5 +113,6 @@ func randomObjects(t *testing.T) (objects []P) {
 		p.client.send("message"), c.pe, c.object, c.memory.mmap, c.memory.inventory, receive, buf,
 		q.pe, q.object, q.memory.mmap, q.memory.inventory, send, source, idleConsumer.pe,
 		idleConsumer.object, m.mmap, m.inventory, dma, ctx, pe, copied.Pointer(),
+		rdma, rdmaCtx, rdmaEngine, connection, sent.Pointer(), create(t, "doca_sync_event_create"),
 		docatest.Pointer("doca_dev_as_devinfo", p.server.dev), docatest.Alloc(64)}
 }

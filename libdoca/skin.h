@@ -12,14 +12,17 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "doca_argp.h"
 #include "doca_buf.h"
 #include "doca_buf_inventory.h"
 #include "doca_comch.h"
 #include "doca_comch_consumer.h"
 #include "doca_comch_producer.h"
+#include "doca_compress.h"
 #include "doca_ctx.h"
 #include "doca_dev.h"
 #include "doca_dma.h"
+#include "doca_erasure_coding.h"
 #include "doca_error.h"
 #include "doca_log.h"
 #include "doca_mmap.h"
@@ -54,6 +57,7 @@ enum emu_magic {
 	EMU_RDMA_ADDR,
 	EMU_SYNC_EVENT,
 	EMU_SYNC_EVENT_REMOTE,
+	EMU_ARGP_PARAM,
 	EMU_LOG_BACKEND,
 	EMU_DEAD,
 };
@@ -487,6 +491,8 @@ void emu_leave_pe(struct doca_pe *pe);
 
 /* Logging of the library itself. */
 void emu_log(uint32_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Sets the level of the program's messages, or of the library's (sdk). */
+doca_error_t emu_set_log_level(int level, bool sdk);
 /* For the core, which cannot call variadic functions. */
 void emu_log_error(const char *text);
 void emu_log_misuse(const char *text);

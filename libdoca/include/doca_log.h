@@ -57,6 +57,11 @@ doca_error_t doca_log(uint32_t level, int source, const char *file, int line, co
 #define DOCA_LOG_WARN(...) DOCA_LOG(DOCA_LOG_LEVEL_WARNING, __VA_ARGS__)
 #define DOCA_LOG_INFO(...) DOCA_LOG(DOCA_LOG_LEVEL_INFO, __VA_ARGS__)
 #define DOCA_LOG_DBG(...) DOCA_LOG(DOCA_LOG_LEVEL_DEBUG, __VA_ARGS__)
+#ifdef DOCA_LOGGING_ALLOW_TRACE
+#define DOCA_LOG_TRC(...) DOCA_LOG(DOCA_LOG_LEVEL_TRACE, __VA_ARGS__)
+#else
+#define DOCA_LOG_TRC(...) ((void)0)
+#endif
 
 #ifdef __cplusplus
 }

@@ -80,8 +80,8 @@ doca_error_t doca_rdma_get_max_num_connections(struct doca_rdma *rdma,
 					       uint16_t *max_num_connections);
 
 /* Connections by details: both sides export a connection, exchange what describes it, and connect,
- * in any order. Nothing waits for the peer: what is sent before is queued. The details belong to the
- * context, and whoever knows them can connect. FULL: all connections are taken. */
+ * in any order. Nothing waits for the peer: what is sent before is queued. The details belong to
+ * the context, and whoever knows them can connect. FULL: all connections are taken. */
 doca_error_t doca_rdma_export(struct doca_rdma *rdma, const void **details, size_t *details_size,
 			      struct doca_rdma_connection **connection);
 doca_error_t doca_rdma_connect(struct doca_rdma *rdma, const void *peer_details,
@@ -303,8 +303,8 @@ struct doca_buf *doca_rdma_task_remote_net_sync_event_get_get_dst_buf(
 /* Sets a sync event of the peer to the window of src, 8 bytes. */
 struct doca_rdma_task_remote_net_sync_event_notify_set;
 typedef void (*doca_rdma_task_remote_net_sync_event_notify_set_completion_cb_t)(
-	struct doca_rdma_task_remote_net_sync_event_notify_set *task, union doca_data task_user_data,
-	union doca_data ctx_user_data);
+	struct doca_rdma_task_remote_net_sync_event_notify_set *task,
+	union doca_data task_user_data, union doca_data ctx_user_data);
 doca_error_t doca_rdma_cap_task_remote_net_sync_event_notify_set_is_supported(
 	const struct doca_devinfo *info);
 doca_error_t doca_rdma_task_remote_net_sync_event_notify_set_set_conf(

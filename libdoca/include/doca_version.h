@@ -1,10 +1,27 @@
-/* The release of the loaded library. */
+/* The release of DOCA: of the headers, and of the loaded library. */
 #ifndef DOCA_VERSION_H_
 #define DOCA_VERSION_H_
+
+#include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#define DOCA_VERSION_MAJOR 3
+#define DOCA_VERSION_MINOR 3
+#define DOCA_VERSION_PATCH 0
+#define DOCA_VERSION_STRING "3.3.0"
+#define DOCA_VERSION_CALC_EXACT(major, minor, patch) \
+	(((size_t)(major) << 24) | ((size_t)(minor) << 16) | (size_t)(patch))
+#define DOCA_VERSION_EXACT \
+	DOCA_VERSION_CALC_EXACT(DOCA_VERSION_MAJOR, DOCA_VERSION_MINOR, DOCA_VERSION_PATCH)
+
+/* Returns the release of the headers. */
+static inline const char *doca_version(void)
+{
+	return DOCA_VERSION_STRING;
+}
 
 /* Returns a static string such as "3.0.0058". For messages, not for decisions. */
 const char *doca_version_runtime(void);

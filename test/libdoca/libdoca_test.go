@@ -100,9 +100,10 @@ func (c *toolchain) compile(t *testing.T, program string) string {
 	t.Helper()
 	directory := libraryDirectory(t)
 	executable := filepath.Join(t.TempDir(), program)
-	arguments := append([]string{"-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread",
-		"-I", filepath.Join(directory, "include"), "-o", executable,
-		"programs/" + program + ".c", "programs/program.c", "programs/channel.c", "programs/remote.c"}, c.flags...)
+	arguments := append([]string{"-std=gnu11", "-D_GNU_SOURCE", "-g", "-Wall", "-Wextra",
+		"-Werror", "-pthread", "-I", filepath.Join(directory, "include"), "-o", executable,
+		"programs/" + program + ".c", "programs/program.c", "programs/channel.c",
+		"programs/remote.c"}, c.flags...)
 	arguments = append(arguments, "-L", filepath.Join(directory, "lib"), "-l:libdoca_common.so.2",
 		"-l:libdoca_comch.so.2", "-l:libdoca_rdma.so.2", "-l:libdoca_dma.so.2",
 		"-l:libdoca_argp.so.2")
@@ -217,7 +218,8 @@ func checkMisuse(t *testing.T, process, output string) {
 }
 
 // programs holds the programs whose tests are run as two processes.
-var programs = []string{"rules_channel", "rules_memory", "rules_rdma", "fast_path", "rdma"}
+var programs = []string{"rules_channel", "rules_memory", "rules_rdma", "fast_path", "rdma",
+	"argp", "misuse", "memory", "teardown"}
 
 func TestPrograms(t *testing.T) {
 	for _, c := range toolchains {

@@ -116,7 +116,7 @@ void control_connect(struct control *control);
 /* Creates both sides of a connection. */
 struct control *control_open(const char *name);
 void control_send(struct control *control, const void *data, size_t length);
-/* Ends the connection from the host's side, with both sides progressing, and destroys everything. */
+/* Ends the connection from the host's side, with both sides progressing. */
 void control_close(struct control *control);
 void control_destroy(struct control *control);
 

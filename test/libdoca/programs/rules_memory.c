@@ -74,8 +74,8 @@ static void any_memory(void)
 	OK(doca_dev_close(dev));
 }
 
-/* Rule 18: each thread has its inventory; an exhausted one has NO_MEMORY, and one whose bufs are out
- * is IN_USE. */
+/* Rule 18: each thread has its inventory; an exhausted one has NO_MEMORY, and one whose bufs are
+ * out is IN_USE. */
 static struct memory shared;
 static uint8_t shared_bytes[64];
 

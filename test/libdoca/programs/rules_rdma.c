@@ -104,7 +104,7 @@ static void connect_in_any_order(bool dpu_first)
 
 static void dpu_connects_first(void)
 {
-	for (int round = 0; round < 4; round++) /* the tokens, by which one side dials, are random */
+	for (int round = 0; round < 4; round++) /* chance decides which side dials */
 		connect_in_any_order(true);
 }
 
