@@ -57,9 +57,9 @@ test-short: ## Run the quick tests without the race detector
 	go -C bench test -short ./...
 
 .PHONY: test-tools
-test-tools: ## Test what needs other programs: a browser, Prometheus, Wireshark (chromium, prometheus, tshark)
-	@for tool in chromium prometheus tshark; do command -v $$tool >/dev/null || { echo "$$tool is not installed" >&2; exit 1; }; done
-	go test $(RACE) -count=1 -run 'TestThePageShowsLiveRatesInABrowser|TestLatencyQueries' ./test/e2e
+test-tools: ## Test what needs other programs: a browser, Prometheus, a terminal, Wireshark (chromium, prometheus, tmux, tshark)
+	@for tool in chromium prometheus tmux tshark; do command -v $$tool >/dev/null || { echo "$$tool is not installed" >&2; exit 1; }; done
+	go test $(RACE) -count=1 -run 'TestThePageShowsLiveRatesInABrowser|TestLatencyQueries|TestTopIsLiveInATerminal' ./test/e2e
 	go test $(RACE) -count=1 -run TestTshark ./pkg/rdma/iwarp
 
 .PHONY: test-siw

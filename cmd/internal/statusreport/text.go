@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/relay"
@@ -84,7 +83,7 @@ func (d *Document) writeChannel(w io.Writer, c *Channel) {
 	if c.Retiring {
 		fmt.Fprintln(w, "  removed   from the configuration; waits for its sessions to end")
 	}
-	sessions := table{indent: "  ", heads: []string{"SESSION", "CLIENT", "USER", "OPEN FOR", "QUEUES",
+	sessions := Table{Indent: "  ", Heads: []string{"SESSION", "CLIENT", "USER", "OPEN FOR", "QUEUES",
 		"IN FLIGHT OF DEPTH"}}
 	for i := range c.Sessions {
 		s := &c.Sessions[i]
@@ -92,10 +91,10 @@ func (d *Document) writeChannel(w io.Writer, c *Channel) {
 		if s.ClientUnknown {
 			client, user = "host", "-"
 		}
-		sessions.add(s.ID, client, user, d.Now.Sub(s.Opened).Round(time.Second), len(s.Queues),
+		sessions.Add(s.ID, client, user, d.Now.Sub(s.Opened).Round(time.Second), len(s.Queues),
 			s.load())
 	}
-	sessions.write(w)
+	sessions.Write(w)
 	writeQueues(w, c.Queues)
 }
 
@@ -145,8 +144,9 @@ func writeVolume(w io.Writer, v *Volume) {
 }
 
 func writeQueues(w io.Writer, queues []Queue) {
-	t := table{indent: "  ", heads: []string{"QUEUE", "OPERATION", "SUCCEEDED", "FAILED", "BYTES",
-		"MEAN", "P50", "P99", "P99.9", "IN FLIGHT", "BACK PRESSURE"}}
+	t := Table{Indent: "  ", Heads: []string{"QUEUE", "OPERATION", "SUCCEEDED", "FAILED", "BYTES",
+		"MEAN", "P50", "P99", "P99.9", "IN FLIGHT", "BACK PRESSURE"},
+		Texts: []string{"OPERATION", "FAILED", "BACK PRESSURE"}}
 	for i := range queues {
 		q := &queues[i]
 		// Values of the whole queue are in the row of its first operation.
@@ -155,80 +155,36 @@ func writeQueues(w io.Writer, queues []Queue) {
 		for _, name := range slices.Sorted(maps.Keys(q.Operations)) {
 			o := q.Operations[name]
 			l := &o.Latency
-			t.add(index, name, o.Succeeded, countsText(o.Failed), size.FormatBytes(o.Bytes),
+			t.Add(index, name, o.Succeeded, countsText(o.Failed), size.FormatBytes(o.Bytes),
 				latencyText(l.Mean), latencyText(l.P50), latencyText(l.P99), latencyText(l.P999),
 				inFlight, pressure)
 			index, inFlight, pressure = "", "", ""
 		}
 	}
-	t.write(w)
+	t.Write(w)
 }
 
 func writeWorkers(w io.Writer, workers []Worker) {
-	t := table{heads: []string{"WORKER", "CORE", "QUEUES", "POLL HITS", "MISSES", "SLEEPS",
+	t := Table{Heads: []string{"WORKER", "CORE", "QUEUES", "POLL HITS", "MISSES", "SLEEPS",
 		"LATE WAKE-UPS"}}
 	for _, worker := range workers {
 		core := "any"
 		if worker.CPU != nil {
 			core = fmt.Sprint(*worker.CPU)
 		}
-		t.add(worker.Index, core, worker.Queues, worker.Hits, worker.Misses, worker.Sleeps,
+		t.Add(worker.Index, core, worker.Queues, worker.Hits, worker.Misses, worker.Sleeps,
 			worker.LateWakeups)
 	}
-	t.write(w)
+	t.Write(w)
 }
 
 func writeFaults(w io.Writer, faults []Fault) {
-	t := table{heads: []string{"FAULT RULE", "OPERATIONS", "MATCHES"}}
+	t := Table{Heads: []string{"FAULT RULE", "OPERATIONS", "MATCHES"},
+		Texts: []string{"FAULT RULE"}}
 	for _, f := range faults {
-		t.add(f.Rule, f.Operations, f.Matches)
+		t.Add(f.Rule, f.Operations, f.Matches)
 	}
-	t.write(w)
-}
-
-// table is a table whose columns are aligned to the right, except for texts, which are the columns
-// with these heads.
-type table struct {
-	indent string
-	heads  []string
-	rows   [][]string
-}
-
-var textColumns = []string{"OPERATION", "FAILED", "BACK PRESSURE", "FAULT RULE"}
-
-func (t *table) add(cells ...any) {
-	row := make([]string, len(cells))
-	for i, cell := range cells {
-		row[i] = fmt.Sprint(cell)
-	}
-	t.rows = append(t.rows, row)
-}
-
-// write prints the table after an empty line, or nothing if it has no rows.
-func (t *table) write(w io.Writer) {
-	if len(t.rows) == 0 {
-		return
-	}
-	rows := append([][]string{t.heads}, t.rows...)
-	widths := make([]int, len(t.heads))
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-	}
-	fmt.Fprintln(w)
-	for _, row := range rows {
-		line := t.indent
-		for i, cell := range row {
-			padding := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if slices.Contains(textColumns, t.heads[i]) {
-				line += cell + padding + "  "
-			} else {
-				line += padding + cell + "  "
-			}
-		}
-		fmt.Fprintln(w, strings.TrimRight(line, " "))
-	}
+	t.Write(w)
 }
 
 func countsText(counts map[string]uint64) string {

@@ -1,0 +1,77 @@
+package administer
+
+import (
+	"time"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
+)
+
+// counts are what all operations of some queues add up to.
+type counts struct {
+	ios, bytes, sumNs, failed uint64
+	inFlight                  int64
+}
+
+func (c *counts) add(queues []statusreport.Queue) {
+	for i := range queues {
+		c.inFlight += queues[i].InFlight
+		for _, o := range queues[i].Operations {
+			c.ios += o.Succeeded
+			for _, n := range o.Failed {
+				c.ios += n
+				c.failed += n
+			}
+			c.bytes += o.Bytes
+			c.sumNs += o.Latency.Sum
+		}
+	}
+}
+
+// owner is a channel of a relay or a volume of a target.
+type owner struct {
+	name, state string
+	sessions    string
+	counts      counts
+}
+
+func ownersOf(d *statusreport.Document) []owner {
+	var owners []owner
+	for i := range d.Channels {
+		c := &d.Channels[i]
+		o := owner{name: c.Name, state: c.Link.State, sessions: number(uint64(c.Open))}
+		o.counts.add(c.Queues)
+		owners = append(owners, o)
+	}
+	for i := range d.Volumes {
+		o := owner{name: d.Volumes[i].Name, state: "-", sessions: "-"}
+		o.counts.add(d.Volumes[i].Queues)
+		owners = append(owners, o)
+	}
+	return owners
+}
+
+// rates are differences between two readings per second.
+type rates struct {
+	ios, bytes, failed float64
+	latency            time.Duration // mean; 0 without IOs
+	inFlight           int64
+}
+
+// ratesBetween returns the rates between two readings of the same daemon. Counts that have fallen,
+// because a channel was removed and added again, count as none.
+func ratesBetween(now, before counts, seconds float64) rates {
+	r := rates{inFlight: now.inFlight}
+	if seconds <= 0 {
+		return r
+	}
+	ios := grown(now.ios, before.ios)
+	r.ios, r.bytes = ios/seconds, grown(now.bytes, before.bytes)/seconds
+	r.failed = grown(now.failed, before.failed) / seconds
+	if ios > 0 {
+		r.latency = time.Duration(grown(now.sumNs, before.sumNs) / ios)
+	}
+	return r
+}
+
+// grown returns by how much a count has grown.
+func grown(now, before uint64) float64 { return float64(now - min(now, before)) }

@@ -1,0 +1,339 @@
+package administer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	tea "github.com/charmbracelet/bubbletea"
+	"github.com/spf13/cobra"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/admin"
+)
+
+const defaultTopInterval = time.Second
+
+// shortestTopInterval keeps the view from becoming a load on the daemon.
+const shortestTopInterval = 100 * time.Millisecond
+
+func newTopCommand(address string) *cobra.Command {
+	interval := defaultTopInterval
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Watch a running relay or target",
+		Long: `top shows the channels or volumes of a daemon, its sessions and its workers, with live
+rates, until q is pressed. The space bar pauses it; the arrows scroll. It needs a terminal,
+for instance that of ssh; for programs there is "status -o json".`,
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().StringVar(&address, "admin", address,
+		"admin address of the daemon, as given to its --admin-listen")
+	if address == "" {
+		_ = cmd.MarkFlagRequired("admin") // fails only for a flag that does not exist
+	}
+	cmd.Flags().DurationVar(&interval, "interval", interval, "time between two readings")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		client, err := admin.New(address)
+		if err != nil {
+			return program.Usage(fmt.Errorf("--admin: %w", err))
+		}
+		if interval < shortestTopInterval {
+			return program.Usagef("--interval %v is shorter than %v", interval, shortestTopInterval)
+		}
+		if !program.IsTerminal(cmd.OutOrStdout()) {
+			return program.Usagef("top needs a terminal: use \"status\"")
+		}
+		return runTop(cmd, client, interval)
+	}
+	return cmd
+}
+
+func runTop(cmd *cobra.Command, client *admin.Client, interval time.Duration) error {
+	m := &top{ctx: cmd.Context(), client: client, interval: interval}
+	first := m.read()
+	if first.err != nil {
+		return failure(first.err)
+	}
+	m.accept(first)
+	_, err := tea.NewProgram(m, tea.WithAltScreen(), tea.WithContext(cmd.Context()),
+		tea.WithOutput(cmd.OutOrStdout()), tea.WithInput(cmd.InOrStdin())).Run()
+	if cmd.Context().Err() != nil {
+		return nil // SIGTERM ends it like q
+	}
+	return err
+}
+
+// top is the model of the view (tea.Model).
+type top struct {
+	ctx      context.Context
+	client   *admin.Client
+	interval time.Duration
+
+	now, before   *statusreport.Document
+	err           error // of the last reading
+	paused        bool
+	width, height int
+	scroll        int
+	history       [len(graphs)][]float64 // oldest first
+}
+
+// graphs are the quantities with a sparkline.
+var graphs = [...]struct {
+	name   string
+	value  func(rates) float64
+	format func(rates) string
+}{
+	{"IOPS", func(r rates) float64 { return r.ios },
+		func(r rates) string { return fmt.Sprintf("%.0f", r.ios) }},
+	{"throughput", func(r rates) float64 { return r.bytes },
+		func(r rates) string { return size.FormatThroughput(r.bytes) }},
+	{"latency", func(r rates) float64 { return float64(r.latency) }, latencyOf},
+	{"in flight", func(r rates) float64 { return float64(r.inFlight) },
+		func(r rates) string { return strconv.FormatInt(r.inFlight, 10) }},
+}
+
+func latencyOf(r rates) string {
+	if r.latency == 0 {
+		return "-"
+	}
+	return size.FormatDuration(r.latency)
+}
+
+func number(n uint64) string { return strconv.FormatUint(n, 10) }
+
+// reading is a status, or why there is none.
+type reading struct {
+	document *statusreport.Document
+	err      error
+}
+
+type tick struct{}
+
+func (m *top) read() reading {
+	ctx, cancel := context.WithTimeout(m.ctx, DefaultTimeout)
+	defer cancel()
+	content, err := m.client.Status(ctx)
+	if err != nil {
+		return reading{err: err}
+	}
+	d := new(statusreport.Document)
+	if err := json.Unmarshal(content, d); err != nil {
+		return reading{err: fmt.Errorf("read the status: %w", err)}
+	}
+	return reading{document: d}
+}
+
+// accept makes a reading the current one.
+func (m *top) accept(r reading) {
+	if m.err = r.err; r.err != nil {
+		return
+	}
+	if m.before = m.now; m.before != nil && !m.before.Started.Equal(r.document.Started) {
+		m.before = nil // the daemon was restarted
+	}
+	m.now = r.document
+	total := m.total()
+	for i := range graphs {
+		m.history[i] = append(m.history[i], graphs[i].value(total))
+		if len(m.history[i]) > sparklineWidth {
+			m.history[i] = m.history[i][1:]
+		}
+	}
+}
+
+func (m *top) wait() tea.Cmd {
+	return tea.Tick(m.interval, func(time.Time) tea.Msg { return tick{} })
+}
+
+// Init starts to read.
+func (m *top) Init() tea.Cmd { return m.wait() }
+
+// Update handles an event.
+func (m *top) Update(message tea.Msg) (tea.Model, tea.Cmd) {
+	switch e := message.(type) {
+	case tick:
+		if m.paused {
+			return m, m.wait()
+		}
+		return m, func() tea.Msg { return m.read() }
+	case reading:
+		m.accept(e)
+		return m, m.wait()
+	case tea.WindowSizeMsg:
+		m.width, m.height = e.Width, e.Height
+	case tea.KeyMsg:
+		switch e.String() {
+		case "q", "ctrl+c", "esc":
+			return m, tea.Quit
+		case " ":
+			m.paused = !m.paused
+		case "down", "j":
+			m.scroll++
+		case "up", "k":
+			m.scroll = max(0, m.scroll-1)
+		}
+	}
+	return m, nil
+}
+
+// seconds returns the time between the last two readings, 0 if there is only one.
+func (m *top) seconds() float64 {
+	if m.before == nil {
+		return 0
+	}
+	return m.now.Now.Sub(m.before.Now).Seconds()
+}
+
+// total returns the rates of the whole daemon.
+func (m *top) total() rates {
+	var now, before counts
+	for _, o := range ownersOf(m.now) {
+		now.sum(&o.counts)
+	}
+	if m.before != nil {
+		for _, o := range ownersOf(m.before) {
+			before.sum(&o.counts)
+		}
+	}
+	return ratesBetween(now, before, m.seconds())
+}
+
+func (c *counts) sum(other *counts) {
+	c.ios += other.ios
+	c.bytes += other.bytes
+	c.sumNs += other.sumNs
+	c.failed += other.failed
+	c.inFlight += other.inFlight
+}
+
+// View returns the lines that fit on the screen.
+func (m *top) View() string {
+	lines := strings.Split(strings.TrimRight(m.text(), "\n"), "\n")
+	if m.height > 0 && len(lines) > m.height {
+		m.scroll = min(m.scroll, len(lines)-m.height)
+		lines = lines[m.scroll:][:m.height]
+	}
+	for i, line := range lines {
+		if r := []rune(line); m.width > 0 && len(r) > m.width {
+			lines[i] = string(r[:m.width])
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (m *top) text() string {
+	d := m.now
+	var b strings.Builder
+	ready := "ready"
+	if !d.Ready {
+		ready = "not ready: " + d.Reason
+	}
+	fmt.Fprintf(&b, "%s %s, process %d, up %v, %s", d.Program, d.Version, d.PID,
+		d.Now.Sub(d.Started).Round(time.Second), ready)
+	switch {
+	case m.err != nil:
+		fmt.Fprintf(&b, "\nno reading since %s: %v", d.Now.Format(time.TimeOnly), m.err)
+	case m.paused:
+		b.WriteString("\npaused: the space bar continues")
+	default:
+		b.WriteString("\n" + d.ChannelSummary())
+	}
+	b.WriteString("\n\n")
+	total := m.total()
+	for i, g := range graphs {
+		fmt.Fprintf(&b, "%-12s %14s  %s\n", g.name, g.format(total), sparkline(m.history[i]))
+	}
+	m.writeOwners(&b)
+	m.writeSessions(&b)
+	m.writeWorkers(&b)
+	return b.String()
+}
+
+func (m *top) writeOwners(b *strings.Builder) {
+	before := make(map[string]counts)
+	if m.before != nil {
+		for _, o := range ownersOf(m.before) {
+			before[o.name] = o.counts
+		}
+	}
+	t := statusreport.Table{Heads: []string{"CHANNEL OR VOLUME", "STATE", "SESSIONS", "IOPS",
+		"THROUGHPUT", "LATENCY", "IN FLIGHT", "FAILED/S"},
+		Texts: []string{"CHANNEL OR VOLUME", "STATE"}}
+	for _, o := range ownersOf(m.now) {
+		r := ratesBetween(o.counts, before[o.name], m.seconds())
+		t.Add(o.name, o.state, o.sessions, fmt.Sprintf("%.0f", r.ios),
+			size.FormatThroughput(r.bytes), latencyOf(r), r.inFlight,
+			fmt.Sprintf("%.0f", r.failed))
+	}
+	t.Write(b)
+}
+
+func (m *top) writeSessions(b *strings.Builder) {
+	t := statusreport.Table{Heads: []string{"SESSION", "CHANNEL", "CLIENT", "OPEN FOR", "QUEUES",
+		"IN FLIGHT"}, Texts: []string{"CHANNEL"}}
+	for i := range m.now.Channels {
+		c := &m.now.Channels[i]
+		for j := range c.Sessions {
+			s := &c.Sessions[j]
+			client, inFlight := strconv.Itoa(s.ClientPID), 0
+			if s.ClientUnknown {
+				client = "host"
+			}
+			for _, q := range s.Queues {
+				inFlight += q.InFlight
+			}
+			t.Add(s.ID, c.Name, client, m.now.Now.Sub(s.Opened).Round(time.Second),
+				len(s.Queues), inFlight)
+		}
+	}
+	t.Write(b)
+}
+
+func (m *top) writeWorkers(b *strings.Builder) {
+	t := statusreport.Table{Heads: []string{"WORKER", "CORE", "QUEUES", "HIT RATE", "SLEEPS/S",
+		"LATE WAKE-UPS"}}
+	for i, w := range m.now.Workers {
+		core, hitRate, sleeps := "any", "-", "-"
+		if w.CPU != nil {
+			core = strconv.Itoa(*w.CPU)
+		}
+		if seconds := m.seconds(); seconds > 0 && i < len(m.before.Workers) {
+			was := m.before.Workers[i]
+			hits, misses := grown(w.Hits, was.Hits), grown(w.Misses, was.Misses)
+			if hits+misses > 0 {
+				hitRate = fmt.Sprintf("%.1f %%", 100*hits/(hits+misses))
+			}
+			sleeps = fmt.Sprintf("%.0f", grown(w.Sleeps, was.Sleeps)/seconds)
+		}
+		t.Add(w.Index, core, w.Queues, hitRate, sleeps, w.LateWakeups)
+	}
+	t.Write(b)
+}
+
+// sparklineWidth is the number of readings that a sparkline shows.
+const sparklineWidth = 60
+
+// sparkline draws values relative to their maximum.
+func sparkline(values []float64) string {
+	const bars = "▁▂▃▄▅▆▇█"
+	levels := []rune(bars)
+	highest := 0.0
+	for _, v := range values {
+		highest = max(highest, v)
+	}
+	line := make([]rune, len(values))
+	for i, v := range values {
+		level := 0
+		if highest > 0 {
+			level = int(v / highest * float64(len(levels)-1))
+		}
+		line[i] = levels[level]
+	}
+	return string(line)
+}

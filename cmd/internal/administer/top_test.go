@@ -1,0 +1,102 @@
+package administer
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	tea "github.com/charmbracelet/bubbletea"
+	"go.uber.org/goleak"
+
+	"github.com/zc-relay/zc-relay/cmd/internal/statusreport"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var testStart = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// documentAt returns the status of a relay that has done so many reads of 4 KiB in 20 µs each.
+func documentAt(seconds int, reads uint64) *statusreport.Document {
+	return &statusreport.Document{
+		Program: "zc-relay", Version: "v1", PID: 42, Started: testStart, Ready: true,
+		Now:     testStart.Add(time.Duration(seconds) * time.Second),
+		Workers: []statusreport.Worker{{Hits: reads, Misses: reads, Sleeps: uint64(seconds)}},
+		Channels: []statusreport.Channel{
+			{Name: "one", Link: statusreport.Link{State: "ready"},
+				Sessions: []statusreport.Session{{ID: 7, ClientPID: 99, Opened: testStart,
+					Queues: []statusreport.SessionQueue{{Depth: 8, InFlight: 5}}}},
+				Queues: []statusreport.Queue{{InFlight: 5,
+					Operations: map[string]statusreport.Operation{"read": {
+						Succeeded: reads, Bytes: reads * 4096,
+						Latency: statusreport.Latency{Sum: reads * 20_000}}}}}},
+			{Name: "two", Link: statusreport.Link{State: "waiting"}},
+		},
+	}
+}
+
+func TestTheViewShowsRatesBetweenReadings(t *testing.T) {
+	m := &top{interval: time.Second}
+	m.accept(reading{document: documentAt(10, 1_000_000)})
+	if text := m.View(); !strings.Contains(text, "IOPS                      0") {
+		t.Errorf("a single reading has rates:\n%s", text)
+	}
+	m.accept(reading{document: documentAt(12, 1_051_200)})
+	text := m.View()
+	for _, want := range []string{
+		"zc-relay v1, process 42, up 12s, ready", "channels: 1 of 2 ready; not ready: two (waiting)",
+		"IOPS                  25600  ▁█", "throughput        100 MiB/s  ▁█",
+		"latency              20.0µs", "in flight                 5  ██",
+		"one                ready           0  25600   100 MiB/s   20.0µs          5         0",
+		"two                waiting", "      7  one          99       12s       1          5",
+		"     0   any       0    50.0 %         1              0",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing in\n%s", want, text)
+		}
+	}
+}
+
+func TestTheViewSurvivesTheDaemon(t *testing.T) {
+	m := &top{interval: time.Second}
+	m.accept(reading{document: documentAt(10, 1_000_000)})
+	m.accept(reading{err: errors.New("connection refused")})
+	if text := m.View(); !strings.Contains(text, "no reading since 12:00:10: connection refused") {
+		t.Errorf("%s", text)
+	}
+	restarted := documentAt(20, 10)
+	restarted.Started = testStart.Add(15 * time.Second)
+	m.accept(reading{document: restarted})
+	if m.before != nil || m.err != nil || m.total().ios != 0 {
+		t.Errorf("rates across a restart: %+v", m.total())
+	}
+}
+
+func TestKeysPauseScrollAndQuit(t *testing.T) {
+	m := &top{interval: time.Second}
+	m.accept(reading{document: documentAt(10, 0)})
+	key := func(k tea.KeyMsg) tea.Cmd {
+		_, command := m.Update(k)
+		return command
+	}
+	m.Update(tea.WindowSizeMsg{Width: 20, Height: 3})
+	first := m.View()
+	if lines := strings.Split(first, "\n"); len(lines) != 3 || len([]rune(lines[0])) != 20 {
+		t.Errorf("the screen of 20×3 shows %q", first)
+	}
+	key(tea.KeyMsg{Type: tea.KeyDown})
+	if m.View() == first {
+		t.Error("the view does not scroll")
+	}
+	key(tea.KeyMsg{Type: tea.KeyUp})
+	key(tea.KeyMsg{Type: tea.KeySpace, Runes: []rune{' '}})
+	if _, command := m.Update(tick{}); !m.paused || command == nil || !strings.Contains(m.text(),
+		"paused") {
+		t.Error("the space bar does not pause")
+	}
+	if command := key(tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune{'q'}}); command == nil {
+		t.Error("q does not quit")
+	} else if _, quits := command().(tea.QuitMsg); !quits {
+		t.Error("q does something else")
+	}
+}
