@@ -10,9 +10,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/document"
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/transfer"
 	"github.com/zc-relay/zc-relay/cmd/internal/output"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/internal/size"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -35,6 +37,41 @@ type transferFlags struct {
 	poll       string
 	offset     size.Bytes
 	reconnect  reconnectFlags
+	output     report.Output
+}
+
+// transferSchema names the format of the documents of put and get. Fields may be added within a
+// version.
+const transferSchema = "zc-relay.transfer/1"
+
+// transferReport is what put and get print as JSON.
+type transferReport struct {
+	Schema     string              `json:"schema"`
+	Operation  string              `json:"operation"` // "put" or "get"
+	File       string              `json:"file"`
+	Connection document.Connection `json:"connection"`
+	// Offset is that of the first byte in the volume, Bytes the number of bytes that were moved.
+	Offset         uint64          `json:"offset_bytes"`
+	Bytes          uint64          `json:"bytes"`
+	DurationNs     int64           `json:"duration_ns"`
+	BytesPerSecond uint64          `json:"bytes_per_second"`
+	Error          *report.Failure `json:"error,omitempty"`
+}
+
+// run calls move, which carries out an operation on a file, and prints its outcome.
+func (t *transferFlags) run(cmd *cobra.Command, operation, file string,
+	move func(*transferReport) error) error {
+	r := &transferReport{Schema: transferSchema, Operation: operation, File: file,
+		Connection: t.connection.report(), Offset: uint64(t.offset)}
+	failure := move(r)
+	if t.output != report.JSON {
+		return failure
+	}
+	r.Error = failureOf(failure)
+	if err := report.WriteJSON(cmd.OutOrStdout(), r); failure == nil {
+		return err
+	}
+	return failure
 }
 
 func (t *transferFlags) add(f *pflag.FlagSet) {
@@ -46,6 +83,8 @@ func (t *transferFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&t.poll, "poll", progress.Adaptive.String(),
 		"what an idle thread does: adaptive, busy or event")
 	t.reconnect.add(f)
+	t.output = report.Text
+	t.output.AddFlag(f)
 }
 
 // open opens the volume for a transfer with config, completed by the flags.
@@ -97,7 +136,9 @@ writes back the whole block. Blocks of zeroes cross no network if the volume can
 write zeroes without data.`,
 		Args: program.Operands("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return put(cmd, &flags, &guard, args[0])
+			return flags.run(cmd, "put", args[0], func(r *transferReport) error {
+				return put(cmd, &flags, &guard, r)
+			})
 		},
 	}
 	flags.add(cmd.Flags())
@@ -105,8 +146,8 @@ write zeroes without data.`,
 	return cmd
 }
 
-func put(cmd *cobra.Command, flags *transferFlags, guard *guard, path string) error {
-	ctx := cmd.Context()
+func put(cmd *cobra.Command, flags *transferFlags, guard *guard, r *transferReport) error {
+	ctx, path := cmd.Context(), r.File
 	source, size, closeSource, err := openSource(ctx, cmd.InOrStdin(), path)
 	if err != nil {
 		return err
@@ -120,7 +161,7 @@ func put(cmd *cobra.Command, flags *transferFlags, guard *guard, path string) er
 	config.Observe = progress.Show
 	moved, err := transfer.Put(ctx, config, source, size, uint64(flags.offset))
 	err = closeVolume(ctx, v, named(path, err))
-	progress.end("put "+path, moved, err)
+	progress.end(r, moved, err)
 	return err
 }
 
@@ -185,7 +226,12 @@ Zeroes become holes of the file.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := getRequest{flags: &flags, path: args[0], length: uint64(length),
 				toEnd: !cmd.Flags().Changed("length")}
-			return g.run(cmd)
+			if g.path == standardStream && flags.output == report.JSON {
+				return program.Usagef("-o json and the volume cannot both go to standard output")
+			}
+			return flags.run(cmd, "get", g.path, func(r *transferReport) error {
+				return g.run(cmd, r)
+			})
 		},
 	}
 	flags.add(cmd.Flags())
@@ -201,7 +247,7 @@ type getRequest struct {
 	toEnd  bool
 }
 
-func (g *getRequest) run(cmd *cobra.Command) error {
+func (g *getRequest) run(cmd *cobra.Command, r *transferReport) error {
 	ctx := cmd.Context()
 	v, config, err := g.flags.open(ctx, client.Config{SyncDepth: -1, ReadOnly: true})
 	if err != nil {
@@ -214,7 +260,7 @@ func (g *getRequest) run(cmd *cobra.Command) error {
 	config.Observe = progress.Show
 	moved, err := g.transfer(ctx, config, cmd.OutOrStdout())
 	err = closeVolume(ctx, v, named(g.path, err))
-	progress.end("get "+g.path, moved, err)
+	progress.end(r, moved, err)
 	return err
 }
 
@@ -261,16 +307,14 @@ func newTransferProgress(w io.Writer, size uint64) *transferProgress {
 	return &transferProgress{Progress: program.NewProgress(w, total), w: w, begun: time.Now()}
 }
 
-// end prints the result of a successful transfer.
-func (t *transferProgress) end(what string, bytes uint64, err error) {
+// end fills the report, and prints the result of a successful transfer.
+func (t *transferProgress) end(r *transferReport, bytes uint64, err error) {
 	t.Clear()
+	taken := max(time.Since(t.begun), 1)
+	r.Bytes, r.DurationNs = bytes, int64(taken)
+	r.BytesPerSecond = uint64(float64(bytes) / taken.Seconds())
 	if err == nil {
-		fmt.Fprintf(t.w, "%s: %d bytes in %s, %s\n", what, bytes,
-			size.FormatDuration(time.Since(t.begun)), t.rate(bytes))
+		fmt.Fprintf(t.w, "%s %s: %d bytes in %s, %s\n", r.Operation, r.File, bytes,
+			size.FormatDuration(taken), size.FormatThroughput(float64(r.BytesPerSecond)))
 	}
-}
-
-func (t *transferProgress) rate(bytes uint64) string {
-	seconds := max(time.Since(t.begun).Seconds(), 1e-9)
-	return size.FormatThroughput(float64(bytes) / seconds)
 }

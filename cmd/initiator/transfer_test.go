@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -147,5 +148,28 @@ func TestAPutFromASilentPipeCanBeInterrupted(t *testing.T) {
 	end()
 	if err := writer.Close(); err != nil { // lets the copier end
 		t.Fatal(err)
+	}
+}
+
+func TestTransfersReportAsJSON(t *testing.T) {
+	r, path := newRelay(), filepath.Join(t.TempDir(), "copy")
+	o := r.mustCall(t, "get "+path+" --offset 12345 --length 70000 -o json")
+	checkDocument(t, "transfer", o)
+	var d transferReport
+	if err := json.Unmarshal([]byte(o.stdout), &d); err != nil || d.Operation != "get" ||
+		d.File != path || d.Offset != 12345 || d.Bytes != 70000 || d.BytesPerSecond == 0 ||
+		d.DurationNs <= 0 || d.Error != nil {
+		t.Errorf("the document is %s, error %v", o.stdout, err)
+	}
+	checkDocument(t, "transfer", r.mustCall(t, "put "+path+" -o json"))
+	o = r.call(context.Background(), "", "put "+path+" --offset 5MiB -o json")
+	checkDocument(t, "transfer", o)
+	if err := json.Unmarshal([]byte(o.stdout), &d); err != nil || d.Error == nil ||
+		d.Error.Code != "INVALID_VALUE" || o.code != program.ExitUsage {
+		t.Errorf("a failure: %d %s", o.code, o.stdout)
+	}
+	if o := r.call(context.Background(), "", "get - -o json"); o.code != program.ExitUsage ||
+		o.stdout != "" {
+		t.Errorf("both on standard output: %d %s", o.code, o.stdout)
 	}
 }
