@@ -45,6 +45,10 @@ libdoca: ## Build the emulation of libdoca, for programs written for DOCA, with 
 demo: build ## Run target, relay and initiator as processes; move and compare a file; short benchmark
 	scripts/demo.sh
 
+.PHONY: demo-disk
+demo-disk: build ## Serve a volume over NBD; make a file system, move it there and back, and check it (e2fsprogs, libnbd-bin, qemu-utils)
+	scripts/demo-disk.sh
+
 .PHONY: test
 test: ## Run all tests, with the race detector where a C compiler is found
 	@echo "race detector: $(if $(RACE),on,off (no working C compiler))"
@@ -57,8 +61,9 @@ test-short: ## Run the quick tests without the race detector
 	go -C bench test -short ./...
 
 .PHONY: test-tools
-test-tools: ## Test what needs other programs: a browser, Prometheus, a terminal, Wireshark (chromium, prometheus, tmux, tshark)
-	@for tool in chromium prometheus tmux tshark; do command -v $$tool >/dev/null || { echo "$$tool is not installed" >&2; exit 1; }; done
+test-tools: ## Test what needs other programs: a browser, Prometheus, a terminal, Wireshark, NBD clients (chromium, prometheus, tmux, tshark, libnbd-bin, nbdkit, qemu-utils, fio, e2fsprogs, xfsprogs)
+	@for tool in chromium prometheus tmux tshark nbdinfo nbdcopy nbdkit qemu-img qemu-io fio mke2fs mkfs.xfs; do command -v $$tool >/dev/null || { echo "$$tool is not installed" >&2; exit 1; }; done
+	go test -count=1 -run 'NBD|QEMU|FIO|FileSystemsSurvive|AFlushReports|TheGatewayServes' ./test/e2e
 	go test $(RACE) -count=1 -run 'TestThePageShowsLiveRatesInABrowser|TestLatencyQueries|TestTopIsLiveInATerminal' ./test/e2e
 	go test $(RACE) -count=1 -run TestTshark ./pkg/rdma/iwarp
 

@@ -342,6 +342,6 @@ func (c *nbdCommand) listenOperations(server *nbd.Server) (*ops.Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--metrics-listen: %w", err)
 	}
-	c.log.Info("serving metrics and status", zap.Stringer("address", operations.Address()))
+	c.log.Info("serving metrics and health", zap.Stringer("address", operations.Address()))
 	return operations, operations.Register(newNBDCollector(server))
 }

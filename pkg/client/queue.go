@@ -24,7 +24,7 @@ const spareReceives = 4
 type Request struct {
 	// Type is iomsg.Read, Write, Flush, Trim, or WriteZeroes.
 	Type iomsg.Type
-	// Flags may contain iomsg.FUA.
+	// Flags may contain iomsg.FUA and iomsg.Deallocate.
 	Flags iomsg.Flags
 	// Length is in bytes, a multiple of the block size. A read or write moves at most
 	// Info.BufferSize bytes.

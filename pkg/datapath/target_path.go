@@ -133,6 +133,7 @@ func (l *TargetLane) begin(request *message, m *iomsg.Message) {
 	t.request.Operation = m.Type.Operation()
 	t.request.Offset, t.request.Length = m.StorageOffset, uint64(m.IOSize)
 	t.request.ForceUnitAccess = m.Flags&iomsg.FUA != 0
+	t.request.Deallocate = m.Flags&iomsg.Deallocate != 0
 	t.request.Buffer = nil
 	if code := l.check(t, m); code != status.Success {
 		l.respond(slot, code)

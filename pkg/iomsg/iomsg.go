@@ -164,13 +164,16 @@ const (
 	// Pushed means that the relay has written the data of a write into the slot's staging buffer on
 	// the target, ahead of the request.
 	Pushed Flags = 1 << 1
+	// Deallocate lets a write of zeroes free the space of its range, which needs space again when
+	// it is written. Without it, the range stays allocated where the volume can do that.
+	Deallocate Flags = 1 << 2
 )
 
 const (
 	// ClientFlags are the flags allowed in a client's request.
-	ClientFlags = FUA
+	ClientFlags = FUA | Deallocate
 	// KnownFlags are the flags allowed in a relay's request.
-	KnownFlags = FUA | Pushed
+	KnownFlags = ClientFlags | Pushed
 )
 
 // Message is a decoded IO message.

@@ -199,7 +199,7 @@ func (s *fileStore) change(r *Request) error {
 	case iomsg.OpTrim:
 		return s.trim(r.Offset, r.Length)
 	case iomsg.OpWriteZeroes:
-		return s.writeZeroes(r.Offset, r.Length)
+		return s.writeZeroes(r.Offset, r.Length, r.Deallocate)
 	}
 	return s.writeAt(r.Buffer, r.Offset)
 }
@@ -238,9 +238,13 @@ func (s *fileStore) trim(offset, length uint64) error {
 	return nil
 }
 
-// writeZeroes uses the best way that the file system supports.
-func (s *fileStore) writeZeroes(offset, length uint64) error {
-	done, err := s.allocate(&s.noZeroRange, unix.FALLOC_FL_ZERO_RANGE, offset, length)
+// writeZeroes uses the best way that the file system supports. deallocate prefers holes.
+func (s *fileStore) writeZeroes(offset, length uint64, deallocate bool) error {
+	var done bool
+	var err error
+	if !deallocate || s.noPunchHole.Load() {
+		done, err = s.allocate(&s.noZeroRange, unix.FALLOC_FL_ZERO_RANGE, offset, length)
+	}
 	if !done && err == nil {
 		done, err = s.allocate(&s.noPunchHole, unix.FALLOC_FL_PUNCH_HOLE, offset, length)
 	}

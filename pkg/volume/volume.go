@@ -92,6 +92,9 @@ type Request struct {
 	Operation iomsg.Operation
 	// ForceUnitAccess makes a Write, Trim, or WriteZeroes durable before it completes.
 	ForceUnitAccess bool
+	// Deallocate lets a WriteZeroes free the space of its range. Without it, the range stays
+	// allocated where the volume can do that.
+	Deallocate bool
 	// Offset and Length are the range in the volume in bytes, multiples of the block size. Flush
 	// ignores them.
 	Offset uint64

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func init() { targetRestarts, lateRelays = 100, 40 }
+func init() { targetRestarts, lateRelays, nbdKills = 100, 40, 100 }
 
 // TestDMACopyMovesThreeGiBBothWays copies more bytes than fit in 31 bits. Most of the file is a
 // hole, so that making it takes no time.

@@ -126,6 +126,9 @@ func (op *operation) next() bool {
 		op.Command != nbd.Flush {
 		op.request.Flags = iomsg.FUA
 	}
+	if op.Command == nbd.WriteZeroes && op.Flags&nbd.NoHole == 0 {
+		op.request.Flags |= iomsg.Deallocate
+	}
 	switch op.Command {
 	case nbd.Write:
 		return op.nextOfWrite()
@@ -204,6 +207,7 @@ func (op *operation) nextOfZeroes() bool {
 		op.modifying = false
 		op.position = stop
 		op.request.Type = iomsg.Write
+		op.request.Flags &^= iomsg.Deallocate
 		op.setRange(start, block, 0)
 		return true
 	}

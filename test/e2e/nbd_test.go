@@ -1,0 +1,321 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// requireTools skips a test for which programs are missing. make test-tools requires them.
+func requireTools(t *testing.T, tools ...string) {
+	t.Helper()
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("%s is not installed: make test-tools requires it", tool)
+		}
+	}
+}
+
+// nbdChain starts a chain with a volume in a file of the given size, and returns the file, too.
+func nbdChain(t *testing.T, size string) (c *chain, file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "disk.img")
+	return startChain(t, "disk=file:"+file+",size="+size), file
+}
+
+// gateway starts a gateway that runs a shell script in the chain's directory.
+func (c *chain) gateway(script string, flags ...string) *process {
+	c.t.Helper()
+	script = fmt.Sprintf("set -eu; cd '%s'\n%s", c.dir, script)
+	return c.initiator(append([]string{"nbd", "--reconnect-first-pause", "20ms",
+		"--reconnect-longest-pause", "200ms", "--run", script}, flags...)...)
+}
+
+// mustServe runs a script with a gateway, which has to succeed, and returns its output.
+func (c *chain) mustServe(script string, flags ...string) string {
+	c.t.Helper()
+	p := c.gateway(script, flags...)
+	if code := p.wait(); code != 0 {
+		c.t.Fatalf("the script exited with %d:\n%s\n%s", code, tail(p.stdout.String()),
+			tail(p.stderr.String()))
+	}
+	return p.stdout.String()
+}
+
+func TestNBDInfoDescribesTheExport(t *testing.T) {
+	requireTools(t, "nbdinfo")
+	c, _ := nbdChain(t, "64MiB")
+	var document struct {
+		Protocol string `json:"protocol"`
+		Exports  []struct {
+			Name      string `json:"export-name"`
+			Size      uint64 `json:"export-size"`
+			ReadOnly  bool   `json:"is_read_only"`
+			MultiConn bool   `json:"can_multi_conn"`
+			FUA       bool   `json:"can_fua"`
+			FastZero  bool   `json:"can_fast_zero"`
+			Minimum   uint64 `json:"block_size_minimum"`
+			Maximum   uint64 `json:"block_size_maximum"`
+		} `json:"exports"`
+	}
+	output := c.mustServe(`nbdinfo --json "$uri"`, "--export", "röt 1")
+	if err := json.Unmarshal([]byte(output), &document); err != nil {
+		t.Fatal(err)
+	}
+	e := document.Exports[0]
+	if document.Protocol != "newstyle-fixed" || e.Name != "röt 1" || e.Size != 64<<20 ||
+		e.ReadOnly || !e.MultiConn || !e.FUA || !e.FastZero || e.Minimum != 1 ||
+		e.Maximum != 32<<20 {
+		t.Errorf("nbdinfo prints %s", output)
+	}
+	for script, want := range map[string]string{
+		`nbdinfo --is read-only "$uri" && nbdinfo --can write "$uri" || echo no`:    "no",
+		`nbdinfo --map --totals "$uri" | head -1`:                                   "67108864 100.0%   0 data",
+		`nbdinfo --list "nbd+unix:///?socket=$unixsocket" | grep -c '^export='`:     "1",
+		`nbdinfo "nbd+unix:///other?socket=$unixsocket" >/dev/null 2>&1 || echo no`: "no",
+	} {
+		got := strings.TrimSpace(c.mustServe(script, "--read-only"))
+		if strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(want), " ") {
+			t.Errorf("%s prints %q, want %q", script, got, want)
+		}
+	}
+}
+
+func TestTheCodeOfACommandIsThatOfTheGateway(t *testing.T) {
+	c, _ := nbdChain(t, "1MiB")
+	if code := c.gateway("exit 7").wait(); code != 7 {
+		t.Errorf("exit code %d", code)
+	}
+	p := c.gateway("exec sleep 1000")
+	p.awaitLog("serving NBD clients")
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Errorf("after SIGTERM the exit code is %d", code)
+	}
+}
+
+func TestAGatewayEndsWithItsParent(t *testing.T) {
+	c, _ := nbdChain(t, "1MiB")
+	socket := filepath.Join(c.dir, "s")
+	script := fmt.Sprintf("'%s' nbd --emulated-dir '%s' --socket '%s' --exit-with-parent & exec sleep 1000",
+		filepath.Join(programs, "initiator"), filepath.Join(c.dir, "comch"), socket)
+	shell := spawnCommand(t, "shell", "/bin/sh", "-c", script)
+	shell.awaitLog("serving NBD clients")
+	shell.signal(syscall.SIGKILL)
+	eventually(t, "the gateway has removed its socket", func() bool {
+		_, err := os.Stat(socket)
+		return os.IsNotExist(err)
+	})
+}
+
+// blocks returns the space that a file occupies, in bytes.
+func blocks(t *testing.T, file string) int64 {
+	t.Helper()
+	var s syscall.Stat_t
+	if err := syscall.Stat(file, &s); err != nil {
+		t.Fatal(err)
+	}
+	return s.Blocks * 512
+}
+
+func TestNBDCopyKeepsASparseImageSparse(t *testing.T) {
+	requireTools(t, "nbdcopy", "qemu-img")
+	const size, data = 4 << 30, 64 << 20
+	c, file := nbdChain(t, "4GiB")
+	image, err := os.Create(filepath.Join(c.dir, "image"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer image.Close()
+	for i := range int64(16) {
+		if _, err := image.WriteAt(someContent(data/16), i*size/16+i*4711); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := image.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	c.mustServe(`nbdcopy image "$uri"; nbdcopy --flush "$uri" copy
+		qemu-img compare -f raw -F raw image copy; qemu-img compare -f raw image -F raw "$uri"`)
+	if n := blocks(t, file); n > 2*data {
+		t.Errorf("the volume's file occupies %d bytes for %d bytes of data", n, data)
+	}
+	if n := blocks(t, filepath.Join(c.dir, "copy")); n > 2*data {
+		t.Errorf("the copy occupies %d bytes for %d bytes of data", n, data)
+	}
+}
+
+func TestQEMUUsesTheExport(t *testing.T) {
+	requireTools(t, "qemu-img", "qemu-io")
+	c, _ := nbdChain(t, "256MiB")
+	writeFile(t, filepath.Join(c.dir, "data"), someContent(64<<20))
+	c.mustServe(`
+		qemu-img convert -n -f raw -O raw -W data "$uri" 2>/dev/null || true
+		qemu-img create -q -f qcow2 "$uri" 128M
+		qemu-img convert -n -f raw -O qcow2 data "$uri"
+		qemu-img check -f qcow2 "$uri"
+		qemu-img compare -f raw data -F qcow2 "$uri"
+		qemu-img convert -f qcow2 -O raw "$uri" back
+		cmp -n 67108864 data back
+		qemu-img bench -f raw -c 2000 -d 16 -s 4096 -w --flush-interval 100 "$uri"
+		qemu-img bench -f raw -c 2000 -d 16 -s 65536 -o 3584 "$uri"`)
+	// Odd offsets and lengths, across the boundaries of blocks and of buffers.
+	c.mustServe(`
+		q() { qemu-io -f raw "$@" "$uri" | tee /dev/stderr | grep -qiE "fail|error|unable" && exit 1; :; }
+		q -c "write -P 0x11 0 1M" -c "write -P 0x22 1 1" -c "write -P 0x33 511 2" \
+		  -c "write -P 0x44 4095 4099" -c "write -P 0x55 262143 262147" -c "flush" \
+		  -c "read -P 0x11 0 1" -c "read -P 0x22 1 1" -c "read -P 0x11 2 509" \
+		  -c "read -P 0x33 511 2" -c "read -P 0x11 513 3582" -c "read -P 0x44 4095 4099" \
+		  -c "read -P 0x11 8194 253949" -c "read -P 0x55 262143 262147" \
+		  -c "read -P 0x11 524290 524286"
+		q -c "write -z 4097 8191" -c "read -P 0 4097 8191" -c "read -P 0x44 4096 1" \
+		  -c "read -P 0x11 12288 1" -c "write -f -P 0x66 12345 54321" \
+		  -c "read -P 0x66 12345 54321" -c "write -z -u 1M 1M" -c "read -P 0 1M 1M" \
+		  -c "discard 2M 1M" -c "write -P 0x77 33554431 33554431" \
+		  -c "read -P 0x77 33554431 33554431"`)
+}
+
+func TestFIOVerifiesTheExport(t *testing.T) {
+	requireTools(t, "fio")
+	c, _ := nbdChain(t, "64MiB")
+	c.mustServe(fioVerify("--bsrange=512-128k", "--blockalign=512", "--size=48m"))
+	c.mustServe(fioVerify("--bs=1000", "--size=4000000")) // no block is written as a whole
+}
+
+// fioVerify returns a command that writes and verifies at random.
+func fioVerify(flags ...string) string {
+	return `fio --name=verify --ioengine=nbd --uri="$uri" --rw=randrw --iodepth=32 ` +
+		`--verify=crc32c --verify_fatal=1 --do_verify=1 --verify_backlog=512 --randrepeat=0 ` +
+		`--minimal ` + strings.Join(flags, " ")
+}
+
+func TestNBDKitForwardsTheExport(t *testing.T) {
+	requireTools(t, "nbdkit", "nbdcopy")
+	c, file := nbdChain(t, "32MiB")
+	writeFile(t, filepath.Join(c.dir, "data"), someContent(32<<20))
+	c.mustServe(`nbdkit --exit-with-parent -U - nbd uri="$uri" \
+		--run 'nbdcopy data "$uri" && nbdcopy "$uri" copy'; cmp data copy`)
+	content := readFile(t, file)
+	if string(content) != string(someContent(32<<20)) {
+		t.Error("the volume's file differs from what was copied")
+	}
+}
+
+func TestFileSystemsSurviveTheTrip(t *testing.T) {
+	requireTools(t, "nbdcopy", "mke2fs", "e2fsck", "mkfs.xfs", "xfs_repair")
+	c, _ := nbdChain(t, "512MiB")
+	c.mustServe(`
+		mkdir -p tree/d; head -c 3000000 /dev/urandom >tree/file; cp tree/file tree/d/again
+		truncate -s 256M ext4; mke2fs -q -t ext4 -d tree ext4
+		nbdcopy ext4 "$uri"; nbdcopy "$uri" back; truncate -s 256M back; cmp ext4 back
+		e2fsck -fn back
+		truncate -s 512M xfs; mkfs.xfs -q xfs
+		nbdcopy xfs "$uri"; nbdcopy "$uri" back; cmp xfs back; xfs_repair -n -f back`)
+}
+
+func TestTheGatewayServesMetricsAndStatus(t *testing.T) {
+	requireTools(t, "nbdinfo")
+	c, _ := nbdChain(t, "1MiB")
+	socket := filepath.Join(c.dir, "s")
+	p := c.initiator("nbd", "--socket", socket, "--metrics-listen", "127.0.0.1:0", "--print-uri")
+	p.awaitLog("serving NBD clients")
+	uri := strings.TrimSpace(p.stdout.String())
+	if output, err := exec.Command("nbdinfo", "--size", uri).CombinedOutput(); err != nil ||
+		strings.TrimSpace(string(output)) != "1048576" {
+		t.Fatalf("nbdinfo --size %s prints %s, error %v", uri, output, err)
+	}
+	c.awaitMetrics(p, `zc_relay_nbd_connections_total{export=""} 1`,
+		`zc_relay_nbd_connections{export=""} 0`, `zc_relay_nbd_size_bytes{export=""} 1.048576e+06`)
+	var status struct {
+		Schema  string
+		Exports []struct{ Bytes uint64 }
+	}
+	_, body := get(t, p, "/status")
+	if err := json.Unmarshal([]byte(body), &status); err != nil ||
+		status.Schema != "zc-relay.nbd-status/1" || status.Exports[0].Bytes != 1<<20 {
+		t.Errorf("status is %s, error %v", body, err)
+	}
+	p.terminate()
+	if _, err := os.Stat(socket); !os.IsNotExist(err) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+// nbdKills is how often target or relay are killed under load.
+var nbdKills = 4
+
+func TestNBDClientsNoticeNoKill(t *testing.T) {
+	requireTools(t, "fio")
+	c, _ := nbdChain(t, "32MiB")
+	p := c.gateway(`while [ ! -e stop ]; do ` + fioVerify("--bs=4k", "--size=24m") +
+		`; echo round; done; echo passed`)
+	p.awaitLog("NBD client connected")
+	for i := range nbdKills {
+		if i%2 == 0 {
+			c.relay.signal(syscall.SIGKILL)
+			c.relay.wait()
+			c.relay = c.startRelay("comch")
+		} else {
+			c.target.signal(syscall.SIGKILL)
+			c.target.wait()
+			c.startTarget()
+		}
+		eventually(t, fmt.Sprintf("the volume is reopened after %d kills", i+1), func() bool {
+			select {
+			case <-p.ended:
+				t.Fatalf("fio failed after %d kills", i+1)
+			default:
+			}
+			return strings.Count(p.stderr.String(), "volume reopened") > i
+		})
+		time.Sleep(50 * time.Millisecond) // IO between two kills
+	}
+	writeFile(t, filepath.Join(c.dir, "stop"), nil)
+	// fio does not flush, so the end of the gateway reports what a killed target may have lost.
+	p.wait()
+	if !strings.Contains(p.stdout.String(), "passed\n") {
+		t.Error("fio has failed")
+	}
+	t.Logf("%d kills, %d rounds of fio", nbdKills, strings.Count(p.stdout.String(), "round\n"))
+}
+
+func TestAFlushReportsWhatAKilledTargetMayHaveLost(t *testing.T) {
+	requireTools(t, "qemu-io")
+	c, _ := nbdChain(t, "1MiB")
+	p := c.gateway(`mkfifo go end
+		(echo "write -P 1 0 4096"; cat go; echo flush) |
+			qemu-io -t writeback -f raw "$uri" || true
+		qemu-io -t writeback -f raw -c "write -P 2 0 4096" -c flush "$uri"; cat end`,
+		"--metrics-listen", "127.0.0.1:0")
+	const write = `zc_relay_nbd_requests_total{command="write",error="success",export=""} `
+	const flush = `zc_relay_nbd_requests_total{command="flush",error="`
+	c.awaitMetrics(p, write+"1")
+	c.target.signal(syscall.SIGKILL)
+	c.target.wait()
+	c.startTarget()
+	p.awaitLog("volume reopened")
+	writeFile(t, filepath.Join(c.dir, "go"), nil)
+	c.awaitMetrics(p, flush+`EIO",export=""} 1`, write+"2")
+	writeFile(t, filepath.Join(c.dir, "end"), nil)
+	if code := p.wait(); code != 0 { // the second client's flush has succeeded
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestTheLossOfAMemoryVolumeEndsTheExport(t *testing.T) {
+	c := startChain(t, "ram=memory:1MiB")
+	p := c.gateway("exec sleep 1000")
+	p.awaitLog("serving NBD clients")
+	c.target.signal(syscall.SIGKILL)
+	c.target.wait()
+	c.startTarget()
+	if code := p.wait(); code != 1 || !strings.Contains(p.stderr.String(), "different volume") {
+		t.Errorf("exit code %d", code)
+	}
+}
