@@ -182,6 +182,27 @@ expect "the new version runs" grep -q '^zc-relay 1\.0\.1' <("/proc/$(main_pid zc
 client get --length 3000000 /tmp/zc/copy
 expect "the volume keeps its content" cmp /tmp/original /tmp/zc/copy
 
+step "NBD gateway"
+cat >/etc/zc-relay/nbd/test.conf <<'CONF'
+OPTIONS=--emulated-dir /run/zc-relay/comch --metrics-listen 127.0.0.1:9473
+CONF
+systemctl start zc-relay-nbd@test # returns when the gateway is ready
+expect "the gateway listens" test -S /run/zc-relay-nbd/test/socket
+expect "the gateway runs as the user of clients" \
+    [ "$(stat -c %U /run/zc-relay-nbd/test/socket)" = zc-relay-client ]
+if command -v nbdinfo >/dev/null; then
+    expect "a client sees the export" nbdinfo "nbd+unix:///?socket=/run/zc-relay-nbd/test/socket"
+fi
+systemctl stop zc-relay-nbd@test
+expect "the gateway ends well" is_property zc-relay-nbd@test Result success
+systemctl start zc-relay-nbd@test.socket
+if command -v nbdinfo >/dev/null; then
+    expect "the first client starts the gateway" \
+        nbdinfo "nbd+unix:///?socket=/run/zc-relay-nbd-test.socket"
+fi
+systemctl stop zc-relay-nbd@test.socket zc-relay-nbd@test
+rm /etc/zc-relay/nbd/test.conf
+
 step remove
 rm -r /etc/systemd/system/zc-relay*.service.d
 dpkg --remove "${packages[@]}"
