@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the emulation of libdoca for one architecture (amd64 or arm64) as a shared library, under
-# the names of all DOCA libraries, with its headers and pkg-config files. Needs a C compiler for it.
+# the names of all DOCA libraries, with its headers, pkg-config files, and a command, run, that runs
+# a program with it. Needs a C compiler for it.
 #
 # Usage: build-libdoca.sh ARCHITECTURE DIRECTORY [PREFIX]
 #
@@ -69,3 +70,17 @@ Cflags: -I\${includedir}
 Libs: -L\${libdir} -l:libdoca_$name.so.2
 END
 done
+
+# A command that runs a program with the library.
+cat >"$directory/run" <<END
+#!/bin/sh
+# Runs a program that is written for DOCA with the emulation of libdoca.
+set -e
+if [ \$# -eq 0 ]; then
+    echo "usage: \$0 PROGRAM [ARGUMENT...]" >&2
+    exit 2
+fi
+export LD_LIBRARY_PATH="$prefix/lib\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}"
+exec "\$@"
+END
+chmod +x "$directory/run"

@@ -57,5 +57,11 @@ for PACKAGE_ARCH in "${architectures[@]}"; do
                 --packager "$packager" --target "$directory/"
         done
     done
+    scripts/build-libdoca.sh "$PACKAGE_ARCH" dist/stage/libdoca /usr/lib/zc-relay-libdoca
+    mv dist/stage/libdoca/run dist/stage/zc-relay-libdoca
+    for packager in deb rpm; do
+        dist/manual/bin/nfpm package --config deploy/packages/zc-relay-libdoca.yaml \
+            --packager "$packager" --target "$directory/"
+    done
 done
 rm -rf dist/stage dist/manual

@@ -6,7 +6,7 @@ share=/run/share
 export DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin
 daemons=(zc-relay-target zc-relay)
 programs=("${daemons[@]}" zc-relay-initiator dma-copy)
-packages=("${daemons[@]}" zc-relay-initiator zc-relay-dma-copy)
+packages=("${daemons[@]}" zc-relay-initiator zc-relay-dma-copy zc-relay-libdoca)
 
 step() { printf '=== %s\n' "$*"; }
 fail() {
@@ -139,6 +139,28 @@ done
 expect "what verbs lacks is named" provider rdma verbs 'absent .*install libibverbs1 and librdmacm1'
 for library in "${libraries[@]}"; do mv "$library.hidden" "$library"; done
 expect "verbs is back" provider rdma verbs 'built in +no device'
+
+step 'a program for DOCA'
+cat >/tmp/devices.c <<'END'
+#include <doca_dev.h>
+
+int main(void)
+{
+	struct doca_devinfo **list;
+	uint32_t count;
+
+	return doca_devinfo_create_list(&list, &count) == DOCA_SUCCESS ? (int)count : 100;
+}
+END
+flags() { # VARIABLE, as pkg-config does
+    sed -En "s|^$1: ||p" /usr/lib/zc-relay-libdoca/lib/pkgconfig/doca-common.pc |
+        sed 's|\${libdir}|/usr/lib/zc-relay-libdoca/lib|; s|\${includedir}|/usr/lib/zc-relay-libdoca/include|'
+}
+# shellcheck disable=SC2046
+gcc -o /tmp/devices /tmp/devices.c $(flags Cflags) $(flags Libs)
+! /tmp/devices 2>/dev/null || fail "the linker finds the emulation by itself"
+expect "a program for DOCA finds both devices" [ "$(zc-relay-libdoca /tmp/devices || echo $?)" = 2 ]
+expect "doca is still absent for our programs" provider comch doca 'absent +.+'
 
 step start
 systemctl enable --now "${daemons[@]}"
