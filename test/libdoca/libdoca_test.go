@@ -219,7 +219,7 @@ func checkMisuse(t *testing.T, process, output string) {
 
 // programs holds the programs whose tests are run as two processes.
 var programs = []string{"rules_channel", "rules_memory", "rules_rdma", "fast_path", "rdma",
-	"argp", "misuse", "memory", "teardown"}
+	"argp", "misuse", "memory", "teardown", "versions"}
 
 func TestPrograms(t *testing.T) {
 	for _, c := range toolchains {
