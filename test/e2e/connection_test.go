@@ -35,7 +35,7 @@ func TestRDMAConnectionsUseTheConfiguredAddresses(t *testing.T) {
 
 func TestAnRDMAAddressThatCannotBeUsedIsExplained(t *testing.T) {
 	for _, test := range []struct{ address, says string }{
-		{"mlx5_0", `"mlx5_0" for "--rdma-address" flag: must be an IP address`},
+		{"mlx5_0", `--rdma-address "mlx5_0": must be an IP address`},
 		// TEST-NET-3 (RFC 5737) belongs to nobody
 		{"203.0.113.77", "open RDMA device at 203.0.113.77"},
 		{"0.0.0.0", "not an address that the target can connect to"},
