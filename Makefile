@@ -72,14 +72,15 @@ test-siw: ## Test iWARP against the Linux kernel's own, in a small VM (Debian, Q
 	test/siw/run.sh
 
 # Packages whose unit tests also run on arm64.
-ARM64_PACKAGES := ./internal/prefetch ./pkg/iomsg ./pkg/controlmsg ./pkg/rdma/iwarp ./pkg/comch/emulated ./pkg/dma/software
+ARM64_PACKAGES := ./internal/prefetch ./pkg/iomsg ./pkg/controlmsg ./pkg/rdma/iwarp ./pkg/comch/emulated ./pkg/dma/software \
+	./pkg/doca ./pkg/dma/doca ./pkg/comch/doca
 
 .PHONY: test-verbs
 test-verbs: ## Test the verbs provider on Soft-RoCE and siw, in a small VM (Debian, QEMU)
 	test/verbs/run.sh
 
 .PHONY: test-arm64
-test-arm64: ## Run unit tests built for linux/arm64 under qemu-user
+test-arm64: ## Run unit tests built for linux/arm64 under qemu-user (qemu-user-static, gcc for arm64)
 	scripts/test-arm64.sh $(ARM64_PACKAGES)
 
 .PHONY: lint

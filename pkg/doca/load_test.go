@@ -3,6 +3,7 @@
 package doca
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -28,7 +29,7 @@ type stub struct {
 // build compiles the stub with the C compiler and returns its directory.
 func (s stub) build(t *testing.T) string {
 	t.Helper()
-	compiler, err := exec.LookPath("cc")
+	compiler, err := exec.LookPath(cmp.Or(os.Getenv("CC"), "cc"))
 	if err != nil {
 		t.Skip("no C compiler")
 	}
