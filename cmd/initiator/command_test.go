@@ -151,6 +151,7 @@ func TestWrongCallsAreUsageErrorsAndAskNoRelay(t *testing.T) {
 		"bench --rw read --output xml", "bench --rw read --runtime 0s",
 		"bench --rw read --storage-plain-content /no/such/file",
 		"bench --rw read --control-timeout 0s", "bench --rw read --io-timeout -1s",
+		"bench --rw read --comch-wait sometimes",
 		"bench --rw read --log-level shouting",
 		"bench --rw read --comch-provider pigeon",
 		"bench --rw read --length 0", "verify --length 0", "verify --offset 4096 --length 0B",

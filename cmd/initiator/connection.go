@@ -37,6 +37,7 @@ type connectionFlags struct {
 	channelName    string
 	provider       string
 	emulatedDir    string
+	wait           string // "auto" or "never"
 	controlTimeout time.Duration
 	ioTimeout      time.Duration
 	logging        logging.Options
@@ -51,6 +52,8 @@ func (c *connectionFlags) add(f *pflag.FlagSet) {
 		"Comch provider: emulated or doca")
 	f.StringVar(&c.emulatedDir, "emulated-dir", "", `directory of the emulated Comch (default "`+
 		emulated.DefaultDirectory()+`")`)
+	f.StringVar(&c.wait, "comch-wait", "auto", "doca: whether threads sleep until the device "+
+		"wakes them (auto, if it can) or look for work every now and then (never)")
 	c.controlTimeout = client.DefaultControlTimeout
 	f.Var((*argp.Timeout)(&c.controlTimeout), "control-timeout",
 		"timeout for connecting, for each step of closing, and for outstanding requests at the end")
@@ -93,12 +96,16 @@ func (c *connectionFlags) complete(config *client.Config) error {
 		return program.Usagef("--control-timeout %v and --io-timeout %v must be positive", c.controlTimeout,
 			c.ioTimeout)
 	}
+	if c.wait != "auto" && c.wait != "never" {
+		return program.Usagef("--comch-wait %q is neither auto nor never", c.wait)
+	}
 	logger, _, err := logging.New("initiator", c.logging)
 	if err != nil {
 		return program.Usage(err)
 	}
 	provider, err := providers.Comch(c.provider,
-		providers.ComchOptions{Directory: c.emulatedDir, Logger: logger})
+		providers.ComchOptions{Directory: c.emulatedDir, NeverWait: c.wait == "never",
+			Logger: logger})
 	if err != nil {
 		return program.Usage(err)
 	}

@@ -37,10 +37,13 @@ func newDoctorCommand() *cobra.Command {
 func describeRelay(o *doctor.Options, c *config.Relay) error {
 	o.Doca = c.Comch.Provider == "doca"
 	o.OpenComch = func() (comch.Provider, error) {
-		return providers.Comch(c.Comch.Provider, providers.ComchOptions{
-			Directory: c.Comch.Directory, RingMemory: c.Limits.RingMemory, Logger: zap.NewNop()})
+		options := c.Comch.Options()
+		options.RingMemory, options.Logger = c.Limits.RingMemory, zap.NewNop()
+		return providers.Comch(c.Comch.Provider, options)
 	}
-	o.OpenDMA = func() (dma.Provider, error) { return providers.StagingDMA(c.Comch.Provider) }
+	o.OpenDMA = func() (dma.Provider, error) {
+		return providers.StagingDMA(c.Comch.Provider, c.Comch.Options().NeverWait)
+	}
 	var cpus []int
 	for i := range c.Channels {
 		channel := &c.Channels[i]

@@ -106,12 +106,13 @@ func serve(ctx context.Context, env *service.Environment, c *config.Relay, from 
 	for i := range c.Channels {
 		env.WarnOfPlainText(c.Channels[i].Target.Addr())
 	}
-	comch, err := providers.Comch(c.Comch.Provider, providers.ComchOptions{
-		Directory: c.Comch.Directory, RingMemory: c.Limits.RingMemory, Logger: env.Log})
+	options := c.Comch.Options()
+	options.RingMemory, options.Logger = c.Limits.RingMemory, env.Log
+	comch, err := providers.Comch(c.Comch.Provider, options)
 	if err != nil {
 		return program.Usage(err)
 	}
-	dma, err := providers.StagingDMA(c.Comch.Provider)
+	dma, err := providers.StagingDMA(c.Comch.Provider, options.NeverWait)
 	if err != nil {
 		return program.Usage(err)
 	}

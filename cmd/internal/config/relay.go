@@ -36,6 +36,12 @@ type Relay struct {
 type Comch struct {
 	Provider  string
 	Directory string
+	Wait      string // "auto" or "never"
+}
+
+// Options returns the options of the provider, without a logger.
+func (c *Comch) Options() providers.ComchOptions {
+	return providers.ComchOptions{Directory: c.Directory, NeverWait: c.Wait == "never"}
 }
 
 // RelayLimits holds the limits of all channels together.
@@ -48,7 +54,7 @@ type RelayLimits struct {
 func DefaultRelay() *Relay {
 	return &Relay{
 		Log: defaultLog(), Workers: defaultWorkers(), RDMA: defaultRDMA(),
-		Comch:    Comch{Provider: providers.DefaultComch},
+		Comch:    Comch{Provider: providers.DefaultComch, Wait: "auto"},
 		Control:  defaultControl(relay.DefaultControlTimeout),
 		Limits:   RelayLimits{Sessions: relay.DefaultMaxSessionsInAll, RingMemory: 512 << 20},
 		Shutdown: Shutdown{DrainTimeout: retry.Within(relay.DefaultDrainTimeout)},
@@ -80,6 +86,9 @@ func (c *Comch) describe(s section) {
 	s.value("directory", text(&c.Directory, nil),
 		"emulated: directory of the sockets; empty is /run/zc-relay/comch for root, or a directory of the user").
 		flagged("emulated-dir", "")
+	s.value("wait", choice(&c.Wait, "auto", "never"), "doca: whether threads sleep until the "+
+		"device wakes them (auto, if it can) or look for work every now and then (never)").
+		flagged("comch-wait", "")
 }
 
 func (c *RelayLimits) describe(s section) {

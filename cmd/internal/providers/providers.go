@@ -34,7 +34,10 @@ type ComchOptions struct {
 	Directory string
 	// RingMemory bounds the memory for messages of all its servers, in bytes; 0 means the default.
 	RingMemory uint64
-	Logger     *zap.Logger
+	// NeverWait makes the threads of the provider doca look for work every now and then, instead of
+	// sleeping until the device wakes them.
+	NeverWait bool
+	Logger    *zap.Logger
 }
 
 // Comch returns the Comch provider with the given name.
@@ -46,7 +49,8 @@ func Comch(name string, options ComchOptions) (comch.Provider, error) {
 			Limits: emulated.Limits{MaxAllRingBytes: int(options.RingMemory)}}), nil
 	case "doca":
 		loader, err := docaLoader(options.Directory)
-		return doca.New(doca.Options{Loader: loader, Logger: options.Logger}), err
+		return doca.New(doca.Options{Loader: loader, NeverWait: options.NeverWait,
+			Logger: options.Logger}), err
 	}
 	return nil, status.Errorf(status.InvalidValue, "comch provider %q is neither emulated nor doca",
 		name)
@@ -76,22 +80,26 @@ func RDMA(name string, options RDMAOptions) (rdma.Provider, error) {
 
 // DMA returns the DMA provider with the given name. options are for the software provider.
 func DMA(name string, options software.Options) (dma.Provider, error) {
-	startDOCALog(name)
 	switch name {
 	case "software":
 		return software.New(options), nil
 	case "doca":
-		loader, err := docaLoader("")
-		return dmadoca.New(dmadoca.Options{Loader: loader}), err
+		return docaDMA(false)
 	}
 	return nil, status.Errorf(status.InvalidValue, "dma provider %q is neither software nor doca",
 		name)
 }
 
+func docaDMA(neverWait bool) (dma.Provider, error) {
+	startDOCALog("doca")
+	loader, err := docaLoader("")
+	return dmadoca.New(dmadoca.Options{Loader: loader, NeverWait: neverWait}), err
+}
+
 // StagingDMA returns the DMA provider that reaches the memory of a Comch provider's clients.
-func StagingDMA(comchProvider string) (dma.Provider, error) {
+func StagingDMA(comchProvider string, neverWait bool) (dma.Provider, error) {
 	if comchProvider == "doca" {
-		return DMA("doca", software.Options{})
+		return docaDMA(neverWait)
 	}
 	return DMA("software", software.Options{AnyDevice: true, Inline: true})
 }

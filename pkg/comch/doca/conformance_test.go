@@ -97,6 +97,16 @@ func TestReleasesFrom29OnCarryMessages(t *testing.T) {
 	}
 }
 
+func TestAProviderThatNeverWaitsCarriesMessages(t *testing.T) {
+	provider := comchdoca.New(comchdoca.Options{Loader: emulate(t, libdoca.Config{}),
+		NeverWait: true})
+	c, err := provider.Capabilities("")
+	if err != nil || c.CanWait {
+		t.Errorf("CanWait is %v, error %v", c.CanWait, err)
+	}
+	carryMessage(t, provider)
+}
+
 // carryMessage sends a message on the data path from a host to a DPU.
 func carryMessage(t *testing.T, provider comch.Provider) {
 	t.Helper()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +33,7 @@ type endpoint struct {
 	settings     settings
 	engine       *progress.Engine
 	stopped      chan struct{} // closed when the thread has ended
+	noKey        sync.Once     // guards a message that concerns all imports
 
 	// Only the thread uses the rest.
 

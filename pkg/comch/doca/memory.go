@@ -146,7 +146,9 @@ func (c *connection) ImportMemory(descriptor []byte) (*memory.Region, memory.Acc
 		return m.Close()
 	})
 	if err != nil {
-		c.endpoint.log.Warn("imported memory cannot be used for RDMA", zap.Error(err))
+		c.endpoint.noKey.Do(func() {
+			c.endpoint.log.Info("imported memory cannot be used for RDMA", zap.Error(err))
+		})
 	}
 	return region, access, nil
 }
