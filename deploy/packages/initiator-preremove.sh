@@ -1,0 +1,11 @@
+#!/bin/sh
+# dpkg passes "remove". rpm passes the number of versions that remain: 0 for a removal, otherwise an
+# upgrade.
+set -e
+case "$1" in
+remove | 0)
+    if [ -d /run/systemd/system ]; then
+        systemctl --quiet stop 'zc-relay-nbd@*.socket' 'zc-relay-nbd@*.service'
+    fi
+    ;;
+esac
