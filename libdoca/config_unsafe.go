@@ -69,6 +69,7 @@ const (
 // that a test can have the host and the DPU in one.
 type Device struct {
 	PCI       string // for instance "0000:03:00.0", or "03:00.0" for domain 0
+	Alias     string // another address that programs find it by, or ""
 	IBDevice  string // for instance "mlx5_0"
 	Interface string // for instance "p0"
 	IPv4      netip.Addr
@@ -320,6 +321,12 @@ func fillDevice(d *C.struct_emu_device, index int, config *Device, limits *Limit
 		d.role = C.EMU_ROLE_HOST
 	}
 	setText(d.pci[:], pci)
+	if config.Alias != "" {
+		if config.Alias, err = longPCI(config.Alias); err != nil {
+			return err
+		}
+		setText(d.alias[:], config.Alias)
+	}
 	setText(d.ibdev[:], config.IBDevice)
 	setText(d.iface[:], config.Interface)
 	if config.IPv4.Is4() {

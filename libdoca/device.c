@@ -181,7 +181,10 @@ doca_error_t emu_doca_devinfo_is_equal_pci_addr(const struct doca_devinfo *info,
 {
 	if (!EMU_IS(info, EMU_DEVINFO) || !EMU_HAS(pci_addr) || !EMU_HAS(is_equal))
 		return DOCA_ERROR_INVALID_VALUE;
-	return compare_pci(info->device->pci, pci_addr, is_equal, __func__);
+	if (compare_pci(info->device->pci, pci_addr, is_equal, __func__) != DOCA_SUCCESS)
+		return DOCA_ERROR_INVALID_VALUE;
+	*is_equal |= equal_pci(info->device->alias, pci_addr);
+	return DOCA_SUCCESS;
 }
 
 doca_error_t emu_doca_devinfo_get_ibdev_name(const struct doca_devinfo *info, char *name,

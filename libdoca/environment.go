@@ -50,6 +50,7 @@ type fileConfig struct {
 
 type fileDevice struct {
 	PCI          string            `yaml:"pci"`
+	Alias        string            `yaml:"alias"`
 	IBDevice     string            `yaml:"ibdev"`
 	Interface    string            `yaml:"iface"`
 	IPv4         string            `yaml:"ipv4"`
@@ -130,10 +131,9 @@ func ParseConfig(text []byte) (Config, error) {
 		return Config{}, err
 	}
 	if file.Devices == nil {
-		for _, device := range defaultDevices() {
-			if !hasRole || device.Role == role {
-				config.Devices = append(config.Devices, device)
-			}
+		config.Devices = defaultDevices()
+		if hasRole {
+			config.Devices = []Device{onlyDevice(role)}
 		}
 		return config, nil
 	}
@@ -148,12 +148,29 @@ func ParseConfig(text []byte) (Config, error) {
 	return config, nil
 }
 
+// onlyDevice returns the device of a machine that has one. Programs find it by the addresses of
+// both default devices: they differ in what they expect on which side.
+func onlyDevice(role Role) Device {
+	devices := defaultDevices()
+	device, other := devices[0], devices[1]
+	if role == Host {
+		device, other = other, device
+	}
+	device.Alias, device.IBDevice = other.PCI, devices[0].IBDevice
+	return device
+}
+
 // parse returns the device; role is that of the machine.
 func (d *fileDevice) parse(role Role) (Device, error) {
-	device := Device{IBDevice: d.IBDevice, Interface: d.Interface, Role: role}
+	device := Device{Alias: d.Alias, IBDevice: d.IBDevice, Interface: d.Interface, Role: role}
 	var err error
 	if device.PCI, err = longPCI(d.PCI); err != nil {
 		return Device{}, err
+	}
+	if d.Alias != "" {
+		if device.Alias, err = longPCI(d.Alias); err != nil {
+			return Device{}, err
+		}
 	}
 	if d.IPv4 != "" {
 		device.IPv4, err = netip.ParseAddr(d.IPv4)

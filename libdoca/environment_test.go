@@ -26,7 +26,7 @@ idle_sleep: 0s
 devices:
   - {pci: 03:00.0, ibdev: mlx5_0, iface: p0, representors: [{pci: b1:00.0, vuid: MT1}]}
   - {pci: "0000:03:00.1", ipv4: 192.0.2.8, sf: 4}
-  - {pci: b1:00.0, role: host}
+  - {pci: b1:00.0, role: host, alias: 3b:00.0}
 `
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ devices:
 				Representors: []libdoca.Representor{{PCI: "0000:b1:00.0", VUID: "MT1"}}},
 			{PCI: "0000:03:00.1", IPv4: netip.MustParseAddr("192.0.2.8"), Role: libdoca.DPU,
 				Type: libdoca.SubFunction, SFIndex: 4},
-			{PCI: "0000:b1:00.0", Role: libdoca.Host},
+			{PCI: "0000:b1:00.0", Alias: "0000:3b:00.0", Role: libdoca.Host},
 		},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -67,6 +67,10 @@ func TestARoleSelectsTheDefaultDevice(t *testing.T) {
 		var roles []libdoca.Role
 		for _, device := range config.Devices {
 			roles = append(roles, device.Role)
+		}
+		if len(want) == 1 && (config.Devices[0].Alias == "" ||
+			config.Devices[0].IBDevice != "mlx5_0") {
+			t.Errorf("%q: device %+v", text, config.Devices[0])
 		}
 		if !reflect.DeepEqual(roles, want) || config.IdleSleep != 20*time.Microsecond {
 			t.Errorf("%q: roles %v, idle sleep %v", text, roles, config.IdleSleep)

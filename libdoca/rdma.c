@@ -92,10 +92,15 @@ static doca_error_t check_length(const struct emu_rdma_task *task, const char *f
 	uint64_t length = task->src == NULL ? 0 : task->src->data_len;
 	bool is_event = task->event != NULL;
 
-	if (is_event ? (task->src != NULL ? length : room_of(task->dst)) < EVENT_SIZE
-		     : length > max_message_size) {
-		emu_misuse(function, "%llu bytes are not %s", (unsigned long long)length,
-			   is_event ? "8, the size of a sync event" : "at most 1 GiB");
+	if (is_event && (task->src != NULL ? length + room_of(task->src) : room_of(task->dst)) <
+				EVENT_SIZE) {
+		emu_misuse(function, "%s has no room for the 8 bytes of a sync event",
+			   task->src != NULL ? "src" : "dst");
+		return DOCA_ERROR_INVALID_VALUE;
+	}
+	if (length > max_message_size) {
+		emu_misuse(function, "%llu bytes are not at most 1 GiB",
+			   (unsigned long long)length);
 		return DOCA_ERROR_INVALID_VALUE;
 	}
 	if (!is_event && task->dst != NULL && length > room_of(task->dst)) {

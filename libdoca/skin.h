@@ -94,6 +94,7 @@ struct emu_device {
 	uint32_t index;
 	enum emu_role role;
 	char pci[DOCA_DEVINFO_PCI_ADDR_SIZE];
+	char alias[DOCA_DEVINFO_PCI_ADDR_SIZE]; /* another address that it is found by, or "" */
 	char ibdev[DOCA_DEVINFO_IBDEV_NAME_SIZE];
 	char iface[DOCA_DEVINFO_IFACE_NAME_SIZE];
 	uint8_t ipv4[DOCA_DEVINFO_IPV4_ADDR_SIZE];

@@ -224,6 +224,9 @@ var programs = []string{"rules_channel", "rules_memory", "rules_rdma", "fast_pat
 func TestPrograms(t *testing.T) {
 	for _, c := range toolchains {
 		t.Run(c.name, func(t *testing.T) {
+			if testing.Short() && c.name != "gcc" {
+				t.Skip("-short: one compiler is enough")
+			}
 			if _, err := exec.LookPath(c.compiler); err != nil {
 				t.Skipf("%v: install %s", err, c.compiler)
 			}

@@ -143,6 +143,12 @@ static void devices(void)
 		CHECK(equal && ibdev[0] != '\0' && iface[0] != '\0');
 		OK(doca_devinfo_is_equal_pci_addr(list[i], is_dpu ? "03:00.0" : "b1:00.0", &equal));
 		found += equal;
+		/* The only device of a machine is found by the other side's address, too. */
+		OK(doca_devinfo_is_equal_pci_addr(list[i], is_dpu ? "0000:b1:00.0" : "03:00.0",
+						  &equal));
+		CHECK(equal);
+		OK(doca_devinfo_is_equal_pci_addr(list[i], "3b:00.0", &equal));
+		CHECK(!equal);
 	}
 	CHECK(found == 1);
 	OK(doca_devinfo_destroy_list(list));
