@@ -126,7 +126,7 @@ sessions() {
     for _ in $(seq $(($2 / 4))); do
         runs=()
         for _ in $(seq 4); do
-            initiator bench --control-timeout 60s --rw write --block-size 4KiB --queues 2 \
+            initiator bench --control-timeout 60s --overwrite --rw write --block-size 4KiB --queues 2 \
                 --queue-depth 8 --warmup 0s --run-limit-operation-count 16 >/dev/null &
             runs+=($!)
         done
