@@ -140,8 +140,8 @@ func (w *worker) submitRequest(op *operation) error {
 	}
 	err := w.queue.Submit(&w.request)
 	w.noticeRestart()
-	defer w.losses.flushes.Add(1) // before its result can arrive
-	if errors.Is(err, client.ErrWritesLost) {
+	defer w.losses.flushes.Add(1)              // before its result can arrive
+	for errors.Is(err, client.ErrWritesLost) { // once for each loss; another may follow at once
 		w.tally.lossesReported++
 		w.losses.due = false
 		err = w.queue.Submit(&w.request)

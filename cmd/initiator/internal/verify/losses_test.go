@@ -105,6 +105,34 @@ func TestRestartsAreNoErrorsWhateverIsLostAsLongAsItIsTold(t *testing.T) {
 	})
 }
 
+// lossAfterLoss is a queue whose first flush reports several losses, one after the other.
+type lossAfterLoss struct {
+	*queuetest.Queue
+	losses int
+}
+
+func (q *lossAfterLoss) Submit(r *client.Request) error {
+	if r.Type == iomsg.Flush && q.losses > 0 {
+		q.losses--
+		return client.ErrWritesLost
+	}
+	return q.Queue.Submit(r)
+}
+
+func TestSeveralLossesInARowAreReported(t *testing.T) {
+	p := testParameters()
+	p.Queues = 1
+	v := newVolatileVolume(&p, 5)
+	v.every = 1 << 30 // no restarts
+	config := configOf(t, p, v.Volume)
+	config.Reconnect = true
+	config.Queues = []Queue{&lossAfterLoss{Queue: v.Queue(0), losses: 3}}
+	result, err := Run(context.Background(), config)
+	if err != nil || result.LossesReported != 3 {
+		t.Errorf("error %v, result %+v", err, result)
+	}
+}
+
 func TestLostBlocksAreCounted(t *testing.T) {
 	p := testParameters()
 	p.Passes = 10
