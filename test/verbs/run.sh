@@ -30,5 +30,5 @@ go build -tags docaemulation -o "$work/emulation/" ./cmd/...
 go test -c -o "$work/verbs.test" ./pkg/rdma/verbs
 go test -c -o "$work/e2e.test" ./test/e2e
 cp "$here"/guest.sh "$here"/chain.sh "$work/"
-RDMA_VM_SIW=yes test/siw/rdma-vm.sh --share "$work" --mem 1536 --timeout 3600 -- \
+RDMA_VM_SIW=yes test/siw/rdma-vm.sh --share "$work" --mem 3072 --timeout 3600 -- \
     bash "$work/guest.sh" "$work"
