@@ -171,6 +171,16 @@ func (x *exports) choose(s *session, name string) (*export, Access, error) {
 	return e, access, nil
 }
 
+// chosen returns the name of the volume that s has chosen, or "" if it has chosen none.
+func (x *exports) chosen(s *session) string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if o := x.sessions[s]; o != nil {
+		return o.export.name
+	}
+	return ""
+}
+
 // volumesTold is the most names of volumes in an error.
 const volumesTold = 8
 

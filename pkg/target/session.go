@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -28,7 +27,6 @@ type session struct {
 
 	id     uint64
 	opened time.Time
-	name   atomic.Pointer[string] // of the volume; nil until it has been opened
 	target *Target
 	log    *zap.Logger
 	relay  *controlmsg.Responder
@@ -125,7 +123,6 @@ func (s *session) OpenVolume(
 	}
 	s.opening.Stop()
 	s.export, s.access = e, access
-	s.name.Store(&m.Volume)
 	reply := s.describeVolume()
 	reply.Sessions, reply.Holder = s.target.exports.describe(e)
 	return reply, nil

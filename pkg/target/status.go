@@ -23,10 +23,8 @@ func (t *Target) OpenSessions() []SessionStatus {
 	sessions := t.admission.open()
 	all := make([]SessionStatus, len(sessions))
 	for i, s := range sessions {
-		all[i] = SessionStatus{ID: s.id, Opened: s.opened, Relay: s.peer}
-		if name := s.name.Load(); name != nil {
-			all[i].Volume = *name
-		}
+		all[i] = SessionStatus{ID: s.id, Opened: s.opened, Relay: s.peer,
+			Volume: t.exports.chosen(s)}
 		s.mu.Lock()
 		all[i].Queues = len(s.lanes)
 		s.mu.Unlock()
