@@ -130,8 +130,7 @@ func (v *Volume) attempt(number uint64) (*session, error) {
 	defer cancel()
 	connection, err := connect(ctx, &v.config)
 	if err != nil {
-		return nil, fmt.Errorf("connect to channel %q on device %q: %w", v.config.ChannelName,
-			v.config.Device, err)
+		return nil, err
 	}
 	return v.openSession(v.ctx, deadline, connection, number)
 }

@@ -112,8 +112,7 @@ func Open(ctx context.Context, config Config) (*Volume, error) {
 	defer cancel()
 	connection, err := connectWithRetry(opening, &config)
 	if err != nil {
-		return nil, fmt.Errorf("connect to channel %q on device %q: %w",
-			config.ChannelName, config.Device, err)
+		return nil, err
 	}
 	v := &Volume{config: config, done: make(chan struct{}), changed: make(chan struct{})}
 	v.ctx, v.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -133,8 +132,7 @@ func Describe(ctx context.Context, config Config) (Info, error) {
 	defer cancel()
 	connection, err := connectWithRetry(ctx, &config)
 	if err != nil {
-		return Info{}, fmt.Errorf("connect to channel %q on device %q: %w",
-			config.ChannelName, config.Device, err)
+		return Info{}, err
 	}
 	s := newSession(&Volume{config: config}, connection, 1)
 	if _, err = s.describe(ctx); err == nil {
@@ -164,8 +162,13 @@ func connectWithRetry(ctx context.Context, config *Config) (comch.Connection, er
 }
 
 func connect(ctx context.Context, config *Config) (comch.Connection, error) {
-	return config.Provider.Connect(ctx,
+	connection, err := config.Provider.Connect(ctx,
 		comch.ClientConfig{Device: config.Device, Name: config.ChannelName})
+	if err != nil {
+		return nil, fmt.Errorf("connect to channel %q on device %q: %w", config.ChannelName,
+			config.Device, err)
+	}
+	return connection, nil
 }
 
 // open opens the first session, which determines the queues, and starts the background goroutines.
