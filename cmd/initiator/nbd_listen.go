@@ -38,7 +38,7 @@ func (l *nbdListenFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&l.address, "listen", "",
 		"listen on this ADDRESS:PORT; needs TLS unless the address is a loopback address")
 	f.BoolVar(&l.plainText, "plain-text", false,
-		"listen without TLS on any address: whoever reaches it can read and write the volume")
+		"listen without TLS on any address: anyone who can connect can read and write the volume")
 	f.StringArrayVar(&l.users, "allow-user", nil,
 		"let this user, by name or number, connect to the Unix socket, besides root and the user "+
 			"of this program; repeatable")
@@ -125,7 +125,7 @@ type nbdPlaces struct {
 	directory string // to remove in the end; "" for none
 }
 
-// open listens. A gateway that only runs a command listens on a socket in a directory of its own.
+// open listens. A gateway that only runs a command listens on a socket in a new private directory.
 func (l *nbdListenFlags) open(runsCommand bool) (*nbdPlaces, error) {
 	p := &nbdPlaces{}
 	var err error

@@ -50,7 +50,7 @@ type transferReport struct {
 	Operation  string              `json:"operation"` // "put" or "get"
 	File       string              `json:"file"`
 	Connection document.Connection `json:"connection"`
-	// Offset is that of the first byte in the volume, Bytes the number of bytes that were moved.
+	// Offset is where the data begins in the volume, and Bytes how much was moved.
 	Offset         uint64          `json:"offset_bytes"`
 	Bytes          uint64          `json:"bytes"`
 	DurationNs     int64           `json:"duration_ns"`

@@ -3,7 +3,7 @@
 //
 // The protocol is that of the document "The NBD protocol" (doc/proto.md of the repository
 // NetworkBlockDevice/nbd). Comments name its sections. A Server negotiates in the fixed newstyle
-// with each client on a goroutine of its own, and then hands the connection to one of its workers:
+// with each client on a separate goroutine, and then hands the connection to one of its workers:
 // a thread that serves many connections without blocking, and receives data straight into the
 // memory of the disk and sends it straight from there.
 //

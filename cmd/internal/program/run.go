@@ -124,7 +124,7 @@ func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, 
 // CannotConnect gives err the exit code ExitConnect. CannotConnect(nil) is nil.
 func CannotConnect(err error) error { return WithExitCode(ExitConnect, err) }
 
-// WithExitCode gives err an exit code of its own. WithExitCode(code, nil) is nil.
+// WithExitCode gives err the exit code. WithExitCode(code, nil) is nil.
 func WithExitCode(code int, err error) error {
 	if err == nil {
 		return nil

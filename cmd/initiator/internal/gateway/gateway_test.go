@@ -107,7 +107,7 @@ func start(t testing.TB, e *gateway.Export, i int) *thread {
 	return th
 }
 
-// Completed passes the outcome to whoever waits for it.
+// Completed passes the outcome to the test that submitted the operation.
 func (th *thread) Completed(op *nbd.Operation) {
 	th.mu.Lock()
 	done := th.completed[op]

@@ -88,7 +88,7 @@ func (op *operation) prepare(s *session, command nbd.Command, flags nbd.CommandF
 	}
 }
 
-// isPartial reports whether the range contains only a part of its first or last block.
+// isPartial reports whether the range begins or ends within a block.
 func (op *operation) isPartial() bool {
 	return op.start != op.Offset || op.end != op.Offset+op.Length
 }
@@ -147,7 +147,7 @@ func (op *operation) next() bool {
 	return true
 }
 
-// setRange sets the request's range, and the position of its data in the buffer.
+// setRange sets the request's range of the volume, and where its data is in the buffer.
 func (op *operation) setRange(offset, length, memory uint64) {
 	op.request.Offset, op.request.Length = offset, uint32(length)
 	op.request.Memory = op.buffer + memory
