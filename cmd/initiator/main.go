@@ -9,12 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/verify"
 	"github.com/zc-relay/zc-relay/cmd/internal/argp"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/internal/report"
 	"github.com/zc-relay/zc-relay/pkg/client"
-	"github.com/zc-relay/zc-relay/pkg/progress"
 )
 
 func main() { program.Main(newCommand(openVolume, client.Describe)) }
@@ -129,16 +129,8 @@ type volume interface {
 	Close(ctx context.Context) error
 }
 
-// queue is the part of a client.Queue that the commands use.
-type queue interface {
-	Submit(request *client.Request) error
-	Flush()
-	Poll(results []client.Result) int
-	Attach(engine *progress.Engine) error
-	Detach(engine *progress.Engine)
-	WriteVerifier() uint64
-	SwitchMemory() []byte
-}
+// queue is the part of a client.Queue that the commands use; verify uses all of it.
+type queue = verify.Queue
 
 // clientVolume is a volume behind a relay.
 type clientVolume struct{ *client.Volume }

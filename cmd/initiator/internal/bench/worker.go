@@ -82,14 +82,7 @@ func difference(now, before progress.Stats) progress.Stats {
 }
 
 // Queue is the part of a client.Queue that a run uses.
-type Queue interface {
-	Submit(request *client.Request) error
-	Flush()
-	Poll(results []client.Result) int
-	Attach(engine *progress.Engine) error
-	Detach(engine *progress.Engine)
-	SwitchMemory() []byte
-}
+type Queue = supervisor.Queue
 
 // unlimited is a number of requests that no run reaches.
 const unlimited = ^uint64(0)
@@ -288,9 +281,7 @@ func (w *worker) submit(index uint32, nowNs int64) bool {
 	w.request.Tag = uint64(index)
 	err := w.queue.Submit(&w.request)
 	if errors.Is(err, client.ErrMemoryReplaced) {
-		former := w.buffers
-		w.buffers = w.queue.SwitchMemory()[w.memory:][:len(former)]
-		copy(w.buffers, former)
+		w.buffers = supervisor.MoveBuffers(w.queue, w.memory, w.buffers)
 		err = w.queue.Submit(&w.request)
 	}
 	w.reopening = errors.Is(err, client.ErrReopening)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/bits"
 
+	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -25,14 +26,7 @@ type Volume interface {
 }
 
 // Queue is the part of a client.Queue that a disk uses.
-type Queue interface {
-	Submit(request *client.Request) error
-	Flush()
-	Poll(results []client.Result) int
-	Attach(engine *progress.Engine) error
-	Detach(engine *progress.Engine)
-	SwitchMemory() []byte
-}
+type Queue = supervisor.Queue
 
 // Config configures an Export.
 type Config struct {

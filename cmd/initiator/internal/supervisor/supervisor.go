@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/zc-relay/zc-relay/internal/affinity"
+	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -81,6 +82,25 @@ func IsConnectionLost(code status.Code) bool {
 // CanRepeat reports whether a request that failed with code may succeed in the next session,
 // because its session ended before its outcome was known.
 func CanRepeat(code status.Code) bool { return IsConnectionLost(code) || code == status.TimeOut }
+
+// Queue is the part of a client.Queue that the thread of a run uses.
+type Queue interface {
+	Submit(request *client.Request) error
+	Flush()
+	Poll(results []client.Result) int
+	Attach(engine *progress.Engine) error
+	Detach(engine *progress.Engine)
+	SwitchMemory() []byte
+}
+
+// MoveBuffers makes a queue go over to the new data memory of its volume, which it demands by
+// client.ErrMemoryReplaced. It returns the place there of buffers that begin at an offset of the
+// memory, with their content.
+func MoveBuffers(queue Queue, offset uint64, buffers []byte) []byte {
+	moved := queue.SwitchMemory()[offset:][:len(buffers)]
+	copy(moved, buffers)
+	return moved
+}
 
 // Wait advances the stages until all threads have ended, and returns their errors. The end of ctx
 // starts the draining. Wait calls observe about once a second.

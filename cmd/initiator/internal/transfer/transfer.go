@@ -29,14 +29,7 @@ type Volume interface {
 }
 
 // Queue is the part of a client.Queue that a transfer uses.
-type Queue interface {
-	Submit(request *client.Request) error
-	Flush()
-	Poll(results []client.Result) int
-	Attach(engine *progress.Engine) error
-	Detach(engine *progress.Engine)
-	SwitchMemory() []byte
-}
+type Queue = supervisor.Queue
 
 // Config describes a transfer.
 type Config struct {
@@ -304,9 +297,7 @@ func (w *worker) submit(index uint64) bool {
 	}
 	err := w.queue.Submit(&w.request)
 	if errors.Is(err, client.ErrMemoryReplaced) {
-		former := w.buffers
-		w.buffers = w.queue.SwitchMemory()[w.memory:][:len(former)]
-		copy(w.buffers, former)
+		w.buffers = supervisor.MoveBuffers(w.queue, w.memory, w.buffers)
 		err = w.queue.Submit(&w.request)
 	}
 	w.reopening = errors.Is(err, client.ErrReopening)

@@ -14,13 +14,8 @@ import (
 
 // Queue is the part of a client.Queue that a run uses.
 type Queue interface {
-	Submit(request *client.Request) error
-	Flush()
-	Poll(results []client.Result) int
-	Attach(engine *progress.Engine) error
-	Detach(engine *progress.Engine)
+	supervisor.Queue
 	WriteVerifier() uint64
-	SwitchMemory() []byte
 }
 
 // The stages of a run.
@@ -213,9 +208,7 @@ func (w *worker) checkPoison(index uint32) {
 // switchMemory goes over to new memory, with the data of the operations that are to be repeated.
 func (w *worker) switchMemory() {
 	w.checkFree()
-	former := w.buffers
-	w.buffers = w.queue.SwitchMemory()[w.memory:][:len(former)]
-	copy(w.buffers, former)
+	w.buffers = supervisor.MoveBuffers(w.queue, w.memory, w.buffers)
 	clear(w.kept)
 	for _, index := range w.free {
 		copy(w.buffer(index), w.poison)
