@@ -5,7 +5,6 @@
 # build), and the Debian packages e2fsprogs, libnbd-bin, and qemu-utils.
 set -euo pipefail
 
-bin=$(cd "$(dirname "${BASH_SOURCE[0]}")/../bin" && pwd)
 export PATH=$PATH:/usr/sbin:/sbin
 for tool in mke2fs e2fsck debugfs nbdinfo nbdcopy qemu-img; do
     command -v "$tool" >/dev/null || {
@@ -13,36 +12,8 @@ for tool in mke2fs e2fsck debugfs nbdinfo nbdcopy qemu-img; do
         exit 1
     }
 done
-work=$(mktemp -d "${TMPDIR:-/tmp}/zc-relay-demo-disk.XXXXXX")
-target= relay=
-
-finish() {
-    local code=$?
-    trap - EXIT
-    for process in $relay $target; do
-        kill -TERM "$process" 2>/dev/null || true
-        wait "$process" || code=1
-    done
-    if [ "$code" != 0 ]; then
-        echo "the demo failed; last lines of the logs:" >&2
-        tail -n 20 "$work"/*.log >&2 || true
-    fi
-    rm -rf -- "$work"
-    exit "$code"
-}
-trap finish EXIT
-
-"$bin/target" --listen-address 127.0.0.1 --listen-port 0 --address-file "$work/target.address" \
-    --volume "disk=file:$work/volume.img,size=1GiB" 2>"$work/target.log" &
-target=$!
-for _ in $(seq 200); do
-    [ -s "$work/target.address" ] && break
-    kill -0 "$target"
-    sleep 0.05
-done
-"$bin/zc-relay" run --storage-server "$(cat "$work/target.address")" --volume disk \
-    --emulated-dir "$work/comch" 2>"$work/relay.log" &
-relay=$!
+. "$(dirname "${BASH_SOURCE[0]}")/demo-chain.sh"
+start_chain disk 1GiB
 
 cat >"$work/session.sh" <<'SESSION'
 set -euo pipefail

@@ -4,41 +4,13 @@
 # and runs a short benchmark. Exits 0 only if everything succeeds. Needs bin/ (make build).
 set -euo pipefail
 
-bin=$(cd "$(dirname "${BASH_SOURCE[0]}")/../bin" && pwd)
-work=$(mktemp -d "${TMPDIR:-/tmp}/zc-relay-demo.XXXXXX")
+. "$(dirname "${BASH_SOURCE[0]}")/demo-chain.sh"
 size=$((64 << 20))
-target= relay=
-
-finish() {
-    local code=$?
-    trap - EXIT
-    for process in $relay $target; do
-        kill -TERM "$process" 2>/dev/null || true
-        wait "$process" || code=1
-    done
-    if [ "$code" != 0 ]; then
-        echo "the demo failed; last lines of the logs:" >&2
-        tail -n 20 "$work"/*.log >&2 || true
-    fi
-    rm -rf -- "$work"
-    exit "$code"
-}
-trap finish EXIT
 
 step() { printf '\n== %s\n' "$*"; }
 
 step "starting target and relay"
-"$bin/target" --listen-address 127.0.0.1 --listen-port 0 --address-file "$work/target.address" \
-    --volume "demo=file:$work/volume.img,size=$size" 2>"$work/target.log" &
-target=$!
-for _ in $(seq 200); do
-    [ -s "$work/target.address" ] && break
-    kill -0 "$target"
-    sleep 0.05
-done
-"$bin/zc-relay" run --storage-server "$(cat "$work/target.address")" --volume demo \
-    --emulated-dir "$work/comch" 2>"$work/relay.log" &
-relay=$!
+start_chain demo $size
 
 initiator() { "$bin/initiator" "$@" --emulated-dir "$work/comch"; }
 
