@@ -10,25 +10,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 architecture=$1 directory=$2
 shift 2
-newest_allowed=2.34
-
-case $architecture in
-amd64) triple=x86_64-linux-gnu ;;
-arm64) triple=aarch64-linux-gnu ;;
-*)
-    echo "build-hardware: unknown architecture $architecture: use amd64 or arm64" >&2
-    exit 2
-    ;;
-esac
-compiler=${CC:-gcc}
-[ "$architecture" = "$(go env GOHOSTARCH)" ] || compiler=$triple-gcc
-for tool in "$compiler" readelf; do
-    command -v "$tool" >/dev/null || {
-        echo "build-hardware: found no $tool; run: apt-get install gcc binutils libc6-dev" \
-            "gcc-${triple//_/-} libc6-dev-$architecture-cross" >&2
-        exit 1
-    }
-done
+. scripts/cross-compiler.sh
+choose_compiler "$architecture"
 
 # Without the tags, cgo would hand names of hosts and users to libc, unlike in the portable build.
 mkdir -p "$directory"
@@ -39,16 +22,13 @@ for program in cmd/*/main.go; do
     program=$directory/$(basename "$(dirname "$program")")
     foreign=$(readelf --wide --dynamic "$program" | sed -n 's/.*(NEEDED).*\[\(.*\)\]$/\1/p' |
         grep -vx -e libc.so.6 -e 'ld-linux.*' || true)
-    newest=$(readelf --wide --version-info "$program" | grep -o 'GLIBC_[0-9][0-9.]*' | sort -Vu |
-        tail -n 1)
-    newest=${newest#GLIBC_}
+    newest=$(newest_glibc "$program")
     if [ -n "$foreign" ]; then
         echo "build-hardware: $program links ${foreign//$'\n'/, }: load it with dlopen" >&2
         exit 1
     fi
     # A program that needs no libc at all lacks the providers.
-    if [ -z "$newest" ] ||
-        [ "$(printf '%s\n' "$newest" $newest_allowed | sort -V | tail -n 1)" != $newest_allowed ]; then
+    if [ -z "$newest" ] || ! is_allowed "$newest"; then
         echo "build-hardware: $program needs glibc ${newest:-none}, not at most $newest_allowed:" \
             "build on an older distribution, or find the function with readelf --version-info" >&2
         exit 1

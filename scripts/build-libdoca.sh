@@ -12,26 +12,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 architecture=$1 directory=$2
 prefix=${3:-$(realpath -m "$directory")}
 libraries=(common comch rdma dma argp compress erasure_coding)
-newest_allowed=2.34
 version=3.3.0 # what pkg-config answers
 
-case $architecture in
-amd64) triple=x86_64-linux-gnu ;;
-arm64) triple=aarch64-linux-gnu ;;
-*)
-    echo "build-libdoca: unknown architecture $architecture: use amd64 or arm64" >&2
-    exit 2
-    ;;
-esac
-compiler=${CC:-gcc}
-[ "$architecture" = "$(go env GOHOSTARCH)" ] || compiler=$triple-gcc
-for tool in "$compiler" readelf; do
-    command -v "$tool" >/dev/null || {
-        echo "build-libdoca: found no $tool; run: apt-get install gcc binutils libc6-dev" \
-            "gcc-${triple//_/-} libc6-dev-$architecture-cross" >&2
-        exit 1
-    }
-done
+. scripts/cross-compiler.sh
+choose_compiler "$architecture"
 
 rm -rf "$directory"
 mkdir -p "$directory/lib/pkgconfig" "$directory/include"
@@ -43,9 +27,8 @@ CGO_ENABLED=1 GOOS=linux GOARCH=$architecture CC=$compiler \
     -ldflags "-s -w -extldflags '-Wl,--version-script=$PWD/libdoca/shared/versions.map -Wl,-z,nodelete'" \
     -o "$library" ./libdoca/shared
 rm -f "${library%.so}.h"
-newest=$(readelf --wide --version-info "$library" | grep -o 'GLIBC_[0-9][0-9.]*' | sort -Vu | tail -n 1)
-newest=${newest#GLIBC_}
-if [ "$(printf '%s\n' "$newest" $newest_allowed | sort -V | tail -n 1)" != $newest_allowed ]; then
+newest=$(newest_glibc "$library")
+if ! is_allowed "$newest"; then
     echo "build-libdoca: the library needs glibc $newest, not at most $newest_allowed" >&2
     exit 1
 fi
