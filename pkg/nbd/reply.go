@@ -3,6 +3,8 @@ package nbd
 import (
 	"encoding/binary"
 	"fmt"
+
+	"github.com/zc-relay/zc-relay/internal/rawsocket"
 )
 
 // reply is a message to the client: a header, then the data of an operation, if any.
@@ -176,15 +178,15 @@ func (c *connection) replyBlockStatus(r *request) {
 func (c *connection) send() {
 	for c.hasReplies() {
 		g := &c.worker.out
-		g.reset()
+		g.Reset()
 		skip := c.sent
-		for i := c.nextReply; i < len(c.replies) && g.count+2 <= maxVectors; i++ {
+		for i := c.nextReply; i < len(c.replies) && g.Count()+2 <= rawsocket.MaxVectors; i++ {
 			p := &c.replies[i]
 			if skip < p.size {
-				g.add(p.header[skip:p.size])
+				g.Add(p.header[skip:p.size])
 			}
 			if p.operation != nil {
-				g.add(p.operation.Data[max(skip-p.size, 0):])
+				g.Add(p.operation.Data[max(skip-p.size, 0):])
 			}
 			skip = 0
 		}
@@ -197,7 +199,7 @@ func (c *connection) send() {
 			return
 		}
 		c.remove(n)
-		if n < g.bytes {
+		if n < g.Bytes() {
 			return
 		}
 	}

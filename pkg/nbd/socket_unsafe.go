@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/rawsocket"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -60,70 +61,15 @@ func (s socket) closeGently() {
 	s.close()
 }
 
-// rawTransferBytes is the largest transfer made by a raw system call, which bypasses the Go
-// scheduler. The calls never block, but a stop of the world has to wait until they return.
-const rawTransferBytes = 32 << 10
-
 // receive reads into target and, once that is full, into tail. It returns the total number of
 // bytes, 0 at the end of the input.
 func (s socket) receive(target, tail []byte) (int, unix.Errno) {
-	var vectors [2]unix.Iovec
-	vectors[0].Base = unsafe.SliceData(target)
-	vectors[0].SetLen(len(target))
-	vectors[1].Base = unsafe.SliceData(tail)
-	vectors[1].SetLen(len(tail))
-	header := unix.Msghdr{Iov: &vectors[0]}
-	header.SetIovlen(len(vectors))
-	return s.transfer(unix.SYS_RECVMSG, &header, unix.MSG_DONTWAIT, len(target))
+	return rawsocket.Receive(int(s), target, tail)
 }
 
 // send sends as much of g as fits into the send buffer, and returns the number of bytes.
-func (s socket) send(g *gather) (int, unix.Errno) {
-	header := unix.Msghdr{Iov: &g.vectors[0]}
-	header.SetIovlen(g.count)
-	return s.transfer(unix.SYS_SENDMSG, &header, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, g.bytes)
-}
-
-// transfer makes a system call, raw or not depending on size, the expected number of bytes.
-func (s socket) transfer(call uintptr, header *unix.Msghdr, flags, size int) (int, unix.Errno) {
-	for {
-		var n uintptr
-		var err unix.Errno
-		if size <= rawTransferBytes {
-			n, _, err = unix.RawSyscall(call, uintptr(s), uintptr(unsafe.Pointer(header)),
-				uintptr(flags))
-		} else {
-			n, _, err = unix.Syscall(call, uintptr(s), uintptr(unsafe.Pointer(header)),
-				uintptr(flags))
-		}
-		switch err {
-		case 0:
-			return int(n), 0
-		case unix.EINTR:
-		default:
-			return 0, err
-		}
-	}
-}
-
-// maxVectors bounds the vectors of one system call.
-const maxVectors = 128
-
-// gather is a list of pieces of memory to send in order.
-type gather struct {
-	vectors [maxVectors]unix.Iovec
-	count   int
-	bytes   int
-}
-
-func (g *gather) reset() { g.count, g.bytes = 0, 0 }
-
-func (g *gather) add(b []byte) {
-	v := &g.vectors[g.count]
-	v.Base = unsafe.SliceData(b)
-	v.SetLen(len(b))
-	g.count++
-	g.bytes += len(b)
+func (s socket) send(g *rawsocket.Gather) (int, unix.Errno) {
+	return rawsocket.Send(int(s), g)
 }
 
 // poller is an epoll instance that reports which sockets of a worker are ready. It is

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/zc-relay/zc-relay/internal/rawsocket"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -28,11 +29,11 @@ type worker struct {
 
 	// The thread's.
 	disks    []attachedDisk
-	slots    []*connection // by the slots of the poller; nil where there is none
-	ready    []*connection // have something to do
-	out      gather        // of the connection that sends
-	draining bool          // takes no more connections
-	empty    chan struct{} // closed when the last connection has ended; nil unless stop waits
+	slots    []*connection    // by the slots of the poller; nil where there is none
+	ready    []*connection    // have something to do
+	out      rawsocket.Gather // of the connection that sends
+	draining bool             // takes no more connections
+	empty    chan struct{}    // closed when the last connection has ended; nil unless stop waits
 }
 
 // attachedDisk is the disk of an export on this worker.

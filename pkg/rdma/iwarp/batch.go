@@ -1,5 +1,7 @@
 package iwarp
 
+import "github.com/zc-relay/zc-relay/internal/rawsocket"
+
 const (
 	// scratchBytes is the space for headers, trailers, and small payloads of a batch.
 	scratchBytes = 16 << 10
@@ -24,7 +26,7 @@ const (
 // batch is a run of whole FPDUs on its way to the socket. It is composed when it is empty, and sent
 // to its last byte before the next one is composed.
 type batch struct {
-	gather      gather
+	gather      rawsocket.Gather
 	used        int  // bytes of scratch
 	joined      bool // the last vector ends at used, so that more scratch can extend it
 	stable      []byte
@@ -37,10 +39,10 @@ type batch struct {
 	scratch    [scratchBytes]byte
 }
 
-func (b *batch) empty() bool { return b.gather.bytes == 0 }
+func (b *batch) empty() bool { return b.gather.Bytes() == 0 }
 
 func (b *batch) reset() {
-	b.gather.reset()
+	b.gather.Reset()
 	b.used, b.joined, b.copied, b.partlySent = 0, false, 0, false
 	clear(b.regions[:b.regionCount])
 	b.regionCount = 0
@@ -48,7 +50,7 @@ func (b *batch) reset() {
 
 // hasRoom reports whether one more FPDU is certain to fit.
 func (b *batch) hasRoom() bool {
-	return b.gather.count <= maxVectors-3 && b.used <= scratchBytes-maxFrameBytes
+	return b.gather.Count() <= rawsocket.MaxVectors-3 && b.used <= scratchBytes-maxFrameBytes
 }
 
 // frame returns an empty slice of the unused scratch, to append to and to pass to addFrame.
@@ -57,9 +59,9 @@ func (b *batch) frame() []byte { return b.scratch[b.used:b.used] }
 // addFrame adds what was appended to frame. Adjacent pieces share a vector.
 func (b *batch) addFrame(frame []byte) {
 	if b.joined {
-		b.gather.extend(len(frame))
+		b.gather.Extend(len(frame))
 	} else {
-		b.gather.add(frame)
+		b.gather.Add(frame)
 		b.joined = true
 	}
 	b.used += len(frame)
@@ -67,7 +69,7 @@ func (b *batch) addFrame(frame []byte) {
 
 // addPayload adds memory outside the scratch.
 func (b *batch) addPayload(payload []byte) {
-	b.gather.add(payload)
+	b.gather.Add(payload)
 	b.joined = false
 }
 

@@ -287,7 +287,7 @@ func (c *connection) addSegment() (bool, *violation) {
 	if payload <= inlineBytes {
 		return true, c.addInline(payload)
 	}
-	if b.gather.bytes >= batchBytes && payload > smallBytes {
+	if b.gather.Bytes() >= batchBytes && payload > smallBytes {
 		return false, nil
 	}
 	copied := c.copyTrusted
@@ -392,7 +392,7 @@ func (c *connection) sendBatch() int {
 	}
 	if n > 0 {
 		c.countMoved(n)
-		b.gather.advance(n)
+		b.gather.Advance(n)
 	}
 	if !b.empty() {
 		b.partlySent = b.partlySent || n > 0
