@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/zc-relay/zc-relay/internal/rangelock"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -117,8 +117,8 @@ func (v *Volume) submitAndWait(t iomsg.Type, offset uint64, length uint32) error
 	}
 	defer v.releaseSync()
 	if length > 0 {
-		held := s.ranges.lock(offset, offset+uint64(length), false)
-		defer s.ranges.unlock(held)
+		held := s.ranges.Wait(offset, offset+uint64(length), false)
+		defer s.ranges.Unlock(held)
 	}
 	slot := <-s.free
 	defer func() { s.free <- slot }()
@@ -155,8 +155,8 @@ func (s *syncIO) write(c *call, p []byte, offset uint64) (int, error) {
 
 // writeBlocks writes whole blocks.
 func (s *syncIO) writeBlocks(c *call, p []byte, offset uint64) (int, error) {
-	held := s.ranges.lock(offset, offset+uint64(len(p)), false)
-	defer s.ranges.unlock(held)
+	held := s.ranges.Wait(offset, offset+uint64(len(p)), false)
+	defer s.ranges.Unlock(held)
 	return s.transfer(c, p, offset, s.startWrite, s.finishWrite)
 }
 
@@ -164,8 +164,8 @@ func (s *syncIO) writeBlocks(c *call, p []byte, offset uint64) (int, error) {
 func (s *syncIO) writePart(c *call, p []byte, offset uint64) error {
 	block := uint64(s.volume.info.BlockSize)
 	start := offset &^ (block - 1)
-	held := s.ranges.lock(start, start+block, true)
-	defer s.ranges.unlock(held)
+	held := s.ranges.Wait(start, start+block, true)
+	defer s.ranges.Unlock(held)
 	slot := <-s.free
 	defer func() { s.free <- slot }()
 	slot.start(iomsg.Read, start, uint32(block))
@@ -274,54 +274,15 @@ func (s *syncIO) startWrite(p *piece) error {
 
 func (s *syncIO) finishWrite(p *piece) error { return p.slot.wait() }
 
-// rangeLock serializes changes that involve partial blocks. To change a part of a block, the client
-// reads the block, changes it, and writes it back, which must not undo another write in between.
-// Such a change holds its block exclusively; a change of whole blocks holds its range shared.
-//
-// No caller waits for a range while it holds another.
-type rangeLock struct {
-	mu       sync.Mutex
-	released sync.Cond
-	held     []*heldRange
-}
-
-// heldRange is a locked range of the volume, in bytes; end is exclusive.
-type heldRange struct {
-	start, end uint64
-	exclusive  bool
-}
-
-// lock waits until the range is available and locks it.
-func (l *rangeLock) lock(start, end uint64, exclusive bool) *heldRange {
-	r := &heldRange{start, end, exclusive}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	conflicts := func(h *heldRange) bool {
-		return (h.exclusive || exclusive) && h.start < end && start < h.end
-	}
-	for slices.ContainsFunc(l.held, conflicts) {
-		l.released.Wait()
-	}
-	l.held = append(l.held, r)
-	return r
-}
-
-func (l *rangeLock) unlock(r *heldRange) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	i := slices.Index(l.held, r)
-	l.held = slices.Delete(l.held, i, i+1)
-	l.released.Broadcast()
-}
-
 // syncIO carries out the requests of the blocking methods on its own queue and OS thread.
 type syncIO struct {
-	volume  *Volume
-	queue   *Queue
-	engine  *progress.Engine
-	slots   []syncSlot
-	free    chan *syncSlot
-	ranges  rangeLock
+	volume *Volume
+	queue  *Queue
+	engine *progress.Engine
+	slots  []syncSlot
+	free   chan *syncSlot
+	// ranges are being changed. No caller waits for one while it holds another.
+	ranges  rangelock.Locks
 	results [pollBatch]Result
 
 	stopping atomic.Bool
@@ -349,7 +310,6 @@ func (v *Volume) startSync() error {
 		volume: v, queue: v.queues[v.config.Queues], engine: engine,
 		slots: make([]syncSlot, v.config.SyncDepth), free: make(chan *syncSlot, v.config.SyncDepth),
 	}
-	s.ranges.released.L = &s.ranges.mu
 	for i := range s.slots {
 		slot := &s.slots[i]
 		slot.owner, slot.request.Tag = s, uint64(i)

@@ -45,37 +45,3 @@ func TestBuffersAreDisjointAndUniteAgain(t *testing.T) {
 		}
 	})
 }
-
-func TestRangesAreGrantedInOrder(t *testing.T) {
-	var l rangeLocks
-	granted := ""
-	hold := func(name string, start, end uint64, exclusive bool) *rangeHold {
-		return &rangeHold{start: start, end: end, isExclusive: exclusive,
-			granted: func() { granted += name }}
-	}
-	a, b := hold("a", 0, 10, false), hold("b", 5, 15, false)
-	c, d, e := hold("c", 8, 9, true), hold("d", 8, 9, false), hold("e", 20, 30, true)
-	if !l.lock(a) || !l.lock(b) {
-		t.Fatal("shared holds exclude each other")
-	}
-	if l.lock(c) || l.lock(d) {
-		t.Fatal("an exclusive hold is granted beside others, or overtaken")
-	}
-	if !l.lock(e) {
-		t.Fatal("a range that nobody holds is not granted")
-	}
-	l.unlock(a)
-	if granted != "" {
-		t.Fatalf("granted %q", granted)
-	}
-	l.unlock(b)
-	l.unlock(c)
-	l.unlock(d)
-	l.unlock(e)
-	if granted != "cd" {
-		t.Errorf("granted %q, want c, then d", granted)
-	}
-	if l.exclusive != 0 || l.held.next != &l.held {
-		t.Error("something is still held")
-	}
-}

@@ -201,7 +201,7 @@ func (d *disk) switchMemory() {
 func (d *disk) finish(op *operation, outcome nbd.Errno) {
 	if op.isLocked {
 		op.isLocked = false
-		d.export.ranges.unlock(&op.hold)
+		d.export.ranges.Unlock(&op.hold)
 	}
 	op.Error, op.running = outcome, false
 	if op.session.handler == nil {
@@ -244,7 +244,7 @@ func (s *session) Submit(operation *nbd.Operation) {
 	}
 	if op.needsLock() {
 		op.isLocked = true
-		if !d.export.ranges.lock(&op.hold) {
+		if !d.export.ranges.Lock(&op.hold) {
 			return
 		}
 	}

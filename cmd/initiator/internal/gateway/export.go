@@ -11,6 +11,7 @@ import (
 	"math/bits"
 
 	"github.com/zc-relay/zc-relay/cmd/initiator/internal/supervisor"
+	"github.com/zc-relay/zc-relay/internal/rangelock"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
 	"github.com/zc-relay/zc-relay/pkg/progress"
@@ -45,7 +46,7 @@ type Config struct {
 type Export struct {
 	config Config
 	info   client.Info
-	ranges rangeLocks
+	ranges rangelock.Locks
 	// share is the data memory of each session, in bytes: whole buffers.
 	share uint64
 	// perQueue is the number of sessions of each queue.

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"github.com/zc-relay/zc-relay/internal/rangelock"
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/nbd"
@@ -37,7 +38,7 @@ type operation struct {
 
 	claimed  bool // by the connection
 	running  bool // submitted and not completed
-	hold     rangeHold
+	hold     rangelock.Hold
 	isLocked bool
 	granted  func() // goes on, on the disk's thread, once the range is locked
 }
@@ -97,11 +98,11 @@ func (op *operation) isPartial() bool {
 func (op *operation) needsLock() bool {
 	switch op.Command {
 	case nbd.Write, nbd.WriteZeroes:
-		op.hold = rangeHold{start: op.start, end: op.end, isExclusive: op.isPartial(),
-			granted: op.granted}
+		op.hold = rangelock.Hold{Start: op.start, End: op.end, Exclusive: op.isPartial(),
+			Granted: op.granted}
 		return true
 	case nbd.Trim:
-		op.hold = rangeHold{start: op.start, end: op.end, granted: op.granted}
+		op.hold = rangelock.Hold{Start: op.start, End: op.end, Granted: op.granted}
 		return op.start < op.end
 	}
 	return false
