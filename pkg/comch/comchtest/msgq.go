@@ -2,6 +2,8 @@ package comchtest
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -27,6 +29,7 @@ func (s *suite) testMsgQ(t *testing.T) {
 	}
 	t.Run("GoesOneWay", s.testMsgQDirection)
 	t.Run("KeepsItsDPA", s.testMsgQInUse)
+	t.Run("IsStartedAndStopped", s.testMsgQLife)
 	t.Run("CarriesImmediateDataOnly", s.testMsgQImmediateOnly)
 	t.Run("IsBounded", s.testMsgQBounds)
 	t.Run("ReachesTheDPAAndBack", s.testMsgQEcho)
@@ -76,7 +79,30 @@ func (s *suite) newMsgQ(t *testing.T, dpa comch.DPA, direction comch.MsgQDirecti
 	return queue
 }
 
-func newDPAConsumer(t *testing.T, queue comch.MsgQ, receives int) comch.DPAConsumer {
+// startMsgQ returns a started queue for contexts.
+func (s *suite) startMsgQ(
+	h *harness, dpa comch.DPA, direction comch.MsgQDirection,
+) *contexts.MsgQ {
+	h.t.Helper()
+	queue, err := contexts.NewMsgQ(s.Provider)
+	h.must(err)
+	h.must(queue.Configure(comch.MsgQConfig{DPA: dpa, Direction: direction}))
+	h.must(queue.Start())
+	h.t.Cleanup(func() {
+		if err := errors.Join(queue.Stop(), queue.Destroy()); err != nil {
+			h.t.Errorf("end message queue: %v", err)
+		}
+	})
+	return queue
+}
+
+// dpaQueue is a comch.MsgQ or a contexts.MsgQ.
+type dpaQueue interface {
+	NewDPAConsumer(ctx context.Context, receives int) (comch.DPAConsumer, error)
+	NewDPAProducer(ctx context.Context, sends int, userData uint64) (comch.DPAProducer, error)
+}
+
+func newDPAConsumer(t *testing.T, queue dpaQueue, receives int) comch.DPAConsumer {
 	t.Helper()
 	consumer, err := queue.NewDPAConsumer(testContext(t), receives)
 	if err != nil {
@@ -86,7 +112,7 @@ func newDPAConsumer(t *testing.T, queue comch.MsgQ, receives int) comch.DPAConsu
 	return consumer
 }
 
-func newDPAProducer(t *testing.T, queue comch.MsgQ, sends int) comch.DPAProducer {
+func newDPAProducer(t *testing.T, queue dpaQueue, sends int) comch.DPAProducer {
 	t.Helper()
 	producer, err := queue.NewDPAProducer(testContext(t), sends, dpaUserData)
 	if err != nil {
@@ -179,6 +205,59 @@ func (s *suite) testMsgQInUse(t *testing.T) {
 	wantCode(t, "start a DPA twice", second.Start(func() int { return 0 }), status.BadState)
 }
 
+// testMsgQLife leads a queue through the states of the guide, and once more in the other direction.
+func (s *suite) testMsgQLife(t *testing.T) {
+	dpa := s.newDPA(t)
+	h := s.newHarness(t)
+	queue, err := contexts.NewMsgQ(s.Provider)
+	h.must(err)
+	wantCode(t, "start a queue that is not configured", queue.Start(), status.InvalidValue)
+	wantCode(t, "stop a queue that was not started", queue.Stop(), status.BadState)
+	_, err = contexts.NewMsgQConsumer(queue)
+	wantCode(t, "create a consumer on a queue that was not started", err, status.BadState)
+
+	config := comch.MsgQConfig{DPA: dpa, Direction: comch.DPAProducers}
+	h.must(queue.Configure(config))
+	h.must(queue.Start())
+	wantCode(t, "start a started queue", queue.Start(), status.BadState)
+	wantCode(t, "configure a started queue", queue.Configure(config), status.BadState)
+	wantCode(t, "destroy a started queue", queue.Destroy(), status.BadState)
+	consumer, err := contexts.NewMsgQConsumer(queue)
+	h.must(err)
+	h.must(consumer.Configure(new(receiver).config()))
+	h.must(consumer.Start(h.engine))
+	wantCode(t, "stop a queue with a starting consumer", queue.Stop(), status.InUse)
+	h.awaitState(consumer, progress.Running)
+	wantCode(t, "stop a queue with a running consumer", queue.Stop(), status.InUse)
+	h.must(consumer.Stop())
+	outbound, err := queue.NewDPAProducer(testContext(t), 1, 0)
+	h.must(err)
+	wantCode(t, "stop a queue with a DPA producer", queue.Stop(), status.InUse)
+	h.must(outbound.Close())
+	h.must(queue.Stop())
+	wantCode(t, "start a consumer of a stopped queue", consumer.Start(h.engine), status.BadState)
+	_, err = queue.NewDPAProducer(testContext(t), 1, 0)
+	wantCode(t, "create a DPA producer on a stopped queue", err, status.BadState)
+
+	config.Direction = comch.DPAConsumers
+	h.must(queue.Configure(config))
+	h.must(queue.Start())
+	inbound, err := queue.NewDPAConsumer(testContext(t), 1)
+	h.must(err)
+	producer, err := contexts.NewMsgQProducer(queue)
+	h.must(err)
+	h.must(producer.Configure(new(transmitter).config()))
+	h.must(producer.Start(h.engine))
+	h.must(inbound.Close())
+	wantCode(t, "stop a queue with a running producer", queue.Stop(), status.InUse)
+	h.must(producer.Stop())
+	h.must(queue.Stop())
+	h.must(queue.Destroy())
+	wantCode(t, "configure a destroyed queue", queue.Configure(config), status.BadState)
+	wantCode(t, "start a destroyed queue", queue.Start(), status.BadState)
+	wantCode(t, "destroy a queue twice", queue.Destroy(), status.BadState)
+}
+
 func (s *suite) testMsgQImmediateOnly(t *testing.T) {
 	dpa := s.newDPA(t)
 	toDPA, fromDPA := s.newMsgQ(t, dpa, comch.DPAConsumers), s.newMsgQ(t, dpa, comch.DPAProducers)
@@ -201,20 +280,20 @@ func (s *suite) testMsgQImmediateOnly(t *testing.T) {
 		status.InvalidValue)
 
 	h := s.newHarness(t)
-	context, err := contexts.NewMsgQConsumer(fromDPA)
+	receiving, err := contexts.NewMsgQConsumer(s.startMsgQ(h, dpa, comch.DPAProducers))
 	h.must(err)
-	h.must(context.Configure(new(receiver).config()))
-	h.must(context.Start(h.engine))
-	h.awaitState(context, progress.Running)
-	_, err = context.AllocateReceive(0, 1)
+	h.must(receiving.Configure(new(receiver).config()))
+	h.must(receiving.Start(h.engine))
+	h.awaitState(receiving, progress.Running)
+	_, err = receiving.AllocateReceive(0, 1)
 	wantCode(t, "allocate a receive with a buffer", err, status.InvalidValue)
-	sending, err := contexts.NewMsgQProducer(toDPA)
+	sending, err := contexts.NewMsgQProducer(s.startMsgQ(h, dpa, comch.DPAConsumers))
 	h.must(err)
 	h.must(sending.Configure(new(transmitter).config()))
 	h.must(sending.Start(h.engine))
 	_, err = sending.AllocateSend(target.ID(), []byte("x"), nil)
 	wantCode(t, "allocate a send with a buffer", err, status.InvalidValue)
-	h.must(context.Stop())
+	h.must(receiving.Stop())
 	h.must(sending.Stop())
 }
 
@@ -246,10 +325,10 @@ func (s *suite) testMsgQBounds(t *testing.T) {
 // pauses in which all threads fall asleep.
 func (s *suite) testMsgQEcho(t *testing.T) {
 	dpa := s.newDPA(t)
-	toDPA, fromDPA := s.newMsgQ(t, dpa, comch.DPAConsumers), s.newMsgQ(t, dpa, comch.DPAProducers)
-	inbound, outbound := newDPAConsumer(t, toDPA, receives), newDPAProducer(t, fromDPA, receives)
-
 	h := s.newHarness(t)
+	toDPA := s.startMsgQ(h, dpa, comch.DPAConsumers)
+	fromDPA := s.startMsgQ(h, dpa, comch.DPAProducers)
+	inbound, outbound := newDPAConsumer(t, toDPA, receives), newDPAProducer(t, fromDPA, receives)
 	r := &receiver{}
 	var err error
 	r.Consumer, err = contexts.NewMsgQConsumer(fromDPA)
