@@ -271,7 +271,8 @@ type Consumer interface {
 	// fails then, the consumer ends: see LateConsumer.
 	PostReceive(offset, length uint32, userData uint64) error
 	// Flush makes posted receives visible and wakes a peer that waits for them. Call it once after
-	// a batch of calls of PostReceive.
+	// a batch of calls of PostReceive. While more than half of ConsumerConfig.Receives are posted,
+	// Flush may leave the others to the next Poll or Arm.
 	Flush()
 	// Poll fills received with completed receives, in order, and returns their number. If the peer
 	// violates the protocol, the connection ends, and Poll returns 0 from then on.

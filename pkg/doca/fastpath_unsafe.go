@@ -147,6 +147,11 @@ func (c *Consumer) Post() {
 	}
 }
 
+// Posted returns how many receives libdoca may still complete.
+func (c *Consumer) Posted() int {
+	return len(c.free) - int(c.freeLen) - c.queued - int(c.consumer.tail-c.consumer.head)
+}
+
 func (c *Consumer) turn(want int) {
 	C.zcd_consumer_turn(c.consumer, C.uint32_t(c.queued), C.uint32_t(want),
 		C.uint32_t(want*stepsPerRecord))

@@ -19,12 +19,13 @@ import (
 // consumer implements comch.LateConsumer.
 type consumer struct {
 	object
-	doca    *doca.Consumer
-	id      comch.ConsumerID
-	bytes   []byte // what the application sees
-	empty   uint32 // the last offset of a byte, for receives of length 0
-	stopped bool
-	once    sync.Once
+	doca     *doca.Consumer
+	id       comch.ConsumerID
+	bytes    []byte // what the application sees
+	receives int
+	empty    uint32 // the last offset of a byte, for receives of length 0
+	stopped  bool
+	once     sync.Once
 }
 
 func (c *connection) NewConsumer(ctx context.Context,
@@ -75,7 +76,8 @@ func (c *connection) checkConsumer(config *comch.ConsumerConfig) error {
 
 func (c *connection) newConsumer(ctx context.Context,
 	config comch.ConsumerConfig) (*consumer, error) {
-	x := &consumer{object: object{connection: c, what: "comch consumer"}}
+	x := &consumer{object: object{connection: c, what: "comch consumer"},
+		receives: config.Receives}
 	region := config.Memory
 	if region == nil {
 		var err error
@@ -145,7 +147,13 @@ func (x *consumer) PostReceive(offset, length uint32, userData uint64) error {
 	return nil
 }
 
-func (x *consumer) Flush() { x.doca.Post() }
+// Flush leaves receives to the next Poll, which takes them along at no cost, unless the peer may
+// soon run out of posted ones.
+func (x *consumer) Flush() {
+	if x.doca.Posted() <= x.receives/2 {
+		x.doca.Post()
+	}
+}
 
 func (x *consumer) Poll(received []comch.Received) int {
 	if x.connection.aborted.Load() {

@@ -66,14 +66,14 @@ func connectInstantly(b *testing.B, provider comch.Provider) comch.Connection {
 func benchReceives(b *testing.B, provider comch.Provider, batch int) {
 	connection := connectInstantly(b, provider)
 	consumer := must[comch.Consumer](b)(connection.NewConsumer(b.Context(),
-		comch.ConsumerConfig{Receives: batch, MemorySize: batch * benchMessage}))
+		comch.ConsumerConfig{Receives: 64, MemorySize: 64 * benchMessage}))
 	post := func(i int) {
 		err := consumer.PostReceive(uint32(i*benchMessage), benchMessage, uint64(i))
 		if err != nil {
 			b.Fatal(err)
 		}
 	}
-	for i := range batch {
+	for i := range 64 {
 		post(i)
 	}
 	received := make([]comch.Received, batch)
