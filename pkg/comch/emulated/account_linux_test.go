@@ -168,7 +168,6 @@ func sendStuck(t *testing.T, peer *frameSocket) (release func()) {
 }
 
 func TestStuckDescriptorsEndTheirConnection(t *testing.T) {
-	skipUnderEmulator(t)
 	c, peer := newHalfConnection(t, serverRole)
 	c.cleanupTimeout = 50 * time.Millisecond
 	release := sendStuck(t, peer)
@@ -223,7 +222,6 @@ func TestEndedConnectionsReceiveNoDescriptors(t *testing.T) {
 
 // TestStuckClientsCountAfterTheirEnd ends connections while a descriptor cannot be closed.
 func TestStuckClientsCountAfterTheirEnd(t *testing.T) {
-	skipUnderEmulator(t)
 	server := listenIn(t, shortDirectory(t),
 		comch.ServerConfig{Name: "storage", Admission: comch.Admission{MaxClients: 2}}).(*server)
 	connect := func() (*frameSocket, error) {
@@ -333,7 +331,6 @@ func TestProducersOfAllConsumersAreBounded(t *testing.T) {
 // TestStuckHandshakesDoNotBlockTheServer sends a descriptor that cannot be closed instead of a
 // hello.
 func TestStuckHandshakesDoNotBlockTheServer(t *testing.T) {
-	skipUnderEmulator(t)
 	directory := shortDirectory(t)
 	server := listenIn(t, directory, comch.ServerConfig{Name: "storage"}).(*server)
 	server.mu.Lock() // the handshake must not start before the test has closed the descriptor

@@ -3,8 +3,6 @@ package emulated
 import (
 	"errors"
 	"net"
-	"os"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -62,15 +60,6 @@ func blockingDescriptor(t *testing.T) (descriptor int, release func()) {
 	return descriptor, release
 }
 
-// skipUnderEmulator skips a test under system call emulators such as qemu-user: they receive
-// descriptors themselves before the program sees whether it had room for them.
-func skipUnderEmulator(t *testing.T) {
-	t.Helper()
-	if err := exec.Command(os.Args[0], "-test.run=^$").Run(); errors.Is(err, unix.ENOEXEC) {
-		t.Skip("the test runs under an emulator")
-	}
-}
-
 // queueBlockingDescriptor queues the only reference to a blocking descriptor at the other end of
 // socket.
 func queueBlockingDescriptor(t *testing.T, socket int) (release func()) {
@@ -102,7 +91,6 @@ func wantNoWait(t *testing.T, release, call func()) {
 }
 
 func TestDoorbellCallsDoNotWaitForPeerDescriptors(t *testing.T) {
-	skipUnderEmulator(t)
 	cases := map[string]func(*testing.T, *doorbell){
 		"drain": func(t *testing.T, bell *doorbell) {
 			if err := bell.drain(); !isViolation(err) {
@@ -138,7 +126,6 @@ func TestDoorbellCallsDoNotWaitForPeerDescriptors(t *testing.T) {
 }
 
 func TestClosingDoesNotWaitForPeerDoorbells(t *testing.T) {
-	skipUnderEmulator(t)
 	for name, closeIt := range map[string]func(*connection, *consumer) error{
 		"consumer closes": func(_ *connection,
 			consumer *consumer) error {
@@ -179,7 +166,6 @@ func TestClosingDoesNotWaitForPeerDoorbells(t *testing.T) {
 }
 
 func TestDoorbellSignalWithDescriptorsEndsTheConnection(t *testing.T) {
-	skipUnderEmulator(t)
 	client, server := newTestPair(t)
 	created, err := client.NewConsumer(t.Context(),
 		comch.ConsumerConfig{Receives: 1, MemorySize: 1})
