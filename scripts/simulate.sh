@@ -17,7 +17,7 @@ run_share() {
     cd test/simulation
     for (( ; seed < end; seed += chunk)); do
         count=$((end - seed < chunk ? end - seed : chunk))
-        GODEBUG=asyncpreemptoff=1 "$work/simulation" -test.run '^TestSchedules$' -test.v \
+        GOGC=400 GODEBUG=asyncpreemptoff=1 "$work/simulation" -test.run '^TestSchedules$' -test.v \
             -test.timeout "$limit" -seeds "$count" -first "$seed" -seed-file "$work/seed.$1" \
             >"$work/log" 2>&1 && rc=0 || rc=$?
         cat "$work/log" >>"$work/all.$1"

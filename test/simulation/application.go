@@ -214,7 +214,9 @@ func (a *application) submit(queue *client.Queue, q int) bool {
 		a.stamps[o.stamp] = o
 	}
 	a.left--
-	a.world.trace("%s submits %v", a.name, o)
+	if tracing {
+		a.world.trace("%s submits %v", a.name, o)
+	}
 	return true
 }
 
@@ -248,7 +250,9 @@ func (a *application) complete(q int, r client.Result) {
 			a.name, q, r.Tag)
 		return
 	}
-	a.world.trace("%s gets %v for %v", a.name, r.Code, o)
+	if tracing {
+		a.world.trace("%s gets %v for %v", a.name, r.Code, o)
+	}
 	delete(a.operation, r.Tag)
 	a.sequence++
 	o.completed = a.sequence
@@ -388,6 +392,24 @@ func (a *application) flushed(o *operation) {
 		for _, s := range append(later, b.live...) {
 			b.durable = include(b.durable, s)
 		}
+	}
+}
+
+// checkClosed judges what closing the volume has returned. The session may have failed meanwhile:
+// the consequences of a fault can come late. The caller holds world.mu.
+func (a *application) checkClosed(err error) {
+	if a.failure != nil || a.process.dead {
+		return
+	}
+	lost := slices.ContainsFunc(a.blocks, func(b block) bool { return b.lost })
+	switch {
+	case err == nil && lost:
+		a.world.violate("%s: close succeeded although completed writes may have been lost and no "+
+			"flush has said so", a.name)
+	case errors.Is(err, client.ErrWritesLost) && a.restarted == 0:
+		a.world.violate("%s: %v although the target has never ended", a.name, err)
+	case err != nil && len(a.world.plan.Faults) == 0:
+		a.world.violate("%s: %v although there were no faults", a.name, err)
 	}
 }
 

@@ -2,7 +2,6 @@ package simulation
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 
@@ -157,8 +156,8 @@ func (q *diskQueue) Close() error {
 
 func (d *disk) hasPending() bool { return d.opened != nil && len(d.opened.pending) > 0 }
 
-// complete carries out pending request i and completes it.
-func (d *disk) complete(i int) string {
+// complete carries out pending request i, completes it, and returns a copy of it.
+func (d *disk) complete(i int) volume.Request {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	o := d.opened
@@ -166,8 +165,7 @@ func (d *disk) complete(i int) string {
 	o.pending = append(o.pending[:i:i], o.pending[i+1:]...)
 	p.request.Err = d.carryOut(p.request)
 	p.queue.completed = append(p.queue.completed, p.request)
-	return fmt.Sprintf("%v %d+%d: %v",
-		p.request.Operation, p.request.Offset, p.request.Length, p.request.Err)
+	return *p.request
 }
 
 func (d *disk) carryOut(r *volume.Request) error {

@@ -44,8 +44,12 @@ type process struct {
 	frozenUntil time.Time
 	exited      atomic.Bool // its main function has returned
 	threads     []*thread
-	stop        context.CancelFunc // SIGTERM
-	restart     func()             // starts the program again; nil if it stays dead
+	// productive is set when the process has done or received something, so that its threads, and
+	// those it shares memory with, deserve a turn. awake is what follows from that in a step.
+	productive atomic.Bool
+	awake      bool
+	stop       context.CancelFunc // SIGTERM
+	restart    func()             // starts the program again; nil if it stays dead
 
 	disk  *openDisk    // of a target
 	relay *relay.Relay // of the relay
@@ -55,9 +59,8 @@ type process struct {
 
 // thread is a data-path thread that waits for its next turn.
 type thread struct {
-	process *process
-	idle    bool // its last turn did no work
-	resume  chan struct{}
+	idle   bool // its last turn did no work
+	resume chan struct{}
 }
 
 func (w *world) newProcess(name string, address netip.Addr) *process {
@@ -70,15 +73,36 @@ func (w *world) newProcess(name string, address netip.Addr) *process {
 
 // step makes a data-path thread wait for its next turn.
 func (p *process) step(work int) {
-	t := &thread{process: p, idle: work == 0, resume: make(chan struct{})}
 	w := p.world
 	w.mu.Lock()
+	t := w.newThread()
+	t.idle = work == 0
 	p.threads = append(p.threads, t)
 	if work > 0 {
-		w.productive.Store(true)
+		p.productive.Store(true)
 	}
 	w.mu.Unlock()
 	<-t.resume
+	w.mu.Lock()
+	w.freeThreads = append(w.freeThreads, t)
+	w.mu.Unlock()
+}
+
+// newThread returns a thread that is not in use, perhaps an old one. The caller holds world.mu.
+func (w *world) newThread() *thread {
+	n := len(w.freeThreads)
+	if n == 0 {
+		return &thread{resume: make(chan struct{}, 1)}
+	}
+	t := w.freeThreads[n-1]
+	w.freeThreads = w.freeThreads[:n-1]
+	return t
+}
+
+// sharesMemory reports whether two processes share memory: the relay does with every host.
+func (p *process) sharesMemory(other *process) bool {
+	w := p.world
+	return p.disk == nil && other.disk == nil && (p == w.relay || other == w.relay)
 }
 
 func (p *process) policy() progress.Policy {
@@ -256,7 +280,10 @@ func (w *world) startInitiator(c, requests int) {
 		}
 		closing, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		_ = a.volume.Close(closing) // it may report writes that a crash has lost
+		err := a.volume.Close(closing)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		a.checkClosed(err)
 		return nil
 	})
 }

@@ -3,7 +3,6 @@ package simulation
 import (
 	"context"
 	"slices"
-	"sync"
 	"syscall"
 	"testing/synctest"
 	"time"
@@ -11,7 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/network/networktest"
 )
 
-// Bounds of a step of time. A step doubles while nothing happens.
+// Bounds of a step of time.
 const (
 	minPause = 20 * time.Microsecond
 	maxPause = 100 * time.Millisecond
@@ -41,21 +40,11 @@ const (
 func (w *world) step() {
 	synctest.Wait()
 	w.steps++
-	if w.productive.Swap(false) {
-		w.wakeEverybody()
-		w.pause = minPause
-	} else if w.timePassed {
-		w.wakeEverybody()
-	}
-	w.timePassed = false
+	w.wake()
 	w.expire()
 	choices := w.choices()
 	if len(choices) == 0 || w.random.IntN(400) == 0 {
-		pause := w.pause
-		w.pause, w.timePassed = min(2*pause, maxPause), true
-		w.trace("time passes: %v", pause)
-		w.publish()
-		time.Sleep(pause)
+		w.passTime()
 		return
 	}
 	switch c := choices[w.random.IntN(len(choices))]; c.kind {
@@ -63,22 +52,28 @@ func (w *world) step() {
 		p := w.alive[c.index]
 		t := p.threads[c.other]
 		p.threads = slices.Delete(p.threads, c.other, c.other+1)
-		w.trace("%s takes a turn", p.name)
+		if tracing {
+			w.trace("%s takes a turn", p.name)
+		}
 		w.publish()
-		close(t.resume)
-		return
+		t.resume <- struct{}{}
 	case deliverStream:
 		w.deliver(w.internet.moving[c.index])
 	case deliverPacket:
 		d := w.bus.inFlight[c.index]
-		w.trace("%s to %s: a packet arrives", w.bus.process(d.From).name, w.bus.process(d.To).name)
+		if tracing {
+			w.trace("%s to %s: a packet arrives", w.bus.process(d.From).name,
+				w.bus.process(d.To).name)
+		}
 		w.publish()
 		w.bus.deliver(d)
+		w.productive.Store(true)
 	case connectStream:
 		d := w.internet.dials[c.index]
 		w.trace("%v connects to %v", d.from, d.to)
 		w.publish()
 		w.internet.allow(d)
+		w.productive.Store(true)
 	case completeRequest:
 		d := w.disks[c.index]
 		if c.other == 1 {
@@ -86,33 +81,50 @@ func (w *world) step() {
 		}
 		n := w.random.IntN(len(d.opened.pending))
 		w.publish()
-		w.trace("%s completes %s", d.name, d.complete(n))
+		r := d.complete(n)
+		if tracing {
+			w.trace("%s completes %v %d+%d: %v", d.name, r.Operation, r.Offset, r.Length, r.Err)
+		}
+		w.targets[c.index].productive.Store(true)
 	case finishCopy:
 		w.publish()
 		w.relay.finishCopy(c.index)
+		w.relay.productive.Store(true)
 	case scribble:
 		w.publish()
 		w.hostile[c.index].scribble()
+		w.relay.productive.Store(true)
 	case runApplication:
 		a := w.applications[c.index]
 		w.publish()
 		if a.turn() == 0 {
 			a.idle = true
-			return
+		} else {
+			a.process.productive.Store(true)
 		}
 	}
-	w.productive.Store(true)
+}
+
+// passTime lets time pass. While nothing else happens, the pauses get longer.
+func (w *world) passTime() {
+	pause := w.pause
+	w.pause, w.timePassed = min(pause<<(1+w.random.IntN(4)), maxPause), true
+	if tracing {
+		w.trace("time passes: %v", pause)
+	}
+	w.publish()
+	time.Sleep(pause)
 }
 
 // publish orders what the scheduler has read and written before everything that goroutines do from
 // now on. They take one of these locks before they touch anything of the world. What they have done
 // is ordered before the scheduler by synctest.Wait.
 func (w *world) publish() {
-	locks := []*sync.Mutex{&w.mu, &w.internet.mu, &w.bus.mu}
+	w.locks = append(w.locks[:0], &w.mu, &w.internet.mu, &w.bus.mu)
 	for i := range w.disks {
-		locks = append(locks, &w.disks[i].mu, &w.scratch[i].mu)
+		w.locks = append(w.locks, &w.disks[i].mu, &w.scratch[i].mu)
 	}
-	for _, lock := range locks {
+	for _, lock := range w.locks {
 		lock.Lock()
 		lock.Unlock() //nolint:staticcheck // an empty critical section orders, too
 	}
@@ -137,17 +149,41 @@ func (w *world) deliver(f *networktest.Flow) {
 	}
 	w.publish()
 	w.internet.deliver(f, limit, flip)
+	for _, host := range []*networktest.Host{f.Writer(), f.Reader()} {
+		w.internet.processes[host].productive.Store(true)
+	}
 }
 
-// wakeEverybody gives every thread and application another turn.
-func (w *world) wakeEverybody() {
+// wake gives another turn to every thread and application that may have something to do since the
+// last step. A turn that finds nothing to do changes nothing, so no schedule is missed without it.
+// The next pause wakes everybody.
+func (w *world) wake() {
+	everybody := w.productive.Swap(false)
+	if everybody {
+		w.pause = minPause
+	}
+	everybody = everybody || w.timePassed
+	w.timePassed = false
 	for _, p := range w.alive {
-		for _, t := range p.threads {
-			t.idle = false
+		if p.productive.Swap(false) {
+			w.pause = minPause
+			for _, other := range w.alive {
+				other.awake = other.awake || other == p || p.sharesMemory(other)
+			}
+		}
+	}
+	for _, p := range w.alive {
+		if everybody || p.awake {
+			for _, t := range p.threads {
+				t.idle = false
+			}
 		}
 	}
 	for _, a := range w.applications {
-		a.idle = false
+		a.idle = a.idle && !everybody && !a.process.awake
+	}
+	for _, p := range w.alive {
+		p.awake = false
 	}
 }
 

@@ -66,20 +66,22 @@ type world struct {
 	heals            map[[2]netip.Addr]time.Time
 	expiredAt        time.Time
 	choiceBuffer     []choice
-	faultsLeft       bool // some of the plan's faults have not begun
-	killed           bool // some process was
-	ending           bool // processes that exit are not started again
+	locks            []*sync.Mutex // of publish
+	faultsLeft       bool          // some of the plan's faults have not begun
+	killed           bool          // some process was
+	ending           bool          // processes that exit are not started again
 
 	steps int
 	pause time.Duration // the next step of time
 
-	// productive is set when something has happened, so that all threads deserve a turn.
+	// productive is set when something has happened that may concern every process.
 	productive atomic.Bool
 	timePassed bool
 
-	mu        sync.Mutex // guards what goroutines of processes write
-	violation error
-	history   []string // the last steps
+	mu          sync.Mutex // guards what goroutines of processes write
+	freeThreads []*thread
+	violation   error
+	history     []string // the last steps
 }
 
 // restart is the start of a process that is due.
@@ -88,8 +90,8 @@ type restart struct {
 	start func()
 }
 
-// blocksPerDisk has room for the applications of a schedule, including those that are restarted.
-const blocksPerDisk = 4096
+// blocksPerDisk has room for the applications of a schedule, newcomers included.
+const blocksPerDisk = 256
 
 // run runs a schedule and returns the first violation. It must be called in a synctest bubble.
 func (p Plan) run(log *zap.Logger) (w *world) {
@@ -298,6 +300,9 @@ func (w *world) resurrect() {
 	synctest.Wait()
 	w.mu.Lock()
 	busy := w.productive.Swap(false)
+	for _, p := range w.buried {
+		busy = p.productive.Swap(false) || busy
+	}
 	var waiting []*thread
 	for _, p := range w.buried {
 		waiting = append(waiting, p.threads...)
@@ -305,7 +310,7 @@ func (w *world) resurrect() {
 	}
 	w.mu.Unlock()
 	for _, t := range waiting {
-		close(t.resume)
+		t.resume <- struct{}{}
 	}
 	for _, f := range slices.Clone(w.internet.moving) {
 		w.internet.deliver(f, window, -1)
