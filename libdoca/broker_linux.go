@@ -4,9 +4,7 @@ package libdoca
 
 import (
 	"crypto/rand"
-	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"io"
 	"net"
 	"os"
@@ -17,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/broker"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -25,24 +24,15 @@ import (
 // the exporter's memory by system calls. The connection stays open for as long as the import
 // exists: with its end, either side knows that the other has let the memory go.
 
-const (
-	maxBrokerName = 64
-	// brokerTimeout bounds each step of the conversation.
-	brokerTimeout = 5 * time.Second
-	// maxImporters bounds the connections of a broker.
-	maxImporters = 256
-)
+// maxImporters bounds the connections of a broker.
+const maxImporters = 256
 
-// brokerReply is the length of a broker's answer: a status code, the rights, address, and length of
-// the memory, and its offset in the file that comes with it.
-const brokerReply = 4 + 4 + 8 + 8 + 8
-
-var exports = exportTable{byID: make(map[exportID]*exported)}
+var exports = exportTable{byID: make(map[broker.ID]*exported)}
 
 // exportTable holds what this process has exported. The broker runs while there is anything.
 type exportTable struct {
 	mu       sync.Mutex
-	byID     map[exportID]*exported
+	byID     map[broker.ID]*exported
 	name     string // of the broker
 	listener *net.UnixListener
 	serving  chan struct{} // closed when the broker has ended
@@ -56,8 +46,8 @@ func (t *exportTable) add(x *exported) error {
 			return err
 		}
 	}
-	x.broker = t.name
-	t.byID[x.id] = x
+	x.Name = t.name
+	t.byID[x.ID] = x
 	return nil
 }
 
@@ -65,7 +55,7 @@ func (t *exportTable) listen() error {
 	var random [16]byte
 	_, _ = rand.Read(random[:]) // never fails
 	t.name = "zc-libdoca-" + hex.EncodeToString(random[:])
-	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: "@" + t.name})
+	listener, err := net.ListenUnix(broker.Network, &net.UnixAddr{Name: "@" + t.name})
 	if err != nil {
 		return status.Errorf(status.OperatingSystem, "serve exported memory: %w", err)
 	}
@@ -74,7 +64,7 @@ func (t *exportTable) listen() error {
 	return nil
 }
 
-func (t *exportTable) find(id exportID) *exported {
+func (t *exportTable) find(id broker.ID) *exported {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.byID[id]
@@ -84,7 +74,7 @@ func (t *exportTable) find(id exportID) *exported {
 // answer.
 func (t *exportTable) remove(x *exported) {
 	t.mu.Lock()
-	delete(t.byID, x.id)
+	delete(t.byID, x.ID)
 	close(x.revoking)
 	listener, serving := t.listener, t.serving
 	last := len(t.byID) == 0
@@ -124,22 +114,19 @@ func (t *exportTable) serveImporter(c *net.UnixConn) {
 	if x != nil {
 		defer x.importers.Done()
 	}
-	reply := make([]byte, brokerReply)
-	binary.LittleEndian.PutUint32(reply, uint32(status.CodeOf(err)))
+	reply := broker.Reply{Code: status.CodeOf(err)}
 	var rights []byte
 	if err == nil {
 		descriptor, offset := x.file()
-		binary.LittleEndian.PutUint32(reply[4:], x.access)
-		binary.LittleEndian.PutUint64(reply[8:], uint64(x.address))
-		binary.LittleEndian.PutUint64(reply[16:], uint64(x.length))
-		binary.LittleEndian.PutUint64(reply[24:], offset)
+		reply.Access, reply.Address, reply.Length, reply.Offset = x.Access, x.Address, x.Length,
+			offset
 		if descriptor >= 0 {
 			rights = unix.UnixRights(descriptor)
 			defer func() { _ = unix.Close(descriptor) }()
 		}
 	}
-	_ = c.SetDeadline(time.Now().Add(brokerTimeout))
-	if _, _, err := c.WriteMsgUnix(reply, rights, nil); err != nil || x == nil {
+	_ = c.SetDeadline(time.Now().Add(broker.Timeout))
+	if _, _, err := c.WriteMsgUnix(reply.Encode(), rights, nil); err != nil || x == nil {
 		return
 	}
 	_ = c.SetDeadline(time.Time{})
@@ -151,7 +138,7 @@ func (t *exportTable) serveImporter(c *net.UnixConn) {
 	select {
 	case <-ended:
 	case <-x.revoking:
-		_ = c.SetDeadline(time.Now().Add(brokerTimeout))
+		_ = c.SetDeadline(time.Now().Add(broker.Timeout))
 		_, _ = c.Write([]byte{1})
 		<-ended
 	}
@@ -161,7 +148,7 @@ func (t *exportTable) serveImporter(c *net.UnixConn) {
 
 // admit reads the ID that an importer asks for, and counts the importer.
 func (t *exportTable) admit(c *net.UnixConn) (*exported, error) {
-	credentials, err := peerOf(c)
+	credentials, err := broker.Peer(c)
 	if err != nil {
 		return nil, err
 	}
@@ -169,8 +156,8 @@ func (t *exportTable) admit(c *net.UnixConn) (*exported, error) {
 		return nil, status.Errorf(status.NotPermitted,
 			"user %d cannot import memory of user %d", credentials.Uid, own)
 	}
-	_ = c.SetDeadline(time.Now().Add(brokerTimeout))
-	var id exportID
+	_ = c.SetDeadline(time.Now().Add(broker.Timeout))
+	var id broker.ID
 	if _, err := io.ReadFull(c, id[:]); err != nil {
 		return nil, err
 	}
@@ -184,27 +171,17 @@ func (t *exportTable) admit(c *net.UnixConn) (*exported, error) {
 	return x, nil
 }
 
-func peerOf(c *net.UnixConn) (credentials *unix.Ucred, err error) {
-	raw, err := c.SyscallConn()
-	if err == nil {
-		failure := raw.Control(func(descriptor uintptr) {
-			credentials, err = unix.GetsockoptUcred(int(descriptor), unix.SOL_SOCKET,
-				unix.SO_PEERCRED)
-		})
-		err = errors.Join(err, failure)
-	}
-	if err != nil {
-		return nil, status.Errorf(status.OperatingSystem, "identify the peer: %w", err)
-	}
-	return credentials, nil
-}
-
 // file returns a duplicate of the descriptor of the shared file that holds all of the memory, and
 // its offset there, or -1. Memory that has none is read and written by system calls, which this
 // process allows.
 func (x *exported) file() (descriptor int, offset uint64) {
-	inode, offset, found := sharedFile(uint64(x.address), uint64(x.length))
-	if found {
+	if x.pages != nil {
+		dup, err := unix.FcntlInt(uintptr(x.pages.descriptor), unix.F_DUPFD_CLOEXEC, 0)
+		if err == nil {
+			return dup, x.Address - uint64(x.pages.start)
+		}
+	}
+	if inode, offset, found := sharedFile(x.Address, x.Length); found {
 		if descriptor := duplicateOf(inode); descriptor >= 0 {
 			return descriptor, offset
 		}
@@ -273,83 +250,41 @@ type remoteMemory struct {
 }
 
 // importRemote asks the broker of another process for memory.
-func importRemote(said *description) (*exported, uintptr, error) {
-	socket, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: "@" + said.broker})
+func importRemote(said *broker.Descriptor) (*exported, uintptr, error) {
+	imported, err := broker.Open(said)
 	if err != nil {
-		return nil, 0, status.Errorf(status.NotFound,
-			"the process that exported the memory is gone: %w", err)
-	}
-	remote := &remoteMemory{socket: socket, watched: make(chan struct{})}
-	origin := &exported{description: *said, remote: remote}
-	local, err := remote.open(said)
-	if err != nil {
-		_ = socket.Close()
 		return nil, 0, err
 	}
+	remote := &remoteMemory{pid: int(imported.Exporter.Pid), socket: imported.Socket,
+		watched: make(chan struct{})}
+	var local uintptr
+	if imported.File >= 0 {
+		local, err = remote.mapFile(imported.File, imported.Offset, said)
+		_ = unix.Close(imported.File)
+		if err != nil {
+			_ = remote.socket.Close()
+			return nil, 0, err
+		}
+	}
+	origin := &exported{Descriptor: *said, remote: remote}
 	go remote.watch(origin)
 	return origin, local, nil
 }
 
-// open gets the memory, and returns where it is mapped, or 0.
-func (r *remoteMemory) open(said *description) (local uintptr, err error) {
-	credentials, err := peerOf(r.socket)
-	if err != nil {
-		return 0, err
-	}
-	r.pid = int(credentials.Pid)
-	_ = r.socket.SetDeadline(time.Now().Add(brokerTimeout))
-	if _, err := r.socket.Write(said.id[:]); err != nil {
-		return 0, status.Errorf(status.NotConnected, "ask for the memory: %w", err)
-	}
-	reply, rights := make([]byte, brokerReply), make([]byte, unix.CmsgSpace(4))
-	n, oobn, _, _, err := r.socket.ReadMsgUnix(reply, rights)
-	if err != nil || n != brokerReply {
-		return 0, status.Errorf(status.NotConnected, "ask for the memory: %d bytes, %w", n, err)
-	}
-	_ = r.socket.SetDeadline(time.Time{})
-	if code := status.Code(binary.LittleEndian.Uint32(reply)); code != status.Success {
-		return 0, status.Errorf(code, "the exporter has rejected the import")
-	}
-	descriptor, err := passedDescriptor(rights[:oobn])
-	if descriptor >= 0 {
-		defer func() { _ = unix.Close(descriptor) }()
-	}
-	if binary.LittleEndian.Uint32(reply[4:]) != said.access ||
-		binary.LittleEndian.Uint64(reply[8:]) != uint64(said.address) ||
-		binary.LittleEndian.Uint64(reply[16:]) != uint64(said.length) {
-		err = status.Errorf(status.InvalidValue, "the descriptor is not that of the memory")
-	}
-	if err != nil || descriptor < 0 {
-		return 0, err
-	}
-	return r.mapFile(descriptor, binary.LittleEndian.Uint64(reply[24:]), said)
-}
-
-func passedDescriptor(rights []byte) (int, error) {
-	messages, err := unix.ParseSocketControlMessage(rights)
-	if err != nil || len(messages) == 0 {
-		return -1, err
-	}
-	descriptors, err := unix.ParseUnixRights(&messages[0])
-	if err != nil || len(descriptors) != 1 {
-		return -1, err
-	}
-	return descriptors[0], nil
-}
-
 // The rights that let an importer write.
-const writeRights = 1<<2 | 1<<5 // RDMA_WRITE, PCI_READ_WRITE
+const writeRights = broker.RDMAWrite | broker.PCIReadWrite
 
-func (r *remoteMemory) mapFile(descriptor int, offset uint64, said *description) (uintptr, error) {
+func (r *remoteMemory) mapFile(descriptor int, offset uint64, said *broker.Descriptor,
+) (uintptr, error) {
 	if _, err := unix.FcntlInt(uintptr(descriptor), unix.F_GET_SEALS, 0); err != nil {
 		return 0, status.Errorf(status.InvalidValue, "the exporter sent no memfd: %w", err)
 	}
 	protection := unix.PROT_READ
-	if said.access&writeRights != 0 {
+	if said.Access&writeRights != 0 {
 		protection |= unix.PROT_WRITE
 	}
 	skip := offset % uint64(os.Getpagesize())
-	mapping, err := unix.Mmap(descriptor, int64(offset-skip), int(uint64(said.length)+skip),
+	mapping, err := unix.Mmap(descriptor, int64(offset-skip), int(said.Length+skip),
 		protection, unix.MAP_SHARED)
 	if err != nil {
 		return 0, status.Errorf(status.NoMemory, "map the memory of the exporter: %w", err)

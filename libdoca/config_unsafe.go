@@ -132,6 +132,9 @@ type Config struct {
 	Again bool
 	// ServerOnHost allows Comch servers on devices of hosts.
 	ServerOnHost bool
+	// KeepPages leaves the pages of memory that is exported over PCI as they are. Otherwise an
+	// export replaces them by those of a file, which importers can map.
+	KeepPages bool
 	// IdleSleep is how long progress sleeps after a row of calls that found nothing, for programs
 	// that poll without end on few processors; at most a millisecond. 0 means never.
 	IdleSleep time.Duration

@@ -44,6 +44,7 @@ type fileConfig struct {
 	SignalPending  bool          `yaml:"signal_pending"`
 	Again          bool          `yaml:"again"`
 	ServerOnHost   bool          `yaml:"server_on_host"`
+	KeepPages      bool          `yaml:"keep_pages"`
 	Devices        *[]fileDevice `yaml:"devices"`
 	MaxMessageSize int           `yaml:"max_message_size"`
 }
@@ -108,8 +109,8 @@ func ParseConfig(text []byte) (Config, error) {
 		return Config{}, status.Errorf(status.InvalidValue, "parse: %w", err)
 	}
 	config := Config{Directory: file.Directory, SignalPending: file.SignalPending,
-		Again: file.Again, ServerOnHost: file.ServerOnHost, IdleSleep: defaultIdleSleep,
-		Limits: Limits{MaxMessageSize: file.MaxMessageSize}}
+		Again: file.Again, ServerOnHost: file.ServerOnHost, KeepPages: file.KeepPages,
+		IdleSleep: defaultIdleSleep, Limits: Limits{MaxMessageSize: file.MaxMessageSize}}
 	var err error
 	if config.Release, err = parseRelease(file.Release); err != nil {
 		return Config{}, err

@@ -8,9 +8,7 @@ import "C"
 
 import (
 	"crypto/rand"
-	"encoding/binary"
 	"errors"
-	"math"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -18,35 +16,25 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/broker"
 	"github.com/zc-relay/zc-relay/libdoca/internal/link"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// exportID identifies exported memory. It is random, because whoever knows it may import.
-type exportID [16]byte
-
 // exported is memory that a map has exported, in the process of the exporter and, once imported, in
 // that of the importer.
 type exported struct {
-	description
+	broker.Descriptor
 	// In the exporter: importers in other processes wait for revoking, and are waited for.
 	revoking  chan struct{}
 	importers sync.WaitGroup
+	pages     *sharedPages // what importers can map, or nil
 	// In an importer in another process.
 	remote *remoteMemory
 
 	// copying is held for reading while the memory is used, so that revoke waits for that.
 	copying sync.RWMutex
 	revoked bool
-}
-
-// description is what a descriptor says about memory.
-type description struct {
-	id      exportID
-	access  uint32
-	address uintptr // as the exporter knows it
-	length  uintptr
-	broker  string // where other processes ask for the memory
 }
 
 func (x *exported) revoke() {
@@ -105,48 +93,17 @@ func emuMmapStart(m *C.struct_doca_mmap) C.int {
 	return C.DOCA_SUCCESS
 }
 
-// The descriptor of an export: magic, version, kind, and then the description, whose last part is
-// the length of the broker's name and the name.
+// Kinds of descriptors. exportEvent is that of a sync event.
 const (
-	descriptorMagic   = "zcdx"
-	descriptorVersion = 1
-	descriptorHeader  = 4 + 1 + 1 + 16 + 4 + 8 + 8 + 1
-	maxDescriptor     = descriptorHeader + maxBrokerName
-
-	// exportEvent is the kind of the descriptor of a sync event, after those of memory.
+	exportPCI   = broker.KindPCI
+	exportRDMA  = C.EMU_EXPORT_RDMA
 	exportEvent = C.EMU_EXPORTS
 )
 
-func (x *description) encode(kind C.int) []byte {
-	b := append(make([]byte, 0, maxDescriptor), descriptorMagic...)
-	b = append(b, descriptorVersion, byte(kind))
-	b = append(b, x.id[:]...)
-	b = binary.LittleEndian.AppendUint32(b, x.access)
-	b = binary.LittleEndian.AppendUint64(b, uint64(x.address))
-	b = binary.LittleEndian.AppendUint64(b, uint64(x.length))
-	b = append(b, byte(len(x.broker)))
-	return append(b, x.broker...)
-}
-
-// decode returns what a descriptor says. It is not to be trusted.
-func decode(b []byte) (x description, kind C.int, err error) {
-	if len(b) < descriptorHeader || len(b) > maxDescriptor ||
-		string(b[:4]) != descriptorMagic || b[4] != descriptorVersion || b[5] > exportEvent ||
-		len(b) != descriptorHeader+int(b[descriptorHeader-1]) {
-		return x, 0, status.Errorf(status.InvalidValue,
-			"%d bytes are no descriptor of memory that this library has exported", len(b))
-	}
-	kind = C.int(b[5])
-	copy(x.id[:], b[6:])
-	x.access = binary.LittleEndian.Uint32(b[22:])
-	address, length := binary.LittleEndian.Uint64(b[26:]), binary.LittleEndian.Uint64(b[34:])
-	if length == 0 || length > math.MaxInt || address+length < address {
-		return x, 0, status.Errorf(status.InvalidValue, "descriptor of %d bytes at %#x", length,
-			address)
-	}
-	x.address, x.length = uintptr(address), uintptr(length)
-	x.broker = string(b[descriptorHeader:])
-	return x, kind, nil
+// parse decodes a descriptor that an application hands over.
+func parse(b unsafe.Pointer, length C.size_t) (broker.Descriptor, error) {
+	// More than MaxSize bytes are no descriptor.
+	return broker.Parse(C.GoBytes(b, C.int(min(length, broker.MaxSize+1))))
 }
 
 //export emuMmapExport
@@ -158,13 +115,13 @@ func emuMmapExport(m *C.struct_doca_mmap, kind C.int, desc *unsafe.Pointer, leng
 	var b []byte
 	if kind == C.EMU_EXPORT_RDMA {
 		own.rdma = openWindow(viewOf(m), uintptr(m.addr), uintptr(m.len), uint32(m.access))
-		b = own.rdma.description().encode(kind)
+		b = own.rdma.descriptor(exportRDMA).Encode()
 	} else {
 		var err error
 		if own.own, err = newExport(m); err != nil {
 			return failed("export mmap", err)
 		}
-		b = own.own.encode(kind)
+		b = own.own.Encode()
 	}
 	*desc = C.CBytes(b)
 	*length = C.size_t(len(b))
@@ -172,10 +129,17 @@ func emuMmapExport(m *C.struct_doca_mmap, kind C.int, desc *unsafe.Pointer, leng
 }
 
 func newExport(m *C.struct_doca_mmap) (*exported, error) {
-	x := &exported{description: description{access: uint32(m.access), address: uintptr(m.addr),
-		length: uintptr(m.len)}, revoking: make(chan struct{})}
-	_, _ = rand.Read(x.id[:]) // never fails
-	return x, exports.add(x)
+	x := &exported{Descriptor: broker.Descriptor{Kind: exportPCI, Access: uint32(m.access),
+		Address: uint64(m.addr), Length: uint64(m.len)}, revoking: make(chan struct{})}
+	_, _ = rand.Read(x.ID[:]) // never fails
+	if !active.Load().KeepPages {
+		x.pages = sharePages(uintptr(m.addr), uintptr(m.len))
+	}
+	if err := exports.add(x); err != nil {
+		x.pages.release()
+		return nil, err
+	}
+	return x, nil
 }
 
 //export emuFreeExport
@@ -183,21 +147,18 @@ func emuFreeExport(desc unsafe.Pointer) { C.free(desc) }
 
 //export emuMmapImport
 func emuMmapImport(m *C.struct_doca_mmap, desc unsafe.Pointer, length C.size_t, pci C.bool) C.int {
-	if length > maxDescriptor {
-		length = maxDescriptor + 1 // which decode rejects
-	}
-	said, kind, err := decode(C.GoBytes(desc, C.int(length)))
-	if err == nil && kind >= C.EMU_EXPORTS {
+	said, err := parse(desc, length)
+	if err == nil && said.Kind == exportEvent {
 		err = status.Errorf(status.InvalidValue, "the descriptor is that of a sync event")
 	}
 	if err != nil {
 		return failed("create mmap from export", err)
 	}
-	if kind == C.EMU_EXPORT_RDMA {
-		m.addr, m.len, m.access = C.uintptr_t(said.address), C.size_t(said.length),
-			C.uint32_t(said.access)
+	if said.Kind == exportRDMA {
+		m.addr, m.len, m.access = C.uintptr_t(said.Address), C.size_t(said.Length),
+			C.uint32_t(said.Access)
 		m.of_peer = true
-		mappingOf(m).peer = link.Key(said.id)
+		mappingOf(m).peer = link.Key(said.ID)
 		return C.DOCA_SUCCESS
 	}
 	if !bool(pci) {
@@ -208,24 +169,24 @@ func emuMmapImport(m *C.struct_doca_mmap, desc unsafe.Pointer, length C.size_t, 
 	if err != nil {
 		return failed("create mmap from export", err)
 	}
-	m.addr, m.len, m.access = C.uintptr_t(origin.address), C.size_t(origin.length),
-		C.uint32_t(origin.access)
+	m.addr, m.len, m.access = C.uintptr_t(origin.Address), C.size_t(origin.Length),
+		C.uint32_t(origin.Access)
 	m.mapped_at = C.uintptr_t(local)
 	mappingOf(m).origin = origin
 	return C.DOCA_SUCCESS
 }
 
 // importMemory finds what a descriptor describes, and where this process has it.
-func importMemory(said *description) (origin *exported, local uintptr, err error) {
-	origin = exports.find(said.id)
+func importMemory(said *broker.Descriptor) (origin *exported, local uintptr, err error) {
+	origin = exports.find(said.ID)
 	if origin == nil {
 		return importRemote(said)
 	}
-	if origin.description != *said {
+	if origin.Descriptor != *said {
 		return nil, 0, status.Errorf(status.InvalidValue,
 			"the descriptor is not that of the memory")
 	}
-	return origin, origin.address, nil
+	return origin, uintptr(origin.Address), nil
 }
 
 // emuMmapRelease ends what others have of a map.
@@ -247,6 +208,7 @@ func emuMmapRelease(m *C.struct_doca_mmap) {
 	if released.own != nil {
 		exports.remove(released.own)
 		released.own.revoke()
+		released.own.pages.release()
 	}
 	if released.origin != nil && released.origin.remote != nil {
 		released.origin.remote.close()

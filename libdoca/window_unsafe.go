@@ -10,6 +10,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/zc-relay/zc-relay/internal/broker"
 	"github.com/zc-relay/zc-relay/libdoca/internal/link"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -54,9 +55,9 @@ func (w *window) close() {
 	w.closed = true
 }
 
-func (w *window) description() *description {
-	return &description{id: exportID(w.key), access: w.access, address: w.address,
-		length: w.length}
+func (w *window) descriptor(kind byte) *broker.Descriptor {
+	return &broker.Descriptor{Kind: kind, ID: broker.ID(w.key), Access: w.access,
+		Address: uint64(w.address), Length: uint64(w.length)}
 }
 
 // accessWindow reads or writes memory for a peer, which may do what permissions say.
@@ -111,7 +112,7 @@ func emuSyncEventExport(event *C.struct_doca_sync_event) {
 		C.DOCA_ACCESS_FLAG_RDMA_READ|C.DOCA_ACCESS_FLAG_RDMA_WRITE)
 	w.number = eventWindows.add(w)
 	event.core = w.number
-	b := w.description().encode(exportEvent)
+	b := w.descriptor(exportEvent).Encode()
 	event.desc, event.desc_size = C.CBytes(b), C.size_t(len(b))
 }
 
@@ -124,14 +125,14 @@ func emuSyncEventStop(number C.uint32_t) {
 //export emuSyncEventImport
 func emuSyncEventImport(event *C.struct_doca_sync_event_remote_net, data unsafe.Pointer,
 	length C.size_t) C.int {
-	said, kind, err := decode(C.GoBytes(data, C.int(min(length, maxDescriptor+1))))
-	if err == nil && (kind != exportEvent || said.length != eventSize) {
+	said, err := parse(data, length)
+	if err == nil && (said.Kind != exportEvent || said.Length != eventSize) {
 		err = status.Errorf(status.InvalidValue, "the descriptor is that of memory")
 	}
 	if err != nil {
 		return failed("create sync event from export", err)
 	}
-	*(*exportID)(unsafe.Pointer(&event.key)) = said.id
-	event.addr = C.uint64_t(said.address)
+	*(*broker.ID)(unsafe.Pointer(&event.key)) = said.ID
+	event.addr = C.uint64_t(said.Address)
 	return C.DOCA_SUCCESS
 }

@@ -3,6 +3,7 @@
 package memory
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -141,6 +142,18 @@ func (r *Region) CheckRange(offset, length uint64) error {
 			length, offset, r.length)
 	}
 	return nil
+}
+
+// OnClose makes Close call f after it has released the memory. Call it before others use the
+// region.
+func (r *Region) OnClose(f func() error) {
+	release := r.release
+	r.release = func() error {
+		if release == nil {
+			return f()
+		}
+		return errors.Join(release(), f())
+	}
 }
 
 // Close unmaps the memory and closes its descriptor. Later calls return the result of the first.

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/zc-relay/zc-relay/internal/broker"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -53,6 +54,9 @@ func (c *connection) export(ctx context.Context, region *memory.Region, access m
 }
 
 func (c *connection) ImportMemory(descriptor []byte) (*memory.Region, memory.Access, error) {
+	if broker.IsDescriptor(descriptor) {
+		return c.importFromBroker(descriptor)
+	}
 	token, err := parseExportToken(descriptor)
 	if err != nil {
 		return nil, 0, fmt.Errorf("import memory: %w", err)
@@ -96,7 +100,8 @@ type exportTable struct {
 
 	mu      sync.Mutex
 	closed  bool
-	bytes   uint64 // of all entries
+	bytes   uint64 // of all entries, and of memory that brokers have handed out
+	imports int    // of memory that brokers have handed out
 	entries map[uint32]*peerExport
 }
 
@@ -131,7 +136,7 @@ func (t *exportTable) add(id uint32, e *peerExport) error {
 	if t.closed {
 		return status.Errorf(status.NotConnected, "connection has ended")
 	}
-	if len(t.entries) >= t.maxExports {
+	if len(t.entries)+t.imports >= t.maxExports {
 		return errFull("memory exports", t.maxExports)
 	}
 	if t.entries[id] != nil {

@@ -2,6 +2,7 @@
 
 #include "program.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { ACCESS = DOCA_ACCESS_FLAG_LOCAL_READ_WRITE | DOCA_ACCESS_FLAG_PCI_READ_WRITE };
@@ -45,7 +46,63 @@ static void echo(void)
 	control_destroy(control);
 }
 
+/* Exports memory of the heap, whose pages are whole or not, to a server that imports and changes
+ * it, if it can. Afterwards the memory is as it was before, and nobody else's. */
+static void export_heap(size_t offset)
+{
+	enum { SIZE = 5 << 20 };
+	struct control *control = control_new("meeting");
+	uint8_t *bytes = aligned_alloc(4096, SIZE);
+	uint8_t *exported = bytes + offset;
+	const void *desc;
+	size_t length;
+
+	IS(DOCA_ERROR_IN_PROGRESS, doca_ctx_start(control->ctx));
+	UNTIL(state_of(control->ctx) == DOCA_CTX_STATE_RUNNING, control->pe);
+	OK(doca_comch_client_get_connection(control->client, &control->connection));
+	for (size_t i = 0; i < SIZE; i++)
+		bytes[i] = (uint8_t)(i % 251);
+
+	struct memory memory = memory_over(control->dev, exported, SIZE - 2 * offset, ACCESS);
+
+	OK(doca_mmap_export_pci(memory.mmap, control->dev, &desc, &length));
+	for (size_t i = 0; i < SIZE; i++)
+		CHECK(bytes[i] == (uint8_t)(i % 251));
+	control_send(control, desc, length);
+	UNTIL(control->messages == 1, control->pe);
+
+	bool imported = control->last[0] == 'y';
+
+	CHECK(imported == (offset == 0));
+	CHECK(exported[4096] == (imported ? 'A' : (uint8_t)((4096 + offset) % 251)));
+	exported[0] = 'B';
+	control_send(control, "look", 4);
+	UNTIL(control->messages == 2, control->pe);
+	memory_free(&memory);
+	CHECK(exported[0] == 'B');
+	for (size_t i = 8192; i < SIZE - offset; i++)
+		CHECK(bytes[i] == (uint8_t)(i % 251));
+	control_send(control, "late", 4);
+	UNTIL(control->messages == 3, control->pe);
+	CHECK(exported[0] == 'B');
+	free(bytes);
+	stop(control->ctx, control->pe);
+	control_destroy(control);
+}
+
+static void whole_pages(void)
+{
+	export_heap(0);
+}
+
+static void parts_of_pages(void)
+{
+	export_heap(64);
+}
+
 const struct test tests[] = {
 	{"echo", echo},
+	{"whole_pages", whole_pages},
+	{"parts_of_pages", parts_of_pages},
 	{NULL, NULL},
 };

@@ -1,0 +1,122 @@
+package emulated
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/internal/broker"
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// importFromBroker imports memory that the peer has exported with the emulated libdoca, which does
+// so without a connection: the descriptor names a broker that hands out the memory.
+//
+// The exporter takes the memory away from this process by putting other pages in its place, so it
+// need not be told of anything but the end.
+func (c *connection) importFromBroker(descriptor []byte) (*memory.Region, memory.Access, error) {
+	d, err := broker.Parse(descriptor)
+	if err != nil {
+		return nil, 0, fmt.Errorf("import memory: %w", err)
+	}
+	access := brokerAccess(&d)
+	if access == 0 {
+		return nil, 0, status.Errorf(status.InvalidValue,
+			"import memory: access flags %#x let this side neither read nor write", d.Access)
+	}
+	if err := c.exports.chargeImport(d.Length); err != nil {
+		return nil, 0, fmt.Errorf("import memory of %d bytes: %w", d.Length, err)
+	}
+	region, err := c.openImport(&d, access)
+	if err != nil {
+		c.exports.releaseImport(d.Length)
+		return nil, 0, fmt.Errorf("import memory of %d bytes at %#x: %w", d.Length, d.Address, err)
+	}
+	return region, access, nil
+}
+
+// brokerAccess returns the rights that a descriptor grants. With DOCA, whoever may use memory over
+// PCI may export it for RDMA.
+func brokerAccess(d *broker.Descriptor) memory.Access {
+	switch {
+	case d.Kind != broker.KindPCI:
+		return 0
+	case d.Access&broker.PCIReadWrite != 0:
+		return memory.PCIRead | memory.PCIWrite | memory.RemoteRead | memory.RemoteWrite
+	case d.Access&broker.PCIReadOnly != 0:
+		return memory.PCIRead | memory.RemoteRead
+	}
+	return 0
+}
+
+// openImport maps the memory. The region keeps the connection to the broker until it is closed.
+func (c *connection) openImport(d *broker.Descriptor, access memory.Access,
+) (*memory.Region, error) {
+	imported, err := broker.Open(d)
+	if err != nil {
+		return nil, err
+	}
+	region, err := c.mapImport(imported, d, access)
+	if err != nil {
+		_ = imported.Socket.Close()
+		if imported.File >= 0 {
+			_ = unix.Close(imported.File)
+		}
+		return nil, err
+	}
+	region.OnClose(func() error {
+		c.exports.releaseImport(d.Length)
+		return imported.Socket.Close()
+	})
+	return region, nil
+}
+
+// hugePage is what a file may take beyond its size, because it consists of huge pages.
+const hugePage = 2 << 20
+
+func (c *connection) mapImport(imported *broker.Import, d *broker.Descriptor, access memory.Access,
+) (*memory.Region, error) {
+	if peer := c.Peer(); peer.Known && imported.Exporter.Uid != peer.UID {
+		return nil, status.Errorf(status.NotPermitted,
+			"the memory belongs to user %d, but the peer is %v", imported.Exporter.Uid, peer)
+	}
+	if imported.File < 0 || imported.Offset != 0 {
+		return nil, status.Errorf(status.NotSupported, "the exporter has no file with this memory "+
+			"alone: export whole pages of private memory (see docs/libdoca.md)")
+	}
+	size, err := exportedBytes(imported.File, d.Length)
+	if err != nil {
+		return nil, err
+	}
+	if size > d.Length+hugePage { // which stays allocated for as long as the region exists
+		return nil, status.Errorf(status.TooBig, "the exporter's file takes %d bytes", size)
+	}
+	return memory.Import(imported.File, d.Address, d.Length, c.exports.maxBytes, access)
+}
+
+// chargeImport charges memory of a broker to the peer's limits.
+func (t *exportTable) chargeImport(length uint64) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.closed:
+		return status.Errorf(status.NotConnected, "connection has ended")
+	case len(t.entries)+t.imports >= t.maxExports:
+		return errFull("memory exports", t.maxExports)
+	case length > t.maxBytes-t.bytes:
+		return status.Errorf(status.TooBig,
+			"exported memory takes %d bytes, but only %d of the connection's %d are left",
+			length, t.maxBytes-t.bytes, t.maxBytes)
+	}
+	t.bytes += length
+	t.imports++
+	return nil
+}
+
+func (t *exportTable) releaseImport(length uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.bytes -= length
+	t.imports--
+}
