@@ -147,8 +147,9 @@ type MemoryRegion interface {
 	Len() uint64
 	// Deregister revokes the keys and waits until nothing uses the memory any more: when it
 	// returns, no peer can reach the memory, and it may be unmapped. Work requests that still use
-	// the keys fail their connection. Any goroutine may call it, provided that no thread that polls
-	// a completion queue is waiting for that goroutine.
+	// the keys fail their connection. If it fails, peers may still reach the memory, and it can be
+	// called again. Any goroutine may call it, provided that no thread that polls a completion
+	// queue is waiting for that goroutine.
 	Deregister() error
 }
 

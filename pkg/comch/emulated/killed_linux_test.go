@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -110,6 +111,46 @@ func TestNameOfAKilledServerIsFree(t *testing.T) {
 	if err := errors.Join(connection.Close(), server.Close()); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestSocketOfAServerThatWasKilledTooEarlyIsRemoved(t *testing.T) {
+	directory := t.TempDir()
+	first := startChild(t, "server", directory)
+	first.await(t, "listening")
+	first.kill()
+	for _, path := range filesBelow(t, directory) {
+		if filepath.Ext(path) != lockSuffix { // as if the socket had not been given its name yet
+			name := temporaryName(filepath.Base(path))
+			if err := os.Rename(path, filepath.Join(filepath.Dir(path), name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	server, err := New(Options{Directory: directory}).Listen(context.Background(),
+		comch.ServerConfig{Name: childName})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Close(); err != nil {
+		t.Error(err)
+	}
+	if left := filesBelow(t, directory); len(left) > 0 {
+		t.Errorf("%v are left", left)
+	}
+}
+
+func filesBelow(t *testing.T, directory string) (paths []string) {
+	t.Helper()
+	err := filepath.WalkDir(directory, func(path string, e os.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			paths = append(paths, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
 }
 
 // childPeer is a connection to a child process, with its data path.

@@ -2,7 +2,7 @@ package emulated
 
 import (
 	"context"
-	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -145,9 +145,8 @@ func (l *nameLock) listen(public bool) (*net.UnixListener, error) {
 		return nil, status.Errorf(status.AlreadyExist,
 			"%s/%s: path exists and is not a socket: remove it", l.directory.path, l.name)
 	}
-	var random [8]byte
-	_, _ = rand.Read(random[:]) // never fails
-	temporary := ".listen-" + hex.EncodeToString(random[:])
+	temporary := temporaryName(l.name)
+	_ = unix.Unlinkat(l.directory.descriptor, temporary, 0) // a killed server may have left it
 	address := net.UnixAddr{Name: l.directory.entry(temporary), Net: "unixpacket"}
 	listener, err := net.ListenUnix(address.Net, &address)
 	if err != nil {
@@ -160,6 +159,13 @@ func (l *nameLock) listen(public bool) (*net.UnixListener, error) {
 		return nil, errors.Join(err, listener.Close())
 	}
 	return listener, nil
+}
+
+// temporaryName returns what the socket of a name is called until it listens. It depends on the name
+// alone, which is locked, and is short enough for a socket address.
+func temporaryName(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return ".listen-" + hex.EncodeToString(sum[:8])
 }
 
 func (l *nameLock) publish(temporary string, public bool) error {

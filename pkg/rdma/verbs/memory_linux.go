@@ -132,7 +132,7 @@ func (d *protectionDomain) release() { d.uses.Add(-1) }
 // because not every driver can register memory under other addresses.
 type memoryRegion struct {
 	domain    *protectionDomain
-	mr        *ibv.MemoryRegion // nil for memory that another library has registered
+	mr        interface{ Deregister() error } // nil for memory that another library has registered
 	localKey  uint32
 	remoteKey uint32
 	base      uint64
@@ -140,8 +140,8 @@ type memoryRegion struct {
 	access    memory.Access
 	untrusted bool // another process can make pages inaccessible: the CPU must not touch them
 
-	deregister sync.Once
-	failure    error // of Deregister
+	mu           sync.Mutex // held by Deregister
+	deregistered bool
 }
 
 func (r *memoryRegion) LocalKey() uint32  { return r.localKey }
@@ -154,17 +154,23 @@ func (r *memoryRegion) Len() uint64       { return r.length }
 // in its place. The key of memory that another library has registered stays valid until that
 // library revokes it.
 func (r *memoryRegion) Deregister() error {
-	r.deregister.Do(func() {
-		r.domain.regions.remove(r)
-		if r.mr != nil {
-			r.failure = r.mr.Deregister()
-			if r.domain.device.limits.SoftIWARP {
-				awaitKernelCopies()
-			}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.deregistered {
+		return nil
+	}
+	r.domain.regions.remove(r)
+	if r.mr != nil {
+		if err := r.mr.Deregister(); err != nil {
+			return err // peers may still reach the memory: the caller can try again
 		}
-		r.domain.release()
-	})
-	return r.failure
+		if r.domain.device.limits.SoftIWARP {
+			awaitKernelCopies()
+		}
+	}
+	r.deregistered = true
+	r.domain.release()
+	return nil
 }
 
 // awaitKernelCopies waits until the kernel has finished the copies into user memory that are in
@@ -258,11 +264,14 @@ func (t *memoryTable) insert(r *memoryRegion) bool {
 	return true
 }
 
+// remove removes a region, unless it has been removed.
 func (t *memoryTable) remove(r *memoryRegion) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.regions, r.localKey)
-	t.publish()
+	if t.regions[r.localKey] == r {
+		delete(t.regions, r.localKey)
+		t.publish()
+	}
 }
 
 // publish replaces the table. The caller holds mu.

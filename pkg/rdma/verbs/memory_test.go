@@ -3,9 +3,12 @@
 package verbs
 
 import (
+	"errors"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
 func TestRegionsAreFoundByKeyWhileRegistered(t *testing.T) {
@@ -44,6 +47,33 @@ func TestRegionsAreFoundByKeyWhileRegistered(t *testing.T) {
 			},
 		})
 	})
+}
+
+// stubbornRegistration fails to deregister a number of times.
+type stubbornRegistration struct{ failures, calls int }
+
+func (s *stubbornRegistration) Deregister() error {
+	if s.calls++; s.calls <= s.failures {
+		return status.IOFailed
+	}
+	return nil
+}
+
+func TestDeregistrationCanBeTriedAgain(t *testing.T) {
+	d := &protectionDomain{device: &device{}}
+	registration := &stubbornRegistration{failures: 2}
+	r := &memoryRegion{domain: d, mr: registration, localKey: 7}
+	d.acquire()
+	d.regions.insert(r)
+	for i, want := range []error{status.IOFailed, status.IOFailed, nil, nil} {
+		if err := r.Deregister(); !errors.Is(err, want) {
+			t.Errorf("call %d: %v, want %v", i+1, err, want)
+		}
+	}
+	if registration.calls != 3 || d.uses.Load() != 0 || d.regions.lookup(7) != nil {
+		t.Errorf("the device was asked %d times, the domain has %d uses", registration.calls,
+			d.uses.Load())
+	}
 }
 
 func TestRangesMustLieWithinTheRegion(t *testing.T) {
