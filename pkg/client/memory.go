@@ -66,7 +66,7 @@ func (v *Volume) newMemory(generation uint64) (*dataMemory, error) {
 }
 
 func allocate(size uint64) (*memory.Region, error) {
-	if err := memory.CheckCgroups(size); err != nil {
+	if err := memory.CheckAvailable(size); err != nil {
 		return nil, err
 	}
 	region, err := memory.Alloc("zc-relay data", size)

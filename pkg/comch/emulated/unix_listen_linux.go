@@ -161,8 +161,8 @@ func (l *nameLock) listen(public bool) (*net.UnixListener, error) {
 	return listener, nil
 }
 
-// temporaryName returns what the socket of a name is called until it listens. It depends on the name
-// alone, which is locked, and is short enough for a socket address.
+// temporaryName returns what the socket of a name is called until it listens. It depends only on
+// the name, which is locked, and is short enough for a socket address.
 func temporaryName(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return ".listen-" + hex.EncodeToString(sum[:8])

@@ -47,3 +47,30 @@ func TestALimitOfAnyCgroupIsFound(t *testing.T) {
 		}
 	}
 }
+
+func TestMemoryThatTheMachineDoesNotHaveIsRejected(t *testing.T) {
+	for name, c := range map[string]struct {
+		content string
+		length  uint64
+		want    string // in the error; "" means none
+	}{
+		"enough": {"MemTotal: 9 kB\nMemAvailable:  8 kB\nSwapFree: 0 kB\n", 8 << 10, ""},
+		"swap":   {"MemAvailable: 8 kB\nSwapFree: 2 kB\n", 10 << 10, ""},
+		"too much": {"MemAvailable: 8 kB\nSwapFree: 2 kB\n", 10<<10 + 1,
+			"10240 bytes that this machine"},
+		"unknown": {"MemTotal: 9 kB\nnonsense\n\nMemAvailable: x kB\n", 1 << 40, ""},
+	} {
+		root := fstest.MapFS{"proc/meminfo": &fstest.MapFile{Data: []byte(c.content)}}
+		err := checkMachine(root, c.length)
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case c.want != "" && (!errors.Is(err, status.NoMemory) ||
+			!strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: error %v, want %q", name, err, c.want)
+		}
+	}
+	if err := CheckAvailable(1 << 60); !errors.Is(err, status.NoMemory) {
+		t.Errorf("an exbibyte: %v", err)
+	}
+}
