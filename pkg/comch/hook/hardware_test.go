@@ -58,13 +58,15 @@ func (s hardwareServer) Accept(ctx context.Context) (comch.Connection, error) {
 // stranger is a connection to an unknown process, which does not tell why it ends.
 type stranger struct {
 	comch.Connection
-	closed atomic.Bool
+	closed atomic.Bool // by this side, before the peer
 }
 
 func (*stranger) Peer() comch.Peer { return comch.Peer{} }
 
 func (s *stranger) Close() error {
-	s.closed.Store(true)
+	if s.Connection.Err() == nil {
+		s.closed.Store(true)
+	}
 	return s.Connection.Close()
 }
 
