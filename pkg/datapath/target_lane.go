@@ -154,10 +154,18 @@ func (l *TargetLane) Accept(
 	ctx context.Context, request rdma.Request, role iomsg.ConnectionRole, outboundReads int,
 ) error {
 	c := &l.connections[role]
+	var lent []rdma.LentMemory
+	if role == iomsg.DataConnection {
+		// The relay may read all of the volume in any case. Staging is never used again.
+		lent = append(lent, rdma.LentMemory{Region: l.staging.registered, Writable: true})
+		if l.config.VolumeMemory != nil {
+			lent = append(lent, rdma.LentMemory{Region: l.config.VolumeMemory})
+		}
+	}
 	established, err := request.Accept(ctx, rdma.ConnectionConfig{
 		Domain: l.config.Domain, Queue: l.dispatcher.queue, Context: l.registration.context(role),
 		SendRequests: sendQueueDepth(l.config.Depth), ReceiveRequests: int(c.receives),
-		OutboundReads: outboundReads, Receives: c.initialReceives(),
+		OutboundReads: outboundReads, Receives: c.initialReceives(), Lent: lent,
 	})
 	if err != nil {
 		return fmt.Errorf("accept %v connection from %v: %w", role, request.Remote(), err)

@@ -23,6 +23,21 @@ const maxNameLength = 249
 // The file is sealed so that nobody can resize it. Pages are allocated on first touch unless
 // Prefault is called.
 func Alloc(name string, length uint64) (*Region, error) {
+	return alloc(name, length, 0)
+}
+
+// AllocReadOnly is like Alloc, but other processes can only read the region: they can neither map
+// nor open it for writing, and nobody can punch holes into it. Where the kernel has no such seal
+// (before Linux 5.1), it is Alloc.
+func AllocReadOnly(name string, length uint64) (*Region, error) {
+	r, err := alloc(name, length, unix.F_SEAL_FUTURE_WRITE)
+	if errors.Is(err, unix.EINVAL) {
+		return Alloc(name, length)
+	}
+	return r, err
+}
+
+func alloc(name string, length uint64, seals int) (*Region, error) {
 	if length == 0 || length > math.MaxInt {
 		return nil, status.Errorf(status.InvalidValue,
 			"allocate memory region %q: invalid length %d", name, length)
@@ -32,23 +47,24 @@ func Alloc(name string, length uint64) (*Region, error) {
 	if err != nil {
 		return nil, status.Errorf(status.NoMemory, "create shared memory %q: %w", name, err)
 	}
-	r, err := initialize(fd, length)
+	wrap := func(err error) error {
+		return fmt.Errorf("allocate memory region %q of %d bytes: %w", name, length, err)
+	}
+	if err := unix.Ftruncate(fd, int64(length)); err != nil {
+		return nil, errors.Join(wrap(status.Errorf(status.NoMemory, "set size: %w", err)),
+			unix.Close(fd))
+	}
+	r, err := mapDescriptor(fd, length, unix.PROT_READ|unix.PROT_WRITE, false)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("allocate memory region %q of %d bytes: %w", name,
-			length, err), unix.Close(fd))
+		return nil, errors.Join(wrap(err), unix.Close(fd))
+	}
+	// After the mapping, which a seal against writing spares.
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, requiredSeals|unix.F_SEAL_GROW|seals)
+	if err != nil {
+		return nil, errors.Join(wrap(status.Errorf(status.OperatingSystem, "seal: %w", err)),
+			r.Close())
 	}
 	return r, nil
-}
-
-func initialize(fd int, length uint64) (*Region, error) {
-	if err := unix.Ftruncate(fd, int64(length)); err != nil {
-		return nil, status.Errorf(status.NoMemory, "set size: %w", err)
-	}
-	_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, requiredSeals|unix.F_SEAL_GROW)
-	if err != nil {
-		return nil, status.Errorf(status.OperatingSystem, "seal: %w", err)
-	}
-	return mapDescriptor(fd, length, unix.PROT_READ|unix.PROT_WRITE, false)
 }
 
 // Import maps a file that a peer sent. On success the region owns fd; on failure the caller still
@@ -120,9 +136,21 @@ func mapDescriptor(fd int, length uint64, protection int, untrusted bool) (*Regi
 	if err != nil {
 		return nil, status.Errorf(status.NoMemory, "map: %w", err)
 	}
-	release := func() error { return errors.Join(unix.Munmap(b), unix.Close(fd)) }
-	return &Region{bytes: b[:length:length], length: length, base: baseOf(b), descriptor: fd,
-		untrusted: untrusted, release: release}, nil
+	r := &Region{bytes: b[:length:length], length: length, base: baseOf(b), descriptor: fd,
+		untrusted: untrusted}
+	r.release = func() error { return errors.Join(unix.Munmap(b), r.CloseDescriptor()) }
+	return r, nil
+}
+
+// CloseDescriptor closes the file descriptor early; the mapping stays. It must not overlap other
+// uses of the region.
+func (r *Region) CloseDescriptor() error {
+	if r.descriptor < 0 {
+		return nil
+	}
+	fd := r.descriptor
+	r.descriptor = -1
+	return unix.Close(fd)
 }
 
 // prefaultStep is how many bytes one system call allocates. When a signal interrupts fallocate(2)

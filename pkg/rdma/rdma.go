@@ -42,7 +42,7 @@ type Provider interface {
 
 // Capabilities holds a device's limits.
 type Capabilities struct {
-	Transport          string // "iwarp", "infiniband" or "roce"
+	Transport          string // "iwarp", "infiniband", "roce" or "shm"
 	MaxInboundReads    int    // RDMA Reads from one peer connection at a time (IRD)
 	MaxOutboundReads   int    // RDMA Reads outstanding per connection (ORD)
 	MaxSendRequests    int    // posted sends, writes and reads per connection
@@ -207,6 +207,27 @@ type ConnectionConfig struct {
 	// Receives are posted before the connection is established, so they are there for the peer's
 	// first messages.
 	Receives []ReceiveRequest
+	// Lent lists memory that the peer may map, at most MaxLent regions. A provider for processes of
+	// one machine saves a copy by that; all others ignore it.
+	Lent []LentMemory
+}
+
+// MaxLent is how many regions a connection can lend.
+const MaxLent = 4
+
+// LentMemory is memory of the connection's domain that the peer's process may map, so that data
+// moves between it and the peer's memory directly.
+//
+// Lending cannot be revoked: neither Deregister nor Close nor the end of the connection takes the
+// memory away from a peer that keeps it mapped. So lend only memory whose whole content the peer
+// may read at any time. Memory that was lent for writing must not be used for another peer
+// afterwards: close it. What was posted before Close may still be carried out after it, so its
+// source must not change until the region is closed, unless the peer may see the change.
+type LentMemory struct {
+	Region MemoryRegion
+	// Writable lets the peer write, too. Its Writes may then take effect as soon as they are
+	// posted, ahead of messages posted before them.
+	Writable bool
 }
 
 // Parameters holds what both sides of a connection have agreed on.

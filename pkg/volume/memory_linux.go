@@ -40,7 +40,7 @@ func (b MemoryBackend) String() string { return "memory:" + size.Bytes(b.Size).S
 func (b MemoryBackend) validate(spec *Spec) error { return spec.checkNewSize(b.Size) }
 
 func (b MemoryBackend) open(spec *Spec) (Volume, error) {
-	region, err := memory.Alloc("zc-relay volume "+spec.Name, b.Size)
+	region, err := memory.AllocReadOnly("zc-relay volume "+spec.Name, b.Size)
 	if err != nil {
 		return nil, err
 	}

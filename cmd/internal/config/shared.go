@@ -130,8 +130,8 @@ const auto = "auto"
 func defaultRDMA() RDMA { return RDMA{Provider: providers.DefaultRDMA, GIDIndex: AutoGID} }
 
 func (c *RDMA) describe(s section) {
-	s.value("provider", choice(&c.Provider, "iwarp", "verbs"),
-		"RDMA provider: iwarp or verbs").flagged("rdma-provider", "")
+	s.value("provider", choice(&c.Provider, "iwarp", "verbs", "shm"),
+		"RDMA provider: iwarp, verbs, or shm (both programs on one machine)").flagged("rdma-provider", "")
 	s.value("crc", boolean(&c.CRC),
 		"iwarp: protect connections with CRC32C; on if either side asks for it").
 		flagged("rdma-crc", "")
@@ -153,9 +153,9 @@ func (c *RDMA) describe(s section) {
 }
 
 func (c *RDMA) check(report reporter) {
-	if c.Provider == "iwarp" && c.Device != "" {
-		report("device", c.Device, "is for the provider verbs, and rdma.provider is iwarp, "+
-			"which uses the address: give --rdma-provider verbs (rdma.provider), or remove it")
+	if c.Provider != "verbs" && c.Device != "" {
+		report("device", c.Device, "is for the provider verbs, and rdma.provider is "+c.Provider+
+			", which uses the address: give --rdma-provider verbs (rdma.provider), or remove it")
 	}
 }
 

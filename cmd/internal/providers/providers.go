@@ -17,6 +17,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/dma/software"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/rdma/iwarp"
+	"github.com/zc-relay/zc-relay/pkg/rdma/shm"
 	"github.com/zc-relay/zc-relay/pkg/rdma/verbs"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -70,11 +71,13 @@ func RDMA(name string, options RDMAOptions) (rdma.Provider, error) {
 	switch name {
 	case "iwarp":
 		return iwarp.New(iwarp.Options{CRC: options.CRC, Logger: options.Logger}), nil
+	case "shm":
+		return shm.New(shm.Options{Logger: options.Logger}), nil
 	case "verbs":
 		options.Verbs.Logger = options.Logger
 		return verbs.New(options.Verbs)
 	}
-	return nil, status.Errorf(status.InvalidValue, "rdma provider %q is neither iwarp nor verbs",
+	return nil, status.Errorf(status.InvalidValue, "rdma provider %q is none of iwarp, verbs, and shm",
 		name)
 }
 
@@ -120,6 +123,7 @@ func All() []Description {
 	return []Description{
 		describeComch(emulated.New(emulated.Options{})), describeComch(doca.New(doca.Options{})),
 		describeRDMA(iwarp.New(iwarp.Options{})), describeVerbs(),
+		describeRDMA(shm.New(shm.Options{})),
 		describeDMA(software.New(software.Options{})), describeDMA(dmadoca.New(dmadoca.Options{})),
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/memory"
@@ -183,6 +184,12 @@ func establish(config rdma.ConnectionConfig,
 	connect func(rdma.ConnectionConfig) (rdma.Connection, error)) (rdma.Connection, error) {
 	if d, ok := config.Domain.(*domain); ok {
 		config.Domain = d.ProtectionDomain
+	}
+	config.Lent = slices.Clone(config.Lent)
+	for i := range config.Lent {
+		if m, ok := config.Lent[i].Region.(*memoryRegion); ok {
+			config.Lent[i].Region = m.MemoryRegion
+		}
 	}
 	q, ok := config.Queue.(*queue)
 	if !ok {

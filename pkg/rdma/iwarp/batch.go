@@ -1,6 +1,9 @@
 package iwarp
 
-import "github.com/zc-relay/zc-relay/internal/rawsocket"
+import (
+	"github.com/zc-relay/zc-relay/internal/rawsocket"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+)
 
 const (
 	// scratchBytes is the space for headers, trailers, and small payloads of a batch.
@@ -31,7 +34,7 @@ type batch struct {
 	joined      bool // the last vector ends at used, so that more scratch can extend it
 	stable      []byte
 	copied      int // bytes of stable
-	regions     [maxBatchRegions]*memoryRegion
+	regions     [maxBatchRegions]*registration.Region
 	regionCount int
 	// workEnd becomes sendQueue.sent once the batch has been sent.
 	workEnd    uint32
@@ -75,7 +78,7 @@ func (b *batch) addPayload(payload []byte) {
 
 // addRegion records that the batch refers to the region's memory. It returns false if the batch
 // already refers to too many regions.
-func (b *batch) addRegion(r *memoryRegion) bool {
+func (b *batch) addRegion(r *registration.Region) bool {
 	for i := range b.regionCount {
 		if b.regions[i] == r {
 			return true
@@ -93,7 +96,7 @@ func (b *batch) addRegion(r *memoryRegion) bool {
 // It returns false, and acquires none, if one of them has been deregistered.
 func (b *batch) acquireRegions() bool {
 	for i := range b.regionCount {
-		if !b.regions[i].uses.acquire() {
+		if !b.regions[i].Acquire() {
 			b.releaseRegions(i)
 			return false
 		}
@@ -104,6 +107,6 @@ func (b *batch) acquireRegions() bool {
 // releaseRegions releases the first count regions.
 func (b *batch) releaseRegions(count int) {
 	for i := range count {
-		b.regions[i].uses.release()
+		b.regions[i].Release()
 	}
 }

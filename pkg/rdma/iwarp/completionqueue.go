@@ -6,6 +6,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -23,7 +24,7 @@ type completionQueue struct {
 	scheduled []*connection
 	spare     []*connection
 	staging   []byte // input from sockets that does not go straight to registered memory
-	regions   acquiredRegions
+	regions   registration.Held
 	fairness  fairness
 
 	// notified is set when another thread has left work: a connection in the inbox, or an aborted
@@ -120,7 +121,7 @@ func (q *completionQueue) detach() rdma.Completion {
 	q.ended[last] = nil
 	q.ended = q.ended[:last]
 	c.phase = phaseDetached
-	c.domain.uses.release()
+	c.domain.Release()
 	q.attached.Add(-1)
 	outcome := rdma.StatusSuccess
 	if c.Err() != nil {
@@ -401,6 +402,6 @@ func (q *completionQueue) Close() error {
 	}
 	q.inbox.closed = true
 	q.poller.close()
-	q.device.uses.release()
+	q.device.uses.Release()
 	return nil
 }

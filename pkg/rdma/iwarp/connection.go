@@ -9,6 +9,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -17,7 +18,7 @@ import (
 type connection struct {
 	socket     socket
 	queue      *completionQueue
-	domain     *protectionDomain
+	domain     *registration.Domain
 	context    uint64
 	parameters rdma.Parameters
 	useCRC     bool
@@ -78,7 +79,7 @@ func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error
 	if err := c.PostReceive(config.Receives); err != nil {
 		return nil, err
 	}
-	if !domain.uses.acquire() {
+	if !domain.Acquire() {
 		return nil, status.Errorf(status.BadState, "protection domain is closed")
 	}
 	return c, nil
@@ -87,9 +88,9 @@ func newConnection(d *device, config *rdma.ConnectionConfig) (*connection, error
 // checkConfig checks config and returns its protection domain and completion queue.
 func (d *device) checkConfig(
 	config *rdma.ConnectionConfig,
-) (*protectionDomain, *completionQueue, error) {
-	domain, ok := config.Domain.(*protectionDomain)
-	if !ok || domain.device != d {
+) (*registration.Domain, *completionQueue, error) {
+	domain, ok := config.Domain.(*registration.Domain)
+	if !ok || domain.Table() != d.table {
 		return nil, nil, status.Errorf(status.InvalidValue,
 			"protection domain is missing or belongs to another device")
 	}

@@ -24,13 +24,13 @@ func (d *device) Connect(
 	if err := d.acquire("connect"); err != nil {
 		return nil, err
 	}
-	defer d.uses.release()
+	defer d.uses.Release()
 	c, err := newConnection(d, &config)
 	if err == nil {
 		if err = d.connect(ctx, remote, &config, c); err == nil {
 			return c, nil
 		}
-		c.domain.uses.release()
+		c.domain.Release()
 	}
 	return nil, status.Errorf(status.CodeOf(err), "connect to %v over iwarp: %w", remote, err)
 }

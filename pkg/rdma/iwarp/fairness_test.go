@@ -7,6 +7,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 )
 
 // accept establishes a connection to a client that the test plays.
@@ -46,7 +47,7 @@ func TestTurnIsShorterUnderContention(t *testing.T) {
 	const size = 1 << 20
 	e := newEndpoint(t, Options{SendBufferBytes: 2 * size, ReceiveBufferBytes: 2 * size})
 	c, client := e.accept(e.config)
-	domain := e.config.Domain.(*protectionDomain)
+	domain := e.config.Domain.(*registration.Domain)
 	region, err := domain.Register(memory.Wrap(make([]byte, size)), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -90,8 +91,8 @@ func TestTurnIsShorterUnderContention(t *testing.T) {
 func TestQueueYieldsOnlyUnderContention(t *testing.T) {
 	d := &device{}
 	first, second := &completionQueue{device: d}, &completionQueue{device: d}
-	c := &connection{queue: first, domain: &protectionDomain{}}
-	other := &connection{queue: second, domain: &protectionDomain{}}
+	c := &connection{queue: first, domain: &registration.Domain{}}
+	other := &connection{queue: second, domain: &registration.Domain{}}
 	yields := func(c *connection, rounds, bytes int) (count int) {
 		for range rounds {
 			c.countMoved(bytes)

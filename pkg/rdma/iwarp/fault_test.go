@@ -10,6 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -44,12 +45,12 @@ func inaccessibleMemory(t *testing.T, pages int) *memory.Region {
 func TestInaccessibleMemoryFailsOnlyItsConnection(t *testing.T) {
 	const pages = 16
 	large := pages * os.Getpagesize() / 2
-	for name, use := range map[string]func(w *wireTest, r *memoryRegion){
-		"small Write by the peer": func(w *wireTest, r *memoryRegion) {
-			w.write(tagged(w, taggedHeader{op: opWrite, last: true, stag: r.stag}, 64))
+	for name, use := range map[string]func(w *wireTest, r *registration.Region){
+		"small Write by the peer": func(w *wireTest, r *registration.Region) {
+			w.write(tagged(w, taggedHeader{op: opWrite, last: true, stag: r.LocalKey()}, 64))
 		},
-		"large Write by the peer": func(w *wireTest, r *memoryRegion) {
-			frame := tagged(w, taggedHeader{op: opWrite, last: true, stag: r.stag}, 60_000)
+		"large Write by the peer": func(w *wireTest, r *registration.Region) {
+			frame := tagged(w, taggedHeader{op: opWrite, last: true, stag: r.LocalKey()}, 60_000)
 			// Send the header first, so that the payload is received directly.
 			w.write(frame[:taggedBytes])
 			w.pollUntil("the header", func() bool {
@@ -57,14 +58,14 @@ func TestInaccessibleMemoryFailsOnlyItsConnection(t *testing.T) {
 			})
 			w.write(frame[taggedBytes:])
 		},
-		"small Read by the peer": func(w *wireTest, r *memoryRegion) {
-			w.write(w.readFrame(1, readRequest{length: 64, sourceSTag: r.stag}))
+		"small Read by the peer": func(w *wireTest, r *registration.Region) {
+			w.write(w.readFrame(1, readRequest{length: 64, sourceSTag: r.LocalKey()}))
 		},
-		"large Read by the peer": func(w *wireTest, r *memoryRegion) {
-			w.write(w.readFrame(1, readRequest{length: uint32(large), sourceSTag: r.stag}))
+		"large Read by the peer": func(w *wireTest, r *registration.Region) {
+			w.write(w.readFrame(1, readRequest{length: uint32(large), sourceSTag: r.LocalKey()}))
 		},
-		"Send by this side": func(w *wireTest, r *memoryRegion) {
-			local := rdma.Segment{Key: r.stag, Length: uint32(large)}
+		"Send by this side": func(w *wireTest, r *registration.Region) {
+			local := rdma.Segment{Key: r.LocalKey(), Length: uint32(large)}
 			request := rdma.SendRequest{Opcode: rdma.OpSend, Local: local}
 			if err := w.conn.PostSend([]rdma.SendRequest{request}); err != nil {
 				w.Fatal(err)
@@ -83,7 +84,7 @@ func TestInaccessibleMemoryFailsOnlyItsConnection(t *testing.T) {
 				}
 				w := newWireTestOver(t, c.useCRC, own, peer)
 				r := w.register(inaccessibleMemory(t, pages), allRights)
-				if !r.untrusted {
+				if !r.Untrusted() {
 					t.Fatal("imported memory is trusted")
 				}
 				use(w, r)

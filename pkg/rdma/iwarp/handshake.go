@@ -9,6 +9,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -74,7 +75,7 @@ func (h *handshake) write(frame []byte) error {
 
 // emptySTag is the STag in the first frames of a stream. They have no payload, so the STag refers
 // to no memory.
-const emptySTag = reservedSTags
+const emptySTag = registration.ReservedKeys
 
 // A peer that does not respond to the probe is nudged after firstNudge, and again after intervals
 // that double up to lastNudge.

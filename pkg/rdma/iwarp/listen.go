@@ -25,7 +25,7 @@ func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Liste
 	}
 	streams, err := d.options.Network.Listen(ctx, address)
 	if err != nil {
-		d.uses.release()
+		d.uses.Release()
 		return nil, status.Errorf(listenCode(err), "listen for iwarp on %v: %w", address, err)
 	}
 	l := &listener{device: d, listener: streams}
@@ -208,7 +208,7 @@ func (l *listener) Close() error {
 		case r := <-l.requests:
 			_ = r.Reject(nil)
 		default:
-			l.device.uses.release()
+			l.device.uses.Release()
 			return err
 		}
 	}
@@ -246,7 +246,7 @@ func (r *request) Accept(
 		if err = r.accept(ctx, &config, c); err == nil {
 			return c, nil
 		}
-		c.domain.uses.release()
+		c.domain.Release()
 	}
 	_ = r.conn.Close()
 	return nil, status.Errorf(status.CodeOf(err),

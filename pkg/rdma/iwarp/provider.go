@@ -13,6 +13,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/openfiles"
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -51,7 +52,7 @@ func (p *provider) Open(address netip.Addr) (rdma.Device, error) {
 	_, kernel := p.options.Network.(network.Kernel)
 	return &device{
 		address: address, options: p.options, kernel: kernel,
-		table: newMemoryTable(), uses: newUseCount(),
+		table: registration.NewTable(), uses: registration.NewUseCount(),
 	}, nil
 }
 
@@ -131,10 +132,10 @@ type device struct {
 	address netip.Addr
 	options Options
 	kernel  bool // all streams are sockets of the kernel
-	table   *memoryTable
-	uses    useCount // protection domains, completion queues, listeners
+	table   *registration.Table
+	uses    registration.UseCount // protection domains, completion queues, listeners
 	// lastActive is the domain whose connections last moved bytes. Each session has its own domain.
-	lastActive atomic.Pointer[protectionDomain]
+	lastActive atomic.Pointer[registration.Domain]
 }
 
 // Capabilities returns the device's limits.
@@ -158,7 +159,7 @@ func (d *device) NewProtectionDomain() (rdma.ProtectionDomain, error) {
 	if err := d.acquire("make protection domain"); err != nil {
 		return nil, err
 	}
-	return &protectionDomain{device: d, uses: newUseCount()}, nil
+	return registration.NewDomain(ProviderName, d.table, d.uses.Release), nil
 }
 
 // NewCompletionQueue makes a completion queue. It grows beyond capacity if its connections have
@@ -173,7 +174,7 @@ func (d *device) NewCompletionQueue(capacity int) (rdma.CompletionQueue, error) 
 	}
 	q, err := newCompletionQueue(d, capacity)
 	if err != nil {
-		d.uses.release()
+		d.uses.Release()
 		return nil, err
 	}
 	return q, nil
@@ -181,7 +182,7 @@ func (d *device) NewCompletionQueue(capacity int) (rdma.CompletionQueue, error) 
 
 // Close fails with status.InUse while anything made on the device is open.
 func (d *device) Close() error {
-	if !d.uses.revokeUnused() {
+	if !d.uses.RevokeUnused() {
 		return status.Errorf(status.InUse,
 			"close iwarp device %v: protection domains, completion queues, or listeners are open",
 			d.address)
@@ -191,7 +192,7 @@ func (d *device) Close() error {
 
 // acquire adds a reference to the device unless it is closed.
 func (d *device) acquire(operation string) error {
-	if !d.uses.acquire() {
+	if !d.uses.Acquire() {
 		return status.Errorf(status.BadState, "%s: iwarp device %v is closed", operation, d.address)
 	}
 	return nil

@@ -5,14 +5,15 @@ import (
 
 	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 )
 
 // sendWork is a posted Send, Write, or Read.
 type sendWork struct {
 	id     uint64
-	region *memoryRegion // nil if the length is 0
-	local  uint64        // offset in region
-	remote uint64        // the peer's tagged offset, for Writes and Reads
+	region *registration.Region // nil if the length is 0
+	local  uint64               // offset in region
+	remote uint64               // the peer's tagged offset, for Writes and Reads
 	length uint32
 	stag   uint32 // the peer's, for Writes and Reads
 	opcode rdma.Opcode
@@ -50,8 +51,8 @@ func (q *sendQueue) room() uint32 { return q.limit - (q.tail - q.freed) }
 // receiveWork is a posted receive.
 type receiveWork struct {
 	id     uint64
-	region *memoryRegion // nil if the length is 0
-	local  uint64        // offset in region
+	region *registration.Region // nil if the length is 0
+	local  uint64               // offset in region
 	length uint32
 }
 
@@ -75,10 +76,10 @@ func (q *receiveQueue) room() uint32 { return q.limit - (q.tail - q.freed) }
 
 // readResponse is the response that is due for a Read Request by the peer.
 type readResponse struct {
-	region *memoryRegion // nil if the length is 0
-	source uint64        // offset in region
-	sink   uint64        // the peer's tagged offset
-	stag   uint32        // the peer's
+	region *registration.Region // nil if the length is 0
+	source uint64               // offset in region
+	sink   uint64               // the peer's tagged offset
+	stag   uint32               // the peer's
 	length uint32
 }
 
@@ -101,7 +102,8 @@ type readRequester struct {
 
 func newReadRequester(limit int) readRequester {
 	return readRequester{
-		outstanding: fifo.New[outstandingRead](limit), limit: uint32(limit), stag: randomSTag(),
+		outstanding: fifo.New[outstandingRead](limit), limit: uint32(limit),
+		stag: registration.RandomKey(),
 	}
 }
 

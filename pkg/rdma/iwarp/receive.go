@@ -5,6 +5,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 )
 
 const (
@@ -43,7 +44,7 @@ type receiver struct {
 	left   int // bytes of the payload that have not arrived
 	prefix prefix
 	// region and offset say where the payload goes. It is discarded if region is nil.
-	region *memoryRegion
+	region *registration.Region
 	offset uint64
 	// bulk is set to bulkFrames by a payload of at least bulkBytes, and counts down with each
 	// smaller one.
@@ -199,16 +200,16 @@ func (c *connection) receiveStaged(staging []byte) (n, wanted int, err errno) {
 func (c *connection) receiveDirect(staging []byte) (n, wanted int, err errno) {
 	r := &c.receiver
 	region := r.region
-	if c.socket.stream != nil && region.untrusted {
+	if c.socket.stream != nil && region.Untrusted() {
 		return c.receiveStaged(staging) // only system calls can write to it in place
 	}
-	if !region.uses.acquire() {
+	if !region.Acquire() {
 		c.fail(r.revokedViolation())
 		return 0, 0, 0
 	}
-	target := region.bytes[r.offset : r.offset+uint64(r.left)]
+	target := region.Bytes()[r.offset : r.offset+uint64(r.left)]
 	n, err = c.socket.receiveInto(target, staging)
-	region.uses.release()
+	region.Release()
 	if n == 0 {
 		return 0, 1, err
 	}
@@ -227,7 +228,7 @@ func (c *connection) process(input []byte) {
 	} else {
 		v = c.consume(input)
 	}
-	c.queue.regions.releaseAll()
+	c.queue.regions.ReleaseAll()
 	if v != nil {
 		c.fail(v)
 	}
@@ -322,17 +323,17 @@ func (c *connection) beginWrite(h taggedHeader) *violation {
 	// The STag of a zero-length Write is not checked (RFC 5041 section 5.2).
 	if r.left > 0 {
 		length := uint64(r.left)
-		region := c.queue.device.table.lookup(h.stag)
+		region := c.queue.device.table.Lookup(h.stag)
 		switch {
 		case region == nil:
 			return violationWriteSTag
-		case region.domain != c.domain:
+		case region.Domain() != c.domain:
 			return violationWriteStream
-		case !region.access.Has(memory.RemoteWrite):
+		case !region.Access().Has(memory.RemoteWrite):
 			return violationWriteRights
 		case h.offset+length < h.offset:
 			return violationWriteWrap
-		case !region.hasRange(h.offset, length):
+		case !region.HasRange(h.offset, length):
 			return violationWriteBounds
 		}
 		r.region, r.offset = region, h.offset
@@ -372,7 +373,7 @@ func (c *connection) beginSend(h untaggedHeader) *violation {
 	switch {
 	case h.queue != queueSend:
 		return violationQueue
-	case h.op.hasInvalidate() && c.queue.device.table.lookup(h.invalidate) == nil:
+	case h.op.hasInvalidate() && c.queue.device.table.Lookup(h.invalidate) == nil:
 		return violationInvalidSTag
 	case h.op.hasInvalidate():
 		// Only its owner may deregister memory, not the peer.
@@ -415,22 +416,22 @@ func (c *connection) beginReadRequest() *violation {
 }
 
 // checkRead returns the memory that a Read Request by the peer refers to, nil if its length is 0.
-func (c *connection) checkRead(request readRequest) (*memoryRegion, *violation) {
+func (c *connection) checkRead(request readRequest) (*registration.Region, *violation) {
 	if request.length == 0 {
 		return nil, nil
 	}
 	length := uint64(request.length)
-	region := c.queue.device.table.lookup(request.sourceSTag)
+	region := c.queue.device.table.Lookup(request.sourceSTag)
 	switch {
 	case region == nil:
 		return nil, violationReadSTag
-	case region.domain != c.domain:
+	case region.Domain() != c.domain:
 		return nil, violationReadStream
-	case !region.access.Has(memory.RemoteRead):
+	case !region.Access().Has(memory.RemoteRead):
 		return nil, violationReadRights
 	case request.sourceOffset+length < request.sourceOffset:
 		return nil, violationReadWrap
-	case !region.hasRange(request.sourceOffset, length):
+	case !region.HasRange(request.sourceOffset, length):
 		return nil, violationReadBounds
 	}
 	return region, nil
@@ -441,10 +442,10 @@ func (c *connection) consumePayload(input []byte) (rest []byte, whole bool, v *v
 	r := &c.receiver
 	n := min(r.left, len(input))
 	if n > 0 && r.region != nil {
-		if !c.queue.regions.acquire(r.region) {
+		if !c.queue.regions.Acquire(r.region) {
 			return input, false, r.revokedViolation()
 		}
-		if !r.region.copyIn(r.offset, input[:n]) {
+		if !r.region.CopyIn(r.offset, input[:n]) {
 			return input, false, violationFault
 		}
 	}

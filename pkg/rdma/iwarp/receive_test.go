@@ -7,6 +7,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/fifo"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 )
 
 func TestStreamArrivesInPiecesOfAnySize(t *testing.T) {
@@ -26,10 +27,10 @@ func TestStreamArrivesInPiecesOfAnySize(t *testing.T) {
 			}
 			w.pollUntil("the message", func() bool { return len(w.completions) == 1 })
 			c := w.completions[0]
-			if c.Length != 7 || string(w.memory.bytes[1024:1031]) != "message" {
+			if c.Length != 7 || string(w.memory.Bytes()[1024:1031]) != "message" {
 				t.Errorf("pieces of %d bytes: completion %+v", size, c)
 			}
-			if !bytes.Equal(w.memory.bytes[4096:4096+len(data)], data) {
+			if !bytes.Equal(w.memory.Bytes()[4096:4096+len(data)], data) {
 				t.Errorf("pieces of %d bytes: written data differs", size)
 			}
 		}
@@ -39,14 +40,14 @@ func TestStreamArrivesInPiecesOfAnySize(t *testing.T) {
 func TestSendBetweenSegmentsOfWrite(t *testing.T) {
 	w := newWireTest(t, false)
 	w.receive(1, 1024, 64)
-	h := taggedHeader{op: opWrite, stag: w.memory.stag}
+	h := taggedHeader{op: opWrite, stag: w.memory.LocalKey()}
 	first := w.frame(h.append(nil, 4), []byte("AAAA"))
 	h.offset, h.last = 4, true
 	second := w.frame(h.append(nil, 4), []byte("BBBB"))
 	w.write(first, w.sendFrame(1, []byte("between")), second, w.sendFrame(2, nil))
 	w.receive(2, 1024, 64)
 	w.pollUntil("both messages", func() bool { return len(w.completions) == 2 })
-	if got := string(w.memory.bytes[:8]); got != "AAAABBBB" {
+	if got := string(w.memory.Bytes()[:8]); got != "AAAABBBB" {
 		t.Errorf("the memory contains %q", got)
 	}
 }
@@ -61,7 +62,7 @@ func TestStreamEndInsideMessageIsError(t *testing.T) {
 			return w.writeFrame(0, make([]byte, 100))[:116]
 		},
 		"between segments": func(w *wireTest) []byte {
-			return tagged(w, taggedHeader{op: opWrite, stag: w.memory.stag}, 8)
+			return tagged(w, taggedHeader{op: opWrite, stag: w.memory.LocalKey()}, 8)
 		},
 	} {
 		w := newWireTest(t, false)
@@ -123,15 +124,12 @@ func feed(t *testing.T, d *device, queue *completionQueue, stream []byte, piece 
 		t.Fatal(err)
 	}
 	// STags are fixed, so that the fuzzer can learn them.
-	region := handle.(*memoryRegion)
-	d.table.remove(region)
-	region.stag = 0x11223300
-	d.table.slots.Load().slot(region.stag).Store(region)
-	d.table.count++
+	region := handle.(*registration.Region)
+	d.table.Rekey(region, 0x11223300)
 
 	c := connectionWithoutSocket(t, domain, queue, useCRC)
 	c.reads.stag = 0xaabbcc00 - 1
-	local := rdma.Segment{Key: region.stag, Length: 512}
+	local := rdma.Segment{Key: region.LocalKey(), Length: 512}
 	mustPost(t, c,
 		rdma.SendRequest{Opcode: rdma.OpRead, Local: local}, rdma.ReceiveRequest{Local: local})
 	for len(stream) > 0 && c.phase == phaseOpen {

@@ -7,6 +7,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/prefetch"
 	"github.com/zc-relay/zc-relay/pkg/memory"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
@@ -138,11 +139,13 @@ func (c *connection) prepare(w *sendWork, r *rdma.SendRequest) error {
 
 // resolve returns the memory of a segment. After the end of the connection it returns nil, because
 // the memory is no longer needed and may have been deregistered.
-func (c *connection) resolve(local rdma.Segment, rights memory.Access) (*memoryRegion, error) {
+func (c *connection) resolve(
+	local rdma.Segment, rights memory.Access,
+) (*registration.Region, error) {
 	if c.phase != phaseOpen {
 		return nil, nil
 	}
-	return c.domain.resolve(local, rights)
+	return c.domain.Resolve(local, rights)
 }
 
 func postError(operation string, id uint64, err error) error {
@@ -168,7 +171,7 @@ func (c *connection) transmit() {
 	for sent := 0; sent < c.queue.turnBudget(transmitBudget); {
 		if t.batch.empty() {
 			v := c.compose()
-			c.queue.regions.releaseAll()
+			c.queue.regions.ReleaseAll()
 			if v != nil {
 				c.fail(v)
 				return
@@ -217,7 +220,7 @@ func (c *connection) compose() *violation {
 type outgoing struct {
 	open   bool // segments remain
 	op     opcode
-	region *memoryRegion
+	region *registration.Region
 	source uint64 // offset of the next byte in region
 	left   uint32 // bytes not yet in an FPDU
 	stag   uint32 // of a tagged message
@@ -291,7 +294,7 @@ func (c *connection) addSegment() (bool, *violation) {
 		return false, nil
 	}
 	copied := c.copyTrusted
-	if m.region.untrusted {
+	if m.region.Untrusted() {
 		copied = c.copyUntrusted
 	}
 	if copied {
@@ -301,13 +304,13 @@ func (c *connection) addSegment() (bool, *violation) {
 	} else if !b.addRegion(m.region) {
 		return false, nil
 	}
-	if !c.queue.regions.acquire(m.region) {
+	if !c.queue.regions.Acquire(m.region) {
 		return false, violationRevoked
 	}
-	source := m.region.bytes[m.source : m.source+uint64(payload)]
+	source := m.region.Bytes()[m.source : m.source+uint64(payload)]
 	if copied {
 		stable := b.stable[b.copied : b.copied+payload]
-		if !m.region.copyOut(stable, m.source) {
+		if !m.region.CopyOut(stable, m.source) {
 			return false, violationFault
 		}
 		source = stable
@@ -334,12 +337,12 @@ func (c *connection) addInline(payload int) *violation {
 	region, source := m.region, m.source
 	frame := m.appendHeader(b.frame(), payload)
 	if payload > 0 {
-		if !c.queue.regions.acquire(region) {
+		if !c.queue.regions.Acquire(region) {
 			return violationRevoked
 		}
 		at := len(frame)
 		frame = frame[:at+payload]
-		if !region.copyOut(frame[at:], source) {
+		if !region.CopyOut(frame[at:], source) {
 			return violationFault
 		}
 	}

@@ -26,7 +26,7 @@ var damageCases = []damageCase{
 		return nil, w.writeFrame(4096, payload)
 	}},
 	{"second segment of a Write", 5, func(w *wireTest, payload []byte) (before, frame []byte) {
-		h := taggedHeader{op: opWrite, stag: w.memory.stag, offset: 4096}
+		h := taggedHeader{op: opWrite, stag: w.memory.LocalKey(), offset: 4096}
 		before = w.frame(h.append(nil, 4), payload[:4])
 		h.last, h.offset = true, 4100
 		return before, w.frame(h.append(nil, len(payload)), payload)
@@ -45,7 +45,8 @@ var damageCases = []damageCase{
 		return before, w.frame(h.append(nil, len(payload)), payload)
 	}},
 	{"Read Request", 0, func(w *wireTest, _ []byte) (before, frame []byte) {
-		return nil, w.readFrame(1, readRequest{sinkSTag: 7, length: 8, sourceSTag: w.memory.stag})
+		return nil, w.readFrame(1, readRequest{sinkSTag: 7, length: 8,
+			sourceSTag: w.memory.LocalKey()})
 	}},
 	{"Read Response", 5, func(w *wireTest, payload []byte) (before, frame []byte) {
 		w.post(rdma.OpRead, 1, 4096, len(payload))
@@ -103,7 +104,7 @@ func checkDamage(t *testing.T, c damageCase, position, bit int) {
 	name := fmt.Sprintf("byte %d, bit %d", position, bit)
 	// A damaged STag finds memory.
 	for _, difference := range []uint32{1 << 31, 1 << 26} {
-		w.registerAs(w.memory.stag^difference, memory.Wrap(make([]byte, 32<<10)))
+		w.registerAs(w.memory.LocalKey()^difference, memory.Wrap(make([]byte, 32<<10)))
 	}
 	w.receive(5, 4096, 100_000)
 	payload := bytes.Repeat([]byte("damaged "), c.payload/8+1)[:c.payload]
@@ -111,7 +112,7 @@ func checkDamage(t *testing.T, c damageCase, position, bit int) {
 	w.write(w.writeFrame(0, []byte("legitimate")), before)
 	w.pollUntil("the valid frames", func() bool {
 		r := &w.conn.receiver
-		return w.memory.bytes[0] != 0 && (len(before) == 0 || r.tagged.open || r.untagged.open)
+		return w.memory.Bytes()[0] != 0 && (len(before) == 0 || r.tagged.open || r.untagged.open)
 	})
 	want := w.allMemory()
 
@@ -119,7 +120,7 @@ func checkDamage(t *testing.T, c damageCase, position, bit int) {
 	frame[position] ^= 1 << bit
 	after := bytes.Join([][]byte{
 		w.writeFrame(16384, []byte("after")), w.sendFrame(1, []byte("after")),
-		w.readFrame(1, readRequest{length: 8, sourceSTag: w.memory.stag}),
+		w.readFrame(1, readRequest{length: 8, sourceSTag: w.memory.LocalKey()}),
 	}, nil)
 	if cut := len(frame) / 2; bit%2 == 0 {
 		w.write(frame[:cut])
@@ -161,21 +162,13 @@ func checkDamage(t *testing.T, c damageCase, position, bit int) {
 // registerAs registers memory under the given STag.
 func (w *wireTest) registerAs(stag uint32, region *memory.Region) {
 	w.Helper()
-	r := w.register(region, allRights)
-	table := w.device.table
-	table.remove(r)
-	r.stag = stag
-	table.slots.Load().slot(stag).Store(r)
-	table.count++
+	w.device.table.Rekey(w.register(region, allRights), stag)
 }
 
 // allMemory returns a copy of all memory that is registered on the device.
 func (w *wireTest) allMemory() (copies [][]byte) {
-	slots := w.device.table.slots.Load()
-	for i := range slots.entries {
-		if r := slots.entries[i].Load(); r != nil {
-			copies = append(copies, bytes.Clone(r.bytes))
-		}
+	for _, r := range w.device.table.Regions() {
+		copies = append(copies, bytes.Clone(r.Bytes()))
 	}
 	return copies
 }
@@ -187,7 +180,7 @@ func TestDamageInAnyPieceOfTheStreamIsFound(t *testing.T) {
 	for _, size := range []int{1, 400, 1500, 7_000, 20_000, 65_000} {
 		for _, piece := range []int{size/3 + 1, 65_536, 200_000} {
 			w := newWireTest(t, true)
-			want := bytes.Clone(w.memory.bytes)
+			want := bytes.Clone(w.memory.Bytes())
 			var stream []byte
 			for i := range frames {
 				data := bytes.Repeat([]byte{byte(i + 1)}, size)
@@ -215,7 +208,7 @@ func TestDamageInAnyPieceOfTheStreamIsFound(t *testing.T) {
 			if e.Layer != layerLLP || e.Code != violationCRC.code {
 				t.Errorf("frames of %d bytes in pieces of %d: ended with %v", size, piece, e)
 			}
-			if !bytes.Equal(w.memory.bytes, want) {
+			if !bytes.Equal(w.memory.Bytes(), want) {
 				t.Errorf("frames of %d bytes in pieces of %d: memory differs", size, piece)
 			}
 			_ = w.peer.Close()

@@ -57,7 +57,7 @@ var framingCases = []violationCase{
 		return raw(w, 16, 0, 18, 0x41, 0x40)
 	}},
 	{"Read Response inside a Write", violationOpcode, func(w *wireTest) []byte {
-		first := taggedHeader{op: opWrite, stag: w.memory.stag}
+		first := taggedHeader{op: opWrite, stag: w.memory.LocalKey()}
 		second := taggedHeader{op: opReadResponse, last: true}
 		return append(tagged(w, first, 8), tagged(w, second, 8)...)
 	}},
@@ -65,10 +65,11 @@ var framingCases = []violationCase{
 
 var writeCases = []violationCase{
 	{"unknown STag", violationWriteSTag, func(w *wireTest) []byte {
-		return tagged(w, taggedHeader{op: opWrite, last: true, stag: w.memory.stag ^ 0xff000000}, 8)
+		return tagged(w, taggedHeader{op: opWrite, last: true,
+			stag: w.memory.LocalKey() ^ 0xff000000}, 8)
 	}},
 	{"wrong key", violationWriteSTag, func(w *wireTest) []byte {
-		return tagged(w, taggedHeader{op: opWrite, last: true, stag: w.memory.stag + 1}, 8)
+		return tagged(w, taggedHeader{op: opWrite, last: true, stag: w.memory.LocalKey() + 1}, 8)
 	}},
 	{"STag of another domain", violationWriteStream, func(w *wireTest) []byte {
 		domain, _ := w.device.NewProtectionDomain()
@@ -77,26 +78,28 @@ var writeCases = []violationCase{
 	}},
 	{"no right to write", violationWriteRights, func(w *wireTest) []byte {
 		r := w.register(memory.Wrap(make([]byte, 64)), memory.LocalWrite|memory.RemoteRead)
-		return tagged(w, taggedHeader{op: opWrite, last: true, stag: r.stag}, 8)
+		return tagged(w, taggedHeader{op: opWrite, last: true, stag: r.LocalKey()}, 8)
 	}},
 	{"out of bounds", violationWriteBounds, func(w *wireTest) []byte {
-		h := taggedHeader{op: opWrite, last: true, stag: w.memory.stag, offset: testMemoryBytes - 7}
+		h := taggedHeader{op: opWrite, last: true, stag: w.memory.LocalKey(),
+			offset: testMemoryBytes - 7}
 		return tagged(w, h, 8)
 	}},
 	{"wrap", violationWriteWrap, func(w *wireTest) []byte {
-		h := taggedHeader{op: opWrite, last: true, stag: w.memory.stag, offset: math.MaxUint64 - 3}
+		h := taggedHeader{op: opWrite, last: true, stag: w.memory.LocalKey(),
+			offset: math.MaxUint64 - 3}
 		return tagged(w, h, 8)
 	}},
 	{"gap between segments", violationWriteBounds, func(w *wireTest) []byte {
-		h := taggedHeader{op: opWrite, stag: w.memory.stag}
+		h := taggedHeader{op: opWrite, stag: w.memory.LocalKey()}
 		first := tagged(w, h, 8)
 		h.offset, h.last = 12, true
 		return append(first, tagged(w, h, 8)...)
 	}},
 	{"other STag in the second segment", violationWriteSTag, func(w *wireTest) []byte {
-		h := taggedHeader{op: opWrite, stag: w.memory.stag}
+		h := taggedHeader{op: opWrite, stag: w.memory.LocalKey()}
 		first := tagged(w, h, 8)
-		h.offset, h.stag = 8, w.register(memory.Wrap(make([]byte, 64)), allRights).stag
+		h.offset, h.stag = 8, w.register(memory.Wrap(make([]byte, 64)), allRights).LocalKey()
 		return append(first, tagged(w, h, 8)...)
 	}},
 	{"sink STag of a Read", violationWriteSTag, func(w *wireTest) []byte {
@@ -135,12 +138,12 @@ var sendCases = []violationCase{
 	}},
 	{"invalidation of an unknown STag", violationInvalidSTag, func(w *wireTest) []byte {
 		return untagged(w, untaggedHeader{
-			op: opSendInvalidate, last: true, sequence: 1, invalidate: w.memory.stag + 1,
+			op: opSendInvalidate, last: true, sequence: 1, invalidate: w.memory.LocalKey() + 1,
 		}, 8)
 	}},
 	{"invalidation of memory", violationInvalidate, func(w *wireTest) []byte {
 		return untagged(w, untaggedHeader{
-			op: opSendSolicitedInvalidate, last: true, sequence: 1, invalidate: w.memory.stag,
+			op: opSendSolicitedInvalidate, last: true, sequence: 1, invalidate: w.memory.LocalKey(),
 		}, 8)
 	}},
 	{"Terminate on another queue", violationQueue, func(w *wireTest) []byte {
@@ -151,7 +154,7 @@ var sendCases = []violationCase{
 // readOf returns a Read Request that change makes invalid.
 func readOf(change func(*wireTest, *readRequest)) func(*wireTest) []byte {
 	return func(w *wireTest) []byte {
-		r := readRequest{sinkSTag: 7, length: 8, sourceSTag: w.memory.stag}
+		r := readRequest{sinkSTag: 7, length: 8, sourceSTag: w.memory.LocalKey()}
 		change(w, &r)
 		return w.readFrame(1, r)
 	}
@@ -170,7 +173,7 @@ var readCases = []violationCase{
 	})},
 	{"no right to read", violationReadRights, readOf(func(w *wireTest, r *readRequest) {
 		region := w.register(memory.Wrap(make([]byte, 64)), memory.LocalWrite|memory.RemoteWrite)
-		r.sourceSTag = region.stag
+		r.sourceSTag = region.LocalKey()
 	})},
 	{"STag of another domain", violationReadStream, readOf(func(w *wireTest, r *readRequest) {
 		domain, _ := w.device.NewProtectionDomain()
@@ -181,7 +184,7 @@ var readCases = []violationCase{
 		// All three are sent as one piece, so that no response is sent in between.
 		var b []byte
 		for sequence := range uint32(3) {
-			request := readRequest{length: 8, sourceSTag: w.memory.stag}
+			request := readRequest{length: 8, sourceSTag: w.memory.LocalKey()}
 			b = append(b, w.readFrame(sequence+1, request)...)
 		}
 		return b

@@ -16,6 +16,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/network"
 	"github.com/zc-relay/zc-relay/pkg/network/networktest"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
 )
 
 // testTimeout bounds the wait for events that must happen.
@@ -27,11 +28,11 @@ var loopback = netip.MustParseAddr("127.0.0.1")
 type wireTest struct {
 	*testing.T
 	device      *device
-	domain      *protectionDomain
+	domain      *registration.Domain
 	queue       *completionQueue
 	conn        *connection
 	peer        network.Stream
-	memory      *memoryRegion
+	memory      *registration.Region
 	completions []rdma.Completion
 	disconnects int
 	tornDown    bool
@@ -68,7 +69,7 @@ func newWireTestOver(t *testing.T, useCRC bool, own, peer network.Stream) *wireT
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.domain, w.queue = domain.(*protectionDomain), queue.(*completionQueue)
+	w.domain, w.queue = domain.(*registration.Domain), queue.(*completionQueue)
 	w.memory = w.register(memory.Wrap(make([]byte, testMemoryBytes)), allRights)
 	w.establish(useCRC, own)
 	t.Cleanup(w.tearDown)
@@ -77,14 +78,14 @@ func newWireTestOver(t *testing.T, useCRC bool, own, peer network.Stream) *wireT
 
 const allRights = memory.LocalWrite | memory.RemoteRead | memory.RemoteWrite
 
-func (w *wireTest) register(region *memory.Region, access memory.Access) *memoryRegion {
+func (w *wireTest) register(region *memory.Region, access memory.Access) *registration.Region {
 	w.Helper()
 	r, err := w.domain.Register(region, access)
 	if err != nil {
 		w.Fatal(err)
 	}
 	w.Cleanup(func() { _ = r.Deregister() })
-	return r.(*memoryRegion)
+	return r.(*registration.Region)
 }
 
 func (w *wireTest) establish(useCRC bool, own network.Stream) {
@@ -208,7 +209,7 @@ func (w *wireTest) frame(header, payload []byte) []byte {
 }
 
 func (w *wireTest) writeFrame(offset uint64, payload []byte) []byte {
-	h := taggedHeader{op: opWrite, last: true, stag: w.memory.stag, offset: offset}
+	h := taggedHeader{op: opWrite, last: true, stag: w.memory.LocalKey(), offset: offset}
 	return w.frame(h.append(nil, len(payload)), payload)
 }
 
@@ -256,7 +257,7 @@ func (w *wireTest) readFPDU() []byte {
 
 func (w *wireTest) receive(id uint64, offset, length int) {
 	w.Helper()
-	local := rdma.Segment{Key: w.memory.stag, Address: uint64(offset), Length: uint32(length)}
+	local := rdma.Segment{Key: w.memory.LocalKey(), Address: uint64(offset), Length: uint32(length)}
 	if err := w.conn.PostReceive([]rdma.ReceiveRequest{{ID: id, Local: local}}); err != nil {
 		w.Fatal(err)
 	}
@@ -264,7 +265,7 @@ func (w *wireTest) receive(id uint64, offset, length int) {
 
 func (w *wireTest) post(opcode rdma.Opcode, id uint64, offset, length int) {
 	w.Helper()
-	local := rdma.Segment{Key: w.memory.stag, Address: uint64(offset), Length: uint32(length)}
+	local := rdma.Segment{Key: w.memory.LocalKey(), Address: uint64(offset), Length: uint32(length)}
 	request := rdma.SendRequest{ID: id, Opcode: opcode, Local: local, RemoteKey: 0x11223300}
 	if err := w.conn.PostSend([]rdma.SendRequest{request}); err != nil {
 		w.Fatal(err)

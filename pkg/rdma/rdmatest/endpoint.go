@@ -71,6 +71,10 @@ func (b *bench) newEndpoint(device rdma.Device, size uint64) *endpoint {
 	b.endpoints = append(b.endpoints, e)
 	b.Cleanup(e.tearDown)
 	e.mem = e.register(size, allRights)
+	if lend := b.config.Lend; lend != LendNothing {
+		e.config.Lent = []rdma.LentMemory{{Region: e.mem.MemoryRegion,
+			Writable: lend == LendForWriting}}
+	}
 	return e
 }
 
@@ -78,7 +82,11 @@ func (b *bench) newEndpoint(device rdma.Device, size uint64) *endpoint {
 func (e *endpoint) register(size uint64, access memory.Access) *mem {
 	b := e.bench
 	b.Helper()
-	region, err := memory.Alloc("rdmatest", size)
+	allocate := memory.Alloc
+	if b.config.Lend == LendForReading {
+		allocate = memory.AllocReadOnly
+	}
+	region, err := allocate("rdmatest", size)
 	if err != nil {
 		b.Fatalf("allocate memory: %v", err)
 	}

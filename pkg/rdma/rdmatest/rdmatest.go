@@ -36,6 +36,8 @@ const (
 	AnswersNeedPolling Feature = "only a peer that is polled executes a Read"
 	// Descriptor: a thread can sleep on the descriptor of a completion queue.
 	Descriptor Feature = "a completion queue has a descriptor"
+	// WritesNeedPolling: while nobody polls the peer, only a bounded number of bytes is written.
+	WritesNeedPolling Feature = "a Write waits for a peer that is not polled"
 	// ReadDepthPerPost: PostSend rejects a Read beyond the agreed depth.
 	ReadDepthPerPost Feature = "a Read beyond the read depth is rejected"
 )
@@ -54,9 +56,21 @@ type Config struct {
 	Address netip.Addr
 	// Missing lists the features that the provider lacks, each with the reason.
 	Missing map[Feature]string
+	// Lend makes each endpoint lend its memory to its peers.
+	Lend Lending
 	// Timeout bounds each wait; 0 means DefaultTimeout.
 	Timeout time.Duration
 }
+
+// Lending says whether memory is lent (rdma.ConnectionConfig.Lent).
+type Lending uint8
+
+// The values of Lending.
+const (
+	LendNothing Lending = iota
+	LendForReading
+	LendForWriting
+)
 
 // Run runs the suite as subtests of t. It skips a test only if Config.Missing lists its feature, or
 // if opening the device fails with status.NotSupported.

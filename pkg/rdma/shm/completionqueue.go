@@ -1,0 +1,336 @@
+package shm
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// completionQueue drives its connections and collects their completions. Everything in it belongs
+// to the thread that polls it, except notified, inbox, and attached.
+type completionQueue struct {
+	device      *device
+	poller      *poller
+	completions completionRing
+	active      []*connection // open connections
+	slots       []*connection // open connections by their slot, nil where a slot is free
+	ended       []*connection // ended connections whose OpDisconnected has not been polled
+	// scheduled holds the connections that may have something to transmit. It alternates with spare
+	// while it is processed.
+	scheduled []*connection
+	spare     []*connection
+	held      registration.Held
+	polls     uint32
+	armed     bool
+
+	// notified is set when another thread has left work: a connection in the inbox, or an aborted
+	// connection.
+	notified atomic.Bool
+	inbox    struct {
+		sync.Mutex
+		connections []*connection
+		closed      bool
+	}
+	attached atomic.Int32 // connections whose OpDisconnected has not been polled
+}
+
+func newCompletionQueue(d *device, capacity int) (*completionQueue, error) {
+	p, err := newPoller()
+	if err != nil {
+		return nil, err
+	}
+	return &completionQueue{device: d, poller: p, completions: newCompletionRing(capacity)}, nil
+}
+
+// pollsPerCheck is how many polls pass between two looks at the sockets, which show that a peer has
+// died. Everything else shows in shared memory.
+const pollsPerCheck = 1024
+
+// Poll drives all connections once and fills completions. If enough completions are waiting
+// already, it does not drive the connections, so that a caller that has fallen behind creates no
+// more work for itself.
+func (q *completionQueue) Poll(completions []rdma.Completion) int {
+	if len(completions) == 0 || q.completions.len() < len(completions) {
+		q.progress()
+	}
+	n := q.completions.collect(completions)
+	// OpDisconnected comes after all other completions.
+	for n < len(completions) && len(q.ended) > 0 {
+		completions[n] = q.detach()
+		n++
+	}
+	return n
+}
+
+// progress drives all connections once.
+func (q *completionQueue) progress() {
+	if q.notified.Load() {
+		q.handleNotification()
+	}
+	if q.polls++; q.polls%pollsPerCheck == 0 {
+		q.checkSockets()
+	}
+	for i := len(q.active) - 1; i >= 0; i-- { // backwards, because a turn may remove its connection
+		q.active[i].turn()
+	}
+	q.transmitScheduled()
+	q.held.ReleaseAll()
+}
+
+// transmitScheduled gives each scheduled connection one turn. A connection that needs another turn
+// schedules itself again, for the next call.
+func (q *completionQueue) transmitScheduled() {
+	if len(q.scheduled) == 0 {
+		return
+	}
+	list := q.scheduled
+	q.scheduled = q.spare[:0]
+	for i, c := range list {
+		list[i] = nil
+		c.scheduled = false
+		if c.phase == phaseOpen {
+			c.transmit()
+		}
+	}
+	q.spare = list[:0]
+}
+
+// checkSockets receives wake-ups and notes the connections whose peers have gone. It returns
+// whether there are such.
+func (q *completionQueue) checkSockets() (gone bool) {
+	for _, e := range q.poller.ready() {
+		if e.Fd == wakeSlot {
+			q.poller.clearWake()
+			continue
+		}
+		c := q.slots[e.Fd]
+		if c == nil || !c.bell.check() {
+			continue
+		}
+		gone = true
+		if !c.hungUp {
+			c.hungUp = true
+			q.poller.remove(c.bell.descriptor) // it stays readable
+		}
+	}
+	return gone
+}
+
+// detach removes the connection that ended last and returns its OpDisconnected.
+func (q *completionQueue) detach() rdma.Completion {
+	last := len(q.ended) - 1
+	c := q.ended[last]
+	q.ended[last] = nil
+	q.ended = q.ended[:last]
+	c.phase = phaseDetached
+	c.domain.Release()
+	q.attached.Add(-1)
+	outcome := rdma.StatusSuccess
+	if c.Err() != nil {
+		outcome = rdma.StatusFatal
+	}
+	return rdma.Completion{Context: c.context, Opcode: rdma.OpDisconnected, Status: outcome}
+}
+
+// Descriptor returns the epoll descriptor, which is readable while a socket or the wake-up
+// descriptor is.
+func (q *completionQueue) Descriptor() int { return q.poller.descriptor }
+
+// The lowest bits of outboxHeader.sleep.
+const (
+	sleepBit          = 1 << iota // the writer sleeps
+	awaitsConsumption             // it wants to be woken for what the peer consumes, too
+	sleepStep
+)
+
+// Arm announces to all peers that this side sleeps, and checks once more for work. A peer that has
+// published something before it saw the announcement is found by the check, and its wake-up may be
+// received here. All others ring.
+func (q *completionQueue) Arm() bool {
+	if q.completions.len() > 0 || len(q.ended) > 0 || len(q.scheduled) > 0 || q.notified.Load() {
+		q.Disarm()
+		return false
+	}
+	q.armed = true
+	for _, c := range q.active {
+		word := (c.own.header.sleep.Load()/sleepStep + 1) * sleepStep
+		word |= sleepBit
+		if c.awaitsConsumption() {
+			word |= awaitsConsumption
+		}
+		c.own.header.sleep.Store(word)
+	}
+	if q.checkSockets() || q.hasWork() {
+		q.Disarm()
+		return false
+	}
+	return true
+}
+
+// hasWork reports whether a turn would do something.
+func (q *completionQueue) hasWork() bool {
+	if q.notified.Load() {
+		return true
+	}
+	for _, c := range q.active {
+		h := c.peer.header
+		if c.hungUp || h.tail.Load() != c.position || h.ended.Load() != 0 {
+			return true
+		}
+		consumed := h.consumed.Load()
+		if c.hasUnsent() && consumed != c.blockedAt ||
+			c.oldestAwaitsPeer() && consumed >= c.sends.at(c.sends.head).end {
+			return true
+		}
+	}
+	return false
+}
+
+// awaitsConsumption reports whether the connection continues when the peer has consumed more of the
+// ring.
+func (c *connection) awaitsConsumption() bool { return c.hasUnsent() || c.oldestAwaitsPeer() }
+
+// oldestAwaitsPeer reports whether the next completion is that of a Write whose data the peer
+// copies.
+func (c *connection) oldestAwaitsPeer() bool {
+	return c.sends.head != c.sends.next && c.sends.at(c.sends.head).awaitsPeer
+}
+
+// Disarm tells all peers that this side is awake.
+func (q *completionQueue) Disarm() {
+	if !q.armed {
+		return
+	}
+	q.armed = false
+	for _, c := range q.active {
+		if word := c.own.header.sleep.Load(); word&sleepBit != 0 {
+			c.own.header.sleep.Store(word &^ (sleepBit | awaitsConsumption))
+		}
+	}
+}
+
+// Drain receives the wake-ups.
+func (q *completionQueue) Drain() { q.checkSockets() }
+
+// attach hands an established connection to the queue's thread. Any goroutine may call it.
+func (q *completionQueue) attach(c *connection) error {
+	c.slot = unassigned
+	q.inbox.Lock()
+	defer q.inbox.Unlock()
+	if q.inbox.closed {
+		return status.Errorf(status.BadState, "completion queue is closed")
+	}
+	q.attached.Add(1)
+	q.inbox.connections = append(q.inbox.connections, c)
+	q.notifyLocked()
+	return nil
+}
+
+// notify makes the queue's thread look for aborted connections. Any goroutine may call it. It does
+// nothing once the queue is closed: a connection may outlive its queue, and another file may have
+// reused the number of the wake-up descriptor.
+func (q *completionQueue) notify() {
+	q.inbox.Lock()
+	defer q.inbox.Unlock()
+	if !q.inbox.closed {
+		q.notifyLocked()
+	}
+}
+
+// notifyLocked makes the queue's thread process its inbox and look for aborted connections, and
+// wakes it if it sleeps. The caller holds the inbox lock.
+func (q *completionQueue) notifyLocked() {
+	q.notified.Store(true)
+	q.poller.wake()
+}
+
+// unassigned is the slot of a connection in the inbox.
+const unassigned = -2
+
+// handleNotification activates the connections in the inbox and ends the aborted ones.
+func (q *completionQueue) handleNotification() {
+	q.poller.clearWake()
+	// The flag is cleared before looking for work, so that work left later sets it again.
+	q.notified.Store(false)
+	q.processInbox()
+	for i := len(q.active) - 1; i >= 0; i-- {
+		if c := q.active[i]; c.aborted.Load() {
+			c.end(endingAborted, status.Errorf(status.ConnectionAborted,
+				"connection to %v was aborted", c.parameters.Remote), rdma.StatusFlushed)
+		}
+	}
+}
+
+// processInbox activates the connections in the inbox.
+func (q *completionQueue) processInbox() {
+	q.inbox.Lock()
+	arrived := q.inbox.connections
+	q.inbox.connections = nil
+	q.inbox.Unlock()
+	for _, c := range arrived {
+		c.slot = q.assignSlot(c)
+		q.active = append(q.active, c)
+		if err := q.poller.add(c.bell.descriptor, c.slot); err != nil {
+			c.end(endingAborted, err, rdma.StatusFatal)
+			continue
+		}
+		q.schedule(c)
+	}
+}
+
+// assignSlot puts the connection into a free slot, which identifies it to the poller.
+func (q *completionQueue) assignSlot(c *connection) int32 {
+	for i, used := range q.slots {
+		if used == nil {
+			q.slots[i] = c
+			return int32(i)
+		}
+	}
+	q.slots = append(q.slots, c)
+	return int32(len(q.slots) - 1)
+}
+
+// remove moves a connection from active to ended. It is called before the socket is closed.
+func (q *completionQueue) remove(c *connection) {
+	if !c.hungUp {
+		q.poller.remove(c.bell.descriptor)
+	}
+	q.slots[c.slot] = nil
+	for i, other := range q.active {
+		if other == c {
+			last := len(q.active) - 1
+			q.active[i], q.active[last] = q.active[last], nil
+			q.active = q.active[:last]
+			break
+		}
+	}
+	q.ended = append(q.ended, c)
+}
+
+// schedule gives the connection a turn to transmit in the current or next Poll.
+func (q *completionQueue) schedule(c *connection) {
+	if !c.scheduled {
+		c.scheduled = true
+		q.scheduled = append(q.scheduled, c)
+	}
+}
+
+// Close releases the queue's descriptors. It does nothing if the queue is closed already.
+func (q *completionQueue) Close() error {
+	q.inbox.Lock()
+	defer q.inbox.Unlock()
+	if q.inbox.closed {
+		return nil
+	}
+	if n := q.attached.Load(); n > 0 {
+		return status.Errorf(status.InUse,
+			"close completion queue: %d connections are attached; close them and poll the queue", n)
+	}
+	q.inbox.closed = true
+	q.poller.close()
+	q.device.uses.Release()
+	return nil
+}

@@ -1,0 +1,122 @@
+package shm
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Connect connects to a listener on this machine. If the peer's application rejects the request,
+// the error is an *rdma.RejectedError.
+func (d *device) Connect(
+	ctx context.Context, remote netip.AddrPort, config rdma.ConnectionConfig,
+) (rdma.Connection, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, rdma.DefaultConnectTimeout)
+		defer cancel()
+	}
+	if err := d.acquire("connect"); err != nil {
+		return nil, err
+	}
+	defer d.uses.Release()
+	c, err := newConnection(d, &config)
+	if err == nil {
+		if err = d.connect(ctx, remote, &config, c); err == nil {
+			return c, nil
+		}
+		c.discard()
+	}
+	return nil, status.Errorf(status.CodeOf(err), "connect to %v over shm: %w", remote, err)
+}
+
+// connect establishes c.
+func (d *device) connect(
+	ctx context.Context, remote netip.AddrPort, config *rdma.ConnectionConfig, c *connection,
+) error {
+	offers, descriptors, err := c.lend(config.Lent)
+	if err != nil {
+		return err
+	}
+	conn, err := dialUnix(ctx, remote.Port())
+	if err != nil {
+		return err
+	}
+	request := packet{
+		kind: packetRequest, inboundReads: config.InboundReads,
+		outboundReads: config.OutboundReads, address: d.localAddress(config.Source, remote.Addr()),
+		privateData: config.PrivateData, lent: offers,
+	}
+	reply, err := exchange(ctx, conn, &request, descriptors, c)
+	if err != nil {
+		_ = conn.Close()
+		return err
+	}
+	socket, err := detach(conn)
+	if err != nil {
+		_ = conn.Close()
+		return err
+	}
+	return c.establish(socket, rdma.Parameters{
+		Local: request.address, Remote: remote, PrivateData: reply.privateData,
+		InboundReads:  min(config.InboundReads, reply.outboundReads),
+		OutboundReads: min(config.OutboundReads, reply.inboundReads),
+	})
+}
+
+// localAddress returns the address that a connection comes from: source, or the device's, or, if
+// that means all, the remote one, which is this machine's, too. The port only tells connections
+// apart.
+func (d *device) localAddress(source, remote netip.Addr) netip.AddrPort {
+	if !source.IsValid() {
+		source = d.address
+	}
+	if source.IsUnspecified() {
+		source = remote
+	}
+	return netip.AddrPortFrom(source.Unmap(), anyPort())
+}
+
+// anyPort returns a port of the kernel's default range for unbound sockets.
+func anyPort() uint16 { return uint16(32768 + rand.IntN(28232)) }
+
+// exchange sends the request and maps what the peer has sent with its reply.
+func exchange(
+	ctx context.Context, conn *net.UnixConn, request *packet, descriptors []int, c *connection,
+) (packet, error) {
+	done := exchangeDeadline(ctx, conn)
+	defer done()
+	if err := checkPeer(conn); err != nil {
+		return packet{}, err
+	}
+	if err := sendPacket(ctx, conn, request, descriptors); err != nil {
+		return packet{}, err
+	}
+	reply, passed, err := receivePacket(ctx, conn)
+	if err != nil {
+		return packet{}, err
+	}
+	switch reply.kind {
+	case packetReject:
+		return packet{}, &rdma.RejectedError{Reason: reply.privateData}
+	case packetAccept:
+		return reply, c.adopt(&reply, passed)
+	}
+	closeAll(passed)
+	return packet{}, badPacket("a request is answered with kind %d", reply.kind)
+}
+
+// Probe reports why no connection to the port of a listener on this machine is possible, or nil:
+// the socket must be reachable, and its process belong to root or to this process's user.
+func Probe(ctx context.Context, port uint16) error {
+	conn, err := dialUnix(ctx, port)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return checkPeer(conn)
+}

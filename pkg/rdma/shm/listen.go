@@ -1,0 +1,280 @@
+package shm
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// maxPending bounds the connections of one listener that have not sent their request, and,
+// separately, the requests that wait to be accepted.
+const maxPending = 128
+
+// portAttempts bounds the search for a free port.
+const portAttempts = 1000
+
+// Listen accepts connection requests on the port of address. Port 0 picks a free one. All addresses
+// of a network namespace share the ports.
+func (d *device) Listen(ctx context.Context, address netip.AddrPort) (rdma.Listener, error) {
+	if err := d.acquire("listen"); err != nil {
+		return nil, err
+	}
+	sockets, address, err := listenOn(ctx, address)
+	if err != nil {
+		d.uses.Release()
+		return nil, status.Errorf(status.CodeOf(err), "listen for shm on %v: %w", address, err)
+	}
+	l := &listener{device: d, address: address, sockets: sockets,
+		requests: make(chan *request, maxPending), pending: make(chan struct{}, maxPending)}
+	l.ctx, l.stop = context.WithCancel(context.Background())
+	l.tasks.Go(l.acceptConnections)
+	return l, nil
+}
+
+func listenOn(ctx context.Context, address netip.AddrPort) (*net.UnixListener, netip.AddrPort,
+	error) {
+	if address.Port() != 0 {
+		l, err := listenUnix(address.Port())
+		return l, address, err
+	}
+	var err error
+	for range portAttempts {
+		picked := netip.AddrPortFrom(address.Addr(), anyPort())
+		var l *net.UnixListener
+		if l, err = listenUnix(picked.Port()); err == nil {
+			return l, picked, nil
+		}
+		if !errors.Is(err, status.AlreadyExist) || ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, address, err
+}
+
+// listener accepts sockets and reads a connection request from each, in a goroutine per socket.
+// Accept returns only complete requests.
+type listener struct {
+	device   *device
+	address  netip.AddrPort
+	sockets  *net.UnixListener
+	requests chan *request
+	pending  chan struct{} // holds an element per goroutine that reads a request
+	ctx      context.Context
+	stop     context.CancelFunc
+	closed   atomic.Bool
+	tasks    sync.WaitGroup
+}
+
+// Address returns the address that the listener is bound to, with the actual port.
+func (l *listener) Address() netip.AddrPort { return l.address }
+
+// acceptRetryDelay is the pause after a failed accept: the process or the machine has run out of
+// some resource, most likely of descriptors.
+const acceptRetryDelay = 10 * time.Millisecond
+
+// acceptConnections runs until the listener is closed. Users of other programs are turned away
+// before they can take a place among the pending ones.
+func (l *listener) acceptConnections() {
+	for {
+		conn, err := l.sockets.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			l.device.options.Logger.Warn("cannot accept shm connections", zap.Error(err))
+			select {
+			case <-time.After(acceptRetryDelay):
+			case <-l.ctx.Done():
+			}
+			continue
+		}
+		if err := checkPeer(conn); err != nil {
+			l.drop(conn, err)
+			continue
+		}
+		select {
+		case l.pending <- struct{}{}:
+			l.tasks.Go(func() {
+				defer func() { <-l.pending }()
+				l.serve(conn)
+			})
+		default:
+			l.drop(conn, status.Errorf(status.Full, "%d clients have not sent their request yet",
+				maxPending))
+		}
+	}
+}
+
+func (l *listener) drop(conn *net.UnixConn, err error) {
+	_ = conn.Close()
+	l.device.options.Logger.Info("shm client dropped", zap.Error(err))
+}
+
+// serve reads a client's request and hands it to Accept.
+func (l *listener) serve(conn *net.UnixConn) {
+	ctx, cancel := context.WithTimeout(l.ctx, rdma.DefaultHandshakeTimeout)
+	defer cancel()
+	done := exchangeDeadline(ctx, conn)
+	p, passed, err := receivePacket(ctx, conn)
+	done()
+	if err == nil && p.kind != packetRequest {
+		err = badPacket("its kind is %d, not a request", p.kind)
+	}
+	if err == nil {
+		select {
+		case l.requests <- &request{device: l.device, listener: l.address, conn: conn, packet: p,
+			passed: passed}:
+			return
+		default:
+			err = status.Errorf(status.Full,
+				"%d requests are already waiting to be accepted", cap(l.requests))
+		}
+	}
+	closeAll(passed)
+	l.drop(conn, err)
+}
+
+// Accept waits for the next connection request.
+func (l *listener) Accept(ctx context.Context) (rdma.Request, error) {
+	if l.ctx.Err() != nil {
+		return nil, errListenerClosed
+	}
+	select {
+	case r := <-l.requests:
+		return r, nil
+	case <-l.ctx.Done():
+		return nil, errListenerClosed
+	case <-ctx.Done():
+		return nil, status.Errorf(status.CodeOf(ctx.Err()), "accept shm connection: %w", ctx.Err())
+	}
+}
+
+var errListenerClosed = status.Errorf(status.Shutdown, "shm listener is closed")
+
+// Close stops listening and rejects the requests that have not been accepted.
+func (l *listener) Close() error {
+	if l.closed.Swap(true) {
+		return nil
+	}
+	l.stop()
+	err := l.sockets.Close()
+	l.tasks.Wait()
+	for {
+		select {
+		case r := <-l.requests:
+			_ = r.Reject(nil)
+		default:
+			l.device.uses.Release()
+			return err
+		}
+	}
+}
+
+// request is a connection request. It is accepted or rejected exactly once.
+type request struct {
+	device   *device
+	listener netip.AddrPort
+	conn     *net.UnixConn
+	packet   packet
+	passed   []int // descriptors
+	decided  atomic.Bool
+}
+
+// PrivateData returns what the peer sent with its request.
+func (r *request) PrivateData() []byte { return r.packet.privateData }
+
+// Remote returns the address that the peer says it connects from.
+func (r *request) Remote() netip.AddrPort { return r.packet.address }
+
+var errDecided = status.Errorf(status.BadState,
+	"connection request has already been accepted or rejected")
+
+// Accept establishes the connection. If it fails, it closes the socket.
+func (r *request) Accept(
+	ctx context.Context, config rdma.ConnectionConfig,
+) (rdma.Connection, error) {
+	if r.decided.Swap(true) {
+		return nil, errDecided
+	}
+	c, err := newConnection(r.device, &config)
+	if err == nil {
+		if err = r.accept(ctx, &config, c); err == nil {
+			return c, nil
+		}
+		c.discard()
+	} else {
+		closeAll(r.passed)
+	}
+	_ = r.conn.Close()
+	return nil, status.Errorf(status.CodeOf(err),
+		"accept shm connection from %v: %w", r.Remote(), err)
+}
+
+// accept establishes c.
+func (r *request) accept(
+	ctx context.Context, config *rdma.ConnectionConfig, c *connection,
+) error {
+	if err := c.adopt(&r.packet, r.passed); err != nil {
+		return err
+	}
+	offers, descriptors, err := c.lend(config.Lent)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, rdma.DefaultHandshakeTimeout)
+	defer cancel()
+	done := exchangeDeadline(ctx, r.conn)
+	err = sendPacket(ctx, r.conn, &packet{
+		kind: packetAccept, inboundReads: config.InboundReads,
+		outboundReads: config.OutboundReads, address: r.listener,
+		privateData: config.PrivateData, lent: offers,
+	}, descriptors)
+	done()
+	if err != nil {
+		return err
+	}
+	socket, err := detach(r.conn)
+	if err != nil {
+		return err
+	}
+	return c.establish(socket, rdma.Parameters{
+		Local: r.listener, Remote: r.Remote(), PrivateData: r.packet.privateData,
+		InboundReads:  min(config.InboundReads, r.packet.outboundReads),
+		OutboundReads: min(config.OutboundReads, r.packet.inboundReads),
+	})
+}
+
+// rejectTimeout bounds the sending of a reject.
+const rejectTimeout = time.Second
+
+// Reject sends the peer a reason, of at most rdma.MaxPrivateData bytes, and closes the connection.
+func (r *request) Reject(reason []byte) error {
+	if len(reason) > rdma.MaxPrivateData {
+		return status.Errorf(status.InvalidValue, "a reason of %d bytes exceeds %d", len(reason),
+			rdma.MaxPrivateData)
+	}
+	if r.decided.Swap(true) {
+		return errDecided
+	}
+	defer r.conn.Close()
+	closeAll(r.passed)
+	ctx, cancel := context.WithTimeout(context.Background(), rejectTimeout)
+	defer cancel()
+	done := exchangeDeadline(ctx, r.conn)
+	defer done()
+	if err := sendPacket(ctx, r.conn, &packet{kind: packetReject, privateData: reason},
+		nil); err != nil {
+		return status.Errorf(status.CodeOf(err), "reject shm connection from %v: %w", r.Remote(),
+			err)
+	}
+	return nil
+}

@@ -1,0 +1,290 @@
+package shm
+
+import (
+	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/rdma"
+	"github.com/zc-relay/zc-relay/pkg/rdma/internal/registration"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// PostReceive adds the receives to the receive queue, all or none.
+func (c *connection) PostReceive(requests []rdma.ReceiveRequest) error {
+	if c.phase == phaseDetached {
+		return errDetached
+	}
+	q := &c.receives
+	if uint32(len(requests)) > q.room() {
+		return errReceiveQueueFull
+	}
+	for i := range requests {
+		r := &requests[i]
+		if r.Local.Length > maxMessageSize {
+			return status.Errorf(status.TooBig, "post receive %#x: size %d exceeds the maximum of %d",
+				r.ID, r.Local.Length, uint32(maxMessageSize))
+		}
+		region, err := c.resolve(r.Local, memory.LocalWrite)
+		if err != nil {
+			return postError("receive", r.ID, err)
+		}
+		*q.at(q.tail + uint32(i)) = receiveWork{
+			id: r.ID, region: region, local: r.Local.Address, length: r.Local.Length,
+		}
+	}
+	q.tail += uint32(len(requests))
+	if c.phase == phaseEnded {
+		c.flushReceives(rdma.StatusFlushed)
+	}
+	return nil
+}
+
+// turn receives what the peer has sent, for one turn, completes what the peer has carried out, and
+// notices the peer's end.
+func (c *connection) turn() {
+	if c.sends.head != c.sends.next {
+		c.completeSends()
+		if c.phase != phaseOpen {
+			return
+		}
+	}
+	// The peer publishes its last records before its end, and its end before it closes the socket.
+	hungUp := c.hungUp
+	ended := ending(c.peer.header.ended.Load())
+	tail := c.peer.header.tail.Load()
+	if tail != c.position {
+		c.receive(tail)
+		if c.phase != phaseOpen {
+			return
+		}
+	}
+	if c.position == tail && (hungUp || ended != endingNone) {
+		c.peerEnded(ended)
+		return
+	}
+	if c.hasUnsent() && c.peer.header.consumed.Load() != c.blockedAt {
+		c.queue.schedule(c)
+	}
+}
+
+// receive handles the records up to tail, for one turn.
+func (c *connection) receive(tail uint64) {
+	if tail-c.position > ringBytes {
+		c.fail(endingProtocol, "the peer claims to have written %d bytes after %d were read",
+			tail, c.position)
+		return
+	}
+	for budget := turnBytes; budget > 0 && c.position != tail; {
+		at := c.position % ringBytes
+		r := c.peer.read(at)
+		span := r.span()
+		if r.kind == recordSkip {
+			span = ringBytes - at
+		}
+		if span > tail-c.position || at+span > ringBytes {
+			c.fail(endingProtocol, "a record of %d bytes is longer than what was written", span)
+			return
+		}
+		c.handle(&r, c.peer.ring[at+recordBytes:at+recordBytes+r.inlineWithin(span)])
+		if c.phase != phaseOpen {
+			return
+		}
+		c.position += span
+		budget -= recordCost + int(min(r.length, turnBytes))
+	}
+	c.publish()
+}
+
+// inlineWithin returns the length of the payload of a record that spans that many bytes.
+func (r *record) inlineWithin(span uint64) uint64 {
+	if r.kind == recordSkip {
+		return 0
+	}
+	return min(r.inlineBytes(), span-recordBytes)
+}
+
+// handle handles one record. Nothing in it can be trusted.
+func (c *connection) handle(r *record, payload []byte) {
+	switch r.kind {
+	case recordSend:
+		c.handleSend(r, payload)
+	case recordWrite:
+		c.handleWrite(r, payload)
+	case recordRead:
+		c.handleRead(r)
+	case recordResponse:
+		c.handleResponse(r, payload)
+	case recordSkip:
+	default:
+		c.fail(endingProtocol, "a record is of unknown kind %d", r.kind)
+	}
+}
+
+// handleSend places a piece of a message into the oldest receive.
+func (c *connection) handleSend(r *record, payload []byte) {
+	q := &c.receives
+	if q.head == q.tail {
+		c.fail(endingReceive, "the peer sent a message, and no receive is posted")
+		return
+	}
+	w := q.at(q.head)
+	switch {
+	case r.lent != 0 || r.address != uint64(c.received) || len(payload) == 0 && !r.last:
+		c.fail(endingProtocol, "a piece of a message is at offset %d instead of %d", r.address,
+			c.received)
+		return
+	case uint64(r.length) > uint64(w.length-c.received):
+		c.tooLong(w)
+		return
+	}
+	if len(payload) > 0 {
+		if !c.queue.held.Acquire(w.region) {
+			c.fail(endingMemory, "the memory of a receive was deregistered")
+			return
+		}
+		if !w.region.CopyIn(w.local+uint64(c.received), payload) {
+			c.fail(endingMemory, "the owner of imported memory has taken it away")
+			return
+		}
+	}
+	c.received += r.length
+	if r.last {
+		length := c.received
+		c.received = 0
+		c.completeReceive(w, length, rdma.StatusSuccess)
+	}
+}
+
+// tooLong ends the connection because of a message that is longer than its receive.
+func (c *connection) tooLong(w *receiveWork) {
+	c.completeReceive(w, 0, rdma.StatusLocalLength)
+	c.fail(endingReceive, "the peer sent a message of more than the %d bytes of its receive",
+		w.length)
+}
+
+// handleWrite carries out a piece of a Write.
+func (c *connection) handleWrite(r *record, payload []byte) {
+	if r.length == 0 || r.length > maxLentPiece {
+		c.fail(endingProtocol, "a Write has a piece of %d bytes", r.length)
+		return
+	}
+	sink := c.reach(r, memory.RemoteWrite)
+	if sink == nil {
+		return
+	}
+	if r.lent == 0 {
+		if !sink.CopyIn(r.address, payload) {
+			c.fail(endingMemory, "the owner of imported memory has taken it away")
+		}
+		return
+	}
+	source := c.borrowedAt(r.lent, r.source, r.length)
+	if source == nil {
+		c.fail(endingProtocol, "a Write of %d bytes at offset %d is not in lent memory %d",
+			r.length, r.source, r.lent)
+		return
+	}
+	err := memory.Copy(sink.Memory(), r.address, source.memory, r.source, uint64(r.length))
+	if err != nil {
+		c.fail(endingMemory, "carry out a Write of the peer: %v", err)
+	}
+}
+
+// borrowedAt returns the lent memory that a record names, or nil if there is none or the range is
+// outside.
+func (c *connection) borrowedAt(lent uint8, offset uint64, length uint32) *borrowedMemory {
+	if int(lent) > len(c.borrowed) {
+		return nil
+	}
+	b := &c.borrowed[lent-1]
+	if b.memory.CheckRange(offset, uint64(length)) != nil {
+		return nil
+	}
+	return b
+}
+
+// reach returns, acquired, the memory that the peer names in a Write or Read, after it has checked
+// key, domain, rights, bounds, and state. If the peer may not reach it, the connection ends.
+func (c *connection) reach(r *record, rights memory.Access) *registration.Region {
+	region := c.domain.Table().Lookup(r.key)
+	switch {
+	case region == nil || region.Domain() != c.domain:
+		c.fail(endingAccess, "key %#x is not registered in the connection's domain", r.key)
+	case !region.Access().Has(rights):
+		c.fail(endingAccess, "key %#x does not have the right %#x", r.key, uint32(rights))
+	case !region.HasRange(r.address, uint64(r.length)):
+		c.fail(endingAccess, "%d bytes at %#x are outside of the %d bytes of key %#x", r.length,
+			r.address, region.Len(), r.key)
+	case !c.queue.held.Acquire(region):
+		c.fail(endingAccess, "key %#x is being deregistered", r.key)
+	default:
+		return region
+	}
+	return nil
+}
+
+// handleRead queues a Read of the peer.
+func (c *connection) handleRead(r *record) {
+	switch {
+	case r.length == 0 || r.length > maxMessageSize:
+		c.fail(endingProtocol, "a Read has %d bytes", r.length)
+		return
+	case c.responses.Room() == 0:
+		c.fail(endingProtocol, "the peer has more Reads outstanding than the agreed %d",
+			c.parameters.InboundReads)
+		return
+	}
+	if r.lent != 0 {
+		sink := c.borrowedAt(r.lent, r.source, r.length)
+		if sink == nil || !sink.offer.writable {
+			c.fail(endingProtocol, "a Read of %d bytes to offset %d is not into lent memory %d",
+				r.length, r.source, r.lent)
+			return
+		}
+	}
+	source := c.reach(r, memory.RemoteRead)
+	if source == nil {
+		return
+	}
+	*c.responses.Push() = readResponse{region: source, source: r.address, sink: r.source,
+		length: r.length, lent: r.lent}
+	c.queue.schedule(c)
+}
+
+// handleResponse places a piece of the data of the oldest outstanding Read.
+func (c *connection) handleResponse(r *record, payload []byte) {
+	if c.reads.outstanding.Len() == 0 {
+		c.fail(endingProtocol, "the peer responded to a Read, and none is outstanding")
+		return
+	}
+	w := c.sends.at(*c.reads.outstanding.Front())
+	received := &c.reads.received
+	if r.lent != 0 {
+		if r.lent != w.lent || r.length != w.length || *received != 0 || !r.last {
+			c.fail(endingProtocol, "a Read of %d bytes is answered with %d in lent memory %d",
+				w.length, r.length, r.lent)
+			return
+		}
+	} else {
+		if r.address != uint64(*received) || r.length == 0 || r.length > w.length-*received ||
+			r.last != (*received+r.length == w.length) {
+			c.fail(endingProtocol, "a Read of %d bytes is answered with %d at offset %d",
+				w.length, r.length, r.address)
+			return
+		}
+		if !c.queue.held.Acquire(w.region) {
+			c.fail(endingMemory, "the memory of a Read was deregistered")
+			return
+		}
+		if !w.region.CopyIn(w.local+uint64(*received), payload) {
+			c.fail(endingMemory, "the owner of imported memory has taken it away")
+			return
+		}
+		*received += r.length
+	}
+	if r.last {
+		*received = 0
+		w.done = true
+		c.reads.outstanding.Pop()
+		c.reads.posted--
+		c.completeSends()
+	}
+}
