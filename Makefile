@@ -33,6 +33,10 @@ directory_of = bin/$(if $(filter $(1),$(shell go env GOHOSTARCH)),,linux-$(1))
 build-hardware: ## Build all programs with the providers for hardware, too, into bin/ and, for the other architecture, bin/linux-ARCH/ (gcc)
 	$(foreach a,$(ARCHITECTURES),scripts/build-hardware.sh $(a) $(call directory_of,$(a)) -ldflags '$(LDFLAGS)' &&) true
 
+.PHONY: build-ceph
+build-ceph: ## Build the target with volumes on Ceph RBD as bin/target-ceph (gcc, librbd-dev, librados-dev)
+	scripts/build-ceph.sh bin/target-ceph -ldflags '$(LDFLAGS)'
+
 .PHONY: build-emulation
 build-emulation: ## Build all programs with an emulation of libdoca for their providers doca, into bin/emulation/, to measure them (gcc)
 	CGO_ENABLED=1 go build -tags docaemulation -ldflags '$(LDFLAGS)' -o bin/emulation/ ./cmd/...
@@ -70,6 +74,10 @@ test-tools: ## Test what needs other programs: a browser, Prometheus, a terminal
 .PHONY: test-siw
 test-siw: ## Test iWARP against the Linux kernel's own, in a small VM (Debian, QEMU)
 	test/siw/run.sh
+
+.PHONY: test-ceph
+test-ceph: ## Test volumes on Ceph RBD against a small cluster that it starts (ceph-mon, ceph-mgr, ceph-osd, ceph-common, librbd-dev, librados-dev, nbdkit, fio, qemu-utils)
+	test/ceph/run.sh
 
 # Packages whose unit tests also run on arm64.
 ARM64_PACKAGES := ./internal/prefetch ./pkg/iomsg ./pkg/controlmsg ./pkg/rdma/iwarp ./pkg/comch/emulated ./pkg/dma/software \

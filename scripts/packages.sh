@@ -63,5 +63,18 @@ for PACKAGE_ARCH in "${architectures[@]}"; do
         dist/manual/bin/nfpm package --config deploy/packages/zc-relay-libdoca.yaml \
             --packager "$packager" --target "$directory/"
     done
+    # The target with librbd links it, and can only be built for this machine.
+    if [ "$PACKAGE_ARCH" != "$(go env GOHOSTARCH)" ] || [ ! -e /usr/include/rbd/librbd.h ]; then
+        echo "packages: no zc-relay-target-ceph for $PACKAGE_ARCH: it needs librbd-dev and" \
+            "librados-dev on a machine of that architecture" >&2
+        continue
+    fi
+    scripts/build-ceph.sh dist/stage/zc-relay-target-ceph \
+        -ldflags "-s -w -X $module/internal/buildinfo.version=$PACKAGE_VERSION"
+    deploy/packages/zc-relay-target-ceph.sh >dist/stage/zc-relay-target-ceph.yaml
+    for packager in deb rpm; do
+        dist/manual/bin/nfpm package --config dist/stage/zc-relay-target-ceph.yaml \
+            --packager "$packager" --target "$directory/"
+    done
 done
 rm -rf dist/stage dist/manual

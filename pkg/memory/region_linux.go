@@ -138,7 +138,11 @@ func mapDescriptor(fd int, length uint64, protection int, untrusted bool) (*Regi
 	}
 	r := &Region{bytes: b[:length:length], length: length, base: baseOf(b), descriptor: fd,
 		untrusted: untrusted}
-	r.release = func() error { return errors.Join(unix.Munmap(b), r.CloseDescriptor()) }
+	addMapping(b)
+	r.release = func() error {
+		removeMapping(b)
+		return errors.Join(unix.Munmap(b), r.CloseDescriptor())
+	}
 	return r, nil
 }
 

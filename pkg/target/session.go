@@ -1,6 +1,7 @@
 package target
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -131,8 +132,9 @@ func (s *session) OpenVolume(
 func (s *session) describeVolume() *controlmsg.OpenVolumeReply {
 	info := s.export.Volume.Info()
 	return &controlmsg.OpenVolumeReply{
-		Volume: s.export.name, UUID: info.UUID, WriteVerifier: s.target.verifier,
-		Size: info.Size, BlockSize: info.BlockSize, ReadOnly: s.isReadOnly(),
+		Volume: s.export.name, UUID: info.UUID,
+		WriteVerifier: cmp.Or(info.WriteVerifier, s.target.verifier),
+		Size:          info.Size, BlockSize: info.BlockSize, ReadOnly: s.isReadOnly(),
 		Capabilities: uint32(info.Capabilities),
 		MaxQueues:    controlmsg.SessionMaxQueues, MaxDepth: controlmsg.SessionMaxDepth,
 		MaxBufferSize: controlmsg.SessionMaxBufferSize,

@@ -86,7 +86,8 @@ func (b FileBackend) String() string {
 	return text
 }
 
-func (b FileBackend) validate(spec *Spec) error {
+// Validate checks path and size.
+func (b FileBackend) Validate(spec *Spec) error {
 	switch {
 	case b.Path == "":
 		return status.Errorf(status.InvalidValue,
@@ -95,12 +96,13 @@ func (b FileBackend) validate(spec *Spec) error {
 		return status.Errorf(status.InvalidValue,
 			"file:%s: size= creates a file, which readonly forbids: remove one of them", b.Path)
 	case b.Size > 0:
-		return spec.checkNewSize(b.Size)
+		return spec.CheckNewSize(b.Size)
 	}
 	return nil
 }
 
-func (b FileBackend) open(spec *Spec) (Volume, error) {
+// Open opens the file or device, or creates the file.
+func (b FileBackend) Open(spec *Spec) (Volume, error) {
 	file, err := b.openFile()
 	if err != nil {
 		return nil, err
@@ -147,7 +149,7 @@ func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) 
 	if err != nil {
 		return nil, err
 	}
-	return newStoreVolume(info, s, config.health), nil
+	return newStoreVolume(info, s, config.health).watched(), nil
 }
 
 // openFile opens the file, or creates it if a size was given, and locks it.

@@ -100,7 +100,7 @@ func newFileStore(file *os.File, config fileStoreConfig) (*fileStore, error) {
 }
 
 // start reads from the page cache and leaves everything else to the pools.
-func (s *fileStore) start(r *Request) *pool {
+func (s *fileStore) start(r *Request) carrier {
 	if r.Err = s.rejection(r.Operation == iomsg.OpRead); r.Err != nil {
 		return nil
 	}

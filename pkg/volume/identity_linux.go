@@ -33,7 +33,7 @@ func identify(file *os.File) (UUID, error) {
 		return UUID{}, err
 	}
 	sum := sha256.Sum256([]byte("zc-relay volume\n" + identity))
-	return UUID(sum[:16]).withVersion(8), nil
+	return NewUUID(sum[:]), nil
 }
 
 // fileIdentity identifies a file by file system, inode, and, if the file system has them, birth

@@ -37,9 +37,11 @@ func parseMemory(argument string) (Backend, error) {
 // String returns "memory:" and the size.
 func (b MemoryBackend) String() string { return "memory:" + size.Bytes(b.Size).String() }
 
-func (b MemoryBackend) validate(spec *Spec) error { return spec.checkNewSize(b.Size) }
+// Validate checks the size.
+func (b MemoryBackend) Validate(spec *Spec) error { return spec.CheckNewSize(b.Size) }
 
-func (b MemoryBackend) open(spec *Spec) (Volume, error) {
+// Open allocates the memory.
+func (b MemoryBackend) Open(spec *Spec) (Volume, error) {
 	region, err := memory.AllocReadOnly("zc-relay volume "+spec.Name, b.Size)
 	if err != nil {
 		return nil, err
@@ -52,7 +54,7 @@ func (b MemoryBackend) open(spec *Spec) (Volume, error) {
 	if m.background, err = startPool(1, 1, m.zeroBatch); err != nil {
 		return nil, errors.Join(err, region.Close())
 	}
-	v := newStoreVolume(info, m, newHealth(spec))
+	v := newStoreVolume(info, m, newHealth(spec)).watched()
 	v.memory = region
 	return v, nil
 }
@@ -71,7 +73,7 @@ type memoryStore struct {
 	background *pool // zeroes large ranges
 }
 
-func (m *memoryStore) start(r *Request) *pool {
+func (m *memoryStore) start(r *Request) carrier {
 	switch r.Operation {
 	case iomsg.OpRead:
 		copy(r.Buffer, m.region.Bytes()[r.Offset:])

@@ -22,7 +22,9 @@ const (
 
 // BackendForms lists the text forms of backends, for help texts and errors.
 const BackendForms = "memory:SIZE[,exclusive] or " +
-	"file:PATH[,size=SIZE][,readonly][,direct][,exclusive] or volume:NAME[,readonly]"
+	"file:PATH[,size=SIZE][,readonly][,direct][,exclusive] or " +
+	"rbd:POOL[/NAMESPACE]/IMAGE[,conf=PATH][,id=NAME][,group=NAME][,create=SIZE][,readonly]" +
+	"[,exclusive] or volume:NAME[,readonly]"
 
 // Spec describes a volume to open.
 type Spec struct {
@@ -43,10 +45,10 @@ type Spec struct {
 type Backend interface {
 	// String returns the part of the text form after "NAME=".
 	String() string
-	// validate returns an InvalidValue error if open is sure to fail.
-	validate(spec *Spec) error
-	// open opens or creates the volume.
-	open(spec *Spec) (Volume, error)
+	// Validate returns an InvalidValue error if Open is sure to fail.
+	Validate(spec *Spec) error
+	// Open opens or creates the volume. Callers use the function Open, which validates first.
+	Open(spec *Spec) (Volume, error)
 }
 
 // Open opens a volume, or creates it if the backend provides for that.
@@ -57,7 +59,7 @@ func Open(spec Spec) (Volume, error) {
 	if spec.Log == nil {
 		spec.Log = zap.NewNop()
 	}
-	v, err := spec.Backend.open(&spec)
+	v, err := spec.Backend.Open(&spec)
 	if err != nil {
 		return nil, fmt.Errorf("open volume %q: %w", spec.Name, err)
 	}
@@ -104,10 +106,22 @@ func parseBackend(text string) (Backend, error) {
 		case "volume":
 			return parseAlias(argument)
 		}
+		if parse := registered[kind]; parse != nil {
+			return parse(argument)
+		}
 	}
 	return nil, status.Errorf(status.InvalidValue,
-		"%q does not begin with a kind of volume and a colon; the kinds are memory, file, and volume",
+		"%q does not begin with a kind of volume and a colon; the kinds are memory, file, rbd, and volume",
 		text)
+}
+
+// registered holds the parsers of kinds of volumes in other packages.
+var registered = make(map[string]func(argument string) (Backend, error))
+
+// Register adds a kind of volume. parse parses what follows the kind and its colon, except the
+// option exclusive. Packages call Register while they are initialized.
+func Register(kind string, parse func(argument string) (Backend, error)) {
+	registered[kind] = parse
 }
 
 // Alias is another name of a volume. Open rejects it: the program that serves volumes knows which
@@ -135,9 +149,11 @@ func (a Alias) String() string {
 	return "volume:" + a.Of
 }
 
-func (a Alias) validate(*Spec) error { return nil }
+// Validate returns nil.
+func (a Alias) Validate(*Spec) error { return nil }
 
-func (a Alias) open(*Spec) (Volume, error) {
+// Open returns an error.
+func (a Alias) Open(*Spec) (Volume, error) {
 	return nil, status.Errorf(status.InvalidValue, "it is another name of volume %q", a.Of)
 }
 
@@ -166,11 +182,11 @@ func (s *Spec) validate() error {
 	if s.Backend == nil {
 		return status.Errorf(status.InvalidValue, "the spec has no backend")
 	}
-	return s.Backend.validate(s)
+	return s.Backend.Validate(s)
 }
 
-// checkNewSize returns an error unless a volume of this size in bytes can be created.
-func (s *Spec) checkNewSize(bytes uint64) error {
+// CheckNewSize returns an error unless a volume of this size in bytes can be created.
+func (s *Spec) CheckNewSize(bytes uint64) error {
 	if bytes == 0 || bytes > math.MaxInt64 || bytes%uint64(s.BlockSize) != 0 {
 		return status.Errorf(status.InvalidValue,
 			"size %v is not a positive multiple of the block size %v",

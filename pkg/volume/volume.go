@@ -25,6 +25,9 @@ func (u UUID) String() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:16])
 }
 
+// NewUUID returns the UUID (version 8, RFC 9562, section 5.8) of a hash of at least 16 bytes.
+func NewUUID(hash []byte) UUID { return UUID(hash[:16]).withVersion(8) }
+
 // withVersion sets the version and variant bits (RFC 9562, section 4).
 func (u UUID) withVersion(version byte) UUID {
 	u[6] = u[6]&0x0f | version<<4
@@ -36,9 +39,12 @@ func (u UUID) withVersion(version byte) UUID {
 type Info struct {
 	Name      string
 	UUID      UUID
-	Size      uint64 // bytes, a multiple of BlockSize
+	Size      uint64 // bytes, a multiple of BlockSize; may change while the volume is open
 	BlockSize uint32 // bytes, a power of two; offsets and lengths are multiples of it
 	ReadOnly  bool
+	// WriteVerifier changes whenever writes that were not flushed may have been lost. It is 0 if
+	// they may be lost whenever the program that serves the volume restarts.
+	WriteVerifier uint64
 	// Capabilities are the optional operations that the volume supports.
 	Capabilities Capability
 }
@@ -166,15 +172,19 @@ func (i *Info) Check(request *Request) error {
 // store is the part of a volume that differs from one kind to another.
 type store interface {
 	// start carries out a request that only copies memory on the calling thread, sets its Err, and
-	// returns nil. For any other request it returns the pool that will carry it out. The threads of
-	// all queues call it concurrently.
-	start(r *Request) *pool
+	// returns nil. For any other request it returns what will carry it out. The threads of all
+	// queues call it concurrently.
+	start(r *Request) carrier
 	// inspect looks for damage that requests may not notice. It is called about every second, off
 	// the data path.
 	inspect()
 	// close makes everything durable and frees the store. It may block. No request is in flight.
 	close() error
 }
+
+// carrier carries out requests that may block. submit itself does not block; the request completes
+// later.
+type carrier interface{ submit(r *Request) }
 
 // storeVolume is the Volume of every kind; only the store differs.
 type storeVolume struct {
@@ -183,6 +193,7 @@ type storeVolume struct {
 	health *health
 	memory *memory.Region // nil unless the content is in memory
 	queues atomic.Int32   // number of open queues
+	size   atomic.Uint64  // the current size in bytes
 
 	watching  sync.WaitGroup
 	stopWatch chan struct{}
@@ -192,23 +203,34 @@ type storeVolume struct {
 	closeErr error // valid once closed is closed
 }
 
-// newStoreVolume returns the volume of a store that reports its failures to h.
+// newStoreVolume returns the volume of a store that reports its failures to h. The caller also
+// calls watched.
 func newStoreVolume(info Info, s store, h *health) *storeVolume {
 	v := &storeVolume{info: info, store: s, health: h, stopWatch: make(chan struct{}),
 		closed: make(chan struct{})}
-	v.watching.Go(func() { h.watch(s, v.stopWatch) })
+	v.size.Store(info.Size)
+	return v
+}
+
+// watched starts to log failures and inspect the store, and returns v.
+func (v *storeVolume) watched() *storeVolume {
+	v.watching.Go(func() { v.health.watch(v.store, v.stopWatch) })
 	return v
 }
 
 // Info returns the description of the volume.
-func (v *storeVolume) Info() Info { return v.info }
+func (v *storeVolume) Info() Info {
+	info := v.info
+	info.Size = v.size.Load()
+	return info
+}
 
 // Memory returns the region that holds the content, or nil if there is none.
 func (v *storeVolume) Memory() *memory.Region { return v.memory }
 
 // NewQueue opens a queue for one thread.
 func (v *storeVolume) NewQueue(depth int) (Queue, error) {
-	q, err := newQueue(v.info, v.store, v.health, &v.queues, depth)
+	q, err := newQueue(v.Info(), v.store, v.health, &v.queues, depth)
 	if err != nil {
 		return nil, fmt.Errorf("open queue of volume %q: %w", v.info.Name, err)
 	}

@@ -27,6 +27,14 @@ for package in "$work"/share/1.0.0/*.rpm; do
     grep -Eq '^/usr/bin/(zc-relay|dma-copy)' "$work/list"
 done
 
+# The target with librbd takes the place of the other, so the two cannot be installed together.
+ceph=$(ls "$work"/share/1.0.0/zc-relay-target-ceph_*.deb)
+[ "$(dpkg-deb --field "$ceph" Conflicts)" = zc-relay-target ]
+dpkg-deb --field "$ceph" Depends | grep -q librbd1
+dpkg-deb --fsys-tarfile "$ceph" | tar -x -C "$work" ./usr/bin/zc-relay-target
+readelf --dynamic "$work/usr/bin/zc-relay-target" | grep -q 'NEEDED.*librbd.so.1'
+rm -r "$work"/share/*/zc-relay-target-ceph_*.deb "$work/usr"
+
 # Its own mounts, processes, network and cgroups: nothing of it reaches the
 # machine or outlives this.
 boot() {

@@ -9,6 +9,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/retry"
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
+	_ "github.com/zc-relay/zc-relay/pkg/volume/rbd" // volumes on Ceph RBD
 )
 
 // Target is the configuration of the target.

@@ -1,0 +1,15 @@
+//go:build !ceph || !cgo
+
+package rbd
+
+import (
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+// Open fails with status.NotSupported: this build does not contain librbd.
+func (b Backend) Open(*volume.Spec) (volume.Volume, error) {
+	return nil, status.Errorf(status.NotSupported,
+		"this program was built without librbd, which rbd:%s needs: install the package "+
+			"zc-relay-target-ceph instead of zc-relay-target, or run make build-ceph", b.path())
+}

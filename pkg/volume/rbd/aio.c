@@ -1,0 +1,61 @@
+//go:build ceph
+
+#include "aio.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+int zc_rbd_submit(rbd_image_t image, enum zc_operation operation, uint64_t offset, uint64_t length,
+		  char *buffer, uint64_t slot)
+{
+	rbd_completion_t completion;
+	int error = rbd_aio_create_completion((void *)(uintptr_t)slot, NULL, &completion);
+
+	if (error < 0)
+		return error;
+	switch (operation) {
+	case ZC_READ:
+		error = rbd_aio_read(image, offset, length, buffer, completion);
+		break;
+	case ZC_WRITE:
+		error = rbd_aio_write(image, offset, length, buffer, completion);
+		break;
+	case ZC_FLUSH:
+		error = rbd_aio_flush(image, completion);
+		break;
+	case ZC_DISCARD:
+		error = rbd_aio_discard(image, offset, length, completion);
+		break;
+	case ZC_WRITE_ZEROES:
+		error = rbd_aio_write_zeroes(image, offset, length, completion, 0, 0);
+		break;
+	case ZC_WRITE_ZEROES_ALLOCATED:
+		error = rbd_aio_write_zeroes(image, offset, length, completion,
+					     RBD_WRITE_ZEROES_FLAG_THICK_PROVISION, 0);
+		break;
+	default:
+		error = -EINVAL;
+	}
+	if (error < 0)
+		rbd_aio_release(completion);
+	return error < 0 ? error : 0;
+}
+
+enum { batch = 64 };
+
+int zc_rbd_wait(rbd_image_t image, int eventfd, int more, struct zc_result *results, int max)
+{
+	rbd_completion_t completions[batch];
+	uint64_t rings;
+	int count, i;
+
+	if (!more && read(eventfd, &rings, sizeof(rings)) < 0)
+		return errno == EINTR ? 0 : -errno;
+	count = rbd_poll_io_events(image, completions, max < batch ? max : batch);
+	for (i = 0; i < count; i++) {
+		results[i].slot = (uint64_t)(uintptr_t)rbd_aio_get_arg(completions[i]);
+		results[i].value = rbd_aio_get_return_value(completions[i]);
+		rbd_aio_release(completions[i]);
+	}
+	return count;
+}

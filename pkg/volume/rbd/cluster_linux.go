@@ -1,0 +1,128 @@
+//go:build ceph && cgo
+
+package rbd
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ceph/go-ceph/rados"
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// cluster is a connection to a Ceph cluster. It has about a dozen threads, however many images use
+// it. Ceph's blocklist hits whole connections, so the volumes of a group share one.
+type cluster struct {
+	*rados.Conn
+	key   clusterKey
+	users int // guarded by clusters.mu
+}
+
+type clusterKey struct{ configFile, user, group string }
+
+// clusters holds the open connections of the process.
+var clusters = struct {
+	mu   sync.Mutex
+	open map[clusterKey]*cluster
+}{open: make(map[clusterKey]*cluster)}
+
+// settings are what the volume's promises depend on. What a user has put into the cluster's
+// configuration gives way.
+var settings = []struct{ key, value string }{
+	// With a cache, librbd completes writes that are not durable.
+	{"rbd_cache", "false"},
+	// The sender of a write may change its data at any time. If librbd did not copy it, checksums
+	// would not match, and the connection to the OSD would be reset again and again.
+	{"rbd_disable_zero_copy_writes", "true"},
+	// Starting a request must not block a worker.
+	{"rbd_non_blocking_aio", "true"},
+}
+
+// connectionSettings apply to the whole connection.
+var connectionSettings = []struct{ key, value string }{
+	// A write that librados gives up may take effect later.
+	{"rados_osd_op_timeout", "0"},
+	{"rados_mon_op_timeout", "0"},
+	// Seconds until an attempt to connect fails.
+	{"client_mount_timeout", "30"},
+}
+
+// acquireCluster returns the connection that b uses. Each call needs a release.
+func acquireCluster(b Backend) (*cluster, error) {
+	key := clusterKey{b.configFile(), b.user(), b.Group}
+	clusters.mu.Lock()
+	defer clusters.mu.Unlock()
+	if c := clusters.open[key]; c != nil {
+		c.users++
+		return c, nil
+	}
+	connection, err := connect(key)
+	if err != nil {
+		return nil, err
+	}
+	c := &cluster{Conn: connection, key: key, users: 1}
+	clusters.open[key] = c
+	return c, nil
+}
+
+// release closes the connection if nobody else uses it.
+func (c *cluster) release() {
+	clusters.mu.Lock()
+	defer clusters.mu.Unlock()
+	if c.users--; c.users == 0 {
+		delete(clusters.open, c.key)
+		c.Shutdown()
+	}
+}
+
+func connect(key clusterKey) (*rados.Conn, error) {
+	connection, err := rados.NewConnWithUser(key.user)
+	if err != nil {
+		return nil, fmt.Errorf("prepare a connection of Ceph user client.%s: %w", key.user,
+			withErrno(err))
+	}
+	if err := connection.ReadConfigFile(key.configFile); err != nil {
+		connection.Shutdown()
+		return nil, fmt.Errorf("read Ceph configuration %q: %w: give its path as conf=PATH, and "+
+			"check that the target's user can read it", key.configFile, withErrno(err))
+	}
+	for _, setting := range append(connectionSettings, settings...) {
+		if err := connection.SetConfigOption(setting.key, setting.value); err != nil {
+			connection.Shutdown()
+			return nil, fmt.Errorf("set %s=%s: %w", setting.key, setting.value, withErrno(err))
+		}
+	}
+	if err := connection.Connect(); err != nil {
+		connection.Shutdown()
+		return nil, explainConnect(key, withErrno(err))
+	}
+	return connection, nil
+}
+
+// explainConnect names the likely cause.
+func explainConnect(key clusterKey, err error) error {
+	hint := ""
+	switch {
+	case errors.Is(err, unix.ETIMEDOUT):
+		return status.Errorf(status.TimeOut, "connect to the Ceph cluster of %q: no monitor "+
+			"answered within 30 s: check the addresses there (mon_host), and the network: %w",
+			key.configFile, err)
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		hint = fmt.Sprintf(": the user client.%s needs a keyring that the target can read, and the "+
+			"cluster must know its key (ceph auth get client.%s)", key.user, key.user)
+	}
+	return fmt.Errorf("connect to the Ceph cluster of %q as client.%s: %w%s", key.configFile,
+		key.user, err, hint)
+}
+
+// withErrno makes an error of go-ceph match its error number.
+func withErrno(err error) error {
+	var coded interface{ ErrorCode() int }
+	if !errors.As(err, &coded) || coded.ErrorCode() >= 0 {
+		return err
+	}
+	return unix.Errno(-coded.ErrorCode())
+}

@@ -1,0 +1,327 @@
+//go:build ceph && cgo
+
+package rbd
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/ceph/go-ceph/rados"
+	"github.com/ceph/go-ceph/rbd"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+func (b Backend) configFile() string { return cmp.Or(b.ConfigFile, DefaultConfigFile) }
+func (b Backend) user() string       { return cmp.Or(b.User, DefaultUser) }
+
+// Open connects to the cluster, opens the image or creates it, and takes its exclusive lock.
+func (b Backend) Open(spec *volume.Spec) (volume.Volume, error) {
+	c, err := acquireCluster(b)
+	if err != nil {
+		return nil, err
+	}
+	d := &driver{backend: b, cluster: c, eventfd: -1,
+		log: spec.Log.With(zap.String("volume", spec.Name), zap.String("image", b.path()))}
+	info, err := d.open(spec)
+	if err != nil {
+		return nil, errors.Join(err, d.free())
+	}
+	return volume.NewDriven(spec, info, d), nil
+}
+
+// driver carries out the requests of a volume on an image. Workers start requests; one goroutine,
+// which has a thread of its own, waits for librbd to complete them.
+type driver struct {
+	backend Backend
+	cluster *cluster
+	pool    *rados.IOContext
+	image   *image
+	locked  bool
+	volume  *volume.Driven
+	log     *zap.Logger
+	bytes   uint64 // the size when last inspected
+
+	slots   slotTable
+	eventfd int // librbd writes to it when a request has completed
+
+	stopping  atomic.Bool
+	completer sync.WaitGroup
+}
+
+func (d *driver) open(spec *volume.Spec) (volume.Info, error) {
+	b := d.backend
+	var err error
+	if d.pool, err = d.cluster.OpenIOContext(b.Pool); err != nil {
+		return volume.Info{}, fmt.Errorf("open pool %q: %w%s", b.Pool, withErrno(err),
+			b.hint(withErrno(err)))
+	}
+	d.pool.SetNamespace(b.Namespace)
+	if err := d.openImage(); err != nil {
+		return volume.Info{}, err
+	}
+	if err := d.checkSettings(); err != nil {
+		return volume.Info{}, err
+	}
+	if !b.ReadOnly {
+		if err := d.lock(); err != nil {
+			return volume.Info{}, err
+		}
+	}
+	uuid, err := d.identify()
+	if err != nil {
+		return volume.Info{}, err
+	}
+	if d.bytes, err = d.image.size(); err != nil {
+		return volume.Info{}, fmt.Errorf("get the size of image %s: %w", b.path(), err)
+	}
+	usable := d.bytes &^ (uint64(spec.BlockSize) - 1)
+	if usable == 0 {
+		return volume.Info{}, status.Errorf(status.InvalidValue,
+			"image %s has %v, less than one block of %v", b.path(), size.Bytes(d.bytes),
+			size.Bytes(spec.BlockSize))
+	}
+	if d.eventfd, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
+		return volume.Info{}, fmt.Errorf("create eventfd: %w", err)
+	}
+	if err := d.image.notify(d.eventfd); err != nil {
+		return volume.Info{}, fmt.Errorf("ask for notifications of image %s: %w", b.path(), err)
+	}
+	info := volume.Info{Name: spec.Name, UUID: uuid, Size: usable, BlockSize: spec.BlockSize,
+		ReadOnly: b.ReadOnly,
+		// Writes are durable when they complete, whoever serves the image next.
+		WriteVerifier: binary.LittleEndian.Uint64(uuid[:8]) | 1,
+	}
+	if !b.ReadOnly {
+		info.Capabilities = volume.CanTrim | volume.CanWriteZeroes | volume.CanFUA
+	}
+	return info, nil
+}
+
+// openImage opens the image, or creates it if a size was given.
+func (d *driver) openImage() error {
+	b := d.backend
+	opened, err := openImage(d.pool, b.Image, b.ReadOnly)
+	if errors.Is(err, unix.ENOENT) && b.Create > 0 {
+		options := rbd.NewRbdImageOptions()
+		defer options.Destroy()
+		err = withErrno(rbd.CreateImage(d.pool, b.Image, b.Create, options))
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("create image %s: %w%s", b.path(), err, b.hint(err))
+		}
+		opened, err = openImage(d.pool, b.Image, b.ReadOnly)
+	}
+	if errors.Is(err, unix.ENOENT) {
+		return status.Errorf(status.NotFound,
+			"image %s does not exist: add ,create=SIZE to create it", b.path())
+	}
+	if err != nil {
+		return fmt.Errorf("open image %s: %w%s", b.path(), err, b.hint(err))
+	}
+	d.image = opened
+	return nil
+}
+
+// hint names the likely cause of an error, and the remedy.
+func (b Backend) hint(err error) string {
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return ": create it and prepare it for images (ceph osd pool create, rbd pool init)"
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return fmt.Sprintf(": the user client.%s needs mon 'profile rbd' osd 'profile rbd pool=%s'",
+			b.user(), b.Pool)
+	case errors.Is(err, unix.ESHUTDOWN):
+		return ": the cluster has blocklisted this client (ceph osd blocklist ls)"
+	}
+	return ""
+}
+
+// checkSettings fails if a setting of the pool or the image overrides one that the volume depends
+// on.
+func (d *driver) checkSettings() error {
+	b := d.backend
+	all, err := d.image.settings()
+	if err != nil {
+		return fmt.Errorf("get the settings of image %s: %w", b.path(), err)
+	}
+	for _, want := range settings {
+		if got := all[want.key]; got.value != want.value {
+			object := b.path()
+			if got.source == "pool" {
+				object = b.Pool
+			}
+			return status.Errorf(status.NotSupported, "image %s has %s=%s instead of %s, set at the "+
+				"%s: run rbd config %s remove %s %s", b.path(), want.key, got.value, want.value,
+				got.source, got.source, object, want.key)
+		}
+	}
+	return nil
+}
+
+// lock makes this process the only one that can write to the image.
+func (d *driver) lock() error {
+	b := d.backend
+	has, err := d.image.hasExclusiveLock()
+	if err != nil {
+		return fmt.Errorf("get the features of image %s: %w", b.path(), err)
+	}
+	if !has {
+		return status.Errorf(status.NotSupported, "image %s lacks the feature exclusive-lock, which "+
+			"keeps others from writing to it: run rbd feature enable %s exclusive-lock", b.path(),
+			b.path())
+	}
+	err = d.image.lock()
+	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.EBUSY) {
+		return status.Errorf(status.InUse, "image %s is locked: another target or program uses it "+
+			"(rbd status %s, rbd lock ls %s): %w", b.path(), b.path(), b.path(), err)
+	}
+	if err != nil {
+		return fmt.Errorf("lock image %s: %w%s", b.path(), err, b.hint(err))
+	}
+	d.locked = true
+	return nil
+}
+
+// identify derives a UUID (version 8, RFC 9562, section 5.8) from the cluster and what it calls the
+// image. The UUID survives renaming and restarts, and is the same at every target.
+func (d *driver) identify() (volume.UUID, error) {
+	fsid, err := d.cluster.GetFSID()
+	if err != nil {
+		return volume.UUID{}, fmt.Errorf("get the ID of the cluster: %w", withErrno(err))
+	}
+	id, err := d.image.id()
+	if err != nil {
+		return volume.UUID{}, fmt.Errorf("get the ID of image %s: %w", d.backend.path(), err)
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "zc-relay volume\nceph %s pool %d namespace %s image %s",
+		fsid, d.pool.GetPoolID(), d.backend.Namespace, id))
+	return volume.NewUUID(sum[:]), nil
+}
+
+// Start starts to complete requests.
+func (d *driver) Start(v *volume.Driven) {
+	d.volume = v
+	d.completer.Go(d.complete)
+}
+
+// Reserve makes room for depth more requests in flight.
+func (d *driver) Reserve(depth int) error { return d.slots.reserve(depth) }
+
+// Release takes back a reservation.
+func (d *driver) Release(depth int) { d.slots.unreserve(depth) }
+
+// Submit starts a request.
+func (d *driver) Submit(r *volume.Request) {
+	number, s := d.slots.claim()
+	if err := d.image.start(number, s, r); err != nil {
+		d.slots.release(number)
+		r.Complete(d.failed(r, err))
+	}
+}
+
+// complete passes on completed requests until the driver stops.
+func (d *driver) complete() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	buffer := newResults()
+	defer buffer.free()
+	more := false
+	for !d.stopping.Load() || more {
+		n := d.image.wait(d.eventfd, more, buffer, d.finish)
+		more = n == resultsLength
+	}
+}
+
+// finish completes the request in a slot. value is a number of bytes, or a negative error number.
+func (d *driver) finish(number uint32, value int64) {
+	s := d.slots.at(number)
+	r := s.request.Load()
+	var err error
+	switch {
+	case value < 0:
+		err = d.failed(r, unix.Errno(-value))
+	case r.Operation == iomsg.OpRead && uint64(value) != r.Length:
+		err = status.Errorf(status.IOFailed, "read of %d bytes at offset %d of image %s returned %d",
+			r.Length, r.Offset, d.backend.path(), value)
+	}
+	if r.Operation == iomsg.OpRead {
+		s.endDetour(r.Buffer)
+	}
+	d.slots.release(number)
+	r.Complete(err)
+}
+
+// failed returns the error of a request.
+func (d *driver) failed(r *volume.Request, cause error) error {
+	path := d.backend.path()
+	switch {
+	case errors.Is(cause, unix.ESHUTDOWN):
+		err := status.Errorf(status.IOFailed, "image %s: the cluster has fenced this target, because "+
+			"another one has taken the image over, or by hand (ceph osd blocklist ls): restart the "+
+			"target: %w", path, cause)
+		d.volume.Fail("the cluster has fenced this target: the volume fails every request until the "+
+			"target restarts", err)
+		return err
+	case errors.Is(cause, unix.EROFS) && !d.backend.ReadOnly:
+		err := status.Errorf(status.IOFailed, "image %s: the exclusive lock is lost: somebody else "+
+			"has taken it (rbd lock ls %s): restart the target: %w", path, path, cause)
+		d.volume.Fail("the image's exclusive lock is lost: the volume fails every request until it "+
+			"is reopened", err)
+		return err
+	}
+	return status.Errorf(status.IOFailed, "%v %d bytes at offset %d of image %s: %w", r.Operation,
+		r.Length, r.Offset, path, cause)
+}
+
+// Inspect follows the size of the image.
+func (d *driver) Inspect() {
+	bytes, err := d.image.size()
+	if err != nil || bytes == d.bytes {
+		return
+	}
+	d.log.Info("the image has been resized", zap.Uint64("before_bytes", d.bytes),
+		zap.Uint64("after_bytes", bytes))
+	d.bytes = bytes
+	d.volume.Resize(bytes)
+}
+
+// Close releases lock, image, and connection.
+func (d *driver) Close() error {
+	d.stopping.Store(true)
+	ring(d.eventfd)
+	d.completer.Wait()
+	return d.free()
+}
+
+// free releases what open has opened, even if open failed.
+func (d *driver) free() error {
+	var errs []error
+	if d.image != nil {
+		if !d.backend.ReadOnly {
+			errs = append(errs, d.image.flush())
+		}
+		if d.locked {
+			errs = append(errs, d.image.unlock())
+		}
+		errs = append(errs, d.image.close())
+	}
+	if d.eventfd >= 0 {
+		errs = append(errs, unix.Close(d.eventfd))
+	}
+	if d.pool != nil {
+		d.pool.Destroy()
+	}
+	d.cluster.release()
+	return errors.Join(errs...)
+}

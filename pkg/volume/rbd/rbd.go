@@ -1,0 +1,157 @@
+// Package rbd provides volumes on images of Ceph RBD.
+//
+// Programs that import the package understand backends of the form rbd:POOL/IMAGE. Opening one
+// needs librbd, so only builds with the tag ceph can: in others, Open fails with
+// status.NotSupported.
+//
+// The volume holds the exclusive lock of its image while it is open. librbd's cache is off, so
+// every write is durable when it completes.
+package rbd
+
+import (
+	"strings"
+
+	"github.com/zc-relay/zc-relay/internal/size"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+)
+
+func init() { volume.Register("rbd", parse) }
+
+// Backend keeps the content in an image of a Ceph cluster.
+type Backend struct {
+	Pool      string
+	Namespace string // "" for the default one
+	Image     string
+	// ConfigFile is the path of the cluster's configuration file; "" for DefaultConfigFile.
+	ConfigFile string
+	// User is the name of the Ceph user without "client."; "" for DefaultUser.
+	User string
+	// Group names the volumes that share a connection to the cluster, and so are fenced together.
+	// Volumes of one group need the same configuration file and user.
+	Group string
+	// Create is the size in bytes of an image that does not exist yet. Any other image keeps its
+	// size. 0 accepts only an image that exists.
+	Create   uint64
+	ReadOnly bool
+}
+
+// The defaults of a Backend.
+const (
+	DefaultConfigFile = "/etc/ceph/ceph.conf"
+	DefaultUser       = "admin"
+)
+
+// maxNameLength is the most bytes of a name of a pool, namespace, image, or user.
+const maxNameLength = 96
+
+const form = "rbd:POOL[/NAMESPACE]/IMAGE[,conf=PATH][,id=NAME][,group=NAME][,create=SIZE][,readonly]"
+
+func parse(argument string) (volume.Backend, error) {
+	path, options, more := strings.Cut(argument, ",")
+	b := Backend{}
+	switch parts := strings.Split(path, "/"); len(parts) {
+	case 2:
+		b.Pool, b.Image = parts[0], parts[1]
+	case 3:
+		b.Pool, b.Namespace, b.Image = parts[0], parts[1], parts[2]
+	default:
+		return nil, status.Errorf(status.InvalidValue, "rbd:%s is not %s", path, form)
+	}
+	for more {
+		var option string
+		option, options, more = strings.Cut(options, ",")
+		if err := b.parseOption(option); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+func (b *Backend) parseOption(option string) error {
+	key, value, _ := strings.Cut(option, "=")
+	text := map[string]*string{"conf": &b.ConfigFile, "id": &b.User, "group": &b.Group}[key]
+	switch {
+	case option == "readonly":
+		b.ReadOnly = true
+	case text != nil && value != "":
+		*text = value
+	case key == "create":
+		bytes, err := size.Parse(value)
+		if err != nil {
+			return status.Errorf(status.InvalidValue, "rbd:%s/%s: %w", b.Pool, b.Image, err)
+		}
+		if bytes == 0 {
+			return status.Errorf(status.InvalidValue, "rbd:%s/%s: create=0 leaves no room for data",
+				b.Pool, b.Image)
+		}
+		b.Create = uint64(bytes)
+	default:
+		return status.Errorf(status.InvalidValue,
+			"rbd:%s/%s: unknown option %q: the options are conf=PATH, id=NAME, group=NAME, "+
+				"create=SIZE, readonly, and exclusive (values cannot contain a comma)",
+			b.Pool, b.Image, option)
+	}
+	return nil
+}
+
+// String returns "rbd:", the path of the image, and the options.
+func (b Backend) String() string {
+	text := "rbd:" + b.path()
+	for _, option := range []struct{ key, value string }{
+		{"conf", b.ConfigFile}, {"id", b.User}, {"group", b.Group},
+	} {
+		if option.value != "" {
+			text += "," + option.key + "=" + option.value
+		}
+	}
+	if b.Create > 0 {
+		text += ",create=" + size.Bytes(b.Create).String()
+	}
+	if b.ReadOnly {
+		text += ",readonly"
+	}
+	return text
+}
+
+// path returns the name of the image as Ceph's tools take it.
+func (b Backend) path() string {
+	if b.Namespace == "" {
+		return b.Pool + "/" + b.Image
+	}
+	return b.Pool + "/" + b.Namespace + "/" + b.Image
+}
+
+// Validate checks names and size.
+func (b Backend) Validate(spec *volume.Spec) error {
+	for _, name := range []struct {
+		of, value string
+		optional  bool
+	}{
+		{"pool", b.Pool, false}, {"namespace", b.Namespace, true}, {"image", b.Image, false},
+		{"user", b.User, true}, {"group", b.Group, true},
+	} {
+		if name.value == "" && !name.optional || len(name.value) > maxNameLength ||
+			strings.ContainsFunc(name.value, isForbidden) {
+			return status.Errorf(status.InvalidValue,
+				"rbd:%s: the name of the %s is not 1 to %d bytes of printable ASCII without "+
+					"\"/\", \"@\", and \",\"", b.path(), name.of, maxNameLength)
+		}
+	}
+	if strings.ContainsAny(b.ConfigFile, ",\x00\n") {
+		return status.Errorf(status.InvalidValue, "rbd:%s: conf=%q cannot be a path", b.path(),
+			b.ConfigFile)
+	}
+	switch {
+	case b.ReadOnly && b.Create > 0:
+		return status.Errorf(status.InvalidValue,
+			"rbd:%s: create= creates an image, which readonly forbids: remove one of them",
+			b.path())
+	case b.Create > 0:
+		return spec.CheckNewSize(b.Create)
+	}
+	return nil
+}
+
+// isForbidden reports whether r cannot be in a name. Ceph's tools would take "@" as a snapshot.
+func isForbidden(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("/@,", r) }

@@ -1,0 +1,71 @@
+package rbd_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/rbd"
+)
+
+func TestBackendsAreParsed(t *testing.T) {
+	for text, want := range map[string]rbd.Backend{
+		"rbd:pool/image":       {Pool: "pool", Image: "image"},
+		"rbd:pool/space/image": {Pool: "pool", Namespace: "space", Image: "image"},
+		"rbd:p/i,conf=/etc/c.conf,id=relay,group=g,create=1GiB": {Pool: "p", Image: "i",
+			ConfigFile: "/etc/c.conf", User: "relay", Group: "g", Create: 1 << 30},
+		"rbd:p/i,readonly": {Pool: "p", Image: "i", ReadOnly: true},
+	} {
+		spec, err := volume.ParseSpec("v="+text, 4096)
+		if err != nil || spec.Backend != want {
+			t.Errorf("%s: %+v, %v", text, spec.Backend, err)
+			continue
+		}
+		again, err := volume.ParseSpec(spec.String(), 4096)
+		if err != nil || again.Backend != want {
+			t.Errorf("%s became %s: %+v, %v", text, spec.String(), again.Backend, err)
+		}
+	}
+}
+
+func TestWrongBackendsAreRejected(t *testing.T) {
+	for text, want := range map[string]string{
+		"rbd:":                             "is not rbd:POOL",
+		"rbd:image":                        "is not rbd:POOL",
+		"rbd:a/b/c/d":                      "is not rbd:POOL",
+		"rbd:/image":                       "name of the pool",
+		"rbd:pool/":                        "name of the image",
+		"rbd:pool/image@snapshot":          "name of the image",
+		"rbd:p/" + strings.Repeat("i", 97): "name of the image",
+		"rbd:p/i,size=1GiB":                "unknown option \"size=1GiB\"",
+		"rbd:p/i,conf=":                    "unknown option",
+		"rbd:p/i,id=a b":                   "name of the user",
+		"rbd:p/i,create=0":                 "no room",
+		"rbd:p/i,create=much":              "much",
+		"rbd:p/i,create=1000":              "multiple of the block size",
+		"rbd:p/i,create=1MiB,readonly":     "readonly forbids",
+	} {
+		_, err := volume.ParseSpec("v="+text, 4096)
+		if !errors.Is(err, status.InvalidValue) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want InvalidValue with %q", text, err, want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{"p/i", "p/n/i,id=x", "p/i,create=1GiB", ",,,", "p/i,conf=/,group="} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, argument string) {
+		spec, err := volume.ParseSpec("v=rbd:"+argument, 512)
+		if err != nil {
+			return
+		}
+		again, err := volume.ParseSpec(spec.String(), 512)
+		if err != nil || again.Backend != spec.Backend {
+			t.Fatalf("%q became %q: %v", argument, spec.String(), err)
+		}
+	})
+}

@@ -1,0 +1,86 @@
+//go:build ceph
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// These tests need a Ceph cluster of test/ceph/cluster.sh with two OSDs, and a target with librbd:
+// make test-ceph.
+
+// cephCluster runs a command of cluster.sh.
+func cephCluster(t *testing.T, command string, args ...string) {
+	t.Helper()
+	directory := os.Getenv("ZC_RELAY_CEPH_CLUSTER")
+	if directory == "" {
+		t.Fatal("ZC_RELAY_CEPH_CLUSTER names no cluster: run make test-ceph")
+	}
+	all := append([]string{command, directory}, args...)
+	if output, err := exec.Command("../ceph/cluster.sh", all...).CombinedOutput(); err != nil {
+		t.Fatalf("cluster.sh %s: %v\n%s", strings.Join(all, " "), err, output)
+	}
+}
+
+// newImage returns the volume of a new image.
+func newImage(t *testing.T, size string) string {
+	name := strings.ToLower(t.Name())
+	path := os.Getenv("CEPH_POOL") + "/" + name
+	t.Cleanup(func() { _ = exec.Command("rbd", "rm", "--no-progress", path).Run() })
+	return fmt.Sprintf("disk=rbd:%s,conf=%s,create=%s", path, os.Getenv("CEPH_CONF"), size)
+}
+
+func TestCephVolumesServeTheChain(t *testing.T) {
+	requireTools(t, "nbdcopy", "qemu-io", "fio")
+	c := startChain(t, newImage(t, "64MiB"))
+	c.mustRun("verify", "--queues", "4", "--queue-depth", "32", "--length", "8MiB")
+	content := someContent(5<<20 + 4711)
+	writeFile(t, c.dir+"/data", content)
+	c.mustRun("put", c.dir+"/data")
+	c.target.terminate()
+	c.startTarget() // the content outlives the target
+	c.mustRun("get", "--length", fmt.Sprint(len(content)), c.dir+"/copy")
+	if string(readFile(t, c.dir+"/copy")) != string(content) {
+		t.Error("what get has read differs from what put has written")
+	}
+	c.mustServe(fioVerify("--bsrange=512-64k", "--blockalign=512", "--size=2m"))
+	c.mustServe(`nbdcopy data "$uri"; nbdcopy "$uri" back; cmp -n 5242880 data back
+		qemu-io -f raw -c "write -P 0x11 0 1M" -c "write -z -u 4097 131072" -c "discard 8M 1M" \
+		  -c "read -P 0 4097 131072" -c "read -P 0x11 0 4097" -c flush "$uri" |
+			tee /dev/stderr | grep -qiE "fail|error" && exit 1
+		:`)
+}
+
+// While Ceph fails, IO waits, and every byte is right afterwards.
+func TestCephSurvivesTheLossOfItsDaemons(t *testing.T) {
+	c := startObservedChain(t, newImage(t, "64MiB"))
+	run := c.startIO("verify", "--queues", "2", "--queue-depth", "16", "--length", "8MiB",
+		"--runtime", patience, "--output", "json")
+	for _, fault := range []struct {
+		name       string
+		begin, end func()
+	}{
+		{"an OSD is killed and returns", func() { cephCluster(t, "stop", "osd.1") },
+			func() { cephCluster(t, "start", "osd.1") }},
+		{"both OSDs stand still for 5 s", func() {
+			cephCluster(t, "signal", "STOP", "osd.0", "osd.1")
+			time.Sleep(5 * time.Second) // the fault itself
+		}, func() { cephCluster(t, "signal", "CONT", "osd.0", "osd.1") }},
+		{"the monitor is stopped", func() { cephCluster(t, "stop", "mon.a", "TERM") },
+			func() { cephCluster(t, "start", "mon.a") }},
+	} {
+		start, before := time.Now(), c.ioTotal()
+		fault.begin()
+		during := c.ioTotal() - before
+		fault.end()
+		c.awaitIO()
+		t.Logf("%s: %v IOs until the end of the fault, IO again after %v", fault.name, during,
+			time.Since(start).Round(10*time.Millisecond))
+	}
+	run.interruptVerify()
+}
