@@ -19,6 +19,7 @@ import (
 	"github.com/zc-relay/zc-relay/cmd/internal/unixsocket"
 	"github.com/zc-relay/zc-relay/internal/buildinfo"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/fault"
 	"github.com/zc-relay/zc-relay/pkg/relay"
 	"github.com/zc-relay/zc-relay/pkg/retry"
@@ -173,6 +174,10 @@ func channelConfig(c *config.Channel, control *config.Control) relay.ChannelConf
 			MaxBufferSize:  c.Limits.BufferSize, MaxExport: c.Limits.Export,
 			MaxRingMemory: c.Limits.RingMemory, MaxBounceMemory: c.Limits.BounceMemory,
 		},
+		QoS: relay.QoS{
+			Channel: datapath.RateLimits(c.QoS.Channel),
+			Session: datapath.RateLimits(c.QoS.Session),
+		},
 		Access: relay.Access{AnyUser: c.Access.AnyUser},
 		Reconnect: retry.Policy{
 			Attempts: c.Reconnect.Attempts, Total: c.Reconnect.GiveUpAfter,
@@ -277,11 +282,20 @@ func describe(r *relay.Relay) func(*statusreport.Document) {
 				Retiring: c.Retiring, Link: linkOf(&c.Link),
 				SessionCount: statusreport.SessionCount{Open: c.Sessions,
 					Total: c.SessionsAccepted}, Refused: c.SessionsRefused,
-				Exported: c.ExportedBytes, Sessions: sessionsOf(c.OpenSessions),
+				QoS: qosOf(&c.QoS), Exported: c.ExportedBytes, Sessions: sessionsOf(c.OpenSessions),
 				Queues: statusreport.Queues(c.Counters),
 			})
 		}
 	}
+}
+
+func qosOf(q *relay.QoS) *statusreport.QoS {
+	limits := statusreport.QoS{Channel: statusreport.RateLimitsOf(q.Channel),
+		Session: statusreport.RateLimitsOf(q.Session)}
+	if limits == (statusreport.QoS{}) {
+		return nil
+	}
+	return &limits
 }
 
 func linkOf(l *relay.LinkStatus) statusreport.Link {
@@ -311,7 +325,8 @@ func sessionsOf(sessions []relay.SessionStatus) []statusreport.Session {
 		}
 		for _, q := range s.Queues {
 			all[i].Queues = append(all[i].Queues, statusreport.SessionQueue{Index: q.Index,
-				Depth: q.Depth, InFlight: q.InFlight})
+				Depth: q.Depth, InFlight: q.InFlight,
+				Throttled: uint64(q.Throttled)})
 		}
 	}
 	return all

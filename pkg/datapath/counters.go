@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/status"
@@ -52,6 +53,7 @@ type Counters struct {
 	latencySumNs [iomsg.OperationCount]atomic.Uint64
 	latency      [iomsg.OperationCount][LatencyBuckets]atomic.Uint64
 	backPressure [BackPressureCount]atomic.Uint64
+	throttledNs  [ThrottleLevelCount]atomic.Uint64
 	inFlight     atomic.Int64
 }
 
@@ -105,6 +107,11 @@ func (c *Counters) count(t iomsg.Type, code status.Code, size uint32) {
 
 // backpressure counts one wait.
 func (c *Counters) backpressure(cause BackPressure) { increase(&c.backPressure[cause], 1) }
+
+// throttled counts how long rate limits have made requests wait.
+func (c *Counters) throttled(level ThrottleLevel, ns int64) {
+	increase(&c.throttledNs[level], uint64(max(ns, 0)))
+}
 
 // publish makes everything counted so far visible to readers.
 func (c *Counters) publish() {
@@ -203,6 +210,7 @@ type QueueCounts struct {
 	io           [iomsg.OperationCount][status.CodeCount]uint64
 	bytes        [iomsg.OperationCount]uint64
 	backPressure [BackPressureCount]uint64
+	throttledNs  [ThrottleLevelCount]uint64
 	latency      [iomsg.OperationCount]Latency
 }
 
@@ -219,6 +227,9 @@ func (q *QueueCounts) add(counters *Counters) {
 	q.InFlight += counters.inFlight.Load()
 	for cause := range q.backPressure {
 		q.backPressure[cause] += counters.backPressure[cause].Load()
+	}
+	for level := range q.throttledNs {
+		q.throttledNs[level] += counters.throttledNs[level].Load()
 	}
 	for operation := range iomsg.OperationCount {
 		var total uint64
@@ -258,6 +269,12 @@ func (q *QueueCounts) Bytes(operation iomsg.Operation) uint64 { return q.bytes[o
 
 // BackPressure returns how often something had to wait because of cause.
 func (q *QueueCounts) BackPressure(cause BackPressure) uint64 { return q.backPressure[cause] }
+
+// Throttled returns how long requests have waited for the limits of the given level. Of the time
+// during which a queue might not be read, only waits that ended with a request count.
+func (q *QueueCounts) Throttled(level ThrottleLevel) time.Duration {
+	return time.Duration(q.throttledNs[level])
+}
 
 // Latency returns the distribution of an operation's latency.
 func (q *QueueCounts) Latency(operation iomsg.Operation) *Latency { return &q.latency[operation] }

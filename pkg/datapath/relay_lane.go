@@ -40,6 +40,10 @@ type RelayLaneConfig struct {
 	Bounce   *BounceConfig
 	Consumer comch.Consumer
 	Producer comch.Producer
+	// ChannelThrottle and SessionThrottle limit the rate at which the lane reads requests; nil
+	// sets no limits.
+	ChannelThrottle *Throttle
+	SessionThrottle *Throttle
 	// Depth is how many requests the client may have outstanding.
 	Depth int
 	// BufferSize is the largest data transfer of one request, in bytes.
@@ -79,14 +83,17 @@ type RelayLane struct {
 	outbox     fifo.Queue[message]
 	rejectCode status.Code
 	stopped    chan struct{}
+	throttled  throttled
 
 	// Scratch of the worker's thread: values passed through an interface would otherwise be
 	// allocated for each message.
 	request       message
+	size          uint32 // data of the request read last; 0 if it was rejected
 	received      [comchBatch]comch.Received
 	unflushed     bool // responses were sent to the client since the last flush
 	consumerArmed bool
 	producerArmed bool
+	isDue         bool // the lane sleeps until its rate limits let it continue
 }
 
 // NewRelayLane creates a lane on its worker and posts the receives for the client's requests. The
@@ -98,6 +105,9 @@ func NewRelayLane(ctx context.Context, config RelayLaneConfig) (*RelayLane, erro
 		outbox:  fifo.New[message](config.Depth + comchBatch + spareMessages),
 		bounce:  newBounce(config.Bounce, config.Depth, config.BufferSize),
 		stopped: make(chan struct{}),
+	}
+	l.throttled.throttles = [ThrottleLevelCount]*Throttle{
+		ChannelThrottle: config.ChannelThrottle, SessionThrottle: config.SessionThrottle,
 	}
 	l.lateProducer, _ = config.Producer.(comch.LateProducer)
 	l.lateConsumer, _ = config.Consumer.(comch.LateConsumer)
@@ -196,6 +206,12 @@ func (l *RelayLane) Stopped() <-chan struct{} { return l.stopped }
 
 // Depth returns how many requests the client may have outstanding.
 func (l *RelayLane) Depth() int { return l.config.Depth }
+
+// Throttled returns how long rate limits have made the client's requests wait.
+func (l *RelayLane) Throttled() time.Duration { return time.Duration(l.throttled.totalNs.Load()) }
+
+// Wake lets the lane notice at once that the limits of its throttles have changed.
+func (l *RelayLane) Wake() { l.worker.engine.Wake() }
 
 // CheckDeadline fails the lane if a request has been in flight for longer than timeout.
 func (l *RelayLane) CheckDeadline(timeout time.Duration) {
@@ -308,11 +324,21 @@ func (w relayConsumerWaiter) Descriptor() int { return w.config.Consumer.Descrip
 func (w relayProducerWaiter) Descriptor() int { return w.config.Producer.Descriptor() }
 
 func (w relayConsumerWaiter) Arm() bool {
+	w.isDue = false
 	if !w.canAcceptRequests() || w.draining || w.outbox.Len() > 0 || !w.hasRoom() {
 		return true // nothing to wait for: no request would be accepted now
 	}
+	if w.state == laneRunning && w.throttled.update() && !w.throttled.mayRead(nanotime()) {
+		w.isDue = true
+		return true
+	}
 	w.consumerArmed = w.config.Consumer.Arm()
 	return w.consumerArmed
+}
+
+// Due makes the worker continue when the lane's rate limits do.
+func (w relayConsumerWaiter) Due() (in time.Duration, ok bool) {
+	return time.Duration(w.throttled.untilNs - nanotime()), w.isDue
 }
 
 func (w relayProducerWaiter) Arm() bool {

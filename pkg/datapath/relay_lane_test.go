@@ -10,6 +10,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/pkg/iomsg"
 	"github.com/zc-relay/zc-relay/pkg/memory"
+	"github.com/zc-relay/zc-relay/pkg/progress"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
@@ -52,6 +53,9 @@ type relayRigOptions struct {
 	accepts uint32
 	// bounce makes data pass through bounce buffers. Copies end when the test says so.
 	bounce bool
+	// policy is that of the worker. channel and session, if set, throttle the lane.
+	policy           progress.Policy
+	channel, session *Throttle
 }
 
 func newRelayRig(t *testing.T) *relayRig { return newRelayRigWith(t, relayRigOptions{}) }
@@ -62,7 +66,7 @@ func newRelayRigWith(t *testing.T, options relayRigOptions) *relayRig {
 	device := openDevice(t)
 	r := &relayRig{t: t, client: newFakeClient(t, testDepth), failure: make(chan error, 16),
 		targetShutdown: make(chan struct{}, 16)}
-	worker := startWorker(t)
+	worker := startWorkerWith(t, options.policy)
 	var err error
 	if r.domain, err = device.NewProtectionDomain(); err != nil {
 		t.Fatal(err)
@@ -86,6 +90,7 @@ func newRelayRigWith(t *testing.T, options relayRigOptions) *relayRig {
 		ExportAccess: memory.RemoteRead | memory.RemoteWrite,
 		Bounce:       bounce,
 		Consumer:     r.client.consumer, Producer: r.client.producer, Depth: testDepth,
+		ChannelThrottle: options.channel, SessionThrottle: options.session,
 		BufferSize:       testBufferSize,
 		OnFailure:        func(err error) { r.failure <- err },
 		OnTargetShutdown: func() { r.targetShutdown <- struct{}{} },

@@ -12,7 +12,7 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// Client to target: Poll, receiveRequest, forward, flushRequests; pollLate.
+// Client to target: Poll, receiveRequests, receiveRequest, forward, flushRequests; pollLate.
 
 // Poll forwards what the client has sent. The worker's engine calls it once per turn.
 func (l *RelayLane) Poll() int {
@@ -36,18 +36,50 @@ func (l *RelayLane) Poll() int {
 	}
 	n := 0
 	if !l.draining && l.hasRoom() {
-		n = l.config.Consumer.Poll(l.received[:])
+		n = l.receiveRequests()
 	}
 	if n > 0 {
-		l.nowNs = nanotime()
-		for i := range l.received[:n] {
-			l.receiveRequest(&l.received[i])
-		}
 		l.config.Consumer.Flush()
 		l.flushRequests()
 	}
 	l.flushResponses()
 	return sent + n
+}
+
+// receiveRequests reads a batch of requests, or fewer if the rate limits say so, and returns their
+// number.
+func (l *RelayLane) receiveRequests() int {
+	if l.throttled.update() && l.state == laneRunning {
+		return l.receiveThrottled()
+	}
+	n := l.config.Consumer.Poll(l.received[:])
+	if n > 0 {
+		l.nowNs = nanotime()
+		for i := range l.received[:n] {
+			l.receiveRequest(&l.received[i])
+		}
+	}
+	return n
+}
+
+// receiveThrottled reads requests one by one while the rate limits permit. A wait counts only if
+// it ends with a request: otherwise the client did not wait for anything.
+func (l *RelayLane) receiveThrottled() int {
+	nowNs := nanotime()
+	n := 0
+	for ; n < comchBatch && l.throttled.mayRead(nowNs); n++ {
+		if l.config.Consumer.Poll(l.received[:1]) == 0 {
+			break
+		}
+		if t := &l.throttled; t.waiting {
+			l.counters.throttled(t.level, t.untilNs-t.sinceNs)
+			t.totalNs.Store(t.totalNs.Load() + t.untilNs - t.sinceNs)
+		}
+		l.nowNs = nowNs
+		l.receiveRequest(&l.received[0])
+		l.throttled.charge(nowNs, l.size)
+	}
+	return n
 }
 
 // flushRequests starts what a batch of requests caused on both connections, and publishes it.
@@ -113,6 +145,7 @@ func (l *RelayLane) receiveRequest(r *comch.Received) {
 		return
 	}
 	request := &l.request
+	l.size = 0
 	*request = *(*message)(memory[r.Offset:][:iomsg.Size])
 	if err := l.config.Consumer.PostReceive(r.Offset, iomsg.Size, r.UserData); err != nil {
 		l.fail(err)
@@ -147,6 +180,9 @@ func (l *RelayLane) receiveRequest(r *comch.Received) {
 		return
 	}
 	l.counters.begin()
+	if m.Type.MovesData() {
+		l.size = m.IOSize
+	}
 	if l.bounce != nil && m.Type == iomsg.Write {
 		l.startCopy(slot)
 		return

@@ -51,8 +51,12 @@ func openDevice(t testing.TB) rdma.Device {
 
 func startWorker(t testing.TB) *Worker {
 	t.Helper()
-	worker, err := StartWorker(WorkerConfig{CPU: NoCPU,
-		Policy: progress.Policy{Mode: progress.Adaptive}})
+	return startWorkerWith(t, progress.Policy{Mode: progress.Adaptive})
+}
+
+func startWorkerWith(t testing.TB, policy progress.Policy) *Worker {
+	t.Helper()
+	worker, err := StartWorker(WorkerConfig{CPU: NoCPU, Policy: policy})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package progress
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -37,6 +38,7 @@ type Engine struct {
 // registration links a Waiter to its descriptor in the epoll set.
 type registration struct {
 	waiter     Waiter
+	timed      TimedWaiter // the waiter, if it is one
 	descriptor int
 	armed      bool
 }
@@ -118,6 +120,7 @@ func (e *Engine) Remove(source Source) {
 // AddWaiter makes the engine sleep only while waiter has no work.
 func (e *Engine) AddWaiter(waiter Waiter) error {
 	r := &registration{waiter: waiter, descriptor: waiter.Descriptor()}
+	r.timed, _ = waiter.(TimedWaiter)
 	if r.descriptor != NoDescriptor {
 		event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(r.descriptor)}
 		if err := unix.EpollCtl(e.epoll, unix.EPOLL_CTL_ADD, r.descriptor, &event); err != nil {
@@ -249,9 +252,9 @@ func (e *Engine) sleep() {
 		e.stats.local.Sleeps++
 		e.stats.publish()
 		if slices.ContainsFunc(e.waiters, (*registration).cannotSleep) {
-			e.waitFor(e.idle.pause)
+			e.waitFor(min(e.idle.pause, e.due()))
 			e.idle.pause = min(2*e.idle.pause, longestPause)
-		} else if e.waitFor(safetyTimeout) == 0 {
+		} else if due := e.due(); e.waitFor(min(due, safetyTimeout)) == 0 && due > safetyTimeout {
 			e.countLateWakeups()
 		}
 	}
@@ -264,7 +267,30 @@ func (e *Engine) sleep() {
 	}
 }
 
+// isTimed reports whether the waiter will have work because of the time.
+func (r *registration) isTimed() bool {
+	if r.timed == nil {
+		return false
+	}
+	_, ok := r.timed.Due()
+	return ok
+}
+
 func (r *registration) cannotSleep() bool { return r.descriptor == NoDescriptor }
+
+// due returns how long it takes until an armed waiter has work because of the time.
+func (e *Engine) due() time.Duration {
+	due := time.Duration(math.MaxInt64)
+	for _, r := range e.waiters {
+		if r.timed == nil {
+			continue
+		}
+		if in, ok := r.timed.Due(); ok {
+			due = min(due, max(in, 0))
+		}
+	}
+	return due
+}
 
 // armAll arms every waiter. It stops and returns false at the first that has work.
 func (e *Engine) armAll() bool {
@@ -319,9 +345,10 @@ func (e *Engine) drain(descriptor int32) {
 func (e *Engine) countLateWakeups() {
 	late := false
 	for _, r := range e.waiters {
+		wasDue := r.isTimed()
 		if !r.waiter.Arm() {
 			r.armed = false
-			late = true
+			late = late || !wasDue
 		}
 	}
 	if late && e.waitFor(20*time.Millisecond) == 0 {

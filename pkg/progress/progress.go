@@ -2,6 +2,8 @@
 // and puts the thread to sleep when none has work.
 package progress
 
+import "time"
+
 // Source is something that an Engine polls, for instance a completion queue or a DOCA context. Only
 // the engine's thread calls its methods.
 type Source interface {
@@ -35,6 +37,15 @@ type Waiter interface {
 	// Drain consumes what made Descriptor readable. It is called after the engine has seen the
 	// descriptor readable.
 	Drain()
+}
+
+// TimedWaiter is a Waiter that may have work at a time that it knows, without anything that makes
+// its descriptor readable.
+type TimedWaiter interface {
+	Waiter
+	// Due returns how long it will be until then; false if only the descriptor announces work. The
+	// engine calls it between Arm, which has returned true, and Disarm.
+	Due() (in time.Duration, ok bool)
 }
 
 // State is the state of a context (DOCA Core context state machine).

@@ -34,6 +34,7 @@ type channel struct {
 	former   []*channel    // removed channels of the same id, until none holds the name
 
 	counters *datapath.CounterSet
+	throttle datapath.Throttle
 	exported atomic.Int64 // bytes of client memory
 	bounced  atomic.Int64 // bytes of bounce buffers
 	// A client exports the same memory again when it reconnects. Before that, the target must have
@@ -75,6 +76,7 @@ func (r *Relay) newChannel(
 	c.lateContext, c.stopLate = context.WithCancel(context.Background())
 	c.log = r.log.With(zap.String("channel", id.Name), zap.String("representor", id.Representor))
 	c.settings.Store(config)
+	c.throttle.SetLimits(config.QoS.Channel)
 	c.link = newTargetLink(c)
 	if err := c.start(ctx, config); err != nil {
 		return nil, errors.Join(fmt.Errorf("channel %v: %w", id, err), c.close())
@@ -276,6 +278,7 @@ func (c *channel) startSession(connection comch.Connection) {
 	c.mu.Lock()
 	c.sessions[s] = struct{}{}
 	c.mu.Unlock()
+	s.throttle.SetLimits(c.settings.Load().QoS.Session) // from now on, reconfigure changes them
 	c.accepted.Add(1)
 	c.running.Go(s.run)
 }
@@ -333,9 +336,10 @@ func (c *channel) close() error {
 }
 
 // Reconfigure changes the settings of a running relay. Open sessions keep the limits and timeouts
-// that they started with, and the sessions of a removed channel continue until they end. The CPUs
-// of a channel cannot change. A channel that cannot be added, or takes long to, does not prevent
-// the other changes. Reconfigure waits for Run and for other calls, or the end of ctx.
+// that they started with, except rate limits (QoS), and the sessions of a removed channel continue
+// until they end. The CPUs of a channel cannot change. A channel that cannot be added, or takes
+// long to, does not prevent the other changes. Reconfigure waits for Run and for other calls, or
+// the end of ctx.
 func (r *Relay) Reconfigure(ctx context.Context, settings Settings) error {
 	settings, err := settings.complete()
 	if err != nil {
@@ -431,6 +435,13 @@ func (c *channel) reconfigure(config *ChannelConfig) error {
 	config.CPUs = c.settings.Load().CPUs
 	c.settings.Store(config)
 	signal(c.link.changed)
+	c.throttle.SetLimits(config.QoS.Channel)
+	for _, s := range c.openSessions() {
+		s.throttle.SetLimits(config.QoS.Session)
+		for _, lane := range s.openLanes() {
+			lane.Wake()
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.server == nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/zc-relay/zc-relay/internal/pci"
 	"github.com/zc-relay/zc-relay/pkg/comch"
 	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/dma"
 	"github.com/zc-relay/zc-relay/pkg/mutualtls"
 	"github.com/zc-relay/zc-relay/pkg/network"
@@ -114,6 +115,7 @@ type ChannelConfig struct {
 	// it is empty, the channel shares the relay's workers with other channels.
 	CPUs   []int
 	Limits Limits
+	QoS    QoS
 	Access Access
 	// Reconnect is the schedule of attempts to connect to a target that is down. When it ends, the
 	// relay makes no more attempts until the channel is reconfigured.
@@ -128,6 +130,14 @@ type ChannelConfig struct {
 	ControlTimeout time.Duration
 	// KeepAlive configures the control connections to the target.
 	KeepAlive controlmsg.KeepAliveConfig
+}
+
+// QoS limits the rates of a channel's clients. Reconfigure changes them for open sessions, too. The
+// queues that wait for the same limits share them equally.
+type QoS struct {
+	// Channel limits all sessions together, Session each of them.
+	Channel datapath.RateLimits
+	Session datapath.RateLimits
 }
 
 // Access lists who may use a channel besides root and the relay's own user.

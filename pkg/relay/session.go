@@ -38,6 +38,7 @@ type session struct {
 	target     *targetConnection // nil until the volume is open
 	epoch      *epoch.Session
 	dials      pace // connections to the target
+	throttle   datapath.Throttle
 
 	// ctx ends with the session; its cause is the reason.
 	ctx    context.Context
@@ -336,6 +337,7 @@ func (s *session) openQueue(
 		Export: s.registered, ExportLength: s.config.Export.Length, ExportAccess: s.access,
 		Bounce:   bounce,
 		Consumer: consumer, Producer: producer,
+		ChannelThrottle: &s.channel.throttle, SessionThrottle: &s.throttle,
 		Depth: depth, BufferSize: s.config.BufferSize, OnFailure: s.onLaneFailure(queue),
 		OnTargetShutdown: s.onTargetShutdown,
 	})

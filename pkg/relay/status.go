@@ -20,6 +20,7 @@ type ChannelStatus struct {
 	Volume  string
 	Link    LinkStatus
 	Limits  Limits
+	QoS     QoS
 	// Retiring reports that the channel has been removed from the configuration and waits for its
 	// sessions to end.
 	Retiring bool
@@ -56,6 +57,8 @@ type QueueStatus struct {
 	Index    int
 	Depth    int
 	InFlight int // IOs without a response from the target
+	// Throttled is how long rate limits have made IOs wait.
+	Throttled time.Duration
 }
 
 // DrainStatus is the progress of a drain.
@@ -112,7 +115,7 @@ func (c *channel) status() ChannelStatus {
 	s := ChannelStatus{
 		ChannelID: c.id, Address: c.address(), Target: settings.Target, Volume: settings.Volume,
 		Link:   link,
-		Limits: settings.Limits, Retiring: c.isRemoved(),
+		Limits: settings.Limits, QoS: settings.QoS, Retiring: c.isRemoved(),
 		Counters: c.counters, ExportedBytes: uint64(c.exported.Load()),
 		SessionsAccepted: c.accepted.Load(), SessionsRefused: c.rejected.Load(),
 	}
@@ -145,7 +148,8 @@ func (s *session) status() SessionStatus {
 	lanes := s.openLanes()
 	queues := make([]QueueStatus, len(lanes))
 	for i, lane := range lanes {
-		queues[i] = QueueStatus{Index: i, Depth: lane.Depth(), InFlight: lane.InFlight()}
+		queues[i] = QueueStatus{Index: i, Depth: lane.Depth(), InFlight: lane.InFlight(),
+			Throttled: lane.Throttled()}
 	}
 	return SessionStatus{
 		ID: s.id, Client: s.connection.Peer(), Opened: s.opened, Unreleased: s.unreleased.Load(),

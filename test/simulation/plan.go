@@ -27,6 +27,8 @@ type Plan struct {
 	CRC bool `json:"crc"`
 	// Staged makes the relay move data through bounce buffers.
 	Staged bool `json:"staged,omitempty"`
+	// IOPS is each session's rate limit; 0 is none. Twice as much is the limit of a channel.
+	IOPS uint32 `json:"iops,omitempty"`
 	// The timeouts of the client and of the relay for an IO.
 	ClientIOTimeout time.Duration `json:"client_io_timeout_ns"`
 	RelayIOTimeout  time.Duration `json:"relay_io_timeout_ns"`
@@ -97,6 +99,9 @@ func NewPlan(seed uint64) Plan {
 		p.Faults = append(p.Faults, f)
 	}
 	p.Staged = r.IntN(4) == 0
+	if r.IntN(4) == 0 {
+		p.IOPS = pick(r, uint32(200), 2000)
+	}
 	return p
 }
 

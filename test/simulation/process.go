@@ -213,7 +213,13 @@ func (w *world) relaySettings() relay.Settings {
 		s.Channels = append(s.Channels, relay.ChannelConfig{
 			ChannelID: relay.ChannelID{Device: device, Representor: representor, Name: name},
 			Target:    netip.AddrPortFrom(address, controlPort), Volume: volume,
-			Isolation:      isolation,
+			Isolation: isolation,
+			QoS: relay.QoS{
+				Channel: datapath.RateLimits{IOPS: 2 * w.plan.IOPS, Burst: 10 * time.Millisecond},
+				Session: datapath.RateLimits{
+					IOPS: w.plan.IOPS, Bandwidth: uint64(w.plan.IOPS) << 12,
+				},
+			},
 			IOTimeout:      retry.Within(w.plan.RelayIOTimeout),
 			ControlTimeout: controlTimeout, KeepAlive: keepAlive,
 			Reconnect: retry.Policy{

@@ -144,8 +144,19 @@ type Channel struct {
 	CPUs          []int  // empty for the shared workers
 	IOTimeout     retry.Bound
 	Limits        ChannelLimits
+	QoS           QoS
 	Access        Access
 	Reconnect     Reconnect
+}
+
+// QoS limits the rates of a channel's clients.
+type QoS struct{ Channel, Session RateLimits }
+
+// RateLimits limits IOs and bytes per second; 0 is infinite.
+type RateLimits struct {
+	IOPS      uint32
+	Bandwidth uint64
+	Burst     time.Duration
 }
 
 // ChannelLimits limits the resources of a channel's clients.
@@ -191,6 +202,9 @@ func DefaultChannel() Channel {
 			Export: relay.DefaultMaxExport, RingMemory: relay.DefaultMaxRingMemory,
 			BounceMemory: relay.DefaultMaxBounceMemory,
 		},
+		QoS: QoS{
+			Channel: RateLimits{Burst: defaultBurst}, Session: RateLimits{Burst: defaultBurst},
+		},
 		Reconnect: Reconnect{
 			Attempts: policy.Attempts, GiveUpAfter: policy.Total, FirstPause: policy.FirstPause,
 			LongestPause: policy.LongestPause,
@@ -228,6 +242,7 @@ func (c *Channel) describe(s section) {
 		"end the session when the target takes longer than this for an IO; infinite sets no limit").
 		flagged("io-timeout", "").reloads(NewSessions)
 	s.section("limits", "Limits on the clients of the channel.", c.Limits.describe)
+	s.section("qos", "Rate limits. IO beyond them waits.", c.QoS.describe)
 	s.section("access", "Who may connect besides root and the relay's own user.", c.Access.describe)
 	s.section("reconnect", "Behaviour while the target is down.", c.Reconnect.describe)
 }
@@ -252,6 +267,32 @@ func (c *ChannelLimits) describe(s section) {
 		"memory of the relay that all sessions together may use for messages to and from clients").
 		reloads(AtOnce)
 }
+
+// defaultBurst is long enough for the bursts of a page cache's writer, and short enough that
+// nobody notices the other clients' wait.
+const defaultBurst = 100 * time.Millisecond
+
+func (c *QoS) describe(s section) {
+	s.section("channel", "Limits of all sessions of the channel together.", func(s section) {
+		c.Channel.describe(s, "channel", "of all sessions together")
+	})
+	s.section("session", "Limits of each session.", func(s section) {
+		c.Session.describe(s, "session", "of each session")
+	})
+}
+
+func (c *RateLimits) describe(s section, level, whose string) {
+	s.value("iops", orWord(integer(&c.IOPS, 1, maxIOPS), &c.IOPS, infiniteText, 0),
+		"IOs per second "+whose+", or infinite").flagged(level+"-iops", "").reloads(AtOnce)
+	s.value("bandwidth",
+		orWord(byteSize(&c.Bandwidth, size.MiB, 1<<40), &c.Bandwidth, infiniteText, 0),
+		"data per second "+whose+", or infinite").flagged(level+"-bandwidth", "").reloads(AtOnce)
+	s.value("burst", duration(&c.Burst, 0, time.Minute),
+		"how long unused IOs and bytes add up for a burst").reloads(AtOnce)
+}
+
+// maxIOPS is beyond what a relay can forward.
+const maxIOPS = 1_000_000_000
 
 func (c *Access) describe(s section) {
 	s.value("any_user", boolean(&c.AnyUser),

@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"slices"
+	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -49,6 +50,7 @@ type relayMetrics struct {
 	sessions sessionMetrics
 	link     linkMetrics
 	queues   queueMetrics
+	throttle *metric
 	workers  workerMetrics
 }
 
@@ -62,13 +64,16 @@ func newRelayMetrics() relayMetrics {
 		queues: newQueueMetrics(relayPrefix, "channel",
 			"Time from taking an IO from the client to answering it.",
 			datapath.NoClientReceive),
+		throttle: define(relayPrefix+"throttled_seconds_total", Counter,
+			"Time that IOs have waited for the rate limits of their channel (channel) or session (session).",
+			"channel", "queue", "limit"),
 		workers: newWorkerMetrics(relayPrefix),
 	}
 }
 
 func (m *relayMetrics) all() []*metric {
 	return slices.Concat(m.channel.all(), m.sessions.all(), m.link.all(), m.queues.all(),
-		m.workers.all())
+		[]*metric{m.throttle}, m.workers.all())
 }
 
 // NewRelayCollector returns a collector of source's metrics.
@@ -86,8 +91,20 @@ func (c *RelayCollector) Collect(out chan<- prometheus.Metric) {
 		c.sessions.collect(out, &channel)
 		c.link.collect(out, &channel)
 		c.queues.collect(out, channel.Name, channel.Counters)
+		c.collectThrottled(out, channel.Name, channel.Counters)
 	}
 	c.workers.collect(out, c.source.Workers())
+}
+
+func (c *RelayCollector) collectThrottled(out chan<- prometheus.Metric, channel string,
+	counters *datapath.CounterSet) {
+	queues := counters.Queues()
+	for i := range queues {
+		for level := range datapath.ThrottleLevelCount {
+			c.throttle.send(out, queues[i].Throttled(level).Seconds(), channel,
+				strconv.Itoa(queues[i].Queue), level.String())
+		}
+	}
 }
 
 func describe(out chan<- *prometheus.Desc, metrics []*metric) {

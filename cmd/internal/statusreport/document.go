@@ -80,6 +80,8 @@ type Channel struct {
 	Link        Link   `json:"link"`
 	SessionCount
 	Refused uint64 `json:"sessions_refused"`
+	// QoS holds the rate limits, nil if there are none.
+	QoS *QoS `json:"qos,omitempty"`
 	// Exported is the client memory that all sessions have exported, in bytes.
 	Exported uint64 `json:"exported_bytes"`
 	// Retiring means that the channel was removed from the configuration and waits for its sessions
@@ -87,6 +89,28 @@ type Channel struct {
 	Retiring bool      `json:"retiring"`
 	Sessions []Session `json:"sessions"`
 	Queues   []Queue   `json:"queues"`
+}
+
+// QoS holds the rate limits of a channel's sessions together, and of each of them. Limits are nil
+// if there are none.
+type QoS struct {
+	Channel *RateLimits `json:"channel,omitempty"`
+	Session *RateLimits `json:"session,omitempty"`
+}
+
+// RateLimits limits rates; a rate of 0 is not limited. Burst is how long unused rates add up.
+type RateLimits struct {
+	IOPS      uint32 `json:"iops,omitempty"`
+	Bandwidth uint64 `json:"bytes_per_s,omitempty"`
+	Burst     uint64 `json:"burst_ns"`
+}
+
+// RateLimitsOf describes rate limits; nil if there are none.
+func RateLimitsOf(l datapath.RateLimits) *RateLimits {
+	if l.IOPS == 0 && l.Bandwidth == 0 {
+		return nil
+	}
+	return &RateLimits{IOPS: l.IOPS, Bandwidth: l.Bandwidth, Burst: uint64(l.Burst)}
 }
 
 // Link is a channel's standing connection to its target.
@@ -135,6 +159,8 @@ type SessionQueue struct {
 	Index    int `json:"index"`
 	Depth    int `json:"depth"`
 	InFlight int `json:"in_flight"`
+	// Throttled is how long rate limits have made IOs wait.
+	Throttled uint64 `json:"throttled_ns"`
 }
 
 // Volume is a volume of a target.
@@ -149,10 +175,13 @@ type Volume struct {
 
 // Queue sums up all queues with one index, over all sessions so far.
 type Queue struct {
-	Index        int                  `json:"index"`
-	InFlight     int64                `json:"in_flight"`
-	BackPressure map[string]uint64    `json:"back_pressure"`
-	Operations   map[string]Operation `json:"operations"`
+	Index        int               `json:"index"`
+	InFlight     int64             `json:"in_flight"`
+	BackPressure map[string]uint64 `json:"back_pressure"`
+	// Throttled is how long rate limits have made IOs wait, by whose limits: "channel" or
+	// "session".
+	Throttled  map[string]uint64    `json:"throttled_ns,omitempty"`
+	Operations map[string]Operation `json:"operations"`
 }
 
 // Operation counts the IOs of one kind.
@@ -216,6 +245,14 @@ func queueOf(counts *datapath.QueueCounts) Queue {
 	for cause := range datapath.BackPressureCount {
 		if n := counts.BackPressure(cause); n > 0 {
 			q.BackPressure[cause.String()] = n
+		}
+	}
+	for level := range datapath.ThrottleLevelCount {
+		if d := counts.Throttled(level); d > 0 {
+			if q.Throttled == nil {
+				q.Throttled = make(map[string]uint64)
+			}
+			q.Throttled[level.String()] = uint64(d)
 		}
 	}
 	for operation := range iomsg.OperationCount {

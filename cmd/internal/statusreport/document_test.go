@@ -47,8 +47,12 @@ func exampleRelay() *Document {
 				Link:         Link{State: "ready", Since: testNow, Connects: 3, Losses: 2},
 				SessionCount: SessionCount{Open: 1, Total: 7}, Queues: exampleQueues(),
 				Sessions: []Session{{ID: 7, ClientPID: 100, ClientUID: 1000,
-					Opened: testNow.Add(-time.Minute), Queues: []SessionQueue{{0, 32, 3},
-						{1, 32, 4}}}},
+					Opened: testNow.Add(-time.Minute), Queues: []SessionQueue{
+						{Index: 0, Depth: 32, InFlight: 3,
+							Throttled: uint64(1500 * time.Millisecond)},
+						{Index: 1, Depth: 32, InFlight: 4}}}},
+				QoS: &QoS{Channel: &RateLimits{IOPS: 1000, Bandwidth: 64 << 20, Burst: 1e8},
+					Session: &RateLimits{IOPS: 100}},
 			},
 			{
 				Name: "03:00.0/b1:00.1/other", Device: "03:00.0", Representor: "b1:00.1",

@@ -80,11 +80,14 @@ func (d *Document) writeChannel(w io.Writer, c *Channel) {
 	fmt.Fprintf(w, "  target    %s, volume %s: %s\n", c.Target, c.Volume, c.Link.text(d.Now))
 	fmt.Fprintf(w, "  sessions  %d open, %d so far, %d refused, %s exported\n", c.Open, c.Total,
 		c.Refused, size.FormatBytes(c.Exported))
+	if c.QoS != nil {
+		fmt.Fprintf(w, "  limits    %s\n", c.QoS.text())
+	}
 	if c.Retiring {
 		fmt.Fprintln(w, "  removed   from the configuration; waits for its sessions to end")
 	}
 	sessions := Table{Indent: "  ", Heads: []string{"SESSION", "CLIENT", "USER", "OPEN FOR", "QUEUES",
-		"IN FLIGHT OF DEPTH"}}
+		"THROTTLED", "IN FLIGHT OF DEPTH"}}
 	for i := range c.Sessions {
 		s := &c.Sessions[i]
 		client, user := strconv.Itoa(s.ClientPID), strconv.FormatUint(uint64(s.ClientUID), 10)
@@ -92,10 +95,39 @@ func (d *Document) writeChannel(w io.Writer, c *Channel) {
 			client, user = "host", "-"
 		}
 		sessions.Add(s.ID, client, user, d.Now.Sub(s.Opened).Round(time.Second), len(s.Queues),
-			s.load())
+			s.throttled(), s.load())
 	}
 	sessions.Write(w)
 	writeQueues(w, c.Queues)
+}
+
+// text returns the limits for people.
+func (q *QoS) text() string {
+	var texts []string
+	for _, level := range []struct {
+		limits *RateLimits
+		whose  string
+	}{{q.Channel, "in all"}, {q.Session, "a session"}} {
+		if level.limits == nil {
+			continue
+		}
+		if n := level.limits.IOPS; n > 0 {
+			texts = append(texts, fmt.Sprintf("%d IOPS %s", n, level.whose))
+		}
+		if n := level.limits.Bandwidth; n > 0 {
+			texts = append(texts, fmt.Sprintf("%s/s %s", size.FormatBytes(n), level.whose))
+		}
+	}
+	return strings.Join(texts, ", ")
+}
+
+// throttled returns how long the limits made the session's queues wait, added up.
+func (s *Session) throttled() time.Duration {
+	var total time.Duration
+	for _, q := range s.Queues {
+		total += time.Duration(q.Throttled)
+	}
+	return total.Round(time.Millisecond)
 }
 
 // load returns the number of IOs in flight and their limit, and whether the session waits for its

@@ -1,0 +1,155 @@
+package datapath
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+// RateLimits bounds the rate of requests. The zero value sets no limits.
+type RateLimits struct {
+	// IOPS is the number of requests per second, Bandwidth the data of reads and writes in bytes
+	// per second; 0 sets no limit.
+	IOPS      uint32
+	Bandwidth uint64
+	// Burst is how long unused rates add up: so much of what they allow may follow a pause at once.
+	// One request may always follow a pause.
+	Burst time.Duration
+}
+
+// Throttle holds the lanes that share it to common rate limits: those of a channel, or those of a
+// session. The zero value sets no limits. Its methods may be called concurrently.
+//
+// Each limit is a token bucket, kept as the time at which it will be full. A lane takes its tokens
+// when it has read a request, even if that leaves the bucket in debt, and reads no more until the
+// tokens that it has taken would have been there. So lanes that wait are served in the order in
+// which they took tokens, one request each: a queue that always has requests cannot starve another
+// one. The debt is bounded by a request of each lane.
+type Throttle struct {
+	buckets atomic.Pointer[buckets] // nil without limits
+}
+
+// buckets are those of one set of limits. Other limits have other buckets, which are full.
+type buckets struct {
+	limits          RateLimits
+	requests, bytes bucket
+}
+
+// bucket is a token bucket, or no limit.
+type bucket struct {
+	tokenNs float64      // how long a token takes to come back; 0 means no limit
+	burstNs int64        // how long all tokens take
+	fullNs  atomic.Int64 // when all tokens will be there
+}
+
+// SetLimits replaces the limits. Lanes that wait notice it in their next turn: see RelayLane.Wake.
+func (t *Throttle) SetLimits(limits RateLimits) {
+	if t.Limits() == limits {
+		return
+	}
+	if limits.IOPS == 0 && limits.Bandwidth == 0 {
+		t.buckets.Store(nil)
+		return
+	}
+	b := &buckets{limits: limits}
+	b.requests.init(uint64(limits.IOPS), limits.Burst)
+	b.bytes.init(limits.Bandwidth, limits.Burst)
+	t.buckets.Store(b)
+}
+
+// init fills the bucket.
+func (b *bucket) init(perSecond uint64, burst time.Duration) {
+	if perSecond > 0 {
+		b.tokenNs, b.burstNs = float64(time.Second)/float64(perSecond), int64(burst)
+	}
+	b.fullNs.Store(math.MinInt64) // nanotime need not be positive
+}
+
+// Limits returns the limits.
+func (t *Throttle) Limits() RateLimits {
+	if b := t.buckets.Load(); b != nil {
+		return b.limits
+	}
+	return RateLimits{}
+}
+
+// take takes the tokens of a request, and returns when another one may follow.
+func (b *buckets) take(nowNs int64, size uint32) int64 {
+	return max(b.requests.take(nowNs, 1), b.bytes.take(nowNs, size))
+}
+
+// take takes n tokens, and returns when they would have been there. Two threads that find the
+// bucket full at the same time both take their tokens from a full one.
+func (b *bucket) take(nowNs int64, n uint32) int64 {
+	if b.tokenNs == 0 || n == 0 {
+		return nowNs
+	}
+	if fullNs := b.fullNs.Load(); fullNs < nowNs {
+		b.fullNs.CompareAndSwap(fullNs, nowNs)
+	}
+	return b.fullNs.Add(int64(float64(n)*b.tokenNs)) - b.burstNs
+}
+
+// ThrottleLevel says whose limits made a queue wait.
+type ThrottleLevel uint8
+
+// A lane is subject to the limits of its channel and of its session.
+const (
+	ChannelThrottle ThrottleLevel = iota
+	SessionThrottle
+	ThrottleLevelCount
+)
+
+// String returns the level's label in metrics.
+func (l ThrottleLevel) String() string {
+	switch l {
+	case ChannelThrottle:
+		return "channel"
+	case SessionThrottle:
+		return "session"
+	}
+	return "invalid"
+}
+
+// throttled is a lane's view of its throttles. It belongs to the worker's thread, except totalNs.
+type throttled struct {
+	throttles [ThrottleLevelCount]*Throttle // nil ones set no limits
+	current   [ThrottleLevelCount]*buckets  // as of the latest turn
+	level     ThrottleLevel                 // whose limits the lane waits for
+	waiting   bool                          // for untilNs
+	sinceNs   int64                         // when the wait began
+	untilNs   int64                         // when the lane may read a request
+	totalNs   atomic.Int64
+}
+
+// update reports whether there are limits. It ends a wait whose limits have been replaced.
+func (t *throttled) update() bool {
+	limited := false
+	for level, throttle := range t.throttles {
+		if throttle == nil {
+			continue
+		}
+		b := throttle.buckets.Load()
+		if b != t.current[level] {
+			t.current[level], t.waiting = b, false
+		}
+		limited = limited || b != nil
+	}
+	return limited
+}
+
+// mayRead reports whether the lane may read a request.
+func (t *throttled) mayRead(nowNs int64) bool { return !t.waiting || nowNs >= t.untilNs }
+
+// charge takes the tokens of a request, and makes the lane wait if there are not enough.
+func (t *throttled) charge(nowNs int64, size uint32) {
+	t.waiting, t.sinceNs, t.untilNs = false, nowNs, nowNs
+	for level, b := range t.current {
+		if b == nil {
+			continue
+		}
+		if untilNs := b.take(nowNs, size); untilNs > t.untilNs {
+			t.waiting, t.level, t.untilNs = true, ThrottleLevel(level), untilNs
+		}
+	}
+}
