@@ -1,0 +1,90 @@
+// Package dialects encodes and decodes the protocols of the DOCA storage applications, releases
+// 2.10 to 3.3: the control messages between initiator, relay, and target, and the IO messages. See
+// docs/protocol.md.
+//
+// There are two generations. That of 2.10 counts the header in a message's size; that of 3.x adds a
+// message ID, and control messages for the size of the storage and for the end. Nothing that a peer
+// sends is trusted: every length is checked.
+package dialects
+
+import (
+	"encoding/binary"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Version is a protocol of the applications, named after the first DOCA release that has it.
+type Version uint8
+
+// The versions. None means a protocol that is not one of the applications'.
+const (
+	None Version = iota
+	DOCA2_10
+	DOCA3_0
+	DOCA3_1
+	DOCA3_2 // and 3.3
+)
+
+var versionNames = [...]string{"none", "doca-2.10", "doca-3.0", "doca-3.1", "doca-3.2"}
+
+// String returns the name in configuration, for instance "doca-2.10".
+func (v Version) String() string {
+	if int(v) < len(versionNames) {
+		return versionNames[v]
+	}
+	return versionNames[None]
+}
+
+// ParseVersion returns the version with that name.
+func ParseVersion(name string) (Version, error) {
+	for v, known := range versionNames {
+		if name == known && Version(v) != None {
+			return Version(v), nil
+		}
+	}
+	return None, status.Errorf(status.InvalidValue,
+		"%q is none of doca-2.10, doca-3.0, doca-3.1, doca-3.2", name)
+}
+
+// MaxSize returns the largest control message in bytes. The applications of 2.10 cannot send more;
+// those of 3.x are limited by Comch, whose devices allow about that much.
+func (v Version) MaxSize() int {
+	if v == DOCA2_10 {
+		return 1024
+	}
+	return 4096
+}
+
+// Detect returns the generation that a first control message over Comch belongs to: DOCA2_10,
+// DOCA3_2 for every 3.x, or None. A protocol buffer is neither: it cannot begin with a byte below
+// 8.
+func Detect(first []byte) Version {
+	if len(first) >= headerSize2 && first[0] < 8 &&
+		int(binary.BigEndian.Uint16(first)) == len(first) {
+		return DOCA2_10
+	}
+	if len(first) >= headerSize3 && binary.BigEndian.Uint16(first) == 0 &&
+		int(binary.BigEndian.Uint32(first)) == len(first)-sizeLength {
+		return DOCA3_2
+	}
+	return None
+}
+
+// DetectInit returns the version of an encoded init_storage request of 3.x: DOCA3_0 or, because 3.1
+// to 3.3 do not differ in it, DOCA3_2. It returns None for another message, or if both fit.
+func DetectInit(b []byte) Version {
+	if Detect(b) != DOCA3_2 || binary.BigEndian.Uint32(b[4:]) != typeInitStorage {
+		return None
+	}
+	fits := func(v Version) bool {
+		_, err := Decode(v, b)
+		return err == nil
+	}
+	switch is3_0, is3_2 := fits(DOCA3_0), fits(DOCA3_2); {
+	case is3_0 == is3_2:
+		return None
+	case is3_0:
+		return DOCA3_0
+	}
+	return DOCA3_2
+}
