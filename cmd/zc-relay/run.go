@@ -167,7 +167,8 @@ func channelConfig(c *config.Channel, control *config.Control) relay.ChannelConf
 	return relay.ChannelConfig{
 		ChannelID: relay.ChannelID{Device: c.Device, Representor: c.Representor, Name: c.Name},
 		Target:    c.Target, Volume: c.Volume, TLSServerName: c.TLSServerName,
-		RDMAAddress: c.RDMAAddress, Isolation: relay.Isolation(c.Isolation), CPUs: c.CPUs,
+		RDMAAddress: c.RDMAAddress, Isolation: relay.Isolation(c.Isolation),
+		Protocol: relay.Protocol(c.Protocol), CPUs: c.CPUs,
 		Limits: relay.Limits{
 			MaxSessions: c.Limits.Sessions, MaxQueues: c.Limits.Queues, MaxDepth: c.Limits.Depth,
 			MaxOutstanding: c.Limits.Outstanding,

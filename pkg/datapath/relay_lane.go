@@ -44,6 +44,8 @@ type RelayLaneConfig struct {
 	// sets no limits.
 	ChannelThrottle *Throttle
 	SessionThrottle *Throttle
+	// Translator, if set, translates the client's messages.
+	Translator Translator
 	// Depth is how many requests the client may have outstanding.
 	Depth int
 	// BufferSize is the largest data transfer of one request, in bytes.
@@ -54,6 +56,17 @@ type RelayLaneConfig struct {
 	// OnTargetShutdown is called once, on the worker's thread, when the target has declined a
 	// request because it is shutting down. It must not block.
 	OnTargetShutdown func()
+}
+
+// Translator translates the messages of clients that do not use the layout of package iomsg. Both
+// methods work in place on a message of iomsg.Size bytes and must not allocate. The worker of the
+// lane calls them.
+type Translator interface {
+	// FromClient turns a client's message into one of package iomsg.
+	FromClient(message []byte)
+	// ToClient turns a message that FromClient has made, whose type and result may have changed
+	// since, into one for the client.
+	ToClient(message []byte)
 }
 
 // RelayConsumerConfig returns the configuration of the Comch consumers of a queue of the given

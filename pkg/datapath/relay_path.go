@@ -151,6 +151,9 @@ func (l *RelayLane) receiveRequest(r *comch.Received) {
 		l.fail(err)
 		return
 	}
+	if t := l.config.Translator; t != nil {
+		t.FromClient(request[:])
+	}
 	var m iomsg.Message
 	iomsg.Decode(request[:], &m)
 	if m.Type == iomsg.Stop {
@@ -384,6 +387,9 @@ func (l *RelayLane) endBatch() {
 // respond sends a message to the client, or keeps it until the client has posted a receive. If the
 // client is gone, it drops the response and fails the lane.
 func (l *RelayLane) respond(m *message) {
+	if t := l.config.Translator; t != nil {
+		t.ToClient(m[:])
+	}
 	if l.outbox.Len() == 0 {
 		err := l.config.Producer.Send(m[:], nil)
 		if err == nil {

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/zc-relay/zc-relay/pkg/comch"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
 	"github.com/zc-relay/zc-relay/pkg/datapath"
 	"github.com/zc-relay/zc-relay/pkg/epoch"
 	"github.com/zc-relay/zc-relay/pkg/rdma"
@@ -269,7 +270,8 @@ func (c *channel) startSession(connection comch.Connection) {
 	if err := c.relay.admit(); err != nil {
 		c.rejected.Add(1)
 		c.running.Go(func() {
-			c.newResponder(connection, c.log).Close(err)
+			transport := c.relay.config.HookTransport(controlmsg.NewComchTransport(connection))
+			c.respond(transport, c.log).Close(err)
 			connection.Abort()
 		})
 		return

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -111,6 +112,8 @@ type ChannelConfig struct {
 	RDMAAddress netip.Addr
 	// Isolation is Direct or Staged; "" means Direct.
 	Isolation Isolation
+	// Protocol is what the clients speak; "" means ProtocolAuto.
+	Protocol Protocol
 	// CPUs has an element per worker of this channel: the core to pin it to, or datapath.NoCPU. If
 	// it is empty, the channel shares the relay's workers with other channels.
 	CPUs   []int
@@ -208,6 +211,7 @@ func (s Settings) complete() (Settings, error) {
 
 func (c *ChannelConfig) setDefaults() {
 	c.Isolation = cmp.Or(c.Isolation, Direct)
+	c.Protocol = cmp.Or(c.Protocol, ProtocolAuto)
 	c.IOTimeout = c.IOTimeout.Or(retry.Within(DefaultIOTimeout))
 	c.ControlTimeout = cmp.Or(c.ControlTimeout, DefaultControlTimeout)
 	c.KeepAlive = cmp.Or(c.KeepAlive, controlmsg.DefaultKeepAlive())
@@ -237,6 +241,9 @@ func (c *ChannelConfig) validate() error {
 	if c.Isolation != Direct && c.Isolation != Staged {
 		return status.Errorf(status.InvalidValue, "channel %v: isolation %q is neither %s nor %s",
 			c.ChannelID, c.Isolation, Direct, Staged)
+	}
+	if err := c.Protocol.validate(); err != nil {
+		return fmt.Errorf("channel %v: protocol: %w", c.ChannelID, err)
 	}
 	return nil
 }

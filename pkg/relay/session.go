@@ -34,7 +34,7 @@ type session struct {
 	settings   *ChannelConfig // as of the start of the session
 	log        *zap.Logger
 	connection comch.Connection
-	client     *controlmsg.Responder
+	client     clientConversation
 	target     *targetConnection // nil until the volume is open
 	epoch      *epoch.Session
 	dials      pace // connections to the target
@@ -44,6 +44,7 @@ type session struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
+	translator datapath.Translator          // of the client's IO messages; nil for our protocol
 	announced  *controlmsg.OpenVolumeReply  // to the client
 	config     controlmsg.ConfigureDataPath // accepted by the target
 	region     *memory.Region
@@ -70,26 +71,20 @@ func newSession(c *channel, connection comch.Connection) *session {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &session{
 		id: id, opened: time.Now(), channel: c, settings: c.settings.Load(), log: log,
-		connection: connection, client: c.newResponder(connection, log),
-		ctx: ctx, cancel: cancel, epoch: epoch.NewSession(cancel),
+		connection: connection, ctx: ctx, cancel: cancel, epoch: epoch.NewSession(cancel),
 		dials: pace{interval: sessionDialInterval},
 	}
-}
-
-func (c *channel) newResponder(connection comch.Connection, log *zap.Logger) *controlmsg.Responder {
-	transport := c.relay.config.HookTransport(controlmsg.NewComchTransport(connection))
-	return controlmsg.NewResponder(transport, controlmsg.EndpointConfig{
-		Role: controlmsg.RoleRelay, Timeout: c.settings.Load().ControlTimeout,
-		Software: c.relay.config.Software, Logger: log,
-	})
 }
 
 // run serves the client until the session ends, and ends it on this side.
 func (s *session) run() {
 	s.log.Info("client connected")
-	go s.watchDeadlines()
-	go s.watchClient()
-	reason := s.client.Serve(s.ctx, s)
+	var reason error
+	if s.client, reason = s.openConversation(); reason == nil {
+		go s.watchDeadlines()
+		go s.watchClient()
+		reason = s.client.Serve(s.ctx, s)
+	}
 	if reason != nil && s.ctx.Err() == nil {
 		reason = fmt.Errorf("client: %w", reason)
 	}
@@ -337,6 +332,7 @@ func (s *session) openQueue(
 		Export: s.registered, ExportLength: s.config.Export.Length, ExportAccess: s.access,
 		Bounce:   bounce,
 		Consumer: consumer, Producer: producer,
+		Translator:      s.translator,
 		ChannelThrottle: &s.channel.throttle, SessionThrottle: &s.throttle,
 		Depth: depth, BufferSize: s.config.BufferSize, OnFailure: s.onLaneFailure(queue),
 		OnTargetShutdown: s.onTargetShutdown,

@@ -141,6 +141,7 @@ type Channel struct {
 	TLSServerName string
 	RDMAAddress   netip.Addr
 	Isolation     string // relay.Direct or relay.Staged
+	Protocol      string // one of relay.Protocols
 	CPUs          []int  // empty for the shared workers
 	IOTimeout     retry.Bound
 	Limits        ChannelLimits
@@ -194,6 +195,7 @@ func DefaultChannel() Channel {
 		Name: client.DefaultChannelName, Device: emulated.DefaultDevice,
 		Representor: emulated.DefaultRepresentor,
 		Isolation:   string(relay.Direct),
+		Protocol:    string(relay.ProtocolAuto),
 		IOTimeout:   retry.Within(relay.DefaultIOTimeout),
 		Limits: ChannelLimits{
 			Sessions: relay.DefaultMaxSessions, Queues: relay.HighestMaxQueues,
@@ -236,6 +238,9 @@ func (c *Channel) describe(s section) {
 	s.value("isolation", choice(&c.Isolation, string(relay.Direct), string(relay.Staged)),
 		"direct moves data straight between target and client; staged copies it through memory of the relay, so that the target never reaches the client's").
 		flagged("isolation", "").reloads(NewSessions)
+	s.value("protocol", choice(&c.Protocol, protocols()...),
+		"what clients speak: our own protocol, that of a release of the DOCA storage applications, or auto, whatever a client's first message is in").
+		flagged("protocol", "").reloads(NewSessions)
 	s.value("cpus", cpuList(&c.CPUs),
 		"workers of this channel alone, pinned to these cores; empty uses the shared workers")
 	s.value("io_timeout", bound(&c.IOTimeout, time.Millisecond),
@@ -354,4 +359,11 @@ func checkUser(s string) error {
 		return errors.New("must be names or numbers of users, for instance alice or 1000")
 	}
 	return nil
+}
+
+func protocols() (names []string) {
+	for _, protocol := range relay.Protocols() {
+		names = append(names, string(protocol))
+	}
+	return names
 }

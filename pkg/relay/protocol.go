@@ -1,0 +1,103 @@
+package relay
+
+import (
+	"context"
+
+	"go.uber.org/zap"
+
+	"github.com/zc-relay/zc-relay/pkg/controlmsg"
+	"github.com/zc-relay/zc-relay/pkg/controlmsg/dialects"
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// Protocol is what a channel's clients speak: ProtocolAuto, ProtocolNative, or the name of a
+// dialects.Version, such as "doca-2.10".
+type Protocol string
+
+const (
+	// ProtocolAuto lets a client's first message decide.
+	ProtocolAuto Protocol = "auto"
+	// ProtocolNative is our own.
+	ProtocolNative Protocol = "native"
+)
+
+// Protocols returns the protocols that a channel can have.
+func Protocols() []Protocol {
+	protocols := []Protocol{ProtocolAuto, ProtocolNative}
+	for v := dialects.DOCA2_10; v <= dialects.DOCA3_2; v++ {
+		protocols = append(protocols, Protocol(v.String()))
+	}
+	return protocols
+}
+
+func (p Protocol) validate() error {
+	if p == ProtocolAuto || p == ProtocolNative {
+		return nil
+	}
+	_, err := dialects.ParseVersion(string(p))
+	return err
+}
+
+// clientConversation is the relay's side of a conversation with a client: a controlmsg.Responder,
+// or a dialectClient.
+type clientConversation interface {
+	Serve(context.Context, controlmsg.Handler) error
+	Done() <-chan struct{}
+	Err() error
+	Close(reason error)
+}
+
+// openConversation begins the conversation with the client in the channel's protocol or, if that is
+// ProtocolAuto, in that of the client's first message. The conversation is never nil; if the client
+// does not send a message in time, err says so.
+func (s *session) openConversation() (conversation clientConversation, err error) {
+	transport := s.channel.relay.config.HookTransport(
+		controlmsg.NewComchTransport(s.connection))
+	switch protocol := s.settings.Protocol; protocol {
+	case ProtocolNative:
+		return s.channel.respond(transport, s.log), nil
+	case ProtocolAuto:
+	default:
+		v, err := dialects.ParseVersion(string(protocol))
+		return newDialectClient(s, transport, v, false), err
+	}
+	ctx, cancel := s.stepTimeout(s.ctx)
+	defer cancel()
+	first, err := transport.Receive(ctx)
+	if cause := context.Cause(s.ctx); cause != nil {
+		return s.channel.respond(transport, s.log), cause
+	}
+	if status.CodeOf(err) == status.TimeOut {
+		return s.channel.respond(transport, s.log), status.Errorf(status.TimeOut,
+			"no request within %v in phase %v", s.settings.ControlTimeout, controlmsg.PhaseConnect)
+	}
+	transport = &begunTransport{Transport: transport, first: first, err: err}
+	if v := dialects.Detect(first); v != dialects.None {
+		return newDialectClient(s, transport, v, true), nil
+	}
+	return s.channel.respond(transport, s.log), nil
+}
+
+// begunTransport is a transport whose first message, or error, has been received already.
+type begunTransport struct {
+	controlmsg.Transport
+	first []byte
+	err   error
+}
+
+func (t *begunTransport) Receive(ctx context.Context) ([]byte, error) {
+	first, err := t.first, t.err
+	if first == nil && err == nil {
+		return t.Transport.Receive(ctx)
+	}
+	t.first = nil
+	return first, err
+}
+
+// respond begins a conversation in our own protocol.
+func (c *channel) respond(transport controlmsg.Transport, log *zap.Logger) *controlmsg.Responder {
+	return controlmsg.NewResponder(transport, controlmsg.EndpointConfig{
+		Role: controlmsg.RoleRelay, Timeout: c.settings.Load().ControlTimeout,
+		Software: c.relay.config.Software, Logger: log,
+	})
+}
