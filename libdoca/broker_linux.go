@@ -24,8 +24,13 @@ import (
 // the exporter's memory by system calls. The connection stays open for as long as the import
 // exists: with its end, either side knows that the other has let the memory go.
 
-// maxImporters bounds the connections of a broker.
-const maxImporters = 256
+const (
+	// maxImporters bounds the connections of a broker.
+	maxImporters = 256
+	// goodbye is how long an importer may take to let memory go that it cannot reach afterwards
+	// anyway, because this process gets other pages.
+	goodbye = 100 * time.Millisecond
+)
 
 var exports = exportTable{byID: make(map[broker.ID]*exported)}
 
@@ -138,7 +143,11 @@ func (t *exportTable) serveImporter(c *net.UnixConn) {
 	select {
 	case <-ended:
 	case <-x.revoking:
-		_ = c.SetDeadline(time.Now().Add(broker.Timeout))
+		patience := broker.Timeout
+		if x.pages.isLast() {
+			patience = goodbye
+		}
+		_ = c.SetDeadline(time.Now().Add(patience))
 		_, _ = c.Write([]byte{1})
 		<-ended
 	}

@@ -134,6 +134,16 @@ func (s *sharedPages) restore(end uintptr) {
 	}
 }
 
+// isLast reports whether the next release puts private pages back. s may be nil.
+func (s *sharedPages) isLast() bool {
+	if s == nil {
+		return false
+	}
+	pages.mu.Lock()
+	defer pages.mu.Unlock()
+	return s.users == 1
+}
+
 // release ends an export. s may be nil.
 func (s *sharedPages) release() {
 	if s == nil {
