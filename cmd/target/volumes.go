@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/zc-relay/zc-relay/cmd/internal/config"
 	"github.com/zc-relay/zc-relay/cmd/internal/program"
+	"github.com/zc-relay/zc-relay/cmd/internal/systemd"
 	"github.com/zc-relay/zc-relay/pkg/target"
 	"github.com/zc-relay/zc-relay/pkg/volume"
 )
@@ -24,6 +26,7 @@ const volumeCloseTimeout = time.Minute
 type volumes struct {
 	log  *zap.Logger
 	hook func(volume.Volume) volume.Volume
+	kept *systemd.Store // witnesses of volumes
 
 	mu     sync.Mutex
 	served map[string]*served // by name
@@ -42,13 +45,29 @@ type served struct {
 // openVolumes opens all configured volumes, or none.
 func openVolumes(configs []config.Volume, log *zap.Logger,
 	hook func(volume.Volume) volume.Volume) (*volumes, error) {
-	v := &volumes{log: log, hook: hook, served: make(map[string]*served)}
+	v := &volumes{log: log, hook: hook, kept: systemd.NewStore(log),
+		served: make(map[string]*served)}
 	for _, c := range ordered(configs) {
 		if err := v.open(c); err != nil {
 			return nil, errors.Join(err, v.close())
 		}
 	}
+	v.forgetUnused()
 	return v, nil
+}
+
+// forgetUnused closes the witnesses of volumes that are not served any more.
+func (v *volumes) forgetUnused() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.kept.ForgetIf(func(name string) bool {
+		for _, s := range v.served {
+			if strings.HasPrefix(name, volume.KeptPrefix(s.Volume.Info().UUID)) {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // ordered returns the volumes, those that are other names of one behind that one.
@@ -89,7 +108,7 @@ func (v *volumes) newServed(c config.Volume) (*served, error) {
 		s.Volume, s.ReadOnly, s.alias = of.Volume, alias.ReadOnly, true
 		return s, nil
 	}
-	spec.Log = v.log
+	spec.Log, spec.Keeper = v.log, v.kept
 	opened, err := volume.Open(spec)
 	if err != nil {
 		return nil, err
@@ -225,6 +244,7 @@ func (v *volumes) change(ctx context.Context, t *target.Target, gone []string,
 				zap.String("volume", c.Name), zap.Error(err))
 		}
 	}
+	v.forgetUnused()
 }
 
 // close waits for changes, which the end of their context speeds up, makes the content of all

@@ -117,8 +117,8 @@ type Info struct {
 	// CanTrim and CanWriteZeroes report which optional operations the volume supports.
 	CanTrim        bool
 	CanWriteZeroes bool
-	// WriteVerifier changes whenever the target restarts, which may lose writes that were not
-	// flushed.
+	// WriteVerifier changes whenever writes that were not flushed may have been lost, as most
+	// restarts of the target may do.
 	WriteVerifier uint64
 	// Transport is the name of the RDMA transport between relay and target.
 	Transport string

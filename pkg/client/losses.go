@@ -62,10 +62,10 @@ func (v *Volume) endOutage() (outage time.Duration) {
 	return outage
 }
 
-// ErrWritesLost is the error of a flush after the target has restarted, as its write verifier
-// shows, while completed writes had not been flushed. Those writes may be lost. The first flush
-// submitted to each queue after the restart fails with ErrWritesLost and is not carried out. It
-// matches status.IOFailed.
+// ErrWritesLost is the error of a flush after the target has restarted while completed writes had
+// not been flushed, unless the write verifier shows that they are not lost. They may be lost. The
+// first flush submitted to each queue after the restart fails with ErrWritesLost and is not carried
+// out. It matches status.IOFailed.
 var ErrWritesLost = status.Errorf(status.IOFailed,
 	"the target has restarted: completed writes that were not flushed may be lost")
 

@@ -435,7 +435,7 @@ func (q *Queue) Detach(engine *progress.Engine) {
 func (q *Queue) Outstanding() int { return len(q.slots) - len(q.free) }
 
 // WriteVerifier returns the write verifier of the session that the queue uses. It changes whenever
-// the target has restarted. Only the queue's thread may call it.
+// writes that were not flushed may have been lost. Only the queue's thread may call it.
 func (q *Queue) WriteVerifier() uint64 { return q.pair.session.info.WriteVerifier }
 
 // stopPollInterval is the pause between polls for the response to a stop message.

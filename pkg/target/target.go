@@ -113,7 +113,7 @@ type Target struct {
 	clients  *epoch.Registry
 	exports  *exports
 	memory   atomic.Int64 // bytes used by the lanes of all sessions
-	verifier uint64       // write verifier, new at each start
+	verifier uint64       // of volumes that have no write verifier of their own
 
 	sessionID     atomic.Uint64
 	sessionsTotal atomic.Uint64

@@ -127,12 +127,15 @@ func (b FileBackend) newVolume(spec *Spec, file *os.File) (*storeVolume, error) 
 	info := Info{
 		Name: spec.Name, UUID: uuid, Size: bytes, BlockSize: spec.BlockSize, ReadOnly: b.ReadOnly,
 	}
+	var w witness
 	if !b.ReadOnly {
+		w, info.WriteVerifier = newWitness(spec, file, uuid)
 		info.Capabilities = CanTrim | CanWriteZeroes | CanFUA
 	}
 	config := fileStoreConfig{
 		readOnly: b.ReadOnly, direct: b.Direct,
 		writeStep: max(cachedWriteStep, int(spec.BlockSize)), health: newHealth(spec),
+		witness: w,
 	}
 	if b.Direct {
 		config.writeStep = math.MaxInt

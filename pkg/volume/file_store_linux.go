@@ -68,6 +68,7 @@ type fileStoreConfig struct {
 	writeStep int    // the most bytes that one system call writes
 	size      uint64 // bytes; the file must never become shorter
 	regular   bool   // a file, which a write beyond its end extends, and not a block device
+	witness   witness
 	*health
 }
 
@@ -306,7 +307,7 @@ func (s *fileStore) makeDurable() error {
 	}
 	cause := s.syncFile()
 	if cause == nil {
-		cause = s.checkFileSystem()
+		cause = readNothing(s.fd)
 	}
 	if cause == nil {
 		return s.checkSize()
@@ -320,14 +321,20 @@ func (s *fileStore) makeDurable() error {
 	})
 }
 
-// checkFileSystem returns an error if the file system has shut itself down, as XFS does after an
+// fail makes the volume reject requests. A restart must not hide that content is lost.
+func (s *fileStore) fail(f *failure) error {
+	s.witness.renounce()
+	return s.health.fail(f)
+}
+
+// readNothing returns an error if the file system has shut itself down, as XFS does after an
 // error in its metadata, and ext4 and XFS do when their device disappears. The file system then
 // gives up the writes that are under way, and an fdatasync(2) that waits for them may return 0. But
 // before it gives up anything, it begins to reject reads, even of no bytes. So if this read
 // succeeds, what fdatasync(2) returned before is true.
-func (s *fileStore) checkFileSystem() error {
+func readNothing(fd int) error {
 	return retryInterrupted(func() error {
-		_, err := unix.Pread(s.fd, nil, 0)
+		_, err := unix.Pread(fd, nil, 0)
 		return err
 	})
 }

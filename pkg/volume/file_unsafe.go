@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"fmt"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -31,4 +32,19 @@ func readNowait(fd int, buffer []byte, offset uint64) (int, unix.Errno) {
 		return 0, errno
 	}
 	return int(n), 0
+}
+
+// blkGetDiskSequence is BLKGETDISKSEQ (linux/fs.h).
+const blkGetDiskSequence = 0x80081280
+
+// diskSequence returns the number of a block device that is unique to it until the next boot, even
+// among devices that take each other's place.
+func diskSequence(fd int) (uint64, error) {
+	var sequence uint64
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), blkGetDiskSequence,
+		uintptr(unsafe.Pointer(&sequence)))
+	if errno != 0 {
+		return 0, fmt.Errorf("get sequence number of device: %w", errno)
+	}
+	return sequence, nil
 }

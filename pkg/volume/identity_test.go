@@ -85,7 +85,12 @@ func TestBlockSizeBelowTheSectorSizeIsRejected(t *testing.T) {
 // is impossible.
 func loopDevice(t testing.TB, bytes int64, arguments ...string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "disk")
+	return loopDeviceOn(t, filepath.Join(t.TempDir(), "disk"), bytes, arguments...)
+}
+
+// loopDeviceOn attaches a new file of the given path and size.
+func loopDeviceOn(t testing.TB, path string, bytes int64, arguments ...string) string {
+	t.Helper()
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,9 @@ type Spec struct {
 	Backend Backend
 	// Exclusive is for the program that serves the volume: one client at a time may use it.
 	Exclusive bool
+	// Keeper, if not nil, lets a file volume keep its write verifier when the program is killed and
+	// starts again.
+	Keeper Keeper
 	// Log receives the first error of each kind and then, while errors continue, their number every
 	// 10 s; and the reason when the volume stops accepting requests. It may be nil.
 	Log *zap.Logger

@@ -17,9 +17,10 @@ type chain struct {
 	t         testing.TB
 	dir       string
 	volumes   []string
-	faults    []string       // rules of the target
-	openFiles int            // descriptors that the target may have; 0 changes nothing
-	address   netip.AddrPort // of the target
+	faults    []string        // rules of the target
+	openFiles int             // descriptors that the target may have; 0 changes nothing
+	manager   *serviceManager // keeps files of the target; nil for none
+	address   netip.AddrPort  // of the target
 	target    *process
 	relay     *process
 }
@@ -87,7 +88,16 @@ func (c *chain) startTarget(more ...string) {
 		command = []string{"sh", "-c",
 			fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, c.openFiles), command[0]}
 	}
-	c.target = spawnCommand(c.t, "target", append(append(command, args...), more...)...)
+	var kept []*os.File
+	if c.manager != nil {
+		var names string
+		if kept, names = c.manager.kept(); len(kept) > 0 {
+			command = []string{"sh", "-c",
+				fmt.Sprintf(`LISTEN_PID=$$ LISTEN_FDS=%d LISTEN_FDNAMES=%s exec "$0" "$@"`, len(kept),
+					names), command[0]}
+		}
+	}
+	c.target = spawnWith(c.t, kept, "target", append(append(command, args...), more...)...)
 	eventually(c.t, "target listens", func() bool {
 		select {
 		case <-c.target.ended:

@@ -29,6 +29,17 @@ func nbdChain(t *testing.T, size string) (c *chain, file string) {
 	return startChain(t, "disk=file:"+file+",size="+size), file
 }
 
+// managedChain is nbdChain with a service manager that keeps files of the target, which lets the
+// volume outlive a killed target without the suspicion of lost writes.
+func managedChain(t *testing.T, size string) (c *chain, file string) {
+	t.Helper()
+	m := startServiceManager(t)
+	t.Setenv("NOTIFY_SOCKET", m.path)
+	c, file = nbdChain(t, size)
+	c.manager = m
+	return c, file
+}
+
 // gateway starts a gateway that runs a shell script in the chain's directory.
 func (c *chain) gateway(script string, flags ...string) *process {
 	c.t.Helper()
@@ -257,9 +268,9 @@ var nbdKills = 4
 
 func TestNBDClientsNoticeNoKill(t *testing.T) {
 	requireTools(t, "fio")
-	c, _ := nbdChain(t, "32MiB")
-	p := c.gateway(`while [ ! -e stop ]; do ` + fioVerify("--bs=4k", "--size=24m") +
-		`; echo round; done; echo passed`)
+	c, _ := managedChain(t, "32MiB")
+	p := c.gateway(`while [ ! -e stop ]; do `+fioVerify("--bs=4k", "--size=24m", "--fsync=50")+
+		`; echo round; done; echo passed`, "--metrics-listen", "127.0.0.1:0")
 	p.awaitLog("NBD client connected")
 	for i := range nbdKills {
 		if i%2 == 0 {
@@ -281,35 +292,53 @@ func TestNBDClientsNoticeNoKill(t *testing.T) {
 		})
 		time.Sleep(50 * time.Millisecond) // IO between two kills
 	}
+	// fio ignores errors of flushes.
+	if _, body := get(t, p, "/metrics"); strings.Contains(body, `error="EIO"`) ||
+		!strings.Contains(body, `{command="flush",error="success"`) {
+		t.Errorf("a request has failed, or there were no flushes:\n%s", body)
+	}
 	writeFile(t, filepath.Join(c.dir, "stop"), nil)
-	// fio does not flush, so the end of the gateway reports what a killed target may have lost.
-	p.wait()
-	if !strings.Contains(p.stdout.String(), "passed\n") {
-		t.Error("fio has failed")
+	if code := p.wait(); code != 0 || !strings.Contains(p.stdout.String(), "passed\n") {
+		t.Errorf("exit code %d: fio has failed, or a flush reported a loss", code)
 	}
 	t.Logf("%d kills, %d rounds of fio", nbdKills, strings.Count(p.stdout.String(), "round\n"))
 }
 
 func TestAFlushReportsWhatAKilledTargetMayHaveLost(t *testing.T) {
 	requireTools(t, "qemu-io")
-	c, _ := nbdChain(t, "1MiB")
+	t.Run("without a service manager", func(t *testing.T) {
+		c, _ := nbdChain(t, "1MiB")
+		c.flushAfterKill("EIO")
+	})
+	t.Run("with a service manager", func(t *testing.T) {
+		c, _ := managedChain(t, "1MiB")
+		c.flushAfterKill("success")
+	})
+}
+
+// flushAfterKill kills the target between a write and a flush, which has to have the given outcome.
+func (c *chain) flushAfterKill(outcome string) {
+	c.t.Helper()
 	p := c.gateway(`mkfifo go end
 		(echo "write -P 1 0 4096"; cat go; echo flush) |
 			qemu-io -t writeback -f raw "$uri" || true
 		qemu-io -t writeback -f raw -c "write -P 2 0 4096" -c flush "$uri"; cat end`,
 		"--metrics-listen", "127.0.0.1:0")
 	const write = `zc_relay_nbd_requests_total{command="write",error="success",export=""} `
-	const flush = `zc_relay_nbd_requests_total{command="flush",error="`
+	flush := `zc_relay_nbd_requests_total{command="flush",error="` + outcome + `",export=""} `
 	c.awaitMetrics(p, write+"1")
 	c.target.signal(syscall.SIGKILL)
 	c.target.wait()
 	c.startTarget()
 	p.awaitLog("volume reopened")
-	writeFile(t, filepath.Join(c.dir, "go"), nil)
-	c.awaitMetrics(p, flush+`EIO",export=""} 1`, write+"2")
-	writeFile(t, filepath.Join(c.dir, "end"), nil)
+	writeFile(c.t, filepath.Join(c.dir, "go"), nil)
+	c.awaitMetrics(p, flush, write+"2")
+	if outcome == "success" && strings.Contains(c.scrape(p), `error="EIO"`) {
+		c.t.Error("a flush has reported a loss")
+	}
+	writeFile(c.t, filepath.Join(c.dir, "end"), nil)
 	if code := p.wait(); code != 0 { // the second client's flush has succeeded
-		t.Errorf("exit code %d", code)
+		c.t.Errorf("exit code %d", code)
 	}
 }
 

@@ -168,9 +168,15 @@ func spawn(t testing.TB, name string, args ...string) *process {
 // spawnCommand is spawn for a command that runs the named program.
 func spawnCommand(t testing.TB, name string, args ...string) *process {
 	t.Helper()
+	return spawnWith(t, nil, name, args...)
+}
+
+// spawnWith is spawnCommand for a command that inherits files, from descriptor 3 on.
+func spawnWith(t testing.TB, files []*os.File, name string, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, name: name, cmd: exec.Command(args[0], args[1:]...),
 		ended: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles = &p.stdout, &p.stderr, files
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

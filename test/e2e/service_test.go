@@ -3,16 +3,20 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/zc-relay/zc-relay/pkg/client"
 	"github.com/zc-relay/zc-relay/pkg/comch/emulated"
@@ -20,38 +24,82 @@ import (
 	"github.com/zc-relay/zc-relay/pkg/status"
 )
 
-// serviceManager records the notifications of daemons (sd_notify).
+// serviceManager records the notifications of daemons (sd_notify), and has a file descriptor store.
 type serviceManager struct {
 	path  string
 	mu    sync.Mutex
 	heard []string
+	files map[string]*os.File // by name
 }
 
 func startServiceManager(t *testing.T) *serviceManager {
 	t.Helper()
-	m := &serviceManager{path: filepath.Join(t.TempDir(), "notify")}
+	m := &serviceManager{path: filepath.Join(t.TempDir(), "notify"),
+		files: make(map[string]*os.File)}
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.path, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var listening sync.WaitGroup
 	listening.Go(func() {
-		b := make([]byte, 4096)
+		b, rights := make([]byte, 4096), make([]byte, 4096)
 		for {
-			n, err := socket.Read(b)
+			n, controls, _, _, err := socket.ReadMsgUnix(b, rights)
 			if err != nil {
 				return
 			}
 			m.mu.Lock()
 			m.heard = append(m.heard, string(b[:n]))
+			m.store(string(b[:n]), rights[:controls])
 			m.mu.Unlock()
 		}
 	})
 	t.Cleanup(func() {
 		_ = socket.Close()
 		listening.Wait()
+		for _, file := range m.files {
+			_ = file.Close()
+		}
 	})
 	return m
+}
+
+// storeCommand matches a notification that adds a file to the store, or removes it.
+var storeCommand = regexp.MustCompile(`^FDSTORE(REMOVE)?=1\n(?:FDPOLL=0\n)?FDNAME=([^:\n]+)$`)
+
+// store carries out what a notification says about files.
+func (m *serviceManager) store(message string, rights []byte) {
+	command := storeCommand.FindStringSubmatch(message)
+	if command == nil {
+		return
+	}
+	name := command[2]
+	if file := m.files[name]; file != nil {
+		_ = file.Close()
+		delete(m.files, name)
+	}
+	if command[1] != "" {
+		return
+	}
+	controls, _ := unix.ParseSocketControlMessage(rights)
+	for i := range controls {
+		descriptors, _ := unix.ParseUnixRights(&controls[i])
+		for _, fd := range descriptors {
+			unix.CloseOnExec(fd)
+			m.files[name] = os.NewFile(uintptr(fd), name)
+		}
+	}
+}
+
+// kept returns the files in the store, and their names as LISTEN_FDNAMES has them.
+func (m *serviceManager) kept() (files []*os.File, names string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	sorted := slices.Sorted(maps.Keys(m.files))
+	for _, name := range sorted {
+		files = append(files, m.files[name])
+	}
+	return files, strings.Join(sorted, ":")
 }
 
 // count returns how many notifications match a regular expression as a whole.
