@@ -51,7 +51,7 @@ func relayFlags() []string { return strings.Fields(os.Getenv(relayFlagsVariable)
 func initiatorFlags() []string { return strings.Fields(os.Getenv(initiatorFlagsVariable)) }
 
 // testTimeout bounds every wait. Only a test that hangs reaches it.
-const testTimeout = 2 * time.Minute
+const testTimeout = 4 * time.Minute
 
 // patience is the timeout of everything that is not the subject of a test. It exceeds every wait,
 // so that a test passes only if a process ends for another reason.
