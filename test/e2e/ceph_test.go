@@ -56,6 +56,25 @@ func TestCephVolumesServeTheChain(t *testing.T) {
 		:`)
 }
 
+// The next target fences a killed one and takes over, and what the cluster has acknowledged is
+// there, flushed or not.
+func TestCephVolumesMoveToTheNextTarget(t *testing.T) {
+	c := startObservedChain(t, newImage(t, "64MiB")+",takeover")
+	run := c.startIO(reconnectingVerify("--length", "8MiB")...)
+	const rounds = 2
+	for round := range rounds {
+		c.restartTarget(round + 1) // by force first
+		c.awaitIO()
+	}
+	run.interruptVerify()
+	r := verifyReport(t, run).Result
+	if r.LostBlocks > 0 || r.Reconnections.Count != rounds || r.Reconnections.LostWrites > 0 {
+		t.Errorf("the result is %+v, reconnections %+v", r, r.Reconnections)
+	}
+	t.Logf("%d blocks checked, the longest outage %v", r.BlocksChecked,
+		time.Duration(r.Reconnections.LongestOutageNs).Round(time.Millisecond))
+}
+
 // While Ceph fails, IO waits, and every byte is right afterwards.
 func TestCephSurvivesTheLossOfItsDaemons(t *testing.T) {
 	c := startObservedChain(t, newImage(t, "64MiB"))

@@ -39,6 +39,10 @@ var settings = []struct{ key, value string }{
 	{"rbd_disable_zero_copy_writes", "true"},
 	// Starting a request must not block a worker.
 	{"rbd_non_blocking_aio", "true"},
+	// The lock of a dead client must not be taken without fencing it. With an expiry, breaking a
+	// lock fails in Ceph 16.
+	{"rbd_blocklist_on_break_lock", "true"},
+	{"rbd_blocklist_expire_seconds", "0"},
 }
 
 // connectionSettings apply to the whole connection.

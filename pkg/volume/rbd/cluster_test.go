@@ -25,6 +25,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if text := os.Getenv(ownerVariable); text != "" {
+		if err := writeForever(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if os.Getenv("CEPH_CONF") == "" || os.Getenv("CEPH_POOL") == "" {
 		fmt.Fprintln(os.Stderr, "these tests need a Ceph cluster: run make test-ceph")
 		os.Exit(1)

@@ -49,7 +49,7 @@ type driver struct {
 	pool    *rados.IOContext
 	image   *image
 	locked  bool
-	volume  *volume.Driven
+	volume  atomic.Pointer[volume.Driven]
 	log     *zap.Logger
 	bytes   uint64 // the size when last inspected
 
@@ -58,6 +58,10 @@ type driver struct {
 
 	stopping  atomic.Bool
 	completer sync.WaitGroup
+
+	presence  *presence // nil of a read-only volume
+	answering sync.WaitGroup
+	fenced    atomic.Bool
 }
 
 func (d *driver) open(spec *volume.Spec) (volume.Info, error) {
@@ -181,6 +185,11 @@ func (d *driver) lock() error {
 			"keeps others from writing to it: run rbd feature enable %s exclusive-lock", b.path(),
 			b.path())
 	}
+	if b.TakeOver {
+		if err := d.takeOver(); err != nil {
+			return err
+		}
+	}
 	err = d.image.lock()
 	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.EBUSY) {
 		return status.Errorf(status.InUse, "image %s is locked: another target or program uses it "+
@@ -190,7 +199,11 @@ func (d *driver) lock() error {
 		return fmt.Errorf("lock image %s: %w%s", b.path(), err, b.hint(err))
 	}
 	d.locked = true
-	return nil
+	id, err := d.image.id()
+	if err != nil {
+		return fmt.Errorf("get the ID of image %s: %w", b.path(), err)
+	}
+	return d.announce(id)
 }
 
 // identify derives a UUID (version 8, RFC 9562, section 5.8) from the cluster and what it calls the
@@ -211,7 +224,7 @@ func (d *driver) identify() (volume.UUID, error) {
 
 // Start starts to complete requests.
 func (d *driver) Start(v *volume.Driven) {
-	d.volume = v
+	d.volume.Store(v)
 	d.completer.Go(d.complete)
 }
 
@@ -267,16 +280,11 @@ func (d *driver) failed(r *volume.Request, cause error) error {
 	path := d.backend.path()
 	switch {
 	case errors.Is(cause, unix.ESHUTDOWN):
-		err := status.Errorf(status.IOFailed, "image %s: the cluster has fenced this target, because "+
-			"another one has taken the image over, or by hand (ceph osd blocklist ls): restart the "+
-			"target: %w", path, cause)
-		d.volume.Fail("the cluster has fenced this target: the volume fails every request until the "+
-			"target restarts", err)
-		return err
+		return d.failFenced(cause)
 	case errors.Is(cause, unix.EROFS) && !d.backend.ReadOnly:
 		err := status.Errorf(status.IOFailed, "image %s: the exclusive lock is lost: somebody else "+
 			"has taken it (rbd lock ls %s): restart the target: %w", path, path, cause)
-		d.volume.Fail("the image's exclusive lock is lost: the volume fails every request until it "+
+		d.volume.Load().Fail("the image's exclusive lock is lost: the volume fails every request until it "+
 			"is reopened", err)
 		return err
 	}
@@ -284,8 +292,24 @@ func (d *driver) failed(r *volume.Request, cause error) error {
 		r.Length, r.Offset, path, cause)
 }
 
+// failFenced makes the volume fail every request, and returns the error of the one that noticed.
+func (d *driver) failFenced(cause error) error {
+	d.fenced.Store(true)
+	err := status.Errorf(status.IOFailed, "image %s: the cluster has fenced this target, because "+
+		"another one has taken the image over, or by hand (ceph osd blocklist ls): restart the "+
+		"target: %w", d.backend.path(), cause)
+	if v := d.volume.Load(); v != nil {
+		v.Fail("the cluster has fenced this target: the volume fails every request until the target "+
+			"restarts", err)
+	}
+	return err
+}
+
 // Inspect follows the size of the image.
 func (d *driver) Inspect() {
+	if d.fenced.Load() {
+		return // librbd would wait for an answer that does not come
+	}
 	bytes, err := d.image.size()
 	if err != nil || bytes == d.bytes {
 		return
@@ -293,7 +317,7 @@ func (d *driver) Inspect() {
 	d.log.Info("the image has been resized", zap.Uint64("before_bytes", d.bytes),
 		zap.Uint64("after_bytes", bytes))
 	d.bytes = bytes
-	d.volume.Resize(bytes)
+	d.volume.Load().Resize(bytes)
 }
 
 // Close releases lock, image, and connection.
@@ -307,6 +331,10 @@ func (d *driver) Close() error {
 // free releases what open has opened, even if open failed.
 func (d *driver) free() error {
 	var errs []error
+	if d.presence != nil {
+		close(d.presence.stop)
+		d.answering.Wait()
+	}
 	if d.image != nil {
 		if !d.backend.ReadOnly {
 			errs = append(errs, d.image.flush())

@@ -34,6 +34,9 @@ type Backend struct {
 	// size. 0 accepts only an image that exists.
 	Create   uint64
 	ReadOnly bool
+	// TakeOver makes Open fence the image's owner and take its place, if the owner is a target that
+	// does not answer. Otherwise Open waits until the cluster has noticed the death of the owner.
+	TakeOver bool
 }
 
 // The defaults of a Backend.
@@ -45,7 +48,8 @@ const (
 // maxNameLength is the most bytes of a name of a pool, namespace, image, or user.
 const maxNameLength = 96
 
-const form = "rbd:POOL[/NAMESPACE]/IMAGE[,conf=PATH][,id=NAME][,group=NAME][,create=SIZE][,readonly]"
+const form = "rbd:POOL[/NAMESPACE]/IMAGE[,conf=PATH][,id=NAME][,group=NAME][,create=SIZE][,readonly]" +
+	"[,takeover]"
 
 func parse(argument string) (volume.Backend, error) {
 	path, options, more := strings.Cut(argument, ",")
@@ -74,6 +78,8 @@ func (b *Backend) parseOption(option string) error {
 	switch {
 	case option == "readonly":
 		b.ReadOnly = true
+	case option == "takeover":
+		b.TakeOver = true
 	case text != nil && value != "":
 		*text = value
 	case key == "create":
@@ -89,7 +95,7 @@ func (b *Backend) parseOption(option string) error {
 	default:
 		return status.Errorf(status.InvalidValue,
 			"rbd:%s/%s: unknown option %q: the options are conf=PATH, id=NAME, group=NAME, "+
-				"create=SIZE, readonly, and exclusive (values cannot contain a comma)",
+				"create=SIZE, readonly, takeover, and exclusive (values cannot contain a comma)",
 			b.Pool, b.Image, option)
 	}
 	return nil
@@ -110,6 +116,9 @@ func (b Backend) String() string {
 	}
 	if b.ReadOnly {
 		text += ",readonly"
+	}
+	if b.TakeOver {
+		text += ",takeover"
 	}
 	return text
 }
@@ -143,6 +152,9 @@ func (b Backend) Validate(spec *volume.Spec) error {
 			b.ConfigFile)
 	}
 	switch {
+	case b.ReadOnly && b.TakeOver:
+		return status.Errorf(status.InvalidValue, "rbd:%s: takeover needs the image's lock, which "+
+			"readonly does not take: remove one of them", b.path())
 	case b.ReadOnly && b.Create > 0:
 		return status.Errorf(status.InvalidValue,
 			"rbd:%s: create= creates an image, which readonly forbids: remove one of them",

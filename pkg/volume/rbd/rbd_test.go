@@ -16,6 +16,7 @@ func TestBackendsAreParsed(t *testing.T) {
 		"rbd:pool/space/image": {Pool: "pool", Namespace: "space", Image: "image"},
 		"rbd:p/i,conf=/etc/c.conf,id=relay,group=g,create=1GiB": {Pool: "p", Image: "i",
 			ConfigFile: "/etc/c.conf", User: "relay", Group: "g", Create: 1 << 30},
+		"rbd:p/i,takeover": {Pool: "p", Image: "i", TakeOver: true},
 		"rbd:p/i,readonly": {Pool: "p", Image: "i", ReadOnly: true},
 	} {
 		spec, err := volume.ParseSpec("v="+text, 4096)
@@ -45,6 +46,7 @@ func TestWrongBackendsAreRejected(t *testing.T) {
 		"rbd:p/i,create=0":                 "no room",
 		"rbd:p/i,create=much":              "much",
 		"rbd:p/i,create=1000":              "multiple of the block size",
+		"rbd:p/i,takeover,readonly":        "takeover needs",
 		"rbd:p/i,create=1MiB,readonly":     "readonly forbids",
 	} {
 		_, err := volume.ParseSpec("v="+text, 4096)

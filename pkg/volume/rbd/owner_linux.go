@@ -1,0 +1,189 @@
+//go:build ceph && cgo
+
+package rbd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ceph/go-ceph/rados"
+	"github.com/ceph/go-ceph/rbd"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/zc-relay/zc-relay/pkg/status"
+)
+
+// The owner of an image shows that it is alive by an object beside the image, which contains the ID
+// of the owner's connection, and which the owner watches. Who wants to take the image over notifies
+// the object. Only the lock's holder writes to it; a former owner cannot, because it is fenced.
+
+// ownerObject returns the name of the object that belongs to an image.
+func ownerObject(imageID string) string { return "zc-relay.owner." + imageID }
+
+const (
+	// aliveTimeout is how long an owner may take to answer.
+	aliveTimeout = 5 * time.Second
+	// fenceExpiry is how long a former owner stays fenced. A process that has been stopped for
+	// longer, and continues, could overwrite data.
+	fenceExpiry = 10 * 365 * 24 * time.Hour
+	// rewatchPause is the time between two attempts to watch the object again.
+	rewatchPause = time.Second
+)
+
+// presence answers those who ask whether this process is alive.
+type presence struct {
+	driver *driver
+	object string
+	stop   chan struct{}
+}
+
+// announce begins to answer for the image, whose lock this process has.
+func (d *driver) announce(imageID string) error {
+	p := &presence{driver: d, object: ownerObject(imageID), stop: make(chan struct{})}
+	if err := withErrno(d.pool.Create(p.object, rados.CreateIdempotent)); err != nil {
+		return fmt.Errorf("create object %q: %w", p.object, err)
+	}
+	watcher, err := d.pool.Watch(p.object)
+	if err != nil {
+		return fmt.Errorf("watch object %q: %w", p.object, withErrno(err))
+	}
+	// The ID comes last: whoever finds it there can rely on the watch.
+	id := strconv.FormatUint(d.cluster.GetInstanceID(), 10)
+	if err := withErrno(d.pool.WriteFull(p.object, []byte(id))); err != nil {
+		return errors.Join(fmt.Errorf("write object %q: %w", p.object, err), watcher.Delete())
+	}
+	d.presence = p
+	d.answering.Go(func() { p.answer(watcher) })
+	return nil
+}
+
+// answer answers until the presence ends, and watches again whenever the cluster has ended the
+// watch.
+func (p *presence) answer(watcher *rados.Watcher) {
+	for {
+		select {
+		case <-p.stop:
+			_ = watcher.Delete()
+			return
+		case event := <-watcher.Events():
+			_ = event.Ack(nil) // whoever asked asks again
+		case err := <-watcher.Errors():
+			p.driver.log.Debug("the cluster has ended the watch", zap.Error(err))
+			_ = watcher.Delete()
+			if watcher = p.watchAgain(); watcher == nil {
+				return
+			}
+		}
+	}
+}
+
+// watchAgain returns nil if the presence ends, or if another process has taken the image over.
+func (p *presence) watchAgain() *rados.Watcher {
+	for {
+		watcher, err := p.driver.pool.Watch(p.object)
+		if err == nil {
+			return watcher
+		}
+		if errors.Is(withErrno(err), unix.ESHUTDOWN) {
+			_ = p.driver.failFenced(withErrno(err))
+			return nil
+		}
+		p.driver.log.Warn("other targets cannot see that this one is alive", zap.Error(err))
+		select {
+		case <-p.stop:
+			return nil
+		case <-time.After(rewatchPause):
+		}
+	}
+}
+
+// takeOver makes sure that the image's owner, if it is a target, cannot write any more, unless it
+// is alive. It returns status.InUse if it is, or if the owner is no target.
+func (d *driver) takeOver() error {
+	path := d.backend.path()
+	other, err := rbd.OpenImage(d.pool, d.backend.Image, "")
+	if err != nil {
+		return fmt.Errorf("open image %s: %w", path, withErrno(err))
+	}
+	defer func() { _ = other.Close() }()
+	_, lockers, err := other.ListLockers()
+	if err != nil {
+		return fmt.Errorf("list the locks of image %s: %w", path, withErrno(err))
+	}
+	if len(lockers) == 0 {
+		return nil
+	}
+	owner := lockers[0]
+	if err := d.checkDead(owner); err != nil {
+		return err
+	}
+	d.log.Warn("the image's owner does not answer: fencing it, and taking the image over",
+		zap.String("owner", owner.Client), zap.String("address", owner.Addr))
+	holders, err := other.LockGetOwners()
+	if err != nil {
+		return fmt.Errorf("get the owner of image %s: %w", path, withErrno(err))
+	}
+	for _, holder := range holders {
+		// This fences the holder, too, but not for long enough.
+		err := withErrno(other.LockBreak(rbd.LockModeExclusive, holder.Owner))
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("break the lock of %s on image %s: %w", owner.Client, path, err)
+		}
+	}
+	if err := d.cluster.fence(owner.Addr); err != nil {
+		return fmt.Errorf("fence %s, the owner of image %s: %w", owner.Client, path, err)
+	}
+	return nil
+}
+
+// checkDead returns nil if the owner is a target that does not answer.
+func (d *driver) checkDead(owner rbd.Locker) error {
+	path := d.backend.path()
+	id, err := d.image.id()
+	if err != nil {
+		return fmt.Errorf("get the ID of image %s: %w", path, err)
+	}
+	object := ownerObject(id)
+	recorded := make([]byte, 32)
+	n, err := d.pool.Read(object, recorded, 0)
+	if err != nil && !errors.Is(withErrno(err), unix.ENOENT) {
+		return fmt.Errorf("read object %q: %w", object, withErrno(err))
+	}
+	if string(recorded[:n]) != strings.TrimPrefix(owner.Client, "client.") {
+		return status.Errorf(status.InUse, "image %s is locked by %s at %s, which is no target, or "+
+			"one that is about to start: only targets are taken over from", path, owner.Client,
+			owner.Addr)
+	}
+	// The result says that some have not answered; only the owner's answer counts.
+	answers, _, _ := d.pool.NotifyWithTimeout(object, nil, aliveTimeout)
+	if slices.ContainsFunc(answers, func(a rados.NotifyAck) bool {
+		return strconv.FormatUint(uint64(a.NotifierID), 10) == string(recorded[:n])
+	}) {
+		return status.Errorf(status.InUse, "image %s is served by another target, %s at %s, which is "+
+			"alive", path, owner.Client, owner.Addr)
+	}
+	return nil
+}
+
+// fence makes the OSDs reject everything from a client's address, and returns when this process
+// has the map that says so: an OSD that gets a request of this process then has it, too.
+func (c *cluster) fence(address string) error {
+	command, err := json.Marshal(map[string]any{
+		"prefix": "osd blocklist", "blocklistop": "add", "addr": address,
+		// Monitors take a number without a fraction for an integer, and reject it.
+		"expire": json.RawMessage(fmt.Sprintf("%.1f", fenceExpiry.Seconds())),
+	})
+	if err != nil {
+		return err
+	}
+	if _, text, err := c.MonCommand(command); err != nil {
+		return fmt.Errorf("%w (%s)", withErrno(err), text)
+	}
+	return withErrno(c.WaitForLatestOSDMap())
+}

@@ -1,0 +1,5 @@
+//go:build ceph && cgo && soak
+
+package rbd_test
+
+func init() { takeOverRounds = 100 }

@@ -1,0 +1,212 @@
+//go:build ceph && cgo
+
+package rbd_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/zc-relay/zc-relay/pkg/iomsg"
+	"github.com/zc-relay/zc-relay/pkg/status"
+	"github.com/zc-relay/zc-relay/pkg/volume"
+	"github.com/zc-relay/zc-relay/pkg/volume/volumetest"
+)
+
+// ownerVariable makes the test binary the owner of the volume that it contains: see writeForever.
+const ownerVariable = "ZC_RELAY_TEST_OWNER"
+
+const writesInFlight = 64
+
+// writeForever opens the volume, keeps writes in flight to each of its first blocks, and prints a
+// line once the first has completed, and another when one has failed.
+func writeForever(text string) error {
+	spec, err := volume.ParseSpec(text, 4096)
+	if err != nil {
+		return err
+	}
+	v, err := volume.Open(spec)
+	if err != nil {
+		return err
+	}
+	queue, err := v.NewQueue(writesInFlight)
+	if err != nil {
+		return err
+	}
+	content := bytes.Repeat([]byte{0x0d}, 4096)
+	var requests [writesInFlight]volume.Request
+	for i := range requests {
+		requests[i] = volume.Request{Operation: iomsg.OpWrite, Offset: uint64(i) * 4096,
+			Length: 4096, Buffer: content}
+		if err := queue.Submit(&requests[i]); err != nil {
+			return err
+		}
+	}
+	completed := make([]*volume.Request, writesInFlight)
+	for written := 0; ; time.Sleep(time.Millisecond) {
+		for _, r := range completed[:queue.Poll(completed)] {
+			if r.Err != nil {
+				_, err := fmt.Println("failed:", r.Err)
+				return err
+			}
+			if written++; written == 1 {
+				fmt.Println("writing")
+			}
+			if err := queue.Submit(r); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// owner is a process that writes to an image.
+type owner struct {
+	*exec.Cmd
+	lines *bufio.Reader
+}
+
+// startOwner returns once the owner's writes are in flight.
+func startOwner(t *testing.T, text string) *owner {
+	o := &owner{Cmd: exec.Command(os.Args[0])}
+	o.Env = append(os.Environ(), ownerVariable+"="+text)
+	o.Stderr = os.Stderr
+	output, err := o.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.lines = bufio.NewReader(output)
+	if err := o.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = o.Process.Kill() })
+	if line, err := o.lines.ReadString('\n'); line != "writing\n" {
+		t.Fatalf("the owner printed %q, %v", line, err)
+	}
+	return o
+}
+
+func (o *owner) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := o.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// check fills the blocks that the owner writes to, calls between, and expects them unchanged.
+func check(t *testing.T, v volume.Volume, between func()) {
+	t.Helper()
+	queue := volumetest.NewQueue(t, v, 1)
+	defer volumetest.CloseQueue(t, queue)
+	const length = writesInFlight * 4096
+	content := bytes.Repeat([]byte{0xf1}, length)
+	w := volume.Request{Operation: iomsg.OpWrite, Length: length, Buffer: content}
+	r := volume.Request{Operation: iomsg.OpRead, Length: length, Buffer: make([]byte, length)}
+	volumetest.Do(t, queue, &w)
+	between()
+	volumetest.Do(t, queue, &r)
+	if w.Err != nil || r.Err != nil {
+		t.Fatalf("write: %v; read: %v", w.Err, r.Err)
+	}
+	if !bytes.Equal(r.Buffer, content) {
+		t.Errorf("the former owner has written after the take-over: %d bytes differ",
+			len(content)-bytes.Count(r.Buffer, []byte{0xf1}))
+	}
+}
+
+// A stopped owner with writes in flight is taken over from, and then continues: nothing of it may
+// arrive. The user has only the rights that the documentation asks for.
+func TestAFormerOwnerWritesNothingAfterATakeOver(t *testing.T) {
+	keyring := t.TempDir() + "/keyring"
+	ceph(t, "ceph", "auth", "get-or-create", "client.limited", "mon", "profile rbd", "osd",
+		"profile rbd pool="+pool(), "-o", keyring)
+	config := t.TempDir() + "/ceph.conf"
+	original, err := os.ReadFile(os.Getenv("CEPH_CONF"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(original), "\n")
+	for i, line := range lines {
+		if strings.HasPrefix(strings.TrimSpace(line), "keyring =") {
+			lines[i] = "keyring = " + keyring
+		}
+	}
+	if err := os.WriteFile(config, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	name := newImage(t)
+	options := ",id=limited,takeover"
+	text := strings.Replace(backend(name, options), os.Getenv("CEPH_CONF"), config, 1)
+	volumetest.CloseVolume(t, mustOpen(t, text+",create=8MiB"))
+	for round := range takeOverRounds {
+		o := startOwner(t, text)
+		if v, err := open(t, text); !errors.Is(err, status.InUse) ||
+			!strings.Contains(err.Error(), "is alive") {
+			t.Fatalf("the image of an owner that is alive was opened: %v, %v", v, err)
+		}
+		o.signal(t, syscall.SIGSTOP)
+		start := time.Now()
+		v := mustOpen(t, text)
+		t.Logf("round %d: taken over in %v", round, time.Since(start).Round(time.Millisecond))
+		check(t, v, func() {
+			o.signal(t, syscall.SIGCONT)
+			unfenced := time.AfterFunc(noticeTimeout, func() { _ = o.Process.Kill() })
+			defer unfenced.Stop()
+			rest, err := io.ReadAll(o.lines) // until the owner has noticed
+			if err != nil || !strings.Contains(string(rest), "fenced") {
+				t.Errorf("the former owner printed %q, %v", rest, err)
+			}
+			_ = o.Wait()
+		})
+		volumetest.CloseVolume(t, v)
+	}
+}
+
+// noticeTimeout is how long a former owner may take to notice that it is fenced.
+const noticeTimeout = time.Minute
+
+// takeOverRounds is how often an owner is taken over from.
+var takeOverRounds = 2
+
+func TestAKilledOwnerIsTakenOverFrom(t *testing.T) {
+	text := backend(newImage(t), ",takeover")
+	volumetest.CloseVolume(t, mustOpen(t, text+",create=8MiB"))
+	o := startOwner(t, text)
+	o.signal(t, syscall.SIGKILL)
+	_ = o.Wait()
+	start := time.Now()
+	v := mustOpen(t, text)
+	t.Logf("taken over in %v", time.Since(start).Round(time.Millisecond))
+	check(t, v, func() {})
+	volumetest.CloseVolume(t, v)
+}
+
+// An owner that is no target does not know the question, so its silence means nothing.
+func TestOnlyTargetsAreTakenOverFrom(t *testing.T) {
+	name := newImage(t)
+	v := mustOpen(t, backend(name, ",create=8MiB"))
+	defer volumetest.CloseVolume(t, v)
+	// Somebody else's lock looks like this one once the record is about another client.
+	var image struct{ ID string }
+	info := ceph(t, "rbd", "info", "--format", "json", pool()+"/"+name)
+	if err := json.Unmarshal([]byte(info), &image); err != nil {
+		t.Fatal(err)
+	}
+	record := t.TempDir() + "/record"
+	if err := os.WriteFile(record, []byte("1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ceph(t, "rados", "-p", pool(), "put", "zc-relay.owner."+image.ID, record)
+	if v, err := open(t, backend(name, ",takeover,group=other")); !errors.Is(err, status.InUse) ||
+		!strings.Contains(err.Error(), "is no target") {
+		t.Errorf("the image was opened: %v, %v", v, err)
+	}
+}
