@@ -110,7 +110,16 @@ check-generated: generate ## Fail if generated code, go.mod or formatting is not
 	cd bench && go mod tidy -diff
 	cd tools && go mod tidy -diff
 	cd tools/nfpm && go mod tidy -diff
+	cd tools/kubernetes && go mod tidy -diff
 	test -z "$$(gofmt -l $$(git ls-files '*.go'))"
+
+.PHONY: check-kubernetes
+check-kubernetes: ## Check the Helm chart: helm lint, values, and every field of what it renders
+	cd tools/kubernetes && go test .
+
+.PHONY: kubernetes-manifest
+kubernetes-manifest: ## Write deploy/kubernetes/relay.yaml, which is what the chart renders
+	cd tools/kubernetes && go test . -run TestThePlainManifest -update
 
 .PHONY: check-tree
 check-tree: ## Fail if a tracked file is a compiled program or larger than 1 MB

@@ -1,0 +1,181 @@
+{{- define "zc-relay.name" -}}
+{{- if contains .Chart.Name .Release.Name -}}
+{{ .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- else -}}
+{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" }}
+{{- end -}}
+{{- end }}
+
+{{- define "zc-relay.selector" -}}
+app.kubernetes.io/name: zc-relay
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "zc-relay.labels" -}}
+{{ include "zc-relay.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
+{{- end }}
+
+{{- define "zc-relay.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{/* The port of the listener for probes and metrics. */}}
+{{- define "zc-relay.port" -}}
+{{ regexFind "[0-9]+$" .config.operations.listen }}
+{{- end }}
+
+{{- define "zc-relay.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/*
+A DaemonSet with its ConfigMap and its Service, of a component: relay or target.
+Needs root, component, values, command, mount (of the configuration), volumes, and volumeMounts.
+*/}}
+{{- define "zc-relay.daemon" -}}
+{{- $name := printf "%s-%s" (include "zc-relay.name" .root) .component -}}
+{{- $file := printf "%s/%s.yaml" .mount .command -}}
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ $name }}
+  labels: {{- include "zc-relay.labels" . | nindent 4 }}
+data:
+  {{ .command }}.yaml: |
+    {{- toYaml .values.config | nindent 4 }}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ $name }}
+  labels: {{- include "zc-relay.labels" . | nindent 4 }}
+spec:
+  clusterIP: None
+  selector: {{- include "zc-relay.selector" . | nindent 4 }}
+  ports:
+    - name: operations
+      port: {{ include "zc-relay.port" .values }}
+      targetPort: operations
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata:
+  name: {{ $name }}
+  labels: {{- include "zc-relay.labels" . | nindent 4 }}
+spec:
+  selector:
+    matchLabels: {{- include "zc-relay.selector" . | nindent 6 }}
+  updateStrategy:
+    type: RollingUpdate
+    rollingUpdate:
+      maxUnavailable: 1
+  template:
+    metadata:
+      labels: {{- include "zc-relay.labels" . | nindent 8 }}
+    spec:
+      automountServiceAccountToken: false
+      # RDMA devices and their addresses are those of the node.
+      hostNetwork: true
+      dnsPolicy: ClusterFirstWithHostNet
+      terminationGracePeriodSeconds: {{ .root.Values.terminationGracePeriodSeconds }}
+      securityContext:
+        runAsNonRoot: true
+        runAsUser: 65532
+        runAsGroup: 65532
+        fsGroup: 65532
+        seccompProfile:
+          type: RuntimeDefault
+      {{- with .root.Values.imagePullSecrets }}
+      imagePullSecrets: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .values.nodeSelector }}
+      nodeSelector: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .values.tolerations }}
+      tolerations: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      containers:
+        - name: {{ .component }}
+          image: {{ include "zc-relay.image" .root }}
+          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+          command: {{ concat (list .command) .arguments (list "--config" $file "--admin-listen" "unix:/run/zc-relay/admin.sock") | toJson }}
+          ports:
+            - name: operations
+              containerPort: {{ include "zc-relay.port" .values }}
+          startupProbe:
+            httpGet: { path: /healthz, port: operations }
+            periodSeconds: 2
+            failureThreshold: 30
+          livenessProbe:
+            httpGet: { path: /healthz, port: operations }
+            timeoutSeconds: 5
+          # A relay whose targets are down is not ready, but stays alive and reconnects.
+          readinessProbe:
+            httpGet: { path: /readyz, port: operations }
+            periodSeconds: 5
+          securityContext: {{- include "zc-relay.containerSecurity" . | nindent 12 }}
+          resources:
+            {{- $limits := .values.resources.limits | default dict }}
+            {{- with .values.rdmaResource }}
+            {{- $limits = merge (dict . 1) $limits }}
+            {{- end }}
+            {{- with .values.resources.requests }}
+            requests: {{- toYaml . | nindent 14 }}
+            {{- end }}
+            {{- with $limits }}
+            limits: {{- toYaml . | nindent 14 }}
+            {{- end }}
+          volumeMounts: &mounts
+            - { name: config, mountPath: {{ .mount }}, readOnly: true }
+            - { name: run, mountPath: /run/zc-relay }
+            {{- if .values.tlsSecret }}
+            - { name: tls, mountPath: {{ .tlsMount }}, readOnly: true }
+            {{- end }}
+            {{- with .volumeMounts }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+        # Kubernetes replaces the files of a ConfigMap, but tells nobody.
+        - name: reload
+          image: {{ include "zc-relay.image" .root }}
+          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+          command:
+            - sh
+            - -c
+            - |
+              trap 'exit 0' TERM
+              files() { cat {{ .mount }}/* {{ .tlsMount }}/* 2>/dev/null | sha256sum; }
+              former=$(files)
+              while sleep 10 & wait $!; do
+                now=$(files)
+                [ "$now" = "$former" ] && continue
+                {{ .command }} reload --admin unix:/run/zc-relay/admin.sock
+                former=$now
+              done
+          securityContext: {{- include "zc-relay.containerSecurity" . | nindent 12 }}
+          resources:
+            requests: { cpu: 1m, memory: 16Mi }
+            limits: { memory: 64Mi }
+          volumeMounts: *mounts
+      volumes:
+        - name: config
+          configMap:
+            name: {{ $name }}
+        - name: run
+          emptyDir: {}
+        {{- with .values.tlsSecret }}
+        - name: tls
+          secret:
+            secretName: {{ . }}
+            defaultMode: 0440
+        {{- end }}
+        {{- with .volumes }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+{{- end }}

@@ -1,0 +1,3 @@
+// Package kubernetes checks the Helm chart in deploy/kubernetes with Helm itself and with the types
+// of the Kubernetes API.
+package kubernetes
